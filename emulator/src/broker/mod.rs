@@ -1,0 +1,285 @@
+//! The broker: lets several processes of a user share an address's UDP port 4791.
+//!
+//! There is one broker per user and network namespace, started when first needed
+//! ([`BrokerClient::connect_or_start`]). It leases a [`Slot`] to each process, makes the
+//! `SO_REUSEPORT` group of each address with the steering program on it, and hands each process its
+//! socket. It is not on the data path, and processes go on when it is killed.
+//!
+//! # The group invariant
+//!
+//! The steering program returns a slot, which the kernel takes as an index into the group: so the
+//! socket of slot *n* must be at index *n*. The kernel appends new sockets at the end, and when
+//! one is closed for good it moves the last one into the hole. Therefore:
+//!
+//! - sockets of an address are made in the order of slots, 0 first, and never closed singly;
+//! - each client keeps a copy of the sockets 0 up to its own, so that after the death of the
+//!   broker the living clients still hold a prefix of the group without holes;
+//! - each client holds the lock of its slot's lock file; a new broker sees from the locks which
+//!   clients live, and waits for them to hand their sockets back before it adds to a group;
+//! - before a broker adds to a group it compares the kernel's list of sockets on the address with
+//!   its own, and adds nothing while there are others.
+
+use core::fmt;
+use std::error::Error;
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::link::LocalAddr;
+use crate::steering::Slot;
+
+mod client;
+mod fdpass;
+mod group;
+mod paths;
+mod protocol;
+mod server;
+mod slots;
+mod start;
+mod sys;
+
+pub use client::{BrokerClient, ServiceOutcome, StopOutcome, status, stop};
+pub use protocol::{ProtocolError, RefusalCode};
+pub use server::serve;
+pub(crate) use sys::effective_uid;
+#[cfg(test)]
+pub(crate) use sys::{poll, poll_readable};
+
+/// Variable: the directory of the broker's socket, locks and log.
+const RUNTIME_DIR_VARIABLE: &str = "ROCADE_RUNTIME_DIR";
+/// Variable: the program to start as `PROGRAM broker serve`.
+const PROGRAM_VARIABLE: &str = "ROCADE_BROKER";
+/// Variable: milliseconds without clients after which a broker ends.
+const IDLE_VARIABLE: &str = "ROCADE_BROKER_IDLE_MS";
+
+/// How to find, start and run the broker.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BrokerConfig {
+    /// Directory of the broker's socket, locks and log. `None`: `$XDG_RUNTIME_DIR/rocade`, or
+    /// `/tmp/rocade-UID` without one.
+    pub runtime_dir: Option<PathBuf>,
+    /// Program and arguments that start a broker. `None`: `rocade broker serve`, with `rocade`
+    /// looked for beside this library and in `$PATH`.
+    pub command: Option<Vec<OsString>>,
+    /// A broker without clients ends after this time.
+    pub idle_timeout: Duration,
+    /// How long a client waits for a broker that it started.
+    pub start_timeout: Duration,
+    /// How long a new broker waits for clients of its predecessor before it serves new ones.
+    pub recovery_timeout: Duration,
+}
+
+impl Default for BrokerConfig {
+    fn default() -> Self {
+        Self {
+            runtime_dir: None,
+            command: None,
+            idle_timeout: Duration::from_secs(60),
+            start_timeout: Duration::from_secs(5),
+            recovery_timeout: Duration::from_secs(2),
+        }
+    }
+}
+
+impl BrokerConfig {
+    /// The default with what the environment says: `ROCADE_RUNTIME_DIR`, `ROCADE_BROKER` (a
+    /// program that is started as `PROGRAM broker serve`) and `ROCADE_BROKER_IDLE_MS`. Empty and
+    /// unreadable values count as absent.
+    #[must_use]
+    pub fn from_env() -> Self {
+        let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        let idle_ms = set(IDLE_VARIABLE).and_then(|value| value.to_str()?.parse().ok());
+        let default = Self::default();
+        Self {
+            runtime_dir: set(RUNTIME_DIR_VARIABLE).map(PathBuf::from),
+            command: set(PROGRAM_VARIABLE).map(start::serve_command),
+            idle_timeout: idle_ms.map_or(default.idle_timeout, Duration::from_millis),
+            ..default
+        }
+    }
+}
+
+/// What a broker is doing. `Display` is for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BrokerStatus {
+    /// Its process id.
+    pub pid: u32,
+    /// Version of the program.
+    pub version: String,
+    /// Since when it has been running.
+    pub uptime: Duration,
+    /// Datagrams that arrived for slot 0.
+    pub gsi_datagrams: u64,
+    /// The addresses in use.
+    pub addresses: Vec<AddressStatus>,
+    /// The slots in use, lowest first.
+    pub slots: Vec<SlotStatus>,
+}
+
+/// An address that the broker manages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressStatus {
+    /// The address.
+    pub local: LocalAddr,
+    /// How many sockets its group has.
+    pub sockets: u16,
+    /// How many clients use it.
+    pub users: u16,
+}
+
+/// A slot that is leased.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlotStatus {
+    /// The slot.
+    pub slot: Slot,
+    /// The client's process id; 0 if unknown.
+    pub pid: u32,
+    /// Name of the client's program.
+    pub name: String,
+    /// False if the client lives but is not connected: it has not yet noticed that the broker is
+    /// a new one, or has ended while a child of it lives on.
+    pub connected: bool,
+}
+
+impl fmt::Display for BrokerStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let uptime = self.uptime.as_secs();
+        writeln!(f, "broker   pid {}, version {}, up {uptime} s", self.pid, self.version)?;
+        for address in &self.addresses {
+            let AddressStatus { local, sockets, users } = address;
+            writeln!(f, "address  {local}: {users} clients, {sockets} sockets")?;
+        }
+        for slot in &self.slots {
+            let note = if slot.connected { "" } else { " (not connected)" };
+            writeln!(f, "slot {:3} pid {}, {}{note}", slot.slot, slot.pid, slot.name)?;
+        }
+        Ok(())
+    }
+}
+
+/// Why the broker cannot be used.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum BrokerError {
+    /// The runtime directory cannot be used.
+    RuntimeDir {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// There is no program to start.
+    NoProgram {
+        /// Where it was looked for.
+        tried: Vec<PathBuf>,
+    },
+    /// The broker was started and did not come up.
+    Start {
+        /// Why.
+        reason: String,
+        /// The end of its log.
+        log: String,
+    },
+    /// No broker is running.
+    NotRunning,
+    /// Another broker is running already.
+    AlreadyRunning,
+    /// A broker of another user listens at our socket.
+    ForeignBroker {
+        /// That user's id.
+        uid: u32,
+    },
+    /// The broker refused a request.
+    Refused {
+        /// Why, for programs.
+        code: RefusalCode,
+        /// Why, for people.
+        text: String,
+    },
+    /// The broker sent nonsense.
+    Protocol(ProtocolError),
+    /// The connection to the broker ended, or it does not answer.
+    Lost,
+    /// The handle belongs to the parent of this process.
+    Forked,
+    /// A system call failed.
+    System {
+        /// What was being done.
+        doing: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl BrokerError {
+    /// Makes a function that says what was being done when a system call failed.
+    fn doing(doing: &'static str) -> impl Fn(io::Error) -> Self {
+        move |source| Self::System { doing, source }
+    }
+}
+
+impl fmt::Display for BrokerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::RuntimeDir { path, reason } => {
+                write!(f, "the runtime directory {} cannot be used: {reason}", path.display())
+            }
+            Self::NoProgram { tried } => {
+                write!(f, "no `rocade` program to start as broker; set {PROGRAM_VARIABLE}. Tried:")?;
+                tried.iter().try_for_each(|path| write!(f, " {}", path.display()))
+            }
+            Self::Start { reason, log } if log.is_empty() => {
+                write!(f, "the broker did not start: {reason}")
+            }
+            Self::Start { reason, log } => {
+                write!(f, "the broker did not start: {reason}. Its log ends with:\n{log}")
+            }
+            Self::NotRunning => write!(f, "no broker is running"),
+            Self::AlreadyRunning => write!(f, "a broker is running already"),
+            Self::ForeignBroker { uid } => write!(f, "the broker belongs to user {uid}"),
+            Self::Refused { text, .. } => write!(f, "the broker refused: {text}"),
+            Self::Protocol(error) => write!(f, "the broker sent nonsense: {error}"),
+            Self::Lost => write!(f, "the connection to the broker was lost"),
+            Self::Forked => write!(f, "this broker connection belongs to the parent process"),
+            Self::System { doing, source } => write!(f, "{doing}: {source}"),
+        }
+    }
+}
+
+impl Error for BrokerError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Protocol(error) => Some(error),
+            Self::System { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+impl From<ProtocolError> for BrokerError {
+    fn from(error: ProtocolError) -> Self {
+        Self::Protocol(error)
+    }
+}
+
+impl From<BrokerError> for io::Error {
+    /// Keeps the kind where there is one that fits.
+    fn from(error: BrokerError) -> Self {
+        let kind = match &error {
+            BrokerError::Refused { code: RefusalCode::AddressInUse, .. } => {
+                io::ErrorKind::AddrInUse
+            }
+            BrokerError::Refused { code: RefusalCode::AddressUnusable, .. } => {
+                io::ErrorKind::AddrNotAvailable
+            }
+            BrokerError::NoProgram { .. } | BrokerError::NotRunning => io::ErrorKind::NotFound,
+            BrokerError::RuntimeDir { .. } | BrokerError::ForeignBroker { .. } => {
+                io::ErrorKind::PermissionDenied
+            }
+            BrokerError::System { source, .. } => source.kind(),
+            _ => io::ErrorKind::Other,
+        };
+        Self::new(kind, error)
+    }
+}

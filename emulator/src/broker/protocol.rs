@@ -1,0 +1,504 @@
+//! Messages between broker and clients: bytes <-> types, nothing else.
+//!
+//! A message is one packet on a `SOCK_SEQPACKET` unix socket. All integers are little-endian:
+//!
+//! ```text
+//! 0..4 "RCDB"   4..6 version   6..8 kind   8..12 length of the whole message   12.. body
+//! ```
+//!
+//! Every field is checked on receipt, and nothing may follow the last one.
+
+use core::fmt;
+use std::error::Error;
+use std::net::{IpAddr, Ipv6Addr};
+use std::time::Duration;
+
+use super::{AddressStatus, BrokerStatus, SlotStatus};
+use crate::link::LocalAddr;
+use crate::steering::Slot;
+
+/// Version of the protocol. A broker and a client of different versions do not work together.
+pub(super) const VERSION: u16 = 1;
+/// Longest message in bytes.
+pub(super) const MAX_LEN: usize = 32 << 10;
+/// Most file descriptors that come with one message.
+pub(super) const MAX_FDS: usize = 64;
+
+const MAGIC: [u8; 4] = *b"RCDB";
+const HEADER_LEN: usize = 12;
+/// Longest text in bytes; longer ones are cut by the sender.
+const MAX_TEXT_LEN: usize = 1024;
+/// Longest name of a process in bytes.
+const MAX_NAME_LEN: usize = 32;
+
+/// What a client asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Request {
+    /// First message of an engine. With `resume`, it has that slot from an earlier broker, and the
+    /// slot's lock file comes along as proof.
+    Hello {
+        /// The slot it has, or `None` for a new one.
+        resume: Option<Slot>,
+        /// Name of the program, for people.
+        name: String,
+    },
+    /// Asks for the sockets of an address up to the client's slot.
+    Open {
+        /// The address.
+        local: LocalAddr,
+    },
+    /// Hands back sockets that come along, group index `first` and following, after a resume.
+    Restore {
+        /// The address they are bound to.
+        local: LocalAddr,
+        /// Group index of the first one.
+        first: u8,
+    },
+    /// Asks for a [`BrokerStatus`].
+    Status,
+    /// Asks the broker to end.
+    Stop,
+}
+
+/// What the broker answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Response {
+    /// Answer to `Hello`. For a new lease the slot's lock file comes along, locked.
+    Welcome {
+        /// The client's slot, not 0.
+        slot: Slot,
+        /// The broker's process id.
+        broker_pid: u32,
+    },
+    /// Answer to `Open`: sockets come along. Repeated until all `total` have come.
+    Sockets {
+        /// The address they are bound to.
+        local: LocalAddr,
+        /// Group index of the first one.
+        first: u8,
+        /// How many come with all answers together, 1 to 256.
+        total: u16,
+    },
+    /// Answer to `Restore`.
+    Accepted,
+    /// Answer to `Status`.
+    Status(BrokerStatus),
+    /// Answer to `Stop`.
+    Stopping {
+        /// The broker's process id.
+        broker_pid: u32,
+        /// How many clients were connected.
+        clients: u16,
+    },
+    /// The request failed.
+    Error {
+        /// Why, for programs.
+        code: RefusalCode,
+        /// Why, for people.
+        text: String,
+    },
+}
+
+/// Why the broker refuses a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RefusalCode {
+    /// Broker and client are of different versions.
+    Version,
+    /// The request makes no sense.
+    Malformed,
+    /// All 255 slots are taken.
+    NoSlot,
+    /// Somebody else has the address.
+    AddressInUse,
+    /// The address is not one of this machine, or cannot be the address of a port.
+    AddressUnusable,
+    /// The client is not entitled to what it claims.
+    NotAllowed,
+    /// A system call of the broker failed.
+    System,
+    /// A reason this version does not know.
+    Other(u16),
+}
+
+impl RefusalCode {
+    const fn code(self) -> u16 {
+        match self {
+            Self::Version => 1,
+            Self::Malformed => 2,
+            Self::NoSlot => 3,
+            Self::AddressInUse => 4,
+            Self::AddressUnusable => 5,
+            Self::NotAllowed => 6,
+            Self::System => 7,
+            Self::Other(code) => code,
+        }
+    }
+
+    const fn from_code(code: u16) -> Self {
+        match code {
+            1 => Self::Version,
+            2 => Self::Malformed,
+            3 => Self::NoSlot,
+            4 => Self::AddressInUse,
+            5 => Self::AddressUnusable,
+            6 => Self::NotAllowed,
+            7 => Self::System,
+            code => Self::Other(code),
+        }
+    }
+}
+
+/// What is wrong with a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ProtocolError {
+    /// It is shorter than its header or its fields need.
+    Truncated,
+    /// It does not begin with the magic number.
+    Magic,
+    /// It is of this other version.
+    Version(u16),
+    /// The length in the header is not that of the message.
+    Length,
+    /// A request or answer of this unknown kind.
+    Kind(u16),
+    /// A field has a value that it cannot have.
+    Field(&'static str),
+    /// Something follows the last field.
+    Trailing,
+    /// Another number of file descriptors than the message needs.
+    Descriptors,
+    /// An answer that does not fit the request.
+    Unexpected,
+}
+
+impl fmt::Display for ProtocolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Truncated => write!(f, "message too short"),
+            Self::Magic => write!(f, "not a message of the Rocade broker protocol"),
+            Self::Version(version) => {
+                write!(f, "protocol version {version} instead of {VERSION}")
+            }
+            Self::Length => write!(f, "wrong length in the header"),
+            Self::Kind(kind) => write!(f, "unknown kind of message {kind}"),
+            Self::Field(name) => write!(f, "invalid {name}"),
+            Self::Trailing => write!(f, "bytes after the end of the message"),
+            Self::Descriptors => write!(f, "wrong number of file descriptors"),
+            Self::Unexpected => write!(f, "an answer to another question"),
+        }
+    }
+}
+
+impl Error for ProtocolError {}
+
+impl Request {
+    /// The message as bytes.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Hello { resume, name } => {
+                let mut w = Writer::new(1);
+                w.u8(resume.map_or(0, Slot::get));
+                w.text(name, MAX_NAME_LEN);
+                w.finish()
+            }
+            Self::Open { local } => {
+                let mut w = Writer::new(2);
+                w.local(*local);
+                w.finish()
+            }
+            Self::Restore { local, first } => {
+                let mut w = Writer::new(3);
+                w.local(*local);
+                w.u8(*first);
+                w.finish()
+            }
+            Self::Status => Writer::new(4).finish(),
+            Self::Stop => Writer::new(5).finish(),
+        }
+    }
+
+    /// Parses a message that came with this many descriptors.
+    pub(super) fn decode(bytes: &[u8], fds: usize) -> Result<Self, ProtocolError> {
+        let (kind, mut r) = Reader::new(bytes)?;
+        let (request, fds_expected) = match kind {
+            1 => {
+                let resume = match r.u8()? {
+                    0 => None,
+                    slot => Some(Slot::new(slot)),
+                };
+                let fds = usize::from(resume.is_some());
+                (Self::Hello { resume, name: r.text(MAX_NAME_LEN)? }, fds..=fds)
+            }
+            2 => (Self::Open { local: r.local()? }, 0..=0),
+            3 => (Self::Restore { local: r.local()?, first: r.u8()? }, 1..=MAX_FDS),
+            4 => (Self::Status, 0..=0),
+            5 => (Self::Stop, 0..=0),
+            other => return Err(ProtocolError::Kind(other)),
+        };
+        r.finish()?;
+        if !fds_expected.contains(&fds) {
+            return Err(ProtocolError::Descriptors);
+        }
+        Ok(request)
+    }
+}
+
+impl Response {
+    /// The message as bytes.
+    pub(super) fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Welcome { slot, broker_pid } => {
+                let mut w = Writer::new(101);
+                w.u8(slot.get());
+                w.u32(*broker_pid);
+                w.finish()
+            }
+            Self::Sockets { local, first, total } => {
+                let mut w = Writer::new(102);
+                w.local(*local);
+                w.u8(*first);
+                w.u16(*total);
+                w.finish()
+            }
+            Self::Accepted => Writer::new(103).finish(),
+            Self::Status(status) => {
+                let mut w = Writer::new(104);
+                w.status(status);
+                w.finish()
+            }
+            Self::Stopping { broker_pid, clients } => {
+                let mut w = Writer::new(105);
+                w.u32(*broker_pid);
+                w.u16(*clients);
+                w.finish()
+            }
+            Self::Error { code, text } => {
+                let mut w = Writer::new(199);
+                w.u16(code.code());
+                w.text(text, MAX_TEXT_LEN);
+                w.finish()
+            }
+        }
+    }
+
+    /// Parses a message that came with this many descriptors.
+    pub(super) fn decode(bytes: &[u8], fds: usize) -> Result<Self, ProtocolError> {
+        let (kind, mut r) = Reader::new(bytes)?;
+        let (response, fds_expected) = match kind {
+            101 => {
+                let slot = Slot::new(r.u8()?);
+                if slot == Slot::BROKER {
+                    return Err(ProtocolError::Field("slot"));
+                }
+                (Self::Welcome { slot, broker_pid: r.u32()? }, 0..=1)
+            }
+            102 => {
+                let (local, first, total) = (r.local()?, r.u8()?, r.u16()?);
+                if !(1..=256).contains(&total) || usize::from(first) + fds > usize::from(total) {
+                    return Err(ProtocolError::Field("number of sockets"));
+                }
+                (Self::Sockets { local, first, total }, 1..=MAX_FDS)
+            }
+            103 => (Self::Accepted, 0..=0),
+            104 => (Self::Status(r.status()?), 0..=0),
+            105 => (Self::Stopping { broker_pid: r.u32()?, clients: r.u16()? }, 0..=0),
+            199 => {
+                let code = RefusalCode::from_code(r.u16()?);
+                (Self::Error { code, text: r.text(MAX_TEXT_LEN)? }, 0..=0)
+            }
+            other => return Err(ProtocolError::Kind(other)),
+        };
+        r.finish()?;
+        if !fds_expected.contains(&fds) {
+            return Err(ProtocolError::Descriptors);
+        }
+        Ok(response)
+    }
+}
+
+/// Builds a message.
+struct Writer {
+    bytes: Vec<u8>,
+}
+
+impl Writer {
+    fn new(kind: u16) -> Self {
+        let mut w = Self { bytes: MAGIC.to_vec() };
+        w.u16(VERSION);
+        w.u16(kind);
+        w.u32(0);
+        w
+    }
+
+    fn finish(mut self) -> Vec<u8> {
+        let len = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX);
+        self.bytes[8..HEADER_LEN].copy_from_slice(&len.to_le_bytes());
+        self.bytes
+    }
+
+    fn u8(&mut self, value: u8) {
+        self.bytes.push(value);
+    }
+
+    fn u16(&mut self, value: u16) {
+        self.bytes.extend(value.to_le_bytes());
+    }
+
+    fn u32(&mut self, value: u32) {
+        self.bytes.extend(value.to_le_bytes());
+    }
+
+    fn u64(&mut self, value: u64) {
+        self.bytes.extend(value.to_le_bytes());
+    }
+
+    fn text(&mut self, text: &str, max_len: usize) {
+        let end = (0..=max_len.min(text.len())).rev().find(|&at| text.is_char_boundary(at));
+        let text = &text[..end.unwrap_or(0)];
+        self.u16(u16::try_from(text.len()).unwrap_or(0));
+        self.bytes.extend(text.as_bytes());
+    }
+
+    /// An address: IPv4 as IPv4-mapped IPv6.
+    fn local(&mut self, local: LocalAddr) {
+        let ip = match local.ip() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
+        };
+        self.bytes.extend(ip.octets());
+        self.u32(local.scope_id());
+    }
+
+    fn status(&mut self, status: &BrokerStatus) {
+        self.u32(status.pid);
+        self.text(&status.version, MAX_NAME_LEN);
+        self.u64(u64::try_from(status.uptime.as_millis()).unwrap_or(u64::MAX));
+        self.u64(status.gsi_datagrams);
+        let addresses = &status.addresses[..status.addresses.len().min(MAX_ADDRESSES)];
+        self.u16(u16::try_from(addresses.len()).unwrap_or(0));
+        for address in addresses {
+            self.local(address.local);
+            self.u16(address.sockets);
+            self.u16(address.users);
+        }
+        let slots = &status.slots[..status.slots.len().min(MAX_SLOTS)];
+        self.u16(u16::try_from(slots.len()).unwrap_or(0));
+        for slot in slots {
+            self.u8(slot.slot.get());
+            self.u32(slot.pid);
+            self.u8(slot.connected.into());
+            self.text(&slot.name, MAX_NAME_LEN);
+        }
+    }
+}
+
+/// Most addresses that a status lists; further ones are left out.
+const MAX_ADDRESSES: usize = 512;
+/// Most slots there can be.
+const MAX_SLOTS: usize = 255;
+
+/// Takes a message apart.
+struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    /// Checks the header; returns the kind and a reader of the body.
+    fn new(bytes: &'a [u8]) -> Result<(u16, Self), ProtocolError> {
+        let mut r = Self { rest: bytes };
+        if r.take::<4>()? != MAGIC {
+            return Err(ProtocolError::Magic);
+        }
+        let version = r.u16()?;
+        if version != VERSION {
+            return Err(ProtocolError::Version(version));
+        }
+        let kind = r.u16()?;
+        if usize::try_from(r.u32()?) != Ok(bytes.len()) {
+            return Err(ProtocolError::Length);
+        }
+        Ok((kind, r))
+    }
+
+    fn finish(self) -> Result<(), ProtocolError> {
+        if self.rest.is_empty() { Ok(()) } else { Err(ProtocolError::Trailing) }
+    }
+
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], ProtocolError> {
+        let (head, rest) = self.rest.split_first_chunk().ok_or(ProtocolError::Truncated)?;
+        self.rest = rest;
+        Ok(*head)
+    }
+
+    fn u8(&mut self) -> Result<u8, ProtocolError> {
+        self.take().map(u8::from_le_bytes)
+    }
+
+    fn u16(&mut self) -> Result<u16, ProtocolError> {
+        self.take().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Result<u32, ProtocolError> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, ProtocolError> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    fn text(&mut self, max_len: usize) -> Result<String, ProtocolError> {
+        let len = usize::from(self.u16()?);
+        if len > max_len {
+            return Err(ProtocolError::Field("text"));
+        }
+        let (text, rest) = self.rest.split_at_checked(len).ok_or(ProtocolError::Truncated)?;
+        self.rest = rest;
+        str::from_utf8(text).map(str::to_owned).map_err(|_| ProtocolError::Field("text"))
+    }
+
+    fn local(&mut self) -> Result<LocalAddr, ProtocolError> {
+        let ip = Ipv6Addr::from(self.take::<16>()?);
+        let scope_id = self.u32()?;
+        let local = LocalAddr::new(ip.into(), scope_id);
+        if local.scope_id() != scope_id {
+            return Err(ProtocolError::Field("scope id"));
+        }
+        Ok(local)
+    }
+
+    fn status(&mut self) -> Result<BrokerStatus, ProtocolError> {
+        let pid = self.u32()?;
+        let version = self.text(MAX_NAME_LEN)?;
+        let uptime = Duration::from_millis(self.u64()?);
+        let gsi_datagrams = self.u64()?;
+        let count = self.count(MAX_ADDRESSES)?;
+        let addresses = (0..count)
+            .map(|_| {
+                Ok(AddressStatus { local: self.local()?, sockets: self.u16()?, users: self.u16()? })
+            })
+            .collect::<Result<_, _>>()?;
+        let count = self.count(MAX_SLOTS)?;
+        let slots = (0..count)
+            .map(|_| {
+                let (slot, pid) = (Slot::new(self.u8()?), self.u32()?);
+                let connected = match self.u8()? {
+                    0 => false,
+                    1 => true,
+                    _ => return Err(ProtocolError::Field("flag")),
+                };
+                Ok(SlotStatus { slot, pid, connected, name: self.text(MAX_NAME_LEN)? })
+            })
+            .collect::<Result<_, _>>()?;
+        Ok(BrokerStatus { pid, version, uptime, gsi_datagrams, addresses, slots })
+    }
+
+    fn count(&mut self, max: usize) -> Result<usize, ProtocolError> {
+        let count = usize::from(self.u16()?);
+        if count > max { Err(ProtocolError::Field("count")) } else { Ok(count) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

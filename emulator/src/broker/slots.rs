@@ -1,0 +1,215 @@
+//! Which slots are leased. The truth is in the lock files: a slot is free if and only if nobody
+//! has the lock of its file, whatever connections there are.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
+
+use super::SlotStatus;
+use super::paths::{Paths, open_lock};
+use super::sys;
+use crate::steering::Slot;
+
+/// How soon to look again at a slot whose client has just gone.
+const FIRST_CHECK: Duration = Duration::from_millis(2);
+/// How often to look at slots that stay locked.
+const LAST_CHECK: Duration = Duration::from_secs(1);
+
+/// A slot that is locked, but whose client is not connected.
+#[derive(Debug)]
+struct Orphan {
+    file: File,
+    /// Its client belongs to an earlier broker, and will come to us.
+    awaited: bool,
+}
+
+/// The slots of the broker.
+#[derive(Debug)]
+pub(super) struct SlotTable {
+    paths: Paths,
+    orphans: BTreeMap<Slot, Orphan>,
+    interval: Duration,
+}
+
+impl SlotTable {
+    /// Finds the clients of earlier brokers that still live.
+    pub(super) fn new(paths: Paths) -> Self {
+        let mut table = Self { paths, orphans: BTreeMap::new(), interval: FIRST_CHECK };
+        for slot in Slot::leasable() {
+            let Ok(file) =
+                File::options().read(true).write(true).open(table.paths.slot_lock(slot))
+            else {
+                continue;
+            };
+            if !sys::try_lock(file.as_fd()).unwrap_or(false) {
+                table.orphans.insert(slot, Orphan { file, awaited: true });
+            }
+        }
+        table
+    }
+
+    /// Leases the lowest slot that is free and not `taken`: its lock file, locked, with the
+    /// client's process id and name in it. `None` if there is none.
+    ///
+    /// # Errors
+    /// Those of opening and locking files.
+    pub(super) fn lease(
+        &mut self,
+        taken: impl Fn(Slot) -> bool,
+        pid: u32,
+        name: &str,
+    ) -> io::Result<Option<(Slot, File)>> {
+        for slot in Slot::leasable().filter(|slot| !taken(*slot)) {
+            let mut file = open_lock(&self.paths.slot_lock(slot))?;
+            if sys::try_lock(file.as_fd())? {
+                file.set_len(0)?;
+                writeln!(file, "{pid} {name}")?;
+                self.orphans.remove(&slot);
+                return Ok(Some((slot, file)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether a client that claims a slot has its lock: `proof` is the file it locked.
+    pub(super) fn resume(&mut self, slot: Slot, proof: OwnedFd) -> io::Result<bool> {
+        let proof = File::from(proof);
+        let identity = |file: &File| file.metadata().map(|data| (data.dev(), data.ino()));
+        let file = open_lock(&self.paths.slot_lock(slot))?;
+        // Locking what one has locked already succeeds.
+        let good = identity(&proof)? == identity(&file)? && sys::try_lock(proof.as_fd())?;
+        if good {
+            self.orphans.remove(&slot);
+        }
+        Ok(good)
+    }
+
+    /// A client has gone. True if its slot is free; else it is watched until it is.
+    pub(super) fn disconnected(&mut self, slot: Slot) -> bool {
+        match open_lock(&self.paths.slot_lock(slot)) {
+            Ok(file) if sys::try_lock(file.as_fd()).unwrap_or(false) => true,
+            Ok(file) => {
+                self.orphans.insert(slot, Orphan { file, awaited: false });
+                self.interval = FIRST_CHECK;
+                false
+            }
+            Err(error) => {
+                tracing::warn!(%slot, %error, "opening a slot's lock file");
+                true
+            }
+        }
+    }
+
+    /// The slots without connection that have become free.
+    pub(super) fn check_orphans(&mut self) -> Vec<Slot> {
+        let mut free = Vec::new();
+        self.orphans.retain(|slot, orphan| {
+            let locked = !sys::try_lock(orphan.file.as_fd()).unwrap_or(true);
+            if !locked {
+                free.push(*slot);
+            }
+            locked
+        });
+        self.interval = (self.interval * 2).min(LAST_CHECK);
+        free
+    }
+
+    /// When to call [`Self::check_orphans`] again, if at all.
+    pub(super) fn check_interval(&self) -> Option<Duration> {
+        self.has_orphans().then_some(self.interval)
+    }
+
+    /// Whether slots are locked whose clients are not connected.
+    pub(super) fn has_orphans(&self) -> bool {
+        !self.orphans.is_empty()
+    }
+
+    /// Whether clients of an earlier broker have not come yet.
+    pub(super) fn has_awaited(&self) -> bool {
+        self.orphans.values().any(|orphan| orphan.awaited)
+    }
+
+    /// The slots whose clients are not connected, as far as their lock files tell.
+    pub(super) fn orphans(&mut self) -> impl Iterator<Item = SlotStatus> {
+        self.orphans.iter_mut().map(|(slot, orphan)| {
+            let (pid, name) = read_owner(&mut orphan.file).unwrap_or_default();
+            SlotStatus { slot: *slot, pid, name, connected: false }
+        })
+    }
+}
+
+fn read_owner(file: &mut File) -> Option<(u32, String)> {
+    let mut text = String::new();
+    file.rewind().ok()?;
+    file.take(256).read_to_string(&mut text).ok()?;
+    let (pid, name) = text.trim_end().split_once(' ')?;
+    Some((pid.parse().ok()?, name.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::BrokerConfig;
+    use super::*;
+
+    fn paths(dir: &tempfile::TempDir) -> Paths {
+        let runtime_dir = Some(dir.path().to_owned());
+        Paths::new(&BrokerConfig { runtime_dir, ..BrokerConfig::default() })
+    }
+
+    #[test]
+    fn slots_are_leased_from_the_lowest_while_their_locks_are_free() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut table = SlotTable::new(paths(&dir));
+        let lease = |table: &mut SlotTable| table.lease(|_| false, 7, "x y").unwrap().unwrap();
+        let (one, lock_one) = lease(&mut table);
+        let (two, lock_two) = lease(&mut table);
+        assert_eq!((one, two), (Slot::new(1), Slot::new(2)));
+        drop(lock_one);
+        assert!(table.disconnected(one));
+        assert_eq!(lease(&mut table).0, one);
+
+        // The client of slot 2 has gone, but somebody has its lock still.
+        assert!(!table.disconnected(two));
+        assert!(!table.has_awaited());
+        assert_eq!(table.check_orphans(), []);
+        let orphan = SlotStatus { slot: two, pid: 7, name: "x y".into(), connected: false };
+        assert_eq!(table.orphans().collect::<Vec<_>>(), [orphan]);
+        drop(lock_two);
+        assert_eq!(table.check_orphans(), [two]);
+        assert_eq!(table.check_interval(), None);
+    }
+
+    #[test]
+    fn a_new_table_knows_who_lives() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut old = SlotTable::new(paths(&dir));
+        let (one, lock_one) = old.lease(|_| false, 1, "a").unwrap().unwrap();
+        let (two, lock_two) = old.lease(|_| false, 2, "b").unwrap().unwrap();
+        drop(lock_one);
+        let mut new = SlotTable::new(paths(&dir));
+        assert!(new.has_awaited());
+        // Not with the lock of another slot, nor with a file that is not locked.
+        let unlocked = open_lock(&paths(&dir).slot_lock(two)).unwrap();
+        assert!(!new.resume(two, unlocked.into()).unwrap());
+        assert!(!new.resume(one, lock_two.try_clone().unwrap().into()).unwrap());
+        assert!(new.resume(two, lock_two.try_clone().unwrap().into()).unwrap());
+        assert!(!new.has_orphans());
+        drop(new);
+        assert!(SlotTable::new(paths(&dir)).has_awaited());
+        drop(lock_two);
+        assert!(!SlotTable::new(paths(&dir)).has_awaited());
+    }
+
+    #[test]
+    fn there_are_255_slots() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut table = SlotTable::new(paths(&dir));
+        let leases: Vec<_> =
+            std::iter::from_fn(|| table.lease(|_| false, 1, "a").unwrap()).collect();
+        assert_eq!(leases.len(), 255);
+        assert_eq!(table.lease(|_| true, 1, "a").unwrap().map(|lease| lease.0), None);
+    }
+}

@@ -1,0 +1,311 @@
+//! Reaching the broker, and starting one if there is none.
+
+use std::env;
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use super::paths::{Paths, open_lock};
+use super::{
+    BrokerConfig, BrokerError, IDLE_VARIABLE, RUNTIME_DIR_VARIABLE, effective_uid, fdpass, sys,
+};
+
+/// How often a client starts a broker that dies at once.
+const MOST_STARTS: u32 = 3;
+/// How long to wait before looking again whether the broker listens.
+const LOOK_AGAIN: Duration = Duration::from_millis(3);
+/// The log starts afresh when it is longer than this.
+const LOG_LIMIT: u64 = 256 << 10;
+/// How much of the log goes into an error message, in bytes.
+const LOG_TAIL: usize = 1000;
+
+/// Connects to the broker that is running.
+///
+/// # Errors
+/// [`BrokerError::NotRunning`] if there is none.
+pub(super) fn connect(paths: &Paths) -> Result<OwnedFd, BrokerError> {
+    let kind = Type::SEQPACKET.nonblocking().cloexec();
+    let socket = Socket::new(Domain::UNIX, kind, None)
+        .map_err(BrokerError::doing("creating a unix socket"))?;
+    let path = paths.socket();
+    let address = SockAddr::unix(&path).map_err(|_| BrokerError::RuntimeDir {
+        path: paths.dir().to_owned(),
+        reason: "its name is too long for a unix socket".to_owned(),
+    })?;
+    socket.connect(&address).map_err(|source| match source.kind() {
+        // A full queue (WouldBlock) means that somebody should be listening; whether anybody does
+        // will show.
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused | io::ErrorKind::WouldBlock => {
+            BrokerError::NotRunning
+        }
+        _ => BrokerError::System { doing: "connecting to the broker", source },
+    })?;
+    let peer = fdpass::peer(socket.as_fd()).map_err(BrokerError::doing("asking who listens"))?;
+    if peer.uid != effective_uid() {
+        return Err(BrokerError::ForeignBroker { uid: peer.uid });
+    }
+    Ok(socket.into())
+}
+
+/// One attempt to reach the broker, starting it if need be; made of steps that do not block.
+#[derive(Debug)]
+pub(super) struct Connector {
+    config: BrokerConfig,
+    paths: Paths,
+    deadline: Instant,
+    /// Held while we are the one who starts the broker.
+    lock: Option<File>,
+    life_line: Option<OwnedFd>,
+    starts: u32,
+}
+
+/// What became of a step.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// Here is the connection.
+    Connected(OwnedFd),
+    /// Take the next step after this time.
+    Wait(Duration),
+}
+
+impl Connector {
+    pub(super) fn new(config: &BrokerConfig, paths: &Paths) -> Self {
+        Self {
+            config: config.clone(),
+            paths: paths.clone(),
+            deadline: Instant::now() + config.start_timeout,
+            lock: None,
+            life_line: None,
+            starts: 0,
+        }
+    }
+
+    /// Goes on trying.
+    ///
+    /// # Errors
+    /// The attempt has failed.
+    pub(super) fn step(&mut self) -> Result<Step, BrokerError> {
+        if let Some(connection) = self.try_connect()? {
+            return Ok(Step::Connected(connection));
+        }
+        if Instant::now() > self.deadline {
+            let secs = self.config.start_timeout.as_secs_f32();
+            return Err(self.failed(format!("nothing listens after {secs} s")));
+        }
+        if self.lock.is_none() {
+            self.paths.prepare()?;
+            let failed = BrokerError::doing("taking the lock for starting a broker");
+            let lock = open_lock(&self.paths.start_lock()).map_err(&failed)?;
+            if !sys::try_lock(lock.as_fd()).map_err(&failed)? {
+                return Ok(Step::Wait(LOOK_AGAIN));
+            }
+            self.lock = Some(lock);
+            // Whoever had the lock before may just have started one.
+            return Ok(Step::Wait(Duration::ZERO));
+        }
+        match &self.life_line {
+            None => {
+                self.life_line = Some(self.spawn()?);
+                self.starts += 1;
+                Ok(Step::Wait(LOOK_AGAIN))
+            }
+            Some(line) if has_ended(line) => {
+                if self.starts >= MOST_STARTS {
+                    return Err(self.failed("it ended at once".to_owned()));
+                }
+                self.life_line = None;
+                Ok(Step::Wait(LOOK_AGAIN * 10 * self.starts))
+            }
+            Some(_) => Ok(Step::Wait(LOOK_AGAIN)),
+        }
+    }
+
+    /// Takes steps until there is a connection.
+    pub(super) fn run(&mut self) -> Result<OwnedFd, BrokerError> {
+        loop {
+            match self.step()? {
+                Step::Connected(connection) => return Ok(connection),
+                Step::Wait(time) => thread::sleep(time),
+            }
+        }
+    }
+
+    fn try_connect(&self) -> Result<Option<OwnedFd>, BrokerError> {
+        match connect(&self.paths) {
+            Ok(connection) => Ok(Some(connection)),
+            Err(BrokerError::NotRunning) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn spawn(&self) -> Result<OwnedFd, BrokerError> {
+        let command = match &self.config.command {
+            Some(command) => command.clone(),
+            None => serve_command(find_program()?.into()),
+        };
+        let Some(program) = command.first().and_then(|program| in_path(program)) else {
+            let tried = command.first().map(PathBuf::from).into_iter().collect();
+            return Err(BrokerError::NoProgram { tried });
+        };
+        let strings = |strings: Vec<OsString>| -> Result<Vec<CString>, BrokerError> {
+            let convert = |s: OsString| CString::new(s.into_vec());
+            strings.into_iter().map(convert).collect::<Result<_, _>>().map_err(|error| {
+                BrokerError::System { doing: "preparing the broker's start", source: error.into() }
+            })
+        };
+        let argv = strings([vec![program.into()], command[1..].to_vec()].concat())?;
+        let env = strings(self.environment())?;
+        let failed = BrokerError::doing("starting the broker");
+        let log = self.open_log().map_err(&failed)?;
+        tracing::debug!(program = ?argv[0], "starting the broker");
+        sys::spawn_detached(&argv, &env, log.as_fd()).map_err(&failed)
+    }
+
+    /// The broker gets our environment, but for libraries preloaded into the application.
+    fn environment(&self) -> Vec<OsString> {
+        let ours = [RUNTIME_DIR_VARIABLE, IDLE_VARIABLE, "LD_PRELOAD", "LD_AUDIT"].map(OsStr::new);
+        let mut entries: Vec<_> = env::vars_os()
+            .filter(|(name, _)| !ours.contains(&name.as_os_str()))
+            .map(|(name, value)| entry(&name, &value))
+            .collect();
+        entries.push(entry(RUNTIME_DIR_VARIABLE.as_ref(), self.paths.dir().as_os_str()));
+        let idle_ms = self.config.idle_timeout.as_millis().to_string();
+        entries.push(entry(IDLE_VARIABLE.as_ref(), idle_ms.as_ref()));
+        entries
+    }
+
+    fn open_log(&self) -> io::Result<File> {
+        let path = self.paths.log();
+        let log = File::options().append(true).create(true).mode(0o600).open(path)?;
+        if log.metadata()?.len() > LOG_LIMIT {
+            log.set_len(0)?;
+        }
+        Ok(log)
+    }
+
+    fn failed(&self, reason: String) -> BrokerError {
+        let log = fs::read(self.paths.log()).unwrap_or_default();
+        let tail = &log[log.len().saturating_sub(LOG_TAIL)..];
+        BrokerError::Start { reason, log: String::from_utf8_lossy(tail).trim_end().to_owned() }
+    }
+}
+
+/// The command line that makes this program a broker.
+pub(super) fn serve_command(program: OsString) -> Vec<OsString> {
+    vec![program, "broker".into(), "serve".into()]
+}
+
+fn entry(name: &OsStr, value: &OsStr) -> OsString {
+    OsString::from_vec([name.as_bytes(), b"=", value.as_bytes()].concat())
+}
+
+fn has_ended(life_line: &OwnedFd) -> bool {
+    let mut fds = [sys::poll_readable(life_line.as_fd())];
+    sys::poll(&mut fds, Some(Duration::ZERO)).is_ok_and(|ready| ready > 0)
+}
+
+/// The `rocade` program near the file this code is in or the running program, or in `$PATH`.
+fn find_program() -> Result<PathBuf, BrokerError> {
+    const NEAR: [&str; 5] = ["", "..", "../..", "../bin", "../../bin"];
+    let own_files = [sys::own_file(), env::current_exe().ok()];
+    let near = own_files.iter().flatten().filter_map(|file| {
+        let file = fs::canonicalize(file).unwrap_or_else(|_| file.clone());
+        Some(file.parent()?.to_owned())
+    });
+    let mut tried: Vec<PathBuf> =
+        near.flat_map(|dir| NEAR.map(|step| dir.join(step).join("rocade"))).collect();
+    tried.dedup();
+    if let Some(found) = tried.iter().find(|path| is_program(path)) {
+        return Ok(fs::canonicalize(found).unwrap_or_else(|_| found.clone()));
+    }
+    if let Some(found) = in_path("rocade".as_ref()) {
+        return Ok(found);
+    }
+    tried.push("$PATH".into());
+    Err(BrokerError::NoProgram { tried })
+}
+
+/// The file a command name stands for: itself if it has a slash, else looked for in `$PATH`.
+fn in_path(program: &OsStr) -> Option<PathBuf> {
+    if program.as_bytes().contains(&b'/') {
+        // The broker runs in another directory.
+        return std::path::absolute(program).ok().filter(|path| is_program(path));
+    }
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path)
+        .filter(|dir| dir.is_absolute())
+        .map(|dir| dir.join(program))
+        .find(|path| is_program(path))
+}
+
+fn is_program(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(dir: &Path, command: &[&str]) -> BrokerConfig {
+        BrokerConfig {
+            runtime_dir: Some(dir.to_owned()),
+            command: Some(command.iter().map(OsString::from).collect()),
+            ..BrokerConfig::default()
+        }
+    }
+
+    fn start(config: &BrokerConfig) -> BrokerError {
+        Connector::new(config, &Paths::new(config)).run().unwrap_err()
+    }
+
+    #[test]
+    fn a_broker_that_fails_is_reported_with_its_log() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = start(&config(dir.path(), &["/bin/sh", "-c", "echo sorry; exit 1"]));
+        let BrokerError::Start { log, .. } = &error else { panic!("{error:?}") };
+        assert_eq!(log, "sorry\nsorry\nsorry");
+        assert!(error.to_string().contains("ended at once"), "{error}");
+    }
+
+    #[test]
+    fn a_broker_that_hangs_is_given_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = config(dir.path(), &["/bin/sh", "-c", "exec sleep 1"]);
+        config.start_timeout = Duration::from_millis(50);
+        let error = start(&config);
+        assert!(error.to_string().contains("nothing listens after 0.05 s"), "{error}");
+    }
+
+    #[test]
+    fn a_missing_program_is_reported() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["/nonexistent/rocade", "no-such-rocade-program", "/etc/passwd"] {
+            let error = start(&config(dir.path(), &[name]));
+            assert!(matches!(error, BrokerError::NoProgram { .. }), "{error:?}");
+            assert!(error.to_string().contains(name), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_directory_name_too_long_for_a_socket_is_reported() {
+        let dir = tempfile::tempdir().unwrap();
+        let long = dir.path().join("x".repeat(120));
+        let error = start(&config(&long, &["/bin/true"]));
+        assert!(error.to_string().contains("too long"), "{error}");
+    }
+
+    #[test]
+    fn programs_are_found_in_the_path() {
+        let sh = in_path("sh".as_ref()).unwrap();
+        assert!(sh.is_absolute() && sh.ends_with("sh"));
+        assert_eq!(in_path("/etc".as_ref()), None);
+    }
+}

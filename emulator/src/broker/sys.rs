@@ -1,0 +1,405 @@
+//! Small system calls of the broker and its clients: locks, waiting, and starting a program that
+//! outlives this process. All but fd passing; `unsafe` is confined to this file and `fdpass.rs`.
+
+use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
+use std::fs::File;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::ptr;
+use std::time::Duration;
+
+/// The user whose rights this process has.
+pub(crate) fn effective_uid() -> u32 {
+    // SAFETY: has no arguments and always succeeds.
+    unsafe { libc::geteuid() }
+}
+
+/// An entry for [`poll`] that waits for input or a hang-up.
+pub(crate) fn poll_readable(fd: BorrowedFd<'_>) -> libc::pollfd {
+    libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 }
+}
+
+/// Waits until one of the fds has what it waits for, or the time is over (`None`: for ever).
+/// Returns how many have; 0 also after a signal.
+pub(crate) fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<usize> {
+    let timeout_ms = match timeout {
+        None => -1,
+        // Rounded up, so that a wait for a deadline does not end just before it.
+        Some(timeout) => c_int::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX),
+    };
+    let count = libc::nfds_t::try_from(fds.len())
+        .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    // SAFETY: `fds` is a valid array of `count` entries, exclusively borrowed.
+    let ready = unsafe { libc::poll(fds.as_mut_ptr(), count, timeout_ms) };
+    match usize::try_from(ready) {
+        Ok(ready) => Ok(ready),
+        Err(_) => {
+            let error = io::Error::last_os_error();
+            if error.kind() == io::ErrorKind::Interrupted { Ok(0) } else { Err(error) }
+        }
+    }
+}
+
+/// Takes the exclusive lock of a file (flock(2)) unless somebody else has it. The lock lives until
+/// all duplicates of the fd are closed, in whatever process.
+pub(crate) fn try_lock(file: BorrowedFd<'_>) -> io::Result<bool> {
+    // SAFETY: takes no pointers.
+    let result = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
+    if result == 0 {
+        return Ok(true);
+    }
+    let error = io::Error::last_os_error();
+    if error.kind() == io::ErrorKind::WouldBlock { Ok(false) } else { Err(error) }
+}
+
+/// Allows this process as many open files as it can have.
+pub(crate) fn raise_fd_limit() -> io::Result<()> {
+    let mut limit = MaybeUninit::<libc::rlimit>::zeroed();
+    // SAFETY: the pointer is to a live rlimit.
+    check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, limit.as_mut_ptr()) })?;
+    // SAFETY: zero-initialised plain data.
+    let mut limit = unsafe { limit.assume_init() };
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: the pointer is to a live rlimit.
+    check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }).map(|_| ())
+}
+
+/// The file this code was loaded from: the shared library or the program.
+pub(crate) fn own_file() -> Option<PathBuf> {
+    let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
+    let address = own_file as fn() -> Option<PathBuf> as *const c_void;
+    // SAFETY: dladdr takes any address, and writes a Dl_info.
+    let found = unsafe { libc::dladdr(address, info.as_mut_ptr()) };
+    // SAFETY: zero-initialised plain data.
+    let info = unsafe { info.assume_init() };
+    if found == 0 || info.dli_fname.is_null() {
+        return None;
+    }
+    // SAFETY: after success dli_fname is a C string that lives as long as the object is loaded,
+    // which is as long as this code runs.
+    let name = unsafe { CStr::from_ptr(info.dli_fname) };
+    Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
+}
+
+/// An fd that becomes readable when a watched connection ends, or at a time. It stays the same
+/// while connections come and go.
+#[derive(Debug)]
+pub(crate) struct HangupWatch {
+    epoll: OwnedFd,
+    timer: OwnedFd,
+}
+
+impl HangupWatch {
+    pub(crate) fn new() -> io::Result<Self> {
+        // SAFETY: takes no pointers.
+        let epoll = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        // SAFETY: a fresh fd that nobody else owns.
+        let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
+        // SAFETY: takes no pointers.
+        let timer = check(unsafe {
+            libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK)
+        })?;
+        // SAFETY: a fresh fd that nobody else owns.
+        let timer = unsafe { OwnedFd::from_raw_fd(timer) };
+        let watch = Self { epoll, timer };
+        watch.add(watch.timer.as_raw_fd(), libc::EPOLLIN)?;
+        Ok(watch)
+    }
+
+    /// Watches a connection until it is closed.
+    pub(crate) fn watch(&self, connection: BorrowedFd<'_>) -> io::Result<()> {
+        self.add(connection.as_raw_fd(), libc::EPOLLRDHUP)
+    }
+
+    /// Makes the fd readable after this time, once; `None` takes that back.
+    pub(crate) fn wake_after(&self, time: Option<Duration>) {
+        // SAFETY: plain data for which zero is a valid value.
+        let mut spec: libc::itimerspec = unsafe { std::mem::zeroed() };
+        if let Some(time) = time {
+            spec.it_value.tv_sec = time.as_secs().try_into().unwrap_or(libc::time_t::MAX);
+            // Not 0, which would turn the timer off.
+            spec.it_value.tv_nsec = time.subsec_nanos().max(1).into();
+        }
+        // SAFETY: the new value is a live object; the old one is not asked for.
+        let result = unsafe {
+            libc::timerfd_settime(self.timer.as_raw_fd(), 0, &raw const spec, ptr::null_mut())
+        };
+        debug_assert_eq!(result, 0, "a valid time");
+    }
+
+    fn add(&self, fd: RawFd, events: c_int) -> io::Result<()> {
+        let events = u32::try_from(events).unwrap_or(0);
+        let mut event = libc::epoll_event { events, u64: 0 };
+        // SAFETY: the event is a live object.
+        check(unsafe {
+            libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event)
+        })
+        .map(|_| ())
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.epoll.as_raw_fd()
+    }
+}
+
+/// Lowest number for the copies of fds that a new program gets, above the places they go to.
+const COPY_FLOOR: c_int = 10;
+/// The program's end of the life line.
+const LIFE_LINE: c_int = 3;
+
+/// Starts a program that belongs to nobody: no child of this process, which thus sees no SIGCHLD
+/// and whose wait(2) is not disturbed; a session of its own; the root directory; stdin from
+/// /dev/null, output to `log`; none of this process's files; default signal handling.
+///
+/// Returns a life line: an fd that hangs up when the program ends or could not be executed (the
+/// reason is in the log then).
+///
+/// `argv[0]` is the program's path; `env` has entries of the form `NAME=value`.
+pub(crate) fn spawn_detached(
+    argv: &[CString],
+    env: &[CString],
+    log: BorrowedFd<'_>,
+) -> io::Result<OwnedFd> {
+    let program = argv.first().ok_or(io::ErrorKind::InvalidInput)?;
+    let argv = null_terminated(argv);
+    let env = null_terminated(env);
+    let null = File::open("/dev/null")?;
+    let (line, remote_line) = pipe()?;
+    let plan = Plan {
+        program: program.as_ptr(),
+        argv: argv.as_ptr(),
+        env: env.as_ptr(),
+        stdin: copy_high(null.as_raw_fd())?,
+        log: copy_high(log.as_raw_fd())?,
+        line: copy_high(remote_line.as_raw_fd())?,
+    };
+
+    // No handler of the application shall run in the child.
+    let mut all = MaybeUninit::<libc::sigset_t>::zeroed();
+    let mut before = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: the pointer is to a live sigset_t.
+    unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    // SAFETY: both pointers are to live, initialised sets.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
+    // SAFETY: the child calls `first_child` only, which allocates nothing, takes no locks and never
+    // returns.
+    let child = unsafe { fork_quietly() };
+    if child == 0 {
+        // SAFETY: this is the child of a fork; the plan and what it points to were copied with it.
+        unsafe { first_child(&plan) }
+    }
+    let forked = if child < 0 { Err(io::Error::last_os_error()) } else { Ok(child) };
+    // SAFETY: `before` was filled by the call above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut()) };
+    reap(forked?);
+    Ok(line)
+}
+
+/// What the child needs, prepared before the fork.
+struct Plan {
+    program: *const c_char,
+    argv: *const *const c_char,
+    env: *const *const c_char,
+    stdin: OwnedFd,
+    log: OwnedFd,
+    line: OwnedFd,
+}
+
+fn null_terminated(strings: &[CString]) -> Vec<*const c_char> {
+    strings.iter().map(|s| s.as_ptr()).chain([ptr::null()]).collect()
+}
+
+fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut fds = [0; 2];
+    // SAFETY: the pointer is to two ints.
+    check(unsafe { libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC) })?;
+    // SAFETY: a fresh fd that nobody else owns.
+    let read = unsafe { OwnedFd::from_raw_fd(fds[0]) };
+    // SAFETY: as above.
+    let write = unsafe { OwnedFd::from_raw_fd(fds[1]) };
+    Ok((read, write))
+}
+
+fn copy_high(fd: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: takes no pointers.
+    let copy = check(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, COPY_FLOOR) })?;
+    // SAFETY: a fresh fd that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
+}
+
+/// fork(2) whose child ends without SIGCHLD, and without running the application's fork handlers
+/// (they may call into this very engine). Returns the child's pid, 0 in the child, negative on
+/// failure.
+///
+/// # Safety
+/// As after fork in a process with threads: the child may only call async-signal-safe functions
+/// until it executes another program or exits.
+unsafe fn fork_quietly() -> libc::pid_t {
+    // SAFETY: with all arguments 0, clone is fork without exit signal: memory is copied, nothing
+    // is written through the (null) pointers.
+    let pid = unsafe { libc::syscall(libc::SYS_clone, 0usize, 0usize, 0usize, 0usize, 0usize) };
+    libc::pid_t::try_from(pid).unwrap_or(-1)
+}
+
+/// Waits for a child made by [`fork_quietly`], which exits at once.
+fn reap(child: libc::pid_t) {
+    loop {
+        // SAFETY: a null status is allowed.
+        let result = unsafe { libc::waitpid(child, ptr::null_mut(), libc::__WALL) };
+        if result >= 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            return;
+        }
+    }
+}
+
+/// Leaves the parent's session, and makes the program a child of init.
+///
+/// # Safety
+/// To be called in a child of [`fork_quietly`] only; async-signal-safe.
+unsafe fn first_child(plan: &Plan) -> ! {
+    // SAFETY: takes no pointers.
+    unsafe { libc::setsid() };
+    // SAFETY: the grandchild calls `second_child` only.
+    if unsafe { fork_quietly() } == 0 {
+        // SAFETY: this is the grandchild.
+        unsafe { second_child(plan) }
+    }
+    // SAFETY: ends the process without running exit handlers.
+    unsafe { libc::_exit(0) }
+}
+
+/// Becomes the program.
+///
+/// # Safety
+/// To be called in a child of [`fork_quietly`] only; async-signal-safe. The plan's pointers must be
+/// valid, its arrays null-terminated.
+unsafe fn second_child(plan: &Plan) -> ! {
+    let places =
+        [(&plan.stdin, 0), (&plan.log, 1), (&plan.log, 2), (&plan.line, LIFE_LINE)];
+    for (fd, place) in places {
+        // SAFETY: takes no pointers. The copies are above all places, so none is overwritten.
+        unsafe { libc::dup2(fd.as_raw_fd(), place) };
+    }
+    // SAFETY: takes no pointers.
+    let closed = unsafe { libc::syscall(libc::SYS_close_range, LIFE_LINE + 1, u32::MAX, 0) };
+    if closed != 0 {
+        for fd in LIFE_LINE + 1..4096 {
+            // SAFETY: this process owns its whole fd table and uses none of these again.
+            unsafe { libc::close(fd) };
+        }
+    }
+    for signal in 1..=64 {
+        // SAFETY: a valid disposition; fails harmlessly for numbers that cannot be changed.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+    let mut none = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: the pointer is to a live sigset_t.
+    unsafe { libc::sigemptyset(none.as_mut_ptr()) };
+    // SAFETY: the set is initialised.
+    unsafe { libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), ptr::null_mut()) };
+    // SAFETY: takes no pointers.
+    unsafe { libc::umask(0o077) };
+    // SAFETY: a C string.
+    unsafe { libc::chdir(c"/".as_ptr()) };
+    // SAFETY: the caller vouches for the pointers.
+    unsafe { libc::execve(plan.program, plan.argv, plan.env) };
+    let message = b"the broker program cannot be executed\n";
+    // SAFETY: the pointer and length are those of a constant.
+    unsafe { libc::write(2, message.as_ptr().cast(), message.len()) };
+    // SAFETY: ends the process without running exit handlers.
+    unsafe { libc::_exit(127) }
+}
+
+fn check(result: c_int) -> io::Result<c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn own_file_is_this_test() {
+        let own = fs::canonicalize(own_file().unwrap()).unwrap();
+        assert_eq!(own, fs::canonicalize(std::env::current_exe().unwrap()).unwrap());
+    }
+
+    #[test]
+    fn a_lock_is_held_until_the_last_copy_is_closed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let open = || File::options().create(true).append(true).open(&path).unwrap();
+        let first = open();
+        assert!(try_lock(first.as_fd()).unwrap());
+        let copy = first.try_clone().unwrap();
+        drop(first);
+        assert!(!try_lock(open().as_fd()).unwrap());
+        assert!(try_lock(copy.as_fd()).unwrap());
+        drop(copy);
+        assert!(try_lock(open().as_fd()).unwrap());
+    }
+
+    #[test]
+    fn a_detached_program_runs_in_its_own_session_without_our_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let log = File::create(&path).unwrap();
+        let script = "echo $FOO; ls /proc/self/fd | tr '\\n' ' '; echo; pwd; \
+                      cut -d' ' -f4,6 /proc/$$/stat; read x; echo end";
+        let argv = [c"/bin/sh".into(), c"-c".into(), CString::new(script).unwrap()];
+        let line = spawn_detached(&argv, &[c"FOO=bar".into()], log.as_fd()).unwrap();
+        let mut fds = [poll_readable(line.as_fd())];
+        assert_eq!(poll(&mut fds, Some(Duration::from_secs(20))).unwrap(), 1);
+        let output = fs::read_to_string(path).unwrap();
+        let lines: Vec<_> = output.lines().collect();
+        let [foo, fds, directory, relations, end] = lines[..] else { panic!("{output}") };
+        assert_eq!((foo, directory, end), ("bar", "/", "end"));
+        // 0, 1, 2, the life line, and the directory that ls reads.
+        assert_eq!(fds.trim(), "0 1 2 3 4");
+        let (parent, session) = relations.split_once(' ').unwrap();
+        assert_ne!(parent, std::process::id().to_string());
+        // SAFETY: takes no pointers.
+        let own_session = unsafe { libc::getsid(0) };
+        assert_ne!(session, own_session.to_string());
+    }
+
+    #[test]
+    fn a_program_that_does_not_exist_hangs_up_and_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let log = File::create(&path).unwrap();
+        let argv = [c"/nonexistent/rocade".into()];
+        let line = spawn_detached(&argv, &[], log.as_fd()).unwrap();
+        let mut fds = [poll_readable(line.as_fd())];
+        assert_eq!(poll(&mut fds, Some(Duration::from_secs(20))).unwrap(), 1);
+        assert!(fs::read_to_string(path).unwrap().contains("cannot be executed"));
+    }
+
+    #[test]
+    fn a_watch_reports_the_end_of_a_connection_only() {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let watch = HangupWatch::new().unwrap();
+        watch.watch(ours.as_fd()).unwrap();
+        let ready_within = |time| {
+            let mut fds = [libc::pollfd { fd: watch.fd(), events: libc::POLLIN, revents: 0 }];
+            poll(&mut fds, Some(time)).unwrap()
+        };
+        let ready = || ready_within(Duration::ZERO);
+        io::Write::write_all(&mut &theirs, b"data").unwrap();
+        assert_eq!(ready(), 0);
+        drop(theirs);
+        assert_eq!(ready(), 1);
+        drop(ours);
+        assert_eq!(ready(), 0);
+        watch.wake_after(Some(Duration::ZERO));
+        assert_eq!(ready_within(Duration::from_secs(20)), 1);
+        watch.wake_after(None);
+        assert_eq!(ready(), 0);
+    }
+}

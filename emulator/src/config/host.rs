@@ -1,0 +1,160 @@
+//! The network interfaces of this host, as far as devices are made of them.
+
+use std::fmt::Write as _;
+use std::io;
+use std::net::{IpAddr, UdpSocket};
+
+use super::sys;
+
+/// MTU in bytes that is assumed when the kernel does not tell: that of Ethernet.
+const FALLBACK_MTU_BYTES: u32 = 1500;
+
+/// One network interface that is up and has an IP address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Interface {
+    /// Name, e.g. `eth0`.
+    pub name: String,
+    /// Index in this network namespace, never 0. It is the scope id of link-local addresses.
+    pub index: u32,
+    /// MTU in bytes.
+    pub mtu_bytes: u32,
+    /// Whether it is a loopback interface.
+    pub loopback: bool,
+    /// Its addresses in GID order: IPv4, then IPv6, then link-local IPv6; in the order of the
+    /// kernel among equals.
+    pub addrs: Vec<IpAddr>,
+}
+
+impl Interface {
+    /// Whether all its addresses are link-local IPv6 ones.
+    fn link_local_only(&self) -> bool {
+        self.addrs.iter().all(is_link_local_v6)
+    }
+}
+
+/// All interfaces of this network namespace that can carry a device.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct HostNetwork {
+    /// In device order: by index, those with nothing but link-local addresses after the others,
+    /// loopback last.
+    pub interfaces: Vec<Interface>,
+}
+
+impl HostNetwork {
+    /// Asks the kernel.
+    ///
+    /// # Errors
+    /// What `getifaddrs` reports.
+    pub fn discover() -> io::Result<Self> {
+        let mut interfaces: Vec<Interface> = Vec::new();
+        for found in if_addrs::get_if_addrs()? {
+            let Some(index) = found.index else { continue };
+            if !found.is_oper_up() {
+                continue;
+            }
+            let addr = found.ip();
+            if let Some(known) = interfaces.iter_mut().find(|known| known.index == index) {
+                known.addrs.push(addr);
+                known.loopback |= found.is_loopback();
+            } else {
+                interfaces.push(Interface {
+                    mtu_bytes: mtu_of(&found.name),
+                    loopback: found.is_loopback(),
+                    name: found.name,
+                    index,
+                    addrs: vec![addr],
+                });
+            }
+        }
+        Ok(Self::new(interfaces))
+    }
+
+    /// From a list of interfaces, which is put into device order, and their addresses into GID
+    /// order.
+    #[must_use]
+    pub fn new(mut interfaces: Vec<Interface>) -> Self {
+        for interface in &mut interfaces {
+            interface.addrs.sort_by_key(gid_rank);
+            interface.addrs.dedup();
+        }
+        interfaces.retain(|interface| !interface.addrs.is_empty());
+        interfaces.sort_by_key(|i| (i.loopback, i.link_local_only(), i.index));
+        Self { interfaces }
+    }
+
+    /// The interface called `name`.
+    #[must_use]
+    pub fn by_name(&self, name: &str) -> Option<&Interface> {
+        self.interfaces
+            .iter()
+            .find(|interface| interface.name == name)
+    }
+
+    /// The interface that carries traffic to and from the local address `addr`: the one that has
+    /// it, else the loopback interface if the kernel lets us bind to it (all of 127.0.0.0/8, and
+    /// prefixes routed to the host as local).
+    #[must_use]
+    pub fn owner_of(&self, addr: IpAddr) -> Option<&Interface> {
+        self.interfaces
+            .iter()
+            .find(|interface| interface.addrs.contains(&addr))
+            .or_else(|| {
+                let loopback = self
+                    .interfaces
+                    .iter()
+                    .find(|interface| interface.loopback)?;
+                is_bindable(addr).then_some(loopback)
+            })
+    }
+
+    /// One line for error messages: `eth0 (192.0.2.2, fd00::2), lo (127.0.0.1, ::1)`.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let mut out = String::new();
+        for interface in &self.interfaces {
+            if !out.is_empty() {
+                out.push_str(", ");
+            }
+            let addrs: Vec<String> = interface.addrs.iter().map(ToString::to_string).collect();
+            // Writing to a String cannot fail.
+            let _ = write!(out, "{} ({})", interface.name, addrs.join(", "));
+        }
+        if out.is_empty() {
+            out.push_str("none is up");
+        }
+        out
+    }
+}
+
+/// Whether an interface of this name exists, be it up or down.
+pub(super) fn exists(name: &str) -> bool {
+    sys::interface_index(name).is_some()
+}
+
+/// Whether `addr` is in fe80::/10.
+pub(super) fn is_link_local_v6(addr: &IpAddr) -> bool {
+    matches!(addr, IpAddr::V6(v6) if v6.is_unicast_link_local())
+}
+
+/// Place of an address in the GID table of its device.
+pub(super) fn gid_rank(addr: &IpAddr) -> u8 {
+    match addr {
+        IpAddr::V4(_) => 0,
+        IpAddr::V6(_) if !is_link_local_v6(addr) => 1,
+        IpAddr::V6(_) => 2,
+    }
+}
+
+fn is_bindable(addr: IpAddr) -> bool {
+    UdpSocket::bind((addr, 0)).is_ok()
+}
+
+fn mtu_of(name: &str) -> u32 {
+    sys::interface_mtu(name)
+        .ok()
+        .or_else(|| {
+            let text = std::fs::read_to_string(format!("/sys/class/net/{name}/mtu")).ok()?;
+            text.trim().parse().ok()
+        })
+        .unwrap_or(FALLBACK_MTU_BYTES)
+}

@@ -1,0 +1,128 @@
+//! Which devices there are, and how this process reaches the others.
+//!
+//! An [`EngineConfig`] is plain data, and a program that uses the Rust API may write one down
+//! itself. Everybody else lets it be found: flags of `rocade run` over `ROCADE_*` variables over
+//! the configuration file over what the host has.
+//!
+//! | variable | key in `rocade.toml` | value |
+//! |---|---|---|
+//! | `ROCADE_DEVICES` | `devices = ["..", ..]` | `NAME=IFACE\|ADDR[,IFACE\|ADDR..]`; in the variable separated by `;` |
+//! | `ROCADE_IP` | `ip = ".."` | `ADDR[,ADDR..]`: short for one device `rocade0=ADDR,..` |
+//! | `ROCADE_BROKER` | `broker = ".."` | `auto` (default), `embedded`, or path of the `rocade` executable |
+//! | `ROCADE_BROKER_IDLE_MS` | `broker_idle_ms = N` | a broker without clients ends after this time; 60000 by default |
+//! | `ROCADE_RUNTIME_DIR` | `runtime_dir = ".."` | directory of the broker's socket and lock files |
+//! | `ROCADE_LINK` | `link = ".."` | `udp` (others are reserved) |
+//! | `ROCADE_LOG` | `log = ".."` | tracing filter, e.g. `info` |
+//! | `ROCADE_CONFIG` | | path of the configuration file |
+//!
+//! # Devices and GIDs
+//! Without a specification there is one device per interface that is up and has an address:
+//! `rocade0`, `rocade1`, ... by interface index, interfaces with only link-local addresses after
+//! the others, loopback last. The GID table of a device lists its IPv4 addresses first, then
+//! IPv6, then link-local IPv6 (whose scope id is [`DeviceConfig::ifindex`]). So GID index 0 is
+//! IPv4 wherever there is IPv4; `lo` has 127.0.0.1 at index 0 and ::1 at index 1. A specification
+//! puts the addresses in the order in which it names them: `rocade0=::1,127.0.0.1` turns that
+//! around, and `rocade0=127.0.0.2` gives a device with only that address (all of 127.0.0.0/8 is
+//! there without being configured).
+
+mod error;
+mod guid;
+mod host;
+mod settings;
+mod spec;
+mod sys;
+#[cfg(test)]
+mod tests;
+
+use std::net::IpAddr;
+
+use rocade_wire::Guid;
+
+pub use self::error::{ConfigError, Origin};
+pub use self::guid::HostIdentity;
+pub use self::host::{HostNetwork, Interface};
+pub use self::settings::{
+    BrokerSetting, ENV_BROKER, ENV_BROKER_IDLE_MS, ENV_CONFIG, ENV_DEVICES, ENV_IP, ENV_LINK,
+    ENV_LOG, ENV_RUNTIME_DIR, FILE_NAME, Settings, config_file,
+};
+pub use self::spec::{DeviceSpec, MAX_DEVICE_NAME_LEN, SpecItem};
+pub use crate::broker::BrokerConfig;
+
+/// Everything an engine needs to know when it is made.
+#[derive(Debug, Clone)]
+pub struct EngineConfig {
+    /// In the order in which programs see them. Names differ, and no address is in two of them.
+    pub devices: Vec<DeviceConfig>,
+    /// How this process shares its addresses with others.
+    pub broker: BrokerMode,
+}
+
+/// One emulated HCA with one port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceConfig {
+    /// Name that programs use, e.g. `rocade0`; at most [`MAX_DEVICE_NAME_LEN`] bytes.
+    pub name: String,
+    /// The network interface behind it.
+    pub ifname: Option<String>,
+    /// Its index; the scope id of link-local addresses. 0 if unknown.
+    pub ifindex: u32,
+    /// Local addresses, at least one; the position is the GID index.
+    pub addrs: Vec<IpAddr>,
+    /// MTU of the interface in bytes; the port's active MTU follows from it.
+    pub netdev_mtu: u32,
+    /// Node GUID, not zero.
+    pub guid: Guid,
+}
+
+/// How a process shares its addresses with other processes.
+#[derive(Debug, Clone)]
+pub enum BrokerMode {
+    /// It does not: the engine binds the addresses itself, and nobody else can.
+    Embedded,
+    /// The broker hands out a place on the shared port; it is started on demand.
+    Auto(BrokerConfig),
+}
+
+impl EngineConfig {
+    /// From the environment, the configuration file and the interfaces of this host.
+    ///
+    /// # Errors
+    /// [`ConfigError`], whose text is meant for the user.
+    pub fn from_env() -> Result<Self, ConfigError> {
+        Settings::load()?.resolve_here()
+    }
+
+    /// Devices given as `NAME=IFACE|ADDR[,..]`; environment and files are not read.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if a specification is wrong or does not fit this host.
+    ///
+    /// # Examples
+    /// ```
+    /// use rocade_emulator::config::{BrokerMode, EngineConfig};
+    ///
+    /// let config = EngineConfig::from_specs(&["a=127.0.0.2", "b=127.0.0.3"], BrokerMode::Embedded)?;
+    /// assert_eq!(config.devices[1].name, "b");
+    /// # Ok::<(), rocade_emulator::config::ConfigError>(())
+    /// ```
+    pub fn from_specs<S: AsRef<str>>(specs: &[S], broker: BrokerMode) -> Result<Self, ConfigError> {
+        let specs = specs
+            .iter()
+            .map(|spec| DeviceSpec::parse(spec.as_ref(), &Origin::Program))
+            .collect::<Result<_, _>>()?;
+        let resolved = Settings::from_specs(specs).resolve_here()?;
+        Ok(Self { broker, ..resolved })
+    }
+}
+
+impl Settings {
+    /// [`resolve`](Self::resolve) for this host.
+    ///
+    /// # Errors
+    /// As [`resolve`](Self::resolve); [`ConfigError::Interfaces`] if the host does not list its
+    /// interfaces.
+    pub fn resolve_here(&self) -> Result<EngineConfig, ConfigError> {
+        let network = HostNetwork::discover().map_err(ConfigError::Interfaces)?;
+        self.resolve(&network, &HostIdentity::this_host())
+    }
+}

@@ -1,0 +1,46 @@
+//! The two questions about an interface that need a system call of our own.
+//!
+//! `/sys/class/net` would answer them too, but it belongs to the mount namespace: in a network
+//! namespace without its own sysfs it describes the interfaces of another one.
+
+use std::ffi::CString;
+use std::io;
+use std::net::UdpSocket;
+use std::os::fd::AsRawFd;
+
+/// Index of the interface `name` in this network namespace; `None` if there is none.
+pub(super) fn interface_index(name: &str) -> Option<u32> {
+    let name = CString::new(name).ok()?;
+    // SAFETY: `name` is a NUL-terminated string that lives across the call; the function only
+    // reads it.
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    (index != 0).then_some(index)
+}
+
+/// MTU in bytes of the interface `name` in this network namespace.
+///
+/// # Errors
+/// What `socket` or `ioctl(SIOCGIFMTU)` say; `InvalidInput` for a name that cannot exist.
+pub(super) fn interface_mtu(name: &str) -> io::Result<u32> {
+    // SAFETY: `ifreq` is a plain C structure, for which all-zero bytes are a valid value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // One byte stays for the terminating NUL.
+    if name.is_empty() || name.len() >= request.ifr_name.len() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = libc::c_char::from_ne_bytes([from]);
+    }
+    // Any socket will do as a handle on the network namespace.
+    let handle = UdpSocket::bind("0.0.0.0:0").or_else(|_| UdpSocket::bind("[::]:0"))?;
+    // SAFETY: the descriptor is open for the whole call; SIOCGIFMTU reads the name and writes
+    // the MTU, both inside `request`, which is exclusively borrowed here.
+    let result = unsafe { libc::ioctl(handle.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just filled in the `mtu` member of this union, and every bit
+    // pattern is a valid integer.
+    let mtu = unsafe { request.ifr_ifru.ifru_mtu };
+    u32::try_from(mtu).map_err(|_| io::ErrorKind::InvalidData.into())
+}

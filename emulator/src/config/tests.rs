@@ -1,0 +1,351 @@
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use super::*;
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn interface(name: &str, index: u32, mtu_bytes: u32, addrs: &[&str]) -> Interface {
+    Interface {
+        name: name.to_owned(),
+        index,
+        mtu_bytes,
+        loopback: name == "lo",
+        addrs: addrs.iter().map(|addr| ip(addr)).collect(),
+    }
+}
+
+/// A laptop: loopback, a cable, a bridge nobody gave an IPv4 address.
+fn laptop() -> HostNetwork {
+    HostNetwork::new(vec![
+        interface("lo", 1, 65536, &["127.0.0.1", "::1"]),
+        interface("br0", 2, 1500, &["fe80::2"]),
+        interface(
+            "eth0",
+            3,
+            9000,
+            &["fe80::3", "2001:db8::3", "192.0.2.3", "192.0.2.4"],
+        ),
+    ])
+}
+
+fn identity() -> HostIdentity {
+    HostIdentity::fixed("test")
+}
+
+fn resolve(specs: &[&str]) -> Result<EngineConfig, ConfigError> {
+    let specs: Vec<String> = specs.iter().map(|&spec| spec.to_owned()).collect();
+    Settings::from_flags(&specs, None)?.resolve(&laptop(), &identity())
+}
+
+/// The error text of a specification that must not pass.
+fn refused(specs: &[&str]) -> String {
+    resolve(specs).expect_err("must be refused").to_string()
+}
+
+fn env(vars: &[(&str, &str)]) -> impl Fn(&str) -> Option<OsString> + use<> {
+    let vars: BTreeMap<String, OsString> = vars
+        .iter()
+        .map(|&(name, value)| (name.to_owned(), value.into()))
+        .collect();
+    move |name| vars.get(name).cloned()
+}
+
+#[test]
+fn default_devices_have_loopback_last_and_ipv4_first() {
+    let config = Settings::default().resolve(&laptop(), &identity()).unwrap();
+    let seen: Vec<_> = config
+        .devices
+        .iter()
+        .map(|d| {
+            (
+                d.name.as_str(),
+                d.ifname.as_deref().unwrap(),
+                d.ifindex,
+                d.netdev_mtu,
+            )
+        })
+        .collect();
+    assert_eq!(
+        seen,
+        [
+            ("rocade0", "eth0", 3, 9000),
+            ("rocade1", "br0", 2, 1500),
+            ("rocade2", "lo", 1, 65536)
+        ]
+    );
+    let eth0: Vec<IpAddr> = ["192.0.2.3", "192.0.2.4", "2001:db8::3", "fe80::3"]
+        .map(ip)
+        .to_vec();
+    assert_eq!(config.devices[0].addrs, eth0);
+    assert_eq!(config.devices[2].addrs, [ip("127.0.0.1"), ip("::1")]);
+    assert!(matches!(config.broker, BrokerMode::Auto(_)));
+}
+
+#[test]
+fn an_interface_or_addresses_make_a_device() {
+    let config = resolve(&["a=lo", "b=fe80::3%eth0,192.0.2.4", "c=127.0.0.2"]).unwrap();
+    assert_eq!(config.devices[0].addrs, [ip("127.0.0.1"), ip("::1")]);
+    assert_eq!(config.devices[1].addrs, [ip("fe80::3"), ip("192.0.2.4")]);
+    assert_eq!(
+        (config.devices[1].ifindex, config.devices[1].netdev_mtu),
+        (3, 9000)
+    );
+    // Not configured anywhere, but the loopback interface takes all of 127.0.0.0/8.
+    assert_eq!(config.devices[2].addrs, [ip("127.0.0.2")]);
+    assert_eq!(config.devices[2].ifname.as_deref(), Some("lo"));
+}
+
+#[test]
+fn the_order_of_a_specification_is_the_order_of_the_gids() {
+    let config = resolve(&["a=::1,lo", "b=::ffff:192.0.2.4,192.0.2.3"]).unwrap();
+    assert_eq!(config.devices[0].addrs, [ip("::1"), ip("127.0.0.1")]);
+    assert_eq!(config.devices[1].addrs, [ip("192.0.2.4"), ip("192.0.2.3")]);
+}
+
+#[test]
+fn a_device_over_two_interfaces_has_the_smaller_mtu() {
+    let config = resolve(&["a=lo,192.0.2.3"]).unwrap();
+    assert_eq!(config.devices[0].netdev_mtu, 9000);
+    assert!(refused(&["a=lo,eth0"]).contains("link-local"));
+}
+
+#[test]
+fn a_wrong_specification_names_key_value_and_what_is_allowed() {
+    for (spec, reason) in [
+        ("eth0", "did you mean rocade0=eth0?"),
+        ("=eth0", "the device name is missing"),
+        ("a b=eth0", "letters, digits"),
+        ("-a=eth0", "letters, digits"),
+        ("a=", "an interface or address is missing"),
+        ("a=lo,,::1", "an interface or address is missing"),
+        ("a=0.0.0.0", "means any address"),
+        ("a=::", "means any address"),
+        ("a=224.0.0.1", "not a unicast address"),
+        ("a=ff02::1", "not a unicast address"),
+        ("a=255.255.255.255", "not a unicast address"),
+        ("a=192.0.2.3%eth0", "only link-local"),
+        ("a=a/b", "neither an IP address nor an interface name"),
+        ("a=no-such-iface9", "there is no interface no-such-iface9"),
+        ("a=fe80::3%br0", "fe80::3 is not an address of br0"),
+        (
+            "a=203.0.113.9",
+            "203.0.113.9 is not an address of this host",
+        ),
+    ] {
+        let text = refused(&[spec]);
+        assert!(text.starts_with("--dev = \""), "{text}");
+        assert!(text.contains(spec), "{text}");
+        assert!(text.contains(reason), "{spec}: {text}");
+        assert!(text.contains("allowed: "), "{text}");
+    }
+    let long = "x".repeat(MAX_DEVICE_NAME_LEN + 1);
+    assert!(refused(&[&format!("{long}=lo")]).contains("64 characters"));
+    assert!(resolve(&[&format!("{}=lo", &long[1..])]).is_ok());
+    assert!(refused(&["a=192.0.2.9"]).contains("eth0 (192.0.2.3, 192.0.2.4, 2001:db8::3"));
+}
+
+#[test]
+fn names_and_addresses_belong_to_one_device() {
+    assert!(refused(&["a=127.0.0.2", "a=127.0.0.3"]).contains("two devices called a"));
+    assert!(refused(&["a=lo", "b=::1"]).contains("a and b have an address in common"));
+}
+
+#[test]
+fn the_environment_says_the_same_as_the_flags() {
+    let vars = [
+        ("ROCADE_DEVICES", " a=lo ;b=eth0;"),
+        ("ROCADE_LOG", "debug"),
+        ("ROCADE_IP", ""),
+    ];
+    let settings = Settings::from_env(env(&vars)).unwrap();
+    assert_eq!(settings.devices_env().as_deref(), Some("a=lo;b=eth0"));
+    assert_eq!(settings.log(), Some("debug"));
+
+    let settings = Settings::from_env(env(&[("ROCADE_IP", "127.0.0.2,::1")])).unwrap();
+    assert_eq!(
+        settings.devices_env().as_deref(),
+        Some("rocade0=127.0.0.2,::1")
+    );
+}
+
+#[test]
+fn what_rocade_run_hands_down_reads_back_the_same() {
+    for specs in [&["a=lo", "b=fe80::3%eth0,192.0.2.3"][..], &["rocade0=::1"]] {
+        let specs: Vec<String> = specs.iter().map(|&s| s.to_owned()).collect();
+        let flags = Settings::from_flags(&specs, None).unwrap();
+        let handed_down = flags.devices_env().unwrap();
+        let child = Settings::from_env(env(&[("ROCADE_DEVICES", &handed_down)])).unwrap();
+        assert_eq!(child.devices(), flags.devices());
+    }
+}
+
+#[test]
+fn wrong_variables_are_named() {
+    for (name, value, part) in [
+        ("ROCADE_IP", "lo", "\"lo\" is not an IP address"),
+        ("ROCADE_DEVICES", ";", "no device in it"),
+        ("ROCADE_BROKER", "maybe", "auto, embedded, or the path"),
+        (
+            "ROCADE_BROKER_IDLE_MS",
+            "soon",
+            "not a number of milliseconds",
+        ),
+        ("ROCADE_RUNTIME_DIR", "run", "the path is relative"),
+        ("ROCADE_LINK", "pigeon", "allowed: udp"),
+    ] {
+        let error = Settings::from_env(env(&[(name, value)]))
+            .expect_err(value)
+            .to_string();
+        assert!(
+            error.starts_with(&format!("environment variable {name} = {value:?}: ")),
+            "{error}"
+        );
+        assert!(error.contains(part), "{error}");
+    }
+    let both = env(&[("ROCADE_IP", "::1"), ("ROCADE_DEVICES", "a=lo")]);
+    let error = Settings::from_env(both).expect_err("conflict").to_string();
+    assert!(
+        error.contains("ROCADE_DEVICES and environment variable ROCADE_IP"),
+        "{error}"
+    );
+    assert!(Settings::from_flags(&["a=lo".to_owned()], Some("::1")).is_err());
+}
+
+#[test]
+fn the_file_says_the_same_as_the_environment() {
+    let text = r#"
+        devices = ["a=lo", "b=192.0.2.3"]
+        broker = "embedded"
+        runtime_dir = "/run/rocade"
+        link = "udp"
+        log = "info"
+        broker_idle_ms = 5000
+    "#;
+    let path = Path::new("/x/rocade.toml");
+    let settings = Settings::from_toml(text, path).unwrap();
+    let config = settings.resolve(&laptop(), &identity()).unwrap();
+    assert!(matches!(config.broker, BrokerMode::Embedded));
+    assert_eq!(config.devices.len(), 2);
+    assert_eq!(settings.log(), Some("info"));
+    assert_eq!(Settings::from_toml("", path).unwrap(), Settings::default());
+
+    let ip = Settings::from_toml("ip = \"127.0.0.2\"", path).unwrap();
+    assert_eq!(ip.devices_env().as_deref(), Some("rocade0=127.0.0.2"));
+
+    let unknown = Settings::from_toml("device = []", path)
+        .expect_err("key")
+        .to_string();
+    for part in [
+        "/x/rocade.toml",
+        "device",
+        "devices",
+        "runtime_dir",
+        "line 1",
+    ] {
+        assert!(unknown.contains(part), "{unknown}");
+    }
+    let value = Settings::from_toml("devices = [\"lo\"]", path)
+        .expect_err("value")
+        .to_string();
+    assert!(
+        value.starts_with("/x/rocade.toml: devices = \"lo\": "),
+        "{value}"
+    );
+    assert!(Settings::from_toml("ip = \"::1\"\ndevices = [\"a=lo\"]", path).is_err());
+    assert!(Settings::from_file(Path::new("/nonexistent/rocade.toml")).is_err());
+}
+
+#[test]
+fn higher_sources_win_key_by_key() {
+    let file = Settings::from_toml("devices = [\"f=lo\"]\nlog = \"warn\"", Path::new("f")).unwrap();
+    let env = Settings::from_env(env(&[("ROCADE_DEVICES", "e=lo")])).unwrap();
+    let flags = Settings::from_flags(&[], None).unwrap();
+    let merged = flags.or(env).or(file);
+    assert_eq!(merged.devices_env().as_deref(), Some("e=lo"));
+    assert_eq!(merged.log(), Some("warn"));
+}
+
+#[test]
+fn config_files_are_found_in_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let user = dir.path().join("xdg/rocade");
+    let here = dir.path().join("project");
+    for place in [&user, &here] {
+        std::fs::create_dir_all(place).unwrap();
+        std::fs::write(place.join(FILE_NAME), "").unwrap();
+    }
+    let xdg = dir.path().join("xdg");
+    let vars = [("XDG_CONFIG_HOME", xdg.to_str().unwrap())];
+    assert_eq!(
+        config_file(env(&vars), Some(&here)),
+        Some(here.join(FILE_NAME))
+    );
+    assert_eq!(config_file(env(&vars), None), Some(user.join(FILE_NAME)));
+    let named = env(&[vars[0], ("ROCADE_CONFIG", "/no/such.toml")]);
+    assert_eq!(
+        config_file(named, Some(&here)),
+        Some("/no/such.toml".into())
+    );
+}
+
+#[test]
+fn the_broker_is_configured_from_settings() {
+    let vars = [
+        ("ROCADE_BROKER", "/opt/rocade"),
+        ("ROCADE_RUNTIME_DIR", "/run/me"),
+        ("ROCADE_BROKER_IDLE_MS", "1500"),
+    ];
+    let config = Settings::from_env(env(&vars)).unwrap().broker_config();
+    assert_eq!(config.runtime_dir.as_deref(), Some(Path::new("/run/me")));
+    let command = ["/opt/rocade", "broker", "serve"].map(OsString::from);
+    assert_eq!(config.command.as_deref(), Some(&command[..]));
+    assert_eq!(config.idle_timeout, Duration::from_millis(1500));
+}
+
+#[test]
+fn guids_are_stable_and_differ() {
+    let guid = |host: &str, name, addr| HostIdentity::fixed(host).device_guid(name, ip(addr));
+    let reference = guid("h", "rocade0", "127.0.0.1");
+    assert_eq!(reference, guid("h", "rocade0", "127.0.0.1"));
+    assert_eq!(reference.get() >> 48, 0x526f);
+    for other in [
+        guid("i", "rocade0", "127.0.0.1"),
+        guid("h", "rocade1", "127.0.0.1"),
+        guid("h", "rocade0", "127.0.0.2"),
+    ] {
+        assert_ne!(reference, other);
+    }
+    assert_eq!(HostIdentity::this_host(), HostIdentity::this_host());
+}
+
+#[test]
+fn this_host_is_discovered() {
+    let network = HostNetwork::discover().unwrap();
+    let Some(lo) = network.by_name("lo") else {
+        println!("skipped: the loopback interface is down");
+        return;
+    };
+    assert!(
+        lo.loopback && lo.index != 0 && lo.mtu_bytes >= 1280,
+        "{lo:?}"
+    );
+    assert_eq!(
+        network.interfaces.last().map(|i| i.name.as_str()),
+        Some("lo")
+    );
+    assert_eq!(
+        network.owner_of(ip("127.1.2.3")).map(|i| i.index),
+        Some(lo.index)
+    );
+    assert!(
+        network
+            .owner_of(ip("192.0.2.77"))
+            .is_none_or(|i| !i.addrs.is_empty())
+    );
+}

@@ -1,0 +1,155 @@
+//! The background thread: receives while nobody polls, fires timers, keeps up with the broker.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::Duration;
+
+use rocade_transport::Time;
+
+use super::broker_link::BrokerLink;
+use super::port::Port;
+use super::{EngineInner, sys};
+
+/// How long to wait before trying again to send what a full socket refused.
+const BLOCKED_RETRY_NS: u64 = 500_000;
+
+/// Starts the thread. It ends when the engine is gone.
+pub(super) fn start(engine: &Arc<EngineInner>) -> io::Result<()> {
+    let weak = Arc::downgrade(engine);
+    thread::Builder::new().name("rocade".into()).spawn(move || run(&weak)).map(drop)
+}
+
+/// What the thread waits for. It holds no engine, so that the engine can end meanwhile.
+struct WaitSet {
+    wake: Arc<OwnedFd>,
+    ports: Vec<Arc<Port>>,
+    control: Option<Arc<BrokerLink>>,
+    timeout: Option<Duration>,
+}
+
+fn run(weak: &Weak<EngineInner>) {
+    // Signals are the application's.
+    sys::block_all_signals();
+    let mut stepped_back = None;
+    loop {
+        let Some(engine) = weak.upgrade() else { return };
+        let wait_set = engine.wait_set(stepped_back);
+        drop(engine);
+        let control_ready = wait_set.wait();
+        let Some(engine) = weak.upgrade() else { return };
+        stepped_back = engine.step(stepped_back, control_ready);
+    }
+}
+
+impl WaitSet {
+    /// Sleeps until a packet, a call, a message of the broker or the time is up. True where it
+    /// was the broker.
+    fn wait(&self) -> bool {
+        let mut fds = vec![self.wake.as_raw_fd()];
+        fds.extend(self.control.iter().map(|control| control.fd()));
+        fds.extend(self.ports.iter().map(|port| port.link.rx_fd().as_raw_fd()));
+        // Further addresses are driven by polling only.
+        fds.truncate(64);
+        let ready = sys::wait_any(&fds, self.timeout).unwrap_or(0);
+        if ready & 1 != 0 {
+            sys::eventfd_clear(self.wake.as_fd());
+        }
+        self.control.is_some() && ready & 2 != 0
+    }
+}
+
+impl EngineInner {
+    /// What to wait for next. While stepped back the thread is blind to packets.
+    fn wait_set(&self, stepped_back: Option<u64>) -> WaitSet {
+        let wake = Arc::clone(&self.wake);
+        if let Some(ns) = stepped_back {
+            let ns = if self.handover.still_polling() { ns } else { 0 };
+            let timeout = Some(Duration::from_nanos(ns));
+            return WaitSet { wake, ports: Vec::new(), control: None, timeout };
+        }
+        let until = self.sleep_until();
+        WaitSet {
+            wake,
+            ports: self.ports.read().clone(),
+            control: self.broker_link(),
+            timeout: until.map(|at| Duration::from_nanos(at.ns_since(self.now()))),
+        }
+    }
+
+    /// One turn after waiting: receives, or steps back, and says for how long.
+    fn step(&self, stepped_back: Option<u64>, control_ready: bool) -> Option<u64> {
+        self.awake();
+        self.handover.step_forward();
+        if let Some(broker) = self.broker_link() {
+            let now = self.now();
+            if control_ready || broker.retry_at().is_some_and(|at| at <= now) {
+                broker.service(now);
+            }
+        }
+        let step_back = self.handover.step_back(self.now().as_ns(), stepped_back);
+        if step_back.is_none() {
+            self.receive_all();
+        }
+        self.fire_timers();
+        self.retry_blocked();
+        step_back
+    }
+
+    fn receive_all(&self) {
+        for port in self.ports.read().iter() {
+            let mut rx = port.rx.lock();
+            while self.receive(port, &mut rx) {}
+        }
+    }
+
+    /// Fires the timers that are due. A QP may have been waiting for a packet that is in the
+    /// socket already: so receive first.
+    fn fire_timers(&self) {
+        if self.timers.next().is_none_or(|at| at > self.now()) {
+            return;
+        }
+        self.receive_all();
+        let now = self.now();
+        while let Some(qpn) = self.timers.take_due(now) {
+            self.fire(qpn, now);
+        }
+    }
+
+    fn fire(&self, qpn: rocade_wire::Qpn, now: Time) {
+        let Some(inner) = self.qps.read().get(qpn).cloned() else { return };
+        let mem = self.regions().read();
+        let mut core = inner.lock();
+        core.tx.take_timer();
+        if core.qp.next_timeout().is_some_and(|at| at <= now) {
+            core.qp.handle_timeout(now);
+        }
+        self.drain(&inner, &mut core, &mem);
+    }
+
+    fn retry_blocked(&self) {
+        let blocked = std::mem::take(&mut *self.blocked.lock());
+        for qpn in blocked {
+            let Some(inner) = self.qps.read().get(qpn).cloned() else { continue };
+            let mem = self.regions().read();
+            let mut core = inner.lock();
+            self.resend_blocked(&inner, &mut core, &mem);
+        }
+    }
+
+    /// When the thread has to wake up by itself.
+    fn sleep_until(&self) -> Option<Time> {
+        let timer = self.timers.next();
+        let blocked =
+            (!self.blocked.lock().is_empty()).then(|| self.now().plus_ns(BLOCKED_RETRY_NS));
+        let broker = self.broker_link().and_then(|broker| broker.retry_at());
+        let until = [timer, blocked, broker].into_iter().flatten().min();
+        self.set_sleeping_until(until);
+        // Whoever armed a timer before the store did not call.
+        match self.timers.next() {
+            Some(at) if until.is_none_or(|until| at < until) => Some(at),
+            _ => until,
+        }
+    }
+}

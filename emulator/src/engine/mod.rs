@@ -1,0 +1,302 @@
+//! The engine: everything of a process that is shared by its devices.
+//!
+//! Two drivers, one step: threads that poll a CQ receive inline, and one background thread
+//! receives, fires timers and retries while nobody polls (`handover`). Receiving locks a link,
+//! then for each batch the QP table and the region table for reading, then one QP at a time.
+//! Lock order everywhere: link, QP table, regions, QP, CQ, channel.
+
+mod background;
+mod broker_link;
+mod clock;
+mod handover;
+mod port;
+mod progress;
+mod qp_table;
+pub(crate) mod sys;
+mod timers;
+mod transmit;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+use rocade_transport::Time;
+use rocade_wire::Qpn;
+
+use crate::config::{BrokerMode, EngineConfig};
+use crate::error::VerbsError;
+use crate::hca::{DeviceInfo, Hca};
+use crate::link::{LocalAddr, UdpLink};
+use crate::memory::{MrTable, PdId};
+use crate::objects::{Context, QpInner};
+use crate::steering::{QpnAllocator, Slot};
+
+use broker_link::BrokerLink;
+use clock::Clock;
+use handover::Handover;
+use port::Port;
+use qp_table::QpTable;
+use timers::Timers;
+pub(crate) use transmit::TxState;
+
+/// The hardware of one process.
+///
+/// Making one is cheap: sockets, the place on shared addresses and the background thread come
+/// with the first QP. It ends with its last handle and object.
+#[derive(Clone, Debug)]
+pub struct Engine {
+    inner: Arc<EngineInner>,
+}
+
+/// Statistics of an engine, since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineCounters {
+    /// Packets sent.
+    pub tx_packets: u64,
+    /// Sends that the system refused for a reason other than lack of room.
+    pub tx_errors: u64,
+    /// Packets handed to a QP.
+    pub rx_packets: u64,
+    /// Datagrams that are no RoCEv2 packets (ENC-16, BTH-05).
+    pub rx_malformed: u64,
+    /// Packets with a wrong ICRC (ICRC-11).
+    pub rx_bad_icrc: u64,
+    /// Packets for a QP that does not exist (BTH-10).
+    pub rx_unknown_qp: u64,
+    /// Packets passed on to the process that they are for.
+    pub forwarded: u64,
+}
+
+#[derive(Debug, Default)]
+struct AtomicCounters {
+    tx_packets: AtomicU64,
+    tx_errors: AtomicU64,
+    rx_packets: AtomicU64,
+    rx_malformed: AtomicU64,
+    rx_bad_icrc: AtomicU64,
+    rx_unknown_qp: AtomicU64,
+    forwarded: AtomicU64,
+}
+
+/// How the process shares its addresses, once it has a QP.
+#[derive(Debug)]
+struct Attachment {
+    broker: Option<Arc<BrokerLink>>,
+    qp_numbers: QpnAllocator,
+}
+
+#[derive(Debug)]
+pub(crate) struct EngineInner {
+    hcas: Vec<Arc<Hca>>,
+    broker_mode: BrokerMode,
+    clock: Clock,
+    regions: MrTable,
+    qps: RwLock<QpTable>,
+    ports: RwLock<Vec<Arc<Port>>>,
+    timers: Timers,
+    /// QPs with packets that a socket had no room for.
+    blocked: Mutex<Vec<Qpn>>,
+    handover: Handover,
+    wake: Arc<OwnedFd>,
+    /// Until when the background thread sleeps, in ns; 0 while it is awake.
+    sleeping_until: AtomicU64,
+    attachment: Mutex<Option<Attachment>>,
+    next_pd: AtomicU32,
+    counters: AtomicCounters,
+}
+
+impl Engine {
+    /// An engine with these devices.
+    ///
+    /// # Errors
+    /// [`VerbsError::Io`] without file descriptors.
+    pub fn new(config: EngineConfig) -> Result<Self, VerbsError> {
+        let hcas = (0u32..)
+            .zip(config.devices)
+            .map(|(index, device)| Arc::new(Hca::new(device, index)))
+            .collect();
+        Ok(Self {
+            inner: Arc::new(EngineInner {
+                hcas,
+                broker_mode: config.broker,
+                clock: Clock::new(),
+                regions: MrTable::new(),
+                qps: RwLock::default(),
+                ports: RwLock::default(),
+                timers: Timers::new(),
+                blocked: Mutex::default(),
+                handover: Handover::new(),
+                wake: Arc::new(sys::eventfd()?),
+                sleeping_until: AtomicU64::new(0),
+                attachment: Mutex::new(None),
+                next_pd: AtomicU32::new(1),
+                counters: AtomicCounters::default(),
+            }),
+        })
+    }
+
+    /// The devices, in the order of the configuration.
+    #[must_use]
+    pub fn devices(&self) -> Vec<DeviceInfo> {
+        self.inner.hcas.iter().map(|hca| hca.info()).collect()
+    }
+
+    /// Opens a device.
+    ///
+    /// # Errors
+    /// [`VerbsError::NoDevice`] if there is none of that name.
+    #[doc(alias = "ibv_open_device")]
+    pub fn open_device(&self, name: &str) -> Result<Context, VerbsError> {
+        let hca = self.inner.hcas.iter().find(|hca| hca.config.name == name);
+        let hca = hca.ok_or(VerbsError::NoDevice)?;
+        Context::new(Arc::clone(&self.inner), Arc::clone(hca))
+    }
+
+    /// Statistics.
+    #[must_use]
+    pub fn counters(&self) -> EngineCounters {
+        let c = &self.inner.counters;
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        EngineCounters {
+            tx_packets: get(&c.tx_packets),
+            tx_errors: get(&c.tx_errors),
+            rx_packets: get(&c.rx_packets),
+            rx_malformed: get(&c.rx_malformed),
+            rx_bad_icrc: get(&c.rx_bad_icrc),
+            rx_unknown_qp: get(&c.rx_unknown_qp),
+            forwarded: get(&c.forwarded),
+        }
+    }
+}
+
+impl EngineInner {
+    pub(crate) fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    pub(crate) const fn regions(&self) -> &MrTable {
+        &self.regions
+    }
+
+    pub(crate) fn next_pd(&self) -> PdId {
+        PdId(self.next_pd.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// A free QP number; joins the shared addresses first if this is the first.
+    pub(crate) fn allocate_qp_num(self: &Arc<Self>) -> Result<Qpn, VerbsError> {
+        let mut attachment = self.attachment.lock();
+        if attachment.is_none() {
+            *attachment = Some(self.attach()?);
+        }
+        attachment
+            .as_mut()
+            .and_then(|attachment| attachment.qp_numbers.allocate())
+            .ok_or(VerbsError::NoMemory("QP numbers"))
+    }
+
+    pub(crate) fn release_qp_num(&self, qpn: Qpn) {
+        if let Some(attachment) = &mut *self.attachment.lock() {
+            attachment.qp_numbers.release(qpn);
+        }
+    }
+
+    fn attach(self: &Arc<Self>) -> Result<Attachment, VerbsError> {
+        let attachment = match &self.broker_mode {
+            BrokerMode::Embedded => {
+                Attachment { broker: None, qp_numbers: QpnAllocator::new(Slot::EMBEDDED) }
+            }
+            BrokerMode::Auto(config) => {
+                let broker = BrokerLink::connect(config)
+                    .inspect_err(|error| tracing::error!("{error}"))?;
+                let qp_numbers = QpnAllocator::new(broker.slot());
+                Attachment { broker: Some(Arc::new(broker)), qp_numbers }
+            }
+        };
+        background::start(self)?;
+        Ok(attachment)
+    }
+
+    pub(crate) fn add_qp(&self, qp: Arc<QpInner>) {
+        self.qps.write().insert(qp);
+    }
+
+    pub(crate) fn remove_qp(&self, qpn: Qpn) {
+        // Dropped after the lock: it may be the last reference.
+        let removed = self.qps.write().remove(qpn);
+        drop(removed);
+    }
+
+    /// The link of a local address; opens it if this is its first use.
+    pub(crate) fn link_for(&self, local: LocalAddr) -> Result<Arc<Port>, VerbsError> {
+        let find = |ports: &[Arc<Port>]| {
+            ports.iter().find(|port| port.link.local_addr() == local).cloned()
+        };
+        if let Some(port) = find(&self.ports.read()) {
+            return Ok(port);
+        }
+        let broker = self.broker_link();
+        let mut ports = self.ports.write();
+        if let Some(port) = find(&ports) {
+            return Ok(port);
+        }
+        let link = match broker {
+            None => UdpLink::bind(local).map_err(VerbsError::from),
+            Some(broker) => broker.open(local),
+        };
+        let port = Arc::new(Port::new(link.inspect_err(|error| tracing::error!("{error}"))?));
+        ports.push(Arc::clone(&port));
+        drop(ports);
+        // The background thread has one more descriptor to wait for.
+        self.call_background();
+        Ok(port)
+    }
+
+    /// The application stops polling: the background thread takes over.
+    pub(crate) fn leave_inline(&self) {
+        if self.handover.stopped_polling() {
+            self.call_background();
+        }
+    }
+
+    fn arm_timer(&self, at: Time, qpn: Qpn) {
+        if self.timers.add(at, qpn) && at.as_ns() < self.sleeping_until.load(Ordering::SeqCst) {
+            self.call_background();
+        }
+    }
+
+    fn note_blocked(&self, qpn: Qpn) {
+        let first = {
+            let mut blocked = self.blocked.lock();
+            blocked.push(qpn);
+            blocked.len() == 1
+        };
+        if first {
+            self.call_background();
+        }
+    }
+
+    fn call_background(&self) {
+        sys::eventfd_set(self.wake.as_fd());
+    }
+
+    fn set_sleeping_until(&self, until: Option<Time>) {
+        let ns = until.map_or(u64::MAX, Time::as_ns);
+        self.sleeping_until.store(ns, Ordering::SeqCst);
+    }
+
+    fn awake(&self) {
+        self.sleeping_until.store(0, Ordering::SeqCst);
+    }
+
+    fn broker_link(&self) -> Option<Arc<BrokerLink>> {
+        self.attachment.lock().as_ref().and_then(|attachment| attachment.broker.clone())
+    }
+}
+
+impl Drop for EngineInner {
+    fn drop(&mut self) {
+        // The background thread finds that the engine is gone.
+        self.call_background();
+    }
+}

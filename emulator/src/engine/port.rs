@@ -1,0 +1,128 @@
+//! A local address in use: its link, and what is known of its peers.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use parking_lot::Mutex;
+use rocade_transport::AddressVector;
+use rocade_wire::Qpn;
+use rocade_wire::icrc::{IcrcCheck, IcrcFlow};
+
+use crate::link::{RxBuffer, TxPath, UdpLink};
+
+/// Peers whose flow is remembered; a further one replaces the oldest.
+const FLOWS: usize = 16;
+
+/// A local address in use.
+#[derive(Debug)]
+pub(crate) struct Port {
+    pub(crate) link: UdpLink,
+    pub(crate) rx: Mutex<RxState>,
+}
+
+/// What receiving needs: one thread at a time receives from a link.
+#[derive(Debug)]
+pub(crate) struct RxState {
+    pub(crate) buffer: RxBuffer,
+    pub(crate) flows: Flows,
+}
+
+/// How packets of a QP leave.
+#[derive(Clone, Debug)]
+pub(crate) struct Path {
+    pub(super) tx: TxPath,
+    pub(super) icrc: IcrcFlow,
+    pub(super) to: IpAddr,
+    pub(super) traffic_class: u8,
+}
+
+impl Port {
+    pub(super) fn new(link: UdpLink) -> Self {
+        let rx = RxState { buffer: RxBuffer::new(), flows: Flows::default() };
+        Self { link, rx: Mutex::new(rx) }
+    }
+
+    /// The way to a QP of a peer.
+    ///
+    /// # Errors
+    /// Those of opening a send socket.
+    pub(crate) fn path_of(
+        &self,
+        dest: Qpn,
+        to: IpAddr,
+        av: &AddressVector,
+    ) -> io::Result<Path> {
+        let tx = self.link.tx_path(dest)?.with_hop_limit(av.hop_limit);
+        let icrc = IcrcFlow::new(self.link.local(), to, tx.source_port)
+            .ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(Path { tx, icrc, to, traffic_class: av.traffic_class })
+    }
+}
+
+/// Flows seen lately, and which IPv4 Identification each is expected to use next: a Rocade peer
+/// starts every send at 0, the kernel's rxe counts.
+#[derive(Debug, Default)]
+pub(crate) struct Flows {
+    flows: Vec<Flow>,
+    oldest: usize,
+}
+
+#[derive(Debug)]
+struct Flow {
+    source: SocketAddr,
+    icrc: IcrcFlow,
+    next_id: u16,
+}
+
+impl Flows {
+    /// Is the ICRC of a packet from `source` to `local` right, whatever its Identification?
+    //= ICRC-11
+    pub(super) fn check(
+        &mut self,
+        local: IpAddr,
+        source: SocketAddr,
+        covered: &[u8],
+        icrc: [u8; 4],
+    ) -> bool {
+        let Some(flow) = self.find(local, source) else { return false };
+        match flow.icrc.check(flow.next_id, covered, icrc) {
+            IcrcCheck::Ok { ip_id } => {
+                flow.next_id = ip_id.wrapping_add(1);
+                true
+            }
+            IcrcCheck::Bad => false,
+        }
+    }
+
+    /// A batch of `count` segments from `source` is over. If they were numbered from 0, the peer
+    /// numbers each send from 0.
+    pub(super) fn finish(&mut self, local: IpAddr, source: SocketAddr, count: u16) {
+        if let Some(flow) = self.find(local, source)
+            && flow.next_id == count
+        {
+            flow.next_id = 0;
+        }
+    }
+
+    /// The flow from `source`; `None` for addresses that cannot talk to each other.
+    fn find(&mut self, local: IpAddr, source: SocketAddr) -> Option<&mut Flow> {
+        let index = match self.flows.iter().position(|flow| flow.source == source) {
+            Some(index) => index,
+            None => self.add(local, source)?,
+        };
+        self.flows.get_mut(index)
+    }
+
+    fn add(&mut self, local: IpAddr, source: SocketAddr) -> Option<usize> {
+        let icrc = IcrcFlow::new(source.ip(), local, source.port())?;
+        let flow = Flow { source, icrc, next_id: 0 };
+        if self.flows.len() < FLOWS {
+            self.flows.push(flow);
+            return Some(self.flows.len() - 1);
+        }
+        let index = self.oldest;
+        self.oldest = (index + 1) % FLOWS;
+        self.flows[index] = flow;
+        Some(index)
+    }
+}

@@ -1,0 +1,157 @@
+//! From a QP's outputs to the link, the CQs and the timers.
+
+use std::cell::RefCell;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rocade_transport::{Time, TxBuffer};
+
+use super::EngineInner;
+use super::port::{Path, Port};
+use crate::memory::MemGuard;
+use crate::objects::{QpCore, QpInner};
+
+/// One segmented send: what the link takes in one call.
+const MAX_BYTES: usize = 62_000;
+const MAX_SEGMENTS: usize = 60;
+const ICRC_LEN: usize = 4;
+
+thread_local! {
+    static TX_BUFFER: RefCell<TxBuffer> = RefCell::new(TxBuffer::new(MAX_BYTES, MAX_SEGMENTS));
+}
+
+/// The transmit side of a QP.
+#[derive(Debug, Default)]
+pub(crate) struct TxState {
+    route: Option<(Arc<Port>, Path)>,
+    /// When the pending timer entry of this QP is due.
+    timer: Option<Time>,
+    /// A run of packets that the socket had no room for.
+    blocked: Option<Blocked>,
+}
+
+#[derive(Debug)]
+struct Blocked {
+    bytes: Box<[u8]>,
+    segment_len: usize,
+}
+
+impl TxState {
+    pub(crate) fn set_path(&mut self, port: Arc<Port>, path: Path) {
+        self.route = Some((port, path));
+    }
+
+    /// Forgets route and unsent packets.
+    pub(crate) fn reset(&mut self) {
+        self.route = None;
+        self.blocked = None;
+    }
+
+    pub(super) const fn take_timer(&mut self) {
+        self.timer = None;
+    }
+}
+
+impl EngineInner {
+    /// Drains a QP after a mutation: transmits, completes, raises, arms. The transport's rule of
+    /// one mutation, then all outputs, is kept here.
+    pub(crate) fn drain(&self, inner: &QpInner, core: &mut QpCore, mem: &MemGuard<'_>) {
+        self.transmit(inner, core, mem);
+        while let Some(completion) = core.qp.poll_completion() {
+            if !inner.complete(completion) {
+                //= RC-ERR-G
+                core.qp.set_fatal(self.now());
+            }
+        }
+        while let Some(event) = core.qp.poll_event() {
+            inner.raise(event);
+        }
+        if let Some(at) = core.qp.next_timeout()
+            && core.tx.timer.is_none_or(|pending| at < pending)
+        {
+            core.tx.timer = Some(at);
+            self.arm_timer(at, inner.qp_num());
+        }
+    }
+
+    fn transmit(&self, inner: &QpInner, core: &mut QpCore, mem: &MemGuard<'_>) {
+        let QpCore { qp, tx } = core;
+        if tx.route.is_none() || !self.send_blocked(tx) {
+            return;
+        }
+        let memory = mem.view(inner.pd_id());
+        TX_BUFFER.with_borrow_mut(|buffer| {
+            loop {
+                let Some((port, path)) = &tx.route else { return };
+                buffer.clear();
+                buffer.set_max_segments(if port.link.gso() { MAX_SEGMENTS } else { 1 });
+                qp.poll_transmit(self.now(), &memory, buffer);
+                if buffer.is_empty() {
+                    return;
+                }
+                seal(path, buffer);
+                let sent = self.send(port, path, buffer.bytes(), buffer.segment_len());
+                self.counters.tx_packets.fetch_add(buffer.segments() as u64, Ordering::Relaxed);
+                if !sent {
+                    tx.blocked = Some(Blocked {
+                        bytes: buffer.bytes().into(),
+                        segment_len: buffer.segment_len(),
+                    });
+                    self.note_blocked(inner.qp_num());
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Sends what was left over; false where there is still no room.
+    fn send_blocked(&self, tx: &mut TxState) -> bool {
+        if let (Some(blocked), Some((port, path))) = (&tx.blocked, &tx.route) {
+            if !self.send(port, path, &blocked.bytes, blocked.segment_len) {
+                return false;
+            }
+            tx.blocked = None;
+        }
+        true
+    }
+
+    /// False where the socket has no room. Other failures count as loss on the way: the
+    /// transport's retries decide.
+    fn send(&self, port: &Port, path: &Path, bytes: &[u8], segment_len: usize) -> bool {
+        match port.link.send(path.tx, path.to, path.traffic_class, bytes, segment_len) {
+            Ok(()) => true,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
+            Err(error) => {
+                let errors = self.counters.tx_errors.fetch_add(1, Ordering::Relaxed);
+                if errors == 0 {
+                    tracing::warn!(%error, to = %path.to, "cannot send");
+                }
+                true
+            }
+        }
+    }
+
+    /// Tries again to send what the socket had no room for, then goes on.
+    pub(super) fn resend_blocked(&self, inner: &QpInner, core: &mut QpCore, mem: &MemGuard<'_>) {
+        if core.tx.blocked.is_some() {
+            if self.send_blocked(&mut core.tx) {
+                self.drain(inner, core, mem);
+            } else {
+                self.note_blocked(inner.qp_num());
+            }
+        }
+    }
+}
+
+/// Fills in the ICRC of each segment. Under segmentation offload the kernel numbers the segments'
+/// IPv4 Identifications from 0.
+//= ICRC-07
+fn seal(path: &Path, buffer: &mut TxBuffer) {
+    let segment_len = buffer.segment_len();
+    for (id, segment) in (0u16..).zip(buffer.bytes_mut().chunks_mut(segment_len)) {
+        let (covered, icrc) = segment.split_at_mut(segment.len() - ICRC_LEN);
+        //= ICRC-08
+        icrc.copy_from_slice(&path.icrc.compute(id, covered).to_le_bytes());
+    }
+}

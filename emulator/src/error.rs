@@ -1,0 +1,125 @@
+//! Why a verb failed, and the errno that C programs see (ERN-*).
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+
+use rocade_transport::{ModifyError, PostError};
+
+use crate::broker::BrokerError;
+use crate::link::LinkError;
+
+/// Why a verb failed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum VerbsError {
+    /// EINVAL: an argument is wrong; says which.
+    InvalidArgument(&'static str),
+    /// ENOMEM: a queue is full or a limit reached; says which.
+    NoMemory(&'static str),
+    /// EOPNOTSUPP: this device does not do it.
+    NotSupported(&'static str),
+    /// EBUSY: something else still uses the object.
+    Busy(&'static str),
+    /// EFAULT: memory is not mapped, or not writable.
+    Fault,
+    /// ENODEV: no such device.
+    NoDevice,
+    /// ENODATA: an empty GID table entry.
+    NoData,
+    /// EAGAIN: nothing there, and the descriptor is non-blocking.
+    WouldBlock,
+    /// EINVAL: `post_send`/`post_recv` refused, or ENOMEM where the queue is full.
+    Post(PostError),
+    /// EINVAL: `modify_qp` refused.
+    Modify(ModifyError),
+    /// The address or port 4791 cannot be used.
+    Link(LinkError),
+    /// The broker cannot be reached or refused.
+    Broker(BrokerError),
+    /// A system call failed.
+    Io(io::Error),
+}
+
+impl VerbsError {
+    /// The errno value (ERN-02).
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::InvalidArgument(_) | Self::Modify(_) => libc::EINVAL,
+            Self::NoMemory(_) | Self::Post(PostError::QueueFull) => libc::ENOMEM,
+            Self::Post(_) => libc::EINVAL,
+            Self::NotSupported(_) => libc::EOPNOTSUPP,
+            Self::Busy(_) => libc::EBUSY,
+            Self::Fault => libc::EFAULT,
+            Self::NoDevice => libc::ENODEV,
+            Self::NoData => libc::ENODATA,
+            Self::WouldBlock => libc::EAGAIN,
+            Self::Link(LinkError::InUse { .. }) => libc::EADDRINUSE,
+            Self::Link(LinkError::NotLocal { .. }) => libc::EADDRNOTAVAIL,
+            Self::Link(_) | Self::Broker(_) => libc::EIO,
+            Self::Io(error) => error.raw_os_error().unwrap_or(libc::EIO),
+        }
+    }
+}
+
+impl fmt::Display for VerbsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InvalidArgument(what) => write!(f, "invalid argument: {what}"),
+            Self::NoMemory(what) => write!(f, "no room: {what}"),
+            Self::NotSupported(what) => write!(f, "not supported: {what}"),
+            Self::Busy(what) => write!(f, "still in use: {what}"),
+            Self::Fault => f.write_str("memory is not mapped with the rights asked for"),
+            Self::NoDevice => f.write_str("no such device"),
+            Self::NoData => f.write_str("the GID table entry is empty"),
+            Self::WouldBlock => f.write_str("nothing to get, and the descriptor is non-blocking"),
+            Self::Post(error) => error.fmt(f),
+            Self::Modify(error) => error.fmt(f),
+            Self::Link(error) => error.fmt(f),
+            Self::Broker(error) => error.fmt(f),
+            Self::Io(error) => error.fmt(f),
+        }
+    }
+}
+
+impl Error for VerbsError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Link(error) => Some(error),
+            Self::Broker(error) => Some(error),
+            Self::Io(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<PostError> for VerbsError {
+    fn from(error: PostError) -> Self {
+        Self::Post(error)
+    }
+}
+
+impl From<ModifyError> for VerbsError {
+    fn from(error: ModifyError) -> Self {
+        Self::Modify(error)
+    }
+}
+
+impl From<LinkError> for VerbsError {
+    fn from(error: LinkError) -> Self {
+        Self::Link(error)
+    }
+}
+
+impl From<BrokerError> for VerbsError {
+    fn from(error: BrokerError) -> Self {
+        Self::Broker(error)
+    }
+}
+
+impl From<io::Error> for VerbsError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}

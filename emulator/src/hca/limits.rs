@@ -1,0 +1,31 @@
+//! Limits of every emulated device.
+
+/// QPs of a process: 16 bits of the QP number, less the few that are never given out.
+pub const MAX_QP: u32 = 65_000;
+/// Depth of a send or receive queue.
+pub const MAX_QP_WR: u32 = 16_384;
+/// Scatter/gather entries of a work request.
+pub const MAX_SGE: u32 = 32;
+/// Longest inline send in bytes.
+pub const MAX_INLINE_DATA: u32 = 1_024;
+/// Completion queues.
+pub const MAX_CQ: u32 = 65_536;
+/// Entries of a completion queue.
+pub const MAX_CQE: u32 = 1 << 22;
+/// Memory regions: 24 bits of the key, less the zero key.
+pub const MAX_MR: u32 = (1 << 24) - 1;
+/// Protection domains.
+pub const MAX_PD: u32 = 1 << 20;
+/// READs and atomics that a QP may have outstanding, in either role.
+pub const MAX_RD_ATOM: u8 = 16;
+/// Completion vectors.
+pub const COMP_VECTORS: u32 = 1;
+/// Ports.
+pub const PORTS: u8 = 1;
+/// Entries of the P_Key table.
+pub const PKEY_TABLE_LEN: u16 = 1;
+/// Longest message in bytes (MTU-04).
+pub const MAX_MSG_SZ: u32 = 1 << 31;
+/// `BAD_PKEY_CNTR | PORT_ACTIVE_EVENT | SYS_IMAGE_GUID | RC_RNR_NAK_GEN` of
+/// `ibv_device_cap_flags`.
+pub const DEVICE_CAP_FLAGS: u32 = 1 << 1 | 1 << 10 | 1 << 11 | 1 << 12;

@@ -1,0 +1,198 @@
+//! The emulated HCA as programs see it: identity, limits, port and tables.
+
+pub mod limits;
+
+use std::net::IpAddr;
+
+use rocade_transport::QpLimits;
+use rocade_wire::{Gid, Guid, Mtu, Pkey};
+
+use crate::config::DeviceConfig;
+use crate::link::LocalAddr;
+
+/// Where a device can be found.
+#[derive(Clone, Debug)]
+pub struct DeviceInfo {
+    /// Its name, e.g. `rocade0`.
+    pub name: String,
+    /// Node GUID.
+    pub guid: Guid,
+    /// Position in the list of devices.
+    pub index: u32,
+    /// The network interface behind it, if known.
+    pub ifname: Option<String>,
+    /// Its index, 0 if unknown.
+    pub ifindex: u32,
+}
+
+/// What `ibv_query_device` reports; names as in `ibv_device_attr`.
+#[derive(Clone, Debug)]
+#[expect(missing_docs, reason = "field for field ibv_device_attr")]
+#[doc(alias = "ibv_device_attr")]
+pub struct DeviceAttr {
+    pub fw_ver: &'static str,
+    pub node_guid: Guid,
+    pub sys_image_guid: Guid,
+    pub max_mr_size: u64,
+    pub page_size_cap: u64,
+    pub vendor_id: u32,
+    pub vendor_part_id: u32,
+    pub hw_ver: u32,
+    pub max_qp: u32,
+    pub max_qp_wr: u32,
+    pub device_cap_flags: u32,
+    pub max_sge: u32,
+    pub max_sge_rd: u32,
+    pub max_cq: u32,
+    pub max_cqe: u32,
+    pub max_mr: u32,
+    pub max_pd: u32,
+    pub max_qp_rd_atom: u32,
+    pub max_res_rd_atom: u32,
+    pub max_qp_init_rd_atom: u32,
+    /// 2: atomic with respect to the CPU too (ATM-03).
+    pub atomic_cap: u32,
+    pub max_pkeys: u16,
+    /// Exponent of 4.096 µs.
+    pub local_ca_ack_delay: u8,
+    pub phys_port_cnt: u8,
+    /// Mask of the completion timestamp's valid bits.
+    pub completion_timestamp_mask: u64,
+    /// Ticks per millisecond of the completion timestamp: it counts nanoseconds.
+    pub hca_core_clock_khz: u64,
+}
+
+/// What `ibv_query_port` reports.
+#[derive(Clone, Debug)]
+#[doc(alias = "ibv_port_attr")]
+pub struct PortAttr {
+    /// Packets of this size fit the interface.
+    pub active_mtu: Mtu,
+    /// Largest MTU of the device.
+    pub max_mtu: Mtu,
+    /// Entries of the GID table.
+    pub gid_tbl_len: u32,
+    /// Longest message in bytes.
+    pub max_msg_sz: u32,
+    /// Entries of the P_Key table.
+    pub pkey_tbl_len: u16,
+}
+
+/// An entry of the GID table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GidEntry {
+    /// The GID; all are of type RoCE v2 (ENC-11).
+    pub gid: Gid,
+    /// Its index.
+    pub index: u32,
+    /// Index of the interface that has the address.
+    pub ifindex: u32,
+}
+
+/// One HCA with one port.
+#[derive(Debug)]
+pub(crate) struct Hca {
+    pub(crate) config: DeviceConfig,
+    pub(crate) index: u32,
+    gids: Vec<GidEntry>,
+    active_mtu: Mtu,
+}
+
+impl Hca {
+    pub(crate) fn new(config: DeviceConfig, index: u32) -> Self {
+        let gids = (0u32..)
+            .zip(&config.addrs)
+            .map(|(index, addr)| GidEntry {
+                gid: Gid::from_ip(*addr),
+                index,
+                ifindex: config.ifindex,
+            })
+            .collect();
+        //= MTU-02
+        let active_mtu = Mtu::largest_for_netdev(config.netdev_mtu).unwrap_or(Mtu::Mtu256);
+        Self { config, index, gids, active_mtu }
+    }
+
+    pub(crate) fn info(&self) -> DeviceInfo {
+        DeviceInfo {
+            name: self.config.name.clone(),
+            guid: self.config.guid,
+            index: self.index,
+            ifname: self.config.ifname.clone(),
+            ifindex: self.config.ifindex,
+        }
+    }
+
+    pub(crate) fn gids(&self) -> &[GidEntry] {
+        &self.gids
+    }
+
+    pub(crate) fn gid(&self, index: u32) -> Option<Gid> {
+        self.gids.get(index as usize).map(|entry| entry.gid)
+    }
+
+    //= ENC-14
+    pub(crate) const fn pkey(index: u16) -> Option<Pkey> {
+        if index == 0 { Some(Pkey::DEFAULT) } else { None }
+    }
+
+    /// The link address of a local IP address of this device.
+    pub(crate) fn local_addr(&self, ip: IpAddr) -> LocalAddr {
+        LocalAddr::new(ip, self.config.ifindex)
+    }
+
+    pub(crate) const fn active_mtu(&self) -> Mtu {
+        self.active_mtu
+    }
+
+    pub(crate) fn port_attr(&self) -> PortAttr {
+        PortAttr {
+            active_mtu: self.active_mtu,
+            max_mtu: Mtu::Mtu4096,
+            gid_tbl_len: u32::try_from(self.gids.len()).unwrap_or(u32::MAX),
+            max_msg_sz: limits::MAX_MSG_SZ,
+            pkey_tbl_len: limits::PKEY_TABLE_LEN,
+        }
+    }
+
+    pub(crate) const fn qp_limits() -> QpLimits {
+        QpLimits {
+            max_qp_init_rd_atom: limits::MAX_RD_ATOM,
+            max_qp_rd_atom: limits::MAX_RD_ATOM,
+            port_count: limits::PORTS,
+            pkey_table_len: limits::PKEY_TABLE_LEN,
+        }
+    }
+
+    pub(crate) fn device_attr(&self) -> DeviceAttr {
+        let rd_atom = u32::from(limits::MAX_RD_ATOM);
+        DeviceAttr {
+            fw_ver: env!("CARGO_PKG_VERSION"),
+            node_guid: self.config.guid,
+            sys_image_guid: self.config.guid,
+            max_mr_size: u64::MAX,
+            page_size_cap: 0xffff_f000,
+            vendor_id: 0x526f,
+            vendor_part_id: 1,
+            hw_ver: 1,
+            max_qp: limits::MAX_QP,
+            max_qp_wr: limits::MAX_QP_WR,
+            device_cap_flags: limits::DEVICE_CAP_FLAGS,
+            max_sge: limits::MAX_SGE,
+            max_sge_rd: limits::MAX_SGE,
+            max_cq: limits::MAX_CQ,
+            max_cqe: limits::MAX_CQE,
+            max_mr: limits::MAX_MR,
+            max_pd: limits::MAX_PD,
+            max_qp_rd_atom: rd_atom,
+            max_res_rd_atom: rd_atom * limits::MAX_QP,
+            max_qp_init_rd_atom: rd_atom,
+            atomic_cap: 2,
+            max_pkeys: limits::PKEY_TABLE_LEN,
+            local_ca_ack_delay: 15,
+            phys_port_cnt: limits::PORTS,
+            completion_timestamp_mask: u64::MAX,
+            hca_core_clock_khz: 1_000_000,
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! An RDMA NIC in userspace.
+//!
+//! An [`Engine`] is the hardware of one process: it owns the links, the queue pairs, the
+//! registered memory and one background thread. [`Engine::open_device`] gives a [`Context`],
+//! from which the verbs objects come: [`Pd`], [`Mr`], [`Cq`], [`CompChannel`], [`Qp`].
+//!
+//! Packets are real RoCEv2 over UDP port 4791. The protocol itself is in `rocade-transport`;
+//! this crate gives it memory, time, threads and sockets.
+//!
+//! Layers, top down: [`objects`](Context) (what verbs calls reach), `engine` (progress: who
+//! drives packets when), `memory` (keys, access checks, the copies), [`link`] and [`steering`]
+//! (sockets), [`broker`] (many processes on one address), [`config`] (which devices there are).
+
+pub mod broker;
+pub mod config;
+mod engine;
+mod error;
+mod hca;
+pub mod link;
+mod memory;
+mod objects;
+pub mod steering;
+mod sync;
+
+pub use config::{BrokerMode, DeviceConfig, EngineConfig};
+pub use engine::{Engine, EngineCounters};
+pub use error::VerbsError;
+pub use hca::{DeviceAttr, DeviceInfo, GidEntry, PortAttr, limits};
+pub use objects::{
+    AsyncEvent, AsyncEventKind, CompChannel, Context, Cq, EventElement, Mr, Pd, Qp, QpInitAttr,
+    RecvPoster, SendPoster,
+};
+pub use rocade_transport::{
+    AccessFlags, AddressVector, Completion, Counters, DropReason, ImmOrInv, QpAttr, QpAttrMask,
+    QpCap, QpState, QpType, SendFlags, SendOp, SendWr, Sge, WcFlags, WcOpcode, WcStatus,
+};
+pub use rocade_wire::{Gid, Guid, Lkey, Mtu, Pkey, Psn, Qpn, Rkey};

@@ -1,0 +1,182 @@
+//! Who has UDP port 4791 of an address: for error messages, and for the broker to check that a
+//! group consists of the sockets it knows.
+
+use core::fmt;
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path;
+
+use super::{LocalAddr, ROCE_PORT};
+
+/// Who holds a port that cannot be bound.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Holder {
+    /// A process that this user may look into.
+    Process {
+        /// Its process id.
+        pid: u32,
+        /// Its command name.
+        name: String,
+    },
+    /// The kernel's own RoCE driver (rdma_rxe), most likely: the module is loaded and no process
+    /// has the socket.
+    KernelRxe,
+    /// A process of another user.
+    OtherUser {
+        /// The user's id.
+        uid: u32,
+    },
+    /// Nothing is known.
+    Unknown,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Process { pid, name } => write!(
+                f,
+                "by process {pid} ({name}). Programs share an address only if all of them use the \
+                 broker"
+            ),
+            Self::KernelRxe => write!(
+                f,
+                "by the kernel's software RoCE driver. Remove its device (`rdma link delete`) or \
+                 unload rdma_rxe"
+            ),
+            Self::OtherUser { uid } => {
+                write!(f, "by a process of user {uid}. Users cannot share an address")
+            }
+            Self::Unknown => write!(f, "by an unknown process"),
+        }
+    }
+}
+
+/// A bound UDP socket as /proc/net lists it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BoundSocket {
+    pub(crate) ip: IpAddr,
+    pub(crate) uid: u32,
+    /// The inode of the socket, as fstat(2) of its fd says it.
+    pub(crate) inode: u64,
+}
+
+/// Every socket of this network namespace that is bound to port 4791.
+///
+/// # Errors
+/// Those of reading /proc.
+pub(crate) fn bound_sockets() -> io::Result<Vec<BoundSocket>> {
+    let v4 = fs::read_to_string("/proc/thread-self/net/udp")?;
+    // Absent where IPv6 is.
+    let v6 = fs::read_to_string("/proc/thread-self/net/udp6").unwrap_or_default();
+    Ok(v4.lines().chain(v6.lines()).filter_map(parse_line).collect())
+}
+
+/// Finds out who holds port 4791 of the address, as far as this user can see.
+pub(crate) fn find(local: LocalAddr) -> Holder {
+    let Ok(sockets) = bound_sockets() else { return Holder::Unknown };
+    let holds = |s: &&BoundSocket| s.ip == local.ip() || s.ip.is_unspecified();
+    let Some(socket) = sockets.iter().find(holds) else { return Holder::Unknown };
+    of(socket)
+}
+
+/// Who has this socket, as far as this user can see.
+pub(crate) fn of(socket: &BoundSocket) -> Holder {
+    if let Some(holder) = process_of(socket.inode) {
+        return holder;
+    }
+    if socket.uid == 0 && Path::new("/sys/module/rdma_rxe").exists() {
+        return Holder::KernelRxe;
+    }
+    if socket.uid == crate::broker::effective_uid() {
+        return Holder::Unknown;
+    }
+    Holder::OtherUser { uid: socket.uid }
+}
+
+/// The process that has an fd of this socket open, if this user may see it.
+fn process_of(inode: u64) -> Option<Holder> {
+    let wanted = format!("socket:[{inode}]");
+    for entry in fs::read_dir("/proc").ok()?.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        let Ok(fds) = fs::read_dir(entry.path().join("fd")) else { continue };
+        let found = fds
+            .flatten()
+            .filter_map(|fd| fs::read_link(fd.path()).ok())
+            .any(|target| target.as_os_str() == wanted.as_str());
+        if found {
+            let name = process_name(pid).unwrap_or_else(|| "?".to_owned());
+            return Some(Holder::Process { pid, name });
+        }
+    }
+    None
+}
+
+/// The command name of a process.
+pub(crate) fn process_name(pid: u32) -> Option<String> {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    Some(name.trim_end().to_owned())
+}
+
+/// Parses a line of /proc/net/udp or udp6; `None` for the heading, other ports and nonsense.
+fn parse_line(line: &str) -> Option<BoundSocket> {
+    let mut fields = line.split_ascii_whitespace();
+    let (ip, port) = fields.nth(1)?.split_once(':')?;
+    if u16::from_str_radix(port, 16).ok()? != ROCE_PORT {
+        return None;
+    }
+    // After the local address: remote address, state, queues, timer, retransmits, then the uid.
+    let uid = fields.nth(4)?.parse().ok()?;
+    let inode = fields.nth(1)?.parse().ok()?;
+    Some(BoundSocket { ip: parse_ip(ip)?, uid, inode })
+}
+
+/// Parses 1 or 4 words in hexadecimal, each in this machine's byte order.
+fn parse_ip(text: &str) -> Option<IpAddr> {
+    let word = |at: usize| {
+        let digits = text.get(at * 8..at * 8 + 8)?;
+        u32::from_str_radix(digits, 16).ok().map(u32::to_ne_bytes)
+    };
+    match text.len() {
+        8 => Some(Ipv4Addr::from(word(0)?).into()),
+        32 => {
+            let mut octets = [0; 16];
+            for (at, chunk) in octets.chunks_exact_mut(4).enumerate() {
+                chunk.copy_from_slice(&word(at)?);
+            }
+            Some(Ipv6Addr::from(octets).to_canonical())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn parses_the_kernels_lists() {
+        let v4 = " 8135: 0200007F:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000  \
+                  1000        0 22338 2 00000000b6d7bb39 0";
+        let expected =
+            BoundSocket { ip: Ipv4Addr::new(127, 0, 0, 2).into(), uid: 1000, inode: 22338 };
+        assert_eq!(parse_line(v4), Some(expected));
+        let v6 = "  1: 00000000000000000000000001000000:12B7 \
+                  00000000000000000000000000000000:0000 07 00000000:00000000 00:00000000 00000000 \
+                  0 0 77 2 0 0";
+        let expected = BoundSocket { ip: Ipv6Addr::LOCALHOST.into(), uid: 0, inode: 77 };
+        assert_eq!(parse_line(v6), Some(expected));
+    }
+
+    #[test]
+    fn other_ports_and_nonsense_are_skipped() {
+        let other = "1: 0200007F:12B8 00000000:0000 07 0:0 00:0 0 1000 0 22338 2 0 0";
+        for line in [other, "sl  local_address rem_address", "", ": :12B7", "1: zz:12B7 a b c d e"] {
+            assert_eq!(parse_line(line), None, "{line}");
+        }
+    }
+}

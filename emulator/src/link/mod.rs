@@ -1,0 +1,196 @@
+//! Links: how RoCEv2 packets leave and reach this process.
+//!
+//! [`UdpLink`] is one local IP address on UDP port 4791. It moves UDP payloads (BTH to ICRC) in
+//! batches and knows nothing of queue pairs. What the invariant CRC covers of the IP header must
+//! be known to the sender, so the link promises (IPv4): DF set, and Identification 0 for a single
+//! datagram, 0, 1, 2, … for the segments of one call.
+
+use core::fmt;
+use std::error::Error;
+use std::io;
+use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
+
+mod forward;
+pub(crate) mod holder;
+mod rx;
+pub(crate) mod socket;
+pub(crate) mod sys;
+mod udp;
+
+pub use holder::Holder;
+pub use rx::{RxBatch, RxBuffer, Segments};
+pub use udp::{MAX_SEGMENTS, MAX_SEND_LEN, TxPath, UdpLink};
+
+/// The UDP destination port of every RoCEv2 packet.
+//= ENC-02
+pub const ROCE_PORT: u16 = 4791;
+
+/// A local IP address, with the interface it is on where the address alone does not say
+/// (link-local IPv6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LocalAddr {
+    ip: IpAddr,
+    scope_id: u32,
+}
+
+impl LocalAddr {
+    /// An address with the index of its interface. The index is dropped where it has no meaning
+    /// (anything but link-local IPv6); an IPv4-mapped IPv6 address becomes IPv4.
+    #[must_use]
+    pub fn new(ip: IpAddr, scope_id: u32) -> Self {
+        let ip = ip.to_canonical();
+        Self { ip, scope_id: if is_link_local(ip) { scope_id } else { 0 } }
+    }
+
+    /// The address.
+    #[must_use]
+    pub const fn ip(self) -> IpAddr {
+        self.ip
+    }
+
+    /// Interface index, or 0 where it is not needed.
+    #[must_use]
+    pub const fn scope_id(self) -> u32 {
+        self.scope_id
+    }
+
+    /// This address with a port.
+    #[must_use]
+    pub fn with_port(self, port: u16) -> SocketAddr {
+        match self.ip {
+            IpAddr::V4(ip) => SocketAddrV4::new(ip, port).into(),
+            IpAddr::V6(ip) => SocketAddrV6::new(ip, port, 0, self.scope_id).into(),
+        }
+    }
+
+    /// The RoCEv2 port of a peer that this address talks to, or `None` if it is of the other IP
+    /// version.
+    #[inline]
+    pub(crate) fn peer(self, ip: IpAddr) -> Option<SocketAddr> {
+        match (self.ip, ip.to_canonical()) {
+            (IpAddr::V4(_), IpAddr::V4(ip)) => Some(SocketAddrV4::new(ip, ROCE_PORT).into()),
+            (IpAddr::V6(_), IpAddr::V6(ip)) => {
+                let scope_id = if is_link_local(ip.into()) { self.scope_id } else { 0 };
+                Some(SocketAddrV6::new(ip, ROCE_PORT, 0, scope_id).into())
+            }
+            _ => None,
+        }
+    }
+}
+
+impl From<IpAddr> for LocalAddr {
+    fn from(ip: IpAddr) -> Self {
+        Self::new(ip, 0)
+    }
+}
+
+impl From<SocketAddr> for LocalAddr {
+    /// Takes the address and the scope; the port is dropped.
+    fn from(addr: SocketAddr) -> Self {
+        match addr {
+            SocketAddr::V4(addr) => Self::new((*addr.ip()).into(), 0),
+            SocketAddr::V6(addr) => Self::new((*addr.ip()).into(), addr.scope_id()),
+        }
+    }
+}
+
+impl fmt::Display for LocalAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.ip, f)?;
+        if self.scope_id != 0 {
+            write!(f, "%{}", self.scope_id)?;
+        }
+        Ok(())
+    }
+}
+
+/// Unicast `fe80::/10`.
+fn is_link_local(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(ip) => ip.segments()[0] & 0xFFC0 == 0xFE80,
+    }
+}
+
+/// Why a link cannot be opened.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum LinkError {
+    /// Somebody else has the address's port 4791.
+    InUse {
+        /// The address.
+        local: LocalAddr,
+        /// Who has it.
+        holder: Holder,
+    },
+    /// The address is not one of this machine (or of this network namespace).
+    NotLocal {
+        /// The address.
+        local: LocalAddr,
+    },
+    /// The address cannot be that of a port: multicast or unspecified, or link-local without an
+    /// interface.
+    Unusable {
+        /// The address.
+        local: LocalAddr,
+    },
+    /// No free UDP source port in 0xC000–0xFFFF.
+    NoSourcePort {
+        /// The address.
+        local: LocalAddr,
+    },
+    /// A system call failed.
+    System {
+        /// The address.
+        local: LocalAddr,
+        /// What was being done.
+        doing: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl fmt::Display for LinkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InUse { local, holder } => {
+                write!(f, "UDP port {ROCE_PORT} of {local} is taken: {holder}")
+            }
+            Self::NotLocal { local } => {
+                write!(f, "{local} is not an address of this machine")
+            }
+            Self::Unusable { local } => {
+                write!(f, "{local} cannot be the address of an RDMA port")
+            }
+            Self::NoSourcePort { local } => {
+                write!(f, "no free UDP source port in 49152..=65535 on {local}")
+            }
+            Self::System { local, doing, source } => write!(f, "{doing} on {local}: {source}"),
+        }
+    }
+}
+
+impl Error for LinkError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::System { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+impl From<LinkError> for io::Error {
+    /// Keeps the kind, so that callers that map to errno get the right one.
+    fn from(error: LinkError) -> Self {
+        let kind = match &error {
+            LinkError::InUse { .. } | LinkError::NoSourcePort { .. } => io::ErrorKind::AddrInUse,
+            LinkError::NotLocal { .. } => io::ErrorKind::AddrNotAvailable,
+            LinkError::Unusable { .. } => io::ErrorKind::InvalidInput,
+            LinkError::System { source, .. } => source.kind(),
+        };
+        Self::new(kind, error)
+    }
+}
+
+#[cfg(test)]
+mod tests;

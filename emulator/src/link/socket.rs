@@ -1,0 +1,137 @@
+//! Making the sockets: receive sockets (also for the broker's groups) and send sockets.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use libc::c_int;
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
+
+use super::{LinkError, LocalAddr, ROCE_PORT, holder, sys};
+
+/// What is asked for as receive buffer. An unprivileged process gets `net.core.rmem_max` at most.
+const RECEIVE_BUFFER_BYTES: c_int = 8 << 20;
+/// What is asked for as send buffer. An unprivileged process gets `net.core.wmem_max` at most.
+const SEND_BUFFER_BYTES: c_int = 8 << 20;
+
+/// How a receive socket holds its port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sharing {
+    /// Alone.
+    Exclusive,
+    /// As a member of a `SO_REUSEPORT` group.
+    ReusePort,
+}
+
+/// A socket bound to port 4791 of the address, set up as [`configure_receive`] does.
+pub(crate) fn open_receive(local: LocalAddr, sharing: Sharing) -> Result<Socket, LinkError> {
+    let unusable = local.ip().is_unspecified()
+        || local.ip().is_multicast()
+        || (super::is_link_local(local.ip()) && local.scope_id() == 0);
+    if unusable {
+        return Err(LinkError::Unusable { local });
+    }
+    let failed = |doing| move |source| LinkError::System { local, doing, source };
+    let socket = new_socket(local).map_err(failed("creating a socket"))?;
+    if sharing == Sharing::ReusePort {
+        socket.set_reuse_port(true).map_err(failed("setting SO_REUSEPORT"))?;
+    }
+    configure_receive(socket.as_fd(), local).map_err(failed("setting up the receive socket"))?;
+    socket.bind(&SockAddr::from(local.with_port(ROCE_PORT))).map_err(|source| {
+        match source.raw_os_error() {
+            Some(libc::EADDRINUSE) => LinkError::InUse { local, holder: holder::find(local) },
+            Some(libc::EADDRNOTAVAIL | libc::ENODEV) => LinkError::NotLocal { local },
+            _ => LinkError::System { local, doing: "binding UDP port 4791", source },
+        }
+    })?;
+    Ok(socket)
+}
+
+/// Turns on what the link wants to know about datagrams, and asks for a large buffer.
+pub(crate) fn configure_receive(fd: BorrowedFd<'_>, local: LocalAddr) -> io::Result<()> {
+    sys::set_int(fd, libc::SOL_UDP, libc::UDP_GRO, 1)?;
+    sys::set_int(fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1)?;
+    match local.ip() {
+        IpAddr::V4(_) => sys::set_int(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?,
+        IpAddr::V6(_) => {
+            sys::set_int(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
+            //= ENC-06
+            sys::set_int(fd, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1)?;
+        }
+    }
+    set_receive_buffer(fd, RECEIVE_BUFFER_BYTES)
+}
+
+/// Asks for a receive buffer of this many bytes, beyond the system's limit if privileged.
+pub(crate) fn set_receive_buffer(fd: BorrowedFd<'_>, bytes: c_int) -> io::Result<()> {
+    sys::set_int(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes)
+        .or_else(|_| sys::set_int(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, bytes))
+}
+
+/// Restores the usual large receive buffer after [`shrink_receive_buffer`].
+pub(crate) fn grow_receive_buffer(fd: BorrowedFd<'_>) -> io::Result<()> {
+    set_receive_buffer(fd, RECEIVE_BUFFER_BYTES)
+}
+
+/// The smallest receive buffer there is, for a socket that nobody reads.
+pub(crate) fn shrink_receive_buffer(fd: BorrowedFd<'_>) -> io::Result<()> {
+    sys::set_int(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, 1)
+}
+
+/// Throws away what is queued on a receive socket; returns how many datagrams that were.
+///
+/// Bounded, so that a sender that is faster than this loop cannot hold it.
+pub(crate) fn drain(fd: BorrowedFd<'_>) -> usize {
+    const LIMIT: usize = 1 << 16;
+    let mut byte = [0; 1];
+    (0..LIMIT).take_while(|_| sys::receive(fd, &mut byte).is_ok()).count()
+}
+
+/// A send socket of the address bound to this source port: unconnected, never fragmenting.
+///
+/// The socket must stay unconnected: only then is the IPv4 Identification 0 (or the index of the
+/// GSO segment), which the ICRC of the packets relies on.
+//= ENC-07
+pub(crate) fn open_send(local: LocalAddr, port: u16) -> io::Result<Socket> {
+    let socket = new_socket(local)?;
+    let fd = socket.as_fd();
+    match local.ip() {
+        IpAddr::V4(_) => {
+            let dont_fragment = libc::IP_PMTUDISC_DO;
+            sys::set_int(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, dont_fragment)?;
+        }
+        IpAddr::V6(_) => {
+            let dont_fragment = libc::IPV6_PMTUDISC_DO;
+            sys::set_int(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, dont_fragment)?;
+            sys::set_int(fd, libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 1)?;
+        }
+    }
+    sys::set_int(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, SEND_BUFFER_BYTES)
+        .or_else(|_| sys::set_int(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, SEND_BUFFER_BYTES))?;
+    // Nobody reads this socket; whatever is sent to its port shall not pile up.
+    shrink_receive_buffer(fd)?;
+    socket.bind(&SockAddr::from(local.with_port(port)))?;
+    Ok(socket)
+}
+
+/// Whether the fd is a member of the `SO_REUSEPORT` group of port 4791 on this address.
+pub(crate) fn is_group_member(fd: BorrowedFd<'_>, local: LocalAddr) -> bool {
+    let socket = SockRef::from(&fd);
+    let bound = socket.local_addr().ok().and_then(|addr| addr.as_socket());
+    socket.r#type().is_ok_and(|kind| kind == Type::DGRAM)
+        && socket.reuse_port().unwrap_or(false)
+        && bound == Some(local.with_port(ROCE_PORT))
+}
+
+fn new_socket(local: LocalAddr) -> io::Result<Socket> {
+    let domain = match local.ip() {
+        IpAddr::V4(_) => Domain::IPV4,
+        IpAddr::V6(_) => Domain::IPV6,
+    };
+    let kind = Type::DGRAM.nonblocking().cloexec();
+    let socket = Socket::new(domain, kind, Some(Protocol::UDP))?;
+    if domain == Domain::IPV6 {
+        socket.set_only_v6(true)?;
+    }
+    Ok(socket)
+}

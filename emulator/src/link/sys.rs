@@ -1,0 +1,339 @@
+//! The system calls of the UDP link. All `unsafe` of the link is in this file; what it exports is
+//! safe to call with any argument.
+
+use std::io::{self, IoSlice};
+use std::mem::{self, MaybeUninit};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr;
+
+use libc::{c_int, c_void, socklen_t};
+
+/// Room for the control messages of one datagram: at most four small ones.
+const CONTROL_LEN: usize = 128;
+
+/// A control message buffer, aligned as `cmsghdr` needs it.
+#[repr(C, align(8))]
+struct Control([u8; CONTROL_LEN]);
+
+/// What [`receive`] learned about a datagram, or a run of datagrams merged by GRO.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Received {
+    /// Bytes in the buffer.
+    pub(crate) len: usize,
+    /// Payload length of each merged datagram (the last may be shorter); `None` for a single one.
+    pub(crate) segment_len: Option<usize>,
+    /// Where it came from.
+    pub(crate) source: SocketAddr,
+    /// IPv4 TOS or IPv6 traffic class.
+    pub(crate) tos: u8,
+    /// Datagrams that the socket lost so far for want of buffer, where the kernel says so.
+    pub(crate) overflows: Option<u32>,
+    /// The datagram was longer than the buffer.
+    pub(crate) truncated: bool,
+}
+
+/// What [`send`] shall put into the IP header and how it shall cut the data. Fields that are
+/// `None` leave the socket's default.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SendOptions {
+    /// IPv4 TOS or IPv6 traffic class.
+    pub(crate) tos: Option<u8>,
+    /// IPv4 TTL or IPv6 hop limit, 1 to 255.
+    pub(crate) hop_limit: Option<u8>,
+    /// Cut the data into datagrams of this many bytes (`UDP_SEGMENT`).
+    pub(crate) segment_len: Option<u16>,
+}
+
+/// Sets a socket option whose value is an `int`.
+pub(crate) fn set_int(
+    fd: BorrowedFd<'_>,
+    level: c_int,
+    name: c_int,
+    value: c_int,
+) -> io::Result<()> {
+    set_option(fd, level, name, &value)
+}
+
+/// Attaches a classic BPF program that chooses the socket of the fd's `SO_REUSEPORT` group.
+pub(crate) fn attach_reuseport_cbpf(
+    fd: BorrowedFd<'_>,
+    program: &[libc::sock_filter],
+) -> io::Result<()> {
+    let len = u16::try_from(program.len())
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "BPF program too long"))?;
+    let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
+    set_option(fd, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, &program)
+}
+
+fn set_option<T>(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: &T) -> io::Result<()> {
+    // SAFETY: `value` is a live object of exactly the stated size. The kernel only reads it, and
+    // through `sock_fprog::filter` the instructions, which the caller borrows for this call.
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            level,
+            name,
+            ptr::from_ref(value).cast::<c_void>(),
+            socklen_of::<T>(),
+        )
+    };
+    check(result).map(|_| ())
+}
+
+/// Receives without blocking into `buf`.
+///
+/// # Errors
+/// Those of recvmsg(2); `WouldBlock` when there is nothing.
+#[inline]
+pub(crate) fn receive(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Received> {
+    let mut name = MaybeUninit::<libc::sockaddr_storage>::zeroed();
+    let mut control = MaybeUninit::<Control>::uninit();
+    let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
+    // SAFETY: msghdr is plain old data for which zero is a valid value.
+    let mut msg: libc::msghdr = unsafe { mem::zeroed() };
+    msg.msg_name = name.as_mut_ptr().cast();
+    msg.msg_namelen = socklen_of::<libc::sockaddr_storage>();
+    msg.msg_iov = &raw mut iov;
+    msg.msg_iovlen = 1;
+    msg.msg_control = control.as_mut_ptr().cast();
+    msg.msg_controllen = CONTROL_LEN as _;
+
+    // SAFETY: every pointer in `msg` is to a live local or to `buf`, which is exclusively
+    // borrowed, each with its true length.
+    let received =
+        unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut msg, libc::MSG_DONTWAIT) };
+    let len = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
+
+    // SAFETY: `name` was zero-initialised, and every bit pattern is a valid sockaddr_storage.
+    let name = unsafe { name.assume_init_ref() };
+    let source = socket_addr(name, msg.msg_namelen)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "datagram without a source"))?;
+    let mut meta = Received {
+        len,
+        segment_len: None,
+        source,
+        tos: 0,
+        overflows: None,
+        truncated: msg.msg_flags & libc::MSG_TRUNC != 0,
+    };
+    read_control(&msg, &mut meta);
+    Ok(meta)
+}
+
+/// Sends one datagram, or a run of equal ones, from an unconnected socket without blocking.
+///
+/// # Errors
+/// Those of sendmsg(2); `WouldBlock` when the socket's buffer is full.
+#[inline]
+pub(crate) fn send(
+    fd: BorrowedFd<'_>,
+    to: &SocketAddr,
+    data: &[IoSlice<'_>],
+    options: SendOptions,
+) -> io::Result<usize> {
+    let (name, name_len) = sockaddr(to);
+    let mut control = Control([0; CONTROL_LEN]);
+    // SAFETY: msghdr is plain old data for which zero is a valid value.
+    let mut msg: libc::msghdr = unsafe { mem::zeroed() };
+    msg.msg_name = (&raw const name).cast_mut().cast();
+    msg.msg_namelen = name_len;
+    // IoSlice is documented to have the layout of iovec.
+    msg.msg_iov = data.as_ptr().cast_mut().cast();
+    msg.msg_iovlen = data.len() as _;
+
+    let mut writer = ControlWriter { buf: &mut control, len: 0 };
+    if let Some(tos) = options.tos {
+        match to {
+            SocketAddr::V4(_) => writer.push(libc::IPPROTO_IP, libc::IP_TOS, c_int::from(tos)),
+            SocketAddr::V6(_) => {
+                writer.push(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, c_int::from(tos));
+            }
+        }
+    }
+    if let Some(limit) = options.hop_limit {
+        match to {
+            SocketAddr::V4(_) => writer.push(libc::IPPROTO_IP, libc::IP_TTL, c_int::from(limit)),
+            SocketAddr::V6(_) => {
+                writer.push(libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, c_int::from(limit));
+            }
+        }
+    }
+    if let Some(segment_len) = options.segment_len {
+        writer.push(libc::SOL_UDP, libc::UDP_SEGMENT, segment_len);
+    }
+    let control_len = writer.len;
+    if control_len > 0 {
+        msg.msg_control = (&raw mut control).cast();
+        msg.msg_controllen = control_len as _;
+    }
+
+    // SAFETY: every pointer in `msg` is to a live local or to `data`, each with its true length;
+    // sendmsg only reads them.
+    let sent = unsafe {
+        libc::sendmsg(fd.as_raw_fd(), &raw const msg, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+    };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+/// Appends control messages to a buffer.
+struct ControlWriter<'a> {
+    buf: &'a mut Control,
+    len: usize,
+}
+
+impl ControlWriter<'_> {
+    /// Appends one message. The three that [`send`] writes fit by far; one that did not would be
+    /// left out.
+    fn push<T: Copy>(&mut self, level: c_int, kind: c_int, value: T) {
+        let data_len = u32::try_from(size_of::<T>()).unwrap_or(u32::MAX);
+        // SAFETY: pure computations without access to memory.
+        let (space, len) = unsafe { (libc::CMSG_SPACE(data_len), libc::CMSG_LEN(data_len)) };
+        let space = space as usize;
+        if self.len + space > CONTROL_LEN {
+            debug_assert!(false, "control messages exceed their buffer");
+            return;
+        }
+        let start = self.buf.0[self.len..].as_mut_ptr();
+        let header = libc::cmsghdr { cmsg_len: len as _, cmsg_level: level, cmsg_type: kind };
+        // SAFETY: `space` bytes from `start` are inside the buffer (checked above). `start` is
+        // aligned for cmsghdr: the buffer is, and CMSG_SPACE is a multiple of that alignment.
+        unsafe { start.cast::<libc::cmsghdr>().write(header) };
+        // SAFETY: the data begins right behind the header, inside the same `space` bytes.
+        unsafe { libc::CMSG_DATA(start.cast()).cast::<T>().write_unaligned(value) };
+        self.len += space;
+    }
+}
+
+fn read_control(msg: &libc::msghdr, meta: &mut Received) {
+    // SAFETY: `msg` was filled by recvmsg, so that msg_control/msg_controllen describe the valid
+    // control messages in a live buffer.
+    let mut cmsg = unsafe { libc::CMSG_FIRSTHDR(msg) };
+    while !cmsg.is_null() {
+        // SAFETY: CMSG_FIRSTHDR/CMSG_NXTHDR return aligned pointers to complete headers.
+        let header = unsafe { &*cmsg };
+        // SAFETY: as above; computes the address behind the header.
+        let data = unsafe { libc::CMSG_DATA(cmsg) };
+        let len = header.cmsg_len as usize - (data as usize - cmsg as usize);
+        match (header.cmsg_level, header.cmsg_type) {
+            (libc::SOL_UDP, libc::UDP_GRO) => {
+                let value = read_value::<c_int>(data, len).unwrap_or(0);
+                meta.segment_len = usize::try_from(value).ok().filter(|&n| n > 0);
+            }
+            (libc::IPPROTO_IP, libc::IP_TOS) => {
+                meta.tos = read_value::<u8>(data, len).unwrap_or(0);
+            }
+            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+                let value = read_value::<c_int>(data, len).unwrap_or(0);
+                meta.tos = u8::try_from(value).unwrap_or(0);
+            }
+            (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => {
+                meta.overflows = read_value::<u32>(data, len);
+            }
+            _ => {}
+        }
+        // SAFETY: `cmsg` came from this `msg`.
+        cmsg = unsafe { libc::CMSG_NXTHDR(msg, cmsg) };
+    }
+}
+
+/// Reads an integer from a control message whose data has `len` bytes.
+fn read_value<T: Copy + Integer>(data: *const u8, len: usize) -> Option<T> {
+    // SAFETY: `len` bytes at `data` are valid (checked against the size), T is an integer, so that
+    // any bit pattern will do, and the read needs no alignment.
+    (len >= size_of::<T>()).then(|| unsafe { data.cast::<T>().read_unaligned() })
+}
+
+/// Types for which every bit pattern is a value.
+trait Integer {}
+impl Integer for u8 {}
+impl Integer for u32 {}
+impl Integer for c_int {}
+
+/// Either form of a socket address, as large as the larger one.
+#[repr(C)]
+union SockAddr {
+    v4: libc::sockaddr_in,
+    v6: libc::sockaddr_in6,
+}
+
+fn sockaddr(addr: &SocketAddr) -> (SockAddr, socklen_t) {
+    match addr {
+        SocketAddr::V4(addr) => {
+            let v4 = libc::sockaddr_in {
+                sin_family: family(libc::AF_INET),
+                sin_port: addr.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(addr.ip().octets()) },
+                sin_zero: [0; 8],
+            };
+            (SockAddr { v4 }, socklen_of::<libc::sockaddr_in>())
+        }
+        SocketAddr::V6(addr) => {
+            let v6 = libc::sockaddr_in6 {
+                sin6_family: family(libc::AF_INET6),
+                sin6_port: addr.port().to_be(),
+                sin6_flowinfo: addr.flowinfo(),
+                sin6_addr: libc::in6_addr { s6_addr: addr.ip().octets() },
+                sin6_scope_id: addr.scope_id(),
+            };
+            (SockAddr { v6 }, socklen_of::<libc::sockaddr_in6>())
+        }
+    }
+}
+
+fn socket_addr(name: &libc::sockaddr_storage, len: socklen_t) -> Option<SocketAddr> {
+    match c_int::from(name.ss_family) {
+        libc::AF_INET if len >= socklen_of::<libc::sockaddr_in>() => {
+            // SAFETY: sockaddr_storage is larger than and at least as aligned as sockaddr_in, and
+            // wholly initialised.
+            let v4 = unsafe { &*ptr::from_ref(name).cast::<libc::sockaddr_in>() };
+            let ip = Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes());
+            Some(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into())
+        }
+        libc::AF_INET6 if len >= socklen_of::<libc::sockaddr_in6>() => {
+            // SAFETY: as above for sockaddr_in6.
+            let v6 = unsafe { &*ptr::from_ref(name).cast::<libc::sockaddr_in6>() };
+            let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
+            Some(SocketAddrV6::new(ip, u16::from_be(v6.sin6_port), 0, v6.sin6_scope_id).into())
+        }
+        _ => None,
+    }
+}
+
+fn family(number: c_int) -> libc::sa_family_t {
+    // Address families are small numbers.
+    libc::sa_family_t::try_from(number).unwrap_or(0)
+}
+
+fn socklen_of<T>() -> socklen_t {
+    socklen_t::try_from(size_of::<T>()).unwrap_or(socklen_t::MAX)
+}
+
+fn check(result: c_int) -> io::Result<c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn socket_addresses_survive_the_kernels_form() {
+        for text in ["127.0.0.2:4791", "[::1]:4791", "[fe80::1%7]:65535"] {
+            let addr: SocketAddr = text.parse().unwrap();
+            let (raw, len) = sockaddr(&addr);
+            // SAFETY: all-zero is a valid sockaddr_storage.
+            let mut storage: libc::sockaddr_storage = unsafe { mem::zeroed() };
+            // SAFETY: both objects are live and at least `len` bytes long.
+            unsafe {
+                ptr::copy_nonoverlapping(
+                    (&raw const raw).cast::<u8>(),
+                    (&raw mut storage).cast::<u8>(),
+                    len as usize,
+                );
+            }
+            assert_eq!(socket_addr(&storage, len), Some(addr));
+            assert_eq!(socket_addr(&storage, 4), None);
+        }
+    }
+}

@@ -1,0 +1,447 @@
+//! The UDP link: one local address on port 4791.
+
+use core::fmt;
+use std::io::{self, IoSlice};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use parking_lot::Mutex;
+use rocade_wire::Qpn;
+use rocade_wire::icrc::IcrcFlow;
+use socket2::SockRef;
+
+use super::socket::{self, Sharing};
+use super::sys::{self, SendOptions};
+use super::{LinkError, LocalAddr, RxBatch, RxBuffer, forward};
+use crate::steering::{Slot, slot_of};
+
+/// Most segments that one [`UdpLink::send`] may have.
+pub const MAX_SEGMENTS: usize = 64;
+/// Most bytes that one [`UdpLink::send`] may have.
+pub const MAX_SEND_LEN: usize = 65_000;
+
+/// Number of send sockets. Destinations with the same slot bits always share one.
+const SEND_SOCKETS: u8 = 8;
+/// Lowest source port (ENC-03).
+const FIRST_PORT: u16 = 0xC000;
+/// Number of source ports: 0xC000 to 0xFFFF.
+const PORTS: u16 = 0x4000;
+/// The ICRC at the end of each packet, in bytes.
+const ICRC_LEN: usize = 4;
+/// What the kernel uses as TTL/hop limit unless told otherwise.
+const DEFAULT_HOP_LIMIT: u8 = 64;
+
+/// How packets to a destination QP leave: constant for the life of a QP, which keeps them in
+/// order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TxPath {
+    /// The UDP source port, 0xC000 to 0xFFFF. The ICRC covers it.
+    pub source_port: u16,
+    /// IPv4 TTL or IPv6 hop limit; 0 stands for the default of 64 (ENC-08). Not covered by the
+    /// ICRC.
+    pub hop_limit: u8,
+    socket: u8,
+}
+
+impl TxPath {
+    /// The same path with this TTL or hop limit.
+    #[must_use]
+    pub const fn with_hop_limit(self, hop_limit: u8) -> Self {
+        Self { hop_limit, ..self }
+    }
+}
+
+struct SendSocket {
+    fd: OwnedFd,
+    port: u16,
+}
+
+/// One local IP address that speaks RoCEv2. Every method takes `&self`; threads may send and
+/// receive at the same time.
+///
+/// The link is either the only one on its address ([`UdpLink::bind`]), or one of several processes
+/// that share the address through the broker ([`UdpLink::from_broker`]).
+pub struct UdpLink {
+    local: LocalAddr,
+    slot: Option<Slot>,
+    rx: OwnedFd,
+    tx: [OnceLock<SendSocket>; SEND_SOCKETS as usize],
+    opening: Mutex<()>,
+    gso: AtomicBool,
+    overflows: AtomicU32,
+}
+
+impl UdpLink {
+    /// Opens the address for this process alone, without a broker.
+    ///
+    /// # Errors
+    /// [`LinkError::InUse`] says who has the port if somebody has; else see [`LinkError`].
+    pub fn bind(local: impl Into<LocalAddr>) -> Result<Self, LinkError> {
+        let local = local.into();
+        let rx = socket::open_receive(local, Sharing::Exclusive)?;
+        Ok(Self::new(local, None, rx.into()))
+    }
+
+    /// Uses the receive socket of `slot` that the broker made for this address.
+    ///
+    /// # Errors
+    /// [`LinkError::System`] if `rx` is no such socket or cannot be set up.
+    pub fn from_broker(
+        local: impl Into<LocalAddr>,
+        slot: Slot,
+        rx: OwnedFd,
+    ) -> Result<Self, LinkError> {
+        let local = local.into();
+        let failed = |source| LinkError::System {
+            local,
+            doing: "setting up the broker's socket",
+            source,
+        };
+        if !socket::is_group_member(rx.as_fd(), local) {
+            return Err(failed(io::ErrorKind::InvalidInput.into()));
+        }
+        socket::configure_receive(rx.as_fd(), local).map_err(failed)?;
+        Ok(Self::new(local, Some(slot), rx))
+    }
+
+    fn new(local: LocalAddr, slot: Option<Slot>, rx: OwnedFd) -> Self {
+        Self {
+            local,
+            slot,
+            rx,
+            tx: [const { OnceLock::new() }; SEND_SOCKETS as usize],
+            opening: Mutex::new(()),
+            gso: AtomicBool::new(true),
+            overflows: AtomicU32::new(0),
+        }
+    }
+
+    /// The address.
+    #[must_use]
+    pub const fn local(&self) -> IpAddr {
+        self.local.ip()
+    }
+
+    /// The address with its interface, where it needs one.
+    #[must_use]
+    pub const fn local_addr(&self) -> LocalAddr {
+        self.local
+    }
+
+    /// This process's slot on a shared address; `None` if the address is not shared.
+    #[must_use]
+    pub const fn slot(&self) -> Option<Slot> {
+        self.slot
+    }
+
+    /// The receive socket, to wait on until it is readable.
+    #[must_use]
+    pub fn rx_fd(&self) -> BorrowedFd<'_> {
+        self.rx.as_fd()
+    }
+
+    /// Receives what is there, up to 64 KiB of datagrams of one sender. Does not block; `None` if
+    /// there is nothing.
+    ///
+    /// # Errors
+    /// Those of recvmsg(2), except that it would block or was interrupted.
+    #[inline]
+    pub fn recv<'b>(&self, buf: &'b mut RxBuffer) -> io::Result<Option<RxBatch<'b>>> {
+        let bytes = buf.as_mut_slice();
+        let received = loop {
+            match sys::receive(self.rx.as_fd(), bytes) {
+                // A datagram longer than IP can carry does not exist; were there one, the piece
+                // we have of it is of no use.
+                Ok(received) if received.truncated => {}
+                Ok(received) => break received,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        };
+        if let Some(overflows) = received.overflows {
+            self.overflows.store(overflows, Ordering::Relaxed);
+        }
+        Ok(Some(RxBatch {
+            data: &bytes[..received.len],
+            segment_len: received.segment_len.unwrap_or(received.len).max(1),
+            source: received.source,
+            tos: received.tos,
+        }))
+    }
+
+    /// How many datagrams the kernel has dropped because the receive buffer was full, as of the
+    /// last receive. Wraps at 2^32.
+    #[must_use]
+    pub fn receive_overflows(&self) -> u32 {
+        self.overflows.load(Ordering::Relaxed)
+    }
+
+    /// Size of the kernel's receive buffer in bytes, bookkeeping included: a datagram costs at
+    /// least 768 of them.
+    ///
+    /// # Errors
+    /// Those of getsockopt(2).
+    pub fn receive_buffer(&self) -> io::Result<usize> {
+        SockRef::from(&self.rx).recv_buffer_size()
+    }
+
+    /// Limits the kernel's receive buffer (the kernel doubles the figure), for trials with little
+    /// of it.
+    ///
+    /// # Errors
+    /// Those of setsockopt(2).
+    pub fn set_receive_buffer(&self, bytes: usize) -> io::Result<()> {
+        SockRef::from(&self.rx).set_recv_buffer_size(bytes)
+    }
+
+    /// How packets to this QP leave. The send socket depends on the slot bits of the QP number
+    /// only: the receiver's GRO then merges what belongs to one process.
+    ///
+    /// # Errors
+    /// Those of opening a socket; `AddrInUse` if no source port is free.
+    //= ENC-03
+    pub fn tx_path(&self, dest: Qpn) -> io::Result<TxPath> {
+        self.path_to_slot(slot_of(dest))
+    }
+
+    fn path_to_slot(&self, slot: Slot) -> io::Result<TxPath> {
+        let index = slot.get() % SEND_SOCKETS;
+        let source_port = self.send_socket(index)?.port;
+        Ok(TxPath { source_port, hop_limit: 0, socket: index })
+    }
+
+    /// The socket that a path uses, to wait on until it is writable after `WouldBlock`.
+    ///
+    /// # Errors
+    /// Those of opening a socket, if the path is not of this link.
+    pub fn tx_fd(&self, path: TxPath) -> io::Result<BorrowedFd<'_>> {
+        Ok(self.send_socket(path.socket)?.fd.as_fd())
+    }
+
+    #[inline]
+    fn send_socket(&self, index: u8) -> io::Result<&SendSocket> {
+        let cell = &self.tx[usize::from(index % SEND_SOCKETS)];
+        match cell.get() {
+            Some(socket) => Ok(socket),
+            None => self.open_send_socket(cell),
+        }
+    }
+
+    #[cold]
+    fn open_send_socket<'a>(
+        &self,
+        cell: &'a OnceLock<SendSocket>,
+    ) -> io::Result<&'a SendSocket> {
+        let _only_one = self.opening.lock();
+        if let Some(socket) = cell.get() {
+            return Ok(socket);
+        }
+        // Processes start at different ports, so that they rarely try the same ones.
+        let [low, high, ..] = std::process::id().wrapping_mul(0x9E37_79B1).to_be_bytes();
+        let start = u16::from_be_bytes([low, high]);
+        for attempt in 0..PORTS {
+            let port = FIRST_PORT + start.wrapping_add(attempt) % PORTS;
+            match socket::open_send(self.local, port) {
+                Ok(socket) => {
+                    let socket = SendSocket { fd: socket.into(), port };
+                    return Ok(cell.get_or_init(|| socket));
+                }
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(LinkError::NoSourcePort { local: self.local }.into())
+    }
+
+    /// Sends `data` to port 4791 of `to`: one datagram, or where `data` is longer than
+    /// `segment_len`, a run of datagrams of `segment_len` bytes (the last may be shorter) with
+    /// IPv4 Identification 0, 1, 2, …. Does not block.
+    ///
+    /// At most [`MAX_SEGMENTS`] and [`MAX_SEND_LEN`]. Where the system refuses to segment, the
+    /// run is sent piece by piece, with the ICRCs corrected for the Identification that the pieces
+    /// then have (0), and [`Self::gso`] is false from then on.
+    ///
+    /// # Errors
+    /// Those of sendmsg(2): `WouldBlock` if the socket's buffer is full (nothing was sent), EMSGSIZE
+    /// if a segment exceeds the path's MTU, and so on. `InvalidInput` if `to` is of the other IP
+    /// version.
+    #[inline]
+    pub fn send(
+        &self,
+        path: TxPath,
+        to: IpAddr,
+        traffic_class: u8,
+        data: &[u8],
+        segment_len: usize,
+    ) -> io::Result<()> {
+        self.send_gather(path, to, traffic_class, &[IoSlice::new(data)], data.len(), segment_len)
+    }
+
+    /// Like [`Self::send`], for data in several pieces. `len` is their total length.
+    ///
+    /// # Errors
+    /// As for [`Self::send`].
+    pub fn send_gather(
+        &self,
+        path: TxPath,
+        to: IpAddr,
+        traffic_class: u8,
+        data: &[IoSlice<'_>],
+        len: usize,
+        segment_len: usize,
+    ) -> io::Result<()> {
+        let socket = self.send_socket(path.socket)?;
+        let to = self.local.peer(to).ok_or(io::ErrorKind::InvalidInput)?;
+        let mut options = SendOptions {
+            tos: (traffic_class != 0).then_some(traffic_class),
+            hop_limit: (path.hop_limit != 0 && path.hop_limit != DEFAULT_HOP_LIMIT)
+                .then_some(path.hop_limit),
+            segment_len: None,
+        };
+        if len <= segment_len {
+            return send_all(socket.fd.as_fd(), &to, data, options);
+        }
+        if segment_len == 0 || len > MAX_SEND_LEN || len.div_ceil(segment_len) > MAX_SEGMENTS {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        if self.gso() {
+            options.segment_len = u16::try_from(segment_len).ok();
+            match send_all(socket.fd.as_fd(), &to, data, options) {
+                Err(error) if means_no_gso(&error) => {}
+                result => return result,
+            }
+        }
+        options.segment_len = None;
+        self.send_pieces(socket, &to, data, segment_len, options)
+    }
+
+    /// Sends a run of segments one by one.
+    #[cold]
+    fn send_pieces(
+        &self,
+        socket: &SendSocket,
+        to: &SocketAddr,
+        data: &[IoSlice<'_>],
+        segment_len: usize,
+        options: SendOptions,
+    ) -> io::Result<()> {
+        let mut data: Vec<u8> = data.iter().flat_map(|piece| piece.iter().copied()).collect();
+        let flow = match to.ip() {
+            IpAddr::V4(ip) => IcrcFlow::new(self.local.ip(), ip.into(), socket.port),
+            // There is no Identification in IPv6.
+            IpAddr::V6(_) => None,
+        };
+        for (index, segment) in data.chunks_mut(segment_len).enumerate() {
+            if let Some(flow) = &flow {
+                renumber(flow, u16::try_from(index).unwrap_or(0), segment);
+            }
+            let sent = send_all(socket.fd.as_fd(), to, &[IoSlice::new(segment)], options);
+            match sent {
+                Ok(()) if index == 0 && self.gso.swap(false, Ordering::Relaxed) => {
+                    tracing::info!(local = %self.local, "UDP segmentation offload refused");
+                }
+                Ok(()) => {}
+                Err(error) if index == 0 => return Err(error),
+                // The head of the run is gone: what is missing counts as lost on the way.
+                Err(_) => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether runs of segments go out in one piece, with Identification 0, 1, 2, …. False after the
+    /// system refused: then send one segment per call, whose Identification is 0.
+    #[inline]
+    #[must_use]
+    pub fn gso(&self) -> bool {
+        self.gso.load(Ordering::Relaxed)
+    }
+
+    /// Declares whether runs of segments go out in one piece.
+    pub fn set_gso(&self, on: bool) {
+        self.gso.store(on, Ordering::Relaxed);
+    }
+
+    /// Passes a packet of another slot on to the process it is for. `segment` must be as received
+    /// from the network: what [`Self::unwrap_forwarded`] yields is never forwarded.
+    ///
+    /// # Errors
+    /// `InvalidInput` if it must not be forwarded: the address is not shared, the packet is for
+    /// this process or not for `to_slot`, or it is a forwarded one. Else those of sending. On any
+    /// error drop the packet.
+    pub fn forward(&self, to_slot: Slot, source: SocketAddr, segment: &[u8]) -> io::Result<()> {
+        let wrong = || io::Error::from(io::ErrorKind::InvalidInput);
+        if self.slot.is_none_or(|own| own == to_slot) {
+            return Err(wrong());
+        }
+        let header = forward::header(to_slot, source, segment).ok_or_else(wrong)?;
+        let path = self.path_to_slot(to_slot)?;
+        let len = header.len() + segment.len();
+        let pieces = [IoSlice::new(&header), IoSlice::new(segment)];
+        self.send_gather(path, self.local.ip(), 0, &pieces, len, len)
+    }
+
+    /// The original sender and the packet, if this datagram is a packet that another process of
+    /// this host forwarded to us. The packet is for our slot.
+    #[must_use]
+    pub fn unwrap_forwarded<'s>(
+        &self,
+        source: SocketAddr,
+        segment: &'s [u8],
+    ) -> Option<(SocketAddr, &'s [u8])> {
+        let trusted = LocalAddr::from(source) == self.local && source.port() >= FIRST_PORT;
+        if segment.first() != Some(&0xFF) || !trusted {
+            return None;
+        }
+        forward::unwrap(self.slot?, segment)
+    }
+}
+
+impl fmt::Debug for UdpLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UdpLink")
+            .field("local", &self.local)
+            .field("slot", &self.slot)
+            .field("rx", &self.rx)
+            .field("gso", &self.gso())
+            .finish_non_exhaustive()
+    }
+}
+
+#[inline]
+fn send_all(
+    fd: BorrowedFd<'_>,
+    to: &SocketAddr,
+    data: &[IoSlice<'_>],
+    options: SendOptions,
+) -> io::Result<()> {
+    loop {
+        match sys::send(fd, to, data, options) {
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Errors with which kernels and drivers refuse `UDP_SEGMENT`. Some also have other causes; then
+/// sending piece by piece fails too.
+fn means_no_gso(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::EOPNOTSUPP | libc::ENOPROTOOPT)
+    )
+}
+
+/// Turns a valid ICRC for Identification `index` into one for Identification 0, and leaves an
+/// invalid one alone (somebody wants it so).
+fn renumber(flow: &IcrcFlow, index: u16, segment: &mut [u8]) {
+    let Some(at) = segment.len().checked_sub(ICRC_LEN).filter(|&len| len >= 12) else { return };
+    let (covered, icrc) = segment.split_at_mut(at);
+    if icrc == flow.compute(index, covered).to_le_bytes() {
+        icrc.copy_from_slice(&flow.compute(0, covered).to_le_bytes());
+    }
+}

@@ -1,0 +1,8 @@
+//! Registered memory: keys, access checks, and the only copies to and from it.
+
+mod access;
+mod mapping;
+mod table;
+
+pub(crate) use mapping::is_mapped;
+pub(crate) use table::{MemGuard, MrTable, PdId, Region};

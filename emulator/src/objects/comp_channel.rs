@@ -1,0 +1,62 @@
+//! Completion channels.
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::cq::CqInner;
+use super::event_queue::EventQueue;
+use crate::engine::EngineInner;
+use crate::error::VerbsError;
+
+/// Where completion events of CQs arrive (`ibv_comp_channel`).
+#[derive(Clone, Debug)]
+#[doc(alias = "ibv_comp_channel")]
+pub struct CompChannel {
+    pub(super) inner: Arc<ChannelInner>,
+}
+
+#[derive(Debug)]
+pub(super) struct ChannelInner {
+    pub(super) engine: Arc<EngineInner>,
+    pub(super) events: EventQueue<Arc<CqInner>>,
+    pub(super) cqs: AtomicU32,
+}
+
+impl CompChannel {
+    pub(super) fn new(engine: Arc<EngineInner>) -> Result<Self, VerbsError> {
+        let events = EventQueue::new()?;
+        Ok(Self { inner: Arc::new(ChannelInner { engine, events, cqs: AtomicU32::new(0) }) })
+    }
+
+    /// The descriptor that is readable while an event waits; the application may set `O_NONBLOCK`.
+    #[must_use]
+    pub fn fd(&self) -> RawFd {
+        self.inner.events.raw_fd()
+    }
+
+    /// Waits for a completion event and returns the cookie of its CQ. Each event has to be
+    /// acknowledged with [`super::Cq::ack_events`].
+    ///
+    /// # Errors
+    /// [`VerbsError::WouldBlock`] if the descriptor is non-blocking and no event waits (CQ-08).
+    #[doc(alias = "ibv_get_cq_event")]
+    pub fn get_event(&self) -> Result<u64, VerbsError> {
+        // Nobody polls while this thread sleeps.
+        self.inner.engine.leave_inline();
+        let cq = self.inner.events.pop(|cq| cq.acks().delivered())?;
+        Ok(cq.cookie())
+    }
+
+    /// Ends the channel.
+    ///
+    /// # Errors
+    /// [`VerbsError::Busy`] while CQs are attached (CQ-09).
+    #[doc(alias = "ibv_destroy_comp_channel")]
+    pub fn destroy(&self) -> Result<(), VerbsError> {
+        if self.inner.cqs.load(Ordering::Acquire) > 0 {
+            return Err(VerbsError::Busy("completion channel"));
+        }
+        Ok(())
+    }
+}

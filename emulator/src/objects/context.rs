@@ -1,0 +1,205 @@
+//! An opened device, and its asynchronous events.
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use super::comp_channel::CompChannel;
+use super::cq::Cq;
+use super::event_queue::{AckCounter, EventQueue};
+use super::pd::Pd;
+use crate::engine::EngineInner;
+use crate::error::VerbsError;
+use crate::hca::{DeviceAttr, DeviceInfo, GidEntry, Hca, PortAttr, limits};
+
+/// What happened (`ibv_event_type`, AEV-*).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+#[non_exhaustive]
+#[doc(alias = "ibv_event_type")]
+pub enum AsyncEventKind {
+    /// A CQ overflowed.
+    CqErr = 0,
+    /// A QP could not report a completion.
+    QpFatal = 1,
+    /// Invalid request at the responder.
+    QpReqErr = 2,
+    /// Access violation at the responder.
+    QpAccessErr = 3,
+    /// First packet in RTR.
+    CommEst = 4,
+    /// The send queue has drained.
+    SqDrained = 5,
+}
+
+impl AsyncEventKind {
+    /// The `ibv_event_type` value.
+    #[must_use]
+    pub const fn code(self) -> u32 {
+        self as u32
+    }
+}
+
+/// Which object an event is about; objects are named by their cookies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum EventElement {
+    /// A CQ.
+    Cq(u64),
+    /// A QP.
+    Qp(u64),
+    /// A port, 1-based.
+    Port(u8),
+}
+
+/// An asynchronous event (`ibv_async_event`). It has to be acknowledged.
+#[derive(Clone, Debug)]
+#[doc(alias = "ibv_async_event")]
+pub struct AsyncEvent {
+    /// What happened.
+    pub kind: AsyncEventKind,
+    /// To what.
+    pub element: EventElement,
+    acks: Option<Arc<AckCounter>>,
+}
+
+/// An opened device (`ibv_context`).
+#[derive(Clone, Debug)]
+#[doc(alias = "ibv_context")]
+pub struct Context {
+    pub(super) inner: Arc<ContextInner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct ContextInner {
+    pub(super) engine: Arc<EngineInner>,
+    pub(super) hca: Arc<Hca>,
+    events: EventQueue<AsyncEvent>,
+}
+
+impl Context {
+    pub(crate) fn new(engine: Arc<EngineInner>, hca: Arc<Hca>) -> Result<Self, VerbsError> {
+        let events = EventQueue::new()?;
+        Ok(Self { inner: Arc::new(ContextInner { engine, hca, events }) })
+    }
+
+    /// Name and place of the device.
+    #[must_use]
+    pub fn device(&self) -> DeviceInfo {
+        self.inner.hca.info()
+    }
+
+    /// Identity and limits.
+    #[must_use]
+    #[doc(alias = "ibv_query_device")]
+    pub fn device_attr(&self) -> DeviceAttr {
+        self.inner.hca.device_attr()
+    }
+
+    /// State of port `port` (1-based).
+    ///
+    /// # Errors
+    /// [`VerbsError::InvalidArgument`] if there is no such port.
+    #[doc(alias = "ibv_query_port")]
+    pub fn port_attr(&self, port: u8) -> Result<PortAttr, VerbsError> {
+        if port == 0 || port > limits::PORTS {
+            return Err(VerbsError::InvalidArgument("port_num"));
+        }
+        Ok(self.inner.hca.port_attr())
+    }
+
+    /// The GID table.
+    #[must_use]
+    #[doc(alias = "ibv_query_gid_table")]
+    pub fn gid_entries(&self) -> &[GidEntry] {
+        self.inner.hca.gids()
+    }
+
+    /// An entry of the P_Key table, host byte order.
+    ///
+    /// # Errors
+    /// [`VerbsError::InvalidArgument`] beyond the table.
+    #[doc(alias = "ibv_query_pkey")]
+    pub fn pkey(&self, index: u16) -> Result<u16, VerbsError> {
+        Hca::pkey(index)
+            .map(rocade_wire::Pkey::get)
+            .ok_or(VerbsError::InvalidArgument("pkey_index"))
+    }
+
+    /// A new protection domain.
+    ///
+    /// # Errors
+    /// None so far; the limit of the device is not reachable.
+    #[doc(alias = "ibv_alloc_pd")]
+    pub fn alloc_pd(&self) -> Result<Pd, VerbsError> {
+        Ok(Pd::new(Arc::clone(&self.inner)))
+    }
+
+    /// A new completion channel.
+    ///
+    /// # Errors
+    /// [`VerbsError::Io`] without file descriptors.
+    #[doc(alias = "ibv_create_comp_channel")]
+    pub fn create_comp_channel(&self) -> Result<CompChannel, VerbsError> {
+        CompChannel::new(Arc::clone(&self.inner.engine))
+    }
+
+    /// A new completion queue of `cqe` entries. `cookie` comes back in events.
+    ///
+    /// # Errors
+    /// [`VerbsError::InvalidArgument`] if `cqe` is 0 or above the limit, or there is no such
+    /// completion vector (CQ-01).
+    #[doc(alias = "ibv_create_cq")]
+    pub fn create_cq(
+        &self,
+        cqe: u32,
+        channel: Option<&CompChannel>,
+        vector: u32,
+        cookie: u64,
+    ) -> Result<Cq, VerbsError> {
+        Cq::new(Arc::clone(&self.inner), cqe, channel, vector, cookie)
+    }
+
+    /// The descriptor that is readable while an asynchronous event waits.
+    #[must_use]
+    pub fn async_fd(&self) -> RawFd {
+        self.inner.events.raw_fd()
+    }
+
+    /// Waits for an asynchronous event.
+    ///
+    /// # Errors
+    /// [`VerbsError::WouldBlock`] if the descriptor is non-blocking and no event waits.
+    #[doc(alias = "ibv_get_async_event")]
+    pub fn next_async_event(&self) -> Result<AsyncEvent, VerbsError> {
+        self.inner.engine.leave_inline();
+        self.inner.events.pop(|event| {
+            if let Some(acks) = &event.acks {
+                acks.delivered();
+            }
+        })
+    }
+
+    /// Acknowledges an event: destroying its object waits for that (AEV-12).
+    #[doc(alias = "ibv_ack_async_event")]
+    pub fn ack_async_event(&self, event: &AsyncEvent) {
+        if let Some(acks) = &event.acks {
+            acks.ack(1);
+        }
+    }
+}
+
+impl ContextInner {
+    pub(super) fn raise(
+        &self,
+        kind: AsyncEventKind,
+        element: EventElement,
+        acks: Option<Arc<AckCounter>>,
+    ) {
+        self.events.push(AsyncEvent { kind, element, acks });
+    }
+
+    /// Drops the events of an object that nobody has read yet.
+    pub(super) fn forget_events(&self, element: EventElement) {
+        self.events.retain(|event| event.element != element);
+    }
+}

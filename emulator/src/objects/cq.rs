@@ -1,0 +1,232 @@
+//! Completion queues.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use rocade_transport::Completion;
+use rocade_wire::Qpn;
+
+use super::comp_channel::{ChannelInner, CompChannel};
+use super::context::{AsyncEventKind, ContextInner, EventElement};
+use super::cq_ring::{Added, CqRing};
+use super::event_queue::AckCounter;
+use crate::error::VerbsError;
+use crate::hca::limits;
+
+/// A completion queue (`ibv_cq`).
+#[derive(Clone, Debug)]
+#[doc(alias = "ibv_cq")]
+pub struct Cq {
+    pub(super) inner: Arc<CqInner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct CqInner {
+    context: Arc<ContextInner>,
+    ring: Mutex<CqRing>,
+    channel: Option<Arc<ChannelInner>>,
+    cookie: u64,
+    qps: AtomicU32,
+    acks: AckCounter,
+    async_acks: Arc<AckCounter>,
+    this: Weak<Self>,
+}
+
+impl Cq {
+    pub(super) fn new(
+        context: Arc<ContextInner>,
+        cqe: u32,
+        channel: Option<&CompChannel>,
+        vector: u32,
+        cookie: u64,
+    ) -> Result<Self, VerbsError> {
+        //= CQ-01
+        if cqe == 0 || cqe > limits::MAX_CQE {
+            return Err(VerbsError::InvalidArgument("cqe"));
+        }
+        if vector >= limits::COMP_VECTORS {
+            return Err(VerbsError::InvalidArgument("comp_vector"));
+        }
+        let channel = channel.map(|channel| Arc::clone(&channel.inner));
+        if let Some(channel) = &channel {
+            channel.cqs.fetch_add(1, Ordering::AcqRel);
+        }
+        Ok(Self {
+            inner: Arc::new_cyclic(|this| CqInner {
+                context,
+                ring: Mutex::new(CqRing::new(cqe as usize)),
+                channel,
+                cookie,
+                qps: AtomicU32::new(0),
+                acks: AckCounter::default(),
+                async_acks: Arc::default(),
+                this: this.clone(),
+            }),
+        })
+    }
+
+    /// Takes completions in order and returns how many; drives the link if there are none.
+    #[doc(alias = "ibv_poll_cq")]
+    pub fn poll(&self, out: &mut [Completion]) -> usize {
+        self.poll_with(out.len(), |index, completion| out[index] = completion)
+    }
+
+    /// Like [`Cq::poll`] for at most `max` completions, each handed to `each` with its position.
+    pub fn poll_with(&self, max: usize, mut each: impl FnMut(usize, Completion)) -> usize {
+        if max == 0 {
+            return 0;
+        }
+        let taken = self.take(max, &mut each);
+        if taken > 0 {
+            return taken;
+        }
+        self.inner.context.engine.progress_inline();
+        self.take(max, &mut each)
+    }
+
+    fn take(&self, max: usize, each: &mut impl FnMut(usize, Completion)) -> usize {
+        let mut ring = self.inner.ring.lock();
+        for index in 0..max {
+            match ring.take() {
+                Some(completion) => each(index, completion),
+                None => return index,
+            }
+        }
+        max
+    }
+
+    /// Takes one completion.
+    pub fn poll_one(&self) -> Option<Completion> {
+        let mut one = None;
+        self.poll_with(1, |_, completion| one = Some(completion));
+        one
+    }
+
+    /// Asks for an event when the next completion, or the next solicited one, is added
+    /// (CQ-05…07).
+    ///
+    /// # Errors
+    /// [`VerbsError::InvalidArgument`] if the CQ has no completion channel.
+    #[doc(alias = "ibv_req_notify_cq")]
+    pub fn req_notify(&self, solicited_only: bool) -> Result<(), VerbsError> {
+        if self.inner.channel.is_none() {
+            return Err(VerbsError::InvalidArgument("the CQ has no completion channel"));
+        }
+        self.inner.ring.lock().arm(solicited_only);
+        self.inner.context.engine.leave_inline();
+        Ok(())
+    }
+
+    /// Changes the number of entries.
+    ///
+    /// # Errors
+    /// [`VerbsError::InvalidArgument`] if the entries there would not fit, or `cqe` is 0 or above
+    /// the device's limit (CQ-04).
+    #[doc(alias = "ibv_resize_cq")]
+    pub fn resize(&self, cqe: u32) -> Result<(), VerbsError> {
+        if cqe == 0 || cqe > limits::MAX_CQE || !self.inner.ring.lock().resize(cqe as usize) {
+            return Err(VerbsError::InvalidArgument("cqe"));
+        }
+        Ok(())
+    }
+
+    /// Number of entries.
+    #[must_use]
+    pub fn capacity(&self) -> u32 {
+        u32::try_from(self.inner.ring.lock().capacity()).unwrap_or(u32::MAX)
+    }
+
+    /// The value given at creation.
+    #[must_use]
+    pub fn cookie(&self) -> u64 {
+        self.inner.cookie
+    }
+
+    /// Acknowledges completion events of this CQ.
+    #[doc(alias = "ibv_ack_cq_events")]
+    pub fn ack_events(&self, count: u32) {
+        self.inner.acks.ack(u64::from(count));
+    }
+
+    /// Acknowledges asynchronous events of this CQ.
+    pub fn ack_async_events(&self, count: u32) {
+        self.inner.async_acks.ack(u64::from(count));
+    }
+
+    /// Ends the CQ: waits until all its events are acknowledged, drops those not yet read
+    /// (CQ-08).
+    ///
+    /// # Errors
+    /// [`VerbsError::Busy`] while QPs use it (DST-02).
+    #[doc(alias = "ibv_destroy_cq")]
+    pub fn destroy(&self) -> Result<(), VerbsError> {
+        let inner = &self.inner;
+        if inner.qps.load(Ordering::Acquire) > 0 {
+            return Err(VerbsError::Busy("completion queue"));
+        }
+        if let Some(channel) = &inner.channel {
+            channel.events.retain(|cq| !Arc::ptr_eq(cq, inner));
+        }
+        inner.context.forget_events(EventElement::Cq(inner.cookie));
+        inner.acks.wait();
+        inner.async_acks.wait();
+        Ok(())
+    }
+}
+
+impl CqInner {
+    pub(super) const fn cookie(&self) -> u64 {
+        self.cookie
+    }
+
+    pub(super) const fn acks(&self) -> &AckCounter {
+        &self.acks
+    }
+
+    pub(super) fn attach_qp(&self) {
+        self.qps.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(super) fn detach_qp(&self) {
+        self.qps.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Adds a completion; false where it is lost because the CQ is full (CQ-02).
+    pub(crate) fn add(&self, completion: Completion) -> bool {
+        let added = self.ring.lock().add(completion);
+        match added {
+            Added::Quiet => true,
+            Added::Event => {
+                if let (Some(channel), Some(this)) = (&self.channel, self.this.upgrade()) {
+                    channel.events.push(this);
+                }
+                true
+            }
+            Added::Overflow => {
+                self.context.raise(
+                    AsyncEventKind::CqErr,
+                    EventElement::Cq(self.cookie),
+                    Some(Arc::clone(&self.async_acks)),
+                );
+                false
+            }
+        }
+    }
+
+    /// Drops the completions of a QP that is reset or destroyed (RC-STA-04, CQ-13).
+    pub(super) fn purge(&self, qp_num: Qpn) {
+        let mut ring = self.ring.lock();
+        if !ring.is_empty() {
+            ring.retain(|completion| completion.qp_num != qp_num);
+        }
+    }
+}
+
+impl Drop for CqInner {
+    fn drop(&mut self) {
+        if let Some(channel) = &self.channel {
+            channel.cqs.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! The verbs objects. Each is a clonable handle; `destroy` ends the object with the errno that
+//! the verb documents, dropping the last handle ends it silently.
+
+mod comp_channel;
+mod context;
+mod cq;
+mod cq_ring;
+mod event_queue;
+mod mr;
+mod pd;
+mod poster;
+mod qp;
+
+pub use comp_channel::CompChannel;
+pub use context::{AsyncEvent, AsyncEventKind, Context, EventElement};
+pub use cq::Cq;
+pub use mr::Mr;
+pub use pd::Pd;
+pub use poster::{RecvPoster, SendPoster};
+pub use qp::{Qp, QpInitAttr};
+
+pub(crate) use qp::{QpCore, QpInner};

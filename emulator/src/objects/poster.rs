@@ -1,0 +1,110 @@
+//! Posting work requests under one lock.
+
+use std::fmt;
+
+use parking_lot::MutexGuard;
+use rocade_transport::{SendWr, Sge, Time};
+
+use super::qp::{QpCore, QpInner};
+use crate::error::VerbsError;
+use crate::memory::MemGuard;
+
+/// The locked send queue of a QP. What was posted is transmitted when the poster is dropped.
+pub struct SendPoster<'a> {
+    inner: &'a QpInner,
+    mem: MemGuard<'a>,
+    core: MutexGuard<'a, QpCore>,
+    now: Time,
+    posted: usize,
+}
+
+impl<'a> SendPoster<'a> {
+    pub(super) fn new(inner: &'a QpInner) -> Self {
+        let engine = inner.engine();
+        let mem = engine.regions().read();
+        let core = inner.lock();
+        Self { inner, mem, core, now: engine.now(), posted: 0 }
+    }
+
+    /// Queues a work request.
+    ///
+    /// # Errors
+    /// [`VerbsError::Post`]; what was queued before stays queued (RC-WQE-13).
+    pub fn push(&mut self, wr: &SendWr<'_>) -> Result<(), VerbsError> {
+        self.core.qp.post_send(self.now, wr, None)?;
+        self.posted += 1;
+        Ok(())
+    }
+
+    /// Queues a work request whose data is `data`, copied now; its `sges` are ignored
+    /// (RC-WQE-06).
+    ///
+    /// # Errors
+    /// As [`SendPoster::push`].
+    pub fn push_inline(&mut self, wr: &SendWr<'_>, data: &[u8]) -> Result<(), VerbsError> {
+        self.core.qp.post_send(self.now, wr, Some(data))?;
+        self.posted += 1;
+        Ok(())
+    }
+
+    /// Takes back everything this poster has queued (WRX-06).
+    pub fn rollback(&mut self) {
+        self.core.qp.unpost_send(self.posted);
+        self.posted = 0;
+    }
+}
+
+impl Drop for SendPoster<'_> {
+    fn drop(&mut self) {
+        if self.posted > 0 {
+            self.inner.engine().drain(self.inner, &mut self.core, &self.mem);
+        }
+    }
+}
+
+impl fmt::Debug for SendPoster<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendPoster").field("posted", &self.posted).finish_non_exhaustive()
+    }
+}
+
+/// The locked receive queue of a QP.
+pub struct RecvPoster<'a> {
+    inner: &'a QpInner,
+    mem: MemGuard<'a>,
+    core: MutexGuard<'a, QpCore>,
+    now: Time,
+}
+
+impl<'a> RecvPoster<'a> {
+    pub(super) fn new(inner: &'a QpInner) -> Self {
+        let engine = inner.engine();
+        let mem = engine.regions().read();
+        let core = inner.lock();
+        Self { inner, mem, core, now: engine.now() }
+    }
+
+    /// Queues a receive.
+    ///
+    /// # Errors
+    /// [`VerbsError::Post`]; what was queued before stays queued.
+    pub fn push(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), VerbsError> {
+        self.core.qp.post_recv(self.now, wr_id, sges)?;
+        Ok(())
+    }
+}
+
+impl Drop for RecvPoster<'_> {
+    fn drop(&mut self) {
+        // In ERR the receives were flushed at once (RC-STA-02).
+        if self.core.qp.state() == rocade_transport::QpState::Err {
+            self.inner.engine().drain(self.inner, &mut self.core, &self.mem);
+        }
+    }
+}
+
+impl fmt::Debug for RecvPoster<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecvPoster").finish_non_exhaustive()
+    }
+}

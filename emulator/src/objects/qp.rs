@@ -1,0 +1,302 @@
+//! Queue pairs.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
+use rocade_transport::{
+    Completion, Counters, ModifyContext, QpAttr, QpAttrMask, QpCap, QpConfig, QpEvent, QpState,
+    QpType,
+};
+use rocade_wire::{Pkey, Qpn};
+
+use super::context::{AsyncEventKind, EventElement};
+use super::cq::{Cq, CqInner};
+use super::event_queue::AckCounter;
+use super::pd::{Pd, PdInner};
+use super::poster::{RecvPoster, SendPoster};
+use crate::engine::{EngineInner, TxState};
+use crate::error::VerbsError;
+use crate::hca::{Hca, limits};
+use crate::memory::PdId;
+
+/// What a QP is created with (`ibv_qp_init_attr`).
+#[derive(Clone, Debug)]
+#[doc(alias = "ibv_qp_init_attr")]
+pub struct QpInitAttr {
+    /// Where sends complete.
+    pub send_cq: Cq,
+    /// Where receives complete.
+    pub recv_cq: Cq,
+    /// Queue sizes asked for; granted as asked.
+    pub cap: QpCap,
+    /// Transport service.
+    pub qp_type: QpType,
+    /// Every send generates a completion.
+    pub sq_sig_all: bool,
+    /// Comes back in events.
+    pub cookie: u64,
+}
+
+/// A queue pair (`ibv_qp`).
+#[derive(Clone, Debug)]
+#[doc(alias = "ibv_qp")]
+pub struct Qp {
+    owner: Arc<QpOwner>,
+}
+
+/// What all handles of a QP share: with the last one the QP ends. (The engine's table holds the
+/// QP itself.)
+#[derive(Debug)]
+struct QpOwner {
+    inner: Arc<QpInner>,
+}
+
+impl Drop for QpOwner {
+    fn drop(&mut self) {
+        self.inner.end();
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct QpInner {
+    pub(super) pd: Arc<PdInner>,
+    qp_num: Qpn,
+    send_cq: Arc<CqInner>,
+    recv_cq: Arc<CqInner>,
+    cookie: u64,
+    core: Mutex<QpCore>,
+    alive: AtomicBool,
+    async_acks: Arc<AckCounter>,
+}
+
+/// What the lock of a QP protects.
+#[derive(Debug)]
+pub(crate) struct QpCore {
+    pub(crate) qp: rocade_transport::Qp,
+    pub(crate) tx: TxState,
+}
+
+impl Qp {
+    pub(super) fn new(pd: Arc<PdInner>, init: QpInitAttr) -> Result<Self, VerbsError> {
+        check_cap(&init.cap)?;
+        let engine = &pd.context.engine;
+        let qp_num = engine.allocate_qp_num()?;
+        let config = QpConfig {
+            qp_num,
+            qp_type: init.qp_type,
+            cap: init.cap,
+            sq_sig_all: init.sq_sig_all,
+            limits: Hca::qp_limits(),
+        };
+        let Some(qp) = rocade_transport::Qp::new(config) else {
+            engine.release_qp_num(qp_num);
+            return Err(VerbsError::NotSupported("QP type"));
+        };
+        let (send_cq, recv_cq) = (init.send_cq.inner, init.recv_cq.inner);
+        send_cq.attach_qp();
+        recv_cq.attach_qp();
+        pd.children.fetch_add(1, Ordering::AcqRel);
+        let inner = Arc::new(QpInner {
+            pd,
+            qp_num,
+            send_cq,
+            recv_cq,
+            cookie: init.cookie,
+            core: Mutex::new(QpCore { qp, tx: TxState::default() }),
+            alive: AtomicBool::new(true),
+            async_acks: Arc::default(),
+        });
+        inner.engine().add_qp(Arc::clone(&inner));
+        Ok(Self { owner: Arc::new(QpOwner { inner }) })
+    }
+
+    fn inner(&self) -> &QpInner {
+        &self.owner.inner
+    }
+
+    /// Its number: 8 bits slot, 16 bits QP.
+    #[must_use]
+    pub fn qp_num(&self) -> Qpn {
+        self.inner().qp_num
+    }
+
+    /// Its domain.
+    #[must_use]
+    pub fn pd(&self) -> Pd {
+        Pd { inner: Arc::clone(&self.inner().pd) }
+    }
+
+    /// Its state.
+    #[must_use]
+    pub fn state(&self) -> QpState {
+        self.inner().lock().qp.state()
+    }
+
+    /// Statistics.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.inner().lock().qp.counters().clone()
+    }
+
+    /// Changes attributes and state; all or nothing.
+    ///
+    /// # Errors
+    /// [`VerbsError::Modify`] (EINVAL) if the transition, the mask or a value is wrong;
+    /// [`VerbsError::Link`], [`VerbsError::Broker`] if the local address cannot be used.
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<(), VerbsError> {
+        let inner = self.inner();
+        let engine = inner.engine();
+        let hca = &inner.pd.context.hca;
+        let sgid = hca.gid(u32::from(attr.ah_attr.sgid_index));
+        let context = ModifyContext {
+            sgid,
+            pkey: Hca::pkey(attr.pkey_index).unwrap_or(Pkey::DEFAULT),
+            active_mtu: hca.active_mtu(),
+        };
+        // The address must be ours before the QP changes: opening it can fail.
+        let link = match sgid {
+            Some(sgid) if mask.contains(QpAttrMask::AV) => {
+                Some(engine.link_for(hca.local_addr(sgid.to_ip()))?)
+            }
+            _ => None,
+        };
+        let mem = engine.regions().read();
+        let mut core = inner.lock();
+        core.qp.modify(engine.now(), attr, mask, &context)?;
+        if let Some(link) = link {
+            let path = link.path_of(core.qp.dest_qp(), core.qp.remote(), &attr.ah_attr)?;
+            core.tx.set_path(link, path);
+        }
+        if core.qp.state() == QpState::Reset {
+            core.tx.reset();
+            inner.purge_completions();
+        }
+        engine.drain(inner, &mut core, &mem);
+        Ok(())
+    }
+
+    /// Attributes as they are now.
+    #[must_use]
+    #[doc(alias = "ibv_query_qp")]
+    pub fn query(&self) -> (QpAttr, QpCap) {
+        let core = self.inner().lock();
+        (core.qp.query(), core.qp.config().cap)
+    }
+
+    /// Every send generates a completion.
+    #[must_use]
+    pub fn sq_sig_all(&self) -> bool {
+        self.inner().lock().qp.config().sq_sig_all
+    }
+
+    /// Locks the send queue for posting; transmission starts when the poster is dropped. The
+    /// caller must not call anything else of this engine meanwhile.
+    #[must_use]
+    pub fn send_queue(&self) -> SendPoster<'_> {
+        SendPoster::new(self.inner())
+    }
+
+    /// Locks the receive queue for posting, likewise.
+    #[must_use]
+    pub fn recv_queue(&self) -> RecvPoster<'_> {
+        RecvPoster::new(self.inner())
+    }
+
+    /// Acknowledges asynchronous events of this QP.
+    pub fn ack_async_events(&self, count: u32) {
+        self.inner().async_acks.ack(u64::from(count));
+    }
+
+    /// Ends the QP: its completions are removed from the CQs (CQ-13); waits until its
+    /// asynchronous events are acknowledged (AEV-12).
+    ///
+    /// # Errors
+    /// [`VerbsError::InvalidArgument`] if it was destroyed before.
+    #[doc(alias = "ibv_destroy_qp")]
+    pub fn destroy(&self) -> Result<(), VerbsError> {
+        if !self.inner().end() {
+            return Err(VerbsError::InvalidArgument("destroyed already"));
+        }
+        self.inner().async_acks.wait();
+        Ok(())
+    }
+}
+
+//= QPC-01
+fn check_cap(cap: &QpCap) -> Result<(), VerbsError> {
+    let checks = [
+        (cap.max_send_wr, limits::MAX_QP_WR, "cap.max_send_wr"),
+        (cap.max_recv_wr, limits::MAX_QP_WR, "cap.max_recv_wr"),
+        (cap.max_send_sge, limits::MAX_SGE, "cap.max_send_sge"),
+        (cap.max_recv_sge, limits::MAX_SGE, "cap.max_recv_sge"),
+        (cap.max_inline_data, limits::MAX_INLINE_DATA, "cap.max_inline_data"),
+    ];
+    match checks.into_iter().find(|(asked, limit, _)| asked > limit) {
+        Some((_, _, field)) => Err(VerbsError::InvalidArgument(field)),
+        None => Ok(()),
+    }
+}
+
+impl QpInner {
+    pub(crate) fn engine(&self) -> &Arc<EngineInner> {
+        &self.pd.context.engine
+    }
+
+    pub(crate) const fn qp_num(&self) -> Qpn {
+        self.qp_num
+    }
+
+    pub(crate) fn pd_id(&self) -> PdId {
+        self.pd.id
+    }
+
+    /// Locks the QP. The region table's guard has to be taken before.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, QpCore> {
+        self.core.lock()
+    }
+
+    /// Hands a completion to its CQ; false where it is lost.
+    pub(crate) fn complete(&self, completion: Completion) -> bool {
+        if completion.is_send { self.send_cq.add(completion) } else { self.recv_cq.add(completion) }
+    }
+
+    pub(crate) fn raise(&self, event: QpEvent) {
+        let kind = match event {
+            QpEvent::CommEst => AsyncEventKind::CommEst,
+            QpEvent::SqDrained => AsyncEventKind::SqDrained,
+            QpEvent::ReqErr => AsyncEventKind::QpReqErr,
+            QpEvent::AccessErr => AsyncEventKind::QpAccessErr,
+            _ => AsyncEventKind::QpFatal,
+        };
+        let acks = Some(Arc::clone(&self.async_acks));
+        self.pd.context.raise(kind, EventElement::Qp(self.cookie), acks);
+    }
+
+    fn purge_completions(&self) {
+        self.send_cq.purge(self.qp_num);
+        self.recv_cq.purge(self.qp_num);
+    }
+
+    fn end(&self) -> bool {
+        if !self.alive.swap(false, Ordering::AcqRel) {
+            return false;
+        }
+        let engine = self.engine();
+        engine.remove_qp(self.qp_num);
+        {
+            // Whoever still holds a reference finds a QP that takes and sends nothing.
+            let mut core = self.lock();
+            core.tx.reset();
+            core.qp.abandon();
+        }
+        engine.release_qp_num(self.qp_num);
+        self.purge_completions();
+        self.pd.context.forget_events(EventElement::Qp(self.cookie));
+        self.send_cq.detach_qp();
+        self.recv_cq.detach_qp();
+        self.pd.children.fetch_sub(1, Ordering::AcqRel);
+        true
+    }
+}

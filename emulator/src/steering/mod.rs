@@ -1,0 +1,103 @@
+//! Which process gets a packet: the top 8 bits of BTH.DestQP are a *slot*.
+//!
+//! Several processes share one IP address and UDP port 4791. Each holds one socket of a
+//! `SO_REUSEPORT` group, and a classic BPF program on the group ([`steering_program`]) picks the
+//! socket by the slot bits of the destination QP number. A QP number is therefore made of
+//! 8 bits of slot and 16 bits that are unique inside the process ([`QpnAllocator`]).
+
+use core::fmt;
+
+use rocade_wire::Qpn;
+
+mod cbpf;
+mod qpn_alloc;
+
+pub use cbpf::{DEST_QP_SLOT_OFFSET, Insn, Program, steering_program};
+pub use qpn_alloc::QpnAllocator;
+
+/// Number of bits of a QP number below the slot.
+const SLOT_SHIFT: u32 = 16;
+
+/// The part of the QP number space that belongs to one process: DestQP bits 23:16, and the index
+/// of the process's socket in each `SO_REUSEPORT` group.
+///
+/// Slot 0 is the broker's ([`Slot::BROKER`]): QP0 and QP1 live there. Slots 1 to 255 are leased
+/// to processes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Slot(u8);
+
+impl Slot {
+    /// Slot 0, the broker's own. QP0 and QP1 (GSI) are addressed here.
+    pub const BROKER: Self = Self(0);
+
+    /// The slot a process uses that has the address to itself (no broker).
+    pub const EMBEDDED: Self = Self(1);
+
+    /// Makes a slot from its number, 0 (the broker) to 255.
+    #[must_use]
+    pub const fn new(number: u8) -> Self {
+        Self(number)
+    }
+
+    /// The slot's number.
+    #[must_use]
+    pub const fn get(self) -> u8 {
+        self.0
+    }
+
+    /// Index of this slot's socket in the `SO_REUSEPORT` group.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+
+    /// The slot that owns a QP number: its bits 23:16.
+    #[must_use]
+    pub const fn of(qpn: Qpn) -> Self {
+        let [_, slot, _, _] = qpn.get().to_be_bytes();
+        Self(slot)
+    }
+
+    /// The QP number with these low 16 bits in this slot.
+    #[must_use]
+    pub const fn qpn(self, low: u16) -> Qpn {
+        Qpn::new(((self.0 as u32) << SLOT_SHIFT) | low as u32)
+    }
+
+    /// Every slot a process can lease, lowest first.
+    pub fn leasable() -> impl Iterator<Item = Self> {
+        (1..=u8::MAX).map(Self)
+    }
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Slot({})", self.0)
+    }
+}
+
+impl fmt::Display for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+/// The slot that owns a QP number. Same as [`Slot::of`].
+#[must_use]
+pub const fn slot_of(qpn: Qpn) -> Slot {
+    Slot::of(qpn)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slot_is_the_top_byte_of_the_qp_number() {
+        assert_eq!(slot_of(Qpn::new(0x12_3456)), Slot::new(0x12));
+        assert_eq!(slot_of(Qpn::new(1)), Slot::BROKER);
+        assert_eq!(Slot::new(0xAB).qpn(0xCDEF), Qpn::new(0xAB_CDEF));
+        assert_eq!(Slot::leasable().count(), 255);
+        assert_eq!(Slot::leasable().next(), Some(Slot::new(1)));
+    }
+}

@@ -1,0 +1,315 @@
+//! A child process with kept output and bounded waits.
+
+use std::{
+    fs::{self, File},
+    io,
+    os::unix::process::{CommandExt, ExitStatusExt},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How often a condition is looked at that nothing announces.
+const POLL: Duration = Duration::from_millis(5);
+
+/// A running program, leader of a process group of its own. Dropping it kills the group.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    child: Child,
+    log: PathBuf,
+    started: Instant,
+}
+
+/// What a program left behind.
+#[derive(Clone, Debug)]
+pub struct Finished {
+    /// Its name in messages.
+    pub name: String,
+    /// Its exit status.
+    pub status: ExitStatus,
+    /// Its standard output and error, merged.
+    pub output: String,
+}
+
+impl Process {
+    /// Starts `command`; both its outputs go to the file `log`.
+    ///
+    /// # Panics
+    /// Where it cannot be started: that is a fault of the test or the machine, and the message says which.
+    pub fn start(name: &str, mut command: Command, log: &Path) -> Self {
+        let open = || File::options().create(true).append(true).open(log);
+        let (stdout, stderr) = match (open(), open()) {
+            (Ok(stdout), Ok(stderr)) => (stdout, stderr),
+            (Err(error), _) | (_, Err(error)) => panic!("{name}: {}: {error}", log.display()),
+        };
+        command
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(stdout)
+            .stderr(stderr);
+        let child = command
+            .spawn()
+            .unwrap_or_else(|error| panic!("{name}: cannot run {command:?}: {error}"));
+        Self {
+            name: name.to_owned(),
+            child,
+            log: log.to_owned(),
+            started: Instant::now(),
+        }
+    }
+
+    /// Process id of the group's leader: the program itself, since every wrapper ends in `exec`.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it wrote so far. (Programs buffer what they write to a file.)
+    #[must_use]
+    pub fn output(&self) -> String {
+        fs::read(&self.log).map_or_else(
+            |error| error.to_string(),
+            |bytes| String::from_utf8_lossy(&bytes).into_owned(),
+        )
+    }
+
+    /// Waits until `condition` gives a value.
+    ///
+    /// # Panics
+    /// When `limit` is over, or the program ends, and there is none; with `what` was waited for, and the output.
+    pub fn wait_until<T>(
+        &mut self,
+        what: &str,
+        limit: Duration,
+        mut condition: impl FnMut(&Self) -> Option<T>,
+    ) -> T {
+        let began = Instant::now();
+        loop {
+            let ended = self.try_wait();
+            if let Some(value) = condition(self) {
+                return value;
+            }
+            if let Some(status) = ended {
+                panic!(
+                    "{}: ended with {status} before {what}\n{}",
+                    self.name,
+                    self.output()
+                );
+            }
+            if began.elapsed() > limit {
+                panic!(
+                    "{}: no {what} within {limit:?}\n{}",
+                    self.name,
+                    self.output()
+                );
+            }
+            thread::sleep(POLL);
+        }
+    }
+
+    /// Waits until the program listens on a TCP port in its own network namespace.
+    ///
+    /// # Panics
+    /// As [`Process::wait_until`].
+    pub fn wait_listening(&mut self, port: u16, limit: Duration) {
+        self.wait_until("listening TCP socket", limit, |process| {
+            ["tcp", "tcp6"]
+                .iter()
+                .any(|table| {
+                    let path = format!("/proc/{}/net/{table}", process.id());
+                    listens(&fs::read_to_string(path).unwrap_or_default(), port)
+                })
+                .then_some(())
+        });
+    }
+
+    /// Waits for the end of the program.
+    ///
+    /// # Panics
+    /// When `limit` (from now) is over; the program is killed and its output shown.
+    pub fn finish(mut self, limit: Duration) -> Finished {
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.try_wait() {
+                return Finished {
+                    name: self.name.clone(),
+                    status,
+                    output: self.output(),
+                };
+            }
+            if began.elapsed() > limit {
+                let threads = self.threads();
+                self.kill();
+                panic!(
+                    "{}: still runs after {limit:?}\n{threads}{}",
+                    self.name,
+                    self.output()
+                );
+            }
+            thread::sleep(POLL);
+        }
+    }
+
+    /// Time since the start.
+    #[must_use]
+    pub fn age(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Kills the whole group with SIGKILL, and waits for its leader.
+    ///
+    /// The group's id is the pid of a child that has not been waited for, so it is nobody else's.
+    pub fn kill(&mut self) {
+        if self.try_wait().is_none() {
+            // The shell's own `kill`: there may be no other.
+            let script = format!("kill -s KILL -- -{}", self.child.id());
+            let _ = Command::new("sh")
+                .args(["-c", &script])
+                .stderr(Stdio::null())
+                .status();
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+
+    /// CPU time that the process (all its threads) has used so far, in clock ticks (100 per second).
+    ///
+    /// # Errors
+    /// As reading `/proc/PID/stat`.
+    pub fn cpu_ticks(&self) -> io::Result<u64> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.id()))?;
+        // Behind the name, which may contain anything: state is field 3, utime 14, stime 15.
+        let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+        let tick = |n: usize| fields.split_whitespace().nth(n - 3)?.parse::<u64>().ok();
+        match (tick(14), tick(15)) {
+            (Some(user), Some(system)) => Ok(user + system),
+            _ => Err(io::Error::other(format!("unexpected contents: {stat}"))),
+        }
+    }
+
+    fn try_wait(&mut self) -> Option<ExitStatus> {
+        self.child
+            .try_wait()
+            .unwrap_or_else(|error| panic!("{}: cannot wait: {error}", self.name))
+    }
+
+    /// One line per thread: its name, state and where in the kernel it waits. For messages.
+    fn threads(&self) -> String {
+        let mut lines = String::new();
+        let Ok(tasks) = fs::read_dir(format!("/proc/{}/task", self.id())) else {
+            return lines;
+        };
+        for task in tasks.flatten() {
+            let read = |file: &str| fs::read_to_string(task.path().join(file)).unwrap_or_default();
+            let stat = read("stat");
+            let state = stat
+                .rsplit_once(") ")
+                .and_then(|(_, rest)| rest.chars().next());
+            let comm = read("comm");
+            lines += &format!(
+                "thread {}: state {}, {}\n",
+                comm.trim(),
+                state.unwrap_or('?'),
+                read("wchan")
+            );
+        }
+        lines
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl Finished {
+    /// Checks that the program ended with status 0; gives its output.
+    ///
+    /// # Panics
+    /// With the output, where it did not.
+    #[track_caller]
+    pub fn expect_success(self) -> String {
+        assert!(
+            self.status.success(),
+            "{}: {}\n{}",
+            self.name,
+            self.status,
+            self.output
+        );
+        self.output
+    }
+
+    /// Checks that the program ended by itself with a status other than 0; gives its output.
+    ///
+    /// # Panics
+    /// With the output, where it succeeded or was ended by a signal.
+    #[track_caller]
+    pub fn expect_failure(self) -> String {
+        let failed =
+            self.status.code().is_some_and(|code| code != 0) && self.status.signal().is_none();
+        assert!(failed, "{}: {}\n{}", self.name, self.status, self.output);
+        self.output
+    }
+}
+
+/// Whether a table in the format of `/proc/net/tcp` has a socket that listens on `port`.
+fn listens(table: &str, port: u16) -> bool {
+    let port = format!("{port:04X}");
+    table.lines().skip(1).any(|line| {
+        let mut fields = line.split_whitespace().skip(1);
+        let local = fields.next().unwrap_or_default();
+        let state = fields.nth(1).unwrap_or_default();
+        state == "0A" && local.rsplit(':').next() == Some(&*port)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn start(script: &str) -> (tempfile::TempDir, Process) {
+        let dir = tempfile::tempdir().unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        let process = Process::start("test", command, &dir.path().join("log"));
+        (dir, process)
+    }
+
+    #[test]
+    fn keeps_output_and_status() {
+        let (_dir, mut process) = start("echo one; echo two >&2; exit 3");
+        process.wait_until("output", Duration::from_secs(10), |p| {
+            p.output().contains("two").then_some(())
+        });
+        let finished = process.finish(Duration::from_secs(10));
+        assert_eq!(finished.output, "one\ntwo\n");
+        finished.expect_failure();
+    }
+
+    #[test]
+    fn kills_the_whole_group() {
+        let (_dir, mut process) = start("sleep 60 & echo $!; wait");
+        let child = process.wait_until("child", Duration::from_secs(10), |p| {
+            p.output().strip_suffix('\n').map(str::to_owned)
+        });
+        process.kill();
+        let stat = fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
+        assert!(
+            stat.is_empty() || stat.contains(") Z ") || stat.contains(") X "),
+            "{stat}"
+        );
+    }
+
+    #[test]
+    fn finds_listening_sockets_only() {
+        let table = "  sl  local_address rem_address   st tx_queue\n\
+                     0: 0100007F:4853 00000000:0000 0A 00000000:00000000\n\
+                     1: 0100007F:4854 0100007F:9999 01 00000000:00000000\n";
+        assert!(listens(table, 0x4853));
+        assert!(!listens(table, 0x4854));
+        assert!(!listens(table, 0x9999));
+    }
+}

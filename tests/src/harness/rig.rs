@@ -1,0 +1,202 @@
+//! One machine with RDMA: devices, a broker, programs.
+
+use std::{
+    env,
+    ffi::OsString,
+    fmt::Write as _,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tempfile::TempDir;
+
+use super::{network::Network, process::Process};
+use crate::skip::{Reason, missing_command};
+
+/// Where a device gets its addresses: the argument of `rocade run --dev NAME=...`.
+#[derive(Clone, Debug)]
+pub struct Device {
+    name: String,
+    place: String,
+}
+
+impl Device {
+    /// The device `rocade0` on a network interface or an address.
+    #[must_use]
+    pub fn on(place: &str) -> Self {
+        Self {
+            name: "rocade0".to_owned(),
+            place: place.to_owned(),
+        }
+    }
+}
+
+/// A network, a runtime directory (so a broker) and the programs that were started on them.
+#[derive(Debug)]
+pub struct Rig {
+    network: Network,
+    dir: TempDir,
+    rocade: PathBuf,
+    started: Mutex<u32>,
+    _serial: MutexGuard<'static, ()>,
+}
+
+impl Rig {
+    /// A rig with loopback only.
+    ///
+    /// # Errors
+    /// The reason to skip: Rocade is not built, or a package with one of the commands in `needs` (command, package)
+    /// is missing.
+    pub fn loopback(needs: &[(&str, &str)]) -> Result<Self, Reason> {
+        Self::check(needs)?;
+        Self::new(Network::isolated())
+    }
+
+    /// A rig in the network namespace of that name.
+    ///
+    /// # Errors
+    /// As [`Rig::loopback`].
+    pub fn in_namespace(name: &str, needs: &[(&str, &str)]) -> Result<Self, Reason> {
+        Self::check(needs)?;
+        Self::new(Network::named(name))
+    }
+
+    fn check(needs: &[(&str, &str)]) -> Result<(), Reason> {
+        missing_command(needs).map_or(Ok(()), Err)
+    }
+
+    fn new(network: Network) -> Result<Self, Reason> {
+        static SERIAL: Mutex<()> = Mutex::new(());
+        let rocade = find_rocade()?;
+        let dir = tempfile::Builder::new().prefix("rocade-").tempdir();
+        let dir =
+            dir.map_err(|error| Reason::Machine(format!("no temporary directory: {error}")))?;
+        let serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(Self {
+            network,
+            dir,
+            rocade,
+            started: Mutex::new(0),
+            _serial: serial,
+        })
+    }
+
+    /// The network of the rig.
+    #[must_use]
+    pub fn network(&self) -> &Network {
+        &self.network
+    }
+
+    /// A directory that lives as long as the rig.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Starts `words` under `rocade run` with the device `rocade0`.
+    ///
+    /// # Panics
+    /// Where it cannot be started.
+    pub fn start(&self, name: &str, device: &Device, words: &[&str]) -> Process {
+        self.start_with(
+            name,
+            &["--dev", &format!("{}={}", device.name, device.place)],
+            words,
+        )
+    }
+
+    /// Starts `words` under `rocade run` with these options.
+    ///
+    /// # Panics
+    /// Where it cannot be started.
+    pub fn start_with(&self, name: &str, options: &[&str], words: &[&str]) -> Process {
+        let mut all: Vec<OsString> = vec![self.rocade.clone().into(), "run".into()];
+        all.extend(options.iter().map(OsString::from));
+        all.push("--".into());
+        all.extend(words.iter().map(OsString::from));
+        self.start_command(name, self.network.command(&all))
+    }
+
+    /// Starts a program of the machine itself inside the rig's network.
+    ///
+    /// # Panics
+    /// Where it cannot be started.
+    pub fn start_plain(&self, name: &str, words: &[&str]) -> Process {
+        let words: Vec<_> = words.iter().map(OsString::from).collect();
+        self.start_command(name, self.network.command(&words))
+    }
+
+    /// Runs the command `rocade` itself with these arguments to its end.
+    ///
+    /// # Panics
+    /// Where it does not end in time.
+    pub fn rocade(&self, arguments: &[&str]) -> super::Finished {
+        let mut words: Vec<OsString> = vec![self.rocade.clone().into()];
+        words.extend(arguments.iter().map(OsString::from));
+        let name = format!("rocade {}", arguments.join(" "));
+        self.start_command(&name, self.network.command(&words))
+            .finish(Duration::from_secs(30))
+    }
+
+    fn start_command(&self, name: &str, mut command: Command) -> Process {
+        let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
+        *started += 1;
+        let mut file = String::new();
+        let _ = write!(file, "{:03}.log", *started);
+        self.environment(&mut command);
+        Process::start(name, command, &self.dir.path().join(file))
+    }
+
+    /// A runtime directory of our own, and nothing of what the user may have set for Rocade.
+    fn environment(&self, command: &mut Command) {
+        for (name, _) in env::vars_os() {
+            let ours = name
+                .to_str()
+                .is_some_and(|name| name.starts_with("ROCADE_"));
+            if ours && name != "ROCADE_LOG" {
+                command.env_remove(name);
+            }
+        }
+        command.env("ROCADE_RUNTIME_DIR", self.dir.path().join("run"));
+        command
+            .env_remove("LD_LIBRARY_PATH")
+            .env_remove("LD_PRELOAD");
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        // The broker outlives its clients for a while: end it now.
+        let words = [self.rocade.clone().into(), "broker".into(), "stop".into()];
+        let mut stop = self.network.command(&words);
+        self.environment(&mut stop);
+        let _ = stop
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+    }
+}
+
+/// The release build of the command, beside the build of this test: the one that users get.
+fn find_rocade() -> Result<PathBuf, Reason> {
+    if let Some(path) = env::var_os("ROCADE_BIN") {
+        return Ok(path.into());
+    }
+    let test = env::current_exe().unwrap_or_default();
+    // target/<profile>/deps/<test>
+    let target = test
+        .ancestors()
+        .nth(3)
+        .unwrap_or_else(|| Path::new("target"));
+    let rocade = target.join("release/rocade");
+    if rocade.is_file() {
+        return Ok(rocade);
+    }
+    Err(Reason::Machine(format!(
+        "{} is not there: cargo build --release --workspace",
+        rocade.display()
+    )))
+}

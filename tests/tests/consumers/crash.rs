@@ -1,0 +1,162 @@
+//! Many processes on one address; one of them dies.
+
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+
+use rocade_tests::{
+    harness::{Perftest, Pingpong, Process, Rig, free_port, has_result, qp_numbers},
+    or_skip,
+};
+
+use crate::{LIMIT, PERFTEST};
+
+/// 4.096 us * 2^14: the local ACK timeout that perftest asks for by default.
+const ACK_TIMEOUT: Duration = Duration::from_nanos(4096 << 14);
+
+/// The retry count that perftest asks for.
+const RETRIES: u32 = 7;
+
+/// perftest's words for a completion with `IBV_WC_RETRY_EXC_ERR`.
+const RETRY_EXCEEDED: &str = "Failed status 12";
+
+/// A timeout may take up to four times what was asked for (rule of the local ACK timeout).
+const LATEST: Duration = ACK_TIMEOUT.saturating_mul(4 * (RETRIES + 1));
+
+/// A pair that never ends by itself; the client prints a row each second.
+struct EndlessPair {
+    server: Process,
+    client: Process,
+}
+
+impl EndlessPair {
+    fn start(rig: &Rig) -> Self {
+        let pair = Perftest::new(
+            "ib_write_bw",
+            &["-s", "65536", "-D", "1", "--run_infinitely"],
+        );
+        let port = free_port();
+        let server = pair.start_server(rig, port);
+        let client = pair.start_client(rig, "127.0.0.1", port);
+        Self { server, client }
+    }
+
+    /// Kills the server in mid-transfer, and gives the client's output and how long it took to give up.
+    fn kill_server(mut self) -> (String, Duration) {
+        self.client.wait_until("first result", LIMIT, |client| {
+            has_result(&client.output()).then_some(())
+        });
+        let killed = Instant::now();
+        self.server.kill();
+        let output = self.client.finish(LIMIT).expect_failure();
+        (output, killed.elapsed())
+    }
+}
+
+#[test]
+fn the_peer_of_a_killed_process_gives_up_in_time() {
+    let rig = or_skip!(Rig::loopback(PERFTEST));
+    let (output, took) = EndlessPair::start(&rig).kill_server();
+    assert!(output.contains(RETRY_EXCEEDED), "{output}");
+    // The clock of the last try began a little before the kill; the end of the program takes a little too.
+    assert!(
+        took > ACK_TIMEOUT * RETRIES - Duration::from_millis(50),
+        "gave up after {took:?}\n{output}"
+    );
+    assert!(
+        took < LATEST + Duration::from_secs(1),
+        "gave up after {took:?}\n{output}"
+    );
+}
+
+/// The slot of the process that owns a QP: the upper 8 bits of its number.
+fn slots(output: &str) -> impl Iterator<Item = u32> {
+    let numbers = [qp_numbers(output, false), qp_numbers(output, true)].concat();
+    numbers.into_iter().map(|number| number >> 16)
+}
+
+#[test]
+fn eight_pairs_on_one_address_survive_the_death_of_a_ninth_process() {
+    let rig = or_skip!(Rig::loopback(PERFTEST));
+    let seconds = ["-D", "6", "-s", "65536"];
+    let mut others: Vec<(Process, Process)> = Vec::new();
+    for program in [
+        "ib_write_bw",
+        "ib_send_bw",
+        "ib_read_bw",
+        "ib_write_bw",
+        "ib_send_bw",
+        "ib_atomic_bw",
+    ] {
+        let arguments = if program == "ib_atomic_bw" {
+            &seconds[..2]
+        } else {
+            &seconds[..]
+        };
+        let pair = Perftest::new(program, arguments);
+        let port = free_port();
+        let server = pair.start_server(&rig, port);
+        others.push((server, pair.start_client(&rig, "127.0.0.1", port)));
+    }
+    let pair = Pingpong::new(&["-c", "-s", "65536", "-n", "2000"]);
+    let port = free_port();
+    let server = pair.start_server(&rig, port);
+    others.push((server, pair.start_client(&rig, "127.0.0.1", port)));
+    let victim = EndlessPair::start(&rig);
+
+    let mut in_use = BTreeSet::new();
+    for (_, client) in &mut others {
+        let output = client.wait_until("address of the peer", LIMIT, |client| {
+            Some(client.output()).filter(|output| output.contains("remote address:"))
+        });
+        in_use.extend(slots(&output));
+    }
+    let (output, took) = victim.kill_server();
+    assert!(output.contains(RETRY_EXCEEDED), "{output}");
+    // Sixteen spinning processes share the machine, so only the lower limit and the order of magnitude hold.
+    assert!(
+        took > ACK_TIMEOUT * RETRIES - Duration::from_millis(200),
+        "gave up after {took:?}\n{output}"
+    );
+    assert!(
+        took < LATEST + Duration::from_secs(10),
+        "gave up after {took:?}\n{output}"
+    );
+    in_use.extend(slots(&output));
+    assert_eq!(in_use.len(), 16, "slots {in_use:?}");
+
+    for (server, client) in others {
+        let output = client.finish(LIMIT).expect_success();
+        assert!(
+            has_result(&output) || output.contains("2000 iters in "),
+            "{output}"
+        );
+        let output = server.finish(LIMIT).expect_success();
+        assert!(!output.contains("invalid data"), "{output}");
+    }
+    let highest = in_use.last().copied();
+    let [server, _] = Pingpong::new(&["-c"]).run(&rig, LIMIT);
+    assert!(
+        slots(&server).max() <= highest,
+        "no slot was used again: {in_use:?}, then\n{server}"
+    );
+}
+
+/// The slot of a process that was killed is free for the next one while its former peer is still there.
+#[test]
+fn the_slot_of_a_killed_process_is_used_again() {
+    let rig = or_skip!(Rig::loopback(PERFTEST));
+    let mut bystander = Pingpong::new(&[]).start_server(&rig, free_port());
+    let output = bystander.wait_until("address", LIMIT, |server| {
+        Some(server.output()).filter(|output| output.contains("local address:"))
+    });
+    let mut seen: BTreeSet<u32> = slots(&output).collect();
+    let (output, _) = EndlessPair::start(&rig).kill_server();
+    seen.extend(slots(&output));
+    assert_eq!(seen.len(), 3, "slots {seen:?}");
+    let [server, _] = Pingpong::new(&["-c"]).run(&rig, LIMIT);
+    let again: BTreeSet<u32> = slots(&server).collect();
+    assert_eq!(again.len(), 2, "{server}");
+    assert!(again.is_subset(&seen), "slots {again:?} after {seen:?}");
+}

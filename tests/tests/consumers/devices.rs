@@ -1,0 +1,97 @@
+//! What programs see: `ibv_devices`, `ibv_devinfo -v`, the library directory.
+
+use std::path::Path;
+
+use rocade_tests::{
+    harness::{Device, Rig, devinfo_gids},
+    or_skip,
+};
+
+use crate::{LIMIT, UTILS};
+
+#[test]
+fn ibv_devices_lists_the_device() {
+    let rig = or_skip!(Rig::loopback(UTILS));
+    let output = rig
+        .start("ibv_devices", &Device::on("lo"), &["ibv_devices"])
+        .finish(LIMIT)
+        .expect_success();
+    let row = output
+        .lines()
+        .map(str::split_whitespace)
+        .find_map(|mut words| {
+            (words.next() == Some("rocade0")).then(|| words.next().unwrap_or_default().to_owned())
+        });
+    let guid = row.unwrap_or_else(|| panic!("no rocade0 in\n{output}"));
+    assert_eq!(guid.len(), 16, "{output}");
+    assert_ne!(u64::from_str_radix(&guid, 16).unwrap(), 0, "{output}");
+}
+
+#[test]
+fn ibv_devinfo_describes_an_active_roce_port() {
+    let rig = or_skip!(Rig::loopback(UTILS));
+    let words = ["ibv_devinfo", "-v", "-d", "rocade0"];
+    let output = rig
+        .start("ibv_devinfo", &Device::on("lo"), &words)
+        .finish(LIMIT)
+        .expect_success();
+    for expected in [
+        "hca_id:\trocade0",
+        "PORT_ACTIVE",
+        "link_layer:\t\tEthernet",
+        "active_mtu:\t\t4096 (5)",
+    ] {
+        assert!(output.contains(expected), "no {expected:?} in\n{output}");
+    }
+    let gids = devinfo_gids(&output);
+    assert!(gids.contains(&"::ffff:127.0.0.1".to_owned()), "{output}");
+    assert!(gids.contains(&"::1".to_owned()), "{output}");
+    assert_eq!(output.matches("RoCE v2").count(), gids.len(), "{output}");
+}
+
+#[test]
+fn without_options_the_interfaces_that_are_up_become_devices() {
+    let rig = or_skip!(Rig::loopback(UTILS));
+    if !rig.network().is_isolated() {
+        rocade_tests::skip!("cannot make a network namespace");
+    }
+    let script = "ip link add vt0 type veth peer name vt1 && ip addr add 192.0.2.1/24 dev vt0 && \
+                  ip link set vt0 up && ip link set vt1 up";
+    let made = rig.start_plain("ip", &["sh", "-c", script]).finish(LIMIT);
+    if !made.status.success() {
+        rocade_tests::skip!("cannot make a veth pair: {}", made.output.trim());
+    }
+    let output = rig
+        .start_with("ibv_devinfo", &[], &["ibv_devinfo", "-v"])
+        .finish(LIMIT)
+        .expect_success();
+    let gids = devinfo_gids(&output);
+    let place = |gid: &str| gids.iter().position(|have| have == gid);
+    let (outside, loopback) = (place("::ffff:192.0.2.1"), place("::ffff:127.0.0.1"));
+    assert!(outside.is_some() && loopback.is_some(), "{output}");
+    assert!(outside < loopback, "loopback is not last in\n{output}");
+}
+
+#[test]
+fn libdir_holds_the_drop_in_libraries() {
+    let rig = or_skip!(Rig::loopback(UTILS));
+    let output = rig.rocade(&["libdir"]).expect_success();
+    let dir = Path::new(output.trim_end());
+    for library in [
+        "libibverbs.so.1",
+        "librdmacm.so.1",
+        "libmlx5.so.1",
+        "libefa.so.1",
+        "libmana.so.1",
+    ] {
+        assert!(
+            dir.join(library).is_file(),
+            "no {library} in {}",
+            dir.display()
+        );
+    }
+    let library_path = format!("LD_LIBRARY_PATH={}", dir.display());
+    let listed = rig.start_plain("ibv_devices", &["env", &library_path, "ibv_devices"]);
+    let listed = listed.finish(LIMIT).expect_success();
+    assert!(listed.contains("rocade0"), "{listed}");
+}

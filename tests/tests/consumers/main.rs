@@ -1,0 +1,30 @@
+//! Unmodified programs of ibverbs-utils and perftest on Rocade, as separate processes over loopback.
+//!
+//! Each test has a machine of its own (see `rocade_tests::harness`); where a program is not installed it is skipped.
+
+mod addresses;
+mod capture;
+mod crash;
+mod devices;
+mod idle;
+mod perftest;
+mod pingpong;
+
+use std::time::Duration;
+
+/// Commands of ibverbs-utils, and the package that has them.
+const UTILS: &[(&str, &str)] = &[
+    ("ibv_rc_pingpong", "ibverbs-utils"),
+    ("ibv_devinfo", "ibverbs-utils"),
+    ("ip", "iproute2"),
+];
+
+/// Commands of perftest and of ibverbs-utils.
+const PERFTEST: &[(&str, &str)] = &[
+    ("ib_write_bw", "perftest"),
+    ("ibv_devinfo", "ibverbs-utils"),
+    ("ip", "iproute2"),
+];
+
+/// Ample for a short transfer between two processes that share a processor with others.
+const LIMIT: Duration = Duration::from_secs(60);

@@ -1,0 +1,41 @@
+//! perftest's programs over RC.
+
+use rocade_tests::{
+    harness::{Perftest, Rig},
+    or_skip,
+};
+
+use crate::{LIMIT, PERFTEST};
+
+macro_rules! programs {
+    ($($name:ident: $program:literal $arguments:expr;)*) => {$(
+        #[test]
+        fn $name() {
+            let rig = or_skip!(Rig::loopback(PERFTEST));
+            Perftest::new($program, &$arguments).run(&rig, LIMIT);
+        }
+    )*};
+}
+
+programs! {
+    write_bw: "ib_write_bw" ["-s", "65536", "-n", "1000"];
+    write_lat: "ib_write_lat" ["-s", "65536", "-n", "1000"];
+    send_bw: "ib_send_bw" ["-s", "65536", "-n", "1000"];
+    send_lat: "ib_send_lat" ["-s", "65536", "-n", "1000"];
+    read_bw: "ib_read_bw" ["-s", "65536", "-n", "1000"];
+    read_lat: "ib_read_lat" ["-s", "65536", "-n", "1000"];
+    // Atomics are 8 bytes.
+    atomic_bw: "ib_atomic_bw" ["-n", "1000"];
+    atomic_lat: "ib_atomic_lat" ["-n", "1000"];
+    atomic_bw_compare_and_swap: "ib_atomic_bw" ["-n", "1000", "-A", "CMP_AND_SWAP"];
+    atomic_lat_compare_and_swap: "ib_atomic_lat" ["-n", "1000", "-A", "CMP_AND_SWAP"];
+    write_bw_inline: "ib_write_bw" ["-s", "64", "-n", "5000", "-I", "64"];
+    write_lat_small: "ib_write_lat" ["-s", "2", "-n", "1000"];
+    send_lat_small: "ib_send_lat" ["-s", "2", "-n", "1000"];
+    send_bw_with_events: "ib_send_bw" ["-s", "65536", "-n", "1000", "-e"];
+    write_bw_both_ways: "ib_write_bw" ["-s", "65536", "-n", "1000", "-b"];
+    send_bw_both_ways: "ib_send_bw" ["-s", "65536", "-n", "1000", "-b"];
+    write_bw_four_qps: "ib_write_bw" ["-s", "65536", "-n", "1000", "-q", "4"];
+    read_bw_mtu_1024: "ib_read_bw" ["-s", "65536", "-n", "1000", "-m", "1024"];
+    write_bw_post_list: "ib_write_bw" ["-s", "4096", "-n", "1024", "-l", "8"];
+}

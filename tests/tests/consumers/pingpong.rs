@@ -1,0 +1,74 @@
+//! `ibv_rc_pingpong` in its variants.
+
+use rocade_tests::{
+    harness::{Pingpong, Rig},
+    or_skip,
+};
+
+use crate::{LIMIT, UTILS};
+
+/// Runs a pair, checks that both sides report all iterations, and gives their outputs.
+fn exchange(rig: &Rig, arguments: &[&str]) -> [String; 2] {
+    let outputs = Pingpong::new(arguments).run(rig, LIMIT);
+    let count = arguments
+        .iter()
+        .position(|&word| word == "-n")
+        .and_then(|at| arguments.get(at + 1));
+    let report = format!("{} iters in ", count.unwrap_or(&"1000"));
+    for output in &outputs {
+        assert!(output.contains(&report), "no {report:?} in\n{output}");
+        // With -c the server checks the buffer, but its exit status does not tell.
+        assert!(!output.contains("invalid data"), "{output}");
+    }
+    outputs
+}
+
+macro_rules! variants {
+    ($($(#[$doc:meta])* $name:ident: $arguments:expr;)*) => {$(
+        $(#[$doc])*
+        #[test]
+        fn $name() {
+            let rig = or_skip!(Rig::loopback(UTILS));
+            exchange(&rig, &$arguments);
+        }
+    )*};
+}
+
+variants! {
+    default: [];
+    checked: ["-c"];
+    events: ["-e"];
+    events_checked: ["-e", "-c"];
+    large_messages: ["-s", "1048576", "-n", "200"];
+    large_messages_checked: ["-s", "1048576", "-n", "200", "-c", "-m", "4096"];
+    large_messages_with_events: ["-s", "1048576", "-n", "200", "-e"];
+    mtu_4096: ["-m", "4096"];
+    mtu_256: ["-m", "256", "-c"];
+    /// One receive is posted at a time: the peer may come too early and get RNR NAKs.
+    one_receive_at_a_time: ["-r", "1"];
+    one_receive_at_a_time_with_events: ["-r", "1", "-e", "-n", "200"];
+    new_post_send: ["-N"];
+    new_post_send_checked: ["-N", "-c", "-e"];
+    one_byte: ["-s", "1", "-c"];
+    odd_size: ["-s", "4097", "-c"];
+}
+
+#[test]
+fn completion_timestamps() {
+    let rig = or_skip!(Rig::loopback(UTILS));
+    for output in exchange(&rig, &["-t"]) {
+        assert!(
+            output.contains("completion clock"),
+            "no statistics of timestamps in\n{output}"
+        );
+    }
+}
+
+/// The same pair several times on one machine: the broker and its slots are used again.
+#[test]
+fn again_and_again_on_one_broker() {
+    let rig = or_skip!(Rig::loopback(UTILS));
+    for _ in 0..5 {
+        exchange(&rig, &["-n", "100", "-c"]);
+    }
+}

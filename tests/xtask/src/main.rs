@@ -1,0 +1,95 @@
+//! `cargo xtask`: everything that is done to the project besides building it.
+//!
+//! * `test` installs what the tests need where it may, builds the workspace and runs every test;
+//! * `lint` checks format, clippy and documentation; `ci` is `lint` and `test`;
+//! * `fuzz`, `loom` and `install` are parts of `test` that can be run by themselves.
+//!
+//! The last line of the output is `N passed, N failed, N skipped`; the exit status is 0 where nothing failed.
+//! With `CI=true` in the environment, a test that is skipped because a package is missing counts as failed.
+
+mod fuzz;
+mod lint;
+mod loom;
+mod packages;
+mod step;
+mod suite;
+mod tally;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::{tally::Tally, workspace::Workspace};
+
+/// Build, test and release tasks of Rocade.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Install what the tests need (as root, with apt), build, and run every test.
+    Test(TestArgs),
+    /// Everything that must hold before a commit is merged: `lint`, then `test`.
+    Ci(TestArgs),
+    /// Check formatting, clippy and the documentation.
+    Lint,
+    /// Run fuzz targets (all, or those named), each for a while.
+    Fuzz {
+        /// Seconds per target.
+        #[arg(long, default_value_t = fuzz::SMOKE_SECONDS)]
+        seconds: u32,
+        /// Names of targets: files of `tests/fuzz/fuzz_targets` without `.rs`.
+        targets: Vec<String>,
+    },
+    /// Run the loom models (exhaustive exploration of thread interleavings).
+    Loom,
+    /// Install what the tests need; without root, only say what is missing.
+    Install,
+}
+
+#[derive(Debug, Args)]
+struct TestArgs {
+    /// Never install a package.
+    #[arg(long)]
+    no_install: bool,
+    /// Only the tests of `cargo test` whose name contains one of these; no fuzzing, no loom.
+    filters: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let workspace = match Workspace::locate() {
+        Ok(workspace) => workspace,
+        Err(reason) => {
+            eprintln!("xtask: {reason}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let tally = run(&workspace, cli.task);
+    println!("{tally}");
+    if tally.failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// Runs one task and counts its results.
+fn run(workspace: &Workspace, task: Task) -> Tally {
+    match task {
+        Task::Test(args) => suite::run(workspace, !args.no_install, &args.filters),
+        Task::Ci(args) => {
+            let linted = lint::run(workspace);
+            linted + suite::run(workspace, !args.no_install, &args.filters)
+        }
+        Task::Lint => lint::run(workspace),
+        Task::Fuzz { seconds, targets } => fuzz::run(workspace, seconds, &targets),
+        Task::Loom => loom::run(workspace),
+        Task::Install => packages::install(true),
+    }
+}

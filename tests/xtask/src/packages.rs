@@ -1,0 +1,147 @@
+//! Distribution packages that the tests use.
+
+use std::{fs, process::Command, time::Duration};
+
+use crate::{
+    step::{self, succeeds},
+    tally::Tally,
+};
+
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// A package by Debian's name, a command or file that tells that it is there, and what is skipped without it.
+#[derive(Debug)]
+struct Package {
+    name: &'static str,
+    /// A command to be found in the search path, or an absolute path.
+    proof: &'static str,
+    purpose: &'static str,
+}
+
+const fn package(name: &'static str, proof: &'static str, purpose: &'static str) -> Package {
+    Package {
+        name,
+        proof,
+        purpose,
+    }
+}
+
+const CONSUMERS: &str = "unmodified verbs programs on Rocade";
+const CAPTURES: &str = "tshark's opinion of our packets";
+const ABI: &str = "C programs against the installed verbs headers";
+const RXE: &str = "interoperation with the kernel's rxe in QEMU";
+
+const PACKAGES: &[Package] = &[
+    package("ibverbs-utils", "ibv_rc_pingpong", CONSUMERS),
+    package("perftest", "ib_write_bw", CONSUMERS),
+    package("rdmacm-utils", "rping", CONSUMERS),
+    package("iproute2", "ip", CONSUMERS),
+    package("tshark", "tshark", CAPTURES),
+    package("tcpdump", "tcpdump", CAPTURES),
+    package("libibverbs-dev", "/usr/include/infiniband/verbs.h", ABI),
+    package("librdmacm-dev", "/usr/include/rdma/rdma_cma.h", ABI),
+    package("gcc", "gcc", ABI),
+    package("g++", "g++", "fuzzing (libFuzzer is C++)"),
+    package("libc6-dev", "/usr/include/stdio.h", ABI),
+    package("binutils", "readelf", "symbol versions of our libraries"),
+    package("qemu-system-x86", "qemu-system-x86_64", RXE),
+    package("busybox-static", "busybox", RXE),
+    package("cpio", "cpio", RXE),
+    package("zstd", "zstd", RXE),
+    package("xz-utils", "xz", RXE),
+    package("kmod", "depmod", RXE),
+    package("python3", "python3", RXE),
+];
+
+/// Installs what is missing, as root on a system with apt; anywhere else it says what will be skipped.
+///
+/// With `must` the answer counts as a step: failed where something is still missing.
+pub(crate) fn install(must: bool) -> Tally {
+    let missing = missing();
+    if missing.is_empty() {
+        return if must { Tally::PASS } else { Tally::default() };
+    }
+    if is_root() && succeeds(Command::new("apt-get").arg("--version")) {
+        let names: Vec<_> = missing.iter().map(|package| package.name).collect();
+        // The package lists may be absent or old.
+        if !apt("install packages", &names) && apt_update() {
+            apt("install packages again", &names);
+        }
+    }
+    let missing = self::missing();
+    for package in &missing {
+        eprintln!(
+            "xtask: {} is not installed; skipped: {}",
+            package.name, package.purpose
+        );
+    }
+    match (must, missing.is_empty()) {
+        (false, _) => Tally::default(),
+        (true, true) => Tally::PASS,
+        (true, false) => {
+            let names: Vec<_> = missing.iter().map(|package| package.name).collect();
+            eprintln!(
+                "xtask: on Debian or Ubuntu: sudo apt-get install {}",
+                names.join(" ")
+            );
+            Tally::FAIL
+        }
+    }
+}
+
+fn missing() -> Vec<&'static Package> {
+    PACKAGES
+        .iter()
+        .filter(|package| !present(package.proof))
+        .collect()
+}
+
+/// Whether a command is in the search path (or where only root's has it), or a file exists.
+fn present(proof: &str) -> bool {
+    if proof.starts_with('/') {
+        return fs::exists(proof).unwrap_or(false);
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let system = ["/usr/sbin", "/sbin"].map(Into::into);
+    std::env::split_paths(&path)
+        .chain(system)
+        .any(|dir| dir.join(proof).is_file())
+}
+
+fn is_root() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    // "Uid: real effective saved filesystem"
+    let uids = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Uid:"))
+        .unwrap_or_default();
+    uids.split_whitespace().nth(1) == Some("0")
+}
+
+fn apt(headline: &str, names: &[&str]) -> bool {
+    let mut command = Command::new("apt-get");
+    command.env("DEBIAN_FRONTEND", "noninteractive");
+    command
+        .args(["-q", "-y", "--no-install-recommends", "install"])
+        .args(names);
+    step::run(headline, LIMIT, command).success
+}
+
+fn apt_update() -> bool {
+    let mut command = Command::new("apt-get");
+    command.args(["-q", "update"]);
+    step::run("update the package lists", LIMIT, command).success
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_commands_and_files() {
+        assert!(present("sh"));
+        assert!(present("/proc/self/status"));
+        assert!(!present("no-such-command-anywhere"));
+        assert!(!present("/no/such/file"));
+    }
+}

@@ -1,0 +1,140 @@
+//! Work completions.
+
+use bitflags::bitflags;
+use rocade_wire::{Qpn, Rkey};
+
+/// Completion status; the discriminants are the `ibv_wc_status` values (WCS-*).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+#[non_exhaustive]
+pub enum WcStatus {
+    /// Success.
+    #[doc(alias = "IBV_WC_SUCCESS")]
+    Success = 0,
+    /// Local length error (WCS-01).
+    #[doc(alias = "IBV_WC_LOC_LEN_ERR")]
+    LocLenErr = 1,
+    /// Local QP operation error (WCS-02).
+    #[doc(alias = "IBV_WC_LOC_QP_OP_ERR")]
+    LocQpOpErr = 2,
+    /// Local protection error (WCS-04).
+    #[doc(alias = "IBV_WC_LOC_PROT_ERR")]
+    LocProtErr = 4,
+    /// Flushed (WCS-05).
+    #[doc(alias = "IBV_WC_WR_FLUSH_ERR")]
+    WrFlushErr = 5,
+    /// Memory window bind failed (WCS-06).
+    #[doc(alias = "IBV_WC_MW_BIND_ERR")]
+    MwBindErr = 6,
+    /// Unexpected response (WCS-07).
+    #[doc(alias = "IBV_WC_BAD_RESP_ERR")]
+    BadRespErr = 7,
+    /// Local access error (WCS-08).
+    #[doc(alias = "IBV_WC_LOC_ACCESS_ERR")]
+    LocAccessErr = 8,
+    /// Remote invalid request (WCS-09).
+    #[doc(alias = "IBV_WC_REM_INV_REQ_ERR")]
+    RemInvReqErr = 9,
+    /// Remote access error (WCS-10).
+    #[doc(alias = "IBV_WC_REM_ACCESS_ERR")]
+    RemAccessErr = 10,
+    /// Remote operation error (WCS-11).
+    #[doc(alias = "IBV_WC_REM_OP_ERR")]
+    RemOpErr = 11,
+    /// Transport retry counter exceeded (WCS-12).
+    #[doc(alias = "IBV_WC_RETRY_EXC_ERR")]
+    RetryExcErr = 12,
+    /// RNR retry counter exceeded (WCS-13).
+    #[doc(alias = "IBV_WC_RNR_RETRY_EXC_ERR")]
+    RnrRetryExcErr = 13,
+}
+
+impl WcStatus {
+    /// The `ibv_wc_status` value.
+    #[must_use]
+    pub const fn code(self) -> u32 {
+        self as u32
+    }
+}
+
+/// Completion opcode; the discriminants are the `ibv_wc_opcode` values (WCO-*).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+#[non_exhaustive]
+pub enum WcOpcode {
+    /// SEND.
+    Send = 0,
+    /// RDMA WRITE.
+    RdmaWrite = 1,
+    /// RDMA READ.
+    RdmaRead = 2,
+    /// Compare and swap.
+    CompSwap = 3,
+    /// Fetch and add.
+    FetchAdd = 4,
+    /// A receive.
+    Recv = 128,
+    /// A receive consumed by RDMA WRITE with immediate.
+    RecvRdmaWithImm = 129,
+}
+
+impl WcOpcode {
+    /// The `ibv_wc_opcode` value.
+    #[must_use]
+    pub const fn code(self) -> u32 {
+        self as u32
+    }
+}
+
+bitflags! {
+    /// Completion flags (`ibv_wc_flags`, WCO-03).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+    pub struct WcFlags: u32 {
+        /// A 40-byte network header precedes the data (UD).
+        const GRH = 1;
+        /// Immediate data is valid.
+        const WITH_IMM = 2;
+        /// A key was invalidated.
+        const WITH_INV = 8;
+    }
+}
+
+/// Immediate data or the invalidated key: they share a field in `ibv_wc`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ImmOrInv {
+    /// Neither.
+    None,
+    /// Immediate data, network byte order, verbatim.
+    Imm([u8; 4]),
+    /// The key that was invalidated.
+    Inv(Rkey),
+}
+
+/// A work completion (CQE).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// The work request's id.
+    pub wr_id: u64,
+    /// Outcome.
+    pub status: WcStatus,
+    /// Kind of work; meaningful on success only (CQ-11).
+    pub opcode: WcOpcode,
+    /// Bytes received, read or compared (WCO-01, WCO-02).
+    pub byte_len: u32,
+    /// The local QP.
+    pub qp_num: Qpn,
+    /// The sender's QP (UD), 0 otherwise.
+    pub src_qp: Qpn,
+    /// Immediate data or invalidated key.
+    pub imm_or_inv: ImmOrInv,
+    /// Flags.
+    pub wc_flags: WcFlags,
+    /// Opaque detail (CQ-12); 0.
+    pub vendor_err: u32,
+    /// Belongs to the send queue (else to the receive queue).
+    pub is_send: bool,
+    /// The packet had the solicited-event bit (CQ-06).
+    pub solicited: bool,
+    /// When it was generated: the transport's time in ns.
+    pub timestamp_ns: u64,
+}

@@ -1,0 +1,81 @@
+//! Counters: every dropped packet has a reason.
+
+/// Why a packet was dropped without effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(usize)]
+#[non_exhaustive]
+pub enum DropReason {
+    /// The QP's state takes no such packet (RC-RSP-01, RC-STA-03).
+    State = 0,
+    /// The opcode's service is not that of the QP (BTH-15).
+    WrongService,
+    /// Source or destination address differs from the QP's address vector (RC-LIM-05).
+    WrongAddress,
+    /// P_Key mismatch (BTH-06).
+    BadPkey,
+    /// Q_Key mismatch (UD-05).
+    BadQkey,
+    /// Behind a sequence gap that was NAKed already (RC-RSP-20, RC-RSP-21).
+    OutOfSequence,
+    /// A duplicate that cannot be answered (RC-DUP-03…07).
+    Duplicate,
+    /// A response to a packet that was never sent (RC-REQ-01).
+    FutureResponse,
+    /// A response to something acknowledged already (RC-REQ-02, RC-REQ-19).
+    GhostResponse,
+    /// A reserved response opcode or AETH code (OPC-36, RC-REQ-15).
+    Reserved,
+    /// Malformed (payload rules of the opcode).
+    Malformed,
+    /// No receive work request (UD-09).
+    NoReceive,
+}
+
+/// Number of [`DropReason`]s.
+const DROP_REASONS: usize = 12;
+
+/// Statistics of a QP; all values count from the creation of the QP.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Packets handed out for transmission.
+    pub tx_packets: u64,
+    /// Packets accepted for processing.
+    pub rx_packets: u64,
+    /// Packets sent again.
+    pub retransmitted_packets: u64,
+    /// ACK timer expiries.
+    pub timeouts: u64,
+    /// Sequence NAKs sent.
+    pub seq_naks_sent: u64,
+    /// Sequence NAKs received, implied ones included.
+    pub seq_naks_received: u64,
+    /// RNR NAKs sent.
+    pub rnr_naks_sent: u64,
+    /// RNR NAKs received.
+    pub rnr_naks_received: u64,
+    /// Duplicate requests received.
+    pub duplicate_requests: u64,
+    /// Fatal NAKs sent (invalid request, access, operational).
+    pub fatal_naks_sent: u64,
+    /// Acknowledge packets sent.
+    pub acks_sent: u64,
+    drops: [u64; DROP_REASONS],
+}
+
+impl Counters {
+    pub(crate) const fn drop_packet(&mut self, reason: DropReason) {
+        self.drops[reason as usize] += 1;
+    }
+
+    /// Packets dropped for this reason.
+    #[must_use]
+    pub const fn dropped(&self, reason: DropReason) -> u64 {
+        self.drops[reason as usize]
+    }
+
+    /// Packets dropped for any reason.
+    #[must_use]
+    pub fn dropped_total(&self) -> u64 {
+        self.drops.iter().sum()
+    }
+}

@@ -1,0 +1,68 @@
+//! Why a call by the application was refused.
+
+use core::fmt;
+
+/// A work request was not accepted (PST-*).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PostError {
+    /// The QP's state does not take this kind of work request (EINVAL).
+    InvalidState,
+    /// The queue holds `max_send_wr`/`max_recv_wr` requests already (ENOMEM).
+    QueueFull,
+    /// More scatter/gather entries than the QP was created with (EINVAL).
+    TooManySges,
+    /// Inline data longer than `max_inline_data`, or inline with an operation that takes none
+    /// (EINVAL, RC-WQE-06).
+    BadInline,
+    /// The operation is not defined for this QP type (EINVAL, PST-10).
+    UnsupportedOpcode,
+    /// The local buffer of an atomic is shorter than 8 bytes (EINVAL, ATM-05).
+    AtomicBuffer,
+}
+
+impl fmt::Display for PostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::InvalidState => "the QP's state does not accept this work request",
+            Self::QueueFull => "the work queue is full",
+            Self::TooManySges => "more scatter/gather entries than the QP allows",
+            Self::BadInline => "inline data too long or not allowed with this operation",
+            Self::UnsupportedOpcode => "operation not supported by this QP type",
+            Self::AtomicBuffer => "the local buffer of an atomic needs 8 bytes",
+        })
+    }
+}
+
+/// `modify_qp` was refused; nothing has changed (QPS-06). All of these are EINVAL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ModifyError {
+    /// The state table has no such transition for this QP type (QPS-02, QPT-31).
+    NoTransition,
+    /// A required attribute is missing from the mask (QPS-03).
+    MissingAttr,
+    /// The mask names an attribute that this transition does not take (QPS-03).
+    UnexpectedAttr,
+    /// `cur_qp_state` differs from the real state or is not a state that may be named (QPS-03).
+    WrongCurrentState,
+    /// An attribute's value is out of range (QPV-*); the name is that of the `ibv_qp_attr` field.
+    BadValue(&'static str),
+    /// Attributes can change in SQD only once the send queue has drained (RC-STA-06).
+    NotDrained,
+}
+
+impl fmt::Display for ModifyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoTransition => f.write_str("no such state transition for this QP type"),
+            Self::MissingAttr => f.write_str("a required attribute is missing from the mask"),
+            Self::UnexpectedAttr => {
+                f.write_str("the mask names an attribute this transition does not take")
+            }
+            Self::WrongCurrentState => f.write_str("cur_qp_state is not the QP's state"),
+            Self::BadValue(field) => write!(f, "{field} is out of range"),
+            Self::NotDrained => f.write_str("the send queue has not drained yet"),
+        }
+    }
+}

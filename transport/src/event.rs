@@ -1,0 +1,17 @@
+//! Affiliated asynchronous events of a queue pair.
+
+/// What a [`crate::Qp`] reports besides completions (AEV-*).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum QpEvent {
+    /// The first valid request arrived while the QP was in RTR (RC-STA-07).
+    CommEst,
+    /// The send queue has drained after a move to SQD (RC-STA-06).
+    SqDrained,
+    /// The responder saw an invalid request that no receive WQE can report (RC-ERR-C).
+    ReqErr,
+    /// The responder saw an access violation that no receive WQE can report (RC-ERR-C).
+    AccessErr,
+    /// A completion could not be reported: the QP is in ERR (RC-STA-10).
+    Fatal,
+}

@@ -1,0 +1,50 @@
+//! The InfiniBand transport as pure state machines.
+//!
+//! A [`Qp`] holds the requester and the responder of one queue pair. It does no I/O, knows no
+//! clock, owns no thread and allocates nothing per packet: commands and packets go in, packets,
+//! completions and events come out.
+//!
+//! # Call order
+//! One mutation ([`Qp::post_send`], [`Qp::post_recv`], [`Qp::modify`], [`Qp::handle_packet`],
+//! [`Qp::handle_timeout`]), then drain all outputs ([`Qp::poll_transmit`],
+//! [`Qp::poll_completion`], [`Qp::poll_event`]) until each returns nothing, then the next
+//! mutation. Several packets of one receive batch may be handled before draining: that is what
+//! coalesces acknowledgements. [`Qp::next_timeout`] says when [`Qp::handle_timeout`] is due.
+//!
+//! Registered memory is reached through the [`Memory`] trait only.
+//!
+//! What this crate does not do: sockets, ICRC, key tables, completion queues, locking.
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod completion;
+mod congestion;
+mod counters;
+mod error;
+mod event;
+mod memory;
+pub(crate) mod qp;
+mod requester;
+mod responder;
+mod service;
+mod time;
+mod transmit;
+mod wr;
+
+pub use completion::{Completion, ImmOrInv, WcFlags, WcOpcode, WcStatus};
+pub use counters::{Counters, DropReason};
+pub use error::{ModifyError, PostError};
+pub use event::QpEvent;
+pub use memory::{AccessError, AtomicOp, LocalAccess, Memory, RemoteAccess};
+pub use qp::{
+    AddressVector, ModifyContext, PacketMeta, Qp, QpAttr, QpAttrMask, QpCap, QpConfig, QpLimits,
+    QpState, QpType, TransitionRule, transition_rule,
+};
+pub use time::Time;
+pub use transmit::TxBuffer;
+pub use wr::{AccessFlags, SendFlags, SendOp, SendWr, Sge};

@@ -1,0 +1,394 @@
+//! A queue pair: entry points only.
+
+mod attr;
+pub(crate) mod conn;
+mod modify;
+mod state;
+
+use core::net::IpAddr;
+
+use rocade_wire::{Gid, Mtu, Packet, Pkey, Qpn};
+
+pub use attr::{AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType};
+pub use state::{TransitionRule, transition_rule};
+
+use crate::completion::Completion;
+use crate::counters::{Counters, DropReason};
+use crate::error::{ModifyError, PostError};
+use crate::event::QpEvent;
+use crate::memory::Memory;
+use crate::requester::{Requester, SendLimits};
+use crate::responder::{RecvLimits, Responder};
+use crate::service::Service;
+use crate::time::Time;
+use crate::transmit::TxBuffer;
+use crate::wr::{SendWr, Sge};
+use conn::{Conn, Fatal, Outputs};
+
+/// Device limits that [`Qp::modify`] checks attributes against (QPV-03, QPV-09).
+#[derive(Clone, Copy, Debug)]
+pub struct QpLimits {
+    /// READs and atomics a QP may have outstanding as requester.
+    pub max_qp_init_rd_atom: u8,
+    /// READs and atomics a QP can answer at a time.
+    pub max_qp_rd_atom: u8,
+    /// Physical ports.
+    pub port_count: u8,
+    /// Entries of the P_Key table.
+    pub pkey_table_len: u16,
+}
+
+/// What is fixed when a QP is created.
+#[derive(Clone, Copy, Debug)]
+pub struct QpConfig {
+    /// Its number.
+    pub qp_num: Qpn,
+    /// Its transport service; this crate has a state machine for RC.
+    pub qp_type: QpType,
+    /// Its queue sizes, already granted.
+    pub cap: QpCap,
+    /// Every send completes with a CQE.
+    pub sq_sig_all: bool,
+    /// Device limits.
+    pub limits: QpLimits,
+}
+
+/// What the device knows and [`Qp::modify`] needs.
+#[derive(Clone, Copy, Debug)]
+pub struct ModifyContext {
+    /// The GID that `ah_attr.sgid_index` selects, `None` where the entry is empty or absent.
+    pub sgid: Option<Gid>,
+    /// The P_Key that `pkey_index` selects.
+    pub pkey: Pkey,
+    /// The port's active MTU.
+    pub active_mtu: Mtu,
+}
+
+/// Network addresses of a received packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketMeta {
+    /// Source address, IPv4 addresses unmapped.
+    pub source: IpAddr,
+    /// Destination address, likewise.
+    pub destination: IpAddr,
+}
+
+/// A queue pair. See the crate documentation for the order of calls.
+#[derive(Debug)]
+pub struct Qp {
+    config: QpConfig,
+    attr: QpAttr,
+    state: QpState,
+    conn: Conn,
+    local: IpAddr,
+    remote: IpAddr,
+    requester: Requester,
+    responder: Responder,
+    comm_est_raised: bool,
+    out: Outputs,
+}
+
+impl Qp {
+    /// A QP in RESET; `None` where this crate has no state machine for the type.
+    #[must_use]
+    pub fn new(config: QpConfig) -> Option<Self> {
+        let service = Service::of(config.qp_type)?;
+        let unspecified = IpAddr::from([0, 0, 0, 0]);
+        Some(Self {
+            config,
+            attr: QpAttr { cap: config.cap, ..QpAttr::default() },
+            state: QpState::Reset,
+            conn: Conn {
+                service,
+                qp_num: config.qp_num,
+                dest_qp: Qpn::new(0),
+                pkey: Pkey::DEFAULT,
+                pmtu: Mtu::Mtu256,
+            },
+            local: unspecified,
+            remote: unspecified,
+            requester: Requester::new(SendLimits {
+                max_wr: config.cap.max_send_wr,
+                max_sge: config.cap.max_send_sge,
+                max_inline: config.cap.max_inline_data,
+                sig_all: config.sq_sig_all,
+            }),
+            responder: Responder::new(RecvLimits {
+                max_wr: config.cap.max_recv_wr,
+                max_sge: config.cap.max_recv_sge,
+            }),
+            comm_est_raised: false,
+            out: Outputs::default(),
+        })
+    }
+
+    /// Its number.
+    #[must_use]
+    pub const fn qp_num(&self) -> Qpn {
+        self.config.qp_num
+    }
+
+    /// The peer's number; meaningful from RTR on.
+    #[must_use]
+    pub const fn dest_qp(&self) -> Qpn {
+        self.conn.dest_qp
+    }
+
+    /// Its state.
+    #[must_use]
+    pub const fn state(&self) -> QpState {
+        self.state
+    }
+
+    /// Address that packets leave from; meaningful from RTR on.
+    #[must_use]
+    pub const fn local(&self) -> IpAddr {
+        self.local
+    }
+
+    /// Address that packets go to; meaningful from RTR on.
+    #[must_use]
+    pub const fn remote(&self) -> IpAddr {
+        self.remote
+    }
+
+    /// IPv4 TOS or IPv6 traffic class of its packets.
+    #[must_use]
+    pub const fn traffic_class(&self) -> u8 {
+        self.attr.ah_attr.traffic_class
+    }
+
+    /// What it was created with.
+    #[must_use]
+    pub const fn config(&self) -> &QpConfig {
+        &self.config
+    }
+
+    /// Statistics.
+    #[must_use]
+    pub const fn counters(&self) -> &Counters {
+        &self.out.counters
+    }
+
+    /// Send work requests that are not complete.
+    #[must_use]
+    pub fn send_queue_len(&self) -> usize {
+        self.requester.queued()
+    }
+
+    /// Receive work requests that are not complete.
+    #[must_use]
+    pub fn recv_queue_len(&self) -> usize {
+        self.responder.queued()
+    }
+
+    /// All attributes as they are now (QPS-06).
+    #[must_use]
+    pub fn query(&self) -> QpAttr {
+        let draining = self.state == QpState::Sqd && !self.requester.is_drained();
+        QpAttr {
+            qp_state: self.state.code(),
+            cur_qp_state: self.state.code(),
+            sq_draining: draining,
+            ..self.attr
+        }
+    }
+
+    /// Changes attributes and state; all or nothing (QPS-*, QPT-*, QPV-*).
+    ///
+    /// # Errors
+    /// Nothing has changed then; all of them are EINVAL.
+    pub fn modify(
+        &mut self,
+        now: Time,
+        attr: &QpAttr,
+        mask: QpAttrMask,
+        context: &ModifyContext,
+    ) -> Result<(), ModifyError> {
+        modify::modify(self, now, attr, mask, context)
+    }
+
+    /// Queues a send work request; `inline` is its data where the caller copied it (RC-WQE-06).
+    ///
+    /// # Errors
+    /// The request is not queued.
+    pub fn post_send(
+        &mut self,
+        now: Time,
+        wr: &SendWr<'_>,
+        inline: Option<&[u8]>,
+    ) -> Result<(), PostError> {
+        //= PST-01..07
+        match self.state {
+            QpState::Reset | QpState::Init | QpState::Rtr => return Err(PostError::InvalidState),
+            QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => {}
+        }
+        self.requester.post(self.conn.service, wr, inline)?;
+        if matches!(self.state, QpState::Err | QpState::Sqe) {
+            //= RC-STA-02
+            self.requester.flush(now, &self.conn, &mut self.out);
+        }
+        Ok(())
+    }
+
+    /// Takes back the newest `count` send work requests, none of which has been transmitted
+    /// since they were posted (WRX-06).
+    pub fn unpost_send(&mut self, count: usize) {
+        self.requester.unpost(count);
+    }
+
+    /// Queues a receive work request.
+    ///
+    /// # Errors
+    /// The request is not queued.
+    pub fn post_recv(&mut self, now: Time, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
+        if self.state == QpState::Reset {
+            return Err(PostError::InvalidState);
+        }
+        self.responder.post(wr_id, sges)?;
+        if self.state == QpState::Err {
+            //= RC-STA-02
+            self.responder.flush(now, &self.conn, &mut self.out);
+        }
+        Ok(())
+    }
+
+    /// Handles a packet whose DestQP is this QP and whose ICRC is right. Anything a peer can
+    /// send is taken: it is executed, NAKed or counted and dropped (BTH-14).
+    pub fn handle_packet(
+        &mut self,
+        now: Time,
+        meta: &PacketMeta,
+        packet: &Packet<'_>,
+        mem: &impl Memory,
+    ) {
+        if let Some(reason) = self.reject_reason(meta, packet) {
+            self.out.counters.drop_packet(reason);
+            return;
+        }
+        let headers = packet.headers();
+        let is_response =
+            headers.bth.opcode.operation().is_some_and(rocade_wire::Operation::is_response);
+        let result = if is_response {
+            if !matches!(self.state, QpState::Rts | QpState::Sqd) {
+                self.out.counters.drop_packet(DropReason::State);
+                return;
+            }
+            self.requester
+                .handle_response(now, &self.conn, mem, headers, packet.payload(), &mut self.out)
+                .and_then(|()| self.requester.check_failed(now, &self.conn, &mut self.out))
+        } else {
+            self.note_comm_est();
+            self.responder.handle_request(
+                now,
+                &self.conn,
+                mem,
+                headers,
+                packet.payload(),
+                &mut self.out,
+            )
+        };
+        self.conclude(now, result);
+        self.note_drained();
+    }
+
+    /// The checks before anything with an effect (BTH-14, BTH-15, RC-LIM-05, BTH-06).
+    fn reject_reason(&self, meta: &PacketMeta, packet: &Packet<'_>) -> Option<DropReason> {
+        let bth = packet.bth();
+        if !matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd) {
+            //= RC-RSP-01
+            Some(DropReason::State)
+        } else if bth.opcode.service() != self.conn.service.wire() {
+            Some(DropReason::WrongService)
+        } else if meta.source != self.remote || meta.destination != self.local {
+            Some(DropReason::WrongAddress)
+        } else if !bth.pkey.matches(self.conn.pkey) {
+            Some(DropReason::BadPkey)
+        } else {
+            None
+        }
+    }
+
+    //= RC-STA-07
+    fn note_comm_est(&mut self) {
+        if self.state == QpState::Rtr && !self.comm_est_raised {
+            self.comm_est_raised = true;
+            self.out.events.push_back(QpEvent::CommEst);
+        }
+    }
+
+    //= RC-STA-06
+    fn note_drained(&mut self) {
+        if self.state == QpState::Sqd
+            && self.attr.en_sqd_async_notify
+            && self.requester.is_drained()
+        {
+            self.attr.en_sqd_async_notify = false;
+            self.out.events.push_back(QpEvent::SqDrained);
+        }
+    }
+
+    /// Fires the timers that are due.
+    pub fn handle_timeout(&mut self, now: Time) {
+        let result = self.requester.handle_timeout(now, &self.conn, &mut self.out);
+        self.conclude(now, result);
+    }
+
+    /// When [`Qp::handle_timeout`] has to be called next, `None` where nothing is pending.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Time> {
+        self.requester.next_timeout()
+    }
+
+    /// Appends packets to `tx`, responses first. All have the same destination. To be called
+    /// with an empty buffer until it stays empty.
+    pub fn poll_transmit(&mut self, now: Time, mem: &impl Memory, tx: &mut TxBuffer) {
+        let result = self.responder.poll_transmit(&self.conn, mem, tx, &mut self.out);
+        self.conclude(now, result);
+        if !matches!(self.state, QpState::Rts | QpState::Sqd) {
+            return;
+        }
+        self.requester.poll_transmit(now, &self.conn, mem, tx, &mut self.out);
+        let result = self.requester.check_failed(now, &self.conn, &mut self.out);
+        self.conclude(now, result);
+    }
+
+    /// The next completion, in order.
+    pub fn poll_completion(&mut self) -> Option<Completion> {
+        self.out.completions.pop_front()
+    }
+
+    /// The next asynchronous event.
+    pub fn poll_event(&mut self) -> Option<QpEvent> {
+        self.out.events.pop_front()
+    }
+
+    /// A completion could not be reported: to ERR, with an event (RC-STA-10, RC-ERR-G).
+    pub fn set_fatal(&mut self, now: Time) {
+        if self.state != QpState::Err {
+            self.responder.discard_responses();
+            self.out.events.push_back(QpEvent::Fatal);
+            self.conclude(now, Err(Fatal));
+        }
+    }
+
+    /// The QP is being destroyed: forgets everything without a trace (CQ-13).
+    pub fn abandon(&mut self) {
+        modify::reset(self);
+        self.state = QpState::Reset;
+    }
+
+    fn conclude(&mut self, now: Time, result: Result<(), Fatal>) {
+        if result.is_err() {
+            self.enter_error(now);
+        }
+    }
+
+    /// Responses queued before the error still go out, the NAK that caused it among them
+    /// (RC-ERR-C, RC-STA-03).
+    fn enter_error(&mut self, now: Time) {
+        self.state = QpState::Err;
+        self.requester.flush(now, &self.conn, &mut self.out);
+        self.responder.flush(now, &self.conn, &mut self.out);
+    }
+}

@@ -1,0 +1,259 @@
+//! `modify_qp`: validation, then application (QPS-*, QPV-*).
+
+use rocade_wire::{AckTimeout, Mtu, Psn, Qpn, RnrTimer};
+
+use super::attr::{AddressVector, QpAttr, QpAttrMask, QpState, QpType};
+use super::state::transition_rule;
+use super::{ModifyContext, Qp};
+use crate::error::ModifyError;
+use crate::requester::RequesterAttr;
+use crate::responder::ResponderAttr;
+use crate::time::Time;
+
+const COUNTER_MAX: u8 = 7;
+const CODE_MAX: u8 = 31;
+
+pub(super) fn modify(
+    qp: &mut Qp,
+    now: Time,
+    attr: &QpAttr,
+    mask: QpAttrMask,
+    context: &ModifyContext,
+) -> Result<(), ModifyError> {
+    let mask = without_ignored(qp.config.qp_type, mask);
+    let next = next_state(qp, attr, mask)?;
+    if qp.state == QpState::Sqd
+        && next == QpState::Sqd
+        && !qp.requester.is_drained()
+        && mask.difference(QpAttrMask::STATE | QpAttrMask::CUR_STATE).bits() != 0
+    {
+        //= RC-STA-06
+        return Err(ModifyError::NotDrained);
+    }
+    check_values(qp, attr, mask, context)?;
+    store(qp, attr, mask);
+    apply(qp, now, mask, next, context);
+    Ok(())
+}
+
+//= QPV-07
+fn without_ignored(qp_type: QpType, mask: QpAttrMask) -> QpAttrMask {
+    match qp_type {
+        QpType::XrcSend => {
+            mask.difference(QpAttrMask::MAX_DEST_RD_ATOMIC | QpAttrMask::MIN_RNR_TIMER)
+        }
+        QpType::XrcRecv => mask.difference(
+            QpAttrMask::MAX_QP_RD_ATOMIC | QpAttrMask::RETRY_CNT | QpAttrMask::RNR_RETRY,
+        ),
+        _ => mask,
+    }
+}
+
+//= QPS-02..04
+fn next_state(qp: &Qp, attr: &QpAttr, mask: QpAttrMask) -> Result<QpState, ModifyError> {
+    if mask.contains(QpAttrMask::CUR_STATE) {
+        let named = QpState::from_code(attr.cur_qp_state);
+        let may_be_named = matches!(
+            named,
+            Some(QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
+        );
+        if !may_be_named || named != Some(qp.state) {
+            return Err(ModifyError::WrongCurrentState);
+        }
+    }
+    let next = if mask.contains(QpAttrMask::STATE) {
+        QpState::from_code(attr.qp_state).ok_or(ModifyError::BadValue("qp_state"))?
+    } else {
+        qp.state
+    };
+    let rule = transition_rule(qp.config.qp_type, qp.state, next)
+        .ok_or(ModifyError::NoTransition)?;
+    if !mask.contains(rule.required) {
+        return Err(ModifyError::MissingAttr);
+    }
+    let allowed = rule.required | rule.optional | QpAttrMask::STATE;
+    if !allowed.contains(mask) {
+        return Err(ModifyError::UnexpectedAttr);
+    }
+    Ok(next)
+}
+
+fn check_values(
+    qp: &Qp,
+    attr: &QpAttr,
+    mask: QpAttrMask,
+    context: &ModifyContext,
+) -> Result<(), ModifyError> {
+    let limits = &qp.config.limits;
+    let check = |bit: QpAttrMask, ok: bool, field: &'static str| {
+        if mask.contains(bit) && !ok { Err(ModifyError::BadValue(field)) } else { Ok(()) }
+    };
+    let port_ok = |port: u8| port >= 1 && port <= limits.port_count;
+    //= QPV-01, QPV-03, QPV-09
+    check(QpAttrMask::PORT, port_ok(attr.port_num), "port_num")?;
+    check(QpAttrMask::PKEY_INDEX, attr.pkey_index < limits.pkey_table_len, "pkey_index")?;
+    let mtu = u8::try_from(attr.path_mtu).ok().and_then(Mtu::from_code);
+    let mtu_ok = mtu.is_some_and(|mtu| mtu.bytes() <= context.active_mtu.bytes());
+    check(QpAttrMask::PATH_MTU, mtu_ok, "path_mtu")?;
+    check(QpAttrMask::TIMEOUT, attr.timeout <= CODE_MAX, "timeout")?;
+    check(QpAttrMask::RETRY_CNT, attr.retry_cnt <= COUNTER_MAX, "retry_cnt")?;
+    check(QpAttrMask::RNR_RETRY, attr.rnr_retry <= COUNTER_MAX, "rnr_retry")?;
+    check(QpAttrMask::MIN_RNR_TIMER, attr.min_rnr_timer <= CODE_MAX, "min_rnr_timer")?;
+    check(
+        QpAttrMask::MAX_QP_RD_ATOMIC,
+        attr.max_rd_atomic <= limits.max_qp_init_rd_atom,
+        "max_rd_atomic",
+    )?;
+    check(
+        QpAttrMask::MAX_DEST_RD_ATOMIC,
+        attr.max_dest_rd_atomic <= limits.max_qp_rd_atom,
+        "max_dest_rd_atomic",
+    )?;
+    //= QPV-05
+    check(QpAttrMask::QKEY, attr.qkey & (1 << 31) == 0, "qkey")?;
+    let port = if mask.contains(QpAttrMask::PORT) { attr.port_num } else { qp.attr.port_num };
+    if mask.contains(QpAttrMask::AV) {
+        check_av(&attr.ah_attr, port, context)?;
+    }
+    Ok(())
+}
+
+//= QPV-01, QPV-04, ENC-12, ENC-14
+fn check_av(
+    av: &AddressVector,
+    port: u8,
+    context: &ModifyContext,
+) -> Result<(), ModifyError> {
+    if av.port_num != port {
+        return Err(ModifyError::BadValue("ah_attr.port_num"));
+    }
+    if !av.is_global {
+        return Err(ModifyError::BadValue("ah_attr.is_global"));
+    }
+    if av.sl > 7 {
+        return Err(ModifyError::BadValue("ah_attr.sl"));
+    }
+    let sgid = context.sgid.ok_or(ModifyError::BadValue("ah_attr.grh.sgid_index"))?;
+    let same_family = sgid.to_ip().is_ipv4() == av.dgid.to_ip().is_ipv4();
+    if av.dgid.is_zero() || av.dgid.is_multicast() || !same_family {
+        return Err(ModifyError::BadValue("ah_attr.grh.dgid"));
+    }
+    Ok(())
+}
+
+/// Copies the attributes that the mask names.
+fn store(qp: &mut Qp, new: &QpAttr, mask: QpAttrMask) {
+    let attr = &mut qp.attr;
+    macro_rules! take {
+        ($($bit:ident => $($field:ident),+;)*) => {
+            $(if mask.contains(QpAttrMask::$bit) { $(attr.$field = new.$field;)+ })*
+        };
+    }
+    take! {
+        EN_SQD_ASYNC_NOTIFY => en_sqd_async_notify;
+        ACCESS_FLAGS => qp_access_flags;
+        PKEY_INDEX => pkey_index;
+        PORT => port_num;
+        QKEY => qkey;
+        AV => ah_attr;
+        PATH_MTU => path_mtu;
+        TIMEOUT => timeout;
+        RETRY_CNT => retry_cnt;
+        RNR_RETRY => rnr_retry;
+        RQ_PSN => rq_psn;
+        MAX_QP_RD_ATOMIC => max_rd_atomic;
+        ALT_PATH => alt_ah_attr, alt_pkey_index, alt_port_num, alt_timeout;
+        MIN_RNR_TIMER => min_rnr_timer;
+        SQ_PSN => sq_psn;
+        MAX_DEST_RD_ATOMIC => max_dest_rd_atomic;
+        PATH_MIG_STATE => path_mig_state;
+        DEST_QPN => dest_qp_num;
+        RATE_LIMIT => rate_limit;
+    }
+}
+
+/// The values are valid: brings requester, responder and state into line with them.
+fn apply(qp: &mut Qp, now: Time, mask: QpAttrMask, next: QpState, context: &ModifyContext) {
+    let from = qp.state;
+    if mask.contains(QpAttrMask::PKEY_INDEX) {
+        qp.conn.pkey = context.pkey;
+    }
+    if mask.contains(QpAttrMask::DEST_QPN) {
+        qp.conn.dest_qp = Qpn::new(qp.attr.dest_qp_num);
+        qp.attr.dest_qp_num = qp.conn.dest_qp.get();
+    }
+    if mask.contains(QpAttrMask::PATH_MTU)
+        && let Some(mtu) = u8::try_from(qp.attr.path_mtu).ok().and_then(Mtu::from_code)
+    {
+        qp.conn.pmtu = mtu;
+    }
+    if mask.contains(QpAttrMask::AV)
+        && let Some(sgid) = context.sgid
+    {
+        qp.local = sgid.to_ip();
+        qp.remote = qp.attr.ah_attr.dgid.to_ip();
+    }
+    if mask.contains(QpAttrMask::RQ_PSN) {
+        let psn = Psn::new(qp.attr.rq_psn);
+        qp.attr.rq_psn = psn.get();
+        qp.responder.start(psn);
+    }
+    if mask.contains(QpAttrMask::SQ_PSN) {
+        let psn = Psn::new(qp.attr.sq_psn);
+        qp.attr.sq_psn = psn.get();
+        qp.requester.start(psn);
+    }
+    apply_attrs(qp, mask);
+    qp.state = next;
+    match next {
+        QpState::Reset => reset(qp),
+        QpState::Err if from != QpState::Err => {
+            qp.responder.discard_responses();
+            qp.enter_error(now);
+        }
+        QpState::Sqd => {
+            qp.requester.set_draining(true);
+            qp.note_drained();
+        }
+        QpState::Rts => {
+            qp.requester.set_draining(false);
+            qp.attr.en_sqd_async_notify = false;
+        }
+        _ => {}
+    }
+}
+
+fn apply_attrs(qp: &mut Qp, mask: QpAttrMask) {
+    let requester = QpAttrMask::TIMEOUT
+        | QpAttrMask::RETRY_CNT
+        | QpAttrMask::RNR_RETRY
+        | QpAttrMask::MAX_QP_RD_ATOMIC;
+    if mask.intersects(requester) {
+        qp.requester.set_attr(RequesterAttr {
+            max_rd_atomic: qp.attr.max_rd_atomic,
+            retry_cnt: qp.attr.retry_cnt,
+            rnr_retry: qp.attr.rnr_retry,
+            timeout: AckTimeout::new(qp.attr.timeout).unwrap_or(AckTimeout::DISABLED),
+        });
+    }
+    let responder = QpAttrMask::ACCESS_FLAGS
+        | QpAttrMask::MAX_DEST_RD_ATOMIC
+        | QpAttrMask::MIN_RNR_TIMER;
+    if mask.intersects(responder) {
+        qp.responder.set_attr(ResponderAttr {
+            access: qp.attr.qp_access_flags,
+            max_dest_rd_atomic: qp.attr.max_dest_rd_atomic,
+            min_rnr_timer: RnrTimer::new(qp.attr.min_rnr_timer).unwrap_or(RnrTimer::LONGEST),
+        });
+    }
+}
+
+//= RC-STA-04
+pub(super) fn reset(qp: &mut Qp) {
+    qp.requester.reset();
+    qp.responder.reset();
+    qp.out.completions.clear();
+    qp.out.events.clear();
+    qp.comm_est_raised = false;
+    qp.attr = QpAttr { cap: qp.config.cap, ..QpAttr::default() };
+}

@@ -1,0 +1,193 @@
+//! The state table of `ibv_modify_qp`: which transitions exist for which QP type, and which
+//! attributes each needs and takes (QPT-01…34).
+
+use super::attr::{QpAttrMask, QpState, QpType};
+
+/// Attributes of one permitted transition, STATE excluded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TransitionRule {
+    /// Must be in the mask.
+    pub required: QpAttrMask,
+    /// May be in the mask.
+    pub optional: QpAttrMask,
+}
+
+const NONE: QpAttrMask = QpAttrMask::empty();
+const PK: QpAttrMask = QpAttrMask::PKEY_INDEX;
+const PO: QpAttrMask = QpAttrMask::PORT;
+const QK: QpAttrMask = QpAttrMask::QKEY;
+const AC: QpAttrMask = QpAttrMask::ACCESS_FLAGS;
+const AV: QpAttrMask = QpAttrMask::AV;
+const MTU: QpAttrMask = QpAttrMask::PATH_MTU;
+const DQ: QpAttrMask = QpAttrMask::DEST_QPN;
+const RP: QpAttrMask = QpAttrMask::RQ_PSN;
+const MDR: QpAttrMask = QpAttrMask::MAX_DEST_RD_ATOMIC;
+const RNRT: QpAttrMask = QpAttrMask::MIN_RNR_TIMER;
+const TO: QpAttrMask = QpAttrMask::TIMEOUT;
+const RC: QpAttrMask = QpAttrMask::RETRY_CNT;
+const RR: QpAttrMask = QpAttrMask::RNR_RETRY;
+const SP: QpAttrMask = QpAttrMask::SQ_PSN;
+const MR: QpAttrMask = QpAttrMask::MAX_QP_RD_ATOMIC;
+const ALT: QpAttrMask = QpAttrMask::ALT_PATH;
+const MIG: QpAttrMask = QpAttrMask::PATH_MIG_STATE;
+const CUR: QpAttrMask = QpAttrMask::CUR_STATE;
+const EN: QpAttrMask = QpAttrMask::EN_SQD_ASYNC_NOTIFY;
+const RATE: QpAttrMask = QpAttrMask::RATE_LIMIT;
+
+macro_rules! masks {
+    ($($m:expr),* $(,)?) => { NONE$(.union($m))* };
+}
+
+const fn rule(required: QpAttrMask, optional: QpAttrMask) -> Option<TransitionRule> {
+    Some(TransitionRule { required, optional })
+}
+
+/// The rule of a transition, `None` where `ibv_modify_qp` answers EINVAL (QPT-31).
+///
+/// ```text
+///           +-------------------------------- any state --------------------------------+
+///           v                                                                            |
+///  RESET -> INIT -> RTR -> RTS <-> SQD          (INIT, RTR, RTS, SQD, SQE, ERR) -> ERR   |
+///                           ^                                                            |
+///                           +-- SQE (datagram and UC only, entered by an error) ---------+
+/// ```
+#[must_use]
+pub const fn transition_rule(
+    qp_type: QpType,
+    from: QpState,
+    to: QpState,
+) -> Option<TransitionRule> {
+    use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
+    match (from, to) {
+        //= QPT-30
+        (_, Reset) | (Init | Rtr | Rts | Sqd | Sqe | Err, Err) => rule(NONE, NONE),
+        (Reset, Init) => reset_to_init(qp_type),
+        (Init, Init) => init_to_init(qp_type),
+        (Init, Rtr) => init_to_rtr(qp_type),
+        (Rtr, Rts) => rtr_to_rts(qp_type),
+        (Rts, Rts) => rts_to_rts(qp_type),
+        //= QPT-19
+        (Rts, Sqd) => match qp_type {
+            QpType::RawPacket => rule(NONE, NONE),
+            _ => rule(NONE, EN),
+        },
+        (Sqd, Rts) => sqd_to_rts(qp_type),
+        (Sqd, Sqd) => sqd_to_sqd(qp_type),
+        (Sqe, Rts) => sqe_to_rts(qp_type),
+        _ => None,
+    }
+}
+
+const fn reset_to_init(qp_type: QpType) -> Option<TransitionRule> {
+    match qp_type {
+        //= QPT-01
+        QpType::Rc | QpType::Uc | QpType::XrcSend | QpType::XrcRecv => {
+            rule(masks!(PK, PO, AC), NONE)
+        }
+        //= QPT-02
+        QpType::Ud => rule(masks!(PK, PO, QK), NONE),
+        //= QPT-04
+        QpType::RawPacket => rule(PO, NONE),
+    }
+}
+
+const fn init_to_init(qp_type: QpType) -> Option<TransitionRule> {
+    match qp_type {
+        //= QPT-05
+        QpType::Rc | QpType::Uc | QpType::XrcSend | QpType::XrcRecv => {
+            rule(NONE, masks!(PK, PO, AC))
+        }
+        //= QPT-06
+        QpType::Ud => rule(NONE, masks!(PK, PO, QK)),
+        //= QPT-33
+        QpType::RawPacket => rule(NONE, NONE),
+    }
+}
+
+const fn init_to_rtr(qp_type: QpType) -> Option<TransitionRule> {
+    match qp_type {
+        //= QPT-08
+        QpType::Rc | QpType::XrcRecv => {
+            rule(masks!(AV, MTU, DQ, RP, MDR, RNRT), masks!(ALT, AC, PK))
+        }
+        //= QPT-09
+        QpType::Uc | QpType::XrcSend => rule(masks!(AV, MTU, DQ, RP), masks!(ALT, AC, PK)),
+        //= QPT-10
+        QpType::Ud => rule(NONE, masks!(PK, QK)),
+        //= QPT-33
+        QpType::RawPacket => rule(NONE, NONE),
+    }
+}
+
+const fn rtr_to_rts(qp_type: QpType) -> Option<TransitionRule> {
+    match qp_type {
+        //= QPT-11
+        QpType::Rc => rule(masks!(TO, RC, RR, SP, MR), masks!(CUR, ALT, AC, RNRT, MIG)),
+        //= QPT-12
+        QpType::XrcSend => rule(masks!(TO, RC, RR, SP, MR), masks!(CUR, ALT, AC, MIG)),
+        //= QPT-13
+        QpType::XrcRecv => rule(masks!(TO, SP), masks!(CUR, ALT, AC, RNRT, MIG)),
+        //= QPT-14
+        QpType::Uc => rule(SP, masks!(CUR, ALT, AC, MIG)),
+        //= QPT-15
+        QpType::Ud => rule(SP, masks!(CUR, QK)),
+        //= QPT-32
+        QpType::RawPacket => rule(NONE, RATE),
+    }
+}
+
+const fn rts_to_rts(qp_type: QpType) -> Option<TransitionRule> {
+    match qp_type {
+        //= QPT-16
+        QpType::Rc | QpType::XrcRecv => rule(NONE, masks!(CUR, AC, ALT, MIG, RNRT)),
+        //= QPT-17
+        QpType::Uc | QpType::XrcSend => rule(NONE, masks!(CUR, AC, ALT, MIG)),
+        //= QPT-18
+        QpType::Ud => rule(NONE, masks!(CUR, QK)),
+        //= QPT-32
+        QpType::RawPacket => rule(NONE, RATE),
+    }
+}
+
+const fn sqd_to_rts(qp_type: QpType) -> Option<TransitionRule> {
+    match qp_type {
+        //= QPT-20
+        QpType::Rc | QpType::XrcRecv => rule(NONE, masks!(CUR, ALT, AC, RNRT, MIG)),
+        //= QPT-21
+        QpType::Uc | QpType::XrcSend => rule(NONE, masks!(CUR, ALT, AC, MIG)),
+        //= QPT-22
+        QpType::Ud => rule(NONE, masks!(CUR, QK)),
+        //= QPT-33
+        QpType::RawPacket => rule(NONE, NONE),
+    }
+}
+
+const fn sqd_to_sqd(qp_type: QpType) -> Option<TransitionRule> {
+    match qp_type {
+        //= QPT-23
+        QpType::Rc => {
+            rule(NONE, masks!(PO, AV, TO, RC, RR, MR, MDR, ALT, AC, PK, RNRT, MIG))
+        }
+        //= QPT-24
+        QpType::XrcSend => rule(NONE, masks!(PO, AV, TO, RC, RR, MR, ALT, AC, PK, MIG)),
+        //= QPT-25
+        QpType::XrcRecv => rule(NONE, masks!(PO, AV, TO, MDR, ALT, AC, PK, RNRT, MIG)),
+        //= QPT-26
+        QpType::Uc => rule(NONE, masks!(AV, ALT, AC, PK, MIG)),
+        //= QPT-27
+        QpType::Ud => rule(NONE, masks!(PK, QK)),
+        //= QPT-33
+        QpType::RawPacket => rule(NONE, NONE),
+    }
+}
+
+const fn sqe_to_rts(qp_type: QpType) -> Option<TransitionRule> {
+    match qp_type {
+        //= QPT-28
+        QpType::Ud => rule(NONE, masks!(CUR, QK)),
+        //= QPT-29
+        QpType::Uc => rule(NONE, masks!(CUR, AC)),
+        //= QPT-34
+        _ => rule(NONE, NONE),
+    }
+}

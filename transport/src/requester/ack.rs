@@ -1,0 +1,306 @@
+//! From responses to completions (RC-REQ-*).
+
+use rocade_wire::{Headers, NakCode, Operation, Psn, Syndrome};
+
+use super::segment::read_chunk_end;
+use super::{Requester, SendWqe};
+use crate::completion::WcStatus;
+use crate::counters::DropReason;
+use crate::memory::Memory;
+use crate::qp::conn::{Conn, Fatal, Outputs};
+use crate::time::Time;
+use crate::wr::{SendFlags, SendOp};
+
+/// How far an acknowledgement reached.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reached {
+    /// Everything it covers is acknowledged.
+    All,
+    /// It skips a READ or atomic whose response is missing (RC-REQ-04).
+    MissingResponse,
+}
+
+impl Requester {
+    /// Handles a response packet whose service, addresses and keys are those of the connection.
+    pub(crate) fn handle_response(
+        &mut self,
+        now: Time,
+        conn: &Conn,
+        mem: &impl Memory,
+        headers: &Headers,
+        payload: &[u8],
+        out: &mut Outputs,
+    ) -> Result<(), Fatal> {
+        let psn = headers.bth.psn;
+        //= RC-REQ-01
+        if psn.diff(self.next_new) >= 0 {
+            out.counters.drop_packet(DropReason::FutureResponse);
+            return Ok(());
+        }
+        //= RC-REQ-02
+        if psn.diff(self.una) < 0 {
+            out.counters.drop_packet(DropReason::GhostResponse);
+            return Ok(());
+        }
+        let Some(operation) = headers.bth.opcode.operation() else {
+            out.counters.drop_packet(DropReason::Reserved);
+            return Ok(());
+        };
+        let syndrome = headers.aeth.map(|aeth| aeth.syndrome);
+        match (operation, syndrome) {
+            (Operation::Acknowledge, Some(Syndrome::Ack(_))) => {
+                self.handle_ack(now, conn, psn, out)
+            }
+            (Operation::Acknowledge, Some(Syndrome::RnrNak(timer))) => {
+                match self.acknowledge_before(now, conn, psn, out) {
+                    Reached::All => self.receiver_not_ready(now, conn, timer, out),
+                    Reached::MissingResponse => self.sequence_error(now, conn, out),
+                }
+            }
+            (Operation::Acknowledge, Some(Syndrome::Nak(code))) => {
+                self.handle_nak(now, conn, psn, code, out)
+            }
+            (Operation::ReadResponseMiddle, None)
+            | (
+                Operation::ReadResponseFirst
+                | Operation::ReadResponseLast
+                | Operation::ReadResponseOnly,
+                Some(Syndrome::Ack(_)),
+            ) => self.handle_read_response(now, conn, mem, headers, operation, payload, out),
+            (Operation::AtomicAcknowledge, Some(Syndrome::Ack(_))) => {
+                self.handle_atomic_ack(now, conn, mem, headers, out)
+            }
+            //= RC-REQ-15
+            (Operation::Acknowledge, _) | (_, Some(Syndrome::Reserved(_))) => {
+                out.counters.drop_packet(DropReason::Reserved);
+                Ok(())
+            }
+            //= RC-REQ-10
+            _ => match self.skip_to(now, conn, psn, out) {
+                Reached::All => Err(self.fail_front(now, conn, WcStatus::BadRespErr, out)),
+                Reached::MissingResponse => self.sequence_error(now, conn, out),
+            },
+        }
+    }
+
+    fn handle_ack(
+        &mut self,
+        now: Time,
+        conn: &Conn,
+        psn: Psn,
+        out: &mut Outputs,
+    ) -> Result<(), Fatal> {
+        //= RC-REQ-03
+        self.on_positive_ack();
+        match self.acknowledge_before(now, conn, psn.next(), out) {
+            Reached::All => Ok(()),
+            Reached::MissingResponse => self.sequence_error(now, conn, out),
+        }
+    }
+
+    fn handle_nak(
+        &mut self,
+        now: Time,
+        conn: &Conn,
+        psn: Psn,
+        code: NakCode,
+        out: &mut Outputs,
+    ) -> Result<(), Fatal> {
+        let status = match code {
+            NakCode::PsnSequence => None,
+            //= RC-REQ-07
+            NakCode::InvalidRequest => Some(WcStatus::RemInvReqErr),
+            //= RC-REQ-08
+            NakCode::RemoteAccess => Some(WcStatus::RemAccessErr),
+            //= RC-REQ-09
+            NakCode::RemoteOperational => Some(WcStatus::RemOpErr),
+            //= RC-REQ-15
+            NakCode::InvalidRdRequest | NakCode::Reserved(_) => {
+                out.counters.drop_packet(DropReason::Reserved);
+                return Ok(());
+            }
+        };
+        let reached = match status {
+            // A fatal NAK of a READ that fails midway names a PSN inside the READ (RC-RSP-22):
+            // the WQE that contains the PSN is the one that fails.
+            Some(_) => self.skip_to(now, conn, psn, out),
+            None => self.acknowledge_before(now, conn, psn, out),
+        };
+        match (reached, status) {
+            (Reached::All, Some(status)) => Err(self.fail_front(now, conn, status, out)),
+            //= RC-REQ-05
+            (Reached::All, None) | (Reached::MissingResponse, _) => {
+                self.sequence_error(now, conn, out)
+            }
+        }
+    }
+
+    /// Acknowledges everything before `target`, which lies in `una..=next_new`. Whole messages
+    /// complete, a message in the middle of which `target` lies does not (RC-ACK-08).
+    fn acknowledge_before(
+        &mut self,
+        now: Time,
+        conn: &Conn,
+        target: Psn,
+        out: &mut Outputs,
+    ) -> Reached {
+        let cost_before = self.una_cost();
+        let una_before = self.una;
+        let mut reached = Reached::All;
+        while self.una != target {
+            let Some(front) = self.sq.front() else { break };
+            if front.op.needs_response_data() {
+                //= RC-REQ-04
+                reached = Reached::MissingResponse;
+                break;
+            }
+            if front.offset_of(target) >= front.packets {
+                self.complete_front(now, conn, out);
+            } else {
+                self.set_una(target);
+            }
+        }
+        if self.una != una_before {
+            self.on_progress(now, cost_before);
+        }
+        reached
+    }
+
+    /// Acknowledges whole messages until the oldest one contains `psn` (RC-ACK-03).
+    fn skip_to(&mut self, now: Time, conn: &Conn, psn: Psn, out: &mut Outputs) -> Reached {
+        let cost_before = self.una_cost();
+        let una_before = self.una;
+        let mut reached = Reached::All;
+        while let Some(front) = self.sq.front() {
+            if front.contains(psn) {
+                break;
+            }
+            if front.op.needs_response_data() {
+                reached = Reached::MissingResponse;
+                break;
+            }
+            self.complete_front(now, conn, out);
+        }
+        if self.una != una_before {
+            self.on_progress(now, cost_before);
+        }
+        reached
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one packet, taken apart once")]
+    fn handle_read_response(
+        &mut self,
+        now: Time,
+        conn: &Conn,
+        mem: &impl Memory,
+        headers: &Headers,
+        operation: Operation,
+        payload: &[u8],
+        out: &mut Outputs,
+    ) -> Result<(), Fatal> {
+        let psn = headers.bth.psn;
+        if self.skip_to(now, conn, psn, out) == Reached::MissingResponse {
+            return self.sequence_error(now, conn, out);
+        }
+        let Some(front) = self.sq.front() else { return Ok(()) };
+        if !matches!(front.op, SendOp::Read { .. }) {
+            //= RC-REQ-10
+            return Err(self.fail_front(now, conn, WcStatus::BadRespErr, out));
+        }
+        if psn != self.una {
+            //= RC-REQ-12
+            return self.sequence_error(now, conn, out);
+        }
+        let offset = front.offset_of(psn) * conn.pmtu_bytes();
+        if !read_response_len_ok(conn, front, operation, offset, payload.len()) {
+            //= RC-REQ-11
+            return Err(self.fail_front(now, conn, WcStatus::LocLenErr, out));
+        }
+        if !payload.is_empty() && front.data.scatter(mem, offset, payload).is_err() {
+            //= RC-REQ-13
+            return Err(self.fail_front(now, conn, WcStatus::LocProtErr, out));
+        }
+        out.counters.rx_packets += 1;
+        self.response_taken(now, conn, psn, out);
+        Ok(())
+    }
+
+    fn handle_atomic_ack(
+        &mut self,
+        now: Time,
+        conn: &Conn,
+        mem: &impl Memory,
+        headers: &Headers,
+        out: &mut Outputs,
+    ) -> Result<(), Fatal> {
+        let psn = headers.bth.psn;
+        if self.skip_to(now, conn, psn, out) == Reached::MissingResponse {
+            return self.sequence_error(now, conn, out);
+        }
+        let Some(front) = self.sq.front() else { return Ok(()) };
+        let (true, Some(ack)) = (front.op.is_atomic(), headers.atomic_ack) else {
+            //= RC-REQ-10
+            return Err(self.fail_front(now, conn, WcStatus::BadRespErr, out));
+        };
+        //= RC-WQE-10
+        if front.data.scatter(mem, 0, &ack.original.to_ne_bytes()).is_err() {
+            return Err(self.fail_front(now, conn, WcStatus::LocProtErr, out));
+        }
+        out.counters.rx_packets += 1;
+        self.response_taken(now, conn, psn, out);
+        Ok(())
+    }
+
+    /// The response with PSN `una` is in place.
+    fn response_taken(&mut self, now: Time, conn: &Conn, psn: Psn, out: &mut Outputs) {
+        let cost_before = self.una_cost();
+        self.on_positive_ack();
+        let done = self.sq.front().is_some_and(|front| front.end_psn() == psn.next());
+        if done {
+            self.complete_front(now, conn, out);
+        } else {
+            self.set_una(psn.next());
+        }
+        self.on_progress(now, cost_before);
+    }
+
+    fn set_una(&mut self, una: Psn) {
+        self.una = una;
+        if self.cursor.diff(una) < 0 {
+            // What was to be sent again has arrived after all.
+            self.cursor = una;
+            self.current = 0;
+            self.failed = None;
+        }
+        while self.rd_pending.front().is_some_and(|end| end.diff(una) <= 0) {
+            self.rd_pending.pop_front();
+        }
+    }
+
+    /// The oldest WQE is done: frees its slot and completes it if asked to (RC-WQE-02).
+    fn complete_front(&mut self, now: Time, conn: &Conn, out: &mut Outputs) {
+        let Some(wqe) = self.sq.pop_front() else { return };
+        self.started -= 1;
+        self.current = self.current.saturating_sub(1);
+        self.rd_wqes -= usize::from(wqe.op.needs_response_data());
+        self.set_una(wqe.end_psn());
+        if self.limits.sig_all || wqe.flags.contains(SendFlags::SIGNALED) {
+            let opcode = wqe.wc_opcode();
+            out.complete_send(now, conn, wqe.wr_id, WcStatus::Success, opcode, wqe.len);
+        }
+    }
+}
+
+/// Each response carries a full PMTU but the last of its request, and the request's end is
+/// where it should be (RC-REQ-11).
+fn read_response_len_ok(
+    conn: &Conn,
+    wqe: &SendWqe,
+    operation: Operation,
+    offset: u32,
+    payload_len: usize,
+) -> bool {
+    let left = read_chunk_end(wqe.len, offset) - offset;
+    let ends = matches!(operation, Operation::ReadResponseLast | Operation::ReadResponseOnly);
+    payload_len == left.min(conn.pmtu_bytes()) as usize && ends == (left <= conn.pmtu_bytes())
+}

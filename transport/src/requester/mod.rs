@@ -1,0 +1,318 @@
+//! The requester: from posted work requests to request packets, and from responses to
+//! completions.
+//!
+//! The send queue is one deque: WQEs `0..started` have PSNs and wait for acknowledgement, the
+//! rest have not been started. `una <= cursor <= next_new` (modular): `una` is the oldest
+//! unacknowledged PSN, `cursor` the next to transmit, `next_new` the next never sent before.
+//! Retransmission is going back: it moves `cursor` and nothing else.
+
+mod ack;
+mod retry;
+mod segment;
+
+use alloc::collections::VecDeque;
+
+use rocade_wire::{AckTimeout, Psn};
+
+use crate::completion::{WcOpcode, WcStatus};
+use crate::congestion::{MIN_PACKET_COST, Window};
+use crate::error::PostError;
+use crate::qp::conn::{Conn, Fatal, Outputs};
+use crate::time::Time;
+use crate::wr::{LocalData, SendFlags, SendOp, SendWr};
+
+/// READ requests ask for at most this much, so that a response burst fits the receive buffer of
+/// whoever asked. On the wire they are ordinary READ requests with consecutive PSNs.
+const READ_CHUNK_BYTES: u32 = 128 * 1024;
+
+/// Local ACK timeouts below this are rounded up: a thread cannot be scheduled faster, and a
+/// spurious timeout costs a retry (RC-TMR-01 allows up to four times the value).
+const MIN_ACK_TIMEOUT_NS: u64 = 1_000_000;
+
+/// Longest message (MTU-04).
+const MAX_MESSAGE: u64 = 1 << 31;
+
+#[derive(Debug)]
+pub(crate) struct SendWqe {
+    wr_id: u64,
+    op: SendOp,
+    flags: SendFlags,
+    data: LocalData,
+    len: u32,
+    too_long: bool,
+    first_psn: Psn,
+    packets: u32,
+    /// Cost of everything before this WQE, and of each of its packets.
+    cost_base: u64,
+    packet_cost: u32,
+}
+
+impl SendWqe {
+    /// Packets between the start of this WQE and `psn`, modulo 2^24.
+    const fn offset_of(&self, psn: Psn) -> u32 {
+        psn.sub(self.first_psn.get()).get()
+    }
+
+    const fn end_psn(&self) -> Psn {
+        self.first_psn.add(self.packets)
+    }
+
+    const fn contains(&self, psn: Psn) -> bool {
+        self.offset_of(psn) < self.packets
+    }
+
+    fn cost_at(&self, psn: Psn) -> u64 {
+        self.cost_base + u64::from(self.offset_of(psn)) * u64::from(self.packet_cost)
+    }
+
+    fn end_cost(&self) -> u64 {
+        self.cost_base + u64::from(self.packets) * u64::from(self.packet_cost)
+    }
+
+    const fn wc_opcode(&self) -> WcOpcode {
+        match self.op {
+            SendOp::Send { .. } => WcOpcode::Send,
+            SendOp::Write { .. } => WcOpcode::RdmaWrite,
+            SendOp::Read { .. } => WcOpcode::RdmaRead,
+            SendOp::CmpSwap { .. } => WcOpcode::CompSwap,
+            SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
+        }
+    }
+}
+
+/// The attributes that steer the requester.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RequesterAttr {
+    pub(crate) max_rd_atomic: u8,
+    pub(crate) retry_cnt: u8,
+    pub(crate) rnr_retry: u8,
+    pub(crate) timeout: AckTimeout,
+}
+
+/// Limits of the send queue, fixed at creation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SendLimits {
+    pub(crate) max_wr: u32,
+    pub(crate) max_sge: u32,
+    pub(crate) max_inline: u32,
+    pub(crate) sig_all: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Requester {
+    limits: SendLimits,
+    attr: RequesterAttr,
+    sq: VecDeque<SendWqe>,
+    started: usize,
+    /// Index of the WQE that `cursor` is in; `started` where `cursor` is at the end.
+    current: usize,
+    una: Psn,
+    cursor: Psn,
+    next_new: Psn,
+    /// Cost position of the next WQE to start.
+    next_cost: u64,
+    /// Ends of the READ and atomic requests on their way (RC-LIM-01).
+    rd_pending: VecDeque<Psn>,
+    /// Started READ/atomic WQEs that are not complete.
+    rd_wqes: usize,
+    packets_since_ack_req: u32,
+    retry_left: u8,
+    rnr_left: u8,
+    ack_deadline: Option<Time>,
+    rnr_until: Option<Time>,
+    /// The PSN at which the last sequence NAK, real or implied, made us go back; one loss is
+    /// answered once.
+    went_back_at: Option<Psn>,
+    /// A local error stops transmission at `cursor`; reported once everything before is
+    /// acknowledged.
+    failed: Option<WcStatus>,
+    /// SQD: finish what was started, start nothing (RC-STA-06).
+    draining: bool,
+    window: Window,
+}
+
+impl Requester {
+    pub(crate) fn new(limits: SendLimits) -> Self {
+        Self {
+            limits,
+            attr: RequesterAttr {
+                max_rd_atomic: 0,
+                retry_cnt: 0,
+                rnr_retry: 0,
+                timeout: AckTimeout::DISABLED,
+            },
+            sq: VecDeque::new(),
+            started: 0,
+            current: 0,
+            una: Psn::new(0),
+            cursor: Psn::new(0),
+            next_new: Psn::new(0),
+            next_cost: 0,
+            rd_pending: VecDeque::new(),
+            rd_wqes: 0,
+            packets_since_ack_req: 0,
+            retry_left: 0,
+            rnr_left: 0,
+            ack_deadline: None,
+            rnr_until: None,
+            went_back_at: None,
+            failed: None,
+            draining: false,
+            window: Window::new(),
+        }
+    }
+
+    /// RTR to RTS: the first request takes `sq_psn` (RC-PSN-04).
+    pub(crate) fn start(&mut self, sq_psn: Psn) {
+        self.una = sq_psn;
+        self.cursor = sq_psn;
+        self.next_new = sq_psn;
+    }
+
+    /// Takes over changed attributes; the counters start afresh.
+    pub(crate) const fn set_attr(&mut self, attr: RequesterAttr) {
+        self.attr = attr;
+        self.retry_left = attr.retry_cnt;
+        self.rnr_left = attr.rnr_retry;
+    }
+
+    pub(crate) const fn set_draining(&mut self, draining: bool) {
+        self.draining = draining;
+    }
+
+    /// Everything started is acknowledged.
+    pub(crate) const fn is_drained(&self) -> bool {
+        self.started == 0
+    }
+
+    /// WQEs not completed yet.
+    pub(crate) fn queued(&self) -> usize {
+        self.sq.len()
+    }
+
+    /// Removes the newest `count` WQEs; none of them has been started.
+    pub(crate) fn unpost(&mut self, count: usize) {
+        debug_assert!(self.sq.len() - self.started >= count);
+        let keep = self.sq.len().saturating_sub(count).max(self.started);
+        self.sq.truncate(keep);
+    }
+
+    /// Queues a work request (PST-09); `inline` is its data if it was copied at post time.
+    pub(crate) fn post(
+        &mut self,
+        conn_service: crate::service::Service,
+        wr: &SendWr<'_>,
+        inline: Option<&[u8]>,
+    ) -> Result<(), PostError> {
+        if !conn_service.supports(&wr.op) {
+            return Err(PostError::UnsupportedOpcode);
+        }
+        let data = match inline {
+            None if wr.sges.len() > self.limits.max_sge as usize => {
+                return Err(PostError::TooManySges);
+            }
+            None => LocalData::from_sges(wr.sges),
+            //= RC-WQE-06
+            Some(_) if wr.op.needs_response_data() => return Err(PostError::BadInline),
+            Some(data) if data.len() > self.limits.max_inline as usize => {
+                return Err(PostError::BadInline);
+            }
+            Some(data) => LocalData::Inline(data.into()),
+        };
+        let total = data.len();
+        //= ATM-05
+        if wr.op.is_atomic() && total < 8 {
+            return Err(PostError::AtomicBuffer);
+        }
+        if self.sq.len() >= self.limits.max_wr as usize {
+            return Err(PostError::QueueFull);
+        }
+        let len = if wr.op.is_atomic() { 8 } else { u32::try_from(total).unwrap_or(u32::MAX) };
+        self.sq.push_back(SendWqe {
+            wr_id: wr.wr_id,
+            op: wr.op,
+            flags: wr.flags,
+            data,
+            len,
+            too_long: total > MAX_MESSAGE,
+            first_psn: Psn::new(0),
+            packets: 0,
+            cost_base: 0,
+            packet_cost: 0,
+        });
+        Ok(())
+    }
+
+    /// When [`Requester::handle_timeout`] is due.
+    pub(crate) fn next_timeout(&self) -> Option<Time> {
+        self.rnr_until.or(self.ack_deadline)
+    }
+
+    /// Completes every WQE with `WR_FLUSH_ERR`, unsignaled ones too (RC-STA-01).
+    pub(crate) fn flush(&mut self, now: Time, conn: &Conn, out: &mut Outputs) {
+        for wqe in self.sq.drain(..) {
+            let opcode = wqe.wc_opcode();
+            out.complete_send(now, conn, wqe.wr_id, WcStatus::WrFlushErr, opcode, 0);
+        }
+        self.stop();
+    }
+
+    /// Forgets everything without completions (RC-STA-04).
+    pub(crate) fn reset(&mut self) {
+        *self = Self::new(self.limits);
+    }
+
+    fn stop(&mut self) {
+        self.started = 0;
+        self.current = 0;
+        self.rd_pending.clear();
+        self.rd_wqes = 0;
+        self.ack_deadline = None;
+        self.rnr_until = None;
+        self.failed = None;
+        self.una = self.next_new;
+        self.cursor = self.next_new;
+    }
+
+    /// Completes the oldest WQE in error; the QP goes to ERR.
+    fn fail_front(&mut self, now: Time, conn: &Conn, status: WcStatus, out: &mut Outputs) -> Fatal {
+        if let Some(wqe) = self.sq.pop_front() {
+            out.complete_send(now, conn, wqe.wr_id, status, wqe.wc_opcode(), 0);
+        }
+        Fatal
+    }
+
+    /// Reports a local error once everything before it is acknowledged (RC-REQ-14, RC-WQE-01).
+    pub(crate) fn check_failed(
+        &mut self,
+        now: Time,
+        conn: &Conn,
+        out: &mut Outputs,
+    ) -> Result<(), Fatal> {
+        match self.failed {
+            Some(status) if self.current == 0 && self.una == self.cursor => {
+                Err(self.fail_front(now, conn, status, out))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn cost_in_flight(&self) -> u64 {
+        let cursor_cost = match self.sq.get(self.current) {
+            Some(wqe) if self.current < self.started => wqe.cost_at(self.cursor),
+            _ => self.next_cost,
+        };
+        cursor_cost - self.una_cost()
+    }
+
+    fn una_cost(&self) -> u64 {
+        match self.sq.front() {
+            Some(wqe) if self.started > 0 => wqe.cost_at(self.una),
+            _ => self.next_cost,
+        }
+    }
+
+    fn packet_cost(conn: &Conn, len: u32, packets: u32) -> u32 {
+        if packets == 1 { len.max(MIN_PACKET_COST) } else { conn.pmtu_bytes() }
+    }
+}

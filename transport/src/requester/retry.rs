@@ -1,0 +1,138 @@
+//! Retries: timers, going back, counters (RC-TMR-*, RC-REQ-16…19).
+
+use rocade_wire::{Psn, RnrTimer};
+
+use super::{MIN_ACK_TIMEOUT_NS, Requester};
+use crate::completion::WcStatus;
+use crate::qp::conn::{Conn, Fatal, Outputs};
+use crate::time::Time;
+
+impl Requester {
+    /// Starts the ACK timer if it is not running (RC-TMR-02).
+    pub(super) fn arm_ack_timer(&mut self, now: Time) {
+        if self.ack_deadline.is_none() {
+            self.ack_deadline = self
+                .attr
+                .timeout
+                .as_ns()
+                .map(|ns| now.plus_ns(ns.max(MIN_ACK_TIMEOUT_NS)));
+        }
+    }
+
+    /// After progress: full counters again, the timer from now or off (RC-REQ-17, RC-TMR-02).
+    pub(super) fn on_progress(&mut self, now: Time, cost_before: u64) {
+        self.retry_left = self.attr.retry_cnt;
+        self.went_back_at = None;
+        self.ack_deadline = None;
+        let acked = self.una_cost().saturating_sub(cost_before);
+        self.window.on_progress(acked);
+        if self.rnr_until.is_none() && self.una != self.cursor {
+            self.arm_ack_timer(now);
+        }
+    }
+
+    /// Transmission continues at `psn`, which is not acknowledged.
+    pub(super) fn go_back(&mut self, psn: Psn) {
+        self.cursor = psn;
+        self.current = self
+            .sq
+            .iter()
+            .take(self.started)
+            .position(|wqe| wqe.contains(psn))
+            .unwrap_or(self.started);
+        while self.rd_pending.back().is_some_and(|end| end.diff(psn) > 0) {
+            self.rd_pending.pop_back();
+        }
+        self.packets_since_ack_req = 0;
+        self.ack_deadline = None;
+        // A local error further on will be found again when transmission gets there.
+        self.failed = None;
+    }
+
+    /// One retry less; none left is fatal for the oldest WQE (RC-REQ-18).
+    fn consume_retry(&mut self, now: Time, conn: &Conn, out: &mut Outputs) -> Result<(), Fatal> {
+        if self.retry_left == 0 {
+            return Err(self.fail_front(now, conn, WcStatus::RetryExcErr, out));
+        }
+        self.retry_left -= 1;
+        Ok(())
+    }
+
+    /// Something at `una` was lost: a sequence NAK, or responses that skip a READ or atomic
+    /// (RC-REQ-04, RC-REQ-05, RC-REQ-12). Repeated reports of the same loss count once.
+    pub(super) fn sequence_error(
+        &mut self,
+        now: Time,
+        conn: &Conn,
+        out: &mut Outputs,
+    ) -> Result<(), Fatal> {
+        let psn = self.una;
+        //= RC-REQ-19
+        if self.rnr_until.is_some() || self.went_back_at == Some(psn) {
+            return Ok(());
+        }
+        out.counters.seq_naks_received += 1;
+        self.consume_retry(now, conn, out)?;
+        self.window.on_loss();
+        self.go_back(psn);
+        self.went_back_at = Some(psn);
+        Ok(())
+    }
+
+    /// The responder has no receive WQE for the message at `una` (RC-REQ-06).
+    pub(super) fn receiver_not_ready(
+        &mut self,
+        now: Time,
+        conn: &Conn,
+        timer: RnrTimer,
+        out: &mut Outputs,
+    ) -> Result<(), Fatal> {
+        //= RC-REQ-19
+        if self.rnr_until.is_some() {
+            return Ok(());
+        }
+        out.counters.rnr_naks_received += 1;
+        //= RC-TMR-05
+        if self.attr.rnr_retry != 7 {
+            if self.rnr_left == 0 {
+                return Err(self.fail_front(now, conn, WcStatus::RnrRetryExcErr, out));
+            }
+            self.rnr_left -= 1;
+        }
+        self.go_back(self.una);
+        self.rnr_until = Some(now.plus_ns(timer.as_ns()));
+        Ok(())
+    }
+
+    /// Fires whatever is due.
+    pub(crate) fn handle_timeout(
+        &mut self,
+        now: Time,
+        conn: &Conn,
+        out: &mut Outputs,
+    ) -> Result<(), Fatal> {
+        if let Some(until) = self.rnr_until {
+            if until <= now {
+                self.rnr_until = None;
+            }
+            return Ok(());
+        }
+        if self.ack_deadline.is_some_and(|deadline| deadline <= now) {
+            //= RC-TMR-03
+            out.counters.timeouts += 1;
+            self.ack_deadline = None;
+            self.consume_retry(now, conn, out)?;
+            self.window.on_timeout();
+            self.went_back_at = None;
+            self.go_back(self.una);
+        }
+        Ok(())
+    }
+
+    /// A positive acknowledgement reloads the RNR counter and ends an RNR wait that it
+    /// overtakes (RC-REQ-17, RC-REQ-19).
+    pub(super) const fn on_positive_ack(&mut self) {
+        self.rnr_left = self.attr.rnr_retry;
+        self.rnr_until = None;
+    }
+}

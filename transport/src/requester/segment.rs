@@ -1,0 +1,250 @@
+//! From work requests to request packets (RC-SEG-*, RC-PSN-05).
+
+use rocade_wire::{AtomicEth, Headers, ImmDt, Operation, Reth};
+
+use super::{READ_CHUNK_BYTES, Requester, SendWqe};
+use crate::completion::WcStatus;
+use crate::memory::{LocalAccess, Memory};
+use crate::qp::conn::{Conn, Outputs};
+use crate::time::Time;
+use crate::transmit::{TxBuffer, segment_len};
+use crate::wr::{SendFlags, SendOp};
+
+/// Most packets without AckReq (RC-ACK-05).
+const ACK_REQ_INTERVAL: u32 = 16;
+
+/// The next request packet.
+struct Step {
+    headers: Headers,
+    /// Offset of the payload in the message, and its length.
+    offset: u32,
+    payload_len: u32,
+    /// PSNs it takes; more than one for a READ.
+    psns: u32,
+    cost: u64,
+}
+
+impl Requester {
+    /// Appends request packets to `tx` while they fit, the window is open and there is work.
+    pub(crate) fn poll_transmit(
+        &mut self,
+        now: Time,
+        conn: &Conn,
+        mem: &impl Memory,
+        tx: &mut TxBuffer,
+        out: &mut Outputs,
+    ) {
+        if self.rnr_until.is_some() {
+            return;
+        }
+        while self.failed.is_none() {
+            if self.current < self.started && self.cursor == self.sq[self.current].end_psn() {
+                self.current += 1;
+            }
+            if self.current == self.started && !self.start_next(conn, mem) {
+                break;
+            }
+            let Some(mut step) = self.next_step(conn) else { break };
+            let in_flight = self.cost_in_flight();
+            if in_flight > 0 && in_flight + step.cost > self.window.bytes() {
+                break;
+            }
+            if !tx.fits(segment_len(&step.headers, step.payload_len as usize)) {
+                break;
+            }
+            let last_in_window =
+                in_flight + step.cost + u64::from(conn.pmtu_bytes()) > self.window.bytes();
+            if last_in_window || self.packets_since_ack_req + 1 >= ACK_REQ_INTERVAL {
+                step.headers.bth.ack_req = true;
+            }
+            let wqe = &self.sq[self.current];
+            let pushed = tx.push(&step.headers, step.payload_len as usize, |payload| {
+                if payload.is_empty() { Ok(()) } else { wqe.data.gather(mem, step.offset, payload) }
+            });
+            if pushed.is_err() {
+                //= RC-REQ-14
+                self.failed = Some(WcStatus::LocProtErr);
+                break;
+            }
+            self.sent(now, &step, out);
+        }
+    }
+
+    /// Gives the next WQE its PSNs; false where none may start now.
+    fn start_next(&mut self, conn: &Conn, mem: &impl Memory) -> bool {
+        if self.draining {
+            return false;
+        }
+        let Some(wqe) = self.sq.get_mut(self.started) else { return false };
+        let needs_data = wqe.op.needs_response_data();
+        //= RC-WQE-04
+        if wqe.flags.contains(SendFlags::FENCE) && self.rd_wqes > 0 {
+            return false;
+        }
+        wqe.first_psn = self.next_new;
+        wqe.packets = conn.packets(wqe.len);
+        wqe.cost_base = self.next_cost;
+        wqe.packet_cost = Self::packet_cost(conn, wqe.len, wqe.packets);
+        let error = if wqe.too_long {
+            //= WCS-01
+            Some(WcStatus::LocLenErr)
+        } else if needs_data && self.attr.max_rd_atomic == 0 {
+            //= RC-LIM-02
+            Some(WcStatus::LocQpOpErr)
+        } else if needs_data && !result_buffers_ok(wqe, mem) {
+            //= RC-REQ-13
+            Some(WcStatus::LocProtErr)
+        } else {
+            None
+        };
+        if error.is_some() {
+            // Not started: it takes no PSN; `check_failed` reports it in its turn.
+            self.failed = error;
+            return false;
+        }
+        self.next_cost = wqe.end_cost();
+        self.started += 1;
+        self.rd_wqes += usize::from(needs_data);
+        true
+    }
+
+    /// The packet at `cursor`, `None` where `max_rd_atomic` forbids it.
+    fn next_step(&self, conn: &Conn) -> Option<Step> {
+        let wqe = &self.sq[self.current];
+        let index = wqe.offset_of(self.cursor);
+        //= RC-LIM-01
+        if wqe.op.needs_response_data()
+            && self.rd_pending.len() >= usize::from(self.attr.max_rd_atomic)
+        {
+            return None;
+        }
+        Some(match wqe.op {
+            SendOp::Send { imm } => self.data_step(conn, wqe, index, imm, None),
+            SendOp::Write { va, rkey, imm } => {
+                let reth = Reth { va, rkey, dma_len: wqe.len };
+                self.data_step(conn, wqe, index, imm, Some(reth))
+            }
+            SendOp::Read { va, rkey } => {
+                let offset = index * conn.pmtu_bytes();
+                let len = read_chunk_end(wqe.len, offset) - offset;
+                let mut headers = conn.headers(Operation::ReadRequest, self.cursor, 0);
+                headers.bth.ack_req = true;
+                let va = va.wrapping_add(u64::from(offset));
+                headers.reth = Some(Reth { va, rkey, dma_len: len });
+                let psns = conn.packets(len);
+                let cost = u64::from(psns) * u64::from(wqe.packet_cost);
+                Step { headers, offset, payload_len: 0, psns, cost }
+            }
+            SendOp::CmpSwap { va, rkey, compare, swap } => {
+                let eth = AtomicEth { va, rkey, swap_add: swap, compare };
+                self.atomic_step(conn, wqe, Operation::CmpSwap, eth)
+            }
+            SendOp::FetchAdd { va, rkey, add } => {
+                let eth = AtomicEth { va, rkey, swap_add: add, compare: 0 };
+                self.atomic_step(conn, wqe, Operation::FetchAdd, eth)
+            }
+        })
+    }
+
+    fn atomic_step(
+        &self,
+        conn: &Conn,
+        wqe: &SendWqe,
+        operation: Operation,
+        eth: AtomicEth,
+    ) -> Step {
+        let mut headers = conn.headers(operation, self.cursor, 0);
+        headers.bth.ack_req = true;
+        headers.atomic = Some(eth);
+        Step { headers, offset: 0, payload_len: 0, psns: 1, cost: u64::from(wqe.packet_cost) }
+    }
+
+    /// One packet of a SEND (`reth` is `None`) or WRITE.
+    fn data_step(
+        &self,
+        conn: &Conn,
+        wqe: &SendWqe,
+        index: u32,
+        imm: Option<[u8; 4]>,
+        reth: Option<Reth>,
+    ) -> Step {
+        let offset = index * conn.pmtu_bytes();
+        let payload_len = (wqe.len - offset).min(conn.pmtu_bytes());
+        let first = index == 0;
+        let last = index + 1 == wqe.packets;
+        let operation = data_operation(reth.is_some(), first, last, imm.is_some());
+        let mut headers = conn.headers(operation, self.cursor, payload_len as usize);
+        if first {
+            //= RC-SEG-03
+            headers.reth = reth;
+        }
+        if last {
+            headers.imm = imm.map(ImmDt);
+            //= RXE-110
+            headers.bth.ack_req = true;
+            //= RC-WQE-08
+            headers.bth.solicited = wqe.flags.contains(SendFlags::SOLICITED)
+                && (reth.is_none() || imm.is_some());
+        }
+        Step { headers, offset, payload_len, psns: 1, cost: u64::from(wqe.packet_cost) }
+    }
+
+    fn sent(&mut self, now: Time, step: &Step, out: &mut Outputs) {
+        out.counters.tx_packets += 1;
+        if self.cursor != self.next_new {
+            out.counters.retransmitted_packets += 1;
+        }
+        self.cursor = self.cursor.add(step.psns);
+        if self.cursor.diff(self.next_new) > 0 {
+            self.next_new = self.cursor;
+        }
+        if self.sq[self.current].op.needs_response_data() {
+            self.rd_pending.push_back(self.cursor);
+        }
+        if step.headers.bth.ack_req {
+            self.packets_since_ack_req = 0;
+            self.arm_ack_timer(now);
+        } else {
+            self.packets_since_ack_req += 1;
+        }
+    }
+}
+
+/// READ and atomic results must be writable when the work request starts (RC-REQ-13).
+fn result_buffers_ok(wqe: &SendWqe, mem: &impl Memory) -> bool {
+    let mut left = u64::from(wqe.len);
+    for sge in wqe.data.sges() {
+        let len = u64::from(sge.len).min(left);
+        if len > 0 && mem.check_local(sge.lkey, sge.addr, len, LocalAccess::Write).is_err() {
+            return false;
+        }
+        left -= len;
+    }
+    true
+}
+
+/// End of the READ request that covers `offset` of a READ of `len` bytes. Chunk borders do not
+/// depend on where a retry starts, so that a repeated request ends where the first did
+/// (RC-DUP-03).
+pub(super) fn read_chunk_end(len: u32, offset: u32) -> u32 {
+    let next = u64::from(offset / READ_CHUNK_BYTES + 1) * u64::from(READ_CHUNK_BYTES);
+    u32::try_from(next).map_or(len, |next| next.min(len))
+}
+
+//= RC-SEG-01
+const fn data_operation(write: bool, first: bool, last: bool, imm: bool) -> Operation {
+    match (write, first, last, imm) {
+        (false, true, false, _) => Operation::SendFirst,
+        (false, false, false, _) => Operation::SendMiddle,
+        (false, false, true, false) => Operation::SendLast,
+        (false, false, true, true) => Operation::SendLastImm,
+        (false, true, true, false) => Operation::SendOnly,
+        (false, true, true, true) => Operation::SendOnlyImm,
+        (true, true, false, _) => Operation::WriteFirst,
+        (true, false, false, _) => Operation::WriteMiddle,
+        (true, false, true, false) => Operation::WriteLast,
+        (true, false, true, true) => Operation::WriteLastImm,
+        (true, true, true, false) => Operation::WriteOnly,
+        (true, true, true, true) => Operation::WriteOnlyImm,
+    }
+}

@@ -1,0 +1,211 @@
+//! Responses: queued in PSN order, coalesced, turned into packets (RC-ACK-*).
+
+use rocade_wire::{
+    Aeth, AtomicAckEth, CreditCode, Headers, Msn, NakCode, Operation, Psn, Rkey, Syndrome,
+};
+
+use super::Responder;
+use crate::memory::Memory;
+use crate::qp::conn::{Conn, Fatal, Outputs};
+use crate::transmit::{TxBuffer, segment_len};
+
+/// Responses waiting for transmission at most; more would mean that duplicates are repeated
+/// faster than they can be answered.
+const MAX_QUEUED_REPLAYS: usize = 512;
+
+/// A response on its way out.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Response {
+    /// Positive acknowledgement up to and including `psn`.
+    Ack { psn: Psn, msn: Msn },
+    /// Any NAK.
+    Nak { psn: Psn, msn: Msn, syndrome: Syndrome },
+    /// The rest of a READ: `left` bytes from `va`, the next packet has `psn`.
+    Read { psn: Psn, rkey: Rkey, va: u64, left: u32, first: bool, msn: Msn, replay: bool },
+    /// The result of an atomic.
+    Atomic { psn: Psn, original: u64, msn: Msn, replay: bool },
+}
+
+impl Response {
+    pub(super) const fn is_new_resource(&self) -> bool {
+        matches!(self, Self::Read { replay: false, .. } | Self::Atomic { replay: false, .. })
+    }
+
+    /// PSN after the last packet of a READ response.
+    pub(super) const fn read_end(&self, conn: &Conn) -> Option<Psn> {
+        match *self {
+            Self::Read { psn, left, .. } => Some(psn.add(conn.packets(left))),
+            _ => None,
+        }
+    }
+}
+
+impl Responder {
+    /// Schedules an acknowledgement; a waiting one is replaced, as one ACK covers all before it
+    /// (RC-ACK-02).
+    pub(super) fn schedule_ack(&mut self, psn: Psn) {
+        let msn = self.msn;
+        if let Some(Response::Ack { psn: queued, msn: queued_msn }) = self.queue.back_mut() {
+            *queued = psn;
+            *queued_msn = msn;
+        } else {
+            self.queue.push_back(Response::Ack { psn, msn });
+        }
+    }
+
+    pub(super) fn schedule_nak(&mut self, psn: Psn, syndrome: Syndrome, out: &mut Outputs) {
+        match syndrome {
+            Syndrome::Nak(NakCode::PsnSequence) => out.counters.seq_naks_sent += 1,
+            Syndrome::RnrNak(_) => out.counters.rnr_naks_sent += 1,
+            _ => out.counters.fatal_naks_sent += 1,
+        }
+        self.nak_outstanding = true;
+        self.queue.push_back(Response::Nak { psn, msn: self.msn, syndrome });
+    }
+
+    pub(super) fn schedule(&mut self, response: Response) {
+        self.queue.push_back(response);
+    }
+
+    /// Room for one more replay?
+    pub(super) fn may_replay(&self) -> bool {
+        self.queue.len() < MAX_QUEUED_REPLAYS
+    }
+
+    /// Appends response packets to `tx` while they fit. A READ whose memory has become
+    /// inaccessible ends in a NAK and is fatal (RC-RSP-22, MR-14).
+    pub(crate) fn poll_transmit(
+        &mut self,
+        conn: &Conn,
+        mem: &impl Memory,
+        tx: &mut TxBuffer,
+        out: &mut Outputs,
+    ) -> Result<(), Fatal> {
+        while let Some(response) = self.queue.front().copied() {
+            let done = match response {
+                Response::Ack { psn, msn } => {
+                    //= RC-CRD-05
+                    let syndrome = Syndrome::Ack(CreditCode::INVALID);
+                    let sent = push_ack(conn, psn, msn, syndrome, tx);
+                    out.counters.acks_sent += u64::from(sent);
+                    sent
+                }
+                Response::Nak { psn, msn, syndrome } => push_ack(conn, psn, msn, syndrome, tx),
+                Response::Atomic { psn, original, msn, .. } => {
+                    push_atomic_ack(conn, psn, msn, original, tx)
+                }
+                Response::Read { .. } => match push_read(conn, mem, response, tx) {
+                    ReadPush::Full => false,
+                    ReadPush::Done => true,
+                    ReadPush::More(rest) => {
+                        out.counters.tx_packets += 1;
+                        self.queue[0] = rest;
+                        continue;
+                    }
+                    ReadPush::Failed { replay: true } => {
+                        //= RC-DUP-06
+                        self.queue.pop_front();
+                        continue;
+                    }
+                    ReadPush::Failed { replay: false } => {
+                        return Err(self.fail_read(response, out));
+                    }
+                },
+            };
+            if !done {
+                return Ok(());
+            }
+            out.counters.tx_packets += 1;
+            self.queue.pop_front();
+        }
+        Ok(())
+    }
+
+    /// The NAK takes the PSN of the response that it replaces (RC-RSP-22).
+    fn fail_read(&mut self, response: Response, out: &mut Outputs) -> Fatal {
+        self.queue.clear();
+        if let Response::Read { psn, .. } = response {
+            self.schedule_nak(psn, Syndrome::Nak(NakCode::RemoteAccess), out);
+        }
+        //= RC-ERR-C
+        out.events.push_back(crate::event::QpEvent::AccessErr);
+        Fatal
+    }
+}
+
+fn aeth_headers(
+    conn: &Conn,
+    operation: Operation,
+    psn: Psn,
+    payload_len: usize,
+    aeth: Option<Aeth>,
+) -> Headers {
+    //= RC-ACK-07
+    let mut headers = conn.headers(operation, psn, payload_len);
+    headers.aeth = aeth;
+    headers
+}
+
+fn push_plain(headers: &Headers, tx: &mut TxBuffer) -> bool {
+    tx.fits(segment_len(headers, 0)) && tx.push(headers, 0, |_| Ok::<(), ()>(())).is_ok()
+}
+
+fn push_ack(conn: &Conn, psn: Psn, msn: Msn, syndrome: Syndrome, tx: &mut TxBuffer) -> bool {
+    let aeth = Some(Aeth { syndrome, msn });
+    push_plain(&aeth_headers(conn, Operation::Acknowledge, psn, 0, aeth), tx)
+}
+
+fn push_atomic_ack(conn: &Conn, psn: Psn, msn: Msn, original: u64, tx: &mut TxBuffer) -> bool {
+    let aeth = Some(Aeth { syndrome: Syndrome::Ack(CreditCode::INVALID), msn });
+    let mut headers = aeth_headers(conn, Operation::AtomicAcknowledge, psn, 0, aeth);
+    headers.atomic_ack = Some(AtomicAckEth { original });
+    push_plain(&headers, tx)
+}
+
+enum ReadPush {
+    /// The buffer takes no more.
+    Full,
+    /// That was the last packet.
+    Done,
+    /// One packet is in; this is what remains.
+    More(Response),
+    /// Memory refused.
+    Failed { replay: bool },
+}
+
+fn push_read(conn: &Conn, mem: &impl Memory, response: Response, tx: &mut TxBuffer) -> ReadPush {
+    let Response::Read { psn, rkey, va, left, first, msn, replay } = response else {
+        return ReadPush::Done;
+    };
+    let payload_len = left.min(conn.pmtu_bytes());
+    let last = payload_len == left;
+    let operation = match (first, last) {
+        (true, true) => Operation::ReadResponseOnly,
+        (true, false) => Operation::ReadResponseFirst,
+        (false, true) => Operation::ReadResponseLast,
+        (false, false) => Operation::ReadResponseMiddle,
+    };
+    //= RC-ACK-04
+    let aeth = (first || last)
+        .then_some(Aeth { syndrome: Syndrome::Ack(CreditCode::INVALID), msn });
+    let headers = aeth_headers(conn, operation, psn, payload_len as usize, aeth);
+    if !tx.fits(segment_len(&headers, payload_len as usize)) {
+        return ReadPush::Full;
+    }
+    let pushed = tx.push(&headers, payload_len as usize, |payload| {
+        if payload.is_empty() { Ok(()) } else { mem.read_remote(rkey, va, payload) }
+    });
+    match (pushed, last) {
+        (Err(_), _) => ReadPush::Failed { replay },
+        (Ok(()), true) => ReadPush::Done,
+        (Ok(()), false) => ReadPush::More(Response::Read {
+            psn: psn.next(),
+            rkey,
+            va: va.wrapping_add(u64::from(payload_len)),
+            left: left - payload_len,
+            first: false,
+            msn,
+            replay,
+        }),
+    }
+}

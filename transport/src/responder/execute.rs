@@ -1,0 +1,224 @@
+//! Execution of a request that passed the checks (RC-RSP-08…12, RC-RSP-24).
+
+use rocade_wire::{Headers, Operation, Psn, Reth};
+
+use super::ack_policy::Response;
+use super::resources::Saved;
+use super::sequence::Refusal;
+use super::{InProgress, RecvWqe, Responder};
+use crate::completion::{ImmOrInv, WcOpcode, WcStatus};
+use crate::memory::{AtomicOp, Memory, RemoteAccess};
+use crate::qp::conn::{Conn, Fatal, Outputs, RecvDetail};
+use crate::time::Time;
+
+/// What execution leads to besides memory effects.
+struct Executed {
+    /// PSNs the request takes (RC-PSN-05).
+    psns: u32,
+    /// A receive WQE that is now complete.
+    received: Option<(RecvWqe, RecvDetail)>,
+}
+
+impl Executed {
+    const PACKET: Self = Self { psns: 1, received: None };
+}
+
+impl Responder {
+    #[expect(clippy::too_many_arguments, reason = "one packet, taken apart once")]
+    pub(super) fn execute(
+        &mut self,
+        now: Time,
+        conn: &Conn,
+        mem: &impl Memory,
+        operation: Operation,
+        headers: &Headers,
+        payload: &[u8],
+        wqe: Option<RecvWqe>,
+        out: &mut Outputs,
+    ) -> Result<(), Fatal> {
+        let psn = headers.bth.psn;
+        let result = if operation.is_send() {
+            self.execute_send(mem, operation, headers, payload, wqe)
+        } else if operation.is_write() {
+            self.execute_write(mem, operation, headers, payload, wqe)
+        } else if let Some(reth) = headers.reth {
+            self.execute_read(conn, mem, psn, reth).map_err(|refusal| (refusal, None))
+        } else {
+            self.execute_atomic(mem, operation, headers).map_err(|refusal| (refusal, None))
+        };
+        let executed = match result {
+            Ok(executed) => executed,
+            Err((refusal, wqe)) => return Err(self.refuse(now, conn, psn, refusal, wqe, out)),
+        };
+        //= RC-RSP-24
+        // READ and atomic requests are `only` packets too.
+        if operation.is_last() || operation.is_only() {
+            self.msn = self.msn.next();
+        }
+        self.epsn = psn.add(executed.psns);
+        if let Some((wqe, detail)) = executed.received {
+            out.complete_recv(now, conn, wqe.wr_id, WcStatus::Success, detail);
+        }
+        match operation {
+            Operation::ReadRequest | Operation::CmpSwap | Operation::FetchAdd => {
+                self.answer_resource();
+            }
+            //= RC-ACK-01
+            _ if headers.bth.ack_req => self.schedule_ack(psn),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn execute_send(
+        &mut self,
+        mem: &impl Memory,
+        operation: Operation,
+        headers: &Headers,
+        payload: &[u8],
+        wqe: Option<RecvWqe>,
+    ) -> Result<Executed, (Refusal, Option<RecvWqe>)> {
+        let current = core::mem::replace(&mut self.current, InProgress::None);
+        let (wqe, received) = match (wqe, current) {
+            (Some(wqe), _) => (wqe, 0),
+            (None, InProgress::Send { wqe, received }) => (wqe, received),
+            (None, _) => return Err((Refusal::INVALID_REQUEST, None)),
+        };
+        let len = len_u32(payload);
+        let total = u64::from(received) + u64::from(len);
+        //= RC-RSP-10
+        if total > wqe.data.len() {
+            return Err((Refusal::TOO_LONG, Some(wqe)));
+        }
+        //= RC-RSP-12
+        if len > 0 && wqe.data.scatter(mem, received, payload).is_err() {
+            return Err((Refusal::BAD_RECEIVE_BUFFER, Some(wqe)));
+        }
+        let received = received + len;
+        if !(operation.is_last() || operation.is_only()) {
+            self.current = InProgress::Send { wqe, received };
+            return Ok(Executed::PACKET);
+        }
+        if operation.has_inv() {
+            //= RC-ERR-J
+            // No object of this device can be invalidated by a peer yet (INV-03).
+            return Err((Refusal::ACCESS, Some(wqe)));
+        }
+        let detail = recv_detail(WcOpcode::Recv, received, headers);
+        Ok(Executed { psns: 1, received: Some((wqe, detail)) })
+    }
+
+    fn execute_write(
+        &mut self,
+        mem: &impl Memory,
+        operation: Operation,
+        headers: &Headers,
+        payload: &[u8],
+        wqe: Option<RecvWqe>,
+    ) -> Result<Executed, (Refusal, Option<RecvWqe>)> {
+        let (rkey, va, total, received) = if let Some(Reth { va, rkey, dma_len }) = headers.reth {
+            //= RC-RSP-08
+            let access = RemoteAccess::Write;
+            if dma_len > 0 && mem.check_remote(rkey, va, u64::from(dma_len), access).is_err() {
+                return Err((Refusal::ACCESS, wqe));
+            }
+            (rkey, va, dma_len, 0)
+        } else if let InProgress::Write { rkey, va, len, received } = self.current {
+            (rkey, va, len, received)
+        } else {
+            return Err((Refusal::INVALID_REQUEST, wqe));
+        };
+        let len = len_u32(payload);
+        let ends = operation.is_last() || operation.is_only();
+        let after = u64::from(received) + u64::from(len);
+        //= RC-RSP-09
+        if after > u64::from(total) || ends != (after == u64::from(total)) {
+            return Err((Refusal::INVALID_REQUEST, wqe));
+        }
+        //= MR-14
+        let at = va.wrapping_add(u64::from(received));
+        if len > 0 && mem.write_remote(rkey, at, payload).is_err() {
+            return Err((Refusal::ACCESS, wqe));
+        }
+        if ends {
+            self.current = InProgress::None;
+            let received = wqe.map(|wqe| {
+                //= RC-WQE-07
+                (wqe, recv_detail(WcOpcode::RecvRdmaWithImm, total, headers))
+            });
+            return Ok(Executed { psns: 1, received });
+        }
+        self.current = InProgress::Write { rkey, va, len: total, received: received + len };
+        Ok(Executed::PACKET)
+    }
+
+    fn execute_read(
+        &mut self,
+        conn: &Conn,
+        mem: &impl Memory,
+        psn: Psn,
+        reth: Reth,
+    ) -> Result<Executed, Refusal> {
+        let Reth { va, rkey, dma_len } = reth;
+        let access = RemoteAccess::Read;
+        //= RC-SEG-02
+        if dma_len > 0 && mem.check_remote(rkey, va, u64::from(dma_len), access).is_err() {
+            return Err(Refusal::ACCESS);
+        }
+        let packets = conn.packets(dma_len);
+        self.save(Saved::Read { psn, packets, rkey, va, len: dma_len });
+        Ok(Executed { psns: packets, received: None })
+    }
+
+    fn execute_atomic(
+        &mut self,
+        mem: &impl Memory,
+        operation: Operation,
+        headers: &Headers,
+    ) -> Result<Executed, Refusal> {
+        let eth = headers.atomic.ok_or(Refusal::INVALID_REQUEST)?;
+        mem.check_remote(eth.rkey, eth.va, 8, RemoteAccess::Atomic)
+            .map_err(|_| Refusal::ACCESS)?;
+        //= RC-RSP-11
+        if !eth.va.is_multiple_of(8) {
+            return Err(Refusal::INVALID_REQUEST);
+        }
+        let op = match operation {
+            Operation::CmpSwap => AtomicOp::CmpSwap { compare: eth.compare, swap: eth.swap_add },
+            _ => AtomicOp::FetchAdd { add: eth.swap_add },
+        };
+        let original =
+            mem.atomic_remote(eth.rkey, eth.va, op).map_err(|_| Refusal::ACCESS)?;
+        self.save(Saved::Atomic { psn: headers.bth.psn, operation, original });
+        Ok(Executed::PACKET)
+    }
+
+    /// Queues the response to the READ or atomic just saved, with the MSN that counts it.
+    fn answer_resource(&mut self) {
+        let msn = self.msn;
+        let response = match self.saved.back() {
+            Some(&Saved::Read { psn, rkey, va, len, .. }) => {
+                Response::Read { psn, rkey, va, left: len, first: true, msn, replay: false }
+            }
+            Some(&Saved::Atomic { psn, original, .. }) => {
+                Response::Atomic { psn, original, msn, replay: false }
+            }
+            None => return,
+        };
+        self.schedule(response);
+    }
+}
+
+fn recv_detail(opcode: WcOpcode, byte_len: u32, headers: &Headers) -> RecvDetail {
+    RecvDetail {
+        opcode,
+        byte_len,
+        imm_or_inv: headers.imm.map_or(ImmOrInv::None, |imm| ImmOrInv::Imm(imm.0)),
+        solicited: headers.bth.solicited,
+    }
+}
+
+/// A packet's payload is shorter than 64 KiB.
+fn len_u32(payload: &[u8]) -> u32 {
+    u32::try_from(payload.len()).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,136 @@
+//! The responder: from request packets to memory, receive completions and responses.
+
+mod ack_policy;
+mod execute;
+mod resources;
+mod sequence;
+
+use alloc::collections::VecDeque;
+
+use rocade_wire::{Msn, Psn, Rkey, RnrTimer};
+
+use crate::completion::WcStatus;
+use crate::error::PostError;
+use crate::qp::conn::{Conn, Outputs, RecvDetail};
+use crate::time::Time;
+use crate::wr::{AccessFlags, LocalData, Sge};
+
+use ack_policy::Response;
+use resources::Saved;
+
+#[derive(Debug)]
+pub(crate) struct RecvWqe {
+    wr_id: u64,
+    data: LocalData,
+}
+
+/// The message whose first packet was taken and whose last was not (RC-SEQ-*).
+#[derive(Debug)]
+enum InProgress {
+    None,
+    Send { wqe: RecvWqe, received: u32 },
+    Write { rkey: Rkey, va: u64, len: u32, received: u32 },
+}
+
+/// The attributes that steer the responder.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ResponderAttr {
+    pub(crate) access: AccessFlags,
+    pub(crate) max_dest_rd_atomic: u8,
+    pub(crate) min_rnr_timer: RnrTimer,
+}
+
+/// Limits of the receive queue, fixed at creation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RecvLimits {
+    pub(crate) max_wr: u32,
+    pub(crate) max_sge: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct Responder {
+    limits: RecvLimits,
+    attr: ResponderAttr,
+    rq: VecDeque<RecvWqe>,
+    /// Expected PSN of the next new request.
+    epsn: Psn,
+    msn: Msn,
+    /// A NAK for `epsn` was sent; no other until a request with that PSN comes
+    /// (RC-RSP-20, RC-RSP-21).
+    nak_outstanding: bool,
+    current: InProgress,
+    /// READs and atomics that can be answered again (RC-DUP-05).
+    saved: VecDeque<Saved>,
+    /// Responses not sent yet, in order.
+    queue: VecDeque<Response>,
+}
+
+impl Responder {
+    pub(crate) fn new(limits: RecvLimits) -> Self {
+        Self {
+            limits,
+            attr: ResponderAttr {
+                access: AccessFlags::empty(),
+                max_dest_rd_atomic: 0,
+                min_rnr_timer: RnrTimer::LONGEST,
+            },
+            rq: VecDeque::new(),
+            epsn: Psn::new(0),
+            msn: Msn::new(0),
+            nak_outstanding: false,
+            current: InProgress::None,
+            saved: VecDeque::new(),
+            queue: VecDeque::new(),
+        }
+    }
+
+    /// INIT to RTR: the first request expected has `rq_psn` (RC-PSN-04).
+    pub(crate) const fn start(&mut self, rq_psn: Psn) {
+        self.epsn = rq_psn;
+    }
+
+    pub(crate) const fn set_attr(&mut self, attr: ResponderAttr) {
+        self.attr = attr;
+    }
+
+    /// Receives not completed yet, the one in progress included.
+    pub(crate) fn queued(&self) -> usize {
+        self.rq.len() + usize::from(matches!(self.current, InProgress::Send { .. }))
+    }
+
+    /// Queues a receive (PST-09).
+    pub(crate) fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
+        if sges.len() > self.limits.max_sge as usize {
+            return Err(PostError::TooManySges);
+        }
+        if self.queued() >= self.limits.max_wr as usize {
+            return Err(PostError::QueueFull);
+        }
+        self.rq.push_back(RecvWqe { wr_id, data: LocalData::from_sges(sges) });
+        Ok(())
+    }
+
+    /// Completes the receive in progress and all queued ones with `WR_FLUSH_ERR` (RC-STA-01).
+    pub(crate) fn flush(&mut self, now: Time, conn: &Conn, out: &mut Outputs) {
+        let mut flush = |wqe: RecvWqe| {
+            out.complete_recv(now, conn, wqe.wr_id, WcStatus::WrFlushErr, RecvDetail::ERROR);
+        };
+        if let InProgress::Send { wqe, .. } =
+            core::mem::replace(&mut self.current, InProgress::None)
+        {
+            flush(wqe);
+        }
+        self.rq.drain(..).for_each(flush);
+    }
+
+    /// Drops responses that were not sent (the application moved the QP to ERR, RC-STA-03).
+    pub(crate) fn discard_responses(&mut self) {
+        self.queue.clear();
+        self.saved.clear();
+    }
+
+    /// Forgets everything without completions (RC-STA-04).
+    pub(crate) fn reset(&mut self) {
+        *self = Self::new(self.limits);
+    }
+}

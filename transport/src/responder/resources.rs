@@ -1,0 +1,65 @@
+//! Saved READs and atomics, to answer duplicates (RC-DUP-03…05).
+
+use rocade_wire::{Operation, Psn, Reth, Rkey};
+
+use super::Responder;
+use super::ack_policy::Response;
+use crate::qp::conn::Conn;
+
+/// A READ or atomic that was executed.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Saved {
+    Read { psn: Psn, packets: u32, rkey: Rkey, va: u64, len: u32 },
+    Atomic { psn: Psn, operation: Operation, original: u64 },
+}
+
+impl Responder {
+    /// Remembers; the newest evicts the oldest (RC-DUP-05).
+    pub(super) fn save(&mut self, saved: Saved) {
+        while self.saved.len() >= usize::from(self.attr.max_dest_rd_atomic) {
+            self.saved.pop_front();
+        }
+        self.saved.push_back(saved);
+    }
+
+    /// READs and atomics whose responses are not all sent yet (RC-RSP-05).
+    pub(super) fn outstanding_resources(&self) -> usize {
+        self.queue.iter().filter(|response| response.is_new_resource()).count()
+    }
+
+    /// The response to a duplicate READ, if it repeats a saved one or its tail (RC-DUP-03).
+    pub(super) fn replay_read(&self, conn: &Conn, psn: Psn, reth: &Reth) -> Option<Response> {
+        let repeats = self.saved.iter().any(|saved| {
+            let Saved::Read { psn: first, packets, rkey, va, len } = *saved else { return false };
+            let skipped_packets = psn.sub(first.get()).get();
+            if skipped_packets >= packets || reth.rkey != rkey {
+                return false;
+            }
+            let skipped = skipped_packets * conn.pmtu_bytes();
+            reth.va == va.wrapping_add(u64::from(skipped)) && reth.dma_len == len - skipped
+        });
+        //= RC-DUP-07
+        let end = psn.add(conn.packets(reth.dma_len));
+        let running = self.queue.iter().any(|response| response.read_end(conn) == Some(end));
+        (repeats && !running).then_some(Response::Read {
+            psn,
+            rkey: reth.rkey,
+            va: reth.va,
+            left: reth.dma_len,
+            first: true,
+            msn: self.msn,
+            replay: true,
+        })
+    }
+
+    /// The response to a duplicate atomic: the saved value, never a second execution
+    /// (RC-DUP-04).
+    pub(super) fn replay_atomic(&self, psn: Psn, operation: Operation) -> Option<Response> {
+        self.saved.iter().find_map(|saved| match *saved {
+            Saved::Atomic { psn: p, operation: o, original } if p == psn && o == operation => {
+                Some(Response::Atomic { psn, original, msn: self.msn, replay: true })
+            }
+            _ => None,
+        })
+    }
+}

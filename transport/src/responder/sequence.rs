@@ -1,0 +1,225 @@
+//! The order of checks for a request: PSN, opcode sequence, rights, resources, receive WQE,
+//! length (RC-RSP-01…07), and duplicates (RC-DUP-*).
+
+use rocade_wire::{Headers, NakCode, Operation, Psn, Syndrome};
+
+use super::{InProgress, RecvWqe, Responder};
+use crate::completion::WcStatus;
+use crate::counters::DropReason;
+use crate::event::QpEvent;
+use crate::memory::Memory;
+use crate::qp::conn::{Conn, Fatal, Outputs, RecvDetail};
+use crate::time::Time;
+use crate::wr::AccessFlags;
+
+/// Longest DMALen (RC-SEG-05).
+const MAX_DMA_LEN: u32 = 1 << 31;
+
+/// Why a request is refused, and with which NAK (RC-ERR-A, RC-ERR-C).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) nak: NakCode,
+    /// Status of the receive WQE that the message holds.
+    pub(super) status: WcStatus,
+}
+
+impl Refusal {
+    pub(super) const INVALID_REQUEST: Self =
+        Self { nak: NakCode::InvalidRequest, status: WcStatus::RemInvReqErr };
+    pub(super) const ACCESS: Self =
+        Self { nak: NakCode::RemoteAccess, status: WcStatus::RemAccessErr };
+    //= RC-RSP-10
+    pub(super) const TOO_LONG: Self =
+        Self { nak: NakCode::InvalidRequest, status: WcStatus::LocLenErr };
+    //= RC-RSP-12
+    pub(super) const BAD_RECEIVE_BUFFER: Self =
+        Self { nak: NakCode::RemoteOperational, status: WcStatus::LocProtErr };
+}
+
+impl Responder {
+    /// Handles a request packet whose service, addresses and keys are those of the connection.
+    pub(crate) fn handle_request(
+        &mut self,
+        now: Time,
+        conn: &Conn,
+        mem: &impl Memory,
+        headers: &Headers,
+        payload: &[u8],
+        out: &mut Outputs,
+    ) -> Result<(), Fatal> {
+        let psn = headers.bth.psn;
+        //= RC-PSN-02
+        match psn.diff(self.epsn) {
+            0 => {}
+            1.. => {
+                self.handle_gap(out);
+                return Ok(());
+            }
+            _ => {
+                self.handle_duplicate(conn, headers, out);
+                return Ok(());
+            }
+        }
+        self.nak_outstanding = false;
+        let checked = self.check(headers);
+        let operation = match checked {
+            Ok(operation) => operation,
+            Err(refusal) => return Err(self.refuse(now, conn, psn, refusal, None, out)),
+        };
+        let wqe = if needs_receive(operation) {
+            let Some(wqe) = self.rq.pop_front() else {
+                //= RC-RSP-06
+                self.schedule_nak(psn, Syndrome::RnrNak(self.attr.min_rnr_timer), out);
+                return Ok(());
+            };
+            Some(wqe)
+        } else {
+            None
+        };
+        //= RC-RSP-07
+        if !length_ok(conn, operation, headers, payload) {
+            let refusal = Refusal::INVALID_REQUEST;
+            return Err(self.refuse(now, conn, psn, refusal, wqe, out));
+        }
+        out.counters.rx_packets += 1;
+        self.execute(now, conn, mem, operation, headers, payload, wqe, out)
+    }
+
+    /// Opcode sequence, the QP's access flags, READ/atomic resources (RC-RSP-03…05).
+    fn check(&self, headers: &Headers) -> Result<Operation, Refusal> {
+        //= OPC-36
+        let operation = headers.bth.opcode.operation().ok_or(Refusal::INVALID_REQUEST)?;
+        if !self.sequence_ok(operation) {
+            return Err(Refusal::INVALID_REQUEST);
+        }
+        //= RC-RSP-04
+        let needed = match operation {
+            Operation::ReadRequest => AccessFlags::REMOTE_READ,
+            Operation::CmpSwap | Operation::FetchAdd => AccessFlags::REMOTE_ATOMIC,
+            Operation::Flush | Operation::AtomicWrite => return Err(Refusal::INVALID_REQUEST),
+            _ if operation.is_write() => AccessFlags::REMOTE_WRITE,
+            _ => AccessFlags::empty(),
+        };
+        if !self.attr.access.contains(needed) {
+            return Err(Refusal::INVALID_REQUEST);
+        }
+        //= RC-RSP-05
+        if is_resource(operation)
+            && self.outstanding_resources() >= usize::from(self.attr.max_dest_rd_atomic)
+        {
+            return Err(Refusal::INVALID_REQUEST);
+        }
+        Ok(operation)
+    }
+
+    /// RC-SEQ-01…03.
+    fn sequence_ok(&self, operation: Operation) -> bool {
+        let continues = operation.is_middle() || operation.is_last();
+        match self.current {
+            InProgress::None => !continues,
+            InProgress::Send { .. } => operation.is_send() && continues,
+            InProgress::Write { .. } => operation.is_write() && continues,
+        }
+    }
+
+    //= RC-RSP-20
+    fn handle_gap(&mut self, out: &mut Outputs) {
+        if self.nak_outstanding {
+            out.counters.drop_packet(DropReason::OutOfSequence);
+        } else {
+            self.schedule_nak(self.epsn, Syndrome::Nak(NakCode::PsnSequence), out);
+        }
+    }
+
+    fn handle_duplicate(&mut self, conn: &Conn, headers: &Headers, out: &mut Outputs) {
+        out.counters.duplicate_requests += 1;
+        let psn = headers.bth.psn;
+        let Some(operation) = headers.bth.opcode.operation() else {
+            //= OPC-36
+            out.counters.drop_packet(DropReason::Duplicate);
+            return;
+        };
+        if operation.is_send() || operation.is_write() {
+            //= RC-DUP-01
+            self.schedule_ack(self.epsn.sub(1));
+            return;
+        }
+        let replay = match operation {
+            _ if !self.may_replay() => None,
+            Operation::ReadRequest => {
+                headers.reth.and_then(|reth| self.replay_read(conn, psn, &reth))
+            }
+            Operation::CmpSwap | Operation::FetchAdd => self.replay_atomic(psn, operation),
+            _ => None,
+        };
+        match replay {
+            Some(response) => self.schedule(response),
+            None => out.counters.drop_packet(DropReason::Duplicate),
+        }
+    }
+
+    /// NAKs a request and reports it: by the receive WQE that the message holds, else by an
+    /// event. The QP goes to ERR (RC-ERR-A, RC-ERR-C).
+    pub(super) fn refuse(
+        &mut self,
+        now: Time,
+        conn: &Conn,
+        psn: Psn,
+        refusal: Refusal,
+        wqe: Option<RecvWqe>,
+        out: &mut Outputs,
+    ) -> Fatal {
+        //= RC-RSP-22
+        self.schedule_nak(psn, Syndrome::Nak(refusal.nak), out);
+        let held = match core::mem::replace(&mut self.current, InProgress::None) {
+            InProgress::Send { wqe, .. } => Some(wqe),
+            InProgress::Write { .. } | InProgress::None => wqe,
+        };
+        if let Some(wqe) = held {
+            out.complete_recv(now, conn, wqe.wr_id, refusal.status, RecvDetail::ERROR);
+        } else {
+            out.events.push_back(match refusal.nak {
+                NakCode::RemoteAccess => QpEvent::AccessErr,
+                _ => QpEvent::ReqErr,
+            });
+        }
+        Fatal
+    }
+}
+
+/// SEND First/Only and whatever ends a WRITE with immediate take a receive WQE.
+const fn needs_receive(operation: Operation) -> bool {
+    matches!(
+        operation,
+        Operation::SendFirst
+            | Operation::SendOnly
+            | Operation::SendOnlyImm
+            | Operation::SendOnlyInv
+            | Operation::WriteLastImm
+            | Operation::WriteOnlyImm
+    )
+}
+
+const fn is_resource(operation: Operation) -> bool {
+    matches!(operation, Operation::ReadRequest | Operation::CmpSwap | Operation::FetchAdd)
+}
+
+/// RC-SEG-01, RC-SEG-05, OPC-37, OPC-38.
+fn length_ok(conn: &Conn, operation: Operation, headers: &Headers, payload: &[u8]) -> bool {
+    let pmtu = conn.pmtu_bytes() as usize;
+    let len = payload.len();
+    let payload_ok = if operation.is_send() || operation.is_write() {
+        if operation.is_first() || operation.is_middle() {
+            len == pmtu && headers.bth.pad_count == 0
+        } else if operation.is_last() {
+            (1..=pmtu).contains(&len)
+        } else {
+            len <= pmtu
+        }
+    } else {
+        len == 0
+    };
+    payload_ok
+        && (len > 0 || headers.bth.pad_count == 0)
+        && headers.reth.is_none_or(|reth| reth.dma_len <= MAX_DMA_LEN)
+}

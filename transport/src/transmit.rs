@@ -1,0 +1,131 @@
+//! The caller's transmit buffer: one run of equal segments, ready for segmentation offload.
+
+use alloc::vec::Vec;
+
+use rocade_wire::Headers;
+
+/// Bytes of the ICRC, left free at the end of each segment.
+pub(crate) const ICRC_LEN: usize = 4;
+
+/// A run of UDP payloads for one destination.
+///
+/// All segments have [`TxBuffer::segment_len`] bytes but the last, which may be shorter, so that
+/// the run can go out in one segmented send. Each ends in 4 bytes that the caller fills with the
+/// ICRC.
+#[derive(Debug)]
+pub struct TxBuffer {
+    bytes: Vec<u8>,
+    segment_len: usize,
+    segments: usize,
+    max_bytes: usize,
+    max_segments: usize,
+    closed: bool,
+}
+
+impl TxBuffer {
+    /// A buffer for at most `max_segments` segments and `max_bytes` bytes, at least one segment.
+    #[must_use]
+    pub fn new(max_bytes: usize, max_segments: usize) -> Self {
+        Self {
+            bytes: Vec::with_capacity(max_bytes),
+            segment_len: 0,
+            segments: 0,
+            max_bytes,
+            max_segments,
+            closed: false,
+        }
+    }
+
+    /// Empties the buffer, keeping its memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.segment_len = 0;
+        self.segments = 0;
+        self.closed = false;
+    }
+
+    /// Nothing in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// All segments, one after the other.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// All segments, to fill in the ICRCs.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
+    /// Length of every segment but, possibly, the last.
+    #[must_use]
+    pub const fn segment_len(&self) -> usize {
+        self.segment_len
+    }
+
+    /// Number of segments.
+    #[must_use]
+    pub const fn segments(&self) -> usize {
+        self.segments
+    }
+
+    /// Limits the run to single segments from now on (no segmentation offload).
+    pub const fn set_max_segments(&mut self, max_segments: usize) {
+        self.max_segments = max_segments;
+    }
+
+    /// Can a segment of `len` bytes (ICRC included) be appended?
+    pub(crate) fn fits(&self, len: usize) -> bool {
+        if self.segments == 0 {
+            return true;
+        }
+        !self.closed
+            && self.segments < self.max_segments
+            && len <= self.segment_len
+            && self.bytes.len() + len <= self.max_bytes
+    }
+
+    /// Appends headers and `payload_len` bytes of payload, which `fill` writes, plus pad.
+    /// The caller has asked [`TxBuffer::fits`] before and set the pad count in the BTH.
+    /// If `fill` fails, the buffer is as before.
+    pub(crate) fn push<E>(
+        &mut self,
+        headers: &Headers,
+        payload_len: usize,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let start = self.bytes.len();
+        let header_len = headers.len();
+        let pad = usize::from(headers.bth.pad_count);
+        let len = header_len + payload_len + pad + ICRC_LEN;
+        self.bytes.resize(start + len, 0);
+        let segment = &mut self.bytes[start..];
+        let emitted = headers.emit(segment);
+        debug_assert_eq!(emitted.ok(), Some(header_len));
+        if let Err(error) = fill(&mut segment[header_len..header_len + payload_len]) {
+            self.bytes.truncate(start);
+            return Err(error);
+        }
+        if self.segments == 0 {
+            self.segment_len = len;
+        } else if len < self.segment_len {
+            self.closed = true;
+        }
+        self.segments += 1;
+        Ok(())
+    }
+}
+
+/// Length of a segment with these headers and payload, pad and ICRC included.
+pub(crate) fn segment_len(headers: &Headers, payload_len: usize) -> usize {
+    headers.len() + payload_len + pad_len(payload_len) + ICRC_LEN
+}
+
+/// Pad bytes after `payload_len` bytes of payload (BTH-04).
+pub(crate) const fn pad_len(payload_len: usize) -> usize {
+    payload_len.wrapping_neg() & 3
+}

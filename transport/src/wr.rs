@@ -1,0 +1,238 @@
+//! Work requests as the application posts them, and their stored form.
+
+use alloc::boxed::Box;
+
+use bitflags::bitflags;
+use rocade_wire::{Lkey, Rkey};
+
+use crate::memory::{AccessError, Memory};
+
+bitflags! {
+    /// Access rights of a memory region, and of a QP for its peer (`ibv_access_flags`, MR-01).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+    pub struct AccessFlags: u32 {
+        /// The device may write the region on behalf of its owner.
+        const LOCAL_WRITE = 1;
+        /// The peer may RDMA WRITE.
+        const REMOTE_WRITE = 2;
+        /// The peer may RDMA READ.
+        const REMOTE_READ = 4;
+        /// The peer may execute atomics.
+        const REMOTE_ATOMIC = 8;
+        /// Memory windows may be bound to the region.
+        const MW_BIND = 16;
+        /// Addresses start from 0 instead of the virtual address.
+        const ZERO_BASED = 32;
+        /// On-demand paging.
+        const ON_DEMAND = 64;
+        /// Backed by huge pages.
+        const HUGETLB = 128;
+        /// FLUSH to global visibility.
+        const FLUSH_GLOBAL = 256;
+        /// FLUSH to persistence.
+        const FLUSH_PERSISTENT = 512;
+        /// Writes may pass each other.
+        const RELAXED_ORDERING = 1 << 20;
+    }
+}
+
+bitflags! {
+    /// Per-request flags (`ibv_send_flags`).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+    pub struct SendFlags: u32 {
+        /// Wait for earlier READs and atomics (RC-WQE-04).
+        const FENCE = 1;
+        /// Generate a completion even on success (RC-WQE-02).
+        const SIGNALED = 2;
+        /// Set the solicited-event bit at the message's end (RC-WQE-08).
+        const SOLICITED = 4;
+        /// The data was copied at post time (RC-WQE-06).
+        const INLINE = 8;
+        /// Checksum offload; accepted and ignored.
+        const IP_CSUM = 16;
+    }
+}
+
+/// A scatter/gather entry: `len` bytes at address `addr` of the region with key `lkey`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Sge {
+    /// Address in the region's own address space (virtual address, or offset if zero based).
+    pub addr: u64,
+    /// Length in bytes; entries of length 0 are skipped (RC-WQE-11).
+    pub len: u32,
+    /// Local key.
+    pub lkey: Lkey,
+}
+
+/// What a send work request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SendOp {
+    /// SEND, with immediate data where given (network byte order, verbatim).
+    Send {
+        /// Immediate data.
+        imm: Option<[u8; 4]>,
+    },
+    /// RDMA WRITE, with immediate data where given.
+    Write {
+        /// Remote address.
+        va: u64,
+        /// Remote key.
+        rkey: Rkey,
+        /// Immediate data.
+        imm: Option<[u8; 4]>,
+    },
+    /// RDMA READ.
+    Read {
+        /// Remote address.
+        va: u64,
+        /// Remote key.
+        rkey: Rkey,
+    },
+    /// Atomic compare and swap of 8 bytes.
+    CmpSwap {
+        /// Remote address; a multiple of 8.
+        va: u64,
+        /// Remote key.
+        rkey: Rkey,
+        /// Value to compare with.
+        compare: u64,
+        /// Value to store on equality.
+        swap: u64,
+    },
+    /// Atomic fetch and add on 8 bytes, modulo 2^64.
+    FetchAdd {
+        /// Remote address; a multiple of 8.
+        va: u64,
+        /// Remote key.
+        rkey: Rkey,
+        /// Value to add.
+        add: u64,
+    },
+}
+
+impl SendOp {
+    /// READ and atomics: answered by data, counted by `max_rd_atomic`.
+    #[must_use]
+    pub const fn needs_response_data(&self) -> bool {
+        matches!(self, Self::Read { .. } | Self::CmpSwap { .. } | Self::FetchAdd { .. })
+    }
+
+    /// Compare-and-swap or fetch-and-add.
+    #[must_use]
+    pub const fn is_atomic(&self) -> bool {
+        matches!(self, Self::CmpSwap { .. } | Self::FetchAdd { .. })
+    }
+}
+
+/// A send work request as posted.
+#[derive(Clone, Copy, Debug)]
+pub struct SendWr<'a> {
+    /// Returned in the completion.
+    pub wr_id: u64,
+    /// Operation and its remote operands.
+    pub op: SendOp,
+    /// Flags.
+    pub flags: SendFlags,
+    /// Local buffers, in order.
+    pub sges: &'a [Sge],
+}
+
+/// The local side of a stored work request.
+#[derive(Debug)]
+pub(crate) enum LocalData {
+    /// Up to two entries without an allocation.
+    Few { count: u8, entries: [Sge; 2] },
+    /// More entries.
+    Many(Box<[Sge]>),
+    /// Inline data, copied at post time.
+    Inline(Box<[u8]>),
+}
+
+impl LocalData {
+    pub(crate) fn from_sges(sges: &[Sge]) -> Self {
+        match *sges {
+            [] => Self::Few { count: 0, entries: [Sge::default(); 2] },
+            [a] => Self::Few { count: 1, entries: [a, Sge::default()] },
+            [a, b] => Self::Few { count: 2, entries: [a, b] },
+            _ => Self::Many(sges.into()),
+        }
+    }
+
+    pub(crate) fn sges(&self) -> &[Sge] {
+        match self {
+            Self::Few { count, entries } => &entries[..usize::from(*count)],
+            Self::Many(entries) => entries,
+            Self::Inline(_) => &[],
+        }
+    }
+
+    /// Total length in bytes; entries may add up to more than a message can hold.
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Self::Inline(data) => data.len() as u64,
+            _ => self.sges().iter().map(|s| u64::from(s.len)).sum(),
+        }
+    }
+
+    /// Copies `dst.len()` bytes from offset `offset` of the message into `dst`.
+    pub(crate) fn gather(
+        &self,
+        mem: &impl Memory,
+        offset: u32,
+        dst: &mut [u8],
+    ) -> Result<(), AccessError> {
+        if let Self::Inline(data) = self {
+            let start = offset as usize;
+            let src = start
+                .checked_add(dst.len())
+                .and_then(|end| data.get(start..end))
+                .ok_or(AccessError::OutOfRange)?;
+            dst.copy_from_slice(src);
+            return Ok(());
+        }
+        for_each_piece(self.sges(), offset, dst.len(), |sge_addr, lkey, range| {
+            mem.read_local(lkey, sge_addr, &mut dst[range])
+        })
+    }
+
+    /// Copies `src` to offset `offset` of the message's local buffers.
+    pub(crate) fn scatter(
+        &self,
+        mem: &impl Memory,
+        offset: u32,
+        src: &[u8],
+    ) -> Result<(), AccessError> {
+        for_each_piece(self.sges(), offset, src.len(), |sge_addr, lkey, range| {
+            mem.write_local(lkey, sge_addr, &src[range])
+        })
+    }
+}
+
+/// Calls `f(address, lkey, range of the caller's buffer)` for each piece of the scatter/gather
+/// list that covers `len` bytes from message offset `offset`.
+fn for_each_piece(
+    sges: &[Sge],
+    offset: u32,
+    len: usize,
+    mut f: impl FnMut(u64, Lkey, core::ops::Range<usize>) -> Result<(), AccessError>,
+) -> Result<(), AccessError> {
+    let mut skip = offset as usize;
+    let mut done = 0;
+    for sge in sges {
+        if done == len {
+            break;
+        }
+        let sge_len = sge.len as usize;
+        if skip >= sge_len {
+            skip -= sge_len;
+            continue;
+        }
+        let n = (sge_len - skip).min(len - done);
+        let addr = sge.addr.checked_add(skip as u64).ok_or(AccessError::OutOfRange)?;
+        f(addr, sge.lkey, done..done + n)?;
+        done += n;
+        skip = 0;
+    }
+    if done == len { Ok(()) } else { Err(AccessError::OutOfRange) }
+}

@@ -1,0 +1,87 @@
+//! Completion event channels.
+
+use std::{
+    ffi::{c_int, c_uint, c_void},
+    ptr,
+    sync::Arc,
+};
+
+use rocade_abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex};
+use rocade_emulator::CompChannel;
+
+use crate::{
+    context::ContextObject,
+    cq::CqObject,
+    ffi::{self, int_verb, neg_verb, ptr_verb, void_verb},
+    shell::Shell,
+};
+
+/// A completion event channel.
+pub(crate) type ChannelObject = Shell<ibv_comp_channel, ChannelState>;
+
+/// What stands behind an `ibv_comp_channel`.
+pub(crate) struct ChannelState {
+    channel: CompChannel,
+    _context: Arc<ContextObject>,
+}
+
+impl ChannelState {
+    /// The emulator's channel.
+    pub(crate) const fn channel(&self) -> &CompChannel {
+        &self.channel
+    }
+}
+
+/// `ibv_create_comp_channel`.
+pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
+    context: *mut ibv_context,
+) -> *mut ibv_comp_channel {
+    ptr_verb(|| {
+        // SAFETY: by contract an open context.
+        let context = unsafe { ContextObject::share(context) }?;
+        let channel = context.context().create_comp_channel()?;
+        ChannelObject::create(|_| {
+            let c = ibv_comp_channel { context: context.as_c(), fd: channel.fd(), refcnt: 0 };
+            Ok((c, ChannelState { channel, _context: context }))
+        })
+    })
+}
+
+/// `ibv_destroy_comp_channel`: `EBUSY` while a CQ uses it (DST-06).
+//= DST-06
+pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
+    // SAFETY: by contract a live channel that is not used afterwards.
+    int_verb(|| unsafe { ChannelObject::end(channel, |state| Ok(state.channel.destroy()?)) })
+}
+
+/// `ibv_get_cq_event`: blocks, or fails with `EAGAIN` if the descriptor is non-blocking (CQ-08).
+//= CQ-08
+pub(crate) unsafe extern "C" fn ibv_get_cq_event(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+) -> c_int {
+    neg_verb(|| {
+        // SAFETY: by contract a live channel.
+        let state = unsafe { ChannelObject::borrow(channel) }?.inner();
+        let cookie = state.channel.get_event()?;
+        let address = usize::try_from(cookie).unwrap_or(0);
+        let source: *mut ibv_cq_ex = ptr::with_exposed_provenance_mut(address);
+        // SAFETY: the cookie is the address of the CQ; it lives until this event is acknowledged.
+        let context = unsafe { (*source).cq_context };
+        // SAFETY: by contract writable.
+        unsafe { ffi::write(cq, source.cast()) }?;
+        // SAFETY: by contract writable.
+        unsafe { ffi::write(cq_context, context) }?;
+        Ok(0)
+    })
+}
+
+/// `ibv_ack_cq_events`.
+pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: c_uint) {
+    void_verb(|| {
+        // SAFETY: by contract a live CQ.
+        unsafe { CqObject::borrow(cq.cast()) }?.inner().cq().ack_events(nevents);
+        Ok(())
+    });
+}

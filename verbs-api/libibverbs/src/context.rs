@@ -1,0 +1,203 @@
+//! Open devices and the function tables inside them.
+
+use std::{cell::UnsafeCell, ffi::c_int, mem::offset_of, ptr, sync::Arc};
+
+use rocade_abi::{
+    VERBS_ABI_IS_EXTENDED, ibv_context, ibv_context_ops, ibv_mw, ibv_mw_bind, ibv_qp, ibv_recv_wr,
+    ibv_srq, ibv_xrcd, verbs_context,
+};
+use rocade_emulator::Context;
+
+use crate::{
+    cq, cq_ex,
+    device::DeviceObject,
+    domain,
+    ffi::{Errno, int_verb},
+    post, process, qp_ex, query,
+};
+
+/// What a pointer to an `ibv_context` really points into: the program holds the address of the
+/// last member of `c`. Objects made from it keep it alive beyond `ibv_close_device`, because
+/// their inline verbs go through its tables.
+#[repr(C)]
+pub(crate) struct ContextObject {
+    c: UnsafeCell<verbs_context>,
+    generation: process::Generation,
+    context: Context,
+    device: &'static DeviceObject,
+}
+
+// SAFETY: the C part is only read through raw pointers after it is made; the rest is `Sync`.
+unsafe impl Sync for ContextObject {}
+// SAFETY: nothing in it is bound to a thread.
+unsafe impl Send for ContextObject {}
+
+impl std::fmt::Debug for ContextObject {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ContextObject").field("device", self.device).finish_non_exhaustive()
+    }
+}
+
+impl ContextObject {
+    /// The object behind a context.
+    ///
+    /// # Errors
+    /// `EINVAL` for NULL, `ENODEV` if it was opened before a `fork`.
+    ///
+    /// # Safety
+    /// `context` must be NULL or come from [`open`] and be alive during `'a`.
+    pub(crate) unsafe fn borrow<'a>(context: *mut ibv_context) -> Result<&'a Self, Errno> {
+        if context.is_null() {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: `open` returned the address of the member `context` of `c`, which is the first
+        // member of a live `Self`.
+        let object = unsafe { &*Self::container(context) };
+        if object.generation == process::generation() { Ok(object) } else { Err(Errno::NODEV) }
+    }
+
+    /// Like [`Self::borrow`], sharing ownership.
+    ///
+    /// # Safety
+    /// As for [`Self::borrow`].
+    pub(crate) unsafe fn share(context: *mut ibv_context) -> Result<Arc<Self>, Errno> {
+        // SAFETY: same contract.
+        let object: *const Self = unsafe { Self::borrow(context) }?;
+        // SAFETY: the pointer comes from `Arc::into_raw` in `open`, and the program's reference
+        // is still held.
+        unsafe { Arc::increment_strong_count(object) };
+        // SAFETY: the count just taken belongs to the new `Arc`.
+        Ok(unsafe { Arc::from_raw(object) })
+    }
+
+    /// The emulator's context.
+    pub(crate) const fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// The device it was opened on.
+    pub(crate) const fn device(&self) -> &'static DeviceObject {
+        self.device
+    }
+
+    /// The pointer the program has.
+    pub(crate) const fn as_c(&self) -> *mut ibv_context {
+        // SAFETY: the member is inside the same allocation.
+        unsafe { self.c.get().byte_add(offset_of!(verbs_context, context)).cast() }
+    }
+
+    /// # Safety
+    /// `context` must come from [`open`].
+    const unsafe fn container(context: *mut ibv_context) -> *const Self {
+        // SAFETY: the member lies at this distance behind the start of its container.
+        unsafe { context.byte_sub(offset_of!(verbs_context, context)).cast() }
+    }
+}
+
+/// Opens `device`.
+///
+/// # Errors
+/// The errno of the emulator.
+pub(crate) fn open(device: &'static DeviceObject) -> Result<*mut ibv_context, Errno> {
+    let context = process::host()?.engine().open_device(&device.info().name)?;
+    let mut c = tables();
+    c.context.device = device.as_c();
+    c.context.cmd_fd = -1;
+    c.context.async_fd = context.async_fd();
+    c.context.num_comp_vectors = query::NUM_COMP_VECTORS;
+    c.context.abi_compat = VERBS_ABI_IS_EXTENDED;
+    let generation = process::generation();
+    let object = Arc::new(ContextObject { c: UnsafeCell::new(c), generation, context, device });
+    let c = object.as_c();
+    // The program's reference, given back in `close`.
+    let _ = Arc::into_raw(object);
+    Ok(c)
+}
+
+/// Gives back the program's reference.
+///
+/// # Errors
+/// `EINVAL` for NULL.
+///
+/// # Safety
+/// `context` must be NULL or come from [`open`], and not be used afterwards.
+pub(crate) unsafe fn close(context: *mut ibv_context) -> Result<(), Errno> {
+    // SAFETY: same contract.
+    match unsafe { ContextObject::borrow(context) } {
+        // SAFETY: `open` left this reference with the program, which gives it back now.
+        Ok(object) => drop(unsafe { Arc::from_raw(ptr::from_ref(object)) }),
+        // Inherited through fork: the parent's locks and sockets are not ours to touch.
+        Err(Errno::NODEV) => {}
+        Err(error) => return Err(error),
+    }
+    Ok(())
+}
+
+/// The tables through which inline verbs call. A slot that is `None` makes its verb fail with
+/// `EOPNOTSUPP` in the inline function, except those that are called unchecked: they are filled.
+fn tables() -> verbs_context {
+    // SAFETY: the structure consists of integers, pointers, optional function pointers and a
+    // pthread mutex, for all of which zero bytes are a value.
+    let mut c: verbs_context = unsafe { std::mem::zeroed() };
+    c.sz = size_of::<verbs_context>();
+    c.query_port = Some(query::query_port_slot);
+    c.query_device_ex = Some(query::query_device_ex);
+    c.query_rt_values = Some(query::query_rt_values);
+    c.create_cq_ex = Some(cq_ex::create_cq_ex);
+    c.create_qp_ex = Some(qp_ex::create_qp_ex);
+    c.alloc_td = Some(domain::alloc_td);
+    c.dealloc_td = Some(domain::dealloc_td);
+    c.alloc_parent_domain = Some(domain::alloc_parent_domain);
+    c.close_xrcd = Some(close_xrcd);
+    let ops: &mut ibv_context_ops = &mut c.context.ops;
+    ops.poll_cq = Some(cq::poll_cq);
+    ops.req_notify_cq = Some(cq::req_notify_cq);
+    ops.post_send = Some(post::post_send);
+    ops.post_recv = Some(post::post_recv);
+    ops.bind_mw = Some(bind_mw);
+    ops.dealloc_mw = Some(dealloc_mw);
+    ops.post_srq_recv = Some(post_srq_recv);
+    c
+}
+
+unsafe extern "C" fn close_xrcd(_xrcd: *mut ibv_xrcd) -> c_int {
+    int_verb(|| Err(Errno::OPNOTSUPP))
+}
+
+unsafe extern "C" fn bind_mw(_qp: *mut ibv_qp, _mw: *mut ibv_mw, _bind: *mut ibv_mw_bind) -> c_int {
+    int_verb(|| Err(Errno::OPNOTSUPP))
+}
+
+unsafe extern "C" fn dealloc_mw(_mw: *mut ibv_mw) -> c_int {
+    int_verb(|| Err(Errno::OPNOTSUPP))
+}
+
+unsafe extern "C" fn post_srq_recv(
+    _srq: *mut ibv_srq,
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract NULL or writable.
+        if let Some(bad) = unsafe { bad_wr.as_mut() } {
+            *bad = wr;
+        }
+        Err(Errno::OPNOTSUPP)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_that_are_called_unchecked_are_filled() {
+        let c = tables();
+        assert!(c.close_xrcd.is_some());
+        let ops = c.context.ops;
+        assert!(ops.poll_cq.is_some() && ops.req_notify_cq.is_some());
+        assert!(ops.post_send.is_some() && ops.post_recv.is_some() && ops.post_srq_recv.is_some());
+        assert!(ops.bind_mw.is_some() && ops.dealloc_mw.is_some());
+        assert_eq!(c.sz, 648);
+    }
+}

@@ -1,0 +1,240 @@
+//! Completion queues.
+
+use std::{
+    cell::UnsafeCell,
+    ffi::{c_int, c_void},
+    ptr,
+    sync::Arc,
+};
+
+use parking_lot::lock_api::RawMutex as _;
+use rocade_abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc};
+use rocade_emulator::{Completion, Cq, ImmOrInv};
+
+use crate::{
+    channel::ChannelObject,
+    context::ContextObject,
+    ffi::{Errno, int_verb, neg_verb, ptr_verb, to_int},
+    shell::Shell,
+};
+
+/// A completion queue. Every one is made as extended queue, whose first part is the plain one.
+pub(crate) type CqObject = Shell<ibv_cq_ex, CqState>;
+
+/// What stands behind an `ibv_cq`.
+pub(crate) struct CqState {
+    cq: Cq,
+    context: Arc<ContextObject>,
+    /// Held from `start_poll` to `end_poll` unless the program promised to use one thread.
+    lock: parking_lot::RawMutex,
+    locked: bool,
+    /// The completion that the readers of the extended queue look at; belongs to the holder of
+    /// `lock`.
+    current: UnsafeCell<Option<Completion>>,
+}
+
+impl CqState {
+    /// The emulator's queue.
+    pub(crate) const fn cq(&self) -> &Cq {
+        &self.cq
+    }
+
+    /// The context it belongs to.
+    pub(crate) const fn context(&self) -> &Arc<ContextObject> {
+        &self.context
+    }
+
+    /// Begins a polling session (CQX-04).
+    pub(crate) fn lock(&self) {
+        if self.locked {
+            self.lock.lock();
+        }
+    }
+
+    /// Ends it.
+    ///
+    /// # Safety
+    /// Only after [`Self::lock`] by the same thread.
+    pub(crate) unsafe fn unlock(&self) {
+        if self.locked {
+            // SAFETY: locked by the caller's contract.
+            unsafe { self.lock.unlock() };
+        }
+    }
+
+    /// Where the completion of the polling session is kept; dereferenced only within one.
+    pub(crate) const fn current(&self) -> *mut Option<Completion> {
+        self.current.get()
+    }
+}
+
+/// What a new queue shall be.
+pub(crate) struct CqPlan {
+    pub(crate) cqe: u32,
+    pub(crate) cq_context: *mut c_void,
+    pub(crate) channel: *mut ibv_comp_channel,
+    pub(crate) comp_vector: u32,
+    pub(crate) single_threaded: bool,
+}
+
+/// Makes a completion queue; `fill_in` may add to the C part.
+///
+/// # Errors
+/// `EINVAL` for sizes and vectors out of range (CQ-01), and what the emulator says.
+///
+/// # Safety
+/// `context` must be an open context and `plan.channel` NULL or a live channel.
+//= CQ-01
+pub(crate) unsafe fn create(
+    context: *mut ibv_context,
+    plan: &CqPlan,
+    fill_in: impl FnOnce(&mut ibv_cq_ex),
+) -> Result<*mut ibv_cq_ex, Errno> {
+    // SAFETY: same contract.
+    let context = unsafe { ContextObject::share(context) }?;
+    let channel = if plan.channel.is_null() {
+        None
+    } else {
+        // SAFETY: same contract.
+        Some(unsafe { ChannelObject::borrow(plan.channel) }?.inner().channel())
+    };
+    CqObject::create(|address| {
+        let cookie = address.expose_provenance() as u64;
+        let cq = context.context().create_cq(plan.cqe, channel, plan.comp_vector, cookie)?;
+        // SAFETY: the structure consists of integers, pointers, optional function pointers and
+        // pthread objects, for all of which zero bytes are a value.
+        let mut c: ibv_cq_ex = unsafe { std::mem::zeroed() };
+        c.context = context.as_c();
+        c.channel = plan.channel;
+        c.cq_context = plan.cq_context;
+        c.cqe = to_int(cq.capacity());
+        fill_in(&mut c);
+        let state = CqState {
+            cq,
+            context,
+            lock: parking_lot::RawMutex::INIT,
+            locked: !plan.single_threaded,
+            current: UnsafeCell::new(None),
+        };
+        Ok((c, state))
+    })
+}
+
+/// `ibv_create_cq`.
+pub(crate) unsafe extern "C" fn ibv_create_cq(
+    context: *mut ibv_context,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    comp_vector: c_int,
+) -> *mut ibv_cq {
+    ptr_verb(|| {
+        let plan = CqPlan {
+            cqe: u32::try_from(cqe).map_err(|_| Errno::INVAL)?,
+            cq_context,
+            channel,
+            comp_vector: u32::try_from(comp_vector).map_err(|_| Errno::INVAL)?,
+            single_threaded: false,
+        };
+        // SAFETY: same contract.
+        unsafe { create(context, &plan, |_| ()) }.map(<*mut ibv_cq_ex>::cast)
+    })
+}
+
+/// `ibv_destroy_cq`: waits for outstanding acknowledgements; `EBUSY` while a QP uses it (CQ-09).
+//= CQ-09
+pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
+    // SAFETY: by contract a live CQ that is not used afterwards.
+    int_verb(|| unsafe { CqObject::end(cq.cast(), |state| Ok(state.cq.destroy()?)) })
+}
+
+/// `ibv_resize_cq` (CQ-04).
+//= CQ-04
+pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract a live CQ.
+        let object = unsafe { CqObject::borrow(cq.cast()) }?;
+        let state = object.inner();
+        state.cq.resize(u32::try_from(cqe).map_err(|_| Errno::INVAL)?)?;
+        let actual = to_int(state.cq.capacity());
+        // SAFETY: the C part is alive; the program reads this member only.
+        unsafe { (*object.c()).cqe = actual };
+        Ok(())
+    })
+}
+
+/// Slot `req_notify_cq` (CQ-05).
+pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract a live CQ.
+        let object = unsafe { CqObject::borrow(cq.cast()) }?;
+        // SAFETY: the C part is alive; the program only reads this member.
+        if unsafe { (*object.c()).channel }.is_null() {
+            // Nobody could get the event; real devices do not object either.
+            return Ok(());
+        }
+        Ok(object.inner().cq.req_notify(solicited_only != 0)?)
+    })
+}
+
+/// Slot `poll_cq` (CQ-03): the number of completions written to `wc`, negative on failure.
+//= CQ-03
+pub(crate) unsafe extern "C" fn poll_cq(
+    cq: *mut ibv_cq,
+    num_entries: c_int,
+    wc: *mut ibv_wc,
+) -> c_int {
+    neg_verb(|| {
+        // SAFETY: by contract a live CQ.
+        let state = unsafe { CqObject::borrow(cq.cast()) }?.inner();
+        if num_entries > 0 && wc.is_null() {
+            return Err(Errno::INVAL);
+        }
+        let max = usize::try_from(num_entries).map_err(|_| Errno::INVAL)?;
+        let polled = state.cq.poll_with(max, |index, completion| {
+            // SAFETY: by contract `wc` has `num_entries` places, and `index` is below that.
+            unsafe { wc.add(index).write(to_wc(&completion)) };
+        });
+        c_int::try_from(polled).map_err(|_| Errno::INVAL)
+    })
+}
+
+/// The C form of a completion.
+fn to_wc(completion: &Completion) -> ibv_wc {
+    ibv_wc {
+        wr_id: completion.wr_id,
+        status: completion.status.code(),
+        opcode: completion.opcode.code(),
+        vendor_err: completion.vendor_err,
+        byte_len: completion.byte_len,
+        imm_data: imm_data(completion),
+        qp_num: completion.qp_num.get(),
+        src_qp: completion.src_qp.get(),
+        wc_flags: completion.wc_flags.bits(),
+        pkey_index: 0,
+        slid: 0,
+        sl: 0,
+        dlid_path_bits: 0,
+    }
+}
+
+/// Immediate data as it lies in memory (network byte order), or the invalidated key as a number.
+pub(crate) const fn imm_data(completion: &Completion) -> u32 {
+    match completion.imm_or_inv {
+        ImmOrInv::None => 0,
+        ImmOrInv::Imm(bytes) => u32::from_ne_bytes(bytes),
+        ImmOrInv::Inv(rkey) => rkey.get(),
+    }
+}
+
+/// The queue behind a pointer that a QP is to be attached to; `None` for NULL.
+///
+/// # Safety
+/// `cq` must be NULL or a live CQ.
+pub(crate) unsafe fn optional(cq: *mut ibv_cq) -> Result<Option<Cq>, Errno> {
+    if ptr::eq(cq, ptr::null()) {
+        return Ok(None);
+    }
+    // SAFETY: same contract.
+    Ok(Some(unsafe { CqObject::borrow(cq.cast()) }?.inner().cq.clone()))
+}

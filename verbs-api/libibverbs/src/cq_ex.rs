@@ -1,0 +1,227 @@
+//! The extended completion queue: polling one completion at a time, reading chosen fields.
+
+use std::{ffi::c_int, time::SystemTime};
+
+use rocade_abi::{
+    IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CQ_INIT_ATTR_MASK_PD, IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN,
+    IBV_CREATE_CQ_ATTR_SINGLE_THREADED, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP,
+    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK, IBV_WC_STANDARD_FLAGS, ibv_context, ibv_cq_ex,
+    ibv_cq_init_attr_ex, ibv_poll_cq_attr,
+};
+use rocade_emulator::Completion;
+
+use crate::{
+    cq::{self, CqObject, CqPlan, CqState},
+    ffi::{self, Errno, ptr_verb},
+    pd_mr::PdObject,
+    query,
+};
+
+/// What `wc_flags` may ask for (CQX-03).
+const SUPPORTED_FIELDS: u64 = IBV_WC_STANDARD_FLAGS
+    | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP
+    | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
+
+/// Slot `create_cq_ex` (CQX-05).
+//= CQX-05
+pub(crate) unsafe extern "C" fn create_cq_ex(
+    context: *mut ibv_context,
+    attr: *mut ibv_cq_init_attr_ex,
+) -> *mut ibv_cq_ex {
+    ptr_verb(|| {
+        // SAFETY: by contract NULL or readable.
+        let attr = unsafe { ffi::read(attr) }?;
+        let known_members = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
+        if attr.comp_mask & !known_members != 0 {
+            return Err(Errno::INVAL);
+        }
+        if attr.wc_flags & !SUPPORTED_FIELDS != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let flags = if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS == 0 { 0 } else { attr.flags };
+        if flags & !(IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN) != 0 {
+            return Err(Errno::INVAL);
+        }
+        if flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD != 0 {
+            // SAFETY: by contract NULL or a live domain.
+            unsafe { PdObject::borrow(attr.parent_domain) }?;
+        }
+        let plan = CqPlan {
+            cqe: attr.cqe,
+            cq_context: attr.cq_context,
+            channel: attr.channel,
+            comp_vector: attr.comp_vector,
+            single_threaded: flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0,
+        };
+        // SAFETY: by contract an open context and NULL or a live channel.
+        unsafe { cq::create(context, &plan, |c| install(c, attr.wc_flags)) }
+    })
+}
+
+/// Fills in the functions. Readers of fields that were not asked for are there too: reading one
+/// is a mistake of the program, but no reason to crash it.
+fn install(c: &mut ibv_cq_ex, _wc_flags: u64) {
+    c.start_poll = Some(start_poll);
+    c.next_poll = Some(next_poll);
+    c.end_poll = Some(end_poll);
+    c.read_opcode = Some(read_opcode);
+    c.read_vendor_err = Some(read_vendor_err);
+    c.read_byte_len = Some(read_byte_len);
+    c.read_imm_data = Some(read_imm_data);
+    c.read_qp_num = Some(read_qp_num);
+    c.read_src_qp = Some(read_src_qp);
+    c.read_wc_flags = Some(read_wc_flags);
+    c.read_slid = Some(read_zero_u32);
+    c.read_sl = Some(read_zero_u8);
+    c.read_dlid_path_bits = Some(read_zero_u8);
+    c.read_completion_ts = Some(read_completion_ts);
+    c.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
+}
+
+/// Takes the next completion, shows its head in the C part; `ENOENT` when there is none.
+///
+/// # Safety
+/// `cq` must be a live extended CQ whose polling session belongs to the caller.
+unsafe fn advance(cq: *mut ibv_cq_ex, state: &CqState) -> c_int {
+    let Some(completion) = state.cq().poll_one() else { return libc::ENOENT };
+    // SAFETY: the C part is alive; only the polling session writes these members.
+    unsafe { (*cq).wr_id = completion.wr_id };
+    // SAFETY: as above.
+    unsafe { (*cq).status = completion.status.code() };
+    // SAFETY: the session belongs to the caller.
+    unsafe { *state.current() = Some(completion) };
+    0
+}
+
+/// `ibv_start_poll` (CQX-01): on failure there is no session.
+//= CQX-01
+unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
+    ffi::status_verb(|| {
+        // SAFETY: by contract a live CQ.
+        let state = unsafe { CqObject::borrow(cq) }?.inner();
+        // SAFETY: by contract NULL or readable.
+        if unsafe { ffi::read(attr) }?.comp_mask != 0 {
+            return Err(Errno::INVAL);
+        }
+        state.lock();
+        // SAFETY: the session has just begun.
+        let status = unsafe { advance(cq, state) };
+        if status != 0 {
+            // SAFETY: locked above.
+            unsafe { state.unlock() };
+        }
+        Ok(status)
+    })
+}
+
+/// `ibv_next_poll` (CQX-02).
+//= CQX-02
+unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
+    ffi::status_verb(|| {
+        // SAFETY: by contract a live CQ.
+        let state = unsafe { CqObject::borrow(cq) }?.inner();
+        // SAFETY: by contract within the caller's session.
+        Ok(unsafe { advance(cq, state) })
+    })
+}
+
+/// `ibv_end_poll`.
+unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
+    ffi::void_verb(|| {
+        // SAFETY: by contract a live CQ.
+        let state = unsafe { CqObject::borrow(cq) }?.inner();
+        // SAFETY: by contract within the caller's session.
+        unsafe { *state.current() = None };
+        // SAFETY: locked by `start_poll` of the same thread.
+        unsafe { state.unlock() };
+        Ok(())
+    });
+}
+
+/// Reads from the current completion; 0 outside of a session.
+///
+/// # Safety
+/// `cq` must be a live extended CQ whose polling session belongs to the caller.
+unsafe fn current(cq: *mut ibv_cq_ex, read: impl FnOnce(&Completion) -> u64) -> u64 {
+    // SAFETY: by contract a live CQ.
+    let Ok(object) = (unsafe { CqObject::borrow(cq) }) else { return 0 };
+    // SAFETY: by contract nobody else uses the session.
+    let completion = unsafe { &*object.inner().current() };
+    completion.as_ref().map_or(0, read)
+}
+
+/// The same for fields of 32 bits.
+///
+/// # Safety
+/// As for [`current`].
+unsafe fn current_u32(cq: *mut ibv_cq_ex, read: impl FnOnce(&Completion) -> u32) -> u32 {
+    // SAFETY: same contract.
+    let value = unsafe { current(cq, |completion| u64::from(read(completion))) };
+    u32::try_from(value).unwrap_or(0)
+}
+
+unsafe extern "C" fn read_opcode(cq: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: by contract within the caller's session.
+    unsafe { current_u32(cq, |completion| completion.opcode.code()) }
+}
+
+unsafe extern "C" fn read_vendor_err(cq: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: by contract within the caller's session.
+    unsafe { current_u32(cq, |completion| completion.vendor_err) }
+}
+
+unsafe extern "C" fn read_byte_len(cq: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: by contract within the caller's session.
+    unsafe { current_u32(cq, |completion| completion.byte_len) }
+}
+
+unsafe extern "C" fn read_imm_data(cq: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: by contract within the caller's session.
+    unsafe { current_u32(cq, cq::imm_data) }
+}
+
+unsafe extern "C" fn read_qp_num(cq: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: by contract within the caller's session.
+    unsafe { current_u32(cq, |completion| completion.qp_num.get()) }
+}
+
+unsafe extern "C" fn read_src_qp(cq: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: by contract within the caller's session.
+    unsafe { current_u32(cq, |completion| completion.src_qp.get()) }
+}
+
+unsafe extern "C" fn read_wc_flags(cq: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: by contract within the caller's session.
+    unsafe { current_u32(cq, |completion| completion.wc_flags.bits()) }
+}
+
+/// LIDs do not exist on RoCE.
+unsafe extern "C" fn read_zero_u32(_cq: *mut ibv_cq_ex) -> u32 {
+    0
+}
+
+/// Service level and path bits are 0.
+unsafe extern "C" fn read_zero_u8(_cq: *mut ibv_cq_ex) -> u8 {
+    0
+}
+
+/// Ticks of the device clock, which counts nanoseconds.
+unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
+    // SAFETY: by contract within the caller's session.
+    unsafe { current(cq, |completion| completion.timestamp_ns) }
+}
+
+/// Nanoseconds since 1970, from the age of the completion.
+unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
+    // SAFETY: by contract a live CQ.
+    let Ok(object) = (unsafe { CqObject::borrow(cq) }) else { return 0 };
+    let now_ticks = query::clock_ns(object.inner().context());
+    // SAFETY: by contract within the caller's session.
+    let ticks = unsafe { current(cq, |completion| completion.timestamp_ns) };
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+    now.saturating_sub(now_ticks.saturating_sub(ticks))
+}

@@ -1,0 +1,163 @@
+//! The device list.
+
+use std::{
+    ffi::{c_char, c_int, c_void},
+    ptr,
+};
+
+use rocade_abi::{IBV_NODE_CA, IBV_TRANSPORT_IB, ibv_context, ibv_device};
+use rocade_emulator::DeviceInfo;
+
+use crate::{
+    context,
+    ffi::{Errno, fill, int_verb, neg_verb, ptr_verb},
+    process,
+};
+
+/// A device as the program sees it. It lives as long as the process.
+#[repr(C)]
+pub(crate) struct DeviceObject {
+    c: ibv_device,
+    /// Libraries of real drivers look behind the public part for their driver table, to recognise
+    /// their own devices. NULL says: not yours.
+    driver: *const c_void,
+    info: DeviceInfo,
+}
+
+// SAFETY: nothing in it changes after it is made, and the only pointer is NULL.
+unsafe impl Sync for DeviceObject {}
+// SAFETY: as above.
+unsafe impl Send for DeviceObject {}
+
+impl std::fmt::Debug for DeviceObject {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DeviceObject").field("info", &self.info).finish_non_exhaustive()
+    }
+}
+
+impl DeviceObject {
+    /// A device that is never freed.
+    pub(crate) fn leak(info: &DeviceInfo) -> &'static Self {
+        // SAFETY: an `ibv_device` is integers, arrays of them and optional function pointers,
+        // for all of which zero bytes are a value.
+        let mut c: ibv_device = unsafe { std::mem::zeroed() };
+        c.node_type = IBV_NODE_CA;
+        c.transport_type = IBV_TRANSPORT_IB;
+        fill(&mut c.name, &info.name);
+        fill(&mut c.dev_name, &format!("uverbs{}", info.index));
+        fill(&mut c.dev_path, &format!("/sys/class/infiniband_verbs/uverbs{}", info.index));
+        fill(&mut c.ibdev_path, &format!("/sys/class/infiniband/{}", info.name));
+        Box::leak(Box::new(Self { c, driver: ptr::null(), info: info.clone() }))
+    }
+
+    /// What the emulator says about it.
+    pub(crate) const fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    /// The device behind a pointer from the list.
+    ///
+    /// # Safety
+    /// `device` must be NULL or come from `ibv_get_device_list`.
+    unsafe fn borrow(device: *mut ibv_device) -> Result<&'static Self, Errno> {
+        // SAFETY: devices are leaked and immutable, and `c` is their first member.
+        unsafe { device.cast::<Self>().as_ref() }.ok_or(Errno::INVAL)
+    }
+
+    /// The pointer the program gets.
+    pub(crate) const fn as_c(&'static self) -> *mut ibv_device {
+        ptr::from_ref(self).cast_mut().cast()
+    }
+}
+
+/// `ibv_get_device_list`: a NULL-terminated array that `ibv_free_device_list` releases.
+pub(crate) unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
+    // SAFETY: by contract NULL or writable.
+    if let Some(count) = unsafe { num_devices.as_mut() } {
+        *count = 0;
+    }
+    ptr_verb(|| {
+        let devices = process::host()?.devices();
+        let bytes = (devices.len() + 1) * size_of::<*mut ibv_device>();
+        // SAFETY: calloc takes any size; the result is checked.
+        let list: *mut *mut ibv_device = unsafe { libc::calloc(1, bytes) }.cast();
+        if list.is_null() {
+            return Err(Errno(libc::ENOMEM));
+        }
+        for (index, device) in devices.iter().enumerate() {
+            // SAFETY: the array has one place more than there are devices.
+            unsafe { list.add(index).write(device.as_c()) };
+        }
+        // SAFETY: by contract NULL or writable.
+        if let Some(count) = unsafe { num_devices.as_mut() } {
+            *count = c_int::try_from(devices.len()).unwrap_or(c_int::MAX);
+        }
+        Ok(list)
+    })
+}
+
+/// `ibv_free_device_list`: frees the array, not the devices.
+pub(crate) unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
+    // SAFETY: by contract NULL or an array from `ibv_get_device_list`, which came from calloc.
+    unsafe { libc::free(list.cast()) };
+}
+
+/// `ibv_get_device_name`.
+pub(crate) unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
+    // SAFETY: by contract from the device list.
+    match unsafe { DeviceObject::borrow(device) } {
+        Ok(device) => device.c.name.as_ptr(),
+        Err(_) => ptr::null(),
+    }
+}
+
+/// `ibv_get_device_guid`: the node GUID in network byte order, 0 for NULL.
+pub(crate) unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
+    // SAFETY: by contract from the device list.
+    unsafe { DeviceObject::borrow(device) }.map_or(0, |device| device.info.guid.get().to_be())
+}
+
+/// `ibv_get_device_index`: -1 when there is none.
+pub(crate) unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
+    neg_verb(|| {
+        // SAFETY: by contract from the device list.
+        let device = unsafe { DeviceObject::borrow(device) }?;
+        c_int::try_from(device.info.index).map_err(|_| Errno::INVAL)
+    })
+}
+
+/// `ibv_open_device`.
+pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+    // SAFETY: by contract from the device list.
+    ptr_verb(|| context::open(unsafe { DeviceObject::borrow(device) }?))
+}
+
+/// `ibv_close_device`.
+pub(crate) unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
+    // SAFETY: by contract from `ibv_open_device` and not used afterwards.
+    int_verb(|| unsafe { context::close(context) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_word_behind_the_public_part_is_null() {
+        assert_eq!(std::mem::offset_of!(DeviceObject, driver), size_of::<ibv_device>());
+    }
+
+    #[test]
+    fn null_is_no_device() {
+        // SAFETY: NULL is allowed.
+        let (name, guid, index) = unsafe {
+            (
+                ibv_get_device_name(ptr::null_mut()),
+                ibv_get_device_guid(ptr::null_mut()),
+                ibv_get_device_index(ptr::null_mut()),
+            )
+        };
+        assert!(name.is_null());
+        assert_eq!((guid, index), (0, -1));
+    }
+}

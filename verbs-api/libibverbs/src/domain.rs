@@ -1,0 +1,64 @@
+//! Thread domains and parent domains.
+//!
+//! A thread domain promises that its objects are used by one thread; the emulator's locks are
+//! cheap without contention, so the promise is accepted and not used.
+
+use std::{ffi::c_int, sync::Arc};
+
+use rocade_abi::{
+    IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS, IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT, ibv_context,
+    ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_attr,
+};
+
+use crate::{
+    context::ContextObject,
+    ffi::{self, Errno, int_verb, ptr_verb},
+    pd_mr::{PdObject, new_pd},
+    shell::Shell,
+};
+
+type TdObject = Shell<ibv_td, Arc<ContextObject>>;
+
+/// Slot `alloc_td`.
+pub(crate) unsafe extern "C" fn alloc_td(
+    context: *mut ibv_context,
+    attr: *mut ibv_td_init_attr,
+) -> *mut ibv_td {
+    ptr_verb(|| {
+        // SAFETY: by contract NULL or readable.
+        if unsafe { ffi::read(attr) }?.comp_mask != 0 {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: by contract an open context.
+        let context = unsafe { ContextObject::share(context) }?;
+        TdObject::create(|_| Ok((ibv_td { context: context.as_c() }, context)))
+    })
+}
+
+/// Slot `dealloc_td`.
+pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
+    // SAFETY: by contract a live domain that is not used afterwards.
+    int_verb(|| unsafe { TdObject::end(td, |_| Ok(())) })
+}
+
+/// Slot `alloc_parent_domain`: a second handle on the protection domain. Custom allocators are
+/// accepted and never called: queues are not in memory the program could provide.
+pub(crate) unsafe extern "C" fn alloc_parent_domain(
+    context: *mut ibv_context,
+    attr: *mut ibv_parent_domain_init_attr,
+) -> *mut ibv_pd {
+    ptr_verb(|| {
+        // SAFETY: by contract NULL or readable.
+        let attr = unsafe { ffi::read(attr) }?;
+        let known =
+            IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
+        if attr.comp_mask & !known != 0 {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: by contract an open context.
+        unsafe { ContextObject::borrow(context) }?;
+        // SAFETY: by contract NULL or a live domain.
+        let pd = unsafe { PdObject::borrow(attr.pd) }?.inner();
+        new_pd(pd.parent())
+    })
+}

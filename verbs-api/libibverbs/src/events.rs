@@ -1,0 +1,78 @@
+//! Asynchronous events.
+
+use std::{ffi::c_int, ptr};
+
+use rocade_abi::{
+    IBV_EVENT_COMM_EST, IBV_EVENT_CQ_ERR, IBV_EVENT_PATH_MIG, IBV_EVENT_PATH_MIG_ERR,
+    IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_LAST_WQE_REACHED,
+    IBV_EVENT_QP_REQ_ERR, IBV_EVENT_SQ_DRAINED, ibv_async_element, ibv_async_event, ibv_context,
+};
+use rocade_emulator::EventElement;
+
+use crate::{
+    context::ContextObject,
+    cq::CqObject,
+    ffi::{self, Errno, neg_verb, void_verb},
+    qp::QpObject,
+};
+
+/// `ibv_get_async_event`: blocks, or fails with `EAGAIN` if the descriptor is non-blocking
+/// (AEV-12).
+//= AEV-12
+pub(crate) unsafe extern "C" fn ibv_get_async_event(
+    context: *mut ibv_context,
+    event: *mut ibv_async_event,
+) -> c_int {
+    neg_verb(|| {
+        // SAFETY: by contract an open context.
+        let context = unsafe { ContextObject::borrow(context) }?.context();
+        let next = context.next_async_event()?;
+        let element = match next.element {
+            EventElement::Cq(cookie) => ibv_async_element { cq: object(cookie) },
+            EventElement::Qp(cookie) => ibv_async_element { qp: object(cookie) },
+            EventElement::Port(port) => ibv_async_element { port_num: c_int::from(port) },
+            _ => ibv_async_element { port_num: 0 },
+        };
+        let answer = ibv_async_event { element, event_type: next.kind.code() };
+        // SAFETY: by contract NULL or writable.
+        unsafe { ffi::write(event, answer) }?;
+        Ok(0)
+    })
+}
+
+/// The C object whose address is `cookie`.
+fn object<C>(cookie: u64) -> *mut C {
+    ptr::with_exposed_provenance_mut(usize::try_from(cookie).unwrap_or(0))
+}
+
+/// `ibv_ack_async_event`.
+pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
+    void_verb(|| {
+        // SAFETY: by contract an event from `ibv_get_async_event`.
+        let event = unsafe { ffi::read(event) }?;
+        match event.event_type {
+            IBV_EVENT_CQ_ERR => {
+                // SAFETY: this type of event carries a CQ.
+                let cq = unsafe { event.element.cq };
+                // SAFETY: it lives until its events are acknowledged.
+                unsafe { CqObject::borrow(cq.cast()) }?.inner().cq().ack_async_events(1);
+            }
+            IBV_EVENT_QP_FATAL
+            | IBV_EVENT_QP_REQ_ERR
+            | IBV_EVENT_QP_ACCESS_ERR
+            | IBV_EVENT_COMM_EST
+            | IBV_EVENT_SQ_DRAINED
+            | IBV_EVENT_PATH_MIG
+            | IBV_EVENT_PATH_MIG_ERR
+            | IBV_EVENT_QP_LAST_WQE_REACHED => {
+                // SAFETY: these types of event carry a QP.
+                let qp = unsafe { event.element.qp };
+                // SAFETY: it lives until its events are acknowledged.
+                unsafe { QpObject::borrow(qp.cast()) }?.inner().qp().ack_async_events(1);
+            }
+            // Port and device events have nobody waiting.
+            _ => {}
+        }
+        Ok::<(), Errno>(())
+    });
+}

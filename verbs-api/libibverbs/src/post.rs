@@ -1,0 +1,308 @@
+//! Posting work requests.
+
+use std::{ffi::c_int, ptr};
+
+use rocade_abi::{
+    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_WRITE, IBV_WR_BIND_MW,
+    IBV_WR_DRIVER1, IBV_WR_FLUSH, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
+    IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV,
+    IBV_WR_TSO, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge,
+};
+use rocade_emulator::{Lkey, Rkey, SendFlags, SendOp, SendPoster, SendWr, Sge, limits};
+
+use crate::{
+    ffi::{Errno, int_verb},
+    qp::{QpObject, QpState},
+};
+
+/// Scatter/gather entries that fit on the stack: the device's limit.
+const MAX_SGE: usize = limits::MAX_SGE as usize;
+/// Inline data that is collected on the stack; more goes through the heap.
+const STACK_INLINE: usize = 256;
+
+/// Slot `post_send`: queues a chain of work requests; on failure `*bad_wr` is the first one that
+/// is not queued (PST-09).
+//= PST-09
+pub(crate) unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    bad_wr: *mut *mut ibv_send_wr,
+) -> c_int {
+    let mut current = wr;
+    int_verb(|| {
+        // SAFETY: by contract a live QP.
+        let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
+        let mut poster = state.qp().send_queue();
+        while !current.is_null() {
+            // SAFETY: by contract the chain consists of readable work requests.
+            let request = unsafe { &*current };
+            // SAFETY: as above, with the lists and buffers they name.
+            let posted = unsafe { push_send(&mut poster, state, request) };
+            if let Err(error) = posted {
+                if !bad_wr.is_null() {
+                    // SAFETY: by contract writable.
+                    unsafe { bad_wr.write(current) };
+                }
+                return Err(error);
+            }
+            current = request.next;
+        }
+        Ok(())
+    })
+}
+
+/// Slot `post_recv`, likewise.
+//= PST-09
+pub(crate) unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    let mut current = wr;
+    int_verb(|| {
+        // SAFETY: by contract a live QP.
+        let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
+        let mut poster = state.qp().recv_queue();
+        while !current.is_null() {
+            // SAFETY: by contract the chain consists of readable work requests.
+            let request = unsafe { &*current };
+            // SAFETY: by contract the list has as many entries as the request says.
+            let posted = unsafe {
+                with_sges(request.sg_list, request.num_sge, |sges| {
+                    Ok(poster.push(request.wr_id, sges)?)
+                })
+            };
+            if let Err(error) = posted {
+                if !bad_wr.is_null() {
+                    // SAFETY: by contract writable.
+                    unsafe { bad_wr.write(current) };
+                }
+                return Err(error);
+            }
+            current = request.next;
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+/// The list of `request`, and with inline data the buffers in it, must be readable.
+unsafe fn push_send(
+    poster: &mut SendPoster<'_>,
+    state: &QpState,
+    request: &ibv_send_wr,
+) -> Result<(), Errno> {
+    let op = operation(request)?;
+    let flags = SendFlags::from_bits_truncate(request.send_flags);
+    let wr_id = request.wr_id;
+    if flags.contains(SendFlags::INLINE) {
+        // SAFETY: same contract.
+        return unsafe {
+            with_inline_data(request, state.max_inline_data(), |data| {
+                Ok(poster.push_inline(&SendWr { wr_id, op, flags, sges: &[] }, data)?)
+            })
+        };
+    }
+    // SAFETY: same contract.
+    unsafe {
+        with_sges(request.sg_list, request.num_sge, |sges| {
+            Ok(poster.push(&SendWr { wr_id, op, flags, sges })?)
+        })
+    }
+}
+
+/// What a C work request asks for (PST-10): `EOPNOTSUPP` for what this device does not do,
+/// `EINVAL` for what nobody knows.
+//= PST-10
+fn operation(request: &ibv_send_wr) -> Result<SendOp, Errno> {
+    let imm = Some(request.imm_data.to_ne_bytes());
+    // SAFETY: all members of the union are integers, for which any bytes are a value; the opcode
+    // says which the program has set.
+    let rdma = unsafe { request.wr.rdma };
+    // SAFETY: as above.
+    let atomic = unsafe { request.wr.atomic };
+    let (va, rkey) = (rdma.remote_addr, Rkey::new(rdma.rkey));
+    Ok(match request.opcode {
+        IBV_WR_SEND => SendOp::Send { imm: None },
+        IBV_WR_SEND_WITH_IMM => SendOp::Send { imm },
+        IBV_WR_RDMA_WRITE => SendOp::Write { va, rkey, imm: None },
+        IBV_WR_RDMA_WRITE_WITH_IMM => SendOp::Write { va, rkey, imm },
+        IBV_WR_RDMA_READ => SendOp::Read { va, rkey },
+        IBV_WR_ATOMIC_CMP_AND_SWP => SendOp::CmpSwap {
+            va: atomic.remote_addr,
+            rkey: Rkey::new(atomic.rkey),
+            compare: atomic.compare_add,
+            swap: atomic.swap,
+        },
+        IBV_WR_ATOMIC_FETCH_AND_ADD => SendOp::FetchAdd {
+            va: atomic.remote_addr,
+            rkey: Rkey::new(atomic.rkey),
+            add: atomic.compare_add,
+        },
+        IBV_WR_LOCAL_INV | IBV_WR_BIND_MW | IBV_WR_SEND_WITH_INV | IBV_WR_TSO | IBV_WR_DRIVER1
+        | IBV_WR_FLUSH | IBV_WR_ATOMIC_WRITE => return Err(Errno::OPNOTSUPP),
+        _ => return Err(Errno::INVAL),
+    })
+}
+
+/// The emulator's form of a scatter/gather entry.
+pub(crate) const fn to_sge(sge: ibv_sge) -> Sge {
+    Sge { addr: sge.addr, len: sge.length, lkey: Lkey::new(sge.lkey) }
+}
+
+/// Calls `f` with a copy of a scatter/gather list.
+///
+/// # Errors
+/// `EINVAL` for a count out of range or a missing list, and what `f` says.
+///
+/// # Safety
+/// `list` must have `count` readable entries.
+pub(crate) unsafe fn with_sges<T>(
+    list: *const ibv_sge,
+    count: c_int,
+    f: impl FnOnce(&[Sge]) -> Result<T, Errno>,
+) -> Result<T, Errno> {
+    let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
+    if count == 0 {
+        return f(&[]);
+    }
+    if list.is_null() || count > MAX_SGE {
+        return Err(Errno::INVAL);
+    }
+    if count == 1 {
+        // SAFETY: by contract there is one entry.
+        return f(&[to_sge(unsafe { list.read() })]);
+    }
+    let mut sges = [Sge::default(); MAX_SGE];
+    for (index, sge) in sges.iter_mut().enumerate().take(count) {
+        // SAFETY: by contract there are `count` entries.
+        *sge = to_sge(unsafe { list.add(index).read() });
+    }
+    f(sges.get(..count).unwrap_or(&[]))
+}
+
+/// Calls `f` with the data that the list of `request` names, collected now.
+///
+/// # Safety
+/// The list must have `num_sge` readable entries that name readable buffers.
+unsafe fn with_inline_data<T>(
+    request: &ibv_send_wr,
+    max_len: usize,
+    f: impl FnOnce(&[u8]) -> Result<T, Errno>,
+) -> Result<T, Errno> {
+    let count = usize::try_from(request.num_sge).map_err(|_| Errno::INVAL)?;
+    if count > MAX_SGE || (count > 0 && request.sg_list.is_null()) {
+        return Err(Errno::INVAL);
+    }
+    let mut stack = [0; STACK_INLINE];
+    let mut heap = Vec::new();
+    let room: &mut [u8] = if max_len <= STACK_INLINE {
+        &mut stack
+    } else {
+        heap.resize(max_len, 0);
+        &mut heap
+    };
+    let mut filled = 0;
+    for index in 0..count {
+        // SAFETY: by contract there are `count` entries.
+        let sge = unsafe { request.sg_list.add(index).read() };
+        let len = usize::try_from(sge.length).map_err(|_| Errno::INVAL)?;
+        if len > max_len - filled {
+            return Err(Errno::INVAL);
+        }
+        let source = usize::try_from(sge.addr).map_err(|_| Errno::INVAL)?;
+        let target = room.get_mut(filled..filled + len).ok_or(Errno::INVAL)?;
+        // SAFETY: by contract the entry names `len` readable bytes of the program; `target` is
+        // ours and has as many.
+        unsafe { copy_in(source, target) };
+        filled += len;
+    }
+    f(room.get(..filled).unwrap_or(&[]))
+}
+
+/// Copies from an address of the program.
+///
+/// # Safety
+/// `target.len()` bytes at `source` must be readable and not be inside `target`.
+pub(crate) unsafe fn copy_in(source: usize, target: &mut [u8]) {
+    if target.is_empty() {
+        return;
+    }
+    let source: *const u8 = ptr::with_exposed_provenance(source);
+    // SAFETY: same contract.
+    unsafe { ptr::copy_nonoverlapping(source, target.as_mut_ptr(), target.len()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use rocade_abi::{ibv_send_wr_atomic, ibv_send_wr_rdma, ibv_send_wr_remote};
+
+    use super::*;
+
+    fn request(opcode: u32) -> ibv_send_wr {
+        // SAFETY: zero bytes are a value for all members.
+        let mut wr: ibv_send_wr = unsafe { std::mem::zeroed() };
+        wr.opcode = opcode;
+        wr
+    }
+
+    #[test]
+    fn immediate_data_keeps_its_byte_order() {
+        let mut wr = request(IBV_WR_RDMA_WRITE_WITH_IMM);
+        wr.imm_data = 0x0102_0304u32.to_be();
+        wr.wr = ibv_send_wr_remote { rdma: ibv_send_wr_rdma { remote_addr: 0x1000, rkey: 7 } };
+        let expected =
+            SendOp::Write { va: 0x1000, rkey: Rkey::new(7), imm: Some([1, 2, 3, 4]) };
+        assert_eq!(operation(&wr), Ok(expected));
+    }
+
+    #[test]
+    fn atomics_take_their_own_operands() {
+        let mut wr = request(IBV_WR_ATOMIC_CMP_AND_SWP);
+        let atomic = ibv_send_wr_atomic { remote_addr: 8, compare_add: 1, swap: 2, rkey: 3 };
+        wr.wr = ibv_send_wr_remote { atomic };
+        let rkey = Rkey::new(3);
+        assert_eq!(operation(&wr), Ok(SendOp::CmpSwap { va: 8, rkey, compare: 1, swap: 2 }));
+        wr.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+        assert_eq!(operation(&wr), Ok(SendOp::FetchAdd { va: 8, rkey, add: 1 }));
+    }
+
+    #[test]
+    fn unknown_opcodes_are_invalid_and_known_ones_unsupported() {
+        assert_eq!(operation(&request(IBV_WR_BIND_MW)), Err(Errno::OPNOTSUPP));
+        assert_eq!(operation(&request(99)), Err(Errno::INVAL));
+    }
+
+    #[test]
+    fn lists_out_of_range_are_invalid() {
+        let sge = ibv_sge { addr: 1, length: 2, lkey: 3 };
+        let count = |list: *const ibv_sge, count| {
+            // SAFETY: no more than one entry is read from a list that has one.
+            unsafe { with_sges(list, count, |sges| Ok(sges.len())) }
+        };
+        assert_eq!(count(&raw const sge, 1), Ok(1));
+        assert_eq!(count(ptr::null(), 0), Ok(0));
+        assert_eq!(count(ptr::null(), 1), Err(Errno::INVAL));
+        assert_eq!(count(&raw const sge, -1), Err(Errno::INVAL));
+        assert_eq!(count(&raw const sge, 33), Err(Errno::INVAL));
+    }
+
+    #[test]
+    fn inline_data_is_collected_in_order_and_bounded() {
+        let data = [1u8, 2, 3, 4];
+        let address = data.as_ptr().expose_provenance() as u64;
+        let mut list = [
+            ibv_sge { addr: address + 2, length: 2, lkey: 0 },
+            ibv_sge { addr: address, length: 1, lkey: 0 },
+        ];
+        let mut wr = request(IBV_WR_SEND);
+        wr.sg_list = list.as_mut_ptr();
+        wr.num_sge = 2;
+        // SAFETY: the list names parts of `data`.
+        let collected = unsafe { with_inline_data(&wr, 3, |bytes| Ok(bytes.to_vec())) };
+        assert_eq!(collected, Ok(vec![3, 4, 1]));
+        // SAFETY: as above.
+        let refused = unsafe { with_inline_data(&wr, 2, |bytes| Ok(bytes.to_vec())) };
+        assert_eq!(refused, Err(Errno::INVAL));
+    }
+}

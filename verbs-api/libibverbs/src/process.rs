@@ -1,0 +1,160 @@
+//! The one engine of the process, `fork`, logging.
+//!
+//! A `fork`ed child has none of the parent's threads and shares its sockets with it, so it starts
+//! with an engine of its own, made when first needed. What the parent had made is never touched
+//! there: each object remembers the [`Generation`] of the process that made it.
+
+use std::{
+    ptr,
+    sync::{
+        Once, OnceLock,
+        atomic::{AtomicPtr, AtomicU32, Ordering},
+    },
+};
+
+use rocade_emulator::{Engine, config::Settings};
+
+use crate::{device::DeviceObject, ffi::Errno};
+
+/// Counts the `fork`s between the process that loaded the library and this one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Generation(u32);
+
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+static STATE: AtomicPtr<State> = AtomicPtr::new(ptr::null_mut());
+static AT_FORK: Once = Once::new();
+
+/// What belongs to one process.
+struct State {
+    generation: Generation,
+    host: OnceLock<Result<Host, Errno>>,
+}
+
+/// The engine and the devices it offers.
+pub(crate) struct Host {
+    engine: Engine,
+    devices: Vec<&'static DeviceObject>,
+}
+
+impl Host {
+    /// The engine.
+    pub(crate) const fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// The devices in the order in which programs see them; they live as long as the process.
+    pub(crate) fn devices(&self) -> &[&'static DeviceObject] {
+        &self.devices
+    }
+}
+
+/// The generation of this process.
+pub(crate) fn generation() -> Generation {
+    // Relaxed: only the child of a fork changes it, before any other of its threads exists.
+    Generation(GENERATION.load(Ordering::Relaxed))
+}
+
+/// The engine of this process; made at the first call.
+///
+/// # Errors
+/// The errno of the failure to configure or make it, the same at each call. Its text goes to
+/// standard error once, because no C caller would show it.
+pub(crate) fn host() -> Result<&'static Host, Errno> {
+    state().host.get_or_init(start).as_ref().map_err(|error| *error)
+}
+
+/// The state of this process, replaced in a child. States are never freed: there is one per
+/// generation, and a child must not run the destructors of its parent's.
+fn state() -> &'static State {
+    let current = generation();
+    loop {
+        let found = STATE.load(Ordering::Acquire);
+        // SAFETY: only leaked boxes are stored here, so a non-NULL pointer is valid for ever.
+        if let Some(state) = unsafe { found.as_ref() }
+            && state.generation == current
+        {
+            return state;
+        }
+        let fresh = Box::into_raw(Box::new(State { generation: current, host: OnceLock::new() }));
+        let swap = STATE.compare_exchange(found, fresh, Ordering::AcqRel, Ordering::Acquire);
+        if swap.is_err() {
+            // SAFETY: nobody else has seen this box.
+            drop(unsafe { Box::from_raw(fresh) });
+        }
+    }
+}
+
+fn start() -> Result<Host, Errno> {
+    AT_FORK.call_once(|| {
+        // SAFETY: the handler only increments an atomic, which is allowed in a forked child.
+        let failed = unsafe { libc::pthread_atfork(None, None, Some(child_after_fork)) };
+        if failed != 0 {
+            tracing::warn!(errno = failed, "no fork handler: children share the parent's engine");
+        }
+    });
+    let settings = Settings::load().map_err(|error| {
+        eprintln!("rocade: {error}");
+        Errno::INVAL
+    })?;
+    if let Some(filter) = settings.log() {
+        start_logging(filter);
+    }
+    let config = settings.resolve_here().map_err(|error| {
+        eprintln!("rocade: {error}");
+        Errno::INVAL
+    })?;
+    let engine = Engine::new(config).map_err(|error| {
+        eprintln!("rocade: {error}");
+        Errno::from(error)
+    })?;
+    let infos = engine.devices();
+    let devices = infos.into_iter().map(|info| DeviceObject::leak(&info)).collect();
+    Ok(Host { engine, devices })
+}
+
+extern "C" fn child_after_fork() {
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Installs a subscriber on standard error with the filter that the settings ask for.
+fn start_logging(filter: &str) {
+    match tracing_subscriber::EnvFilter::try_new(filter) {
+        Ok(parsed) => {
+            let subscriber = tracing_subscriber::fmt()
+                .with_env_filter(parsed)
+                .with_writer(std::io::stderr)
+                .finish();
+            // A child inherits the subscriber of its parent.
+            let _ = tracing::subscriber::set_global_default(subscriber);
+        }
+        Err(error) => eprintln!("rocade: log filter {filter}: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forked_child_has_a_state_of_its_own() {
+        AT_FORK.call_once(|| {
+            // SAFETY: the handler only increments an atomic.
+            assert_eq!(unsafe { libc::pthread_atfork(None, None, Some(child_after_fork)) }, 0);
+        });
+        let parent = generation();
+        let inherited = ptr::from_ref(state());
+        // SAFETY: the child calls only async-signal-safe code, an allocation and `_exit`.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            let fresh = generation() != parent && !ptr::eq(inherited, state());
+            // SAFETY: leaves the child without running any destructors.
+            unsafe { libc::_exit(i32::from(!fresh)) };
+        }
+        assert!(pid > 0, "fork failed");
+        let mut status = -1;
+        // SAFETY: `pid` is our child and `status` is writable.
+        let waited = unsafe { libc::waitpid(pid, &raw mut status, 0) };
+        assert_eq!((waited, status), (pid, 0));
+        assert_eq!(generation(), parent);
+    }
+}

@@ -1,0 +1,224 @@
+//! Queue pairs.
+
+use std::{
+    ffi::{c_int, c_uint, c_void},
+    sync::Arc,
+};
+
+use rocade_abi::{
+    IBV_QP_STATE, IBV_QPS_RESET, ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex,
+    ibv_qp_init_attr, ibv_srq,
+};
+use rocade_emulator::{Qp, QpAttrMask, QpInitAttr, QpType};
+
+use crate::{
+    context::ContextObject,
+    cq,
+    ffi::{self, Errno, int_verb, ptr_verb},
+    pd_mr::PdObject,
+    qp_attr::{attr_from_c, attr_to_c, cap_from_c, cap_to_c},
+    qp_ex::WrBatch,
+    shell::Shell,
+};
+
+/// A queue pair. Every one is made as extended queue pair, whose first part is the plain one.
+pub(crate) type QpObject = Shell<ibv_qp_ex, QpState>;
+
+/// What stands behind an `ibv_qp`.
+pub(crate) struct QpState {
+    qp: Qp,
+    max_inline_data: usize,
+    batch: WrBatch,
+    has_wr_table: bool,
+    _context: Arc<ContextObject>,
+}
+
+impl QpState {
+    /// The emulator's queue pair.
+    pub(crate) const fn qp(&self) -> &Qp {
+        &self.qp
+    }
+
+    /// Longest inline send in bytes.
+    pub(crate) const fn max_inline_data(&self) -> usize {
+        self.max_inline_data
+    }
+
+    /// The batch between `wr_start` and `wr_complete`.
+    pub(crate) const fn batch(&self) -> &WrBatch {
+        &self.batch
+    }
+}
+
+/// Makes a queue pair and writes the granted sizes back to `init` (QPC-01). `fill_in` adds the
+/// table of an extended one.
+///
+/// # Errors
+/// `EINVAL` without CQs or with an unknown type (QPC-02), and what the emulator says.
+///
+/// # Safety
+/// `pd` and what `init` points at must be NULL or alive.
+//= QPC-01
+//= QPC-02
+pub(crate) unsafe fn create(
+    pd: *mut ibv_pd,
+    init: &mut ibv_qp_init_attr,
+    fill_in: Option<fn(&mut ibv_qp_ex)>,
+) -> Result<*mut ibv_qp, Errno> {
+    // SAFETY: same contract.
+    let pd_state = unsafe { PdObject::borrow(pd) }?.inner();
+    if !init.srq.is_null() {
+        return Err(Errno::OPNOTSUPP);
+    }
+    let qp_type = QpType::from_code(init.qp_type).ok_or(Errno::INVAL)?;
+    // SAFETY: same contract.
+    let send_cq = unsafe { cq::optional(init.send_cq) }?.ok_or(Errno::INVAL)?;
+    // SAFETY: same contract.
+    let recv_cq = unsafe { cq::optional(init.recv_cq) }?.ok_or(Errno::INVAL)?;
+    let cap = cap_from_c(&init.cap);
+    let sq_sig_all = init.sq_sig_all != 0;
+    let object = QpObject::create(|address| {
+        let cookie = address.expose_provenance() as u64;
+        let attr = QpInitAttr { send_cq, recv_cq, cap, qp_type, sq_sig_all, cookie };
+        let qp = pd_state.pd().create_qp(attr)?;
+        let granted = qp.query().1;
+        init.cap = cap_to_c(&granted);
+        // SAFETY: the structure consists of integers, pointers, optional function pointers and
+        // pthread objects, for all of which zero bytes are a value.
+        let mut c: ibv_qp_ex = unsafe { std::mem::zeroed() };
+        c.qp_base.context = pd_state.context().as_c();
+        c.qp_base.qp_context = init.qp_context;
+        c.qp_base.pd = pd;
+        c.qp_base.send_cq = init.send_cq;
+        c.qp_base.recv_cq = init.recv_cq;
+        c.qp_base.qp_num = qp.qp_num().get();
+        c.qp_base.handle = c.qp_base.qp_num;
+        c.qp_base.state = IBV_QPS_RESET;
+        c.qp_base.qp_type = init.qp_type;
+        if let Some(fill_in) = fill_in {
+            fill_in(&mut c);
+        }
+        let state = QpState {
+            qp,
+            max_inline_data: usize::try_from(granted.max_inline_data).unwrap_or(0),
+            batch: WrBatch::default(),
+            has_wr_table: fill_in.is_some(),
+            _context: Arc::clone(pd_state.context()),
+        };
+        Ok((c, state))
+    })?;
+    Ok(object.cast())
+}
+
+/// `ibv_create_qp`.
+pub(crate) unsafe extern "C" fn ibv_create_qp(
+    pd: *mut ibv_pd,
+    init: *mut ibv_qp_init_attr,
+) -> *mut ibv_qp {
+    ptr_verb(|| {
+        // SAFETY: by contract NULL or valid.
+        let init = unsafe { init.as_mut() }.ok_or(Errno::INVAL)?;
+        // SAFETY: same contract.
+        unsafe { create(pd, init, None) }
+    })
+}
+
+/// `ibv_qp_to_qp_ex`: NULL unless the QP was made with `send_ops_flags` (WRX-01).
+//= WRX-01
+pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+    ptr_verb(|| {
+        // SAFETY: by contract a live QP.
+        let object = unsafe { QpObject::borrow(qp.cast()) }?;
+        if object.inner().has_wr_table { Ok(object.c()) } else { Err(Errno::INVAL) }
+    })
+}
+
+/// `ibv_modify_qp`.
+pub(crate) unsafe extern "C" fn ibv_modify_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    attr_mask: c_int,
+) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract a live QP.
+        let object = unsafe { QpObject::borrow(qp.cast()) }?;
+        // SAFETY: by contract NULL or readable.
+        let attr = unsafe { ffi::read(attr) }?;
+        let bits = attr_mask.cast_unsigned();
+        let mask = QpAttrMask::from_bits(bits).ok_or(Errno::INVAL)?;
+        object.inner().qp.modify(&attr_from_c(&attr, bits)?, mask)?;
+        if bits & IBV_QP_STATE != 0 {
+            // SAFETY: the C part is alive; the program only reads this member.
+            unsafe { (*object.c()).qp_base.state = attr.qp_state };
+        }
+        Ok(())
+    })
+}
+
+/// `ibv_query_qp`: all attributes, whatever the mask says (QPC-04).
+//= QPC-04
+pub(crate) unsafe extern "C" fn ibv_query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    _attr_mask: c_int,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract a live QP.
+        let object = unsafe { QpObject::borrow(qp.cast()) }?;
+        let (current, cap) = object.inner().qp.query();
+        // SAFETY: by contract NULL or writable.
+        unsafe { ffi::write(attr, attr_to_c(&current, &cap)) }?;
+        // SAFETY: the C part is alive; the program only reads these members.
+        let base = unsafe { (*object.c()).qp_base };
+        if !init.is_null() {
+            let answer = ibv_qp_init_attr {
+                qp_context: base.qp_context,
+                send_cq: base.send_cq,
+                recv_cq: base.recv_cq,
+                srq: base.srq,
+                cap: cap_to_c(&cap),
+                qp_type: base.qp_type,
+                sq_sig_all: c_int::from(object.inner().qp.sq_sig_all()),
+            };
+            // SAFETY: by contract writable.
+            unsafe { ffi::write(init, answer) }?;
+        }
+        // SAFETY: the C part is alive; the program only reads this member.
+        unsafe { (*object.c()).qp_base.state = current.qp_state };
+        Ok(())
+    })
+}
+
+/// `ibv_destroy_qp`.
+pub(crate) unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
+    // SAFETY: by contract a live QP that is not used afterwards.
+    int_verb(|| unsafe { QpObject::end(qp.cast(), |state| Ok(state.qp.destroy()?)) })
+}
+
+/// `ibv_query_qp_data_in_order`: nothing is promised.
+pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(
+    _qp: *mut ibv_qp,
+    _op: c_uint,
+    _flags: u32,
+) -> c_int {
+    0
+}
+
+/// `ibv_query_ece`: no enhanced connection establishment.
+pub(crate) unsafe extern "C" fn ibv_query_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
+    int_verb(|| Err(Errno::OPNOTSUPP))
+}
+
+/// `ibv_set_ece`: likewise.
+pub(crate) unsafe extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
+    int_verb(|| Err(Errno::OPNOTSUPP))
+}
+
+/// `ibv_create_srq`: not offered yet.
+pub(crate) unsafe extern "C" fn ibv_create_srq(
+    _pd: *mut ibv_pd,
+    _init: *mut c_void,
+) -> *mut ibv_srq {
+    ptr_verb(|| Err(Errno::OPNOTSUPP))
+}

@@ -1,0 +1,395 @@
+//! The extended queue pair: work requests built by function calls between `wr_start` and
+//! `wr_complete`.
+//!
+//! A batch is collected here and handed to the emulator in `wr_complete`, all or nothing. The
+//! lock of the batch is held in between, so batches of several threads do not mix (WRX-02).
+
+use std::{
+    cell::UnsafeCell,
+    ffi::{c_int, c_void},
+    ops::Range,
+};
+
+use parking_lot::{RawMutex, lock_api::RawMutex as _};
+use rocade_abi::{
+    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
+    IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
+    IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_INIT_ATTR_CREATE_FLAGS,
+    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, ibv_context, ibv_data_buf, ibv_qp,
+    ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_sge,
+};
+use rocade_emulator::{Lkey, Qp, Rkey, SendFlags, SendOp, SendWr, Sge};
+
+use crate::{
+    context::ContextObject,
+    ffi::{self, Errno, ptr_verb},
+    post,
+    qp::{self, QpObject, QpState},
+};
+
+/// Operations of the builder that this device executes (WRX-01).
+const SUPPORTED_OPS: u64 = IBV_QP_EX_WITH_RDMA_WRITE
+    | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+    | IBV_QP_EX_WITH_SEND
+    | IBV_QP_EX_WITH_SEND_WITH_IMM
+    | IBV_QP_EX_WITH_RDMA_READ
+    | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+    | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+
+/// Slot `create_qp_ex`.
+//= WRX-01
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    context: *mut ibv_context,
+    init: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    ptr_verb(|| {
+        // SAFETY: by contract an open context.
+        unsafe { ContextObject::borrow(context) }?;
+        // SAFETY: by contract NULL or valid.
+        let init = unsafe { init.as_mut() }.ok_or(Errno::INVAL)?;
+        let members = init.comp_mask;
+        let known = IBV_QP_INIT_ATTR_PD
+            | IBV_QP_INIT_ATTR_CREATE_FLAGS
+            | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+        if members & !known != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        if members & IBV_QP_INIT_ATTR_PD == 0 {
+            return Err(Errno::INVAL);
+        }
+        if members & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && init.create_flags != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let with_table = members & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
+        if with_table && init.send_ops_flags & !SUPPORTED_OPS != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let mut short = ibv_qp_init_attr {
+            qp_context: init.qp_context,
+            send_cq: init.send_cq,
+            recv_cq: init.recv_cq,
+            srq: init.srq,
+            cap: init.cap,
+            qp_type: init.qp_type,
+            sq_sig_all: init.sq_sig_all,
+        };
+        let table: Option<fn(&mut ibv_qp_ex)> = if with_table { Some(install) } else { None };
+        // SAFETY: same contract.
+        let qp = unsafe { qp::create(init.pd, &mut short, table) }?;
+        init.cap = short.cap;
+        Ok(qp)
+    })
+}
+
+/// Fills in the builders of all operations the device executes.
+fn install(c: &mut ibv_qp_ex) {
+    c.wr_start = Some(wr_start);
+    c.wr_complete = Some(wr_complete);
+    c.wr_abort = Some(wr_abort);
+    c.wr_send = Some(wr_send);
+    c.wr_send_imm = Some(wr_send_imm);
+    c.wr_rdma_write = Some(wr_rdma_write);
+    c.wr_rdma_write_imm = Some(wr_rdma_write_imm);
+    c.wr_rdma_read = Some(wr_rdma_read);
+    c.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
+    c.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
+    c.wr_set_sge = Some(wr_set_sge);
+    c.wr_set_sge_list = Some(wr_set_sge_list);
+    c.wr_set_inline_data = Some(wr_set_inline_data);
+    c.wr_set_inline_data_list = Some(wr_set_inline_data_list);
+}
+
+/// The batch of a QP and the lock around it.
+pub(crate) struct WrBatch {
+    lock: RawMutex,
+    staged: UnsafeCell<Staged>,
+}
+
+impl Default for WrBatch {
+    fn default() -> Self {
+        Self { lock: RawMutex::INIT, staged: UnsafeCell::default() }
+    }
+}
+
+/// Where the data of a staged request is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Data {
+    Sges(Range<usize>),
+    Inline(Range<usize>),
+}
+
+#[derive(Debug)]
+struct StagedWr {
+    wr_id: u64,
+    op: SendOp,
+    flags: SendFlags,
+    data: Data,
+}
+
+/// Work requests since `wr_start`; the vectors keep their room from batch to batch.
+#[derive(Debug, Default)]
+struct Staged {
+    wrs: Vec<StagedWr>,
+    sges: Vec<Sge>,
+    inline: Vec<u8>,
+    /// The first error, which `wr_complete` reports (WRX-06).
+    error: Option<Errno>,
+}
+
+impl Staged {
+    fn clear(&mut self) {
+        self.wrs.clear();
+        self.sges.clear();
+        self.inline.clear();
+        self.error = None;
+    }
+
+    fn fail(&mut self, error: Errno) {
+        self.error.get_or_insert(error);
+    }
+
+    /// Begins a request without data: a request that gets none has length 0 (WRX-04).
+    fn begin(&mut self, wr_id: u64, flags: SendFlags, op: SendOp) {
+        self.wrs.push(StagedWr { wr_id, op, flags, data: Data::Sges(0..0) });
+    }
+
+    fn set_data(&mut self, data: Data) {
+        match self.wrs.last_mut() {
+            Some(wr) => wr.data = data,
+            // A setter without a builder before it.
+            None => self.fail(Errno::INVAL),
+        }
+    }
+
+    /// Room for `len` more bytes of inline data of the last request.
+    fn inline_room(&mut self, start: usize, len: usize, max: usize) -> Option<&mut [u8]> {
+        let filled = self.inline.len();
+        if len > max.saturating_sub(filled - start) {
+            self.fail(Errno::INVAL);
+            return None;
+        }
+        self.inline.resize(filled + len, 0);
+        self.inline.get_mut(filled..)
+    }
+
+    /// Hands everything to the emulator, or nothing (WRX-06).
+    //= WRX-06
+    fn post(&self, qp: &Qp) -> Result<(), Errno> {
+        if let Some(error) = self.error {
+            return Err(error);
+        }
+        let mut poster = qp.send_queue();
+        for wr in &self.wrs {
+            let posted = match &wr.data {
+                Data::Sges(range) => {
+                    let sges = self.sges.get(range.clone()).unwrap_or(&[]);
+                    poster.push(&SendWr { wr_id: wr.wr_id, op: wr.op, flags: wr.flags, sges })
+                }
+                Data::Inline(range) => {
+                    let flags = wr.flags | SendFlags::INLINE;
+                    let data = self.inline.get(range.clone()).unwrap_or(&[]);
+                    let wr = SendWr { wr_id: wr.wr_id, op: wr.op, flags, sges: &[] };
+                    poster.push_inline(&wr, data)
+                }
+            };
+            if let Err(error) = posted {
+                poster.rollback();
+                return Err(error.into());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Runs `f` on the batch of `qp`; a builder cannot report anything, so a dead QP is ignored.
+///
+/// # Safety
+/// `qp` must be a live extended QP whose batch the calling thread has locked by `wr_start`.
+unsafe fn with_batch(qp: *mut ibv_qp_ex, f: impl FnOnce(&QpState, &mut Staged)) {
+    ffi::void_verb(|| {
+        // SAFETY: same contract.
+        let state = unsafe { QpObject::borrow(qp) }?.inner();
+        // SAFETY: the lock is held by this thread, so nobody else has a reference.
+        f(state, unsafe { &mut *state.batch().staged.get() });
+        Ok(())
+    });
+}
+
+/// Begins a request with `wr_id` and `wr_flags` as they are in the C part now (WRX-02).
+///
+/// # Safety
+/// As for [`with_batch`].
+//= WRX-02
+unsafe fn begin(qp: *mut ibv_qp_ex, op: SendOp) {
+    // SAFETY: same contract; the program writes these members before it calls a builder.
+    let (wr_id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
+    let flags = SendFlags::from_bits_truncate(flags).difference(SendFlags::INLINE);
+    // SAFETY: same contract.
+    unsafe { with_batch(qp, |_, staged| staged.begin(wr_id, flags, op)) };
+}
+
+unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
+    ffi::void_verb(|| {
+        // SAFETY: by contract a live extended QP.
+        let batch = unsafe { QpObject::borrow(qp) }?.inner().batch();
+        batch.lock.lock();
+        // SAFETY: locked by this thread just now.
+        unsafe { &mut *batch.staged.get() }.clear();
+        Ok(())
+    });
+}
+
+unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
+    ffi::int_verb(|| {
+        // SAFETY: by contract a live extended QP.
+        let state = unsafe { QpObject::borrow(qp) }?.inner();
+        let batch = state.batch();
+        // SAFETY: by contract this thread holds the lock.
+        let outcome = unsafe { &*batch.staged.get() }.post(state.qp());
+        // SAFETY: as above.
+        unsafe { batch.lock.unlock() };
+        outcome
+    })
+}
+
+unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
+    ffi::void_verb(|| {
+        // SAFETY: by contract a live extended QP.
+        let batch = unsafe { QpObject::borrow(qp) }?.inner().batch();
+        // SAFETY: by contract this thread holds the lock; the next `wr_start` clears the batch.
+        unsafe { batch.lock.unlock() };
+        Ok(())
+    });
+}
+
+unsafe extern "C" fn wr_send(qp: *mut ibv_qp_ex) {
+    // SAFETY: by contract between `wr_start` and `wr_complete`.
+    unsafe { begin(qp, SendOp::Send { imm: None }) };
+}
+
+unsafe extern "C" fn wr_send_imm(qp: *mut ibv_qp_ex, imm_data: u32) {
+    // SAFETY: by contract between `wr_start` and `wr_complete`.
+    unsafe { begin(qp, SendOp::Send { imm: Some(imm_data.to_ne_bytes()) }) };
+}
+
+unsafe extern "C" fn wr_rdma_write(qp: *mut ibv_qp_ex, rkey: u32, va: u64) {
+    // SAFETY: by contract between `wr_start` and `wr_complete`.
+    unsafe { begin(qp, SendOp::Write { va, rkey: Rkey::new(rkey), imm: None }) };
+}
+
+unsafe extern "C" fn wr_rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, va: u64, imm_data: u32) {
+    let imm = Some(imm_data.to_ne_bytes());
+    // SAFETY: by contract between `wr_start` and `wr_complete`.
+    unsafe { begin(qp, SendOp::Write { va, rkey: Rkey::new(rkey), imm }) };
+}
+
+unsafe extern "C" fn wr_rdma_read(qp: *mut ibv_qp_ex, rkey: u32, va: u64) {
+    // SAFETY: by contract between `wr_start` and `wr_complete`.
+    unsafe { begin(qp, SendOp::Read { va, rkey: Rkey::new(rkey) }) };
+}
+
+unsafe extern "C" fn wr_atomic_cmp_swp(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    va: u64,
+    compare: u64,
+    swap: u64,
+) {
+    // SAFETY: by contract between `wr_start` and `wr_complete`.
+    unsafe { begin(qp, SendOp::CmpSwap { va, rkey: Rkey::new(rkey), compare, swap }) };
+}
+
+unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, va: u64, add: u64) {
+    // SAFETY: by contract between `wr_start` and `wr_complete`.
+    unsafe { begin(qp, SendOp::FetchAdd { va, rkey: Rkey::new(rkey), add }) };
+}
+
+unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    // SAFETY: by contract between `wr_start` and `wr_complete`.
+    unsafe {
+        with_batch(qp, |_, staged| {
+            let start = staged.sges.len();
+            staged.sges.push(Sge { addr, len: length, lkey: Lkey::new(lkey) });
+            staged.set_data(Data::Sges(start..start + 1));
+        });
+    }
+}
+
+unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, list: *const ibv_sge) {
+    // SAFETY: by contract between `wr_start` and `wr_complete`.
+    unsafe {
+        with_batch(qp, |_, staged| {
+            let count = c_int::try_from(num_sge).unwrap_or(c_int::MAX);
+            let start = staged.sges.len();
+            // SAFETY: by contract the list has `num_sge` entries.
+            let copied = post::with_sges(list, count, |sges| {
+                staged.sges.extend_from_slice(sges);
+                Ok(())
+            });
+            match copied {
+                Ok(()) => staged.set_data(Data::Sges(start..start + num_sge)),
+                Err(error) => staged.fail(error),
+            }
+        });
+    }
+}
+
+unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
+    let buffer = ibv_data_buf { addr, length };
+    // SAFETY: by contract between `wr_start` and `wr_complete`, and the buffer is readable.
+    unsafe { wr_set_inline_data_list(qp, 1, &raw const buffer) };
+}
+
+/// Copies at once (WRX-05).
+//= WRX-05
+unsafe extern "C" fn wr_set_inline_data_list(
+    qp: *mut ibv_qp_ex,
+    num_buf: usize,
+    list: *const ibv_data_buf,
+) {
+    // SAFETY: by contract between `wr_start` and `wr_complete`.
+    unsafe {
+        with_batch(qp, |state, staged| {
+            if list.is_null() && num_buf > 0 {
+                return staged.fail(Errno::INVAL);
+            }
+            let start = staged.inline.len();
+            for index in 0..num_buf {
+                // SAFETY: by contract the list has `num_buf` entries.
+                let buffer = list.add(index).read();
+                let max = state.max_inline_data();
+                let Some(room) = staged.inline_room(start, buffer.length, max) else { return };
+                // SAFETY: by contract the buffer is readable; `room` is ours.
+                post::copy_in(buffer.addr.expose_provenance(), room);
+            }
+            let end = staged.inline.len();
+            staged.set_data(Data::Inline(start..end));
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_error_stays() {
+        let mut staged = Staged::default();
+        staged.set_data(Data::Sges(0..0));
+        staged.fail(Errno::NODEV);
+        assert_eq!(staged.error, Some(Errno::INVAL));
+        staged.clear();
+        assert_eq!(staged.error, None);
+    }
+
+    #[test]
+    fn inline_data_of_one_request_is_bounded_and_that_of_the_next_starts_anew() {
+        let mut staged = Staged::default();
+        staged.begin(1, SendFlags::empty(), SendOp::Send { imm: None });
+        assert_eq!(staged.inline_room(0, 6, 8).map(|room| room.len()), Some(6));
+        assert!(staged.inline_room(0, 3, 8).is_none());
+        assert_eq!(staged.error, Some(Errno::INVAL));
+        staged.begin(2, SendFlags::empty(), SendOp::Send { imm: None });
+        assert_eq!(staged.inline_room(6, 8, 8).map(|room| room.len()), Some(8));
+    }
+}

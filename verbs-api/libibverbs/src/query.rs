@@ -1,0 +1,330 @@
+//! What a device says about itself, its port and its tables.
+
+use std::{
+    ffi::{c_int, c_uint},
+    mem,
+};
+
+use rocade_abi::{
+    IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET, IBV_PORT_ACTIVE, IBV_PORT_CM_SUP,
+    IBV_PORT_IP_BASED_GIDS, IBV_QPF_GRH_REQUIRED, IBV_VALUES_MASK_RAW_CLOCK, ibv_context,
+    ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_port_attr,
+    ibv_query_device_ex_input, ibv_values_ex,
+};
+use rocade_emulator::{DeviceAttr, GidEntry, limits};
+
+use crate::{
+    context::ContextObject,
+    ffi::{self, Errno, fill, int_verb, neg_verb, to_int},
+};
+
+/// Completion vectors of a context.
+#[expect(clippy::cast_possible_wrap, reason = "a small constant")]
+pub(crate) const NUM_COMP_VECTORS: c_int = limits::COMP_VECTORS as c_int;
+
+/// Size of `ibv_port_attr` before `port_cap_flags2`, which the exported `ibv_query_port` writes.
+const OLD_PORT_ATTR_LEN: usize = 48;
+/// `active_width`: 4 lanes.
+const WIDTH_4X: u8 = 2;
+/// `active_speed`: 25 Gbit/s per lane.
+const SPEED_EDR: u8 = 32;
+/// `phys_state`: link up.
+const PHYS_LINK_UP: u8 = 5;
+/// What `ibv_query_gid_type` calls RoCE v2: it has an enumeration of its own, in which IB and
+/// RoCE v1 share the value 0.
+const SYSFS_GID_TYPE_ROCE_V2: c_uint = 1;
+
+fn device_attr(attr: &DeviceAttr) -> ibv_device_attr {
+    // SAFETY: the structure consists of integers, for which zero is a value.
+    let mut c: ibv_device_attr = unsafe { mem::zeroed() };
+    fill(&mut c.fw_ver, attr.fw_ver);
+    c.node_guid = attr.node_guid.get().to_be();
+    c.sys_image_guid = attr.sys_image_guid.get().to_be();
+    c.max_mr_size = attr.max_mr_size;
+    c.page_size_cap = attr.page_size_cap;
+    c.vendor_id = attr.vendor_id;
+    c.vendor_part_id = attr.vendor_part_id;
+    c.hw_ver = attr.hw_ver;
+    c.max_qp = to_int(attr.max_qp);
+    c.max_qp_wr = to_int(attr.max_qp_wr);
+    c.device_cap_flags = attr.device_cap_flags;
+    c.max_sge = to_int(attr.max_sge);
+    c.max_sge_rd = to_int(attr.max_sge_rd);
+    c.max_cq = to_int(attr.max_cq);
+    c.max_cqe = to_int(attr.max_cqe);
+    c.max_mr = to_int(attr.max_mr);
+    c.max_pd = to_int(attr.max_pd);
+    c.max_qp_rd_atom = to_int(attr.max_qp_rd_atom);
+    c.max_res_rd_atom = to_int(attr.max_res_rd_atom);
+    c.max_qp_init_rd_atom = to_int(attr.max_qp_init_rd_atom);
+    c.atomic_cap = attr.atomic_cap;
+    c.max_pkeys = attr.max_pkeys;
+    c.local_ca_ack_delay = attr.local_ca_ack_delay;
+    c.phys_port_cnt = attr.phys_port_cnt;
+    c
+}
+
+/// `ibv_query_device`.
+pub(crate) unsafe extern "C" fn ibv_query_device(
+    context: *mut ibv_context,
+    attr: *mut ibv_device_attr,
+) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract an open context.
+        let context = unsafe { ContextObject::borrow(context) }?.context();
+        // SAFETY: by contract NULL or writable.
+        unsafe { ffi::write(attr, device_attr(&context.device_attr())) }
+    })
+}
+
+/// Slot `query_device_ex`: writes as much as the caller's structure has.
+pub(crate) unsafe extern "C" fn query_device_ex(
+    context: *mut ibv_context,
+    input: *const ibv_query_device_ex_input,
+    attr: *mut ibv_device_attr_ex,
+    attr_size: usize,
+) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract an open context.
+        let context = unsafe { ContextObject::borrow(context) }?.context();
+        // SAFETY: by contract NULL or readable.
+        if let Some(input) = unsafe { input.as_ref() }
+            && input.comp_mask != 0
+        {
+            return Err(Errno::INVAL);
+        }
+        if attr_size < size_of::<ibv_device_attr>() {
+            return Err(Errno::INVAL);
+        }
+        let source = context.device_attr();
+        // SAFETY: the structure consists of integers, for which zero is a value.
+        let mut c: ibv_device_attr_ex = unsafe { mem::zeroed() };
+        c.orig_attr = device_attr(&source);
+        c.completion_timestamp_mask = source.completion_timestamp_mask;
+        c.hca_core_clock = source.hca_core_clock_khz;
+        c.device_cap_flags_ex = u64::from(source.device_cap_flags);
+        c.phys_port_cnt_ex = u32::from(source.phys_port_cnt);
+        // SAFETY: by contract NULL or writable for `attr_size` bytes.
+        unsafe { ffi::write_prefix(attr, &c, attr_size) }
+    })
+}
+
+/// # Safety
+/// `context` must be NULL or open, `attr` NULL or writable for `len` bytes.
+unsafe fn query_port(
+    context: *mut ibv_context,
+    port_num: u8,
+    attr: *mut ibv_port_attr,
+    len: usize,
+) -> Result<(), Errno> {
+    // SAFETY: same contract.
+    let context = unsafe { ContextObject::borrow(context) }?.context();
+    let source = context.port_attr(port_num)?;
+    // SAFETY: the structure consists of integers, for which zero is a value.
+    let mut c: ibv_port_attr = unsafe { mem::zeroed() };
+    c.state = IBV_PORT_ACTIVE;
+    c.max_mtu = u32::from(source.max_mtu.code());
+    c.active_mtu = u32::from(source.active_mtu.code());
+    c.gid_tbl_len = to_int(source.gid_tbl_len);
+    c.port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
+    c.max_msg_sz = source.max_msg_sz;
+    c.pkey_tbl_len = source.pkey_tbl_len;
+    c.max_vl_num = 1;
+    c.active_width = WIDTH_4X;
+    c.active_speed = SPEED_EDR;
+    c.phys_state = PHYS_LINK_UP;
+    c.link_layer = IBV_LINK_LAYER_ETHERNET;
+    c.flags = IBV_QPF_GRH_REQUIRED;
+    // SAFETY: same contract.
+    unsafe { ffi::write_prefix(attr, &c, len) }
+}
+
+/// Slot `query_port`.
+pub(crate) unsafe extern "C" fn query_port_slot(
+    context: *mut ibv_context,
+    port_num: u8,
+    attr: *mut ibv_port_attr,
+    attr_len: usize,
+) -> c_int {
+    // SAFETY: same contract.
+    int_verb(|| unsafe { query_port(context, port_num, attr, attr_len) })
+}
+
+/// `ibv_query_port` as a function: for callers whose structure ends before `port_cap_flags2`.
+pub(crate) unsafe extern "C" fn ibv_query_port(
+    context: *mut ibv_context,
+    port_num: u8,
+    attr: *mut ibv_port_attr,
+) -> c_int {
+    // SAFETY: same contract, with a structure of the old length.
+    int_verb(|| unsafe { query_port(context, port_num, attr, OLD_PORT_ATTR_LEN) })
+}
+
+/// `ibv_query_gid` (ERN-03).
+//= ERN-03
+pub(crate) unsafe extern "C" fn ibv_query_gid(
+    context: *mut ibv_context,
+    port_num: u8,
+    index: c_int,
+    gid: *mut ibv_gid,
+) -> c_int {
+    neg_verb(|| {
+        // SAFETY: by contract an open context.
+        let context = unsafe { ContextObject::borrow(context) }?.context();
+        context.port_attr(port_num)?;
+        let index = usize::try_from(index).map_err(|_| Errno::INVAL)?;
+        let entry = context.gid_entries().get(index).ok_or(Errno::INVAL)?;
+        // SAFETY: by contract NULL or writable.
+        unsafe { ffi::write(gid, ibv_gid { raw: entry.gid.octets() }) }?;
+        Ok(0)
+    })
+}
+
+/// `ibv_query_gid_type` of the private node.
+pub(crate) unsafe extern "C" fn ibv_query_gid_type(
+    context: *mut ibv_context,
+    port_num: u8,
+    index: c_uint,
+    gid_type: *mut c_uint,
+) -> c_int {
+    neg_verb(|| {
+        // SAFETY: by contract an open context.
+        let context = unsafe { ContextObject::borrow(context) }?.context();
+        context.port_attr(port_num)?;
+        let index = usize::try_from(index).map_err(|_| Errno::INVAL)?;
+        context.gid_entries().get(index).ok_or(Errno::INVAL)?;
+        // SAFETY: by contract NULL or writable.
+        unsafe { ffi::write(gid_type, SYSFS_GID_TYPE_ROCE_V2) }?;
+        Ok(0)
+    })
+}
+
+fn gid_entry(entry: &GidEntry) -> ibv_gid_entry {
+    ibv_gid_entry {
+        gid: ibv_gid { raw: entry.gid.octets() },
+        gid_index: entry.index,
+        port_num: 1,
+        gid_type: IBV_GID_TYPE_ROCE_V2,
+        ndev_ifindex: entry.ifindex,
+    }
+}
+
+/// `ibv_query_gid_ex`: `ENODATA` for an empty entry inside the table (ERN-02).
+//= ERN-02
+pub(crate) unsafe extern "C" fn ibv_query_gid_ex(
+    context: *mut ibv_context,
+    port_num: u32,
+    gid_index: u32,
+    entry: *mut ibv_gid_entry,
+    flags: u32,
+    entry_size: usize,
+) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract an open context.
+        let context = unsafe { ContextObject::borrow(context) }?.context();
+        if flags != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        context.port_attr(u8::try_from(port_num).map_err(|_| Errno::INVAL)?)?;
+        let index = usize::try_from(gid_index).map_err(|_| Errno::INVAL)?;
+        let found = context.gid_entries().get(index).ok_or(Errno::INVAL)?;
+        if found.gid.is_zero() {
+            return Err(Errno::NODATA);
+        }
+        // SAFETY: by contract NULL or writable for `entry_size` bytes.
+        unsafe { ffi::write_prefix(entry, &gid_entry(found), entry_size) }
+    })
+}
+
+/// `ibv_query_gid_table`: the number of entries written, or a negative errno.
+pub(crate) unsafe extern "C" fn ibv_query_gid_table(
+    context: *mut ibv_context,
+    entries: *mut ibv_gid_entry,
+    max_entries: usize,
+    flags: u32,
+    entry_size: usize,
+) -> isize {
+    let mut written = 0;
+    let status = int_verb(|| {
+        // SAFETY: by contract an open context.
+        let context = unsafe { ContextObject::borrow(context) }?.context();
+        if flags != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let valid = context.gid_entries().iter().filter(|entry| !entry.gid.is_zero());
+        for entry in valid.take(max_entries) {
+            // SAFETY: by contract there are `max_entries` places of `entry_size` bytes.
+            let target = unsafe { entries.byte_add(written * entry_size) };
+            // SAFETY: as above.
+            unsafe { ffi::write_prefix(target, &gid_entry(entry), entry_size) }?;
+            written += 1;
+        }
+        Ok(())
+    });
+    match status {
+        0 => isize::try_from(written).unwrap_or(isize::MAX),
+        code => -isize::try_from(code).unwrap_or(isize::MAX),
+    }
+}
+
+/// `ibv_query_pkey` (ERN-04): network byte order.
+//= ERN-04
+pub(crate) unsafe extern "C" fn ibv_query_pkey(
+    context: *mut ibv_context,
+    port_num: u8,
+    index: c_int,
+    pkey: *mut u16,
+) -> c_int {
+    neg_verb(|| {
+        // SAFETY: by contract an open context.
+        let context = unsafe { ContextObject::borrow(context) }?.context();
+        context.port_attr(port_num)?;
+        let value = context.pkey(u16::try_from(index).map_err(|_| Errno::INVAL)?)?;
+        // SAFETY: by contract NULL or writable.
+        unsafe { ffi::write(pkey, value.to_be()) }?;
+        Ok(0)
+    })
+}
+
+/// `ibv_get_pkey_index` (ERN-04): `pkey` in network byte order.
+//= ERN-04
+pub(crate) unsafe extern "C" fn ibv_get_pkey_index(
+    context: *mut ibv_context,
+    port_num: u8,
+    pkey: u16,
+) -> c_int {
+    neg_verb(|| {
+        // SAFETY: by contract an open context.
+        let context = unsafe { ContextObject::borrow(context) }?.context();
+        let table = 0..context.port_attr(port_num)?.pkey_tbl_len;
+        let wanted = u16::from_be(pkey);
+        let mut found = table.filter(|index| context.pkey(*index).is_ok_and(|key| key == wanted));
+        found.next().map(c_int::from).ok_or(Errno::INVAL)
+    })
+}
+
+/// The device clock, in the nanoseconds of completion timestamps.
+pub(crate) fn clock_ns(context: &ContextObject) -> u64 {
+    context.context().clock_ns()
+}
+
+/// Slot `query_rt_values`: the device clock; its ticks are nanoseconds.
+pub(crate) unsafe extern "C" fn query_rt_values(
+    context: *mut ibv_context,
+    values: *mut ibv_values_ex,
+) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract an open context.
+        let context = unsafe { ContextObject::borrow(context) }?;
+        // SAFETY: by contract NULL or valid.
+        let values = unsafe { values.as_mut() }.ok_or(Errno::INVAL)?;
+        let mut answered = 0;
+        if values.comp_mask & IBV_VALUES_MASK_RAW_CLOCK != 0 {
+            values.raw_clock.tv_sec = 0;
+            values.raw_clock.tv_nsec = i64::try_from(clock_ns(context)).unwrap_or(i64::MAX);
+            answered |= IBV_VALUES_MASK_RAW_CLOCK;
+        }
+        values.comp_mask = answered;
+        Ok(())
+    })
+}

@@ -1,0 +1,130 @@
+//! A C object with the emulator's handle behind it.
+
+use std::{cell::UnsafeCell, mem::MaybeUninit};
+
+use crate::{ffi::Errno, process};
+
+/// What a pointer to a C object of type `C` really points at.
+///
+/// The program reads and writes the C part directly, so Rust code touches it only through raw
+/// pointers; the rest is private to this library.
+#[repr(C)]
+pub(crate) struct Shell<C, R> {
+    c: UnsafeCell<C>,
+    generation: process::Generation,
+    inner: R,
+}
+
+impl<C, R> Shell<C, R> {
+    /// Makes an object; `build` gets the address the C object will have, to be used as cookie.
+    pub(crate) fn create(
+        build: impl FnOnce(*mut C) -> Result<(C, R), Errno>,
+    ) -> Result<*mut C, Errno> {
+        let mut place: Box<MaybeUninit<Self>> = Box::new_uninit();
+        let address = place.as_mut_ptr();
+        // `c` is the first member of a repr(C) structure, so both have the same address.
+        let (c, inner) = build(address.cast())?;
+        place.write(Self { c: UnsafeCell::new(c), generation: process::generation(), inner });
+        Ok(Box::into_raw(place).cast())
+    }
+
+    /// The object behind `c`.
+    ///
+    /// # Errors
+    /// `EINVAL` for NULL, `ENODEV` for an object made before a `fork` by the parent.
+    ///
+    /// # Safety
+    /// `c` must be NULL or come from [`Self::create`] of the same type and not be ended during
+    /// `'a`. As in any C API the program vouches for that.
+    pub(crate) unsafe fn borrow<'a>(c: *mut C) -> Result<&'a Self, Errno> {
+        if c.is_null() {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: `create` returned this pointer, so it points at a live `Self` by contract; all
+        // parts the program may write are inside `UnsafeCell`.
+        let shell = unsafe { &*c.cast::<Self>() };
+        if shell.generation == process::generation() { Ok(shell) } else { Err(Errno::NODEV) }
+    }
+
+    /// Ends the object when `close` agrees, and frees it. An inherited object is left alone: its
+    /// locks may be held by threads that do not exist in this process.
+    ///
+    /// # Errors
+    /// `EINVAL` for NULL, and what `close` says.
+    ///
+    /// # Safety
+    /// As for [`Self::borrow`]; after success nobody may use `c` any more.
+    pub(crate) unsafe fn end(
+        c: *mut C,
+        close: impl FnOnce(&R) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        // SAFETY: same contract.
+        let shell = match unsafe { Self::borrow(c) } {
+            Ok(shell) => shell,
+            Err(Errno::NODEV) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        close(&shell.inner)?;
+        // SAFETY: the pointer came from `Box::into_raw` in `create`, and by contract this is the
+        // last use of it.
+        drop(unsafe { Box::from_raw(c.cast::<Self>()) });
+        Ok(())
+    }
+
+    /// The C part, to be accessed through the raw pointer only.
+    pub(crate) const fn c(&self) -> *mut C {
+        self.c.get()
+    }
+
+    /// The Rust part.
+    pub(crate) const fn inner(&self) -> &R {
+        &self.inner
+    }
+}
+
+impl<C, R> std::fmt::Debug for Shell<C, R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shell").field("generation", &self.generation).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::Cell, rc::Rc};
+
+    use super::*;
+
+    #[test]
+    fn the_cookie_is_the_address_of_the_object() {
+        let mut cookie = std::ptr::null_mut::<u32>();
+        let c = Shell::create(|address| {
+            cookie = address;
+            Ok((7u32, "inner"))
+        })
+        .expect("nothing fails");
+        assert_eq!(c, cookie);
+        // SAFETY: made above and not ended yet.
+        let shell = unsafe { Shell::<u32, &str>::borrow(c) }.expect("live object");
+        assert_eq!(*shell.inner(), "inner");
+        // SAFETY: the C part is live and nobody else uses it.
+        assert_eq!(unsafe { *shell.c() }, 7);
+        // SAFETY: last use.
+        assert_eq!(unsafe { Shell::<u32, &str>::end(c, |_| Ok(())) }, Ok(()));
+    }
+
+    #[test]
+    fn null_is_invalid_and_a_refused_end_keeps_the_object() {
+        // SAFETY: NULL is allowed.
+        let null = unsafe { Shell::<u32, Rc<Cell<u32>>>::borrow(std::ptr::null_mut()) };
+        assert_eq!(null.err(), Some(Errno::INVAL));
+
+        let counter = Rc::new(Cell::new(0));
+        let c = Shell::create(|_| Ok((0u32, Rc::clone(&counter)))).expect("nothing fails");
+        // SAFETY: made above and not ended yet.
+        let refused = unsafe { Shell::<u32, Rc<Cell<u32>>>::end(c, |_| Err(Errno::INVAL)) };
+        assert_eq!((refused, Rc::strong_count(&counter)), (Err(Errno::INVAL), 2));
+        // SAFETY: the refusal has kept it alive; last use.
+        let ended = unsafe { Shell::<u32, Rc<Cell<u32>>>::end(c, |_| Ok(())) };
+        assert_eq!((ended, Rc::strong_count(&counter)), (Ok(()), 1));
+    }
+}

@@ -1,0 +1,5 @@
+//! Generates the versioned symbol table.
+
+fn main() {
+    rocade_symbols::build("libmana.so.1");
+}

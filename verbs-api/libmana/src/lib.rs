@@ -1,0 +1,16 @@
+//! Drop-in `libmana.so.1`: programs link with it for MANA devices, of which there are
+//! none here, so every function fails with `EOPNOTSUPP`.
+//!
+//! The exported symbols are listed in `exports.tsv`.
+
+#[cfg(not(test))]
+mod exports {
+    include!(concat!(env!("OUT_DIR"), "/exports.rs"));
+}
+
+/// Sets `errno` of the calling thread.
+#[cfg(not(test))]
+pub(crate) fn set_errno(code: libc::c_int) {
+    // SAFETY: the C library returns a valid pointer to the errno of this thread.
+    unsafe { *libc::__errno_location() = code };
+}

@@ -1,0 +1,178 @@
+//! The command line, and the help texts.
+
+use std::ffi::OsString;
+
+use clap::{Args, Parser, Subcommand};
+
+const TOP_AFTER: &str = "\
+Examples:
+  rocade run -- ibv_devinfo                 what a verbs program sees
+  rocade run -- ib_write_bw                 a server, and in another terminal:
+  rocade run -- ib_write_bw 127.0.0.1       its client
+  rocade devices                            devices and their GIDs
+
+Settings (flags win over variables, variables over the file):
+  ROCADE_DEVICES      NAME=IFACE|ADDR[,..], several separated by ';'
+  ROCADE_IP           ADDR[,ADDR..]: one device rocade0 with these addresses
+  ROCADE_BROKER       auto, embedded, or the path of the rocade executable
+  ROCADE_BROKER_IDLE_MS  a broker without clients ends after this time (60000)
+  ROCADE_RUNTIME_DIR  directory of the broker's socket and lock files
+  ROCADE_LINK         udp
+  ROCADE_LOG          tracing: error, warn, info, debug, trace, or TARGET=LEVEL
+  ROCADE_CONFIG       configuration file; without it ./rocade.toml (read by this command),
+                      ~/.config/rocade/rocade.toml, /etc/rocade/rocade.toml
+
+Exit codes: 125 an error of rocade itself, 2 a wrong command line; `rocade run` has the exit code
+of the program, 126 if it cannot be executed, 127 if it does not exist.";
+
+const RUN_AFTER: &str = "\
+Examples:
+  rocade run -- ibv_rc_pingpong -g 0                       server (GID index 0 is IPv4)
+  rocade run -- ibv_rc_pingpong -g 0 127.0.0.1             client on the same address
+  rocade run --dev rocade0=lo -- ib_send_lat               only the loopback interface
+  rocade run --dev rocade0=127.0.0.2 -- ib_read_bw         only this address
+  rocade run --dev rocade0=::1 -- ibv_rc_pingpong -g 0     IPv6 at GID index 0
+  rocade run --dev a=eth0 --dev b=127.0.0.2 -- ibv_devices two devices
+  ROCADE_LOG=debug rocade run -- ./my_program              with tracing on standard error
+
+The program is executed in place of this command: signals, exit code and terminal are its own.
+Without options there is one device per interface that is up, loopback last; `rocade devices`
+shows them. Programs that are set-user-ID or statically linked ignore the drop-in libraries.
+What they look up under /dev/infiniband or /sys/class/infiniband is not provided yet.";
+
+const DEVICES_AFTER: &str = "\
+Examples:
+  rocade devices                            the devices that a program will see
+  rocade devices --dev rocade0=lo           what this option would make of it
+
+The GIDs of a device are its IPv4 addresses, then IPv6, then link-local IPv6, or the order that
+--dev gives. MTU is the active MTU of the port: the largest of 256, 512, 1024, 2048 and 4096 bytes
+that fits into the interface's MTU.";
+
+const LIBDIR_AFTER: &str = "\
+Examples:
+  LD_LIBRARY_PATH=$(rocade libdir) ibv_devinfo
+  ls -l $(rocade libdir)
+
+`rocade run` does this for you. The directory holds lib{ibverbs,rdmacm,mlx5,efa,mana}.so.1.";
+
+const BROKER_AFTER: &str = "\
+Examples:
+  rocade broker status                      who uses which address and slot
+  rocade broker stop                        end it; programs that run keep their traffic
+  rocade broker serve                       in the foreground, e.g. under a service manager
+
+The broker lets several processes share one address and UDP port 4791. Programs start it when they
+need it, it is not on the data path, and it ends by itself a while after its last client. There is
+one per user and network namespace.";
+
+/// An RDMA NIC in userspace: runs unmodified RDMA programs without RDMA hardware.
+///
+/// Rocade speaks RoCEv2 over UDP port 4791 and offers the verbs API of rdma-core. It needs no
+/// kernel module and no privilege.
+#[derive(Debug, Parser)]
+#[command(name = "rocade", version, after_help = TOP_AFTER, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a program with Rocade's devices
+    Run(RunArgs),
+    /// Show the devices that a program will see
+    Devices(DeviceArgs),
+    /// Print the directory of the drop-in libraries
+    #[command(after_help = LIBDIR_AFTER)]
+    Libdir,
+    /// Look after the broker, which lets processes share an address
+    #[command(subcommand, after_help = BROKER_AFTER)]
+    Broker(BrokerCommand),
+}
+
+/// Which devices there shall be.
+#[derive(Debug, Args)]
+#[command(after_help = DEVICES_AFTER)]
+pub(crate) struct DeviceArgs {
+    /// A device: all addresses of an interface, or single addresses; repeat for several devices
+    #[arg(long = "dev", value_name = "NAME=IFACE|ADDR[,..]")]
+    pub(crate) dev: Vec<String>,
+
+    /// One device rocade0 with this address, or several separated by commas
+    #[arg(long, value_name = "ADDR", conflicts_with = "dev")]
+    pub(crate) ip: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = RUN_AFTER)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub(crate) devices: DeviceArgs,
+
+    /// The program and its arguments
+    #[arg(
+        value_name = "CMD",
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BrokerCommand {
+    /// Run the broker in the foreground until it is stopped or has had no client for a while
+    Serve,
+    /// Show whether a broker runs, its addresses and its clients
+    Status,
+    /// End the broker
+    Stop,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn flags_after_the_program_are_its_own() {
+        let cli = Cli::try_parse_from(["rocade", "run", "--dev", "a=lo", "--", "x", "--ip", "-h"]);
+        let Some(Command::Run(args)) = cli.unwrap().command else {
+            panic!("not run")
+        };
+        assert_eq!(args.devices.dev, ["a=lo"]);
+        assert_eq!(args.command, ["x", "--ip", "-h"]);
+
+        let cli = Cli::try_parse_from(["rocade", "run", "x", "--dev", "y"]).unwrap();
+        let Some(Command::Run(args)) = cli.command else {
+            panic!("not run")
+        };
+        assert!(args.devices.dev.is_empty());
+        assert_eq!(args.command, ["x", "--dev", "y"]);
+    }
+
+    #[test]
+    fn run_wants_a_program_and_one_way_to_name_devices() {
+        assert!(Cli::try_parse_from(["rocade", "run"]).is_err());
+        let both = ["rocade", "run", "--dev", "a=lo", "--ip", "::1", "--", "x"];
+        assert!(Cli::try_parse_from(both).is_err());
+    }
+
+    #[test]
+    fn every_level_has_examples() {
+        let mut top = Cli::command();
+        top.build();
+        for command in top.get_subcommands().filter(|c| c.get_name() != "help") {
+            let help = command.clone().render_help().to_string();
+            assert!(help.contains("Examples:"), "{help}");
+        }
+        assert!(top.render_help().to_string().contains("Examples:"));
+    }
+}

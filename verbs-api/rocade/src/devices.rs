@@ -1,0 +1,70 @@
+//! `rocade devices`: what a program will see.
+
+use std::net::IpAddr;
+use std::process::ExitCode;
+
+use comfy_table::{Table, TableComponent, presets};
+use rocade_emulator::config::{DeviceConfig, Settings};
+use rocade_wire::{Gid, Mtu};
+
+use crate::cli::DeviceArgs;
+use crate::error::CliError;
+use crate::run::with_flags;
+
+pub(crate) fn print(args: &DeviceArgs, settings: Settings) -> Result<ExitCode, CliError> {
+    let config = with_flags(args, settings)?.resolve_here()?;
+    if config.devices.is_empty() {
+        return Err(
+            CliError::new("no device: no network interface is up with an IP address")
+                .hint("ip link set lo up    brings up the loopback interface (in a new namespace)"),
+        );
+    }
+    println!("{}", table(&config.devices));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn table(devices: &[DeviceConfig]) -> Table {
+    let mut table = Table::new();
+    table
+        .load_preset(presets::UTF8_HORIZONTAL_ONLY)
+        .remove_style(TableComponent::HorizontalLines)
+        .remove_style(TableComponent::MiddleIntersections)
+        .remove_style(TableComponent::LeftBorderIntersections)
+        .remove_style(TableComponent::RightBorderIntersections);
+    table.set_header([
+        "device",
+        "interface",
+        "state",
+        "MTU",
+        "index",
+        "GID",
+        "address",
+    ]);
+    for device in devices {
+        let mtu = Mtu::largest_for_netdev(device.netdev_mtu);
+        let state = if mtu.is_some() { "ACTIVE" } else { "DOWN" };
+        let mtu = mtu.map_or_else(|| "-".to_owned(), |mtu| mtu.bytes().to_string());
+        let ifname = device.ifname.as_deref().unwrap_or("-");
+        for (index, &addr) in device.addrs.iter().enumerate() {
+            // The device's own columns stand on its first line only.
+            let [name, ifname, state, mtu] = if index == 0 {
+                [&device.name, ifname, state, &mtu]
+            } else {
+                [""; 4]
+            };
+            let index = index.to_string();
+            let gid = Gid::from_ip(addr).to_string();
+            let addr = shown(addr, device);
+            table.add_row([name, ifname, state, mtu, &index, &gid, &addr]);
+        }
+    }
+    table
+}
+
+/// A link-local address with the interface that it belongs to.
+fn shown(addr: IpAddr, device: &DeviceConfig) -> String {
+    match (addr, &device.ifname) {
+        (IpAddr::V6(v6), Some(ifname)) if v6.is_unicast_link_local() => format!("{v6}%{ifname}"),
+        _ => addr.to_string(),
+    }
+}

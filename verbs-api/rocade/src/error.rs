@@ -1,0 +1,64 @@
+//! Errors of the command: what went wrong, and what to do about it.
+
+use std::fmt;
+
+use rocade_emulator::config::ConfigError;
+
+/// Exit code of `rocade` for its own errors. Below it are the codes that programs started by
+/// `rocade run` use themselves; env(1) and docker(1) make the same choice.
+pub(crate) const EXIT_ROCADE: u8 = 125;
+/// Exit code of `rocade run` if the program exists but cannot be executed.
+pub(crate) const EXIT_NOT_EXECUTABLE: u8 = 126;
+/// Exit code of `rocade run` if there is no such program.
+pub(crate) const EXIT_NOT_FOUND: u8 = 127;
+
+/// An error that ends the command.
+#[derive(Debug)]
+pub(crate) struct CliError {
+    message: String,
+    hints: Vec<String>,
+    exit_code: u8,
+}
+
+impl CliError {
+    /// An error of Rocade itself; `message` says what went wrong.
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self {
+            message: message.into(),
+            hints: Vec::new(),
+            exit_code: EXIT_ROCADE,
+        }
+    }
+
+    /// Adds a line that says what the user can do.
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hints.push(hint.into());
+        self
+    }
+
+    /// Sets another exit code than 125.
+    pub(crate) fn exit(mut self, exit_code: u8) -> Self {
+        self.exit_code = exit_code;
+        self
+    }
+
+    pub(crate) fn exit_code(&self) -> u8 {
+        self.exit_code
+    }
+}
+
+impl fmt::Display for CliError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rocade: {}", self.message)?;
+        for hint in &self.hints {
+            write!(f, "\n  {hint}")?;
+        }
+        Ok(())
+    }
+}
+
+impl From<ConfigError> for CliError {
+    fn from(error: ConfigError) -> Self {
+        Self::new(error.to_string())
+    }
+}

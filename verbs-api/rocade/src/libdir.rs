@@ -1,0 +1,296 @@
+//! The directory that holds the drop-in libraries under the names that programs look for.
+//!
+//! Cargo builds `libibverbs.so`; programs want `libibverbs.so.1`. So a directory of symbolic
+//! links is kept beside the executable (`target/release/rocade-libs`), or below the runtime
+//! directory if that place is not writable. An installation has the real files in
+//! `../lib/rocade` and needs no links.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rocade_emulator::config::Settings;
+
+use crate::error::CliError;
+
+/// The drop-in libraries without their `.so.1`. The first one holds the emulator, the others
+/// reach it through that one, so none of them is of use without it.
+pub(crate) const LIBRARIES: [&str; 5] = ["libibverbs", "librdmacm", "libmlx5", "libefa", "libmana"];
+
+/// Directory of links beside the executable.
+const LINK_DIR: &str = "rocade-libs";
+
+/// `rocade libdir`.
+pub(crate) fn print() -> Result<ExitCode, CliError> {
+    println!("{}", find()?.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The directory to put into `LD_LIBRARY_PATH`; made if necessary.
+pub(crate) fn find() -> Result<PathBuf, CliError> {
+    let exe = std::env::current_exe()
+        .map_err(|error| CliError::new(format!("cannot find my own executable: {error}")))?;
+    let exe_dir = exe.parent().unwrap_or_else(|| Path::new("/"));
+    find_from(exe_dir, fallback_dir)
+}
+
+/// As [`find`], for an executable in `exe_dir`; `fallback` makes the directory to use when there
+/// is no writing in `exe_dir`.
+fn find_from(
+    exe_dir: &Path,
+    fallback: impl FnOnce(&Path) -> Result<PathBuf, CliError>,
+) -> Result<PathBuf, CliError> {
+    let missing: Vec<PathBuf> = LIBRARIES
+        .iter()
+        .map(|library| exe_dir.join(format!("{library}.so")))
+        .filter(|path| !path.is_file())
+        .collect();
+    if missing.is_empty() {
+        return make_links(exe_dir, fallback);
+    }
+    let installed = exe_dir.join("../lib/rocade");
+    let has = |library: &&str| installed.join(format!("{library}.so.1")).is_file();
+    if LIBRARIES.iter().all(|library| has(&library)) {
+        return fs::canonicalize(&installed)
+            .map_err(|error| CliError::new(format!("{}: {error}", installed.display())));
+    }
+    let names: Vec<String> = missing
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect();
+    let profile = if exe_dir.ends_with("debug") {
+        ""
+    } else {
+        " --release"
+    };
+    Err(CliError::new(format!(
+        "the drop-in libraries are not there: {}",
+        names.join(", ")
+    ))
+    .hint(format!(
+        "in the source directory: cargo build{profile} --workspace"
+    ))
+    .hint(format!(
+        "an installation has them as {}/lib{{ibverbs,rdmacm,mlx5,efa,mana}}.so.1",
+        installed.display()
+    )))
+}
+
+fn make_links(
+    exe_dir: &Path,
+    fallback: impl FnOnce(&Path) -> Result<PathBuf, CliError>,
+) -> Result<PathBuf, CliError> {
+    let beside = exe_dir.join(LINK_DIR);
+    match link_all(&beside, Path::new("..")) {
+        Ok(()) => Ok(beside),
+        Err(error) => {
+            tracing::debug!(dir = %beside.display(), %error, "no links beside the executable");
+            let dir = fallback(exe_dir)?;
+            link_all(&dir, exe_dir).map_err(|error| {
+                CliError::new(format!("cannot make links in {}: {error}", dir.display()))
+                    .hint("set ROCADE_RUNTIME_DIR to a directory of yours")
+            })?;
+            Ok(dir)
+        }
+    }
+}
+
+/// A directory below the runtime directory that is used for this `exe_dir` only.
+fn fallback_dir(exe_dir: &Path) -> Result<PathBuf, CliError> {
+    let runtime = runtime_dir(&crate::run::load_settings()?)?;
+    // The path itself makes the name, so that two builds do not overwrite each other's links.
+    let name: String = exe_dir
+        .to_string_lossy()
+        .chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || matches!(c, '.' | '_') {
+                c
+            } else {
+                '-'
+            }
+        })
+        .collect();
+    Ok(runtime.join("libs").join(name.trim_matches('-')))
+}
+
+/// The directory of the broker's files, made if it is not there. Programs load libraries through
+/// it, so it must be ours alone: in `/tmp` somebody else may have been first.
+fn runtime_dir(settings: &Settings) -> Result<PathBuf, CliError> {
+    let failed = |dir: &Path, reason: String| {
+        CliError::new(format!(
+            "cannot use the runtime directory {}: {reason}",
+            dir.display()
+        ))
+        .hint("set ROCADE_RUNTIME_DIR to a directory that only you can write to")
+    };
+    let uid = fs::metadata("/proc/self").map(|me| me.uid());
+    let uid = uid.map_err(|error| failed(Path::new("/proc"), error.to_string()))?;
+    let dir = settings
+        .runtime_dir()
+        .map_or_else(|| default_runtime_dir(uid), Path::to_owned);
+    let made = fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&dir);
+    made.map_err(|error| failed(&dir, error.to_string()))?;
+    let found = fs::symlink_metadata(&dir).map_err(|error| failed(&dir, error.to_string()))?;
+    if !found.is_dir() || found.uid() != uid || found.mode() & 0o022 != 0 {
+        return Err(failed(
+            &dir,
+            "it is not a directory that only you can write to".to_owned(),
+        ));
+    }
+    Ok(dir)
+}
+
+fn default_runtime_dir(uid: u32) -> PathBuf {
+    std::env::var_os("XDG_RUNTIME_DIR")
+        .map(PathBuf::from)
+        .filter(|dir| fs::metadata(dir).is_ok_and(|found| found.is_dir() && found.uid() == uid))
+        .map_or_else(
+            || format!("/tmp/rocade-{uid}").into(),
+            |dir| dir.join("rocade"),
+        )
+}
+
+/// Makes `dir` with one link `NAME.so.1 -> target_dir/NAME.so` per library. Any number of
+/// processes may do so at once: what is there and right is left alone, what is not is replaced in
+/// one step.
+fn link_all(dir: &Path, target_dir: &Path) -> io::Result<()> {
+    fs::create_dir_all(dir)?;
+    for library in LIBRARIES {
+        let target = target_dir.join(format!("{library}.so"));
+        link(&dir.join(format!("{library}.so.1")), &target)?;
+    }
+    Ok(())
+}
+
+fn link(name: &Path, target: &Path) -> io::Result<()> {
+    static COUNTER: AtomicU32 = AtomicU32::new(0);
+    if fs::read_link(name).is_ok_and(|found| found == target) {
+        return Ok(());
+    }
+    let unique = COUNTER.fetch_add(1, Ordering::Relaxed);
+    let new = name.with_extension(format!("new.{}.{unique}", std::process::id()));
+    match std::os::unix::fs::symlink(target, &new) {
+        // Left behind by a process with our id that was killed between the two steps.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            fs::remove_file(&new)?;
+            std::os::unix::fs::symlink(target, &new)?;
+        }
+        other => other?,
+    }
+    fs::rename(&new, name).inspect_err(|_| {
+        // The rename's own error is the one to report.
+        let _ = fs::remove_file(&new);
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::thread;
+
+    use super::*;
+
+    fn no_fallback(_: &Path) -> Result<PathBuf, CliError> {
+        Err(CliError::new("fallback used"))
+    }
+
+    /// A directory as cargo leaves it, with the content of each library being its name.
+    fn built() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for library in LIBRARIES {
+            fs::write(dir.path().join(format!("{library}.so")), library).unwrap();
+        }
+        dir
+    }
+
+    fn assert_complete(dir: &Path) {
+        for library in LIBRARIES {
+            let text = fs::read_to_string(dir.join(format!("{library}.so.1"))).unwrap();
+            assert_eq!(text, library);
+        }
+        assert_eq!(
+            fs::read_dir(dir).unwrap().count(),
+            LIBRARIES.len(),
+            "nothing left behind"
+        );
+    }
+
+    #[test]
+    fn links_are_made_once_and_repaired() {
+        let exe = built();
+        let dir = find_from(exe.path(), no_fallback).unwrap();
+        assert_eq!(dir, exe.path().join(LINK_DIR));
+        assert_complete(&dir);
+        assert_eq!(
+            fs::read_link(dir.join("libibverbs.so.1")).unwrap(),
+            Path::new("../libibverbs.so"),
+            "relative, so that the build directory can move"
+        );
+
+        fs::remove_file(dir.join("libefa.so.1")).unwrap();
+        fs::remove_file(dir.join("libmlx5.so.1")).unwrap();
+        fs::write(dir.join("libmlx5.so.1"), "a file in the way").unwrap();
+        assert_complete(&find_from(exe.path(), no_fallback).unwrap());
+    }
+
+    #[test]
+    fn many_processes_may_make_the_links_at_once() {
+        let exe = built();
+        let start = Barrier::new(8);
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    start.wait();
+                    let dir = find_from(exe.path(), no_fallback).unwrap();
+                    // Complete as soon as any of them says so.
+                    for library in LIBRARIES {
+                        assert!(dir.join(format!("{library}.so.1")).is_file());
+                    }
+                });
+            }
+        });
+        assert_complete(&exe.path().join(LINK_DIR));
+    }
+
+    #[test]
+    fn an_installation_needs_no_links() {
+        let prefix = tempfile::tempdir().unwrap();
+        let (bin, lib) = (prefix.path().join("bin"), prefix.path().join("lib/rocade"));
+        fs::create_dir_all(&bin).unwrap();
+        fs::create_dir_all(&lib).unwrap();
+        for library in LIBRARIES {
+            fs::write(lib.join(format!("{library}.so.1")), library).unwrap();
+        }
+        let dir = find_from(&bin, no_fallback).unwrap();
+        assert_eq!(dir, fs::canonicalize(&lib).unwrap());
+        assert_eq!(fs::read_dir(&bin).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn another_place_is_used_when_there_is_no_writing() {
+        let exe = built();
+        // A file where the directory would be stops root as well.
+        fs::write(exe.path().join(LINK_DIR), "").unwrap();
+        let other = tempfile::tempdir().unwrap();
+        let dir = find_from(exe.path(), |_| Ok(other.path().join("libs/x"))).unwrap();
+        assert_eq!(dir, other.path().join("libs/x"));
+        assert_complete(&dir);
+    }
+
+    #[test]
+    fn missing_libraries_are_named_with_the_cure() {
+        let exe = built();
+        fs::remove_file(exe.path().join("librdmacm.so")).unwrap();
+        let text = find_from(exe.path(), no_fallback)
+            .expect_err("incomplete")
+            .to_string();
+        assert!(text.contains("librdmacm.so"), "{text}");
+        assert!(text.contains("cargo build --release --workspace"), "{text}");
+    }
+}

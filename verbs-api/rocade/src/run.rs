@@ -1,0 +1,224 @@
+//! `rocade run`: becomes the program, with Rocade's libraries in front of the system's.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use rocade_emulator::config::{ENV_BROKER, ENV_CONFIG, ENV_DEVICES, ENV_IP, Settings, config_file};
+
+use crate::cli::{DeviceArgs, RunArgs};
+use crate::error::{CliError, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND};
+use crate::libdir;
+
+/// Mode bits set-user-ID and set-group-ID.
+const SET_ID_BITS: u32 = 0o6000;
+
+/// The environment, over the configuration file (`./rocade.toml` among others).
+pub(crate) fn load_settings() -> Result<Settings, CliError> {
+    let env = |name: &str| std::env::var_os(name);
+    let from_env = Settings::from_env(env)?;
+    match found_config_file() {
+        Some(path) => Ok(from_env.or(Settings::from_file(&path)?)),
+        None => Ok(from_env),
+    }
+}
+
+fn found_config_file() -> Option<PathBuf> {
+    let here = std::env::current_dir().ok();
+    config_file(|name| std::env::var_os(name), here.as_deref())
+}
+
+/// `settings` below the flags.
+pub(crate) fn with_flags(args: &DeviceArgs, settings: Settings) -> Result<Settings, CliError> {
+    Ok(Settings::from_flags(&args.dev, args.ip.as_deref())?.or(settings))
+}
+
+/// Replaces this process by the program; returns only if that fails.
+pub(crate) fn run(args: &RunArgs, settings: Settings) -> Result<ExitCode, CliError> {
+    let Some((program, program_args)) = args.command.split_first() else {
+        return Err(CliError::new("no program given").hint("rocade run -- CMD..."));
+    };
+    let flags = Settings::from_flags(&args.devices.dev, args.devices.ip.as_deref())?;
+    let merged = flags.clone().or(settings);
+    // The library would find the same mistakes, but the program would only say "no devices".
+    let config = merged.resolve_here()?;
+    if config.devices.is_empty() {
+        eprintln!("rocade: warning: no network interface is up, so there will be no device");
+    }
+    let path = find_program(program)?;
+    warn_if_libraries_are_ignored(&path);
+
+    let mut command = Command::new(&path);
+    command.arg0(program).args(program_args);
+    command.env(
+        "LD_LIBRARY_PATH",
+        prepend(&libdir::find()?, std::env::var_os("LD_LIBRARY_PATH")),
+    );
+    if let Some(devices) = flags.devices_env() {
+        command.env(ENV_DEVICES, devices).env_remove(ENV_IP);
+    }
+    if let Some(file) = found_config_file() {
+        // Absolute, because the program may change its directory.
+        command.env(ENV_CONFIG, std::path::absolute(&file).unwrap_or(file));
+    }
+    if merged.broker().is_none()
+        && let Ok(exe) = std::env::current_exe()
+    {
+        command.env(ENV_BROKER, exe);
+    }
+    tracing::debug!(?command, devices = ?config.devices, "exec");
+    Err(exec_error(program, &command.exec()))
+}
+
+/// `dir` in front of the directories in `old`. An empty list has no separator: an empty entry
+/// would mean the current directory.
+fn prepend(dir: &Path, old: Option<OsString>) -> OsString {
+    let mut list = dir.as_os_str().to_owned();
+    if let Some(old) = old.filter(|old| !old.is_empty()) {
+        list.push(":");
+        list.push(old);
+    }
+    list
+}
+
+/// Looks up `program` as a shell does.
+fn find_program(program: &OsStr) -> Result<PathBuf, CliError> {
+    find_program_in(program, std::env::var_os("PATH"))
+}
+
+fn find_program_in(program: &OsStr, path: Option<OsString>) -> Result<PathBuf, CliError> {
+    let shown = program.display();
+    if program.as_bytes().contains(&b'/') {
+        let path = PathBuf::from(program);
+        return match std::fs::metadata(&path) {
+            Ok(meta) if is_executable(&meta) => Ok(path),
+            Ok(_) => Err(not_executable(program)),
+            Err(error) => Err(CliError::new(format!("{shown}: {error}")).exit(EXIT_NOT_FOUND)),
+        };
+    }
+    let mut not_executable_one = None;
+    for dir in std::env::split_paths(&path.unwrap_or_default()) {
+        let candidate = dir.join(program);
+        match std::fs::metadata(&candidate) {
+            Ok(meta) if is_executable(&meta) => return Ok(candidate),
+            Ok(meta) if meta.is_file() => not_executable_one = Some(candidate),
+            _ => {}
+        }
+    }
+    if let Some(found) = not_executable_one {
+        return Err(not_executable(found.as_os_str()));
+    }
+    let mut error = CliError::new(format!("there is no program {shown} in PATH"));
+    if Path::new(program).is_file() {
+        error = error.hint(format!("there is one in this directory: ./{shown}"));
+    }
+    if let Some(package) = debian_package(program) {
+        error = error.hint(format!(
+            "on Debian and Ubuntu it is in: apt-get install {package}"
+        ));
+    }
+    Err(error.exit(EXIT_NOT_FOUND))
+}
+
+fn is_executable(meta: &std::fs::Metadata) -> bool {
+    meta.is_file() && meta.permissions().mode() & 0o111 != 0
+}
+
+fn not_executable(program: &OsStr) -> CliError {
+    CliError::new(format!("{} is not an executable file", program.display()))
+        .exit(EXIT_NOT_EXECUTABLE)
+}
+
+/// Where the programs come from that people try first.
+fn debian_package(program: &OsStr) -> Option<&'static str> {
+    let name = program.to_str()?;
+    if name.starts_with("ibv_") {
+        Some("ibverbs-utils")
+    } else if name.starts_with("ib_") || name.starts_with("raw_ethernet_") {
+        Some("perftest")
+    } else if matches!(
+        name,
+        "rping" | "ucmatose" | "udaddy" | "rstream" | "mckey" | "cmtime"
+    ) {
+        Some("rdmacm-utils")
+    } else {
+        None
+    }
+}
+
+fn warn_if_libraries_are_ignored(program: &Path) {
+    let set_id =
+        std::fs::metadata(program).is_ok_and(|meta| meta.permissions().mode() & SET_ID_BITS != 0);
+    if set_id {
+        eprintln!(
+            "rocade: warning: {} is set-user-ID or set-group-ID; the dynamic linker ignores \
+             LD_LIBRARY_PATH for it, so it will not see Rocade",
+            program.display()
+        );
+    }
+}
+
+fn exec_error(program: &OsStr, error: &io::Error) -> CliError {
+    let shown = program.display();
+    match error.kind() {
+        // The file is there, that was checked; so its interpreter is not.
+        io::ErrorKind::NotFound => CliError::new(format!(
+            "cannot execute {shown}: its interpreter is missing"
+        ))
+        .hint("for a script see its first line, for a program `file` and `ldd`")
+        .exit(EXIT_NOT_FOUND),
+        _ => CliError::new(format!("cannot execute {shown}: {error}")).exit(EXIT_NOT_EXECUTABLE),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_library_directory_comes_first() {
+        let dir = Path::new("/r/libs");
+        assert_eq!(prepend(dir, None), "/r/libs");
+        assert_eq!(prepend(dir, Some("".into())), "/r/libs");
+        assert_eq!(prepend(dir, Some("/a:/b".into())), "/r/libs:/a:/b");
+    }
+
+    #[test]
+    fn programs_are_found_as_a_shell_does() {
+        let dir = tempfile::tempdir().unwrap();
+        let (first, second) = (dir.path().join("1"), dir.path().join("2"));
+        for (place, mode) in [(&first, 0o644), (&second, 0o755)] {
+            std::fs::create_dir(place).unwrap();
+            let file = place.join("prog");
+            std::fs::write(&file, "").unwrap();
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let both = std::env::join_paths([&first, &second]).unwrap();
+        let prog = OsStr::new("prog");
+        assert_eq!(
+            find_program_in(prog, Some(both)).unwrap(),
+            second.join("prog")
+        );
+
+        let only_first = Some(first.clone().into_os_string());
+        let error = find_program_in(prog, only_first.clone()).expect_err("mode 644");
+        assert_eq!(error.exit_code(), EXIT_NOT_EXECUTABLE);
+
+        let error = find_program_in(OsStr::new("ib_no_such"), only_first).expect_err("missing");
+        assert_eq!(error.exit_code(), EXIT_NOT_FOUND);
+        assert!(
+            error.to_string().contains("apt-get install perftest"),
+            "{error}"
+        );
+
+        let with_slash = first.join("prog");
+        let error = find_program_in(with_slash.as_os_str(), None).expect_err("mode 644");
+        assert_eq!(error.exit_code(), EXIT_NOT_EXECUTABLE);
+        let error = find_program_in(OsStr::new("/no/such"), None).expect_err("missing");
+        assert_eq!(error.exit_code(), EXIT_NOT_FOUND);
+    }
+}

@@ -1,0 +1,81 @@
+//! Generates the versioned symbol table of a drop-in library, from its `build.rs`.
+//!
+//! A program linked against the distribution's library asks for `symbol@NODE`, so the node a
+//! symbol lives in is part of the ABI. `rustc` writes a version script of its own for a `cdylib`
+//! that knows no nodes. What works with stable cargo, any number of codegen units and `lld`:
+//!
+//! * a second version script that declares the nodes and their parents but lists no symbols,
+//! * for every export a one-instruction trampoline in `global_asm!` that jumps to the
+//!   implementation, with a `.symver` directive in the same object.
+//!
+//! # Input
+//! Two tables with tab-separated columns and a header line, in the directory of the crate:
+//!
+//! * `exports.tsv`: `symbol`, `version`, `default` (`yes`/`no`), `impl`. The last column is the
+//!   path of a Rust function, one of the stubs of [`Stub`], or `data` (one zero byte).
+//! * `versions.tsv`: `version`, `parent` (may be empty).
+//!
+//! # Use
+//! ```no_run
+//! // build.rs
+//! rocade_symbols::build("libibverbs.so.1");
+//! ```
+//! and in `lib.rs`, not in test builds, where there is no version script:
+//! ```ignore
+//! #[cfg(not(test))]
+//! mod exports {
+//!     include!(concat!(env!("OUT_DIR"), "/exports.rs"));
+//! }
+//! ```
+#![forbid(unsafe_code)]
+
+mod emit;
+mod table;
+pub mod verify;
+
+use std::{env, fs, path::PathBuf};
+
+pub use emit::{exports_rs, version_script};
+pub use table::{Export, Implementation, Stub, TableError, VersionNode, exports, versions};
+
+/// Reads the tables of the crate that is being built, writes `exports.rs` and `exports.map` into
+/// its `OUT_DIR` and tells cargo the link arguments of the `cdylib`.
+///
+/// # Panics
+/// If a table cannot be read or is malformed: a build script has no better way to fail.
+pub fn build(soname: &str) {
+    let crate_dir = PathBuf::from(variable("CARGO_MANIFEST_DIR"));
+    let out_dir = PathBuf::from(variable("OUT_DIR"));
+    let read = |name: &str| {
+        let path = crate_dir.join(name);
+        println!("cargo:rerun-if-changed={}", path.display());
+        fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    };
+    let export_table =
+        exports(&read("exports.tsv")).unwrap_or_else(|error| panic!("exports.tsv: {error}"));
+    let version_table =
+        versions(&read("versions.tsv")).unwrap_or_else(|error| panic!("versions.tsv: {error}"));
+
+    let map = out_dir.join("exports.map");
+    let write = |path: &PathBuf, text: String| {
+        fs::write(path, text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    };
+    write(&map, version_script(&version_table));
+    let arch = variable("CARGO_CFG_TARGET_ARCH");
+    let code = exports_rs(&export_table, &arch).unwrap_or_else(|error| panic!("{error}"));
+    write(&out_dir.join("exports.rs"), code);
+
+    println!(
+        "cargo:rustc-cdylib-link-arg=-Wl,--version-script={}",
+        map.display()
+    );
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,{soname}");
+    if arch != "x86_64" {
+        // GNU ld refuses a second version script; rustc's default linker on x86-64 is lld.
+        println!("cargo:rustc-cdylib-link-arg=-fuse-ld=lld");
+    }
+}
+
+fn variable(name: &str) -> String {
+    env::var(name).unwrap_or_else(|_| panic!("{name} is not set: run this from build.rs"))
+}

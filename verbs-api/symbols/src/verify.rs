@@ -1,0 +1,210 @@
+//! Compares the dynamic symbols of a built library with a measured table, for tests.
+
+use std::{
+    collections::BTreeSet,
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+/// A defined, versioned dynamic symbol.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DynamicSymbol {
+    /// Name.
+    pub symbol: String,
+    /// Version node.
+    pub version: String,
+    /// Whether it is the default version (`@@`).
+    pub default: bool,
+    /// `FUNC` or `OBJECT`.
+    pub kind: String,
+    /// Size in bytes of an `OBJECT`; a function's size is nobody's business.
+    pub object_size: Option<u64>,
+}
+
+/// Builds `lib<name>.so` and panics unless it has the SONAME
+/// `lib<name>.so.1` and exports exactly the symbols of
+/// `tests/abi/symbols-exported-lib<name>.tsv` and the nodes of `symbols-versions-lib<name>.tsv`.
+/// Does nothing but print the reason where `readelf` is not installed.
+///
+/// # Panics
+/// On any difference, and when a file is missing.
+pub fn assert_exports(crate_dir: &str, name: &str) {
+    let library = built_library(name);
+    let Some(symbols) = readelf(&library, &["--dyn-syms", "-W"]) else {
+        println!("skipped: readelf is not installed");
+        return;
+    };
+    let data = Path::new(crate_dir).join("../../tests/abi");
+    let expected = measured_symbols(&read(&data.join(format!("symbols-exported-lib{name}.tsv"))));
+    let actual = defined_symbols(&symbols);
+    let missing: Vec<_> = expected.difference(&actual).collect();
+    let surplus: Vec<_> = actual.difference(&expected).collect();
+    assert!(
+        missing.is_empty() && surplus.is_empty(),
+        "missing {missing:?}, surplus {surplus:?}"
+    );
+
+    let dynamic = readelf(&library, &["-d", "-W"]).unwrap_or_default();
+    assert!(
+        dynamic.contains(&format!("soname: [lib{name}.so.1]")),
+        "wrong SONAME: {dynamic}"
+    );
+
+    let nodes = measured_nodes(&read(&data.join(format!("symbols-versions-lib{name}.tsv"))));
+    let defined = readelf(&library, &["-V", "-W"]).unwrap_or_default();
+    let defined = defined_nodes(&defined);
+    assert_eq!(defined, nodes, "version nodes");
+}
+
+/// Builds `lib<name>.so` into the target directory and profile of the running test, because
+/// `cargo test` does not build a `cdylib` for its own integration tests, and returns its path.
+///
+/// # Panics
+/// If the test does not run from a cargo target directory, or the build fails.
+#[must_use]
+pub fn built_library(name: &str) -> PathBuf {
+    let exe = env::current_exe().expect("a running test has a path");
+    let profile_dir = exe
+        .ancestors()
+        .nth(2)
+        .expect("tests live in <target>/<profile>/deps");
+    let target_dir = profile_dir
+        .parent()
+        .expect("a profile lives in a target directory");
+    let profile = match profile_dir.file_name().and_then(|name| name.to_str()) {
+        Some("debug") | None => "dev",
+        Some(other) => other,
+    };
+    let cargo = env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let package = format!("rocade-lib{name}");
+    let status = Command::new(cargo)
+        .args([
+            "build",
+            "--quiet",
+            "--package",
+            &package,
+            "--profile",
+            profile,
+            "--target-dir",
+        ])
+        .arg(target_dir)
+        .status()
+        .expect("cargo runs");
+    assert!(status.success(), "cargo build --package {package}");
+    profile_dir.join(format!("lib{name}.so"))
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn readelf(library: &Path, arguments: &[&str]) -> Option<String> {
+    let output = Command::new("readelf")
+        .args(arguments)
+        .arg(library)
+        .output()
+        .ok()?;
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "readelf {}: {complaint}",
+        library.display()
+    );
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The rows of a measured table of symbols.
+fn measured_symbols(table: &str) -> BTreeSet<DynamicSymbol> {
+    let mut symbols = BTreeSet::new();
+    for line in table.lines().skip(1) {
+        let columns: Vec<&str> = line.split('\t').collect();
+        let [symbol, version, default, kind, _bind, size] = columns.as_slice() else {
+            panic!("malformed row: {line}");
+        };
+        symbols.insert(DynamicSymbol {
+            symbol: (*symbol).to_owned(),
+            version: (*version).to_owned(),
+            default: *default == "yes",
+            kind: (*kind).to_owned(),
+            object_size: if *kind == "OBJECT" {
+                size.parse().ok()
+            } else {
+                None
+            },
+        });
+    }
+    symbols
+}
+
+/// The defined symbols in the output of `readelf --dyn-syms -W`.
+fn defined_symbols(listing: &str) -> BTreeSet<DynamicSymbol> {
+    let mut symbols = BTreeSet::new();
+    for line in listing.lines() {
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        let [
+            _,
+            _,
+            size,
+            kind,
+            "GLOBAL" | "WEAK",
+            "DEFAULT",
+            section,
+            versioned,
+        ] = columns.as_slice()
+        else {
+            continue;
+        };
+        if *section == "UND" || *section == "ABS" {
+            continue;
+        }
+        let (symbol, version, default) = match versioned.split_once("@@") {
+            Some((symbol, version)) => (symbol, version, true),
+            None => {
+                let (symbol, version) = versioned.split_once('@').unwrap_or((versioned, ""));
+                (symbol, version, false)
+            }
+        };
+        symbols.insert(DynamicSymbol {
+            symbol: symbol.to_owned(),
+            version: version.to_owned(),
+            default,
+            kind: (*kind).to_owned(),
+            object_size: if *kind == "OBJECT" {
+                size.parse().ok()
+            } else {
+                None
+            },
+        });
+    }
+    symbols
+}
+
+/// Node names of a measured table, without the base version.
+fn measured_nodes(table: &str) -> BTreeSet<String> {
+    let rows = table
+        .lines()
+        .skip(1)
+        .map(|line| line.split('\t').collect::<Vec<_>>());
+    rows.filter(|row| row.get(3) == Some(&"0"))
+        .filter_map(|row| row.get(1).map(|name| (*name).to_owned()))
+        .collect()
+}
+
+/// Node names in the definition section of `readelf -V`, without the base version.
+fn defined_nodes(listing: &str) -> BTreeSet<String> {
+    let definitions = listing
+        .split("Version definition section")
+        .nth(1)
+        .unwrap_or_default();
+    let definitions = definitions
+        .split("Version needs section")
+        .next()
+        .unwrap_or_default();
+    definitions
+        .lines()
+        .filter(|line| line.contains("Index:") && !line.contains("Flags: BASE"))
+        .filter_map(|line| line.rsplit("Name: ").next())
+        .map(|name| name.trim().to_owned())
+        .collect()
+}

@@ -1,0 +1,131 @@
+//! Completion queues.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use rocade_emulator::{CompChannel, Completion, Context as RawContext, Cq, VerbsError, WcStatus};
+
+use crate::error::{Error, Result};
+use crate::sys;
+
+/// How long [`CompletionQueue::wait`] polls before it sleeps: longer than a round trip between
+/// two processes that poll, short against what sleeping saves.
+const SPIN: Duration = Duration::from_micros(50);
+
+/// Where work requests complete.
+///
+/// Polling drives the device: a program that polls needs no other thread. While nobody polls, a
+/// background thread of the device takes over.
+#[doc(alias = "ibv_cq")]
+pub struct CompletionQueue {
+    cq: Cq,
+    channel: CompChannel,
+}
+
+impl CompletionQueue {
+    pub(crate) fn new(context: &RawContext, entries: u32) -> Result<Self> {
+        let channel = context.create_comp_channel()?;
+        // SAFETY: the descriptor belongs to the channel, which outlives this borrow.
+        sys::set_nonblocking(unsafe { sys::borrow(channel.fd()) })?;
+        let cq = context.create_cq(entries, Some(&channel), 0, 0)?;
+        Ok(Self { cq, channel })
+    }
+
+    pub(crate) const fn raw(&self) -> &Cq {
+        &self.cq
+    }
+
+    /// Takes the next completion, whatever its status, if there is one.
+    #[doc(alias = "ibv_poll_cq")]
+    pub fn poll(&self) -> Option<Completion> {
+        self.cq.poll_one()
+    }
+
+    /// Takes the next completion; waits for it up to `timeout`, at first polling, then asleep.
+    ///
+    /// # Errors
+    /// [`Error::Completion`] if the work request failed, [`Error::TimedOut`].
+    pub fn wait(&self, timeout: Duration) -> Result<Completion> {
+        let start = Instant::now();
+        let spin = SPIN.min(timeout);
+        loop {
+            if let Some(completion) = self.poll() {
+                return check(completion);
+            }
+            if start.elapsed() >= spin {
+                break;
+            }
+            std::hint::spin_loop();
+        }
+        loop {
+            self.cq.req_notify(false)?;
+            // What came before the queue was armed causes no event.
+            if let Some(completion) = self.poll() {
+                return check(completion);
+            }
+            let Some(left) = timeout.checked_sub(start.elapsed()) else {
+                return Err(Error::TimedOut);
+            };
+            sys::wait_readable(self.as_fd(), left)?;
+            self.drain_events()?;
+        }
+    }
+
+    /// Takes `count` completions, each with its own time limit of `timeout`.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait); what completed before the failure is lost.
+    pub fn wait_for(&self, count: usize, timeout: Duration) -> Result<VecDeque<Completion>> {
+        (0..count).map(|_| self.wait(timeout)).collect()
+    }
+
+    /// Asks for the descriptor ([`AsFd`]) to become readable with the next completion. Poll once
+    /// more before waiting, and call [`drain_events`](Self::drain_events) after.
+    ///
+    /// # Errors
+    /// None that can happen here: the queue has a completion channel.
+    #[doc(alias = "ibv_req_notify_cq")]
+    pub fn arm(&self) -> Result<()> {
+        Ok(self.cq.req_notify(false)?)
+    }
+
+    /// Takes the events that made the descriptor readable.
+    ///
+    /// # Errors
+    /// What reading the descriptor reports.
+    #[doc(alias = "ibv_get_cq_event")]
+    #[doc(alias = "ibv_ack_cq_events")]
+    pub fn drain_events(&self) -> Result<()> {
+        loop {
+            match self.channel.get_event() {
+                Ok(_) => self.cq.ack_events(1),
+                Err(VerbsError::WouldBlock) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// A failed completion is an error.
+fn check(completion: Completion) -> Result<Completion> {
+    match completion.status {
+        WcStatus::Success => Ok(completion),
+        status => Err(Error::Completion { wr_id: completion.wr_id, status }),
+    }
+}
+
+impl AsFd for CompletionQueue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel keeps it open, and lives as long as `self`.
+        unsafe { sys::borrow(self.channel.fd()) }
+    }
+}
+
+impl fmt::Debug for CompletionQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let entries = self.cq.capacity();
+        f.debug_struct("CompletionQueue").field("entries", &entries).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,173 @@
+//! Devices, and what is made from an opened one.
+
+use std::fmt;
+
+use rocade_emulator::{
+    AccessFlags, Context as RawContext, DeviceAttr, DeviceInfo, Engine, EngineConfig, GidEntry,
+    Pd as RawPd, PortAttr,
+};
+
+use crate::completion::CompletionQueue;
+use crate::error::{Error, Result};
+use crate::memory::MemoryRegion;
+use crate::queue_pair::QueuePairBuilder;
+
+/// The only port of a device.
+pub(crate) const PORT: u8 = 1;
+
+/// The devices of this process, and the engine behind them.
+///
+/// Making it costs little: sockets and the background thread come with the first queue pair. A
+/// process may have several, for example one per emulated host in a test.
+#[derive(Clone)]
+#[doc(alias = "ibv_get_device_list")]
+pub struct DeviceList {
+    engine: Engine,
+}
+
+impl DeviceList {
+    /// The devices that the environment and the configuration file describe, by default one per
+    /// network interface; see [`rocade_emulator::config`].
+    ///
+    /// # Errors
+    /// [`Error::Config`] with a text for the user.
+    pub fn from_env() -> Result<Self> {
+        Self::new(EngineConfig::from_env()?)
+    }
+
+    /// The given devices.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`] if the engine refuses the configuration.
+    pub fn new(config: EngineConfig) -> Result<Self> {
+        Ok(Self { engine: Engine::new(config)? })
+    }
+
+    /// Name, GUID and interface of each device, in order.
+    #[must_use]
+    pub fn devices(&self) -> Vec<DeviceInfo> {
+        self.engine.devices()
+    }
+
+    /// Opens the device with this name.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`].
+    #[doc(alias = "ibv_open_device")]
+    pub fn open(&self, name: &str) -> Result<Context> {
+        if self.devices().iter().all(|device| device.name != name) {
+            return Err(Error::NoDevice(name.to_owned()));
+        }
+        Ok(Context { raw: self.engine.open_device(name)? })
+    }
+
+    /// Opens the first device.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`] if there is none.
+    pub fn open_first(&self) -> Result<Context> {
+        let devices = self.devices();
+        let first = devices.first().ok_or_else(|| Error::NoDevice(String::new()))?;
+        self.open(&first.name)
+    }
+}
+
+impl fmt::Debug for DeviceList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<String> = self.devices().into_iter().map(|device| device.name).collect();
+        f.debug_tuple("DeviceList").field(&names).finish()
+    }
+}
+
+/// An opened device.
+#[derive(Debug, Clone)]
+#[doc(alias = "ibv_context")]
+pub struct Context {
+    raw: RawContext,
+}
+
+impl Context {
+    /// Name, GUID and interface.
+    #[must_use]
+    pub fn device(&self) -> DeviceInfo {
+        self.raw.device()
+    }
+
+    /// Identity and limits of the device.
+    #[must_use]
+    #[doc(alias = "ibv_query_device")]
+    pub fn attributes(&self) -> DeviceAttr {
+        self.raw.device_attr()
+    }
+
+    /// State of the device's only port.
+    ///
+    /// # Errors
+    /// None that can happen here: the port exists.
+    #[doc(alias = "ibv_query_port")]
+    pub fn port(&self) -> Result<PortAttr> {
+        Ok(self.raw.port_attr(PORT)?)
+    }
+
+    /// The GID table of the port: its IP addresses.
+    #[must_use]
+    #[doc(alias = "ibv_query_gid_table")]
+    pub fn gids(&self) -> &[GidEntry] {
+        self.raw.gid_entries()
+    }
+
+    /// A new completion queue with room for `entries` completions, at least 1.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`] if `entries` is 0 or above the limit, or without file descriptors.
+    #[doc(alias = "ibv_create_cq")]
+    pub fn completion_queue(&self, entries: u32) -> Result<CompletionQueue> {
+        CompletionQueue::new(&self.raw, entries)
+    }
+
+    /// A new protection domain.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`] at the limit of the device.
+    #[doc(alias = "ibv_alloc_pd")]
+    pub fn protection_domain(&self) -> Result<ProtectionDomain> {
+        Ok(ProtectionDomain { context: self.clone(), raw: self.raw.alloc_pd()? })
+    }
+}
+
+/// Queue pairs and memory regions of one protection domain can be used together.
+#[derive(Debug, Clone)]
+#[doc(alias = "ibv_pd")]
+pub struct ProtectionDomain {
+    context: Context,
+    raw: RawPd,
+}
+
+impl ProtectionDomain {
+    /// The device it belongs to.
+    #[must_use]
+    pub const fn context(&self) -> &Context {
+        &self.context
+    }
+
+    pub(crate) const fn raw(&self) -> &RawPd {
+        &self.raw
+    }
+
+    /// Registers a new buffer of `len` zero bytes, at least 1. Without rights it can be sent from;
+    /// to receive into it takes `LOCAL_WRITE`, and so do `REMOTE_WRITE` and `REMOTE_ATOMIC`.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`] if `len` is 0, the rights contradict each other, or keys run out.
+    #[doc(alias = "ibv_reg_mr")]
+    pub fn register(&self, len: usize, access: AccessFlags) -> Result<MemoryRegion> {
+        MemoryRegion::register(&self.raw, len, access)
+    }
+
+    /// Starts to describe a queue pair (service RC).
+    #[must_use]
+    #[doc(alias = "ibv_create_qp")]
+    pub fn queue_pair<'a>(&'a self, cq: &'a CompletionQueue) -> QueuePairBuilder<'a> {
+        QueuePairBuilder::new(self, cq)
+    }
+}

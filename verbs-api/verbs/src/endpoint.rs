@@ -1,0 +1,164 @@
+//! What two peers tell each other before a connection exists.
+
+use std::io::{Read, Write};
+
+use rocade_emulator::{Gid, Mtu, Psn, Qpn, Rkey};
+
+use crate::error::{Error, Result};
+
+/// One end of a reliable connection: the peer needs it to connect to this end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Endpoint {
+    /// GID of the port, which on RoCE is its IP address.
+    pub gid: Gid,
+    /// Queue pair number.
+    pub qp_num: Qpn,
+    /// PSN of the first packet that this end sends.
+    pub psn: Psn,
+    /// Active MTU of the port; the path MTU is the smaller one of both ends.
+    pub mtu: Mtu,
+}
+
+impl Endpoint {
+    /// Length of the encoded form in bytes.
+    pub const ENCODED_LEN: usize = 25;
+
+    /// Encodes it: GID, then queue pair number and PSN (32 bits each, big-endian), MTU code.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; Self::ENCODED_LEN] {
+        let mut bytes = [0; Self::ENCODED_LEN];
+        bytes[..16].copy_from_slice(&self.gid.octets());
+        bytes[16..20].copy_from_slice(&self.qp_num.get().to_be_bytes());
+        bytes[20..24].copy_from_slice(&self.psn.get().to_be_bytes());
+        bytes[24] = self.mtu.code();
+        bytes
+    }
+
+    /// Decodes what [`to_bytes`](Self::to_bytes) made.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] if it cannot be that.
+    pub fn from_bytes(bytes: &[u8; Self::ENCODED_LEN]) -> Result<Self> {
+        let (gid, rest) = bytes.split_first_chunk().ok_or(Error::Malformed("endpoint"))?;
+        let mtu = Mtu::from_code(bytes[24]).ok_or(Error::Malformed("endpoint: MTU"))?;
+        Ok(Self {
+            gid: Gid::new(*gid),
+            qp_num: Qpn::new(be32(rest, 0, "endpoint: queue pair number", 24)?),
+            psn: Psn::new(be32(rest, 4, "endpoint: PSN", 24)?),
+            mtu,
+        })
+    }
+
+    /// Sends this endpoint to the peer and receives the peer's, over any byte stream: a TCP
+    /// connection (`exchange(&stream, &stream)`), a pair of pipes.
+    ///
+    /// # Errors
+    /// [`Error::Io`] from the stream, [`Error::Malformed`] if the peer says something else.
+    pub fn exchange(&self, mut from_peer: impl Read, mut to_peer: impl Write) -> Result<Self> {
+        to_peer.write_all(&self.to_bytes())?;
+        to_peer.flush()?;
+        let mut bytes = [0; Self::ENCODED_LEN];
+        from_peer.read_exact(&mut bytes)?;
+        Self::from_bytes(&bytes)
+    }
+}
+
+/// Registered memory of the peer: where it is and the key that opens it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RemoteMemory {
+    /// Address as the peer's region knows it.
+    pub addr: u64,
+    /// Remote key.
+    pub rkey: Rkey,
+    /// Length in bytes from `addr` to the end of the region.
+    pub len: u64,
+}
+
+impl RemoteMemory {
+    /// Length of the encoded form in bytes.
+    pub const ENCODED_LEN: usize = 20;
+
+    /// The same memory without its first `offset` bytes. What lies beyond the end is refused by
+    /// the peer, not here.
+    #[must_use]
+    pub const fn at(self, offset: u64) -> Self {
+        Self {
+            addr: self.addr.wrapping_add(offset),
+            rkey: self.rkey,
+            len: self.len.saturating_sub(offset),
+        }
+    }
+
+    /// Encodes it: address, key, length, big-endian.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; Self::ENCODED_LEN] {
+        let mut bytes = [0; Self::ENCODED_LEN];
+        bytes[..8].copy_from_slice(&self.addr.to_be_bytes());
+        bytes[8..12].copy_from_slice(&self.rkey.get().to_be_bytes());
+        bytes[12..].copy_from_slice(&self.len.to_be_bytes());
+        bytes
+    }
+
+    /// Decodes what [`to_bytes`](Self::to_bytes) made.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8; Self::ENCODED_LEN]) -> Self {
+        let [a0, a1, a2, a3, a4, a5, a6, a7, k0, k1, k2, k3, len @ ..] = *bytes;
+        Self {
+            addr: u64::from_be_bytes([a0, a1, a2, a3, a4, a5, a6, a7]),
+            rkey: Rkey::new(u32::from_be_bytes([k0, k1, k2, k3])),
+            len: u64::from_be_bytes(len),
+        }
+    }
+}
+
+/// A big-endian number of at most `bits` bits.
+fn be32(bytes: &[u8], at: usize, what: &'static str, bits: u32) -> Result<u32> {
+    let field = bytes.get(at..at + 4).and_then(|field| field.try_into().ok());
+    let value = field.map(u32::from_be_bytes).ok_or(Error::Malformed(what))?;
+    if value >> bits == 0 { Ok(value) } else { Err(Error::Malformed(what)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint() -> Endpoint {
+        Endpoint {
+            gid: Gid::from_ip("2001:db8::7".parse().unwrap()),
+            qp_num: Qpn::new(0x0a_1234),
+            psn: Psn::new(0xff_ffff),
+            mtu: Mtu::Mtu1024,
+        }
+    }
+
+    #[test]
+    fn endpoints_survive_encoding() {
+        assert_eq!(Endpoint::from_bytes(&endpoint().to_bytes()).unwrap(), endpoint());
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for (at, value) in [(16, 1), (20, 1), (24, 0), (24, 6)] {
+            let mut bytes = endpoint().to_bytes();
+            bytes[at] = value;
+            assert!(Endpoint::from_bytes(&bytes).is_err(), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn exchange_sends_one_and_receives_the_other() {
+        let peer = Endpoint { qp_num: Qpn::new(9), ..endpoint() };
+        let mut sent = Vec::new();
+        let received = endpoint().exchange(&peer.to_bytes()[..], &mut sent).unwrap();
+        assert_eq!(received, peer);
+        assert_eq!(sent, endpoint().to_bytes());
+        assert!(endpoint().exchange(&[0u8; 3][..], Vec::new()).is_err());
+    }
+
+    #[test]
+    fn remote_memory_survives_encoding() {
+        let memory = RemoteMemory { addr: u64::MAX - 4, rkey: Rkey::new(0x1234_5678), len: 99 };
+        assert_eq!(RemoteMemory::from_bytes(&memory.to_bytes()), memory);
+        assert_eq!(memory.at(100).len, 0);
+    }
+}

@@ -1,0 +1,105 @@
+//! Errors of the safe API.
+
+use std::fmt;
+use std::io;
+
+use rocade_emulator::config::ConfigError;
+use rocade_emulator::{VerbsError, WcStatus};
+
+/// Why a call failed, or a work request did.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// A verb failed.
+    Verbs(VerbsError),
+    /// The devices of this process are configured wrongly.
+    Config(ConfigError),
+    /// Input or output outside the verbs: exchanging endpoints, waiting for a descriptor.
+    Io(io::Error),
+    /// A range is not inside the memory region.
+    OutOfRange {
+        /// Where the range starts, in bytes from the start of the region.
+        offset: usize,
+        /// Its length in bytes.
+        len: usize,
+        /// The length of the region in bytes.
+        region_len: usize,
+    },
+    /// An 8-byte value is not at a multiple of 8.
+    Misaligned {
+        /// Its offset in bytes from the start of the region.
+        offset: usize,
+    },
+    /// Nothing completed in the time given.
+    TimedOut,
+    /// A work request completed with an error; the queue pair is in the error state.
+    Completion {
+        /// The work request.
+        wr_id: u64,
+        /// What happened to it.
+        status: WcStatus,
+    },
+    /// There is no such device, or none at all.
+    NoDevice(String),
+    /// The port has no GID with this index.
+    NoGid(u32),
+    /// The bytes of an [`Endpoint`](crate::Endpoint) or [`RemoteMemory`](crate::RemoteMemory)
+    /// mean nothing.
+    Malformed(&'static str),
+}
+
+/// What calls of this crate return.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Verbs(error) => error.fmt(f),
+            Self::Config(error) => error.fmt(f),
+            Self::Io(error) => error.fmt(f),
+            Self::OutOfRange { offset, len, region_len } => {
+                write!(f, "{len} bytes at offset {offset} of a region of {region_len} bytes")
+            }
+            Self::Misaligned { offset } => {
+                write!(f, "an 8-byte value at offset {offset}, which is not a multiple of 8")
+            }
+            Self::TimedOut => f.write_str("nothing completed in time"),
+            Self::Completion { wr_id, status } => {
+                write!(f, "work request {wr_id} completed with {status:?}")
+            }
+            Self::NoDevice(name) if name.is_empty() => f.write_str("there is no device"),
+            Self::NoDevice(name) => write!(f, "there is no device {name}"),
+            Self::NoGid(index) => write!(f, "the port has no GID with index {index}"),
+            Self::Malformed(what) => write!(f, "malformed {what}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Verbs(error) => Some(error),
+            Self::Config(error) => Some(error),
+            Self::Io(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<VerbsError> for Error {
+    fn from(error: VerbsError) -> Self {
+        Self::Verbs(error)
+    }
+}
+
+impl From<ConfigError> for Error {
+    fn from(error: ConfigError) -> Self {
+        Self::Config(error)
+    }
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}

@@ -1,0 +1,66 @@
+//! RDMA from Rust, without a C library in between.
+//!
+//! The objects are those of verbs, on Rocade's emulated NIC: [`DeviceList`], [`Context`],
+//! [`ProtectionDomain`], [`MemoryRegion`], [`CompletionQueue`], [`QueuePair`]. They are safe:
+//! a registered buffer belongs to its region and is read and written through it, because the peer
+//! may change it at any moment; a work request that names memory which is gone completes with an
+//! error.
+//!
+//! What is not here yet: services other than RC, connection management, asynchronous events.
+//!
+//! # Two hosts in one test
+//! ```
+//! use std::time::Duration;
+//!
+//! use rocade_verbs::{
+//!     AccessFlags, BrokerMode, ConnectOptions, DeviceList, EngineConfig, SendRequest,
+//! };
+//!
+//! const SECOND: Duration = Duration::from_secs(1);
+//! let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+//!
+//! // Two NICs on the loopback interface; nothing has to be configured.
+//! let specs = ["a=127.0.0.82", "b=127.0.0.83"];
+//! let list = DeviceList::new(EngineConfig::from_specs(&specs, BrokerMode::Embedded)?)?;
+//! let (a, b) = (list.open("a")?.protection_domain()?, list.open("b")?.protection_domain()?);
+//! let (a_memory, b_memory) = (a.register(4096, access)?, b.register(4096, access)?);
+//! let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);
+//!
+//! // Each end connects to what the other one says about itself.
+//! let (a_qp, b_qp) = (a.queue_pair(&a_cq).build()?, b.queue_pair(&b_cq).build()?);
+//! let (a_end, b_end) = (a_qp.endpoint(), b_qp.endpoint());
+//! let a_qp = a_qp.connect(b_end, &ConnectOptions::default())?;
+//! let _b_qp = b_qp.connect(a_end, &ConnectOptions::default())?;
+//!
+//! a_memory.write(0, b"over RoCEv2")?;
+//! a_qp.post_send(&SendRequest::write(&[a_memory.sge(..11)?], b_memory.remote().at(100)))?;
+//! a_cq.wait(SECOND)?;
+//! assert_eq!(b_memory.to_vec(100, 11)?, b"over RoCEv2");
+//! # Ok::<(), rocade_verbs::Error>(())
+//! ```
+//!
+//! Between processes or machines the endpoints travel over any byte stream, see
+//! [`Endpoint::exchange`] and the example `rc_pingpong`.
+
+mod completion;
+mod device;
+mod endpoint;
+mod error;
+mod memory;
+mod queue_pair;
+mod request;
+mod sys;
+
+pub use rocade_emulator::{
+    AccessFlags, BrokerMode, Completion, Counters, DeviceAttr, DeviceConfig, DeviceInfo,
+    EngineConfig, Gid, GidEntry, Guid, ImmOrInv, Lkey, Mtu, PortAttr, Psn, QpState, Qpn, Rkey, Sge,
+    WcOpcode, WcStatus,
+};
+
+pub use self::completion::CompletionQueue;
+pub use self::device::{Context, DeviceList, ProtectionDomain};
+pub use self::endpoint::{Endpoint, RemoteMemory};
+pub use self::error::{Error, Result};
+pub use self::memory::MemoryRegion;
+pub use self::queue_pair::{ConnectOptions, QueuePair, QueuePairBuilder, UnconnectedQueuePair};
+pub use self::request::SendRequest;

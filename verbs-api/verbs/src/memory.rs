@@ -1,0 +1,269 @@
+//! Memory regions that own their buffer.
+//!
+//! The peer and the device may write a registered buffer at any moment, so no Rust reference to
+//! it may exist. This module keeps the buffer behind a raw pointer and copies in and out with
+//! relaxed atomic accesses: what races yields is old or new bytes, as with a real NIC.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::fmt;
+use std::ops::{Bound, RangeBounds};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use rocade_emulator::{AccessFlags, Lkey, Mr, Pd, Rkey, Sge};
+
+use crate::endpoint::RemoteMemory;
+use crate::error::{Error, Result};
+
+/// Alignment of buffers in bytes: a page, as programs expect of registered memory.
+const ALIGN: usize = 4096;
+
+/// Bytes of one access.
+const WORD: usize = 8;
+
+/// Zeroed memory with a fixed address, accessed through its pointer only.
+struct Buffer {
+    start: NonNull<u8>,
+    layout: Layout,
+    len: usize,
+}
+
+// SAFETY: the memory is owned by this value alone, and every access to it is atomic.
+unsafe impl Send for Buffer {}
+// SAFETY: as above; shared access is what the atomics are for.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    fn new(len: usize) -> Result<Self> {
+        let too_long = Error::OutOfRange { offset: 0, len, region_len: 0 };
+        let Ok(layout) = Layout::from_size_align(len.max(1), ALIGN) else { return Err(too_long) };
+        // SAFETY: the size is not zero.
+        let start = unsafe { alloc_zeroed(layout) };
+        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
+        Ok(Self { start, layout, len })
+    }
+
+    /// Checks that `len` bytes at `offset` are inside.
+    fn check(&self, offset: usize, len: usize) -> Result<()> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len => Ok(()),
+            _ => Err(Error::OutOfRange { offset, len, region_len: self.len }),
+        }
+    }
+
+    /// The byte at `offset`.
+    fn byte(&self, offset: usize) -> Result<&AtomicU8> {
+        self.check(offset, 1)?;
+        // SAFETY: just checked to be inside the allocation, which `&self` keeps alive; a byte is
+        // always aligned, and nobody makes a reference to the memory that is not atomic.
+        Ok(unsafe { AtomicU8::from_ptr(self.start.as_ptr().add(offset)) })
+    }
+
+    /// The 8 bytes at `offset`.
+    fn word(&self, offset: usize) -> Result<&AtomicU64> {
+        self.check(offset, WORD)?;
+        if !offset.is_multiple_of(WORD) {
+            return Err(Error::Misaligned { offset });
+        }
+        // SAFETY: inside the allocation and aligned, because its start is; otherwise as in `byte`.
+        Ok(unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(offset).cast()) })
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout, and freed only here.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+    }
+}
+
+/// Memory that the device may access, and the peer as far as the access flags allow.
+///
+/// It owns its buffer, which lives until the region is dropped; work requests that still name it
+/// then complete with a protection error. Read and write it with the methods here: the other side
+/// may change it at any time, so there is no `&[u8]` to have.
+#[doc(alias = "ibv_mr")]
+#[doc(alias = "ibv_reg_mr")]
+pub struct MemoryRegion {
+    mr: Mr,
+    /// `None` only while dropping.
+    buffer: Option<Buffer>,
+    addr: u64,
+    len: usize,
+}
+
+impl MemoryRegion {
+    /// Registers `len` zeroed bytes.
+    pub(crate) fn register(pd: &Pd, len: usize, access: AccessFlags) -> Result<Self> {
+        let buffer = Buffer::new(len)?;
+        // The device makes a pointer of this number.
+        let addr = buffer.start.as_ptr().expose_provenance() as u64;
+        // SAFETY: the buffer is mapped, readable and writable, and is freed in `drop` only, after
+        // the region has been deregistered. All accesses of this crate are atomic.
+        let mr = unsafe { pd.reg_mr(addr, len, addr, access) }?;
+        Ok(Self { mr, buffer: Some(buffer), addr, len })
+    }
+
+    fn buffer(&self) -> &Buffer {
+        self.buffer.as_ref().expect("there until it is dropped")
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Local key.
+    #[must_use]
+    pub fn lkey(&self) -> Lkey {
+        self.mr.lkey()
+    }
+
+    /// Remote key.
+    #[must_use]
+    pub fn rkey(&self) -> Rkey {
+        self.mr.rkey()
+    }
+
+    /// What the peer needs for RDMA on this region.
+    #[must_use]
+    pub fn remote(&self) -> RemoteMemory {
+        RemoteMemory { addr: self.addr, rkey: self.rkey(), len: self.len as u64 }
+    }
+
+    /// A part of the region as an entry of a work request's scatter/gather list; `..` is all.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] if it is not inside, or longer than an entry can be (4 GiB - 1).
+    pub fn sge(&self, range: impl RangeBounds<usize>) -> Result<Sge> {
+        let start = match range.start_bound() {
+            Bound::Included(&start) => start,
+            Bound::Excluded(&before) => before.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(&last) => last.saturating_add(1),
+            Bound::Excluded(&end) => end,
+            Bound::Unbounded => self.len,
+        };
+        let reversed = Error::OutOfRange { offset: start, len: 0, region_len: self.len };
+        let len = end.checked_sub(start).ok_or(reversed)?;
+        self.buffer().check(start, len)?;
+        let too_long = |_| Error::OutOfRange { offset: start, len, region_len: self.len };
+        Ok(Sge {
+            addr: self.addr + start as u64,
+            len: u32::try_from(len).map_err(too_long)?,
+            lkey: self.lkey(),
+        })
+    }
+
+    /// Copies `data` into the region.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`]; nothing is written then.
+    pub fn write(&self, offset: usize, data: &[u8]) -> Result<()> {
+        let buffer = self.buffer();
+        buffer.check(offset, data.len())?;
+        let (head, words) = data.split_at(head_len(offset, data.len()));
+        for (at, &byte) in (offset..).zip(head) {
+            buffer.byte(at)?.store(byte, Ordering::Relaxed);
+        }
+        let (words, tail) = words.as_chunks::<WORD>();
+        let mut at = offset + head.len();
+        for word in words {
+            buffer.word(at)?.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+            at += WORD;
+        }
+        for (at, &byte) in (at..).zip(tail) {
+            buffer.byte(at)?.store(byte, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Copies from the region into `data`.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`]; `data` is unchanged then.
+    pub fn read(&self, offset: usize, data: &mut [u8]) -> Result<()> {
+        let buffer = self.buffer();
+        buffer.check(offset, data.len())?;
+        let (head, words) = data.split_at_mut(head_len(offset, data.len()));
+        let mut at = offset;
+        for byte in head {
+            *byte = buffer.byte(at)?.load(Ordering::Relaxed);
+            at += 1;
+        }
+        let (words, tail) = words.as_chunks_mut::<WORD>();
+        for word in words {
+            *word = buffer.word(at)?.load(Ordering::Relaxed).to_ne_bytes();
+            at += WORD;
+        }
+        for byte in tail {
+            *byte = buffer.byte(at)?.load(Ordering::Relaxed);
+            at += 1;
+        }
+        Ok(())
+    }
+
+    /// A copy of `len` bytes of the region.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`].
+    pub fn to_vec(&self, offset: usize, len: usize) -> Result<Vec<u8>> {
+        self.buffer().check(offset, len)?;
+        let mut data = vec![0; len];
+        self.read(offset, &mut data)?;
+        Ok(data)
+    }
+
+    /// The 8 bytes at `offset` as a number in the byte order of this machine, which is what
+    /// atomic operations of the peer work on. Sees all that the device wrote before a value that
+    /// it sees.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::Misaligned`].
+    pub fn load_u64(&self, offset: usize) -> Result<u64> {
+        Ok(self.buffer().word(offset)?.load(Ordering::Acquire))
+    }
+
+    /// Sets the 8 bytes at `offset`, as for [`load_u64`](Self::load_u64).
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], [`Error::Misaligned`].
+    pub fn store_u64(&self, offset: usize, value: u64) -> Result<()> {
+        self.buffer().word(offset)?.store(value, Ordering::Release);
+        Ok(())
+    }
+}
+
+/// How many of `len` bytes at `offset` come before the first multiple of [`WORD`].
+fn head_len(offset: usize, len: usize) -> usize {
+    (offset.next_multiple_of(WORD) - offset).min(len)
+}
+
+impl fmt::Debug for MemoryRegion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryRegion")
+            .field("len", &self.len)
+            .field("lkey", &self.lkey())
+            .field("rkey", &self.rkey())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for MemoryRegion {
+    fn drop(&mut self) {
+        let buffer = self.buffer.take();
+        if self.mr.destroy().is_err() {
+            // Still registered, so the device may still write: better lost than reused.
+            std::mem::forget(buffer);
+        }
+    }
+}

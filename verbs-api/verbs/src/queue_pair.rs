@@ -1,0 +1,326 @@
+//! Queue pairs: built, then connected, then used.
+
+use std::hash::{BuildHasher as _, RandomState};
+
+use rocade_emulator::{
+    AccessFlags, AddressVector, Completion, Counters, Psn, Qp, QpAttr, QpAttrMask, QpCap,
+    QpInitAttr, QpState, QpType, Qpn, Sge,
+};
+
+use crate::completion::CompletionQueue;
+use crate::device::{PORT, ProtectionDomain};
+use crate::endpoint::Endpoint;
+use crate::error::{Error, Result};
+use crate::request::SendRequest;
+
+/// What a queue pair shall be like; [`build`](Self::build) makes it.
+#[derive(Debug, Clone)]
+#[must_use = "nothing exists until it is built"]
+pub struct QueuePairBuilder<'a> {
+    pd: &'a ProtectionDomain,
+    send_cq: &'a CompletionQueue,
+    recv_cq: &'a CompletionQueue,
+    cap: QpCap,
+    gid_index: u32,
+    access: AccessFlags,
+    psn: Option<Psn>,
+}
+
+impl<'a> QueuePairBuilder<'a> {
+    pub(crate) fn new(pd: &'a ProtectionDomain, cq: &'a CompletionQueue) -> Self {
+        let cap = QpCap {
+            max_send_wr: 64,
+            max_recv_wr: 64,
+            max_send_sge: 4,
+            max_recv_sge: 4,
+            max_inline_data: 64,
+        };
+        let access = AccessFlags::LOCAL_WRITE
+            | AccessFlags::REMOTE_WRITE
+            | AccessFlags::REMOTE_READ
+            | AccessFlags::REMOTE_ATOMIC;
+        Self { pd, send_cq: cq, recv_cq: cq, cap, gid_index: 0, access, psn: None }
+    }
+
+    /// Receives complete in another queue than sends.
+    pub const fn recv_cq(mut self, cq: &'a CompletionQueue) -> Self {
+        self.recv_cq = cq;
+        self
+    }
+
+    /// How many sends and receives may be outstanding; 64 each by default.
+    pub const fn depth(mut self, sends: u32, receives: u32) -> Self {
+        self.cap.max_send_wr = sends;
+        self.cap.max_recv_wr = receives;
+        self
+    }
+
+    /// How many scatter/gather entries a request may have; 4 by default.
+    pub const fn max_sges(mut self, entries: u32) -> Self {
+        self.cap.max_send_sge = entries;
+        self.cap.max_recv_sge = entries;
+        self
+    }
+
+    /// The longest inline data in bytes; 64 by default.
+    pub const fn max_inline(mut self, bytes: u32) -> Self {
+        self.cap.max_inline_data = bytes;
+        self
+    }
+
+    /// Which entry of the GID table, that is, which local address; 0 by default.
+    pub const fn gid_index(mut self, index: u32) -> Self {
+        self.gid_index = index;
+        self
+    }
+
+    /// What the peer may do in registered memory that allows it too; everything by default.
+    pub const fn access(mut self, access: AccessFlags) -> Self {
+        self.access = access;
+        self
+    }
+
+    /// PSN of the first packet sent; random by default, so that packets of a former connection
+    /// are told apart.
+    pub const fn psn(mut self, psn: Psn) -> Self {
+        self.psn = Some(psn);
+        self
+    }
+
+    /// Makes the queue pair, ready for receives to be posted (state INIT).
+    ///
+    /// # Errors
+    /// [`Error::NoGid`]; [`Error::Verbs`] if a size is above the limit, or the local address
+    /// cannot be used (its text says who holds the port).
+    pub fn build(self) -> Result<UnconnectedQueuePair> {
+        let context = self.pd.context();
+        let entry = context.gids().iter().find(|entry| entry.index == self.gid_index);
+        let gid = entry.ok_or(Error::NoGid(self.gid_index))?.gid;
+        let sgid_index = u8::try_from(self.gid_index).map_err(|_| Error::NoGid(self.gid_index))?;
+        let qp = self.pd.raw().create_qp(QpInitAttr {
+            send_cq: self.send_cq.raw().clone(),
+            recv_cq: self.recv_cq.raw().clone(),
+            cap: self.cap,
+            qp_type: QpType::Rc,
+            sq_sig_all: false,
+            cookie: 0,
+        })?;
+        let init = QpAttr {
+            qp_state: QpState::Init.code(),
+            port_num: PORT,
+            qp_access_flags: self.access,
+            ..QpAttr::default()
+        };
+        let mask = QpAttrMask::STATE
+            | QpAttrMask::PKEY_INDEX
+            | QpAttrMask::PORT
+            | QpAttrMask::ACCESS_FLAGS;
+        qp.modify(&init, mask)?;
+        let endpoint = Endpoint {
+            gid,
+            qp_num: qp.qp_num(),
+            psn: self.psn.unwrap_or_else(random_psn),
+            mtu: context.port()?.active_mtu,
+        };
+        Ok(UnconnectedQueuePair { qp, endpoint, sgid_index })
+    }
+}
+
+/// How a connection behaves. The defaults suit peers on one machine or network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConnectOptions {
+    /// Local ACK timeout: 4.096 µs times 2 to the power of this, 1 to 31; 0 waits for ever. By
+    /// default 14, that is 67 ms.
+    pub timeout: u8,
+    /// Retries after a timeout or a sequence error, 0 to 7.
+    pub retry_cnt: u8,
+    /// Retries while the peer has no receive posted, 0 to 6; 7 retries for ever.
+    pub rnr_retry: u8,
+    /// Code of the time that a peer waits while this side has no receive posted, 0 to 31; 12 is
+    /// 0.64 ms.
+    pub min_rnr_timer: u8,
+    /// READs and atomics in flight, in either direction.
+    pub max_rd_atomic: u8,
+    /// IPv4 TOS or IPv6 traffic class.
+    pub traffic_class: u8,
+    /// IPv4 TTL or IPv6 hop limit; 0 means 64.
+    pub hop_limit: u8,
+}
+
+impl Default for ConnectOptions {
+    fn default() -> Self {
+        Self {
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            min_rnr_timer: 12,
+            max_rd_atomic: 16,
+            traffic_class: 0,
+            hop_limit: 0,
+        }
+    }
+}
+
+/// A queue pair without a peer: it has an address, and takes receives.
+#[derive(Debug)]
+pub struct UnconnectedQueuePair {
+    qp: Qp,
+    endpoint: Endpoint,
+    sgid_index: u8,
+}
+
+impl UnconnectedQueuePair {
+    /// What the peer needs to connect to this queue pair.
+    #[must_use]
+    pub const fn endpoint(&self) -> Endpoint {
+        self.endpoint
+    }
+
+    /// Posts a receive. Do so before the peer can send, or it will have to repeat.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`] if the queue is full or there are too many entries.
+    #[doc(alias = "ibv_post_recv")]
+    pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
+        Ok(self.qp.recv_queue().push(wr_id, sges)?)
+    }
+
+    /// Connects to the peer, which has to do the same with [`endpoint`](Self::endpoint): INIT to
+    /// RTR to RTS. No packet is sent; let the peer know before the first request, or rely on
+    /// retries.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`] if an option or the peer's address is impossible.
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn connect(self, peer: Endpoint, options: &ConnectOptions) -> Result<QueuePair> {
+        let mtu = if peer.mtu.bytes() < self.endpoint.mtu.bytes() { peer.mtu } else { self.endpoint.mtu };
+        let rtr = QpAttr {
+            qp_state: QpState::Rtr.code(),
+            path_mtu: mtu.code().into(),
+            dest_qp_num: peer.qp_num.get(),
+            rq_psn: peer.psn.get(),
+            max_dest_rd_atomic: options.max_rd_atomic,
+            min_rnr_timer: options.min_rnr_timer,
+            ah_attr: AddressVector {
+                dgid: peer.gid,
+                sgid_index: self.sgid_index,
+                hop_limit: options.hop_limit,
+                traffic_class: options.traffic_class,
+                is_global: true,
+                port_num: PORT,
+                ..AddressVector::default()
+            },
+            ..QpAttr::default()
+        };
+        let mask = QpAttrMask::STATE
+            | QpAttrMask::AV
+            | QpAttrMask::PATH_MTU
+            | QpAttrMask::DEST_QPN
+            | QpAttrMask::RQ_PSN
+            | QpAttrMask::MAX_DEST_RD_ATOMIC
+            | QpAttrMask::MIN_RNR_TIMER;
+        self.qp.modify(&rtr, mask)?;
+        let rts = QpAttr {
+            qp_state: QpState::Rts.code(),
+            sq_psn: self.endpoint.psn.get(),
+            timeout: options.timeout,
+            retry_cnt: options.retry_cnt,
+            rnr_retry: options.rnr_retry,
+            max_rd_atomic: options.max_rd_atomic,
+            ..QpAttr::default()
+        };
+        let mask = QpAttrMask::STATE
+            | QpAttrMask::SQ_PSN
+            | QpAttrMask::TIMEOUT
+            | QpAttrMask::RETRY_CNT
+            | QpAttrMask::RNR_RETRY
+            | QpAttrMask::MAX_QP_RD_ATOMIC;
+        self.qp.modify(&rts, mask)?;
+        Ok(QueuePair { qp: self.qp, peer })
+    }
+}
+
+/// A connected queue pair (RC, state RTS).
+///
+/// Dropping it ends the connection without a word: the peer finds out when its requests are no
+/// longer answered.
+#[derive(Debug)]
+#[doc(alias = "ibv_qp")]
+pub struct QueuePair {
+    qp: Qp,
+    peer: Endpoint,
+}
+
+impl QueuePair {
+    /// Its number.
+    #[must_use]
+    pub fn qp_num(&self) -> Qpn {
+        self.qp.qp_num()
+    }
+
+    /// The other end.
+    #[must_use]
+    pub const fn peer(&self) -> Endpoint {
+        self.peer
+    }
+
+    /// Its state: RTS, or ERR after a request failed.
+    #[must_use]
+    #[doc(alias = "ibv_query_qp")]
+    pub fn state(&self) -> QpState {
+        self.qp.state()
+    }
+
+    /// Packets, retransmissions and drops so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.qp.counters()
+    }
+
+    /// Posts a send request.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`] if the queue is full or the request is longer than the queue pair was
+    /// built for. Wrong keys and addresses show in the completion instead.
+    #[doc(alias = "ibv_post_send")]
+    pub fn post_send(&self, request: &SendRequest<'_>) -> Result<()> {
+        self.post_sends(std::slice::from_ref(request))
+    }
+
+    /// Posts several send requests at once, which lets their packets travel together.
+    ///
+    /// # Errors
+    /// As [`post_send`](Self::post_send), for the first request that is refused; those before it
+    /// are posted.
+    pub fn post_sends(&self, requests: &[SendRequest<'_>]) -> Result<()> {
+        let mut queue = self.qp.send_queue();
+        for request in requests {
+            match request.parts() {
+                (wr, Some(data)) => queue.push_inline(&wr, data)?,
+                (wr, None) => queue.push(&wr)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`] if the queue is full or there are too many entries.
+    #[doc(alias = "ibv_post_recv")]
+    pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
+        Ok(self.qp.recv_queue().push(wr_id, sges)?)
+    }
+
+    /// Whether a completion is one of this queue pair, where several share a completion queue.
+    #[must_use]
+    pub fn owns(&self, completion: &Completion) -> bool {
+        completion.qp_num == self.qp_num()
+    }
+}
+
+fn random_psn() -> Psn {
+    // Keys of the standard library's hasher are random; that is enough for a starting point.
+    let [a, b, c, ..] = RandomState::new().hash_one(0u8).to_ne_bytes();
+    Psn::new(u32::from_be_bytes([0, a, b, c]))
+}

@@ -1,0 +1,110 @@
+//! Send work requests.
+
+use rocade_emulator::{SendFlags, SendOp, SendWr, Sge};
+
+use crate::endpoint::RemoteMemory;
+
+/// What a send queue is asked to do.
+///
+/// Each request is signaled, that is, it completes visibly also on success, unless
+/// [`unsignaled`](Self::unsignaled) says otherwise.
+#[derive(Debug, Clone, Copy)]
+#[must_use = "a request does nothing until it is posted"]
+#[doc(alias = "ibv_send_wr")]
+pub struct SendRequest<'a> {
+    wr_id: u64,
+    op: SendOp,
+    flags: SendFlags,
+    sges: &'a [Sge],
+    inline: Option<&'a [u8]>,
+}
+
+impl<'a> SendRequest<'a> {
+    const fn new(op: SendOp, sges: &'a [Sge], inline: Option<&'a [u8]>) -> Self {
+        Self { wr_id: 0, op, flags: SendFlags::SIGNALED, sges, inline }
+    }
+
+    /// Sends the bytes of `sges` to a receive buffer of the peer.
+    pub const fn send(sges: &'a [Sge]) -> Self {
+        Self::new(SendOp::Send { imm: None }, sges, None)
+    }
+
+    /// Sends `data`, which is copied when the request is posted and need not be registered.
+    pub const fn send_inline(data: &'a [u8]) -> Self {
+        Self::new(SendOp::Send { imm: None }, &[], Some(data))
+    }
+
+    /// Writes the bytes of `sges` to the peer's memory.
+    pub const fn write(sges: &'a [Sge], to: RemoteMemory) -> Self {
+        Self::new(SendOp::Write { va: to.addr, rkey: to.rkey, imm: None }, sges, None)
+    }
+
+    /// Writes `data`, which is copied when the request is posted, to the peer's memory.
+    pub const fn write_inline(data: &'a [u8], to: RemoteMemory) -> Self {
+        Self::new(SendOp::Write { va: to.addr, rkey: to.rkey, imm: None }, &[], Some(data))
+    }
+
+    /// Reads the peer's memory into `sges`.
+    pub const fn read(sges: &'a [Sge], from: RemoteMemory) -> Self {
+        Self::new(SendOp::Read { va: from.addr, rkey: from.rkey }, sges, None)
+    }
+
+    /// Replaces the 8 bytes at `at` by `swap` if they are `compare`; what was there comes back
+    /// into `result`, one entry of 8 bytes. Both are numbers in the machines' own byte order.
+    pub const fn compare_swap(
+        result: &'a [Sge],
+        at: RemoteMemory,
+        compare: u64,
+        swap: u64,
+    ) -> Self {
+        let op = SendOp::CmpSwap { va: at.addr, rkey: at.rkey, compare, swap };
+        Self::new(op, result, None)
+    }
+
+    /// Adds `add` to the 8 bytes at `at`, modulo 2^64; what was there comes back into `result`.
+    pub const fn fetch_add(result: &'a [Sge], at: RemoteMemory, add: u64) -> Self {
+        Self::new(SendOp::FetchAdd { va: at.addr, rkey: at.rkey, add }, result, None)
+    }
+
+    /// Sets the number that the completion carries; 0 by default.
+    pub const fn wr_id(mut self, wr_id: u64) -> Self {
+        self.wr_id = wr_id;
+        self
+    }
+
+    /// Adds immediate data to a SEND or WRITE, four bytes that the peer's receive completion
+    /// carries unchanged. A WRITE with immediate data consumes a receive request of the peer.
+    /// Other operations have none: it is ignored.
+    pub const fn imm(mut self, data: [u8; 4]) -> Self {
+        if let SendOp::Send { imm } | SendOp::Write { imm, .. } = &mut self.op {
+            *imm = Some(data);
+        }
+        self
+    }
+
+    /// Asks for no completion on success.
+    pub const fn unsignaled(mut self) -> Self {
+        self.flags = self.flags.difference(SendFlags::SIGNALED);
+        self
+    }
+
+    /// Makes the peer's completion a solicited one.
+    pub const fn solicited(mut self) -> Self {
+        self.flags = self.flags.union(SendFlags::SOLICITED);
+        self
+    }
+
+    /// Starts only when READs and atomics posted before have completed.
+    pub const fn fence(mut self) -> Self {
+        self.flags = self.flags.union(SendFlags::FENCE);
+        self
+    }
+
+    /// The request as the emulator takes it, and its inline data.
+    pub(crate) fn parts(&self) -> (SendWr<'a>, Option<&'a [u8]>) {
+        let inline = if self.inline.is_some() { SendFlags::INLINE } else { SendFlags::empty() };
+        let flags = self.flags.union(inline);
+        let wr = SendWr { wr_id: self.wr_id, op: self.op, flags, sges: self.sges };
+        (wr, self.inline)
+    }
+}

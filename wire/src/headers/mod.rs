@@ -1,0 +1,262 @@
+//! The transport headers, each a plain struct with `from_bytes` and `to_bytes`, and all headers of
+//! a packet together: [`Headers`].
+
+mod aeth;
+mod bth;
+mod eth;
+
+use core::fmt;
+
+pub use aeth::{Aeth, AtomicAckEth, NakCode, Syndrome};
+pub use bth::Bth;
+pub use eth::{AtomicEth, Deth, Feth, Ieth, ImmDt, Placement, Rdeth, Reth, Selectivity, XrcEth};
+
+use crate::{ExtHeaders, Opcode, Pkey, Psn, Qpn, Rkey};
+
+/// Zero bytes that follow the BTH of a CNP.
+//= ETH-11
+pub const CNP_BODY_LEN: usize = 16;
+
+/// Bytes of the longest combination of headers that an operation code defines (RD atomics).
+pub const MAX_HEADERS_LEN: usize = Bth::LEN + Rdeth::LEN + Deth::LEN + AtomicEth::LEN;
+
+/// A buffer ends before the headers do.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Truncated {
+    /// Bytes that are needed.
+    pub needed_len: usize,
+    /// Bytes that are there.
+    pub actual_len: usize,
+}
+
+impl fmt::Display for Truncated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} bytes needed, {} present",
+            self.needed_len, self.actual_len
+        )
+    }
+}
+
+impl core::error::Error for Truncated {}
+
+/// All headers of a packet.
+///
+/// [`Headers::emit`] writes those that are set; whether they are the ones that the operation code
+/// asks for is told by [`Headers::agrees_with_opcode`].
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Headers {
+    /// Base transport header.
+    pub bth: Bth,
+    /// Reliable datagram header.
+    pub rdeth: Option<Rdeth>,
+    /// XRC shared receive queue.
+    pub xrceth: Option<XrcEth>,
+    /// Datagram header.
+    pub deth: Option<Deth>,
+    /// FLUSH header.
+    pub feth: Option<Feth>,
+    /// RDMA header.
+    pub reth: Option<Reth>,
+    /// Operands of an atomic request.
+    pub atomic: Option<AtomicEth>,
+    /// Immediate data.
+    pub imm: Option<ImmDt>,
+    /// Key to invalidate.
+    pub ieth: Option<Ieth>,
+    /// Acknowledgement.
+    pub aeth: Option<Aeth>,
+    /// Result of an atomic request.
+    pub atomic_ack: Option<AtomicAckEth>,
+}
+
+impl Headers {
+    /// A BTH without extension headers.
+    #[inline]
+    #[must_use]
+    pub const fn new(bth: Bth) -> Self {
+        Self {
+            bth,
+            rdeth: None,
+            xrceth: None,
+            deth: None,
+            feth: None,
+            reth: None,
+            atomic: None,
+            imm: None,
+            ieth: None,
+            aeth: None,
+            atomic_ack: None,
+        }
+    }
+
+    /// The header of a congestion notification to `dest_qp`; [`CNP_BODY_LEN`] zero bytes follow.
+    #[must_use]
+    pub const fn cnp(dest_qp: Qpn, pkey: Pkey) -> Self {
+        //= CNP-01
+        let mut bth = Bth::new(Opcode::CNP, dest_qp, Psn::new(0));
+        bth.migreq = false;
+        bth.becn = true;
+        bth.pkey = pkey;
+        Self::new(bth)
+    }
+
+    /// Which extension headers are set.
+    #[inline]
+    #[must_use]
+    pub const fn ext(&self) -> ExtHeaders {
+        const fn flag(set: bool, header: ExtHeaders) -> u16 {
+            if set { header.bits() } else { 0 }
+        }
+        ExtHeaders::from_bits_retain(
+            flag(self.rdeth.is_some(), ExtHeaders::RDETH)
+                | flag(self.xrceth.is_some(), ExtHeaders::XRCETH)
+                | flag(self.deth.is_some(), ExtHeaders::DETH)
+                | flag(self.feth.is_some(), ExtHeaders::FETH)
+                | flag(self.reth.is_some(), ExtHeaders::RETH)
+                | flag(self.atomic.is_some(), ExtHeaders::ATOMIC_ETH)
+                | flag(self.imm.is_some(), ExtHeaders::IMM_DT)
+                | flag(self.ieth.is_some(), ExtHeaders::IETH)
+                | flag(self.aeth.is_some(), ExtHeaders::AETH)
+                | flag(self.atomic_ack.is_some(), ExtHeaders::ATOMIC_ACK_ETH),
+        )
+    }
+
+    /// Whether the extension headers that are set are those of the operation code; a reserved code
+    /// has none.
+    #[must_use]
+    pub fn agrees_with_opcode(&self) -> bool {
+        self.ext() == self.bth.opcode.ext().unwrap_or(ExtHeaders::empty())
+    }
+
+    /// Bytes of all headers that are set, BTH included.
+    #[inline]
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "there is always a BTH")]
+    pub const fn len(&self) -> usize {
+        Bth::LEN + self.ext().len_bytes()
+    }
+
+    /// Reads the BTH and the extension headers that its operation code defines, and returns the
+    /// rest of `bytes` as well. A reserved code has no extension headers.
+    ///
+    /// # Errors
+    /// [`Truncated`] where `bytes` ends before the headers do.
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Truncated> {
+        let mut cursor = Reader {
+            rest: bytes,
+            total: bytes,
+        };
+        let bth = Bth::from_bytes(cursor.take()?);
+        let mut headers = Self::new(bth);
+        let ext = bth.opcode.ext().unwrap_or(ExtHeaders::empty());
+        if ext.is_empty() {
+            return Ok((headers, cursor.rest));
+        }
+        //= OPC-35
+        if ext.contains(ExtHeaders::RDETH) {
+            headers.rdeth = Some(Rdeth::from_bytes(cursor.take()?));
+        }
+        if ext.contains(ExtHeaders::XRCETH) {
+            headers.xrceth = Some(XrcEth::from_bytes(cursor.take()?));
+        }
+        if ext.contains(ExtHeaders::DETH) {
+            headers.deth = Some(Deth::from_bytes(cursor.take()?));
+        }
+        if ext.contains(ExtHeaders::FETH) {
+            headers.feth = Some(Feth::from_bytes(cursor.take()?));
+        }
+        if ext.contains(ExtHeaders::RETH) {
+            headers.reth = Some(Reth::from_bytes(cursor.take()?));
+        }
+        if ext.contains(ExtHeaders::ATOMIC_ETH) {
+            headers.atomic = Some(AtomicEth::from_bytes(cursor.take()?));
+        }
+        if ext.contains(ExtHeaders::IMM_DT) {
+            headers.imm = Some(ImmDt(*cursor.take()?));
+        }
+        if ext.contains(ExtHeaders::IETH) {
+            headers.ieth = Some(Ieth(Rkey::new(u32::from_be_bytes(*cursor.take()?))));
+        }
+        if ext.contains(ExtHeaders::AETH) {
+            headers.aeth = Some(Aeth::from_bytes(cursor.take()?));
+        }
+        if ext.contains(ExtHeaders::ATOMIC_ACK_ETH) {
+            headers.atomic_ack = Some(AtomicAckEth::from_bytes(cursor.take()?));
+        }
+        Ok((headers, cursor.rest))
+    }
+
+    /// Writes the headers that are set to the start of `out` and returns their length.
+    ///
+    /// # Errors
+    /// [`Truncated`] where `out` is shorter than [`Headers::len`]; its contents are then undefined.
+    #[inline]
+    pub fn emit(&self, out: &mut [u8]) -> Result<usize, Truncated> {
+        let actual_len = out.len();
+        self.emit_into(out).ok_or_else(|| Truncated {
+            needed_len: self.len(),
+            actual_len,
+        })
+    }
+
+    #[inline]
+    fn emit_into(&self, out: &mut [u8]) -> Option<usize> {
+        let total_len = out.len();
+        let rest = put(out, self.bth.to_bytes())?;
+        //= OPC-35
+        let rest = put_some(rest, self.rdeth.as_ref().map(Rdeth::to_bytes))?;
+        let rest = put_some(rest, self.xrceth.as_ref().map(XrcEth::to_bytes))?;
+        let rest = put_some(rest, self.deth.as_ref().map(Deth::to_bytes))?;
+        let rest = put_some(rest, self.feth.as_ref().map(Feth::to_bytes))?;
+        let rest = put_some(rest, self.reth.as_ref().map(Reth::to_bytes))?;
+        let rest = put_some(rest, self.atomic.as_ref().map(AtomicEth::to_bytes))?;
+        let rest = put_some(rest, self.imm.map(|imm| imm.0))?;
+        let rest = put_some(rest, self.ieth.map(|ieth| ieth.0.get().to_be_bytes()))?;
+        let rest = put_some(rest, self.aeth.as_ref().map(Aeth::to_bytes))?;
+        let rest = put_some(rest, self.atomic_ack.as_ref().map(AtomicAckEth::to_bytes))?;
+        Some(total_len - rest.len())
+    }
+}
+
+/// Stores `bytes` at the start of `out` and returns what is left.
+#[inline]
+fn put<const N: usize>(out: &mut [u8], bytes: [u8; N]) -> Option<&mut [u8]> {
+    let (head, rest) = out.split_first_chunk_mut::<N>()?;
+    *head = bytes;
+    Some(rest)
+}
+
+#[inline]
+fn put_some<const N: usize>(out: &mut [u8], bytes: Option<[u8; N]>) -> Option<&mut [u8]> {
+    match bytes {
+        Some(bytes) => put(out, bytes),
+        None => Some(out),
+    }
+}
+
+/// Takes headers off the front of a buffer.
+struct Reader<'a> {
+    rest: &'a [u8],
+    total: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    #[inline]
+    fn take<const N: usize>(&mut self) -> Result<&'a [u8; N], Truncated> {
+        let Some((head, rest)) = self.rest.split_first_chunk::<N>() else {
+            let before = self.total.len() - self.rest.len();
+            return Err(Truncated {
+                needed_len: before + N,
+                actual_len: self.total.len(),
+            });
+        };
+        self.rest = rest;
+        Ok(head)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,259 @@
+//! Operation codes: one const table from the byte to its service, operation, extension headers and
+//! payload rule.
+
+mod operation;
+
+use core::fmt;
+
+use operation::full_name;
+pub use operation::{Operation, PayloadRule};
+
+/// Transport service: bits 7:5 of the operation code.
+//= BTH-01
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum Service {
+    /// Reliable connection, 0x00–0x1F.
+    Rc,
+    /// Unreliable connection, 0x20–0x3F.
+    Uc,
+    /// Reliable datagram, 0x40–0x5F. No RoCE device implements it.
+    Rd,
+    /// Unreliable datagram, 0x60–0x7F.
+    Ud,
+    /// Congestion notification, 0x80–0x9F.
+    Cnp,
+    /// Extended reliable connection, 0xA0–0xBF.
+    Xrc,
+    /// Manufacturer specific, 0xC0–0xFF.
+    Manufacturer,
+}
+
+impl Service {
+    /// The service of an operation code.
+    #[inline]
+    #[must_use]
+    pub const fn of_opcode(opcode: u8) -> Self {
+        match opcode >> 5 {
+            0 => Self::Rc,
+            1 => Self::Uc,
+            2 => Self::Rd,
+            3 => Self::Ud,
+            4 => Self::Cnp,
+            5 => Self::Xrc,
+            _ => Self::Manufacturer,
+        }
+    }
+
+    /// The operation code of the service's operation 0.
+    const fn base(self) -> u8 {
+        match self {
+            Self::Rc => 0x00,
+            Self::Uc => 0x20,
+            Self::Rd => 0x40,
+            Self::Ud => 0x60,
+            Self::Cnp => 0x80,
+            Self::Xrc => 0xa0,
+            Self::Manufacturer => 0xc0,
+        }
+    }
+}
+
+bitflags::bitflags! {
+    /// The extension headers after the BTH. The order of the bits is their order on the wire.
+    //= OPC-35
+    #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+    pub struct ExtHeaders: u16 {
+        /// Reliable datagram extended transport header.
+        const RDETH = 1 << 0;
+        /// Number of the XRC shared receive queue.
+        const XRCETH = 1 << 1;
+        /// Datagram extended transport header.
+        const DETH = 1 << 2;
+        /// FLUSH extended transport header.
+        const FETH = 1 << 3;
+        /// RDMA extended transport header.
+        const RETH = 1 << 4;
+        /// Operands of an atomic request.
+        const ATOMIC_ETH = 1 << 5;
+        /// Immediate data.
+        const IMM_DT = 1 << 6;
+        /// Key to invalidate.
+        const IETH = 1 << 7;
+        /// Acknowledgement.
+        const AETH = 1 << 8;
+        /// Result of an atomic request.
+        const ATOMIC_ACK_ETH = 1 << 9;
+    }
+}
+
+impl ExtHeaders {
+    /// Bytes of these headers, the BTH not counted.
+    #[must_use]
+    pub const fn len_bytes(self) -> usize {
+        const LEN: [usize; 10] = [4, 4, 8, 4, 16, 28, 4, 4, 4, 8];
+        let mut total = 0;
+        let mut bit = 0;
+        while bit < LEN.len() {
+            if self.bits() & (1 << bit) != 0 {
+                total += LEN[bit];
+            }
+            bit += 1;
+        }
+        total
+    }
+}
+
+/// One row of the table.
+#[derive(Clone, Copy)]
+struct Entry {
+    operation: Option<Operation>,
+    ext: Option<ExtHeaders>,
+    name: &'static str,
+}
+
+/// RESYNC exists in RD only, hence in no [`Operation`]; its headers are known nevertheless.
+//= OPC-21
+const RD_RESYNC: u8 = 0x55;
+
+static TABLE: [Entry; 256] = build_table();
+
+const fn build_table() -> [Entry; 256] {
+    let mut table = [Entry {
+        operation: None,
+        ext: None,
+        name: "",
+    }; 256];
+    let mut opcode = 0u8;
+    loop {
+        table[opcode as usize] = entry(opcode);
+        if opcode == u8::MAX {
+            return table;
+        }
+        opcode += 1;
+    }
+}
+
+const fn entry(opcode: u8) -> Entry {
+    let service = Service::of_opcode(opcode);
+    if opcode == RD_RESYNC {
+        return Entry {
+            operation: None,
+            ext: Some(ExtHeaders::RDETH.union(ExtHeaders::DETH)),
+            name: "RD RESYNC",
+        };
+    }
+    let low = opcode & 0x1f;
+    let candidate = match service {
+        Service::Cnp if low == Operation::Cnp.low_bits() => Some(Operation::Cnp),
+        Service::Cnp | Service::Manufacturer => None,
+        _ => Operation::from_low_bits(low),
+    };
+    match candidate {
+        Some(operation) if operation.is_defined_in(service) => Entry {
+            operation: Some(operation),
+            ext: Some(operation.ext_in(service)),
+            name: full_name(service, Some(operation)),
+        },
+        //= OPC-24 OPC-27
+        _ => Entry {
+            operation: None,
+            ext: None,
+            name: full_name(service, None),
+        },
+    }
+}
+
+/// An operation code: any byte, defined or not.
+//= BTH-01
+#[derive(Clone, Copy, Eq, Hash, PartialEq)]
+pub struct Opcode(u8);
+
+impl Opcode {
+    /// The congestion notification packet.
+    //= OPC-33
+    pub const CNP: Self = Self(0x81);
+
+    /// The code with this value.
+    #[inline]
+    #[must_use]
+    pub const fn new(value: u8) -> Self {
+        Self(value)
+    }
+
+    /// The byte.
+    #[inline]
+    #[must_use]
+    pub const fn get(self) -> u8 {
+        self.0
+    }
+
+    /// The code of an operation in a service; `None` where the service does not define it.
+    #[inline]
+    #[must_use]
+    pub const fn of(service: Service, operation: Operation) -> Option<Self> {
+        if operation.is_defined_in(service) {
+            Some(Self(service.base() | operation.low_bits()))
+        } else {
+            None
+        }
+    }
+
+    /// The transport service; every code belongs to one.
+    #[inline]
+    #[must_use]
+    pub const fn service(self) -> Service {
+        Service::of_opcode(self.0)
+    }
+
+    /// The operation; `None` where the code is reserved.
+    #[inline]
+    #[must_use]
+    pub fn operation(self) -> Option<Operation> {
+        self.entry().operation
+    }
+
+    /// The extension headers; `None` where the code is reserved and nothing is known about what
+    /// follows the BTH.
+    #[inline]
+    #[must_use]
+    pub fn ext(self) -> Option<ExtHeaders> {
+        self.entry().ext
+    }
+
+    /// The allowed payload lengths; `None` where the code is reserved.
+    #[inline]
+    #[must_use]
+    pub fn payload_rule(self) -> Option<PayloadRule> {
+        self.operation().map(Operation::payload_rule)
+    }
+
+    /// Service and operation, e.g. `RC SEND_ONLY_IMM`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        self.entry().name
+    }
+
+    #[inline]
+    fn entry(self) -> &'static Entry {
+        &TABLE[usize::from(self.0)]
+    }
+}
+
+impl fmt::Debug for Opcode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Opcode({:#04x} {})", self.0, self.name())
+    }
+}
+
+impl fmt::Display for Opcode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.ext().is_some() {
+            f.pad(self.name())
+        } else {
+            write!(f, "{} {:#04x}", self.name(), self.0)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,358 @@
+//! Operations: what they are, which services define them, what they carry.
+
+use core::fmt;
+
+use super::{ExtHeaders, Service};
+
+/// Which payload lengths an operation allows; the path MTU is known to the queue pair only.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum PayloadRule {
+    /// No payload.
+    Empty,
+    /// Exactly one path MTU.
+    FullMtu,
+    /// At least one byte, at most one path MTU.
+    OneToMtu,
+    /// At most one path MTU.
+    UpToMtu,
+    /// Exactly this many bytes.
+    Exactly(u8),
+}
+
+impl PayloadRule {
+    /// Whether `payload_len` bytes are allowed with a path MTU of `mtu_bytes`.
+    #[inline]
+    #[must_use]
+    pub const fn allows(self, payload_len: usize, mtu_bytes: usize) -> bool {
+        match self {
+            Self::Empty => payload_len == 0,
+            Self::FullMtu => payload_len == mtu_bytes,
+            Self::OneToMtu => payload_len >= 1 && payload_len <= mtu_bytes,
+            Self::UpToMtu => payload_len <= mtu_bytes,
+            Self::Exactly(len) => payload_len == len as usize,
+        }
+    }
+}
+
+macro_rules! operations {
+    ($($(#[$doc:meta])* $variant:ident = $low:literal, $name:literal;)*) => {
+        /// What a packet does, without its transport service.
+        #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+        pub enum Operation {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl Operation {
+            /// All operations, in the order of their codes.
+            pub const ALL: &[Self] = &[$(Self::$variant),*];
+
+            /// Bits 4:0 of the operation code.
+            #[must_use]
+            pub const fn low_bits(self) -> u8 {
+                match self {
+                    $(Self::$variant => $low,)*
+                }
+            }
+
+            /// The name in the specification's words, e.g. `SEND_ONLY_IMM`.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+
+            /// The operation with these bits 4:0 in the services that carry data.
+            pub(super) const fn from_low_bits(low: u8) -> Option<Self> {
+                match low {
+                    // CNP shares the code 1; it belongs to a service of its own.
+                    $($low if !matches!(Self::$variant, Self::Cnp) => Some(Self::$variant),)*
+                    _ => None,
+                }
+            }
+        }
+
+        pub(super) const fn full_name(service: Service, operation: Option<Operation>) -> &'static str {
+            match (service, operation) {
+                $((Service::Rc, Some(Operation::$variant)) => concat!("RC ", $name),)*
+                $((Service::Uc, Some(Operation::$variant)) => concat!("UC ", $name),)*
+                $((Service::Rd, Some(Operation::$variant)) => concat!("RD ", $name),)*
+                $((Service::Ud, Some(Operation::$variant)) => concat!("UD ", $name),)*
+                $((Service::Xrc, Some(Operation::$variant)) => concat!("XRC ", $name),)*
+                (Service::Cnp, Some(_)) => "CNP",
+                (Service::Rc, None) => "RC RESERVED",
+                (Service::Uc, None) => "UC RESERVED",
+                (Service::Rd, None) => "RD RESERVED",
+                (Service::Ud, None) => "UD RESERVED",
+                (Service::Xrc, None) => "XRC RESERVED",
+                (Service::Cnp, None) => "CNP RESERVED",
+                (Service::Manufacturer, _) => "MANUFACTURER",
+            }
+        }
+    };
+}
+
+operations! {
+    /// First packet of a SEND.
+    SendFirst = 0x00, "SEND_FIRST";
+    /// Middle packet of a SEND.
+    SendMiddle = 0x01, "SEND_MIDDLE";
+    /// Last packet of a SEND.
+    SendLast = 0x02, "SEND_LAST";
+    /// Last packet of a SEND, with immediate data.
+    SendLastImm = 0x03, "SEND_LAST_IMM";
+    /// SEND in one packet.
+    SendOnly = 0x04, "SEND_ONLY";
+    /// SEND in one packet, with immediate data.
+    SendOnlyImm = 0x05, "SEND_ONLY_IMM";
+    /// First packet of an RDMA WRITE.
+    WriteFirst = 0x06, "RDMA_WRITE_FIRST";
+    /// Middle packet of an RDMA WRITE.
+    WriteMiddle = 0x07, "RDMA_WRITE_MIDDLE";
+    /// Last packet of an RDMA WRITE.
+    WriteLast = 0x08, "RDMA_WRITE_LAST";
+    /// Last packet of an RDMA WRITE, with immediate data.
+    WriteLastImm = 0x09, "RDMA_WRITE_LAST_IMM";
+    /// RDMA WRITE in one packet.
+    WriteOnly = 0x0a, "RDMA_WRITE_ONLY";
+    /// RDMA WRITE in one packet, with immediate data.
+    WriteOnlyImm = 0x0b, "RDMA_WRITE_ONLY_IMM";
+    /// RDMA READ request.
+    ReadRequest = 0x0c, "RDMA_READ_REQUEST";
+    /// First packet of an RDMA READ response.
+    ReadResponseFirst = 0x0d, "RDMA_READ_RESPONSE_FIRST";
+    /// Middle packet of an RDMA READ response.
+    ReadResponseMiddle = 0x0e, "RDMA_READ_RESPONSE_MIDDLE";
+    /// Last packet of an RDMA READ response.
+    ReadResponseLast = 0x0f, "RDMA_READ_RESPONSE_LAST";
+    /// RDMA READ response in one packet; also the response to FLUSH and ATOMIC WRITE.
+    ReadResponseOnly = 0x10, "RDMA_READ_RESPONSE_ONLY";
+    /// ACK or NAK.
+    Acknowledge = 0x11, "ACKNOWLEDGE";
+    /// Response to CmpSwap and FetchAdd.
+    AtomicAcknowledge = 0x12, "ATOMIC_ACKNOWLEDGE";
+    /// Atomic compare and swap.
+    CmpSwap = 0x13, "CMP_SWAP";
+    /// Atomic fetch and add.
+    FetchAdd = 0x14, "FETCH_ADD";
+    /// Last packet of a SEND with invalidate.
+    SendLastInv = 0x16, "SEND_LAST_INV";
+    /// SEND with invalidate in one packet.
+    SendOnlyInv = 0x17, "SEND_ONLY_INV";
+    /// FLUSH (annex A19).
+    Flush = 0x1c, "FLUSH";
+    /// ATOMIC WRITE (annex A19).
+    AtomicWrite = 0x1d, "ATOMIC_WRITE";
+    /// Congestion notification packet.
+    Cnp = 0x01, "CNP";
+}
+
+impl Operation {
+    /// A request: sent by the requester, handled by the responder. CNP is neither request nor
+    /// response.
+    #[must_use]
+    pub const fn is_request(self) -> bool {
+        !self.is_response() && !matches!(self, Self::Cnp)
+    }
+
+    /// A response: sent by the responder, handled by the requester.
+    #[must_use]
+    pub const fn is_response(self) -> bool {
+        matches!(
+            self,
+            Self::ReadResponseFirst
+                | Self::ReadResponseMiddle
+                | Self::ReadResponseLast
+                | Self::ReadResponseOnly
+                | Self::Acknowledge
+                | Self::AtomicAcknowledge
+        )
+    }
+
+    /// Part of a SEND, with or without immediate data or invalidate.
+    #[must_use]
+    pub const fn is_send(self) -> bool {
+        matches!(
+            self,
+            Self::SendFirst
+                | Self::SendMiddle
+                | Self::SendLast
+                | Self::SendLastImm
+                | Self::SendOnly
+                | Self::SendOnlyImm
+                | Self::SendLastInv
+                | Self::SendOnlyInv
+        )
+    }
+
+    /// Part of an RDMA WRITE, with or without immediate data. ATOMIC WRITE is not.
+    #[must_use]
+    pub const fn is_write(self) -> bool {
+        matches!(
+            self,
+            Self::WriteFirst
+                | Self::WriteMiddle
+                | Self::WriteLast
+                | Self::WriteLastImm
+                | Self::WriteOnly
+                | Self::WriteOnlyImm
+        )
+    }
+
+    /// Part of an RDMA READ response.
+    #[must_use]
+    pub const fn is_read_response(self) -> bool {
+        matches!(
+            self,
+            Self::ReadResponseFirst
+                | Self::ReadResponseMiddle
+                | Self::ReadResponseLast
+                | Self::ReadResponseOnly
+        )
+    }
+
+    /// CmpSwap or FetchAdd.
+    #[must_use]
+    pub const fn is_atomic(self) -> bool {
+        matches!(self, Self::CmpSwap | Self::FetchAdd)
+    }
+
+    /// First packet of several of a message.
+    #[must_use]
+    pub const fn is_first(self) -> bool {
+        matches!(
+            self,
+            Self::SendFirst | Self::WriteFirst | Self::ReadResponseFirst
+        )
+    }
+
+    /// Neither first nor last packet of a message.
+    #[must_use]
+    pub const fn is_middle(self) -> bool {
+        matches!(
+            self,
+            Self::SendMiddle | Self::WriteMiddle | Self::ReadResponseMiddle
+        )
+    }
+
+    /// Last packet of several of a message.
+    #[must_use]
+    pub const fn is_last(self) -> bool {
+        matches!(
+            self,
+            Self::SendLast
+                | Self::SendLastImm
+                | Self::SendLastInv
+                | Self::WriteLast
+                | Self::WriteLastImm
+                | Self::ReadResponseLast
+        )
+    }
+
+    /// A message of one packet: everything that is neither first, middle nor last.
+    #[must_use]
+    pub const fn is_only(self) -> bool {
+        !self.is_first() && !self.is_middle() && !self.is_last()
+    }
+
+    /// Carries immediate data.
+    #[must_use]
+    pub const fn has_imm(self) -> bool {
+        matches!(
+            self,
+            Self::SendLastImm | Self::SendOnlyImm | Self::WriteLastImm | Self::WriteOnlyImm
+        )
+    }
+
+    /// Carries a key to invalidate.
+    #[must_use]
+    pub const fn has_inv(self) -> bool {
+        matches!(self, Self::SendLastInv | Self::SendOnlyInv)
+    }
+
+    /// The allowed payload lengths.
+    #[must_use]
+    pub const fn payload_rule(self) -> PayloadRule {
+        //= OPC-00 OPC-02 OPC-04 OPC-12 OPC-17 OPC-26 ETH-11
+        match self {
+            Self::AtomicWrite => PayloadRule::Exactly(8),
+            Self::Cnp => PayloadRule::Exactly(16),
+            Self::ReadRequest
+            | Self::Acknowledge
+            | Self::AtomicAcknowledge
+            | Self::CmpSwap
+            | Self::FetchAdd
+            | Self::Flush => PayloadRule::Empty,
+            _ if self.is_first() || self.is_middle() => PayloadRule::FullMtu,
+            _ if self.is_last() => PayloadRule::OneToMtu,
+            _ => PayloadRule::UpToMtu,
+        }
+    }
+
+    /// The headers after the BTH in the RC form.
+    const fn rc_ext(self) -> ExtHeaders {
+        match self {
+            Self::SendLastImm | Self::SendOnlyImm | Self::WriteLastImm => ExtHeaders::IMM_DT,
+            Self::WriteFirst | Self::WriteOnly | Self::ReadRequest | Self::AtomicWrite => {
+                ExtHeaders::RETH
+            }
+            Self::WriteOnlyImm => ExtHeaders::RETH.union(ExtHeaders::IMM_DT),
+            Self::ReadResponseFirst
+            | Self::ReadResponseLast
+            | Self::ReadResponseOnly
+            | Self::Acknowledge => ExtHeaders::AETH,
+            Self::AtomicAcknowledge => ExtHeaders::AETH.union(ExtHeaders::ATOMIC_ACK_ETH),
+            Self::CmpSwap | Self::FetchAdd => ExtHeaders::ATOMIC_ETH,
+            Self::SendLastInv | Self::SendOnlyInv => ExtHeaders::IETH,
+            Self::Flush => ExtHeaders::FETH.union(ExtHeaders::RETH),
+            Self::SendFirst
+            | Self::SendMiddle
+            | Self::SendLast
+            | Self::SendOnly
+            | Self::WriteMiddle
+            | Self::WriteLast
+            | Self::ReadResponseMiddle
+            | Self::Cnp => ExtHeaders::empty(),
+        }
+    }
+
+    /// Whether the service defines the operation.
+    pub(super) const fn is_defined_in(self, service: Service) -> bool {
+        if matches!(self, Self::Cnp) {
+            //= OPC-33
+            return matches!(service, Service::Cnp);
+        }
+        match service {
+            Service::Rc | Service::Xrc => true,
+            //= OPC-30
+            Service::Uc => (self.is_send() && !self.has_inv()) || self.is_write(),
+            //= OPC-34
+            Service::Rd => !matches!(
+                self,
+                Self::SendLastInv | Self::SendOnlyInv | Self::Flush | Self::AtomicWrite
+            ),
+            //= OPC-31
+            Service::Ud => matches!(self, Self::SendOnly | Self::SendOnlyImm),
+            Service::Cnp | Service::Manufacturer => false,
+        }
+    }
+
+    /// The headers after the BTH in a service that defines the operation.
+    pub(super) const fn ext_in(self, service: Service) -> ExtHeaders {
+        let rc = self.rc_ext();
+        match service {
+            //= OPC-32
+            Service::Xrc if self.is_request() => rc.union(ExtHeaders::XRCETH),
+            Service::Ud => rc.union(ExtHeaders::DETH),
+            Service::Rd if self.is_request() => rc.union(ExtHeaders::RDETH).union(ExtHeaders::DETH),
+            Service::Rd => rc.union(ExtHeaders::RDETH),
+            _ => rc,
+        }
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}

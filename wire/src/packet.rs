@@ -1,0 +1,150 @@
+//! A received packet: the UDP payload, checked once.
+
+use core::fmt;
+
+use crate::{Bth, CNP_BODY_LEN, Headers, Operation};
+
+/// Bytes of the invariant CRC at the end of every packet.
+pub const ICRC_LEN: usize = 4;
+
+/// Why bytes are no packet. All of these are dropped without an answer.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum PacketError {
+    /// Shorter than a BTH and an ICRC.
+    //= ENC-16
+    TooShort,
+    /// The version of the transport headers is not 0.
+    //= BTH-05
+    TransportVersion(u8),
+    /// Ends before the headers of its operation code do.
+    //= ENC-16
+    HeadersTruncated,
+    /// Shorter than its headers, its pad and the ICRC together.
+    //= ENC-16
+    PadTruncated,
+}
+
+impl fmt::Display for PacketError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooShort => f.write_str("shorter than BTH and ICRC"),
+            Self::TransportVersion(version) => write!(f, "transport header version {version}"),
+            Self::HeadersTruncated => f.write_str("extension headers truncated"),
+            Self::PadTruncated => f.write_str("pad truncated"),
+        }
+    }
+}
+
+impl core::error::Error for PacketError {}
+
+/// A view of a packet: headers by value, payload in place.
+///
+/// The lengths are consistent and TVer is 0. Nothing else is known: the operation code may be
+/// reserved (then there are no extension headers), the payload may break the rules of the operation
+/// code (OPC-37, OPC-38, [`crate::PayloadRule`]), the ICRC may be wrong. Those are for the queue pair.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'a> {
+    headers: Headers,
+    bytes: &'a [u8],
+    payload: &'a [u8],
+    pad: &'a [u8],
+    icrc: [u8; ICRC_LEN],
+}
+
+impl<'a> Packet<'a> {
+    /// Shortest packet.
+    //= ENC-16
+    pub const MIN_LEN: usize = Bth::LEN + ICRC_LEN;
+
+    /// Checks the lengths of a UDP payload, ICRC included.
+    ///
+    /// # Errors
+    /// [`PacketError`] says why the packet has to be dropped.
+    #[inline]
+    pub fn parse(udp_payload: &'a [u8]) -> Result<Self, PacketError> {
+        //= ENC-16
+        if udp_payload.len() < Self::MIN_LEN {
+            return Err(PacketError::TooShort);
+        }
+        let (covered, icrc) = udp_payload
+            .split_last_chunk::<ICRC_LEN>()
+            .ok_or(PacketError::TooShort)?;
+        //= BTH-05
+        let tver = covered[1] & 0x0f;
+        if tver != 0 {
+            return Err(PacketError::TransportVersion(tver));
+        }
+        let (headers, rest) = Headers::parse(covered).map_err(|_| PacketError::HeadersTruncated)?;
+        //= BTH-04 ENC-16
+        let payload_len = rest
+            .len()
+            .checked_sub(usize::from(headers.bth.pad_count))
+            .ok_or(PacketError::PadTruncated)?;
+        let (payload, pad) = rest.split_at(payload_len);
+        //= ETH-11
+        if payload.len() < CNP_BODY_LEN && headers.bth.opcode.operation() == Some(Operation::Cnp) {
+            return Err(PacketError::HeadersTruncated);
+        }
+        Ok(Self {
+            headers,
+            bytes: udp_payload,
+            payload,
+            pad,
+            icrc: *icrc,
+        })
+    }
+
+    /// All headers.
+    #[inline]
+    #[must_use]
+    pub const fn headers(&self) -> &Headers {
+        &self.headers
+    }
+
+    /// The base transport header.
+    #[inline]
+    #[must_use]
+    pub const fn bth(&self) -> &Bth {
+        &self.headers.bth
+    }
+
+    /// The payload without the pad. For a CNP, its reserved bytes.
+    #[inline]
+    #[must_use]
+    pub const fn payload(&self) -> &'a [u8] {
+        self.payload
+    }
+
+    /// The pad, `0..=3` bytes, of any value.
+    //= ICRC-10
+    #[inline]
+    #[must_use]
+    pub const fn pad(&self) -> &'a [u8] {
+        self.pad
+    }
+
+    /// The ICRC as received. On the wire its least significant byte comes first.
+    //= ICRC-08
+    #[inline]
+    #[must_use]
+    pub const fn icrc_bytes(&self) -> [u8; ICRC_LEN] {
+        self.icrc
+    }
+
+    /// Everything before the ICRC: what [`crate::icrc::IcrcFlow`] wants.
+    #[inline]
+    #[must_use]
+    pub fn covered(&self) -> &'a [u8] {
+        &self.bytes[..self.bytes.len() - ICRC_LEN]
+    }
+
+    /// The whole packet, ICRC included.
+    #[inline]
+    #[must_use]
+    pub const fn as_bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;
