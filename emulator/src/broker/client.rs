@@ -65,8 +65,14 @@ struct State {
 /// The connection, or what is done to get another.
 enum Link {
     Up(Connection),
-    Trying { connector: Box<Connector>, failures: u32 },
-    Pausing { until: Instant, failures: u32 },
+    Trying {
+        connector: Box<Connector>,
+        failures: u32,
+    },
+    Pausing {
+        until: Instant,
+        failures: u32,
+    },
 }
 
 impl BrokerClient {
@@ -90,7 +96,10 @@ impl BrokerClient {
         let watch = HangupWatch::new().map_err(BrokerError::doing("creating an epoll instance"))?;
         connection.watch_with(&watch)?;
         tracing::debug!(%slot, "slot leased");
-        let state = State { link: Link::Up(connection), sockets: BTreeMap::new() };
+        let state = State {
+            link: Link::Up(connection),
+            sockets: BTreeMap::new(),
+        };
         Ok(Self {
             config: config.clone(),
             paths,
@@ -130,7 +139,10 @@ impl BrokerClient {
             };
             state.sockets.insert(local, sockets);
         }
-        let own = state.sockets.get(&local).and_then(|sockets| sockets.get(self.slot.index()));
+        let own = state
+            .sockets
+            .get(&local)
+            .and_then(|sockets| sockets.get(self.slot.index()));
         own.ok_or(BrokerError::Protocol(ProtocolError::Unexpected))?
             .try_clone()
             .map_err(BrokerError::doing("duplicating a socket"))
@@ -169,12 +181,18 @@ impl BrokerClient {
     }
 
     fn check_process(&self) -> Result<(), BrokerError> {
-        if self.pid == std::process::id() { Ok(()) } else { Err(BrokerError::Forked) }
+        if self.pid == std::process::id() {
+            Ok(())
+        } else {
+            Err(BrokerError::Forked)
+        }
     }
 
     /// Asks for the sockets of an address.
     fn open(&self, state: &mut State, local: LocalAddr) -> Result<Vec<OwnedFd>, BrokerError> {
-        let Link::Up(connection) = &state.link else { return Err(BrokerError::Lost) };
+        let Link::Up(connection) = &state.link else {
+            return Err(BrokerError::Lost);
+        };
         let patience = ANSWER_TIMEOUT + self.config.recovery_timeout;
         let result = connection.open(local, self.slot, patience);
         if matches!(result, Err(BrokerError::Lost | BrokerError::Protocol(_))) {
@@ -186,7 +204,10 @@ impl BrokerClient {
 
     fn disconnect(&self, state: &mut State) {
         let connector = Box::new(Connector::new(&self.config, &self.paths));
-        state.link = Link::Trying { connector, failures: 0 };
+        state.link = Link::Trying {
+            connector,
+            failures: 0,
+        };
         // Somebody shall call `service`, should nobody else get a connection.
         self.watch.wake_after(Some(FIRST_RETRY));
     }
@@ -194,7 +215,9 @@ impl BrokerClient {
     /// Reconnects, waiting for it.
     fn reconnect(&self, state: &mut State) -> Result<(), BrokerError> {
         self.disconnect(state);
-        let Link::Trying { connector, .. } = &mut state.link else { return Ok(()) };
+        let Link::Trying { connector, .. } = &mut state.link else {
+            return Ok(());
+        };
         let connection = connector.run()?;
         match self.resume(&state.sockets, connection) {
             Ok(connection) => state.link = Link::Up(connection),
@@ -221,7 +244,10 @@ impl BrokerClient {
                 }
                 let failures = *failures;
                 let connector = Box::new(Connector::new(&self.config, &self.paths));
-                state.link = Link::Trying { connector, failures };
+                state.link = Link::Trying {
+                    connector,
+                    failures,
+                };
                 failures
             }
         };
@@ -240,7 +266,10 @@ impl BrokerClient {
             let pause = (FIRST_RETRY * 2u32.saturating_pow(failures.min(16))).min(LAST_RETRY);
             tracing::warn!(%error, ?pause, "reaching a new broker");
             let failures = failures.saturating_add(1);
-            state.link = Link::Pausing { until: Instant::now() + pause, failures };
+            state.link = Link::Pausing {
+                until: Instant::now() + pause,
+                failures,
+            };
             ServiceOutcome::Retry(pause)
         })
     }
@@ -252,7 +281,10 @@ impl BrokerClient {
         connection: OwnedFd,
     ) -> Result<Connection, BrokerError> {
         let connection = Connection(connection);
-        let request = Request::Hello { resume: Some(self.slot), name: process_name() };
+        let request = Request::Hello {
+            resume: Some(self.slot),
+            name: process_name(),
+        };
         let (response, _) = connection.ask(&request, &[self.lock.as_fd()], ANSWER_TIMEOUT)?;
         let Response::Welcome { slot, broker_pid } = response else {
             return Err(ProtocolError::Unexpected.into());
@@ -271,7 +303,9 @@ impl BrokerClient {
 
 impl fmt::Debug for BrokerClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BrokerClient").field("slot", &self.slot).finish_non_exhaustive()
+        f.debug_struct("BrokerClient")
+            .field("slot", &self.slot)
+            .finish_non_exhaustive()
     }
 }
 
@@ -302,7 +336,13 @@ pub struct StopOutcome {
 /// [`BrokerError::NotRunning`] if there is none.
 pub fn stop(config: &BrokerConfig) -> Result<StopOutcome, BrokerError> {
     match ask_running(config, &Request::Stop)? {
-        Response::Stopping { broker_pid, clients } => Ok(StopOutcome { pid: broker_pid, clients }),
+        Response::Stopping {
+            broker_pid,
+            clients,
+        } => Ok(StopOutcome {
+            pid: broker_pid,
+            clients,
+        }),
         _ => Err(ProtocolError::Unexpected.into()),
     }
 }
@@ -313,7 +353,10 @@ fn ask_running(config: &BrokerConfig, request: &Request) -> Result<Response, Bro
 }
 
 fn hello(connection: &Connection) -> Result<(Slot, OwnedFd), BrokerError> {
-    let request = Request::Hello { resume: None, name: process_name() };
+    let request = Request::Hello {
+        resume: None,
+        name: process_name(),
+    };
     let (response, fds) = connection.ask(&request, &[], ANSWER_TIMEOUT)?;
     let Response::Welcome { slot, .. } = response else {
         return Err(ProtocolError::Unexpected.into());
@@ -323,7 +366,8 @@ fn hello(connection: &Connection) -> Result<(Slot, OwnedFd), BrokerError> {
 }
 
 fn process_name() -> String {
-    fs::read_to_string("/proc/self/comm").map_or_else(|_| String::new(), |s| s.trim_end().to_owned())
+    fs::read_to_string("/proc/self/comm")
+        .map_or_else(|_| String::new(), |s| s.trim_end().to_owned())
 }
 
 /// A connection to the broker, on which requests and answers take turns.
@@ -337,7 +381,8 @@ impl Connection {
         fds: &[BorrowedFd<'_>],
         patience: Duration,
     ) -> Result<(Response, Vec<OwnedFd>), BrokerError> {
-        fdpass::send(self.0.as_fd(), &request.encode(), fds).map_err(lost_or("asking the broker"))?;
+        fdpass::send(self.0.as_fd(), &request.encode(), fds)
+            .map_err(lost_or("asking the broker"))?;
         self.answer(Instant::now() + patience)
     }
 
@@ -377,10 +422,13 @@ impl Connection {
             let (response, fds) = answer;
             let wanted = slot.index() + 1;
             match response {
-                Response::Sockets { local: of, first, total }
-                    if of == local
-                        && usize::from(first) == sockets.len()
-                        && usize::from(total) == wanted =>
+                Response::Sockets {
+                    local: of,
+                    first,
+                    total,
+                } if of == local
+                    && usize::from(first) == sockets.len()
+                    && usize::from(total) == wanted =>
                 {
                     sockets.extend(fds);
                 }
@@ -408,7 +456,9 @@ impl Connection {
     }
 
     fn watch_with(&self, watch: &HangupWatch) -> Result<(), BrokerError> {
-        watch.watch(self.0.as_fd()).map_err(BrokerError::doing("watching the broker"))
+        watch
+            .watch(self.0.as_fd())
+            .map_err(BrokerError::doing("watching the broker"))
     }
 
     /// Whether the broker has closed its end. It sends nothing unasked, so anything to read means

@@ -42,7 +42,10 @@ pub(super) fn peer(connection: BorrowedFd<'_>) -> io::Result<Peer> {
     }
     // SAFETY: zero-initialised plain data.
     let credentials = unsafe { credentials.assume_init() };
-    Ok(Peer { pid: u32::try_from(credentials.pid).unwrap_or(0), uid: credentials.uid })
+    Ok(Peer {
+        pid: u32::try_from(credentials.pid).unwrap_or(0),
+        uid: credentials.uid,
+    })
 }
 
 /// Sends one message with descriptors, without blocking.
@@ -59,7 +62,10 @@ pub(super) fn send(
     }
     let fds: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
     let mut control = Control([0; CONTROL_LEN]);
-    let mut iov = libc::iovec { iov_base: message.as_ptr().cast_mut().cast(), iov_len: message.len() };
+    let mut iov = libc::iovec {
+        iov_base: message.as_ptr().cast_mut().cast(),
+        iov_len: message.len(),
+    };
     // SAFETY: msghdr is plain old data for which zero is a valid value.
     let mut msg: libc::msghdr = unsafe { mem::zeroed() };
     msg.msg_iov = &raw mut iov;
@@ -116,7 +122,10 @@ pub(super) fn receive(
     buf: &mut [u8],
 ) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut control = Control([0; CONTROL_LEN]);
-    let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
+    let mut iov = libc::iovec {
+        iov_base: buf.as_mut_ptr().cast(),
+        iov_len: buf.len(),
+    };
     // SAFETY: msghdr is plain old data for which zero is a valid value.
     let mut msg: libc::msghdr = unsafe { mem::zeroed() };
     msg.msg_iov = &raw mut iov;
@@ -145,7 +154,10 @@ pub(super) fn receive(
     let fds = take_fds(&msg);
     let cut: c_int = libc::MSG_TRUNC | libc::MSG_CTRUNC;
     if msg.msg_flags & cut != 0 {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "message too long"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "message too long",
+        ));
     }
     Ok((len, fds))
 }
@@ -205,11 +217,17 @@ mod tests {
         let (len, received) = receive(b.as_fd(), &mut buf).unwrap();
         assert_eq!(&buf[..len], b"hello");
         let inode = |file: &File| file.metadata().unwrap().ino();
-        let got: Vec<_> = received.into_iter().map(|fd| inode(&File::from(fd))).collect();
+        let got: Vec<_> = received
+            .into_iter()
+            .map(|fd| inode(&File::from(fd)))
+            .collect();
         assert_eq!(got, files.iter().map(inode).collect::<Vec<_>>());
         let (len, received) = receive(b.as_fd(), &mut buf).unwrap();
         assert_eq!((&buf[..len], received.len()), (&b"bare"[..], 0));
-        assert_eq!(receive(b.as_fd(), &mut buf).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(
+            receive(b.as_fd(), &mut buf).unwrap_err().kind(),
+            io::ErrorKind::WouldBlock
+        );
         drop(a);
         assert_eq!(receive(b.as_fd(), &mut buf).unwrap().0, 0);
     }
@@ -219,12 +237,18 @@ mod tests {
         let (a, b) = pair();
         let file = File::open("/dev/null").unwrap();
         let fds = vec![file.as_fd(); MAX_FDS + 1];
-        assert_eq!(send(a.as_fd(), b"x", &fds).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(
+            send(a.as_fd(), b"x", &fds).unwrap_err().kind(),
+            io::ErrorKind::InvalidInput
+        );
         let (watch, passed) = std::os::unix::net::UnixStream::pair().unwrap();
         send(a.as_fd(), &[0; 32], &[passed.as_fd()]).unwrap();
         drop(passed);
         let mut buf = [0; 16];
-        assert_eq!(receive(b.as_fd(), &mut buf).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(
+            receive(b.as_fd(), &mut buf).unwrap_err().kind(),
+            io::ErrorKind::InvalidData
+        );
         // Our end sees the other one closed.
         assert_eq!(io::Read::read(&mut &watch, &mut buf).unwrap(), 0);
     }

@@ -22,7 +22,10 @@ impl Member {
     fn new(fd: OwnedFd) -> io::Result<Self> {
         let file = File::from(fd);
         let inode = file.metadata()?.ino();
-        Ok(Self { fd: file.into(), inode })
+        Ok(Self {
+            fd: file.into(),
+            inode,
+        })
     }
 }
 
@@ -112,7 +115,8 @@ impl Group {
             if !self.members.is_empty() {
                 socket::shrink_receive_buffer(socket.as_fd()).map_err(failed)?;
             }
-            self.members.push(Member::new(socket.into()).map_err(failed)?);
+            self.members
+                .push(Member::new(socket.into()).map_err(failed)?);
             self.steer()?;
         }
         self.steer()
@@ -120,10 +124,16 @@ impl Group {
 
     /// Attaches the steering program unless this broker has done so.
     fn steer(&mut self) -> Result<(), LinkError> {
-        let Some(member) = self.members.first().filter(|_| !self.steered) else { return Ok(()) };
+        let Some(member) = self.members.first().filter(|_| !self.steered) else {
+            return Ok(());
+        };
         let program = steering_program().encode();
         sys::attach_reuseport_cbpf(member.fd.as_fd(), &program).map_err(|source| {
-            LinkError::System { local: self.local, doing: "attaching the steering program", source }
+            LinkError::System {
+                local: self.local,
+                doing: "attaching the steering program",
+                source,
+            }
         })?;
         self.steered = true;
         Ok(())
@@ -135,7 +145,9 @@ impl Group {
         if !self.users.insert(slot) {
             return Ok(());
         }
-        let Some(fd) = self.socket(slot.index()) else { return Ok(()) };
+        let Some(fd) = self.socket(slot.index()) else {
+            return Ok(());
+        };
         let stale = socket::drain(fd);
         if stale > 0 {
             tracing::debug!(%slot, local = %self.local, stale, "drained before leasing");
@@ -198,7 +210,9 @@ mod tests {
         assert_eq!(group.len(), 4);
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
         for slot in 0..4 {
-            sender.send_to(&datagram(slot), local(1).with_port(ROCE_PORT)).unwrap();
+            sender
+                .send_to(&datagram(slot), local(1).with_port(ROCE_PORT))
+                .unwrap();
         }
         for index in 0..4 {
             assert_eq!(socket::drain(group.socket(index).unwrap()), 1, "{index}");
@@ -238,18 +252,29 @@ mod tests {
         assert_eq!(new.restore(1, copy(&old, 2)), Err(RestoreError::Conflict));
         assert_eq!(new.restore(3, copy(&old, 2)), Err(RestoreError::Conflict));
         let mut other = Group::new(local(4));
-        assert_eq!(other.restore(0, copy(&old, 0)), Err(RestoreError::NotOfThisAddress));
+        assert_eq!(
+            other.restore(0, copy(&old, 0)),
+            Err(RestoreError::NotOfThisAddress)
+        );
         let plain = UdpSocket::bind(local(5).with_port(ROCE_PORT)).unwrap();
         let mut group = Group::new(local(5));
-        assert_eq!(group.restore(0, plain.into()), Err(RestoreError::NotOfThisAddress));
+        assert_eq!(
+            group.restore(0, plain.into()),
+            Err(RestoreError::NotOfThisAddress)
+        );
         let file = File::open("/dev/null").unwrap();
-        assert_eq!(group.restore(0, file.into()), Err(RestoreError::NotOfThisAddress));
+        assert_eq!(
+            group.restore(0, file.into()),
+            Err(RestoreError::NotOfThisAddress)
+        );
 
         // The new group goes on where the old one was.
         drop(old);
         new.grow(Slot::new(3)).unwrap();
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
-        sender.send_to(&datagram(3), local(3).with_port(ROCE_PORT)).unwrap();
+        sender
+            .send_to(&datagram(3), local(3).with_port(ROCE_PORT))
+            .unwrap();
         assert_eq!(socket::drain(new.socket(3).unwrap()), 1);
     }
 }

@@ -145,14 +145,30 @@ pub struct SlotStatus {
 impl fmt::Display for BrokerStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let uptime = self.uptime.as_secs();
-        writeln!(f, "broker   pid {}, version {}, up {uptime} s", self.pid, self.version)?;
+        writeln!(
+            f,
+            "broker   pid {}, version {}, up {uptime} s",
+            self.pid, self.version
+        )?;
         for address in &self.addresses {
-            let AddressStatus { local, sockets, users } = address;
+            let AddressStatus {
+                local,
+                sockets,
+                users,
+            } = address;
             writeln!(f, "address  {local}: {users} clients, {sockets} sockets")?;
         }
         for slot in &self.slots {
-            let note = if slot.connected { "" } else { " (not connected)" };
-            writeln!(f, "slot {:3} pid {}, {}{note}", slot.slot, slot.pid, slot.name)?;
+            let note = if slot.connected {
+                ""
+            } else {
+                " (not connected)"
+            };
+            writeln!(
+                f,
+                "slot {:3} pid {}, {}{note}",
+                slot.slot, slot.pid, slot.name
+            )?;
         }
         Ok(())
     }
@@ -223,17 +239,29 @@ impl fmt::Display for BrokerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::RuntimeDir { path, reason } => {
-                write!(f, "the runtime directory {} cannot be used: {reason}", path.display())
+                write!(
+                    f,
+                    "the runtime directory {} cannot be used: {reason}",
+                    path.display()
+                )
             }
             Self::NoProgram { tried } => {
-                write!(f, "no `rocade` program to start as broker; set {PROGRAM_VARIABLE}. Tried:")?;
-                tried.iter().try_for_each(|path| write!(f, " {}", path.display()))
+                write!(
+                    f,
+                    "no `rocade` program to start as broker; set {PROGRAM_VARIABLE}. Tried:"
+                )?;
+                tried
+                    .iter()
+                    .try_for_each(|path| write!(f, " {}", path.display()))
             }
             Self::Start { reason, log } if log.is_empty() => {
                 write!(f, "the broker did not start: {reason}")
             }
             Self::Start { reason, log } => {
-                write!(f, "the broker did not start: {reason}. Its log ends with:\n{log}")
+                write!(
+                    f,
+                    "the broker did not start: {reason}. Its log ends with:\n{log}"
+                )
             }
             Self::NotRunning => write!(f, "no broker is running"),
             Self::AlreadyRunning => write!(f, "a broker is running already"),
@@ -267,12 +295,14 @@ impl From<BrokerError> for io::Error {
     /// Keeps the kind where there is one that fits.
     fn from(error: BrokerError) -> Self {
         let kind = match &error {
-            BrokerError::Refused { code: RefusalCode::AddressInUse, .. } => {
-                io::ErrorKind::AddrInUse
-            }
-            BrokerError::Refused { code: RefusalCode::AddressUnusable, .. } => {
-                io::ErrorKind::AddrNotAvailable
-            }
+            BrokerError::Refused {
+                code: RefusalCode::AddressInUse,
+                ..
+            } => io::ErrorKind::AddrInUse,
+            BrokerError::Refused {
+                code: RefusalCode::AddressUnusable,
+                ..
+            } => io::ErrorKind::AddrNotAvailable,
             BrokerError::NoProgram { .. } | BrokerError::NotRunning => io::ErrorKind::NotFound,
             BrokerError::RuntimeDir { .. } | BrokerError::ForeignBroker { .. } => {
                 io::ErrorKind::PermissionDenied

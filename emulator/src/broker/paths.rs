@@ -30,7 +30,10 @@ impl Paths {
 
     /// Creates the directory unless it is there, and checks that it is ours alone.
     pub(super) fn prepare(&self) -> Result<(), BrokerError> {
-        let failed = |reason: String| BrokerError::RuntimeDir { path: self.dir.clone(), reason };
+        let failed = |reason: String| BrokerError::RuntimeDir {
+            path: self.dir.clone(),
+            reason,
+        };
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -75,7 +78,13 @@ impl Paths {
 
 /// Opens a lock file, creating it if need be.
 pub(super) fn open_lock(path: &Path) -> io::Result<File> {
-    File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+    File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)
 }
 
 /// `$XDG_RUNTIME_DIR/rocade` if that directory is ours, else `/tmp/rocade-UID`.
@@ -86,7 +95,10 @@ fn default_dir() -> PathBuf {
         .map(PathBuf::from)
         // Under sudo the variable may still be that of the calling user.
         .filter(|dir| fs::metadata(dir).is_ok_and(|data| data.is_dir() && data.uid() == uid))
-        .map_or_else(|| PathBuf::from(format!("/tmp/rocade-{uid}")), |dir| dir.join("rocade"))
+        .map_or_else(
+            || PathBuf::from(format!("/tmp/rocade-{uid}")),
+            |dir| dir.join("rocade"),
+        )
 }
 
 fn check_dir(dir: &Path) -> Result<(), String> {
@@ -113,8 +125,10 @@ mod tests {
     use super::*;
 
     fn paths(dir: &Path) -> Paths {
-        let config =
-            BrokerConfig { runtime_dir: Some(dir.to_owned()), ..BrokerConfig::default() };
+        let config = BrokerConfig {
+            runtime_dir: Some(dir.to_owned()),
+            ..BrokerConfig::default()
+        };
         Paths::new(&config)
     }
 
@@ -152,6 +166,9 @@ mod tests {
 
         let file = parent.path().join("file");
         File::create(&file).unwrap();
-        assert!(matches!(paths(&file).prepare(), Err(BrokerError::RuntimeDir { .. })));
+        assert!(matches!(
+            paths(&file).prepare(),
+            Err(BrokerError::RuntimeDir { .. })
+        ));
     }
 }

@@ -229,10 +229,22 @@ impl Request {
                     slot => Some(Slot::new(slot)),
                 };
                 let fds = usize::from(resume.is_some());
-                (Self::Hello { resume, name: r.text(MAX_NAME_LEN)? }, fds..=fds)
+                (
+                    Self::Hello {
+                        resume,
+                        name: r.text(MAX_NAME_LEN)?,
+                    },
+                    fds..=fds,
+                )
             }
             2 => (Self::Open { local: r.local()? }, 0..=0),
-            3 => (Self::Restore { local: r.local()?, first: r.u8()? }, 1..=MAX_FDS),
+            3 => (
+                Self::Restore {
+                    local: r.local()?,
+                    first: r.u8()?,
+                },
+                1..=MAX_FDS,
+            ),
             4 => (Self::Status, 0..=0),
             5 => (Self::Stop, 0..=0),
             other => return Err(ProtocolError::Kind(other)),
@@ -255,7 +267,11 @@ impl Response {
                 w.u32(*broker_pid);
                 w.finish()
             }
-            Self::Sockets { local, first, total } => {
+            Self::Sockets {
+                local,
+                first,
+                total,
+            } => {
                 let mut w = Writer::new(102);
                 w.local(*local);
                 w.u8(*first);
@@ -268,7 +284,10 @@ impl Response {
                 w.status(status);
                 w.finish()
             }
-            Self::Stopping { broker_pid, clients } => {
+            Self::Stopping {
+                broker_pid,
+                clients,
+            } => {
                 let mut w = Writer::new(105);
                 w.u32(*broker_pid);
                 w.u16(*clients);
@@ -292,21 +311,46 @@ impl Response {
                 if slot == Slot::BROKER {
                     return Err(ProtocolError::Field("slot"));
                 }
-                (Self::Welcome { slot, broker_pid: r.u32()? }, 0..=1)
+                (
+                    Self::Welcome {
+                        slot,
+                        broker_pid: r.u32()?,
+                    },
+                    0..=1,
+                )
             }
             102 => {
                 let (local, first, total) = (r.local()?, r.u8()?, r.u16()?);
                 if !(1..=256).contains(&total) || usize::from(first) + fds > usize::from(total) {
                     return Err(ProtocolError::Field("number of sockets"));
                 }
-                (Self::Sockets { local, first, total }, 1..=MAX_FDS)
+                (
+                    Self::Sockets {
+                        local,
+                        first,
+                        total,
+                    },
+                    1..=MAX_FDS,
+                )
             }
             103 => (Self::Accepted, 0..=0),
             104 => (Self::Status(r.status()?), 0..=0),
-            105 => (Self::Stopping { broker_pid: r.u32()?, clients: r.u16()? }, 0..=0),
+            105 => (
+                Self::Stopping {
+                    broker_pid: r.u32()?,
+                    clients: r.u16()?,
+                },
+                0..=0,
+            ),
             199 => {
                 let code = RefusalCode::from_code(r.u16()?);
-                (Self::Error { code, text: r.text(MAX_TEXT_LEN)? }, 0..=0)
+                (
+                    Self::Error {
+                        code,
+                        text: r.text(MAX_TEXT_LEN)?,
+                    },
+                    0..=0,
+                )
             }
             other => return Err(ProtocolError::Kind(other)),
         };
@@ -325,7 +369,9 @@ struct Writer {
 
 impl Writer {
     fn new(kind: u16) -> Self {
-        let mut w = Self { bytes: MAGIC.to_vec() };
+        let mut w = Self {
+            bytes: MAGIC.to_vec(),
+        };
         w.u16(VERSION);
         w.u16(kind);
         w.u32(0);
@@ -355,7 +401,9 @@ impl Writer {
     }
 
     fn text(&mut self, text: &str, max_len: usize) {
-        let end = (0..=max_len.min(text.len())).rev().find(|&at| text.is_char_boundary(at));
+        let end = (0..=max_len.min(text.len()))
+            .rev()
+            .find(|&at| text.is_char_boundary(at));
         let text = &text[..end.unwrap_or(0)];
         self.u16(u16::try_from(text.len()).unwrap_or(0));
         self.bytes.extend(text.as_bytes());
@@ -423,11 +471,18 @@ impl<'a> Reader<'a> {
     }
 
     fn finish(self) -> Result<(), ProtocolError> {
-        if self.rest.is_empty() { Ok(()) } else { Err(ProtocolError::Trailing) }
+        if self.rest.is_empty() {
+            Ok(())
+        } else {
+            Err(ProtocolError::Trailing)
+        }
     }
 
     fn take<const N: usize>(&mut self) -> Result<[u8; N], ProtocolError> {
-        let (head, rest) = self.rest.split_first_chunk().ok_or(ProtocolError::Truncated)?;
+        let (head, rest) = self
+            .rest
+            .split_first_chunk()
+            .ok_or(ProtocolError::Truncated)?;
         self.rest = rest;
         Ok(*head)
     }
@@ -453,9 +508,14 @@ impl<'a> Reader<'a> {
         if len > max_len {
             return Err(ProtocolError::Field("text"));
         }
-        let (text, rest) = self.rest.split_at_checked(len).ok_or(ProtocolError::Truncated)?;
+        let (text, rest) = self
+            .rest
+            .split_at_checked(len)
+            .ok_or(ProtocolError::Truncated)?;
         self.rest = rest;
-        str::from_utf8(text).map(str::to_owned).map_err(|_| ProtocolError::Field("text"))
+        str::from_utf8(text)
+            .map(str::to_owned)
+            .map_err(|_| ProtocolError::Field("text"))
     }
 
     fn local(&mut self) -> Result<LocalAddr, ProtocolError> {
@@ -476,7 +536,11 @@ impl<'a> Reader<'a> {
         let count = self.count(MAX_ADDRESSES)?;
         let addresses = (0..count)
             .map(|_| {
-                Ok(AddressStatus { local: self.local()?, sockets: self.u16()?, users: self.u16()? })
+                Ok(AddressStatus {
+                    local: self.local()?,
+                    sockets: self.u16()?,
+                    users: self.u16()?,
+                })
             })
             .collect::<Result<_, _>>()?;
         let count = self.count(MAX_SLOTS)?;
@@ -488,15 +552,31 @@ impl<'a> Reader<'a> {
                     1 => true,
                     _ => return Err(ProtocolError::Field("flag")),
                 };
-                Ok(SlotStatus { slot, pid, connected, name: self.text(MAX_NAME_LEN)? })
+                Ok(SlotStatus {
+                    slot,
+                    pid,
+                    connected,
+                    name: self.text(MAX_NAME_LEN)?,
+                })
             })
             .collect::<Result<_, _>>()?;
-        Ok(BrokerStatus { pid, version, uptime, gsi_datagrams, addresses, slots })
+        Ok(BrokerStatus {
+            pid,
+            version,
+            uptime,
+            gsi_datagrams,
+            addresses,
+            slots,
+        })
     }
 
     fn count(&mut self, max: usize) -> Result<usize, ProtocolError> {
         let count = usize::from(self.u16()?);
-        if count > max { Err(ProtocolError::Field("count")) } else { Ok(count) }
+        if count > max {
+            Err(ProtocolError::Field("count"))
+        } else {
+            Ok(count)
+        }
     }
 }
 

@@ -60,7 +60,14 @@ struct Pending {
 
 impl Client {
     const fn new(connection: OwnedFd, peer: Peer) -> Self {
-        Self { connection, peer, name: String::new(), slot: None, pending: None, gone: false }
+        Self {
+            connection,
+            peer,
+            name: String::new(),
+            slot: None,
+            pending: None,
+            gone: false,
+        }
     }
 }
 
@@ -144,23 +151,37 @@ impl Server {
             });
             return Some(next.max(Duration::from_secs(1)));
         }
-        let left = self.config.idle_timeout.saturating_sub(self.last_active.elapsed());
+        let left = self
+            .config
+            .idle_timeout
+            .saturating_sub(self.last_active.elapsed());
         (!left.is_zero()).then_some(left)
     }
 
     /// Waits for input, and deals with it.
     fn wait(&mut self, timeout: Duration) -> Result<(), BrokerError> {
-        let sockets: Vec<_> =
-            self.groups.values().filter_map(|group| group.socket(0)).collect();
+        let sockets: Vec<_> = self
+            .groups
+            .values()
+            .filter_map(|group| group.socket(0))
+            .collect();
         let mut fds = vec![sys::poll_readable(self.listener.as_fd())];
         fds.extend(sockets.iter().map(|fd| sys::poll_readable(*fd)));
         let first_client = fds.len();
-        fds.extend(self.clients.iter().map(|c| sys::poll_readable(c.connection.as_fd())));
+        fds.extend(
+            self.clients
+                .iter()
+                .map(|c| sys::poll_readable(c.connection.as_fd())),
+        );
         let ready = sys::poll(&mut fds, Some(timeout)).map_err(BrokerError::doing("waiting"))?;
         if ready == 0 {
             return Ok(());
         }
-        for (fd, _) in sockets.iter().zip(&fds[1..]).filter(|(_, entry)| entry.revents != 0) {
+        for (fd, _) in sockets
+            .iter()
+            .zip(&fds[1..])
+            .filter(|(_, entry)| entry.revents != 0)
+        {
             self.gsi_datagrams += u64::try_from(socket::drain(*fd)).unwrap_or(0);
         }
         let readable: Vec<_> = (0..self.clients.len())
@@ -178,7 +199,9 @@ impl Server {
     /// What is to be done from time to time.
     fn tick(&mut self) {
         for index in 0..self.clients.len() {
-            if let Some(pending) = self.clients[index].pending.filter(|_| !self.clients[index].gone)
+            if let Some(pending) = self.clients[index]
+                .pending
+                .filter(|_| !self.clients[index].gone)
             {
                 self.open(index, pending);
             }

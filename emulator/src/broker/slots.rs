@@ -37,15 +37,27 @@ pub(super) struct SlotTable {
 impl SlotTable {
     /// Finds the clients of earlier brokers that still live.
     pub(super) fn new(paths: Paths) -> Self {
-        let mut table = Self { paths, orphans: BTreeMap::new(), interval: FIRST_CHECK };
+        let mut table = Self {
+            paths,
+            orphans: BTreeMap::new(),
+            interval: FIRST_CHECK,
+        };
         for slot in Slot::leasable() {
-            let Ok(file) =
-                File::options().read(true).write(true).open(table.paths.slot_lock(slot))
+            let Ok(file) = File::options()
+                .read(true)
+                .write(true)
+                .open(table.paths.slot_lock(slot))
             else {
                 continue;
             };
             if !sys::try_lock(file.as_fd()).unwrap_or(false) {
-                table.orphans.insert(slot, Orphan { file, awaited: true });
+                table.orphans.insert(
+                    slot,
+                    Orphan {
+                        file,
+                        awaited: true,
+                    },
+                );
             }
         }
         table
@@ -92,7 +104,13 @@ impl SlotTable {
         match open_lock(&self.paths.slot_lock(slot)) {
             Ok(file) if sys::try_lock(file.as_fd()).unwrap_or(false) => true,
             Ok(file) => {
-                self.orphans.insert(slot, Orphan { file, awaited: false });
+                self.orphans.insert(
+                    slot,
+                    Orphan {
+                        file,
+                        awaited: false,
+                    },
+                );
                 self.interval = FIRST_CHECK;
                 false
             }
@@ -136,7 +154,12 @@ impl SlotTable {
     pub(super) fn orphans(&mut self) -> impl Iterator<Item = SlotStatus> {
         self.orphans.iter_mut().map(|(slot, orphan)| {
             let (pid, name) = read_owner(&mut orphan.file).unwrap_or_default();
-            SlotStatus { slot: *slot, pid, name, connected: false }
+            SlotStatus {
+                slot: *slot,
+                pid,
+                name,
+                connected: false,
+            }
         })
     }
 }
@@ -156,7 +179,10 @@ mod tests {
 
     fn paths(dir: &tempfile::TempDir) -> Paths {
         let runtime_dir = Some(dir.path().to_owned());
-        Paths::new(&BrokerConfig { runtime_dir, ..BrokerConfig::default() })
+        Paths::new(&BrokerConfig {
+            runtime_dir,
+            ..BrokerConfig::default()
+        })
     }
 
     #[test]
@@ -175,7 +201,12 @@ mod tests {
         assert!(!table.disconnected(two));
         assert!(!table.has_awaited());
         assert_eq!(table.check_orphans(), []);
-        let orphan = SlotStatus { slot: two, pid: 7, name: "x y".into(), connected: false };
+        let orphan = SlotStatus {
+            slot: two,
+            pid: 7,
+            name: "x y".into(),
+            connected: false,
+        };
         assert_eq!(table.orphans().collect::<Vec<_>>(), [orphan]);
         drop(lock_two);
         assert_eq!(table.check_orphans(), [two]);
@@ -194,8 +225,14 @@ mod tests {
         // Not with the lock of another slot, nor with a file that is not locked.
         let unlocked = open_lock(&paths(&dir).slot_lock(two)).unwrap();
         assert!(!new.resume(two, unlocked.into()).unwrap());
-        assert!(!new.resume(one, lock_two.try_clone().unwrap().into()).unwrap());
-        assert!(new.resume(two, lock_two.try_clone().unwrap().into()).unwrap());
+        assert!(
+            !new.resume(one, lock_two.try_clone().unwrap().into())
+                .unwrap()
+        );
+        assert!(
+            new.resume(two, lock_two.try_clone().unwrap().into())
+                .unwrap()
+        );
         assert!(!new.has_orphans());
         drop(new);
         assert!(SlotTable::new(paths(&dir)).has_awaited());
@@ -210,6 +247,9 @@ mod tests {
         let leases: Vec<_> =
             std::iter::from_fn(|| table.lease(|_| false, 1, "a").unwrap()).collect();
         assert_eq!(leases.len(), 255);
-        assert_eq!(table.lease(|_| true, 1, "a").unwrap().map(|lease| lease.0), None);
+        assert_eq!(
+            table.lease(|_| true, 1, "a").unwrap().map(|lease| lease.0),
+            None
+        );
     }
 }

@@ -40,14 +40,19 @@ pub(super) fn connect(paths: &Paths) -> Result<OwnedFd, BrokerError> {
         path: paths.dir().to_owned(),
         reason: "its name is too long for a unix socket".to_owned(),
     })?;
-    socket.connect(&address).map_err(|source| match source.kind() {
-        // A full queue (WouldBlock) means that somebody should be listening; whether anybody does
-        // will show.
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused | io::ErrorKind::WouldBlock => {
-            BrokerError::NotRunning
-        }
-        _ => BrokerError::System { doing: "connecting to the broker", source },
-    })?;
+    socket
+        .connect(&address)
+        .map_err(|source| match source.kind() {
+            // A full queue (WouldBlock) means that somebody should be listening; whether anybody does
+            // will show.
+            io::ErrorKind::NotFound
+            | io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::WouldBlock => BrokerError::NotRunning,
+            _ => BrokerError::System {
+                doing: "connecting to the broker",
+                source,
+            },
+        })?;
     let peer = fdpass::peer(socket.as_fd()).map_err(BrokerError::doing("asking who listens"))?;
     if peer.uid != effective_uid() {
         return Err(BrokerError::ForeignBroker { uid: peer.uid });
@@ -157,9 +162,14 @@ impl Connector {
         };
         let strings = |strings: Vec<OsString>| -> Result<Vec<CString>, BrokerError> {
             let convert = |s: OsString| CString::new(s.into_vec());
-            strings.into_iter().map(convert).collect::<Result<_, _>>().map_err(|error| {
-                BrokerError::System { doing: "preparing the broker's start", source: error.into() }
-            })
+            strings
+                .into_iter()
+                .map(convert)
+                .collect::<Result<_, _>>()
+                .map_err(|error| BrokerError::System {
+                    doing: "preparing the broker's start",
+                    source: error.into(),
+                })
         };
         let argv = strings([vec![program.into()], command[1..].to_vec()].concat())?;
         let env = strings(self.environment())?;
@@ -171,12 +181,21 @@ impl Connector {
 
     /// The broker gets our environment, but for libraries preloaded into the application.
     fn environment(&self) -> Vec<OsString> {
-        let ours = [RUNTIME_DIR_VARIABLE, IDLE_VARIABLE, "LD_PRELOAD", "LD_AUDIT"].map(OsStr::new);
+        let ours = [
+            RUNTIME_DIR_VARIABLE,
+            IDLE_VARIABLE,
+            "LD_PRELOAD",
+            "LD_AUDIT",
+        ]
+        .map(OsStr::new);
         let mut entries: Vec<_> = env::vars_os()
             .filter(|(name, _)| !ours.contains(&name.as_os_str()))
             .map(|(name, value)| entry(&name, &value))
             .collect();
-        entries.push(entry(RUNTIME_DIR_VARIABLE.as_ref(), self.paths.dir().as_os_str()));
+        entries.push(entry(
+            RUNTIME_DIR_VARIABLE.as_ref(),
+            self.paths.dir().as_os_str(),
+        ));
         let idle_ms = self.config.idle_timeout.as_millis().to_string();
         entries.push(entry(IDLE_VARIABLE.as_ref(), idle_ms.as_ref()));
         entries
@@ -184,7 +203,11 @@ impl Connector {
 
     fn open_log(&self) -> io::Result<File> {
         let path = self.paths.log();
-        let log = File::options().append(true).create(true).mode(0o600).open(path)?;
+        let log = File::options()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(path)?;
         if log.metadata()?.len() > LOG_LIMIT {
             log.set_len(0)?;
         }
@@ -194,7 +217,10 @@ impl Connector {
     fn failed(&self, reason: String) -> BrokerError {
         let log = fs::read(self.paths.log()).unwrap_or_default();
         let tail = &log[log.len().saturating_sub(LOG_TAIL)..];
-        BrokerError::Start { reason, log: String::from_utf8_lossy(tail).trim_end().to_owned() }
+        BrokerError::Start {
+            reason,
+            log: String::from_utf8_lossy(tail).trim_end().to_owned(),
+        }
     }
 }
 
@@ -220,8 +246,9 @@ fn find_program() -> Result<PathBuf, BrokerError> {
         let file = fs::canonicalize(file).unwrap_or_else(|_| file.clone());
         Some(file.parent()?.to_owned())
     });
-    let mut tried: Vec<PathBuf> =
-        near.flat_map(|dir| NEAR.map(|step| dir.join(step).join("rocade"))).collect();
+    let mut tried: Vec<PathBuf> = near
+        .flat_map(|dir| NEAR.map(|step| dir.join(step).join("rocade")))
+        .collect();
     tried.dedup();
     if let Some(found) = tried.iter().find(|path| is_program(path)) {
         return Ok(fs::canonicalize(found).unwrap_or_else(|_| found.clone()));
@@ -237,7 +264,9 @@ fn find_program() -> Result<PathBuf, BrokerError> {
 fn in_path(program: &OsStr) -> Option<PathBuf> {
     if program.as_bytes().contains(&b'/') {
         // The broker runs in another directory.
-        return std::path::absolute(program).ok().filter(|path| is_program(path));
+        return std::path::absolute(program)
+            .ok()
+            .filter(|path| is_program(path));
     }
     let path = env::var_os("PATH")?;
     env::split_paths(&path)
@@ -263,14 +292,21 @@ mod tests {
     }
 
     fn start(config: &BrokerConfig) -> BrokerError {
-        Connector::new(config, &Paths::new(config)).run().unwrap_err()
+        Connector::new(config, &Paths::new(config))
+            .run()
+            .unwrap_err()
     }
 
     #[test]
     fn a_broker_that_fails_is_reported_with_its_log() {
         let dir = tempfile::tempdir().unwrap();
-        let error = start(&config(dir.path(), &["/bin/sh", "-c", "echo sorry; exit 1"]));
-        let BrokerError::Start { log, .. } = &error else { panic!("{error:?}") };
+        let error = start(&config(
+            dir.path(),
+            &["/bin/sh", "-c", "echo sorry; exit 1"],
+        ));
+        let BrokerError::Start { log, .. } = &error else {
+            panic!("{error:?}")
+        };
         assert_eq!(log, "sorry\nsorry\nsorry");
         assert!(error.to_string().contains("ended at once"), "{error}");
     }
@@ -281,13 +317,20 @@ mod tests {
         let mut config = config(dir.path(), &["/bin/sh", "-c", "exec sleep 1"]);
         config.start_timeout = Duration::from_millis(50);
         let error = start(&config);
-        assert!(error.to_string().contains("nothing listens after 0.05 s"), "{error}");
+        assert!(
+            error.to_string().contains("nothing listens after 0.05 s"),
+            "{error}"
+        );
     }
 
     #[test]
     fn a_missing_program_is_reported() {
         let dir = tempfile::tempdir().unwrap();
-        for name in ["/nonexistent/rocade", "no-such-rocade-program", "/etc/passwd"] {
+        for name in [
+            "/nonexistent/rocade",
+            "no-such-rocade-program",
+            "/etc/passwd",
+        ] {
             let error = start(&config(dir.path(), &[name]));
             assert!(matches!(error, BrokerError::NoProgram { .. }), "{error:?}");
             assert!(error.to_string().contains(name), "{error}");

@@ -19,7 +19,11 @@ pub(crate) fn effective_uid() -> u32 {
 
 /// An entry for [`poll`] that waits for input or a hang-up.
 pub(crate) fn poll_readable(fd: BorrowedFd<'_>) -> libc::pollfd {
-    libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 }
+    libc::pollfd {
+        fd: fd.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    }
 }
 
 /// Waits until one of the fds has what it waits for, or the time is over (`None`: for ever).
@@ -38,7 +42,11 @@ pub(crate) fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::R
         Ok(ready) => Ok(ready),
         Err(_) => {
             let error = io::Error::last_os_error();
-            if error.kind() == io::ErrorKind::Interrupted { Ok(0) } else { Err(error) }
+            if error.kind() == io::ErrorKind::Interrupted {
+                Ok(0)
+            } else {
+                Err(error)
+            }
         }
     }
 }
@@ -52,7 +60,11 @@ pub(crate) fn try_lock(file: BorrowedFd<'_>) -> io::Result<bool> {
         return Ok(true);
     }
     let error = io::Error::last_os_error();
-    if error.kind() == io::ErrorKind::WouldBlock { Ok(false) } else { Err(error) }
+    if error.kind() == io::ErrorKind::WouldBlock {
+        Ok(false)
+    } else {
+        Err(error)
+    }
 }
 
 /// Allows this process as many open files as it can have.
@@ -100,7 +112,10 @@ impl HangupWatch {
         let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
         // SAFETY: takes no pointers.
         let timer = check(unsafe {
-            libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK)
+            libc::timerfd_create(
+                libc::CLOCK_MONOTONIC,
+                libc::TFD_CLOEXEC | libc::TFD_NONBLOCK,
+            )
         })?;
         // SAFETY: a fresh fd that nobody else owns.
         let timer = unsafe { OwnedFd::from_raw_fd(timer) };
@@ -135,7 +150,12 @@ impl HangupWatch {
         let mut event = libc::epoll_event { events, u64: 0 };
         // SAFETY: the event is a live object.
         check(unsafe {
-            libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event)
+            libc::epoll_ctl(
+                self.epoll.as_raw_fd(),
+                libc::EPOLL_CTL_ADD,
+                fd,
+                &raw mut event,
+            )
         })
         .map(|_| ())
     }
@@ -191,7 +211,11 @@ pub(crate) fn spawn_detached(
         // SAFETY: this is the child of a fork; the plan and what it points to were copied with it.
         unsafe { first_child(&plan) }
     }
-    let forked = if child < 0 { Err(io::Error::last_os_error()) } else { Ok(child) };
+    let forked = if child < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(child)
+    };
     // SAFETY: `before` was filled by the call above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut()) };
     reap(forked?);
@@ -209,7 +233,11 @@ struct Plan {
 }
 
 fn null_terminated(strings: &[CString]) -> Vec<*const c_char> {
-    strings.iter().map(|s| s.as_ptr()).chain([ptr::null()]).collect()
+    strings
+        .iter()
+        .map(|s| s.as_ptr())
+        .chain([ptr::null()])
+        .collect()
 }
 
 fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
@@ -277,8 +305,12 @@ unsafe fn first_child(plan: &Plan) -> ! {
 /// To be called in a child of [`fork_quietly`] only; async-signal-safe. The plan's pointers must be
 /// valid, its arrays null-terminated.
 unsafe fn second_child(plan: &Plan) -> ! {
-    let places =
-        [(&plan.stdin, 0), (&plan.log, 1), (&plan.log, 2), (&plan.line, LIFE_LINE)];
+    let places = [
+        (&plan.stdin, 0),
+        (&plan.log, 1),
+        (&plan.log, 2),
+        (&plan.line, LIFE_LINE),
+    ];
     for (fd, place) in places {
         // SAFETY: takes no pointers. The copies are above all places, so none is overwritten.
         unsafe { libc::dup2(fd.as_raw_fd(), place) };
@@ -314,7 +346,11 @@ unsafe fn second_child(plan: &Plan) -> ! {
 }
 
 fn check(result: c_int) -> io::Result<c_int> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
 }
 
 #[cfg(test)]
@@ -327,14 +363,23 @@ mod tests {
     #[test]
     fn own_file_is_this_test() {
         let own = fs::canonicalize(own_file().unwrap()).unwrap();
-        assert_eq!(own, fs::canonicalize(std::env::current_exe().unwrap()).unwrap());
+        assert_eq!(
+            own,
+            fs::canonicalize(std::env::current_exe().unwrap()).unwrap()
+        );
     }
 
     #[test]
     fn a_lock_is_held_until_the_last_copy_is_closed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
-        let open = || File::options().create(true).append(true).open(&path).unwrap();
+        let open = || {
+            File::options()
+                .create(true)
+                .append(true)
+                .open(&path)
+                .unwrap()
+        };
         let first = open();
         assert!(try_lock(first.as_fd()).unwrap());
         let copy = first.try_clone().unwrap();
@@ -352,13 +397,19 @@ mod tests {
         let log = File::create(&path).unwrap();
         let script = "echo $FOO; ls /proc/self/fd | tr '\\n' ' '; echo; pwd; \
                       cut -d' ' -f4,6 /proc/$$/stat; read x; echo end";
-        let argv = [c"/bin/sh".into(), c"-c".into(), CString::new(script).unwrap()];
+        let argv = [
+            c"/bin/sh".into(),
+            c"-c".into(),
+            CString::new(script).unwrap(),
+        ];
         let line = spawn_detached(&argv, &[c"FOO=bar".into()], log.as_fd()).unwrap();
         let mut fds = [poll_readable(line.as_fd())];
         assert_eq!(poll(&mut fds, Some(Duration::from_secs(20))).unwrap(), 1);
         let output = fs::read_to_string(path).unwrap();
         let lines: Vec<_> = output.lines().collect();
-        let [foo, fds, directory, relations, end] = lines[..] else { panic!("{output}") };
+        let [foo, fds, directory, relations, end] = lines[..] else {
+            panic!("{output}")
+        };
         assert_eq!((foo, directory, end), ("bar", "/", "end"));
         // 0, 1, 2, the life line, and the directory that ls reads.
         assert_eq!(fds.trim(), "0 1 2 3 4");
@@ -378,7 +429,11 @@ mod tests {
         let line = spawn_detached(&argv, &[], log.as_fd()).unwrap();
         let mut fds = [poll_readable(line.as_fd())];
         assert_eq!(poll(&mut fds, Some(Duration::from_secs(20))).unwrap(), 1);
-        assert!(fs::read_to_string(path).unwrap().contains("cannot be executed"));
+        assert!(
+            fs::read_to_string(path)
+                .unwrap()
+                .contains("cannot be executed")
+        );
     }
 
     #[test]
@@ -387,7 +442,11 @@ mod tests {
         let watch = HangupWatch::new().unwrap();
         watch.watch(ours.as_fd()).unwrap();
         let ready_within = |time| {
-            let mut fds = [libc::pollfd { fd: watch.fd(), events: libc::POLLIN, revents: 0 }];
+            let mut fds = [libc::pollfd {
+                fd: watch.fd(),
+                events: libc::POLLIN,
+                revents: 0,
+            }];
             poll(&mut fds, Some(time)).unwrap()
         };
         let ready = || ready_within(Duration::ZERO);

@@ -29,11 +29,7 @@ const SLOT_AT: usize = 5;
 ///
 /// `None` if the packet must not be forwarded: it is wrapped already, too short to have a
 /// destination, or not for that slot.
-pub(super) fn header(
-    to_slot: Slot,
-    source: SocketAddr,
-    packet: &[u8],
-) -> Option<[u8; HEADER_LEN]> {
+pub(super) fn header(to_slot: Slot, source: SocketAddr, packet: &[u8]) -> Option<[u8; HEADER_LEN]> {
     if packet.starts_with(&MAGIC) || packet.get(SLOT_AT) != Some(&to_slot.get()) {
         return None;
     }
@@ -88,12 +84,19 @@ mod tests {
 
     #[test]
     fn sender_and_packet_survive() {
-        for source in ["192.0.2.1:50000", "[2001:db8::1]:65535", "[fe80::2%3]:49152"] {
+        for source in [
+            "192.0.2.1:50000",
+            "[2001:db8::1]:65535",
+            "[fe80::2%3]:49152",
+        ] {
             let source: SocketAddr = source.parse().unwrap();
             let wrapped = wrap(7, source, &packet(7)).unwrap();
             assert_eq!(wrapped[0], 0xFF);
             assert_eq!(wrapped[5], 7);
-            assert_eq!(unwrap(Slot::new(7), &wrapped), Some((source, &packet(7)[..])));
+            assert_eq!(
+                unwrap(Slot::new(7), &wrapped),
+                Some((source, &packet(7)[..]))
+            );
         }
     }
 

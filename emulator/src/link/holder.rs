@@ -46,7 +46,10 @@ impl fmt::Display for Holder {
                  unload rdma_rxe"
             ),
             Self::OtherUser { uid } => {
-                write!(f, "by a process of user {uid}. Users cannot share an address")
+                write!(
+                    f,
+                    "by a process of user {uid}. Users cannot share an address"
+                )
             }
             Self::Unknown => write!(f, "by an unknown process"),
         }
@@ -70,14 +73,22 @@ pub(crate) fn bound_sockets() -> io::Result<Vec<BoundSocket>> {
     let v4 = fs::read_to_string("/proc/thread-self/net/udp")?;
     // Absent where IPv6 is.
     let v6 = fs::read_to_string("/proc/thread-self/net/udp6").unwrap_or_default();
-    Ok(v4.lines().chain(v6.lines()).filter_map(parse_line).collect())
+    Ok(v4
+        .lines()
+        .chain(v6.lines())
+        .filter_map(parse_line)
+        .collect())
 }
 
 /// Finds out who holds port 4791 of the address, as far as this user can see.
 pub(crate) fn find(local: LocalAddr) -> Holder {
-    let Ok(sockets) = bound_sockets() else { return Holder::Unknown };
+    let Ok(sockets) = bound_sockets() else {
+        return Holder::Unknown;
+    };
     let holds = |s: &&BoundSocket| s.ip == local.ip() || s.ip.is_unspecified();
-    let Some(socket) = sockets.iter().find(holds) else { return Holder::Unknown };
+    let Some(socket) = sockets.iter().find(holds) else {
+        return Holder::Unknown;
+    };
     of(socket)
 }
 
@@ -99,10 +110,16 @@ pub(crate) fn of(socket: &BoundSocket) -> Holder {
 fn process_of(inode: u64) -> Option<Holder> {
     let wanted = format!("socket:[{inode}]");
     for entry in fs::read_dir("/proc").ok()?.flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+        let Some(pid) = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok())
+        else {
             continue;
         };
-        let Ok(fds) = fs::read_dir(entry.path().join("fd")) else { continue };
+        let Ok(fds) = fs::read_dir(entry.path().join("fd")) else {
+            continue;
+        };
         let found = fds
             .flatten()
             .filter_map(|fd| fs::read_link(fd.path()).ok())
@@ -129,9 +146,13 @@ fn parse_line(line: &str) -> Option<BoundSocket> {
         return None;
     }
     // After the local address: remote address, state, queues, timer, retransmits, then the uid.
-    let uid = fields.nth(4)?.parse().ok()?;
+    let uid = fields.nth(5)?.parse().ok()?;
     let inode = fields.nth(1)?.parse().ok()?;
-    Some(BoundSocket { ip: parse_ip(ip)?, uid, inode })
+    Some(BoundSocket {
+        ip: parse_ip(ip)?,
+        uid,
+        inode,
+    })
 }
 
 /// Parses 1 or 4 words in hexadecimal, each in this machine's byte order.
@@ -162,20 +183,33 @@ mod tests {
     fn parses_the_kernels_lists() {
         let v4 = " 8135: 0200007F:12B7 00000000:0000 07 00000000:00000000 00:00000000 00000000  \
                   1000        0 22338 2 00000000b6d7bb39 0";
-        let expected =
-            BoundSocket { ip: Ipv4Addr::new(127, 0, 0, 2).into(), uid: 1000, inode: 22338 };
+        let expected = BoundSocket {
+            ip: Ipv4Addr::new(127, 0, 0, 2).into(),
+            uid: 1000,
+            inode: 22338,
+        };
         assert_eq!(parse_line(v4), Some(expected));
         let v6 = "  1: 00000000000000000000000001000000:12B7 \
                   00000000000000000000000000000000:0000 07 00000000:00000000 00:00000000 00000000 \
                   0 0 77 2 0 0";
-        let expected = BoundSocket { ip: Ipv6Addr::LOCALHOST.into(), uid: 0, inode: 77 };
+        let expected = BoundSocket {
+            ip: Ipv6Addr::LOCALHOST.into(),
+            uid: 0,
+            inode: 77,
+        };
         assert_eq!(parse_line(v6), Some(expected));
     }
 
     #[test]
     fn other_ports_and_nonsense_are_skipped() {
         let other = "1: 0200007F:12B8 00000000:0000 07 0:0 00:0 0 1000 0 22338 2 0 0";
-        for line in [other, "sl  local_address rem_address", "", ": :12B7", "1: zz:12B7 a b c d e"] {
+        for line in [
+            other,
+            "sl  local_address rem_address",
+            "",
+            ": :12B7",
+            "1: zz:12B7 a b c d e",
+        ] {
             assert_eq!(parse_line(line), None, "{line}");
         }
     }

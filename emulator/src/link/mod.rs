@@ -39,7 +39,10 @@ impl LocalAddr {
     #[must_use]
     pub fn new(ip: IpAddr, scope_id: u32) -> Self {
         let ip = ip.to_canonical();
-        Self { ip, scope_id: if is_link_local(ip) { scope_id } else { 0 } }
+        Self {
+            ip,
+            scope_id: if is_link_local(ip) { scope_id } else { 0 },
+        }
     }
 
     /// The address.
@@ -70,7 +73,11 @@ impl LocalAddr {
         match (self.ip, ip.to_canonical()) {
             (IpAddr::V4(_), IpAddr::V4(ip)) => Some(SocketAddrV4::new(ip, ROCE_PORT).into()),
             (IpAddr::V6(_), IpAddr::V6(ip)) => {
-                let scope_id = if is_link_local(ip.into()) { self.scope_id } else { 0 };
+                let scope_id = if is_link_local(ip.into()) {
+                    self.scope_id
+                } else {
+                    0
+                };
                 Some(SocketAddrV6::new(ip, ROCE_PORT, 0, scope_id).into())
             }
             _ => None,
@@ -165,7 +172,11 @@ impl fmt::Display for LinkError {
             Self::NoSourcePort { local } => {
                 write!(f, "no free UDP source port in 49152..=65535 on {local}")
             }
-            Self::System { local, doing, source } => write!(f, "{doing} on {local}: {source}"),
+            Self::System {
+                local,
+                doing,
+                source,
+            } => write!(f, "{doing} on {local}: {source}"),
         }
     }
 }

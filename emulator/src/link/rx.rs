@@ -15,7 +15,9 @@ impl RxBuffer {
     /// A new buffer.
     #[must_use]
     pub fn new() -> Self {
-        Self { bytes: vec![0; RX_BUFFER_LEN].into_boxed_slice() }
+        Self {
+            bytes: vec![0; RX_BUFFER_LEN].into_boxed_slice(),
+        }
     }
 
     #[inline]
@@ -32,7 +34,9 @@ impl Default for RxBuffer {
 
 impl fmt::Debug for RxBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RxBuffer").field("len", &self.bytes.len()).finish()
+        f.debug_struct("RxBuffer")
+            .field("len", &self.bytes.len())
+            .finish()
     }
 }
 
@@ -54,7 +58,10 @@ impl<'b> RxBatch<'b> {
     #[inline]
     #[must_use]
     pub fn segments(&self) -> Segments<'b> {
-        Segments { rest: self.data, segment_len: self.segment_len }
+        Segments {
+            rest: self.data,
+            segment_len: self.segment_len,
+        }
     }
 }
 

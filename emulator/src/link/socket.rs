@@ -31,19 +31,34 @@ pub(crate) fn open_receive(local: LocalAddr, sharing: Sharing) -> Result<Socket,
     if unusable {
         return Err(LinkError::Unusable { local });
     }
-    let failed = |doing| move |source| LinkError::System { local, doing, source };
+    let failed = |doing| {
+        move |source| LinkError::System {
+            local,
+            doing,
+            source,
+        }
+    };
     let socket = new_socket(local).map_err(failed("creating a socket"))?;
     if sharing == Sharing::ReusePort {
-        socket.set_reuse_port(true).map_err(failed("setting SO_REUSEPORT"))?;
+        socket
+            .set_reuse_port(true)
+            .map_err(failed("setting SO_REUSEPORT"))?;
     }
     configure_receive(socket.as_fd(), local).map_err(failed("setting up the receive socket"))?;
-    socket.bind(&SockAddr::from(local.with_port(ROCE_PORT))).map_err(|source| {
-        match source.raw_os_error() {
-            Some(libc::EADDRINUSE) => LinkError::InUse { local, holder: holder::find(local) },
+    socket
+        .bind(&SockAddr::from(local.with_port(ROCE_PORT)))
+        .map_err(|source| match source.raw_os_error() {
+            Some(libc::EADDRINUSE) => LinkError::InUse {
+                local,
+                holder: holder::find(local),
+            },
             Some(libc::EADDRNOTAVAIL | libc::ENODEV) => LinkError::NotLocal { local },
-            _ => LinkError::System { local, doing: "binding UDP port 4791", source },
-        }
-    })?;
+            _ => LinkError::System {
+                local,
+                doing: "binding UDP port 4791",
+                source,
+            },
+        })?;
     Ok(socket)
 }
 
@@ -84,7 +99,9 @@ pub(crate) fn shrink_receive_buffer(fd: BorrowedFd<'_>) -> io::Result<()> {
 pub(crate) fn drain(fd: BorrowedFd<'_>) -> usize {
     const LIMIT: usize = 1 << 16;
     let mut byte = [0; 1];
-    (0..LIMIT).take_while(|_| sys::receive(fd, &mut byte).is_ok()).count()
+    (0..LIMIT)
+        .take_while(|_| sys::receive(fd, &mut byte).is_ok())
+        .count()
 }
 
 /// A send socket of the address bound to this source port: unconnected, never fragmenting.
@@ -102,12 +119,22 @@ pub(crate) fn open_send(local: LocalAddr, port: u16) -> io::Result<Socket> {
         }
         IpAddr::V6(_) => {
             let dont_fragment = libc::IPV6_PMTUDISC_DO;
-            sys::set_int(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, dont_fragment)?;
+            sys::set_int(
+                fd,
+                libc::IPPROTO_IPV6,
+                libc::IPV6_MTU_DISCOVER,
+                dont_fragment,
+            )?;
             sys::set_int(fd, libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 1)?;
         }
     }
-    sys::set_int(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, SEND_BUFFER_BYTES)
-        .or_else(|_| sys::set_int(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, SEND_BUFFER_BYTES))?;
+    sys::set_int(
+        fd,
+        libc::SOL_SOCKET,
+        libc::SO_SNDBUFFORCE,
+        SEND_BUFFER_BYTES,
+    )
+    .or_else(|_| sys::set_int(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, SEND_BUFFER_BYTES))?;
     // Nobody reads this socket; whatever is sent to its port shall not pile up.
     shrink_receive_buffer(fd)?;
     socket.bind(&SockAddr::from(local.with_port(port)))?;

@@ -62,8 +62,16 @@ pub(crate) fn attach_reuseport_cbpf(
 ) -> io::Result<()> {
     let len = u16::try_from(program.len())
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "BPF program too long"))?;
-    let program = libc::sock_fprog { len, filter: program.as_ptr().cast_mut() };
-    set_option(fd, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, &program)
+    let program = libc::sock_fprog {
+        len,
+        filter: program.as_ptr().cast_mut(),
+    };
+    set_option(
+        fd,
+        libc::SOL_SOCKET,
+        libc::SO_ATTACH_REUSEPORT_CBPF,
+        &program,
+    )
 }
 
 fn set_option<T>(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: &T) -> io::Result<()> {
@@ -89,7 +97,10 @@ fn set_option<T>(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: &T) -> io
 pub(crate) fn receive(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Received> {
     let mut name = MaybeUninit::<libc::sockaddr_storage>::zeroed();
     let mut control = MaybeUninit::<Control>::uninit();
-    let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
+    let mut iov = libc::iovec {
+        iov_base: buf.as_mut_ptr().cast(),
+        iov_len: buf.len(),
+    };
     // SAFETY: msghdr is plain old data for which zero is a valid value.
     let mut msg: libc::msghdr = unsafe { mem::zeroed() };
     msg.msg_name = name.as_mut_ptr().cast();
@@ -101,8 +112,7 @@ pub(crate) fn receive(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Received
 
     // SAFETY: every pointer in `msg` is to a live local or to `buf`, which is exclusively
     // borrowed, each with its true length.
-    let received =
-        unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut msg, libc::MSG_DONTWAIT) };
+    let received = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut msg, libc::MSG_DONTWAIT) };
     let len = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
 
     // SAFETY: `name` was zero-initialised, and every bit pattern is a valid sockaddr_storage.
@@ -142,7 +152,10 @@ pub(crate) fn send(
     msg.msg_iov = data.as_ptr().cast_mut().cast();
     msg.msg_iovlen = data.len() as _;
 
-    let mut writer = ControlWriter { buf: &mut control, len: 0 };
+    let mut writer = ControlWriter {
+        buf: &mut control,
+        len: 0,
+    };
     if let Some(tos) = options.tos {
         match to {
             SocketAddr::V4(_) => writer.push(libc::IPPROTO_IP, libc::IP_TOS, c_int::from(tos)),
@@ -171,7 +184,11 @@ pub(crate) fn send(
     // SAFETY: every pointer in `msg` is to a live local or to `data`, each with its true length;
     // sendmsg only reads them.
     let sent = unsafe {
-        libc::sendmsg(fd.as_raw_fd(), &raw const msg, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+        libc::sendmsg(
+            fd.as_raw_fd(),
+            &raw const msg,
+            libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+        )
     };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
@@ -195,12 +212,20 @@ impl ControlWriter<'_> {
             return;
         }
         let start = self.buf.0[self.len..].as_mut_ptr();
-        let header = libc::cmsghdr { cmsg_len: len as _, cmsg_level: level, cmsg_type: kind };
+        let header = libc::cmsghdr {
+            cmsg_len: len as _,
+            cmsg_level: level,
+            cmsg_type: kind,
+        };
         // SAFETY: `space` bytes from `start` are inside the buffer (checked above). `start` is
         // aligned for cmsghdr: the buffer is, and CMSG_SPACE is a multiple of that alignment.
         unsafe { start.cast::<libc::cmsghdr>().write(header) };
         // SAFETY: the data begins right behind the header, inside the same `space` bytes.
-        unsafe { libc::CMSG_DATA(start.cast()).cast::<T>().write_unaligned(value) };
+        unsafe {
+            libc::CMSG_DATA(start.cast())
+                .cast::<T>()
+                .write_unaligned(value)
+        };
         self.len += space;
     }
 }
@@ -263,7 +288,9 @@ fn sockaddr(addr: &SocketAddr) -> (SockAddr, socklen_t) {
             let v4 = libc::sockaddr_in {
                 sin_family: family(libc::AF_INET),
                 sin_port: addr.port().to_be(),
-                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(addr.ip().octets()) },
+                sin_addr: libc::in_addr {
+                    s_addr: u32::from_ne_bytes(addr.ip().octets()),
+                },
                 sin_zero: [0; 8],
             };
             (SockAddr { v4 }, socklen_of::<libc::sockaddr_in>())
@@ -273,7 +300,9 @@ fn sockaddr(addr: &SocketAddr) -> (SockAddr, socklen_t) {
                 sin6_family: family(libc::AF_INET6),
                 sin6_port: addr.port().to_be(),
                 sin6_flowinfo: addr.flowinfo(),
-                sin6_addr: libc::in6_addr { s6_addr: addr.ip().octets() },
+                sin6_addr: libc::in6_addr {
+                    s6_addr: addr.ip().octets(),
+                },
                 sin6_scope_id: addr.scope_id(),
             };
             (SockAddr { v6 }, socklen_of::<libc::sockaddr_in6>())
@@ -310,7 +339,11 @@ fn socklen_of<T>() -> socklen_t {
 }
 
 fn check(result: c_int) -> io::Result<c_int> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
 }
 
 #[cfg(test)]

@@ -57,7 +57,10 @@ fn group(local: LocalAddr, members: u8) -> Vec<UdpLink> {
 
 #[test]
 fn segments_of_one_call_arrive_in_one_batch() {
-    let (a, b) = (UdpLink::bind(own_address()).unwrap(), UdpLink::bind(own_address()).unwrap());
+    let (a, b) = (
+        UdpLink::bind(own_address()).unwrap(),
+        UdpLink::bind(own_address()).unwrap(),
+    );
     let path = a.tx_path(Qpn::new(0x01_0010)).unwrap();
     assert!((0xC000..=0xFFFF).contains(&path.source_port));
     let data: Vec<u8> = (0..11).flat_map(|at| [at; 1000]).take(10_500).collect();
@@ -73,50 +76,78 @@ fn segments_of_one_call_arrive_in_one_batch() {
     assert_eq!(batch.segments().len(), 11);
     let lens: Vec<_> = batch.segments().map(<[u8]>::len).collect();
     assert_eq!(lens, [[1000; 10].as_slice(), &[500]].concat());
-    assert!((0..).zip(batch.segments()).all(|(at, s)| s.iter().all(|&x: &u8| x == at)));
+    assert!(
+        (0..)
+            .zip(batch.segments())
+            .all(|(at, s)| s.iter().all(|&x: &u8| x == at))
+    );
     assert_eq!(batch.data, data);
     assert!(b.recv(&mut buf).unwrap().is_none());
 }
 
 #[test]
 fn the_largest_call_arrives_whole() {
-    let (a, b) = (UdpLink::bind(own_address()).unwrap(), UdpLink::bind(own_address()).unwrap());
+    let (a, b) = (
+        UdpLink::bind(own_address()).unwrap(),
+        UdpLink::bind(own_address()).unwrap(),
+    );
     let path = a.tx_path(Qpn::new(0x01_0010)).unwrap();
     let data = vec![0x5A; MAX_SEND_LEN];
     let segment_len = MAX_SEND_LEN.div_ceil(MAX_SEGMENTS);
     a.send(path, b.local(), 0, &data, segment_len).unwrap();
     let mut buf = RxBuffer::new();
     let batch = receive(&b, &mut buf).unwrap();
-    assert_eq!((batch.data.len(), batch.segments().len()), (MAX_SEND_LEN, MAX_SEGMENTS));
+    assert_eq!(
+        (batch.data.len(), batch.segments().len()),
+        (MAX_SEND_LEN, MAX_SEGMENTS)
+    );
     assert_eq!(batch.tos, 0);
 
-    let too_many = a.send(path, b.local(), 0, &data, segment_len - 1).unwrap_err();
+    let too_many = a
+        .send(path, b.local(), 0, &data, segment_len - 1)
+        .unwrap_err();
     assert_eq!(too_many.kind(), io::ErrorKind::InvalidInput);
-    let other_version = a.send(path, Ipv6Addr::LOCALHOST.into(), 0, &data, 100).unwrap_err();
+    let other_version = a
+        .send(path, Ipv6Addr::LOCALHOST.into(), 0, &data, 100)
+        .unwrap_err();
     assert_eq!(other_version.kind(), io::ErrorKind::InvalidInput);
-    assert_eq!(a.send(path, b.local(), 0, &data, 0).unwrap_err().kind(), too_many.kind());
+    assert_eq!(
+        a.send(path, b.local(), 0, &data, 0).unwrap_err().kind(),
+        too_many.kind()
+    );
 }
 
 #[test]
 fn single_datagrams_and_pieces_arrive_as_they_were_sent() {
-    let (a, b) = (UdpLink::bind(own_address()).unwrap(), UdpLink::bind(own_address()).unwrap());
+    let (a, b) = (
+        UdpLink::bind(own_address()).unwrap(),
+        UdpLink::bind(own_address()).unwrap(),
+    );
     let path = a.tx_path(Qpn::new(0x01_0010)).unwrap().with_hop_limit(3);
     let pieces = [io::IoSlice::new(b"head"), io::IoSlice::new(b"er + payload")];
-    a.send_gather(path, b.local(), 0, &pieces, 16, 4096).unwrap();
+    a.send_gather(path, b.local(), 0, &pieces, 16, 4096)
+        .unwrap();
     let mut buf = RxBuffer::new();
     let batch = receive(&b, &mut buf).unwrap();
-    assert_eq!((batch.data, batch.segment_len), (&b"header + payload"[..], 16));
+    assert_eq!(
+        (batch.data, batch.segment_len),
+        (&b"header + payload"[..], 16)
+    );
     assert_eq!(batch.segments().collect::<Vec<_>>(), [b"header + payload"]);
 }
 
 #[test]
 fn pieces_get_the_icrc_of_identification_0() {
-    let (a, b) = (UdpLink::bind(own_address()).unwrap(), UdpLink::bind(own_address()).unwrap());
+    let (a, b) = (
+        UdpLink::bind(own_address()).unwrap(),
+        UdpLink::bind(own_address()).unwrap(),
+    );
     let dest = Qpn::new(0x01_0010);
     let path = a.tx_path(dest).unwrap();
     let flow = IcrcFlow::new(a.local(), b.local(), path.source_port).unwrap();
-    let run: Vec<u8> =
-        (0..3u8).flat_map(|id| packet(dest, id, 64, Some((&flow, id.into())))).collect();
+    let run: Vec<u8> = (0..3u8)
+        .flat_map(|id| packet(dest, id, 64, Some((&flow, id.into()))))
+        .collect();
     a.set_gso(false);
     a.send(path, b.local(), 0, &run, 64).unwrap();
     for id in 0..3 {
@@ -129,7 +160,10 @@ fn pieces_get_the_icrc_of_identification_0() {
     a.send(path, b.local(), 0, &run, 64).unwrap();
     for body in 1..3 {
         let mut buf = RxBuffer::new();
-        assert_eq!(receive(&b, &mut buf).unwrap().data, packet(dest, body, 64, None));
+        assert_eq!(
+            receive(&b, &mut buf).unwrap().data,
+            packet(dest, body, 64, None)
+        );
     }
 }
 
@@ -141,7 +175,10 @@ fn each_slot_gets_its_packets() {
     for link in &members {
         let slot = link.slot().unwrap();
         let dest = slot.qpn(0x1234);
-        let run = [packet(dest, slot.get(), 100, None), packet(dest, slot.get(), 100, None)];
+        let run = [
+            packet(dest, slot.get(), 100, None),
+            packet(dest, slot.get(), 100, None),
+        ];
         let path = peer.tx_path(dest).unwrap();
         peer.send(path, local.ip(), 0, &run.concat(), 100).unwrap();
         let mut buf = RxBuffer::new();
@@ -149,7 +186,11 @@ fn each_slot_gets_its_packets() {
         assert_eq!(batch.segments().collect::<Vec<_>>(), run.each_ref());
     }
     let mut buf = RxBuffer::new();
-    assert!(members.iter().all(|link| link.recv(&mut buf).unwrap().is_none()));
+    assert!(
+        members
+            .iter()
+            .all(|link| link.recv(&mut buf).unwrap().is_none())
+    );
 }
 
 #[test]
@@ -176,7 +217,9 @@ fn a_packet_of_another_slot_is_forwarded_once() {
     let mut buf = RxBuffer::new();
     let batch = receive(&members[2], &mut buf).unwrap();
     assert_eq!(batch.source.ip(), local.ip());
-    let forwarded = members[2].unwrap_forwarded(batch.source, batch.data).unwrap();
+    let forwarded = members[2]
+        .unwrap_forwarded(batch.source, batch.data)
+        .unwrap();
     assert_eq!(forwarded, (source, &stray[..]));
 
     // From elsewhere the same bytes are not believed, and other slots do not take them.
@@ -184,7 +227,9 @@ fn a_packet_of_another_slot_is_forwarded_once() {
     assert_eq!(members[1].unwrap_forwarded(batch.source, batch.data), None);
     // Wrapped ones, our own, and those for a third slot are not forwarded.
     for (slot, data) in [(2, batch.data), (3, &stray), (1, &stray), (2, &stray[..4])] {
-        let refused = members[3].forward(Slot::new(slot), source, data).unwrap_err();
+        let refused = members[3]
+            .forward(Slot::new(slot), source, data)
+            .unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
     }
     let refused = peer.forward(Slot::new(2), source, &stray).unwrap_err();
@@ -196,11 +241,18 @@ fn an_address_in_use_says_by_whom() {
     let local = own_address();
     let _link = UdpLink::bind(local).unwrap();
     let error = UdpLink::bind(local).unwrap_err();
-    let LinkError::InUse { holder: Holder::Process { pid, .. }, .. } = &error else {
+    let LinkError::InUse {
+        holder: Holder::Process { pid, .. },
+        ..
+    } = &error
+    else {
         panic!("{error:?}");
     };
     assert_eq!(*pid, std::process::id());
-    assert!(error.to_string().contains(&format!("process {pid}")), "{error}");
+    assert!(
+        error.to_string().contains(&format!("process {pid}")),
+        "{error}"
+    );
     assert_eq!(io::Error::from(error).kind(), io::ErrorKind::AddrInUse);
 }
 
@@ -208,7 +260,10 @@ fn an_address_in_use_says_by_whom() {
 fn unusable_addresses_are_refused() {
     for text in ["0.0.0.0", "::", "239.1.2.3", "ff02::1", "fe80::1"] {
         let error = UdpLink::bind(text.parse::<IpAddr>().unwrap()).unwrap_err();
-        assert!(matches!(error, LinkError::Unusable { .. }), "{text}: {error}");
+        assert!(
+            matches!(error, LinkError::Unusable { .. }),
+            "{text}: {error}"
+        );
     }
     // Reserved for documentation: nobody's.
     let error = UdpLink::bind(IpAddr::from([203, 0, 113, 77])).unwrap_err();
@@ -226,7 +281,10 @@ fn only_members_of_a_group_are_taken_from_the_broker() {
 
 #[test]
 fn a_full_receive_buffer_is_counted() {
-    let (a, b) = (UdpLink::bind(own_address()).unwrap(), UdpLink::bind(own_address()).unwrap());
+    let (a, b) = (
+        UdpLink::bind(own_address()).unwrap(),
+        UdpLink::bind(own_address()).unwrap(),
+    );
     b.set_receive_buffer(4096).unwrap();
     assert!(b.receive_buffer().unwrap() <= 8192);
     let path = a.tx_path(Qpn::new(0x01_0010)).unwrap();
@@ -261,7 +319,10 @@ fn ipv6_loopback() {
     link.send(path, link.local(), 0x22, &data, 1000).unwrap();
     let mut buf = RxBuffer::new();
     let batch = receive(&link, &mut buf).unwrap();
-    assert_eq!((batch.data, batch.segment_len, batch.tos), (&data[..], 1000, 0x22));
+    assert_eq!(
+        (batch.data, batch.segment_len, batch.tos),
+        (&data[..], 1000, 0x22)
+    );
     assert_eq!(batch.source, local.with_port(path.source_port));
 }
 
@@ -271,8 +332,17 @@ fn local_addresses_are_normalised() {
     assert_eq!(LocalAddr::from(mapped).ip(), IpAddr::from([127, 0, 0, 2]));
     let link_local = LocalAddr::new("fe80::1".parse().unwrap(), 5);
     assert_eq!(link_local.to_string(), "fe80::1%5");
-    assert_eq!(link_local.peer("fe80::2".parse().unwrap()), "[fe80::2%5]:4791".parse().ok());
-    assert_eq!(link_local.peer("2001:db8::2".parse().unwrap()), "[2001:db8::2]:4791".parse().ok());
-    assert_eq!(LocalAddr::new("2001:db8::1".parse().unwrap(), 5).scope_id(), 0);
+    assert_eq!(
+        link_local.peer("fe80::2".parse().unwrap()),
+        "[fe80::2%5]:4791".parse().ok()
+    );
+    assert_eq!(
+        link_local.peer("2001:db8::2".parse().unwrap()),
+        "[2001:db8::2]:4791".parse().ok()
+    );
+    assert_eq!(
+        LocalAddr::new("2001:db8::1".parse().unwrap(), 5).scope_id(),
+        0
+    );
     assert_eq!(LocalAddr::from(link_local.with_port(9)), link_local);
 }

@@ -210,7 +210,11 @@ impl UdpLink {
     fn path_to_slot(&self, slot: Slot) -> io::Result<TxPath> {
         let index = slot.get() % SEND_SOCKETS;
         let source_port = self.send_socket(index)?.port;
-        Ok(TxPath { source_port, hop_limit: 0, socket: index })
+        Ok(TxPath {
+            source_port,
+            hop_limit: 0,
+            socket: index,
+        })
     }
 
     /// The socket that a path uses, to wait on until it is writable after `WouldBlock`.
@@ -231,10 +235,7 @@ impl UdpLink {
     }
 
     #[cold]
-    fn open_send_socket<'a>(
-        &self,
-        cell: &'a OnceLock<SendSocket>,
-    ) -> io::Result<&'a SendSocket> {
+    fn open_send_socket<'a>(&self, cell: &'a OnceLock<SendSocket>) -> io::Result<&'a SendSocket> {
         let _only_one = self.opening.lock();
         if let Some(socket) = cell.get() {
             return Ok(socket);
@@ -246,7 +247,10 @@ impl UdpLink {
             let port = FIRST_PORT + start.wrapping_add(attempt) % PORTS;
             match socket::open_send(self.local, port) {
                 Ok(socket) => {
-                    let socket = SendSocket { fd: socket.into(), port };
+                    let socket = SendSocket {
+                        fd: socket.into(),
+                        port,
+                    };
                     return Ok(cell.get_or_init(|| socket));
                 }
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
@@ -277,7 +281,14 @@ impl UdpLink {
         data: &[u8],
         segment_len: usize,
     ) -> io::Result<()> {
-        self.send_gather(path, to, traffic_class, &[IoSlice::new(data)], data.len(), segment_len)
+        self.send_gather(
+            path,
+            to,
+            traffic_class,
+            &[IoSlice::new(data)],
+            data.len(),
+            segment_len,
+        )
     }
 
     /// Like [`Self::send`], for data in several pieces. `len` is their total length.
@@ -328,7 +339,10 @@ impl UdpLink {
         segment_len: usize,
         options: SendOptions,
     ) -> io::Result<()> {
-        let mut data: Vec<u8> = data.iter().flat_map(|piece| piece.iter().copied()).collect();
+        let mut data: Vec<u8> = data
+            .iter()
+            .flat_map(|piece| piece.iter().copied())
+            .collect();
         let flow = match to.ip() {
             IpAddr::V4(ip) => IcrcFlow::new(self.local.ip(), ip.into(), socket.port),
             // There is no Identification in IPv6.
@@ -439,7 +453,9 @@ fn means_no_gso(error: &io::Error) -> bool {
 /// Turns a valid ICRC for Identification `index` into one for Identification 0, and leaves an
 /// invalid one alone (somebody wants it so).
 fn renumber(flow: &IcrcFlow, index: u16, segment: &mut [u8]) {
-    let Some(at) = segment.len().checked_sub(ICRC_LEN).filter(|&len| len >= 12) else { return };
+    let Some(at) = segment.len().checked_sub(ICRC_LEN).filter(|&len| len >= 12) else {
+        return;
+    };
     let (covered, icrc) = segment.split_at_mut(at);
     if icrc == flow.compute(index, covered).to_le_bytes() {
         icrc.copy_from_slice(&flow.compute(0, covered).to_le_bytes());

@@ -34,7 +34,12 @@ impl Insn {
             Self::ReturnAccumulator => (BPF_RET_A, 0),
             Self::Return(value) => (BPF_RET_K, value),
         };
-        libc::sock_filter { code, jt: 0, jf: 0, k }
+        libc::sock_filter {
+            code,
+            jt: 0,
+            jf: 0,
+            k,
+        }
     }
 }
 
@@ -59,8 +64,10 @@ impl Program {
     /// not end with a return.
     #[must_use]
     pub fn new(insns: Vec<Insn>) -> Option<Self> {
-        let returns =
-            matches!(insns.last(), Some(Insn::ReturnAccumulator | Insn::Return(_)));
+        let returns = matches!(
+            insns.last(),
+            Some(Insn::ReturnAccumulator | Insn::Return(_))
+        );
         (returns && insns.len() <= 4096).then_some(Self { insns })
     }
 
@@ -107,7 +114,9 @@ impl fmt::Display for Program {
 /// The program on every group: the slot bits of BTH.DestQP select the socket.
 #[must_use]
 pub fn steering_program() -> Program {
-    Program { insns: vec![Insn::LoadByte(DEST_QP_SLOT_OFFSET), Insn::ReturnAccumulator] }
+    Program {
+        insns: vec![Insn::LoadByte(DEST_QP_SLOT_OFFSET), Insn::ReturnAccumulator],
+    }
 }
 
 #[cfg(test)]
@@ -125,8 +134,11 @@ mod tests {
 
     #[test]
     fn encoding_is_the_kernels() {
-        let code: Vec<_> =
-            steering_program().encode().iter().map(|i| (i.code, i.jt, i.jf, i.k)).collect();
+        let code: Vec<_> = steering_program()
+            .encode()
+            .iter()
+            .map(|i| (i.code, i.jt, i.jf, i.k))
+            .collect();
         assert_eq!(code, [(0x30, 0, 0, 5), (0x16, 0, 0, 0)]);
         assert_eq!(Insn::Return(7).encode().code, 0x06);
     }

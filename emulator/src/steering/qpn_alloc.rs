@@ -45,8 +45,17 @@ impl QpnAllocator {
     /// each run. A reserved `low` is replaced by the lowest one in use.
     #[must_use]
     pub fn starting_at(slot: Slot, low: u16) -> Self {
-        let next = if (FIRST..=LAST).contains(&low) { low } else { FIRST };
-        Self { slot, used: Box::new([0; WORDS]), next, in_use: 0 }
+        let next = if (FIRST..=LAST).contains(&low) {
+            low
+        } else {
+            FIRST
+        };
+        Self {
+            slot,
+            used: Box::new([0; WORDS]),
+            next,
+            in_use: 0,
+        }
     }
 
     /// The slot all numbers are in.
@@ -79,7 +88,9 @@ impl QpnAllocator {
 
     /// Takes a number back. False if it was not handed out by this allocator.
     pub fn release(&mut self, qpn: Qpn) -> bool {
-        let Some(low) = self.low_part(qpn) else { return false };
+        let Some(low) = self.low_part(qpn) else {
+            return false;
+        };
         if !self.is_used(low) {
             return false;
         }

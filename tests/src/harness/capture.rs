@@ -21,9 +21,16 @@ pub struct Capture {
 impl Capture {
     /// Starts to capture UDP port 4791 on an interface of the rig.
     ///
+    /// From now on the interface takes single packets only: what the kernel hands over in one piece (GSO) is cut
+    /// before tcpdump sees it, so that the capture shows what a wire would.
+    ///
     /// # Panics
     /// Where tcpdump does not begin to listen.
     pub fn start(rig: &Rig, interface: &str) -> Self {
+        let single = ["ip", "link", "set", interface, "gso_max_segs", "1"];
+        rig.start_plain("ip link", &single)
+            .finish(Duration::from_secs(20))
+            .expect_success();
         let file = rig.dir().join(format!("{interface}.pcap"));
         let path = file.to_string_lossy().into_owned();
         let words = [

@@ -16,9 +16,8 @@ pub struct Network {
     holder: Option<Child>,
 }
 
-/// What the holder runs: loopback up, and no GSO packet larger than one segment, so that captures show what a wire
-/// would. It lives until its standard input is closed, that is, no longer than this process.
-const HOLD: &str = "ip link set lo up && ip link set lo gso_max_segs 1; echo ready; exec cat";
+/// What the holder runs. It lives until its standard input is closed, that is, no longer than this process.
+const HOLD: &str = "ip link set lo up && echo ready && exec cat";
 
 impl Network {
     /// A namespace with nothing but loopback, made as root or by way of a user namespace.

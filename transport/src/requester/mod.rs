@@ -123,8 +123,8 @@ pub(crate) struct Requester {
     /// The PSN at which the last sequence NAK, real or implied, made us go back; one loss is
     /// answered once.
     went_back_at: Option<Psn>,
-    /// A local error stops transmission at `cursor`; reported once everything before is
-    /// acknowledged.
+    /// A local error stops transmission at `cursor`; reported once all earlier work requests
+    /// are complete.
     failed: Option<WcStatus>,
     /// SQD: finish what was started, start nothing (RC-STA-06).
     draining: bool,
@@ -282,7 +282,7 @@ impl Requester {
         Fatal
     }
 
-    /// Reports a local error once everything before it is acknowledged (RC-REQ-14, RC-WQE-01).
+    /// Reports a local error once all earlier work requests are complete (RC-REQ-14, RC-WQE-01).
     pub(crate) fn check_failed(
         &mut self,
         now: Time,
@@ -290,7 +290,7 @@ impl Requester {
         out: &mut Outputs,
     ) -> Result<(), Fatal> {
         match self.failed {
-            Some(status) if self.current == 0 && self.una == self.cursor => {
+            Some(status) if self.current == 0 => {
                 Err(self.fail_front(now, conn, status, out))
             }
             _ => Ok(()),

@@ -8,9 +8,10 @@
 //! C enumerations are plain integers here, because a caller may pass any value.
 //!
 //! # Layers
-//! * [`layout`]: how a mirrored type describes itself to the layout test.
-//! * [`consts`]: enumerators.
-//! * [`device`], [`object`], [`attr`], [`wr`], [`extended`], [`context`]: the structures.
+//! * In [`layout`] a mirrored type describes itself to the layout test.
+//! * Enumerators are in [`consts`].
+//! * The modules [`device`], [`object`], [`attr`], [`wr`], [`extended`], [`context`] hold the
+//!   structures.
 //!
 //! The test `tests/layout.rs` compares size, alignment and every field offset with figures
 //! measured by a C compiler (`tests/abi/layouts.txt` of the repository), in both directions.

@@ -41,8 +41,18 @@ pub(crate) unsafe extern "C" fn ibv_create_comp_channel(
         let context = unsafe { ContextObject::share(context) }?;
         let channel = context.context().create_comp_channel()?;
         ChannelObject::create(|_| {
-            let c = ibv_comp_channel { context: context.as_c(), fd: channel.fd(), refcnt: 0 };
-            Ok((c, ChannelState { channel, _context: context }))
+            let c = ibv_comp_channel {
+                context: context.as_c(),
+                fd: channel.fd(),
+                refcnt: 0,
+            };
+            Ok((
+                c,
+                ChannelState {
+                    channel,
+                    _context: context,
+                },
+            ))
         })
     })
 }
@@ -81,7 +91,10 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
 pub(crate) unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: c_uint) {
     void_verb(|| {
         // SAFETY: by contract a live CQ.
-        unsafe { CqObject::borrow(cq.cast()) }?.inner().cq().ack_events(nevents);
+        unsafe { CqObject::borrow(cq.cast()) }?
+            .inner()
+            .cq()
+            .ack_events(nevents);
         Ok(())
     });
 }

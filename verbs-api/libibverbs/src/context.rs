@@ -34,7 +34,9 @@ unsafe impl Send for ContextObject {}
 
 impl std::fmt::Debug for ContextObject {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ContextObject").field("device", self.device).finish_non_exhaustive()
+        f.debug_struct("ContextObject")
+            .field("device", self.device)
+            .finish_non_exhaustive()
     }
 }
 
@@ -53,7 +55,11 @@ impl ContextObject {
         // SAFETY: `open` returned the address of the member `context` of `c`, which is the first
         // member of a live `Self`.
         let object = unsafe { &*Self::container(context) };
-        if object.generation == process::generation() { Ok(object) } else { Err(Errno::NODEV) }
+        if object.generation == process::generation() {
+            Ok(object)
+        } else {
+            Err(Errno::NODEV)
+        }
     }
 
     /// Like [`Self::borrow`], sharing ownership.
@@ -75,15 +81,15 @@ impl ContextObject {
         &self.context
     }
 
-    /// The device it was opened on.
-    pub(crate) const fn device(&self) -> &'static DeviceObject {
-        self.device
-    }
-
     /// The pointer the program has.
     pub(crate) const fn as_c(&self) -> *mut ibv_context {
         // SAFETY: the member is inside the same allocation.
-        unsafe { self.c.get().byte_add(offset_of!(verbs_context, context)).cast() }
+        unsafe {
+            self.c
+                .get()
+                .byte_add(offset_of!(verbs_context, context))
+                .cast()
+        }
     }
 
     /// # Safety
@@ -107,7 +113,12 @@ pub(crate) fn open(device: &'static DeviceObject) -> Result<*mut ibv_context, Er
     c.context.num_comp_vectors = query::NUM_COMP_VECTORS;
     c.context.abi_compat = VERBS_ABI_IS_EXTENDED;
     let generation = process::generation();
-    let object = Arc::new(ContextObject { c: UnsafeCell::new(c), generation, context, device });
+    let object = Arc::new(ContextObject {
+        c: UnsafeCell::new(c),
+        generation,
+        context,
+        device,
+    });
     let c = object.as_c();
     // The program's reference, given back in `close`.
     let _ = Arc::into_raw(object);
@@ -142,7 +153,6 @@ fn tables() -> verbs_context {
     c.sz = size_of::<verbs_context>();
     c.query_port = Some(query::query_port_slot);
     c.query_device_ex = Some(query::query_device_ex);
-    c.query_rt_values = Some(query::query_rt_values);
     c.create_cq_ex = Some(cq_ex::create_cq_ex);
     c.create_qp_ex = Some(qp_ex::create_qp_ex);
     c.alloc_td = Some(domain::alloc_td);

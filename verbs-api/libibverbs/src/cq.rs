@@ -24,7 +24,7 @@ pub(crate) type CqObject = Shell<ibv_cq_ex, CqState>;
 /// What stands behind an `ibv_cq`.
 pub(crate) struct CqState {
     cq: Cq,
-    context: Arc<ContextObject>,
+    _context: Arc<ContextObject>,
     /// Held from `start_poll` to `end_poll` unless the program promised to use one thread.
     lock: parking_lot::RawMutex,
     locked: bool,
@@ -37,11 +37,6 @@ impl CqState {
     /// The emulator's queue.
     pub(crate) const fn cq(&self) -> &Cq {
         &self.cq
-    }
-
-    /// The context it belongs to.
-    pub(crate) const fn context(&self) -> &Arc<ContextObject> {
-        &self.context
     }
 
     /// Begins a polling session (CQX-04).
@@ -96,11 +91,17 @@ pub(crate) unsafe fn create(
         None
     } else {
         // SAFETY: same contract.
-        Some(unsafe { ChannelObject::borrow(plan.channel) }?.inner().channel())
+        Some(
+            unsafe { ChannelObject::borrow(plan.channel) }?
+                .inner()
+                .channel(),
+        )
     };
     CqObject::create(|address| {
         let cookie = address.expose_provenance() as u64;
-        let cq = context.context().create_cq(plan.cqe, channel, plan.comp_vector, cookie)?;
+        let cq = context
+            .context()
+            .create_cq(plan.cqe, channel, plan.comp_vector, cookie)?;
         // SAFETY: the structure consists of integers, pointers, optional function pointers and
         // pthread objects, for all of which zero bytes are a value.
         let mut c: ibv_cq_ex = unsafe { std::mem::zeroed() };
@@ -111,7 +112,7 @@ pub(crate) unsafe fn create(
         fill_in(&mut c);
         let state = CqState {
             cq,
-            context,
+            _context: context,
             lock: parking_lot::RawMutex::INIT,
             locked: !plan.single_threaded,
             current: UnsafeCell::new(None),
@@ -155,7 +156,9 @@ pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_
         // SAFETY: by contract a live CQ.
         let object = unsafe { CqObject::borrow(cq.cast()) }?;
         let state = object.inner();
-        state.cq.resize(u32::try_from(cqe).map_err(|_| Errno::INVAL)?)?;
+        state
+            .cq
+            .resize(u32::try_from(cqe).map_err(|_| Errno::INVAL)?)?;
         let actual = to_int(state.cq.capacity());
         // SAFETY: the C part is alive; the program reads this member only.
         unsafe { (*object.c()).cqe = actual };
@@ -236,5 +239,7 @@ pub(crate) unsafe fn optional(cq: *mut ibv_cq) -> Result<Option<Cq>, Errno> {
         return Ok(None);
     }
     // SAFETY: same contract.
-    Ok(Some(unsafe { CqObject::borrow(cq.cast()) }?.inner().cq.clone()))
+    Ok(Some(
+        unsafe { CqObject::borrow(cq.cast()) }?.inner().cq.clone(),
+    ))
 }

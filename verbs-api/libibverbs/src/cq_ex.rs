@@ -1,12 +1,11 @@
 //! The extended completion queue: polling one completion at a time, reading chosen fields.
 
-use std::{ffi::c_int, time::SystemTime};
+use std::ffi::c_int;
 
 use rocade_abi::{
     IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CQ_INIT_ATTR_MASK_PD, IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN,
-    IBV_CREATE_CQ_ATTR_SINGLE_THREADED, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP,
-    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK, IBV_WC_STANDARD_FLAGS, ibv_context, ibv_cq_ex,
-    ibv_cq_init_attr_ex, ibv_poll_cq_attr,
+    IBV_CREATE_CQ_ATTR_SINGLE_THREADED, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP, IBV_WC_STANDARD_FLAGS,
+    ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_poll_cq_attr,
 };
 use rocade_emulator::Completion;
 
@@ -14,13 +13,10 @@ use crate::{
     cq::{self, CqObject, CqPlan, CqState},
     ffi::{self, Errno, ptr_verb},
     pd_mr::PdObject,
-    query,
 };
 
 /// What `wc_flags` may ask for (CQX-03).
-const SUPPORTED_FIELDS: u64 = IBV_WC_STANDARD_FLAGS
-    | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP
-    | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
+const SUPPORTED_FIELDS: u64 = IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP;
 
 /// Slot `create_cq_ex` (CQX-05).
 //= CQX-05
@@ -38,7 +34,11 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         if attr.wc_flags & !SUPPORTED_FIELDS != 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        let flags = if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS == 0 { 0 } else { attr.flags };
+        let flags = if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS == 0 {
+            0
+        } else {
+            attr.flags
+        };
         if flags & !(IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN) != 0 {
             return Err(Errno::INVAL);
         }
@@ -57,13 +57,13 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
             single_threaded: flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0,
         };
         // SAFETY: by contract an open context and NULL or a live channel.
-        unsafe { cq::create(context, &plan, |c| install(c, attr.wc_flags)) }
+        unsafe { cq::create(context, &plan, install) }
     })
 }
 
 /// Fills in the functions. Readers of fields that were not asked for are there too: reading one
 /// is a mistake of the program, but no reason to crash it.
-fn install(c: &mut ibv_cq_ex, _wc_flags: u64) {
+fn install(c: &mut ibv_cq_ex) {
     c.start_poll = Some(start_poll);
     c.next_poll = Some(next_poll);
     c.end_poll = Some(end_poll);
@@ -78,7 +78,6 @@ fn install(c: &mut ibv_cq_ex, _wc_flags: u64) {
     c.read_sl = Some(read_zero_u8);
     c.read_dlid_path_bits = Some(read_zero_u8);
     c.read_completion_ts = Some(read_completion_ts);
-    c.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
 }
 
 /// Takes the next completion, shows its head in the C part; `ENOENT` when there is none.
@@ -86,7 +85,9 @@ fn install(c: &mut ibv_cq_ex, _wc_flags: u64) {
 /// # Safety
 /// `cq` must be a live extended CQ whose polling session belongs to the caller.
 unsafe fn advance(cq: *mut ibv_cq_ex, state: &CqState) -> c_int {
-    let Some(completion) = state.cq().poll_one() else { return libc::ENOENT };
+    let Some(completion) = state.cq().poll_one() else {
+        return libc::ENOENT;
+    };
     // SAFETY: the C part is alive; only the polling session writes these members.
     unsafe { (*cq).wr_id = completion.wr_id };
     // SAFETY: as above.
@@ -147,7 +148,9 @@ unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
 /// `cq` must be a live extended CQ whose polling session belongs to the caller.
 unsafe fn current(cq: *mut ibv_cq_ex, read: impl FnOnce(&Completion) -> u64) -> u64 {
     // SAFETY: by contract a live CQ.
-    let Ok(object) = (unsafe { CqObject::borrow(cq) }) else { return 0 };
+    let Ok(object) = (unsafe { CqObject::borrow(cq) }) else {
+        return 0;
+    };
     // SAFETY: by contract nobody else uses the session.
     let completion = unsafe { &*object.inner().current() };
     completion.as_ref().map_or(0, read)
@@ -212,16 +215,4 @@ unsafe extern "C" fn read_zero_u8(_cq: *mut ibv_cq_ex) -> u8 {
 unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
     // SAFETY: by contract within the caller's session.
     unsafe { current(cq, |completion| completion.timestamp_ns) }
-}
-
-/// Nanoseconds since 1970, from the age of the completion.
-unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
-    // SAFETY: by contract a live CQ.
-    let Ok(object) = (unsafe { CqObject::borrow(cq) }) else { return 0 };
-    let now_ticks = query::clock_ns(object.inner().context());
-    // SAFETY: by contract within the caller's session.
-    let ticks = unsafe { current(cq, |completion| completion.timestamp_ns) };
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
-    now.saturating_sub(now_ticks.saturating_sub(ticks))
 }

@@ -31,7 +31,9 @@ unsafe impl Send for DeviceObject {}
 
 impl std::fmt::Debug for DeviceObject {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("DeviceObject").field("info", &self.info).finish_non_exhaustive()
+        f.debug_struct("DeviceObject")
+            .field("info", &self.info)
+            .finish_non_exhaustive()
     }
 }
 
@@ -45,9 +47,19 @@ impl DeviceObject {
         c.transport_type = IBV_TRANSPORT_IB;
         fill(&mut c.name, &info.name);
         fill(&mut c.dev_name, &format!("uverbs{}", info.index));
-        fill(&mut c.dev_path, &format!("/sys/class/infiniband_verbs/uverbs{}", info.index));
-        fill(&mut c.ibdev_path, &format!("/sys/class/infiniband/{}", info.name));
-        Box::leak(Box::new(Self { c, driver: ptr::null(), info: info.clone() }))
+        fill(
+            &mut c.dev_path,
+            &format!("/sys/class/infiniband_verbs/uverbs{}", info.index),
+        );
+        fill(
+            &mut c.ibdev_path,
+            &format!("/sys/class/infiniband/{}", info.name),
+        );
+        Box::leak(Box::new(Self {
+            c,
+            driver: ptr::null(),
+            info: info.clone(),
+        }))
     }
 
     /// What the emulator says about it.
@@ -71,7 +83,9 @@ impl DeviceObject {
 }
 
 /// `ibv_get_device_list`: a NULL-terminated array that `ibv_free_device_list` releases.
-pub(crate) unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
+pub(crate) unsafe extern "C" fn ibv_get_device_list(
+    num_devices: *mut c_int,
+) -> *mut *mut ibv_device {
     // SAFETY: by contract NULL or writable.
     if let Some(count) = unsafe { num_devices.as_mut() } {
         *count = 0;
@@ -144,7 +158,10 @@ mod tests {
 
     #[test]
     fn the_word_behind_the_public_part_is_null() {
-        assert_eq!(std::mem::offset_of!(DeviceObject, driver), size_of::<ibv_device>());
+        assert_eq!(
+            std::mem::offset_of!(DeviceObject, driver),
+            size_of::<ibv_device>()
+        );
     }
 
     #[test]

@@ -31,7 +31,14 @@ pub(crate) unsafe extern "C" fn alloc_td(
         }
         // SAFETY: by contract an open context.
         let context = unsafe { ContextObject::share(context) }?;
-        TdObject::create(|_| Ok((ibv_td { context: context.as_c() }, context)))
+        TdObject::create(|_| {
+            Ok((
+                ibv_td {
+                    context: context.as_c(),
+                },
+                context,
+            ))
+        })
     })
 }
 
@@ -50,8 +57,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     ptr_verb(|| {
         // SAFETY: by contract NULL or readable.
         let attr = unsafe { ffi::read(attr) }?;
-        let known =
-            IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
+        let known = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
         if attr.comp_mask & !known != 0 {
             return Err(Errno::INVAL);
         }

@@ -12,8 +12,14 @@ const NODE_TYPES: [&CStr; 7] = [
     c"unspecified",
 ];
 
-const PORT_STATES: [&CStr; 6] =
-    [c"no state change (NOP)", c"down", c"init", c"armed", c"active", c"active defer"];
+const PORT_STATES: [&CStr; 6] = [
+    c"no state change (NOP)",
+    c"down",
+    c"init",
+    c"armed",
+    c"active",
+    c"active defer",
+];
 
 const EVENT_TYPES: [&CStr; 20] = [
     c"CQ error",
@@ -111,7 +117,10 @@ mod tests {
         assert_eq!(text(ibv_port_state_str(6)), c"unknown");
         assert_eq!(text(ibv_event_type_str(19)), c"WQ fatal");
         assert_eq!(text(ibv_wc_status_str(0)), c"success");
-        assert_eq!(text(ibv_wc_status_str(12)), c"transport retry counter exceeded");
+        assert_eq!(
+            text(ibv_wc_status_str(12)),
+            c"transport retry counter exceeded"
+        );
         assert_eq!(text(ibv_wc_status_str(23)), c"TM software rendezvous");
         assert_eq!(text(ibv_wc_status_str(c_int::MIN)), c"unknown");
     }

@@ -30,10 +30,15 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(
         let element = match next.element {
             EventElement::Cq(cookie) => ibv_async_element { cq: object(cookie) },
             EventElement::Qp(cookie) => ibv_async_element { qp: object(cookie) },
-            EventElement::Port(port) => ibv_async_element { port_num: c_int::from(port) },
+            EventElement::Port(port) => ibv_async_element {
+                port_num: c_int::from(port),
+            },
             _ => ibv_async_element { port_num: 0 },
         };
-        let answer = ibv_async_event { element, event_type: next.kind.code() };
+        let answer = ibv_async_event {
+            element,
+            event_type: next.kind.code(),
+        };
         // SAFETY: by contract NULL or writable.
         unsafe { ffi::write(event, answer) }?;
         Ok(0)
@@ -55,7 +60,10 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event)
                 // SAFETY: this type of event carries a CQ.
                 let cq = unsafe { event.element.cq };
                 // SAFETY: it lives until its events are acknowledged.
-                unsafe { CqObject::borrow(cq.cast()) }?.inner().cq().ack_async_events(1);
+                unsafe { CqObject::borrow(cq.cast()) }?
+                    .inner()
+                    .cq()
+                    .ack_async_events(1);
             }
             IBV_EVENT_QP_FATAL
             | IBV_EVENT_QP_REQ_ERR
@@ -68,7 +76,10 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event)
                 // SAFETY: these types of event carry a QP.
                 let qp = unsafe { event.element.qp };
                 // SAFETY: it lives until its events are acknowledged.
-                unsafe { QpObject::borrow(qp.cast()) }?.inner().qp().ack_async_events(1);
+                unsafe { QpObject::borrow(qp.cast()) }?
+                    .inner()
+                    .qp()
+                    .ack_async_events(1);
             }
             // Port and device events have nobody waiting.
             _ => {}

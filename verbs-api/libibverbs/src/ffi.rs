@@ -123,7 +123,9 @@ pub(crate) unsafe fn write_prefix<T>(target: *mut T, value: &T, len: usize) -> R
 
 /// Copies `text` into a C array, cut to fit and terminated.
 pub(crate) fn fill(array: &mut [c_char], text: &str) {
-    let Some(room) = array.len().checked_sub(1) else { return };
+    let Some(room) = array.len().checked_sub(1) else {
+        return;
+    };
     let bytes = text.as_bytes();
     let used = bytes.len().min(room);
     for (slot, byte) in array.iter_mut().zip(bytes.iter().take(used)) {

@@ -19,7 +19,10 @@
 //! the tables that [`context`], [`cq_ex`] and [`qp_ex`] fill in.
 
 // Test builds have no version script, so nothing is exported and most functions look unused.
-#![cfg_attr(test, allow(dead_code, reason = "exported symbols are left out of test builds"))]
+#![cfg_attr(
+    test,
+    allow(dead_code, reason = "exported symbols are left out of test builds")
+)]
 
 mod ah;
 mod channel;
@@ -47,4 +50,5 @@ mod exports {
     include!(concat!(env!("OUT_DIR"), "/exports.rs"));
 }
 
+#[cfg(not(test))]
 pub(crate) use ffi::set_errno;

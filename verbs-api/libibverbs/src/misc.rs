@@ -36,7 +36,8 @@ pub(crate) extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     static PATH: OnceLock<CString> = OnceLock::new();
     let path = PATH.get_or_init(|| {
         let set = std::env::var_os("SYSFS_PATH").filter(|path| !path.is_empty());
-        set.and_then(|path| CString::new(path.as_bytes()).ok()).unwrap_or_else(|| c"/sys".into())
+        set.and_then(|path| CString::new(path.as_bytes()).ok())
+            .unwrap_or_else(|| c"/sys".into())
     });
     path.as_ptr()
 }
@@ -56,7 +57,9 @@ pub(crate) unsafe extern "C" fn ibv_read_sysfs_file(
         // SAFETY: not NULL, and by contract a terminated string.
         let dir = Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(dir) }.to_bytes()));
         // SAFETY: as above.
-        let file = Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(file) }.to_bytes()));
+        let file = Path::new(OsStr::from_bytes(
+            unsafe { CStr::from_ptr(file) }.to_bytes(),
+        ));
         let content = match own_attribute(dir, file) {
             Some(text) => text.into_bytes(),
             None => fs::read(dir.join(file))
@@ -87,14 +90,19 @@ unsafe fn copy_text(content: &[u8], buf: *mut c_char, size: usize) -> Result<c_i
 fn own_attribute(dir: &Path, file: &Path) -> Option<String> {
     let name = dir.strip_prefix("/sys/class/infiniband").ok()?.to_str()?;
     let host = process::host().ok()?;
-    let device = host.devices().iter().find(|device| device.info().name == name)?;
+    let device = host
+        .devices()
+        .iter()
+        .find(|device| device.info().name == name)?;
     attribute(device.info(), file.to_str()?)
 }
 
 /// Attributes that exist for every device.
 fn attribute(info: &DeviceInfo, file: &str) -> Option<String> {
     let guid = info.guid.get();
-    let guid = [48, 32, 16, 0].map(|shift| format!("{:04x}", (guid >> shift) & 0xffff)).join(":");
+    let guid = [48, 32, 16, 0]
+        .map(|shift| format!("{:04x}", (guid >> shift) & 0xffff))
+        .join(":");
     Some(match file {
         "board_id" => "Rocade".to_owned(),
         "fw_ver" => env!("CARGO_PKG_VERSION").to_owned(),
@@ -122,7 +130,10 @@ mod tests {
             ifname: None,
             ifindex: 0,
         };
-        assert_eq!(attribute(&info, "node_guid").as_deref(), Some("0001:0203:0405:0607"));
+        assert_eq!(
+            attribute(&info, "node_guid").as_deref(),
+            Some("0001:0203:0405:0607")
+        );
         assert_eq!(attribute(&info, "no_such_file"), None);
     }
 

@@ -71,7 +71,15 @@ struct MrState {
 /// # Errors
 /// None so far.
 pub(crate) fn new_pd(state: PdState) -> Result<*mut ibv_pd, Errno> {
-    PdObject::create(|_| Ok((ibv_pd { context: state.context.as_c(), handle: 0 }, state)))
+    PdObject::create(|_| {
+        Ok((
+            ibv_pd {
+                context: state.context.as_c(),
+                handle: 0,
+            },
+            state,
+        ))
+    })
 }
 
 /// `ibv_alloc_pd`.
@@ -80,7 +88,12 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut 
         // SAFETY: by contract an open context.
         let context = unsafe { ContextObject::share(context) }?;
         let pd = context.context().alloc_pd()?;
-        new_pd(PdState { pd, context, users: Arc::new(()), is_parent: false })
+        new_pd(PdState {
+            pd,
+            context,
+            users: Arc::new(()),
+            is_parent: false,
+        })
     })
 }
 
@@ -142,7 +155,13 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
                 lkey: mr.lkey().get(),
                 rkey: mr.rkey().get(),
             };
-            Ok((c, MrState { mr, _context: context }))
+            Ok((
+                c,
+                MrState {
+                    mr,
+                    _context: context,
+                },
+            ))
         })
     })
 }

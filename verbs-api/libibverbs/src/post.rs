@@ -99,14 +99,27 @@ unsafe fn push_send(
         // SAFETY: same contract.
         return unsafe {
             with_inline_data(request, state.max_inline_data(), |data| {
-                Ok(poster.push_inline(&SendWr { wr_id, op, flags, sges: &[] }, data)?)
+                Ok(poster.push_inline(
+                    &SendWr {
+                        wr_id,
+                        op,
+                        flags,
+                        sges: &[],
+                    },
+                    data,
+                )?)
             })
         };
     }
     // SAFETY: same contract.
     unsafe {
         with_sges(request.sg_list, request.num_sge, |sges| {
-            Ok(poster.push(&SendWr { wr_id, op, flags, sges })?)
+            Ok(poster.push(&SendWr {
+                wr_id,
+                op,
+                flags,
+                sges,
+            })?)
         })
     }
 }
@@ -125,7 +138,11 @@ fn operation(request: &ibv_send_wr) -> Result<SendOp, Errno> {
     Ok(match request.opcode {
         IBV_WR_SEND => SendOp::Send { imm: None },
         IBV_WR_SEND_WITH_IMM => SendOp::Send { imm },
-        IBV_WR_RDMA_WRITE => SendOp::Write { va, rkey, imm: None },
+        IBV_WR_RDMA_WRITE => SendOp::Write {
+            va,
+            rkey,
+            imm: None,
+        },
         IBV_WR_RDMA_WRITE_WITH_IMM => SendOp::Write { va, rkey, imm },
         IBV_WR_RDMA_READ => SendOp::Read { va, rkey },
         IBV_WR_ATOMIC_CMP_AND_SWP => SendOp::CmpSwap {
@@ -147,7 +164,11 @@ fn operation(request: &ibv_send_wr) -> Result<SendOp, Errno> {
 
 /// The emulator's form of a scatter/gather entry.
 pub(crate) const fn to_sge(sge: ibv_sge) -> Sge {
-    Sge { addr: sge.addr, len: sge.length, lkey: Lkey::new(sge.lkey) }
+    Sge {
+        addr: sge.addr,
+        len: sge.length,
+        lkey: Lkey::new(sge.lkey),
+    }
 }
 
 /// Calls `f` with a copy of a scatter/gather list.
@@ -250,21 +271,49 @@ mod tests {
     fn immediate_data_keeps_its_byte_order() {
         let mut wr = request(IBV_WR_RDMA_WRITE_WITH_IMM);
         wr.imm_data = 0x0102_0304u32.to_be();
-        wr.wr = ibv_send_wr_remote { rdma: ibv_send_wr_rdma { remote_addr: 0x1000, rkey: 7 } };
-        let expected =
-            SendOp::Write { va: 0x1000, rkey: Rkey::new(7), imm: Some([1, 2, 3, 4]) };
+        wr.wr = ibv_send_wr_remote {
+            rdma: ibv_send_wr_rdma {
+                remote_addr: 0x1000,
+                rkey: 7,
+            },
+        };
+        let expected = SendOp::Write {
+            va: 0x1000,
+            rkey: Rkey::new(7),
+            imm: Some([1, 2, 3, 4]),
+        };
         assert_eq!(operation(&wr), Ok(expected));
     }
 
     #[test]
     fn atomics_take_their_own_operands() {
         let mut wr = request(IBV_WR_ATOMIC_CMP_AND_SWP);
-        let atomic = ibv_send_wr_atomic { remote_addr: 8, compare_add: 1, swap: 2, rkey: 3 };
+        let atomic = ibv_send_wr_atomic {
+            remote_addr: 8,
+            compare_add: 1,
+            swap: 2,
+            rkey: 3,
+        };
         wr.wr = ibv_send_wr_remote { atomic };
         let rkey = Rkey::new(3);
-        assert_eq!(operation(&wr), Ok(SendOp::CmpSwap { va: 8, rkey, compare: 1, swap: 2 }));
+        assert_eq!(
+            operation(&wr),
+            Ok(SendOp::CmpSwap {
+                va: 8,
+                rkey,
+                compare: 1,
+                swap: 2
+            })
+        );
         wr.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
-        assert_eq!(operation(&wr), Ok(SendOp::FetchAdd { va: 8, rkey, add: 1 }));
+        assert_eq!(
+            operation(&wr),
+            Ok(SendOp::FetchAdd {
+                va: 8,
+                rkey,
+                add: 1
+            })
+        );
     }
 
     #[test]
@@ -275,7 +324,11 @@ mod tests {
 
     #[test]
     fn lists_out_of_range_are_invalid() {
-        let sge = ibv_sge { addr: 1, length: 2, lkey: 3 };
+        let sge = ibv_sge {
+            addr: 1,
+            length: 2,
+            lkey: 3,
+        };
         let count = |list: *const ibv_sge, count| {
             // SAFETY: no more than one entry is read from a list that has one.
             unsafe { with_sges(list, count, |sges| Ok(sges.len())) }
@@ -292,8 +345,16 @@ mod tests {
         let data = [1u8, 2, 3, 4];
         let address = data.as_ptr().expose_provenance() as u64;
         let mut list = [
-            ibv_sge { addr: address + 2, length: 2, lkey: 0 },
-            ibv_sge { addr: address, length: 1, lkey: 0 },
+            ibv_sge {
+                addr: address + 2,
+                length: 2,
+                lkey: 0,
+            },
+            ibv_sge {
+                addr: address,
+                length: 1,
+                lkey: 0,
+            },
         ];
         let mut wr = request(IBV_WR_SEND);
         wr.sg_list = list.as_mut_ptr();

@@ -60,7 +60,11 @@ pub(crate) fn generation() -> Generation {
 /// The errno of the failure to configure or make it, the same at each call. Its text goes to
 /// standard error once, because no C caller would show it.
 pub(crate) fn host() -> Result<&'static Host, Errno> {
-    state().host.get_or_init(start).as_ref().map_err(|error| *error)
+    state()
+        .host
+        .get_or_init(start)
+        .as_ref()
+        .map_err(|error| *error)
 }
 
 /// The state of this process, replaced in a child. States are never freed: there is one per
@@ -75,7 +79,10 @@ fn state() -> &'static State {
         {
             return state;
         }
-        let fresh = Box::into_raw(Box::new(State { generation: current, host: OnceLock::new() }));
+        let fresh = Box::into_raw(Box::new(State {
+            generation: current,
+            host: OnceLock::new(),
+        }));
         let swap = STATE.compare_exchange(found, fresh, Ordering::AcqRel, Ordering::Acquire);
         if swap.is_err() {
             // SAFETY: nobody else has seen this box.
@@ -89,7 +96,10 @@ fn start() -> Result<Host, Errno> {
         // SAFETY: the handler only increments an atomic, which is allowed in a forked child.
         let failed = unsafe { libc::pthread_atfork(None, None, Some(child_after_fork)) };
         if failed != 0 {
-            tracing::warn!(errno = failed, "no fork handler: children share the parent's engine");
+            tracing::warn!(
+                errno = failed,
+                "no fork handler: children share the parent's engine"
+            );
         }
     });
     let settings = Settings::load().map_err(|error| {
@@ -108,7 +118,10 @@ fn start() -> Result<Host, Errno> {
         Errno::from(error)
     })?;
     let infos = engine.devices();
-    let devices = infos.into_iter().map(|info| DeviceObject::leak(&info)).collect();
+    let devices = infos
+        .into_iter()
+        .map(|info| DeviceObject::leak(&info))
+        .collect();
     Ok(Host { engine, devices })
 }
 
@@ -139,7 +152,10 @@ mod tests {
     fn a_forked_child_has_a_state_of_its_own() {
         AT_FORK.call_once(|| {
             // SAFETY: the handler only increments an atomic.
-            assert_eq!(unsafe { libc::pthread_atfork(None, None, Some(child_after_fork)) }, 0);
+            assert_eq!(
+                unsafe { libc::pthread_atfork(None, None, Some(child_after_fork)) },
+                0
+            );
         });
         let parent = generation();
         let inherited = ptr::from_ref(state());

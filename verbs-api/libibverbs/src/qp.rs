@@ -1,13 +1,12 @@
 //! Queue pairs.
 
 use std::{
-    ffi::{c_int, c_uint, c_void},
+    ffi::{c_int, c_uint},
     sync::Arc,
 };
 
 use rocade_abi::{
-    IBV_QP_STATE, IBV_QPS_RESET, ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex,
-    ibv_qp_init_attr, ibv_srq,
+    IBV_QP_STATE, IBV_QPS_RESET, ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr,
 };
 use rocade_emulator::{Qp, QpAttrMask, QpInitAttr, QpType};
 
@@ -79,7 +78,14 @@ pub(crate) unsafe fn create(
     let sq_sig_all = init.sq_sig_all != 0;
     let object = QpObject::create(|address| {
         let cookie = address.expose_provenance() as u64;
-        let attr = QpInitAttr { send_cq, recv_cq, cap, qp_type, sq_sig_all, cookie };
+        let attr = QpInitAttr {
+            send_cq,
+            recv_cq,
+            cap,
+            qp_type,
+            sq_sig_all,
+            cookie,
+        };
         let qp = pd_state.pd().create_qp(attr)?;
         let granted = qp.query().1;
         init.cap = cap_to_c(&granted);
@@ -129,7 +135,11 @@ pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_
     ptr_verb(|| {
         // SAFETY: by contract a live QP.
         let object = unsafe { QpObject::borrow(qp.cast()) }?;
-        if object.inner().has_wr_table { Ok(object.c()) } else { Err(Errno::INVAL) }
+        if object.inner().has_wr_table {
+            Ok(object.c())
+        } else {
+            Err(Errno::INVAL)
+        }
     })
 }
 
@@ -213,12 +223,4 @@ pub(crate) unsafe extern "C" fn ibv_query_ece(_qp: *mut ibv_qp, _ece: *mut ibv_e
 /// `ibv_set_ece`: likewise.
 pub(crate) unsafe extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
     int_verb(|| Err(Errno::OPNOTSUPP))
-}
-
-/// `ibv_create_srq`: not offered yet.
-pub(crate) unsafe extern "C" fn ibv_create_srq(
-    _pd: *mut ibv_pd,
-    _init: *mut c_void,
-) -> *mut ibv_srq {
-    ptr_verb(|| Err(Errno::OPNOTSUPP))
 }

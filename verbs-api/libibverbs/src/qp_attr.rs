@@ -54,7 +54,9 @@ const fn address_from_c(ah: &ibv_ah_attr) -> AddressVector {
 const fn address_to_c(av: &AddressVector) -> ibv_ah_attr {
     ibv_ah_attr {
         grh: ibv_global_route {
-            dgid: ibv_gid { raw: av.dgid.octets() },
+            dgid: ibv_gid {
+                raw: av.dgid.octets(),
+            },
             flow_label: av.flow_label,
             sgid_index: av.sgid_index,
             hop_limit: av.hop_limit,
@@ -168,7 +170,11 @@ mod tests {
             rate_limit: 9,
             ..QpAttr::default()
         };
-        let cap = QpCap { max_send_wr: 4, max_inline_data: 64, ..QpCap::default() };
+        let cap = QpCap {
+            max_send_wr: 4,
+            max_inline_data: 64,
+            ..QpCap::default()
+        };
         let c = attr_to_c(&attr, &cap);
         assert_eq!(attr_from_c(&c, u32::MAX), Ok(QpAttr { cap, ..attr }));
     }

@@ -48,9 +48,8 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         // SAFETY: by contract NULL or valid.
         let init = unsafe { init.as_mut() }.ok_or(Errno::INVAL)?;
         let members = init.comp_mask;
-        let known = IBV_QP_INIT_ATTR_PD
-            | IBV_QP_INIT_ATTR_CREATE_FLAGS
-            | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+        let known =
+            IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
         if members & !known != 0 {
             return Err(Errno::OPNOTSUPP);
         }
@@ -107,7 +106,10 @@ pub(crate) struct WrBatch {
 
 impl Default for WrBatch {
     fn default() -> Self {
-        Self { lock: RawMutex::INIT, staged: UnsafeCell::default() }
+        Self {
+            lock: RawMutex::INIT,
+            staged: UnsafeCell::default(),
+        }
     }
 }
 
@@ -150,7 +152,12 @@ impl Staged {
 
     /// Begins a request without data: a request that gets none has length 0 (WRX-04).
     fn begin(&mut self, wr_id: u64, flags: SendFlags, op: SendOp) {
-        self.wrs.push(StagedWr { wr_id, op, flags, data: Data::Sges(0..0) });
+        self.wrs.push(StagedWr {
+            wr_id,
+            op,
+            flags,
+            data: Data::Sges(0..0),
+        });
     }
 
     fn set_data(&mut self, data: Data) {
@@ -183,12 +190,22 @@ impl Staged {
             let posted = match &wr.data {
                 Data::Sges(range) => {
                     let sges = self.sges.get(range.clone()).unwrap_or(&[]);
-                    poster.push(&SendWr { wr_id: wr.wr_id, op: wr.op, flags: wr.flags, sges })
+                    poster.push(&SendWr {
+                        wr_id: wr.wr_id,
+                        op: wr.op,
+                        flags: wr.flags,
+                        sges,
+                    })
                 }
                 Data::Inline(range) => {
                     let flags = wr.flags | SendFlags::INLINE;
                     let data = self.inline.get(range.clone()).unwrap_or(&[]);
-                    let wr = SendWr { wr_id: wr.wr_id, op: wr.op, flags, sges: &[] };
+                    let wr = SendWr {
+                        wr_id: wr.wr_id,
+                        op: wr.op,
+                        flags,
+                        sges: &[],
+                    };
                     poster.push_inline(&wr, data)
                 }
             };
@@ -269,23 +286,56 @@ unsafe extern "C" fn wr_send(qp: *mut ibv_qp_ex) {
 
 unsafe extern "C" fn wr_send_imm(qp: *mut ibv_qp_ex, imm_data: u32) {
     // SAFETY: by contract between `wr_start` and `wr_complete`.
-    unsafe { begin(qp, SendOp::Send { imm: Some(imm_data.to_ne_bytes()) }) };
+    unsafe {
+        begin(
+            qp,
+            SendOp::Send {
+                imm: Some(imm_data.to_ne_bytes()),
+            },
+        )
+    };
 }
 
 unsafe extern "C" fn wr_rdma_write(qp: *mut ibv_qp_ex, rkey: u32, va: u64) {
     // SAFETY: by contract between `wr_start` and `wr_complete`.
-    unsafe { begin(qp, SendOp::Write { va, rkey: Rkey::new(rkey), imm: None }) };
+    unsafe {
+        begin(
+            qp,
+            SendOp::Write {
+                va,
+                rkey: Rkey::new(rkey),
+                imm: None,
+            },
+        )
+    };
 }
 
 unsafe extern "C" fn wr_rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, va: u64, imm_data: u32) {
     let imm = Some(imm_data.to_ne_bytes());
     // SAFETY: by contract between `wr_start` and `wr_complete`.
-    unsafe { begin(qp, SendOp::Write { va, rkey: Rkey::new(rkey), imm }) };
+    unsafe {
+        begin(
+            qp,
+            SendOp::Write {
+                va,
+                rkey: Rkey::new(rkey),
+                imm,
+            },
+        )
+    };
 }
 
 unsafe extern "C" fn wr_rdma_read(qp: *mut ibv_qp_ex, rkey: u32, va: u64) {
     // SAFETY: by contract between `wr_start` and `wr_complete`.
-    unsafe { begin(qp, SendOp::Read { va, rkey: Rkey::new(rkey) }) };
+    unsafe {
+        begin(
+            qp,
+            SendOp::Read {
+                va,
+                rkey: Rkey::new(rkey),
+            },
+        )
+    };
 }
 
 unsafe extern "C" fn wr_atomic_cmp_swp(
@@ -296,12 +346,31 @@ unsafe extern "C" fn wr_atomic_cmp_swp(
     swap: u64,
 ) {
     // SAFETY: by contract between `wr_start` and `wr_complete`.
-    unsafe { begin(qp, SendOp::CmpSwap { va, rkey: Rkey::new(rkey), compare, swap }) };
+    unsafe {
+        begin(
+            qp,
+            SendOp::CmpSwap {
+                va,
+                rkey: Rkey::new(rkey),
+                compare,
+                swap,
+            },
+        )
+    };
 }
 
 unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, va: u64, add: u64) {
     // SAFETY: by contract between `wr_start` and `wr_complete`.
-    unsafe { begin(qp, SendOp::FetchAdd { va, rkey: Rkey::new(rkey), add }) };
+    unsafe {
+        begin(
+            qp,
+            SendOp::FetchAdd {
+                va,
+                rkey: Rkey::new(rkey),
+                add,
+            },
+        )
+    };
 }
 
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
@@ -309,7 +378,11 @@ unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length
     unsafe {
         with_batch(qp, |_, staged| {
             let start = staged.sges.len();
-            staged.sges.push(Sge { addr, len: length, lkey: Lkey::new(lkey) });
+            staged.sges.push(Sge {
+                addr,
+                len: length,
+                lkey: Lkey::new(lkey),
+            });
             staged.set_data(Data::Sges(start..start + 1));
         });
     }
@@ -358,7 +431,9 @@ unsafe extern "C" fn wr_set_inline_data_list(
                 // SAFETY: by contract the list has `num_buf` entries.
                 let buffer = list.add(index).read();
                 let max = state.max_inline_data();
-                let Some(room) = staged.inline_room(start, buffer.length, max) else { return };
+                let Some(room) = staged.inline_room(start, buffer.length, max) else {
+                    return;
+                };
                 // SAFETY: by contract the buffer is readable; `room` is ours.
                 post::copy_in(buffer.addr.expose_provenance(), room);
             }

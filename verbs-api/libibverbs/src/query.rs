@@ -7,9 +7,8 @@ use std::{
 
 use rocade_abi::{
     IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET, IBV_PORT_ACTIVE, IBV_PORT_CM_SUP,
-    IBV_PORT_IP_BASED_GIDS, IBV_QPF_GRH_REQUIRED, IBV_VALUES_MASK_RAW_CLOCK, ibv_context,
-    ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_port_attr,
-    ibv_query_device_ex_input, ibv_values_ex,
+    IBV_PORT_IP_BASED_GIDS, IBV_QPF_GRH_REQUIRED, ibv_context, ibv_device_attr, ibv_device_attr_ex,
+    ibv_gid, ibv_gid_entry, ibv_port_attr, ibv_query_device_ex_input,
 };
 use rocade_emulator::{DeviceAttr, GidEntry, limits};
 
@@ -175,7 +174,14 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
         let index = usize::try_from(index).map_err(|_| Errno::INVAL)?;
         let entry = context.gid_entries().get(index).ok_or(Errno::INVAL)?;
         // SAFETY: by contract NULL or writable.
-        unsafe { ffi::write(gid, ibv_gid { raw: entry.gid.octets() }) }?;
+        unsafe {
+            ffi::write(
+                gid,
+                ibv_gid {
+                    raw: entry.gid.octets(),
+                },
+            )
+        }?;
         Ok(0)
     })
 }
@@ -201,7 +207,9 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
 
 fn gid_entry(entry: &GidEntry) -> ibv_gid_entry {
     ibv_gid_entry {
-        gid: ibv_gid { raw: entry.gid.octets() },
+        gid: ibv_gid {
+            raw: entry.gid.octets(),
+        },
         gid_index: entry.index,
         port_num: 1,
         gid_type: IBV_GID_TYPE_ROCE_V2,
@@ -251,7 +259,10 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_table(
         if flags != 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        let valid = context.gid_entries().iter().filter(|entry| !entry.gid.is_zero());
+        let valid = context
+            .gid_entries()
+            .iter()
+            .filter(|entry| !entry.gid.is_zero());
         for entry in valid.take(max_entries) {
             // SAFETY: by contract there are `max_entries` places of `entry_size` bytes.
             let target = unsafe { entries.byte_add(written * entry_size) };
@@ -300,31 +311,5 @@ pub(crate) unsafe extern "C" fn ibv_get_pkey_index(
         let wanted = u16::from_be(pkey);
         let mut found = table.filter(|index| context.pkey(*index).is_ok_and(|key| key == wanted));
         found.next().map(c_int::from).ok_or(Errno::INVAL)
-    })
-}
-
-/// The device clock, in the nanoseconds of completion timestamps.
-pub(crate) fn clock_ns(context: &ContextObject) -> u64 {
-    context.context().clock_ns()
-}
-
-/// Slot `query_rt_values`: the device clock; its ticks are nanoseconds.
-pub(crate) unsafe extern "C" fn query_rt_values(
-    context: *mut ibv_context,
-    values: *mut ibv_values_ex,
-) -> c_int {
-    int_verb(|| {
-        // SAFETY: by contract an open context.
-        let context = unsafe { ContextObject::borrow(context) }?;
-        // SAFETY: by contract NULL or valid.
-        let values = unsafe { values.as_mut() }.ok_or(Errno::INVAL)?;
-        let mut answered = 0;
-        if values.comp_mask & IBV_VALUES_MASK_RAW_CLOCK != 0 {
-            values.raw_clock.tv_sec = 0;
-            values.raw_clock.tv_nsec = i64::try_from(clock_ns(context)).unwrap_or(i64::MAX);
-            answered |= IBV_VALUES_MASK_RAW_CLOCK;
-        }
-        values.comp_mask = answered;
-        Ok(())
     })
 }

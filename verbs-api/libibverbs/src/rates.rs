@@ -33,23 +33,35 @@ const RATES: [(c_uint, Option<c_int>, c_int); 23] = [
 
 /// `ibv_rate_to_mult`: multiple of 2.5 Gbit/s, -1 when the rate has none.
 pub(crate) extern "C" fn ibv_rate_to_mult(rate: c_uint) -> c_int {
-    RATES.iter().find(|(code, ..)| *code == rate).and_then(|(_, mult, _)| *mult).unwrap_or(-1)
+    RATES
+        .iter()
+        .find(|(code, ..)| *code == rate)
+        .and_then(|(_, mult, _)| *mult)
+        .unwrap_or(-1)
 }
 
 /// `mult_to_ibv_rate`: `IBV_RATE_MAX` for a multiple without a code.
 pub(crate) extern "C" fn mult_to_ibv_rate(mult: c_int) -> c_uint {
-    let found = RATES.iter().find(|(_, multiple, _)| *multiple == Some(mult));
+    let found = RATES
+        .iter()
+        .find(|(_, multiple, _)| *multiple == Some(mult));
     found.map_or(IBV_RATE_MAX, |(code, ..)| *code)
 }
 
 /// `ibv_rate_to_mbps`: -1 for an unknown code.
 pub(crate) extern "C" fn ibv_rate_to_mbps(rate: c_uint) -> c_int {
-    RATES.iter().find(|(code, ..)| *code == rate).map_or(-1, |(_, _, mbps)| *mbps)
+    RATES
+        .iter()
+        .find(|(code, ..)| *code == rate)
+        .map_or(-1, |(_, _, mbps)| *mbps)
 }
 
 /// `mbps_to_ibv_rate`: `IBV_RATE_MAX` for a rate without a code.
 pub(crate) extern "C" fn mbps_to_ibv_rate(mbps: c_int) -> c_uint {
-    RATES.iter().find(|(_, _, rate)| *rate == mbps).map_or(IBV_RATE_MAX, |(code, ..)| *code)
+    RATES
+        .iter()
+        .find(|(_, _, rate)| *rate == mbps)
+        .map_or(IBV_RATE_MAX, |(code, ..)| *code)
 }
 
 #[cfg(test)]

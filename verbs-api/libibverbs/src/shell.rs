@@ -24,7 +24,11 @@ impl<C, R> Shell<C, R> {
         let address = place.as_mut_ptr();
         // `c` is the first member of a repr(C) structure, so both have the same address.
         let (c, inner) = build(address.cast())?;
-        place.write(Self { c: UnsafeCell::new(c), generation: process::generation(), inner });
+        place.write(Self {
+            c: UnsafeCell::new(c),
+            generation: process::generation(),
+            inner,
+        });
         Ok(Box::into_raw(place).cast())
     }
 
@@ -43,7 +47,11 @@ impl<C, R> Shell<C, R> {
         // SAFETY: `create` returned this pointer, so it points at a live `Self` by contract; all
         // parts the program may write are inside `UnsafeCell`.
         let shell = unsafe { &*c.cast::<Self>() };
-        if shell.generation == process::generation() { Ok(shell) } else { Err(Errno::NODEV) }
+        if shell.generation == process::generation() {
+            Ok(shell)
+        } else {
+            Err(Errno::NODEV)
+        }
     }
 
     /// Ends the object when `close` agrees, and frees it. An inherited object is left alone: its
@@ -84,7 +92,9 @@ impl<C, R> Shell<C, R> {
 
 impl<C, R> std::fmt::Debug for Shell<C, R> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shell").field("generation", &self.generation).finish_non_exhaustive()
+        f.debug_struct("Shell")
+            .field("generation", &self.generation)
+            .finish_non_exhaustive()
     }
 }
 
@@ -122,7 +132,10 @@ mod tests {
         let c = Shell::create(|_| Ok((0u32, Rc::clone(&counter)))).expect("nothing fails");
         // SAFETY: made above and not ended yet.
         let refused = unsafe { Shell::<u32, Rc<Cell<u32>>>::end(c, |_| Err(Errno::INVAL)) };
-        assert_eq!((refused, Rc::strong_count(&counter)), (Err(Errno::INVAL), 2));
+        assert_eq!(
+            (refused, Rc::strong_count(&counter)),
+            (Err(Errno::INVAL), 2)
+        );
         // SAFETY: the refusal has kept it alive; last use.
         let ended = unsafe { Shell::<u32, Rc<Cell<u32>>>::end(c, |_| Ok(())) };
         assert_eq!((ended, Rc::strong_count(&counter)), (Ok(()), 1));

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use rocade_emulator::broker::{self, BrokerError, StopOutcome};
+use rocade_emulator::broker::{self, BrokerError};
 use rocade_emulator::config::Settings;
 
 use crate::cli::BrokerCommand;
@@ -16,7 +16,16 @@ pub(crate) fn dispatch(command: &BrokerCommand, settings: &Settings) -> Result<E
             print!("{status}");
             ExitCode::SUCCESS
         }),
-        BrokerCommand::Stop => broker::stop(&config).map(|_| ExitCode::SUCCESS),
+        BrokerCommand::Stop => broker::stop(&config).map(|stopped| {
+            println!("stopped the broker, pid {}", stopped.pid);
+            if stopped.clients > 0 {
+                println!(
+                    "{} programs keep their traffic and start another one",
+                    stopped.clients
+                );
+            }
+            ExitCode::SUCCESS
+        }),
     }
     .map_err(explain)
 }

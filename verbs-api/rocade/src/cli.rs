@@ -1,11 +1,13 @@
 //! The command line, and the help texts.
 
 use std::ffi::OsString;
+use std::net::IpAddr;
 
 use clap::{Args, Parser, Subcommand};
 
 const TOP_AFTER: &str = "\
 Examples:
+  rocade demo                               does it work here?
   rocade run -- ibv_devinfo                 what a verbs program sees
   rocade run -- ib_write_bw                 a server, and in another terminal:
   rocade run -- ib_write_bw 127.0.0.1       its client
@@ -49,6 +51,16 @@ The GIDs of a device are its IPv4 addresses, then IPv6, then link-local IPv6, or
 --dev gives. MTU is the active MTU of the port: the largest of 256, 512, 1024, 2048 and 4096 bytes
 that fits into the interface's MTU.";
 
+const DEMO_AFTER: &str = "\
+Examples:
+  rocade demo                               on the loopback interface
+  rocade demo --ip ::1                      over IPv6
+  ROCADE_LOG=debug rocade demo              with tracing on standard error
+
+The command starts itself a second time; the two processes share one address through the broker.
+SEND, WRITE, READ, compare-and-swap and fetch-and-add go from the first to the second, and every
+byte is checked. It takes a few seconds.";
+
 const LIBDIR_AFTER: &str = "\
 Examples:
   LD_LIBRARY_PATH=$(rocade libdir) ibv_devinfo
@@ -79,6 +91,8 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Show that it works: two processes exchange data over RoCEv2 and check it
+    Demo(DemoArgs),
     /// Run a program with Rocade's devices
     Run(RunArgs),
     /// Show the devices that a program will see
@@ -118,6 +132,18 @@ pub(crate) struct RunArgs {
         allow_hyphen_values = true
     )]
     pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = DEMO_AFTER)]
+pub(crate) struct DemoArgs {
+    /// The address that both processes share
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
+    pub(crate) ip: IpAddr,
+
+    /// Be the second process, which talks to the first one over its standard input and output
+    #[arg(long, hide = true)]
+    pub(crate) peer: bool,
 }
 
 #[derive(Debug, Subcommand)]

@@ -3,13 +3,14 @@
 use std::net::IpAddr;
 use std::process::ExitCode;
 
-use comfy_table::{Table, TableComponent, presets};
+use comfy_table::Table;
 use rocade_emulator::config::{DeviceConfig, Settings};
 use rocade_wire::{Gid, Mtu};
 
 use crate::cli::DeviceArgs;
 use crate::error::CliError;
 use crate::run::with_flags;
+use crate::table;
 
 pub(crate) fn print(args: &DeviceArgs, settings: Settings) -> Result<ExitCode, CliError> {
     let config = with_flags(args, settings)?.resolve_here()?;
@@ -19,18 +20,12 @@ pub(crate) fn print(args: &DeviceArgs, settings: Settings) -> Result<ExitCode, C
                 .hint("ip link set lo up    brings up the loopback interface (in a new namespace)"),
         );
     }
-    println!("{}", table(&config.devices));
+    println!("{}", rows(&config.devices));
     Ok(ExitCode::SUCCESS)
 }
 
-fn table(devices: &[DeviceConfig]) -> Table {
-    let mut table = Table::new();
-    table
-        .load_preset(presets::UTF8_HORIZONTAL_ONLY)
-        .remove_style(TableComponent::HorizontalLines)
-        .remove_style(TableComponent::MiddleIntersections)
-        .remove_style(TableComponent::LeftBorderIntersections)
-        .remove_style(TableComponent::RightBorderIntersections);
+fn rows(devices: &[DeviceConfig]) -> Table {
+    let mut table = table::plain();
     table.set_header([
         "device",
         "interface",

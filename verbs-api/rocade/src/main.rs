@@ -7,10 +7,12 @@
 
 mod broker;
 mod cli;
+mod demo;
 mod devices;
 mod error;
 mod libdir;
 mod run;
+mod table;
 
 use std::process::ExitCode;
 
@@ -45,6 +47,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode, CliError> {
     match command {
         Command::Run(args) => run::run(&args, settings),
         Command::Devices(args) => devices::print(&args, settings),
+        Command::Demo(args) => demo::run(&args, &settings),
         Command::Libdir => libdir::print(),
         Command::Broker(command) => broker::dispatch(&command, &settings),
     }

@@ -112,7 +112,10 @@ impl CompletionQueue {
 fn check(completion: Completion) -> Result<Completion> {
     match completion.status {
         WcStatus::Success => Ok(completion),
-        status => Err(Error::Completion { wr_id: completion.wr_id, status }),
+        status => Err(Error::Completion {
+            wr_id: completion.wr_id,
+            status,
+        }),
     }
 }
 
@@ -126,6 +129,8 @@ impl AsFd for CompletionQueue {
 impl fmt::Debug for CompletionQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let entries = self.cq.capacity();
-        f.debug_struct("CompletionQueue").field("entries", &entries).finish_non_exhaustive()
+        f.debug_struct("CompletionQueue")
+            .field("entries", &entries)
+            .finish_non_exhaustive()
     }
 }

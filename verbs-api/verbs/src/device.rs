@@ -40,7 +40,9 @@ impl DeviceList {
     /// # Errors
     /// [`Error::Verbs`] if the engine refuses the configuration.
     pub fn new(config: EngineConfig) -> Result<Self> {
-        Ok(Self { engine: Engine::new(config)? })
+        Ok(Self {
+            engine: Engine::new(config)?,
+        })
     }
 
     /// Name, GUID and interface of each device, in order.
@@ -58,7 +60,9 @@ impl DeviceList {
         if self.devices().iter().all(|device| device.name != name) {
             return Err(Error::NoDevice(name.to_owned()));
         }
-        Ok(Context { raw: self.engine.open_device(name)? })
+        Ok(Context {
+            raw: self.engine.open_device(name)?,
+        })
     }
 
     /// Opens the first device.
@@ -67,14 +71,20 @@ impl DeviceList {
     /// [`Error::NoDevice`] if there is none.
     pub fn open_first(&self) -> Result<Context> {
         let devices = self.devices();
-        let first = devices.first().ok_or_else(|| Error::NoDevice(String::new()))?;
+        let first = devices
+            .first()
+            .ok_or_else(|| Error::NoDevice(String::new()))?;
         self.open(&first.name)
     }
 }
 
 impl fmt::Debug for DeviceList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<String> = self.devices().into_iter().map(|device| device.name).collect();
+        let names: Vec<String> = self
+            .devices()
+            .into_iter()
+            .map(|device| device.name)
+            .collect();
         f.debug_tuple("DeviceList").field(&names).finish()
     }
 }
@@ -131,7 +141,10 @@ impl Context {
     /// [`Error::Verbs`] at the limit of the device.
     #[doc(alias = "ibv_alloc_pd")]
     pub fn protection_domain(&self) -> Result<ProtectionDomain> {
-        Ok(ProtectionDomain { context: self.clone(), raw: self.raw.alloc_pd()? })
+        Ok(ProtectionDomain {
+            context: self.clone(),
+            raw: self.raw.alloc_pd()?,
+        })
     }
 }
 

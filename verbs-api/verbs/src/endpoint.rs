@@ -39,7 +39,9 @@ impl Endpoint {
     /// # Errors
     /// [`Error::Malformed`] if it cannot be that.
     pub fn from_bytes(bytes: &[u8; Self::ENCODED_LEN]) -> Result<Self> {
-        let (gid, rest) = bytes.split_first_chunk().ok_or(Error::Malformed("endpoint"))?;
+        let (gid, rest) = bytes
+            .split_first_chunk()
+            .ok_or(Error::Malformed("endpoint"))?;
         let mtu = Mtu::from_code(bytes[24]).ok_or(Error::Malformed("endpoint: MTU"))?;
         Ok(Self {
             gid: Gid::new(*gid),
@@ -113,9 +115,17 @@ impl RemoteMemory {
 
 /// A big-endian number of at most `bits` bits.
 fn be32(bytes: &[u8], at: usize, what: &'static str, bits: u32) -> Result<u32> {
-    let field = bytes.get(at..at + 4).and_then(|field| field.try_into().ok());
-    let value = field.map(u32::from_be_bytes).ok_or(Error::Malformed(what))?;
-    if value >> bits == 0 { Ok(value) } else { Err(Error::Malformed(what)) }
+    let field = bytes
+        .get(at..at + 4)
+        .and_then(|field| field.try_into().ok());
+    let value = field
+        .map(u32::from_be_bytes)
+        .ok_or(Error::Malformed(what))?;
+    if value >> bits == 0 {
+        Ok(value)
+    } else {
+        Err(Error::Malformed(what))
+    }
 }
 
 #[cfg(test)]
@@ -133,7 +143,10 @@ mod tests {
 
     #[test]
     fn endpoints_survive_encoding() {
-        assert_eq!(Endpoint::from_bytes(&endpoint().to_bytes()).unwrap(), endpoint());
+        assert_eq!(
+            Endpoint::from_bytes(&endpoint().to_bytes()).unwrap(),
+            endpoint()
+        );
     }
 
     #[test]
@@ -147,9 +160,14 @@ mod tests {
 
     #[test]
     fn exchange_sends_one_and_receives_the_other() {
-        let peer = Endpoint { qp_num: Qpn::new(9), ..endpoint() };
+        let peer = Endpoint {
+            qp_num: Qpn::new(9),
+            ..endpoint()
+        };
         let mut sent = Vec::new();
-        let received = endpoint().exchange(&peer.to_bytes()[..], &mut sent).unwrap();
+        let received = endpoint()
+            .exchange(&peer.to_bytes()[..], &mut sent)
+            .unwrap();
         assert_eq!(received, peer);
         assert_eq!(sent, endpoint().to_bytes());
         assert!(endpoint().exchange(&[0u8; 3][..], Vec::new()).is_err());
@@ -157,7 +175,11 @@ mod tests {
 
     #[test]
     fn remote_memory_survives_encoding() {
-        let memory = RemoteMemory { addr: u64::MAX - 4, rkey: Rkey::new(0x1234_5678), len: 99 };
+        let memory = RemoteMemory {
+            addr: u64::MAX - 4,
+            rkey: Rkey::new(0x1234_5678),
+            len: 99,
+        };
         assert_eq!(RemoteMemory::from_bytes(&memory.to_bytes()), memory);
         assert_eq!(memory.at(100).len, 0);
     }

@@ -57,11 +57,21 @@ impl fmt::Display for Error {
             Self::Verbs(error) => error.fmt(f),
             Self::Config(error) => error.fmt(f),
             Self::Io(error) => error.fmt(f),
-            Self::OutOfRange { offset, len, region_len } => {
-                write!(f, "{len} bytes at offset {offset} of a region of {region_len} bytes")
+            Self::OutOfRange {
+                offset,
+                len,
+                region_len,
+            } => {
+                write!(
+                    f,
+                    "{len} bytes at offset {offset} of a region of {region_len} bytes"
+                )
             }
             Self::Misaligned { offset } => {
-                write!(f, "an 8-byte value at offset {offset}, which is not a multiple of 8")
+                write!(
+                    f,
+                    "an 8-byte value at offset {offset}, which is not a multiple of 8"
+                )
             }
             Self::TimedOut => f.write_str("nothing completed in time"),
             Self::Completion { wr_id, status } => {

@@ -35,11 +35,19 @@ unsafe impl Sync for Buffer {}
 
 impl Buffer {
     fn new(len: usize) -> Result<Self> {
-        let too_long = Error::OutOfRange { offset: 0, len, region_len: 0 };
-        let Ok(layout) = Layout::from_size_align(len.max(1), ALIGN) else { return Err(too_long) };
+        let too_long = Error::OutOfRange {
+            offset: 0,
+            len,
+            region_len: 0,
+        };
+        let Ok(layout) = Layout::from_size_align(len.max(1), ALIGN) else {
+            return Err(too_long);
+        };
         // SAFETY: the size is not zero.
         let start = unsafe { alloc_zeroed(layout) };
-        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
+        let Some(start) = NonNull::new(start) else {
+            handle_alloc_error(layout)
+        };
         Ok(Self { start, layout, len })
     }
 
@@ -47,7 +55,11 @@ impl Buffer {
     fn check(&self, offset: usize, len: usize) -> Result<()> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len => Ok(()),
-            _ => Err(Error::OutOfRange { offset, len, region_len: self.len }),
+            _ => Err(Error::OutOfRange {
+                offset,
+                len,
+                region_len: self.len,
+            }),
         }
     }
 
@@ -101,7 +113,12 @@ impl MemoryRegion {
         // SAFETY: the buffer is mapped, readable and writable, and is freed in `drop` only, after
         // the region has been deregistered. All accesses of this crate are atomic.
         let mr = unsafe { pd.reg_mr(addr, len, addr, access) }?;
-        Ok(Self { mr, buffer: Some(buffer), addr, len })
+        Ok(Self {
+            mr,
+            buffer: Some(buffer),
+            addr,
+            len,
+        })
     }
 
     fn buffer(&self) -> &Buffer {
@@ -135,7 +152,11 @@ impl MemoryRegion {
     /// What the peer needs for RDMA on this region.
     #[must_use]
     pub fn remote(&self) -> RemoteMemory {
-        RemoteMemory { addr: self.addr, rkey: self.rkey(), len: self.len as u64 }
+        RemoteMemory {
+            addr: self.addr,
+            rkey: self.rkey(),
+            len: self.len as u64,
+        }
     }
 
     /// A part of the region as an entry of a work request's scatter/gather list; `..` is all.
@@ -153,10 +174,18 @@ impl MemoryRegion {
             Bound::Excluded(&end) => end,
             Bound::Unbounded => self.len,
         };
-        let reversed = Error::OutOfRange { offset: start, len: 0, region_len: self.len };
+        let reversed = Error::OutOfRange {
+            offset: start,
+            len: 0,
+            region_len: self.len,
+        };
         let len = end.checked_sub(start).ok_or(reversed)?;
         self.buffer().check(start, len)?;
-        let too_long = |_| Error::OutOfRange { offset: start, len, region_len: self.len };
+        let too_long = |_| Error::OutOfRange {
+            offset: start,
+            len,
+            region_len: self.len,
+        };
         Ok(Sge {
             addr: self.addr + start as u64,
             len: u32::try_from(len).map_err(too_long)?,
@@ -178,7 +207,9 @@ impl MemoryRegion {
         let (words, tail) = words.as_chunks::<WORD>();
         let mut at = offset + head.len();
         for word in words {
-            buffer.word(at)?.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+            buffer
+                .word(at)?
+                .store(u64::from_ne_bytes(*word), Ordering::Relaxed);
             at += WORD;
         }
         for (at, &byte) in (at..).zip(tail) {

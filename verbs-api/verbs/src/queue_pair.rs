@@ -39,7 +39,15 @@ impl<'a> QueuePairBuilder<'a> {
             | AccessFlags::REMOTE_WRITE
             | AccessFlags::REMOTE_READ
             | AccessFlags::REMOTE_ATOMIC;
-        Self { pd, send_cq: cq, recv_cq: cq, cap, gid_index: 0, access, psn: None }
+        Self {
+            pd,
+            send_cq: cq,
+            recv_cq: cq,
+            cap,
+            gid_index: 0,
+            access,
+            psn: None,
+        }
     }
 
     /// Receives complete in another queue than sends.
@@ -94,7 +102,10 @@ impl<'a> QueuePairBuilder<'a> {
     /// cannot be used (its text says who holds the port).
     pub fn build(self) -> Result<UnconnectedQueuePair> {
         let context = self.pd.context();
-        let entry = context.gids().iter().find(|entry| entry.index == self.gid_index);
+        let entry = context
+            .gids()
+            .iter()
+            .find(|entry| entry.index == self.gid_index);
         let gid = entry.ok_or(Error::NoGid(self.gid_index))?.gid;
         let sgid_index = u8::try_from(self.gid_index).map_err(|_| Error::NoGid(self.gid_index))?;
         let qp = self.pd.raw().create_qp(QpInitAttr {
@@ -122,7 +133,11 @@ impl<'a> QueuePairBuilder<'a> {
             psn: self.psn.unwrap_or_else(random_psn),
             mtu: context.port()?.active_mtu,
         };
-        Ok(UnconnectedQueuePair { qp, endpoint, sgid_index })
+        Ok(UnconnectedQueuePair {
+            qp,
+            endpoint,
+            sgid_index,
+        })
     }
 }
 
@@ -193,7 +208,11 @@ impl UnconnectedQueuePair {
     /// [`Error::Verbs`] if an option or the peer's address is impossible.
     #[doc(alias = "ibv_modify_qp")]
     pub fn connect(self, peer: Endpoint, options: &ConnectOptions) -> Result<QueuePair> {
-        let mtu = if peer.mtu.bytes() < self.endpoint.mtu.bytes() { peer.mtu } else { self.endpoint.mtu };
+        let mtu = if peer.mtu.bytes() < self.endpoint.mtu.bytes() {
+            peer.mtu
+        } else {
+            self.endpoint.mtu
+        };
         let rtr = QpAttr {
             qp_state: QpState::Rtr.code(),
             path_mtu: mtu.code().into(),

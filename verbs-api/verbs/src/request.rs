@@ -21,7 +21,13 @@ pub struct SendRequest<'a> {
 
 impl<'a> SendRequest<'a> {
     const fn new(op: SendOp, sges: &'a [Sge], inline: Option<&'a [u8]>) -> Self {
-        Self { wr_id: 0, op, flags: SendFlags::SIGNALED, sges, inline }
+        Self {
+            wr_id: 0,
+            op,
+            flags: SendFlags::SIGNALED,
+            sges,
+            inline,
+        }
     }
 
     /// Sends the bytes of `sges` to a receive buffer of the peer.
@@ -36,17 +42,40 @@ impl<'a> SendRequest<'a> {
 
     /// Writes the bytes of `sges` to the peer's memory.
     pub const fn write(sges: &'a [Sge], to: RemoteMemory) -> Self {
-        Self::new(SendOp::Write { va: to.addr, rkey: to.rkey, imm: None }, sges, None)
+        Self::new(
+            SendOp::Write {
+                va: to.addr,
+                rkey: to.rkey,
+                imm: None,
+            },
+            sges,
+            None,
+        )
     }
 
     /// Writes `data`, which is copied when the request is posted, to the peer's memory.
     pub const fn write_inline(data: &'a [u8], to: RemoteMemory) -> Self {
-        Self::new(SendOp::Write { va: to.addr, rkey: to.rkey, imm: None }, &[], Some(data))
+        Self::new(
+            SendOp::Write {
+                va: to.addr,
+                rkey: to.rkey,
+                imm: None,
+            },
+            &[],
+            Some(data),
+        )
     }
 
     /// Reads the peer's memory into `sges`.
     pub const fn read(sges: &'a [Sge], from: RemoteMemory) -> Self {
-        Self::new(SendOp::Read { va: from.addr, rkey: from.rkey }, sges, None)
+        Self::new(
+            SendOp::Read {
+                va: from.addr,
+                rkey: from.rkey,
+            },
+            sges,
+            None,
+        )
     }
 
     /// Replaces the 8 bytes at `at` by `swap` if they are `compare`; what was there comes back
@@ -57,13 +86,26 @@ impl<'a> SendRequest<'a> {
         compare: u64,
         swap: u64,
     ) -> Self {
-        let op = SendOp::CmpSwap { va: at.addr, rkey: at.rkey, compare, swap };
+        let op = SendOp::CmpSwap {
+            va: at.addr,
+            rkey: at.rkey,
+            compare,
+            swap,
+        };
         Self::new(op, result, None)
     }
 
     /// Adds `add` to the 8 bytes at `at`, modulo 2^64; what was there comes back into `result`.
     pub const fn fetch_add(result: &'a [Sge], at: RemoteMemory, add: u64) -> Self {
-        Self::new(SendOp::FetchAdd { va: at.addr, rkey: at.rkey, add }, result, None)
+        Self::new(
+            SendOp::FetchAdd {
+                va: at.addr,
+                rkey: at.rkey,
+                add,
+            },
+            result,
+            None,
+        )
     }
 
     /// Sets the number that the completion carries; 0 by default.
@@ -102,9 +144,18 @@ impl<'a> SendRequest<'a> {
 
     /// The request as the emulator takes it, and its inline data.
     pub(crate) fn parts(&self) -> (SendWr<'a>, Option<&'a [u8]>) {
-        let inline = if self.inline.is_some() { SendFlags::INLINE } else { SendFlags::empty() };
+        let inline = if self.inline.is_some() {
+            SendFlags::INLINE
+        } else {
+            SendFlags::empty()
+        };
         let flags = self.flags.union(inline);
-        let wr = SendWr { wr_id: self.wr_id, op: self.op, flags, sges: self.sges };
+        let wr = SendWr {
+            wr_id: self.wr_id,
+            op: self.op,
+            flags,
+            sges: self.sges,
+        };
         (wr, self.inline)
     }
 }

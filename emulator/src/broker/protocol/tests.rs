@@ -33,40 +33,85 @@ fn request() -> impl Strategy<Value = (Request, usize)> {
 }
 
 fn status() -> impl Strategy<Value = BrokerStatus> {
-    let address = (local(), any::<u16>(), any::<u16>())
-        .prop_map(|(local, sockets, users)| AddressStatus { local, sockets, users });
+    let address =
+        (local(), any::<u16>(), any::<u16>()).prop_map(|(local, sockets, users)| AddressStatus {
+            local,
+            sockets,
+            users,
+        });
     let slot = (any::<u8>(), any::<u32>(), any::<bool>(), "[a-z]{0,15}").prop_map(
-        |(slot, pid, connected, name)| SlotStatus { slot: Slot::new(slot), pid, connected, name },
-    );
-    let lists =
-        (proptest::collection::vec(address, 0..4), proptest::collection::vec(slot, 0..4));
-    (any::<u32>(), "[0-9.]{0,9}", 0u64..1 << 50, any::<u64>(), lists).prop_map(
-        |(pid, version, uptime, gsi_datagrams, (addresses, slots))| BrokerStatus {
+        |(slot, pid, connected, name)| SlotStatus {
+            slot: Slot::new(slot),
             pid,
-            version,
-            uptime: Duration::from_millis(uptime),
-            gsi_datagrams,
-            addresses,
-            slots,
+            connected,
+            name,
         },
+    );
+    let lists = (
+        proptest::collection::vec(address, 0..4),
+        proptest::collection::vec(slot, 0..4),
+    );
+    (
+        any::<u32>(),
+        "[0-9.]{0,9}",
+        0u64..1 << 50,
+        any::<u64>(),
+        lists,
     )
+        .prop_map(
+            |(pid, version, uptime, gsi_datagrams, (addresses, slots))| BrokerStatus {
+                pid,
+                version,
+                uptime: Duration::from_millis(uptime),
+                gsi_datagrams,
+                addresses,
+                slots,
+            },
+        )
 }
 
 fn response() -> impl Strategy<Value = (Response, usize)> {
     prop_oneof![
         (1u8..=255, any::<u32>(), 0usize..=1).prop_map(|(slot, broker_pid, fds)| {
-            (Response::Welcome { slot: Slot::new(slot), broker_pid }, fds)
+            (
+                Response::Welcome {
+                    slot: Slot::new(slot),
+                    broker_pid,
+                },
+                fds,
+            )
         }),
-        (local(), 0u8..=255, 1usize..=MAX_FDS).prop_filter_map("too many", |(local, first, fds)| {
-            let total = u16::from(first) + u16::try_from(fds).ok()?;
-            (total <= 256).then_some((Response::Sockets { local, first, total }, fds))
-        }),
+        (local(), 0u8..=255, 1usize..=MAX_FDS).prop_filter_map(
+            "too many",
+            |(local, first, fds)| {
+                let total = u16::from(first) + u16::try_from(fds).ok()?;
+                (total <= 256).then_some((
+                    Response::Sockets {
+                        local,
+                        first,
+                        total,
+                    },
+                    fds,
+                ))
+            }
+        ),
         Just((Response::Accepted, 0)),
         status().prop_map(|status| (Response::Status(status), 0)),
-        (any::<u32>(), any::<u16>())
-            .prop_map(|(broker_pid, clients)| (Response::Stopping { broker_pid, clients }, 0)),
+        (any::<u32>(), any::<u16>()).prop_map(|(broker_pid, clients)| (
+            Response::Stopping {
+                broker_pid,
+                clients
+            },
+            0
+        )),
         (any::<u16>(), ".{0,40}").prop_map(|(code, text)| {
-            (Response::Error { code: RefusalCode::from_code(code), text }, 0)
+            (
+                Response::Error {
+                    code: RefusalCode::from_code(code),
+                    text,
+                },
+                0,
+            )
         }),
     ]
 }
@@ -138,11 +183,21 @@ fn descriptors_must_come_with_the_messages_that_need_them() {
     let local = LocalAddr::from(IpAddr::from([127, 0, 0, 1]));
     let restore = Request::Restore { local, first: 0 }.encode();
     for fds in [0, MAX_FDS + 1] {
-        assert_eq!(Request::decode(&restore, fds), Err(ProtocolError::Descriptors));
+        assert_eq!(
+            Request::decode(&restore, fds),
+            Err(ProtocolError::Descriptors)
+        );
     }
-    let hello = Request::Hello { resume: Some(Slot::new(3)), name: String::new() }.encode();
+    let hello = Request::Hello {
+        resume: Some(Slot::new(3)),
+        name: String::new(),
+    }
+    .encode();
     assert_eq!(Request::decode(&hello, 0), Err(ProtocolError::Descriptors));
-    assert_eq!(Request::decode(&Request::Stop.encode(), 1), Err(ProtocolError::Descriptors));
+    assert_eq!(
+        Request::decode(&Request::Stop.encode(), 1),
+        Err(ProtocolError::Descriptors)
+    );
 }
 
 #[test]
@@ -152,7 +207,12 @@ fn the_longest_status_fits() {
         sockets: 256,
         users: 255,
     };
-    let slot = SlotStatus { slot: Slot::new(1), pid: 1, connected: true, name: "x".repeat(99) };
+    let slot = SlotStatus {
+        slot: Slot::new(1),
+        pid: 1,
+        connected: true,
+        name: "x".repeat(99),
+    };
     let status = BrokerStatus {
         pid: 1,
         version: "v".repeat(99),
@@ -163,7 +223,12 @@ fn the_longest_status_fits() {
     };
     let bytes = Response::Status(status).encode();
     assert!(bytes.len() <= MAX_LEN, "{}", bytes.len());
-    let Ok(Response::Status(status)) = Response::decode(&bytes, 0) else { panic!() };
-    assert_eq!((status.addresses.len(), status.slots.len()), (MAX_ADDRESSES, 255));
+    let Ok(Response::Status(status)) = Response::decode(&bytes, 0) else {
+        panic!()
+    };
+    assert_eq!(
+        (status.addresses.len(), status.slots.len()),
+        (MAX_ADDRESSES, 255)
+    );
     assert_eq!(status.slots[0].name.len(), MAX_NAME_LEN);
 }

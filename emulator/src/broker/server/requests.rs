@@ -23,7 +23,10 @@ struct Refusal {
 
 impl Refusal {
     fn new(code: RefusalCode, text: impl Into<String>) -> Self {
-        Self { code, text: text.into() }
+        Self {
+            code,
+            text: text.into(),
+        }
     }
 
     fn malformed(text: &str) -> Self {
@@ -65,7 +68,10 @@ impl Obstacle {
     fn into_error(self, local: LocalAddr) -> LinkError {
         match self {
             Self::Awaited(holder) => LinkError::InUse { local, holder },
-            Self::Stranger(socket) => LinkError::InUse { local, holder: holder::of(&socket) },
+            Self::Stranger(socket) => LinkError::InUse {
+                local,
+                holder: holder::of(&socket),
+            },
             Self::Failed(error) => error,
         }
     }
@@ -88,7 +94,10 @@ impl Server {
         let result = match Request::decode(&buf[..len], fds.len()) {
             Ok(request) => self.answer(index, request, fds),
             Err(error @ ProtocolError::Version(_)) => {
-                let text = format!("this broker is version {}: {error}", env!("CARGO_PKG_VERSION"));
+                let text = format!(
+                    "this broker is version {}: {error}",
+                    env!("CARGO_PKG_VERSION")
+                );
                 Err(Refusal::new(RefusalCode::Version, text))
             }
             Err(error) => Err(Refusal::malformed(&error.to_string())),
@@ -120,15 +129,12 @@ impl Server {
 
     /// A slot has become free.
     pub(super) fn release(&mut self, slot: Slot) {
-        self.groups.values_mut().for_each(|group| group.release(slot));
+        self.groups
+            .values_mut()
+            .for_each(|group| group.release(slot));
     }
 
-    fn answer(
-        &mut self,
-        index: usize,
-        request: Request,
-        fds: Vec<OwnedFd>,
-    ) -> Result<(), Refusal> {
+    fn answer(&mut self, index: usize, request: Request, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
         let has_slot = self.clients[index].slot;
         match (request, has_slot) {
             (Request::Hello { resume, name }, None) => {
@@ -140,7 +146,12 @@ impl Server {
             }
             (Request::Open { local }, Some(_)) if self.clients[index].pending.is_none() => {
                 let now = Instant::now();
-                let deadline = now.max(self.recovery_deadline) + STRANGER_TIMEOUT;
+                let begin = if self.slots.has_awaited() {
+                    self.recovery_deadline
+                } else {
+                    now
+                };
+                let deadline = begin.max(now) + STRANGER_TIMEOUT;
                 self.open(index, Pending { local, deadline });
                 Ok(())
             }
@@ -155,10 +166,20 @@ impl Server {
                 Ok(())
             }
             (Request::Stop, _) => {
-                let clients = self.clients.iter().filter(|client| client.slot.is_some()).count();
+                let clients = self
+                    .clients
+                    .iter()
+                    .filter(|client| client.slot.is_some())
+                    .count();
                 let clients = u16::try_from(clients).unwrap_or(u16::MAX);
                 let broker_pid = std::process::id();
-                self.clients[index].send(&Response::Stopping { broker_pid, clients }, &[]);
+                self.clients[index].send(
+                    &Response::Stopping {
+                        broker_pid,
+                        clients,
+                    },
+                    &[],
+                );
                 self.stop = true;
                 Ok(())
             }
@@ -180,7 +201,13 @@ impl Server {
         let client = &mut self.clients[index];
         client.slot = Some(slot);
         tracing::info!(pid = client.peer.pid, %slot, "client");
-        client.send(&Response::Welcome { slot, broker_pid: std::process::id() }, &[lock.as_fd()]);
+        client.send(
+            &Response::Welcome {
+                slot,
+                broker_pid: std::process::id(),
+            },
+            &[lock.as_fd()],
+        );
         Ok(())
     }
 
@@ -191,14 +218,24 @@ impl Server {
             return Err(Refusal::new(RefusalCode::NotAllowed, text));
         }
         // An earlier connection of the same client: its end does not free the slot.
-        for earlier in self.clients.iter_mut().filter(|client| client.slot == Some(slot)) {
+        for earlier in self
+            .clients
+            .iter_mut()
+            .filter(|client| client.slot == Some(slot))
+        {
             earlier.slot = None;
             earlier.gone = true;
         }
         let client = &mut self.clients[index];
         client.slot = Some(slot);
         tracing::info!(pid = client.peer.pid, %slot, "client resumed");
-        client.send(&Response::Welcome { slot, broker_pid: std::process::id() }, &[]);
+        client.send(
+            &Response::Welcome {
+                slot,
+                broker_pid: std::process::id(),
+            },
+            &[],
+        );
         Ok(())
     }
 
@@ -210,7 +247,10 @@ impl Server {
         first: usize,
         fds: Vec<OwnedFd>,
     ) -> Result<(), Refusal> {
-        let group = self.groups.entry(local).or_insert_with(|| Group::new(local));
+        let group = self
+            .groups
+            .entry(local)
+            .or_insert_with(|| Group::new(local));
         for (index, fd) in (first..).zip(fds) {
             group.restore(index, fd).map_err(|error| {
                 let text = format!("socket {index} of {local}: {error:?}");
@@ -223,7 +263,9 @@ impl Server {
 
     /// Sends a client the sockets of an address, or an error, or lets it wait.
     pub(super) fn open(&mut self, index: usize, pending: Pending) {
-        let Some(slot) = self.clients[index].slot else { return };
+        let Some(slot) = self.clients[index].slot else {
+            return;
+        };
         let local = pending.local;
         let result = self.prepare(local, slot);
         self.groups.retain(|_, group| group.len() > 0);
@@ -250,10 +292,17 @@ impl Server {
 
     /// Makes sure that the address has a socket for the slot.
     fn prepare(&mut self, local: LocalAddr, slot: Slot) -> Result<(), Obstacle> {
-        if self.groups.get(&local).is_none_or(|group| group.len() <= slot.index()) {
+        if self
+            .groups
+            .get(&local)
+            .is_none_or(|group| group.len() <= slot.index())
+        {
             self.check_whole(local)?;
         }
-        let group = self.groups.entry(local).or_insert_with(|| Group::new(local));
+        let group = self
+            .groups
+            .entry(local)
+            .or_insert_with(|| Group::new(local));
         group.grow(slot).map_err(Obstacle::Failed)?;
         group.lease(slot).map_err(Obstacle::Failed)
     }
@@ -271,9 +320,12 @@ impl Server {
         // Without /proc there is no more to know than what the locks say.
         let sockets = holder::bound_sockets().unwrap_or_default();
         let known = |inode| self.groups.values().any(|group| group.has_inode(inode));
-        let mut strangers =
-            sockets.into_iter().filter(|socket| socket.ip == local.ip() && !known(socket.inode));
-        strangers.next().map_or(Ok(()), |stranger| Err(Obstacle::Stranger(stranger)))
+        let mut strangers = sockets
+            .into_iter()
+            .filter(|socket| socket.ip == local.ip() && !known(socket.inode));
+        strangers
+            .next()
+            .map_or(Ok(()), |stranger| Err(Obstacle::Stranger(stranger)))
     }
 
     fn status(&mut self) -> BrokerStatus {
@@ -285,7 +337,12 @@ impl Server {
         });
         let connected = self.clients.iter().filter_map(|client| {
             let (pid, name) = (client.peer.pid, client.name.clone());
-            Some(SlotStatus { slot: client.slot?, pid, name, connected: true })
+            Some(SlotStatus {
+                slot: client.slot?,
+                pid,
+                name,
+                connected: true,
+            })
         });
         let mut slots: Vec<_> = connected.chain(self.slots.orphans()).collect();
         slots.sort_by_key(|slot| slot.slot);
@@ -311,11 +368,22 @@ impl Client {
 
     /// Sends the sockets 0 up to that of the slot.
     fn send_sockets(&mut self, group: &Group, local: LocalAddr, slot: Slot) {
-        let fds: Vec<_> = (0..=slot.index()).filter_map(|at| group.socket(at)).collect();
+        let fds: Vec<_> = (0..=slot.index())
+            .filter_map(|at| group.socket(at))
+            .collect();
         let total = u16::try_from(fds.len()).unwrap_or(u16::MAX);
         for (chunk, fds) in fds.chunks(MAX_FDS).enumerate() {
-            let Ok(first) = u8::try_from(chunk * MAX_FDS) else { return };
-            self.send(&Response::Sockets { local, first, total }, fds);
+            let Ok(first) = u8::try_from(chunk * MAX_FDS) else {
+                return;
+            };
+            self.send(
+                &Response::Sockets {
+                    local,
+                    first,
+                    total,
+                },
+                fds,
+            );
         }
     }
 }

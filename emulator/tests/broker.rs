@@ -1,0 +1,790 @@
+//! The broker and its clients as separate processes: this test program starts itself again in the
+//! role that `ROCADE_TEST_ROLE` says.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "in helpers of tests a panic is the report"
+)]
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rocade_emulator::broker::{
+    self, BrokerClient, BrokerConfig, BrokerError, BrokerStatus, RefusalCode, ServiceOutcome,
+};
+use rocade_emulator::link::{ROCE_PORT, RxBuffer, UdpLink};
+use rocade_emulator::steering::Slot;
+use socket2::{Domain, SockAddr, Socket, Type};
+use tempfile::TempDir;
+
+const ROLE: &str = "ROCADE_TEST_ROLE";
+const RECOVERY_MS: &str = "ROCADE_TEST_RECOVERY_MS";
+/// Everything here is a matter of milliseconds; whoever waits so long waits for ever.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Not a test: what the processes started by the tests run.
+#[test]
+fn child_process() {
+    match env::var(ROLE).as_deref() {
+        Ok("broker") => run_broker(),
+        Ok("client") => run_client(),
+        Ok("stranger") => run_stranger(),
+        _ => {}
+    }
+}
+
+fn run_broker() {
+    let mut config = BrokerConfig::from_env();
+    if let Some(ms) = env::var(RECOVERY_MS)
+        .ok()
+        .and_then(|value| value.parse().ok())
+    {
+        config.recovery_timeout = Duration::from_millis(ms);
+    }
+    println!("broker begins");
+    broker::serve(&config).unwrap();
+    println!("broker ends");
+}
+
+/// Reads commands from its input and answers each with one line that begins with '@'.
+fn run_client() {
+    let dir = env::var_os("ROCADE_RUNTIME_DIR").unwrap();
+    let client = BrokerClient::connect_or_start(&config(Path::new(&dir))).unwrap();
+    println!("@slot {}", client.slot());
+    let mut links: Vec<UdpLink> = Vec::new();
+    for line in std::io::stdin().lock().lines() {
+        let line = line.unwrap();
+        match line.split_once(' ').unwrap_or((&line, "")) {
+            ("open", ip) => {
+                let ip: IpAddr = ip.parse().unwrap();
+                match client.socket_for(ip) {
+                    Ok(fd) => {
+                        links.push(UdpLink::from_broker(ip, client.slot(), fd).unwrap());
+                        println!("@opened");
+                    }
+                    Err(error) => println!("@error {error}"),
+                }
+            }
+            ("receive", ip) => {
+                let link = links
+                    .iter()
+                    .find(|link| link.local().to_string() == ip)
+                    .unwrap();
+                println!("@got {}", receive_tag(link));
+            }
+            ("resume", _) => {
+                resume(&client);
+                println!("@resumed");
+            }
+            _ => panic!("{line}"),
+        }
+    }
+}
+
+/// Serves the connection as an engine would, until there is a new one.
+fn resume(client: &BrokerClient) {
+    let begin = Instant::now();
+    loop {
+        wait_readable(client.control_fd());
+        if client.service() == ServiceOutcome::Reconnected {
+            return;
+        }
+        assert!(begin.elapsed() < PATIENCE, "no new broker");
+    }
+}
+
+fn wait_readable(fd: i32) {
+    let mut entry = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    let timeout_ms = i32::try_from(PATIENCE.as_millis()).unwrap();
+    // SAFETY: one live entry.
+    let ready = unsafe { libc::poll(&raw mut entry, 1, timeout_ms) };
+    assert_eq!(ready, 1, "nothing to read");
+}
+
+fn receive_tag(link: &UdpLink) -> u8 {
+    let mut buf = RxBuffer::new();
+    loop {
+        if let Some(batch) = link.recv(&mut buf).unwrap() {
+            return batch.data[12];
+        }
+        wait_readable(link.rx_fd().as_raw_fd());
+    }
+}
+
+fn run_stranger() {
+    let path = env::var_os("ROCADE_TEST_SOCKET").unwrap();
+    let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None).unwrap();
+    socket.connect(&SockAddr::unix(path).unwrap()).unwrap();
+    // Status, version 1.
+    let _ = socket.send(&[b'R', b'C', b'D', b'B', 1, 0, 4, 0, 12, 0, 0, 0]);
+    let answer = (&socket).read(&mut [0; 100]);
+    println!("@answer {:?}", answer.unwrap_or(0));
+}
+
+fn config(dir: &Path) -> BrokerConfig {
+    let role: OsString = format!("{ROLE}=broker").into();
+    let exe = env::current_exe().unwrap().into();
+    let arguments = ["--exact", "child_process", "--nocapture"].map(OsString::from);
+    BrokerConfig {
+        runtime_dir: Some(dir.to_owned()),
+        command: Some([vec!["env".into(), role, exe], arguments.to_vec()].concat()),
+        start_timeout: PATIENCE,
+        ..BrokerConfig::default()
+    }
+}
+
+/// A runtime directory of its own; ends the broker in it.
+struct Site {
+    dir: TempDir,
+    config: BrokerConfig,
+}
+
+impl Site {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config(dir.path());
+        Self { dir, config }
+    }
+
+    fn status(&self) -> BrokerStatus {
+        broker::status(&self.config).unwrap()
+    }
+
+    /// Waits until the broker says so.
+    fn wait_for(&self, what: impl Fn(&BrokerStatus) -> bool) -> BrokerStatus {
+        let begin = Instant::now();
+        loop {
+            let status = self.status();
+            if what(&status) {
+                return status;
+            }
+            assert!(begin.elapsed() < PATIENCE, "{status}");
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn kill_broker(&self) -> u32 {
+        let pid = self.status().pid;
+        kill(pid, libc::SIGKILL);
+        wait_until(|| {
+            matches!(
+                broker::status(&self.config),
+                Err(BrokerError::NotRunning | BrokerError::Lost)
+            )
+        });
+        pid
+    }
+
+    fn log(&self) -> String {
+        let files = fs::read_dir(self.dir.path())
+            .unwrap()
+            .flatten()
+            .map(|entry| entry.path());
+        let logs = files.filter(|path| path.extension().is_some_and(|ext| ext == "log"));
+        logs.map(|path| fs::read_to_string(path).unwrap()).collect()
+    }
+
+    fn command(&self, role: &str) -> Command {
+        let mut command = Command::new(env::current_exe().unwrap());
+        command.args(["--exact", "child_process", "--nocapture"]);
+        command
+            .env(ROLE, role)
+            .env("ROCADE_RUNTIME_DIR", self.dir.path());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        command
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        if let Ok(outcome) = broker::stop(&self.config) {
+            wait_until(|| !alive(outcome.pid));
+        }
+    }
+}
+
+/// A client process.
+struct ClientProcess {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+    slot: u8,
+}
+
+impl ClientProcess {
+    fn start(site: &Site) -> Self {
+        Self::spawn(site).ready()
+    }
+
+    fn spawn(site: &Site) -> Self {
+        let mut child = site.command("client").spawn().unwrap();
+        let input = child.stdin.take().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Self {
+            child,
+            input,
+            output,
+            slot: 0,
+        }
+    }
+
+    fn ready(mut self) -> Self {
+        self.slot = self
+            .answer()
+            .strip_prefix("slot ")
+            .unwrap()
+            .parse()
+            .unwrap();
+        self
+    }
+
+    fn answer(&mut self) -> String {
+        answer(&mut self.output)
+    }
+
+    fn say(&mut self, command: &str) {
+        writeln!(self.input, "{command}").unwrap();
+    }
+
+    fn ask(&mut self, command: &str) -> String {
+        self.say(command);
+        self.answer()
+    }
+
+    fn open(&mut self, ip: IpAddr) {
+        assert_eq!(self.ask(&format!("open {ip}")), "opened");
+    }
+
+    /// Sends a packet to the slot, and checks that the client gets it.
+    fn check(&mut self, ip: IpAddr, tag: u8) {
+        send(ip, self.slot, tag);
+        assert_eq!(self.ask(&format!("receive {ip}")), format!("got {tag}"));
+    }
+
+    fn signal(&self, signal: i32) {
+        kill(self.child.id(), signal);
+    }
+
+    fn crash(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for ClientProcess {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn answer(output: &mut impl BufRead) -> String {
+    loop {
+        let mut line = String::new();
+        assert_ne!(
+            output.read_line(&mut line).unwrap(),
+            0,
+            "the client has ended"
+        );
+        // The test harness writes things of its own before.
+        if let Some((_, answer)) = line.trim_end().split_once('@') {
+            return answer.to_owned();
+        }
+    }
+}
+
+/// An address of 127.0.0.0/8 that no other test uses, in this process or another.
+fn own_address() -> IpAddr {
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    let last = NEXT.fetch_add(1, Ordering::Relaxed);
+    Ipv4Addr::new(127, (high & 0x3F) | 0x40, low, last).into()
+}
+
+fn send(ip: IpAddr, slot: u8, tag: u8) {
+    let mut packet = [tag; 64];
+    packet[5] = slot;
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    sender.send_to(&packet, (ip, ROCE_PORT)).unwrap();
+}
+
+fn kill(pid: u32, signal: i32) {
+    let pid = libc::pid_t::try_from(pid).unwrap();
+    assert!(pid > 1);
+    // SAFETY: takes no pointers.
+    assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+}
+
+fn alive(pid: u32) -> bool {
+    // A zombie waiting for init counts as dead.
+    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
+        !stat
+            .rsplit_once(") ")
+            .is_some_and(|(_, rest)| rest.starts_with('Z'))
+    })
+}
+
+fn wait_until(condition: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !condition() {
+        assert!(begin.elapsed() < PATIENCE, "waited too long");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn leased(status: &BrokerStatus) -> Vec<(u8, bool)> {
+    status
+        .slots
+        .iter()
+        .map(|slot| (slot.slot.get(), slot.connected))
+        .collect()
+}
+
+#[test]
+fn each_process_gets_a_slot_and_its_packets() {
+    let site = Site::new();
+    let (a, b) = (own_address(), own_address());
+    let mut clients: Vec<_> = (0..3).map(|_| ClientProcess::start(&site)).collect();
+    assert_eq!(
+        clients.iter().map(|client| client.slot).collect::<Vec<_>>(),
+        [1, 2, 3]
+    );
+    // In an order that needs sockets to be made ahead of their clients.
+    for client in clients.iter_mut().rev() {
+        client.open(a);
+    }
+    clients[1].open(b);
+    for (client, tag) in clients.iter_mut().zip(10..) {
+        client.check(a, tag);
+    }
+    clients[1].check(b, 99);
+
+    let status = site.status();
+    assert_eq!(leased(&status), [(1, true), (2, true), (3, true)]);
+    assert_eq!(status.slots[2].pid, clients[2].child.id());
+    assert!(!status.slots[0].name.is_empty());
+    let mut addresses: Vec<_> = status
+        .addresses
+        .iter()
+        .map(|x| (x.local.ip(), x.sockets, x.users))
+        .collect();
+    addresses.sort();
+    assert_eq!(addresses, [(a, 4, 3), (b, 3, 1)]);
+    assert!(status.to_string().contains("slot   3 pid"), "{status}");
+}
+
+#[test]
+fn clients_that_start_at_once_start_one_broker() {
+    let site = Site::new();
+    let clients: Vec<_> = (0..6).map(|_| ClientProcess::spawn(&site)).collect();
+    let clients: Vec<_> = clients.into_iter().map(ClientProcess::ready).collect();
+    let mut slots: Vec<_> = clients.iter().map(|client| client.slot).collect();
+    slots.sort_unstable();
+    assert_eq!(slots, [1, 2, 3, 4, 5, 6]);
+    assert_eq!(site.status().slots.len(), 6);
+    assert_eq!(
+        site.log().matches("broker begins").count(),
+        1,
+        "{}",
+        site.log()
+    );
+}
+
+#[test]
+fn the_slot_of_a_crashed_client_is_leased_again_with_an_empty_socket() {
+    let site = Site::new();
+    let ip = own_address();
+    let mut first = ClientProcess::start(&site);
+    let mut second = ClientProcess::start(&site);
+    first.open(ip);
+    second.open(ip);
+    // What the first one never reads, from before and after its end.
+    send(ip, 1, 66);
+    first.crash();
+    site.wait_for(|status| leased(status) == [(2, true)]);
+    send(ip, 1, 67);
+
+    let mut third = ClientProcess::start(&site);
+    assert_eq!(third.slot, 1);
+    third.open(ip);
+    third.check(ip, 3);
+    second.check(ip, 2);
+}
+
+#[test]
+fn clients_survive_the_broker_and_the_next_one_takes_over() {
+    let site = Site::new();
+    let (ip, other) = (own_address(), own_address());
+    let mut clients: Vec<_> = (0..3).map(|_| ClientProcess::start(&site)).collect();
+    clients.iter_mut().for_each(|client| client.open(ip));
+    clients[2].open(other);
+    let old_pid = site.kill_broker();
+
+    // Nobody has noticed: all goes on.
+    for (client, tag) in clients.iter_mut().zip(20..) {
+        client.check(ip, tag);
+    }
+    // A new client starts a new broker, and wants an address while the others are on their way.
+    let mut fourth = ClientProcess::start(&site);
+    assert_eq!(fourth.slot, 4);
+    assert_ne!(site.status().pid, old_pid);
+    fourth.say(&format!("open {ip}"));
+    clients.iter_mut().for_each(|client| client.say("resume"));
+    clients
+        .iter_mut()
+        .for_each(|client| assert_eq!(client.answer(), "resumed"));
+    assert_eq!(fourth.answer(), "opened");
+    clients.push(fourth);
+    assert_eq!(
+        leased(&site.status()),
+        [(1, true), (2, true), (3, true), (4, true)]
+    );
+    for (client, tag) in clients.iter_mut().zip(30..) {
+        client.check(ip, tag);
+    }
+    clients[2].check(other, 35);
+    // Slots are given back to the new broker as to the old one.
+    clients.remove(1).crash();
+    site.wait_for(|status| leased(status) == [(1, true), (3, true), (4, true)]);
+    let mut fifth = ClientProcess::start(&site);
+    assert_eq!(fifth.slot, 2);
+    fifth.open(ip);
+    fifth.check(ip, 40);
+    fifth.open(other);
+    fifth.check(other, 41);
+    clients[1].check(other, 42);
+}
+
+#[test]
+fn clients_find_a_new_broker_by_themselves() {
+    let site = Site::new();
+    let ip = own_address();
+    let mut clients: Vec<_> = (0..2).map(|_| ClientProcess::start(&site)).collect();
+    clients.iter_mut().for_each(|client| client.open(ip));
+    let old_pid = site.kill_broker();
+    clients.iter_mut().for_each(|client| client.say("resume"));
+    clients
+        .iter_mut()
+        .for_each(|client| assert_eq!(client.answer(), "resumed"));
+    let status = site.wait_for(|status| leased(status) == [(1, true), (2, true)]);
+    assert_ne!(status.pid, old_pid);
+    assert_eq!(status.addresses.len(), 1);
+    assert_eq!(
+        (status.addresses[0].sockets, status.addresses[0].users),
+        (3, 2)
+    );
+    assert_eq!(
+        site.log().matches("broker begins").count(),
+        2,
+        "{}",
+        site.log()
+    );
+
+    // Asking for an address is enough, too.
+    site.kill_broker();
+    let other = own_address();
+    clients[1].say("resume");
+    clients[0].open(other);
+    clients[0].check(other, 5);
+    clients[0].check(ip, 6);
+    assert_eq!(clients[1].answer(), "resumed");
+    clients[1].check(ip, 7);
+}
+
+#[test]
+fn the_highest_client_dies_with_the_broker() {
+    let site = Site::new();
+    let ip = own_address();
+    let mut clients: Vec<_> = (0..3).map(|_| ClientProcess::start(&site)).collect();
+    clients.iter_mut().for_each(|client| client.open(ip));
+    let last = clients.pop().unwrap();
+    site.kill_broker();
+    last.crash();
+    let mut clients: Vec<_> = clients
+        .into_iter()
+        .map(|mut client| {
+            assert_eq!(client.ask("resume"), "resumed");
+            client
+        })
+        .collect();
+    let mut new = ClientProcess::start(&site);
+    assert_eq!(new.slot, 3);
+    new.open(ip);
+    clients.push(new);
+    for (client, tag) in clients.iter_mut().zip(50..) {
+        client.check(ip, tag);
+    }
+}
+
+#[test]
+fn a_group_is_left_alone_while_a_client_that_does_not_answer_may_have_sockets_of_it() {
+    let site = Site::new();
+    let ip = own_address();
+    let mut stopped = ClientProcess::start(&site);
+    stopped.open(ip);
+    stopped.signal(libc::SIGSTOP);
+    site.kill_broker();
+
+    let mut command = site.config.command.clone().unwrap();
+    command.insert(1, format!("{RECOVERY_MS}=50").into());
+    let config = BrokerConfig {
+        command: Some(command),
+        ..site.config.clone()
+    };
+    let client = BrokerClient::connect_or_start(&config).unwrap();
+    assert_eq!(client.slot(), Slot::new(2));
+    assert_eq!(leased(&site.status()), [(1, false), (2, true)]);
+    assert_eq!(site.status().slots[0].pid, stopped.child.id());
+    let error = client.socket_for(ip).unwrap_err();
+    let BrokerError::Refused {
+        code: RefusalCode::AddressInUse,
+        text,
+    } = &error
+    else {
+        panic!("{error:?}");
+    };
+    assert!(
+        text.contains(&format!("process {}", stopped.child.id())),
+        "{text}"
+    );
+    // Other addresses are free, and this one is as soon as the client goes on.
+    client.socket_for(own_address()).unwrap();
+    stopped.signal(libc::SIGCONT);
+    assert_eq!(stopped.ask("resume"), "resumed");
+    let link = UdpLink::from_broker(ip, client.slot(), client.socket_for(ip).unwrap()).unwrap();
+    send(ip, 2, 77);
+    assert_eq!(receive_tag(&link), 77);
+    stopped.check(ip, 78);
+}
+
+#[test]
+fn a_broker_without_clients_ends() {
+    let site = Site::new();
+    let config = BrokerConfig {
+        idle_timeout: Duration::from_millis(50),
+        ..site.config.clone()
+    };
+    let client = BrokerClient::connect_or_start(&config).unwrap();
+    let pid = site.status().pid;
+    drop(client);
+    wait_until(|| !alive(pid));
+    assert!(matches!(
+        broker::status(&config),
+        Err(BrokerError::NotRunning)
+    ));
+    assert!(matches!(
+        broker::stop(&config),
+        Err(BrokerError::NotRunning)
+    ));
+    assert_eq!(site.log().matches("broker ends").count(), 1);
+    let client = BrokerClient::connect_or_start(&config).unwrap();
+    assert_ne!(site.status().pid, pid);
+    drop(client);
+}
+
+#[test]
+fn stop_says_how_many_clients_there_are_and_they_go_on() {
+    let site = Site::new();
+    let client = BrokerClient::connect_or_start(&site.config).unwrap();
+    assert_eq!(client.service(), ServiceOutcome::Connected);
+    let ip = own_address();
+    let link = UdpLink::from_broker(ip, client.slot(), client.socket_for(ip).unwrap()).unwrap();
+    let pid = site.status().pid;
+    let outcome = broker::stop(&site.config).unwrap();
+    assert_eq!((outcome.pid, outcome.clients), (pid, 1));
+    resume(&client);
+    let status = site.status();
+    assert_ne!(status.pid, pid);
+    assert_eq!(leased(&status), [(1, true)]);
+    send(ip, 1, 4);
+    assert_eq!(receive_tag(&link), 4);
+    assert_eq!(client.service(), ServiceOutcome::Connected);
+}
+
+#[test]
+fn a_second_broker_does_not_start() {
+    let site = Site::new();
+    let _client = BrokerClient::connect_or_start(&site.config).unwrap();
+    assert!(matches!(
+        broker::serve(&site.config),
+        Err(BrokerError::AlreadyRunning)
+    ));
+    assert_eq!(leased(&site.status()), [(1, true)]);
+}
+
+#[test]
+fn addresses_that_cannot_be_had_are_refused_with_a_reason() {
+    let site = Site::new();
+    let client = BrokerClient::connect_or_start(&site.config).unwrap();
+    let ip = own_address();
+    let _alone = UdpLink::bind(ip).unwrap();
+    let cases = [
+        (ip, RefusalCode::AddressInUse, "is taken"),
+        (
+            IpAddr::from([203, 0, 113, 77]),
+            RefusalCode::AddressUnusable,
+            "not an address of",
+        ),
+        (
+            IpAddr::from([239, 1, 1, 1]),
+            RefusalCode::AddressUnusable,
+            "cannot be",
+        ),
+    ];
+    for (ip, expected, reason) in cases {
+        let error = client.socket_for(ip).unwrap_err();
+        let BrokerError::Refused { code, text } = &error else {
+            panic!("{error:?}")
+        };
+        assert_eq!(*code, expected);
+        assert!(text.contains(reason), "{text}");
+    }
+    // And a broker's address is not to be had without it.
+    let ip = own_address();
+    client.socket_for(ip).unwrap();
+    let error = UdpLink::bind(ip).unwrap_err();
+    assert!(error.to_string().contains("use the broker"), "{error}");
+    assert!(
+        site.status()
+            .addresses
+            .iter()
+            .map(|x| x.local.ip())
+            .eq([ip])
+    );
+}
+
+#[test]
+fn packets_for_another_process_can_be_forwarded() {
+    let site = Site::new();
+    let ip = own_address();
+    let clients = [(); 2].map(|()| BrokerClient::connect_or_start(&site.config).unwrap());
+    let links = clients.each_ref().map(|client| {
+        UdpLink::from_broker(ip, client.slot(), client.socket_for(ip).unwrap()).unwrap()
+    });
+    let mut packet = [9; 64];
+    packet[5] = 2;
+    let source = "192.0.2.1:55555".parse().unwrap();
+    links[0].forward(Slot::new(2), source, &packet).unwrap();
+    let mut buf = RxBuffer::new();
+    wait_readable(links[1].rx_fd().as_raw_fd());
+    let batch = links[1].recv(&mut buf).unwrap().unwrap();
+    assert_eq!(
+        links[1].unwrap_forwarded(batch.source, batch.data),
+        Some((source, &packet[..]))
+    );
+}
+
+#[test]
+fn garbage_does_the_broker_no_harm() {
+    let site = Site::new();
+    let client = BrokerClient::connect_or_start(&site.config).unwrap();
+    let ip = own_address();
+    let link = UdpLink::from_broker(ip, client.slot(), client.socket_for(ip).unwrap()).unwrap();
+    let path = socket_path(&site);
+    let connect = || {
+        let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None).unwrap();
+        socket.connect(&SockAddr::unix(&path).unwrap()).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket
+    };
+    let header = |kind: u8, len: u8| vec![b'R', b'C', b'D', b'B', 1, 0, kind, 0, len, 0, 0, 0];
+    let mut messages = vec![
+        b"GET / HTTP/1.0\r\n\r\n".to_vec(),
+        vec![0; 100_000],
+        header(77, 12),
+        header(4, 13),
+        // Open and Restore before Hello.
+        [header(2, 32), vec![0; 20]].concat(),
+        [header(3, 33), vec![0; 21]].concat(),
+        // A resume without proof.
+        [header(1, 15), vec![1, 0, 0]].concat(),
+        [header(1, 15), vec![0, 200, 0]].concat(),
+    ];
+    let mut other_version = header(4, 12);
+    other_version[4] = 2;
+    messages.push(other_version);
+    let mut seed = 1u32;
+    messages.extend((0..100).map(|len| {
+        let mut next = || {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            seed.to_be_bytes()[0]
+        };
+        let body: Vec<u8> = (0..len).map(|_| next()).collect();
+        if len % 2 == 0 {
+            body
+        } else {
+            [header(next() % 7, 12 + len), body].concat()
+        }
+    }));
+    for message in messages {
+        let mut socket = connect();
+        socket.send(&message).unwrap();
+        // An answer or none, then the end, unless it happened to be a good request.
+        let mut buf = [0; 4096];
+        let answer = socket.read(&mut buf).unwrap_or(0);
+        if answer > 0 && buf[6] == 199 {
+            assert_eq!(socket.read(&mut buf).unwrap_or(0), 0, "{message:?}");
+        }
+    }
+    let status = site.wait_for(|status| leased(status) == [(1, true)]);
+    assert_eq!(status.addresses.len(), 1);
+    send(ip, 1, 11);
+    assert_eq!(receive_tag(&link), 11);
+}
+
+#[test]
+fn other_users_are_refused() {
+    // SAFETY: takes no pointers.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("SKIP other_users_are_refused: needs root, to become somebody else");
+        return;
+    }
+    let site = Site::new();
+    let _client = BrokerClient::connect_or_start(&site.config).unwrap();
+    let path = socket_path(&site);
+    // As open as only a careless administrator makes them.
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
+    fs::set_permissions(site.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let run = |uid| {
+        let mut command = site.command("stranger");
+        let child = command.env("ROCADE_TEST_SOCKET", &path).uid(uid).spawn();
+        let output = match child.and_then(Child::wait_with_output) {
+            Ok(output) => output,
+            Err(error) => {
+                eprintln!("SKIP other_users_are_refused: {error}");
+                return None;
+            }
+        };
+        Some(answer(&mut &output.stdout[..]))
+    };
+    let Some(stranger) = run(65_534) else { return };
+    assert_eq!(stranger, "answer 0");
+    assert_ne!(run(0).unwrap(), "answer 0");
+    fs::set_permissions(site.dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
+}
+
+fn socket_path(site: &Site) -> std::path::PathBuf {
+    let files = fs::read_dir(site.dir.path())
+        .unwrap()
+        .flatten()
+        .map(|entry| entry.path());
+    files
+        .into_iter()
+        .find(|path| path.extension().is_some_and(|ext| ext == "sock"))
+        .unwrap()
+}

@@ -1,0 +1,327 @@
+//! What the UDP link really puts on the wire, and what it takes from it: a TUN device in a network
+//! namespace of its own shows each IP datagram byte by byte. Needs root; skips without.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "in helpers of tests a panic is the report"
+)]
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::process::Command;
+use std::thread;
+
+use rocade_emulator::link::{LocalAddr, ROCE_PORT, RxBuffer, TxPath, UdpLink};
+use rocade_wire::Qpn;
+use rocade_wire::icrc::{self, IcrcFlow};
+use rocade_wire::ip::Datagram;
+
+const PATIENCE_MS: i32 = 10_000;
+
+/// The packets that leave through the device, and a way to let packets arrive through it.
+struct Tun {
+    device: File,
+}
+
+impl Tun {
+    /// Moves this thread into a new network namespace with one device, or says why it cannot.
+    fn new(mtu: u32) -> Result<Self, String> {
+        // SAFETY: takes no pointers; concerns this thread only.
+        if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+            return Err(format!(
+                "no network namespace: {}",
+                io::Error::last_os_error()
+            ));
+        }
+        let device = File::options()
+            .read(true)
+            .write(true)
+            .open("/dev/net/tun")
+            .map_err(|error| format!("no TUN device: {error}"))?;
+        // struct ifreq: the name, then the flags.
+        let mut request = [0u8; 40];
+        request[..4].copy_from_slice(b"tun0");
+        let flags = libc::c_short::try_from(libc::IFF_TUN | libc::IFF_NO_PI).unwrap();
+        request[16..18].copy_from_slice(&flags.to_ne_bytes());
+        // SAFETY: TUNSETIFF takes a struct ifreq, which the buffer is as large as.
+        if unsafe { libc::ioctl(device.as_raw_fd(), libc::TUNSETIFF, request.as_mut_ptr()) } != 0 {
+            return Err(format!("no TUN device: {}", io::Error::last_os_error()));
+        }
+        for command in [
+            "link set lo up".to_owned(),
+            format!("link set tun0 up mtu {mtu}"),
+            "addr add 10.77.0.1/24 dev tun0".to_owned(),
+            "addr add fd77::1/64 dev tun0 nodad".to_owned(),
+            "addr add fe80::77:1/64 dev tun0 nodad".to_owned(),
+        ] {
+            // A child has the namespace of the thread that starts it.
+            let status = Command::new("ip").args(command.split(' ')).status();
+            if !status.is_ok_and(|status| status.success()) {
+                return Err(format!("`ip {command}` failed"));
+            }
+        }
+        Ok(Self { device })
+    }
+
+    /// The next RoCEv2 datagram that leaves.
+    fn next(&mut self) -> Vec<u8> {
+        let mut bytes = vec![0; 65536];
+        loop {
+            wait_readable(self.device.as_raw_fd());
+            let len = self.device.read(&mut bytes).unwrap();
+            if Datagram::parse(&bytes[..len]).is_ok_and(|datagram| datagram.is_roce()) {
+                bytes.truncate(len);
+                return bytes;
+            }
+        }
+    }
+
+    fn inject(&mut self, datagram: &Datagram<'_>) {
+        let mut bytes = vec![0; datagram.len()];
+        let len = datagram.emit(&mut bytes).unwrap();
+        self.device.write_all(&bytes[..len]).unwrap();
+    }
+}
+
+/// Runs the test in a thread that may change its namespace.
+fn with_tun(name: &str, mtu: u32, test: impl FnOnce(&mut Tun) + Send) {
+    thread::scope(|scope| {
+        let run = || match Tun::new(mtu) {
+            Ok(mut tun) => test(&mut tun),
+            Err(reason) => eprintln!("SKIP {name}: {reason}"),
+        };
+        if let Err(panic) = scope.spawn(run).join() {
+            std::panic::resume_unwind(panic);
+        }
+    });
+}
+
+fn wait_readable(fd: i32) {
+    let mut entry = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one live entry.
+    let ready = unsafe { libc::poll(&raw mut entry, 1, PATIENCE_MS) };
+    assert_eq!(ready, 1, "nothing to read");
+}
+
+fn wait_link(link: &UdpLink) {
+    let fd: BorrowedFd<'_> = link.rx_fd();
+    wait_readable(fd.as_raw_fd());
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+const DEST: Qpn = Qpn::new(0x02_0011);
+
+/// A run of packets with the ICRC for the Identification that the link promises for each.
+fn run(flow: &IcrcFlow, lens: &[usize]) -> Vec<u8> {
+    let mut run = Vec::new();
+    for (index, len) in (0u16..).zip(lens) {
+        let start = run.len();
+        run.resize(start + len - 4, index.to_be_bytes()[1]);
+        run[start] = 0x04;
+        run[start + 5..start + 8].copy_from_slice(&DEST.get().to_be_bytes()[1..]);
+        let icrc = flow.compute(index, &run[start..]);
+        run.extend(icrc.to_le_bytes());
+    }
+    run
+}
+
+fn flow(link: &UdpLink, to: IpAddr, path: TxPath) -> IcrcFlow {
+    IcrcFlow::new(link.local(), to, path.source_port).unwrap()
+}
+
+/// The ICRC over the real headers is the one in the packet.
+fn assert_valid(bytes: &[u8]) {
+    let (_, icrc) = bytes.split_last_chunk::<4>().unwrap();
+    assert_eq!(icrc::datagram(bytes), Some(u32::from_le_bytes(*icrc)));
+}
+
+//= ENC-02 type=test
+//= ENC-03 type=test
+//= ENC-07 type=test
+#[test]
+fn single_ipv4_datagrams_have_identification_0_and_df() {
+    with_tun("single_ipv4_datagrams", 1500, |tun| {
+        let link = UdpLink::bind(ip("10.77.0.1")).unwrap();
+        let to = ip("10.77.0.2");
+        let path = link.tx_path(DEST).unwrap();
+        let packet = run(&flow(&link, to, path), &[100]);
+        let cases = [(0, 0, 64), (0xB9, 0, 64), (0xB9, 7, 7), (0, 255, 255)];
+        for (traffic_class, hop_limit, ttl) in cases {
+            let path = path.with_hop_limit(hop_limit);
+            link.send(path, to, traffic_class, &packet, packet.len())
+                .unwrap();
+            let bytes = tun.next();
+            let datagram = Datagram::parse(&bytes).unwrap();
+            assert_eq!((datagram.ip_id, datagram.dont_fragment), (0, true));
+            assert_eq!((datagram.tos, datagram.ttl), (traffic_class, ttl));
+            assert_eq!(
+                (datagram.src_port, datagram.dst_port),
+                (path.source_port, ROCE_PORT)
+            );
+            assert!((0xC000..=0xFFFF).contains(&datagram.src_port));
+            assert!(datagram.udp_checksum == 0 || datagram.udp_checksum_is_valid());
+            assert_eq!(datagram.udp_payload, packet);
+            assert_valid(&bytes);
+        }
+    });
+}
+
+#[test]
+fn segments_of_one_call_are_numbered_from_0() {
+    with_tun("segments_of_one_call", 1500, |tun| {
+        let link = UdpLink::bind(ip("10.77.0.1")).unwrap();
+        let to = ip("10.77.0.2");
+        let path = link.tx_path(DEST).unwrap();
+        for count in [2, 5, 40, 64] {
+            let mut lens = vec![1000; count];
+            lens[count - 1] = 48;
+            let data = run(&flow(&link, to, path), &lens);
+            link.send(path, to, 0x02, &data, 1000).unwrap();
+            for (index, len) in (0u16..).zip(lens) {
+                let bytes = tun.next();
+                let datagram = Datagram::parse(&bytes).unwrap();
+                assert_eq!((datagram.ip_id, datagram.dont_fragment), (index, true));
+                assert_eq!((datagram.udp_payload.len(), datagram.tos), (len, 0x02));
+                assert_valid(&bytes);
+            }
+        }
+        assert!(link.gso());
+    });
+}
+
+#[test]
+fn without_segmentation_all_have_identification_0_and_a_good_icrc() {
+    with_tun("without_segmentation", 1500, |tun| {
+        let link = UdpLink::bind(ip("10.77.0.1")).unwrap();
+        let to = ip("10.77.0.2");
+        let path = link.tx_path(DEST).unwrap();
+        let data = run(&flow(&link, to, path), &[500, 500, 100]);
+        link.set_gso(false);
+        link.send(path, to, 0, &data, 500).unwrap();
+        for len in [500, 500, 100] {
+            let bytes = tun.next();
+            let datagram = Datagram::parse(&bytes).unwrap();
+            assert_eq!((datagram.ip_id, datagram.udp_payload.len()), (0, len));
+            assert_valid(&bytes);
+        }
+    });
+}
+
+#[test]
+fn packets_beyond_the_mtu_are_refused_not_fragmented() {
+    with_tun("packets_beyond_the_mtu", 1500, |tun| {
+        for (local, to) in [("10.77.0.1", ip("10.77.0.2")), ("fd77::1", ip("fd77::2"))] {
+            let link = UdpLink::bind(ip(local)).unwrap();
+            let path = link.tx_path(DEST).unwrap();
+            for (len, segment_len) in [(1480, 1480), (4000, 1480)] {
+                let error = link
+                    .send(path, to, 0, &vec![0; len], segment_len)
+                    .unwrap_err();
+                assert_eq!(error.raw_os_error(), Some(libc::EMSGSIZE), "{error}");
+            }
+            assert!(link.gso(), "the MTU is no reason to give up segmentation");
+            // The largest that fits.
+            let overhead = if to.is_ipv4() { 28 } else { 48 };
+            let len = 1500 - overhead;
+            link.send(path, to, 0, &run(&flow(&link, to, path), &[len]), len)
+                .unwrap();
+            assert_eq!(tun.next().len(), 1500);
+        }
+    });
+}
+
+#[test]
+fn ipv6_datagrams() {
+    with_tun("ipv6_datagrams", 1500, |tun| {
+        let link = UdpLink::bind(ip("fd77::1")).unwrap();
+        let to = ip("fd77::2");
+        let path = link.tx_path(DEST).unwrap();
+        let data = run(&flow(&link, to, path), &[1000, 1000, 500]);
+        for (hop_limit, gso) in [(0, true), (9, true), (9, false)] {
+            link.set_gso(gso);
+            link.send(path.with_hop_limit(hop_limit), to, 0x8A, &data, 1000)
+                .unwrap();
+            for len in [1000, 1000, 500] {
+                let bytes = tun.next();
+                let datagram = Datagram::parse(&bytes).unwrap();
+                assert_eq!((datagram.src, datagram.dst), (link.local(), to));
+                assert_eq!(datagram.ttl, if hop_limit == 0 { 64 } else { hop_limit });
+                assert_eq!((datagram.tos, datagram.udp_payload.len()), (0x8A, len));
+                assert!(datagram.udp_checksum_is_valid());
+                assert_valid(&bytes);
+            }
+        }
+    });
+}
+
+#[test]
+fn link_local_addresses_need_and_use_their_interface() {
+    with_tun("link_local_addresses", 1500, |tun| {
+        // SAFETY: a C string.
+        let index = unsafe { libc::if_nametoindex(c"tun0".as_ptr()) };
+        let local = LocalAddr::new(ip("fe80::77:1"), index);
+        let link = UdpLink::bind(local).unwrap();
+        assert_eq!(link.local_addr(), local);
+        let to = ip("fe80::77:2");
+        let path = link.tx_path(DEST).unwrap();
+        link.send(path, to, 0, &run(&flow(&link, to, path), &[64]), 64)
+            .unwrap();
+        let bytes = tun.next();
+        let datagram = Datagram::parse(&bytes).unwrap();
+        assert_eq!((datagram.src, datagram.dst), (link.local(), to));
+        assert_valid(&bytes);
+
+        tun.inject(&incoming(to, link.local(), &[0x11; 40]));
+        wait_link(&link);
+        let mut buf = RxBuffer::new();
+        let batch = link.recv(&mut buf).unwrap().unwrap();
+        assert_eq!(LocalAddr::from(batch.source), LocalAddr::new(to, index));
+    });
+}
+
+fn incoming(src: IpAddr, dst: IpAddr, udp_payload: &[u8]) -> Datagram<'_> {
+    Datagram {
+        src,
+        dst,
+        ip_id: 0x1234,
+        dont_fragment: true,
+        flow_label: 0,
+        tos: 0x8B,
+        ttl: 17,
+        src_port: 4791,
+        dst_port: ROCE_PORT,
+        udp_checksum: 0,
+        udp_payload,
+    }
+}
+
+//= ENC-06 type=test
+#[test]
+fn datagrams_without_udp_checksum_are_received() {
+    with_tun("datagrams_without_udp_checksum", 1500, |tun| {
+        for (local, from) in [("10.77.0.1", ip("10.77.0.2")), ("fd77::1", ip("fd77::2"))] {
+            let link = UdpLink::bind(ip(local)).unwrap();
+            let payload = [0x44; 60];
+            let mut datagram = incoming(from, link.local(), &payload);
+            if from.is_ipv6() {
+                datagram.ip_id = 0;
+            }
+            tun.inject(&datagram);
+            wait_link(&link);
+            let mut buf = RxBuffer::new();
+            let batch = link.recv(&mut buf).unwrap().unwrap();
+            assert_eq!((batch.data, batch.tos), (&payload[..], 0x8B));
+            assert_eq!(batch.source, (from, 4791).into());
+            assert_eq!(batch.segments().count(), 1);
+        }
+    });
+}

@@ -1,0 +1,176 @@
+//! `rocade demo`: two processes exchange data over RoCEv2 and check every byte.
+//!
+//! The command starts itself once more. The first process is the requester of everything; the
+//! second one receives, checks what arrived, and tells over a pipe. Both reach their NIC through
+//! the safe Rust API; the broker lets them share one address.
+
+mod pattern;
+mod peer;
+mod report;
+mod requester;
+mod talk;
+
+use std::net::IpAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use rocade_emulator::config::Settings;
+use rocade_verbs::{
+    AccessFlags, BrokerMode, Completion, CompletionQueue, DeviceList, EngineConfig, MemoryRegion,
+    ProtectionDomain, QueuePair, UnconnectedQueuePair,
+};
+
+use crate::cli::DemoArgs;
+use crate::error::CliError;
+
+/// Bytes of a bulk message.
+const BULK_LEN: usize = 64 << 10;
+/// Bulk messages of one round; each has its own place in memory, so that all can be checked.
+const BULK_COUNT: usize = 256;
+/// Bulk rounds of each operation.
+const ROUNDS: u64 = 8;
+/// Bulk requests outstanding.
+const WINDOW: usize = 16;
+/// Bytes of a ping-pong message.
+const PING_LEN: usize = 64;
+/// Receive buffers of the ping-pong, one after the other at the start of the small memory.
+const PING_BUFFERS: usize = 4;
+/// Immediate data of the last ping.
+const LAST_PING: [u8; 4] = *b"last";
+/// Offset in the peer's small memory of the counter that atomics work on.
+const COUNTER: usize = 1024;
+/// Ping-pong round trips.
+const PINGS: u64 = 20_000;
+/// Atomic operations of each kind.
+const ATOMICS: u64 = 10_000;
+/// No part may take longer; a latency measurement ends early instead.
+const PART_LIMIT: Duration = Duration::from_millis(1500);
+/// How long to wait for one completion before giving up.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Either process, ready to be connected.
+struct Side {
+    pd: ProtectionDomain,
+    cq: CompletionQueue,
+    /// Room for the bulk messages of a round.
+    bulk: MemoryRegion,
+    /// Room for small messages and for the results of atomics.
+    small: MemoryRegion,
+}
+
+impl Side {
+    fn new(addr: IpAddr, settings: &Settings) -> Result<Self, rocade_verbs::Error> {
+        let mut broker = settings.broker_config();
+        if broker.command.is_none()
+            && let Ok(exe) = std::env::current_exe()
+        {
+            broker.command = Some(vec![exe.into(), "broker".into(), "serve".into()]);
+        }
+        let config =
+            EngineConfig::from_specs(&[format!("rocade0={addr}")], BrokerMode::Auto(broker))?;
+        let pd = DeviceList::new(config)?.open_first()?.protection_domain()?;
+        let cq = pd
+            .context()
+            .completion_queue(2 * u32::try_from(BULK_COUNT).unwrap_or(u32::MAX))?;
+        let access = AccessFlags::LOCAL_WRITE
+            | AccessFlags::REMOTE_WRITE
+            | AccessFlags::REMOTE_READ
+            | AccessFlags::REMOTE_ATOMIC;
+        let bulk = pd.register(BULK_COUNT * BULK_LEN, access)?;
+        let small = pd.register(4096, access)?;
+        Ok(Self {
+            pd,
+            cq,
+            bulk,
+            small,
+        })
+    }
+
+    fn queue_pair(&self) -> Result<UnconnectedQueuePair, rocade_verbs::Error> {
+        let depth = u32::try_from(BULK_COUNT).unwrap_or(u32::MAX);
+        self.pd.queue_pair(&self.cq).depth(depth, depth).build()
+    }
+
+    /// Posts the receives of the ping-pong. They stay: nothing but pings can be sent after that.
+    fn post_ping_receives(&self, qp: &QueuePair) -> Result<(), CliError> {
+        for buffer in 0..PING_BUFFERS {
+            qp.post_recv(buffer as u64, &[self.small.sge(ping_place(buffer))?])?;
+        }
+        Ok(())
+    }
+
+    /// Takes the next ping: its completion and its bytes. The receive is posted again. Completions
+    /// of sends are passed over.
+    fn take_ping(&self, qp: &QueuePair) -> Result<(Completion, [u8; PING_LEN]), CliError> {
+        loop {
+            let completion = self.cq.wait(PATIENCE)?;
+            if completion.is_send {
+                continue;
+            }
+            let place = ping_place(usize::try_from(completion.wr_id).unwrap_or(0));
+            let mut data = [0; PING_LEN];
+            self.small.read(place.start, &mut data)?;
+            qp.post_recv(completion.wr_id, &[self.small.sge(place)?])?;
+            return Ok((completion, data));
+        }
+    }
+
+    /// Takes the completions of `count` receives; those of sends are passed over.
+    fn take_receives(&self, count: usize) -> Result<(), CliError> {
+        let mut received = 0;
+        while received < count {
+            received += usize::from(!self.cq.wait(PATIENCE)?.is_send);
+        }
+        Ok(())
+    }
+
+    /// Fills the bulk memory with the messages of the series `seed`.
+    fn fill_bulk(&self, seed: u64) -> Result<(), CliError> {
+        let mut data = vec![0; BULK_LEN];
+        for index in 0..BULK_COUNT {
+            pattern::fill(&mut data, seed, index as u64);
+            self.bulk.write(Self::place(index).start, &data)?;
+        }
+        Ok(())
+    }
+
+    /// What is wrong with the bulk memory, if it is not the series `seed`.
+    fn check_bulk(&self, seed: u64) -> Result<Option<String>, CliError> {
+        let mut expected = vec![0; BULK_LEN];
+        let mut found = vec![0; BULK_LEN];
+        for index in 0..BULK_COUNT {
+            pattern::fill(&mut expected, seed, index as u64);
+            self.bulk.read(Self::place(index).start, &mut found)?;
+            if let Some(at) = expected.iter().zip(&found).position(|(a, b)| a != b) {
+                return Ok(Some(format!("byte {at} of message {index} is wrong")));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Where bulk message `index` is.
+    const fn place(index: usize) -> std::ops::Range<usize> {
+        index * BULK_LEN..(index + 1) * BULK_LEN
+    }
+}
+
+/// `rocade demo`.
+pub(crate) fn run(args: &DemoArgs, settings: &Settings) -> Result<ExitCode, CliError> {
+    let done = if args.peer {
+        peer::run(args.ip, settings)
+    } else {
+        requester::run(args.ip, settings)
+    };
+    done.map(|()| ExitCode::SUCCESS)
+}
+
+/// Where a receive buffer of the ping-pong is in the small memory.
+const fn ping_place(buffer: usize) -> std::ops::Range<usize> {
+    buffer * PING_LEN..(buffer + 1) * PING_LEN
+}
+
+impl From<rocade_verbs::Error> for CliError {
+    fn from(error: rocade_verbs::Error) -> Self {
+        Self::new(error.to_string())
+    }
+}

@@ -1,0 +1,76 @@
+//! The second process: it receives, and checks what was done to its memory.
+
+use std::io::{self, Write as _};
+use std::net::IpAddr;
+
+use rocade_emulator::config::Settings;
+use rocade_verbs::{ConnectOptions, Endpoint, ImmOrInv, QueuePair, SendRequest};
+
+use super::talk::{Ask, Talk};
+use super::{BULK_COUNT, COUNTER, LAST_PING, PING_LEN, Side, pattern};
+use crate::error::CliError;
+
+/// Runs until the requester has no more to ask.
+pub(super) fn run(addr: IpAddr, settings: &Settings) -> Result<(), CliError> {
+    let side = Side::new(addr, settings)?;
+    let mut talk = Talk::new(io::stdin().lock(), io::stdout().lock());
+    let qp = side.queue_pair()?;
+    let (from, to) = talk.streams();
+    let other: Endpoint = qp.endpoint().exchange(from, &mut *to)?;
+    let memory = [
+        side.bulk.remote().to_bytes(),
+        side.small.remote().to_bytes(),
+    ]
+    .concat();
+    to.write_all(&memory).map_err(rocade_verbs::Error::from)?;
+    let qp = qp.connect(other, &ConnectOptions::default())?;
+    talk.say("ok")?;
+    loop {
+        let ask: Ask = talk.hear()?.parse()?;
+        let problem = match ask {
+            Ask::Quit => return talk.say("ok"),
+            Ask::Pong => {
+                side.post_ping_receives(&qp)?;
+                talk.say("ok")?;
+                pong(&qp, &side)?
+            }
+            Ask::Receive(seed) => {
+                for index in 0..BULK_COUNT {
+                    qp.post_recv(index as u64, &[side.bulk.sge(Side::place(index))?])?;
+                }
+                talk.say("ok")?;
+                side.take_receives(BULK_COUNT)?;
+                side.check_bulk(seed)?
+            }
+            Ask::Check(seed) => side.check_bulk(seed)?,
+            Ask::Fill(seed) => {
+                side.fill_bulk(seed)?;
+                None
+            }
+            Ask::Counter(expected) => {
+                let found = side.small.load_u64(COUNTER)?;
+                side.small.store_u64(COUNTER, 0)?;
+                (found != expected).then(|| format!("the counter is {found}, not {expected}"))
+            }
+        };
+        talk.say(problem.as_deref().unwrap_or("ok"))?;
+    }
+}
+
+/// Answers each ping with its own bytes, until the last one.
+fn pong(qp: &QueuePair, side: &Side) -> Result<Option<String>, CliError> {
+    let mut expected = [0; PING_LEN];
+    let mut problem = None;
+    for number in 0u64.. {
+        let (completion, found) = side.take_ping(qp)?;
+        qp.post_send(&SendRequest::send_inline(&found))?;
+        pattern::fill(&mut expected, 0, number);
+        if found != expected {
+            problem = Some(format!("ping {number} arrived damaged"));
+        }
+        if completion.imm_or_inv == ImmOrInv::Imm(LAST_PING) {
+            break;
+        }
+    }
+    Ok(problem)
+}

@@ -1,0 +1,146 @@
+//! Progress, the table, and what to do next.
+
+use std::io::Write as _;
+use std::time::Duration;
+
+use comfy_table::{CellAlignment, Table};
+
+use crate::error::CliError;
+
+const NEXT: &str = "\
+What next:
+  cargo build --release --workspace                      the libraries for unmodified programs
+  target/release/rocade devices                          which devices such a program sees
+  target/release/rocade run -- ibv_devinfo               any verbs program; this one and the next
+  target/release/rocade run -- ib_write_bw &             are in the packages ibverbs-utils, perftest
+  target/release/rocade run -- ib_write_bw 127.0.0.1
+  sudo tcpdump -i lo udp port 4791                       the packets; Wireshark shows them as RRoCE
+  target/release/rocade --help                           everything else";
+
+/// What one part of the demo found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Row {
+    size: String,
+    count: u64,
+    result: String,
+    checked: &'static str,
+}
+
+impl Row {
+    /// `count` operations of `size` bytes, one after the other, took `took` altogether.
+    pub(super) fn latency(size: usize, count: u64, took: Duration, checked: &'static str) -> Self {
+        let each = took.as_secs_f64() / precise(count.max(1));
+        let result = format!("{:.1} µs each", each * 1e6);
+        Self {
+            size: bytes(size),
+            count,
+            result,
+            checked,
+        }
+    }
+
+    /// `count` messages of `size` bytes, many at a time, took `took` altogether.
+    pub(super) fn bulk(size: usize, count: u64, took: Duration, checked: &'static str) -> Self {
+        let bits = precise(count) * precise(size as u64) * 8.0;
+        let result = format!("{:.1} Gbit/s", bits / took.as_secs_f64().max(1e-9) / 1e9);
+        Self {
+            size: bytes(size),
+            count,
+            result,
+            checked,
+        }
+    }
+}
+
+/// The rows so far.
+#[derive(Debug, Default)]
+pub(super) struct Report {
+    rows: Vec<(&'static str, Row)>,
+}
+
+impl Report {
+    /// Runs one part and tells so while it runs.
+    pub(super) fn part(
+        &mut self,
+        name: &'static str,
+        part: impl FnOnce() -> Result<Row, CliError>,
+    ) -> Result<(), CliError> {
+        print!("  {name:<22}");
+        flush();
+        match part() {
+            Ok(row) => {
+                println!("{}", row.result);
+                self.rows.push((name, row));
+                Ok(())
+            }
+            Err(error) => {
+                println!("failed");
+                Err(error)
+            }
+        }
+    }
+
+    pub(super) fn print(&self, took: Duration) {
+        println!("\n{}", self.table());
+        println!(
+            "\nEverything arrived as it should, in {:.1} s.\n\n{NEXT}",
+            took.as_secs_f64()
+        );
+    }
+
+    fn table(&self) -> Table {
+        let mut table = super::super::table::plain();
+        table.set_header(["operation", "size", "count", "result", "verified"]);
+        for (name, row) in &self.rows {
+            table.add_row([
+                *name,
+                &row.size,
+                &row.count.to_string(),
+                &row.result,
+                row.checked,
+            ]);
+        }
+        for column in table.column_iter_mut().skip(1).take(3) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        table
+    }
+}
+
+fn flush() {
+    // A closed standard output shows at the next line.
+    let _ = std::io::stdout().flush();
+}
+
+fn bytes(count: usize) -> String {
+    match count {
+        count if count >= 1024 && count.is_multiple_of(1024) => format!("{} KiB", count / 1024),
+        count => format!("{count} B"),
+    }
+}
+
+/// Counts here are far below 2^53.
+#[expect(clippy::cast_precision_loss, reason = "a rate for people to read")]
+fn precise(count: u64) -> f64 {
+    count as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_have_their_unit() {
+        let second = Duration::from_secs(1);
+        assert_eq!(
+            Row::latency(64, 1_000_000, second, "").result,
+            "1.0 µs each"
+        );
+        let row = Row::bulk(64 << 10, 1_000_000, second, "");
+        assert_eq!(
+            (row.size.as_str(), row.result.as_str()),
+            ("64 KiB", "524.3 Gbit/s")
+        );
+        assert_eq!(Row::latency(8, 0, second, "").size, "8 B");
+    }
+}

@@ -1,0 +1,295 @@
+//! The first process: starts the second one, and asks for everything.
+
+use std::io::Read as _;
+use std::net::IpAddr;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rocade_emulator::config::Settings;
+use rocade_verbs::{ConnectOptions, Endpoint, QueuePair, RemoteMemory, SendRequest, Sge};
+
+use super::report::{Report, Row};
+use super::talk::{Ask, Talk};
+use super::{
+    ATOMICS, BULK_COUNT, BULK_LEN, COUNTER, LAST_PING, PART_LIMIT, PATIENCE, PING_LEN, PINGS,
+    ROUNDS, Side, WINDOW, pattern,
+};
+use crate::error::CliError;
+
+/// Offset in the small memory of the place for what atomics return.
+const RESULT: usize = 2048;
+
+/// The second process. It is ended with us, whatever happens.
+struct Peer {
+    child: Child,
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // After an orderly end there is nothing left to kill; then these fail, as they should.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The connection, and what is at its other end.
+struct Demo {
+    side: Side,
+    qp: QueuePair,
+    talk: Talk<ChildStdout, ChildStdin>,
+    peer_bulk: RemoteMemory,
+    peer_small: RemoteMemory,
+}
+
+/// Runs the demo and prints what came out.
+pub(super) fn run(addr: IpAddr, settings: &Settings) -> Result<(), CliError> {
+    let begin = Instant::now();
+    println!("Rocade demo: two processes on {addr}, RoCEv2 over UDP port 4791\n");
+    let (mut peer, talk) = start_peer(addr)?;
+    let mut demo = connect(addr, settings, talk)?;
+    println!(
+        "  requester  pid {:<8} QP {:#08x}\n  responder  pid {:<8} QP {:#08x}   path MTU {} bytes\n",
+        std::process::id(),
+        demo.qp.qp_num().get(),
+        peer.child.id(),
+        demo.qp.peer().qp_num.get(),
+        demo.qp.peer().mtu.bytes(),
+    );
+    let mut report = Report::default();
+    report.part("SEND", || demo.sends())?;
+    report.part("WRITE", || demo.writes())?;
+    report.part("READ", || demo.reads())?;
+    report.part("CmpSwap", || demo.compare_swaps())?;
+    report.part("FetchAdd", || demo.fetch_adds())?;
+    report.part("SEND, ping-pong", || demo.ping_pong())?;
+    tracing::debug!(counters = ?demo.qp.counters(), "requester");
+    demo.talk.ask(Ask::Quit)?;
+    drop(demo);
+    peer.child.wait().map_err(rocade_verbs::Error::from)?;
+    report.print(begin.elapsed());
+    Ok(())
+}
+
+fn start_peer(addr: IpAddr) -> Result<(Peer, Talk<ChildStdout, ChildStdin>), CliError> {
+    let failed = |error: std::io::Error| {
+        CliError::new(format!(
+            "cannot start the second process of the demo: {error}"
+        ))
+    };
+    let exe = std::env::current_exe().map_err(failed)?;
+    let mut child = Command::new(exe)
+        .args(["demo", "--peer", "--ip", &addr.to_string()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    let pipes = child.stdout.take().zip(child.stdin.take());
+    let peer = Peer { child };
+    let (from, to) = pipes.ok_or_else(|| CliError::new("the second process has no pipes"))?;
+    Ok((peer, Talk::new(from, to)))
+}
+
+fn connect(
+    addr: IpAddr,
+    settings: &Settings,
+    mut talk: Talk<ChildStdout, ChildStdin>,
+) -> Result<Demo, CliError> {
+    let side = Side::new(addr, settings)?;
+    let qp = side.queue_pair()?;
+    let (from, to) = talk.streams();
+    let other: Endpoint = qp.endpoint().exchange(&mut *from, to)?;
+    let mut memory = || {
+        let mut bytes = [0; RemoteMemory::ENCODED_LEN];
+        from.read_exact(&mut bytes)
+            .map_err(rocade_verbs::Error::from)?;
+        Ok::<_, CliError>(RemoteMemory::from_bytes(&bytes))
+    };
+    let (peer_bulk, peer_small) = (memory()?, memory()?);
+    let qp = qp.connect(other, &ConnectOptions::default())?;
+    talk.expect_ok()?;
+    Ok(Demo {
+        side,
+        qp,
+        talk,
+        peer_bulk,
+        peer_small,
+    })
+}
+
+impl Demo {
+    /// Small messages one after the other; half of the round trip is the latency.
+    fn ping_pong(&mut self) -> Result<Row, CliError> {
+        self.side.post_ping_receives(&self.qp)?;
+        self.talk.ask(Ask::Pong)?;
+        let begin = Instant::now();
+        let mut ping = [0; PING_LEN];
+        let mut number = 0;
+        loop {
+            pattern::fill(&mut ping, 0, number);
+            let last = number + 1 == PINGS || begin.elapsed() >= PART_LIMIT;
+            let imm = if last { LAST_PING } else { *b"more" };
+            self.qp
+                .post_send(&SendRequest::send_inline(&ping).imm(imm))?;
+            let (_, answer) = self.side.take_ping(&self.qp)?;
+            if answer != ping {
+                return Err(CliError::new(format!("answer {number} arrived damaged")));
+            }
+            number += 1;
+            if last {
+                break;
+            }
+        }
+        let took = begin.elapsed();
+        self.talk.expect_ok()?;
+        self.drain_sends()?;
+        Ok(Row::latency(
+            PING_LEN,
+            number,
+            took / 2,
+            "every byte, both ways",
+        ))
+    }
+
+    /// The completion of the last ping may come after its answer.
+    fn drain_sends(&self) -> Result<(), CliError> {
+        self.qp
+            .post_send(&SendRequest::read(&[], self.peer_small).wr_id(u64::MAX))?;
+        while self.side.cq.wait(PATIENCE)?.wr_id != u64::MAX {}
+        Ok(())
+    }
+
+    fn sends(&mut self) -> Result<Row, CliError> {
+        let mut took = Duration::ZERO;
+        for round in 0..ROUNDS {
+            let seed = 100 + round;
+            self.side.fill_bulk(seed)?;
+            self.talk.ask(Ask::Receive(seed))?;
+            took += self.bulk(|sges, _| SendRequest::send(sges))?;
+            self.talk.expect_ok()?;
+        }
+        Ok(Row::bulk(
+            BULK_LEN,
+            ROUNDS * BULK_COUNT as u64,
+            took,
+            "every byte",
+        ))
+    }
+
+    fn writes(&mut self) -> Result<Row, CliError> {
+        let mut took = Duration::ZERO;
+        for round in 0..ROUNDS {
+            let seed = 200 + round;
+            self.side.fill_bulk(seed)?;
+            took += self.bulk(|sges, to| SendRequest::write(sges, to))?;
+            self.talk.ask(Ask::Check(seed))?;
+        }
+        Ok(Row::bulk(
+            BULK_LEN,
+            ROUNDS * BULK_COUNT as u64,
+            took,
+            "every byte",
+        ))
+    }
+
+    fn reads(&mut self) -> Result<Row, CliError> {
+        let mut took = Duration::ZERO;
+        for round in 0..ROUNDS {
+            let seed = 300 + round;
+            self.talk.ask(Ask::Fill(seed))?;
+            took += self.bulk(|sges, from| SendRequest::read(sges, from))?;
+            if let Some(problem) = self.side.check_bulk(seed)? {
+                return Err(CliError::new(format!("READ: {problem}")));
+            }
+        }
+        Ok(Row::bulk(
+            BULK_LEN,
+            ROUNDS * BULK_COUNT as u64,
+            took,
+            "every byte",
+        ))
+    }
+
+    /// One round of bulk messages, [`WINDOW`] of them outstanding; how long it took.
+    fn bulk(
+        &self,
+        request: impl for<'a> Fn(&'a [Sge], RemoteMemory) -> SendRequest<'a>,
+    ) -> Result<Duration, CliError> {
+        let begin = Instant::now();
+        for index in 0..BULK_COUNT {
+            if index >= WINDOW {
+                self.side.cq.wait(PATIENCE)?;
+            }
+            let place = Side::place(index);
+            let remote = self.peer_bulk.at(place.start as u64);
+            let local = [self.side.bulk.sge(place)?];
+            self.qp.post_send(&request(&local, remote))?;
+        }
+        self.side.cq.wait_for(WINDOW, PATIENCE)?;
+        Ok(begin.elapsed())
+    }
+
+    /// Counts up by compare and swap; every other one compares with the wrong value and must
+    /// change nothing.
+    fn compare_swaps(&mut self) -> Result<Row, CliError> {
+        let mut value = 0u64;
+        let (count, took) = self.atomics(|demo, number| {
+            let right = number % 2 == 0;
+            let compare = if right { value } else { value.wrapping_add(7) };
+            let found = demo
+                .atomic(|result, at| SendRequest::compare_swap(result, at, compare, value + 1))?;
+            if found != value {
+                return Err(CliError::new(format!(
+                    "CmpSwap returned {found}, not {value}"
+                )));
+            }
+            value += u64::from(right);
+            Ok(())
+        })?;
+        self.talk.ask(Ask::Counter(value))?;
+        Ok(Row::latency(8, count, took, "old values, and the last one"))
+    }
+
+    fn fetch_adds(&mut self) -> Result<Row, CliError> {
+        /// Large, so that the sum goes beyond 64 bits.
+        const ADD: u64 = 0x0123_4567_89ab_cdef;
+        let mut sum = 0u64;
+        let (count, took) = self.atomics(|demo, _| {
+            let found = demo.atomic(|result, at| SendRequest::fetch_add(result, at, ADD))?;
+            if found != sum {
+                return Err(CliError::new(format!(
+                    "FetchAdd returned {found:#x}, not {sum:#x}"
+                )));
+            }
+            sum = sum.wrapping_add(ADD);
+            Ok(())
+        })?;
+        self.talk.ask(Ask::Counter(sum))?;
+        Ok(Row::latency(8, count, took, "old values, and the sum"))
+    }
+
+    /// Repeats `one`; how often, and how long it took.
+    fn atomics(
+        &self,
+        mut one: impl FnMut(&Self, u64) -> Result<(), CliError>,
+    ) -> Result<(u64, Duration), CliError> {
+        let begin = Instant::now();
+        let mut count = 0;
+        while count < ATOMICS && begin.elapsed() < PART_LIMIT {
+            one(self, count)?;
+            count += 1;
+        }
+        Ok((count, begin.elapsed()))
+    }
+
+    /// One atomic operation on the peer's counter; what it returned.
+    fn atomic(
+        &self,
+        request: impl for<'a> Fn(&'a [Sge], RemoteMemory) -> SendRequest<'a>,
+    ) -> Result<u64, CliError> {
+        let result = [self.side.small.sge(RESULT..RESULT + 8)?];
+        self.qp
+            .post_send(&request(&result, self.peer_small.at(COUNTER as u64)))?;
+        self.side.cq.wait(PATIENCE)?;
+        Ok(self.side.small.load_u64(RESULT)?)
+    }
+}

@@ -1,0 +1,149 @@
+//! What the two processes say to each other beside RDMA: lines of text over pipes.
+
+use std::fmt;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::str::FromStr;
+
+use crate::error::CliError;
+
+/// What the requester asks of the peer. The peer answers each with a line: `ok`, or what is wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ask {
+    /// Say `ok`, then answer pings until one says that it is the last; check each; say `ok` again.
+    Pong,
+    /// Make room for a round of SENDs; say `ok`, then receive them and check them against this
+    /// seed; say `ok` again.
+    Receive(u64),
+    /// Check what was written into the bulk memory against this seed.
+    Check(u64),
+    /// Fill the bulk memory for this seed.
+    Fill(u64),
+    /// Check that the counter has this value, and set it to 0.
+    Counter(u64),
+    /// End.
+    Quit,
+}
+
+impl fmt::Display for Ask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pong => f.write_str("pong 0"),
+            Self::Receive(seed) => write!(f, "receive {seed}"),
+            Self::Check(seed) => write!(f, "check {seed}"),
+            Self::Fill(seed) => write!(f, "fill {seed}"),
+            Self::Counter(value) => write!(f, "counter {value}"),
+            Self::Quit => f.write_str("quit 0"),
+        }
+    }
+}
+
+impl FromStr for Ask {
+    type Err = CliError;
+
+    fn from_str(line: &str) -> Result<Self, CliError> {
+        let malformed = || CliError::new(format!("the demo's peer was asked {line:?}"));
+        let (word, number) = line.split_once(' ').ok_or_else(malformed)?;
+        let number = number.parse().map_err(|_| malformed())?;
+        match word {
+            "pong" => Ok(Self::Pong),
+            "receive" => Ok(Self::Receive(number)),
+            "check" => Ok(Self::Check(number)),
+            "fill" => Ok(Self::Fill(number)),
+            "counter" => Ok(Self::Counter(number)),
+            "quit" => Ok(Self::Quit),
+            _ => Err(malformed()),
+        }
+    }
+}
+
+/// A pipe in each direction.
+pub(super) struct Talk<R, W> {
+    from: BufReader<R>,
+    to: W,
+}
+
+impl<R: Read, W: Write> Talk<R, W> {
+    pub(super) fn new(from: R, to: W) -> Self {
+        Self {
+            from: BufReader::new(from),
+            to,
+        }
+    }
+
+    /// Both directions as byte streams.
+    pub(super) fn streams(&mut self) -> (&mut impl Read, &mut impl Write) {
+        (&mut self.from, &mut self.to)
+    }
+
+    pub(super) fn say(&mut self, what: impl fmt::Display) -> Result<(), CliError> {
+        let mut say = || -> io::Result<()> {
+            writeln!(self.to, "{what}")?;
+            self.to.flush()
+        };
+        say().map_err(|error| gone(&error.to_string()))
+    }
+
+    pub(super) fn hear(&mut self) -> Result<String, CliError> {
+        let mut line = String::new();
+        match self.from.read_line(&mut line) {
+            Ok(0) => Err(gone("it ended")),
+            Ok(_) => Ok(line.trim_end().to_owned()),
+            Err(error) => Err(gone(&error.to_string())),
+        }
+    }
+
+    /// Fails unless the peer says `ok`.
+    pub(super) fn expect_ok(&mut self) -> Result<(), CliError> {
+        match self.hear()?.as_str() {
+            "ok" => Ok(()),
+            problem => Err(CliError::new(format!(
+                "the second process reports: {problem}"
+            ))),
+        }
+    }
+
+    pub(super) fn ask(&mut self, what: Ask) -> Result<(), CliError> {
+        self.say(what)?;
+        self.expect_ok()
+    }
+}
+
+fn gone(why: &str) -> CliError {
+    CliError::new(format!("the other process of the demo is gone: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_survive_the_pipe() {
+        let all = [
+            Ask::Pong,
+            Ask::Receive(1),
+            Ask::Check(u64::MAX),
+            Ask::Fill(0),
+            Ask::Counter(7),
+            Ask::Quit,
+        ];
+        for ask in all {
+            assert_eq!(ask.to_string().parse::<Ask>().unwrap(), ask);
+        }
+        assert!("fill x".parse::<Ask>().is_err() && "".parse::<Ask>().is_err());
+    }
+
+    #[test]
+    fn what_the_peer_reports_is_an_error() {
+        let mut talk = Talk::new(&b"ok\nbyte 7 is wrong\n"[..], Vec::new());
+        talk.ask(Ask::Quit).unwrap();
+        let error = talk.expect_ok().expect_err("a problem").to_string();
+        assert!(error.contains("byte 7 is wrong"), "{error}");
+        assert!(
+            talk.expect_ok()
+                .expect_err("end")
+                .to_string()
+                .contains("gone")
+        );
+        assert_eq!(talk.to, b"quit 0\n");
+    }
+}
