@@ -1,5 +1,12 @@
 //! Several HCAs inside one process, without a broker: every operation over real sockets.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    clippy::mem_forget,
+    reason = "tests: a failure may panic, sizes are small, a region is leaked on purpose"
+)]
+
 mod common;
 
 use common::{Side, connect, engine, pair, pattern};

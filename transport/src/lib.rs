@@ -19,7 +19,7 @@
 #![forbid(unsafe_code)]
 
 extern crate alloc;
-#[cfg(test)]
+#[cfg(any(test, feature = "test-utils"))]
 extern crate std;
 
 mod completion;
@@ -32,6 +32,8 @@ pub(crate) mod qp;
 mod requester;
 mod responder;
 mod service;
+#[cfg(any(test, feature = "test-utils"))]
+pub mod testing;
 mod time;
 mod transmit;
 mod wr;

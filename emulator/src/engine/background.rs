@@ -64,16 +64,17 @@ impl EngineInner {
     /// What to wait for next. While stepped back the thread is blind to packets.
     fn wait_set(&self, stepped_back: Option<u64>) -> WaitSet {
         let wake = Arc::clone(&self.wake);
+        let control = self.broker_link();
         if let Some(ns) = stepped_back {
             let ns = if self.handover.still_polling() { ns } else { 0 };
             let timeout = Some(Duration::from_nanos(ns));
-            return WaitSet { wake, ports: Vec::new(), control: None, timeout };
+            return WaitSet { wake, ports: Vec::new(), control, timeout };
         }
         let until = self.sleep_until();
         WaitSet {
             wake,
             ports: self.ports.read().clone(),
-            control: self.broker_link(),
+            control,
             timeout: until.map(|at| Duration::from_nanos(at.ns_since(self.now()))),
         }
     }

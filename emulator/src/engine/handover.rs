@@ -7,7 +7,7 @@
 //! (`req_notify_cq`, `get_cq_event`) erases the stamp and calls the thread back at once; one that
 //! just stops polling is noticed when the stamp no longer moves.
 
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Polling counts as recent for this long.
 const RECENT_NS: u64 = 50_000;
@@ -40,33 +40,36 @@ impl Handover {
     /// The application stops polling. True where the background thread has to be called.
     pub(crate) fn stopped_polling(&self) -> bool {
         if self.polled_at.load(Ordering::Relaxed) != NOBODY {
-            self.polled_at.store(NOBODY, Ordering::SeqCst);
+            self.polled_at.store(NOBODY, Ordering::Relaxed);
         }
-        self.stepped_back.load(Ordering::SeqCst) == 1
+        // Store, fence, load on both sides: at least one sees what the other stored.
+        fence(Ordering::SeqCst);
+        self.stepped_back.load(Ordering::Relaxed) == 1
     }
 
     /// How long the background thread, woken by a packet, should step back; `None` if it is to
     /// receive. `previous` is the last answer since it was woken. After a `Some` it has to
     /// look once more with [`Handover::still_polling`] and to end with [`Handover::step_forward`].
     pub(crate) fn step_back(&self, now_ns: u64, previous: Option<u64>) -> Option<u64> {
-        let stamp = self.polled_at.load(Ordering::SeqCst);
+        let stamp = self.polled_at.load(Ordering::Relaxed);
         let window = previous.unwrap_or(RECENT_NS).max(RECENT_NS);
         if stamp == NOBODY || now_ns.saturating_sub(stamp) > window {
             return None;
         }
-        self.stepped_back.store(1, Ordering::SeqCst);
+        self.stepped_back.store(1, Ordering::Relaxed);
         Some(previous.map_or(FIRST_STEP_BACK_NS, |ns| (ns * 2).min(LONGEST_STEP_BACK_NS)))
     }
 
     /// To be asked after [`Handover::step_back`] said `Some`, before sleeping: whoever stopped
     /// polling in between did not know that it had to call.
     pub(crate) fn still_polling(&self) -> bool {
-        self.polled_at.load(Ordering::SeqCst) != NOBODY
+        fence(Ordering::SeqCst);
+        self.polled_at.load(Ordering::Relaxed) != NOBODY
     }
 
     /// The background thread is awake again.
     pub(crate) fn step_forward(&self) {
-        self.stepped_back.store(0, Ordering::SeqCst);
+        self.stepped_back.store(0, Ordering::Relaxed);
     }
 }
 

@@ -98,6 +98,8 @@ pub(crate) struct EngineInner {
     /// QPs with packets that a socket had no room for.
     blocked: Mutex<Vec<Qpn>>,
     handover: Handover,
+    /// Inline polls in vain since the last packet.
+    idle_polls: AtomicU64,
     wake: Arc<OwnedFd>,
     /// Until when the background thread sleeps, in ns; 0 while it is awake.
     sleeping_until: AtomicU64,
@@ -127,6 +129,7 @@ impl Engine {
                 timers: Timers::new(),
                 blocked: Mutex::default(),
                 handover: Handover::new(),
+                idle_polls: AtomicU64::new(0),
                 wake: Arc::new(sys::eventfd()?),
                 sleeping_until: AtomicU64::new(0),
                 attachment: Mutex::new(None),

@@ -18,15 +18,28 @@ use crate::steering::Slot;
 /// Batches that one call receives from a link at most, so that a flood cannot hold a poller.
 const MAX_BATCHES: usize = 16;
 
+/// Polls in vain, one after the other, before a poller lets others have its CPU: some 15 µs.
+const PATIENT_POLLS: u64 = 32;
+
 impl EngineInner {
     /// Drives all links on behalf of a thread that polls an empty CQ.
     pub(crate) fn progress_inline(&self) {
         self.handover.polling(self.now().as_ns());
+        let before = self.counters.rx_packets.load(Ordering::Relaxed);
         for port in self.ports.read().iter() {
             // Whoever holds the lock is receiving already.
             if let Some(mut rx) = port.rx.try_lock() {
                 self.receive(port, &mut rx);
             }
+        }
+        if self.counters.rx_packets.load(Ordering::Relaxed) == before {
+            let polls = self.idle_polls.fetch_add(1, Ordering::Relaxed);
+            if polls >= PATIENT_POLLS {
+                // What this thread waits for may be waiting for this CPU.
+                std::thread::yield_now();
+            }
+        } else {
+            self.idle_polls.store(0, Ordering::Relaxed);
         }
     }
 

@@ -288,6 +288,7 @@ impl QpInner {
         {
             // Whoever still holds a reference finds a QP that takes and sends nothing.
             let mut core = self.lock();
+            tracing::debug!(qp_num = ?self.qp_num, counters = ?core.qp.counters(), "QP ends");
             core.tx.reset();
             core.qp.abandon();
         }

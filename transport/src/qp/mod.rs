@@ -344,7 +344,12 @@ impl Qp {
     /// with an empty buffer until it stays empty.
     pub fn poll_transmit(&mut self, now: Time, mem: &impl Memory, tx: &mut TxBuffer) {
         let result = self.responder.poll_transmit(&self.conn, mem, tx, &mut self.out);
-        self.conclude(now, result);
+        if result.is_err() {
+            self.conclude(now, result);
+            // The NAK that took the place of the response (RC-STA-03): there is nothing else.
+            let result = self.responder.poll_transmit(&self.conn, mem, tx, &mut self.out);
+            debug_assert!(result.is_ok());
+        }
         if !matches!(self.state, QpState::Rts | QpState::Sqd) {
             return;
         }

@@ -115,6 +115,10 @@ fn check_values(
     if mask.contains(QpAttrMask::AV) {
         check_av(&attr.ah_attr, port, context)?;
     }
+    //= QPV-01
+    let alt_port_ok = port_ok(attr.alt_port_num) && attr.alt_port_num == attr.alt_ah_attr.port_num;
+    check(QpAttrMask::ALT_PATH, alt_port_ok, "alt_port_num")?;
+    check(QpAttrMask::ALT_PATH, attr.alt_timeout <= CODE_MAX, "alt_timeout")?;
     Ok(())
 }
 

@@ -313,6 +313,6 @@ impl Requester {
     }
 
     fn packet_cost(conn: &Conn, len: u32, packets: u32) -> u32 {
-        if packets == 1 { len.max(MIN_PACKET_COST) } else { conn.pmtu_bytes() }
+        if packets == 1 { len } else { conn.pmtu_bytes() }.max(MIN_PACKET_COST)
     }
 }

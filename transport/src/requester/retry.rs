@@ -99,6 +99,9 @@ impl Requester {
             }
             self.rnr_left -= 1;
         }
+        // The request arrived, so the path works. Without this, losses spread over a long series
+        // of RNR NAKs would add up to RETRY_EXC_ERR.
+        self.retry_left = self.attr.retry_cnt;
         self.go_back(self.una);
         self.rnr_until = Some(now.plus_ns(timer.as_ns()));
         Ok(())

@@ -46,7 +46,9 @@ impl Responder {
     pub(super) fn schedule_ack(&mut self, psn: Psn) {
         let msn = self.msn;
         if let Some(Response::Ack { psn: queued, msn: queued_msn }) = self.queue.back_mut() {
-            *queued = psn;
+            if psn.diff(*queued) > 0 {
+                *queued = psn;
+            }
             *queued_msn = msn;
         } else {
             self.queue.push_back(Response::Ack { psn, msn });

@@ -4,7 +4,7 @@ use rocade_wire::{Headers, Operation, Psn, Reth};
 
 use super::ack_policy::Response;
 use super::resources::Saved;
-use super::sequence::Refusal;
+use super::sequence::{MAX_MESSAGE_LEN, Refusal};
 use super::{InProgress, RecvWqe, Responder};
 use crate::completion::{ImmOrInv, WcOpcode, WcStatus};
 use crate::memory::{AtomicOp, Memory, RemoteAccess};
@@ -86,8 +86,8 @@ impl Responder {
         };
         let len = len_u32(payload);
         let total = u64::from(received) + u64::from(len);
-        //= RC-RSP-10
-        if total > wqe.data.len() {
+        //= RC-RSP-10, MTU-04
+        if total > wqe.data.len().min(u64::from(MAX_MESSAGE_LEN)) {
             return Err((Refusal::TOO_LONG, Some(wqe)));
         }
         //= RC-RSP-12

@@ -27,6 +27,21 @@ impl Responder {
         self.queue.iter().filter(|response| response.is_new_resource()).count()
     }
 
+    /// How far a duplicate SEND or WRITE packet may be acknowledged: everything executed, but
+    /// not past a READ or atomic that follows it, whose response the requester cannot have taken
+    /// yet (RC-DUP-01, RC-DUP-02).
+    pub(super) fn acknowledge_duplicate(&self, duplicate: Psn) -> Psn {
+        let last = self.epsn.sub(1);
+        self.saved
+            .iter()
+            .map(|saved| match *saved {
+                Saved::Read { psn, .. } | Saved::Atomic { psn, .. } => psn,
+            })
+            .filter(|psn| psn.diff(duplicate) > 0 && psn.diff(self.epsn) < 0)
+            .map(|psn| psn.sub(1))
+            .fold(last, |nearest, psn| if psn.diff(nearest) < 0 { psn } else { nearest })
+    }
+
     /// The response to a duplicate READ, if it repeats a saved one or its tail (RC-DUP-03).
     pub(super) fn replay_read(&self, conn: &Conn, psn: Psn, reth: &Reth) -> Option<Response> {
         let repeats = self.saved.iter().any(|saved| {
@@ -55,7 +70,8 @@ impl Responder {
     /// The response to a duplicate atomic: the saved value, never a second execution
     /// (RC-DUP-04).
     pub(super) fn replay_atomic(&self, psn: Psn, operation: Operation) -> Option<Response> {
-        self.saved.iter().find_map(|saved| match *saved {
+        // The newest first: after 2^24 packets an old one may have the same PSN.
+        self.saved.iter().rev().find_map(|saved| match *saved {
             Saved::Atomic { psn: p, operation: o, original } if p == psn && o == operation => {
                 Some(Response::Atomic { psn, original, msn: self.msn, replay: true })
             }

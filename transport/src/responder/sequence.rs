@@ -12,8 +12,8 @@ use crate::qp::conn::{Conn, Fatal, Outputs, RecvDetail};
 use crate::time::Time;
 use crate::wr::AccessFlags;
 
-/// Longest DMALen (RC-SEG-05).
-const MAX_DMA_LEN: u32 = 1 << 31;
+/// Longest message, and longest DMALen (RC-SEG-05).
+pub(super) const MAX_MESSAGE_LEN: u32 = 1 << 31;
 
 /// Why a request is refused, and with which NAK (RC-ERR-A, RC-ERR-C).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,7 +141,8 @@ impl Responder {
         };
         if operation.is_send() || operation.is_write() {
             //= RC-DUP-01
-            self.schedule_ack(self.epsn.sub(1));
+            let psn = self.acknowledge_duplicate(psn);
+            self.schedule_ack(psn);
             return;
         }
         let replay = match operation {
@@ -221,5 +222,5 @@ fn length_ok(conn: &Conn, operation: Operation, headers: &Headers, payload: &[u8
     };
     payload_ok
         && (len > 0 || headers.bth.pad_count == 0)
-        && headers.reth.is_none_or(|reth| reth.dma_len <= MAX_DMA_LEN)
+        && headers.reth.is_none_or(|reth| reth.dma_len <= MAX_MESSAGE_LEN)
 }

@@ -39,14 +39,10 @@ fn measured() -> Measured {
                 data.members
                     .entry((*aggregate).to_owned())
                     .or_default()
-                    .insert(
-                        (*member).to_owned(),
-                        (figure(offset), size.parse().ok()),
-                    );
+                    .insert((*member).to_owned(), (figure(offset), size.parse().ok()));
             }
             ["E", _, name, value] => {
-                data.enumerators
-                    .insert((*name).to_owned(), figure(value));
+                data.enumerators.insert((*name).to_owned(), figure(value));
             }
             ["D", name, value] => {
                 data.derived.insert((*name).to_owned(), (*value).to_owned());

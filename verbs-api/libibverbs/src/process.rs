@@ -152,10 +152,8 @@ mod tests {
     fn a_forked_child_has_a_state_of_its_own() {
         AT_FORK.call_once(|| {
             // SAFETY: the handler only increments an atomic.
-            assert_eq!(
-                unsafe { libc::pthread_atfork(None, None, Some(child_after_fork)) },
-                0
-            );
+            let failed = unsafe { libc::pthread_atfork(None, None, Some(child_after_fork)) };
+            assert_eq!(failed, 0);
         });
         let parent = generation();
         let inherited = ptr::from_ref(state());

@@ -90,6 +90,18 @@ impl<C, R> Shell<C, R> {
     }
 }
 
+/// C programs use objects from any thread, so the emulator's handles must allow that. (The parts
+/// of a queue that belong to one polling session or one batch are behind locks of their own.)
+const _: () = {
+    const fn shared<T: Send + Sync>() {}
+    shared::<rocade_emulator::Context>();
+    shared::<rocade_emulator::Pd>();
+    shared::<rocade_emulator::Mr>();
+    shared::<rocade_emulator::CompChannel>();
+    shared::<rocade_emulator::Cq>();
+    shared::<rocade_emulator::Qp>();
+};
+
 impl<C, R> std::fmt::Debug for Shell<C, R> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shell")

@@ -7,27 +7,25 @@ use rocade_emulator::config::Settings;
 
 use crate::cli::BrokerCommand;
 use crate::error::CliError;
+use crate::output;
 
 pub(crate) fn dispatch(command: &BrokerCommand, settings: &Settings) -> Result<ExitCode, CliError> {
     let config = settings.broker_config();
     match command {
-        BrokerCommand::Serve => broker::serve(&config).map(|()| ExitCode::SUCCESS),
-        BrokerCommand::Status => broker::status(&config).map(|status| {
-            print!("{status}");
-            ExitCode::SUCCESS
-        }),
-        BrokerCommand::Stop => broker::stop(&config).map(|stopped| {
-            println!("stopped the broker, pid {}", stopped.pid);
+        BrokerCommand::Serve => broker::serve(&config).map_err(explain)?,
+        BrokerCommand::Status => output::print(broker::status(&config).map_err(explain)?)?,
+        BrokerCommand::Stop => {
+            let stopped = broker::stop(&config).map_err(explain)?;
+            output::line(format_args!("stopped the broker, pid {}", stopped.pid))?;
             if stopped.clients > 0 {
-                println!(
-                    "{} programs keep their traffic and start another one",
-                    stopped.clients
-                );
+                let clients = stopped.clients;
+                output::line(format_args!(
+                    "its clients ({clients}) keep their traffic; one of them starts another broker"
+                ))?;
             }
-            ExitCode::SUCCESS
-        }),
+        }
     }
-    .map_err(explain)
+    Ok(ExitCode::SUCCESS)
 }
 
 fn explain(error: BrokerError) -> CliError {

@@ -9,6 +9,7 @@ use rocade_wire::{Gid, Mtu};
 
 use crate::cli::DeviceArgs;
 use crate::error::CliError;
+use crate::output;
 use crate::run::with_flags;
 use crate::table;
 
@@ -20,7 +21,7 @@ pub(crate) fn print(args: &DeviceArgs, settings: Settings) -> Result<ExitCode, C
                 .hint("ip link set lo up    brings up the loopback interface (in a new namespace)"),
         );
     }
-    println!("{}", rows(&config.devices));
+    output::line(rows(&config.devices))?;
     Ok(ExitCode::SUCCESS)
 }
 

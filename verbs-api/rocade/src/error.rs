@@ -30,6 +30,11 @@ impl CliError {
         }
     }
 
+    /// An end without a message.
+    pub(crate) fn silent(exit_code: u8) -> Self {
+        Self::new("").exit(exit_code)
+    }
+
     /// Adds a line that says what the user can do.
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hints.push(hint.into());
@@ -44,6 +49,11 @@ impl CliError {
 
     pub(crate) fn exit_code(&self) -> u8 {
         self.exit_code
+    }
+
+    /// Whether there is nothing to say.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.message.is_empty()
     }
 }
 

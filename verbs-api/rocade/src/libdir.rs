@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rocade_emulator::config::Settings;
 
 use crate::error::CliError;
+use crate::output;
 
 /// The drop-in libraries without their `.so.1`. The first one holds the emulator, the others
 /// reach it through that one, so none of them is of use without it.
@@ -25,7 +26,7 @@ const LINK_DIR: &str = "rocade-libs";
 
 /// `rocade libdir`.
 pub(crate) fn print() -> Result<ExitCode, CliError> {
-    println!("{}", find()?.display());
+    output::line(find()?.display())?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -52,8 +53,8 @@ fn find_from(
         return make_links(exe_dir, fallback);
     }
     let installed = exe_dir.join("../lib/rocade");
-    let has = |library: &&str| installed.join(format!("{library}.so.1")).is_file();
-    if LIBRARIES.iter().all(|library| has(&library)) {
+    let has = |library: &str| installed.join(format!("{library}.so.1")).is_file();
+    if LIBRARIES.iter().all(|library| has(library)) {
         return fs::canonicalize(&installed)
             .map_err(|error| CliError::new(format!("{}: {error}", installed.display())));
     }

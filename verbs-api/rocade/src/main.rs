@@ -11,6 +11,7 @@ mod demo;
 mod devices;
 mod error;
 mod libdir;
+mod output;
 mod run;
 mod table;
 
@@ -28,7 +29,9 @@ fn main() -> ExitCode {
     match dispatch(cli) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("{error}");
+            if !error.is_silent() {
+                eprintln!("{error}");
+            }
             ExitCode::from(error.exit_code())
         }
     }

@@ -262,3 +262,76 @@ fn devices_lists_the_gids_in_order() {
         "{table}"
     );
 }
+
+/// Stops the broker that a test has started, also when the test fails.
+struct StopBroker<'a>(&'a Build);
+
+impl Drop for StopBroker<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.rocade(&["broker", "stop"]).output();
+    }
+}
+
+#[test]
+fn the_demo_moves_data_through_a_broker_that_can_be_asked_and_stopped() {
+    let build = Build::new();
+    let _stop = StopBroker(&build);
+    let asked = build.rocade(&["broker", "status"]).output().unwrap();
+    assert_refused(&asked, 1, &["no broker is running"]);
+
+    let output = build
+        .rocade(&["demo", "--ip", "127.0.21.1"])
+        .output()
+        .unwrap();
+    let shown = text(&output.stdout);
+    assert!(output.status.success(), "{shown}{}", text(&output.stderr));
+    for part in [
+        "SEND",
+        "WRITE",
+        "READ",
+        "CmpSwap",
+        "FetchAdd",
+        "Everything arrived",
+        "What next",
+    ] {
+        assert!(shown.contains(part), "{part:?} is not in: {shown}");
+    }
+
+    let status = text(&build.rocade(&["broker", "status"]).output().unwrap().stdout);
+    assert!(
+        status.contains("pid ") && status.contains("127.0.21.1"),
+        "{status}"
+    );
+    let stopped = build.rocade(&["broker", "stop"]).output().unwrap();
+    assert!(
+        text(&stopped.stdout).contains("stopped the broker"),
+        "{stopped:?}"
+    );
+    let asked = build.rocade(&["broker", "status"]).output().unwrap();
+    assert_refused(&asked, 1, &["no broker is running"]);
+}
+
+#[test]
+fn a_closed_pipe_is_no_accident() {
+    let build = Build::new();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = build
+        .rocade(&["devices", "--ip", "127.0.0.2"])
+        .stdout(writer)
+        .output()
+        .unwrap();
+    assert_refused(&output, 141, &[]);
+    assert!(output.stderr.is_empty(), "{output:?}");
+}
+
+#[test]
+fn programs_get_the_usual_signals() {
+    // SIGPIPE is ignored in Rust programs; what they execute must not inherit that.
+    let build = Build::with_libraries();
+    let status = build
+        .rocade(&["run", "--", "sh", "-c", "kill -PIPE $$"])
+        .status()
+        .unwrap();
+    assert_eq!(status.signal(), Some(13));
+}

@@ -178,7 +178,6 @@ impl ProtectionDomain {
     }
 
     /// Starts to describe a queue pair (service RC).
-    #[must_use]
     #[doc(alias = "ibv_create_qp")]
     pub fn queue_pair<'a>(&'a self, cq: &'a CompletionQueue) -> QueuePairBuilder<'a> {
         QueuePairBuilder::new(self, cq)

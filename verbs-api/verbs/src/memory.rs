@@ -6,6 +6,7 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ops::{Bound, RangeBounds};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -98,8 +99,8 @@ impl Drop for Buffer {
 #[doc(alias = "ibv_reg_mr")]
 pub struct MemoryRegion {
     mr: Mr,
-    /// `None` only while dropping.
-    buffer: Option<Buffer>,
+    /// Freed by `drop`, and only once the device has let go of it.
+    buffer: ManuallyDrop<Buffer>,
     addr: u64,
     len: usize,
 }
@@ -115,14 +116,10 @@ impl MemoryRegion {
         let mr = unsafe { pd.reg_mr(addr, len, addr, access) }?;
         Ok(Self {
             mr,
-            buffer: Some(buffer),
+            buffer: ManuallyDrop::new(buffer),
             addr,
             len,
         })
-    }
-
-    fn buffer(&self) -> &Buffer {
-        self.buffer.as_ref().expect("there until it is dropped")
     }
 
     /// Length in bytes.
@@ -180,7 +177,7 @@ impl MemoryRegion {
             region_len: self.len,
         };
         let len = end.checked_sub(start).ok_or(reversed)?;
-        self.buffer().check(start, len)?;
+        self.buffer.check(start, len)?;
         let too_long = |_| Error::OutOfRange {
             offset: start,
             len,
@@ -198,7 +195,7 @@ impl MemoryRegion {
     /// # Errors
     /// [`Error::OutOfRange`]; nothing is written then.
     pub fn write(&self, offset: usize, data: &[u8]) -> Result<()> {
-        let buffer = self.buffer();
+        let buffer = &*self.buffer;
         buffer.check(offset, data.len())?;
         let (head, words) = data.split_at(head_len(offset, data.len()));
         for (at, &byte) in (offset..).zip(head) {
@@ -223,7 +220,7 @@ impl MemoryRegion {
     /// # Errors
     /// [`Error::OutOfRange`]; `data` is unchanged then.
     pub fn read(&self, offset: usize, data: &mut [u8]) -> Result<()> {
-        let buffer = self.buffer();
+        let buffer = &*self.buffer;
         buffer.check(offset, data.len())?;
         let (head, words) = data.split_at_mut(head_len(offset, data.len()));
         let mut at = offset;
@@ -248,7 +245,7 @@ impl MemoryRegion {
     /// # Errors
     /// [`Error::OutOfRange`].
     pub fn to_vec(&self, offset: usize, len: usize) -> Result<Vec<u8>> {
-        self.buffer().check(offset, len)?;
+        self.buffer.check(offset, len)?;
         let mut data = vec![0; len];
         self.read(offset, &mut data)?;
         Ok(data)
@@ -261,7 +258,7 @@ impl MemoryRegion {
     /// # Errors
     /// [`Error::OutOfRange`], [`Error::Misaligned`].
     pub fn load_u64(&self, offset: usize) -> Result<u64> {
-        Ok(self.buffer().word(offset)?.load(Ordering::Acquire))
+        Ok(self.buffer.word(offset)?.load(Ordering::Acquire))
     }
 
     /// Sets the 8 bytes at `offset`, as for [`load_u64`](Self::load_u64).
@@ -269,7 +266,7 @@ impl MemoryRegion {
     /// # Errors
     /// [`Error::OutOfRange`], [`Error::Misaligned`].
     pub fn store_u64(&self, offset: usize, value: u64) -> Result<()> {
-        self.buffer().word(offset)?.store(value, Ordering::Release);
+        self.buffer.word(offset)?.store(value, Ordering::Release);
         Ok(())
     }
 }
@@ -291,10 +288,10 @@ impl fmt::Debug for MemoryRegion {
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
-        let buffer = self.buffer.take();
-        if self.mr.destroy().is_err() {
-            // Still registered, so the device may still write: better lost than reused.
-            std::mem::forget(buffer);
+        if self.mr.destroy().is_ok() {
+            // SAFETY: the device has no access any more, and the field is not used after this.
+            unsafe { ManuallyDrop::drop(&mut self.buffer) }
         }
+        // Else it may still write: better lost than reused.
     }
 }

@@ -1,11 +1,12 @@
 //! Progress, the table, and what to do next.
 
-use std::io::Write as _;
 use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table};
 
 use crate::error::CliError;
+use crate::output;
+use crate::table;
 
 const NEXT: &str = "\
 What next:
@@ -30,11 +31,10 @@ impl Row {
     /// `count` operations of `size` bytes, one after the other, took `took` altogether.
     pub(super) fn latency(size: usize, count: u64, took: Duration, checked: &'static str) -> Self {
         let each = took.as_secs_f64() / precise(count.max(1));
-        let result = format!("{:.1} µs each", each * 1e6);
         Self {
             size: bytes(size),
             count,
-            result,
+            result: format!("{:.1} µs", each * 1e6),
             checked,
         }
     }
@@ -65,31 +65,30 @@ impl Report {
         name: &'static str,
         part: impl FnOnce() -> Result<Row, CliError>,
     ) -> Result<(), CliError> {
-        print!("  {name:<22}");
-        flush();
+        output::print(format_args!("  {name:<18}"))?;
         match part() {
             Ok(row) => {
-                println!("{}", row.result);
+                output::line(&row.result)?;
                 self.rows.push((name, row));
                 Ok(())
             }
             Err(error) => {
-                println!("failed");
+                output::line("failed")?;
                 Err(error)
             }
         }
     }
 
-    pub(super) fn print(&self, took: Duration) {
-        println!("\n{}", self.table());
-        println!(
-            "\nEverything arrived as it should, in {:.1} s.\n\n{NEXT}",
+    pub(super) fn print(&self, took: Duration) -> Result<(), CliError> {
+        output::line(format_args!(
+            "\n{}\n\nEverything arrived as it should, in {:.1} s.\n\n{NEXT}",
+            self.table(),
             took.as_secs_f64()
-        );
+        ))
     }
 
     fn table(&self) -> Table {
-        let mut table = super::super::table::plain();
+        let mut table = table::plain();
         table.set_header(["operation", "size", "count", "result", "verified"]);
         for (name, row) in &self.rows {
             table.add_row([
@@ -105,11 +104,6 @@ impl Report {
         }
         table
     }
-}
-
-fn flush() {
-    // A closed standard output shows at the next line.
-    let _ = std::io::stdout().flush();
 }
 
 fn bytes(count: usize) -> String {
@@ -132,10 +126,7 @@ mod tests {
     #[test]
     fn rates_have_their_unit() {
         let second = Duration::from_secs(1);
-        assert_eq!(
-            Row::latency(64, 1_000_000, second, "").result,
-            "1.0 µs each"
-        );
+        assert_eq!(Row::latency(64, 1_000_000, second, "").result, "1.0 µs");
         let row = Row::bulk(64 << 10, 1_000_000, second, "");
         assert_eq!(
             (row.size.as_str(), row.result.as_str()),

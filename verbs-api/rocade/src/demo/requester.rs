@@ -15,6 +15,7 @@ use super::{
     ROUNDS, Side, WINDOW, pattern,
 };
 use crate::error::CliError;
+use crate::output;
 
 /// Offset in the small memory of the place for what atomics return.
 const RESULT: usize = 2048;
@@ -39,22 +40,28 @@ struct Demo {
     talk: Talk<ChildStdout, ChildStdin>,
     peer_bulk: RemoteMemory,
     peer_small: RemoteMemory,
+    /// Of the last bulk messages.
+    seed: u64,
 }
 
 /// Runs the demo and prints what came out.
 pub(super) fn run(addr: IpAddr, settings: &Settings) -> Result<(), CliError> {
     let begin = Instant::now();
-    println!("Rocade demo: two processes on {addr}, RoCEv2 over UDP port 4791\n");
+    output::line(format_args!(
+        "Rocade demo: two processes on {addr}, RoCEv2 over UDP port 4791\n"
+    ))?;
+    // First, so that a mistake is reported once.
+    let side = Side::new(addr, settings)?;
     let (mut peer, talk) = start_peer(addr)?;
-    let mut demo = connect(addr, settings, talk)?;
-    println!(
+    let mut demo = connect(side, talk)?;
+    output::line(format_args!(
         "  requester  pid {:<8} QP {:#08x}\n  responder  pid {:<8} QP {:#08x}   path MTU {} bytes\n",
         std::process::id(),
         demo.qp.qp_num().get(),
         peer.child.id(),
         demo.qp.peer().qp_num.get(),
         demo.qp.peer().mtu.bytes(),
-    );
+    ))?;
     let mut report = Report::default();
     report.part("SEND", || demo.sends())?;
     report.part("WRITE", || demo.writes())?;
@@ -66,8 +73,7 @@ pub(super) fn run(addr: IpAddr, settings: &Settings) -> Result<(), CliError> {
     demo.talk.ask(Ask::Quit)?;
     drop(demo);
     peer.child.wait().map_err(rocade_verbs::Error::from)?;
-    report.print(begin.elapsed());
-    Ok(())
+    report.print(begin.elapsed())
 }
 
 fn start_peer(addr: IpAddr) -> Result<(Peer, Talk<ChildStdout, ChildStdin>), CliError> {
@@ -89,12 +95,7 @@ fn start_peer(addr: IpAddr) -> Result<(Peer, Talk<ChildStdout, ChildStdin>), Cli
     Ok((peer, Talk::new(from, to)))
 }
 
-fn connect(
-    addr: IpAddr,
-    settings: &Settings,
-    mut talk: Talk<ChildStdout, ChildStdin>,
-) -> Result<Demo, CliError> {
-    let side = Side::new(addr, settings)?;
+fn connect(side: Side, mut talk: Talk<ChildStdout, ChildStdin>) -> Result<Demo, CliError> {
     let qp = side.queue_pair()?;
     let (from, to) = talk.streams();
     let other: Endpoint = qp.endpoint().exchange(&mut *from, to)?;
@@ -113,6 +114,7 @@ fn connect(
         talk,
         peer_bulk,
         peer_small,
+        seed: 0,
     })
 }
 
@@ -146,7 +148,7 @@ impl Demo {
             PING_LEN,
             number,
             took / 2,
-            "every byte, both ways",
+            "every byte; half a round trip",
         ))
     }
 
@@ -159,51 +161,52 @@ impl Demo {
     }
 
     fn sends(&mut self) -> Result<Row, CliError> {
-        let mut took = Duration::ZERO;
-        for round in 0..ROUNDS {
-            let seed = 100 + round;
-            self.side.fill_bulk(seed)?;
-            self.talk.ask(Ask::Receive(seed))?;
-            took += self.bulk(|sges, _| SendRequest::send(sges))?;
-            self.talk.expect_ok()?;
-        }
-        Ok(Row::bulk(
-            BULK_LEN,
-            ROUNDS * BULK_COUNT as u64,
-            took,
-            "every byte",
-        ))
+        self.rounds(|demo, seed| {
+            demo.side.fill_bulk(seed)?;
+            demo.talk.ask(Ask::Receive(seed))?;
+            let took = demo.bulk(|sges, _| SendRequest::send(sges))?;
+            demo.talk.expect_ok()?;
+            Ok(took)
+        })
     }
 
     fn writes(&mut self) -> Result<Row, CliError> {
-        let mut took = Duration::ZERO;
-        for round in 0..ROUNDS {
-            let seed = 200 + round;
-            self.side.fill_bulk(seed)?;
-            took += self.bulk(|sges, to| SendRequest::write(sges, to))?;
-            self.talk.ask(Ask::Check(seed))?;
-        }
-        Ok(Row::bulk(
-            BULK_LEN,
-            ROUNDS * BULK_COUNT as u64,
-            took,
-            "every byte",
-        ))
+        self.rounds(|demo, seed| {
+            demo.side.fill_bulk(seed)?;
+            let took = demo.bulk(|sges, to| SendRequest::write(sges, to))?;
+            demo.talk.ask(Ask::Check(seed))?;
+            Ok(took)
+        })
     }
 
     fn reads(&mut self) -> Result<Row, CliError> {
-        let mut took = Duration::ZERO;
-        for round in 0..ROUNDS {
-            let seed = 300 + round;
-            self.talk.ask(Ask::Fill(seed))?;
-            took += self.bulk(|sges, from| SendRequest::read(sges, from))?;
-            if let Some(problem) = self.side.check_bulk(seed)? {
-                return Err(CliError::new(format!("READ: {problem}")));
+        self.rounds(|demo, seed| {
+            demo.talk.ask(Ask::Fill(seed))?;
+            let took = demo.bulk(|sges, from| SendRequest::read(sges, from))?;
+            match demo.side.check_bulk(seed)? {
+                Some(problem) => Err(CliError::new(format!("READ: {problem}"))),
+                None => Ok(took),
             }
+        })
+    }
+
+    /// Up to [`ROUNDS`] rounds of bulk messages. `round` gets a seed that was never used before,
+    /// and tells how long the messages took, without making and checking their bytes.
+    fn rounds(
+        &mut self,
+        mut round: impl FnMut(&mut Self, u64) -> Result<Duration, CliError>,
+    ) -> Result<Row, CliError> {
+        let begin = Instant::now();
+        let mut took = Duration::ZERO;
+        let mut count = 0;
+        while count < ROUNDS && begin.elapsed() < PART_LIMIT {
+            self.seed += 1;
+            took += round(self, self.seed)?;
+            count += 1;
         }
         Ok(Row::bulk(
             BULK_LEN,
-            ROUNDS * BULK_COUNT as u64,
+            count * BULK_COUNT as u64,
             took,
             "every byte",
         ))

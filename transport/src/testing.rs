@@ -1,0 +1,14 @@
+//! Tools for tests of this crate and of its users: memory without a device ([`TestMemory`]), a
+//! QP in any state ([`Setup`]), and two QPs with a network between them in virtual time
+//! ([`Pair`]).
+//!
+//! Nothing here sleeps or reads a clock: time jumps to the next packet or deadline. Misuse
+//! panics, as in any test.
+
+mod memory;
+mod pair;
+mod setup;
+
+pub use memory::{Region, TestMemory};
+pub use pair::{Fate, Node, Pair, Side, Traced, Transit};
+pub use setup::{CONTEXT_MTU, Setup, context};

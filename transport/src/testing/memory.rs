@@ -1,0 +1,255 @@
+//! Registered memory in a vector.
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::cell::{Cell, RefCell};
+use core::ops::Range;
+
+use rocade_wire::{Lkey, Rkey};
+
+use crate::memory::{AccessError, AtomicOp, LocalAccess, Memory, RemoteAccess};
+use crate::wr::{AccessFlags, Sge};
+
+/// Where the first region starts; regions lie apart, so that an overrun hits nothing.
+const BASE: u64 = 0x10_0000;
+const GAP: u64 = 0x1_0000;
+
+/// A registered region: keys and place, not the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// Local key.
+    pub lkey: Lkey,
+    /// Remote key, different from the local one to catch a mix-up.
+    pub rkey: Rkey,
+    /// First address.
+    pub addr: u64,
+    /// Length in bytes.
+    pub len: u32,
+}
+
+impl Region {
+    /// The whole region as a scatter/gather entry.
+    #[must_use]
+    pub const fn sge(&self) -> Sge {
+        Sge { addr: self.addr, len: self.len, lkey: self.lkey }
+    }
+
+    /// `len` bytes from offset `offset`; may lie outside, to provoke errors.
+    #[must_use]
+    pub const fn part(&self, offset: u64, len: u32) -> Sge {
+        Sge { addr: self.addr + offset, len, lkey: self.lkey }
+    }
+}
+
+#[derive(Debug)]
+struct Mr {
+    region: Region,
+    flags: AccessFlags,
+    own_pd: bool,
+    live: bool,
+    bytes: Vec<u8>,
+}
+
+/// Memory of one process as one QP sees it; see [`Memory`].
+#[derive(Debug, Default)]
+pub struct TestMemory {
+    regions: RefCell<Vec<Mr>>,
+    atomics: Cell<u64>,
+    writes: Cell<u64>,
+}
+
+impl TestMemory {
+    /// Without regions.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Registers `len` bytes of zeros.
+    pub fn register(&self, len: u32, flags: AccessFlags) -> Region {
+        self.add(len, flags, true)
+    }
+
+    /// Registers in a protection domain that is not that of the QP.
+    pub fn register_foreign(&self, len: u32, flags: AccessFlags) -> Region {
+        self.add(len, flags, false)
+    }
+
+    fn add(&self, len: u32, flags: AccessFlags, own_pd: bool) -> Region {
+        let mut regions = self.regions.borrow_mut();
+        let addr = regions.last().map_or(BASE, |mr| {
+            (mr.region.addr + u64::from(mr.region.len)).next_multiple_of(GAP) + GAP
+        });
+        let index = u32::try_from(regions.len()).expect("few regions");
+        let region =
+            Region { lkey: Lkey::new(index << 8 | 0x51), rkey: Rkey::new(index << 8 | 0xa7), addr, len };
+        regions.push(Mr { region, flags, own_pd, live: true, bytes: vec![0; len as usize] });
+        region
+    }
+
+    /// Its keys are invalid from now on.
+    pub fn deregister(&self, region: &Region) {
+        self.with(region, |mr| mr.live = false);
+    }
+
+    /// A copy of the bytes in `range`.
+    #[must_use]
+    pub fn bytes(&self, region: &Region, range: Range<usize>) -> Vec<u8> {
+        self.with(region, |mr| mr.bytes[range].to_vec())
+    }
+
+    /// A copy of all bytes.
+    #[must_use]
+    pub fn all(&self, region: &Region) -> Vec<u8> {
+        self.bytes(region, 0..region.len as usize)
+    }
+
+    /// Overwrites bytes from `offset` on, as the application would.
+    pub fn fill(&self, region: &Region, offset: usize, bytes: &[u8]) {
+        self.with(region, |mr| mr.bytes[offset..offset + bytes.len()].copy_from_slice(bytes));
+    }
+
+    /// Atomics executed so far.
+    #[must_use]
+    pub fn atomics(&self) -> u64 {
+        self.atomics.get()
+    }
+
+    /// Accesses by the QP that changed memory so far, atomics included.
+    #[must_use]
+    pub fn writes(&self) -> u64 {
+        self.writes.get()
+    }
+
+    fn with<R>(&self, region: &Region, f: impl FnOnce(&mut Mr) -> R) -> R {
+        let mut regions = self.regions.borrow_mut();
+        let mr = regions.iter_mut().find(|mr| mr.region == *region).expect("a region of this memory");
+        f(mr)
+    }
+
+    fn access<R>(
+        &self,
+        found: impl Fn(&Region) -> bool,
+        needed: AccessFlags,
+        addr: u64,
+        len: u64,
+        f: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R, AccessError> {
+        assert!(len > 0, "accesses of length 0 are never asked for");
+        let mut regions = self.regions.borrow_mut();
+        let mr = regions
+            .iter_mut()
+            .find(|mr| mr.live && found(&mr.region))
+            .ok_or(AccessError::BadKey)?;
+        if !mr.own_pd {
+            return Err(AccessError::WrongPd);
+        }
+        if !mr.flags.contains(needed) {
+            return Err(AccessError::Permission);
+        }
+        let end = addr.checked_add(len).ok_or(AccessError::OutOfRange)?;
+        if addr < mr.region.addr || end > mr.region.addr + u64::from(mr.region.len) {
+            return Err(AccessError::OutOfRange);
+        }
+        let index = |address: u64| usize::try_from(address - mr.region.addr).expect("inside");
+        Ok(f(&mut mr.bytes[index(addr)..index(end)]))
+    }
+
+    fn local<R>(
+        &self,
+        lkey: Lkey,
+        addr: u64,
+        len: u64,
+        access: LocalAccess,
+        f: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R, AccessError> {
+        let needed = match access {
+            LocalAccess::Read => AccessFlags::empty(),
+            LocalAccess::Write => AccessFlags::LOCAL_WRITE,
+        };
+        self.access(|region| region.lkey == lkey, needed, addr, len, f)
+    }
+
+    fn remote<R>(
+        &self,
+        rkey: Rkey,
+        addr: u64,
+        len: u64,
+        access: RemoteAccess,
+        f: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R, AccessError> {
+        let needed = match access {
+            RemoteAccess::Read => AccessFlags::REMOTE_READ,
+            RemoteAccess::Write => AccessFlags::REMOTE_WRITE,
+            RemoteAccess::Atomic => AccessFlags::REMOTE_ATOMIC,
+        };
+        self.access(|region| region.rkey == rkey, needed, addr, len, f)
+    }
+
+    fn note_write(&self) {
+        self.writes.set(self.writes.get() + 1);
+    }
+}
+
+impl Memory for TestMemory {
+    fn check_local(
+        &self,
+        lkey: Lkey,
+        addr: u64,
+        len: u64,
+        access: LocalAccess,
+    ) -> Result<(), AccessError> {
+        self.local(lkey, addr, len, access, |_| ())
+    }
+
+    fn check_remote(
+        &self,
+        rkey: Rkey,
+        va: u64,
+        len: u64,
+        access: RemoteAccess,
+    ) -> Result<(), AccessError> {
+        self.remote(rkey, va, len, access, |_| ())
+    }
+
+    fn read_local(&self, lkey: Lkey, addr: u64, dst: &mut [u8]) -> Result<(), AccessError> {
+        let len = dst.len() as u64;
+        self.local(lkey, addr, len, LocalAccess::Read, |bytes| dst.copy_from_slice(bytes))
+    }
+
+    fn write_local(&self, lkey: Lkey, addr: u64, src: &[u8]) -> Result<(), AccessError> {
+        let len = src.len() as u64;
+        self.local(lkey, addr, len, LocalAccess::Write, |bytes| bytes.copy_from_slice(src))?;
+        self.note_write();
+        Ok(())
+    }
+
+    fn read_remote(&self, rkey: Rkey, va: u64, dst: &mut [u8]) -> Result<(), AccessError> {
+        let len = dst.len() as u64;
+        self.remote(rkey, va, len, RemoteAccess::Read, |bytes| dst.copy_from_slice(bytes))
+    }
+
+    fn write_remote(&self, rkey: Rkey, va: u64, src: &[u8]) -> Result<(), AccessError> {
+        let len = src.len() as u64;
+        self.remote(rkey, va, len, RemoteAccess::Write, |bytes| bytes.copy_from_slice(src))?;
+        self.note_write();
+        Ok(())
+    }
+
+    fn atomic_remote(&self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessError> {
+        assert!(va.is_multiple_of(8), "the transport checks the alignment");
+        let original = self.remote(rkey, va, 8, RemoteAccess::Atomic, |bytes| {
+            let original = u64::from_ne_bytes((&*bytes).try_into().expect("8 bytes"));
+            let new = match op {
+                AtomicOp::CmpSwap { compare, swap } if compare == original => swap,
+                AtomicOp::CmpSwap { .. } => original,
+                AtomicOp::FetchAdd { add } => original.wrapping_add(add),
+            };
+            bytes.copy_from_slice(&new.to_ne_bytes());
+            original
+        })?;
+        self.atomics.set(self.atomics.get() + 1);
+        self.note_write();
+        Ok(original)
+    }
+}

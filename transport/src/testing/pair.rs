@@ -1,0 +1,461 @@
+//! Two QPs, a network, virtual time.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt;
+use core::net::IpAddr;
+
+use rocade_wire::Packet;
+
+use super::{Setup, TestMemory, context};
+use crate::completion::Completion;
+use crate::error::PostError;
+use crate::event::QpEvent;
+use crate::qp::{PacketMeta, Qp, QpAttr, QpAttrMask, QpState};
+use crate::time::Time;
+use crate::transmit::{ICRC_LEN, TxBuffer};
+use crate::wr::{SendFlags, SendOp, SendWr, Sge};
+
+/// One end of a [`Pair`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Side {
+    /// The first QP, 10.0.0.1.
+    A,
+    /// The second QP, 10.0.0.2.
+    B,
+}
+
+impl Side {
+    /// The peer.
+    #[must_use]
+    pub const fn other(self) -> Self {
+        match self {
+            Self::A => Self::B,
+            Self::B => Self::A,
+        }
+    }
+
+    fn ip(self) -> IpAddr {
+        match self {
+            Self::A => IpAddr::from([10, 0, 0, 1]),
+            Self::B => IpAddr::from([10, 0, 0, 2]),
+        }
+    }
+}
+
+/// A QP, its memory, and what came out of it.
+#[derive(Debug)]
+pub struct Node {
+    /// The QP.
+    pub qp: Qp,
+    /// Its memory.
+    pub mem: TestMemory,
+    /// Completions not taken yet by [`Pair::take_completions`].
+    pub completions: Vec<Completion>,
+    /// Events not taken yet.
+    pub events: Vec<QpEvent>,
+}
+
+/// A packet about to travel.
+#[derive(Debug)]
+pub struct Transit<'a> {
+    /// Who sent it.
+    pub from: Side,
+    /// How many packets that side has sent before it.
+    pub index: usize,
+    /// It, parsed.
+    pub packet: Packet<'a>,
+}
+
+/// What the network does with a packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It arrives after the latency.
+    Deliver,
+    /// It is lost.
+    Drop,
+    /// It arrives once per entry, so many nanoseconds later than usual.
+    Copies(Vec<u64>),
+    /// These bytes arrive in its place, as if their ICRC were right.
+    Replace(Vec<u8>),
+}
+
+/// A packet that was sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Traced {
+    /// When it was sent.
+    pub time: Time,
+    /// By whom.
+    pub from: Side,
+    /// In one line, without the P_Key and the like.
+    pub text: String,
+    /// The UDP payload, ICRC bytes 0.
+    pub bytes: Vec<u8>,
+    /// The network dropped it.
+    pub dropped: bool,
+}
+
+impl Traced {
+    /// It, parsed.
+    ///
+    /// # Panics
+    /// Never: only what parses is traced.
+    #[must_use]
+    pub fn packet(&self) -> Packet<'_> {
+        Packet::parse(&self.bytes).expect("our own packet")
+    }
+}
+
+type Network = Box<dyn FnMut(&Transit<'_>) -> Fate>;
+
+/// Two connected QPs.
+pub struct Pair {
+    nodes: [Node; 2],
+    /// Their attributes.
+    setups: [Setup; 2],
+    now: Time,
+    latency_ns: u64,
+    gap_ns: u64,
+    network: Network,
+    tx: TxBuffer,
+    in_flight: BTreeMap<(Time, u64), (Side, Vec<u8>)>,
+    serial: u64,
+    sent: [usize; 2],
+    link_free: [Time; 2],
+    trace: Vec<Traced>,
+    tracing: bool,
+}
+
+impl fmt::Debug for Pair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pair").field("now", &self.now).field("nodes", &self.nodes).finish_non_exhaustive()
+    }
+}
+
+impl Default for Pair {
+    fn default() -> Self {
+        Self::new(|_, _| {})
+    }
+}
+
+impl Pair {
+    /// Both QPs in RTS; `adapt` may change either's setup before.
+    #[must_use]
+    pub fn new(adapt: impl FnMut(Side, &mut Setup)) -> Self {
+        Self::in_states(QpState::Rts, QpState::Rts, adapt)
+    }
+
+    /// The QPs in these states.
+    #[must_use]
+    pub fn in_states(a: QpState, b: QpState, mut adapt: impl FnMut(Side, &mut Setup)) -> Self {
+        let mut setups = [(Side::A, 0x11), (Side::B, 0x22)].map(|(side, qpn)| {
+            Setup::new(qpn, side.ip(), 0x33 - qpn, side.other().ip())
+        });
+        adapt(Side::A, &mut setups[0]);
+        adapt(Side::B, &mut setups[1]);
+        let node = |setup: &Setup, state| Node {
+            qp: setup.build(state),
+            mem: TestMemory::new(),
+            completions: Vec::new(),
+            events: Vec::new(),
+        };
+        Self {
+            nodes: [node(&setups[0], a), node(&setups[1], b)],
+            setups,
+            now: Time::ZERO,
+            latency_ns: 5_000,
+            gap_ns: 0,
+            network: Box::new(|_| Fate::Deliver),
+            tx: TxBuffer::new(65_000, 64),
+            in_flight: BTreeMap::new(),
+            serial: 0,
+            sent: [0; 2],
+            link_free: [Time::ZERO; 2],
+            trace: Vec::new(),
+            tracing: true,
+        }
+    }
+
+    /// One-way latency in nanoseconds; 5 µs unless told.
+    pub const fn set_latency(&mut self, ns: u64) {
+        self.latency_ns = ns;
+    }
+
+    /// Nanoseconds between two packets of one sender; 0, unless told: packets that are sent
+    /// together then arrive together and are handled as one batch.
+    pub const fn set_gap(&mut self, ns: u64) {
+        self.gap_ns = ns;
+    }
+
+    /// What happens to packets from now on.
+    pub fn set_network(&mut self, network: impl FnMut(&Transit<'_>) -> Fate + 'static) {
+        self.network = Box::new(network);
+    }
+
+    /// Packets arrive again.
+    pub fn heal(&mut self) {
+        self.set_network(|_| Fate::Deliver);
+    }
+
+    /// Without a record of packets, for long runs.
+    pub fn stop_tracing(&mut self) {
+        self.tracing = false;
+        self.trace.clear();
+    }
+
+    /// The time.
+    #[must_use]
+    pub const fn now(&self) -> Time {
+        self.now
+    }
+
+    /// One end.
+    #[must_use]
+    pub const fn node(&self, side: Side) -> &Node {
+        &self.nodes[side as usize]
+    }
+
+    /// One end, to act on it; whatever comes of it goes out with the next step.
+    pub const fn node_mut(&mut self, side: Side) -> &mut Node {
+        &mut self.nodes[side as usize]
+    }
+
+    /// Packets so far.
+    #[must_use]
+    pub fn trace(&self) -> &[Traced] {
+        &self.trace
+    }
+
+    /// Packets so far, one `TIME_US SIDE> PACKET` per line, `x` in front of lost ones.
+    #[must_use]
+    pub fn trace_text(&self) -> String {
+        self.trace
+            .iter()
+            .map(|t| {
+                let lost = if t.dropped { 'x' } else { ' ' };
+                alloc::format!("{lost}{:>9} {:?}> {}\n", t.time.as_ns() / 1000, t.from, t.text)
+            })
+            .collect()
+    }
+
+    /// Forgets the packets so far.
+    pub fn clear_trace(&mut self) {
+        self.trace.clear();
+    }
+
+    /// Posts a signaled send.
+    ///
+    /// # Errors
+    /// As [`Qp::post_send`].
+    pub fn try_send(&mut self, side: Side, wr: &SendWr<'_>) -> Result<(), PostError> {
+        let now = self.now;
+        self.node_mut(side).qp.post_send(now, wr, None)
+    }
+
+    /// Posts a signaled send that must be accepted.
+    ///
+    /// # Panics
+    /// If it is not.
+    pub fn send(&mut self, side: Side, wr_id: u64, op: SendOp, sges: &[Sge]) {
+        let wr = SendWr { wr_id, op, flags: SendFlags::SIGNALED, sges };
+        self.try_send(side, &wr).expect("the send is accepted");
+    }
+
+    /// Posts a receive that must be accepted.
+    ///
+    /// # Panics
+    /// If it is not.
+    pub fn recv(&mut self, side: Side, wr_id: u64, sges: &[Sge]) {
+        let now = self.now;
+        self.node_mut(side).qp.post_recv(now, wr_id, sges).expect("the receive is accepted");
+    }
+
+    /// Modifies a QP to another state with only the state in the mask, and `more`.
+    ///
+    /// # Panics
+    /// If it is refused.
+    pub fn modify(&mut self, side: Side, next: QpState, more: QpAttrMask, attr: &QpAttr) {
+        let now = self.now;
+        let attr = QpAttr { qp_state: next.code(), ..*attr };
+        let context = context(self.setups[side as usize].local);
+        self.node_mut(side)
+            .qp
+            .modify(now, &attr, QpAttrMask::STATE | more, &context)
+            .expect("the transition is valid");
+    }
+
+    /// Takes the completions of one side.
+    pub fn take_completions(&mut self, side: Side) -> Vec<Completion> {
+        core::mem::take(&mut self.node_mut(side).completions)
+    }
+
+    /// Takes the events of one side.
+    pub fn take_events(&mut self, side: Side) -> Vec<QpEvent> {
+        core::mem::take(&mut self.node_mut(side).events)
+    }
+
+    /// A packet from outside arrives at `to` right now, with the peer's addresses.
+    ///
+    /// # Panics
+    /// If the bytes are no packet.
+    pub fn inject(&mut self, to: Side, bytes: &[u8]) {
+        self.deliver(to, bytes);
+        self.drain(to);
+    }
+
+    /// Takes all outputs of both sides.
+    pub fn drain_both(&mut self) {
+        self.drain(Side::A);
+        self.drain(Side::B);
+    }
+
+    /// Lets the earliest packet or deadline happen; false where there is none.
+    pub fn step(&mut self) -> bool {
+        self.drain_both();
+        let packet = self.in_flight.keys().next().map(|(time, _)| *time);
+        let timers = Side::BOTH.map(|side| self.node(side).qp.next_timeout());
+        let next = [packet, timers[0], timers[1]].into_iter().flatten().min();
+        let Some(next) = next else { return false };
+        self.now = self.now.max(next);
+        let mut touched = [false; 2];
+        while let Some(entry) = self.in_flight.first_entry() {
+            if entry.key().0 > self.now {
+                break;
+            }
+            let (to, bytes) = entry.remove();
+            touched[to as usize] = true;
+            self.deliver(to, &bytes);
+        }
+        for side in Side::BOTH {
+            let due = self.node(side).qp.next_timeout().is_some_and(|time| time <= self.now);
+            if touched[side as usize] {
+                self.drain(side);
+            } else if due {
+                let now = self.now;
+                self.node_mut(side).qp.handle_timeout(now);
+                self.drain(side);
+            }
+        }
+        true
+    }
+
+    /// Steps until nothing is pending.
+    ///
+    /// # Panics
+    /// After a million steps.
+    pub fn run(&mut self) {
+        for _ in 0..1_000_000 {
+            if !self.step() {
+                return;
+            }
+        }
+        panic!("no end: {self:?}");
+    }
+
+    /// Steps while something is due within the next `ns` nanoseconds; then it is that time.
+    pub fn run_for(&mut self, ns: u64) {
+        let end = self.now.plus_ns(ns);
+        self.drain_both();
+        while self.next_event().is_some_and(|next| next <= end) {
+            self.step();
+        }
+        self.now = end;
+    }
+
+    /// Steps until `done`; false where nothing is pending before that.
+    ///
+    /// # Panics
+    /// After ten million steps.
+    pub fn run_until(&mut self, mut done: impl FnMut(&mut Self) -> bool) -> bool {
+        for _ in 0..10_000_000 {
+            self.drain_both();
+            if done(self) {
+                return true;
+            }
+            if !self.step() {
+                return false;
+            }
+        }
+        panic!("no end: {self:?}");
+    }
+
+    fn next_event(&self) -> Option<Time> {
+        let packet = self.in_flight.keys().next().map(|(time, _)| *time);
+        let timers = Side::BOTH.map(|side| self.node(side).qp.next_timeout());
+        [packet, timers[0], timers[1]].into_iter().flatten().min()
+    }
+
+    fn deliver(&mut self, to: Side, bytes: &[u8]) {
+        let packet = Packet::parse(bytes).expect("a packet");
+        let meta = PacketMeta { source: to.other().ip(), destination: to.ip() };
+        let node = &mut self.nodes[to as usize];
+        node.qp.handle_packet(self.now, &meta, &packet, &node.mem);
+    }
+
+    fn drain(&mut self, side: Side) {
+        let mut tx = core::mem::replace(&mut self.tx, TxBuffer::new(0, 0));
+        loop {
+            let node = &mut self.nodes[side as usize];
+            node.qp.poll_transmit(self.now, &node.mem, &mut tx);
+            while let Some(completion) = node.qp.poll_completion() {
+                node.completions.push(completion);
+            }
+            while let Some(event) = node.qp.poll_event() {
+                node.events.push(event);
+            }
+            if tx.is_empty() {
+                break;
+            }
+            assert_eq!(tx.segments(), tx.bytes().len().div_ceil(tx.segment_len()));
+            for segment in tx.bytes().chunks(tx.segment_len()) {
+                self.transmit(side, segment);
+            }
+            tx.clear();
+        }
+        self.tx = tx;
+    }
+
+    fn transmit(&mut self, from: Side, bytes: &[u8]) {
+        let packet = Packet::parse(bytes).expect("our own packet");
+        let pmtu = 128 << self.setups[from as usize].attr.path_mtu;
+        assert!(packet.payload().len() <= pmtu, "longer than the path MTU: {packet}");
+        assert_eq!(bytes.len(), packet.covered().len() + ICRC_LEN);
+        let transit = Transit { from, index: self.sent[from as usize], packet };
+        self.sent[from as usize] += 1;
+        let fate = (self.network)(&transit);
+        if self.tracing {
+            self.trace.push(Traced {
+                time: self.now,
+                from,
+                text: transit.packet.to_string(),
+                bytes: bytes.to_vec(),
+                dropped: fate == Fate::Drop,
+            });
+        }
+        let start = self.link_free[from as usize].max(self.now);
+        self.link_free[from as usize] = start.plus_ns(self.gap_ns);
+        let arrival = start.plus_ns(self.latency_ns);
+        match fate {
+            Fate::Deliver => self.put(arrival, from.other(), bytes.to_vec()),
+            Fate::Drop => {}
+            Fate::Copies(delays) => {
+                for delay in delays {
+                    self.put(arrival.plus_ns(delay), from.other(), bytes.to_vec());
+                }
+            }
+            Fate::Replace(other) => self.put(arrival, from.other(), other),
+        }
+    }
+
+    fn put(&mut self, arrival: Time, to: Side, bytes: Vec<u8>) {
+        self.in_flight.insert((arrival, self.serial), (to, bytes));
+        self.serial += 1;
+    }
+}
+
+impl Side {
+    /// Both.
+    pub const BOTH: [Self; 2] = [Self::A, Self::B];
+}

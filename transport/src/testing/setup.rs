@@ -1,0 +1,154 @@
+//! A QP in the state that a test wants.
+
+use core::net::IpAddr;
+
+use rocade_wire::{Gid, Mtu, Pkey, Qpn};
+
+use crate::qp::{
+    AddressVector, ModifyContext, Qp, QpAttr, QpAttrMask, QpCap, QpConfig, QpLimits, QpState,
+    QpType,
+};
+use crate::time::Time;
+use crate::wr::AccessFlags;
+
+/// Active MTU of the imagined port.
+pub const CONTEXT_MTU: Mtu = Mtu::Mtu4096;
+
+/// What the imagined device says of a QP with this local address.
+#[must_use]
+pub fn context(local: IpAddr) -> ModifyContext {
+    ModifyContext {
+        sgid: Some(Gid::from_ip(local)),
+        pkey: Pkey::DEFAULT,
+        active_mtu: CONTEXT_MTU,
+    }
+}
+
+/// Configuration and attributes of one QP; every field may be changed before
+/// [`Setup::build`].
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    /// Creation parameters.
+    pub config: QpConfig,
+    /// Attributes of all transitions up to RTS.
+    pub attr: QpAttr,
+    /// Own address.
+    pub local: IpAddr,
+    /// P_Key at index 0.
+    pub pkey: Pkey,
+}
+
+impl Setup {
+    /// A QP with usual attributes: PMTU 1024, timeout 14 (67 ms), 7 retries of both kinds, RNR
+    /// timer 12 (0.64 ms), 16 READs and atomics, all remote rights, one CQE per send.
+    #[must_use]
+    pub fn new(qp_num: u32, local: IpAddr, dest_qp_num: u32, remote: IpAddr) -> Self {
+        let cap = QpCap {
+            max_send_wr: 64,
+            max_recv_wr: 64,
+            max_send_sge: 8,
+            max_recv_sge: 8,
+            max_inline_data: 256,
+        };
+        let limits = QpLimits {
+            max_qp_init_rd_atom: 128,
+            max_qp_rd_atom: 128,
+            port_count: 1,
+            pkey_table_len: 1,
+        };
+        Self {
+            config: QpConfig {
+                qp_num: Qpn::new(qp_num),
+                qp_type: QpType::Rc,
+                cap,
+                sq_sig_all: true,
+                limits,
+            },
+            attr: QpAttr {
+                path_mtu: 3,
+                sq_psn: 0x10_0000,
+                rq_psn: 0x10_0000,
+                dest_qp_num,
+                qp_access_flags: AccessFlags::REMOTE_READ
+                    | AccessFlags::REMOTE_WRITE
+                    | AccessFlags::REMOTE_ATOMIC,
+                ah_attr: AddressVector {
+                    dgid: Gid::from_ip(remote),
+                    hop_limit: 64,
+                    is_global: true,
+                    port_num: 1,
+                    ..AddressVector::default()
+                },
+                max_rd_atomic: 16,
+                max_dest_rd_atomic: 16,
+                min_rnr_timer: 12,
+                port_num: 1,
+                timeout: 14,
+                retry_cnt: 7,
+                rnr_retry: 7,
+                ..QpAttr::default()
+            },
+            local,
+            pkey: Pkey::DEFAULT,
+        }
+    }
+
+    /// The masks of the transitions on the way from RESET to RTS.
+    pub const PATH_TO_RTS: [(QpState, QpAttrMask); 3] = [
+        (
+            QpState::Init,
+            QpAttrMask::STATE
+                .union(QpAttrMask::PKEY_INDEX)
+                .union(QpAttrMask::PORT)
+                .union(QpAttrMask::ACCESS_FLAGS),
+        ),
+        (
+            QpState::Rtr,
+            QpAttrMask::STATE
+                .union(QpAttrMask::AV)
+                .union(QpAttrMask::PATH_MTU)
+                .union(QpAttrMask::DEST_QPN)
+                .union(QpAttrMask::RQ_PSN)
+                .union(QpAttrMask::MAX_DEST_RD_ATOMIC)
+                .union(QpAttrMask::MIN_RNR_TIMER),
+        ),
+        (
+            QpState::Rts,
+            QpAttrMask::STATE
+                .union(QpAttrMask::TIMEOUT)
+                .union(QpAttrMask::RETRY_CNT)
+                .union(QpAttrMask::RNR_RETRY)
+                .union(QpAttrMask::SQ_PSN)
+                .union(QpAttrMask::MAX_QP_RD_ATOMIC),
+        ),
+    ];
+
+    /// The QP in `state`.
+    ///
+    /// # Panics
+    /// If the attributes are refused, or for SQE, which an RC QP cannot enter.
+    #[must_use]
+    pub fn build(&self, state: QpState) -> Qp {
+        let mut qp = Qp::new(self.config).expect("a type with a state machine");
+        let steps = match state {
+            QpState::Reset => 0,
+            QpState::Init | QpState::Err => 1,
+            QpState::Rtr => 2,
+            QpState::Rts | QpState::Sqd => 3,
+            QpState::Sqe => panic!("RC has no SQE"),
+        };
+        for (next, mask) in &Self::PATH_TO_RTS[..steps] {
+            self.modify(&mut qp, *next, *mask);
+        }
+        if qp.state() != state {
+            self.modify(&mut qp, state, QpAttrMask::STATE);
+        }
+        qp
+    }
+
+    fn modify(&self, qp: &mut Qp, next: QpState, mask: QpAttrMask) {
+        let attr = QpAttr { qp_state: next.code(), ..self.attr };
+        let context = ModifyContext { pkey: self.pkey, ..context(self.local) };
+        qp.modify(Time::ZERO, &attr, mask, &context).expect("valid attributes");
+    }
+}

@@ -1,0 +1,24 @@
+//! Standard output, which may be a pipe that somebody closes (`rocade devices | head -1`).
+
+use std::fmt;
+use std::io::{self, Write as _};
+
+use crate::error::CliError;
+
+/// Exit code of a command whose output nobody reads any more, as if SIGPIPE had ended it.
+const EXIT_PIPE_CLOSED: u8 = 128 + 13;
+
+/// Prints `text` as it is, at once.
+pub(crate) fn print(text: impl fmt::Display) -> Result<(), CliError> {
+    let mut stdout = io::stdout().lock();
+    let written = write!(stdout, "{text}").and_then(|()| stdout.flush());
+    written.map_err(|error| match error.kind() {
+        io::ErrorKind::BrokenPipe => CliError::silent(EXIT_PIPE_CLOSED),
+        _ => CliError::new(format!("cannot write to standard output: {error}")),
+    })
+}
+
+/// Prints `text` and the end of the line.
+pub(crate) fn line(text: impl fmt::Display) -> Result<(), CliError> {
+    print(format_args!("{text}\n"))
+}

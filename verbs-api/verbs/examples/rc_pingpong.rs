@@ -1,0 +1,79 @@
+//! Ping-pong between two processes, which tell each other about their queue pairs over TCP.
+//!
+//! ```sh
+//! cargo build --release --workspace      # the processes share an address through the broker
+//! cargo run --release --package rocade-verbs --example rc_pingpong &
+//! cargo run --release --package rocade-verbs --example rc_pingpong 127.0.0.1
+//! ```
+//! The first one is as good as the second one, it only waits for a connection. Devices come from
+//! the environment: `ROCADE_IP=127.0.0.2`, for example.
+
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use rocade_verbs::{AccessFlags, ConnectOptions, DeviceList, Result, SendRequest};
+
+/// TCP port of the first conversation.
+const PORT: u16 = 18_515;
+/// Bytes of a message.
+const LEN: usize = 4096;
+const ROUND_TRIPS: u32 = 1000;
+const PATIENCE: Duration = Duration::from_secs(5);
+
+fn main() -> Result<()> {
+    let peer = std::env::args().nth(1);
+    let context = DeviceList::from_env()?.open_first()?;
+    let pd = context.protection_domain()?;
+    let cq = context.completion_queue(16)?;
+    let outgoing = pd.register(LEN, AccessFlags::empty())?;
+    let incoming = pd.register(LEN, AccessFlags::LOCAL_WRITE)?;
+
+    let qp = pd.queue_pair(&cq).build()?;
+    // Before the peer can send: otherwise it has to send again.
+    qp.post_recv(0, &[incoming.sge(..)?])?;
+    println!("{}: {:?}", context.device().name, qp.endpoint());
+
+    let stream = match &peer {
+        Some(host) => TcpStream::connect((host.as_str(), PORT))?,
+        None => TcpListener::bind(("::", PORT))?.accept()?.0,
+    };
+    let other = qp.endpoint().exchange(&stream, &stream)?;
+    let qp = qp.connect(other, &ConnectOptions::default())?;
+
+    let begin = Instant::now();
+    let mut to_receive = ROUND_TRIPS;
+    let mut to_send = ROUND_TRIPS;
+    let mut my_turn = peer.is_some();
+    while to_receive > 0 || to_send > 0 {
+        if my_turn && to_send > 0 {
+            outgoing.write(0, &to_send.to_be_bytes())?;
+            qp.post_send(&SendRequest::send(&[outgoing.sge(..)?]).wr_id(to_send.into()))?;
+            to_send -= 1;
+            my_turn = false;
+        }
+        if to_receive > 0 {
+            // Completions of sends come in between.
+            while cq.wait(PATIENCE)?.is_send {}
+            let mut number = [0; 4];
+            incoming.read(0, &mut number)?;
+            assert_eq!(
+                u32::from_be_bytes(number),
+                to_receive,
+                "messages arrive in order"
+            );
+            qp.post_recv(0, &[incoming.sge(..)?])?;
+            to_receive -= 1;
+            my_turn = true;
+        }
+    }
+    // The last message is the waiting side's, and on its way until it has completed.
+    while peer.is_none() {
+        let completion = cq.wait(PATIENCE)?;
+        if completion.is_send && completion.wr_id == 1 {
+            break;
+        }
+    }
+    let each = begin.elapsed() / (2 * ROUND_TRIPS);
+    println!("{ROUND_TRIPS} round trips of {LEN} bytes, {each:?} each way");
+    Ok(())
+}

@@ -1,0 +1,289 @@
+//! Two NICs in one process, over real UDP on the loopback interface.
+#![expect(clippy::unwrap_used, reason = "in a test")]
+
+use std::os::fd::AsFd as _;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rocade_verbs::{
+    AccessFlags, BrokerMode, CompletionQueue, ConnectOptions, DeviceList, EngineConfig, Error,
+    ImmOrInv, MemoryRegion, ProtectionDomain, QpState, QueuePair, SendRequest,
+    UnconnectedQueuePair, WcOpcode, WcStatus,
+};
+
+/// Long enough for any machine; a test that waits for so long fails.
+const LONG: Duration = Duration::from_secs(20);
+
+fn everything() -> AccessFlags {
+    AccessFlags::LOCAL_WRITE
+        | AccessFlags::REMOTE_WRITE
+        | AccessFlags::REMOTE_READ
+        | AccessFlags::REMOTE_ATOMIC
+}
+
+struct Node {
+    pd: ProtectionDomain,
+    cq: CompletionQueue,
+    memory: MemoryRegion,
+}
+
+impl Node {
+    fn new(list: &DeviceList, name: &str) -> Self {
+        let pd = list.open(name).unwrap().protection_domain().unwrap();
+        let cq = pd.context().completion_queue(64).unwrap();
+        let memory = pd.register(1 << 20, everything()).unwrap();
+        Self { pd, cq, memory }
+    }
+
+    fn queue_pair(&self) -> UnconnectedQueuePair {
+        self.pd.queue_pair(&self.cq).build().unwrap()
+    }
+}
+
+/// Two nodes with an address each: nobody else in this test program may use them.
+fn nodes(a: &str, b: &str) -> (Node, Node) {
+    let specs = [format!("a={a}"), format!("b={b}")];
+    let config = EngineConfig::from_specs(&specs, BrokerMode::Embedded).unwrap();
+    let list = DeviceList::new(config).unwrap();
+    (Node::new(&list, "a"), Node::new(&list, "b"))
+}
+
+fn connect(
+    a: UnconnectedQueuePair,
+    b: UnconnectedQueuePair,
+    options: &ConnectOptions,
+) -> (QueuePair, QueuePair) {
+    let (a_end, b_end) = (a.endpoint(), b.endpoint());
+    (
+        a.connect(b_end, options).unwrap(),
+        b.connect(a_end, options).unwrap(),
+    )
+}
+
+fn connected(a: &Node, b: &Node) -> (QueuePair, QueuePair) {
+    connect(a.queue_pair(), b.queue_pair(), &ConnectOptions::default())
+}
+
+/// Bytes that differ from place to place.
+fn sample(len: usize) -> Vec<u8> {
+    (0..len)
+        .map(|at| u8::try_from((at * 7 + at / 251) % 256).unwrap())
+        .collect()
+}
+
+#[test]
+fn send_carries_data_and_immediate() {
+    let (a, b) = nodes("127.0.11.1", "127.0.11.2");
+    let (a_qp, b_qp) = connected(&a, &b);
+    let data = sample(70_001);
+    a.memory.write(3, &data).unwrap();
+    b_qp.post_recv(9, &[b.memory.sge(5..100_000).unwrap()])
+        .unwrap();
+    // Two pieces become one message.
+    let pieces = [
+        a.memory.sge(3..1000).unwrap(),
+        a.memory.sge(1000..3 + data.len()).unwrap(),
+    ];
+    a_qp.post_send(&SendRequest::send(&pieces).wr_id(7).imm(*b"imm!"))
+        .unwrap();
+
+    let received = b.cq.wait(LONG).unwrap();
+    assert_eq!((received.wr_id, received.opcode), (9, WcOpcode::Recv));
+    assert_eq!(received.byte_len as usize, data.len());
+    assert_eq!(received.imm_or_inv, ImmOrInv::Imm(*b"imm!"));
+    assert!(b_qp.owns(&received) && !a_qp.owns(&received));
+    assert_eq!(b.memory.to_vec(5, data.len()).unwrap(), data);
+    assert_eq!(a.cq.wait(LONG).unwrap().wr_id, 7);
+}
+
+#[test]
+fn write_and_read_move_memory() {
+    let (a, b) = nodes("127.0.12.1", "127.0.12.2");
+    let (a_qp, _b_qp) = connected(&a, &b);
+    let data = sample(33_333);
+    a.memory.write(0, &data).unwrap();
+    let there = b.memory.remote().at(4095);
+    let local = [a.memory.sge(..data.len()).unwrap()];
+    let back = [a.memory.sge(500_000..500_000 + data.len()).unwrap()];
+    a_qp.post_sends(&[
+        SendRequest::write(&local, there).unsignaled(),
+        SendRequest::write_inline(b"!", there.at(data.len() as u64)).unsignaled(),
+        SendRequest::read(&back, there).wr_id(3),
+    ])
+    .unwrap();
+    assert_eq!(a.cq.wait(LONG).unwrap().wr_id, 3);
+    assert_eq!(a.memory.to_vec(500_000, data.len()).unwrap(), data);
+    assert_eq!(b.memory.to_vec(4095, data.len()).unwrap(), data);
+    assert_eq!(b.memory.to_vec(4095 + data.len(), 2).unwrap(), b"!\0");
+    assert!(a.cq.poll().is_none() && b.cq.poll().is_none());
+}
+
+#[test]
+fn atomics_return_the_old_value() {
+    let (a, _b) = nodes("127.0.13.1", "127.0.13.2");
+    // Both ends on the same device.
+    let (qp, _other) = connected(&a, &a);
+    let counter = a.memory.remote().at(64);
+    let result = [a.memory.sge(..8).unwrap()];
+    let ask = |request: SendRequest<'_>| {
+        qp.post_send(&request).unwrap();
+        a.cq.wait(LONG).unwrap();
+        a.memory.load_u64(0).unwrap()
+    };
+    assert_eq!(ask(SendRequest::fetch_add(&result, counter, 5)), 0);
+    assert_eq!(ask(SendRequest::fetch_add(&result, counter, u64::MAX)), 5);
+    assert_eq!(ask(SendRequest::compare_swap(&result, counter, 7, 1)), 4);
+    assert_eq!(
+        ask(SendRequest::compare_swap(&result, counter, 4, 1 << 60)),
+        4
+    );
+    assert_eq!(a.memory.load_u64(64).unwrap(), 1 << 60);
+}
+
+#[test]
+fn a_wrong_remote_key_is_a_failed_completion() {
+    let (a, b) = nodes("127.0.14.1", "127.0.14.2");
+    let (a_qp, b_qp) = connected(&a, &b);
+    let mut wrong = b.memory.remote();
+    wrong.rkey = rocade_verbs::Rkey::new(wrong.rkey.get() ^ 0x100);
+    a_qp.post_send(&SendRequest::write(&[a.memory.sge(..8).unwrap()], wrong).wr_id(5))
+        .unwrap();
+    match a.cq.wait(LONG) {
+        Err(Error::Completion {
+            wr_id: 5,
+            status: WcStatus::RemAccessErr,
+        }) => {}
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(a_qp.state(), QpState::Err);
+    let deadline = Instant::now() + LONG;
+    while b_qp.state() != QpState::Err {
+        assert!(Instant::now() < deadline, "the responder stops as well");
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn memory_that_is_gone_is_a_failed_completion() {
+    let (a, b) = nodes("127.0.15.1", "127.0.15.2");
+    let (a_qp, _b_qp) = connected(&a, &b);
+    let gone = a.pd.register(100, AccessFlags::empty()).unwrap();
+    let sge = gone.sge(..).unwrap();
+    drop(gone);
+    a_qp.post_send(&SendRequest::write(&[sge], b.memory.remote()))
+        .unwrap();
+    match a.cq.wait(LONG) {
+        Err(Error::Completion {
+            status: WcStatus::LocProtErr,
+            ..
+        }) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_peer_that_is_gone_ends_the_retries() {
+    let (a, b) = nodes("127.0.16.1", "127.0.16.2");
+    let options = ConnectOptions {
+        timeout: 8,
+        retry_cnt: 2,
+        ..ConnectOptions::default()
+    };
+    let (a_qp, b_qp) = connect(a.queue_pair(), b.queue_pair(), &options);
+    drop(b_qp);
+    a_qp.post_send(&SendRequest::write_inline(b"?", b.memory.remote()))
+        .unwrap();
+    match a.cq.wait(LONG) {
+        Err(Error::Completion {
+            status: WcStatus::RetryExcErr,
+            ..
+        }) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn waiting_ends_in_time_and_wakes_up() {
+    let (a, b) = nodes("127.0.17.1", "127.0.17.2");
+    let (a_qp, b_qp) = connected(&a, &b);
+    let begin = Instant::now();
+    let nothing = b.cq.wait(Duration::from_millis(30));
+    assert!(matches!(nothing, Err(Error::TimedOut)), "{nothing:?}");
+    assert!(begin.elapsed() >= Duration::from_millis(30));
+
+    b_qp.post_recv(1, &[b.memory.sge(..8).unwrap()]).unwrap();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| b.cq.wait(LONG).map(|completion| completion.wr_id));
+        a_qp.post_send(&SendRequest::send_inline(b"wake up!"))
+            .unwrap();
+        assert_eq!(waiter.join().unwrap().unwrap(), 1);
+    });
+    let _fd = b.cq.as_fd();
+}
+
+#[test]
+fn mistakes_are_errors() {
+    let (a, _b) = nodes("127.0.18.1", "127.0.18.2");
+    assert!(matches!(
+        a.pd.queue_pair(&a.cq).gid_index(3).build(),
+        Err(Error::NoGid(3))
+    ));
+    assert!(matches!(
+        a.pd.queue_pair(&a.cq).max_sges(1000).build(),
+        Err(Error::Verbs(_))
+    ));
+    assert!(a.pd.register(0, everything()).is_err());
+    assert!(
+        a.pd.register(8, AccessFlags::REMOTE_WRITE).is_err(),
+        "needs LOCAL_WRITE"
+    );
+    assert!(a.pd.context().completion_queue(0).is_err());
+    let config = EngineConfig::from_specs(&["x=127.0.18.3"], BrokerMode::Embedded).unwrap();
+    let list = DeviceList::new(config).unwrap();
+    assert!(matches!(list.open("y"), Err(Error::NoDevice(name)) if name == "y"));
+    assert_eq!(list.open_first().unwrap().device().name, "x");
+}
+
+#[test]
+fn memory_is_checked_and_copied_at_any_alignment() {
+    let (a, _b) = nodes("127.0.19.1", "127.0.19.2");
+    let memory = a.pd.register(64, everything()).unwrap();
+    let data = sample(64);
+    for start in 0..20 {
+        for len in 0..=64 - start {
+            memory.write(0, &[0xee; 64]).unwrap();
+            memory.write(start, &data[..len]).unwrap();
+            assert_eq!(memory.to_vec(start, len).unwrap(), data[..len]);
+            let around = memory.to_vec(0, 64).unwrap();
+            assert!(
+                around[..start]
+                    .iter()
+                    .chain(&around[start + len..])
+                    .all(|&b| b == 0xee)
+            );
+        }
+    }
+    let value = u64::from_ne_bytes(*b"01234567");
+    memory.store_u64(8, value).unwrap();
+    assert_eq!(memory.to_vec(8, 8).unwrap(), b"01234567");
+    assert!(matches!(
+        memory.load_u64(4),
+        Err(Error::Misaligned { offset: 4 })
+    ));
+    for refused in [
+        memory.write(60, &[0; 5]),
+        memory.write(usize::MAX, &[0; 2]),
+        memory.read(65, &mut []),
+        memory.store_u64(64, 0),
+        memory.sge(60..65).map(drop),
+        memory.sge(usize::MAX..).map(drop),
+    ] {
+        assert!(
+            matches!(refused, Err(Error::OutOfRange { .. })),
+            "{refused:?}"
+        );
+    }
+    assert_eq!(memory.sge(..).unwrap().len, 64);
+    assert_eq!(memory.sge(60..).unwrap().len, 4);
+    assert_eq!(memory.sge(1..=2).unwrap().len, 2);
+}
