@@ -32,6 +32,7 @@ struct WaitSet {
 fn run(weak: &Weak<EngineInner>) {
     // Signals are the application's.
     sys::block_all_signals();
+    sys::set_precise_timers();
     let mut stepped_back = None;
     loop {
         let Some(engine) = weak.upgrade() else { return };

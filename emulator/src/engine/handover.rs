@@ -3,17 +3,18 @@
 //! While the application polls an empty CQ in a loop, every packet it waits for is received by
 //! that loop; a background thread that woke up for each would only take the CPU away. So polling
 //! leaves a time stamp, and the background thread, woken by a packet, first looks at it: recent,
-//! and it steps back for a while instead of receiving. An application that goes to sleep
+//! and it steps back for a while instead of receiving. A poll that succeeds erases the stamp: what
+//! comes next may be waited for by looking at memory. An application that goes to sleep
 //! (`req_notify_cq`, `get_cq_event`) erases the stamp and calls the thread back at once; one that
 //! just stops polling is noticed when the stamp no longer moves.
 
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Polling counts as recent for this long.
-const RECENT_NS: u64 = 50_000;
+const RECENT_NS: u64 = 10_000;
 /// How long the background thread steps back at first, and at most.
-const FIRST_STEP_BACK_NS: u64 = 50_000;
-const LONGEST_STEP_BACK_NS: u64 = 800_000;
+const FIRST_STEP_BACK_NS: u64 = 10_000;
+const LONGEST_STEP_BACK_NS: u64 = 320_000;
 
 /// The stamp while nobody polls.
 const NOBODY: u64 = 0;
@@ -35,6 +36,12 @@ impl Handover {
     /// The application polls and finds nothing.
     pub(crate) fn polling(&self, now_ns: u64) {
         self.polled_at.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// The application has found what it polled for, and may now do something else for a while,
+    /// such as waiting for an RDMA WRITE by looking at its memory.
+    pub(crate) fn satisfied(&self) {
+        self.polled_at.store(NOBODY, Ordering::Relaxed);
     }
 
     /// The application stops polling. True where the background thread has to be called.
@@ -82,13 +89,16 @@ mod tests {
         let handover = Handover::new();
         assert_eq!(handover.step_back(10, None), None, "nobody polls");
         handover.polling(1_000_000);
-        let first = handover.step_back(1_010_000, None);
+        let first = handover.step_back(1_001_000, None);
         assert_eq!(first, Some(FIRST_STEP_BACK_NS));
-        handover.polling(1_055_000);
-        let second = handover.step_back(1_060_000, first);
+        handover.polling(1_010_000);
+        let second = handover.step_back(1_011_000, first);
         assert_eq!(second, Some(2 * FIRST_STEP_BACK_NS));
         // No poll since: the application does something else.
-        assert_eq!(handover.step_back(1_060_000 + 110_000, second), None);
+        assert_eq!(handover.step_back(1_010_000 + 21_000, second), None);
+        handover.polling(2_000_000);
+        handover.satisfied();
+        assert_eq!(handover.step_back(2_000_500, None), None, "it got what it wanted");
     }
 
     #[test]

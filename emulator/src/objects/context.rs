@@ -95,6 +95,12 @@ impl Context {
         self.inner.hca.device_attr()
     }
 
+    /// The clock of completion timestamps, in nanoseconds.
+    #[must_use]
+    pub fn clock_ns(&self) -> u64 {
+        self.inner.engine.now().as_ns()
+    }
+
     /// State of port `port` (1-based).
     ///
     /// # Errors
