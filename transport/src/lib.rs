@@ -19,7 +19,7 @@
 #![forbid(unsafe_code)]
 
 extern crate alloc;
-#[cfg(any(test, feature = "test-utils"))]
+#[cfg(test)]
 extern crate std;
 
 mod completion;
@@ -34,6 +34,8 @@ mod responder;
 mod service;
 #[cfg(any(test, feature = "test-utils"))]
 pub mod testing;
+#[cfg(test)]
+mod tests;
 mod time;
 mod transmit;
 mod wr;
