@@ -1,7 +1,9 @@
 //! What the integration tests of Rocade share.
 //!
 //! * [`harness`]: unmodified verbs programs as processes on Rocade, and the rxe guest;
+//! * [`sim`]: reliable connections over a bad network in virtual time;
 //! * [`skip`]: tests that cannot run on this machine say why.
 
 pub mod harness;
+pub mod sim;
 pub mod skip;

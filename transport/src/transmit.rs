@@ -1,5 +1,6 @@
 //! The caller's transmit buffer: one run of equal segments, ready for segmentation offload.
 
+use alloc::vec;
 use alloc::vec::Vec;
 
 use rocade_wire::Headers;
@@ -14,7 +15,9 @@ pub(crate) const ICRC_LEN: usize = 4;
 /// ICRC.
 #[derive(Debug)]
 pub struct TxBuffer {
+    /// The first `used` bytes count; the rest is memory that is not cleared again and again.
     bytes: Vec<u8>,
+    used: usize,
     segment_len: usize,
     segments: usize,
     max_bytes: usize,
@@ -27,7 +30,8 @@ impl TxBuffer {
     #[must_use]
     pub fn new(max_bytes: usize, max_segments: usize) -> Self {
         Self {
-            bytes: Vec::with_capacity(max_bytes),
+            bytes: vec![0; max_bytes],
+            used: 0,
             segment_len: 0,
             segments: 0,
             max_bytes,
@@ -38,7 +42,7 @@ impl TxBuffer {
 
     /// Empties the buffer, keeping its memory.
     pub fn clear(&mut self) {
-        self.bytes.clear();
+        self.used = 0;
         self.segment_len = 0;
         self.segments = 0;
         self.closed = false;
@@ -47,18 +51,18 @@ impl TxBuffer {
     /// Nothing in it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
+        self.used == 0
     }
 
     /// All segments, one after the other.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        &self.bytes
+        &self.bytes[..self.used]
     }
 
     /// All segments, to fill in the ICRCs.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes
+        &mut self.bytes[..self.used]
     }
 
     /// Length of every segment but, possibly, the last.
@@ -86,7 +90,7 @@ impl TxBuffer {
         !self.closed
             && self.segments < self.max_segments
             && len <= self.segment_len
-            && self.bytes.len() + len <= self.max_bytes
+            && self.used + len <= self.max_bytes
     }
 
     /// Appends headers and `payload_len` bytes of payload, which `fill` writes, plus pad.
@@ -98,18 +102,20 @@ impl TxBuffer {
         payload_len: usize,
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let start = self.bytes.len();
+        let start = self.used;
         let header_len = headers.len();
-        let pad = usize::from(headers.bth.pad_count);
-        let len = header_len + payload_len + pad + ICRC_LEN;
-        self.bytes.resize(start + len, 0);
-        let segment = &mut self.bytes[start..];
+        let payload_end = header_len + payload_len;
+        let len = payload_end + usize::from(headers.bth.pad_count) + ICRC_LEN;
+        if self.bytes.len() < start + len {
+            self.bytes.resize(start + len, 0);
+        }
+        let segment = &mut self.bytes[start..start + len];
         let emitted = headers.emit(segment);
         debug_assert_eq!(emitted.ok(), Some(header_len));
-        if let Err(error) = fill(&mut segment[header_len..header_len + payload_len]) {
-            self.bytes.truncate(start);
-            return Err(error);
-        }
+        fill(&mut segment[header_len..payload_end])?;
+        //= ICRC-10
+        segment[payload_end..].fill(0);
+        self.used += len;
         if self.segments == 0 {
             self.segment_len = len;
         } else if len < self.segment_len {

@@ -6,3 +6,6 @@ mod table;
 
 pub(crate) use mapping::is_mapped;
 pub(crate) use table::{MemGuard, MrTable, PdId, Region};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,392 @@
+//! The device under test, as the suite sees it.
+//!
+//! A [`Peer`] makes connected RC queue pairs on demand and tells afterwards what it saw:
+//! completions, asynchronous events, the contents of its memory. All values are those of the verbs
+//! API; nothing says how the device is driven.
+
+use std::{fmt, net::IpAddr};
+
+use rocade_wire::{AckTimeout, Mtu, Psn, Qpn, Rkey, RnrTimer};
+
+/// Access that a peer may have, from a queue pair or to a memory region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rights {
+    /// RDMA WRITE.
+    pub write: bool,
+    /// RDMA READ.
+    pub read: bool,
+    /// CmpSwap and FetchAdd.
+    pub atomic: bool,
+}
+
+impl Rights {
+    /// All of them.
+    pub const ALL: Self = Self {
+        write: true,
+        read: true,
+        atomic: true,
+    };
+    /// None.
+    pub const NONE: Self = Self {
+        write: false,
+        read: false,
+        atomic: false,
+    };
+}
+
+/// A memory region to register, zeroed, writable by its owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionSpec {
+    /// Size in bytes.
+    pub len: usize,
+    /// What the rig may do with it.
+    pub rights: Rights,
+    /// Register it in a protection domain other than the queue pair's.
+    pub foreign_pd: bool,
+}
+
+impl RegionSpec {
+    /// A region with all rights in the queue pair's protection domain.
+    #[must_use]
+    pub const fn new(len: usize) -> Self {
+        Self {
+            len,
+            rights: Rights::ALL,
+            foreign_pd: false,
+        }
+    }
+}
+
+/// Where a registered region is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// Remote address of its first byte, a multiple of 8.
+    pub va: u64,
+    /// Its remote key.
+    pub rkey: Rkey,
+    /// Size in bytes.
+    pub len: usize,
+}
+
+/// A piece of a region, as local buffer of a work request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    /// Index of the region in [`QpSpec::regions`].
+    pub region: usize,
+    /// First byte.
+    pub offset: usize,
+    /// Bytes.
+    pub len: u32,
+    /// Name it by a local key that does not exist.
+    pub bad_key: bool,
+}
+
+impl Buffer {
+    /// `len` bytes from `offset` of region 0.
+    #[must_use]
+    pub const fn new(offset: usize, len: u32) -> Self {
+        Self {
+            region: 0,
+            offset,
+            len,
+            bad_key: false,
+        }
+    }
+}
+
+/// A queue pair that the suite asks for. [`Default`] is what most cases want.
+#[derive(Clone, Debug)]
+pub struct QpSpec {
+    /// The rig's address. Filled in by the bench.
+    pub rig_addr: IpAddr,
+    /// The rig's queue pair number. Filled in by the bench.
+    pub rig_qpn: Qpn,
+    /// PSN of the rig's first request.
+    pub rq_psn: Psn,
+    /// PSN of the peer's first request.
+    pub sq_psn: Psn,
+    /// Path MTU.
+    pub pmtu: Mtu,
+    /// `qp_access_flags`.
+    pub rights: Rights,
+    /// READs and atomics that the peer answers.
+    pub max_dest_rd_atomic: u8,
+    /// READs and atomics that the peer may have outstanding.
+    pub max_rd_atomic: u8,
+    /// What the peer puts into RNR NAKs.
+    pub min_rnr_timer: RnrTimer,
+    /// Local ACK timeout; 0, the default, is none.
+    pub ack_timeout: AckTimeout,
+    /// Retries on timeouts and sequence errors.
+    pub retry_cnt: u8,
+    /// Retries on RNR NAKs.
+    pub rnr_retry: u8,
+    /// Go to RTS, not only to RTR.
+    pub ready_to_send: bool,
+    /// Memory to register.
+    pub regions: Vec<RegionSpec>,
+    /// Receives to post before the first packet comes; their ids are 0, 1, 2, …
+    pub receives: Vec<Buffer>,
+}
+
+impl Default for QpSpec {
+    /// PSNs that wrap within a few packets, the smallest path MTU, all rights, 4 KiB of memory, no
+    /// receive, no ACK timer.
+    fn default() -> Self {
+        Self {
+            rig_addr: IpAddr::from([0, 0, 0, 0]),
+            rig_qpn: Qpn::new(0),
+            rq_psn: Psn::new(0x00ff_fffe),
+            sq_psn: Psn::new(0x00ff_fffd),
+            pmtu: Mtu::Mtu256,
+            rights: Rights::ALL,
+            max_dest_rd_atomic: 4,
+            max_rd_atomic: 4,
+            min_rnr_timer: RnrTimer::from_low_bits(14),
+            ack_timeout: AckTimeout::from_low_bits(0),
+            retry_cnt: 3,
+            rnr_retry: 3,
+            ready_to_send: true,
+            regions: vec![RegionSpec::new(4096)],
+            receives: Vec::new(),
+        }
+    }
+}
+
+/// What the peer's requester is asked to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkOp {
+    /// SEND.
+    Send {
+        /// Immediate data.
+        imm: Option<[u8; 4]>,
+    },
+    /// RDMA WRITE.
+    Write {
+        /// Remote address.
+        va: u64,
+        /// Remote key.
+        rkey: Rkey,
+        /// Immediate data.
+        imm: Option<[u8; 4]>,
+    },
+    /// RDMA READ.
+    Read {
+        /// Remote address.
+        va: u64,
+        /// Remote key.
+        rkey: Rkey,
+    },
+    /// Compare and swap.
+    CmpSwap {
+        /// Remote address.
+        va: u64,
+        /// Remote key.
+        rkey: Rkey,
+        /// Value to compare with.
+        compare: u64,
+        /// Value to store.
+        swap: u64,
+    },
+    /// Fetch and add.
+    FetchAdd {
+        /// Remote address.
+        va: u64,
+        /// Remote key.
+        rkey: Rkey,
+        /// Value to add.
+        add: u64,
+    },
+}
+
+/// A send work request; it asks for a completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// Comes back in the completion.
+    pub id: u64,
+    /// What to do.
+    pub op: WorkOp,
+    /// Data to send, or where the result goes.
+    pub buffer: Buffer,
+    /// Raise a solicited event at the receiver.
+    pub solicited: bool,
+    /// Wait for earlier READs and atomics.
+    pub fence: bool,
+}
+
+impl Work {
+    /// A work request without flags.
+    #[must_use]
+    pub const fn new(id: u64, op: WorkOp, buffer: Buffer) -> Self {
+        Self {
+            id,
+            op,
+            buffer,
+            solicited: false,
+            fence: false,
+        }
+    }
+}
+
+macro_rules! codes {
+    ($(#[$doc:meta])* $name:ident { $($variant:ident = $code:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $name {
+            $(#[allow(missing_docs, reason = "named as in the verbs API")] $variant,)*
+            /// Another code of the verbs API.
+            Other(u32),
+        }
+
+        impl $name {
+            /// From the value that the verbs API defines.
+            #[must_use]
+            pub const fn from_code(code: u32) -> Self {
+                match code {
+                    $($code => Self::$variant,)*
+                    other => Self::Other(other),
+                }
+            }
+        }
+    };
+}
+
+codes! {
+    /// Status of a completion (`ibv_wc_status`).
+    Status {
+        Success = 0,
+        LocLenErr = 1,
+        LocQpOpErr = 2,
+        LocProtErr = 4,
+        WrFlushErr = 5,
+        BadRespErr = 7,
+        RemInvReqErr = 9,
+        RemAccessErr = 10,
+        RemOpErr = 11,
+        RetryExcErr = 12,
+        RnrRetryExcErr = 13,
+    }
+}
+
+codes! {
+    /// Asynchronous event (`ibv_event_type`).
+    Event {
+        CqErr = 0,
+        QpFatal = 1,
+        QpReqErr = 2,
+        QpAccessErr = 3,
+        CommEst = 4,
+        SqDrained = 5,
+    }
+}
+
+codes! {
+    /// State of a queue pair (`ibv_qp_state`).
+    State {
+        Reset = 0,
+        Init = 1,
+        Rtr = 2,
+        Rts = 3,
+        Sqd = 4,
+        Err = 6,
+    }
+}
+
+/// A work completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// Id of the work request.
+    pub id: u64,
+    /// How it ended.
+    pub status: Status,
+    /// Of the receive queue.
+    pub receive: bool,
+    /// Bytes received; meaningful for receives that succeeded.
+    pub byte_len: u32,
+    /// Immediate data.
+    pub imm: Option<[u8; 4]>,
+}
+
+/// A peer cannot do what it was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unable(pub String);
+
+impl fmt::Display for Unable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unable {}
+
+/// A device under test.
+pub trait Peer {
+    /// Its name, that of its file of expectations.
+    fn name(&self) -> &str;
+
+    /// Its address.
+    fn address(&self) -> IpAddr;
+
+    /// Makes a queue pair and connects it to the rig.
+    ///
+    /// # Errors
+    /// [`Unable`] makes the case a skipped one.
+    fn open(&self, spec: &QpSpec) -> Result<Box<dyn PeerQp>, Unable>;
+}
+
+/// A queue pair of the device under test. Dropping it destroys it.
+pub trait PeerQp {
+    /// Its number.
+    fn qpn(&self) -> Qpn;
+
+    /// Region `index` of the specification.
+    ///
+    /// # Panics
+    /// If there is no such region.
+    fn region(&self, index: usize) -> Region;
+
+    /// `len` bytes from `offset` of a region.
+    ///
+    /// # Panics
+    /// If the range is not inside the region.
+    fn read_memory(&self, region: usize, offset: usize, len: usize) -> Vec<u8>;
+
+    /// Stores `data` at `offset` of a region.
+    ///
+    /// # Panics
+    /// If the range is not inside the region.
+    fn write_memory(&self, region: usize, offset: usize, data: &[u8]);
+
+    /// Deregisters a region.
+    ///
+    /// # Errors
+    /// [`Unable`] makes the case a skipped one.
+    fn deregister(&self, region: usize) -> Result<(), Unable>;
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// [`Unable`] makes the case a skipped one.
+    fn post_recv(&self, id: u64, buffer: Buffer) -> Result<(), Unable>;
+
+    /// Posts a send work request.
+    ///
+    /// # Errors
+    /// [`Unable`] makes the case a skipped one.
+    fn post_send(&self, work: &Work) -> Result<(), Unable>;
+
+    /// The next completion, if there is one.
+    fn poll_completion(&self) -> Option<Completion>;
+
+    /// The next asynchronous event of this queue pair, if there is one.
+    fn poll_event(&self) -> Option<Event>;
+
+    /// Its state.
+    fn state(&self) -> State;
+
+    /// Moves it to ERR.
+    ///
+    /// # Errors
+    /// [`Unable`] makes the case a skipped one.
+    fn to_error(&self) -> Result<(), Unable>;
+}

@@ -1,0 +1,99 @@
+//! Keys and access checks.
+
+use rocade_transport::{AccessError, AccessFlags, AtomicOp, LocalAccess, Memory, RemoteAccess};
+use rocade_wire::{Lkey, Rkey};
+
+use super::{MrTable, PdId, Region};
+
+const PD: PdId = PdId(1);
+
+/// A table with one region of leaked memory at iova 0x1000.
+fn table(access: AccessFlags) -> (MrTable, u32, &'static mut [u64; 8]) {
+    let memory = Box::leak(Box::new([0u64; 8]));
+    let addr = (&raw mut *memory).expose_provenance();
+    let table = MrTable::new();
+    let region = Region { pd: PD, addr, len: 64, iova: 0x1000, access };
+    let key = table.insert(region).expect("room");
+    (table, key, memory)
+}
+
+//= KEY-02 type=test
+//= KEY-03 type=test
+//= KEY-05 type=test
+#[test]
+fn stale_and_invented_keys_are_refused() {
+    let (table, key, _memory) = table(AccessFlags::LOCAL_WRITE);
+    let check = |key| {
+        let access = LocalAccess::Read;
+        table.read().view(PD).check_local(Lkey::new(key), 0x1000, 8, access)
+    };
+    assert_eq!(check(key), Ok(()));
+    for bad in [0, key ^ 1, key + 0x100, u32::MAX] {
+        assert_eq!(check(bad), Err(AccessError::BadKey));
+    }
+    assert!(table.remove(key));
+    assert!(!table.remove(key), "only once");
+    assert_eq!(check(key), Err(AccessError::BadKey));
+    let region = Region {
+        pd: PD,
+        addr: 8,
+        len: 8,
+        iova: 0x1000,
+        access: AccessFlags::empty(),
+    };
+    let reused = table.insert(region).expect("room");
+    assert_eq!(reused >> 8, key >> 8, "the index is used again");
+    assert_ne!(reused, key, "with another tag");
+    assert_eq!(check(key), Err(AccessError::BadKey));
+}
+
+//= PD-01 type=test
+//= MR-11 type=test
+//= MR-12 type=test
+//= MR-13 type=test
+#[test]
+fn domain_rights_and_range() {
+    let (table, key, _memory) = table(AccessFlags::REMOTE_READ);
+    let guard = table.read();
+    let memory = guard.view(PD);
+    let local = |addr, len, access| memory.check_local(Lkey::new(key), addr, len, access);
+    let remote = |va, len, access| memory.check_remote(Rkey::new(key), va, len, access);
+    assert_eq!(local(0x1000, 64, LocalAccess::Read), Ok(()));
+    assert_eq!(local(0x1000, 64, LocalAccess::Write), Err(AccessError::Permission));
+    assert_eq!(remote(0x1000, 64, RemoteAccess::Read), Ok(()));
+    assert_eq!(remote(0x1000, 64, RemoteAccess::Write), Err(AccessError::Permission));
+    assert_eq!(remote(0x1000, 8, RemoteAccess::Atomic), Err(AccessError::Permission));
+    for (va, len) in [(0x1000, 65), (0xfff, 2), (0x1040, 1), (u64::MAX, 2), (0x1001, u64::MAX)] {
+        assert_eq!(remote(va, len, RemoteAccess::Read), Err(AccessError::OutOfRange), "{va:x}");
+    }
+    let other = guard.view(PdId(2));
+    let foreign = other.check_remote(Rkey::new(key), 0x1000, 8, RemoteAccess::Read);
+    assert_eq!(foreign, Err(AccessError::WrongPd));
+}
+
+//= ATM-02 type=test
+//= ATM-06 type=test
+#[test]
+fn copies_and_atomics() {
+    let all = AccessFlags::LOCAL_WRITE
+        | AccessFlags::REMOTE_WRITE
+        | AccessFlags::REMOTE_READ
+        | AccessFlags::REMOTE_ATOMIC;
+    let (table, key, _memory) = table(all);
+    let guard = table.read();
+    let memory = guard.view(PD);
+    let (lkey, rkey) = (Lkey::new(key), Rkey::new(key));
+    memory.write_remote(rkey, 0x1003, b"hello").expect("in range");
+    let mut read = [0; 7];
+    memory.read_local(lkey, 0x1002, &mut read).expect("in range");
+    assert_eq!(&read, b"\0hello\0");
+    memory.write_local(lkey, 0x1008, &u64::MAX.to_ne_bytes()).expect("in range");
+    let add = AtomicOp::FetchAdd { add: 3 };
+    assert_eq!(memory.atomic_remote(rkey, 0x1008, add), Ok(u64::MAX));
+    let swap = |compare| AtomicOp::CmpSwap { compare, swap: 9 };
+    assert_eq!(memory.atomic_remote(rkey, 0x1008, swap(7)), Ok(2), "not equal: nothing changes");
+    assert_eq!(memory.atomic_remote(rkey, 0x1008, swap(2)), Ok(2));
+    let mut read = [0; 8];
+    memory.read_remote(rkey, 0x1008, &mut read).expect("in range");
+    assert_eq!(u64::from_ne_bytes(read), 9);
+}

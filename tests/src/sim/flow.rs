@@ -1,0 +1,362 @@
+//! One direction of work: posts messages and checks every effect they have.
+
+use std::collections::VecDeque;
+
+use rocade_transport::testing::{Pair, Region, Side};
+use rocade_transport::{
+    AccessFlags, Completion, ImmOrInv, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus,
+};
+
+use super::rng::{Rng, payload};
+
+/// Longest message.
+pub const MAX_LEN: u32 = 70_000;
+/// Places of atomics.
+const COUNTERS: u64 = 4;
+/// What a buffer holds while no message may touch it.
+const IDLE: u8 = 0xee;
+const MAX_SGES: u64 = 8;
+
+/// Kinds of messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// SEND.
+    Send,
+    /// SEND with immediate.
+    SendImm,
+    /// RDMA WRITE.
+    Write,
+    /// RDMA WRITE with immediate.
+    WriteImm,
+    /// RDMA READ.
+    Read,
+    /// Fetch and add, or compare and swap.
+    Atomic,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Send, Self::SendImm, Self::Write, Self::WriteImm, Self::Read, Self::Atomic];
+
+    const fn takes_receive(self) -> bool {
+        matches!(self, Self::Send | Self::SendImm | Self::WriteImm)
+    }
+
+    const fn has_imm(self) -> bool {
+        matches!(self, Self::SendImm | Self::WriteImm)
+    }
+
+    const fn opcode(self, cmp_swap: bool) -> WcOpcode {
+        match self {
+            Self::Send | Self::SendImm => WcOpcode::Send,
+            Self::Write | Self::WriteImm => WcOpcode::RdmaWrite,
+            Self::Read => WcOpcode::RdmaRead,
+            Self::Atomic if cmp_swap => WcOpcode::CompSwap,
+            Self::Atomic => WcOpcode::FetchAdd,
+        }
+    }
+}
+
+/// What a flow sends.
+#[derive(Clone, Debug)]
+pub struct Work {
+    /// Kinds to choose from.
+    pub kinds: Vec<Kind>,
+    /// Number of messages.
+    pub messages: u64,
+    /// Longest message in bytes.
+    pub max_len: u32,
+    /// Work requests outstanding at most.
+    pub window: u64,
+    /// Receives posted at a time.
+    pub receives: u64,
+    /// Work requests per 1000 that are unsignaled.
+    pub unsignaled: u64,
+    /// The same for fences.
+    pub fenced: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    index: u64,
+    kind: Kind,
+    len: u32,
+    signaled: bool,
+    /// Atomic: the value that must come back.
+    original: u64,
+    cmp_swap: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Flow {
+    seed: u64,
+    rng: Rng,
+    from: Side,
+    work: Work,
+    /// One slot of each per place in the window.
+    local: Vec<Region>,
+    remote: Vec<Region>,
+    receive_buffers: Vec<Region>,
+    counters: Region,
+    /// The values that the counters have after everything posted.
+    model: [u64; COUNTERS as usize],
+    atomics: u64,
+    posted: u64,
+    /// Posted, not known to be complete.
+    pending: VecDeque<Message>,
+    completed: u64,
+    receives_posted: u64,
+    receives_done: u64,
+    /// Messages that must consume a receive, in order.
+    to_receive: VecDeque<Message>,
+}
+
+impl Flow {
+    /// A flow from `from` to its peer; registers its buffers.
+    pub fn new(seed: u64, from: Side, work: Work, pair: &Pair) -> Self {
+        let access = AccessFlags::LOCAL_WRITE
+            | AccessFlags::REMOTE_READ
+            | AccessFlags::REMOTE_WRITE
+            | AccessFlags::REMOTE_ATOMIC;
+        let register = |side: Side, count: u64| -> Vec<Region> {
+            (0..count)
+                .map(|_| {
+                    let region = pair.node(side).mem.register(work.max_len.max(8), access);
+                    pair.node(side).mem.fill(&region, 0, &vec![IDLE; region.len as usize]);
+                    region
+                })
+                .collect()
+        };
+        Self {
+            seed: seed ^ (from as u64) << 60,
+            rng: Rng::new(seed, 3 + from as u64),
+            from,
+            local: register(from, work.window),
+            remote: register(from.other(), work.window),
+            receive_buffers: register(from.other(), work.receives),
+            counters: pair.node(from.other()).mem.register(64, access),
+            model: [0; COUNTERS as usize],
+            atomics: 0,
+            posted: 0,
+            pending: VecDeque::new(),
+            completed: 0,
+            receives_posted: 0,
+            receives_done: 0,
+            to_receive: VecDeque::new(),
+            work,
+        }
+    }
+
+    /// Everything was sent, completed and received.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.posted == self.work.messages && self.pending.is_empty() && self.to_receive.is_empty()
+    }
+
+    /// Messages complete at the sender.
+    #[must_use]
+    pub const fn completed(&self) -> u64 {
+        self.completed
+    }
+
+    /// Side that sends.
+    #[must_use]
+    pub const fn from(&self) -> Side {
+        self.from
+    }
+
+    /// Posts as much as the window and the receive queue take.
+    pub fn post(&mut self, pair: &mut Pair) {
+        while self.receives_posted - self.receives_done < self.work.receives {
+            let buffer = *slot(&self.receive_buffers, self.receives_posted);
+            let sges = split(&mut self.rng, buffer.sge());
+            pair.recv(self.from.other(), self.receives_posted, &sges);
+            self.receives_posted += 1;
+        }
+        while self.posted < self.work.messages && (self.pending.len() as u64) < self.work.window {
+            let message = self.draw();
+            self.post_one(pair, message);
+        }
+    }
+
+    fn draw(&mut self) -> Message {
+        let kind = self.rng.pick(&self.work.kinds);
+        let last = self.posted + 1 == self.work.messages;
+        let window_end = self.pending.len() as u64 + 1 == self.work.window;
+        let len = match (kind, self.rng.below(4)) {
+            (Kind::Atomic, _) => 8,
+            (_, 0) => self.rng.range_u32(0, self.work.max_len.min(64)),
+            (_, 1) => {
+                let multiple = 256 * self.rng.range_u32(1, 20) + self.rng.range_u32(0, 2);
+                (multiple - 1).min(self.work.max_len)
+            }
+            _ => self.rng.range_u32(0, self.work.max_len),
+        };
+        Message {
+            index: self.posted,
+            kind,
+            len,
+            signaled: last || window_end || !self.rng.chance(self.work.unsignaled),
+            original: 0,
+            cmp_swap: self.rng.chance(500),
+        }
+    }
+
+    fn post_one(&mut self, pair: &mut Pair, mut message: Message) {
+        let index = message.index;
+        let (local, remote) = (*slot(&self.local, index), *slot(&self.remote, index));
+        let (here, there) = (&pair.node(self.from).mem, &pair.node(self.from.other()).mem);
+        // Nothing has touched the buffers since their last message was complete.
+        assert!(here.all(&local).iter().all(|b| *b == IDLE), "message {index}: local buffer");
+        assert!(there.all(&remote).iter().all(|b| *b == IDLE), "message {index}: remote buffer");
+        let data = payload(self.seed, index, message.len);
+        let imm = message.kind.has_imm().then(|| imm_of(index));
+        let (va, rkey) = (remote.addr, remote.rkey);
+        let op = match message.kind {
+            Kind::Send | Kind::SendImm => SendOp::Send { imm },
+            Kind::Write | Kind::WriteImm => SendOp::Write { va, rkey, imm },
+            Kind::Read => SendOp::Read { va, rkey },
+            Kind::Atomic => self.draw_atomic(&mut message),
+        };
+        match message.kind {
+            Kind::Read => there.fill(&remote, 0, &data),
+            Kind::Atomic => {}
+            _ => here.fill(&local, 0, &data),
+        }
+        let mut flags = SendFlags::empty();
+        flags.set(SendFlags::SIGNALED, message.signaled);
+        flags.set(SendFlags::FENCE, self.rng.chance(self.work.fenced));
+        let sges = split(&mut self.rng, local.part(0, message.len));
+        pair.try_send(self.from, &SendWr { wr_id: index, op, flags, sges: &sges })
+            .expect("there is room in the send queue");
+        self.posted += 1;
+        self.pending.push_back(message);
+        if message.kind.takes_receive() {
+            self.to_receive.push_back(message);
+        }
+    }
+
+    fn draw_atomic(&mut self, message: &mut Message) -> SendOp {
+        let place = usize::try_from(self.rng.below(COUNTERS)).expect("small");
+        let (va, rkey) = (self.counters.addr + 8 * place as u64, self.counters.rkey);
+        let value = &mut self.model[place];
+        message.original = *value;
+        self.atomics += 1;
+        if message.cmp_swap {
+            let hit = self.rng.chance(700);
+            let (compare, swap) = (if hit { *value } else { !*value }, self.rng.next());
+            *value = if hit { swap } else { *value };
+            SendOp::CmpSwap { va, rkey, compare, swap }
+        } else {
+            let add = self.rng.next();
+            *value = value.wrapping_add(add);
+            SendOp::FetchAdd { va, rkey, add }
+        }
+    }
+
+    /// A completion of this flow's sender.
+    pub fn sent(&mut self, pair: &Pair, completion: &Completion) {
+        assert_eq!(completion.status, WcStatus::Success, "{completion:?}");
+        loop {
+            let message = self.pending.pop_front().expect("a completion per work request");
+            self.check_sent(pair, &message);
+            self.completed += 1;
+            if message.index == completion.wr_id {
+                assert!(message.signaled);
+                assert_eq!(completion.opcode, message.kind.opcode(message.cmp_swap));
+                break;
+            }
+            assert!(!message.signaled, "message {} has no completion", message.index);
+        }
+    }
+
+    fn check_sent(&self, pair: &Pair, message: &Message) {
+        let index = message.index;
+        let (local, remote) = (*slot(&self.local, index), *slot(&self.remote, index));
+        let (here, there) = (&pair.node(self.from).mem, &pair.node(self.from.other()).mem);
+        let len = message.len as usize;
+        match message.kind {
+            Kind::Read => {
+                let data = payload(self.seed, index, message.len);
+                assert!(here.bytes(&local, 0..len) == data, "READ {index} of {len} bytes");
+            }
+            Kind::Write => {
+                let data = payload(self.seed, index, message.len);
+                assert!(there.bytes(&remote, 0..len) == data, "WRITE {index} of {len} bytes");
+            }
+            Kind::Atomic => {
+                assert_eq!(here.bytes(&local, 0..8), message.original.to_ne_bytes());
+            }
+            _ => {}
+        }
+        assert!(here.bytes(&local, len..local.len as usize).iter().all(|b| *b == IDLE));
+        assert!(there.bytes(&remote, len..remote.len as usize).iter().all(|b| *b == IDLE));
+        here.fill(&local, 0, &vec![IDLE; len]);
+        there.fill(&remote, 0, &vec![IDLE; len]);
+    }
+
+    /// A completion of this flow's receiver.
+    pub fn received(&mut self, pair: &Pair, completion: &Completion) {
+        assert_eq!(completion.status, WcStatus::Success, "{completion:?}");
+        let message = self.to_receive.pop_front().expect("one receive per message");
+        let index = message.index;
+        assert_eq!(completion.wr_id, self.receives_done, "receives complete in posting order");
+        assert_eq!(completion.byte_len, message.len, "message {index}");
+        let imm = if message.kind.has_imm() { ImmOrInv::Imm(imm_of(index)) } else { ImmOrInv::None };
+        assert_eq!(completion.imm_or_inv, imm, "message {index}");
+        let there = &pair.node(self.from.other()).mem;
+        let buffer = *slot(&self.receive_buffers, self.receives_done);
+        let len = message.len as usize;
+        let data = payload(self.seed, index, message.len);
+        let touched = if message.kind == Kind::WriteImm {
+            assert_eq!(completion.opcode, WcOpcode::RecvRdmaWithImm);
+            let remote = *slot(&self.remote, index);
+            assert!(there.bytes(&remote, 0..len) == data, "WRITE+imm {index} of {len} bytes");
+            0
+        } else {
+            assert_eq!(completion.opcode, WcOpcode::Recv);
+            assert!(there.bytes(&buffer, 0..len) == data, "SEND {index} of {len} bytes");
+            len
+        };
+        assert!(there.bytes(&buffer, touched..buffer.len as usize).iter().all(|b| *b == IDLE));
+        there.fill(&buffer, 0, &vec![IDLE; len]);
+        self.receives_done += 1;
+    }
+
+    /// After the end: memory is what the model says.
+    pub fn check_end(&self, pair: &Pair) {
+        let there = &pair.node(self.from.other()).mem;
+        let bytes = there.all(&self.counters);
+        for (chunk, value) in bytes.chunks(8).zip(self.model) {
+            assert_eq!(chunk, value.to_ne_bytes());
+        }
+        assert_eq!(there.atomics(), self.atomics, "atomics execute exactly once");
+        for region in self.remote.iter().chain(&self.receive_buffers) {
+            assert!(there.all(region).iter().all(|b| *b == IDLE), "a write after the end");
+        }
+    }
+}
+
+fn slot(regions: &[Region], index: u64) -> &Region {
+    let count = regions.len() as u64;
+    &regions[usize::try_from(index % count).expect("below the length")]
+}
+
+fn imm_of(index: u64) -> [u8; 4] {
+    let [a, b, c, d, ..] = index.to_le_bytes();
+    [a, b, c, d]
+}
+
+/// The same bytes as up to [`MAX_SGES`] entries, empty ones among them.
+fn split(rng: &mut Rng, whole: Sge) -> Vec<Sge> {
+    let mut cuts: Vec<u32> = (1..rng.range(1, MAX_SGES))
+        .map(|_| rng.range_u32(0, whole.len))
+        .chain([0, whole.len])
+        .collect();
+    cuts.sort_unstable();
+    cuts.windows(2)
+        .map(|ends| Sge { addr: whole.addr + u64::from(ends[0]), len: ends[1] - ends[0], ..whole })
+        .collect()
+}

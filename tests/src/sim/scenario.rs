@@ -1,0 +1,230 @@
+//! A whole run: configuration, work, faults, end.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use rocade_transport::Time;
+use rocade_transport::testing::{Pair, Side};
+use rocade_wire::Psn;
+
+use super::flow::{Flow, Kind, MAX_LEN, Work};
+use super::network::{Faults, Network};
+use super::rng::Rng;
+
+/// No run lasts longer, in virtual time.
+const LIMIT: Time = Time::from_ns(3_600_000_000_000);
+
+/// What a seed stands for.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// The seed.
+    pub seed: u64,
+    /// Path MTU code.
+    pub pmtu: u32,
+    /// READs and atomics outstanding.
+    pub max_rd_atomic: u8,
+    /// What the responder keeps; not less.
+    pub max_dest_rd_atomic: u8,
+    /// ACK timeout code.
+    pub timeout: u8,
+    /// RNR timer code.
+    pub min_rnr_timer: u8,
+    /// First PSNs of A and B.
+    pub first_psns: [u32; 2],
+    /// One-way latency.
+    pub latency_ns: u64,
+    /// Time between packets of one sender.
+    pub gap_ns: u64,
+    /// The network.
+    pub faults: Faults,
+    /// What A sends, and B, if it does.
+    pub work: Vec<Work>,
+}
+
+/// What a run was like.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Report {
+    /// Messages sent.
+    pub messages: u64,
+    /// Packets sent by both sides.
+    pub packets: u64,
+    /// Request packets sent again.
+    pub retransmitted: u64,
+    /// ACK timeouts.
+    pub timeouts: u64,
+    /// RNR NAKs.
+    pub rnr_naks: u64,
+    /// Duplicate requests seen.
+    pub duplicates: u64,
+    /// Virtual time.
+    pub time_ns: u64,
+}
+
+impl Report {
+    /// Adds another run.
+    pub const fn add(&mut self, other: &Self) {
+        self.messages += other.messages;
+        self.packets += other.packets;
+        self.retransmitted += other.retransmitted;
+        self.timeouts += other.timeouts;
+        self.rnr_naks += other.rnr_naks;
+        self.duplicates += other.duplicates;
+        self.time_ns += other.time_ns;
+    }
+}
+
+impl Scenario {
+    /// A random configuration for `messages` messages of these kinds.
+    #[must_use]
+    pub fn swarm(seed: u64, kinds: &[Kind], messages: u64) -> Self {
+        let mut rng = Rng::new(seed, 1);
+        let max_rd_atomic = rng.range_u8(1, 16);
+        // In half of the cases, close to the wrap.
+        let mut first_psn = || {
+            if rng.chance(500) { rng.range_u32(0xff_ff00, 0xff_ffff) } else { rng.range_u32(0, 0xff_ffff) }
+        };
+        let first_psns = [first_psn(), first_psn()];
+        let max_len = rng.pick(&[1, 300, 5000, MAX_LEN, MAX_LEN]);
+        let mut work = || Work {
+            kinds: kinds.to_vec(),
+            messages,
+            max_len,
+            window: rng.range(1, 32),
+            receives: rng.range(1, 32),
+            unsignaled: rng.pick(&[0, 300, 900]),
+            fenced: rng.pick(&[0, 0, 200]),
+        };
+        let work = vec![work(), work()];
+        let one_way = rng.chance(500);
+        Self {
+            seed,
+            pmtu: rng.range_u32(1, 5),
+            max_rd_atomic,
+            max_dest_rd_atomic: max_rd_atomic + rng.range_u8(0, 4),
+            timeout: rng.range_u8(12, 15),
+            min_rnr_timer: rng.range_u8(1, 14),
+            first_psns,
+            latency_ns: rng.range(500, 200_000),
+            gap_ns: rng.pick(&[0, 20, 300]),
+            faults: Faults {
+                loss: rng.pick(&[0, 10, 50, 50]),
+                duplication: rng.pick(&[0, 10, 50, 50]),
+                reorder: rng.pick(&[0, 20, 100]),
+                reorder_ns: rng.range(100, 300_000),
+                blackout: 0,
+            },
+            work: work.into_iter().take(if one_way { 1 } else { 2 }).collect(),
+        }
+    }
+
+    /// The same with 5 % loss, 5 % duplication and reordering, in one direction, with messages
+    /// of up to 70 000 bytes.
+    #[must_use]
+    pub fn hostile(seed: u64, kinds: &[Kind], messages: u64) -> Self {
+        let mut scenario = Self::swarm(seed, kinds, messages);
+        scenario.faults = Faults {
+            loss: 50,
+            duplication: 50,
+            reorder: 50,
+            reorder_ns: 100_000,
+            blackout: 0,
+        };
+        scenario.work.truncate(1);
+        scenario.work[0].max_len = MAX_LEN;
+        scenario
+    }
+
+    /// Runs it. The network is healed when nine tenths of the messages are through: what is
+    /// left must then complete.
+    ///
+    /// # Panics
+    /// If any guarantee is violated.
+    #[must_use]
+    pub fn run(&self) -> Report {
+        let mut pair = self.pair();
+        let pmtu = 128 << self.pmtu;
+        let faults = Rc::new(RefCell::new(self.faults));
+        let first_psns = self.first_psns.map(Psn::new);
+        let mut network = Network::new(self.seed, Rc::clone(&faults), pmtu, first_psns);
+        pair.set_network(move |transit| network.decide(transit));
+        let mut flows: Vec<Flow> = Side::BOTH
+            .into_iter()
+            .zip(&self.work)
+            .map(|(from, work)| Flow::new(self.seed, from, work.clone(), &pair))
+            .collect();
+        let total: u64 = self.work.iter().map(|work| work.messages).sum();
+        while !flows.iter().all(Flow::is_done) {
+            for flow in &mut flows {
+                flow.post(&mut pair);
+            }
+            pair.drain_both();
+            let idle = Side::BOTH.map(|side| pair.node(side).completions.is_empty());
+            if idle == [true, true] {
+                assert!(pair.step(), "nothing is pending, but the work is not done: {flows:?}");
+            }
+            assert!(pair.now() < LIMIT, "no progress");
+            deliver(&mut pair, &mut flows);
+            let completed: u64 = flows.iter().map(Flow::completed).sum();
+            if completed * 10 >= total * 9 {
+                *faults.borrow_mut() = Faults::NONE;
+            }
+        }
+        // Late packets and timers must not have any effect.
+        pair.run();
+        deliver(&mut pair, &mut flows);
+        for flow in &flows {
+            flow.check_end(&pair);
+        }
+        let mut report = Report {
+            messages: total,
+            time_ns: pair.now().as_ns(),
+            ..Report::default()
+        };
+        for side in Side::BOTH {
+            assert_eq!(pair.take_events(side), []);
+            let counters = pair.node(side).qp.counters();
+            report.packets += counters.tx_packets;
+            report.retransmitted += counters.retransmitted_packets;
+            report.timeouts += counters.timeouts;
+            report.rnr_naks += counters.rnr_naks_received;
+            report.duplicates += counters.duplicate_requests;
+        }
+        report
+    }
+
+    fn pair(&self) -> Pair {
+        let mut pair = Pair::new(|side, setup| {
+            let [a, b] = self.first_psns;
+            let (sq_psn, rq_psn) = if side == Side::A { (a, b) } else { (b, a) };
+            setup.attr.sq_psn = sq_psn;
+            setup.attr.rq_psn = rq_psn;
+            setup.attr.path_mtu = self.pmtu;
+            setup.attr.max_rd_atomic = self.max_rd_atomic;
+            setup.attr.max_dest_rd_atomic = self.max_dest_rd_atomic;
+            setup.attr.timeout = self.timeout;
+            setup.attr.min_rnr_timer = self.min_rnr_timer;
+            setup.config.sq_sig_all = false;
+        });
+        pair.stop_tracing();
+        pair.set_latency(self.latency_ns);
+        pair.set_gap(self.gap_ns);
+        pair
+    }
+}
+
+/// Hands completions to the flows, receives first.
+fn deliver(pair: &mut Pair, flows: &mut [Flow]) {
+    let completions = Side::BOTH.map(|side| pair.take_completions(side));
+    for side in Side::BOTH {
+        for completion in completions[side as usize].iter().filter(|c| !c.is_send) {
+            let flow = flows.iter_mut().find(|f| f.from() == side.other());
+            flow.expect("receives belong to a flow").received(pair, completion);
+        }
+    }
+    for side in Side::BOTH {
+        for completion in completions[side as usize].iter().filter(|c| c.is_send) {
+            let flow = flows.iter_mut().find(|f| f.from() == side);
+            flow.expect("sends belong to a flow").sent(pair, completion);
+        }
+    }
+}

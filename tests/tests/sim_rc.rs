@@ -1,0 +1,86 @@
+//! RC over a bad network, in virtual time; see `rocade_tests::sim`.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use rocade_tests::sim::flow::Kind;
+use rocade_tests::sim::scenario::{Report, Scenario};
+use rocade_tests::sim::seeds;
+
+/// Runs a scenario per seed; a failure says which.
+fn run(name: &str, count: u64, scenario: impl Fn(u64) -> Scenario) -> Report {
+    let mut sum = Report::default();
+    for seed in seeds(count) {
+        let scenario = scenario(seed);
+        match catch_unwind(AssertUnwindSafe(|| scenario.run())) {
+            Ok(report) => sum.add(&report),
+            Err(panic) => {
+                eprintln!("failed with ROCADE_SEED={seed} {name}: {scenario:?}");
+                resume_unwind(panic);
+            }
+        }
+    }
+    println!("{name}: {sum:?}");
+    sum
+}
+
+fn thousand_messages(kinds: &[Kind]) {
+    let report = run("thousand_messages", 2, |seed| {
+        let mut scenario = Scenario::hostile(seed, kinds, 1000);
+        scenario.pmtu = scenario.pmtu.max(3);
+        scenario
+    });
+    assert!(report.duplicates > 100 && report.retransmitted > 100, "the network was bad");
+}
+
+#[test]
+fn thousand_sends_arrive_once_in_order_intact() {
+    thousand_messages(&[Kind::Send]);
+}
+
+#[test]
+fn thousand_sends_with_immediate_arrive_once_in_order_intact() {
+    thousand_messages(&[Kind::SendImm]);
+}
+
+#[test]
+fn thousand_writes_arrive_once_in_order_intact() {
+    thousand_messages(&[Kind::Write]);
+}
+
+#[test]
+fn thousand_writes_with_immediate_arrive_once_in_order_intact() {
+    thousand_messages(&[Kind::WriteImm]);
+}
+
+#[test]
+fn thousand_reads_arrive_once_in_order_intact() {
+    thousand_messages(&[Kind::Read]);
+}
+
+//= RC-DUP-04 type=test
+#[test]
+fn thousand_atomics_execute_once() {
+    thousand_messages(&[Kind::Atomic]);
+}
+
+#[test]
+fn each_operation_survives_random_configurations() {
+    for kind in Kind::ALL {
+        run("each", 50, |seed| Scenario::hostile(seed ^ (kind as u64) << 32, &[kind], 20));
+    }
+}
+
+#[test]
+fn mixed_operations_survive_random_configurations() {
+    run("mixed", 200, |seed| Scenario::swarm(seed, &Kind::ALL, 30));
+}
+
+/// The path is dead for a while, shorter than all retries take.
+#[test]
+fn a_blackout_is_survived() {
+    run("blackout", 50, |seed| {
+        let mut scenario = Scenario::swarm(seed, &Kind::ALL, 60);
+        scenario.faults.blackout = 4;
+        scenario
+    });
+}
