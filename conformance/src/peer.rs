@@ -8,6 +8,24 @@ use std::{fmt, net::IpAddr};
 
 use rocade_wire::{AckTimeout, Mtu, Psn, Qpn, Rkey, RnrTimer};
 
+/// The RNR timer with this code.
+#[must_use]
+pub const fn rnr_timer(code: u8) -> RnrTimer {
+    match RnrTimer::new(code & 31) {
+        Some(timer) => timer,
+        None => RnrTimer::LONGEST,
+    }
+}
+
+/// The ACK timeout with this code.
+#[must_use]
+pub const fn ack_timeout(code: u8) -> AckTimeout {
+    match AckTimeout::new(code & 31) {
+        Some(timeout) => timeout,
+        None => AckTimeout::DISABLED,
+    }
+}
+
 /// Access that a peer may have, from a queue pair or to a memory region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rights {
@@ -142,8 +160,8 @@ impl Default for QpSpec {
             rights: Rights::ALL,
             max_dest_rd_atomic: 4,
             max_rd_atomic: 4,
-            min_rnr_timer: RnrTimer::from_low_bits(14),
-            ack_timeout: AckTimeout::from_low_bits(0),
+            min_rnr_timer: rnr_timer(14),
+            ack_timeout: AckTimeout::DISABLED,
             retry_cnt: 3,
             rnr_retry: 3,
             ready_to_send: true,

@@ -29,7 +29,10 @@ fn thousand_messages(kinds: &[Kind]) {
         scenario.pmtu = scenario.pmtu.max(3);
         scenario
     });
-    assert!(report.duplicates > 100 && report.retransmitted > 100, "the network was bad");
+    assert!(
+        report.duplicates > 100 && report.retransmitted > 100,
+        "the network was bad"
+    );
 }
 
 #[test]
@@ -64,9 +67,21 @@ fn thousand_atomics_execute_once() {
 }
 
 #[test]
+fn thousand_mixed_operations_in_both_directions() {
+    run("both", 2, |seed| {
+        let mut scenario = Scenario::hostile(seed, &Kind::ALL, 1000);
+        scenario.pmtu = scenario.pmtu.max(3);
+        scenario.work.push(scenario.work[0].clone());
+        scenario
+    });
+}
+
+#[test]
 fn each_operation_survives_random_configurations() {
     for kind in Kind::ALL {
-        run("each", 50, |seed| Scenario::hostile(seed ^ (kind as u64) << 32, &[kind], 20));
+        run("each", 50, |seed| {
+            Scenario::hostile(seed ^ (kind as u64) << 32, &[kind], 20)
+        });
     }
 }
 
@@ -80,7 +95,7 @@ fn mixed_operations_survive_random_configurations() {
 fn a_blackout_is_survived() {
     run("blackout", 50, |seed| {
         let mut scenario = Scenario::swarm(seed, &Kind::ALL, 60);
-        scenario.faults.blackout = 4;
+        scenario.faults.blackout_ns = 4 * (4096 << scenario.timeout);
         scenario
     });
 }

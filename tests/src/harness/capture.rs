@@ -16,7 +16,12 @@ use super::{Process, Rig};
 pub struct Capture {
     tcpdump: Process,
     file: PathBuf,
+    /// How often the kernel counts a packet: loopback sends and receives each, of which tcpdump keeps one.
+    copies: u64,
 }
+
+/// No packet is longer: 4096 bytes and all headers. It bounds the size of a slot in tcpdump's ring.
+const SNAP_LEN: &str = "5000";
 
 impl Capture {
     /// Starts to capture UDP port 4791 on an interface of the rig.
@@ -34,8 +39,22 @@ impl Capture {
         let file = rig.dir().join(format!("{interface}.pcap"));
         let path = file.to_string_lossy().into_owned();
         let words = [
-            "tcpdump", "-Z", "root", "-n", "-i", interface, "-B", "65536", "-w", &path, "udp",
-            "port", "4791",
+            "tcpdump",
+            "--immediate-mode",
+            "-Z",
+            "root",
+            "-n",
+            "-i",
+            interface,
+            "-B",
+            "65536",
+            "-s",
+            SNAP_LEN,
+            "-w",
+            &path,
+            "udp",
+            "port",
+            "4791",
         ];
         let mut tcpdump = rig.start_plain("tcpdump", &words);
         tcpdump.wait_until(
@@ -43,7 +62,12 @@ impl Capture {
             Duration::from_secs(20),
             |process| process.output().contains("listening on").then_some(()),
         );
-        Self { tcpdump, file }
+        let copies = if interface == "lo" { 2 } else { 1 };
+        Self {
+            tcpdump,
+            file,
+            copies,
+        }
     }
 
     /// Ends the capture and gives its file (pcap), which the rig owns.
@@ -51,10 +75,17 @@ impl Capture {
     /// # Panics
     /// Where tcpdump does not end, or the kernel dropped a packet for want of space.
     #[must_use]
-    pub fn stop(self) -> PathBuf {
-        // What was sent before this call is in tcpdump's ring; an interrupt makes it write and end.
-        let script = format!("kill -s INT {}", self.tcpdump.id());
-        let _ = Command::new("sh").args(["-c", &script]).status();
+    pub fn stop(mut self) -> PathBuf {
+        // tcpdump forgets what is still in its ring when it is interrupted, so ask first whether it has caught up.
+        let copies = self.copies;
+        self.tcpdump
+            .wait_until("end of the packets", Duration::from_secs(60), |tcpdump| {
+                signal(tcpdump, "USR1");
+                let output = tcpdump.output();
+                let (captured, received) = counts(&output)?;
+                (captured * copies == received).then_some(())
+            });
+        signal(&self.tcpdump, "INT");
         let output = self
             .tcpdump
             .finish(Duration::from_secs(60))
@@ -62,6 +93,20 @@ impl Capture {
         assert!(output.contains("\n0 packets dropped by kernel"), "{output}");
         self.file
     }
+}
+
+fn signal(process: &Process, name: &str) {
+    let script = format!("kill -s {name} {}", process.id());
+    let _ = Command::new("sh").args(["-c", &script]).status();
+}
+
+/// The numbers of tcpdump's newest answer to SIGUSR1: packets captured, packets received by filter.
+fn counts(output: &str) -> Option<(u64, u64)> {
+    let line = output
+        .lines()
+        .rfind(|line| line.contains(" packets captured, "))?;
+    let mut numbers = line.split_whitespace().filter_map(|word| word.parse().ok());
+    Some((numbers.next()?, numbers.next()?))
 }
 
 /// The datagrams of a capture on Ethernet or loopback, from their IP headers on.
@@ -94,6 +139,21 @@ pub fn datagrams(file: &Path) -> Vec<Vec<u8>> {
     datagrams
 }
 
+/// What tshark guesses the payload of an InfiniBand packet to be. All are switched off: one of them takes a payload of a
+/// single byte for a malformed RPC over RDMA.
+const PAYLOAD_GUESSES: &[&str] = &[
+    "smc",
+    "smb_direct",
+    "rpcordma",
+    "nvme-rdma",
+    "lnet",
+    "iser",
+    "infiniband.eoib",
+    "infiniband_sdp",
+    "fcoib",
+    "drbd",
+];
+
 /// Runs tshark over a capture with a display filter; gives these fields of each packet that matches, tab-separated.
 ///
 /// # Panics
@@ -109,6 +169,9 @@ pub fn tshark(file: &Path, filter: &str, fields: &[&str]) -> Vec<String> {
         .stdin(Stdio::null());
     for field in fields {
         command.args(["-e", field]);
+    }
+    for guess in PAYLOAD_GUESSES {
+        command.args(["--disable-protocol", guess]);
     }
     let output = command
         .output()

@@ -33,7 +33,7 @@ impl Pingpong {
 
     fn words(&self, side: usize, port: u16) -> Vec<String> {
         let fixed = format!(
-            "ibv_rc_pingpong -d rocade0 -g {} -p {port}",
+            "stdbuf -oL ibv_rc_pingpong -d rocade0 -g {} -p {port}",
             self.gid_index[side]
         );
         fixed

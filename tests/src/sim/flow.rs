@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use rocade_transport::testing::{Pair, Region, Side};
 use rocade_transport::{
-    AccessFlags, Completion, ImmOrInv, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus,
+    AccessFlags, Completion, ImmOrInv, SendFlags, SendOp, SendWr, Sge, Time, WcOpcode, WcStatus,
 };
 
 use super::rng::{Rng, payload};
@@ -36,8 +36,14 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Send, Self::SendImm, Self::Write, Self::WriteImm, Self::Read, Self::Atomic];
+    pub const ALL: [Self; 6] = [
+        Self::Send,
+        Self::SendImm,
+        Self::Write,
+        Self::WriteImm,
+        Self::Read,
+        Self::Atomic,
+    ];
 
     const fn takes_receive(self) -> bool {
         matches!(self, Self::Send | Self::SendImm | Self::WriteImm)
@@ -71,6 +77,10 @@ pub struct Work {
     pub window: u64,
     /// Receives posted at a time.
     pub receives: u64,
+    /// Receives are posted again when so many are missing: the receiver gets not ready.
+    pub receive_batch: u64,
+    /// How long the receiver takes to do that.
+    pub receive_lag_ns: u64,
     /// Work requests per 1000 that are unsignaled.
     pub unsignaled: u64,
     /// The same for fences.
@@ -109,6 +119,8 @@ pub struct Flow {
     completed: u64,
     receives_posted: u64,
     receives_done: u64,
+    /// When receives are posted next.
+    receives_due: Option<Time>,
     /// Messages that must consume a receive, in order.
     to_receive: VecDeque<Message>,
 }
@@ -124,7 +136,9 @@ impl Flow {
             (0..count)
                 .map(|_| {
                     let region = pair.node(side).mem.register(work.max_len.max(8), access);
-                    pair.node(side).mem.fill(&region, 0, &vec![IDLE; region.len as usize]);
+                    pair.node(side)
+                        .mem
+                        .fill(&region, 0, &vec![IDLE; region.len as usize]);
                     region
                 })
                 .collect()
@@ -144,6 +158,7 @@ impl Flow {
             completed: 0,
             receives_posted: 0,
             receives_done: 0,
+            receives_due: Some(Time::ZERO),
             to_receive: VecDeque::new(),
             work,
         }
@@ -161,6 +176,12 @@ impl Flow {
         self.completed
     }
 
+    /// When the receiver wants to post again.
+    #[must_use]
+    pub const fn receives_due(&self) -> Option<Time> {
+        self.receives_due
+    }
+
     /// Side that sends.
     #[must_use]
     pub const fn from(&self) -> Side {
@@ -169,7 +190,14 @@ impl Flow {
 
     /// Posts as much as the window and the receive queue take.
     pub fn post(&mut self, pair: &mut Pair) {
-        while self.receives_posted - self.receives_done < self.work.receives {
+        let missing = self.work.receives - (self.receives_posted - self.receives_done);
+        if missing < self.work.receive_batch {
+            self.receives_due = None;
+        } else if self.receives_due.is_none() {
+            self.receives_due = Some(pair.now().plus_ns(self.work.receive_lag_ns));
+        }
+        let due = self.receives_due.is_some_and(|time| time <= pair.now());
+        while due && self.receives_posted - self.receives_done < self.work.receives {
             let buffer = *slot(&self.receive_buffers, self.receives_posted);
             let sges = split(&mut self.rng, buffer.sge());
             pair.recv(self.from.other(), self.receives_posted, &sges);
@@ -209,8 +237,11 @@ impl Flow {
         let (local, remote) = (*slot(&self.local, index), *slot(&self.remote, index));
         let (here, there) = (&pair.node(self.from).mem, &pair.node(self.from.other()).mem);
         // Nothing has touched the buffers since their last message was complete.
-        assert!(here.all(&local).iter().all(|b| *b == IDLE), "message {index}: local buffer");
-        assert!(there.all(&remote).iter().all(|b| *b == IDLE), "message {index}: remote buffer");
+        assert!(is_idle(&here.all(&local)), "message {index}: local buffer");
+        assert!(
+            is_idle(&there.all(&remote)),
+            "message {index}: remote buffer"
+        );
         let data = payload(self.seed, index, message.len);
         let imm = message.kind.has_imm().then(|| imm_of(index));
         let (va, rkey) = (remote.addr, remote.rkey);
@@ -229,8 +260,16 @@ impl Flow {
         flags.set(SendFlags::SIGNALED, message.signaled);
         flags.set(SendFlags::FENCE, self.rng.chance(self.work.fenced));
         let sges = split(&mut self.rng, local.part(0, message.len));
-        pair.try_send(self.from, &SendWr { wr_id: index, op, flags, sges: &sges })
-            .expect("there is room in the send queue");
+        pair.try_send(
+            self.from,
+            &SendWr {
+                wr_id: index,
+                op,
+                flags,
+                sges: &sges,
+            },
+        )
+        .expect("there is room in the send queue");
         self.posted += 1;
         self.pending.push_back(message);
         if message.kind.takes_receive() {
@@ -248,7 +287,12 @@ impl Flow {
             let hit = self.rng.chance(700);
             let (compare, swap) = (if hit { *value } else { !*value }, self.rng.next());
             *value = if hit { swap } else { *value };
-            SendOp::CmpSwap { va, rkey, compare, swap }
+            SendOp::CmpSwap {
+                va,
+                rkey,
+                compare,
+                swap,
+            }
         } else {
             let add = self.rng.next();
             *value = value.wrapping_add(add);
@@ -260,7 +304,10 @@ impl Flow {
     pub fn sent(&mut self, pair: &Pair, completion: &Completion) {
         assert_eq!(completion.status, WcStatus::Success, "{completion:?}");
         loop {
-            let message = self.pending.pop_front().expect("a completion per work request");
+            let message = self
+                .pending
+                .pop_front()
+                .expect("a completion per work request");
             self.check_sent(pair, &message);
             self.completed += 1;
             if message.index == completion.wr_id {
@@ -268,7 +315,11 @@ impl Flow {
                 assert_eq!(completion.opcode, message.kind.opcode(message.cmp_swap));
                 break;
             }
-            assert!(!message.signaled, "message {} has no completion", message.index);
+            assert!(
+                !message.signaled,
+                "message {} has no completion",
+                message.index
+            );
         }
     }
 
@@ -280,19 +331,25 @@ impl Flow {
         match message.kind {
             Kind::Read => {
                 let data = payload(self.seed, index, message.len);
-                assert!(here.bytes(&local, 0..len) == data, "READ {index} of {len} bytes");
+                assert!(
+                    here.bytes(&local, 0..len) == data,
+                    "READ {index} of {len} bytes"
+                );
             }
             Kind::Write => {
                 let data = payload(self.seed, index, message.len);
-                assert!(there.bytes(&remote, 0..len) == data, "WRITE {index} of {len} bytes");
+                assert!(
+                    there.bytes(&remote, 0..len) == data,
+                    "WRITE {index} of {len} bytes"
+                );
             }
             Kind::Atomic => {
                 assert_eq!(here.bytes(&local, 0..8), message.original.to_ne_bytes());
             }
             _ => {}
         }
-        assert!(here.bytes(&local, len..local.len as usize).iter().all(|b| *b == IDLE));
-        assert!(there.bytes(&remote, len..remote.len as usize).iter().all(|b| *b == IDLE));
+        assert!(is_idle(&here.bytes(&local, len..local.len as usize)));
+        assert!(is_idle(&there.bytes(&remote, len..remote.len as usize)));
         here.fill(&local, 0, &vec![IDLE; len]);
         there.fill(&remote, 0, &vec![IDLE; len]);
     }
@@ -300,11 +357,21 @@ impl Flow {
     /// A completion of this flow's receiver.
     pub fn received(&mut self, pair: &Pair, completion: &Completion) {
         assert_eq!(completion.status, WcStatus::Success, "{completion:?}");
-        let message = self.to_receive.pop_front().expect("one receive per message");
+        let message = self
+            .to_receive
+            .pop_front()
+            .expect("one receive per message");
         let index = message.index;
-        assert_eq!(completion.wr_id, self.receives_done, "receives complete in posting order");
+        assert_eq!(
+            completion.wr_id, self.receives_done,
+            "receives complete in posting order"
+        );
         assert_eq!(completion.byte_len, message.len, "message {index}");
-        let imm = if message.kind.has_imm() { ImmOrInv::Imm(imm_of(index)) } else { ImmOrInv::None };
+        let imm = if message.kind.has_imm() {
+            ImmOrInv::Imm(imm_of(index))
+        } else {
+            ImmOrInv::None
+        };
         assert_eq!(completion.imm_or_inv, imm, "message {index}");
         let there = &pair.node(self.from.other()).mem;
         let buffer = *slot(&self.receive_buffers, self.receives_done);
@@ -313,14 +380,20 @@ impl Flow {
         let touched = if message.kind == Kind::WriteImm {
             assert_eq!(completion.opcode, WcOpcode::RecvRdmaWithImm);
             let remote = *slot(&self.remote, index);
-            assert!(there.bytes(&remote, 0..len) == data, "WRITE+imm {index} of {len} bytes");
+            assert!(
+                there.bytes(&remote, 0..len) == data,
+                "WRITE+imm {index} of {len} bytes"
+            );
             0
         } else {
             assert_eq!(completion.opcode, WcOpcode::Recv);
-            assert!(there.bytes(&buffer, 0..len) == data, "SEND {index} of {len} bytes");
+            assert!(
+                there.bytes(&buffer, 0..len) == data,
+                "SEND {index} of {len} bytes"
+            );
             len
         };
-        assert!(there.bytes(&buffer, touched..buffer.len as usize).iter().all(|b| *b == IDLE));
+        assert!(is_idle(&there.bytes(&buffer, touched..buffer.len as usize)));
         there.fill(&buffer, 0, &vec![IDLE; len]);
         self.receives_done += 1;
     }
@@ -332,9 +405,13 @@ impl Flow {
         for (chunk, value) in bytes.chunks(8).zip(self.model) {
             assert_eq!(chunk, value.to_ne_bytes());
         }
-        assert_eq!(there.atomics(), self.atomics, "atomics execute exactly once");
+        assert_eq!(
+            there.atomics(),
+            self.atomics,
+            "atomics execute exactly once"
+        );
         for region in self.remote.iter().chain(&self.receive_buffers) {
-            assert!(there.all(region).iter().all(|b| *b == IDLE), "a write after the end");
+            assert!(is_idle(&there.all(region)), "a write after the end");
         }
     }
 }
@@ -342,6 +419,11 @@ impl Flow {
 fn slot(regions: &[Region], index: u64) -> &Region {
     let count = regions.len() as u64;
     &regions[usize::try_from(index % count).expect("below the length")]
+}
+
+/// One comparison of slices: fast in unoptimised builds too.
+fn is_idle(bytes: &[u8]) -> bool {
+    bytes == vec![IDLE; bytes.len()]
 }
 
 fn imm_of(index: u64) -> [u8; 4] {
@@ -357,6 +439,10 @@ fn split(rng: &mut Rng, whole: Sge) -> Vec<Sge> {
         .collect();
     cuts.sort_unstable();
     cuts.windows(2)
-        .map(|ends| Sge { addr: whole.addr + u64::from(ends[0]), len: ends[1] - ends[0], ..whole })
+        .map(|ends| Sge {
+            addr: whole.addr + u64::from(ends[0]),
+            len: ends[1] - ends[0],
+            ..whole
+        })
         .collect()
 }

@@ -21,14 +21,19 @@ pub struct Faults {
     pub reorder: u64,
     /// How late at most, in nanoseconds.
     pub reorder_ns: u64,
-    /// All packets are lost for so many packets, once, starting somewhere in the first thousand.
-    pub blackout: usize,
+    /// All packets are lost for so long, once, starting somewhere in the first 20 ms.
+    pub blackout_ns: u64,
 }
 
 impl Faults {
     /// A network without faults.
-    pub const NONE: Self =
-        Self { loss: 0, duplication: 0, reorder: 0, reorder_ns: 0, blackout: 0 };
+    pub const NONE: Self = Self {
+        loss: 0,
+        duplication: 0,
+        reorder: 0,
+        reorder_ns: 0,
+        blackout_ns: 0,
+    };
 }
 
 /// The network between a pair: to be called for every packet.
@@ -38,27 +43,23 @@ pub struct Network {
     rng: Rng,
     pmtu: u32,
     observers: [Observer; 2],
-    seen: usize,
-    blackout_at: usize,
+    blackout_at: u64,
 }
 
 impl Network {
     /// A network with faults that the caller may change later.
     #[must_use]
-    pub fn new(
-        seed: u64,
-        faults: Rc<RefCell<Faults>>,
-        pmtu: u32,
-        first_psns: [Psn; 2],
-    ) -> Self {
+    pub fn new(seed: u64, faults: Rc<RefCell<Faults>>, pmtu: u32, first_psns: [Psn; 2]) -> Self {
         let mut rng = Rng::new(seed, 2);
-        let blackout_at = usize::try_from(rng.below(1000)).expect("small");
+        let blackout_at = rng.below(20_000_000);
         Self {
             faults,
             rng,
             pmtu,
-            observers: first_psns.map(|next| Observer { next, sent: BTreeMap::new() }),
-            seen: 0,
+            observers: first_psns.map(|next| Observer {
+                next,
+                sent: BTreeMap::new(),
+            }),
             blackout_at,
         }
     }
@@ -74,15 +75,18 @@ impl Network {
             self.pmtu,
         );
         let faults = *self.faults.borrow();
-        self.seen += 1;
-        let dark = self.blackout_at..self.blackout_at + faults.blackout;
-        if dark.contains(&self.seen) || self.rng.chance(faults.loss) {
+        let dark = self.blackout_at..self.blackout_at + faults.blackout_ns;
+        if dark.contains(&transit.time.as_ns()) || self.rng.chance(faults.loss) {
             return Fate::Drop;
         }
         let copies = 1 + u64::from(self.rng.chance(faults.duplication));
         let delays = (0..copies)
             .map(|_| {
-                if self.rng.chance(faults.reorder) { self.rng.below(faults.reorder_ns) } else { 0 }
+                if self.rng.chance(faults.reorder) {
+                    self.rng.below(faults.reorder_ns)
+                } else {
+                    0
+                }
             })
             .collect();
         Fate::Copies(delays)
@@ -95,7 +99,7 @@ struct Observer {
     /// PSN of the next new request.
     next: Psn,
     /// What was sent, by PSN; READs and ends of the space are overwritten when it wraps.
-    sent: BTreeMap<u32, (Headers, u64)>,
+    sent: BTreeMap<u32, (Headers, Summary)>,
 }
 
 impl Observer {
@@ -109,7 +113,7 @@ impl Observer {
         assert!(ahead <= 0, "{headers} leaves a gap after {}", self.next);
         let mut image = *headers;
         image.bth.ack_req = false;
-        let fact = (image, checksum(payload));
+        let fact = (image, summary(payload));
         if ahead == 0 {
             let psns = match headers.reth {
                 Some(reth) if operation == Operation::ReadRequest => {
@@ -131,11 +135,13 @@ impl Observer {
     }
 }
 
-/// FNV-1a over words, enough to tell two payloads apart.
-fn checksum(payload: &[u8]) -> u64 {
-    payload.chunks(8).fold(0xcbf2_9ce4_8422_2325, |hash, chunk| {
-        let mut word = [0; 8];
-        word[..chunk.len()].copy_from_slice(chunk);
-        (hash ^ u64::from_le_bytes(word)).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(29)
-    })
+type Summary = (usize, [u8; 8], [u8; 8]);
+
+/// Length, beginning and end: enough to tell the payloads of two messages apart.
+fn summary(payload: &[u8]) -> Summary {
+    let (mut first, mut last) = ([0; 8], [0; 8]);
+    let count = payload.len().min(8);
+    first[..count].copy_from_slice(&payload[..count]);
+    last[..count].copy_from_slice(&payload[payload.len() - count..]);
+    (payload.len(), first, last)
 }

@@ -81,18 +81,27 @@ impl Scenario {
         let max_rd_atomic = rng.range_u8(1, 16);
         // In half of the cases, close to the wrap.
         let mut first_psn = || {
-            if rng.chance(500) { rng.range_u32(0xff_ff00, 0xff_ffff) } else { rng.range_u32(0, 0xff_ffff) }
+            if rng.chance(500) {
+                rng.range_u32(0xff_ff00, 0xff_ffff)
+            } else {
+                rng.range_u32(0, 0xff_ffff)
+            }
         };
         let first_psns = [first_psn(), first_psn()];
         let max_len = rng.pick(&[1, 300, 5000, MAX_LEN, MAX_LEN]);
-        let mut work = || Work {
-            kinds: kinds.to_vec(),
-            messages,
-            max_len,
-            window: rng.range(1, 32),
-            receives: rng.range(1, 32),
-            unsignaled: rng.pick(&[0, 300, 900]),
-            fenced: rng.pick(&[0, 0, 200]),
+        let mut work = || {
+            let receives = rng.range(1, 32);
+            Work {
+                kinds: kinds.to_vec(),
+                messages,
+                max_len,
+                window: rng.range(1, 32),
+                receives,
+                receive_batch: rng.pick(&[1, 1, receives]),
+                receive_lag_ns: rng.pick(&[0, 0, 2_000_000]),
+                unsignaled: rng.pick(&[0, 300, 900]),
+                fenced: rng.pick(&[0, 0, 200]),
+            }
         };
         let work = vec![work(), work()];
         let one_way = rng.chance(500);
@@ -111,7 +120,7 @@ impl Scenario {
                 duplication: rng.pick(&[0, 10, 50, 50]),
                 reorder: rng.pick(&[0, 20, 100]),
                 reorder_ns: rng.range(100, 300_000),
-                blackout: 0,
+                blackout_ns: 0,
             },
             work: work.into_iter().take(if one_way { 1 } else { 2 }).collect(),
         }
@@ -127,7 +136,7 @@ impl Scenario {
             duplication: 50,
             reorder: 50,
             reorder_ns: 100_000,
-            blackout: 0,
+            blackout_ns: 0,
         };
         scenario.work.truncate(1);
         scenario.work[0].max_len = MAX_LEN;
@@ -160,7 +169,13 @@ impl Scenario {
             pair.drain_both();
             let idle = Side::BOTH.map(|side| pair.node(side).completions.is_empty());
             if idle == [true, true] {
-                assert!(pair.step(), "nothing is pending, but the work is not done: {flows:?}");
+                let lagging = flows.iter().filter_map(Flow::receives_due).min();
+                match lagging {
+                    Some(due) if pair.next_event().is_none_or(|next| due < next) => {
+                        pair.run_for(due.ns_since(pair.now()));
+                    }
+                    _ => assert!(pair.step(), "nothing is pending, work is left: {flows:?}"),
+                }
             }
             assert!(pair.now() < LIMIT, "no progress");
             deliver(&mut pair, &mut flows);
@@ -218,7 +233,8 @@ fn deliver(pair: &mut Pair, flows: &mut [Flow]) {
     for side in Side::BOTH {
         for completion in completions[side as usize].iter().filter(|c| !c.is_send) {
             let flow = flows.iter_mut().find(|f| f.from() == side.other());
-            flow.expect("receives belong to a flow").received(pair, completion);
+            flow.expect("receives belong to a flow")
+                .received(pair, completion);
         }
     }
     for side in Side::BOTH {

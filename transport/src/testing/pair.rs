@@ -61,6 +61,8 @@ pub struct Node {
 /// A packet about to travel.
 #[derive(Debug)]
 pub struct Transit<'a> {
+    /// When.
+    pub time: Time,
     /// Who sent it.
     pub from: Side,
     /// How many packets that side has sent before it.
@@ -314,10 +316,7 @@ impl Pair {
     /// Lets the earliest packet or deadline happen; false where there is none.
     pub fn step(&mut self) -> bool {
         self.drain_both();
-        let packet = self.in_flight.keys().next().map(|(time, _)| *time);
-        let timers = Side::BOTH.map(|side| self.node(side).qp.next_timeout());
-        let next = [packet, timers[0], timers[1]].into_iter().flatten().min();
-        let Some(next) = next else { return false };
+        let Some(next) = self.next_event() else { return false };
         self.now = self.now.max(next);
         let mut touched = [false; 2];
         while let Some(entry) = self.in_flight.first_entry() {
@@ -381,7 +380,9 @@ impl Pair {
         panic!("no end: {self:?}");
     }
 
-    fn next_event(&self) -> Option<Time> {
+    /// When the next packet or deadline is due.
+    #[must_use]
+    pub fn next_event(&self) -> Option<Time> {
         let packet = self.in_flight.keys().next().map(|(time, _)| *time);
         let timers = Side::BOTH.map(|side| self.node(side).qp.next_timeout());
         [packet, timers[0], timers[1]].into_iter().flatten().min()
@@ -422,7 +423,7 @@ impl Pair {
         let pmtu = 128 << self.setups[from as usize].attr.path_mtu;
         assert!(packet.payload().len() <= pmtu, "longer than the path MTU: {packet}");
         assert_eq!(bytes.len(), packet.covered().len() + ICRC_LEN);
-        let transit = Transit { from, index: self.sent[from as usize], packet };
+        let transit = Transit { time: self.now, from, index: self.sent[from as usize], packet };
         self.sent[from as usize] += 1;
         let fate = (self.network)(&transit);
         if self.tracing {

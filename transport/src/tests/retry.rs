@@ -1,1 +1,381 @@
-//! x
+//! Losses, timers, retries: the requester against a bad network.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use rocade_wire::{Operation, Psn};
+
+use super::{PMTU, PSN, operations, pattern, read, register, register_filled, send, statuses, write};
+use crate::testing::{Fate, Pair, Side, Transit};
+use crate::{DropReason, QpState, SendOp, WcStatus};
+
+/// Loses the packets of `from` with these numbers, counted from 0.
+fn lose(pair: &mut Pair, from: Side, indices: &'static [usize]) {
+    pair.set_network(move |transit: &Transit<'_>| {
+        if transit.from == from && indices.contains(&transit.index) { Fate::Drop } else { Fate::Deliver }
+    });
+}
+
+/// Times at which A sent the packet with this PSN, in microseconds.
+fn times_us(pair: &Pair, psn: u32) -> Vec<u64> {
+    pair.trace()
+        .iter()
+        .filter(|t| t.from == Side::A && t.packet().bth().psn == Psn::new(PSN + psn))
+        .map(|t| t.time.as_ns() / 1000)
+        .collect()
+}
+
+const OK: WcStatus = WcStatus::Success;
+
+//= RC-REQ-05, RC-REQ-16 type=test
+#[test]
+fn a_sequence_nak_makes_the_requester_go_back() {
+    let mut pair = Pair::default();
+    let src = register_filled(&pair, Side::A, 5 * PMTU, 1);
+    let dst = register(&pair, Side::B, 5 * PMTU);
+    lose(&mut pair, Side::A, &[1]);
+    pair.send(Side::A, 1, write(&dst), &[src.sge()]);
+    pair.run();
+    assert_eq!(statuses(&pair.take_completions(Side::A)), [(1, OK)]);
+    assert_eq!(pair.node(Side::B).mem.all(&dst), pattern(5 * PMTU, 1));
+    let psns: Vec<u32> = operations(&pair, Side::A).iter().map(|(_, psn)| *psn).collect();
+    assert_eq!(psns, [0, 1, 2, 3, 4, 1, 2, 3, 4]);
+    // Resumed in the middle: Middle and Last, no RETH.
+    assert_eq!(operations(&pair, Side::A)[5].0, Operation::WriteMiddle);
+    let counters = pair.node(Side::A).qp.counters();
+    assert_eq!((counters.seq_naks_received, counters.timeouts), (1, 0));
+    assert_eq!(pair.node(Side::B).qp.counters().seq_naks_sent, 1);
+}
+
+//= RC-TMR-03 type=test
+#[test]
+fn a_lost_acknowledgement_costs_a_timeout_but_no_second_execution() {
+    let mut pair = Pair::default();
+    let buffer = register(&pair, Side::B, 100);
+    lose(&mut pair, Side::B, &[0]);
+    pair.recv(Side::B, 1, &[buffer.sge()]);
+    pair.recv(Side::B, 2, &[buffer.sge()]);
+    pair.send(Side::A, 1, send(), &[]);
+    pair.run();
+    assert_eq!(statuses(&pair.take_completions(Side::A)), [(1, OK)]);
+    assert_eq!(statuses(&pair.take_completions(Side::B)), [(1, OK)]);
+    assert_eq!(pair.node(Side::A).qp.counters().timeouts, 1);
+    assert_eq!(times_us(&pair, 0), [0, 67108]);
+}
+
+//= RC-TMR-01, RC-TMR-06, RC-REQ-18, RC-STA-01 type=test
+#[test]
+fn retry_cnt_counts_retries() {
+    for (retry_cnt, transmissions) in [(0, 1), (3, 4), (7, 8)] {
+        let mut pair = Pair::new(|_, setup| {
+            setup.attr.retry_cnt = retry_cnt;
+            setup.attr.timeout = 10;
+        });
+        let (src, dst) = (register(&pair, Side::A, 9), register(&pair, Side::B, 9));
+        pair.set_network(|_| Fate::Drop);
+        pair.send(Side::A, 1, write(&dst), &[src.sge()]);
+        pair.send(Side::A, 2, read(&dst), &[src.sge()]);
+        pair.recv(Side::A, 3, &[]);
+        pair.run();
+        let times = times_us(&pair, 0);
+        let expected: Vec<u64> = (0..transmissions).map(|i| i * 4_194_304 / 1000).collect();
+        assert_eq!(times, expected);
+        assert_eq!(pair.now().as_ns(), transmissions * 4_194_304);
+        let flushed = WcStatus::WrFlushErr;
+        let expected = [(1, WcStatus::RetryExcErr), (2, flushed), (3, flushed)];
+        assert_eq!(statuses(&pair.take_completions(Side::A)), expected);
+        assert_eq!(pair.node(Side::A).qp.state(), QpState::Err);
+    }
+}
+
+//= RC-TMR-01 type=test
+#[test]
+fn timeout_0_waits_forever() {
+    let mut pair = Pair::new(|_, setup| setup.attr.timeout = 0);
+    pair.set_network(|_| Fate::Drop);
+    pair.send(Side::A, 1, send(), &[]);
+    pair.run();
+    assert_eq!(pair.take_completions(Side::A), []);
+    assert_eq!(pair.node(Side::A).qp.next_timeout(), None);
+    assert_eq!(operations(&pair, Side::A).len(), 1);
+}
+
+//= RC-REQ-17, RC-TMR-02 type=test
+#[test]
+fn progress_reloads_the_retry_counter() {
+    let mut pair = Pair::new(|_, setup| {
+        setup.attr.retry_cnt = 1;
+        setup.attr.timeout = 10;
+        setup.attr.max_rd_atomic = 1;
+    });
+    let (src, dst) = (register(&pair, Side::A, 8), register(&pair, Side::B, 8));
+    // Every other packet of A is lost.
+    pair.set_network(|t| if t.from == Side::A && t.index % 2 == 0 { Fate::Drop } else { Fate::Deliver });
+    for id in 0..10 {
+        pair.send(Side::A, id, read(&dst), &[src.sge()]);
+    }
+    pair.run();
+    assert!(pair.take_completions(Side::A).iter().all(|c| c.status == OK));
+    assert_eq!(pair.node(Side::A).qp.counters().timeouts, 10);
+    assert_eq!(pair.node(Side::A).qp.next_timeout(), None);
+}
+
+//= RC-REQ-06, RC-TMR-04, RC-TMR-05 type=test
+#[test]
+fn rnr_retry_counts_retries() {
+    for (rnr_retry, transmissions) in [(0, 1), (2, 3), (6, 7)] {
+        let mut pair = Pair::new(|_, setup| setup.attr.rnr_retry = rnr_retry);
+        pair.send(Side::A, 1, send(), &[]);
+        pair.send(Side::A, 2, send(), &[]);
+        pair.run();
+        let times = times_us(&pair, 0);
+        assert_eq!(times.len(), transmissions);
+        assert!(times.windows(2).all(|t| t[1] - t[0] >= 640 && t[1] - t[0] < 660), "{times:?}");
+        let expected = [(1, WcStatus::RnrRetryExcErr), (2, WcStatus::WrFlushErr)];
+        assert_eq!(statuses(&pair.take_completions(Side::A)), expected);
+        // The responder is not to blame.
+        assert_eq!(pair.node(Side::B).qp.state(), QpState::Rts);
+    }
+}
+
+//= RC-TMR-05 type=test
+#[test]
+fn rnr_retry_7_waits_for_the_receiver() {
+    let mut pair = Pair::new(|_, setup| setup.attr.retry_cnt = 0);
+    pair.send(Side::A, 1, send(), &[]);
+    pair.run_for(50_000_000);
+    assert!(times_us(&pair, 0).len() > 70);
+    assert_eq!(pair.take_completions(Side::A), []);
+    pair.recv(Side::B, 1, &[]);
+    pair.run();
+    assert_eq!(statuses(&pair.take_completions(Side::A)), [(1, OK)]);
+    assert_eq!(statuses(&pair.take_completions(Side::B)), [(1, OK)]);
+}
+
+//= RC-REQ-17 type=test
+#[test]
+fn an_acknowledgement_reloads_the_rnr_counter() {
+    let mut pair = Pair::new(|_, setup| setup.attr.rnr_retry = 1);
+    for id in 0..4 {
+        pair.send(Side::A, id, send(), &[]);
+    }
+    for id in 0..4 {
+        pair.run_for(300_000);
+        pair.recv(Side::B, id, &[]);
+        let done = pair.run_until(|pair| pair.node(Side::A).qp.send_queue_len() < 4 - id as usize);
+        assert!(done);
+    }
+    assert_eq!(statuses(&pair.take_completions(Side::A)), [0, 1, 2, 3].map(|id| (id, OK)));
+}
+
+/// Losses during a long series of RNR NAKs do not add up.
+#[test]
+fn a_receiver_that_is_not_ready_is_alive() {
+    let mut pair = Pair::new(|_, setup| {
+        setup.attr.retry_cnt = 2;
+        setup.attr.timeout = 10;
+    });
+    pair.set_network(|t| if t.index % 4 == 3 { Fate::Drop } else { Fate::Deliver });
+    pair.send(Side::A, 1, send(), &[]);
+    pair.run_for(500_000_000);
+    assert!(pair.node(Side::A).qp.counters().timeouts > 20);
+    pair.recv(Side::B, 1, &[]);
+    pair.run();
+    assert_eq!(statuses(&pair.take_completions(Side::A)), [(1, OK)]);
+}
+
+//= RC-REQ-12, RC-DUP-03 type=test
+#[test]
+fn a_read_resumes_where_a_response_is_missing() {
+    for lost in 0..4 {
+        let mut pair = Pair::new(|_, setup| setup.attr.timeout = 10);
+        let src = register_filled(&pair, Side::B, 4 * PMTU, 1);
+        let dst = register(&pair, Side::A, 4 * PMTU);
+        pair.set_network(move |t| {
+            if t.from == Side::B && t.index == lost { Fate::Drop } else { Fate::Deliver }
+        });
+        pair.send(Side::A, 1, read(&src), &[dst.sge()]);
+        pair.run();
+        assert_eq!(statuses(&pair.take_completions(Side::A)), [(1, OK)]);
+        assert_eq!(pair.node(Side::A).mem.all(&dst), pattern(4 * PMTU, 1));
+        let lost = u32::try_from(lost).unwrap();
+        assert_eq!(operations(&pair, Side::A), [(Operation::ReadRequest, 0), (Operation::ReadRequest, lost)]);
+        let again = pair.trace().iter().rfind(|t| t.from == Side::A).unwrap();
+        let reth = again.packet().headers().reth.unwrap();
+        assert_eq!(reth.va, src.addr + u64::from(lost * PMTU));
+        assert_eq!(reth.dma_len, (4 - lost) * PMTU);
+        // Only a lost end needs the timer.
+        let counters = pair.node(Side::A).qp.counters();
+        assert_eq!((counters.timeouts, counters.seq_naks_received), if lost == 3 { (1, 0) } else { (0, 1) });
+    }
+}
+
+#[test]
+fn a_lost_read_request_is_repeated() {
+    let mut pair = Pair::default();
+    let src = register_filled(&pair, Side::B, 100, 1);
+    let dst = register(&pair, Side::A, 100);
+    lose(&mut pair, Side::A, &[0, 1]);
+    pair.send(Side::A, 1, read(&src), &[dst.sge()]);
+    pair.run();
+    assert_eq!(statuses(&pair.take_completions(Side::A)), [(1, OK)]);
+    assert_eq!(pair.node(Side::A).qp.counters().timeouts, 2);
+}
+
+//= RC-DUP-04 type=test
+#[test]
+fn an_atomic_whose_response_is_lost_executes_once() {
+    let mut pair = Pair::default();
+    let (counter, result) = (register(&pair, Side::B, 8), register(&pair, Side::A, 8));
+    lose(&mut pair, Side::B, &[0, 1, 2]);
+    pair.send(Side::A, 1, SendOp::FetchAdd { va: counter.addr, rkey: counter.rkey, add: 3 }, &[result.sge()]);
+    pair.run();
+    assert_eq!(statuses(&pair.take_completions(Side::A)), [(1, OK)]);
+    assert_eq!(pair.node(Side::B).mem.all(&counter), 3u64.to_ne_bytes());
+    assert_eq!(pair.node(Side::A).mem.all(&result), 0u64.to_ne_bytes());
+    assert_eq!(pair.node(Side::B).mem.atomics(), 1);
+}
+
+//= RC-REQ-04 type=test
+#[test]
+fn an_acknowledgement_beyond_a_read_is_an_implied_nak() {
+    let mut pair = Pair::default();
+    let src = register_filled(&pair, Side::B, 100, 1);
+    let dst = register(&pair, Side::A, 100);
+    lose(&mut pair, Side::B, &[1]);
+    pair.send(Side::A, 1, write(&src), &[]);
+    pair.send(Side::A, 2, read(&src), &[dst.sge()]);
+    pair.send(Side::A, 3, write(&src), &[]);
+    pair.run();
+    assert_eq!(statuses(&pair.take_completions(Side::A)), [1, 2, 3].map(|id| (id, OK)));
+    assert_eq!(pair.node(Side::A).mem.all(&dst), pattern(100, 1));
+    let counters = pair.node(Side::A).qp.counters();
+    assert_eq!((counters.seq_naks_received, counters.timeouts), (1, 0));
+    let psns: Vec<u32> = operations(&pair, Side::A).iter().map(|(_, psn)| *psn).collect();
+    assert_eq!(psns, [0, 1, 2, 1, 2]);
+}
+
+/// One loss, reported by many packets, costs one retry.
+#[test]
+fn a_loss_is_counted_once() {
+    let mut pair = Pair::new(|_, setup| {
+        setup.attr.retry_cnt = 1;
+        setup.attr.timeout = 10;
+    });
+    pair.set_gap(100);
+    let src = register_filled(&pair, Side::B, 60 * PMTU, 1);
+    let dst = register(&pair, Side::A, 60 * PMTU);
+    lose(&mut pair, Side::B, &[3]);
+    pair.send(Side::A, 1, read(&src), &[dst.sge()]);
+    pair.run();
+    assert_eq!(statuses(&pair.take_completions(Side::A)), [(1, OK)]);
+    assert_eq!(pair.node(Side::A).qp.counters().seq_naks_received, 1);
+}
+
+//= RC-REQ-19 type=test
+#[test]
+fn a_sequence_nak_does_not_shorten_the_rnr_wait() {
+    let mut pair = Pair::new(|_, setup| setup.attr.retry_cnt = 0);
+    pair.send(Side::A, 1, send(), &[]);
+    pair.run_for(20_000);
+    let nak = super::errors::response(Operation::Acknowledge, 0, 0x60);
+    let rnr = super::errors::response(Operation::Acknowledge, 0, 0x20 | 1);
+    for bytes in [&nak, &rnr, &nak] {
+        pair.inject(Side::A, bytes);
+    }
+    pair.run_for(600_000);
+    assert_eq!(times_us(&pair, 0).len(), 1);
+    pair.recv(Side::B, 1, &[]);
+    pair.run();
+    assert_eq!(times_us(&pair, 0).len(), 2);
+    assert_eq!(pair.node(Side::A).qp.counters().rnr_naks_received, 1);
+    assert_eq!(statuses(&pair.take_completions(Side::A)), [(1, OK)]);
+}
+
+//= RC-REQ-02, RC-REQ-19 type=test
+#[test]
+fn late_and_early_responses_are_dropped() {
+    let mut pair = Pair::default();
+    let dst = register(&pair, Side::B, 8);
+    pair.send(Side::A, 1, write(&dst), &[]);
+    pair.run();
+    pair.send(Side::A, 2, write(&dst), &[]);
+    pair.set_network(|_| Fate::Drop);
+    pair.drain_both();
+    for syndrome in [0x1f, 0x60, 0x61, 0x62, 0x63, 0x21] {
+        pair.inject(Side::A, &super::errors::response(Operation::Acknowledge, 0, syndrome));
+        //= RC-REQ-01 type=test
+        pair.inject(Side::A, &super::errors::response(Operation::Acknowledge, 2, syndrome));
+    }
+    let node = pair.node(Side::A);
+    assert_eq!(node.qp.state(), QpState::Rts);
+    assert_eq!(node.qp.counters().dropped(DropReason::GhostResponse), 6);
+    assert_eq!(node.qp.counters().dropped(DropReason::FutureResponse), 6);
+    pair.inject(Side::A, &super::errors::response(Operation::Acknowledge, 1, 0x1f));
+    assert_eq!(statuses(&pair.take_completions(Side::A)), [1, 2].map(|id| (id, OK)));
+}
+
+//= RC-ACK-08, RC-REQ-03 type=test
+#[test]
+fn an_acknowledgement_in_mid_message_completes_nothing() {
+    let mut pair = Pair::new(|_, setup| setup.attr.timeout = 10);
+    let src = register(&pair, Side::A, 4 * PMTU);
+    let dst = register(&pair, Side::B, 4 * PMTU);
+    pair.set_network(|_| Fate::Drop);
+    pair.send(Side::A, 1, write(&dst), &[src.part(0, 1)]);
+    pair.send(Side::A, 2, write(&dst), &[src.sge()]);
+    pair.run_for(1_000_000);
+    pair.inject(Side::A, &super::errors::response(Operation::Acknowledge, 2, 0x1f));
+    assert_eq!(statuses(&pair.take_completions(Side::A)), [(1, OK)]);
+    pair.clear_trace();
+    // The timer runs from the acknowledgement, and the rest is sent again.
+    pair.run_for(4_100_000);
+    assert_eq!(operations(&pair, Side::A), []);
+    pair.run_for(100_000);
+    assert_eq!(operations(&pair, Side::A), [(Operation::WriteMiddle, 3), (Operation::WriteLast, 4)]);
+    pair.inject(Side::A, &super::errors::response(Operation::Acknowledge, 4, 0x1f));
+    assert_eq!(statuses(&pair.take_completions(Side::A)), [(2, OK)]);
+}
+
+/// Each packet arrives twice: nothing happens twice, nothing is sent again.
+#[test]
+fn duplicates_are_harmless() {
+    let mut pair = Pair::default();
+    pair.set_network(|_| Fate::Copies(vec![0, 50]));
+    let src = register_filled(&pair, Side::A, 3000, 1);
+    let dst = register(&pair, Side::B, 3000);
+    pair.recv(Side::B, 1, &[dst.sge()]);
+    pair.recv(Side::B, 2, &[]);
+    pair.send(Side::A, 1, send(), &[src.sge()]);
+    pair.send(Side::A, 2, read(&dst), &[src.sge()]);
+    pair.send(Side::A, 3, SendOp::FetchAdd { va: dst.addr, rkey: dst.rkey, add: 1 }, &[src.sge()]);
+    pair.run();
+    assert_eq!(statuses(&pair.take_completions(Side::A)), [1, 2, 3].map(|id| (id, OK)));
+    assert_eq!(statuses(&pair.take_completions(Side::B)), [(1, OK)]);
+    assert_eq!(pair.node(Side::B).mem.atomics(), 1);
+    assert_eq!(pair.node(Side::A).qp.counters().retransmitted_packets, 0);
+    assert_eq!(pair.node(Side::A).qp.state(), QpState::Rts);
+}
+
+/// A corrupted header that passes the ICRC by accident must not do more than break the QP.
+#[test]
+fn nonsense_in_place_of_a_packet_is_survived() {
+    for byte in 0..12 {
+        let mut pair = Pair::default();
+        let src = register_filled(&pair, Side::A, 3000, 1);
+        let dst = register(&pair, Side::B, 3000);
+        pair.set_network(move |t| {
+            let mut bytes = t.packet.as_bytes().to_vec();
+            bytes[byte] ^= 1 << (t.index % 8);
+            if t.index % 3 == 1 && rocade_wire::Packet::parse(&bytes).is_ok() {
+                Fate::Replace(bytes)
+            } else {
+                Fate::Deliver
+            }
+        });
+        pair.send(Side::A, 1, write(&dst), &[src.sge()]);
+        pair.send(Side::A, 2, read(&dst), &[src.sge()]);
+        pair.run();
+        assert_eq!(pair.take_completions(Side::A).len(), 2);
+    }
+}

@@ -4,6 +4,7 @@
 //! libraries and becomes the program; the NIC lives in that process. The other subcommands show
 //! what a program will see (`devices`), where the libraries are (`libdir`), and look after the
 //! broker, the only process of Rocade that outlives a program.
+#![forbid(unsafe_code)]
 
 mod broker;
 mod cli;

@@ -1,0 +1,269 @@
+//! A connection of a case, and what the peer's side of it saw.
+
+use std::time::{Duration, Instant};
+
+use rocade_wire::{Mtu, Opcode, Operation, Psn, Qpn, Service};
+
+use super::{Bench, Link, skip};
+use crate::{
+    PacketBuilder, PeerQp,
+    case::{CaseResult, equal, fail},
+    peer::{Buffer, Completion, Event, Region, State, Status, Work},
+    rig::Received,
+};
+
+/// The packet of an RC operation, without anything but a BTH.
+pub(crate) fn rc_packet(operation: Operation, dest_qp: Qpn, psn: Psn) -> PacketBuilder {
+    // Every operation that the suite sends exists on RC; CNP would become a reserved opcode.
+    let opcode = Opcode::of(Service::Rc, operation).unwrap_or_else(|| Opcode::new(0x1f));
+    PacketBuilder::new(opcode, dest_qp, psn)
+}
+
+/// A connection: one end is the rig, the other a queue pair of the peer.
+///
+/// Packets are numbered from 0 in each direction; [`Conn::psn`] and [`Conn::peer_psn`] make PSNs
+/// of that.
+pub struct Conn<'b> {
+    bench: &'b Bench<'b>,
+    link: Link,
+}
+
+impl std::fmt::Debug for Conn<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Conn")
+            .field("rig_qpn", &self.link.rig_qpn)
+            .field("peer_qpn", &self.link.qp.qpn())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'b> Conn<'b> {
+    pub(super) const fn new(bench: &'b Bench<'b>, link: Link) -> Self {
+        Self { bench, link }
+    }
+
+    /// PSN of the rig's request packet `index`; negative ones are duplicates from the start.
+    #[must_use]
+    pub fn psn(&self, index: i32) -> Psn {
+        offset(self.link.spec.rq_psn, index)
+    }
+
+    /// PSN of the peer's request packet `index`.
+    #[must_use]
+    pub fn peer_psn(&self, index: i32) -> Psn {
+        offset(self.link.spec.sq_psn, index)
+    }
+
+    /// Path MTU in bytes.
+    #[must_use]
+    pub fn pmtu(&self) -> usize {
+        let pmtu: Mtu = self.link.spec.pmtu;
+        // At most 4096.
+        usize::try_from(pmtu.bytes()).unwrap_or(0)
+    }
+
+    /// The peer's queue pair.
+    #[must_use]
+    pub fn qp(&self) -> &dyn PeerQp {
+        &*self.link.qp
+    }
+
+    /// The peer's first region.
+    #[must_use]
+    pub fn region(&self) -> Region {
+        self.link.qp.region(0)
+    }
+
+    /// Fails unless the peer's first region contains `expected` at `offset`.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn expect_memory(&self, offset: usize, expected: &[u8]) -> CaseResult {
+        let actual = self.link.qp.read_memory(0, offset, expected.len());
+        match actual.iter().zip(expected).position(|(a, e)| a != e) {
+            None => Ok(()),
+            Some(at) => fail(format!(
+                "memory at {}: {:#04x} instead of {:#04x}",
+                offset + at,
+                actual[at],
+                expected[at]
+            )),
+        }
+    }
+
+    /// Sends a packet.
+    ///
+    /// # Errors
+    /// As [`crate::Rig::send`].
+    pub fn send(&self, packet: &PacketBuilder) -> CaseResult {
+        self.bench.rig().send(packet)
+    }
+
+    /// The next packet that the peer sends on this connection.
+    ///
+    /// # Errors
+    /// None comes in time.
+    pub fn receive(&self) -> CaseResult<Received> {
+        let deadline = self.bench.patience();
+        match self.bench.rig().receive(self.link.rig_qpn, deadline)? {
+            Some(packet) => Ok(packet),
+            None => fail("no packet from the peer"),
+        }
+    }
+
+    /// Everything sent has been dealt with, and no packet of this connection is left.
+    ///
+    /// # Errors
+    /// There is one.
+    pub fn expect_silence(&self) -> CaseResult {
+        self.bench.settle()?;
+        match self
+            .bench
+            .rig()
+            .receive(self.link.rig_qpn, Instant::now())?
+        {
+            None => Ok(()),
+            Some(packet) => fail(format!("an unexpected {}", packet.headers)),
+        }
+    }
+
+    /// Writes a line into the transcript.
+    pub fn note(&self, text: &str) {
+        self.bench.rig().note(text.to_owned());
+    }
+
+    /// Posts a receive at the peer.
+    ///
+    /// # Errors
+    /// Skips where it cannot.
+    pub fn post_recv(&self, id: u64, buffer: Buffer) -> CaseResult {
+        self.note(&format!("peer posts receive {id} of {} bytes", buffer.len));
+        self.link.qp.post_recv(id, buffer).map_err(skip)
+    }
+
+    /// Posts a send work request at the peer.
+    ///
+    /// # Errors
+    /// Skips where it cannot.
+    pub fn post_send(&self, work: &Work) -> CaseResult {
+        self.note(&format!(
+            "peer posts {} {:?}, {} bytes",
+            work.id, work.op, work.buffer.len
+        ));
+        self.link.qp.post_send(work).map_err(skip)
+    }
+
+    /// Deregisters a region of the peer.
+    ///
+    /// # Errors
+    /// Skips where it cannot.
+    pub fn deregister(&self, region: usize) -> CaseResult {
+        self.note(&format!("peer deregisters region {region}"));
+        self.link.qp.deregister(region).map_err(skip)
+    }
+
+    /// Moves the peer's queue pair to ERR.
+    ///
+    /// # Errors
+    /// Skips where it cannot.
+    pub fn to_error(&self) -> CaseResult {
+        self.note("peer moves the queue pair to ERR");
+        self.link.qp.to_error().map_err(skip)
+    }
+
+    /// The next completion at the peer.
+    ///
+    /// # Errors
+    /// None comes in time.
+    pub fn completion(&self) -> CaseResult<Completion> {
+        let completion = self.wait("no completion at the peer", |qp| qp.poll_completion())?;
+        self.note(&format!("peer completes {completion:?}"));
+        Ok(completion)
+    }
+
+    /// The next completion at the peer has this id and status.
+    ///
+    /// # Errors
+    /// It has not, or does not come.
+    pub fn expect_completion(&self, id: u64, status: Status) -> CaseResult<Completion> {
+        let completion = self.completion()?;
+        equal((completion.id, completion.status), (id, status), "completion")?;
+        Ok(completion)
+    }
+
+    /// Everything sent has been dealt with, and the peer has no completion.
+    ///
+    /// # Errors
+    /// It has.
+    pub fn expect_no_completion(&self) -> CaseResult {
+        self.bench.settle()?;
+        match self.link.qp.poll_completion() {
+            None => Ok(()),
+            Some(completion) => fail(format!("an unexpected {completion:?}")),
+        }
+    }
+
+    /// The next asynchronous event of the queue pair is this one.
+    ///
+    /// # Errors
+    /// It is not, or does not come.
+    pub fn expect_event(&self, expected: Event) -> CaseResult {
+        let event = self.wait("no asynchronous event at the peer", |qp| qp.poll_event())?;
+        equal(event, expected, "asynchronous event")
+    }
+
+    /// Everything sent has been dealt with, and the queue pair has no asynchronous event.
+    ///
+    /// # Errors
+    /// It has.
+    pub fn expect_no_event(&self) -> CaseResult {
+        self.bench.settle()?;
+        match self.link.qp.poll_event() {
+            None => Ok(()),
+            Some(event) => fail(format!("an unexpected event {event:?}")),
+        }
+    }
+
+    /// The queue pair is in this state, soon.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn expect_state(&self, state: State) -> CaseResult {
+        self.wait(&format!("the queue pair is not in {state:?}"), |qp| {
+            (qp.state() == state).then_some(())
+        })
+    }
+
+    fn wait<T>(&self, otherwise: &str, poll: impl Fn(&dyn PeerQp) -> Option<T>) -> CaseResult<T> {
+        let deadline = self.bench.patience();
+        loop {
+            if let Some(value) = poll(self.qp()) {
+                return Ok(value);
+            }
+            if Instant::now() >= deadline || self.bench.time_is_up() {
+                return fail(otherwise);
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+}
+
+fn offset(first: Psn, index: i32) -> Psn {
+    if index < 0 {
+        first.sub(index.unsigned_abs())
+    } else {
+        first.add(index.unsigned_abs())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_wrap_both_ways() {
+        let first = Psn::new(0x00ff_fffe);
+        assert_eq!(offset(first, 3), Psn::new(1));
+        assert_eq!(offset(Psn::new(1), -3), first);
+    }
+}

@@ -1,0 +1,181 @@
+//! Rig and peer together: what a case works with.
+
+mod conn;
+mod requests;
+mod responses;
+
+use std::{
+    cell::{Cell, OnceCell},
+    time::{Duration, Instant},
+};
+
+use rocade_wire::{Aeth, Operation, Psn, Qpn};
+
+use crate::{
+    Peer, PeerQp, QpSpec, Rig,
+    case::{CaseError, CaseResult, fail},
+    peer::{RegionSpec, Unable},
+};
+
+pub use conn::Conn;
+
+/// How patient the suite is.
+#[derive(Clone, Copy, Debug)]
+pub struct Timing {
+    /// How long an answer that has to come may take.
+    pub patience: Duration,
+    /// How long silence has to last, after the peer has answered something that was sent later.
+    pub silence: Duration,
+    /// How long a case may take.
+    pub case_limit: Duration,
+}
+
+impl Default for Timing {
+    /// For a peer on the same machine, which may be busy.
+    fn default() -> Self {
+        Self {
+            patience: Duration::from_secs(5),
+            silence: Duration::from_millis(5),
+            case_limit: Duration::from_secs(30),
+        }
+    }
+}
+
+/// A queue pair of the peer, connected to a number of the rig.
+pub(crate) struct Link {
+    pub(crate) qp: Box<dyn PeerQp>,
+    pub(crate) rig_qpn: Qpn,
+    pub(crate) spec: QpSpec,
+}
+
+/// A connection that only shows that the peer has dealt with all earlier packets.
+struct Fence {
+    link: Link,
+    next: Cell<Psn>,
+}
+
+/// Rig and peer.
+pub struct Bench<'p> {
+    rig: Rig,
+    peer: &'p dyn Peer,
+    timing: Timing,
+    deadline: Cell<Instant>,
+    fence: OnceCell<Fence>,
+}
+
+impl std::fmt::Debug for Bench<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Bench")
+            .field("rig", &self.rig)
+            .field("peer", &self.peer.name())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'p> Bench<'p> {
+    /// A bench for this peer.
+    #[must_use]
+    pub fn new(rig: Rig, peer: &'p dyn Peer, timing: Timing) -> Self {
+        Self {
+            rig,
+            peer,
+            timing,
+            deadline: Cell::new(Instant::now() + timing.case_limit),
+            fence: OnceCell::new(),
+        }
+    }
+
+    /// The rig.
+    #[must_use]
+    pub const fn rig(&self) -> &Rig {
+        &self.rig
+    }
+
+    /// The peer.
+    #[must_use]
+    pub const fn peer(&self) -> &'p dyn Peer {
+        self.peer
+    }
+
+    /// Prepares for the next case.
+    pub(crate) fn start_case(&self) {
+        // What an earlier case left in the socket is not for this one.
+        let _stale = self.rig.drain();
+        self.rig.clear();
+        self.deadline
+            .set(Instant::now() + self.timing.case_limit);
+    }
+
+    /// A fresh queue pair of the peer, connected to a fresh number of the rig.
+    ///
+    /// # Errors
+    /// Skips the case where the peer cannot make such a queue pair.
+    pub fn connect(&self, spec: QpSpec) -> CaseResult<Conn<'_>> {
+        Ok(Conn::new(self, self.open(spec)?))
+    }
+
+    fn open(&self, mut spec: QpSpec) -> CaseResult<Link> {
+        spec.rig_addr = self.rig.local();
+        spec.rig_qpn = self.rig.new_qpn();
+        let qp = self.peer.open(&spec).map_err(skip)?;
+        Ok(Link {
+            qp,
+            rig_qpn: spec.rig_qpn,
+            spec,
+        })
+    }
+
+    /// Until when an answer has to come.
+    pub(crate) fn patience(&self) -> Instant {
+        (Instant::now() + self.timing.patience).min(self.deadline.get())
+    }
+
+    pub(crate) fn time_is_up(&self) -> bool {
+        Instant::now() >= self.deadline.get()
+    }
+
+    /// Returns when the peer has dealt with everything sent so far: it has answered a request on another
+    /// connection, and then some time has passed.
+    pub(crate) fn settle(&self) -> CaseResult {
+        if self.fence.get().is_none() {
+            let spec = QpSpec {
+                regions: vec![RegionSpec::new(8)],
+                ..QpSpec::default()
+            };
+            let fence = Fence {
+                next: Cell::new(spec.rq_psn),
+                link: self.open(spec)?,
+            };
+            // Empty: nobody else sets it in between.
+            let _set = self.fence.set(fence);
+        }
+        let Some(fence) = self.fence.get() else {
+            return fail("no fence");
+        };
+        let link = &fence.link;
+        let psn = fence.next.get();
+        fence.next.set(psn.next());
+        let region = link.qp.region(0);
+        let request = conn::rc_packet(Operation::WriteOnly, link.qp.qpn(), psn)
+            .reth(region.va, region.rkey, 0)
+            .ack_req();
+        self.rig.send(&request)?;
+        match self.rig.receive(link.rig_qpn, self.patience())? {
+            Some(answer) if answer.headers.bth.psn == psn => {}
+            Some(answer) => {
+                let aeth: Option<Aeth> = answer.headers.aeth;
+                return fail(format!(
+                    "the fence connection was answered with PSN {}, {aeth:?}",
+                    answer.headers.bth.psn.get()
+                ));
+            }
+            None => return fail("the peer does not answer on a connection without errors"),
+        }
+        std::thread::sleep(self.timing.silence);
+        self.rig.drain()
+    }
+}
+
+pub(crate) fn skip(unable: Unable) -> CaseError {
+    CaseError::Skipped(unable.0)
+}

@@ -1,0 +1,133 @@
+//! What is known about a peer: which cases fail, or must not be run, and why.
+
+use std::{error::Error, fmt};
+
+use serde::Deserialize;
+
+use crate::Case;
+
+/// What is expected of a case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// It passes.
+    Pass,
+    /// It fails, for this reason.
+    Fail(String),
+    /// It must not be run, for this reason.
+    Skip(String),
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+enum Kind {
+    Fail,
+    Skip,
+}
+
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+struct Deviation {
+    /// `RULE/slug`, or a rule id for all its cases.
+    case: String,
+    expect: Kind,
+    reason: String,
+}
+
+impl Deviation {
+    fn concerns(&self, case: &Case) -> bool {
+        self.case == case.rule || self.case == case.name()
+    }
+}
+
+/// The contents of `expectations/<peer>.toml`.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct Expectations {
+    #[serde(default)]
+    deviation: Vec<Deviation>,
+}
+
+/// A file of expectations is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExpectationsError(String);
+
+impl fmt::Display for ExpectationsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for ExpectationsError {}
+
+impl Expectations {
+    /// Reads the text of a file. Every deviation has a reason and concerns one of `cases`.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn parse(text: &str, cases: &[Case]) -> Result<Self, ExpectationsError> {
+        let parsed: Self =
+            toml::from_str(text).map_err(|error| ExpectationsError(error.to_string()))?;
+        for deviation in &parsed.deviation {
+            if !cases.iter().any(|case| deviation.concerns(case)) {
+                let text = format!("{}: no such case", deviation.case);
+                return Err(ExpectationsError(text));
+            }
+            if deviation.reason.trim().is_empty() {
+                let text = format!("{}: no reason", deviation.case);
+                return Err(ExpectationsError(text));
+            }
+        }
+        Ok(parsed)
+    }
+
+    /// What is expected of a case; the entry for the case itself wins over that for its rule.
+    #[must_use]
+    pub fn of(&self, case: &Case) -> Expected {
+        let name = case.name();
+        let found = self
+            .deviation
+            .iter()
+            .find(|deviation| deviation.case == name)
+            .or_else(|| self.deviation.iter().find(|deviation| deviation.concerns(case)));
+        match found {
+            None => Expected::Pass,
+            Some(deviation) => {
+                let reason = deviation.reason.clone();
+                match deviation.expect {
+                    Kind::Fail => Expected::Fail(reason),
+                    Kind::Skip => Expected::Skip(reason),
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CASES: [Case; 2] = [
+        Case::responder("A-1", "x", |_| Ok(())),
+        Case::responder("A-1", "y", |_| Ok(())),
+    ];
+
+    #[test]
+    fn an_entry_for_a_case_wins() {
+        let text = "[[deviation]]\ncase = 'A-1'\nexpect = 'fail'\nreason = 'a'\n\
+            [[deviation]]\ncase = 'A-1/y'\nexpect = 'skip'\nreason = 'b'\n";
+        let expectations = Expectations::parse(text, &CASES).unwrap();
+        assert_eq!(expectations.of(&CASES[0]), Expected::Fail("a".to_owned()));
+        assert_eq!(expectations.of(&CASES[1]), Expected::Skip("b".to_owned()));
+        assert_eq!(Expectations::default().of(&CASES[0]), Expected::Pass);
+    }
+
+    #[test]
+    fn mistakes_are_found() {
+        for (case, reason) in [("A-2", "a"), ("A-1", " ")] {
+            let text =
+                format!("[[deviation]]\ncase = '{case}'\nexpect = 'fail'\nreason = '{reason}'");
+            assert!(Expectations::parse(&text, &CASES).is_err());
+        }
+        assert!(Expectations::parse("[[deviation]]\nname = 'A-1'", &CASES).is_err());
+    }
+}

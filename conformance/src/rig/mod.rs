@@ -1,0 +1,259 @@
+//! A raw packet endpoint: what a NIC is on the wire, without being one.
+//!
+//! Everything that the peer sends is recorded and checked for what holds for any packet of a
+//! requester or responder, whatever it is about: ICRC, reserved bits, pad, lengths.
+
+mod hygiene;
+mod sys;
+mod transcript;
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::{BTreeMap, VecDeque},
+    io,
+    net::{IpAddr, SocketAddr, UdpSocket},
+    time::{Duration, Instant},
+};
+
+use rocade_wire::{
+    Headers, Packet, Qpn, ROCE_UDP_PORT,
+    icrc::{IcrcCheck, IcrcFlow},
+};
+
+use crate::{
+    PacketBuilder,
+    case::{CaseError, CaseResult, fail},
+};
+use transcript::Transcript;
+
+/// Largest UDP payload.
+const MAX_DATAGRAM: usize = 65_536;
+
+/// A packet of the peer.
+#[derive(Clone, Debug)]
+pub struct Received {
+    /// Its headers.
+    pub headers: Headers,
+    /// Its payload, without pad.
+    pub payload: Vec<u8>,
+    /// The UDP port it came from.
+    pub source_port: u16,
+    /// When it was taken from the socket.
+    pub at: Instant,
+}
+
+/// How a packet leaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Via {
+    /// From port 4791, with a UDP checksum.
+    #[default]
+    Main,
+    /// From another port.
+    OtherPort,
+    /// From another port, with UDP checksum 0.
+    NoChecksum,
+    /// From another address than that of the connection.
+    Stranger,
+}
+
+#[derive(Debug)]
+struct Sender {
+    socket: UdpSocket,
+    flow: IcrcFlow,
+}
+
+impl Sender {
+    fn bind(local: SocketAddr, peer: IpAddr) -> io::Result<Self> {
+        let socket = UdpSocket::bind(local)?;
+        sys::prepare(&socket)?;
+        let flow = IcrcFlow::new(local.ip(), peer, socket.local_addr()?.port())
+            .ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(Self { socket, flow })
+    }
+}
+
+/// One end of connections, at an address of its own.
+#[derive(Debug)]
+pub struct Rig {
+    local: IpAddr,
+    peer: IpAddr,
+    main: Sender,
+    other_port: Sender,
+    no_checksum: Sender,
+    stranger: Option<Sender>,
+    next_qpn: Cell<u32>,
+    inbox: RefCell<BTreeMap<u32, VecDeque<Received>>>,
+    transcript: RefCell<Transcript>,
+}
+
+impl Rig {
+    /// First number of the rig's queue pairs.
+    const FIRST_QPN: u32 = 0x00a5_0100;
+
+    /// Takes port 4791 of `local` to talk to `peer`. `stranger` is another local address, for
+    /// packets that come from where they should not.
+    ///
+    /// # Errors
+    /// Those of binding: the address is not ours, the port is taken, the families differ.
+    pub fn bind(local: IpAddr, peer: IpAddr, stranger: Option<IpAddr>) -> io::Result<Self> {
+        let no_checksum = Sender::bind((local, 0).into(), peer)?;
+        sys::omit_checksum(&no_checksum.socket)?;
+        Ok(Self {
+            local,
+            peer,
+            main: Sender::bind((local, ROCE_UDP_PORT).into(), peer)?,
+            other_port: Sender::bind((local, 0).into(), peer)?,
+            no_checksum,
+            stranger: stranger
+                .map(|address| Sender::bind((address, 0).into(), peer))
+                .transpose()?,
+            next_qpn: Cell::new(Self::FIRST_QPN),
+            inbox: RefCell::default(),
+            transcript: RefCell::new(Transcript::new()),
+        })
+    }
+
+    /// Its address.
+    #[must_use]
+    pub const fn local(&self) -> IpAddr {
+        self.local
+    }
+
+    /// A queue pair number that was never used before.
+    pub fn new_qpn(&self) -> Qpn {
+        let qpn = self.next_qpn.get();
+        self.next_qpn.set(qpn + 1);
+        Qpn::new(qpn)
+    }
+
+    /// Sends a packet.
+    ///
+    /// # Errors
+    /// Fails where the system refuses to send, skips where there is no such way to send.
+    pub fn send(&self, packet: &PacketBuilder) -> CaseResult {
+        let sender = match packet.via {
+            Via::Main => &self.main,
+            Via::OtherPort => &self.other_port,
+            Via::NoChecksum => &self.no_checksum,
+            Via::Stranger => self.stranger.as_ref().ok_or_else(|| {
+                CaseError::Skipped("the rig has only one address here".to_owned())
+            })?,
+        };
+        let bytes = packet.emit(&sender.flow);
+        let mut transcript = self.transcript.borrow_mut();
+        if let Some(remark) = packet.remark() {
+            transcript.note(remark);
+        }
+        transcript.sent(&bytes);
+        match sender.socket.send_to(&bytes, (self.peer, ROCE_UDP_PORT)) {
+            Ok(_) => Ok(()),
+            Err(error) => fail(format!("cannot send: {error}")),
+        }
+    }
+
+    /// The next packet for a queue pair of ours; `None` if there is none until the deadline.
+    ///
+    /// # Errors
+    /// [`CaseError::Failed`] if the peer sent something that no packet may be.
+    pub fn receive(&self, qpn: Qpn, deadline: Instant) -> CaseResult<Option<Received>> {
+        loop {
+            if let Some(packet) = self.take(qpn) {
+                return Ok(Some(packet));
+            }
+            if !self.receive_one(deadline)? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Takes what the socket has already, without waiting.
+    ///
+    /// # Errors
+    /// As [`Rig::receive`].
+    pub fn drain(&self) -> CaseResult {
+        while self.receive_one(Instant::now())? {}
+        Ok(())
+    }
+
+    fn take(&self, qpn: Qpn) -> Option<Received> {
+        self.inbox.borrow_mut().get_mut(&qpn.get())?.pop_front()
+    }
+
+    /// Receives one datagram; false at the deadline.
+    fn receive_one(&self, deadline: Instant) -> CaseResult<bool> {
+        // A timeout of zero is an error.
+        let left = deadline
+            .saturating_duration_since(Instant::now())
+            .max(Duration::from_micros(1));
+        let mut bytes = vec![0; MAX_DATAGRAM];
+        let socket = &self.main.socket;
+        let received = socket
+            .set_read_timeout(Some(left))
+            .and_then(|()| socket.recv_from(&mut bytes));
+        let (len, source) = match received {
+            Ok(received) => received,
+            Err(error) => {
+                return match error.kind() {
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                        Ok(Instant::now() < deadline)
+                    }
+                    io::ErrorKind::Interrupted => Ok(true),
+                    _ => fail(format!("cannot receive: {error}")),
+                };
+            }
+        };
+        self.accept(&bytes[..len], source).map(|()| true)
+    }
+
+    fn accept(&self, bytes: &[u8], source: SocketAddr) -> CaseResult {
+        if source.ip().to_canonical() != self.peer {
+            let note = format!("{} bytes from {source}, ignored", bytes.len());
+            self.note(note);
+            return Ok(());
+        }
+        self.transcript.borrow_mut().received(bytes);
+        let packet = Packet::parse(bytes)
+            .map_err(|error| CaseError::Failed(format!("the peer sent no packet: {error}")))?;
+        //= ICRC-02
+        let flow = IcrcFlow::new(self.peer, self.local, source.port())
+            .ok_or_else(|| CaseError::Failed("addresses of different families".to_owned()))?;
+        if flow.check(0, packet.covered(), packet.icrc_bytes()) == IcrcCheck::Bad {
+            return fail("ICRC-02: the peer's ICRC is wrong");
+        }
+        if let Err(what) = hygiene::check(&packet) {
+            return fail(what);
+        }
+        let qpn = packet.bth().dest_qp;
+        if !(Self::FIRST_QPN..self.next_qpn.get()).contains(&qpn.get()) {
+            return fail(format!("BTH-10: a packet for QP {qpn}, which never existed"));
+        }
+        self.inbox
+            .borrow_mut()
+            .entry(qpn.get())
+            .or_default()
+            .push_back(Received {
+                headers: *packet.headers(),
+                payload: packet.payload().to_vec(),
+                source_port: source.port(),
+                at: Instant::now(),
+            });
+        Ok(())
+    }
+
+    /// Writes a line into the transcript.
+    pub fn note(&self, text: String) {
+        self.transcript.borrow_mut().note(text);
+    }
+
+    /// Starts a new transcript and forgets packets that nobody took.
+    pub fn clear(&self) {
+        self.inbox.borrow_mut().clear();
+        *self.transcript.borrow_mut() = Transcript::new();
+    }
+
+    /// The packets since [`Rig::clear`] as a ladder.
+    #[must_use]
+    pub fn transcript(&self) -> String {
+        self.transcript.borrow().to_string()
+    }
+}

@@ -1,0 +1,63 @@
+//! The socket options that std has no functions for.
+
+use std::{
+    io, mem,
+    net::UdpSocket,
+    os::fd::{AsFd, AsRawFd},
+};
+
+use libc::{c_int, socklen_t};
+
+fn set(socket: &UdpSocket, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+    let len = socklen_t::try_from(mem::size_of::<c_int>()).map_err(io::Error::other)?;
+    // SAFETY: the descriptor is borrowed from an open socket, and the option's value is a c_int that outlives the call.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            level,
+            name,
+            (&raw const value).cast(),
+            len,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Sets DF in what the socket sends, so that IPv4 packets have Identification 0 (the ICRC
+/// covers both), and accepts IPv6 packets without a UDP checksum.
+//= ENC-06 ENC-07
+pub(super) fn prepare(socket: &UdpSocket) -> io::Result<()> {
+    if socket.local_addr()?.is_ipv4() {
+        set(
+            socket,
+            libc::IPPROTO_IP,
+            libc::IP_MTU_DISCOVER,
+            libc::IP_PMTUDISC_DO,
+        )
+    } else {
+        set(
+            socket,
+            libc::IPPROTO_UDP,
+            libc::UDP_NO_CHECK6_RX,
+            1,
+        )
+    }
+}
+
+/// Sends without a UDP checksum from now on.
+pub(super) fn omit_checksum(socket: &UdpSocket) -> io::Result<()> {
+    if socket.local_addr()?.is_ipv4() {
+        set(socket, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1)
+    } else {
+        set(
+            socket,
+            libc::IPPROTO_UDP,
+            libc::UDP_NO_CHECK6_TX,
+            1,
+        )
+    }
+}
