@@ -130,7 +130,10 @@ pub struct Pair {
 
 impl fmt::Debug for Pair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pair").field("now", &self.now).field("nodes", &self.nodes).finish_non_exhaustive()
+        f.debug_struct("Pair")
+            .field("now", &self.now)
+            .field("nodes", &self.nodes)
+            .finish_non_exhaustive()
     }
 }
 
@@ -150,9 +153,8 @@ impl Pair {
     /// The QPs in these states.
     #[must_use]
     pub fn in_states(a: QpState, b: QpState, mut adapt: impl FnMut(Side, &mut Setup)) -> Self {
-        let mut setups = [(Side::A, 0x11), (Side::B, 0x22)].map(|(side, qpn)| {
-            Setup::new(qpn, side.ip(), 0x33 - qpn, side.other().ip())
-        });
+        let mut setups = [(Side::A, 0x11), (Side::B, 0x22)]
+            .map(|(side, qpn)| Setup::new(qpn, side.ip(), 0x33 - qpn, side.other().ip()));
         adapt(Side::A, &mut setups[0]);
         adapt(Side::B, &mut setups[1]);
         let node = |setup: &Setup, state| Node {
@@ -235,7 +237,12 @@ impl Pair {
             .iter()
             .map(|t| {
                 let lost = if t.dropped { 'x' } else { ' ' };
-                alloc::format!("{lost}{:>9} {:?}> {}\n", t.time.as_ns() / 1000, t.from, t.text)
+                alloc::format!(
+                    "{lost}{:>9} {:?}> {}\n",
+                    t.time.as_ns() / 1000,
+                    t.from,
+                    t.text
+                )
             })
             .collect()
     }
@@ -259,7 +266,12 @@ impl Pair {
     /// # Panics
     /// If it is not.
     pub fn send(&mut self, side: Side, wr_id: u64, op: SendOp, sges: &[Sge]) {
-        let wr = SendWr { wr_id, op, flags: SendFlags::SIGNALED, sges };
+        let wr = SendWr {
+            wr_id,
+            op,
+            flags: SendFlags::SIGNALED,
+            sges,
+        };
         self.try_send(side, &wr).expect("the send is accepted");
     }
 
@@ -269,7 +281,10 @@ impl Pair {
     /// If it is not.
     pub fn recv(&mut self, side: Side, wr_id: u64, sges: &[Sge]) {
         let now = self.now;
-        self.node_mut(side).qp.post_recv(now, wr_id, sges).expect("the receive is accepted");
+        self.node_mut(side)
+            .qp
+            .post_recv(now, wr_id, sges)
+            .expect("the receive is accepted");
     }
 
     /// Modifies a QP to another state with only the state in the mask, and `more`.
@@ -278,7 +293,10 @@ impl Pair {
     /// If it is refused.
     pub fn modify(&mut self, side: Side, next: QpState, more: QpAttrMask, attr: &QpAttr) {
         let now = self.now;
-        let attr = QpAttr { qp_state: next.code(), ..*attr };
+        let attr = QpAttr {
+            qp_state: next.code(),
+            ..*attr
+        };
         let context = context(self.setups[side as usize].local);
         self.node_mut(side)
             .qp
@@ -329,7 +347,11 @@ impl Pair {
             self.deliver(to, &bytes);
         }
         for side in Side::BOTH {
-            let due = self.node(side).qp.next_timeout().is_some_and(|time| time <= self.now);
+            let due = self
+                .node(side)
+                .qp
+                .next_timeout()
+                .is_some_and(|time| time <= self.now);
             if touched[side as usize] {
                 self.drain(side);
             } else if due {
@@ -389,7 +411,10 @@ impl Pair {
 
     fn deliver(&mut self, to: Side, bytes: &[u8]) {
         let packet = Packet::parse(bytes).expect("a packet");
-        let meta = PacketMeta { source: to.other().ip(), destination: to.ip() };
+        let meta = PacketMeta {
+            source: to.other().ip(),
+            destination: to.ip(),
+        };
         let node = &mut self.nodes[to as usize];
         node.qp.handle_packet(self.now, &meta, &packet, &node.mem);
     }
@@ -398,7 +423,8 @@ impl Pair {
         let mut tx = core::mem::replace(&mut self.tx, TxBuffer::new(0, 0));
         loop {
             let node = &mut self.nodes[side as usize];
-            node.qp.poll_transmit(self.now, &node.mem, &mut tx);
+            node.qp
+                .poll_transmit(self.now, &node.mem, crate::AckTiming::Now, &mut tx);
             while let Some(completion) = node.qp.poll_completion() {
                 node.completions.push(completion);
             }
@@ -420,9 +446,16 @@ impl Pair {
     fn transmit(&mut self, from: Side, bytes: &[u8]) {
         let packet = Packet::parse(bytes).expect("our own packet");
         let pmtu = 128 << self.setups[from as usize].attr.path_mtu;
-        assert!(packet.payload().len() <= pmtu, "longer than the path MTU: {packet}");
+        assert!(
+            packet.payload().len() <= pmtu,
+            "longer than the path MTU: {packet}"
+        );
         assert_eq!(bytes.len(), packet.covered().len() + ICRC_LEN);
-        let transit = Transit { from, index: self.sent[from as usize], packet };
+        let transit = Transit {
+            from,
+            index: self.sent[from as usize],
+            packet,
+        };
         self.sent[from as usize] += 1;
         let fate = (self.network)(&transit);
         if self.tracing {
