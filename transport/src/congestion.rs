@@ -21,7 +21,10 @@ pub(crate) struct Window {
 
 impl Window {
     pub(crate) const fn new() -> Self {
-        Self { bytes: INITIAL_BYTES, threshold: MAX_BYTES }
+        Self {
+            bytes: INITIAL_BYTES,
+            threshold: MAX_BYTES,
+        }
     }
 
     /// Bytes that may be in flight.

@@ -46,8 +46,8 @@ pub use error::{ModifyError, PostError};
 pub use event::QpEvent;
 pub use memory::{AccessError, AtomicOp, LocalAccess, Memory, RemoteAccess};
 pub use qp::{
-    AddressVector, ModifyContext, PacketMeta, Qp, QpAttr, QpAttrMask, QpCap, QpConfig, QpLimits,
-    QpState, QpType, TransitionRule, transition_rule,
+    AckTiming, AddressVector, ModifyContext, PacketMeta, Qp, QpAttr, QpAttrMask, QpCap, QpConfig,
+    QpLimits, QpState, QpType, TransitionRule, transition_rule,
 };
 pub use time::Time;
 pub use transmit::TxBuffer;

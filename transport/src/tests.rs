@@ -53,11 +53,18 @@ fn send() -> SendOp {
 }
 
 fn write(to: &Region) -> SendOp {
-    SendOp::Write { va: to.addr, rkey: to.rkey, imm: None }
+    SendOp::Write {
+        va: to.addr,
+        rkey: to.rkey,
+        imm: None,
+    }
 }
 
 fn read(from: &Region) -> SendOp {
-    SendOp::Read { va: from.addr, rkey: from.rkey }
+    SendOp::Read {
+        va: from.addr,
+        rkey: from.rkey,
+    }
 }
 
 fn statuses(completions: &[Completion]) -> Vec<(u64, WcStatus)> {
@@ -89,7 +96,10 @@ impl Request {
         let opcode = Opcode::of(Service::Rc, operation).unwrap();
         let mut bth = Bth::new(opcode, Qpn::new(0x22), Psn::new(PSN).add(psn));
         bth.ack_req = true;
-        Self { headers: Headers::new(bth), payload: Vec::new() }
+        Self {
+            headers: Headers::new(bth),
+            payload: Vec::new(),
+        }
     }
 
     fn reth(mut self, va: u64, rkey: Rkey, dma_len: u32) -> Self {
@@ -98,7 +108,12 @@ impl Request {
     }
 
     fn atomic(mut self, va: u64, rkey: Rkey, swap_add: u64, compare: u64) -> Self {
-        self.headers.atomic = Some(AtomicEth { va, rkey, swap_add, compare });
+        self.headers.atomic = Some(AtomicEth {
+            va,
+            rkey,
+            swap_add,
+            compare,
+        });
         self
     }
 

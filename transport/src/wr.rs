@@ -115,7 +115,10 @@ impl SendOp {
     /// READ and atomics: answered by data, counted by `max_rd_atomic`.
     #[must_use]
     pub const fn needs_response_data(&self) -> bool {
-        matches!(self, Self::Read { .. } | Self::CmpSwap { .. } | Self::FetchAdd { .. })
+        matches!(
+            self,
+            Self::Read { .. } | Self::CmpSwap { .. } | Self::FetchAdd { .. }
+        )
     }
 
     /// Compare-and-swap or fetch-and-add.
@@ -152,9 +155,18 @@ pub(crate) enum LocalData {
 impl LocalData {
     pub(crate) fn from_sges(sges: &[Sge]) -> Self {
         match *sges {
-            [] => Self::Few { count: 0, entries: [Sge::default(); 2] },
-            [a] => Self::Few { count: 1, entries: [a, Sge::default()] },
-            [a, b] => Self::Few { count: 2, entries: [a, b] },
+            [] => Self::Few {
+                count: 0,
+                entries: [Sge::default(); 2],
+            },
+            [a] => Self::Few {
+                count: 1,
+                entries: [a, Sge::default()],
+            },
+            [a, b] => Self::Few {
+                count: 2,
+                entries: [a, b],
+            },
             _ => Self::Many(sges.into()),
         }
     }
@@ -229,10 +241,17 @@ fn for_each_piece(
             continue;
         }
         let n = (sge_len - skip).min(len - done);
-        let addr = sge.addr.checked_add(skip as u64).ok_or(AccessError::OutOfRange)?;
+        let addr = sge
+            .addr
+            .checked_add(skip as u64)
+            .ok_or(AccessError::OutOfRange)?;
         f(addr, sge.lkey, done..done + n)?;
         done += n;
         skip = 0;
     }
-    if done == len { Ok(()) } else { Err(AccessError::OutOfRange) }
+    if done == len {
+        Ok(())
+    } else {
+        Err(AccessError::OutOfRange)
+    }
 }

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rocade_wire::{Aeth, Operation, Psn, Qpn};
+use rocade_wire::{Operation, Psn, Qpn};
 
 use crate::{
     Peer, PeerQp, QpSpec, Rig,
@@ -18,6 +18,7 @@ use crate::{
 };
 
 pub use conn::Conn;
+pub(crate) use responses::POSITIVE;
 
 /// How patient the suite is.
 #[derive(Clone, Copy, Debug)]
@@ -42,10 +43,10 @@ impl Default for Timing {
 }
 
 /// A queue pair of the peer, connected to a number of the rig.
-pub(crate) struct Link {
-    pub(crate) qp: Box<dyn PeerQp>,
-    pub(crate) rig_qpn: Qpn,
-    pub(crate) spec: QpSpec,
+struct Link {
+    qp: Box<dyn PeerQp>,
+    rig_qpn: Qpn,
+    spec: QpSpec,
 }
 
 /// A connection that only shows that the peer has dealt with all earlier packets.
@@ -93,7 +94,7 @@ impl<'p> Bench<'p> {
 
     /// The peer.
     #[must_use]
-    pub const fn peer(&self) -> &'p dyn Peer {
+    pub fn peer(&self) -> &'p dyn Peer {
         self.peer
     }
 
@@ -102,8 +103,7 @@ impl<'p> Bench<'p> {
         // What an earlier case left in the socket is not for this one.
         let _stale = self.rig.drain();
         self.rig.clear();
-        self.deadline
-            .set(Instant::now() + self.timing.case_limit);
+        self.deadline.set(Instant::now() + self.timing.case_limit);
     }
 
     /// A fresh queue pair of the peer, connected to a fresh number of the rig.
@@ -118,34 +118,20 @@ impl<'p> Bench<'p> {
         spec.rig_addr = self.rig.local();
         spec.rig_qpn = self.rig.new_qpn();
         let qp = self.peer.open(&spec).map_err(skip)?;
-        Ok(Link {
-            qp,
-            rig_qpn: spec.rig_qpn,
-            spec,
-        })
+        Ok(Link { qp, rig_qpn: spec.rig_qpn, spec })
     }
 
     /// Until when an answer has to come.
-    pub(crate) fn patience(&self) -> Instant {
+    fn patience(&self) -> Instant {
         (Instant::now() + self.timing.patience).min(self.deadline.get())
     }
 
-    pub(crate) fn time_is_up(&self) -> bool {
-        Instant::now() >= self.deadline.get()
-    }
-
-    /// Returns when the peer has dealt with everything sent so far: it has answered a request on another
-    /// connection, and then some time has passed.
-    pub(crate) fn settle(&self) -> CaseResult {
+    /// Returns when the peer has dealt with everything sent so far: it has answered a request on
+    /// another connection, and then some time has passed.
+    fn settle(&self) -> CaseResult {
         if self.fence.get().is_none() {
-            let spec = QpSpec {
-                regions: vec![RegionSpec::new(8)],
-                ..QpSpec::default()
-            };
-            let fence = Fence {
-                next: Cell::new(spec.rq_psn),
-                link: self.open(spec)?,
-            };
+            let spec = QpSpec { regions: vec![RegionSpec::new(8)], ..QpSpec::default() };
+            let fence = Fence { next: Cell::new(spec.rq_psn), link: self.open(spec)? };
             // Empty: nobody else sets it in between.
             let _set = self.fence.set(fence);
         }
@@ -163,11 +149,7 @@ impl<'p> Bench<'p> {
         match self.rig.receive(link.rig_qpn, self.patience())? {
             Some(answer) if answer.headers.bth.psn == psn => {}
             Some(answer) => {
-                let aeth: Option<Aeth> = answer.headers.aeth;
-                return fail(format!(
-                    "the fence connection was answered with PSN {}, {aeth:?}",
-                    answer.headers.bth.psn.get()
-                ));
+                return fail(format!("the connection without errors got {}", answer.headers));
             }
             None => return fail("the peer does not answer on a connection without errors"),
         }
@@ -176,6 +158,6 @@ impl<'p> Bench<'p> {
     }
 }
 
-pub(crate) fn skip(unable: Unable) -> CaseError {
+fn skip(unable: Unable) -> CaseError {
     CaseError::Skipped(unable.0)
 }

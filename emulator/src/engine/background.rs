@@ -2,13 +2,15 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use rocade_transport::Time;
+use rocade_transport::{AckTiming, Time};
 
 use super::broker_link::BrokerLink;
+use super::handover::Usefulness;
 use super::port::Port;
 use super::{EngineInner, sys};
 
@@ -18,7 +20,10 @@ const BLOCKED_RETRY_NS: u64 = 500_000;
 /// Starts the thread. It ends when the engine is gone.
 pub(super) fn start(engine: &Arc<EngineInner>) -> io::Result<()> {
     let weak = Arc::downgrade(engine);
-    thread::Builder::new().name("rocade".into()).spawn(move || run(&weak)).map(drop)
+    thread::Builder::new()
+        .name("rocade".into())
+        .spawn(move || run(&weak))
+        .map(drop)
 }
 
 /// What the thread waits for. It holds no engine, so that the engine can end meanwhile.
@@ -29,27 +34,42 @@ struct WaitSet {
     timeout: Option<Duration>,
 }
 
+/// What woke the thread.
+#[derive(Clone, Copy, Default)]
+struct Woken {
+    by_broker: bool,
+    by_packets: bool,
+}
+
+/// What the thread remembers from turn to turn.
+#[derive(Default)]
+struct Turn {
+    usefulness: Usefulness,
+    /// For how long it steps back now.
+    step_back_ns: Option<u64>,
+}
+
 fn run(weak: &Weak<EngineInner>) {
     // Signals are the application's.
     sys::block_all_signals();
     sys::set_precise_timers();
-    let mut stepped_back = None;
+    let mut turn = Turn::default();
     loop {
         let Some(engine) = weak.upgrade() else { return };
-        let wait_set = engine.wait_set(stepped_back);
+        let wait_set = engine.wait_set(turn.step_back_ns);
         drop(engine);
-        let control_ready = wait_set.wait();
+        let woken = wait_set.wait();
         let Some(engine) = weak.upgrade() else { return };
-        stepped_back = engine.step(stepped_back, control_ready);
+        engine.step(&mut turn, woken);
     }
 }
 
 impl WaitSet {
-    /// Sleeps until a packet, a call, a message of the broker or the time is up. True where it
-    /// was the broker.
-    fn wait(&self) -> bool {
+    /// Sleeps until a packet, a call, a message of the broker or the time is up.
+    fn wait(&self) -> Woken {
         let mut fds = vec![self.wake.as_raw_fd()];
         fds.extend(self.control.iter().map(|control| control.fd()));
+        let before_ports = fds.len();
         fds.extend(self.ports.iter().map(|port| port.link.rx_fd().as_raw_fd()));
         // Further addresses are driven by polling only.
         fds.truncate(64);
@@ -57,19 +77,26 @@ impl WaitSet {
         if ready & 1 != 0 {
             sys::eventfd_clear(self.wake.as_fd());
         }
-        self.control.is_some() && ready & 2 != 0
+        Woken {
+            by_broker: self.control.is_some() && ready & 2 != 0,
+            by_packets: ready >> before_ports != 0,
+        }
     }
 }
 
 impl EngineInner {
     /// What to wait for next. While stepped back the thread is blind to packets.
-    fn wait_set(&self, stepped_back: Option<u64>) -> WaitSet {
+    fn wait_set(&self, step_back_ns: Option<u64>) -> WaitSet {
         let wake = Arc::clone(&self.wake);
         let control = self.broker_link();
-        if let Some(ns) = stepped_back {
-            let ns = if self.handover.still_polling() { ns } else { 0 };
+        if let Some(ns) = step_back_ns {
             let timeout = Some(Duration::from_nanos(ns));
-            return WaitSet { wake, ports: Vec::new(), control, timeout };
+            return WaitSet {
+                wake,
+                ports: Vec::new(),
+                control,
+                timeout,
+            };
         }
         let until = self.sleep_until();
         WaitSet {
@@ -80,30 +107,45 @@ impl EngineInner {
         }
     }
 
-    /// One turn after waiting: receives, or steps back, and says for how long.
-    fn step(&self, stepped_back: Option<u64>, control_ready: bool) -> Option<u64> {
+    /// One turn after waiting: receives, then decides whether to step back.
+    fn step(&self, turn: &mut Turn, woken: Woken) {
         self.awake();
         self.handover.step_forward();
+        let was_back = turn.step_back_ns.take().is_some();
         if let Some(broker) = self.broker_link() {
             let now = self.now();
-            if control_ready || broker.retry_at().is_some_and(|at| at <= now) {
+            if woken.by_broker || broker.retry_at().is_some_and(|at| at <= now) {
                 broker.service(now);
             }
         }
-        let step_back = self.handover.step_back(self.now().as_ns(), stepped_back);
-        if step_back.is_none() {
-            self.receive_all();
-        }
+        let stops = self.handover.stops();
+        let found = self.receive_all();
+        self.flush_acks();
         self.fire_timers();
         self.retry_blocked();
-        step_back
+        // Nothing new after stepping back is no sign of anything: look for packets again.
+        if woken.by_packets || (was_back && found) {
+            turn.step_back_ns = turn
+                .usefulness
+                .judge(found)
+                .filter(|_| self.handover.step_back(stops));
+        }
     }
 
-    fn receive_all(&self) {
+    /// Receives from all links until they are empty; true where there was anything.
+    fn receive_all(&self) -> bool {
+        let mut packets = 0;
         for port in self.ports.read().iter() {
             let mut rx = port.rx.lock();
-            while self.receive(port, &mut rx) {}
+            loop {
+                let received = self.receive(port, &mut rx, AckTiming::Now);
+                packets += received.packets;
+                if !received.more {
+                    break;
+                }
+            }
         }
+        packets > 0
     }
 
     /// Fires the timers that are due. A QP may have been waiting for a packet that is in the
@@ -120,23 +162,21 @@ impl EngineInner {
     }
 
     fn fire(&self, qpn: rocade_wire::Qpn, now: Time) {
-        let Some(inner) = self.qps.read().get(qpn).cloned() else { return };
-        let mem = self.regions().read();
-        let mut core = inner.lock();
-        core.tx.take_timer();
-        if core.qp.next_timeout().is_some_and(|at| at <= now) {
-            core.qp.handle_timeout(now);
-        }
-        self.drain(&inner, &mut core, &mem);
+        self.with_qp(qpn, |inner, core, mem| {
+            core.tx.take_timer();
+            if core.qp.next_timeout().is_some_and(|at| at <= now) {
+                core.qp.handle_timeout(now);
+            }
+            self.drain(inner, core, mem, AckTiming::Now);
+        });
     }
 
     fn retry_blocked(&self) {
         let blocked = std::mem::take(&mut *self.blocked.lock());
         for qpn in blocked {
-            let Some(inner) = self.qps.read().get(qpn).cloned() else { continue };
-            let mem = self.regions().read();
-            let mut core = inner.lock();
-            self.resend_blocked(&inner, &mut core, &mem);
+            self.with_qp(qpn, |inner, core, mem| {
+                self.resend_blocked(inner, core, mem)
+            });
         }
     }
 
@@ -148,6 +188,10 @@ impl EngineInner {
         let broker = self.broker_link().and_then(|broker| broker.retry_at());
         let until = [timer, blocked, broker].into_iter().flatten().min();
         self.set_sleeping_until(until);
+        fence(Ordering::SeqCst);
+        if !self.held_acks.lock().is_empty() {
+            return Some(self.now());
+        }
         // Whoever armed a timer before the store did not call.
         match self.timers.next() {
             Some(at) if until.is_none_or(|until| at < until) => Some(at),

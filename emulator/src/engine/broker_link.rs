@@ -21,7 +21,10 @@ pub(super) struct BrokerLink {
 impl BrokerLink {
     pub(super) fn connect(config: &BrokerConfig) -> Result<Self, BrokerError> {
         let client = BrokerClient::connect_or_start(config)?;
-        Ok(Self { client, retry_at: AtomicU64::new(0) })
+        Ok(Self {
+            client,
+            retry_at: AtomicU64::new(0),
+        })
     }
 
     pub(super) fn slot(&self) -> Slot {
@@ -40,9 +43,9 @@ impl BrokerLink {
 
     pub(super) fn service(&self, now: Time) {
         let at = match self.client.service() {
-            ServiceOutcome::Retry(delay) => {
-                now.plus_ns(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX)).as_ns()
-            }
+            ServiceOutcome::Retry(delay) => now
+                .plus_ns(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX))
+                .as_ns(),
             ServiceOutcome::Connected | ServiceOutcome::Reconnected => 0,
         };
         self.retry_at.store(at, Ordering::Relaxed);

@@ -28,8 +28,8 @@ use crate::config::{BrokerMode, EngineConfig};
 use crate::error::VerbsError;
 use crate::hca::{DeviceInfo, Hca};
 use crate::link::{LocalAddr, UdpLink};
-use crate::memory::{MrTable, PdId};
-use crate::objects::{Context, QpInner};
+use crate::memory::{MemGuard, MrTable, PdId};
+use crate::objects::{Context, QpCore, QpInner};
 use crate::steering::{QpnAllocator, Slot};
 
 use broker_link::BrokerLink;
@@ -97,6 +97,8 @@ pub(crate) struct EngineInner {
     timers: Timers,
     /// QPs with packets that a socket had no room for.
     blocked: Mutex<Vec<Qpn>>,
+    /// QPs whose acknowledgements wait for the next poll.
+    held_acks: Mutex<Vec<Qpn>>,
     handover: Handover,
     /// Inline polls in vain since the last packet.
     idle_polls: AtomicU64,
@@ -128,6 +130,7 @@ impl Engine {
                 ports: RwLock::default(),
                 timers: Timers::new(),
                 blocked: Mutex::default(),
+                held_acks: Mutex::default(),
                 handover: Handover::new(),
                 idle_polls: AtomicU64::new(0),
                 wake: Arc::new(sys::eventfd()?),
@@ -206,14 +209,18 @@ impl EngineInner {
 
     fn attach(self: &Arc<Self>) -> Result<Attachment, VerbsError> {
         let attachment = match &self.broker_mode {
-            BrokerMode::Embedded => {
-                Attachment { broker: None, qp_numbers: QpnAllocator::new(Slot::EMBEDDED) }
-            }
+            BrokerMode::Embedded => Attachment {
+                broker: None,
+                qp_numbers: QpnAllocator::new(Slot::EMBEDDED),
+            },
             BrokerMode::Auto(config) => {
-                let broker = BrokerLink::connect(config)
-                    .inspect_err(|error| tracing::error!("{error}"))?;
+                let broker =
+                    BrokerLink::connect(config).inspect_err(|error| tracing::error!("{error}"))?;
                 let qp_numbers = QpnAllocator::new(broker.slot());
-                Attachment { broker: Some(Arc::new(broker)), qp_numbers }
+                Attachment {
+                    broker: Some(Arc::new(broker)),
+                    qp_numbers,
+                }
             }
         };
         background::start(self)?;
@@ -233,7 +240,10 @@ impl EngineInner {
     /// The link of a local address; opens it if this is its first use.
     pub(crate) fn link_for(&self, local: LocalAddr) -> Result<Arc<Port>, VerbsError> {
         let find = |ports: &[Arc<Port>]| {
-            ports.iter().find(|port| port.link.local_addr() == local).cloned()
+            ports
+                .iter()
+                .find(|port| port.link.local_addr() == local)
+                .cloned()
         };
         if let Some(port) = find(&self.ports.read()) {
             return Ok(port);
@@ -247,17 +257,14 @@ impl EngineInner {
             None => UdpLink::bind(local).map_err(VerbsError::from),
             Some(broker) => broker.open(local),
         };
-        let port = Arc::new(Port::new(link.inspect_err(|error| tracing::error!("{error}"))?));
+        let port = Arc::new(Port::new(
+            link.inspect_err(|error| tracing::error!("{error}"))?,
+        ));
         ports.push(Arc::clone(&port));
         drop(ports);
         // The background thread has one more descriptor to wait for.
         self.call_background();
         Ok(port)
-    }
-
-    /// A poll has found completions.
-    pub(crate) fn poll_satisfied(&self) {
-        self.handover.satisfied();
     }
 
     /// The application stops polling: the background thread takes over.
@@ -293,12 +300,29 @@ impl EngineInner {
         self.sleeping_until.store(ns, Ordering::SeqCst);
     }
 
+    fn background_sleeps(&self) -> bool {
+        self.sleeping_until.load(Ordering::Relaxed) != 0
+    }
+
+    /// Calls `f` with a locked QP, if it exists.
+    fn with_qp(&self, qpn: Qpn, f: impl FnOnce(&QpInner, &mut QpCore, &MemGuard<'_>)) {
+        let Some(inner) = self.qps.read().get(qpn).cloned() else {
+            return;
+        };
+        let mem = self.regions().read();
+        let mut core = inner.lock();
+        f(&inner, &mut core, &mem);
+    }
+
     fn awake(&self) {
         self.sleeping_until.store(0, Ordering::SeqCst);
     }
 
     fn broker_link(&self) -> Option<Arc<BrokerLink>> {
-        self.attachment.lock().as_ref().and_then(|attachment| attachment.broker.clone())
+        self.attachment
+            .lock()
+            .as_ref()
+            .and_then(|attachment| attachment.broker.clone())
     }
 }
 

@@ -38,24 +38,30 @@ pub(crate) struct Path {
 
 impl Port {
     pub(super) fn new(link: UdpLink) -> Self {
-        let rx = RxState { buffer: RxBuffer::new(), flows: Flows::default() };
-        Self { link, rx: Mutex::new(rx) }
+        let rx = RxState {
+            buffer: RxBuffer::new(),
+            flows: Flows::default(),
+        };
+        Self {
+            link,
+            rx: Mutex::new(rx),
+        }
     }
 
     /// The way to a QP of a peer.
     ///
     /// # Errors
     /// Those of opening a send socket.
-    pub(crate) fn path_of(
-        &self,
-        dest: Qpn,
-        to: IpAddr,
-        av: &AddressVector,
-    ) -> io::Result<Path> {
+    pub(crate) fn path_of(&self, dest: Qpn, to: IpAddr, av: &AddressVector) -> io::Result<Path> {
         let tx = self.link.tx_path(dest)?.with_hop_limit(av.hop_limit);
         let icrc = IcrcFlow::new(self.link.local(), to, tx.source_port)
             .ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(Path { tx, icrc, to, traffic_class: av.traffic_class })
+        Ok(Path {
+            tx,
+            icrc,
+            to,
+            traffic_class: av.traffic_class,
+        })
     }
 }
 
@@ -84,7 +90,9 @@ impl Flows {
         covered: &[u8],
         icrc: [u8; 4],
     ) -> bool {
-        let Some(flow) = self.find(local, source) else { return false };
+        let Some(flow) = self.find(local, source) else {
+            return false;
+        };
         match flow.icrc.check(flow.next_id, covered, icrc) {
             IcrcCheck::Ok { ip_id } => {
                 flow.next_id = ip_id.wrapping_add(1);
@@ -115,7 +123,11 @@ impl Flows {
 
     fn add(&mut self, local: IpAddr, source: SocketAddr) -> Option<usize> {
         let icrc = IcrcFlow::new(source.ip(), local, source.port())?;
-        let flow = Flow { source, icrc, next_id: 0 };
+        let flow = Flow {
+            source,
+            icrc,
+            next_id: 0,
+        };
         if self.flows.len() < FLOWS {
             self.flows.push(flow);
             return Some(self.flows.len() - 1);

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
-use rocade_transport::PacketMeta;
+use rocade_transport::{AckTiming, PacketMeta};
 use rocade_wire::{Packet, Qpn};
 
 use super::EngineInner;
@@ -24,15 +24,15 @@ const PATIENT_POLLS: u64 = 32;
 impl EngineInner {
     /// Drives all links on behalf of a thread that polls an empty CQ.
     pub(crate) fn progress_inline(&self) {
-        self.handover.polling(self.now().as_ns());
-        let before = self.counters.rx_packets.load(Ordering::Relaxed);
+        self.flush_acks();
+        let mut packets = 0;
         for port in self.ports.read().iter() {
             // Whoever holds the lock is receiving already.
             if let Some(mut rx) = port.rx.try_lock() {
-                self.receive(port, &mut rx);
+                packets += self.receive(port, &mut rx, AckTiming::Later).packets;
             }
         }
-        if self.counters.rx_packets.load(Ordering::Relaxed) == before {
+        if packets == 0 {
             let polls = self.idle_polls.fetch_add(1, Ordering::Relaxed);
             if polls >= PATIENT_POLLS {
                 // What this thread waits for may be waiting for this CPU.
@@ -43,38 +43,52 @@ impl EngineInner {
         }
     }
 
-    /// Receives from a link until it is empty or the batch limit is reached; true where there may
-    /// be more.
-    pub(super) fn receive(&self, port: &Port, rx: &mut RxState) -> bool {
+    /// Receives from a link until it is empty or the batch limit is reached.
+    pub(super) fn receive(&self, port: &Port, rx: &mut RxState, acks: AckTiming) -> Received {
         let RxState { buffer, flows } = rx;
+        let mut packets = 0;
         for _ in 0..MAX_BATCHES {
             match port.link.recv(buffer) {
-                Ok(Some(batch)) => self.deliver(port, flows, &batch),
-                Ok(None) => return false,
+                Ok(Some(batch)) => packets += self.deliver(port, flows, &batch, acks),
+                Ok(None) => {
+                    return Received {
+                        packets,
+                        more: false,
+                    };
+                }
                 Err(error) => {
                     tracing::debug!(%error, local = %port.link.local(), "receive failed");
-                    return false;
+                    return Received {
+                        packets,
+                        more: false,
+                    };
                 }
             }
         }
-        true
+        Received {
+            packets,
+            more: true,
+        }
     }
 
-    /// Hands the packets of a batch to their QPs. Consecutive packets of a QP are handled under
-    /// one lock and drained together: that coalesces acknowledgements.
-    fn deliver(&self, port: &Port, flows: &mut Flows, batch: &RxBatch<'_>) {
+    /// Hands the packets of a batch to their QPs and returns how many there were. Consecutive
+    /// packets of a QP are handled under one lock and drained together: that coalesces
+    /// acknowledgements.
+    fn deliver(&self, port: &Port, flows: &mut Flows, batch: &RxBatch<'_>, acks: AckTiming) -> u64 {
         let local = port.link.local();
         // Lock order: QP table, regions, QP, CQ.
         let qps = self.qps.read();
         let mem = self.regions().read();
         let now = self.now();
         let mut current: Option<Locked<'_>> = None;
+        let mut packets = 0;
         let mut checked: u16 = 0;
         for segment in batch.segments() {
-            let (source, segment, forwarded) = match port.link.unwrap_forwarded(batch.source, segment) {
-                Some((source, inner)) => (source, inner, true),
-                None => (batch.source, segment, false),
-            };
+            let (source, segment, forwarded) =
+                match port.link.unwrap_forwarded(batch.source, segment) {
+                    Some((source, inner)) => (source, inner, true),
+                    None => (batch.source, segment, false),
+                };
             let Ok(packet) = Packet::parse(segment) else {
                 self.count(|counters| &counters.rx_malformed);
                 continue;
@@ -86,27 +100,37 @@ impl EngineInner {
             }
             checked = checked.saturating_add(u16::from(!forwarded));
             let dest = packet.bth().dest_qp;
-            if current.as_ref().is_none_or(|locked| locked.inner.qp_num() != dest) {
-                self.unlock(current.take(), &mem);
+            if current
+                .as_ref()
+                .is_none_or(|locked| locked.inner.qp_num() != dest)
+            {
+                self.unlock(current.take(), &mem, acks);
                 current = lock_qp(&qps, dest);
             }
             let Some(locked) = &mut current else {
                 self.not_ours(port, source, dest, segment, forwarded);
                 continue;
             };
-            let meta = PacketMeta { source: source.ip(), destination: local };
+            let meta = PacketMeta {
+                source: source.ip(),
+                destination: local,
+            };
             let memory = mem.view(locked.inner.pd_id());
             locked.core.qp.handle_packet(now, &meta, &packet, &memory);
-            self.count(|counters| &counters.rx_packets);
+            packets += 1;
         }
         flows.finish(local, batch.source, checked);
-        self.unlock(current, &mem);
+        self.unlock(current, &mem, acks);
+        self.counters
+            .rx_packets
+            .fetch_add(packets, Ordering::Relaxed);
+        packets
     }
 
     /// Drains a QP after its packets and lets it go.
-    fn unlock(&self, locked: Option<Locked<'_>>, mem: &MemGuard<'_>) {
+    fn unlock(&self, locked: Option<Locked<'_>>, mem: &MemGuard<'_>, acks: AckTiming) {
         if let Some(mut locked) = locked {
-            self.drain(locked.inner, &mut locked.core, mem);
+            self.drain(locked.inner, &mut locked.core, mem, acks);
         }
     }
 
@@ -132,12 +156,18 @@ impl EngineInner {
         }
     }
 
-    fn count(
-        &self,
-        counter: impl FnOnce(&super::AtomicCounters) -> &std::sync::atomic::AtomicU64,
-    ) {
+    fn count(&self, counter: impl FnOnce(&super::AtomicCounters) -> &std::sync::atomic::AtomicU64) {
         counter(&self.counters).fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// What one call received.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Received {
+    /// Packets handed to QPs.
+    pub(super) packets: u64,
+    /// There may be more.
+    pub(super) more: bool,
 }
 
 struct Locked<'a> {
@@ -147,5 +177,8 @@ struct Locked<'a> {
 
 fn lock_qp(qps: &QpTable, dest: Qpn) -> Option<Locked<'_>> {
     let inner = qps.get(dest)?;
-    Some(Locked { inner, core: inner.lock() })
+    Some(Locked {
+        inner,
+        core: inner.lock(),
+    })
 }

@@ -26,10 +26,15 @@ impl QpTable {
     }
 
     pub(super) fn remove(&mut self, qpn: Qpn) -> Option<Arc<QpInner>> {
-        self.entries.get_mut(index(qpn))?.take_if(|qp| qp.qp_num() == qpn)
+        self.entries
+            .get_mut(index(qpn))?
+            .take_if(|qp| qp.qp_num() == qpn)
     }
 
     pub(super) fn get(&self, qpn: Qpn) -> Option<&Arc<QpInner>> {
-        self.entries.get(index(qpn))?.as_ref().filter(|qp| qp.qp_num() == qpn)
+        self.entries
+            .get(index(qpn))?
+            .as_ref()
+            .filter(|qp| qp.qp_num() == qpn)
     }
 }

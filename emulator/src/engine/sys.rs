@@ -54,13 +54,19 @@ pub(crate) fn wait_readable(fd: BorrowedFd<'_>) -> io::Result<()> {
 pub(crate) fn wait_any(fds: &[RawFd], timeout: Option<Duration>) -> io::Result<u64> {
     let mut polls: Vec<libc::pollfd> = fds
         .iter()
-        .map(|fd| libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 })
+        .map(|fd| libc::pollfd {
+            fd: *fd,
+            events: libc::POLLIN,
+            revents: 0,
+        })
         .collect();
     let timeout = timeout.map(|t| libc::timespec {
         tv_sec: libc::time_t::try_from(t.as_secs()).unwrap_or(libc::time_t::MAX),
         tv_nsec: libc::c_long::from(t.subsec_nanos()),
     });
-    let timeout_ptr = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let timeout_ptr = timeout
+        .as_ref()
+        .map_or(std::ptr::null(), std::ptr::from_ref);
     // SAFETY: `polls` holds as many entries as said, the timeout is null or a valid timespec,
     // both outlive the call; no signal mask.
     let n = unsafe {
@@ -74,7 +80,10 @@ pub(crate) fn wait_any(fds: &[RawFd], timeout: Option<Duration>) -> io::Result<u
     if n < 0 {
         return Err(io::Error::last_os_error());
     }
-    let ready = polls.iter().enumerate().filter(|(_, poll)| poll.revents != 0);
+    let ready = polls
+        .iter()
+        .enumerate()
+        .filter(|(_, poll)| poll.revents != 0);
     Ok(ready.fold(0, |bits, (index, _)| bits | 1 << index))
 }
 

@@ -18,7 +18,9 @@ pub(crate) struct Timers {
 
 impl Timers {
     pub(crate) const fn new() -> Self {
-        Self { heap: Mutex::new(BinaryHeap::new()) }
+        Self {
+            heap: Mutex::new(BinaryHeap::new()),
+        }
     }
 
     /// Adds an entry; true where it is the earliest.

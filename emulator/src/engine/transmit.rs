@@ -3,9 +3,9 @@
 use std::cell::RefCell;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
-use rocade_transport::{Time, TxBuffer};
+use rocade_transport::{AckTiming, Time, TxBuffer};
 
 use super::EngineInner;
 use super::port::{Path, Port};
@@ -27,6 +27,8 @@ pub(crate) struct TxState {
     route: Option<(Arc<Port>, Path)>,
     /// When the pending timer entry of this QP is due.
     timer: Option<Time>,
+    /// Listed among the QPs with an acknowledgement to send.
+    ack_held: bool,
     /// A run of packets that the socket had no room for.
     blocked: Option<Blocked>,
 }
@@ -56,16 +58,19 @@ impl TxState {
 impl EngineInner {
     /// Drains a QP after a mutation: transmits, completes, raises, arms. The transport's rule of
     /// one mutation, then all outputs, is kept here.
-    pub(crate) fn drain(&self, inner: &QpInner, core: &mut QpCore, mem: &MemGuard<'_>) {
-        self.transmit(inner, core, mem);
-        while let Some(completion) = core.qp.poll_completion() {
-            if !inner.complete(completion) {
-                //= RC-ERR-G
-                core.qp.set_fatal(self.now());
-            }
-        }
-        while let Some(event) = core.qp.poll_event() {
-            inner.raise(event);
+    pub(crate) fn drain(
+        &self,
+        inner: &QpInner,
+        core: &mut QpCore,
+        mem: &MemGuard<'_>,
+        acks: AckTiming,
+    ) {
+        // A message whose completion is lost must not be acknowledged: completions first.
+        self.report(inner, core);
+        self.transmit(inner, core, mem, acks);
+        self.report(inner, core);
+        if acks == AckTiming::Later && core.qp.ack_held_back() {
+            self.hold_ack(inner, core, mem);
         }
         if let Some(at) = core.qp.next_timeout()
             && core.tx.timer.is_none_or(|pending| at < pending)
@@ -75,7 +80,47 @@ impl EngineInner {
         }
     }
 
-    fn transmit(&self, inner: &QpInner, core: &mut QpCore, mem: &MemGuard<'_>) {
+    fn report(&self, inner: &QpInner, core: &mut QpCore) {
+        while let Some(completion) = core.qp.poll_completion() {
+            if !inner.complete(completion) {
+                //= RC-ERR-G
+                core.qp.set_fatal(self.now());
+            }
+        }
+        while let Some(event) = core.qp.poll_event() {
+            inner.raise(event);
+        }
+    }
+
+    /// Leaves an acknowledgement for the next poll, so that the application can answer first. The
+    /// background thread sends it if no poll comes; where that thread sleeps, it is sent now.
+    fn hold_ack(&self, inner: &QpInner, core: &mut QpCore, mem: &MemGuard<'_>) {
+        if !core.tx.ack_held {
+            core.tx.ack_held = true;
+            self.held_acks.lock().push(inner.qp_num());
+        }
+        // The thread announces its sleep, then looks at the list; we do it the other way round.
+        fence(Ordering::SeqCst);
+        if self.background_sleeps() {
+            self.transmit(inner, core, mem, AckTiming::Now);
+        }
+    }
+
+    /// Sends the acknowledgements that were held back.
+    pub(super) fn flush_acks(&self) {
+        if self.held_acks.lock().is_empty() {
+            return;
+        }
+        let held = std::mem::take(&mut *self.held_acks.lock());
+        for qpn in held {
+            self.with_qp(qpn, |inner, core, mem| {
+                core.tx.ack_held = false;
+                self.drain(inner, core, mem, AckTiming::Now);
+            });
+        }
+    }
+
+    fn transmit(&self, inner: &QpInner, core: &mut QpCore, mem: &MemGuard<'_>, acks: AckTiming) {
         let QpCore { qp, tx } = core;
         if tx.route.is_none() || !self.send_blocked(tx) {
             return;
@@ -83,16 +128,20 @@ impl EngineInner {
         let memory = mem.view(inner.pd_id());
         TX_BUFFER.with_borrow_mut(|buffer| {
             loop {
-                let Some((port, path)) = &tx.route else { return };
+                let Some((port, path)) = &tx.route else {
+                    return;
+                };
                 buffer.clear();
                 buffer.set_max_segments(if port.link.gso() { MAX_SEGMENTS } else { 1 });
-                qp.poll_transmit(self.now(), &memory, buffer);
+                qp.poll_transmit(self.now(), &memory, acks, buffer);
                 if buffer.is_empty() {
                     return;
                 }
                 seal(path, buffer);
                 let sent = self.send(port, path, buffer.bytes(), buffer.segment_len());
-                self.counters.tx_packets.fetch_add(buffer.segments() as u64, Ordering::Relaxed);
+                self.counters
+                    .tx_packets
+                    .fetch_add(buffer.segments() as u64, Ordering::Relaxed);
                 if !sent {
                     tx.blocked = Some(Blocked {
                         bytes: buffer.bytes().into(),
@@ -119,7 +168,10 @@ impl EngineInner {
     /// False where the socket has no room. Other failures count as loss on the way: the
     /// transport's retries decide.
     fn send(&self, port: &Port, path: &Path, bytes: &[u8], segment_len: usize) -> bool {
-        match port.link.send(path.tx, path.to, path.traffic_class, bytes, segment_len) {
+        match port
+            .link
+            .send(path.tx, path.to, path.traffic_class, bytes, segment_len)
+        {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
             Err(error) => {
@@ -136,7 +188,7 @@ impl EngineInner {
     pub(super) fn resend_blocked(&self, inner: &QpInner, core: &mut QpCore, mem: &MemGuard<'_>) {
         if core.tx.blocked.is_some() {
             if self.send_blocked(&mut core.tx) {
-                self.drain(inner, core, mem);
+                self.drain(inner, core, mem, AckTiming::Now);
             } else {
                 self.note_blocked(inner.qp_num());
             }

@@ -110,7 +110,12 @@ impl Hca {
             .collect();
         //= MTU-02
         let active_mtu = Mtu::largest_for_netdev(config.netdev_mtu).unwrap_or(Mtu::Mtu256);
-        Self { config, index, gids, active_mtu }
+        Self {
+            config,
+            index,
+            gids,
+            active_mtu,
+        }
     }
 
     pub(crate) fn info(&self) -> DeviceInfo {
@@ -133,7 +138,11 @@ impl Hca {
 
     //= ENC-14
     pub(crate) const fn pkey(index: u16) -> Option<Pkey> {
-        if index == 0 { Some(Pkey::DEFAULT) } else { None }
+        if index == 0 {
+            Some(Pkey::DEFAULT)
+        } else {
+            None
+        }
     }
 
     /// The link address of a local IP address of this device.

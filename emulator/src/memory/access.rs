@@ -46,7 +46,9 @@ pub(super) fn write(span: Span, src: &[u8]) {
         unsafe { AtomicU64::from_ptr(dst.cast()) }.store(value, Ordering::Release);
         return;
     }
-    let Some((&last, head)) = src.split_last() else { return };
+    let Some((&last, head)) = src.split_last() else {
+        return;
+    };
     // SAFETY: as in `read`, with the roles exchanged.
     unsafe { ptr::copy(head.as_ptr(), dst, head.len()) };
     fence(Ordering::Release);

@@ -5,16 +5,22 @@ use std::fs;
 /// Checks that every page of `addr..addr+len` is mapped readable, and writable where `write`
 /// (MR-08). Where `/proc` is not mounted nothing can be said: the range is taken as mapped.
 pub(crate) fn is_mapped(addr: u64, len: u64, write: bool) -> bool {
-    let Ok(maps) = fs::read_to_string("/proc/self/maps") else { return true };
+    let Ok(maps) = fs::read_to_string("/proc/self/maps") else {
+        return true;
+    };
     covers(&maps, addr, len, write)
 }
 
 /// `maps` lists mappings in ascending order, a line each: `start-end perms ...`.
 fn covers(maps: &str, addr: u64, len: u64, write: bool) -> bool {
-    let Some(end) = addr.checked_add(len) else { return false };
+    let Some(end) = addr.checked_add(len) else {
+        return false;
+    };
     let mut need = addr;
     for line in maps.lines() {
-        let Some((start, stop, perms)) = parse(line) else { continue };
+        let Some((start, stop, perms)) = parse(line) else {
+            continue;
+        };
         if stop <= need {
             continue;
         }
@@ -53,9 +59,18 @@ mod tests {
     fn ranges_must_be_covered_without_a_hole() {
         assert!(covers(MAPS, 0x1000, 0x2000, true));
         assert!(covers(MAPS, 0x2fff, 2, false));
-        assert!(!covers(MAPS, 0x2fff, 2, true), "the second page is read-only");
-        assert!(!covers(MAPS, 0x3fff, 2, false), "the page after is not mapped");
-        assert!(!covers(MAPS, 0x0fff, 2, false), "the page before is not mapped");
+        assert!(
+            !covers(MAPS, 0x2fff, 2, true),
+            "the second page is read-only"
+        );
+        assert!(
+            !covers(MAPS, 0x3fff, 2, false),
+            "the page after is not mapped"
+        );
+        assert!(
+            !covers(MAPS, 0x0fff, 2, false),
+            "the page before is not mapped"
+        );
         assert!(!covers(MAPS, 0x5000, 0x1800, false));
         assert!(!covers(MAPS, u64::MAX - 1, 4, false), "wraps");
     }

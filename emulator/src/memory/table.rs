@@ -52,8 +52,13 @@ pub(crate) type MemGuard<'a> = RwLockReadGuard<'a, Regions>;
 
 impl MrTable {
     pub(crate) fn new() -> Self {
-        let regions = Regions { entries: vec![Entry::default()], free: Vec::new() };
-        Self { regions: RwLock::new(regions) }
+        let regions = Regions {
+            entries: vec![Entry::default()],
+            free: Vec::new(),
+        };
+        Self {
+            regions: RwLock::new(regions),
+        }
     }
 
     /// Adds a region and returns its key; `None` where the table is full.
@@ -63,8 +68,13 @@ impl MrTable {
         let index = if let Some(index) = regions.free.pop() {
             index
         } else {
-            let index = u32::try_from(regions.entries.len()).ok().filter(|i| *i <= MAX_MR)?;
-            regions.entries.push(Entry { tag: index.to_le_bytes()[0], region: None });
+            let index = u32::try_from(regions.entries.len())
+                .ok()
+                .filter(|i| *i <= MAX_MR)?;
+            regions.entries.push(Entry {
+                tag: index.to_le_bytes()[0],
+                region: None,
+            });
             index
         };
         let entry = &mut regions.entries[index as usize];
@@ -77,7 +87,9 @@ impl MrTable {
     pub(crate) fn remove(&self, key: u32) -> bool {
         let mut regions = self.regions.write();
         let index = key >> 8;
-        let Some(entry) = regions.entries.get_mut(index as usize) else { return false };
+        let Some(entry) = regions.entries.get_mut(index as usize) else {
+            return false;
+        };
         if u32::from(entry.tag) != key & 0xff || entry.region.take().is_none() {
             return false;
         }
@@ -100,7 +112,11 @@ impl Regions {
     //= KEY-02
     fn lookup(&self, key: u32) -> Option<&Region> {
         let entry = self.entries.get((key >> 8) as usize)?;
-        if u32::from(entry.tag) == key & 0xff { entry.region.as_ref() } else { None }
+        if u32::from(entry.tag) == key & 0xff {
+            entry.region.as_ref()
+        } else {
+            None
+        }
     }
 
     /// The span of an access, if key, domain, rights and range allow it (MR-11…13).

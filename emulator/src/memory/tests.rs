@@ -12,7 +12,13 @@ fn table(access: AccessFlags) -> (MrTable, u32, &'static mut [u64; 8]) {
     let memory = Box::leak(Box::new([0u64; 8]));
     let addr = (&raw mut *memory).expose_provenance();
     let table = MrTable::new();
-    let region = Region { pd: PD, addr, len: 64, iova: 0x1000, access };
+    let region = Region {
+        pd: PD,
+        addr,
+        len: 64,
+        iova: 0x1000,
+        access,
+    };
     let key = table.insert(region).expect("room");
     (table, key, memory)
 }
@@ -25,7 +31,10 @@ fn stale_and_invented_keys_are_refused() {
     let (table, key, _memory) = table(AccessFlags::LOCAL_WRITE);
     let check = |key| {
         let access = LocalAccess::Read;
-        table.read().view(PD).check_local(Lkey::new(key), 0x1000, 8, access)
+        table
+            .read()
+            .view(PD)
+            .check_local(Lkey::new(key), 0x1000, 8, access)
     };
     assert_eq!(check(key), Ok(()));
     for bad in [0, key ^ 1, key + 0x100, u32::MAX] {
@@ -59,12 +68,31 @@ fn domain_rights_and_range() {
     let local = |addr, len, access| memory.check_local(Lkey::new(key), addr, len, access);
     let remote = |va, len, access| memory.check_remote(Rkey::new(key), va, len, access);
     assert_eq!(local(0x1000, 64, LocalAccess::Read), Ok(()));
-    assert_eq!(local(0x1000, 64, LocalAccess::Write), Err(AccessError::Permission));
+    assert_eq!(
+        local(0x1000, 64, LocalAccess::Write),
+        Err(AccessError::Permission)
+    );
     assert_eq!(remote(0x1000, 64, RemoteAccess::Read), Ok(()));
-    assert_eq!(remote(0x1000, 64, RemoteAccess::Write), Err(AccessError::Permission));
-    assert_eq!(remote(0x1000, 8, RemoteAccess::Atomic), Err(AccessError::Permission));
-    for (va, len) in [(0x1000, 65), (0xfff, 2), (0x1040, 1), (u64::MAX, 2), (0x1001, u64::MAX)] {
-        assert_eq!(remote(va, len, RemoteAccess::Read), Err(AccessError::OutOfRange), "{va:x}");
+    assert_eq!(
+        remote(0x1000, 64, RemoteAccess::Write),
+        Err(AccessError::Permission)
+    );
+    assert_eq!(
+        remote(0x1000, 8, RemoteAccess::Atomic),
+        Err(AccessError::Permission)
+    );
+    for (va, len) in [
+        (0x1000, 65),
+        (0xfff, 2),
+        (0x1040, 1),
+        (u64::MAX, 2),
+        (0x1001, u64::MAX),
+    ] {
+        assert_eq!(
+            remote(va, len, RemoteAccess::Read),
+            Err(AccessError::OutOfRange),
+            "{va:x}"
+        );
     }
     let other = guard.view(PdId(2));
     let foreign = other.check_remote(Rkey::new(key), 0x1000, 8, RemoteAccess::Read);
@@ -83,17 +111,29 @@ fn copies_and_atomics() {
     let guard = table.read();
     let memory = guard.view(PD);
     let (lkey, rkey) = (Lkey::new(key), Rkey::new(key));
-    memory.write_remote(rkey, 0x1003, b"hello").expect("in range");
+    memory
+        .write_remote(rkey, 0x1003, b"hello")
+        .expect("in range");
     let mut read = [0; 7];
-    memory.read_local(lkey, 0x1002, &mut read).expect("in range");
+    memory
+        .read_local(lkey, 0x1002, &mut read)
+        .expect("in range");
     assert_eq!(&read, b"\0hello\0");
-    memory.write_local(lkey, 0x1008, &u64::MAX.to_ne_bytes()).expect("in range");
+    memory
+        .write_local(lkey, 0x1008, &u64::MAX.to_ne_bytes())
+        .expect("in range");
     let add = AtomicOp::FetchAdd { add: 3 };
     assert_eq!(memory.atomic_remote(rkey, 0x1008, add), Ok(u64::MAX));
     let swap = |compare| AtomicOp::CmpSwap { compare, swap: 9 };
-    assert_eq!(memory.atomic_remote(rkey, 0x1008, swap(7)), Ok(2), "not equal: nothing changes");
+    assert_eq!(
+        memory.atomic_remote(rkey, 0x1008, swap(7)),
+        Ok(2),
+        "not equal: nothing changes"
+    );
     assert_eq!(memory.atomic_remote(rkey, 0x1008, swap(2)), Ok(2));
     let mut read = [0; 8];
-    memory.read_remote(rkey, 0x1008, &mut read).expect("in range");
+    memory
+        .read_remote(rkey, 0x1008, &mut read)
+        .expect("in range");
     assert_eq!(u64::from_ne_bytes(read), 9);
 }

@@ -26,7 +26,13 @@ pub(super) struct ChannelInner {
 impl CompChannel {
     pub(super) fn new(engine: Arc<EngineInner>) -> Result<Self, VerbsError> {
         let events = EventQueue::new()?;
-        Ok(Self { inner: Arc::new(ChannelInner { engine, events, cqs: AtomicU32::new(0) }) })
+        Ok(Self {
+            inner: Arc::new(ChannelInner {
+                engine,
+                events,
+                cqs: AtomicU32::new(0),
+            }),
+        })
     }
 
     /// The descriptor that is readable while an event waits; the application may set `O_NONBLOCK`.

@@ -79,7 +79,13 @@ pub(crate) struct ContextInner {
 impl Context {
     pub(crate) fn new(engine: Arc<EngineInner>, hca: Arc<Hca>) -> Result<Self, VerbsError> {
         let events = EventQueue::new()?;
-        Ok(Self { inner: Arc::new(ContextInner { engine, hca, events }) })
+        Ok(Self {
+            inner: Arc::new(ContextInner {
+                engine,
+                hca,
+                events,
+            }),
+        })
     }
 
     /// Name and place of the device.
@@ -201,7 +207,11 @@ impl ContextInner {
         element: EventElement,
         acks: Option<Arc<AckCounter>>,
     ) {
-        self.events.push(AsyncEvent { kind, element, acks });
+        self.events.push(AsyncEvent {
+            kind,
+            element,
+            acks,
+        });
     }
 
     /// Drops the events of an object that nobody has read yet.

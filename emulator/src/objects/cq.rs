@@ -81,13 +81,8 @@ impl Cq {
         if taken > 0 {
             return taken;
         }
-        let engine = &self.inner.context.engine;
-        engine.progress_inline();
-        let taken = self.take(max, &mut each);
-        if taken > 0 {
-            engine.poll_satisfied();
-        }
-        taken
+        self.inner.context.engine.progress_inline();
+        self.take(max, &mut each)
     }
 
     fn take(&self, max: usize, each: &mut impl FnMut(usize, Completion)) -> usize {
@@ -116,7 +111,9 @@ impl Cq {
     #[doc(alias = "ibv_req_notify_cq")]
     pub fn req_notify(&self, solicited_only: bool) -> Result<(), VerbsError> {
         if self.inner.channel.is_none() {
-            return Err(VerbsError::InvalidArgument("the CQ has no completion channel"));
+            return Err(VerbsError::InvalidArgument(
+                "the CQ has no completion channel",
+            ));
         }
         self.inner.ring.lock().arm(solicited_only);
         self.inner.context.engine.leave_inline();

@@ -32,7 +32,11 @@ pub(super) struct CqRing {
 
 impl CqRing {
     pub(super) const fn new(capacity: usize) -> Self {
-        Self { entries: VecDeque::new(), capacity, armed: Armed::No }
+        Self {
+            entries: VecDeque::new(),
+            capacity,
+            armed: Armed::No,
+        }
     }
 
     pub(super) const fn capacity(&self) -> usize {
@@ -49,8 +53,8 @@ impl CqRing {
         if self.entries.len() >= self.capacity {
             return Added::Overflow;
         }
-        let solicited = completion.status != WcStatus::Success
-            || (completion.solicited && !completion.is_send);
+        let solicited =
+            completion.status != WcStatus::Success || (completion.solicited && !completion.is_send);
         self.entries.push_back(completion);
         match self.armed {
             Armed::Next => {}
@@ -135,12 +139,19 @@ mod tests {
     fn arming() {
         let solicited = test_completion(0, true, WcStatus::Success);
         let failed = test_completion(0, false, WcStatus::WrFlushErr);
-        let sent = Completion { is_send: true, ..solicited };
+        let sent = Completion {
+            is_send: true,
+            ..solicited
+        };
         let mut ring = CqRing::new(64);
         ring.add(plain(0));
         ring.arm(true);
         assert_eq!(ring.add(plain(0)), Added::Quiet, "not solicited");
-        assert_eq!(ring.add(sent), Added::Quiet, "solicited counts on receives only");
+        assert_eq!(
+            ring.add(sent),
+            Added::Quiet,
+            "solicited counts on receives only"
+        );
         assert_eq!(ring.add(solicited), Added::Event);
         assert_eq!(ring.add(solicited), Added::Quiet, "one shot");
         ring.arm(true);
@@ -181,8 +192,10 @@ mod loom_tests {
     fn loom_no_completion_is_missed() {
         loom::model(|| {
             let ring = Arc::new(Mutex::new(CqRing::new(4)));
-            let events =
-                Arc::new(Events { waiting: Mutex::new(false), arrived: Condvar::new() });
+            let events = Arc::new(Events {
+                waiting: Mutex::new(false),
+                arrived: Condvar::new(),
+            });
             let producer = {
                 let (ring, events) = (Arc::clone(&ring), Arc::clone(&events));
                 loom::thread::spawn(move || {

@@ -19,7 +19,10 @@ pub(super) struct EventQueue<T> {
 
 impl<T> EventQueue<T> {
     pub(super) fn new() -> io::Result<Self> {
-        Ok(Self { fd: sys::eventfd()?, queue: Mutex::new(VecDeque::new()) })
+        Ok(Self {
+            fd: sys::eventfd()?,
+            queue: Mutex::new(VecDeque::new()),
+        })
     }
 
     pub(super) fn raw_fd(&self) -> RawFd {

@@ -27,7 +27,14 @@ struct MrInner {
 impl Mr {
     pub(super) fn new(pd: Arc<PdInner>, key: u32, region: Region) -> Self {
         let registered = AtomicBool::new(true);
-        Self { inner: Arc::new(MrInner { pd, key, region, registered }) }
+        Self {
+            inner: Arc::new(MrInner {
+                pd,
+                key,
+                region,
+                registered,
+            }),
+        }
     }
 
     /// Key for local use.

@@ -29,7 +29,13 @@ pub(super) struct PdInner {
 impl Pd {
     pub(super) fn new(context: Arc<ContextInner>) -> Self {
         let id = context.engine.next_pd();
-        Self { inner: Arc::new(PdInner { context, id, children: AtomicU32::new(0) }) }
+        Self {
+            inner: Arc::new(PdInner {
+                context,
+                id,
+                children: AtomicU32::new(0),
+            }),
+        }
     }
 
     /// Registers `len` bytes at `addr` of this process; peers and work requests address its first
@@ -58,13 +64,23 @@ impl Pd {
             return Err(VerbsError::InvalidArgument("length"));
         }
         check_access(access)?;
-        let iova = if access.contains(AccessFlags::ZERO_BASED) { 0 } else { iova };
+        let iova = if access.contains(AccessFlags::ZERO_BASED) {
+            0
+        } else {
+            iova
+        };
         //= MR-08
         if !is_mapped(addr, len, access.contains(AccessFlags::LOCAL_WRITE)) {
             return Err(VerbsError::Fault);
         }
         let addr = usize::try_from(addr).map_err(|_| VerbsError::Fault)?;
-        let region = Region { pd: self.inner.id, addr, len, iova, access };
+        let region = Region {
+            pd: self.inner.id,
+            addr,
+            len,
+            iova,
+            access,
+        };
         let key = self
             .inner
             .context
@@ -116,7 +132,9 @@ fn check_access(access: AccessFlags) -> Result<(), VerbsError> {
     }
     let needs_local_write = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
     if access.intersects(needs_local_write) && !access.contains(AccessFlags::LOCAL_WRITE) {
-        return Err(VerbsError::InvalidArgument("remote write needs local write"));
+        return Err(VerbsError::InvalidArgument(
+            "remote write needs local write",
+        ));
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use parking_lot::MutexGuard;
-use rocade_transport::{SendWr, Sge, Time};
+use rocade_transport::{AckTiming, SendWr, Sge, Time};
 
 use super::qp::{QpCore, QpInner};
 use crate::error::VerbsError;
@@ -23,7 +23,13 @@ impl<'a> SendPoster<'a> {
         let engine = inner.engine();
         let mem = engine.regions().read();
         let core = inner.lock();
-        Self { inner, mem, core, now: engine.now(), posted: 0 }
+        Self {
+            inner,
+            mem,
+            core,
+            now: engine.now(),
+            posted: 0,
+        }
     }
 
     /// Queues a work request.
@@ -57,14 +63,17 @@ impl<'a> SendPoster<'a> {
 impl Drop for SendPoster<'_> {
     fn drop(&mut self) {
         if self.posted > 0 {
-            self.inner.engine().drain(self.inner, &mut self.core, &self.mem);
+            let engine = self.inner.engine();
+            engine.drain(self.inner, &mut self.core, &self.mem, AckTiming::Later);
         }
     }
 }
 
 impl fmt::Debug for SendPoster<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SendPoster").field("posted", &self.posted).finish_non_exhaustive()
+        f.debug_struct("SendPoster")
+            .field("posted", &self.posted)
+            .finish_non_exhaustive()
     }
 }
 
@@ -81,7 +90,12 @@ impl<'a> RecvPoster<'a> {
         let engine = inner.engine();
         let mem = engine.regions().read();
         let core = inner.lock();
-        Self { inner, mem, core, now: engine.now() }
+        Self {
+            inner,
+            mem,
+            core,
+            now: engine.now(),
+        }
     }
 
     /// Queues a receive.
@@ -98,7 +112,8 @@ impl Drop for RecvPoster<'_> {
     fn drop(&mut self) {
         // In ERR the receives were flushed at once (RC-STA-02).
         if self.core.qp.state() == rocade_transport::QpState::Err {
-            self.inner.engine().drain(self.inner, &mut self.core, &self.mem);
+            let engine = self.inner.engine();
+            engine.drain(self.inner, &mut self.core, &self.mem, AckTiming::Now);
         }
     }
 }

@@ -1,12 +1,12 @@
 //! Queue pairs.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use rocade_transport::{
-    Completion, Counters, ModifyContext, QpAttr, QpAttrMask, QpCap, QpConfig, QpEvent, QpState,
-    QpType,
+    AckTiming, Completion, Counters, ModifyContext, QpAttr, QpAttrMask, QpCap, QpConfig, QpEvent,
+    QpState, QpType,
 };
 use rocade_wire::{Pkey, Qpn};
 
@@ -103,12 +103,17 @@ impl Qp {
             send_cq,
             recv_cq,
             cookie: init.cookie,
-            core: Mutex::new(QpCore { qp, tx: TxState::default() }),
+            core: Mutex::new(QpCore {
+                qp,
+                tx: TxState::default(),
+            }),
             alive: AtomicBool::new(true),
             async_acks: Arc::default(),
         });
         inner.engine().add_qp(Arc::clone(&inner));
-        Ok(Self { owner: Arc::new(QpOwner { inner }) })
+        Ok(Self {
+            owner: Arc::new(QpOwner { inner }),
+        })
     }
 
     fn inner(&self) -> &QpInner {
@@ -124,7 +129,9 @@ impl Qp {
     /// Its domain.
     #[must_use]
     pub fn pd(&self) -> Pd {
-        Pd { inner: Arc::clone(&self.inner().pd) }
+        Pd {
+            inner: Arc::clone(&self.inner().pd),
+        }
     }
 
     /// Its state.
@@ -173,7 +180,7 @@ impl Qp {
             core.tx.reset();
             inner.purge_completions();
         }
-        engine.drain(inner, &mut core, &mem);
+        engine.drain(inner, &mut core, &mem, AckTiming::Now);
         Ok(())
     }
 
@@ -231,7 +238,11 @@ fn check_cap(cap: &QpCap) -> Result<(), VerbsError> {
         (cap.max_recv_wr, limits::MAX_QP_WR, "cap.max_recv_wr"),
         (cap.max_send_sge, limits::MAX_SGE, "cap.max_send_sge"),
         (cap.max_recv_sge, limits::MAX_SGE, "cap.max_recv_sge"),
-        (cap.max_inline_data, limits::MAX_INLINE_DATA, "cap.max_inline_data"),
+        (
+            cap.max_inline_data,
+            limits::MAX_INLINE_DATA,
+            "cap.max_inline_data",
+        ),
     ];
     match checks.into_iter().find(|(asked, limit, _)| asked > limit) {
         Some((_, _, field)) => Err(VerbsError::InvalidArgument(field)),
@@ -259,7 +270,11 @@ impl QpInner {
 
     /// Hands a completion to its CQ; false where it is lost.
     pub(crate) fn complete(&self, completion: Completion) -> bool {
-        if completion.is_send { self.send_cq.add(completion) } else { self.recv_cq.add(completion) }
+        if completion.is_send {
+            self.send_cq.add(completion)
+        } else {
+            self.recv_cq.add(completion)
+        }
     }
 
     pub(crate) fn raise(&self, event: QpEvent) {
@@ -271,7 +286,9 @@ impl QpInner {
             _ => AsyncEventKind::QpFatal,
         };
         let acks = Some(Arc::clone(&self.async_acks));
-        self.pd.context.raise(kind, EventElement::Qp(self.cookie), acks);
+        self.pd
+            .context
+            .raise(kind, EventElement::Qp(self.cookie), acks);
     }
 
     fn purge_completions(&self) {

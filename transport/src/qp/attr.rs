@@ -28,8 +28,15 @@ pub enum QpState {
 
 impl QpState {
     /// All states, in order.
-    pub const ALL: [Self; 7] =
-        [Self::Reset, Self::Init, Self::Rtr, Self::Rts, Self::Sqd, Self::Sqe, Self::Err];
+    pub const ALL: [Self; 7] = [
+        Self::Reset,
+        Self::Init,
+        Self::Rtr,
+        Self::Rts,
+        Self::Sqd,
+        Self::Sqe,
+        Self::Err,
+    ];
 
     /// The state with this `ibv_qp_state` value.
     #[must_use]
@@ -65,8 +72,14 @@ pub enum QpType {
 
 impl QpType {
     /// All types.
-    pub const ALL: [Self; 6] =
-        [Self::Rc, Self::Uc, Self::Ud, Self::RawPacket, Self::XrcSend, Self::XrcRecv];
+    pub const ALL: [Self; 6] = [
+        Self::Rc,
+        Self::Uc,
+        Self::Ud,
+        Self::RawPacket,
+        Self::XrcSend,
+        Self::XrcRecv,
+    ];
 
     /// The type with this `ibv_qp_type` value.
     #[must_use]

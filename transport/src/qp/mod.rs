@@ -64,6 +64,16 @@ pub struct ModifyContext {
     pub active_mtu: Mtu,
 }
 
+/// When positive acknowledgements leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AckTiming {
+    /// With this call.
+    Now,
+    /// With a later one, if nothing else has to leave first: an ACK may wait a little, the answer
+    /// that the application is about to send should not wait for the ACK (RC-ACK-01).
+    Later,
+}
+
 /// Network addresses of a received packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketMeta {
@@ -96,7 +106,10 @@ impl Qp {
         let unspecified = IpAddr::from([0, 0, 0, 0]);
         Some(Self {
             config,
-            attr: QpAttr { cap: config.cap, ..QpAttr::default() },
+            attr: QpAttr {
+                cap: config.cap,
+                ..QpAttr::default()
+            },
             state: QpState::Reset,
             conn: Conn {
                 service,
@@ -267,15 +280,25 @@ impl Qp {
             return;
         }
         let headers = packet.headers();
-        let is_response =
-            headers.bth.opcode.operation().is_some_and(rocade_wire::Operation::is_response);
+        let is_response = headers
+            .bth
+            .opcode
+            .operation()
+            .is_some_and(rocade_wire::Operation::is_response);
         let result = if is_response {
             if !matches!(self.state, QpState::Rts | QpState::Sqd) {
                 self.out.counters.drop_packet(DropReason::State);
                 return;
             }
             self.requester
-                .handle_response(now, &self.conn, mem, headers, packet.payload(), &mut self.out)
+                .handle_response(
+                    now,
+                    &self.conn,
+                    mem,
+                    headers,
+                    packet.payload(),
+                    &mut self.out,
+                )
                 .and_then(|()| self.requester.check_failed(now, &self.conn, &mut self.out))
         } else {
             self.note_comm_est();
@@ -330,7 +353,9 @@ impl Qp {
 
     /// Fires the timers that are due.
     pub fn handle_timeout(&mut self, now: Time) {
-        let result = self.requester.handle_timeout(now, &self.conn, &mut self.out);
+        let result = self
+            .requester
+            .handle_timeout(now, &self.conn, &mut self.out);
         self.conclude(now, result);
     }
 
@@ -342,20 +367,38 @@ impl Qp {
 
     /// Appends packets to `tx`, responses first. All have the same destination. To be called
     /// with an empty buffer until it stays empty.
-    pub fn poll_transmit(&mut self, now: Time, mem: &impl Memory, tx: &mut TxBuffer) {
-        let result = self.responder.poll_transmit(&self.conn, mem, tx, &mut self.out);
+    pub fn poll_transmit(
+        &mut self,
+        now: Time,
+        mem: &impl Memory,
+        acks: AckTiming,
+        tx: &mut TxBuffer,
+    ) {
+        let result = self
+            .responder
+            .poll_transmit(&self.conn, mem, acks, tx, &mut self.out);
         if result.is_err() {
             self.conclude(now, result);
             // The NAK that took the place of the response (RC-STA-03): there is nothing else.
-            let result = self.responder.poll_transmit(&self.conn, mem, tx, &mut self.out);
+            let now = AckTiming::Now;
+            let result = self
+                .responder
+                .poll_transmit(&self.conn, mem, now, tx, &mut self.out);
             debug_assert!(result.is_ok());
         }
         if !matches!(self.state, QpState::Rts | QpState::Sqd) {
             return;
         }
-        self.requester.poll_transmit(now, &self.conn, mem, tx, &mut self.out);
+        self.requester
+            .poll_transmit(now, &self.conn, mem, tx, &mut self.out);
         let result = self.requester.check_failed(now, &self.conn, &mut self.out);
         self.conclude(now, result);
+    }
+
+    /// Did [`AckTiming::Later`] hold an acknowledgement back?
+    #[must_use]
+    pub fn ack_held_back(&self) -> bool {
+        self.responder.has_queued_responses()
     }
 
     /// The next completion, in order.

@@ -25,7 +25,10 @@ pub(super) fn modify(
     if qp.state == QpState::Sqd
         && next == QpState::Sqd
         && !qp.requester.is_drained()
-        && mask.difference(QpAttrMask::STATE | QpAttrMask::CUR_STATE).bits() != 0
+        && mask
+            .difference(QpAttrMask::STATE | QpAttrMask::CUR_STATE)
+            .bits()
+            != 0
     {
         //= RC-STA-06
         return Err(ModifyError::NotDrained);
@@ -66,8 +69,8 @@ fn next_state(qp: &Qp, attr: &QpAttr, mask: QpAttrMask) -> Result<QpState, Modif
     } else {
         qp.state
     };
-    let rule = transition_rule(qp.config.qp_type, qp.state, next)
-        .ok_or(ModifyError::NoTransition)?;
+    let rule =
+        transition_rule(qp.config.qp_type, qp.state, next).ok_or(ModifyError::NoTransition)?;
     if !mask.contains(rule.required) {
         return Err(ModifyError::MissingAttr);
     }
@@ -86,19 +89,39 @@ fn check_values(
 ) -> Result<(), ModifyError> {
     let limits = &qp.config.limits;
     let check = |bit: QpAttrMask, ok: bool, field: &'static str| {
-        if mask.contains(bit) && !ok { Err(ModifyError::BadValue(field)) } else { Ok(()) }
+        if mask.contains(bit) && !ok {
+            Err(ModifyError::BadValue(field))
+        } else {
+            Ok(())
+        }
     };
     let port_ok = |port: u8| port >= 1 && port <= limits.port_count;
     //= QPV-01, QPV-03, QPV-09
     check(QpAttrMask::PORT, port_ok(attr.port_num), "port_num")?;
-    check(QpAttrMask::PKEY_INDEX, attr.pkey_index < limits.pkey_table_len, "pkey_index")?;
+    check(
+        QpAttrMask::PKEY_INDEX,
+        attr.pkey_index < limits.pkey_table_len,
+        "pkey_index",
+    )?;
     let mtu = u8::try_from(attr.path_mtu).ok().and_then(Mtu::from_code);
     let mtu_ok = mtu.is_some_and(|mtu| mtu.bytes() <= context.active_mtu.bytes());
     check(QpAttrMask::PATH_MTU, mtu_ok, "path_mtu")?;
     check(QpAttrMask::TIMEOUT, attr.timeout <= CODE_MAX, "timeout")?;
-    check(QpAttrMask::RETRY_CNT, attr.retry_cnt <= COUNTER_MAX, "retry_cnt")?;
-    check(QpAttrMask::RNR_RETRY, attr.rnr_retry <= COUNTER_MAX, "rnr_retry")?;
-    check(QpAttrMask::MIN_RNR_TIMER, attr.min_rnr_timer <= CODE_MAX, "min_rnr_timer")?;
+    check(
+        QpAttrMask::RETRY_CNT,
+        attr.retry_cnt <= COUNTER_MAX,
+        "retry_cnt",
+    )?;
+    check(
+        QpAttrMask::RNR_RETRY,
+        attr.rnr_retry <= COUNTER_MAX,
+        "rnr_retry",
+    )?;
+    check(
+        QpAttrMask::MIN_RNR_TIMER,
+        attr.min_rnr_timer <= CODE_MAX,
+        "min_rnr_timer",
+    )?;
     check(
         QpAttrMask::MAX_QP_RD_ATOMIC,
         attr.max_rd_atomic <= limits.max_qp_init_rd_atom,
@@ -111,23 +134,27 @@ fn check_values(
     )?;
     //= QPV-05
     check(QpAttrMask::QKEY, attr.qkey & (1 << 31) == 0, "qkey")?;
-    let port = if mask.contains(QpAttrMask::PORT) { attr.port_num } else { qp.attr.port_num };
+    let port = if mask.contains(QpAttrMask::PORT) {
+        attr.port_num
+    } else {
+        qp.attr.port_num
+    };
     if mask.contains(QpAttrMask::AV) {
         check_av(&attr.ah_attr, port, context)?;
     }
     //= QPV-01
     let alt_port_ok = port_ok(attr.alt_port_num) && attr.alt_port_num == attr.alt_ah_attr.port_num;
     check(QpAttrMask::ALT_PATH, alt_port_ok, "alt_port_num")?;
-    check(QpAttrMask::ALT_PATH, attr.alt_timeout <= CODE_MAX, "alt_timeout")?;
+    check(
+        QpAttrMask::ALT_PATH,
+        attr.alt_timeout <= CODE_MAX,
+        "alt_timeout",
+    )?;
     Ok(())
 }
 
 //= QPV-01, QPV-04, ENC-12, ENC-14
-fn check_av(
-    av: &AddressVector,
-    port: u8,
-    context: &ModifyContext,
-) -> Result<(), ModifyError> {
+fn check_av(av: &AddressVector, port: u8, context: &ModifyContext) -> Result<(), ModifyError> {
     if av.port_num != port {
         return Err(ModifyError::BadValue("ah_attr.port_num"));
     }
@@ -137,7 +164,9 @@ fn check_av(
     if av.sl > 7 {
         return Err(ModifyError::BadValue("ah_attr.sl"));
     }
-    let sgid = context.sgid.ok_or(ModifyError::BadValue("ah_attr.grh.sgid_index"))?;
+    let sgid = context
+        .sgid
+        .ok_or(ModifyError::BadValue("ah_attr.grh.sgid_index"))?;
     let same_family = sgid.to_ip().is_ipv4() == av.dgid.to_ip().is_ipv4();
     if av.dgid.is_zero() || av.dgid.is_multicast() || !same_family {
         return Err(ModifyError::BadValue("ah_attr.grh.dgid"));
@@ -240,9 +269,8 @@ fn apply_attrs(qp: &mut Qp, mask: QpAttrMask) {
             timeout: AckTimeout::new(qp.attr.timeout).unwrap_or(AckTimeout::DISABLED),
         });
     }
-    let responder = QpAttrMask::ACCESS_FLAGS
-        | QpAttrMask::MAX_DEST_RD_ATOMIC
-        | QpAttrMask::MIN_RNR_TIMER;
+    let responder =
+        QpAttrMask::ACCESS_FLAGS | QpAttrMask::MAX_DEST_RD_ATOMIC | QpAttrMask::MIN_RNR_TIMER;
     if mask.intersects(responder) {
         qp.responder.set_attr(ResponderAttr {
             access: qp.attr.qp_access_flags,
@@ -259,5 +287,8 @@ pub(super) fn reset(qp: &mut Qp) {
     qp.out.completions.clear();
     qp.out.events.clear();
     qp.comm_est_raised = false;
-    qp.attr = QpAttr { cap: qp.config.cap, ..QpAttr::default() };
+    qp.attr = QpAttr {
+        cap: qp.config.cap,
+        ..QpAttr::default()
+    };
 }

@@ -165,9 +165,10 @@ const fn sqd_to_rts(qp_type: QpType) -> Option<TransitionRule> {
 const fn sqd_to_sqd(qp_type: QpType) -> Option<TransitionRule> {
     match qp_type {
         //= QPT-23
-        QpType::Rc => {
-            rule(NONE, masks!(PO, AV, TO, RC, RR, MR, MDR, ALT, AC, PK, RNRT, MIG))
-        }
+        QpType::Rc => rule(
+            NONE,
+            masks!(PO, AV, TO, RC, RR, MR, MDR, ALT, AC, PK, RNRT, MIG),
+        ),
         //= QPT-24
         QpType::XrcSend => rule(NONE, masks!(PO, AV, TO, RC, RR, MR, ALT, AC, PK, MIG)),
         //= QPT-25

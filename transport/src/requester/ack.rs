@@ -202,7 +202,9 @@ impl Requester {
         if self.skip_to(now, conn, psn, out) == Reached::MissingResponse {
             return self.sequence_error(now, conn, out);
         }
-        let Some(front) = self.sq.front() else { return Ok(()) };
+        let Some(front) = self.sq.front() else {
+            return Ok(());
+        };
         if !matches!(front.op, SendOp::Read { .. }) {
             //= RC-REQ-10
             return Err(self.fail_front(now, conn, WcStatus::BadRespErr, out));
@@ -237,13 +239,19 @@ impl Requester {
         if self.skip_to(now, conn, psn, out) == Reached::MissingResponse {
             return self.sequence_error(now, conn, out);
         }
-        let Some(front) = self.sq.front() else { return Ok(()) };
+        let Some(front) = self.sq.front() else {
+            return Ok(());
+        };
         let (true, Some(ack)) = (front.op.is_atomic(), headers.atomic_ack) else {
             //= RC-REQ-10
             return Err(self.fail_front(now, conn, WcStatus::BadRespErr, out));
         };
         //= RC-WQE-10
-        if front.data.scatter(mem, 0, &ack.original.to_ne_bytes()).is_err() {
+        if front
+            .data
+            .scatter(mem, 0, &ack.original.to_ne_bytes())
+            .is_err()
+        {
             return Err(self.fail_front(now, conn, WcStatus::LocProtErr, out));
         }
         out.counters.rx_packets += 1;
@@ -255,7 +263,10 @@ impl Requester {
     fn response_taken(&mut self, now: Time, conn: &Conn, psn: Psn, out: &mut Outputs) {
         let cost_before = self.una_cost();
         self.on_positive_ack();
-        let done = self.sq.front().is_some_and(|front| front.end_psn() == psn.next());
+        let done = self
+            .sq
+            .front()
+            .is_some_and(|front| front.end_psn() == psn.next());
         if done {
             self.complete_front(now, conn, out);
         } else {
@@ -272,14 +283,20 @@ impl Requester {
             self.current = 0;
             self.failed = None;
         }
-        while self.rd_pending.front().is_some_and(|end| end.diff(una) <= 0) {
+        while self
+            .rd_pending
+            .front()
+            .is_some_and(|end| end.diff(una) <= 0)
+        {
             self.rd_pending.pop_front();
         }
     }
 
     /// The oldest WQE is done: frees its slot and completes it if asked to (RC-WQE-02).
     fn complete_front(&mut self, now: Time, conn: &Conn, out: &mut Outputs) {
-        let Some(wqe) = self.sq.pop_front() else { return };
+        let Some(wqe) = self.sq.pop_front() else {
+            return;
+        };
         self.started -= 1;
         self.current = self.current.saturating_sub(1);
         self.rd_wqes -= usize::from(wqe.op.needs_response_data());
@@ -301,6 +318,9 @@ fn read_response_len_ok(
     payload_len: usize,
 ) -> bool {
     let left = read_chunk_end(wqe.len, offset) - offset;
-    let ends = matches!(operation, Operation::ReadResponseLast | Operation::ReadResponseOnly);
+    let ends = matches!(
+        operation,
+        Operation::ReadResponseLast | Operation::ReadResponseOnly
+    );
     payload_len == left.min(conn.pmtu_bytes()) as usize && ends == (left <= conn.pmtu_bytes())
 }

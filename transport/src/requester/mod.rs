@@ -227,7 +227,11 @@ impl Requester {
         if self.sq.len() >= self.limits.max_wr as usize {
             return Err(PostError::QueueFull);
         }
-        let len = if wr.op.is_atomic() { 8 } else { u32::try_from(total).unwrap_or(u32::MAX) };
+        let len = if wr.op.is_atomic() {
+            8
+        } else {
+            u32::try_from(total).unwrap_or(u32::MAX)
+        };
         self.sq.push_back(SendWqe {
             wr_id: wr.wr_id,
             op: wr.op,
@@ -290,9 +294,7 @@ impl Requester {
         out: &mut Outputs,
     ) -> Result<(), Fatal> {
         match self.failed {
-            Some(status) if self.current == 0 => {
-                Err(self.fail_front(now, conn, status, out))
-            }
+            Some(status) if self.current == 0 => Err(self.fail_front(now, conn, status, out)),
             _ => Ok(()),
         }
     }

@@ -44,7 +44,9 @@ impl Requester {
             if self.current == self.started && !self.start_next(conn, mem) {
                 break;
             }
-            let Some(mut step) = self.next_step(conn) else { break };
+            let Some(mut step) = self.next_step(conn) else {
+                break;
+            };
             let in_flight = self.cost_in_flight();
             if in_flight > 0 && in_flight + step.cost > self.window.bytes() {
                 break;
@@ -59,7 +61,11 @@ impl Requester {
             }
             let wqe = &self.sq[self.current];
             let pushed = tx.push(&step.headers, step.payload_len as usize, |payload| {
-                if payload.is_empty() { Ok(()) } else { wqe.data.gather(mem, step.offset, payload) }
+                if payload.is_empty() {
+                    Ok(())
+                } else {
+                    wqe.data.gather(mem, step.offset, payload)
+                }
             });
             if pushed.is_err() {
                 //= RC-REQ-14
@@ -75,7 +81,9 @@ impl Requester {
         if self.draining {
             return false;
         }
-        let Some(wqe) = self.sq.get_mut(self.started) else { return false };
+        let Some(wqe) = self.sq.get_mut(self.started) else {
+            return false;
+        };
         let needs_data = wqe.op.needs_response_data();
         //= RC-WQE-04
         if wqe.flags.contains(SendFlags::FENCE) && self.rd_wqes > 0 {
@@ -121,7 +129,11 @@ impl Requester {
         Some(match wqe.op {
             SendOp::Send { imm } => self.data_step(conn, wqe, index, imm, None),
             SendOp::Write { va, rkey, imm } => {
-                let reth = Reth { va, rkey, dma_len: wqe.len };
+                let reth = Reth {
+                    va,
+                    rkey,
+                    dma_len: wqe.len,
+                };
                 self.data_step(conn, wqe, index, imm, Some(reth))
             }
             SendOp::Read { va, rkey } => {
@@ -130,17 +142,42 @@ impl Requester {
                 let mut headers = conn.headers(Operation::ReadRequest, self.cursor, 0);
                 headers.bth.ack_req = true;
                 let va = va.wrapping_add(u64::from(offset));
-                headers.reth = Some(Reth { va, rkey, dma_len: len });
+                headers.reth = Some(Reth {
+                    va,
+                    rkey,
+                    dma_len: len,
+                });
                 let psns = conn.packets(len);
                 let cost = u64::from(psns) * u64::from(wqe.packet_cost);
-                Step { headers, offset, payload_len: 0, psns, cost }
+                Step {
+                    headers,
+                    offset,
+                    payload_len: 0,
+                    psns,
+                    cost,
+                }
             }
-            SendOp::CmpSwap { va, rkey, compare, swap } => {
-                let eth = AtomicEth { va, rkey, swap_add: swap, compare };
+            SendOp::CmpSwap {
+                va,
+                rkey,
+                compare,
+                swap,
+            } => {
+                let eth = AtomicEth {
+                    va,
+                    rkey,
+                    swap_add: swap,
+                    compare,
+                };
                 self.atomic_step(conn, wqe, Operation::CmpSwap, eth)
             }
             SendOp::FetchAdd { va, rkey, add } => {
-                let eth = AtomicEth { va, rkey, swap_add: add, compare: 0 };
+                let eth = AtomicEth {
+                    va,
+                    rkey,
+                    swap_add: add,
+                    compare: 0,
+                };
                 self.atomic_step(conn, wqe, Operation::FetchAdd, eth)
             }
         })
@@ -156,7 +193,13 @@ impl Requester {
         let mut headers = conn.headers(operation, self.cursor, 0);
         headers.bth.ack_req = true;
         headers.atomic = Some(eth);
-        Step { headers, offset: 0, payload_len: 0, psns: 1, cost: u64::from(wqe.packet_cost) }
+        Step {
+            headers,
+            offset: 0,
+            payload_len: 0,
+            psns: 1,
+            cost: u64::from(wqe.packet_cost),
+        }
     }
 
     /// One packet of a SEND (`reth` is `None`) or WRITE.
@@ -183,10 +226,16 @@ impl Requester {
             //= RXE-110
             headers.bth.ack_req = true;
             //= RC-WQE-08
-            headers.bth.solicited = wqe.flags.contains(SendFlags::SOLICITED)
-                && (reth.is_none() || imm.is_some());
+            headers.bth.solicited =
+                wqe.flags.contains(SendFlags::SOLICITED) && (reth.is_none() || imm.is_some());
         }
-        Step { headers, offset, payload_len, psns: 1, cost: u64::from(wqe.packet_cost) }
+        Step {
+            headers,
+            offset,
+            payload_len,
+            psns: 1,
+            cost: u64::from(wqe.packet_cost),
+        }
     }
 
     fn sent(&mut self, now: Time, step: &Step, out: &mut Outputs) {
@@ -215,7 +264,11 @@ fn result_buffers_ok(wqe: &SendWqe, mem: &impl Memory) -> bool {
     let mut left = u64::from(wqe.len);
     for sge in wqe.data.sges() {
         let len = u64::from(sge.len).min(left);
-        if len > 0 && mem.check_local(sge.lkey, sge.addr, len, LocalAccess::Write).is_err() {
+        if len > 0
+            && mem
+                .check_local(sge.lkey, sge.addr, len, LocalAccess::Write)
+                .is_err()
+        {
             return false;
         }
         left -= len;

@@ -6,6 +6,7 @@ use rocade_wire::{
 
 use super::Responder;
 use crate::memory::Memory;
+use crate::qp::AckTiming;
 use crate::qp::conn::{Conn, Fatal, Outputs};
 use crate::transmit::{TxBuffer, segment_len};
 
@@ -19,16 +20,36 @@ pub(super) enum Response {
     /// Positive acknowledgement up to and including `psn`.
     Ack { psn: Psn, msn: Msn },
     /// Any NAK.
-    Nak { psn: Psn, msn: Msn, syndrome: Syndrome },
+    Nak {
+        psn: Psn,
+        msn: Msn,
+        syndrome: Syndrome,
+    },
     /// The rest of a READ: `left` bytes from `va`, the next packet has `psn`.
-    Read { psn: Psn, rkey: Rkey, va: u64, left: u32, first: bool, msn: Msn, replay: bool },
+    Read {
+        psn: Psn,
+        rkey: Rkey,
+        va: u64,
+        left: u32,
+        first: bool,
+        msn: Msn,
+        replay: bool,
+    },
     /// The result of an atomic.
-    Atomic { psn: Psn, original: u64, msn: Msn, replay: bool },
+    Atomic {
+        psn: Psn,
+        original: u64,
+        msn: Msn,
+        replay: bool,
+    },
 }
 
 impl Response {
     pub(super) const fn is_new_resource(&self) -> bool {
-        matches!(self, Self::Read { replay: false, .. } | Self::Atomic { replay: false, .. })
+        matches!(
+            self,
+            Self::Read { replay: false, .. } | Self::Atomic { replay: false, .. }
+        )
     }
 
     /// PSN after the last packet of a READ response.
@@ -45,7 +66,11 @@ impl Responder {
     /// (RC-ACK-02).
     pub(super) fn schedule_ack(&mut self, psn: Psn) {
         let msn = self.msn;
-        if let Some(Response::Ack { psn: queued, msn: queued_msn }) = self.queue.back_mut() {
+        if let Some(Response::Ack {
+            psn: queued,
+            msn: queued_msn,
+        }) = self.queue.back_mut()
+        {
             if psn.diff(*queued) > 0 {
                 *queued = psn;
             }
@@ -62,11 +87,19 @@ impl Responder {
             _ => out.counters.fatal_naks_sent += 1,
         }
         self.nak_outstanding = true;
-        self.queue.push_back(Response::Nak { psn, msn: self.msn, syndrome });
+        self.queue.push_back(Response::Nak {
+            psn,
+            msn: self.msn,
+            syndrome,
+        });
     }
 
     pub(super) fn schedule(&mut self, response: Response) {
         self.queue.push_back(response);
+    }
+
+    pub(crate) fn has_queued_responses(&self) -> bool {
+        !self.queue.is_empty()
     }
 
     /// Room for one more replay?
@@ -80,10 +113,17 @@ impl Responder {
         &mut self,
         conn: &Conn,
         mem: &impl Memory,
+        acks: AckTiming,
         tx: &mut TxBuffer,
         out: &mut Outputs,
     ) -> Result<(), Fatal> {
         while let Some(response) = self.queue.front().copied() {
+            if acks == AckTiming::Later
+                && self.queue.len() == 1
+                && matches!(response, Response::Ack { .. })
+            {
+                return Ok(());
+            }
             let done = match response {
                 Response::Ack { psn, msn } => {
                     //= RC-CRD-05
@@ -93,9 +133,9 @@ impl Responder {
                     sent
                 }
                 Response::Nak { psn, msn, syndrome } => push_ack(conn, psn, msn, syndrome, tx),
-                Response::Atomic { psn, original, msn, .. } => {
-                    push_atomic_ack(conn, psn, msn, original, tx)
-                }
+                Response::Atomic {
+                    psn, original, msn, ..
+                } => push_atomic_ack(conn, psn, msn, original, tx),
                 Response::Read { .. } => match push_read(conn, mem, response, tx) {
                     ReadPush::Full => false,
                     ReadPush::Done => true,
@@ -154,11 +194,17 @@ fn push_plain(headers: &Headers, tx: &mut TxBuffer) -> bool {
 
 fn push_ack(conn: &Conn, psn: Psn, msn: Msn, syndrome: Syndrome, tx: &mut TxBuffer) -> bool {
     let aeth = Some(Aeth { syndrome, msn });
-    push_plain(&aeth_headers(conn, Operation::Acknowledge, psn, 0, aeth), tx)
+    push_plain(
+        &aeth_headers(conn, Operation::Acknowledge, psn, 0, aeth),
+        tx,
+    )
 }
 
 fn push_atomic_ack(conn: &Conn, psn: Psn, msn: Msn, original: u64, tx: &mut TxBuffer) -> bool {
-    let aeth = Some(Aeth { syndrome: Syndrome::Ack(CreditCode::INVALID), msn });
+    let aeth = Some(Aeth {
+        syndrome: Syndrome::Ack(CreditCode::INVALID),
+        msn,
+    });
     let mut headers = aeth_headers(conn, Operation::AtomicAcknowledge, psn, 0, aeth);
     headers.atomic_ack = Some(AtomicAckEth { original });
     push_plain(&headers, tx)
@@ -176,7 +222,16 @@ enum ReadPush {
 }
 
 fn push_read(conn: &Conn, mem: &impl Memory, response: Response, tx: &mut TxBuffer) -> ReadPush {
-    let Response::Read { psn, rkey, va, left, first, msn, replay } = response else {
+    let Response::Read {
+        psn,
+        rkey,
+        va,
+        left,
+        first,
+        msn,
+        replay,
+    } = response
+    else {
         return ReadPush::Done;
     };
     let payload_len = left.min(conn.pmtu_bytes());
@@ -188,14 +243,20 @@ fn push_read(conn: &Conn, mem: &impl Memory, response: Response, tx: &mut TxBuff
         (false, false) => Operation::ReadResponseMiddle,
     };
     //= RC-ACK-04
-    let aeth = (first || last)
-        .then_some(Aeth { syndrome: Syndrome::Ack(CreditCode::INVALID), msn });
+    let aeth = (first || last).then_some(Aeth {
+        syndrome: Syndrome::Ack(CreditCode::INVALID),
+        msn,
+    });
     let headers = aeth_headers(conn, operation, psn, payload_len as usize, aeth);
     if !tx.fits(segment_len(&headers, payload_len as usize)) {
         return ReadPush::Full;
     }
     let pushed = tx.push(&headers, payload_len as usize, |payload| {
-        if payload.is_empty() { Ok(()) } else { mem.read_remote(rkey, va, payload) }
+        if payload.is_empty() {
+            Ok(())
+        } else {
+            mem.read_remote(rkey, va, payload)
+        }
     });
     match (pushed, last) {
         (Err(_), _) => ReadPush::Failed { replay },

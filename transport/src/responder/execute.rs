@@ -20,7 +20,10 @@ struct Executed {
 }
 
 impl Executed {
-    const PACKET: Self = Self { psns: 1, received: None };
+    const PACKET: Self = Self {
+        psns: 1,
+        received: None,
+    };
 }
 
 impl Responder {
@@ -42,9 +45,11 @@ impl Responder {
         } else if operation.is_write() {
             self.execute_write(mem, operation, headers, payload, wqe)
         } else if let Some(reth) = headers.reth {
-            self.execute_read(conn, mem, psn, reth).map_err(|refusal| (refusal, None))
+            self.execute_read(conn, mem, psn, reth)
+                .map_err(|refusal| (refusal, None))
         } else {
-            self.execute_atomic(mem, operation, headers).map_err(|refusal| (refusal, None))
+            self.execute_atomic(mem, operation, headers)
+                .map_err(|refusal| (refusal, None))
         };
         let executed = match result {
             Ok(executed) => executed,
@@ -105,7 +110,10 @@ impl Responder {
             return Err((Refusal::ACCESS, Some(wqe)));
         }
         let detail = recv_detail(WcOpcode::Recv, received, headers);
-        Ok(Executed { psns: 1, received: Some((wqe, detail)) })
+        Ok(Executed {
+            psns: 1,
+            received: Some((wqe, detail)),
+        })
     }
 
     fn execute_write(
@@ -119,11 +127,21 @@ impl Responder {
         let (rkey, va, total, received) = if let Some(Reth { va, rkey, dma_len }) = headers.reth {
             //= RC-RSP-08
             let access = RemoteAccess::Write;
-            if dma_len > 0 && mem.check_remote(rkey, va, u64::from(dma_len), access).is_err() {
+            if dma_len > 0
+                && mem
+                    .check_remote(rkey, va, u64::from(dma_len), access)
+                    .is_err()
+            {
                 return Err((Refusal::ACCESS, wqe));
             }
             (rkey, va, dma_len, 0)
-        } else if let InProgress::Write { rkey, va, len, received } = self.current {
+        } else if let InProgress::Write {
+            rkey,
+            va,
+            len,
+            received,
+        } = self.current
+        {
             (rkey, va, len, received)
         } else {
             return Err((Refusal::INVALID_REQUEST, wqe));
@@ -148,7 +166,12 @@ impl Responder {
             });
             return Ok(Executed { psns: 1, received });
         }
-        self.current = InProgress::Write { rkey, va, len: total, received: received + len };
+        self.current = InProgress::Write {
+            rkey,
+            va,
+            len: total,
+            received: received + len,
+        };
         Ok(Executed::PACKET)
     }
 
@@ -162,12 +185,25 @@ impl Responder {
         let Reth { va, rkey, dma_len } = reth;
         let access = RemoteAccess::Read;
         //= RC-SEG-02
-        if dma_len > 0 && mem.check_remote(rkey, va, u64::from(dma_len), access).is_err() {
+        if dma_len > 0
+            && mem
+                .check_remote(rkey, va, u64::from(dma_len), access)
+                .is_err()
+        {
             return Err(Refusal::ACCESS);
         }
         let packets = conn.packets(dma_len);
-        self.save(Saved::Read { psn, packets, rkey, va, len: dma_len });
-        Ok(Executed { psns: packets, received: None })
+        self.save(Saved::Read {
+            psn,
+            packets,
+            rkey,
+            va,
+            len: dma_len,
+        });
+        Ok(Executed {
+            psns: packets,
+            received: None,
+        })
     }
 
     fn execute_atomic(
@@ -184,12 +220,20 @@ impl Responder {
             return Err(Refusal::INVALID_REQUEST);
         }
         let op = match operation {
-            Operation::CmpSwap => AtomicOp::CmpSwap { compare: eth.compare, swap: eth.swap_add },
+            Operation::CmpSwap => AtomicOp::CmpSwap {
+                compare: eth.compare,
+                swap: eth.swap_add,
+            },
             _ => AtomicOp::FetchAdd { add: eth.swap_add },
         };
-        let original =
-            mem.atomic_remote(eth.rkey, eth.va, op).map_err(|_| Refusal::ACCESS)?;
-        self.save(Saved::Atomic { psn: headers.bth.psn, operation, original });
+        let original = mem
+            .atomic_remote(eth.rkey, eth.va, op)
+            .map_err(|_| Refusal::ACCESS)?;
+        self.save(Saved::Atomic {
+            psn: headers.bth.psn,
+            operation,
+            original,
+        });
         Ok(Executed::PACKET)
     }
 
@@ -197,12 +241,23 @@ impl Responder {
     fn answer_resource(&mut self) {
         let msn = self.msn;
         let response = match self.saved.back() {
-            Some(&Saved::Read { psn, rkey, va, len, .. }) => {
-                Response::Read { psn, rkey, va, left: len, first: true, msn, replay: false }
-            }
-            Some(&Saved::Atomic { psn, original, .. }) => {
-                Response::Atomic { psn, original, msn, replay: false }
-            }
+            Some(&Saved::Read {
+                psn, rkey, va, len, ..
+            }) => Response::Read {
+                psn,
+                rkey,
+                va,
+                left: len,
+                first: true,
+                msn,
+                replay: false,
+            },
+            Some(&Saved::Atomic { psn, original, .. }) => Response::Atomic {
+                psn,
+                original,
+                msn,
+                replay: false,
+            },
             None => return,
         };
         self.schedule(response);
@@ -213,7 +268,9 @@ fn recv_detail(opcode: WcOpcode, byte_len: u32, headers: &Headers) -> RecvDetail
     RecvDetail {
         opcode,
         byte_len,
-        imm_or_inv: headers.imm.map_or(ImmOrInv::None, |imm| ImmOrInv::Imm(imm.0)),
+        imm_or_inv: headers
+            .imm
+            .map_or(ImmOrInv::None, |imm| ImmOrInv::Imm(imm.0)),
         solicited: headers.bth.solicited,
     }
 }

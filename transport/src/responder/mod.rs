@@ -28,8 +28,16 @@ pub(crate) struct RecvWqe {
 #[derive(Debug)]
 enum InProgress {
     None,
-    Send { wqe: RecvWqe, received: u32 },
-    Write { rkey: Rkey, va: u64, len: u32, received: u32 },
+    Send {
+        wqe: RecvWqe,
+        received: u32,
+    },
+    Write {
+        rkey: Rkey,
+        va: u64,
+        len: u32,
+        received: u32,
+    },
 }
 
 /// The attributes that steer the responder.
@@ -106,14 +114,23 @@ impl Responder {
         if self.queued() >= self.limits.max_wr as usize {
             return Err(PostError::QueueFull);
         }
-        self.rq.push_back(RecvWqe { wr_id, data: LocalData::from_sges(sges) });
+        self.rq.push_back(RecvWqe {
+            wr_id,
+            data: LocalData::from_sges(sges),
+        });
         Ok(())
     }
 
     /// Completes the receive in progress and all queued ones with `WR_FLUSH_ERR` (RC-STA-01).
     pub(crate) fn flush(&mut self, now: Time, conn: &Conn, out: &mut Outputs) {
         let mut flush = |wqe: RecvWqe| {
-            out.complete_recv(now, conn, wqe.wr_id, WcStatus::WrFlushErr, RecvDetail::ERROR);
+            out.complete_recv(
+                now,
+                conn,
+                wqe.wr_id,
+                WcStatus::WrFlushErr,
+                RecvDetail::ERROR,
+            );
         };
         if let InProgress::Send { wqe, .. } =
             core::mem::replace(&mut self.current, InProgress::None)

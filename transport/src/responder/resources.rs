@@ -9,8 +9,18 @@ use crate::qp::conn::Conn;
 /// A READ or atomic that was executed.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Saved {
-    Read { psn: Psn, packets: u32, rkey: Rkey, va: u64, len: u32 },
-    Atomic { psn: Psn, operation: Operation, original: u64 },
+    Read {
+        psn: Psn,
+        packets: u32,
+        rkey: Rkey,
+        va: u64,
+        len: u32,
+    },
+    Atomic {
+        psn: Psn,
+        operation: Operation,
+        original: u64,
+    },
 }
 
 impl Responder {
@@ -24,7 +34,10 @@ impl Responder {
 
     /// READs and atomics whose responses are not all sent yet (RC-RSP-05).
     pub(super) fn outstanding_resources(&self) -> usize {
-        self.queue.iter().filter(|response| response.is_new_resource()).count()
+        self.queue
+            .iter()
+            .filter(|response| response.is_new_resource())
+            .count()
     }
 
     /// How far a duplicate SEND or WRITE packet may be acknowledged: everything executed, but
@@ -39,13 +52,25 @@ impl Responder {
             })
             .filter(|psn| psn.diff(duplicate) > 0 && psn.diff(self.epsn) < 0)
             .map(|psn| psn.sub(1))
-            .fold(last, |nearest, psn| if psn.diff(nearest) < 0 { psn } else { nearest })
+            .fold(
+                last,
+                |nearest, psn| if psn.diff(nearest) < 0 { psn } else { nearest },
+            )
     }
 
     /// The response to a duplicate READ, if it repeats a saved one or its tail (RC-DUP-03).
     pub(super) fn replay_read(&self, conn: &Conn, psn: Psn, reth: &Reth) -> Option<Response> {
         let repeats = self.saved.iter().any(|saved| {
-            let Saved::Read { psn: first, packets, rkey, va, len } = *saved else { return false };
+            let Saved::Read {
+                psn: first,
+                packets,
+                rkey,
+                va,
+                len,
+            } = *saved
+            else {
+                return false;
+            };
             let skipped_packets = psn.sub(first.get()).get();
             if skipped_packets >= packets || reth.rkey != rkey {
                 return false;
@@ -55,7 +80,10 @@ impl Responder {
         });
         //= RC-DUP-07
         let end = psn.add(conn.packets(reth.dma_len));
-        let running = self.queue.iter().any(|response| response.read_end(conn) == Some(end));
+        let running = self
+            .queue
+            .iter()
+            .any(|response| response.read_end(conn) == Some(end));
         (repeats && !running).then_some(Response::Read {
             psn,
             rkey: reth.rkey,
@@ -72,9 +100,16 @@ impl Responder {
     pub(super) fn replay_atomic(&self, psn: Psn, operation: Operation) -> Option<Response> {
         // The newest first: after 2^24 packets an old one may have the same PSN.
         self.saved.iter().rev().find_map(|saved| match *saved {
-            Saved::Atomic { psn: p, operation: o, original } if p == psn && o == operation => {
-                Some(Response::Atomic { psn, original, msn: self.msn, replay: true })
-            }
+            Saved::Atomic {
+                psn: p,
+                operation: o,
+                original,
+            } if p == psn && o == operation => Some(Response::Atomic {
+                psn,
+                original,
+                msn: self.msn,
+                replay: true,
+            }),
             _ => None,
         })
     }

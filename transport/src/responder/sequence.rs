@@ -24,16 +24,24 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
-    pub(super) const INVALID_REQUEST: Self =
-        Self { nak: NakCode::InvalidRequest, status: WcStatus::RemInvReqErr };
-    pub(super) const ACCESS: Self =
-        Self { nak: NakCode::RemoteAccess, status: WcStatus::RemAccessErr };
+    pub(super) const INVALID_REQUEST: Self = Self {
+        nak: NakCode::InvalidRequest,
+        status: WcStatus::RemInvReqErr,
+    };
+    pub(super) const ACCESS: Self = Self {
+        nak: NakCode::RemoteAccess,
+        status: WcStatus::RemAccessErr,
+    };
     //= RC-RSP-10
-    pub(super) const TOO_LONG: Self =
-        Self { nak: NakCode::InvalidRequest, status: WcStatus::LocLenErr };
+    pub(super) const TOO_LONG: Self = Self {
+        nak: NakCode::InvalidRequest,
+        status: WcStatus::LocLenErr,
+    };
     //= RC-RSP-12
-    pub(super) const BAD_RECEIVE_BUFFER: Self =
-        Self { nak: NakCode::RemoteOperational, status: WcStatus::LocProtErr };
+    pub(super) const BAD_RECEIVE_BUFFER: Self = Self {
+        nak: NakCode::RemoteOperational,
+        status: WcStatus::LocProtErr,
+    };
 }
 
 impl Responder {
@@ -88,7 +96,11 @@ impl Responder {
     /// Opcode sequence, the QP's access flags, READ/atomic resources (RC-RSP-03…05).
     fn check(&self, headers: &Headers) -> Result<Operation, Refusal> {
         //= OPC-36
-        let operation = headers.bth.opcode.operation().ok_or(Refusal::INVALID_REQUEST)?;
+        let operation = headers
+            .bth
+            .opcode
+            .operation()
+            .ok_or(Refusal::INVALID_REQUEST)?;
         if !self.sequence_ok(operation) {
             return Err(Refusal::INVALID_REQUEST);
         }
@@ -147,9 +159,9 @@ impl Responder {
         }
         let replay = match operation {
             _ if !self.may_replay() => None,
-            Operation::ReadRequest => {
-                headers.reth.and_then(|reth| self.replay_read(conn, psn, &reth))
-            }
+            Operation::ReadRequest => headers
+                .reth
+                .and_then(|reth| self.replay_read(conn, psn, &reth)),
             Operation::CmpSwap | Operation::FetchAdd => self.replay_atomic(psn, operation),
             _ => None,
         };
@@ -202,7 +214,10 @@ const fn needs_receive(operation: Operation) -> bool {
 }
 
 const fn is_resource(operation: Operation) -> bool {
-    matches!(operation, Operation::ReadRequest | Operation::CmpSwap | Operation::FetchAdd)
+    matches!(
+        operation,
+        Operation::ReadRequest | Operation::CmpSwap | Operation::FetchAdd
+    )
 }
 
 /// RC-SEG-01, RC-SEG-05, OPC-37, OPC-38.
@@ -222,5 +237,7 @@ fn length_ok(conn: &Conn, operation: Operation, headers: &Headers, payload: &[u8
     };
     payload_ok
         && (len > 0 || headers.bth.pad_count == 0)
-        && headers.reth.is_none_or(|reth| reth.dma_len <= MAX_MESSAGE_LEN)
+        && headers
+            .reth
+            .is_none_or(|reth| reth.dma_len <= MAX_MESSAGE_LEN)
 }

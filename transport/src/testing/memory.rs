@@ -31,13 +31,21 @@ impl Region {
     /// The whole region as a scatter/gather entry.
     #[must_use]
     pub const fn sge(&self) -> Sge {
-        Sge { addr: self.addr, len: self.len, lkey: self.lkey }
+        Sge {
+            addr: self.addr,
+            len: self.len,
+            lkey: self.lkey,
+        }
     }
 
     /// `len` bytes from offset `offset`; may lie outside, to provoke errors.
     #[must_use]
     pub const fn part(&self, offset: u64, len: u32) -> Sge {
-        Sge { addr: self.addr + offset, len, lkey: self.lkey }
+        Sge {
+            addr: self.addr + offset,
+            len,
+            lkey: self.lkey,
+        }
     }
 }
 
@@ -81,9 +89,19 @@ impl TestMemory {
             (mr.region.addr + u64::from(mr.region.len)).next_multiple_of(GAP) + GAP
         });
         let index = u32::try_from(regions.len()).expect("few regions");
-        let region =
-            Region { lkey: Lkey::new(index << 8 | 0x51), rkey: Rkey::new(index << 8 | 0xa7), addr, len };
-        regions.push(Mr { region, flags, own_pd, live: true, bytes: vec![0; len as usize] });
+        let region = Region {
+            lkey: Lkey::new(index << 8 | 0x51),
+            rkey: Rkey::new(index << 8 | 0xa7),
+            addr,
+            len,
+        };
+        regions.push(Mr {
+            region,
+            flags,
+            own_pd,
+            live: true,
+            bytes: vec![0; len as usize],
+        });
         region
     }
 
@@ -106,7 +124,9 @@ impl TestMemory {
 
     /// Overwrites bytes from `offset` on, as the application would.
     pub fn fill(&self, region: &Region, offset: usize, bytes: &[u8]) {
-        self.with(region, |mr| mr.bytes[offset..offset + bytes.len()].copy_from_slice(bytes));
+        self.with(region, |mr| {
+            mr.bytes[offset..offset + bytes.len()].copy_from_slice(bytes)
+        });
     }
 
     /// Atomics executed so far.
@@ -123,7 +143,10 @@ impl TestMemory {
 
     fn with<R>(&self, region: &Region, f: impl FnOnce(&mut Mr) -> R) -> R {
         let mut regions = self.regions.borrow_mut();
-        let mr = regions.iter_mut().find(|mr| mr.region == *region).expect("a region of this memory");
+        let mr = regions
+            .iter_mut()
+            .find(|mr| mr.region == *region)
+            .expect("a region of this memory");
         f(mr)
     }
 
@@ -214,24 +237,32 @@ impl Memory for TestMemory {
 
     fn read_local(&self, lkey: Lkey, addr: u64, dst: &mut [u8]) -> Result<(), AccessError> {
         let len = dst.len() as u64;
-        self.local(lkey, addr, len, LocalAccess::Read, |bytes| dst.copy_from_slice(bytes))
+        self.local(lkey, addr, len, LocalAccess::Read, |bytes| {
+            dst.copy_from_slice(bytes)
+        })
     }
 
     fn write_local(&self, lkey: Lkey, addr: u64, src: &[u8]) -> Result<(), AccessError> {
         let len = src.len() as u64;
-        self.local(lkey, addr, len, LocalAccess::Write, |bytes| bytes.copy_from_slice(src))?;
+        self.local(lkey, addr, len, LocalAccess::Write, |bytes| {
+            bytes.copy_from_slice(src)
+        })?;
         self.note_write();
         Ok(())
     }
 
     fn read_remote(&self, rkey: Rkey, va: u64, dst: &mut [u8]) -> Result<(), AccessError> {
         let len = dst.len() as u64;
-        self.remote(rkey, va, len, RemoteAccess::Read, |bytes| dst.copy_from_slice(bytes))
+        self.remote(rkey, va, len, RemoteAccess::Read, |bytes| {
+            dst.copy_from_slice(bytes)
+        })
     }
 
     fn write_remote(&self, rkey: Rkey, va: u64, src: &[u8]) -> Result<(), AccessError> {
         let len = src.len() as u64;
-        self.remote(rkey, va, len, RemoteAccess::Write, |bytes| bytes.copy_from_slice(src))?;
+        self.remote(rkey, va, len, RemoteAccess::Write, |bytes| {
+            bytes.copy_from_slice(src)
+        })?;
         self.note_write();
         Ok(())
     }

@@ -399,7 +399,7 @@ impl Pair {
         let mut tx = core::mem::replace(&mut self.tx, TxBuffer::new(0, 0));
         loop {
             let node = &mut self.nodes[side as usize];
-            node.qp.poll_transmit(self.now, &node.mem, &mut tx);
+            node.qp.poll_transmit(self.now, &node.mem, crate::AckTiming::Now, &mut tx);
             while let Some(completion) = node.qp.poll_completion() {
                 node.completions.push(completion);
             }

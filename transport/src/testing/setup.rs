@@ -147,8 +147,15 @@ impl Setup {
     }
 
     fn modify(&self, qp: &mut Qp, next: QpState, mask: QpAttrMask) {
-        let attr = QpAttr { qp_state: next.code(), ..self.attr };
-        let context = ModifyContext { pkey: self.pkey, ..context(self.local) };
-        qp.modify(Time::ZERO, &attr, mask, &context).expect("valid attributes");
+        let attr = QpAttr {
+            qp_state: next.code(),
+            ..self.attr
+        };
+        let context = ModifyContext {
+            pkey: self.pkey,
+            ..context(self.local)
+        };
+        qp.modify(Time::ZERO, &attr, mask, &context)
+            .expect("valid attributes");
     }
 }

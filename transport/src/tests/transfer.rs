@@ -7,11 +7,19 @@ use rocade_wire::{Operation, Psn};
 
 use super::{PMTU, operations, pattern, read, register, register_filled, send, statuses, write};
 use crate::testing::{Pair, Side};
-use crate::{
-    ImmOrInv, PostError, SendFlags, SendOp, SendWr, Sge, WcFlags, WcOpcode, WcStatus,
-};
+use crate::{ImmOrInv, PostError, SendFlags, SendOp, SendWr, Sge, WcFlags, WcOpcode, WcStatus};
 
-const SIZES: [u32; 9] = [0, 1, 3, PMTU - 1, PMTU, PMTU + 1, 2 * PMTU, 5 * PMTU - 1, 70_000];
+const SIZES: [u32; 9] = [
+    0,
+    1,
+    3,
+    PMTU - 1,
+    PMTU,
+    PMTU + 1,
+    2 * PMTU,
+    5 * PMTU - 1,
+    70_000,
+];
 
 //= RC-SEG-01 type=test
 //= RC-WQE-07 type=test
@@ -31,9 +39,18 @@ fn send_arrives_in_every_size() {
             assert_eq!((sent[0].opcode, sent[0].is_send), (WcOpcode::Send, true));
             let received = pair.take_completions(Side::B);
             assert_eq!(statuses(&received), [(7, WcStatus::Success)], "{len}");
-            assert_eq!((received[0].opcode, received[0].byte_len), (WcOpcode::Recv, len));
-            assert_eq!(received[0].imm_or_inv, imm.map_or(ImmOrInv::None, ImmOrInv::Imm));
-            assert_eq!(received[0].wc_flags.contains(WcFlags::WITH_IMM), imm.is_some());
+            assert_eq!(
+                (received[0].opcode, received[0].byte_len),
+                (WcOpcode::Recv, len)
+            );
+            assert_eq!(
+                received[0].imm_or_inv,
+                imm.map_or(ImmOrInv::None, ImmOrInv::Imm)
+            );
+            assert_eq!(
+                received[0].wc_flags.contains(WcFlags::WITH_IMM),
+                imm.is_some()
+            );
             let mem = &pair.node(Side::B).mem;
             assert_eq!(mem.bytes(&dst, 0..len as usize), pattern(len, len));
             assert_eq!(mem.bytes(&dst, len as usize..len as usize + 1), [0]);
@@ -52,7 +69,16 @@ fn write_arrives_in_every_size() {
             if imm.is_some() {
                 pair.recv(Side::B, 7, &[]);
             }
-            pair.send(Side::A, 9, SendOp::Write { va: dst.addr, rkey: dst.rkey, imm }, &[src.sge()]);
+            pair.send(
+                Side::A,
+                9,
+                SendOp::Write {
+                    va: dst.addr,
+                    rkey: dst.rkey,
+                    imm,
+                },
+                &[src.sge()],
+            );
             pair.run();
             let sent = pair.take_completions(Side::A);
             assert_eq!(statuses(&sent), [(9, WcStatus::Success)]);
@@ -83,7 +109,10 @@ fn read_arrives_in_every_size() {
         pair.run();
         let done = pair.take_completions(Side::A);
         assert_eq!(statuses(&done), [(9, WcStatus::Success)]);
-        assert_eq!((done[0].opcode, done[0].byte_len), (WcOpcode::RdmaRead, len));
+        assert_eq!(
+            (done[0].opcode, done[0].byte_len),
+            (WcOpcode::RdmaRead, len)
+        );
         assert_eq!(pair.take_completions(Side::B), []);
         let mem = &pair.node(Side::A).mem;
         assert_eq!(mem.bytes(&dst, 0..len as usize), pattern(len, len));
@@ -130,8 +159,10 @@ fn segmentation_has_the_right_opcodes_and_flags() {
     //= RC-WQE-08 type=test
     let solicited: Vec<_> = sent.iter().map(|t| t.packet().bth().solicited).collect();
     assert_eq!(solicited, [false, false, false, false, false, false, true]);
-    let dma_lens: Vec<_> =
-        sent.iter().filter_map(|t| t.packet().headers().reth.map(|r| r.dma_len)).collect();
+    let dma_lens: Vec<_> = sent
+        .iter()
+        .filter_map(|t| t.packet().headers().reth.map(|r| r.dma_len))
+        .collect();
     assert_eq!(dma_lens, [2 * PMTU, 3 * PMTU - 5]);
     let received = pair.take_completions(Side::B);
     assert!(received[0].solicited);
@@ -149,12 +180,25 @@ fn scatter_gather_lists_are_walked_in_order() {
     let mut pair = Pair::default();
     let src = register_filled(&pair, Side::A, 10_000, 3);
     let dst = register(&pair, Side::B, 10_000);
-    let gather = [src.part(5000, 1), src.part(9, 0), src.part(100, 3000), src.part(0, 7)];
-    let scatter = [dst.part(8000, 1000), dst.part(0, 0), dst.part(3000, 2), dst.part(10, 2500)];
+    let gather = [
+        src.part(5000, 1),
+        src.part(9, 0),
+        src.part(100, 3000),
+        src.part(0, 7),
+    ];
+    let scatter = [
+        dst.part(8000, 1000),
+        dst.part(0, 0),
+        dst.part(3000, 2),
+        dst.part(10, 2500),
+    ];
     pair.recv(Side::B, 1, &scatter);
     pair.send(Side::A, 2, send(), &gather);
     pair.run();
-    assert_eq!(statuses(&pair.take_completions(Side::B)), [(1, WcStatus::Success)]);
+    assert_eq!(
+        statuses(&pair.take_completions(Side::B)),
+        [(1, WcStatus::Success)]
+    );
     let bytes = pattern(10_000, 3);
     let message = [&bytes[5000..5001], &bytes[100..3100], &bytes[0..7]].concat();
     let mem = &pair.node(Side::B).mem;
@@ -165,7 +209,10 @@ fn scatter_gather_lists_are_walked_in_order() {
     ]
     .concat();
     assert_eq!(placed, message);
-    assert_eq!(mem.bytes(&dst, 10 + 3008 - 1002..3000), vec![0; 3000 - 2016]);
+    assert_eq!(
+        mem.bytes(&dst, 10 + 3008 - 1002..3000),
+        vec![0; 3000 - 2016]
+    );
 }
 
 //= RC-WQE-06 type=test
@@ -173,16 +220,31 @@ fn scatter_gather_lists_are_walked_in_order() {
 fn inline_data_is_that_of_post_time() {
     let mut pair = Pair::default();
     let dst = register(&pair, Side::B, 300);
-    let wr = |op| SendWr { wr_id: 1, op, flags: SendFlags::SIGNALED | SendFlags::INLINE, sges: &[] };
+    let wr = |op| SendWr {
+        wr_id: 1,
+        op,
+        flags: SendFlags::SIGNALED | SendFlags::INLINE,
+        sges: &[],
+    };
     let now = pair.now();
     let qp = &mut pair.node_mut(Side::A).qp;
-    qp.post_send(now, &wr(write(&dst)), Some(&[5; 256])).unwrap();
-    assert_eq!(qp.post_send(now, &wr(write(&dst)), Some(&[5; 257])), Err(PostError::BadInline));
-    assert_eq!(qp.post_send(now, &wr(read(&dst)), Some(&[])), Err(PostError::BadInline));
+    qp.post_send(now, &wr(write(&dst)), Some(&[5; 256]))
+        .unwrap();
+    assert_eq!(
+        qp.post_send(now, &wr(write(&dst)), Some(&[5; 257])),
+        Err(PostError::BadInline)
+    );
+    assert_eq!(
+        qp.post_send(now, &wr(read(&dst)), Some(&[])),
+        Err(PostError::BadInline)
+    );
     qp.post_send(now, &wr(write(&dst)), Some(&[])).unwrap();
     pair.run();
     assert_eq!(pair.take_completions(Side::A).len(), 2);
-    assert_eq!(pair.node(Side::B).mem.all(&dst), [vec![5; 256], vec![0; 44]].concat());
+    assert_eq!(
+        pair.node(Side::B).mem.all(&dst),
+        [vec![5; 256], vec![0; 44]].concat()
+    );
 }
 
 //= RC-PSN-05, RC-PSN-06 type=test
@@ -200,7 +262,10 @@ fn a_long_read_goes_out_in_chunks_within_the_limit() {
         let mut most = 0;
         pair.run();
         assert_eq!(pair.node(Side::A).mem.all(&dst), pattern(len, 1));
-        assert_eq!(statuses(&pair.take_completions(Side::A)), [1, 2].map(|id| (id, WcStatus::Success)));
+        assert_eq!(
+            statuses(&pair.take_completions(Side::A)),
+            [1, 2].map(|id| (id, WcStatus::Success))
+        );
         let mut requests = Vec::new();
         for traced in pair.trace() {
             let packet = traced.packet();
@@ -231,9 +296,23 @@ fn atomics_return_the_original_value() {
     pair.node(Side::B).mem.fill(&target, 8, &5u64.to_ne_bytes());
     let (va, rkey) = (target.addr + 8, target.rkey);
     let ops = [
-        SendOp::FetchAdd { va, rkey, add: u64::MAX },
-        SendOp::CmpSwap { va, rkey, compare: 4, swap: 77 },
-        SendOp::CmpSwap { va, rkey, compare: 4, swap: 78 },
+        SendOp::FetchAdd {
+            va,
+            rkey,
+            add: u64::MAX,
+        },
+        SendOp::CmpSwap {
+            va,
+            rkey,
+            compare: 4,
+            swap: 77,
+        },
+        SendOp::CmpSwap {
+            va,
+            rkey,
+            compare: 4,
+            swap: 78,
+        },
     ];
     for (i, op) in ops.into_iter().enumerate() {
         pair.send(Side::A, i as u64, op, &[result.part(i as u64 * 8, 8)]);
@@ -246,7 +325,10 @@ fn atomics_return_the_original_value() {
     assert_eq!(done[1].byte_len, 8);
     let originals: Vec<u8> = [5u64, 4, 77].iter().flat_map(|v| v.to_ne_bytes()).collect();
     assert_eq!(pair.node(Side::A).mem.all(&result), originals);
-    assert_eq!(pair.node(Side::B).mem.bytes(&target, 8..16), 77u64.to_ne_bytes());
+    assert_eq!(
+        pair.node(Side::B).mem.bytes(&target, 8..16),
+        77u64.to_ne_bytes()
+    );
     assert_eq!(pair.node(Side::B).mem.atomics(), 3);
 }
 
@@ -264,12 +346,27 @@ fn sequence_numbers_wrap_and_completions_stay_in_order() {
     let back = register(&pair, Side::A, 9000);
     pair.recv(Side::B, 50, &[dst.sge()]);
     let wr = |wr_id, op, flags, sges: &[Sge], pair: &mut Pair| {
-        pair.try_send(Side::A, &SendWr { wr_id, op, flags, sges }).unwrap();
+        pair.try_send(
+            Side::A,
+            &SendWr {
+                wr_id,
+                op,
+                flags,
+                sges,
+            },
+        )
+        .unwrap();
     };
     wr(1, write(&dst), SendFlags::SIGNALED, &[src.sge()], &mut pair);
     wr(2, read(&dst), SendFlags::empty(), &[back.sge()], &mut pair);
     wr(3, send(), SendFlags::SIGNALED, &[src.sge()], &mut pair);
-    wr(4, read(&dst), SendFlags::SIGNALED | SendFlags::FENCE, &[back.sge()], &mut pair);
+    wr(
+        4,
+        read(&dst),
+        SendFlags::SIGNALED | SendFlags::FENCE,
+        &[back.sge()],
+        &mut pair,
+    );
     pair.run();
     assert_eq!(
         statuses(&pair.take_completions(Side::A)),
@@ -286,7 +383,12 @@ fn a_fence_waits_for_reads_but_not_for_writes() {
     let mut pair = Pair::default();
     let src = register(&pair, Side::B, 100);
     let dst = register(&pair, Side::A, 100);
-    let fenced = SendWr { wr_id: 3, op: write(&src), flags: SendFlags::FENCE, sges: &[] };
+    let fenced = SendWr {
+        wr_id: 3,
+        op: write(&src),
+        flags: SendFlags::FENCE,
+        sges: &[],
+    };
     pair.send(Side::A, 1, write(&src), &[]);
     pair.try_send(Side::A, &fenced).unwrap();
     pair.drain_both();
@@ -312,7 +414,11 @@ fn a_long_message_asks_for_acknowledgements_on_its_way() {
     assert_eq!(pair.node(Side::B).mem.all(&dst), pattern(1_000_000, 1));
     let mut since = 0;
     for traced in pair.trace().iter().filter(|t| t.from == Side::A) {
-        since = if traced.packet().bth().ack_req { 0 } else { since + 1 };
+        since = if traced.packet().bth().ack_req {
+            0
+        } else {
+            since + 1
+        };
         assert!(since < 16);
     }
     assert_eq!(pair.node(Side::A).qp.counters().retransmitted_packets, 0);
@@ -325,15 +431,31 @@ fn a_long_message_asks_for_acknowledgements_on_its_way() {
 fn both_sides_send() {
     let mut pair = Pair::default();
     let regions = Side::BOTH.map(|side| {
-        (register_filled(&pair, side, 50_000, side as u32), register(&pair, side, 50_000))
+        (
+            register_filled(&pair, side, 50_000, side as u32),
+            register(&pair, side, 50_000),
+        )
     });
     for side in Side::BOTH {
-        pair.send(side, 1, write(&regions[side.other() as usize].1), &[regions[side as usize].0.sge()]);
-        pair.send(side, 2, read(&regions[side.other() as usize].0), &[regions[side as usize].1.sge()]);
+        pair.send(
+            side,
+            1,
+            write(&regions[side.other() as usize].1),
+            &[regions[side as usize].0.sge()],
+        );
+        pair.send(
+            side,
+            2,
+            read(&regions[side.other() as usize].0),
+            &[regions[side as usize].1.sge()],
+        );
     }
     pair.run();
     for side in Side::BOTH {
-        assert_eq!(statuses(&pair.take_completions(side)), [1, 2].map(|id| (id, WcStatus::Success)));
+        assert_eq!(
+            statuses(&pair.take_completions(side)),
+            [1, 2].map(|id| (id, WcStatus::Success))
+        );
         let copied = pair.node(side).mem.all(&regions[side as usize].1);
         assert_eq!(copied, pattern(50_000, side.other() as u32));
     }

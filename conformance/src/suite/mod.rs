@@ -1,0 +1,64 @@
+//! The cases, by area. Each is named after the rule that it checks.
+
+mod acknowledge;
+mod duplicates;
+mod errors;
+mod messages;
+mod packets;
+mod requester;
+mod resources;
+mod retry;
+mod sequence;
+
+use crate::Case;
+
+/// Cases that belong together.
+#[derive(Clone, Copy, Debug)]
+pub struct Area {
+    /// Its name.
+    pub name: &'static str,
+    /// Its cases.
+    pub cases: &'static [Case],
+}
+
+/// All areas.
+pub const AREAS: &[Area] = &[
+    Area { name: "packets", cases: packets::CASES },
+    Area { name: "sequence", cases: sequence::CASES },
+    Area { name: "messages", cases: messages::CASES },
+    Area { name: "acknowledge", cases: acknowledge::CASES },
+    Area { name: "errors", cases: errors::CASES },
+    Area { name: "duplicates", cases: duplicates::CASES },
+    Area { name: "resources", cases: resources::CASES },
+    Area { name: "requester", cases: requester::CASES },
+    Area { name: "retry", cases: retry::CASES },
+];
+
+/// All cases.
+#[must_use]
+pub fn all() -> Vec<Case> {
+    AREAS.iter().flat_map(|area| area.cases).copied().collect()
+}
+
+/// Distinct bytes, so that a piece in the wrong place is noticed.
+fn pattern(len: usize) -> Vec<u8> {
+    (1..=251).cycle().take(len).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_well_formed() {
+        let mut names = BTreeSet::new();
+        for case in all() {
+            assert!(names.insert(case.name()), "{} twice", case.name());
+            let rule_ok = case.rule.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'-');
+            let slug_ok = case.slug.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+            assert!(rule_ok && slug_ok, "{}", case.name());
+        }
+    }
+}
