@@ -35,6 +35,8 @@ pub struct Scenario {
     pub latency_ns: u64,
     /// Time between packets of one sender.
     pub gap_ns: u64,
+    /// How long acknowledgements are held back; 0 for not at all.
+    pub ack_delay_ns: u64,
     /// The network.
     pub faults: Faults,
     /// What A sends, and B, if it does.
@@ -115,6 +117,7 @@ impl Scenario {
             first_psns,
             latency_ns: rng.range(500, 200_000),
             gap_ns: rng.pick(&[0, 20, 300]),
+            ack_delay_ns: rng.pick(&[0, 100, 50_000]),
             faults: Faults {
                 loss: rng.pick(&[0, 10, 50, 50]),
                 duplication: rng.pick(&[0, 10, 50, 50]),
@@ -223,6 +226,9 @@ impl Scenario {
         pair.stop_tracing();
         pair.set_latency(self.latency_ns);
         pair.set_gap(self.gap_ns);
+        if self.ack_delay_ns > 0 {
+            pair.set_ack_delay(self.ack_delay_ns);
+        }
         pair
     }
 }

@@ -13,7 +13,7 @@ use super::{Setup, TestMemory, context};
 use crate::completion::Completion;
 use crate::error::PostError;
 use crate::event::QpEvent;
-use crate::qp::{PacketMeta, Qp, QpAttr, QpAttrMask, QpState};
+use crate::qp::{AckTiming, PacketMeta, Qp, QpAttr, QpAttrMask, QpState};
 use crate::time::Time;
 use crate::transmit::{ICRC_LEN, TxBuffer};
 use crate::wr::{SendFlags, SendOp, SendWr, Sge};
@@ -126,6 +126,8 @@ pub struct Pair {
     serial: u64,
     sent: [usize; 2],
     link_free: [Time; 2],
+    ack_delay_ns: Option<u64>,
+    acks_due: [Option<Time>; 2],
     trace: Vec<Traced>,
     tracing: bool,
 }
@@ -175,6 +177,8 @@ impl Pair {
             serial: 0,
             sent: [0; 2],
             link_free: [Time::ZERO; 2],
+            ack_delay_ns: None,
+            acks_due: [None; 2],
             trace: Vec::new(),
             tracing: true,
         }
@@ -189,6 +193,12 @@ impl Pair {
     /// together then arrive together and are handled as one batch.
     pub const fn set_gap(&mut self, ns: u64) {
         self.gap_ns = ns;
+    }
+
+    /// Acknowledgements that nothing else has to follow leave so much later
+    /// ([`AckTiming::Later`]); at once, unless told.
+    pub const fn set_ack_delay(&mut self, ns: u64) {
+        self.ack_delay_ns = Some(ns);
     }
 
     /// What happens to packets from now on.
@@ -318,6 +328,11 @@ impl Pair {
         self.drain_both();
         let Some(next) = self.next_event() else { return false };
         self.now = self.now.max(next);
+        for side in Side::BOTH {
+            if self.acks_due[side as usize].is_some_and(|due| due <= self.now) {
+                self.drain_with(side, AckTiming::Now);
+            }
+        }
         let mut touched = [false; 2];
         while let Some(entry) = self.in_flight.first_entry() {
             if entry.key().0 > self.now {
@@ -385,7 +400,7 @@ impl Pair {
     pub fn next_event(&self) -> Option<Time> {
         let packet = self.in_flight.keys().next().map(|(time, _)| *time);
         let timers = Side::BOTH.map(|side| self.node(side).qp.next_timeout());
-        [packet, timers[0], timers[1]].into_iter().flatten().min()
+        timers.into_iter().chain(self.acks_due).chain([packet]).flatten().min()
     }
 
     fn deliver(&mut self, to: Side, bytes: &[u8]) {
@@ -396,10 +411,15 @@ impl Pair {
     }
 
     fn drain(&mut self, side: Side) {
+        let acks = if self.ack_delay_ns.is_some() { AckTiming::Later } else { AckTiming::Now };
+        self.drain_with(side, acks);
+    }
+
+    fn drain_with(&mut self, side: Side, acks: AckTiming) {
         let mut tx = core::mem::replace(&mut self.tx, TxBuffer::new(0, 0));
         loop {
             let node = &mut self.nodes[side as usize];
-            node.qp.poll_transmit(self.now, &node.mem, crate::AckTiming::Now, &mut tx);
+            node.qp.poll_transmit(self.now, &node.mem, acks, &mut tx);
             while let Some(completion) = node.qp.poll_completion() {
                 node.completions.push(completion);
             }
@@ -416,6 +436,12 @@ impl Pair {
             tx.clear();
         }
         self.tx = tx;
+        let held = self.node(side).qp.ack_held_back();
+        let due = &mut self.acks_due[side as usize];
+        *due = match self.ack_delay_ns {
+            Some(ns) if held => due.or(Some(self.now.plus_ns(ns))),
+            _ => None,
+        };
     }
 
     fn transmit(&mut self, from: Side, bytes: &[u8]) {

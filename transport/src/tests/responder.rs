@@ -9,7 +9,7 @@ use rocade_wire::{Opcode, Operation, Packet, Psn, Rkey};
 use super::{ALL, PMTU, PSN, Request, answer_text, answers, pattern, register_filled, statuses};
 use crate::testing::{Pair, Region, Setup, Side, TestMemory};
 use crate::{
-    AccessFlags, DropReason, PacketMeta, QpEvent, QpState, Time, TxBuffer, WcStatus,
+    AccessFlags, AckTiming, DropReason, PacketMeta, QpEvent, QpState, Time, TxBuffer, WcStatus,
 };
 
 use Operation::{
@@ -559,15 +559,15 @@ fn a_read_that_fails_midway_names_the_missing_response() {
     let meta = PacketMeta { source: peer, destination: own };
     qp.handle_packet(Time::ZERO, &meta, &Packet::parse(&bytes).unwrap(), &mem);
     let mut tx = TxBuffer::new(9000, 1);
-    qp.poll_transmit(Time::ZERO, &mem, &mut tx);
+    qp.poll_transmit(Time::ZERO, &mem, AckTiming::Now, &mut tx);
     assert_eq!(answer_text(&Packet::parse(tx.bytes()).unwrap()), "ReadResponseFirst ACK psn=0 msn=1");
     tx.clear();
     mem.deregister(&region);
-    qp.poll_transmit(Time::ZERO, &mem, &mut tx);
+    qp.poll_transmit(Time::ZERO, &mem, AckTiming::Now, &mut tx);
     assert_eq!(answer_text(&Packet::parse(tx.bytes()).unwrap()), "NAK REMOTE_ACCESS psn=1 msn=1");
     assert_eq!((qp.state(), qp.poll_event()), (QpState::Err, Some(QpEvent::AccessErr)));
     tx.clear();
-    qp.poll_transmit(Time::ZERO, &mem, &mut tx);
+    qp.poll_transmit(Time::ZERO, &mem, AckTiming::Now, &mut tx);
     assert!(tx.is_empty());
 }
 

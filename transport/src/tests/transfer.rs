@@ -460,3 +460,23 @@ fn both_sides_send() {
         assert_eq!(copied, pattern(50_000, side.other() as u32));
     }
 }
+
+//= RC-ACK-01, RC-ACK-02 type=test
+#[test]
+fn an_acknowledgement_may_wait_for_the_answer() {
+    let mut pair = Pair::default();
+    pair.set_ack_delay(1_000_000);
+    let (here, there) = (register(&pair, Side::A, 8), register(&pair, Side::B, 8));
+    pair.recv(Side::B, 1, &[there.sge()]);
+    pair.recv(Side::A, 2, &[here.sge()]);
+    pair.send(Side::A, 3, send(), &[here.sge()]);
+    pair.run_for(10_000);
+    assert_eq!(pair.take_completions(Side::B).len(), 1);
+    assert_eq!(operations(&pair, Side::B), []);
+    pair.send(Side::B, 4, send(), &[there.sge()]);
+    pair.run();
+    assert_eq!(operations(&pair, Side::B), [(Operation::SendOnly, 0), (Operation::Acknowledge, 0)]);
+    assert_eq!(statuses(&pair.take_completions(Side::A)).len(), 2);
+    assert_eq!(statuses(&pair.take_completions(Side::B)).len(), 1);
+    assert_eq!(pair.now().as_ns() / 1000, 1025);
+}
