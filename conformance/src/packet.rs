@@ -14,7 +14,6 @@ pub struct PacketBuilder {
     payload: Vec<u8>,
     pad: Vec<u8>,
     icrc_error: u32,
-    icrc_swapped: bool,
     cut: Option<usize>,
     pub(crate) via: Via,
 }
@@ -28,7 +27,6 @@ impl PacketBuilder {
             payload: Vec::new(),
             pad: Vec::new(),
             icrc_error: 0,
-            icrc_swapped: false,
             cut: None,
             via: Via::Main,
         }
@@ -118,13 +116,6 @@ impl PacketBuilder {
         self
     }
 
-    /// Sends the bytes of the ICRC in reverse order.
-    #[must_use]
-    pub const fn swapped_icrc(mut self) -> Self {
-        self.icrc_swapped = true;
-        self
-    }
-
     /// Ends the packet after `len` bytes, ICRC included; the ICRC is that of the short packet.
     #[must_use]
     pub const fn cut(mut self, len: usize) -> Self {
@@ -157,7 +148,6 @@ impl PacketBuilder {
         } else {
             flow.compute(0, &bytes) ^ self.icrc_error
         };
-        let icrc = if self.icrc_swapped { icrc.swap_bytes() } else { icrc };
         bytes.extend_from_slice(&icrc.to_le_bytes());
         bytes
     }
@@ -167,9 +157,6 @@ impl PacketBuilder {
         let mut remarks = Vec::new();
         if self.icrc_error != 0 {
             remarks.push("wrong ICRC".to_owned());
-        }
-        if self.icrc_swapped {
-            remarks.push("ICRC in reverse".to_owned());
         }
         if let Some(len) = self.cut {
             remarks.push(format!("cut to {len} bytes"));

@@ -2,7 +2,7 @@
 //!
 //! * [`harness`]: unmodified verbs programs as processes on Rocade, and the rxe guest;
 //! * [`sim`]: reliable connections over a bad network in virtual time;
-//! * [`skip`]: tests that cannot run on this machine say why.
+//! * [`mod@skip`]: tests that cannot run on this machine say why.
 
 pub mod harness;
 pub mod sim;

@@ -12,7 +12,6 @@ use crate::{
 
 pub(super) const CASES: &[Case] = &[
     Case::responder("ICRC-11", "wrong-icrc-is-dropped", |b| dropped(b, |p| p.wrong_icrc(1))),
-    Case::responder("ICRC-11", "byte-order-matters", swapped_icrc),
     Case::responder("ICRC-10", "pad-need-not-be-zero", nonzero_pad),
     Case::responder("BTH-03", "migreq-is-not-needed", |b| {
         accepted(b, |p| p.edit(|h| h.bth.migreq = false))
@@ -90,14 +89,6 @@ fn accepted(bench: &Bench<'_>, vary: impl Fn(PacketBuilder) -> PacketBuilder) ->
     conn.send(&vary(conn.write(0, 0, &GOOD)))?;
     conn.expect_ack(0, 1)?;
     conn.expect_memory(0, &GOOD)
-}
-
-//= ICRC-08 type=test
-fn swapped_icrc(bench: &Bench<'_>) -> CaseResult {
-    let conn = bench.connect(QpSpec::default())?;
-    // The ICRC's bytes in reverse order, unless that is the same value.
-    conn.send(&conn.write(0, 0, &BAD).swapped_icrc())?;
-    still_at_start(&conn)
 }
 
 //= ICRC-10 type=test

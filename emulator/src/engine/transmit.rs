@@ -27,8 +27,6 @@ pub(crate) struct TxState {
     route: Option<(Arc<Port>, Path)>,
     /// When the pending timer entry of this QP is due.
     timer: Option<Time>,
-    /// Listed among the QPs with an acknowledgement to send.
-    ack_held: bool,
     /// A run of packets that the socket had no room for.
     blocked: Option<Blocked>,
 }
@@ -95,9 +93,13 @@ impl EngineInner {
     /// Leaves an acknowledgement for the next poll, so that the application can answer first. The
     /// background thread sends it if no poll comes; where that thread sleeps, it is sent now.
     fn hold_ack(&self, inner: &QpInner, core: &mut QpCore, mem: &MemGuard<'_>) {
-        if !core.tx.ack_held {
-            core.tx.ack_held = true;
-            self.held_acks.lock().push(inner.qp_num());
+        {
+            let mut held = self.held_acks.lock();
+            // Whoever took an earlier entry may be waiting for this QP or for a CPU: what counts
+            // is that there is one in the list.
+            if held.last() != Some(&inner.qp_num()) {
+                held.push(inner.qp_num());
+            }
         }
         // The thread announces its sleep, then looks at the list; we do it the other way round.
         fence(Ordering::SeqCst);
@@ -114,7 +116,6 @@ impl EngineInner {
         let held = std::mem::take(&mut *self.held_acks.lock());
         for qpn in held {
             self.with_qp(qpn, |inner, core, mem| {
-                core.tx.ack_held = false;
                 self.drain(inner, core, mem, AckTiming::Now);
             });
         }

@@ -1,7 +1,7 @@
 //! Two processes on different addresses of one machine, and over IPv6.
 
 use rocade_tests::{
-    harness::{Device, Perftest, Pingpong, Rig, devinfo_gids},
+    harness::{Device, Perftest, Pingpong, Rig, devinfo_gids, free_port},
     or_skip,
 };
 
@@ -26,6 +26,36 @@ fn perftest_between_two_addresses() {
     let mut pair = Perftest::new("ib_write_bw", &["-s", "65536", "-n", "1000"]);
     pair.devices = [Device::on("127.0.0.2"), Device::on("127.0.0.3")];
     pair.run(&rig, LIMIT);
+}
+
+/// `--ip` is the short form: one device on that address.
+#[test]
+fn the_short_form_for_an_address() {
+    let rig = or_skip!(Rig::loopback(UTILS));
+    let port = free_port().to_string();
+    let words = [
+        "stdbuf",
+        "-oL",
+        "ibv_rc_pingpong",
+        "-g",
+        "0",
+        "-c",
+        "-p",
+        &port,
+    ];
+    let mut server = rig.start_with("pingpong server", &["--ip", "127.0.0.2"], &words);
+    server.wait_until("its address", LIMIT, |server| {
+        server.output().contains("local address:").then_some(())
+    });
+    let words = [&words[..], &["127.0.0.1"]].concat();
+    rig.start_with("pingpong client", &["--ip", "127.0.0.3"], &words)
+        .finish(LIMIT)
+        .expect_success();
+    let output = server.finish(LIMIT).expect_success();
+    assert!(output.contains("1000 iters in "), "{output}");
+    assert!(!output.contains("invalid data"), "{output}");
+    assert!(output.contains("GID ::ffff:127.0.0.2"), "{output}");
+    assert!(output.contains("GID ::ffff:127.0.0.3"), "{output}");
 }
 
 /// Index of the GID `::1` of a device on `lo`.

@@ -7,7 +7,7 @@ use rocade_tests::{
     or_skip,
 };
 
-use crate::{LIMIT, UTILS};
+use crate::{LIMIT, PERFTEST, UTILS};
 
 #[test]
 fn ibv_devices_lists_the_device() {
@@ -94,4 +94,46 @@ fn libdir_holds_the_drop_in_libraries() {
     let listed = rig.start_plain("ibv_devices", &["env", &library_path, "ibv_devices"]);
     let listed = listed.finish(LIMIT).expect_success();
     assert!(listed.contains("rocade0"), "{listed}");
+}
+
+/// Programs that resolve every symbol when they start find all of them, with their versions.
+#[test]
+fn all_symbols_are_there_at_once() {
+    let needs = [UTILS, PERFTEST, &[("rping", "rdmacm-utils")]].concat();
+    let rig = or_skip!(Rig::loopback(&needs));
+    for program in [
+        "ibv_devices",
+        "ibv_asyncwatch",
+        "ibv_rc_pingpong",
+        "ibv_srq_pingpong",
+        "ibv_uc_pingpong",
+        "ibv_ud_pingpong",
+        "ibv_xsrq_pingpong",
+        "ib_write_bw",
+        "ib_send_lat",
+        "ib_read_bw",
+        "ib_atomic_lat",
+        "raw_ethernet_bw",
+        "rping",
+        "ucmatose",
+        "rdma_server",
+        "udaddy",
+        "cmtime",
+    ] {
+        // An unknown option: each of them prints its usage and ends.
+        let words = ["env", "LD_BIND_NOW=1", program, "--no-such-option"];
+        let output = rig
+            .start(program, &Device::on("lo"), &words)
+            .finish(LIMIT)
+            .output;
+        for complaint in [
+            "symbol lookup error",
+            "undefined symbol",
+            "not found",
+            "cannot open shared object",
+            "No such file",
+        ] {
+            assert!(!output.contains(complaint), "{program}: {output}");
+        }
+    }
 }

@@ -3,6 +3,7 @@
 //! Each test has a machine of its own (see `rocade_tests::harness`); where a program is not installed it is skipped.
 
 mod addresses;
+mod broker;
 mod capture;
 mod crash;
 mod devices;
