@@ -8,7 +8,9 @@
 mod memory;
 mod pair;
 mod setup;
+mod transit;
 
 pub use memory::{Region, TestMemory};
-pub use pair::{Fate, Node, Pair, Side, Traced, Transit};
+pub use pair::{Node, Pair};
 pub use setup::{CONTEXT_MTU, Setup, context};
+pub use transit::{Fate, Side, Traced, Transit};

@@ -1,6 +1,8 @@
 //! The transport from outside: two QPs, or one QP and hand-made packets.
 
 mod errors;
+mod modify;
+mod refusals;
 mod responder;
 mod retry;
 mod states;

@@ -1,7 +1,7 @@
 //! The socket options that std has no functions for.
 
 use std::{
-    io, mem,
+    io,
     net::UdpSocket,
     os::fd::{AsFd, AsRawFd},
 };
@@ -9,7 +9,7 @@ use std::{
 use libc::{c_int, socklen_t};
 
 fn set(socket: &UdpSocket, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
-    let len = socklen_t::try_from(mem::size_of::<c_int>()).map_err(io::Error::other)?;
+    let len = socklen_t::try_from(size_of::<c_int>()).map_err(io::Error::other)?;
     // SAFETY: the descriptor is borrowed from an open socket, and the option's value is a c_int that outlives the call.
     let result = unsafe {
         libc::setsockopt(

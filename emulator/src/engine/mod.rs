@@ -332,3 +332,6 @@ impl Drop for EngineInner {
         self.call_background();
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -12,7 +12,7 @@ use super::rng::{Rng, payload};
 /// Longest message.
 pub const MAX_LEN: u32 = 70_000;
 /// Places of atomics.
-const COUNTERS: u64 = 4;
+const COUNTERS: usize = 4;
 /// What a buffer holds while no message may touch it.
 const IDLE: u8 = 0xee;
 const MAX_SGES: u64 = 8;
@@ -111,7 +111,7 @@ pub struct Flow {
     receive_buffers: Vec<Region>,
     counters: Region,
     /// The values that the counters have after everything posted.
-    model: [u64; COUNTERS as usize],
+    model: [u64; COUNTERS],
     atomics: u64,
     posted: u64,
     /// Posted, not known to be complete.
@@ -151,7 +151,7 @@ impl Flow {
             remote: register(from.other(), work.window),
             receive_buffers: register(from.other(), work.receives),
             counters: pair.node(from.other()).mem.register(64, access),
-            model: [0; COUNTERS as usize],
+            model: [0; COUNTERS],
             atomics: 0,
             posted: 0,
             pending: VecDeque::new(),
@@ -278,7 +278,7 @@ impl Flow {
     }
 
     fn draw_atomic(&mut self, message: &mut Message) -> SendOp {
-        let place = usize::try_from(self.rng.below(COUNTERS)).expect("small");
+        let place = usize::try_from(self.rng.below(COUNTERS as u64)).expect("small");
         let (va, rkey) = (self.counters.addr + 8 * place as u64, self.counters.rkey);
         let value = &mut self.model[place];
         message.original = *value;

@@ -5,10 +5,10 @@ use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
-use core::net::IpAddr;
 
 use rocade_wire::Packet;
 
+use super::transit::{Fate, Side, Traced, Transit};
 use super::{Setup, TestMemory, context};
 use crate::completion::Completion;
 use crate::error::PostError;
@@ -17,33 +17,6 @@ use crate::qp::{AckTiming, PacketMeta, Qp, QpAttr, QpAttrMask, QpState};
 use crate::time::Time;
 use crate::transmit::{ICRC_LEN, TxBuffer};
 use crate::wr::{SendFlags, SendOp, SendWr, Sge};
-
-/// One end of a [`Pair`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Side {
-    /// The first QP, 10.0.0.1.
-    A,
-    /// The second QP, 10.0.0.2.
-    B,
-}
-
-impl Side {
-    /// The peer.
-    #[must_use]
-    pub const fn other(self) -> Self {
-        match self {
-            Self::A => Self::B,
-            Self::B => Self::A,
-        }
-    }
-
-    fn ip(self) -> IpAddr {
-        match self {
-            Self::A => IpAddr::from([10, 0, 0, 1]),
-            Self::B => IpAddr::from([10, 0, 0, 2]),
-        }
-    }
-}
 
 /// A QP, its memory, and what came out of it.
 #[derive(Debug)]
@@ -56,58 +29,6 @@ pub struct Node {
     pub completions: Vec<Completion>,
     /// Events not taken yet.
     pub events: Vec<QpEvent>,
-}
-
-/// A packet about to travel.
-#[derive(Debug)]
-pub struct Transit<'a> {
-    /// When.
-    pub time: Time,
-    /// Who sent it.
-    pub from: Side,
-    /// How many packets that side has sent before it.
-    pub index: usize,
-    /// It, parsed.
-    pub packet: Packet<'a>,
-}
-
-/// What the network does with a packet.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// It arrives after the latency.
-    Deliver,
-    /// It is lost.
-    Drop,
-    /// It arrives once per entry, so many nanoseconds later than usual.
-    Copies(Vec<u64>),
-    /// These bytes arrive in its place, as if their ICRC were right.
-    Replace(Vec<u8>),
-}
-
-/// A packet that was sent.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Traced {
-    /// When it was sent.
-    pub time: Time,
-    /// By whom.
-    pub from: Side,
-    /// In one line, without the P_Key and the like.
-    pub text: String,
-    /// The UDP payload, ICRC bytes 0.
-    pub bytes: Vec<u8>,
-    /// The network dropped it.
-    pub dropped: bool,
-}
-
-impl Traced {
-    /// It, parsed.
-    ///
-    /// # Panics
-    /// Never: only what parses is traced.
-    #[must_use]
-    pub fn packet(&self) -> Packet<'_> {
-        Packet::parse(&self.bytes).expect("our own packet")
-    }
 }
 
 type Network = Box<dyn FnMut(&Transit<'_>) -> Fate>;
@@ -134,7 +55,10 @@ pub struct Pair {
 
 impl fmt::Debug for Pair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pair").field("now", &self.now).field("nodes", &self.nodes).finish_non_exhaustive()
+        f.debug_struct("Pair")
+            .field("now", &self.now)
+            .field("nodes", &self.nodes)
+            .finish_non_exhaustive()
     }
 }
 
@@ -154,9 +78,8 @@ impl Pair {
     /// The QPs in these states.
     #[must_use]
     pub fn in_states(a: QpState, b: QpState, mut adapt: impl FnMut(Side, &mut Setup)) -> Self {
-        let mut setups = [(Side::A, 0x11), (Side::B, 0x22)].map(|(side, qpn)| {
-            Setup::new(qpn, side.ip(), 0x33 - qpn, side.other().ip())
-        });
+        let mut setups = [(Side::A, 0x11), (Side::B, 0x22)]
+            .map(|(side, qpn)| Setup::new(qpn, side.ip(), 0x33 - qpn, side.other().ip()));
         adapt(Side::A, &mut setups[0]);
         adapt(Side::B, &mut setups[1]);
         let node = |setup: &Setup, state| Node {
@@ -247,7 +170,12 @@ impl Pair {
             .iter()
             .map(|t| {
                 let lost = if t.dropped { 'x' } else { ' ' };
-                alloc::format!("{lost}{:>9} {:?}> {}\n", t.time.as_ns() / 1000, t.from, t.text)
+                alloc::format!(
+                    "{lost}{:>9} {:?}> {}\n",
+                    t.time.as_ns() / 1000,
+                    t.from,
+                    t.text
+                )
             })
             .collect()
     }
@@ -271,7 +199,12 @@ impl Pair {
     /// # Panics
     /// If it is not.
     pub fn send(&mut self, side: Side, wr_id: u64, op: SendOp, sges: &[Sge]) {
-        let wr = SendWr { wr_id, op, flags: SendFlags::SIGNALED, sges };
+        let wr = SendWr {
+            wr_id,
+            op,
+            flags: SendFlags::SIGNALED,
+            sges,
+        };
         self.try_send(side, &wr).expect("the send is accepted");
     }
 
@@ -281,7 +214,10 @@ impl Pair {
     /// If it is not.
     pub fn recv(&mut self, side: Side, wr_id: u64, sges: &[Sge]) {
         let now = self.now;
-        self.node_mut(side).qp.post_recv(now, wr_id, sges).expect("the receive is accepted");
+        self.node_mut(side)
+            .qp
+            .post_recv(now, wr_id, sges)
+            .expect("the receive is accepted");
     }
 
     /// Modifies a QP to another state with only the state in the mask, and `more`.
@@ -290,7 +226,10 @@ impl Pair {
     /// If it is refused.
     pub fn modify(&mut self, side: Side, next: QpState, more: QpAttrMask, attr: &QpAttr) {
         let now = self.now;
-        let attr = QpAttr { qp_state: next.code(), ..*attr };
+        let attr = QpAttr {
+            qp_state: next.code(),
+            ..*attr
+        };
         let context = context(self.setups[side as usize].local);
         self.node_mut(side)
             .qp
@@ -326,7 +265,9 @@ impl Pair {
     /// Lets the earliest packet or deadline happen; false where there is none.
     pub fn step(&mut self) -> bool {
         self.drain_both();
-        let Some(next) = self.next_event() else { return false };
+        let Some(next) = self.next_event() else {
+            return false;
+        };
         self.now = self.now.max(next);
         for side in Side::BOTH {
             if self.acks_due[side as usize].is_some_and(|due| due <= self.now) {
@@ -343,7 +284,11 @@ impl Pair {
             self.deliver(to, &bytes);
         }
         for side in Side::BOTH {
-            let due = self.node(side).qp.next_timeout().is_some_and(|time| time <= self.now);
+            let due = self
+                .node(side)
+                .qp
+                .next_timeout()
+                .is_some_and(|time| time <= self.now);
             if touched[side as usize] {
                 self.drain(side);
             } else if due {
@@ -400,18 +345,30 @@ impl Pair {
     pub fn next_event(&self) -> Option<Time> {
         let packet = self.in_flight.keys().next().map(|(time, _)| *time);
         let timers = Side::BOTH.map(|side| self.node(side).qp.next_timeout());
-        timers.into_iter().chain(self.acks_due).chain([packet]).flatten().min()
+        timers
+            .into_iter()
+            .chain(self.acks_due)
+            .chain([packet])
+            .flatten()
+            .min()
     }
 
     fn deliver(&mut self, to: Side, bytes: &[u8]) {
         let packet = Packet::parse(bytes).expect("a packet");
-        let meta = PacketMeta { source: to.other().ip(), destination: to.ip() };
+        let meta = PacketMeta {
+            source: to.other().ip(),
+            destination: to.ip(),
+        };
         let node = &mut self.nodes[to as usize];
         node.qp.handle_packet(self.now, &meta, &packet, &node.mem);
     }
 
     fn drain(&mut self, side: Side) {
-        let acks = if self.ack_delay_ns.is_some() { AckTiming::Later } else { AckTiming::Now };
+        let acks = if self.ack_delay_ns.is_some() {
+            AckTiming::Later
+        } else {
+            AckTiming::Now
+        };
         self.drain_with(side, acks);
     }
 
@@ -447,9 +404,17 @@ impl Pair {
     fn transmit(&mut self, from: Side, bytes: &[u8]) {
         let packet = Packet::parse(bytes).expect("our own packet");
         let pmtu = 128 << self.setups[from as usize].attr.path_mtu;
-        assert!(packet.payload().len() <= pmtu, "longer than the path MTU: {packet}");
+        assert!(
+            packet.payload().len() <= pmtu,
+            "longer than the path MTU: {packet}"
+        );
         assert_eq!(bytes.len(), packet.covered().len() + ICRC_LEN);
-        let transit = Transit { time: self.now, from, index: self.sent[from as usize], packet };
+        let transit = Transit {
+            time: self.now,
+            from,
+            index: self.sent[from as usize],
+            packet,
+        };
         self.sent[from as usize] += 1;
         let fate = (self.network)(&transit);
         if self.tracing {
@@ -480,9 +445,4 @@ impl Pair {
         self.in_flight.insert((arrival, self.serial), (to, bytes));
         self.serial += 1;
     }
-}
-
-impl Side {
-    /// Both.
-    pub const BOTH: [Self; 2] = [Self::A, Self::B];
 }

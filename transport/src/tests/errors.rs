@@ -38,7 +38,10 @@ pub(super) fn response(operation: Operation, psn: u32, syndrome: u8) -> Vec<u8> 
 fn response_with(operation: Operation, psn: u32, syndrome: u8, payload: &[u8]) -> Vec<u8> {
     let mut headers = headers(operation, psn);
     if operation != Operation::ReadResponseMiddle {
-        headers.aeth = Some(Aeth { syndrome: Syndrome::from_code(syndrome), msn: Msn::new(0) });
+        headers.aeth = Some(Aeth {
+            syndrome: Syndrome::from_code(syndrome),
+            msn: Msn::new(0),
+        });
     }
     if operation == Operation::AtomicAcknowledge {
         headers.atomic_ack = Some(AtomicAckEth { original: 5 });
@@ -96,9 +99,19 @@ fn a_fatal_nak_completes_the_request_that_it_names() {
 fn reserved_codes_are_ignored() {
     for syndrome in [0x40, 0x5f, 0x64, 0x65, 0x7f, 0x80, 0xff] {
         let mut pair = waiting();
-        assert_eq!(outcome(&mut pair, &response(Operation::Acknowledge, 1, syndrome)), []);
+        assert_eq!(
+            outcome(&mut pair, &response(Operation::Acknowledge, 1, syndrome)),
+            []
+        );
         assert_eq!(pair.node(Side::A).qp.state(), QpState::Rts);
-        assert_eq!(pair.node(Side::A).qp.counters().dropped(DropReason::Reserved), 1, "{syndrome:#x}");
+        assert_eq!(
+            pair.node(Side::A)
+                .qp
+                .counters()
+                .dropped(DropReason::Reserved),
+            1,
+            "{syndrome:#x}"
+        );
     }
 }
 
@@ -149,11 +162,17 @@ fn read_responses_must_have_the_right_length() {
     for (operation, len) in [(ReadResponseLast, pmtu - 1), (ReadResponseMiddle, pmtu)] {
         let mut pair = waiting();
         for (operation, psn) in [(ReadResponseFirst, 4), (ReadResponseMiddle, 5)] {
-            pair.inject(Side::A, &response_with(operation, psn, 0x1f, &alloc::vec![1; pmtu]));
+            pair.inject(
+                Side::A,
+                &response_with(operation, psn, 0x1f, &alloc::vec![1; pmtu]),
+            );
         }
         pair.take_completions(Side::A);
         let bytes = response_with(operation, 6, 0x1f, &alloc::vec![1; len]);
-        assert_eq!(outcome(&mut pair, &bytes), [(3, WcStatus::LocLenErr), (9, FLUSHED)]);
+        assert_eq!(
+            outcome(&mut pair, &bytes),
+            [(3, WcStatus::LocLenErr), (9, FLUSHED)]
+        );
     }
 }
 
@@ -185,14 +204,25 @@ fn a_bad_local_buffer_fails_its_request_in_its_turn() {
     // Keys are given in the order of registration, so these are known beforehand.
     let layout = |pair: &mut Pair| {
         let mem = &pair.node(Side::A).mem;
-        [mem.register(8, ALL), mem.register_foreign(8, ALL), mem.register(8, AccessFlags::empty())]
+        [
+            mem.register(8, ALL),
+            mem.register_foreign(8, ALL),
+            mem.register(8, AccessFlags::empty()),
+        ]
     };
     let mut pair = Pair::default();
     let [good, foreign, read_only] = layout(&mut pair);
     let remote = register(&pair, Side::B, 8);
-    let unknown = Sge { lkey: rocade_wire::Lkey::new(0xbad), ..good.sge() };
+    let unknown = Sge {
+        lkey: rocade_wire::Lkey::new(0xbad),
+        ..good.sge()
+    };
     let both = [good.sge(), good.part(1, 8)];
-    let atomic = SendOp::FetchAdd { va: remote.addr, rkey: remote.rkey, add: 1 };
+    let atomic = SendOp::FetchAdd {
+        va: remote.addr,
+        rkey: remote.rkey,
+        add: 1,
+    };
     let cases: [(SendOp, &[Sge]); 8] = [
         (send(), &[foreign.sge()]),
         (send(), &[unknown]),
@@ -209,7 +239,11 @@ fn a_bad_local_buffer_fails_its_request_in_its_turn() {
         });
         let expected = [(1, OK), (2, WcStatus::LocProtErr), (3, FLUSHED)];
         assert_eq!(statuses(&completions), expected, "{op:?}");
-        assert_eq!(operations(&pair, Side::A).len(), 1, "nothing of it was sent");
+        assert_eq!(
+            operations(&pair, Side::A).len(),
+            1,
+            "nothing of it was sent"
+        );
         assert_eq!(pair.node(Side::A).qp.state(), QpState::Err);
     }
     // Gathering needs no right.
@@ -229,7 +263,10 @@ fn a_result_buffer_that_vanishes_fails_the_read() {
     pair.drain_both();
     pair.node(Side::A).mem.deregister(&here);
     pair.run();
-    assert_eq!(statuses(&pair.take_completions(Side::A)), [(1, WcStatus::LocProtErr)]);
+    assert_eq!(
+        statuses(&pair.take_completions(Side::A)),
+        [(1, WcStatus::LocProtErr)]
+    );
 }
 
 //= RC-LIM-02 type=test
@@ -247,10 +284,20 @@ fn reads_without_permission_to_have_any_outstanding_fail() {
 //= WCS-01, MTU-04 type=test
 #[test]
 fn a_message_must_not_be_longer_than_two_gib() {
-    let huge = Sge { addr: 0, len: 1 << 30, lkey: rocade_wire::Lkey::new(0) };
+    let huge = Sge {
+        addr: 0,
+        len: 1 << 30,
+        lkey: rocade_wire::Lkey::new(0),
+    };
     let (_, completions) = local_error(send(), &[huge, huge, Sge { len: 1, ..huge }], |_| {});
-    assert_eq!(statuses(&completions), [(1, OK), (2, WcStatus::LocLenErr), (3, FLUSHED)]);
-    let max = Sge { len: u32::MAX, ..huge };
+    assert_eq!(
+        statuses(&completions),
+        [(1, OK), (2, WcStatus::LocLenErr), (3, FLUSHED)]
+    );
+    let max = Sge {
+        len: u32::MAX,
+        ..huge
+    };
     let (_, completions) = local_error(send(), &[max; 8], |_| {});
     assert_eq!(statuses(&completions)[1], (2, WcStatus::LocLenErr));
 }
@@ -261,12 +308,24 @@ fn posting_checks_counts_and_lengths() {
     let mut pair = Pair::default();
     let here = register(&pair, Side::A, 64);
     let mut post = |op, sges: &[Sge]| {
-        let wr = SendWr { wr_id: 1, op, flags: SendFlags::empty(), sges };
+        let wr = SendWr {
+            wr_id: 1,
+            op,
+            flags: SendFlags::empty(),
+            sges,
+        };
         pair.try_send(Side::A, &wr)
     };
     assert_eq!(post(send(), &[here.sge(); 9]), Err(PostError::TooManySges));
-    let atomic = SendOp::FetchAdd { va: 0, rkey: Rkey::new(0), add: 1 };
-    assert_eq!(post(atomic, &[here.part(0, 7)]), Err(PostError::AtomicBuffer));
+    let atomic = SendOp::FetchAdd {
+        va: 0,
+        rkey: Rkey::new(0),
+        add: 1,
+    };
+    assert_eq!(
+        post(atomic, &[here.part(0, 7)]),
+        Err(PostError::AtomicBuffer)
+    );
     assert_eq!(post(atomic, &[]), Err(PostError::AtomicBuffer));
     for _ in 0..64 {
         assert_eq!(post(send(), &[here.sge(); 8]), Ok(()));
@@ -274,7 +333,10 @@ fn posting_checks_counts_and_lengths() {
     assert_eq!(post(send(), &[]), Err(PostError::QueueFull));
     let now = pair.now();
     let qp = &mut pair.node_mut(Side::A).qp;
-    assert_eq!(qp.post_recv(now, 1, &[Sge::default(); 9]), Err(PostError::TooManySges));
+    assert_eq!(
+        qp.post_recv(now, 1, &[Sge::default(); 9]),
+        Err(PostError::TooManySges)
+    );
     for id in 0..64 {
         assert_eq!(qp.post_recv(now, id, &[]), Ok(()));
     }

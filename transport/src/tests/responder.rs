@@ -1,16 +1,13 @@
 //! The responder, fed with hand-made requests.
 
 use alloc::string::String;
-use alloc::vec;
 use alloc::vec::Vec;
 
-use rocade_wire::{Opcode, Operation, Packet, Psn, Rkey};
+use rocade_wire::{Opcode, Operation, Packet, Psn};
 
 use super::{ALL, PMTU, PSN, Request, answer_text, answers, pattern, register_filled, statuses};
 use crate::testing::{Pair, Region, Setup, Side, TestMemory};
-use crate::{
-    AccessFlags, AckTiming, DropReason, PacketMeta, QpEvent, QpState, Time, TxBuffer, WcStatus,
-};
+use crate::{AckTiming, DropReason, PacketMeta, QpEvent, QpState, Time, TxBuffer, WcStatus};
 
 use Operation::{
     CmpSwap, FetchAdd, ReadRequest, SendFirst, SendLast, SendMiddle, SendOnly, WriteFirst,
@@ -18,11 +15,11 @@ use Operation::{
 };
 
 /// A pair of which only B matters, and 10 KiB of B's memory.
-fn target() -> (Pair, Region) {
+pub(super) fn target() -> (Pair, Region) {
     target_with(|_| {})
 }
 
-fn target_with(adapt: impl Fn(&mut Setup)) -> (Pair, Region) {
+pub(super) fn target_with(adapt: impl Fn(&mut Setup)) -> (Pair, Region) {
     let pair = Pair::new(|side, setup| {
         if side == Side::B {
             adapt(setup);
@@ -32,19 +29,21 @@ fn target_with(adapt: impl Fn(&mut Setup)) -> (Pair, Region) {
     (pair, region)
 }
 
-fn write_only(psn: u32, to: &Region, byte: u8) -> Request {
-    Request::new(WriteOnly, psn).reth(to.addr, to.rkey, 1).payload(&[byte])
+pub(super) fn write_only(psn: u32, to: &Region, byte: u8) -> Request {
+    Request::new(WriteOnly, psn)
+        .reth(to.addr, to.rkey, 1)
+        .payload(&[byte])
 }
 
-fn read(psn: u32, from: &Region, offset: u64, len: u32) -> Request {
+pub(super) fn read(psn: u32, from: &Region, offset: u64, len: u32) -> Request {
     Request::new(ReadRequest, psn).reth(from.addr + offset, from.rkey, len)
 }
 
-fn fetch_add(psn: u32, to: &Region, add: u64) -> Request {
+pub(super) fn fetch_add(psn: u32, to: &Region, add: u64) -> Request {
     Request::new(FetchAdd, psn).atomic(to.addr, to.rkey, add, 0)
 }
 
-fn answer(pair: &mut Pair, request: &Request) -> Vec<String> {
+pub(super) fn answer(pair: &mut Pair, request: &Request) -> Vec<String> {
     request.inject(pair);
     answers(pair)
 }
@@ -56,12 +55,24 @@ const BEFORE_FIRST: u32 = 0x00ff_ffff;
 #[test]
 fn there_is_one_sequence_nak_at_a_time() {
     let (mut pair, region) = target();
-    assert_eq!(answer(&mut pair, &write_only(2, &region, 2)), ["NAK PSN_SEQUENCE psn=0 msn=0"]);
+    assert_eq!(
+        answer(&mut pair, &write_only(2, &region, 2)),
+        ["NAK PSN_SEQUENCE psn=0 msn=0"]
+    );
     assert_eq!(answer(&mut pair, &write_only(3, &region, 3)), [""; 0]);
-    assert_eq!(answer(&mut pair, &write_only(BEFORE_FIRST, &region, 9)), ["ACK psn=-1 msn=0"]);
+    assert_eq!(
+        answer(&mut pair, &write_only(BEFORE_FIRST, &region, 9)),
+        ["ACK psn=-1 msn=0"]
+    );
     assert_eq!(answer(&mut pair, &write_only(2, &region, 2)), [""; 0]);
-    assert_eq!(answer(&mut pair, &write_only(0, &region, 7)), ["ACK psn=0 msn=1"]);
-    assert_eq!(answer(&mut pair, &write_only(2, &region, 2)), ["NAK PSN_SEQUENCE psn=1 msn=1"]);
+    assert_eq!(
+        answer(&mut pair, &write_only(0, &region, 7)),
+        ["ACK psn=0 msn=1"]
+    );
+    assert_eq!(
+        answer(&mut pair, &write_only(2, &region, 2)),
+        ["NAK PSN_SEQUENCE psn=1 msn=1"]
+    );
     let node = pair.node(Side::B);
     assert_eq!(node.mem.writes(), 1);
     assert_eq!(node.qp.counters().dropped(DropReason::OutOfSequence), 2);
@@ -74,7 +85,10 @@ fn the_sequence_space_has_two_halves() {
     let (mut pair, region) = target();
     let ahead = write_only((1 << 23) - 1, &region, 1);
     assert_eq!(answer(&mut pair, &ahead), ["NAK PSN_SEQUENCE psn=0 msn=0"]);
-    assert_eq!(answer(&mut pair, &write_only(1 << 23, &region, 1)), ["ACK psn=-1 msn=0"]);
+    assert_eq!(
+        answer(&mut pair, &write_only(1 << 23, &region, 1)),
+        ["ACK psn=-1 msn=0"]
+    );
 }
 
 //= RC-RSP-06, RC-RSP-21, RC-ERR-B type=test
@@ -88,14 +102,22 @@ fn a_missing_receive_is_reported_and_nothing_else_happens() {
     assert_eq!(answer(&mut pair, &send), rnr);
     pair.recv(Side::B, 5, &[region.sge()]);
     assert_eq!(answer(&mut pair, &send), ["ACK psn=0 msn=1"]);
-    assert_eq!(statuses(&pair.take_completions(Side::B)), [(5, WcStatus::Success)]);
+    assert_eq!(
+        statuses(&pair.take_completions(Side::B)),
+        [(5, WcStatus::Success)]
+    );
     // WRITE with immediate: only the packet with the immediate needs a receive.
     let first = Request::new(WriteFirst, 1).reth(region.addr, region.rkey, PMTU + 1);
     let first = first.payload(&[1; PMTU as usize]);
     assert_eq!(answer(&mut pair, &first), ["ACK psn=1 msn=1"]);
     let writes = pair.node(Side::B).mem.writes();
-    let last = Request::new(Operation::WriteLastImm, 2).imm([1; 4]).payload(&[2]);
-    assert_eq!(answer(&mut pair, &last), ["RNR_NAK timer=640us psn=2 msn=1"]);
+    let last = Request::new(Operation::WriteLastImm, 2)
+        .imm([1; 4])
+        .payload(&[2]);
+    assert_eq!(
+        answer(&mut pair, &last),
+        ["RNR_NAK timer=640us psn=2 msn=1"]
+    );
     assert_eq!(pair.node(Side::B).mem.writes(), writes);
     pair.recv(Side::B, 6, &[]);
     assert_eq!(answer(&mut pair, &last), ["ACK psn=2 msn=2"]);
@@ -129,12 +151,22 @@ fn duplicates_of_sends_and_writes_are_acknowledged_only() {
 #[test]
 fn a_duplicate_is_not_acknowledged_past_a_read() {
     let (mut pair, region) = target();
-    for request in [write_only(0, &region, 1), read(1, &region, 0, 1), write_only(2, &region, 1)] {
+    for request in [
+        write_only(0, &region, 1),
+        read(1, &region, 0, 1),
+        write_only(2, &region, 1),
+    ] {
         request.inject(&mut pair);
     }
     answers(&mut pair);
-    assert_eq!(answer(&mut pair, &write_only(0, &region, 1)), ["ACK psn=0 msn=3"]);
-    assert_eq!(answer(&mut pair, &write_only(2, &region, 1)), ["ACK psn=2 msn=3"]);
+    assert_eq!(
+        answer(&mut pair, &write_only(0, &region, 1)),
+        ["ACK psn=0 msn=3"]
+    );
+    assert_eq!(
+        answer(&mut pair, &write_only(2, &region, 1)),
+        ["ACK psn=2 msn=3"]
+    );
 }
 
 //= RC-DUP-03 type=test
@@ -153,7 +185,10 @@ fn a_duplicate_read_must_be_the_end_of_a_saved_one() {
         ["ReadResponseFirst ACK psn=1 msn=1", last]
     );
     let tail = read(2, &region, 2 * pmtu, PMTU);
-    assert_eq!(answer(&mut pair, &tail), ["ReadResponseOnly ACK psn=2 msn=1"]);
+    assert_eq!(
+        answer(&mut pair, &tail),
+        ["ReadResponseOnly ACK psn=2 msn=1"]
+    );
     let other = register_filled(&pair, Side::B, 10 * PMTU, 2);
     let refused = [
         read(0, &region, 0, 2 * PMTU),
@@ -166,9 +201,20 @@ fn a_duplicate_read_must_be_the_end_of_a_saved_one() {
     ];
     let count = refused.len() as u64;
     for request in refused {
-        assert_eq!(answer(&mut pair, &request), [""; 0], "{:?}", request.headers);
+        assert_eq!(
+            answer(&mut pair, &request),
+            [""; 0],
+            "{:?}",
+            request.headers
+        );
     }
-    assert_eq!(pair.node(Side::B).qp.counters().dropped(DropReason::Duplicate), count);
+    assert_eq!(
+        pair.node(Side::B)
+            .qp
+            .counters()
+            .dropped(DropReason::Duplicate),
+        count
+    );
     //= RC-DUP-06 type=test
     pair.node(Side::B).mem.deregister(&region);
     assert_eq!(answer(&mut pair, &whole), [""; 0]);
@@ -180,7 +226,11 @@ fn a_duplicate_read_must_be_the_end_of_a_saved_one() {
 fn a_duplicate_atomic_gets_the_saved_value() {
     let (mut pair, region) = target_with(|setup| setup.attr.max_dest_rd_atomic = 2);
     let counter = pair.node(Side::B).mem.register(8, ALL);
-    let value = |pair: &Pair| pair.trace().last().map(|t| t.packet().headers().atomic_ack.unwrap().original);
+    let value = |pair: &Pair| {
+        pair.trace()
+            .last()
+            .map(|t| t.packet().headers().atomic_ack.unwrap().original)
+    };
     for (psn, original) in [(0, 0), (1, 10), (0, 0), (1, 10)] {
         fetch_add(psn, &counter, 10).inject(&mut pair);
         assert_eq!(value(&pair), Some(original));
@@ -190,17 +240,26 @@ fn a_duplicate_atomic_gets_the_saved_value() {
     assert_eq!(answer(&mut pair, &compare), [""; 0], "another opcode");
     read(2, &region, 0, 1).inject(&mut pair);
     answers(&mut pair);
-    assert_eq!(answer(&mut pair, &fetch_add(0, &counter, 10)), [""; 0], "evicted");
-    assert_eq!(answer(&mut pair, &fetch_add(1, &counter, 10)), ["AtomicAcknowledge ACK psn=1 msn=3"]);
+    assert_eq!(
+        answer(&mut pair, &fetch_add(0, &counter, 10)),
+        [""; 0],
+        "evicted"
+    );
+    assert_eq!(
+        answer(&mut pair, &fetch_add(1, &counter, 10)),
+        ["AtomicAcknowledge ACK psn=1 msn=3"]
+    );
     assert_eq!(pair.node(Side::B).mem.atomics(), 2);
 }
 
 /// A packet of this kind that is right in itself.
-fn example(operation: Operation, psn: u32, region: &Region) -> Request {
+pub(super) fn example(operation: Operation, psn: u32, region: &Region) -> Request {
     let request = Request::new(operation, psn);
     let full = [1; PMTU as usize];
     let request = match operation {
-        WriteFirst => request.reth(region.addr, region.rkey, 2 * PMTU).payload(&full),
+        WriteFirst => request
+            .reth(region.addr, region.rkey, 2 * PMTU)
+            .payload(&full),
         WriteOnly | Operation::WriteOnlyImm => {
             request.reth(region.addr, region.rkey, PMTU).payload(&full)
         }
@@ -208,7 +267,11 @@ fn example(operation: Operation, psn: u32, region: &Region) -> Request {
         CmpSwap | FetchAdd => request.atomic(region.addr, region.rkey, 0, 0),
         _ => request.payload(&full),
     };
-    if operation.has_imm() { request.imm([0; 4]) } else { request }
+    if operation.has_imm() {
+        request.imm([0; 4])
+    } else {
+        request
+    }
 }
 
 //= RC-SEQ-01, RC-SEQ-02, RC-SEQ-03 type=test
@@ -216,7 +279,14 @@ fn example(operation: Operation, psn: u32, region: &Region) -> Request {
 fn opcodes_must_continue_what_was_begun() {
     use Operation::{SendLastImm, SendOnlyImm, WriteLastImm, WriteOnlyImm};
     let starts = [
-        SendFirst, SendOnly, SendOnlyImm, WriteFirst, WriteOnly, WriteOnlyImm, ReadRequest, CmpSwap,
+        SendFirst,
+        SendOnly,
+        SendOnlyImm,
+        WriteFirst,
+        WriteOnly,
+        WriteOnlyImm,
+        ReadRequest,
+        CmpSwap,
         FetchAdd,
     ];
     let sends = [SendMiddle, SendLast, SendLastImm];
@@ -248,250 +318,37 @@ fn opcodes_must_continue_what_was_begun() {
             // A WRITE of two packets: a Middle is one too many.
             let overrun = before == [WriteFirst] && *next == WriteMiddle;
             if allowed.contains(next) && !overrun {
-                assert!(answer.iter().all(|a| a.contains("ACK psn=")), "{before:?} {next:?} {answer:?}");
+                assert!(
+                    answer.iter().all(|a| a.contains("ACK psn=")),
+                    "{before:?} {next:?} {answer:?}"
+                );
                 assert_eq!(pair.node(Side::B).qp.state(), QpState::Rts);
             } else {
-                assert!(answer[0].starts_with("NAK INVALID_REQUEST psn="), "{before:?} {next:?} {answer:?}");
+                assert!(
+                    answer[0].starts_with("NAK INVALID_REQUEST psn="),
+                    "{before:?} {next:?} {answer:?}"
+                );
                 assert_eq!(pair.node(Side::B).qp.state(), QpState::Err);
             }
         }
     }
 }
 
-/// How B refuses: the answer, its receive completions, its events.
-fn refusal(pair: &mut Pair, request: &Request) -> (Vec<String>, Vec<(u64, WcStatus)>, Vec<QpEvent>) {
-    let answer = answer(pair, request);
-    assert_eq!(pair.node(Side::B).qp.state(), QpState::Err, "{answer:?}");
-    (answer, statuses(&pair.take_completions(Side::B)), pair.take_events(Side::B))
-}
-
-fn invalid(psn: u32, msn: u32) -> Vec<String> {
-    vec![alloc::format!("NAK INVALID_REQUEST psn={psn} msn={msn}")]
-}
-
-//= RC-RSP-04, RC-LIM-04, RC-ERR-C type=test
-#[test]
-fn the_access_flags_of_the_qp_gate_remote_operations() {
-    for (operation, flag) in [
-        (WriteOnly, AccessFlags::REMOTE_WRITE),
-        (ReadRequest, AccessFlags::REMOTE_READ),
-        (CmpSwap, AccessFlags::REMOTE_ATOMIC),
-        (FetchAdd, AccessFlags::REMOTE_ATOMIC),
-    ] {
-        let (mut pair, region) = target_with(|setup| setup.attr.qp_access_flags.remove(flag));
-        let request = example(operation, 0, &region);
-        assert_eq!(refusal(&mut pair, &request), (invalid(0, 0), vec![], vec![QpEvent::ReqErr]));
-        //= RC-SEG-02 type=test
-        let (mut pair, region) = target_with(|setup| setup.attr.qp_access_flags.remove(flag));
-        if operation == ReadRequest {
-            assert_eq!(refusal(&mut pair, &read(0, &region, 0, 0)).0, invalid(0, 0));
-        }
-    }
-}
-
-//= RC-RSP-08, RC-RSP-22, RC-RSP-24, RC-ERR-C type=test
-#[test]
-fn keys_rights_and_ranges_are_checked() {
-    for operation in [WriteOnly, ReadRequest, CmpSwap, FetchAdd] {
-        for case in 0..6 {
-            let (mut pair, region) = target();
-            let mem = &pair.node(Side::B).mem;
-            let mut wrong = match case {
-                0 => mem.register(PMTU, AccessFlags::LOCAL_WRITE),
-                1 => mem.register_foreign(PMTU, ALL),
-                2 => mem.register(7, ALL),
-                _ => region,
-            };
-            match case {
-                3 => wrong.rkey = Rkey::new(0xdead),
-                4 => wrong.addr = u64::MAX - 7,
-                5 => mem.deregister(&region),
-                _ => {}
-            }
-            let request = example(operation, 0, &wrong);
-            let nak = vec![String::from("NAK REMOTE_ACCESS psn=0 msn=0")];
-            let expected = (nak, vec![], vec![QpEvent::AccessErr]);
-            assert_eq!(refusal(&mut pair, &request), expected, "{operation:?} {case}");
-            assert_eq!(pair.node(Side::B).mem.writes(), 0);
-        }
-    }
-}
-
-//= RC-SEG-02 type=test
-#[test]
-fn without_data_neither_key_nor_address_count() {
-    let (mut pair, _) = target();
-    let nowhere = |operation, psn| Request::new(operation, psn).reth(1, Rkey::new(0xdead), 0);
-    assert_eq!(answer(&mut pair, &nowhere(WriteOnly, 0)), ["ACK psn=0 msn=1"]);
-    assert_eq!(answer(&mut pair, &nowhere(ReadRequest, 1)), ["ReadResponseOnly ACK psn=1 msn=2"]);
-    assert_eq!(answer(&mut pair, &nowhere(ReadRequest, 1)), ["ReadResponseOnly ACK psn=1 msn=2"]);
-    let with_imm = nowhere(Operation::WriteOnlyImm, 2).imm([9; 4]);
-    pair.recv(Side::B, 3, &[]);
-    assert_eq!(answer(&mut pair, &with_imm), ["ACK psn=2 msn=3"]);
-    assert_eq!(statuses(&pair.take_completions(Side::B)), [(3, WcStatus::Success)]);
-}
-
-//= RC-ERR-C type=test
-#[test]
-fn a_receive_that_the_message_holds_reports_the_error() {
-    let (mut pair, region) = target();
-    pair.recv(Side::B, 1, &[]);
-    pair.recv(Side::B, 2, &[]);
-    let request = Request::new(Operation::WriteOnlyImm, 0).imm([0; 4]).payload(&[1]);
-    let request = request.reth(region.addr, Rkey::new(0xdead), 1);
-    let nak = vec![String::from("NAK REMOTE_ACCESS psn=0 msn=0")];
-    let receives = vec![(1, WcStatus::RemAccessErr), (2, WcStatus::WrFlushErr)];
-    assert_eq!(refusal(&mut pair, &request), (nak, receives, vec![]));
-
-    let (mut pair, region) = target();
-    pair.recv(Side::B, 1, &[region.sge()]);
-    Request::new(SendFirst, 0).payload(&[1; PMTU as usize]).inject(&mut pair);
-    answers(&mut pair);
-    let (nak, receives, events) = refusal(&mut pair, &write_only(1, &region, 1));
-    assert_eq!((nak, receives, events), (invalid(1, 0), vec![(1, WcStatus::RemInvReqErr)], vec![]));
-}
-
-//= RC-RSP-10, WCS-01 type=test
-#[test]
-fn a_send_must_fit_the_receive() {
-    let (mut pair, region) = target();
-    pair.recv(Side::B, 1, &[region.part(0, 1), region.part(5, 1)]);
-    let request = Request::new(SendOnly, 0).payload(&[1; 3]);
-    let receives = vec![(1, WcStatus::LocLenErr)];
-    assert_eq!(refusal(&mut pair, &request), (invalid(0, 0), receives.clone(), vec![]));
-    assert_eq!(pair.node(Side::B).mem.writes(), 0);
-
-    let (mut pair, region) = target();
-    pair.recv(Side::B, 1, &[region.part(0, PMTU)]);
-    Request::new(SendFirst, 0).payload(&[1; PMTU as usize]).inject(&mut pair);
-    answers(&mut pair);
-    let request = Request::new(SendLast, 1).payload(&[1]);
-    assert_eq!(refusal(&mut pair, &request), (invalid(1, 0), receives, vec![]));
-}
-
-//= RC-RSP-12, RC-ERR-A type=test
-#[test]
-fn a_bad_receive_buffer_is_the_responders_fault() {
-    let foreign = |pair: &Pair| pair.node(Side::B).mem.register_foreign(8, ALL).sge();
-    let read_only = |pair: &Pair| {
-        pair.node(Side::B).mem.register(8, AccessFlags::REMOTE_WRITE).sge()
-    };
-    for sge in [&foreign as &dyn Fn(&Pair) -> _, &read_only] {
-        let (mut pair, _) = target();
-        let sge = sge(&pair);
-        pair.recv(Side::B, 1, &[sge]);
-        pair.recv(Side::B, 2, &[sge]);
-        let nak = vec![String::from("NAK REMOTE_OPERATIONAL psn=0 msn=0")];
-        let receives = vec![(1, WcStatus::LocProtErr), (2, WcStatus::WrFlushErr)];
-        let request = Request::new(SendOnly, 0).payload(&[1]);
-        assert_eq!(refusal(&mut pair, &request), (nak, receives, vec![]));
-        // Nobody is answered any more (RC-STA-03), new receives are flushed.
-        assert_eq!(answer(&mut pair, &request), [""; 0]);
-        assert_eq!(pair.node(Side::B).qp.counters().dropped(DropReason::State), 1);
-    }
-}
-
-//= RC-RSP-07, RC-RSP-09, RC-RSP-11, RC-SEG-05 type=test
-#[test]
-fn malformed_requests_are_refused() {
-    let pmtu = PMTU as usize;
-    let write = |operation, len: u32, region: &Region| {
-        Request::new(operation, 0).reth(region.addr, region.rkey, len)
-    };
-    let mut padded = Request::new(SendFirst, 0).payload(&vec![1; pmtu]);
-    padded.headers.bth.pad_count = 1;
-    padded.payload.pop();
-    let (_, region) = target();
-    let requests = [
-        padded,
-        Request::new(SendFirst, 0).payload(&vec![1; pmtu - 1]),
-        Request::new(SendFirst, 0).payload(&vec![1; pmtu + 1]),
-        Request::new(SendOnly, 0).payload(&vec![1; pmtu + 1]),
-        write(WriteFirst, PMTU + 1, &region).payload(&vec![1; pmtu - 4]),
-        write(WriteFirst, PMTU, &region).payload(&vec![1; pmtu]),
-        write(WriteOnly, 2, &region).payload(&[1]),
-        write(WriteOnly, 0, &region).payload(&[1]),
-        write(WriteOnly, 2, &region).payload(&[1; 3]),
-        write(WriteOnly, (1 << 31) + 1, &region).payload(&[1]),
-        write(ReadRequest, (1 << 31) + 1, &region),
-        write(ReadRequest, 4, &region).payload(&[1; 4]),
-        Request::new(FetchAdd, 0).atomic(region.addr + 4, region.rkey, 1, 0),
-        Request::new(CmpSwap, 0).atomic(region.addr + 8, region.rkey, 1, 0).payload(&[1; 4]),
-    ];
-    for request in requests {
-        let (mut pair, region) = target();
-        pair.recv(Side::B, 1, &[region.sge()]);
-        let (nak, ..) = refusal(&mut pair, &request);
-        assert_eq!(nak, invalid(0, 0), "{} + {}", request.headers, request.payload.len());
-        assert_eq!(pair.node(Side::B).mem.writes(), 0);
-    }
-    // Too little or too much after a good beginning.
-    for len in [1, 3] {
-        let (mut pair, region) = target();
-        write(WriteFirst, PMTU + 2, &region).payload(&vec![1; pmtu]).inject(&mut pair);
-        answers(&mut pair);
-        let last = Request::new(WriteLast, 1).payload(&vec![1; len]);
-        assert_eq!(refusal(&mut pair, &last), (invalid(1, 0), vec![], vec![QpEvent::ReqErr]));
-    }
-}
-
-//= OPC-36 type=test
-#[test]
-fn reserved_and_unsupported_opcodes_are_refused() {
-    for code in 0..0x20u8 {
-        let opcode = Opcode::new(code);
-        if opcode.operation().is_none_or(|o| matches!(o, Operation::Flush | Operation::AtomicWrite)) {
-            let (mut pair, _) = target();
-            let mut request = Request::new(SendOnly, 0).payload(&[0; 64]);
-            request.headers.bth.opcode = opcode;
-            request.headers.feth = None;
-            let bytes = request.bytes();
-            if Packet::parse(&bytes).is_err() {
-                continue;
-            }
-            pair.inject(Side::B, &bytes);
-            assert_eq!(answers(&mut pair), invalid(0, 0), "{opcode}");
-        }
-    }
-}
-
-//= RC-ERR-J type=test
-#[test]
-fn nothing_can_be_invalidated_yet() {
-    let (mut pair, region) = target();
-    pair.recv(Side::B, 1, &[region.sge()]);
-    let mut request = Request::new(Operation::SendOnlyInv, 0).payload(&[1]);
-    request.headers.ieth = Some(rocade_wire::Ieth(region.rkey));
-    let nak = vec![String::from("NAK REMOTE_ACCESS psn=0 msn=0")];
-    let receives = vec![(1, WcStatus::RemAccessErr)];
-    assert_eq!(refusal(&mut pair, &request), (nak, receives, vec![]));
-}
-
 /// Hands all requests to B before it may answer.
-fn batch(pair: &mut Pair, requests: &[Request]) -> Vec<String> {
+pub(super) fn batch(pair: &mut Pair, requests: &[Request]) -> Vec<String> {
     let now = pair.now();
     for request in requests {
         let bytes = request.bytes();
         let packet = Packet::parse(&bytes).unwrap();
         let node = pair.node_mut(Side::B);
-        let meta = PacketMeta { source: node.qp.remote(), destination: node.qp.local() };
+        let meta = PacketMeta {
+            source: node.qp.remote(),
+            destination: node.qp.local(),
+        };
         node.qp.handle_packet(now, &meta, &packet, &node.mem);
     }
     pair.drain_both();
     answers(pair)
-}
-
-//= RC-RSP-05 type=test
-#[test]
-fn reads_and_atomics_need_resources() {
-    let (mut pair, region) = target_with(|setup| setup.attr.max_dest_rd_atomic = 0);
-    assert_eq!(refusal(&mut pair, &read(0, &region, 0, 1)).0, invalid(0, 0));
-    let (mut pair, region) = target_with(|setup| setup.attr.max_dest_rd_atomic = 2);
-    let requests =
-        [read(0, &region, 0, 1), fetch_add(1, &region, 1), read(2, &region, 0, 1)];
-    let answers = batch(&mut pair, &requests);
-    assert_eq!(answers.len(), 3);
-    assert_eq!(answers[2], "NAK INVALID_REQUEST psn=2 msn=2");
 }
 
 //= RC-RSP-25, RC-ACK-02, RC-ACK-03, RC-ACK-04 type=test
@@ -542,7 +399,10 @@ fn responses_have_plain_headers() {
     request.inject(&mut pair);
     let sent = pair.trace().last().unwrap().packet();
     let bth = sent.bth();
-    assert_eq!((bth.solicited, bth.ack_req, bth.migreq, bth.pad_count), (false, false, true, 3));
+    assert_eq!(
+        (bth.solicited, bth.ack_req, bth.migreq, bth.pad_count),
+        (false, false, true, 3)
+    );
     assert_eq!((bth.dest_qp.get(), bth.pkey.get()), (0x11, 0xffff));
     assert_eq!(sent.payload(), &pattern(10 * PMTU, 1)[..5]);
 }
@@ -556,16 +416,28 @@ fn a_read_that_fails_midway_names_the_missing_response() {
     let own = core::net::IpAddr::from([10, 0, 0, 2]);
     let mut qp = Setup::new(0x22, own, 0x11, peer).build(QpState::Rts);
     let bytes = read(0, &region, 0, 4 * PMTU).bytes();
-    let meta = PacketMeta { source: peer, destination: own };
+    let meta = PacketMeta {
+        source: peer,
+        destination: own,
+    };
     qp.handle_packet(Time::ZERO, &meta, &Packet::parse(&bytes).unwrap(), &mem);
     let mut tx = TxBuffer::new(9000, 1);
     qp.poll_transmit(Time::ZERO, &mem, AckTiming::Now, &mut tx);
-    assert_eq!(answer_text(&Packet::parse(tx.bytes()).unwrap()), "ReadResponseFirst ACK psn=0 msn=1");
+    assert_eq!(
+        answer_text(&Packet::parse(tx.bytes()).unwrap()),
+        "ReadResponseFirst ACK psn=0 msn=1"
+    );
     tx.clear();
     mem.deregister(&region);
     qp.poll_transmit(Time::ZERO, &mem, AckTiming::Now, &mut tx);
-    assert_eq!(answer_text(&Packet::parse(tx.bytes()).unwrap()), "NAK REMOTE_ACCESS psn=1 msn=1");
-    assert_eq!((qp.state(), qp.poll_event()), (QpState::Err, Some(QpEvent::AccessErr)));
+    assert_eq!(
+        answer_text(&Packet::parse(tx.bytes()).unwrap()),
+        "NAK REMOTE_ACCESS psn=1 msn=1"
+    );
+    assert_eq!(
+        (qp.state(), qp.poll_event()),
+        (QpState::Err, Some(QpEvent::AccessErr))
+    );
     tx.clear();
     qp.poll_transmit(Time::ZERO, &mem, AckTiming::Now, &mut tx);
     assert!(tx.is_empty());
@@ -588,8 +460,20 @@ fn packets_from_elsewhere_are_dropped() {
     let now = pair.now();
     let node = pair.node_mut(Side::B);
     let stranger = core::net::IpAddr::from([10, 0, 0, 3]);
-    let right = PacketMeta { source: node.qp.remote(), destination: node.qp.local() };
-    for meta in [PacketMeta { source: stranger, ..right }, PacketMeta { destination: stranger, ..right }] {
+    let right = PacketMeta {
+        source: node.qp.remote(),
+        destination: node.qp.local(),
+    };
+    for meta in [
+        PacketMeta {
+            source: stranger,
+            ..right
+        },
+        PacketMeta {
+            destination: stranger,
+            ..right
+        },
+    ] {
         node.qp.handle_packet(now, &meta, &packet, &node.mem);
     }
     let counters = node.qp.counters();
@@ -603,5 +487,8 @@ fn packets_from_elsewhere_are_dropped() {
 /// The first PSN of the tests and that of the packets agree.
 #[test]
 fn requests_count_from_the_first_psn() {
-    assert_eq!(Request::new(SendOnly, BEFORE_FIRST).headers.bth.psn, Psn::new(PSN - 1));
+    assert_eq!(
+        Request::new(SendOnly, BEFORE_FIRST).headers.bth.psn,
+        Psn::new(PSN - 1)
+    );
 }

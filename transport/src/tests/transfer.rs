@@ -475,7 +475,10 @@ fn an_acknowledgement_may_wait_for_the_answer() {
     assert_eq!(operations(&pair, Side::B), []);
     pair.send(Side::B, 4, send(), &[there.sge()]);
     pair.run();
-    assert_eq!(operations(&pair, Side::B), [(Operation::SendOnly, 0), (Operation::Acknowledge, 0)]);
+    assert_eq!(
+        operations(&pair, Side::B),
+        [(Operation::SendOnly, 0), (Operation::Acknowledge, 0)]
+    );
     assert_eq!(statuses(&pair.take_completions(Side::A)).len(), 2);
     assert_eq!(statuses(&pair.take_completions(Side::B)).len(), 1);
     assert_eq!(pair.now().as_ns() / 1000, 10 + 5 + 1000 + 5);

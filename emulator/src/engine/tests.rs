@@ -1,0 +1,159 @@
+//! The engine under a small receive buffer, which is what most hosts have.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use rocade_transport::{
+    AccessFlags, AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType, SendFlags, SendOp,
+    SendWr, Sge, WcStatus,
+};
+
+use crate::config::{BrokerMode, EngineConfig};
+use crate::{Context, Cq, Engine, Mr, Pd, Qp, QpInitAttr};
+
+/// What an unprivileged process gets where `net.core.rmem_max` is at its default.
+const SMALL_BUFFER: usize = 212_992;
+const QPS: usize = 8;
+const MESSAGE_LEN: usize = 512 * 1024;
+const MESSAGES: usize = 16;
+
+struct Host {
+    engine: Engine,
+    context: Context,
+    _pd: Pd,
+    cq: Cq,
+    mr: Mr,
+    memory: &'static [AtomicU8],
+    qps: Vec<Qp>,
+}
+
+fn host(address: &str) -> Host {
+    let spec = format!("dev={address}");
+    let config = EngineConfig::from_specs(&[spec], BrokerMode::Embedded).expect("a device");
+    let engine = Engine::new(config).expect("an engine");
+    let context = engine.open_device("dev").expect("it is there");
+    let pd = context.alloc_pd().expect("a PD");
+    let cq = context.create_cq(4096, None, 0, 0).expect("a CQ");
+    let memory: &'static [AtomicU8] =
+        Vec::leak((0..QPS * MESSAGE_LEN).map(|_| AtomicU8::new(0)).collect());
+    let addr = memory.as_ptr().expose_provenance() as u64;
+    let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
+    // SAFETY: leaked memory, accessed through atomics only.
+    let mr = unsafe { pd.reg_mr(addr, memory.len(), addr, access) }.expect("registered");
+    let cap = QpCap { max_send_wr: 64, max_recv_wr: 1, max_send_sge: 1, ..QpCap::default() };
+    let init = || QpInitAttr {
+        send_cq: cq.clone(),
+        recv_cq: cq.clone(),
+        cap,
+        qp_type: QpType::Rc,
+        sq_sig_all: true,
+        cookie: 0,
+    };
+    let qps = (0..QPS).map(|_| pd.create_qp(init()).expect("a QP")).collect();
+    Host { engine, context, _pd: pd, cq, mr, memory, qps }
+}
+
+fn connect(qp: &Qp, peer: &Qp, to: &Host) {
+    let access = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
+    let init = QpAttr {
+        qp_state: QpState::Init.code(),
+        port_num: 1,
+        qp_access_flags: access,
+        ..QpAttr::default()
+    };
+    let mask = QpAttrMask::STATE
+        | QpAttrMask::PKEY_INDEX
+        | QpAttrMask::PORT
+        | QpAttrMask::ACCESS_FLAGS;
+    qp.modify(&init, mask).expect("INIT");
+    let ah_attr = AddressVector {
+        dgid: to.context.gid_entries()[0].gid,
+        is_global: true,
+        port_num: 1,
+        ..AddressVector::default()
+    };
+    let rtr = QpAttr {
+        qp_state: QpState::Rtr.code(),
+        path_mtu: 5,
+        dest_qp_num: peer.qp_num().get(),
+        max_dest_rd_atomic: 16,
+        ah_attr,
+        ..QpAttr::default()
+    };
+    let mask = QpAttrMask::STATE
+        | QpAttrMask::AV
+        | QpAttrMask::PATH_MTU
+        | QpAttrMask::DEST_QPN
+        | QpAttrMask::RQ_PSN
+        | QpAttrMask::MAX_DEST_RD_ATOMIC
+        | QpAttrMask::MIN_RNR_TIMER;
+    qp.modify(&rtr, mask).expect("RTR");
+    let rts = QpAttr {
+        qp_state: QpState::Rts.code(),
+        timeout: 14,
+        retry_cnt: 7,
+        rnr_retry: 7,
+        max_rd_atomic: 16,
+        ..QpAttr::default()
+    };
+    let mask = QpAttrMask::STATE
+        | QpAttrMask::TIMEOUT
+        | QpAttrMask::RETRY_CNT
+        | QpAttrMask::RNR_RETRY
+        | QpAttrMask::SQ_PSN
+        | QpAttrMask::MAX_QP_RD_ATOMIC;
+    qp.modify(&rts, mask).expect("RTS");
+}
+
+/// Eight QPs send at once into a process whose socket holds 208 KiB, then eight READs answer at
+/// once: overflows cost time, never data.
+#[test]
+fn incast_into_a_small_receive_buffer() {
+    let (a, b) = (host("127.4.0.1"), host("127.4.0.2"));
+    for (qa, qb) in a.qps.iter().zip(&b.qps) {
+        connect(qa, qb, &b);
+        connect(qb, qa, &a);
+    }
+    for engine in [&a.engine, &b.engine] {
+        for port in engine.inner.ports.read().iter() {
+            port.link.set_receive_buffer(SMALL_BUFFER).expect("smaller is allowed");
+        }
+    }
+    for (index, cell) in a.memory.iter().enumerate() {
+        cell.store(index.wrapping_mul(31).to_le_bytes()[0], Ordering::Relaxed);
+    }
+    run(&a, &b, |va, rkey| SendOp::Write { va, rkey, imm: None });
+    let same = |x: &Host, y: &Host| {
+        x.memory.iter().zip(y.memory).all(|(x, y)| {
+            x.load(Ordering::Relaxed) == y.load(Ordering::Relaxed)
+        })
+    };
+    assert!(same(&a, &b), "what was written is there");
+    for cell in a.memory {
+        cell.store(0, Ordering::Relaxed);
+    }
+    run(&a, &b, |va, rkey| SendOp::Read { va, rkey });
+    assert!(same(&a, &b), "what was read is there");
+}
+
+fn run(a: &Host, b: &Host, op: impl Fn(u64, rocade_wire::Rkey) -> SendOp) {
+    for _ in 0..MESSAGES {
+        for (index, qp) in a.qps.iter().enumerate() {
+            let offset = (index * MESSAGE_LEN) as u64;
+            let len = u32::try_from(MESSAGE_LEN).expect("small");
+            let sge = Sge { addr: a.mr.addr() + offset, len, lkey: a.mr.lkey() };
+            let op = op(b.mr.addr() + offset, b.mr.rkey());
+            let wr = SendWr { wr_id: 1, op, flags: SendFlags::SIGNALED, sges: &[sge] };
+            qp.send_queue().push(&wr).expect("posted");
+        }
+    }
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut done = 0;
+    while done < MESSAGES * QPS {
+        if let Some(completion) = a.cq.poll_one() {
+            assert_eq!(completion.status, WcStatus::Success);
+            done += 1;
+        }
+        assert!(Instant::now() < deadline, "{done} done: {:?}", a.qps[0].counters());
+    }
+}

@@ -1,0 +1,330 @@
+//! Rocade's engine as the device under test.
+
+use std::{
+    net::IpAddr,
+    os::fd::RawFd,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use rocade_conformance::peer::{
+    Buffer, Completion, Event, Peer, PeerQp, QpSpec, Region, RegionSpec, Rights, State, Status,
+    Unable, Work, WorkOp,
+};
+use rocade_emulator::{
+    AccessFlags, AddressVector, BrokerMode, Context, Cq, Engine, EngineConfig, Gid, ImmOrInv, Lkey,
+    Mr, Pd, Qp, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QpType, Qpn, SendFlags, SendOp,
+    SendWr, Sge, VerbsError,
+};
+
+/// An engine of its own, without a broker, in this process.
+pub(crate) struct RocadePeer {
+    engine: Engine,
+    address: IpAddr,
+}
+
+impl RocadePeer {
+    pub(crate) fn new(address: IpAddr) -> Self {
+        let spec = format!("dev={address}");
+        let config = EngineConfig::from_specs(&[spec], BrokerMode::Embedded).unwrap();
+        Self {
+            engine: Engine::new(config).unwrap(),
+            address,
+        }
+    }
+}
+
+impl Peer for RocadePeer {
+    fn name(&self) -> &'static str {
+        "rocade"
+    }
+
+    fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    fn open(&self, spec: &QpSpec) -> Result<Box<dyn PeerQp>, Unable> {
+        Ok(Box::new(RocadeQp::open(&self.engine, spec).map_err(unable)?))
+    }
+}
+
+fn unable(error: VerbsError) -> Unable {
+    Unable(error.to_string())
+}
+
+fn access(rights: Rights) -> AccessFlags {
+    let mut flags = AccessFlags::LOCAL_WRITE;
+    flags.set(AccessFlags::REMOTE_WRITE, rights.write);
+    flags.set(AccessFlags::REMOTE_READ, rights.read);
+    flags.set(AccessFlags::REMOTE_ATOMIC, rights.atomic);
+    flags
+}
+
+/// Registered memory. The fields are dropped in order: the registration ends before the memory
+/// does.
+struct Memory {
+    mr: Mr,
+    words: Box<[AtomicU64]>,
+    len: usize,
+}
+
+impl Memory {
+    fn new(pd: &Pd, spec: RegionSpec) -> Result<Self, VerbsError> {
+        let words: Box<[AtomicU64]> =
+            (0..spec.len.div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
+        let addr = words.as_ptr() as u64;
+        // SAFETY: the memory outlives the registration (`Drop`), and is accessed by atomics only.
+        let mr = unsafe { pd.reg_mr(addr, spec.len, addr, access(spec.rights)) }?;
+        Ok(Self {
+            mr,
+            words,
+            len: spec.len,
+        })
+    }
+
+    fn byte(&self, at: usize) -> u8 {
+        self.words[at / 8].load(Ordering::Acquire).to_ne_bytes()[at % 8]
+    }
+
+    fn set_byte(&self, at: usize, value: u8) {
+        let word = &self.words[at / 8];
+        let mut bytes = word.load(Ordering::Acquire).to_ne_bytes();
+        bytes[at % 8] = value;
+        word.store(u64::from_ne_bytes(bytes), Ordering::Release);
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // An error means that the case has deregistered it.
+        let _ended = self.mr.destroy();
+    }
+}
+
+struct RocadeQp {
+    qp: Qp,
+    cq: Cq,
+    context: Context,
+    regions: Vec<Memory>,
+}
+
+impl Drop for RocadeQp {
+    fn drop(&mut self) {
+        self.qp.destroy().unwrap();
+    }
+}
+
+impl RocadeQp {
+    fn open(engine: &Engine, spec: &QpSpec) -> Result<Self, VerbsError> {
+        // Its own context: asynchronous events are per context.
+        let context = engine.open_device("dev")?;
+        set_nonblocking(context.async_fd());
+        let pd = context.alloc_pd()?;
+        let foreign_pd = context.alloc_pd()?;
+        let regions = spec
+            .regions
+            .iter()
+            .map(|region| Memory::new(if region.foreign_pd { &foreign_pd } else { &pd }, *region))
+            .collect::<Result<Vec<_>, _>>()?;
+        let cq = context.create_cq(256, None, 0, 0)?;
+        let cap = QpCap {
+            max_send_wr: 64,
+            max_recv_wr: 64,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+        };
+        let qp = pd.create_qp(QpInitAttr {
+            send_cq: cq.clone(),
+            recv_cq: cq.clone(),
+            cap,
+            qp_type: QpType::Rc,
+            sq_sig_all: true,
+            cookie: 0,
+        })?;
+        let this = Self {
+            qp,
+            cq,
+            context,
+            regions,
+        };
+        this.to_init(spec)?;
+        for (id, buffer) in (0..).zip(&spec.receives) {
+            this.qp.recv_queue().push(id, &[this.sge(*buffer)])?;
+        }
+        this.to_rtr(spec)?;
+        if spec.ready_to_send {
+            this.to_rts(spec)?;
+        }
+        Ok(this)
+    }
+
+    fn to_init(&self, spec: &QpSpec) -> Result<(), VerbsError> {
+        let attr = QpAttr {
+            qp_state: QpState::Init.code(),
+            port_num: 1,
+            qp_access_flags: access(spec.rights),
+            ..QpAttr::default()
+        };
+        let mask = QpAttrMask::STATE
+            | QpAttrMask::PKEY_INDEX
+            | QpAttrMask::PORT
+            | QpAttrMask::ACCESS_FLAGS;
+        self.qp.modify(&attr, mask)
+    }
+
+    fn to_rtr(&self, spec: &QpSpec) -> Result<(), VerbsError> {
+        let attr = QpAttr {
+            qp_state: QpState::Rtr.code(),
+            path_mtu: spec.pmtu.code().into(),
+            dest_qp_num: spec.rig_qpn.get(),
+            rq_psn: spec.rq_psn.get(),
+            max_dest_rd_atomic: spec.max_dest_rd_atomic,
+            min_rnr_timer: spec.min_rnr_timer.code(),
+            ah_attr: AddressVector {
+                dgid: Gid::from_ip(spec.rig_addr),
+                is_global: true,
+                port_num: 1,
+                ..AddressVector::default()
+            },
+            ..QpAttr::default()
+        };
+        let mask = QpAttrMask::STATE
+            | QpAttrMask::AV
+            | QpAttrMask::PATH_MTU
+            | QpAttrMask::DEST_QPN
+            | QpAttrMask::RQ_PSN
+            | QpAttrMask::MAX_DEST_RD_ATOMIC
+            | QpAttrMask::MIN_RNR_TIMER;
+        self.qp.modify(&attr, mask)
+    }
+
+    fn to_rts(&self, spec: &QpSpec) -> Result<(), VerbsError> {
+        let attr = QpAttr {
+            qp_state: QpState::Rts.code(),
+            timeout: spec.ack_timeout.code(),
+            retry_cnt: spec.retry_cnt,
+            rnr_retry: spec.rnr_retry,
+            sq_psn: spec.sq_psn.get(),
+            max_rd_atomic: spec.max_rd_atomic,
+            ..QpAttr::default()
+        };
+        let mask = QpAttrMask::STATE
+            | QpAttrMask::TIMEOUT
+            | QpAttrMask::RETRY_CNT
+            | QpAttrMask::RNR_RETRY
+            | QpAttrMask::SQ_PSN
+            | QpAttrMask::MAX_QP_RD_ATOMIC;
+        self.qp.modify(&attr, mask)
+    }
+
+    fn sge(&self, buffer: Buffer) -> Sge {
+        let mr = &self.regions[buffer.region].mr;
+        let lkey = mr.lkey().get();
+        Sge {
+            addr: mr.addr() + buffer.offset as u64,
+            len: buffer.len,
+            lkey: Lkey::new(if buffer.bad_key { lkey ^ 0x00ff_0001 } else { lkey }),
+        }
+    }
+}
+
+impl PeerQp for RocadeQp {
+    fn qpn(&self) -> Qpn {
+        self.qp.qp_num()
+    }
+
+    fn region(&self, index: usize) -> Region {
+        let memory = &self.regions[index];
+        Region {
+            va: memory.mr.iova(),
+            rkey: memory.mr.rkey(),
+            len: memory.len,
+        }
+    }
+
+    fn read_memory(&self, region: usize, offset: usize, len: usize) -> Vec<u8> {
+        let memory = &self.regions[region];
+        (offset..offset + len).map(|at| memory.byte(at)).collect()
+    }
+
+    fn write_memory(&self, region: usize, offset: usize, data: &[u8]) {
+        let memory = &self.regions[region];
+        for (at, byte) in (offset..).zip(data) {
+            memory.set_byte(at, *byte);
+        }
+    }
+
+    fn deregister(&self, region: usize) -> Result<(), Unable> {
+        self.regions[region].mr.destroy().map_err(unable)
+    }
+
+    fn post_recv(&self, id: u64, buffer: Buffer) -> Result<(), Unable> {
+        self.qp
+            .recv_queue()
+            .push(id, &[self.sge(buffer)])
+            .map_err(unable)
+    }
+
+    fn post_send(&self, work: &Work) -> Result<(), Unable> {
+        let op = match work.op {
+            WorkOp::Send { imm } => SendOp::Send { imm },
+            WorkOp::Write { va, rkey, imm } => SendOp::Write { va, rkey, imm },
+            WorkOp::Read { va, rkey } => SendOp::Read { va, rkey },
+            WorkOp::CmpSwap { va, rkey, compare, swap } => SendOp::CmpSwap { va, rkey, compare, swap },
+            WorkOp::FetchAdd { va, rkey, add } => SendOp::FetchAdd { va, rkey, add },
+        };
+        let mut flags = SendFlags::SIGNALED;
+        flags.set(SendFlags::SOLICITED, work.solicited);
+        flags.set(SendFlags::FENCE, work.fence);
+        let wr = SendWr {
+            wr_id: work.id,
+            op,
+            flags,
+            sges: &[self.sge(work.buffer)],
+        };
+        self.qp.send_queue().push(&wr).map_err(unable)
+    }
+
+    fn poll_completion(&self) -> Option<Completion> {
+        let completion = self.cq.poll_one()?;
+        Some(Completion {
+            id: completion.wr_id,
+            status: Status::from_code(completion.status.code()),
+            receive: !completion.is_send,
+            byte_len: completion.byte_len,
+            imm: match completion.imm_or_inv {
+                ImmOrInv::Imm(imm) => Some(imm),
+                _ => None,
+            },
+        })
+    }
+
+    fn poll_event(&self) -> Option<Event> {
+        match self.context.next_async_event() {
+            Ok(event) => {
+                self.context.ack_async_event(&event);
+                Some(Event::from_code(event.kind.code()))
+            }
+            Err(VerbsError::WouldBlock) => None,
+            Err(error) => panic!("no asynchronous events: {error}"),
+        }
+    }
+
+    fn state(&self) -> State {
+        State::from_code(self.qp.state().code())
+    }
+
+    fn to_error(&self) -> Result<(), Unable> {
+        let attr = QpAttr {
+            qp_state: QpState::Err.code(),
+            ..QpAttr::default()
+        };
+        self.qp.modify(&attr, QpAttrMask::STATE).map_err(unable)
+    }
+}
+
+fn set_nonblocking(fd: RawFd) {
+    // SAFETY: takes no pointers; the descriptor is that of an open context.
+    let result = unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) };
+    assert_eq!(result, 0);
+}

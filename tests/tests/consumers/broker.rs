@@ -1,0 +1,115 @@
+//! The broker dies or is asked about while programs talk.
+
+use std::{fs, path::Path};
+
+use rocade_tests::{
+    harness::{Perftest, Pingpong, Process, Rig, free_port, has_result},
+    or_skip,
+};
+
+use crate::{LIMIT, PERFTEST};
+
+/// How many rows perftest has printed.
+fn rows(output: &str) -> usize {
+    output
+        .lines()
+        .filter(|line| line.trim_start().starts_with("65536 "))
+        .count()
+}
+
+/// Waits until the client has printed `more` rows beyond those it has now.
+fn wait_rows(client: &mut Process, more: usize) {
+    let now = rows(&client.output());
+    client.wait_until("further results", LIMIT, |client| {
+        (rows(&client.output()) >= now + more).then_some(())
+    });
+}
+
+/// Process id of the rig's broker, as `rocade broker status` prints it.
+fn broker_pid(rig: &Rig) -> Option<u32> {
+    let status = rig.rocade(&["broker", "status"]);
+    let mut words = status.output.split(|c: char| !c.is_ascii_alphanumeric());
+    words.find(|&word| word == "pid")?;
+    words.next()?.parse().ok()
+}
+
+fn alive(pid: u32) -> bool {
+    // A zombie has no command line; whoever inherited the broker may not reap it at once.
+    fs::read(Path::new("/proc").join(pid.to_string()).join("cmdline"))
+        .is_ok_and(|command| !command.is_empty())
+}
+
+/// A transfer goes on without the broker; the next program gets a new broker, and a slot of its own.
+#[test]
+fn a_transfer_survives_the_death_of_the_broker() {
+    let rig = or_skip!(Rig::loopback(PERFTEST));
+    let endless = Perftest::new(
+        "ib_write_bw",
+        &["-s", "65536", "-D", "1", "--run_infinitely"],
+    );
+    let port = free_port();
+    let mut server = endless.start_server(&rig, port);
+    let mut client = endless.start_client(&rig, "127.0.0.1", port);
+    client.wait_until("first result", LIMIT, |client| {
+        has_result(&client.output()).then_some(())
+    });
+
+    let first = broker_pid(&rig).expect("no broker though two programs run");
+    let killed = rig
+        .start_plain("kill", &["kill", "-s", "KILL", &first.to_string()])
+        .finish(LIMIT);
+    assert!(killed.status.success(), "{}", killed.output);
+    client.wait_until("end of the broker", LIMIT, |_| {
+        (!alive(first)).then_some(())
+    });
+    wait_rows(&mut client, 2);
+
+    for _ in 0..2 {
+        Pingpong::new(&["-c"]).run(&rig, LIMIT);
+    }
+    let second = broker_pid(&rig).expect("no new broker");
+    assert_ne!(first, second);
+    wait_rows(&mut client, 1);
+    server.kill();
+    client.kill();
+}
+
+/// `rocade broker stop` ends the broker, not what runs.
+#[test]
+fn a_transfer_survives_broker_stop() {
+    let rig = or_skip!(Rig::loopback(PERFTEST));
+    let pair = Perftest::new("ib_send_bw", &["-s", "65536", "-D", "4"]);
+    let port = free_port();
+    let server = pair.start_server(&rig, port);
+    let mut client = pair.start_client(&rig, "127.0.0.1", port);
+    client.wait_until("address of the peer", LIMIT, |client| {
+        client.output().contains("remote address:").then_some(())
+    });
+    let first = broker_pid(&rig).expect("no broker though two programs run");
+    rig.rocade(&["broker", "stop"]).expect_success();
+    client.wait_until("end of the broker", LIMIT, |_| {
+        (!alive(first)).then_some(())
+    });
+    Pingpong::new(&["-c"]).run(&rig, LIMIT);
+    let output = client.finish(LIMIT).expect_success();
+    assert!(has_result(&output), "{output}");
+    server.finish(LIMIT).expect_success();
+}
+
+/// Programs that come and go leave no slot taken.
+#[test]
+fn slots_come_back() {
+    let rig = or_skip!(Rig::loopback(PERFTEST));
+    let slots = || {
+        let status = rig.rocade(&["broker", "status"]).expect_success();
+        status
+            .lines()
+            .filter(|line| line.starts_with("slot "))
+            .count()
+    };
+    let mut waiting = Pingpong::new(&[]).start_server(&rig, free_port());
+    assert_eq!(slots(), 1);
+    Pingpong::new(&["-n", "10"]).run(&rig, LIMIT);
+    waiting.wait_until("end of the others", LIMIT, |_| (slots() == 1).then_some(()));
+    waiting.kill();
+}

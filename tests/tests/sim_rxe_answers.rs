@@ -1,0 +1,349 @@
+//! Known answers: requests that the Linux kernel's rxe received are handed to our responder,
+//! whose responses must be those that rxe gave, bit by bit, but for the migration bit (RXE-07).
+//!
+//! What memory held is inferred from the recorded responses.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "the helpers of a test, too, fail by panicking"
+)]
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::net::IpAddr;
+use std::path::Path;
+
+use pcap_file::pcap::PcapReader;
+use rocade_transport::testing::Setup;
+use rocade_transport::{
+    AccessError, AckTiming, AtomicOp, LocalAccess, Memory, PacketMeta, QpState, RemoteAccess, Sge,
+    Time, TxBuffer,
+};
+use rocade_wire::ip::Datagram;
+use rocade_wire::{Lkey, NakCode, Operation, Packet, Psn, Qpn, Rkey, Service, Syndrome};
+
+/// Captures in which rxe deviates from the specification, or whose requests nobody answers.
+const OTHER_ANSWERS: [(&str, &str); 6] = [
+    (
+        "vec-old-psn-duplicate",
+        "RXE-52: the ACK before the first request has PSN 0xffffff",
+    ),
+    ("vec-nak-recv-too-small", "RXE-57: NAK 0x63 instead of 0x61"),
+    ("vec-send-inv", "nothing can be invalidated yet"),
+    ("vec-atomic-write", "no ATOMIC WRITE yet"),
+    ("rc-loss-retransmit", "what is recorded is not what arrived"),
+    (
+        "rc-reorder-duplicate",
+        "what is recorded is not what arrived",
+    ),
+];
+
+struct Recorded {
+    source: IpAddr,
+    destination: IpAddr,
+    bytes: Vec<u8>,
+}
+
+impl Recorded {
+    fn packet(&self) -> Packet<'_> {
+        Packet::parse(&self.bytes).unwrap()
+    }
+
+    fn operation(&self) -> Operation {
+        self.packet().bth().opcode.operation().unwrap()
+    }
+
+    fn psn(&self) -> Psn {
+        self.packet().bth().psn
+    }
+}
+
+/// All RC packets of a capture.
+fn read_capture(path: &Path) -> Vec<Recorded> {
+    let mut reader = PcapReader::new(File::open(path).unwrap()).unwrap();
+    let mut packets = Vec::new();
+    while let Some(record) = reader.next_packet() {
+        let record = record.unwrap();
+        let Ok(datagram) = Datagram::parse(&record.data[14..]) else {
+            continue;
+        };
+        let bytes = datagram.udp_payload.to_vec();
+        if Packet::parse(&bytes).is_ok_and(|p| p.bth().opcode.service() == Service::Rc) {
+            packets.push(Recorded {
+                source: datagram.src,
+                destination: datagram.dst,
+                bytes,
+            });
+        }
+    }
+    packets
+}
+
+/// What the peer had registered, as far as the capture shows it.
+#[derive(Debug, Default)]
+struct Inferred {
+    bytes: RefCell<BTreeMap<u64, u8>>,
+    refused: BTreeSet<(Rkey, u64)>,
+}
+
+impl Inferred {
+    fn learn(&mut self, va: u64, data: &[u8], known: &mut BTreeSet<u64>) {
+        for (address, byte) in (va..).zip(data) {
+            if known.insert(address) {
+                self.bytes.get_mut().insert(address, *byte);
+            }
+        }
+    }
+}
+
+impl Memory for Inferred {
+    fn check_local(&self, _: Lkey, _: u64, _: u64, _: LocalAccess) -> Result<(), AccessError> {
+        Ok(())
+    }
+
+    fn check_remote(
+        &self,
+        rkey: Rkey,
+        va: u64,
+        _: u64,
+        _: RemoteAccess,
+    ) -> Result<(), AccessError> {
+        if self.refused.contains(&(rkey, va)) {
+            Err(AccessError::Permission)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn read_local(&self, _: Lkey, _: u64, _: &mut [u8]) -> Result<(), AccessError> {
+        Ok(())
+    }
+
+    fn write_local(&self, _: Lkey, _: u64, _: &[u8]) -> Result<(), AccessError> {
+        Ok(())
+    }
+
+    fn read_remote(&self, _: Rkey, va: u64, dst: &mut [u8]) -> Result<(), AccessError> {
+        let bytes = self.bytes.borrow();
+        for (address, byte) in (va..).zip(dst) {
+            *byte = bytes.get(&address).copied().unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    fn write_remote(&self, _: Rkey, va: u64, src: &[u8]) -> Result<(), AccessError> {
+        self.bytes
+            .borrow_mut()
+            .extend((va..).zip(src.iter().copied()));
+        Ok(())
+    }
+
+    fn atomic_remote(&self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessError> {
+        let mut bytes = [0; 8];
+        self.read_remote(rkey, va, &mut bytes)?;
+        let original = u64::from_ne_bytes(bytes);
+        let new = match op {
+            AtomicOp::CmpSwap { compare, swap } if compare == original => swap,
+            AtomicOp::CmpSwap { .. } => original,
+            AtomicOp::FetchAdd { add } => original.wrapping_add(add),
+        };
+        self.write_remote(rkey, va, &new.to_ne_bytes())?;
+        Ok(original)
+    }
+}
+
+/// One responder of a capture: everything to one address.
+struct Dialogue<'a> {
+    requests: Vec<&'a Recorded>,
+    responses: Vec<&'a Recorded>,
+}
+
+/// The exchange whose requests go to `responder`; `None` where there is none or more than one
+/// queue pair takes part.
+fn dialogue(packets: &[Recorded], responder: IpAddr) -> Option<Dialogue<'_>> {
+    let (mut requests, mut responses) = (Vec::new(), Vec::new());
+    for packet in packets {
+        if packet.destination == responder && packet.operation().is_request() {
+            requests.push(packet);
+        } else if packet.source == responder && packet.operation().is_response() {
+            responses.push(packet);
+        }
+    }
+    let qps = |packets: &[&Recorded]| -> BTreeSet<Qpn> {
+        packets.iter().map(|p| p.packet().bth().dest_qp).collect()
+    };
+    let one_each = qps(&requests).len() == 1 && qps(&responses).len() == 1;
+    one_each.then_some(Dialogue {
+        requests,
+        responses,
+    })
+}
+
+impl Dialogue<'_> {
+    fn pmtu(&self) -> u32 {
+        let packets = || self.requests.iter().chain(&self.responses);
+        let len = |p: &Recorded| u32::try_from(p.packet().payload().len()).unwrap();
+        match packets().find(|p| p.operation().is_first() || p.operation().is_middle()) {
+            Some(full) => len(full),
+            // Nothing shows it: any that fits will do.
+            None => packets()
+                .map(|p| len(p))
+                .max()
+                .unwrap_or(0)
+                .next_power_of_two()
+                .max(1024),
+        }
+    }
+
+    fn memory(&self, pmtu: u32) -> Inferred {
+        let mut memory = Inferred::default();
+        let mut known = BTreeSet::new();
+        let mut write_to = (0, 0);
+        for request in &self.requests {
+            let packet = request.packet();
+            let psn = request.psn();
+            let len = packet.payload().len() as u64;
+            let place = match (packet.headers().reth, packet.headers().atomic) {
+                (Some(reth), _) => Some((reth.rkey, reth.va)),
+                (_, Some(eth)) => Some((eth.rkey, eth.va)),
+                _ => None,
+            };
+            if let Some(reth) = packet.headers().reth {
+                write_to = (reth.va, 0);
+            }
+            if request.operation().is_write() {
+                known.extend(write_to.0 + write_to.1..write_to.0 + write_to.1 + len);
+                write_to.1 += len;
+            }
+            let Some((rkey, va)) = place else { continue };
+            let psns = match packet.headers().reth {
+                Some(reth) if request.operation() == Operation::ReadRequest => {
+                    reth.dma_len.div_ceil(pmtu).max(1)
+                }
+                _ => 1,
+            };
+            for response in &self.responses {
+                let index = response.psn().sub(psn.get()).get();
+                let answer = response.packet();
+                let aeth = answer.headers().aeth;
+                if index >= psns {
+                    continue;
+                }
+                if aeth.is_some_and(|a| a.syndrome == Syndrome::Nak(NakCode::RemoteAccess)) {
+                    memory.refused.insert((rkey, va));
+                } else if let Some(ack) = answer.headers().atomic_ack {
+                    memory.learn(va, &ack.original.to_ne_bytes(), &mut known);
+                } else if request.operation() == Operation::ReadRequest {
+                    memory.learn(va + u64::from(index * pmtu), answer.payload(), &mut known);
+                }
+            }
+        }
+        memory
+    }
+
+    /// What rxe said, and what we say; in the form that is compared.
+    fn replay(&self) -> (Vec<String>, Vec<String>) {
+        let pmtu = self.pmtu();
+        let memory = self.memory(pmtu);
+        let (first, answer) = (self.requests[0], self.responses[0]);
+        let mut setup = Setup::new(
+            first.packet().bth().dest_qp.get(),
+            first.destination,
+            answer.packet().bth().dest_qp.get(),
+            first.source,
+        );
+        setup.attr.path_mtu = (pmtu / 128).ilog2();
+        setup.attr.rq_psn = match answer.packet().headers().aeth {
+            // The first request is not the expected one: the NAK says which is.
+            Some(aeth) if aeth.syndrome == Syndrome::Nak(NakCode::PsnSequence) => {
+                answer.psn().get()
+            }
+            _ => first.psn().get(),
+        };
+        let mut rnr_naks = 0;
+        for response in &self.responses {
+            if let Some(Syndrome::RnrNak(timer)) =
+                response.packet().headers().aeth.map(|a| a.syndrome)
+            {
+                setup.attr.min_rnr_timer = timer.code();
+                rnr_naks += 1;
+            }
+        }
+        let mut qp = setup.build(QpState::Rtr);
+        let meta = PacketMeta {
+            source: first.source,
+            destination: first.destination,
+        };
+        let mut tx = TxBuffer::new(65_000, 64);
+        let mut ours = Vec::new();
+        let buffer = Sge {
+            addr: 0,
+            len: 1 << 24,
+            lkey: Lkey::new(1),
+        };
+        for (index, request) in self.requests.iter().enumerate() {
+            // In the captures with RNR NAKs, the receive comes after the last of them.
+            if index >= rnr_naks && qp.recv_queue_len() == 0 {
+                qp.post_recv(Time::ZERO, 0, &[buffer]).unwrap();
+            }
+            qp.handle_packet(Time::ZERO, &meta, &request.packet(), &memory);
+            loop {
+                tx.clear();
+                qp.poll_transmit(Time::ZERO, &memory, AckTiming::Now, &mut tx);
+                if tx.is_empty() {
+                    break;
+                }
+                ours.extend(tx.bytes().chunks(tx.segment_len()).map(text));
+            }
+        }
+        (
+            self.responses.iter().map(|r| text(&r.bytes)).collect(),
+            ours,
+        )
+    }
+}
+
+/// One line that the reader understands, and all bits.
+fn text(bytes: &[u8]) -> String {
+    let mut bytes = bytes.to_vec();
+    bytes[1] &= !0x40;
+    let packet = Packet::parse(&bytes).unwrap();
+    format!("{packet} {:02x?}", packet.covered())
+}
+
+#[test]
+fn our_responder_answers_like_rxe_where_rxe_is_right() {
+    let captures = Path::new(env!("CARGO_MANIFEST_DIR")).join("captures");
+    let (mut dialogues, mut answers) = (0, 0);
+    for folder in [
+        "linux-6.1-mtu1500",
+        "linux-6.1-mtu4200",
+        "linux-6.12-mtu1500",
+    ] {
+        for entry in fs::read_dir(captures.join(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+            let single = name.starts_with("vec-") || name.starts_with("rc-");
+            if !single || OTHER_ANSWERS.iter().any(|(other, _)| name == *other) {
+                continue;
+            }
+            let packets = read_capture(&path);
+            let addresses: BTreeSet<IpAddr> = packets.iter().map(|p| p.destination).collect();
+            for address in addresses {
+                let Some(dialogue) = dialogue(&packets, address) else {
+                    continue;
+                };
+                let (theirs, ours) = dialogue.replay();
+                assert_eq!(ours, theirs, "{folder}/{name}, responder {address}");
+                dialogues += 1;
+                answers += theirs.len();
+            }
+        }
+    }
+    println!("{dialogues} dialogues, {answers} answers");
+    assert!(
+        dialogues >= 60 && answers >= 400,
+        "{dialogues} dialogues, {answers} answers"
+    );
+}

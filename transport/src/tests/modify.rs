@@ -1,0 +1,287 @@
+//! The table of `modify_qp`, and its value checks.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt::Write as _;
+use core::net::IpAddr;
+
+use rocade_wire::{Gid, Mtu};
+
+use super::states::{NO_MORE, STATES, modify, setup};
+use crate::testing::{Setup, context};
+use crate::{
+    ModifyContext, ModifyError, QpAttr, QpAttrMask, QpState, QpType, Time, transition_rule,
+};
+
+/// The table as text: `TYPE FROM->TO required | optional`.
+fn table() -> String {
+    let names = |mask: QpAttrMask| {
+        let names: Vec<&str> = mask.iter_names().map(|(name, _)| name).collect();
+        if names.is_empty() {
+            String::from("-")
+        } else {
+            names.join(" ")
+        }
+    };
+    let mut table = String::from("# TYPE FROM->TO: required (besides STATE) | optional\n");
+    for qp_type in QpType::ALL {
+        for from in QpState::ALL {
+            for to in QpState::ALL {
+                if let Some(rule) = transition_rule(qp_type, from, to) {
+                    let (required, optional) = (names(rule.required), names(rule.optional));
+                    writeln!(
+                        table,
+                        "{qp_type:?} {from:?}->{to:?}: {required} | {optional}"
+                    )
+                    .unwrap();
+                }
+            }
+        }
+    }
+    table
+}
+
+/// Every transition of every type, as reviewed against QPT-01 to QPT-34. After a deliberate
+/// change: `ROCADE_BLESS=1 cargo test -p rocade-transport`.
+//= QPT-01, QPT-34 type=test
+#[test]
+fn the_transition_table_is_the_committed_one() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/tests/transitions.txt");
+    if std::env::var_os("ROCADE_BLESS").is_some() {
+        std::fs::write(path, table()).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(path).unwrap(), table());
+}
+
+/// All attributes valid for any transition.
+fn full_attr(next: QpState) -> QpAttr {
+    QpAttr {
+        qp_state: next.code(),
+        alt_ah_attr: setup().attr.ah_attr,
+        alt_port_num: 1,
+        ..setup().attr
+    }
+}
+
+//= QPS-02, QPS-03, QPS-04, QPS-06 type=test
+#[test]
+fn masks_must_match_the_table_exactly() {
+    for from in STATES {
+        for to in QpState::ALL {
+            let rule = transition_rule(QpType::Rc, from, to);
+            let attempt = |mask: QpAttrMask| {
+                let mut qp = setup().build(from);
+                let before = qp.query();
+                let attr = QpAttr {
+                    cur_qp_state: from.code(),
+                    ..full_attr(to)
+                };
+                let result = modify(&mut qp, &attr, mask);
+                if result.is_ok() {
+                    assert_eq!(qp.state(), to);
+                } else {
+                    assert_eq!((qp.state(), qp.query()), (from, before), "nothing changes");
+                }
+                result
+            };
+            let Some(rule) = rule else {
+                for bit in QpAttrMask::all().iter() {
+                    assert!(attempt(QpAttrMask::STATE | bit).is_err());
+                }
+                assert_eq!(attempt(QpAttrMask::STATE), Err(ModifyError::NoTransition));
+                continue;
+            };
+            let required = rule.required | QpAttrMask::STATE;
+            assert_eq!(attempt(required), Ok(()), "{from:?} {to:?}");
+            assert_eq!(attempt(required | rule.optional), Ok(()), "{from:?} {to:?}");
+            for bit in rule.required.iter() {
+                assert_eq!(attempt(required - bit), Err(ModifyError::MissingAttr));
+                assert_eq!(
+                    attempt((required | rule.optional) - bit),
+                    Err(ModifyError::MissingAttr)
+                );
+            }
+            for bit in rule.optional.iter() {
+                assert_eq!(attempt(required | bit), Ok(()), "{from:?} {to:?} {bit:?}");
+            }
+            let unexpected = QpAttrMask::all() - required - rule.optional;
+            for bit in unexpected.iter() {
+                let error = attempt(required | bit).unwrap_err();
+                let cur_of_unnamable = bit == QpAttrMask::CUR_STATE
+                    && matches!(from, QpState::Reset | QpState::Init | QpState::Err);
+                let expected = if cur_of_unnamable {
+                    ModifyError::WrongCurrentState
+                } else {
+                    ModifyError::UnexpectedAttr
+                };
+                assert_eq!(error, expected, "{from:?} {to:?} {bit:?}");
+            }
+            let unknown = QpAttrMask::from_bits_retain(1 << 30);
+            assert_eq!(
+                attempt(required | unknown),
+                Err(ModifyError::UnexpectedAttr)
+            );
+            // Without STATE, the state stays.
+            if from == to {
+                assert_eq!(attempt(rule.required), Ok(()));
+            }
+        }
+    }
+    let mut qp = setup().build(QpState::Rtr);
+    let attr = QpAttr {
+        qp_state: 7,
+        ..full_attr(QpState::Rts)
+    };
+    assert_eq!(
+        modify(&mut qp, &attr, QpAttrMask::STATE),
+        Err(ModifyError::BadValue("qp_state"))
+    );
+    for cur in [1, 3, 6, 7, u32::MAX] {
+        let attr = QpAttr {
+            cur_qp_state: cur,
+            ..full_attr(QpState::Rts)
+        };
+        let mask = Setup::PATH_TO_RTS[2].1 | QpAttrMask::CUR_STATE;
+        assert_eq!(
+            modify(&mut qp, &attr, mask),
+            Err(ModifyError::WrongCurrentState)
+        );
+    }
+}
+
+/// Every attribute at and beyond its limit, on the transition that requires it.
+//= QPV-01, QPV-03, QPV-04, QPV-09 type=test
+#[test]
+fn values_are_checked() {
+    type Case = (&'static str, QpState, QpAttrMask, fn(&mut QpAttr));
+    let alt = QpAttrMask::ALT_PATH;
+    let none = NO_MORE;
+    let (init, rtr, rts) = (QpState::Init, QpState::Rtr, QpState::Rts);
+    let bad: [Case; 24] = [
+        ("port_num", init, none, |a| a.port_num = 0),
+        ("port_num", init, none, |a| a.port_num = 2),
+        ("pkey_index", init, none, |a| a.pkey_index = 1),
+        ("path_mtu", rtr, none, |a| a.path_mtu = 0),
+        ("path_mtu", rtr, none, |a| a.path_mtu = 6),
+        ("path_mtu", rtr, none, |a| a.path_mtu = 256 + 3),
+        ("max_dest_rd_atomic", rtr, none, |a| {
+            a.max_dest_rd_atomic = 129
+        }),
+        ("min_rnr_timer", rtr, none, |a| a.min_rnr_timer = 32),
+        ("ah_attr.port_num", rtr, none, |a| a.ah_attr.port_num = 2),
+        ("ah_attr.is_global", rtr, none, |a| {
+            a.ah_attr.is_global = false
+        }),
+        ("ah_attr.sl", rtr, none, |a| a.ah_attr.sl = 8),
+        ("ah_attr.grh.dgid", rtr, none, |a| {
+            a.ah_attr.dgid = Gid::default()
+        }),
+        ("ah_attr.grh.dgid", rtr, none, |a| {
+            a.ah_attr.dgid = Gid::from_ip(IpAddr::from([0xff12, 0, 0, 0, 0, 0, 0, 1]));
+        }),
+        ("ah_attr.grh.dgid", rtr, none, |a| {
+            a.ah_attr.dgid = Gid::from_ip(IpAddr::from([224, 0, 0, 1]));
+        }),
+        ("ah_attr.grh.dgid", rtr, none, |a| {
+            a.ah_attr.dgid = Gid::from_ip(IpAddr::from([0xfd77, 0, 0, 0, 0, 0, 0, 1]));
+        }),
+        ("alt_port_num", rtr, alt, |a| a.alt_port_num = 2),
+        ("alt_port_num", rtr, alt, |a| a.alt_ah_attr.port_num = 2),
+        ("alt_timeout", rtr, alt, |a| a.alt_timeout = 32),
+        ("timeout", rts, none, |a| a.timeout = 32),
+        ("retry_cnt", rts, none, |a| a.retry_cnt = 8),
+        ("rnr_retry", rts, none, |a| a.rnr_retry = 8),
+        ("max_rd_atomic", rts, none, |a| a.max_rd_atomic = 129),
+        ("alt_port_num", rts, alt, |a| a.alt_port_num = 0),
+        ("min_rnr_timer", rts, QpAttrMask::MIN_RNR_TIMER, |a| {
+            a.min_rnr_timer = 255
+        }),
+    ];
+    for (field, next, more, spoil) in bad {
+        let (index, mask) = Setup::PATH_TO_RTS
+            .iter()
+            .enumerate()
+            .find_map(|(i, (state, mask))| (*state == next).then_some((i, *mask | more)))
+            .unwrap();
+        let from = [QpState::Reset, init, rtr][index];
+        let mut qp = setup().build(from);
+        let before = qp.query();
+        let mut attr = full_attr(next);
+        spoil(&mut attr);
+        assert_eq!(
+            modify(&mut qp, &attr, mask),
+            Err(ModifyError::BadValue(field))
+        );
+        assert_eq!((qp.state(), qp.query()), (from, before));
+    }
+    let mut qp = setup().build(init);
+    let mask = Setup::PATH_TO_RTS[1].1;
+    let empty_entry = ModifyContext {
+        sgid: None,
+        ..context(setup().local)
+    };
+    let result = qp.modify(Time::ZERO, &full_attr(rtr), mask, &empty_entry);
+    assert_eq!(result, Err(ModifyError::BadValue("ah_attr.grh.sgid_index")));
+    let small = ModifyContext {
+        active_mtu: Mtu::Mtu512,
+        ..context(setup().local)
+    };
+    let result = qp.modify(Time::ZERO, &full_attr(rtr), mask, &small);
+    assert_eq!(result, Err(ModifyError::BadValue("path_mtu")));
+    // The greatest values are fine; bits above the 24th of numbers do not count.
+    let attr = QpAttr {
+        path_mtu: 5,
+        max_dest_rd_atomic: 128,
+        min_rnr_timer: 31,
+        dest_qp_num: 0xff00_0022,
+        rq_psn: 0xffff_ffff,
+        ..full_attr(rtr)
+    };
+    assert_eq!(modify(&mut qp, &attr, mask), Ok(()));
+    assert_eq!(
+        (qp.query().dest_qp_num, qp.query().rq_psn),
+        (0x22, 0xff_ffff)
+    );
+    let attr = QpAttr {
+        timeout: 31,
+        retry_cnt: 7,
+        rnr_retry: 7,
+        max_rd_atomic: 128,
+        ..full_attr(rts)
+    };
+    assert_eq!(modify(&mut qp, &attr, Setup::PATH_TO_RTS[2].1), Ok(()));
+}
+
+//= QPS-06 type=test
+#[test]
+fn query_shows_what_was_set() {
+    let mut qp = setup().build(QpState::Rts);
+    let cap = qp.config().cap;
+    let state = QpState::Rts.code();
+    let expected = QpAttr {
+        qp_state: state,
+        cur_qp_state: state,
+        cap,
+        ..setup().attr
+    };
+    assert_eq!(qp.query(), expected);
+    let attr = QpAttr {
+        min_rnr_timer: 3,
+        qp_access_flags: crate::AccessFlags::REMOTE_READ,
+        timeout: 1,
+        ..expected
+    };
+    modify(
+        &mut qp,
+        &attr,
+        QpAttrMask::MIN_RNR_TIMER | QpAttrMask::ACCESS_FLAGS,
+    )
+    .unwrap();
+    assert_eq!(
+        qp.query(),
+        QpAttr {
+            timeout: 14,
+            ..attr
+        }
+    );
+}
