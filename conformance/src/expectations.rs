@@ -88,7 +88,11 @@ impl Expectations {
             .deviation
             .iter()
             .find(|deviation| deviation.case == name)
-            .or_else(|| self.deviation.iter().find(|deviation| deviation.concerns(case)));
+            .or_else(|| {
+                self.deviation
+                    .iter()
+                    .find(|deviation| deviation.concerns(case))
+            });
         match found {
             None => Expected::Pass,
             Some(deviation) => {

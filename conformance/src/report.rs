@@ -4,11 +4,7 @@ use std::{collections::BTreeMap, fmt};
 
 use serde::Serialize;
 
-use crate::{
-    Level, Outcome, Role,
-    case::CaseRun,
-    expectations::Expected,
-};
+use crate::{Level, Outcome, Role, case::CaseRun, expectations::Expected};
 
 /// A result against what was expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -130,13 +126,18 @@ impl Report {
 
     /// Results that somebody has to look at.
     pub fn unexpected(&self) -> impl Iterator<Item = &Entry> {
-        self.entries.iter().filter(|entry| entry.verdict.is_unexpected())
+        self.entries
+            .iter()
+            .filter(|entry| entry.verdict.is_unexpected())
     }
 
     /// How many results have this verdict.
     #[must_use]
     pub fn count(&self, verdict: Verdict) -> usize {
-        self.entries.iter().filter(|entry| entry.verdict == verdict).count()
+        self.entries
+            .iter()
+            .filter(|entry| entry.verdict == verdict)
+            .count()
     }
 
     /// The report as JSON.
@@ -157,14 +158,29 @@ impl fmt::Display for Report {
         }
         writeln!(f, "{:<12} {:<6} {:>5}  result", "rule", "level", "cases")?;
         for (rule, entries) in &rules {
-            let worst = entries.iter().map(|e| e.verdict).max().unwrap_or(Verdict::Skip);
+            let worst = entries
+                .iter()
+                .map(|e| e.verdict)
+                .max()
+                .unwrap_or(Verdict::Skip);
             let must = entries.iter().any(|e| e.level == Level::Must);
             let level = if must { Level::Must } else { Level::Should };
-            writeln!(f, "{rule:<12} {level:<6} {:>5}  {}", entries.len(), worst.word())?;
+            writeln!(
+                f,
+                "{rule:<12} {level:<6} {:>5}  {}",
+                entries.len(),
+                worst.word()
+            )?;
         }
         for entry in self.entries.iter().filter(|e| e.verdict != Verdict::Pass) {
             let reason = entry.reason.as_deref().unwrap_or("");
-            writeln!(f, "\n{}: {} ({}): {reason}", entry.verdict.word(), entry.case, entry.level)?;
+            writeln!(
+                f,
+                "\n{}: {} ({}): {reason}",
+                entry.verdict.word(),
+                entry.case,
+                entry.level
+            )?;
             if let (Verdict::Fail, Some(transcript)) = (entry.verdict, &entry.transcript) {
                 f.write_str(transcript)?;
             }
@@ -192,11 +208,21 @@ mod tests {
     fn entry(outcome: Outcome, expected: &Expected) -> Entry {
         let case = Case::responder("A-1", "x", |_| Ok(()));
         let duration = Duration::from_millis(3);
-        Entry::new(CaseRun { case, outcome, duration }, expected)
+        Entry::new(
+            CaseRun {
+                case,
+                outcome,
+                duration,
+            },
+            expected,
+        )
     }
 
     fn failed() -> Outcome {
-        Outcome::Failed { reason: "no ACK".to_owned(), transcript: "ladder\n".to_owned() }
+        Outcome::Failed {
+            reason: "no ACK".to_owned(),
+            transcript: "ladder\n".to_owned(),
+        }
     }
 
     #[test]
@@ -207,7 +233,11 @@ mod tests {
             (Outcome::Passed, &known, Verdict::UnexpectedPass),
             (failed(), &Expected::Pass, Verdict::Fail),
             (failed(), &known, Verdict::KnownFailure),
-            (Outcome::Skipped(String::new()), &Expected::Pass, Verdict::Skip),
+            (
+                Outcome::Skipped(String::new()),
+                &Expected::Pass,
+                Verdict::Skip,
+            ),
         ] {
             assert_eq!(entry(outcome, expected).verdict, verdict);
         }
@@ -220,7 +250,10 @@ mod tests {
         report.push(entry(failed(), &Expected::Pass));
         let text = report.to_string();
         assert!(text.contains("A-1          MUST       2  FAIL"), "{text}");
-        assert!(text.contains("FAIL: A-1/x (MUST): no ACK\nladder\n"), "{text}");
+        assert!(
+            text.contains("FAIL: A-1/x (MUST): no ACK\nladder\n"),
+            "{text}"
+        );
         assert!(text.ends_with("2 cases, 1 passed, 0 known to fail, 0 skipped, 1 unexpected\n"));
         let json: serde_json::Value = serde_json::from_str(&report.to_json().unwrap()).unwrap();
         assert_eq!(json["entries"][1]["verdict"], "fail");

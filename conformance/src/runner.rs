@@ -7,9 +7,7 @@ use std::{
 };
 
 use crate::{
-    Bench, Case, CaseError, Expectations, Outcome, Report,
-    case::CaseRun,
-    expectations::Expected,
+    Bench, Case, CaseError, Expectations, Outcome, Report, case::CaseRun, expectations::Expected,
     report::Entry,
 };
 
@@ -31,7 +29,11 @@ impl Selection {
     /// Parses prefixes joined by commas.
     #[must_use]
     pub fn parse(text: &str) -> Self {
-        Self::new(text.split(',').map(str::trim).filter(|word| !word.is_empty()))
+        Self::new(
+            text.split(',')
+                .map(str::trim)
+                .filter(|word| !word.is_empty()),
+        )
     }
 
     /// Whether the case is to be run.

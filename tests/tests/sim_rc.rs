@@ -79,7 +79,7 @@ fn thousand_mixed_operations_in_both_directions() {
 #[test]
 fn each_operation_survives_random_configurations() {
     for kind in Kind::ALL {
-        run("each", 50, |seed| {
+        run("each", 30, |seed| {
             Scenario::hostile(seed ^ (kind as u64) << 32, &[kind], 20)
         });
     }
@@ -95,7 +95,7 @@ fn mixed_operations_survive_random_configurations() {
 fn a_blackout_is_survived() {
     run("blackout", 50, |seed| {
         let mut scenario = Scenario::swarm(seed, &Kind::ALL, 60);
-        scenario.faults.blackout_ns = 4 * (4096 << scenario.timeout);
+        scenario.faults.blackout_ns = 3 * (4096 << scenario.timeout);
         scenario
     });
 }

@@ -111,6 +111,18 @@ impl<'b> Conn<'b> {
         }
     }
 
+    /// The next packet of this connection, if there is one already or very soon.
+    ///
+    /// # Errors
+    /// As [`crate::Rig::receive`].
+    pub fn poll_receive(&self) -> CaseResult<Option<Received>> {
+        if self.bench.time_is_up() {
+            return fail("the case takes too long");
+        }
+        let deadline = Instant::now() + Duration::from_millis(1);
+        self.bench.rig().receive(self.link.rig_qpn, deadline)
+    }
+
     /// Everything sent has been dealt with, and no packet of this connection is left.
     ///
     /// # Errors
@@ -187,7 +199,11 @@ impl<'b> Conn<'b> {
     /// It has not, or does not come.
     pub fn expect_completion(&self, id: u64, status: Status) -> CaseResult<Completion> {
         let completion = self.completion()?;
-        equal((completion.id, completion.status), (id, status), "completion")?;
+        equal(
+            (completion.id, completion.status),
+            (id, status),
+            "completion",
+        )?;
         Ok(completion)
     }
 

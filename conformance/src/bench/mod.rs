@@ -118,7 +118,11 @@ impl<'p> Bench<'p> {
         spec.rig_addr = self.rig.local();
         spec.rig_qpn = self.rig.new_qpn();
         let qp = self.peer.open(&spec).map_err(skip)?;
-        Ok(Link { qp, rig_qpn: spec.rig_qpn, spec })
+        Ok(Link {
+            qp,
+            rig_qpn: spec.rig_qpn,
+            spec,
+        })
     }
 
     /// Until when an answer has to come.
@@ -126,12 +130,22 @@ impl<'p> Bench<'p> {
         (Instant::now() + self.timing.patience).min(self.deadline.get())
     }
 
+    fn time_is_up(&self) -> bool {
+        Instant::now() >= self.deadline.get()
+    }
+
     /// Returns when the peer has dealt with everything sent so far: it has answered a request on
     /// another connection, and then some time has passed.
     fn settle(&self) -> CaseResult {
         if self.fence.get().is_none() {
-            let spec = QpSpec { regions: vec![RegionSpec::new(8)], ..QpSpec::default() };
-            let fence = Fence { next: Cell::new(spec.rq_psn), link: self.open(spec)? };
+            let spec = QpSpec {
+                regions: vec![RegionSpec::new(8)],
+                ..QpSpec::default()
+            };
+            let fence = Fence {
+                next: Cell::new(spec.rq_psn),
+                link: self.open(spec)?,
+            };
             // Empty: nobody else sets it in between.
             let _set = self.fence.set(fence);
         }
@@ -149,7 +163,10 @@ impl<'p> Bench<'p> {
         match self.rig.receive(link.rig_qpn, self.patience())? {
             Some(answer) if answer.headers.bth.psn == psn => {}
             Some(answer) => {
-                return fail(format!("the connection without errors got {}", answer.headers));
+                return fail(format!(
+                    "the connection without errors got {}",
+                    answer.headers
+                ));
             }
             None => return fail("the peer does not answer on a connection without errors"),
         }

@@ -55,14 +55,25 @@ impl Conn<'_> {
 
     /// An atomic at `offset` of the first region; `compare` makes it a CmpSwap.
     #[must_use]
-    pub fn atomic(&self, index: i32, offset: u64, swap_add: u64, compare: Option<u64>) -> PacketBuilder {
+    pub fn atomic(
+        &self,
+        index: i32,
+        offset: u64,
+        swap_add: u64,
+        compare: Option<u64>,
+    ) -> PacketBuilder {
         let region = self.region();
         let operation = match compare {
             Some(_) => Operation::CmpSwap,
             None => Operation::FetchAdd,
         };
         self.request(operation, index)
-            .atomic(region.va + offset, region.rkey, swap_add, compare.unwrap_or(0))
+            .atomic(
+                region.va + offset,
+                region.rkey,
+                swap_add,
+                compare.unwrap_or(0),
+            )
             .ack_req()
     }
 
@@ -159,7 +170,9 @@ impl Conn<'_> {
                 Some(expected),
                 &format!("{what}: opcode"),
             )?;
-            let psn = self.psn(index).add(u32::try_from(number).unwrap_or(u32::MAX));
+            let psn = self
+                .psn(index)
+                .add(u32::try_from(number).unwrap_or(u32::MAX));
             equal(packet.headers.bth.psn, psn, &format!("{what}: PSN"))?;
             let part = &data[number * pmtu..data.len().min((number + 1) * pmtu)];
             if packet.payload != part {

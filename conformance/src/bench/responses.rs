@@ -29,7 +29,11 @@ impl Conn<'_> {
     ///
     /// # Errors
     /// Other packets, or none.
-    pub fn expect_requests(&self, first: i32, operations: &[Operation]) -> CaseResult<Vec<Received>> {
+    pub fn expect_requests(
+        &self,
+        first: i32,
+        operations: &[Operation],
+    ) -> CaseResult<Vec<Received>> {
         (first..)
             .zip(operations)
             .map(|(index, &operation)| self.expect_request(operation, index))
@@ -88,7 +92,13 @@ impl Conn<'_> {
     ///
     /// # Errors
     /// As [`Conn::send`].
-    pub fn read_response(&self, operation: Operation, index: i32, data: &[u8], msn: u32) -> CaseResult {
+    pub fn read_response(
+        &self,
+        operation: Operation,
+        index: i32,
+        data: &[u8],
+        msn: u32,
+    ) -> CaseResult {
         let answer = self.answer(operation, index).payload(data);
         self.send(&if operation == Operation::ReadResponseMiddle {
             answer

@@ -16,18 +16,36 @@ pub(super) fn check(packet: &Packet<'_>) -> Result<(), String> {
     let ends_message = operation.is_last() || operation.is_only();
     let may_solicit = ends_message && (operation.is_send() || operation.has_imm());
     let rules = [
-        (bth.pad_count == pad, "BTH-04: the pad is not (-length) mod 4"),
-        (packet.pad().iter().all(|&b| b == 0), "ICRC-10: the pad is not zero"),
-        (bth.pkey == Pkey::DEFAULT, "RC-ACK-07: not the default P_Key"),
-        (!bth.fecn && !bth.becn, "BTH-07, BTH-08: FECN or BECN is set"),
+        (
+            bth.pad_count == pad,
+            "BTH-04: the pad is not (-length) mod 4",
+        ),
+        (
+            packet.pad().iter().all(|&b| b == 0),
+            "ICRC-10: the pad is not zero",
+        ),
+        (
+            bth.pkey == Pkey::DEFAULT,
+            "RC-ACK-07: not the default P_Key",
+        ),
+        (
+            !bth.fecn && !bth.becn,
+            "BTH-07, BTH-08: FECN or BECN is set",
+        ),
         (bth.resv6 == 0, "BTH-09: reserved bits are not zero"),
         (bth.resv7 == 0, "BTH-12: reserved bits are not zero"),
-        (!bth.solicited || may_solicit, "BTH-02: SE where no event can be solicited"),
+        (
+            !bth.solicited || may_solicit,
+            "BTH-02: SE where no event can be solicited",
+        ),
         (
             !(bth.ack_req && operation.is_response()),
             "RC-ACK-07: AckReq in a response",
         ),
-        (payload_fits(operation, packet.payload().len()), "section 3: payload of this operation"),
+        (
+            payload_fits(operation, packet.payload().len()),
+            "section 3: payload of this operation",
+        ),
     ];
     match rules.iter().find(|(holds, _)| !holds) {
         Some((_, rule)) => Err(format!("{rule}, in {packet}")),

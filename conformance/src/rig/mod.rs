@@ -225,7 +225,9 @@ impl Rig {
         }
         let qpn = packet.bth().dest_qp;
         if !(Self::FIRST_QPN..self.next_qpn.get()).contains(&qpn.get()) {
-            return fail(format!("BTH-10: a packet for QP {qpn}, which never existed"));
+            return fail(format!(
+                "BTH-10: a packet for QP {qpn}, which never existed"
+            ));
         }
         self.inbox
             .borrow_mut()

@@ -39,12 +39,7 @@ pub(super) fn prepare(socket: &UdpSocket) -> io::Result<()> {
             libc::IP_PMTUDISC_DO,
         )
     } else {
-        set(
-            socket,
-            libc::IPPROTO_UDP,
-            libc::UDP_NO_CHECK6_RX,
-            1,
-        )
+        set(socket, libc::IPPROTO_UDP, libc::UDP_NO_CHECK6_RX, 1)
     }
 }
 
@@ -53,11 +48,6 @@ pub(super) fn omit_checksum(socket: &UdpSocket) -> io::Result<()> {
     if socket.local_addr()?.is_ipv4() {
         set(socket, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1)
     } else {
-        set(
-            socket,
-            libc::IPPROTO_UDP,
-            libc::UDP_NO_CHECK6_TX,
-            1,
-        )
+        set(socket, libc::IPPROTO_UDP, libc::UDP_NO_CHECK6_TX, 1)
     }
 }

@@ -12,7 +12,11 @@ use crate::{
 pub(super) const CASES: &[Case] = &[
     Case::responder("RC-DUP-01", "send-is-not-received-twice", send_once),
     Case::responder("RC-DUP-01", "write-is-not-executed-twice", write_once),
-    Case::responder("RC-DUP-01", "write-with-immediate-takes-one-receive", write_imm_once),
+    Case::responder(
+        "RC-DUP-01",
+        "write-with-immediate-takes-one-receive",
+        write_imm_once,
+    ),
     Case::responder("RC-DUP-01", "answer-names-the-newest-packet", newest),
     Case::responder("RC-DUP-01", "within-a-message", within_message),
     Case::responder("RC-DUP-01", "nothing-else-is-checked", unchecked),
@@ -24,7 +28,10 @@ pub(super) const CASES: &[Case] = &[
 //= RC-DUP-01 type=test
 fn send_once(bench: &Bench<'_>) -> CaseResult {
     let receives = vec![Buffer::new(1024, 8), Buffer::new(1032, 8)];
-    let conn = bench.connect(QpSpec { receives, ..QpSpec::default() })?;
+    let conn = bench.connect(QpSpec {
+        receives,
+        ..QpSpec::default()
+    })?;
     conn.send_only(0, b"message1")?;
     conn.expect_ack(0, 1)?;
     conn.send_only(0, b"message1")?;
@@ -52,10 +59,16 @@ fn write_once(bench: &Bench<'_>) -> CaseResult {
 //= RC-DUP-01 type=test
 fn write_imm_once(bench: &Bench<'_>) -> CaseResult {
     let receives = vec![Buffer::new(1024, 8), Buffer::new(1032, 8)];
-    let conn = bench.connect(QpSpec { receives, ..QpSpec::default() })?;
+    let conn = bench.connect(QpSpec {
+        receives,
+        ..QpSpec::default()
+    })?;
     let region = conn.region();
     let packet = conn.request(Operation::WriteOnlyImm, 0).imm(*b"1234");
-    let packet = packet.reth(region.va, region.rkey, 8).payload(b"new data").ack_req();
+    let packet = packet
+        .reth(region.va, region.rkey, 8)
+        .payload(b"new data")
+        .ack_req();
     for _ in 0..2 {
         conn.send(&packet)?;
         conn.expect_ack(0, 1)?;
@@ -80,11 +93,23 @@ fn newest(bench: &Bench<'_>) -> CaseResult {
 //= RC-DUP-01 type=test
 fn within_message(bench: &Bench<'_>) -> CaseResult {
     let receives = vec![Buffer::new(1024, 1024)];
-    let conn = bench.connect(QpSpec { receives, ..QpSpec::default() })?;
+    let conn = bench.connect(QpSpec {
+        receives,
+        ..QpSpec::default()
+    })?;
     let data = pattern(600);
-    let first = conn.request(Operation::SendFirst, 0).payload(&data[..256]).ack_req();
-    let middle = conn.request(Operation::SendMiddle, 1).payload(&data[256..512]).ack_req();
-    let last = conn.request(Operation::SendLast, 2).payload(&data[512..]).ack_req();
+    let first = conn
+        .request(Operation::SendFirst, 0)
+        .payload(&data[..256])
+        .ack_req();
+    let middle = conn
+        .request(Operation::SendMiddle, 1)
+        .payload(&data[256..512])
+        .ack_req();
+    let last = conn
+        .request(Operation::SendLast, 2)
+        .payload(&data[512..])
+        .ack_req();
     for (packet, answer) in [(&first, 0), (&middle, 1), (&first, 1), (&middle, 1)] {
         conn.send(packet)?;
         conn.expect_ack(answer, 0)?;
@@ -103,9 +128,17 @@ fn unchecked(bench: &Bench<'_>) -> CaseResult {
     let conn = bench.connect(QpSpec::default())?;
     conn.probe(0, 1)?;
     // A Middle without a First, and a key that does not exist.
-    conn.send(&conn.request(Operation::WriteMiddle, 0).payload(&pattern(256)).ack_req())?;
+    conn.send(
+        &conn
+            .request(Operation::WriteMiddle, 0)
+            .payload(&pattern(256))
+            .ack_req(),
+    )?;
     conn.expect_ack(0, 1)?;
-    let packet = conn.request(Operation::WriteOnly, 0).payload(b"new data").ack_req();
+    let packet = conn
+        .request(Operation::WriteOnly, 0)
+        .payload(b"new data")
+        .ack_req();
     conn.send(&packet.reth(0, Rkey::new(0), 8))?;
     conn.expect_ack(0, 1)?;
     conn.probe(1, 2)

@@ -10,40 +10,90 @@ use crate::{
 };
 
 pub(super) const CASES: &[Case] = &[
-    Case::responder("RC-SEG-05", "write-beyond-2-to-the-31", |b| too_long(b, Operation::WriteFirst)),
-    Case::responder("RC-SEG-05", "read-beyond-2-to-the-31", |b| too_long(b, Operation::ReadRequest)),
-    Case::responder("RC-RSP-04", "write-not-allowed", |b| not_allowed(b, |c| c.write(0, 0, b"new data"))),
-    Case::responder("RC-RSP-04", "empty-write-not-allowed", |b| not_allowed(b, |c| c.write(0, 0, &[]))),
-    Case::responder("RC-RSP-04", "read-not-allowed", |b| not_allowed(b, |c| c.read(0, 0, 8))),
+    Case::responder("RC-SEG-05", "write-beyond-2-to-the-31", |b| {
+        too_long(b, Operation::WriteFirst)
+    }),
+    Case::responder("RC-SEG-05", "read-beyond-2-to-the-31", |b| {
+        too_long(b, Operation::ReadRequest)
+    }),
+    Case::responder("RC-RSP-04", "write-not-allowed", |b| {
+        not_allowed(b, |c| c.write(0, 0, b"new data"))
+    }),
+    Case::responder("RC-RSP-04", "empty-write-not-allowed", |b| {
+        not_allowed(b, |c| c.write(0, 0, &[]))
+    }),
+    Case::responder("RC-RSP-04", "read-not-allowed", |b| {
+        not_allowed(b, |c| c.read(0, 0, 8))
+    }),
     Case::responder("RC-RSP-04", "atomic-not-allowed", |b| {
         not_allowed(b, |c| c.atomic(0, 0, 1, None))
     }),
-    Case::responder("RC-RSP-07", "send-packets-of-wrong-length", wrong_send_length),
-    Case::responder("RC-RSP-07", "write-packets-of-wrong-length", wrong_write_length),
+    Case::responder(
+        "RC-RSP-07",
+        "send-packets-of-wrong-length",
+        wrong_send_length,
+    ),
+    Case::responder(
+        "RC-RSP-07",
+        "write-packets-of-wrong-length",
+        wrong_write_length,
+    ),
     Case::responder("RC-RSP-07", "read-request-with-payload", read_with_payload).should(),
     Case::responder("OPC-37", "first-packet-with-pad", first_with_pad).should(),
     Case::responder("OPC-38", "pad-without-payload", pad_without_payload).should(),
-    Case::responder("RC-RSP-08", "wrong-key", |b| no_access(b, Rights::ALL, false, |_, rkey| (0, rkey ^ 0xff00))),
-    Case::responder("RC-RSP-08", "stale-key-tag", |b| no_access(b, Rights::ALL, false, |_, rkey| (0, rkey ^ 1))),
-    Case::responder("RC-RSP-08", "past-the-end", |b| no_access(b, Rights::ALL, false, |len, rkey| (len - 7, rkey))),
-    Case::responder("RC-RSP-08", "before-the-start", |b| no_access(b, Rights::ALL, false, |_, rkey| (u64::MAX, rkey))),
+    Case::responder("RC-RSP-08", "wrong-key", |b| {
+        no_access(b, Rights::ALL, false, |_, rkey| (0, rkey ^ 0xff00))
+    }),
+    Case::responder("RC-RSP-08", "stale-key-tag", |b| {
+        no_access(b, Rights::ALL, false, |_, rkey| (0, rkey ^ 1))
+    }),
+    Case::responder("RC-RSP-08", "past-the-end", |b| {
+        no_access(b, Rights::ALL, false, |len, rkey| (len - 7, rkey))
+    }),
+    Case::responder("RC-RSP-08", "before-the-start", |b| {
+        no_access(b, Rights::ALL, false, |_, rkey| (u64::MAX, rkey))
+    }),
     Case::responder("RC-RSP-08", "address-wraps", address_wraps),
-    Case::responder("RC-RSP-08", "region-without-rights", |b| no_access(b, Rights::NONE, false, |_, rkey| (0, rkey))),
-    Case::responder("RC-RSP-08", "region-of-another-pd", |b| no_access(b, Rights::ALL, true, |_, rkey| (0, rkey))),
+    Case::responder("RC-RSP-08", "region-without-rights", |b| {
+        no_access(b, Rights::NONE, false, |_, rkey| (0, rkey))
+    }),
+    Case::responder("RC-RSP-08", "region-of-another-pd", |b| {
+        no_access(b, Rights::ALL, true, |_, rkey| (0, rkey))
+    }),
     Case::responder("RC-RSP-08", "deregistered-region", deregistered),
     Case::responder("RC-RSP-08", "whole-range-at-the-first-packet", whole_range).should(),
     Case::responder("RC-RSP-09", "write-longer-than-dmalen", write_too_long),
     Case::responder("RC-RSP-09", "write-shorter-than-dmalen", write_too_short),
     Case::responder("RC-RSP-10", "send-longer-than-the-receive", send_too_long),
-    Case::responder("RC-RSP-10", "send-grows-longer-than-the-receive", send_grows_too_long),
+    Case::responder(
+        "RC-RSP-10",
+        "send-grows-longer-than-the-receive",
+        send_grows_too_long,
+    ),
     Case::responder("RC-RSP-11", "misaligned-atomic", misaligned),
-    Case::responder("RC-RSP-12", "receive-buffer-with-a-wrong-key", bad_receive_buffer),
-    Case::responder("RC-ERR-C", "event-for-invalid-request", |b| event(b, Rights::NONE, Event::QpReqErr)),
-    Case::responder("RC-ERR-C", "event-for-access-error", |b| event(b, Rights::ALL, Event::QpAccessErr)),
-    Case::responder("RC-ERR-C", "completion-instead-of-event", completion_not_event),
+    Case::responder(
+        "RC-RSP-12",
+        "receive-buffer-with-a-wrong-key",
+        bad_receive_buffer,
+    ),
+    Case::responder("RC-ERR-C", "event-for-invalid-request", |b| {
+        event(b, Rights::NONE, Event::QpReqErr)
+    }),
+    Case::responder("RC-ERR-C", "event-for-access-error", |b| {
+        event(b, Rights::ALL, Event::QpAccessErr)
+    }),
+    Case::responder(
+        "RC-ERR-C",
+        "completion-instead-of-event",
+        completion_not_event,
+    ),
     Case::responder("RC-ERR-J", "invalidate-of-a-wrong-key", bad_invalidate).should(),
     Case::responder("RC-STA-01", "receives-are-flushed-in-order", flushed),
-    Case::responder("RC-STA-02", "receives-posted-in-err-are-flushed", posted_in_err),
+    Case::responder(
+        "RC-STA-02",
+        "receives-posted-in-err-are-flushed",
+        posted_in_err,
+    ),
     Case::responder("RC-STA-03", "silence-in-err", silent_in_err),
     Case::responder("RC-STA-03", "silence-after-the-nak", silent_after_nak),
 ];
@@ -52,15 +102,24 @@ pub(super) const CASES: &[Case] = &[
 fn too_long(bench: &Bench<'_>, operation: Operation) -> CaseResult {
     let conn = bench.connect(QpSpec::default())?;
     let region = conn.region();
-    let packet = conn.request(operation, 0).reth(region.va, region.rkey, (1 << 31) + 1);
-    let payload = if operation == Operation::ReadRequest { Vec::new() } else { pattern(256) };
+    let packet = conn
+        .request(operation, 0)
+        .reth(region.va, region.rkey, (1 << 31) + 1);
+    let payload = if operation == Operation::ReadRequest {
+        Vec::new()
+    } else {
+        pattern(256)
+    };
     conn.send(&packet.payload(&payload).ack_req())?;
     conn.expect_nak(0, NakCode::InvalidRequest, 0)
 }
 
 //= RC-RSP-04 type=test
 fn not_allowed(bench: &Bench<'_>, packet: impl Fn(&Conn<'_>) -> PacketBuilder) -> CaseResult {
-    let conn = bench.connect(QpSpec { rights: Rights::NONE, ..QpSpec::default() })?;
+    let conn = bench.connect(QpSpec {
+        rights: Rights::NONE,
+        ..QpSpec::default()
+    })?;
     conn.send(&packet(&conn))?;
     conn.expect_nak(0, NakCode::InvalidRequest, 0)?;
     conn.expect_state(State::Err)?;
@@ -70,7 +129,10 @@ fn not_allowed(bench: &Bench<'_>, packet: impl Fn(&Conn<'_>) -> PacketBuilder) -
 const BUFFER: Buffer = Buffer::new(1024, 1024);
 
 fn with_receives(count: usize) -> QpSpec {
-    QpSpec { receives: vec![BUFFER; count], ..QpSpec::default() }
+    QpSpec {
+        receives: vec![BUFFER; count],
+        ..QpSpec::default()
+    }
 }
 
 //= RC-RSP-07 RC-SEG-01 type=test
@@ -92,7 +154,12 @@ fn wrong_send_length(bench: &Bench<'_>) -> CaseResult {
             conn.expect_ack(0, 0)?;
         }
         let index = i32::from(continues);
-        conn.send(&conn.request(operation, index).payload(&pattern(len)).ack_req())?;
+        conn.send(
+            &conn
+                .request(operation, index)
+                .payload(&pattern(len))
+                .ack_req(),
+        )?;
         conn.expect_nak(index, NakCode::InvalidRequest, 0)?;
         conn.expect_state(State::Err)?;
     }
@@ -115,14 +182,27 @@ fn wrong_write_length(bench: &Bench<'_>) -> CaseResult {
         if continues {
             // As long as it would have to be for the packet that follows to end it.
             let dma_len = 256 + u32::try_from(len).unwrap_or(0);
-            let first = conn.request(Operation::WriteFirst, 0).payload(&pattern(256));
-            conn.send(&first.reth(region.va, region.rkey, dma_len.max(257)).ack_req())?;
+            let first = conn
+                .request(Operation::WriteFirst, 0)
+                .payload(&pattern(256));
+            conn.send(
+                &first
+                    .reth(region.va, region.rkey, dma_len.max(257))
+                    .ack_req(),
+            )?;
             conn.expect_ack(0, 0)?;
         }
         let index = i32::from(continues);
-        let mut packet = conn.request(operation, index).payload(&pattern(len)).ack_req();
+        let mut packet = conn
+            .request(operation, index)
+            .payload(&pattern(len))
+            .ack_req();
         if !continues {
-            let dma_len = if operation == Operation::WriteOnly { 260 } else { 1024 };
+            let dma_len = if operation == Operation::WriteOnly {
+                260
+            } else {
+                1024
+            };
             packet = packet.reth(region.va, region.rkey, dma_len);
         }
         conn.send(&packet)?;
@@ -145,13 +225,18 @@ fn read_with_payload(bench: &Bench<'_>) -> CaseResult {
 //= OPC-37 type=test
 fn first_with_pad(bench: &Bench<'_>) -> CaseResult {
     refused(bench, |conn| {
-        conn.request(Operation::SendFirst, 0).payload(&pattern(256)).pad(&[0; 3]).ack_req()
+        conn.request(Operation::SendFirst, 0)
+            .payload(&pattern(256))
+            .pad(&[0; 3])
+            .ack_req()
     })
 }
 
 //= OPC-38 type=test
 fn pad_without_payload(bench: &Bench<'_>) -> CaseResult {
-    refused(bench, |conn| conn.request(Operation::SendOnly, 0).pad(&[0; 3]).ack_req())
+    refused(bench, |conn| {
+        conn.request(Operation::SendOnly, 0).pad(&[0; 3]).ack_req()
+    })
 }
 
 /// A WRITE, a READ and an atomic with an address (relative to the region) and key that allow no
@@ -163,9 +248,20 @@ fn no_access(
     foreign_pd: bool,
     target: impl Fn(u64, u32) -> (u64, u32),
 ) -> CaseResult {
-    for operation in [Operation::WriteOnly, Operation::ReadRequest, Operation::FetchAdd] {
-        let regions = vec![RegionSpec { len: 4096, rights, foreign_pd }];
-        let conn = bench.connect(QpSpec { regions, ..QpSpec::default() })?;
+    for operation in [
+        Operation::WriteOnly,
+        Operation::ReadRequest,
+        Operation::FetchAdd,
+    ] {
+        let regions = vec![RegionSpec {
+            len: 4096,
+            rights,
+            foreign_pd,
+        }];
+        let conn = bench.connect(QpSpec {
+            regions,
+            ..QpSpec::default()
+        })?;
         let region = conn.region();
         let len = u64::try_from(region.len).unwrap_or(0);
         let (offset, rkey) = target(len, region.rkey.get());
@@ -175,7 +271,11 @@ fn no_access(
         conn.send(&match operation {
             Operation::FetchAdd => {
                 // Alignment is another rule.
-                va = if offset < len { va.next_multiple_of(8) } else { va & !7 };
+                va = if offset < len {
+                    va.next_multiple_of(8)
+                } else {
+                    va & !7
+                };
                 packet.atomic(va, rkey, 1, 0)
             }
             Operation::WriteOnly => packet.reth(va, rkey, 8).payload(b"new data"),
@@ -192,7 +292,10 @@ fn no_access(
 fn address_wraps(bench: &Bench<'_>) -> CaseResult {
     for va in [u64::MAX - 3, u64::MAX - 7] {
         let conn = bench.connect(QpSpec::default())?;
-        let packet = conn.request(Operation::WriteOnly, 0).payload(b"new data").ack_req();
+        let packet = conn
+            .request(Operation::WriteOnly, 0)
+            .payload(b"new data")
+            .ack_req();
         conn.send(&packet.reth(va, conn.region().rkey, 8))?;
         conn.expect_nak(0, NakCode::RemoteAccess, 0)?;
     }
@@ -213,7 +316,10 @@ fn deregistered(bench: &Bench<'_>) -> CaseResult {
 fn whole_range(bench: &Bench<'_>) -> CaseResult {
     let conn = bench.connect(QpSpec::default())?;
     let region = conn.region();
-    let packet = conn.request(Operation::WriteFirst, 0).payload(&pattern(256)).ack_req();
+    let packet = conn
+        .request(Operation::WriteFirst, 0)
+        .payload(&pattern(256))
+        .ack_req();
     conn.send(&packet.reth(region.va, region.rkey, 4097))?;
     conn.expect_nak(0, NakCode::RemoteAccess, 0)?;
     conn.expect_memory(0, &[0; 256])
@@ -221,12 +327,15 @@ fn whole_range(bench: &Bench<'_>) -> CaseResult {
 
 //= RC-RSP-09 type=test
 fn write_too_long(bench: &Bench<'_>) -> CaseResult {
-    for (dma_len, operation, len) in
-        [(300, Operation::WriteMiddle, 256), (300, Operation::WriteLast, 48)]
-    {
+    for (dma_len, operation, len) in [
+        (300, Operation::WriteMiddle, 256),
+        (300, Operation::WriteLast, 48),
+    ] {
         let conn = bench.connect(QpSpec::default())?;
         let region = conn.region();
-        let first = conn.request(Operation::WriteFirst, 0).payload(&pattern(256));
+        let first = conn
+            .request(Operation::WriteFirst, 0)
+            .payload(&pattern(256));
         conn.send(&first.reth(region.va, region.rkey, dma_len).ack_req())?;
         conn.expect_ack(0, 0)?;
         conn.send(&conn.request(operation, 1).payload(&pattern(len)).ack_req())?;
@@ -241,15 +350,25 @@ fn write_too_long(bench: &Bench<'_>) -> CaseResult {
 fn write_too_short(bench: &Bench<'_>) -> CaseResult {
     let conn = bench.connect(QpSpec::default())?;
     let region = conn.region();
-    let first = conn.request(Operation::WriteFirst, 0).payload(&pattern(256));
+    let first = conn
+        .request(Operation::WriteFirst, 0)
+        .payload(&pattern(256));
     conn.send(&first.reth(region.va, region.rkey, 600).ack_req())?;
     conn.expect_ack(0, 0)?;
-    conn.send(&conn.request(Operation::WriteLast, 1).payload(&pattern(88)).ack_req())?;
+    conn.send(
+        &conn
+            .request(Operation::WriteLast, 1)
+            .payload(&pattern(88))
+            .ack_req(),
+    )?;
     conn.expect_nak(1, NakCode::InvalidRequest, 0)?;
     for dma_len in [4, 12] {
         let conn = bench.connect(QpSpec::default())?;
         let region = conn.region();
-        let only = conn.request(Operation::WriteOnly, 0).payload(b"new data").ack_req();
+        let only = conn
+            .request(Operation::WriteOnly, 0)
+            .payload(b"new data")
+            .ack_req();
         conn.send(&only.reth(region.va, region.rkey, dma_len))?;
         conn.expect_nak(0, NakCode::InvalidRequest, 0)?;
     }
@@ -259,7 +378,10 @@ fn write_too_short(bench: &Bench<'_>) -> CaseResult {
 //= RC-RSP-10 type=test
 fn send_too_long(bench: &Bench<'_>) -> CaseResult {
     let receives = vec![Buffer::new(1024, 100)];
-    let conn = bench.connect(QpSpec { receives, ..QpSpec::default() })?;
+    let conn = bench.connect(QpSpec {
+        receives,
+        ..QpSpec::default()
+    })?;
     conn.send_only(0, &pattern(101))?;
     conn.expect_nak(0, NakCode::InvalidRequest, 0)?;
     conn.expect_completion(0, Status::LocLenErr)?;
@@ -271,10 +393,23 @@ fn send_too_long(bench: &Bench<'_>) -> CaseResult {
 //= RC-RSP-10 type=test
 fn send_grows_too_long(bench: &Bench<'_>) -> CaseResult {
     let receives = vec![Buffer::new(1024, 300)];
-    let conn = bench.connect(QpSpec { receives, ..QpSpec::default() })?;
-    conn.send(&conn.request(Operation::SendFirst, 0).payload(&pattern(256)).ack_req())?;
+    let conn = bench.connect(QpSpec {
+        receives,
+        ..QpSpec::default()
+    })?;
+    conn.send(
+        &conn
+            .request(Operation::SendFirst, 0)
+            .payload(&pattern(256))
+            .ack_req(),
+    )?;
     conn.expect_ack(0, 0)?;
-    conn.send(&conn.request(Operation::SendLast, 1).payload(&pattern(45)).ack_req())?;
+    conn.send(
+        &conn
+            .request(Operation::SendLast, 1)
+            .payload(&pattern(45))
+            .ack_req(),
+    )?;
     conn.expect_nak(1, NakCode::InvalidRequest, 0)?;
     conn.expect_completion(0, Status::LocLenErr)?;
     conn.expect_memory(1324, &[0; 8])
@@ -293,8 +428,14 @@ fn misaligned(bench: &Bench<'_>) -> CaseResult {
 
 //= RC-RSP-12 RC-ERR-A type=test
 fn bad_receive_buffer(bench: &Bench<'_>) -> CaseResult {
-    let receives = vec![Buffer { bad_key: true, ..BUFFER }];
-    let conn = bench.connect(QpSpec { receives, ..QpSpec::default() })?;
+    let receives = vec![Buffer {
+        bad_key: true,
+        ..BUFFER
+    }];
+    let conn = bench.connect(QpSpec {
+        receives,
+        ..QpSpec::default()
+    })?;
     conn.send_only(0, b"new data")?;
     conn.expect_nak(0, NakCode::RemoteOperational, 0)?;
     conn.expect_completion(0, Status::LocProtErr)?;
@@ -304,8 +445,14 @@ fn bad_receive_buffer(bench: &Bench<'_>) -> CaseResult {
 
 //= RC-ERR-C type=test
 fn event(bench: &Bench<'_>, rights: Rights, expected: Event) -> CaseResult {
-    let conn = bench.connect(QpSpec { rights, ..with_receives(1) })?;
-    let packet = conn.request(Operation::WriteOnly, 0).payload(b"new data").ack_req();
+    let conn = bench.connect(QpSpec {
+        rights,
+        ..with_receives(1)
+    })?;
+    let packet = conn
+        .request(Operation::WriteOnly, 0)
+        .payload(b"new data")
+        .ack_req();
     conn.send(&packet.reth(conn.region().va + 4096, conn.region().rkey, 8))?;
     let code = match expected {
         Event::QpAccessErr => NakCode::RemoteAccess,
@@ -321,7 +468,10 @@ fn event(bench: &Bench<'_>, rights: Rights, expected: Event) -> CaseResult {
 //= RC-ERR-C type=test
 fn completion_not_event(bench: &Bench<'_>) -> CaseResult {
     let conn = bench.connect(with_receives(1))?;
-    let packet = conn.request(Operation::WriteOnlyImm, 0).payload(b"new data").imm(*b"1234");
+    let packet = conn
+        .request(Operation::WriteOnlyImm, 0)
+        .payload(b"new data")
+        .imm(*b"1234");
     let region = conn.region();
     conn.send(&packet.reth(region.va + 4096, region.rkey, 8).ack_req())?;
     conn.expect_nak(0, NakCode::RemoteAccess, 0)?;
@@ -334,7 +484,10 @@ fn completion_not_event(bench: &Bench<'_>) -> CaseResult {
 fn bad_invalidate(bench: &Bench<'_>) -> CaseResult {
     let conn = bench.connect(with_receives(1))?;
     let rkey = Rkey::new(conn.region().rkey.get() ^ 0x00ff_0001);
-    let packet = conn.request(Operation::SendOnlyInv, 0).payload(b"new data").ack_req();
+    let packet = conn
+        .request(Operation::SendOnlyInv, 0)
+        .payload(b"new data")
+        .ack_req();
     conn.send(&packet.edit(|h| h.ieth = Some(rocade_wire::Ieth(rkey))))?;
     conn.expect_nak(0, NakCode::RemoteAccess, 0)?;
     conn.expect_completion(0, Status::RemAccessErr)?;
@@ -346,7 +499,12 @@ fn flushed(bench: &Bench<'_>) -> CaseResult {
     let conn = bench.connect(with_receives(3))?;
     conn.send_only(0, b"new data")?;
     conn.expect_ack(0, 1)?;
-    conn.send(&conn.request(Operation::SendMiddle, 1).payload(&pattern(256)).ack_req())?;
+    conn.send(
+        &conn
+            .request(Operation::SendMiddle, 1)
+            .payload(&pattern(256))
+            .ack_req(),
+    )?;
     conn.expect_nak(1, NakCode::InvalidRequest, 1)?;
     conn.expect_completion(0, Status::Success)?;
     conn.expect_completion(1, Status::WrFlushErr)?;

@@ -10,20 +10,44 @@ use crate::{
 };
 
 pub(super) const CASES: &[Case] = &[
-    Case::responder("RC-SEG-01", "send-of-three-packets", |b| send_message(b, 600)),
-    Case::responder("RC-SEG-01", "send-of-full-packets", |b| send_message(b, 512)),
-    Case::responder("RC-SEG-01", "write-of-three-packets", |b| write_message(b, 600)),
-    Case::responder("RC-SEG-01", "write-of-full-packets", |b| write_message(b, 512)),
+    Case::responder("RC-SEG-01", "send-of-three-packets", |b| {
+        send_message(b, 600)
+    }),
+    Case::responder("RC-SEG-01", "send-of-full-packets", |b| {
+        send_message(b, 512)
+    }),
+    Case::responder("RC-SEG-01", "write-of-three-packets", |b| {
+        write_message(b, 600)
+    }),
+    Case::responder("RC-SEG-01", "write-of-full-packets", |b| {
+        write_message(b, 512)
+    }),
     Case::responder("RC-SEG-02", "empty-send", empty_send),
     Case::responder("RC-SEG-02", "empty-write-has-no-key-check", empty_write),
     Case::responder("RC-SEG-02", "empty-read-has-no-key-check", empty_read),
-    Case::responder("RC-SEG-02", "empty-write-with-immediate-takes-a-receive", empty_write_imm),
+    Case::responder(
+        "RC-SEG-02",
+        "empty-write-with-immediate-takes-a-receive",
+        empty_write_imm,
+    ),
     Case::responder("RC-RSP-06", "send-without-a-receive", rnr_send),
-    Case::responder("RC-RSP-06", "write-with-immediate-without-a-receive", rnr_write_only),
-    Case::responder("RC-RSP-06", "write-waits-at-its-last-packet", rnr_write_last),
+    Case::responder(
+        "RC-RSP-06",
+        "write-with-immediate-without-a-receive",
+        rnr_write_only,
+    ),
+    Case::responder(
+        "RC-RSP-06",
+        "write-waits-at-its-last-packet",
+        rnr_write_last,
+    ),
     Case::responder("RC-TMR-04", "rnr-nak-carries-min-rnr-timer", rnr_timer_code),
     Case::responder("RC-WQE-07", "immediate-data-is-verbatim", immediate),
-    Case::responder("RC-WQE-07", "write-with-immediate-spares-the-buffer", write_immediate),
+    Case::responder(
+        "RC-WQE-07",
+        "write-with-immediate-spares-the-buffer",
+        write_immediate,
+    ),
     Case::responder("RC-WQE-01", "receives-complete-in-order", receives_in_order),
     Case::responder("RC-STA-07", "first-request-in-rtr", comm_est),
 ];
@@ -31,7 +55,10 @@ pub(super) const CASES: &[Case] = &[
 const BUFFER: Buffer = Buffer::new(2048, 1024);
 
 fn with_receive() -> QpSpec {
-    QpSpec { receives: vec![BUFFER], ..QpSpec::default() }
+    QpSpec {
+        receives: vec![BUFFER],
+        ..QpSpec::default()
+    }
 }
 
 /// Sends a message in packets of one path MTU; only the last asks for an acknowledgement.
@@ -114,11 +141,18 @@ fn empty_read(bench: &Bench<'_>) -> CaseResult {
 //= RC-SEG-02 type=test
 fn empty_write_imm(bench: &Bench<'_>) -> CaseResult {
     let conn = bench.connect(with_receive())?;
-    let packet = conn.request(Operation::WriteOnlyImm, 0).imm(*b"1234").ack_req();
+    let packet = conn
+        .request(Operation::WriteOnlyImm, 0)
+        .imm(*b"1234")
+        .ack_req();
     conn.send(&packet.reth(3, wrong_key(&conn), 0))?;
     conn.expect_ack(0, 1)?;
     let completion = conn.expect_completion(0, Status::Success)?;
-    equal((completion.byte_len, completion.imm), (0, Some(*b"1234")), "byte_len, immediate")
+    equal(
+        (completion.byte_len, completion.imm),
+        (0, Some(*b"1234")),
+        "byte_len, immediate",
+    )
 }
 
 //= RC-RSP-06 RC-RSP-22 type=test
@@ -187,7 +221,10 @@ fn rnr_write_last(bench: &Bench<'_>) -> CaseResult {
 fn rnr_timer_code(bench: &Bench<'_>) -> CaseResult {
     for code in [0, 1, 18, 31] {
         let timer = rnr_timer(code);
-        let conn = bench.connect(QpSpec { min_rnr_timer: timer, ..QpSpec::default() })?;
+        let conn = bench.connect(QpSpec {
+            min_rnr_timer: timer,
+            ..QpSpec::default()
+        })?;
         conn.send_only(0, b"is anybody there")?;
         equal(conn.expect_rnr_nak(0, 0)?, timer, "RNR timer")?;
     }
@@ -198,18 +235,32 @@ fn rnr_timer_code(bench: &Bench<'_>) -> CaseResult {
 fn immediate(bench: &Bench<'_>) -> CaseResult {
     let conn = bench.connect(with_receive())?;
     let imm = [0x80, 0, 0xff, 0x01];
-    let packet = conn.request(Operation::SendOnlyImm, 0).imm(imm).payload(b"data").ack_req();
+    let packet = conn
+        .request(Operation::SendOnlyImm, 0)
+        .imm(imm)
+        .payload(b"data")
+        .ack_req();
     conn.send(&packet)?;
     conn.expect_ack(0, 1)?;
     let completion = conn.expect_completion(0, Status::Success)?;
-    equal((completion.byte_len, completion.imm), (4, Some(imm)), "byte_len, immediate")
+    equal(
+        (completion.byte_len, completion.imm),
+        (4, Some(imm)),
+        "byte_len, immediate",
+    )
 }
 
 //= RC-WQE-07 type=test
 fn write_immediate(bench: &Bench<'_>) -> CaseResult {
     // Nobody looks at the receive's buffer, so it need not be one.
-    let buffer = Buffer { bad_key: true, ..BUFFER };
-    let conn = bench.connect(QpSpec { receives: vec![buffer], ..QpSpec::default() })?;
+    let buffer = Buffer {
+        bad_key: true,
+        ..BUFFER
+    };
+    let conn = bench.connect(QpSpec {
+        receives: vec![buffer],
+        ..QpSpec::default()
+    })?;
     let region = conn.region();
     let packet = conn
         .request(Operation::WriteOnlyImm, 0)
@@ -220,15 +271,26 @@ fn write_immediate(bench: &Bench<'_>) -> CaseResult {
     conn.send(&packet)?;
     conn.expect_ack(0, 1)?;
     let completion = conn.expect_completion(0, Status::Success)?;
-    equal((completion.byte_len, completion.imm), (8, Some(*b"1234")), "byte_len, immediate")?;
+    equal(
+        (completion.byte_len, completion.imm),
+        (8, Some(*b"1234")),
+        "byte_len, immediate",
+    )?;
     conn.expect_memory(0, b"new data")?;
     conn.expect_memory(BUFFER.offset, &[0; 8])
 }
 
 //= RC-WQE-01 type=test
 fn receives_in_order(bench: &Bench<'_>) -> CaseResult {
-    let receives = vec![Buffer::new(1024, 8), Buffer::new(1032, 8), Buffer::new(1040, 8)];
-    let conn = bench.connect(QpSpec { receives, ..QpSpec::default() })?;
+    let receives = vec![
+        Buffer::new(1024, 8),
+        Buffer::new(1032, 8),
+        Buffer::new(1040, 8),
+    ];
+    let conn = bench.connect(QpSpec {
+        receives,
+        ..QpSpec::default()
+    })?;
     for (index, text) in (0..).zip([b"message1", b"message2", b"message3"]) {
         conn.send_only(index, text)?;
     }
@@ -241,7 +303,10 @@ fn receives_in_order(bench: &Bench<'_>) -> CaseResult {
 
 //= RC-STA-07 type=test
 fn comm_est(bench: &Bench<'_>) -> CaseResult {
-    let conn = bench.connect(QpSpec { ready_to_send: false, ..QpSpec::default() })?;
+    let conn = bench.connect(QpSpec {
+        ready_to_send: false,
+        ..QpSpec::default()
+    })?;
     conn.expect_no_event()?;
     conn.probe(0, 1)?;
     conn.expect_event(Event::CommEst)?;

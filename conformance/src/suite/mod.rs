@@ -3,6 +3,7 @@
 mod acknowledge;
 mod duplicates;
 mod errors;
+mod failures;
 mod messages;
 mod packets;
 mod requester;
@@ -23,15 +24,46 @@ pub struct Area {
 
 /// All areas.
 pub const AREAS: &[Area] = &[
-    Area { name: "packets", cases: packets::CASES },
-    Area { name: "sequence", cases: sequence::CASES },
-    Area { name: "messages", cases: messages::CASES },
-    Area { name: "acknowledge", cases: acknowledge::CASES },
-    Area { name: "errors", cases: errors::CASES },
-    Area { name: "duplicates", cases: duplicates::CASES },
-    Area { name: "resources", cases: resources::CASES },
-    Area { name: "requester", cases: requester::CASES },
-    Area { name: "retry", cases: retry::CASES },
+    Area {
+        name: "packets",
+        cases: packets::CASES,
+    },
+    Area {
+        name: "sequence",
+        cases: sequence::CASES,
+    },
+    Area {
+        name: "messages",
+        cases: messages::CASES,
+    },
+    Area {
+        name: "acknowledge",
+        cases: acknowledge::CASES,
+    },
+    Area {
+        name: "errors",
+        cases: errors::CASES,
+    },
+    Area {
+        name: "duplicates",
+        cases: duplicates::CASES,
+    },
+    Area {
+        name: "resources",
+        cases: resources::CASES,
+    },
+    Area {
+        name: "requester",
+        cases: requester::CASES,
+    },
+    Area {
+        name: "failures",
+        cases: failures::CASES,
+    },
+    Area {
+        name: "retry",
+        cases: retry::CASES,
+    },
 ];
 
 /// All cases.
@@ -56,8 +88,14 @@ mod tests {
         let mut names = BTreeSet::new();
         for case in all() {
             assert!(names.insert(case.name()), "{} twice", case.name());
-            let rule_ok = case.rule.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'-');
-            let slug_ok = case.slug.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+            let rule_ok = case
+                .rule
+                .bytes()
+                .all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'-');
+            let slug_ok = case
+                .slug
+                .bytes()
+                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
             assert!(rule_ok && slug_ok, "{}", case.name());
         }
     }

@@ -11,7 +11,9 @@ use crate::{
 };
 
 pub(super) const CASES: &[Case] = &[
-    Case::responder("ICRC-11", "wrong-icrc-is-dropped", |b| dropped(b, |p| p.wrong_icrc(1))),
+    Case::responder("ICRC-11", "wrong-icrc-is-dropped", |b| {
+        dropped(b, |p| p.wrong_icrc(1))
+    }),
     Case::responder("ICRC-10", "pad-need-not-be-zero", nonzero_pad),
     Case::responder("BTH-03", "migreq-is-not-needed", |b| {
         accepted(b, |p| p.edit(|h| h.bth.migreq = false))
@@ -58,8 +60,18 @@ pub(super) const CASES: &[Case] = &[
         dropped(b, |p| p.via(Via::Stranger))
     }),
     Case::responder("OPC-36", "reserved-code-is-refused", reserved_opcode),
-    Case::responder("OPC-36", "reserved-code-ahead-is-a-gap", reserved_opcode_ahead).should(),
-    Case::responder("OPC-36", "reserved-code-behind-is-dropped", reserved_opcode_behind).should(),
+    Case::responder(
+        "OPC-36",
+        "reserved-code-ahead-is-a-gap",
+        reserved_opcode_ahead,
+    )
+    .should(),
+    Case::responder(
+        "OPC-36",
+        "reserved-code-behind-is-dropped",
+        reserved_opcode_behind,
+    )
+    .should(),
 ];
 
 /// Eight bytes that a packet which must be dropped would leave.
@@ -125,11 +137,14 @@ fn other_service(bench: &Bench<'_>) -> CaseResult {
 //= CNP-03 type=test
 fn cnp(bench: &Bench<'_>) -> CaseResult {
     let conn = bench.connect(QpSpec::default())?;
-    let cnp = conn.request(Operation::SendOnly, 0).payload(&[0; 16]).edit(|h| {
-        h.bth.opcode = Opcode::CNP;
-        h.bth.becn = true;
-        h.bth.migreq = false;
-    });
+    let cnp = conn
+        .request(Operation::SendOnly, 0)
+        .payload(&[0; 16])
+        .edit(|h| {
+            h.bth.opcode = Opcode::CNP;
+            h.bth.becn = true;
+            h.bth.migreq = false;
+        });
     conn.send(&cnp)?;
     still_at_start(&conn)
 }
@@ -169,7 +184,10 @@ fn pad_beyond_end(bench: &Bench<'_>) -> CaseResult {
 const RESERVED: [u8; 7] = [0x15, 0x18, 0x19, 0x1a, 0x1b, 0x1e, 0x1f];
 
 fn reserved(conn: &Conn<'_>, index: i32, opcode: u8) -> CaseResult {
-    let packet = conn.request(Operation::SendOnly, index).payload(&pattern(32)).ack_req();
+    let packet = conn
+        .request(Operation::SendOnly, index)
+        .payload(&pattern(32))
+        .ack_req();
     conn.send(&packet.edit(|h| h.bth.opcode = Opcode::new(opcode)))
 }
 

@@ -1,6 +1,6 @@
 //! READs and atomics, and their replays.
 
-use rocade_wire::{NakCode, Operation, Rkey};
+use rocade_wire::{Mtu, NakCode, Operation, Rkey};
 
 use super::pattern;
 use crate::{
@@ -11,8 +11,11 @@ use crate::{
 pub(super) const CASES: &[Case] = &[
     Case::responder("RC-PSN-05", "read-takes-a-psn-per-response", read_psns),
     Case::responder("RC-PSN-06", "read-responses-count-up", read_lengths),
+    Case::responder("MTU-03", "path-mtu-bounds-payload", path_mtus),
     Case::responder("RC-ACK-04", "reads-one-after-the-other", consecutive_reads),
-    Case::responder("RC-RSP-05", "read-without-resources", |b| no_resources(b, |c| c.read(0, 0, 8))),
+    Case::responder("RC-RSP-05", "read-without-resources", |b| {
+        no_resources(b, |c| c.read(0, 0, 8))
+    }),
     Case::responder("RC-RSP-05", "atomic-without-resources", |b| {
         no_resources(b, |c| c.atomic(0, 0, 1, None))
     }),
@@ -29,12 +32,18 @@ pub(super) const CASES: &[Case] = &[
         replay_dropped(b, |c| {
             let region = c.region();
             let rkey = Rkey::new(region.rkey.get() ^ 0x0000_ff00);
-            c.request(Operation::ReadRequest, 0).reth(region.va, rkey, 1024).ack_req()
+            c.request(Operation::ReadRequest, 0)
+                .reth(region.va, rkey, 1024)
+                .ack_req()
         })
     }),
     Case::responder("RC-DUP-06", "key-gone-since", key_gone),
-    Case::responder("RC-DUP-04", "fetch-add-is-replayed", |b| atomic_replay(b, None)),
-    Case::responder("RC-DUP-04", "compare-swap-is-replayed", |b| atomic_replay(b, Some(5))),
+    Case::responder("RC-DUP-04", "fetch-add-is-replayed", |b| {
+        atomic_replay(b, None)
+    }),
+    Case::responder("RC-DUP-04", "compare-swap-is-replayed", |b| {
+        atomic_replay(b, Some(5))
+    }),
     Case::responder("RC-DUP-04", "other-operation-is-dropped", atomic_other),
     Case::responder("RC-DUP-05", "as-many-as-max-dest-rd-atomic", saved_depth),
     Case::responder("RC-DUP-05", "oldest-is-evicted", evicted).should(),
@@ -45,7 +54,10 @@ pub(super) const CASES: &[Case] = &[
 /// A connection whose region 0 is full of a pattern.
 fn with_data<'b>(bench: &'b Bench<'b>, len: usize) -> CaseResult<(Conn<'b>, Vec<u8>)> {
     let regions = vec![RegionSpec::new(len)];
-    let conn = bench.connect(QpSpec { regions, ..QpSpec::default() })?;
+    let conn = bench.connect(QpSpec {
+        regions,
+        ..QpSpec::default()
+    })?;
     let data = pattern(len);
     conn.qp().write_memory(0, 0, &data);
     Ok((conn, data))
@@ -71,6 +83,28 @@ fn read_lengths(bench: &Bench<'_>) -> CaseResult {
     Ok(())
 }
 
+//= MTU-01 MTU-03 RC-SEG-01 type=test
+fn path_mtus(bench: &Bench<'_>) -> CaseResult {
+    for pmtu in [Mtu::Mtu512, Mtu::Mtu1024, Mtu::Mtu2048, Mtu::Mtu4096] {
+        let regions = vec![RegionSpec::new(16384)];
+        let conn = bench.connect(QpSpec {
+            pmtu,
+            regions,
+            ..QpSpec::default()
+        })?;
+        let data = pattern(conn.pmtu());
+        conn.write_only(0, 0, &data)?;
+        conn.expect_ack(0, 1)?;
+        let len = 2 * pmtu.bytes() + 3;
+        conn.qp().write_memory(0, 2 * data.len(), &data);
+        conn.send(&conn.read(1, 0, len))?;
+        let end = [&data[..], &vec![0; data.len()], &data[..3]].concat();
+        conn.expect_read_response(1, &end, 2)?;
+        conn.probe(4, 3)?;
+    }
+    Ok(())
+}
+
 //= RC-ACK-04 type=test
 fn consecutive_reads(bench: &Bench<'_>) -> CaseResult {
     let (conn, data) = with_data(bench, 4096)?;
@@ -87,7 +121,10 @@ fn consecutive_reads(bench: &Bench<'_>) -> CaseResult {
 
 //= RC-RSP-05 type=test
 fn no_resources(bench: &Bench<'_>, packet: impl Fn(&Conn<'_>) -> PacketBuilder) -> CaseResult {
-    let conn = bench.connect(QpSpec { max_dest_rd_atomic: 0, ..QpSpec::default() })?;
+    let conn = bench.connect(QpSpec {
+        max_dest_rd_atomic: 0,
+        ..QpSpec::default()
+    })?;
     conn.send(&packet(&conn))?;
     conn.expect_nak(0, NakCode::InvalidRequest, 0)?;
     conn.expect_state(State::Err)
@@ -188,7 +225,10 @@ fn add(conn: &Conn<'_>, count: u8) -> CaseResult {
 
 //= RC-DUP-05 type=test
 fn saved_depth(bench: &Bench<'_>) -> CaseResult {
-    let conn = bench.connect(QpSpec { max_dest_rd_atomic: 4, ..QpSpec::default() })?;
+    let conn = bench.connect(QpSpec {
+        max_dest_rd_atomic: 4,
+        ..QpSpec::default()
+    })?;
     add(&conn, 4)?;
     for index in [0, 3, 1, 2] {
         conn.send(&conn.atomic(index, 0, 1, None))?;
@@ -199,7 +239,10 @@ fn saved_depth(bench: &Bench<'_>) -> CaseResult {
 
 //= RC-DUP-05 type=test
 fn evicted(bench: &Bench<'_>) -> CaseResult {
-    let conn = bench.connect(QpSpec { max_dest_rd_atomic: 2, ..QpSpec::default() })?;
+    let conn = bench.connect(QpSpec {
+        max_dest_rd_atomic: 2,
+        ..QpSpec::default()
+    })?;
     add(&conn, 3)?;
     conn.send(&conn.atomic(0, 0, 1, None))?;
     conn.send(&conn.atomic(1, 0, 1, None))?;
@@ -210,7 +253,8 @@ fn evicted(bench: &Bench<'_>) -> CaseResult {
 //= ETH-02 ETH-04 type=test
 fn fetch_add(bench: &Bench<'_>) -> CaseResult {
     let conn = bench.connect(QpSpec::default())?;
-    conn.qp().write_memory(0, 16, &0xfedc_ba98_7654_3210u64.to_ne_bytes());
+    conn.qp()
+        .write_memory(0, 16, &0xfedc_ba98_7654_3210u64.to_ne_bytes());
     conn.send(&conn.atomic(0, 16, u64::MAX, None))?;
     conn.expect_atomic_ack(0, 0xfedc_ba98_7654_3210, 1)?;
     conn.expect_memory(16, &0xfedc_ba98_7654_320fu64.to_ne_bytes())?;
@@ -229,7 +273,8 @@ fn fetch_add(bench: &Bench<'_>) -> CaseResult {
 //= ETH-02 ETH-04 type=test
 fn compare_swap(bench: &Bench<'_>) -> CaseResult {
     let conn = bench.connect(QpSpec::default())?;
-    conn.qp().write_memory(0, 16, &0x0102_0304_0506_0708u64.to_ne_bytes());
+    conn.qp()
+        .write_memory(0, 16, &0x0102_0304_0506_0708u64.to_ne_bytes());
     conn.send(&conn.atomic(0, 16, 1, Some(0x0807_0605_0403_0201)))?;
     conn.expect_atomic_ack(0, 0x0102_0304_0506_0708, 1)?;
     conn.expect_memory(16, &0x0102_0304_0506_0708u64.to_ne_bytes())?;

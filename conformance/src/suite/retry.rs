@@ -18,26 +18,57 @@ use crate::{
 
 pub(super) const CASES: &[Case] = &[
     Case::requester("RC-REQ-05", "go-back-n", go_back_n),
-    Case::requester("RC-REQ-05", "nak-acknowledges-what-is-before", nak_acknowledges),
+    Case::requester(
+        "RC-REQ-05",
+        "nak-acknowledges-what-is-before",
+        nak_acknowledges,
+    ),
     Case::requester("RC-REQ-16", "resumes-within-a-message", resume_within),
     Case::requester("RC-REQ-16", "repeats-the-same-atomic", repeat_atomic),
-    Case::requester("RC-REQ-18", "retries-are-counted", retries_counted),
+    Case::requester("RC-REQ-05", "repeated-nak-is-heeded", repeated_nak).should(),
+    Case::requester(
+        "RC-REQ-18",
+        "timeouts-and-naks-share-retry-cnt",
+        retries_shared,
+    ),
     Case::requester("RC-REQ-18", "no-retry-if-retry-cnt-is-0", no_retry),
-    Case::requester("RC-REQ-17", "progress-reloads-the-counter", counter_reloaded),
+    Case::requester(
+        "RC-REQ-17",
+        "progress-reloads-the-counter",
+        counter_reloaded,
+    ),
     Case::requester("RC-REQ-06", "waits-after-an-rnr-nak", rnr_wait),
     Case::requester("RC-REQ-06", "resumes-with-the-refused-packet", rnr_resume),
-    Case::requester("RC-REQ-06", "no-retry-if-rnr-retry-is-0", |b| rnr_exceeded(b, 0)),
+    Case::requester("RC-REQ-06", "no-retry-if-rnr-retry-is-0", |b| {
+        rnr_exceeded(b, 0)
+    }),
     Case::requester("RC-TMR-05", "as-many-as-rnr-retry", |b| rnr_exceeded(b, 2)),
     Case::requester("RC-TMR-05", "seven-is-infinite", rnr_forever),
     Case::requester("RC-REQ-19", "rnr-wait-is-not-cut-short", rnr_not_cut).should(),
-    Case::requester("RC-REQ-04", "acknowledgement-beyond-a-read", ack_beyond_read),
+    Case::requester(
+        "RC-REQ-04",
+        "acknowledgement-beyond-a-read",
+        ack_beyond_read,
+    ),
     Case::requester("RC-REQ-04", "acknowledgement-of-a-read", ack_of_read),
-    Case::requester("RC-REQ-04", "acknowledgement-beyond-an-atomic", ack_beyond_atomic),
+    Case::requester(
+        "RC-REQ-04",
+        "acknowledgement-beyond-an-atomic",
+        ack_beyond_atomic,
+    ),
     Case::requester("RC-REQ-12", "read-response-with-a-gap", read_gap),
-    Case::requester("RC-REQ-12", "first-read-response-missing", read_gap_at_start),
+    Case::requester(
+        "RC-REQ-12",
+        "first-read-response-missing",
+        read_gap_at_start,
+    ),
     Case::requester("RC-TMR-01", "no-timeout-if-0", no_timeout),
     Case::requester("RC-TMR-03", "resends-from-the-oldest", timeout_resends),
-    Case::requester("RC-TMR-06", "retry-cnt-plus-one-transmissions", timeout_exceeded),
+    Case::requester(
+        "RC-TMR-06",
+        "retry-cnt-plus-one-transmissions",
+        timeout_exceeded,
+    ),
 ];
 
 //= RC-REQ-05 RC-REQ-16 type=test
@@ -108,31 +139,76 @@ fn resume_within(bench: &Bench<'_>) -> CaseResult {
 fn repeat_atomic(bench: &Bench<'_>) -> CaseResult {
     let conn = connect(bench, QpSpec::default())?;
     let reth = reth(0, 8);
-    let op = crate::peer::WorkOp::FetchAdd { va: reth.va, rkey: reth.rkey, add: 3 };
+    let op = crate::peer::WorkOp::FetchAdd {
+        va: reth.va,
+        rkey: reth.rkey,
+        add: 3,
+    };
     conn.post_send(&Work::new(1, op, Buffer::new(2048, 8)))?;
     let first = conn.expect_request(Operation::FetchAdd, 0)?;
     conn.nak(0, NakCode::PsnSequence, 0)?;
     same(&first, &conn.expect_request(Operation::FetchAdd, 0)?)
 }
 
-//= RC-REQ-18 type=test
-fn retries_counted(bench: &Bench<'_>) -> CaseResult {
-    let conn = connect(bench, QpSpec { retry_cnt: 2, ..QpSpec::default() })?;
+//= RC-REQ-17 RC-REQ-18 type=test
+fn retries_shared(bench: &Bench<'_>) -> CaseResult {
+    let spec = QpSpec {
+        ack_timeout: ack_timeout(TIMEOUT),
+        retry_cnt: 2,
+        ..QpSpec::default()
+    };
+    let conn = connect(bench, spec)?;
     post(&conn, 1, SEND, 8)?;
-    for _ in 0..2 {
-        conn.expect_request(Operation::SendOnly, 0)?;
-        conn.nak(0, NakCode::PsnSequence, 0)?;
-    }
-    conn.expect_request(Operation::SendOnly, 0)?;
-    conn.expect_no_completion()?;
+    let first = conn.expect_request(Operation::SendOnly, 0)?;
+    // One retry because of this, one because of the timeout after it.
     conn.nak(0, NakCode::PsnSequence, 0)?;
+    for _ in 0..2 {
+        same(&first, &conn.expect_request(Operation::SendOnly, 0)?)?;
+    }
     conn.expect_completion(1, Status::RetryExcErr)?;
-    conn.expect_state(State::Err)
+    conn.expect_state(State::Err)?;
+    conn.expect_silence()
+}
+
+/// A responder that forgets about its NAK when it answers a duplicate repeats it.
+//= RC-REQ-05 RC-DUP-08 type=test
+fn repeated_nak(bench: &Bench<'_>) -> CaseResult {
+    // 1.07 s.
+    let timeout = ack_timeout(18);
+    let conn = connect(
+        bench,
+        QpSpec {
+            ack_timeout: timeout,
+            ..QpSpec::default()
+        },
+    )?;
+    post(&conn, 1, SEND, 8)?;
+    conn.expect_request(Operation::SendOnly, 0)?;
+    let start = Instant::now();
+    for _ in 0..2 {
+        conn.nak(0, NakCode::PsnSequence, 0)?;
+        conn.expect_request(Operation::SendOnly, 0)?;
+    }
+    conn.ack(0, 1)?;
+    conn.expect_completion(1, Status::Success)?;
+    let took = start.elapsed();
+    if took.as_nanos() >= u128::from(timeout.as_ns().unwrap_or(0)) {
+        return fail(format!(
+            "ignored: the request came after {took:?}, by timeout"
+        ));
+    }
+    Ok(())
 }
 
 //= RC-REQ-18 type=test
 fn no_retry(bench: &Bench<'_>) -> CaseResult {
-    let conn = connect(bench, QpSpec { retry_cnt: 0, ..QpSpec::default() })?;
+    let conn = connect(
+        bench,
+        QpSpec {
+            retry_cnt: 0,
+            ..QpSpec::default()
+        },
+    )?;
     post(&conn, 1, SEND, 8)?;
     conn.expect_request(Operation::SendOnly, 0)?;
     conn.nak(0, NakCode::PsnSequence, 0)?;
@@ -142,7 +218,13 @@ fn no_retry(bench: &Bench<'_>) -> CaseResult {
 
 //= RC-REQ-17 type=test
 fn counter_reloaded(bench: &Bench<'_>) -> CaseResult {
-    let conn = connect(bench, QpSpec { retry_cnt: 1, ..QpSpec::default() })?;
+    let conn = connect(
+        bench,
+        QpSpec {
+            retry_cnt: 1,
+            ..QpSpec::default()
+        },
+    )?;
     for id in 0..3 {
         post(&conn, id, SEND, 8)?;
     }
@@ -179,7 +261,10 @@ fn rnr_wait(bench: &Bench<'_>) -> CaseResult {
         same(&first, &again)?;
         let waited = again.at.duration_since(refused);
         if waited < duration(timer) {
-            return fail(format!("resent after {waited:?}, less than {:?}", duration(timer)));
+            return fail(format!(
+                "resent after {waited:?}, less than {:?}",
+                duration(timer)
+            ));
         }
     }
     conn.ack(0, 1)?;
@@ -193,9 +278,17 @@ fn rnr_resume(bench: &Bench<'_>) -> CaseResult {
     let reth = reth(0, 300);
     let imm = Some(*b"1234");
     post(&conn, 1, SEND, 8)?;
-    let op = crate::peer::WorkOp::Write { va: reth.va, rkey: reth.rkey, imm };
+    let op = crate::peer::WorkOp::Write {
+        va: reth.va,
+        rkey: reth.rkey,
+        imm,
+    };
     post(&conn, 2, op, 300)?;
-    let operations = [Operation::SendOnly, Operation::WriteFirst, Operation::WriteLastImm];
+    let operations = [
+        Operation::SendOnly,
+        Operation::WriteFirst,
+        Operation::WriteLastImm,
+    ];
     let sent = conn.expect_requests(0, &operations)?;
     // The message before is acknowledged, and so is the first packet of this one.
     conn.rnr_nak(2, rnr_timer(1), 1)?;
@@ -208,7 +301,13 @@ fn rnr_resume(bench: &Bench<'_>) -> CaseResult {
 
 //= RC-TMR-05 RC-REQ-06 type=test
 fn rnr_exceeded(bench: &Bench<'_>, rnr_retry: u8) -> CaseResult {
-    let conn = connect(bench, QpSpec { rnr_retry, ..QpSpec::default() })?;
+    let conn = connect(
+        bench,
+        QpSpec {
+            rnr_retry,
+            ..QpSpec::default()
+        },
+    )?;
     post(&conn, 1, SEND, 8)?;
     for _ in 0..rnr_retry {
         conn.expect_request(Operation::SendOnly, 0)?;
@@ -224,7 +323,13 @@ fn rnr_exceeded(bench: &Bench<'_>, rnr_retry: u8) -> CaseResult {
 
 //= RC-TMR-05 type=test
 fn rnr_forever(bench: &Bench<'_>) -> CaseResult {
-    let conn = connect(bench, QpSpec { rnr_retry: 7, ..QpSpec::default() })?;
+    let conn = connect(
+        bench,
+        QpSpec {
+            rnr_retry: 7,
+            ..QpSpec::default()
+        },
+    )?;
     post(&conn, 1, SEND, 8)?;
     for _ in 0..20 {
         conn.expect_request(Operation::SendOnly, 0)?;
@@ -238,7 +343,14 @@ fn rnr_forever(bench: &Bench<'_>) -> CaseResult {
 
 //= RC-REQ-19 RXE-51 type=test
 fn rnr_not_cut(bench: &Bench<'_>) -> CaseResult {
-    let conn = connect(bench, QpSpec { rnr_retry: 1, retry_cnt: 1, ..QpSpec::default() })?;
+    let conn = connect(
+        bench,
+        QpSpec {
+            rnr_retry: 1,
+            retry_cnt: 1,
+            ..QpSpec::default()
+        },
+    )?;
     post(&conn, 1, SEND, 8)?;
     post(&conn, 2, SEND, 8)?;
     conn.expect_requests(0, &[Operation::SendOnly; 2])?;
@@ -253,7 +365,10 @@ fn rnr_not_cut(bench: &Bench<'_>) -> CaseResult {
     let again = conn.expect_request(Operation::SendOnly, 0)?;
     let waited = again.at.duration_since(refused);
     if waited < duration(timer) {
-        return fail(format!("resent after {waited:?}, less than {:?}", duration(timer)));
+        return fail(format!(
+            "resent after {waited:?}, less than {:?}",
+            duration(timer)
+        ));
     }
     conn.expect_request(Operation::SendOnly, 1)?;
     conn.ack(1, 2)?;
@@ -300,7 +415,11 @@ fn ack_of_read(bench: &Bench<'_>) -> CaseResult {
 fn ack_beyond_atomic(bench: &Bench<'_>) -> CaseResult {
     let conn = connect(bench, QpSpec::default())?;
     let reth = reth(0, 8);
-    let op = crate::peer::WorkOp::FetchAdd { va: reth.va, rkey: reth.rkey, add: 3 };
+    let op = crate::peer::WorkOp::FetchAdd {
+        va: reth.va,
+        rkey: reth.rkey,
+        add: 3,
+    };
     conn.post_send(&Work::new(1, op, Buffer::new(2048, 8)))?;
     post(&conn, 2, SEND, 8)?;
     let first = conn.expect_request(Operation::FetchAdd, 0)?;
@@ -350,7 +469,13 @@ fn read_gap_at_start(bench: &Bench<'_>) -> CaseResult {
 
 //= RC-TMR-01 type=test
 fn no_timeout(bench: &Bench<'_>) -> CaseResult {
-    let conn = connect(bench, QpSpec { retry_cnt: 0, ..QpSpec::default() })?;
+    let conn = connect(
+        bench,
+        QpSpec {
+            retry_cnt: 0,
+            ..QpSpec::default()
+        },
+    )?;
     post(&conn, 1, SEND, 8)?;
     conn.expect_request(Operation::SendOnly, 0)?;
     std::thread::sleep(Duration::from_millis(50));
@@ -365,7 +490,11 @@ const TIMEOUT: u8 = 11;
 
 //= RC-TMR-03 type=test
 fn timeout_resends(bench: &Bench<'_>) -> CaseResult {
-    let spec = QpSpec { ack_timeout: ack_timeout(TIMEOUT), retry_cnt: 7, ..QpSpec::default() };
+    let spec = QpSpec {
+        ack_timeout: ack_timeout(TIMEOUT),
+        retry_cnt: 7,
+        ..QpSpec::default()
+    };
     let conn = connect(bench, spec)?;
     post(&conn, 1, SEND, 8)?;
     post(&conn, 2, WRITE, 8)?;
@@ -383,7 +512,11 @@ fn timeout_resends(bench: &Bench<'_>) -> CaseResult {
 //= RC-TMR-06 type=test
 fn timeout_exceeded(bench: &Bench<'_>) -> CaseResult {
     for retry_cnt in [0, 3] {
-        let spec = QpSpec { ack_timeout: ack_timeout(TIMEOUT), retry_cnt, ..QpSpec::default() };
+        let spec = QpSpec {
+            ack_timeout: ack_timeout(TIMEOUT),
+            retry_cnt,
+            ..QpSpec::default()
+        };
         let conn = connect(bench, spec)?;
         let posted = Instant::now();
         post(&conn, 1, SEND, 8)?;

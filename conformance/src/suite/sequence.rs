@@ -17,10 +17,18 @@ pub(super) const CASES: &[Case] = &[
     Case::responder("RC-PSN-02", "oldest-duplicate", oldest_duplicate),
     Case::responder("RC-RSP-20", "one-nak-per-gap", one_nak),
     Case::responder("RC-RSP-20", "next-gap-has-its-own-nak", next_gap),
-    Case::responder("RC-RSP-20", "duplicates-are-answered-meanwhile", duplicates_meanwhile),
+    Case::responder(
+        "RC-RSP-20",
+        "duplicates-are-answered-meanwhile",
+        duplicates_meanwhile,
+    ),
     Case::responder("RC-RSP-21", "no-sequence-nak-after-rnr-nak", gap_after_rnr),
     Case::responder("RC-RSP-23", "nak-does-not-advance", nak_does_not_advance),
-    Case::responder("RC-SEQ-01", "message-starts-with-first-or-only", not_a_start),
+    Case::responder(
+        "RC-SEQ-01",
+        "message-starts-with-first-or-only",
+        not_a_start,
+    ),
     Case::responder("RC-SEQ-02", "send-goes-on-with-send", within_send),
     Case::responder("RC-SEQ-03", "write-goes-on-with-write", within_write),
 ];
@@ -111,7 +119,9 @@ fn any_request(conn: &Conn<'_>, operation: Operation, index: i32) -> PacketBuild
     if operation.is_send() || operation.is_write() {
         packet = packet.payload(&pattern(if full { conn.pmtu() } else { 8 }));
     }
-    if operation == Operation::ReadRequest || (operation.is_write() && (operation.is_first() || operation.is_only())) {
+    if operation == Operation::ReadRequest
+        || (operation.is_write() && (operation.is_first() || operation.is_only()))
+    {
         packet = packet.reth(region.va, region.rkey, dma_len);
     }
     if matches!(operation, Operation::CmpSwap | Operation::FetchAdd) {
@@ -162,7 +172,11 @@ const STARTS: [Operation; 8] = [
 
 //= RC-SEQ-02 RC-ERR-C type=test
 fn within_send(bench: &Bench<'_>) -> CaseResult {
-    let others = [Operation::WriteMiddle, Operation::WriteLast, Operation::WriteLastImm];
+    let others = [
+        Operation::WriteMiddle,
+        Operation::WriteLast,
+        Operation::WriteLastImm,
+    ];
     for operation in STARTS.into_iter().chain(others) {
         let conn = bench.connect(with_receives())?;
         conn.send(&any_request(&conn, Operation::SendFirst, 0))?;
@@ -178,7 +192,11 @@ fn within_send(bench: &Bench<'_>) -> CaseResult {
 
 //= RC-SEQ-03 type=test
 fn within_write(bench: &Bench<'_>) -> CaseResult {
-    let others = [Operation::SendMiddle, Operation::SendLast, Operation::SendLastImm];
+    let others = [
+        Operation::SendMiddle,
+        Operation::SendLast,
+        Operation::SendLastImm,
+    ];
     for operation in STARTS.into_iter().chain(others) {
         let conn = bench.connect(with_receives())?;
         conn.send(&any_request(&conn, Operation::WriteFirst, 0))?;

@@ -41,7 +41,10 @@ fn rig(network: u8, host: u8) -> io::Result<Rig> {
 
 /// A rig on addresses that no other test uses, and Rocade as its peer.
 fn rig_and_peer(area: &Area) -> (Rig, RocadePeer) {
-    let index = suite::AREAS.iter().position(|a| a.name == area.name).unwrap();
+    let index = suite::AREAS
+        .iter()
+        .position(|a| a.name == area.name)
+        .unwrap();
     let host = u8::try_from(8 * index).unwrap();
     // Another run of these tests may be under way.
     let [first, ..] = std::process::id().to_le_bytes();
@@ -108,5 +111,6 @@ areas! {
     duplicates
     resources
     requester
+    failures
     retry
 }

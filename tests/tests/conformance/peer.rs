@@ -43,7 +43,9 @@ impl Peer for RocadePeer {
     }
 
     fn open(&self, spec: &QpSpec) -> Result<Box<dyn PeerQp>, Unable> {
-        Ok(Box::new(RocadeQp::open(&self.engine, spec).map_err(unable)?))
+        Ok(Box::new(
+            RocadeQp::open(&self.engine, spec).map_err(unable)?,
+        ))
     }
 }
 
@@ -69,8 +71,9 @@ struct Memory {
 
 impl Memory {
     fn new(pd: &Pd, spec: RegionSpec) -> Result<Self, VerbsError> {
-        let words: Box<[AtomicU64]> =
-            (0..spec.len.div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
+        let words: Box<[AtomicU64]> = (0..spec.len.div_ceil(8))
+            .map(|_| AtomicU64::new(0))
+            .collect();
         let addr = words.as_ptr() as u64;
         // SAFETY: the memory outlives the registration (`Drop`), and is accessed by atomics only.
         let mr = unsafe { pd.reg_mr(addr, spec.len, addr, access(spec.rights)) }?;
@@ -223,7 +226,11 @@ impl RocadeQp {
         Sge {
             addr: mr.addr() + buffer.offset as u64,
             len: buffer.len,
-            lkey: Lkey::new(if buffer.bad_key { lkey ^ 0x00ff_0001 } else { lkey }),
+            lkey: Lkey::new(if buffer.bad_key {
+                lkey ^ 0x00ff_0001
+            } else {
+                lkey
+            }),
         }
     }
 }
@@ -270,7 +277,17 @@ impl PeerQp for RocadeQp {
             WorkOp::Send { imm } => SendOp::Send { imm },
             WorkOp::Write { va, rkey, imm } => SendOp::Write { va, rkey, imm },
             WorkOp::Read { va, rkey } => SendOp::Read { va, rkey },
-            WorkOp::CmpSwap { va, rkey, compare, swap } => SendOp::CmpSwap { va, rkey, compare, swap },
+            WorkOp::CmpSwap {
+                va,
+                rkey,
+                compare,
+                swap,
+            } => SendOp::CmpSwap {
+                va,
+                rkey,
+                compare,
+                swap,
+            },
             WorkOp::FetchAdd { va, rkey, add } => SendOp::FetchAdd { va, rkey, add },
         };
         let mut flags = SendFlags::SIGNALED;

@@ -129,9 +129,11 @@ impl Requester {
         match (reached, status) {
             (Reached::All, Some(status)) => Err(self.fail_front(now, conn, status, out)),
             //= RC-REQ-05
-            (Reached::All, None) | (Reached::MissingResponse, _) => {
+            (Reached::All, None) => {
+                self.note_explicit_nak();
                 self.sequence_error(now, conn, out)
             }
+            (Reached::MissingResponse, _) => self.sequence_error(now, conn, out),
         }
     }
 

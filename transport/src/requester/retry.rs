@@ -79,6 +79,15 @@ impl Requester {
         Ok(())
     }
 
+    /// A responder may repeat a sequence NAK (RC-DUP-08): once the packet it names has been sent
+    /// again, that is a new loss. Responses that merely skip something are no such sign: those on
+    /// their way when transmission went back all do.
+    pub(super) fn note_explicit_nak(&mut self) {
+        if self.cursor != self.una {
+            self.went_back_at = None;
+        }
+    }
+
     /// The responder has no receive WQE for the message at `una` (RC-REQ-06).
     pub(super) fn receiver_not_ready(
         &mut self,

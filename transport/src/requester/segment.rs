@@ -54,9 +54,14 @@ impl Requester {
             if !tx.fits(segment_len(&step.headers, step.payload_len as usize)) {
                 break;
             }
-            let last_in_window =
-                in_flight + step.cost + u64::from(conn.pmtu_bytes()) > self.window.bytes();
-            if last_in_window || self.packets_since_ack_req + 1 >= ACK_REQ_INTERVAL {
+            let full_packet = u64::from(Self::packet_cost(conn, conn.pmtu_bytes(), 1));
+            let last_in_window = in_flight + step.cost + full_packet > self.window.bytes();
+            // With an answer to the first packet, a retry fails only if that one is lost.
+            let repeats_oldest = self.cursor == self.una && self.cursor != self.next_new;
+            if last_in_window
+                || repeats_oldest
+                || self.packets_since_ack_req + 1 >= ACK_REQ_INTERVAL
+            {
                 step.headers.bth.ack_req = true;
             }
             let wqe = &self.sq[self.current];

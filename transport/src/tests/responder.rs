@@ -492,3 +492,18 @@ fn requests_count_from_the_first_psn() {
         Psn::new(PSN - 1)
     );
 }
+
+//= RC-DUP-02, RC-ACK-02 type=test
+#[test]
+fn a_duplicate_does_not_take_back_an_acknowledgement() {
+    let (mut pair, region) = target();
+    write_only(0, &region, 1).inject(&mut pair);
+    answers(&mut pair);
+    let requests = [
+        read(1, &region, 0, 1),
+        write_only(2, &region, 1),
+        write_only(0, &region, 1),
+    ];
+    let expected = ["ReadResponseOnly ACK psn=1 msn=2", "ACK psn=2 msn=3"];
+    assert_eq!(batch(&mut pair, &requests), expected);
+}

@@ -3,7 +3,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use rocade_wire::{Operation, Psn};
+use rocade_wire::{Operation, Psn, Syndrome};
 
 use super::{
     PMTU, PSN, operations, pattern, read, register, register_filled, send, statuses, write,
@@ -54,6 +54,14 @@ fn a_sequence_nak_makes_the_requester_go_back() {
     let counters = pair.node(Side::A).qp.counters();
     assert_eq!((counters.seq_naks_received, counters.timeouts), (1, 0));
     assert_eq!(pair.node(Side::B).qp.counters().seq_naks_sent, 1);
+    // The first packet sent again asks for an answer.
+    let asking: Vec<bool> = pair
+        .trace()
+        .iter()
+        .filter(|t| t.from == Side::A)
+        .map(|t| t.packet().bth().ack_req)
+        .collect();
+    assert_eq!(asking[4..], [true, true, false, false, true]);
 }
 
 //= RC-TMR-03 type=test
@@ -469,4 +477,33 @@ fn nonsense_in_place_of_a_packet_is_survived() {
         pair.run();
         assert_eq!(pair.take_completions(Side::A).len(), 2);
     }
+}
+
+//= RC-REQ-17 type=test
+#[test]
+fn a_read_response_reloads_the_rnr_counter() {
+    let mut pair = Pair::new(|_, setup| setup.attr.rnr_retry = 1);
+    let (here, there) = (register(&pair, Side::A, 8), register(&pair, Side::B, 8));
+    pair.send(Side::A, 1, send(), &[]);
+    pair.run_for(20_000);
+    pair.recv(Side::B, 1, &[]);
+    pair.send(Side::A, 2, read(&there), &[here.sge()]);
+    pair.send(Side::A, 3, send(), &[]);
+    // Only the READ response acknowledges the first SEND.
+    pair.set_network(|t| {
+        let syndrome = t.packet.headers().aeth.map(|aeth| aeth.syndrome);
+        let plain = t.packet.bth().opcode.operation() == Some(Operation::Acknowledge);
+        if plain && matches!(syndrome, Some(Syndrome::Ack(_))) {
+            Fate::Drop
+        } else {
+            Fate::Deliver
+        }
+    });
+    pair.run_for(1_000_000);
+    assert_eq!(pair.node(Side::A).qp.counters().rnr_naks_received, 2);
+    pair.heal();
+    pair.recv(Side::B, 2, &[]);
+    pair.run();
+    let expected = [1, 2, 3].map(|id| (id, OK));
+    assert_eq!(statuses(&pair.take_completions(Side::A)), expected);
 }

@@ -1,0 +1,132 @@
+//! Numbers: units, medians, bounds.
+
+use std::fmt;
+
+/// What a figure counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// 10^9 bits of payload per second.
+    Gbps,
+    /// 10^6 messages or datagrams per second.
+    Mps,
+    /// Microseconds, half of a round trip.
+    Micros,
+    /// 1024 bytes.
+    Kib,
+}
+
+impl fmt::Display for Unit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Gbps => "Gbit/s",
+            Self::Mps => "M/s",
+            Self::Micros => "µs",
+            Self::Kib => "KiB",
+        })
+    }
+}
+
+/// What is asked of a ratio, or of the figure itself where there is no floor.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Bound {
+    AtLeast(f64),
+    AtMost(f64),
+    /// Only reported.
+    None,
+}
+
+impl Bound {
+    /// Whether `value` is good enough; `None` where nothing is asked.
+    pub(crate) fn holds(self, value: f64) -> Option<bool> {
+        match self {
+            Self::AtLeast(least) => Some(value >= least),
+            Self::AtMost(most) => Some(value <= most),
+            Self::None => None,
+        }
+    }
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AtLeast(least) => write!(f, "≥ {least}"),
+            Self::AtMost(most) => write!(f, "≤ {most}"),
+            Self::None => f.write_str("-"),
+        }
+    }
+}
+
+/// The figures of several runs.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Runs(pub(crate) Vec<f64>);
+
+impl Runs {
+    /// The median; `None` without a run.
+    pub(crate) fn median(&self) -> Option<f64> {
+        let mut sorted = self.0.clone();
+        median(&mut sorted)
+    }
+}
+
+impl fmt::Display for Runs {
+    /// Median and range.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(median) = self.median() else {
+            return f.write_str("-");
+        };
+        let least = self.0.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = self.0.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        write!(f, "{} ({}–{})", short(median), short(least), short(most))
+    }
+}
+
+/// Three significant digits or so.
+pub(crate) fn short(value: f64) -> String {
+    let digits = match value.abs() {
+        v if v >= 100.0 => 0,
+        v if v >= 10.0 => 1,
+        _ => 2,
+    };
+    format!("{value:.digits$}")
+}
+
+/// The median of `values`, which it sorts; `None` where there are none.
+pub(crate) fn median(values: &mut [f64]) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    let upper = *values.get(middle)?;
+    if values.len() % 2 == 1 {
+        return Some(upper);
+    }
+    Some(f64::midpoint(*values.get(middle - 1)?, upper))
+}
+
+/// A count as a number to calculate with (exact up to 2^53).
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "measured figures are not exact to 53 bits"
+)]
+pub(crate) const fn float(count: u64) -> f64 {
+    count as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn median_of_odd_even_and_no_values() {
+        assert_eq!(median(&mut [3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&mut [4.0, 1.0, 2.0, 3.0]), Some(2.5));
+        assert_eq!(median(&mut []), None);
+    }
+
+    #[test]
+    fn bounds_include_their_limit() {
+        assert_eq!(Bound::AtLeast(0.6).holds(0.6), Some(true));
+        assert_eq!(Bound::AtLeast(0.6).holds(0.59), Some(false));
+        assert_eq!(Bound::AtMost(1.4).holds(1.4), Some(true));
+        assert_eq!(Bound::AtMost(1.4).holds(1.41), Some(false));
+        assert_eq!(Bound::None.holds(0.0), None);
+    }
+}

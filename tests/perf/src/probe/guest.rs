@@ -1,0 +1,133 @@
+//! The kernel's rxe and Rocade with the same programs inside one QEMU guest (`tests/interop/rxe-vm`).
+//!
+//! rxe holds UDP port 4791, so its device is removed while Rocade runs.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{self, Command, Stdio},
+    time::Duration,
+};
+
+use super::perftest::{self, Perftest};
+use crate::{child::Failure, rig};
+
+/// The guest's address; both processes use it, so packets take the guest's loopback interface.
+const ADDRESS: &str = "192.168.77.2";
+/// What is copied from beside the `rocade` command.
+const LIBRARIES: &[&str] = &[
+    "libibverbs.so",
+    "librdmacm.so",
+    "libmlx5.so",
+    "libefa.so",
+    "libmana.so",
+];
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Whose verbs the programs use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Provider {
+    Rxe,
+    Rocade,
+}
+
+/// A running guest. It ends with this process.
+#[derive(Debug)]
+pub(crate) struct Guest {
+    script: PathBuf,
+    namespace: String,
+}
+
+impl Guest {
+    /// Boots the guest and puts Rocade into it.
+    pub(crate) fn boot(rocade: &Path) -> Result<Self, Failure> {
+        let guest = Self {
+            script: rig::root().join("tests/interop/rxe-vm/rxe-vm"),
+            namespace: format!("rocade-perf-{}", process::id()),
+        };
+        let owner = process::id().to_string();
+        guest.call(&["up", "--mtu", "4200", "--owner", &owner])?;
+        let share = PathBuf::from(guest.call(&["share"])?.trim());
+        let from = rocade.parent().ok_or("the command rocade has no directory")?;
+        strip_into(rocade, &share.join("rocade"))?;
+        for library in LIBRARIES {
+            strip_into(&from.join(library), &share.join(library))?;
+        }
+        guest.exec("mkdir -p /tmp/rocade && cp /share/rocade /share/*.so /tmp/rocade/")?;
+        Ok(guest)
+    }
+
+    /// Runs both sides of a perftest program in the guest.
+    pub(crate) fn measure(
+        &self,
+        program: &Perftest,
+        provider: Provider,
+        iterations: u32,
+    ) -> Result<f64, Failure> {
+        let words = program.words(iterations, perftest::free_port()).join(" ");
+        let port = words.split(' ').nth(3).unwrap_or_default().to_owned();
+        let line = match provider {
+            Provider::Rxe => {
+                self.exec("rdma link show rxe0/1 >/dev/null 2>&1 || rdma link add rxe0 type rxe netdev eth0")?;
+                format!("{words} -d rxe0 -x 1")
+            }
+            Provider::Rocade => {
+                self.exec("! rdma link show rxe0/1 >/dev/null 2>&1 || rdma link del rxe0")?;
+                format!("env ROCADE_RUNTIME_DIR=/tmp/rocade-run ROCADE_LINK=udp /tmp/rocade/rocade run --dev rocade0=eth0 -- {words} -d rocade0 -x 1")
+            }
+        };
+        let server: Vec<&str> = line.split(' ').collect();
+        let mut spawn = vec!["spawn", "-l", &port, "server"];
+        spawn.extend(&server);
+        self.call(&spawn)?;
+        let limit = LIMIT.as_secs().to_string();
+        let client = format!("{line} {ADDRESS}");
+        let output = self.call(&["exec", "--timeout", &limit, &client]);
+        if output.is_err() {
+            let _ = self.call(&["kill", "--signal", "KILL", "server"]);
+        }
+        let _ = self.call(&["wait", "--timeout", "10", "server"]);
+        perftest::parse(&output?, program.column)
+    }
+
+    fn exec(&self, line: &str) -> Result<String, Failure> {
+        self.call(&["exec", "--timeout", "60", line])
+    }
+
+    fn call(&self, arguments: &[&str]) -> Result<String, Failure> {
+        let output = Command::new(&self.script)
+            .args(["--netns", &self.namespace])
+            .args(arguments)
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|error| format!("cannot run {}: {error}", self.script.display()))?;
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        let last = said.lines().rfind(|line| !line.trim().is_empty());
+        Err(format!("rxe guest: {}", last.unwrap_or("no guest")))
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let _ = self.call(&["down"]);
+    }
+}
+
+/// Copies a program without its debugging information, which is most of it.
+fn strip_into(from: &Path, to: &Path) -> Result<(), Failure> {
+    let stripped = Command::new("strip")
+        .arg("-g")
+        .arg("-o")
+        .args([to, from])
+        .stderr(Stdio::null())
+        .status();
+    if stripped.is_ok_and(|status| status.success()) {
+        return Ok(());
+    }
+    fs::copy(from, to)
+        .map(drop)
+        .map_err(|error| format!("{}: {error}", from.display()))
+}
