@@ -41,13 +41,25 @@ fn registration() {
     let read_only = constant.as_ptr() as u64;
     assert_eq!(errno(reg(read_only, 64, write)), libc::EFAULT, "read-only");
     assert!(reg(read_only, 64, AccessFlags::empty()).is_ok());
-    assert_eq!(errno(reg(addr, 64, AccessFlags::REMOTE_WRITE)), libc::EINVAL);
-    assert_eq!(errno(reg(addr, 64, AccessFlags::REMOTE_ATOMIC)), libc::EINVAL);
-    assert_eq!(errno(reg(addr, 64, AccessFlags::ON_DEMAND)), libc::EOPNOTSUPP);
+    assert_eq!(
+        errno(reg(addr, 64, AccessFlags::REMOTE_WRITE)),
+        libc::EINVAL
+    );
+    assert_eq!(
+        errno(reg(addr, 64, AccessFlags::REMOTE_ATOMIC)),
+        libc::EINVAL
+    );
+    assert_eq!(
+        errno(reg(addr, 64, AccessFlags::ON_DEMAND)),
+        libc::EOPNOTSUPP
+    );
     let unknown = AccessFlags::from_bits_retain(1 << 15);
     assert_eq!(errno(reg(addr, 64, unknown)), libc::EINVAL);
     let optional = AccessFlags::from_bits_retain(1 << 29);
-    assert!(reg(addr, 64, optional).is_ok(), "unknown optional rights are ignored");
+    assert!(
+        reg(addr, 64, optional).is_ok(),
+        "unknown optional rights are ignored"
+    );
 }
 
 //= DST-01 type=test
@@ -62,7 +74,11 @@ fn objects_in_use_are_busy_and_end_cleanly() {
     side.qp.destroy().unwrap();
     assert_eq!(errno(side.qp.destroy()), libc::EINVAL);
     side.cq.destroy().unwrap();
-    assert_eq!(errno(side.pd.destroy()), libc::EBUSY, "the region is still there");
+    assert_eq!(
+        errno(side.pd.destroy()),
+        libc::EBUSY,
+        "the region is still there"
+    );
     side.mr.destroy().unwrap();
     side.pd.destroy().unwrap();
 }
@@ -73,7 +89,10 @@ fn objects_in_use_are_busy_and_end_cleanly() {
 fn creation_limits() {
     let side = Side::new("127.2.0.3", 64);
     assert_eq!(errno(side.context.create_cq(0, None, 0, 0)), libc::EINVAL);
-    assert_eq!(errno(side.context.create_cq(u32::MAX, None, 0, 0)), libc::EINVAL);
+    assert_eq!(
+        errno(side.context.create_cq(u32::MAX, None, 0, 0)),
+        libc::EINVAL
+    );
     assert_eq!(errno(side.context.create_cq(1, None, 99, 0)), libc::EINVAL);
     let init = |cap, qp_type| QpInitAttr {
         send_cq: side.cq.clone(),
@@ -83,10 +102,22 @@ fn creation_limits() {
         sq_sig_all: false,
         cookie: 0,
     };
-    let huge = QpCap { max_send_wr: 1 << 30, ..QpCap::default() };
-    assert_eq!(errno(side.pd.create_qp(init(huge, QpType::Rc))), libc::EINVAL);
-    let huge = QpCap { max_recv_sge: 10_000, ..QpCap::default() };
-    assert_eq!(errno(side.pd.create_qp(init(huge, QpType::Rc))), libc::EINVAL);
+    let huge = QpCap {
+        max_send_wr: 1 << 30,
+        ..QpCap::default()
+    };
+    assert_eq!(
+        errno(side.pd.create_qp(init(huge, QpType::Rc))),
+        libc::EINVAL
+    );
+    let huge = QpCap {
+        max_recv_sge: 10_000,
+        ..QpCap::default()
+    };
+    assert_eq!(
+        errno(side.pd.create_qp(init(huge, QpType::Rc))),
+        libc::EINVAL
+    );
     let raw = side.pd.create_qp(init(QpCap::default(), QpType::RawPacket));
     assert_eq!(errno(raw), libc::EOPNOTSUPP);
     assert_eq!(errno(side.context.port_attr(2).map(drop)), libc::EINVAL);
@@ -100,22 +131,49 @@ fn creation_limits() {
 #[test]
 fn modify_qp() {
     let side = Side::new("127.2.0.4", 64);
-    let init = QpAttr { qp_state: QpState::Init.code(), port_num: 1, ..QpAttr::default() };
-    let full = QpAttrMask::STATE
-        | QpAttrMask::PKEY_INDEX
-        | QpAttrMask::PORT
-        | QpAttrMask::ACCESS_FLAGS;
+    let init = QpAttr {
+        qp_state: QpState::Init.code(),
+        port_num: 1,
+        ..QpAttr::default()
+    };
+    let full =
+        QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::ACCESS_FLAGS;
     let modify = |attr: &QpAttr, mask| side.qp.modify(attr, mask);
-    let rts = QpAttr { qp_state: QpState::Rts.code(), ..init };
-    assert_eq!(errno(modify(&rts, QpAttrMask::STATE)), libc::EINVAL, "RESET to RTS");
+    let rts = QpAttr {
+        qp_state: QpState::Rts.code(),
+        ..init
+    };
+    assert_eq!(
+        errno(modify(&rts, QpAttrMask::STATE)),
+        libc::EINVAL,
+        "RESET to RTS"
+    );
     let missing = full - QpAttrMask::PORT;
-    assert_eq!(errno(modify(&init, missing)), libc::EINVAL, "a required attribute is missing");
+    assert_eq!(
+        errno(modify(&init, missing)),
+        libc::EINVAL,
+        "a required attribute is missing"
+    );
     let extra = full | QpAttrMask::SQ_PSN;
-    assert_eq!(errno(modify(&init, extra)), libc::EINVAL, "an attribute too many");
-    let port = QpAttr { port_num: 2, ..init };
+    assert_eq!(
+        errno(modify(&init, extra)),
+        libc::EINVAL,
+        "an attribute too many"
+    );
+    let port = QpAttr {
+        port_num: 2,
+        ..init
+    };
     assert_eq!(errno(modify(&port, full)), libc::EINVAL, "no such port");
-    let pkey = QpAttr { pkey_index: 1, ..init };
-    assert_eq!(errno(modify(&pkey, full)), libc::EINVAL, "beyond the P_Key table");
+    let pkey = QpAttr {
+        pkey_index: 1,
+        ..init
+    };
+    assert_eq!(
+        errno(modify(&pkey, full)),
+        libc::EINVAL,
+        "beyond the P_Key table"
+    );
     assert_eq!(side.qp.state(), QpState::Reset, "nothing has changed");
     modify(&init, full).unwrap();
     assert_eq!(side.qp.state(), QpState::Init);
@@ -129,31 +187,89 @@ fn posting() {
     let side = Side::new("127.2.0.5", 4096);
     fn wr(sges: &[Sge]) -> SendWr<'_> {
         let op = SendOp::Send { imm: None };
-        SendWr { wr_id: 1, op, flags: SendFlags::SIGNALED, sges }
+        SendWr {
+            wr_id: 1,
+            op,
+            flags: SendFlags::SIGNALED,
+            sges,
+        }
     }
     let sge = side.sge(0, 8);
-    assert_eq!(errno(side.qp.send_queue().push(&wr(&[sge]))), libc::EINVAL, "RESET");
-    assert_eq!(errno(side.qp.recv_queue().push(1, &[sge])), libc::EINVAL, "RESET");
+    assert_eq!(
+        errno(side.qp.send_queue().push(&wr(&[sge]))),
+        libc::EINVAL,
+        "RESET"
+    );
+    assert_eq!(
+        errno(side.qp.recv_queue().push(1, &[sge])),
+        libc::EINVAL,
+        "RESET"
+    );
     // Nobody answers at that address: what is sent stays in the queue.
-    side.to_rts(0x1234, "::ffff:127.2.0.99".parse::<std::net::Ipv6Addr>().map(gid).unwrap());
+    side.to_rts(
+        0x1234,
+        "::ffff:127.2.0.99"
+            .parse::<std::net::Ipv6Addr>()
+            .map(gid)
+            .unwrap(),
+    );
     let five = [sge; 5];
-    assert_eq!(errno(side.qp.send_queue().push(&wr(&five))), libc::EINVAL, "too many SGEs");
-    assert_eq!(errno(side.qp.recv_queue().push(1, &five)), libc::EINVAL, "too many SGEs");
+    assert_eq!(
+        errno(side.qp.send_queue().push(&wr(&five))),
+        libc::EINVAL,
+        "too many SGEs"
+    );
+    assert_eq!(
+        errno(side.qp.recv_queue().push(1, &five)),
+        libc::EINVAL,
+        "too many SGEs"
+    );
     let long = [0; 257];
-    assert_eq!(errno(side.qp.send_queue().push_inline(&wr(&[]), &long)), libc::EINVAL);
-    let read = SendOp::Read { va: 0, rkey: Rkey::new(1) };
-    let inline_read = SendWr { op: read, ..wr(&[]) };
-    assert_eq!(errno(side.qp.send_queue().push_inline(&inline_read, &[0; 8])), libc::EINVAL);
+    assert_eq!(
+        errno(side.qp.send_queue().push_inline(&wr(&[]), &long)),
+        libc::EINVAL
+    );
+    let read = SendOp::Read {
+        va: 0,
+        rkey: Rkey::new(1),
+    };
+    let inline_read = SendWr {
+        op: read,
+        ..wr(&[])
+    };
+    assert_eq!(
+        errno(side.qp.send_queue().push_inline(&inline_read, &[0; 8])),
+        libc::EINVAL
+    );
     let short = [side.sge(0, 7)];
-    let add = SendOp::FetchAdd { va: 0, rkey: Rkey::new(1), add: 1 };
-    let atomic = SendWr { op: add, ..wr(&short) };
-    assert_eq!(errno(side.qp.send_queue().push(&atomic)), libc::EINVAL, "7 bytes");
+    let add = SendOp::FetchAdd {
+        va: 0,
+        rkey: Rkey::new(1),
+        add: 1,
+    };
+    let atomic = SendWr {
+        op: add,
+        ..wr(&short)
+    };
+    assert_eq!(
+        errno(side.qp.send_queue().push(&atomic)),
+        libc::EINVAL,
+        "7 bytes"
+    );
     for _ in 0..128 {
         side.qp.send_queue().push(&wr(&[sge])).unwrap();
         side.qp.recv_queue().push(1, &[sge]).unwrap();
     }
-    assert_eq!(errno(side.qp.send_queue().push(&wr(&[sge]))), libc::ENOMEM, "full");
-    assert_eq!(errno(side.qp.recv_queue().push(1, &[sge])), libc::ENOMEM, "full");
+    assert_eq!(
+        errno(side.qp.send_queue().push(&wr(&[sge]))),
+        libc::ENOMEM,
+        "full"
+    );
+    assert_eq!(
+        errno(side.qp.recv_queue().push(1, &[sge])),
+        libc::ENOMEM,
+        "full"
+    );
 }
 
 fn gid(ip: std::net::Ipv6Addr) -> rocade_emulator::Gid {
@@ -188,8 +304,20 @@ fn local_keys() {
         assert_eq!(statuses(&a, &b, send, sge, None).0, WcStatus::LocProtErr);
         assert_eq!(a.qp.state(), QpState::Err);
     };
-    bad(|a| Sge { lkey: rocade_emulator::Lkey::new(0x00de_ad00), ..a.sge(0, 8) }, ("127.2.1.1", "127.2.1.2"));
-    bad(|a| Sge { len: 5000, ..a.sge(0, 8) }, ("127.2.1.3", "127.2.1.4"));
+    bad(
+        |a| Sge {
+            lkey: rocade_emulator::Lkey::new(0x00de_ad00),
+            ..a.sge(0, 8)
+        },
+        ("127.2.1.1", "127.2.1.2"),
+    );
+    bad(
+        |a| Sge {
+            len: 5000,
+            ..a.sge(0, 8)
+        },
+        ("127.2.1.3", "127.2.1.4"),
+    );
     bad(
         |a| {
             let other = a.context.alloc_pd().unwrap();
@@ -197,7 +325,10 @@ fn local_keys() {
             let mr = unsafe { other.reg_mr(a.addr(0), 64, a.addr(0), ALL_ACCESS) }.unwrap();
             let lkey = mr.lkey();
             std::mem::forget(mr);
-            Sge { lkey, ..a.sge(0, 8) }
+            Sge {
+                lkey,
+                ..a.sge(0, 8)
+            }
         },
         ("127.2.1.5", "127.2.1.6"),
     );
@@ -213,7 +344,10 @@ fn receive_buffers() {
     assert_eq!(result, (WcStatus::RemInvReqErr, Some(WcStatus::LocLenErr)));
 
     let (a, b) = pair("127.2.2.3", "127.2.2.4", 4096);
-    let bad = Sge { lkey: rocade_emulator::Lkey::new(0x7700), ..b.sge(0, 100) };
+    let bad = Sge {
+        lkey: rocade_emulator::Lkey::new(0x7700),
+        ..b.sge(0, 100)
+    };
     let result = statuses(&a, &b, send, a.sge(0, 100), Some(bad));
     assert_eq!(result, (WcStatus::RemOpErr, Some(WcStatus::LocProtErr)));
 }
@@ -224,8 +358,15 @@ fn receive_buffers() {
 #[test]
 fn remote_keys() {
     let (a, b) = pair("127.2.3.1", "127.2.3.2", 4096);
-    let op = SendOp::Write { va: b.addr(4090), rkey: b.mr.rkey(), imm: None };
-    assert_eq!(statuses(&a, &b, op, a.sge(0, 7), None).0, WcStatus::RemAccessErr);
+    let op = SendOp::Write {
+        va: b.addr(4090),
+        rkey: b.mr.rkey(),
+        imm: None,
+    };
+    assert_eq!(
+        statuses(&a, &b, op, a.sge(0, 7), None).0,
+        WcStatus::RemAccessErr
+    );
     let event = b.context.next_async_event().unwrap();
     assert_eq!(event.kind, AsyncEventKind::QpAccessErr);
     b.context.ack_async_event(&event);
@@ -234,12 +375,25 @@ fn remote_keys() {
 
     let (a, b) = pair("127.2.3.3", "127.2.3.4", 4096);
     b.mr.destroy().unwrap();
-    let op = SendOp::Read { va: b.addr(0), rkey: b.mr.rkey() };
-    assert_eq!(statuses(&a, &b, op, a.sge(0, 8), None).0, WcStatus::RemAccessErr);
+    let op = SendOp::Read {
+        va: b.addr(0),
+        rkey: b.mr.rkey(),
+    };
+    assert_eq!(
+        statuses(&a, &b, op, a.sge(0, 8), None).0,
+        WcStatus::RemAccessErr
+    );
 
     let (a, b) = pair("127.2.3.5", "127.2.3.6", 4096);
-    let op = SendOp::FetchAdd { va: b.addr(4), rkey: b.mr.rkey(), add: 1 };
-    assert_eq!(statuses(&a, &b, op, a.sge(0, 8), None).0, WcStatus::RemInvReqErr);
+    let op = SendOp::FetchAdd {
+        va: b.addr(4),
+        rkey: b.mr.rkey(),
+        add: 1,
+    };
+    assert_eq!(
+        statuses(&a, &b, op, a.sge(0, 8), None).0,
+        WcStatus::RemInvReqErr
+    );
 }
 
 //= CQ-02 type=test

@@ -18,8 +18,16 @@ fn send_arrives_intact_for_all_sizes() {
     for (wr_id, len) in (0..).zip([0, 1, 3, 1023, 1024, 1025, 4096, 70_000, 1 << 20]) {
         let data = pattern(len, len);
         a.fill(0, &data);
-        b.qp.recv_queue().push(wr_id, &[b.sge(1 << 20, len.max(1))]).unwrap();
-        a.send(wr_id, SendOp::Send { imm: Some([1, 2, 3, 4]) }, &[a.sge(0, len)]);
+        b.qp.recv_queue()
+            .push(wr_id, &[b.sge(1 << 20, len.max(1))])
+            .unwrap();
+        a.send(
+            wr_id,
+            SendOp::Send {
+                imm: Some([1, 2, 3, 4]),
+            },
+            &[a.sge(0, len)],
+        );
         let received = b.completion();
         assert_eq!(received.status, WcStatus::Success);
         assert_eq!(received.opcode, WcOpcode::Recv);
@@ -49,20 +57,51 @@ fn one_sided(a: &Side, b: &Side) {
     let data = pattern(600_000, 5);
     a.fill(0, &data);
     let rkey = b.mr.rkey();
-    a.send(1, SendOp::Write { va: b.addr(100), rkey, imm: None }, &[a.sge(0, data.len())]);
+    a.send(
+        1,
+        SendOp::Write {
+            va: b.addr(100),
+            rkey,
+            imm: None,
+        },
+        &[a.sge(0, data.len())],
+    );
     assert_eq!(a.completion().status, WcStatus::Success);
     assert_eq!(b.bytes(100, data.len()), data);
 
-    a.send(2, SendOp::Read { va: b.addr(100), rkey }, &[a.sge(1 << 20, data.len())]);
+    a.send(
+        2,
+        SendOp::Read {
+            va: b.addr(100),
+            rkey,
+        },
+        &[a.sge(1 << 20, data.len())],
+    );
     let read = a.completion();
-    assert_eq!((read.opcode, read.byte_len as usize), (WcOpcode::RdmaRead, data.len()));
+    assert_eq!(
+        (read.opcode, read.byte_len as usize),
+        (WcOpcode::RdmaRead, data.len())
+    );
     assert_eq!(a.bytes(1 << 20, data.len()), data);
 
     b.fill(0, &41u64.to_ne_bytes());
-    a.send(3, SendOp::FetchAdd { va: b.addr(0), rkey, add: 1 }, &[a.sge(0, 8)]);
+    a.send(
+        3,
+        SendOp::FetchAdd {
+            va: b.addr(0),
+            rkey,
+            add: 1,
+        },
+        &[a.sge(0, 8)],
+    );
     assert_eq!(a.completion().opcode, WcOpcode::FetchAdd);
     assert_eq!(a.bytes(0, 8), 41u64.to_ne_bytes());
-    let op = SendOp::CmpSwap { va: b.addr(0), rkey, compare: 42, swap: 7 };
+    let op = SendOp::CmpSwap {
+        va: b.addr(0),
+        rkey,
+        compare: 42,
+        swap: 7,
+    };
     a.send(4, op, &[a.sge(0, 8)]);
     assert_eq!(a.completion().opcode, WcOpcode::CompSwap);
     assert_eq!(a.bytes(0, 8), 42u64.to_ne_bytes());

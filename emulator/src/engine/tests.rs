@@ -40,7 +40,12 @@ fn host(address: &str) -> Host {
     let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
     // SAFETY: leaked memory, accessed through atomics only.
     let mr = unsafe { pd.reg_mr(addr, memory.len(), addr, access) }.expect("registered");
-    let cap = QpCap { max_send_wr: 64, max_recv_wr: 1, max_send_sge: 1, ..QpCap::default() };
+    let cap = QpCap {
+        max_send_wr: 64,
+        max_recv_wr: 1,
+        max_send_sge: 1,
+        ..QpCap::default()
+    };
     let init = || QpInitAttr {
         send_cq: cq.clone(),
         recv_cq: cq.clone(),
@@ -49,8 +54,18 @@ fn host(address: &str) -> Host {
         sq_sig_all: true,
         cookie: 0,
     };
-    let qps = (0..QPS).map(|_| pd.create_qp(init()).expect("a QP")).collect();
-    Host { engine, context, _pd: pd, cq, mr, memory, qps }
+    let qps = (0..QPS)
+        .map(|_| pd.create_qp(init()).expect("a QP"))
+        .collect();
+    Host {
+        engine,
+        context,
+        _pd: pd,
+        cq,
+        mr,
+        memory,
+        qps,
+    }
 }
 
 fn connect(qp: &Qp, peer: &Qp, to: &Host) {
@@ -61,10 +76,8 @@ fn connect(qp: &Qp, peer: &Qp, to: &Host) {
         qp_access_flags: access,
         ..QpAttr::default()
     };
-    let mask = QpAttrMask::STATE
-        | QpAttrMask::PKEY_INDEX
-        | QpAttrMask::PORT
-        | QpAttrMask::ACCESS_FLAGS;
+    let mask =
+        QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::ACCESS_FLAGS;
     qp.modify(&init, mask).expect("INIT");
     let ah_attr = AddressVector {
         dgid: to.context.gid_entries()[0].gid,
@@ -116,17 +129,24 @@ fn incast_into_a_small_receive_buffer() {
     }
     for engine in [&a.engine, &b.engine] {
         for port in engine.inner.ports.read().iter() {
-            port.link.set_receive_buffer(SMALL_BUFFER).expect("smaller is allowed");
+            port.link
+                .set_receive_buffer(SMALL_BUFFER)
+                .expect("smaller is allowed");
         }
     }
     for (index, cell) in a.memory.iter().enumerate() {
         cell.store(index.wrapping_mul(31).to_le_bytes()[0], Ordering::Relaxed);
     }
-    run(&a, &b, |va, rkey| SendOp::Write { va, rkey, imm: None });
+    run(&a, &b, |va, rkey| SendOp::Write {
+        va,
+        rkey,
+        imm: None,
+    });
     let same = |x: &Host, y: &Host| {
-        x.memory.iter().zip(y.memory).all(|(x, y)| {
-            x.load(Ordering::Relaxed) == y.load(Ordering::Relaxed)
-        })
+        x.memory
+            .iter()
+            .zip(y.memory)
+            .all(|(x, y)| x.load(Ordering::Relaxed) == y.load(Ordering::Relaxed))
     };
     assert!(same(&a, &b), "what was written is there");
     for cell in a.memory {
@@ -141,9 +161,18 @@ fn run(a: &Host, b: &Host, op: impl Fn(u64, rocade_wire::Rkey) -> SendOp) {
         for (index, qp) in a.qps.iter().enumerate() {
             let offset = (index * MESSAGE_LEN) as u64;
             let len = u32::try_from(MESSAGE_LEN).expect("small");
-            let sge = Sge { addr: a.mr.addr() + offset, len, lkey: a.mr.lkey() };
+            let sge = Sge {
+                addr: a.mr.addr() + offset,
+                len,
+                lkey: a.mr.lkey(),
+            };
             let op = op(b.mr.addr() + offset, b.mr.rkey());
-            let wr = SendWr { wr_id: 1, op, flags: SendFlags::SIGNALED, sges: &[sge] };
+            let wr = SendWr {
+                wr_id: 1,
+                op,
+                flags: SendFlags::SIGNALED,
+                sges: &[sge],
+            };
             qp.send_queue().push(&wr).expect("posted");
         }
     }
@@ -154,6 +183,10 @@ fn run(a: &Host, b: &Host, op: impl Fn(u64, rocade_wire::Rkey) -> SendOp) {
             assert_eq!(completion.status, WcStatus::Success);
             done += 1;
         }
-        assert!(Instant::now() < deadline, "{done} done: {:?}", a.qps[0].counters());
+        assert!(
+            Instant::now() < deadline,
+            "{done} done: {:?}",
+            a.qps[0].counters()
+        );
     }
 }

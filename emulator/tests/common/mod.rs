@@ -1,6 +1,10 @@
 //! Two HCAs in one process, each with its own address, connected by one RC queue pair each.
 
-#![allow(dead_code, unreachable_pub, reason = "shared by several test programs, none of which uses all of it")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "shared by several test programs, none of which uses all of it"
+)]
 
 use std::time::{Duration, Instant};
 
@@ -44,7 +48,9 @@ impl Side {
         let channel = context.create_comp_channel().unwrap();
         let cq = context.create_cq(1024, Some(&channel), 0, 7).unwrap();
         let memory: &'static [std::sync::atomic::AtomicU8] = Vec::leak(
-            (0..memory_len).map(|_| std::sync::atomic::AtomicU8::new(0)).collect::<Vec<_>>(),
+            (0..memory_len)
+                .map(|_| std::sync::atomic::AtomicU8::new(0))
+                .collect::<Vec<_>>(),
         );
         let addr = memory.as_ptr() as u64;
         // SAFETY: leaked memory, accessed through atomics only.
@@ -66,7 +72,16 @@ impl Side {
                 cookie: 9,
             })
             .unwrap();
-        Self { engine, context, pd, channel, cq, qp, mr, memory }
+        Self {
+            engine,
+            context,
+            pd,
+            channel,
+            cq,
+            qp,
+            mr,
+            memory,
+        }
     }
 
     pub fn gid(&self) -> Gid {
@@ -78,7 +93,11 @@ impl Side {
     }
 
     pub fn sge(&self, offset: usize, len: usize) -> Sge {
-        Sge { addr: self.addr(offset), len: len as u32, lkey: self.mr.lkey() }
+        Sge {
+            addr: self.addr(offset),
+            len: len as u32,
+            lkey: self.mr.lkey(),
+        }
     }
 
     pub fn fill(&self, offset: usize, data: &[u8]) {
@@ -152,7 +171,12 @@ impl Side {
     }
 
     pub fn send(&self, wr_id: u64, op: SendOp, sges: &[Sge]) {
-        let wr = SendWr { wr_id, op, flags: SendFlags::SIGNALED, sges };
+        let wr = SendWr {
+            wr_id,
+            op,
+            flags: SendFlags::SIGNALED,
+            sges,
+        };
         self.qp.send_queue().push(&wr).unwrap();
     }
 
@@ -163,7 +187,11 @@ impl Side {
             if let Some(completion) = self.cq.poll_one() {
                 return completion;
             }
-            assert!(Instant::now() < deadline, "no completion in 20 s: {:?}", self.qp.counters());
+            assert!(
+                Instant::now() < deadline,
+                "no completion in 20 s: {:?}",
+                self.qp.counters()
+            );
         }
     }
 }
@@ -181,5 +209,7 @@ pub fn connect(a: &Side, b: &Side) {
 }
 
 pub fn pattern(len: usize, seed: usize) -> Vec<u8> {
-    (0..len).map(|i| ((i * 7 + i / 251 + seed) % 256) as u8).collect()
+    (0..len)
+        .map(|i| ((i * 7 + i / 251 + seed) % 256) as u8)
+        .collect()
 }

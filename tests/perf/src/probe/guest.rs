@@ -9,6 +9,8 @@ use std::{
     time::Duration,
 };
 
+use tempfile::TempDir;
+
 use super::perftest::{self, Perftest};
 use crate::{child::Failure, rig};
 
@@ -36,18 +38,21 @@ pub(crate) enum Provider {
 pub(crate) struct Guest {
     script: PathBuf,
     namespace: String,
+    state: TempDir,
 }
 
 impl Guest {
     /// Boots the guest and puts Rocade into it.
     pub(crate) fn boot(rocade: &Path) -> Result<Self, Failure> {
+        let state = tempfile::tempdir().map_err(|error| error.to_string())?;
         let guest = Self {
             script: rig::root().join("tests/interop/rxe-vm/rxe-vm"),
             namespace: format!("rocade-perf-{}", process::id()),
+            state,
         };
         let owner = process::id().to_string();
         guest.call(&["up", "--mtu", "4200", "--owner", &owner])?;
-        let share = PathBuf::from(guest.call(&["share"])?.trim());
+        let share = guest.state.path().join(&guest.namespace).join("guest1/share");
         let from = rocade.parent().ok_or("the command rocade has no directory")?;
         strip_into(rocade, &share.join("rocade"))?;
         for library in LIBRARIES {
@@ -97,6 +102,7 @@ impl Guest {
     fn call(&self, arguments: &[&str]) -> Result<String, Failure> {
         let output = Command::new(&self.script)
             .args(["--netns", &self.namespace])
+            .env("ROCADE_RXE_VM_STATE", self.state.path())
             .args(arguments)
             .stdin(Stdio::null())
             .output()

@@ -1,0 +1,222 @@
+//! Measures Rocade and, in the same run, what the machine gives at best; prints both and their ratio.
+//!
+//! ```sh
+//! cargo build --release --workspace
+//! cargo run --release -p rocade-perf                       # every row, medians of five runs
+//! cargo run --release -p rocade-perf -- --row write_bw_4096 --row send_lat_8
+//! cargo run --release -p rocade-perf -- --quick --runs 1
+//! cargo run --release -p rocade-perf -- sweep --write      # over message sizes, with plots
+//! ```
+//!
+//! Ours are unmodified programs of perftest in two processes under `rocade run`. Floors are written here with plain
+//! sockets and shared memory. Everything happens in a network namespace of its own where the user may make one.
+
+mod child;
+mod document;
+mod figures;
+mod plot;
+mod probe;
+mod rig;
+mod rows;
+mod sweep;
+mod sys;
+mod table;
+
+use std::{path::PathBuf, process::ExitCode, time::Duration};
+
+use clap::{Args, Parser, Subcommand};
+
+use self::{
+    child::Failure,
+    probe::{copy, ping_pong, scale, stream},
+    rig::{Link, Rig},
+    rows::{ROWS, Row},
+    sweep::Sweep,
+    table::Measured,
+};
+
+/// Measures Rocade beside the limits of the machine, in one run.
+#[derive(Debug, Parser)]
+#[command(name = "rocade-perf")]
+struct Cli {
+    #[command(subcommand)]
+    task: Option<Task>,
+    #[command(flatten)]
+    table: TableArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Print the names of all rows.
+    Rows,
+    /// Bandwidth and latency over message sizes from 8 B to 4 MiB.
+    Sweep(SweepArgs),
+    /// One process of a measurement; not for people.
+    #[command(hide = true)]
+    Part {
+        #[command(subcommand)]
+        part: Part,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Common {
+    /// Runs per figure.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// A tenth of the iterations: to see that it works.
+    #[arg(long)]
+    quick: bool,
+    /// The `rocade` command to measure [default: $ROCADE_BIN, else target/release/rocade].
+    #[arg(long)]
+    rocade: Option<PathBuf>,
+    /// Put the results into docs/performance.md.
+    #[arg(long)]
+    write: bool,
+}
+
+#[derive(Debug, Args)]
+struct TableArgs {
+    /// Only this row; may be given several times. `rocade-perf rows` lists them.
+    #[arg(long = "row")]
+    rows: Vec<String>,
+    /// Leave out the rows in the guest.
+    #[arg(long)]
+    no_guest: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, Args)]
+struct SweepArgs {
+    /// Links to measure; those that Rocade does not know are left out.
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["udp", "shm"])]
+    links: Vec<Link>,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, Subcommand)]
+enum Part {
+    StreamSink {
+        millis: u64,
+    },
+    Echo {
+        wait: ping_pong::Wait,
+        len: usize,
+    },
+    CopyConsumer {
+        path: PathBuf,
+        len: usize,
+        count: u32,
+        copies: usize,
+    },
+    WriteTarget {
+        queue_pairs: u32,
+    },
+    WriteSource {
+        queue_pairs: u32,
+        messages: usize,
+    },
+    Idle {
+        queue_pairs: u32,
+    },
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match cli.task {
+        Some(Task::Part { part }) => run_part(part).map(|()| ExitCode::SUCCESS),
+        Some(Task::Rows) => {
+            for row in ROWS {
+                println!("{:<20} {} / {}", row.name, row.what, row.against);
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(Task::Sweep(args)) => isolated(|| run_sweep(&args)),
+        None => isolated(|| run_table(&cli.table)),
+    };
+    result.unwrap_or_else(|failure| {
+        eprintln!("rocade-perf: {failure}");
+        ExitCode::from(2)
+    })
+}
+
+fn isolated(
+    work: impl FnOnce() -> Result<ExitCode, Failure>,
+) -> Result<ExitCode, Failure> {
+    rig::isolate().map_or_else(work, |code| Ok(ExitCode::from(code)))
+}
+
+/// Exit status 1 where a row falls short.
+fn run_table(args: &TableArgs) -> Result<ExitCode, Failure> {
+    let rows = select(&args.rows, args.no_guest)?;
+    let rig = Rig::new(args.common.rocade.clone(), args.common.quick)?;
+    let measured: Vec<Measured> = rows
+        .into_iter()
+        .map(|row| Measured::new(&rig, row, args.common.runs))
+        .collect();
+    println!("{}", table::terminal(&measured));
+    if args.common.write {
+        let text = format!(
+            "{}\n{}",
+            document::circumstances(),
+            table::markdown(&measured)
+        );
+        document::replace("table", &text)?;
+    }
+    let short = measured.iter().any(Measured::is_short);
+    Ok(if short {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+fn run_sweep(args: &SweepArgs) -> Result<ExitCode, Failure> {
+    let rig = Rig::new(args.common.rocade.clone(), args.common.quick)?;
+    let sweep = Sweep::new(&rig, &args.links, args.common.runs)?;
+    println!("{}", sweep.markdown());
+    if args.common.write {
+        document::write_plot("performance-bandwidth.svg", &sweep.bandwidth_svg())?;
+        document::write_plot("performance-latency.svg", &sweep.latency_svg())?;
+        let text = format!("{}\n{}", document::circumstances(), sweep.markdown());
+        document::replace("sweep", &text)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn select(names: &[String], no_guest: bool) -> Result<Vec<Row>, Failure> {
+    if let Some(unknown) = names
+        .iter()
+        .find(|name| ROWS.iter().all(|row| row.name != **name))
+    {
+        return Err(format!(
+            "no row {unknown:?}; `rocade-perf rows` lists them"
+        ));
+    }
+    let wanted = |row: &&Row| {
+        let guest = row.name.starts_with("guest_");
+        (names.is_empty() || names.iter().any(|name| name == row.name)) && !(no_guest && guest)
+    };
+    Ok(ROWS.iter().filter(wanted).copied().collect())
+}
+
+fn run_part(part: Part) -> Result<(), Failure> {
+    match part {
+        Part::StreamSink { millis } => stream::sink(Duration::from_millis(millis)),
+        Part::Echo { wait, len } => ping_pong::echo(wait, len),
+        Part::CopyConsumer {
+            path,
+            len,
+            count,
+            copies,
+        } => copy::consume(&path, len, count, copies),
+        Part::WriteTarget { queue_pairs } => scale::target(queue_pairs),
+        Part::WriteSource {
+            queue_pairs,
+            messages,
+        } => scale::source(queue_pairs, messages),
+        Part::Idle { queue_pairs } => scale::idle(queue_pairs),
+    }
+}

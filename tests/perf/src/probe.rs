@@ -1,0 +1,69 @@
+//! What can be measured: floors (what the machine gives at best) and Rocade.
+
+pub(crate) mod copy;
+pub(crate) mod guest;
+pub(crate) mod perftest;
+pub(crate) mod ping_pong;
+pub(crate) mod scale;
+pub(crate) mod stream;
+
+use self::{guest::Provider, perftest::Perftest, ping_pong::Wait};
+use crate::{
+    child::Failure,
+    rig::{Link, Rig},
+};
+
+const BITS_PER_GBIT: f64 = 8.0 / 1e9;
+
+/// One measurement that gives one figure.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Probe {
+    /// Raw UDP stream: Gbit/s of payload.
+    Stream { segment_len: u16, segments: u16 },
+    /// The same: 10^6 datagrams per second.
+    StreamRate { segment_len: u16, segments: u16 },
+    /// Raw UDP ping-pong: microseconds, half a round trip.
+    PingPong { wait: Wait, len: usize },
+    /// memcpy between two processes, 1 MiB each: Gbit/s.
+    Copy { copies: usize },
+    /// A program of perftest on Rocade.
+    Perftest(Perftest, Link),
+    /// 64 KiB WRITEs over this many queue pairs in turn: Gbit/s.
+    RoundRobin { queue_pairs: u32 },
+    /// KiB per idle queue pair.
+    IdleQp,
+    /// A program of perftest in the guest.
+    InGuest(Perftest, Provider),
+}
+
+impl Probe {
+    /// Measures once.
+    pub(crate) fn measure(&self, rig: &Rig) -> Result<f64, Failure> {
+        match *self {
+            Self::Stream {
+                segment_len,
+                segments,
+            } => stream::bytes_per_second(segment_len, segments, rig.duration())
+                .map(|bytes| bytes * BITS_PER_GBIT),
+            Self::StreamRate {
+                segment_len,
+                segments,
+            } => stream::bytes_per_second(segment_len, segments, rig.duration())
+                .map(|bytes| bytes / f64::from(segment_len) / 1e6),
+            Self::PingPong { wait, len } => {
+                ping_pong::half_round_trip(wait, len, rig.count(20_000))
+            }
+            Self::Copy { copies } => copy::bytes_per_second(1 << 20, rig.count(5000), copies)
+                .map(|bytes| bytes * BITS_PER_GBIT),
+            Self::Perftest(program, link) => program.measure(rig, link),
+            Self::RoundRobin { queue_pairs } => {
+                scale::round_robin(rig, queue_pairs).map(|bytes| bytes * BITS_PER_GBIT)
+            }
+            Self::IdleQp => scale::idle_kib(rig),
+            Self::InGuest(program, provider) => {
+                rig.guest()?
+                    .measure(&program, provider, rig.count(program.iterations))
+            }
+        }
+    }
+}

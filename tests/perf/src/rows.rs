@@ -1,0 +1,242 @@
+//! The rows of the table: what is asked, and of what.
+
+use crate::{
+    figures::{Bound, Unit},
+    probe::{
+        Probe,
+        guest::Provider,
+        perftest::{Column, Perftest},
+        ping_pong::{SMALL_LEN, Wait},
+    },
+    rig::Link,
+};
+
+/// One comparison.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row {
+    /// For `--row`.
+    pub(crate) name: &'static str,
+    /// What is measured.
+    pub(crate) what: &'static str,
+    /// What it is compared with.
+    pub(crate) against: &'static str,
+    pub(crate) ours: Probe,
+    /// `None`: the bound is on the figure itself.
+    pub(crate) floor: Option<Probe>,
+    pub(crate) bound: Bound,
+    pub(crate) unit: Unit,
+}
+
+const fn perftest(
+    program: &'static str,
+    arguments: &'static str,
+    iterations: u32,
+    column: Column,
+) -> Perftest {
+    Perftest {
+        program,
+        arguments,
+        iterations,
+        column,
+    }
+}
+
+const WRITE_BW: Perftest = perftest("ib_write_bw", "-s 1048576 -m 4096", 4000, Column::Bandwidth);
+const SEND_BW: Perftest = perftest("ib_send_bw", "-s 1048576 -m 4096", 4000, Column::Bandwidth);
+const READ_BW: Perftest = perftest("ib_read_bw", "-s 1048576 -m 4096", 4000, Column::Bandwidth);
+const WRITE_BW_1024: Perftest =
+    perftest("ib_write_bw", "-s 1048576 -m 1024", 2000, Column::Bandwidth);
+const SEND_LAT: Perftest = perftest("ib_send_lat", "-s 8", 20_000, Column::Typical);
+const WRITE_LAT: Perftest = perftest("ib_write_lat", "-s 8", 20_000, Column::Typical);
+const SEND_LIST: Perftest = perftest("ib_send_bw", "-s 64 -l 64", 1_280_000, Column::MessageRate);
+const SEND_LAT_EVENTS: Perftest = perftest("ib_send_lat", "-s 64 -e", 5000, Column::Typical);
+/// Emulation is slow: fewer rounds, and time for acknowledgements.
+const GUEST_WRITE_BW: Perftest =
+    perftest("ib_write_bw", "-s 65536 -m 4096 -u 18", 2000, Column::Bandwidth);
+const GUEST_SEND_LAT: Perftest = perftest("ib_send_lat", "-s 8 -u 18", 2000, Column::Typical);
+
+const STREAM_4096: Option<Probe> = Some(Probe::Stream {
+    segment_len: 4152,
+    segments: 15,
+});
+const SPIN: Option<Probe> = Some(Probe::PingPong {
+    wait: Wait::Spin,
+    len: SMALL_LEN,
+});
+const SPIN_ON_MEMORY: Option<Probe> = Some(Probe::PingPong {
+    wait: Wait::Memory,
+    len: SMALL_LEN,
+});
+
+/// All rows, in the order of the table. The guest comes last: it takes the longest.
+pub(crate) const ROWS: &[Row] = &[
+    Row {
+        name: "write_bw_4096",
+        what: "ib_write_bw 1 MiB, MTU 4096, udp",
+        against: "raw UDP stream, 15 × 4152 B",
+        ours: Probe::Perftest(WRITE_BW, Link::Udp),
+        floor: STREAM_4096,
+        bound: Bound::AtLeast(0.60),
+        unit: Unit::Gbps,
+    },
+    Row {
+        name: "send_bw_4096",
+        what: "ib_send_bw 1 MiB, MTU 4096, udp",
+        against: "raw UDP stream, 15 × 4152 B",
+        ours: Probe::Perftest(SEND_BW, Link::Udp),
+        floor: STREAM_4096,
+        bound: Bound::AtLeast(0.60),
+        unit: Unit::Gbps,
+    },
+    Row {
+        name: "read_bw_4096",
+        what: "ib_read_bw 1 MiB, MTU 4096, udp",
+        against: "raw UDP stream, 15 × 4152 B",
+        ours: Probe::Perftest(READ_BW, Link::Udp),
+        floor: STREAM_4096,
+        bound: Bound::AtLeast(0.50),
+        unit: Unit::Gbps,
+    },
+    Row {
+        name: "write_bw_1024",
+        what: "ib_write_bw 1 MiB, MTU 1024, udp",
+        against: "raw UDP stream, 60 × 1080 B",
+        ours: Probe::Perftest(WRITE_BW_1024, Link::Udp),
+        floor: Some(Probe::Stream {
+            segment_len: 1080,
+            segments: 60,
+        }),
+        bound: Bound::AtLeast(0.42),
+        unit: Unit::Gbps,
+    },
+    Row {
+        name: "send_lat_8",
+        what: "ib_send_lat 8 B, udp",
+        against: "raw UDP ping-pong, spinning on receive",
+        ours: Probe::Perftest(SEND_LAT, Link::Udp),
+        floor: SPIN,
+        bound: Bound::AtMost(1.4),
+        unit: Unit::Micros,
+    },
+    Row {
+        name: "write_lat_8",
+        what: "ib_write_lat 8 B, udp",
+        against: "raw UDP ping-pong, spinning on memory that a blocked thread writes",
+        ours: Probe::Perftest(WRITE_LAT, Link::Udp),
+        floor: SPIN_ON_MEMORY,
+        bound: Bound::AtMost(1.3),
+        unit: Unit::Micros,
+    },
+    Row {
+        name: "send_list_64",
+        what: "ib_send_bw 64 B, lists of 64, udp",
+        against: "raw UDP stream, 60 × 130 B",
+        ours: Probe::Perftest(SEND_LIST, Link::Udp),
+        floor: Some(Probe::StreamRate {
+            segment_len: 130,
+            segments: 60,
+        }),
+        bound: Bound::AtLeast(0.25),
+        unit: Unit::Mps,
+    },
+    Row {
+        name: "send_lat_events_64",
+        what: "ib_send_lat 64 B with events, udp",
+        against: "raw UDP ping-pong, blocking, 80 B",
+        ours: Probe::Perftest(SEND_LAT_EVENTS, Link::Udp),
+        floor: Some(Probe::PingPong {
+            wait: Wait::Block,
+            len: SMALL_LEN + 56,
+        }),
+        bound: Bound::None,
+        unit: Unit::Micros,
+    },
+    Row {
+        name: "shm_send_lat_8",
+        what: "ib_send_lat 8 B, shm",
+        against: "raw UDP ping-pong, spinning on receive",
+        ours: Probe::Perftest(SEND_LAT, Link::Shm),
+        floor: SPIN,
+        bound: Bound::AtMost(0.35),
+        unit: Unit::Micros,
+    },
+    Row {
+        name: "shm_write_lat_8",
+        what: "ib_write_lat 8 B, shm",
+        against: "raw UDP ping-pong, spinning on memory that a blocked thread writes",
+        ours: Probe::Perftest(WRITE_LAT, Link::Shm),
+        floor: SPIN_ON_MEMORY,
+        bound: Bound::AtMost(0.8),
+        unit: Unit::Micros,
+    },
+    Row {
+        name: "shm_write_bw",
+        what: "ib_write_bw 1 MiB, MTU 4096, shm",
+        against: "memcpy between processes, 1 copy of 1 MiB",
+        ours: Probe::Perftest(WRITE_BW, Link::Shm),
+        floor: Some(Probe::Copy { copies: 1 }),
+        bound: Bound::AtLeast(0.5),
+        unit: Unit::Gbps,
+    },
+    Row {
+        name: "shm_ring",
+        what: "memcpy through a ring of shared memory, 2 copies of 1 MiB",
+        against: "memcpy between processes, 1 copy of 1 MiB",
+        ours: Probe::Copy { copies: 2 },
+        floor: Some(Probe::Copy { copies: 1 }),
+        bound: Bound::None,
+        unit: Unit::Gbps,
+    },
+    Row {
+        name: "qps_1000",
+        what: "64 KiB WRITEs, 1000 RC QPs in turn, udp",
+        against: "the same with one QP",
+        ours: Probe::RoundRobin { queue_pairs: 1000 },
+        floor: Some(Probe::RoundRobin { queue_pairs: 1 }),
+        bound: Bound::AtLeast(0.8),
+        unit: Unit::Gbps,
+    },
+    Row {
+        name: "idle_qp",
+        what: "memory per idle RC QP, 16-deep queues",
+        against: "-",
+        ours: Probe::IdleQp,
+        floor: None,
+        bound: Bound::AtMost(16.0),
+        unit: Unit::Kib,
+    },
+    Row {
+        name: "guest_write_bw",
+        what: "in one guest: ib_write_bw 64 KiB, MTU 4096, Rocade (udp)",
+        against: "the same on the kernel's rxe",
+        ours: Probe::InGuest(GUEST_WRITE_BW, Provider::Rocade),
+        floor: Some(Probe::InGuest(GUEST_WRITE_BW, Provider::Rxe)),
+        bound: Bound::AtLeast(3.0),
+        unit: Unit::Gbps,
+    },
+    Row {
+        name: "guest_send_lat",
+        what: "in one guest: ib_send_lat 8 B, Rocade (udp)",
+        against: "the same on the kernel's rxe",
+        ours: Probe::InGuest(GUEST_SEND_LAT, Provider::Rocade),
+        floor: Some(Probe::InGuest(GUEST_SEND_LAT, Provider::Rxe)),
+        bound: Bound::AtMost(0.7),
+        unit: Unit::Micros,
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique() {
+        for (index, row) in ROWS.iter().enumerate() {
+            assert!(
+                ROWS.iter().skip(index + 1).all(|other| other.name != row.name),
+                "{}",
+                row.name
+            );
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Measures rows and prints them.
+
+use std::fmt::Write as _;
+
+use comfy_table::{Table, presets};
+
+use crate::{
+    child::Failure,
+    figures::{Runs, short},
+    rig::Rig,
+    rows::Row,
+};
+
+const HEADINGS: [&str; 7] = [
+    "what",
+    "against",
+    "Rocade, median (range)",
+    "floor, median (range)",
+    "ratio",
+    "required",
+    "",
+];
+
+/// A row with its figures.
+#[derive(Debug)]
+pub(crate) struct Measured {
+    row: Row,
+    ours: Runs,
+    floor: Runs,
+    failure: Option<Failure>,
+}
+
+impl Measured {
+    /// Measures floor and ours in turn, `runs` times, so that what else the machine does hits both.
+    pub(crate) fn new(rig: &Rig, row: Row, runs: u32) -> Self {
+        let mut measured = Self {
+            row,
+            ours: Runs::default(),
+            floor: Runs::default(),
+            failure: None,
+        };
+        for run in 1..=runs {
+            eprint!("\r{:<20} run {run} of {runs} ", row.name);
+            if let Err(failure) = measured.run(rig) {
+                measured.failure = Some(failure);
+                break;
+            }
+        }
+        eprintln!("{}", measured.verdict());
+        measured
+    }
+
+    fn run(&mut self, rig: &Rig) -> Result<(), Failure> {
+        if let Some(floor) = &self.row.floor {
+            self.floor.0.push(floor.measure(rig)?);
+        }
+        self.ours.0.push(self.row.ours.measure(rig)?);
+        Ok(())
+    }
+
+    /// What the bound is on: the ratio of the medians, or the figure itself.
+    fn value(&self) -> Option<f64> {
+        if self.failure.is_some() {
+            return None;
+        }
+        let ours = self.ours.median()?;
+        match self.row.floor {
+            Some(_) => Some(ours / self.floor.median()?),
+            None => Some(ours),
+        }
+    }
+
+    /// Whether it was measured and falls short of what is asked.
+    pub(crate) fn is_short(&self) -> bool {
+        self.value().and_then(|value| self.row.bound.holds(value)) == Some(false)
+    }
+
+    fn verdict(&self) -> String {
+        if let Some(failure) = &self.failure {
+            return format!("not measured: {failure}");
+        }
+        let holds = self.value().and_then(|value| self.row.bound.holds(value));
+        let verdict = match holds {
+            Some(true) => "pass",
+            Some(false) => "short",
+            None => "",
+        };
+        verdict.to_owned()
+    }
+
+    fn cells(&self) -> [String; 7] {
+        let unit = self.row.unit;
+        let with_unit = |runs: &Runs| match runs.median() {
+            Some(_) => format!("{runs} {unit}"),
+            None => "-".to_owned(),
+        };
+        let ratio = self.value().map_or_else(|| "-".to_owned(), short);
+        [
+            self.row.what.to_owned(),
+            self.row.against.to_owned(),
+            with_unit(&self.ours),
+            with_unit(&self.floor),
+            ratio,
+            self.row.bound.to_string(),
+            self.verdict(),
+        ]
+    }
+}
+
+/// The table for a terminal.
+pub(crate) fn terminal(rows: &[Measured]) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+    table.set_header(HEADINGS);
+    for row in rows {
+        table.add_row(row.cells());
+    }
+    table.to_string()
+}
+
+/// The table for documentation.
+pub(crate) fn markdown(rows: &[Measured]) -> String {
+    let mut text = format!("| {} |\n|{}\n", HEADINGS.join(" | "), "---|".repeat(7));
+    for row in rows {
+        let cells = row.cells().map(|cell| cell.replace('|', "\\|"));
+        let _ = writeln!(text, "| {} |", cells.join(" | "));
+    }
+    text
+}
