@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use comfy_table::{Table, presets};
+use comfy_table::{ContentArrangement, Table, presets};
 
 use crate::{
     child::Failure,
@@ -20,6 +20,9 @@ const HEADINGS: [&str; 7] = [
     "required",
     "",
 ];
+
+/// Characters per line where the output is no terminal.
+const WIDTH: u16 = 150;
 
 /// A row with its figures.
 #[derive(Debug)]
@@ -46,7 +49,11 @@ impl Measured {
                 break;
             }
         }
-        eprintln!("{}", measured.verdict());
+        eprintln!(
+            "{} {}",
+            measured.verdict(),
+            measured.failure.as_deref().unwrap_or_default()
+        );
         measured
     }
 
@@ -76,8 +83,8 @@ impl Measured {
     }
 
     fn verdict(&self) -> String {
-        if let Some(failure) = &self.failure {
-            return format!("not measured: {failure}");
+        if self.failure.is_some() {
+            return "not measured".to_owned();
         }
         let holds = self.value().and_then(|value| self.row.bound.holds(value));
         let verdict = match holds {
@@ -94,14 +101,19 @@ impl Measured {
             Some(_) => format!("{runs} {unit}"),
             None => "-".to_owned(),
         };
-        let ratio = self.value().map_or_else(|| "-".to_owned(), short);
+        let ratio = self.row.floor.and_then(|_| self.value());
+        let ratio = ratio.map_or_else(|| "-".to_owned(), short);
+        let bound = match self.row.floor {
+            Some(_) => self.row.bound.to_string(),
+            None => format!("{} {unit}", self.row.bound),
+        };
         [
             self.row.what.to_owned(),
             self.row.against.to_owned(),
             with_unit(&self.ours),
             with_unit(&self.floor),
             ratio,
-            self.row.bound.to_string(),
+            bound,
             self.verdict(),
         ]
     }
@@ -110,12 +122,29 @@ impl Measured {
 /// The table for a terminal.
 pub(crate) fn terminal(rows: &[Measured]) -> String {
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+    table.load_preset(presets::NOTHING);
+    table.set_content_arrangement(ContentArrangement::Dynamic);
+    if !table.is_tty() {
+        table.set_width(WIDTH);
+    }
     table.set_header(HEADINGS);
     for row in rows {
         table.add_row(row.cells());
     }
-    table.to_string()
+    let mut text = table.to_string();
+    text.push('\n');
+    text + &reasons(rows)
+}
+
+/// Why rows were not measured.
+fn reasons(rows: &[Measured]) -> String {
+    let mut text = String::new();
+    for row in rows {
+        if let Some(failure) = &row.failure {
+            let _ = writeln!(text, "\nNot measured: {}. {failure}", row.row.what);
+        }
+    }
+    text
 }
 
 /// The table for documentation.
@@ -125,5 +154,5 @@ pub(crate) fn markdown(rows: &[Measured]) -> String {
         let cells = row.cells().map(|cell| cell.replace('|', "\\|"));
         let _ = writeln!(text, "| {} |", cells.join(" | "));
     }
-    text
+    text + &reasons(rows)
 }

@@ -26,7 +26,12 @@ pub(super) enum Saved {
 impl Responder {
     /// Remembers; the newest evicts the oldest (RC-DUP-05).
     pub(super) fn save(&mut self, saved: Saved) {
-        while self.saved.len() >= usize::from(self.attr.max_dest_rd_atomic) {
+        let limit = usize::from(self.attr.max_dest_rd_atomic);
+        if limit == 0 {
+            // The request was refused (RC-RSP-05).
+            return;
+        }
+        while self.saved.len() >= limit {
             self.saved.pop_front();
         }
         self.saved.push_back(saved);

@@ -8,7 +8,7 @@ use rocade_wire::Packet;
 
 use crate::time::Time;
 
-/// One end of a [`Pair`].
+/// One end of a [`Pair`](super::Pair).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Side {
     /// The first QP, 10.0.0.1.

@@ -24,6 +24,8 @@ const LIBRARIES: &[&str] = &[
     "libefa.so",
     "libmana.so",
 ];
+/// What Rust's programs need and the guest does not have.
+const GCC_RUNTIME: &str = "libgcc_s.so.1";
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Whose verbs the programs use.
@@ -58,6 +60,8 @@ impl Guest {
         for library in LIBRARIES {
             strip_into(&from.join(library), &share.join(library))?;
         }
+        fs::copy(gcc_runtime(rocade)?, share.join(GCC_RUNTIME)).map_err(|error| error.to_string())?;
+        guest.exec(&format!("mv /share/{GCC_RUNTIME} /lib/x86_64-linux-gnu/"))?;
         guest.exec("mkdir -p /tmp/rocade && cp /share/rocade /share/*.so /tmp/rocade/")?;
         Ok(guest)
     }
@@ -136,4 +140,15 @@ fn strip_into(from: &Path, to: &Path) -> Result<(), Failure> {
     fs::copy(from, to)
         .map(drop)
         .map_err(|error| format!("{}: {error}", from.display()))
+}
+
+/// Where the dynamic linker finds [`GCC_RUNTIME`] for a program of this machine.
+fn gcc_runtime(program: &Path) -> Result<PathBuf, Failure> {
+    let ldd = Command::new("ldd").arg(program).output();
+    let ldd = ldd.map_err(|error| format!("cannot run ldd: {error}"))?;
+    let said = String::from_utf8_lossy(&ldd.stdout);
+    let line = said.lines().find(|line| line.contains(GCC_RUNTIME));
+    let path = line.and_then(|line| line.split_whitespace().nth(2));
+    path.map(PathBuf::from)
+        .ok_or_else(|| format!("ldd does not tell where {GCC_RUNTIME} is"))
 }

@@ -15,7 +15,7 @@ use crate::{
 /// The stream runs for this long before anything is counted.
 const WARM_UP: Duration = Duration::from_millis(50);
 const LIMIT: Duration = Duration::from_secs(20);
-const BUFFER_BYTES: i32 = 8 << 20;
+fn bb() -> i32 { std::env::var("BB").ok().and_then(|b| b.parse().ok()).unwrap_or(8<<20) }
 
 /// Bytes per second that arrive when one process sends batches of `segments` datagrams with `segment_len` bytes each as
 /// fast as it can, and another one receives with a spinning thread and looks at nothing.
@@ -34,7 +34,7 @@ pub(crate) fn bytes_per_second(
 
 fn send(port: u16, segment_len: u16, segments: u16, duration: Duration) -> std::io::Result<()> {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
-    sys::large_buffers(&socket, BUFFER_BYTES)?;
+    sys::large_buffers(&socket, bb())?;
     sys::segment_sends(&socket, segment_len)?;
     let batch = vec![0x5a; usize::from(segment_len) * usize::from(segments)];
     let to = (Ipv4Addr::LOCALHOST, port);
@@ -60,7 +60,7 @@ pub(crate) fn sink(duration: Duration) -> Result<(), Failure> {
 
 fn receive(duration: Duration) -> std::io::Result<f64> {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
-    sys::large_buffers(&socket, BUFFER_BYTES)?;
+    sys::large_buffers(&socket, bb())?;
     sys::merge_receives(&socket)?;
     socket.set_nonblocking(true)?;
     println!("{}", socket.local_addr()?.port());
