@@ -16,8 +16,9 @@ pub const MAX_CQE: u32 = 1 << 22;
 pub const MAX_MR: u32 = (1 << 24) - 1;
 /// Protection domains.
 pub const MAX_PD: u32 = 1 << 20;
-/// READs and atomics that a QP may have outstanding, in either role.
-pub const MAX_RD_ATOM: u8 = 16;
+/// READs and atomics that a QP may have outstanding, in either role; as many as the kernel's rxe
+/// grants, so that programs that take the peer's limit for their own connect in both directions.
+pub const MAX_RD_ATOM: u8 = 128;
 /// Completion vectors.
 pub const COMP_VECTORS: u32 = 1;
 /// Ports.

@@ -99,6 +99,7 @@ struct SweepArgs {
 #[derive(Debug, Subcommand)]
 enum Part {
     StreamSink {
+        path: PathBuf,
         millis: u64,
     },
     Echo {
@@ -204,7 +205,7 @@ fn select(names: &[String], no_guest: bool) -> Result<Vec<Row>, Failure> {
 
 fn run_part(part: Part) -> Result<(), Failure> {
     match part {
-        Part::StreamSink { millis } => stream::sink(Duration::from_millis(millis)),
+        Part::StreamSink { path, millis } => stream::sink(&path, Duration::from_millis(millis)),
         Part::Echo { wait, len } => ping_pong::echo(wait, len),
         Part::CopyConsumer {
             path,

@@ -6,7 +6,7 @@ use comfy_table::{ContentArrangement, Table, presets};
 
 use crate::{
     child::Failure,
-    figures::{Runs, short},
+    figures::{Bound, Runs, short},
     rig::Rig,
     rows::Row,
 };
@@ -21,7 +21,7 @@ const HEADINGS: [&str; 7] = [
     "",
 ];
 
-/// Characters per line where the output is no terminal.
+/// Characters per line.
 const WIDTH: u16 = 150;
 
 /// A row with its figures.
@@ -77,6 +77,17 @@ impl Measured {
         }
     }
 
+    /// Whether Rocade is better than what the machine can do: then the floor was measured wrong, for example because
+    /// something else ran at that time, and the ratio says nothing.
+    fn beats_limit(&self) -> bool {
+        let beaten = |ratio: f64| match self.row.bound {
+            Bound::AtLeast(_) => ratio > 1.0,
+            Bound::AtMost(_) => ratio < 1.0,
+            Bound::None => false,
+        };
+        self.row.limit && self.value().is_some_and(beaten)
+    }
+
     /// Whether it was measured and falls short of what is asked.
     pub(crate) fn is_short(&self) -> bool {
         self.value().and_then(|value| self.row.bound.holds(value)) == Some(false)
@@ -85,6 +96,9 @@ impl Measured {
     fn verdict(&self) -> String {
         if self.failure.is_some() {
             return "not measured".to_owned();
+        }
+        if self.beats_limit() {
+            return "disturbed".to_owned();
         }
         let holds = self.value().and_then(|value| self.row.bound.holds(value));
         let verdict = match holds {
@@ -124,9 +138,7 @@ pub(crate) fn terminal(rows: &[Measured]) -> String {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     table.set_content_arrangement(ContentArrangement::Dynamic);
-    if !table.is_tty() {
-        table.set_width(WIDTH);
-    }
+    table.set_width(WIDTH);
     table.set_header(HEADINGS);
     for row in rows {
         table.add_row(row.cells());
@@ -143,6 +155,9 @@ fn reasons(rows: &[Measured]) -> String {
         if let Some(failure) = &row.failure {
             let _ = writeln!(text, "\nNot measured: {}. {failure}", row.row.what);
         }
+    }
+    for row in rows.iter().filter(|row| row.beats_limit()) {
+        let _ = writeln!(text, "\nDisturbed: {}. Its floor cannot be that low; measure again.", row.row.what);
     }
     text
 }

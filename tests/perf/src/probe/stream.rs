@@ -1,47 +1,92 @@
 //! Floor: a stream of equal datagrams between two processes, cut (GSO) and merged (GRO) by the kernel.
 
+//! A sender that overruns the receiver's buffer wastes the work on what is dropped, and on a disturbed machine next to
+//! nothing arrives. So the stream is measured twice, as fast as the sender can and with a bounded amount in flight (the
+//! receiver tells in shared memory how far it is), and the better one counts: a floor must be what the machine can do.
+
 use std::{
+    fs::{File, OpenOptions},
     io::ErrorKind,
     net::{Ipv4Addr, UdpSocket},
+    os::fd::AsRawFd,
+    path::Path,
+    sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
 use crate::{
     child::{Failure, Peer},
     figures::float,
-    sys,
+    sys::{self, SharedMemory},
 };
 
 /// The stream runs for this long before anything is counted.
 const WARM_UP: Duration = Duration::from_millis(50);
 const LIMIT: Duration = Duration::from_secs(20);
-fn bb() -> i32 { std::env::var("BB").ok().and_then(|b| b.parse().ok()).unwrap_or(8<<20) }
+const BUFFER_BYTES: i32 = 4 << 20;
+/// Bytes in flight of a bounded stream: they fit into the receive buffer that a user without rights gets.
+const WINDOW_BYTES: u64 = 256 << 10;
+/// What has not arrived after this long is lost.
+const LOST: Duration = Duration::from_millis(5);
+/// The counter with the number of bytes that have arrived.
+const ARRIVED: usize = 0;
 
-/// Bytes per second that arrive when one process sends batches of `segments` datagrams with `segment_len` bytes each as
-/// fast as it can, and another one receives with a spinning thread and looks at nothing.
+/// Bytes per second that arrive when one process sends batches of `segments` datagrams with `segment_len` bytes each,
+/// and another one receives with a spinning thread and looks at nothing.
 pub(crate) fn bytes_per_second(
     segment_len: u16,
     segments: u16,
     duration: Duration,
 ) -> Result<f64, Failure> {
-    let sink = Peer::part(&["stream-sink", &duration.as_millis().to_string()])?;
+    let batch = vec![0x5a; usize::from(segment_len) * usize::from(segments)];
+    let free = stream(segment_len, &batch, duration / 2, None)?;
+    let bounded = stream(segment_len, &batch, duration / 2, Some(WINDOW_BYTES))?;
+    Ok(free.max(bounded))
+}
+
+fn stream(
+    segment_len: u16,
+    batch: &[u8],
+    duration: Duration,
+    window: Option<u64>,
+) -> Result<f64, Failure> {
+    let file = tempfile::tempfile_in("/dev/shm").map_err(|error| format!("/dev/shm: {error}"))?;
+    let memory = SharedMemory::map(&file, 0).map_err(|error| error.to_string())?;
+    let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+    let sink = Peer::part(&["stream-sink", &path, &duration.as_millis().to_string()])?;
     let port: u16 = sink.value(LIMIT)?;
-    send(port, segment_len, segments, duration + 4 * WARM_UP).map_err(|error| error.to_string())?;
+    let sent = send(port, segment_len, batch, duration + 4 * WARM_UP, window, &memory);
+    sent.map_err(|error| error.to_string())?;
     let figure = sink.value(LIMIT)?;
     sink.finish(LIMIT)?;
     Ok(figure)
 }
 
-fn send(port: u16, segment_len: u16, segments: u16, duration: Duration) -> std::io::Result<()> {
+fn send(
+    port: u16,
+    segment_len: u16,
+    batch: &[u8],
+    duration: Duration,
+    window: Option<u64>,
+    memory: &SharedMemory,
+) -> std::io::Result<()> {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
-    sys::large_buffers(&socket, bb())?;
+    sys::large_buffers(&socket, BUFFER_BYTES)?;
     sys::segment_sends(&socket, segment_len)?;
-    let batch = vec![0x5a; usize::from(segment_len) * usize::from(segments)];
     let to = (Ipv4Addr::LOCALHOST, port);
+    let arrived = || memory.counter(ARRIVED).load(Ordering::Acquire);
     let end = Instant::now() + duration;
+    let mut sent = 0u64;
     while Instant::now() < end {
-        match socket.send_to(&batch, to) {
-            Ok(_) => {}
+        let waiting = Instant::now();
+        while window.is_some_and(|window| sent.saturating_sub(arrived()) > window) {
+            std::hint::spin_loop();
+            if waiting.elapsed() > LOST {
+                sent = arrived();
+            }
+        }
+        match socket.send_to(batch, to) {
+            Ok(len) => sent += len as u64,
             // The sink has counted enough.
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => break,
             Err(error) => return Err(error),
@@ -52,22 +97,28 @@ fn send(port: u16, segment_len: u16, segments: u16, duration: Duration) -> std::
 
 /// The receiving process: says its port, counts for `duration` from shortly after the first datagram on, and says how many
 /// bytes per second it got.
-pub(crate) fn sink(duration: Duration) -> Result<(), Failure> {
-    let rate = receive(duration).map_err(|error| error.to_string())?;
+pub(crate) fn sink(path: &Path, duration: Duration) -> Result<(), Failure> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(path)
+        .map_err(|error| format!("{}: {error}", path.display()))?;
+    let rate = receive(&file, duration).map_err(|error| error.to_string())?;
     println!("{rate}");
     Ok(())
 }
 
-fn receive(duration: Duration) -> std::io::Result<f64> {
+fn receive(file: &File, duration: Duration) -> std::io::Result<f64> {
+    let memory = SharedMemory::map(file, 0)?;
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
-    sys::large_buffers(&socket, bb())?;
+    sys::large_buffers(&socket, BUFFER_BYTES)?;
     sys::merge_receives(&socket)?;
     socket.set_nonblocking(true)?;
     println!("{}", socket.local_addr()?.port());
     let mut buffer = vec![0; 1 << 16];
     let give_up = Instant::now() + LIMIT;
     let mut from: Option<Instant> = None;
-    let mut bytes = 0u64;
+    let (mut arrived, mut bytes) = (0u64, 0u64);
     loop {
         let now = Instant::now();
         if let Some(from) = from {
@@ -79,6 +130,8 @@ fn receive(duration: Duration) -> std::io::Result<f64> {
         }
         match socket.recv(&mut buffer) {
             Ok(len) => {
+                arrived += len as u64;
+                memory.counter(ARRIVED).store(arrived, Ordering::Release);
                 let from = *from.get_or_insert(now + WARM_UP);
                 if now >= from {
                     bytes += len as u64;
