@@ -62,6 +62,14 @@ impl Tun {
                 return Err(format!("`ip {command}` failed"));
             }
         }
+        // The kernel takes IPv6 packets to a new address once its local route is there, which it adds
+        // in the background.
+        for local in [
+            "fd770000000000000000000000000001",
+            "fe800000000000000000000000770001",
+        ] {
+            wait_until("a local route", || has_local_route(local));
+        }
         Ok(Self { device })
     }
 
@@ -82,6 +90,31 @@ impl Tun {
         let mut bytes = vec![0; datagram.len()];
         let len = datagram.emit(&mut bytes).unwrap();
         self.device.write_all(&bytes[..len]).unwrap();
+    }
+}
+
+/// Does this thread's namespace deliver packets to this address (32 hexadecimal digits)?
+fn has_local_route(address: &str) -> bool {
+    const RTF_LOCAL: u32 = 0x8000_0000;
+    let routes = std::fs::read_to_string("/proc/thread-self/net/ipv6_route").unwrap();
+    routes.lines().any(|line| {
+        let fields: Vec<_> = line.split_ascii_whitespace().collect();
+        let flags = fields
+            .get(8)
+            .and_then(|flags| u32::from_str_radix(flags, 16).ok());
+        fields.first() == Some(&address) && flags.is_some_and(|flags| flags & RTF_LOCAL != 0)
+    })
+}
+
+fn wait_until(what: &str, condition: impl Fn() -> bool) {
+    let start = std::time::Instant::now();
+    while !condition() {
+        let waited = start.elapsed().as_millis();
+        assert!(
+            waited < u128::from(PATIENCE_MS.unsigned_abs()),
+            "{what} does not appear"
+        );
+        thread::sleep(std::time::Duration::from_millis(1));
     }
 }
 

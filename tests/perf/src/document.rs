@@ -52,9 +52,11 @@ pub(crate) fn circumstances() -> String {
     };
     let cores = thread::available_parallelism().map_or(0, usize::from);
     let rmem = fs::read_to_string("/proc/sys/net/core/rmem_max").unwrap_or_default();
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load = load.split(' ').next().unwrap_or_default();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     format!(
-        "{date}; {cpu}, {cores} cores; {kernel}; rmem_max {rmem}; perftest {perftest}.\n\n\
+        "{date}; {cpu}, {cores} cores; {kernel}; rmem_max {rmem}; load {load} at the start; perftest {perftest}.\n\n\
          Command: `cargo run --release -p rocade-perf -- {arguments}`\n",
         date = said("date", &["-u", "+%Y-%m-%d %H:%M UTC"]),
         cpu = field("/proc/cpuinfo", "model name"),

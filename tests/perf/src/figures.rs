@@ -66,6 +66,21 @@ impl Runs {
         let mut sorted = self.0.clone();
         median(&mut sorted)
     }
+
+    fn range(&self) -> (f64, f64) {
+        let least = self.0.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = self.0.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        (least, most)
+    }
+
+    /// The largest figure divided by the smallest; 1 without a run.
+    pub(crate) fn spread(&self) -> f64 {
+        if self.0.is_empty() {
+            return 1.0;
+        }
+        let (least, most) = self.range();
+        most / least
+    }
 }
 
 impl fmt::Display for Runs {
@@ -74,8 +89,7 @@ impl fmt::Display for Runs {
         let Some(median) = self.median() else {
             return f.write_str("-");
         };
-        let least = self.0.iter().copied().fold(f64::INFINITY, f64::min);
-        let most = self.0.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let (least, most) = self.range();
         write!(f, "{} ({}–{})", short(median), short(least), short(most))
     }
 }
@@ -119,6 +133,14 @@ mod tests {
         assert_eq!(median(&mut [3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(&mut [4.0, 1.0, 2.0, 3.0]), Some(2.5));
         assert_eq!(median(&mut []), None);
+    }
+
+    #[test]
+    fn spread_is_a_factor() {
+        let runs = Runs(vec![2.0, 1.0, 3.0]);
+        assert!((runs.spread() - 3.0).abs() < 1e-12);
+        assert!((Runs::default().spread() - 1.0).abs() < 1e-12);
+        assert_eq!(runs.to_string(), "2.00 (1.00–3.00)");
     }
 
     #[test]

@@ -143,9 +143,7 @@ fn main() -> ExitCode {
     })
 }
 
-fn isolated(
-    work: impl FnOnce() -> Result<ExitCode, Failure>,
-) -> Result<ExitCode, Failure> {
+fn isolated(work: impl FnOnce() -> Result<ExitCode, Failure>) -> Result<ExitCode, Failure> {
     rig::isolate().map_or_else(work, |code| Ok(ExitCode::from(code)))
 }
 
@@ -153,17 +151,15 @@ fn isolated(
 fn run_table(args: &TableArgs) -> Result<ExitCode, Failure> {
     let rows = select(&args.rows, args.no_guest)?;
     let rig = Rig::new(args.common.rocade.clone(), args.common.quick)?;
+    let circumstances = document::circumstances();
+    eprintln!("{circumstances}");
     let measured: Vec<Measured> = rows
         .into_iter()
         .map(|row| Measured::new(&rig, row, args.common.runs))
         .collect();
     println!("{}", table::terminal(&measured));
     if args.common.write {
-        let text = format!(
-            "{}\n{}",
-            document::circumstances(),
-            table::markdown(&measured)
-        );
+        let text = format!("{circumstances}\n{}", table::markdown(&measured));
         document::replace("table", &text)?;
     }
     let short = measured.iter().any(Measured::is_short);
@@ -176,12 +172,13 @@ fn run_table(args: &TableArgs) -> Result<ExitCode, Failure> {
 
 fn run_sweep(args: &SweepArgs) -> Result<ExitCode, Failure> {
     let rig = Rig::new(args.common.rocade.clone(), args.common.quick)?;
+    let circumstances = document::circumstances();
     let sweep = Sweep::new(&rig, &args.links, args.common.runs)?;
     println!("{}", sweep.markdown());
     if args.common.write {
         document::write_plot("performance-bandwidth.svg", &sweep.bandwidth_svg())?;
         document::write_plot("performance-latency.svg", &sweep.latency_svg())?;
-        let text = format!("{}\n{}", document::circumstances(), sweep.markdown());
+        let text = format!("{circumstances}\n{}", sweep.markdown());
         document::replace("sweep", &text)?;
     }
     Ok(ExitCode::SUCCESS)
@@ -192,9 +189,7 @@ fn select(names: &[String], no_guest: bool) -> Result<Vec<Row>, Failure> {
         .iter()
         .find(|name| ROWS.iter().all(|row| row.name != **name))
     {
-        return Err(format!(
-            "no row {unknown:?}; `rocade-perf rows` lists them"
-        ));
+        return Err(format!("no row {unknown:?}; `rocade-perf rows` lists them"));
     }
     let wanted = |row: &&Row| {
         let guest = row.name.starts_with("guest_");

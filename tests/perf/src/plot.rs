@@ -130,7 +130,10 @@ impl Axes {
                 )
             })
             .collect();
-        let path: Vec<String> = places.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+        let path: Vec<String> = places
+            .iter()
+            .map(|(x, y)| format!("{x:.1},{y:.1}"))
+            .collect();
         let dashes = if line.dashed {
             " stroke-dasharray=\"6 4\""
         } else {

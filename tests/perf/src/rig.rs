@@ -186,7 +186,9 @@ pub(crate) fn isolate() -> Option<u8> {
     let ways: [&[&str]; 2] = [&["--net"], &["--user", "--map-root-user", "--net"]];
     let allowed = |way: &&&[&str]| {
         let mut probe = Command::new("unshare");
-        probe.args(**way).args(["--", "ip", "link", "set", "lo", "up"]);
+        probe
+            .args(**way)
+            .args(["--", "ip", "link", "set", "lo", "up"]);
         let probe = probe.stdout(Stdio::null()).stderr(Stdio::null());
         probe.status().is_ok_and(|status| status.success())
     };

@@ -53,8 +53,12 @@ const WRITE_LAT: Perftest = perftest("ib_write_lat", "-s 8", 20_000, Column::Typ
 const SEND_LIST: Perftest = perftest("ib_send_bw", "-s 64 -l 64", 1_280_000, Column::MessageRate);
 const SEND_LAT_EVENTS: Perftest = perftest("ib_send_lat", "-s 64 -e", 5000, Column::Typical);
 /// Emulation is slow: fewer rounds, and time for acknowledgements.
-const GUEST_WRITE_BW: Perftest =
-    perftest("ib_write_bw", "-s 65536 -m 4096 -u 18", 2000, Column::Bandwidth);
+const GUEST_WRITE_BW: Perftest = perftest(
+    "ib_write_bw",
+    "-s 65536 -m 4096 -u 18",
+    2000,
+    Column::Bandwidth,
+);
 const GUEST_SEND_LAT: Perftest = perftest("ib_send_lat", "-s 8 -u 18", 2000, Column::Typical);
 
 const STREAM_4096: Option<Probe> = Some(Probe::Stream {
@@ -251,7 +255,9 @@ mod tests {
     fn names_are_unique() {
         for (index, row) in ROWS.iter().enumerate() {
             assert!(
-                ROWS.iter().skip(index + 1).all(|other| other.name != row.name),
+                ROWS.iter()
+                    .skip(index + 1)
+                    .all(|other| other.name != row.name),
                 "{}",
                 row.name
             );

@@ -24,6 +24,9 @@ const HEADINGS: [&str; 7] = [
 /// Characters per line.
 const WIDTH: u16 = 150;
 
+/// Floors that differ by more than this factor say that something else was running.
+const NOISE: f64 = 1.5;
+
 /// A row with its figures.
 #[derive(Debug)]
 pub(crate) struct Measured {
@@ -104,8 +107,11 @@ impl Measured {
         let verdict = match holds {
             Some(true) => "pass",
             Some(false) => "short",
-            None => "",
+            None => "-",
         };
+        if self.floor.spread() > NOISE {
+            return format!("{verdict} (noisy)");
+        }
         verdict.to_owned()
     }
 
@@ -157,7 +163,11 @@ fn reasons(rows: &[Measured]) -> String {
         }
     }
     for row in rows.iter().filter(|row| row.beats_limit()) {
-        let _ = writeln!(text, "\nDisturbed: {}. Its floor cannot be that low; measure again.", row.row.what);
+        let _ = writeln!(
+            text,
+            "\nDisturbed: {}. Its floor cannot be that low; measure again.",
+            row.row.what
+        );
     }
     text
 }

@@ -7,6 +7,7 @@
 //! The last line of the output is `N passed, N failed, N skipped`; the exit status is 0 where nothing failed.
 //! With `CI=true` in the environment, a test that is skipped because a package is missing counts as failed.
 
+mod bench;
 mod fuzz;
 mod lint;
 mod loom;
@@ -45,6 +46,12 @@ enum Task {
         seconds: u32,
         /// Names of targets: files of `tests/fuzz/fuzz_targets` without `.rs`.
         targets: Vec<String>,
+    },
+    /// Measure the release build: `cargo xtask bench -- --row write_bw_4096` (docs/performance.md).
+    Bench {
+        /// Arguments of `rocade-perf`.
+        #[arg(last = true)]
+        arguments: Vec<String>,
     },
     /// Run the loom models (exhaustive exploration of thread interleavings).
     Loom,
@@ -89,6 +96,7 @@ fn run(workspace: &Workspace, task: Task) -> Tally {
         }
         Task::Lint => lint::run(workspace),
         Task::Fuzz { seconds, targets } => fuzz::run(workspace, seconds, &targets),
+        Task::Bench { arguments } => bench::run(workspace, &arguments),
         Task::Loom => loom::run(workspace),
         Task::Install => packages::install(true),
     }

@@ -1,6 +1,6 @@
 //! The kernel's rxe and Rocade with the same programs inside one QEMU guest (`tests/interop/rxe-vm`).
 //!
-//! rxe holds UDP port 4791, so its device is removed while Rocade runs.
+//! rxe holds UDP port 4791, so its module is unloaded while Rocade runs.
 
 use std::{
     fs,
@@ -26,6 +26,14 @@ const LIBRARIES: &[&str] = &[
 ];
 /// What Rust's programs need and the guest does not have.
 const GCC_RUNTIME: &str = "libgcc_s.so.1";
+const ROCADE: &str = "env ROCADE_RUNTIME_DIR=/tmp/rocade-run ROCADE_LINK=udp \
+                      /tmp/rocade/rocade run --dev rocade0=eth0 --";
+const RXE_ON: &str = "grep -q '^rdma_rxe ' /proc/modules || insmod /lib/modules/rdma_rxe.ko; \
+                      rdma link show rxe0/1 >/dev/null 2>&1 || rdma link add rxe0 type rxe netdev eth0";
+/// The module keeps the port for as long as it is loaded.
+const RXE_OFF: &str = "! grep -q '^rdma_rxe ' /proc/modules || rmmod rdma_rxe";
+/// The guest counts the ICRCs that rxe checks, with a probe in the kernel that costs rxe time.
+const NO_PROBE: &str = "icrc-counters stop";
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Whose verbs the programs use.
@@ -54,14 +62,22 @@ impl Guest {
         };
         let owner = process::id().to_string();
         guest.call(&["up", "--mtu", "4200", "--owner", &owner])?;
-        let share = guest.state.path().join(&guest.namespace).join("guest1/share");
-        let from = rocade.parent().ok_or("the command rocade has no directory")?;
+        let share = guest
+            .state
+            .path()
+            .join(&guest.namespace)
+            .join("guest1/share");
+        let from = rocade
+            .parent()
+            .ok_or("the command rocade has no directory")?;
         strip_into(rocade, &share.join("rocade"))?;
         for library in LIBRARIES {
             strip_into(&from.join(library), &share.join(library))?;
         }
-        fs::copy(gcc_runtime(rocade)?, share.join(GCC_RUNTIME)).map_err(|error| error.to_string())?;
+        fs::copy(gcc_runtime(rocade)?, share.join(GCC_RUNTIME))
+            .map_err(|error| error.to_string())?;
         guest.exec(&format!("mv /share/{GCC_RUNTIME} /lib/x86_64-linux-gnu/"))?;
+        guest.exec(NO_PROBE)?;
         guest.exec("mkdir -p /tmp/rocade && cp /share/rocade /share/*.so /tmp/rocade/")?;
         Ok(guest)
     }
@@ -75,14 +91,15 @@ impl Guest {
     ) -> Result<f64, Failure> {
         let words = program.words(iterations, perftest::free_port()).join(" ");
         let port = words.split(' ').nth(3).unwrap_or_default().to_owned();
+        // Both use IPv4: GID 1 of rxe, GID 0 of Rocade.
         let line = match provider {
             Provider::Rxe => {
-                self.exec("rdma link show rxe0/1 >/dev/null 2>&1 || rdma link add rxe0 type rxe netdev eth0")?;
+                self.exec(RXE_ON)?;
                 format!("{words} -d rxe0 -x 1")
             }
             Provider::Rocade => {
-                self.exec("! rdma link show rxe0/1 >/dev/null 2>&1 || rdma link del rxe0")?;
-                format!("env ROCADE_RUNTIME_DIR=/tmp/rocade-run ROCADE_LINK=udp /tmp/rocade/rocade run --dev rocade0=eth0 -- {words} -d rocade0 -x 1")
+                self.exec(RXE_OFF)?;
+                format!("{ROCADE} {words} -d rocade0 -x 0")
             }
         };
         let server: Vec<&str> = line.split(' ').collect();

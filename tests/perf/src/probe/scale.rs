@@ -131,7 +131,10 @@ pub(crate) fn idle(queue_pairs: u32) -> Result<(), Failure> {
     let before = resident_kib()?;
     let rest = pairs(queue_pairs)?;
     let after = resident_kib()?;
-    println!("{}", float(after.saturating_sub(before)) / float(rest.len() as u64));
+    println!(
+        "{}",
+        float(after.saturating_sub(before)) / float(rest.len() as u64)
+    );
     drop((first, rest));
     Ok(())
 }
@@ -147,7 +150,11 @@ fn single(
     cq: &CompletionQueue,
     depth: u32,
 ) -> Result<UnconnectedQueuePair, Failure> {
-    let builder = pd.queue_pair(cq).depth(depth, depth).max_sges(1).max_inline(0);
+    let builder = pd
+        .queue_pair(cq)
+        .depth(depth, depth)
+        .max_sges(1)
+        .max_inline(0);
     builder.build().map_err(text)
 }
 

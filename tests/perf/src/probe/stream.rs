@@ -55,7 +55,14 @@ fn stream(
     let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
     let sink = Peer::part(&["stream-sink", &path, &duration.as_millis().to_string()])?;
     let port: u16 = sink.value(LIMIT)?;
-    let sent = send(port, segment_len, batch, duration + 4 * WARM_UP, window, &memory);
+    let sent = send(
+        port,
+        segment_len,
+        batch,
+        duration + 4 * WARM_UP,
+        window,
+        &memory,
+    );
     sent.map_err(|error| error.to_string())?;
     let figure = sink.value(LIMIT)?;
     sink.finish(LIMIT)?;
