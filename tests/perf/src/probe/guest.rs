@@ -34,7 +34,8 @@ const RXE_ON: &str = "grep -q '^rdma_rxe ' /proc/modules || insmod /lib/modules/
 const RXE_OFF: &str = "! grep -q '^rdma_rxe ' /proc/modules || rmmod rdma_rxe";
 /// The guest counts the ICRCs that rxe checks, with a probe in the kernel that costs rxe time.
 const NO_PROBE: &str = "cd /sys/kernel/debug/tracing || exit 0; \
-                        echo 0 > events/kprobes/icrc/enable; echo > kprobe_events";
+                        echo 0 > events/kprobes/icrc/enable; \
+                        echo '!hist:keys=ret' > events/kprobes/icrc/trigger; echo > kprobe_events";
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Whose verbs the programs use.
