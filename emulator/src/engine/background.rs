@@ -2,12 +2,11 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use rocade_transport::{AckTiming, Time};
+use rocade_transport::Time;
 
 use super::broker_link::BrokerLink;
 use super::handover::Usefulness;
@@ -120,7 +119,6 @@ impl EngineInner {
         }
         let stops = self.handover.stops();
         let found = self.receive_all();
-        self.flush_acks();
         self.fire_timers();
         self.retry_blocked();
         // Nothing new after stepping back is no sign of anything: look for packets again.
@@ -138,7 +136,7 @@ impl EngineInner {
         for port in self.ports.read().iter() {
             let mut rx = port.rx.lock();
             loop {
-                let received = self.receive(port, &mut rx, AckTiming::Now);
+                let received = self.receive(port, &mut rx);
                 packets += received.packets;
                 if !received.more {
                     break;
@@ -167,7 +165,7 @@ impl EngineInner {
             if core.qp.next_timeout().is_some_and(|at| at <= now) {
                 core.qp.handle_timeout(now);
             }
-            self.drain(inner, core, mem, AckTiming::Now);
+            self.drain(inner, core, mem);
         });
     }
 
@@ -188,10 +186,6 @@ impl EngineInner {
         let broker = self.broker_link().and_then(|broker| broker.retry_at());
         let until = [timer, blocked, broker].into_iter().flatten().min();
         self.set_sleeping_until(until);
-        fence(Ordering::SeqCst);
-        if !self.held_acks.lock().is_empty() {
-            return Some(self.now());
-        }
         // Whoever armed a timer before the store did not call.
         match self.timers.next() {
             Some(at) if until.is_none_or(|until| at < until) => Some(at),

@@ -97,8 +97,6 @@ pub(crate) struct EngineInner {
     timers: Timers,
     /// QPs with packets that a socket had no room for.
     blocked: Mutex<Vec<Qpn>>,
-    /// QPs whose acknowledgements wait for the next poll.
-    held_acks: Mutex<Vec<Qpn>>,
     handover: Handover,
     /// Inline polls in vain since the last packet.
     idle_polls: AtomicU64,
@@ -130,7 +128,6 @@ impl Engine {
                 ports: RwLock::default(),
                 timers: Timers::new(),
                 blocked: Mutex::default(),
-                held_acks: Mutex::default(),
                 handover: Handover::new(),
                 idle_polls: AtomicU64::new(0),
                 wake: Arc::new(sys::eventfd()?),
@@ -298,10 +295,6 @@ impl EngineInner {
     fn set_sleeping_until(&self, until: Option<Time>) {
         let ns = until.map_or(u64::MAX, Time::as_ns);
         self.sleeping_until.store(ns, Ordering::SeqCst);
-    }
-
-    fn background_sleeps(&self) -> bool {
-        self.sleeping_until.load(Ordering::Relaxed) != 0
     }
 
     /// Calls `f` with a locked QP, if it exists.

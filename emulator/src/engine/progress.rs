@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
-use rocade_transport::{AckTiming, PacketMeta};
+use rocade_transport::PacketMeta;
 use rocade_wire::{Packet, Qpn};
 
 use super::EngineInner;
@@ -24,12 +24,11 @@ const PATIENT_POLLS: u64 = 32;
 impl EngineInner {
     /// Drives all links on behalf of a thread that polls an empty CQ.
     pub(crate) fn progress_inline(&self) {
-        self.flush_acks();
         let mut packets = 0;
         for port in self.ports.read().iter() {
             // Whoever holds the lock is receiving already.
             if let Some(mut rx) = port.rx.try_lock() {
-                packets += self.receive(port, &mut rx, AckTiming::Later).packets;
+                packets += self.receive(port, &mut rx).packets;
             }
         }
         if packets == 0 {
@@ -44,12 +43,12 @@ impl EngineInner {
     }
 
     /// Receives from a link until it is empty or the batch limit is reached.
-    pub(super) fn receive(&self, port: &Port, rx: &mut RxState, acks: AckTiming) -> Received {
+    pub(super) fn receive(&self, port: &Port, rx: &mut RxState) -> Received {
         let RxState { buffer, flows } = rx;
         let mut packets = 0;
         for _ in 0..MAX_BATCHES {
             match port.link.recv(buffer) {
-                Ok(Some(batch)) => packets += self.deliver(port, flows, &batch, acks),
+                Ok(Some(batch)) => packets += self.deliver(port, flows, &batch),
                 Ok(None) => {
                     return Received {
                         packets,
@@ -74,7 +73,7 @@ impl EngineInner {
     /// Hands the packets of a batch to their QPs and returns how many there were. Consecutive
     /// packets of a QP are handled under one lock and drained together: that coalesces
     /// acknowledgements.
-    fn deliver(&self, port: &Port, flows: &mut Flows, batch: &RxBatch<'_>, acks: AckTiming) -> u64 {
+    fn deliver(&self, port: &Port, flows: &mut Flows, batch: &RxBatch<'_>) -> u64 {
         let local = port.link.local();
         // Lock order: QP table, regions, QP, CQ.
         let qps = self.qps.read();
@@ -104,7 +103,7 @@ impl EngineInner {
                 .as_ref()
                 .is_none_or(|locked| locked.inner.qp_num() != dest)
             {
-                self.unlock(current.take(), &mem, acks);
+                self.unlock(current.take(), &mem);
                 current = lock_qp(&qps, dest);
             }
             let Some(locked) = &mut current else {
@@ -120,7 +119,7 @@ impl EngineInner {
             packets += 1;
         }
         flows.finish(local, batch.source, checked);
-        self.unlock(current, &mem, acks);
+        self.unlock(current, &mem);
         self.counters
             .rx_packets
             .fetch_add(packets, Ordering::Relaxed);
@@ -128,9 +127,9 @@ impl EngineInner {
     }
 
     /// Drains a QP after its packets and lets it go.
-    fn unlock(&self, locked: Option<Locked<'_>>, mem: &MemGuard<'_>, acks: AckTiming) {
+    fn unlock(&self, locked: Option<Locked<'_>>, mem: &MemGuard<'_>) {
         if let Some(mut locked) = locked {
-            self.drain(locked.inner, &mut locked.core, mem, acks);
+            self.drain(locked.inner, &mut locked.core, mem);
         }
     }
 

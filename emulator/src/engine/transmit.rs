@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 use rocade_transport::{AckTiming, Time, TxBuffer};
 
@@ -56,20 +56,15 @@ impl TxState {
 impl EngineInner {
     /// Drains a QP after a mutation: transmits, completes, raises, arms. The transport's rule of
     /// one mutation, then all outputs, is kept here.
-    pub(crate) fn drain(
-        &self,
-        inner: &QpInner,
-        core: &mut QpCore,
-        mem: &MemGuard<'_>,
-        acks: AckTiming,
-    ) {
-        // A message whose completion is lost must not be acknowledged: completions first.
-        self.report(inner, core);
-        self.transmit(inner, core, mem, acks);
-        self.report(inner, core);
-        if acks == AckTiming::Later && core.qp.ack_held_back() {
-            self.hold_ack(inner, core, mem);
-        }
+    ///
+    /// The order matters. An acknowledgement leaves before its completion can be seen, because the
+    /// application may end the process on seeing it; and room for the completion is reserved
+    /// before that, because a message whose completion is lost must not be acknowledged
+    /// (RC-ERR-G).
+    pub(crate) fn drain(&self, inner: &QpInner, core: &mut QpCore, mem: &MemGuard<'_>) {
+        let reserved = self.reserve(inner, core);
+        self.transmit(inner, core, mem);
+        self.report(inner, core, reserved);
         if let Some(at) = core.qp.next_timeout()
             && core.tx.timer.is_none_or(|pending| at < pending)
         {
@@ -78,10 +73,26 @@ impl EngineInner {
         }
     }
 
-    fn report(&self, inner: &QpInner, core: &mut QpCore) {
+    /// Reserves room in the CQs for the completions that wait, and returns for how many.
+    fn reserve(&self, inner: &QpInner, core: &mut QpCore) -> usize {
+        let mut waiting = core.qp.pending_completions();
+        let total = waiting.len();
+        let reserved = waiting
+            .position(|completion| !inner.reserve(completion))
+            .unwrap_or(total);
+        drop(waiting);
+        if reserved < total {
+            core.qp.set_fatal(self.now());
+        }
+        reserved
+    }
+
+    /// Hands out completions, the first `reserved` of which have room, and events.
+    fn report(&self, inner: &QpInner, core: &mut QpCore, mut reserved: usize) {
         while let Some(completion) = core.qp.poll_completion() {
-            if !inner.complete(completion) {
-                //= RC-ERR-G
+            let has_room = reserved > 0;
+            reserved = reserved.saturating_sub(1);
+            if !inner.complete(completion, has_room) {
                 core.qp.set_fatal(self.now());
             }
         }
@@ -90,38 +101,7 @@ impl EngineInner {
         }
     }
 
-    /// Leaves an acknowledgement for the next poll, so that the application can answer first. The
-    /// background thread sends it if no poll comes; where that thread sleeps, it is sent now.
-    fn hold_ack(&self, inner: &QpInner, core: &mut QpCore, mem: &MemGuard<'_>) {
-        {
-            let mut held = self.held_acks.lock();
-            // Whoever took an earlier entry may be waiting for this QP or for a CPU: what counts
-            // is that there is one in the list.
-            if held.last() != Some(&inner.qp_num()) {
-                held.push(inner.qp_num());
-            }
-        }
-        // The thread announces its sleep, then looks at the list; we do it the other way round.
-        fence(Ordering::SeqCst);
-        if self.background_sleeps() {
-            self.transmit(inner, core, mem, AckTiming::Now);
-        }
-    }
-
-    /// Sends the acknowledgements that were held back.
-    pub(super) fn flush_acks(&self) {
-        if self.held_acks.lock().is_empty() {
-            return;
-        }
-        let held = std::mem::take(&mut *self.held_acks.lock());
-        for qpn in held {
-            self.with_qp(qpn, |inner, core, mem| {
-                self.drain(inner, core, mem, AckTiming::Now);
-            });
-        }
-    }
-
-    fn transmit(&self, inner: &QpInner, core: &mut QpCore, mem: &MemGuard<'_>, acks: AckTiming) {
+    fn transmit(&self, inner: &QpInner, core: &mut QpCore, mem: &MemGuard<'_>) {
         let QpCore { qp, tx } = core;
         if tx.route.is_none() || !self.send_blocked(tx) {
             return;
@@ -134,7 +114,7 @@ impl EngineInner {
                 };
                 buffer.clear();
                 buffer.set_max_segments(if port.link.gso() { MAX_SEGMENTS } else { 1 });
-                qp.poll_transmit(self.now(), &memory, acks, buffer);
+                qp.poll_transmit(self.now(), &memory, AckTiming::Now, buffer);
                 if buffer.is_empty() {
                     return;
                 }
@@ -189,7 +169,7 @@ impl EngineInner {
     pub(super) fn resend_blocked(&self, inner: &QpInner, core: &mut QpCore, mem: &MemGuard<'_>) {
         if core.tx.blocked.is_some() {
             if self.send_blocked(&mut core.tx) {
-                self.drain(inner, core, mem, AckTiming::Now);
+                self.drain(inner, core, mem);
             } else {
                 self.note_blocked(inner.qp_num());
             }

@@ -194,9 +194,22 @@ impl CqInner {
         self.qps.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Adds a completion; false where it is lost because the CQ is full (CQ-02).
-    pub(crate) fn add(&self, completion: Completion) -> bool {
-        let added = self.ring.lock().add(completion);
+    /// Reserves room for a completion; false where there is none.
+    pub(super) fn reserve(&self) -> bool {
+        self.ring.lock().reserve()
+    }
+
+    /// Adds a completion, where `reserved` into reserved room; false where it is lost because the
+    /// CQ is full (CQ-02).
+    pub(super) fn add(&self, completion: Completion, reserved: bool) -> bool {
+        let added = {
+            let mut ring = self.ring.lock();
+            if reserved {
+                ring.add_reserved(completion)
+            } else {
+                ring.add(completion)
+            }
+        };
         match added {
             Added::Quiet => true,
             Added::Event => {

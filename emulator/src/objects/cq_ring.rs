@@ -26,6 +26,8 @@ pub(super) enum Added {
 #[derive(Debug)]
 pub(super) struct CqRing {
     entries: VecDeque<Completion>,
+    /// Room promised to completions that are about to come.
+    reserved: usize,
     capacity: usize,
     armed: Armed,
 }
@@ -34,6 +36,7 @@ impl CqRing {
     pub(super) const fn new(capacity: usize) -> Self {
         Self {
             entries: VecDeque::new(),
+            reserved: 0,
             capacity,
             armed: Armed::No,
         }
@@ -47,10 +50,27 @@ impl CqRing {
         self.entries.is_empty()
     }
 
+    fn is_full(&self) -> bool {
+        self.entries.len() + self.reserved >= self.capacity
+    }
+
+    /// Promises room to a completion that is about to come; false where there is none.
+    pub(super) fn reserve(&mut self) -> bool {
+        let room = !self.is_full();
+        self.reserved += usize::from(room);
+        room
+    }
+
+    /// Adds a completion that room was reserved for.
+    pub(super) fn add_reserved(&mut self, completion: Completion) -> Added {
+        self.reserved -= 1;
+        self.add(completion)
+    }
+
     /// Adds a completion. An event is due when the CQ is armed for it; arming is one shot.
     //= CQ-06
     pub(super) fn add(&mut self, completion: Completion) -> Added {
-        if self.entries.len() >= self.capacity {
+        if self.is_full() {
             return Added::Overflow;
         }
         let solicited =
@@ -79,7 +99,7 @@ impl CqRing {
 
     /// Changes the size; false where the entries would not fit (CQ-04).
     pub(super) fn resize(&mut self, capacity: usize) -> bool {
-        if capacity < self.entries.len() {
+        if capacity < self.entries.len() + self.reserved {
             return false;
         }
         self.capacity = capacity;
@@ -130,6 +150,20 @@ mod tests {
         assert_eq!(ring.take().map(|c| c.wr_id), Some(1));
         assert_eq!(ring.take().map(|c| c.wr_id), Some(2));
         assert!(ring.take().is_none());
+    }
+
+    //= RC-ERR-G type=test
+    #[test]
+    fn reserved_room_is_kept() {
+        let mut ring = CqRing::new(2);
+        assert!(ring.reserve());
+        assert_eq!(ring.add(plain(1)), Added::Quiet);
+        assert!(!ring.reserve());
+        assert_eq!(ring.add(plain(2)), Added::Overflow);
+        assert!(!ring.resize(1));
+        assert_eq!(ring.add_reserved(plain(3)), Added::Quiet);
+        assert_eq!(ring.take().map(|c| c.wr_id), Some(1));
+        assert_eq!(ring.take().map(|c| c.wr_id), Some(3));
     }
 
     //= CQ-05 type=test

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use parking_lot::MutexGuard;
-use rocade_transport::{AckTiming, SendWr, Sge, Time};
+use rocade_transport::{SendWr, Sge, Time};
 
 use super::qp::{QpCore, QpInner};
 use crate::error::VerbsError;
@@ -64,7 +64,7 @@ impl Drop for SendPoster<'_> {
     fn drop(&mut self) {
         if self.posted > 0 {
             let engine = self.inner.engine();
-            engine.drain(self.inner, &mut self.core, &self.mem, AckTiming::Later);
+            engine.drain(self.inner, &mut self.core, &self.mem);
         }
     }
 }
@@ -113,7 +113,7 @@ impl Drop for RecvPoster<'_> {
         // In ERR the receives were flushed at once (RC-STA-02).
         if self.core.qp.state() == rocade_transport::QpState::Err {
             let engine = self.inner.engine();
-            engine.drain(self.inner, &mut self.core, &self.mem, AckTiming::Now);
+            engine.drain(self.inner, &mut self.core, &self.mem);
         }
     }
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use rocade_transport::{
-    AckTiming, Completion, Counters, ModifyContext, QpAttr, QpAttrMask, QpCap, QpConfig, QpEvent,
-    QpState, QpType,
+    Completion, Counters, ModifyContext, QpAttr, QpAttrMask, QpCap, QpConfig, QpEvent, QpState,
+    QpType,
 };
 use rocade_wire::{Pkey, Qpn};
 
@@ -180,7 +180,7 @@ impl Qp {
             core.tx.reset();
             inner.purge_completions();
         }
-        engine.drain(inner, &mut core, &mem, AckTiming::Now);
+        engine.drain(inner, &mut core, &mem);
         Ok(())
     }
 
@@ -268,13 +268,23 @@ impl QpInner {
         self.core.lock()
     }
 
-    /// Hands a completion to its CQ; false where it is lost.
-    pub(crate) fn complete(&self, completion: Completion) -> bool {
+    fn cq_of(&self, completion: &Completion) -> &CqInner {
         if completion.is_send {
-            self.send_cq.add(completion)
+            &self.send_cq
         } else {
-            self.recv_cq.add(completion)
+            &self.recv_cq
         }
+    }
+
+    /// Reserves room for a completion in its CQ; false where there is none.
+    pub(crate) fn reserve(&self, completion: &Completion) -> bool {
+        self.cq_of(completion).reserve()
+    }
+
+    /// Hands a completion to its CQ, where `reserved` into the room that was reserved for it; false
+    /// where it is lost.
+    pub(crate) fn complete(&self, completion: Completion, reserved: bool) -> bool {
+        self.cq_of(&completion).add(completion, reserved)
     }
 
     pub(crate) fn raise(&self, event: QpEvent) {

@@ -7,7 +7,7 @@ pub(crate) mod ping_pong;
 pub(crate) mod scale;
 pub(crate) mod stream;
 
-use self::{guest::Provider, perftest::Perftest, ping_pong::Wait};
+use self::{guest::Provider, perftest::Perftest, ping_pong::Wait, stream::Flow};
 use crate::{
     child::Failure,
     rig::{Link, Rig},
@@ -19,9 +19,17 @@ const BITS_PER_GBIT: f64 = 8.0 / 1e9;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Probe {
     /// Raw UDP stream: Gbit/s of payload.
-    Stream { segment_len: u16, segments: u16 },
+    Stream {
+        segment_len: u16,
+        segments: u16,
+        flow: Flow,
+    },
     /// The same: 10^6 datagrams per second.
-    StreamRate { segment_len: u16, segments: u16 },
+    StreamRate {
+        segment_len: u16,
+        segments: u16,
+        flow: Flow,
+    },
     /// Raw UDP ping-pong: microseconds, half a round trip.
     PingPong { wait: Wait, len: usize },
     /// memcpy between two processes, 1 MiB each: Gbit/s.
@@ -43,12 +51,14 @@ impl Probe {
             Self::Stream {
                 segment_len,
                 segments,
-            } => stream::bytes_per_second(segment_len, segments, rig.duration())
+                flow,
+            } => stream::bytes_per_second(segment_len, segments, flow, rig.duration())
                 .map(|bytes| bytes * BITS_PER_GBIT),
             Self::StreamRate {
                 segment_len,
                 segments,
-            } => stream::bytes_per_second(segment_len, segments, rig.duration())
+                flow,
+            } => stream::bytes_per_second(segment_len, segments, flow, rig.duration())
                 .map(|bytes| bytes / f64::from(segment_len) / 1e6),
             Self::PingPong { wait, len } => {
                 ping_pong::half_round_trip(wait, len, rig.count(20_000))

@@ -7,6 +7,7 @@ use crate::{
         guest::Provider,
         perftest::{Column, Perftest},
         ping_pong::{SMALL_LEN, Wait},
+        stream::Flow,
     },
     rig::Link,
 };
@@ -64,6 +65,7 @@ const GUEST_SEND_LAT: Perftest = perftest("ib_send_lat", "-s 8 -u 18", 2000, Col
 const STREAM_4096: Option<Probe> = Some(Probe::Stream {
     segment_len: 4152,
     segments: 15,
+    flow: Flow::Free,
 });
 const SPIN: Option<Probe> = Some(Probe::PingPong {
     wait: Wait::Spin,
@@ -114,6 +116,7 @@ pub(crate) const ROWS: &[Row] = &[
         floor: Some(Probe::Stream {
             segment_len: 1080,
             segments: 60,
+            flow: Flow::Free,
         }),
         limit: true,
         bound: Bound::AtLeast(0.42),
@@ -147,6 +150,7 @@ pub(crate) const ROWS: &[Row] = &[
         floor: Some(Probe::StreamRate {
             segment_len: 130,
             segments: 60,
+            flow: Flow::Free,
         }),
         limit: true,
         bound: Bound::AtLeast(0.25),
@@ -204,6 +208,60 @@ pub(crate) const ROWS: &[Row] = &[
         limit: false,
         bound: Bound::None,
         unit: Unit::Gbps,
+    },
+    Row {
+        name: "stream_4152",
+        what: "raw UDP stream, 15 × 4152 B, bounded",
+        against: "raw UDP stream, 15 × 4152 B",
+        ours: Probe::Stream {
+            segment_len: 4152,
+            segments: 15,
+            flow: Flow::Bounded,
+        },
+        floor: Some(Probe::Stream {
+            segment_len: 4152,
+            segments: 15,
+            flow: Flow::Free,
+        }),
+        limit: false,
+        bound: Bound::None,
+        unit: Unit::Gbps,
+    },
+    Row {
+        name: "stream_1080",
+        what: "raw UDP stream, 60 × 1080 B, bounded",
+        against: "raw UDP stream, 60 × 1080 B",
+        ours: Probe::Stream {
+            segment_len: 1080,
+            segments: 60,
+            flow: Flow::Bounded,
+        },
+        floor: Some(Probe::Stream {
+            segment_len: 1080,
+            segments: 60,
+            flow: Flow::Free,
+        }),
+        limit: false,
+        bound: Bound::None,
+        unit: Unit::Gbps,
+    },
+    Row {
+        name: "stream_130",
+        what: "raw UDP stream, 60 × 130 B, bounded",
+        against: "raw UDP stream, 60 × 130 B",
+        ours: Probe::StreamRate {
+            segment_len: 130,
+            segments: 60,
+            flow: Flow::Bounded,
+        },
+        floor: Some(Probe::StreamRate {
+            segment_len: 130,
+            segments: 60,
+            flow: Flow::Free,
+        }),
+        limit: false,
+        bound: Bound::None,
+        unit: Unit::Mps,
     },
     Row {
         name: "qps_1000",

@@ -10,6 +10,7 @@ use crate::{
         Probe,
         perftest::{self, Column},
         ping_pong::{SMALL_LEN, Wait},
+        stream::Flow,
     },
     rig::{Link, Rig},
 };
@@ -68,6 +69,7 @@ impl Sweep {
         let stream = Probe::Stream {
             segment_len: 4152,
             segments: 15,
+            flow: Flow::Free,
         };
         let spin = Probe::PingPong {
             wait: Wait::Spin,

@@ -72,3 +72,13 @@ fn again_and_again_on_one_broker() {
         exchange(&rig, &["-n", "100", "-c"]);
     }
 }
+
+/// A program that has its last message and ends at once has acknowledged it all the same; else its peer gets
+/// `IBV_WC_RETRY_EXC_ERR`. A matter of microseconds, so many times over.
+#[test]
+fn the_last_acknowledgement_is_sent_before_the_program_ends() {
+    let rig = or_skip!(Rig::loopback(UTILS));
+    for _ in 0..60 {
+        exchange(&rig, &["-n", "20"]);
+    }
+}

@@ -401,6 +401,11 @@ impl Qp {
         self.responder.has_queued_responses()
     }
 
+    /// The completions that [`Qp::poll_completion`] will return, in order.
+    pub fn pending_completions(&self) -> impl ExactSizeIterator<Item = &Completion> {
+        self.out.completions.iter()
+    }
+
     /// The next completion, in order.
     pub fn poll_completion(&mut self) -> Option<Completion> {
         self.out.completions.pop_front()

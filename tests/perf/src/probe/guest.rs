@@ -28,8 +28,13 @@ const LIBRARIES: &[&str] = &[
 const GCC_RUNTIME: &str = "libgcc_s.so.1";
 const ROCADE: &str = "env ROCADE_RUNTIME_DIR=/tmp/rocade-run ROCADE_LINK=udp \
                       /tmp/rocade/rocade run --dev rocade0=eth0 --";
-const RXE_ON: &str = "grep -q '^rdma_rxe ' /proc/modules || insmod /lib/modules/rdma_rxe.ko; \
-                      rdma link show rxe0/1 >/dev/null 2>&1 || rdma link add rxe0 type rxe netdev eth0";
+/// Rocade's broker keeps the port for a while; without it, the module can be loaded.
+const RXE_ON: &str = "ROCADE_RUNTIME_DIR=/tmp/rocade-run /tmp/rocade/rocade broker stop >/dev/null 2>&1; \
+                      for i in 1 2 3 4 5 6 7 8 9 10; do \
+                      grep -q '^rdma_rxe ' /proc/modules || insmod /lib/modules/rdma_rxe.ko; \
+                      rdma link show rxe0/1 >/dev/null 2>&1 && exit 0; \
+                      rdma link add rxe0 type rxe netdev eth0 && exit 0; \
+                      rmmod rdma_rxe; sleep 0.2; done; exit 1";
 /// The module keeps the port for as long as it is loaded.
 const RXE_OFF: &str = "! grep -q '^rdma_rxe ' /proc/modules || rmmod rdma_rxe";
 /// The guest counts the ICRCs that rxe checks, with a probe in the kernel that costs rxe time.

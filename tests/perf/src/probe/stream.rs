@@ -1,8 +1,8 @@
 //! Floor: a stream of equal datagrams between two processes, cut (GSO) and merged (GRO) by the kernel.
 
-//! A sender that overruns the receiver's buffer wastes the work on what is dropped, and on a disturbed machine next to
-//! nothing arrives. So the stream is measured twice, as fast as the sender can and with a bounded amount in flight (the
-//! receiver tells in shared memory how far it is), and the better one counts: a floor must be what the machine can do.
+//! A free stream is sent as fast as the sender can: what overruns the receiver's buffer is dropped, and the work on it
+//! lost. A bounded one has little in flight (the receiver tells in shared memory how far it is), so that nothing is lost
+//! and the data stay in the processor's caches; it is faster.
 
 use std::{
     fs::{File, OpenOptions},
@@ -31,25 +31,28 @@ const LOST: Duration = Duration::from_millis(5);
 /// The counter with the number of bytes that have arrived.
 const ARRIVED: usize = 0;
 
+/// How much a stream may have in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flow {
+    /// Anything.
+    Free,
+    /// At most [`WINDOW_BYTES`].
+    Bounded,
+}
+
 /// Bytes per second that arrive when one process sends batches of `segments` datagrams with `segment_len` bytes each,
 /// and another one receives with a spinning thread and looks at nothing.
 pub(crate) fn bytes_per_second(
     segment_len: u16,
     segments: u16,
+    flow: Flow,
     duration: Duration,
 ) -> Result<f64, Failure> {
     let batch = vec![0x5a; usize::from(segment_len) * usize::from(segments)];
-    let free = stream(segment_len, &batch, duration / 2, None)?;
-    let bounded = stream(segment_len, &batch, duration / 2, Some(WINDOW_BYTES))?;
-    Ok(free.max(bounded))
-}
-
-fn stream(
-    segment_len: u16,
-    batch: &[u8],
-    duration: Duration,
-    window: Option<u64>,
-) -> Result<f64, Failure> {
+    let window = match flow {
+        Flow::Free => None,
+        Flow::Bounded => Some(WINDOW_BYTES),
+    };
     let file = tempfile::tempfile_in("/dev/shm").map_err(|error| format!("/dev/shm: {error}"))?;
     let memory = SharedMemory::map(&file, 0).map_err(|error| error.to_string())?;
     let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
@@ -58,7 +61,7 @@ fn stream(
     let sent = send(
         port,
         segment_len,
-        batch,
+        &batch,
         duration + 4 * WARM_UP,
         window,
         &memory,
