@@ -147,7 +147,7 @@ fn isolated(work: impl FnOnce() -> Result<ExitCode, Failure>) -> Result<ExitCode
     rig::isolate().map_or_else(work, |code| Ok(ExitCode::from(code)))
 }
 
-/// Exit status 1 where a row falls short.
+/// Exit status 1 where a row falls short or was disturbed.
 fn run_table(args: &TableArgs) -> Result<ExitCode, Failure> {
     let rows = select(&args.rows, args.no_guest)?;
     let rig = Rig::new(args.common.rocade.clone(), args.common.quick)?;

@@ -91,9 +91,10 @@ impl Measured {
         self.row.limit && self.value().is_some_and(beaten)
     }
 
-    /// Whether it was measured and falls short of what is asked.
+    /// Whether it was measured and falls short of what is asked, or its figures prove nothing.
     pub(crate) fn is_short(&self) -> bool {
-        self.value().and_then(|value| self.row.bound.holds(value)) == Some(false)
+        self.beats_limit()
+            || self.value().and_then(|value| self.row.bound.holds(value)) == Some(false)
     }
 
     fn verdict(&self) -> String {

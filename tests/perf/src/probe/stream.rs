@@ -1,8 +1,8 @@
 //! Floor: a stream of equal datagrams between two processes, cut (GSO) and merged (GRO) by the kernel.
 
 //! A free stream is sent as fast as the sender can: what overruns the receiver's buffer is dropped, and the work on it
-//! lost. A bounded one has little in flight (the receiver tells in shared memory how far it is), so that nothing is lost
-//! and the data stay in the processor's caches; it is faster.
+//! lost. A bounded one has little in flight (the receiver tells in shared memory how far it is), so that nothing is lost.
+//! On a machine with two idle cores both give about the same; where they differ, losses or other programs disturb the free one.
 
 use std::{
     fs::{File, OpenOptions},
