@@ -119,6 +119,8 @@ pub(crate) struct Requester {
     retry_left: u8,
     rnr_left: u8,
     ack_deadline: Option<Time>,
+    /// Expiries of the ACK timer since the last progress.
+    timeouts_in_a_row: u32,
     rnr_until: Option<Time>,
     /// The PSN at which the last sequence NAK, real or implied, made us go back; one loss is
     /// answered once.
@@ -154,6 +156,7 @@ impl Requester {
             retry_left: 0,
             rnr_left: 0,
             ack_deadline: None,
+            timeouts_in_a_row: 0,
             rnr_until: None,
             went_back_at: None,
             failed: None,

@@ -7,15 +7,20 @@ use crate::completion::WcStatus;
 use crate::qp::conn::{Conn, Fatal, Outputs};
 use crate::time::Time;
 
+/// Twice doubled, the ACK timeout is at the limit of RC-TMR-01.
+const MAX_DOUBLINGS: u32 = 2;
+
 impl Requester {
-    /// Starts the ACK timer if it is not running (RC-TMR-02).
+    /// Starts the ACK timer if it is not running (RC-TMR-02). Each expiry without progress doubles
+    /// the wait, up to the four times that RC-TMR-01 allows: a peer that stalls, or a path that is
+    /// congested, gets the most time that the attributes grant.
     pub(super) fn arm_ack_timer(&mut self, now: Time) {
         if self.ack_deadline.is_none() {
-            self.ack_deadline = self
-                .attr
-                .timeout
-                .as_ns()
-                .map(|ns| now.plus_ns(ns.max(MIN_ACK_TIMEOUT_NS)));
+            let doublings = self.timeouts_in_a_row.min(MAX_DOUBLINGS);
+            self.ack_deadline =
+                self.attr.timeout.as_ns().map(|ns| {
+                    now.plus_ns(ns.max(MIN_ACK_TIMEOUT_NS).saturating_mul(1 << doublings))
+                });
         }
     }
 
@@ -23,6 +28,7 @@ impl Requester {
     pub(super) fn on_progress(&mut self, now: Time, cost_before: u64) {
         self.retry_left = self.attr.retry_cnt;
         self.went_back_at = None;
+        self.timeouts_in_a_row = 0;
         self.ack_deadline = None;
         let acked = self.una_cost().saturating_sub(cost_before);
         self.window.on_progress(acked);
@@ -111,6 +117,7 @@ impl Requester {
         // The request arrived, so the path works. Without this, losses spread over a long series
         // of RNR NAKs would add up to RETRY_EXC_ERR.
         self.retry_left = self.attr.retry_cnt;
+        self.timeouts_in_a_row = 0;
         self.go_back(self.una);
         self.rnr_until = Some(now.plus_ns(timer.as_ns()));
         Ok(())
@@ -132,6 +139,7 @@ impl Requester {
         if self.ack_deadline.is_some_and(|deadline| deadline <= now) {
             //= RC-TMR-03
             out.counters.timeouts += 1;
+            self.timeouts_in_a_row = self.timeouts_in_a_row.saturating_add(1);
             self.ack_deadline = None;
             self.consume_retry(now, conn, out)?;
             self.window.on_timeout();

@@ -95,9 +95,14 @@ fn retry_cnt_counts_retries() {
         pair.recv(Side::A, 3, &[]);
         pair.run();
         let times = times_us(&pair, 0);
-        let expected: Vec<u64> = (0..transmissions).map(|i| i * 4_194_304 / 1000).collect();
-        assert_eq!(times, expected);
-        assert_eq!(pair.now().as_ns(), transmissions * 4_194_304);
+        // T, 2 T, then 4 T each: every wait is within what RC-TMR-01 allows.
+        let waits = [1, 2, 4, 4, 4, 4, 4, 4];
+        let ends: Vec<u64> = (1..=transmissions)
+            .map(|n| waits[..n].iter().sum::<u64>() * 4_194_304)
+            .collect();
+        let starts = std::iter::once(0).chain(ends.iter().map(|end| end / 1000));
+        assert_eq!(times, starts.take(transmissions).collect::<Vec<_>>());
+        assert_eq!(Some(&pair.now().as_ns()), ends.last());
         let flushed = WcStatus::WrFlushErr;
         let expected = [(1, WcStatus::RetryExcErr), (2, flushed), (3, flushed)];
         assert_eq!(statuses(&pair.take_completions(Side::A)), expected);
