@@ -83,7 +83,10 @@ fn run_node() {
             }
             "counters" => {
                 let c = engine.counters();
-                println!("@{} {} {} {}", c.tx_packets, c.tx_shared, c.rx_packets, c.rx_shared);
+                println!(
+                    "@{} {} {} {}",
+                    c.tx_packets, c.tx_shared, c.rx_packets, c.rx_shared
+                );
                 continue;
             }
             _ => {}
@@ -96,7 +99,10 @@ fn run_node() {
                 println!("@connected");
             }
             "recv" => {
-                side.qp.recv_queue().push(number(2), &[side.sge(size(3), size(4))]).unwrap();
+                side.qp
+                    .recv_queue()
+                    .push(number(2), &[side.sge(size(3), size(4))])
+                    .unwrap();
                 println!("@posted");
             }
             "fill" => {
@@ -108,7 +114,11 @@ fn run_node() {
                 println!("@{good}");
             }
             "send" => {
-                side.send(number(2), SendOp::Send { imm: None }, &[side.sge(size(3), size(4))]);
+                side.send(
+                    number(2),
+                    SendOp::Send { imm: None },
+                    &[side.sge(size(3), size(4))],
+                );
                 println!("@posted");
             }
             "poll" => {
@@ -137,7 +147,10 @@ struct Site {
 
 impl Site {
     fn new() -> Self {
-        Self { dir: tempfile::tempdir().unwrap(), address: own_address() }
+        Self {
+            dir: tempfile::tempdir().unwrap(),
+            address: own_address(),
+        }
     }
 
     fn engine(&self, link: LinkMode) -> Engine {
@@ -161,7 +174,12 @@ impl Site {
         let mut child = command.spawn().unwrap();
         let input = child.stdin.take().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
-        Node { child, input, output, address }
+        Node {
+            child,
+            input,
+            output,
+            address,
+        }
     }
 
     fn kill_broker(&self) {
@@ -169,7 +187,10 @@ impl Site {
         let pid = broker::status(&config).unwrap().pid;
         signal(pid, libc::SIGKILL);
         wait_until(|| {
-            matches!(broker::status(&config), Err(BrokerError::NotRunning | BrokerError::Lost))
+            matches!(
+                broker::status(&config),
+                Err(BrokerError::NotRunning | BrokerError::Lost)
+            )
         });
     }
 
@@ -214,7 +235,10 @@ impl Node {
         let mut line = String::new();
         loop {
             line.clear();
-            assert!(self.output.read_line(&mut line).unwrap() > 0, "the node has ended");
+            assert!(
+                self.output.read_line(&mut line).unwrap() > 0,
+                "the node has ended"
+            );
             if let Some((_, answer)) = line.split_once('@') {
                 return answer.trim_end().to_owned();
             }
@@ -228,9 +252,17 @@ impl Node {
 
     fn new_qp(&mut self, index: usize) -> Remote {
         let answer = self.ask("new");
-        let numbers: Vec<u64> = answer.split(' ').map(|word| word.parse().unwrap()).collect();
+        let numbers: Vec<u64> = answer
+            .split(' ')
+            .map(|word| word.parse().unwrap())
+            .collect();
         let rkey = Rkey::new(numbers[1] as u32);
-        Remote { index, qpn: numbers[0] as u32, rkey, addr: numbers[2] }
+        Remote {
+            index,
+            qpn: numbers[0] as u32,
+            rkey,
+            addr: numbers[2],
+        }
     }
 
     /// Connects the node's next queue pair, which has this index, with ours: ours first.
@@ -243,13 +275,19 @@ impl Node {
 
     fn connect_back(&mut self, side: &Side, remote: Remote) {
         let (qpn, ip) = (side.qp.qp_num().get(), side.gid().to_ip());
-        assert_eq!(self.ask(&format!("connect {} {qpn} {ip}", remote.index)), "connected");
+        assert_eq!(
+            self.ask(&format!("connect {} {qpn} {ip}", remote.index)),
+            "connected"
+        );
     }
 
     /// Packets sent, those of them through shared memory, received, those ...
     fn counters(&mut self) -> [u64; 4] {
         let answer = self.ask("counters");
-        let numbers: Vec<_> = answer.split(' ').map(|word| word.parse().unwrap()).collect();
+        let numbers: Vec<_> = answer
+            .split(' ')
+            .map(|word| word.parse().unwrap())
+            .collect();
         numbers.try_into().unwrap()
     }
 
@@ -290,7 +328,11 @@ fn own_address() -> IpAddr {
 }
 
 fn write(side: &Side, remote: Remote, wr_id: u64, from: usize, to: usize, len: usize) {
-    let op = SendOp::Write { va: remote.addr + to as u64, rkey: remote.rkey, imm: None };
+    let op = SendOp::Write {
+        va: remote.addr + to as u64,
+        rkey: remote.rkey,
+        imm: None,
+    };
     side.send(wr_id, op, &[side.sge(from, len)]);
 }
 
@@ -303,7 +345,11 @@ fn assert_success(side: &Side, wr_id: u64) {
 fn assert_all_shared(ours: &Engine, node: &mut Node) {
     let c = ours.counters();
     assert!(c.tx_packets > 0);
-    assert_eq!((c.tx_shared, c.rx_shared), (c.tx_packets, c.rx_packets), "{c:?}");
+    assert_eq!(
+        (c.tx_shared, c.rx_shared),
+        (c.tx_packets, c.rx_packets),
+        "{c:?}"
+    );
     let [tx, tx_shared, rx, rx_shared] = node.counters();
     assert_eq!((tx_shared, rx_shared), (tx, rx));
 }
@@ -324,16 +370,29 @@ fn all_operations_and_sizes() {
 
         write(&side, remote, wr_id, 0, 1 << 20, len);
         assert_success(&side, wr_id);
-        assert_eq!(node.ask(&format!("check 0 {} {len} {len}", 1 << 20)), "true");
+        assert_eq!(
+            node.ask(&format!("check 0 {} {len} {len}", 1 << 20)),
+            "true"
+        );
 
-        let op = SendOp::Read { va: remote.addr + (1 << 20), rkey: remote.rkey };
+        let op = SendOp::Read {
+            va: remote.addr + (1 << 20),
+            rkey: remote.rkey,
+        };
         side.send(wr_id, op, &[side.sge(2 << 20, len)]);
         let read = side.completion();
-        assert_eq!((read.status, read.opcode), (WcStatus::Success, WcOpcode::RdmaRead));
+        assert_eq!(
+            (read.status, read.opcode),
+            (WcStatus::Success, WcOpcode::RdmaRead)
+        );
         assert_eq!(side.bytes(2 << 20, len), pattern(len, len));
     }
     node.ask("recv 0 77 0 8");
-    let op = SendOp::Write { va: remote.addr + 16, rkey: remote.rkey, imm: Some([1, 2, 3, 4]) };
+    let op = SendOp::Write {
+        va: remote.addr + 16,
+        rkey: remote.rkey,
+        imm: Some([1, 2, 3, 4]),
+    };
     side.fill(0, &41u64.to_ne_bytes());
     side.send(1, op, &[side.sge(0, 8)]);
     assert_eq!(node.ask("poll 0"), "77 Success 8");
@@ -342,11 +401,23 @@ fn all_operations_and_sizes() {
     side.send(2, SendOp::FetchAdd { va, rkey, add: 1 }, &[side.sge(8, 8)]);
     assert_success(&side, 2);
     assert_eq!(side.bytes(8, 8), 41u64.to_ne_bytes());
-    side.send(3, SendOp::CmpSwap { va, rkey, compare: 42, swap: 9 }, &[side.sge(8, 8)]);
+    side.send(
+        3,
+        SendOp::CmpSwap {
+            va,
+            rkey,
+            compare: 42,
+            swap: 9,
+        },
+        &[side.sge(8, 8)],
+    );
     assert_success(&side, 3);
     assert_eq!(side.bytes(8, 8), 42u64.to_ne_bytes());
     // And the other way.
-    side.qp.recv_queue().push(5, &[side.sge(0, 1 << 20)]).unwrap();
+    side.qp
+        .recv_queue()
+        .push(5, &[side.sge(0, 1 << 20)])
+        .unwrap();
     node.ask(&format!("fill 0 0 {} 3", 1 << 20));
     node.ask(&format!("send 0 6 0 {}", 1 << 20));
     let received = side.completion();
@@ -381,16 +452,21 @@ fn a_sleeping_peer_is_woken_by_each_message() {
 
 #[test]
 fn the_variable_and_the_peer_decide_which_way() {
-    for (ours, theirs) in
-        [(LinkMode::Udp, "auto"), (LinkMode::Auto, "udp"), (LinkMode::Udp, "udp")]
-    {
+    for (ours, theirs) in [
+        (LinkMode::Udp, "auto"),
+        (LinkMode::Auto, "udp"),
+        (LinkMode::Udp, "udp"),
+    ] {
         let site = Site::new();
         let side = Side::on(site.engine(ours), MEMORY);
         let mut node = site.node_at(site.address, theirs);
         let remote = node.connect(&side, 0);
         write(&side, remote, 1, 0, 0, 100_000);
         assert_success(&side, 1);
-        assert_eq!((side.engine.counters().tx_shared, node.counters()[1]), (0, 0));
+        assert_eq!(
+            (side.engine.counters().tx_shared, node.counters()[1]),
+            (0, 0)
+        );
     }
     let site = Site::new();
     let side = Side::on(site.engine(LinkMode::Shm), MEMORY);
@@ -438,7 +514,10 @@ fn a_queue_pair_moves_to_the_channel_that_its_peer_asks_for() {
 fn peers_with_and_without_shared_memory_at_a_time() {
     let site = Site::new();
     let engine = site.engine(LinkMode::Auto);
-    let (a, b) = (Side::on(engine.clone(), MEMORY), Side::on(engine.clone(), MEMORY));
+    let (a, b) = (
+        Side::on(engine.clone(), MEMORY),
+        Side::on(engine.clone(), MEMORY),
+    );
     let (mut shared, mut udp) = (site.node(), site.node_at(site.address, "udp"));
     let (remote_a, remote_b) = (shared.connect(&a, 0), udp.connect(&b, 0));
     a.fill(0, &pattern(1 << 20, 1));
@@ -511,7 +590,10 @@ fn a_killed_peer_is_noticed_and_its_slot_is_used_again() {
     write(&side, again, 1, 0, 0, 1 << 20);
     assert_success(&side, 1);
     let c = engine.counters();
-    assert_eq!(c.tx_packets - before.tx_packets, c.tx_shared - before.tx_shared);
+    assert_eq!(
+        c.tx_packets - before.tx_packets,
+        c.tx_shared - before.tx_shared
+    );
     let [tx, tx_shared, rx, rx_shared] = second.counters();
     assert_eq!((tx_shared, rx_shared), (tx, rx));
 }
@@ -523,8 +605,11 @@ fn a_peer_that_does_not_take_its_packets_fills_the_ring_and_all_arrives_later() 
     let engine = site.engine(LinkMode::Auto);
     let mut node = site.node();
     let sides: Vec<_> = (0..QPS).map(|_| Side::on(engine.clone(), MEMORY)).collect();
-    let remotes: Vec<_> =
-        sides.iter().enumerate().map(|(index, side)| node.connect(side, index)).collect();
+    let remotes: Vec<_> = sides
+        .iter()
+        .enumerate()
+        .map(|(index, side)| node.connect(side, index))
+        .collect();
     for (index, side) in sides.iter().enumerate() {
         side.fill(0, &pattern(1 << 20, index));
     }
@@ -542,7 +627,10 @@ fn a_peer_that_does_not_take_its_packets_fills_the_ring_and_all_arrives_later() 
         assert_success(side, 1);
     }
     for index in 0..QPS {
-        assert_eq!(node.ask(&format!("check {index} 0 {} {index}", 1 << 20)), "true");
+        assert_eq!(
+            node.ask(&format!("check {index} 0 {} {index}", 1 << 20)),
+            "true"
+        );
     }
 }
 
@@ -578,14 +666,19 @@ fn channels_survive_the_broker() {
 fn one_peer_in_both_directions_at_once_with_a_sleeping_one_beside() {
     let site = Site::new();
     let engine = site.engine(LinkMode::Auto);
-    let (a, b) = (Side::on(engine.clone(), MEMORY), Side::on(engine.clone(), MEMORY));
+    let (a, b) = (
+        Side::on(engine.clone(), MEMORY),
+        Side::on(engine.clone(), MEMORY),
+    );
     let (mut busy, mut quiet) = (site.node(), site.node());
     let remote = busy.connect(&a, 0);
     quiet.connect(&b, 0);
     quiet.ask("recv 0 9 0 8");
     assert_eq!(quiet.ask("sleep 0"), "asleep");
     for wr_id in 0..16 {
-        a.qp.recv_queue().push(100 + wr_id, &[a.sge(1 << 20, 1 << 20)]).unwrap();
+        a.qp.recv_queue()
+            .push(100 + wr_id, &[a.sge(1 << 20, 1 << 20)])
+            .unwrap();
         busy.ask(&format!("send 0 {wr_id} {} {}", 1 << 20, 1 << 20));
         write(&a, remote, wr_id, 0, 0, 1 << 20);
     }

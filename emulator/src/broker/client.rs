@@ -239,8 +239,14 @@ impl BrokerClient {
         if self.check_process().is_err() {
             return Vec::new();
         }
-        let state = if wait { Some(self.state.lock()) } else { self.state.try_lock() };
-        let Some(mut state) = state else { return Vec::new() };
+        let state = if wait {
+            Some(self.state.lock())
+        } else {
+            self.state.try_lock()
+        };
+        let Some(mut state) = state else {
+            return Vec::new();
+        };
         if let Link::Up(connection) = &mut state.link {
             // Whether it has ended is for `service` to see.
             connection.take_news();
@@ -472,7 +478,10 @@ struct Connection {
 
 impl Connection {
     const fn new(socket: OwnedFd) -> Self {
-        Self { socket, offers: Vec::new() }
+        Self {
+            socket,
+            offers: Vec::new(),
+        }
     }
 
     /// Sends a request and waits for its (first) answer.
@@ -612,7 +621,15 @@ fn offer(ends: Ends, asked: bool, fds: Vec<OwnedFd>) -> Result<ChannelOffer, Bro
     let Ends { local, peer, slot } = ends;
     let [memory, life_line, wake] =
         <[OwnedFd; 3]>::try_from(fds).map_err(|_| ProtocolError::Descriptors)?;
-    Ok(ChannelOffer { local, peer, slot, asked, memory, life_line, wake })
+    Ok(ChannelOffer {
+        local,
+        peer,
+        slot,
+        asked,
+        memory,
+        life_line,
+        wake,
+    })
 }
 
 /// The broker's end of the connection is gone, or something else went wrong.

@@ -296,7 +296,9 @@ impl Settings {
     /// How packets travel.
     #[must_use]
     pub fn link(&self) -> LinkMode {
-        self.link.as_ref().map_or(LinkMode::Auto, |setting| setting.value)
+        self.link
+            .as_ref()
+            .map_or(LinkMode::Auto, |setting| setting.value)
     }
 
     /// What was said about the broker, if any source said something.
@@ -360,7 +362,11 @@ impl Settings {
         } else {
             BrokerMode::Auto(self.broker_config())
         };
-        Ok(EngineConfig { devices, broker, link: self.link() })
+        Ok(EngineConfig {
+            devices,
+            broker,
+            link: self.link(),
+        })
     }
 }
 
@@ -458,7 +464,12 @@ fn parse_link((value, origin): (String, Origin)) -> Result<Setting<LinkMode>, Co
         "shm" => LinkMode::Shm,
         _ => {
             let reason = "there is no such link";
-            return Err(ConfigError::invalid(&origin, value, reason, "auto, udp or shm"));
+            return Err(ConfigError::invalid(
+                &origin,
+                value,
+                reason,
+                "auto, udp or shm",
+            ));
         }
     };
     Ok(Setting { value, origin })

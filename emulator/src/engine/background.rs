@@ -110,7 +110,12 @@ impl EngineInner {
         } else {
             Some(Duration::ZERO)
         };
-        WaitSet { wake, ports: self.ports.read().clone(), control, timeout }
+        WaitSet {
+            wake,
+            ports: self.ports.read().clone(),
+            control,
+            timeout,
+        }
     }
 
     /// One turn after waiting: receives, then decides whether to step back.

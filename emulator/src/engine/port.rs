@@ -70,7 +70,14 @@ impl Port {
         let icrc = IcrcFlow::new(self.link.local(), to, tx.source_port)
             .ok_or(io::ErrorKind::InvalidInput)?;
         let slot = Slot::of(dest);
-        Ok(Path { tx, icrc, to, traffic_class: av.traffic_class, slot, channel })
+        Ok(Path {
+            tx,
+            icrc,
+            to,
+            traffic_class: av.traffic_class,
+            slot,
+            channel,
+        })
     }
 }
 

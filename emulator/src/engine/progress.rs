@@ -52,7 +52,10 @@ impl EngineInner {
     /// Polling found nothing.
     #[inline]
     fn polled_in_vain(&self, polls: u64) {
-        let idle = self.idle_polls.load(Ordering::Relaxed).saturating_add(polls);
+        let idle = self
+            .idle_polls
+            .load(Ordering::Relaxed)
+            .saturating_add(polls);
         self.idle_polls.store(idle, Ordering::Relaxed);
         if idle >= PATIENCE {
             // What this thread waits for may be waiting for this CPU.

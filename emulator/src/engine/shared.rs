@@ -26,12 +26,7 @@ const MAX_RUNS: usize = 16;
 
 impl EngineInner {
     /// The channel from a local address to a QP of a peer, made if need be.
-    pub(crate) fn channel_to(
-        &self,
-        port: &Port,
-        dest: Qpn,
-        to: IpAddr,
-    ) -> Option<Arc<ShmChannel>> {
+    pub(crate) fn channel_to(&self, port: &Port, dest: Qpn, to: IpAddr) -> Option<Arc<ShmChannel>> {
         let slot = Slot::of(dest);
         let broker = self.broker_link()?;
         if self.link_mode == LinkMode::Udp || slot == broker.slot() || slot == Slot::BROKER {
@@ -61,8 +56,12 @@ impl EngineInner {
     fn find_channel(&self, port: &Port, slot: Slot, to: IpAddr) -> Option<Arc<ShmChannel>> {
         let local = port.link.local_addr();
         let channels = self.channels.read();
-        let mut fitting = channels.iter().filter(|channel| channel.leads(local, to, slot));
-        fitting.find(|channel| !channel.has_ended() && !channel.has_hung_up()).cloned()
+        let mut fitting = channels
+            .iter()
+            .filter(|channel| channel.leads(local, to, slot));
+        fitting
+            .find(|channel| !channel.has_ended() && !channel.has_hung_up())
+            .cloned()
     }
 
     /// Takes channels that others have asked for.
@@ -73,7 +72,9 @@ impl EngineInner {
     }
 
     fn attach_offers(&self, offers: impl IntoIterator<Item = ChannelOffer>) {
-        let Some(broker) = self.broker_link() else { return };
+        let Some(broker) = self.broker_link() else {
+            return;
+        };
         let mut attached = false;
         for offer in offers {
             let channel = match ShmChannel::new(offer) {
@@ -116,8 +117,13 @@ impl EngineInner {
     /// Lets go of the channels whose peer is gone, and of those that were damaged. What the peer
     /// has sent before is received first: it may be the acknowledgement of our last message.
     pub(super) fn drop_ended_channels(&self) {
-        let channels: Vec<_> =
-            self.channels.read().iter().filter(|channel| channel.has_hung_up()).cloned().collect();
+        let channels: Vec<_> = self
+            .channels
+            .read()
+            .iter()
+            .filter(|channel| channel.has_hung_up())
+            .cloned()
+            .collect();
         if channels.is_empty() {
             return;
         }
@@ -126,7 +132,9 @@ impl EngineInner {
             while self.receive_from(channel, &mut receiver) > 0 {}
             channel.end();
         }
-        self.channels.write().retain(|channel| !channels.iter().any(|c| Arc::ptr_eq(c, channel)));
+        self.channels
+            .write()
+            .retain(|channel| !channels.iter().any(|c| Arc::ptr_eq(c, channel)));
         for channel in &channels {
             tracing::debug!(%channel, "shared memory ends");
             if let Some(broker) = self.broker_link() {
@@ -147,7 +155,11 @@ impl EngineInner {
             if !channel.has_packets() {
                 continue;
             }
-            let receiver = if wait { Some(channel.receiver()) } else { channel.try_receiver() };
+            let receiver = if wait {
+                Some(channel.receiver())
+            } else {
+                channel.try_receiver()
+            };
             if let Some(mut receiver) = receiver {
                 packets += self.receive_from(channel, &mut receiver);
             }
@@ -160,7 +172,10 @@ impl EngineInner {
         let qps = self.qps.read();
         let mem = self.regions().read();
         let now = self.now();
-        let meta = PacketMeta { source: channel.peer(), destination: channel.local() };
+        let meta = PacketMeta {
+            source: channel.peer(),
+            destination: channel.local(),
+        };
         let mut current: Option<Locked<'_>> = None;
         let mut received = 0;
         receiver.receive(MAX_RUNS, |run: ShmRun<'_>| {
@@ -170,7 +185,10 @@ impl EngineInner {
                     return;
                 };
                 let dest = packet.bth().dest_qp;
-                if current.as_ref().is_none_or(|locked| locked.inner.qp_num() != dest) {
+                if current
+                    .as_ref()
+                    .is_none_or(|locked| locked.inner.qp_num() != dest)
+                {
                     self.unlock(current.take(), &mem);
                     current = lock_qp(&qps, dest);
                 }
@@ -185,8 +203,12 @@ impl EngineInner {
             });
         });
         self.unlock(current, &mem);
-        self.counters.rx_packets.fetch_add(received, Ordering::Relaxed);
-        self.counters.rx_shared.fetch_add(received, Ordering::Relaxed);
+        self.counters
+            .rx_packets
+            .fetch_add(received, Ordering::Relaxed);
+        self.counters
+            .rx_shared
+            .fetch_add(received, Ordering::Relaxed);
         received
     }
 

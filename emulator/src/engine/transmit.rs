@@ -133,8 +133,13 @@ impl EngineInner {
         let mut now = self.now();
         TX_BUFFER.with_borrow_mut(|buffer| {
             loop {
-                let Some((port, path)) = &tx.route else { return };
-                let channel = path.channel.as_deref().filter(|channel| !channel.has_ended());
+                let Some((port, path)) = &tx.route else {
+                    return;
+                };
+                let channel = path
+                    .channel
+                    .as_deref()
+                    .filter(|channel| !channel.has_ended());
                 let many = channel.is_some() || port.link.gso();
                 buffer.clear();
                 buffer.set_max_segments(if many { MAX_SEGMENTS } else { 1 });
@@ -172,7 +177,11 @@ impl EngineInner {
     /// Sends what was left over; false where there is still no room.
     fn send_blocked(&self, tx: &mut TxState) -> bool {
         if let (Some(blocked), Some((port, path))) = (&tx.blocked, &tx.route) {
-            let Blocked { bytes, segment_len, sealed } = blocked;
+            let Blocked {
+                bytes,
+                segment_len,
+                sealed,
+            } = blocked;
             let sent = match &path.channel {
                 Some(channel) => channel.send(bytes, *segment_len) != ShmSent::Full,
                 None if *sealed => self.send(port, path, bytes, *segment_len),
@@ -194,7 +203,10 @@ impl EngineInner {
             self.counters.tx_errors.fetch_add(1, Ordering::Relaxed);
             return true;
         }
-        match port.link.send(path.tx, path.to, path.traffic_class, bytes, segment_len) {
+        match port
+            .link
+            .send(path.tx, path.to, path.traffic_class, bytes, segment_len)
+        {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
             Err(error) => {

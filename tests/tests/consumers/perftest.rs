@@ -14,7 +14,20 @@ macro_rules! programs {
             let rig = or_skip!(Rig::loopback(PERFTEST));
             Perftest::new($program, &$arguments).run(&rig, LIMIT);
         }
-    )*};
+    )*
+
+    /// The same over UDP: the default between two processes of a host is shared memory.
+    mod udp {
+        use super::*;
+
+        $(
+            #[test]
+            fn $name() {
+                let rig = or_skip!(Rig::loopback(PERFTEST)).with_link("udp");
+                Perftest::new($program, &$arguments).run(&rig, LIMIT);
+            }
+        )*
+    }};
 }
 
 programs! {

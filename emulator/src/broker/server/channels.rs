@@ -12,13 +12,15 @@ impl Server {
     /// Makes a channel between two clients and hands each its end of it; or says that there can be
     /// none, which means UDP.
     pub(super) fn connect(&mut self, index: usize, ends: Ends) {
-        let made = self.peer_for(index, ends).and_then(|peer| match Channel::new() {
-            Ok(channel) => Some((peer, channel)),
-            Err(error) => {
-                tracing::warn!(%error, "making a shared-memory channel");
-                None
-            }
-        });
+        let made = self
+            .peer_for(index, ends)
+            .and_then(|peer| match Channel::new() {
+                Ok(channel) => Some((peer, channel)),
+                Err(error) => {
+                    tracing::warn!(%error, "making a shared-memory channel");
+                    None
+                }
+            });
         let given = made.is_some_and(|(peer, channel)| self.give(index, peer, ends, &channel));
         if !given {
             self.clients[index].send(&Response::NoChannel, &[]);
@@ -30,7 +32,10 @@ impl Server {
     fn peer_for(&self, index: usize, ends: Ends) -> Option<usize> {
         let asking = &self.clients[index];
         let own = asking.slot?;
-        let has_local = self.groups.get(&ends.local).is_some_and(|g| g.users().contains(&own));
+        let has_local = self
+            .groups
+            .get(&ends.local)
+            .is_some_and(|g| g.users().contains(&own));
         let takes_part = |client: &Client| client.wake.is_some() && !client.gone;
         if own == ends.slot
             || !takes_part(asking)
@@ -54,15 +59,21 @@ impl Server {
         ) else {
             return false;
         };
-        let reverse = Ends { local: ends.peer, peer: ends.local, slot: own };
+        let reverse = Ends {
+            local: ends.peer,
+            peer: ends.local,
+            slot: own,
+        };
         let memory = channel.memory.as_fd();
         let [line, peer_line] = &channel.life_line;
         self.clients[peer].send(
             &Response::Offer(reverse),
             &[memory, peer_line.as_fd(), asking_wake.as_fd()],
         );
-        self.clients[asking]
-            .send(&Response::Channel(ends), &[memory, line.as_fd(), peer_wake.as_fd()]);
+        self.clients[asking].send(
+            &Response::Channel(ends),
+            &[memory, line.as_fd(), peer_wake.as_fd()],
+        );
         tracing::info!(local = %ends.local, peer = %ends.peer, %own, slot = %ends.slot, "channel");
         true
     }
@@ -81,6 +92,9 @@ struct Channel {
 impl Channel {
     fn new() -> io::Result<Self> {
         let (one, other) = UnixStream::pair()?;
-        Ok(Self { memory: shm::create()?, life_line: [one, other] })
+        Ok(Self {
+            memory: shm::create()?,
+            life_line: [one, other],
+        })
     }
 }

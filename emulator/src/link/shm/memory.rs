@@ -170,7 +170,10 @@ impl SharedMemory {
             area.map(RING_LEN, file, offset, RING_LEN)?;
             Ok::<_, io::Error>(area)
         };
-        Ok(Self { rings: [ring(0)?, ring(1)?], control })
+        Ok(Self {
+            rings: [ring(0)?, ring(1)?],
+            control,
+        })
     }
 
     /// The control words of a direction.
@@ -252,14 +255,22 @@ pub(super) fn wake(fd: BorrowedFd<'_>) {
 
 /// Has the other end of a socket been closed?
 pub(super) fn has_hung_up(socket: BorrowedFd<'_>) -> bool {
-    let mut entry = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
+    let mut entry = libc::pollfd {
+        fd: socket.as_raw_fd(),
+        events: libc::POLLRDHUP,
+        revents: 0,
+    };
     // SAFETY: one live entry.
     let ready = unsafe { libc::poll(&raw mut entry, 1, 0) };
     ready > 0 && entry.revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
 }
 
 fn check(result: c_int) -> io::Result<c_int> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -272,8 +283,10 @@ mod tests {
     #[test]
     fn a_ring_goes_on_at_its_beginning() {
         let file = create().unwrap();
-        let (ours, theirs) =
-            (SharedMemory::map(file.as_fd()).unwrap(), SharedMemory::map(file.as_fd()).unwrap());
+        let (ours, theirs) = (
+            SharedMemory::map(file.as_fd()).unwrap(),
+            SharedMemory::map(file.as_fd()).unwrap(),
+        );
         let position = 7 * RING_LEN as u64 - 3;
         ours.write(Direction::Second, position, b"abcdef");
         assert_eq!(theirs.in_place(Direction::Second, position, 6), b"abcdef");

@@ -19,9 +19,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
+use memory::{Direction, RING_LEN, SharedMemory};
 pub(crate) use memory::{create, wake_fd};
 pub(crate) use ring::settle;
-use memory::{Direction, RING_LEN, SharedMemory};
 use ring::{Consumer, Corrupt, Producer};
 
 use super::LocalAddr;
@@ -98,7 +98,11 @@ impl ShmChannel {
             peer: offer.peer,
             slot: offer.slot,
             memory,
-            tx: if offer.asked { Direction::First } else { Direction::Second },
+            tx: if offer.asked {
+                Direction::First
+            } else {
+                Direction::Second
+            },
             producer: Mutex::new(Producer::new(len)),
             consumer: Mutex::new(Consumer::new(len)),
             head: AtomicU64::new(0),
@@ -182,7 +186,8 @@ impl ShmChannel {
         header[..4].copy_from_slice(&len.to_le_bytes());
         header[4..].copy_from_slice(&segment_len.to_le_bytes());
         self.memory.write(self.tx, at, &header);
-        self.memory.write(self.tx, at.wrapping_add(RECORD_HEADER as u64), run);
+        self.memory
+            .write(self.tx, at.wrapping_add(RECORD_HEADER as u64), run);
         let wake = producer.publish(control, need);
         drop(producer);
         if wake {
@@ -206,19 +211,27 @@ impl ShmChannel {
     /// Are there packets? Takes a few nanoseconds.
     #[inline]
     pub(crate) fn has_packets(&self) -> bool {
-        self.memory.control(self.tx.reverse()).has_news(self.head.load(Ordering::Relaxed))
+        self.memory
+            .control(self.tx.reverse())
+            .has_news(self.head.load(Ordering::Relaxed))
             && !self.has_ended()
     }
 
     /// The receiving end, unless another thread has it.
     #[inline]
     pub(crate) fn try_receiver(&self) -> Option<ShmReceiver<'_>> {
-        self.consumer.try_lock().map(|consumer| ShmReceiver { channel: self, consumer })
+        self.consumer.try_lock().map(|consumer| ShmReceiver {
+            channel: self,
+            consumer,
+        })
     }
 
     /// The receiving end.
     pub(crate) fn receiver(&self) -> ShmReceiver<'_> {
-        ShmReceiver { channel: self, consumer: self.consumer.lock() }
+        ShmReceiver {
+            channel: self,
+            consumer: self.consumer.lock(),
+        }
     }
 
     /// The process is going to wait for its wake fd. After this has been said to all channels,
@@ -305,7 +318,9 @@ impl<'a> ShmReceiver<'a> {
             };
             each(run);
             self.consumer.release(control, record_len(run.len));
-            channel.head.store(self.consumer.position(), Ordering::Relaxed);
+            channel
+                .head
+                .store(self.consumer.position(), Ordering::Relaxed);
         }
         if crowded && control.has_to_wake_producer() {
             memory::wake(channel.wake.as_fd());
@@ -328,7 +343,12 @@ fn next_run(channel: &ShmChannel, at: u64, available: u64) -> Option<ShmRun<'_>>
     if len == 0 || len > MAX_RUN || segment_len == 0 || record_len(len) > available {
         return None;
     }
-    Some(ShmRun { channel, at: at.wrapping_add(RECORD_HEADER as u64), len, segment_len })
+    Some(ShmRun {
+        channel,
+        at: at.wrapping_add(RECORD_HEADER as u64),
+        len,
+        segment_len,
+    })
 }
 
 impl<'a> ShmRun<'a> {
@@ -351,5 +371,8 @@ impl<'a> ShmRun<'a> {
 }
 
 #[cfg(all(test, not(loom)))]
-#[expect(clippy::unwrap_used, reason = "in helpers of tests a panic is the report")]
+#[expect(
+    clippy::unwrap_used,
+    reason = "in helpers of tests a panic is the report"
+)]
 mod tests;

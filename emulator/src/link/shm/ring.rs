@@ -54,7 +54,12 @@ impl Control {
     #[cfg(any(test, loom))]
     pub(super) fn new() -> Self {
         let word = || Apart(AtomicU64::new(0));
-        Self { tail: word(), head: word(), sleeping: word(), blocked: word() }
+        Self {
+            tail: word(),
+            head: word(),
+            sleeping: word(),
+            blocked: word(),
+        }
     }
 
     /// Is there something behind `head`? Takes a few nanoseconds, and no lock.
@@ -102,7 +107,11 @@ pub(crate) fn settle() {
 impl Producer {
     /// At the beginning of a ring of `len` bytes.
     pub(super) const fn new(len: u64) -> Self {
-        Self { tail: 0, head_seen: 0, len }
+        Self {
+            tail: 0,
+            head_seen: 0,
+            len,
+        }
     }
 
     /// Where the next bytes go.
@@ -149,8 +158,16 @@ impl Consumer {
     /// How many bytes are there.
     #[inline]
     pub(super) fn available(&self, control: &Control) -> Result<u64, Corrupt> {
-        let count = control.tail.0.load(Ordering::Acquire).wrapping_sub(self.head);
-        if count > self.len { Err(Corrupt) } else { Ok(count) }
+        let count = control
+            .tail
+            .0
+            .load(Ordering::Acquire)
+            .wrapping_sub(self.head);
+        if count > self.len {
+            Err(Corrupt)
+        } else {
+            Ok(count)
+        }
     }
 
     /// Gives back `count` bytes that were available.
@@ -211,7 +228,11 @@ mod tests {
         assert_eq!(producer.room(&control, 64), Ok(true));
         producer.publish(&control, 64);
         control.head.0.store(0, Ordering::Relaxed);
-        assert_eq!(producer.room(&control, 64), Err(Corrupt), "the head goes back");
+        assert_eq!(
+            producer.room(&control, 64),
+            Err(Corrupt),
+            "the head goes back"
+        );
     }
 }
 
@@ -233,7 +254,10 @@ mod loom_tests {
     impl Ring {
         fn new() -> Arc<Self> {
             let cells = [UnsafeCell::new(0), UnsafeCell::new(0)];
-            Arc::new(Self { control: Control::new(), cells })
+            Arc::new(Self {
+                control: Control::new(),
+                cells,
+            })
         }
 
         fn put(&self, producer: &mut Producer, value: u64) -> bool {
@@ -327,7 +351,10 @@ mod loom_tests {
             settle();
             let room = producer.room(&ring.control, 1).unwrap();
             let woken = consuming.join().unwrap();
-            assert!(room || woken, "there is room, and the producer waits for it");
+            assert!(
+                room || woken,
+                "there is room, and the producer waits for it"
+            );
         });
     }
 }

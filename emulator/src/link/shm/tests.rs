@@ -51,7 +51,10 @@ fn runs_arrive_in_order_and_cut_as_sent() {
     assert!(b.has_packets());
     assert_eq!(
         receive(&b, 10),
-        [vec![b"abc".to_vec(), b"def".to_vec(), b"gh".to_vec()], vec![vec![7; 100]]]
+        [
+            vec![b"abc".to_vec(), b"def".to_vec(), b"gh".to_vec()],
+            vec![vec![7; 100]]
+        ]
     );
     assert!(!b.has_packets());
     assert_eq!(receive(&a, 10), [[b"back"]]);
@@ -63,7 +66,11 @@ fn a_full_ring_takes_nothing_and_has_room_again_later() {
     let mut sent = 0usize;
     // Several times around.
     for round in 0..5 {
-        while a.send(&vec![u8::try_from(sent % 251).unwrap(); 60_000 - round], 4096) == ShmSent::Sent {
+        while a.send(
+            &vec![u8::try_from(sent % 251).unwrap(); 60_000 - round],
+            4096,
+        ) == ShmSent::Sent
+        {
             sent += 1;
         }
         assert!(sent > 0);
