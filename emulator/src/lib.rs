@@ -22,7 +22,7 @@ mod objects;
 pub mod steering;
 mod sync;
 
-pub use config::{BrokerMode, DeviceConfig, EngineConfig};
+pub use config::{BrokerMode, DeviceConfig, EngineConfig, LinkMode};
 pub use engine::{Engine, EngineCounters};
 pub use error::VerbsError;
 pub use hca::{DeviceAttr, DeviceInfo, GidEntry, PortAttr, limits};

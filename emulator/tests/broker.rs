@@ -130,8 +130,8 @@ fn run_stranger() {
     let path = env::var_os("ROCADE_TEST_SOCKET").unwrap();
     let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None).unwrap();
     socket.connect(&SockAddr::unix(path).unwrap()).unwrap();
-    // Status, version 1.
-    let _ = socket.send(&[b'R', b'C', b'D', b'B', 1, 0, 4, 0, 12, 0, 0, 0]);
+    // Status, version 2.
+    let _ = socket.send(&[b'R', b'C', b'D', b'B', 2, 0, 4, 0, 12, 0, 0, 0]);
     let answer = (&socket).read(&mut [0; 100]);
     println!("@answer {:?}", answer.unwrap_or(0));
 }
@@ -702,7 +702,7 @@ fn garbage_does_the_broker_no_harm() {
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         socket
     };
-    let header = |kind: u8, len: u8| vec![b'R', b'C', b'D', b'B', 1, 0, kind, 0, len, 0, 0, 0];
+    let header = |kind: u8, len: u8| vec![b'R', b'C', b'D', b'B', 2, 0, kind, 0, len, 0, 0, 0];
     let mut messages = vec![
         b"GET / HTTP/1.0\r\n\r\n".to_vec(),
         vec![0; 100_000],
@@ -716,7 +716,7 @@ fn garbage_does_the_broker_no_harm() {
         [header(1, 15), vec![0, 200, 0]].concat(),
     ];
     let mut other_version = header(4, 12);
-    other_version[4] = 2;
+    other_version[4] = 1;
     messages.push(other_version);
     let mut seed = 1u32;
     messages.extend((0..100).map(|len| {
@@ -728,7 +728,7 @@ fn garbage_does_the_broker_no_harm() {
         if len % 2 == 0 {
             body
         } else {
-            [header(next() % 7, 12 + len), body].concat()
+            [header(next() % 9, 12 + len), body].concat()
         }
     }));
     for message in messages {

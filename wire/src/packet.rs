@@ -94,6 +94,49 @@ impl<'a> Packet<'a> {
         })
     }
 
+    /// Like [`Packet::parse`], for a packet in memory that somebody else may change meanwhile.
+    ///
+    /// `head` is a copy of its first bytes: at least [`crate::MAX_HEADERS_LEN`], or all of them.
+    /// Everything that is known of the packet comes from there; of `udp_payload` only the length is
+    /// used, and [`Packet::payload`] is a part of it. There is no ICRC to check: the bytes are 0.
+    ///
+    /// # Errors
+    /// As [`Packet::parse`].
+    #[inline]
+    pub fn parse_in_place(head: &[u8], udp_payload: &'a [u8]) -> Result<Self, PacketError> {
+        //= ENC-16
+        if udp_payload.len() < Self::MIN_LEN || head.len() < Bth::LEN {
+            return Err(PacketError::TooShort);
+        }
+        //= BTH-05
+        let tver = head[1] & 0x0f;
+        if tver != 0 {
+            return Err(PacketError::TransportVersion(tver));
+        }
+        let (headers, _) = Headers::parse(head).map_err(|_| PacketError::HeadersTruncated)?;
+        let end = udp_payload.len() - ICRC_LEN;
+        let rest = udp_payload
+            .get(headers.len()..end)
+            .ok_or(PacketError::HeadersTruncated)?;
+        //= BTH-04 ENC-16
+        let payload_len = rest
+            .len()
+            .checked_sub(usize::from(headers.bth.pad_count))
+            .ok_or(PacketError::PadTruncated)?;
+        let (payload, pad) = rest.split_at(payload_len);
+        //= ETH-11
+        if payload.len() < CNP_BODY_LEN && headers.bth.opcode.operation() == Some(Operation::Cnp) {
+            return Err(PacketError::HeadersTruncated);
+        }
+        Ok(Self {
+            headers,
+            bytes: udp_payload,
+            payload,
+            pad,
+            icrc: [0; ICRC_LEN],
+        })
+    }
+
     /// All headers.
     #[inline]
     #[must_use]

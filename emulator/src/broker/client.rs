@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::paths::Paths;
-use super::protocol::{MAX_FDS, MAX_LEN, ProtocolError, Request, Response};
+use super::protocol::{Ends, MAX_FDS, MAX_LEN, ProtocolError, Request, Response};
 use super::start::{self, Connector, Step};
 use super::sys::{self, HangupWatch};
 use super::{BrokerConfig, BrokerError, BrokerStatus, fdpass};
 use crate::link::LocalAddr;
+use crate::link::shm::ChannelOffer;
 use crate::steering::Slot;
 
 /// How long the broker may take for an answer. It answers at once, but for requests for addresses
@@ -60,6 +61,10 @@ struct State {
     link: Link,
     /// Our copies of the sockets 0 up to our own, of each address in use.
     sockets: BTreeMap<LocalAddr, Vec<OwnedFd>>,
+    /// What wakes us, where we take part in shared-memory channels.
+    wake: Option<OwnedFd>,
+    /// Channels that others have asked for, and that nobody has taken yet.
+    offers: Vec<ChannelOffer>,
 }
 
 /// The connection, or what is done to get another.
@@ -85,8 +90,8 @@ impl BrokerClient {
         let paths = Paths::new(config);
         let deadline = Instant::now() + config.start_timeout;
         let (connection, slot, lock) = loop {
-            let connection = Connection(Connector::new(config, &paths).run()?);
-            match hello(&connection) {
+            let mut connection = Connection::new(Connector::new(config, &paths).run()?);
+            match hello(&mut connection) {
                 Ok((slot, lock)) => break (connection, slot, lock),
                 // It was just about to end.
                 Err(BrokerError::Lost) if Instant::now() < deadline => {}
@@ -99,6 +104,8 @@ impl BrokerClient {
         let state = State {
             link: Link::Up(connection),
             sockets: BTreeMap::new(),
+            wake: None,
+            offers: Vec::new(),
         };
         Ok(Self {
             config: config.clone(),
@@ -165,8 +172,8 @@ impl BrokerClient {
         let Some(mut state) = self.state.try_lock() else {
             return ServiceOutcome::Retry(BUSY_RETRY);
         };
-        if let Link::Up(connection) = &state.link {
-            if !connection.has_ended() {
+        if let Link::Up(connection) = &mut state.link {
+            if connection.take_news() {
                 self.watch.wake_after(None);
                 return ServiceOutcome::Connected;
             }
@@ -180,6 +187,89 @@ impl BrokerClient {
         outcome
     }
 
+    /// Takes part in shared-memory channels from now on; `wake` is the eventfd that wakes us.
+    ///
+    /// # Errors
+    /// See [`BrokerError`].
+    pub(crate) fn share(&self, wake: BorrowedFd<'_>) -> Result<(), BrokerError> {
+        self.check_process()?;
+        let wake = wake
+            .try_clone_to_owned()
+            .map_err(BrokerError::doing("duplicating an eventfd"))?;
+        let mut state = self.state.lock();
+        let Link::Up(connection) = &mut state.link else {
+            // The next broker is told when it is there.
+            state.wake = Some(wake);
+            return Ok(());
+        };
+        let result = connection.share(&wake);
+        if result.is_err() {
+            self.disconnect(&mut state);
+        }
+        state.wake = Some(wake);
+        result
+    }
+
+    /// Asks for a channel from our address `local` to the client with that slot at `peer`. `None`
+    /// where there can be none, or while there is no broker.
+    ///
+    /// # Errors
+    /// See [`BrokerError`].
+    pub(crate) fn channel_to(
+        &self,
+        local: LocalAddr,
+        peer: LocalAddr,
+        slot: Slot,
+    ) -> Result<Option<ChannelOffer>, BrokerError> {
+        self.check_process()?;
+        let mut state = self.state.lock();
+        let Link::Up(connection) = &mut state.link else {
+            return Ok(None);
+        };
+        let result = connection.channel(Ends { local, peer, slot });
+        if matches!(result, Err(BrokerError::Lost | BrokerError::Protocol(_))) {
+            self.disconnect(&mut state);
+        }
+        result
+    }
+
+    /// The channels that others have asked for since the last call. Unless `wait`, there are none
+    /// while another thread uses the connection.
+    pub(crate) fn take_offers(&self, wait: bool) -> Vec<ChannelOffer> {
+        if self.check_process().is_err() {
+            return Vec::new();
+        }
+        let state = if wait {
+            Some(self.state.lock())
+        } else {
+            self.state.try_lock()
+        };
+        let Some(mut state) = state else {
+            return Vec::new();
+        };
+        if let Link::Up(connection) = &mut state.link {
+            // Whether it has ended is for `service` to see.
+            connection.take_news();
+            let offers = std::mem::take(&mut connection.offers);
+            state.offers.extend(offers);
+        }
+        std::mem::take(&mut state.offers)
+    }
+
+    /// Makes the control fd readable when the other end of a socket is closed.
+    pub(crate) fn watch(&self, line: BorrowedFd<'_>) -> Result<(), BrokerError> {
+        let failed = BrokerError::doing("watching a life line");
+        self.watch.watch_end(line).map_err(failed)
+    }
+
+    /// Takes that back; to be called before the socket is closed.
+    pub(crate) fn unwatch(&self, line: BorrowedFd<'_>) {
+        // A child of fork shares the epoll instance with its parent, who still needs it.
+        if self.check_process().is_ok() {
+            self.watch.forget(line);
+        }
+    }
+
     fn check_process(&self) -> Result<(), BrokerError> {
         if self.pid == std::process::id() {
             Ok(())
@@ -190,7 +280,7 @@ impl BrokerClient {
 
     /// Asks for the sockets of an address.
     fn open(&self, state: &mut State, local: LocalAddr) -> Result<Vec<OwnedFd>, BrokerError> {
-        let Link::Up(connection) = &state.link else {
+        let Link::Up(connection) = &mut state.link else {
             return Err(BrokerError::Lost);
         };
         let patience = ANSWER_TIMEOUT + self.config.recovery_timeout;
@@ -203,6 +293,11 @@ impl BrokerClient {
     }
 
     fn disconnect(&self, state: &mut State) {
+        if let Link::Up(connection) = &mut state.link {
+            // The channels that came do not need the broker any more.
+            state.offers.append(&mut connection.offers);
+            self.watch.forget(connection.socket.as_fd());
+        }
         let connector = Box::new(Connector::new(&self.config, &self.paths));
         state.link = Link::Trying {
             connector,
@@ -219,7 +314,7 @@ impl BrokerClient {
             return Ok(());
         };
         let connection = connector.run()?;
-        match self.resume(&state.sockets, connection) {
+        match self.resume(&state.sockets, state.wake.as_ref(), connection) {
             Ok(connection) => state.link = Link::Up(connection),
             Err(error) => {
                 self.disconnect(state);
@@ -257,7 +352,7 @@ impl BrokerClient {
         let result = connector.step().and_then(|step| match step {
             Step::Wait(time) => Ok(ServiceOutcome::Retry(time)),
             Step::Connected(connection) => {
-                let connection = self.resume(&state.sockets, connection)?;
+                let connection = self.resume(&state.sockets, state.wake.as_ref(), connection)?;
                 state.link = Link::Up(connection);
                 Ok(ServiceOutcome::Reconnected)
             }
@@ -278,9 +373,10 @@ impl BrokerClient {
     fn resume(
         &self,
         sockets: &BTreeMap<LocalAddr, Vec<OwnedFd>>,
+        wake: Option<&OwnedFd>,
         connection: OwnedFd,
     ) -> Result<Connection, BrokerError> {
-        let connection = Connection(connection);
+        let mut connection = Connection::new(connection);
         let request = Request::Hello {
             resume: Some(self.slot),
             name: process_name(),
@@ -294,6 +390,9 @@ impl BrokerClient {
         }
         for (local, sockets) in sockets {
             connection.restore(*local, sockets)?;
+        }
+        if let Some(wake) = wake {
+            connection.share(wake)?;
         }
         connection.watch_with(&self.watch)?;
         tracing::info!(%slot, broker_pid, "resumed with a new broker");
@@ -348,11 +447,11 @@ pub fn stop(config: &BrokerConfig) -> Result<StopOutcome, BrokerError> {
 }
 
 fn ask_running(config: &BrokerConfig, request: &Request) -> Result<Response, BrokerError> {
-    let connection = Connection(start::connect(&Paths::new(config))?);
+    let mut connection = Connection::new(start::connect(&Paths::new(config))?);
     Ok(connection.ask(request, &[], ANSWER_TIMEOUT)?.0)
 }
 
-fn hello(connection: &Connection) -> Result<(Slot, OwnedFd), BrokerError> {
+fn hello(connection: &mut Connection) -> Result<(Slot, OwnedFd), BrokerError> {
     let request = Request::Hello {
         resume: None,
         name: process_name(),
@@ -370,39 +469,51 @@ fn process_name() -> String {
         .map_or_else(|_| String::new(), |s| s.trim_end().to_owned())
 }
 
-/// A connection to the broker, on which requests and answers take turns.
-struct Connection(OwnedFd);
+/// A connection to the broker, on which requests and answers take turns, and offers of channels come
+/// in between.
+struct Connection {
+    socket: OwnedFd,
+    offers: Vec<ChannelOffer>,
+}
 
 impl Connection {
+    const fn new(socket: OwnedFd) -> Self {
+        Self {
+            socket,
+            offers: Vec::new(),
+        }
+    }
+
     /// Sends a request and waits for its (first) answer.
     fn ask(
-        &self,
+        &mut self,
         request: &Request,
         fds: &[BorrowedFd<'_>],
         patience: Duration,
     ) -> Result<(Response, Vec<OwnedFd>), BrokerError> {
-        fdpass::send(self.0.as_fd(), &request.encode(), fds)
+        fdpass::send(self.socket.as_fd(), &request.encode(), fds)
             .map_err(lost_or("asking the broker"))?;
         self.answer(Instant::now() + patience)
     }
 
-    fn answer(&self, deadline: Instant) -> Result<(Response, Vec<OwnedFd>), BrokerError> {
+    fn answer(&mut self, deadline: Instant) -> Result<(Response, Vec<OwnedFd>), BrokerError> {
         let mut buf = vec![0; MAX_LEN];
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(BrokerError::Lost);
             }
-            let mut waiting = [sys::poll_readable(self.0.as_fd())];
+            let mut waiting = [sys::poll_readable(self.socket.as_fd())];
             sys::poll(&mut waiting, Some(left)).map_err(BrokerError::doing("waiting"))?;
-            match fdpass::receive(self.0.as_fd(), &mut buf) {
+            match fdpass::receive(self.socket.as_fd(), &mut buf) {
                 Ok((0, _)) => return Err(BrokerError::Lost),
-                Ok((len, fds)) => {
-                    return match Response::decode(&buf[..len], fds.len())? {
-                        Response::Error { code, text } => Err(BrokerError::Refused { code, text }),
-                        response => Ok((response, fds)),
-                    };
-                }
+                Ok((len, fds)) => match Response::decode(&buf[..len], fds.len())? {
+                    Response::Error { code, text } => {
+                        return Err(BrokerError::Refused { code, text });
+                    }
+                    Response::Offer(ends) => self.offers.push(offer(ends, false, fds)?),
+                    response => return Ok((response, fds)),
+                },
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(lost_or("receiving the broker's answer")(error)),
             }
@@ -411,7 +522,7 @@ impl Connection {
 
     /// Asks for the sockets 0 up to that of our slot.
     fn open(
-        &self,
+        &mut self,
         local: LocalAddr,
         slot: Slot,
         patience: Duration,
@@ -442,7 +553,7 @@ impl Connection {
     }
 
     /// Hands sockets back.
-    fn restore(&self, local: LocalAddr, sockets: &[OwnedFd]) -> Result<(), BrokerError> {
+    fn restore(&mut self, local: LocalAddr, sockets: &[OwnedFd]) -> Result<(), BrokerError> {
         for (chunk, sockets) in sockets.chunks(MAX_FDS).enumerate() {
             let first = u8::try_from(chunk * MAX_FDS).map_err(|_| ProtocolError::Descriptors)?;
             let fds: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
@@ -455,18 +566,70 @@ impl Connection {
         Ok(())
     }
 
+    /// Takes part in channels.
+    fn share(&mut self, wake: &OwnedFd) -> Result<(), BrokerError> {
+        match self.ask(&Request::Share, &[wake.as_fd()], ANSWER_TIMEOUT)? {
+            (Response::Accepted, _) => Ok(()),
+            _ => Err(ProtocolError::Unexpected.into()),
+        }
+    }
+
+    /// Asks for a channel.
+    fn channel(&mut self, wanted: Ends) -> Result<Option<ChannelOffer>, BrokerError> {
+        match self.ask(&Request::Channel(wanted), &[], ANSWER_TIMEOUT)? {
+            (Response::Channel(ends), fds) if ends == wanted => offer(ends, true, fds).map(Some),
+            (Response::NoChannel, _) => Ok(None),
+            _ => Err(ProtocolError::Unexpected.into()),
+        }
+    }
+
     fn watch_with(&self, watch: &HangupWatch) -> Result<(), BrokerError> {
         watch
-            .watch(self.0.as_fd())
+            .watch(self.socket.as_fd())
             .map_err(BrokerError::doing("watching the broker"))
     }
 
-    /// Whether the broker has closed its end. It sends nothing unasked, so anything to read means
-    /// that as well.
-    fn has_ended(&self) -> bool {
-        let mut fds = [sys::poll_readable(self.0.as_fd())];
-        sys::poll(&mut fds, Some(Duration::ZERO)).is_ok_and(|ready| ready > 0)
+    /// Takes the offers that have come. False where the broker has closed its end, or sends what
+    /// nobody has asked for.
+    fn take_news(&mut self) -> bool {
+        let mut buf = Vec::new();
+        loop {
+            let mut fds = [sys::poll_readable(self.socket.as_fd())];
+            if !sys::poll(&mut fds, Some(Duration::ZERO)).is_ok_and(|ready| ready > 0) {
+                return true;
+            }
+            buf.resize(MAX_LEN, 0);
+            let response = match fdpass::receive(self.socket.as_fd(), &mut buf) {
+                Ok((0, _)) => return false,
+                Ok((len, fds)) => Response::decode(&buf[..len], fds.len()).map(|kind| (kind, fds)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
+                Err(_) => return false,
+            };
+            match response {
+                Ok((Response::Offer(ends), fds)) => match offer(ends, false, fds) {
+                    Ok(offer) => self.offers.push(offer),
+                    Err(_) => return false,
+                },
+                _ => return false,
+            }
+        }
     }
+}
+
+/// The channel that a message brings.
+fn offer(ends: Ends, asked: bool, fds: Vec<OwnedFd>) -> Result<ChannelOffer, BrokerError> {
+    let Ends { local, peer, slot } = ends;
+    let [memory, life_line, wake] =
+        <[OwnedFd; 3]>::try_from(fds).map_err(|_| ProtocolError::Descriptors)?;
+    Ok(ChannelOffer {
+        local,
+        peer,
+        slot,
+        asked,
+        memory,
+        life_line,
+        wake,
+    })
 }
 
 /// The broker's end of the connection is gone, or something else went wrong.

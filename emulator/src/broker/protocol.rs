@@ -18,11 +18,14 @@ use crate::link::LocalAddr;
 use crate::steering::Slot;
 
 /// Version of the protocol. A broker and a client of different versions do not work together.
-pub(super) const VERSION: u16 = 1;
+pub(super) const VERSION: u16 = 2;
 /// Longest message in bytes.
 pub(super) const MAX_LEN: usize = 32 << 10;
 /// Most file descriptors that come with one message.
 pub(super) const MAX_FDS: usize = 64;
+
+/// Descriptors that come with a channel: memory, life line, wake.
+const CHANNEL_FDS: usize = 3;
 
 const MAGIC: [u8; 4] = *b"RCDB";
 const HEADER_LEN: usize = 12;
@@ -58,6 +61,21 @@ pub(super) enum Request {
     Status,
     /// Asks the broker to end.
     Stop,
+    /// The client takes part in shared-memory channels. The eventfd that wakes it comes along.
+    Share,
+    /// Asks for a channel to another client.
+    Channel(Ends),
+}
+
+/// What a channel connects, as the client sees it that the message is from or for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ends {
+    /// The client's address.
+    pub(super) local: LocalAddr,
+    /// The peer's address.
+    pub(super) peer: LocalAddr,
+    /// The peer's slot, not 0.
+    pub(super) slot: Slot,
 }
 
 /// What the broker answers.
@@ -79,7 +97,7 @@ pub(super) enum Response {
         /// How many come with all answers together, 1 to 256.
         total: u16,
     },
-    /// Answer to `Restore`.
+    /// Answer to `Restore` and `Share`.
     Accepted,
     /// Answer to `Status`.
     Status(BrokerStatus),
@@ -90,6 +108,13 @@ pub(super) enum Response {
         /// How many clients were connected.
         clients: u16,
     },
+    /// Answer to `Channel`: memory, life line and the peer's wake eventfd come along.
+    Channel(Ends),
+    /// Answer to `Channel`: there can be none, now or ever.
+    NoChannel,
+    /// Comes unasked: another client has asked for a channel to this one. Descriptors as with
+    /// `Channel`.
+    Offer(Ends),
     /// The request failed.
     Error {
         /// Why, for programs.
@@ -216,6 +241,8 @@ impl Request {
             }
             Self::Status => Writer::new(4).finish(),
             Self::Stop => Writer::new(5).finish(),
+            Self::Share => Writer::new(6).finish(),
+            Self::Channel(ends) => Writer::ends(7, ends),
         }
     }
 
@@ -247,6 +274,8 @@ impl Request {
             ),
             4 => (Self::Status, 0..=0),
             5 => (Self::Stop, 0..=0),
+            6 => (Self::Share, 1..=1),
+            7 => (Self::Channel(r.ends()?), 0..=0),
             other => return Err(ProtocolError::Kind(other)),
         };
         r.finish()?;
@@ -293,6 +322,9 @@ impl Response {
                 w.u16(*clients);
                 w.finish()
             }
+            Self::Channel(ends) => Writer::ends(106, ends),
+            Self::NoChannel => Writer::new(107).finish(),
+            Self::Offer(ends) => Writer::ends(108, ends),
             Self::Error { code, text } => {
                 let mut w = Writer::new(199);
                 w.u16(code.code());
@@ -342,6 +374,9 @@ impl Response {
                 },
                 0..=0,
             ),
+            106 => (Self::Channel(r.ends()?), CHANNEL_FDS..=CHANNEL_FDS),
+            107 => (Self::NoChannel, 0..=0),
+            108 => (Self::Offer(r.ends()?), CHANNEL_FDS..=CHANNEL_FDS),
             199 => {
                 let code = RefusalCode::from_code(r.u16()?);
                 (
@@ -376,6 +411,15 @@ impl Writer {
         w.u16(kind);
         w.u32(0);
         w
+    }
+
+    /// A message of that kind that says what a channel connects.
+    fn ends(kind: u16, ends: &Ends) -> Vec<u8> {
+        let mut w = Self::new(kind);
+        w.local(ends.local);
+        w.local(ends.peer);
+        w.u8(ends.slot.get());
+        w.finish()
     }
 
     fn finish(mut self) -> Vec<u8> {
@@ -526,6 +570,14 @@ impl<'a> Reader<'a> {
             return Err(ProtocolError::Field("scope id"));
         }
         Ok(local)
+    }
+
+    fn ends(&mut self) -> Result<Ends, ProtocolError> {
+        let (local, peer, slot) = (self.local()?, self.local()?, Slot::new(self.u8()?));
+        if slot == Slot::BROKER {
+            return Err(ProtocolError::Field("slot"));
+        }
+        Ok(Ends { local, peer, slot })
     }
 
     fn status(&mut self) -> Result<BrokerStatus, ProtocolError> {

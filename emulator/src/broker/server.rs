@@ -18,6 +18,7 @@ use super::{BrokerConfig, BrokerError, effective_uid, sys};
 use crate::link::{LocalAddr, socket};
 use crate::steering::Slot;
 
+mod channels;
 mod requests;
 
 /// How long a starting broker waits for one that is ending.
@@ -46,6 +47,8 @@ struct Client {
     peer: Peer,
     name: String,
     slot: Option<Slot>,
+    /// What wakes it, where it takes part in shared-memory channels.
+    wake: Option<OwnedFd>,
     /// An address it has asked for and not got yet.
     pending: Option<Pending>,
     /// To be dropped.
@@ -65,6 +68,7 @@ impl Client {
             peer,
             name: String::new(),
             slot: None,
+            wake: None,
             pending: None,
             gone: false,
         }

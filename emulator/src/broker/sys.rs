@@ -96,8 +96,8 @@ pub(crate) fn own_file() -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
 }
 
-/// An fd that becomes readable when a watched connection ends, or at a time. It stays the same
-/// while connections come and go.
+/// An fd that becomes readable when a watched connection has something to read or ends, or at a
+/// time. It stays the same while connections come and go.
 #[derive(Debug)]
 pub(crate) struct HangupWatch {
     epoll: OwnedFd,
@@ -124,9 +124,27 @@ impl HangupWatch {
         Ok(watch)
     }
 
-    /// Watches a connection until it is closed.
+    /// Watches a connection until it is closed or forgotten.
     pub(crate) fn watch(&self, connection: BorrowedFd<'_>) -> io::Result<()> {
+        self.add(connection.as_raw_fd(), libc::EPOLLIN | libc::EPOLLRDHUP)
+    }
+
+    /// Watches for the end of a connection only.
+    pub(crate) fn watch_end(&self, connection: BorrowedFd<'_>) -> io::Result<()> {
         self.add(connection.as_raw_fd(), libc::EPOLLRDHUP)
+    }
+
+    /// Watches a connection no longer. Closing it does that too, unless a child of fork has a copy.
+    pub(crate) fn forget(&self, connection: BorrowedFd<'_>) {
+        // SAFETY: no event is needed for this operation; fails where it was not watched.
+        unsafe {
+            libc::epoll_ctl(
+                self.epoll.as_raw_fd(),
+                libc::EPOLL_CTL_DEL,
+                connection.as_raw_fd(),
+                ptr::null_mut(),
+            );
+        }
     }
 
     /// Makes the fd readable after this time, once; `None` takes that back.
@@ -437,10 +455,10 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_reports_the_end_of_a_connection_only() {
+    fn a_watch_reports_what_it_was_asked_for() {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         let watch = HangupWatch::new().unwrap();
-        watch.watch(ours.as_fd()).unwrap();
+        watch.watch_end(ours.as_fd()).unwrap();
         let ready_within = |time| {
             let mut fds = [libc::pollfd {
                 fd: watch.fd(),
@@ -452,6 +470,12 @@ mod tests {
         let ready = || ready_within(Duration::ZERO);
         io::Write::write_all(&mut &theirs, b"data").unwrap();
         assert_eq!(ready(), 0);
+        watch.forget(ours.as_fd());
+        watch.watch(ours.as_fd()).unwrap();
+        assert_eq!(ready(), 1);
+        watch.forget(ours.as_fd());
+        assert_eq!(ready(), 0);
+        watch.watch_end(ours.as_fd()).unwrap();
         drop(theirs);
         assert_eq!(ready(), 1);
         drop(ours);

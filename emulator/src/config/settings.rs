@@ -11,7 +11,7 @@ use super::error::{ConfigError, Origin};
 use super::guid::HostIdentity;
 use super::host::{self, HostNetwork};
 use super::spec::{DeviceSpec, SpecItem};
-use super::{BrokerMode, DeviceConfig, EngineConfig};
+use super::{BrokerMode, DeviceConfig, EngineConfig, LinkMode};
 use crate::broker::BrokerConfig;
 
 /// `NAME=IFACE|ADDR[,..]`, several separated by `;`.
@@ -24,7 +24,7 @@ pub const ENV_BROKER: &str = "ROCADE_BROKER";
 pub const ENV_BROKER_IDLE_MS: &str = "ROCADE_BROKER_IDLE_MS";
 /// Directory of the broker's socket and lock files.
 pub const ENV_RUNTIME_DIR: &str = "ROCADE_RUNTIME_DIR";
-/// Kind of link; only `udp` so far.
+/// Kind of link: `auto`, `udp` or `shm`.
 pub const ENV_LINK: &str = "ROCADE_LINK";
 /// Tracing filter, e.g. `info` or `rocade_emulator=debug`.
 pub const ENV_LOG: &str = "ROCADE_LOG";
@@ -58,7 +58,7 @@ pub struct Settings {
     broker: Option<Setting<BrokerSetting>>,
     broker_idle: Option<Setting<Duration>>,
     runtime_dir: Option<Setting<PathBuf>>,
-    link: Option<Setting<String>>,
+    link: Option<Setting<LinkMode>>,
     log: Option<Setting<String>>,
 }
 
@@ -293,6 +293,14 @@ impl Settings {
         self.log.as_ref().map(|setting| setting.value.as_str())
     }
 
+    /// How packets travel.
+    #[must_use]
+    pub fn link(&self) -> LinkMode {
+        self.link
+            .as_ref()
+            .map_or(LinkMode::Udp, |setting| setting.value)
+    }
+
     /// What was said about the broker, if any source said something.
     #[must_use]
     pub fn broker(&self) -> Option<&BrokerSetting> {
@@ -354,7 +362,11 @@ impl Settings {
         } else {
             BrokerMode::Auto(self.broker_config())
         };
-        Ok(EngineConfig { devices, broker })
+        Ok(EngineConfig {
+            devices,
+            broker,
+            link: self.link(),
+        })
     }
 }
 
@@ -445,15 +457,21 @@ fn parse_dir((value, origin): (String, Origin)) -> Result<Setting<PathBuf>, Conf
     })
 }
 
-fn parse_link((value, origin): (String, Origin)) -> Result<Setting<String>, ConfigError> {
-    if value != "udp" {
-        return Err(ConfigError::invalid(
-            &origin,
-            value,
-            "there is no such link",
-            "udp",
-        ));
-    }
+fn parse_link((value, origin): (String, Origin)) -> Result<Setting<LinkMode>, ConfigError> {
+    let value = match value.as_str() {
+        "auto" => LinkMode::Auto,
+        "udp" => LinkMode::Udp,
+        "shm" => LinkMode::Shm,
+        _ => {
+            let reason = "there is no such link";
+            return Err(ConfigError::invalid(
+                &origin,
+                value,
+                reason,
+                "auto, udp or shm",
+            ));
+        }
+    };
     Ok(Setting { value, origin })
 }
 

@@ -197,7 +197,7 @@ fn wrong_variables_are_named() {
             "not a number of milliseconds",
         ),
         ("ROCADE_RUNTIME_DIR", "run", "the path is relative"),
-        ("ROCADE_LINK", "pigeon", "allowed: udp"),
+        ("ROCADE_LINK", "pigeon", "allowed: auto, udp or shm"),
     ] {
         let error = Settings::from_env(env(&[(name, value)]))
             .expect_err(value)
@@ -233,7 +233,9 @@ fn the_file_says_the_same_as_the_environment() {
     assert!(matches!(config.broker, BrokerMode::Embedded));
     assert_eq!(config.devices.len(), 2);
     assert_eq!(settings.log(), Some("info"));
+    assert_eq!(config.link, LinkMode::Udp);
     assert_eq!(Settings::from_toml("", path).unwrap(), Settings::default());
+    assert_eq!(Settings::default().link(), LinkMode::Udp);
 
     let ip = Settings::from_toml("ip = \"127.0.0.2\"", path).unwrap();
     assert_eq!(ip.devices_env().as_deref(), Some("rocade0=127.0.0.2"));

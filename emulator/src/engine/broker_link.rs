@@ -36,6 +36,11 @@ impl BrokerLink {
         Ok(UdpLink::from_broker(local, self.client.slot(), socket)?)
     }
 
+    /// The broker's client, for channels.
+    pub(super) const fn client(&self) -> &BrokerClient {
+        &self.client
+    }
+
     /// Readable when [`BrokerLink::service`] has something to do.
     pub(super) fn fd(&self) -> RawFd {
         self.client.control_fd()

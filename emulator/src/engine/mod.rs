@@ -12,6 +12,7 @@ mod handover;
 mod port;
 mod progress;
 mod qp_table;
+mod shared;
 pub(crate) mod sys;
 mod timers;
 mod transmit;
@@ -24,9 +25,10 @@ use parking_lot::{Mutex, RwLock};
 use rocade_transport::Time;
 use rocade_wire::Qpn;
 
-use crate::config::{BrokerMode, EngineConfig};
+use crate::config::{BrokerMode, EngineConfig, LinkMode};
 use crate::error::VerbsError;
 use crate::hca::{DeviceInfo, Hca};
+use crate::link::shm::{self, ShmChannel};
 use crate::link::{LocalAddr, UdpLink};
 use crate::memory::{MemGuard, MrTable, PdId};
 use crate::objects::{Context, QpCore, QpInner};
@@ -66,6 +68,10 @@ pub struct EngineCounters {
     pub rx_unknown_qp: u64,
     /// Packets passed on to the process that they are for.
     pub forwarded: u64,
+    /// Those of the packets sent that went through shared memory.
+    pub tx_shared: u64,
+    /// Those of the packets handed to a QP that came through shared memory.
+    pub rx_shared: u64,
 }
 
 #[derive(Debug, Default)]
@@ -77,6 +83,8 @@ struct AtomicCounters {
     rx_bad_icrc: AtomicU64,
     rx_unknown_qp: AtomicU64,
     forwarded: AtomicU64,
+    tx_shared: AtomicU64,
+    rx_shared: AtomicU64,
 }
 
 /// How the process shares its addresses, once it has a QP.
@@ -90,16 +98,20 @@ struct Attachment {
 pub(crate) struct EngineInner {
     hcas: Vec<Arc<Hca>>,
     broker_mode: BrokerMode,
+    link_mode: LinkMode,
     clock: Clock,
     regions: MrTable,
     qps: RwLock<QpTable>,
     ports: RwLock<Vec<Arc<Port>>>,
+    channels: RwLock<Vec<Arc<ShmChannel>>>,
     timers: Timers,
     /// QPs with packets that a socket had no room for.
     blocked: Mutex<Vec<Qpn>>,
     handover: Handover,
     /// Inline polls in vain since the last packet.
     idle_polls: AtomicU64,
+    /// Inline polls of shared memory, weighted.
+    shared_polls: AtomicU64,
     wake: Arc<OwnedFd>,
     /// Until when the background thread sleeps, in ns; 0 while it is awake.
     sleeping_until: AtomicU64,
@@ -122,15 +134,18 @@ impl Engine {
             inner: Arc::new(EngineInner {
                 hcas,
                 broker_mode: config.broker,
+                link_mode: config.link,
                 clock: Clock::new(),
                 regions: MrTable::new(),
                 qps: RwLock::default(),
                 ports: RwLock::default(),
+                channels: RwLock::default(),
                 timers: Timers::new(),
                 blocked: Mutex::default(),
                 handover: Handover::new(),
                 idle_polls: AtomicU64::new(0),
-                wake: Arc::new(sys::eventfd()?),
+                shared_polls: AtomicU64::new(0),
+                wake: Arc::new(shm::wake_fd()?),
                 sleeping_until: AtomicU64::new(0),
                 attachment: Mutex::new(None),
                 next_pd: AtomicU32::new(1),
@@ -169,6 +184,8 @@ impl Engine {
             rx_bad_icrc: get(&c.rx_bad_icrc),
             rx_unknown_qp: get(&c.rx_unknown_qp),
             forwarded: get(&c.forwarded),
+            tx_shared: get(&c.tx_shared),
+            rx_shared: get(&c.rx_shared),
         }
     }
 }
@@ -213,6 +230,7 @@ impl EngineInner {
             BrokerMode::Auto(config) => {
                 let broker =
                     BrokerLink::connect(config).inspect_err(|error| tracing::error!("{error}"))?;
+                self.share(&broker);
                 let qp_numbers = QpnAllocator::new(broker.slot());
                 Attachment {
                     broker: Some(Arc::new(broker)),

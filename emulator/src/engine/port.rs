@@ -2,13 +2,16 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rocade_transport::AddressVector;
 use rocade_wire::Qpn;
 use rocade_wire::icrc::{IcrcCheck, IcrcFlow};
 
+use crate::link::shm::ShmChannel;
 use crate::link::{RxBuffer, TxPath, UdpLink};
+use crate::steering::Slot;
 
 /// Peers whose flow is remembered; a further one replaces the oldest.
 const FLOWS: usize = 16;
@@ -34,6 +37,10 @@ pub(crate) struct Path {
     pub(super) icrc: IcrcFlow,
     pub(super) to: IpAddr,
     pub(super) traffic_class: u8,
+    /// The slot that the destination QP is in.
+    pub(super) slot: Slot,
+    /// The channel to that process.
+    pub(super) channel: Option<Arc<ShmChannel>>,
 }
 
 impl Port {
@@ -52,15 +59,24 @@ impl Port {
     ///
     /// # Errors
     /// Those of opening a send socket.
-    pub(crate) fn path_of(&self, dest: Qpn, to: IpAddr, av: &AddressVector) -> io::Result<Path> {
+    pub(crate) fn path_of(
+        &self,
+        dest: Qpn,
+        to: IpAddr,
+        av: &AddressVector,
+        channel: Option<Arc<ShmChannel>>,
+    ) -> io::Result<Path> {
         let tx = self.link.tx_path(dest)?.with_hop_limit(av.hop_limit);
         let icrc = IcrcFlow::new(self.link.local(), to, tx.source_port)
             .ok_or(io::ErrorKind::InvalidInput)?;
+        let slot = Slot::of(dest);
         Ok(Path {
             tx,
             icrc,
             to,
             traffic_class: av.traffic_class,
+            slot,
+            channel,
         })
     }
 }

@@ -18,12 +18,23 @@ use crate::steering::Slot;
 /// Batches that one call receives from a link at most, so that a flood cannot hold a poller.
 const MAX_BATCHES: usize = 16;
 
-/// Polls in vain, one after the other, before a poller lets others have its CPU: some 15 µs.
-const PATIENT_POLLS: u64 = 32;
+/// How long a poller is patient before it lets others have its CPU: some 15 µs, counted in polls of
+/// shared memory in vain.
+const PATIENCE: u64 = 512;
+/// What a poll of the sockets counts in that unit.
+const SOCKET_POLL: u64 = 16;
+/// What a poll of shared memory counts that finds something.
+const BUSY_POLL: u64 = 8;
+/// With shared memory in use the sockets have their turn after so many polls of it: every few
+/// microseconds.
+const SOCKET_TURN: u64 = 64;
 
 impl EngineInner {
     /// Drives all links on behalf of a thread that polls an empty CQ.
     pub(crate) fn progress_inline(&self) {
+        if !self.progress_shared() {
+            return;
+        }
         let mut packets = 0;
         for port in self.ports.read().iter() {
             // Whoever holds the lock is receiving already.
@@ -32,14 +43,46 @@ impl EngineInner {
             }
         }
         if packets == 0 {
-            let polls = self.idle_polls.fetch_add(1, Ordering::Relaxed);
-            if polls >= PATIENT_POLLS {
-                // What this thread waits for may be waiting for this CPU.
-                std::thread::yield_now();
-            }
+            self.polled_in_vain(SOCKET_POLL);
         } else {
             self.idle_polls.store(0, Ordering::Relaxed);
         }
+    }
+
+    /// Polling found nothing.
+    #[inline]
+    fn polled_in_vain(&self, polls: u64) {
+        let idle = self
+            .idle_polls
+            .load(Ordering::Relaxed)
+            .saturating_add(polls);
+        self.idle_polls.store(idle, Ordering::Relaxed);
+        if idle >= PATIENCE {
+            // What this thread waits for may be waiting for this CPU.
+            std::thread::yield_now();
+        }
+    }
+
+    /// Receives from the channels. True where it is the turn of the sockets: looking at them takes
+    /// much longer.
+    #[inline]
+    fn progress_shared(&self) -> bool {
+        let channels = self.channels.read();
+        if channels.is_empty() {
+            return true;
+        }
+        let found = self.receive_shared(&channels, false) > 0;
+        drop(channels);
+        let before = self.shared_polls.load(Ordering::Relaxed);
+        let polls = before.wrapping_add(if found { BUSY_POLL } else { 1 });
+        self.shared_polls.store(polls, Ordering::Relaxed);
+        let sockets = polls / SOCKET_TURN != before / SOCKET_TURN;
+        if found {
+            self.idle_polls.store(0, Ordering::Relaxed);
+        } else if !sockets {
+            self.polled_in_vain(1);
+        }
+        sockets
     }
 
     /// Receives from a link until it is empty or the batch limit is reached.
@@ -127,7 +170,7 @@ impl EngineInner {
     }
 
     /// Drains a QP after its packets and lets it go.
-    fn unlock(&self, locked: Option<Locked<'_>>, mem: &MemGuard<'_>) {
+    pub(super) fn unlock(&self, locked: Option<Locked<'_>>, mem: &MemGuard<'_>) {
         if let Some(mut locked) = locked {
             self.drain(locked.inner, &mut locked.core, mem);
         }
@@ -155,7 +198,10 @@ impl EngineInner {
         }
     }
 
-    fn count(&self, counter: impl FnOnce(&super::AtomicCounters) -> &std::sync::atomic::AtomicU64) {
+    pub(super) fn count(
+        &self,
+        counter: impl FnOnce(&super::AtomicCounters) -> &std::sync::atomic::AtomicU64,
+    ) {
         counter(&self.counters).fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -169,12 +215,12 @@ pub(super) struct Received {
     pub(super) more: bool,
 }
 
-struct Locked<'a> {
-    inner: &'a QpInner,
-    core: MutexGuard<'a, QpCore>,
+pub(super) struct Locked<'a> {
+    pub(super) inner: &'a QpInner,
+    pub(super) core: MutexGuard<'a, QpCore>,
 }
 
-fn lock_qp(qps: &QpTable, dest: Qpn) -> Option<Locked<'_>> {
+pub(super) fn lock_qp(qps: &QpTable, dest: Qpn) -> Option<Locked<'_>> {
     let inner = qps.get(dest)?;
     Some(Locked {
         inner,

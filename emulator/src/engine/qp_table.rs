@@ -31,6 +31,10 @@ impl QpTable {
             .take_if(|qp| qp.qp_num() == qpn)
     }
 
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<QpInner>> {
+        self.entries.iter().flatten()
+    }
+
     pub(super) fn get(&self, qpn: Qpn) -> Option<&Arc<QpInner>> {
         self.entries
             .get(index(qpn))?

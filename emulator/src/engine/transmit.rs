@@ -9,6 +9,8 @@ use rocade_transport::{AckTiming, Time, TxBuffer};
 
 use super::EngineInner;
 use super::port::{Path, Port};
+use crate::config::LinkMode;
+use crate::link::shm::{ShmChannel, ShmSent};
 use crate::memory::MemGuard;
 use crate::objects::{QpCore, QpInner};
 
@@ -16,6 +18,8 @@ use crate::objects::{QpCore, QpInner};
 const MAX_BYTES: usize = 62_000;
 const MAX_SEGMENTS: usize = 60;
 const ICRC_LEN: usize = 4;
+/// A run of so many bytes takes long enough to look at the clock again.
+const LONG_RUN: usize = 8_192;
 
 thread_local! {
     static TX_BUFFER: RefCell<TxBuffer> = RefCell::new(TxBuffer::new(MAX_BYTES, MAX_SEGMENTS));
@@ -35,11 +39,30 @@ pub(crate) struct TxState {
 struct Blocked {
     bytes: Box<[u8]>,
     segment_len: usize,
+    /// The ICRCs are there, as UDP needs them.
+    sealed: bool,
 }
 
 impl TxState {
     pub(crate) fn set_path(&mut self, port: Arc<Port>, path: Path) {
         self.route = Some((port, path));
+    }
+
+    /// Takes a channel that leads where the path does, unless there is one already.
+    pub(super) fn offer_channel(&mut self, channel: &Arc<ShmChannel>) {
+        if let Some((port, path)) = &mut self.route
+            && path.channel.is_none()
+            && channel.leads(port.link.local_addr(), path.to, path.slot)
+        {
+            path.channel = Some(Arc::clone(channel));
+        }
+    }
+
+    /// Goes back to UDP where the peer is gone.
+    pub(super) fn drop_ended_channel(&mut self) {
+        if let Some((_, path)) = &mut self.route {
+            path.channel.take_if(|channel| channel.has_ended());
+        }
     }
 
     /// Forgets route and unsent packets.
@@ -107,26 +130,42 @@ impl EngineInner {
             return;
         }
         let memory = mem.view(inner.pd_id());
+        let mut now = self.now();
         TX_BUFFER.with_borrow_mut(|buffer| {
             loop {
                 let Some((port, path)) = &tx.route else {
                     return;
                 };
+                let channel = path
+                    .channel
+                    .as_deref()
+                    .filter(|channel| !channel.has_ended());
+                let many = channel.is_some() || port.link.gso();
                 buffer.clear();
-                buffer.set_max_segments(if port.link.gso() { MAX_SEGMENTS } else { 1 });
-                qp.poll_transmit(self.now(), &memory, AckTiming::Now, buffer);
+                buffer.set_max_segments(if many { MAX_SEGMENTS } else { 1 });
+                qp.poll_transmit(now, &memory, AckTiming::Now, buffer);
                 if buffer.is_empty() {
                     return;
                 }
-                seal(path, buffer);
-                let sent = self.send(port, path, buffer.bytes(), buffer.segment_len());
-                self.counters
-                    .tx_packets
-                    .fetch_add(buffer.segments() as u64, Ordering::Relaxed);
+                let count = buffer.segments() as u64;
+                let sealed = channel.is_none();
+                let sent = if let Some(channel) = channel {
+                    self.counters.tx_shared.fetch_add(count, Ordering::Relaxed);
+                    // A channel that has just ended: lost on the way.
+                    channel.send(buffer.bytes(), buffer.segment_len()) != ShmSent::Full
+                } else {
+                    seal(path, buffer);
+                    self.send(port, path, buffer.bytes(), buffer.segment_len())
+                };
+                self.counters.tx_packets.fetch_add(count, Ordering::Relaxed);
+                if buffer.bytes().len() >= LONG_RUN {
+                    now = self.now();
+                }
                 if !sent {
                     tx.blocked = Some(Blocked {
                         bytes: buffer.bytes().into(),
                         segment_len: buffer.segment_len(),
+                        sealed,
                     });
                     self.note_blocked(inner.qp_num());
                     return;
@@ -138,7 +177,18 @@ impl EngineInner {
     /// Sends what was left over; false where there is still no room.
     fn send_blocked(&self, tx: &mut TxState) -> bool {
         if let (Some(blocked), Some((port, path))) = (&tx.blocked, &tx.route) {
-            if !self.send(port, path, &blocked.bytes, blocked.segment_len) {
+            let Blocked {
+                bytes,
+                segment_len,
+                sealed,
+            } = blocked;
+            let sent = match &path.channel {
+                Some(channel) => channel.send(bytes, *segment_len) != ShmSent::Full,
+                None if *sealed => self.send(port, path, bytes, *segment_len),
+                // Meant for a channel that has ended: lost on the way.
+                None => true,
+            };
+            if !sent {
                 return false;
             }
             tx.blocked = None;
@@ -149,6 +199,10 @@ impl EngineInner {
     /// False where the socket has no room. Other failures count as loss on the way: the
     /// transport's retries decide.
     fn send(&self, port: &Port, path: &Path, bytes: &[u8], segment_len: usize) -> bool {
+        if self.link_mode == LinkMode::Shm {
+            self.counters.tx_errors.fetch_add(1, Ordering::Relaxed);
+            return true;
+        }
         match port
             .link
             .send(path.tx, path.to, path.traffic_class, bytes, segment_len)
@@ -171,7 +225,8 @@ impl EngineInner {
             if self.send_blocked(&mut core.tx) {
                 self.drain(inner, core, mem);
             } else {
-                self.note_blocked(inner.qp_num());
+                // The background thread knows: it has just tried.
+                self.blocked.lock().push(inner.qp_num());
             }
         }
     }

@@ -13,6 +13,7 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 mod forward;
 pub(crate) mod holder;
 mod rx;
+pub(crate) mod shm;
 pub(crate) mod socket;
 pub(crate) mod sys;
 mod udp;

@@ -169,11 +169,20 @@ impl Qp {
             }
             _ => None,
         };
+        let channel = link.as_ref().and_then(|link| {
+            let dest = if mask.contains(QpAttrMask::DEST_QPN) {
+                Qpn::new(attr.dest_qp_num)
+            } else {
+                inner.lock().qp.dest_qp()
+            };
+            engine.channel_to(link, dest, attr.ah_attr.dgid.to_ip())
+        });
+        let by_udp = link.is_some() && channel.is_none();
         let mem = engine.regions().read();
         let mut core = inner.lock();
         core.qp.modify(engine.now(), attr, mask, &context)?;
         if let Some(link) = link {
-            let path = link.path_of(core.qp.dest_qp(), core.qp.remote(), &attr.ah_attr)?;
+            let path = link.path_of(core.qp.dest_qp(), core.qp.remote(), &attr.ah_attr, channel)?;
             core.tx.set_path(link, path);
         }
         if core.qp.state() == QpState::Reset {
@@ -181,6 +190,11 @@ impl Qp {
             inner.purge_completions();
         }
         engine.drain(inner, &mut core, &mem);
+        drop(core);
+        drop(mem);
+        if by_udp {
+            engine.reconsider_path(inner);
+        }
         Ok(())
     }
 

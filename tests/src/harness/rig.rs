@@ -39,6 +39,8 @@ pub struct Rig {
     network: Network,
     dir: TempDir,
     rocade: PathBuf,
+    /// `ROCADE_LINK`; empty for the default.
+    link: &'static str,
     started: Mutex<u32>,
     _serial: MutexGuard<'static, ()>,
 }
@@ -78,9 +80,17 @@ impl Rig {
             network,
             dir,
             rocade,
+            link: "",
             started: Mutex::new(0),
             _serial: serial,
         })
+    }
+
+    /// The same rig with this `ROCADE_LINK`.
+    #[must_use]
+    pub fn with_link(mut self, link: &'static str) -> Self {
+        self.link = link;
+        self
     }
 
     /// The network of the rig.
@@ -160,6 +170,8 @@ impl Rig {
             }
         }
         command.env("ROCADE_RUNTIME_DIR", self.dir.path().join("run"));
+        // An empty variable counts as not set.
+        command.env("ROCADE_LINK", self.link);
         command
             .env_remove("LD_LIBRARY_PATH")
             .env_remove("LD_PRELOAD");

@@ -12,7 +12,7 @@ use crate::{LIMIT, PERFTEST};
 #[test]
 fn tshark_finds_nothing_malformed() {
     let needs = [PERFTEST, &[("tcpdump", "tcpdump"), ("tshark", "tshark")]].concat();
-    let rig = or_skip!(Rig::loopback(&needs));
+    let rig = or_skip!(Rig::loopback(&needs)).with_link("udp");
     if !rig.network().is_isolated() {
         rocade_tests::skip!("cannot make a network namespace, so cannot capture");
     }

@@ -14,7 +14,20 @@ macro_rules! programs {
             let rig = or_skip!(Rig::loopback(PERFTEST));
             Perftest::new($program, &$arguments).run(&rig, LIMIT);
         }
-    )*};
+    )*
+
+    /// The same through shared memory.
+    mod shared_memory {
+        use super::*;
+
+        $(
+            #[test]
+            fn $name() {
+                let rig = or_skip!(Rig::loopback(PERFTEST)).with_link("shm");
+                Perftest::new($program, &$arguments).run(&rig, LIMIT);
+            }
+        )*
+    }};
 }
 
 programs! {

@@ -19,7 +19,7 @@ Settings (flags win over variables, variables over the file):
   ROCADE_BROKER       auto, embedded, or the path of the rocade executable
   ROCADE_BROKER_IDLE_MS  a broker without clients ends after this time (60000)
   ROCADE_RUNTIME_DIR  directory of the broker's socket and lock files
-  ROCADE_LINK         udp
+  ROCADE_LINK         udp (default), auto (shared memory between processes of a host), shm
   ROCADE_LOG          tracing: error, warn, info, debug, trace, or TARGET=LEVEL
   ROCADE_CONFIG       configuration file; without it ./rocade.toml (read by this command),
                       ~/.config/rocade/rocade.toml, /etc/rocade/rocade.toml

@@ -18,6 +18,14 @@ fn local() -> impl Strategy<Value = LocalAddr> {
     })
 }
 
+fn ends() -> impl Strategy<Value = Ends> {
+    (local(), local(), 1u8..=255).prop_map(|(local, peer, slot)| Ends {
+        local,
+        peer,
+        slot: Slot::new(slot),
+    })
+}
+
 fn request() -> impl Strategy<Value = (Request, usize)> {
     prop_oneof![
         (any::<u8>(), "[a-zA-Zä ]{0,16}").prop_map(|(slot, name)| {
@@ -29,6 +37,8 @@ fn request() -> impl Strategy<Value = (Request, usize)> {
             .prop_map(|(local, first, fds)| (Request::Restore { local, first }, fds)),
         Just((Request::Status, 0)),
         Just((Request::Stop, 0)),
+        Just((Request::Share, 1)),
+        ends().prop_map(|ends| (Request::Channel(ends), 0)),
     ]
 }
 
@@ -104,6 +114,9 @@ fn response() -> impl Strategy<Value = (Response, usize)> {
             },
             0
         )),
+        ends().prop_map(|ends| (Response::Channel(ends), CHANNEL_FDS)),
+        ends().prop_map(|ends| (Response::Offer(ends), CHANNEL_FDS)),
+        Just((Response::NoChannel, 0)),
         (any::<u16>(), ".{0,40}").prop_map(|(code, text)| {
             (
                 Response::Error {
@@ -135,9 +148,9 @@ proptest! {
 
     #[test]
     fn garbage_behind_a_good_header_does_no_harm(
-        kind in prop_oneof![0u16..8, 100u16..107, Just(199)],
+        kind in prop_oneof![0u16..9, 100u16..110, Just(199)],
         body in proptest::collection::vec(any::<u8>(), 0..200),
-        fds in 0usize..3,
+        fds in 0usize..4,
     ) {
         let mut w = Writer::new(kind);
         w.bytes.extend(&body);
@@ -166,7 +179,7 @@ proptest! {
 #[test]
 fn the_header_is_as_documented() {
     let bytes = Request::Status.encode();
-    assert_eq!(bytes, [b'R', b'C', b'D', b'B', 1, 0, 4, 0, 12, 0, 0, 0]);
+    assert_eq!(bytes, [b'R', b'C', b'D', b'B', 2, 0, 4, 0, 12, 0, 0, 0]);
 }
 
 #[test]

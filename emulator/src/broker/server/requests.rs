@@ -160,6 +160,15 @@ impl Server {
                 self.clients[index].send(&Response::Accepted, &[]);
                 Ok(())
             }
+            (Request::Share, Some(_)) => {
+                self.clients[index].wake = fds.into_iter().next();
+                self.clients[index].send(&Response::Accepted, &[]);
+                Ok(())
+            }
+            (Request::Channel(ends), Some(_)) => {
+                self.connect(index, ends);
+                Ok(())
+            }
             (Request::Status, _) => {
                 let status = self.status();
                 self.clients[index].send(&Response::Status(status), &[]);
@@ -359,7 +368,7 @@ impl Server {
 
 impl Client {
     /// Sends an answer. A client that does not take it is dropped: it has asked for it.
-    fn send(&mut self, response: &Response, fds: &[BorrowedFd<'_>]) {
+    pub(super) fn send(&mut self, response: &Response, fds: &[BorrowedFd<'_>]) {
         if let Err(error) = fdpass::send(self.connection.as_fd(), &response.encode(), fds) {
             tracing::warn!(pid = self.peer.pid, %error, "answering a client");
             self.gone = true;

@@ -1,0 +1,247 @@
+//! Shared-memory channels: when a QP gets one, and receiving from it.
+//!
+//! A QP whose path leads to another process of this host gets the channel to that process, which
+//! the broker makes when the first QP of either side asks for it. Where there is none (yet), the QP
+//! uses UDP; when the peer asks for the channel later, the QP moves to it. When the peer is gone, its
+//! QPs are back on UDP, where nobody answers either.
+
+use std::net::{IpAddr, UdpSocket};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rocade_transport::PacketMeta;
+use rocade_wire::{Packet, Qpn};
+
+use super::EngineInner;
+use super::port::Port;
+use super::progress::{Locked, lock_qp};
+use crate::config::LinkMode;
+use crate::link::LocalAddr;
+use crate::link::shm::{self, ChannelOffer, ShmChannel, ShmReceiver, ShmRun};
+use crate::steering::Slot;
+
+/// Runs that one call receives from a channel at most, so that one peer cannot hold a poller.
+const MAX_RUNS: usize = 16;
+
+impl EngineInner {
+    /// The channel from a local address to a QP of a peer, made if need be.
+    pub(crate) fn channel_to(&self, port: &Port, dest: Qpn, to: IpAddr) -> Option<Arc<ShmChannel>> {
+        let slot = Slot::of(dest);
+        let broker = self.broker_link()?;
+        if self.link_mode == LinkMode::Udp || slot == broker.slot() || slot == Slot::BROKER {
+            return None;
+        }
+        // Offers that came before the peer told us its QP number are there now.
+        self.attach_offers(broker.client().take_offers(true));
+        if let Some(channel) = self.find_channel(port, slot, to) {
+            return Some(channel);
+        }
+        let local = port.link.local_addr();
+        let peer = LocalAddr::new(to, local.scope_id());
+        if !is_of_this_host(peer) {
+            return None;
+        }
+        match broker.client().channel_to(local, peer, slot) {
+            Ok(offer) => {
+                // The peer may have asked at the same time: its offer came first then.
+                let offers = broker.client().take_offers(true);
+                self.attach_offers(offers.into_iter().chain(offer));
+            }
+            Err(error) => tracing::info!(%error, %peer, %slot, "no shared memory"),
+        }
+        self.find_channel(port, slot, to)
+    }
+
+    fn find_channel(&self, port: &Port, slot: Slot, to: IpAddr) -> Option<Arc<ShmChannel>> {
+        let local = port.link.local_addr();
+        let channels = self.channels.read();
+        let mut fitting = channels
+            .iter()
+            .filter(|channel| channel.leads(local, to, slot));
+        fitting
+            .find(|channel| !channel.has_ended() && !channel.has_hung_up())
+            .cloned()
+    }
+
+    /// Takes channels that others have asked for.
+    pub(super) fn take_offers(&self) {
+        if let Some(broker) = self.broker_link() {
+            self.attach_offers(broker.client().take_offers(false));
+        }
+    }
+
+    fn attach_offers(&self, offers: impl IntoIterator<Item = ChannelOffer>) {
+        let Some(broker) = self.broker_link() else {
+            return;
+        };
+        let mut attached = false;
+        for offer in offers {
+            let channel = match ShmChannel::new(offer) {
+                Ok(channel) => Arc::new(channel),
+                Err(error) => {
+                    tracing::warn!(%error, "mapping a shared-memory channel");
+                    continue;
+                }
+            };
+            if let Err(error) = broker.client().watch(channel.life_line()) {
+                tracing::warn!(%error, "watching a shared-memory channel");
+                continue;
+            }
+            tracing::debug!(%channel, "shared memory");
+            self.channels.write().push(Arc::clone(&channel));
+            self.move_qps_to(&channel);
+            attached = true;
+        }
+        if attached {
+            // It has to announce its sleep to one more channel.
+            self.call_background();
+        }
+    }
+
+    /// Moves the QPs to a new channel that have none.
+    fn move_qps_to(&self, channel: &Arc<ShmChannel>) {
+        for inner in self.qps.read().iter() {
+            inner.lock().tx.offer_channel(channel);
+        }
+    }
+
+    /// A QP has got a path without channel: one may have come meanwhile.
+    pub(crate) fn reconsider_path(&self, inner: &crate::objects::QpInner) {
+        let channels = self.channels.read().clone();
+        for channel in channels.iter().filter(|channel| !channel.has_ended()) {
+            inner.lock().tx.offer_channel(channel);
+        }
+    }
+
+    /// Lets go of the channels whose peer is gone, and of those that were damaged. What the peer
+    /// has sent before is received first: it may be the acknowledgement of our last message.
+    pub(super) fn drop_ended_channels(&self) {
+        let channels: Vec<_> = self
+            .channels
+            .read()
+            .iter()
+            .filter(|channel| channel.has_hung_up())
+            .cloned()
+            .collect();
+        if channels.is_empty() {
+            return;
+        }
+        for channel in &channels {
+            let mut receiver = channel.receiver();
+            while self.receive_from(channel, &mut receiver) > 0 {}
+            channel.end();
+        }
+        self.channels
+            .write()
+            .retain(|channel| !channels.iter().any(|c| Arc::ptr_eq(c, channel)));
+        for channel in &channels {
+            tracing::debug!(%channel, "shared memory ends");
+            if let Some(broker) = self.broker_link() {
+                broker.client().unwatch(channel.life_line());
+            }
+        }
+        for inner in self.qps.read().iter() {
+            inner.lock().tx.drop_ended_channel();
+        }
+    }
+
+    /// Receives from channels, and returns how many packets there were. Unless `wait`, channels
+    /// that another thread receives from are left to it.
+    #[inline]
+    pub(super) fn receive_shared(&self, channels: &[Arc<ShmChannel>], wait: bool) -> u64 {
+        let mut packets = 0;
+        for channel in channels {
+            if !channel.has_packets() {
+                continue;
+            }
+            let receiver = if wait {
+                Some(channel.receiver())
+            } else {
+                channel.try_receiver()
+            };
+            if let Some(mut receiver) = receiver {
+                packets += self.receive_from(channel, &mut receiver);
+            }
+        }
+        packets
+    }
+
+    fn receive_from(&self, channel: &ShmChannel, receiver: &mut ShmReceiver<'_>) -> u64 {
+        // Lock order: QP table, regions, QP, CQ.
+        let qps = self.qps.read();
+        let mem = self.regions().read();
+        let now = self.now();
+        let meta = PacketMeta {
+            source: channel.peer(),
+            destination: channel.local(),
+        };
+        let mut current: Option<Locked<'_>> = None;
+        let mut received = 0;
+        receiver.receive(MAX_RUNS, |run: ShmRun<'_>| {
+            run.each_segment(|head, segment| {
+                let Ok(packet) = Packet::parse_in_place(head, segment) else {
+                    self.count(|counters| &counters.rx_malformed);
+                    return;
+                };
+                let dest = packet.bth().dest_qp;
+                if current
+                    .as_ref()
+                    .is_none_or(|locked| locked.inner.qp_num() != dest)
+                {
+                    self.unlock(current.take(), &mem);
+                    current = lock_qp(&qps, dest);
+                }
+                let Some(locked) = &mut current else {
+                    //= BTH-10
+                    self.count(|counters| &counters.rx_unknown_qp);
+                    return;
+                };
+                let memory = mem.view(locked.inner.pd_id());
+                locked.core.qp.handle_packet(now, &meta, &packet, &memory);
+                received += 1;
+            });
+        });
+        self.unlock(current, &mem);
+        self.counters
+            .rx_packets
+            .fetch_add(received, Ordering::Relaxed);
+        self.counters
+            .rx_shared
+            .fetch_add(received, Ordering::Relaxed);
+        received
+    }
+
+    /// Announces to all peers that they have to wake this process. False where there is something
+    /// to receive already.
+    pub(super) fn announce_sleep(&self) -> bool {
+        let channels = self.channels.read();
+        if channels.is_empty() {
+            return true;
+        }
+        channels.iter().for_each(|channel| channel.announce_sleep());
+        shm::settle();
+        !channels.iter().any(|channel| channel.has_packets())
+    }
+
+    /// The process is awake; true where a peer has woken it with packets.
+    pub(super) fn announce_awake(&self) -> bool {
+        let channels = self.channels.read();
+        // All of them are told.
+        channels.iter().filter(|channel| channel.wake_up()).count() > 0
+    }
+
+    /// Tells the broker that we take part in channels.
+    pub(super) fn share(&self, broker: &super::BrokerLink) {
+        if self.link_mode != LinkMode::Udp
+            && let Err(error) = broker.client().share(self.wake.as_fd())
+        {
+            tracing::warn!(%error, "no shared memory");
+        }
+    }
+}
+
+/// Is this an address of this host (and network namespace)?
+fn is_of_this_host(address: LocalAddr) -> bool {
+    UdpSocket::bind(address.with_port(0)).is_ok()
+}

@@ -1,0 +1,317 @@
+//! The memory of a channel: made by the broker, mapped by both processes. All `unsafe` of the
+//! shared-memory link is in this file.
+//!
+//! ```text
+//! 0                 CONTROL_LEN             CONTROL_LEN + RING_LEN     FILE_LEN
+//! control words     ring of direction 0     ring of direction 1
+//! ```
+//!
+//! Each ring is mapped twice in a row, so that a record that wraps around is still one piece.
+//!
+//! The other process may write anything at any moment, as the application may into registered
+//! memory (docs/memory-model.md). So what decides something is copied out first
+//! ([`SharedMemory::copy`]), and what is looked at in place is only ever copied further.
+
+use std::ffi::c_int;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::{self, NonNull};
+
+use super::ring::Control;
+
+/// Bytes of the control words: a page, whatever the page size.
+const CONTROL_LEN: usize = 64 << 10;
+/// Bytes of a ring, a power of two and a multiple of every page size.
+pub(super) const RING_LEN: usize = 1 << 20;
+/// Bytes of the whole file.
+const FILE_LEN: usize = CONTROL_LEN + 2 * RING_LEN;
+
+/// The file can be neither shortened (which would make accesses fatal) nor extended.
+const SEALS: c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+const _: () = assert!(2 * size_of::<Control>() <= CONTROL_LEN);
+
+/// Which of the two rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    /// From the process that asked for the channel.
+    First,
+    /// To it.
+    Second,
+}
+
+impl Direction {
+    pub(super) const fn reverse(self) -> Self {
+        match self {
+            Self::First => Self::Second,
+            Self::Second => Self::First,
+        }
+    }
+
+    const fn index(self) -> usize {
+        match self {
+            Self::First => 0,
+            Self::Second => 1,
+        }
+    }
+}
+
+/// Makes the memory of a channel: zeros, of a size that nobody can change.
+///
+/// # Errors
+/// Those of memfd_create(2) and ftruncate(2).
+pub(crate) fn create() -> io::Result<OwnedFd> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: the name is a C string.
+    let fd = check(unsafe { libc::memfd_create(c"rocade-channel".as_ptr(), flags) })?;
+    // SAFETY: a fresh fd that nobody else owns.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let len = libc::off_t::try_from(FILE_LEN).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: takes no pointers.
+    check(unsafe { libc::ftruncate(fd.as_raw_fd(), len) })?;
+    // SAFETY: takes no pointers.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SEALS) })?;
+    Ok(fd)
+}
+
+/// An address range that is ours until it is dropped.
+#[derive(Debug)]
+struct Area {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: an address range belongs to the process, not to a thread.
+unsafe impl Send for Area {}
+// SAFETY: as above; all accesses through it are atomics or copies, whose races are those that the
+// module documentation speaks of.
+unsafe impl Sync for Area {}
+
+impl Area {
+    /// Reserves addresses without memory behind them.
+    fn reserve(len: usize) -> io::Result<Self> {
+        // SAFETY: without MAP_FIXED the kernel chooses addresses that nobody uses.
+        let start = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                len,
+                libc::PROT_NONE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { start, len })
+    }
+
+    /// Puts `len` bytes of the file at `at` of the range.
+    fn map(&self, at: usize, file: BorrowedFd<'_>, offset: usize, len: usize) -> io::Result<()> {
+        if at.checked_add(len).is_none_or(|end| end > self.len) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let offset = libc::off_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
+        // SAFETY: `at` is inside the range (checked above).
+        let place = unsafe { self.start.add(at) };
+        // SAFETY: MAP_FIXED replaces addresses inside the range only, which is ours and which
+        // nothing refers to yet.
+        let mapped = unsafe {
+            libc::mmap(
+                place.as_ptr().cast(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_FIXED,
+                file.as_raw_fd(),
+                offset,
+            )
+        };
+        if mapped == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Area {
+    fn drop(&mut self) {
+        // SAFETY: the range is ours, and what was borrowed from it is gone.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+/// The memory of a channel, mapped.
+#[derive(Debug)]
+pub(super) struct SharedMemory {
+    control: Area,
+    rings: [Area; 2],
+}
+
+impl SharedMemory {
+    /// Maps a file that [`create`] has made.
+    ///
+    /// # Errors
+    /// `InvalidData` if it is not such a file; else those of mmap(2).
+    pub(super) fn map(file: BorrowedFd<'_>) -> io::Result<Self> {
+        // SAFETY: takes no pointers.
+        let seals = check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) })?;
+        let needed = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+        if seals & needed != needed || file_len(file)? != FILE_LEN {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let control = Area::reserve(CONTROL_LEN)?;
+        control.map(0, file, 0, CONTROL_LEN)?;
+        let ring = |index: usize| {
+            let area = Area::reserve(2 * RING_LEN)?;
+            let offset = CONTROL_LEN + index * RING_LEN;
+            area.map(0, file, offset, RING_LEN)?;
+            area.map(RING_LEN, file, offset, RING_LEN)?;
+            Ok::<_, io::Error>(area)
+        };
+        Ok(Self {
+            rings: [ring(0)?, ring(1)?],
+            control,
+        })
+    }
+
+    /// The control words of a direction.
+    #[inline]
+    pub(super) fn control(&self, direction: Direction) -> &Control {
+        let words = self.control.start.cast::<Control>();
+        // SAFETY: the area holds two of them (asserted above), is page-aligned and mapped as long as
+        // `self` lives.
+        let words = unsafe { words.add(direction.index()) };
+        // SAFETY: as above. It consists of atomics, which may be shared with anybody and for which
+        // any contents are valid.
+        unsafe { words.as_ref() }
+    }
+
+    /// Where `len` bytes at a position of a ring begin.
+    #[inline]
+    fn place(&self, direction: Direction, position: u64, len: usize) -> NonNull<u8> {
+        assert!(len <= RING_LEN, "no record is longer than the ring");
+        // The mask keeps what is below the length of the ring, which is a usize.
+        #[expect(clippy::cast_possible_truncation, reason = "masked")]
+        let at = position as usize & (RING_LEN - 1);
+        // SAFETY: `at` is below RING_LEN, and 2 * RING_LEN bytes are mapped.
+        unsafe { self.rings[direction.index()].start.add(at) }
+    }
+
+    /// Copies into a ring.
+    #[inline]
+    pub(super) fn write(&self, direction: Direction, position: u64, bytes: &[u8]) {
+        let place = self.place(direction, position, bytes.len());
+        // SAFETY: `place` has `bytes.len()` mapped bytes. `bytes` is ours and so does not overlap
+        // with shared memory.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), place.as_ptr(), bytes.len()) };
+    }
+
+    /// Copies out of a ring, as the bytes are now.
+    #[inline]
+    pub(super) fn copy(&self, direction: Direction, position: u64, out: &mut [u8]) {
+        let place = self.place(direction, position, out.len());
+        // SAFETY: as for `write`.
+        unsafe { ptr::copy_nonoverlapping(place.as_ptr(), out.as_mut_ptr(), out.len()) };
+    }
+
+    /// Bytes in place. The other process ought to leave them alone, and may not: nothing must
+    /// depend on what they say; copying them further is what they are for.
+    #[inline]
+    pub(super) fn in_place(&self, direction: Direction, position: u64, len: usize) -> &[u8] {
+        let place = self.place(direction, position, len);
+        // SAFETY: `len` mapped bytes that live as long as `self`. This process does not write to
+        // them while the caller has not released them, and has no `&mut` to them ever.
+        unsafe { std::slice::from_raw_parts(place.as_ptr(), len) }
+    }
+}
+
+fn file_len(file: BorrowedFd<'_>) -> io::Result<usize> {
+    // SAFETY: stat is plain data for which zero is a valid value.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is to a live stat.
+    check(unsafe { libc::fstat(file.as_raw_fd(), &raw mut stat) })?;
+    usize::try_from(stat.st_size).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+/// An eventfd with the value 0 that never blocks.
+///
+/// # Errors
+/// Those of eventfd(2).
+pub(crate) fn wake_fd() -> io::Result<OwnedFd> {
+    // SAFETY: takes no pointers.
+    let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
+    // SAFETY: a fresh fd that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Makes an eventfd readable.
+pub(super) fn wake(fd: BorrowedFd<'_>) {
+    let one = 1u64.to_ne_bytes();
+    // SAFETY: `one` is readable for 8 bytes. Fails where the descriptor is readable already.
+    unsafe { libc::write(fd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+}
+
+/// Has the other end of a socket been closed?
+pub(super) fn has_hung_up(socket: BorrowedFd<'_>) -> bool {
+    let mut entry = libc::pollfd {
+        fd: socket.as_raw_fd(),
+        events: libc::POLLRDHUP,
+        revents: 0,
+    };
+    // SAFETY: one live entry.
+    let ready = unsafe { libc::poll(&raw mut entry, 1, 0) };
+    ready > 0 && entry.revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
+}
+
+fn check(result: c_int) -> io::Result<c_int> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn a_ring_goes_on_at_its_beginning() {
+        let file = create().unwrap();
+        let (ours, theirs) = (
+            SharedMemory::map(file.as_fd()).unwrap(),
+            SharedMemory::map(file.as_fd()).unwrap(),
+        );
+        let position = 7 * RING_LEN as u64 - 3;
+        ours.write(Direction::Second, position, b"abcdef");
+        assert_eq!(theirs.in_place(Direction::Second, position, 6), b"abcdef");
+        let mut start = [0; 3];
+        theirs.copy(Direction::Second, 0, &mut start);
+        assert_eq!(&start, b"def");
+        theirs.copy(Direction::First, 0, &mut start);
+        assert_eq!(start, [0; 3]);
+    }
+
+    #[test]
+    fn files_that_could_shrink_are_refused() {
+        let file = create().unwrap();
+        assert!(File::from(file).set_len(0).is_err());
+        let dir = tempfile::tempdir().unwrap();
+        let file = File::create_new(dir.path().join("file")).unwrap();
+        file.set_len(FILE_LEN as u64).unwrap();
+        assert!(SharedMemory::map(file.as_fd()).is_err());
+    }
+
+    #[test]
+    fn a_closed_end_is_noticed() {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert!(!has_hung_up(ours.as_fd()));
+        drop(theirs);
+        assert!(has_hung_up(ours.as_fd()));
+    }
+}

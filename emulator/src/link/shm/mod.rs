@@ -1,0 +1,378 @@
+//! The shared-memory link: packets between two processes of a host without the kernel.
+//!
+//! A [`ShmChannel`] connects an address of this process with an address of another one that has
+//! the same broker, which has made the memory. It carries what UDP would: runs of segments from BTH
+//! to ICRC, whose ICRC is left out. Each process wakes the other one through an eventfd where it
+//! sleeps, and a socket pair, the life line, says when the other end is gone.
+//!
+//! The other process is not trusted further than to send packets: see `ring` and `memory`.
+
+mod memory;
+mod ring;
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Shutdown};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::{Mutex, MutexGuard};
+
+use memory::{Direction, RING_LEN, SharedMemory};
+pub(crate) use memory::{create, wake_fd};
+pub(crate) use ring::settle;
+use ring::{Consumer, Corrupt, Producer};
+
+use super::LocalAddr;
+use crate::steering::Slot;
+
+/// Bytes before each run in the ring: its length and that of its segments, little-endian.
+const RECORD_HEADER: usize = 8;
+/// Records begin at multiples of this: a cache line.
+const RECORD_ALIGN: usize = 128;
+/// Longest run in bytes.
+pub(crate) const MAX_RUN: usize = 65_535;
+/// A ring that is fuller than this may have a producer that waits for room. The producer
+/// waits only where less than a longest record is free.
+const CROWDED: u64 = RING_LEN as u64 / 4;
+
+/// Which processes a channel connects, and what is needed to use it. Comes from the broker.
+#[derive(Debug)]
+pub(crate) struct ChannelOffer {
+    /// Our address.
+    pub(crate) local: LocalAddr,
+    /// The peer's address.
+    pub(crate) peer: LocalAddr,
+    /// The peer's slot.
+    pub(crate) slot: Slot,
+    /// We have asked for it; the other way round otherwise.
+    pub(crate) asked: bool,
+    /// The memory.
+    pub(crate) memory: OwnedFd,
+    /// Hangs up when the peer is gone.
+    pub(crate) life_line: OwnedFd,
+    /// Wakes the peer.
+    pub(crate) wake: OwnedFd,
+}
+
+/// What has become of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ShmSent {
+    /// It is on its way.
+    Sent,
+    /// There is no room; the wake fd becomes readable when there is.
+    Full,
+    /// The channel is of no use any more.
+    Ended,
+}
+
+/// A way to another process. Threads may send and receive at the same time.
+pub(crate) struct ShmChannel {
+    local: LocalAddr,
+    peer: LocalAddr,
+    slot: Slot,
+    memory: SharedMemory,
+    tx: Direction,
+    producer: Mutex<Producer>,
+    consumer: Mutex<Consumer>,
+    /// The consumer's position, to look for news without its lock.
+    head: AtomicU64,
+    life_line: UnixStream,
+    wake: OwnedFd,
+    /// We have announced our sleep.
+    announced: AtomicBool,
+    ended: AtomicBool,
+}
+
+impl ShmChannel {
+    /// Maps a channel.
+    ///
+    /// # Errors
+    /// Those of mapping; `InvalidData` if the memory is not what it should be.
+    pub(crate) fn new(offer: ChannelOffer) -> io::Result<Self> {
+        let memory = SharedMemory::map(offer.memory.as_fd())?;
+        let len = RING_LEN as u64;
+        Ok(Self {
+            local: offer.local,
+            peer: offer.peer,
+            slot: offer.slot,
+            memory,
+            tx: if offer.asked {
+                Direction::First
+            } else {
+                Direction::Second
+            },
+            producer: Mutex::new(Producer::new(len)),
+            consumer: Mutex::new(Consumer::new(len)),
+            head: AtomicU64::new(0),
+            life_line: offer.life_line.into(),
+            wake: offer.wake,
+            announced: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+        })
+    }
+
+    /// Our address.
+    pub(crate) const fn local(&self) -> IpAddr {
+        self.local.ip()
+    }
+
+    /// The peer's address.
+    pub(crate) const fn peer(&self) -> IpAddr {
+        self.peer.ip()
+    }
+
+    /// Is this the way from `local` to the process with that slot at `peer`?
+    pub(crate) fn leads(&self, local: LocalAddr, peer: IpAddr, slot: Slot) -> bool {
+        self.local == local && self.peer.ip() == peer && self.slot == slot
+    }
+
+    /// Hangs up when the peer is gone.
+    pub(crate) fn life_line(&self) -> BorrowedFd<'_> {
+        self.life_line.as_fd()
+    }
+
+    /// Is it of no use any more?
+    #[inline]
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Relaxed)
+    }
+
+    /// Is the peer gone, or the channel cut? What the peer has sent before can still be received.
+    pub(crate) fn has_hung_up(&self) -> bool {
+        memory::has_hung_up(self.life_line.as_fd())
+    }
+
+    /// From here on nothing is sent or received.
+    pub(crate) fn end(&self) {
+        self.ended.store(true, Ordering::Relaxed);
+    }
+
+    /// The peer does not keep to the protocol: no more of it.
+    #[cold]
+    fn give_up(&self) {
+        if !self.ended.swap(true, Ordering::Relaxed) {
+            tracing::warn!(channel = %self, "the peer has damaged the channel's memory");
+            // Both ends hang up. Fails where that has been so before.
+            let _ = self.life_line.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Sends a run of segments, at most [`MAX_RUN`] bytes. The bytes of the ICRC are there, their
+    /// value is of no importance.
+    #[inline]
+    pub(crate) fn send(&self, run: &[u8], segment_len: usize) -> ShmSent {
+        let (Ok(len), Ok(segment_len)) = (u32::try_from(run.len()), u32::try_from(segment_len))
+        else {
+            return ShmSent::Ended;
+        };
+        if self.has_ended() || run.len() > MAX_RUN {
+            return ShmSent::Ended;
+        }
+        let need = record_len(run.len());
+        let control = self.memory.control(self.tx);
+        let mut producer = self.producer.lock();
+        match self.room(&mut producer, need) {
+            Ok(true) => {}
+            Ok(false) => return ShmSent::Full,
+            Err(Corrupt) => {
+                self.give_up();
+                return ShmSent::Ended;
+            }
+        }
+        let at = producer.position();
+        let mut header = [0; RECORD_HEADER];
+        header[..4].copy_from_slice(&len.to_le_bytes());
+        header[4..].copy_from_slice(&segment_len.to_le_bytes());
+        self.memory.write(self.tx, at, &header);
+        self.memory
+            .write(self.tx, at.wrapping_add(RECORD_HEADER as u64), run);
+        let wake = producer.publish(control, need);
+        drop(producer);
+        if wake {
+            memory::wake(self.wake.as_fd());
+        }
+        ShmSent::Sent
+    }
+
+    /// Is there room for this many bytes? Where there is not, the peer will say when.
+    #[inline]
+    fn room(&self, producer: &mut Producer, need: u64) -> Result<bool, Corrupt> {
+        let control = self.memory.control(self.tx);
+        if producer.room(control, need)? {
+            return Ok(true);
+        }
+        control.announce_blocked();
+        settle();
+        producer.room(control, need)
+    }
+
+    /// Are there packets? Takes a few nanoseconds.
+    #[inline]
+    pub(crate) fn has_packets(&self) -> bool {
+        self.memory
+            .control(self.tx.reverse())
+            .has_news(self.head.load(Ordering::Relaxed))
+            && !self.has_ended()
+    }
+
+    /// The receiving end, unless another thread has it.
+    #[inline]
+    pub(crate) fn try_receiver(&self) -> Option<ShmReceiver<'_>> {
+        self.consumer.try_lock().map(|consumer| ShmReceiver {
+            channel: self,
+            consumer,
+        })
+    }
+
+    /// The receiving end.
+    pub(crate) fn receiver(&self) -> ShmReceiver<'_> {
+        ShmReceiver {
+            channel: self,
+            consumer: self.consumer.lock(),
+        }
+    }
+
+    /// The process is going to wait for its wake fd. After this has been said to all channels,
+    /// [`settle`], and look once more whether there are packets.
+    pub(crate) fn announce_sleep(&self) {
+        self.announced.store(true, Ordering::Relaxed);
+        self.memory.control(self.tx.reverse()).announce_sleep();
+    }
+
+    /// The process does not wait for its wake fd any more. True where the peer has woken it.
+    pub(crate) fn wake_up(&self) -> bool {
+        self.announced.swap(false, Ordering::Relaxed)
+            && self.memory.control(self.tx.reverse()).wake_up()
+    }
+}
+
+impl fmt::Display for ShmChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} to slot {} at {}", self.local, self.slot, self.peer)
+    }
+}
+
+impl fmt::Debug for ShmChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShmChannel")
+            .field("local", &self.local)
+            .field("peer", &self.peer)
+            .field("slot", &self.slot)
+            .field("ended", &self.has_ended())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Bytes that a run takes in the ring.
+#[inline]
+const fn record_len(run: usize) -> u64 {
+    (RECORD_HEADER + run).next_multiple_of(RECORD_ALIGN) as u64
+}
+
+/// The receiving end of a channel, locked.
+pub(crate) struct ShmReceiver<'a> {
+    channel: &'a ShmChannel,
+    consumer: MutexGuard<'a, Consumer>,
+}
+
+/// Bytes of a segment that are copied out before anything is decided: all headers fit.
+pub(crate) const HEAD_LEN: usize = 64;
+
+/// A run of segments, in place.
+#[derive(Clone, Copy)]
+pub(crate) struct ShmRun<'a> {
+    channel: &'a ShmChannel,
+    at: u64,
+    len: usize,
+    segment_len: usize,
+}
+
+impl<'a> ShmReceiver<'a> {
+    /// Hands up to `max` runs to `each`, and gives their room back. True where there may be more.
+    #[inline]
+    pub(crate) fn receive(&mut self, max: usize, mut each: impl FnMut(ShmRun<'a>)) -> bool {
+        let channel = self.channel;
+        let direction = channel.tx.reverse();
+        let control = channel.memory.control(direction);
+        let mut crowded = false;
+        let mut more = true;
+        for _ in 0..max {
+            if channel.has_ended() {
+                more = false;
+                break;
+            }
+            let Ok(available) = self.consumer.available(control) else {
+                channel.give_up();
+                return false;
+            };
+            if available == 0 {
+                more = false;
+                break;
+            }
+            crowded |= available > CROWDED;
+            let Some(run) = next_run(channel, self.consumer.position(), available) else {
+                channel.give_up();
+                return false;
+            };
+            each(run);
+            self.consumer.release(control, record_len(run.len));
+            channel
+                .head
+                .store(self.consumer.position(), Ordering::Relaxed);
+        }
+        if crowded && control.has_to_wake_producer() {
+            memory::wake(channel.wake.as_fd());
+        }
+        more
+    }
+}
+
+/// The run at a position, if what is there makes sense.
+#[inline]
+fn next_run(channel: &ShmChannel, at: u64, available: u64) -> Option<ShmRun<'_>> {
+    let mut header = [0; RECORD_HEADER];
+    if available < RECORD_HEADER as u64 {
+        return None;
+    }
+    channel.memory.copy(channel.tx.reverse(), at, &mut header);
+    let [a, b, c, d, e, f, g, h] = header;
+    let len = u32::from_le_bytes([a, b, c, d]) as usize;
+    let segment_len = u32::from_le_bytes([e, f, g, h]) as usize;
+    if len == 0 || len > MAX_RUN || segment_len == 0 || record_len(len) > available {
+        return None;
+    }
+    Some(ShmRun {
+        channel,
+        at: at.wrapping_add(RECORD_HEADER as u64),
+        len,
+        segment_len,
+    })
+}
+
+impl<'a> ShmRun<'a> {
+    /// The segments: a copy of up to [`HEAD_LEN`] bytes from the beginning of each, and all of it in
+    /// place, of which only the length may be relied upon.
+    #[inline]
+    pub(crate) fn each_segment(&self, mut each: impl FnMut(&[u8], &'a [u8])) {
+        let direction = self.channel.tx.reverse();
+        let mut done = 0;
+        while done < self.len {
+            let len = self.segment_len.min(self.len - done);
+            let at = self.at.wrapping_add(done as u64);
+            let mut head = [0; HEAD_LEN];
+            let head = &mut head[..len.min(HEAD_LEN)];
+            self.channel.memory.copy(direction, at, head);
+            each(head, self.channel.memory.in_place(direction, at, len));
+            done += len;
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[expect(
+    clippy::unwrap_used,
+    reason = "in helpers of tests a panic is the report"
+)]
+mod tests;

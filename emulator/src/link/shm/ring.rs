@@ -1,0 +1,360 @@
+//! The ring protocol: who may touch which bytes, and who has to wake whom.
+//!
+//! One direction of a channel is a byte ring with one producer and one consumer process. Positions
+//! count bytes since the beginning and only grow; the place in the ring is the position modulo its
+//! length. Each process keeps its own position in its own memory ([`Producer`], [`Consumer`]); what
+//! the other one writes into [`Control`] is checked at every use and never trusted.
+//!
+//! Sleeping and being blocked are announced, then what was waited for is looked at once more; the
+//! other side first does its part, then looks for announcements. A fence between the two steps on
+//! both sides makes sure that at least one of them sees the other.
+
+use crate::sync::atomic::{AtomicU64, Ordering, fence};
+
+/// Keeps what different processes write in different cache lines (two of them, because lines are
+/// fetched in pairs).
+#[repr(C, align(128))]
+#[derive(Debug)]
+struct Apart<T>(T);
+
+/// The words of one direction that both processes see. Valid whatever they contain.
+#[repr(C)]
+#[derive(Debug)]
+pub(super) struct Control {
+    /// The producer's position: everything before it is there to be read.
+    tail: Apart<AtomicU64>,
+    /// The consumer's position: everything before it is free again.
+    head: Apart<AtomicU64>,
+    /// Not 0 while the consumer sleeps: wake it after producing.
+    sleeping: Apart<AtomicU64>,
+    /// Not 0 while the producer waits for room: wake it after consuming.
+    blocked: Apart<AtomicU64>,
+}
+
+/// The other process has broken the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Corrupt;
+
+/// The producer's side.
+#[derive(Debug)]
+pub(super) struct Producer {
+    tail: u64,
+    head_seen: u64,
+    len: u64,
+}
+
+/// The consumer's side.
+#[derive(Debug)]
+pub(super) struct Consumer {
+    head: u64,
+    len: u64,
+}
+
+impl Control {
+    #[cfg(any(test, loom))]
+    pub(super) fn new() -> Self {
+        let word = || Apart(AtomicU64::new(0));
+        Self {
+            tail: word(),
+            head: word(),
+            sleeping: word(),
+            blocked: word(),
+        }
+    }
+
+    /// Is there something behind `head`? Takes a few nanoseconds, and no lock.
+    #[inline]
+    pub(super) fn has_news(&self, head: u64) -> bool {
+        self.tail.0.load(Ordering::Acquire) != head
+    }
+
+    /// The consumer is going to sleep. Then [`settle`], then look with [`Control::has_news`].
+    pub(super) fn announce_sleep(&self) {
+        self.sleeping.0.store(1, Ordering::Relaxed);
+    }
+
+    /// The consumer is awake; true where the producer has woken it.
+    pub(super) fn wake_up(&self) -> bool {
+        self.sleeping.0.swap(0, Ordering::Relaxed) == 0
+    }
+
+    /// The producer waits for room. Then [`settle`], then look with [`Producer::room`].
+    pub(super) fn announce_blocked(&self) {
+        self.blocked.0.store(1, Ordering::Relaxed);
+    }
+
+    /// To be asked after producing: does the consumer have to be woken?
+    fn has_to_wake_consumer(&self) -> bool {
+        settle();
+        self.sleeping.0.load(Ordering::Relaxed) != 0
+            && self.sleeping.0.swap(0, Ordering::Relaxed) != 0
+    }
+
+    /// To be asked after consuming: does the producer have to be woken?
+    pub(super) fn has_to_wake_producer(&self) -> bool {
+        settle();
+        self.blocked.0.load(Ordering::Relaxed) != 0
+            && self.blocked.0.swap(0, Ordering::Relaxed) != 0
+    }
+}
+
+/// Between an announcement and the look that follows it.
+#[inline]
+pub(crate) fn settle() {
+    fence(Ordering::SeqCst);
+}
+
+impl Producer {
+    /// At the beginning of a ring of `len` bytes.
+    pub(super) const fn new(len: u64) -> Self {
+        Self {
+            tail: 0,
+            head_seen: 0,
+            len,
+        }
+    }
+
+    /// Where the next bytes go.
+    pub(super) const fn position(&self) -> u64 {
+        self.tail
+    }
+
+    /// Is there room for `need` bytes?
+    #[inline]
+    pub(super) fn room(&mut self, control: &Control, need: u64) -> Result<bool, Corrupt> {
+        if self.len - (self.tail.wrapping_sub(self.head_seen)) >= need {
+            return Ok(true);
+        }
+        let head = control.head.0.load(Ordering::Acquire);
+        let used = self.tail.wrapping_sub(head);
+        // The head never goes back, and never beyond the tail.
+        if used > self.tail.wrapping_sub(self.head_seen) {
+            return Err(Corrupt);
+        }
+        self.head_seen = head;
+        Ok(self.len - used >= need)
+    }
+
+    /// Hands over `count` bytes, for which there was room. True where the consumer has to be woken.
+    #[inline]
+    pub(super) fn publish(&mut self, control: &Control, count: u64) -> bool {
+        self.tail = self.tail.wrapping_add(count);
+        control.tail.0.store(self.tail, Ordering::Release);
+        control.has_to_wake_consumer()
+    }
+}
+
+impl Consumer {
+    /// At the beginning of a ring of `len` bytes.
+    pub(super) const fn new(len: u64) -> Self {
+        Self { head: 0, len }
+    }
+
+    /// Where the next bytes are.
+    pub(super) const fn position(&self) -> u64 {
+        self.head
+    }
+
+    /// How many bytes are there.
+    #[inline]
+    pub(super) fn available(&self, control: &Control) -> Result<u64, Corrupt> {
+        let count = control
+            .tail
+            .0
+            .load(Ordering::Acquire)
+            .wrapping_sub(self.head);
+        if count > self.len {
+            Err(Corrupt)
+        } else {
+            Ok(count)
+        }
+    }
+
+    /// Gives back `count` bytes that were available.
+    #[inline]
+    pub(super) fn release(&mut self, control: &Control, count: u64) {
+        self.head = self.head.wrapping_add(count);
+        control.head.0.store(self.head, Ordering::Release);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_and_news_follow_the_positions() {
+        let control = Control::new();
+        let (mut producer, mut consumer) = (Producer::new(256), Consumer::new(256));
+        assert!(!control.has_news(consumer.position()));
+        assert_eq!(producer.room(&control, 256), Ok(true));
+        assert!(!producer.publish(&control, 192));
+        assert_eq!(producer.room(&control, 128), Ok(false));
+        assert!(control.has_news(consumer.position()));
+        assert_eq!(consumer.available(&control), Ok(192));
+        consumer.release(&control, 64);
+        assert_eq!(producer.room(&control, 128), Ok(true));
+        assert_eq!(consumer.available(&control), Ok(128));
+    }
+
+    #[test]
+    fn sleepers_are_woken_once() {
+        let control = Control::new();
+        let mut producer = Producer::new(256);
+        control.announce_sleep();
+        assert!(producer.publish(&control, 64));
+        assert!(!producer.publish(&control, 64));
+        assert!(control.wake_up(), "it was woken");
+        control.announce_sleep();
+        assert!(!control.wake_up());
+        assert!(!producer.publish(&control, 64));
+        control.announce_blocked();
+        assert!(control.has_to_wake_producer());
+        assert!(!control.has_to_wake_producer());
+    }
+
+    #[test]
+    fn nonsense_of_the_other_side_is_noticed() {
+        let control = Control::new();
+        let (mut producer, consumer) = (Producer::new(256), Consumer::new(256));
+        control.tail.0.store(257, Ordering::Relaxed);
+        assert_eq!(consumer.available(&control), Err(Corrupt));
+        control.tail.0.store(u64::MAX, Ordering::Relaxed);
+        assert_eq!(consumer.available(&control), Err(Corrupt));
+        producer.publish(&control, 256);
+        control.head.0.store(257, Ordering::Relaxed);
+        assert_eq!(producer.room(&control, 64), Err(Corrupt));
+        control.head.0.store(64, Ordering::Relaxed);
+        assert_eq!(producer.room(&control, 64), Ok(true));
+        producer.publish(&control, 64);
+        control.head.0.store(0, Ordering::Relaxed);
+        assert_eq!(
+            producer.room(&control, 64),
+            Err(Corrupt),
+            "the head goes back"
+        );
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+
+    const LEN: u64 = 2;
+
+    struct Ring {
+        control: Control,
+        cells: [UnsafeCell<u64>; LEN as usize],
+    }
+
+    impl Ring {
+        fn new() -> Arc<Self> {
+            let cells = [UnsafeCell::new(0), UnsafeCell::new(0)];
+            Arc::new(Self {
+                control: Control::new(),
+                cells,
+            })
+        }
+
+        fn put(&self, producer: &mut Producer, value: u64) -> bool {
+            let at = (producer.position() % LEN) as usize;
+            // SAFETY: loom checks that nobody else accesses the cell meanwhile.
+            self.cells[at].with_mut(|cell| unsafe { *cell = value });
+            producer.publish(&self.control, 1)
+        }
+
+        fn take(&self, consumer: &mut Consumer) -> Option<u64> {
+            if consumer.available(&self.control).unwrap() == 0 {
+                return None;
+            }
+            let at = (consumer.position() % LEN) as usize;
+            // SAFETY: as above.
+            let value = self.cells[at].with(|cell| unsafe { *cell });
+            consumer.release(&self.control, 1);
+            Some(value)
+        }
+    }
+
+    /// What is read was written before, in order, and is not overwritten while it is read.
+    #[test]
+    fn loom_bytes_are_handed_over_and_back() {
+        loom::model(|| {
+            let ring = Ring::new();
+            let producing = {
+                let ring = Arc::clone(&ring);
+                thread::spawn(move || {
+                    let mut producer = Producer::new(LEN);
+                    let mut put = 0;
+                    for _ in 0..4 {
+                        if put < 3 && producer.room(&ring.control, 1).unwrap() {
+                            put += 1;
+                            ring.put(&mut producer, put);
+                        }
+                    }
+                    put
+                })
+            };
+            let mut consumer = Consumer::new(LEN);
+            let mut next = 1;
+            for _ in 0..3 {
+                if let Some(value) = ring.take(&mut consumer) {
+                    assert_eq!(value, next);
+                    next += 1;
+                }
+            }
+            let put = producing.join().unwrap();
+            while let Some(value) = ring.take(&mut consumer) {
+                assert_eq!(value, next);
+                next += 1;
+            }
+            assert_eq!(next, put + 1);
+        });
+    }
+
+    /// A consumer that goes to sleep sees what was produced, or is woken for it.
+    #[test]
+    fn loom_no_packet_is_slept_through() {
+        loom::model(|| {
+            let ring = Ring::new();
+            let producing = {
+                let ring = Arc::clone(&ring);
+                thread::spawn(move || ring.put(&mut Producer::new(LEN), 1))
+            };
+            ring.control.announce_sleep();
+            settle();
+            let sees = ring.control.has_news(0);
+            let woken = producing.join().unwrap();
+            assert!(sees || woken, "a packet is there, and its receiver sleeps");
+        });
+    }
+
+    /// A producer that waits for room sees it, or is woken when there is some.
+    #[test]
+    fn loom_no_producer_waits_for_room_that_is_there() {
+        loom::model(|| {
+            let ring = Ring::new();
+            let mut producer = Producer::new(LEN);
+            ring.put(&mut producer, 1);
+            ring.put(&mut producer, 2);
+            let consuming = {
+                let ring = Arc::clone(&ring);
+                thread::spawn(move || {
+                    assert_eq!(ring.take(&mut Consumer::new(LEN)), Some(1));
+                    ring.control.has_to_wake_producer()
+                })
+            };
+            ring.control.announce_blocked();
+            settle();
+            let room = producer.room(&ring.control, 1).unwrap();
+            let woken = consuming.join().unwrap();
+            assert!(
+                room || woken,
+                "there is room, and the producer waits for it"
+            );
+        });
+    }
+}

@@ -1,0 +1,135 @@
+use super::*;
+
+/// Both ends of a channel in one process.
+fn pair() -> (ShmChannel, ShmChannel) {
+    let memory = create().unwrap();
+    let (line_a, line_b) = UnixStream::pair().unwrap();
+    let (wake_a, wake_b) = (wake_fd().unwrap(), wake_fd().unwrap());
+    let (ip_a, ip_b) = (IpAddr::from([127, 0, 0, 1]), IpAddr::from([127, 0, 0, 2]));
+    let a = ChannelOffer {
+        local: ip_a.into(),
+        peer: ip_b.into(),
+        slot: Slot::new(2),
+        asked: true,
+        memory: memory.try_clone().unwrap(),
+        life_line: line_a.into(),
+        wake: wake_b,
+    };
+    let b = ChannelOffer {
+        local: ip_b.into(),
+        peer: ip_a.into(),
+        slot: Slot::new(1),
+        asked: false,
+        memory,
+        life_line: line_b.into(),
+        wake: wake_a,
+    };
+    (ShmChannel::new(a).unwrap(), ShmChannel::new(b).unwrap())
+}
+
+/// What one call receives: runs as lists of segments.
+fn receive(channel: &ShmChannel, max: usize) -> Vec<Vec<Vec<u8>>> {
+    let mut runs = Vec::new();
+    channel.receiver().receive(max, |run| {
+        let mut segments = Vec::new();
+        run.each_segment(|head, segment| {
+            assert_eq!(head, &segment[..segment.len().min(HEAD_LEN)]);
+            segments.push(segment.to_vec());
+        });
+        runs.push(segments);
+    });
+    runs
+}
+
+#[test]
+fn runs_arrive_in_order_and_cut_as_sent() {
+    let (a, b) = pair();
+    assert!(!b.has_packets());
+    assert_eq!(a.send(b"abcdefgh", 3), ShmSent::Sent);
+    assert_eq!(a.send(&[7; 100], 100), ShmSent::Sent);
+    assert_eq!(b.send(b"back", 64), ShmSent::Sent);
+    assert!(b.has_packets());
+    assert_eq!(
+        receive(&b, 10),
+        [
+            vec![b"abc".to_vec(), b"def".to_vec(), b"gh".to_vec()],
+            vec![vec![7; 100]]
+        ]
+    );
+    assert!(!b.has_packets());
+    assert_eq!(receive(&a, 10), [[b"back"]]);
+}
+
+#[test]
+fn a_full_ring_takes_nothing_and_has_room_again_later() {
+    let (a, b) = pair();
+    let mut sent = 0usize;
+    // Several times around.
+    for round in 0..5 {
+        while a.send(
+            &vec![u8::try_from(sent % 251).unwrap(); 60_000 - round],
+            4096,
+        ) == ShmSent::Sent
+        {
+            sent += 1;
+        }
+        assert!(sent > 0);
+        let received = receive(&b, usize::MAX);
+        assert!(received.len() > 10);
+        for run in &received {
+            assert!(run.iter().flatten().all(|byte| *byte == run[0][0]));
+        }
+        assert!(!b.has_packets());
+    }
+}
+
+#[test]
+fn a_call_receives_no_more_than_asked() {
+    let (a, b) = pair();
+    for n in 0..5u8 {
+        assert_eq!(a.send(&[n; 20], 20), ShmSent::Sent);
+    }
+    assert_eq!(receive(&b, 2).len(), 2);
+    assert_eq!(receive(&b, 9).len(), 3);
+}
+
+#[test]
+fn runs_that_are_too_long_are_not_sent() {
+    let (a, b) = pair();
+    assert_eq!(a.send(&vec![0; MAX_RUN + 1], 4096), ShmSent::Ended);
+    assert_eq!(a.send(&vec![0; MAX_RUN], 4096), ShmSent::Sent);
+    assert_eq!(receive(&b, 9).len(), 1);
+}
+
+#[test]
+fn whoever_damages_the_memory_is_not_listened_to() {
+    for damage in [
+        &[0u8; 8][..],
+        &[0xff; 8],
+        &[1, 0, 0, 0, 0, 0, 0, 0],
+        // A run that ends behind what is there.
+        &[200, 0, 0, 0, 8, 0, 0, 0],
+    ] {
+        let (a, b) = pair();
+        assert_eq!(a.send(b"some", 4), ShmSent::Sent);
+        a.memory.write(Direction::First, 0, damage);
+        assert_eq!(receive(&b, 9).len(), 0);
+        assert!(b.has_ended());
+        assert!(!b.has_packets());
+        assert_eq!(b.send(b"x", 1), ShmSent::Ended);
+        assert!(a.has_hung_up(), "the peer gets to know it");
+    }
+}
+
+#[test]
+fn the_end_of_the_peer_is_noticed_and_its_last_words_are_heard() {
+    let (a, b) = pair();
+    assert!(!a.has_hung_up());
+    assert_eq!(b.send(b"last", 4), ShmSent::Sent);
+    drop(b);
+    assert!(a.has_hung_up());
+    assert!(a.has_packets());
+    assert_eq!(receive(&a, 9), [[b"last"]]);
+    a.end();
+    assert_eq!(a.send(b"x", 1), ShmSent::Ended);
+}
