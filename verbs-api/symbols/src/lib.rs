@@ -21,7 +21,7 @@
 //! rocade_symbols::build("libibverbs.so.1");
 //! ```
 //! and in `lib.rs`, not in test builds, where there is no version script:
-//! ```ignore
+//! ```text
 //! #[cfg(not(test))]
 //! mod exports {
 //!     include!(concat!(env!("OUT_DIR"), "/exports.rs"));
