@@ -53,6 +53,8 @@ struct Turn {
     usefulness: Usefulness,
     /// For how long it steps back now.
     step_back_ns: Option<u64>,
+    /// Polls of the application in vain when it stepped back.
+    vain_polls: u64,
 }
 
 fn run(weak: &Weak<EngineInner>) {
@@ -133,16 +135,24 @@ impl EngineInner {
             }
         }
         let stops = self.handover.stops();
-        let found = self.receive_all();
+        let packets = woken.by_packets || by_shared;
+        // The application polls now, or has polled while the thread was back.
+        let vain_polls = self.handover.vain_polls();
+        let polling = (packets && self.handover.is_polling(self.now().as_ns()))
+            || (was_back && vain_polls != turn.vain_polls);
+        turn.vain_polls = vain_polls;
+        let found = !polling && self.receive_all();
         self.fire_timers();
         self.retry_blocked();
         // Nothing new after stepping back is no sign of anything: look for packets again.
-        if woken.by_packets || by_shared || (was_back && found) {
-            turn.step_back_ns = turn
-                .usefulness
-                .judge(found)
-                .filter(|_| self.handover.step_back(stops));
-        }
+        let step_back_ns = if polling {
+            Some(turn.usefulness.in_the_way())
+        } else if packets || (was_back && found) {
+            turn.usefulness.judge(found)
+        } else {
+            None
+        };
+        turn.step_back_ns = step_back_ns.filter(|_| self.handover.step_back(stops));
     }
 
     /// Receives from all links until they are empty; true where there was anything.

@@ -282,6 +282,11 @@ impl EngineInner {
         Ok(port)
     }
 
+    /// A poll has found completions.
+    pub(crate) fn poll_satisfied(&self) {
+        self.handover.satisfied();
+    }
+
     /// The application stops polling: the background thread takes over.
     pub(crate) fn leave_inline(&self) {
         if self.handover.stopped_polling() {

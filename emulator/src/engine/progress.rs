@@ -52,6 +52,7 @@ impl EngineInner {
     /// Polling found nothing.
     #[inline]
     fn polled_in_vain(&self, polls: u64) {
+        self.handover.polled_in_vain(self.now().as_ns());
         let idle = self
             .idle_polls
             .load(Ordering::Relaxed)

@@ -81,8 +81,13 @@ impl Cq {
         if taken > 0 {
             return taken;
         }
-        self.inner.context.engine.progress_inline();
-        self.take(max, &mut each)
+        let engine = &self.inner.context.engine;
+        engine.progress_inline();
+        let taken = self.take(max, &mut each);
+        if taken > 0 {
+            engine.poll_satisfied();
+        }
+        taken
     }
 
     fn take(&self, max: usize, each: &mut impl FnMut(usize, Completion)) -> usize {
