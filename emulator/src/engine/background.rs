@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use rocade_transport::Time;
 
+use super::ack_hold::{Cause, HOLD_NS};
 use super::broker_link::BrokerLink;
-use super::handover::Usefulness;
+use super::handover::{Activity, Trust};
 use super::port::Port;
-use super::{EngineInner, sys};
+use super::{EngineInner, sys, transmit};
 
 /// How long to wait before trying again to send what a full socket refused.
 const BLOCKED_RETRY_NS: u64 = 500_000;
@@ -22,6 +23,8 @@ const SHARED_ROUNDS: usize = 64;
 const STREAM_PACKETS: u64 = 8;
 /// How often to look for the next packets of a stream before sleeping: for some 5 µs.
 const STREAM_LOOKS: u32 = 200;
+/// The same for a socket, at which it takes longer to look: for some 10 µs.
+const STREAM_SOCKET_LOOKS: u32 = 40;
 
 /// Starts the thread. It ends when the engine is gone.
 pub(super) fn start(engine: &Arc<EngineInner>) -> io::Result<()> {
@@ -50,21 +53,20 @@ struct Woken {
 /// What the thread remembers from turn to turn.
 #[derive(Default)]
 struct Turn {
-    usefulness: Usefulness,
-    /// For how long it steps back now.
-    step_back_ns: Option<u64>,
-    /// Polls of the application in vain when it stepped back.
-    vain_polls: u64,
+    trust: Trust,
+    /// For how long it steps back now, and what the application had done before.
+    back: Option<(u64, Activity)>,
 }
 
 fn run(weak: &Weak<EngineInner>) {
     // Signals are the application's.
     sys::block_all_signals();
     sys::set_precise_timers();
+    transmit::this_is_the_background_thread();
     let mut turn = Turn::default();
     loop {
         let Some(engine) = weak.upgrade() else { return };
-        let wait_set = engine.wait_set(turn.step_back_ns);
+        let wait_set = engine.wait_set(turn.back.map(|(ns, _)| ns));
         drop(engine);
         let woken = wait_set.wait();
         let Some(engine) = weak.upgrade() else { return };
@@ -120,12 +122,11 @@ impl EngineInner {
         }
     }
 
-    /// One turn after waiting: receives, then decides whether to step back.
+    /// One turn after waiting: receives, or leaves that to the application.
     fn step(&self, turn: &mut Turn, woken: Woken) {
         self.awake();
         let by_shared = self.announce_awake();
         self.handover.step_forward();
-        let was_back = turn.step_back_ns.take().is_some();
         if let Some(broker) = self.broker_link() {
             let now = self.now();
             if woken.by_broker || broker.retry_at().is_some_and(|at| at <= now) {
@@ -135,24 +136,27 @@ impl EngineInner {
             }
         }
         let stops = self.handover.stops();
+        let activity = self.handover.activity();
+        let was_back = turn.back.take();
         let packets = woken.by_packets || by_shared;
-        // The application polls now, or has polled while the thread was back.
-        let vain_polls = self.handover.vain_polls();
-        let polling = (packets && self.handover.is_polling(self.now().as_ns()))
-            || (was_back && vain_polls != turn.vain_polls);
-        turn.vain_polls = vain_polls;
-        let found = !polling && self.receive_all();
-        self.fire_timers();
-        self.retry_blocked();
-        // Nothing new after stepping back is no sign of anything: look for packets again.
-        let step_back_ns = if polling {
-            Some(turn.usefulness.in_the_way())
-        } else if packets || (was_back && found) {
-            turn.usefulness.judge(found)
+        let step_back_ns = if self.handover.is_asleep() {
+            None
+        } else if let Some((_, before)) = was_back {
+            turn.trust.stay_back(before, activity)
+        } else if packets {
+            turn.trust.step_back()
         } else {
             None
         };
-        turn.step_back_ns = step_back_ns.filter(|_| self.handover.step_back(stops));
+        if step_back_ns.is_none() && self.receive_all() && was_back.is_some() {
+            turn.trust.disappointed();
+        }
+        self.fire_timers();
+        self.retry_blocked();
+        self.release_acks(HOLD_NS);
+        turn.back = step_back_ns
+            .filter(|_| self.handover.step_back(stops))
+            .map(|ns| (ns, activity));
     }
 
     /// Receives from all links until they are empty; true where there was anything.
@@ -160,11 +164,17 @@ impl EngineInner {
         let mut packets = self.receive_all_shared();
         for port in self.ports.read().iter() {
             let mut rx = port.rx.lock();
+            let mut looks = 0;
             loop {
                 let received = self.receive(port, &mut rx);
                 packets += received.packets;
-                if !received.more {
-                    break;
+                if received.packets >= STREAM_PACKETS {
+                    looks = STREAM_SOCKET_LOOKS;
+                } else if !received.more {
+                    if looks == 0 {
+                        break;
+                    }
+                    looks -= 1;
                 }
             }
         }
@@ -215,7 +225,7 @@ impl EngineInner {
             if core.qp.next_timeout().is_some_and(|at| at <= now) {
                 core.qp.handle_timeout(now);
             }
-            self.drain(inner, core, mem);
+            self.drain(inner, core, mem, Cause::Other);
         });
     }
 
@@ -234,7 +244,8 @@ impl EngineInner {
         let blocked =
             (!self.blocked.lock().is_empty()).then(|| self.now().plus_ns(BLOCKED_RETRY_NS));
         let broker = self.broker_link().and_then(|broker| broker.retry_at());
-        let until = [timer, blocked, broker].into_iter().flatten().min();
+        let acks = self.looks_after_acks().then(|| self.now().plus_ns(HOLD_NS));
+        let until = [timer, blocked, broker, acks].into_iter().flatten().min();
         self.set_sleeping_until(until);
         // Whoever armed a timer before the store did not call.
         match self.timers.next() {

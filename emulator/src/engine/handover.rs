@@ -1,82 +1,90 @@
 //! Who drives the links: the application by polling, or the background thread.
 //!
-//! While the application polls an empty CQ in a loop, every packet it waits for is received by
-//! that loop; a background thread that woke up for each would only take the CPU away, most of all
-//! where it is the CPU of that loop. So a poll in vain leaves a time stamp, a poll that succeeds
-//! erases it (what comes next may be waited for by looking at memory), and the thread watches how
-//! useful it is. Woken by packets while the stamp is fresh, or twice in a row by packets that are
-//! gone when it looks, it steps back: it sleeps blind for a moment, longer each time it proves
-//! useless, less long each time it finds something to do. An application that goes to sleep itself
-//! (`req_notify_cq`, `get_cq_event`) calls it back at once.
+//! While the application polls, every packet it waits for is received by its own thread; a
+//! background thread that woke up for each would only take the CPU away, most of all where it is
+//! the CPU of that thread. But an application may also wait for an RDMA WRITE by looking at its memory,
+//! and call nothing. So the thread finds out which it is. Woken by packets, it steps back at first: it
+//! sleeps blind for a moment. If the application has polled by then, it goes on sleeping blind,
+//! longer and longer, as long as that is so. If the application has done nothing and the packets
+//! are still there, the thread has been wrong: it receives them, and the next ones at once, for longer
+//! the more often it was wrong ([`Trust`]). An application that goes to sleep itself
+//! (`req_notify_cq`, `get_cq_event`) calls it back at once, and is not waited for.
 
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// How long the thread steps back at first; doubles with each further useless awakening.
+/// How long the thread steps back at first; doubles each time that was right.
 const STEP_BACK_NS: u64 = 10_000;
 /// Doublings at most: 320 µs.
 const MAX_DOUBLINGS: u32 = 5;
-/// Useless awakenings before it steps back: one is normal for an application that waits for an
-/// RDMA WRITE by looking at its memory and for its own completions by polling.
-const USELESS_LIMIT: u32 = 2;
+/// Awakenings for which the application is not waited for, after it was in vain: at first, and at
+/// most.
+const FIRST_DOUBT: u32 = 16;
+const MAX_DOUBT: u32 = 4_096;
+/// How often in a row the application may be waited for that sends, but does not poll.
+const MAX_SENDING: u32 = 16;
 
-/// A poll this long ago goes on: the thread that woke up has interrupted it.
-const FRESH_NS: u64 = 3_000;
-
-/// The stamp while nobody polls.
-const NOBODY: u64 = 0;
-
-/// What the application and the background thread know of each other.
+/// What the application and the background thread know of each other. Counters are approximate:
+/// threads may overwrite each other's steps, but not undo them for good.
 #[derive(Debug)]
 pub(crate) struct Handover {
-    /// When the application last polled in vain, or [`NOBODY`].
-    polled_at: AtomicU64,
-    /// How often the application polled in vain, roughly: pollers may overwrite each other.
-    vain_polls: AtomicU64,
+    /// How often the application has polled.
+    polls: AtomicU64,
+    /// How often it has sent a run of packets.
+    sends: AtomicU64,
     /// How often the application stopped polling to sleep.
     stops: AtomicU64,
+    /// `polls` when it last did.
+    stopped_at: AtomicU64,
     /// 1 while the background thread has stepped back and must be called.
     stepped_back: AtomicU64,
+}
+
+/// What the application has done up to some moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Activity {
+    polls: u64,
+    sends: u64,
 }
 
 impl Handover {
     pub(crate) fn new() -> Self {
         Self {
-            polled_at: AtomicU64::new(NOBODY),
-            vain_polls: AtomicU64::new(0),
+            polls: AtomicU64::new(0),
+            sends: AtomicU64::new(0),
             stops: AtomicU64::new(0),
+            stopped_at: AtomicU64::new(u64::MAX),
             stepped_back: AtomicU64::new(0),
         }
     }
 
-    /// The application has polled and found nothing.
+    /// The application polls.
     #[inline]
-    pub(crate) fn polled_in_vain(&self, now_ns: u64) {
-        self.polled_at.store(now_ns, Ordering::Relaxed);
-        let polls = self.vain_polls.load(Ordering::Relaxed);
-        self.vain_polls
-            .store(polls.wrapping_add(1), Ordering::Relaxed);
+    pub(crate) fn polled(&self) {
+        step(&self.polls);
     }
 
-    /// Changes while the application polls in vain.
-    pub(crate) fn vain_polls(&self) -> u64 {
-        self.vain_polls.load(Ordering::Relaxed)
-    }
-
-    /// The application has found what it polled for.
+    /// The application sends.
     #[inline]
-    pub(crate) fn satisfied(&self) {
-        self.polled_at.store(NOBODY, Ordering::Relaxed);
+    pub(crate) fn sent(&self) {
+        step(&self.sends);
     }
 
-    /// Is the application polling just now?
-    pub(crate) fn is_polling(&self, now_ns: u64) -> bool {
-        let stamp = self.polled_at.load(Ordering::Relaxed);
-        stamp != NOBODY && now_ns.saturating_sub(stamp) < FRESH_NS
+    pub(crate) fn activity(&self) -> Activity {
+        Activity {
+            polls: self.polls.load(Ordering::Relaxed),
+            sends: self.sends.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Has the application gone to sleep, and not polled since?
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.stopped_at.load(Ordering::Relaxed) == self.polls.load(Ordering::Relaxed)
     }
 
     /// The application stops polling. True where the background thread has to be called.
     pub(crate) fn stopped_polling(&self) -> bool {
-        self.satisfied();
+        self.stopped_at
+            .store(self.polls.load(Ordering::Relaxed), Ordering::Relaxed);
         self.stops.fetch_add(1, Ordering::Relaxed);
         // Store, fence, load on both sides: at least one sees what the other stored.
         fence(Ordering::SeqCst);
@@ -102,30 +110,67 @@ impl Handover {
     }
 }
 
-/// How useful the background thread has been lately; its own affair.
-#[derive(Debug, Default)]
-pub(crate) struct Usefulness {
-    useless: u32,
+#[inline]
+fn step(counter: &AtomicU64) {
+    let count = counter.load(Ordering::Relaxed);
+    counter.store(count.wrapping_add(1), Ordering::Relaxed);
 }
 
-impl Usefulness {
-    /// Packets woke the thread while the application was polling for them: for how long to step
-    /// back.
-    pub(crate) fn in_the_way(&mut self) -> u64 {
-        self.useless = (self.useless + 1).clamp(USELESS_LIMIT, USELESS_LIMIT + MAX_DOUBLINGS);
-        STEP_BACK_NS << (self.useless - USELESS_LIMIT)
-    }
+/// How far the background thread trusts the application to receive; its own affair.
+#[derive(Debug)]
+pub(crate) struct Trust {
+    /// Awakenings left for which the application is not waited for.
+    doubt: u32,
+    /// What `doubt` will be the next time the application was waited for in vain.
+    next_doubt: u32,
+    doublings: u32,
+    /// How often in a row it has sent, but not polled.
+    sending: u32,
+}
 
-    /// Packets woke the thread; `found` tells whether any were left for it. For how long to step
-    /// back, if at all.
-    pub(crate) fn judge(&mut self, found: bool) -> Option<u64> {
-        if found {
-            self.useless /= 2;
+impl Default for Trust {
+    fn default() -> Self {
+        Self {
+            doubt: 0,
+            next_doubt: FIRST_DOUBT,
+            doublings: 0,
+            sending: 0,
+        }
+    }
+}
+
+impl Trust {
+    /// Packets have woken the thread: for how long to step back, if at all.
+    pub(crate) fn step_back(&mut self) -> Option<u64> {
+        if self.doubt > 0 {
+            self.doubt -= 1;
             return None;
         }
-        self.useless = (self.useless + 1).min(USELESS_LIMIT + MAX_DOUBLINGS);
-        let doublings = self.useless.checked_sub(USELESS_LIMIT)?;
-        Some(STEP_BACK_NS << doublings)
+        Some(STEP_BACK_NS << self.doublings)
+    }
+
+    /// The thread has been back, and the application has done that: for how long to stay back, if at
+    /// all.
+    pub(crate) fn stay_back(&mut self, before: Activity, after: Activity) -> Option<u64> {
+        if before.polls != after.polls {
+            self.sending = 0;
+            self.next_doubt = (self.next_doubt / 2).max(FIRST_DOUBT);
+            self.doublings = (self.doublings + 1).min(MAX_DOUBLINGS);
+        } else if before.sends != after.sends && self.sending < MAX_SENDING {
+            self.sending += 1;
+            self.doublings = 0;
+        } else {
+            return None;
+        }
+        Some(STEP_BACK_NS << self.doublings)
+    }
+
+    /// The application had been waited for and did nothing, although there were packets.
+    pub(crate) fn disappointed(&mut self) {
+        self.doubt = self.next_doubt;
+        self.next_doubt = (self.next_doubt * 2).min(MAX_DOUBT);
+        self.doublings = 0;
+        self.sending = 0;
     }
 }
 
@@ -133,56 +178,62 @@ impl Usefulness {
 mod tests {
     use super::*;
 
+    const IDLE: Activity = Activity { polls: 7, sends: 7 };
+    const POLLED: Activity = Activity { polls: 8, sends: 7 };
+    const SENT: Activity = Activity { polls: 7, sends: 8 };
+
     #[test]
-    fn a_useless_thread_steps_back_longer_and_longer() {
-        let mut usefulness = Usefulness::default();
-        let mut answers = Vec::new();
+    fn a_poller_is_left_alone_longer_and_longer() {
+        let mut trust = Trust::default();
+        assert_eq!(trust.step_back(), Some(10_000));
+        assert_eq!(trust.stay_back(IDLE, POLLED), Some(20_000));
         for _ in 0..10 {
-            answers.push(usefulness.judge(false));
+            trust.stay_back(IDLE, POLLED);
         }
-        assert_eq!(answers[0], None, "once is nothing");
-        assert_eq!(answers[1], Some(10_000));
-        assert_eq!(answers[2], Some(20_000));
-        assert_eq!(answers[9], Some(320_000));
-        // The application has stopped polling: two packets later the thread is there at once.
-        for _ in 0..3 {
-            assert_eq!(usefulness.judge(true), None);
-        }
-        assert_eq!(usefulness.judge(false), None);
+        assert_eq!(trust.stay_back(IDLE, POLLED), Some(320_000));
+        assert_eq!(trust.stay_back(IDLE, IDLE), None, "it does not poll now");
     }
 
     #[test]
-    fn a_poller_is_not_disturbed() {
-        let handover = Handover::new();
-        assert!(!handover.is_polling(10_000), "nobody polls");
-        handover.polled_in_vain(10_000);
-        assert!(handover.is_polling(11_000));
-        assert!(!handover.is_polling(20_000), "it does something else");
-        handover.polled_in_vain(30_000);
-        handover.satisfied();
-        assert!(!handover.is_polling(30_500), "it has what it wanted");
-        let mut usefulness = Usefulness::default();
-        assert_eq!(usefulness.in_the_way(), 10_000, "at once");
-        assert_eq!(usefulness.in_the_way(), 20_000);
+    fn an_application_that_looks_at_memory_is_not_waited_for() {
+        let mut trust = Trust::default();
+        let mut waited = 0;
+        for _ in 0..10_000 {
+            if trust.step_back().is_some() {
+                waited += 1;
+                assert_eq!(trust.stay_back(IDLE, IDLE), None);
+                trust.disappointed();
+            }
+        }
+        assert!(waited <= 11, "{waited}");
+        // It begins to poll: that is noticed before long.
+        let awakenings = (0..).find(|_| trust.step_back().is_some());
+        assert!(awakenings.is_some_and(|count| count <= MAX_DOUBT));
     }
 
     #[test]
-    fn alternating_work_keeps_it_awake() {
-        let mut usefulness = Usefulness::default();
-        for turn in 0..100 {
-            assert_eq!(usefulness.judge(turn % 2 == 0), None);
-        }
+    fn one_that_only_sends_is_not_waited_for_long() {
+        let mut trust = Trust::default();
+        let patience = (0..100).take_while(|_| trust.stay_back(IDLE, SENT).is_some());
+        assert_eq!(patience.count(), MAX_SENDING as usize);
     }
 
     #[test]
     fn a_sleeping_application_calls_the_thread() {
         let handover = Handover::new();
+        assert!(!handover.is_asleep());
+        handover.polled();
         let stops = handover.stops();
         assert!(handover.step_back(stops));
         assert!(handover.stopped_polling(), "it has stepped back: call it");
+        assert!(handover.is_asleep());
         assert!(!handover.step_back(stops), "it must not step back any more");
         handover.step_forward();
         assert!(!handover.stopped_polling(), "awake: no call needed");
+        let before = handover.activity();
+        handover.polled();
+        assert!(!handover.is_asleep());
+        assert_ne!(handover.activity(), before);
     }
 }
 

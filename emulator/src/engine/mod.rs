@@ -5,6 +5,7 @@
 //! then for each batch the QP table and the region table for reading, then one QP at a time.
 //! Lock order everywhere: link, QP table, regions, QP, CQ, channel.
 
+mod ack_hold;
 mod background;
 mod broker_link;
 mod clock;
@@ -19,7 +20,7 @@ mod transmit;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use rocade_transport::Time;
@@ -40,6 +41,7 @@ use handover::Handover;
 use port::Port;
 use qp_table::QpTable;
 use timers::Timers;
+pub(crate) use ack_hold::Cause;
 pub(crate) use transmit::TxState;
 
 /// The hardware of one process.
@@ -107,6 +109,10 @@ pub(crate) struct EngineInner {
     timers: Timers,
     /// QPs with packets that a socket had no room for.
     blocked: Mutex<Vec<Qpn>>,
+    /// QPs that hold acknowledgements back now and then.
+    holding: Mutex<Vec<Qpn>>,
+    /// How many.
+    holding_count: AtomicUsize,
     handover: Handover,
     /// Inline polls in vain since the last packet.
     idle_polls: AtomicU64,
@@ -142,6 +148,8 @@ impl Engine {
                 channels: RwLock::default(),
                 timers: Timers::new(),
                 blocked: Mutex::default(),
+                holding: Mutex::default(),
+                holding_count: AtomicUsize::new(0),
                 handover: Handover::new(),
                 idle_polls: AtomicU64::new(0),
                 shared_polls: AtomicU64::new(0),
@@ -239,6 +247,7 @@ impl EngineInner {
             }
         };
         background::start(self)?;
+        ack_hold::release_at_exit(self);
         Ok(attachment)
     }
 
@@ -282,9 +291,10 @@ impl EngineInner {
         Ok(port)
     }
 
-    /// A poll has found completions.
-    pub(crate) fn poll_satisfied(&self) {
-        self.handover.satisfied();
+    /// The application polls a CQ.
+    #[inline]
+    pub(crate) fn polled(&self) {
+        self.handover.polled();
     }
 
     /// The application stops polling: the background thread takes over.

@@ -28,6 +28,8 @@ pub(crate) struct Port {
 pub(crate) struct RxState {
     pub(crate) buffer: RxBuffer,
     pub(crate) flows: Flows,
+    /// QPs that have received packets and were not drained yet.
+    pub(crate) dirty: Vec<Qpn>,
 }
 
 /// How packets of a QP leave.
@@ -48,6 +50,7 @@ impl Port {
         let rx = RxState {
             buffer: RxBuffer::new(),
             flows: Flows::default(),
+            dirty: Vec::new(),
         };
         Self {
             link,

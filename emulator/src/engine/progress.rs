@@ -8,6 +8,7 @@ use rocade_transport::PacketMeta;
 use rocade_wire::{Packet, Qpn};
 
 use super::EngineInner;
+use super::ack_hold::Cause;
 use super::port::{Flows, Port, RxState};
 use super::qp_table::QpTable;
 use crate::link::RxBatch;
@@ -15,8 +16,10 @@ use crate::memory::MemGuard;
 use crate::objects::{QpCore, QpInner};
 use crate::steering::Slot;
 
-/// Batches that one call receives from a link at most, so that a flood cannot hold a poller.
-const MAX_BATCHES: usize = 16;
+/// Batches that one call receives from a link at most, so that acknowledgements do not wait too long.
+const MAX_BATCHES: usize = 4;
+/// A batch of so many bytes is part of a stream.
+const LONG_BATCH: usize = 4_096;
 
 /// How long a poller is patient before it lets others have its CPU: some 15 µs, counted in polls of
 /// shared memory in vain.
@@ -52,13 +55,14 @@ impl EngineInner {
     /// Polling found nothing.
     #[inline]
     fn polled_in_vain(&self, polls: u64) {
-        self.handover.polled_in_vain(self.now().as_ns());
-        let idle = self
-            .idle_polls
-            .load(Ordering::Relaxed)
-            .saturating_add(polls);
+        let before = self.idle_polls.load(Ordering::Relaxed);
+        let idle = before.saturating_add(polls);
         self.idle_polls.store(idle, Ordering::Relaxed);
         if idle >= PATIENCE {
+            if before < PATIENCE {
+                // The application waits for something else than the answer to its own.
+                self.release_acks(0);
+            }
             // What this thread waits for may be waiting for this CPU.
             std::thread::yield_now();
         }
@@ -86,38 +90,68 @@ impl EngineInner {
         sockets
     }
 
-    /// Receives from a link until it is empty or the batch limit is reached.
+    /// Receives from a link until it is empty, a short batch came, or the batch limit is reached.
+    /// After long batches the QPs are drained together: one acknowledgement for many packets.
     pub(super) fn receive(&self, port: &Port, rx: &mut RxState) -> Received {
-        let RxState { buffer, flows } = rx;
-        let mut packets = 0;
+        let RxState {
+            buffer,
+            flows,
+            dirty,
+        } = rx;
+        let mut received = Received {
+            packets: 0,
+            more: false,
+        };
         for _ in 0..MAX_BATCHES {
             match port.link.recv(buffer) {
-                Ok(Some(batch)) => packets += self.deliver(port, flows, &batch),
+                Ok(Some(batch)) => {
+                    let is_short = batch.data.len() < LONG_BATCH;
+                    received.packets += self.deliver(port, flows, dirty, &batch, is_short);
+                    received.more = true;
+                    if is_short {
+                        break;
+                    }
+                }
                 Ok(None) => {
-                    return Received {
-                        packets,
-                        more: false,
-                    };
+                    received.more = false;
+                    break;
                 }
                 Err(error) => {
                     tracing::debug!(%error, local = %port.link.local(), "receive failed");
-                    return Received {
-                        packets,
-                        more: false,
-                    };
+                    received.more = false;
+                    break;
                 }
             }
         }
-        Received {
-            packets,
-            more: true,
+        for qpn in dirty.drain(..) {
+            self.with_qp(qpn, |inner, core, mem| {
+                self.drain(inner, core, mem, Cause::Received);
+            });
         }
+        received
     }
 
     /// Hands the packets of a batch to their QPs and returns how many there were. Consecutive
-    /// packets of a QP are handled under one lock and drained together: that coalesces
-    /// acknowledgements.
-    fn deliver(&self, port: &Port, flows: &mut Flows, batch: &RxBatch<'_>) -> u64 {
+    /// packets of a QP are handled under one lock. The QPs are drained `at_once`, or are `dirty`
+    /// then.
+    fn deliver(
+        &self,
+        port: &Port,
+        flows: &mut Flows,
+        dirty: &mut Vec<Qpn>,
+        batch: &RxBatch<'_>,
+        at_once: bool,
+    ) -> u64 {
+        let let_go = |locked: Option<Locked<'_>>, dirty: &mut Vec<Qpn>, mem: &MemGuard<'_>| {
+            if at_once && dirty.is_empty() {
+                self.unlock(locked, mem);
+            } else if let Some(locked) = locked {
+                let qpn = locked.inner.qp_num();
+                if !dirty.contains(&qpn) {
+                    dirty.push(qpn);
+                }
+            }
+        };
         let local = port.link.local();
         // Lock order: QP table, regions, QP, CQ.
         let qps = self.qps.read();
@@ -147,7 +181,7 @@ impl EngineInner {
                 .as_ref()
                 .is_none_or(|locked| locked.inner.qp_num() != dest)
             {
-                self.unlock(current.take(), &mem);
+                let_go(current.take(), dirty, &mem);
                 current = lock_qp(&qps, dest);
             }
             let Some(locked) = &mut current else {
@@ -163,7 +197,7 @@ impl EngineInner {
             packets += 1;
         }
         flows.finish(local, batch.source, checked);
-        self.unlock(current, &mem);
+        let_go(current, dirty, &mem);
         self.counters
             .rx_packets
             .fetch_add(packets, Ordering::Relaxed);
@@ -173,7 +207,7 @@ impl EngineInner {
     /// Drains a QP after its packets and lets it go.
     pub(super) fn unlock(&self, locked: Option<Locked<'_>>, mem: &MemGuard<'_>) {
         if let Some(mut locked) = locked {
-            self.drain(locked.inner, &mut locked.core, mem);
+            self.drain(locked.inner, &mut locked.core, mem, Cause::Received);
         }
     }
 

@@ -103,3 +103,10 @@ pub(crate) fn set_precise_timers() {
     // SAFETY: no pointers; where it fails, waits last a little longer.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000 as libc::c_ulong, 0, 0, 0) };
 }
+
+/// Has `handler` called when the process exits by exit(3) or by returning from `main`.
+pub(crate) fn at_exit(handler: extern "C" fn()) {
+    // SAFETY: `handler` is code of this object, which the C library calls before it unloads it. Fails
+    // without memory: then nothing is called.
+    unsafe { libc::atexit(handler) };
+}

@@ -1,6 +1,6 @@
 //! From a QP's outputs to the link, the CQs and the timers.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use rocade_transport::{AckTiming, Time, TxBuffer};
 
 use super::EngineInner;
+use super::ack_hold::{AckHold, Cause};
 use super::port::{Path, Port};
 use crate::config::LinkMode;
 use crate::link::shm::{ShmChannel, ShmSent};
@@ -22,6 +23,7 @@ const ICRC_LEN: usize = 4;
 const LONG_RUN: usize = 8_192;
 
 thread_local! {
+    static IS_BACKGROUND: Cell<bool> = const { Cell::new(false) };
     static TX_BUFFER: RefCell<TxBuffer> = RefCell::new(TxBuffer::new(MAX_BYTES, MAX_SEGMENTS));
 }
 
@@ -33,6 +35,7 @@ pub(crate) struct TxState {
     timer: Option<Time>,
     /// A run of packets that the socket had no room for.
     blocked: Option<Blocked>,
+    hold: AckHold,
 }
 
 #[derive(Debug)]
@@ -74,6 +77,15 @@ impl TxState {
     pub(super) const fn take_timer(&mut self) {
         self.timer = None;
     }
+
+    pub(super) const fn hold(&mut self) -> &mut AckHold {
+        &mut self.hold
+    }
+}
+
+/// What this thread sends is not the application's activity.
+pub(super) fn this_is_the_background_thread() {
+    IS_BACKGROUND.set(true);
 }
 
 impl EngineInner {
@@ -84,9 +96,15 @@ impl EngineInner {
     /// application may end the process on seeing it; and room for the completion is reserved
     /// before that, because a message whose completion is lost must not be acknowledged
     /// (RC-ERR-G).
-    pub(crate) fn drain(&self, inner: &QpInner, core: &mut QpCore, mem: &MemGuard<'_>) {
+    pub(crate) fn drain(
+        &self,
+        inner: &QpInner,
+        core: &mut QpCore,
+        mem: &MemGuard<'_>,
+        cause: Cause,
+    ) {
         let reserved = self.reserve(inner, core);
-        self.transmit(inner, core, mem);
+        self.transmit(inner, core, mem, cause);
         self.report(inner, core, reserved);
         if let Some(at) = core.qp.next_timeout()
             && core.tx.timer.is_none_or(|pending| at < pending)
@@ -124,54 +142,90 @@ impl EngineInner {
         }
     }
 
-    fn transmit(&self, inner: &QpInner, core: &mut QpCore, mem: &MemGuard<'_>) {
-        let QpCore { qp, tx } = core;
-        if tx.route.is_none() || !self.send_blocked(tx) {
+    /// Sends what the QP has to send, but for an acknowledgement that is held back.
+    pub(super) fn transmit(
+        &self,
+        inner: &QpInner,
+        core: &mut QpCore,
+        mem: &MemGuard<'_>,
+        cause: Cause,
+    ) {
+        if core.tx.route.is_none() || !self.send_blocked(&mut core.tx) {
             return;
         }
-        let memory = mem.view(inner.pd_id());
-        let mut now = self.now();
-        TX_BUFFER.with_borrow_mut(|buffer| {
-            loop {
-                let Some((port, path)) = &tx.route else {
-                    return;
-                };
-                let channel = path
-                    .channel
-                    .as_deref()
-                    .filter(|channel| !channel.has_ended());
-                let many = channel.is_some() || port.link.gso();
-                buffer.clear();
-                buffer.set_max_segments(if many { MAX_SEGMENTS } else { 1 });
-                qp.poll_transmit(now, &memory, AckTiming::Now, buffer);
-                if buffer.is_empty() {
-                    return;
-                }
-                let count = buffer.segments() as u64;
-                let sealed = channel.is_none();
-                let sent = if let Some(channel) = channel {
-                    self.counters.tx_shared.fetch_add(count, Ordering::Relaxed);
-                    // A channel that has just ended: lost on the way.
-                    channel.send(buffer.bytes(), buffer.segment_len()) != ShmSent::Full
-                } else {
-                    seal(path, buffer);
-                    self.send(port, path, buffer.bytes(), buffer.segment_len())
-                };
-                self.counters.tx_packets.fetch_add(count, Ordering::Relaxed);
-                if buffer.bytes().len() >= LONG_RUN {
-                    now = self.now();
-                }
-                if !sent {
-                    tx.blocked = Some(Blocked {
-                        bytes: buffer.bytes().into(),
-                        segment_len: buffer.segment_len(),
-                        sealed,
-                    });
-                    self.note_blocked(inner.qp_num());
-                    return;
-                }
-            }
+        let now = self.now();
+        let acks_before = core.qp.counters().acks_sent;
+        let with_buffer = TX_BUFFER.try_with(|buffer| {
+            self.transmit_through(inner, core, mem, (cause, now), &mut buffer.borrow_mut());
         });
+        if with_buffer.is_err() {
+            // The thread is about to end.
+            let mut buffer = TxBuffer::new(MAX_BYTES, MAX_SEGMENTS);
+            self.transmit_through(inner, core, mem, (cause, now), &mut buffer);
+        }
+        let QpCore { qp, tx } = core;
+        let acked = qp.counters().acks_sent != acks_before;
+        if tx.hold.transmitted(cause, now, acked, qp.lone_ack()) {
+            self.look_after(inner.qp_num());
+        }
+    }
+
+    fn transmit_through(
+        &self,
+        inner: &QpInner,
+        core: &mut QpCore,
+        mem: &MemGuard<'_>,
+        (cause, mut now): (Cause, Time),
+        buffer: &mut TxBuffer,
+    ) {
+        let QpCore { qp, tx } = core;
+        let memory = mem.view(inner.pd_id());
+        let mut acks = tx.hold.timing(cause);
+        loop {
+            let Some((port, path)) = &tx.route else {
+                return;
+            };
+            let channel = path
+                .channel
+                .as_deref()
+                .filter(|channel| !channel.has_ended());
+            let many = channel.is_some() || port.link.gso();
+            buffer.clear();
+            buffer.set_max_segments(if many { MAX_SEGMENTS } else { 1 });
+            qp.poll_transmit(now, &memory, acks, buffer);
+            if buffer.is_empty() {
+                return;
+            }
+            if acks == AckTiming::Behind {
+                acks = AckTiming::Now;
+            }
+            let count = buffer.segments() as u64;
+            let sealed = channel.is_none();
+            let sent = if let Some(channel) = channel {
+                self.counters.tx_shared.fetch_add(count, Ordering::Relaxed);
+                // A channel that has just ended: lost on the way.
+                channel.send(buffer.bytes(), buffer.segment_len()) != ShmSent::Full
+            } else {
+                seal(path, buffer);
+                self.send(port, path, buffer.bytes(), buffer.segment_len())
+            };
+            self.counters.tx_packets.fetch_add(count, Ordering::Relaxed);
+            if !IS_BACKGROUND.get() {
+                self.handover.sent();
+            }
+            if !sent {
+                tx.blocked = Some(Blocked {
+                    bytes: buffer.bytes().into(),
+                    segment_len: buffer.segment_len(),
+                    sealed,
+                });
+                self.note_blocked(inner.qp_num());
+                return;
+            }
+            if buffer.bytes().len() >= LONG_RUN {
+                now = self.now();
+            }
+        }
     }
 
     /// Sends what was left over; false where there is still no room.
@@ -223,7 +277,7 @@ impl EngineInner {
     pub(super) fn resend_blocked(&self, inner: &QpInner, core: &mut QpCore, mem: &MemGuard<'_>) {
         if core.tx.blocked.is_some() {
             if self.send_blocked(&mut core.tx) {
-                self.drain(inner, core, mem);
+                self.drain(inner, core, mem, Cause::Other);
             } else {
                 // The background thread knows: it has just tried.
                 self.blocked.lock().push(inner.qp_num());

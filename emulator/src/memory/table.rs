@@ -3,6 +3,8 @@
 //! Progress holds a read guard while it copies; registering and deregistering take the write
 //! lock. So `dereg_mr` returns only when no copy is in flight (MR-09).
 
+use std::time::Duration;
+
 use parking_lot::{RwLock, RwLockReadGuard};
 use rocade_transport::{AccessError, AccessFlags, AtomicOp, LocalAccess, Memory, RemoteAccess};
 use rocade_wire::{Lkey, Rkey};
@@ -100,6 +102,11 @@ impl MrTable {
     /// Locks the table for a series of accesses. To be taken before any QP's lock.
     pub(crate) fn read(&self) -> MemGuard<'_> {
         self.regions.read()
+    }
+
+    /// Likewise, if that is possible before long.
+    pub(crate) fn try_read_for(&self, patience: Duration) -> Option<MemGuard<'_>> {
+        self.regions.try_read_for(patience)
     }
 }
 

@@ -77,17 +77,14 @@ impl Cq {
         if max == 0 {
             return 0;
         }
+        let engine = &self.inner.context.engine;
+        engine.polled();
         let taken = self.take(max, &mut each);
         if taken > 0 {
             return taken;
         }
-        let engine = &self.inner.context.engine;
         engine.progress_inline();
-        let taken = self.take(max, &mut each);
-        if taken > 0 {
-            engine.poll_satisfied();
-        }
-        taken
+        self.take(max, &mut each)
     }
 
     fn take(&self, max: usize, each: &mut impl FnMut(usize, Completion)) -> usize {

@@ -6,6 +6,7 @@ use parking_lot::MutexGuard;
 use rocade_transport::{SendWr, Sge, Time};
 
 use super::qp::{QpCore, QpInner};
+use crate::engine::Cause;
 use crate::error::VerbsError;
 use crate::memory::MemGuard;
 
@@ -64,7 +65,7 @@ impl Drop for SendPoster<'_> {
     fn drop(&mut self) {
         if self.posted > 0 {
             let engine = self.inner.engine();
-            engine.drain(self.inner, &mut self.core, &self.mem);
+            engine.drain(self.inner, &mut self.core, &self.mem, Cause::Posted);
         }
     }
 }
@@ -113,7 +114,7 @@ impl Drop for RecvPoster<'_> {
         // In ERR the receives were flushed at once (RC-STA-02).
         if self.core.qp.state() == rocade_transport::QpState::Err {
             let engine = self.inner.engine();
-            engine.drain(self.inner, &mut self.core, &self.mem);
+            engine.drain(self.inner, &mut self.core, &self.mem, Cause::Other);
         }
     }
 }

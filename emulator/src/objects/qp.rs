@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use rocade_transport::{
@@ -15,7 +16,7 @@ use super::cq::{Cq, CqInner};
 use super::event_queue::AckCounter;
 use super::pd::{Pd, PdInner};
 use super::poster::{RecvPoster, SendPoster};
-use crate::engine::{EngineInner, TxState};
+use crate::engine::{Cause, EngineInner, TxState};
 use crate::error::VerbsError;
 use crate::hca::{Hca, limits};
 use crate::memory::PdId;
@@ -189,7 +190,7 @@ impl Qp {
             core.tx.reset();
             inner.purge_completions();
         }
-        engine.drain(inner, &mut core, &mem);
+        engine.drain(inner, &mut core, &mem, Cause::Other);
         drop(core);
         drop(mem);
         if by_udp {
@@ -280,6 +281,11 @@ impl QpInner {
     /// Locks the QP. The region table's guard has to be taken before.
     pub(crate) fn lock(&self) -> MutexGuard<'_, QpCore> {
         self.core.lock()
+    }
+
+    /// Likewise, if that is possible before long.
+    pub(crate) fn try_lock_for(&self, patience: Duration) -> Option<MutexGuard<'_, QpCore>> {
+        self.core.try_lock_for(patience)
     }
 
     fn cq_of(&self, completion: &Completion) -> &CqInner {

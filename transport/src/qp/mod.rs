@@ -7,7 +7,7 @@ mod state;
 
 use core::net::IpAddr;
 
-use rocade_wire::{Gid, Mtu, Packet, Pkey, Qpn};
+use rocade_wire::{Gid, Mtu, Packet, Pkey, Psn, Qpn};
 
 pub use attr::{AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType};
 pub use state::{TransitionRule, transition_rule};
@@ -67,10 +67,13 @@ pub struct ModifyContext {
 /// When positive acknowledgements leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AckTiming {
-    /// With this call.
+    /// With this call, before everything else.
     Now,
-    /// With a later one, if nothing else has to leave first: an ACK may wait a little, the answer
-    /// that the application is about to send should not wait for the ACK (RC-ACK-01).
+    /// With this call. A lone ACK leaves behind the first requests, in one run with them where the
+    /// lengths allow it: the peer's application waits for the requests (RC-ACK-01).
+    Behind,
+    /// As [`AckTiming::Behind`] where there are requests to send; else a lone ACK stays, for a later
+    /// call.
     Later,
 }
 
@@ -365,8 +368,9 @@ impl Qp {
         self.requester.next_timeout()
     }
 
-    /// Appends packets to `tx`, responses first. All have the same destination. To be called
-    /// with an empty buffer until it stays empty.
+    /// Appends packets to `tx`, responses first but for what [`AckTiming`] says. All have the same
+    /// destination. To be called with an empty buffer until it stays empty, with
+    /// [`AckTiming::Behind`] at most once.
     pub fn poll_transmit(
         &mut self,
         now: Time,
@@ -374,18 +378,31 @@ impl Qp {
         acks: AckTiming,
         tx: &mut TxBuffer,
     ) {
+        let behind = acks != AckTiming::Now && self.responder.lone_ack().is_some();
+        if !behind {
+            self.transmit_responses(now, mem, tx);
+        }
+        self.transmit_requests(now, mem, tx);
+        if behind && (acks == AckTiming::Behind || !tx.is_empty()) {
+            self.transmit_responses(now, mem, tx);
+        }
+    }
+
+    fn transmit_responses(&mut self, now: Time, mem: &impl Memory, tx: &mut TxBuffer) {
         let result = self
             .responder
-            .poll_transmit(&self.conn, mem, acks, tx, &mut self.out);
+            .poll_transmit(&self.conn, mem, tx, &mut self.out);
         if result.is_err() {
             self.conclude(now, result);
             // The NAK that took the place of the response (RC-STA-03): there is nothing else.
-            let now = AckTiming::Now;
             let result = self
                 .responder
-                .poll_transmit(&self.conn, mem, now, tx, &mut self.out);
+                .poll_transmit(&self.conn, mem, tx, &mut self.out);
             debug_assert!(result.is_ok());
         }
+    }
+
+    fn transmit_requests(&mut self, now: Time, mem: &impl Memory, tx: &mut TxBuffer) {
         if !matches!(self.state, QpState::Rts | QpState::Sqd) {
             return;
         }
@@ -395,10 +412,11 @@ impl Qp {
         self.conclude(now, result);
     }
 
-    /// Did [`AckTiming::Later`] hold an acknowledgement back?
+    /// The PSN of the acknowledgement that waits to be sent and is all that waits, after
+    /// [`AckTiming::Later`].
     #[must_use]
-    pub fn ack_held_back(&self) -> bool {
-        self.responder.has_queued_responses()
+    pub fn lone_ack(&self) -> Option<Psn> {
+        self.responder.lone_ack()
     }
 
     /// The completions that [`Qp::poll_completion`] will return, in order.

@@ -6,7 +6,6 @@ use rocade_wire::{
 
 use super::Responder;
 use crate::memory::Memory;
-use crate::qp::AckTiming;
 use crate::qp::conn::{Conn, Fatal, Outputs};
 use crate::transmit::{TxBuffer, segment_len};
 
@@ -98,8 +97,12 @@ impl Responder {
         self.queue.push_back(response);
     }
 
-    pub(crate) fn has_queued_responses(&self) -> bool {
-        !self.queue.is_empty()
+    /// The positive acknowledgement that is all there is to send.
+    pub(crate) fn lone_ack(&self) -> Option<Psn> {
+        match self.queue.front() {
+            Some(&Response::Ack { psn, .. }) if self.queue.len() == 1 => Some(psn),
+            _ => None,
+        }
     }
 
     /// Room for one more replay?
@@ -113,17 +116,10 @@ impl Responder {
         &mut self,
         conn: &Conn,
         mem: &impl Memory,
-        acks: AckTiming,
         tx: &mut TxBuffer,
         out: &mut Outputs,
     ) -> Result<(), Fatal> {
         while let Some(response) = self.queue.front().copied() {
-            if acks == AckTiming::Later
-                && self.queue.len() == 1
-                && matches!(response, Response::Ack { .. })
-            {
-                return Ok(());
-            }
             let done = match response {
                 Response::Ack { psn, msn } => {
                     //= RC-CRD-05

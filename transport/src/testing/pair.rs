@@ -393,7 +393,7 @@ impl Pair {
             tx.clear();
         }
         self.tx = tx;
-        let held = self.node(side).qp.ack_held_back();
+        let held = self.node(side).qp.lone_ack().is_some();
         let due = &mut self.acks_due[side as usize];
         *due = match self.ack_delay_ns {
             Some(ns) if held => due.or(Some(self.now.plus_ns(ns))),

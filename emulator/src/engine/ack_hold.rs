@@ -1,0 +1,326 @@
+//! Holding acknowledgements back for a moment, where an answer is about to leave anyway.
+//!
+//! An acknowledgement costs as much as a message: a system call here, another one and perhaps an
+//! awakening there. Where the application answers each message with one of its own, the two can
+//! leave together (RC-ACK-01 lets an ACK wait). So each QP learns: after some messages in a row
+//! that were answered at once, the next ACK is held. It leaves with the next request, or alone when
+//! the application polls on without sending, when the hold is over ([`HOLD_NS`]), when the QP changes
+//! or ends, and when the process exits. An ACK that had to leave alone ends the habit.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Once, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rocade_transport::{AckTiming, Time};
+use rocade_wire::{Psn, Qpn};
+
+use super::{EngineInner, sys};
+
+/// How soon an answer has to follow a message to count as one.
+const ANSWER_NS: u64 = 30_000;
+/// Answers in a row that make a habit, at least.
+const HABIT: u8 = 8;
+/// How long an acknowledgement is held at least before it leaves alone: the background thread looks
+/// that often. Well below the shortest ACK timeout that a requester of ours has.
+pub(super) const HOLD_NS: u64 = 250_000;
+/// A QP that has held nothing for so long is not looked after any more.
+const FORGET_NS: u64 = 10_000_000;
+
+/// What makes a QP transmit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// Packets were received.
+    Received,
+    /// The application has posted sends.
+    Posted,
+    /// Anything else: a timer, a change of state, the end of a hold.
+    Other,
+}
+
+/// What a QP knows of the application's habits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AckHold {
+    /// Messages in a row that were answered at once.
+    answered: u8,
+    /// How many make a habit; more after each disappointment.
+    habit: u8,
+    /// When the message was acknowledged that waits for its answer.
+    asked: Option<Time>,
+    /// The acknowledgement held back, and since when.
+    held: Option<(Psn, Time)>,
+    /// When one was last held; somebody looks after the QP.
+    last_held: Option<Time>,
+}
+
+impl Default for AckHold {
+    fn default() -> Self {
+        Self {
+            answered: 0,
+            habit: HABIT,
+            asked: None,
+            held: None,
+            last_held: None,
+        }
+    }
+}
+
+impl AckHold {
+    /// When a lone acknowledgement leaves.
+    pub(super) const fn timing(&self, cause: Cause) -> AckTiming {
+        match cause {
+            Cause::Received if self.answered >= self.habit => AckTiming::Later,
+            Cause::Posted => AckTiming::Behind,
+            Cause::Received | Cause::Other => AckTiming::Now,
+        }
+    }
+
+    /// The QP has transmitted. `acked` tells whether an acknowledgement has left, `waiting` is the
+    /// lone one that was held back. True where somebody has to look after the QP from now on.
+    pub(super) fn transmitted(
+        &mut self,
+        cause: Cause,
+        now: Time,
+        acked: bool,
+        waiting: Option<Psn>,
+    ) -> bool {
+        let was_held = self.held;
+        self.held = waiting.map(|psn| (psn, was_held.map_or(now, |(_, since)| since)));
+        match (cause, was_held, waiting) {
+            (Cause::Received, None, Some(_)) => {
+                let is_new = self.last_held.is_none();
+                self.last_held = Some(now);
+                return is_new;
+            }
+            // A second message before the answer to the first: that is no conversation.
+            (Cause::Received, Some((held, _)), Some(psn)) if held != psn => self.disappoint(),
+            (Cause::Received, None, None) if acked => {
+                if self.asked.replace(now).is_some() {
+                    self.answered = 0;
+                }
+            }
+            (Cause::Posted, Some(_), None) => self.habit = self.habit.max(HABIT + 1) - 1,
+            (Cause::Posted, None, None) => {
+                if let Some(asked) = self.asked.take() {
+                    self.answered = if now.ns_since(asked) <= ANSWER_NS {
+                        self.answered.saturating_add(1)
+                    } else {
+                        0
+                    };
+                }
+            }
+            (Cause::Other, Some(_), _) => self.disappoint(),
+            _ => {}
+        }
+        false
+    }
+
+    fn disappoint(&mut self) {
+        self.answered = 0;
+        self.habit = self.habit.saturating_mul(2);
+    }
+
+    /// Is an acknowledgement held back, and has been for so long?
+    pub(super) fn holds_for(&self, ns: u64, now: Time) -> bool {
+        self.held.is_some_and(|(_, since)| now.ns_since(since) >= ns)
+    }
+
+    /// Nothing was held for so long that nobody has to look after the QP; it says so when that
+    /// changes.
+    pub(super) fn forget(&mut self, now: Time) -> bool {
+        let idle = self.held.is_none()
+            && self
+                .last_held
+                .is_none_or(|last| now.ns_since(last) >= FORGET_NS);
+        if idle {
+            self.last_held = None;
+        }
+        idle
+    }
+}
+
+impl EngineInner {
+    /// The background thread looks after a QP from now on.
+    pub(super) fn look_after(&self, qpn: Qpn) {
+        let first = {
+            let mut holding = self.holding.lock();
+            holding.push(qpn);
+            self.holding_count.store(holding.len(), Ordering::Relaxed);
+            holding.len() == 1
+        };
+        if first {
+            self.call_background();
+        }
+    }
+
+    /// Does any QP hold acknowledgements now and then?
+    pub(super) fn looks_after_acks(&self) -> bool {
+        self.holding_count.load(Ordering::Relaxed) > 0
+    }
+
+    /// Sends the acknowledgements that have been held for so long.
+    pub(super) fn release_acks(&self, held_ns: u64) {
+        if !self.looks_after_acks() {
+            return;
+        }
+        let now = self.now();
+        let holding = self.holding.lock().clone();
+        for qpn in holding {
+            let mut over = true;
+            self.with_qp(qpn, |inner, core, mem| {
+                if core.tx.hold().holds_for(held_ns, now) {
+                    self.drain(inner, core, mem, Cause::Other);
+                }
+                over = core.tx.hold().forget(now);
+            });
+            if over {
+                let mut holding = self.holding.lock();
+                // Once: it may have been added again.
+                if let Some(index) = holding.iter().position(|&other| other == qpn) {
+                    holding.swap_remove(index);
+                }
+                self.holding_count.store(holding.len(), Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The process exits: sends what is held, unless another thread is at it.
+    fn release_acks_at_exit(&self) {
+        const PATIENCE: Duration = Duration::from_millis(5);
+        let Some(holding) = self.holding.try_lock_for(PATIENCE).map(|held| held.clone()) else {
+            return;
+        };
+        for qpn in holding {
+            let Some(qps) = self.qps.try_read_for(PATIENCE) else {
+                return;
+            };
+            let Some(inner) = qps.get(qpn).cloned() else {
+                continue;
+            };
+            drop(qps);
+            let Some(mem) = self.regions().try_read_for(PATIENCE) else {
+                return;
+            };
+            if let Some(mut core) = inner.try_lock_for(PATIENCE) {
+                self.transmit(&inner, &mut core, &mem, Cause::Other);
+            }
+        }
+    }
+}
+
+static ENGINES: Mutex<Vec<Weak<EngineInner>>> = Mutex::new(Vec::new());
+
+/// Sees to it that an engine's acknowledgements leave before the process exits.
+pub(super) fn release_at_exit(engine: &Arc<EngineInner>) {
+    static ONCE: Once = Once::new();
+    let mut engines = ENGINES.lock();
+    engines.retain(|engine| engine.strong_count() > 0);
+    engines.push(Arc::downgrade(engine));
+    drop(engines);
+    ONCE.call_once(|| sys::at_exit(exiting));
+}
+
+extern "C" fn exiting() {
+    let engines = ENGINES.try_lock().map(|mut engines| std::mem::take(&mut *engines));
+    for engine in engines.into_iter().flatten() {
+        if let Some(engine) = engine.upgrade() {
+            engine.release_acks_at_exit();
+            // The objects of a program that exits without destroying them stay.
+            std::mem::forget(engine);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn at(us: u64) -> Time {
+        Time::from_ns(us * 1_000)
+    }
+
+    /// A message, acknowledged or held as the QP wants, at a time in µs; true where it was held.
+    fn message(hold: &mut AckHold, psn: u32, us: u64) -> bool {
+        let held = hold.timing(Cause::Received) == AckTiming::Later;
+        hold.transmitted(
+            Cause::Received,
+            at(us),
+            !held,
+            held.then(|| Psn::new(psn)),
+        );
+        held
+    }
+
+    fn answer(hold: &mut AckHold, us: u64) {
+        assert_eq!(hold.timing(Cause::Posted), AckTiming::Behind);
+        hold.transmitted(Cause::Posted, at(us), true, None);
+    }
+
+    /// A conversation of some messages, 10 µs apart; how many acknowledgements were held.
+    fn converse(hold: &mut AckHold, from_us: u64, count: u64) -> u64 {
+        let mut held = 0;
+        for index in 0..count {
+            let us = from_us + 10 * index;
+            held += u64::from(message(hold, 0, us));
+            answer(hold, us + 2);
+        }
+        held
+    }
+
+    #[test]
+    fn only_conversations_hold_acknowledgements() {
+        let mut hold = AckHold::default();
+        assert_eq!(converse(&mut hold, 0, 20), 12, "all after eight answers");
+        let mut hold = AckHold::default();
+        for index in 0..100 {
+            assert!(!message(&mut hold, 0, index), "nobody answers");
+        }
+        for index in 0..100 {
+            assert!(!message(&mut hold, 0, index * 100));
+            answer(&mut hold, index * 100 + 50);
+        }
+        assert!(!message(&mut hold, 0, 20_000), "the answers came late");
+    }
+
+    #[test]
+    fn a_hold_ends_and_is_a_disappointment() {
+        let mut hold = AckHold::default();
+        converse(&mut hold, 0, 8);
+        assert!(message(&mut hold, 0, 100));
+        assert!(!hold.holds_for(HOLD_NS, at(300)));
+        assert!(hold.holds_for(HOLD_NS, at(350)));
+        assert_eq!(hold.timing(Cause::Other), AckTiming::Now);
+        hold.transmitted(Cause::Other, at(350), true, None);
+        assert!(!hold.holds_for(0, at(350)));
+        assert_eq!(converse(&mut hold, 400, 16), 0, "twice the patience");
+        assert_eq!(converse(&mut hold, 600, 10), 10);
+    }
+
+    #[test]
+    fn a_stream_is_no_conversation() {
+        let mut hold = AckHold::default();
+        converse(&mut hold, 0, 8);
+        assert!(message(&mut hold, 1, 100));
+        assert!(message(&mut hold, 2, 101), "the second is noticed");
+        assert!(!message(&mut hold, 3, 102));
+        assert!(!hold.holds_for(0, at(102)), "it has left with the third");
+    }
+
+    #[test]
+    fn somebody_looks_after_a_qp_as_long_as_needed() {
+        let mut hold = AckHold::default();
+        converse(&mut hold, 0, 8);
+        let psn = Some(Psn::new(0));
+        assert!(hold.transmitted(Cause::Received, at(100), false, psn));
+        assert!(!hold.forget(at(100)));
+        answer(&mut hold, 101);
+        assert!(!hold.transmitted(Cause::Received, at(110), false, psn));
+        answer(&mut hold, 111);
+        assert!(!hold.forget(at(200)));
+        assert!(hold.forget(at(110 + FORGET_NS / 1_000)));
+        assert!(hold.transmitted(Cause::Received, at(50_000), false, psn));
+        const { assert!(HOLD_NS < MS, "the shortest ACK timeout") };
+    }
+}
