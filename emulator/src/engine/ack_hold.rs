@@ -169,7 +169,7 @@ impl EngineInner {
             let mut over = true;
             self.with_qp(qpn, |inner, core, mem| {
                 if core.tx.hold().holds_for(held_ns, now) {
-                    self.drain(inner, core, mem, Cause::Other);
+                    self.drain(inner, core, mem, Cause::Other, now);
                 }
                 over = core.tx.hold().forget(now);
             });
@@ -202,7 +202,7 @@ impl EngineInner {
                 return;
             };
             if let Some(mut core) = inner.try_lock_for(PATIENCE) {
-                self.transmit(&inner, &mut core, &mem, Cause::Other);
+                self.transmit(&inner, &mut core, &mem, Cause::Other, self.now());
             }
         }
     }

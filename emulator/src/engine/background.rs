@@ -136,7 +136,7 @@ impl EngineInner {
             }
         }
         let stops = self.handover.stops();
-        let activity = self.handover.activity();
+        let activity = self.handover.activity(self.now().as_ns());
         let was_back = turn.back.take();
         let packets = woken.by_packets || by_shared;
         let step_back_ns = if self.handover.is_asleep() {
@@ -144,7 +144,7 @@ impl EngineInner {
         } else if let Some((_, before)) = was_back {
             turn.trust.stay_back(before, activity)
         } else if packets {
-            turn.trust.step_back()
+            turn.trust.step_back(activity)
         } else {
             None
         };
@@ -225,7 +225,7 @@ impl EngineInner {
             if core.qp.next_timeout().is_some_and(|at| at <= now) {
                 core.qp.handle_timeout(now);
             }
-            self.drain(inner, core, mem, Cause::Other);
+            self.drain(inner, core, mem, Cause::Other, now);
         });
     }
 

@@ -7,8 +7,8 @@
 //! sleeps blind for a moment. If the application has polled by then, it goes on sleeping blind,
 //! longer and longer, as long as that is so. If the application has done nothing and the packets
 //! are still there, the thread has been wrong: it receives them, and the next ones at once, for longer
-//! the more often it was wrong ([`Trust`]). An application that goes to sleep itself
-//! (`req_notify_cq`, `get_cq_event`) calls it back at once, and is not waited for.
+//! the more often it was wrong ([`Trust`]), unless the application polls right now. An application that
+//! goes to sleep itself (`req_notify_cq`, `get_cq_event`) calls it back at once, and is not waited for.
 
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -20,6 +20,8 @@ const MAX_DOUBLINGS: u32 = 5;
 /// most.
 const FIRST_DOUBT: u32 = 16;
 const MAX_DOUBT: u32 = 4_096;
+/// A poll in vain this long ago goes on: the thread that woke up may have interrupted it.
+const FRESH_NS: u64 = 3_000;
 /// How often in a row the application may be waited for that sends, but does not poll.
 const MAX_SENDING: u32 = 16;
 
@@ -31,6 +33,8 @@ pub(crate) struct Handover {
     polls: AtomicU64,
     /// How often it has sent a run of packets.
     sends: AtomicU64,
+    /// When it last polled in vain.
+    vain_at: AtomicU64,
     /// How often the application stopped polling to sleep.
     stops: AtomicU64,
     /// `polls` when it last did.
@@ -44,6 +48,8 @@ pub(crate) struct Handover {
 pub(crate) struct Activity {
     polls: u64,
     sends: u64,
+    /// It polls right now, or has been interrupted in it.
+    polling: bool,
 }
 
 impl Handover {
@@ -51,6 +57,7 @@ impl Handover {
         Self {
             polls: AtomicU64::new(0),
             sends: AtomicU64::new(0),
+            vain_at: AtomicU64::new(0),
             stops: AtomicU64::new(0),
             stopped_at: AtomicU64::new(u64::MAX),
             stepped_back: AtomicU64::new(0),
@@ -69,10 +76,18 @@ impl Handover {
         step(&self.sends);
     }
 
-    pub(crate) fn activity(&self) -> Activity {
+    /// The application has polled and found nothing.
+    #[inline]
+    pub(crate) fn polled_in_vain(&self, now_ns: u64) {
+        self.vain_at.store(now_ns, Ordering::Relaxed);
+    }
+
+    pub(crate) fn activity(&self, now_ns: u64) -> Activity {
+        let vain_at = self.vain_at.load(Ordering::Relaxed);
         Activity {
             polls: self.polls.load(Ordering::Relaxed),
             sends: self.sends.load(Ordering::Relaxed),
+            polling: now_ns.saturating_sub(vain_at) < FRESH_NS,
         }
     }
 
@@ -141,10 +156,10 @@ impl Default for Trust {
 
 impl Trust {
     /// Packets have woken the thread: for how long to step back, if at all.
-    pub(crate) fn step_back(&mut self) -> Option<u64> {
+    pub(crate) fn step_back(&mut self, activity: Activity) -> Option<u64> {
         if self.doubt > 0 {
             self.doubt -= 1;
-            return None;
+            return activity.polling.then_some(STEP_BACK_NS);
         }
         Some(STEP_BACK_NS << self.doublings)
     }
@@ -152,6 +167,10 @@ impl Trust {
     /// The thread has been back, and the application has done that: for how long to stay back, if at
     /// all.
     pub(crate) fn stay_back(&mut self, before: Activity, after: Activity) -> Option<u64> {
+        if self.doubt > 0 {
+            self.doubt /= 2;
+            return after.polling.then_some(STEP_BACK_NS);
+        }
         if before.polls != after.polls {
             self.sending = 0;
             self.next_doubt = (self.next_doubt / 2).max(FIRST_DOUBT);
@@ -167,6 +186,9 @@ impl Trust {
 
     /// The application had been waited for and did nothing, although there were packets.
     pub(crate) fn disappointed(&mut self) {
+        if self.doubt > 0 {
+            return;
+        }
         self.doubt = self.next_doubt;
         self.next_doubt = (self.next_doubt * 2).min(MAX_DOUBT);
         self.doublings = 0;
@@ -178,14 +200,18 @@ impl Trust {
 mod tests {
     use super::*;
 
-    const IDLE: Activity = Activity { polls: 7, sends: 7 };
-    const POLLED: Activity = Activity { polls: 8, sends: 7 };
-    const SENT: Activity = Activity { polls: 7, sends: 8 };
+    const IDLE: Activity = Activity {
+        polls: 7,
+        sends: 7,
+        polling: false,
+    };
+    const POLLED: Activity = Activity { polls: 8, ..IDLE };
+    const SENT: Activity = Activity { sends: 8, ..IDLE };
 
     #[test]
     fn a_poller_is_left_alone_longer_and_longer() {
         let mut trust = Trust::default();
-        assert_eq!(trust.step_back(), Some(10_000));
+        assert_eq!(trust.step_back(IDLE), Some(10_000));
         assert_eq!(trust.stay_back(IDLE, POLLED), Some(20_000));
         for _ in 0..10 {
             trust.stay_back(IDLE, POLLED);
@@ -199,16 +225,20 @@ mod tests {
         let mut trust = Trust::default();
         let mut waited = 0;
         for _ in 0..10_000 {
-            if trust.step_back().is_some() {
+            if trust.step_back(IDLE).is_some() {
                 waited += 1;
                 assert_eq!(trust.stay_back(IDLE, IDLE), None);
                 trust.disappointed();
             }
         }
         assert!(waited <= 11, "{waited}");
-        // It begins to poll: that is noticed before long.
-        let awakenings = (0..).find(|_| trust.step_back().is_some());
-        assert!(awakenings.is_some_and(|count| count <= MAX_DOUBT));
+        // It begins to poll: that is noticed at once.
+        let polling = Activity {
+            polling: true,
+            ..POLLED
+        };
+        assert!(trust.step_back(polling).is_some());
+        assert!(trust.stay_back(IDLE, polling).is_some());
     }
 
     #[test]
@@ -230,10 +260,13 @@ mod tests {
         assert!(!handover.step_back(stops), "it must not step back any more");
         handover.step_forward();
         assert!(!handover.stopped_polling(), "awake: no call needed");
-        let before = handover.activity();
+        let before = handover.activity(10_000);
         handover.polled();
         assert!(!handover.is_asleep());
-        assert_ne!(handover.activity(), before);
+        assert_ne!(handover.activity(10_000), before);
+        handover.polled_in_vain(10_000);
+        assert!(handover.activity(11_000).polling);
+        assert!(!handover.activity(20_000).polling);
     }
 }
 

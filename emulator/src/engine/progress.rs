@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
-use rocade_transport::PacketMeta;
+use rocade_transport::{PacketMeta, Time};
 use rocade_wire::{Packet, Qpn};
 
 use super::EngineInner;
@@ -55,6 +55,7 @@ impl EngineInner {
     /// Polling found nothing.
     #[inline]
     fn polled_in_vain(&self, polls: u64) {
+        self.handover.polled_in_vain(self.now().as_ns());
         let before = self.idle_polls.load(Ordering::Relaxed);
         let idle = before.saturating_add(polls);
         self.idle_polls.store(idle, Ordering::Relaxed);
@@ -125,7 +126,7 @@ impl EngineInner {
         }
         for qpn in dirty.drain(..) {
             self.with_qp(qpn, |inner, core, mem| {
-                self.drain(inner, core, mem, Cause::Received);
+                self.drain(inner, core, mem, Cause::Received, self.now());
             });
         }
         received
@@ -142,9 +143,14 @@ impl EngineInner {
         batch: &RxBatch<'_>,
         at_once: bool,
     ) -> u64 {
+        let local = port.link.local();
+        // Lock order: QP table, regions, QP, CQ.
+        let qps = self.qps.read();
+        let mem = self.regions().read();
+        let now = self.now();
         let let_go = |locked: Option<Locked<'_>>, dirty: &mut Vec<Qpn>, mem: &MemGuard<'_>| {
             if at_once && dirty.is_empty() {
-                self.unlock(locked, mem);
+                self.unlock(locked, mem, now);
             } else if let Some(locked) = locked {
                 let qpn = locked.inner.qp_num();
                 if !dirty.contains(&qpn) {
@@ -152,11 +158,6 @@ impl EngineInner {
                 }
             }
         };
-        let local = port.link.local();
-        // Lock order: QP table, regions, QP, CQ.
-        let qps = self.qps.read();
-        let mem = self.regions().read();
-        let now = self.now();
         let mut current: Option<Locked<'_>> = None;
         let mut packets = 0;
         let mut checked: u16 = 0;
@@ -205,9 +206,9 @@ impl EngineInner {
     }
 
     /// Drains a QP after its packets and lets it go.
-    pub(super) fn unlock(&self, locked: Option<Locked<'_>>, mem: &MemGuard<'_>) {
+    pub(super) fn unlock(&self, locked: Option<Locked<'_>>, mem: &MemGuard<'_>, now: Time) {
         if let Some(mut locked) = locked {
-            self.drain(locked.inner, &mut locked.core, mem, Cause::Received);
+            self.drain(locked.inner, &mut locked.core, mem, Cause::Received, now);
         }
     }
 

@@ -189,7 +189,7 @@ impl EngineInner {
                     .as_ref()
                     .is_none_or(|locked| locked.inner.qp_num() != dest)
                 {
-                    self.unlock(current.take(), &mem);
+                    self.unlock(current.take(), &mem, now);
                     current = lock_qp(&qps, dest);
                 }
                 let Some(locked) = &mut current else {
@@ -202,7 +202,7 @@ impl EngineInner {
                 received += 1;
             });
         });
-        self.unlock(current, &mem);
+        self.unlock(current, &mem, now);
         self.counters
             .rx_packets
             .fetch_add(received, Ordering::Relaxed);

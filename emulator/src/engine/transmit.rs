@@ -89,7 +89,7 @@ pub(super) fn this_is_the_background_thread() {
 }
 
 impl EngineInner {
-    /// Drains a QP after a mutation: transmits, completes, raises, arms. The transport's rule of
+    /// Drains a QP after a mutation at `now`: transmits, completes, raises, arms. The transport's rule of
     /// one mutation, then all outputs, is kept here.
     ///
     /// The order matters. An acknowledgement leaves before its completion can be seen, because the
@@ -102,9 +102,10 @@ impl EngineInner {
         core: &mut QpCore,
         mem: &MemGuard<'_>,
         cause: Cause,
+        now: Time,
     ) {
         let reserved = self.reserve(inner, core);
-        self.transmit(inner, core, mem, cause);
+        self.transmit(inner, core, mem, cause, now);
         self.report(inner, core, reserved);
         if let Some(at) = core.qp.next_timeout()
             && core.tx.timer.is_none_or(|pending| at < pending)
@@ -149,11 +150,11 @@ impl EngineInner {
         core: &mut QpCore,
         mem: &MemGuard<'_>,
         cause: Cause,
+        now: Time,
     ) {
         if core.tx.route.is_none() || !self.send_blocked(&mut core.tx) {
             return;
         }
-        let now = self.now();
         let acks_before = core.qp.counters().acks_sent;
         let with_buffer = TX_BUFFER.try_with(|buffer| {
             self.transmit_through(inner, core, mem, (cause, now), &mut buffer.borrow_mut());
@@ -277,7 +278,7 @@ impl EngineInner {
     pub(super) fn resend_blocked(&self, inner: &QpInner, core: &mut QpCore, mem: &MemGuard<'_>) {
         if core.tx.blocked.is_some() {
             if self.send_blocked(&mut core.tx) {
-                self.drain(inner, core, mem, Cause::Other);
+                self.drain(inner, core, mem, Cause::Other, self.now());
             } else {
                 // The background thread knows: it has just tried.
                 self.blocked.lock().push(inner.qp_num());

@@ -49,8 +49,9 @@ pub struct RxBatch<'b> {
     pub segment_len: usize,
     /// Address and port of the sender (the port carries no meaning, ENC-03).
     pub source: SocketAddr,
-    /// IPv4 TOS or IPv6 traffic class: DSCP in bits 7:2, ECN in bits 1:0 (ENC-08).
-    pub tos: u8,
+    /// IPv4 TOS or IPv6 traffic class: DSCP in bits 7:2, ECN in bits 1:0 (ENC-08). Only after
+    /// [`UdpLink::set_receive_tos`](super::UdpLink::set_receive_tos).
+    pub tos: Option<u8>,
 }
 
 impl<'b> RxBatch<'b> {

@@ -25,10 +25,8 @@ pub(crate) struct Received {
     pub(crate) segment_len: Option<usize>,
     /// Where it came from.
     pub(crate) source: SocketAddr,
-    /// IPv4 TOS or IPv6 traffic class.
-    pub(crate) tos: u8,
-    /// Datagrams that the socket lost so far for want of buffer, where the kernel says so.
-    pub(crate) overflows: Option<u32>,
+    /// IPv4 TOS or IPv6 traffic class, where the socket reports it.
+    pub(crate) tos: Option<u8>,
     /// The datagram was longer than the buffer.
     pub(crate) truncated: bool,
 }
@@ -72,6 +70,26 @@ pub(crate) fn attach_reuseport_cbpf(
         libc::SO_ATTACH_REUSEPORT_CBPF,
         &program,
     )
+}
+
+/// How many datagrams a socket has lost for want of buffer. Wraps at 2^32.
+pub(crate) fn receive_drops(fd: BorrowedFd<'_>) -> io::Result<u32> {
+    /// Of linux/sock_diag.h: the index of the drops, and how many values there are up to it.
+    const SK_MEMINFO_DROPS: usize = 8;
+    const VALUES: usize = SK_MEMINFO_DROPS + 1;
+    let mut values = [0u32; VALUES];
+    let mut len = socklen_of::<[u32; VALUES]>();
+    // SAFETY: `values` is writable for `len` bytes, and `len` a live socklen_t.
+    let result = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+            values.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    check(result).map(|_| values[SK_MEMINFO_DROPS])
 }
 
 fn set_option<T>(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: &T) -> io::Result<()> {
@@ -123,8 +141,7 @@ pub(crate) fn receive(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Received
         len,
         segment_len: None,
         source,
-        tos: 0,
-        overflows: None,
+        tos: None,
         truncated: msg.msg_flags & libc::MSG_TRUNC != 0,
     };
     read_control(&msg, &mut meta);
@@ -246,14 +263,11 @@ fn read_control(msg: &libc::msghdr, meta: &mut Received) {
                 meta.segment_len = usize::try_from(value).ok().filter(|&n| n > 0);
             }
             (libc::IPPROTO_IP, libc::IP_TOS) => {
-                meta.tos = read_value::<u8>(data, len).unwrap_or(0);
+                meta.tos = read_value::<u8>(data, len);
             }
             (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
                 let value = read_value::<c_int>(data, len).unwrap_or(0);
-                meta.tos = u8::try_from(value).unwrap_or(0);
-            }
-            (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => {
-                meta.overflows = read_value::<u32>(data, len);
+                meta.tos = u8::try_from(value).ok();
             }
             _ => {}
         }
@@ -272,7 +286,6 @@ fn read_value<T: Copy + Integer>(data: *const u8, len: usize) -> Option<T> {
 /// Types for which every bit pattern is a value.
 trait Integer {}
 impl Integer for u8 {}
-impl Integer for u32 {}
 impl Integer for c_int {}
 
 /// Either form of a socket address, as large as the larger one.

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use parking_lot::MutexGuard;
-use rocade_transport::{SendWr, Sge, Time};
+use rocade_transport::{QpState, SendWr, Sge, Time};
 
 use super::qp::{QpCore, QpInner};
 use crate::engine::Cause;
@@ -65,7 +65,7 @@ impl Drop for SendPoster<'_> {
     fn drop(&mut self) {
         if self.posted > 0 {
             let engine = self.inner.engine();
-            engine.drain(self.inner, &mut self.core, &self.mem, Cause::Posted);
+            engine.drain(self.inner, &mut self.core, &self.mem, Cause::Posted, self.now);
         }
     }
 }
@@ -83,7 +83,6 @@ pub struct RecvPoster<'a> {
     inner: &'a QpInner,
     mem: MemGuard<'a>,
     core: MutexGuard<'a, QpCore>,
-    now: Time,
 }
 
 impl<'a> RecvPoster<'a> {
@@ -95,8 +94,12 @@ impl<'a> RecvPoster<'a> {
             inner,
             mem,
             core,
-            now: engine.now(),
         }
+    }
+
+    /// In ERR receives are flushed at once (RC-STA-02).
+    fn is_flushing(&self) -> bool {
+        self.core.qp.state() == QpState::Err
     }
 
     /// Queues a receive.
@@ -104,17 +107,22 @@ impl<'a> RecvPoster<'a> {
     /// # Errors
     /// [`VerbsError::Post`]; what was queued before stays queued.
     pub fn push(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), VerbsError> {
-        self.core.qp.post_recv(self.now, wr_id, sges)?;
+        // Reading the clock takes as long as all the rest, and only a flush wants to know.
+        let now = if self.is_flushing() {
+            self.inner.engine().now()
+        } else {
+            Time::ZERO
+        };
+        self.core.qp.post_recv(now, wr_id, sges)?;
         Ok(())
     }
 }
 
 impl Drop for RecvPoster<'_> {
     fn drop(&mut self) {
-        // In ERR the receives were flushed at once (RC-STA-02).
-        if self.core.qp.state() == rocade_transport::QpState::Err {
+        if self.is_flushing() {
             let engine = self.inner.engine();
-            engine.drain(self.inner, &mut self.core, &self.mem, Cause::Other);
+            engine.drain(self.inner, &mut self.core, &self.mem, Cause::Other, engine.now());
         }
     }
 }

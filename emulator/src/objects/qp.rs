@@ -181,7 +181,8 @@ impl Qp {
         let by_udp = link.is_some() && channel.is_none();
         let mem = engine.regions().read();
         let mut core = inner.lock();
-        core.qp.modify(engine.now(), attr, mask, &context)?;
+        let now = engine.now();
+        core.qp.modify(now, attr, mask, &context)?;
         if let Some(link) = link {
             let path = link.path_of(core.qp.dest_qp(), core.qp.remote(), &attr.ah_attr, channel)?;
             core.tx.set_path(link, path);
@@ -190,7 +191,7 @@ impl Qp {
             core.tx.reset();
             inner.purge_completions();
         }
-        engine.drain(inner, &mut core, &mem, Cause::Other);
+        engine.drain(inner, &mut core, &mem, Cause::Other, now);
         drop(core);
         drop(mem);
         if by_udp {
