@@ -3,7 +3,7 @@
 use std::fmt;
 
 use parking_lot::MutexGuard;
-use rocade_transport::{SendWr, Sge, Time};
+use rocade_transport::{QpState, SendWr, Sge, Time};
 
 use super::qp::{QpCore, QpInner};
 use crate::error::VerbsError;
@@ -80,21 +80,14 @@ impl fmt::Debug for SendPoster<'_> {
 /// The locked receive queue of a QP.
 pub struct RecvPoster<'a> {
     inner: &'a QpInner,
-    mem: MemGuard<'a>,
-    core: MutexGuard<'a, QpCore>,
-    now: Time,
+    core: Option<MutexGuard<'a, QpCore>>,
 }
 
 impl<'a> RecvPoster<'a> {
     pub(super) fn new(inner: &'a QpInner) -> Self {
-        let engine = inner.engine();
-        let mem = engine.regions().read();
-        let core = inner.lock();
         Self {
             inner,
-            mem,
-            core,
-            now: engine.now(),
+            core: Some(inner.lock()),
         }
     }
 
@@ -102,18 +95,32 @@ impl<'a> RecvPoster<'a> {
     ///
     /// # Errors
     /// [`VerbsError::Post`]; what was queued before stays queued.
+    #[inline]
     pub fn push(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), VerbsError> {
-        self.core.qp.post_recv(self.now, wr_id, sges)?;
+        if let Some(core) = &mut self.core {
+            // Time counts where the receive is flushed at once, and only there.
+            let now = match core.qp.state() {
+                QpState::Err => self.inner.engine().now(),
+                _ => Time::ZERO,
+            };
+            core.qp.post_recv(now, wr_id, sges)?;
+        }
         Ok(())
     }
 }
 
 impl Drop for RecvPoster<'_> {
     fn drop(&mut self) {
-        // In ERR the receives were flushed at once (RC-STA-02).
-        if self.core.qp.state() == rocade_transport::QpState::Err {
+        let flushed = self
+            .core
+            .as_ref()
+            .is_some_and(|core| core.qp.state() == QpState::Err);
+        if flushed {
+            // In ERR the receives were flushed at once (RC-STA-02). The regions' lock comes first.
+            self.core = None;
             let engine = self.inner.engine();
-            engine.drain(self.inner, &mut self.core, &self.mem);
+            let mem = engine.regions().read();
+            engine.drain(self.inner, &mut self.inner.lock(), &mem);
         }
     }
 }
