@@ -3,10 +3,51 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use rocade_wire::Headers;
+use rocade_wire::{AtomicEth, Bth};
 
 /// Bytes of the ICRC, left free at the end of each segment.
 pub(crate) const ICRC_LEN: usize = 4;
+
+/// The headers of a packet to be sent, on their way to the buffer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Head {
+    pub(crate) bth: Bth,
+    ext: [u8; Self::MAX_EXT_LEN],
+    ext_len: usize,
+}
+
+impl Head {
+    /// The longest that follows a BTH on RC.
+    const MAX_EXT_LEN: usize = AtomicEth::LEN;
+
+    /// A BTH without extension headers.
+    #[inline]
+    pub(crate) const fn new(bth: Bth) -> Self {
+        Self {
+            bth,
+            ext: [0; Self::MAX_EXT_LEN],
+            ext_len: 0,
+        }
+    }
+
+    /// Appends an extension header, in the order of the wire (OPC-35).
+    #[inline]
+    pub(crate) fn push<const N: usize>(&mut self, header: &[u8; N]) {
+        self.ext[self.ext_len..][..N].copy_from_slice(header);
+        self.ext_len += N;
+    }
+
+    #[inline]
+    const fn len(&self) -> usize {
+        Bth::LEN + self.ext_len
+    }
+
+    /// Length of a segment with this head and payload, pad and ICRC included.
+    #[inline]
+    pub(crate) const fn segment_len(&self, payload_len: usize) -> usize {
+        self.len() + payload_len + pad_len(payload_len) + ICRC_LEN
+    }
+}
 
 /// A run of UDP payloads for one destination.
 ///
@@ -83,7 +124,8 @@ impl TxBuffer {
     }
 
     /// Can a segment of `len` bytes (ICRC included) be appended?
-    pub(crate) fn fits(&self, len: usize) -> bool {
+    #[inline]
+    pub(crate) const fn fits(&self, len: usize) -> bool {
         if self.segments == 0 {
             return true;
         }
@@ -96,25 +138,33 @@ impl TxBuffer {
     /// Appends headers and `payload_len` bytes of payload, which `fill` writes, plus pad.
     /// The caller has asked [`TxBuffer::fits`] before and set the pad count in the BTH.
     /// If `fill` fails, the buffer is as before.
+    #[inline]
     pub(crate) fn push<E>(
         &mut self,
-        headers: &Headers,
+        head: &Head,
         payload_len: usize,
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         let start = self.used;
-        let header_len = headers.len();
-        let payload_end = header_len + payload_len;
-        let len = payload_end + usize::from(headers.bth.pad_count) + ICRC_LEN;
+        let len = head.segment_len(payload_len);
         if self.bytes.len() < start + len {
             self.bytes.resize(start + len, 0);
         }
         let segment = &mut self.bytes[start..start + len];
-        let emitted = headers.emit(segment);
-        debug_assert_eq!(emitted.ok(), Some(header_len));
-        fill(&mut segment[header_len..payload_end])?;
+        let (bth, rest) = segment.split_at_mut(Bth::LEN);
+        bth.copy_from_slice(&head.bth.to_bytes());
+        let (ext, rest) = rest.split_at_mut(head.ext_len);
+        if !ext.is_empty() {
+            ext.copy_from_slice(&head.ext[..head.ext_len]);
+        }
+        let (payload, rest) = rest.split_at_mut(payload_len);
+        fill(payload)?;
         //= ICRC-10
-        segment[payload_end..].fill(0);
+        let (pad, icrc) = rest.split_at_mut(rest.len() - ICRC_LEN);
+        for byte in pad {
+            *byte = 0;
+        }
+        icrc.copy_from_slice(&[0; ICRC_LEN]);
         self.used += len;
         if self.segments == 0 {
             self.segment_len = len;
@@ -126,12 +176,8 @@ impl TxBuffer {
     }
 }
 
-/// Length of a segment with these headers and payload, pad and ICRC included.
-pub(crate) fn segment_len(headers: &Headers, payload_len: usize) -> usize {
-    headers.len() + payload_len + pad_len(payload_len) + ICRC_LEN
-}
-
 /// Pad bytes after `payload_len` bytes of payload (BTH-04).
+#[inline]
 pub(crate) const fn pad_len(payload_len: usize) -> usize {
     payload_len.wrapping_neg() & 3
 }

@@ -150,7 +150,12 @@ pub(crate) enum LocalData {
     Many(Box<[Sge]>),
     /// Inline data, copied at post time.
     Inline(Box<[u8]>),
+    /// Inline data that fits without an allocation.
+    ShortInline { len: u8, bytes: [u8; SHORT_INLINE] },
 }
+
+/// As much as does not make [`LocalData`] larger.
+const SHORT_INLINE: usize = 38;
 
 impl LocalData {
     pub(crate) fn from_sges(sges: &[Sge]) -> Self {
@@ -171,19 +176,39 @@ impl LocalData {
         }
     }
 
+    pub(crate) fn from_inline(data: &[u8]) -> Self {
+        let mut bytes = [0; SHORT_INLINE];
+        match (bytes.get_mut(..data.len()), u8::try_from(data.len())) {
+            (Some(room), Ok(len)) => {
+                room.copy_from_slice(data);
+                Self::ShortInline { len, bytes }
+            }
+            _ => Self::Inline(data.into()),
+        }
+    }
+
     pub(crate) fn sges(&self) -> &[Sge] {
         match self {
             Self::Few { count, entries } => &entries[..usize::from(*count)],
             Self::Many(entries) => entries,
-            Self::Inline(_) => &[],
+            Self::Inline(_) | Self::ShortInline { .. } => &[],
+        }
+    }
+
+    fn inline(&self) -> Option<&[u8]> {
+        match self {
+            Self::Inline(data) => Some(data),
+            Self::ShortInline { len, bytes } => Some(&bytes[..usize::from(*len)]),
+            Self::Few { .. } | Self::Many(_) => None,
         }
     }
 
     /// Total length in bytes; entries may add up to more than a message can hold.
+    #[inline]
     pub(crate) fn len(&self) -> u64 {
-        match self {
-            Self::Inline(data) => data.len() as u64,
-            _ => self.sges().iter().map(|s| u64::from(s.len)).sum(),
+        match self.inline() {
+            Some(data) => data.len() as u64,
+            None => self.sges().iter().map(|s| u64::from(s.len)).sum(),
         }
     }
 
@@ -194,7 +219,7 @@ impl LocalData {
         offset: u32,
         dst: &mut [u8],
     ) -> Result<(), AccessError> {
-        if let Self::Inline(data) = self {
+        if let Some(data) = self.inline() {
             let start = offset as usize;
             let src = start
                 .checked_add(dst.len())
@@ -223,12 +248,20 @@ impl LocalData {
 
 /// Calls `f(address, lkey, range of the caller's buffer)` for each piece of the scatter/gather
 /// list that covers `len` bytes from message offset `offset`.
+#[inline]
 fn for_each_piece(
     sges: &[Sge],
     offset: u32,
     len: usize,
     mut f: impl FnMut(u64, Lkey, core::ops::Range<usize>) -> Result<(), AccessError>,
 ) -> Result<(), AccessError> {
+    if let [sge] = sges
+        && u64::from(offset) + len as u64 <= u64::from(sge.len)
+    {
+        // One entry with all of it, as nearly always.
+        let addr = sge.addr.checked_add(u64::from(offset));
+        return f(addr.ok_or(AccessError::OutOfRange)?, sge.lkey, 0..len);
+    }
     let mut skip = offset as usize;
     let mut done = 0;
     for sge in sges {

@@ -203,9 +203,28 @@ impl IcrcFlow {
     #[inline]
     #[must_use]
     pub fn compute(&self, ip_id: u16, covered: &[u8]) -> u32 {
+        self.of_len(covered.len()).compute(ip_id, covered)
+    }
+
+    /// Whether `icrc` is that of a packet, `covered` being the UDP payload without it.
+    ///
+    /// `predicted_id` is what the caller expects as the IPv4 Identification; a right guess saves time,
+    /// a wrong one costs nothing else.
+    #[inline]
+    #[must_use]
+    pub fn check(&self, predicted_id: u16, covered: &[u8], icrc: [u8; ICRC_LEN]) -> IcrcCheck {
+        self.of_len(covered.len())
+            .check(predicted_id, covered, icrc)
+    }
+
+    /// The flow's packets of one length: `covered_len` bytes without the ICRC. Packets come in runs
+    /// of equal length.
+    #[inline]
+    #[must_use]
+    pub fn of_len(&self, covered_len: usize) -> IcrcOfLen {
         //= ICRC-07
         // A packet of 64 KiB or more does not exist; the value for one means nothing.
-        let udp_len = (covered.len() + ICRC_LEN + ip::UDP_HEADER_LEN) & 0xffff;
+        let udp_len = (covered_len + ICRC_LEN + ip::UDP_HEADER_LEN) & 0xffff;
         let udp_len = u16::try_from(udp_len).unwrap_or(u16::MAX);
         let mut crc = self.prefix_crc ^ look_up(&UDP_LENGTH, udp_len);
         if self.ipv4 {
@@ -213,17 +232,48 @@ impl IcrcFlow {
                 &IPV4_TOTAL_LENGTH,
                 udp_len.wrapping_add(ip::IPV4_HEADER_LEN_U16),
             );
-            crc ^= look_up(&IPV4_ID, ip_id);
         } else {
             crc ^= look_up(&IPV6_PAYLOAD_LENGTH, udp_len);
         }
+        IcrcOfLen {
+            crc,
+            covered_len,
+            ipv4: self.ipv4,
+        }
+    }
+}
+
+/// An [`IcrcFlow`] for packets of one length.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct IcrcOfLen {
+    /// CRC of the prefix with lengths, but Identification 0.
+    crc: u32,
+    covered_len: usize,
+    ipv4: bool,
+}
+
+impl IcrcOfLen {
+    /// The length that it is for, without the ICRC.
+    #[inline]
+    #[must_use]
+    pub const fn covered_len(&self) -> usize {
+        self.covered_len
+    }
+
+    /// As [`IcrcFlow::compute`]; `covered` must have the length that this is for.
+    #[inline]
+    #[must_use]
+    pub fn compute(&self, ip_id: u16, covered: &[u8]) -> u32 {
+        debug_assert_eq!(covered.len(), self.covered_len);
+        let crc = if self.ipv4 {
+            self.crc ^ look_up(&IPV4_ID, ip_id)
+        } else {
+            self.crc
+        };
         crc_of_packet(crc, covered)
     }
 
-    /// Whether `icrc` is that of a packet, `covered` being the UDP payload without it.
-    ///
-    /// `predicted_id` is what the caller expects as the IPv4 Identification; a right guess saves time,
-    /// a wrong one costs nothing else.
+    /// As [`IcrcFlow::check`]; `covered` must have the length that this is for.
     #[inline]
     #[must_use]
     pub fn check(&self, predicted_id: u16, covered: &[u8], icrc: [u8; ICRC_LEN]) -> IcrcCheck {
@@ -257,32 +307,30 @@ fn solve_id(difference: u32, covered_len: usize) -> Option<u16> {
     u16::try_from(entered).ok().map(u16::swap_bytes)
 }
 
+/// Where the byte of the BTH is that counts as ones.
+const MASKED_AT: usize = 4;
+
+/// What the register has to differ by before a packet, so that the packet with this value in the
+/// masked byte yields the CRC of the one with ones in its place.
+static MASK: [u32; 256] = {
+    let mut table = [0; 256];
+    let mut value = 0u32;
+    while value < 256 {
+        // Four bytes before the masked one.
+        table[value as usize] = product(value ^ 0xff, X_BACK[2]);
+        value += 1;
+    }
+    table
+};
+
 /// Continues a CRC over the packet, with the fifth byte of its BTH masked.
 #[inline]
 fn crc_of_packet(crc: u32, covered: &[u8]) -> u32 {
-    // 16 bytes are what the CRC routine takes at once.
-    let (mut head, rest) = match covered.split_first_chunk::<16>() {
-        Some((head, rest)) => (*head, rest),
-        None => return crc_of_short_packet(crc, covered),
-    };
     //= ICRC-06
-    head[4] = 0xff;
-    let mut hasher = Hasher::new_with_initial(crc);
-    hasher.update(&head);
-    if !rest.is_empty() {
-        hasher.update(rest);
-    }
-    hasher.finalize()
-}
-
-/// A packet of a BTH alone (and, so that nothing panics, anything shorter).
-fn crc_of_short_packet(crc: u32, covered: &[u8]) -> u32 {
-    let mut head = [0; 16];
-    let len = covered.len().min(head.len());
-    head[..len].copy_from_slice(&covered[..len]);
-    head[4] = 0xff;
-    let mut hasher = Hasher::new_with_initial(crc);
-    hasher.update(&head[..len]);
+    // One pass over the packet as it is: short packets cost by the pass.
+    let mask = covered.get(MASKED_AT).map_or(0, |&b| MASK[usize::from(b)]);
+    let mut hasher = Hasher::new_with_initial(crc ^ mask);
+    hasher.update(covered);
     hasher.finalize()
 }
 

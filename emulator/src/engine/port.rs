@@ -7,7 +7,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rocade_transport::AddressVector;
 use rocade_wire::Qpn;
-use rocade_wire::icrc::{IcrcCheck, IcrcFlow};
+use rocade_wire::icrc::{IcrcCheck, IcrcFlow, IcrcOfLen};
 
 use crate::link::shm::ShmChannel;
 use crate::link::{RxBuffer, TxPath, UdpLink};
@@ -93,57 +93,61 @@ pub(crate) struct Flows {
 }
 
 #[derive(Debug)]
-struct Flow {
+pub(super) struct Flow {
     source: SocketAddr,
     icrc: IcrcFlow,
+    /// For packets as long as the last one.
+    of_len: IcrcOfLen,
     next_id: u16,
 }
 
-impl Flows {
-    /// Is the ICRC of a packet from `source` to `local` right, whatever its Identification?
+impl Flow {
+    /// Is the ICRC of a packet right, whatever its Identification?
     //= ICRC-11
-    pub(super) fn check(
-        &mut self,
-        local: IpAddr,
-        source: SocketAddr,
-        covered: &[u8],
-        icrc: [u8; 4],
-    ) -> bool {
-        let Some(flow) = self.find(local, source) else {
-            return false;
-        };
-        match flow.icrc.check(flow.next_id, covered, icrc) {
+    #[inline]
+    pub(super) fn check(&mut self, covered: &[u8], icrc: [u8; 4]) -> bool {
+        if self.of_len.covered_len() != covered.len() {
+            self.of_len = self.icrc.of_len(covered.len());
+        }
+        match self.of_len.check(self.next_id, covered, icrc) {
             IcrcCheck::Ok { ip_id } => {
-                flow.next_id = ip_id.wrapping_add(1);
+                self.next_id = ip_id.wrapping_add(1);
                 true
             }
             IcrcCheck::Bad => false,
         }
     }
 
-    /// A batch of `count` segments from `source` is over. If they were numbered from 0, the peer
-    /// numbers each send from 0.
-    pub(super) fn finish(&mut self, local: IpAddr, source: SocketAddr, count: u16) {
-        if let Some(flow) = self.find(local, source)
-            && flow.next_id == count
-        {
-            flow.next_id = 0;
+    /// A batch of `count` segments is over. If they were numbered from 0, the peer numbers each
+    /// send from 0.
+    pub(super) const fn finish(&mut self, count: u16) {
+        if self.next_id == count {
+            self.next_id = 0;
+        }
+    }
+}
+
+impl Flows {
+    /// Position of the flow from `source`, good until the next call; `None` for addresses that
+    /// cannot talk to each other.
+    pub(super) fn find(&mut self, local: IpAddr, source: SocketAddr) -> Option<usize> {
+        match self.flows.iter().position(|flow| flow.source == source) {
+            Some(index) => Some(index),
+            None => self.add(local, source),
         }
     }
 
-    /// The flow from `source`; `None` for addresses that cannot talk to each other.
-    fn find(&mut self, local: IpAddr, source: SocketAddr) -> Option<&mut Flow> {
-        let index = match self.flows.iter().position(|flow| flow.source == source) {
-            Some(index) => index,
-            None => self.add(local, source)?,
-        };
-        self.flows.get_mut(index)
+    /// The flow at a position that [`Flows::find`] has told.
+    #[inline]
+    pub(super) fn at(&mut self, index: Option<usize>) -> Option<&mut Flow> {
+        self.flows.get_mut(index?)
     }
 
     fn add(&mut self, local: IpAddr, source: SocketAddr) -> Option<usize> {
         let icrc = IcrcFlow::new(source.ip(), local, source.port())?;
         let flow = Flow {
             source,
+            of_len: icrc.of_len(0),
             icrc,
             next_id: 0,
         };

@@ -161,6 +161,7 @@ impl EngineInner {
         let mut current: Option<Locked<'_>> = None;
         let mut packets = 0;
         let mut checked: u16 = 0;
+        let mut sender = flows.find(local, batch.source);
         for segment in batch.segments() {
             let (source, segment, forwarded) =
                 match port.link.unwrap_forwarded(batch.source, segment) {
@@ -171,7 +172,18 @@ impl EngineInner {
                 self.count(|counters| &counters.rx_malformed);
                 continue;
             };
-            if !flows.check(local, source, packet.covered(), packet.icrc_bytes()) {
+            let flow = if forwarded {
+                flows.find(local, source)
+            } else {
+                sender
+            };
+            let intact = flows
+                .at(flow)
+                .is_some_and(|flow| flow.check(packet.covered(), packet.icrc_bytes()));
+            if forwarded {
+                sender = flows.find(local, batch.source);
+            }
+            if !intact {
                 //= ICRC-11
                 self.count(|counters| &counters.rx_bad_icrc);
                 continue;
@@ -197,7 +209,9 @@ impl EngineInner {
             locked.core.qp.handle_packet(now, &meta, &packet, &memory);
             packets += 1;
         }
-        flows.finish(local, batch.source, checked);
+        if let Some(flow) = flows.at(sender) {
+            flow.finish(checked);
+        }
         let_go(current, dirty, &mem);
         self.counters
             .rx_packets

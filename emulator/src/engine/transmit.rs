@@ -17,7 +17,7 @@ use crate::objects::{QpCore, QpInner};
 
 /// One segmented send: what the link takes in one call.
 const MAX_BYTES: usize = 62_000;
-const MAX_SEGMENTS: usize = 60;
+const MAX_SEGMENTS: usize = 64;
 const ICRC_LEN: usize = 4;
 /// A run of so many bytes takes long enough to look at the clock again.
 const LONG_RUN: usize = 8_192;
@@ -117,12 +117,12 @@ impl EngineInner {
 
     /// Reserves room in the CQs for the completions that wait, and returns for how many.
     fn reserve(&self, inner: &QpInner, core: &mut QpCore) -> usize {
-        let mut waiting = core.qp.pending_completions();
+        let waiting = core.qp.pending_completions();
         let total = waiting.len();
-        let reserved = waiting
-            .position(|completion| !inner.reserve(completion))
-            .unwrap_or(total);
-        drop(waiting);
+        if total == 0 {
+            return 0;
+        }
+        let reserved = inner.reserve(waiting);
         if reserved < total {
             core.qp.set_fatal(self.now());
         }
@@ -131,10 +131,9 @@ impl EngineInner {
 
     /// Hands out completions, the first `reserved` of which have room, and events.
     fn report(&self, inner: &QpInner, core: &mut QpCore, mut reserved: usize) {
-        while let Some(completion) = core.qp.poll_completion() {
-            let has_room = reserved > 0;
-            reserved = reserved.saturating_sub(1);
-            if !inner.complete(completion, has_room) {
+        while core.qp.pending_completions().len() > 0 {
+            let lost = inner.complete(&mut reserved, || core.qp.poll_completion());
+            if lost > 0 {
                 core.qp.set_fatal(self.now());
             }
         }
@@ -292,9 +291,15 @@ impl EngineInner {
 //= ICRC-07
 fn seal(path: &Path, buffer: &mut TxBuffer) {
     let segment_len = buffer.segment_len();
+    let of_len = path.icrc.of_len(segment_len - ICRC_LEN);
     for (id, segment) in (0u16..).zip(buffer.bytes_mut().chunks_mut(segment_len)) {
         let (covered, icrc) = segment.split_at_mut(segment.len() - ICRC_LEN);
+        let crc = if covered.len() == of_len.covered_len() {
+            of_len.compute(id, covered)
+        } else {
+            path.icrc.compute(id, covered)
+        };
         //= ICRC-08
-        icrc.copy_from_slice(&path.icrc.compute(id, covered).to_le_bytes());
+        icrc.copy_from_slice(&crc.to_le_bytes());
     }
 }

@@ -404,14 +404,18 @@ impl UdpLink {
 
     /// The original sender and the packet, if this datagram is a packet that another process of
     /// this host forwarded to us. The packet is for our slot.
+    #[inline]
     #[must_use]
     pub fn unwrap_forwarded<'s>(
         &self,
         source: SocketAddr,
         segment: &'s [u8],
     ) -> Option<(SocketAddr, &'s [u8])> {
+        if segment.first() != Some(&0xFF) {
+            return None;
+        }
         let trusted = LocalAddr::from(source) == self.local && source.port() >= FIRST_PORT;
-        if segment.first() != Some(&0xFF) || !trusted {
+        if !trusted {
             return None;
         }
         forward::unwrap(self.slot?, segment)

@@ -196,39 +196,50 @@ impl CqInner {
         self.qps.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Reserves room for a completion; false where there is none.
-    pub(super) fn reserve(&self) -> bool {
-        self.ring.lock().reserve()
+    /// Reserves room for `count` completions, or for fewer where there is no more.
+    pub(super) fn reserve(&self, count: usize) -> usize {
+        self.ring.lock().reserve(count)
     }
 
-    /// Adds a completion, where `reserved` into reserved room; false where it is lost because the
-    /// CQ is full (CQ-02).
-    pub(super) fn add(&self, completion: Completion, reserved: bool) -> bool {
-        let added = {
+    /// Adds the completions that `next` yields, as long as `reserved` is not 0 into reserved room.
+    /// Returns how many are lost because the CQ is full (CQ-02).
+    pub(super) fn add(
+        &self,
+        reserved: &mut usize,
+        mut next: impl FnMut() -> Option<Completion>,
+    ) -> usize {
+        let mut events = 0;
+        let mut lost = 0;
+        {
             let mut ring = self.ring.lock();
-            if reserved {
-                ring.add_reserved(completion)
-            } else {
-                ring.add(completion)
-            }
-        };
-        match added {
-            Added::Quiet => true,
-            Added::Event => {
-                if let (Some(channel), Some(this)) = (&self.channel, self.this.upgrade()) {
-                    channel.events.push(this);
+            while let Some(completion) = next() {
+                let added = if *reserved > 0 {
+                    *reserved -= 1;
+                    ring.add_reserved(completion)
+                } else {
+                    ring.add(completion)
+                };
+                match added {
+                    Added::Quiet => {}
+                    Added::Event => events += 1,
+                    Added::Overflow => lost += 1,
                 }
-                true
-            }
-            Added::Overflow => {
-                self.context.raise(
-                    AsyncEventKind::CqErr,
-                    EventElement::Cq(self.cookie),
-                    Some(Arc::clone(&self.async_acks)),
-                );
-                false
             }
         }
+        if events > 0
+            && let (Some(channel), Some(this)) = (&self.channel, self.this.upgrade())
+        {
+            // Arming is one shot: there was one.
+            channel.events.push(this);
+        }
+        for _ in 0..lost {
+            self.context.raise(
+                AsyncEventKind::CqErr,
+                EventElement::Cq(self.cookie),
+                Some(Arc::clone(&self.async_acks)),
+            );
+        }
+        lost
     }
 
     /// Drops the completions of a QP that is reset or destroyed (RC-STA-04, CQ-13).

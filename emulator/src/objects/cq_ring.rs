@@ -50,15 +50,17 @@ impl CqRing {
         self.entries.is_empty()
     }
 
-    fn is_full(&self) -> bool {
-        self.entries.len() + self.reserved >= self.capacity
+    fn room(&self) -> usize {
+        let taken = self.entries.len() + self.reserved;
+        self.capacity.saturating_sub(taken)
     }
 
-    /// Promises room to a completion that is about to come; false where there is none.
-    pub(super) fn reserve(&mut self) -> bool {
-        let room = !self.is_full();
-        self.reserved += usize::from(room);
-        room
+    /// Promises room to `count` completions that are about to come, or to fewer where there is no
+    /// more.
+    pub(super) fn reserve(&mut self, count: usize) -> usize {
+        let granted = count.min(self.room());
+        self.reserved += granted;
+        granted
     }
 
     /// Adds a completion that room was reserved for.
@@ -70,7 +72,7 @@ impl CqRing {
     /// Adds a completion. An event is due when the CQ is armed for it; arming is one shot.
     //= CQ-06
     pub(super) fn add(&mut self, completion: Completion) -> Added {
-        if self.is_full() {
+        if self.room() == 0 {
             return Added::Overflow;
         }
         let solicited =
@@ -156,9 +158,9 @@ mod tests {
     #[test]
     fn reserved_room_is_kept() {
         let mut ring = CqRing::new(2);
-        assert!(ring.reserve());
+        assert_eq!(ring.reserve(1), 1);
         assert_eq!(ring.add(plain(1)), Added::Quiet);
-        assert!(!ring.reserve());
+        assert_eq!(ring.reserve(2), 0);
         assert_eq!(ring.add(plain(2)), Added::Overflow);
         assert!(!ring.resize(1));
         assert_eq!(ring.add_reserved(plain(3)), Added::Quiet);

@@ -81,48 +81,48 @@ impl fmt::Debug for SendPoster<'_> {
 /// The locked receive queue of a QP.
 pub struct RecvPoster<'a> {
     inner: &'a QpInner,
-    mem: MemGuard<'a>,
-    core: MutexGuard<'a, QpCore>,
+    core: Option<MutexGuard<'a, QpCore>>,
 }
 
 impl<'a> RecvPoster<'a> {
     pub(super) fn new(inner: &'a QpInner) -> Self {
-        let engine = inner.engine();
-        let mem = engine.regions().read();
-        let core = inner.lock();
         Self {
             inner,
-            mem,
-            core,
+            core: Some(inner.lock()),
         }
-    }
-
-    /// In ERR receives are flushed at once (RC-STA-02).
-    fn is_flushing(&self) -> bool {
-        self.core.qp.state() == QpState::Err
     }
 
     /// Queues a receive.
     ///
     /// # Errors
     /// [`VerbsError::Post`]; what was queued before stays queued.
+    #[inline]
     pub fn push(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), VerbsError> {
-        // Reading the clock takes as long as all the rest, and only a flush wants to know.
-        let now = if self.is_flushing() {
-            self.inner.engine().now()
-        } else {
-            Time::ZERO
-        };
-        self.core.qp.post_recv(now, wr_id, sges)?;
+        if let Some(core) = &mut self.core {
+            // Time counts where the receive is flushed at once, and only there.
+            let now = match core.qp.state() {
+                QpState::Err => self.inner.engine().now(),
+                _ => Time::ZERO,
+            };
+            core.qp.post_recv(now, wr_id, sges)?;
+        }
         Ok(())
     }
 }
 
 impl Drop for RecvPoster<'_> {
     fn drop(&mut self) {
-        if self.is_flushing() {
+        let flushed = self
+            .core
+            .as_ref()
+            .is_some_and(|core| core.qp.state() == QpState::Err);
+        if flushed {
+            // In ERR the receives were flushed at once (RC-STA-02). The regions' lock comes first.
+            self.core = None;
             let engine = self.inner.engine();
-            engine.drain(self.inner, &mut self.core, &self.mem, Cause::Other, engine.now());
+            let mem = engine.regions().read();
+            let now = engine.now();
+            engine.drain(self.inner, &mut self.inner.lock(), &mem, Cause::Other, now);
         }
     }
 }

@@ -289,23 +289,53 @@ impl QpInner {
         self.core.try_lock_for(patience)
     }
 
-    fn cq_of(&self, completion: &Completion) -> &CqInner {
-        if completion.is_send {
+    const fn cq_of(&self, is_send: bool) -> &Arc<CqInner> {
+        if is_send {
             &self.send_cq
         } else {
             &self.recv_cq
         }
     }
 
-    /// Reserves room for a completion in its CQ; false where there is none.
-    pub(crate) fn reserve(&self, completion: &Completion) -> bool {
-        self.cq_of(completion).reserve()
+    /// Reserves room for completions in their CQs until there is none, and returns for how many.
+    pub(crate) fn reserve<'c>(&self, completions: impl Iterator<Item = &'c Completion>) -> usize {
+        let mut completions = completions.peekable();
+        let mut reserved = 0;
+        while let Some(first) = completions.peek() {
+            let is_send = first.is_send;
+            let count =
+                std::iter::from_fn(|| completions.next_if(|c| c.is_send == is_send)).count();
+            let granted = self.cq_of(is_send).reserve(count);
+            reserved += granted;
+            if granted < count {
+                break;
+            }
+        }
+        reserved
     }
 
-    /// Hands a completion to its CQ, where `reserved` into the room that was reserved for it; false
-    /// where it is lost.
-    pub(crate) fn complete(&self, completion: Completion, reserved: bool) -> bool {
-        self.cq_of(&completion).add(completion, reserved)
+    /// Hands the completions that `next` yields to their CQs, the first `reserved` of them into the
+    /// room that was reserved for them. Returns how many are lost.
+    pub(crate) fn complete(
+        &self,
+        reserved: &mut usize,
+        mut next: impl FnMut() -> Option<Completion>,
+    ) -> usize {
+        let mut lost = 0;
+        let mut pending = next();
+        while let Some(first) = pending.take() {
+            let is_send = first.is_send;
+            let mut first = Some(first);
+            lost += self.cq_of(is_send).add(reserved, || {
+                let completion = first.take().or_else(&mut next)?;
+                if completion.is_send == is_send {
+                    return Some(completion);
+                }
+                pending = Some(completion);
+                None
+            });
+        }
+        lost
     }
 
     pub(crate) fn raise(&self, event: QpEvent) {

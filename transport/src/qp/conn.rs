@@ -2,13 +2,14 @@
 
 use alloc::collections::VecDeque;
 
-use rocade_wire::{Bth, Headers, Mtu, Opcode, Operation, Pkey, Psn, Qpn};
+use rocade_wire::{Bth, Mtu, Opcode, Operation, Pkey, Psn, Qpn};
 
 use crate::completion::{Completion, ImmOrInv, WcFlags, WcOpcode, WcStatus};
 use crate::counters::Counters;
 use crate::event::QpEvent;
 use crate::service::Service;
 use crate::time::Time;
+use crate::transmit::Head;
 
 /// The connection's constants while the QP is up.
 #[derive(Clone, Copy, Debug)]
@@ -27,18 +28,23 @@ impl Conn {
 
     /// Packets of a message of `len` bytes (MTU-03, RC-SEG-02).
     pub(crate) const fn packets(&self, len: u32) -> u32 {
-        let n = len.div_ceil(self.pmtu_bytes());
-        if n == 0 { 1 } else { n }
+        if len <= self.pmtu_bytes() {
+            1
+        } else {
+            len.div_ceil(self.pmtu_bytes())
+        }
     }
 
-    /// Headers of a packet to the peer; pad and extension headers are the caller's.
-    pub(crate) fn headers(&self, operation: Operation, psn: Psn, payload_len: usize) -> Headers {
-        Headers::new(Bth {
+    /// Head of a packet to the peer; extension headers are the caller's.
+    #[inline]
+    pub(crate) fn head(&self, operation: Operation, psn: Psn, payload_len: usize) -> Head {
+        Head::new(Bth {
             opcode: self.service.opcode(operation),
             solicited: false,
             //= BTH-03
             migreq: true,
-            pad_count: pad_count(payload_len),
+            //= BTH-04
+            pad_count: Bth::pad_for(payload_len),
             tver: 0,
             pkey: self.pkey,
             fecn: false,
@@ -49,16 +55,6 @@ impl Conn {
             resv7: 0,
             psn,
         })
-    }
-}
-
-//= BTH-04
-const fn pad_count(payload_len: usize) -> u8 {
-    match crate::transmit::pad_len(payload_len) {
-        1 => 1,
-        2 => 2,
-        3 => 3,
-        _ => 0,
     }
 }
 

@@ -220,7 +220,7 @@ impl Requester {
             Some(data) if data.len() > self.limits.max_inline as usize => {
                 return Err(PostError::BadInline);
             }
-            Some(data) => LocalData::Inline(data.into()),
+            Some(data) => LocalData::from_inline(data),
         };
         let total = data.len();
         //= ATM-05
@@ -300,14 +300,6 @@ impl Requester {
             Some(status) if self.current == 0 => Err(self.fail_front(now, conn, status, out)),
             _ => Ok(()),
         }
-    }
-
-    fn cost_in_flight(&self) -> u64 {
-        let cursor_cost = match self.sq.get(self.current) {
-            Some(wqe) if self.current < self.started => wqe.cost_at(self.cursor),
-            _ => self.next_cost,
-        };
-        cursor_cost - self.una_cost()
     }
 
     fn una_cost(&self) -> u64 {

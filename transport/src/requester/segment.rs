@@ -1,13 +1,13 @@
 //! From work requests to request packets (RC-SEG-*, RC-PSN-05).
 
-use rocade_wire::{AtomicEth, Headers, ImmDt, Operation, Reth};
+use rocade_wire::{AtomicEth, Operation, Reth};
 
 use super::{READ_CHUNK_BYTES, Requester, SendWqe};
 use crate::completion::WcStatus;
 use crate::memory::{LocalAccess, Memory};
 use crate::qp::conn::{Conn, Outputs};
 use crate::time::Time;
-use crate::transmit::{TxBuffer, segment_len};
+use crate::transmit::{Head, TxBuffer};
 use crate::wr::{SendFlags, SendOp};
 
 /// Most packets without AckReq (RC-ACK-05).
@@ -15,7 +15,7 @@ const ACK_REQ_INTERVAL: u32 = 16;
 
 /// The next request packet.
 struct Step {
-    headers: Headers,
+    head: Head,
     /// Offset of the payload in the message, and its length.
     offset: u32,
     payload_len: u32,
@@ -37,6 +37,8 @@ impl Requester {
         if self.rnr_until.is_some() {
             return;
         }
+        let full_packet = u64::from(Self::packet_cost(conn, conn.pmtu_bytes(), 1));
+        let una_cost = self.una_cost();
         while self.failed.is_none() {
             if self.current < self.started && self.cursor == self.sq[self.current].end_psn() {
                 self.current += 1;
@@ -44,17 +46,17 @@ impl Requester {
             if self.current == self.started && !self.start_next(conn, mem) {
                 break;
             }
-            let Some(mut step) = self.next_step(conn) else {
+            let wqe = &self.sq[self.current];
+            let Some(mut step) = self.next_step(conn, wqe) else {
                 break;
             };
-            let in_flight = self.cost_in_flight();
+            let in_flight = wqe.cost_at(self.cursor) - una_cost;
             if in_flight > 0 && in_flight + step.cost > self.window.bytes() {
                 break;
             }
-            if !tx.fits(segment_len(&step.headers, step.payload_len as usize)) {
+            if !tx.fits(step.head.segment_len(step.payload_len as usize)) {
                 break;
             }
-            let full_packet = u64::from(Self::packet_cost(conn, conn.pmtu_bytes(), 1));
             let last_in_window = in_flight + step.cost + full_packet > self.window.bytes();
             // With an answer to the first packet, a retry fails only if that one is lost.
             let repeats_oldest = self.cursor == self.una && self.cursor != self.next_new;
@@ -62,10 +64,9 @@ impl Requester {
                 || repeats_oldest
                 || self.packets_since_ack_req + 1 >= ACK_REQ_INTERVAL
             {
-                step.headers.bth.ack_req = true;
+                step.head.bth.ack_req = true;
             }
-            let wqe = &self.sq[self.current];
-            let pushed = tx.push(&step.headers, step.payload_len as usize, |payload| {
+            let pushed = tx.push(&step.head, step.payload_len as usize, |payload| {
                 if payload.is_empty() {
                     Ok(())
                 } else {
@@ -122,8 +123,8 @@ impl Requester {
     }
 
     /// The packet at `cursor`, `None` where `max_rd_atomic` forbids it.
-    fn next_step(&self, conn: &Conn) -> Option<Step> {
-        let wqe = &self.sq[self.current];
+    #[inline]
+    fn next_step(&self, conn: &Conn, wqe: &SendWqe) -> Option<Step> {
         let index = wqe.offset_of(self.cursor);
         //= RC-LIM-01
         if wqe.op.needs_response_data()
@@ -144,18 +145,18 @@ impl Requester {
             SendOp::Read { va, rkey } => {
                 let offset = index * conn.pmtu_bytes();
                 let len = read_chunk_end(wqe.len, offset) - offset;
-                let mut headers = conn.headers(Operation::ReadRequest, self.cursor, 0);
-                headers.bth.ack_req = true;
-                let va = va.wrapping_add(u64::from(offset));
-                headers.reth = Some(Reth {
-                    va,
+                let mut head = conn.head(Operation::ReadRequest, self.cursor, 0);
+                head.bth.ack_req = true;
+                let reth = Reth {
+                    va: va.wrapping_add(u64::from(offset)),
                     rkey,
                     dma_len: len,
-                });
+                };
+                head.push(&reth.to_bytes());
                 let psns = conn.packets(len);
                 let cost = u64::from(psns) * u64::from(wqe.packet_cost);
                 Step {
-                    headers,
+                    head,
                     offset,
                     payload_len: 0,
                     psns,
@@ -195,11 +196,11 @@ impl Requester {
         operation: Operation,
         eth: AtomicEth,
     ) -> Step {
-        let mut headers = conn.headers(operation, self.cursor, 0);
-        headers.bth.ack_req = true;
-        headers.atomic = Some(eth);
+        let mut head = conn.head(operation, self.cursor, 0);
+        head.bth.ack_req = true;
+        head.push(&eth.to_bytes());
         Step {
-            headers,
+            head,
             offset: 0,
             payload_len: 0,
             psns: 1,
@@ -208,6 +209,7 @@ impl Requester {
     }
 
     /// One packet of a SEND (`reth` is `None`) or WRITE.
+    #[inline]
     fn data_step(
         &self,
         conn: &Conn,
@@ -221,21 +223,23 @@ impl Requester {
         let first = index == 0;
         let last = index + 1 == wqe.packets;
         let operation = data_operation(reth.is_some(), first, last, imm.is_some());
-        let mut headers = conn.headers(operation, self.cursor, payload_len as usize);
-        if first {
-            //= RC-SEG-03
-            headers.reth = reth;
+        let mut head = conn.head(operation, self.cursor, payload_len as usize);
+        //= RC-SEG-03
+        if first && let Some(reth) = reth {
+            head.push(&reth.to_bytes());
         }
         if last {
-            headers.imm = imm.map(ImmDt);
+            if let Some(imm) = imm {
+                head.push(&imm);
+            }
             //= RXE-110
-            headers.bth.ack_req = true;
+            head.bth.ack_req = true;
             //= RC-WQE-08
-            headers.bth.solicited =
+            head.bth.solicited =
                 wqe.flags.contains(SendFlags::SOLICITED) && (reth.is_none() || imm.is_some());
         }
         Step {
-            headers,
+            head,
             offset,
             payload_len,
             psns: 1,
@@ -255,7 +259,7 @@ impl Requester {
         if self.sq[self.current].op.needs_response_data() {
             self.rd_pending.push_back(self.cursor);
         }
-        if step.headers.bth.ack_req {
+        if step.head.bth.ack_req {
             self.packets_since_ack_req = 0;
             self.arm_ack_timer(now);
         } else {

@@ -1,13 +1,11 @@
 //! Responses: queued in PSN order, coalesced, turned into packets (RC-ACK-*).
 
-use rocade_wire::{
-    Aeth, AtomicAckEth, CreditCode, Headers, Msn, NakCode, Operation, Psn, Rkey, Syndrome,
-};
+use rocade_wire::{Aeth, AtomicAckEth, CreditCode, Msn, NakCode, Operation, Psn, Rkey, Syndrome};
 
 use super::Responder;
 use crate::memory::Memory;
 use crate::qp::conn::{Conn, Fatal, Outputs};
-use crate::transmit::{TxBuffer, segment_len};
+use crate::transmit::{Head, TxBuffer};
 
 /// Responses waiting for transmission at most; more would mean that duplicates are repeated
 /// faster than they can be answered.
@@ -171,29 +169,28 @@ impl Responder {
     }
 }
 
-fn aeth_headers(
+fn aeth_head(
     conn: &Conn,
     operation: Operation,
     psn: Psn,
     payload_len: usize,
     aeth: Option<Aeth>,
-) -> Headers {
+) -> Head {
     //= RC-ACK-07
-    let mut headers = conn.headers(operation, psn, payload_len);
-    headers.aeth = aeth;
-    headers
+    let mut head = conn.head(operation, psn, payload_len);
+    if let Some(aeth) = aeth {
+        head.push(&aeth.to_bytes());
+    }
+    head
 }
 
-fn push_plain(headers: &Headers, tx: &mut TxBuffer) -> bool {
-    tx.fits(segment_len(headers, 0)) && tx.push(headers, 0, |_| Ok::<(), ()>(())).is_ok()
+fn push_plain(head: &Head, tx: &mut TxBuffer) -> bool {
+    tx.fits(head.segment_len(0)) && tx.push(head, 0, |_| Ok::<(), ()>(())).is_ok()
 }
 
 fn push_ack(conn: &Conn, psn: Psn, msn: Msn, syndrome: Syndrome, tx: &mut TxBuffer) -> bool {
     let aeth = Some(Aeth { syndrome, msn });
-    push_plain(
-        &aeth_headers(conn, Operation::Acknowledge, psn, 0, aeth),
-        tx,
-    )
+    push_plain(&aeth_head(conn, Operation::Acknowledge, psn, 0, aeth), tx)
 }
 
 fn push_atomic_ack(conn: &Conn, psn: Psn, msn: Msn, original: u64, tx: &mut TxBuffer) -> bool {
@@ -201,9 +198,9 @@ fn push_atomic_ack(conn: &Conn, psn: Psn, msn: Msn, original: u64, tx: &mut TxBu
         syndrome: Syndrome::Ack(CreditCode::INVALID),
         msn,
     });
-    let mut headers = aeth_headers(conn, Operation::AtomicAcknowledge, psn, 0, aeth);
-    headers.atomic_ack = Some(AtomicAckEth { original });
-    push_plain(&headers, tx)
+    let mut head = aeth_head(conn, Operation::AtomicAcknowledge, psn, 0, aeth);
+    head.push(&AtomicAckEth { original }.to_bytes());
+    push_plain(&head, tx)
 }
 
 enum ReadPush {
@@ -243,11 +240,11 @@ fn push_read(conn: &Conn, mem: &impl Memory, response: Response, tx: &mut TxBuff
         syndrome: Syndrome::Ack(CreditCode::INVALID),
         msn,
     });
-    let headers = aeth_headers(conn, operation, psn, payload_len as usize, aeth);
-    if !tx.fits(segment_len(&headers, payload_len as usize)) {
+    let head = aeth_head(conn, operation, psn, payload_len as usize, aeth);
+    if !tx.fits(head.segment_len(payload_len as usize)) {
         return ReadPush::Full;
     }
-    let pushed = tx.push(&headers, payload_len as usize, |payload| {
+    let pushed = tx.push(&head, payload_len as usize, |payload| {
         if payload.is_empty() {
             Ok(())
         } else {

@@ -264,7 +264,7 @@ impl Responder {
     }
 }
 
-fn recv_detail(opcode: WcOpcode, byte_len: u32, headers: &Headers) -> RecvDetail {
+pub(super) fn recv_detail(opcode: WcOpcode, byte_len: u32, headers: &Headers) -> RecvDetail {
     RecvDetail {
         opcode,
         byte_len,
@@ -276,6 +276,6 @@ fn recv_detail(opcode: WcOpcode, byte_len: u32, headers: &Headers) -> RecvDetail
 }
 
 /// A packet's payload is shorter than 64 KiB.
-fn len_u32(payload: &[u8]) -> u32 {
+pub(super) fn len_u32(payload: &[u8]) -> u32 {
     u32::try_from(payload.len()).unwrap_or(u32::MAX)
 }

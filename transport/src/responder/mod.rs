@@ -1,6 +1,7 @@
 //! The responder: from request packets to memory, receive completions and responses.
 
 mod ack_policy;
+mod common;
 mod execute;
 mod resources;
 mod sequence;
