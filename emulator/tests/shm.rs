@@ -525,6 +525,78 @@ fn a_queue_pair_moves_to_the_channel_that_its_peer_asks_for() {
     });
 }
 
+/// The same while requests and responses of both sides are on their way.
+#[test]
+fn queue_pairs_move_in_mid_stream_without_loss() {
+    const LEN: usize = 70_000;
+    let site = Site::new();
+    let engine = site.engine(LinkMode::Auto);
+    let mut moved = 0;
+    for _ in 0..20 {
+        let side = Side::on(engine.clone(), MEMORY);
+        let mut node = site.node_at(own_address(), "auto");
+        let remote = node.new_qp(0);
+        side.to_rts(remote.qpn, Gid::from_ip(node.address));
+        side.fill(0, &pattern(LEN, 1));
+        node.ask(&format!("fill 0 {} {LEN} 2", 1 << 20));
+        let before = engine.counters();
+        node.connect_back(&side, remote);
+        for wr_id in 0..120 {
+            // Streams of WRITEs, and READs in between.
+            if wr_id % 24 != 23 {
+                write(&side, remote, wr_id, 0, 0, LEN);
+                continue;
+            }
+            let op = SendOp::Read {
+                va: remote.addr + (1 << 20),
+                rkey: remote.rkey,
+            };
+            side.send(wr_id, op, &[side.sge(1 << 20, LEN)]);
+        }
+        for wr_id in 0..120 {
+            assert_success(&side, wr_id);
+        }
+        assert_eq!(side.bytes(1 << 20, LEN), pattern(LEN, 2));
+        assert_eq!(node.ask(&format!("check 0 0 {LEN} 1")), "true");
+        let after = engine.counters();
+        let sent = after.tx_packets - before.tx_packets;
+        let shared = after.tx_shared - before.tx_shared;
+        moved += u32::from(0 < shared && shared < sent);
+        println!("{:?} shared {shared} of {sent}", side.qp.counters());
+    }
+    println!("{moved} queue pairs moved in mid-stream");
+}
+
+/// Clock ticks (10 ms) of processor time that a process has used.
+fn cpu_ticks(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let (_, rest) = stat.rsplit_once(") ").unwrap();
+    let fields: Vec<_> = rest.split(' ').collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+/// Connected, and after traffic.
+#[test]
+fn a_waiting_process_with_a_channel_uses_no_processor_time() {
+    let site = Site::new();
+    let mut node = site.node();
+    let side = Side::on(site.engine(LinkMode::Auto), MEMORY);
+    let remote = node.connect(&side, 0);
+    for wr_id in 0..20 {
+        write(&side, remote, wr_id, 0, 0, 1 << 20);
+    }
+    for wr_id in 0..20 {
+        assert_success(&side, wr_id);
+    }
+    assert_all_shared(&side.engine, &mut node);
+    // What follows the last packets: stepping back and coming forward, a few times.
+    thread::sleep(Duration::from_millis(20));
+    let before = cpu_ticks(node.child.id());
+    thread::sleep(Duration::from_secs(2));
+    let used = cpu_ticks(node.child.id()) - before;
+    assert!(used <= 1, "{used} ticks");
+}
+
 #[test]
 fn peers_with_and_without_shared_memory_at_a_time() {
     let site = Site::new();

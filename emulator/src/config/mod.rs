@@ -11,7 +11,7 @@
 //! | `ROCADE_BROKER` | `broker = ".."` | `auto` (default), `embedded`, or path of the `rocade` executable |
 //! | `ROCADE_BROKER_IDLE_MS` | `broker_idle_ms = N` | a broker without clients ends after this time; 60000 by default |
 //! | `ROCADE_RUNTIME_DIR` | `runtime_dir = ".."` | directory of the broker's socket and lock files |
-//! | `ROCADE_LINK` | `link = ".."` | `udp` (default), `auto`, `shm`: [`LinkMode`] |
+//! | `ROCADE_LINK` | `link = ".."` | `auto` (default), `udp`, `shm`: [`LinkMode`] |
 //! | `ROCADE_LOG` | `log = ".."` | tracing filter, e.g. `info` |
 //! | `ROCADE_CONFIG` | | path of the configuration file |
 //!
@@ -64,9 +64,9 @@ pub struct EngineConfig {
 pub enum LinkMode {
     /// Through shared memory where the peer is a process of this host with the same broker and
     /// does not refuse it; over UDP otherwise.
+    #[default]
     Auto,
     /// Over UDP, always.
-    #[default]
     Udp,
     /// Through shared memory, always: what cannot go that way is lost, and queue pairs to other
     /// peers end with retries exceeded. For tests and measurements.

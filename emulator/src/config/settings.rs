@@ -298,7 +298,7 @@ impl Settings {
     pub fn link(&self) -> LinkMode {
         self.link
             .as_ref()
-            .map_or(LinkMode::Udp, |setting| setting.value)
+            .map_or_else(LinkMode::default, |setting| setting.value)
     }
 
     /// What was said about the broker, if any source said something.

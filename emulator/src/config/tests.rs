@@ -235,7 +235,7 @@ fn the_file_says_the_same_as_the_environment() {
     assert_eq!(settings.log(), Some("info"));
     assert_eq!(config.link, LinkMode::Udp);
     assert_eq!(Settings::from_toml("", path).unwrap(), Settings::default());
-    assert_eq!(Settings::default().link(), LinkMode::Udp);
+    assert_eq!(Settings::default().link(), LinkMode::Auto);
 
     let ip = Settings::from_toml("ip = \"127.0.0.2\"", path).unwrap();
     assert_eq!(ip.devices_env().as_deref(), Some("rocade0=127.0.0.2"));

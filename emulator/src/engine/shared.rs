@@ -129,7 +129,13 @@ impl EngineInner {
         }
         for channel in &channels {
             let mut receiver = channel.receiver();
-            while self.receive_from(channel, &mut receiver) > 0 {}
+            // Who does not keep to the protocol could go on writing for ever.
+            for _ in 0..shm::MAX_RECORDS {
+                if !channel.has_packets() {
+                    break;
+                }
+                self.receive_from(channel, &mut receiver);
+            }
             channel.end();
         }
         self.channels
@@ -168,6 +174,10 @@ impl EngineInner {
     }
 
     fn receive_from(&self, channel: &ShmChannel, receiver: &mut ShmReceiver<'_>) -> u64 {
+        let after_udp = receiver.is_after_udp();
+        if after_udp {
+            self.receive_udp_before(channel);
+        }
         // Lock order: QP table, regions, QP, CQ.
         let qps = self.qps.read();
         let mem = self.regions().read();
@@ -178,7 +188,7 @@ impl EngineInner {
         };
         let mut current: Option<Locked<'_>> = None;
         let mut received = 0;
-        receiver.receive(MAX_RUNS, |run: ShmRun<'_>| {
+        receiver.receive(MAX_RUNS, after_udp, |run: ShmRun<'_>| {
             run.each_segment(|head, segment| {
                 let Ok(packet) = Packet::parse_in_place(head, segment) else {
                     self.count(|counters| &counters.rx_malformed);
@@ -210,6 +220,20 @@ impl EngineInner {
             .rx_shared
             .fetch_add(received, Ordering::Relaxed);
         received
+    }
+
+    /// Receives what is in the socket: a QP of the peer has moved from UDP to the channel, and what it
+    /// has sent before must not be overtaken. On the loopback interface what was sent is there.
+    #[cold]
+    fn receive_udp_before(&self, channel: &ShmChannel) {
+        let ports = self.ports.read();
+        let mut of_channel = ports
+            .iter()
+            .filter(|port| port.link.local() == channel.local());
+        if let Some(port) = of_channel.next() {
+            let mut rx = port.rx.lock();
+            while self.receive(port, &mut rx).more {}
+        }
     }
 
     /// Announces to all peers that they have to wake this process. False where there is something

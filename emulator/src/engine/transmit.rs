@@ -31,6 +31,8 @@ thread_local! {
 #[derive(Debug, Default)]
 pub(crate) struct TxState {
     route: Option<(Arc<Port>, Path)>,
+    /// Nothing has been sent through the channel of the route yet, but perhaps over UDP.
+    enters_channel: bool,
     /// When the pending timer entry of this QP is due.
     timer: Option<Time>,
     /// A run of packets that the socket had no room for.
@@ -48,6 +50,7 @@ struct Blocked {
 
 impl TxState {
     pub(crate) fn set_path(&mut self, port: Arc<Port>, path: Path) {
+        self.enters_channel = path.channel.is_some();
         self.route = Some((port, path));
     }
 
@@ -58,6 +61,7 @@ impl TxState {
             && channel.leads(port.link.local_addr(), path.to, path.slot)
         {
             path.channel = Some(Arc::clone(channel));
+            self.enters_channel = true;
         }
     }
 
@@ -68,10 +72,11 @@ impl TxState {
         }
     }
 
-    /// Forgets route and unsent packets.
+    /// Forgets route, unsent packets and habits.
     pub(crate) fn reset(&mut self) {
         self.route = None;
         self.blocked = None;
+        self.hold = AckHold::default();
     }
 
     pub(super) const fn take_timer(&mut self) {
@@ -93,7 +98,8 @@ impl EngineInner {
     /// one mutation, then all outputs, is kept here.
     ///
     /// The order matters. An acknowledgement leaves before its completion can be seen, because the
-    /// application may end the process on seeing it; and room for the completion is reserved
+    /// application may end the process on seeing it (one that is held leaves when the process exits:
+    /// see [`super::ack_hold`]); and room for the completion is reserved
     /// before that, because a message whose completion is lost must not be acknowledged
     /// (RC-ERR-G).
     pub(crate) fn drain(
@@ -204,7 +210,8 @@ impl EngineInner {
             let sent = if let Some(channel) = channel {
                 self.counters.tx_shared.fetch_add(count, Ordering::Relaxed);
                 // A channel that has just ended: lost on the way.
-                channel.send(buffer.bytes(), buffer.segment_len()) != ShmSent::Full
+                let segment_len = buffer.segment_len();
+                send_shared(channel, &mut tx.enters_channel, buffer.bytes(), segment_len)
             } else {
                 seal(path, buffer);
                 self.send(port, path, buffer.bytes(), buffer.segment_len())
@@ -237,7 +244,7 @@ impl EngineInner {
                 sealed,
             } = blocked;
             let sent = match &path.channel {
-                Some(channel) => channel.send(bytes, *segment_len) != ShmSent::Full,
+                Some(channel) => send_shared(channel, &mut tx.enters_channel, bytes, *segment_len),
                 None if *sealed => self.send(port, path, bytes, *segment_len),
                 // Meant for a channel that has ended: lost on the way.
                 None => true,
@@ -284,6 +291,18 @@ impl EngineInner {
             }
         }
     }
+}
+
+/// False where the channel has no room. `enters` as in [`TxState`].
+#[inline]
+fn send_shared(channel: &ShmChannel, enters: &mut bool, run: &[u8], segment_len: usize) -> bool {
+    let sent = if *enters {
+        channel.send_after_udp(run, segment_len)
+    } else {
+        channel.send(run, segment_len)
+    };
+    *enters &= sent == ShmSent::Full;
+    sent != ShmSent::Full
 }
 
 /// Fills in the ICRC of each segment. Under segmentation offload the kernel numbers the segments'

@@ -7,7 +7,7 @@ use rocade_tests::{
     or_skip,
 };
 
-use crate::{LIMIT, PERFTEST};
+use crate::{LIMIT, LINKS, PERFTEST};
 
 /// How many rows perftest has printed.
 fn rows(output: &str) -> usize {
@@ -42,19 +42,24 @@ fn alive(pid: u32) -> bool {
 /// A transfer goes on without the broker; the next program gets a new broker, and a slot of its own.
 #[test]
 fn a_transfer_survives_the_death_of_the_broker() {
-    let rig = or_skip!(Rig::loopback(PERFTEST));
+    for link in LINKS {
+        transfer_without_broker(&or_skip!(Rig::loopback(PERFTEST)).with_link(link));
+    }
+}
+
+fn transfer_without_broker(rig: &Rig) {
     let endless = Perftest::new(
         "ib_write_bw",
         &["-s", "65536", "-D", "1", "--run_infinitely"],
     );
     let port = free_port();
-    let mut server = endless.start_server(&rig, port);
-    let mut client = endless.start_client(&rig, "127.0.0.1", port);
+    let mut server = endless.start_server(rig, port);
+    let mut client = endless.start_client(rig, "127.0.0.1", port);
     client.wait_until("first result", LIMIT, |client| {
         has_result(&client.output()).then_some(())
     });
 
-    let first = broker_pid(&rig).expect("no broker though two programs run");
+    let first = broker_pid(rig).expect("no broker though two programs run");
     let killed = rig
         .start_plain("kill", &["kill", "-s", "KILL", &first.to_string()])
         .finish(LIMIT);
@@ -65,9 +70,9 @@ fn a_transfer_survives_the_death_of_the_broker() {
     wait_rows(&mut client, 2);
 
     for _ in 0..2 {
-        Pingpong::new(&["-c"]).run(&rig, LIMIT);
+        Pingpong::new(&["-c"]).run(rig, LIMIT);
     }
-    let second = broker_pid(&rig).expect("no new broker");
+    let second = broker_pid(rig).expect("no new broker");
     assert_ne!(first, second);
     wait_rows(&mut client, 1);
     server.kill();
@@ -77,20 +82,25 @@ fn a_transfer_survives_the_death_of_the_broker() {
 /// `rocade broker stop` ends the broker, not what runs.
 #[test]
 fn a_transfer_survives_broker_stop() {
-    let rig = or_skip!(Rig::loopback(PERFTEST));
-    let pair = Perftest::new("ib_send_bw", &["-s", "65536", "-D", "4"]);
+    for link in LINKS {
+        transfer_and_broker_stop(&or_skip!(Rig::loopback(PERFTEST)).with_link(link));
+    }
+}
+
+fn transfer_and_broker_stop(rig: &Rig) {
+    let pair = Perftest::new("ib_send_bw", &["-s", "65536", "-D", "3"]);
     let port = free_port();
-    let server = pair.start_server(&rig, port);
-    let mut client = pair.start_client(&rig, "127.0.0.1", port);
+    let server = pair.start_server(rig, port);
+    let mut client = pair.start_client(rig, "127.0.0.1", port);
     client.wait_until("address of the peer", LIMIT, |client| {
         client.output().contains("remote address:").then_some(())
     });
-    let first = broker_pid(&rig).expect("no broker though two programs run");
+    let first = broker_pid(rig).expect("no broker though two programs run");
     rig.rocade(&["broker", "stop"]).expect_success();
     client.wait_until("end of the broker", LIMIT, |_| {
         (!alive(first)).then_some(())
     });
-    Pingpong::new(&["-c"]).run(&rig, LIMIT);
+    Pingpong::new(&["-c"]).run(rig, LIMIT);
     let output = client.finish(LIMIT).expect_success();
     assert!(has_result(&output), "{output}");
     server.finish(LIMIT).expect_success();

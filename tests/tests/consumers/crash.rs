@@ -10,7 +10,7 @@ use rocade_tests::{
     or_skip,
 };
 
-use crate::{LIMIT, PERFTEST};
+use crate::{LIMIT, LINKS, PERFTEST};
 
 /// 4.096 us * 2^14: the local ACK timeout that perftest asks for by default.
 const ACK_TIMEOUT: Duration = Duration::from_nanos(4096 << 14);
@@ -56,8 +56,13 @@ impl EndlessPair {
 
 #[test]
 fn the_peer_of_a_killed_process_gives_up_in_time() {
-    let rig = or_skip!(Rig::loopback(PERFTEST));
-    let (output, took) = EndlessPair::start(&rig).kill_server();
+    for link in LINKS {
+        gives_up_in_time(&or_skip!(Rig::loopback(PERFTEST)).with_link(link));
+    }
+}
+
+fn gives_up_in_time(rig: &Rig) {
+    let (output, took) = EndlessPair::start(rig).kill_server();
     assert!(output.contains(RETRY_EXCEEDED), "{output}");
     // The clock of the last try began a little before the kill; the end of the program takes a little too.
     assert!(
@@ -78,7 +83,12 @@ fn slots(output: &str) -> impl Iterator<Item = u32> {
 
 #[test]
 fn eight_pairs_on_one_address_survive_the_death_of_a_ninth_process() {
-    let rig = or_skip!(Rig::loopback(PERFTEST));
+    for link in LINKS {
+        eight_pairs_and_a_death(&or_skip!(Rig::loopback(PERFTEST)).with_link(link));
+    }
+}
+
+fn eight_pairs_and_a_death(rig: &Rig) {
     let seconds = ["-D", "6", "-s", "65536"];
     let mut others: Vec<(Process, Process)> = Vec::new();
     for program in [
@@ -96,14 +106,14 @@ fn eight_pairs_on_one_address_survive_the_death_of_a_ninth_process() {
         };
         let pair = Perftest::new(program, arguments);
         let port = free_port();
-        let server = pair.start_server(&rig, port);
-        others.push((server, pair.start_client(&rig, "127.0.0.1", port)));
+        let server = pair.start_server(rig, port);
+        others.push((server, pair.start_client(rig, "127.0.0.1", port)));
     }
     let pair = Pingpong::new(&["-c", "-s", "65536", "-n", "2000"]);
     let port = free_port();
-    let server = pair.start_server(&rig, port);
-    others.push((server, pair.start_client(&rig, "127.0.0.1", port)));
-    let victim = EndlessPair::start(&rig);
+    let server = pair.start_server(rig, port);
+    others.push((server, pair.start_client(rig, "127.0.0.1", port)));
+    let victim = EndlessPair::start(rig);
 
     let mut in_use = BTreeSet::new();
     for (_, client) in &mut others {
@@ -136,7 +146,7 @@ fn eight_pairs_on_one_address_survive_the_death_of_a_ninth_process() {
         assert!(!output.contains("invalid data"), "{output}");
     }
     let highest = in_use.last().copied();
-    let [server, _] = Pingpong::new(&["-c"]).run(&rig, LIMIT);
+    let [server, _] = Pingpong::new(&["-c"]).run(rig, LIMIT);
     assert!(
         slots(&server).max() <= highest,
         "no slot was used again: {in_use:?}, then\n{server}"

@@ -7,7 +7,7 @@ use rocade_tests::{
     or_skip,
 };
 
-use crate::UTILS;
+use crate::{LINKS, UTILS};
 
 /// Over how long the use is measured.
 const INTERVAL: Duration = Duration::from_secs(4);
@@ -34,12 +34,14 @@ fn a_waiting_server_with_an_open_qp() {
     assert_idle(&server);
 }
 
-/// The same after traffic on the machine, with a broker that has lost clients.
+/// The same after traffic on the machine, with a broker that has lost clients, over both links.
 #[test]
 fn a_waiting_server_after_others_have_come_and_gone() {
-    let rig = or_skip!(Rig::loopback(UTILS));
-    let pair = Pingpong::new(&["-e"]);
-    let server = pair.start_server(&rig, free_port());
-    pair.run(&rig, crate::LIMIT);
-    assert_idle(&server);
+    for link in LINKS {
+        let rig = or_skip!(Rig::loopback(UTILS)).with_link(link);
+        let pair = Pingpong::new(&["-e"]);
+        let server = pair.start_server(&rig, free_port());
+        pair.run(&rig, crate::LIMIT);
+        assert_idle(&server);
+    }
 }

@@ -1,5 +1,6 @@
 //! Unmodified programs of ibverbs-utils and perftest on Rocade, as separate processes over loopback.
 //!
+//! What moves data is run over both links: the default, which between processes of one host is shared memory, and UDP.
 //! Each test has a machine of its own (see `rocade_tests::harness`); where a program is not installed it is skipped.
 
 mod addresses;
@@ -26,6 +27,9 @@ const PERFTEST: &[(&str, &str)] = &[
     ("ibv_devinfo", "ibverbs-utils"),
     ("ip", "iproute2"),
 ];
+
+/// The links that processes of one host have: the default, which is shared memory there, and UDP.
+const LINKS: [&str; 2] = ["", "udp"];
 
 /// Ample for a short transfer between two processes that share a processor with others.
 const LIMIT: Duration = Duration::from_secs(60);

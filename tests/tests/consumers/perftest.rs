@@ -1,4 +1,4 @@
-//! perftest's programs over RC.
+//! perftest's programs over RC, over UDP and through shared memory.
 
 use rocade_tests::{
     harness::{Perftest, Rig},
@@ -11,12 +11,12 @@ macro_rules! programs {
     ($($name:ident: $program:literal $arguments:expr;)*) => {$(
         #[test]
         fn $name() {
-            let rig = or_skip!(Rig::loopback(PERFTEST));
+            let rig = or_skip!(Rig::loopback(PERFTEST)).with_link("udp");
             Perftest::new($program, &$arguments).run(&rig, LIMIT);
         }
     )*
 
-    /// The same through shared memory.
+    /// The same through shared memory, and by no other way.
     mod shared_memory {
         use super::*;
 

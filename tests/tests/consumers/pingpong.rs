@@ -5,7 +5,7 @@ use rocade_tests::{
     or_skip,
 };
 
-use crate::{LIMIT, UTILS};
+use crate::{LIMIT, LINKS, UTILS};
 
 /// Runs a pair, checks that both sides report all iterations, and gives their outputs.
 fn exchange(rig: &Rig, arguments: &[&str]) -> [String; 2] {
@@ -31,7 +31,20 @@ macro_rules! variants {
             let rig = or_skip!(Rig::loopback(UTILS));
             exchange(&rig, &$arguments);
         }
-    )*};
+    )*
+
+    /// The same over UDP.
+    mod udp {
+        use super::*;
+
+        $(
+            #[test]
+            fn $name() {
+                let rig = or_skip!(Rig::loopback(UTILS)).with_link("udp");
+                exchange(&rig, &$arguments);
+            }
+        )*
+    }};
 }
 
 variants! {
@@ -77,8 +90,10 @@ fn again_and_again_on_one_broker() {
 /// `IBV_WC_RETRY_EXC_ERR`. A matter of microseconds, so many times over.
 #[test]
 fn the_last_acknowledgement_is_sent_before_the_program_ends() {
-    let rig = or_skip!(Rig::loopback(UTILS));
-    for _ in 0..60 {
-        exchange(&rig, &["-n", "20"]);
+    for link in LINKS {
+        let rig = or_skip!(Rig::loopback(UTILS)).with_link(link);
+        for _ in 0..50 {
+            exchange(&rig, &["-n", "20"]);
+        }
     }
 }

@@ -19,7 +19,8 @@ Settings (flags win over variables, variables over the file):
   ROCADE_BROKER       auto, embedded, or the path of the rocade executable
   ROCADE_BROKER_IDLE_MS  a broker without clients ends after this time (60000)
   ROCADE_RUNTIME_DIR  directory of the broker's socket and lock files
-  ROCADE_LINK         udp (default), auto (shared memory between processes of a host), shm
+  ROCADE_LINK         auto (default: shared memory between processes of a host, else UDP),
+                      udp (always: what a capture of the loopback interface needs), shm
   ROCADE_LOG          tracing: error, warn, info, debug, trace, or TARGET=LEVEL
   ROCADE_CONFIG       configuration file; without it ./rocade.toml (read by this command),
                       ~/.config/rocade/rocade.toml, /etc/rocade/rocade.toml
@@ -35,6 +36,7 @@ Examples:
   rocade run --dev rocade0=127.0.0.2 -- ib_read_bw         only this address
   rocade run --dev rocade0=::1 -- ibv_rc_pingpong -g 0     IPv6 at GID index 0
   rocade run --dev a=eth0 --dev b=127.0.0.2 -- ibv_devices two devices
+  ROCADE_LINK=udp rocade run -- ib_write_bw                tcpdump on lo sees its packets
   ROCADE_LOG=debug rocade run -- ./my_program              with tracing on standard error
 
 The program is executed in place of this command: signals, exit code and terminal are its own.
@@ -55,6 +57,7 @@ const DEMO_AFTER: &str = "\
 Examples:
   rocade demo                               on the loopback interface
   rocade demo --ip ::1                      over IPv6
+  ROCADE_LINK=udp rocade demo               over UDP, where tcpdump sees it
   ROCADE_LOG=debug rocade demo              with tracing on standard error
 
 The command starts itself a second time; the two processes share one address through the broker.

@@ -279,22 +279,26 @@ fn the_demo_moves_data_through_a_broker_that_can_be_asked_and_stopped() {
     let asked = build.rocade(&["broker", "status"]).output().unwrap();
     assert_refused(&asked, 1, &["no broker is running"]);
 
-    let output = build
-        .rocade(&["demo", "--ip", "127.0.21.1"])
-        .output()
-        .unwrap();
-    let shown = text(&output.stdout);
-    assert!(output.status.success(), "{shown}{}", text(&output.stderr));
-    for part in [
-        "SEND",
-        "WRITE",
-        "READ",
-        "CmpSwap",
-        "FetchAdd",
-        "Everything arrived",
-        "What next",
-    ] {
-        assert!(shown.contains(part), "{part:?} is not in: {shown}");
+    for (link, way) in [("", "through shared memory"), ("udp", "over UDP port 4791")] {
+        let output = build
+            .rocade(&["demo", "--ip", "127.0.21.1"])
+            .env("ROCADE_LINK", link)
+            .output()
+            .unwrap();
+        let shown = text(&output.stdout);
+        assert!(output.status.success(), "{shown}{}", text(&output.stderr));
+        for part in [
+            "SEND",
+            "WRITE",
+            "READ",
+            "CmpSwap",
+            "FetchAdd",
+            "Everything arrived",
+            way,
+            "What next",
+        ] {
+            assert!(shown.contains(part), "{part:?} is not in: {shown}");
+        }
     }
 
     let status = text(&build.rocade(&["broker", "status"]).output().unwrap().stdout);

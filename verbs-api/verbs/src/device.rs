@@ -3,8 +3,8 @@
 use std::fmt;
 
 use rocade_emulator::{
-    AccessFlags, Context as RawContext, DeviceAttr, DeviceInfo, Engine, EngineConfig, GidEntry,
-    Pd as RawPd, PortAttr,
+    AccessFlags, Context as RawContext, DeviceAttr, DeviceInfo, Engine, EngineConfig,
+    EngineCounters, GidEntry, Pd as RawPd, PortAttr,
 };
 
 use crate::completion::CompletionQueue;
@@ -63,6 +63,12 @@ impl DeviceList {
         Ok(Context {
             raw: self.engine.open_device(name)?,
         })
+    }
+
+    /// Statistics of the engine behind the devices: how many packets, and which way they went.
+    #[must_use]
+    pub fn engine_counters(&self) -> EngineCounters {
+        self.engine.counters()
     }
 
     /// Opens the first device.

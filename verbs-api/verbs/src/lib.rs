@@ -53,8 +53,8 @@ mod sys;
 
 pub use rocade_emulator::{
     AccessFlags, BrokerMode, Completion, Counters, DeviceAttr, DeviceConfig, DeviceInfo,
-    EngineConfig, Gid, GidEntry, Guid, ImmOrInv, Lkey, Mtu, PortAttr, Psn, QpState, Qpn, Rkey, Sge,
-    WcOpcode, WcStatus,
+    EngineConfig, EngineCounters, Gid, GidEntry, Guid, ImmOrInv, Lkey, Mtu, PortAttr, Psn, QpState,
+    Qpn, Rkey, Sge, WcOpcode, WcStatus,
 };
 
 pub use self::completion::CompletionQueue;

@@ -27,8 +27,12 @@ use ring::{Consumer, Corrupt, Producer};
 use super::LocalAddr;
 use crate::steering::Slot;
 
-/// Bytes before each run in the ring: its length and that of its segments, little-endian.
+/// Bytes before each run in the ring, little-endian: its length (4), that of its segments (2), flags (2).
 const RECORD_HEADER: usize = 8;
+/// Flag: the run comes after what its queue pair has sent over UDP.
+const AFTER_UDP: u16 = 1;
+/// Most records that a ring has room for.
+pub(crate) const MAX_RECORDS: usize = RING_LEN / RECORD_ALIGN;
 /// Records begin at multiples of this: a cache line.
 const RECORD_ALIGN: usize = 128;
 /// Longest run in bytes.
@@ -163,7 +167,19 @@ impl ShmChannel {
     /// value is of no importance.
     #[inline]
     pub(crate) fn send(&self, run: &[u8], segment_len: usize) -> ShmSent {
-        let (Ok(len), Ok(segment_len)) = (u32::try_from(run.len()), u32::try_from(segment_len))
+        self.put(run, segment_len, 0)
+    }
+
+    /// As [`send`](Self::send), for the first run that a queue pair sends this way: the peer receives
+    /// what has come over UDP before it.
+    #[cold]
+    pub(crate) fn send_after_udp(&self, run: &[u8], segment_len: usize) -> ShmSent {
+        self.put(run, segment_len, AFTER_UDP)
+    }
+
+    #[inline]
+    fn put(&self, run: &[u8], segment_len: usize, flags: u16) -> ShmSent {
+        let (Ok(len), Ok(segment_len)) = (u32::try_from(run.len()), u16::try_from(segment_len))
         else {
             return ShmSent::Ended;
         };
@@ -184,7 +200,8 @@ impl ShmChannel {
         let at = producer.position();
         let mut header = [0; RECORD_HEADER];
         header[..4].copy_from_slice(&len.to_le_bytes());
-        header[4..].copy_from_slice(&segment_len.to_le_bytes());
+        header[4..6].copy_from_slice(&segment_len.to_le_bytes());
+        header[6..].copy_from_slice(&flags.to_le_bytes());
         self.memory.write(self.tx, at, &header);
         self.memory
             .write(self.tx, at.wrapping_add(RECORD_HEADER as u64), run);
@@ -287,35 +304,47 @@ pub(crate) struct ShmRun<'a> {
     at: u64,
     len: usize,
     segment_len: usize,
+    after_udp: bool,
 }
 
 impl<'a> ShmReceiver<'a> {
-    /// Hands up to `max` runs to `each`, and gives their room back. True where there may be more.
+    /// Does what has come over UDP have to be received before the next run?
     #[inline]
-    pub(crate) fn receive(&mut self, max: usize, mut each: impl FnMut(ShmRun<'a>)) -> bool {
+    pub(crate) fn is_after_udp(&self) -> bool {
+        self.next()
+            .is_ok_and(|next| next.is_some_and(|(run, _)| run.after_udp))
+    }
+
+    /// Hands up to `max` runs to `each`, and gives their room back. Stops before a run for which
+    /// packets that came over UDP have to be received first; `udp_received` says that they have been
+    /// for the first run.
+    #[inline]
+    pub(crate) fn receive(
+        &mut self,
+        max: usize,
+        mut udp_received: bool,
+        mut each: impl FnMut(ShmRun<'a>),
+    ) {
         let channel = self.channel;
-        let direction = channel.tx.reverse();
-        let control = channel.memory.control(direction);
+        let control = channel.memory.control(channel.tx.reverse());
         let mut crowded = false;
-        let mut more = true;
         for _ in 0..max {
             if channel.has_ended() {
-                more = false;
                 break;
             }
-            let Ok(available) = self.consumer.available(control) else {
-                channel.give_up();
-                return false;
+            let (run, available) = match self.next() {
+                Ok(Some(next)) => next,
+                Ok(None) => break,
+                Err(Corrupt) => {
+                    channel.give_up();
+                    return;
+                }
             };
-            if available == 0 {
-                more = false;
+            if run.after_udp && !udp_received {
                 break;
             }
+            udp_received = false;
             crowded |= available > CROWDED;
-            let Some(run) = next_run(channel, self.consumer.position(), available) else {
-                channel.give_up();
-                return false;
-            };
             each(run);
             self.consumer.release(control, record_len(run.len));
             channel
@@ -325,7 +354,18 @@ impl<'a> ShmReceiver<'a> {
         if crowded && control.has_to_wake_producer() {
             memory::wake(channel.wake.as_fd());
         }
-        more
+    }
+
+    /// The next run, if there is one, and how many bytes are there.
+    #[inline]
+    fn next(&self) -> Result<Option<(ShmRun<'a>, u64)>, Corrupt> {
+        let control = self.channel.memory.control(self.channel.tx.reverse());
+        let available = self.consumer.available(control)?;
+        if available == 0 {
+            return Ok(None);
+        }
+        let run = next_run(self.channel, self.consumer.position(), available);
+        run.map(|run| Some((run, available))).ok_or(Corrupt)
     }
 }
 
@@ -339,8 +379,12 @@ fn next_run(channel: &ShmChannel, at: u64, available: u64) -> Option<ShmRun<'_>>
     channel.memory.copy(channel.tx.reverse(), at, &mut header);
     let [a, b, c, d, e, f, g, h] = header;
     let len = u32::from_le_bytes([a, b, c, d]) as usize;
-    let segment_len = u32::from_le_bytes([e, f, g, h]) as usize;
+    let segment_len = usize::from(u16::from_le_bytes([e, f]));
+    let flags = u16::from_le_bytes([g, h]);
     if len == 0 || len > MAX_RUN || segment_len == 0 || record_len(len) > available {
+        return None;
+    }
+    if flags & !AFTER_UDP != 0 {
         return None;
     }
     Some(ShmRun {
@@ -348,6 +392,7 @@ fn next_run(channel: &ShmChannel, at: u64, available: u64) -> Option<ShmRun<'_>>
         at: at.wrapping_add(RECORD_HEADER as u64),
         len,
         segment_len,
+        after_udp: flags != 0,
     })
 }
 

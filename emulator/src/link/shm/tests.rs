@@ -30,7 +30,7 @@ fn pair() -> (ShmChannel, ShmChannel) {
 /// What one call receives: runs as lists of segments.
 fn receive(channel: &ShmChannel, max: usize) -> Vec<Vec<Vec<u8>>> {
     let mut runs = Vec::new();
-    channel.receiver().receive(max, |run| {
+    channel.receiver().receive(max, true, |run| {
         let mut segments = Vec::new();
         run.each_segment(|head, segment| {
             assert_eq!(head, &segment[..segment.len().min(HEAD_LEN)]);
@@ -94,6 +94,25 @@ fn a_call_receives_no_more_than_asked() {
 }
 
 #[test]
+fn what_came_over_udp_is_received_first() {
+    let (a, b) = pair();
+    assert_eq!(a.send(b"1", 1), ShmSent::Sent);
+    assert_eq!(a.send_after_udp(b"2", 1), ShmSent::Sent);
+    assert_eq!(a.send(b"3", 1), ShmSent::Sent);
+    let count = |udp_received| {
+        let mut count = 0;
+        b.receiver().receive(9, udp_received, |_| count += 1);
+        count
+    };
+    assert!(!b.receiver().is_after_udp());
+    assert_eq!(count(true), 1, "that was long before the second run");
+    assert!(b.receiver().is_after_udp());
+    assert_eq!(count(false), 0);
+    assert_eq!(count(true), 2);
+    assert!(!b.receiver().is_after_udp());
+}
+
+#[test]
 fn runs_that_are_too_long_are_not_sent() {
     let (a, b) = pair();
     assert_eq!(a.send(&vec![0; MAX_RUN + 1], 4096), ShmSent::Ended);
@@ -109,6 +128,8 @@ fn whoever_damages_the_memory_is_not_listened_to() {
         &[1, 0, 0, 0, 0, 0, 0, 0],
         // A run that ends behind what is there.
         &[200, 0, 0, 0, 8, 0, 0, 0],
+        // An unknown flag.
+        &[4, 0, 0, 0, 4, 0, 2, 0],
     ] {
         let (a, b) = pair();
         assert_eq!(a.send(b"some", 4), ShmSent::Sent);

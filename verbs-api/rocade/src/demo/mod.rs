@@ -50,6 +50,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Either process, ready to be connected.
 struct Side {
+    devices: DeviceList,
     pd: ProtectionDomain,
     cq: CompletionQueue,
     /// Room for the bulk messages of a round.
@@ -69,9 +70,11 @@ impl Side {
         let device = Settings::from_flags(&[], Some(&addr.to_string()))?;
         let config = EngineConfig {
             broker: BrokerMode::Auto(broker),
+            link: settings.link(),
             ..device.resolve_here()?
         };
-        let pd = DeviceList::new(config)?.open_first()?.protection_domain()?;
+        let devices = DeviceList::new(config)?;
+        let pd = devices.open_first()?.protection_domain()?;
         let cq = pd
             .context()
             .completion_queue(2 * u32::try_from(BULK_COUNT).unwrap_or(u32::MAX))?;
@@ -82,6 +85,7 @@ impl Side {
         let bulk = pd.register(BULK_COUNT * BULK_LEN, access)?;
         let small = pd.register(4096, access)?;
         Ok(Self {
+            devices,
             pd,
             cq,
             bulk,

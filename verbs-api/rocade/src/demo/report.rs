@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table};
+use rocade_verbs::EngineCounters;
 
 use crate::error::CliError;
 use crate::output;
@@ -15,6 +16,7 @@ What next:
   target/release/rocade run -- ibv_devinfo               any verbs program; this one and the next
   target/release/rocade run -- ib_write_bw &             are in the packages ibverbs-utils, perftest
   target/release/rocade run -- ib_write_bw 127.0.0.1
+  ROCADE_LINK=udp target/release/rocade demo             over UDP, where tcpdump can see it:
   sudo tcpdump -i lo udp port 4791                       the packets; Wireshark shows them as RRoCE
   target/release/rocade --help                           everything else";
 
@@ -79,11 +81,12 @@ impl Report {
         }
     }
 
-    pub(super) fn print(&self, took: Duration) -> Result<(), CliError> {
+    pub(super) fn print(&self, took: Duration, counters: &EngineCounters) -> Result<(), CliError> {
         output::line(format_args!(
-            "\n{}\n\nEverything arrived as it should, in {:.1} s.\n\n{NEXT}",
+            "\n{}\n\nEverything arrived as it should, in {:.1} s, {}.\n\n{NEXT}",
             self.table(),
-            took.as_secs_f64()
+            took.as_secs_f64(),
+            way(counters)
         ))
     }
 
@@ -103,6 +106,16 @@ impl Report {
             column.set_cell_alignment(CellAlignment::Right);
         }
         table
+    }
+}
+
+/// Which way the packets went.
+fn way(counters: &EngineCounters) -> String {
+    let (sent, shared) = (counters.tx_packets, counters.tx_shared);
+    match shared {
+        0 => "over UDP port 4791".to_owned(),
+        _ if shared == sent => "through shared memory".to_owned(),
+        _ => format!("{shared} of {sent} packets through shared memory, the others over UDP"),
     }
 }
 

@@ -48,7 +48,7 @@ struct Demo {
 pub(super) fn run(addr: IpAddr, settings: &Settings) -> Result<(), CliError> {
     let begin = Instant::now();
     output::line(format_args!(
-        "Rocade demo: two processes on {addr}, RoCEv2 over UDP port 4791\n"
+        "Rocade demo: two processes on {addr} talk RoCEv2\n"
     ))?;
     // First, so that a mistake is reported once.
     let side = Side::new(addr, settings)?;
@@ -70,10 +70,11 @@ pub(super) fn run(addr: IpAddr, settings: &Settings) -> Result<(), CliError> {
     report.part("FetchAdd", || demo.fetch_adds())?;
     report.part("SEND, ping-pong", || demo.ping_pong())?;
     tracing::debug!(counters = ?demo.qp.counters(), "requester");
+    let counters = demo.side.devices.engine_counters();
     demo.talk.ask(Ask::Quit)?;
     drop(demo);
     peer.child.wait().map_err(rocade_verbs::Error::from)?;
-    report.print(begin.elapsed())
+    report.print(begin.elapsed(), &counters)
 }
 
 fn start_peer(addr: IpAddr) -> Result<(Peer, Talk<ChildStdout, ChildStdin>), CliError> {
