@@ -5,6 +5,8 @@ use alloc::vec::Vec;
 
 use rocade_wire::{AtomicEth, Bth};
 
+use crate::wr::Sge;
+
 /// Bytes of the ICRC, left free at the end of each segment.
 pub(crate) const ICRC_LEN: usize = 4;
 
@@ -53,12 +55,17 @@ impl Head {
 ///
 /// All segments have [`TxBuffer::segment_len`] bytes but the last, which may be shorter, so that
 /// the run can go out in one segmented send. Each ends in 4 bytes that the caller fills with the
-/// ICRC.
+/// ICRC. Long payloads of requests may stay outside, in registered memory, for the caller to gather
+/// ([`TxBuffer::leave_outside`]).
 #[derive(Debug)]
 pub struct TxBuffer {
     /// The first `used` bytes count; the rest is memory that is not cleared again and again.
     bytes: Vec<u8>,
     used: usize,
+    /// What belongs between the bytes, and before which of them.
+    outside: Vec<(usize, Sge)>,
+    outside_len: usize,
+    longest_copy: usize,
     segment_len: usize,
     segments: usize,
     max_bytes: usize,
@@ -73,6 +80,9 @@ impl TxBuffer {
         Self {
             bytes: vec![0; max_bytes],
             used: 0,
+            outside: Vec::new(),
+            outside_len: 0,
+            longest_copy: usize::MAX,
             segment_len: 0,
             segments: 0,
             max_bytes,
@@ -84,6 +94,8 @@ impl TxBuffer {
     /// Empties the buffer, keeping its memory.
     pub fn clear(&mut self) {
         self.used = 0;
+        self.outside.clear();
+        self.outside_len = 0;
         self.segment_len = 0;
         self.segments = 0;
         self.closed = false;
@@ -95,15 +107,58 @@ impl TxBuffer {
         self.used == 0
     }
 
-    /// All segments, one after the other.
+    /// All segments, one after the other, but for what is outside.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.used]
     }
 
-    /// All segments, to fill in the ICRCs.
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes[..self.used]
+    /// Length of all segments in bytes, with what is outside.
+    #[must_use]
+    pub const fn total_len(&self) -> usize {
+        self.used + self.outside_len
+    }
+
+    /// Payloads that stay in registered memory, with their places in [`TxBuffer::bytes`], in order: each
+    /// has been checked and belongs before the byte with that index.
+    #[must_use]
+    pub fn outside(&self) -> &[(usize, Sge)] {
+        &self.outside
+    }
+
+    /// Calls `each` with the bytes of each segment, to fill in its ICRC, and with the payload that
+    /// belongs before the byte with some index of them.
+    #[inline]
+    pub fn for_each_segment(&mut self, mut each: impl FnMut(&mut [u8], Option<(usize, Sge)>)) {
+        let total_len = self.total_len();
+        let mut outside = self.outside.iter().copied().peekable();
+        let (mut at, mut done) = (0, 0);
+        while done < total_len {
+            let mut len = self.segment_len.min(total_len - done);
+            done += len;
+            // A payload is never the end of a segment: the ICRC is.
+            let payload = outside.next_if(|&(place, _)| place < at + len);
+            if let Some((_, sge)) = payload {
+                len -= sge.len as usize;
+            }
+            let end = at + len;
+            each(
+                &mut self.bytes[at..end],
+                payload.map(|(place, sge)| (place - at, sge)),
+            );
+            at = end;
+        }
+    }
+
+    /// From now on payloads of requests that are longer than `longest_copy` bytes, and sent for the
+    /// first time, stay outside. Who gathers them reads the memory twice, for the ICRC and for sending: if
+    /// the application changes it in between, the packet is lost. What is sent again is copied.
+    pub const fn leave_outside(&mut self, longest_copy: usize) {
+        self.longest_copy = longest_copy;
+    }
+
+    pub(crate) const fn leaves_outside(&self, payload_len: usize) -> bool {
+        payload_len > self.longest_copy
     }
 
     /// Length of every segment but, possibly, the last.
@@ -132,7 +187,7 @@ impl TxBuffer {
         !self.closed
             && self.segments < self.max_segments
             && len <= self.segment_len
-            && self.used + len <= self.max_bytes
+            && self.total_len() + len <= self.max_bytes
     }
 
     /// Appends headers and `payload_len` bytes of payload, which `fill` writes, plus pad.
@@ -145,8 +200,34 @@ impl TxBuffer {
         payload_len: usize,
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
+        self.append(head, payload_len, pad_len(payload_len), fill)?;
+        self.count(head.segment_len(payload_len));
+        Ok(())
+    }
+
+    /// Like [`TxBuffer::push`] for a payload that stays where it is.
+    pub(crate) fn push_outside(&mut self, head: &Head, payload: Sge) {
+        let payload_len = payload.len as usize;
+        // Pad and ICRC follow the head.
+        let place = self.used + head.len();
+        let Ok(()) = self.append(head, 0, pad_len(payload_len), |_| {
+            Ok::<_, core::convert::Infallible>(())
+        });
+        self.outside.push((place, payload));
+        self.outside_len += payload_len;
+        self.count(head.segment_len(payload_len));
+    }
+
+    #[inline]
+    fn append<E>(
+        &mut self,
+        head: &Head,
+        payload_len: usize,
+        pad_len: usize,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
         let start = self.used;
-        let len = head.segment_len(payload_len);
+        let len = head.len() + payload_len + pad_len + ICRC_LEN;
         if self.bytes.len() < start + len {
             self.bytes.resize(start + len, 0);
         }
@@ -166,13 +247,17 @@ impl TxBuffer {
         }
         icrc.copy_from_slice(&[0; ICRC_LEN]);
         self.used += len;
+        Ok(())
+    }
+
+    #[inline]
+    fn count(&mut self, len: usize) {
         if self.segments == 0 {
             self.segment_len = len;
         } else if len < self.segment_len {
             self.closed = true;
         }
         self.segments += 1;
-        Ok(())
     }
 }
 

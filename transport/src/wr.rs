@@ -212,6 +212,20 @@ impl LocalData {
         }
     }
 
+    /// Where `len` bytes at offset `offset` of the message are, if they are in one piece in registered
+    /// memory.
+    pub(crate) fn piece(&self, offset: u32, len: u32) -> Option<Sge> {
+        let mut skip = offset;
+        for sge in self.sges() {
+            if skip < sge.len {
+                let addr = sge.addr.checked_add(u64::from(skip))?;
+                return (len <= sge.len - skip).then_some(Sge { addr, len, ..*sge });
+            }
+            skip -= sge.len;
+        }
+        None
+    }
+
     /// Copies `dst.len()` bytes from offset `offset` of the message into `dst`.
     pub(crate) fn gather(
         &self,

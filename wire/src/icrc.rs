@@ -265,12 +265,32 @@ impl IcrcOfLen {
     #[must_use]
     pub fn compute(&self, ip_id: u16, covered: &[u8]) -> u32 {
         debug_assert_eq!(covered.len(), self.covered_len);
-        let crc = if self.ipv4 {
+        crc_of_packet(self.before_packet(ip_id), covered)
+    }
+
+    /// As [`IcrcOfLen::compute`] for a packet in three pieces; the first one holds the BTH at least.
+    #[inline]
+    #[must_use]
+    pub fn compute_pieces(&self, ip_id: u16, [head, payload, tail]: [&[u8]; 3]) -> u32 {
+        debug_assert_eq!(head.len() + payload.len() + tail.len(), self.covered_len);
+        let mut crc = crc_of_packet(self.before_packet(ip_id), head);
+        for piece in [payload, tail] {
+            if !piece.is_empty() {
+                let mut hasher = Hasher::new_with_initial(crc);
+                hasher.update(piece);
+                crc = hasher.finalize();
+            }
+        }
+        crc
+    }
+
+    #[inline]
+    fn before_packet(&self, ip_id: u16) -> u32 {
+        if self.ipv4 {
             self.crc ^ look_up(&IPV4_ID, ip_id)
         } else {
             self.crc
-        };
-        crc_of_packet(crc, covered)
+        }
     }
 
     /// As [`IcrcFlow::check`]; `covered` must have the length that this is for.

@@ -122,7 +122,8 @@ impl AckHold {
 
     /// Is an acknowledgement held back, and has been for so long?
     pub(super) fn holds_for(&self, ns: u64, now: Time) -> bool {
-        self.held.is_some_and(|(_, since)| now.ns_since(since) >= ns)
+        self.held
+            .is_some_and(|(_, since)| now.ns_since(since) >= ns)
     }
 
     /// Nothing was held for so long that nobody has to look after the QP; it says so when that
@@ -221,7 +222,9 @@ pub(super) fn release_at_exit(engine: &Arc<EngineInner>) {
 }
 
 extern "C" fn exiting() {
-    let engines = ENGINES.try_lock().map(|mut engines| std::mem::take(&mut *engines));
+    let engines = ENGINES
+        .try_lock()
+        .map(|mut engines| std::mem::take(&mut *engines));
     for engine in engines.into_iter().flatten() {
         if let Some(engine) = engine.upgrade() {
             engine.release_acks_at_exit();
@@ -244,12 +247,7 @@ mod tests {
     /// A message, acknowledged or held as the QP wants, at a time in µs; true where it was held.
     fn message(hold: &mut AckHold, psn: u32, us: u64) -> bool {
         let held = hold.timing(Cause::Received) == AckTiming::Later;
-        hold.transmitted(
-            Cause::Received,
-            at(us),
-            !held,
-            held.then(|| Psn::new(psn)),
-        );
+        hold.transmitted(Cause::Received, at(us), !held, held.then(|| Psn::new(psn)));
         held
     }
 

@@ -35,13 +35,13 @@ use crate::memory::{MemGuard, MrTable, PdId};
 use crate::objects::{Context, QpCore, QpInner};
 use crate::steering::{QpnAllocator, Slot};
 
+pub(crate) use ack_hold::Cause;
 use broker_link::BrokerLink;
 use clock::Clock;
 use handover::Handover;
 use port::Port;
 use qp_table::QpTable;
 use timers::Timers;
-pub(crate) use ack_hold::Cause;
 pub(crate) use transmit::TxState;
 
 /// The hardware of one process.

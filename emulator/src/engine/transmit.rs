@@ -1,24 +1,26 @@
 //! From a QP's outputs to the link, the CQs and the timers.
 
 use std::cell::{Cell, RefCell};
-use std::io;
+use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rocade_transport::{AckTiming, Time, TxBuffer};
+use rocade_transport::{AckTiming, Sge, Time, TxBuffer};
 
 use super::EngineInner;
 use super::ack_hold::{AckHold, Cause};
 use super::port::{Path, Port};
 use crate::config::LinkMode;
 use crate::link::shm::{ShmChannel, ShmSent};
-use crate::memory::MemGuard;
+use crate::memory::{MemGuard, PdMemory};
 use crate::objects::{QpCore, QpInner};
 
 /// One segmented send: what the link takes in one call.
 const MAX_BYTES: usize = 62_000;
 const MAX_SEGMENTS: usize = 64;
 const ICRC_LEN: usize = 4;
+/// Longer payloads are gathered where they are: below, a copy costs less.
+const LONGEST_COPY: usize = 1_500;
 /// A run of so many bytes takes long enough to look at the clock again.
 const LONG_RUN: usize = 8_192;
 
@@ -38,6 +40,15 @@ pub(crate) struct TxState {
     /// A run of packets that the socket had no room for.
     blocked: Option<Blocked>,
     hold: AckHold,
+}
+
+/// A run of segments to be sent.
+#[derive(Clone, Copy)]
+struct Run<'a> {
+    pieces: &'a [IoSlice<'a>],
+    /// Of all pieces together.
+    len: usize,
+    segment_len: usize,
 }
 
 #[derive(Debug)]
@@ -197,6 +208,7 @@ impl EngineInner {
                 .filter(|channel| !channel.has_ended());
             let many = channel.is_some() || port.link.gso();
             buffer.clear();
+            buffer.leave_outside(LONGEST_COPY);
             buffer.set_max_segments(if many { MAX_SEGMENTS } else { 1 });
             qp.poll_transmit(now, &memory, acks, buffer);
             if buffer.is_empty() {
@@ -205,31 +217,42 @@ impl EngineInner {
             if acks == AckTiming::Behind {
                 acks = AckTiming::Now;
             }
-            let count = buffer.segments() as u64;
-            let sealed = channel.is_none();
-            let sent = if let Some(channel) = channel {
-                self.counters.tx_shared.fetch_add(count, Ordering::Relaxed);
-                // A channel that has just ended: lost on the way.
-                let segment_len = buffer.segment_len();
-                send_shared(channel, &mut tx.enters_channel, buffer.bytes(), segment_len)
-            } else {
-                seal(path, buffer);
-                self.send(port, path, buffer.bytes(), buffer.segment_len())
+            if channel.is_none() {
+                seal(path, buffer, &memory);
+            }
+            let run = Run {
+                pieces: &pieces(buffer, &memory),
+                len: buffer.total_len(),
+                segment_len: buffer.segment_len(),
             };
+            let sent = match channel {
+                // A channel that has just ended: lost on the way.
+                Some(channel) => send_shared(channel, &mut tx.enters_channel, run),
+                None => self.send(port, path, run),
+            };
+            let count = buffer.segments() as u64;
             self.counters.tx_packets.fetch_add(count, Ordering::Relaxed);
+            if channel.is_some() {
+                self.counters.tx_shared.fetch_add(count, Ordering::Relaxed);
+            }
             if !IS_BACKGROUND.get() {
                 self.handover.sent();
             }
             if !sent {
                 tx.blocked = Some(Blocked {
-                    bytes: buffer.bytes().into(),
-                    segment_len: buffer.segment_len(),
-                    sealed,
+                    bytes: run
+                        .pieces
+                        .iter()
+                        .flat_map(|piece| piece.iter())
+                        .copied()
+                        .collect(),
+                    segment_len: run.segment_len,
+                    sealed: channel.is_none(),
                 });
                 self.note_blocked(inner.qp_num());
                 return;
             }
-            if buffer.bytes().len() >= LONG_RUN {
+            if run.len >= LONG_RUN {
                 now = self.now();
             }
         }
@@ -243,9 +266,14 @@ impl EngineInner {
                 segment_len,
                 sealed,
             } = blocked;
+            let run = Run {
+                pieces: &[IoSlice::new(bytes)],
+                len: bytes.len(),
+                segment_len: *segment_len,
+            };
             let sent = match &path.channel {
-                Some(channel) => send_shared(channel, &mut tx.enters_channel, bytes, *segment_len),
-                None if *sealed => self.send(port, path, bytes, *segment_len),
+                Some(channel) => send_shared(channel, &mut tx.enters_channel, run),
+                None if *sealed => self.send(port, path, run),
                 // Meant for a channel that has ended: lost on the way.
                 None => true,
             };
@@ -259,15 +287,24 @@ impl EngineInner {
 
     /// False where the socket has no room. Other failures count as loss on the way: the
     /// transport's retries decide.
-    fn send(&self, port: &Port, path: &Path, bytes: &[u8], segment_len: usize) -> bool {
+    fn send(&self, port: &Port, path: &Path, run: Run<'_>) -> bool {
         if self.link_mode == LinkMode::Shm {
             self.counters.tx_errors.fetch_add(1, Ordering::Relaxed);
             return true;
         }
-        match port
-            .link
-            .send(path.tx, path.to, path.traffic_class, bytes, segment_len)
-        {
+        let Run {
+            pieces,
+            len,
+            segment_len,
+        } = run;
+        match port.link.send_gather(
+            path.tx,
+            path.to,
+            path.traffic_class,
+            pieces,
+            len,
+            segment_len,
+        ) {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
             Err(error) => {
@@ -295,11 +332,11 @@ impl EngineInner {
 
 /// False where the channel has no room. `enters` as in [`TxState`].
 #[inline]
-fn send_shared(channel: &ShmChannel, enters: &mut bool, run: &[u8], segment_len: usize) -> bool {
+fn send_shared(channel: &ShmChannel, enters: &mut bool, run: Run<'_>) -> bool {
     let sent = if *enters {
-        channel.send_after_udp(run, segment_len)
+        channel.send_after_udp(run.pieces, run.segment_len)
     } else {
-        channel.send(run, segment_len)
+        channel.send(run.pieces, run.segment_len)
     };
     *enters &= sent == ShmSent::Full;
     sent != ShmSent::Full
@@ -308,17 +345,46 @@ fn send_shared(channel: &ShmChannel, enters: &mut bool, run: &[u8], segment_len:
 /// Fills in the ICRC of each segment. Under segmentation offload the kernel numbers the segments'
 /// IPv4 Identifications from 0.
 //= ICRC-07
-fn seal(path: &Path, buffer: &mut TxBuffer) {
-    let segment_len = buffer.segment_len();
-    let of_len = path.icrc.of_len(segment_len - ICRC_LEN);
-    for (id, segment) in (0u16..).zip(buffer.bytes_mut().chunks_mut(segment_len)) {
-        let (covered, icrc) = segment.split_at_mut(segment.len() - ICRC_LEN);
-        let crc = if covered.len() == of_len.covered_len() {
-            of_len.compute(id, covered)
+fn seal(path: &Path, buffer: &mut TxBuffer, memory: &PdMemory<'_>) {
+    let of_len = path.icrc.of_len(buffer.segment_len() - ICRC_LEN);
+    let mut id = 0;
+    buffer.for_each_segment(|bytes, outside| {
+        let (covered, icrc) = bytes.split_at_mut(bytes.len() - ICRC_LEN);
+        let (head, payload, tail) = match outside {
+            Some((at, sge)) => (&covered[..at], in_place(memory, sge), &covered[at..]),
+            None => (&*covered, &[][..], &[][..]),
+        };
+        let covered_len = covered.len() + payload.len();
+        let of_len = if covered_len == of_len.covered_len() {
+            of_len
         } else {
-            path.icrc.compute(id, covered)
+            path.icrc.of_len(covered_len)
         };
         //= ICRC-08
+        let crc = of_len.compute_pieces(id, [head, payload, tail]);
         icrc.copy_from_slice(&crc.to_le_bytes());
+        id += 1;
+    });
+}
+
+/// The pieces of a run in order, from the buffer and from registered memory.
+fn pieces<'a>(buffer: &'a TxBuffer, memory: &PdMemory<'a>) -> Vec<IoSlice<'a>> {
+    let bytes = buffer.bytes();
+    let mut pieces = Vec::with_capacity(1 + 2 * buffer.outside().len());
+    let mut at = 0;
+    for &(place, sge) in buffer.outside() {
+        pieces.push(IoSlice::new(&bytes[at..place]));
+        pieces.push(IoSlice::new(in_place(memory, sge)));
+        at = place;
     }
+    pieces.push(IoSlice::new(&bytes[at..]));
+    pieces
+}
+
+/// Memory that the transport has checked under the same guard.
+fn in_place<'a>(memory: &PdMemory<'a>, sge: Sge) -> &'a [u8] {
+    memory.in_place(sge).unwrap_or_else(|error| {
+        debug_assert!(false, "checked before: {error:?}");
+        &[]
+    })
 }

@@ -5,7 +5,7 @@ mod mapping;
 mod table;
 
 pub(crate) use mapping::is_mapped;
-pub(crate) use table::{MemGuard, MrTable, PdId, Region};
+pub(crate) use table::{MemGuard, MrTable, PdId, PdMemory, Region};
 
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,9 @@
 use std::time::Duration;
 
 use parking_lot::{RwLock, RwLockReadGuard};
-use rocade_transport::{AccessError, AccessFlags, AtomicOp, LocalAccess, Memory, RemoteAccess};
+use rocade_transport::{
+    AccessError, AccessFlags, AtomicOp, LocalAccess, Memory, RemoteAccess, Sge,
+};
 use rocade_wire::{Lkey, Rkey};
 
 use super::access::{self, Span};
@@ -162,7 +164,16 @@ pub(crate) struct PdMemory<'a> {
     pd: PdId,
 }
 
-impl PdMemory<'_> {
+impl<'a> PdMemory<'a> {
+    /// A local buffer in place, to be sent.
+    ///
+    /// # Errors
+    /// As [`Memory::check_local`].
+    pub(crate) fn in_place(&self, sge: Sge) -> Result<&'a [u8], AccessError> {
+        let span = self.local(sge.lkey, sge.addr, u64::from(sge.len), LocalAccess::Read)?;
+        Ok(access::in_place(span, self.regions))
+    }
+
     fn local(
         &self,
         lkey: Lkey,

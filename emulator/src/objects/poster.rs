@@ -65,7 +65,13 @@ impl Drop for SendPoster<'_> {
     fn drop(&mut self) {
         if self.posted > 0 {
             let engine = self.inner.engine();
-            engine.drain(self.inner, &mut self.core, &self.mem, Cause::Posted, self.now);
+            engine.drain(
+                self.inner,
+                &mut self.core,
+                &self.mem,
+                Cause::Posted,
+                self.now,
+            );
         }
     }
 }

@@ -4,7 +4,7 @@ use rocade_wire::{AtomicEth, Operation, Reth};
 
 use super::{READ_CHUNK_BYTES, Requester, SendWqe};
 use crate::completion::WcStatus;
-use crate::memory::{LocalAccess, Memory};
+use crate::memory::{AccessError, LocalAccess, Memory};
 use crate::qp::conn::{Conn, Outputs};
 use crate::time::Time;
 use crate::transmit::{Head, TxBuffer};
@@ -66,20 +66,41 @@ impl Requester {
             {
                 step.head.bth.ack_req = true;
             }
-            let pushed = tx.push(&step.head, step.payload_len as usize, |payload| {
-                if payload.is_empty() {
-                    Ok(())
-                } else {
-                    wqe.data.gather(mem, step.offset, payload)
-                }
-            });
-            if pushed.is_err() {
+            if self.push(mem, wqe, &step, tx).is_err() {
                 //= RC-REQ-14
                 self.failed = Some(WcStatus::LocProtErr);
                 break;
             }
             self.sent(now, &step, out);
         }
+    }
+
+    /// Appends the packet; its payload is copied, or left outside if it is long and sent for the first
+    /// time.
+    #[inline]
+    fn push(
+        &self,
+        mem: &impl Memory,
+        wqe: &SendWqe,
+        step: &Step,
+        tx: &mut TxBuffer,
+    ) -> Result<(), AccessError> {
+        let payload_len = step.payload_len as usize;
+        if tx.leaves_outside(payload_len)
+            && self.cursor == self.next_new
+            && let Some(sge) = wqe.data.piece(step.offset, step.payload_len)
+        {
+            mem.check_local(sge.lkey, sge.addr, u64::from(sge.len), LocalAccess::Read)?;
+            tx.push_outside(&step.head, sge);
+            return Ok(());
+        }
+        tx.push(&step.head, payload_len, |payload| {
+            if payload.is_empty() {
+                Ok(())
+            } else {
+                wqe.data.gather(mem, step.offset, payload)
+            }
+        })
     }
 
     /// Gives the next WQE its PSNs; false where none may start now.

@@ -203,8 +203,8 @@ impl SharedMemory {
     #[inline]
     pub(super) fn write(&self, direction: Direction, position: u64, bytes: &[u8]) {
         let place = self.place(direction, position, bytes.len());
-        // SAFETY: `place` has `bytes.len()` mapped bytes. `bytes` is ours and so does not overlap
-        // with shared memory.
+        // SAFETY: `place` has `bytes.len()` mapped bytes. `bytes` is ours or the application's and so
+        // does not overlap with shared memory, of which no `&mut` exists.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), place.as_ptr(), bytes.len()) };
     }
 

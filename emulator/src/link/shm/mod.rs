@@ -11,7 +11,7 @@ mod memory;
 mod ring;
 
 use std::fmt;
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::{IpAddr, Shutdown};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -163,30 +163,31 @@ impl ShmChannel {
         }
     }
 
-    /// Sends a run of segments, at most [`MAX_RUN`] bytes. The bytes of the ICRC are there, their
-    /// value is of no importance.
+    /// Sends a run of segments, at most [`MAX_RUN`] bytes in any number of pieces. The bytes of the ICRC
+    /// are there, their value is of no importance.
     #[inline]
-    pub(crate) fn send(&self, run: &[u8], segment_len: usize) -> ShmSent {
+    pub(crate) fn send(&self, run: &[IoSlice<'_>], segment_len: usize) -> ShmSent {
         self.put(run, segment_len, 0)
     }
 
     /// As [`send`](Self::send), for the first run that a queue pair sends this way: the peer receives
     /// what has come over UDP before it.
     #[cold]
-    pub(crate) fn send_after_udp(&self, run: &[u8], segment_len: usize) -> ShmSent {
+    pub(crate) fn send_after_udp(&self, run: &[IoSlice<'_>], segment_len: usize) -> ShmSent {
         self.put(run, segment_len, AFTER_UDP)
     }
 
     #[inline]
-    fn put(&self, run: &[u8], segment_len: usize, flags: u16) -> ShmSent {
-        let (Ok(len), Ok(segment_len)) = (u32::try_from(run.len()), u16::try_from(segment_len))
+    fn put(&self, run: &[IoSlice<'_>], segment_len: usize, flags: u16) -> ShmSent {
+        let run_len = run.iter().map(|piece| piece.len()).sum();
+        let (Ok(len), Ok(segment_len)) = (u32::try_from(run_len), u16::try_from(segment_len))
         else {
             return ShmSent::Ended;
         };
-        if self.has_ended() || run.len() > MAX_RUN {
+        if self.has_ended() || run_len > MAX_RUN {
             return ShmSent::Ended;
         }
-        let need = record_len(run.len());
+        let need = record_len(run_len);
         let control = self.memory.control(self.tx);
         let mut producer = self.producer.lock();
         match self.room(&mut producer, need) {
@@ -203,8 +204,11 @@ impl ShmChannel {
         header[4..6].copy_from_slice(&segment_len.to_le_bytes());
         header[6..].copy_from_slice(&flags.to_le_bytes());
         self.memory.write(self.tx, at, &header);
-        self.memory
-            .write(self.tx, at.wrapping_add(RECORD_HEADER as u64), run);
+        let mut place = at.wrapping_add(RECORD_HEADER as u64);
+        for piece in run {
+            self.memory.write(self.tx, place, piece);
+            place = place.wrapping_add(piece.len() as u64);
+        }
         let wake = producer.publish(control, need);
         drop(producer);
         if wake {
