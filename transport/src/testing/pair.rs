@@ -3,6 +3,7 @@
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
+use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -13,6 +14,7 @@ use super::{Setup, TestMemory, context};
 use crate::completion::Completion;
 use crate::error::PostError;
 use crate::event::QpEvent;
+use crate::memory::Memory;
 use crate::qp::{AckTiming, PacketMeta, Qp, QpAttr, QpAttrMask, QpState};
 use crate::time::Time;
 use crate::transmit::{ICRC_LEN, TxBuffer};
@@ -30,6 +32,10 @@ pub struct Node {
     /// Events not taken yet.
     pub events: Vec<QpEvent>,
 }
+
+/// Longer payloads are gathered by the harness, as a link does it: the others, and all that is sent
+/// again, are copied by the transport.
+const LONGEST_COPY: usize = 200;
 
 type Network = Box<dyn FnMut(&Transit<'_>) -> Fate>;
 
@@ -374,6 +380,7 @@ impl Pair {
 
     fn drain_with(&mut self, side: Side, acks: AckTiming) {
         let mut tx = core::mem::replace(&mut self.tx, TxBuffer::new(0, 0));
+        tx.leave_outside(LONGEST_COPY);
         loop {
             let node = &mut self.nodes[side as usize];
             node.qp.poll_transmit(self.now, &node.mem, acks, &mut tx);
@@ -386,9 +393,20 @@ impl Pair {
             if tx.is_empty() {
                 break;
             }
-            assert_eq!(tx.segments(), tx.bytes().len().div_ceil(tx.segment_len()));
-            for segment in tx.bytes().chunks(tx.segment_len()) {
-                self.transmit(side, segment);
+            assert_eq!(tx.segments(), tx.total_len().div_ceil(tx.segment_len()));
+            let mut segments = Vec::new();
+            tx.for_each_segment(|bytes, outside| {
+                let mut segment = bytes.to_vec();
+                if let Some((at, sge)) = outside {
+                    let mut payload = vec![0; sge.len as usize];
+                    let read = node.mem.read_local(sge.lkey, sge.addr, &mut payload);
+                    read.expect("the transport has checked it");
+                    segment.splice(at..at, payload);
+                }
+                segments.push(segment);
+            });
+            for segment in segments {
+                self.transmit(side, &segment);
             }
             tx.clear();
         }

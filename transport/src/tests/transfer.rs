@@ -3,11 +3,16 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use rocade_wire::{Operation, Psn};
+use rocade_wire::{Operation, Packet, Psn};
 
-use super::{PMTU, operations, pattern, read, register, register_filled, send, statuses, write};
-use crate::testing::{Pair, Side};
-use crate::{ImmOrInv, PostError, SendFlags, SendOp, SendWr, Sge, WcFlags, WcOpcode, WcStatus};
+use super::{
+    PMTU, Request, operations, pattern, read, register, register_filled, send, statuses, write,
+};
+use crate::testing::{Pair, Setup, Side, TestMemory};
+use crate::{
+    AccessFlags, AckTiming, ImmOrInv, PacketMeta, PostError, QpState, SendFlags, SendOp, SendWr,
+    Sge, Time, TxBuffer, WcFlags, WcOpcode, WcStatus,
+};
 
 const SIZES: [u32; 9] = [
     0,
@@ -482,4 +487,86 @@ fn an_acknowledgement_may_wait_for_the_answer() {
     assert_eq!(statuses(&pair.take_completions(Side::A)).len(), 2);
     assert_eq!(statuses(&pair.take_completions(Side::B)).len(), 1);
     assert_eq!(pair.now().as_ns() / 1000, 10 + 5 + 1000 + 5);
+}
+
+/// What a QP with an acknowledgement and a SEND to transmit puts into its first run.
+fn first_run(timing: AckTiming, payload_len: u32) -> Vec<Operation> {
+    let mem = TestMemory::new();
+    let region = mem.register(64, AccessFlags::all());
+    let (own, peer) = ([10, 0, 0, 2].into(), [10, 0, 0, 1].into());
+    let mut qp = Setup::new(0x22, own, 0x11, peer).build(QpState::Rts);
+    let bytes = Request::new(Operation::SendOnly, 0).bytes();
+    qp.post_recv(Time::ZERO, 1, &[]).unwrap();
+    let meta = PacketMeta {
+        source: peer,
+        destination: own,
+    };
+    qp.handle_packet(Time::ZERO, &meta, &Packet::parse(&bytes).unwrap(), &mem);
+    let wr = SendWr {
+        wr_id: 2,
+        op: send(),
+        flags: SendFlags::empty(),
+        sges: &[Sge {
+            len: payload_len,
+            ..region.sge()
+        }],
+    };
+    qp.post_send(Time::ZERO, &wr, None).unwrap();
+    let mut tx = TxBuffer::new(9000, 8);
+    qp.poll_transmit(Time::ZERO, &mem, timing, &mut tx);
+    let segments = tx.bytes().chunks(tx.segment_len());
+    segments
+        .map(|bytes| {
+            Packet::parse(bytes)
+                .unwrap()
+                .bth()
+                .opcode
+                .operation()
+                .unwrap()
+        })
+        .collect()
+}
+
+//= RC-ACK-01 type=test
+#[test]
+fn an_acknowledgement_leaves_in_one_run_with_the_answer() {
+    let (ack, only) = (Operation::Acknowledge, Operation::SendOnly);
+    assert_eq!(
+        first_run(AckTiming::Now, 8),
+        [ack],
+        "a longer segment cannot follow"
+    );
+    assert_eq!(first_run(AckTiming::Now, 4), [ack, only]);
+    assert_eq!(first_run(AckTiming::Behind, 8), [only, ack]);
+    assert_eq!(first_run(AckTiming::Later, 8), [only, ack]);
+    assert_eq!(first_run(AckTiming::Behind, 0), [only], "the ACK is longer");
+}
+
+#[test]
+fn what_is_sent_again_is_copied() {
+    let mut pair = Pair::default();
+    let src = register_filled(&pair, Side::A, 3 * PMTU, 1);
+    let wr = SendWr {
+        wr_id: 1,
+        op: send(),
+        flags: SendFlags::empty(),
+        sges: &[src.sge()],
+    };
+    let now = pair.now();
+    let node = pair.node_mut(Side::A);
+    node.qp.post_send(now, &wr, None).unwrap();
+    let mut tx = TxBuffer::new(9000, 8);
+    tx.leave_outside(PMTU as usize - 1);
+    node.qp
+        .poll_transmit(now, &node.mem, AckTiming::Now, &mut tx);
+    assert_eq!(tx.segments(), 3);
+    assert_eq!(tx.total_len() - tx.bytes().len(), 3 * PMTU as usize);
+    let places: Vec<_> = tx.outside().iter().map(|(_, sge)| sge.addr).collect();
+    assert_eq!(places, [0, 1, 2].map(|n| src.addr + u64::from(n * PMTU)));
+    tx.clear();
+    let timeout = node.qp.next_timeout().unwrap();
+    node.qp.handle_timeout(timeout);
+    node.qp
+        .poll_transmit(timeout, &node.mem, AckTiming::Now, &mut tx);
+    assert_eq!((tx.segments() > 0, tx.outside().len()), (true, 0));
 }

@@ -262,6 +262,17 @@ proptest! {
     }
 
     #[test]
+    fn pieces_make_the_same_icrc(
+        flow in any_flow(), ip_id: u16, covered in any_covered(), a: prop::sample::Index, b: prop::sample::Index,
+    ) {
+        let flow = IcrcFlow::new(flow.0, flow.1, flow.2).unwrap();
+        let (head, rest) = covered.split_at(12 + a.index(covered.len() - 11));
+        let (payload, tail) = rest.split_at(b.index(rest.len() + 1));
+        let in_pieces = flow.of_len(covered.len()).compute_pieces(ip_id, [head, payload, tail]);
+        prop_assert_eq!(in_pieces, flow.compute(ip_id, &covered));
+    }
+
+    #[test]
     fn any_identification_is_found(
         flow in any::<(Ipv4Addr, Ipv4Addr, u16)>(), ip_id: u16, predicted: u16, covered in any_covered(),
     ) {
