@@ -158,33 +158,43 @@ pub(crate) enum LocalData {
 const SHORT_INLINE: usize = 38;
 
 impl LocalData {
-    pub(crate) fn from_sges(sges: &[Sge]) -> Self {
-        match *sges {
-            [] => Self::Few {
-                count: 0,
-                entries: [Sge::default(); 2],
-            },
-            [a] => Self::Few {
-                count: 1,
-                entries: [a, Sge::default()],
-            },
-            [a, b] => Self::Few {
-                count: 2,
-                entries: [a, b],
-            },
-            _ => Self::Many(sges.into()),
+    /// No data.
+    pub(crate) const EMPTY: Self = Self::Few {
+        count: 0,
+        entries: [Sge {
+            addr: 0,
+            len: 0,
+            lkey: Lkey::new(0),
+        }; 2],
+    };
+
+    /// Takes over what a work request names; only for what is [`LocalData::EMPTY`].
+    #[inline]
+    pub(crate) fn set_sges(&mut self, sges: &[Sge]) {
+        match (self, sges) {
+            (_, []) => {}
+            (Self::Few { count, entries }, &[a]) => {
+                *count = 1;
+                entries[0] = a;
+            }
+            (Self::Few { count, entries }, &[a, b]) => {
+                *count = 2;
+                *entries = [a, b];
+            }
+            (this, _) => *this = Self::Many(sges.into()),
         }
     }
 
-    pub(crate) fn from_inline(data: &[u8]) -> Self {
+    /// Takes over a copy of inline data.
+    pub(crate) fn set_inline(&mut self, data: &[u8]) {
         let mut bytes = [0; SHORT_INLINE];
-        match (bytes.get_mut(..data.len()), u8::try_from(data.len())) {
+        *self = match (bytes.get_mut(..data.len()), u8::try_from(data.len())) {
             (Some(room), Ok(len)) => {
                 room.copy_from_slice(data);
                 Self::ShortInline { len, bytes }
             }
             _ => Self::Inline(data.into()),
-        }
+        };
     }
 
     pub(crate) fn sges(&self) -> &[Sge] {
@@ -208,7 +218,7 @@ impl LocalData {
     pub(crate) fn len(&self) -> u64 {
         match self.inline() {
             Some(data) => data.len() as u64,
-            None => self.sges().iter().map(|s| u64::from(s.len)).sum(),
+            None => total_len(self.sges()),
         }
     }
 
@@ -258,6 +268,12 @@ impl LocalData {
             mem.write_local(lkey, sge_addr, &src[range])
         })
     }
+}
+
+/// Length of a message in these buffers, which may be more than a message can have.
+#[inline]
+pub(crate) fn total_len(sges: &[Sge]) -> u64 {
+    sges.iter().map(|sge| u64::from(sge.len)).sum()
 }
 
 /// Calls `f(address, lkey, range of the caller's buffer)` for each piece of the scatter/gather

@@ -60,7 +60,7 @@ impl<'a> Packet<'a> {
     ///
     /// # Errors
     /// [`PacketError`] says why the packet has to be dropped.
-    #[inline]
+    #[inline(always)]
     pub fn parse(udp_payload: &'a [u8]) -> Result<Self, PacketError> {
         //= ENC-16
         if udp_payload.len() < Self::MIN_LEN {

@@ -149,7 +149,8 @@ impl EngineInner {
     /// Hands out completions, the first `reserved` of which have room, and events.
     fn report(&self, inner: &QpInner, core: &mut QpCore, mut reserved: usize) {
         while core.qp.pending_completions().len() > 0 {
-            let lost = inner.complete(&mut reserved, || core.qp.poll_completion());
+            let lost = inner.complete(core.qp.pending_completions(), &mut reserved);
+            core.qp.forget_completions();
             if lost > 0 {
                 core.qp.set_fatal(self.now());
             }

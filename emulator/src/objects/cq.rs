@@ -201,23 +201,23 @@ impl CqInner {
         self.ring.lock().reserve(count)
     }
 
-    /// Adds the completions that `next` yields, as long as `reserved` is not 0 into reserved room.
-    /// Returns how many are lost because the CQ is full (CQ-02).
-    pub(super) fn add(
+    /// Adds completions, as long as `reserved` is not 0 into reserved room. Returns how many are lost
+    /// because the CQ is full (CQ-02).
+    pub(super) fn add<'c>(
         &self,
+        completions: impl Iterator<Item = &'c Completion>,
         reserved: &mut usize,
-        mut next: impl FnMut() -> Option<Completion>,
     ) -> usize {
         let mut events = 0;
         let mut lost = 0;
         {
             let mut ring = self.ring.lock();
-            while let Some(completion) = next() {
+            for completion in completions {
                 let added = if *reserved > 0 {
                     *reserved -= 1;
-                    ring.add_reserved(completion)
+                    ring.add_reserved(*completion)
                 } else {
-                    ring.add(completion)
+                    ring.add(*completion)
                 };
                 match added {
                     Added::Quiet => {}

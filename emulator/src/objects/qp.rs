@@ -299,42 +299,28 @@ impl QpInner {
 
     /// Reserves room for completions in their CQs until there is none, and returns for how many.
     pub(crate) fn reserve<'c>(&self, completions: impl Iterator<Item = &'c Completion>) -> usize {
-        let mut completions = completions.peekable();
         let mut reserved = 0;
-        while let Some(first) = completions.peek() {
-            let is_send = first.is_send;
-            let count =
-                std::iter::from_fn(|| completions.next_if(|c| c.is_send == is_send)).count();
+        each_run(completions, |is_send, run| {
+            let count = run.count();
             let granted = self.cq_of(is_send).reserve(count);
             reserved += granted;
-            if granted < count {
-                break;
-            }
-        }
+            granted == count
+        });
         reserved
     }
 
-    /// Hands the completions that `next` yields to their CQs, the first `reserved` of them into the
-    /// room that was reserved for them. Returns how many are lost.
-    pub(crate) fn complete(
+    /// Hands completions to their CQs, the first `reserved` of them into the room that was reserved
+    /// for them. Returns how many are lost.
+    pub(crate) fn complete<'c>(
         &self,
+        completions: impl Iterator<Item = &'c Completion>,
         reserved: &mut usize,
-        mut next: impl FnMut() -> Option<Completion>,
     ) -> usize {
         let mut lost = 0;
-        let mut pending = next();
-        while let Some(first) = pending.take() {
-            let is_send = first.is_send;
-            let mut first = Some(first);
-            lost += self.cq_of(is_send).add(reserved, || {
-                let completion = first.take().or_else(&mut next)?;
-                if completion.is_send == is_send {
-                    return Some(completion);
-                }
-                pending = Some(completion);
-                None
-            });
-        }
+        each_run(completions, |is_send, run| {
+            lost += self.cq_of(is_send).add(run, reserved);
+            true
+        });
         lost
     }
 
@@ -377,5 +363,21 @@ impl QpInner {
         self.recv_cq.detach_qp();
         self.pd.children.fetch_sub(1, Ordering::AcqRel);
         true
+    }
+}
+
+/// Calls `each` for each run of completions of one queue, send or receive, until it says false. It has
+/// to use up what it gets.
+fn each_run<'c, I: Iterator<Item = &'c Completion>>(
+    completions: I,
+    mut each: impl FnMut(bool, &mut dyn Iterator<Item = &'c Completion>) -> bool,
+) {
+    let mut completions = completions.peekable();
+    while let Some(first) = completions.peek() {
+        let is_send = first.is_send;
+        let mut run = std::iter::from_fn(|| completions.next_if(|c| c.is_send == is_send));
+        if !each(is_send, &mut run) {
+            break;
+        }
     }
 }

@@ -424,6 +424,11 @@ impl Qp {
         self.out.completions.iter()
     }
 
+    /// Drops the completions that [`Qp::pending_completions`] has told of: they were handed on.
+    pub fn forget_completions(&mut self) {
+        self.out.completions.clear();
+    }
+
     /// The next completion, in order.
     pub fn poll_completion(&mut self) -> Option<Completion> {
         self.out.completions.pop_front()

@@ -25,6 +25,13 @@ pub(crate) struct RecvWqe {
     data: LocalData,
 }
 
+impl RecvWqe {
+    const EMPTY: Self = Self {
+        wr_id: 0,
+        data: LocalData::EMPTY,
+    };
+}
+
 /// The message whose first packet was taken and whose last was not (RC-SEQ-*).
 #[derive(Debug)]
 enum InProgress {
@@ -115,10 +122,12 @@ impl Responder {
         if self.queued() >= self.limits.max_wr as usize {
             return Err(PostError::QueueFull);
         }
-        self.rq.push_back(RecvWqe {
-            wr_id,
-            data: LocalData::from_sges(sges),
-        });
+        // Filled in where it stays, see `Requester::post`.
+        self.rq.push_back(RecvWqe::EMPTY);
+        if let Some(wqe) = self.rq.back_mut() {
+            wqe.wr_id = wr_id;
+            wqe.data.set_sges(sges);
+        }
         Ok(())
     }
 

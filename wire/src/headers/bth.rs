@@ -117,22 +117,17 @@ impl Bth {
             | if self.becn { Self::BECN } else { 0 }
             | self.resv6 & 0x3f;
         let ack = if self.ack_req { Self::ACK_REQ } else { 0 } | self.resv7 & 0x7f;
-        let pkey = self.pkey.get().to_be_bytes();
-        let [_, q0, q1, q2] = self.dest_qp.get().to_be_bytes();
-        let [_, p0, p1, p2] = self.psn.get().to_be_bytes();
-        [
-            self.opcode.get(),
-            flags,
-            pkey[0],
-            pkey[1],
-            ecn,
-            q0,
-            q1,
-            q2,
-            ack,
-            p0,
-            p1,
-            p2,
-        ]
+        // In words: bytes one by one would be gathered slowly.
+        let words = (self.opcode.get() as u128) << 120
+            | (flags as u128) << 112
+            | (self.pkey.get() as u128) << 96
+            | (ecn as u128) << 88
+            | (self.dest_qp.get() as u128) << 64
+            | (ack as u128) << 56
+            | (self.psn.get() as u128) << 32;
+        match words.to_be_bytes().first_chunk() {
+            Some(bytes) => *bytes,
+            None => [0; Self::LEN],
+        }
     }
 }

@@ -143,7 +143,7 @@ impl Headers {
     ///
     /// # Errors
     /// [`Truncated`] where `bytes` ends before the headers do.
-    #[inline]
+    #[inline(always)]
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Truncated> {
         let mut cursor = Reader {
             rest: bytes,
