@@ -126,6 +126,23 @@ fn run_node() {
                 let wc = side.completion();
                 println!("@{} {:?} {}", wc.wr_id, wc.status, wc.byte_len);
             }
+            // Answers each of so many messages but the last, and exits on it if asked to.
+            "converse" => {
+                let count = number(2);
+                let listen = || side.qp.recv_queue().push(0, &[side.sge(0, 8)]).unwrap();
+                listen();
+                println!("@listening");
+                for message in 1..=count {
+                    while side.completion().is_send {}
+                    if message < count {
+                        listen();
+                        side.send(1, SendOp::Send { imm: None }, &[side.sge(8, 8)]);
+                    } else if words[3] == "exit" {
+                        std::process::exit(0);
+                    }
+                }
+                println!("@heard");
+            }
             "sleep" => {
                 side.cq.req_notify(false).unwrap();
                 // Said before: nothing is polled from here on.
@@ -640,6 +657,49 @@ fn the_last_acknowledgement_of_a_dying_peer_counts() {
         while node.counters()[0] == 0 {}
         drop(node);
         assert_success(&side, 1);
+    }
+}
+
+/// Sends so many messages to a node that answers all but the last; returns with that one sent.
+fn converse(side: &Side, node: &mut Node, count: u64, ending: &str) {
+    assert_eq!(
+        node.ask(&format!("converse 0 {count} {ending}")),
+        "listening"
+    );
+    for message in 1..=count {
+        if message < count {
+            side.qp.recv_queue().push(0, &[side.sge(0, 8)]).unwrap();
+        }
+        side.send(message, SendOp::Send { imm: None }, &[side.sge(8, 8)]);
+        // The answer and the acknowledgement, in any order.
+        for _ in 0..if message < count { 2 } else { 1 } {
+            assert_eq!(side.completion().status, WcStatus::Success, "{message}");
+        }
+    }
+    let counters = side.qp.counters();
+    assert_eq!(counters.retransmitted_packets, 0, "{ending}: {counters:?}");
+}
+
+/// In a conversation acknowledgements leave together with the answers. One to which there is no
+/// answer leaves all the same: before long, and before the process exits.
+#[test]
+fn the_last_acknowledgement_of_a_conversation_leaves() {
+    for link in ["udp", "auto"] {
+        let site = Site::new();
+        let engine = site.engine(LinkMode::Auto);
+        for ending in ["exit", "stay"] {
+            for _ in 0..10 {
+                let side = Side::on(engine.clone(), MEMORY);
+                let mut node = site.node_at(site.address, link);
+                node.connect(&side, 0);
+                converse(&side, &mut node, 50, ending);
+                if ending == "exit" {
+                    assert!(node.child.wait().unwrap().success());
+                } else {
+                    assert_eq!(node.answer(), "heard");
+                }
+            }
+        }
     }
 }
 
