@@ -114,9 +114,9 @@ pub(crate) struct EngineInner {
     /// How many.
     holding_count: AtomicUsize,
     handover: Handover,
-    /// Inline polls in vain since the last packet.
-    idle_polls: AtomicU64,
-    /// Inline polls of shared memory, weighted.
+    /// Since when inline polls have found nothing, in ns; 0 after a packet.
+    idle_since: AtomicU64,
+    /// Inline polls of shared memory, weighted: they say when it is the sockets' turn.
     shared_polls: AtomicU64,
     wake: Arc<OwnedFd>,
     /// Until when the background thread sleeps, in ns; 0 while it is awake.
@@ -151,7 +151,7 @@ impl Engine {
                 holding: Mutex::default(),
                 holding_count: AtomicUsize::new(0),
                 handover: Handover::new(),
-                idle_polls: AtomicU64::new(0),
+                idle_since: AtomicU64::new(0),
                 shared_polls: AtomicU64::new(0),
                 wake: Arc::new(shm::wake_fd()?),
                 sleeping_until: AtomicU64::new(0),

@@ -21,11 +21,8 @@ const MAX_BATCHES: usize = 4;
 /// A batch of so many bytes is part of a stream.
 const LONG_BATCH: usize = 4_096;
 
-/// How long a poller is patient before it lets others have its CPU: some 15 µs, counted in polls of
-/// shared memory in vain.
-const PATIENCE: u64 = 512;
-/// What a poll of the sockets counts in that unit.
-const SOCKET_POLL: u64 = 16;
+/// How long a poller is patient before it lets others have its CPU.
+const PATIENCE_NS: u64 = 15_000;
 /// What a poll of shared memory counts that finds something.
 const BUSY_POLL: u64 = 8;
 /// With shared memory in use the sockets have their turn after so many polls of it: every few
@@ -46,24 +43,23 @@ impl EngineInner {
             }
         }
         if packets == 0 {
-            self.polled_in_vain(SOCKET_POLL);
+            self.polled_in_vain();
         } else {
-            self.idle_polls.store(0, Ordering::Relaxed);
+            self.idle_since.store(0, Ordering::Relaxed);
         }
     }
 
     /// Polling found nothing.
     #[inline]
-    fn polled_in_vain(&self, polls: u64) {
-        self.handover.polled_in_vain(self.now().as_ns());
-        let before = self.idle_polls.load(Ordering::Relaxed);
-        let idle = before.saturating_add(polls);
-        self.idle_polls.store(idle, Ordering::Relaxed);
-        if idle >= PATIENCE {
-            if before < PATIENCE {
-                // The application waits for something else than the answer to its own.
-                self.release_acks(0);
-            }
+    fn polled_in_vain(&self) {
+        let now = self.now().as_ns();
+        self.handover.polled_in_vain(now);
+        let idle_since = self.idle_since.load(Ordering::Relaxed);
+        if idle_since == 0 {
+            self.idle_since.store(now, Ordering::Relaxed);
+        } else if now.saturating_sub(idle_since) >= PATIENCE_NS {
+            // The application waits for something else than the answer to its own.
+            self.release_acks(PATIENCE_NS);
             // What this thread waits for may be waiting for this CPU.
             std::thread::yield_now();
         }
@@ -84,9 +80,9 @@ impl EngineInner {
         self.shared_polls.store(polls, Ordering::Relaxed);
         let sockets = polls / SOCKET_TURN != before / SOCKET_TURN;
         if found {
-            self.idle_polls.store(0, Ordering::Relaxed);
+            self.idle_since.store(0, Ordering::Relaxed);
         } else if !sockets {
-            self.polled_in_vain(1);
+            self.polled_in_vain();
         }
         sockets
     }

@@ -26,7 +26,7 @@ const LIBRARIES: &[&str] = &[
 ];
 /// What Rust's programs need and the guest does not have.
 const GCC_RUNTIME: &str = "libgcc_s.so.1";
-const ROCADE: &str = "env ROCADE_RUNTIME_DIR=/tmp/rocade-run ROCADE_LINK=udp \
+const ROCADE: &str = "env ROCADE_RUNTIME_DIR=/tmp/rocade-run ROCADE_LINK=auto \
                       /tmp/rocade/rocade run --dev rocade0=eth0 --";
 /// Rocade's broker keeps the port for a while; without it, the module can be loaded.
 const RXE_ON: &str = "ROCADE_RUNTIME_DIR=/tmp/rocade-run /tmp/rocade/rocade broker stop >/dev/null 2>&1; \
