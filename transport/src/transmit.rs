@@ -2,6 +2,7 @@
 
 use alloc::vec;
 use alloc::vec::Vec;
+use core::ops::{Deref, DerefMut};
 
 use rocade_wire::Headers;
 
@@ -13,10 +14,13 @@ pub(crate) const ICRC_LEN: usize = 4;
 /// All segments have [`TxBuffer::segment_len`] bytes but the last, which may be shorter, so that
 /// the run can go out in one segmented send. Each ends in 4 bytes that the caller fills with the
 /// ICRC.
+///
+/// Its memory is its own or, with [`TxBuffer::within`], the caller's, which is only written to: it may
+/// be shared with somebody who reads it.
 #[derive(Debug)]
-pub struct TxBuffer {
+pub struct TxBuffer<'a> {
     /// The first `used` bytes count; the rest is memory that is not cleared again and again.
-    bytes: Vec<u8>,
+    bytes: Bytes<'a>,
     used: usize,
     segment_len: usize,
     segments: usize,
@@ -25,18 +29,60 @@ pub struct TxBuffer {
     closed: bool,
 }
 
-impl TxBuffer {
+#[derive(Debug)]
+enum Bytes<'a> {
+    Own(Vec<u8>),
+    Borrowed(&'a mut [u8]),
+}
+
+impl Deref for Bytes<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Own(bytes) => bytes,
+            Self::Borrowed(bytes) => bytes,
+        }
+    }
+}
+
+impl DerefMut for Bytes<'_> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Own(bytes) => bytes,
+            Self::Borrowed(bytes) => bytes,
+        }
+    }
+}
+
+impl TxBuffer<'static> {
     /// A buffer for at most `max_segments` segments and `max_bytes` bytes, at least one segment.
     #[must_use]
     pub fn new(max_bytes: usize, max_segments: usize) -> Self {
         Self {
-            bytes: vec![0; max_bytes],
+            bytes: Bytes::Own(vec![0; max_bytes]),
             used: 0,
             segment_len: 0,
             segments: 0,
             max_bytes,
             max_segments,
             closed: false,
+        }
+    }
+}
+
+impl<'a> TxBuffer<'a> {
+    /// A buffer for at most `max_segments` segments in these bytes, which have to be enough for one.
+    #[must_use]
+    pub fn within(bytes: &'a mut [u8], max_segments: usize) -> Self {
+        Self {
+            used: 0,
+            segment_len: 0,
+            segments: 0,
+            max_bytes: bytes.len(),
+            max_segments,
+            closed: false,
+            bytes: Bytes::Borrowed(bytes),
         }
     }
 
@@ -106,8 +152,10 @@ impl TxBuffer {
         let header_len = headers.len();
         let payload_end = header_len + payload_len;
         let len = payload_end + usize::from(headers.bth.pad_count) + ICRC_LEN;
-        if self.bytes.len() < start + len {
-            self.bytes.resize(start + len, 0);
+        if let Bytes::Own(bytes) = &mut self.bytes
+            && bytes.len() < start + len
+        {
+            bytes.resize(start + len, 0);
         }
         let segment = &mut self.bytes[start..start + len];
         let emitted = headers.emit(segment);

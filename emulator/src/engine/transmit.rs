@@ -5,24 +5,26 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rocade_transport::{AckTiming, Time, TxBuffer};
+use rocade_transport::{AckTiming, Memory, Qp, Time, TxBuffer};
 
 use super::EngineInner;
 use super::port::{Path, Port};
 use crate::config::LinkMode;
-use crate::link::shm::{ShmChannel, ShmSent};
+use crate::link::shm::{ShmChannel, ShmSent, ShmSlot};
 use crate::memory::MemGuard;
 use crate::objects::{QpCore, QpInner};
 
 /// One segmented send: what the link takes in one call.
 const MAX_BYTES: usize = 62_000;
 const MAX_SEGMENTS: usize = 60;
+/// One run through shared memory.
+const SHARED_BYTES: usize = MAX_BYTES;
 const ICRC_LEN: usize = 4;
 /// A run of so many bytes takes long enough to look at the clock again.
 const LONG_RUN: usize = 8_192;
 
 thread_local! {
-    static TX_BUFFER: RefCell<TxBuffer> = RefCell::new(TxBuffer::new(MAX_BYTES, MAX_SEGMENTS));
+    static TX_BUFFER: RefCell<TxBuffer<'static>> = RefCell::new(TxBuffer::new(MAX_BYTES, MAX_SEGMENTS));
 }
 
 /// The transmit side of a QP.
@@ -144,6 +146,18 @@ impl EngineInner {
                     .channel
                     .as_deref()
                     .filter(|channel| !channel.has_ended());
+                if let Some(channel) = channel
+                    && let Some(slot) = channel.reserve(SHARED_BYTES)
+                {
+                    let len = self.fill(qp, slot, now, &memory, &mut tx.enters_channel);
+                    if len == 0 {
+                        return;
+                    }
+                    if len >= LONG_RUN {
+                        now = self.now();
+                    }
+                    continue;
+                }
                 let many = channel.is_some() || port.link.gso();
                 buffer.clear();
                 buffer.set_max_segments(if many { MAX_SEGMENTS } else { 1 });
@@ -177,6 +191,28 @@ impl EngineInner {
                 }
             }
         });
+    }
+
+    /// Has a QP write a run to where its peer reads it, and returns its length. `enters` as in
+    /// [`TxState`].
+    fn fill(
+        &self,
+        qp: &mut Qp,
+        mut slot: ShmSlot<'_>,
+        now: Time,
+        memory: &impl Memory,
+        enters: &mut bool,
+    ) -> usize {
+        let mut buffer = TxBuffer::within(slot.bytes(), MAX_SEGMENTS);
+        qp.poll_transmit(now, memory, AckTiming::Now, &mut buffer);
+        let (len, segment_len) = (buffer.bytes().len(), buffer.segment_len());
+        let count = buffer.segments() as u64;
+        if len > 0 {
+            slot.commit(len, segment_len, std::mem::take(enters));
+            self.counters.tx_shared.fetch_add(count, Ordering::Relaxed);
+            self.counters.tx_packets.fetch_add(count, Ordering::Relaxed);
+        }
+        len
     }
 
     /// Sends what was left over; false where there is still no room.
@@ -252,7 +288,7 @@ fn send_shared(channel: &ShmChannel, enters: &mut bool, run: &[u8], segment_len:
 /// Fills in the ICRC of each segment. Under segmentation offload the kernel numbers the segments'
 /// IPv4 Identifications from 0.
 //= ICRC-07
-fn seal(path: &Path, buffer: &mut TxBuffer) {
+fn seal(path: &Path, buffer: &mut TxBuffer<'_>) {
     let segment_len = buffer.segment_len();
     for (id, segment) in (0u16..).zip(buffer.bytes_mut().chunks_mut(segment_len)) {
         let (covered, icrc) = segment.split_at_mut(segment.len() - ICRC_LEN);

@@ -80,7 +80,7 @@ struct Run {
     peer_psn: Psn,
     sends: Queue,
     receives: Queue,
-    tx: TxBuffer,
+    tx: TxBuffer<'static>,
 }
 
 /// Work requests of one queue: ids count from 0.

@@ -372,7 +372,7 @@ impl Qp {
         now: Time,
         mem: &impl Memory,
         acks: AckTiming,
-        tx: &mut TxBuffer,
+        tx: &mut TxBuffer<'_>,
     ) {
         let result = self
             .responder

@@ -31,7 +31,7 @@ impl Requester {
         now: Time,
         conn: &Conn,
         mem: &impl Memory,
-        tx: &mut TxBuffer,
+        tx: &mut TxBuffer<'_>,
         out: &mut Outputs,
     ) {
         if self.rnr_until.is_some() {

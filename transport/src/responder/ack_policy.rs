@@ -114,7 +114,7 @@ impl Responder {
         conn: &Conn,
         mem: &impl Memory,
         acks: AckTiming,
-        tx: &mut TxBuffer,
+        tx: &mut TxBuffer<'_>,
         out: &mut Outputs,
     ) -> Result<(), Fatal> {
         while let Some(response) = self.queue.front().copied() {
@@ -188,11 +188,11 @@ fn aeth_headers(
     headers
 }
 
-fn push_plain(headers: &Headers, tx: &mut TxBuffer) -> bool {
+fn push_plain(headers: &Headers, tx: &mut TxBuffer<'_>) -> bool {
     tx.fits(segment_len(headers, 0)) && tx.push(headers, 0, |_| Ok::<(), ()>(())).is_ok()
 }
 
-fn push_ack(conn: &Conn, psn: Psn, msn: Msn, syndrome: Syndrome, tx: &mut TxBuffer) -> bool {
+fn push_ack(conn: &Conn, psn: Psn, msn: Msn, syndrome: Syndrome, tx: &mut TxBuffer<'_>) -> bool {
     let aeth = Some(Aeth { syndrome, msn });
     push_plain(
         &aeth_headers(conn, Operation::Acknowledge, psn, 0, aeth),
@@ -200,7 +200,7 @@ fn push_ack(conn: &Conn, psn: Psn, msn: Msn, syndrome: Syndrome, tx: &mut TxBuff
     )
 }
 
-fn push_atomic_ack(conn: &Conn, psn: Psn, msn: Msn, original: u64, tx: &mut TxBuffer) -> bool {
+fn push_atomic_ack(conn: &Conn, psn: Psn, msn: Msn, original: u64, tx: &mut TxBuffer<'_>) -> bool {
     let aeth = Some(Aeth {
         syndrome: Syndrome::Ack(CreditCode::INVALID),
         msn,
@@ -221,7 +221,12 @@ enum ReadPush {
     Failed { replay: bool },
 }
 
-fn push_read(conn: &Conn, mem: &impl Memory, response: Response, tx: &mut TxBuffer) -> ReadPush {
+fn push_read(
+    conn: &Conn,
+    mem: &impl Memory,
+    response: Response,
+    tx: &mut TxBuffer<'_>,
+) -> ReadPush {
     let Response::Read {
         psn,
         rkey,

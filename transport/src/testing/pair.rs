@@ -42,7 +42,7 @@ pub struct Pair {
     latency_ns: u64,
     gap_ns: u64,
     network: Network,
-    tx: TxBuffer,
+    tx: TxBuffer<'static>,
     in_flight: BTreeMap<(Time, u64), (Side, Vec<u8>)>,
     serial: u64,
     sent: [usize; 2],

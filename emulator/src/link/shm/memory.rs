@@ -17,7 +17,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
-use super::ring::Control;
+use super::ring::{Control, Producer};
 
 /// Bytes of the control words: a page, whatever the page size.
 const CONTROL_LEN: usize = 64 << 10;
@@ -206,6 +206,23 @@ impl SharedMemory {
         // SAFETY: `place` has `bytes.len()` mapped bytes. `bytes` is ours and so does not overlap
         // with shared memory.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), place.as_ptr(), bytes.len()) };
+    }
+
+    /// Bytes in place, `offset` bytes behind the producer's position, to be written. The other process
+    /// may access them meanwhile: what they say is of no importance, and nothing is to be read from them.
+    #[inline]
+    pub(super) fn in_place_mut<'a>(
+        &'a self,
+        direction: Direction,
+        producer: &'a mut Producer,
+        offset: usize,
+        len: usize,
+    ) -> &'a mut [u8] {
+        let position = producer.position().wrapping_add(offset as u64);
+        let place = self.place(direction, position, len);
+        // SAFETY: `len` mapped bytes that live as long as `self`. In this process only the one
+        // producer of the ring refers to them, and it is borrowed as long as they are.
+        unsafe { std::slice::from_raw_parts_mut(place.as_ptr(), len) }
     }
 
     /// Copies out of a ring, as the bytes are now.

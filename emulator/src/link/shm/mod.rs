@@ -198,11 +198,8 @@ impl ShmChannel {
             }
         }
         let at = producer.position();
-        let mut header = [0; RECORD_HEADER];
-        header[..4].copy_from_slice(&len.to_le_bytes());
-        header[4..6].copy_from_slice(&segment_len.to_le_bytes());
-        header[6..].copy_from_slice(&flags.to_le_bytes());
-        self.memory.write(self.tx, at, &header);
+        self.memory
+            .write(self.tx, at, &record_header(len, segment_len, flags));
         self.memory
             .write(self.tx, at.wrapping_add(RECORD_HEADER as u64), run);
         let wake = producer.publish(control, need);
@@ -211,6 +208,23 @@ impl ShmChannel {
             memory::wake(self.wake.as_fd());
         }
         ShmSent::Sent
+    }
+
+    /// A place for a run of up to `len` bytes, if there is room for it now. Meanwhile nobody else
+    /// sends through the channel.
+    #[inline]
+    pub(crate) fn reserve(&self, len: usize) -> Option<ShmSlot<'_>> {
+        if self.has_ended() || len > MAX_RUN {
+            return None;
+        }
+        let mut producer = self.producer.lock();
+        let room = producer.room(self.memory.control(self.tx), record_len(len));
+        // Whether the peer has damaged something is for `send` to find.
+        matches!(room, Ok(true)).then_some(ShmSlot {
+            channel: self,
+            producer,
+            len,
+        })
     }
 
     /// Is there room for this many bytes? Where there is not, the peer will say when.
@@ -286,6 +300,58 @@ impl fmt::Debug for ShmChannel {
 #[inline]
 const fn record_len(run: usize) -> u64 {
     (RECORD_HEADER + run).next_multiple_of(RECORD_ALIGN) as u64
+}
+
+#[inline]
+fn record_header(len: u32, segment_len: u16, flags: u16) -> [u8; RECORD_HEADER] {
+    let mut header = [0; RECORD_HEADER];
+    header[..4].copy_from_slice(&len.to_le_bytes());
+    header[4..6].copy_from_slice(&segment_len.to_le_bytes());
+    header[6..].copy_from_slice(&flags.to_le_bytes());
+    header
+}
+
+/// A place in the ring for a run; see [`ShmChannel::reserve`].
+pub(crate) struct ShmSlot<'a> {
+    channel: &'a ShmChannel,
+    producer: MutexGuard<'a, Producer>,
+    len: usize,
+}
+
+impl ShmSlot<'_> {
+    /// Where the run goes. The peer may read and write it too: what is there says nothing.
+    #[inline]
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        let channel = self.channel;
+        let producer = &mut *self.producer;
+        channel
+            .memory
+            .in_place_mut(channel.tx, producer, RECORD_HEADER, self.len)
+    }
+
+    /// Sends the first `len` bytes, as [`ShmChannel::send`] or, with `after_udp`, as
+    /// [`ShmChannel::send_after_udp`].
+    #[inline]
+    pub(crate) fn commit(mut self, len: usize, segment_len: usize, after_udp: bool) {
+        let (Ok(len32), Ok(segment_len)) = (u32::try_from(len), u16::try_from(segment_len)) else {
+            return;
+        };
+        if len > self.len {
+            return;
+        }
+        let channel = self.channel;
+        let flags = if after_udp { AFTER_UDP } else { 0 };
+        let header = record_header(len32, segment_len, flags);
+        channel
+            .memory
+            .write(channel.tx, self.producer.position(), &header);
+        let control = channel.memory.control(channel.tx);
+        let wake = self.producer.publish(control, record_len(len));
+        drop(self.producer);
+        if wake {
+            memory::wake(channel.wake.as_fd());
+        }
+    }
 }
 
 /// The receiving end of a channel, locked.

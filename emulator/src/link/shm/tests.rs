@@ -94,6 +94,31 @@ fn a_call_receives_no_more_than_asked() {
 }
 
 #[test]
+fn runs_are_written_in_place() {
+    let (a, b) = pair();
+    let mut slot = a.reserve(100).unwrap();
+    slot.bytes()[..5].copy_from_slice(b"abcde");
+    slot.commit(5, 2, false);
+    // Given up.
+    drop(a.reserve(100));
+    assert_eq!(a.send(b"fg", 2), ShmSent::Sent);
+    let expected = [
+        &[b"ab".to_vec(), b"cd".to_vec(), b"e".to_vec()][..],
+        &[b"fg".to_vec()],
+    ];
+    assert_eq!(receive(&b, 9), expected);
+    let mut sent = 0;
+    while let Some(mut slot) = a.reserve(60_000) {
+        slot.bytes().fill(7);
+        slot.commit(60_000, 4096, false);
+        sent += 1;
+    }
+    assert!(a.reserve(MAX_RUN + 1).is_none());
+    assert_eq!(receive(&b, usize::MAX).len(), sent);
+    assert!(a.reserve(60_000).is_some());
+}
+
+#[test]
 fn what_came_over_udp_is_received_first() {
     let (a, b) = pair();
     assert_eq!(a.send(b"1", 1), ShmSent::Sent);
