@@ -23,6 +23,9 @@ use crate::steering::Slot;
 
 /// Runs that one call receives from a channel at most, so that one peer cannot hold a poller.
 const MAX_RUNS: usize = 16;
+/// After so many bytes for a QP it is drained, within a call too: its peer goes on sending while we
+/// receive the rest.
+const DRAIN_BYTES: usize = 64 << 10;
 
 impl EngineInner {
     /// The channel from a local address to a QP of a peer, made if need be.
@@ -188,6 +191,7 @@ impl EngineInner {
         };
         let mut current: Option<Locked<'_>> = None;
         let mut received = 0;
+        let mut undrained = 0;
         receiver.receive(MAX_RUNS, after_udp, |run: ShmRun<'_>| {
             run.each_segment(|head, segment| {
                 let Ok(packet) = Packet::parse_in_place(head, segment) else {
@@ -210,7 +214,12 @@ impl EngineInner {
                 let memory = mem.view(locked.inner.pd_id());
                 locked.core.qp.handle_packet(now, &meta, &packet, &memory);
                 received += 1;
+                undrained += segment.len();
             });
+            if undrained >= DRAIN_BYTES {
+                undrained = 0;
+                self.unlock(current.take(), &mem, now);
+            }
         });
         self.unlock(current, &mem, now);
         self.counters
