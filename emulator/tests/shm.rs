@@ -139,6 +139,8 @@ fn run_node() {
                         side.send(1, SendOp::Send { imm: None }, &[side.sge(8, 8)]);
                     } else if words[3] == "exit" {
                         std::process::exit(0);
+                    } else if words[3] == "destroy" {
+                        side.qp.destroy().unwrap();
                     }
                 }
                 println!("@heard");
@@ -687,7 +689,7 @@ fn the_last_acknowledgement_of_a_conversation_leaves() {
     for link in ["udp", "auto"] {
         let site = Site::new();
         let engine = site.engine(LinkMode::Auto);
-        for ending in ["exit", "stay"] {
+        for ending in ["exit", "stay", "destroy"] {
             for _ in 0..10 {
                 let side = Side::on(engine.clone(), MEMORY);
                 let mut node = site.node_at(site.address, link);

@@ -27,6 +27,10 @@ pub(super) const HOLD_NS: u64 = 250_000;
 /// A QP that has held nothing for so long is not looked after any more.
 const FORGET_NS: u64 = 10_000_000;
 
+/// QPs that may hold acknowledgements at a time: the background thread looks at each of them. In a
+/// process with more conversations there is always something else to send.
+const MAX_HOLDING: usize = 64;
+
 /// What makes a QP transmit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
@@ -66,10 +70,11 @@ impl Default for AckHold {
 }
 
 impl AckHold {
-    /// When a lone acknowledgement leaves.
-    pub(super) const fn timing(&self, cause: Cause) -> AckTiming {
+    /// When a lone acknowledgement leaves. `room` tells whether one more QP can be looked after.
+    pub(super) const fn timing(&self, cause: Cause, room: bool) -> AckTiming {
+        let may_hold = room || self.last_held.is_some();
         match cause {
-            Cause::Received if self.answered >= self.habit => AckTiming::Later,
+            Cause::Received if self.answered >= self.habit && may_hold => AckTiming::Later,
             Cause::Posted => AckTiming::Behind,
             Cause::Received | Cause::Other => AckTiming::Now,
         }
@@ -159,6 +164,11 @@ impl EngineInner {
         self.holding_count.load(Ordering::Relaxed) > 0
     }
 
+    /// Can the background thread look after one more?
+    pub(super) fn has_room_to_hold(&self) -> bool {
+        self.holding_count.load(Ordering::Relaxed) < MAX_HOLDING
+    }
+
     /// Sends the acknowledgements that have been held for so long.
     pub(super) fn release_acks(&self, held_ns: u64) {
         if !self.looks_after_acks() {
@@ -246,13 +256,13 @@ mod tests {
 
     /// A message, acknowledged or held as the QP wants, at a time in µs; true where it was held.
     fn message(hold: &mut AckHold, psn: u32, us: u64) -> bool {
-        let held = hold.timing(Cause::Received) == AckTiming::Later;
+        let held = hold.timing(Cause::Received, true) == AckTiming::Later;
         hold.transmitted(Cause::Received, at(us), !held, held.then(|| Psn::new(psn)));
         held
     }
 
     fn answer(hold: &mut AckHold, us: u64) {
-        assert_eq!(hold.timing(Cause::Posted), AckTiming::Behind);
+        assert_eq!(hold.timing(Cause::Posted, true), AckTiming::Behind);
         hold.transmitted(Cause::Posted, at(us), true, None);
     }
 
@@ -280,6 +290,9 @@ mod tests {
             answer(&mut hold, index * 100 + 50);
         }
         assert!(!message(&mut hold, 0, 20_000), "the answers came late");
+        let mut hold = AckHold::default();
+        converse(&mut hold, 0, 8);
+        assert_eq!(hold.timing(Cause::Received, false), AckTiming::Now);
     }
 
     #[test]
@@ -289,7 +302,7 @@ mod tests {
         assert!(message(&mut hold, 0, 100));
         assert!(!hold.holds_for(HOLD_NS, at(300)));
         assert!(hold.holds_for(HOLD_NS, at(350)));
-        assert_eq!(hold.timing(Cause::Other), AckTiming::Now);
+        assert_eq!(hold.timing(Cause::Other, true), AckTiming::Now);
         hold.transmitted(Cause::Other, at(350), true, None);
         assert!(!hold.holds_for(0, at(350)));
         assert_eq!(converse(&mut hold, 400, 16), 0, "twice the patience");

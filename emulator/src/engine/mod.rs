@@ -291,6 +291,15 @@ impl EngineInner {
         Ok(port)
     }
 
+    /// A QP ends: an acknowledgement that it holds leaves first.
+    pub(crate) fn say_farewell(&self, inner: &QpInner) {
+        let mem = self.regions().read();
+        let mut core = inner.lock();
+        if core.qp.lone_ack().is_some() {
+            self.transmit(inner, &mut core, &mem, Cause::Other, self.now());
+        }
+    }
+
     /// The application polls a CQ.
     #[inline]
     pub(crate) fn polled(&self) {

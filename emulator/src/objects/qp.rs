@@ -349,6 +349,7 @@ impl QpInner {
         }
         let engine = self.engine();
         engine.remove_qp(self.qp_num);
+        engine.say_farewell(self);
         {
             // Whoever still holds a reference finds a QP that takes and sends nothing.
             let mut core = self.lock();
