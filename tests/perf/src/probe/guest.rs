@@ -26,8 +26,7 @@ const LIBRARIES: &[&str] = &[
 ];
 /// What Rust's programs need and the guest does not have.
 const GCC_RUNTIME: &str = "libgcc_s.so.1";
-const ROCADE: &str = "env ROCADE_RUNTIME_DIR=/tmp/rocade-run ROCADE_LINK=auto \
-                      /tmp/rocade/rocade run --dev rocade0=eth0 --";
+const ROCADE: &str = "/tmp/rocade/rocade run --dev rocade0=eth0 --";
 /// Rocade's broker keeps the port for a while; without it, the module can be loaded.
 const RXE_ON: &str = "ROCADE_RUNTIME_DIR=/tmp/rocade-run /tmp/rocade/rocade broker stop >/dev/null 2>&1; \
                       for i in 1 2 3 4 5 6 7 8 9 10; do \
@@ -47,7 +46,8 @@ const LIMIT: Duration = Duration::from_secs(120);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Provider {
     Rxe,
-    Rocade,
+    /// With the value of `ROCADE_LINK`.
+    Rocade(&'static str),
 }
 
 /// A running guest. It ends with this process.
@@ -104,9 +104,10 @@ impl Guest {
                 self.exec(RXE_ON)?;
                 format!("{words} -d rxe0 -x 1")
             }
-            Provider::Rocade => {
+            Provider::Rocade(link) => {
                 self.exec(RXE_OFF)?;
-                format!("{ROCADE} {words} -d rocade0 -x 0")
+                let env = format!("env ROCADE_RUNTIME_DIR=/tmp/rocade-run ROCADE_LINK={link}");
+                format!("{env} {ROCADE} {words} -d rocade0 -x 0")
             }
         };
         let server: Vec<&str> = line.split(' ').collect();
