@@ -161,7 +161,7 @@ impl EngineInner {
         for port in self.ports.read().iter() {
             let mut rx = port.rx.lock();
             loop {
-                let received = self.receive(port, &mut rx);
+                let received = self.receive(port, &mut rx, super::progress::MAX_BATCHES);
                 packets += received.packets;
                 if !received.more {
                     break;

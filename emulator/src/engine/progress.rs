@@ -16,7 +16,11 @@ use crate::objects::{QpCore, QpInner};
 use crate::steering::Slot;
 
 /// Batches that one call receives from a link at most, so that a flood cannot hold a poller.
-const MAX_BATCHES: usize = 16;
+pub(super) const MAX_BATCHES: usize = 16;
+/// The same for a thread that polls. It has to get at its completions and to post new receives: a
+/// peer that is as fast as we are would otherwise use up all that are posted, and then wait for
+/// the RNR timer.
+const MAX_INLINE_BATCHES: usize = 1;
 
 /// How long a poller is patient before it lets others have its CPU: some 15 µs, counted in polls of
 /// shared memory in vain.
@@ -39,7 +43,7 @@ impl EngineInner {
         for port in self.ports.read().iter() {
             // Whoever holds the lock is receiving already.
             if let Some(mut rx) = port.rx.try_lock() {
-                packets += self.receive(port, &mut rx).packets;
+                packets += self.receive(port, &mut rx, MAX_INLINE_BATCHES).packets;
             }
         }
         if packets == 0 {
@@ -86,11 +90,11 @@ impl EngineInner {
         sockets
     }
 
-    /// Receives from a link until it is empty or the batch limit is reached.
-    pub(super) fn receive(&self, port: &Port, rx: &mut RxState) -> Received {
+    /// Receives from a link until it is empty or there were `max_batches`.
+    pub(super) fn receive(&self, port: &Port, rx: &mut RxState, max_batches: usize) -> Received {
         let RxState { buffer, flows } = rx;
         let mut packets = 0;
-        for _ in 0..MAX_BATCHES {
+        for _ in 0..max_batches {
             match port.link.recv(buffer) {
                 Ok(Some(batch)) => packets += self.deliver(port, flows, &batch),
                 Ok(None) => {
