@@ -222,27 +222,32 @@ impl LocalData {
         }
     }
 
-    /// Where `len` bytes at offset `offset` of the message are, if they are in one piece in registered
-    /// memory.
-    pub(crate) fn piece(&self, offset: u32, len: u32) -> Option<Sge> {
-        let mut skip = offset;
-        for sge in self.sges() {
-            if skip < sge.len {
-                let addr = sge.addr.checked_add(u64::from(skip))?;
-                return (len <= sge.len - skip).then_some(Sge { addr, len, ..*sge });
+    /// Where `len` bytes from offset `offset` of the message are, if they are in the only entry: as
+    /// they nearly always are.
+    #[inline]
+    pub(crate) fn in_one(&self, offset: u32, len: usize) -> Option<(Lkey, u64)> {
+        match self {
+            Self::Few {
+                count: 1,
+                entries: [sge, _],
+            } if u64::from(offset) + len as u64 <= u64::from(sge.len) => {
+                Some((sge.lkey, sge.addr.checked_add(u64::from(offset))?))
             }
-            skip -= sge.len;
+            _ => None,
         }
-        None
     }
 
     /// Copies `dst.len()` bytes from offset `offset` of the message into `dst`.
+    #[inline]
     pub(crate) fn gather(
         &self,
         mem: &impl Memory,
         offset: u32,
         dst: &mut [u8],
     ) -> Result<(), AccessError> {
+        if let Some((lkey, addr)) = self.in_one(offset, dst.len()) {
+            return mem.read_local(lkey, addr, dst);
+        }
         if let Some(data) = self.inline() {
             let start = offset as usize;
             let src = start
@@ -258,12 +263,16 @@ impl LocalData {
     }
 
     /// Copies `src` to offset `offset` of the message's local buffers.
+    #[inline]
     pub(crate) fn scatter(
         &self,
         mem: &impl Memory,
         offset: u32,
         src: &[u8],
     ) -> Result<(), AccessError> {
+        if let Some((lkey, addr)) = self.in_one(offset, src.len()) {
+            return mem.write_local(lkey, addr, src);
+        }
         for_each_piece(self.sges(), offset, src.len(), |sge_addr, lkey, range| {
             mem.write_local(lkey, sge_addr, &src[range])
         })
@@ -278,20 +287,12 @@ pub(crate) fn total_len(sges: &[Sge]) -> u64 {
 
 /// Calls `f(address, lkey, range of the caller's buffer)` for each piece of the scatter/gather
 /// list that covers `len` bytes from message offset `offset`.
-#[inline]
 fn for_each_piece(
     sges: &[Sge],
     offset: u32,
     len: usize,
     mut f: impl FnMut(u64, Lkey, core::ops::Range<usize>) -> Result<(), AccessError>,
 ) -> Result<(), AccessError> {
-    if let [sge] = sges
-        && u64::from(offset) + len as u64 <= u64::from(sge.len)
-    {
-        // One entry with all of it, as nearly always.
-        let addr = sge.addr.checked_add(u64::from(offset));
-        return f(addr.ok_or(AccessError::OutOfRange)?, sge.lkey, 0..len);
-    }
     let mut skip = offset as usize;
     let mut done = 0;
     for sge in sges {

@@ -18,8 +18,11 @@ use crate::steering::Slot;
 
 /// Batches that one call receives from a link at most, so that acknowledgements do not wait too long.
 const MAX_BATCHES: usize = 4;
-/// A batch of so many bytes is part of a stream.
+/// A batch of so many bytes is part of a stream, unless its packets are shorter than [`BULK_SEGMENT`]:
+/// after a batch of small messages the application has to post new receives. A peer that is as fast
+/// as we are would otherwise use up all that are posted, and then wait for the RNR timer.
 const LONG_BATCH: usize = 4_096;
+const BULK_SEGMENT: usize = 512;
 
 /// How long a poller is patient before it lets others have its CPU.
 const PATIENCE_NS: u64 = 15_000;
@@ -102,7 +105,8 @@ impl EngineInner {
         for _ in 0..MAX_BATCHES {
             match port.link.recv(buffer) {
                 Ok(Some(batch)) => {
-                    let is_short = batch.data.len() < LONG_BATCH;
+                    let is_short =
+                        batch.data.len() < LONG_BATCH || batch.segment_len < BULK_SEGMENT;
                     received.packets += self.deliver(port, flows, dirty, &batch, is_short);
                     received.more = true;
                     if is_short {

@@ -1,6 +1,6 @@
 //! From work requests to request packets (RC-SEG-*, RC-PSN-05).
 
-use rocade_wire::{AtomicEth, Operation, Reth};
+use rocade_wire::{AtomicEth, Operation, Psn, Reth};
 
 use super::{READ_CHUNK_BYTES, Requester, SendWqe};
 use crate::completion::WcStatus;
@@ -8,7 +8,7 @@ use crate::memory::{AccessError, LocalAccess, Memory};
 use crate::qp::conn::{Conn, Outputs};
 use crate::time::Time;
 use crate::transmit::{Head, TxBuffer};
-use crate::wr::{SendFlags, SendOp};
+use crate::wr::{SendFlags, SendOp, Sge};
 
 /// Most packets without AckReq (RC-ACK-05).
 const ACK_REQ_INTERVAL: u32 = 16;
@@ -43,8 +43,13 @@ impl Requester {
             if self.current < self.started && self.cursor == self.sq[self.current].end_psn() {
                 self.current += 1;
             }
-            if self.current == self.started && !self.start_next(conn, mem) {
-                break;
+            if self.current == self.started {
+                if self.send_short(now, conn, mem, una_cost, tx, out) {
+                    continue;
+                }
+                if !self.start_next(conn, mem) {
+                    break;
+                }
             }
             let wqe = &self.sq[self.current];
             let Some(mut step) = self.next_step(conn, wqe) else {
@@ -88,10 +93,11 @@ impl Requester {
         let payload_len = step.payload_len as usize;
         if tx.leaves_outside(payload_len)
             && self.cursor == self.next_new
-            && let Some(sge) = wqe.data.piece(step.offset, step.payload_len)
+            && let Some((lkey, addr)) = wqe.data.in_one(step.offset, payload_len)
         {
-            mem.check_local(sge.lkey, sge.addr, u64::from(sge.len), LocalAccess::Read)?;
-            tx.push_outside(&step.head, sge);
+            let len = step.payload_len;
+            mem.check_local(lkey, addr, u64::from(len), LocalAccess::Read)?;
+            tx.push_outside(&step.head, Sge { addr, len, lkey });
             return Ok(());
         }
         tx.push(&step.head, payload_len, |payload| {
@@ -101,6 +107,75 @@ impl Requester {
                 wqe.data.gather(mem, step.offset, payload)
             }
         })
+    }
+
+    /// Starts and sends the next WQE if it is a SEND or WRITE of one packet that nothing holds up:
+    /// small messages come in long runs. False, and nothing has changed, where the general way has
+    /// to look at it. Only where everything started has been sent.
+    #[inline]
+    fn send_short(
+        &mut self,
+        now: Time,
+        conn: &Conn,
+        mem: &impl Memory,
+        una_cost: u64,
+        tx: &mut TxBuffer,
+        out: &mut Outputs,
+    ) -> bool {
+        debug_assert_eq!(self.cursor, self.next_new);
+        if self.draining {
+            return false;
+        }
+        let Some(wqe) = self.sq.get_mut(self.started) else {
+            return false;
+        };
+        let (reth, imm) = match wqe.op {
+            SendOp::Send { imm } => (None, imm),
+            SendOp::Write { va, rkey, imm } => (
+                Some(Reth {
+                    va,
+                    rkey,
+                    dma_len: wqe.len,
+                }),
+                imm,
+            ),
+            _ => return false,
+        };
+        let cost = Self::packet_cost(conn, wqe.len, 1);
+        let fenced = wqe.flags.contains(SendFlags::FENCE) && self.rd_wqes > 0;
+        let full = self.next_cost - una_cost + u64::from(cost) > self.window.bytes();
+        let outside = tx.leaves_outside(wqe.len as usize);
+        if wqe.len > conn.pmtu_bytes() || fenced || full || outside {
+            return false;
+        }
+        let head = data_head(conn, wqe, self.next_new, wqe.len, true, true, imm, reth);
+        let len = wqe.len as usize;
+        if !tx.fits(head.segment_len(len)) {
+            return false;
+        }
+        let pushed = tx.push(&head, len, |payload| {
+            if payload.is_empty() {
+                Ok(())
+            } else {
+                wqe.data.gather(mem, 0, payload)
+            }
+        });
+        if pushed.is_err() {
+            return false;
+        }
+        wqe.first_psn = self.next_new;
+        wqe.packets = 1;
+        wqe.cost_base = self.next_cost;
+        wqe.packet_cost = cost;
+        self.next_cost += u64::from(cost);
+        self.started += 1;
+        self.current = self.started;
+        self.next_new = self.next_new.next();
+        self.cursor = self.next_new;
+        out.counters.tx_packets += 1;
+        self.packets_since_ack_req = 0;
+        self.arm_ack_timer(now);
+        true
     }
 
     /// Gives the next WQE its PSNs; false where none may start now.
@@ -243,22 +318,7 @@ impl Requester {
         let payload_len = (wqe.len - offset).min(conn.pmtu_bytes());
         let first = index == 0;
         let last = index + 1 == wqe.packets;
-        let operation = data_operation(reth.is_some(), first, last, imm.is_some());
-        let mut head = conn.head(operation, self.cursor, payload_len as usize);
-        //= RC-SEG-03
-        if first && let Some(reth) = reth {
-            head.push(&reth.to_bytes());
-        }
-        if last {
-            if let Some(imm) = imm {
-                head.push(&imm);
-            }
-            //= RXE-110
-            head.bth.ack_req = true;
-            //= RC-WQE-08
-            head.bth.solicited =
-                wqe.flags.contains(SendFlags::SOLICITED) && (reth.is_none() || imm.is_some());
-        }
+        let head = data_head(conn, wqe, self.cursor, payload_len, first, last, imm, reth);
         Step {
             head,
             offset,
@@ -312,6 +372,38 @@ fn result_buffers_ok(wqe: &SendWqe, mem: &impl Memory) -> bool {
 pub(super) fn read_chunk_end(len: u32, offset: u32) -> u32 {
     let next = u64::from(offset / READ_CHUNK_BYTES + 1) * u64::from(READ_CHUNK_BYTES);
     u32::try_from(next).map_or(len, |next| next.min(len))
+}
+
+/// Head of one packet of a SEND (`reth` is `None`) or WRITE.
+#[expect(clippy::too_many_arguments, reason = "one packet, taken apart once")]
+#[inline]
+fn data_head(
+    conn: &Conn,
+    wqe: &SendWqe,
+    psn: Psn,
+    payload_len: u32,
+    first: bool,
+    last: bool,
+    imm: Option<[u8; 4]>,
+    reth: Option<Reth>,
+) -> Head {
+    let operation = data_operation(reth.is_some(), first, last, imm.is_some());
+    let mut head = conn.head(operation, psn, payload_len as usize);
+    //= RC-SEG-03
+    if first && let Some(reth) = reth {
+        head.push(&reth.to_bytes());
+    }
+    if last {
+        if let Some(imm) = imm {
+            head.push(&imm);
+        }
+        //= RXE-110
+        head.bth.ack_req = true;
+        //= RC-WQE-08
+        head.bth.solicited =
+            wqe.flags.contains(SendFlags::SOLICITED) && (reth.is_none() || imm.is_some());
+    }
+    head
 }
 
 //= RC-SEG-01
