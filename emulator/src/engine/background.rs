@@ -159,7 +159,8 @@ impl EngineInner {
             .map(|ns| (ns, activity));
     }
 
-    /// Receives from all links until they are empty; true where there was anything.
+    /// Receives from all links until they are empty, or the application polls for the rest; true where
+    /// there was anything.
     fn receive_all(&self) -> bool {
         let mut packets = self.receive_all_shared();
         for port in self.ports.read().iter() {
@@ -168,6 +169,9 @@ impl EngineInner {
             loop {
                 let received = self.receive(port, &mut rx);
                 packets += received.packets;
+                if self.handover.is_polling(self.now().as_ns()) {
+                    break;
+                }
                 if received.packets >= STREAM_PACKETS {
                     looks = STREAM_SOCKET_LOOKS;
                 } else if !received.more {

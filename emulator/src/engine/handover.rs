@@ -82,12 +82,16 @@ impl Handover {
         self.vain_at.store(now_ns, Ordering::Relaxed);
     }
 
+    /// Does the application poll just now, or has it been interrupted in it?
+    pub(crate) fn is_polling(&self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.vain_at.load(Ordering::Relaxed)) < FRESH_NS
+    }
+
     pub(crate) fn activity(&self, now_ns: u64) -> Activity {
-        let vain_at = self.vain_at.load(Ordering::Relaxed);
         Activity {
             polls: self.polls.load(Ordering::Relaxed),
             sends: self.sends.load(Ordering::Relaxed),
-            polling: now_ns.saturating_sub(vain_at) < FRESH_NS,
+            polling: self.is_polling(now_ns),
         }
     }
 
