@@ -23,6 +23,8 @@ const MAX_BATCHES: usize = 4;
 /// as we are would otherwise use up all that are posted, and then wait for the RNR timer.
 const LONG_BATCH: usize = 4_096;
 const BULK_SEGMENT: usize = 512;
+/// How long to look for the rest of a message before the part of it is acknowledged.
+const MORE_NS: u64 = 12_000;
 
 /// How long a poller is patient before it lets others have its CPU.
 const PATIENCE_NS: u64 = 15_000;
@@ -91,7 +93,8 @@ impl EngineInner {
     }
 
     /// Receives from a link until it is empty, a short batch came, or the batch limit is reached.
-    /// After long batches the QPs are drained together: one acknowledgement for many packets.
+    /// After long batches the QPs are drained together: one acknowledgement for many packets. In the
+    /// middle of a message the rest is on its way: it is waited for a little.
     pub(super) fn receive(&self, port: &Port, rx: &mut RxState) -> Received {
         let RxState {
             buffer,
@@ -102,17 +105,22 @@ impl EngineInner {
             packets: 0,
             more: false,
         };
-        for _ in 0..MAX_BATCHES {
+        let (mut batches, mut look_until) = (0, None);
+        while batches < MAX_BATCHES {
             match port.link.recv(buffer) {
                 Ok(Some(batch)) => {
                     let is_short =
                         batch.data.len() < LONG_BATCH || batch.segment_len < BULK_SEGMENT;
-                    received.packets += self.deliver(port, flows, dirty, &batch, is_short);
+                    let delivered = self.deliver(port, flows, dirty, &batch, is_short);
+                    received.packets += delivered.packets;
                     received.more = true;
                     if is_short {
                         break;
                     }
+                    batches += 1;
+                    look_until = delivered.mid_message.then(|| self.now().plus_ns(MORE_NS));
                 }
+                Ok(None) if look_until.is_some_and(|until| self.now() < until) => {}
                 Ok(None) => {
                     received.more = false;
                     break;
@@ -132,7 +140,7 @@ impl EngineInner {
         received
     }
 
-    /// Hands the packets of a batch to their QPs and returns how many there were. Consecutive
+    /// Hands the packets of a batch to their QPs. Consecutive
     /// packets of a QP are handled under one lock. The QPs are drained `at_once`, or are `dirty`
     /// then.
     fn deliver(
@@ -142,7 +150,7 @@ impl EngineInner {
         dirty: &mut Vec<Qpn>,
         batch: &RxBatch<'_>,
         at_once: bool,
-    ) -> u64 {
+    ) -> Delivered {
         let local = port.link.local();
         // Lock order: QP table, regions, QP, CQ.
         let qps = self.qps.read();
@@ -212,11 +220,17 @@ impl EngineInner {
         if let Some(flow) = flows.at(sender) {
             flow.finish(checked);
         }
+        let mid_message = current
+            .as_ref()
+            .is_some_and(|locked| locked.core.qp.receives_message());
         let_go(current, dirty, &mem);
         self.counters
             .rx_packets
             .fetch_add(packets, Ordering::Relaxed);
-        packets
+        Delivered {
+            packets,
+            mid_message,
+        }
     }
 
     /// Drains a QP after its packets and lets it go.
@@ -254,6 +268,15 @@ impl EngineInner {
     ) {
         counter(&self.counters).fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// What a batch was.
+#[derive(Clone, Copy, Debug)]
+struct Delivered {
+    /// Packets handed to QPs.
+    packets: u64,
+    /// The last one was not the last of its message.
+    mid_message: bool,
 }
 
 /// What one call received.

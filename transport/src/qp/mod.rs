@@ -269,6 +269,12 @@ impl Qp {
         Ok(())
     }
 
+    /// Has a part of a message come, and not all of it?
+    #[must_use]
+    pub fn receives_message(&self) -> bool {
+        self.responder.is_in_message()
+    }
+
     /// Handles a packet whose DestQP is this QP and whose ICRC is right. Anything a peer can
     /// send is taken: it is executed, NAKed or counted and dropped (BTH-14).
     pub fn handle_packet(

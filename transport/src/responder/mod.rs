@@ -114,6 +114,10 @@ impl Responder {
         self.rq.len() + usize::from(matches!(self.current, InProgress::Send { .. }))
     }
 
+    pub(crate) const fn is_in_message(&self) -> bool {
+        !matches!(self.current, InProgress::None)
+    }
+
     /// Queues a receive (PST-09).
     pub(crate) fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         if sges.len() > self.limits.max_sge as usize {
