@@ -9,7 +9,7 @@
 pub(crate) const MIN_PACKET_COST: u32 = 512;
 
 const INITIAL_BYTES: u64 = 128 * 1024;
-const MAX_BYTES: u64 = 1024 * 1024;
+const MAX_BYTES: u64 = 2 * 1024 * 1024;
 const MIN_BYTES: u64 = 16 * 1024;
 
 /// A window in bytes with slow start and additive increase, multiplicative decrease.

@@ -17,7 +17,7 @@ use crate::objects::{QpCore, QpInner};
 use crate::steering::Slot;
 
 /// Batches that one call receives from a link at most, so that acknowledgements do not wait too long.
-const MAX_BATCHES: usize = 4;
+const MAX_BATCHES: usize = 12;
 /// A batch of so many bytes is part of a stream, unless its packets are shorter than [`BULK_SEGMENT`]:
 /// after a batch of small messages the application has to post new receives. A peer that is as fast
 /// as we are would otherwise use up all that are posted, and then wait for the RNR timer.
@@ -114,7 +114,8 @@ impl EngineInner {
                     let delivered = self.deliver(port, flows, dirty, &batch, is_short);
                     received.packets += delivered.packets;
                     received.more = true;
-                    if is_short {
+                    // The application waits for completions, perhaps to post new receives.
+                    if is_short || delivered.completes {
                         break;
                     }
                     batches += 1;
@@ -220,9 +221,9 @@ impl EngineInner {
         if let Some(flow) = flows.at(sender) {
             flow.finish(checked);
         }
-        let mid_message = current
-            .as_ref()
-            .is_some_and(|locked| locked.core.qp.receives_message());
+        let qp = current.as_ref().map(|locked| &locked.core.qp);
+        let mid_message = qp.is_some_and(|qp| qp.receives_message());
+        let completes = qp.is_some_and(|qp| qp.pending_completions().len() > 0);
         let_go(current, dirty, &mem);
         self.counters
             .rx_packets
@@ -230,6 +231,7 @@ impl EngineInner {
         Delivered {
             packets,
             mid_message,
+            completes,
         }
     }
 
@@ -277,6 +279,8 @@ struct Delivered {
     packets: u64,
     /// The last one was not the last of its message.
     mid_message: bool,
+    /// Its QP has completions to report.
+    completes: bool,
 }
 
 /// What one call received.
