@@ -32,6 +32,20 @@ impl Window {
         self.bytes
     }
 
+    /// How much a READ request asks for at most, so that the burst of its response fits the receive
+    /// buffer of whoever asked. On the wire a long READ is a series of ordinary requests with consecutive
+    /// PSNs.
+    pub(crate) const fn read_chunk(&self) -> u32 {
+        const KIB: u32 = 1024;
+        if self.bytes >= MAX_BYTES {
+            512 * KIB
+        } else if self.bytes >= MAX_BYTES / 2 {
+            256 * KIB
+        } else {
+            128 * KIB
+        }
+    }
+
     /// `acked` bytes left the network in good order.
     pub(crate) fn on_progress(&mut self, acked: u64) {
         let growth = if self.bytes < self.threshold {

@@ -2,7 +2,6 @@
 
 use rocade_wire::{Headers, NakCode, Operation, Psn, Syndrome};
 
-use super::segment::read_chunk_end;
 use super::{Requester, SendWqe};
 use crate::completion::WcStatus;
 use crate::counters::DropReason;
@@ -319,7 +318,7 @@ fn read_response_len_ok(
     offset: u32,
     payload_len: usize,
 ) -> bool {
-    let left = read_chunk_end(wqe.len, offset) - offset;
+    let left = wqe.read_chunk_end(offset) - offset;
     let ends = matches!(
         operation,
         Operation::ReadResponseLast | Operation::ReadResponseOnly

@@ -21,10 +21,6 @@ use crate::qp::conn::{Conn, Fatal, Outputs};
 use crate::time::Time;
 use crate::wr::{LocalData, SendFlags, SendOp, SendWr, total_len};
 
-/// READ requests ask for at most this much, so that a response burst fits the receive buffer of
-/// whoever asked. On the wire they are ordinary READ requests with consecutive PSNs.
-const READ_CHUNK_BYTES: u32 = 128 * 1024;
-
 /// Local ACK timeouts below this are rounded up: a thread cannot be scheduled faster, and a
 /// spurious timeout costs a retry (RC-TMR-01 allows up to four times the value).
 const MIN_ACK_TIMEOUT_NS: u64 = 1_000_000;
@@ -45,6 +41,9 @@ pub(crate) struct SendWqe {
     /// Cost of everything before this WQE, and of each of its packets.
     cost_base: u64,
     packet_cost: u32,
+    /// A READ goes out in requests for so many bytes: fixed when it starts, so that a repeated request
+    /// ends where the first did (RC-DUP-03).
+    read_chunk: u32,
 }
 
 impl SendWqe {
@@ -59,6 +58,7 @@ impl SendWqe {
         packets: 0,
         cost_base: 0,
         packet_cost: 0,
+        read_chunk: 0,
     };
 
     /// Packets between the start of this WQE and `psn`, modulo 2^24.
@@ -80,6 +80,12 @@ impl SendWqe {
 
     fn end_cost(&self) -> u64 {
         self.cost_base + u64::from(self.packets) * u64::from(self.packet_cost)
+    }
+
+    /// End of the READ request that covers `offset`.
+    fn read_chunk_end(&self, offset: u32) -> u32 {
+        let next = (u64::from(offset / self.read_chunk) + 1) * u64::from(self.read_chunk);
+        u32::try_from(next).map_or(self.len, |next| next.min(self.len))
     }
 
     const fn wc_opcode(&self) -> WcOpcode {

@@ -2,7 +2,7 @@
 
 use rocade_wire::{AtomicEth, Operation, Psn, Reth};
 
-use super::{READ_CHUNK_BYTES, Requester, SendWqe};
+use super::{Requester, SendWqe};
 use crate::completion::WcStatus;
 use crate::memory::{AccessError, LocalAccess, Memory};
 use crate::qp::conn::{Conn, Outputs};
@@ -195,6 +195,7 @@ impl Requester {
         wqe.packets = conn.packets(wqe.len);
         wqe.cost_base = self.next_cost;
         wqe.packet_cost = Self::packet_cost(conn, wqe.len, wqe.packets);
+        wqe.read_chunk = self.window.read_chunk();
         let error = if wqe.too_long {
             //= WCS-01
             Some(WcStatus::LocLenErr)
@@ -240,7 +241,7 @@ impl Requester {
             }
             SendOp::Read { va, rkey } => {
                 let offset = index * conn.pmtu_bytes();
-                let len = read_chunk_end(wqe.len, offset) - offset;
+                let len = wqe.read_chunk_end(offset) - offset;
                 let mut head = conn.head(Operation::ReadRequest, self.cursor, 0);
                 head.bth.ack_req = true;
                 let reth = Reth {
@@ -364,14 +365,6 @@ fn result_buffers_ok(wqe: &SendWqe, mem: &impl Memory) -> bool {
         left -= len;
     }
     true
-}
-
-/// End of the READ request that covers `offset` of a READ of `len` bytes. Chunk borders do not
-/// depend on where a retry starts, so that a repeated request ends where the first did
-/// (RC-DUP-03).
-pub(super) fn read_chunk_end(len: u32, offset: u32) -> u32 {
-    let next = u64::from(offset / READ_CHUNK_BYTES + 1) * u64::from(READ_CHUNK_BYTES);
-    u32::try_from(next).map_or(len, |next| next.min(len))
 }
 
 /// Head of one packet of a SEND (`reth` is `None`) or WRITE.
