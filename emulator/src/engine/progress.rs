@@ -35,10 +35,12 @@ const BUSY_POLL: u64 = 8;
 const SOCKET_TURN: u64 = 64;
 
 impl EngineInner {
-    /// Drives all links on behalf of a thread that polls an empty CQ.
-    pub(crate) fn progress_inline(&self) {
-        if !self.progress_shared() {
-            return;
+    /// Drives all links on behalf of a thread that polls an empty CQ. False where nothing was received.
+    #[inline]
+    pub(crate) fn progress_inline(&self) -> bool {
+        let shared = self.progress_shared();
+        if !shared.sockets {
+            return shared.found;
         }
         let mut packets = 0;
         for port in self.ports.read().iter() {
@@ -52,6 +54,7 @@ impl EngineInner {
         } else {
             self.idle_since.store(0, Ordering::Relaxed);
         }
+        shared.found || packets > 0
     }
 
     /// Polling found nothing.
@@ -70,13 +73,15 @@ impl EngineInner {
         }
     }
 
-    /// Receives from the channels. True where it is the turn of the sockets: looking at them takes
-    /// much longer.
+    /// Receives from the channels.
     #[inline]
-    fn progress_shared(&self) -> bool {
+    fn progress_shared(&self) -> Shared {
         let channels = self.channels.read();
         if channels.is_empty() {
-            return true;
+            return Shared {
+                found: false,
+                sockets: true,
+            };
         }
         let found = self.receive_shared(&channels, false) > 0;
         drop(channels);
@@ -89,7 +94,7 @@ impl EngineInner {
         } else if !sockets {
             self.polled_in_vain();
         }
-        sockets
+        Shared { found, sockets }
     }
 
     /// Receives from a link until it is empty, a short batch came, or the batch limit is reached.
@@ -270,6 +275,15 @@ impl EngineInner {
     ) {
         counter(&self.counters).fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// What polling shared memory has yielded.
+#[derive(Clone, Copy, Debug)]
+struct Shared {
+    /// Packets.
+    found: bool,
+    /// It is the turn of the sockets: looking at them takes much longer.
+    sockets: bool,
 }
 
 /// What a batch was.

@@ -221,8 +221,16 @@ impl EngineInner {
             if channel.is_none() {
                 seal(path, buffer, &memory);
             }
+            let (one, many);
+            let pieces = if buffer.outside().is_empty() {
+                one = [IoSlice::new(buffer.bytes())];
+                &one[..]
+            } else {
+                many = pieces(buffer, &memory);
+                &many
+            };
             let run = Run {
-                pieces: &pieces(buffer, &memory),
+                pieces,
                 len: buffer.total_len(),
                 segment_len: buffer.segment_len(),
             };

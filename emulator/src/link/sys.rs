@@ -1,5 +1,8 @@
 //! The system calls of the UDP link. All `unsafe` of the link is in this file; what it exports is
 //! safe to call with any argument.
+//!
+//! Messages are sent and received by the system calls themselves: the functions of the C library are
+//! points at which a thread can be cancelled, and we are called with locks held.
 
 use std::io::{self, IoSlice};
 use std::mem::{self, MaybeUninit};
@@ -130,7 +133,14 @@ pub(crate) fn receive(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Received
 
     // SAFETY: every pointer in `msg` is to a live local or to `buf`, which is exclusively
     // borrowed, each with its true length.
-    let received = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut msg, libc::MSG_DONTWAIT) };
+    let received = unsafe {
+        libc::syscall(
+            libc::SYS_recvmsg,
+            fd.as_raw_fd(),
+            &raw mut msg,
+            libc::MSG_DONTWAIT,
+        )
+    };
     let len = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
 
     // SAFETY: `name` was zero-initialised, and every bit pattern is a valid sockaddr_storage.
@@ -201,7 +211,8 @@ pub(crate) fn send(
     // SAFETY: every pointer in `msg` is to a live local or to `data`, each with its true length;
     // sendmsg only reads them.
     let sent = unsafe {
-        libc::sendmsg(
+        libc::syscall(
+            libc::SYS_sendmsg,
             fd.as_raw_fd(),
             &raw const msg,
             libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,

@@ -83,8 +83,11 @@ impl Cq {
         if taken > 0 {
             return taken;
         }
-        engine.progress_inline();
-        self.take(max, &mut each)
+        if engine.progress_inline() {
+            self.take(max, &mut each)
+        } else {
+            0
+        }
     }
 
     fn take(&self, max: usize, each: &mut impl FnMut(usize, Completion)) -> usize {
