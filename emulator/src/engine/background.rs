@@ -19,6 +19,8 @@ const BLOCKED_RETRY_NS: u64 = 500_000;
 
 /// How often to receive from the channels before it is the turn of sockets and timers.
 const SHARED_ROUNDS: usize = 64;
+/// The same for a socket: looks in vain count too.
+const SOCKET_ROUNDS: usize = 128;
 /// So many packets at a time are taken for a stream.
 const STREAM_PACKETS: u64 = 8;
 /// How often to look for the next packets of a stream before sleeping: for some 5 µs.
@@ -166,7 +168,7 @@ impl EngineInner {
         for port in self.ports.read().iter() {
             let mut rx = port.rx.lock();
             let mut looks = 0;
-            loop {
+            for _ in 0..SOCKET_ROUNDS {
                 let received = self.receive(port, &mut rx);
                 packets += received.packets;
                 if self.handover.is_polling(self.now().as_ns()) {

@@ -27,6 +27,9 @@ const MAX_RUNS: usize = 16;
 /// receive the rest.
 const DRAIN_BYTES: usize = 64 << 10;
 
+/// How often to receive from a socket before a run that comes after what is in it: more than fits.
+const MAX_UDP_BEFORE: usize = 1 << 14;
+
 impl EngineInner {
     /// The channel from a local address to a QP of a peer, made if need be.
     pub(crate) fn channel_to(&self, port: &Port, dest: Qpn, to: IpAddr) -> Option<Arc<ShmChannel>> {
@@ -241,7 +244,12 @@ impl EngineInner {
             .filter(|port| port.link.local() == channel.local());
         if let Some(port) = of_channel.next() {
             let mut rx = port.rx.lock();
-            while self.receive(port, &mut rx).more {}
+            // Bounded: others may go on sending to the socket for ever.
+            for _ in 0..MAX_UDP_BEFORE {
+                if !self.receive(port, &mut rx).more {
+                    break;
+                }
+            }
         }
     }
 
