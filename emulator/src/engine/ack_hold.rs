@@ -70,9 +70,8 @@ impl Default for AckHold {
 }
 
 impl AckHold {
-    /// When a lone acknowledgement leaves. `room` tells whether one more QP can be looked after.
-    pub(super) const fn timing(&self, cause: Cause, room: bool) -> AckTiming {
-        let may_hold = room || self.last_held.is_some();
+    /// When a lone acknowledgement leaves.
+    pub(super) const fn timing(&self, cause: Cause, may_hold: bool) -> AckTiming {
         match cause {
             Cause::Received if self.answered >= self.habit && may_hold => AckTiming::Later,
             Cause::Posted => AckTiming::Behind,
@@ -164,9 +163,12 @@ impl EngineInner {
         self.holding_count.load(Ordering::Relaxed) > 0
     }
 
-    /// Can the background thread look after one more?
-    pub(super) fn has_room_to_hold(&self) -> bool {
-        self.holding_count.load(Ordering::Relaxed) < MAX_HOLDING
+    /// May a QP hold an acknowledgement? Only while the background thread can look after it, and
+    /// the application is awake: waking it takes longer than sending the ACK.
+    pub(super) fn may_hold(&self, hold: &AckHold) -> bool {
+        let looked_after =
+            hold.last_held.is_some() || self.holding_count.load(Ordering::Relaxed) < MAX_HOLDING;
+        looked_after && !self.handover.is_asleep()
     }
 
     /// Sends the acknowledgements that have been held for so long.

@@ -58,6 +58,8 @@ struct Turn {
     trust: Trust,
     /// For how long it steps back now, and what the application had done before.
     back: Option<(u64, Activity)>,
+    /// How often the application had gone to sleep.
+    stops: u64,
 }
 
 fn run(weak: &Weak<EngineInner>) {
@@ -141,7 +143,9 @@ impl EngineInner {
         let activity = self.handover.activity(self.now().as_ns());
         let was_back = turn.back.take();
         let packets = woken.by_packets || by_shared;
-        let step_back_ns = if self.handover.is_asleep() {
+        // Who goes to sleep again and again is not waited for while it is awake, either.
+        let sleeps = std::mem::replace(&mut turn.stops, stops) != stops;
+        let step_back_ns = if sleeps || self.handover.is_asleep() {
             None
         } else if let Some((_, before)) = was_back {
             turn.trust.stay_back(before, activity)

@@ -198,7 +198,7 @@ impl EngineInner {
     ) {
         let QpCore { qp, tx } = core;
         let memory = mem.view(inner.pd_id());
-        let mut acks = tx.hold.timing(cause, self.has_room_to_hold());
+        let mut acks = tx.hold.timing(cause, self.may_hold(&tx.hold));
         loop {
             let Some((port, path)) = &tx.route else {
                 return;
