@@ -114,6 +114,8 @@ pub(crate) struct EngineInner {
     /// How many.
     holding_count: AtomicUsize,
     handover: Handover,
+    /// Inline polls in vain.
+    vain_polls: AtomicU64,
     /// Since when inline polls have found nothing, in ns; 0 after a packet.
     idle_since: AtomicU64,
     /// Inline polls of shared memory, weighted: they say when it is the sockets' turn.
@@ -151,6 +153,7 @@ impl Engine {
                 holding: Mutex::default(),
                 holding_count: AtomicUsize::new(0),
                 handover: Handover::new(),
+                vain_polls: AtomicU64::new(0),
                 idle_since: AtomicU64::new(0),
                 shared_polls: AtomicU64::new(0),
                 wake: Arc::new(shm::wake_fd()?),

@@ -121,7 +121,12 @@ impl EngineInner {
         cause: Cause,
         now: Time,
     ) {
-        let reserved = self.reserve(inner, core);
+        let reserved = if self.wants_to_transmit(core, cause) {
+            self.reserve(inner, core)
+        } else {
+            // Nothing is acknowledged: a completion that is lost will not be, either.
+            0
+        };
         self.transmit(inner, core, mem, cause, now);
         self.report(inner, core, reserved);
         if let Some(at) = core.qp.next_timeout()
@@ -160,6 +165,11 @@ impl EngineInner {
         }
     }
 
+    fn wants_to_transmit(&self, core: &QpCore, cause: Cause) -> bool {
+        let acks = core.tx.hold.timing(cause, self.may_hold(&core.tx.hold));
+        core.qp.wants_to_transmit(acks)
+    }
+
     /// Sends what the QP has to send, but for an acknowledgement that is held back.
     pub(super) fn transmit(
         &self,
@@ -170,6 +180,13 @@ impl EngineInner {
         now: Time,
     ) {
         if core.tx.route.is_none() || !self.send_blocked(&mut core.tx) {
+            return;
+        }
+        if !self.wants_to_transmit(core, cause) {
+            let held = core.qp.lone_ack();
+            if core.tx.hold.transmitted(cause, now, false, held) {
+                self.look_after(inner.qp_num());
+            }
             return;
         }
         let acks_before = core.qp.counters().acks_sent;

@@ -394,6 +394,13 @@ impl Qp {
         }
     }
 
+    /// Would [`Qp::poll_transmit`] have anything to look at? Where not, it need not be called.
+    #[must_use]
+    pub fn wants_to_transmit(&self, acks: AckTiming) -> bool {
+        let holds = acks == AckTiming::Later && self.responder.lone_ack().is_some();
+        self.requester.has_work() || (self.responder.has_responses() && !holds)
+    }
+
     fn transmit_responses(&mut self, now: Time, mem: &impl Memory, tx: &mut TxBuffer) {
         let result = self
             .responder

@@ -207,6 +207,19 @@ impl Requester {
         self.started == 0
     }
 
+    /// Is there anything to start, to send again or to report?
+    pub(crate) fn has_work(&self) -> bool {
+        let all_sent = match self
+            .started
+            .checked_sub(1)
+            .and_then(|last| self.sq.get(last))
+        {
+            Some(last) => self.cursor == last.end_psn(),
+            None => true,
+        };
+        !all_sent || self.started < self.sq.len() || self.failed.is_some()
+    }
+
     /// WQEs not completed yet.
     pub(crate) fn queued(&self) -> usize {
         self.sq.len()

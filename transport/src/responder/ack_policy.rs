@@ -103,6 +103,10 @@ impl Responder {
         }
     }
 
+    pub(crate) fn has_responses(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
     /// Room for one more replay?
     pub(super) fn may_replay(&self) -> bool {
         self.queue.len() < MAX_QUEUED_REPLAYS

@@ -383,7 +383,9 @@ impl Pair {
         tx.leave_outside(LONGEST_COPY);
         loop {
             let node = &mut self.nodes[side as usize];
+            let wants = node.qp.wants_to_transmit(acks);
             node.qp.poll_transmit(self.now, &node.mem, acks, &mut tx);
+            assert!(wants || tx.is_empty(), "it did not want to");
             while let Some(completion) = node.qp.poll_completion() {
                 node.completions.push(completion);
             }
