@@ -7,6 +7,7 @@
 //! the application polls on without sending, when the hold is over ([`HOLD_NS`]), when the QP changes
 //! or ends, and when the process exits. An ACK that had to leave alone ends the habit.
 
+use std::mem::ManuallyDrop;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Once, Weak};
 use std::time::Duration;
@@ -99,9 +100,8 @@ impl AckHold {
             // A second message before the answer to the first: that is no conversation.
             (Cause::Received, Some((held, _)), Some(psn)) if held != psn => self.disappoint(),
             (Cause::Received, None, None) if acked => {
-                if self.asked.replace(now).is_some() {
-                    self.answered = 0;
-                }
+                let unanswered = self.asked.replace(now).is_some();
+                self.answered = if unanswered { 0 } else { self.answered };
             }
             (Cause::Posted, Some(_), None) => self.habit = self.habit.max(HABIT + 1) - 1,
             (Cause::Posted, None, None) => {
@@ -238,10 +238,9 @@ extern "C" fn exiting() {
         .try_lock()
         .map(|mut engines| std::mem::take(&mut *engines));
     for engine in engines.into_iter().flatten() {
-        if let Some(engine) = engine.upgrade() {
+        // Should this be the last reference by now: nothing is taken apart at the exit.
+        if let Some(engine) = engine.upgrade().map(ManuallyDrop::new) {
             engine.release_acks_at_exit();
-            // The objects of a program that exits without destroying them stay.
-            std::mem::forget(engine);
         }
     }
 }

@@ -66,7 +66,7 @@ impl EngineInner {
         let polls = self.vain_polls.load(Ordering::Relaxed);
         self.vain_polls
             .store(polls.wrapping_add(1), Ordering::Relaxed);
-        if polls % CLOCK_TURN != 0 {
+        if !polls.is_multiple_of(CLOCK_TURN) {
             return;
         }
         let now = self.now().as_ns();

@@ -304,7 +304,7 @@ mod tests {
                 break;
             }
             assert!(begin.elapsed() < Duration::from_secs(10), "{stat}");
-            std::thread::yield_now();
+            thread::yield_now();
         }
     }
 
