@@ -1,0 +1,368 @@
+//! The processes that the tests start: how they are told what to do, and what they do.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::common::{Side, pattern};
+use rocade_emulator::broker::{self, BrokerConfig, BrokerError};
+use rocade_emulator::config::Settings;
+use rocade_emulator::{BrokerMode, Engine, EngineConfig, Gid, LinkMode, Rkey, SendOp, WcStatus};
+use tempfile::TempDir;
+
+pub(crate) const ROLE: &str = "ROCADE_TEST_ROLE";
+pub(crate) const ADDRESS: &str = "ROCADE_TEST_ADDRESS";
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const MEMORY: usize = 4 << 20;
+
+pub(crate) fn engine(dir: &Path, address: IpAddr, link: LinkMode) -> Engine {
+    let broker = BrokerMode::Auto(broker_config(dir));
+    let config = EngineConfig::from_specs(&[format!("dev={address}")], broker).unwrap();
+    Engine::new(EngineConfig { link, ..config }).unwrap()
+}
+
+pub(crate) fn broker_config(dir: &Path) -> BrokerConfig {
+    let role: OsString = format!("{ROLE}=broker").into();
+    let exe = env::current_exe().unwrap().into();
+    let arguments = ["--exact", "child_process", "--nocapture"].map(OsString::from);
+    BrokerConfig {
+        runtime_dir: Some(dir.to_owned()),
+        command: Some([vec!["env".into(), role, exe], arguments.to_vec()].concat()),
+        start_timeout: PATIENCE,
+        ..BrokerConfig::default()
+    }
+}
+
+/// A process with queue pairs, driven by lines on its input; each is answered by one that begins
+/// with '@'.
+pub(crate) fn run_node() {
+    let dir = env::var_os("ROCADE_RUNTIME_DIR").unwrap();
+    let address: IpAddr = env::var(ADDRESS).unwrap().parse().unwrap();
+    let link = Settings::from_env(|name| env::var_os(name)).unwrap().link();
+    let engine = engine(Path::new(&dir), address, link);
+    let mut sides: Vec<Side> = Vec::new();
+    for line in std::io::stdin().lock().lines() {
+        let line = line.unwrap();
+        let words: Vec<_> = line.split(' ').collect();
+        let number = |index: usize| words[index].parse::<u64>().unwrap();
+        let size = |index: usize| number(index) as usize;
+        match words[0] {
+            "new" => {
+                sides.push(Side::on(engine.clone(), MEMORY));
+                let side = &sides[sides.len() - 1];
+                let (qpn, rkey) = (side.qp.qp_num().get(), side.mr.rkey().get());
+                println!("@{qpn} {rkey} {}", side.addr(0));
+                continue;
+            }
+            "counters" => {
+                let c = engine.counters();
+                println!(
+                    "@{} {} {} {}",
+                    c.tx_packets, c.tx_shared, c.rx_packets, c.rx_shared
+                );
+                continue;
+            }
+            _ => {}
+        }
+        let side = &sides[size(1)];
+        match words[0] {
+            "connect" => {
+                let gid = Gid::from_ip(words[3].parse().unwrap());
+                side.to_rts(number(2) as u32, gid);
+                println!("@connected");
+            }
+            "recv" => {
+                side.qp
+                    .recv_queue()
+                    .push(number(2), &[side.sge(size(3), size(4))])
+                    .unwrap();
+                println!("@posted");
+            }
+            "fill" => {
+                side.fill(size(2), &pattern(size(3), size(4)));
+                println!("@filled");
+            }
+            "check" => {
+                let good = side.bytes(size(2), size(3)) == pattern(size(3), size(4));
+                println!("@{good}");
+            }
+            "send" => {
+                side.send(
+                    number(2),
+                    SendOp::Send { imm: None },
+                    &[side.sge(size(3), size(4))],
+                );
+                println!("@posted");
+            }
+            "poll" => {
+                let wc = side.completion();
+                println!("@{} {:?} {}", wc.wr_id, wc.status, wc.byte_len);
+            }
+            // Answers each of so many messages but the last, and exits on it if asked to.
+            "converse" => {
+                let count = number(2);
+                let listen = || side.qp.recv_queue().push(0, &[side.sge(0, 8)]).unwrap();
+                listen();
+                println!("@listening");
+                for message in 1..=count {
+                    while side.completion().is_send {}
+                    if message < count {
+                        listen();
+                        side.send(1, SendOp::Send { imm: None }, &[side.sge(8, 8)]);
+                    } else if words[3] == "exit" {
+                        std::process::exit(0);
+                    } else if words[3] == "destroy" {
+                        side.qp.destroy().unwrap();
+                    }
+                }
+                println!("@heard");
+            }
+            "sleep" => {
+                side.cq.req_notify(false).unwrap();
+                // Said before: nothing is polled from here on.
+                println!("@asleep");
+                side.channel.get_event().unwrap();
+                side.cq.ack_events(1);
+                let wc = side.cq.poll_one().unwrap();
+                println!("@{} {:?} {}", wc.wr_id, wc.status, wc.byte_len);
+            }
+            _ => panic!("{line}"),
+        }
+    }
+}
+
+/// A runtime directory and an address of its own; ends the broker in it.
+pub(crate) struct Site {
+    pub(crate) dir: TempDir,
+    pub(crate) address: IpAddr,
+}
+
+impl Site {
+    pub(crate) fn new() -> Self {
+        Self {
+            dir: tempfile::tempdir().unwrap(),
+            address: own_address(),
+        }
+    }
+
+    pub(crate) fn engine(&self, link: LinkMode) -> Engine {
+        engine(self.dir.path(), self.address, link)
+    }
+
+    pub(crate) fn node(&self) -> Node {
+        self.node_at(self.address, "auto")
+    }
+
+    pub(crate) fn node_at(&self, address: IpAddr, link: &str) -> Node {
+        let mut command = Command::new(env::current_exe().unwrap());
+        command
+            .args(["--exact", "child_process", "--nocapture"])
+            .env(ROLE, "node")
+            .env("ROCADE_RUNTIME_DIR", self.dir.path())
+            .env("ROCADE_LINK", link)
+            .env(ADDRESS, address.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let input = child.stdin.take().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Node {
+            child,
+            input,
+            output,
+            address,
+        }
+    }
+
+    pub(crate) fn kill_broker(&self) {
+        let config = broker_config(self.dir.path());
+        let pid = broker::status(&config).unwrap().pid;
+        signal(pid, libc::SIGKILL);
+        wait_until(|| {
+            matches!(
+                broker::status(&config),
+                Err(BrokerError::NotRunning | BrokerError::Lost)
+            )
+        });
+    }
+
+    pub(crate) fn wait_for_clients(&self, count: usize) {
+        let config = broker_config(self.dir.path());
+        wait_until(|| {
+            broker::status(&config)
+                .is_ok_and(|s| s.slots.iter().filter(|slot| slot.connected).count() == count)
+        });
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        // It may be gone by itself, or never have been there.
+        let _ = broker::stop(&broker_config(self.dir.path()));
+    }
+}
+
+pub(crate) struct Node {
+    pub(crate) child: Child,
+    pub(crate) input: ChildStdin,
+    pub(crate) output: BufReader<ChildStdout>,
+    pub(crate) address: IpAddr,
+}
+
+/// A queue pair of a node.
+#[derive(Clone, Copy)]
+pub(crate) struct Remote {
+    pub(crate) index: usize,
+    pub(crate) qpn: u32,
+    pub(crate) rkey: Rkey,
+    pub(crate) addr: u64,
+}
+
+impl Node {
+    pub(crate) fn say(&mut self, command: &str) {
+        writeln!(self.input, "{command}").unwrap();
+    }
+
+    pub(crate) fn answer(&mut self) -> String {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            assert!(
+                self.output.read_line(&mut line).unwrap() > 0,
+                "the node has ended"
+            );
+            if let Some((_, answer)) = line.split_once('@') {
+                return answer.trim_end().to_owned();
+            }
+        }
+    }
+
+    pub(crate) fn ask(&mut self, command: &str) -> String {
+        self.say(command);
+        self.answer()
+    }
+
+    pub(crate) fn new_qp(&mut self, index: usize) -> Remote {
+        let answer = self.ask("new");
+        let numbers: Vec<u64> = answer
+            .split(' ')
+            .map(|word| word.parse().unwrap())
+            .collect();
+        let rkey = Rkey::new(numbers[1] as u32);
+        Remote {
+            index,
+            qpn: numbers[0] as u32,
+            rkey,
+            addr: numbers[2],
+        }
+    }
+
+    /// Connects the node's next queue pair, which has this index, with ours: ours first.
+    pub(crate) fn connect(&mut self, side: &Side, index: usize) -> Remote {
+        let remote = self.new_qp(index);
+        side.to_rts(remote.qpn, Gid::from_ip(self.address));
+        self.connect_back(side, remote);
+        remote
+    }
+
+    pub(crate) fn connect_back(&mut self, side: &Side, remote: Remote) {
+        let (qpn, ip) = (side.qp.qp_num().get(), side.gid().to_ip());
+        assert_eq!(
+            self.ask(&format!("connect {} {qpn} {ip}", remote.index)),
+            "connected"
+        );
+    }
+
+    /// Packets sent, those of them through shared memory, received, those ...
+    pub(crate) fn counters(&mut self) -> [u64; 4] {
+        let answer = self.ask("counters");
+        let numbers: Vec<_> = answer
+            .split(' ')
+            .map(|word| word.parse().unwrap())
+            .collect();
+        numbers.try_into().unwrap()
+    }
+
+    pub(crate) fn signal(&self, number: i32) {
+        signal(self.child.id(), number);
+    }
+
+    /// Stops all of its threads.
+    pub(crate) fn stop(&self) {
+        self.signal(libc::SIGSTOP);
+        let tasks = format!("/proc/{}/task", self.child.id());
+        wait_until(|| {
+            fs::read_dir(&tasks).unwrap().flatten().all(|task| {
+                let stat = fs::read_to_string(task.path().join("stat")).unwrap();
+                stat.rsplit_once(") ")
+                    .is_some_and(|(_, rest)| rest.starts_with('T'))
+            })
+        });
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // Both fail where the test has done it.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub(crate) fn signal(pid: u32, number: i32) {
+    let pid = libc::pid_t::try_from(pid).unwrap();
+    assert!(pid > 1);
+    // SAFETY: takes no pointers.
+    assert_eq!(unsafe { libc::kill(pid, number) }, 0);
+}
+
+pub(crate) fn wait_until(mut condition: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !condition() {
+        assert!(begin.elapsed() < PATIENCE, "waited too long");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// An address that no other test has: others than those of the broker's tests.
+pub(crate) fn own_address() -> IpAddr {
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    let last = NEXT.fetch_add(1, Ordering::Relaxed);
+    Ipv4Addr::new(127, high | 0x80, low, last).into()
+}
+
+pub(crate) fn write(side: &Side, remote: Remote, wr_id: u64, from: usize, to: usize, len: usize) {
+    let op = SendOp::Write {
+        va: remote.addr + to as u64,
+        rkey: remote.rkey,
+        imm: None,
+    };
+    side.send(wr_id, op, &[side.sge(from, len)]);
+}
+
+pub(crate) fn assert_success(side: &Side, wr_id: u64) {
+    let wc = side.completion();
+    assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::Success));
+}
+
+/// All packets of both went through shared memory. The last acknowledgements may be on their way,
+/// and the counters are not read at one instant.
+pub(crate) fn assert_all_shared(ours: &Engine, node: &mut Node) {
+    assert!(ours.counters().tx_packets > 0);
+    wait_until(|| {
+        let c = ours.counters();
+        (c.tx_shared, c.rx_shared) == (c.tx_packets, c.rx_packets)
+    });
+    wait_until(|| {
+        let [tx, tx_shared, rx, rx_shared] = node.counters();
+        (tx_shared, rx_shared) == (tx, rx)
+    });
+}
