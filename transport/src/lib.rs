@@ -50,5 +50,5 @@ pub use qp::{
     QpLimits, QpState, QpType, TransitionRule, transition_rule,
 };
 pub use time::Time;
-pub use transmit::TxBuffer;
+pub use transmit::{Deferred, Source, TxBuffer};
 pub use wr::{AccessFlags, SendFlags, SendOp, SendWr, Sge};

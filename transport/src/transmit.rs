@@ -3,7 +3,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use rocade_wire::{AtomicEth, Bth};
+use rocade_wire::{AtomicEth, Bth, Rkey};
 
 use crate::wr::Sge;
 
@@ -51,26 +51,68 @@ impl Head {
     }
 }
 
+/// Where in registered memory the payload of a packet is. Has been checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A request's: a local buffer.
+    Local(Sge),
+    /// A READ response's: `len` bytes at address `va` of the region with key `rkey`.
+    Remote {
+        /// Remote key.
+        rkey: Rkey,
+        /// Address in the region's own address space.
+        va: u64,
+        /// Length in bytes, not 0.
+        len: u32,
+    },
+}
+
+impl Source {
+    /// Length in bytes.
+    #[inline]
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        match self {
+            Self::Local(sge) => sge.len as usize,
+            Self::Remote { len, .. } => *len as usize,
+        }
+    }
+
+    /// Never: a payload that is deferred has bytes.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A payload that the caller still has to put into the buffer, where `at` is its first byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deferred {
+    /// Index of the first byte.
+    pub at: usize,
+    /// What belongs there.
+    pub source: Source,
+}
+
 /// A run of UDP payloads for one destination.
 ///
 /// All segments have [`TxBuffer::segment_len`] bytes but the last, which may be shorter, so that
 /// the run can go out in one segmented send. Each ends in 4 bytes that the caller fills with the
-/// ICRC. Long payloads of requests may stay outside, in registered memory, for the caller to gather
-/// ([`TxBuffer::leave_outside`]).
+/// ICRC. Long payloads may be left for the caller to copy too, because it can sum them up on the way
+/// ([`TxBuffer::defer_longer_than`]).
 #[derive(Debug)]
 pub struct TxBuffer {
     /// The first `used` bytes count; the rest is memory that is not cleared again and again.
     bytes: Vec<u8>,
     used: usize,
-    /// What belongs between the bytes, and before which of them.
-    outside: Vec<(usize, Sge)>,
-    outside_len: usize,
+    deferred: Vec<Deferred>,
     longest_copy: usize,
     segment_len: usize,
     segments: usize,
     max_bytes: usize,
     max_segments: usize,
     closed: bool,
+    stays_open: bool,
 }
 
 impl TxBuffer {
@@ -80,22 +122,21 @@ impl TxBuffer {
         Self {
             bytes: vec![0; max_bytes],
             used: 0,
-            outside: Vec::new(),
-            outside_len: 0,
+            deferred: Vec::new(),
             longest_copy: usize::MAX,
             segment_len: 0,
             segments: 0,
             max_bytes,
             max_segments,
             closed: false,
+            stays_open: false,
         }
     }
 
     /// Empties the buffer, keeping its memory.
     pub fn clear(&mut self) {
         self.used = 0;
-        self.outside.clear();
-        self.outside_len = 0;
+        self.deferred.clear();
         self.segment_len = 0;
         self.segments = 0;
         self.closed = false;
@@ -107,57 +148,46 @@ impl TxBuffer {
         self.used == 0
     }
 
-    /// All segments, one after the other, but for what is outside.
+    /// All segments, one after the other. What is deferred holds anything.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.used]
     }
 
-    /// Length of all segments in bytes, with what is outside.
+    /// The payloads that are not there yet, in order.
     #[must_use]
-    pub const fn total_len(&self) -> usize {
-        self.used + self.outside_len
+    pub fn deferred(&self) -> &[Deferred] {
+        &self.deferred
     }
 
-    /// Payloads that stay in registered memory, with their places in [`TxBuffer::bytes`], in order: each
-    /// has been checked and belongs before the byte with that index.
-    #[must_use]
-    pub fn outside(&self) -> &[(usize, Sge)] {
-        &self.outside
-    }
-
-    /// Calls `each` with the bytes of each segment, to fill in its ICRC, and with the payload that
-    /// belongs before the byte with some index of them.
+    /// Calls `each` with the bytes of each segment, and with its payload if that is deferred; `at` counts
+    /// from the beginning of the segment then.
     #[inline]
-    pub fn for_each_segment(&mut self, mut each: impl FnMut(&mut [u8], Option<(usize, Sge)>)) {
-        let total_len = self.total_len();
-        let mut outside = self.outside.iter().copied().peekable();
-        let (mut at, mut done) = (0, 0);
-        while done < total_len {
-            let mut len = self.segment_len.min(total_len - done);
-            done += len;
-            // A payload is never the end of a segment: the ICRC is.
-            let payload = outside.next_if(|&(place, _)| place < at + len);
-            if let Some((_, sge)) = payload {
-                len -= sge.len as usize;
-            }
-            let end = at + len;
+    pub fn for_each_segment(&mut self, mut each: impl FnMut(&mut [u8], Option<Deferred>)) {
+        let mut deferred = self.deferred.iter().copied().peekable();
+        let mut start = 0;
+        while start < self.used {
+            let end = self.used.min(start + self.segment_len);
+            let payload = deferred.next_if(|payload| payload.at < end);
             each(
-                &mut self.bytes[at..end],
-                payload.map(|(place, sge)| (place - at, sge)),
+                &mut self.bytes[start..end],
+                payload.map(|Deferred { at, source }| Deferred {
+                    at: at - start,
+                    source,
+                }),
             );
-            at = end;
+            start = end;
         }
     }
 
-    /// From now on payloads of requests that are longer than `longest_copy` bytes, and sent for the
-    /// first time, stay outside. Who gathers them reads the memory twice, for the ICRC and for sending: if
-    /// the application changes it in between, the packet is lost. What is sent again is copied.
-    pub const fn leave_outside(&mut self, longest_copy: usize) {
+    /// From now on payloads that are longer than `longest_copy` bytes, and in one piece in memory, are
+    /// left for the caller to copy.
+    pub const fn defer_longer_than(&mut self, longest_copy: usize) {
         self.longest_copy = longest_copy;
     }
 
-    pub(crate) const fn leaves_outside(&self, payload_len: usize) -> bool {
+    #[inline]
+    pub(crate) const fn defers(&self, payload_len: usize) -> bool {
         payload_len > self.longest_copy
     }
 
@@ -178,6 +208,11 @@ impl TxBuffer {
         self.max_segments = max_segments;
     }
 
+    /// Whether nothing may be appended behind which nothing else could be.
+    pub(crate) const fn stay_open(&mut self, stay: bool) {
+        self.stays_open = stay;
+    }
+
     /// Can a segment of `len` bytes (ICRC included) be appended?
     #[inline]
     pub(crate) const fn fits(&self, len: usize) -> bool {
@@ -186,8 +221,8 @@ impl TxBuffer {
         }
         !self.closed
             && self.segments < self.max_segments
-            && len <= self.segment_len
-            && self.total_len() + len <= self.max_bytes
+            && (len == self.segment_len || len < self.segment_len && !self.stays_open)
+            && self.used + len <= self.max_bytes
     }
 
     /// Appends headers and `payload_len` bytes of payload, which `fill` writes, plus pad.
@@ -200,34 +235,8 @@ impl TxBuffer {
         payload_len: usize,
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        self.append(head, payload_len, pad_len(payload_len), fill)?;
-        self.count(head.segment_len(payload_len));
-        Ok(())
-    }
-
-    /// Like [`TxBuffer::push`] for a payload that stays where it is.
-    pub(crate) fn push_outside(&mut self, head: &Head, payload: Sge) {
-        let payload_len = payload.len as usize;
-        // Pad and ICRC follow the head.
-        let place = self.used + head.len();
-        let Ok(()) = self.append(head, 0, pad_len(payload_len), |_| {
-            Ok::<_, core::convert::Infallible>(())
-        });
-        self.outside.push((place, payload));
-        self.outside_len += payload_len;
-        self.count(head.segment_len(payload_len));
-    }
-
-    #[inline]
-    fn append<E>(
-        &mut self,
-        head: &Head,
-        payload_len: usize,
-        pad_len: usize,
-        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
         let start = self.used;
-        let len = head.len() + payload_len + pad_len + ICRC_LEN;
+        let len = head.segment_len(payload_len);
         if self.bytes.len() < start + len {
             self.bytes.resize(start + len, 0);
         }
@@ -247,17 +256,23 @@ impl TxBuffer {
         }
         icrc.copy_from_slice(&[0; ICRC_LEN]);
         self.used += len;
-        Ok(())
-    }
-
-    #[inline]
-    fn count(&mut self, len: usize) {
         if self.segments == 0 {
             self.segment_len = len;
         } else if len < self.segment_len {
             self.closed = true;
         }
         self.segments += 1;
+        Ok(())
+    }
+
+    /// Like [`TxBuffer::push`] for a payload that the caller copies. It has been checked.
+    #[inline]
+    pub(crate) fn push_deferred(&mut self, head: &Head, source: Source) {
+        let at = self.used + head.len();
+        let Ok(()) = self.push(head, source.len(), |_| {
+            Ok::<_, core::convert::Infallible>(())
+        });
+        self.deferred.push(Deferred { at, source });
     }
 }
 

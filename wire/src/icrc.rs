@@ -16,23 +16,11 @@
 //! data hence changes the CRC by (d0 | d1 << 8) · x^(8(k + 2)).
 
 use core::net::IpAddr;
+use core::ops::Range;
 
-use crc32fast::Hasher;
-
+use crate::crc::{self, ONE, POLYNOMIAL, times_x};
 use crate::ip;
 use crate::{Bth, ICRC_LEN, ROCE_UDP_PORT};
-
-/// The CRC's polynomial, reflected, x^32 left out.
-//= ICRC-01
-const POLYNOMIAL: u32 = 0xedb8_8320;
-
-/// The polynomial 1.
-const ONE: u32 = 1 << 31;
-
-/// Multiplies by x.
-const fn times_x(a: u32) -> u32 {
-    (a >> 1) ^ if a & 1 != 0 { POLYNOMIAL } else { 0 }
-}
 
 /// Divides by x.
 const fn over_x(a: u32) -> u32 {
@@ -268,20 +256,26 @@ impl IcrcOfLen {
         crc_of_packet(self.before_packet(ip_id), covered)
     }
 
-    /// As [`IcrcOfLen::compute`] for a packet in three pieces; the first one holds the BTH at least.
+    /// As [`IcrcOfLen::compute`] for a packet whose bytes in `payload`, a range behind the BTH, `fill` has
+    /// to put there first: it gets the CRC so far, and returns it continued over them.
     #[inline]
     #[must_use]
-    pub fn compute_pieces(&self, ip_id: u16, [head, payload, tail]: [&[u8]; 3]) -> u32 {
-        debug_assert_eq!(head.len() + payload.len() + tail.len(), self.covered_len);
-        let mut crc = crc_of_packet(self.before_packet(ip_id), head);
-        for piece in [payload, tail] {
-            if !piece.is_empty() {
-                let mut hasher = Hasher::new_with_initial(crc);
-                hasher.update(piece);
-                crc = hasher.finalize();
-            }
+    pub fn compute_filling(
+        &self,
+        ip_id: u16,
+        covered: &mut [u8],
+        payload: Range<usize>,
+        fill: impl FnOnce(u32, &mut [u8]) -> u32,
+    ) -> u32 {
+        debug_assert_eq!(covered.len(), self.covered_len);
+        let (head, rest) = covered.split_at_mut(payload.start);
+        let (payload, tail) = rest.split_at_mut(payload.len());
+        let crc = fill(crc_of_packet(self.before_packet(ip_id), head), payload);
+        if tail.is_empty() {
+            crc
+        } else {
+            crc::update(crc, tail)
         }
-        crc
     }
 
     #[inline]
@@ -349,9 +343,7 @@ fn crc_of_packet(crc: u32, covered: &[u8]) -> u32 {
     //= ICRC-06
     // One pass over the packet as it is: short packets cost by the pass.
     let mask = covered.get(MASKED_AT).map_or(0, |&b| MASK[usize::from(b)]);
-    let mut hasher = Hasher::new_with_initial(crc ^ mask);
-    hasher.update(covered);
-    hasher.finalize()
+    crc::update(crc ^ mask, covered)
 }
 
 /// The ICRC of a datagram from its IP header on, ICRC included, with all fields as they are in it.
@@ -435,7 +427,7 @@ impl Prefix {
     }
 
     fn crc(&self) -> u32 {
-        crc32fast::hash(&self.bytes[..self.len])
+        crc::update(0, &self.bytes[..self.len])
     }
 }
 

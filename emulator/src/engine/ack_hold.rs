@@ -19,9 +19,11 @@ use rocade_wire::{Psn, Qpn};
 use super::{EngineInner, sys};
 
 /// How soon an answer has to follow a message to count as one.
-const ANSWER_NS: u64 = 30_000;
+const ANSWER_NS: u64 = 60_000;
 /// Answers in a row that make a habit, at least.
 const HABIT: u8 = 8;
+/// More answers in a row do not make a habit stronger.
+const FIRM_HABIT: u8 = 64;
 /// How long an acknowledgement is held at least before it leaves alone: the background thread looks
 /// that often. Well below the shortest ACK timeout that a requester of ours has.
 pub(super) const HOLD_NS: u64 = 250_000;
@@ -35,8 +37,10 @@ const MAX_HOLDING: usize = 64;
 /// What makes a QP transmit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// Packets were received.
+    /// Packets were received, up to the end of a message.
     Received,
+    /// Packets were received, up to the middle of a message.
+    ReceivedPart,
     /// The application has posted sends.
     Posted,
     /// Anything else: a timer, a change of state, the end of a hold.
@@ -75,8 +79,10 @@ impl AckHold {
     pub(super) const fn timing(&self, cause: Cause, may_hold: bool) -> AckTiming {
         match cause {
             Cause::Received if self.answered >= self.habit && may_hold => AckTiming::Later,
+            // The peer waits for the answer: it has to be there before its own message is complete.
+            Cause::Posted if self.answered > 0 => AckTiming::Last,
             Cause::Posted => AckTiming::Behind,
-            Cause::Received | Cause::Other => AckTiming::Now,
+            Cause::Received | Cause::ReceivedPart | Cause::Other => AckTiming::Now,
         }
     }
 
@@ -103,25 +109,37 @@ impl AckHold {
                 let unanswered = self.asked.replace(now).is_some();
                 self.answered = if unanswered { 0 } else { self.answered };
             }
-            (Cause::Posted, Some(_), None) => self.habit = self.habit.max(HABIT + 1) - 1,
+            (Cause::Posted, Some(_), None) => {
+                self.was_answered();
+                self.habit = self.habit.max(HABIT + 1) - 1;
+            }
             (Cause::Posted, None, None) => {
-                if let Some(asked) = self.asked.take() {
-                    self.answered = if now.ns_since(asked) <= ANSWER_NS {
-                        self.answered.saturating_add(1)
+                // A quick answer may take the ACK along before who received has come to send it.
+                let asked = self.asked.take().or_else(|| acked.then_some(now));
+                if let Some(asked) = asked {
+                    if now.ns_since(asked) <= ANSWER_NS {
+                        self.was_answered();
                     } else {
-                        0
-                    };
+                        self.answered = 0;
+                    }
                 }
             }
-            (Cause::Other, Some(_), _) => self.disappoint(),
+            (Cause::Other | Cause::ReceivedPart, Some(_), _) => self.disappoint(),
             _ => {}
         }
         false
     }
 
+    fn was_answered(&mut self) {
+        self.answered = self.answered.saturating_add(1).min(FIRM_HABIT);
+    }
+
+    /// A firm habit survives one: the application, or its peer, may have been interrupted.
     fn disappoint(&mut self) {
-        self.answered = 0;
-        self.habit = self.habit.saturating_mul(2);
+        self.answered /= 4;
+        if self.answered < self.habit {
+            self.habit = self.habit.saturating_mul(2).min(FIRM_HABIT);
+        }
     }
 
     /// Is an acknowledgement held back, and has been for so long?
@@ -263,7 +281,7 @@ mod tests {
     }
 
     fn answer(hold: &mut AckHold, us: u64) {
-        assert_eq!(hold.timing(Cause::Posted, true), AckTiming::Behind);
+        assert_ne!(hold.timing(Cause::Posted, true), AckTiming::Now);
         hold.transmitted(Cause::Posted, at(us), true, None);
     }
 
@@ -287,13 +305,38 @@ mod tests {
             assert!(!message(&mut hold, 0, index), "nobody answers");
         }
         for index in 0..100 {
-            assert!(!message(&mut hold, 0, index * 100));
-            answer(&mut hold, index * 100 + 50);
+            assert!(!message(&mut hold, 0, index * 200));
+            answer(&mut hold, index * 200 + 100);
         }
-        assert!(!message(&mut hold, 0, 20_000), "the answers came late");
+        assert!(!message(&mut hold, 0, 30_000), "the answers came late");
         let mut hold = AckHold::default();
         converse(&mut hold, 0, 8);
         assert_eq!(hold.timing(Cause::Received, false), AckTiming::Now);
+    }
+
+    #[test]
+    fn an_answer_that_takes_the_acknowledgement_along_counts() {
+        let mut hold = AckHold::default();
+        for index in 0..8 {
+            // The poster was faster than the thread that has received.
+            hold.transmitted(Cause::Posted, at(10 * index), true, None);
+            hold.transmitted(Cause::Received, at(10 * index + 1), false, None);
+        }
+        assert!(message(&mut hold, 0, 100));
+    }
+
+    #[test]
+    fn long_messages_are_acknowledged_on_the_way() {
+        let mut hold = AckHold::default();
+        converse(&mut hold, 0, 8);
+        for us in 100..110 {
+            assert_eq!(hold.timing(Cause::ReceivedPart, true), AckTiming::Now);
+            hold.transmitted(Cause::ReceivedPart, at(us), true, None);
+        }
+        assert!(message(&mut hold, 0, 110), "the end of it is held");
+        assert_eq!(hold.timing(Cause::Posted, true), AckTiming::Last);
+        hold.transmitted(Cause::ReceivedPart, at(111), true, None);
+        assert!(!message(&mut hold, 1, 120), "another one before the answer");
     }
 
     #[test]
@@ -306,8 +349,19 @@ mod tests {
         assert_eq!(hold.timing(Cause::Other, true), AckTiming::Now);
         hold.transmitted(Cause::Other, at(350), true, None);
         assert!(!hold.holds_for(0, at(350)));
-        assert_eq!(converse(&mut hold, 400, 16), 0, "twice the patience");
+        assert_eq!(converse(&mut hold, 400, 14), 0, "two count, of sixteen");
         assert_eq!(converse(&mut hold, 600, 10), 10);
+    }
+
+    #[test]
+    fn a_firm_habit_survives_interruptions() {
+        let mut hold = AckHold::default();
+        assert_eq!(converse(&mut hold, 0, 100), 92);
+        for us in [1_100, 1_500] {
+            assert!(message(&mut hold, 0, us));
+            hold.transmitted(Cause::Other, at(us + 300), true, None);
+        }
+        assert!(!message(&mut hold, 0, 2_000));
     }
 
     #[test]

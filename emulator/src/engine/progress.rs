@@ -149,7 +149,8 @@ impl EngineInner {
         }
         for qpn in dirty.drain(..) {
             self.with_qp(qpn, |inner, core, mem| {
-                self.drain(inner, core, mem, Cause::Received, self.now());
+                let cause = cause_of(core);
+                self.drain(inner, core, mem, cause, self.now());
             });
         }
         received
@@ -252,7 +253,8 @@ impl EngineInner {
     /// Drains a QP after its packets and lets it go.
     pub(super) fn unlock(&self, locked: Option<Locked<'_>>, mem: &MemGuard<'_>, now: Time) {
         if let Some(mut locked) = locked {
-            self.drain(locked.inner, &mut locked.core, mem, Cause::Received, now);
+            let cause = cause_of(&locked.core);
+            self.drain(locked.inner, &mut locked.core, mem, cause, now);
         }
     }
 
@@ -318,6 +320,15 @@ pub(super) struct Received {
 pub(super) struct Locked<'a> {
     pub(super) inner: &'a QpInner,
     pub(super) core: MutexGuard<'a, QpCore>,
+}
+
+/// What a QP has just received.
+fn cause_of(core: &QpCore) -> Cause {
+    if core.qp.receives_message() {
+        Cause::ReceivedPart
+    } else {
+        Cause::Received
+    }
 }
 
 pub(super) fn lock_qp(qps: &QpTable, dest: Qpn) -> Option<Locked<'_>> {

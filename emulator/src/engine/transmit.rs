@@ -1,26 +1,28 @@
 //! From a QP's outputs to the link, the CQs and the timers.
 
 use std::cell::{Cell, RefCell};
-use std::io::{self, IoSlice};
+use std::io;
+use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rocade_transport::{AckTiming, Sge, Time, TxBuffer};
+use rocade_transport::{AckTiming, Deferred, Source, Time, TxBuffer};
 
 use super::EngineInner;
 use super::ack_hold::{AckHold, Cause};
 use super::port::{Path, Port};
 use crate::config::LinkMode;
-use crate::link::shm::{ShmChannel, ShmSent};
-use crate::memory::{MemGuard, PdMemory};
+use crate::link::shm::{Piece, ShmChannel, ShmSent};
+use crate::memory::{MemGuard, PdMemory, Readable};
 use crate::objects::{QpCore, QpInner};
 
 /// One segmented send: what the link takes in one call.
 const MAX_BYTES: usize = 62_000;
 const MAX_SEGMENTS: usize = 64;
 const ICRC_LEN: usize = 4;
-/// Longer payloads are gathered where they are: below, a copy costs less.
-const LONGEST_COPY: usize = 1_500;
+/// Longer payloads are copied here, not by the transport: for UDP summed up in the same pass, for a
+/// channel right into its ring.
+const LONGEST_COPY: usize = 256;
 /// A run of so many bytes takes long enough to look at the clock again.
 const LONG_RUN: usize = 8_192;
 
@@ -40,15 +42,6 @@ pub(crate) struct TxState {
     /// A run of packets that the socket had no room for.
     blocked: Option<Blocked>,
     hold: AckHold,
-}
-
-/// A run of segments to be sent.
-#[derive(Clone, Copy)]
-struct Run<'a> {
-    pieces: &'a [IoSlice<'a>],
-    /// Of all pieces together.
-    len: usize,
-    segment_len: usize,
 }
 
 #[derive(Debug)]
@@ -226,7 +219,7 @@ impl EngineInner {
                 .filter(|channel| !channel.has_ended());
             let many = channel.is_some() || port.link.gso();
             buffer.clear();
-            buffer.leave_outside(LONGEST_COPY);
+            buffer.defer_longer_than(LONGEST_COPY);
             buffer.set_max_segments(if many { MAX_SEGMENTS } else { 1 });
             qp.poll_transmit(now, &memory, acks, buffer);
             if buffer.is_empty() {
@@ -235,26 +228,17 @@ impl EngineInner {
             if acks == AckTiming::Behind {
                 acks = AckTiming::Now;
             }
-            if channel.is_none() {
-                seal(path, buffer, &memory);
-            }
-            let (one, many);
-            let pieces = if buffer.outside().is_empty() {
-                one = [IoSlice::new(buffer.bytes())];
-                &one[..]
-            } else {
-                many = pieces(buffer, &memory);
-                &many
-            };
-            let run = Run {
-                pieces,
-                len: buffer.total_len(),
-                segment_len: buffer.segment_len(),
-            };
             let sent = match channel {
                 // A channel that has just ended: lost on the way.
-                Some(channel) => send_shared(channel, &mut tx.enters_channel, run),
-                None => self.send(port, path, run),
+                Some(channel) => {
+                    let (len, segment_len) = (buffer.bytes().len(), buffer.segment_len());
+                    let pieces = pieces(buffer, &memory);
+                    send_shared(channel, &mut tx.enters_channel, pieces, len, segment_len)
+                }
+                None => {
+                    seal(path, buffer, &memory);
+                    self.send(port, path, buffer.bytes(), buffer.segment_len())
+                }
             };
             let count = buffer.segments() as u64;
             self.counters.tx_packets.fetch_add(count, Ordering::Relaxed);
@@ -265,20 +249,19 @@ impl EngineInner {
                 self.handover.sent();
             }
             if !sent {
+                let sealed = channel.is_none();
+                if !sealed {
+                    fill(buffer, &memory);
+                }
                 tx.blocked = Some(Blocked {
-                    bytes: run
-                        .pieces
-                        .iter()
-                        .flat_map(|piece| piece.iter())
-                        .copied()
-                        .collect(),
-                    segment_len: run.segment_len,
-                    sealed: channel.is_none(),
+                    bytes: buffer.bytes().into(),
+                    segment_len: buffer.segment_len(),
+                    sealed,
                 });
                 self.note_blocked(inner.qp_num());
                 return;
             }
-            if run.len >= LONG_RUN {
+            if buffer.bytes().len() >= LONG_RUN {
                 now = self.now();
             }
         }
@@ -292,14 +275,13 @@ impl EngineInner {
                 segment_len,
                 sealed,
             } = blocked;
-            let run = Run {
-                pieces: &[IoSlice::new(bytes)],
-                len: bytes.len(),
-                segment_len: *segment_len,
-            };
             let sent = match &path.channel {
-                Some(channel) => send_shared(channel, &mut tx.enters_channel, run),
-                None if *sealed => self.send(port, path, run),
+                Some(channel) => {
+                    let pieces = iter::once(Piece::Bytes(bytes));
+                    let enters = &mut tx.enters_channel;
+                    send_shared(channel, enters, pieces, bytes.len(), *segment_len)
+                }
+                None if *sealed => self.send(port, path, bytes, *segment_len),
                 // Meant for a channel that has ended: lost on the way.
                 None => true,
             };
@@ -313,24 +295,15 @@ impl EngineInner {
 
     /// False where the socket has no room. Other failures count as loss on the way: the
     /// transport's retries decide.
-    fn send(&self, port: &Port, path: &Path, run: Run<'_>) -> bool {
+    fn send(&self, port: &Port, path: &Path, run: &[u8], segment_len: usize) -> bool {
         if self.link_mode == LinkMode::Shm {
             self.counters.tx_errors.fetch_add(1, Ordering::Relaxed);
             return true;
         }
-        let Run {
-            pieces,
-            len,
-            segment_len,
-        } = run;
-        match port.link.send_gather(
-            path.tx,
-            path.to,
-            path.traffic_class,
-            pieces,
-            len,
-            segment_len,
-        ) {
+        let sent = port
+            .link
+            .send(path.tx, path.to, path.traffic_class, run, segment_len);
+        match sent {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
             Err(error) => {
@@ -356,61 +329,76 @@ impl EngineInner {
     }
 }
 
-/// False where the channel has no room. `enters` as in [`TxState`].
+/// False where the channel has no room. `enters` as in [`TxState`], the rest as for [`ShmChannel::send`].
 #[inline]
-fn send_shared(channel: &ShmChannel, enters: &mut bool, run: Run<'_>) -> bool {
-    let sent = if *enters {
-        channel.send_after_udp(run.pieces, run.segment_len)
-    } else {
-        channel.send(run.pieces, run.segment_len)
-    };
+fn send_shared<'a>(
+    channel: &ShmChannel,
+    enters: &mut bool,
+    run: impl Iterator<Item = Piece<'a>>,
+    run_len: usize,
+    segment_len: usize,
+) -> bool {
+    let sent = channel.send(run, run_len, segment_len, *enters);
     *enters &= sent == ShmSent::Full;
     sent != ShmSent::Full
 }
 
-/// Fills in the ICRC of each segment. Under segmentation offload the kernel numbers the segments'
-/// IPv4 Identifications from 0.
+/// Copies the payloads that are not there yet, and fills in the ICRC of each segment. Under
+/// segmentation offload the kernel numbers the segments' IPv4 Identifications from 0.
 //= ICRC-07
 fn seal(path: &Path, buffer: &mut TxBuffer, memory: &PdMemory<'_>) {
-    let of_len = path.icrc.of_len(buffer.segment_len() - ICRC_LEN);
+    let run = path.icrc.of_len(buffer.segment_len() - ICRC_LEN);
     let mut id = 0;
-    buffer.for_each_segment(|bytes, outside| {
-        let (covered, icrc) = bytes.split_at_mut(bytes.len() - ICRC_LEN);
-        let (head, payload, tail) = match outside {
-            Some((at, sge)) => (&covered[..at], in_place(memory, sge), &covered[at..]),
-            None => (&*covered, &[][..], &[][..]),
-        };
-        let covered_len = covered.len() + payload.len();
-        let of_len = if covered_len == of_len.covered_len() {
-            of_len
+    buffer.for_each_segment(|segment, deferred| {
+        let (covered, icrc) = segment.split_at_mut(segment.len() - ICRC_LEN);
+        let of_len = if covered.len() == run.covered_len() {
+            run
         } else {
-            path.icrc.of_len(covered_len)
+            path.icrc.of_len(covered.len())
         };
         //= ICRC-08
-        let crc = of_len.compute_pieces(id, [head, payload, tail]);
+        let crc = match deferred {
+            Some(Deferred { at, source }) => {
+                let payload = at..at + source.len();
+                of_len.compute_filling(id, covered, payload, |crc, room| {
+                    registered(memory, source).copy_and_sum(crc, room)
+                })
+            }
+            None => of_len.compute(id, covered),
+        };
         icrc.copy_from_slice(&crc.to_le_bytes());
         id += 1;
     });
 }
 
-/// The pieces of a run in order, from the buffer and from registered memory.
-fn pieces<'a>(buffer: &'a TxBuffer, memory: &PdMemory<'a>) -> Vec<IoSlice<'a>> {
-    let bytes = buffer.bytes();
-    let mut pieces = Vec::with_capacity(1 + 2 * buffer.outside().len());
-    let mut at = 0;
-    for &(place, sge) in buffer.outside() {
-        pieces.push(IoSlice::new(&bytes[at..place]));
-        pieces.push(IoSlice::new(in_place(memory, sge)));
-        at = place;
-    }
-    pieces.push(IoSlice::new(&bytes[at..]));
-    pieces
+/// Copies the payloads that are not there yet.
+fn fill(buffer: &mut TxBuffer, memory: &PdMemory<'_>) {
+    buffer.for_each_segment(|segment, deferred| {
+        if let Some(Deferred { at, source }) = deferred {
+            registered(memory, source).copy(&mut segment[at..at + source.len()]);
+        }
+    });
 }
 
-/// Memory that the transport has checked under the same guard.
-fn in_place<'a>(memory: &PdMemory<'a>, sge: Sge) -> &'a [u8] {
-    memory.in_place(sge).unwrap_or_else(|error| {
-        debug_assert!(false, "checked before: {error:?}");
-        &[]
-    })
+/// A run in order, from the buffer and from registered memory.
+fn pieces<'a>(buffer: &'a TxBuffer, memory: &PdMemory<'a>) -> impl Iterator<Item = Piece<'a>> {
+    let bytes = buffer.bytes();
+    let mut at = 0;
+    let deferred = buffer.deferred().iter().flat_map(move |deferred| {
+        let before = &bytes[at..deferred.at];
+        at = deferred.at + deferred.source.len();
+        let payload = registered(memory, deferred.source);
+        [Piece::Bytes(before), Piece::Registered(payload)]
+    });
+    let end = buffer
+        .deferred()
+        .last()
+        .map_or(0, |deferred| deferred.at + deferred.source.len());
+    deferred.chain(iter::once(Piece::Bytes(&bytes[end..])))
+}
+
+fn registered<'a>(memory: &PdMemory<'a>, source: Source) -> Readable<'a> {
+    memory
+        .source(source)
+        .expect("the transport has checked it under the same guard")
 }

@@ -4,7 +4,7 @@
 //! Messages are sent and received by the system calls themselves: the functions of the C library are
 //! points at which a thread can be cancelled, and we are called with locks held.
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::mem::{self, MaybeUninit};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -166,7 +166,7 @@ pub(crate) fn receive(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Received
 pub(crate) fn send(
     fd: BorrowedFd<'_>,
     to: &SocketAddr,
-    data: &[IoSlice<'_>],
+    data: &[u8],
     options: SendOptions,
 ) -> io::Result<usize> {
     let (name, name_len) = sockaddr(to);
@@ -175,9 +175,12 @@ pub(crate) fn send(
     let mut msg: libc::msghdr = unsafe { mem::zeroed() };
     msg.msg_name = (&raw const name).cast_mut().cast();
     msg.msg_namelen = name_len;
-    // IoSlice is documented to have the layout of iovec.
-    msg.msg_iov = data.as_ptr().cast_mut().cast();
-    msg.msg_iovlen = data.len() as _;
+    let mut piece = libc::iovec {
+        iov_base: data.as_ptr().cast_mut().cast(),
+        iov_len: data.len(),
+    };
+    msg.msg_iov = &raw mut piece;
+    msg.msg_iovlen = 1;
 
     let mut writer = ControlWriter {
         buf: &mut control,

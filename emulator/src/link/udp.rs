@@ -1,7 +1,7 @@
 //! The UDP link: one local address on port 4791.
 
 use core::fmt;
-use std::io::{self, IoSlice};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
@@ -285,29 +285,6 @@ impl UdpLink {
         data: &[u8],
         segment_len: usize,
     ) -> io::Result<()> {
-        self.send_gather(
-            path,
-            to,
-            traffic_class,
-            &[IoSlice::new(data)],
-            data.len(),
-            segment_len,
-        )
-    }
-
-    /// Like [`Self::send`], for data in several pieces. `len` is their total length.
-    ///
-    /// # Errors
-    /// As for [`Self::send`].
-    pub fn send_gather(
-        &self,
-        path: TxPath,
-        to: IpAddr,
-        traffic_class: u8,
-        data: &[IoSlice<'_>],
-        len: usize,
-        segment_len: usize,
-    ) -> io::Result<()> {
         let socket = self.send_socket(path.socket)?;
         let to = self.local.peer(to).ok_or(io::ErrorKind::InvalidInput)?;
         let mut options = SendOptions {
@@ -316,10 +293,13 @@ impl UdpLink {
                 .then_some(path.hop_limit),
             segment_len: None,
         };
-        if len <= segment_len {
+        if data.len() <= segment_len {
             return send_all(socket.fd.as_fd(), &to, data, options);
         }
-        if segment_len == 0 || len > MAX_SEND_LEN || len.div_ceil(segment_len) > MAX_SEGMENTS {
+        if segment_len == 0
+            || data.len() > MAX_SEND_LEN
+            || data.len().div_ceil(segment_len) > MAX_SEGMENTS
+        {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         if self.gso() {
@@ -339,14 +319,11 @@ impl UdpLink {
         &self,
         socket: &SendSocket,
         to: &SocketAddr,
-        data: &[IoSlice<'_>],
+        data: &[u8],
         segment_len: usize,
         options: SendOptions,
     ) -> io::Result<()> {
-        let mut data: Vec<u8> = data
-            .iter()
-            .flat_map(|piece| piece.iter().copied())
-            .collect();
+        let mut data = data.to_vec();
         let flow = match to.ip() {
             IpAddr::V4(ip) => IcrcFlow::new(self.local.ip(), ip.into(), socket.port),
             // There is no Identification in IPv6.
@@ -356,7 +333,7 @@ impl UdpLink {
             if let Some(flow) = &flow {
                 renumber(flow, u16::try_from(index).unwrap_or(0), segment);
             }
-            let sent = send_all(socket.fd.as_fd(), to, &[IoSlice::new(segment)], options);
+            let sent = send_all(socket.fd.as_fd(), to, segment, options);
             match sent {
                 Ok(()) if index == 0 && self.gso.swap(false, Ordering::Relaxed) => {
                     tracing::info!(local = %self.local, "UDP segmentation offload refused");
@@ -397,9 +374,8 @@ impl UdpLink {
         }
         let header = forward::header(to_slot, source, segment).ok_or_else(wrong)?;
         let path = self.path_to_slot(to_slot)?;
-        let len = header.len() + segment.len();
-        let pieces = [IoSlice::new(&header), IoSlice::new(segment)];
-        self.send_gather(path, self.local.ip(), 0, &pieces, len, len)
+        let datagram = [&header, segment].concat();
+        self.send(path, self.local.ip(), 0, &datagram, datagram.len())
     }
 
     /// The original sender and the packet, if this datagram is a packet that another process of
@@ -437,7 +413,7 @@ impl fmt::Debug for UdpLink {
 fn send_all(
     fd: BorrowedFd<'_>,
     to: &SocketAddr,
-    data: &[IoSlice<'_>],
+    data: &[u8],
     options: SendOptions,
 ) -> io::Result<()> {
     loop {

@@ -4,10 +4,12 @@
 //! it is never turned into a slice: bytes are copied through raw pointers into or out of
 //! memory that only we use. What such a race yields is what DMA would: old or new bytes.
 
-use std::ptr;
+use std::marker::PhantomData;
+use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use rocade_transport::AtomicOp;
+use rocade_wire::crc;
 
 /// A range of registered memory whose bounds and rights have been checked.
 #[derive(Clone, Copy, Debug)]
@@ -26,18 +28,52 @@ impl Span {
     }
 }
 
-/// Registered memory in place, for sending.
-///
-/// The one exception to the rule of this file: what is sent for the first time need not be copied. The
-/// application must leave a send buffer alone until its completion; where it, or a peer's WRITE, does
-/// not, the bytes are any. `_table` is the locked region table.
-pub(super) fn in_place<T>(span: Span, _table: &T) -> &[u8] {
-    let src = ptr::with_exposed_provenance::<u8>(span.addr);
-    // SAFETY: not null (it was registered) and, by `Span::new`'s contract, readable as long as the
-    // table is locked. That nobody writes meanwhile is the application's duty. Where it fails in it,
-    // the bytes are only summed up and handed to the kernel: neither cares whether it sees the same
-    // bytes twice.
-    unsafe { std::slice::from_raw_parts(src, span.len) }
+/// Registered memory to be copied from, while the region table is locked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Readable<'a> {
+    span: Span,
+    table: PhantomData<&'a ()>,
+}
+
+impl<'a> Readable<'a> {
+    /// `_table` is the locked region table.
+    pub(super) const fn new<T>(span: Span, _table: &'a T) -> Self {
+        Self {
+            span,
+            table: PhantomData,
+        }
+    }
+
+    /// Length in bytes.
+    #[inline]
+    pub(crate) const fn len(self) -> usize {
+        self.span.len
+    }
+
+    /// Copies all of it. Lengths must agree.
+    pub(crate) fn copy(self, dst: &mut [u8]) {
+        read(self.span, dst);
+    }
+
+    /// Likewise, and continues `crc` over what has been copied.
+    #[inline]
+    pub(crate) fn copy_and_sum(self, crc: u32, dst: &mut [u8]) -> u32 {
+        assert_eq!(self.span.len, dst.len(), "the caller cuts spans to size");
+        let src = ptr::with_exposed_provenance::<u8>(self.span.addr);
+        // SAFETY: as in `read`.
+        unsafe { crc::copy(crc, src, dst) }
+    }
+
+    /// Copies all of it to memory that is no Rust object.
+    ///
+    /// # Safety
+    /// [`len`](Self::len) bytes must be writable at `dst`.
+    #[inline]
+    pub(crate) unsafe fn copy_to(self, dst: NonNull<u8>) {
+        let src = ptr::with_exposed_provenance::<u8>(self.span.addr);
+        // SAFETY: `Span::new`'s contract makes `src` readable, the caller's promise `dst` writable.
+        unsafe { ptr::copy(src, dst.as_ptr(), self.span.len) }
+    }
 }
 
 /// Copies from registered memory. Lengths must agree.

@@ -4,6 +4,7 @@ mod access;
 mod mapping;
 mod table;
 
+pub(crate) use access::Readable;
 pub(crate) use mapping::is_mapped;
 pub(crate) use table::{MemGuard, MrTable, PdId, PdMemory, Region};
 

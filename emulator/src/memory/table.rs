@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use parking_lot::{RwLock, RwLockReadGuard};
 use rocade_transport::{
-    AccessError, AccessFlags, AtomicOp, LocalAccess, Memory, RemoteAccess, Sge,
+    AccessError, AccessFlags, AtomicOp, LocalAccess, Memory, RemoteAccess, Sge, Source,
 };
 use rocade_wire::{Lkey, Rkey};
 
-use super::access::{self, Span};
+use super::access::{self, Readable, Span};
 use crate::hca::limits::MAX_MR;
 
 /// Identifies a protection domain within the engine.
@@ -165,13 +165,21 @@ pub(crate) struct PdMemory<'a> {
 }
 
 impl<'a> PdMemory<'a> {
-    /// A local buffer in place, to be sent.
+    /// The payload of a packet.
     ///
     /// # Errors
-    /// As [`Memory::check_local`].
-    pub(crate) fn in_place(&self, sge: Sge) -> Result<&'a [u8], AccessError> {
-        let span = self.local(sge.lkey, sge.addr, u64::from(sge.len), LocalAccess::Read)?;
-        Ok(access::in_place(span, self.regions))
+    /// As [`Memory::check_local`] and [`Memory::check_remote`].
+    #[inline]
+    pub(crate) fn source(&self, source: Source) -> Result<Readable<'a>, AccessError> {
+        let span = match source {
+            Source::Local(Sge { addr, len, lkey }) => {
+                self.local(lkey, addr, u64::from(len), LocalAccess::Read)?
+            }
+            Source::Remote { rkey, va, len } => {
+                self.remote(rkey, va, u64::from(len), RemoteAccess::Read)?
+            }
+        };
+        Ok(Readable::new(span, self.regions))
     }
 
     fn local(

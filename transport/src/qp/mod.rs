@@ -72,6 +72,9 @@ pub enum AckTiming {
     /// With this call. A lone ACK leaves behind the first requests, in one run with them where the
     /// lengths allow it: the peer's application waits for the requests (RC-ACK-01).
     Behind,
+    /// With this call, or a later one: a lone ACK leaves behind all requests that can be sent now, in one
+    /// run with the last of them.
+    Last,
     /// As [`AckTiming::Behind`] where there are requests to send; else a lone ACK stays, for a later
     /// call.
     Later,
@@ -388,8 +391,16 @@ impl Qp {
         if !behind {
             self.transmit_responses(now, mem, tx);
         }
+        // The last request and the ACK leave in one run.
+        tx.stay_open(behind && acks == AckTiming::Last);
         self.transmit_requests(now, mem, tx);
-        if behind && (acks == AckTiming::Behind || !tx.is_empty()) {
+        tx.stay_open(false);
+        let its_turn = match acks {
+            AckTiming::Now | AckTiming::Behind => true,
+            AckTiming::Last => tx.is_empty() || !self.requester.has_work(),
+            AckTiming::Later => !tx.is_empty(),
+        };
+        if behind && its_turn {
             self.transmit_responses(now, mem, tx);
         }
     }

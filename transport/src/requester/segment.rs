@@ -7,7 +7,7 @@ use crate::completion::WcStatus;
 use crate::memory::{AccessError, LocalAccess, Memory};
 use crate::qp::conn::{Conn, Outputs};
 use crate::time::Time;
-use crate::transmit::{Head, TxBuffer};
+use crate::transmit::{Head, Source, TxBuffer};
 use crate::wr::{SendFlags, SendOp, Sge};
 
 /// Most packets without AckReq (RC-ACK-05).
@@ -71,7 +71,7 @@ impl Requester {
             {
                 step.head.bth.ack_req = true;
             }
-            if self.push(mem, wqe, &step, tx).is_err() {
+            if Self::push(mem, wqe, &step, tx).is_err() {
                 //= RC-REQ-14
                 self.failed = Some(WcStatus::LocProtErr);
                 break;
@@ -80,24 +80,21 @@ impl Requester {
         }
     }
 
-    /// Appends the packet; its payload is copied, or left outside if it is long and sent for the first
-    /// time.
+    /// Appends the packet; its payload is copied, or left to the caller.
     #[inline]
     fn push(
-        &self,
         mem: &impl Memory,
         wqe: &SendWqe,
         step: &Step,
         tx: &mut TxBuffer,
     ) -> Result<(), AccessError> {
         let payload_len = step.payload_len as usize;
-        if tx.leaves_outside(payload_len)
-            && self.cursor == self.next_new
+        if tx.defers(payload_len)
             && let Some((lkey, addr)) = wqe.data.in_one(step.offset, payload_len)
         {
             let len = step.payload_len;
             mem.check_local(lkey, addr, u64::from(len), LocalAccess::Read)?;
-            tx.push_outside(&step.head, Sge { addr, len, lkey });
+            tx.push_deferred(&step.head, Source::Local(Sge { addr, len, lkey }));
             return Ok(());
         }
         tx.push(&step.head, payload_len, |payload| {
@@ -144,8 +141,8 @@ impl Requester {
         let cost = Self::packet_cost(conn, wqe.len, 1);
         let fenced = wqe.flags.contains(SendFlags::FENCE) && self.rd_wqes > 0;
         let full = self.next_cost - una_cost + u64::from(cost) > self.window.bytes();
-        let outside = tx.leaves_outside(wqe.len as usize);
-        if wqe.len > conn.pmtu_bytes() || fenced || full || outside {
+        let deferred = tx.defers(wqe.len as usize);
+        if wqe.len > conn.pmtu_bytes() || fenced || full || deferred {
             return false;
         }
         let head = data_head(conn, wqe, self.next_new, wqe.len, true, true, imm, reth);

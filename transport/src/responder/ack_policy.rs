@@ -3,9 +3,9 @@
 use rocade_wire::{Aeth, AtomicAckEth, CreditCode, Msn, NakCode, Operation, Psn, Rkey, Syndrome};
 
 use super::Responder;
-use crate::memory::Memory;
+use crate::memory::{Memory, RemoteAccess};
 use crate::qp::conn::{Conn, Fatal, Outputs};
-use crate::transmit::{Head, TxBuffer};
+use crate::transmit::{Head, Source, TxBuffer};
 
 /// Responses waiting for transmission at most; more would mean that duplicates are repeated
 /// faster than they can be answered.
@@ -248,13 +248,19 @@ fn push_read(conn: &Conn, mem: &impl Memory, response: Response, tx: &mut TxBuff
     if !tx.fits(head.segment_len(payload_len as usize)) {
         return ReadPush::Full;
     }
-    let pushed = tx.push(&head, payload_len as usize, |payload| {
-        if payload.is_empty() {
-            Ok(())
-        } else {
-            mem.read_remote(rkey, va, payload)
-        }
-    });
+    let pushed = if tx.defers(payload_len as usize) {
+        let len = payload_len;
+        mem.check_remote(rkey, va, u64::from(len), RemoteAccess::Read)
+            .map(|()| tx.push_deferred(&head, Source::Remote { rkey, va, len }))
+    } else {
+        tx.push(&head, payload_len as usize, |payload| {
+            if payload.is_empty() {
+                Ok(())
+            } else {
+                mem.read_remote(rkey, va, payload)
+            }
+        })
+    };
     match (pushed, last) {
         (Err(_), _) => ReadPush::Failed { replay },
         (Ok(()), true) => ReadPush::Done,

@@ -3,7 +3,6 @@
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
-use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 
@@ -17,7 +16,7 @@ use crate::event::QpEvent;
 use crate::memory::Memory;
 use crate::qp::{AckTiming, PacketMeta, Qp, QpAttr, QpAttrMask, QpState};
 use crate::time::Time;
-use crate::transmit::{ICRC_LEN, TxBuffer};
+use crate::transmit::{Deferred, ICRC_LEN, Source, TxBuffer};
 use crate::wr::{SendFlags, SendOp, SendWr, Sge};
 
 /// A QP, its memory, and what came out of it.
@@ -33,8 +32,7 @@ pub struct Node {
     pub events: Vec<QpEvent>,
 }
 
-/// Longer payloads are gathered by the harness, as a link does it: the others, and all that is sent
-/// again, are copied by the transport.
+/// Longer payloads are copied by the harness, as by an engine, the others by the transport.
 const LONGEST_COPY: usize = 200;
 
 type Network = Box<dyn FnMut(&Transit<'_>) -> Fate>;
@@ -380,7 +378,7 @@ impl Pair {
 
     fn drain_with(&mut self, side: Side, acks: AckTiming) {
         let mut tx = core::mem::replace(&mut self.tx, TxBuffer::new(0, 0));
-        tx.leave_outside(LONGEST_COPY);
+        tx.defer_longer_than(LONGEST_COPY);
         loop {
             let node = &mut self.nodes[side as usize];
             let wants = node.qp.wants_to_transmit(acks);
@@ -395,17 +393,18 @@ impl Pair {
             if tx.is_empty() {
                 break;
             }
-            assert_eq!(tx.segments(), tx.total_len().div_ceil(tx.segment_len()));
+            assert_eq!(tx.segments(), tx.bytes().len().div_ceil(tx.segment_len()));
             let mut segments = Vec::new();
-            tx.for_each_segment(|bytes, outside| {
-                let mut segment = bytes.to_vec();
-                if let Some((at, sge)) = outside {
-                    let mut payload = vec![0; sge.len as usize];
-                    let read = node.mem.read_local(sge.lkey, sge.addr, &mut payload);
+            tx.for_each_segment(|segment, deferred| {
+                if let Some(Deferred { at, source }) = deferred {
+                    let payload = &mut segment[at..at + source.len()];
+                    let read = match source {
+                        Source::Local(sge) => node.mem.read_local(sge.lkey, sge.addr, payload),
+                        Source::Remote { rkey, va, .. } => node.mem.read_remote(rkey, va, payload),
+                    };
                     read.expect("the transport has checked it");
-                    segment.splice(at..at, payload);
                 }
-                segments.push(segment);
+                segments.push(segment.to_vec());
             });
             for segment in segments {
                 self.transmit(side, &segment);

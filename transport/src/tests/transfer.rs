@@ -10,8 +10,8 @@ use super::{
 };
 use crate::testing::{Pair, Setup, Side, TestMemory};
 use crate::{
-    AccessFlags, AckTiming, ImmOrInv, PacketMeta, PostError, QpState, SendFlags, SendOp, SendWr,
-    Sge, Time, TxBuffer, WcFlags, WcOpcode, WcStatus,
+    AccessFlags, AckTiming, Deferred, ImmOrInv, PacketMeta, PostError, QpState, SendFlags, SendOp,
+    SendWr, Sge, Source, Time, TxBuffer, WcFlags, WcOpcode, WcStatus,
 };
 
 const SIZES: [u32; 9] = [
@@ -489,10 +489,10 @@ fn an_acknowledgement_may_wait_for_the_answer() {
     assert_eq!(pair.now().as_ns() / 1000, 10 + 5 + 1000 + 5);
 }
 
-/// What a QP with an acknowledgement and a SEND to transmit puts into its first run.
-fn first_run(timing: AckTiming, payload_len: u32) -> Vec<Operation> {
+/// What a QP with an acknowledgement and a SEND to transmit puts into its runs.
+fn runs(timing: AckTiming, payload_len: u32) -> Vec<Vec<Operation>> {
     let mem = TestMemory::new();
-    let region = mem.register(64, AccessFlags::all());
+    let region = mem.register(payload_len.max(8), AccessFlags::all());
     let (own, peer) = ([10, 0, 0, 2].into(), [10, 0, 0, 1].into());
     let mut qp = Setup::new(0x22, own, 0x11, peer).build(QpState::Rts);
     let bytes = Request::new(Operation::SendOnly, 0).bytes();
@@ -506,25 +506,26 @@ fn first_run(timing: AckTiming, payload_len: u32) -> Vec<Operation> {
         wr_id: 2,
         op: send(),
         flags: SendFlags::empty(),
-        sges: &[Sge {
-            len: payload_len,
-            ..region.sge()
-        }],
+        sges: &[region.part(0, payload_len)],
     };
     qp.post_send(Time::ZERO, &wr, None).unwrap();
-    let mut tx = TxBuffer::new(9000, 8);
-    qp.poll_transmit(Time::ZERO, &mem, timing, &mut tx);
-    let segments = tx.bytes().chunks(tx.segment_len());
-    segments
-        .map(|bytes| {
-            Packet::parse(bytes)
-                .unwrap()
-                .bth()
-                .opcode
-                .operation()
-                .unwrap()
-        })
-        .collect()
+    let mut tx = TxBuffer::new(9000, 9);
+    let mut runs = Vec::new();
+    loop {
+        tx.clear();
+        qp.poll_transmit(Time::ZERO, &mem, timing, &mut tx);
+        if tx.is_empty() {
+            return runs;
+        }
+        let operation = |bytes| Packet::parse(bytes).unwrap().bth().opcode.operation();
+        let segments = tx.bytes().chunks(tx.segment_len());
+        runs.push(segments.map(|bytes| operation(bytes).unwrap()).collect());
+    }
+}
+
+/// The first of them.
+fn first_run(timing: AckTiming, payload_len: u32) -> Vec<Operation> {
+    runs(timing, payload_len).swap_remove(0)
 }
 
 //= RC-ACK-01 type=test
@@ -540,33 +541,60 @@ fn an_acknowledgement_leaves_in_one_run_with_the_answer() {
     assert_eq!(first_run(AckTiming::Behind, 8), [only, ack]);
     assert_eq!(first_run(AckTiming::Later, 8), [only, ack]);
     assert_eq!(first_run(AckTiming::Behind, 0), [only], "the ACK is longer");
+    assert_eq!(first_run(AckTiming::Last, 8), [only, ack]);
+}
+
+//= RC-ACK-01 type=test
+#[test]
+fn an_acknowledgement_leaves_behind_the_whole_answer() {
+    let ack_in = |timing, payload_len| {
+        let runs = runs(timing, payload_len);
+        let place = |run: &Vec<_>| run.iter().position(|&op| op == Operation::Acknowledge);
+        runs.iter().map(place).collect::<Vec<_>>()
+    };
+    assert_eq!(ack_in(AckTiming::Last, 20 * PMTU), [None, None, Some(4)]);
+    assert_eq!(ack_in(AckTiming::Behind, 20 * PMTU), [Some(8), None, None]);
+    // A shorter packet at the end would end the run.
+    assert_eq!(ack_in(AckTiming::Last, 2 * PMTU + 4), [None, Some(1)]);
+    assert_eq!(ack_in(AckTiming::Behind, 2 * PMTU + 4), [None, Some(0)]);
 }
 
 #[test]
-fn what_is_sent_again_is_copied() {
+fn long_payloads_are_left_to_the_caller() {
     let mut pair = Pair::default();
     let src = register_filled(&pair, Side::A, 3 * PMTU, 1);
-    let wr = SendWr {
-        wr_id: 1,
-        op: send(),
-        flags: SendFlags::empty(),
-        sges: &[src.sge()],
-    };
-    let now = pair.now();
     let node = pair.node_mut(Side::A);
-    node.qp.post_send(now, &wr, None).unwrap();
+    let halves = [
+        src.part(0, PMTU + 1),
+        src.part(u64::from(PMTU) + 1, 2 * PMTU - 1),
+    ];
+    for sges in [&[src.sge()][..], &halves] {
+        let wr = SendWr {
+            wr_id: 1,
+            op: send(),
+            flags: SendFlags::empty(),
+            sges,
+        };
+        node.qp.post_send(Time::ZERO, &wr, None).unwrap();
+    }
     let mut tx = TxBuffer::new(9000, 8);
-    tx.leave_outside(PMTU as usize - 1);
+    tx.defer_longer_than(PMTU as usize - 1);
     node.qp
-        .poll_transmit(now, &node.mem, AckTiming::Now, &mut tx);
-    assert_eq!(tx.segments(), 3);
-    assert_eq!(tx.total_len() - tx.bytes().len(), 3 * PMTU as usize);
-    let places: Vec<_> = tx.outside().iter().map(|(_, sge)| sge.addr).collect();
-    assert_eq!(places, [0, 1, 2].map(|n| src.addr + u64::from(n * PMTU)));
-    tx.clear();
-    let timeout = node.qp.next_timeout().unwrap();
-    node.qp.handle_timeout(timeout);
-    node.qp
-        .poll_transmit(timeout, &node.mem, AckTiming::Now, &mut tx);
-    assert_eq!((tx.segments() > 0, tx.outside().len()), (true, 0));
+        .poll_transmit(Time::ZERO, &node.mem, AckTiming::Now, &mut tx);
+    // The second message comes from two entries.
+    let pmtu = PMTU as usize;
+    let segment_len = pmtu + 16;
+    assert_eq!((tx.segments(), tx.segment_len()), (6, segment_len));
+    let expected = [0, 1, 2].map(|n: u32| Deferred {
+        at: n as usize * segment_len + 12,
+        source: Source::Local(src.part(u64::from(n * PMTU), PMTU)),
+    });
+    assert_eq!(tx.deferred(), expected);
+    let mut seen = Vec::new();
+    tx.for_each_segment(|segment, deferred| {
+        let copied = segment[12..12 + pmtu].iter().any(|&byte| byte != 0);
+        seen.push((segment.len(), copied, deferred.map(|deferred| deferred.at)));
+    });
+    assert_eq!(seen[..3], [(segment_len, false, Some(12)); 3]);
+    assert_eq!(seen[3..], [(segment_len, true, None); 3]);
 }

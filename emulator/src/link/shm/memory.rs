@@ -18,6 +18,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
 use super::ring::Control;
+use crate::memory::Readable;
 
 /// Bytes of the control words: a page, whatever the page size.
 const CONTROL_LEN: usize = 64 << 10;
@@ -206,6 +207,14 @@ impl SharedMemory {
         // SAFETY: `place` has `bytes.len()` mapped bytes. `bytes` is ours or the application's and so
         // does not overlap with shared memory, of which no `&mut` exists.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), place.as_ptr(), bytes.len()) };
+    }
+
+    /// Copies registered memory into a ring.
+    #[inline]
+    pub(super) fn write_from(&self, direction: Direction, position: u64, payload: Readable<'_>) {
+        let place = self.place(direction, position, payload.len());
+        // SAFETY: `place` has that many mapped bytes, of which no `&mut` exists.
+        unsafe { payload.copy_to(place) };
     }
 
     /// Copies out of a ring, as the bytes are now.

@@ -11,7 +11,7 @@ mod memory;
 mod ring;
 
 use std::fmt;
-use std::io::{self, IoSlice};
+use std::io;
 use std::net::{IpAddr, Shutdown};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -25,6 +25,7 @@ pub(crate) use ring::settle;
 use ring::{Consumer, Corrupt, Producer};
 
 use super::LocalAddr;
+use crate::memory::Readable;
 use crate::steering::Slot;
 
 /// Bytes before each run in the ring, little-endian: its length (4), that of its segments (2), flags (2).
@@ -58,6 +59,15 @@ pub(crate) struct ChannelOffer {
     pub(crate) life_line: OwnedFd,
     /// Wakes the peer.
     pub(crate) wake: OwnedFd,
+}
+
+/// A part of a run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Piece<'a> {
+    /// In a buffer of ours.
+    Bytes(&'a [u8]),
+    /// In registered memory.
+    Registered(Readable<'a>),
 }
 
 /// What has become of a run.
@@ -163,23 +173,20 @@ impl ShmChannel {
         }
     }
 
-    /// Sends a run of segments, at most [`MAX_RUN`] bytes in any number of pieces. The bytes of the ICRC
-    /// are there, their value is of no importance.
+    /// Sends a run of segments, `run_len` bytes, at most [`MAX_RUN`], in any number of pieces. The bytes of
+    /// the ICRC are there, their value is of no importance.
+    ///
+    /// `after_udp`, for the first run that a queue pair sends this way: the peer receives what has come
+    /// over UDP before it.
     #[inline]
-    pub(crate) fn send(&self, run: &[IoSlice<'_>], segment_len: usize) -> ShmSent {
-        self.put(run, segment_len, 0)
-    }
-
-    /// As [`send`](Self::send), for the first run that a queue pair sends this way: the peer receives
-    /// what has come over UDP before it.
-    #[cold]
-    pub(crate) fn send_after_udp(&self, run: &[IoSlice<'_>], segment_len: usize) -> ShmSent {
-        self.put(run, segment_len, AFTER_UDP)
-    }
-
-    #[inline]
-    fn put(&self, run: &[IoSlice<'_>], segment_len: usize, flags: u16) -> ShmSent {
-        let run_len = run.iter().map(|piece| piece.len()).sum();
+    pub(crate) fn send<'a>(
+        &self,
+        run: impl Iterator<Item = Piece<'a>>,
+        run_len: usize,
+        segment_len: usize,
+        after_udp: bool,
+    ) -> ShmSent {
+        let flags = if after_udp { AFTER_UDP } else { 0 };
         let (Ok(len), Ok(segment_len)) = (u32::try_from(run_len), u16::try_from(segment_len))
         else {
             return ShmSent::Ended;
@@ -205,9 +212,18 @@ impl ShmChannel {
         header[6..].copy_from_slice(&flags.to_le_bytes());
         self.memory.write(self.tx, at, &header);
         let mut place = at.wrapping_add(RECORD_HEADER as u64);
+        let end = place.wrapping_add(run_len as u64);
         for piece in run {
-            self.memory.write(self.tx, place, piece);
-            place = place.wrapping_add(piece.len() as u64);
+            let len = match piece {
+                Piece::Bytes(bytes) => bytes.len(),
+                Piece::Registered(payload) => payload.len(),
+            } as u64;
+            debug_assert!(len <= end.wrapping_sub(place), "longer than announced");
+            match piece {
+                Piece::Bytes(bytes) => self.memory.write(self.tx, place, bytes),
+                Piece::Registered(payload) => self.memory.write_from(self.tx, place, payload),
+            }
+            place = place.wrapping_add(len);
         }
         let wake = producer.publish(control, need);
         drop(producer);

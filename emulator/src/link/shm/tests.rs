@@ -30,11 +30,13 @@ fn pair() -> (ShmChannel, ShmChannel) {
 /// Sends a run, in two pieces.
 fn send(channel: &ShmChannel, run: &[u8], segment_len: usize) -> ShmSent {
     let (head, tail) = run.split_at(run.len() / 2);
-    channel.send(&[IoSlice::new(head), IoSlice::new(tail)], segment_len)
+    let pieces = [Piece::Bytes(head), Piece::Bytes(tail)];
+    channel.send(pieces.into_iter(), run.len(), segment_len, false)
 }
 
 fn send_after_udp(channel: &ShmChannel, run: &[u8], segment_len: usize) -> ShmSent {
-    channel.send_after_udp(&[IoSlice::new(run)], segment_len)
+    let pieces = std::iter::once(Piece::Bytes(run));
+    channel.send(pieces, run.len(), segment_len, true)
 }
 
 /// What one call receives: runs as lists of segments.
