@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn every_length_up_to_many_blocks() {
         let bytes: Vec<u8> = (0..1500u32)
-            .map(|n| (n * n >> 3).to_le_bytes()[0])
+            .map(|n| ((n * n) >> 3).to_le_bytes()[0])
             .collect();
         for len in 0..bytes.len() {
             let bytes = &bytes[..len];

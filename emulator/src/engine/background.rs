@@ -11,6 +11,7 @@ use rocade_transport::Time;
 use super::ack_hold::{Cause, HOLD_NS};
 use super::broker_link::BrokerLink;
 use super::handover::{Activity, Trust};
+use super::linger::Linger;
 use super::port::Port;
 use super::{EngineInner, sys, transmit};
 
@@ -60,6 +61,9 @@ struct Turn {
     back: Option<(u64, Activity)>,
     /// How often the application had gone to sleep.
     stops: u64,
+    linger: Linger,
+    /// Packets keep coming: do not sleep.
+    busy: bool,
 }
 
 fn run(weak: &Weak<EngineInner>) {
@@ -70,7 +74,7 @@ fn run(weak: &Weak<EngineInner>) {
     let mut turn = Turn::default();
     loop {
         let Some(engine) = weak.upgrade() else { return };
-        let wait_set = engine.wait_set(turn.back.map(|(ns, _)| ns));
+        let wait_set = engine.wait_set(turn.back.map(|(ns, _)| ns), turn.busy);
         drop(engine);
         let woken = wait_set.wait();
         let Some(engine) = weak.upgrade() else { return };
@@ -99,8 +103,9 @@ impl WaitSet {
 }
 
 impl EngineInner {
-    /// What to wait for next. While stepped back the thread is blind to packets.
-    fn wait_set(&self, step_back_ns: Option<u64>) -> WaitSet {
+    /// What to wait for next; just a look where the thread is `busy`. While stepped back it is blind
+    /// to packets.
+    fn wait_set(&self, step_back_ns: Option<u64>, busy: bool) -> WaitSet {
         let wake = Arc::clone(&self.wake);
         let control = self.broker_link();
         if let Some(ns) = step_back_ns {
@@ -113,7 +118,9 @@ impl EngineInner {
             };
         }
         let until = self.sleep_until();
-        let timeout = if self.announce_sleep() {
+        let timeout = if busy {
+            Some(Duration::ZERO)
+        } else if self.announce_sleep() {
             until.map(|at| Duration::from_nanos(at.ns_since(self.now())))
         } else {
             Some(Duration::ZERO)
@@ -154,8 +161,12 @@ impl EngineInner {
         } else {
             None
         };
-        if step_back_ns.is_none() && self.receive_all() && was_back.is_some() {
-            turn.trust.disappointed();
+        turn.busy = false;
+        if step_back_ns.is_none() && self.receive_all() {
+            if was_back.is_some() {
+                turn.trust.disappointed();
+            }
+            turn.busy = self.linger(&mut turn.linger);
         }
         self.fire_timers();
         self.retry_blocked();

@@ -10,6 +10,7 @@ mod background;
 mod broker_link;
 mod clock;
 mod handover;
+mod linger;
 mod port;
 mod progress;
 mod qp_table;
