@@ -38,7 +38,7 @@ impl Window {
     pub(crate) const fn read_chunk(&self) -> u32 {
         const KIB: u32 = 1024;
         if self.bytes >= MAX_BYTES {
-            512 * KIB
+            1024 * KIB
         } else if self.bytes >= MAX_BYTES / 2 {
             256 * KIB
         } else {

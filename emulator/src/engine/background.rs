@@ -147,7 +147,9 @@ impl EngineInner {
             }
         }
         let stops = self.handover.stops();
-        let activity = self.handover.activity(self.now().as_ns());
+        let activity = self
+            .handover
+            .activity(self.now().as_ns(), self.is_receiving());
         let was_back = turn.back.take();
         let packets = woken.by_packets || by_shared;
         // Who goes to sleep again and again is not waited for while it is awake, either.
@@ -174,6 +176,12 @@ impl EngineInner {
         turn.back = step_back_ns
             .filter(|_| self.handover.step_back(stops))
             .map(|ns| (ns, activity));
+    }
+
+    /// Is another thread receiving?
+    fn is_receiving(&self) -> bool {
+        let sockets = self.ports.read().iter().any(|port| port.rx.is_locked());
+        sockets || self.channels.read().iter().any(|c| c.is_receiving())
     }
 
     /// Receives from all links until they are empty, or the application polls for the rest; true where

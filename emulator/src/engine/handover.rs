@@ -14,8 +14,8 @@ use crate::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// How long the thread steps back at first; doubles each time that was right.
 const STEP_BACK_NS: u64 = 10_000;
-/// Doublings at most: 320 µs.
-const MAX_DOUBLINGS: u32 = 5;
+/// Doublings at most: 1.3 ms.
+const MAX_DOUBLINGS: u32 = 7;
 /// Awakenings for which the application is not waited for, after it was in vain: at first, and at
 /// most.
 const FIRST_DOUBT: u32 = 16;
@@ -87,11 +87,12 @@ impl Handover {
         now_ns.saturating_sub(self.vain_at.load(Ordering::Relaxed)) < FRESH_NS
     }
 
-    pub(crate) fn activity(&self, now_ns: u64) -> Activity {
+    /// `receiving`: an application's thread is receiving packets at the moment.
+    pub(crate) fn activity(&self, now_ns: u64, receiving: bool) -> Activity {
         Activity {
             polls: self.polls.load(Ordering::Relaxed),
             sends: self.sends.load(Ordering::Relaxed),
-            polling: self.is_polling(now_ns),
+            polling: receiving || self.is_polling(now_ns),
         }
     }
 
@@ -175,7 +176,8 @@ impl Trust {
             self.doubt /= 2;
             return after.polling.then_some(STEP_BACK_NS);
         }
-        if before.polls != after.polls {
+        // One poll may take longer than the step back, where many packets come.
+        if before.polls != after.polls || after.polling {
             self.sending = 0;
             self.next_doubt = (self.next_doubt / 2).max(FIRST_DOUBT);
             self.doublings = (self.doublings + 1).min(MAX_DOUBLINGS);
@@ -220,7 +222,12 @@ mod tests {
         for _ in 0..10 {
             trust.stay_back(IDLE, POLLED);
         }
-        assert_eq!(trust.stay_back(IDLE, POLLED), Some(320_000));
+        assert_eq!(trust.stay_back(IDLE, POLLED), Some(1_280_000));
+        let in_one_poll = Activity {
+            polling: true,
+            ..IDLE
+        };
+        assert!(trust.stay_back(IDLE, in_one_poll).is_some());
         assert_eq!(trust.stay_back(IDLE, IDLE), None, "it does not poll now");
     }
 
@@ -264,13 +271,14 @@ mod tests {
         assert!(!handover.step_back(stops), "it must not step back any more");
         handover.step_forward();
         assert!(!handover.stopped_polling(), "awake: no call needed");
-        let before = handover.activity(10_000);
+        let before = handover.activity(10_000, false);
         handover.polled();
         assert!(!handover.is_asleep());
-        assert_ne!(handover.activity(10_000), before);
+        assert_ne!(handover.activity(10_000, false), before);
         handover.polled_in_vain(10_000);
-        assert!(handover.activity(11_000).polling);
-        assert!(!handover.activity(20_000).polling);
+        assert!(handover.activity(11_000, false).polling);
+        assert!(!handover.activity(20_000, false).polling);
+        assert!(handover.activity(20_000, true).polling);
     }
 }
 

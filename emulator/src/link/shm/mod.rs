@@ -254,6 +254,11 @@ impl ShmChannel {
             && !self.has_ended()
     }
 
+    /// Has a thread the receiving end?
+    pub(crate) fn is_receiving(&self) -> bool {
+        self.consumer.is_locked()
+    }
+
     /// The receiving end, unless another thread has it.
     #[inline]
     pub(crate) fn try_receiver(&self) -> Option<ShmReceiver<'_>> {
