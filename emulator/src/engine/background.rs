@@ -108,7 +108,10 @@ impl EngineInner {
     fn wait_set(&self, step_back_ns: Option<u64>, busy: bool) -> WaitSet {
         let wake = Arc::clone(&self.wake);
         let control = self.broker_link();
-        if let Some(ns) = step_back_ns {
+        if let Some(mut ns) = step_back_ns {
+            if self.looks_after_acks() {
+                ns = ns.min(HOLD_NS);
+            }
             let timeout = Some(Duration::from_nanos(ns));
             return WaitSet {
                 wake,

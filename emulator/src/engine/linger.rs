@@ -172,7 +172,10 @@ mod tests {
         assert!(!load.has_idle_processors(Time::ZERO));
         load.processors = usize::MAX;
         let soon = Time::ZERO.plus_ns(LOAD_NS - 1);
-        assert!(!load.has_idle_processors(soon), "it does not look again yet");
+        assert!(
+            !load.has_idle_processors(soon),
+            "it does not look again yet"
+        );
         assert!(load.has_idle_processors(Time::ZERO.plus_ns(LOAD_NS)));
     }
 
