@@ -215,13 +215,14 @@ impl EngineInner {
         }
     }
 
-    /// The process exits: sends what is held, unless another thread is at it.
+    /// The process exits: sends what is held back, unless another thread is at it.
     fn release_acks_at_exit(&self) {
         const PATIENCE: Duration = Duration::from_millis(5);
         let Some(holding) = self.holding.try_lock_for(PATIENCE).map(|held| held.clone()) else {
             return;
         };
-        for qpn in holding {
+        let waiting = self.waiting.try_lock_for(PATIENCE).map(|held| held.clone());
+        for qpn in holding.into_iter().chain(waiting.into_iter().flatten()) {
             let Some(qps) = self.qps.try_read_for(PATIENCE) else {
                 return;
             };

@@ -176,6 +176,7 @@ impl EngineInner {
         self.fire_timers();
         self.retry_blocked();
         self.release_acks(HOLD_NS);
+        self.ring_overdue_doorbells();
         turn.back = step_back_ns
             .filter(|_| self.handover.step_back(stops))
             .map(|ns| (ns, activity));
@@ -277,7 +278,9 @@ impl EngineInner {
             (!self.blocked.lock().is_empty()).then(|| self.now().plus_ns(BLOCKED_RETRY_NS));
         let broker = self.broker_link().and_then(|broker| broker.retry_at());
         let acks = self.looks_after_acks().then(|| self.now().plus_ns(HOLD_NS));
-        let until = [timer, blocked, broker, acks].into_iter().flatten().min();
+        let posts = self.next_doorbell(self.now());
+        let until = [timer, blocked, broker, acks, posts];
+        let until = until.into_iter().flatten().min();
         self.set_sleeping_until(until);
         // Whoever armed a timer before the store did not call.
         match self.timers.next() {

@@ -21,7 +21,7 @@ const LINGER_NS: u64 = 40_000;
 const TURN_NS: u64 = 400_000;
 /// With shared memory in use the sockets have their turn after so many looks.
 const SOCKET_TURN: u32 = 32;
-/// What is known of the system's load is good for so long.
+/// A busy system is looked at again after so long.
 const LOAD_NS: u64 = 1_000_000;
 /// After looking in vain so often, it is left alone 2^n times.
 const MAX_DOUBLINGS: u32 = 10;
@@ -61,19 +61,19 @@ impl Linger {
 struct Load {
     file: Option<File>,
     processors: usize,
-    /// Until when the answer holds.
-    until: Option<Time>,
-    idle: bool,
+    /// Until when it counts as busy.
+    busy_until: Option<Time>,
 }
 
 impl Load {
     fn has_idle_processors(&mut self, now: Time) -> bool {
-        if self.until.is_none_or(|until| until <= now) {
-            self.until = Some(now.plus_ns(LOAD_NS));
-            // Those that run now, with this thread among them.
-            self.idle = self.running().is_some_and(|n| n <= self.processors);
+        if self.busy_until.is_some_and(|until| now < until) {
+            return false;
         }
-        self.idle
+        // Those that run now, with this thread among them.
+        let idle = self.running().is_some_and(|n| n <= self.processors);
+        self.busy_until = (!idle).then(|| now.plus_ns(LOAD_NS));
+        idle
     }
 
     /// How many threads run or want to; `None` where the system does not tell.
@@ -145,12 +145,8 @@ mod tests {
     #[test]
     fn what_is_in_vain_is_tried_less_and_less() {
         let mut linger = Linger::default();
-        let idle = Load {
-            until: Some(Time::from_ns(u64::MAX)),
-            idle: true,
-            ..Load::default()
-        };
-        linger.load = idle;
+        linger.load.running();
+        linger.load.processors = usize::MAX;
         let tried = (0..10_000u32).filter(|_| {
             let tries = linger.tries(Time::ZERO);
             if tries {

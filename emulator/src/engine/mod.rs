@@ -9,6 +9,7 @@ mod ack_hold;
 mod background;
 mod broker_link;
 mod clock;
+mod doorbell;
 mod handover;
 mod linger;
 mod port;
@@ -114,6 +115,12 @@ pub(crate) struct EngineInner {
     holding: Mutex<Vec<Qpn>>,
     /// How many.
     holding_count: AtomicUsize,
+    /// QPs with posts that wait for company, perhaps.
+    waiting: Mutex<Vec<Qpn>>,
+    /// How many.
+    waiting_count: AtomicUsize,
+    /// When the last one was listed, in ns.
+    waited_at: AtomicU64,
     handover: Handover,
     /// Inline polls in vain.
     vain_polls: AtomicU64,
@@ -153,6 +160,9 @@ impl Engine {
                 blocked: Mutex::default(),
                 holding: Mutex::default(),
                 holding_count: AtomicUsize::new(0),
+                waiting: Mutex::default(),
+                waiting_count: AtomicUsize::new(0),
+                waited_at: AtomicU64::new(0),
                 handover: Handover::new(),
                 vain_polls: AtomicU64::new(0),
                 idle_since: AtomicU64::new(0),
@@ -295,11 +305,11 @@ impl EngineInner {
         Ok(port)
     }
 
-    /// A QP ends: an acknowledgement that it holds leaves first.
+    /// A QP ends: what it holds back leaves first.
     pub(crate) fn say_farewell(&self, inner: &QpInner) {
         let mem = self.regions().read();
         let mut core = inner.lock();
-        if core.qp.lone_ack().is_some() {
+        if core.qp.lone_ack().is_some() || core.tx.doorbell().waits() {
             self.transmit(inner, &mut core, &mem, Cause::Other, self.now());
         }
     }
@@ -312,6 +322,7 @@ impl EngineInner {
 
     /// The application stops polling: the background thread takes over.
     pub(crate) fn leave_inline(&self) {
+        self.ring_doorbells();
         if self.handover.stopped_polling() {
             self.call_background();
         }

@@ -40,6 +40,7 @@ impl EngineInner {
     /// Drives all links on behalf of a thread that polls an empty CQ. False where nothing was received.
     #[inline]
     pub(crate) fn progress_inline(&self) -> bool {
+        self.ring_doorbells();
         let shared = self.progress_shared();
         if !shared.sockets {
             return shared.found;

@@ -156,6 +156,65 @@ fn incast_into_a_small_receive_buffer() {
     assert!(same(&a, &b), "what was read is there");
 }
 
+/// Posts 8-byte WRITEs, the n-th to place n, until one waits for company, and returns its number.
+fn post_until_one_waits(a: &Host, b: &Host) -> usize {
+    for number in 1..1000 {
+        let offset = 8 * number as u64;
+        let sge = Sge {
+            addr: a.mr.addr() + offset,
+            len: 8,
+            lkey: a.mr.lkey(),
+        };
+        let op = SendOp::Write {
+            va: b.mr.addr() + offset,
+            rkey: b.mr.rkey(),
+            imm: None,
+        };
+        let wr = SendWr {
+            wr_id: 1,
+            op,
+            flags: SendFlags::empty(),
+            sges: &[sge],
+        };
+        let inner = a.qps[0].inner();
+        inner.lock().tx.doorbell().do_not_hurry();
+        a.qps[0].send_queue().push(&wr).expect("posted");
+        if inner.lock().tx.doorbell().waits() {
+            return number;
+        }
+        // Nothing was on its way: room for the next ones.
+        while a.cq.poll_one().is_some() {}
+    }
+    panic!("each was acknowledged at once");
+}
+
+/// Posts wait for company where packets are on their way, and leave at the next opportunity: a
+/// poll in vain, an application that sleeps or, if it does nothing at all, soon.
+#[test]
+fn posts_that_wait_leave_whatever_the_application_does() {
+    let opportunities: [fn(&Host); 3] = [
+        |_| (),
+        |a| while a.cq.poll_one().is_some() {},
+        |a| a.engine.inner.leave_inline(),
+    ];
+    for opportunity in opportunities {
+        let (a, b) = (host("127.4.0.3"), host("127.4.0.4"));
+        connect(&a.qps[0], &b.qps[0], &b);
+        connect(&b.qps[0], &a.qps[0], &a);
+        for cell in a.memory.iter().take(8 * 1000) {
+            cell.store(1, Ordering::Relaxed);
+        }
+        let number = post_until_one_waits(&a, &b);
+        opportunity(&a);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while b.memory[8 * number].load(Ordering::Relaxed) == 0 {
+            assert!(Instant::now() < deadline, "post {number} is still waiting");
+            std::thread::yield_now();
+        }
+        assert!(!a.qps[0].inner().lock().tx.doorbell().waits());
+    }
+}
+
 fn run(a: &Host, b: &Host, op: impl Fn(u64, rocade_wire::Rkey) -> SendOp) {
     for _ in 0..MESSAGES {
         for (index, qp) in a.qps.iter().enumerate() {

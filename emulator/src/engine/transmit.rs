@@ -10,6 +10,7 @@ use rocade_transport::{AckTiming, Deferred, Source, Time, TxBuffer};
 
 use super::EngineInner;
 use super::ack_hold::{AckHold, Cause};
+use super::doorbell::Doorbell;
 use super::port::{Path, Port};
 use crate::config::LinkMode;
 use crate::link::shm::{Piece, ShmChannel, ShmSent};
@@ -23,6 +24,9 @@ const ICRC_LEN: usize = 4;
 /// Longer payloads are copied here, not by the transport: for UDP summed up in the same pass, for a
 /// channel right into its ring.
 const LONGEST_COPY: usize = 256;
+/// An acknowledgement waits for so many bytes of an answer at most: a slow peer needs milliseconds for
+/// more, and would take it for lost.
+const LONG_ANSWER: usize = 128 << 10;
 /// A run of so many bytes takes long enough to look at the clock again.
 const LONG_RUN: usize = 8_192;
 
@@ -42,6 +46,7 @@ pub(crate) struct TxState {
     /// A run of packets that the socket had no room for.
     blocked: Option<Blocked>,
     hold: AckHold,
+    doorbell: Doorbell,
 }
 
 #[derive(Debug)]
@@ -81,6 +86,7 @@ impl TxState {
         self.route = None;
         self.blocked = None;
         self.hold = AckHold::default();
+        self.doorbell.rung();
     }
 
     pub(super) const fn take_timer(&mut self) {
@@ -89,6 +95,17 @@ impl TxState {
 
     pub(super) const fn hold(&mut self) -> &mut AckHold {
         &mut self.hold
+    }
+
+    pub(super) const fn doorbell(&mut self) -> &mut Doorbell {
+        &mut self.doorbell
+    }
+
+    /// Is sending a system call?
+    pub(super) fn uses_socket(&self) -> bool {
+        self.route
+            .as_ref()
+            .is_some_and(|(_, path)| path.channel.is_none())
     }
 }
 
@@ -172,6 +189,7 @@ impl EngineInner {
         cause: Cause,
         now: Time,
     ) {
+        core.tx.doorbell.rung();
         if core.tx.route.is_none() || !self.send_blocked(&mut core.tx) {
             return;
         }
@@ -209,6 +227,7 @@ impl EngineInner {
         let QpCore { qp, tx } = core;
         let memory = mem.view(inner.pd_id());
         let mut acks = tx.hold.timing(cause, self.may_hold(&tx.hold));
+        let mut answered = 0;
         loop {
             let Some((port, path)) = &tx.route else {
                 return;
@@ -225,7 +244,8 @@ impl EngineInner {
             if buffer.is_empty() {
                 return;
             }
-            if acks == AckTiming::Behind {
+            answered += buffer.bytes().len();
+            if acks == AckTiming::Behind || answered > LONG_ANSWER {
                 acks = AckTiming::Now;
             }
             let sent = match channel {

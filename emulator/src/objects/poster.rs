@@ -10,13 +10,15 @@ use crate::engine::Cause;
 use crate::error::VerbsError;
 use crate::memory::MemGuard;
 
-/// The locked send queue of a QP. What was posted is transmitted when the poster is dropped.
+/// The locked send queue of a QP. What was posted is transmitted when the poster is dropped, or waits for
+/// more for a moment.
 pub struct SendPoster<'a> {
     inner: &'a QpInner,
     mem: MemGuard<'a>,
     core: MutexGuard<'a, QpCore>,
     now: Time,
     posted: usize,
+    bytes: u32,
 }
 
 impl<'a> SendPoster<'a> {
@@ -30,6 +32,7 @@ impl<'a> SendPoster<'a> {
             core,
             now: engine.now(),
             posted: 0,
+            bytes: 0,
         }
     }
 
@@ -39,6 +42,8 @@ impl<'a> SendPoster<'a> {
     /// [`VerbsError::Post`]; what was queued before stays queued (RC-WQE-13).
     pub fn push(&mut self, wr: &SendWr<'_>) -> Result<(), VerbsError> {
         self.core.qp.post_send(self.now, wr, None)?;
+        let bytes = wr.sges.iter().map(|sge| sge.len);
+        self.bytes = bytes.fold(self.bytes, u32::saturating_add);
         self.posted += 1;
         Ok(())
     }
@@ -63,8 +68,11 @@ impl<'a> SendPoster<'a> {
 
 impl Drop for SendPoster<'_> {
     fn drop(&mut self) {
-        if self.posted > 0 {
-            let engine = self.inner.engine();
+        if self.posted == 0 {
+            return;
+        }
+        let engine = self.inner.engine();
+        if !engine.may_wait(self.inner.qp_num(), &mut self.core, self.bytes, self.now) {
             engine.drain(
                 self.inner,
                 &mut self.core,

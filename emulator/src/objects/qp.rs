@@ -117,7 +117,7 @@ impl Qp {
         })
     }
 
-    fn inner(&self) -> &QpInner {
+    pub(crate) fn inner(&self) -> &QpInner {
         &self.owner.inner
     }
 

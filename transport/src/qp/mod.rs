@@ -436,6 +436,12 @@ impl Qp {
         self.conclude(now, result);
     }
 
+    /// Has a request been sent that is not acknowledged yet?
+    #[must_use]
+    pub fn requests_in_flight(&self) -> bool {
+        !self.requester.is_drained()
+    }
+
     /// The PSN of the acknowledgement that waits to be sent and is all that waits, after
     /// [`AckTiming::Later`].
     #[must_use]
