@@ -14,8 +14,10 @@ use crate::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// How long the thread steps back at first; doubles each time that was right.
 const STEP_BACK_NS: u64 = 10_000;
-/// Doublings at most: 1.3 ms.
+/// Doublings at most while the application is seen polling each time: 1.3 ms.
 const MAX_DOUBLINGS: u32 = 7;
+/// The same where it has polled, but perhaps does not get the processor all the time: 320 µs.
+const DOUBLINGS_UNSEEN: u32 = 5;
 /// Awakenings for which the application is not waited for, after it was in vain: at first, and at
 /// most.
 const FIRST_DOUBT: u32 = 16;
@@ -180,7 +182,12 @@ impl Trust {
         if before.polls != after.polls || after.polling {
             self.sending = 0;
             self.next_doubt = (self.next_doubt / 2).max(FIRST_DOUBT);
-            self.doublings = (self.doublings + 1).min(MAX_DOUBLINGS);
+            let max = if after.polling {
+                MAX_DOUBLINGS
+            } else {
+                DOUBLINGS_UNSEEN
+            };
+            self.doublings = (self.doublings + 1).min(max);
         } else if before.sends != after.sends && self.sending < MAX_SENDING {
             self.sending += 1;
             self.doublings = 0;
@@ -222,12 +229,14 @@ mod tests {
         for _ in 0..10 {
             trust.stay_back(IDLE, POLLED);
         }
-        assert_eq!(trust.stay_back(IDLE, POLLED), Some(1_280_000));
+        assert_eq!(trust.stay_back(IDLE, POLLED), Some(320_000));
         let in_one_poll = Activity {
             polling: true,
             ..IDLE
         };
-        assert!(trust.stay_back(IDLE, in_one_poll).is_some());
+        assert_eq!(trust.stay_back(IDLE, in_one_poll), Some(640_000));
+        assert_eq!(trust.stay_back(IDLE, in_one_poll), Some(1_280_000));
+        assert_eq!(trust.stay_back(IDLE, in_one_poll), Some(1_280_000));
         assert_eq!(trust.stay_back(IDLE, IDLE), None, "it does not poll now");
     }
 
