@@ -21,8 +21,9 @@ const LINGER_NS: u64 = 40_000;
 const TURN_NS: u64 = 400_000;
 /// With shared memory in use the sockets have their turn after so many looks.
 const SOCKET_TURN: u32 = 32;
-/// A busy system is looked at again after so long.
-const LOAD_NS: u64 = 1_000_000;
+/// An idle system counts as idle for so long, a busy one as busy.
+const IDLE_NS: u64 = 1_000_000;
+const BUSY_NS: u64 = 100_000;
 /// After looking in vain so often, it is left alone 2^n times.
 const MAX_DOUBLINGS: u32 = 10;
 
@@ -61,19 +62,19 @@ impl Linger {
 struct Load {
     file: Option<File>,
     processors: usize,
-    /// Until when it counts as busy.
-    busy_until: Option<Time>,
+    /// Until when the answer holds.
+    until: Option<Time>,
+    idle: bool,
 }
 
 impl Load {
     fn has_idle_processors(&mut self, now: Time) -> bool {
-        if self.busy_until.is_some_and(|until| now < until) {
-            return false;
+        if self.until.is_none_or(|until| until <= now) {
+            // Those that run now, with this thread among them.
+            self.idle = self.running().is_some_and(|n| n <= self.processors);
+            self.until = Some(now.plus_ns(if self.idle { IDLE_NS } else { BUSY_NS }));
         }
-        // Those that run now, with this thread among them.
-        let idle = self.running().is_some_and(|n| n <= self.processors);
-        self.busy_until = (!idle).then(|| now.plus_ns(LOAD_NS));
-        idle
+        self.idle
     }
 
     /// How many threads run or want to; `None` where the system does not tell.
@@ -167,12 +168,12 @@ mod tests {
         load.processors = 0;
         assert!(!load.has_idle_processors(Time::ZERO));
         load.processors = usize::MAX;
-        let soon = Time::ZERO.plus_ns(LOAD_NS - 1);
+        let soon = Time::ZERO.plus_ns(BUSY_NS - 1);
         assert!(
             !load.has_idle_processors(soon),
             "it does not look again yet"
         );
-        assert!(load.has_idle_processors(Time::ZERO.plus_ns(LOAD_NS)));
+        assert!(load.has_idle_processors(Time::ZERO.plus_ns(BUSY_NS)));
     }
 
     #[test]
