@@ -7,7 +7,6 @@
 )]
 
 use std::env;
-use std::ffi::OsString;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
@@ -28,11 +27,12 @@ use rocade_emulator::steering::Slot;
 use socket2::{Domain, SockAddr, Socket, Type};
 use tempfile::TempDir;
 
-const ROLE: &str = "ROCADE_TEST_ROLE";
-const RECOVERY_MS: &str = "ROCADE_TEST_RECOVERY_MS";
-/// Everything here is a matter of milliseconds; whoever waits so long waits for ever.
-const PATIENCE: Duration = Duration::from_secs(30);
+#[path = "common/processes.rs"]
+mod processes;
 
+use processes::{PATIENCE, ROLE, broker_config, wait_until};
+
+const RECOVERY_MS: &str = "ROCADE_TEST_RECOVERY_MS";
 /// Not a test: what the processes started by the tests run.
 #[test]
 fn child_process() {
@@ -60,7 +60,7 @@ fn run_broker() {
 /// Reads commands from its input and answers each with one line that begins with '@'.
 fn run_client() {
     let dir = env::var_os("ROCADE_RUNTIME_DIR").unwrap();
-    let client = BrokerClient::connect_or_start(&config(Path::new(&dir))).unwrap();
+    let client = BrokerClient::connect_or_start(&broker_config(Path::new(&dir))).unwrap();
     println!("@slot {}", client.slot());
     let mut links: Vec<UdpLink> = Vec::new();
     for line in std::io::stdin().lock().lines() {
@@ -136,18 +136,6 @@ fn run_stranger() {
     println!("@answer {:?}", answer.unwrap_or(0));
 }
 
-fn config(dir: &Path) -> BrokerConfig {
-    let role: OsString = format!("{ROLE}=broker").into();
-    let exe = env::current_exe().unwrap().into();
-    let arguments = ["--exact", "child_process", "--nocapture"].map(OsString::from);
-    BrokerConfig {
-        runtime_dir: Some(dir.to_owned()),
-        command: Some([vec!["env".into(), role, exe], arguments.to_vec()].concat()),
-        start_timeout: PATIENCE,
-        ..BrokerConfig::default()
-    }
-}
-
 /// A runtime directory of its own; ends the broker in it.
 struct Site {
     dir: TempDir,
@@ -157,7 +145,7 @@ struct Site {
 impl Site {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let config = config(dir.path());
+        let config = broker_config(dir.path());
         Self { dir, config }
     }
 
@@ -337,14 +325,6 @@ fn alive(pid: u32) -> bool {
             .rsplit_once(") ")
             .is_some_and(|(_, rest)| rest.starts_with('Z'))
     })
-}
-
-fn wait_until(condition: impl Fn() -> bool) {
-    let begin = Instant::now();
-    while !condition() {
-        assert!(begin.elapsed() < PATIENCE, "waited too long");
-        thread::sleep(Duration::from_millis(2));
-    }
 }
 
 fn leased(status: &BrokerStatus) -> Vec<(u8, bool)> {

@@ -2,6 +2,7 @@
 
 use alloc::vec;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use rocade_wire::{AtomicEth, Bth, Rkey};
 
@@ -68,20 +69,12 @@ pub enum Source {
 }
 
 impl Source {
-    /// Length in bytes.
     #[inline]
-    #[must_use]
-    pub const fn len(&self) -> usize {
+    const fn payload_len(&self) -> usize {
         match self {
             Self::Local(sge) => sge.len as usize,
             Self::Remote { len, .. } => *len as usize,
         }
-    }
-
-    /// Never: a payload that is deferred has bytes.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 }
 
@@ -92,6 +85,15 @@ pub struct Deferred {
     pub at: usize,
     /// What belongs there.
     pub source: Source,
+}
+
+impl Deferred {
+    /// Where the payload belongs.
+    #[inline]
+    #[must_use]
+    pub const fn range(&self) -> Range<usize> {
+        self.at..self.at + self.source.payload_len()
+    }
 }
 
 /// A run of UDP payloads for one destination.
@@ -269,7 +271,7 @@ impl TxBuffer {
     #[inline]
     pub(crate) fn push_deferred(&mut self, head: &Head, source: Source) {
         let at = self.used + head.len();
-        let Ok(()) = self.push(head, source.len(), |_| {
+        let Ok(()) = self.push(head, source.payload_len(), |_| {
             Ok::<_, core::convert::Infallible>(())
         });
         self.deferred.push(Deferred { at, source });

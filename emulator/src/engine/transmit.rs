@@ -6,7 +6,7 @@ use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rocade_transport::{AckTiming, Deferred, Source, Time, TxBuffer};
+use rocade_transport::{AckTiming, Source, Time, TxBuffer};
 
 use super::EngineInner;
 use super::ack_hold::{AckHold, Cause};
@@ -378,12 +378,9 @@ fn seal(path: &Path, buffer: &mut TxBuffer, memory: &PdMemory<'_>) {
         };
         //= ICRC-08
         let crc = match deferred {
-            Some(Deferred { at, source }) => {
-                let payload = at..at + source.len();
-                of_len.compute_filling(id, covered, payload, |crc, room| {
-                    registered(memory, source).copy_and_sum(crc, room)
-                })
-            }
+            Some(payload) => of_len.compute_filling(id, covered, payload.range(), |crc, room| {
+                registered(memory, payload.source).copy_and_sum(crc, room)
+            }),
             None => of_len.compute(id, covered),
         };
         icrc.copy_from_slice(&crc.to_le_bytes());
@@ -394,8 +391,8 @@ fn seal(path: &Path, buffer: &mut TxBuffer, memory: &PdMemory<'_>) {
 /// Copies the payloads that are not there yet.
 fn fill(buffer: &mut TxBuffer, memory: &PdMemory<'_>) {
     buffer.for_each_segment(|segment, deferred| {
-        if let Some(Deferred { at, source }) = deferred {
-            registered(memory, source).copy(&mut segment[at..at + source.len()]);
+        if let Some(payload) = deferred {
+            registered(memory, payload.source).copy(&mut segment[payload.range()]);
         }
     });
 }
@@ -406,14 +403,14 @@ fn pieces<'a>(buffer: &'a TxBuffer, memory: &PdMemory<'a>) -> impl Iterator<Item
     let mut at = 0;
     let deferred = buffer.deferred().iter().flat_map(move |deferred| {
         let before = &bytes[at..deferred.at];
-        at = deferred.at + deferred.source.len();
+        at = deferred.range().end;
         let payload = registered(memory, deferred.source);
         [Piece::Bytes(before), Piece::Registered(payload)]
     });
     let end = buffer
         .deferred()
         .last()
-        .map_or(0, |deferred| deferred.at + deferred.source.len());
+        .map_or(0, |deferred| deferred.range().end);
     deferred.chain(iter::once(Piece::Bytes(&bytes[end..])))
 }
 

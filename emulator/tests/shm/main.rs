@@ -10,6 +10,8 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod node;
+#[path = "../common/processes.rs"]
+mod processes;
 
 use std::env;
 use std::fs;
@@ -21,6 +23,7 @@ use rocade_emulator::broker::{self, BrokerConfig};
 use rocade_emulator::{Gid, ImmOrInv, LinkMode, SendOp, WcOpcode, WcStatus};
 
 use node::*;
+use processes::{ROLE, wait_until};
 
 /// Not a test: what the processes started by the tests run.
 #[test]

@@ -1,43 +1,27 @@
 //! The processes that the tests start: how they are told what to do, and what they do.
 
 use std::env;
-use std::ffi::OsString;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use crate::common::{Side, pattern};
-use rocade_emulator::broker::{self, BrokerConfig, BrokerError};
+use crate::processes::{ROLE, broker_config, wait_until};
+use rocade_emulator::broker::{self, BrokerError};
 use rocade_emulator::config::Settings;
 use rocade_emulator::{BrokerMode, Engine, EngineConfig, Gid, LinkMode, Rkey, SendOp, WcStatus};
 use tempfile::TempDir;
 
-pub(crate) const ROLE: &str = "ROCADE_TEST_ROLE";
 pub(crate) const ADDRESS: &str = "ROCADE_TEST_ADDRESS";
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) const MEMORY: usize = 4 << 20;
 
 pub(crate) fn engine(dir: &Path, address: IpAddr, link: LinkMode) -> Engine {
     let broker = BrokerMode::Auto(broker_config(dir));
     let config = EngineConfig::from_specs(&[format!("dev={address}")], broker).unwrap();
     Engine::new(EngineConfig { link, ..config }).unwrap()
-}
-
-pub(crate) fn broker_config(dir: &Path) -> BrokerConfig {
-    let role: OsString = format!("{ROLE}=broker").into();
-    let exe = env::current_exe().unwrap().into();
-    let arguments = ["--exact", "child_process", "--nocapture"].map(OsString::from);
-    BrokerConfig {
-        runtime_dir: Some(dir.to_owned()),
-        command: Some([vec!["env".into(), role, exe], arguments.to_vec()].concat()),
-        start_timeout: PATIENCE,
-        ..BrokerConfig::default()
-    }
 }
 
 /// A process with queue pairs, driven by lines on its input; each is answered by one that begins
@@ -321,14 +305,6 @@ pub(crate) fn signal(pid: u32, number: i32) {
     assert!(pid > 1);
     // SAFETY: takes no pointers.
     assert_eq!(unsafe { libc::kill(pid, number) }, 0);
-}
-
-pub(crate) fn wait_until(mut condition: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !condition() {
-        assert!(begin.elapsed() < PATIENCE, "waited too long");
-        thread::sleep(Duration::from_millis(2));
-    }
 }
 
 /// An address that no other test has: others than those of the broker's tests.

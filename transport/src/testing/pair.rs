@@ -16,7 +16,7 @@ use crate::event::QpEvent;
 use crate::memory::Memory;
 use crate::qp::{AckTiming, PacketMeta, Qp, QpAttr, QpAttrMask, QpState};
 use crate::time::Time;
-use crate::transmit::{Deferred, ICRC_LEN, Source, TxBuffer};
+use crate::transmit::{ICRC_LEN, Source, TxBuffer};
 use crate::wr::{SendFlags, SendOp, SendWr, Sge};
 
 /// A QP, its memory, and what came out of it.
@@ -396,9 +396,9 @@ impl Pair {
             assert_eq!(tx.segments(), tx.bytes().len().div_ceil(tx.segment_len()));
             let mut segments = Vec::new();
             tx.for_each_segment(|segment, deferred| {
-                if let Some(Deferred { at, source }) = deferred {
-                    let payload = &mut segment[at..at + source.len()];
-                    let read = match source {
+                if let Some(deferred) = deferred {
+                    let payload = &mut segment[deferred.range()];
+                    let read = match deferred.source {
                         Source::Local(sge) => node.mem.read_local(sge.lkey, sge.addr, payload),
                         Source::Remote { rkey, va, .. } => node.mem.read_remote(rkey, va, payload),
                     };
