@@ -11,6 +11,8 @@ pub(crate) const MIN_PACKET_COST: u32 = 512;
 const INITIAL_BYTES: u64 = 128 * 1024;
 const MAX_BYTES: u64 = 2 * 1024 * 1024;
 const MIN_BYTES: u64 = 16 * 1024;
+/// A window of so many runs is large.
+const RUNS_IN_LARGE: u64 = 8;
 
 /// A window in bytes with slow start and additive increase, multiplicative decrease.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +32,18 @@ impl Window {
     /// Bytes that may be in flight.
     pub(crate) const fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// What may be in flight at the end of a run of `run` bytes at most that begins with `in_flight`. A
+    /// large window is no reason to cut the run short: a short one takes nearly as long to send. The
+    /// requests for acknowledgement inside it open the window again.
+    pub(crate) const fn limit(&self, in_flight: u64, run: usize) -> u64 {
+        let run = run as u64;
+        if in_flight < self.bytes && self.bytes >= RUNS_IN_LARGE * run {
+            self.bytes + run
+        } else {
+            self.bytes
+        }
     }
 
     /// How much a READ request asks for at most, so that the burst of its response fits the receive

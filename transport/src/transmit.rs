@@ -76,6 +76,24 @@ impl Source {
             Self::Remote { len, .. } => *len as usize,
         }
     }
+
+    /// As many bytes, `bytes` behind this in memory that has been checked.
+    #[inline]
+    const fn behind(self, bytes: usize) -> Self {
+        let bytes = bytes as u64;
+        match self {
+            Self::Local(Sge { addr, len, lkey }) => Self::Local(Sge {
+                addr: addr.wrapping_add(bytes),
+                len,
+                lkey,
+            }),
+            Self::Remote { rkey, va, len } => Self::Remote {
+                rkey,
+                va: va.wrapping_add(bytes),
+                len,
+            },
+        }
+    }
 }
 
 /// A payload that the caller still has to put into the buffer, where `at` is its first byte.
@@ -133,6 +151,12 @@ impl TxBuffer {
             closed: false,
             stays_open: false,
         }
+    }
+
+    /// Most bytes that fit.
+    #[inline]
+    pub(crate) const fn max_bytes(&self) -> usize {
+        self.max_bytes
     }
 
     /// Empties the buffer, keeping its memory.
@@ -227,6 +251,16 @@ impl TxBuffer {
             && self.used + len <= self.max_bytes
     }
 
+    /// How many segments of `len` bytes (ICRC included) can be appended that others may follow.
+    #[inline]
+    pub(crate) fn room(&self, len: usize) -> usize {
+        if self.segments > 0 && (self.closed || len != self.segment_len) {
+            return 0;
+        }
+        let bytes = (self.max_bytes - self.used) / len;
+        bytes.min(self.max_segments.saturating_sub(self.segments))
+    }
+
     /// Appends headers and `payload_len` bytes of payload, which `fill` writes, plus pad.
     /// The caller has asked [`TxBuffer::fits`] before and set the pad count in the BTH.
     /// If `fill` fails, the buffer is as before.
@@ -275,6 +309,41 @@ impl TxBuffer {
             Ok::<_, core::convert::Infallible>(())
         });
         self.deferred.push(Deferred { at, source });
+    }
+
+    /// Appends `count` packets with consecutive PSNs, for which there is [`TxBuffer::room`], and whose
+    /// payloads follow `first` in memory, each as long. All are checked. `bth` completes each header.
+    pub(crate) fn push_deferred_run(
+        &mut self,
+        head: &Head,
+        first: Source,
+        count: u32,
+        mut bth: impl FnMut(u32, &mut Bth),
+    ) {
+        let payload_len = first.payload_len();
+        let len = head.segment_len(payload_len);
+        let start = self.used;
+        let end = start + count as usize * len;
+        if self.bytes.len() < end {
+            self.bytes.resize(end, 0);
+        }
+        let segments = self.bytes[start..end].chunks_exact_mut(len);
+        for (index, segment) in (0..count).zip(segments) {
+            let mut of_this = head.bth;
+            of_this.psn = of_this.psn.add(index);
+            bth(index, &mut of_this);
+            segment[..Bth::LEN].copy_from_slice(&of_this.to_bytes());
+            let before = index as usize;
+            self.deferred.push(Deferred {
+                at: start + before * len + Bth::LEN,
+                source: first.behind(before * payload_len),
+            });
+        }
+        self.used = end;
+        if self.segments == 0 {
+            self.segment_len = len;
+        }
+        self.segments += count as usize;
     }
 }
 

@@ -33,22 +33,22 @@ pub fn update(crc: u32, bytes: &[u8]) -> u32 {
     portable(crc, bytes)
 }
 
-/// Copies `dst.len()` bytes from `src` and continues `crc` over them. The source is read once: what has
-/// been summed up is what `dst` holds, even if somebody writes to the source meanwhile.
+/// Copies `dst.len()` bytes from `src` and continues `crc` over `head` and them. The source is read once:
+/// what has been summed up is what `dst` holds, even if somebody writes to the source meanwhile.
 ///
 /// # Safety
 /// `dst.len()` bytes must be readable at `src`, and not overlap `dst`.
 #[inline]
 #[must_use]
-pub unsafe fn copy(crc: u32, src: *const u8, dst: &mut [u8]) -> u32 {
+pub unsafe fn copy(crc: u32, head: &[u8], src: *const u8, dst: &mut [u8]) -> u32 {
     #[cfg(target_arch = "x86_64")]
     if let Some(wide) = avx512::Wide::get() {
         // SAFETY: the caller's promise.
-        return unsafe { wide.copy(crc, src, dst) };
+        return unsafe { wide.copy(crc, head, src, dst) };
     }
     // SAFETY: the caller's promise.
     unsafe { core::ptr::copy_nonoverlapping(src, dst.as_mut_ptr(), dst.len()) };
-    portable(crc, dst)
+    portable(portable(crc, head), dst)
 }
 
 fn portable(crc: u32, bytes: &[u8]) -> u32 {
@@ -94,11 +94,22 @@ mod tests {
             let expected = naive(0x0123_4567, bytes);
             assert_eq!(update(0x0123_4567, bytes), expected, "{len} bytes");
             let mut copied = vec![0xee; len + 2];
-            // SAFETY: `len` bytes of a slice.
-            let crc = unsafe { copy(0x0123_4567, bytes.as_ptr(), &mut copied[1..=len]) };
-            assert_eq!(crc, expected, "{len} bytes, copied");
-            assert_eq!(&copied[1..=len], bytes);
-            assert_eq!((copied[0], copied[len + 1]), (0xee, 0xee));
+            for head in (0..=len.min(80)).step_by(4) {
+                copied.fill(0xee);
+                let (head, payload) = bytes.split_at(head);
+                let room = &mut copied[1..=payload.len()];
+                // SAFETY: the bytes of a slice.
+                let crc = unsafe { copy(0x0123_4567, head, payload.as_ptr(), room) };
+                assert_eq!(
+                    crc,
+                    expected,
+                    "{} bytes behind {}",
+                    payload.len(),
+                    head.len()
+                );
+                assert_eq!(room, payload);
+                assert_eq!((copied[0], copied[payload.len() + 1]), (0xee, 0xee));
+            }
         }
     }
 
@@ -111,7 +122,7 @@ mod tests {
             prop_assert_eq!(portable(crc, bytes), expected);
             let mut copied = vec![0; bytes.len()];
             // SAFETY: the bytes of a slice.
-            prop_assert_eq!(unsafe { copy(crc, bytes.as_ptr(), &mut copied) }, expected);
+            prop_assert_eq!(unsafe { copy(crc, &[], bytes.as_ptr(), &mut copied) }, expected);
             prop_assert_eq!(copied, bytes);
         }
     }

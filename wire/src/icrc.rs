@@ -257,7 +257,7 @@ impl IcrcOfLen {
     }
 
     /// As [`IcrcOfLen::compute`] for a packet whose bytes in `payload`, a range behind the BTH, `fill` has
-    /// to put there first: it gets the CRC so far, and returns it continued over them.
+    /// to put there first: it gets a CRC and what is before them, and returns the CRC continued over both.
     #[inline]
     #[must_use]
     pub fn compute_filling(
@@ -265,12 +265,12 @@ impl IcrcOfLen {
         ip_id: u16,
         covered: &mut [u8],
         payload: Range<usize>,
-        fill: impl FnOnce(u32, &mut [u8]) -> u32,
+        fill: impl FnOnce(u32, &[u8], &mut [u8]) -> u32,
     ) -> u32 {
         debug_assert_eq!(covered.len(), self.covered_len);
         let (head, rest) = covered.split_at_mut(payload.start);
         let (payload, tail) = rest.split_at_mut(payload.len());
-        let crc = fill(crc_of_packet(self.before_packet(ip_id), head), payload);
+        let crc = fill(self.before_packet(ip_id) ^ mask(head), head, payload);
         if tail.is_empty() {
             crc
         } else {
@@ -340,10 +340,15 @@ static MASK: [u32; 256] = {
 /// Continues a CRC over the packet, with the fifth byte of its BTH masked.
 #[inline]
 fn crc_of_packet(crc: u32, covered: &[u8]) -> u32 {
-    //= ICRC-06
     // One pass over the packet as it is: short packets cost by the pass.
-    let mask = covered.get(MASKED_AT).map_or(0, |&b| MASK[usize::from(b)]);
-    crc::update(crc ^ mask, covered)
+    crc::update(crc ^ mask(covered), covered)
+}
+
+/// What the register has to differ by before a packet, at least its BTH.
+#[inline]
+fn mask(packet: &[u8]) -> u32 {
+    //= ICRC-06
+    packet.get(MASKED_AT).map_or(0, |&b| MASK[usize::from(b)])
 }
 
 /// The ICRC of a datagram from its IP header on, ICRC included, with all fields as they are in it.

@@ -18,7 +18,7 @@ use crate::memory::{MemGuard, PdMemory, Readable};
 use crate::objects::{QpCore, QpInner};
 
 /// One segmented send: what the link takes in one call.
-const MAX_BYTES: usize = 62_000;
+const MAX_BYTES: usize = 65_000;
 const MAX_SEGMENTS: usize = 64;
 const ICRC_LEN: usize = 4;
 /// Longer payloads are copied here, not by the transport: for UDP summed up in the same pass, for a
@@ -378,9 +378,11 @@ fn seal(path: &Path, buffer: &mut TxBuffer, memory: &PdMemory<'_>) {
         };
         //= ICRC-08
         let crc = match deferred {
-            Some(payload) => of_len.compute_filling(id, covered, payload.range(), |crc, room| {
-                registered(memory, payload.source).copy_and_sum(crc, room)
-            }),
+            Some(payload) => {
+                of_len.compute_filling(id, covered, payload.range(), |crc, head, room| {
+                    registered(memory, payload.source).copy_and_sum(crc, head, room)
+                })
+            }
             None => of_len.compute(id, covered),
         };
         icrc.copy_from_slice(&crc.to_le_bytes());

@@ -55,13 +55,13 @@ impl<'a> Readable<'a> {
         read(self.span, dst);
     }
 
-    /// Likewise, and continues `crc` over what has been copied.
+    /// Likewise, and continues `crc` over `head` and what has been copied.
     #[inline]
-    pub(crate) fn copy_and_sum(self, crc: u32, dst: &mut [u8]) -> u32 {
+    pub(crate) fn copy_and_sum(self, crc: u32, head: &[u8], dst: &mut [u8]) -> u32 {
         assert_eq!(self.span.len, dst.len(), "the caller cuts spans to size");
         let src = ptr::with_exposed_provenance::<u8>(self.span.addr);
         // SAFETY: as in `read`.
-        unsafe { crc::copy(crc, src, dst) }
+        unsafe { crc::copy(crc, head, src, dst) }
     }
 
     /// Copies all of it to memory that is no Rust object.

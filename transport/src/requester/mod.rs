@@ -7,6 +7,7 @@
 //! Retransmission is going back: it moves `cursor` and nothing else.
 
 mod ack;
+mod middles;
 mod retry;
 mod segment;
 

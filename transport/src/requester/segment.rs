@@ -11,7 +11,7 @@ use crate::transmit::{Head, Source, TxBuffer};
 use crate::wr::{SendFlags, SendOp, Sge};
 
 /// Most packets without AckReq (RC-ACK-05).
-const ACK_REQ_INTERVAL: u32 = 16;
+pub(super) const ACK_REQ_INTERVAL: u32 = 16;
 
 /// The next request packet.
 struct Step {
@@ -39,6 +39,7 @@ impl Requester {
         }
         let full_packet = u64::from(Self::packet_cost(conn, conn.pmtu_bytes(), 1));
         let una_cost = self.una_cost();
+        let limit = self.window.limit(self.in_flight(una_cost), tx.max_bytes());
         while self.failed.is_none() {
             if self.current < self.started && self.cursor == self.sq[self.current].end_psn() {
                 self.current += 1;
@@ -51,18 +52,21 @@ impl Requester {
                     break;
                 }
             }
+            if self.send_middles(now, conn, mem, una_cost, limit, tx, out) {
+                continue;
+            }
             let wqe = &self.sq[self.current];
             let Some(mut step) = self.next_step(conn, wqe) else {
                 break;
             };
             let in_flight = wqe.cost_at(self.cursor) - una_cost;
-            if in_flight > 0 && in_flight + step.cost > self.window.bytes() {
+            if in_flight > 0 && in_flight + step.cost > limit {
                 break;
             }
             if !tx.fits(step.head.segment_len(step.payload_len as usize)) {
                 break;
             }
-            let last_in_window = in_flight + step.cost + full_packet > self.window.bytes();
+            let last_in_window = in_flight + step.cost + full_packet > limit;
             // With an answer to the first packet, a retry fails only if that one is lost.
             let repeats_oldest = self.cursor == self.una && self.cursor != self.next_new;
             if last_in_window
@@ -78,6 +82,15 @@ impl Requester {
             }
             self.sent(now, &step, out);
         }
+    }
+
+    /// Bytes in flight, as the window counts them.
+    fn in_flight(&self, una_cost: u64) -> u64 {
+        let next = match self.sq.get(self.current) {
+            Some(wqe) if self.current < self.started => wqe.cost_at(self.cursor),
+            _ => self.next_cost,
+        };
+        next - una_cost
     }
 
     /// Appends the packet; its payload is copied, or left to the caller.

@@ -137,8 +137,8 @@ impl Responder {
                 Response::Read { .. } => match push_read(conn, mem, response, tx) {
                     ReadPush::Full => false,
                     ReadPush::Done => true,
-                    ReadPush::More(rest) => {
-                        out.counters.tx_packets += 1;
+                    ReadPush::More { rest, packets } => {
+                        out.counters.tx_packets += packets;
                         self.queue[0] = rest;
                         continue;
                     }
@@ -212,8 +212,8 @@ enum ReadPush {
     Full,
     /// That was the last packet.
     Done,
-    /// One packet is in; this is what remains.
-    More(Response),
+    /// So many packets are in; this is what remains.
+    More { rest: Response, packets: u64 },
     /// Memory refused.
     Failed { replay: bool },
 }
@@ -248,10 +248,21 @@ fn push_read(conn: &Conn, mem: &impl Memory, response: Response, tx: &mut TxBuff
     if !tx.fits(head.segment_len(payload_len as usize)) {
         return ReadPush::Full;
     }
+    let mut packets = 1;
     let pushed = if tx.defers(payload_len as usize) {
         let len = payload_len;
-        mem.check_remote(rkey, va, u64::from(len), RemoteAccess::Read)
-            .map(|()| tx.push_deferred(&head, Source::Remote { rkey, va, len }))
+        if !first && !last {
+            // The last carries an AETH and perhaps less.
+            let room = tx.room(head.segment_len(len as usize));
+            let middles = (left - 1) / len;
+            packets = u32::try_from(room).unwrap_or(u32::MAX).clamp(1, middles);
+        }
+        let source = Source::Remote { rkey, va, len };
+        mem.check_remote(rkey, va, u64::from(packets * len), RemoteAccess::Read)
+            .map(|()| match packets {
+                1 => tx.push_deferred(&head, source),
+                _ => tx.push_deferred_run(&head, source, packets, |_, _| {}),
+            })
     } else {
         tx.push(&head, payload_len as usize, |payload| {
             if payload.is_empty() {
@@ -264,14 +275,17 @@ fn push_read(conn: &Conn, mem: &impl Memory, response: Response, tx: &mut TxBuff
     match (pushed, last) {
         (Err(_), _) => ReadPush::Failed { replay },
         (Ok(()), true) => ReadPush::Done,
-        (Ok(()), false) => ReadPush::More(Response::Read {
-            psn: psn.next(),
-            rkey,
-            va: va.wrapping_add(u64::from(payload_len)),
-            left: left - payload_len,
-            first: false,
-            msn,
-            replay,
-        }),
+        (Ok(()), false) => ReadPush::More {
+            rest: Response::Read {
+                psn: psn.add(packets),
+                rkey,
+                va: va.wrapping_add(u64::from(packets * payload_len)),
+                left: left - packets * payload_len,
+                first: false,
+                msn,
+                replay,
+            },
+            packets: u64::from(packets),
+        },
     }
 }

@@ -19,6 +19,8 @@ use core::arch::x86_64::{
     _mm512_ternarylogic_epi64, _mm512_xor_si512,
 };
 
+use core::ptr::null_mut;
+
 use super::{ONE, POLYNOMIAL, portable, times_x};
 
 /// Bytes of a register.
@@ -71,7 +73,7 @@ impl Wide {
         let mut crc = crc;
         if !words.is_empty() {
             // SAFETY: `self` proves the features; `words` is readable, nothing is written.
-            crc = unsafe { sum::<false>(crc, words.as_ptr(), core::ptr::null_mut(), words.len()) };
+            crc = unsafe { sum::<false>(crc, &[], words.as_ptr(), null_mut(), words.len()) };
         }
         if rest.is_empty() {
             crc
@@ -83,12 +85,22 @@ impl Wide {
     /// # Safety
     /// As [`super::copy`].
     #[inline]
-    pub(super) unsafe fn copy(self, crc: u32, src: *const u8, dst: &mut [u8]) -> u32 {
+    pub(super) unsafe fn copy(self, crc: u32, head: &[u8], src: *const u8, dst: &mut [u8]) -> u32 {
         let (words, rest) = dst.split_at_mut(dst.len() & !3);
         let mut crc = crc;
+        // Where the head can be the block that is not full, it costs next to nothing.
+        let fits = head.len() < BLOCK && head.len().is_multiple_of(4);
+        let full = !words.is_empty() && words.len().is_multiple_of(BLOCK);
+        let head = if fits && full {
+            head
+        } else {
+            crc = self.update(crc, head);
+            &[]
+        };
         if !words.is_empty() {
             // SAFETY: `self` proves the features; the caller promises the source, `words` is ours.
-            crc = unsafe { sum::<true>(crc, src, words.as_mut_ptr(), words.len()) };
+            // The head is as `sum` wants it.
+            crc = unsafe { sum::<true>(crc, head, src, words.as_mut_ptr(), words.len()) };
         }
         if rest.is_empty() {
             return crc;
@@ -171,25 +183,42 @@ fn fold<const BITS: u32>(block: __m512i, next: __m512i) -> __m512i {
     )
 }
 
-/// Continues the CRC over `len` bytes at `src`, a multiple of 4 and not 0, and copies them to `dst` if asked to.
+/// Continues the CRC over `head` and `len` bytes at `src`, and copies the latter to `dst` if asked to. `len`
+/// is a multiple of 4 and not 0. Where there is a head, `len` is a multiple of [`BLOCK`], and the head's
+/// length one of 4 and less than a block.
 ///
 /// # Safety
 /// `len` bytes must be readable at `src`, and writable at `dst` if they are copied; they must not overlap.
 #[target_feature(enable = "avx512f,avx512bw,vpclmulqdq,pclmulqdq")]
-unsafe fn sum<const COPY: bool>(crc: u32, src: *const u8, dst: *mut u8, len: usize) -> u32 {
+unsafe fn sum<const COPY: bool>(
+    crc: u32,
+    head: &[u8],
+    src: *const u8,
+    dst: *mut u8,
+    len: usize,
+) -> u32 {
     debug_assert!(len > 0 && len.is_multiple_of(4));
+    debug_assert!(head.is_empty() || len.is_multiple_of(BLOCK));
     let mut data = Data::<COPY> {
         src,
         dst,
         left: len,
     };
-    let part = len % BLOCK;
+    let part = (head.len() + len) % BLOCK;
     let mut first = if part == 0 {
         // SAFETY: not 0 and a multiple of a block.
         unsafe { data.block() }
-    } else {
+    } else if head.is_empty() {
         // SAFETY: `part` is at most `len`.
         unsafe { data.part(part) }
+    } else {
+        let mut head = Data::<false> {
+            src: head.as_ptr(),
+            dst: null_mut(),
+            left: head.len(),
+        };
+        // SAFETY: `part` is the head's length.
+        unsafe { head.part(part) }
     };
     // The register before the data is added to its first word.
     let first_word = (BLOCK - part) / 4 % 16;

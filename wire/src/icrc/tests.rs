@@ -270,9 +270,9 @@ proptest! {
         let payload = start..start + b.index(covered.len() - start + 1);
         let mut filled = covered.clone();
         filled[payload.clone()].fill(0);
-        let icrc = flow.of_len(covered.len()).compute_filling(ip_id, &mut filled, payload.clone(), |crc, room| {
+        let icrc = flow.of_len(covered.len()).compute_filling(ip_id, &mut filled, payload.clone(), |crc, head, room| {
             room.copy_from_slice(&covered[payload]);
-            crc::update(crc, room)
+            crc::update(crc::update(crc, head), room)
         });
         prop_assert_eq!(icrc, flow.compute(ip_id, &covered));
         prop_assert_eq!(filled, covered);

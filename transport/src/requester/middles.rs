@@ -1,0 +1,91 @@
+//! The middle of a long message: many packets that differ in little but their PSN, made in one go.
+
+use rocade_wire::Operation;
+
+use crate::memory::{LocalAccess, Memory};
+use crate::qp::conn::{Conn, Outputs};
+use crate::time::Time;
+use crate::transmit::{Source, TxBuffer};
+use crate::wr::{SendOp, Sge};
+
+use super::Requester;
+use super::segment::ACK_REQ_INTERVAL;
+
+/// Fewer are not worth it.
+const FEWEST: u32 = 2;
+
+impl Requester {
+    /// Sends as many middle packets of the current SEND or WRITE as fit and `limit` allows, but for the last that it does;
+    /// false, and nothing has changed, where the general way has to look at it.
+    #[expect(clippy::too_many_arguments, reason = "as poll_transmit")]
+    #[inline]
+    pub(super) fn send_middles(
+        &mut self,
+        now: Time,
+        conn: &Conn,
+        mem: &impl Memory,
+        una_cost: u64,
+        limit: u64,
+        tx: &mut TxBuffer,
+        out: &mut Outputs,
+    ) -> bool {
+        let wqe = &self.sq[self.current];
+        //= RC-SEG-01
+        let operation = match wqe.op {
+            SendOp::Send { .. } => Operation::SendMiddle,
+            SendOp::Write { .. } => Operation::WriteMiddle,
+            _ => return false,
+        };
+        let index = wqe.offset_of(self.cursor);
+        let left = wqe.packets.saturating_sub(index + 1);
+        let pmtu = conn.pmtu_bytes();
+        let repeats_oldest = self.cursor == self.una && self.cursor != self.next_new;
+        if index == 0 || left < FEWEST || !tx.defers(pmtu as usize) || repeats_oldest {
+            return false;
+        }
+        let head = conn.head(operation, self.cursor, pmtu as usize);
+        let cost = u64::from(wqe.packet_cost);
+        let in_window = limit.saturating_sub(wqe.cost_at(self.cursor) - una_cost + cost) / cost;
+        let room = tx.room(head.segment_len(pmtu as usize));
+        let count = u64::from(left).min(in_window).min(room as u64);
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        if count < FEWEST {
+            return false;
+        }
+        let offset = index * pmtu;
+        let len = count * pmtu;
+        let Some((lkey, addr)) = wqe.data.in_one(offset, len as usize) else {
+            return false;
+        };
+        if mem
+            .check_local(lkey, addr, u64::from(len), LocalAccess::Read)
+            .is_err()
+        {
+            return false;
+        }
+        let source = Source::Local(Sge {
+            addr,
+            len: pmtu,
+            lkey,
+        });
+        let since = self.packets_since_ack_req;
+        tx.push_deferred_run(&head, source, count, |index, bth| {
+            bth.ack_req = (since + index + 1).is_multiple_of(ACK_REQ_INTERVAL);
+        });
+        let before = self.cursor;
+        self.cursor = before.add(count);
+        let repeated = u32::try_from(self.next_new.diff(before))
+            .unwrap_or(0)
+            .min(count);
+        if repeated < count {
+            self.next_new = self.cursor;
+        }
+        out.counters.tx_packets += u64::from(count);
+        out.counters.retransmitted_packets += u64::from(repeated);
+        self.packets_since_ack_req = (since + count) % ACK_REQ_INTERVAL;
+        if since + count >= ACK_REQ_INTERVAL {
+            self.arm_ack_timer(now);
+        }
+        true
+    }
+}
