@@ -90,6 +90,20 @@ fn mixed_operations_survive_random_configurations() {
     run("mixed", 200, |seed| Scenario::swarm(seed, &Kind::ALL, 30));
 }
 
+/// The short way of middle packets is no other way: with and without it, the same happens.
+#[test]
+fn the_short_way_leads_where_the_long_one_does() {
+    run("ways", 100, |seed| {
+        let mut scenario = Scenario::swarm(seed, &[Kind::Send, Kind::Write, Kind::Read], 20);
+        // Many packets per message.
+        scenario.pmtu = 1;
+        let short = scenario.run();
+        scenario.long_way = true;
+        assert_eq!(short, scenario.run(), "{scenario:?}");
+        scenario
+    });
+}
+
 /// The path is dead for a while, shorter than all retries take.
 #[test]
 fn a_blackout_is_survived() {

@@ -55,6 +55,7 @@ pub mod headers;
 pub mod icrc;
 pub mod ids;
 pub mod ip;
+mod middle;
 pub mod opcode;
 pub mod packet;
 pub mod pretty;
@@ -66,6 +67,7 @@ pub use headers::{
     MAX_HEADERS_LEN, NakCode, Placement, Rdeth, Reth, Selectivity, Syndrome, Truncated, XrcEth,
 };
 pub use ids::{Gid, Guid, Lkey, Msn, Pkey, Qkey, Qpn, Rkey};
+pub use middle::Middle;
 pub use opcode::{ExtHeaders, Opcode, Operation, PayloadRule, Service};
 pub use packet::{ICRC_LEN, Packet, PacketError};
 pub use pretty::PrettyDatagram;

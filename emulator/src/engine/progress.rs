@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
 use rocade_transport::{PacketMeta, Time};
-use rocade_wire::{Packet, Qpn};
+use rocade_wire::{Middle, Packet, Qpn};
 
 use super::EngineInner;
 use super::ack_hold::Cause;
@@ -187,12 +187,31 @@ impl EngineInner {
         let mut packets = 0;
         let mut checked: u16 = 0;
         let mut sender = flows.find(local, batch.source);
+        let meta = PacketMeta {
+            source: batch.source.ip(),
+            destination: local,
+        };
         for segment in batch.segments() {
             let (source, segment, forwarded) =
                 match port.link.unwrap_forwarded(batch.source, segment) {
                     Some((source, inner)) => (source, inner, true),
                     None => (batch.source, segment, false),
                 };
+            if !forwarded
+                && let Some(locked) = &mut current
+                && let Some(middle) = Middle::parse(segment)
+                && middle.bth().dest_qp == locked.inner.qp_num()
+                && flows
+                    .at(sender)
+                    .is_some_and(|flow| flow.check(middle.covered(), middle.icrc_bytes()))
+            {
+                let memory = mem.view(locked.inner.pd_id());
+                if locked.core.qp.handle_middle(&meta, &middle, &memory) {
+                    checked = checked.saturating_add(1);
+                    packets += 1;
+                    continue;
+                }
+            }
             let Ok(packet) = Packet::parse(segment) else {
                 self.count(|counters| &counters.rx_malformed);
                 continue;
@@ -226,9 +245,13 @@ impl EngineInner {
                 self.not_ours(port, source, dest, segment, forwarded);
                 continue;
             };
-            let meta = PacketMeta {
-                source: source.ip(),
-                destination: local,
+            let meta = if forwarded {
+                PacketMeta {
+                    source: source.ip(),
+                    ..meta
+                }
+            } else {
+                meta
             };
             let memory = mem.view(locked.inner.pd_id());
             locked.core.qp.handle_packet(now, &meta, &packet, &memory);

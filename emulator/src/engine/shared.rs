@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rocade_transport::PacketMeta;
-use rocade_wire::{Packet, Qpn};
+use rocade_wire::{Middle, Packet, Qpn};
 
 use super::EngineInner;
 use super::port::Port;
@@ -196,10 +196,24 @@ impl EngineInner {
         let mut received = 0;
         let mut undrained = 0;
         receiver.receive(MAX_RUNS, after_udp, |run: ShmRun<'_>| {
-            run.each_segment(|head, segment| {
-                let Ok(packet) = Packet::parse_in_place(head, segment) else {
+            for segment in run.segments() {
+                undrained += segment.len();
+                if let Some(locked) = &mut current
+                    && let Some(head) = segment.copy_first()
+                    && let Some(middle) = Middle::parse_in_place(&head, segment.in_place())
+                    && middle.bth().dest_qp == locked.inner.qp_num()
+                {
+                    let memory = mem.view(locked.inner.pd_id());
+                    if locked.core.qp.handle_middle(&meta, &middle, &memory) {
+                        received += 1;
+                        continue;
+                    }
+                }
+                let mut head = [0; shm::HEAD_LEN];
+                let head = segment.copy_head(&mut head);
+                let Ok(packet) = Packet::parse_in_place(head, segment.in_place()) else {
                     self.count(|counters| &counters.rx_malformed);
-                    return;
+                    continue;
                 };
                 let dest = packet.bth().dest_qp;
                 if current
@@ -212,13 +226,12 @@ impl EngineInner {
                 let Some(locked) = &mut current else {
                     //= BTH-10
                     self.count(|counters| &counters.rx_unknown_qp);
-                    return;
+                    continue;
                 };
                 let memory = mem.view(locked.inner.pd_id());
                 locked.core.qp.handle_packet(now, &meta, &packet, &memory);
                 received += 1;
-                undrained += segment.len();
-            });
+            }
             if undrained >= DRAIN_BYTES {
                 undrained = 0;
                 self.unlock(current.take(), &mem, now);

@@ -41,10 +41,12 @@ pub struct Scenario {
     pub faults: Faults,
     /// What A sends, and B, if it does.
     pub work: Vec<Work>,
+    /// All packets are handled the general way.
+    pub long_way: bool,
 }
 
 /// What a run was like.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Messages sent.
     pub messages: u64,
@@ -108,6 +110,7 @@ impl Scenario {
         let work = vec![work(), work()];
         let one_way = rng.chance(500);
         Self {
+            long_way: false,
             seed,
             pmtu: rng.range_u32(1, 5),
             max_rd_atomic,
@@ -226,6 +229,9 @@ impl Scenario {
         pair.stop_tracing();
         pair.set_latency(self.latency_ns);
         pair.set_gap(self.gap_ns);
+        if self.long_way {
+            pair.go_the_long_way();
+        }
         if self.ack_delay_ns > 0 {
             pair.set_ack_delay(self.ack_delay_ns);
         }

@@ -2,6 +2,7 @@
 
 mod attr;
 pub(crate) mod conn;
+mod middle;
 mod modify;
 mod state;
 

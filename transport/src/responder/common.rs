@@ -1,6 +1,6 @@
-//! The common requests without detours: a SEND of one packet, and the middle of a WRITE.
+//! The common request without detours: a SEND of one packet.
 //!
-//! Anything unusual about one of them is left to the general way, which finds nothing changed.
+//! Anything unusual about it is left to the general way, which finds nothing changed.
 
 use rocade_wire::{Headers, Operation};
 
@@ -10,7 +10,6 @@ use crate::completion::{WcOpcode, WcStatus};
 use crate::memory::Memory;
 use crate::qp::conn::{Conn, Outputs};
 use crate::time::Time;
-use crate::wr::AccessFlags;
 
 impl Responder {
     /// Executes a request that has the PSN expected; false where it is not a common one, or one
@@ -30,7 +29,6 @@ impl Responder {
             Some(Operation::SendOnly | Operation::SendOnlyImm) => {
                 self.common_send(now, conn, mem, headers, payload, out)
             }
-            Some(Operation::WriteMiddle) => self.common_write(conn, mem, headers, payload),
             _ => false,
         };
         if executed {
@@ -75,42 +73,6 @@ impl Responder {
         let detail = recv_detail(WcOpcode::Recv, len, headers);
         out.complete_recv(now, conn, wqe.wr_id, WcStatus::Success, detail);
         self.rq.pop_front();
-        true
-    }
-
-    fn common_write(
-        &mut self,
-        conn: &Conn,
-        mem: &impl Memory,
-        headers: &Headers,
-        payload: &[u8],
-    ) -> bool {
-        let InProgress::Write {
-            rkey,
-            va,
-            len: total,
-            received,
-        } = &mut self.current
-        else {
-            return false;
-        };
-        let len = len_u32(payload);
-        //= RC-RSP-04
-        //= RC-RSP-07
-        //= RC-RSP-09
-        if !self.attr.access.contains(AccessFlags::REMOTE_WRITE)
-            || len != conn.pmtu_bytes()
-            || headers.bth.pad_count != 0
-            || u64::from(*received) + u64::from(len) >= u64::from(*total)
-        {
-            return false;
-        }
-        //= MR-14
-        let at = va.wrapping_add(u64::from(*received));
-        if mem.write_remote(*rkey, at, payload).is_err() {
-            return false;
-        }
-        *received += len;
         true
     }
 }

@@ -3,6 +3,7 @@
 mod ack_policy;
 mod common;
 mod execute;
+mod middle;
 mod resources;
 mod sequence;
 

@@ -6,7 +6,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
-use rocade_wire::Packet;
+use rocade_wire::{Middle, Packet};
 
 use super::transit::{Fate, Side, Traced, Transit};
 use super::{Setup, TestMemory, context};
@@ -55,6 +55,7 @@ pub struct Pair {
     acks_due: [Option<Time>; 2],
     trace: Vec<Traced>,
     tracing: bool,
+    long_way: bool,
 }
 
 impl fmt::Debug for Pair {
@@ -108,6 +109,7 @@ impl Pair {
             acks_due: [None; 2],
             trace: Vec::new(),
             tracing: true,
+            long_way: false,
         }
     }
 
@@ -136,6 +138,11 @@ impl Pair {
     /// Packets arrive again.
     pub fn heal(&mut self) {
         self.set_network(|_| Fate::Deliver);
+    }
+
+    /// No packet is handled by [`Qp::handle_middle`] from now on.
+    pub const fn go_the_long_way(&mut self) {
+        self.long_way = true;
     }
 
     /// Without a record of packets, for long runs.
@@ -364,7 +371,10 @@ impl Pair {
             destination: to.ip(),
         };
         let node = &mut self.nodes[to as usize];
-        node.qp.handle_packet(self.now, &meta, &packet, &node.mem);
+        let middle = Middle::parse(bytes).filter(|_| !self.long_way);
+        if !middle.is_some_and(|middle| node.qp.handle_middle(&meta, &middle, &node.mem)) {
+            node.qp.handle_packet(self.now, &meta, &packet, &node.mem);
+        }
     }
 
     fn drain(&mut self, side: Side) {

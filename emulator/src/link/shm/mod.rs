@@ -332,6 +332,14 @@ pub(crate) struct ShmRun<'a> {
     after_udp: bool,
 }
 
+/// One segment of a run.
+#[derive(Clone, Copy)]
+pub(crate) struct ShmSegment<'a> {
+    channel: &'a ShmChannel,
+    at: u64,
+    len: usize,
+}
+
 impl<'a> ShmReceiver<'a> {
     /// Does what has come over UDP have to be received before the next run?
     #[inline]
@@ -422,21 +430,50 @@ fn next_run(channel: &ShmChannel, at: u64, available: u64) -> Option<ShmRun<'_>>
 }
 
 impl<'a> ShmRun<'a> {
-    /// The segments: a copy of up to [`HEAD_LEN`] bytes from the beginning of each, and all of it in
-    /// place, of which only the length may be relied upon.
+    /// The segments.
     #[inline]
-    pub(crate) fn each_segment(&self, mut each: impl FnMut(&[u8], &'a [u8])) {
+    pub(crate) fn segments(self) -> impl Iterator<Item = ShmSegment<'a>> {
+        let starts = (0..self.len).step_by(self.segment_len);
+        starts.map(move |start| ShmSegment {
+            channel: self.channel,
+            at: self.at.wrapping_add(start as u64),
+            len: self.segment_len.min(self.len - start),
+        })
+    }
+}
+
+impl<'a> ShmSegment<'a> {
+    /// Length in bytes.
+    #[inline]
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// A copy of the first bytes; `None` where there are not so many.
+    #[inline]
+    pub(crate) fn copy_first<const N: usize>(&self) -> Option<[u8; N]> {
+        let mut bytes = [0; N];
+        (self.len >= N).then(|| {
+            self.copy_head(&mut bytes);
+            bytes
+        })
+    }
+
+    /// Copies the first bytes, as many as there are and fit, and returns them.
+    #[inline]
+    pub(crate) fn copy_head<'h>(&self, head: &'h mut [u8]) -> &'h [u8] {
+        let len = self.len.min(head.len());
+        let head = &mut head[..len];
         let direction = self.channel.tx.reverse();
-        let mut done = 0;
-        while done < self.len {
-            let len = self.segment_len.min(self.len - done);
-            let at = self.at.wrapping_add(done as u64);
-            let mut head = [0; HEAD_LEN];
-            let head = &mut head[..len.min(HEAD_LEN)];
-            self.channel.memory.copy(direction, at, head);
-            each(head, self.channel.memory.in_place(direction, at, len));
-            done += len;
-        }
+        self.channel.memory.copy(direction, self.at, head);
+        head
+    }
+
+    /// All of it in place, of which only the length may be relied upon.
+    #[inline]
+    pub(crate) fn in_place(&self) -> &'a [u8] {
+        let direction = self.channel.tx.reverse();
+        self.channel.memory.in_place(direction, self.at, self.len)
     }
 }
 

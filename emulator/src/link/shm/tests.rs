@@ -44,10 +44,15 @@ fn receive(channel: &ShmChannel, max: usize) -> Vec<Vec<Vec<u8>>> {
     let mut runs = Vec::new();
     channel.receiver().receive(max, true, |run| {
         let mut segments = Vec::new();
-        run.each_segment(|head, segment| {
-            assert_eq!(head, &segment[..segment.len().min(HEAD_LEN)]);
-            segments.push(segment.to_vec());
-        });
+        for segment in run.segments() {
+            let bytes = segment.in_place();
+            let mut head = [0; HEAD_LEN];
+            let head = segment.copy_head(&mut head);
+            assert_eq!(head, &bytes[..bytes.len().min(HEAD_LEN)]);
+            let first: Option<[u8; 4]> = segment.copy_first();
+            assert_eq!(first.as_ref(), bytes.first_chunk());
+            segments.push(bytes.to_vec());
+        }
         runs.push(segments);
     });
     runs
