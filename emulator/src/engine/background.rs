@@ -9,14 +9,12 @@ use std::time::Duration;
 use rocade_transport::Time;
 
 use super::ack_hold::{Cause, HOLD_NS};
+use super::blocked::Seen;
 use super::broker_link::BrokerLink;
 use super::handover::{Activity, Trust};
 use super::linger::Linger;
 use super::port::Port;
 use super::{EngineInner, sys, transmit};
-
-/// How long to wait before trying again to send what a full socket refused.
-const BLOCKED_RETRY_NS: u64 = 500_000;
 
 /// How often to receive from the channels before it is the turn of sockets and timers.
 const SHARED_ROUNDS: usize = 64;
@@ -62,6 +60,7 @@ struct Turn {
     /// How often the application had gone to sleep.
     stops: u64,
     linger: Linger,
+    blocked: Seen,
     /// Packets keep coming: do not sleep.
     busy: bool,
 }
@@ -74,7 +73,7 @@ fn run(weak: &Weak<EngineInner>) {
     let mut turn = Turn::default();
     loop {
         let Some(engine) = weak.upgrade() else { return };
-        let wait_set = engine.wait_set(turn.back.map(|(ns, _)| ns), turn.busy);
+        let wait_set = engine.wait_set(&mut turn);
         drop(engine);
         let woken = wait_set.wait();
         let Some(engine) = weak.upgrade() else { return };
@@ -103,12 +102,12 @@ impl WaitSet {
 }
 
 impl EngineInner {
-    /// What to wait for next; just a look where the thread is `busy`. While stepped back it is blind
+    /// What to wait for next; just a look where the thread is busy. While stepped back it is blind
     /// to packets.
-    fn wait_set(&self, step_back_ns: Option<u64>, busy: bool) -> WaitSet {
+    fn wait_set(&self, turn: &mut Turn) -> WaitSet {
         let wake = Arc::clone(&self.wake);
         let control = self.broker_link();
-        if let Some(mut ns) = step_back_ns {
+        if let Some((mut ns, _)) = turn.back {
             if self.looks_after_acks() {
                 ns = ns.min(HOLD_NS);
             }
@@ -120,8 +119,8 @@ impl EngineInner {
                 timeout,
             };
         }
-        let until = self.sleep_until();
-        let timeout = if busy {
+        let until = self.sleep_until(&mut turn.blocked);
+        let timeout = if turn.busy {
             Some(Duration::ZERO)
         } else if self.announce_sleep() {
             until.map(|at| Duration::from_nanos(at.ns_since(self.now())))
@@ -174,7 +173,7 @@ impl EngineInner {
             turn.busy = self.linger(&mut turn.linger);
         }
         self.fire_timers();
-        self.retry_blocked();
+        self.retry_blocked_unless_tried(&mut turn.blocked);
         self.release_acks(HOLD_NS);
         self.ring_overdue_doorbells();
         turn.back = step_back_ns
@@ -262,30 +261,21 @@ impl EngineInner {
         });
     }
 
-    fn retry_blocked(&self) {
-        let blocked = std::mem::take(&mut *self.blocked.lock());
-        for qpn in blocked {
-            self.with_qp(qpn, |inner, core, mem| {
-                self.resend_blocked(inner, core, mem)
-            });
-        }
-    }
-
     /// When the thread has to wake up by itself.
-    fn sleep_until(&self) -> Option<Time> {
+    fn sleep_until(&self, seen: &mut Seen) -> Option<Time> {
         let timer = self.timers.next();
-        let blocked =
-            (!self.blocked.lock().is_empty()).then(|| self.now().plus_ns(BLOCKED_RETRY_NS));
+        let blocked = self.look_at_blocked(seen, self.now());
         let broker = self.broker_link().and_then(|broker| broker.retry_at());
         let acks = self.looks_after_acks().then(|| self.now().plus_ns(HOLD_NS));
         let posts = self.next_doorbell(self.now());
         let until = [timer, blocked, broker, acks, posts];
         let until = until.into_iter().flatten().min();
         self.set_sleeping_until(until);
-        // Whoever armed a timer before the store did not call.
-        match self.timers.next() {
-            Some(at) if until.is_none_or(|until| at < until) => Some(at),
-            _ => until,
-        }
+        // Whoever armed a timer, or was blocked, before the store did not call.
+        let blocked = self
+            .is_blocked()
+            .then(|| self.look_at_blocked(seen, self.now()));
+        let news = [self.timers.next(), blocked.flatten()];
+        until.into_iter().chain(news.into_iter().flatten()).min()
     }
 }

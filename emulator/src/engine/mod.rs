@@ -7,6 +7,7 @@
 
 mod ack_hold;
 mod background;
+mod blocked;
 mod broker_link;
 mod clock;
 mod doorbell;
@@ -38,6 +39,7 @@ use crate::objects::{Context, QpCore, QpInner};
 use crate::steering::{QpnAllocator, Slot};
 
 pub(crate) use ack_hold::Cause;
+use blocked::BlockedQps;
 use broker_link::BrokerLink;
 use clock::Clock;
 use handover::Handover;
@@ -109,8 +111,7 @@ pub(crate) struct EngineInner {
     ports: RwLock<Vec<Arc<Port>>>,
     channels: RwLock<Vec<Arc<ShmChannel>>>,
     timers: Timers,
-    /// QPs with packets that a socket had no room for.
-    blocked: Mutex<Vec<Qpn>>,
+    blocked: BlockedQps,
     /// QPs that hold acknowledgements back now and then.
     holding: Mutex<Vec<Qpn>>,
     /// How many.
@@ -157,7 +158,7 @@ impl Engine {
                 ports: RwLock::default(),
                 channels: RwLock::default(),
                 timers: Timers::new(),
-                blocked: Mutex::default(),
+                blocked: BlockedQps::default(),
                 holding: Mutex::default(),
                 holding_count: AtomicUsize::new(0),
                 waiting: Mutex::default(),
@@ -329,24 +330,18 @@ impl EngineInner {
     }
 
     fn arm_timer(&self, at: Time, qpn: Qpn) {
-        if self.timers.add(at, qpn) && at.as_ns() < self.sleeping_until.load(Ordering::SeqCst) {
-            self.call_background();
-        }
-    }
-
-    fn note_blocked(&self, qpn: Qpn) {
-        let first = {
-            let mut blocked = self.blocked.lock();
-            blocked.push(qpn);
-            blocked.len() == 1
-        };
-        if first {
+        if self.timers.add(at, qpn) && self.sleeps_beyond(at) {
             self.call_background();
         }
     }
 
     fn call_background(&self) {
         sys::eventfd_set(self.wake.as_fd());
+    }
+
+    /// Does the background thread sleep until after `at`?
+    fn sleeps_beyond(&self, at: Time) -> bool {
+        at.as_ns() < self.sleeping_until.load(Ordering::SeqCst)
     }
 
     fn set_sleeping_until(&self, until: Option<Time>) {

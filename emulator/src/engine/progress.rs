@@ -41,6 +41,7 @@ impl EngineInner {
     #[inline]
     pub(crate) fn progress_inline(&self) -> bool {
         self.ring_doorbells();
+        self.retry_blocked_inline();
         let shared = self.progress_shared();
         if !shared.sockets {
             return shared.found;

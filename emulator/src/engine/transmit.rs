@@ -278,7 +278,7 @@ impl EngineInner {
                     segment_len: buffer.segment_len(),
                     sealed,
                 });
-                self.note_blocked(inner.qp_num());
+                self.note_blocked(inner.qp_num(), IS_BACKGROUND.get());
                 return;
             }
             if buffer.bytes().len() >= LONG_RUN {
@@ -336,14 +336,13 @@ impl EngineInner {
         }
     }
 
-    /// Tries again to send what the socket had no room for, then goes on.
+    /// Tries again to send what there was no room for, then goes on.
     pub(super) fn resend_blocked(&self, inner: &QpInner, core: &mut QpCore, mem: &MemGuard<'_>) {
         if core.tx.blocked.is_some() {
             if self.send_blocked(&mut core.tx) {
                 self.drain(inner, core, mem, Cause::Other, self.now());
             } else {
-                // The background thread knows: it has just tried.
-                self.blocked.lock().push(inner.qp_num());
+                self.note_blocked(inner.qp_num(), IS_BACKGROUND.get());
             }
         }
     }
@@ -358,7 +357,7 @@ fn send_shared<'a>(
     run_len: usize,
     segment_len: usize,
 ) -> bool {
-    let sent = channel.send(run, run_len, segment_len, *enters);
+    let sent = channel.send(run, run_len, segment_len, *enters, IS_BACKGROUND.get());
     *enters &= sent == ShmSent::Full;
     sent != ShmSent::Full
 }

@@ -75,7 +75,7 @@ pub(crate) enum Piece<'a> {
 pub(crate) enum ShmSent {
     /// It is on its way.
     Sent,
-    /// There is no room; the wake fd becomes readable when there is.
+    /// There is no room. To who waits for it the wake fd becomes readable when there is.
     Full,
     /// The channel is of no use any more.
     Ended,
@@ -177,7 +177,7 @@ impl ShmChannel {
     /// the ICRC are there, their value is of no importance.
     ///
     /// `after_udp`, for the first run that a queue pair sends this way: the peer receives what has come
-    /// over UDP before it.
+    /// over UDP before it. `wait`: see [`ShmSent::Full`].
     #[inline]
     pub(crate) fn send<'a>(
         &self,
@@ -185,6 +185,7 @@ impl ShmChannel {
         run_len: usize,
         segment_len: usize,
         after_udp: bool,
+        wait: bool,
     ) -> ShmSent {
         let flags = if after_udp { AFTER_UDP } else { 0 };
         let (Ok(len), Ok(segment_len)) = (u32::try_from(run_len), u16::try_from(segment_len))
@@ -197,7 +198,7 @@ impl ShmChannel {
         let need = record_len(run_len);
         let control = self.memory.control(self.tx);
         let mut producer = self.producer.lock();
-        match self.room(&mut producer, need) {
+        match self.room(&mut producer, need, wait) {
             Ok(true) => {}
             Ok(false) => return ShmSent::Full,
             Err(Corrupt) => {
@@ -233,12 +234,15 @@ impl ShmChannel {
         ShmSent::Sent
     }
 
-    /// Is there room for this many bytes? Where there is not, the peer will say when.
+    /// Is there room for this many bytes? Where there is not, the peer will say when, if we `wait`.
     #[inline]
-    fn room(&self, producer: &mut Producer, need: u64) -> Result<bool, Corrupt> {
+    fn room(&self, producer: &mut Producer, need: u64, wait: bool) -> Result<bool, Corrupt> {
         let control = self.memory.control(self.tx);
         if producer.room(control, need)? {
             return Ok(true);
+        }
+        if !wait {
+            return Ok(false);
         }
         control.announce_blocked();
         settle();
