@@ -185,11 +185,11 @@ fn single_ipv4_datagrams_have_identification_0_and_df() {
     with_tun("single_ipv4_datagrams", 1500, |tun| {
         let link = UdpLink::bind(ip("10.77.0.1")).unwrap();
         let to = ip("10.77.0.2");
-        let path = link.tx_path(DEST).unwrap();
-        let packet = run(&flow(&link, to, path), &[100]);
+        // One hop limit has sockets of its own, another one is told with each send.
         let cases = [(0, 0, 64), (0xB9, 0, 64), (0xB9, 7, 7), (0, 255, 255)];
         for (traffic_class, hop_limit, ttl) in cases {
-            let path = path.with_hop_limit(hop_limit);
+            let path = link.tx_path(DEST, hop_limit).unwrap();
+            let packet = run(&flow(&link, to, path), &[100]);
             link.send(path, to, traffic_class, &packet, packet.len())
                 .unwrap();
             let bytes = tun.next();
@@ -213,7 +213,7 @@ fn segments_of_one_call_are_numbered_from_0() {
     with_tun("segments_of_one_call", 1500, |tun| {
         let link = UdpLink::bind(ip("10.77.0.1")).unwrap();
         let to = ip("10.77.0.2");
-        let path = link.tx_path(DEST).unwrap();
+        let path = link.tx_path(DEST, 0).unwrap();
         for count in [2, 5, 40, 64] {
             let mut lens = vec![1000; count];
             lens[count - 1] = 48;
@@ -236,7 +236,7 @@ fn without_segmentation_all_have_identification_0_and_a_good_icrc() {
     with_tun("without_segmentation", 1500, |tun| {
         let link = UdpLink::bind(ip("10.77.0.1")).unwrap();
         let to = ip("10.77.0.2");
-        let path = link.tx_path(DEST).unwrap();
+        let path = link.tx_path(DEST, 0).unwrap();
         let data = run(&flow(&link, to, path), &[500, 500, 100]);
         link.set_gso(false);
         link.send(path, to, 0, &data, 500).unwrap();
@@ -254,7 +254,7 @@ fn packets_beyond_the_mtu_are_refused_not_fragmented() {
     with_tun("packets_beyond_the_mtu", 1500, |tun| {
         for (local, to) in [("10.77.0.1", ip("10.77.0.2")), ("fd77::1", ip("fd77::2"))] {
             let link = UdpLink::bind(ip(local)).unwrap();
-            let path = link.tx_path(DEST).unwrap();
+            let path = link.tx_path(DEST, 0).unwrap();
             for (len, segment_len) in [(1480, 1480), (4000, 1480)] {
                 let error = link
                     .send(path, to, 0, &vec![0; len], segment_len)
@@ -277,12 +277,11 @@ fn ipv6_datagrams() {
     with_tun("ipv6_datagrams", 1500, |tun| {
         let link = UdpLink::bind(ip("fd77::1")).unwrap();
         let to = ip("fd77::2");
-        let path = link.tx_path(DEST).unwrap();
-        let data = run(&flow(&link, to, path), &[1000, 1000, 500]);
-        for (hop_limit, gso) in [(0, true), (9, true), (9, false)] {
+        for (hop_limit, gso) in [(0, true), (9, true), (9, false), (12, true), (12, false)] {
             link.set_gso(gso);
-            link.send(path.with_hop_limit(hop_limit), to, 0x8A, &data, 1000)
-                .unwrap();
+            let path = link.tx_path(DEST, hop_limit).unwrap();
+            let data = run(&flow(&link, to, path), &[1000, 1000, 500]);
+            link.send(path, to, 0x8A, &data, 1000).unwrap();
             for len in [1000, 1000, 500] {
                 let bytes = tun.next();
                 let datagram = Datagram::parse(&bytes).unwrap();
@@ -305,7 +304,7 @@ fn link_local_addresses_need_and_use_their_interface() {
         let link = UdpLink::bind(local).unwrap();
         assert_eq!(link.local_addr(), local);
         let to = ip("fe80::77:2");
-        let path = link.tx_path(DEST).unwrap();
+        let path = link.tx_path(DEST, 0).unwrap();
         link.send(path, to, 0, &run(&flow(&link, to, path), &[64]), 64)
             .unwrap();
         let bytes = tun.next();

@@ -110,6 +110,8 @@ pub(crate) struct EngineInner {
     qps: RwLock<QpTable>,
     ports: RwLock<Vec<Arc<Port>>>,
     channels: RwLock<Vec<Arc<ShmChannel>>>,
+    /// How many; pollers look here first.
+    channel_count: AtomicUsize,
     timers: Timers,
     blocked: BlockedQps,
     /// QPs that hold acknowledgements back now and then.
@@ -157,6 +159,7 @@ impl Engine {
                 qps: RwLock::default(),
                 ports: RwLock::default(),
                 channels: RwLock::default(),
+                channel_count: AtomicUsize::new(0),
                 timers: Timers::new(),
                 blocked: BlockedQps::default(),
                 holding: Mutex::default(),

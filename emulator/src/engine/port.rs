@@ -69,7 +69,7 @@ impl Port {
         av: &AddressVector,
         channel: Option<Arc<ShmChannel>>,
     ) -> io::Result<Path> {
-        let tx = self.link.tx_path(dest)?.with_hop_limit(av.hop_limit);
+        let tx = self.link.tx_path(dest, av.hop_limit)?;
         let icrc = IcrcFlow::new(self.link.local(), to, tx.source_port)
             .ok_or(io::ErrorKind::InvalidInput)?;
         let slot = Slot::of(dest);

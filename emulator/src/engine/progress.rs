@@ -87,13 +87,13 @@ impl EngineInner {
     /// Receives from the channels.
     #[inline]
     fn progress_shared(&self) -> Shared {
-        let channels = self.channels.read();
-        if channels.is_empty() {
+        if self.channel_count.load(Ordering::Acquire) == 0 {
             return Shared {
                 found: false,
                 sockets: true,
             };
         }
+        let channels = self.channels.read();
         let found = self.receive_shared(&channels, false) > 0;
         drop(channels);
         let before = self.shared_polls.load(Ordering::Relaxed);

@@ -95,7 +95,7 @@ impl EngineInner {
                 continue;
             }
             tracing::debug!(%channel, "shared memory");
-            self.channels.write().push(Arc::clone(&channel));
+            self.change_channels(|channels| channels.push(Arc::clone(&channel)));
             self.move_qps_to(&channel);
             attached = true;
         }
@@ -103,6 +103,12 @@ impl EngineInner {
             // It has to announce its sleep to one more channel.
             self.call_background();
         }
+    }
+
+    fn change_channels(&self, change: impl FnOnce(&mut Vec<Arc<ShmChannel>>)) {
+        let mut channels = self.channels.write();
+        change(&mut channels);
+        self.channel_count.store(channels.len(), Ordering::Release);
     }
 
     /// Moves the QPs to a new channel that have none.
@@ -144,9 +150,9 @@ impl EngineInner {
             }
             channel.end();
         }
-        self.channels
-            .write()
-            .retain(|channel| !channels.iter().any(|c| Arc::ptr_eq(c, channel)));
+        self.change_channels(|all| {
+            all.retain(|channel| !channels.iter().any(|c| Arc::ptr_eq(c, channel)));
+        });
         for channel in &channels {
             tracing::debug!(%channel, "shared memory ends");
             if let Some(broker) = self.broker_link() {

@@ -108,12 +108,13 @@ pub(crate) fn drain(fd: BorrowedFd<'_>) -> usize {
         .count()
 }
 
-/// A send socket of the address bound to this source port: unconnected, never fragmenting.
+/// A send socket of the address bound to this source port, with this TTL or hop limit unless the
+/// kernel's will do: unconnected, never fragmenting.
 ///
 /// The socket must stay unconnected: only then is the IPv4 Identification 0 (or the index of the
 /// GSO segment), which the ICRC of the packets relies on.
 //= ENC-07
-pub(crate) fn open_send(local: LocalAddr, port: u16) -> io::Result<Socket> {
+pub(crate) fn open_send(local: LocalAddr, port: u16, hop_limit: Option<u8>) -> io::Result<Socket> {
     let socket = new_socket(local)?;
     let fd = socket.as_fd();
     match local.ip() {
@@ -139,6 +140,11 @@ pub(crate) fn open_send(local: LocalAddr, port: u16) -> io::Result<Socket> {
         SEND_BUFFER_BYTES,
     )
     .or_else(|_| sys::set_int(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, SEND_BUFFER_BYTES))?;
+    match (local.ip(), hop_limit) {
+        (_, None) => {}
+        (IpAddr::V4(_), Some(limit)) => socket.set_ttl_v4(limit.into())?,
+        (IpAddr::V6(_), Some(limit)) => socket.set_unicast_hops_v6(limit.into())?,
+    }
     // Nobody reads this socket; whatever is sent to its port shall not pile up.
     shrink_receive_buffer(fd)?;
     socket.bind(&SockAddr::from(local.with_port(port)))?;

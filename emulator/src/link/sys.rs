@@ -116,7 +116,7 @@ fn set_option<T>(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: &T) -> io
 /// Those of recvmsg(2); `WouldBlock` when there is nothing.
 #[inline]
 pub(crate) fn receive(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Received> {
-    let mut name = MaybeUninit::<libc::sockaddr_storage>::zeroed();
+    let mut name = SockAddr::NONE;
     let mut control = MaybeUninit::<Control>::uninit();
     let mut iov = libc::iovec {
         iov_base: buf.as_mut_ptr().cast(),
@@ -124,8 +124,8 @@ pub(crate) fn receive(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Received
     };
     // SAFETY: msghdr is plain old data for which zero is a valid value.
     let mut msg: libc::msghdr = unsafe { mem::zeroed() };
-    msg.msg_name = name.as_mut_ptr().cast();
-    msg.msg_namelen = socklen_of::<libc::sockaddr_storage>();
+    msg.msg_name = (&raw mut name).cast();
+    msg.msg_namelen = socklen_of::<SockAddr>();
     msg.msg_iov = &raw mut iov;
     msg.msg_iovlen = 1;
     msg.msg_control = control.as_mut_ptr().cast();
@@ -143,9 +143,7 @@ pub(crate) fn receive(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Received
     };
     let len = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
 
-    // SAFETY: `name` was zero-initialised, and every bit pattern is a valid sockaddr_storage.
-    let name = unsafe { name.assume_init_ref() };
-    let source = socket_addr(name, msg.msg_namelen)
+    let source = socket_addr(&name, msg.msg_namelen)
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "datagram without a source"))?;
     let mut meta = Received {
         len,
@@ -309,6 +307,12 @@ union SockAddr {
     v6: libc::sockaddr_in6,
 }
 
+impl SockAddr {
+    /// All zero: the unspecified family.
+    // SAFETY: zero is valid for both, plain data as they are.
+    const NONE: Self = unsafe { mem::zeroed() };
+}
+
 fn sockaddr(addr: &SocketAddr) -> (SockAddr, socklen_t) {
     match addr {
         SocketAddr::V4(addr) => {
@@ -337,18 +341,20 @@ fn sockaddr(addr: &SocketAddr) -> (SockAddr, socklen_t) {
     }
 }
 
-fn socket_addr(name: &libc::sockaddr_storage, len: socklen_t) -> Option<SocketAddr> {
-    match c_int::from(name.ss_family) {
-        libc::AF_INET if len >= socklen_of::<libc::sockaddr_in>() => {
-            // SAFETY: sockaddr_storage is larger than and at least as aligned as sockaddr_in, and
-            // wholly initialised.
-            let v4 = unsafe { &*ptr::from_ref(name).cast::<libc::sockaddr_in>() };
+fn socket_addr(name: &SockAddr, len: socklen_t) -> Option<SocketAddr> {
+    if len < socklen_of::<libc::sockaddr_in>() {
+        return None;
+    }
+    // SAFETY: at least that much is initialised, and every bit pattern is valid.
+    let v4 = unsafe { name.v4 };
+    match c_int::from(v4.sin_family) {
+        libc::AF_INET => {
             let ip = Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes());
             Some(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into())
         }
         libc::AF_INET6 if len >= socklen_of::<libc::sockaddr_in6>() => {
-            // SAFETY: as above for sockaddr_in6.
-            let v6 = unsafe { &*ptr::from_ref(name).cast::<libc::sockaddr_in6>() };
+            // SAFETY: likewise, as `len` says.
+            let v6 = unsafe { name.v6 };
             let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
             Some(SocketAddrV6::new(ip, u16::from_be(v6.sin6_port), 0, v6.sin6_scope_id).into())
         }
@@ -382,18 +388,8 @@ mod tests {
         for text in ["127.0.0.2:4791", "[::1]:4791", "[fe80::1%7]:65535"] {
             let addr: SocketAddr = text.parse().unwrap();
             let (raw, len) = sockaddr(&addr);
-            // SAFETY: all-zero is a valid sockaddr_storage.
-            let mut storage: libc::sockaddr_storage = unsafe { mem::zeroed() };
-            // SAFETY: both objects are live and at least `len` bytes long.
-            unsafe {
-                ptr::copy_nonoverlapping(
-                    (&raw const raw).cast::<u8>(),
-                    (&raw mut storage).cast::<u8>(),
-                    len as usize,
-                );
-            }
-            assert_eq!(socket_addr(&storage, len), Some(addr));
-            assert_eq!(socket_addr(&storage, 4), None);
+            assert_eq!(socket_addr(&raw, len), Some(addr));
+            assert_eq!(socket_addr(&raw, 4), None);
         }
     }
 }

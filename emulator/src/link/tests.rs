@@ -61,7 +61,7 @@ fn segments_of_one_call_arrive_in_one_batch() {
         UdpLink::bind(own_address()).unwrap(),
         UdpLink::bind(own_address()).unwrap(),
     );
-    let path = a.tx_path(Qpn::new(0x01_0010)).unwrap();
+    let path = a.tx_path(Qpn::new(0x01_0010), 0).unwrap();
     b.set_receive_tos(true).unwrap();
     assert!((0xC000..=0xFFFF).contains(&path.source_port));
     let data: Vec<u8> = (0..11).flat_map(|at| [at; 1000]).take(10_500).collect();
@@ -92,7 +92,7 @@ fn the_largest_call_arrives_whole() {
         UdpLink::bind(own_address()).unwrap(),
         UdpLink::bind(own_address()).unwrap(),
     );
-    let path = a.tx_path(Qpn::new(0x01_0010)).unwrap();
+    let path = a.tx_path(Qpn::new(0x01_0010), 0).unwrap();
     let data = vec![0x5A; MAX_SEND_LEN];
     let segment_len = MAX_SEND_LEN.div_ceil(MAX_SEGMENTS);
     a.send(path, b.local(), 0, &data, segment_len).unwrap();
@@ -124,7 +124,7 @@ fn a_single_datagram_arrives_as_it_was_sent() {
         UdpLink::bind(own_address()).unwrap(),
         UdpLink::bind(own_address()).unwrap(),
     );
-    let path = a.tx_path(Qpn::new(0x01_0010)).unwrap().with_hop_limit(3);
+    let path = a.tx_path(Qpn::new(0x01_0010), 3).unwrap();
     a.send(path, b.local(), 0, b"header + payload", 4096)
         .unwrap();
     let mut buf = RxBuffer::new();
@@ -143,7 +143,7 @@ fn pieces_get_the_icrc_of_identification_0() {
         UdpLink::bind(own_address()).unwrap(),
     );
     let dest = Qpn::new(0x01_0010);
-    let path = a.tx_path(dest).unwrap();
+    let path = a.tx_path(dest, 0).unwrap();
     let flow = IcrcFlow::new(a.local(), b.local(), path.source_port).unwrap();
     let run: Vec<u8> = (0..3u8)
         .flat_map(|id| packet(dest, id, 64, Some((&flow, id.into()))))
@@ -179,7 +179,7 @@ fn each_slot_gets_its_packets() {
             packet(dest, slot.get(), 100, None),
             packet(dest, slot.get(), 100, None),
         ];
-        let path = peer.tx_path(dest).unwrap();
+        let path = peer.tx_path(dest, 0).unwrap();
         peer.send(path, local.ip(), 0, &run.concat(), 100).unwrap();
         let mut buf = RxBuffer::new();
         let batch = receive(link, &mut buf).unwrap();
@@ -196,7 +196,7 @@ fn each_slot_gets_its_packets() {
 #[test]
 fn packets_of_one_slot_share_a_source_port() {
     let link = UdpLink::bind(own_address()).unwrap();
-    let path = |qpn| link.tx_path(Qpn::new(qpn)).unwrap();
+    let path = |qpn| link.tx_path(Qpn::new(qpn), 0).unwrap();
     assert_eq!(path(0x01_0010), path(0x01_FFFF));
     let ports: std::collections::BTreeSet<_> =
         (0..16).map(|slot| path(slot << 16).source_port).collect();
@@ -287,7 +287,7 @@ fn a_full_receive_buffer_is_counted() {
     );
     b.set_receive_buffer(4096).unwrap();
     assert!(b.receive_buffer().unwrap() <= 8192);
-    let path = a.tx_path(Qpn::new(0x01_0010)).unwrap();
+    let path = a.tx_path(Qpn::new(0x01_0010), 0).unwrap();
     for _ in 0..64 {
         a.send(path, b.local(), 0, &[7; 1000], 1000).unwrap();
     }
@@ -315,7 +315,7 @@ fn ipv6_loopback() {
         Err(error) => panic!("{error}"),
     };
     link.set_receive_tos(true).unwrap();
-    let path = link.tx_path(Qpn::new(0x01_0010)).unwrap().with_hop_limit(9);
+    let path = link.tx_path(Qpn::new(0x01_0010), 9).unwrap();
     let data: Vec<u8> = (0..5).flat_map(|at| [at; 1000]).collect();
     link.send(path, link.local(), 0x22, &data, 1000).unwrap();
     let mut buf = RxBuffer::new();

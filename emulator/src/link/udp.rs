@@ -22,8 +22,10 @@ pub const MAX_SEGMENTS: usize = 64;
 /// Most bytes that one [`UdpLink::send`] may have.
 pub const MAX_SEND_LEN: usize = 65_000;
 
-/// Number of send sockets. Destinations with the same slot bits always share one.
+/// Number of send sockets for each hop limit. Destinations with the same slot bits always share one.
 const SEND_SOCKETS: u8 = 8;
+/// Hop limits that have sockets: the kernel's, and the first other one that is asked for.
+const HOP_LIMITS: u8 = 2;
 /// Lowest source port (ENC-03).
 const FIRST_PORT: u16 = 0xC000;
 /// Number of source ports: 0xC000 to 0xFFFF.
@@ -39,18 +41,9 @@ const DEFAULT_HOP_LIMIT: u8 = 64;
 pub struct TxPath {
     /// The UDP source port, 0xC000 to 0xFFFF. The ICRC covers it.
     pub source_port: u16,
-    /// IPv4 TTL or IPv6 hop limit; 0 stands for the default of 64 (ENC-08). Not covered by the
-    /// ICRC.
-    pub hop_limit: u8,
+    /// To be told with each send, because the socket does not know it: that takes 0.1 µs.
+    hop_limit: Option<u8>,
     socket: u8,
-}
-
-impl TxPath {
-    /// The same path with this TTL or hop limit.
-    #[must_use]
-    pub const fn with_hop_limit(self, hop_limit: u8) -> Self {
-        Self { hop_limit, ..self }
-    }
 }
 
 struct SendSocket {
@@ -67,7 +60,9 @@ pub struct UdpLink {
     local: LocalAddr,
     slot: Option<Slot>,
     rx: OwnedFd,
-    tx: [OnceLock<SendSocket>; SEND_SOCKETS as usize],
+    tx: [OnceLock<SendSocket>; (HOP_LIMITS * SEND_SOCKETS) as usize],
+    /// The hop limit of the second half of `tx`.
+    other_hop_limit: OnceLock<u8>,
     opening: Mutex<()>,
     gso: AtomicBool,
 }
@@ -110,7 +105,8 @@ impl UdpLink {
             local,
             slot,
             rx,
-            tx: [const { OnceLock::new() }; SEND_SOCKETS as usize],
+            tx: [const { OnceLock::new() }; (HOP_LIMITS * SEND_SOCKETS) as usize],
+            other_hop_limit: OnceLock::new(),
             opening: Mutex::new(()),
             gso: AtomicBool::new(true),
         }
@@ -154,7 +150,8 @@ impl UdpLink {
                 // we have of it is of no use.
                 Ok(received) if received.truncated => {}
                 Ok(received) => break received,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                // Not by its kind: this is what most polls end with.
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => return Ok(None),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
@@ -201,23 +198,33 @@ impl UdpLink {
         SockRef::from(&self.rx).set_recv_buffer_size(bytes)
     }
 
-    /// How packets to this QP leave. The send socket depends on the slot bits of the QP number
-    /// only: the receiver's GRO then merges what belongs to one process.
+    /// How packets to this QP leave. The send socket depends on the hop limit and the slot bits of the QP
+    /// number only: the receiver's GRO then merges what belongs to one process.
+    ///
+    /// `hop_limit` is the IPv4 TTL or IPv6 hop limit; 0 stands for the default of 64 (ENC-08). The ICRC does
+    /// not cover it.
     ///
     /// # Errors
     /// Those of opening a socket; `AddrInUse` if no source port is free.
     //= ENC-03
-    pub fn tx_path(&self, dest: Qpn) -> io::Result<TxPath> {
-        self.path_to_slot(slot_of(dest))
+    pub fn tx_path(&self, dest: Qpn, hop_limit: u8) -> io::Result<TxPath> {
+        self.path_to_slot(slot_of(dest), hop_limit)
     }
 
-    fn path_to_slot(&self, slot: Slot) -> io::Result<TxPath> {
+    fn path_to_slot(&self, slot: Slot, hop_limit: u8) -> io::Result<TxPath> {
         let index = slot.get() % SEND_SOCKETS;
-        let source_port = self.send_socket(index)?.port;
+        let (socket, hop_limit) = match hop_limit {
+            0 | DEFAULT_HOP_LIMIT => (index, None),
+            _ if *self.other_hop_limit.get_or_init(|| hop_limit) == hop_limit => {
+                (index + SEND_SOCKETS, None)
+            }
+            _ => (index, Some(hop_limit)),
+        };
+        let source_port = self.send_socket(socket)?.port;
         Ok(TxPath {
             source_port,
-            hop_limit: 0,
-            socket: index,
+            hop_limit,
+            socket,
         })
     }
 
@@ -231,15 +238,18 @@ impl UdpLink {
 
     #[inline]
     fn send_socket(&self, index: u8) -> io::Result<&SendSocket> {
-        let cell = &self.tx[usize::from(index % SEND_SOCKETS)];
-        match cell.get() {
+        let index = usize::from(index) % self.tx.len();
+        match self.tx[index].get() {
             Some(socket) => Ok(socket),
-            None => self.open_send_socket(cell),
+            None => self.open_send_socket(index),
         }
     }
 
     #[cold]
-    fn open_send_socket<'a>(&self, cell: &'a OnceLock<SendSocket>) -> io::Result<&'a SendSocket> {
+    fn open_send_socket(&self, index: usize) -> io::Result<&SendSocket> {
+        let cell = &self.tx[index];
+        let of_other = index >= usize::from(SEND_SOCKETS);
+        let hop_limit = self.other_hop_limit.get().filter(|_| of_other);
         let _only_one = self.opening.lock();
         if let Some(socket) = cell.get() {
             return Ok(socket);
@@ -249,7 +259,7 @@ impl UdpLink {
         let start = u16::from_be_bytes([low, high]);
         for attempt in 0..PORTS {
             let port = FIRST_PORT + start.wrapping_add(attempt) % PORTS;
-            match socket::open_send(self.local, port) {
+            match socket::open_send(self.local, port, hop_limit.copied()) {
                 Ok(socket) => {
                     let socket = SendSocket {
                         fd: socket.into(),
@@ -289,8 +299,7 @@ impl UdpLink {
         let to = self.local.peer(to).ok_or(io::ErrorKind::InvalidInput)?;
         let mut options = SendOptions {
             tos: (traffic_class != 0).then_some(traffic_class),
-            hop_limit: (path.hop_limit != 0 && path.hop_limit != DEFAULT_HOP_LIMIT)
-                .then_some(path.hop_limit),
+            hop_limit: path.hop_limit,
             segment_len: None,
         };
         if data.len() <= segment_len {
@@ -373,7 +382,7 @@ impl UdpLink {
             return Err(wrong());
         }
         let header = forward::header(to_slot, source, segment).ok_or_else(wrong)?;
-        let path = self.path_to_slot(to_slot)?;
+        let path = self.path_to_slot(to_slot, 0)?;
         let datagram = [&header, segment].concat();
         self.send(path, self.local.ip(), 0, &datagram, datagram.len())
     }

@@ -1,6 +1,6 @@
 //! Completion queues.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -25,6 +25,8 @@ pub struct Cq {
 pub(crate) struct CqInner {
     context: Arc<ContextInner>,
     ring: Mutex<CqRing>,
+    /// Completions in the ring; changes under its lock. Looking here first saves empty polls the lock.
+    len: AtomicUsize,
     channel: Option<Arc<ChannelInner>>,
     cookie: u64,
     qps: AtomicU32,
@@ -56,6 +58,7 @@ impl Cq {
             inner: Arc::new_cyclic(|this| CqInner {
                 context,
                 ring: Mutex::new(CqRing::new(cqe as usize)),
+                len: AtomicUsize::new(0),
                 channel,
                 cookie,
                 qps: AtomicU32::new(0),
@@ -91,14 +94,19 @@ impl Cq {
     }
 
     fn take(&self, max: usize, each: &mut impl FnMut(usize, Completion)) -> usize {
-        let mut ring = self.inner.ring.lock();
-        for index in 0..max {
-            match ring.take() {
-                Some(completion) => each(index, completion),
-                None => return index,
-            }
+        if self.inner.len.load(Ordering::Acquire) == 0 {
+            return 0;
         }
-        max
+        let mut ring = self.inner.ring.lock();
+        let mut taken = 0;
+        while taken < max
+            && let Some(completion) = ring.take()
+        {
+            each(taken, completion);
+            taken += 1;
+        }
+        self.inner.note_len(&ring);
+        taken
     }
 
     /// Takes one completion.
@@ -228,6 +236,7 @@ impl CqInner {
                     Added::Overflow => lost += 1,
                 }
             }
+            self.note_len(&ring);
         }
         if events > 0
             && let (Some(channel), Some(this)) = (&self.channel, self.this.upgrade())
@@ -250,7 +259,12 @@ impl CqInner {
         let mut ring = self.ring.lock();
         if !ring.is_empty() {
             ring.retain(|completion| completion.qp_num != qp_num);
+            self.note_len(&ring);
         }
+    }
+
+    fn note_len(&self, ring: &CqRing) {
+        self.len.store(ring.len(), Ordering::Release);
     }
 }
 
