@@ -55,11 +55,11 @@ pub mod headers;
 pub mod icrc;
 pub mod ids;
 pub mod ip;
-mod middle;
 pub mod opcode;
 pub mod packet;
 pub mod pretty;
 pub mod psn;
+mod short;
 
 pub use codes::{AckTimeout, CreditCode, Mtu, RnrTimer};
 pub use headers::{
@@ -67,11 +67,11 @@ pub use headers::{
     MAX_HEADERS_LEN, NakCode, Placement, Rdeth, Reth, Selectivity, Syndrome, Truncated, XrcEth,
 };
 pub use ids::{Gid, Guid, Lkey, Msn, Pkey, Qkey, Qpn, Rkey};
-pub use middle::Middle;
 pub use opcode::{ExtHeaders, Opcode, Operation, PayloadRule, Service};
 pub use packet::{ICRC_LEN, Packet, PacketError};
 pub use pretty::PrettyDatagram;
 pub use psn::Psn;
+pub use short::ShortPacket;
 
 /// UDP destination port of every RoCEv2 packet.
 //= ENC-02

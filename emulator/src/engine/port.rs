@@ -36,7 +36,7 @@ pub(crate) struct RxState {
 #[derive(Clone, Debug)]
 pub(crate) struct Path {
     pub(super) tx: TxPath,
-    pub(super) icrc: IcrcFlow,
+    pub(super) icrc: Icrcs,
     pub(super) to: IpAddr,
     pub(super) traffic_class: u8,
     /// The slot that the destination QP is in.
@@ -75,12 +75,45 @@ impl Port {
         let slot = Slot::of(dest);
         Ok(Path {
             tx,
-            icrc,
+            icrc: Icrcs::new(icrc),
             to,
             traffic_class: av.traffic_class,
             slot,
             channel,
         })
+    }
+}
+
+/// The ICRCs of a flow, ready for the two lengths that its packets had lately: those of the messages and
+/// the acknowledgements of a conversation.
+#[derive(Clone, Debug)]
+pub(super) struct Icrcs {
+    flow: IcrcFlow,
+    of_len: [IcrcOfLen; 2],
+    /// Which of the two is the next to be replaced.
+    older: usize,
+}
+
+impl Icrcs {
+    fn new(flow: IcrcFlow) -> Self {
+        Self {
+            of_len: [flow.of_len(0); 2],
+            flow,
+            older: 0,
+        }
+    }
+
+    /// For packets with so many bytes before the ICRC.
+    #[inline]
+    pub(super) fn of_len(&mut self, covered_len: usize) -> IcrcOfLen {
+        let fits = |of_len: &&IcrcOfLen| of_len.covered_len() == covered_len;
+        if let Some(of_len) = self.of_len.iter().find(fits) {
+            return *of_len;
+        }
+        let of_len = self.flow.of_len(covered_len);
+        self.of_len[self.older] = of_len;
+        self.older ^= 1;
+        of_len
     }
 }
 
@@ -95,9 +128,7 @@ pub(crate) struct Flows {
 #[derive(Debug)]
 pub(super) struct Flow {
     source: SocketAddr,
-    icrc: IcrcFlow,
-    /// For packets as long as the last one.
-    of_len: IcrcOfLen,
+    icrc: Icrcs,
     next_id: u16,
 }
 
@@ -106,10 +137,8 @@ impl Flow {
     //= ICRC-11
     #[inline]
     pub(super) fn check(&mut self, covered: &[u8], icrc: [u8; 4]) -> bool {
-        if self.of_len.covered_len() != covered.len() {
-            self.of_len = self.icrc.of_len(covered.len());
-        }
-        match self.of_len.check(self.next_id, covered, icrc) {
+        let of_len = self.icrc.of_len(covered.len());
+        match of_len.check(self.next_id, covered, icrc) {
             IcrcCheck::Ok { ip_id } => {
                 self.next_id = ip_id.wrapping_add(1);
                 true
@@ -147,8 +176,7 @@ impl Flows {
         let icrc = IcrcFlow::new(source.ip(), local, source.port())?;
         let flow = Flow {
             source,
-            of_len: icrc.of_len(0),
-            icrc,
+            icrc: Icrcs::new(icrc),
             next_id: 0,
         };
         if self.flows.len() < FLOWS {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
 use rocade_transport::{PacketMeta, Time};
-use rocade_wire::{Middle, Packet, Qpn};
+use rocade_wire::{Packet, Qpn, ShortPacket};
 
 use super::EngineInner;
 use super::ack_hold::Cause;
@@ -198,19 +198,23 @@ impl EngineInner {
                     Some((source, inner)) => (source, inner, true),
                     None => (batch.source, segment, false),
                 };
+            //= ICRC-11
             if !forwarded
-                && let Some(locked) = &mut current
-                && let Some(middle) = Middle::parse(segment)
-                && middle.bth().dest_qp == locked.inner.qp_num()
+                && let Some(short) = ShortPacket::parse(segment)
                 && flows
                     .at(sender)
-                    .is_some_and(|flow| flow.check(middle.covered(), middle.icrc_bytes()))
+                    .is_some_and(|flow| flow.check(short.covered(), short.icrc_bytes()))
             {
-                let memory = mem.view(locked.inner.pd_id());
-                if locked.core.qp.handle_middle(&meta, &middle, &memory) {
-                    checked = checked.saturating_add(1);
-                    packets += 1;
-                    continue;
+                switch_to(&mut current, &qps, short.bth().dest_qp, |locked| {
+                    let_go(locked, dirty, &mem);
+                });
+                if let Some(locked) = &mut current {
+                    let memory = mem.view(locked.inner.pd_id());
+                    if locked.core.qp.handle_short(now, &meta, &short, &memory) {
+                        checked = checked.saturating_add(1);
+                        packets += 1;
+                        continue;
+                    }
                 }
             }
             let Ok(packet) = Packet::parse(segment) else {
@@ -235,13 +239,9 @@ impl EngineInner {
             }
             checked = checked.saturating_add(u16::from(!forwarded));
             let dest = packet.bth().dest_qp;
-            if current
-                .as_ref()
-                .is_none_or(|locked| locked.inner.qp_num() != dest)
-            {
-                let_go(current.take(), dirty, &mem);
-                current = lock_qp(&qps, dest);
-            }
+            switch_to(&mut current, &qps, dest, |locked| {
+                let_go(locked, dirty, &mem)
+            });
             let Some(locked) = &mut current else {
                 self.not_ours(port, source, dest, segment, forwarded);
                 continue;
@@ -356,10 +356,22 @@ fn cause_of(core: &QpCore) -> Cause {
     }
 }
 
-pub(super) fn lock_qp(qps: &QpTable, dest: Qpn) -> Option<Locked<'_>> {
-    let inner = qps.get(dest)?;
-    Some(Locked {
-        inner,
-        core: inner.lock(),
-    })
+/// Locks the QP that the next packet is for, unless it is the one that is locked, which is let go then.
+#[inline]
+pub(super) fn switch_to<'q>(
+    current: &mut Option<Locked<'q>>,
+    qps: &'q QpTable,
+    dest: Qpn,
+    let_go: impl FnOnce(Option<Locked<'q>>),
+) {
+    if current
+        .as_ref()
+        .is_none_or(|locked| locked.inner.qp_num() != dest)
+    {
+        let_go(current.take());
+        *current = qps.get(dest).map(|inner| Locked {
+            inner,
+            core: inner.lock(),
+        });
+    }
 }

@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rocade_transport::PacketMeta;
-use rocade_wire::{Middle, Packet, Qpn};
+use rocade_wire::{Packet, Qpn, ShortPacket};
 
 use super::EngineInner;
 use super::port::Port;
-use super::progress::{Locked, lock_qp};
+use super::progress::{Locked, switch_to};
 use crate::config::LinkMode;
 use crate::link::LocalAddr;
 use crate::link::shm::{self, ChannelOffer, ShmChannel, ShmReceiver, ShmRun};
@@ -204,15 +204,18 @@ impl EngineInner {
         receiver.receive(MAX_RUNS, after_udp, |run: ShmRun<'_>| {
             for segment in run.segments() {
                 undrained += segment.len();
-                if let Some(locked) = &mut current
-                    && let Some(head) = segment.copy_first()
-                    && let Some(middle) = Middle::parse_in_place(&head, segment.in_place())
-                    && middle.bth().dest_qp == locked.inner.qp_num()
+                if let Some(head) = segment.copy_first()
+                    && let Some(short) = ShortPacket::parse_in_place(&head, segment.in_place())
                 {
-                    let memory = mem.view(locked.inner.pd_id());
-                    if locked.core.qp.handle_middle(&meta, &middle, &memory) {
-                        received += 1;
-                        continue;
+                    switch_to(&mut current, &qps, short.bth().dest_qp, |locked| {
+                        self.unlock(locked, &mem, now);
+                    });
+                    if let Some(locked) = &mut current {
+                        let memory = mem.view(locked.inner.pd_id());
+                        if locked.core.qp.handle_short(now, &meta, &short, &memory) {
+                            received += 1;
+                            continue;
+                        }
                     }
                 }
                 let mut head = [0; shm::HEAD_LEN];
@@ -222,13 +225,9 @@ impl EngineInner {
                     continue;
                 };
                 let dest = packet.bth().dest_qp;
-                if current
-                    .as_ref()
-                    .is_none_or(|locked| locked.inner.qp_num() != dest)
-                {
-                    self.unlock(current.take(), &mem, now);
-                    current = lock_qp(&qps, dest);
-                }
+                switch_to(&mut current, &qps, dest, |locked| {
+                    self.unlock(locked, &mem, now);
+                });
                 let Some(locked) = &mut current else {
                     //= BTH-10
                     self.count(|counters| &counters.rx_unknown_qp);

@@ -11,7 +11,7 @@ use rocade_transport::{AckTiming, Source, Time, TxBuffer};
 use super::EngineInner;
 use super::ack_hold::{AckHold, Cause};
 use super::doorbell::Doorbell;
-use super::port::{Path, Port};
+use super::port::{Icrcs, Path, Port};
 use crate::config::LinkMode;
 use crate::link::shm::{Piece, ShmChannel, ShmSent};
 use crate::memory::{MemGuard, PdMemory, Readable};
@@ -229,7 +229,7 @@ impl EngineInner {
         let mut acks = tx.hold.timing(cause, self.may_hold(&tx.hold));
         let mut answered = 0;
         loop {
-            let Some((port, path)) = &tx.route else {
+            let Some((port, path)) = &mut tx.route else {
                 return;
             };
             let channel = path
@@ -256,7 +256,7 @@ impl EngineInner {
                     send_shared(channel, &mut tx.enters_channel, pieces, len, segment_len)
                 }
                 None => {
-                    seal(path, buffer, &memory);
+                    seal(&mut path.icrc, buffer, &memory);
                     self.send(port, path, buffer.bytes(), buffer.segment_len())
                 }
             };
@@ -365,15 +365,15 @@ fn send_shared<'a>(
 /// Copies the payloads that are not there yet, and fills in the ICRC of each segment. Under
 /// segmentation offload the kernel numbers the segments' IPv4 Identifications from 0.
 //= ICRC-07
-fn seal(path: &Path, buffer: &mut TxBuffer, memory: &PdMemory<'_>) {
-    let run = path.icrc.of_len(buffer.segment_len() - ICRC_LEN);
+fn seal(icrcs: &mut Icrcs, buffer: &mut TxBuffer, memory: &PdMemory<'_>) {
+    let run = icrcs.of_len(buffer.segment_len() - ICRC_LEN);
     let mut id = 0;
     buffer.for_each_segment(|segment, deferred| {
         let (covered, icrc) = segment.split_at_mut(segment.len() - ICRC_LEN);
         let of_len = if covered.len() == run.covered_len() {
             run
         } else {
-            path.icrc.of_len(covered.len())
+            icrcs.of_len(covered.len())
         };
         //= ICRC-08
         let crc = match deferred {

@@ -2,8 +2,8 @@
 
 mod attr;
 pub(crate) mod conn;
-mod middle;
 mod modify;
+mod short;
 mod state;
 
 use core::net::IpAddr;

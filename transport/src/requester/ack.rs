@@ -82,6 +82,24 @@ impl Requester {
         }
     }
 
+    /// Handles a positive acknowledgement; `None`, and nothing has changed, where its PSN is not in flight.
+    #[inline]
+    pub(crate) fn take_ack(
+        &mut self,
+        now: Time,
+        conn: &Conn,
+        psn: Psn,
+        out: &mut Outputs,
+    ) -> Option<Result<(), Fatal>> {
+        //= RC-REQ-01
+        //= RC-REQ-02
+        if psn.diff(self.next_new) >= 0 || psn.diff(self.una) < 0 {
+            return None;
+        }
+        let result = self.handle_ack(now, conn, psn, out);
+        Some(result.and_then(|()| self.check_failed(now, conn, out)))
+    }
+
     fn handle_ack(
         &mut self,
         now: Time,

@@ -264,7 +264,7 @@ impl Responder {
     }
 }
 
-pub(super) fn recv_detail(opcode: WcOpcode, byte_len: u32, headers: &Headers) -> RecvDetail {
+fn recv_detail(opcode: WcOpcode, byte_len: u32, headers: &Headers) -> RecvDetail {
     RecvDetail {
         opcode,
         byte_len,

@@ -1,11 +1,10 @@
 //! The responder: from request packets to memory, receive completions and responses.
 
 mod ack_policy;
-mod common;
 mod execute;
-mod middle;
 mod resources;
 mod sequence;
+mod short;
 
 use alloc::collections::VecDeque;
 

@@ -69,9 +69,6 @@ impl Responder {
             }
         }
         self.nak_outstanding = false;
-        if self.execute_common(now, conn, mem, headers, payload, out) {
-            return Ok(());
-        }
         let checked = self.check(headers);
         let operation = match checked {
             Ok(operation) => operation,

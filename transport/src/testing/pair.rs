@@ -6,7 +6,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
-use rocade_wire::{Middle, Packet};
+use rocade_wire::{Packet, ShortPacket};
 
 use super::transit::{Fate, Side, Traced, Transit};
 use super::{Setup, TestMemory, context};
@@ -140,7 +140,7 @@ impl Pair {
         self.set_network(|_| Fate::Deliver);
     }
 
-    /// No packet is handled by [`Qp::handle_middle`] from now on.
+    /// No packet is handled by [`Qp::handle_short`] from now on.
     pub const fn go_the_long_way(&mut self) {
         self.long_way = true;
     }
@@ -370,10 +370,11 @@ impl Pair {
             source: to.other().ip(),
             destination: to.ip(),
         };
+        let now = self.now;
         let node = &mut self.nodes[to as usize];
-        let middle = Middle::parse(bytes).filter(|_| !self.long_way);
-        if !middle.is_some_and(|middle| node.qp.handle_middle(&meta, &middle, &node.mem)) {
-            node.qp.handle_packet(self.now, &meta, &packet, &node.mem);
+        let short = ShortPacket::parse(bytes).filter(|_| !self.long_way);
+        if !short.is_some_and(|short| node.qp.handle_short(now, &meta, &short, &node.mem)) {
+            node.qp.handle_packet(now, &meta, &packet, &node.mem);
         }
     }
 

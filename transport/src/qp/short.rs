@@ -1,0 +1,56 @@
+//! The short way for the packets that come by the million.
+
+use rocade_wire::{Operation, ShortPacket};
+
+use super::{PacketMeta, Qp, QpState};
+use crate::memory::Memory;
+use crate::time::Time;
+
+impl Qp {
+    /// Handles a packet as [`Qp::handle_packet`] would, if it is just what is expected. False where it is
+    /// not, or where there is anything to be said against it: then `handle_packet` has to see it.
+    #[inline]
+    pub fn handle_short(
+        &mut self,
+        now: Time,
+        meta: &PacketMeta,
+        packet: &ShortPacket<'_>,
+        mem: &impl Memory,
+    ) -> bool {
+        let bth = packet.bth();
+        //= BTH-14 BTH-15 RC-LIM-05 BTH-06
+        if bth.opcode.service() != self.conn.service.wire()
+            || !bth.pkey.matches(self.conn.pkey)
+            || meta.source != self.remote
+            || meta.destination != self.local
+        {
+            return false;
+        }
+        if packet.operation() == Operation::Acknowledge {
+            if !matches!(self.state, QpState::Rts | QpState::Sqd) {
+                return false;
+            }
+            let Some(result) = self
+                .requester
+                .take_ack(now, &self.conn, bth.psn, &mut self.out)
+            else {
+                return false;
+            };
+            self.conclude(now, result);
+            self.note_drained();
+            return true;
+        }
+        //= RC-RSP-01
+        if !matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd) {
+            return false;
+        }
+        let (conn, out) = (&self.conn, &mut self.out);
+        let taken =
+            self.responder
+                .take_short(now, conn, mem, packet.operation(), bth, packet.body(), out);
+        if taken {
+            self.note_comm_est();
+        }
+        taken
+    }
+}

@@ -1,0 +1,133 @@
+//! The common requests without detours: a SEND of one packet, and the middle of a message.
+//!
+//! Anything unusual about one of them is left to the general way.
+
+use rocade_wire::{Bth, Operation};
+
+use super::execute::len_u32;
+use super::sequence::MAX_MESSAGE_LEN;
+use super::{InProgress, Responder};
+use crate::completion::{ImmOrInv, WcOpcode, WcStatus};
+use crate::memory::Memory;
+use crate::qp::conn::{Conn, Outputs, RecvDetail};
+use crate::time::Time;
+use crate::wr::AccessFlags;
+
+impl Responder {
+    /// Executes a SEND Only, or a SEND or WRITE Middle, without pad. False where it is not what is expected
+    /// next, or has to be refused: then nothing has changed but, perhaps, a receive buffer.
+    #[expect(clippy::too_many_arguments, reason = "one packet, taken apart once")]
+    #[inline]
+    pub(crate) fn take_short(
+        &mut self,
+        now: Time,
+        conn: &Conn,
+        mem: &impl Memory,
+        operation: Operation,
+        bth: &Bth,
+        payload: &[u8],
+        out: &mut Outputs,
+    ) -> bool {
+        //= RC-PSN-02
+        if bth.psn != self.epsn {
+            return false;
+        }
+        let pmtu = conn.pmtu_bytes() as usize;
+        let taken = match operation {
+            //= RC-RSP-07
+            Operation::SendOnly => {
+                payload.len() <= pmtu && self.take_send(now, conn, mem, bth, payload, out)
+            }
+            _ => payload.len() == pmtu && self.take_middle(mem, operation, payload),
+        };
+        if taken {
+            self.nak_outstanding = false;
+            out.counters.rx_packets += 1;
+            self.epsn = bth.psn.next();
+            //= RC-ACK-01
+            if bth.ack_req {
+                self.schedule_ack(bth.psn);
+            }
+        }
+        taken
+    }
+
+    fn take_send(
+        &mut self,
+        now: Time,
+        conn: &Conn,
+        mem: &impl Memory,
+        bth: &Bth,
+        payload: &[u8],
+        out: &mut Outputs,
+    ) -> bool {
+        //= RC-RSP-03
+        if !matches!(self.current, InProgress::None) {
+            return false;
+        }
+        //= RC-RSP-06
+        let Some(wqe) = self.rq.front() else {
+            return false;
+        };
+        let len = len_u32(payload);
+        //= RC-RSP-10
+        //= RC-RSP-12
+        if u64::from(len) > wqe.data.len() || len > 0 && wqe.data.scatter(mem, 0, payload).is_err()
+        {
+            return false;
+        }
+        //= RC-RSP-24
+        self.msn = self.msn.next();
+        let detail = RecvDetail {
+            opcode: WcOpcode::Recv,
+            byte_len: len,
+            imm_or_inv: ImmOrInv::None,
+            solicited: bth.solicited,
+        };
+        out.complete_recv(now, conn, wqe.wr_id, WcStatus::Success, detail);
+        self.rq.pop_front();
+        true
+    }
+
+    #[inline]
+    fn take_middle(&mut self, mem: &impl Memory, operation: Operation, payload: &[u8]) -> bool {
+        //= RC-RSP-03
+        match (&mut self.current, operation) {
+            (
+                InProgress::Write {
+                    rkey,
+                    va,
+                    len,
+                    received,
+                },
+                Operation::WriteMiddle,
+            ) => {
+                let after = u64::from(*received) + payload.len() as u64;
+                let at = va.wrapping_add(u64::from(*received));
+                //= RC-RSP-04
+                //= RC-RSP-09
+                //= MR-14
+                if !self.attr.access.contains(AccessFlags::REMOTE_WRITE)
+                    || after >= u64::from(*len)
+                    || mem.write_remote(*rkey, at, payload).is_err()
+                {
+                    return false;
+                }
+                *received += len_u32(payload);
+            }
+            (InProgress::Send { wqe, received }, Operation::SendMiddle) => {
+                let after = u64::from(*received) + payload.len() as u64;
+                //= RC-RSP-10 MTU-04
+                //= RC-RSP-12
+                if after > wqe.data.len().min(u64::from(MAX_MESSAGE_LEN))
+                    || wqe.data.scatter(mem, *received, payload).is_err()
+                {
+                    return false;
+                }
+                *received += len_u32(payload);
+            }
+            _ => return false,
+        }
+        true
+    }
+}

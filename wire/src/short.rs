@@ -1,0 +1,155 @@
+//! The packets that come by the million, and have hardly any headers: a short way to read them.
+
+use crate::{Bth, ICRC_LEN, Operation, Packet};
+
+/// The bytes that decide: BTH, and the syndrome behind it. No packet is shorter.
+const HEAD_LEN: usize = Packet::MIN_LEN;
+
+/// A SEND Only, a SEND or WRITE Middle, all without pad, or a positive Acknowledge. TVer is 0. Nothing else
+/// is known of it.
+#[derive(Clone, Copy, Debug)]
+pub struct ShortPacket<'a> {
+    bth: Bth,
+    operation: Operation,
+    bytes: &'a [u8],
+}
+
+impl<'a> ShortPacket<'a> {
+    /// Length of an Acknowledge: BTH, AETH, ICRC.
+    const ACK_LEN: usize = 20;
+
+    /// `None` where the UDP payload is something else, which [`Packet::parse`] has to look at.
+    #[inline]
+    #[must_use]
+    pub fn parse(udp_payload: &'a [u8]) -> Option<Self> {
+        Self::parse_in_place(udp_payload.first_chunk()?, udp_payload)
+    }
+
+    /// Likewise for a packet in memory that somebody else may change meanwhile: `head` is a copy of its
+    /// first bytes, and of `udp_payload` only the length is used.
+    #[inline]
+    #[must_use]
+    pub fn parse_in_place(head: &[u8; HEAD_LEN], udp_payload: &'a [u8]) -> Option<Self> {
+        let bth = Bth::from_bytes(head.first_chunk()?);
+        //= BTH-04 BTH-05 ENC-16
+        if bth.pad_count != 0 || bth.tver != 0 || udp_payload.len() < Packet::MIN_LEN {
+            return None;
+        }
+        let operation = bth.opcode.operation()?;
+        match operation {
+            Operation::SendOnly | Operation::SendMiddle | Operation::WriteMiddle => {}
+            Operation::Acknowledge => {
+                let syndrome = head[Bth::LEN];
+                let positive = syndrome >> 5 == 0;
+                if !positive || udp_payload.len() != Self::ACK_LEN {
+                    return None;
+                }
+            }
+            _ => return None,
+        }
+        Some(Self {
+            bth,
+            operation,
+            bytes: udp_payload,
+        })
+    }
+
+    /// The base transport header.
+    #[inline]
+    #[must_use]
+    pub const fn bth(&self) -> &Bth {
+        &self.bth
+    }
+
+    /// Which of them it is.
+    #[inline]
+    #[must_use]
+    pub const fn operation(&self) -> Operation {
+        self.operation
+    }
+
+    /// What is between BTH and ICRC: the payload, or the AETH of an Acknowledge.
+    #[inline]
+    #[must_use]
+    pub fn body(&self) -> &'a [u8] {
+        &self.covered()[Bth::LEN..]
+    }
+
+    /// Everything before the ICRC.
+    #[inline]
+    #[must_use]
+    pub fn covered(&self) -> &'a [u8] {
+        &self.bytes[..self.bytes.len() - ICRC_LEN]
+    }
+
+    /// The ICRC as received.
+    #[inline]
+    #[must_use]
+    pub fn icrc_bytes(&self) -> [u8; ICRC_LEN] {
+        self.bytes.last_chunk().copied().unwrap_or([0; ICRC_LEN])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use std::vec::Vec;
+
+    use super::*;
+    use crate::Syndrome;
+
+    proptest! {
+        /// It says the same as the long way, or nothing.
+        #[test]
+        fn reads_what_packet_reads(
+            mut bytes in prop::collection::vec(any::<u8>(), 0..40), opcode in 0..20u8, flags: u8, aeth: u8,
+        ) {
+            if let [first, second, ..] = bytes.as_mut_slice() {
+                *first = opcode;
+                *second &= flags;
+            }
+            if let Some(syndrome) = bytes.get_mut(Bth::LEN) {
+                *syndrome &= aeth;
+            }
+            let packet = Packet::parse(&bytes);
+            match ShortPacket::parse(&bytes) {
+                Some(short) => {
+                    let packet = packet.unwrap();
+                    prop_assert_eq!(short.bth(), packet.bth());
+                    prop_assert_eq!(Some(short.operation()), packet.bth().opcode.operation());
+                    prop_assert_eq!(short.covered(), packet.covered());
+                    prop_assert_eq!(short.icrc_bytes(), packet.icrc_bytes());
+                    match packet.headers().aeth {
+                        Some(aeth) => prop_assert!(matches!(aeth.syndrome, Syndrome::Ack(_))),
+                        None => prop_assert_eq!(short.body(), packet.payload()),
+                    }
+                }
+                None => if let Ok(packet) = packet {
+                    let operation = packet.bth().opcode.operation();
+                    let of_data = matches!(
+                        operation,
+                        Some(Operation::SendOnly | Operation::SendMiddle | Operation::WriteMiddle)
+                    );
+                    prop_assert!(!of_data || packet.bth().pad_count > 0);
+                    let ack = packet.headers().aeth.map(|aeth| aeth.syndrome);
+                    let is_plain_ack = operation == Some(Operation::Acknowledge)
+                        && matches!(ack, Some(Syndrome::Ack(_)))
+                        && packet.payload().is_empty()
+                        && packet.bth().pad_count == 0;
+                    prop_assert!(!is_plain_ack);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_copy_of_the_head_counts() {
+        let mut bytes: Vec<u8> = (0..40).collect();
+        let mut head = [0; HEAD_LEN];
+        head[0] = 7;
+        assert!(ShortPacket::parse_in_place(&head, &bytes).is_some());
+        head[0] = 6;
+        bytes[0] = 7;
+        assert!(ShortPacket::parse_in_place(&head, &bytes).is_none());
+    }
+}
