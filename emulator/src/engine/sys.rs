@@ -1,8 +1,20 @@
-//! System calls of the engine: eventfd, waiting, and nothing else.
+//! System calls of the engine: eventfd, waiting, the clock, and nothing else.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
+
+/// The monotonic clock, in nanoseconds.
+#[inline]
+pub(crate) fn monotonic_ns() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` is writable. This clock is always there.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
+}
 
 /// A new eventfd with the value 0, blocking, closed on exec.
 pub(crate) fn eventfd() -> io::Result<OwnedFd> {
