@@ -272,10 +272,8 @@ impl EngineInner {
         let until = until.into_iter().flatten().min();
         self.set_sleeping_until(until);
         // Whoever armed a timer, or was blocked, before the store did not call.
-        let blocked = self
-            .is_blocked()
-            .then(|| self.look_at_blocked(seen, self.now()));
-        let news = [self.timers.next(), blocked.flatten()];
-        until.into_iter().chain(news.into_iter().flatten()).min()
+        let blocked = self.look_at_blocked(seen, self.now());
+        let all = [until, self.timers.next(), blocked];
+        all.into_iter().flatten().min()
     }
 }

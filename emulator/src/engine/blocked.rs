@@ -1,11 +1,12 @@
 //! Runs of packets that a socket or a channel had no room for: who tries again, and when.
 //!
-//! An application that polls tries again with each poll: it is awake anyway, and finds room as soon as there is
-//! some. The background thread does so where the application has not tried since it last looked,
+//! An application that polls tries again with each poll: it is awake anyway, and finds room as soon as
+//! there is some. The background thread does so where the application has not tried since it last looked,
 //! which it does every half millisecond as long as anything is blocked. Only the thread has itself
-//! woken by the peer: a stream that is faster than its receiver is blocked most of the time, and waking
-//! a thread takes as long as copying many packets.
+//! woken by the peer of a channel: a stream that is faster than its receiver is blocked most of the
+//! time, and waking a thread takes as long as copying many packets.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
@@ -20,7 +21,7 @@ const RETRY_NS: u64 = 500_000;
 /// The queue pairs that are blocked.
 #[derive(Debug, Default)]
 pub(super) struct BlockedQps {
-    qps: Mutex<Vec<Qpn>>,
+    qps: Mutex<VecDeque<Qpn>>,
     /// How many.
     count: AtomicUsize,
     /// How often one of them was blocked.
@@ -40,20 +41,22 @@ impl BlockedQps {
     fn add(&self, qpn: Qpn) {
         let mut qps = self.qps.lock();
         if !qps.contains(&qpn) {
-            qps.push(qpn);
+            qps.push_back(qpn);
             self.count.store(qps.len(), Ordering::SeqCst);
         }
     }
 
-    /// Store here, look for the sleeper there; the background thread does it the other way round.
-    fn any(&self) -> bool {
-        self.count.load(Ordering::SeqCst) > 0
+    fn next(&self) -> Option<Qpn> {
+        let mut qps = self.qps.lock();
+        let qpn = qps.pop_front();
+        self.count.store(qps.len(), Ordering::SeqCst);
+        qpn
     }
 
-    fn take(&self) -> Vec<Qpn> {
-        let mut qps = self.qps.lock();
-        self.count.store(0, Ordering::Relaxed);
-        std::mem::take(&mut *qps)
+    /// Who is blocked counts, then looks whether the background thread sleeps; that does it the other way
+    /// round.
+    fn count(&self) -> usize {
+        self.count.load(Ordering::SeqCst)
     }
 }
 
@@ -71,7 +74,7 @@ impl EngineInner {
     /// The application polls.
     #[inline]
     pub(super) fn retry_blocked_inline(&self) {
-        if self.blocked.count.load(Ordering::Relaxed) > 0 {
+        if self.blocked.count() > 0 {
             self.blocked.tries.fetch_add(1, Ordering::Relaxed);
             self.retry_blocked();
         }
@@ -87,23 +90,21 @@ impl EngineInner {
     }
 
     fn retry_blocked(&self) {
-        for qpn in self.blocked.take() {
+        // Who is blocked again comes last.
+        for _ in 0..self.blocked.count() {
+            let Some(qpn) = self.blocked.next() else {
+                return;
+            };
             self.with_qp(qpn, |inner, core, mem| {
                 self.resend_blocked(inner, core, mem)
             });
         }
     }
 
-    /// When the background thread has to look again, if at all: where something is blocked, or was since
-    /// it looked.
+    /// When the background thread has to look again: where something is blocked, or was since it looked.
     pub(super) fn look_at_blocked(&self, seen: &mut Seen, now: Time) -> Option<Time> {
         let times = self.blocked.times.load(Ordering::Relaxed);
         let lately = std::mem::replace(&mut seen.times, times) != times;
-        (lately || self.blocked.any()).then(|| now.plus_ns(RETRY_NS))
-    }
-
-    /// Has anything been blocked that nobody called the background thread for, because it was awake?
-    pub(super) fn is_blocked(&self) -> bool {
-        self.blocked.any()
+        (lately || self.blocked.count() > 0).then(|| now.plus_ns(RETRY_NS))
     }
 }

@@ -395,8 +395,8 @@ fn a_killed_peer_is_noticed_and_its_slot_is_used_again() {
     });
 }
 
-#[test]
-fn a_peer_that_does_not_take_its_packets_fills_the_ring_and_all_arrives_later() {
+/// Queue pairs whose peer does not take its packets fill the ring, and go on `when_there_is_room`.
+fn fill_the_ring(when_there_is_room: impl FnOnce(&[Side], &mut Node)) {
     const QPS: usize = 16;
     let site = Site::new();
     let engine = site.engine(LinkMode::Auto);
@@ -420,15 +420,44 @@ fn a_peer_that_does_not_take_its_packets_fills_the_ring_and_all_arrives_later() 
     let c = engine.counters();
     assert!((900..2000).contains(&c.tx_shared), "{c:?}");
     node.signal(libc::SIGCONT);
-    for side in &sides {
-        assert_success(side, 1);
-    }
+    when_there_is_room(&sides, &mut node);
     for index in 0..QPS {
-        assert_eq!(
-            node.ask(&format!("check {index} 0 {} {index}", 1 << 20)),
-            "true"
-        );
+        assert!(has_arrived(&mut node, index));
     }
+}
+
+fn has_arrived(node: &mut Node, index: usize) -> bool {
+    node.ask(&format!("check {index} 0 {} {index}", 1 << 20)) == "true"
+}
+
+#[test]
+fn a_poller_goes_on_when_a_full_ring_has_room() {
+    fill_the_ring(|sides, _| sides.iter().for_each(|side| assert_success(side, 1)));
+}
+
+#[test]
+fn a_sleeper_goes_on_when_a_full_ring_has_room() {
+    fill_the_ring(|sides, _| {
+        for side in sides {
+            side.cq.req_notify(false).unwrap();
+            if let Some(wc) = side.cq.poll_one() {
+                assert_eq!(wc.status, WcStatus::Success);
+                continue;
+            }
+            side.channel.get_event().unwrap();
+            side.cq.ack_events(1);
+            assert_success(side, 1);
+        }
+    });
+}
+
+#[test]
+fn who_calls_nothing_goes_on_when_a_full_ring_has_room() {
+    fill_the_ring(|sides, node| {
+        for index in 0..sides.len() {
+            wait_until(|| has_arrived(node, index));
+        }
+    });
 }
 
 #[test]

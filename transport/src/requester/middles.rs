@@ -15,8 +15,8 @@ use super::segment::ACK_REQ_INTERVAL;
 const FEWEST: u32 = 2;
 
 impl Requester {
-    /// Sends as many middle packets of the current SEND or WRITE as fit and `limit` allows, but for the last that it does;
-    /// false, and nothing has changed, where the general way has to look at it.
+    /// Sends as many middle packets of the current SEND or WRITE as fit and `limit` allows, but for the last
+    /// that it allows. False, and nothing has changed, where the general way has to look at it.
     #[expect(clippy::too_many_arguments, reason = "as poll_transmit")]
     #[inline]
     pub(super) fn send_middles(
