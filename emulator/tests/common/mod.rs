@@ -114,10 +114,14 @@ impl Side {
     }
 
     pub fn to_rts(&self, peer_qpn: u32, peer_gid: Gid) {
+        self.to_rts_with_timeout(peer_qpn, peer_gid, 14);
+    }
+
+    pub fn to_rts_with_timeout(&self, peer_qpn: u32, peer_gid: Gid, timeout: u8) {
         self.to_rtr(peer_qpn, peer_gid);
         let attr = QpAttr {
             qp_state: QpState::Rts.code(),
-            timeout: 14,
+            timeout,
             retry_cnt: 7,
             rnr_retry: 7,
             sq_psn: self.qp.qp_num().get(),

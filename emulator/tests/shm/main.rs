@@ -405,7 +405,13 @@ fn fill_the_ring(when_there_is_room: impl FnOnce(&[Side], &mut Node)) {
     let remotes: Vec<_> = sides
         .iter()
         .enumerate()
-        .map(|(index, side)| node.connect(side, index))
+        .map(|(index, side)| {
+            let remote = node.new_qp(index);
+            // Without timeout: no retry helps out where nobody looks for room.
+            side.to_rts_with_timeout(remote.qpn, Gid::from_ip(site.address), 0);
+            node.connect_back(side, remote);
+            remote
+        })
         .collect();
     for (index, side) in sides.iter().enumerate() {
         side.fill(0, &pattern(1 << 20, index));
