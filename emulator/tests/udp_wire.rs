@@ -232,6 +232,28 @@ fn segments_of_one_call_are_numbered_from_0() {
 }
 
 #[test]
+fn a_conversation_looks_the_same_on_the_wire_when_it_has_become_a_habit() {
+    with_tun("a_conversation", 1500, |tun| {
+        let link = UdpLink::bind(ip("10.77.0.1")).unwrap();
+        let to = ip("10.77.0.2");
+        let path = link.tx_path(DEST, 255).unwrap();
+        for round in 0..100 {
+            for lens in [&[24, 20][..], &[if round % 2 == 0 { 20 } else { 500 }]] {
+                let data = run(&flow(&link, to, path), lens);
+                link.send(path, to, 0, &data, lens[0]).unwrap();
+                for (index, &len) in (0u16..).zip(lens) {
+                    let bytes = tun.next();
+                    let datagram = Datagram::parse(&bytes).unwrap();
+                    assert_eq!((datagram.ip_id, datagram.ttl), (index, 255));
+                    assert_eq!(datagram.udp_payload.len(), len);
+                    assert_valid(&bytes);
+                }
+            }
+        }
+    });
+}
+
+#[test]
 fn without_segmentation_all_have_identification_0_and_a_good_icrc() {
     with_tun("without_segmentation", 1500, |tun| {
         let link = UdpLink::bind(ip("10.77.0.1")).unwrap();

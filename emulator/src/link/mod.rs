@@ -11,6 +11,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 mod forward;
+mod habit;
 pub(crate) mod holder;
 mod rx;
 pub(crate) mod shm;

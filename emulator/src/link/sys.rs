@@ -42,7 +42,7 @@ pub(crate) struct SendOptions {
     pub(crate) tos: Option<u8>,
     /// IPv4 TTL or IPv6 hop limit, 1 to 255.
     pub(crate) hop_limit: Option<u8>,
-    /// Cut the data into datagrams of this many bytes (`UDP_SEGMENT`).
+    /// Cut the data into datagrams of this many bytes (`UDP_SEGMENT`); 0 for not at all.
     pub(crate) segment_len: Option<u16>,
 }
 
@@ -159,7 +159,7 @@ pub(crate) fn receive(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Received
 /// Sends one datagram, or a run of equal ones, from an unconnected socket without blocking.
 ///
 /// # Errors
-/// Those of sendmsg(2); `WouldBlock` when the socket's buffer is full.
+/// Those of sendto(2) and sendmsg(2); `WouldBlock` when the socket's buffer is full.
 #[inline]
 pub(crate) fn send(
     fd: BorrowedFd<'_>,
@@ -204,21 +204,28 @@ pub(crate) fn send(
         writer.push(libc::SOL_UDP, libc::UDP_SEGMENT, segment_len);
     }
     let control_len = writer.len;
-    if control_len > 0 {
-        msg.msg_control = (&raw mut control).cast();
-        msg.msg_controllen = control_len as _;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    if control_len == 0 {
+        // SAFETY: `data` and `name` are readable for the lengths stated; sendto only reads them.
+        let sent = unsafe {
+            libc::syscall(
+                libc::SYS_sendto,
+                fd.as_raw_fd(),
+                data.as_ptr(),
+                data.len(),
+                flags,
+                &raw const name,
+                name_len,
+            )
+        };
+        return usize::try_from(sent).map_err(|_| io::Error::last_os_error());
     }
+    msg.msg_control = (&raw mut control).cast();
+    msg.msg_controllen = control_len as _;
 
     // SAFETY: every pointer in `msg` is to a live local or to `data`, each with its true length;
     // sendmsg only reads them.
-    let sent = unsafe {
-        libc::syscall(
-            libc::SYS_sendmsg,
-            fd.as_raw_fd(),
-            &raw const msg,
-            libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
-        )
-    };
+    let sent = unsafe { libc::syscall(libc::SYS_sendmsg, fd.as_raw_fd(), &raw const msg, flags) };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 

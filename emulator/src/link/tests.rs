@@ -136,6 +136,108 @@ fn a_single_datagram_arrives_as_it_was_sent() {
     assert_eq!(batch.segments().collect::<Vec<_>>(), [b"header + payload"]);
 }
 
+/// A run whose segments say their length in their first two bytes.
+fn labelled(lens: &[u16]) -> Vec<u8> {
+    let segment = |&len: &u16| {
+        let rest = std::iter::repeat_n(0x5A, usize::from(len) - 2);
+        len.to_be_bytes().into_iter().chain(rest)
+    };
+    lens.iter().flat_map(segment).collect()
+}
+
+#[test]
+fn a_habit_changes_nothing_but_the_system_call() {
+    let (a, b) = (
+        UdpLink::bind(own_address()).unwrap(),
+        UdpLink::bind(own_address()).unwrap(),
+    );
+    b.set_receive_tos(true).unwrap();
+    let path = a.tx_path(Qpn::new(0x01_0010), 0).unwrap();
+    let mut buf = RxBuffer::new();
+    let mut exchange = |lens: &[u16], tos: u8| {
+        let run = labelled(lens);
+        a.send(path, b.local(), tos, &run, lens[0].into()).unwrap();
+        let batch = receive(&b, &mut buf).unwrap();
+        assert_eq!((batch.data, batch.tos), (&run[..], Some(tos)), "{lens:?}");
+        let found: Vec<_> = batch
+            .segments()
+            .map(|s| u16::try_from(s.len()).unwrap())
+            .collect();
+        assert_eq!(found, lens);
+    };
+    let all: [&[u16]; 9] = [
+        &[24, 20],
+        &[20],
+        &[24],
+        &[25],
+        &[48],
+        &[4096],
+        &[24, 24, 24, 10],
+        &[1000, 1000, 30],
+        &[20, 16],
+    ];
+    for tos in [0, 0x62] {
+        all.iter().for_each(|lens| exchange(lens, tos));
+    }
+    assert_eq!(a.usual_segment_len(path), 0);
+    for _ in 0..100 {
+        exchange(&[24, 20], 0);
+    }
+    assert_eq!(a.usual_segment_len(path), 24);
+    for tos in [0, 0x62] {
+        all.iter().for_each(|lens| exchange(lens, tos));
+    }
+}
+
+#[test]
+fn threads_do_not_cut_each_others_datagrams_while_a_habit_forms() {
+    let (a, b) = (
+        UdpLink::bind(own_address()).unwrap(),
+        UdpLink::bind(own_address()).unwrap(),
+    );
+    let path = a.tx_path(Qpn::new(0x01_0010), 0).unwrap();
+    let send = |lens: &[u16]| {
+        let run = labelled(lens);
+        match a.send(path, b.local(), 0, &run, lens[0].into()) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            result => result.unwrap(),
+        }
+    };
+    let mut buf = RxBuffer::new();
+    let mut received = 0;
+    let mut receive_all = || {
+        while let Some(batch) = b.recv(&mut buf).unwrap() {
+            for segment in batch.segments() {
+                let label = u16::from_be_bytes([segment[0], segment[1]]);
+                assert_eq!(usize::from(label), segment.len());
+                received += 1;
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let talks = scope.spawn(|| {
+            while a.usual_segment_len(path) == 0 {
+                send(&[24, 20]);
+            }
+        });
+        let others: Vec<_> = [&[30][..], &[300], &[2000, 2000, 5]]
+            .map(|lens| {
+                scope.spawn(|| {
+                    for _ in 0..2000 {
+                        send(lens);
+                    }
+                })
+            })
+            .into();
+        while !talks.is_finished() || !others.iter().all(|thread| thread.is_finished()) {
+            receive_all();
+        }
+    });
+    receive_all();
+    assert!(received > 100, "{received}");
+    assert_eq!(a.usual_segment_len(path), 24);
+}
+
 #[test]
 fn pieces_get_the_icrc_of_identification_0() {
     let (a, b) = (

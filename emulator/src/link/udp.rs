@@ -12,6 +12,7 @@ use rocade_wire::Qpn;
 use rocade_wire::icrc::IcrcFlow;
 use socket2::SockRef;
 
+use super::habit::Habit;
 use super::socket::{self, Sharing};
 use super::sys::{self, SendOptions};
 use super::{LinkError, LocalAddr, RxBatch, RxBuffer, forward};
@@ -49,6 +50,7 @@ pub struct TxPath {
 struct SendSocket {
     fd: OwnedFd,
     port: u16,
+    habit: Habit,
 }
 
 /// One local IP address that speaks RoCEv2. Every method takes `&self`; threads may send and
@@ -264,6 +266,7 @@ impl UdpLink {
                     let socket = SendSocket {
                         fd: socket.into(),
                         port,
+                        habit: Habit::default(),
                     };
                     return Ok(cell.get_or_init(|| socket));
                 }
@@ -297,13 +300,13 @@ impl UdpLink {
     ) -> io::Result<()> {
         let socket = self.send_socket(path.socket)?;
         let to = self.local.peer(to).ok_or(io::ErrorKind::InvalidInput)?;
-        let mut options = SendOptions {
+        let options = SendOptions {
             tos: (traffic_class != 0).then_some(traffic_class),
             hop_limit: path.hop_limit,
             segment_len: None,
         };
         if data.len() <= segment_len {
-            return send_all(socket.fd.as_fd(), &to, data, options);
+            return self.send_cut(socket, &to, data, options, None);
         }
         if segment_len == 0
             || data.len() > MAX_SEND_LEN
@@ -311,15 +314,54 @@ impl UdpLink {
         {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        if self.gso() {
-            options.segment_len = u16::try_from(segment_len).ok();
-            match send_all(socket.fd.as_fd(), &to, data, options) {
+        if self.gso()
+            && let Ok(at) = u16::try_from(segment_len)
+        {
+            match self.send_cut(socket, &to, data, options, Some(at)) {
                 Err(error) if means_no_gso(&error) => {}
                 result => return result,
             }
         }
-        options.segment_len = None;
         self.send_pieces(socket, &to, data, segment_len, options)
+    }
+
+    /// Sends data as they are, or cut `at` a length.
+    #[inline]
+    fn send_cut(
+        &self,
+        socket: &SendSocket,
+        to: &SocketAddr,
+        data: &[u8],
+        mut options: SendOptions,
+        at: Option<u16>,
+    ) -> io::Result<()> {
+        let (fd, habit) = (socket.fd.as_fd(), &socket.habit);
+        if habit.segment_len() == 0 {
+            let kept = habit.keep();
+            if habit.segment_len() == 0 {
+                options.segment_len = at;
+                let sent = send_all(fd, to, data, options);
+                drop(kept);
+                if let (Ok(()), Some(at)) = (&sent, at) {
+                    habit.note(fd, data.len(), at);
+                }
+                return sent;
+            }
+        }
+        let usual = habit.segment_len();
+        let as_usual = match at {
+            Some(at) => at == usual,
+            None => self.gso() && data.len() <= usize::from(usual),
+        };
+        if as_usual {
+            match send_all(fd, to, data, options) {
+                Err(error) if at.is_none() && means_no_gso(&error) => {}
+                result => return result,
+            }
+        }
+        // 0 is in one piece.
+        options.segment_len = Some(at.unwrap_or(0));
+        send_all(fd, to, data, options)
     }
 
     /// Sends a run of segments one by one.
@@ -342,7 +384,7 @@ impl UdpLink {
             if let Some(flow) = &flow {
                 renumber(flow, u16::try_from(index).unwrap_or(0), segment);
             }
-            let sent = send_all(socket.fd.as_fd(), to, segment, options);
+            let sent = self.send_cut(socket, to, segment, options, None);
             match sent {
                 Ok(()) if index == 0 && self.gso.swap(false, Ordering::Relaxed) => {
                     tracing::info!(local = %self.local, "UDP segmentation offload refused");
@@ -354,6 +396,12 @@ impl UdpLink {
             }
         }
         Ok(())
+    }
+
+    #[cfg(test)]
+    pub(super) fn usual_segment_len(&self, path: TxPath) -> u16 {
+        self.send_socket(path.socket)
+            .map_or(0, |socket| socket.habit.segment_len())
     }
 
     /// Whether runs of segments go out in one piece, with Identification 0, 1, 2, …. False after the
