@@ -17,7 +17,7 @@ use rocade_transport::{
 };
 use rocade_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, ExtHeaders, Feth, Gid, Headers, Ieth, ImmDt, Lkey, Msn,
-    Opcode, Packet, Pkey, Psn, Qpn, Reth, Rkey, Syndrome,
+    Opcode, Packet, Pkey, Psn, Qpn, Reth, Rkey, ShortPacket, Syndrome,
 };
 
 const OWN: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
@@ -130,7 +130,7 @@ impl Run {
             | AccessFlags::REMOTE_WRITE
             | AccessFlags::REMOTE_READ
             | AccessFlags::REMOTE_ATOMIC;
-        let run = Self {
+        let mut run = Self {
             qp: setup.build(state),
             good: mem.register(REGION_LEN, all),
             read_only: mem.register(REGION_LEN, AccessFlags::REMOTE_READ),
@@ -145,6 +145,10 @@ impl Run {
             tx: TxBuffer::new(65_000, 64),
         };
         run.mem.deregister(&run.gone);
+        if run.setup.attr.retry_cnt % 2 == 1 {
+            // Full payloads are left out, as in the engine.
+            run.tx.defer_longer_than(PMTU - 1);
+        }
         run
     }
 
@@ -419,7 +423,12 @@ impl Run {
             source,
             destination: OWN,
         };
-        self.qp.handle_packet(self.now, &meta, &packet, &self.mem);
+        let short = ShortPacket::parse(bytes);
+        let taken = short
+            .is_some_and(|short| self.qp.handle_short(self.now, &meta, &short, &self.mem));
+        if !taken {
+            self.qp.handle_packet(self.now, &meta, &packet, &self.mem);
+        }
     }
 
     /// Whatever is transmitted is well formed; returns the number of packets.
