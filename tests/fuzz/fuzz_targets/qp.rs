@@ -424,8 +424,8 @@ impl Run {
             destination: OWN,
         };
         let short = ShortPacket::parse(bytes);
-        let taken = short
-            .is_some_and(|short| self.qp.handle_short(self.now, &meta, &short, &self.mem));
+        let taken =
+            short.is_some_and(|short| self.qp.handle_short(self.now, &meta, &short, &self.mem));
         if !taken {
             self.qp.handle_packet(self.now, &meta, &packet, &self.mem);
         }
