@@ -38,11 +38,13 @@ mod server;
 mod slots;
 mod start;
 mod sys;
+mod will;
 
 pub use client::{BrokerClient, ServiceOutcome, StopOutcome, status, stop};
 pub use protocol::{ProtocolError, RefusalCode};
 pub use server::serve;
 pub(crate) use sys::effective_uid;
+pub(crate) use will::{Bequest, Creditor, Debt, Will};
 #[cfg(test)]
 pub(crate) use sys::{poll, poll_readable};
 

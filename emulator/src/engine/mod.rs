@@ -13,6 +13,7 @@ mod clock;
 mod doorbell;
 mod handover;
 mod linger;
+mod owed;
 mod port;
 mod progress;
 mod qp_table;
@@ -22,13 +23,14 @@ mod timers;
 mod transmit;
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use rocade_transport::Time;
 use rocade_wire::Qpn;
 
+use crate::broker::Will;
 use crate::config::{BrokerMode, EngineConfig, LinkMode};
 use crate::error::VerbsError;
 use crate::hca::{DeviceInfo, Hca};
@@ -124,6 +126,8 @@ pub(crate) struct EngineInner {
     waiting_count: AtomicUsize,
     /// When the last one was listed, in ns.
     waited_at: AtomicU64,
+    /// What the broker does for us when we are gone.
+    will: OnceLock<Arc<Will>>,
     handover: Handover,
     /// Inline polls in vain.
     vain_polls: AtomicU64,
@@ -167,6 +171,7 @@ impl Engine {
                 waiting: Mutex::default(),
                 waiting_count: AtomicUsize::new(0),
                 waited_at: AtomicU64::new(0),
+                will: OnceLock::new(),
                 handover: Handover::new(),
                 vain_polls: AtomicU64::new(0),
                 idle_since: AtomicU64::new(0),
@@ -257,6 +262,10 @@ impl EngineInner {
                 let broker =
                     BrokerLink::connect(config).inspect_err(|error| tracing::error!("{error}"))?;
                 self.share(&broker);
+                if let Some(will) = broker.client().will() {
+                    // Once: there is one attachment.
+                    let _ = self.will.set(Arc::clone(will));
+                }
                 let qp_numbers = QpnAllocator::new(broker.slot());
                 Attachment {
                     broker: Some(Arc::new(broker)),
@@ -307,15 +316,6 @@ impl EngineInner {
         // The background thread has one more descriptor to wait for.
         self.call_background();
         Ok(port)
-    }
-
-    /// A QP ends: what it holds back leaves first.
-    pub(crate) fn say_farewell(&self, inner: &QpInner) {
-        let mem = self.regions().read();
-        let mut core = inner.lock();
-        if core.qp.lone_ack().is_some() || core.tx.doorbell().waits() {
-            self.transmit(inner, &mut core, &mem, Cause::Other, self.now());
-        }
     }
 
     /// The application polls a CQ.

@@ -7,11 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rocade_transport::{AckTiming, Source, Time, TxBuffer};
+use rocade_wire::Psn;
 
 use super::EngineInner;
 use super::ack_hold::{AckHold, Cause};
 use super::doorbell::Doorbell;
 use super::port::{Icrcs, Path, Port};
+use crate::broker::Bequest;
 use crate::config::LinkMode;
 use crate::link::shm::{Piece, ShmChannel, ShmSent};
 use crate::memory::{MemGuard, PdMemory, Readable};
@@ -38,19 +40,23 @@ thread_local! {
 /// The transmit side of a QP.
 #[derive(Debug, Default)]
 pub(crate) struct TxState {
-    route: Option<(Arc<Port>, Path)>,
+    pub(super) route: Option<(Arc<Port>, Path)>,
     /// Nothing has been sent through the channel of the route yet, but perhaps over UDP.
     enters_channel: bool,
     /// When the pending timer entry of this QP is due.
     timer: Option<Time>,
     /// A run of packets that the socket had no room for.
-    blocked: Option<Blocked>,
+    pub(super) blocked: Option<Blocked>,
     hold: AckHold,
+    /// The last acknowledgement that was written into the ring of a peer that was not woken for it.
+    pub(super) quiet: Option<Psn>,
+    /// What the QP has written into the last will.
+    pub(super) bequest: Option<Bequest>,
     doorbell: Doorbell,
 }
 
 #[derive(Debug)]
-struct Blocked {
+pub(super) struct Blocked {
     bytes: Box<[u8]>,
     segment_len: usize,
     /// The ICRCs are there, as UDP needs them.
@@ -61,6 +67,7 @@ impl TxState {
     pub(crate) fn set_path(&mut self, port: Arc<Port>, path: Path) {
         self.enters_channel = path.channel.is_some();
         self.route = Some((port, path));
+        self.bequest = None;
     }
 
     /// Takes a channel that leads where the path does, unless there is one already.
@@ -85,6 +92,8 @@ impl TxState {
     pub(crate) fn reset(&mut self) {
         self.route = None;
         self.blocked = None;
+        self.quiet = None;
+        self.bequest = None;
         self.hold = AckHold::default();
         self.doorbell.rung();
     }
@@ -99,6 +108,11 @@ impl TxState {
 
     pub(super) const fn doorbell(&mut self) -> &mut Doorbell {
         &mut self.doorbell
+    }
+
+    /// Waits a run of packets for room?
+    pub(super) const fn is_blocked(&self) -> bool {
+        self.blocked.is_some()
     }
 
     /// Is sending a system call?
@@ -119,8 +133,8 @@ impl EngineInner {
     /// one mutation, then all outputs, is kept here.
     ///
     /// The order matters. An acknowledgement leaves before its completion can be seen, because the
-    /// application may end the process on seeing it (one that is held leaves when the process exits:
-    /// see [`super::ack_hold`]); and room for the completion is reserved
+    /// application may end the process on seeing it (one that is held is in the last will by then:
+    /// see [`super::owed`]); and room for the completion is reserved
     /// before that, because a message whose completion is lost must not be acknowledged
     /// (RC-ERR-G).
     pub(crate) fn drain(
@@ -131,7 +145,7 @@ impl EngineInner {
         cause: Cause,
         now: Time,
     ) {
-        let reserved = if self.wants_to_transmit(core, cause) {
+        let reserved = if core.qp.wants_to_transmit(AckTiming::Now) {
             self.reserve(inner, core)
         } else {
             // Nothing is acknowledged: a completion that is lost will not be, either.
@@ -175,11 +189,6 @@ impl EngineInner {
         }
     }
 
-    fn wants_to_transmit(&self, core: &QpCore, cause: Cause) -> bool {
-        let acks = core.tx.hold.timing(cause, self.may_hold(&core.tx.hold));
-        core.qp.wants_to_transmit(acks)
-    }
-
     /// Sends what the QP has to send, but for an acknowledgement that is held back.
     pub(super) fn transmit(
         &self,
@@ -190,28 +199,44 @@ impl EngineInner {
         now: Time,
     ) {
         core.tx.doorbell.rung();
-        if core.tx.route.is_none() || !self.send_blocked(&mut core.tx) {
+        if core.tx.route.is_none() {
             return;
         }
-        if !self.wants_to_transmit(core, cause) {
-            let held = core.qp.lone_ack();
-            if core.tx.hold.transmitted(cause, now, false, held) {
-                self.look_after(inner.qp_num());
-            }
+        let owed = core.qp.owed_ack();
+        if !self.send_blocked(&mut core.tx) {
+            self.note_unsent(core, owed);
             return;
         }
+        let mut acks = self.ack_timing(core, cause);
         let acks_before = core.qp.counters().acks_sent;
-        let with_buffer = TX_BUFFER.try_with(|buffer| {
-            self.transmit_through(inner, core, mem, (cause, now), &mut buffer.borrow_mut());
-        });
-        if with_buffer.is_err() {
-            // The thread is about to end.
-            let mut buffer = TxBuffer::new(MAX_BYTES, MAX_SEGMENTS);
-            self.transmit_through(inner, core, mem, (cause, now), &mut buffer);
+        let is_quiet = core.qp.lone_ack().is_some()
+            && !core.qp.wants_to_transmit(acks)
+            && !core.tx.uses_socket();
+        if is_quiet {
+            acks = AckTiming::Now;
+        }
+        if core.qp.wants_to_transmit(acks) {
+            let with_buffer = TX_BUFFER.try_with(|buffer| {
+                let buffer = &mut buffer.borrow_mut();
+                self.transmit_through(inner, core, mem, (acks, now), !is_quiet, buffer);
+            });
+            if with_buffer.is_err() {
+                // The thread is about to end.
+                let mut buffer = TxBuffer::new(MAX_BYTES, MAX_SEGMENTS);
+                self.transmit_through(inner, core, mem, (acks, now), !is_quiet, &mut buffer);
+            }
+        }
+        if core.tx.blocked.is_some() {
+            self.note_unsent(core, owed);
         }
         let QpCore { qp, tx } = core;
-        let acked = qp.counters().acks_sent != acks_before;
-        if tx.hold.transmitted(cause, now, acked, qp.lone_ack()) {
+        tx.write_down(qp);
+        if is_quiet && tx.blocked.is_none() {
+            tx.quiet = owed.map(|(psn, _)| psn);
+        }
+        let acked = !is_quiet && qp.counters().acks_sent != acks_before;
+        let waiting = qp.lone_ack().or(tx.quiet);
+        if tx.hold.transmitted(cause, now, acked, waiting) {
             self.look_after(inner.qp_num());
         }
     }
@@ -221,12 +246,12 @@ impl EngineInner {
         inner: &QpInner,
         core: &mut QpCore,
         mem: &MemGuard<'_>,
-        (cause, mut now): (Cause, Time),
+        (mut acks, mut now): (AckTiming, Time),
+        wake: bool,
         buffer: &mut TxBuffer,
     ) {
         let QpCore { qp, tx } = core;
         let memory = mem.view(inner.pd_id());
-        let mut acks = tx.hold.timing(cause, self.may_hold(&tx.hold));
         let mut answered = 0;
         loop {
             let Some((port, path)) = &mut tx.route else {
@@ -253,7 +278,10 @@ impl EngineInner {
                 Some(channel) => {
                     let (len, segment_len) = (buffer.bytes().len(), buffer.segment_len());
                     let pieces = pieces(buffer, &memory);
-                    send_shared(channel, &mut tx.enters_channel, pieces, len, segment_len)
+                    let enters = &mut tx.enters_channel;
+                    let sent = send_shared(channel, enters, pieces, len, segment_len, wake);
+                    tx.quiet.take_if(|_| wake && sent);
+                    sent
                 }
                 None => {
                     seal(&mut path.icrc, buffer, &memory);
@@ -299,7 +327,7 @@ impl EngineInner {
                 Some(channel) => {
                     let pieces = iter::once(Piece::Bytes(bytes));
                     let enters = &mut tx.enters_channel;
-                    send_shared(channel, enters, pieces, bytes.len(), *segment_len)
+                    send_shared(channel, enters, pieces, bytes.len(), *segment_len, true)
                 }
                 None if *sealed => self.send(port, path, bytes, *segment_len),
                 // Meant for a channel that has ended: lost on the way.
@@ -348,7 +376,8 @@ impl EngineInner {
     }
 }
 
-/// False where the channel has no room. `enters` as in [`TxState`], the rest as for [`ShmChannel::send`].
+/// False where the channel has no room. `enters` as in [`TxState`], `wake` whether a peer that sleeps is
+/// woken, the rest as for [`ShmChannel::send`].
 #[inline]
 fn send_shared<'a>(
     channel: &ShmChannel,
@@ -356,8 +385,12 @@ fn send_shared<'a>(
     run: impl Iterator<Item = Piece<'a>>,
     run_len: usize,
     segment_len: usize,
+    wake: bool,
 ) -> bool {
     let sent = channel.send(run, run_len, segment_len, *enters, IS_BACKGROUND.get());
+    if wake && sent == ShmSent::Sent {
+        channel.wake_peer();
+    }
     *enters &= sent == ShmSent::Full;
     sent != ShmSent::Full
 }

@@ -179,6 +179,10 @@ impl Qp {
             engine.channel_to(link, dest, attr.ah_attr.dgid.to_ip())
         });
         let by_udp = link.is_some() && channel.is_none();
+        if mask.contains(QpAttrMask::STATE) && attr.qp_state == QpState::Reset.code() {
+            // A reset forgets what is owed.
+            engine.say_farewell(inner);
+        }
         let mem = engine.regions().read();
         let mut core = inner.lock();
         let now = engine.now();

@@ -8,7 +8,7 @@ mod state;
 
 use core::net::IpAddr;
 
-use rocade_wire::{Gid, Mtu, Packet, Pkey, Psn, Qpn};
+use rocade_wire::{Gid, Msn, Mtu, Packet, Pkey, Psn, Qpn};
 
 pub use attr::{AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType};
 pub use state::{TransitionRule, transition_rule};
@@ -170,6 +170,12 @@ impl Qp {
     #[must_use]
     pub const fn remote(&self) -> IpAddr {
         self.remote
+    }
+
+    /// The P_Key of its packets; meaningful from INIT on.
+    #[must_use]
+    pub const fn pkey(&self) -> Pkey {
+        self.conn.pkey
     }
 
     /// IPv4 TOS or IPv6 traffic class of its packets.
@@ -450,6 +456,13 @@ impl Qp {
         self.responder.lone_ack()
     }
 
+    /// The acknowledgement, if that is the next response to be sent: PSN and MSN. It covers messages
+    /// whose completions the application may have seen, so it has to leave before the QP is reset.
+    #[must_use]
+    pub fn owed_ack(&self) -> Option<(Psn, Msn)> {
+        self.responder.owed_ack()
+    }
+
     /// The completions that [`Qp::poll_completion`] will return, in order.
     pub fn pending_completions(&self) -> impl ExactSizeIterator<Item = &Completion> {
         self.out.completions.iter()
@@ -458,6 +471,7 @@ impl Qp {
     /// Drops the completions that [`Qp::pending_completions`] has told of: they were handed on.
     pub fn forget_completions(&mut self) {
         self.out.completions.clear();
+        self.responder.note_reported();
     }
 
     /// The next completion, in order.
@@ -473,7 +487,7 @@ impl Qp {
     /// A completion could not be reported: to ERR, with an event (RC-STA-10, RC-ERR-G).
     pub fn set_fatal(&mut self, now: Time) {
         if self.state != QpState::Err {
-            self.responder.discard_responses();
+            self.responder.discard_unreported();
             self.out.events.push_back(QpEvent::Fatal);
             self.conclude(now, Err(Fatal));
         }

@@ -42,6 +42,10 @@ pub(super) enum Response {
 }
 
 impl Response {
+    pub(super) const fn is_ack(&self) -> bool {
+        matches!(self, Self::Ack { .. })
+    }
+
     pub(super) const fn is_new_resource(&self) -> bool {
         matches!(
             self,
@@ -97,8 +101,15 @@ impl Responder {
 
     /// The positive acknowledgement that is all there is to send.
     pub(crate) fn lone_ack(&self) -> Option<Psn> {
+        self.owed_ack()
+            .filter(|_| self.queue.len() == 1)
+            .map(|(psn, _)| psn)
+    }
+
+    /// The positive acknowledgement that is the next response to be sent.
+    pub(crate) fn owed_ack(&self) -> Option<(Psn, Msn)> {
         match self.queue.front() {
-            Some(&Response::Ack { psn, .. }) if self.queue.len() == 1 => Some(psn),
+            Some(&Response::Ack { psn, msn }) => Some((psn, msn)),
             _ => None,
         }
     }

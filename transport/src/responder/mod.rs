@@ -79,6 +79,8 @@ pub(crate) struct Responder {
     saved: VecDeque<Saved>,
     /// Responses not sent yet, in order.
     queue: VecDeque<Response>,
+    /// The acknowledgement that came first in `queue` when completions were last handed out.
+    reported: Option<(Psn, Msn)>,
 }
 
 impl Responder {
@@ -97,6 +99,7 @@ impl Responder {
             current: InProgress::None,
             saved: VecDeque::new(),
             queue: VecDeque::new(),
+            reported: None,
         }
     }
 
@@ -154,10 +157,30 @@ impl Responder {
         self.rq.drain(..).for_each(flush);
     }
 
-    /// Drops responses that were not sent (the application moved the QP to ERR, RC-STA-03).
+    /// Drops responses that were not sent (the application moved the QP to ERR, RC-STA-03), but for
+    /// the acknowledgement of messages whose completions it may have seen.
     pub(crate) fn discard_responses(&mut self) {
+        let owed = self.queue.pop_front().filter(Response::is_ack);
+        self.queue.clear();
+        self.queue.extend(owed);
+        self.saved.clear();
+    }
+
+    /// Likewise, where the completions that were not handed out yet are lost: their messages must not be
+    /// acknowledged (RC-ERR-G).
+    pub(crate) fn discard_unreported(&mut self) {
+        let owed = self.owed_ack().and(self.reported);
         self.queue.clear();
         self.saved.clear();
+        let ack = owed.map(|(psn, msn)| Response::Ack { psn, msn });
+        self.queue.extend(ack);
+    }
+
+    /// The completions of all messages so far were handed out.
+    pub(crate) fn note_reported(&mut self) {
+        if let Some(owed) = self.owed_ack() {
+            self.reported = Some(owed);
+        }
     }
 
     /// Forgets everything without completions (RC-STA-04).

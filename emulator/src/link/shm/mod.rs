@@ -73,7 +73,7 @@ pub(crate) enum Piece<'a> {
 /// What has become of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ShmSent {
-    /// It is on its way.
+    /// It is on its way; the peer has to be woken ([`ShmChannel::wake_peer`]).
     Sent,
     /// There is no room. To who waits for it the wake fd becomes readable when there is.
     Full,
@@ -226,12 +226,16 @@ impl ShmChannel {
             }
             place = place.wrapping_add(len);
         }
-        let wake = producer.publish(control, need);
-        drop(producer);
-        if wake {
+        producer.publish(control, need);
+        ShmSent::Sent
+    }
+
+    /// To be called after sending, at once or a little later: wakes the peer where it sleeps.
+    #[inline]
+    pub(crate) fn wake_peer(&self) {
+        if self.memory.control(self.tx).has_to_wake_consumer() {
             memory::wake(self.wake.as_fd());
         }
-        ShmSent::Sent
     }
 
     /// Is there room for this many bytes? Where there is not, the peer will say when, if we `wait`.

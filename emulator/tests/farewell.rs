@@ -1,0 +1,121 @@
+//! Whatever ends a queue pair or its process: a message whose completion the application has seen is
+//! acknowledged, also where the acknowledgement was waiting for an answer to leave with it.
+
+#![allow(
+    dead_code,
+    unused_imports,
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "tests: a failure may panic, sizes are small; the processes can do more than is asked of them here"
+)]
+
+mod common;
+#[path = "shm/node.rs"]
+mod node;
+#[path = "common/processes.rs"]
+mod processes;
+
+use std::env;
+
+use common::Side;
+use node::*;
+use processes::ROLE;
+use rocade_emulator::broker::{self, BrokerConfig};
+use rocade_emulator::{Gid, LinkMode, SendOp, WcStatus};
+
+/// Conversations for each way to end.
+const TRIES: usize = 200;
+/// Enough for the peer to count on answers.
+const MESSAGES: u64 = 24;
+/// A side's memory in bytes.
+const ROOM: usize = 64;
+
+/// Not a test: what the processes started by the tests run.
+#[test]
+fn child_process() {
+    match env::var(ROLE).as_deref() {
+        Ok("broker") => broker::serve(&BrokerConfig::from_env()).unwrap(),
+        Ok("node") => run_node(),
+        _ => {}
+    }
+}
+
+/// Talks with queue pair `index` of a node, which ends the conversation in its way on the last message.
+/// The status of that message.
+fn converse(side: &Side, node: &mut Node, index: usize, ending: &str) -> WcStatus {
+    let remote = node.new_qp_with(ROOM, index);
+    // 4 ms, seven times: who hears nothing knows before long.
+    side.to_rts_with_timeout(remote.qpn, Gid::from_ip(node.address), 10);
+    node.connect_back(side, remote);
+    let request = format!("converse {index} {MESSAGES} {ending}");
+    assert_eq!(node.ask(&request), "listening");
+    for message in 1..MESSAGES {
+        side.qp.recv_queue().push(0, &[side.sge(0, 8)]).unwrap();
+        side.send(message, SendOp::Send { imm: None }, &[side.sge(8, 8)]);
+        // The answer and the acknowledgement, in any order.
+        for _ in 0..2 {
+            assert_eq!(side.completion().status, WcStatus::Success, "{message}");
+        }
+    }
+    side.send(MESSAGES, SendOp::Send { imm: None }, &[side.sge(8, 8)]);
+    side.completion().status
+}
+
+fn nothing_is_lost(link: &str, ending: &str, one_process: bool) {
+    let site = Site::new();
+    let engine = site.engine(LinkMode::Auto);
+    let mut nodes = Vec::new();
+    let mut lost = 0;
+    for attempt in 0..TRIES {
+        let side = Side::on(engine.clone(), ROOM);
+        if !one_process || nodes.is_empty() {
+            nodes.clear();
+            nodes.push(site.node_at(site.address, link));
+        }
+        let index = if one_process { attempt } else { 0 };
+        let status = converse(&side, &mut nodes[0], index, ending);
+        lost += usize::from(status != WcStatus::Success);
+        if one_process {
+            assert_eq!(nodes[0].answer(), "heard");
+        } else {
+            nodes[0].child.wait().unwrap();
+        }
+    }
+    assert_eq!(lost, 0, "of {TRIES} acknowledgements, {ending} over {link}");
+    let counters = engine.counters();
+    assert_eq!(counters.tx_shared > 0, link != "udp", "{counters:?}");
+}
+
+macro_rules! endings {
+    ($($name:ident: $ending:literal, $one_process:literal;)*) => {
+        mod udp {
+            $(
+                #[test]
+                fn $name() {
+                    super::nothing_is_lost("udp", $ending, $one_process);
+                }
+            )*
+        }
+        mod shm {
+            $(
+                #[test]
+                fn $name() {
+                    super::nothing_is_lost("auto", $ending, $one_process);
+                }
+            )*
+        }
+    };
+}
+
+endings! {
+    qp_to_error: "error", true;
+    qp_to_reset: "reset", true;
+    qp_destroyed: "destroy", true;
+    qp_stays: "stay", true;
+    exit: "exit", false;
+    immediate_exit: "_exit", false;
+    exec: "exec", false;
+    abort: "abort", false;
+    sigterm: "term", false;
+    sigkill: "kill", false;
+}
