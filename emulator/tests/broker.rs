@@ -131,7 +131,7 @@ fn run_stranger() {
     let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None).unwrap();
     socket.connect(&SockAddr::unix(path).unwrap()).unwrap();
     // Status, version 2.
-    let _ = socket.send(&[b'R', b'C', b'D', b'B', 2, 0, 4, 0, 12, 0, 0, 0]);
+    let _ = socket.send(&[b'R', b'C', b'D', b'B', 3, 0, 4, 0, 12, 0, 0, 0]);
     let answer = (&socket).read(&mut [0; 100]);
     println!("@answer {:?}", answer.unwrap_or(0));
 }
@@ -682,7 +682,7 @@ fn garbage_does_the_broker_no_harm() {
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         socket
     };
-    let header = |kind: u8, len: u8| vec![b'R', b'C', b'D', b'B', 2, 0, kind, 0, len, 0, 0, 0];
+    let header = |kind: u8, len: u8| vec![b'R', b'C', b'D', b'B', 3, 0, kind, 0, len, 0, 0, 0];
     let mut messages = vec![
         b"GET / HTTP/1.0\r\n\r\n".to_vec(),
         vec![0; 100_000],
