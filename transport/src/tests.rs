@@ -2,6 +2,7 @@
 
 mod errors;
 mod modify;
+mod owed;
 mod refusals;
 mod responder;
 mod retry;

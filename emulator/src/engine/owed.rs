@@ -9,7 +9,7 @@
 use std::thread;
 use std::time::Duration;
 
-use rocade_transport::{AckTiming, QpState};
+use rocade_transport::AckTiming;
 use rocade_wire::{Msn, Psn};
 
 use super::ack_hold::Cause;
@@ -36,7 +36,7 @@ impl EngineInner {
     /// the application is awake: waking it takes longer than sending the ACK.
     fn may_hold(&self, core: &mut QpCore) -> bool {
         let looked_after = core.tx.hold().is_looked_after() || self.can_look_after();
-        let may = looked_after && !self.handover.is_asleep() && core.qp.state() != QpState::Err;
+        let may = looked_after && !self.handover.is_asleep();
         may && (!core.tx.uses_socket() || self.may_write_down(core))
     }
 

@@ -394,6 +394,7 @@ impl Qp {
         acks: AckTiming,
         tx: &mut TxBuffer,
     ) {
+        let acks = self.timing(acks);
         let behind = acks != AckTiming::Now && self.responder.lone_ack().is_some();
         if !behind {
             self.transmit_responses(now, mem, tx);
@@ -415,8 +416,17 @@ impl Qp {
     /// Would [`Qp::poll_transmit`] have anything to look at? Where not, it need not be called.
     #[must_use]
     pub fn wants_to_transmit(&self, acks: AckTiming) -> bool {
-        let holds = acks == AckTiming::Later && self.responder.lone_ack().is_some();
+        let holds = self.timing(acks) == AckTiming::Later && self.responder.lone_ack().is_some();
         self.requester.has_work() || (self.responder.has_responses() && !holds)
+    }
+
+    /// In ERR there will be no requests for an acknowledgement to leave with.
+    fn timing(&self, acks: AckTiming) -> AckTiming {
+        if self.state == QpState::Err {
+            AckTiming::Now
+        } else {
+            acks
+        }
     }
 
     fn transmit_responses(&mut self, now: Time, mem: &impl Memory, tx: &mut TxBuffer) {
@@ -476,7 +486,11 @@ impl Qp {
 
     /// The next completion, in order.
     pub fn poll_completion(&mut self) -> Option<Completion> {
-        self.out.completions.pop_front()
+        let completion = self.out.completions.pop_front();
+        if self.out.completions.is_empty() {
+            self.responder.note_reported();
+        }
+        completion
     }
 
     /// The next asynchronous event.
