@@ -44,9 +44,9 @@ pub use client::{BrokerClient, ServiceOutcome, StopOutcome, status, stop};
 pub use protocol::{ProtocolError, RefusalCode};
 pub use server::serve;
 pub(crate) use sys::effective_uid;
-pub(crate) use will::{Bequest, Creditor, Debt, Will};
 #[cfg(test)]
 pub(crate) use sys::{poll, poll_readable};
+pub(crate) use will::{Bequest, Creditor, Debt, Will};
 
 /// Variable: the directory of the broker's socket, locks and log.
 const RUNTIME_DIR_VARIABLE: &str = "ROCADE_RUNTIME_DIR";

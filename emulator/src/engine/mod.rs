@@ -23,8 +23,8 @@ mod timers;
 mod transmit;
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
 use rocade_transport::Time;
@@ -74,6 +74,8 @@ pub struct EngineCounters {
     pub rx_bad_icrc: u64,
     /// Packets for a QP that does not exist (BTH-10).
     pub rx_unknown_qp: u64,
+    /// Packets that came over UDP, or through another channel, for a QP whose peer uses a channel.
+    pub rx_wrong_link: u64,
     /// Packets passed on to the process that they are for.
     pub forwarded: u64,
     /// Those of the packets sent that went through shared memory.
@@ -90,6 +92,7 @@ struct AtomicCounters {
     rx_malformed: AtomicU64,
     rx_bad_icrc: AtomicU64,
     rx_unknown_qp: AtomicU64,
+    rx_wrong_link: AtomicU64,
     forwarded: AtomicU64,
     tx_shared: AtomicU64,
     rx_shared: AtomicU64,
@@ -214,6 +217,7 @@ impl Engine {
             rx_malformed: get(&c.rx_malformed),
             rx_bad_icrc: get(&c.rx_bad_icrc),
             rx_unknown_qp: get(&c.rx_unknown_qp),
+            rx_wrong_link: get(&c.rx_wrong_link),
             forwarded: get(&c.forwarded),
             tx_shared: get(&c.tx_shared),
             rx_shared: get(&c.rx_shared),

@@ -12,9 +12,9 @@ use std::time::Duration;
 use rocade_transport::AckTiming;
 use rocade_wire::{Msn, Psn};
 
+use super::EngineInner;
 use super::ack_hold::Cause;
 use super::transmit::TxState;
-use super::EngineInner;
 use crate::broker::{Creditor, Debt};
 use crate::objects::{QpCore, QpInner};
 

@@ -208,7 +208,9 @@ impl EngineInner {
                 switch_to(&mut current, &qps, short.bth().dest_qp, |locked| {
                     let_go(locked, dirty, &mem);
                 });
-                if let Some(locked) = &mut current {
+                if let Some(locked) = &mut current
+                    && !locked.core.tx.refuses_udp()
+                {
                     let memory = mem.view(locked.inner.pd_id());
                     if locked.core.qp.handle_short(now, &meta, &short, &memory) {
                         checked = checked.saturating_add(1);
@@ -246,6 +248,10 @@ impl EngineInner {
                 self.not_ours(port, source, dest, segment, forwarded);
                 continue;
             };
+            if locked.core.tx.refuses_udp() {
+                self.count(|counters| &counters.rx_wrong_link);
+                continue;
+            }
             let meta = if forwarded {
                 PacketMeta {
                     source: source.ip(),

@@ -43,6 +43,8 @@ pub(crate) struct TxState {
     pub(super) route: Option<(Arc<Port>, Path)>,
     /// Nothing has been sent through the channel of the route yet, but perhaps over UDP.
     enters_channel: bool,
+    /// The peer has sent something through it.
+    peer_has_entered: bool,
     /// When the pending timer entry of this QP is due.
     timer: Option<Time>,
     /// A run of packets that the socket had no room for.
@@ -66,6 +68,7 @@ pub(super) struct Blocked {
 impl TxState {
     pub(crate) fn set_path(&mut self, port: Arc<Port>, path: Path) {
         self.enters_channel = path.channel.is_some();
+        self.peer_has_entered = false;
         self.route = Some((port, path));
         self.bequest = None;
     }
@@ -85,7 +88,38 @@ impl TxState {
     pub(super) fn drop_ended_channel(&mut self) {
         if let Some((_, path)) = &mut self.route {
             path.channel.take_if(|channel| channel.has_ended());
+            self.peer_has_entered &= path.channel.is_some();
         }
+    }
+
+    /// A packet has come through a channel. False where the peer uses another one.
+    #[inline]
+    pub(super) fn hears_from(&mut self, channel: &ShmChannel) -> bool {
+        if let Some((_, path)) = &self.route
+            && let Some(own) = &path.channel
+            && !own.has_ended()
+        {
+            // Both sides may have asked for a channel at the same time: then there are two.
+            let is_own = own.is_parallel_to(channel);
+            self.peer_has_entered |= is_own;
+            return is_own;
+        }
+        true
+    }
+
+    /// Is the peer in a channel, and nothing that comes over UDP from it? Anybody could send that.
+    #[inline]
+    pub(super) fn refuses_udp(&self) -> bool {
+        self.peer_has_entered && self.has_live_channel()
+    }
+
+    #[cold]
+    fn has_live_channel(&self) -> bool {
+        let channel = self
+            .route
+            .as_ref()
+            .and_then(|(_, path)| path.channel.as_ref());
+        channel.is_some_and(|channel| !channel.has_ended() && !channel.has_hung_up())
     }
 
     /// Forgets route, unsent packets and habits.

@@ -9,7 +9,9 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod forged;
 mod node;
+mod own;
 #[path = "../common/processes.rs"]
 mod processes;
 

@@ -127,6 +127,35 @@ impl ShmChannel {
         })
     }
 
+    /// Both ends of a channel between two addresses of this process, which `wake` wakes.
+    ///
+    /// # Errors
+    /// Those of making and mapping memory and sockets.
+    pub(crate) fn own(
+        local: LocalAddr,
+        peer: LocalAddr,
+        slot: Slot,
+        wake: BorrowedFd<'_>,
+    ) -> io::Result<[Self; 2]> {
+        let memory = create()?;
+        let (one, other) = UnixStream::pair()?;
+        let offer = |local, peer, asked, life_line: UnixStream| {
+            Self::new(ChannelOffer {
+                local,
+                peer,
+                slot,
+                asked,
+                memory: memory.try_clone()?,
+                life_line: life_line.into(),
+                wake: wake.try_clone_to_owned()?,
+            })
+        };
+        Ok([
+            offer(local, peer, true, one)?,
+            offer(peer, local, false, other)?,
+        ])
+    }
+
     /// Our address.
     pub(crate) const fn local(&self) -> IpAddr {
         self.local.ip()
@@ -140,6 +169,12 @@ impl ShmChannel {
     /// Is this the way from `local` to the process with that slot at `peer`?
     pub(crate) fn leads(&self, local: LocalAddr, peer: IpAddr, slot: Slot) -> bool {
         self.local == local && self.peer.ip() == peer && self.slot == slot
+    }
+
+    /// Do both connect the same?
+    #[inline]
+    pub(crate) fn is_parallel_to(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other) || other.leads(self.local, self.peer.ip(), self.slot)
     }
 
     /// Hangs up when the peer is gone.
