@@ -228,8 +228,8 @@ mod tests {
 
     fn creditor(local: &str, peer: &str) -> Creditor {
         Creditor {
-            local: LocalAddr::new(local.parse().unwrap(), 0),
-            peer: peer.parse().unwrap(),
+            local: LocalAddr::new(local.parse().expect("an address"), 0),
+            peer: peer.parse().expect("an address"),
             dest_qp: Qpn::new(0xAB_CDEF),
             pkey: Pkey::new(0x8123),
             traffic_class: 0x60,
