@@ -27,6 +27,18 @@ pub(crate) fn eventfd() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// A new descriptor that is never ready for anything, closed on exec.
+pub(crate) fn silent_fd() -> io::Result<OwnedFd> {
+    // An epoll instance is ready when something in it is, and in this one there is nothing.
+    // SAFETY: no pointers.
+    let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
 /// Makes an eventfd readable.
 pub(crate) fn eventfd_set(fd: BorrowedFd<'_>) {
     let one = 1u64.to_ne_bytes();

@@ -1,13 +1,13 @@
 //! An opened device, and its asynchronous events.
 
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use super::comp_channel::CompChannel;
 use super::cq::Cq;
 use super::event_queue::{AckCounter, EventQueue};
 use super::pd::Pd;
-use crate::engine::EngineInner;
+use crate::engine::{EngineInner, sys};
 use crate::error::VerbsError;
 use crate::hca::{DeviceAttr, DeviceInfo, GidEntry, Hca, PortAttr, limits};
 
@@ -74,16 +74,19 @@ pub(crate) struct ContextInner {
     pub(super) engine: Arc<EngineInner>,
     pub(super) hca: Arc<Hca>,
     events: EventQueue<AsyncEvent>,
+    command: OwnedFd,
 }
 
 impl Context {
     pub(crate) fn new(engine: Arc<EngineInner>, hca: Arc<Hca>) -> Result<Self, VerbsError> {
         let events = EventQueue::new()?;
+        let command = sys::silent_fd()?;
         Ok(Self {
             inner: Arc::new(ContextInner {
                 engine,
                 hca,
                 events,
+                command,
             }),
         })
     }
@@ -175,6 +178,13 @@ impl Context {
     #[must_use]
     pub fn async_fd(&self) -> RawFd {
         self.inner.events.raw_fd()
+    }
+
+    /// A descriptor that stands for the context, as that of a driver would: it can be duplicated, and
+    /// never becomes readable or writable.
+    #[must_use]
+    pub fn command_fd(&self) -> RawFd {
+        self.inner.command.as_raw_fd()
     }
 
     /// Waits for an asynchronous event.

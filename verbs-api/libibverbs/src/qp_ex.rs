@@ -430,7 +430,7 @@ unsafe extern "C" fn wr_set_inline_data_list(
             for index in 0..num_buf {
                 // SAFETY: by contract the list has `num_buf` entries.
                 let buffer = list.add(index).read();
-                let max = state.max_inline_data();
+                let max = state.inline_limits().bytes;
                 let Some(room) = staged.inline_room(start, buffer.length, max) else {
                     return;
                 };
