@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::comp_channel::CompChannel;
 use super::cq::Cq;
-use super::event_queue::{AckCounter, EventQueue};
+use super::event_queue::{AckCounter, EventQueue, EventWaiter};
 use super::pd::Pd;
 use crate::engine::{EngineInner, sys};
 use crate::error::VerbsError;
@@ -190,10 +190,31 @@ impl Context {
     /// Waits for an asynchronous event.
     ///
     /// # Errors
-    /// [`VerbsError::WouldBlock`] if the descriptor is non-blocking and no event waits.
+    /// [`VerbsError::WouldBlock`] if the descriptor is non-blocking and no event waits;
+    /// [`VerbsError::Io`] (`EINTR`) after a signal (CQ-14).
     #[doc(alias = "ibv_get_async_event")]
     pub fn next_async_event(&self) -> Result<AsyncEvent, VerbsError> {
+        let waiter = self.begin_async_wait();
+        loop {
+            if let Some(event) = self.take_async_event()? {
+                return Ok(event);
+            }
+            waiter.wait()?;
+        }
+    }
+
+    /// The first step of [`Context::next_async_event`], as [`CompChannel::begin_wait`].
+    #[must_use]
+    pub fn begin_async_wait(&self) -> EventWaiter<'_> {
         self.inner.engine.leave_inline();
+        self.inner.events.waiter()
+    }
+
+    /// Takes an asynchronous event; `None` where there is none to take.
+    ///
+    /// # Errors
+    /// As [`Context::next_async_event`].
+    pub fn take_async_event(&self) -> Result<Option<AsyncEvent>, VerbsError> {
         self.inner.events.pop(|event| {
             if let Some(acks) = &event.acks {
                 acks.delivered();

@@ -14,7 +14,7 @@ use rocade_emulator::{Completion, Cq, ImmOrInv};
 use crate::{
     channel::ChannelObject,
     context::ContextObject,
-    ffi::{Errno, int_verb, neg_verb, ptr_verb, to_int},
+    ffi::{Errno, int_data_verb, int_verb, neg_data_verb, ptr_verb, to_int},
     pd_mr::InUse,
     shell::Shell,
 };
@@ -173,7 +173,7 @@ pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_
 
 /// Slot `req_notify_cq` (CQ-05).
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    int_verb(|| {
+    int_data_verb(|| {
         // SAFETY: by contract a live CQ.
         let object = unsafe { CqObject::borrow(cq.cast()) }?;
         // SAFETY: the C part is alive; the program only reads this member.
@@ -192,7 +192,7 @@ pub(crate) unsafe extern "C" fn poll_cq(
     num_entries: c_int,
     wc: *mut ibv_wc,
 ) -> c_int {
-    neg_verb(|| {
+    neg_data_verb(|| {
         // SAFETY: by contract a live CQ.
         let state = unsafe { CqObject::borrow(cq.cast()) }?.inner();
         if num_entries > 0 && wc.is_null() {

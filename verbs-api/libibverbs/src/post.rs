@@ -11,7 +11,7 @@ use rocade_abi::{
 use rocade_emulator::{Lkey, Rkey, SendFlags, SendOp, SendPoster, SendWr, Sge, limits};
 
 use crate::{
-    ffi::{Errno, int_verb},
+    ffi::{Errno, int_data_verb},
     qp::{QpObject, QpState},
 };
 
@@ -29,7 +29,7 @@ pub(crate) unsafe extern "C" fn post_send(
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
     let mut current = wr;
-    int_verb(|| {
+    int_data_verb(|| {
         // SAFETY: by contract a live QP.
         let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
         let mut poster = state.qp().send_queue();
@@ -59,7 +59,7 @@ pub(crate) unsafe extern "C" fn post_recv(
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
     let mut current = wr;
-    int_verb(|| {
+    int_data_verb(|| {
         // SAFETY: by contract a live QP.
         let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
         let mut poster = state.qp().recv_queue();

@@ -257,7 +257,7 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
 }
 
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
-    ffi::int_verb(|| {
+    ffi::int_data_verb(|| {
         // SAFETY: by contract a live extended QP.
         let state = unsafe { QpObject::borrow(qp) }?.inner();
         let batch = state.batch();

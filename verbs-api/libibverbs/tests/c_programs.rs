@@ -109,5 +109,23 @@ programs! {
         domains_in_use_are_busy,
         gid_table_fits_or_fails,
         raw_clock_stamps_completions,
-        command_descriptor_is_one;
+        command_descriptor_is_one,
+        a_missing_answer_costs_no_event;
+    events:
+        restarts_after_a_signal,
+        fails_after_a_signal_without_restart,
+        each_event_is_an_edge,
+        a_copy_sets_the_mode,
+        every_waiter_gets_its_event,
+        events_go_with_their_cq,
+        reading_the_descriptor_does_no_harm;
+    cancel:
+        waiting_for_a_completion_event,
+        waiting_for_an_asynchronous_event,
+        waiting_with_asynchronous_type,
+        no_event_is_lost,
+        posting_and_polling,
+        other_verbs_are_no_cancellation_points,
+        nor_are_they_where_they_log,
+        a_thread_may_refuse;
 }

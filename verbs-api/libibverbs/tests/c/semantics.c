@@ -289,6 +289,26 @@ static void command_descriptor_is_one(void)
 	CHECK(fcntl(fd, F_GETFD) < 0 && errno == EBADF);
 }
 
+/* An event is not lost because there was nowhere to write it. */
+static void a_missing_answer_costs_no_event(void)
+{
+	struct rig r = rig_open();
+	struct ibv_cq *cq;
+	void *cookie;
+	CHECK_INT(ibv_req_notify_cq(r.cq, 0), 0);
+	post_receive(&r, 1);
+	post_send(&r, 2);
+	wait_readable(r.channel->fd);
+	CHECK(ibv_get_cq_event(r.channel, NULL, &cookie) < 0 && errno == EINVAL);
+	CHECK(ibv_get_cq_event(r.channel, &cq, NULL) < 0 && errno == EINVAL);
+	CHECK(is_readable(r.channel->fd));
+	CHECK_INT(ibv_get_cq_event(r.channel, &cq, &cookie), 0);
+	CHECK(cq == r.cq && cookie == cq->cq_context);
+	ibv_ack_cq_events(cq, 1);
+	CHECK(ibv_get_async_event(r.context, NULL) < 0 && errno == EINVAL);
+	rig_close(&r);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
@@ -301,6 +321,7 @@ int main(int argc, char **argv)
 		{ "gid_table_fits_or_fails", gid_table_fits_or_fails },
 		{ "raw_clock_stamps_completions", raw_clock_stamps_completions },
 		{ "command_descriptor_is_one", command_descriptor_is_one },
+		{ "a_missing_answer_costs_no_event", a_missing_answer_costs_no_event },
 		{ 0 },
 	};
 	return run_case(cases, argc, argv);
