@@ -90,8 +90,8 @@ pub(crate) fn eventfd_clear(fd: BorrowedFd<'_>) {
 /// Has somebody set `O_NONBLOCK` on the descriptor?
 pub(crate) fn is_nonblocking(fd: BorrowedFd<'_>) -> bool {
     // SAFETY: no pointers.
-    let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
-    flags >= 0 && flags & libc::O_NONBLOCK != 0
+    let flags = unsafe { libc::syscall(libc::SYS_fcntl, fd.as_raw_fd(), libc::F_GETFL) };
+    flags >= 0 && flags & libc::c_long::from(libc::O_NONBLOCK) != 0
 }
 
 unsafe extern "C-unwind" {

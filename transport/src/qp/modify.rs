@@ -159,6 +159,12 @@ fn check_values(
         attr.alt_pkey_index < limits.pkey_table_len,
         "alt_pkey_index",
     )?;
+    let alternate = &attr.alt_ah_attr;
+    check(
+        QpAttrMask::ALT_PATH,
+        leads_somewhere(alternate),
+        "alt_ah_attr",
+    )?;
     check(
         QpAttrMask::PATH_MIG_STATE,
         may_migrate(qp, attr, mask),
@@ -176,6 +182,11 @@ fn may_migrate(qp: &Qp, attr: &QpAttr, mask: QpAttrMask) -> bool {
         (MIGRATED | REARM, REARM) => has_alternate,
         _ => false,
     }
+}
+
+/// What holds for every address of a connected QP (QPV-01, QPV-04).
+fn leads_somewhere(av: &AddressVector) -> bool {
+    av.is_global && av.sl <= 7 && !av.dgid.is_zero() && !av.dgid.is_multicast()
 }
 
 //= QPV-01, QPV-04, ENC-12, ENC-14

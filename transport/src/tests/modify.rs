@@ -157,7 +157,7 @@ fn values_are_checked() {
     let alt = QpAttrMask::ALT_PATH;
     let none = NO_MORE;
     let (init, rtr, rts) = (QpState::Init, QpState::Rtr, QpState::Rts);
-    let bad: [Case; 25] = [
+    let bad: [Case; 29] = [
         ("port_num", init, none, |a| a.port_num = 0),
         ("port_num", init, none, |a| a.port_num = 2),
         ("pkey_index", init, none, |a| a.pkey_index = 1),
@@ -189,6 +189,14 @@ fn values_are_checked() {
         ("alt_port_num", rtr, alt, |a| a.alt_ah_attr.port_num = 2),
         ("alt_timeout", rtr, alt, |a| a.alt_timeout = 32),
         ("alt_pkey_index", rtr, alt, |a| a.alt_pkey_index = 1),
+        ("alt_ah_attr", rtr, alt, |a| a.alt_ah_attr.is_global = false),
+        ("alt_ah_attr", rtr, alt, |a| a.alt_ah_attr.sl = 8),
+        ("alt_ah_attr", rtr, alt, |a| {
+            a.alt_ah_attr.dgid = Gid::default()
+        }),
+        ("alt_ah_attr", rtr, alt, |a| {
+            a.alt_ah_attr.dgid = Gid::from_ip(IpAddr::from([224, 0, 0, 1]));
+        }),
         ("timeout", rts, none, |a| a.timeout = 32),
         ("retry_cnt", rts, none, |a| a.retry_cnt = 8),
         ("rnr_retry", rts, none, |a| a.rnr_retry = 8),

@@ -5,8 +5,8 @@
 //! ends the process then. So a thread may be cancelled in this library in two places only: where
 //! [`blocking`] begins, and where it waits.
 //!
-//! Verbs of the data path cost no call for that: they call no function of the C library in which a
-//! thread could be cancelled. All others run [`uncancelled`].
+//! Verbs of the data path, and those that wait where they do not, cost nothing for that: they call no
+//! function of the C library in which a thread could be cancelled. All others run [`uncancelled`].
 //!
 //! A thread whose cancelability type is asynchronous may call the verbs that wait. For the others POSIX
 //! does not allow it, as for nearly all functions.
@@ -54,18 +54,15 @@ pub(crate) fn blocking<'a>(
     let mut kind = PTHREAD_CANCEL_DEFERRED;
     // SAFETY: `kind` is writable.
     unsafe { pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &raw mut kind) };
-    let state = set_state(PTHREAD_CANCEL_DISABLE);
-    let status = wait(state, prepare, take);
-    set_state(state);
+    let status = wait(prepare, take);
     // SAFETY: NULL is allowed.
     unsafe { pthread_setcanceltype(kind, ptr::null_mut()) };
     status
 }
 
-/// `state` is that of the program, in which the thread waits.
+/// Not inlined: what it calls has things to drop.
 #[inline(never)]
 fn wait<'a>(
-    state: c_int,
     prepare: impl FnOnce() -> Result<EventWaiter<'a>, Errno>,
     mut take: impl FnMut() -> Result<bool, Errno>,
 ) -> c_int {
@@ -78,12 +75,8 @@ fn wait<'a>(
             Ok(false) => {}
             Err(_) => return -1,
         }
-        set_state(state);
-        let outcome = waiter.wait();
-        set_state(PTHREAD_CANCEL_DISABLE);
-        if let Err(error) = outcome
-            && guarded(|| Err::<(), _>(error.into())).is_err()
-        {
+        let woken = waiter.wait();
+        if guarded(|| Ok(woken?)).is_err() {
             return -1;
         }
     }
