@@ -14,6 +14,7 @@ mod qp;
 pub use comp_channel::CompChannel;
 pub use context::{AsyncEvent, AsyncEventKind, Context, EventElement};
 pub use cq::Cq;
+pub use event_queue::EventWaiter;
 pub use mr::Mr;
 pub use pd::Pd;
 pub use poster::{RecvPoster, SendPoster};

@@ -257,10 +257,15 @@ impl Qp {
         Ok(())
     }
 
-    /// Takes back the newest `count` send work requests, none of which has been transmitted
-    /// since they were posted (WRX-06).
+    /// Takes back the newest `count` send work requests, since which nothing else has happened to the QP
+    /// (WRX-06). Where they were flushed at once, their completions go with them.
     pub fn unpost_send(&mut self, count: usize) {
-        self.requester.unpost(count);
+        if matches!(self.state, QpState::Err | QpState::Sqe) {
+            let keep = self.out.completions.len().saturating_sub(count);
+            self.out.completions.truncate(keep);
+        } else {
+            self.requester.unpost(count);
+        }
     }
 
     /// Queues a receive work request.

@@ -25,6 +25,7 @@
 )]
 
 mod ah;
+mod cancel;
 mod channel;
 mod context;
 mod cq;

@@ -14,7 +14,7 @@ use std::{
 
 use rocade_emulator::{Engine, config::Settings};
 
-use crate::{device::DeviceObject, ffi::Errno};
+use crate::{cancel, device::DeviceObject, ffi::Errno};
 
 /// Counts the `fork`s between the process that loaded the library and this one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,7 +135,7 @@ fn start_logging(filter: &str) {
         Ok(parsed) => {
             let subscriber = tracing_subscriber::fmt()
                 .with_env_filter(parsed)
-                .with_writer(std::io::stderr)
+                .with_writer(|| cancel::Stderr)
                 .finish();
             // A child inherits the subscriber of its parent.
             let _ = tracing::subscriber::set_global_default(subscriber);

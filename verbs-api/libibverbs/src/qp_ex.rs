@@ -257,7 +257,7 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
 }
 
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
-    ffi::int_verb(|| {
+    ffi::int_data_verb(|| {
         // SAFETY: by contract a live extended QP.
         let state = unsafe { QpObject::borrow(qp) }?.inner();
         let batch = state.batch();
@@ -430,7 +430,7 @@ unsafe extern "C" fn wr_set_inline_data_list(
             for index in 0..num_buf {
                 // SAFETY: by contract the list has `num_buf` entries.
                 let buffer = list.add(index).read();
-                let max = state.max_inline_data();
+                let max = state.inline_limits().bytes;
                 let Some(room) = staged.inline_room(start, buffer.length, max) else {
                     return;
                 };

@@ -17,4 +17,5 @@ pub(crate) fn set_errno(code: libc::c_int) {
     unsafe { *libc::__errno_location() = code };
 }
 
+mod devices;
 mod event_str;

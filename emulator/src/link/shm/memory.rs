@@ -258,8 +258,9 @@ pub(crate) fn wake_fd() -> io::Result<OwnedFd> {
 /// Makes an eventfd readable.
 pub(super) fn wake(fd: BorrowedFd<'_>) {
     let one = 1u64.to_ne_bytes();
+    // Not write(2) of the C library, in which a thread that posts or polls could be cancelled.
     // SAFETY: `one` is readable for 8 bytes. Fails where the descriptor is readable already.
-    unsafe { libc::write(fd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+    unsafe { libc::syscall(libc::SYS_write, fd.as_raw_fd(), one.as_ptr(), one.len()) };
 }
 
 /// Has the other end of a socket been closed?
