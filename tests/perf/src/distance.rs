@@ -17,12 +17,12 @@ use crate::{
 };
 
 /// A cache line that takes longer to the other processor has not come through a shared cache.
-const SHARED_NS: f64 = 70.0;
+const SHARED_NS: f64 = 80.0;
 /// Two distances that differ by less than this factor are the same one.
 const SAME: f64 = 2.0;
 /// The line makes so many round trips at a time, so many times.
-const TRIPS: u64 = 200;
-const BATCHES: usize = 60;
+const TRIPS: u64 = 500;
+const BATCHES: usize = 100;
 
 /// How long a cache line takes from one processor to the other one.
 #[derive(Clone, Copy, Debug, PartialEq)]
