@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rocade_wire::crc::Way;
 use serde::Deserialize;
 
 use super::error::{ConfigError, Origin};
@@ -26,6 +27,8 @@ pub const ENV_BROKER_IDLE_MS: &str = "ROCADE_BROKER_IDLE_MS";
 pub const ENV_RUNTIME_DIR: &str = "ROCADE_RUNTIME_DIR";
 /// Kind of link: `auto`, `udp` or `shm`.
 pub const ENV_LINK: &str = "ROCADE_LINK";
+/// How ICRCs are computed: a name of [`Way`]. For measurements; the default is the best that the processor has.
+pub const ENV_ICRC: &str = "ROCADE_ICRC";
 /// Tracing filter, e.g. `info` or `rocade_emulator=debug`.
 pub const ENV_LOG: &str = "ROCADE_LOG";
 /// Path of the configuration file.
@@ -59,6 +62,7 @@ pub struct Settings {
     broker_idle: Option<Setting<Duration>>,
     runtime_dir: Option<Setting<PathBuf>>,
     link: Option<Setting<LinkMode>>,
+    icrc: Option<Setting<Way>>,
     log: Option<Setting<String>>,
 }
 
@@ -72,6 +76,7 @@ struct FileKeys {
     broker_idle_ms: Option<u64>,
     runtime_dir: Option<String>,
     link: Option<String>,
+    icrc: Option<String>,
     log: Option<String>,
 }
 
@@ -139,6 +144,7 @@ impl Settings {
             broker_idle: get(ENV_BROKER_IDLE_MS)?.map(parse_idle).transpose()?,
             runtime_dir: get(ENV_RUNTIME_DIR)?.map(parse_dir).transpose()?,
             link: get(ENV_LINK)?.map(parse_link).transpose()?,
+            icrc: get(ENV_ICRC)?.map(parse_icrc).transpose()?,
             log: get(ENV_LOG)?.map(|(value, origin)| Setting { value, origin }),
         })
     }
@@ -206,6 +212,7 @@ impl Settings {
                 .map(parse_dir)
                 .transpose()?,
             link: with("link", keys.link).map(parse_link).transpose()?,
+            icrc: with("icrc", keys.icrc).map(parse_icrc).transpose()?,
             log: keys.log.map(|value| Setting {
                 value,
                 origin: origin("log"),
@@ -268,6 +275,7 @@ impl Settings {
             broker_idle: self.broker_idle.or(lower.broker_idle),
             runtime_dir: self.runtime_dir.or(lower.runtime_dir),
             link: self.link.or(lower.link),
+            icrc: self.icrc.or(lower.icrc),
             log: self.log.or(lower.log),
         }
     }
@@ -366,6 +374,7 @@ impl Settings {
             devices,
             broker,
             link: self.link(),
+            icrc: self.icrc.as_ref().map(|setting| setting.value),
         })
     }
 }
@@ -473,6 +482,22 @@ fn parse_link((value, origin): (String, Origin)) -> Result<Setting<LinkMode>, Co
         }
     };
     Ok(Setting { value, origin })
+}
+
+fn parse_icrc((name, origin): (String, Origin)) -> Result<Setting<Way>, ConfigError> {
+    match name.parse() {
+        Ok(value) => Ok(Setting { value, origin }),
+        Err(reason) => {
+            let here: Vec<&str> = Way::available().map(Way::name).collect();
+            let allowed = format!("on this processor {}", here.join(", "));
+            Err(ConfigError::invalid(
+                &origin,
+                name,
+                reason.to_string(),
+                allowed,
+            ))
+        }
+    }
 }
 
 fn default_devices(network: &HostNetwork, identity: &HostIdentity) -> Vec<DeviceConfig> {

@@ -152,6 +152,9 @@ impl Engine {
     /// # Errors
     /// [`VerbsError::Io`] without file descriptors.
     pub fn new(config: EngineConfig) -> Result<Self, VerbsError> {
+        if let Some(way) = config.icrc {
+            way.select();
+        }
         let hcas = (0u32..)
             .zip(config.devices)
             .map(|(index, device)| Arc::new(Hca::new(device, index)))
