@@ -5,6 +5,8 @@ mod modify;
 mod refusals;
 mod responder;
 mod retry;
+mod short;
+mod single;
 mod states;
 mod transfer;
 

@@ -60,6 +60,8 @@ pub struct Report {
     pub rnr_naks: u64,
     /// Duplicate requests seen.
     pub duplicates: u64,
+    /// Packets that were taken the short way.
+    pub short_packets: u64,
     /// Virtual time.
     pub time_ns: u64,
 }
@@ -73,6 +75,7 @@ impl Report {
         self.timeouts += other.timeouts;
         self.rnr_naks += other.rnr_naks;
         self.duplicates += other.duplicates;
+        self.short_packets += other.short_packets;
         self.time_ns += other.time_ns;
     }
 }
@@ -209,6 +212,7 @@ impl Scenario {
             report.timeouts += counters.timeouts;
             report.rnr_naks += counters.rnr_naks_received;
             report.duplicates += counters.duplicate_requests;
+            report.short_packets += counters.short_packets;
         }
         report
     }
