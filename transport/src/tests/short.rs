@@ -3,12 +3,12 @@
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use rocade_wire::{Opcode, Operation, Packet, Pkey, Service, ShortPacket};
+use rocade_wire::{Opcode, Operation, Packet, Pkey, Psn, Service, ShortPacket};
 
 use super::responder::target;
 use super::states::NO_MORE;
 use super::{PMTU, Request, pattern, register, register_filled, send, statuses, write};
-use crate::testing::{Pair, Region, Side};
+use crate::testing::{Pair, Region, Setup, Side};
 use crate::{Counters, DropReason, PacketMeta, QpAttr, QpState, WcStatus};
 
 use Operation::{Acknowledge, SendFirst, SendMiddle, SendOnly, WriteFirst, WriteMiddle};
@@ -167,14 +167,21 @@ fn states_decide_what_goes_the_short_way() {
         if state != QpState::Reset {
             pair.recv(Side::B, 1, &[]);
         }
-        if state == QpState::Init {
-            // As it would be after INIT with the addresses of an earlier life.
-            pair.node_mut(Side::B).qp.abandon();
-        }
         let meta = meta(&pair, Side::B);
         let taken = try_short(&mut pair, Side::B, &meta, &bytes);
         assert_eq!(taken, requests.contains(&state), "{state:?}");
     }
+    // In its second life a QP still knows the addresses of the first, and expects PSN 0 until it is told.
+    let mut pair = Pair::default();
+    let meta_b = meta(&pair, Side::B);
+    let (reset, init) = (QpState::Reset, Setup::PATH_TO_RTS[0]);
+    pair.modify(Side::B, reset, NO_MORE, &QpAttr::default());
+    pair.modify(Side::B, init.0, init.1, &super::states::setup().attr);
+    pair.recv(Side::B, 1, &[]);
+    let mut first = Request::new(SendOnly, 0);
+    first.headers.bth.psn = Psn::new(0);
+    assert!(!try_short(&mut pair, Side::B, &meta_b, &first.bytes()));
+    assert_eq!(pair.node(Side::B).qp.recv_queue_len(), 1);
     for state in [QpState::Rts, QpState::Sqd, QpState::Err, QpState::Reset] {
         let (mut pair, ack) = waiting();
         if state != QpState::Rts {
