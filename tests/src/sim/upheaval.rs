@@ -160,6 +160,17 @@ impl Plan {
     }
 }
 
+/// What a side may send now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Voice {
+    #[default]
+    Everything,
+    /// It is drained.
+    Responses,
+    /// It has stopped.
+    Nothing,
+}
+
 /// A plan under way.
 struct Run<'a> {
     plan: &'a Plan,
@@ -167,8 +178,8 @@ struct Run<'a> {
     setups: [Setup; 2],
     faults: Rc<RefCell<Faults>>,
     network: Rc<RefCell<Network>>,
-    /// Sides that must not send requests now: drained, or stopped.
-    silent: Rc<[Cell<bool>; 2]>,
+    /// Of A and B.
+    voices: Rc<[Cell<Voice>; 2]>,
     /// What A and B send, for each life of the connection.
     ledgers: Vec<[Ledger; 2]>,
     /// In which of them A and B are.
@@ -193,17 +204,17 @@ impl<'a> Run<'a> {
         let psns = setups.map(|setup| Psn::new(setup.attr.sq_psn));
         let network = Network::new(plan.seed, Rc::clone(&faults), 128 << plan.pmtu, psns);
         let network = Rc::new(RefCell::new(network));
-        let silent: Rc<[Cell<bool>; 2]> = Rc::default();
-        let (decide, must_be_silent) = (Rc::clone(&network), Rc::clone(&silent));
+        let voices: Rc<[Cell<Voice>; 2]> = Rc::default();
+        let (decide, allowed) = (Rc::clone(&network), Rc::clone(&voices));
         pair.set_network(move |transit| {
             let operation = transit.packet.bth().opcode.operation();
-            let request = operation.is_some_and(Operation::is_request);
             let (from, packet) = (transit.from, &transit.packet);
-            let silent = must_be_silent[from as usize].get();
-            assert!(
-                !(request && silent),
-                "{from:?} has stopped, and sends {packet}"
-            );
+            let may = match allowed[from as usize].get() {
+                Voice::Everything => true,
+                Voice::Responses => operation.is_some_and(Operation::is_response),
+                Voice::Nothing => false,
+            };
+            assert!(may, "{from:?} has stopped, and sends {packet}");
             decide.borrow_mut().decide(transit)
         });
         let ledgers = Side::BOTH.map(|side| Ledger::new(plan.seed, side, plan.messages, &pair));
@@ -213,7 +224,7 @@ impl<'a> Run<'a> {
             setups,
             faults,
             network,
-            silent,
+            voices,
             ledgers: vec![ledgers],
             lives: [0; 2],
         }
@@ -286,13 +297,13 @@ impl<'a> Run<'a> {
             assert!(self.pair.step(), "never drained");
             self.collect();
         }
-        self.silent[victim as usize].set(true);
+        self.voices[victim as usize].set(Voice::Responses);
         // It may be given more to do; and what it is asked for it still answers.
         self.post_batch(victim);
         self.linger();
         self.pair
             .modify(victim, QpState::Sqd, QpAttrMask::TIMEOUT, &attr);
-        self.silent[victim as usize].set(false);
+        self.voices[victim as usize].set(Voice::Everything);
         self.pair.modify(victim, QpState::Rts, NO_MORE, &attr);
         self.post_batch(victim.other());
         self.linger();
@@ -311,7 +322,7 @@ impl<'a> Run<'a> {
             let attr = QpAttr::default();
             self.pair.modify(victim, QpState::Err, NO_MORE, &attr);
         }
-        self.silent[victim as usize].set(true);
+        self.voices[victim as usize].set(Voice::Nothing);
         let writes = self.pair.node(victim).mem.writes();
         self.until(None);
         let after = self.pair.node(victim).mem.writes();
