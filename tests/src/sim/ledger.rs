@@ -1,7 +1,7 @@
 //! What one side has sent in a life of its QP, and the judgement of what came of it.
 
 use rocade_transport::testing::{Pair, Region, Side};
-use rocade_transport::{AccessFlags, Completion, SendFlags, SendOp, SendWr, WcStatus};
+use rocade_transport::{AccessFlags, Completion, QpState, SendFlags, SendOp, SendWr, WcStatus};
 
 use super::rng::{Rng, payload};
 
@@ -321,6 +321,11 @@ impl Ledger {
                 "acknowledged, but not received"
             );
         }
+        let receiver = pair.node(self.from.other());
+        if receiver.qp.state() == QpState::Err {
+            let posted = self.receives().count();
+            assert_eq!(self.received, posted, "a completion per receive");
+        }
         let (mut open, mut last_touched) = (None, 0);
         for (index, message) in self.messages.iter().enumerate() {
             let extent = self.extent(pair, index);
@@ -340,7 +345,7 @@ impl Ledger {
                 open.get_or_insert(index);
             }
         }
-        let counter = pair.node(self.from.other()).mem.all(&self.counter);
+        let counter = receiver.mem.all(&self.counter);
         let value = u64::from_ne_bytes(counter.try_into().expect("8 bytes"));
         let adds = |messages: &[Message]| {
             let count = messages.iter().filter(|m| m.kind == Kind::Add).count();
