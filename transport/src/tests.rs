@@ -6,6 +6,8 @@ mod owed;
 mod refusals;
 mod responder;
 mod retry;
+mod short;
+mod single;
 mod states;
 mod transfer;
 

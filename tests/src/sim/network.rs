@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use rocade_transport::testing::{Fate, Transit};
+use rocade_transport::testing::{Fate, Side, Transit};
 use rocade_wire::{Headers, Operation, Psn};
 
 use super::rng::Rng;
@@ -21,6 +21,10 @@ pub struct Faults {
     pub reorder: u64,
     /// How late at most, in nanoseconds.
     pub reorder_ns: u64,
+    /// Packets that arrive very late: longer than an ACK timeout, so that they find a world that has moved on.
+    pub late: u64,
+    /// How late those are at most, in nanoseconds.
+    pub late_ns: u64,
     /// All packets are lost for so long, once, starting somewhere in the first 20 ms.
     pub blackout_ns: u64,
 }
@@ -32,6 +36,8 @@ impl Faults {
         duplication: 0,
         reorder: 0,
         reorder_ns: 0,
+        late: 0,
+        late_ns: 0,
         blackout_ns: 0,
     };
 }
@@ -64,6 +70,14 @@ impl Network {
         }
     }
 
+    /// This side has begun anew: its next new request has this number.
+    pub fn begin(&mut self, side: Side, next: Psn) {
+        self.observers[side as usize] = Observer {
+            next,
+            sent: BTreeMap::new(),
+        };
+    }
+
     /// What happens to a packet.
     ///
     /// # Panics
@@ -82,7 +96,9 @@ impl Network {
         let copies = 1 + u64::from(self.rng.chance(faults.duplication));
         let delays = (0..copies)
             .map(|_| {
-                if self.rng.chance(faults.reorder) {
+                if self.rng.chance(faults.late) {
+                    self.rng.below(faults.late_ns)
+                } else if self.rng.chance(faults.reorder) {
                     self.rng.below(faults.reorder_ns)
                 } else {
                     0

@@ -60,6 +60,8 @@ pub struct Report {
     pub rnr_naks: u64,
     /// Duplicate requests seen.
     pub duplicates: u64,
+    /// Packets that were taken the short way.
+    pub short_packets: u64,
     /// Virtual time.
     pub time_ns: u64,
 }
@@ -73,6 +75,7 @@ impl Report {
         self.timeouts += other.timeouts;
         self.rnr_naks += other.rnr_naks;
         self.duplicates += other.duplicates;
+        self.short_packets += other.short_packets;
         self.time_ns += other.time_ns;
     }
 }
@@ -109,13 +112,14 @@ impl Scenario {
         };
         let work = vec![work(), work()];
         let one_way = rng.chance(500);
+        let timeout = rng.range_u8(12, 15);
         Self {
             long_way: false,
             seed,
             pmtu: rng.range_u32(1, 5),
             max_rd_atomic,
             max_dest_rd_atomic: max_rd_atomic + rng.range_u8(0, 4),
-            timeout: rng.range_u8(12, 15),
+            timeout,
             min_rnr_timer: rng.range_u8(1, 14),
             first_psns,
             latency_ns: rng.range(500, 200_000),
@@ -126,6 +130,8 @@ impl Scenario {
                 duplication: rng.pick(&[0, 10, 50, 50]),
                 reorder: rng.pick(&[0, 20, 100]),
                 reorder_ns: rng.range(100, 300_000),
+                late: rng.pick(&[0, 0, 5]),
+                late_ns: 3 * (4096 << timeout),
                 blackout_ns: 0,
             },
             work: work.into_iter().take(if one_way { 1 } else { 2 }).collect(),
@@ -142,6 +148,8 @@ impl Scenario {
             duplication: 50,
             reorder: 50,
             reorder_ns: 100_000,
+            late: 2,
+            late_ns: 3 * (4096 << scenario.timeout),
             blackout_ns: 0,
         };
         scenario.work.truncate(1);
@@ -209,6 +217,7 @@ impl Scenario {
             report.timeouts += counters.timeouts;
             report.rnr_naks += counters.rnr_naks_received;
             report.duplicates += counters.duplicate_requests;
+            report.short_packets += counters.short_packets;
         }
         report
     }
