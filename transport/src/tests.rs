@@ -5,6 +5,7 @@ mod modify;
 mod refusals;
 mod responder;
 mod retry;
+mod salvage;
 mod states;
 mod transfer;
 

@@ -311,10 +311,11 @@ impl EngineInner {
 
     /// A QP ends: what it holds back leaves first.
     pub(crate) fn say_farewell(&self, inner: &QpInner) {
-        let mem = self.regions().read();
+        let now = self.now();
+        let mem = self.regions().read(now);
         let mut core = inner.lock();
         if core.qp.lone_ack().is_some() || core.tx.doorbell().waits() {
-            self.transmit(inner, &mut core, &mem, Cause::Other, self.now());
+            self.transmit(inner, &mut core, &mem, Cause::Other, now);
         }
     }
 
@@ -357,7 +358,7 @@ impl EngineInner {
         let Some(inner) = self.qps.read().get(qpn).cloned() else {
             return;
         };
-        let mem = self.regions().read();
+        let mem = self.regions().read(self.now());
         let mut core = inner.lock();
         f(&inner, &mut core, &mem);
     }

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use parking_lot::{RwLock, RwLockReadGuard};
 use rocade_transport::{
-    AccessError, AccessFlags, AtomicOp, LocalAccess, Memory, RemoteAccess, Sge, Source,
+    AccessError, AccessFlags, AtomicOp, LocalAccess, Memory, RemoteAccess, Sge, Source, Time,
 };
 use rocade_wire::{Lkey, Rkey};
 
 use super::access::{self, Readable, Span};
+use super::guard::{self, Fault, Way};
 use crate::hca::limits::MAX_MR;
 
 /// Identifies a protection domain within the engine.
@@ -51,8 +52,23 @@ pub(crate) struct MrTable {
     regions: RwLock<Regions>,
 }
 
-/// The table, locked against changes.
-pub(crate) type MemGuard<'a> = RwLockReadGuard<'a, Regions>;
+/// The table, locked against changes, for one thread.
+#[derive(Debug)]
+pub(crate) struct MemGuard<'a> {
+    regions: RwLockReadGuard<'a, Regions>,
+    way: Way,
+}
+
+impl MemGuard<'_> {
+    /// The memory as a QP of protection domain `pd` may use it.
+    pub(crate) fn view(&self, pd: PdId) -> PdMemory<'_> {
+        PdMemory {
+            regions: &self.regions,
+            pd,
+            way: self.way,
+        }
+    }
+}
 
 impl MrTable {
     pub(crate) fn new() -> Self {
@@ -68,6 +84,7 @@ impl MrTable {
     /// Adds a region and returns its key; `None` where the table is full.
     //= KEY-01
     pub(crate) fn insert(&self, region: Region) -> Option<u32> {
+        guard::install();
         let mut regions = self.regions.write();
         let index = if let Some(index) = regions.free.pop() {
             index
@@ -101,23 +118,24 @@ impl MrTable {
         true
     }
 
-    /// Locks the table for a series of accesses. To be taken before any QP's lock.
-    pub(crate) fn read(&self) -> MemGuard<'_> {
-        self.regions.read()
+    /// Locks the table for a series of accesses by this thread. To be taken before any QP's lock.
+    pub(crate) fn read(&self, now: Time) -> MemGuard<'_> {
+        MemGuard {
+            way: guard::way(now),
+            regions: self.regions.read(),
+        }
     }
 
     /// Likewise, if that is possible before long.
-    pub(crate) fn try_read_for(&self, patience: Duration) -> Option<MemGuard<'_>> {
-        self.regions.try_read_for(patience)
+    pub(crate) fn try_read_for(&self, now: Time, patience: Duration) -> Option<MemGuard<'_>> {
+        Some(MemGuard {
+            way: guard::way(now),
+            regions: self.regions.try_read_for(patience)?,
+        })
     }
 }
 
 impl Regions {
-    /// The memory as a QP of protection domain `pd` may use it.
-    pub(crate) const fn view(&self, pd: PdId) -> PdMemory<'_> {
-        PdMemory { regions: self, pd }
-    }
-
     //= KEY-02
     fn lookup(&self, key: u32) -> Option<&Region> {
         let entry = self.entries.get((key >> 8) as usize)?;
@@ -132,7 +150,7 @@ impl Regions {
     fn span(
         &self,
         key: u32,
-        pd: PdId,
+        (pd, way): (PdId, Way),
         va: u64,
         len: u64,
         right: AccessFlags,
@@ -151,9 +169,9 @@ impl Regions {
         }
         let offset = usize::try_from(offset).map_err(|_| AccessError::OutOfRange)?;
         let len = usize::try_from(len).map_err(|_| AccessError::OutOfRange)?;
-        // SAFETY: inside the region, which `Pd::reg_mr`'s caller promised to keep mapped until it
-        // is deregistered; `&self` is borrowed from the guard that holds deregistration off.
-        Ok(unsafe { Span::new(region.addr + offset, len) })
+        // SAFETY: inside the region, which `Pd::reg_mr`'s caller has given us until it is
+        // deregistered; `&self` is borrowed from the guard that holds deregistration off.
+        Ok(unsafe { Span::new(region.addr + offset, len, way) })
     }
 }
 
@@ -162,10 +180,17 @@ impl Regions {
 pub(crate) struct PdMemory<'a> {
     regions: &'a Regions,
     pd: PdId,
+    way: Way,
+}
+
+impl From<Fault> for AccessError {
+    fn from(Fault: Fault) -> Self {
+        Self::Fault
+    }
 }
 
 impl<'a> PdMemory<'a> {
-    /// The payload of a packet.
+    /// The payload of a packet; to find that it is gone is left to the copy.
     ///
     /// # Errors
     /// As [`Memory::check_local`] and [`Memory::check_remote`].
@@ -175,7 +200,7 @@ impl<'a> PdMemory<'a> {
             Source::Local(Sge { addr, len, lkey }) => {
                 self.local(lkey, addr, u64::from(len), LocalAccess::Read)?
             }
-            Source::Remote { rkey, va, len } => {
+            Source::Remote { rkey, va, len, .. } => {
                 self.remote(rkey, va, u64::from(len), RemoteAccess::Read)?
             }
         };
@@ -193,7 +218,8 @@ impl<'a> PdMemory<'a> {
             LocalAccess::Read => AccessFlags::empty(),
             LocalAccess::Write => AccessFlags::LOCAL_WRITE,
         };
-        self.regions.span(lkey.get(), self.pd, addr, len, right)
+        self.regions
+            .span(lkey.get(), (self.pd, self.way), addr, len, right)
     }
 
     fn remote(
@@ -208,7 +234,8 @@ impl<'a> PdMemory<'a> {
             RemoteAccess::Write => AccessFlags::REMOTE_WRITE,
             RemoteAccess::Atomic => AccessFlags::REMOTE_ATOMIC,
         };
-        self.regions.span(rkey.get(), self.pd, va, len, right)
+        self.regions
+            .span(rkey.get(), (self.pd, self.way), va, len, right)
     }
 }
 
@@ -235,30 +262,26 @@ impl Memory for PdMemory<'_> {
 
     fn read_local(&self, lkey: Lkey, addr: u64, dst: &mut [u8]) -> Result<(), AccessError> {
         let span = self.local(lkey, addr, dst.len() as u64, LocalAccess::Read)?;
-        access::read(span, dst);
-        Ok(())
+        Ok(access::read(span, dst)?)
     }
 
     fn write_local(&self, lkey: Lkey, addr: u64, src: &[u8]) -> Result<(), AccessError> {
         let span = self.local(lkey, addr, src.len() as u64, LocalAccess::Write)?;
-        access::write(span, src);
-        Ok(())
+        Ok(access::write(span, src)?)
     }
 
     fn read_remote(&self, rkey: Rkey, va: u64, dst: &mut [u8]) -> Result<(), AccessError> {
         let span = self.remote(rkey, va, dst.len() as u64, RemoteAccess::Read)?;
-        access::read(span, dst);
-        Ok(())
+        Ok(access::read(span, dst)?)
     }
 
     fn write_remote(&self, rkey: Rkey, va: u64, src: &[u8]) -> Result<(), AccessError> {
         let span = self.remote(rkey, va, src.len() as u64, RemoteAccess::Write)?;
-        access::write(span, src);
-        Ok(())
+        Ok(access::write(span, src)?)
     }
 
     fn atomic_remote(&self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessError> {
         let span = self.remote(rkey, va, 8, RemoteAccess::Atomic)?;
-        access::atomic(span, op).ok_or(AccessError::OutOfRange)
+        Ok(access::atomic(span, op).ok_or(AccessError::OutOfRange)??)
     }
 }

@@ -1,6 +1,8 @@
 //! Keys and access checks.
 
-use rocade_transport::{AccessError, AccessFlags, AtomicOp, LocalAccess, Memory, RemoteAccess};
+use rocade_transport::{
+    AccessError, AccessFlags, AtomicOp, LocalAccess, Memory, RemoteAccess, Time,
+};
 use rocade_wire::{Lkey, Rkey};
 
 use super::{MrTable, PdId, Region};
@@ -32,7 +34,7 @@ fn stale_and_invented_keys_are_refused() {
     let check = |key| {
         let access = LocalAccess::Read;
         table
-            .read()
+            .read(Time::ZERO)
             .view(PD)
             .check_local(Lkey::new(key), 0x1000, 8, access)
     };
@@ -63,7 +65,7 @@ fn stale_and_invented_keys_are_refused() {
 #[test]
 fn domain_rights_and_range() {
     let (table, key, _memory) = table(AccessFlags::REMOTE_READ);
-    let guard = table.read();
+    let guard = table.read(Time::ZERO);
     let memory = guard.view(PD);
     let local = |addr, len, access| memory.check_local(Lkey::new(key), addr, len, access);
     let remote = |va, len, access| memory.check_remote(Rkey::new(key), va, len, access);
@@ -108,7 +110,7 @@ fn copies_and_atomics() {
         | AccessFlags::REMOTE_READ
         | AccessFlags::REMOTE_ATOMIC;
     let (table, key, _memory) = table(all);
-    let guard = table.read();
+    let guard = table.read(Time::ZERO);
     let memory = guard.view(PD);
     let (lkey, rkey) = (Lkey::new(key), Rkey::new(key));
     memory

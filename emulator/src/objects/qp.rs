@@ -179,9 +179,9 @@ impl Qp {
             engine.channel_to(link, dest, attr.ah_attr.dgid.to_ip())
         });
         let by_udp = link.is_some() && channel.is_none();
-        let mem = engine.regions().read();
-        let mut core = inner.lock();
         let now = engine.now();
+        let mem = engine.regions().read(now);
+        let mut core = inner.lock();
         core.qp.modify(now, attr, mask, &context)?;
         if let Some(link) = link {
             let path = link.path_of(core.qp.dest_qp(), core.qp.remote(), &attr.ah_attr, channel)?;

@@ -9,6 +9,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod gone;
 mod node;
 #[path = "../common/processes.rs"]
 mod processes;
