@@ -3,6 +3,7 @@
 //! Progress holds a read guard while it copies; registering and deregistering take the write
 //! lock. So `dereg_mr` returns only when no copy is in flight (MR-09).
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use parking_lot::{RwLock, RwLockReadGuard};
@@ -14,6 +15,7 @@ use rocade_wire::{Lkey, Rkey};
 use super::access::{self, Readable, Span};
 use super::guard::{self, Fault, Way};
 use crate::hca::limits::MAX_MR;
+use crate::random;
 
 /// Identifies a protection domain within the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,18 +34,34 @@ pub(crate) struct Region {
     pub(crate) access: AccessFlags,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// Low byte of the key, different each time the index is used (KEY-03).
-    tag: u8,
-    region: Option<Region>,
+    key: u32,
+    region: Region,
 }
 
-#[derive(Debug, Default)]
+/// The regions and their keys.
+///
+/// A key is random in all its bits, index and tag (KEY-01), so that nobody who was not told can guess one.
+/// Where its entry is, the low bits of the index say: a new key is drawn until that place is free. More than half
+/// of the places are, so that this takes two attempts at most on average, and a key is found at once.
+#[derive(Debug)]
 pub(crate) struct Regions {
-    /// Index 0 stays empty: key 0 is invalid (KEY-05).
-    entries: Vec<Entry>,
-    free: Vec<u32>,
+    /// Their number is a power of two.
+    entries: Vec<Option<Entry>>,
+    count: usize,
+    /// The indexes that were given back last, which are not used again soon (KEY-03).
+    retired: VecDeque<u32>,
+}
+
+/// Places at first.
+const FEWEST_PLACES: usize = 64;
+/// So many regions end before the index of one is used again.
+const RETIRED: usize = 4096;
+
+/// What names the region; the low byte of the key only tells it from others that had this name before.
+const fn index(key: u32) -> u32 {
+    key >> 8
 }
 
 /// All regions of an engine.
@@ -73,8 +91,9 @@ impl MemGuard<'_> {
 impl MrTable {
     pub(crate) fn new() -> Self {
         let regions = Regions {
-            entries: vec![Entry::default()],
-            free: Vec::new(),
+            entries: vec![None; FEWEST_PLACES],
+            count: 0,
+            retired: VecDeque::new(),
         };
         Self {
             regions: RwLock::new(regions),
@@ -86,35 +105,32 @@ impl MrTable {
     pub(crate) fn insert(&self, region: Region) -> Option<u32> {
         guard::install();
         let mut regions = self.regions.write();
-        let index = if let Some(index) = regions.free.pop() {
-            index
-        } else {
-            let index = u32::try_from(regions.entries.len())
-                .ok()
-                .filter(|i| *i <= MAX_MR)?;
-            regions.entries.push(Entry {
-                tag: index.to_le_bytes()[0],
-                region: None,
-            });
-            index
-        };
-        let entry = &mut regions.entries[index as usize];
-        entry.tag = entry.tag.wrapping_add(1);
-        entry.region = Some(region);
-        Some(index << 8 | u32::from(entry.tag))
+        if regions.count >= MAX_MR as usize {
+            return None;
+        }
+        regions.make_room();
+        let key = regions.new_key();
+        let place = regions.place(key);
+        regions.entries[place] = Some(Entry { key, region });
+        regions.count += 1;
+        Some(key)
     }
 
     /// Removes a region. Waits for copies in flight; later accesses fail.
     pub(crate) fn remove(&self, key: u32) -> bool {
         let mut regions = self.regions.write();
-        let index = key >> 8;
-        let Some(entry) = regions.entries.get_mut(index as usize) else {
-            return false;
-        };
-        if u32::from(entry.tag) != key & 0xff || entry.region.take().is_none() {
+        let place = regions.place(key);
+        if regions.entries[place]
+            .take_if(|entry| entry.key == key)
+            .is_none()
+        {
             return false;
         }
-        regions.free.push(index);
+        regions.count -= 1;
+        if regions.retired.len() == RETIRED {
+            regions.retired.pop_front();
+        }
+        regions.retired.push_back(index(key));
         true
     }
 
@@ -136,13 +152,49 @@ impl MrTable {
 }
 
 impl Regions {
+    /// Keeps more than half of the places free. Keys in different places stay in different places: each
+    /// moves by the next bit of its index.
+    fn make_room(&mut self) {
+        if self.count * 2 < self.entries.len() {
+            return;
+        }
+        let places = vec![None; self.entries.len() * 2];
+        for entry in std::mem::replace(&mut self.entries, places)
+            .into_iter()
+            .flatten()
+        {
+            let place = self.place(entry.key);
+            self.entries[place] = Some(entry);
+        }
+    }
+
+    /// A key that is not in use, was not lately, and whose place is free.
+    fn new_key(&self) -> u32 {
+        loop {
+            let key = random::word();
+            //= KEY-05
+            let valid = index(key) != 0 && key != u32::MAX;
+            //= KEY-03
+            if valid
+                && self.entries[self.place(key)].is_none()
+                && !self.retired.contains(&index(key))
+            {
+                return key;
+            }
+        }
+    }
+
+    #[inline]
+    const fn place(&self, key: u32) -> usize {
+        index(key) as usize & (self.entries.len() - 1)
+    }
+
     //= KEY-02
+    #[inline]
     fn lookup(&self, key: u32) -> Option<&Region> {
-        let entry = self.entries.get((key >> 8) as usize)?;
-        if u32::from(entry.tag) == key & 0xff {
-            entry.region.as_ref()
-        } else {
-            None
+        match self.entries.get(self.place(key)) {
+            Some(Some(entry)) if entry.key == key => Some(&entry.region),
+            _ => None,
         }
     }
 
