@@ -19,6 +19,7 @@ mod hca;
 pub mod link;
 mod memory;
 mod objects;
+pub mod random;
 pub mod steering;
 mod sync;
 

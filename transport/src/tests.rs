@@ -6,6 +6,7 @@ mod owed;
 mod refusals;
 mod responder;
 mod retry;
+mod salvage;
 mod short;
 mod single;
 mod states;

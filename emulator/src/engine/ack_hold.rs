@@ -241,7 +241,7 @@ impl EngineInner {
                 continue;
             };
             drop(qps);
-            let Some(mem) = self.regions().try_read_for(PATIENCE) else {
+            let Some(mem) = self.regions().try_read_for(self.now(), PATIENCE) else {
                 return;
             };
             if let Some(mut core) = inner.try_lock_for(PATIENCE) {

@@ -364,7 +364,7 @@ impl EngineInner {
         let Some(inner) = self.qps.read().get(qpn).cloned() else {
             return;
         };
-        let mem = self.regions().read();
+        let mem = self.regions().read(self.now());
         let mut core = inner.lock();
         f(&inner, &mut core, &mem);
     }

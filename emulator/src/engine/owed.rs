@@ -68,11 +68,12 @@ impl EngineInner {
     pub(crate) fn say_farewell(&self, inner: &QpInner) {
         for _ in 0..LAST_TRIES {
             {
-                let mem = self.regions().read();
+                let now = self.now();
+                let mem = self.regions().read(now);
                 let mut core = inner.lock();
                 let owes = core.qp.owed_ack().is_some() || core.tx.doorbell().waits();
                 if owes {
-                    self.transmit(inner, &mut core, &mem, Cause::Other, self.now());
+                    self.transmit(inner, &mut core, &mem, Cause::Other, now);
                 } else if core.tx.is_blocked() {
                     self.resend_blocked(inner, &mut core, &mem);
                 }

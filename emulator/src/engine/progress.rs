@@ -172,8 +172,8 @@ impl EngineInner {
         let local = port.link.local();
         // Lock order: QP table, regions, QP, CQ.
         let qps = self.qps.read();
-        let mem = self.regions().read();
         let now = self.now();
+        let mem = self.regions().read(now);
         let let_go = |locked: Option<Locked<'_>>, dirty: &mut Vec<Qpn>, mem: &MemGuard<'_>| {
             if at_once && dirty.is_empty() {
                 self.unlock(locked, mem, now);

@@ -233,8 +233,8 @@ impl EngineInner {
         }
         // Lock order: QP table, regions, QP, CQ.
         let qps = self.qps.read();
-        let mem = self.regions().read();
         let now = self.now();
+        let mem = self.regions().read(now);
         let meta = PacketMeta {
             source: channel.peer(),
             destination: channel.local(),

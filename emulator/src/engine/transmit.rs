@@ -6,7 +6,7 @@ use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rocade_transport::{AckTiming, Source, Time, TxBuffer};
+use rocade_transport::{AccessError, AckTiming, Qp, Source, Time, TxBuffer};
 use rocade_wire::Psn;
 
 use super::EngineInner;
@@ -16,7 +16,7 @@ use super::port::{Icrcs, Path, Port};
 use crate::broker::Bequest;
 use crate::config::LinkMode;
 use crate::link::shm::{Piece, ShmChannel, ShmSent};
-use crate::memory::{MemGuard, PdMemory, Readable};
+use crate::memory::{Fault, MemGuard, PdMemory, Readable};
 use crate::objects::{QpCore, QpInner};
 
 /// One segmented send: what the link takes in one call.
@@ -314,13 +314,21 @@ impl EngineInner {
                     let pieces = pieces(buffer, &memory);
                     let enters = &mut tx.enters_channel;
                     let sent = send_shared(channel, enters, pieces, len, segment_len, wake);
-                    tx.quiet.take_if(|_| wake && sent);
+                    tx.quiet.take_if(|_| wake && sent == Ok(true));
                     sent
                 }
-                None => {
-                    seal(&mut path.icrc, buffer, &memory);
-                    self.send(port, path, buffer.bytes(), buffer.segment_len())
-                }
+                None => seal(&mut path.icrc, buffer, &memory)
+                    .map(|()| self.send(port, path, buffer.bytes(), buffer.segment_len())),
+            };
+            let sealed = channel.is_none();
+            let sent = match sent {
+                Ok(false) if !sealed => fill(buffer, &memory).map(|()| false),
+                sent => sent,
+            };
+            let Ok(sent) = sent else {
+                let way = (&**port, path, &mut tx.enters_channel);
+                self.salvage(qp, way, &memory, now, buffer);
+                continue;
             };
             let count = buffer.segments() as u64;
             self.counters.tx_packets.fetch_add(count, Ordering::Relaxed);
@@ -331,10 +339,6 @@ impl EngineInner {
                 self.handover.sent();
             }
             if !sent {
-                let sealed = channel.is_none();
-                if !sealed {
-                    fill(buffer, &memory);
-                }
                 tx.blocked = Some(Blocked {
                     bytes: buffer.bytes().into(),
                     segment_len: buffer.segment_len(),
@@ -349,6 +353,37 @@ impl EngineInner {
         }
     }
 
+    /// Registered memory that was to be sent is gone: sends what can still be sent of the run. What there is no
+    /// room for is lost on the way.
+    #[cold]
+    fn salvage(
+        &self,
+        qp: &mut Qp,
+        (port, path, enters): (&Port, &mut Path, &mut bool),
+        memory: &PdMemory<'_>,
+        now: Time,
+        buffer: &mut TxBuffer,
+    ) {
+        let read = |source, place: &mut [u8]| {
+            registered(memory, source)
+                .copy(place)
+                .map_err(AccessError::from)
+        };
+        qp.salvage(now, buffer, read, |segment| {
+            let count = &self.counters.tx_packets;
+            count.fetch_add(1, Ordering::Relaxed);
+            if let Some(channel) = path.channel.as_deref() {
+                send_bytes(channel, enters, segment, segment.len());
+                self.counters.tx_shared.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+            let (covered, icrc) = segment.split_at_mut(segment.len() - ICRC_LEN);
+            let crc = path.icrc.of_len(covered.len()).compute(0, covered);
+            icrc.copy_from_slice(&crc.to_le_bytes());
+            self.send(port, path, segment, segment.len());
+        });
+    }
+
     /// Sends what was left over; false where there is still no room.
     fn send_blocked(&self, tx: &mut TxState) -> bool {
         if let (Some(blocked), Some((port, path))) = (&tx.blocked, &tx.route) {
@@ -358,11 +393,7 @@ impl EngineInner {
                 sealed,
             } = blocked;
             let sent = match &path.channel {
-                Some(channel) => {
-                    let pieces = iter::once(Piece::Bytes(bytes));
-                    let enters = &mut tx.enters_channel;
-                    send_shared(channel, enters, pieces, bytes.len(), *segment_len, true)
-                }
+                Some(channel) => send_bytes(channel, &mut tx.enters_channel, bytes, *segment_len),
                 None if *sealed => self.send(port, path, bytes, *segment_len),
                 // Meant for a channel that has ended: lost on the way.
                 None => true,
@@ -410,6 +441,13 @@ impl EngineInner {
     }
 }
 
+/// [`send_shared`] of what is in a buffer of ours.
+fn send_bytes(channel: &ShmChannel, enters: &mut bool, bytes: &[u8], segment_len: usize) -> bool {
+    let pieces = iter::once(Piece::Bytes(bytes));
+    // No registered memory is read.
+    send_shared(channel, enters, pieces, bytes.len(), segment_len, true).unwrap_or(true)
+}
+
 /// False where the channel has no room. `enters` as in [`TxState`], `wake` whether a peer that sleeps is
 /// woken, the rest as for [`ShmChannel::send`].
 #[inline]
@@ -420,21 +458,26 @@ fn send_shared<'a>(
     run_len: usize,
     segment_len: usize,
     wake: bool,
-) -> bool {
+) -> Result<bool, Fault> {
     let sent = channel.send(run, run_len, segment_len, *enters, IS_BACKGROUND.get());
     if wake && sent == ShmSent::Sent {
         channel.wake_peer();
     }
-    *enters &= sent == ShmSent::Full;
-    sent != ShmSent::Full
+    *enters &= matches!(sent, ShmSent::Full | ShmSent::Fault);
+    match sent {
+        ShmSent::Fault => Err(Fault),
+        ShmSent::Full => Ok(false),
+        ShmSent::Sent | ShmSent::Ended => Ok(true),
+    }
 }
 
 /// Copies the payloads that are not there yet, and fills in the ICRC of each segment. Under
 /// segmentation offload the kernel numbers the segments' IPv4 Identifications from 0.
 //= ICRC-07
-fn seal(icrcs: &mut Icrcs, buffer: &mut TxBuffer, memory: &PdMemory<'_>) {
+fn seal(icrcs: &mut Icrcs, buffer: &mut TxBuffer, memory: &PdMemory<'_>) -> Result<(), Fault> {
     let run = icrcs.of_len(buffer.segment_len() - ICRC_LEN);
     let mut id = 0;
+    let mut result = Ok(());
     buffer.for_each_segment(|segment, deferred| {
         let (covered, icrc) = segment.split_at_mut(segment.len() - ICRC_LEN);
         let of_len = if covered.len() == run.covered_len() {
@@ -446,7 +489,11 @@ fn seal(icrcs: &mut Icrcs, buffer: &mut TxBuffer, memory: &PdMemory<'_>) {
         let crc = match deferred {
             Some(payload) => {
                 of_len.compute_filling(id, covered, payload.range(), |crc, head, room| {
-                    registered(memory, payload.source).copy_and_sum(crc, head, room)
+                    let sum = registered(memory, payload.source).copy_and_sum(crc, head, room);
+                    sum.unwrap_or_else(|fault| {
+                        result = Err(fault);
+                        0
+                    })
                 })
             }
             None => of_len.compute(id, covered),
@@ -454,15 +501,19 @@ fn seal(icrcs: &mut Icrcs, buffer: &mut TxBuffer, memory: &PdMemory<'_>) {
         icrc.copy_from_slice(&crc.to_le_bytes());
         id += 1;
     });
+    result
 }
 
 /// Copies the payloads that are not there yet.
-fn fill(buffer: &mut TxBuffer, memory: &PdMemory<'_>) {
+fn fill(buffer: &mut TxBuffer, memory: &PdMemory<'_>) -> Result<(), Fault> {
+    let mut result = Ok(());
     buffer.for_each_segment(|segment, deferred| {
         if let Some(payload) = deferred {
-            registered(memory, payload.source).copy(&mut segment[payload.range()]);
+            let copied = registered(memory, payload.source).copy(&mut segment[payload.range()]);
+            result = result.and(copied);
         }
     });
+    result
 }
 
 /// A run in order, from the buffer and from registered memory.

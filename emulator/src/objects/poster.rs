@@ -24,13 +24,14 @@ pub struct SendPoster<'a> {
 impl<'a> SendPoster<'a> {
     pub(super) fn new(inner: &'a QpInner) -> Self {
         let engine = inner.engine();
-        let mem = engine.regions().read();
+        let now = engine.now();
+        let mem = engine.regions().read(now);
         let core = inner.lock();
         Self {
             inner,
             mem,
             core,
-            now: engine.now(),
+            now,
             posted: 0,
             bytes: 0,
         }
@@ -134,8 +135,8 @@ impl Drop for RecvPoster<'_> {
             // In ERR the receives were flushed at once (RC-STA-02). The regions' lock comes first.
             self.core = None;
             let engine = self.inner.engine();
-            let mem = engine.regions().read();
             let now = engine.now();
+            let mem = engine.regions().read(now);
             engine.drain(self.inner, &mut self.inner.lock(), &mem, Cause::Other, now);
         }
     }

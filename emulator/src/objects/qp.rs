@@ -183,9 +183,9 @@ impl Qp {
             // A reset forgets what is owed.
             engine.say_farewell(inner);
         }
-        let mem = engine.regions().read();
-        let mut core = inner.lock();
         let now = engine.now();
+        let mem = engine.regions().read(now);
+        let mut core = inner.lock();
         core.qp.modify(now, attr, mask, &context)?;
         if let Some(link) = link {
             let path = link.path_of(core.qp.dest_qp(), core.qp.remote(), &attr.ah_attr, channel)?;

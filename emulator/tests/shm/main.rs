@@ -9,7 +9,9 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod farewell;
 mod forged;
+mod gone;
 mod node;
 mod own;
 #[path = "../common/processes.rs"]

@@ -10,6 +10,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::common::{Side, pattern};
+use crate::gone::Victim;
 use crate::processes::{ROLE, broker_config, wait_until};
 use rocade_emulator::broker::{self, BrokerError};
 use rocade_emulator::config::Settings;
@@ -36,6 +37,7 @@ pub(crate) fn run_node() {
     let link = Settings::from_env(|name| env::var_os(name)).unwrap().link();
     let engine = engine(Path::new(&dir), address, link);
     let mut sides: Vec<Side> = Vec::new();
+    let mut victim = Victim::default();
     for line in std::io::stdin().lock().lines() {
         let line = line.unwrap();
         let words: Vec<_> = line.split(' ').collect();
@@ -56,6 +58,10 @@ pub(crate) fn run_node() {
                     "@{} {} {} {}",
                     c.tx_packets, c.tx_shared, c.rx_packets, c.rx_shared
                 );
+                continue;
+            }
+            "victim" => {
+                println!("@{}", victim.obey(&sides, &words[1..]));
                 continue;
             }
             _ => {}

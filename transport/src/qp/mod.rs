@@ -3,6 +3,7 @@
 mod attr;
 pub(crate) mod conn;
 mod modify;
+mod salvage;
 mod short;
 mod state;
 

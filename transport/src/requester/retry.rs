@@ -55,6 +55,20 @@ impl Requester {
         self.failed = None;
     }
 
+    /// The data of the request at `psn`, which has been taken for sent, could not be read: transmission stops
+    /// before it, and its work request fails when all before it are complete (RC-REQ-14).
+    pub(crate) fn fail_request(&mut self, now: Time, psn: Psn) {
+        self.go_back(psn);
+        if self.current == self.started {
+            // Flushed meanwhile.
+            return;
+        }
+        self.failed = Some(WcStatus::LocProtErr);
+        if self.una != self.cursor {
+            self.arm_ack_timer(now);
+        }
+    }
+
     /// One retry less; none left is fatal for the oldest WQE (RC-REQ-18).
     fn consume_retry(&mut self, now: Time, conn: &Conn, out: &mut Outputs) -> Result<(), Fatal> {
         if self.retry_left == 0 {

@@ -406,17 +406,24 @@ impl Pair {
             }
             assert_eq!(tx.segments(), tx.bytes().len().div_ceil(tx.segment_len()));
             let mut segments = Vec::new();
+            let mem = &node.mem;
+            let read = |source, payload: &mut [u8]| match source {
+                Source::Local(sge) => mem.read_local(sge.lkey, sge.addr, payload),
+                Source::Remote { rkey, va, .. } => mem.read_remote(rkey, va, payload),
+            };
+            let mut lost = false;
             tx.for_each_segment(|segment, deferred| {
                 if let Some(deferred) = deferred {
-                    let payload = &mut segment[deferred.range()];
-                    let read = match deferred.source {
-                        Source::Local(sge) => node.mem.read_local(sge.lkey, sge.addr, payload),
-                        Source::Remote { rkey, va, .. } => node.mem.read_remote(rkey, va, payload),
-                    };
-                    read.expect("the transport has checked it");
+                    lost |= read(deferred.source, &mut segment[deferred.range()]).is_err();
                 }
                 segments.push(segment.to_vec());
             });
+            if lost {
+                segments.clear();
+                node.qp.salvage(self.now, &mut tx, read, |segment| {
+                    segments.push(segment.to_vec());
+                });
+            }
             for segment in segments {
                 self.transmit(side, &segment);
             }

@@ -79,6 +79,8 @@ pub(crate) enum ShmSent {
     Full,
     /// The channel is of no use any more.
     Ended,
+    /// Registered memory could not be read. Nothing was sent.
+    Fault,
 }
 
 /// A way to another process. Threads may send and receive at the same time.
@@ -257,7 +259,11 @@ impl ShmChannel {
             debug_assert!(len <= end.wrapping_sub(place), "longer than announced");
             match piece {
                 Piece::Bytes(bytes) => self.memory.write(self.tx, place, bytes),
-                Piece::Registered(payload) => self.memory.write_from(self.tx, place, payload),
+                Piece::Registered(payload) => {
+                    if self.memory.write_from(self.tx, place, payload).is_err() {
+                        return ShmSent::Fault;
+                    }
+                }
             }
             place = place.wrapping_add(len);
         }

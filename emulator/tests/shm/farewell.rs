@@ -1,27 +1,10 @@
 //! Whatever ends a queue pair or its process: a message whose completion the application has seen is
 //! acknowledged, also where the acknowledgement was waiting for an answer to leave with it.
 
-#![allow(
-    dead_code,
-    unused_imports,
-    clippy::unwrap_used,
-    clippy::cast_possible_truncation,
-    reason = "tests: a failure may panic, sizes are small; the processes can do more than is asked of them here"
-)]
-
-mod common;
-#[path = "shm/node.rs"]
-mod node;
-#[path = "common/processes.rs"]
-mod processes;
-
-use std::env;
-
-use common::Side;
-use node::*;
-use processes::ROLE;
-use rocade_emulator::broker::{self, BrokerConfig};
 use rocade_emulator::{Gid, LinkMode, SendOp, WcStatus};
+
+use crate::common::Side;
+use crate::node::{Node, Site};
 
 /// Conversations for each way to end.
 const TRIES: usize = 200;
@@ -29,16 +12,6 @@ const TRIES: usize = 200;
 const MESSAGES: u64 = 24;
 /// A side's memory in bytes.
 const ROOM: usize = 64;
-
-/// Not a test: what the processes started by the tests run.
-#[test]
-fn child_process() {
-    match env::var(ROLE).as_deref() {
-        Ok("broker") => broker::serve(&BrokerConfig::from_env()).unwrap(),
-        Ok("node") => run_node(),
-        _ => {}
-    }
-}
 
 /// Talks with queue pair `index` of a node, which ends the conversation in its way on the last message.
 /// The status of that message.
