@@ -1,12 +1,15 @@
 //! The C boundary: errno conventions, panic guard, strings.
 
 use std::{
+    any::type_name,
     ffi::{c_char, c_int},
     panic::{AssertUnwindSafe, catch_unwind},
     ptr,
 };
 
 use rocade_emulator::VerbsError;
+
+use crate::complaint;
 
 /// A positive errno value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +25,9 @@ impl Errno {
 impl From<VerbsError> for Errno {
     fn from(error: VerbsError) -> Self {
         tracing::debug!(%error, "verb refused");
-        Self(error.errno())
+        let errno = Self(error.errno());
+        complaint::note(errno, error);
+        errno
     }
 }
 
@@ -33,10 +38,12 @@ pub(crate) fn set_errno(code: c_int) {
 }
 
 /// Runs `f`; a panic becomes `EIO`, because unwinding must not reach C frames.
-fn guarded<T>(f: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+fn guarded<T, F: FnOnce() -> Result<T, Errno>>(f: F) -> Result<T, Errno> {
     let outcome = catch_unwind(AssertUnwindSafe(f)).unwrap_or(Err(Errno(libc::EIO)));
-    if let Err(Errno(code)) = outcome {
-        set_errno(code);
+    if let Err(errno) = outcome {
+        // The closure is named after the verb that it is in.
+        complaint::raise(type_name::<F>(), errno);
+        set_errno(errno.0);
     }
     outcome
 }
