@@ -200,8 +200,15 @@ pub(crate) fn say(verb: &str, object: &str, reason: &Reason) {
     print(&text);
 }
 
+/// Prints what may surprise the user, unless that is not wanted.
+pub(crate) fn warn(text: &str) {
+    if !is_silenced() {
+        print(&format!("warning: {text}"));
+    }
+}
+
 /// Writes `text` with our name and the process id in front to standard error, in one go.
-pub(crate) fn print(text: &str) {
+fn print(text: &str) {
     let line = format!("rocade[{}]: {text}\n", std::process::id());
     // SAFETY: the buffer has that length. Not write(2) of the C library, where a thread that is
     // being cancelled would end: verbs that do not block are no cancellation points.

@@ -15,7 +15,7 @@ use std::{
 use parking_lot::Mutex;
 use rocade_emulator::{
     Engine,
-    config::{ConfigError, Settings},
+    config::{ConfigError, Settings, unknown_variables},
 };
 use tracing_subscriber::fmt::{format::Writer, time::FormatTime};
 
@@ -121,7 +121,7 @@ fn start() -> Result<Host, (Errno, Reason)> {
         (Errno::INVAL, reason)
     };
     let settings = Settings::load().map_err(misconfigured)?;
-    start_logging(settings.log());
+    start_logging(&settings);
     let config = settings.resolve_here().map_err(misconfigured)?;
     let engine =
         Engine::new(config).map_err(|error| (Errno(error.errno()), explain::error(&error)))?;
@@ -138,9 +138,17 @@ extern "C" fn child_after_fork() {
 }
 
 /// Installs a subscriber on standard error with the filter that the settings ask for: without one,
-/// errors only.
-fn start_logging(filter: Option<&str>) {
+/// errors only. What is misspelt is named.
+fn start_logging(settings: &Settings) {
+    let mut filter = settings.log();
     complaint::silence(filter);
+    for unknown in unknown_variables(std::env::vars_os()) {
+        complaint::warn(&unknown.text);
+    }
+    if let Err(error) = settings.check_log() {
+        complaint::warn(&error.to_string());
+        filter = None;
+    }
     match tracing_subscriber::EnvFilter::try_new(filter.unwrap_or("error")) {
         Ok(parsed) => {
             let subscriber = tracing_subscriber::fmt()
@@ -151,7 +159,7 @@ fn start_logging(filter: Option<&str>) {
             // A child inherits the subscriber of its parent.
             let _ = tracing::subscriber::set_global_default(subscriber);
         }
-        Err(error) => complaint::print(&format!(
+        Err(error) => complaint::warn(&format!(
             "log filter {}: {error}",
             filter.unwrap_or_default()
         )),

@@ -257,6 +257,25 @@ fn there_is_an_end_to_it() {
 }
 
 #[test]
+fn misspelt_settings_are_named() {
+    if is_child() {
+        // SAFETY: the only thread that uses the environment.
+        unsafe { std::env::set_var("ROCADE_LNIK", "udp") };
+        return Device::open().close();
+    }
+    let text = complaints("misspelt_settings_are_named", Some("debgu"));
+    assert_eq!(headlines(&text).len(), 2, "{text}");
+    assert_has(
+        &text,
+        &[
+            "ROCADE_LNIK is no setting of Rocade; did you mean ROCADE_LINK?",
+            "ROCADE_LOG = \"debgu\"",
+            "did you mean debug?",
+        ],
+    );
+}
+
+#[test]
 fn a_wrong_configuration_is_named() {
     if is_child() {
         // SAFETY: the only thread that uses the environment.

@@ -3,7 +3,9 @@
 use std::ffi::OsString;
 use std::net::IpAddr;
 
-use clap::{Args, Parser, Subcommand};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use rocade_emulator::config::nearest;
 
 const TOP_AFTER: &str = "\
 Examples:
@@ -92,6 +94,43 @@ pub(crate) struct Cli {
     pub(crate) command: Option<Command>,
 }
 
+/// The command line of this process. Ends the process where it is wrong (status 2) or asks for help.
+pub(crate) fn parse() -> Cli {
+    Cli::try_parse().unwrap_or_else(|mut error| {
+        suggest(&mut error);
+        error.exit()
+    })
+}
+
+/// Names the option that was probably meant: the parser's own measure of similarity fails for words
+/// as short as `--dev`.
+fn suggest(error: &mut clap::Error) {
+    let told = error.get(ContextKind::SuggestedArg).is_some();
+    let Some(ContextValue::String(wrong)) = error.get(ContextKind::InvalidArg) else {
+        return;
+    };
+    if told || error.kind() != ErrorKind::UnknownArgument {
+        return;
+    }
+    let mut command = Cli::command();
+    command.build();
+    let mut place = &command;
+    for word in std::env::args().skip(1) {
+        match place.find_subcommand(&word) {
+            Some(inner) => place = inner,
+            None => break,
+        }
+    }
+    let options: Vec<&str> = place
+        .get_arguments()
+        .filter_map(|arg| arg.get_long())
+        .collect();
+    if let Some(near) = nearest(wrong.trim_start_matches('-'), &options) {
+        let value = ContextValue::String(format!("--{near}"));
+        error.insert(ContextKind::SuggestedArg, value);
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Show that it works: two processes exchange data over RoCEv2 and check it
@@ -128,12 +167,7 @@ pub(crate) struct RunArgs {
     pub(crate) devices: DeviceArgs,
 
     /// The program and its arguments
-    #[arg(
-        value_name = "CMD",
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true
-    )]
+    #[arg(value_name = "CMD", required = true, trailing_var_arg = true)]
     pub(crate) command: Vec<OsString>,
 }
 
@@ -161,8 +195,6 @@ pub(crate) enum BrokerCommand {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
 
     #[test]

@@ -8,7 +8,10 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use rocade_emulator::config::{ENV_BROKER, ENV_CONFIG, ENV_DEVICES, ENV_IP, Settings, config_file};
+use rocade_emulator::config::{
+    ENV_BROKER, ENV_CONFIG, ENV_DEVICES, ENV_IP, ENV_WARNED, Settings, config_file,
+    unknown_variables,
+};
 
 use crate::cli::{DeviceArgs, RunArgs};
 use crate::error::{CliError, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND};
@@ -64,6 +67,12 @@ pub(crate) fn run(args: &RunArgs, settings: Settings) -> Result<ExitCode, CliErr
     if let Some(file) = found_config_file() {
         // Absolute, because the program may change its directory.
         command.env(ENV_CONFIG, std::path::absolute(&file).unwrap_or(file));
+    }
+    let unknown = unknown_variables(std::env::vars_os());
+    if !unknown.is_empty() {
+        let before = std::env::var(ENV_WARNED).into_iter();
+        let names: Vec<String> = before.chain(unknown.into_iter().map(|u| u.name)).collect();
+        command.env(ENV_WARNED, names.join(","));
     }
     if merged.broker().is_none()
         && let Ok(exe) = std::env::current_exe()

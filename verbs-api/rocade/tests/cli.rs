@@ -250,6 +250,63 @@ fn a_broken_configuration_is_refused_before_the_program_starts() {
 }
 
 #[test]
+fn misspelt_words_of_the_command_line_get_the_nearest_known_one() {
+    let build = Build::with_libraries();
+    for (args, wrong, right) in [
+        (&["devcies"][..], "devcies", "devices"),
+        (&["brocker", "status"], "brocker", "broker"),
+        (&["broker", "statsu"], "statsu", "status"),
+        (&["devices", "--dve", "a=lo"], "--dve", "--dev"),
+        (&["run", "--dve", "a=lo", "--", "env"], "--dve", "--dev"),
+        (&["run", "--pi=::1", "env"], "--pi", "--ip"),
+        (&["demo", "--i=::1"], "--i", "--ip"),
+    ] {
+        let output = build.rocade(args).output().unwrap();
+        assert_refused(&output, 2, &[wrong, "similar", right]);
+        assert!(output.stdout.is_empty(), "{output:?}");
+    }
+}
+
+#[test]
+fn misspelt_variables_are_named_once() {
+    let build = Build::with_libraries();
+    let output = build
+        .rocade(&["run", "--", "env"])
+        .env("ROCADE_LGO", "debug")
+        .output()
+        .unwrap();
+    let error = text(&output.stderr);
+    assert!(
+        error.contains("ROCADE_LGO") && error.contains("did you mean ROCADE_LOG?"),
+        "{error}"
+    );
+    // The libraries in the program do not say it again.
+    assert_eq!(variables(&output)["ROCADE_WARNED"], "ROCADE_LGO");
+
+    let output = build
+        .rocade(&["devices"])
+        .env("ROCADE_LOG", "debgu")
+        .output()
+        .unwrap();
+    assert_refused(
+        &output,
+        125,
+        &["ROCADE_LOG", "debgu", "did you mean debug?"],
+    );
+    let output = build
+        .rocade(&["run", "--", "env"])
+        .env("ROCADE_LOG", "debgu")
+        .output()
+        .unwrap();
+    assert_refused(
+        &output,
+        125,
+        &["ROCADE_LOG", "debgu", "did you mean debug?"],
+    );
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
 fn devices_lists_the_gids_in_order() {
     let args = ["devices", "--dev", "rocade0=127.0.0.1,127.0.0.7"];
     let output = Build::new().rocade(&args).output().unwrap();
