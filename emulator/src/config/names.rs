@@ -96,8 +96,8 @@ pub(super) fn log_filter_mistake(filter: &str) -> Option<String> {
 
 fn directive_mistake(directive: &str) -> Option<String> {
     let is_level = |word: &str| {
-        let is = |level: &&str| level.eq_ignore_ascii_case(word);
-        LEVELS.iter().any(|level| is(&level)) || matches!(word, "0" | "1" | "2" | "3" | "4" | "5")
+        let is = |level: &str| level.eq_ignore_ascii_case(word);
+        LEVELS.iter().any(|level| is(level)) || matches!(word, "0" | "1" | "2" | "3" | "4" | "5")
     };
     let (head, level) = match directive.rsplit_once('=') {
         // An equals sign inside of braces belongs to a field.
@@ -113,13 +113,13 @@ fn directive_mistake(directive: &str) -> Option<String> {
         return Some(no_such("level", level, &LEVELS));
     }
     let target = head.split('[').next().unwrap_or_default();
-    let known = |name: &&str| {
+    let known = |name: &str| {
         name.starts_with(target)
             || target
-                .strip_prefix(*name)
+                .strip_prefix(name)
                 .is_some_and(|rest| rest.starts_with(':'))
     };
-    if TARGETS.iter().any(|name| known(&name)) {
+    if TARGETS.iter().any(|name| known(name)) {
         return None;
     }
     let near_level = nearest(target, &LEVELS);

@@ -10,9 +10,11 @@ mod broker;
 mod cli;
 mod demo;
 mod devices;
+mod elf;
 mod error;
 mod libdir;
 mod output;
+mod program;
 mod run;
 mod table;
 

@@ -16,9 +16,7 @@ use rocade_emulator::config::{
 use crate::cli::{DeviceArgs, RunArgs};
 use crate::error::{CliError, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND};
 use crate::libdir;
-
-/// Mode bits set-user-ID and set-group-ID.
-const SET_ID_BITS: u32 = 0o6000;
+use crate::program;
 
 /// The environment, over the configuration file (`./rocade.toml` among others).
 pub(crate) fn load_settings() -> Result<Settings, CliError> {
@@ -53,7 +51,7 @@ pub(crate) fn run(args: &RunArgs, settings: Settings) -> Result<ExitCode, CliErr
         eprintln!("rocade: warning: no network interface is up, so there will be no device");
     }
     let path = find_program(program)?;
-    warn_if_libraries_are_ignored(&path);
+    program::warn(&path);
 
     let mut command = Command::new(&path);
     command.arg0(program).args(program_args);
@@ -156,18 +154,6 @@ fn debian_package(program: &OsStr) -> Option<&'static str> {
         Some("rdmacm-utils")
     } else {
         None
-    }
-}
-
-fn warn_if_libraries_are_ignored(program: &Path) {
-    let set_id =
-        std::fs::metadata(program).is_ok_and(|meta| meta.permissions().mode() & SET_ID_BITS != 0);
-    if set_id {
-        eprintln!(
-            "rocade: warning: {} is set-user-ID or set-group-ID; the dynamic linker ignores \
-             LD_LIBRARY_PATH for it, so it will not see Rocade",
-            program.display()
-        );
     }
 }
 

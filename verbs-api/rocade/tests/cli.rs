@@ -4,6 +4,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -384,6 +386,86 @@ fn a_closed_pipe_is_no_accident() {
         .unwrap();
     assert_refused(&output, 141, &[]);
     assert!(output.stderr.is_empty(), "{output:?}");
+}
+
+/// Builds a C program with the compiler that links Rust programs too.
+fn compile(build: &Build, name: &str, options: &[&str]) -> PathBuf {
+    let source = build.path("program.c");
+    fs::write(&source, "int main(void) { return 0; }").unwrap();
+    let program = build.path(name);
+    let built = Command::new("cc")
+        .args(options)
+        .arg("-o")
+        .arg(&program)
+        .arg(&source)
+        .output();
+    let built = built.unwrap();
+    assert!(built.status.success(), "{built:?}");
+    program
+}
+
+#[test]
+fn a_program_that_will_not_see_rocade_is_run_with_a_warning() {
+    let build = Build::with_libraries();
+    let run = |program: &Path| {
+        let program = program.to_str().unwrap();
+        build.rocade(&["run", "--", program]).output().unwrap()
+    };
+    let plain = run(&compile(&build, "plain", &[]));
+    assert!(
+        plain.status.success() && plain.stderr.is_empty(),
+        "{plain:?}"
+    );
+
+    let file = compile(&build, "static", &["-static"]);
+    assert_refused(
+        &run(&file),
+        0,
+        &["warning", "static is statically linked", "dynamically"],
+    );
+    let script = build.path("script");
+    fs::write(&script, format!("#!{}\n", file.display())).unwrap();
+    fs::set_permissions(&script, Permissions::from_mode(0o755)).unwrap();
+    assert_refused(
+        &run(&script),
+        0,
+        &["which runs", "script", "statically linked"],
+    );
+
+    // A directory of its own that is searched first; with a run path it would be searched last.
+    let own = build.path("own");
+    fs::create_dir(&own).unwrap();
+    let rpath = |option: &str| format!("-Wl,{option},-rpath,$ORIGIN/own");
+    let file = compile(&build, "rpath", &[&rpath("--disable-new-dtags")]);
+    assert!(run(&file).stderr.is_empty(), "there is no library yet");
+    fs::write(own.join("libibverbs.so.1"), "").unwrap();
+    assert_refused(&run(&file), 0, &["DT_RPATH", "/own first", "LD_PRELOAD"]);
+    let file = compile(&build, "runpath", &[&rpath("--enable-new-dtags")]);
+    assert!(run(&file).stderr.is_empty());
+}
+
+#[test]
+fn programs_of_other_machines_are_named_as_such() {
+    let build = Build::with_libraries();
+    let program = compile(&build, "program", &[]);
+    // EI_CLASS says how wide the machine is, e_machine which one.
+    for (class, machine, part) in [(1, 40, "for ARM (32 bits)"), (2, 22, "processor type 22")] {
+        let mut bytes = fs::read(&program).unwrap();
+        (bytes[4], bytes[18]) = (class, machine);
+        let other = build.path(&format!("other{machine}"));
+        fs::write(&other, bytes).unwrap();
+        fs::set_permissions(&other, Permissions::from_mode(0o755)).unwrap();
+        // What becomes of it is the kernel's affair.
+        let output = build
+            .rocade(&["run", "--", other.to_str().unwrap()])
+            .output()
+            .unwrap();
+        let error = text(&output.stderr);
+        assert!(
+            error.contains(part) && error.contains("use a build"),
+            "{error}"
+        );
+    }
 }
 
 #[test]
