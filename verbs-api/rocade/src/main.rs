@@ -12,7 +12,9 @@ mod demo;
 mod devices;
 mod elf;
 mod error;
+mod install;
 mod libdir;
+mod manual;
 mod output;
 mod program;
 mod run;
@@ -50,18 +52,27 @@ fn dispatch(cli: Cli) -> Result<ExitCode, CliError> {
             .map(|()| ExitCode::SUCCESS)
             .map_err(|e| CliError::new(e.to_string()));
     };
+    match command {
+        Command::Run(args) => run::run(&args, settings()?),
+        Command::Devices(args) => devices::print(&args, settings()?),
+        Command::Demo(args) => demo::run(&args, &settings()?),
+        Command::Libdir => settings().and_then(|_| libdir::print()),
+        Command::Broker(command) => broker::dispatch(&command, &settings()?),
+        Command::Install(args) => install::install(&args),
+        Command::Uninstall(args) => install::uninstall(&args),
+        Command::Completions { shell } => manual::print_completions(shell),
+        Command::Man { command } => manual::print_page(&command),
+    }
+}
+
+/// Environment and configuration file; what is misspelt there is named. Tracing follows them.
+fn settings() -> Result<Settings, CliError> {
     for unknown in unknown_variables(std::env::vars_os()) {
         eprintln!("rocade: warning: {}", unknown.text);
     }
     let settings = run::load_settings()?;
     start_tracing(&settings)?;
-    match command {
-        Command::Run(args) => run::run(&args, settings),
-        Command::Devices(args) => devices::print(&args, settings),
-        Command::Demo(args) => demo::run(&args, &settings),
-        Command::Libdir => libdir::print(),
-        Command::Broker(command) => broker::dispatch(&command, &settings),
-    }
+    Ok(settings)
 }
 
 /// Sends the command's own traces to standard error, if `ROCADE_LOG` asks for them.

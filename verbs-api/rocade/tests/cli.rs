@@ -2,6 +2,8 @@
 //! and which variables the program gets.
 #![expect(clippy::unwrap_used, reason = "in a test")]
 
+mod build;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::fs::Permissions;
@@ -10,52 +12,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-const LIBRARIES: [&str; 5] = ["libibverbs", "librdmacm", "libmlx5", "libefa", "libmana"];
-
-/// The command in a build directory of its own, with an empty home directory.
-struct Build {
-    dir: tempfile::TempDir,
-}
-
-impl Build {
-    fn new() -> Self {
-        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        // A link, not a copy: a file that was just written may still be open in a child that
-        // another test forks, and then it cannot be executed.
-        fs::hard_link(env!("CARGO_BIN_EXE_rocade"), dir.path().join("rocade")).unwrap();
-        fs::create_dir(dir.path().join("work")).unwrap();
-        Self { dir }
-    }
-
-    fn with_libraries() -> Self {
-        let build = Self::new();
-        for library in LIBRARIES {
-            fs::write(build.path(&format!("{library}.so")), library).unwrap();
-        }
-        build
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    /// `rocade ARGS`, in the directory `work`, without settings of the machine.
-    fn rocade(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(self.path("rocade"));
-        command
-            .args(args)
-            .current_dir(self.path("work"))
-            .env_clear();
-        command
-            .env("PATH", "/usr/bin:/bin")
-            .env("HOME", self.path("home"));
-        command
-    }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
-}
+use build::{Build, LIBRARIES, assert_refused, text};
 
 /// What env(1) printed.
 fn variables(output: &Output) -> BTreeMap<String, String> {
@@ -65,15 +22,6 @@ fn variables(output: &Output) -> BTreeMap<String, String> {
     pairs
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .collect()
-}
-
-/// Fails unless the command ended with `code` and an error text that has all `parts`.
-fn assert_refused(output: &Output, code: i32, parts: &[&str]) {
-    let error = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{error}");
-    for part in parts {
-        assert!(error.contains(part), "{part:?} is not in: {error}");
-    }
 }
 
 fn canonical(path: impl AsRef<Path>) -> PathBuf {
@@ -477,4 +425,128 @@ fn programs_get_the_usual_signals() {
         .status()
         .unwrap();
     assert_eq!(status.signal(), Some(13));
+}
+
+/// What a command printed as JSON.
+fn json(output: &Output) -> serde_json::Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+#[test]
+fn devices_and_status_have_a_form_for_programs() {
+    let build = Build::new();
+    let args = [
+        "devices",
+        "--json",
+        "--dev",
+        "a=127.0.0.7,::1",
+        "--dev",
+        "b=127.0.0.8",
+    ];
+    let devices = json(&build.rocade(&args).output().unwrap());
+    let first = &devices["devices"][0];
+    assert_eq!(first["name"], "a");
+    assert_eq!(first["interface"], "lo");
+    assert_eq!(first["state"], "ACTIVE");
+    assert_eq!(first["mtu_bytes"], 4096);
+    assert_eq!(first["gids"][1]["index"], 1);
+    assert_eq!(first["gids"][1]["gid"], "::1");
+    assert_eq!(first["gids"][0]["address"], "127.0.0.7");
+    assert_eq!(devices["devices"][1]["name"], "b");
+
+    let runtime_dir = build.path("run");
+    let status = || {
+        let mut command = build.rocade(&["broker", "status", "--json"]);
+        command
+            .env("ROCADE_RUNTIME_DIR", &runtime_dir)
+            .output()
+            .unwrap()
+    };
+    let asked = status();
+    assert_refused(&asked, 1, &["no broker is running"]);
+    assert_eq!(json(&asked), serde_json::json!({ "running": false }));
+    let mut broker = build.rocade(&["broker", "serve"]);
+    let mut broker = broker
+        .env("ROCADE_RUNTIME_DIR", &runtime_dir)
+        .spawn()
+        .unwrap();
+    let answer = loop {
+        let asked = status();
+        assert!(broker.try_wait().unwrap().is_none(), "the broker has ended");
+        if asked.status.success() {
+            break json(&asked);
+        }
+    };
+    let stop = build
+        .rocade(&["broker", "stop"])
+        .env("ROCADE_RUNTIME_DIR", &runtime_dir)
+        .output();
+    assert!(stop.unwrap().status.success());
+    assert!(broker.wait().unwrap().success());
+    assert_eq!(answer["running"], true);
+    assert_eq!(answer["pid"], broker.id());
+    assert_eq!(answer["clients"], serde_json::json!([]));
+}
+
+#[test]
+fn shells_can_read_the_completions() {
+    let build = Build::new();
+    for (shell, part) in [
+        ("bash", "_rocade"),
+        ("zsh", "#compdef rocade"),
+        ("fish", "complete -c rocade"),
+    ] {
+        let output = build.rocade(&["completions", shell]).output().unwrap();
+        let script = text(&output.stdout);
+        assert!(output.status.success() && script.contains(part), "{script}");
+        for word in ["devices", "broker", "install"] {
+            assert!(script.contains(word), "no {word} for {shell}");
+        }
+    }
+    // The shell that is surely there completes with it.
+    let script = "source /dev/stdin; COMP_WORDS=(rocade dev); COMP_CWORD=1; \
+                  _rocade rocade dev rocade; echo \"${COMPREPLY[@]}\"";
+    let generated = build.rocade(&["completions", "bash"]).output().unwrap();
+    fs::write(build.path("completions"), &generated.stdout).unwrap();
+    let output = Command::new("bash")
+        .args(["-c", script])
+        .stdin(fs::File::open(build.path("completions")).unwrap())
+        .output()
+        .unwrap();
+    assert_eq!(text(&output.stdout).trim(), "devices", "{output:?}");
+    assert_refused(
+        &build.rocade(&["completions", "fihs"]).output().unwrap(),
+        2,
+        &["fish"],
+    );
+}
+
+#[test]
+fn manual_pages_say_what_help_says() {
+    let build = Build::new();
+    // A broken configuration is no reason to withhold the manual.
+    let page = build
+        .rocade(&["man"])
+        .env("ROCADE_LINK", "x")
+        .output()
+        .unwrap();
+    let page = text(&page.stdout);
+    for part in [
+        ".TH ROCADE 1",
+        "ROCADE_DEVICES",
+        "Exit codes",
+        "rocade\\-run(1)",
+    ] {
+        assert!(page.contains(part), "{part:?} is not in {page}");
+    }
+    let page = build.rocade(&["man", "broker", "status"]).output().unwrap();
+    assert!(
+        text(&page.stdout).contains("rocade\\-broker\\-status"),
+        "{page:?}"
+    );
+    assert_refused(
+        &build.rocade(&["man", "x"]).output().unwrap(),
+        2,
+        &["rocade-x.1", "rocade-run"],
+    );
 }
