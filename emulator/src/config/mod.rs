@@ -29,6 +29,7 @@
 mod error;
 mod guid;
 mod host;
+mod names;
 mod settings;
 mod spec;
 mod sys;
@@ -43,6 +44,7 @@ use rocade_wire::crc::Way;
 pub use self::error::{ConfigError, Origin};
 pub use self::guid::HostIdentity;
 pub use self::host::{HostNetwork, Interface};
+pub use self::names::{ENV_WARNED, UnknownVariable, nearest, unknown_variables};
 pub use self::settings::{
     BrokerSetting, ENV_BROKER, ENV_BROKER_IDLE_MS, ENV_CONFIG, ENV_DEVICES, ENV_ICRC, ENV_IP,
     ENV_LINK, ENV_LOG, ENV_RUNTIME_DIR, FILE_NAME, Settings, config_file,

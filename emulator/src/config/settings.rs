@@ -11,6 +11,7 @@ use serde::Deserialize;
 use super::error::{ConfigError, Origin};
 use super::guid::HostIdentity;
 use super::host::{self, HostNetwork};
+use super::names;
 use super::spec::{DeviceSpec, SpecItem};
 use super::{BrokerMode, DeviceConfig, EngineConfig, LinkMode};
 use crate::broker::BrokerConfig;
@@ -299,6 +300,22 @@ impl Settings {
     #[must_use]
     pub fn log(&self) -> Option<&str> {
         self.log.as_ref().map(|setting| setting.value.as_str())
+    }
+
+    /// Checks the levels and targets of the tracing filter. Apart from the other settings, because
+    /// programs run with a wrong filter too.
+    ///
+    /// # Errors
+    /// [`ConfigError::Invalid`] with the nearest name that exists.
+    pub fn check_log(&self) -> Result<(), ConfigError> {
+        let Some(Setting { value, origin }) = &self.log else {
+            return Ok(());
+        };
+        names::log_filter_mistake(value).map_or(Ok(()), |mistake| {
+            let allowed = "off, error, warn, info, debug, trace, or TARGET=LEVEL, \
+                           e.g. rocade_emulator=debug";
+            Err(ConfigError::invalid(origin, value, mistake, allowed))
+        })
     }
 
     /// How packets travel.

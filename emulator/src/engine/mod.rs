@@ -266,8 +266,7 @@ impl EngineInner {
                 qp_numbers: QpnAllocator::new(Slot::EMBEDDED),
             },
             BrokerMode::Auto(config) => {
-                let broker =
-                    BrokerLink::connect(config).inspect_err(|error| tracing::error!("{error}"))?;
+                let broker = BrokerLink::connect(config)?;
                 self.share(&broker);
                 if let Some(will) = broker.client().will() {
                     // Once: there is one attachment.
@@ -315,9 +314,7 @@ impl EngineInner {
             None => UdpLink::bind(local).map_err(VerbsError::from),
             Some(broker) => broker.open(local),
         };
-        let port = Arc::new(Port::new(
-            link.inspect_err(|error| tracing::error!("{error}"))?,
-        ));
+        let port = Arc::new(Port::new(link?));
         ports.push(Arc::clone(&port));
         drop(ports);
         // The background thread has one more descriptor to wait for.

@@ -422,7 +422,11 @@ impl EngineInner {
             Err(error) => {
                 let errors = self.counters.tx_errors.fetch_add(1, Ordering::Relaxed);
                 if errors == 0 {
-                    tracing::warn!(%error, to = %path.to, "cannot send");
+                    // Once: the retries of every QP would say the same.
+                    tracing::error!(
+                        "cannot send to {}: {error}; what went there counts as lost",
+                        path.to
+                    );
                 }
                 true
             }

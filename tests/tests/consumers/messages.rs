@@ -1,0 +1,150 @@
+//! What programs and users are told when something does not work.
+
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
+};
+
+use rocade_tests::{
+    harness::{Device, Rig, free_port},
+    or_skip, skip,
+};
+
+use crate::{LIMIT, UTILS};
+
+/// The lines that Rocade wrote, which begin with its name and the process.
+fn ours(output: &str) -> Vec<&str> {
+    output
+        .lines()
+        .filter(|line| line.starts_with("rocade"))
+        .collect()
+}
+
+/// Without `-g`, `ibv_rc_pingpong` exchanges no GID.
+#[test]
+fn pingpong_without_a_gid_is_told_the_option() {
+    let rig = or_skip!(Rig::loopback(UTILS));
+    let port = free_port().to_string();
+    let device = Device::on("lo");
+    let words = ["ibv_rc_pingpong", "-p", &port];
+    let mut server = rig.start("server", &device, &words);
+    server.wait_listening(port.parse().unwrap(), LIMIT);
+    let words = ["ibv_rc_pingpong", "-p", &port, "127.0.0.1"];
+    let client = rig.start("client", &device, &words).finish(LIMIT);
+    let server = server.finish(LIMIT);
+    for finished in [client, server] {
+        let output = finished.output;
+        let lines = ours(&output);
+        assert_eq!(lines.len(), 1, "{output}");
+        for part in ["ibv_modify_qp: QP 0x", "INIT -> RTR", "GID"] {
+            assert!(lines[0].contains(part), "no {part:?} in {output}");
+        }
+        assert!(output.contains("RoCE needs a GID: -g 0"), "{output}");
+    }
+}
+
+#[test]
+fn what_is_not_offered_yet_is_said() {
+    let rig = or_skip!(Rig::loopback(
+        &[UTILS, &[("rping", "rdmacm-utils")]].concat()
+    ));
+    for (words, parts) in [
+        (
+            &["ibv_ud_pingpong", "-g", "0"][..],
+            ["ibv_create_qp: ", "UD", "only RC"],
+        ),
+        (
+            &["ibv_srq_pingpong", "-g", "0"],
+            ["ibv_create_srq: ", "not offer", ""],
+        ),
+        (
+            &["rping", "-s"],
+            ["rdma_create_event_channel: ", "librdmacm", ""],
+        ),
+    ] {
+        let output = rig
+            .start(words[0], &Device::on("lo"), words)
+            .finish(LIMIT)
+            .output;
+        assert_eq!(ours(&output).len(), 1, "{output}");
+        for part in parts {
+            assert!(output.contains(part), "no {part:?} in {output}");
+        }
+    }
+}
+
+/// A kernel driver or another program has the port.
+#[test]
+fn a_port_that_is_taken_is_said() {
+    let rig = or_skip!(Rig::loopback(&[UTILS, &[("python3", "python3")]].concat()));
+    let script = "import socket, time\n\
+                  s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
+                  s.bind(('127.0.0.9', 4791)); print('bound', flush=True); time.sleep(600)";
+    let mut holder = rig.start_plain("holder", &["python3", "-c", script]);
+    holder.wait_until("bound socket", LIMIT, |holder| {
+        holder.output().contains("bound").then_some(())
+    });
+    let port = free_port().to_string();
+    let device = Device::on("127.0.0.9");
+    let words = ["ibv_rc_pingpong", "-g", "0", "-p", &port];
+    let mut server = rig.start("server", &device, &words);
+    server.wait_listening(port.parse().unwrap(), LIMIT);
+    let words = ["ibv_rc_pingpong", "-g", "0", "-p", &port, "127.0.0.1"];
+    let output = rig.start("client", &device, &words).finish(LIMIT).output;
+    let lines = ours(&output);
+    assert_eq!(lines.len(), 1, "{output}");
+    for part in ["ibv_modify_qp: QP 0x", "4791", "127.0.0.9", "python3"] {
+        assert!(output.contains(part), "no {part:?} in {output}");
+    }
+}
+
+/// Programs with more rights than their caller ignore `LD_LIBRARY_PATH`.
+#[test]
+fn privileged_programs_are_run_with_a_warning() {
+    let needs = [
+        ("setpriv", "util-linux"),
+        ("setcap", "libcap2-bin"),
+        ("ip", "iproute2"),
+    ];
+    let rig = or_skip!(Rig::loopback(&needs));
+    if fs::metadata("/proc/self").unwrap().uid() != 0 {
+        skip!("only root can give a program rights");
+    }
+    let place = |name: &str| rig.dir().join(name).display().to_string();
+    fs::set_permissions(rig.dir(), Permissions::from_mode(0o755)).unwrap();
+    let (set_id, capable) = (place("set-id"), place("capable"));
+    for file in [&set_id, &capable] {
+        fs::copy("/bin/true", file).unwrap();
+    }
+    fs::set_permissions(&set_id, Permissions::from_mode(0o4755)).unwrap();
+    let marked = rig.start_plain("setcap", &["setcap", "cap_net_raw+ep", &capable]);
+    let marked = marked.finish(LIMIT);
+    if !marked.status.success() {
+        skip!("no file capabilities here: {}", marked.output.trim());
+    }
+    // `rocade run` leaves its own path in this variable.
+    let as_nobody =
+        "exec setpriv --reuid 65534 --regid 65534 --clear-groups \"$ROCADE_BROKER\" run -- \"$0\"";
+    let run = |script: &str, program: &str| {
+        let words = ["sh", "-c", script, program];
+        rig.start("program", &Device::on("lo"), &words)
+            .finish(LIMIT)
+    };
+    let readable = run("exec setpriv --reuid 65534 test -x \"$ROCADE_BROKER\"", "");
+    if !readable.status.success() {
+        skip!("other users cannot execute the build");
+    }
+    for (program, part) in [
+        (&set_id, "is set-user-ID"),
+        (&capable, "has file capabilities"),
+    ] {
+        let output = run(as_nobody, program).expect_success();
+        assert!(
+            output.contains("warning: ") && output.contains(part),
+            "{output}"
+        );
+        // Root gains nothing by them.
+        let output = run("exec \"$ROCADE_BROKER\" run -- \"$0\"", program).expect_success();
+        assert!(!output.contains("warning"), "{output}");
+    }
+}
