@@ -8,11 +8,12 @@ use super::settings::{
 };
 
 /// The variables that users set.
-const VARIABLES: [&str; 8] = [
+const VARIABLES: [&str; 9] = [
     ENV_BROKER,
     ENV_BROKER_IDLE_MS,
     ENV_CONFIG,
     ENV_DEVICES,
+    "ROCADE_ICRC",
     ENV_IP,
     ENV_LINK,
     ENV_LOG,
