@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 
 use super::settings::{
-    ENV_BROKER, ENV_BROKER_IDLE_MS, ENV_CONFIG, ENV_DEVICES, ENV_IP, ENV_LINK, ENV_LOG,
+    ENV_BROKER, ENV_BROKER_IDLE_MS, ENV_CONFIG, ENV_DEVICES, ENV_ICRC, ENV_IP, ENV_LINK, ENV_LOG,
     ENV_RUNTIME_DIR,
 };
 
@@ -13,7 +13,7 @@ const VARIABLES: [&str; 9] = [
     ENV_BROKER_IDLE_MS,
     ENV_CONFIG,
     ENV_DEVICES,
-    "ROCADE_ICRC",
+    ENV_ICRC,
     ENV_IP,
     ENV_LINK,
     ENV_LOG,
