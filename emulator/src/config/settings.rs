@@ -10,6 +10,7 @@ use serde::Deserialize;
 use super::error::{ConfigError, Origin};
 use super::guid::HostIdentity;
 use super::host::{self, HostNetwork};
+use super::peers::Peers;
 use super::spec::{DeviceSpec, SpecItem};
 use super::{BrokerMode, DeviceConfig, EngineConfig, LinkMode};
 use crate::broker::BrokerConfig;
@@ -26,6 +27,8 @@ pub const ENV_BROKER_IDLE_MS: &str = "ROCADE_BROKER_IDLE_MS";
 pub const ENV_RUNTIME_DIR: &str = "ROCADE_RUNTIME_DIR";
 /// Kind of link: `auto`, `udp` or `shm`.
 pub const ENV_LINK: &str = "ROCADE_LINK";
+/// `ADDR[/PREFIX][,..]`: who may talk to this process.
+pub const ENV_PEERS: &str = "ROCADE_PEERS";
 /// Tracing filter, e.g. `info` or `rocade_emulator=debug`.
 pub const ENV_LOG: &str = "ROCADE_LOG";
 /// Path of the configuration file.
@@ -59,6 +62,7 @@ pub struct Settings {
     broker_idle: Option<Setting<Duration>>,
     runtime_dir: Option<Setting<PathBuf>>,
     link: Option<Setting<LinkMode>>,
+    peers: Option<Setting<Peers>>,
     log: Option<Setting<String>>,
 }
 
@@ -72,6 +76,7 @@ struct FileKeys {
     broker_idle_ms: Option<u64>,
     runtime_dir: Option<String>,
     link: Option<String>,
+    peers: Option<Vec<String>>,
     log: Option<String>,
 }
 
@@ -139,6 +144,7 @@ impl Settings {
             broker_idle: get(ENV_BROKER_IDLE_MS)?.map(parse_idle).transpose()?,
             runtime_dir: get(ENV_RUNTIME_DIR)?.map(parse_dir).transpose()?,
             link: get(ENV_LINK)?.map(parse_link).transpose()?,
+            peers: get(ENV_PEERS)?.map(parse_peers).transpose()?,
             log: get(ENV_LOG)?.map(|(value, origin)| Setting { value, origin }),
         })
     }
@@ -206,6 +212,14 @@ impl Settings {
                 .map(parse_dir)
                 .transpose()?,
             link: with("link", keys.link).map(parse_link).transpose()?,
+            peers: keys
+                .peers
+                .map(|items| {
+                    let (origin, value) = (origin("peers"), items.join(","));
+                    Peers::from_items(&items, &value, &origin)
+                        .map(|value| Setting { value, origin })
+                })
+                .transpose()?,
             log: keys.log.map(|value| Setting {
                 value,
                 origin: origin("log"),
@@ -268,6 +282,7 @@ impl Settings {
             broker_idle: self.broker_idle.or(lower.broker_idle),
             runtime_dir: self.runtime_dir.or(lower.runtime_dir),
             link: self.link.or(lower.link),
+            peers: self.peers.or(lower.peers),
             log: self.log.or(lower.log),
         }
     }
@@ -299,6 +314,14 @@ impl Settings {
         self.link
             .as_ref()
             .map_or_else(LinkMode::default, |setting| setting.value)
+    }
+
+    /// Who may talk to this process.
+    #[must_use]
+    pub fn peers(&self) -> Peers {
+        self.peers
+            .as_ref()
+            .map_or_else(Peers::default, |setting| setting.value.clone())
     }
 
     /// What was said about the broker, if any source said something.
@@ -366,6 +389,7 @@ impl Settings {
             devices,
             broker,
             link: self.link(),
+            peers: self.peers(),
         })
     }
 }
@@ -455,6 +479,11 @@ fn parse_dir((value, origin): (String, Origin)) -> Result<Setting<PathBuf>, Conf
         value: path,
         origin,
     })
+}
+
+fn parse_peers((value, origin): (String, Origin)) -> Result<Setting<Peers>, ConfigError> {
+    let value = Peers::parse(&value, &origin)?;
+    Ok(Setting { value, origin })
 }
 
 fn parse_link((value, origin): (String, Origin)) -> Result<Setting<LinkMode>, ConfigError> {

@@ -198,6 +198,7 @@ fn wrong_variables_are_named() {
         ),
         ("ROCADE_RUNTIME_DIR", "run", "the path is relative"),
         ("ROCADE_LINK", "pigeon", "allowed: auto, udp or shm"),
+        ("ROCADE_PEERS", "10.0.0.0/40", "\"/40\" is not a prefix"),
     ] {
         let error = Settings::from_env(env(&[(name, value)]))
             .expect_err(value)
@@ -224,6 +225,7 @@ fn the_file_says_the_same_as_the_environment() {
         broker = "embedded"
         runtime_dir = "/run/rocade"
         link = "udp"
+        peers = ["10.0.0.0/8", "::1"]
         log = "info"
         broker_idle_ms = 5000
     "#;
@@ -232,6 +234,7 @@ fn the_file_says_the_same_as_the_environment() {
     let config = settings.resolve(&laptop(), &identity()).unwrap();
     assert!(matches!(config.broker, BrokerMode::Embedded));
     assert_eq!(config.devices.len(), 2);
+    assert_eq!(config.peers.to_string(), "10.0.0.0/8,::1/128");
     assert_eq!(settings.log(), Some("info"));
     assert_eq!(config.link, LinkMode::Udp);
     assert_eq!(Settings::from_toml("", path).unwrap(), Settings::default());

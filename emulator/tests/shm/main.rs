@@ -11,6 +11,7 @@
 mod common;
 mod gone;
 mod node;
+mod peers;
 #[path = "../common/processes.rs"]
 mod processes;
 

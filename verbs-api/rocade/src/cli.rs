@@ -21,6 +21,7 @@ Settings (flags win over variables, variables over the file):
   ROCADE_RUNTIME_DIR  directory of the broker's socket and lock files
   ROCADE_LINK         auto (default: shared memory between processes of a host, else UDP),
                       udp (always: what a capture of the loopback interface needs), shm
+  ROCADE_PEERS        ADDR[/PREFIX][,..]: who may talk to the program's queue pairs (anybody)
   ROCADE_LOG          tracing: error, warn, info, debug, trace, or TARGET=LEVEL
   ROCADE_CONFIG       configuration file; without it ./rocade.toml (read by this command),
                       ~/.config/rocade/rocade.toml, /etc/rocade/rocade.toml
