@@ -4,11 +4,11 @@ use std::ffi::{OsStr, OsString};
 
 use super::settings::{
     ENV_BROKER, ENV_BROKER_IDLE_MS, ENV_CONFIG, ENV_DEVICES, ENV_ICRC, ENV_IP, ENV_LINK, ENV_LOG,
-    ENV_RUNTIME_DIR,
+    ENV_PEERS, ENV_RUNTIME_DIR,
 };
 
 /// The variables that users set.
-const VARIABLES: [&str; 9] = [
+const VARIABLES: [&str; 10] = [
     ENV_BROKER,
     ENV_BROKER_IDLE_MS,
     ENV_CONFIG,
@@ -17,6 +17,7 @@ const VARIABLES: [&str; 9] = [
     ENV_IP,
     ENV_LINK,
     ENV_LOG,
+    ENV_PEERS,
     ENV_RUNTIME_DIR,
 ];
 

@@ -12,6 +12,7 @@ use super::error::{ConfigError, Origin};
 use super::guid::HostIdentity;
 use super::host::{self, HostNetwork};
 use super::names;
+use super::peers::Peers;
 use super::spec::{DeviceSpec, SpecItem};
 use super::{BrokerMode, DeviceConfig, EngineConfig, LinkMode};
 use crate::broker::BrokerConfig;
@@ -30,6 +31,8 @@ pub const ENV_RUNTIME_DIR: &str = "ROCADE_RUNTIME_DIR";
 pub const ENV_LINK: &str = "ROCADE_LINK";
 /// How ICRCs are computed: a name of [`Way`]. For measurements; the default is the best that the processor has.
 pub const ENV_ICRC: &str = "ROCADE_ICRC";
+/// `ADDR[/PREFIX][,..]`: who may talk to this process.
+pub const ENV_PEERS: &str = "ROCADE_PEERS";
 /// Tracing filter, e.g. `info` or `rocade_emulator=debug`.
 pub const ENV_LOG: &str = "ROCADE_LOG";
 /// Path of the configuration file.
@@ -64,6 +67,7 @@ pub struct Settings {
     runtime_dir: Option<Setting<PathBuf>>,
     link: Option<Setting<LinkMode>>,
     icrc: Option<Setting<Way>>,
+    peers: Option<Setting<Peers>>,
     log: Option<Setting<String>>,
 }
 
@@ -78,6 +82,7 @@ struct FileKeys {
     runtime_dir: Option<String>,
     link: Option<String>,
     icrc: Option<String>,
+    peers: Option<Vec<String>>,
     log: Option<String>,
 }
 
@@ -146,6 +151,7 @@ impl Settings {
             runtime_dir: get(ENV_RUNTIME_DIR)?.map(parse_dir).transpose()?,
             link: get(ENV_LINK)?.map(parse_link).transpose()?,
             icrc: get(ENV_ICRC)?.map(parse_icrc).transpose()?,
+            peers: get(ENV_PEERS)?.map(parse_peers).transpose()?,
             log: get(ENV_LOG)?.map(|(value, origin)| Setting { value, origin }),
         })
     }
@@ -214,6 +220,14 @@ impl Settings {
                 .transpose()?,
             link: with("link", keys.link).map(parse_link).transpose()?,
             icrc: with("icrc", keys.icrc).map(parse_icrc).transpose()?,
+            peers: keys
+                .peers
+                .map(|items| {
+                    let (origin, value) = (origin("peers"), items.join(","));
+                    Peers::from_items(&items, &value, &origin)
+                        .map(|value| Setting { value, origin })
+                })
+                .transpose()?,
             log: keys.log.map(|value| Setting {
                 value,
                 origin: origin("log"),
@@ -277,6 +291,7 @@ impl Settings {
             runtime_dir: self.runtime_dir.or(lower.runtime_dir),
             link: self.link.or(lower.link),
             icrc: self.icrc.or(lower.icrc),
+            peers: self.peers.or(lower.peers),
             log: self.log.or(lower.log),
         }
     }
@@ -324,6 +339,14 @@ impl Settings {
         self.link
             .as_ref()
             .map_or_else(LinkMode::default, |setting| setting.value)
+    }
+
+    /// Who may talk to this process.
+    #[must_use]
+    pub fn peers(&self) -> Peers {
+        self.peers
+            .as_ref()
+            .map_or_else(Peers::default, |setting| setting.value.clone())
     }
 
     /// What was said about the broker, if any source said something.
@@ -392,6 +415,7 @@ impl Settings {
             broker,
             link: self.link(),
             icrc: self.icrc.as_ref().map(|setting| setting.value),
+            peers: self.peers(),
         })
     }
 }
@@ -481,6 +505,11 @@ fn parse_dir((value, origin): (String, Origin)) -> Result<Setting<PathBuf>, Conf
         value: path,
         origin,
     })
+}
+
+fn parse_peers((value, origin): (String, Origin)) -> Result<Setting<Peers>, ConfigError> {
+    let value = Peers::parse(&value, &origin)?;
+    Ok(Setting { value, origin })
 }
 
 fn parse_link((value, origin): (String, Origin)) -> Result<Setting<LinkMode>, ConfigError> {

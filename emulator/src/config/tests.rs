@@ -206,6 +206,7 @@ fn wrong_variables_are_named() {
         ("ROCADE_ICRC", "abacus", "no such way to compute the ICRC"),
         ("ROCADE_ICRC", elsewhere, "this processor does not have it"),
         ("ROCADE_ICRC", elsewhere, "table"),
+        ("ROCADE_PEERS", "10.0.0.0/40", "\"/40\" is not a prefix"),
     ] {
         let error = Settings::from_env(env(&[(name, value)]))
             .expect_err(value)
@@ -233,6 +234,7 @@ fn the_file_says_the_same_as_the_environment() {
         runtime_dir = "/run/rocade"
         link = "udp"
         icrc = "table"
+        peers = ["10.0.0.0/8", "::1"]
         log = "info"
         broker_idle_ms = 5000
     "#;
@@ -241,6 +243,7 @@ fn the_file_says_the_same_as_the_environment() {
     let config = settings.resolve(&laptop(), &identity()).unwrap();
     assert!(matches!(config.broker, BrokerMode::Embedded));
     assert_eq!(config.devices.len(), 2);
+    assert_eq!(config.peers.to_string(), "10.0.0.0/8,::1/128");
     assert_eq!(settings.log(), Some("info"));
     assert_eq!(config.link, LinkMode::Udp);
     assert_eq!(config.icrc.map(Way::name), Some("table"));

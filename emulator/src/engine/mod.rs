@@ -31,7 +31,7 @@ use rocade_transport::Time;
 use rocade_wire::Qpn;
 
 use crate::broker::Will;
-use crate::config::{BrokerMode, EngineConfig, LinkMode};
+use crate::config::{BrokerMode, EngineConfig, LinkMode, Peers};
 use crate::error::VerbsError;
 use crate::hca::{DeviceInfo, Hca};
 use crate::link::shm::{self, ShmChannel};
@@ -76,6 +76,8 @@ pub struct EngineCounters {
     pub rx_unknown_qp: u64,
     /// Packets that came over UDP, or through another channel, for a QP whose peer uses a channel.
     pub rx_wrong_link: u64,
+    /// Packets from addresses that are not among the allowed peers ([`Peers`]), not looked at further.
+    pub rx_refused: u64,
     /// Packets passed on to the process that they are for.
     pub forwarded: u64,
     /// Those of the packets sent that went through shared memory.
@@ -93,6 +95,7 @@ struct AtomicCounters {
     rx_bad_icrc: AtomicU64,
     rx_unknown_qp: AtomicU64,
     rx_wrong_link: AtomicU64,
+    rx_refused: AtomicU64,
     forwarded: AtomicU64,
     tx_shared: AtomicU64,
     rx_shared: AtomicU64,
@@ -110,6 +113,7 @@ pub(crate) struct EngineInner {
     hcas: Vec<Arc<Hca>>,
     broker_mode: BrokerMode,
     link_mode: LinkMode,
+    peers: Peers,
     clock: Clock,
     regions: MrTable,
     qps: RwLock<QpTable>,
@@ -164,6 +168,7 @@ impl Engine {
                 hcas,
                 broker_mode: config.broker,
                 link_mode: config.link,
+                peers: config.peers,
                 clock: Clock::new(),
                 regions: MrTable::new(),
                 qps: RwLock::default(),
@@ -221,6 +226,7 @@ impl Engine {
             rx_bad_icrc: get(&c.rx_bad_icrc),
             rx_unknown_qp: get(&c.rx_unknown_qp),
             rx_wrong_link: get(&c.rx_wrong_link),
+            rx_refused: get(&c.rx_refused),
             forwarded: get(&c.forwarded),
             tx_shared: get(&c.tx_shared),
             rx_shared: get(&c.rx_shared),
@@ -235,6 +241,11 @@ impl EngineInner {
 
     pub(crate) const fn regions(&self) -> &MrTable {
         &self.regions
+    }
+
+    /// Who may talk to this process.
+    pub(crate) const fn peers(&self) -> &Peers {
+        &self.peers
     }
 
     pub(crate) fn next_pd(&self) -> PdId {

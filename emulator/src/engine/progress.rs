@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
 use rocade_transport::{PacketMeta, Time};
-use rocade_wire::{Packet, Qpn, ShortPacket};
+use rocade_wire::{Bth, Packet, Qpn, ShortPacket};
 
 use super::EngineInner;
 use super::ack_hold::Cause;
@@ -188,6 +188,7 @@ impl EngineInner {
         let mut packets = 0;
         let mut checked: u16 = 0;
         let mut sender = flows.find(local, batch.source);
+        let welcome = self.peers.allow(batch.source.ip());
         let meta = PacketMeta {
             source: batch.source.ip(),
             destination: local,
@@ -198,6 +199,15 @@ impl EngineInner {
                     Some((source, inner)) => (source, inner, true),
                     None => (batch.source, segment, false),
                 };
+            let welcome = if forwarded {
+                self.peers.allow(source.ip())
+            } else {
+                welcome
+            };
+            if !welcome {
+                self.refuse(port, source, segment, forwarded);
+                continue;
+            }
             //= ICRC-11
             if !forwarded
                 && let Some(short) = ShortPacket::parse(segment)
@@ -286,6 +296,23 @@ impl EngineInner {
         if let Some(mut locked) = locked {
             let cause = cause_of(&locked.core);
             self.drain(locked.inner, &mut locked.core, mem, cause, now);
+        }
+    }
+
+    /// A packet of somebody who may not talk to us. Perhaps to the process that it is for, if that is another.
+    #[cold]
+    fn refuse(&self, port: &Port, source: SocketAddr, segment: &[u8], forwarded: bool) {
+        let to = segment
+            .first_chunk()
+            .map(|bth| Slot::of(Bth::from_bytes(bth).dest_qp));
+        if let Some(to) = to
+            && !forwarded
+            && port.link.slot().is_some_and(|own| own != to)
+            && port.link.forward(to, source, segment).is_ok()
+        {
+            self.count(|counters| &counters.forwarded);
+        } else {
+            self.count(|counters| &counters.rx_refused);
         }
     }
 

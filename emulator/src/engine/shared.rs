@@ -124,6 +124,11 @@ impl EngineInner {
         };
         let mut attached = false;
         for offer in offers {
+            if !self.peers.allow(offer.peer.ip()) {
+                // Its packets have to come over UDP now, where they are counted.
+                tracing::debug!(peer = %offer.peer, "no shared memory with a peer that is not allowed");
+                continue;
+            }
             let channel = match ShmChannel::new(offer) {
                 Ok(channel) => Arc::new(channel),
                 Err(error) => {

@@ -215,28 +215,29 @@ mod tests {
     struct Pages(u64);
 
     const PAGE: u64 = 4096;
+    const PAGE_LEN: usize = 4096;
 
     impl Pages {
         /// 0 writable, 1 read-only, 2 without rights, 3 none, 4 to 7 writable, 6 a file with an odd name.
         fn new() -> Self {
             let rights = libc::PROT_READ | libc::PROT_WRITE;
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-            let len = 8 * PAGE as usize;
+            let len = 8 * PAGE_LEN;
             // SAFETY: a new mapping.
             let start = unsafe { libc::mmap(ptr::null_mut(), len, rights, flags, -1, 0) };
             assert_ne!(start, libc::MAP_FAILED);
-            let page = |n: usize| ptr::without_provenance_mut(start.addr() + n * PAGE as usize);
+            let page = |n: usize| ptr::without_provenance_mut(start.addr() + n * PAGE_LEN);
             let dir = tempfile::tempdir().unwrap();
             let file = File::create_new(dir.path().join(OsStr::from_bytes(b"\xff\n\xfe"))).unwrap();
             file.set_len(PAGE).unwrap();
             // SAFETY: pages of that mapping.
             unsafe {
-                assert_eq!(libc::mprotect(page(1), PAGE as usize, libc::PROT_READ), 0);
-                assert_eq!(libc::mprotect(page(2), PAGE as usize, libc::PROT_NONE), 0);
-                assert_eq!(libc::munmap(page(3), PAGE as usize), 0);
+                assert_eq!(libc::mprotect(page(1), PAGE_LEN, libc::PROT_READ), 0);
+                assert_eq!(libc::mprotect(page(2), PAGE_LEN, libc::PROT_NONE), 0);
+                assert_eq!(libc::munmap(page(3), PAGE_LEN), 0);
                 let flags = libc::MAP_PRIVATE | libc::MAP_FIXED;
                 let file = file.as_raw_fd();
-                let mapped = libc::mmap(page(6), PAGE as usize, libc::PROT_READ, flags, file, 0);
+                let mapped = libc::mmap(page(6), PAGE_LEN, libc::PROT_READ, flags, file, 0);
                 assert_ne!(mapped, libc::MAP_FAILED);
             }
             Self(start.addr() as u64)
@@ -260,7 +261,7 @@ mod tests {
         fn drop(&mut self) {
             let start = ptr::without_provenance_mut(usize::try_from(self.0).unwrap());
             // SAFETY: ours; a hole does not matter.
-            unsafe { libc::munmap(start, 8 * PAGE as usize) };
+            unsafe { libc::munmap(start, 8 * PAGE_LEN) };
         }
     }
 

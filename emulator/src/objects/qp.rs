@@ -151,7 +151,8 @@ impl Qp {
     ///
     /// # Errors
     /// [`VerbsError::Modify`] (EINVAL) if the transition, the mask or a value is wrong;
-    /// [`VerbsError::Link`], [`VerbsError::Broker`] if the local address cannot be used.
+    /// [`VerbsError::Link`], [`VerbsError::Broker`] if the local address cannot be used;
+    /// [`VerbsError::PeerRefused`] if the peer is not among the allowed ones.
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<(), VerbsError> {
         let inner = self.inner();
@@ -163,6 +164,12 @@ impl Qp {
             pkey: Hca::pkey(attr.pkey_index).unwrap_or(Pkey::DEFAULT),
             active_mtu: hca.active_mtu(),
         };
+        let peer = attr.ah_attr.dgid.to_ip();
+        if mask.contains(QpAttrMask::AV) && attr.ah_attr.is_global && !engine.peers().allow(peer) {
+            let error = VerbsError::PeerRefused(peer);
+            tracing::error!("{error}");
+            return Err(error);
+        }
         // The address must be ours before the QP changes: opening it can fail.
         let link = match sgid {
             Some(sgid) if mask.contains(QpAttrMask::AV) => {

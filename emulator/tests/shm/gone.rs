@@ -397,3 +397,54 @@ fn the_program_blocks_the_signals() {
         Case::new(link, "truncate", "blocked").everything();
     }
 }
+
+/// Memory goes while a stream of messages into it, and another one out of it, is under way.
+fn in_mid_flow(link: LinkMode, how: &'static str) {
+    const COUNT: u64 = 60;
+    let mut case = Case::new(link, how, "ours");
+    for reads in [false, true] {
+        let (side, remote) = case.doomed();
+        let (va, rkey) = (remote.addr, remote.rkey);
+        for wr_id in 0..COUNT {
+            let op = if reads {
+                SendOp::Read { va, rkey }
+            } else {
+                SendOp::Write {
+                    va,
+                    rkey,
+                    imm: None,
+                }
+            };
+            side.send(wr_id, op, &[side.sge(0, LEN)]);
+            if wr_id == COUNT / 2 {
+                case.node.say(&format!("victim lose {how} {STAYS}"));
+            }
+        }
+        assert_eq!(case.node.answer(), "lost");
+        let mut failed = None;
+        for wr_id in 0..COUNT {
+            let wc = side.completion();
+            assert_eq!(wc.wr_id, wr_id);
+            match wc.status {
+                WcStatus::Success if failed.is_none() => {}
+                WcStatus::RemAccessErr if failed.is_none() => failed = Some(wr_id),
+                WcStatus::WrFlushErr if failed.is_some() => {}
+                other => panic!("{wr_id}: {other:?}, failed: {failed:?}"),
+            }
+        }
+        // All may have been done when it went; then it is gone for the next.
+        if failed.is_none() {
+            side.send(COUNT, SendOp::Read { va, rkey }, &[side.sge(0, LEN)]);
+            assert_eq!(side.completion().status, WcStatus::RemAccessErr);
+        }
+        case.others_go_on();
+    }
+}
+
+#[test]
+fn lost_in_mid_flow() {
+    for link in [LinkMode::Udp, LinkMode::Shm] {
+        in_mid_flow(link, "unmap");
+        in_mid_flow(link, "truncate");
+    }
+}

@@ -14,6 +14,7 @@ mod forged;
 mod gone;
 mod node;
 mod own;
+mod peers;
 #[path = "../common/processes.rs"]
 mod processes;
 
