@@ -11,7 +11,9 @@ mod bench;
 mod fuzz;
 mod lint;
 mod loom;
+mod mutants;
 mod packages;
+mod sanitize;
 mod skips;
 mod step;
 mod suite;
@@ -52,6 +54,19 @@ enum Task {
         #[arg(last = true)]
         arguments: Vec<String>,
     },
+    /// Change the code in small ways, a sample at a time, and see whether its tests notice (docs/testing.md).
+    Mutants {
+        /// Chooses the sample.
+        #[arg(long, default_value_t = 0)]
+        seed: u64,
+        /// Mutants to try, roughly.
+        #[arg(long, default_value_t = 40)]
+        count: u64,
+        /// Packages to change: wire, transport and emulator unless told.
+        packages: Vec<String>,
+    },
+    /// Run tests under AddressSanitizer and Miri, as far as the toolchain has them.
+    Sanitize,
     /// Run the loom models (exhaustive exploration of thread interleavings).
     Loom,
     /// Install what the tests need; without root, only say what is missing.
@@ -92,6 +107,12 @@ fn run(workspace: &Workspace, task: Task) -> Tally {
         Task::Lint => lint::run(workspace),
         Task::Fuzz { seconds, targets } => fuzz::run(workspace, seconds, &targets),
         Task::Bench { arguments } => bench::run(workspace, &arguments),
+        Task::Mutants {
+            seed,
+            count,
+            packages,
+        } => mutants::run(workspace, seed, count, &packages),
+        Task::Sanitize => sanitize::run(workspace),
         Task::Loom => loom::run(workspace),
         Task::Install => packages::install(true),
     }

@@ -1,6 +1,10 @@
 //! `cargo xtask test`: install, lint, build, test, loom, fuzz.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{
+    env, fs,
+    path::PathBuf,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use crate::{
     fuzz, lint, loom, packages,
@@ -43,6 +47,17 @@ fn cargo_test(workspace: &Workspace, filters: &[String]) -> Tally {
     let mut command = workspace.cargo(&["test", "--workspace", "--locked", "--no-fail-fast", "--"]);
     command.args(filters);
     command.env("ROCADE_SKIP_LOG", &log);
+    let seeds = [
+        ("ROCADE_FRESH_SEED", fresh_seed()),
+        (
+            "PROPTEST_RNG_SEED",
+            env::var("PROPTEST_RNG_SEED").unwrap_or_default(),
+        ),
+    ];
+    for (name, seed) in seeds.into_iter().filter(|(_, seed)| !seed.is_empty()) {
+        eprintln!("xtask: {name}={seed}");
+        command.env(name, seed);
+    }
     let mut tally = step::run("tests", TEST_LIMIT, command).as_tests();
     // Tests that are marked to be ignored: no machine lacks anything for them.
     let ignored = tally.skipped;
@@ -65,6 +80,14 @@ fn cargo_test(workspace: &Workspace, filters: &[String]) -> Tally {
         tally.fail_skipped(ignored + count(unexpected.len()));
     }
     tally
+}
+
+/// The seed that simulations try besides those that they always try.
+fn fresh_seed() -> String {
+    env::var("ROCADE_FRESH_SEED").unwrap_or_else(|_| {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        now.map_or(0, |time| time.as_secs()).to_string()
+    })
 }
 
 fn count(number: usize) -> u32 {
