@@ -293,3 +293,53 @@ fn a_wrong_configuration_is_named() {
     assert_eq!(headlines(&text).len(), 1, "{text}");
     assert_has(&text, &["ibv_get_device_list: ", "ROCADE_LINK", "udq"]);
 }
+
+#[test]
+fn a_peer_that_no_packet_reaches_is_named() {
+    if is_child() {
+        return send_to_nowhere();
+    }
+    let text = complaints("a_peer_that_no_packet_reaches_is_named", None);
+    let lines: Vec<_> = text
+        .lines()
+        .filter(|line| line.contains("cannot send"))
+        .collect();
+    assert_eq!(lines.len(), 1, "{text}");
+    assert_has(lines[0], &["rocade[", "192.0.2.9: "]);
+}
+
+/// From a loopback address there is no way to other hosts.
+fn send_to_nowhere() {
+    let device = Device::open();
+    let cq = device.create_cq(8, ptr::null_mut());
+    let qp = device.create_qp(cq);
+    let (mut attr, mask) = rtr_without_gid(qp);
+    attr.ah_attr.is_global = 1;
+    attr.ah_attr.grh.dgid.raw = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 9];
+    assert_eq!(modify(qp, &mut attr, mask), 0);
+    attr.qp_state = IBV_QPS_RTS;
+    attr.timeout = 8;
+    let mask = IBV_QP_STATE
+        | IBV_QP_TIMEOUT
+        | IBV_QP_RETRY_CNT
+        | IBV_QP_RNR_RETRY
+        | IBV_QP_SQ_PSN
+        | IBV_QP_MAX_QP_RD_ATOMIC;
+    assert_eq!(modify(qp, &mut attr, mask), 0);
+    // SAFETY: an open context.
+    let ops = unsafe { (*device.context).ops };
+    let (post, poll) = (ops.post_send.expect("filled"), ops.poll_cq.expect("filled"));
+    // SAFETY: zero is a value for all members.
+    let mut wr: ibv_send_wr = unsafe { mem::zeroed() };
+    wr.opcode = IBV_WR_SEND;
+    let mut bad = ptr::null_mut();
+    // SAFETY: a live QP and a valid request.
+    let posted = unsafe { post(qp, &raw mut wr, &raw mut bad) };
+    assert_eq!(posted, 0);
+    // SAFETY: zero is a value for all members.
+    let mut wc: ibv_wc = unsafe { mem::zeroed() };
+    // A request that fails completes, signaled or not.
+    // SAFETY: a live CQ and room for one completion.
+    while unsafe { poll(cq, 1, &raw mut wc) } == 0 {}
+    assert_eq!(wc.status, IBV_WC_RETRY_EXC_ERR);
+}
