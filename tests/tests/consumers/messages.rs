@@ -23,10 +23,11 @@ fn ours(output: &str) -> Vec<&str> {
 /// What both sides of `ibv_rc_pingpong` with these options print. The one that has the trouble gives up, so the other
 /// one does too.
 fn failing_pingpong(rig: &Rig, device: &Device, options: &[&str]) -> String {
-    let port = free_port().to_string();
-    let words = [&["ibv_rc_pingpong", "-p", &port], options].concat();
+    let port = free_port();
+    let number = port.to_string();
+    let words = [&["ibv_rc_pingpong", "-p", &number], options].concat();
     let mut server = rig.start("server", device, &words);
-    server.wait_listening(port.parse().unwrap(), LIMIT);
+    server.wait_listening(port, LIMIT);
     let words = [&words[..], &["127.0.0.1"]].concat();
     let client = rig.start("client", device, &words).finish(LIMIT);
     let server = server.finish(LIMIT);

@@ -182,7 +182,7 @@ fn each_verb_says_what_it_wants() {
         return many_mistakes();
     }
     let text = complaints("each_verb_says_what_it_wants", None);
-    assert_eq!(headlines(&text).len(), 7, "{text}");
+    assert_eq!(headlines(&text).len(), 8, "{text}");
     assert_has(
         &text,
         &[
@@ -190,6 +190,7 @@ fn each_verb_says_what_it_wants() {
             "ibv_create_qp: Rocade has no queue pairs of type UD yet, only RC",
             "ibv_post_send: QP 0x",
             "is in RESET and takes no sends",
+            "more inline data than max_inline_data, 64 bytes",
             "ibv_modify_qp: QP 0x",
             "RESET -> RTS: there is no such transition",
             "attr_mask lacks IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX | IBV_QP_PORT",
@@ -220,6 +221,16 @@ fn many_mistakes() {
     let post_send = unsafe { (*device.context).ops.post_send }.expect("slot is filled");
     let mut bad = ptr::null_mut();
     // SAFETY: a live QP and a valid request.
+    let posted = unsafe { post_send(qp, &raw mut wr, &raw mut bad) };
+    assert_eq!(posted, libc::EINVAL);
+    let mut sge = ibv_sge {
+        addr: 0,
+        length: 65,
+        lkey: 0,
+    };
+    wr.send_flags = IBV_SEND_INLINE;
+    (wr.sg_list, wr.num_sge) = (&raw mut sge, 1);
+    // SAFETY: as above; the data is too long to be read.
     let posted = unsafe { post_send(qp, &raw mut wr, &raw mut bad) };
     assert_eq!(posted, libc::EINVAL);
 
