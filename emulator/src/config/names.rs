@@ -42,8 +42,15 @@ pub const ENV_WARNED: &str = "ROCADE_WARNED";
 /// Levels of a tracing filter.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
-/// Crates that write traces.
-const TARGETS: [&str; 4] = ["rocade_emulator", "rocade_transport", "ibverbs", "rocade"];
+/// Crates that write traces, or may in time.
+const TARGETS: [&str; 6] = [
+    "rocade_emulator",
+    "rocade_transport",
+    "rocade_wire",
+    "rocade_verbs",
+    "rocade",
+    "ibverbs",
+];
 
 /// A variable `ROCADE_*` that nothing reads.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,7 +8,6 @@
 
 use std::{
     cell::RefCell,
-    ffi::c_int,
     fmt::Write as _,
     io,
     sync::{
@@ -17,15 +16,15 @@ use std::{
     },
 };
 
-use rocade_emulator::{Qp, VerbsError};
+use rocade_emulator::{PostError, Qp, VerbsError};
 
 use crate::{explain, ffi::Errno, process};
 
 /// Different reasons that one process may print. A program that provokes more has been told.
 const MOST: usize = 20;
 
-/// Functions that programs call to find out whether something exists: `EOPNOTSUPP` answers them.
-const PROBES: [&str; 4] = ["query_", "get_", "set_ece", "read_sysfs_file"];
+/// Functions that programs call to find out whether something exists: that it does not is an answer.
+const PROBES: [&str; 3] = ["query_", "set_ece", "read_sysfs_file"];
 
 /// Functions that share an implementation are known by the name that programs write.
 const ALIASES: [(&str, &str); 4] = [
@@ -78,16 +77,10 @@ pub(crate) fn note(errno: Errno, error: VerbsError) {
     }
 }
 
-fn is_ordinary(error: &VerbsError) -> bool {
-    let errno = error.errno();
-    is_no_failure(errno) || (matches!(error, VerbsError::Post(_)) && errno == libc::ENOMEM)
-}
-
-/// Answers rather than failures.
-const fn is_no_failure(errno: c_int) -> bool {
+const fn is_ordinary(error: &VerbsError) -> bool {
     matches!(
-        errno,
-        libc::EAGAIN | libc::EINTR | libc::ENODATA | libc::ENOENT
+        error,
+        VerbsError::WouldBlock | VerbsError::NoData | VerbsError::Post(PostError::QueueFull)
     )
 }
 
@@ -113,15 +106,14 @@ impl Errno {
         if is_quiet("post_", self) {
             return self;
         }
-        if let Some(Noted {
-            cause: Cause::Error(error),
-            ..
-        }) = NOTED.try_with(RefCell::take).ok().flatten()
-        {
-            keep(
-                self,
-                Cause::Said(explain::post_error(qp.state(), is_send, &error)),
-            );
+        let noted = NOTED.try_with(RefCell::take).ok().flatten();
+        match noted.map(|noted| noted.cause) {
+            Some(Cause::Error(error)) => {
+                let reason = explain::post_error(qp.state(), is_send, &error);
+                keep(self, Cause::Said(reason));
+            }
+            Some(said) => keep(self, said),
+            None => {}
         }
         self.of_qp(qp, ":")
     }
@@ -173,10 +165,14 @@ fn verb_name(name: &str) -> String {
 
 /// Whether this failure of our function is nothing to speak of.
 fn is_quiet(name: &str, Errno(code): Errno) -> bool {
-    let posts = name.starts_with("post_") || name.starts_with("wr_");
-    is_no_failure(code)
-        || (code == libc::ENOMEM && posts)
-        || (code == libc::EOPNOTSUPP && PROBES.iter().any(|probe| name.starts_with(probe)))
+    match code {
+        libc::ENOMEM => name.starts_with("post_") || name.starts_with("wr_"),
+        libc::EAGAIN | libc::EINTR => matches!(name, "get_cq_event" | "get_async_event"),
+        libc::EOPNOTSUPP | libc::ENODATA | libc::ENOENT => {
+            PROBES.iter().any(|probe| name.starts_with(probe))
+        }
+        _ => false,
+    }
 }
 
 /// Prints a line, unless it was printed before.
@@ -297,6 +293,9 @@ mod tests {
         assert!(!quiet("ibv_post_send", libc::EINVAL));
         assert!(!quiet("ibv_create_cq", libc::ENOMEM));
         assert!(!quiet("ibv_create_srq", libc::EOPNOTSUPP));
+        // No thread, no file: that is no answer.
+        assert!(!quiet("ibv_open_device", libc::EAGAIN));
+        assert!(!quiet("ibv_get_device_list", libc::ENOENT));
         assert!(is_off("off") && is_off(" OFF ") && !is_off("error"));
     }
 

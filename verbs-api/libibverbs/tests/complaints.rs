@@ -182,7 +182,7 @@ fn each_verb_says_what_it_wants() {
         return many_mistakes();
     }
     let text = complaints("each_verb_says_what_it_wants", None);
-    assert_eq!(headlines(&text).len(), 7, "{text}");
+    assert_eq!(headlines(&text).len(), 8, "{text}");
     assert_has(
         &text,
         &[
@@ -190,6 +190,7 @@ fn each_verb_says_what_it_wants() {
             "ibv_create_qp: Rocade has no queue pairs of type UD yet, only RC",
             "ibv_post_send: QP 0x",
             "is in RESET and takes no sends",
+            "more inline data than max_inline_data, 64 bytes",
             "ibv_modify_qp: QP 0x",
             "RESET -> RTS: there is no such transition",
             "attr_mask lacks IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX | IBV_QP_PORT",
@@ -220,6 +221,16 @@ fn many_mistakes() {
     let post_send = unsafe { (*device.context).ops.post_send }.expect("slot is filled");
     let mut bad = ptr::null_mut();
     // SAFETY: a live QP and a valid request.
+    let posted = unsafe { post_send(qp, &raw mut wr, &raw mut bad) };
+    assert_eq!(posted, libc::EINVAL);
+    let mut sge = ibv_sge {
+        addr: 0,
+        length: 65,
+        lkey: 0,
+    };
+    wr.send_flags = IBV_SEND_INLINE;
+    (wr.sg_list, wr.num_sge) = (&raw mut sge, 1);
+    // SAFETY: as above; the data is too long to be read.
     let posted = unsafe { post_send(qp, &raw mut wr, &raw mut bad) };
     assert_eq!(posted, libc::EINVAL);
 
@@ -292,4 +303,54 @@ fn a_wrong_configuration_is_named() {
     let text = complaints("a_wrong_configuration_is_named", None);
     assert_eq!(headlines(&text).len(), 1, "{text}");
     assert_has(&text, &["ibv_get_device_list: ", "ROCADE_LINK", "udq"]);
+}
+
+#[test]
+fn a_peer_that_no_packet_reaches_is_named() {
+    if is_child() {
+        return send_to_nowhere();
+    }
+    let text = complaints("a_peer_that_no_packet_reaches_is_named", None);
+    let lines: Vec<_> = text
+        .lines()
+        .filter(|line| line.contains("cannot send"))
+        .collect();
+    assert_eq!(lines.len(), 1, "{text}");
+    assert_has(lines[0], &["rocade[", "192.0.2.9: "]);
+}
+
+/// From a loopback address there is no way to other hosts.
+fn send_to_nowhere() {
+    let device = Device::open();
+    let cq = device.create_cq(8, ptr::null_mut());
+    let qp = device.create_qp(cq);
+    let (mut attr, mask) = rtr_without_gid(qp);
+    attr.ah_attr.is_global = 1;
+    attr.ah_attr.grh.dgid.raw = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 9];
+    assert_eq!(modify(qp, &mut attr, mask), 0);
+    attr.qp_state = IBV_QPS_RTS;
+    attr.timeout = 8;
+    let mask = IBV_QP_STATE
+        | IBV_QP_TIMEOUT
+        | IBV_QP_RETRY_CNT
+        | IBV_QP_RNR_RETRY
+        | IBV_QP_SQ_PSN
+        | IBV_QP_MAX_QP_RD_ATOMIC;
+    assert_eq!(modify(qp, &mut attr, mask), 0);
+    // SAFETY: an open context.
+    let ops = unsafe { (*device.context).ops };
+    let (post, poll) = (ops.post_send.expect("filled"), ops.poll_cq.expect("filled"));
+    // SAFETY: zero is a value for all members.
+    let mut wr: ibv_send_wr = unsafe { mem::zeroed() };
+    wr.opcode = IBV_WR_SEND;
+    let mut bad = ptr::null_mut();
+    // SAFETY: a live QP and a valid request.
+    let posted = unsafe { post(qp, &raw mut wr, &raw mut bad) };
+    assert_eq!(posted, 0);
+    // SAFETY: zero is a value for all members.
+    let mut wc: ibv_wc = unsafe { mem::zeroed() };
+    // A request that fails completes, signaled or not.
+    // SAFETY: a live CQ and room for one completion.
+    while unsafe { poll(cq, 1, &raw mut wc) } == 0 {}
+    assert_eq!(wc.status, IBV_WC_RETRY_EXC_ERR);
 }

@@ -295,7 +295,7 @@ fn put(prefix: &Path, item: &Item) -> Result<(), CliError> {
         Content::Text(text) => fs::write(&new, text).map_err(failed),
         Content::Stripped(from) => fs::copy(from, &new)
             .map_err(failed)
-            .and_then(|_| strip(&new)),
+            .and_then(|_| strip(&new, &target)),
     };
     let done = written
         .and_then(|()| fs::set_permissions(&new, Permissions::from_mode(item.mode)).map_err(failed))
@@ -307,16 +307,17 @@ fn put(prefix: &Path, item: &Item) -> Result<(), CliError> {
 }
 
 /// Removes symbols and line tables: nine tenths of the file. Without binutils they stay.
-fn strip(file: &Path) -> Result<(), CliError> {
+fn strip(file: &Path, target: &Path) -> Result<(), CliError> {
     match Command::new("strip")
         .arg("--strip-unneeded")
         .arg(file)
         .status()
     {
         Ok(status) if status.success() => Ok(()),
-        Ok(_) => Err(CliError::new(format!("cannot strip {}", file.display()))),
+        Ok(_) => Err(CliError::new(format!("cannot strip {}", target.display()))),
         Err(error) => {
-            tracing::warn!(%error, file = %file.display(), "installed with symbols");
+            let name = target.file_name().unwrap_or_default().display();
+            eprintln!("rocade: warning: no strip ({error}): {name} is installed with symbols");
             Ok(())
         }
     }
