@@ -15,7 +15,8 @@ use crate::error::VerbsError;
 #[derive(Debug)]
 pub(super) struct EventQueue<T> {
     fd: OwnedFd,
-    /// Open while there are events. It may be open for more of them for a moment, but not for less.
+    /// Open for as many as there are events, less those that a thread is about to take. It may be open for
+    /// more after several threads wanted the same event: then they look in vain once.
     gate: Gate,
     queue: Mutex<VecDeque<T>>,
 }
@@ -135,5 +136,72 @@ impl AckCounter {
         while *unacked > 0 {
             self.all_acked.wait(&mut unacked);
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use super::*;
+
+    fn readable(queue: &EventQueue<u32>) -> bool {
+        let ready = sys::wait_any(&[queue.raw_fd()], Some(std::time::Duration::ZERO));
+        ready.is_ok_and(|ready| ready != 0)
+    }
+
+    //= CQ-14 type=test
+    #[test]
+    fn the_gate_and_the_descriptor_follow_the_events() {
+        let queue = EventQueue::new().unwrap();
+        for event in 0..5 {
+            queue.push(event);
+        }
+        queue.retain(|event| event % 2 == 0);
+        for event in [0, 2, 4] {
+            assert!(readable(&queue));
+            queue.waiter().wait().unwrap();
+            assert_eq!(queue.pop(|_| ()).unwrap(), Some(event));
+        }
+        assert!(!readable(&queue) && !queue.gate.close());
+        queue.push(5);
+        queue.retain(|_| false);
+        assert!(!readable(&queue) && !queue.gate.close());
+        // As several threads leave it that wanted the same event.
+        queue.gate.open();
+        assert_eq!(queue.pop(|_| ()).unwrap(), None);
+        assert!(!queue.gate.close());
+    }
+
+    #[test]
+    fn a_thread_that_waits_is_let_through() {
+        let queue = EventQueue::new().unwrap();
+        let (events, seen) = mpsc::channel();
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                let events = events.clone();
+                let queue = &queue;
+                scope.spawn(move || {
+                    loop {
+                        match queue.pop(|_| ()).unwrap() {
+                            Some(0) => break,
+                            Some(event) => events.send(event).unwrap(),
+                            None => queue.waiter().wait().unwrap(),
+                        }
+                    }
+                });
+            }
+            for event in 1..=1_000 {
+                queue.push(event);
+            }
+            let mut all: Vec<u32> = seen.iter().take(1_000).collect();
+            all.sort_unstable();
+            assert_eq!(all, (1..=1_000).collect::<Vec<_>>());
+            for _ in 0..3 {
+                queue.push(0);
+            }
+        });
+        assert!(!readable(&queue));
     }
 }

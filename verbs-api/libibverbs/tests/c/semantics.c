@@ -149,6 +149,29 @@ static void operations_of_other_types_are_invalid(void)
 	rig_close(&r);
 }
 
+/* QPC-02, WRX-01: flags that nobody knows are wrong, those this device lacks are not supported. */
+static void flags_of_extended_qps_are_checked(void)
+{
+	static const struct { uint32_t create; uint64_t operations; int error; } rows[] = {
+		{ 1u << 20, 0, EINVAL },
+		{ IBV_QP_CREATE_SCATTER_FCS | 1, 0, EINVAL },
+		{ IBV_QP_CREATE_SCATTER_FCS, 0, EOPNOTSUPP },
+		{ 0, IBV_QP_EX_WITH_TSO, EOPNOTSUPP },
+		{ 0, 1ull << 40, EOPNOTSUPP },
+	};
+	struct rig r = rig_open();
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+		struct ibv_qp_init_attr_ex init = {
+			.send_cq = r.cq, .recv_cq = r.cq, .qp_type = IBV_QPT_RC, .pd = r.pd,
+			.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS |
+				     IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+			.create_flags = rows[i].create, .send_ops_flags = rows[i].operations };
+		CHECK(!ibv_create_qp_ex(r.context, &init));
+		CHECK_INT(errno, rows[i].error);
+	}
+	rig_close(&r);
+}
+
 /* Domains in use cannot be ended (DST-01). */
 static void domains_in_use_are_busy(void)
 {
@@ -317,6 +340,7 @@ int main(int argc, char **argv)
 		{ "inline_elements_are_counted", inline_elements_are_counted },
 		{ "migration_states_are_checked", migration_states_are_checked },
 		{ "operations_of_other_types_are_invalid", operations_of_other_types_are_invalid },
+		{ "flags_of_extended_qps_are_checked", flags_of_extended_qps_are_checked },
 		{ "domains_in_use_are_busy", domains_in_use_are_busy },
 		{ "gid_table_fits_or_fails", gid_table_fits_or_fails },
 		{ "raw_clock_stamps_completions", raw_clock_stamps_completions },
