@@ -13,6 +13,7 @@ mod clock;
 mod doorbell;
 mod handover;
 mod linger;
+mod overrun;
 mod port;
 mod progress;
 mod qp_table;
@@ -43,6 +44,7 @@ use blocked::BlockedQps;
 use broker_link::BrokerLink;
 use clock::Clock;
 use handover::Handover;
+use overrun::OverrunCqs;
 use port::Port;
 use qp_table::QpTable;
 use timers::Timers;
@@ -124,6 +126,7 @@ pub(crate) struct EngineInner {
     waiting_count: AtomicUsize,
     /// When the last one was listed, in ns.
     waited_at: AtomicU64,
+    overrun: OverrunCqs,
     handover: Handover,
     /// Inline polls in vain.
     vain_polls: AtomicU64,
@@ -167,6 +170,7 @@ impl Engine {
                 waiting: Mutex::default(),
                 waiting_count: AtomicUsize::new(0),
                 waited_at: AtomicU64::new(0),
+                overrun: OverrunCqs::default(),
                 handover: Handover::new(),
                 vain_polls: AtomicU64::new(0),
                 idle_since: AtomicU64::new(0),

@@ -164,11 +164,13 @@ impl EngineInner {
     /// Hands out completions, the first `reserved` of which have room, and events.
     fn report(&self, inner: &QpInner, core: &mut QpCore, mut reserved: usize) {
         while core.qp.pending_completions().len() > 0 {
-            let lost = inner.complete(core.qp.pending_completions(), &mut reserved);
-            core.qp.forget_completions();
-            if lost > 0 {
+            if inner.complete(core, &mut reserved) > 0 {
                 core.qp.set_fatal(self.now());
+                core.overrun = true;
             }
+        }
+        if core.overrun {
+            return;
         }
         while let Some(event) = core.qp.poll_event() {
             inner.raise(event);
@@ -209,7 +211,7 @@ impl EngineInner {
             let mut buffer = TxBuffer::new(MAX_BYTES, MAX_SEGMENTS);
             self.transmit_through(inner, core, mem, (cause, now), &mut buffer);
         }
-        let QpCore { qp, tx } = core;
+        let QpCore { qp, tx, .. } = core;
         let acked = qp.counters().acks_sent != acks_before;
         if tx.hold.transmitted(cause, now, acked, qp.lone_ack()) {
             self.look_after(inner.qp_num());
@@ -224,7 +226,7 @@ impl EngineInner {
         (cause, mut now): (Cause, Time),
         buffer: &mut TxBuffer,
     ) {
-        let QpCore { qp, tx } = core;
+        let QpCore { qp, tx, .. } = core;
         let memory = mem.view(inner.pd_id());
         let mut acks = tx.hold.timing(cause, self.may_hold(&tx.hold));
         let mut answered = 0;

@@ -213,6 +213,11 @@ impl Scenario {
         report
     }
 
+    fn queue_len(&self, from: Side, of: impl Fn(&Work) -> u64) -> u32 {
+        let len = self.work.get(from as usize).map_or(0, of);
+        u32::try_from(len).expect("a short queue")
+    }
+
     fn pair(&self) -> Pair {
         let mut pair = Pair::new(|side, setup| {
             let [a, b] = self.first_psns;
@@ -225,6 +230,9 @@ impl Scenario {
             setup.attr.timeout = self.timeout;
             setup.attr.min_rnr_timer = self.min_rnr_timer;
             setup.config.sq_sig_all = false;
+            // Queues that are just long enough: a slot that is not given back in time is missed.
+            setup.config.cap.max_send_wr = self.queue_len(side, |work| work.window);
+            setup.config.cap.max_recv_wr = self.queue_len(side.other(), |work| work.receives);
         });
         pair.stop_tracing();
         pair.set_latency(self.latency_ns);

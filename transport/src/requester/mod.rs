@@ -123,6 +123,10 @@ pub(crate) struct Requester {
     limits: SendLimits,
     attr: RequesterAttr,
     sq: VecDeque<SendWqe>,
+    /// Slots in use: those of `sq`, and those whose completion the application has not taken.
+    used: u32,
+    /// Work requests that are complete without a completion, since the last one.
+    silent: u32,
     started: usize,
     /// Index of the WQE that `cursor` is in; `started` where `cursor` is at the end.
     current: usize,
@@ -164,6 +168,8 @@ impl Requester {
                 timeout: AckTimeout::DISABLED,
             },
             sq: VecDeque::new(),
+            used: 0,
+            silent: 0,
             started: 0,
             current: 0,
             una: Psn::new(0),
@@ -230,7 +236,19 @@ impl Requester {
     pub(crate) fn unpost(&mut self, count: usize) {
         debug_assert!(self.sq.len() - self.started >= count);
         let keep = self.sq.len().saturating_sub(count).max(self.started);
+        self.used -= u32::try_from(self.sq.len() - keep).unwrap_or(self.used);
         self.sq.truncate(keep);
+    }
+
+    /// The newest WQE, flushed when it was posted, is taken back with its completion.
+    pub(crate) const fn unflush(&mut self, slots: u32) {
+        self.used -= 1;
+        self.silent = slots - 1;
+    }
+
+    /// The application has taken the completions of so many slots.
+    pub(crate) const fn free_slots(&mut self, slots: u32) {
+        self.used = self.used.saturating_sub(slots);
     }
 
     /// Queues a work request (PST-09); `inline` is its data if it was copied at post time.
@@ -259,7 +277,8 @@ impl Requester {
         if wr.op.is_atomic() && total < 8 {
             return Err(PostError::AtomicBuffer);
         }
-        if self.sq.len() >= self.limits.max_wr as usize {
+        //= RC-WQE-03
+        if self.used >= self.limits.max_wr {
             return Err(PostError::QueueFull);
         }
         let len = if wr.op.is_atomic() {
@@ -268,6 +287,7 @@ impl Requester {
             u32::try_from(total).unwrap_or(u32::MAX)
         };
         // Filled in where it stays: to make it elsewhere and move it takes longer than the rest.
+        self.used += 1;
         self.sq.push_back(SendWqe::EMPTY);
         if let Some(wqe) = self.sq.back_mut() {
             wqe.wr_id = wr.wr_id;
@@ -290,9 +310,8 @@ impl Requester {
 
     /// Completes every WQE with `WR_FLUSH_ERR`, unsignaled ones too (RC-STA-01).
     pub(crate) fn flush(&mut self, now: Time, conn: &Conn, out: &mut Outputs) {
-        for wqe in self.sq.drain(..) {
-            let opcode = wqe.wc_opcode();
-            out.complete_send(now, conn, wqe.wr_id, WcStatus::WrFlushErr, opcode, 0);
+        while let Some(wqe) = self.sq.pop_front() {
+            self.report(now, conn, &wqe, WcStatus::WrFlushErr, 0, out);
         }
         self.stop();
     }
@@ -317,9 +336,26 @@ impl Requester {
     /// Completes the oldest WQE in error; the QP goes to ERR.
     fn fail_front(&mut self, now: Time, conn: &Conn, status: WcStatus, out: &mut Outputs) -> Fatal {
         if let Some(wqe) = self.sq.pop_front() {
-            out.complete_send(now, conn, wqe.wr_id, status, wqe.wc_opcode(), 0);
+            self.report(now, conn, &wqe, status, 0, out);
         }
         Fatal
+    }
+
+    /// The completion of a WQE, which stands for those before it that have none (RC-WQE-03).
+    #[inline]
+    fn report(
+        &mut self,
+        now: Time,
+        conn: &Conn,
+        wqe: &SendWqe,
+        status: WcStatus,
+        byte_len: u32,
+        out: &mut Outputs,
+    ) {
+        let slots = self.silent + 1;
+        self.silent = 0;
+        let opcode = wqe.wc_opcode();
+        out.complete_send(now, conn, wqe.wr_id, status, opcode, byte_len, slots);
     }
 
     /// Reports a local error once all earlier work requests are complete (RC-REQ-14, RC-WQE-01).
