@@ -4,13 +4,16 @@
 //! The send queue is one deque: WQEs `0..started` have PSNs and wait for acknowledgement, the
 //! rest have not been started. `una <= cursor <= next_new` (modular): `una` is the oldest
 //! unacknowledged PSN, `cursor` the next to transmit, `next_new` the next never sent before.
-//! Retransmission is going back: it moves `cursor` and nothing else.
+//! Retransmission is going back: it moves `cursor` and nothing else. Only where an ACK timeout may have been
+//! for nothing, `cursor` goes forward again (`rewind`).
 
 mod ack;
 mod middles;
 mod retry;
+mod rewind;
 mod segment;
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
 use rocade_wire::{AckTimeout, Psn};
@@ -21,6 +24,8 @@ use crate::error::PostError;
 use crate::qp::conn::{Conn, Fatal, Outputs};
 use crate::time::Time;
 use crate::wr::{LocalData, SendFlags, SendOp, SendWr, total_len};
+
+use rewind::Rewound;
 
 /// Local ACK timeouts below this are rounded up: a thread cannot be scheduled faster, and a
 /// spurious timeout costs a retry (RC-TMR-01 allows up to four times the value).
@@ -109,6 +114,22 @@ pub(crate) struct RequesterAttr {
     pub(crate) timeout: AckTimeout,
 }
 
+impl RequesterAttr {
+    /// `None` waits forever.
+    fn ack_timeout_ns(&self) -> Option<u64> {
+        self.timeout.as_ns().map(|ns| ns.max(MIN_ACK_TIMEOUT_NS))
+    }
+}
+
+/// A packet that was sent once, so far: how long its acknowledgement takes is how long the path takes.
+#[derive(Clone, Copy, Debug)]
+struct Timed {
+    psn: Psn,
+    at: Time,
+    /// Cost position of `una` at that time.
+    una_cost: u64,
+}
+
 /// Limits of the send queue, fixed at creation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SendLimits {
@@ -143,12 +164,16 @@ pub(crate) struct Requester {
     retry_left: u8,
     rnr_left: u8,
     ack_deadline: Option<Time>,
-    /// Expiries of the ACK timer since the last progress.
-    timeouts_in_a_row: u32,
+    /// Expiries of the ACK timer since something was acknowledged that was sent once.
+    timeouts_in_a_row: u8,
     rnr_until: Option<Time>,
     /// The PSN at which the last sequence NAK, real or implied, made us go back; one loss is
     /// answered once.
     went_back_at: Option<Psn>,
+    /// What had been sent before the ACK timeout that made us go back.
+    rewound: Option<Box<Rewound>>,
+    /// The packet whose acknowledgement is timed.
+    timed: Option<Timed>,
     /// A local error stops transmission at `cursor`; reported once all earlier work requests
     /// are complete.
     failed: Option<WcStatus>,
@@ -185,6 +210,8 @@ impl Requester {
             timeouts_in_a_row: 0,
             rnr_until: None,
             went_back_at: None,
+            rewound: None,
+            timed: None,
             failed: None,
             draining: false,
             window: Window::new(),
@@ -199,10 +226,11 @@ impl Requester {
     }
 
     /// Takes over changed attributes; the counters start afresh.
-    pub(crate) const fn set_attr(&mut self, attr: RequesterAttr) {
+    pub(crate) fn set_attr(&mut self, attr: RequesterAttr) {
         self.attr = attr;
         self.retry_left = attr.retry_cnt;
         self.rnr_left = attr.rnr_retry;
+        self.window.set_timeout(attr.ack_timeout_ns());
     }
 
     pub(crate) const fn set_draining(&mut self, draining: bool) {
@@ -328,6 +356,8 @@ impl Requester {
         self.rd_wqes = 0;
         self.ack_deadline = None;
         self.rnr_until = None;
+        self.rewound = None;
+        self.timed = None;
         self.failed = None;
         self.una = self.next_new;
         self.cursor = self.next_new;
