@@ -114,7 +114,7 @@ fn a_slow_peer_is_not_dead() {
         });
         assert!(report.timeouts == 0 || load > 50, "{load}: {report:?}");
         assert!(
-            report.retransmitted <= 2 * report.timeouts,
+            report.retransmitted <= 5 * report.timeouts,
             "{load}: {report:?}"
         );
     }
@@ -143,7 +143,7 @@ fn a_peer_that_stalls_is_not_dead() {
             Scenario::stalling(seed, kinds, 60, load, stall)
         });
         assert!(report.timeouts > 0, "B did stall: {report:?}");
-        assert!(report.retransmitted <= 2 * report.timeouts, "{report:?}");
+        assert!(report.retransmitted <= 5 * report.timeouts, "{report:?}");
     }
 }
 

@@ -155,7 +155,7 @@ impl Window {
         self.bytes = self.threshold;
     }
 
-    /// Nothing came back for a whole timeout, with so much in flight: the first packet alone is sent again.
+    /// Nothing came back for a whole timeout, with so much in flight.
     pub(crate) fn on_timeout(&mut self, in_flight: u64) {
         self.threshold = (self.bytes / 2).max(MIN_BYTES);
         self.bytes = MIN_PACKET_COST;

@@ -73,7 +73,7 @@ impl Requester {
                 self.window.on_sample(delivered, elapsed_ns);
             }
         }
-        if self.rewound.is_some() && self.cursor == self.una {
+        if self.rewound.is_some() {
             self.resume();
         }
         if self.rnr_until.is_none() && self.una != self.cursor {

@@ -1,9 +1,10 @@
 //! After an ACK timeout: was anything lost?
 //!
-//! The oldest request is sent again, and no other before its acknowledgement. That may be the answer to the
-//! first copy, from a peer that is only slow: to send everything again would make it slower still. So the
-//! next to be sent again is the last one. Where something was lost before it, the peer reports the gap,
-//! and transmission goes back there; else the acknowledgements of all the others are on their way.
+//! The oldest packets are sent again, few ([`RESEND_BYTES`]), and no others before an acknowledgement. That may
+//! be the answer to the first copies, from a peer that is only slow: to send everything again would make it
+//! slower still. So the next to be sent again is the last request. Where something was lost before it, the
+//! peer reports the gap, and transmission goes back there; else the acknowledgements of all the others are
+//! on their way.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -11,6 +12,10 @@ use alloc::vec::Vec;
 use rocade_wire::Psn;
 
 use super::Requester;
+use crate::congestion::MIN_PACKET_COST;
+
+/// What is sent again at once, as the window counts it: but for longer packets, four of them.
+pub(super) const RESEND_BYTES: u64 = 4 * MIN_PACKET_COST as u64;
 
 /// What had been sent when the timer expired.
 #[derive(Debug)]
@@ -22,7 +27,7 @@ pub(super) struct Rewound {
 }
 
 impl Requester {
-    /// Goes back to the oldest request after a timeout.
+    /// Goes back to the oldest packet after a timeout.
     pub(super) fn rewind(&mut self) {
         let mut rd_ends: Vec<Psn> = self.rd_pending.iter().copied().collect();
         // The second timeout in a row: most of it has not been sent again.
@@ -37,8 +42,7 @@ impl Requester {
         }));
     }
 
-    /// Everything that was sent again is acknowledged, perhaps more: goes on with the last request before
-    /// the timeout.
+    /// Something is acknowledged after the timeout: goes on with the last request before it.
     pub(super) fn resume(&mut self) {
         let una = self.una;
         let Some(before) = self.rewound.take_if(|rewound| rewound.end.diff(una) > 0) else {
@@ -57,6 +61,9 @@ impl Requester {
         } else {
             before.end.sub(1)
         };
+        if start.diff(self.cursor) <= 0 {
+            return;
+        }
         self.cursor = start;
         self.current = last;
         self.rd_pending.clear();

@@ -2,6 +2,7 @@
 
 use rocade_wire::{AtomicEth, Operation, Psn, Reth};
 
+use super::rewind::RESEND_BYTES;
 use super::{Requester, SendWqe};
 use crate::completion::WcStatus;
 use crate::memory::{AccessError, LocalAccess, Memory};
@@ -39,7 +40,7 @@ impl Requester {
         let full_packet = u64::from(full_packet);
         let una_cost = self.una_cost();
         let limit = if self.rewound.is_some() {
-            0
+            RESEND_BYTES
         } else {
             self.window.limit(self.in_flight(una_cost), tx.max_bytes())
         };
