@@ -13,6 +13,7 @@ mod clock;
 mod doorbell;
 mod handover;
 mod linger;
+mod overrun;
 mod owed;
 mod port;
 mod progress;
@@ -45,6 +46,7 @@ use blocked::BlockedQps;
 use broker_link::BrokerLink;
 use clock::Clock;
 use handover::Handover;
+use overrun::OverrunCqs;
 use port::Port;
 use qp_table::QpTable;
 use timers::Timers;
@@ -135,6 +137,7 @@ pub(crate) struct EngineInner {
     waited_at: AtomicU64,
     /// What the broker does for us when we are gone.
     will: OnceLock<Arc<Will>>,
+    overrun: OverrunCqs,
     handover: Handover,
     /// Inline polls in vain.
     vain_polls: AtomicU64,
@@ -183,6 +186,7 @@ impl Engine {
                 waiting_count: AtomicUsize::new(0),
                 waited_at: AtomicU64::new(0),
                 will: OnceLock::new(),
+                overrun: OverrunCqs::default(),
                 handover: Handover::new(),
                 vain_polls: AtomicU64::new(0),
                 idle_since: AtomicU64::new(0),

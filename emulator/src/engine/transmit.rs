@@ -212,11 +212,13 @@ impl EngineInner {
     /// Hands out completions, the first `reserved` of which have room, and events.
     fn report(&self, inner: &QpInner, core: &mut QpCore, mut reserved: usize) {
         while core.qp.pending_completions().len() > 0 {
-            let lost = inner.complete(core.qp.pending_completions(), &mut reserved);
-            core.qp.forget_completions();
-            if lost > 0 {
+            if inner.complete(core, &mut reserved) > 0 {
                 core.qp.set_fatal(self.now());
+                core.overrun = true;
             }
+        }
+        if core.overrun {
+            return;
         }
         while let Some(event) = core.qp.poll_event() {
             inner.raise(event);
@@ -263,7 +265,7 @@ impl EngineInner {
         if core.tx.blocked.is_some() {
             self.note_unsent(core, owed);
         }
-        let QpCore { qp, tx } = core;
+        let QpCore { qp, tx, .. } = core;
         tx.write_down(qp);
         if is_quiet && tx.blocked.is_none() {
             tx.quiet = owed.map(|(psn, _)| psn);
@@ -284,7 +286,7 @@ impl EngineInner {
         wake: bool,
         buffer: &mut TxBuffer,
     ) {
-        let QpCore { qp, tx } = core;
+        let QpCore { qp, tx, .. } = core;
         let memory = mem.view(inner.pd_id());
         let mut answered = 0;
         loop {

@@ -8,7 +8,7 @@ use rocade_transport::testing::{Pair, Side};
 use rocade_wire::Psn;
 
 use super::flow::{Flow, Kind, MAX_LEN, Work};
-use super::network::{Faults, Network};
+use super::network::{Faults, Network, Pace};
 use super::rng::Rng;
 
 /// No run lasts longer, in virtual time.
@@ -37,6 +37,10 @@ pub struct Scenario {
     pub gap_ns: u64,
     /// How long acknowledgements are held back; 0 for not at all.
     pub ack_delay_ns: u64,
+    /// ACK retries.
+    pub retry_cnt: u8,
+    /// How fast B is.
+    pub pace: Pace,
     /// The network.
     pub faults: Faults,
     /// What A sends, and B, if it does.
@@ -125,6 +129,8 @@ impl Scenario {
             latency_ns: rng.range(500, 200_000),
             gap_ns: rng.pick(&[0, 20, 300]),
             ack_delay_ns: rng.pick(&[0, 100, 50_000]),
+            retry_cnt: 7,
+            pace: Pace::default(),
             faults: Faults {
                 loss: rng.pick(&[0, 10, 50, 50]),
                 duplication: rng.pick(&[0, 10, 50, 50]),
@@ -157,6 +163,48 @@ impl Scenario {
         scenario
     }
 
+    /// A perfect network, and work from A to B, which is slow: `load` per mille of the ACK timeout for each
+    /// full packet.
+    #[must_use]
+    pub fn slow(seed: u64, kinds: &[Kind], messages: u64, load: u64) -> Self {
+        let mut scenario = Self::swarm(seed, kinds, messages);
+        let mut rng = Rng::new(seed, 4);
+        scenario.faults = Faults::NONE;
+        scenario.work.truncate(1);
+        scenario.work[0].max_len = rng.pick(&[5000, MAX_LEN]);
+        scenario.work[0].receive_lag_ns = 0;
+        scenario.gap_ns = 0;
+        scenario.ack_delay_ns = 0;
+        scenario.timeout = rng.range_u8(8, 18);
+        scenario.retry_cnt = rng.range_u8(0, 7);
+        scenario.latency_ns = scenario.latency_ns.min(scenario.timeout_ns() / 20);
+        scenario.pace.packet_ns = scenario.timeout_ns() * load / 1000;
+        scenario
+    }
+
+    /// The same, and B does nothing at all now and then, for `per_mille` of the time that the requester's
+    /// attributes grant.
+    #[must_use]
+    pub fn stalling(seed: u64, kinds: &[Kind], messages: u64, load: u64, per_mille: u64) -> Self {
+        let mut scenario = Self::slow(seed, kinds, messages, load);
+        let mut rng = Rng::new(seed, 5);
+        //= RC-TMR-06
+        let waits: u64 = match scenario.retry_cnt {
+            0 => 4,
+            1 => 1 + 4,
+            more => 1 + 2 + 4 * (u64::from(more) - 1),
+        };
+        scenario.pace.stall_ns = waits * scenario.timeout_ns() * per_mille / 1000;
+        let busy_ns = scenario.pace.packet_ns * rng.range(20, 2000);
+        scenario.pace.busy_ns = busy_ns.max(scenario.timeout_ns());
+        scenario
+    }
+
+    /// The ACK timeout; below a millisecond it is one.
+    fn timeout_ns(&self) -> u64 {
+        (4096 << self.timeout).max(1_000_000)
+    }
+
     /// Runs it. The network is healed when nine tenths of the messages are through: what is
     /// left must then complete.
     ///
@@ -169,6 +217,7 @@ impl Scenario {
         let faults = Rc::new(RefCell::new(self.faults));
         let first_psns = self.first_psns.map(Psn::new);
         let mut network = Network::new(self.seed, Rc::clone(&faults), pmtu, first_psns);
+        network.set_pace(self.pace);
         pair.set_network(move |transit| network.decide(transit));
         let mut flows: Vec<Flow> = Side::BOTH
             .into_iter()
@@ -222,6 +271,11 @@ impl Scenario {
         report
     }
 
+    fn queue_len(&self, from: Side, of: impl Fn(&Work) -> u64) -> u32 {
+        let len = self.work.get(from as usize).map_or(0, of);
+        u32::try_from(len).expect("a short queue")
+    }
+
     fn pair(&self) -> Pair {
         let mut pair = Pair::new(|side, setup| {
             let [a, b] = self.first_psns;
@@ -232,8 +286,12 @@ impl Scenario {
             setup.attr.max_rd_atomic = self.max_rd_atomic;
             setup.attr.max_dest_rd_atomic = self.max_dest_rd_atomic;
             setup.attr.timeout = self.timeout;
+            setup.attr.retry_cnt = self.retry_cnt;
             setup.attr.min_rnr_timer = self.min_rnr_timer;
             setup.config.sq_sig_all = false;
+            // Queues that are just long enough: a slot that is not given back in time is missed.
+            setup.config.cap.max_send_wr = self.queue_len(side, |work| work.window);
+            setup.config.cap.max_recv_wr = self.queue_len(side.other(), |work| work.receives);
         });
         pair.stop_tracing();
         pair.set_latency(self.latency_ns);

@@ -258,12 +258,27 @@ impl Qp {
         Ok(())
     }
 
+    /// The application has taken completions of the send or the receive queue, whose
+    /// [`Completion::slots`] add up to `slots`: so many work requests more fit in.
+    //= RC-WQE-03
+    pub fn free_slots(&mut self, is_send: bool, slots: u32) {
+        if is_send {
+            self.requester.free_slots(slots);
+        } else {
+            self.responder.free_slots(slots);
+        }
+    }
+
     /// Takes back the newest `count` send work requests, since which nothing else has happened to the QP
     /// (WRX-06). Where they were flushed at once, their completions go with them.
     pub fn unpost_send(&mut self, count: usize) {
         if matches!(self.state, QpState::Err | QpState::Sqe) {
-            let keep = self.out.completions.len().saturating_sub(count);
-            self.out.completions.truncate(keep);
+            for _ in 0..count {
+                if let Some(completion) = self.out.completions.pop_back() {
+                    debug_assert!(completion.is_send);
+                    self.requester.unflush(completion.slots);
+                }
+            }
         } else {
             self.requester.unpost(count);
         }

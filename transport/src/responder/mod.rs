@@ -68,6 +68,9 @@ pub(crate) struct Responder {
     limits: RecvLimits,
     attr: ResponderAttr,
     rq: VecDeque<RecvWqe>,
+    /// Slots in use: those of `rq` and `current`, and those whose completion the application has not
+    /// taken.
+    used: u32,
     /// Expected PSN of the next new request.
     epsn: Psn,
     msn: Msn,
@@ -93,6 +96,7 @@ impl Responder {
                 min_rnr_timer: RnrTimer::LONGEST,
             },
             rq: VecDeque::new(),
+            used: 0,
             epsn: Psn::new(0),
             msn: Msn::new(0),
             nak_outstanding: false,
@@ -121,14 +125,21 @@ impl Responder {
         !matches!(self.current, InProgress::None)
     }
 
+    /// The application has taken the completions of so many slots.
+    pub(crate) const fn free_slots(&mut self, slots: u32) {
+        self.used = self.used.saturating_sub(slots);
+    }
+
     /// Queues a receive (PST-09).
     pub(crate) fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         if sges.len() > self.limits.max_sge as usize {
             return Err(PostError::TooManySges);
         }
-        if self.queued() >= self.limits.max_wr as usize {
+        //= RC-WQE-03
+        if self.used >= self.limits.max_wr {
             return Err(PostError::QueueFull);
         }
+        self.used += 1;
         // Filled in where it stays, see `Requester::post`.
         self.rq.push_back(RecvWqe::EMPTY);
         if let Some(wqe) = self.rq.back_mut() {

@@ -248,9 +248,13 @@ impl Pair {
             .expect("the transition is valid");
     }
 
-    /// Takes the completions of one side.
+    /// Takes the completions of one side, which frees their slots.
     pub fn take_completions(&mut self, side: Side) -> Vec<Completion> {
-        core::mem::take(&mut self.node_mut(side).completions)
+        let node = self.node_mut(side);
+        for completion in &node.completions {
+            node.qp.free_slots(completion.is_send, completion.slots);
+        }
+        core::mem::take(&mut node.completions)
     }
 
     /// Takes the events of one side.
