@@ -34,17 +34,17 @@ mod fdpass;
 mod group;
 mod paths;
 mod protocol;
+mod relay;
 mod server;
 mod slots;
 mod start;
 mod sys;
 
-pub use client::{BrokerClient, ServiceOutcome, StopOutcome, status, stop};
+pub use client::{BrokerClient, ServiceOutcome, SharedSocket, StopOutcome, status, stop};
+pub(crate) use fdpass::{peer as peer_of, receive};
 pub use protocol::{ProtocolError, RefusalCode};
 pub use server::serve;
-pub(crate) use sys::effective_uid;
-#[cfg(test)]
-pub(crate) use sys::{poll, poll_readable};
+pub(crate) use sys::{effective_uid, poll, poll_readable};
 
 /// Variable: the directory of the broker's socket, locks and log.
 const RUNTIME_DIR_VARIABLE: &str = "ROCADE_RUNTIME_DIR";
@@ -57,7 +57,7 @@ const IDLE_VARIABLE: &str = "ROCADE_BROKER_IDLE_MS";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokerConfig {
     /// Directory of the broker's socket, locks and log. `None`: `$XDG_RUNTIME_DIR/rocade`, or
-    /// `/tmp/rocade-UID` without one.
+    /// `/tmp/rocade-UID` without one (another in /tmp if somebody else has made that).
     pub runtime_dir: Option<PathBuf>,
     /// Program and arguments that start a broker. `None`: `rocade broker serve`, with `rocade`
     /// looked for beside this library and in `$PATH`.
@@ -215,8 +215,20 @@ pub enum BrokerError {
     },
     /// The broker sent nonsense.
     Protocol(ProtocolError),
-    /// The connection to the broker ended, or it does not answer.
+    /// The broker is of another version.
+    OtherVersion {
+        /// Its process id; 0 if unknown.
+        pid: u32,
+        /// Its version of the protocol.
+        version: u16,
+    },
+    /// The connection to the broker ended.
     Lost,
+    /// The broker does not answer.
+    Silent {
+        /// Its process id; 0 if unknown.
+        pid: u32,
+    },
     /// The handle belongs to the parent of this process.
     Forked,
     /// A system call failed.
@@ -232,6 +244,16 @@ impl BrokerError {
     /// Makes a function that says what was being done when a system call failed.
     fn doing(doing: &'static str) -> impl Fn(io::Error) -> Self {
         move |source| Self::System { doing, source }
+    }
+
+    /// Whether it is worth while to try again, with another connection.
+    const fn may_pass(&self) -> bool {
+        matches!(self, Self::Lost | Self::Silent { .. })
+    }
+
+    /// Whether the connection is of no use any more.
+    const fn ends_connection(&self) -> bool {
+        self.may_pass() || matches!(self, Self::Protocol(_) | Self::OtherVersion { .. })
     }
 }
 
@@ -268,7 +290,19 @@ impl fmt::Display for BrokerError {
             Self::ForeignBroker { uid } => write!(f, "the broker belongs to user {uid}"),
             Self::Refused { text, .. } => write!(f, "the broker refused: {text}"),
             Self::Protocol(error) => write!(f, "the broker sent nonsense: {error}"),
+            Self::OtherVersion { pid, version } => write!(
+                f,
+                "the broker, process {pid}, is of another version (protocol {version}) than this \
+                 program (protocol {}). When the programs that use it have ended, `rocade broker \
+                 stop` makes room for one of this version",
+                protocol::VERSION
+            ),
             Self::Lost => write!(f, "the connection to the broker was lost"),
+            Self::Silent { pid } => write!(
+                f,
+                "the broker, process {pid}, does not answer. If it was stopped (SIGSTOP), let it \
+                 go on or kill it: programs that run keep their traffic either way"
+            ),
             Self::Forked => write!(f, "this broker connection belongs to the parent process"),
             Self::System { doing, source } => write!(f, "{doing}: {source}"),
         }

@@ -72,6 +72,8 @@ pub struct EngineCounters {
     pub rx_bad_icrc: u64,
     /// Packets for a QP that does not exist (BTH-10).
     pub rx_unknown_qp: u64,
+    /// Datagrams that pretended to be passed on by another process of this host, and were not.
+    pub rx_forged: u64,
     /// Packets passed on to the process that they are for.
     pub forwarded: u64,
     /// Those of the packets sent that went through shared memory.
@@ -88,6 +90,7 @@ struct AtomicCounters {
     rx_malformed: AtomicU64,
     rx_bad_icrc: AtomicU64,
     rx_unknown_qp: AtomicU64,
+    rx_forged: AtomicU64,
     forwarded: AtomicU64,
     tx_shared: AtomicU64,
     rx_shared: AtomicU64,
@@ -109,6 +112,8 @@ pub(crate) struct EngineInner {
     regions: MrTable,
     qps: RwLock<QpTable>,
     ports: RwLock<Vec<Arc<Port>>>,
+    /// Held while a port is opened.
+    opening: Mutex<()>,
     channels: RwLock<Vec<Arc<ShmChannel>>>,
     /// How many; pollers look here first.
     channel_count: AtomicUsize,
@@ -158,6 +163,7 @@ impl Engine {
                 regions: MrTable::new(),
                 qps: RwLock::default(),
                 ports: RwLock::default(),
+                opening: Mutex::default(),
                 channels: RwLock::default(),
                 channel_count: AtomicUsize::new(0),
                 timers: Timers::new(),
@@ -209,6 +215,7 @@ impl Engine {
             rx_malformed: get(&c.rx_malformed),
             rx_bad_icrc: get(&c.rx_bad_icrc),
             rx_unknown_qp: get(&c.rx_unknown_qp),
+            rx_forged: get(&c.rx_forged),
             forwarded: get(&c.forwarded),
             tx_shared: get(&c.tx_shared),
             rx_shared: get(&c.rx_shared),
@@ -290,20 +297,20 @@ impl EngineInner {
         if let Some(port) = find(&self.ports.read()) {
             return Ok(port);
         }
-        let broker = self.broker_link();
-        let mut ports = self.ports.write();
-        if let Some(port) = find(&ports) {
+        // One thread at a time opens; the others go on receiving meanwhile, since the broker may take
+        // its time.
+        let _opening = self.opening.lock();
+        if let Some(port) = find(&self.ports.read()) {
             return Ok(port);
         }
-        let link = match broker {
+        let link = match self.broker_link() {
             None => UdpLink::bind(local).map_err(VerbsError::from),
             Some(broker) => broker.open(local),
         };
         let port = Arc::new(Port::new(
             link.inspect_err(|error| tracing::error!("{error}"))?,
         ));
-        ports.push(Arc::clone(&port));
-        drop(ports);
+        self.ports.write().push(Arc::clone(&port));
         // The background thread has one more descriptor to wait for.
         self.call_background();
         Ok(port)
