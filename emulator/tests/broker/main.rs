@@ -23,9 +23,16 @@ use rocade_emulator::link::{Arrival, RxBuffer, UdpLink};
 use rocade_emulator::steering::Slot;
 use socket2::{Domain, SockAddr, Socket, Type};
 
+mod availability;
+#[path = "../common/mod.rs"]
+mod common;
+mod isolation;
 #[path = "../common/processes.rs"]
 mod processes;
+#[path = "../common/sandbox.rs"]
+mod sandbox;
 mod site;
+mod versions;
 
 use processes::{PATIENCE, ROLE, wait_until};
 use site::*;
@@ -37,6 +44,8 @@ fn child_process() {
         Ok("broker") => run_broker(),
         Ok("client") => run_client(),
         Ok("stranger") => run_stranger(),
+        Ok("squatter") => isolation::run_squatter(),
+        Ok("squatted-tmp") => isolation::run_in_squatted_tmp(),
         _ => {}
     }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rocade_emulator::broker::{
     self, BrokerClient, BrokerConfig, BrokerError, BrokerStatus, ServiceOutcome,
 };
-use rocade_emulator::link::{ROCE_PORT, RxBuffer, UdpLink};
+use rocade_emulator::link::{Arrival, ROCE_PORT, RxBuffer, UdpLink};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tempfile::TempDir;
 
@@ -38,7 +38,10 @@ pub(crate) fn run_broker() {
 /// Reads commands from its input and answers each with one line that begins with '@'.
 pub(crate) fn run_client() {
     let dir = env::var_os("ROCADE_RUNTIME_DIR").unwrap();
-    let client = BrokerClient::connect_or_start(&broker_config(Path::new(&dir))).unwrap();
+    let client = match BrokerClient::connect_or_start(&broker_config(Path::new(&dir))) {
+        Ok(client) => client,
+        Err(error) => return println!("@error {error}"),
+    };
     println!("@slot {}", client.slot());
     let mut links: Vec<UdpLink> = Vec::new();
     for line in std::io::stdin().lock().lines() {
@@ -60,6 +63,10 @@ pub(crate) fn run_client() {
                     .find(|link| link.local().to_string() == ip)
                     .unwrap();
                 println!("@got {}", receive_tag(link));
+            }
+            ("service", _) => {
+                client.service();
+                println!("@served");
             }
             ("resume", _) => {
                 resume(&client);
@@ -98,7 +105,10 @@ pub(crate) fn receive_tag(link: &UdpLink) -> u8 {
     let mut buf = RxBuffer::new();
     loop {
         if let Some(batch) = link.recv(&mut buf).unwrap() {
-            return batch.data[12];
+            return match link.arrival(batch.data) {
+                Arrival::Forwarded(_, packet) => packet[12],
+                _ => batch.data[12],
+            };
         }
         wait_readable(link.rx_fd().as_raw_fd());
     }
@@ -198,15 +208,24 @@ impl ClientProcess {
     }
 
     pub(crate) fn spawn(site: &Site) -> Self {
-        let mut child = site.command("client").spawn().unwrap();
+        Self::spawn_as(site.command("client"))
+    }
+
+    pub(crate) fn spawn_as(command: Command) -> Self {
+        Self::try_spawn(command).unwrap()
+    }
+
+    /// `None` if the system does not let us.
+    pub(crate) fn try_spawn(mut command: Command) -> Option<Self> {
+        let mut child = command.spawn().ok()?;
         let input = child.stdin.take().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
-        Self {
+        Some(Self {
             child,
             input,
             output,
             slot: 0,
-        }
+        })
     }
 
     pub(crate) fn ready(mut self) -> Self {

@@ -62,7 +62,10 @@ impl Connection {
         fds: &[BorrowedFd<'_>],
         patience: Duration,
     ) -> Result<(Response, Vec<OwnedFd>), BrokerError> {
-        self.send(request, fds)?;
+        if let Err(error) = self.send(request, fds) {
+            // Who turns us away may have said why before it hung up.
+            return self.try_answer()?.ok_or(error);
+        }
         let deadline = Instant::now() + patience;
         loop {
             if let Some(answer) = self.try_answer()? {

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use super::super::group::{Group, RestoreError};
 use super::super::protocol::{RefusalCode, Response, SOCKETS_AT_ONCE};
 use super::super::{SlotStatus, effective_uid};
-use super::connections::{NO_DESCRIPTORS, means_no_descriptor};
 use super::requests::Refusal;
 use super::{Client, LOOK_AGAIN, Pending, Server};
 use crate::link::claim::{Claim, ClaimError};
@@ -24,10 +23,13 @@ const LOOK_AT_CLAIM: Duration = Duration::from_millis(100);
 
 impl From<LinkError> for Refusal {
     fn from(error: LinkError) -> Self {
-        if let LinkError::System { source, .. } = &error
-            && means_no_descriptor(source)
+        if let LinkError::System {
+            local,
+            doing,
+            source,
+        } = &error
         {
-            return Self::new(RefusalCode::Limit, NO_DESCRIPTORS);
+            return Self::system(&format!("{doing} on {local}"), source);
         }
         let code = match error {
             LinkError::InUse { .. } => RefusalCode::AddressInUse,

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use socket2::Socket;
 
 use super::super::fdpass::{self, Peer};
-use super::super::protocol::{RefusalCode, Response, VERSION, with_version};
+use super::super::protocol::{MAX_LEN, RefusalCode, Response, VERSION, with_version};
 use super::super::{effective_uid, sys};
 use super::{LOOK_AGAIN, Pending, Server};
 use crate::steering::Slot;
@@ -227,6 +227,8 @@ fn refuse(client: &mut Client, text: &str) {
     tracing::warn!(pid = client.peer.pid, text, "connection refused");
     let (code, text) = (RefusalCode::Limit, text.to_owned());
     client.send(&Response::Error { code, text }, &[]);
+    // Closed with something in it, the connection would lose the answer.
+    let _ = fdpass::receive(client.connection.as_fd(), &mut vec![0; MAX_LEN]);
 }
 
 fn check_peer(connection: BorrowedFd<'_>) -> io::Result<Peer> {

@@ -57,10 +57,15 @@ impl Files {
         std::iter::once(&self.listener).chain(&self.hidden)
     }
 
-    /// Accepts a connection at one of the listeners; `None` if there is no such one.
+    /// Accepts a connection at one of the listeners; `None` if nobody waits there.
     pub(super) fn accept(&self, which: usize) -> Option<io::Result<Socket>> {
-        let accepted = self.listeners().nth(which)?.accept();
-        Some(accepted.map(|(connection, _)| connection))
+        let listener = self.listeners().nth(which)?;
+        // Without a descriptor left, accepting fails whether somebody waits or not.
+        let mut waiting = [sys::poll_readable(listener.as_fd())];
+        if !sys::poll(&mut waiting, Some(Duration::ZERO)).is_ok_and(|ready| ready > 0) {
+            return None;
+        }
+        Some(listener.accept().map(|(connection, _)| connection))
     }
 
     fn are_there(&self, paths: &Paths) -> bool {

@@ -1,5 +1,6 @@
 //! What the broker does with each request.
 
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::super::protocol::{
@@ -8,6 +9,7 @@ use super::super::protocol::{
 use super::super::slots::Resumed;
 use super::super::{AddressStatus, BrokerStatus, SlotStatus, fdpass};
 use super::Server;
+use super::connections::{NO_DESCRIPTORS, means_no_descriptor};
 use crate::steering::Slot;
 
 /// A request is refused.
@@ -22,6 +24,14 @@ impl Refusal {
             code,
             text: text.into(),
         }
+    }
+
+    /// A system call has failed.
+    pub(super) fn system(doing: &str, error: &io::Error) -> Self {
+        if means_no_descriptor(error) {
+            return Self::new(RefusalCode::Limit, NO_DESCRIPTORS);
+        }
+        Self::new(RefusalCode::System, format!("{doing}: {error}"))
     }
 
     fn malformed(text: &str) -> Self {
@@ -161,7 +171,7 @@ impl Server {
         let (slot, lock) = self
             .slots
             .lease(taken, client.peer.pid, &client.name)
-            .map_err(|error| Refusal::new(RefusalCode::System, format!("leasing a slot: {error}")))?
+            .map_err(|error| Refusal::system("leasing a slot", &error))?
             .ok_or_else(|| Refusal::new(RefusalCode::NoSlot, "all 255 slots are in use"))?;
         // Its last client may be gone without our having noticed.
         self.release(slot);
