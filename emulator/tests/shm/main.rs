@@ -12,6 +12,9 @@ mod common;
 mod node;
 #[path = "../common/processes.rs"]
 mod processes;
+#[path = "../common/sandbox.rs"]
+mod sandbox;
+mod trouble;
 
 use std::env;
 use std::fs;

@@ -50,7 +50,7 @@ impl Server {
         let (len, fds) = match fdpass::receive(client.connection.as_fd(), &mut buf) {
             Ok((0, _)) => return client.gone = true,
             Ok(received) => received,
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Err(error) => {
                 tracing::warn!(pid = client.peer.pid, %error, "receiving a request");
                 return client.gone = true;
