@@ -1,5 +1,6 @@
 //! Other users, other brokers, and whoever can send a datagram.
 
+use std::ffi::CStr;
 use std::fs::{self, Permissions};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -13,7 +14,7 @@ use rocade_wire::icrc::IcrcFlow;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::common::{Side, connect};
-use crate::processes::wait_until;
+use crate::processes::{EXE, wait_until};
 use crate::site::*;
 
 fn engine(site: &Site, ip: IpAddr) -> Engine {
@@ -135,11 +136,65 @@ fn two_brokers_of_one_network_namespace_do_not_share_an_address() {
     second.check(ip, 3);
 }
 
+/// Has the program started where these directories are empty. Only root can.
+fn without(command: &mut std::process::Command, directories: &'static [&'static CStr], more: i32) {
+    // SAFETY: system calls only.
+    unsafe {
+        command.pre_exec(move || {
+            let none = std::ptr::null();
+            let private = libc::MS_REC | libc::MS_PRIVATE;
+            let done = libc::unshare(libc::CLONE_NEWNS | more) == 0
+                && libc::mount(none, c"/".as_ptr(), none, private, none.cast()) == 0
+                && directories.iter().all(|directory| {
+                    let (tmpfs, mode) = (c"tmpfs".as_ptr(), c"mode=1777".as_ptr());
+                    libc::mount(tmpfs, directory.as_ptr(), tmpfs, 0, mode.cast()) == 0
+                });
+            if done {
+                Ok(())
+            } else {
+                Err(std::io::Error::last_os_error())
+            }
+        });
+    }
+}
+
+#[test]
+fn two_brokers_do_not_share_an_address_where_sockets_cannot_be_listed() {
+    let name = "two_brokers_do_not_share_an_address_where_sockets_cannot_be_listed";
+    if !is_root(name) {
+        return;
+    }
+    let sites = [(); 2].map(|()| Site::new());
+    let clients = sites.each_ref().map(|site| {
+        let mut command = site.command("client");
+        // Not all of a container's /proc may be there.
+        command.env(EXE, std::env::current_exe().unwrap());
+        without(&mut command, &[c"/proc"], 0);
+        ClientProcess::try_spawn(command)
+    });
+    let [Some(first), Some(second)] = clients else {
+        eprintln!("SKIP {name}: no mount namespace");
+        return;
+    };
+    let (mut first, mut second) = (first.ready(), second.ready());
+    let ip = own_address();
+    first.open(ip);
+    let refusal = second.ask(&format!("open {ip}"));
+    let dir = sites[0].dir.path().display();
+    let advice = format!("set ROCADE_RUNTIME_DIR={dir} for all");
+    assert!(refusal.contains(&advice), "{refusal}");
+    first.check(ip, 1);
+    // The brokers see no more of /proc, nor do we find them by the name they give their files.
+    for client in [&mut first, &mut second] {
+        assert_eq!(client.ask("stop"), "stopped");
+    }
+}
+
 #[test]
 fn of_two_brokers_that_want_an_address_at_once_one_gets_it() {
     let sites = [(); 2].map(|()| Site::new());
     let mut clients = sites.each_ref().map(ClientProcess::start);
-    for tag in 0..20 {
+    for tag in 0..5 {
         let ip = own_address();
         clients
             .iter_mut()
@@ -271,28 +326,8 @@ fn a_squatted_default_directory_locks_nobody_out() {
     command
         .env_remove("ROCADE_RUNTIME_DIR")
         .env_remove("XDG_RUNTIME_DIR");
-    // SAFETY: system calls only.
-    unsafe {
-        command.pre_exec(|| {
-            // The broker's name is that of the network namespace, where tests run side by side.
-            let all = libc::CLONE_NEWNS | libc::CLONE_NEWNET;
-            let none = std::ptr::null();
-            let private = libc::MS_REC | libc::MS_PRIVATE;
-            if libc::unshare(all) != 0
-                || libc::mount(none, c"/".as_ptr(), none, private, none.cast()) != 0
-                || libc::mount(
-                    c"none".as_ptr(),
-                    c"/tmp".as_ptr(),
-                    c"tmpfs".as_ptr(),
-                    0,
-                    c"mode=1777".as_ptr().cast(),
-                ) != 0
-            {
-                return Err(std::io::Error::last_os_error());
-            }
-            Ok(())
-        });
-    }
+    // The broker's name is that of the network namespace, where tests run side by side.
+    without(&mut command, &[c"/tmp"], libc::CLONE_NEWNET);
     let Some(mut process) = ClientProcess::try_spawn(command) else {
         eprintln!("SKIP a_squatted_default_directory_locks_nobody_out: no mount namespace");
         return;

@@ -68,6 +68,10 @@ pub(crate) fn run_client() {
                 client.service();
                 println!("@served");
             }
+            ("stop", _) => {
+                broker::stop(&broker_config(Path::new(&dir))).unwrap();
+                println!("@stopped");
+            }
             ("resume", _) => {
                 resume(&client);
                 println!("@resumed");
