@@ -556,8 +556,11 @@ fn replace(
         return Ok(false);
     }
     tracing::info!("the broker was started under small limits: starting another one");
-    connection.stop()?;
-    drop(connection);
+    match connection.stop() {
+        // Somebody else may have done it.
+        Ok(_) | Err(BrokerError::Lost) => drop(connection),
+        Err(error) => return Err(error),
+    }
     // With the lock nobody else starts one.
     connector.run().map(|_| true)
 }

@@ -239,10 +239,9 @@ impl Group {
             return socket::drain(first.fd.as_fd());
         };
         let port_of = |slot: Slot| {
-            let member = self
-                .members
-                .get(slot.index())
-                .filter(|_| self.users.contains(&slot))?;
+            // Whether anybody has the slot or not: one that comes back from an earlier broker may not
+            // have said so yet.
+            let member = self.members.get(slot.index())?;
             match socket::kind_of(member.fd.as_fd(), self.local)? {
                 ReceiveKind::Relayed(port) => Some(port),
                 _ => None,

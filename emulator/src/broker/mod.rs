@@ -3,7 +3,8 @@
 //! There is one broker per user and network namespace, started when first needed
 //! ([`BrokerClient::connect_or_start`]). It leases a [`Slot`] to each process, makes the
 //! `SO_REUSEPORT` group of each address with the steering program on it, and hands each process its
-//! socket. It is not on the data path, and processes go on when it is killed.
+//! socket. It is not on the data path (but where the kernel does not steer, `relay.rs`), and processes
+//! go on when it is killed.
 //!
 //! # The group invariant
 //!
@@ -16,8 +17,16 @@
 //!   broker the living clients still hold a prefix of the group without holes;
 //! - each client holds the lock of its slot's lock file; a new broker sees from the locks which
 //!   clients live, and waits for them to hand their sockets back before it adds to a group;
-//! - before a broker adds to a group it compares the kernel's list of sockets on the address with
-//!   its own, and adds nothing while there are others.
+//! - who uses an address first claims it in the network namespace (`link/claim.rs`), so that no other
+//!   broker adds to its group;
+//! - before a broker adds to a group, and after, it compares the kernel's list of sockets on the
+//!   address with its own, and adds nothing while there are others.
+//!
+//! # Who can disturb whom
+//!
+//! Nothing that sends or receives waits for the broker. The broker waits for nobody: a client that
+//! says nothing or does not listen loses its connection, and descriptors are handed out few at a time
+//! (`server/connections.rs`).
 
 use core::fmt;
 use std::error::Error;

@@ -192,9 +192,10 @@ fn a_broker_that_dies_again_and_again_does_not_keep_an_address_from_us() {
         let ip = own_address();
         let link = UdpLink::from_broker(ip, client.slot(), client.socket_for(ip).unwrap()).unwrap();
         killer.join().unwrap();
-        if client.service() != ServiceOutcome::Connected {
-            resume(&client);
-        }
+        wait_until(|| {
+            client.service();
+            broker::status(&site.config).is_ok()
+        });
         send(ip, client.slot().get(), 9);
         assert_eq!(receive_tag(&link), 9);
     }

@@ -1,9 +1,10 @@
 //! The broker and its clients as separate processes: this test program starts itself again in the
 //! role that `ROCADE_TEST_ROLE` says.
 
-#![expect(
+#![allow(
     clippy::unwrap_used,
-    reason = "in helpers of tests a panic is the report"
+    clippy::cast_possible_truncation,
+    reason = "in helpers of tests a panic is the report, and sizes are small"
 )]
 
 use std::env;

@@ -3,7 +3,9 @@
 
 #![allow(
     dead_code,
-    reason = "shared by several test programs, none of which uses all of it"
+    clippy::cast_sign_loss,
+    clippy::cast_possible_truncation,
+    reason = "shared by several test programs, none of which uses all of it; the numbers are small"
 )]
 
 use std::io;
