@@ -13,7 +13,7 @@ use super::paths::Paths;
 use super::protocol::{Ends, ProtocolError, Request, Response};
 use super::start::{self, Connector, Step};
 use super::sys::{self, HangupWatch};
-use super::{BrokerConfig, BrokerError, BrokerStatus, RefusalCode};
+use super::{BrokerConfig, BrokerError, BrokerStatus};
 use crate::link::shm::ChannelOffer;
 use crate::link::{ForwardKey, LocalAddr};
 use crate::steering::Slot;
@@ -167,14 +167,6 @@ impl BrokerClient {
                     }
                 }
                 Ok(welcome) => break (connection, welcome),
-                Err(BrokerError::Refused {
-                    code: RefusalCode::Limit,
-                    ..
-                }) if !replaced && !sys::is_cramped() => {
-                    replaced = true;
-                    let connection = Connection::new(start::connect(&paths)?);
-                    replace(connection, config, &paths)?;
-                }
                 // It was just about to end, or was killed.
                 Err(error) if error.may_pass() && Instant::now() < deadline => {
                     thread::sleep(FIRST_RETRY);

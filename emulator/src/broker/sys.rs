@@ -83,7 +83,7 @@ type Resource = c_int;
 /// Allows this process as much as it can have.
 pub(crate) fn raise_limits() -> io::Result<()> {
     for resource in RAISED {
-        let mut limit = limit_of(resource)?;
+        let mut limit = limit_of(0, resource)?;
         limit.rlim_cur = limit.rlim_max;
         // SAFETY: the pointer is to a live rlimit.
         check(unsafe { libc::setrlimit(resource, &raw const limit) })?;
@@ -91,19 +91,27 @@ pub(crate) fn raise_limits() -> io::Result<()> {
     Ok(())
 }
 
-/// Could this process, with its limits raised, serve as many clients as there can be?
+/// Could this process, with its limits raised, not serve as many clients as there can be?
 pub(crate) fn is_cramped() -> bool {
+    is_process_cramped(0).unwrap_or(false)
+}
+
+/// The same of another process of this user, if we can see it.
+pub(crate) fn is_process_cramped(pid: u32) -> Option<bool> {
     const OPEN_FILES: libc::rlim_t = 1024;
     /// The memory of a channel is a file.
     const FILE_SIZE: libc::rlim_t = 64 << 20;
-    let below = |resource, enough| limit_of(resource).is_ok_and(|limit| limit.rlim_max < enough);
-    below(libc::RLIMIT_NOFILE, OPEN_FILES) || below(libc::RLIMIT_FSIZE, FILE_SIZE)
+    let open_files = limit_of(pid, libc::RLIMIT_NOFILE).ok()?.rlim_max;
+    let file_size = limit_of(pid, libc::RLIMIT_FSIZE).ok()?.rlim_max;
+    Some(open_files < OPEN_FILES || file_size < FILE_SIZE)
 }
 
-fn limit_of(resource: Resource) -> io::Result<libc::rlimit> {
+/// A limit of a process; 0 is this one.
+fn limit_of(pid: u32, resource: Resource) -> io::Result<libc::rlimit> {
+    let pid = libc::pid_t::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
     let mut limit = MaybeUninit::<libc::rlimit>::zeroed();
-    // SAFETY: the pointer is to a live rlimit.
-    check(unsafe { libc::getrlimit(resource, limit.as_mut_ptr()) })?;
+    // SAFETY: the pointer is to a live rlimit; no new one is set.
+    check(unsafe { libc::prlimit(pid, resource, ptr::null(), limit.as_mut_ptr()) })?;
     // SAFETY: zero-initialised plain data.
     Ok(unsafe { limit.assume_init() })
 }

@@ -154,9 +154,7 @@ impl Server {
             }
             Err(obstacle) => obstacle.into_error(local).into(),
         };
-        let Refusal { code, text } = refusal;
-        tracing::warn!(pid = client.peer.pid, %slot, text, "address refused");
-        client.send(&Response::Error { code, text }, &[]);
+        self.refuse(index, refusal);
     }
 
     /// Makes sure that the address has a socket for the slot.

@@ -180,6 +180,18 @@ impl Server {
         true
     }
 
+    /// Where this broker is at its limits, and a program could start one with larger limits: ends, to
+    /// make room for that. The program tries again, as with any broker that ends.
+    pub(super) fn gives_way_to(&mut self, peer: Peer) -> bool {
+        let can_do_better = peer.pid != 0 && sys::is_process_cramped(peer.pid) == Some(false);
+        if self.cramped && can_do_better {
+            tracing::warn!(pid = peer.pid, "ends, for a broker with larger limits");
+            self.stop = true;
+            return true;
+        }
+        false
+    }
+
     /// There is no descriptor left for a connection: says so to the one who waits.
     fn turn_away(&mut self, which: usize) {
         if self.reserve.0.take().is_none() {
@@ -189,6 +201,9 @@ impl Server {
         if let Some(Ok(connection)) = self.files.accept(which)
             && let Ok(peer) = check_peer(connection.as_fd())
         {
+            if self.gives_way_to(peer) {
+                return;
+            }
             let mut client = Client::new(connection.into(), peer);
             refuse(&mut client, NO_DESCRIPTORS);
         }

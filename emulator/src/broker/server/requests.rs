@@ -52,8 +52,12 @@ impl Server {
             Ok(received) => received,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Err(error) => {
-                tracing::warn!(pid = client.peer.pid, %error, "receiving a request");
-                return client.gone = true;
+                // Descriptors that find no room are cut off.
+                let peer = client.peer;
+                tracing::warn!(pid = peer.pid, %error, "receiving a request");
+                client.gone = true;
+                self.gives_way_to(peer);
+                return;
             }
         };
         client.version = version_of(&buf[..len]).unwrap_or(VERSION);
@@ -70,16 +74,26 @@ impl Server {
             }
             Err(error) => Err(Refusal::malformed(&error.to_string())),
         };
-        if let Err(Refusal { code, text }) = result {
-            let client = &mut self.clients[index];
-            tracing::warn!(pid = client.peer.pid, ?code, text, "request refused");
-            client.send(&Response::Error { code, text }, &[]);
-            // Who sends nonsense, sends more of it.
-            client.gone |= matches!(
-                code,
-                RefusalCode::Malformed | RefusalCode::Version | RefusalCode::NotAllowed
-            );
+        if let Err(refusal) = result {
+            self.refuse(index, refusal);
         }
+    }
+
+    /// Tells a client that its request is refused.
+    pub(super) fn refuse(&mut self, index: usize, refusal: Refusal) {
+        let Refusal { code, text } = refusal;
+        let peer = self.clients[index].peer;
+        if code == RefusalCode::Limit && self.gives_way_to(peer) {
+            return;
+        }
+        let client = &mut self.clients[index];
+        tracing::warn!(pid = peer.pid, ?code, text, "request refused");
+        client.send(&Response::Error { code, text }, &[]);
+        // Who sends nonsense, sends more of it.
+        client.gone |= matches!(
+            code,
+            RefusalCode::Malformed | RefusalCode::Version | RefusalCode::NotAllowed
+        );
     }
 
     /// Drops the clients that have gone.
