@@ -3,22 +3,28 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
 use super::paths::Paths;
-use super::protocol::{Ends, MAX_FDS, MAX_LEN, ProtocolError, Request, Response};
+use super::protocol::{Ends, ProtocolError, Request, Response};
 use super::start::{self, Connector, Step};
 use super::sys::{self, HangupWatch};
 use super::will::Will;
-use super::{BrokerConfig, BrokerError, BrokerStatus, fdpass};
-use crate::link::LocalAddr;
+use super::{BrokerConfig, BrokerError, BrokerStatus};
 use crate::link::shm::ChannelOffer;
+use crate::link::{ForwardKey, LocalAddr};
 use crate::steering::Slot;
+
+mod connection;
+mod resume;
+
+use connection::Connection;
+use resume::{Progress, Resume};
 
 /// How long the broker may take for an answer. It answers at once, but for requests for addresses
 /// while it waits for clients of its predecessor.
@@ -53,22 +59,46 @@ pub struct BrokerClient {
     paths: Paths,
     slot: Slot,
     pid: u32,
-    /// The slot's lock file, locked.
-    lock: OwnedFd,
     watch: HangupWatch,
     state: Mutex<State>,
-    /// What the broker does for us when we are gone.
-    will: Option<Arc<Will>>,
 }
 
 struct State {
     link: Link,
-    /// Our copies of the sockets 0 up to our own, of each address in use.
-    sockets: BTreeMap<LocalAddr, Vec<OwnedFd>>,
-    /// What wakes us, where we take part in shared-memory channels.
-    wake: Option<OwnedFd>,
+    holdings: Holdings,
     /// Channels that others have asked for, and that nobody has taken yet.
     offers: Vec<ChannelOffer>,
+}
+
+/// What a process keeps for the next broker.
+struct Holdings {
+    slot: Slot,
+    /// The slot's lock file, locked.
+    lock: OwnedFd,
+    /// The addresses in use.
+    shares: BTreeMap<LocalAddr, Share>,
+    /// What wakes us, where we take part in shared-memory channels.
+    wake: Option<OwnedFd>,
+    /// What the broker does for us when we are gone.
+    will: Option<Arc<Will>>,
+}
+
+/// What a process has of a shared address.
+struct Share {
+    /// What shows that the address is this broker's.
+    claim: OwnedFd,
+    /// The secret of those that share it.
+    key: ForwardKey,
+    /// Our copies of the sockets 0 up to our own.
+    sockets: Vec<OwnedFd>,
+}
+
+/// This process's receive socket on a shared address; for
+/// [`UdpLink::from_broker`](crate::link::UdpLink::from_broker).
+#[derive(Debug)]
+pub struct SharedSocket {
+    pub(crate) fd: OwnedFd,
+    pub(crate) key: ForwardKey,
 }
 
 /// The connection, or what is done to get another.
@@ -78,10 +108,47 @@ enum Link {
         connector: Box<Connector>,
         failures: u32,
     },
+    /// A broker is being told who we are.
+    Resuming {
+        resume: Box<Resume>,
+        failures: u32,
+    },
     Pausing {
         until: Instant,
         failures: u32,
     },
+}
+
+impl State {
+    fn connection(&mut self) -> Option<&mut Connection> {
+        match &mut self.link {
+            Link::Up(connection) => Some(connection),
+            Link::Resuming { resume, .. } => Some(resume.connection()),
+            Link::Trying { .. } | Link::Pausing { .. } => None,
+        }
+    }
+
+    /// Keeps what has come unasked: it is good whatever becomes of the connection.
+    fn keep_news(&mut self) {
+        let Some(connection) = self.connection() else {
+            return;
+        };
+        let (offers, lock) = connection.news();
+        self.offers.extend(offers);
+        if let Some(lock) = lock {
+            self.holdings.lock = lock;
+        }
+    }
+
+    /// The broker knows all.
+    fn resumed(&mut self) {
+        let (until, failures) = (Instant::now(), 0);
+        let link = std::mem::replace(&mut self.link, Link::Pausing { until, failures });
+        self.link = match link {
+            Link::Resuming { resume, .. } => Link::Up(resume.finish()),
+            link => link,
+        };
+    }
 }
 
 impl BrokerClient {
@@ -93,51 +160,61 @@ impl BrokerClient {
     pub fn connect_or_start(config: &BrokerConfig) -> Result<Self, BrokerError> {
         let paths = Paths::new(config);
         let deadline = Instant::now() + config.start_timeout;
-        let (connection, slot, lock) = loop {
+        let mut replaced = false;
+        let (mut connection, welcome) = loop {
             let mut connection = Connection::new(Connector::new(config, &paths).run()?);
             match hello(&mut connection) {
-                Ok((slot, lock)) => break (connection, slot, lock),
-                // It was just about to end.
-                Err(BrokerError::Lost) if Instant::now() < deadline => {}
+                Ok(welcome) if welcome.cramped && !replaced && !sys::is_cramped() => {
+                    replaced = true;
+                    if !replace(connection, config, &paths)? {
+                        continue;
+                    }
+                }
+                Ok(welcome) => break (connection, welcome),
+                // It was just about to end, or was killed.
+                Err(error) if error.may_pass() && Instant::now() < deadline => {
+                    thread::sleep(FIRST_RETRY);
+                }
                 Err(error) => return Err(error),
             }
         };
+        let Welcome { slot, lock, .. } = welcome;
         let watch = HangupWatch::new().map_err(BrokerError::doing("creating an epoll instance"))?;
         connection.watch_with(&watch)?;
         tracing::debug!(%slot, "slot leased");
-        let state = State {
-            link: Link::Up(connection),
-            sockets: BTreeMap::new(),
-            wake: None,
-            offers: Vec::new(),
-        };
         let will = Will::new()
             .inspect_err(|error| tracing::warn!(%error, "writing a last will"))
             .ok();
-        let client = Self {
+        if let Some(will) = &will
+            && let Err(error) = connection.deposit(will)
+        {
+            // The next broker will get it.
+            tracing::info!(%error, "depositing a last will");
+        }
+        let state = State {
+            link: Link::Up(connection),
+            holdings: Holdings {
+                slot,
+                lock,
+                shares: BTreeMap::new(),
+                wake: None,
+                will: will.map(Arc::new),
+            },
+            offers: Vec::new(),
+        };
+        Ok(Self {
             config: config.clone(),
             paths,
             slot,
             pid: std::process::id(),
-            lock,
             watch,
             state: Mutex::new(state),
-            will: will.map(Arc::new),
-        };
-        client.deposit_will(&mut client.state.lock())?;
-        Ok(client)
+        })
     }
 
     /// The will that the broker has of us.
-    pub(crate) fn will(&self) -> Option<&Arc<Will>> {
-        self.will.as_ref()
-    }
-
-    fn deposit_will(&self, state: &mut State) -> Result<(), BrokerError> {
-        if let (Some(will), Link::Up(connection)) = (&self.will, &mut state.link) {
-            connection.deposit(will)?;
-        }
-        Ok(())
+    pub(crate) fn will(&self) -> Option<Arc<Will>> {
+        self.state.lock().holdings.will.clone()
     }
 
     /// The slot leased, 1 to 255. Stays the same for the life of the client.
@@ -152,29 +229,29 @@ impl BrokerClient {
     /// # Errors
     /// [`BrokerError::Refused`] if the broker cannot have the address; [`BrokerError::Lost`] if
     /// there is no broker and none can be started now.
-    pub fn socket_for(&self, local: impl Into<LocalAddr>) -> Result<OwnedFd, BrokerError> {
+    pub fn socket_for(&self, local: impl Into<LocalAddr>) -> Result<SharedSocket, BrokerError> {
         let local = local.into();
         self.check_process()?;
         let mut state = self.state.lock();
-        if !state.sockets.contains_key(&local) {
+        if !state.holdings.shares.contains_key(&local) {
             let deadline = Instant::now() + self.config.start_timeout;
-            let sockets = loop {
+            let share = loop {
                 match self.open(&mut state, local) {
-                    Err(BrokerError::Lost) if Instant::now() < deadline => {
-                        self.reconnect(&mut state)?;
+                    Err(error) if error.may_pass() && Instant::now() < deadline => {
+                        self.reconnect(&mut state, deadline)?;
                     }
                     result => break result?,
                 }
             };
-            state.sockets.insert(local, sockets);
+            state.holdings.shares.insert(local, share);
         }
-        let own = state
-            .sockets
-            .get(&local)
-            .and_then(|sockets| sockets.get(self.slot.index()));
-        own.ok_or(BrokerError::Protocol(ProtocolError::Unexpected))?
+        let share = state.holdings.shares.get(&local);
+        let own = share.and_then(|share| Some((share.sockets.get(self.slot.index())?, share.key)));
+        let (fd, key) = own.ok_or(BrokerError::Protocol(ProtocolError::Unexpected))?;
+        let fd = fd
             .try_clone()
-            .map_err(BrokerError::doing("duplicating a socket"))
+            .map_err(BrokerError::doing("duplicating a socket"))?;
+        Ok(SharedSocket { fd, key })
     }
 
     /// An fd that is readable when [`Self::service`] should be called. It stays the same for the
@@ -185,8 +262,7 @@ impl BrokerClient {
     }
 
     /// Sees to the connection: if it has ended, takes the next step to a new one, which hands all
-    /// sockets to the next broker. Blocks for milliseconds at most when all is well with the broker,
-    /// and for seconds if it does not answer.
+    /// sockets to the next broker. Does not wait for a broker, whatever state that is in.
     pub fn service(&self) -> ServiceOutcome {
         if self.check_process().is_err() {
             return ServiceOutcome::Connected;
@@ -195,7 +271,9 @@ impl BrokerClient {
             return ServiceOutcome::Retry(BUSY_RETRY);
         };
         if let Link::Up(connection) = &mut state.link {
-            if connection.take_news() {
+            let alive = connection.take_news();
+            state.keep_news();
+            if alive {
                 self.watch.wake_after(None);
                 return ServiceOutcome::Connected;
             }
@@ -221,14 +299,14 @@ impl BrokerClient {
         let mut state = self.state.lock();
         let Link::Up(connection) = &mut state.link else {
             // The next broker is told when it is there.
-            state.wake = Some(wake);
+            state.holdings.wake = Some(wake);
             return Ok(());
         };
         let result = connection.share(&wake);
         if result.is_err() {
-            self.disconnect(&mut state);
+            self.disconnect(&mut state, 0);
         }
-        state.wake = Some(wake);
+        state.holdings.wake = Some(wake);
         result
     }
 
@@ -249,8 +327,8 @@ impl BrokerClient {
             return Ok(None);
         };
         let result = connection.channel(Ends { local, peer, slot });
-        if matches!(result, Err(BrokerError::Lost | BrokerError::Protocol(_))) {
-            self.disconnect(&mut state);
+        if result.as_ref().is_err_and(BrokerError::ends_connection) {
+            self.disconnect(&mut state, 0);
         }
         result
     }
@@ -272,8 +350,7 @@ impl BrokerClient {
         if let Link::Up(connection) = &mut state.link {
             // Whether it has ended is for `service` to see.
             connection.take_news();
-            let offers = std::mem::take(&mut connection.offers);
-            state.offers.extend(offers);
+            state.keep_news();
         }
         std::mem::take(&mut state.offers)
     }
@@ -301,88 +378,101 @@ impl BrokerClient {
     }
 
     /// Asks for the sockets of an address.
-    fn open(&self, state: &mut State, local: LocalAddr) -> Result<Vec<OwnedFd>, BrokerError> {
+    fn open(&self, state: &mut State, local: LocalAddr) -> Result<Share, BrokerError> {
         let Link::Up(connection) = &mut state.link else {
             return Err(BrokerError::Lost);
         };
         let patience = ANSWER_TIMEOUT + self.config.recovery_timeout;
         let result = connection.open(local, self.slot, patience);
-        if matches!(result, Err(BrokerError::Lost | BrokerError::Protocol(_))) {
+        if result.as_ref().is_err_and(BrokerError::ends_connection) {
             // An answer that comes late must not be taken for that to another question.
-            self.disconnect(state);
+            self.disconnect(state, 0);
         }
         result
     }
 
-    fn disconnect(&self, state: &mut State) {
-        if let Some(will) = &self.will {
-            will.set_deposited(false);
-        }
-        if let Link::Up(connection) = &mut state.link {
-            // The channels that came do not need the broker any more.
-            state.offers.append(&mut connection.offers);
-            self.watch.forget(connection.socket.as_fd());
+    /// Lets go of the connection, if there is one, to try for another.
+    fn disconnect(&self, state: &mut State, failures: u32) {
+        state.keep_news();
+        let will = &state.holdings.will;
+        will.iter().for_each(|will| will.set_deposited(false));
+        if let Some(connection) = state.connection() {
+            self.watch.forget(connection.fd());
         }
         let connector = Box::new(Connector::new(&self.config, &self.paths));
         state.link = Link::Trying {
             connector,
-            failures: 0,
+            failures,
         };
         // Somebody shall call `service`, should nobody else get a connection.
         self.watch.wake_after(Some(FIRST_RETRY));
     }
 
-    /// Reconnects, waiting for it.
-    fn reconnect(&self, state: &mut State) -> Result<(), BrokerError> {
-        self.disconnect(state);
+    /// Reconnects, waiting for it: again and again until the deadline, because the next broker may
+    /// end as well.
+    fn reconnect(&self, state: &mut State, deadline: Instant) -> Result<(), BrokerError> {
+        let mut pause = FIRST_RETRY;
+        loop {
+            self.disconnect(state, 0);
+            match self.try_reconnect(state) {
+                Err(error) if error.may_pass() && Instant::now() < deadline => {
+                    tracing::debug!(%error, "reaching a new broker");
+                    thread::sleep(pause);
+                    pause = (pause * 2).min(LAST_RETRY);
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn try_reconnect(&self, state: &mut State) -> Result<(), BrokerError> {
         let Link::Trying { connector, .. } = &mut state.link else {
             return Ok(());
         };
         let connection = connector.run()?;
-        match self.resume(&state.sockets, state.wake.as_ref(), connection) {
-            Ok(connection) => state.link = Link::Up(connection),
-            Err(error) => {
-                self.disconnect(state);
-                return Err(error);
+        self.begin(state, connection, 0)?;
+        while let Link::Resuming { resume, .. } = &mut state.link {
+            match resume.step(&mut state.holdings)? {
+                Progress::Waiting(time) => resume.wait(time)?,
+                Progress::Done => state.resumed(),
             }
         }
         Ok(())
     }
 
+    /// Begins to tell a broker who we are.
+    fn begin(
+        &self,
+        state: &mut State,
+        connection: OwnedFd,
+        failures: u32,
+    ) -> Result<(), BrokerError> {
+        let resume = Resume::begin(connection, &state.holdings, &self.watch)?;
+        let resume = Box::new(resume);
+        state.link = Link::Resuming { resume, failures };
+        Ok(())
+    }
+
     /// Takes a step to a new connection.
     fn step(&self, state: &mut State) -> ServiceOutcome {
+        if matches!(state.link, Link::Up(_)) {
+            self.disconnect(state, 0);
+        }
         let failures = match &state.link {
-            Link::Up(_) => {
-                self.disconnect(state);
-                0
-            }
-            Link::Trying { failures, .. } => *failures,
+            Link::Up(_) => 0,
+            Link::Trying { failures, .. } | Link::Resuming { failures, .. } => *failures,
             Link::Pausing { until, failures } => {
                 let left = until.saturating_duration_since(Instant::now());
                 if !left.is_zero() {
                     return ServiceOutcome::Retry(left);
                 }
                 let failures = *failures;
-                let connector = Box::new(Connector::new(&self.config, &self.paths));
-                state.link = Link::Trying {
-                    connector,
-                    failures,
-                };
+                self.disconnect(state, failures);
                 failures
             }
         };
-        let Link::Trying { connector, .. } = &mut state.link else {
-            return ServiceOutcome::Connected;
-        };
-        let result = connector.step().and_then(|step| match step {
-            Step::Wait(time) => Ok(ServiceOutcome::Retry(time)),
-            Step::Connected(connection) => {
-                let connection = self.resume(&state.sockets, state.wake.as_ref(), connection)?;
-                state.link = Link::Up(connection);
-                Ok(ServiceOutcome::Reconnected)
-            }
-        });
-        result.unwrap_or_else(|error| {
+        self.try_step(state, failures).unwrap_or_else(|error| {
+            self.disconnect(state, failures);
             let pause = (FIRST_RETRY * 2u32.saturating_pow(failures.min(16))).min(LAST_RETRY);
             tracing::warn!(%error, ?pause, "reaching a new broker");
             let failures = failures.saturating_add(1);
@@ -394,37 +484,20 @@ impl BrokerClient {
         })
     }
 
-    /// Tells a broker that we live, and hands it our sockets.
-    fn resume(
-        &self,
-        sockets: &BTreeMap<LocalAddr, Vec<OwnedFd>>,
-        wake: Option<&OwnedFd>,
-        connection: OwnedFd,
-    ) -> Result<Connection, BrokerError> {
-        let mut connection = Connection::new(connection);
-        let request = Request::Hello {
-            resume: Some(self.slot),
-            name: process_name(),
-        };
-        let (response, _) = connection.ask(&request, &[self.lock.as_fd()], ANSWER_TIMEOUT)?;
-        let Response::Welcome { slot, broker_pid } = response else {
-            return Err(ProtocolError::Unexpected.into());
-        };
-        if slot != self.slot {
-            return Err(ProtocolError::Unexpected.into());
+    fn try_step(&self, state: &mut State, failures: u32) -> Result<ServiceOutcome, BrokerError> {
+        if let Link::Trying { connector, .. } = &mut state.link {
+            match connector.step()? {
+                Step::Wait(time) => return Ok(ServiceOutcome::Retry(time)),
+                Step::Connected(connection) => self.begin(state, connection, failures)?,
+            }
         }
-        for (local, sockets) in sockets {
-            connection.restore(*local, sockets)?;
+        if let Link::Resuming { resume, .. } = &mut state.link {
+            if let Progress::Waiting(time) = resume.step(&mut state.holdings)? {
+                return Ok(ServiceOutcome::Retry(time));
+            }
+            state.resumed();
         }
-        if let Some(wake) = wake {
-            connection.share(wake)?;
-        }
-        if let Some(will) = &self.will {
-            connection.deposit(will)?;
-        }
-        connection.watch_with(&self.watch)?;
-        tracing::info!(%slot, broker_pid, "resumed with a new broker");
-        Ok(connection)
+        Ok(ServiceOutcome::Reconnected)
     }
 }
 
@@ -457,21 +530,52 @@ pub struct StopOutcome {
     pub clients: u16,
 }
 
-/// Tells the running broker to stop. It does so whether it has clients or not: they survive it.
+/// Tells the running broker to stop, of whatever version it is. It does so whether it has clients
+/// or not: they survive it.
 ///
 /// # Errors
 /// [`BrokerError::NotRunning`] if there is none.
 pub fn stop(config: &BrokerConfig) -> Result<StopOutcome, BrokerError> {
-    match ask_running(config, &Request::Stop)? {
-        Response::Stopping {
-            broker_pid,
-            clients,
-        } => Ok(StopOutcome {
-            pid: broker_pid,
-            clients,
-        }),
-        _ => Err(ProtocolError::Unexpected.into()),
+    let paths = Paths::new(config);
+    let mut connection = Connection::new(start::connect(&paths)?);
+    match connection.stop()? {
+        Stop::Outcome(outcome) => Ok(outcome),
+        Stop::OtherVersion(version) => {
+            let mut connection = Connection::new(start::connect(&paths)?);
+            match connection.stop_as(version)? {
+                Stop::Outcome(outcome) => Ok(outcome),
+                Stop::OtherVersion(_) => Err(ProtocolError::Version(version).into()),
+            }
+        }
     }
+}
+
+/// What became of the request to stop.
+enum Stop {
+    Outcome(StopOutcome),
+    /// The broker understands requests of this version only.
+    OtherVersion(u16),
+}
+
+/// Makes room for a broker with larger limits, which this process starts. False where somebody else
+/// is at it.
+fn replace(
+    mut connection: Connection,
+    config: &BrokerConfig,
+    paths: &Paths,
+) -> Result<bool, BrokerError> {
+    let mut connector = Connector::new(config, paths);
+    if !connector.take_lock()? {
+        return Ok(false);
+    }
+    tracing::info!("the broker was started under small limits: starting another one");
+    match connection.stop() {
+        // Somebody else may have done it.
+        Ok(_) | Err(BrokerError::Lost) => drop(connection),
+        Err(error) => return Err(error),
+    }
+    // With the lock nobody else starts one.
+    connector.run().map(|_| true)
 }
 
 fn ask_running(config: &BrokerConfig, request: &Request) -> Result<Response, BrokerError> {
@@ -479,205 +583,32 @@ fn ask_running(config: &BrokerConfig, request: &Request) -> Result<Response, Bro
     Ok(connection.ask(request, &[], ANSWER_TIMEOUT)?.0)
 }
 
-fn hello(connection: &mut Connection) -> Result<(Slot, OwnedFd), BrokerError> {
+/// What a new client has got.
+struct Welcome {
+    slot: Slot,
+    lock: OwnedFd,
+    /// The broker has small limits.
+    cramped: bool,
+}
+
+fn hello(connection: &mut Connection) -> Result<Welcome, BrokerError> {
     let request = Request::Hello {
         resume: None,
         name: process_name(),
     };
     let (response, fds) = connection.ask(&request, &[], ANSWER_TIMEOUT)?;
-    let Response::Welcome { slot, .. } = response else {
+    let Response::Welcome { slot, cramped, .. } = response else {
         return Err(ProtocolError::Unexpected.into());
     };
     let lock = fds.into_iter().next().ok_or(ProtocolError::Descriptors)?;
-    Ok((slot, lock))
+    Ok(Welcome {
+        slot,
+        lock,
+        cramped,
+    })
 }
 
 fn process_name() -> String {
     fs::read_to_string("/proc/self/comm")
         .map_or_else(|_| String::new(), |s| s.trim_end().to_owned())
-}
-
-/// A connection to the broker, on which requests and answers take turns, and offers of channels come
-/// in between.
-struct Connection {
-    socket: OwnedFd,
-    offers: Vec<ChannelOffer>,
-}
-
-impl Connection {
-    const fn new(socket: OwnedFd) -> Self {
-        Self {
-            socket,
-            offers: Vec::new(),
-        }
-    }
-
-    /// Sends a request and waits for its (first) answer.
-    fn ask(
-        &mut self,
-        request: &Request,
-        fds: &[BorrowedFd<'_>],
-        patience: Duration,
-    ) -> Result<(Response, Vec<OwnedFd>), BrokerError> {
-        fdpass::send(self.socket.as_fd(), &request.encode(), fds)
-            .map_err(lost_or("asking the broker"))?;
-        self.answer(Instant::now() + patience)
-    }
-
-    fn answer(&mut self, deadline: Instant) -> Result<(Response, Vec<OwnedFd>), BrokerError> {
-        let mut buf = vec![0; MAX_LEN];
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(BrokerError::Lost);
-            }
-            let mut waiting = [sys::poll_readable(self.socket.as_fd())];
-            sys::poll(&mut waiting, Some(left)).map_err(BrokerError::doing("waiting"))?;
-            match fdpass::receive(self.socket.as_fd(), &mut buf) {
-                Ok((0, _)) => return Err(BrokerError::Lost),
-                Ok((len, fds)) => match Response::decode(&buf[..len], fds.len())? {
-                    Response::Error { code, text } => {
-                        return Err(BrokerError::Refused { code, text });
-                    }
-                    Response::Offer(ends) => self.offers.push(offer(ends, false, fds)?),
-                    response => return Ok((response, fds)),
-                },
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(lost_or("receiving the broker's answer")(error)),
-            }
-        }
-    }
-
-    /// Asks for the sockets 0 up to that of our slot.
-    fn open(
-        &mut self,
-        local: LocalAddr,
-        slot: Slot,
-        patience: Duration,
-    ) -> Result<Vec<OwnedFd>, BrokerError> {
-        let mut sockets: Vec<OwnedFd> = Vec::new();
-        let mut answer = self.ask(&Request::Open { local }, &[], patience)?;
-        loop {
-            let (response, fds) = answer;
-            let wanted = slot.index() + 1;
-            match response {
-                Response::Sockets {
-                    local: of,
-                    first,
-                    total,
-                } if of == local
-                    && usize::from(first) == sockets.len()
-                    && usize::from(total) == wanted =>
-                {
-                    sockets.extend(fds);
-                }
-                _ => return Err(ProtocolError::Unexpected.into()),
-            }
-            if sockets.len() == wanted {
-                return Ok(sockets);
-            }
-            answer = self.answer(Instant::now() + ANSWER_TIMEOUT)?;
-        }
-    }
-
-    /// Hands sockets back.
-    fn restore(&mut self, local: LocalAddr, sockets: &[OwnedFd]) -> Result<(), BrokerError> {
-        for (chunk, sockets) in sockets.chunks(MAX_FDS).enumerate() {
-            let first = u8::try_from(chunk * MAX_FDS).map_err(|_| ProtocolError::Descriptors)?;
-            let fds: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
-            let request = Request::Restore { local, first };
-            match self.ask(&request, &fds, ANSWER_TIMEOUT)? {
-                (Response::Accepted, _) => {}
-                _ => return Err(ProtocolError::Unexpected.into()),
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes part in channels.
-    fn share(&mut self, wake: &OwnedFd) -> Result<(), BrokerError> {
-        match self.ask(&Request::Share, &[wake.as_fd()], ANSWER_TIMEOUT)? {
-            (Response::Accepted, _) => Ok(()),
-            _ => Err(ProtocolError::Unexpected.into()),
-        }
-    }
-
-    /// Hands over a last will.
-    fn deposit(&mut self, will: &Will) -> Result<(), BrokerError> {
-        match self.ask(&Request::Will, &[will.fd()], ANSWER_TIMEOUT)? {
-            (Response::Accepted, _) => {
-                will.set_deposited(true);
-                Ok(())
-            }
-            _ => Err(ProtocolError::Unexpected.into()),
-        }
-    }
-
-    /// Asks for a channel.
-    fn channel(&mut self, wanted: Ends) -> Result<Option<ChannelOffer>, BrokerError> {
-        match self.ask(&Request::Channel(wanted), &[], ANSWER_TIMEOUT)? {
-            (Response::Channel(ends), fds) if ends == wanted => offer(ends, true, fds).map(Some),
-            (Response::NoChannel, _) => Ok(None),
-            _ => Err(ProtocolError::Unexpected.into()),
-        }
-    }
-
-    fn watch_with(&self, watch: &HangupWatch) -> Result<(), BrokerError> {
-        watch
-            .watch(self.socket.as_fd())
-            .map_err(BrokerError::doing("watching the broker"))
-    }
-
-    /// Takes the offers that have come. False where the broker has closed its end, or sends what
-    /// nobody has asked for.
-    fn take_news(&mut self) -> bool {
-        let mut buf = Vec::new();
-        loop {
-            let mut fds = [sys::poll_readable(self.socket.as_fd())];
-            if !sys::poll(&mut fds, Some(Duration::ZERO)).is_ok_and(|ready| ready > 0) {
-                return true;
-            }
-            buf.resize(MAX_LEN, 0);
-            let response = match fdpass::receive(self.socket.as_fd(), &mut buf) {
-                Ok((0, _)) => return false,
-                Ok((len, fds)) => Response::decode(&buf[..len], fds.len()).map(|kind| (kind, fds)),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
-                Err(_) => return false,
-            };
-            match response {
-                Ok((Response::Offer(ends), fds)) => match offer(ends, false, fds) {
-                    Ok(offer) => self.offers.push(offer),
-                    Err(_) => return false,
-                },
-                _ => return false,
-            }
-        }
-    }
-}
-
-/// The channel that a message brings.
-fn offer(ends: Ends, asked: bool, fds: Vec<OwnedFd>) -> Result<ChannelOffer, BrokerError> {
-    let Ends { local, peer, slot } = ends;
-    let [memory, life_line, wake] =
-        <[OwnedFd; 3]>::try_from(fds).map_err(|_| ProtocolError::Descriptors)?;
-    Ok(ChannelOffer {
-        local,
-        peer,
-        slot,
-        asked,
-        memory,
-        life_line,
-        wake,
-    })
-}
-
-/// The broker's end of the connection is gone, or something else went wrong.
-fn lost_or(doing: &'static str) -> impl Fn(io::Error) -> BrokerError {
-    move |source| match source.kind() {
-        io::ErrorKind::BrokenPipe
-        | io::ErrorKind::ConnectionReset
-        | io::ErrorKind::NotConnected
-        | io::ErrorKind::WouldBlock => BrokerError::Lost,
-        _ => BrokerError::System { doing, source },
-    }
 }

@@ -16,15 +16,15 @@ struct Control([u8; CONTROL_LEN]);
 
 /// Who is at the other end of a unix connection, as the kernel says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Peer {
+pub(crate) struct Peer {
     /// Process id; 0 if the process is in a pid namespace that we do not see.
-    pub(super) pid: u32,
+    pub(crate) pid: u32,
     /// Effective user id at the time of connecting.
-    pub(super) uid: u32,
+    pub(crate) uid: u32,
 }
 
 /// The process that connected or listens (SO_PEERCRED).
-pub(super) fn peer(connection: BorrowedFd<'_>) -> io::Result<Peer> {
+pub(crate) fn peer(connection: BorrowedFd<'_>) -> io::Result<Peer> {
     let mut credentials = MaybeUninit::<libc::ucred>::zeroed();
     let mut len = socklen_t::try_from(size_of::<libc::ucred>()).unwrap_or(0);
     // SAFETY: the pointers are to live objects, and `len` is the size of the first.
@@ -117,7 +117,7 @@ pub(super) fn send(
 /// # Errors
 /// Those of recvmsg(2); `InvalidData` if the message or its descriptors did not fit. Descriptors
 /// that came are closed then.
-pub(super) fn receive(
+pub(crate) fn receive(
     connection: BorrowedFd<'_>,
     buf: &mut [u8],
 ) -> io::Result<(usize, Vec<OwnedFd>)> {

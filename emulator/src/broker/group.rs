@@ -1,15 +1,21 @@
-//! The `SO_REUSEPORT` group of one address. Keeps the socket of slot *n* at index *n*.
+//! The sockets of one address. Keeps the socket of slot *n* at index *n*.
+//!
+//! Where the kernel steers, they are a `SO_REUSEPORT` group. Where it refuses to (no classic BPF
+//! programs on groups, as in some sandboxes), only the broker's socket has port 4791; those of the
+//! processes have other ports, and the broker passes on to them what it receives.
 
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::time::Instant;
 
-use crate::link::socket::{self, Sharing};
-use crate::link::{LinkError, LocalAddr, sys};
+use crate::link::claim::{Claim, Introduction};
+use crate::link::socket::{self, ReceiveKind, Sharing};
+use crate::link::{ForwardKey, LinkError, LocalAddr, sys};
 use crate::steering::{Slot, steering_program};
+
+use super::relay::Relay;
 
 /// A socket, and the inode by which the kernel's lists call it.
 #[derive(Debug)]
@@ -32,7 +38,7 @@ impl Member {
 /// Why a socket that a client hands back is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RestoreError {
-    /// It is no `SO_REUSEPORT` socket of port 4791 on this address.
+    /// It is no receive socket of this address, or not one that belongs at this index.
     NotOfThisAddress,
     /// There are sockets missing before it.
     Gap,
@@ -40,26 +46,38 @@ pub(super) enum RestoreError {
     Conflict,
 }
 
-/// The group of one address.
+/// Who brings packets to the processes.
+#[derive(Debug)]
+enum Steering {
+    /// Not decided: there is no socket yet, or this broker has not attached the program.
+    Open,
+    /// The kernel, by the steering program.
+    Kernel,
+    /// The broker.
+    Relay(Relay),
+}
+
+/// The sockets of one address.
 #[derive(Debug)]
 pub(super) struct Group {
     local: LocalAddr,
+    claim: Claim,
+    key: ForwardKey,
     members: Vec<Member>,
-    steered: bool,
+    steering: Steering,
     users: BTreeSet<Slot>,
-    /// Since when nobody uses the address.
-    pub(super) unused_since: Instant,
 }
 
 impl Group {
-    /// A group without sockets.
-    pub(super) fn new(local: LocalAddr) -> Self {
+    /// A group without sockets of an address that we have claimed.
+    pub(super) const fn new(local: LocalAddr, claim: Claim, key: ForwardKey) -> Self {
         Self {
             local,
+            claim,
+            key,
             members: Vec::new(),
-            steered: false,
+            steering: Steering::Open,
             users: BTreeSet::new(),
-            unused_since: Instant::now(),
         }
     }
 
@@ -78,6 +96,16 @@ impl Group {
         self.members.iter().any(|member| member.inode == inode)
     }
 
+    /// What shows that the address is ours.
+    pub(super) const fn claim(&self) -> &Claim {
+        &self.claim
+    }
+
+    /// The secret of those that share the address.
+    pub(super) const fn key(&self) -> ForwardKey {
+        self.key
+    }
+
     /// The slots that use the address.
     pub(super) fn users(&self) -> &BTreeSet<Slot> {
         &self.users
@@ -86,7 +114,14 @@ impl Group {
     /// Takes back the socket at this index from a client of an earlier broker. Several clients have
     /// the same one.
     pub(super) fn restore(&mut self, index: usize, fd: OwnedFd) -> Result<(), RestoreError> {
-        if !socket::is_group_member(fd.as_fd(), self.local) {
+        let kind = socket::kind_of(fd.as_fd(), self.local);
+        let fits = match kind {
+            None => false,
+            Some(ReceiveKind::Group) => true,
+            Some(ReceiveKind::Alone) => index == 0,
+            Some(ReceiveKind::Relayed(_)) => index > 0,
+        };
+        if !fits {
             return Err(RestoreError::NotOfThisAddress);
         }
         let member = Member::new(fd).map_err(|_| RestoreError::NotOfThisAddress)?;
@@ -97,66 +132,143 @@ impl Group {
             None if self.has_inode(member.inode) => Err(RestoreError::Conflict),
             None => {
                 self.members.push(member);
+                if matches!(kind, Some(ReceiveKind::Relayed(_)))
+                    && !matches!(self.steering, Steering::Relay(_))
+                {
+                    self.relay();
+                }
                 Ok(())
             }
         }
     }
 
-    /// Adds sockets until there is one for the slot, and makes sure that they are steered to.
+    /// Adds sockets until there is one for the slot, and makes sure that packets get there.
     pub(super) fn grow(&mut self, slot: Slot) -> Result<(), LinkError> {
+        if self.members.is_empty() {
+            self.open_first()?;
+        }
+        self.steer()?;
         while self.members.len() <= slot.index() {
             let failed = |source| LinkError::System {
                 local: self.local,
-                doing: "adding a socket to the group",
+                doing: "adding a socket",
                 source,
             };
-            let socket = socket::open_receive(self.local, Sharing::ReusePort)?;
-            // Nobody reads it until its slot is leased; the broker reads its own.
-            if !self.members.is_empty() {
-                socket::shrink_receive_buffer(socket.as_fd()).map_err(failed)?;
-            }
+            let socket = match self.steering {
+                Steering::Relay(_) => socket::open_relayed(self.local).map_err(failed)?,
+                _ => socket::open_receive(self.local, Sharing::ReusePort)?,
+            };
+            // Nobody reads it until its slot is leased.
+            socket::shrink_receive_buffer(socket.as_fd());
             self.members
                 .push(Member::new(socket.into()).map_err(failed)?);
-            self.steer()?;
         }
-        self.steer()
+        Ok(())
     }
 
-    /// Attaches the steering program unless this broker has done so.
+    /// Takes back the sockets that were added since there were so many: the last ones of a group can
+    /// be closed.
+    pub(super) fn shrink(&mut self, len: usize) {
+        self.members.truncate(len);
+    }
+
+    /// Opens the broker's own socket.
+    fn open_first(&mut self) -> Result<(), LinkError> {
+        let opened = match socket::open_receive(self.local, Sharing::ReusePort) {
+            Err(LinkError::System { source, .. }) if means_refused(&source) => {
+                self.relay();
+                socket::open_receive(self.local, Sharing::Exclusive)
+            }
+            opened => opened,
+        };
+        let member = Member::new(opened?.into()).map_err(|source| LinkError::System {
+            local: self.local,
+            doing: "looking at a socket",
+            source,
+        })?;
+        self.members.push(member);
+        Ok(())
+    }
+
+    /// Attaches the steering program unless this broker has done so; does without where the system
+    /// refuses it.
     fn steer(&mut self) -> Result<(), LinkError> {
-        let Some(member) = self.members.first().filter(|_| !self.steered) else {
+        let Some(member) = self.members.first() else {
             return Ok(());
         };
+        if !matches!(self.steering, Steering::Open) {
+            return Ok(());
+        }
         let program = steering_program().encode();
-        sys::attach_reuseport_cbpf(member.fd.as_fd(), &program).map_err(|source| {
-            LinkError::System {
-                local: self.local,
-                doing: "attaching the steering program",
-                source,
+        match sys::attach_reuseport_cbpf(member.fd.as_fd(), &program) {
+            Ok(()) => self.steering = Steering::Kernel,
+            // An earlier broker has attached it, or there would not be several in the group.
+            Err(error) if self.members.len() > 1 => {
+                tracing::warn!(local = %self.local, %error, "the steering program stays as it is");
+                self.steering = Steering::Kernel;
             }
-        })?;
-        self.steered = true;
+            Err(source) if means_refused(&source) => self.relay(),
+            Err(source) => {
+                return Err(LinkError::System {
+                    local: self.local,
+                    doing: "attaching the steering program",
+                    source,
+                });
+            }
+        }
         Ok(())
+    }
+
+    /// From here on the broker passes packets on.
+    fn relay(&mut self) {
+        tracing::warn!(
+            local = %self.local,
+            "the system does not let packets be steered to processes; the broker passes them on, \
+             which is slower"
+        );
+        self.steering = Steering::Relay(Relay::default());
+    }
+
+    /// Reads what has come for the broker, and for others where it passes packets on. Returns how
+    /// many datagrams were for slot 0, or for nobody.
+    pub(super) fn receive(&mut self) -> usize {
+        let Some(first) = self.members.first() else {
+            return 0;
+        };
+        let Steering::Relay(relay) = &mut self.steering else {
+            return socket::drain(first.fd.as_fd());
+        };
+        let port_of = |slot: Slot| {
+            // Whether anybody has the slot or not: one that comes back from an earlier broker may not
+            // have said so yet.
+            let member = self.members.get(slot.index())?;
+            match socket::kind_of(member.fd.as_fd(), self.local)? {
+                ReceiveKind::Relayed(port) => Some(port),
+                _ => None,
+            }
+        };
+        relay.pass_on(first.fd.as_fd(), self.local, &self.key, port_of)
+    }
+
+    /// Answers who asks whose the address is.
+    pub(super) fn introduce(&self, introduction: &Introduction) {
+        self.claim.introduce(introduction);
     }
 
     /// Notes that the slot uses the address. A slot that did not so far gets an empty socket with
     /// the usual buffer.
-    pub(super) fn lease(&mut self, slot: Slot) -> Result<(), LinkError> {
+    pub(super) fn lease(&mut self, slot: Slot) {
         if !self.users.insert(slot) {
-            return Ok(());
+            return;
         }
         let Some(fd) = self.socket(slot.index()) else {
-            return Ok(());
+            return;
         };
         let stale = socket::drain(fd);
         if stale > 0 {
             tracing::debug!(%slot, local = %self.local, stale, "drained before leasing");
         }
-        socket::grow_receive_buffer(fd).map_err(|source| LinkError::System {
-            local: self.local,
-            doing: "enlarging the receive buffer",
-            source,
-        })
+        socket::grow_receive_buffer(fd);
     }
 
     /// Notes that a client of an earlier broker uses the address.
@@ -170,13 +282,25 @@ impl Group {
             return;
         }
         if let Some(fd) = self.socket(slot.index()) {
-            if let Err(error) = socket::shrink_receive_buffer(fd) {
-                tracing::warn!(%slot, local = %self.local, %error, "shrinking a receive buffer");
-            }
+            socket::shrink_receive_buffer(fd);
             socket::drain(fd);
         }
-        self.unused_since = Instant::now();
     }
+}
+
+/// Errors with which systems refuse an option that they do not have or do not allow.
+fn means_refused(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(
+            libc::EPERM
+                | libc::EACCES
+                | libc::EINVAL
+                | libc::ENOPROTOOPT
+                | libc::EOPNOTSUPP
+                | libc::ENOSYS
+        )
+    )
 }
 
 #[cfg(test)]
@@ -191,6 +315,17 @@ mod tests {
         IpAddr::from([127, high | 0x40, low, last]).into()
     }
 
+    fn group(local: LocalAddr) -> Group {
+        let key = ForwardKey::from_bytes([7; 16]);
+        Group::new(local, Claim::take(local).unwrap(), key)
+    }
+
+    fn same(old: &Group) -> Group {
+        let claim = old.claim().fd().try_clone_to_owned().unwrap();
+        let claim = Claim::restore(claim, old.local).unwrap();
+        Group::new(old.local, claim, old.key())
+    }
+
     fn copy(group: &Group, index: usize) -> OwnedFd {
         group.socket(index).unwrap().try_clone_to_owned().unwrap()
     }
@@ -203,7 +338,7 @@ mod tests {
 
     #[test]
     fn sockets_come_in_the_order_of_slots() {
-        let mut group = Group::new(local(1));
+        let mut group = group(local(1));
         group.grow(Slot::new(3)).unwrap();
         assert_eq!(group.len(), 4);
         group.grow(Slot::new(1)).unwrap();
@@ -221,17 +356,17 @@ mod tests {
 
     #[test]
     fn a_lease_begins_with_an_empty_socket() {
-        let mut group = Group::new(local(2));
+        let mut group = group(local(2));
         let slot = Slot::new(1);
         group.grow(slot).unwrap();
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
         let to = local(2).with_port(ROCE_PORT);
         sender.send_to(&datagram(1), to).unwrap();
-        group.lease(slot).unwrap();
+        group.lease(slot);
         assert_eq!(socket::drain(group.socket(1).unwrap()), 0);
         sender.send_to(&datagram(1), to).unwrap();
         // Asking again is no new lease.
-        group.lease(slot).unwrap();
+        group.lease(slot);
         assert_eq!(socket::drain(group.socket(1).unwrap()), 1);
         sender.send_to(&datagram(1), to).unwrap();
         group.release(slot);
@@ -241,9 +376,9 @@ mod tests {
 
     #[test]
     fn restored_groups_have_the_same_order() {
-        let mut old = Group::new(local(3));
+        let mut old = group(local(3));
         old.grow(Slot::new(2)).unwrap();
-        let mut new = Group::new(local(3));
+        let mut new = same(&old);
         assert_eq!(new.restore(1, copy(&old, 1)), Err(RestoreError::Gap));
         for index in [0, 1, 0, 1, 2] {
             assert_eq!(new.restore(index, copy(&old, index)), Ok(()));
@@ -251,15 +386,16 @@ mod tests {
         assert_eq!(new.len(), 3);
         assert_eq!(new.restore(1, copy(&old, 2)), Err(RestoreError::Conflict));
         assert_eq!(new.restore(3, copy(&old, 2)), Err(RestoreError::Conflict));
-        let mut other = Group::new(local(4));
+        let mut other = group(local(4));
         assert_eq!(
             other.restore(0, copy(&old, 0)),
             Err(RestoreError::NotOfThisAddress)
         );
         let plain = UdpSocket::bind(local(5).with_port(ROCE_PORT)).unwrap();
-        let mut group = Group::new(local(5));
+        let mut group = group(local(5));
+        let second = plain.try_clone().unwrap();
         assert_eq!(
-            group.restore(0, plain.into()),
+            group.restore(1, second.into()),
             Err(RestoreError::NotOfThisAddress)
         );
         let file = File::open("/dev/null").unwrap();

@@ -3,7 +3,8 @@
 //! There is one broker per user and network namespace, started when first needed
 //! ([`BrokerClient::connect_or_start`]). It leases a [`Slot`] to each process, makes the
 //! `SO_REUSEPORT` group of each address with the steering program on it, and hands each process its
-//! socket. It is not on the data path, and processes go on when it is killed.
+//! socket. It is not on the data path (but where the kernel does not steer, `relay.rs`), and processes
+//! go on when it is killed.
 //!
 //! # The group invariant
 //!
@@ -16,8 +17,16 @@
 //!   broker the living clients still hold a prefix of the group without holes;
 //! - each client holds the lock of its slot's lock file; a new broker sees from the locks which
 //!   clients live, and waits for them to hand their sockets back before it adds to a group;
-//! - before a broker adds to a group it compares the kernel's list of sockets on the address with
-//!   its own, and adds nothing while there are others.
+//! - who uses an address first claims it in the network namespace (`link/claim.rs`), so that no other
+//!   broker adds to its group;
+//! - before a broker adds to a group, and after, it compares the kernel's list of sockets on the
+//!   address with its own, and adds nothing while there are others.
+//!
+//! # Who can disturb whom
+//!
+//! Nothing that sends or receives waits for the broker. The broker waits for nobody: a client that
+//! says nothing or does not listen loses its connection, and descriptors are handed out few at a time
+//! (`server/connections.rs`).
 
 use core::fmt;
 use std::error::Error;
@@ -34,18 +43,18 @@ mod fdpass;
 mod group;
 mod paths;
 mod protocol;
+mod relay;
 mod server;
 mod slots;
 mod start;
 mod sys;
 mod will;
 
-pub use client::{BrokerClient, ServiceOutcome, StopOutcome, status, stop};
+pub use client::{BrokerClient, ServiceOutcome, SharedSocket, StopOutcome, status, stop};
+pub(crate) use fdpass::{peer as peer_of, receive};
 pub use protocol::{ProtocolError, RefusalCode};
 pub use server::serve;
-pub(crate) use sys::effective_uid;
-#[cfg(test)]
-pub(crate) use sys::{poll, poll_readable};
+pub(crate) use sys::{effective_uid, poll, poll_readable};
 pub(crate) use will::{Bequest, Creditor, Debt, Will};
 
 /// Variable: the directory of the broker's socket, locks and log.
@@ -59,7 +68,7 @@ const IDLE_VARIABLE: &str = "ROCADE_BROKER_IDLE_MS";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokerConfig {
     /// Directory of the broker's socket, locks and log. `None`: `$XDG_RUNTIME_DIR/rocade`, or
-    /// `/tmp/rocade-UID` without one.
+    /// `/tmp/rocade-UID` without one (another in /tmp if somebody else has made that).
     pub runtime_dir: Option<PathBuf>,
     /// Program and arguments that start a broker. `None`: `rocade broker serve`, with `rocade`
     /// looked for beside this library and in `$PATH`.
@@ -217,8 +226,20 @@ pub enum BrokerError {
     },
     /// The broker sent nonsense.
     Protocol(ProtocolError),
-    /// The connection to the broker ended, or it does not answer.
+    /// The broker is of another version.
+    OtherVersion {
+        /// Its process id; 0 if unknown.
+        pid: u32,
+        /// Its version of the protocol.
+        version: u16,
+    },
+    /// The connection to the broker ended.
     Lost,
+    /// The broker does not answer.
+    Silent {
+        /// Its process id; 0 if unknown.
+        pid: u32,
+    },
     /// The handle belongs to the parent of this process.
     Forked,
     /// A system call failed.
@@ -234,6 +255,16 @@ impl BrokerError {
     /// Makes a function that says what was being done when a system call failed.
     fn doing(doing: &'static str) -> impl Fn(io::Error) -> Self {
         move |source| Self::System { doing, source }
+    }
+
+    /// Whether it is worth while to try again, with another connection.
+    const fn may_pass(&self) -> bool {
+        matches!(self, Self::Lost | Self::Silent { .. })
+    }
+
+    /// Whether the connection is of no use any more.
+    const fn ends_connection(&self) -> bool {
+        self.may_pass() || matches!(self, Self::Protocol(_) | Self::OtherVersion { .. })
     }
 }
 
@@ -270,7 +301,19 @@ impl fmt::Display for BrokerError {
             Self::ForeignBroker { uid } => write!(f, "the broker belongs to user {uid}"),
             Self::Refused { text, .. } => write!(f, "the broker refused: {text}"),
             Self::Protocol(error) => write!(f, "the broker sent nonsense: {error}"),
+            Self::OtherVersion { pid, version } => write!(
+                f,
+                "the broker, process {pid}, is of another version (protocol {version}) than this \
+                 program (protocol {}). When the programs that use it have ended, `rocade broker \
+                 stop` makes room for one of this version",
+                protocol::VERSION
+            ),
             Self::Lost => write!(f, "the connection to the broker was lost"),
+            Self::Silent { pid } => write!(
+                f,
+                "the broker, process {pid}, does not answer. If it was stopped (SIGSTOP), let it \
+                 go on or kill it: programs that run keep their traffic either way"
+            ),
             Self::Forked => write!(f, "this broker connection belongs to the parent process"),
             Self::System { doing, source } => write!(f, "{doing}: {source}"),
         }

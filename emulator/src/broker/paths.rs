@@ -1,8 +1,11 @@
 //! Where the broker's files are.
 
-use std::ffi::OsString;
+use std::collections::hash_map::RandomState;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File};
+use std::hash::{BuildHasher, Hasher};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -11,6 +14,11 @@ use crate::steering::Slot;
 
 /// Permission bits that nobody but the owner may have.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
+
+/// Where there is no other place for the default directory.
+const TEMPORARY: &str = "/tmp";
+/// Abstract names may have so many bytes, with the zero before them.
+const MAX_NAME_LEN: usize = 108;
 
 /// The files of the broker of this user and network namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +48,21 @@ impl Paths {
             .create(&self.dir)
             .map_err(|error| failed(error.to_string()))?;
         check_dir(&self.dir).map_err(failed)
+    }
+
+    /// The name under which the broker listens besides, in the abstract namespace of the network
+    /// namespace: it is found there when its socket was deleted. All default directories have one
+    /// name, because which of them is used depends on the environment.
+    pub(super) fn abstract_name(&self) -> Vec<u8> {
+        let uid = effective_uid();
+        let mut name = format!("\0rocade/broker/{uid}").into_bytes();
+        if !is_default(&self.dir) {
+            name.push(b':');
+            name.extend(self.dir.as_os_str().as_bytes());
+        }
+        // A longer one has no room for the socket either.
+        name.truncate(MAX_NAME_LEN);
+        name
     }
 
     pub(super) fn dir(&self) -> &Path {
@@ -87,18 +110,55 @@ pub(super) fn open_lock(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// `$XDG_RUNTIME_DIR/rocade` if that directory is ours, else `/tmp/rocade-UID`.
+/// `$XDG_RUNTIME_DIR/rocade` if that directory is ours, else one in /tmp.
 fn default_dir() -> PathBuf {
+    xdg_dir().unwrap_or_else(|| temporary_dir(Path::new(TEMPORARY)))
+}
+
+fn xdg_dir() -> Option<PathBuf> {
     let uid = effective_uid();
-    std::env::var_os("XDG_RUNTIME_DIR")
-        .filter(|dir: &OsString| !dir.is_empty())
-        .map(PathBuf::from)
-        // Under sudo the variable may still be that of the calling user.
-        .filter(|dir| fs::metadata(dir).is_ok_and(|data| data.is_dir() && data.uid() == uid))
-        .map_or_else(
-            || PathBuf::from(format!("/tmp/rocade-{uid}")),
-            |dir| dir.join("rocade"),
-        )
+    let dir = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir: &OsString| !dir.is_empty())?;
+    let dir = PathBuf::from(dir);
+    // Under sudo the variable may still be that of the calling user.
+    let ours = fs::metadata(&dir).is_ok_and(|data| data.is_dir() && data.uid() == uid);
+    ours.then(|| dir.join("rocade"))
+}
+
+/// `rocade-UID`, unless somebody else has put something there: then the first of ours that are
+/// called `rocade-UID-` and something that nobody can guess, or a new one.
+fn temporary_dir(parent: &Path) -> PathBuf {
+    let name = temporary_name();
+    let usual = parent.join(&name);
+    let absent = fs::symlink_metadata(&usual).is_err();
+    if absent || check_dir(&usual).is_ok() {
+        return usual;
+    }
+    let prefix = format!("{name}-");
+    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+    let ours = entries
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))
+        .map(|entry| entry.path())
+        .filter(|path| check_dir(path).is_ok())
+        .min();
+    ours.unwrap_or_else(|| {
+        let random = RandomState::new().build_hasher().finish();
+        parent.join(format!("{prefix}{random:016x}"))
+    })
+}
+
+fn temporary_name() -> String {
+    format!("rocade-{}", effective_uid())
+}
+
+/// Could this be the default directory, in whatever environment?
+fn is_default(dir: &Path) -> bool {
+    let name = temporary_name();
+    let in_temporary = dir.parent() == Some(Path::new(TEMPORARY))
+        && dir.file_name().and_then(OsStr::to_str).is_some_and(|last| {
+            let rest = last.strip_prefix(&name);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+        });
+    in_temporary || xdg_dir().as_deref() == Some(dir)
 }
 
 fn check_dir(dir: &Path) -> Result<(), String> {
@@ -170,5 +230,51 @@ mod tests {
             paths(&file).prepare(),
             Err(BrokerError::RuntimeDir { .. })
         ));
+    }
+
+    fn make(dir: &Path, mode: u32) {
+        fs::create_dir(dir).unwrap();
+        fs::set_permissions(dir, Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn a_name_that_others_have_taken_is_passed_over() {
+        let parent = tempfile::tempdir().unwrap();
+        let usual = parent.path().join(temporary_name());
+        assert_eq!(temporary_dir(parent.path()), usual);
+        make(&usual, 0o700);
+        assert_eq!(temporary_dir(parent.path()), usual);
+        // A directory that others could have put something into is as good as theirs.
+        fs::set_permissions(&usual, Permissions::from_mode(0o777)).unwrap();
+        let other = temporary_dir(parent.path());
+        let name = other.file_name().unwrap().to_str().unwrap().to_owned();
+        assert!(
+            name.starts_with(&format!("{}-", temporary_name())),
+            "{name}"
+        );
+        assert_ne!(temporary_dir(parent.path()), other, "nobody can guess it");
+        // From then on it is the place, whatever else others make.
+        make(&other, 0o700);
+        make(&parent.path().join(format!("{}-", temporary_name())), 0o777);
+        symlink(
+            &usual,
+            parent.path().join(format!("{}-0", temporary_name())),
+        )
+        .unwrap();
+        assert_eq!(temporary_dir(parent.path()), other);
+    }
+
+    #[test]
+    fn directories_that_are_the_default_somewhere_share_a_name() {
+        let name = |dir: &str| paths(Path::new(dir)).abstract_name();
+        let usual = format!("/tmp/{}", temporary_name());
+        let default = name(&usual);
+        assert_eq!(default[0], 0);
+        assert_eq!(name(&format!("{usual}-0123")), default);
+        for other in ["/tmp/a", &format!("{usual}0"), &format!("/var{usual}")] {
+            assert_ne!(name(other), default, "{other}");
+        }
+        assert_ne!(name("/tmp/a"), name("/tmp/b"));
+        assert!(name(&format!("/{}", "x".repeat(200))).len() <= MAX_NAME_LEN);
     }
 }

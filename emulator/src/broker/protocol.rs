@@ -7,6 +7,11 @@
 //! ```
 //!
 //! Every field is checked on receipt, and nothing may follow the last one.
+//!
+//! # What never changes
+//! The header, and the messages `Stop`, `Stopping` and `Error`: they are understood whatever their
+//! version, and answered in the version in which they were asked. So a broker of any version can be
+//! told to stop, and says what is wrong with a program of another version.
 
 use core::fmt;
 use std::error::Error;
@@ -14,7 +19,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use super::{AddressStatus, BrokerStatus, SlotStatus};
-use crate::link::LocalAddr;
+use crate::link::{ForwardKey, LocalAddr};
 use crate::steering::Slot;
 
 /// Version of the protocol. A broker and a client of different versions do not work together.
@@ -24,8 +29,18 @@ pub(super) const MAX_LEN: usize = 32 << 10;
 /// Most file descriptors that come with one message.
 pub(super) const MAX_FDS: usize = 64;
 
+/// Most sockets that one answer brings: descriptors on their way are limited for each user, so that
+/// those that nobody takes must be few.
+pub(super) const SOCKETS_AT_ONCE: usize = 16;
+
 /// Descriptors that come with a channel: memory, life line, wake.
 const CHANNEL_FDS: usize = 3;
+
+/// The kinds of messages that are the same in all versions.
+const STOP: u16 = 5;
+const STOPPING: u16 = 105;
+const ERROR: u16 = 199;
+const UNCHANGING: [u16; 3] = [STOP, STOPPING, ERROR];
 
 const MAGIC: [u8; 4] = *b"RCDB";
 const HEADER_LEN: usize = 12;
@@ -45,15 +60,20 @@ pub(super) enum Request {
         /// Name of the program, for people.
         name: String,
     },
-    /// Asks for the sockets of an address up to the client's slot.
+    /// Asks for the sockets of an address up to the client's slot, from this index on.
     Open {
         /// The address.
         local: LocalAddr,
+        /// Index of the first one.
+        first: u8,
     },
-    /// Hands back sockets that come along, group index `first` and following, after a resume.
+    /// Hands back sockets that come along, index `first` and following, after a resume. Before
+    /// those from 0 comes the claim.
     Restore {
         /// The address they are bound to.
         local: LocalAddr,
+        /// The secret of the address.
+        key: ForwardKey,
         /// Group index of the first one.
         first: u8,
     },
@@ -83,20 +103,24 @@ pub(super) struct Ends {
 /// What the broker answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Response {
-    /// Answer to `Hello`. For a new lease the slot's lock file comes along, locked.
+    /// Answer to `Hello`. The slot's lock file comes along, locked, where the client has not got it.
     Welcome {
         /// The client's slot, not 0.
         slot: Slot,
         /// The broker's process id.
         broker_pid: u32,
+        /// The broker was started under limits that are too small for many clients.
+        cramped: bool,
     },
-    /// Answer to `Open`: sockets come along. Repeated until all `total` have come.
+    /// Answer to `Open`: some sockets come along; those from 0 have the claim before them.
     Sockets {
         /// The address they are bound to.
         local: LocalAddr,
+        /// The secret of the address.
+        key: ForwardKey,
         /// Group index of the first one.
         first: u8,
-        /// How many come with all answers together, 1 to 256.
+        /// How many there are for the client, 1 to 256.
         total: u16,
     },
     /// Answer to `Restore`, `Share` and `Will`.
@@ -117,6 +141,9 @@ pub(super) enum Response {
     /// Comes unasked: another client has asked for a channel to this one. Descriptors as with
     /// `Channel`.
     Offer(Ends),
+    /// Comes unasked: the slot's lock file comes along, locked, in place of the one before, which
+    /// was deleted.
+    Lock,
     /// The request failed.
     Error {
         /// Why, for programs.
@@ -144,6 +171,8 @@ pub enum RefusalCode {
     NotAllowed,
     /// A system call of the broker failed.
     System,
+    /// The broker has reached a limit: of open files, or of connections.
+    Limit,
     /// A reason this version does not know.
     Other(u16),
 }
@@ -158,6 +187,7 @@ impl RefusalCode {
             Self::AddressUnusable => 5,
             Self::NotAllowed => 6,
             Self::System => 7,
+            Self::Limit => 8,
             Self::Other(code) => code,
         }
     }
@@ -171,6 +201,7 @@ impl RefusalCode {
             5 => Self::AddressUnusable,
             6 => Self::NotAllowed,
             7 => Self::System,
+            8 => Self::Limit,
             code => Self::Other(code),
         }
     }
@@ -220,6 +251,20 @@ impl fmt::Display for ProtocolError {
 
 impl Error for ProtocolError {}
 
+/// The version of a message, if it has a header.
+pub(super) fn version_of(bytes: &[u8]) -> Option<u16> {
+    match Reader::any_version(bytes) {
+        Ok((version, ..)) => Some(version),
+        Err(_) => None,
+    }
+}
+
+/// The same message in another version. Only those that never change mean anything there.
+pub(super) fn with_version(mut message: Vec<u8>, version: u16) -> Vec<u8> {
+    message[4..6].copy_from_slice(&version.to_le_bytes());
+    message
+}
+
 impl Request {
     /// The message as bytes.
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -230,19 +275,21 @@ impl Request {
                 w.text(name, MAX_NAME_LEN);
                 w.finish()
             }
-            Self::Open { local } => {
+            Self::Open { local, first } => {
                 let mut w = Writer::new(2);
-                w.local(*local);
-                w.finish()
-            }
-            Self::Restore { local, first } => {
-                let mut w = Writer::new(3);
                 w.local(*local);
                 w.u8(*first);
                 w.finish()
             }
+            Self::Restore { local, key, first } => {
+                let mut w = Writer::new(3);
+                w.local(*local);
+                w.key(key);
+                w.u8(*first);
+                w.finish()
+            }
             Self::Status => Writer::new(4).finish(),
-            Self::Stop => Writer::new(5).finish(),
+            Self::Stop => Writer::new(STOP).finish(),
             Self::Share => Writer::new(6).finish(),
             Self::Channel(ends) => Writer::ends(7, ends),
             Self::Will => Writer::new(8).finish(),
@@ -267,16 +314,23 @@ impl Request {
                     fds..=fds,
                 )
             }
-            2 => (Self::Open { local: r.local()? }, 0..=0),
+            2 => (
+                Self::Open {
+                    local: r.local()?,
+                    first: r.u8()?,
+                },
+                0..=0,
+            ),
             3 => (
                 Self::Restore {
                     local: r.local()?,
+                    key: r.key()?,
                     first: r.u8()?,
                 },
                 1..=MAX_FDS,
             ),
             4 => (Self::Status, 0..=0),
-            5 => (Self::Stop, 0..=0),
+            STOP => (Self::Stop, 0..=0),
             6 => (Self::Share, 1..=1),
             7 => (Self::Channel(r.ends()?), 0..=0),
             8 => (Self::Will, 1..=1),
@@ -294,19 +348,26 @@ impl Response {
     /// The message as bytes.
     pub(super) fn encode(&self) -> Vec<u8> {
         match self {
-            Self::Welcome { slot, broker_pid } => {
+            Self::Welcome {
+                slot,
+                broker_pid,
+                cramped,
+            } => {
                 let mut w = Writer::new(101);
                 w.u8(slot.get());
                 w.u32(*broker_pid);
+                w.u8((*cramped).into());
                 w.finish()
             }
             Self::Sockets {
                 local,
+                key,
                 first,
                 total,
             } => {
                 let mut w = Writer::new(102);
                 w.local(*local);
+                w.key(key);
                 w.u8(*first);
                 w.u16(*total);
                 w.finish()
@@ -321,7 +382,7 @@ impl Response {
                 broker_pid,
                 clients,
             } => {
-                let mut w = Writer::new(105);
+                let mut w = Writer::new(STOPPING);
                 w.u32(*broker_pid);
                 w.u16(*clients);
                 w.finish()
@@ -329,8 +390,9 @@ impl Response {
             Self::Channel(ends) => Writer::ends(106, ends),
             Self::NoChannel => Writer::new(107).finish(),
             Self::Offer(ends) => Writer::ends(108, ends),
+            Self::Lock => Writer::new(109).finish(),
             Self::Error { code, text } => {
-                let mut w = Writer::new(199);
+                let mut w = Writer::new(ERROR);
                 w.u16(code.code());
                 w.text(text, MAX_TEXT_LEN);
                 w.finish()
@@ -351,18 +413,22 @@ impl Response {
                     Self::Welcome {
                         slot,
                         broker_pid: r.u32()?,
+                        cramped: r.flag()?,
                     },
                     0..=1,
                 )
             }
             102 => {
-                let (local, first, total) = (r.local()?, r.u8()?, r.u16()?);
-                if !(1..=256).contains(&total) || usize::from(first) + fds > usize::from(total) {
+                let (local, key, first, total) = (r.local()?, r.key()?, r.u8()?, r.u16()?);
+                let sockets = fds.saturating_sub(usize::from(first == 0));
+                let end = usize::from(first) + sockets;
+                if !(1..=256).contains(&total) || sockets == 0 || end > usize::from(total) {
                     return Err(ProtocolError::Field("number of sockets"));
                 }
                 (
                     Self::Sockets {
                         local,
+                        key,
                         first,
                         total,
                     },
@@ -371,7 +437,7 @@ impl Response {
             }
             103 => (Self::Accepted, 0..=0),
             104 => (Self::Status(r.status()?), 0..=0),
-            105 => (
+            STOPPING => (
                 Self::Stopping {
                     broker_pid: r.u32()?,
                     clients: r.u16()?,
@@ -381,7 +447,8 @@ impl Response {
             106 => (Self::Channel(r.ends()?), CHANNEL_FDS..=CHANNEL_FDS),
             107 => (Self::NoChannel, 0..=0),
             108 => (Self::Offer(r.ends()?), CHANNEL_FDS..=CHANNEL_FDS),
-            199 => {
+            109 => (Self::Lock, 1..=1),
+            ERROR => {
                 let code = RefusalCode::from_code(r.u16()?);
                 (
                     Self::Error {
@@ -448,6 +515,10 @@ impl Writer {
         self.bytes.extend(value.to_le_bytes());
     }
 
+    fn key(&mut self, key: &ForwardKey) {
+        self.bytes.extend(key.bytes());
+    }
+
     fn text(&mut self, text: &str, max_len: usize) {
         let end = (0..=max_len.min(text.len()))
             .rev()
@@ -503,19 +574,23 @@ struct Reader<'a> {
 impl<'a> Reader<'a> {
     /// Checks the header; returns the kind and a reader of the body.
     fn new(bytes: &'a [u8]) -> Result<(u16, Self), ProtocolError> {
+        let (version, kind, r) = Self::any_version(bytes)?;
+        if version != VERSION && !UNCHANGING.contains(&kind) {
+            return Err(ProtocolError::Version(version));
+        }
+        Ok((kind, r))
+    }
+
+    fn any_version(bytes: &'a [u8]) -> Result<(u16, u16, Self), ProtocolError> {
         let mut r = Self { rest: bytes };
         if r.take::<4>()? != MAGIC {
             return Err(ProtocolError::Magic);
         }
-        let version = r.u16()?;
-        if version != VERSION {
-            return Err(ProtocolError::Version(version));
-        }
-        let kind = r.u16()?;
+        let (version, kind) = (r.u16()?, r.u16()?);
         if usize::try_from(r.u32()?) != Ok(bytes.len()) {
             return Err(ProtocolError::Length);
         }
-        Ok((kind, r))
+        Ok((version, kind, r))
     }
 
     fn finish(self) -> Result<(), ProtocolError> {
@@ -549,6 +624,18 @@ impl<'a> Reader<'a> {
 
     fn u64(&mut self) -> Result<u64, ProtocolError> {
         self.take().map(u64::from_le_bytes)
+    }
+
+    fn flag(&mut self) -> Result<bool, ProtocolError> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(ProtocolError::Field("flag")),
+        }
+    }
+
+    fn key(&mut self) -> Result<ForwardKey, ProtocolError> {
+        self.take().map(ForwardKey::from_bytes)
     }
 
     fn text(&mut self, max_len: usize) -> Result<String, ProtocolError> {
@@ -603,11 +690,7 @@ impl<'a> Reader<'a> {
         let slots = (0..count)
             .map(|_| {
                 let (slot, pid) = (Slot::new(self.u8()?), self.u32()?);
-                let connected = match self.u8()? {
-                    0 => false,
-                    1 => true,
-                    _ => return Err(ProtocolError::Field("flag")),
-                };
+                let connected = self.flag()?;
                 Ok(SlotStatus {
                     slot,
                     pid,

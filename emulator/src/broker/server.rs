@@ -1,36 +1,32 @@
 //! The broker's main loop: one thread, one poll, no request takes long.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, Permissions};
-use std::io::{self, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
-use std::thread;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use socket2::{Domain, SockAddr, Socket, Type};
-
-use super::fdpass::{self, Peer};
 use super::group::Group;
-use super::paths::{Paths, open_lock};
+use super::paths::Paths;
 use super::slots::SlotTable;
-use super::{BrokerConfig, BrokerError, effective_uid, sys};
-use crate::link::{LocalAddr, socket};
-use crate::steering::Slot;
-use will::Deposit;
+use super::{BrokerConfig, BrokerError, sys};
+use crate::link::LocalAddr;
+use crate::link::claim::{Introduction, Rival};
 
+mod addresses;
 mod channels;
+mod connections;
+mod files;
 mod requests;
 mod will;
 
-/// How long a starting broker waits for one that is ending.
-const TAKEOVER_TIMEOUT: Duration = Duration::from_millis(500);
+use connections::{Client, Reserve};
+use files::Files;
+
 /// How often to look again at what a client waits for.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// Connections that may wait to be accepted.
-const BACKLOG: i32 = 128;
-/// Most connections at a time: a client for each slot, and some that ask for the status.
-const MAX_CONNECTIONS: usize = 300;
+/// The same at whether a client has received what it was sent.
+const LOOK_AGAIN_SOON: Duration = Duration::from_millis(2);
+/// Longest time without looking after anything.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// Runs the broker until it is told to stop, or has had no clients for the idle time.
 ///
@@ -43,86 +39,68 @@ pub fn serve(config: &BrokerConfig) -> Result<(), BrokerError> {
     result
 }
 
-/// A connection.
-struct Client {
-    connection: OwnedFd,
-    peer: Peer,
-    name: String,
-    slot: Option<Slot>,
-    /// What wakes it, where it takes part in shared-memory channels.
-    wake: Option<OwnedFd>,
-    /// What is to be done when it is gone.
-    deposit: Option<Deposit>,
-    /// An address it has asked for and not got yet.
-    pending: Option<Pending>,
-    /// To be dropped.
-    gone: bool,
-}
-
+/// What a client waits for: the sockets of an address.
 #[derive(Clone, Copy)]
 struct Pending {
     local: LocalAddr,
+    /// Index of the first one that it asks for.
+    first: u8,
     deadline: Instant,
-}
-
-impl Client {
-    const fn new(connection: OwnedFd, peer: Peer) -> Self {
-        Self {
-            connection,
-            peer,
-            name: String::new(),
-            slot: None,
-            wake: None,
-            deposit: None,
-            pending: None,
-            gone: false,
-        }
-    }
+    /// When to look again.
+    next_look: Instant,
 }
 
 struct Server {
     config: BrokerConfig,
     paths: Paths,
-    listener: Socket,
+    files: Files,
     clients: Vec<Client>,
+    reserve: Reserve,
     slots: SlotTable,
     groups: BTreeMap<LocalAddr, Group>,
+    /// Others who have addresses that clients have asked for.
+    rivals: BTreeMap<LocalAddr, Rival>,
     started: Instant,
     /// Until when clients of an earlier broker are waited for.
     recovery_deadline: Instant,
     last_active: Instant,
     gsi_datagrams: u64,
     stop: bool,
-    /// Locked as long as this broker runs.
-    _lock: File,
+    /// Whether it was started under limits that are too small for many clients.
+    cramped: bool,
 }
 
 impl Server {
     fn start(config: &BrokerConfig) -> Result<Self, BrokerError> {
         let paths = Paths::new(config);
-        paths.prepare()?;
-        let lock = take_lock(&paths)?;
-        if let Err(error) = sys::raise_fd_limit() {
-            tracing::warn!(%error, "raising the limit of open files");
+        sys::survive_file_size_limit();
+        if let Err(error) = sys::raise_limits() {
+            tracing::warn!(%error, "raising limits");
         }
-        // Before anybody can connect: whose locks are held now are clients of another broker.
+        let cramped = sys::is_cramped();
+        if cramped {
+            tracing::warn!("started under small limits (ulimit -H -n, -f)");
+        }
+        let files = Files::create(&paths)?;
+        // Before anybody is answered: whose locks are held now are clients of another broker.
         let slots = SlotTable::new(paths.clone());
-        let listener = listen(&paths).map_err(BrokerError::doing("listening"))?;
         let now = Instant::now();
         tracing::info!(dir = %paths.dir().display(), "broker started");
         Ok(Self {
             config: config.clone(),
             paths,
-            listener,
+            files,
             clients: Vec::new(),
+            reserve: Reserve::new(),
             slots,
             groups: BTreeMap::new(),
+            rivals: BTreeMap::new(),
             started: now,
             recovery_deadline: now + config.recovery_timeout,
             last_active: now,
             gsi_datagrams: 0,
             stop: false,
-            _lock: lock,
+            cramped,
         })
     }
 
@@ -135,69 +113,63 @@ impl Server {
         Ok(())
     }
 
-    /// Makes room for the next broker. Connections still in the queue are cut when the listener is
-    /// closed; those clients try again.
-    fn end(&self) {
-        tracing::info!("broker ends");
-        if let Err(error) = fs::remove_file(self.paths.socket()) {
-            tracing::warn!(%error, "removing the socket");
-        }
-    }
-
     /// How long there is nothing to do; `None` when it is time to end.
     fn timeout(&self) -> Option<Duration> {
+        if self.clients.iter().any(Client::is_stuck) {
+            return Some(LOOK_AGAIN_SOON);
+        }
         if self.clients.iter().any(|client| client.pending.is_some()) {
             return Some(LOOK_AGAIN);
         }
+        let now = Instant::now();
+        let deadlines = self.clients.iter().filter_map(Client::deadline);
+        let next = deadlines.map(|at| at.saturating_duration_since(now)).min();
+        let next = next.unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT);
         if let Some(interval) = self.slots.check_interval() {
-            return Some(interval);
+            return Some(interval.min(next));
         }
-        let unused = self.groups.values().map(|group| group.unused_since);
         if self.clients.iter().any(|client| client.slot.is_some()) {
-            // For the addresses that nobody uses.
-            let next = unused.min().map_or(self.config.idle_timeout, |since| {
-                self.config.idle_timeout.saturating_sub(since.elapsed())
-            });
-            return Some(next.max(Duration::from_secs(1)));
+            return Some(next);
         }
         let left = self
             .config
             .idle_timeout
             .saturating_sub(self.last_active.elapsed());
-        (!left.is_zero()).then_some(left)
+        (!left.is_zero()).then_some(left.min(next))
     }
 
     /// Waits for input, and deals with it.
     fn wait(&mut self, timeout: Duration) -> Result<(), BrokerError> {
-        let sockets: Vec<_> = self
-            .groups
-            .values()
-            .filter_map(|group| group.socket(0))
+        let readable = |fd: BorrowedFd<'_>| sys::poll_readable(fd);
+        let mut fds: Vec<_> = self
+            .files
+            .listeners()
+            .map(|l| readable(l.as_fd()))
             .collect();
-        let mut fds = vec![sys::poll_readable(self.listener.as_fd())];
-        fds.extend(sockets.iter().map(|fd| sys::poll_readable(*fd)));
+        let first_group = fds.len();
+        for group in self.groups.values() {
+            fds.extend(group.socket(0).map(readable));
+            fds.push(readable(group.claim().fd()));
+        }
         let first_client = fds.len();
-        fds.extend(
-            self.clients
-                .iter()
-                .map(|c| sys::poll_readable(c.connection.as_fd())),
-        );
-        let processes: Vec<_> = (0..self.clients.len())
-            .filter_map(|index| Some((index, self.clients[index].deposit.as_ref()?.process()?)))
-            .collect();
+        fds.extend(self.clients.iter().map(Client::poll));
         let first_process = fds.len();
-        fds.extend(processes.iter().map(|(_, fd)| sys::poll_readable(*fd)));
-        let watched: Vec<_> = processes.iter().map(|(index, _)| *index).collect();
+        let mut processes = Vec::new();
+        for (index, client) in self.clients.iter().enumerate() {
+            if let Some(fd) = client.deposit.as_ref().and_then(|d| d.process()) {
+                processes.push(index);
+                fds.push(readable(fd));
+            }
+        }
         let ready = sys::poll(&mut fds, Some(timeout)).map_err(BrokerError::doing("waiting"))?;
         if ready == 0 {
             return Ok(());
         }
-        for (fd, _) in sockets
+        if fds[first_group..first_client]
             .iter()
-            .zip(&fds[1..])
-            .filter(|(_, entry)| entry.revents != 0)
+            .any(|fd| fd.revents != 0)
         {
-            self.gsi_datagrams += u64::try_from(socket::drain(*fd)).unwrap_or(0);
+            self.look_after_groups();
         }
         let readable: Vec<_> = (0..self.clients.len())
             .filter(|index| fds[first_client + index].revents != 0)
@@ -205,105 +177,67 @@ impl Server {
         for index in readable {
             self.serve_client(index);
         }
-        for (index, _) in watched
-            .into_iter()
-            .zip(&fds[first_process..])
-            .filter(|(_, entry)| entry.revents != 0)
-        {
-            self.clients[index].carry_out_will();
+        for (index, entry) in processes.into_iter().zip(&fds[first_process..]) {
+            if entry.revents != 0 {
+                self.clients[index].carry_out_will();
+            }
         }
-        if fds[0].revents != 0 {
-            self.accept();
+        // The second one is found by those only who do not find the first.
+        if fds[first_group - 1].revents != 0 && first_group > 1 {
+            self.restore_files();
+        }
+        if fds[..first_group].iter().any(|fd| fd.revents != 0) {
+            self.accept_all();
         }
         Ok(())
     }
 
+    /// Receives what has come to the broker's sockets, and answers who asks whose addresses are.
+    fn look_after_groups(&mut self) {
+        let introduction = Introduction {
+            pid: std::process::id(),
+            dir: self.paths.dir().to_owned(),
+        };
+        for group in self.groups.values_mut() {
+            self.gsi_datagrams += u64::try_from(group.receive()).unwrap_or(0);
+            group.introduce(&introduction);
+        }
+    }
+
+    fn accept_all(&mut self) {
+        for which in 0..self.files.listeners().count() {
+            self.accept(which);
+        }
+    }
+
     /// What is to be done from time to time.
     fn tick(&mut self) {
+        let now = Instant::now();
         for index in 0..self.clients.len() {
-            if let Some(pending) = self.clients[index]
-                .pending
-                .filter(|_| !self.clients[index].gone)
-            {
+            let client = &self.clients[index];
+            let due = |pending: &Pending| !client.gone && pending.next_look <= now;
+            if let Some(pending) = client.pending.filter(due) {
                 self.open(index, pending);
             }
         }
+        self.check_deadlines();
         self.drop_gone();
         for slot in self.slots.check_orphans() {
             self.release(slot);
         }
-        let idle_timeout = self.config.idle_timeout;
         // All sockets of an address that nobody has go at once: no order to keep.
-        self.groups.retain(|_, group| {
-            !group.users().is_empty() || group.unused_since.elapsed() < idle_timeout
-        });
+        self.groups.retain(|_, group| !group.users().is_empty());
+        let waiting = |local: &LocalAddr| {
+            self.clients.iter().any(|client| {
+                client
+                    .pending
+                    .is_some_and(|pending| pending.local == *local)
+            })
+        };
+        self.rivals.retain(|local, _| waiting(local));
+        self.keep_files();
         if self.clients.iter().any(|client| client.slot.is_some()) || self.slots.has_orphans() {
-            self.last_active = Instant::now();
+            self.last_active = now;
         }
     }
-
-    fn accept(&mut self) {
-        loop {
-            let connection = match self.listener.accept() {
-                Ok((connection, _)) => connection,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => {
-                    if error.kind() != io::ErrorKind::WouldBlock {
-                        tracing::warn!(%error, "accepting a connection");
-                        // Out of file descriptors, most likely: do not spin on it.
-                        thread::sleep(LOOK_AGAIN);
-                    }
-                    return;
-                }
-            };
-            match self.check_peer(connection.as_fd()) {
-                Ok(peer) if self.clients.len() < MAX_CONNECTIONS => {
-                    self.clients.push(Client::new(connection.into(), peer));
-                }
-                Ok(_) => tracing::warn!("too many connections"),
-                Err(error) => tracing::warn!(%error, "connection refused"),
-            }
-        }
-    }
-
-    fn check_peer(&self, connection: BorrowedFd<'_>) -> io::Result<Peer> {
-        let peer = fdpass::peer(connection)?;
-        if peer.uid != effective_uid() {
-            return Err(io::Error::new(
-                io::ErrorKind::PermissionDenied,
-                format!("process {} belongs to user {}", peer.pid, peer.uid),
-            ));
-        }
-        Ok(peer)
-    }
-}
-
-fn take_lock(paths: &Paths) -> Result<File, BrokerError> {
-    let failed = BrokerError::doing("taking the broker's lock");
-    let deadline = Instant::now() + TAKEOVER_TIMEOUT;
-    let mut lock = open_lock(&paths.broker_lock()).map_err(&failed)?;
-    while !sys::try_lock(lock.as_fd()).map_err(&failed)? {
-        if Instant::now() > deadline {
-            return Err(BrokerError::AlreadyRunning);
-        }
-        thread::sleep(LOOK_AGAIN);
-    }
-    // For people who wonder.
-    lock.set_len(0).map_err(&failed)?;
-    writeln!(lock, "{}", std::process::id()).map_err(&failed)?;
-    Ok(lock)
-}
-
-/// Listens in place of an earlier broker; to be called with its lock.
-fn listen(paths: &Paths) -> io::Result<Socket> {
-    let path = paths.socket();
-    match fs::remove_file(&path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let listener = Socket::new(Domain::UNIX, Type::SEQPACKET.nonblocking().cloexec(), None)?;
-    listener.bind(&SockAddr::unix(&path)?)?;
-    fs::set_permissions(&path, Permissions::from_mode(0o600))?;
-    listener.listen(BACKLOG)?;
-    Ok(listener)
 }

@@ -26,6 +26,18 @@ struct Orphan {
     awaited: bool,
 }
 
+/// What became of the claim of a client to a slot.
+#[derive(Debug)]
+pub(super) enum Resumed {
+    /// It is not the client's.
+    Refused,
+    /// It has the lock.
+    Locked,
+    /// It has the lock of a file that is not in our directory (that was deleted, or it comes from
+    /// a broker with another one). Nobody else has the slot: here is the lock of our file.
+    Relocked(File),
+}
+
 /// The slots of the broker.
 #[derive(Debug)]
 pub(super) struct SlotTable {
@@ -74,29 +86,70 @@ impl SlotTable {
         pid: u32,
         name: &str,
     ) -> io::Result<Option<(Slot, File)>> {
-        for slot in Slot::leasable().filter(|slot| !taken(*slot)) {
-            let mut file = open_lock(&self.paths.slot_lock(slot))?;
-            if sys::try_lock(file.as_fd())? {
-                file.set_len(0)?;
-                writeln!(file, "{pid} {name}")?;
-                self.orphans.remove(&slot);
+        // Files may have been deleted, and then their locks say nothing.
+        let free = |slot: &Slot| !taken(*slot) && !self.orphans.contains_key(slot);
+        for slot in Slot::leasable().filter(free) {
+            if let Some(file) = self.lock(slot, pid, name)? {
                 return Ok(Some((slot, file)));
             }
         }
         Ok(None)
     }
 
-    /// Whether a client that claims a slot has its lock: `proof` is the file it locked.
-    pub(super) fn resume(&mut self, slot: Slot, proof: OwnedFd) -> io::Result<bool> {
+    /// Takes the lock of a slot for a client; `None` if somebody has it.
+    ///
+    /// # Errors
+    /// Those of opening and locking files.
+    pub(super) fn lock(&self, slot: Slot, pid: u32, name: &str) -> io::Result<Option<File>> {
+        let mut file = open_lock(&self.paths.slot_lock(slot))?;
+        if !sys::try_lock(file.as_fd())? {
+            return Ok(None);
+        }
+        // For people; what cannot be written is not needed.
+        let _ = file
+            .set_len(0)
+            .and_then(|()| writeln!(file, "{pid} {name}"));
+        Ok(Some(file))
+    }
+
+    /// A client claims a slot: `proof` is the file it locked.
+    pub(super) fn resume(
+        &mut self,
+        slot: Slot,
+        proof: OwnedFd,
+        pid: u32,
+        name: &str,
+    ) -> io::Result<Resumed> {
         let proof = File::from(proof);
         let identity = |file: &File| file.metadata().map(|data| (data.dev(), data.ino()));
-        let file = open_lock(&self.paths.slot_lock(slot))?;
         // Locking what one has locked already succeeds.
-        let good = identity(&proof)? == identity(&file)? && sys::try_lock(proof.as_fd())?;
-        if good {
-            self.orphans.remove(&slot);
+        if !proof.metadata()?.is_file() || !sys::try_lock(proof.as_fd())? {
+            return Ok(Resumed::Refused);
         }
-        Ok(good)
+        let file = open_lock(&self.paths.slot_lock(slot))?;
+        if identity(&proof)? == identity(&file)? {
+            self.orphans.remove(&slot);
+            return Ok(Resumed::Locked);
+        }
+        // Not with the lock of another slot, and of an orphan of ours it must be that one's.
+        let of_another = Slot::leasable()
+            .filter_map(|slot| std::fs::metadata(self.paths.slot_lock(slot)).ok())
+            .any(|data| identity(&proof).is_ok_and(|proof| proof == (data.dev(), data.ino())));
+        if of_another {
+            return Ok(Resumed::Refused);
+        }
+        if let Some(orphan) = self.orphans.get(&slot)
+            && identity(&orphan.file)? != identity(&proof)?
+        {
+            return Ok(Resumed::Refused);
+        }
+        Ok(match self.lock(slot, pid, name)? {
+            Some(file) => {
+                self.orphans.remove(&slot);
+                Resumed::Relocked(file)
+            }
+            None => Resumed::Refused,
+        })
     }
 
     /// A client has gone. True if its slot is free; else it is watched until it is.
@@ -222,22 +275,54 @@ mod tests {
         drop(lock_one);
         let mut new = SlotTable::new(paths(&dir));
         assert!(new.has_awaited());
-        // Not with the lock of another slot, nor with a file that is not locked.
+        // Not with a file that somebody else has locked, nor with something else.
         let unlocked = open_lock(&paths(&dir).slot_lock(two)).unwrap();
-        assert!(!new.resume(two, unlocked.into()).unwrap());
-        assert!(
-            !new.resume(one, lock_two.try_clone().unwrap().into())
-                .unwrap()
-        );
-        assert!(
-            new.resume(two, lock_two.try_clone().unwrap().into())
-                .unwrap()
-        );
+        let mut resume = |slot, proof| new.resume(slot, proof, 2, "b").unwrap();
+        assert!(matches!(resume(two, unlocked.into()), Resumed::Refused));
+        let other = std::os::unix::net::UnixStream::pair().unwrap().0;
+        assert!(matches!(resume(two, other.into()), Resumed::Refused));
+        let proof = || lock_two.try_clone().unwrap().into();
+        assert!(matches!(resume(one, proof()), Resumed::Refused));
+        assert!(matches!(resume(two, proof()), Resumed::Locked));
         assert!(!new.has_orphans());
         drop(new);
         assert!(SlotTable::new(paths(&dir)).has_awaited());
         drop(lock_two);
         assert!(!SlotTable::new(paths(&dir)).has_awaited());
+    }
+
+    #[test]
+    fn a_client_whose_lock_was_deleted_gets_another_unless_the_slot_is_leased() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut old = SlotTable::new(paths(&dir));
+        let lease = |table: &mut SlotTable| table.lease(|_| false, 1, "a").unwrap().unwrap();
+        let (one, lock_one) = lease(&mut old);
+        let (two, lock_two) = lease(&mut old);
+        for slot in [one, two] {
+            std::fs::remove_file(paths(&dir).slot_lock(slot)).unwrap();
+        }
+        let mut new = SlotTable::new(paths(&dir));
+        let proof = |lock: &File| lock.try_clone().unwrap().into();
+        let resumed = new.resume(two, proof(&lock_two), 1, "a").unwrap();
+        let Resumed::Relocked(_relocked) = resumed else {
+            panic!("{resumed:?}")
+        };
+        assert!(!sys::try_lock(open_lock(&paths(&dir).slot_lock(two)).unwrap().as_fd()).unwrap());
+        let (again, _lock) = lease(&mut new);
+        assert_eq!(again, one);
+        let resumed = new.resume(one, proof(&lock_one), 1, "a").unwrap();
+        assert!(matches!(resumed, Resumed::Refused), "{resumed:?}");
+    }
+
+    #[test]
+    fn an_orphan_keeps_its_slot_when_its_file_is_deleted() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut table = SlotTable::new(paths(&dir));
+        let lease = |table: &mut SlotTable| table.lease(|_| false, 1, "a").unwrap().unwrap();
+        let (one, _lock) = lease(&mut table);
+        assert!(!table.disconnected(one));
+        std::fs::remove_file(paths(&dir).slot_lock(one)).unwrap();
+        assert_ne!(lease(&mut table).0, one);
     }
 
     #[test]

@@ -32,16 +32,37 @@ const LOG_TAIL: usize = 1000;
 /// # Errors
 /// [`BrokerError::NotRunning`] if there is none.
 pub(super) fn connect(paths: &Paths) -> Result<OwnedFd, BrokerError> {
-    let kind = Type::SEQPACKET.nonblocking().cloexec();
-    let socket = Socket::new(Domain::UNIX, kind, None)
-        .map_err(BrokerError::doing("creating a unix socket"))?;
     let path = paths.socket();
     let address = SockAddr::unix(&path).map_err(|_| BrokerError::RuntimeDir {
         path: paths.dir().to_owned(),
         reason: "its name is too long for a unix socket".to_owned(),
     })?;
+    match connect_to(&address) {
+        Err(BrokerError::NotRunning) => {}
+        connected => return connected,
+    }
+    match connect_hidden(paths) {
+        // That user's affair.
+        Err(BrokerError::ForeignBroker { .. }) => Err(BrokerError::NotRunning),
+        connected => connected,
+    }
+}
+
+/// The same by the abstract name: the broker is there even where its files were deleted, or another
+/// default directory is used.
+pub(super) fn connect_hidden(paths: &Paths) -> Result<OwnedFd, BrokerError> {
+    let name = paths.abstract_name();
+    let address = SockAddr::unix(OsStr::from_bytes(&name))
+        .map_err(BrokerError::doing("connecting to the broker"))?;
+    connect_to(&address)
+}
+
+fn connect_to(address: &SockAddr) -> Result<OwnedFd, BrokerError> {
+    let kind = Type::SEQPACKET.nonblocking().cloexec();
+    let socket = Socket::new(Domain::UNIX, kind, None)
+        .map_err(BrokerError::doing("creating a unix socket"))?;
     socket
-        .connect(&address)
+        .connect(address)
         .map_err(|source| match source.kind() {
             // A full queue (WouldBlock) means that somebody should be listening; whether anybody does
             // will show.
@@ -93,6 +114,20 @@ impl Connector {
         }
     }
 
+    /// Takes the lock with which one starts a broker, in order to replace the one that runs. False
+    /// if somebody has it.
+    pub(super) fn take_lock(&mut self) -> Result<bool, BrokerError> {
+        if self.lock.is_none() {
+            self.paths.prepare()?;
+            let failed = BrokerError::doing("taking the lock for starting a broker");
+            let lock = open_lock(&self.paths.start_lock()).map_err(&failed)?;
+            if sys::try_lock(lock.as_fd()).map_err(&failed)? {
+                self.lock = Some(lock);
+            }
+        }
+        Ok(self.lock.is_some())
+    }
+
     /// Goes on trying.
     ///
     /// # Errors
@@ -106,15 +141,12 @@ impl Connector {
             return Err(self.failed(format!("nothing listens after {secs} s")));
         }
         if self.lock.is_none() {
-            self.paths.prepare()?;
-            let failed = BrokerError::doing("taking the lock for starting a broker");
-            let lock = open_lock(&self.paths.start_lock()).map_err(&failed)?;
-            if !sys::try_lock(lock.as_fd()).map_err(&failed)? {
-                return Ok(Step::Wait(LOOK_AGAIN));
-            }
-            self.lock = Some(lock);
             // Whoever had the lock before may just have started one.
-            return Ok(Step::Wait(Duration::ZERO));
+            return Ok(Step::Wait(if self.take_lock()? {
+                Duration::ZERO
+            } else {
+                LOOK_AGAIN
+            }));
         }
         match &self.life_line {
             None => {

@@ -80,16 +80,68 @@ pub(crate) fn try_lock(file: BorrowedFd<'_>) -> io::Result<bool> {
     }
 }
 
-/// Allows this process as many open files as it can have.
-pub(crate) fn raise_fd_limit() -> io::Result<()> {
+/// Resources of which a broker needs more than a program that starts it may have use for.
+const RAISED: [Resource; 4] = [
+    libc::RLIMIT_NOFILE,
+    libc::RLIMIT_FSIZE,
+    libc::RLIMIT_AS,
+    libc::RLIMIT_DATA,
+];
+
+#[cfg(target_env = "gnu")]
+type Resource = libc::__rlimit_resource_t;
+#[cfg(not(target_env = "gnu"))]
+type Resource = c_int;
+
+/// Allows this process as much as it can have.
+pub(crate) fn raise_limits() -> io::Result<()> {
+    for resource in RAISED {
+        let mut limit = limit_of(0, resource)?;
+        limit.rlim_cur = limit.rlim_max;
+        // SAFETY: the pointer is to a live rlimit.
+        check(unsafe { libc::setrlimit(resource, &raw const limit) })?;
+    }
+    Ok(())
+}
+
+/// Could this process, with its limits raised, not serve as many clients as there can be?
+pub(crate) fn is_cramped() -> bool {
+    is_process_cramped(0).unwrap_or(false)
+}
+
+/// The same of another process of this user, if we can see it.
+pub(crate) fn is_process_cramped(pid: u32) -> Option<bool> {
+    const OPEN_FILES: libc::rlim_t = 1024;
+    /// The memory of a channel is a file.
+    const FILE_SIZE: libc::rlim_t = 64 << 20;
+    let open_files = limit_of(pid, libc::RLIMIT_NOFILE).ok()?.rlim_max;
+    let file_size = limit_of(pid, libc::RLIMIT_FSIZE).ok()?.rlim_max;
+    Some(open_files < OPEN_FILES || file_size < FILE_SIZE)
+}
+
+/// A limit of a process; 0 is this one.
+fn limit_of(pid: u32, resource: Resource) -> io::Result<libc::rlimit> {
+    let pid = libc::pid_t::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
     let mut limit = MaybeUninit::<libc::rlimit>::zeroed();
-    // SAFETY: the pointer is to a live rlimit.
-    check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, limit.as_mut_ptr()) })?;
+    // SAFETY: the pointer is to a live rlimit; no new one is set.
+    check(unsafe { libc::prlimit(pid, resource, ptr::null(), limit.as_mut_ptr()) })?;
     // SAFETY: zero-initialised plain data.
-    let mut limit = unsafe { limit.assume_init() };
-    limit.rlim_cur = limit.rlim_max;
-    // SAFETY: the pointer is to a live rlimit.
-    check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }).map(|_| ())
+    Ok(unsafe { limit.assume_init() })
+}
+
+/// Has a file that becomes too long be an error of the call, not the end of this process.
+pub(crate) fn survive_file_size_limit() {
+    // SAFETY: sets a valid disposition for a valid signal.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
+/// Has the other end of a unix connection messages that it has not received?
+pub(crate) fn has_unread(connection: BorrowedFd<'_>) -> bool {
+    let mut bytes: c_int = 0;
+    // SAFETY: this request writes one int, which is live.
+    let result = unsafe { libc::ioctl(connection.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    // Where the system does not tell, we do not know of any.
+    result == 0 && bytes > 0
 }
 
 /// The file this code was loaded from: the shared library or the program.

@@ -9,7 +9,7 @@ use super::sys;
 /// MTU in bytes that is assumed when the kernel does not tell: that of Ethernet.
 const FALLBACK_MTU_BYTES: u32 = 1500;
 
-/// One network interface that is up and has an IP address.
+/// One network interface that has an IP address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interface {
     /// Name, e.g. `eth0`.
@@ -38,6 +38,8 @@ pub struct HostNetwork {
     /// In device order: by index, those with nothing but link-local addresses after the others,
     /// loopback last.
     pub interfaces: Vec<Interface>,
+    /// Those that are not up. No device is made of them, but their addresses are theirs.
+    pub down: Vec<Interface>,
 }
 
 impl HostNetwork {
@@ -46,12 +48,10 @@ impl HostNetwork {
     /// # Errors
     /// What `getifaddrs` reports.
     pub fn discover() -> io::Result<Self> {
-        let mut interfaces: Vec<Interface> = Vec::new();
+        let mut all: [Vec<Interface>; 2] = Default::default();
         for found in if_addrs::get_if_addrs()? {
             let Some(index) = found.index else { continue };
-            if !found.is_oper_up() {
-                continue;
-            }
+            let interfaces = &mut all[usize::from(!found.is_oper_up())];
             let addr = found.ip();
             if let Some(known) = interfaces.iter_mut().find(|known| known.index == index) {
                 known.addrs.push(addr);
@@ -66,10 +66,14 @@ impl HostNetwork {
                 });
             }
         }
-        Ok(Self::new(interfaces))
+        let [up, down] = all;
+        Ok(Self {
+            down,
+            ..Self::new(up)
+        })
     }
 
-    /// From a list of interfaces, which is put into device order, and their addresses into GID
+    /// From a list of interfaces that are up, which is put into device order, and their addresses into GID
     /// order.
     #[must_use]
     pub fn new(mut interfaces: Vec<Interface>) -> Self {
@@ -79,7 +83,10 @@ impl HostNetwork {
         }
         interfaces.retain(|interface| !interface.addrs.is_empty());
         interfaces.sort_by_key(|i| (i.loopback, i.link_local_only(), i.index));
-        Self { interfaces }
+        Self {
+            interfaces,
+            down: Vec::new(),
+        }
     }
 
     /// The interface called `name`.
@@ -97,6 +104,7 @@ impl HostNetwork {
     pub fn owner_of(&self, addr: IpAddr) -> Option<&Interface> {
         self.interfaces
             .iter()
+            .chain(&self.down)
             .find(|interface| interface.addrs.contains(&addr))
             .or_else(|| {
                 let loopback = self

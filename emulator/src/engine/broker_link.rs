@@ -1,6 +1,6 @@
 //! The engine's end of the connection to the broker.
 
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rocade_transport::Time;
@@ -32,7 +32,7 @@ impl BrokerLink {
     }
 
     pub(super) fn open(&self, local: LocalAddr) -> Result<UdpLink, VerbsError> {
-        let socket: OwnedFd = self.client.socket_for(local)?;
+        let socket = self.client.socket_for(local)?;
         Ok(UdpLink::from_broker(local, self.client.slot(), socket)?)
     }
 

@@ -80,6 +80,8 @@ pub struct EngineCounters {
     pub rx_wrong_link: u64,
     /// Packets from addresses that are not among the allowed peers ([`Peers`]), not looked at further.
     pub rx_refused: u64,
+    /// Datagrams that pretended to be passed on by another process of this host, and were not.
+    pub rx_forged: u64,
     /// Packets passed on to the process that they are for.
     pub forwarded: u64,
     /// Those of the packets sent that went through shared memory.
@@ -98,6 +100,7 @@ struct AtomicCounters {
     rx_unknown_qp: AtomicU64,
     rx_wrong_link: AtomicU64,
     rx_refused: AtomicU64,
+    rx_forged: AtomicU64,
     forwarded: AtomicU64,
     tx_shared: AtomicU64,
     rx_shared: AtomicU64,
@@ -120,6 +123,8 @@ pub(crate) struct EngineInner {
     regions: MrTable,
     qps: RwLock<QpTable>,
     ports: RwLock<Vec<Arc<Port>>>,
+    /// Held while a port is opened.
+    opening: Mutex<()>,
     channels: RwLock<Vec<Arc<ShmChannel>>>,
     /// How many; pollers look here first.
     channel_count: AtomicUsize,
@@ -176,6 +181,7 @@ impl Engine {
                 regions: MrTable::new(),
                 qps: RwLock::default(),
                 ports: RwLock::default(),
+                opening: Mutex::default(),
                 channels: RwLock::default(),
                 channel_count: AtomicUsize::new(0),
                 timers: Timers::new(),
@@ -231,6 +237,7 @@ impl Engine {
             rx_unknown_qp: get(&c.rx_unknown_qp),
             rx_wrong_link: get(&c.rx_wrong_link),
             rx_refused: get(&c.rx_refused),
+            rx_forged: get(&c.rx_forged),
             forwarded: get(&c.forwarded),
             tx_shared: get(&c.tx_shared),
             rx_shared: get(&c.rx_shared),
@@ -285,7 +292,7 @@ impl EngineInner {
                 self.share(&broker);
                 if let Some(will) = broker.client().will() {
                     // Once: there is one attachment.
-                    let _ = self.will.set(Arc::clone(will));
+                    let _ = self.will.set(will);
                 }
                 let qp_numbers = QpnAllocator::new(broker.slot());
                 Attachment {
@@ -320,18 +327,18 @@ impl EngineInner {
         if let Some(port) = find(&self.ports.read()) {
             return Ok(port);
         }
-        let broker = self.broker_link();
-        let mut ports = self.ports.write();
-        if let Some(port) = find(&ports) {
+        // One thread at a time opens; the others go on receiving meanwhile, since the broker may take
+        // its time.
+        let _opening = self.opening.lock();
+        if let Some(port) = find(&self.ports.read()) {
             return Ok(port);
         }
-        let link = match broker {
+        let link = match self.broker_link() {
             None => UdpLink::bind(local).map_err(VerbsError::from),
             Some(broker) => broker.open(local),
         };
         let port = Arc::new(Port::new(link?));
-        ports.push(Arc::clone(&port));
-        drop(ports);
+        self.ports.write().push(Arc::clone(&port));
         // The background thread has one more descriptor to wait for.
         self.call_background();
         Ok(port)

@@ -11,7 +11,7 @@ use super::EngineInner;
 use super::ack_hold::Cause;
 use super::port::{Flows, Port, RxState};
 use super::qp_table::QpTable;
-use crate::link::RxBatch;
+use crate::link::{Arrival, RxBatch};
 use crate::memory::MemGuard;
 use crate::objects::{QpCore, QpInner};
 use crate::steering::Slot;
@@ -194,11 +194,14 @@ impl EngineInner {
             destination: local,
         };
         for segment in batch.segments() {
-            let (source, segment, forwarded) =
-                match port.link.unwrap_forwarded(batch.source, segment) {
-                    Some((source, inner)) => (source, inner, true),
-                    None => (batch.source, segment, false),
-                };
+            let (source, segment, forwarded) = match port.link.arrival(segment) {
+                Arrival::Direct => (batch.source, segment, false),
+                Arrival::Forwarded(source, inner) => (source, inner, true),
+                Arrival::Forged => {
+                    self.count(|counters| &counters.rx_forged);
+                    continue;
+                }
+            };
             let welcome = if forwarded {
                 self.peers.allow(source.ip())
             } else {

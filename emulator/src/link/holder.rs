@@ -5,7 +5,7 @@ use core::fmt;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{LocalAddr, ROCE_PORT};
 
@@ -19,6 +19,13 @@ pub enum Holder {
         pid: u32,
         /// Its command name.
         name: String,
+    },
+    /// A broker of this user that has another runtime directory.
+    Broker {
+        /// Its process id, as it sees it itself.
+        pid: u32,
+        /// Its runtime directory, as it sees it itself.
+        dir: PathBuf,
     },
     /// The kernel's own RoCE driver (rdma_rxe), most likely: the module is loaded and no process
     /// has the socket.
@@ -39,6 +46,14 @@ impl fmt::Display for Holder {
                 f,
                 "by process {pid} ({name}). Programs share an address only if all of them use the \
                  broker"
+            ),
+            Self::Broker { pid, dir } => write!(
+                f,
+                "by a broker of this user, process {pid}, with the runtime directory {dir}. Programs \
+                 share an address if all of them use the broker, and the same one: set \
+                 ROCADE_RUNTIME_DIR={dir} for all of them (in containers, a directory that all of \
+                 them mount)",
+                dir = dir.display()
             ),
             Self::KernelRxe => write!(
                 f,
@@ -90,6 +105,18 @@ pub(crate) fn find(local: LocalAddr) -> Holder {
         return Holder::Unknown;
     };
     of(socket)
+}
+
+/// Finds out who holds an address that this process has claimed (0: unknown), and port 4791 of it
+/// perhaps.
+pub(crate) fn find_or_process(local: LocalAddr, pid: u32) -> Holder {
+    match find(local) {
+        Holder::Unknown if pid != 0 => Holder::Process {
+            pid,
+            name: process_name(pid).unwrap_or_else(|| "?".to_owned()),
+        },
+        holder => holder,
+    }
 }
 
 /// Who has this socket, as far as this user can see.

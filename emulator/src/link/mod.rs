@@ -10,7 +10,8 @@ use std::error::Error;
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-mod forward;
+pub(crate) mod claim;
+pub(crate) mod forward;
 mod habit;
 pub(crate) mod holder;
 mod rx;
@@ -19,6 +20,7 @@ pub(crate) mod socket;
 pub(crate) mod sys;
 mod udp;
 
+pub use forward::{Arrival, ForwardKey};
 pub use holder::Holder;
 pub use rx::{RxBatch, RxBuffer, Segments};
 pub use udp::{MAX_SEGMENTS, MAX_SEND_LEN, TxPath, UdpLink};

@@ -59,10 +59,7 @@ impl<'b> RxBatch<'b> {
     #[inline]
     #[must_use]
     pub fn segments(&self) -> Segments<'b> {
-        Segments {
-            rest: self.data,
-            segment_len: self.segment_len,
-        }
+        Segments::new(self.data, self.segment_len)
     }
 }
 
@@ -71,6 +68,16 @@ impl<'b> RxBatch<'b> {
 pub struct Segments<'b> {
     rest: &'b [u8],
     segment_len: usize,
+}
+
+impl<'b> Segments<'b> {
+    /// `segment_len` is not 0.
+    pub(crate) const fn new(data: &'b [u8], segment_len: usize) -> Self {
+        Self {
+            rest: data,
+            segment_len,
+        }
+    }
 }
 
 impl<'b> Iterator for Segments<'b> {

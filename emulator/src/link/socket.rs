@@ -44,7 +44,7 @@ pub(crate) fn open_receive(local: LocalAddr, sharing: Sharing) -> Result<Socket,
             .set_reuse_port(true)
             .map_err(failed("setting SO_REUSEPORT"))?;
     }
-    configure_receive(socket.as_fd(), local).map_err(failed("setting up the receive socket"))?;
+    configure_receive(socket.as_fd(), local);
     socket
         .bind(&SockAddr::from(local.with_port(ROCE_PORT)))
         .map_err(|source| match source.raw_os_error() {
@@ -62,14 +62,23 @@ pub(crate) fn open_receive(local: LocalAddr, sharing: Sharing) -> Result<Socket,
     Ok(socket)
 }
 
-/// Has runs of datagrams merged, and asks for a large buffer.
-pub(crate) fn configure_receive(fd: BorrowedFd<'_>, local: LocalAddr) -> io::Result<()> {
-    sys::set_int(fd, libc::SOL_UDP, libc::UDP_GRO, 1)?;
+/// Has runs of datagrams merged, and asks for a large buffer. What the system refuses of it is done
+/// without: then each datagram is received singly.
+pub(crate) fn configure_receive(fd: BorrowedFd<'_>, local: LocalAddr) {
+    wish("UDP_GRO", sys::set_int(fd, libc::SOL_UDP, libc::UDP_GRO, 1));
     if local.ip().is_ipv6() {
         //= ENC-06
-        sys::set_int(fd, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1)?;
+        let result = sys::set_int(fd, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1);
+        wish("UDP_NO_CHECK6_RX", result);
     }
-    set_receive_buffer(fd, RECEIVE_BUFFER_BYTES)
+    set_receive_buffer(fd, RECEIVE_BUFFER_BYTES);
+}
+
+/// Notes what became of an option that we can do without.
+fn wish(option: &str, result: io::Result<()>) {
+    if let Err(error) = result {
+        tracing::debug!(option, %error, "the system does without");
+    }
 }
 
 /// Has the TOS or traffic class of each datagram reported, or not. That takes 0.1 µs per receive.
@@ -82,19 +91,21 @@ pub(crate) fn set_receive_tos(fd: BorrowedFd<'_>, local: LocalAddr, on: bool) ->
 }
 
 /// Asks for a receive buffer of this many bytes, beyond the system's limit if privileged.
-pub(crate) fn set_receive_buffer(fd: BorrowedFd<'_>, bytes: c_int) -> io::Result<()> {
-    sys::set_int(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes)
-        .or_else(|_| sys::set_int(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, bytes))
+fn set_receive_buffer(fd: BorrowedFd<'_>, bytes: c_int) {
+    let result = sys::set_int(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes)
+        .or_else(|_| sys::set_int(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, bytes));
+    wish("SO_RCVBUF", result);
 }
 
 /// Restores the usual large receive buffer after [`shrink_receive_buffer`].
-pub(crate) fn grow_receive_buffer(fd: BorrowedFd<'_>) -> io::Result<()> {
-    set_receive_buffer(fd, RECEIVE_BUFFER_BYTES)
+pub(crate) fn grow_receive_buffer(fd: BorrowedFd<'_>) {
+    set_receive_buffer(fd, RECEIVE_BUFFER_BYTES);
 }
 
 /// The smallest receive buffer there is, for a socket that nobody reads.
-pub(crate) fn shrink_receive_buffer(fd: BorrowedFd<'_>) -> io::Result<()> {
-    sys::set_int(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, 1)
+pub(crate) fn shrink_receive_buffer(fd: BorrowedFd<'_>) {
+    let result = sys::set_int(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, 1);
+    wish("SO_RCVBUF", result);
 }
 
 /// Throws away what is queued on a receive socket; returns how many datagrams that were.
@@ -133,31 +144,57 @@ pub(crate) fn open_send(local: LocalAddr, port: u16, hop_limit: Option<u8>) -> i
             sys::set_int(fd, libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 1)?;
         }
     }
-    sys::set_int(
+    let result = sys::set_int(
         fd,
         libc::SOL_SOCKET,
         libc::SO_SNDBUFFORCE,
         SEND_BUFFER_BYTES,
     )
-    .or_else(|_| sys::set_int(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, SEND_BUFFER_BYTES))?;
+    .or_else(|_| sys::set_int(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, SEND_BUFFER_BYTES));
+    wish("SO_SNDBUF", result);
     match (local.ip(), hop_limit) {
         (_, None) => {}
         (IpAddr::V4(_), Some(limit)) => socket.set_ttl_v4(limit.into())?,
         (IpAddr::V6(_), Some(limit)) => socket.set_unicast_hops_v6(limit.into())?,
     }
     // Nobody reads this socket; whatever is sent to its port shall not pile up.
-    shrink_receive_buffer(fd)?;
+    shrink_receive_buffer(fd);
     socket.bind(&SockAddr::from(local.with_port(port)))?;
     Ok(socket)
 }
 
-/// Whether the fd is a member of the `SO_REUSEPORT` group of port 4791 on this address.
-pub(crate) fn is_group_member(fd: BorrowedFd<'_>, local: LocalAddr) -> bool {
+/// What kind of receive socket of a shared address an fd is; `None` if it is none.
+pub(crate) fn kind_of(fd: BorrowedFd<'_>, local: LocalAddr) -> Option<ReceiveKind> {
     let socket = SockRef::from(&fd);
-    let bound = socket.local_addr().ok().and_then(|addr| addr.as_socket());
-    socket.r#type().is_ok_and(|kind| kind == Type::DGRAM)
-        && socket.reuse_port().unwrap_or(false)
-        && bound == Some(local.with_port(ROCE_PORT))
+    let bound = socket.local_addr().ok()?.as_socket()?;
+    if socket.r#type().ok()? != Type::DGRAM || LocalAddr::from(bound) != local {
+        return None;
+    }
+    match bound.port() {
+        0 => None,
+        ROCE_PORT if socket.reuse_port().unwrap_or(false) => Some(ReceiveKind::Group),
+        ROCE_PORT => Some(ReceiveKind::Alone),
+        port => Some(ReceiveKind::Relayed(port)),
+    }
+}
+
+/// A receive socket of an address that is shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReceiveKind {
+    /// A member of the `SO_REUSEPORT` group of port 4791.
+    Group,
+    /// Bound to port 4791, in no group.
+    Alone,
+    /// Bound to this other port, where the broker passes packets on to.
+    Relayed(u16),
+}
+
+/// A socket of a process to which the broker passes packets on: of the address, with any port.
+pub(crate) fn open_relayed(local: LocalAddr) -> io::Result<Socket> {
+    let socket = new_socket(local)?;
+    configure_receive(socket.as_fd(), local);
+    socket.bind(&SockAddr::from(local.with_port(0)))?;
+    Ok(socket)
 }
 
 fn new_socket(local: LocalAddr) -> io::Result<Socket> {

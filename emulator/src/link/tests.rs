@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,7 @@ use rocade_wire::icrc::IcrcFlow;
 
 use super::socket::{self, Sharing};
 use super::*;
+use crate::broker::SharedSocket;
 use crate::steering::{Slot, steering_program};
 
 /// An address of 127.0.0.0/8 that no other test uses, in this process or another.
@@ -42,6 +43,11 @@ fn packet(dest: Qpn, body: u8, len: usize, icrc: Option<(&IcrcFlow, u16)>) -> Ve
     packet
 }
 
+fn shared(fd: OwnedFd) -> SharedSocket {
+    let key = ForwardKey::from_bytes([5; 16]);
+    SharedSocket { fd, key }
+}
+
 fn group(local: LocalAddr, members: u8) -> Vec<UdpLink> {
     (0..members)
         .map(|slot| {
@@ -50,7 +56,7 @@ fn group(local: LocalAddr, members: u8) -> Vec<UdpLink> {
                 let program = steering_program().encode();
                 sys::attach_reuseport_cbpf(socket.as_fd(), &program).unwrap();
             }
-            UdpLink::from_broker(local, Slot::new(slot), socket.into()).unwrap()
+            UdpLink::from_broker(local, Slot::new(slot), shared(socket.into())).unwrap()
         })
         .collect()
 }
@@ -319,14 +325,22 @@ fn a_packet_of_another_slot_is_forwarded_once() {
     let mut buf = RxBuffer::new();
     let batch = receive(&members[2], &mut buf).unwrap();
     assert_eq!(batch.source.ip(), local.ip());
-    let forwarded = members[2]
-        .unwrap_forwarded(batch.source, batch.data)
-        .unwrap();
-    assert_eq!(forwarded, (source, &stray[..]));
+    let forwarded = Arrival::Forwarded(source, &stray);
+    assert_eq!(members[2].arrival(batch.data), forwarded);
+    assert_eq!(members[2].arrival(&stray), Arrival::Direct);
 
-    // From elsewhere the same bytes are not believed, and other slots do not take them.
-    assert_eq!(members[2].unwrap_forwarded(source, batch.data), None);
-    assert_eq!(members[1].unwrap_forwarded(batch.source, batch.data), None);
+    // Who has not the key is not believed, and other slots do not take what is not theirs. A link
+    // that is not shared takes nothing of the kind.
+    let mut guessed = batch.data.to_vec();
+    guessed[28] ^= 1;
+    for (link, data) in [
+        (&members[2], &guessed[..]),
+        (&members[2], &batch.data[..28]),
+        (&members[1], batch.data),
+        (&peer, batch.data),
+    ] {
+        assert_eq!(link.arrival(data), Arrival::Forged);
+    }
     // Wrapped ones, our own, and those for a third slot are not forwarded.
     for (slot, data) in [(2, batch.data), (3, &stray), (1, &stray), (2, &stray[..4])] {
         let refused = members[3]
@@ -376,9 +390,9 @@ fn unusable_addresses_are_refused() {
 fn only_members_of_a_group_are_taken_from_the_broker() {
     let local = own_address();
     let lonely = UdpSocket::bind(local.with_port(ROCE_PORT)).unwrap();
-    assert!(UdpLink::from_broker(local, Slot::new(1), lonely.into()).is_err());
+    assert!(UdpLink::from_broker(local, Slot::new(1), shared(lonely.into())).is_err());
     let other = socket::open_receive(own_address(), Sharing::ReusePort).unwrap();
-    assert!(UdpLink::from_broker(local, Slot::new(1), other.into()).is_err());
+    assert!(UdpLink::from_broker(local, Slot::new(1), shared(other.into())).is_err());
 }
 
 #[test]

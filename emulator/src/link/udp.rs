@@ -12,10 +12,13 @@ use rocade_wire::Qpn;
 use rocade_wire::icrc::IcrcFlow;
 use socket2::SockRef;
 
+use super::claim::{Claim, ClaimError};
+use super::forward::{self, Arrival, ForwardKey};
 use super::habit::Habit;
-use super::socket::{self, Sharing};
+use super::socket::{self, ReceiveKind, Sharing};
 use super::sys::{self, SendOptions};
-use super::{LinkError, LocalAddr, RxBatch, RxBuffer, forward};
+use super::{LinkError, LocalAddr, RxBatch, RxBuffer, holder};
+use crate::broker::SharedSocket;
 use crate::steering::{Slot, slot_of};
 
 /// Most segments that one [`UdpLink::send`] may have.
@@ -60,7 +63,10 @@ struct SendSocket {
 /// that share the address through the broker ([`UdpLink::from_broker`]).
 pub struct UdpLink {
     local: LocalAddr,
-    slot: Option<Slot>,
+    /// Our place on a shared address.
+    place: Option<(Slot, ForwardKey)>,
+    /// Keeps an address that is not shared.
+    _claim: Option<Claim>,
     rx: OwnedFd,
     tx: [OnceLock<SendSocket>; (HOP_LIMITS * SEND_SOCKETS) as usize],
     /// The hop limit of the second half of `tx`.
@@ -76,36 +82,59 @@ impl UdpLink {
     /// [`LinkError::InUse`] says who has the port if somebody has; else see [`LinkError`].
     pub fn bind(local: impl Into<LocalAddr>) -> Result<Self, LinkError> {
         let local = local.into();
+        let in_use = |holder| LinkError::InUse { local, holder };
+        let claim = match Claim::take(local) {
+            Ok(claim) => Some(claim),
+            Err(ClaimError::Held(mut rival)) => {
+                let introduced = rival.wait_for_holder();
+                return Err(in_use(
+                    introduced.unwrap_or_else(|| holder::find_or_process(local, rival.pid())),
+                ));
+            }
+            Err(ClaimError::System(error)) => {
+                // The port decides.
+                tracing::debug!(%local, %error, "claiming an address");
+                None
+            }
+        };
         let rx = socket::open_receive(local, Sharing::Exclusive)?;
-        Ok(Self::new(local, None, rx.into()))
+        Ok(Self::new(local, None, claim, rx.into()))
     }
 
     /// Uses the receive socket of `slot` that the broker made for this address.
     ///
     /// # Errors
-    /// [`LinkError::System`] if `rx` is no such socket or cannot be set up.
+    /// [`LinkError::System`] if `rx` is no such socket.
     pub fn from_broker(
         local: impl Into<LocalAddr>,
         slot: Slot,
-        rx: OwnedFd,
+        rx: SharedSocket,
     ) -> Result<Self, LinkError> {
         let local = local.into();
-        let failed = |source| LinkError::System {
-            local,
-            doing: "setting up the broker's socket",
-            source,
-        };
-        if !socket::is_group_member(rx.as_fd(), local) {
-            return Err(failed(io::ErrorKind::InvalidInput.into()));
+        let SharedSocket { fd, key } = rx;
+        match socket::kind_of(fd.as_fd(), local) {
+            None | Some(ReceiveKind::Alone) => Err(LinkError::System {
+                local,
+                doing: "setting up the broker's socket",
+                source: io::ErrorKind::InvalidInput.into(),
+            }),
+            Some(ReceiveKind::Group | ReceiveKind::Relayed(_)) => {
+                socket::configure_receive(fd.as_fd(), local);
+                Ok(Self::new(local, Some((slot, key)), None, fd))
+            }
         }
-        socket::configure_receive(rx.as_fd(), local).map_err(failed)?;
-        Ok(Self::new(local, Some(slot), rx))
     }
 
-    fn new(local: LocalAddr, slot: Option<Slot>, rx: OwnedFd) -> Self {
+    fn new(
+        local: LocalAddr,
+        place: Option<(Slot, ForwardKey)>,
+        claim: Option<Claim>,
+        rx: OwnedFd,
+    ) -> Self {
         Self {
             local,
-            slot,
+            place,
+            _claim: claim,
             rx,
             tx: [const { OnceLock::new() }; (HOP_LIMITS * SEND_SOCKETS) as usize],
             other_hop_limit: OnceLock::new(),
@@ -128,8 +157,8 @@ impl UdpLink {
 
     /// This process's slot on a shared address; `None` if the address is not shared.
     #[must_use]
-    pub const fn slot(&self) -> Option<Slot> {
-        self.slot
+    pub fn slot(&self) -> Option<Slot> {
+        self.place.map(|(slot, _)| slot)
     }
 
     /// The receive socket, to wait on until it is readable.
@@ -418,7 +447,7 @@ impl UdpLink {
     }
 
     /// Passes a packet of another slot on to the process it is for. `segment` must be as received
-    /// from the network: what [`Self::unwrap_forwarded`] yields is never forwarded.
+    /// from the network: what [`Self::arrival`] says was forwarded never is again.
     ///
     /// # Errors
     /// `InvalidInput` if it must not be forwarded: the address is not shared, the packet is for
@@ -426,32 +455,37 @@ impl UdpLink {
     /// error drop the packet.
     pub fn forward(&self, to_slot: Slot, source: SocketAddr, segment: &[u8]) -> io::Result<()> {
         let wrong = || io::Error::from(io::ErrorKind::InvalidInput);
-        if self.slot.is_none_or(|own| own == to_slot) {
+        let (own, key) = self.place.ok_or_else(wrong)?;
+        if own == to_slot {
             return Err(wrong());
         }
-        let header = forward::header(to_slot, source, segment).ok_or_else(wrong)?;
+        let header = forward::header(&key, to_slot, source, segment).ok_or_else(wrong)?;
         let path = self.path_to_slot(to_slot, 0)?;
         let datagram = [&header, segment].concat();
         self.send(path, self.local.ip(), 0, &datagram, datagram.len())
     }
 
-    /// The original sender and the packet, if this datagram is a packet that another process of
-    /// this host forwarded to us. The packet is for our slot.
+    /// What a received datagram is: a packet, or one that another process of this host has
+    /// forwarded to us, or the attempt of somebody to make us believe that.
     #[inline]
     #[must_use]
-    pub fn unwrap_forwarded<'s>(
-        &self,
-        source: SocketAddr,
-        segment: &'s [u8],
-    ) -> Option<(SocketAddr, &'s [u8])> {
+    pub fn arrival<'s>(&self, segment: &'s [u8]) -> Arrival<'s> {
         if segment.first() != Some(&0xFF) {
-            return None;
+            return Arrival::Direct;
         }
-        let trusted = LocalAddr::from(source) == self.local && source.port() >= FIRST_PORT;
-        if !trusted {
-            return None;
+        self.unwrap_forwarded(segment)
+    }
+
+    #[cold]
+    fn unwrap_forwarded<'s>(&self, segment: &'s [u8]) -> Arrival<'s> {
+        if !forward::is_wrapped(segment) {
+            return Arrival::Direct;
         }
-        forward::unwrap(self.slot?, segment)
+        self.place
+            .and_then(|(slot, key)| forward::unwrap(&key, slot, segment))
+            .map_or(Arrival::Forged, |(source, packet)| {
+                Arrival::Forwarded(source, packet)
+            })
     }
 }
 
@@ -459,7 +493,7 @@ impl fmt::Debug for UdpLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("UdpLink")
             .field("local", &self.local)
-            .field("slot", &self.slot)
+            .field("slot", &self.slot())
             .field("rx", &self.rx)
             .field("gso", &self.gso())
             .finish_non_exhaustive()

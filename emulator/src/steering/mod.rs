@@ -58,6 +58,13 @@ impl Slot {
         Self(slot)
     }
 
+    /// The slot that a packet (a UDP payload) is for; `None` if it is too short to say so.
+    #[must_use]
+    pub fn of_packet(packet: &[u8]) -> Option<Self> {
+        let at = usize::try_from(DEST_QP_SLOT_OFFSET).ok()?;
+        packet.get(at).copied().map(Self)
+    }
+
     /// The QP number with these low 16 bits in this slot.
     #[must_use]
     pub const fn qpn(self, low: u16) -> Qpn {

@@ -17,6 +17,9 @@ mod own;
 mod peers;
 #[path = "../common/processes.rs"]
 mod processes;
+#[path = "../common/sandbox.rs"]
+mod sandbox;
+mod trouble;
 
 use std::env;
 use std::fs;

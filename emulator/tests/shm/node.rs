@@ -197,6 +197,16 @@ impl Site {
     }
 
     pub(crate) fn node_at(&self, address: IpAddr, link: &str) -> Node {
+        self.node_in(address, link, |_| {})
+    }
+
+    /// A node whose process is prepared before it starts.
+    pub(crate) fn node_in(
+        &self,
+        address: IpAddr,
+        link: &str,
+        prepare: impl FnOnce(&mut Command),
+    ) -> Node {
         let mut command = Command::new(env::current_exe().unwrap());
         command
             .args(["--exact", "child_process", "--nocapture"])
@@ -206,6 +216,7 @@ impl Site {
             .env(ADDRESS, address.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
+        prepare(&mut command);
         let mut child = command.spawn().unwrap();
         let input = child.stdin.take().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());

@@ -26,15 +26,19 @@ fn ends() -> impl Strategy<Value = Ends> {
     })
 }
 
+fn key() -> impl Strategy<Value = ForwardKey> {
+    any::<[u8; 16]>().prop_map(ForwardKey::from_bytes)
+}
+
 fn request() -> impl Strategy<Value = (Request, usize)> {
     prop_oneof![
         (any::<u8>(), "[a-zA-Zä ]{0,16}").prop_map(|(slot, name)| {
             let resume = (slot != 0).then_some(Slot::new(slot));
             (Request::Hello { resume, name }, usize::from(slot != 0))
         }),
-        local().prop_map(|local| (Request::Open { local }, 0)),
-        (local(), any::<u8>(), 1..=MAX_FDS)
-            .prop_map(|(local, first, fds)| (Request::Restore { local, first }, fds)),
+        (local(), any::<u8>()).prop_map(|(local, first)| (Request::Open { local, first }, 0)),
+        (local(), key(), any::<u8>(), 1..=MAX_FDS)
+            .prop_map(|(local, key, first, fds)| (Request::Restore { local, key, first }, fds)),
         Just((Request::Status, 0)),
         Just((Request::Stop, 0)),
         Just((Request::Share, 1)),
@@ -83,29 +87,34 @@ fn status() -> impl Strategy<Value = BrokerStatus> {
 
 fn response() -> impl Strategy<Value = (Response, usize)> {
     prop_oneof![
-        (1u8..=255, any::<u32>(), 0usize..=1).prop_map(|(slot, broker_pid, fds)| {
-            (
-                Response::Welcome {
-                    slot: Slot::new(slot),
+        (1u8..=255, any::<u32>(), any::<bool>(), 0usize..=1).prop_map(
+            |(slot, broker_pid, cramped, fds)| {
+                let slot = Slot::new(slot);
+                let welcome = Response::Welcome {
+                    slot,
                     broker_pid,
-                },
-                fds,
-            )
-        }),
-        (local(), 0u8..=255, 1usize..=MAX_FDS).prop_filter_map(
+                    cramped,
+                };
+                (welcome, fds)
+            }
+        ),
+        (local(), key(), 0u8..=255, 1usize..MAX_FDS).prop_filter_map(
             "too many",
-            |(local, first, fds)| {
-                let total = u16::from(first) + u16::try_from(fds).ok()?;
+            |(local, key, first, sockets)| {
+                let total = u16::from(first) + u16::try_from(sockets).ok()?;
+                let claim = usize::from(first == 0);
                 (total <= 256).then_some((
                     Response::Sockets {
                         local,
+                        key,
                         first,
                         total,
                     },
-                    fds,
+                    sockets + claim,
                 ))
             }
         ),
+        Just((Response::Lock, 1)),
         Just((Response::Accepted, 0)),
         status().prop_map(|status| (Response::Status(status), 0)),
         (any::<u32>(), any::<u16>()).prop_map(|(broker_pid, clients)| (
@@ -193,9 +202,47 @@ fn other_versions_are_told_apart_from_garbage() {
 }
 
 #[test]
+fn what_never_changes_is_understood_in_all_versions() {
+    let error = Response::Error {
+        code: RefusalCode::Version,
+        text: "no".to_owned(),
+    };
+    let stopping = Response::Stopping {
+        broker_pid: 7,
+        clients: 1,
+    };
+    for version in [0, 1, 2, 4, u16::MAX] {
+        let in_it = |message| with_version(message, version);
+        let stop = in_it(Request::Stop.encode());
+        assert_eq!(version_of(&stop), Some(version));
+        assert_eq!(Request::decode(&stop, 0), Ok(Request::Stop));
+        for response in [&error, &stopping] {
+            let message = in_it(response.encode());
+            assert_eq!(Response::decode(&message, 0).as_ref(), Ok(response));
+        }
+        let status = in_it(Request::Status.encode());
+        let expected = Err(ProtocolError::Version(version));
+        assert_eq!(Request::decode(&status, 0), expected);
+    }
+    // As version 2 had them.
+    let stop = [b'R', b'C', b'D', b'B', 2, 0, 5, 0, 12, 0, 0, 0];
+    assert_eq!(with_version(Request::Stop.encode(), 2), stop);
+    let stopping = [
+        b'R', b'C', b'D', b'B', 2, 0, 105, 0, 18, 0, 0, 0, 7, 0, 0, 0, 1, 0,
+    ];
+    assert!(Response::decode(&stopping, 0).is_ok());
+}
+
+#[test]
 fn descriptors_must_come_with_the_messages_that_need_them() {
     let local = LocalAddr::from(IpAddr::from([127, 0, 0, 1]));
-    let restore = Request::Restore { local, first: 0 }.encode();
+    let key = ForwardKey::from_bytes([1; 16]);
+    let restore = Request::Restore {
+        local,
+        key,
+        first: 0,
+    }
+    .encode();
     for fds in [0, MAX_FDS + 1] {
         assert_eq!(
             Request::decode(&restore, fds),
@@ -212,6 +259,17 @@ fn descriptors_must_come_with_the_messages_that_need_them() {
         Request::decode(&Request::Stop.encode(), 1),
         Err(ProtocolError::Descriptors)
     );
+    // The claim is no socket.
+    let sockets = Response::Sockets {
+        local,
+        key,
+        first: 0,
+        total: 1,
+    }
+    .encode();
+    assert!(Response::decode(&sockets, 1).is_err());
+    assert!(Response::decode(&sockets, 2).is_ok());
+    assert!(Response::decode(&sockets, 3).is_err());
 }
 
 #[test]

@@ -49,8 +49,8 @@ impl Server {
             .position(|client| client.slot == Some(ends.slot) && takes_part(client))
     }
 
-    /// Sends both ends. Who does not take its end is noticed by the other one, whose life line
-    /// hangs up.
+    /// Sends both ends; false where the peer receives nothing. Who does not take its end later is
+    /// noticed by the other one, whose life line hangs up.
     fn give(&mut self, asking: usize, peer: usize, ends: Ends, channel: &Channel) -> bool {
         let (Some(own), Ok(asking_wake), Ok(peer_wake)) = (
             self.clients[asking].slot,
@@ -66,10 +66,12 @@ impl Server {
         };
         let memory = channel.memory.as_fd();
         let [line, peer_line] = &channel.life_line;
-        self.clients[peer].send(
+        if !self.clients[peer].offer(
             &Response::Offer(reverse),
             &[memory, peer_line.as_fd(), asking_wake.as_fd()],
-        );
+        ) {
+            return false;
+        }
         self.clients[asking].send(
             &Response::Channel(ends),
             &[memory, line.as_fd(), peer_wake.as_fd()],

@@ -1,79 +1,42 @@
 //! What the broker does with each request.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 
-use super::super::group::Group;
-use super::super::protocol::{MAX_FDS, MAX_LEN, ProtocolError, RefusalCode, Request, Response};
-use super::super::{AddressStatus, BrokerStatus, SlotStatus, effective_uid, fdpass};
-use super::{Client, Deposit, Pending, Server};
-use crate::link::holder::{self, BoundSocket};
-use crate::link::{Holder, LinkError, LocalAddr};
+use super::super::protocol::{
+    MAX_LEN, ProtocolError, RefusalCode, Request, Response, VERSION, version_of,
+};
+use super::super::slots::Resumed;
+use super::super::{AddressStatus, BrokerStatus, SlotStatus, fdpass};
+use super::Server;
+use super::connections::{NO_DESCRIPTORS, means_no_descriptor};
+use super::will::Deposit;
 use crate::steering::Slot;
 
-/// How long sockets that we do not know may stand in the way of a request: those of a process
-/// that is ending are gone soon.
-const STRANGER_TIMEOUT: Duration = Duration::from_secs(1);
-
 /// A request is refused.
-struct Refusal {
-    code: RefusalCode,
-    text: String,
+pub(super) struct Refusal {
+    pub(super) code: RefusalCode,
+    pub(super) text: String,
 }
 
 impl Refusal {
-    fn new(code: RefusalCode, text: impl Into<String>) -> Self {
+    pub(super) fn new(code: RefusalCode, text: impl Into<String>) -> Self {
         Self {
             code,
             text: text.into(),
         }
     }
 
+    /// A system call has failed.
+    pub(super) fn system(doing: &str, error: &io::Error) -> Self {
+        if means_no_descriptor(error) {
+            return Self::new(RefusalCode::Limit, NO_DESCRIPTORS);
+        }
+        Self::new(RefusalCode::System, format!("{doing}: {error}"))
+    }
+
     fn malformed(text: &str) -> Self {
         Self::new(RefusalCode::Malformed, text)
-    }
-}
-
-impl From<LinkError> for Refusal {
-    fn from(error: LinkError) -> Self {
-        let code = match error {
-            LinkError::InUse { .. } => RefusalCode::AddressInUse,
-            LinkError::NotLocal { .. } | LinkError::Unusable { .. } => RefusalCode::AddressUnusable,
-            _ => RefusalCode::System,
-        };
-        Self::new(code, error.to_string())
-    }
-}
-
-/// Why an address cannot be had.
-enum Obstacle {
-    /// A client of an earlier broker has not come yet; it may have sockets of the group.
-    Awaited(Holder),
-    /// There is a socket that we do not know.
-    Stranger(BoundSocket),
-    /// The system does not let us.
-    Failed(LinkError),
-}
-
-impl Obstacle {
-    /// Whether the obstacle may go away by itself: a process of ours that is coming or ending.
-    fn may_pass(&self) -> bool {
-        match self {
-            Self::Awaited(_) => true,
-            Self::Stranger(socket) => socket.uid == effective_uid(),
-            Self::Failed(_) => false,
-        }
-    }
-
-    fn into_error(self, local: LocalAddr) -> LinkError {
-        match self {
-            Self::Awaited(holder) => LinkError::InUse { local, holder },
-            Self::Stranger(socket) => LinkError::InUse {
-                local,
-                holder: holder::of(&socket),
-            },
-            Self::Failed(error) => error,
-        }
     }
 }
 
@@ -82,36 +45,56 @@ impl Server {
     pub(super) fn serve_client(&mut self, index: usize) {
         let mut buf = vec![0; MAX_LEN];
         let client = &mut self.clients[index];
+        if !client.listens() {
+            return;
+        }
         let (len, fds) = match fdpass::receive(client.connection.as_fd(), &mut buf) {
             Ok((0, _)) => return client.gone = true,
             Ok(received) => received,
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
             Err(error) => {
-                tracing::warn!(pid = client.peer.pid, %error, "receiving a request");
-                return client.gone = true;
+                // Descriptors that find no room are cut off.
+                let peer = client.peer;
+                tracing::warn!(pid = peer.pid, %error, "receiving a request");
+                client.gone = true;
+                self.gives_way_to(peer);
+                return;
             }
         };
+        client.version = version_of(&buf[..len]).unwrap_or(VERSION);
         let result = match Request::decode(&buf[..len], fds.len()) {
             Ok(request) => self.answer(index, request, fds),
-            Err(error @ ProtocolError::Version(_)) => {
+            Err(ProtocolError::Version(theirs)) => {
+                let ours = env!("CARGO_PKG_VERSION");
                 let text = format!(
-                    "this broker is version {}: {error}",
-                    env!("CARGO_PKG_VERSION")
+                    "it is of another version ({ours}, protocol {VERSION}) than this program \
+                     (protocol {theirs}). When the programs that use it have ended, \
+                     `rocade broker stop` makes room for one of this version"
                 );
                 Err(Refusal::new(RefusalCode::Version, text))
             }
             Err(error) => Err(Refusal::malformed(&error.to_string())),
         };
-        if let Err(Refusal { code, text }) = result {
-            let client = &mut self.clients[index];
-            tracing::warn!(pid = client.peer.pid, ?code, text, "request refused");
-            client.send(&Response::Error { code, text }, &[]);
-            // Who sends nonsense, sends more of it.
-            client.gone |= matches!(
-                code,
-                RefusalCode::Malformed | RefusalCode::Version | RefusalCode::NotAllowed
-            );
+        if let Err(refusal) = result {
+            self.refuse(index, refusal);
         }
+    }
+
+    /// Tells a client that its request is refused.
+    pub(super) fn refuse(&mut self, index: usize, refusal: Refusal) {
+        let Refusal { code, text } = refusal;
+        let peer = self.clients[index].peer;
+        if code == RefusalCode::Limit && self.gives_way_to(peer) {
+            return;
+        }
+        let client = &mut self.clients[index];
+        tracing::warn!(pid = peer.pid, ?code, text, "request refused");
+        client.send(&Response::Error { code, text }, &[]);
+        // Who sends nonsense, sends more of it.
+        client.gone |= matches!(
+            code,
+            RefusalCode::Malformed | RefusalCode::Version | RefusalCode::NotAllowed
+        );
     }
 
     /// Drops the clients that have gone.
@@ -145,19 +128,19 @@ impl Server {
                     _ => self.lease(index),
                 }
             }
-            (Request::Open { local }, Some(_)) if self.clients[index].pending.is_none() => {
-                let now = Instant::now();
-                let begin = if self.slots.has_awaited() {
-                    self.recovery_deadline
-                } else {
-                    now
-                };
-                let deadline = begin.max(now) + STRANGER_TIMEOUT;
-                self.open(index, Pending { local, deadline });
+            (Request::Open { local, first }, Some(_)) if self.clients[index].pending.is_none() => {
+                self.begin_to_open(index, local, first);
                 Ok(())
             }
-            (Request::Restore { local, first }, Some(slot)) => {
-                self.restore(slot, local, first.into(), fds)?;
+            (Request::Restore { local, key, first }, Some(slot)) => {
+                let restored = self.restore(local, key, first.into(), fds);
+                restored.map_err(|(at, error)| {
+                    let text = format!("socket {at} of {local}: {error:?}");
+                    Refusal::new(RefusalCode::NotAllowed, text)
+                })?;
+                if let Some(group) = self.groups.get_mut(&local) {
+                    group.resume(slot);
+                }
                 self.clients[index].send(&Response::Accepted, &[]);
                 Ok(())
             }
@@ -211,7 +194,7 @@ impl Server {
         let (slot, lock) = self
             .slots
             .lease(taken, client.peer.pid, &client.name)
-            .map_err(|error| Refusal::new(RefusalCode::System, format!("leasing a slot: {error}")))?
+            .map_err(|error| Refusal::system("leasing a slot", &error))?
             .ok_or_else(|| Refusal::new(RefusalCode::NoSlot, "all 255 slots are in use"))?;
         // Its last client may be gone without our having noticed.
         self.release(slot);
@@ -222,6 +205,7 @@ impl Server {
             &Response::Welcome {
                 slot,
                 broker_pid: std::process::id(),
+                cramped: self.cramped,
             },
             &[lock.as_fd()],
         );
@@ -230,10 +214,18 @@ impl Server {
 
     /// Welcomes a client that has a slot from before.
     fn resume(&mut self, index: usize, slot: Slot, proof: OwnedFd) -> Result<(), Refusal> {
-        if !self.slots.resume(slot, proof).unwrap_or(false) {
-            let text = format!("slot {slot} is not the client's");
-            return Err(Refusal::new(RefusalCode::NotAllowed, text));
-        }
+        let client = &self.clients[index];
+        let resumed = self
+            .slots
+            .resume(slot, proof, client.peer.pid, &client.name);
+        let lock = match resumed {
+            Ok(Resumed::Locked) => None,
+            Ok(Resumed::Relocked(lock)) => Some(lock),
+            Ok(Resumed::Refused) | Err(_) => {
+                let text = format!("slot {slot} is not the client's");
+                return Err(Refusal::new(RefusalCode::NotAllowed, text));
+            }
+        };
         // An earlier connection of the same client: its end does not free the slot.
         for earlier in self
             .clients
@@ -250,99 +242,11 @@ impl Server {
             &Response::Welcome {
                 slot,
                 broker_pid: std::process::id(),
+                cramped: self.cramped,
             },
-            &[],
+            &lock.iter().map(AsFd::as_fd).collect::<Vec<_>>(),
         );
         Ok(())
-    }
-
-    /// Takes sockets back.
-    fn restore(
-        &mut self,
-        slot: Slot,
-        local: LocalAddr,
-        first: usize,
-        fds: Vec<OwnedFd>,
-    ) -> Result<(), Refusal> {
-        let group = self
-            .groups
-            .entry(local)
-            .or_insert_with(|| Group::new(local));
-        for (index, fd) in (first..).zip(fds) {
-            group.restore(index, fd).map_err(|error| {
-                let text = format!("socket {index} of {local}: {error:?}");
-                Refusal::new(RefusalCode::NotAllowed, text)
-            })?;
-        }
-        group.resume(slot);
-        Ok(())
-    }
-
-    /// Sends a client the sockets of an address, or an error, or lets it wait.
-    pub(super) fn open(&mut self, index: usize, pending: Pending) {
-        let Some(slot) = self.clients[index].slot else {
-            return;
-        };
-        let local = pending.local;
-        let result = self.prepare(local, slot);
-        self.groups.retain(|_, group| group.len() > 0);
-        let client = &mut self.clients[index];
-        client.pending = None;
-        let obstacle = match result {
-            Ok(()) => {
-                if let Some(group) = self.groups.get(&local) {
-                    client.send_sockets(group, local, slot);
-                }
-                return;
-            }
-            Err(obstacle) if obstacle.may_pass() && Instant::now() < pending.deadline => {
-                client.pending = Some(pending);
-                return;
-            }
-            Err(obstacle) => obstacle,
-        };
-        let error = obstacle.into_error(local);
-        tracing::warn!(pid = client.peer.pid, %slot, %error, "address refused");
-        let Refusal { code, text } = error.into();
-        client.send(&Response::Error { code, text }, &[]);
-    }
-
-    /// Makes sure that the address has a socket for the slot.
-    fn prepare(&mut self, local: LocalAddr, slot: Slot) -> Result<(), Obstacle> {
-        if self
-            .groups
-            .get(&local)
-            .is_none_or(|group| group.len() <= slot.index())
-        {
-            self.check_whole(local)?;
-        }
-        let group = self
-            .groups
-            .entry(local)
-            .or_insert_with(|| Group::new(local));
-        group.grow(slot).map_err(Obstacle::Failed)?;
-        group.lease(slot).map_err(Obstacle::Failed)
-    }
-
-    /// Checks that no sockets of the group are in hands that we do not know: adding to the group
-    /// would then put the new one at the wrong index.
-    fn check_whole(&mut self, local: LocalAddr) -> Result<(), Obstacle> {
-        if self.slots.has_awaited() && Instant::now() < self.recovery_deadline {
-            let awaited = self.slots.orphans().next();
-            let holder = awaited.map_or(Holder::Unknown, |SlotStatus { pid, name, .. }| {
-                Holder::Process { pid, name }
-            });
-            return Err(Obstacle::Awaited(holder));
-        }
-        // Without /proc there is no more to know than what the locks say.
-        let sockets = holder::bound_sockets().unwrap_or_default();
-        let known = |inode| self.groups.values().any(|group| group.has_inode(inode));
-        let mut strangers = sockets
-            .into_iter()
-            .filter(|socket| socket.ip == local.ip() && !known(socket.inode));
-        strangers
-            .next()
-            .map_or(Ok(()), |stranger| Err(Obstacle::Stranger(stranger)))
     }
 
     fn status(&mut self) -> BrokerStatus {
@@ -370,37 +274,6 @@ impl Server {
             gsi_datagrams: self.gsi_datagrams,
             addresses: addresses.collect(),
             slots,
-        }
-    }
-}
-
-impl Client {
-    /// Sends an answer. A client that does not take it is dropped: it has asked for it.
-    pub(super) fn send(&mut self, response: &Response, fds: &[BorrowedFd<'_>]) {
-        if let Err(error) = fdpass::send(self.connection.as_fd(), &response.encode(), fds) {
-            tracing::warn!(pid = self.peer.pid, %error, "answering a client");
-            self.gone = true;
-        }
-    }
-
-    /// Sends the sockets 0 up to that of the slot.
-    fn send_sockets(&mut self, group: &Group, local: LocalAddr, slot: Slot) {
-        let fds: Vec<_> = (0..=slot.index())
-            .filter_map(|at| group.socket(at))
-            .collect();
-        let total = u16::try_from(fds.len()).unwrap_or(u16::MAX);
-        for (chunk, fds) in fds.chunks(MAX_FDS).enumerate() {
-            let Ok(first) = u8::try_from(chunk * MAX_FDS) else {
-                return;
-            };
-            self.send(
-                &Response::Sockets {
-                    local,
-                    first,
-                    total,
-                },
-                fds,
-            );
         }
     }
 }

@@ -8,7 +8,7 @@ use rocade_wire::{Aeth, Bth, CreditCode, Opcode, Operation, Service, Syndrome};
 
 use super::super::sys;
 use super::super::will::{self, Creditor, Debt};
-use super::Client;
+use super::connections::Client;
 use crate::link::sys::{SendOptions, send};
 use crate::link::{LocalAddr, socket};
 

@@ -1,38 +1,43 @@
 //! The broker and its clients as separate processes: this test program starts itself again in the
 //! role that `ROCADE_TEST_ROLE` says.
 
-#![expect(
+#![allow(
     clippy::unwrap_used,
-    reason = "in helpers of tests a panic is the report"
+    clippy::cast_possible_truncation,
+    reason = "in helpers of tests a panic is the report, and sizes are small"
 )]
 
 use std::env;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::io::Read;
+use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::Child;
+use std::time::Duration;
 
 use rocade_emulator::broker::{
-    self, BrokerClient, BrokerConfig, BrokerError, BrokerStatus, RefusalCode, ServiceOutcome,
+    self, BrokerClient, BrokerConfig, BrokerError, RefusalCode, ServiceOutcome,
 };
-use rocade_emulator::link::{ROCE_PORT, RxBuffer, UdpLink};
+use rocade_emulator::link::{Arrival, RxBuffer, UdpLink};
 use rocade_emulator::steering::Slot;
 use socket2::{Domain, SockAddr, Socket, Type};
-use tempfile::TempDir;
 
-#[path = "common/processes.rs"]
+mod availability;
+#[path = "../common/mod.rs"]
+mod common;
+mod isolation;
+#[path = "../common/processes.rs"]
 mod processes;
+#[path = "../common/sandbox.rs"]
+mod sandbox;
+mod site;
+mod versions;
 
-use processes::{PATIENCE, ROLE, broker_config, wait_until};
+use processes::{PATIENCE, ROLE, wait_until};
+use site::*;
 
-const RECOVERY_MS: &str = "ROCADE_TEST_RECOVERY_MS";
 /// Not a test: what the processes started by the tests run.
 #[test]
 fn child_process() {
@@ -40,299 +45,10 @@ fn child_process() {
         Ok("broker") => run_broker(),
         Ok("client") => run_client(),
         Ok("stranger") => run_stranger(),
+        Ok("squatter") => isolation::run_squatter(),
+        Ok("squatted-tmp") => isolation::run_in_squatted_tmp(),
         _ => {}
     }
-}
-
-fn run_broker() {
-    let mut config = BrokerConfig::from_env();
-    if let Some(ms) = env::var(RECOVERY_MS)
-        .ok()
-        .and_then(|value| value.parse().ok())
-    {
-        config.recovery_timeout = Duration::from_millis(ms);
-    }
-    println!("broker begins");
-    broker::serve(&config).unwrap();
-    println!("broker ends");
-}
-
-/// Reads commands from its input and answers each with one line that begins with '@'.
-fn run_client() {
-    let dir = env::var_os("ROCADE_RUNTIME_DIR").unwrap();
-    let client = BrokerClient::connect_or_start(&broker_config(Path::new(&dir))).unwrap();
-    println!("@slot {}", client.slot());
-    let mut links: Vec<UdpLink> = Vec::new();
-    for line in std::io::stdin().lock().lines() {
-        let line = line.unwrap();
-        match line.split_once(' ').unwrap_or((&line, "")) {
-            ("open", ip) => {
-                let ip: IpAddr = ip.parse().unwrap();
-                match client.socket_for(ip) {
-                    Ok(fd) => {
-                        links.push(UdpLink::from_broker(ip, client.slot(), fd).unwrap());
-                        println!("@opened");
-                    }
-                    Err(error) => println!("@error {error}"),
-                }
-            }
-            ("receive", ip) => {
-                let link = links
-                    .iter()
-                    .find(|link| link.local().to_string() == ip)
-                    .unwrap();
-                println!("@got {}", receive_tag(link));
-            }
-            ("resume", _) => {
-                resume(&client);
-                println!("@resumed");
-            }
-            _ => panic!("{line}"),
-        }
-    }
-}
-
-/// Serves the connection as an engine would, until there is a new one.
-fn resume(client: &BrokerClient) {
-    let begin = Instant::now();
-    loop {
-        wait_readable(client.control_fd());
-        if client.service() == ServiceOutcome::Reconnected {
-            return;
-        }
-        assert!(begin.elapsed() < PATIENCE, "no new broker");
-    }
-}
-
-fn wait_readable(fd: i32) {
-    let mut entry = libc::pollfd {
-        fd,
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    let timeout_ms = i32::try_from(PATIENCE.as_millis()).unwrap();
-    // SAFETY: one live entry.
-    let ready = unsafe { libc::poll(&raw mut entry, 1, timeout_ms) };
-    assert_eq!(ready, 1, "nothing to read");
-}
-
-fn receive_tag(link: &UdpLink) -> u8 {
-    let mut buf = RxBuffer::new();
-    loop {
-        if let Some(batch) = link.recv(&mut buf).unwrap() {
-            return batch.data[12];
-        }
-        wait_readable(link.rx_fd().as_raw_fd());
-    }
-}
-
-fn run_stranger() {
-    let path = env::var_os("ROCADE_TEST_SOCKET").unwrap();
-    let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None).unwrap();
-    socket.connect(&SockAddr::unix(path).unwrap()).unwrap();
-    // Status, version 2.
-    let _ = socket.send(&[b'R', b'C', b'D', b'B', 3, 0, 4, 0, 12, 0, 0, 0]);
-    let answer = (&socket).read(&mut [0; 100]);
-    println!("@answer {:?}", answer.unwrap_or(0));
-}
-
-/// A runtime directory of its own; ends the broker in it.
-struct Site {
-    dir: TempDir,
-    config: BrokerConfig,
-}
-
-impl Site {
-    fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let config = broker_config(dir.path());
-        Self { dir, config }
-    }
-
-    fn status(&self) -> BrokerStatus {
-        broker::status(&self.config).unwrap()
-    }
-
-    /// Waits until the broker says so.
-    fn wait_for(&self, what: impl Fn(&BrokerStatus) -> bool) -> BrokerStatus {
-        let begin = Instant::now();
-        loop {
-            let status = self.status();
-            if what(&status) {
-                return status;
-            }
-            assert!(begin.elapsed() < PATIENCE, "{status}");
-            thread::sleep(Duration::from_millis(2));
-        }
-    }
-
-    fn kill_broker(&self) -> u32 {
-        let pid = self.status().pid;
-        kill(pid, libc::SIGKILL);
-        wait_until(|| {
-            matches!(
-                broker::status(&self.config),
-                Err(BrokerError::NotRunning | BrokerError::Lost)
-            )
-        });
-        pid
-    }
-
-    fn log(&self) -> String {
-        let files = fs::read_dir(self.dir.path())
-            .unwrap()
-            .flatten()
-            .map(|entry| entry.path());
-        let logs = files.filter(|path| path.extension().is_some_and(|ext| ext == "log"));
-        logs.map(|path| fs::read_to_string(path).unwrap()).collect()
-    }
-
-    fn command(&self, role: &str) -> Command {
-        let mut command = Command::new(env::current_exe().unwrap());
-        command.args(["--exact", "child_process", "--nocapture"]);
-        command
-            .env(ROLE, role)
-            .env("ROCADE_RUNTIME_DIR", self.dir.path());
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        command
-    }
-}
-
-impl Drop for Site {
-    fn drop(&mut self) {
-        if let Ok(outcome) = broker::stop(&self.config) {
-            wait_until(|| !alive(outcome.pid));
-        }
-    }
-}
-
-/// A client process.
-struct ClientProcess {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-    slot: u8,
-}
-
-impl ClientProcess {
-    fn start(site: &Site) -> Self {
-        Self::spawn(site).ready()
-    }
-
-    fn spawn(site: &Site) -> Self {
-        let mut child = site.command("client").spawn().unwrap();
-        let input = child.stdin.take().unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        Self {
-            child,
-            input,
-            output,
-            slot: 0,
-        }
-    }
-
-    fn ready(mut self) -> Self {
-        self.slot = self
-            .answer()
-            .strip_prefix("slot ")
-            .unwrap()
-            .parse()
-            .unwrap();
-        self
-    }
-
-    fn answer(&mut self) -> String {
-        answer(&mut self.output)
-    }
-
-    fn say(&mut self, command: &str) {
-        writeln!(self.input, "{command}").unwrap();
-    }
-
-    fn ask(&mut self, command: &str) -> String {
-        self.say(command);
-        self.answer()
-    }
-
-    fn open(&mut self, ip: IpAddr) {
-        assert_eq!(self.ask(&format!("open {ip}")), "opened");
-    }
-
-    /// Sends a packet to the slot, and checks that the client gets it.
-    fn check(&mut self, ip: IpAddr, tag: u8) {
-        send(ip, self.slot, tag);
-        assert_eq!(self.ask(&format!("receive {ip}")), format!("got {tag}"));
-    }
-
-    fn signal(&self, signal: i32) {
-        kill(self.child.id(), signal);
-    }
-
-    fn crash(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for ClientProcess {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn answer(output: &mut impl BufRead) -> String {
-    loop {
-        let mut line = String::new();
-        assert_ne!(
-            output.read_line(&mut line).unwrap(),
-            0,
-            "the client has ended"
-        );
-        // The test harness writes things of its own before.
-        if let Some((_, answer)) = line.trim_end().split_once('@') {
-            return answer.to_owned();
-        }
-    }
-}
-
-/// An address of 127.0.0.0/8 that no other test uses, in this process or another.
-fn own_address() -> IpAddr {
-    static NEXT: AtomicU8 = AtomicU8::new(1);
-    let [_, _, high, low] = std::process::id().to_be_bytes();
-    let last = NEXT.fetch_add(1, Ordering::Relaxed);
-    Ipv4Addr::new(127, (high & 0x3F) | 0x40, low, last).into()
-}
-
-fn send(ip: IpAddr, slot: u8, tag: u8) {
-    let mut packet = [tag; 64];
-    packet[5] = slot;
-    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
-    sender.send_to(&packet, (ip, ROCE_PORT)).unwrap();
-}
-
-fn kill(pid: u32, signal: i32) {
-    let pid = libc::pid_t::try_from(pid).unwrap();
-    assert!(pid > 1);
-    // SAFETY: takes no pointers.
-    assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
-}
-
-fn alive(pid: u32) -> bool {
-    // A zombie waiting for init counts as dead.
-    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
-        !stat
-            .rsplit_once(") ")
-            .is_some_and(|(_, rest)| rest.starts_with('Z'))
-    })
-}
-
-fn leased(status: &BrokerStatus) -> Vec<(u8, bool)> {
-    status
-        .slots
-        .iter()
-        .map(|slot| (slot.slot.get(), slot.connected))
-        .collect()
 }
 
 #[test]
@@ -663,10 +379,8 @@ fn packets_for_another_process_can_be_forwarded() {
     let mut buf = RxBuffer::new();
     wait_readable(links[1].rx_fd().as_raw_fd());
     let batch = links[1].recv(&mut buf).unwrap().unwrap();
-    assert_eq!(
-        links[1].unwrap_forwarded(batch.source, batch.data),
-        Some((source, &packet[..]))
-    );
+    let forwarded = Arrival::Forwarded(source, &packet[..]);
+    assert_eq!(links[1].arrival(batch.data), forwarded);
 }
 
 #[test]
@@ -689,8 +403,8 @@ fn garbage_does_the_broker_no_harm() {
         header(77, 12),
         header(4, 13),
         // Open and Restore before Hello.
-        [header(2, 32), vec![0; 20]].concat(),
-        [header(3, 33), vec![0; 21]].concat(),
+        [header(2, 33), vec![0; 21]].concat(),
+        [header(3, 49), vec![0; 37]].concat(),
         // A resume without proof.
         [header(1, 15), vec![1, 0, 0]].concat(),
         [header(1, 15), vec![0, 200, 0]].concat(),
@@ -731,7 +445,8 @@ fn garbage_does_the_broker_no_harm() {
 fn other_users_are_refused() {
     // SAFETY: takes no pointers.
     if unsafe { libc::geteuid() } != 0 {
-        rocade_skip::skip!("needs root, to become somebody else");
+        eprintln!("SKIP other_users_are_refused: needs root, to become somebody else");
+        return;
     }
     let site = Site::new();
     let _client = BrokerClient::connect_or_start(&site.config).unwrap();
@@ -744,26 +459,15 @@ fn other_users_are_refused() {
         let child = command.env("ROCADE_TEST_SOCKET", &path).uid(uid).spawn();
         let output = match child.and_then(Child::wait_with_output) {
             Ok(output) => output,
-            Err(error) => return Err(error),
+            Err(error) => {
+                eprintln!("SKIP other_users_are_refused: {error}");
+                return None;
+            }
         };
-        Ok(answer(&mut &output.stdout[..]))
+        Some(answer(&mut &output.stdout[..]))
     };
-    let stranger = match run(65_534) {
-        Ok(stranger) => stranger,
-        Err(error) => rocade_skip::skip!("cannot become somebody else: {error}"),
-    };
+    let Some(stranger) = run(65_534) else { return };
     assert_eq!(stranger, "answer 0");
     assert_ne!(run(0).unwrap(), "answer 0");
     fs::set_permissions(site.dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
-}
-
-fn socket_path(site: &Site) -> std::path::PathBuf {
-    let files = fs::read_dir(site.dir.path())
-        .unwrap()
-        .flatten()
-        .map(|entry| entry.path());
-    files
-        .into_iter()
-        .find(|path| path.extension().is_some_and(|ext| ext == "sock"))
-        .unwrap()
 }

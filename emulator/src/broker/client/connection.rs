@@ -1,0 +1,307 @@
+//! A connection to the broker.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use super::super::fdpass;
+use super::super::protocol::{
+    Ends, MAX_LEN, ProtocolError, Request, Response, VERSION, version_of, with_version,
+};
+use super::super::sys::{self, HangupWatch};
+use super::super::will::Will;
+use super::super::{BrokerError, RefusalCode};
+use super::{ANSWER_TIMEOUT, Share, Stop, StopOutcome};
+use crate::link::LocalAddr;
+use crate::link::shm::ChannelOffer;
+use crate::steering::Slot;
+
+/// A message as it came: its bytes and its descriptors.
+type Message = (Vec<u8>, Vec<OwnedFd>);
+
+/// A connection to the broker, on which requests and answers take turns, and other messages come in
+/// between.
+pub(super) struct Connection {
+    socket: OwnedFd,
+    /// Channels that others have asked for.
+    offers: Vec<ChannelOffer>,
+    /// A new lock of our slot.
+    lock: Option<OwnedFd>,
+}
+
+impl Connection {
+    pub(super) const fn new(socket: OwnedFd) -> Self {
+        Self {
+            socket,
+            offers: Vec::new(),
+            lock: None,
+        }
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// What has come unasked: channels that others have asked for, and a new lock of our slot.
+    pub(super) fn news(&mut self) -> (Vec<ChannelOffer>, Option<OwnedFd>) {
+        (std::mem::take(&mut self.offers), self.lock.take())
+    }
+
+    /// Sends a request.
+    pub(super) fn send(
+        &self,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), BrokerError> {
+        fdpass::send(self.fd(), &request.encode(), fds).map_err(lost_or("asking the broker"))
+    }
+
+    /// Sends a request and waits for its answer.
+    pub(super) fn ask(
+        &mut self,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+        patience: Duration,
+    ) -> Result<(Response, Vec<OwnedFd>), BrokerError> {
+        if let Err(error) = self.send(request, fds) {
+            // Who turns us away may have said why before it hung up.
+            return self.try_answer()?.ok_or(error);
+        }
+        let deadline = Instant::now() + patience;
+        loop {
+            if let Some(answer) = self.try_answer()? {
+                return Ok(answer);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(self.silent());
+            }
+            self.wait(left)?;
+        }
+    }
+
+    /// The answer to the last request, if it has come.
+    pub(super) fn try_answer(&mut self) -> Result<Option<(Response, Vec<OwnedFd>)>, BrokerError> {
+        loop {
+            let Some((message, fds)) = self.receive()? else {
+                return Ok(None);
+            };
+            match self.understand(&message, fds.len())? {
+                Response::Error { code, text } => {
+                    return Err(BrokerError::Refused { code, text });
+                }
+                Response::Offer(ends) => self.offers.push(offer(ends, false, fds)?),
+                Response::Lock => self.lock = fds.into_iter().next(),
+                response => return Ok(Some((response, fds))),
+            }
+        }
+    }
+
+    fn receive(&self) -> Result<Option<Message>, BrokerError> {
+        let mut buf = vec![0; MAX_LEN];
+        match fdpass::receive(self.fd(), &mut buf) {
+            Ok((0, _)) => Err(BrokerError::Lost),
+            Ok((len, fds)) => {
+                buf.truncate(len);
+                Ok(Some((buf, fds)))
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(lost_or("receiving the broker's answer")(error)),
+        }
+    }
+
+    fn understand(&self, message: &[u8], fds: usize) -> Result<Response, BrokerError> {
+        Response::decode(message, fds).map_err(|error| match error {
+            ProtocolError::Version(version) => BrokerError::OtherVersion {
+                pid: self.broker_pid(),
+                version,
+            },
+            error => error.into(),
+        })
+    }
+
+    /// Waits until something has come, for this time at most.
+    pub(super) fn wait(&self, time: Duration) -> Result<(), BrokerError> {
+        let mut waiting = [sys::poll_readable(self.fd())];
+        sys::poll(&mut waiting, Some(time)).map_err(BrokerError::doing("waiting"))?;
+        Ok(())
+    }
+
+    /// The broker has not answered in time.
+    pub(super) fn silent(&self) -> BrokerError {
+        BrokerError::Silent {
+            pid: self.broker_pid(),
+        }
+    }
+
+    /// The process id of the broker; 0 where we cannot see it.
+    fn broker_pid(&self) -> u32 {
+        fdpass::peer(self.fd()).map_or(0, |peer| peer.pid)
+    }
+
+    /// Tells the broker to stop.
+    pub(super) fn stop(&mut self) -> Result<Stop, BrokerError> {
+        self.stop_as(VERSION)
+    }
+
+    /// Tells a broker of another version to stop: that message is the same in all of them.
+    pub(super) fn stop_as(&mut self, version: u16) -> Result<Stop, BrokerError> {
+        let message = with_version(Request::Stop.encode(), version);
+        fdpass::send(self.fd(), &message, &[]).map_err(lost_or("asking the broker"))?;
+        let deadline = Instant::now() + ANSWER_TIMEOUT;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(self.silent());
+            }
+            self.wait(left)?;
+            let Some((message, fds)) = self.receive()? else {
+                continue;
+            };
+            let theirs = version_of(&message).unwrap_or(version);
+            match Response::decode(&message, fds.len()) {
+                Ok(Response::Stopping {
+                    broker_pid,
+                    clients,
+                }) => {
+                    return Ok(Stop::Outcome(StopOutcome {
+                        pid: broker_pid,
+                        clients,
+                    }));
+                }
+                Ok(Response::Error {
+                    code: RefusalCode::Version,
+                    ..
+                }) if theirs != version => return Ok(Stop::OtherVersion(theirs)),
+                Ok(Response::Error { code, text }) => {
+                    return Err(BrokerError::Refused { code, text });
+                }
+                Ok(Response::Offer(_) | Response::Lock) => {}
+                Err(ProtocolError::Version(_)) if theirs != version => {
+                    return Ok(Stop::OtherVersion(theirs));
+                }
+                Err(error) => return Err(error.into()),
+                Ok(_) => return Err(ProtocolError::Unexpected.into()),
+            }
+        }
+    }
+
+    /// Asks for the sockets 0 up to that of our slot.
+    pub(super) fn open(
+        &mut self,
+        local: LocalAddr,
+        slot: Slot,
+        patience: Duration,
+    ) -> Result<Share, BrokerError> {
+        let (share, sockets) = self.open_from(local, 0, slot, patience)?;
+        let mut share = share.ok_or(ProtocolError::Descriptors)?;
+        share.sockets = sockets;
+        while share.sockets.len() <= slot.index() {
+            let (_, more) = self.open_from(local, share.sockets.len(), slot, patience)?;
+            share.sockets.extend(more);
+        }
+        Ok(share)
+    }
+
+    /// Asks for some sockets, from this index on. Those from 0 come with what else there is.
+    fn open_from(
+        &mut self,
+        local: LocalAddr,
+        from: usize,
+        slot: Slot,
+        patience: Duration,
+    ) -> Result<(Option<Share>, Vec<OwnedFd>), BrokerError> {
+        let first = u8::try_from(from).map_err(|_| ProtocolError::Descriptors)?;
+        let (response, fds) = self.ask(&Request::Open { local, first }, &[], patience)?;
+        let Response::Sockets {
+            local: of,
+            key,
+            first: theirs,
+            total,
+        } = response
+        else {
+            return Err(ProtocolError::Unexpected.into());
+        };
+        if of != local || theirs != first || usize::from(total) != slot.index() + 1 {
+            return Err(ProtocolError::Unexpected.into());
+        }
+        let mut fds = fds.into_iter();
+        let mut share = None;
+        if first == 0 {
+            let claim = fds.next().ok_or(ProtocolError::Descriptors)?;
+            share = Some(Share {
+                claim,
+                key,
+                sockets: Vec::new(),
+            });
+        }
+        Ok((share, fds.collect()))
+    }
+
+    /// Takes part in channels.
+    pub(super) fn share(&mut self, wake: &OwnedFd) -> Result<(), BrokerError> {
+        match self.ask(&Request::Share, &[wake.as_fd()], ANSWER_TIMEOUT)? {
+            (Response::Accepted, _) => Ok(()),
+            _ => Err(ProtocolError::Unexpected.into()),
+        }
+    }
+
+    /// Hands over a last will.
+    pub(super) fn deposit(&mut self, will: &Will) -> Result<(), BrokerError> {
+        match self.ask(&Request::Will, &[will.fd()], ANSWER_TIMEOUT)? {
+            (Response::Accepted, _) => {
+                will.set_deposited(true);
+                Ok(())
+            }
+            _ => Err(ProtocolError::Unexpected.into()),
+        }
+    }
+
+    /// Asks for a channel.
+    pub(super) fn channel(&mut self, wanted: Ends) -> Result<Option<ChannelOffer>, BrokerError> {
+        match self.ask(&Request::Channel(wanted), &[], ANSWER_TIMEOUT)? {
+            (Response::Channel(ends), fds) if ends == wanted => offer(ends, true, fds).map(Some),
+            (Response::NoChannel, _) => Ok(None),
+            _ => Err(ProtocolError::Unexpected.into()),
+        }
+    }
+
+    pub(super) fn watch_with(&self, watch: &HangupWatch) -> Result<(), BrokerError> {
+        watch
+            .watch(self.socket.as_fd())
+            .map_err(BrokerError::doing("watching the broker"))
+    }
+
+    /// Takes what has come unasked. False where the broker has closed its end, or sends what nobody
+    /// has asked for.
+    pub(super) fn take_news(&mut self) -> bool {
+        matches!(self.try_answer(), Ok(None))
+    }
+}
+
+/// The channel that a message brings.
+fn offer(ends: Ends, asked: bool, fds: Vec<OwnedFd>) -> Result<ChannelOffer, BrokerError> {
+    let Ends { local, peer, slot } = ends;
+    let [memory, life_line, wake] =
+        <[OwnedFd; 3]>::try_from(fds).map_err(|_| ProtocolError::Descriptors)?;
+    Ok(ChannelOffer {
+        local,
+        peer,
+        slot,
+        asked,
+        memory,
+        life_line,
+        wake,
+    })
+}
+
+/// The broker's end of the connection is gone, or something else went wrong.
+fn lost_or(doing: &'static str) -> impl Fn(io::Error) -> BrokerError {
+    move |source| match source.kind() {
+        io::ErrorKind::BrokenPipe
+        | io::ErrorKind::ConnectionReset
+        | io::ErrorKind::NotConnected
+        | io::ErrorKind::WouldBlock => BrokerError::Lost,
+        _ => BrokerError::System { doing, source },
+    }
+}

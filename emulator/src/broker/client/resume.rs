@@ -1,0 +1,154 @@
+//! Telling a new broker who we are, without waiting for it.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use super::super::BrokerError;
+use super::super::protocol::{ProtocolError, Request, Response, SOCKETS_AT_ONCE};
+use super::super::sys::HangupWatch;
+use super::connection::Connection;
+use super::{ANSWER_TIMEOUT, Holdings, process_name};
+use crate::link::LocalAddr;
+
+/// One thing that the broker is told. Each waits for the answer to the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Say {
+    /// Who we are.
+    Hello,
+    /// Sockets of an address, from this index on.
+    Restore(LocalAddr, usize),
+    /// That we take part in channels.
+    Share,
+    /// Our last will.
+    Will,
+}
+
+/// How far it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// The broker has to answer; it has this time left.
+    Waiting(Duration),
+    /// The broker knows all.
+    Done,
+}
+
+/// A connection whose broker does not know yet what we have.
+pub(super) struct Resume {
+    connection: Connection,
+    /// What the broker is being told, and what follows.
+    to_say: VecDeque<Say>,
+    deadline: Instant,
+}
+
+impl Resume {
+    /// Begins to talk. What comes on the connection is watched from here on.
+    pub(super) fn begin(
+        connection: OwnedFd,
+        holdings: &Holdings,
+        watch: &HangupWatch,
+    ) -> Result<Self, BrokerError> {
+        let connection = Connection::new(connection);
+        connection.watch_with(watch)?;
+        let restore = holdings.shares.iter().flat_map(|(local, share)| {
+            let firsts = (0..share.sockets.len()).step_by(SOCKETS_AT_ONCE);
+            firsts.map(|first| Say::Restore(*local, first))
+        });
+        let share = holdings.wake.is_some().then_some(Say::Share);
+        let will = holdings.will.is_some().then_some(Say::Will);
+        let resume = Self {
+            connection,
+            to_say: [Say::Hello]
+                .into_iter()
+                .chain(restore)
+                .chain(share)
+                .chain(will)
+                .collect(),
+            deadline: Instant::now() + ANSWER_TIMEOUT,
+        };
+        resume.say(Say::Hello, holdings)?;
+        Ok(resume)
+    }
+
+    /// Goes on as far as the broker has answered.
+    ///
+    /// # Errors
+    /// This broker is not to be had.
+    pub(super) fn step(&mut self, holdings: &mut Holdings) -> Result<Progress, BrokerError> {
+        while let Some(said) = self.to_say.front().copied() {
+            let Some((response, fds)) = self.connection.try_answer()? else {
+                let left = self.deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Err(self.connection.silent());
+                }
+                return Ok(Progress::Waiting(left));
+            };
+            match (said, response) {
+                (Say::Hello, Response::Welcome { slot, .. }) if slot == holdings.slot => {
+                    if let Some(lock) = fds.into_iter().next() {
+                        holdings.lock = lock;
+                    }
+                }
+                (Say::Restore(..) | Say::Share, Response::Accepted) => {}
+                (Say::Will, Response::Accepted) => {
+                    holdings
+                        .will
+                        .iter()
+                        .for_each(|will| will.set_deposited(true));
+                }
+                _ => return Err(ProtocolError::Unexpected.into()),
+            }
+            self.to_say.pop_front();
+            if let Some(next) = self.to_say.front() {
+                self.say(*next, holdings)?;
+                self.deadline = Instant::now() + ANSWER_TIMEOUT;
+            }
+        }
+        Ok(Progress::Done)
+    }
+
+    /// Waits until there is something to go on with, for this time at most.
+    pub(super) fn wait(&self, time: Duration) -> Result<(), BrokerError> {
+        self.connection.wait(time)
+    }
+
+    /// The connection, when the broker knows all.
+    pub(super) fn finish(self) -> Connection {
+        tracing::info!("resumed with a new broker");
+        self.connection
+    }
+
+    pub(super) const fn connection(&mut self) -> &mut Connection {
+        &mut self.connection
+    }
+
+    fn say(&self, what: Say, holdings: &Holdings) -> Result<(), BrokerError> {
+        match what {
+            Say::Hello => {
+                let resume = Some(holdings.slot);
+                let name = process_name();
+                let hello = Request::Hello { resume, name };
+                self.connection.send(&hello, &[holdings.lock.as_fd()])
+            }
+            Say::Restore(local, first) => {
+                let share = holdings.shares.get(&local).ok_or(BrokerError::Lost)?;
+                let claim = (first == 0).then(|| share.claim.as_fd());
+                let sockets = share.sockets.iter().skip(first).take(SOCKETS_AT_ONCE);
+                let fds: Vec<_> = claim.into_iter().chain(sockets.map(AsFd::as_fd)).collect();
+                let first = u8::try_from(first).map_err(|_| ProtocolError::Descriptors)?;
+                let key = share.key;
+                self.connection
+                    .send(&Request::Restore { local, key, first }, &fds)
+            }
+            Say::Share => {
+                let wake = holdings.wake.iter().map(AsFd::as_fd).collect::<Vec<_>>();
+                self.connection.send(&Request::Share, &wake)
+            }
+            Say::Will => {
+                let will = holdings.will.iter().map(|will| will.fd());
+                let will = will.collect::<Vec<_>>();
+                self.connection.send(&Request::Will, &will)
+            }
+        }
+    }
+}

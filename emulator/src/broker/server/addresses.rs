@@ -1,0 +1,303 @@
+//! Addresses: making their sockets, handing them out and taking them back.
+
+use std::collections::btree_map::Entry;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use super::super::group::{Group, RestoreError};
+use super::super::protocol::{RefusalCode, Response, SOCKETS_AT_ONCE};
+use super::super::{SlotStatus, effective_uid};
+use super::requests::Refusal;
+use super::{Client, LOOK_AGAIN, Pending, Server};
+use crate::link::claim::{Claim, ClaimError};
+use crate::link::holder::{self, BoundSocket};
+use crate::link::{ForwardKey, Holder, LinkError, LocalAddr};
+use crate::steering::Slot;
+
+/// How long sockets that we do not know may stand in the way of a request: those of a process
+/// that is ending are gone soon.
+const STRANGER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How often to look again at an address that somebody else has claimed.
+const LOOK_AT_CLAIM: Duration = Duration::from_millis(100);
+
+impl From<LinkError> for Refusal {
+    fn from(error: LinkError) -> Self {
+        if let LinkError::System {
+            local,
+            doing,
+            source,
+        } = &error
+        {
+            return Self::system(&format!("{doing} on {local}"), source);
+        }
+        let code = match error {
+            LinkError::InUse { .. } => RefusalCode::AddressInUse,
+            LinkError::NotLocal { .. } | LinkError::Unusable { .. } => RefusalCode::AddressUnusable,
+            _ => RefusalCode::System,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+/// Why an address cannot be had.
+enum Obstacle {
+    /// A client of an earlier broker has not come yet; it may have sockets of the group.
+    Awaited(Holder),
+    /// There is a socket that we do not know.
+    Stranger(BoundSocket),
+    /// Another process of this user has claimed the address.
+    Rival(Holder),
+    /// The system does not let us.
+    Failed(LinkError),
+}
+
+impl Obstacle {
+    /// Whether the obstacle may go away by itself: a process of ours that is coming or ending.
+    fn may_pass(&self) -> bool {
+        match self {
+            Self::Awaited(_) | Self::Rival(_) => true,
+            Self::Stranger(socket) => socket.uid == effective_uid(),
+            Self::Failed(_) => false,
+        }
+    }
+
+    fn into_error(self, local: LocalAddr) -> LinkError {
+        match self {
+            Self::Awaited(holder) | Self::Rival(holder) => LinkError::InUse { local, holder },
+            Self::Stranger(socket) => LinkError::InUse {
+                local,
+                holder: holder::of(&socket),
+            },
+            Self::Failed(error) => error,
+        }
+    }
+}
+
+impl Server {
+    /// Takes sockets back, and before those from 0 the claim. Says at which index it went wrong.
+    pub(super) fn restore(
+        &mut self,
+        local: LocalAddr,
+        key: ForwardKey,
+        first: usize,
+        fds: Vec<OwnedFd>,
+    ) -> Result<(), (usize, RestoreError)> {
+        let mut fds = fds.into_iter();
+        let claim = if first == 0 { fds.next() } else { None };
+        let group = match self.groups.entry(local) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(none) => {
+                let claim = claim.ok_or((first, RestoreError::Gap))?;
+                let claim =
+                    Claim::restore(claim, local).ok_or((0, RestoreError::NotOfThisAddress))?;
+                none.insert(Group::new(local, claim, key))
+            }
+        };
+        if group.key() != key {
+            return Err((first, RestoreError::Conflict));
+        }
+        for (index, fd) in (first..).zip(fds) {
+            group.restore(index, fd).map_err(|error| (index, error))?;
+        }
+        Ok(())
+    }
+
+    /// A client asks for the sockets of an address, from this index on.
+    pub(super) fn begin_to_open(&mut self, index: usize, local: LocalAddr, first: u8) {
+        let now = Instant::now();
+        let begin = if self.slots.has_awaited() {
+            self.recovery_deadline.max(now)
+        } else {
+            now
+        };
+        let pending = Pending {
+            local,
+            first,
+            deadline: begin + STRANGER_TIMEOUT,
+            next_look: now,
+        };
+        self.open(index, pending);
+    }
+
+    /// Sends a client sockets of an address, or an error, or lets it wait.
+    pub(super) fn open(&mut self, index: usize, pending: Pending) {
+        let Some(slot) = self.clients[index].slot else {
+            return;
+        };
+        let local = pending.local;
+        let result = self.prepare(local, slot);
+        self.groups.retain(|_, group| !group.users().is_empty());
+        let client = &mut self.clients[index];
+        client.pending = None;
+        let may_wait = Instant::now() < pending.deadline;
+        let refusal = match result {
+            Ok(()) => match self.groups.get(&local) {
+                Some(group) => match client.send_sockets(group, local, slot, pending.first) {
+                    Ok(()) => return,
+                    Err(Refused::ForNow) if may_wait => {
+                        client.pending = Some(pending.after(LOOK_AGAIN));
+                        return;
+                    }
+                    Err(Refused::ForNow) => Refusal::new(RefusalCode::Limit, TOO_MANY_IN_FLIGHT),
+                    Err(Refused::ForEver) => return client.gone = true,
+                },
+                None => return,
+            },
+            Err(obstacle) if obstacle.may_pass() && may_wait => {
+                let pause = match obstacle {
+                    Obstacle::Rival(_) => LOOK_AT_CLAIM,
+                    _ => LOOK_AGAIN,
+                };
+                client.pending = Some(pending.after(pause));
+                return;
+            }
+            Err(obstacle) => obstacle.into_error(local).into(),
+        };
+        self.refuse(index, refusal);
+    }
+
+    /// Makes sure that the address has a socket for the slot.
+    fn prepare(&mut self, local: LocalAddr, slot: Slot) -> Result<(), Obstacle> {
+        let len = self.groups.get(&local).map_or(0, Group::len);
+        if len <= slot.index() {
+            self.check_awaited()?;
+            if !self.groups.contains_key(&local) {
+                let group = self.claim(local)?;
+                self.groups.insert(local, group);
+            }
+            self.check_whole(local)?;
+        }
+        let Some(group) = self.groups.get_mut(&local) else {
+            return Ok(());
+        };
+        group.grow(slot).map_err(Obstacle::Failed)?;
+        if group.len() > len
+            && let Err(obstacle) = self.check_whole(local)
+        {
+            // Somebody has come between.
+            if let Some(group) = self.groups.get_mut(&local) {
+                group.shrink(len);
+            }
+            return Err(obstacle);
+        }
+        if let Some(group) = self.groups.get_mut(&local) {
+            group.lease(slot);
+        }
+        Ok(())
+    }
+
+    /// A group of an address that nobody else has.
+    fn claim(&mut self, local: LocalAddr) -> Result<Group, Obstacle> {
+        let failed = |doing| {
+            move |source| {
+                Obstacle::Failed(LinkError::System {
+                    local,
+                    doing,
+                    source,
+                })
+            }
+        };
+        let claim = match Claim::take(local) {
+            Ok(claim) => claim,
+            Err(ClaimError::Held(mut new)) => {
+                // One that we have asked before may have answered.
+                let rival = match self.rivals.entry(local) {
+                    Entry::Occupied(old) if old.get().pid() == new.pid() => old.into_mut(),
+                    Entry::Occupied(mut old) => {
+                        std::mem::swap(old.get_mut(), &mut new);
+                        old.into_mut()
+                    }
+                    Entry::Vacant(none) => none.insert(new),
+                };
+                let pid = rival.pid();
+                let introduced = rival.holder();
+                return Err(Obstacle::Rival(
+                    introduced.unwrap_or_else(|| holder::find_or_process(local, pid)),
+                ));
+            }
+            Err(ClaimError::System(error)) => {
+                return Err(failed("claiming the address")(error));
+            }
+        };
+        let key = ForwardKey::random().map_err(failed("making a key"))?;
+        Ok(Group::new(local, claim, key))
+    }
+
+    /// Checks that all clients of an earlier broker have come, who may have sockets of any group.
+    fn check_awaited(&mut self) -> Result<(), Obstacle> {
+        if !self.slots.has_awaited() || Instant::now() >= self.recovery_deadline {
+            return Ok(());
+        }
+        let awaited = self.slots.orphans().next();
+        let holder = awaited.map_or(Holder::Unknown, |SlotStatus { pid, name, .. }| {
+            Holder::Process { pid, name }
+        });
+        Err(Obstacle::Awaited(holder))
+    }
+
+    /// Checks that no sockets of the group are in hands that we do not know: adding to the group
+    /// would then put the new one at the wrong index.
+    fn check_whole(&self, local: LocalAddr) -> Result<(), Obstacle> {
+        // Without /proc there is no more to know than what locks and claims say.
+        let sockets = holder::bound_sockets().unwrap_or_default();
+        let known = |inode| self.groups.values().any(|group| group.has_inode(inode));
+        let mut strangers = sockets
+            .into_iter()
+            .filter(|socket| socket.ip == local.ip() && !known(socket.inode));
+        strangers
+            .next()
+            .map_or(Ok(()), |stranger| Err(Obstacle::Stranger(stranger)))
+    }
+}
+
+/// Sockets could not be sent.
+enum Refused {
+    /// Too many descriptors are on their way.
+    ForNow,
+    /// The client takes nothing.
+    ForEver,
+}
+
+/// Descriptors on their way count for the user, whoever they are for.
+const TOO_MANY_IN_FLIGHT: &str = "too many file descriptors are on their way to programs of this \
+    user that do not receive them";
+
+impl Pending {
+    fn after(self, pause: Duration) -> Self {
+        Self {
+            next_look: Instant::now() + pause,
+            ..self
+        }
+    }
+}
+
+impl Client {
+    /// Sends sockets from this index on, at most up to that of the slot.
+    fn send_sockets(
+        &self,
+        group: &Group,
+        local: LocalAddr,
+        slot: Slot,
+        first: u8,
+    ) -> Result<(), Refused> {
+        let end = slot.index() + 1;
+        let from = usize::from(first).min(end);
+        let sockets = (from..end.min(from + SOCKETS_AT_ONCE)).filter_map(|at| group.socket(at));
+        let claim = (first == 0).then(|| group.claim().fd());
+        let fds: Vec<_> = claim.into_iter().chain(sockets).collect();
+        let response = Response::Sockets {
+            local,
+            key: group.key(),
+            first,
+            total: u16::try_from(end).unwrap_or(u16::MAX),
+        };
+        self.try_send(&response, &fds).map_err(|error| {
+            if error.raw_os_error() == Some(libc::ETOOMANYREFS) {
+                return Refused::ForNow;
+            }
+            tracing::warn!(pid = self.peer.pid, %error, "sending sockets");
+            Refused::ForEver
+        })
+    }
+}

@@ -1,0 +1,262 @@
+//! Connections: who gets one, and who loses it.
+//!
+//! One process must not keep others out, whether it connects and says nothing, or asks and does not
+//! listen. Who has no slot has little time; where there is no room it goes, the oldest first. Who
+//! does not receive what it was sent is not served until it does, and goes after a while: it can
+//! come back.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use socket2::Socket;
+
+use super::super::fdpass::{self, Peer};
+use super::super::protocol::{MAX_LEN, RefusalCode, Response, VERSION, with_version};
+use super::super::{effective_uid, sys};
+use super::will::Deposit;
+use super::{LOOK_AGAIN, Pending, Server};
+use crate::steering::Slot;
+
+/// Most connections at a time: a client for each slot, and some that ask for the status.
+const MAX_CONNECTIONS: usize = 300;
+/// For how long a connection may have no slot.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// For how long a client may leave unread what it was sent, while it asks for more.
+const UNREAD_TIMEOUT: Duration = Duration::from_secs(5);
+/// Offers of channels that a client may leave unread: each has descriptors.
+const MAX_UNREAD_OFFERS: u32 = 16;
+
+/// A connection.
+pub(super) struct Client {
+    pub(super) connection: OwnedFd,
+    pub(super) peer: Peer,
+    pub(super) name: String,
+    pub(super) slot: Option<Slot>,
+    /// What wakes it, where it takes part in shared-memory channels.
+    pub(super) wake: Option<OwnedFd>,
+    /// What is to be done when it is gone.
+    pub(super) deposit: Option<Deposit>,
+    /// An address it has asked for and not got yet.
+    pub(super) pending: Option<Pending>,
+    /// The version of the protocol in which it asks.
+    pub(super) version: u16,
+    /// To be dropped.
+    pub(super) gone: bool,
+    since: Instant,
+    /// Since when it has asked for something and not received what it was sent before.
+    stuck_since: Option<Instant>,
+    unread_offers: u32,
+}
+
+impl Client {
+    fn new(connection: OwnedFd, peer: Peer) -> Self {
+        Self {
+            connection,
+            peer,
+            name: String::new(),
+            slot: None,
+            wake: None,
+            deposit: None,
+            pending: None,
+            version: VERSION,
+            gone: false,
+            since: Instant::now(),
+            stuck_since: None,
+            unread_offers: 0,
+        }
+    }
+
+    /// Waits for its next request, or only for its end while it is stuck.
+    pub(super) fn poll(&self) -> libc::pollfd {
+        let mut entry = sys::poll_readable(self.connection.as_fd());
+        if self.is_stuck() {
+            entry.events = 0;
+        }
+        entry
+    }
+
+    pub(super) const fn is_stuck(&self) -> bool {
+        self.stuck_since.is_some()
+    }
+
+    /// Has it received all it was sent? Else it is not served for now.
+    pub(super) fn listens(&mut self) -> bool {
+        let unread = sys::has_unread(self.connection.as_fd());
+        self.stuck_since = unread.then(|| self.stuck_since.unwrap_or_else(Instant::now));
+        !unread
+    }
+
+    /// When it has to go, unless something happens.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let without_slot = self.slot.is_none().then(|| self.since + HELLO_TIMEOUT);
+        let stuck = self.stuck_since.map(|since| since + UNREAD_TIMEOUT);
+        [without_slot, stuck].into_iter().flatten().min()
+    }
+
+    /// Sends an answer. A client that does not take it is dropped: it has asked for it.
+    pub(super) fn send(&mut self, response: &Response, fds: &[BorrowedFd<'_>]) {
+        if let Err(error) = self.try_send(response, fds) {
+            tracing::warn!(pid = self.peer.pid, %error, "answering a client");
+            self.gone = true;
+        }
+    }
+
+    /// Sends an answer.
+    ///
+    /// # Errors
+    /// Those of sending; the client stays.
+    pub(super) fn try_send(&self, response: &Response, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let message = with_version(response.encode(), self.version);
+        fdpass::send(self.connection.as_fd(), &message, fds)
+    }
+
+    /// Sends an offer, unless there are too many that the client has not received. False if it was
+    /// not sent.
+    pub(super) fn offer(&mut self, offer: &Response, fds: &[BorrowedFd<'_>]) -> bool {
+        if !sys::has_unread(self.connection.as_fd()) {
+            self.unread_offers = 0;
+        }
+        if self.unread_offers >= MAX_UNREAD_OFFERS {
+            return false;
+        }
+        self.unread_offers += 1;
+        self.try_send(offer, fds).is_ok()
+    }
+}
+
+/// A descriptor to be given up when there is no other left, to tell who knocks.
+pub(super) struct Reserve(Option<File>);
+
+impl Reserve {
+    pub(super) fn new() -> Self {
+        let mut reserve = Self(None);
+        reserve.refill();
+        reserve
+    }
+
+    fn refill(&mut self) {
+        if self.0.is_none() {
+            self.0 = File::open("/dev/null").ok();
+        }
+    }
+}
+
+impl Server {
+    /// Accepts who waits at one of the listeners.
+    pub(super) fn accept(&mut self, which: usize) {
+        while let Some(accepted) = self.files.accept(which) {
+            match accepted {
+                Ok(connection) => self.admit(connection),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    if means_no_descriptor(&error) && self.dismiss_one() {
+                        continue;
+                    }
+                    tracing::warn!(%error, "accepting a connection");
+                    return self.turn_away(which);
+                }
+            }
+        }
+    }
+
+    fn admit(&mut self, connection: Socket) {
+        let peer = match check_peer(connection.as_fd()) {
+            Ok(peer) => peer,
+            Err(error) => return tracing::warn!(%error, "connection refused"),
+        };
+        let mut client = Client::new(connection.into(), peer);
+        if self.clients.len() >= MAX_CONNECTIONS && !self.dismiss_one() {
+            return refuse(&mut client, "the broker has as many connections as it can");
+        }
+        self.clients.push(client);
+    }
+
+    /// Drops the oldest connection without a slot; false if there is none.
+    fn dismiss_one(&mut self) -> bool {
+        let oldest = self.clients.iter().position(|client| client.slot.is_none());
+        let Some(oldest) = oldest else { return false };
+        let client = self.clients.remove(oldest);
+        tracing::warn!(pid = client.peer.pid, "dropped to make room");
+        true
+    }
+
+    /// Where this broker is at its limits, and a program could start one with larger limits: ends, to
+    /// make room for that. The program tries again, as with any broker that ends.
+    pub(super) fn gives_way_to(&mut self, peer: Peer) -> bool {
+        let can_do_better = peer.pid != 0 && sys::is_process_cramped(peer.pid) == Some(false);
+        if self.cramped && can_do_better {
+            tracing::warn!(pid = peer.pid, "ends, for a broker with larger limits");
+            self.stop = true;
+            return true;
+        }
+        false
+    }
+
+    /// There is no descriptor left for a connection: says so to the one who waits.
+    fn turn_away(&mut self, which: usize) {
+        if self.reserve.0.take().is_none() {
+            // Do not spin on it.
+            thread::sleep(LOOK_AGAIN);
+        }
+        if let Some(Ok(connection)) = self.files.accept(which)
+            && let Ok(peer) = check_peer(connection.as_fd())
+        {
+            if self.gives_way_to(peer) {
+                return;
+            }
+            let mut client = Client::new(connection.into(), peer);
+            refuse(&mut client, NO_DESCRIPTORS);
+        }
+        self.reserve.refill();
+    }
+
+    /// Drops those whose time is over.
+    pub(super) fn check_deadlines(&mut self) {
+        let now = Instant::now();
+        for client in &mut self.clients {
+            if client.is_stuck() {
+                client.listens();
+            }
+            if client.deadline().is_some_and(|deadline| deadline <= now) {
+                tracing::warn!(
+                    pid = client.peer.pid,
+                    "dropped: it says or receives nothing"
+                );
+                client.gone = true;
+            }
+        }
+    }
+}
+
+/// What a program is told for which there are no descriptors.
+pub(super) const NO_DESCRIPTORS: &str = "the broker has as many files open as it can, because the \
+    program that started it had a small limit (ulimit -n). `rocade broker stop`, then start a \
+    program with a larger one: the others keep their traffic";
+
+/// Errors of a process, or system, that cannot open another file.
+pub(super) fn means_no_descriptor(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
+
+fn refuse(client: &mut Client, text: &str) {
+    tracing::warn!(pid = client.peer.pid, text, "connection refused");
+    let (code, text) = (RefusalCode::Limit, text.to_owned());
+    client.send(&Response::Error { code, text }, &[]);
+    // Closed with something in it, the connection would lose the answer.
+    let _ = fdpass::receive(client.connection.as_fd(), &mut vec![0; MAX_LEN]);
+}
+
+fn check_peer(connection: BorrowedFd<'_>) -> io::Result<Peer> {
+    let peer = fdpass::peer(connection)?;
+    if peer.uid != effective_uid() {
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!("process {} belongs to user {}", peer.pid, peer.uid),
+        ));
+    }
+    Ok(peer)
+}

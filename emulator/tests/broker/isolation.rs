@@ -1,0 +1,401 @@
+//! Other users, other brokers, and whoever can send a datagram.
+
+use std::ffi::CStr;
+use std::fs::{self, Permissions};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+
+use rocade_emulator::broker::{self, BrokerClient, BrokerConfig, BrokerError};
+use rocade_emulator::link::{ROCE_PORT, UdpLink};
+use rocade_emulator::{BrokerMode, Engine, EngineConfig, LinkMode, SendOp, WcStatus};
+use rocade_wire::icrc::IcrcFlow;
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use crate::common::{Side, connect};
+use crate::processes::{EXE, wait_until};
+use crate::site::*;
+
+fn engine(site: &Site, ip: IpAddr) -> Engine {
+    let broker = BrokerMode::Auto(site.config.clone());
+    let config = EngineConfig::from_specs(&[format!("dev={ip}")], broker).unwrap();
+    let link = LinkMode::Udp;
+    Engine::new(EngineConfig { link, ..config }).unwrap()
+}
+
+/// What the peer of `victim` would send next, as far as somebody can know who has seen the queue
+/// pair numbers: a message of eight bytes.
+fn forged_packet(victim: &Side, peer: &Side, source: SocketAddr) -> Vec<u8> {
+    let dest = victim.qp.qp_num().get().to_be_bytes();
+    let psn = peer.qp.qp_num().get().to_be_bytes();
+    let mut packet = vec![0x04, 0x40, 0xFF, 0xFF, 0];
+    packet.extend(&dest[1..]);
+    packet.push(0x80);
+    packet.extend(&psn[1..]);
+    packet.extend(b"forged!!");
+    let to = victim.gid().to_ip();
+    let flow = IcrcFlow::new(source.ip(), to, source.port()).unwrap();
+    let icrc = flow.compute(0, &packet);
+    packet.extend(icrc.to_le_bytes());
+    packet
+}
+
+/// The wrapper of packets that a process passes on to another, with zeros where there is a secret.
+fn wrap(version: u8, packet: &[u8], source: SocketAddr) -> Vec<u8> {
+    let IpAddr::V4(ip) = source.ip() else {
+        panic!("{source}")
+    };
+    let mut datagram = vec![0xFF, 0x52, 0xF0, version, 4, packet[5]];
+    datagram.extend(source.port().to_be_bytes());
+    datagram.extend(ip.to_ipv6_mapped().octets());
+    datagram.extend([0; 4]);
+    if version >= 2 {
+        datagram.extend([0; 16]);
+    }
+    datagram.extend(packet);
+    datagram
+}
+
+#[test]
+fn nobody_can_pretend_to_pass_on_a_packet_of_a_peer() {
+    let site = Site::new();
+    let victim = Side::on(engine(&site, own_address()), 4096);
+    let peer = Side::on(engine(&site, own_address()), 4096);
+    connect(&victim, &peer);
+    let (to, source) = (victim.gid().to_ip(), peer.gid().to_ip());
+    victim.qp.recv_queue().push(1, &[victim.sge(0, 8)]).unwrap();
+
+    // Any user may send from the victim's address.
+    let attacker = UdpSocket::bind((to, 0)).unwrap();
+    let attacker_high = (0xC000..=u16::MAX).find_map(|port| UdpSocket::bind((to, port)).ok());
+    let source = SocketAddr::new(source, 50_000);
+    let packet = forged_packet(&victim, &peer, source);
+    for socket in [&attacker, &attacker_high.unwrap()] {
+        for version in 0..4 {
+            let datagram = wrap(version, &packet, source);
+            socket.send_to(&datagram, (to, ROCE_PORT)).unwrap();
+        }
+    }
+    peer.fill(0, b"genuine!");
+    peer.send(2, SendOp::Send { imm: None }, &[peer.sge(0, 8)]);
+    let received = victim.completion();
+    assert_eq!((received.wr_id, received.status), (1, WcStatus::Success));
+    assert_eq!(victim.bytes(0, 8), b"genuine!");
+    assert_eq!(peer.completion().status, WcStatus::Success);
+    wait_until(|| victim.engine.counters().rx_forged == 8);
+}
+
+#[test]
+fn a_process_without_broker_takes_nothing_that_was_passed_on() {
+    let [a, b] = [(); 2].map(|()| own_address().to_string());
+    let (victim, peer) = crate::common::pair(&a, &b, 4096);
+    victim.qp.recv_queue().push(1, &[victim.sge(0, 8)]).unwrap();
+    let to = victim.gid().to_ip();
+    let source = SocketAddr::new(peer.gid().to_ip(), 50_000);
+    let packet = forged_packet(&victim, &peer, source);
+    let attacker = UdpSocket::bind((to, 0)).unwrap();
+    attacker
+        .send_to(&wrap(2, &packet, source), (to, ROCE_PORT))
+        .unwrap();
+    wait_until(|| victim.engine.counters().rx_forged == 1);
+    assert!(victim.cq.poll_one().is_none());
+}
+
+#[test]
+fn two_brokers_of_one_network_namespace_do_not_share_an_address() {
+    let (one, other) = (Site::new(), Site::new());
+    let ip = own_address();
+    let mut first = ClientProcess::start(&one);
+    let mut second = ClientProcess::start(&other);
+    first.open(ip);
+    let refusal = second.ask(&format!("open {ip}"));
+    let dir = one.dir.path().display();
+    for part in [
+        format!("process {}", one.status().pid),
+        format!("set ROCADE_RUNTIME_DIR={dir} for all"),
+    ] {
+        assert!(refusal.contains(&part), "{refusal}");
+    }
+    first.check(ip, 1);
+    // Not either while the first broker is gone and its client lives.
+    one.kill_broker();
+    let refusal = second.ask(&format!("open {ip}"));
+    assert!(refusal.contains("is taken"), "{refusal}");
+    assert_eq!(first.ask("resume"), "resumed");
+    let refusal = second.ask(&format!("open {ip}"));
+    assert!(
+        refusal.contains(&format!("process {}", one.status().pid)),
+        "{refusal}"
+    );
+    first.check(ip, 2);
+    // But then.
+    first.crash();
+    one.wait_for(|status| status.addresses.is_empty());
+    second.open(ip);
+    second.check(ip, 3);
+}
+
+/// Has the program started where these directories are empty. Only root can.
+fn without(command: &mut std::process::Command, directories: &'static [&'static CStr], more: i32) {
+    // SAFETY: system calls only.
+    unsafe {
+        command.pre_exec(move || {
+            let none = std::ptr::null();
+            let private = libc::MS_REC | libc::MS_PRIVATE;
+            let done = libc::unshare(libc::CLONE_NEWNS | more) == 0
+                && libc::mount(none, c"/".as_ptr(), none, private, none.cast()) == 0
+                && directories.iter().all(|directory| {
+                    let (tmpfs, mode) = (c"tmpfs".as_ptr(), c"mode=1777".as_ptr());
+                    libc::mount(tmpfs, directory.as_ptr(), tmpfs, 0, mode.cast()) == 0
+                });
+            if done {
+                Ok(())
+            } else {
+                Err(std::io::Error::last_os_error())
+            }
+        });
+    }
+}
+
+#[test]
+fn two_brokers_do_not_share_an_address_where_sockets_cannot_be_listed() {
+    let name = "two_brokers_do_not_share_an_address_where_sockets_cannot_be_listed";
+    if !is_root(name) {
+        return;
+    }
+    let sites = [(); 2].map(|()| Site::new());
+    let clients = sites.each_ref().map(|site| {
+        let mut command = site.command("client");
+        // Not all of a container's /proc may be there.
+        command.env(EXE, std::env::current_exe().unwrap());
+        without(&mut command, &[c"/proc"], 0);
+        ClientProcess::try_spawn(command)
+    });
+    let [Some(first), Some(second)] = clients else {
+        eprintln!("SKIP {name}: no mount namespace");
+        return;
+    };
+    let (mut first, mut second) = (first.ready(), second.ready());
+    let ip = own_address();
+    first.open(ip);
+    let refusal = second.ask(&format!("open {ip}"));
+    let dir = sites[0].dir.path().display();
+    let advice = format!("set ROCADE_RUNTIME_DIR={dir} for all");
+    assert!(refusal.contains(&advice), "{refusal}");
+    first.check(ip, 1);
+    // The brokers see no more of /proc, nor do we find them by the name they give their files.
+    for client in [&mut first, &mut second] {
+        assert_eq!(client.ask("stop"), "stopped");
+    }
+}
+
+#[test]
+fn of_two_brokers_that_want_an_address_at_once_one_gets_it() {
+    let sites = [(); 2].map(|()| Site::new());
+    let mut clients = sites.each_ref().map(ClientProcess::start);
+    for tag in 0..5 {
+        let ip = own_address();
+        clients
+            .iter_mut()
+            .for_each(|client| client.say(&format!("open {ip}")));
+        let answers = clients.each_mut().map(|client| client.answer());
+        let winners: Vec<_> = (0..2).filter(|at| answers[*at] == "opened").collect();
+        let [winner] = winners[..] else {
+            panic!("{answers:?}")
+        };
+        clients[winner].check(ip, tag);
+        assert!(answers[1 - winner].contains("is taken"), "{answers:?}");
+    }
+}
+
+#[test]
+fn a_process_alone_keeps_the_broker_off_its_address_and_says_who_it_is() {
+    let site = Site::new();
+    let ip = own_address();
+    let alone = UdpLink::bind(ip).unwrap();
+    let mut client = ClientProcess::start(&site);
+    let refusal = client.ask(&format!("open {ip}"));
+    let pid = format!("process {}", std::process::id());
+    assert!(refusal.contains(&pid), "{refusal}");
+    drop(alone);
+    client.open(ip);
+    let error = UdpLink::bind(ip).unwrap_err().to_string();
+    let broker = format!("process {}", site.status().pid);
+    assert!(error.contains(&broker), "{error}");
+}
+
+/// Takes names in the abstract namespace, and listens there or not.
+pub(crate) fn run_squatter() {
+    let names = std::env::var("ROCADE_TEST_NAMES").unwrap();
+    let sockets: Vec<_> = (0..)
+        .zip(names.split(' '))
+        .map(|(number, name)| {
+            let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None).unwrap();
+            socket
+                .bind(&SockAddr::unix(format!("\0{name}")).unwrap())
+                .unwrap();
+            if number % 2 == 0 {
+                socket.listen(1).unwrap();
+            }
+            socket
+        })
+        .collect();
+    println!("@squatting");
+    let _ = std::io::stdin().read_line(&mut String::new());
+    drop(sockets);
+}
+
+/// Another user, who has these names.
+fn squatter(site: &Site, names: &[String]) -> ClientProcess {
+    let mut command = site.command("squatter");
+    command
+        .env("ROCADE_TEST_NAMES", names.join(" "))
+        .uid(65_534);
+    let mut process = ClientProcess::spawn_as(command);
+    assert_eq!(process.answer(), "squatting");
+    process
+}
+
+fn is_root(test: &str) -> bool {
+    // SAFETY: takes no pointers.
+    let root = unsafe { libc::geteuid() } == 0;
+    if !root {
+        eprintln!("SKIP {test}: needs root, to become somebody else");
+    }
+    root
+}
+
+#[test]
+fn other_users_cannot_keep_an_address_or_a_broker_from_us() {
+    if !is_root("other_users_cannot_keep_an_address_or_a_broker_from_us") {
+        return;
+    }
+    let (one, other) = (Site::new(), Site::new());
+    let ip = own_address();
+    // The first one is listened to, the second one not.
+    let names = [0, 1].map(|index| format!("rocade/address/{ip}/{index}"));
+    let broker = [0, 0].map(|_| format!("rocade/broker/0:{}", one.dir.path().display()));
+    let _squatter = squatter(&one, &[&names[..], &broker[..1]].concat());
+    let mut first = ClientProcess::start(&one);
+    first.open(ip);
+    first.check(ip, 1);
+    // And it is ours all the same.
+    let mut second = ClientProcess::start(&other);
+    let refusal = second.ask(&format!("open {ip}"));
+    let pid = format!("process {}", one.status().pid);
+    assert!(refusal.contains(&pid), "{refusal}");
+}
+
+/// In a mount namespace whose /tmp has what somebody else has put there.
+pub(crate) fn run_in_squatted_tmp() {
+    let squatted = Path::new("/tmp/rocade-0");
+    fs::create_dir(squatted).unwrap();
+    fs::set_permissions(squatted, Permissions::from_mode(0o777)).unwrap();
+    chown(squatted, Some(65_534), None).unwrap();
+    let config = BrokerConfig {
+        runtime_dir: None,
+        ..crate::processes::broker_config(squatted)
+    };
+    let clients = [(); 2].map(|()| BrokerClient::connect_or_start(&config).unwrap());
+    let slots = clients.each_ref().map(|client| client.slot().get());
+    let pid = broker::status(&config).unwrap().pid;
+    // Another environment finds the same broker.
+    fs::create_dir("/tmp/run").unwrap();
+    // SAFETY: this test program has one other thread now, which waits for this one.
+    unsafe { std::env::set_var("XDG_RUNTIME_DIR", "/tmp/run") };
+    let same = broker::status(&config).unwrap().pid == pid;
+    let nothing_there = fs::read_dir(squatted).unwrap().next().is_none();
+    let modes: Vec<_> = fs::read_dir("/tmp")
+        .unwrap()
+        .flatten()
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with("rocade-0-"))
+        .map(|entry| format!("{:o}", entry.metadata().unwrap().mode() & 0o777))
+        .collect();
+    broker::stop(&config).unwrap();
+    println!("@{slots:?} {same} {nothing_there} {}", modes.join(" "));
+}
+
+#[test]
+fn a_squatted_default_directory_locks_nobody_out() {
+    if !is_root("a_squatted_default_directory_locks_nobody_out") {
+        return;
+    }
+    let site = Site::new();
+    let mut command = site.command("squatted-tmp");
+    command
+        .env_remove("ROCADE_RUNTIME_DIR")
+        .env_remove("XDG_RUNTIME_DIR");
+    // The broker's name is that of the network namespace, where tests run side by side.
+    without(&mut command, &[c"/tmp"], libc::CLONE_NEWNET);
+    let Some(mut process) = ClientProcess::try_spawn(command) else {
+        eprintln!("SKIP a_squatted_default_directory_locks_nobody_out: no mount namespace");
+        return;
+    };
+    assert_eq!(process.answer(), "[1, 2] true true 700");
+}
+
+#[test]
+fn programs_get_in_after_the_runtime_directory_was_deleted() {
+    let site = Site::new();
+    let ip = own_address();
+    let mut first = ClientProcess::start(&site);
+    first.open(ip);
+    let pid = site.status().pid;
+    fs::remove_dir_all(site.dir.path()).unwrap();
+
+    let mut second = ClientProcess::start(&site);
+    assert_eq!((second.slot, site.status().pid), (2, pid));
+    second.open(ip);
+    assert!(socket_path(&site).exists());
+    // All is as before, for the next broker too.
+    assert_eq!(first.ask("service"), "served");
+    site.kill_broker();
+    let mut third = ClientProcess::start(&site);
+    assert_eq!(third.slot, 3);
+    for client in [&mut first, &mut second] {
+        assert_eq!(client.ask("resume"), "resumed");
+    }
+    third.open(ip);
+    let mut clients = [first, second, third];
+    for (client, tag) in clients.iter_mut().zip(10..) {
+        client.check(ip, tag);
+    }
+    assert_eq!(leased(&site.status()), [(1, true), (2, true), (3, true)]);
+}
+
+#[test]
+fn clients_keep_their_slots_when_directory_and_broker_are_gone() {
+    let site = Site::new();
+    let ip = own_address();
+    let mut clients: Vec<_> = (0..2).map(|_| ClientProcess::start(&site)).collect();
+    clients.iter_mut().for_each(|client| client.open(ip));
+    let pid = site.status().pid;
+    kill(pid, libc::SIGKILL);
+    wait_until(|| !alive(pid));
+    fs::remove_dir_all(site.dir.path()).unwrap();
+    clients.iter_mut().for_each(|client| client.say("resume"));
+    for client in &mut clients {
+        assert_eq!(client.answer(), "resumed");
+    }
+    let mut third = ClientProcess::start(&site);
+    third.open(ip);
+    clients.push(third);
+    for (client, tag) in clients.iter_mut().zip(20..) {
+        client.check(ip, tag);
+    }
+    let mut slots: Vec<_> = clients.iter().map(|client| client.slot).collect();
+    slots.dedup();
+    assert_eq!(slots, [1, 2, 3]);
+}
+
+#[test]
+fn a_broker_by_hand_does_not_start_beside_one_whose_directory_was_deleted() {
+    let site = Site::new();
+    let _client = BrokerClient::connect_or_start(&site.config).unwrap();
+    fs::remove_dir_all(site.dir.path()).unwrap();
+    assert!(matches!(
+        broker::serve(&site.config),
+        Err(BrokerError::AlreadyRunning)
+    ));
+}

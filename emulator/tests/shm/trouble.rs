@@ -1,0 +1,209 @@
+//! Queue pairs while the broker is stopped, or in a sandbox.
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use rocade_emulator::broker::{self, BrokerConfig};
+use rocade_emulator::{
+    AddressVector, BrokerMode, Engine, EngineConfig, Gid, LinkMode, QpAttr, QpAttrMask, QpState,
+    SendOp, WcStatus,
+};
+
+use crate::common::{ALL_ACCESS, Side};
+use crate::node::*;
+use crate::processes::{broker_config, wait_until};
+use crate::sandbox;
+
+/// The site's broker, stopped until this is dropped.
+struct StoppedBroker(u32);
+
+impl StoppedBroker {
+    fn of(site: &Site) -> Self {
+        let pid = broker::status(&broker_config(site.dir.path())).unwrap().pid;
+        signal(pid, libc::SIGSTOP);
+        let tasks = format!("/proc/{pid}/task");
+        wait_until(|| {
+            fs::read_dir(&tasks).unwrap().flatten().all(|task| {
+                let stat = fs::read_to_string(task.path().join("stat")).unwrap();
+                stat.rsplit_once(") ")
+                    .is_some_and(|(_, rest)| rest.starts_with('T'))
+            })
+        });
+        Self(pid)
+    }
+}
+
+impl Drop for StoppedBroker {
+    fn drop(&mut self) {
+        signal(self.0, libc::SIGCONT);
+    }
+}
+
+/// A message there, and one back; the node sleeps in between.
+fn round_trip(side: &Side, node: &mut Node, index: usize, tag: u64) {
+    node.ask(&format!("recv {index} {tag} 0 100"));
+    assert_eq!(node.ask(&format!("sleep {index}")), "asleep");
+    side.send(tag, SendOp::Send { imm: None }, &[side.sge(0, 8)]);
+    assert_eq!(node.answer(), format!("{tag} Success 8"));
+    assert_success(side, tag);
+    side.qp.recv_queue().push(tag, &[side.sge(0, 100)]).unwrap();
+    node.ask(&format!("send {index} {tag} 0 16"));
+    let received = side.completion();
+    assert_eq!(
+        (received.status, received.byte_len),
+        (WcStatus::Success, 16)
+    );
+    assert_eq!(
+        node.ask(&format!("poll {index}")),
+        format!("{tag} Success 16")
+    );
+}
+
+#[test]
+fn new_queue_pairs_connect_over_udp_while_the_broker_is_stopped() {
+    let site = Site::new();
+    let engine = site.engine(LinkMode::Auto);
+    let old = Side::on(engine.clone(), MEMORY);
+    // Over UDP, so that there is no channel yet.
+    let mut node = site.node();
+    let other = own_address();
+    let mut third = site.node_at(other, "udp");
+    third.connect(&old, 0);
+    node.new_qp(0);
+    site.wait_for_clients(3);
+
+    let stopped = StoppedBroker::of(&site);
+    round_trip(&old, &mut third, 0, 1);
+    let new = Side::on(engine, MEMORY);
+    third.connect(&new, 1);
+    round_trip(&new, &mut third, 1, 2);
+    round_trip(&old, &mut third, 0, 3);
+    drop(stopped);
+
+    // And afterwards all is as before.
+    site.wait_for_clients(3);
+    let again = Side::on(site.engine(LinkMode::Auto), MEMORY);
+    let before = again.engine.counters().tx_shared;
+    let mut fourth = site.node();
+    fourth.connect(&again, 0);
+    round_trip(&again, &mut fourth, 0, 4);
+    assert!(again.engine.counters().tx_shared > before);
+}
+
+#[test]
+fn live_queue_pairs_go_on_while_another_waits_for_a_stopped_broker() {
+    let site = Site::new();
+    let second = own_address();
+    let spec = format!("dev={},{second}", site.address);
+    // The broker is there: who starts one waits longer.
+    let mut node = site.node();
+    node.new_qp(0);
+    let broker = BrokerMode::Auto(BrokerConfig {
+        start_timeout: Duration::from_secs(1),
+        ..broker_config(site.dir.path())
+    });
+    let config = EngineConfig::from_specs(&[spec], broker).unwrap();
+    let engine = Engine::new(EngineConfig {
+        link: LinkMode::Udp,
+        ..config
+    })
+    .unwrap();
+    let live = Side::on(engine.clone(), MEMORY);
+    let waiting = Side::on(engine, MEMORY);
+    node.connect(&live, 1);
+    round_trip(&live, &mut node, 1, 1);
+
+    let _stopped = StoppedBroker::of(&site);
+    let has_returned = AtomicBool::new(false);
+    let is_waiting = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            is_waiting.store(true, Ordering::SeqCst);
+            let error = to_rtr_on_second_address(&waiting, node_gid(&site));
+            has_returned.store(true, Ordering::SeqCst);
+            assert!(error.contains("does not answer"), "{error}");
+        });
+        wait_until(|| is_waiting.load(Ordering::SeqCst));
+        let mut during = 0;
+        while !has_returned.load(Ordering::SeqCst) {
+            during += 1;
+            round_trip(&live, &mut node, 1, during);
+        }
+        // Those before it waited, while it did, and the one that saw its end.
+        assert!(during > 20, "{during} round trips");
+    });
+}
+
+fn node_gid(site: &Site) -> Gid {
+    Gid::from_ip(site.address)
+}
+
+/// Connects from the second address of the device; says why not.
+fn to_rtr_on_second_address(side: &Side, peer: Gid) -> String {
+    let attr = QpAttr {
+        qp_state: QpState::Init.code(),
+        port_num: 1,
+        qp_access_flags: ALL_ACCESS,
+        ..QpAttr::default()
+    };
+    let mask =
+        QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::ACCESS_FLAGS;
+    side.qp.modify(&attr, mask).unwrap();
+    let attr = QpAttr {
+        qp_state: QpState::Rtr.code(),
+        path_mtu: 3,
+        dest_qp_num: 0x02_0100,
+        min_rnr_timer: 1,
+        ah_attr: AddressVector {
+            dgid: peer,
+            is_global: true,
+            sgid_index: 1,
+            port_num: 1,
+            ..AddressVector::default()
+        },
+        ..QpAttr::default()
+    };
+    let mask = QpAttrMask::STATE
+        | QpAttrMask::AV
+        | QpAttrMask::PATH_MTU
+        | QpAttrMask::DEST_QPN
+        | QpAttrMask::RQ_PSN
+        | QpAttrMask::MAX_DEST_RD_ATOMIC
+        | QpAttrMask::MIN_RNR_TIMER;
+    side.qp.modify(&attr, mask).unwrap_err().to_string()
+}
+
+#[test]
+fn queue_pairs_work_in_a_sandbox() {
+    for refused in [sandbox::STRICT, sandbox::NO_GROUPS] {
+        let site = Site::new();
+        let address = site.address;
+        // The first one starts the broker, which is in the sandbox as well.
+        let mut nodes: Vec<_> = (0..2)
+            .map(|_| {
+                let mut node = site.node_in(address, "udp", |command| {
+                    sandbox::sandbox(command, refused);
+                });
+                let remote = node.new_qp(0);
+                (node, remote)
+            })
+            .collect();
+        let [(one, first), (other, second)] = &mut nodes[..] else {
+            panic!()
+        };
+        for (node, peer) in [(&mut *one, second.qpn), (&mut *other, first.qpn)] {
+            let connected = node.ask(&format!("connect 0 {peer} {address}"));
+            assert_eq!(connected, "connected");
+        }
+        for (wr_id, len) in [(1, 8), (2, 5000), (3, 1 << 20)] {
+            other.ask(&format!("recv 0 {wr_id} 0 {len}"));
+            one.ask(&format!("fill 0 0 {len} {wr_id}"));
+            one.ask(&format!("send 0 {wr_id} 0 {len}"));
+            assert_eq!(other.ask("poll 0"), format!("{wr_id} Success {len}"));
+            assert_eq!(other.ask(&format!("check 0 0 {len} {wr_id}")), "true");
+            assert_eq!(one.ask("poll 0"), format!("{wr_id} Success {len}"));
+        }
+    }
+}
