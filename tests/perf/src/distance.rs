@@ -66,6 +66,11 @@ impl Distance {
         Self { nanos }
     }
 
+    /// Whether the processors share a cache.
+    pub(crate) fn is_near(self) -> bool {
+        self.nanos < SHARED_NS
+    }
+
     /// Whether both were measured with the processors at the same places.
     pub(crate) fn is_like(self, other: Self) -> bool {
         self.nanos < SAME * other.nanos && other.nanos < SAME * self.nanos
@@ -74,11 +79,7 @@ impl Distance {
 
 impl fmt::Display for Distance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = if self.nanos < SHARED_NS {
-            "one cache"
-        } else {
-            "apart"
-        };
+        let place = if self.is_near() { "one cache" } else { "apart" };
         write!(f, "{place} ({} ns)", short(self.nanos))
     }
 }
