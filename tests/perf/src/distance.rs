@@ -40,18 +40,20 @@ impl Distance {
         let [here, there] = processors()?;
         let (line, done) = (Line(AtomicU64::new(0)), AtomicBool::new(false));
         let mut batches = thread::scope(|scope| {
-            scope.spawn(|| {
-                if sys::pin(there).is_ok() {
-                    return_line(&line.0, &done);
-                }
+            // Wherever it runs it answers, else the other thread would wait for ever.
+            let there = scope.spawn(|| {
+                let pinned = sys::pin(there);
+                return_line(&line.0, &done);
+                pinned
             });
-            let batches = scope.spawn(|| {
+            let here = scope.spawn(|| {
                 let pinned = sys::pin(here);
-                let batches = pinned.map(|()| time_batches(&line.0));
+                let batches = time_batches(&line.0);
                 done.store(true, Ordering::Relaxed);
-                batches
+                pinned.map(|()| batches)
             });
-            batches.join().ok()?.ok()
+            let batches = here.join().ok()?.ok();
+            there.join().ok()?.ok().and(batches)
         })?;
         batches.sort_by(f64::total_cmp);
         // What else runs on the processors makes some batches slow, but none fast.
@@ -64,6 +66,11 @@ impl Distance {
         Self { nanos }
     }
 
+    /// Whether the processors share a cache.
+    pub(crate) fn is_near(self) -> bool {
+        self.nanos < SHARED_NS
+    }
+
     /// Whether both were measured with the processors at the same places.
     pub(crate) fn is_like(self, other: Self) -> bool {
         self.nanos < SAME * other.nanos && other.nanos < SAME * self.nanos
@@ -72,11 +79,7 @@ impl Distance {
 
 impl fmt::Display for Distance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = if self.nanos < SHARED_NS {
-            "one cache"
-        } else {
-            "apart"
-        };
+        let place = if self.is_near() { "one cache" } else { "apart" };
         write!(f, "{place} ({} ns)", short(self.nanos))
     }
 }

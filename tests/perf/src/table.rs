@@ -99,13 +99,18 @@ impl Measured {
         Runs(self.pairs.iter().filter_map(|pair| pair.floor).collect())
     }
 
-    /// What the bound is on: the median of the pairs' ratios, or of the figure itself.
+    /// What the bound is on: the median of the pairs' ratios, or of the figure itself. `None` where no pair counts.
     fn value(&self) -> Option<f64> {
         if self.failure.is_some() {
             return None;
         }
+        let counts = |pair: &&Pair| {
+            let near = pair.distance.is_none_or(Distance::is_near);
+            near || !self.row.shared_cache
+        };
         let value = |pair: &Pair| pair.floor.map_or(pair.ours, |floor| pair.ours / floor);
-        median(&mut self.pairs.iter().map(value).collect::<Vec<_>>())
+        let mut values: Vec<f64> = self.pairs.iter().filter(counts).map(value).collect();
+        median(&mut values)
     }
 
     /// The pairs by the places of the processors.
@@ -314,5 +319,18 @@ mod tests {
             "2 × one cache (40.0 ns), 2 × apart (190 ns), 2 dropped"
         );
         assert_eq!(measured.verdict(), "pass");
+
+        let mut near_only = Measured {
+            row: Row {
+                shared_cache: true,
+                ..row
+            },
+            ..measured
+        };
+        let value = near_only.value().expect("pairs with one cache");
+        assert!((0.77..0.78).contains(&value), "{value}");
+        near_only.pairs.retain(|pair| pair.ours < 50.0);
+        assert_eq!(near_only.value(), None);
+        assert_eq!(near_only.verdict(), "-");
     }
 }

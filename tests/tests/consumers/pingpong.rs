@@ -1,9 +1,10 @@
 //! `ibv_rc_pingpong` in its variants.
 
 use rocade_tests::{
-    harness::{Pingpong, Rig},
+    harness::{Device, Pingpong, Rig, free_port},
     or_skip,
 };
+use rocade_wire::crc::Way;
 
 use crate::{LIMIT, LINKS, UTILS};
 
@@ -73,6 +74,39 @@ fn completion_timestamps() {
         assert!(
             output.contains("completion clock"),
             "no statistics of timestamps in\n{output}"
+        );
+    }
+}
+
+/// A client that computes the ICRC in any way that the processor has gets on with a server that takes the best one, and
+/// one that is to use another processor's says so.
+#[test]
+fn every_way_to_compute_the_icrc() {
+    let rig = or_skip!(Rig::loopback(UTILS)).with_link("udp");
+    let pair = Pingpong::new(&["-m", "4096", "-s", "10001", "-n", "100", "-c"]);
+    let client = |way: &str, port: u16| {
+        let words = format!(
+            "env ROCADE_ICRC={way} ibv_rc_pingpong -d rocade0 -g 0 -p {port} -m 4096 -s 10001 -n 100 -c 127.0.0.1"
+        );
+        let words: Vec<&str> = words.split(' ').collect();
+        rig.start(way, &Device::on("lo"), &words)
+    };
+    let available: Vec<&str> = Way::available().map(Way::name).collect();
+    assert!(available.contains(&"table"), "{available:?}");
+    for way in &available {
+        let port = free_port();
+        let server = pair.start_server(&rig, port);
+        for side in [client(way, port), server] {
+            let output = side.finish(LIMIT).expect_success();
+            assert!(output.contains("100 iters in "), "{way}: {output}");
+            assert!(!output.contains("invalid data"), "{way}: {output}");
+        }
+    }
+    for way in Way::names().filter(|way| !available.contains(way)) {
+        let output = client(way, free_port()).finish(LIMIT).expect_failure();
+        assert!(
+            output.contains(&format!("ROCADE_ICRC = {way:?}")),
+            "{output}"
         );
     }
 }
