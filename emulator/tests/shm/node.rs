@@ -41,7 +41,8 @@ pub(crate) fn run_node() {
         let size = |index: usize| number(index) as usize;
         match words[0] {
             "new" => {
-                sides.push(Side::on(engine.clone(), MEMORY));
+                let memory = words.get(1).map_or(MEMORY, |len| len.parse().unwrap());
+                sides.push(Side::on(engine.clone(), memory));
                 let side = &sides[sides.len() - 1];
                 let (qpn, rkey) = (side.qp.qp_num().get(), side.mr.rkey().get());
                 println!("@{qpn} {rkey} {}", side.addr(0));
@@ -240,7 +241,12 @@ impl Node {
     }
 
     pub(crate) fn new_qp(&mut self, index: usize) -> Remote {
-        let answer = self.ask("new");
+        self.new_qp_with(index, MEMORY)
+    }
+
+    /// A queue pair with so much memory.
+    pub(crate) fn new_qp_with(&mut self, index: usize, memory: usize) -> Remote {
+        let answer = self.ask(&format!("new {memory}"));
         let numbers: Vec<u64> = answer
             .split(' ')
             .map(|word| word.parse().unwrap())
