@@ -170,6 +170,10 @@ impl EngineInner {
         at_once: bool,
     ) -> Delivered {
         let local = port.link.local();
+        let welcome = self.peers.allow(batch.source.ip());
+        if !welcome && self.refuse_all(port, batch) {
+            return Delivered::default();
+        }
         // Lock order: QP table, regions, QP, CQ.
         let qps = self.qps.read();
         let now = self.now();
@@ -188,7 +192,6 @@ impl EngineInner {
         let mut packets = 0;
         let mut checked: u16 = 0;
         let mut sender = flows.find(local, batch.source);
-        let welcome = self.peers.allow(batch.source.ip());
         let meta = PacketMeta {
             source: batch.source.ip(),
             destination: local,
@@ -302,6 +305,20 @@ impl EngineInner {
         }
     }
 
+    /// A batch of somebody who may not talk to us. False, and nothing has happened, where there is a packet in it
+    /// that has been passed on for somebody else.
+    #[cold]
+    fn refuse_all(&self, port: &Port, batch: &RxBatch<'_>) -> bool {
+        let passed_on = |segment| port.link.unwrap_forwarded(batch.source, segment).is_some();
+        if batch.segments().any(passed_on) {
+            return false;
+        }
+        for segment in batch.segments() {
+            self.refuse(port, batch.source, segment, false);
+        }
+        true
+    }
+
     /// A packet of somebody who may not talk to us. Perhaps to the process that it is for, if that is another.
     #[cold]
     fn refuse(&self, port: &Port, source: SocketAddr, segment: &[u8], forwarded: bool) {
@@ -359,7 +376,7 @@ struct Shared {
 }
 
 /// What a batch was.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Delivered {
     /// Packets handed to QPs.
     packets: u64,

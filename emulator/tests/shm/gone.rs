@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rocade_emulator::{LinkMode, Mr, SendOp, Sge, WcStatus};
+use rocade_emulator::{Gid, LinkMode, Mr, SendOp, Sge, WcStatus};
 
 use crate::common::{ALL_ACCESS, Side, pattern};
 use crate::node::{Node, Remote, Site};
@@ -196,8 +196,10 @@ impl Case {
             Some((side, _)) => side.engine.clone(),
             None => self.site.engine(self.link),
         };
-        let side = Side::on(engine, 4 << 20);
-        let remote = self.node.connect(&side, self.qps);
+        let side = Side::on(engine, 2 * LEN);
+        let remote = self.node.new_qp_with(16 << 10, self.qps);
+        side.to_rts(remote.qpn, Gid::from_ip(self.site.address));
+        self.node.connect_back(&side, remote);
         self.qps += 1;
         (side, remote)
     }
@@ -231,7 +233,7 @@ impl Case {
     fn peer_does(&mut self, left: usize, op: impl Fn(Remote) -> SendOp, len: usize) {
         let (side, remote) = self.doomed();
         self.lose(left);
-        side.send(9, op(remote), &[side.sge(1 << 20, len)]);
+        side.send(9, op(remote), &[side.sge(LEN, len)]);
         let done = side.completion();
         let what = format!("{:?} {} {len} bytes, {left} left", op(remote), self.how);
         assert_eq!(
