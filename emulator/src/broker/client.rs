@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,7 @@ use super::paths::Paths;
 use super::protocol::{Ends, ProtocolError, Request, Response};
 use super::start::{self, Connector, Step};
 use super::sys::{self, HangupWatch};
+use super::will::Will;
 use super::{BrokerConfig, BrokerError, BrokerStatus};
 use crate::link::shm::ChannelOffer;
 use crate::link::{ForwardKey, LocalAddr};
@@ -77,6 +79,8 @@ struct Holdings {
     shares: BTreeMap<LocalAddr, Share>,
     /// What wakes us, where we take part in shared-memory channels.
     wake: Option<OwnedFd>,
+    /// What the broker does for us when we are gone.
+    will: Option<Arc<Will>>,
 }
 
 /// What a process has of a shared address.
@@ -157,7 +161,7 @@ impl BrokerClient {
         let paths = Paths::new(config);
         let deadline = Instant::now() + config.start_timeout;
         let mut replaced = false;
-        let (connection, welcome) = loop {
+        let (mut connection, welcome) = loop {
             let mut connection = Connection::new(Connector::new(config, &paths).run()?);
             match hello(&mut connection) {
                 Ok(welcome) if welcome.cramped && !replaced && !sys::is_cramped() => {
@@ -178,6 +182,15 @@ impl BrokerClient {
         let watch = HangupWatch::new().map_err(BrokerError::doing("creating an epoll instance"))?;
         connection.watch_with(&watch)?;
         tracing::debug!(%slot, "slot leased");
+        let will = Will::new()
+            .inspect_err(|error| tracing::warn!(%error, "writing a last will"))
+            .ok();
+        if let Some(will) = &will
+            && let Err(error) = connection.deposit(will)
+        {
+            // The next broker will get it.
+            tracing::info!(%error, "depositing a last will");
+        }
         let state = State {
             link: Link::Up(connection),
             holdings: Holdings {
@@ -185,6 +198,7 @@ impl BrokerClient {
                 lock,
                 shares: BTreeMap::new(),
                 wake: None,
+                will: will.map(Arc::new),
             },
             offers: Vec::new(),
         };
@@ -196,6 +210,11 @@ impl BrokerClient {
             watch,
             state: Mutex::new(state),
         })
+    }
+
+    /// The will that the broker has of us.
+    pub(crate) fn will(&self) -> Option<Arc<Will>> {
+        self.state.lock().holdings.will.clone()
     }
 
     /// The slot leased, 1 to 255. Stays the same for the life of the client.
@@ -375,6 +394,8 @@ impl BrokerClient {
     /// Lets go of the connection, if there is one, to try for another.
     fn disconnect(&self, state: &mut State, failures: u32) {
         state.keep_news();
+        let will = &state.holdings.will;
+        will.iter().for_each(|will| will.set_deposited(false));
         if let Some(connection) = state.connection() {
             self.watch.forget(connection.fd());
         }

@@ -48,12 +48,14 @@ mod server;
 mod slots;
 mod start;
 mod sys;
+mod will;
 
 pub use client::{BrokerClient, ServiceOutcome, SharedSocket, StopOutcome, status, stop};
 pub(crate) use fdpass::{peer as peer_of, receive};
 pub use protocol::{ProtocolError, RefusalCode};
 pub use server::serve;
 pub(crate) use sys::{effective_uid, poll, poll_readable};
+pub(crate) use will::{Bequest, Creditor, Debt, Will};
 
 /// Variable: the directory of the broker's socket, locks and log.
 const RUNTIME_DIR_VARIABLE: &str = "ROCADE_RUNTIME_DIR";

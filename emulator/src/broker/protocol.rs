@@ -85,6 +85,8 @@ pub(super) enum Request {
     Share,
     /// Asks for a channel to another client.
     Channel(Ends),
+    /// The client's last will comes along (`will.rs`).
+    Will,
 }
 
 /// What a channel connects, as the client sees it that the message is from or for.
@@ -121,7 +123,7 @@ pub(super) enum Response {
         /// How many there are for the client, 1 to 256.
         total: u16,
     },
-    /// Answer to `Restore` and `Share`.
+    /// Answer to `Restore`, `Share` and `Will`.
     Accepted,
     /// Answer to `Status`.
     Status(BrokerStatus),
@@ -290,6 +292,7 @@ impl Request {
             Self::Stop => Writer::new(STOP).finish(),
             Self::Share => Writer::new(6).finish(),
             Self::Channel(ends) => Writer::ends(7, ends),
+            Self::Will => Writer::new(8).finish(),
         }
     }
 
@@ -330,6 +333,7 @@ impl Request {
             STOP => (Self::Stop, 0..=0),
             6 => (Self::Share, 1..=1),
             7 => (Self::Channel(r.ends()?), 0..=0),
+            8 => (Self::Will, 1..=1),
             other => return Err(ProtocolError::Kind(other)),
         };
         r.finish()?;

@@ -16,6 +16,7 @@ mod channels;
 mod connections;
 mod files;
 mod requests;
+mod will;
 
 use connections::{Client, Reserve};
 use files::Files;
@@ -155,6 +156,14 @@ impl Server {
         }
         let first_client = fds.len();
         fds.extend(self.clients.iter().map(Client::poll));
+        let first_process = fds.len();
+        let mut processes = Vec::new();
+        for (index, client) in self.clients.iter().enumerate() {
+            if let Some(fd) = client.deposit.as_ref().and_then(|d| d.process()) {
+                processes.push(index);
+                fds.push(readable(fd));
+            }
+        }
         let ready = sys::poll(&mut fds, Some(timeout)).map_err(BrokerError::doing("waiting"))?;
         if ready == 0 {
             return Ok(());
@@ -170,6 +179,11 @@ impl Server {
             .collect();
         for index in readable {
             self.serve_client(index);
+        }
+        for (index, entry) in processes.into_iter().zip(&fds[first_process..]) {
+            if entry.revents != 0 {
+                self.clients[index].carry_out_will();
+            }
         }
         // The second one is found by those only who do not find the first.
         if fds[first_group - 1].revents != 0 && first_group > 1 {

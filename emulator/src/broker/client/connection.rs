@@ -9,6 +9,7 @@ use super::super::protocol::{
     Ends, MAX_LEN, ProtocolError, Request, Response, VERSION, version_of, with_version,
 };
 use super::super::sys::{self, HangupWatch};
+use super::super::will::Will;
 use super::super::{BrokerError, RefusalCode};
 use super::{ANSWER_TIMEOUT, Share, Stop, StopOutcome};
 use crate::link::LocalAddr;
@@ -241,6 +242,17 @@ impl Connection {
     pub(super) fn share(&mut self, wake: &OwnedFd) -> Result<(), BrokerError> {
         match self.ask(&Request::Share, &[wake.as_fd()], ANSWER_TIMEOUT)? {
             (Response::Accepted, _) => Ok(()),
+            _ => Err(ProtocolError::Unexpected.into()),
+        }
+    }
+
+    /// Hands over a last will.
+    pub(super) fn deposit(&mut self, will: &Will) -> Result<(), BrokerError> {
+        match self.ask(&Request::Will, &[will.fd()], ANSWER_TIMEOUT)? {
+            (Response::Accepted, _) => {
+                will.set_deposited(true);
+                Ok(())
+            }
             _ => Err(ProtocolError::Unexpected.into()),
         }
     }

@@ -20,6 +20,8 @@ enum Say {
     Restore(LocalAddr, usize),
     /// That we take part in channels.
     Share,
+    /// Our last will.
+    Will,
 }
 
 /// How far it is.
@@ -53,12 +55,14 @@ impl Resume {
             firsts.map(|first| Say::Restore(*local, first))
         });
         let share = holdings.wake.is_some().then_some(Say::Share);
+        let will = holdings.will.is_some().then_some(Say::Will);
         let resume = Self {
             connection,
             to_say: [Say::Hello]
                 .into_iter()
                 .chain(restore)
                 .chain(share)
+                .chain(will)
                 .collect(),
             deadline: Instant::now() + ANSWER_TIMEOUT,
         };
@@ -86,6 +90,12 @@ impl Resume {
                     }
                 }
                 (Say::Restore(..) | Say::Share, Response::Accepted) => {}
+                (Say::Will, Response::Accepted) => {
+                    holdings
+                        .will
+                        .iter()
+                        .for_each(|will| will.set_deposited(true));
+                }
                 _ => return Err(ProtocolError::Unexpected.into()),
             }
             self.to_say.pop_front();
@@ -133,6 +143,11 @@ impl Resume {
             Say::Share => {
                 let wake = holdings.wake.iter().map(AsFd::as_fd).collect::<Vec<_>>();
                 self.connection.send(&Request::Share, &wake)
+            }
+            Say::Will => {
+                let will = holdings.will.iter().map(|will| will.fd());
+                let will = will.collect::<Vec<_>>();
+                self.connection.send(&Request::Will, &will)
             }
         }
     }

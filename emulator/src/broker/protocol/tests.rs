@@ -42,6 +42,7 @@ fn request() -> impl Strategy<Value = (Request, usize)> {
         Just((Request::Status, 0)),
         Just((Request::Stop, 0)),
         Just((Request::Share, 1)),
+        Just((Request::Will, 1)),
         ends().prop_map(|ends| (Request::Channel(ends), 0)),
     ]
 }

@@ -16,6 +16,7 @@ use socket2::Socket;
 use super::super::fdpass::{self, Peer};
 use super::super::protocol::{MAX_LEN, RefusalCode, Response, VERSION, with_version};
 use super::super::{effective_uid, sys};
+use super::will::Deposit;
 use super::{LOOK_AGAIN, Pending, Server};
 use crate::steering::Slot;
 
@@ -36,6 +37,8 @@ pub(super) struct Client {
     pub(super) slot: Option<Slot>,
     /// What wakes it, where it takes part in shared-memory channels.
     pub(super) wake: Option<OwnedFd>,
+    /// What is to be done when it is gone.
+    pub(super) deposit: Option<Deposit>,
     /// An address it has asked for and not got yet.
     pub(super) pending: Option<Pending>,
     /// The version of the protocol in which it asks.
@@ -56,6 +59,7 @@ impl Client {
             name: String::new(),
             slot: None,
             wake: None,
+            deposit: None,
             pending: None,
             version: VERSION,
             gone: false,

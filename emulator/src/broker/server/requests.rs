@@ -10,6 +10,7 @@ use super::super::slots::Resumed;
 use super::super::{AddressStatus, BrokerStatus, SlotStatus, fdpass};
 use super::Server;
 use super::connections::{NO_DESCRIPTORS, means_no_descriptor};
+use super::will::Deposit;
 use crate::steering::Slot;
 
 /// A request is refused.
@@ -99,7 +100,8 @@ impl Server {
     /// Drops the clients that have gone.
     pub(super) fn drop_gone(&mut self) {
         let gone: Vec<_> = self.clients.extract_if(.., |client| client.gone).collect();
-        for client in gone {
+        for mut client in gone {
+            client.carry_out_will();
             let Some(slot) = client.slot else { continue };
             tracing::info!(pid = client.peer.pid, %slot, "client gone");
             drop(client);
@@ -145,6 +147,13 @@ impl Server {
             (Request::Share, Some(_)) => {
                 self.clients[index].wake = fds.into_iter().next();
                 self.clients[index].send(&Response::Accepted, &[]);
+                Ok(())
+            }
+            (Request::Will, Some(_)) => {
+                let client = &mut self.clients[index];
+                let pid = client.peer.pid;
+                client.deposit = fds.into_iter().next().map(|will| Deposit::new(will, pid));
+                client.send(&Response::Accepted, &[]);
                 Ok(())
             }
             (Request::Channel(ends), Some(_)) => {
