@@ -25,6 +25,8 @@ use files::Files;
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// The same at whether a client has received what it was sent.
 const LOOK_AGAIN_SOON: Duration = Duration::from_millis(2);
+/// For how long a broker waits for its first client, beyond the idle time.
+const FIRST_CLIENT: Duration = Duration::from_secs(2);
 /// Longest time without looking after anything.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
@@ -97,7 +99,8 @@ impl Server {
             rivals: BTreeMap::new(),
             started: now,
             recovery_deadline: now + config.recovery_timeout,
-            last_active: now,
+            // Who has started it may take a moment to come.
+            last_active: now + FIRST_CLIENT,
             gsi_datagrams: 0,
             stop: false,
             cramped,

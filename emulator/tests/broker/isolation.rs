@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::time::Duration;
 
 use rocade_emulator::broker::{self, BrokerClient, BrokerConfig, BrokerError};
 use rocade_emulator::link::{ROCE_PORT, UdpLink};
@@ -387,6 +388,20 @@ fn clients_keep_their_slots_when_directory_and_broker_are_gone() {
     let mut slots: Vec<_> = clients.iter().map(|client| client.slot).collect();
     slots.dedup();
     assert_eq!(slots, [1, 2, 3]);
+}
+
+#[test]
+fn a_broker_that_nobody_uses_does_not_bring_its_directory_back() {
+    let site = Site::new();
+    let config = BrokerConfig {
+        idle_timeout: Duration::from_millis(1500),
+        ..site.config.clone()
+    };
+    drop(BrokerClient::connect_or_start(&config).unwrap());
+    let pid = site.wait_for(|status| status.slots.is_empty()).pid;
+    fs::remove_dir_all(site.dir.path()).unwrap();
+    wait_until(|| !alive(pid));
+    assert!(!site.dir.path().exists());
 }
 
 #[test]

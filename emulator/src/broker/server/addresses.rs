@@ -46,8 +46,9 @@ enum Obstacle {
     Awaited(Holder),
     /// There is a socket that we do not know.
     Stranger(BoundSocket),
-    /// Another process of this user has claimed the address.
-    Rival(Holder),
+    /// Another process of this user has claimed the address: its id (0 if unknown), and what it has
+    /// said of itself.
+    Rival(u32, Option<Holder>),
     /// The system does not let us.
     Failed(LinkError),
 }
@@ -56,7 +57,7 @@ impl Obstacle {
     /// Whether the obstacle may go away by itself: a process of ours that is coming or ending.
     fn may_pass(&self) -> bool {
         match self {
-            Self::Awaited(_) | Self::Rival(_) => true,
+            Self::Awaited(_) | Self::Rival(..) => true,
             Self::Stranger(socket) => socket.uid == effective_uid(),
             Self::Failed(_) => false,
         }
@@ -64,7 +65,13 @@ impl Obstacle {
 
     fn into_error(self, local: LocalAddr) -> LinkError {
         match self {
-            Self::Awaited(holder) | Self::Rival(holder) => LinkError::InUse { local, holder },
+            Self::Awaited(holder) | Self::Rival(_, Some(holder)) => {
+                LinkError::InUse { local, holder }
+            }
+            Self::Rival(pid, None) => LinkError::InUse {
+                local,
+                holder: holder::find_or_process(local, pid),
+            },
             Self::Stranger(socket) => LinkError::InUse {
                 local,
                 holder: holder::of(&socket),
@@ -146,7 +153,7 @@ impl Server {
             },
             Err(obstacle) if obstacle.may_pass() && may_wait => {
                 let pause = match obstacle {
-                    Obstacle::Rival(_) => LOOK_AT_CLAIM,
+                    Obstacle::Rival(..) => LOOK_AT_CLAIM,
                     _ => LOOK_AGAIN,
                 };
                 client.pending = Some(pending.after(pause));
@@ -210,11 +217,7 @@ impl Server {
                     }
                     Entry::Vacant(none) => none.insert(new),
                 };
-                let pid = rival.pid();
-                let introduced = rival.holder();
-                return Err(Obstacle::Rival(
-                    introduced.unwrap_or_else(|| holder::find_or_process(local, pid)),
-                ));
+                return Err(Obstacle::Rival(rival.pid(), rival.holder()));
             }
             Err(ClaimError::System(error)) => {
                 return Err(failed("claiming the address")(error));

@@ -74,14 +74,16 @@ impl Files {
 }
 
 impl Server {
-    /// Where somebody has deleted our files, makes them anew: programs that start look for them.
+    /// Where somebody has deleted our files, makes them anew: programs that start look for them. Not
+    /// while nobody uses this broker, who may have tidied up.
     pub(super) fn keep_files(&mut self) {
-        if self.files.checked.elapsed() < CHECK_INTERVAL {
-            return;
+        let is_used = self.clients.iter().any(|client| client.slot.is_some());
+        if is_used && self.files.checked.elapsed() >= CHECK_INTERVAL {
+            self.restore_files();
         }
-        self.restore_files();
     }
 
+    /// The same at once, because somebody has come who did not find them.
     pub(super) fn restore_files(&mut self) {
         self.files.checked = Instant::now();
         if self.files.are_there(&self.paths) {
