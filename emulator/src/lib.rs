@@ -19,6 +19,7 @@ mod hca;
 pub mod link;
 mod memory;
 mod objects;
+pub mod random;
 pub mod steering;
 mod sync;
 
@@ -27,8 +28,8 @@ pub use engine::{Engine, EngineCounters};
 pub use error::VerbsError;
 pub use hca::{DeviceAttr, DeviceInfo, GidEntry, PortAttr, limits};
 pub use objects::{
-    AsyncEvent, AsyncEventKind, CompChannel, Context, Cq, EventElement, Mr, Pd, Qp, QpInitAttr,
-    RecvPoster, SendPoster,
+    AsyncEvent, AsyncEventKind, CompChannel, Context, Cq, EventElement, EventWaiter, Mr, Pd, Qp,
+    QpInitAttr, RecvPoster, SendPoster,
 };
 pub use rocade_transport::{
     AccessFlags, AddressVector, Completion, Counters, DropReason, ImmOrInv, ModifyError, PostError,

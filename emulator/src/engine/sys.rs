@@ -1,5 +1,10 @@
 //! System calls of the engine: eventfd, waiting, the clock, and nothing else.
+//!
+//! What threads of the program call while they post and poll goes to the kernel directly: a function
+//! of the C library would be a point at which pthread_cancel(3) ends the thread.
 
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
@@ -27,35 +32,133 @@ pub(crate) fn eventfd() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Makes an eventfd readable.
+/// A new descriptor that is never ready for anything, closed on exec.
+pub(crate) fn silent_fd() -> io::Result<OwnedFd> {
+    // An epoll instance is ready when something in it is, and in this one there is nothing.
+    // SAFETY: no pointers.
+    let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Makes an eventfd readable; where it is so already, a new edge for whoever waits for edges.
 pub(crate) fn eventfd_set(fd: BorrowedFd<'_>) {
     let one = 1u64.to_ne_bytes();
     // SAFETY: `one` is readable for 8 bytes. Fails only if the counter would overflow: then the
     // descriptor is readable already.
-    unsafe { libc::write(fd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+    unsafe { libc::syscall(libc::SYS_write, fd.as_raw_fd(), one.as_ptr(), one.len()) };
 }
 
-/// Makes an eventfd unreadable. Must not be called unless it is readable: it would block.
+/// Makes an eventfd unreadable, also where somebody else has just done that.
 pub(crate) fn eventfd_clear(fd: BorrowedFd<'_>) {
     let mut value = [0u8; 8];
-    // SAFETY: `value` is writable for 8 bytes.
-    unsafe { libc::read(fd.as_raw_fd(), value.as_mut_ptr().cast(), value.len()) };
+    let piece = libc::iovec {
+        iov_base: value.as_mut_ptr().cast(),
+        iov_len: value.len(),
+    };
+    // No position, as for any descriptor that has none.
+    let position: libc::c_long = -1;
+    // SAFETY: `piece` names 8 writable bytes.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_preadv2,
+            fd.as_raw_fd(),
+            &raw const piece,
+            1usize,
+            position,
+            position,
+            libc::RWF_NOWAIT,
+        )
+    };
+    if result < 0 && io::Error::last_os_error().kind() != io::ErrorKind::WouldBlock {
+        // The kernel is too old for that: the descriptor is readable unless the program meddles.
+        // SAFETY: `value` is writable for 8 bytes.
+        unsafe {
+            libc::syscall(
+                libc::SYS_read,
+                fd.as_raw_fd(),
+                value.as_mut_ptr(),
+                value.len(),
+            )
+        };
+    }
 }
 
 /// Has somebody set `O_NONBLOCK` on the descriptor?
 pub(crate) fn is_nonblocking(fd: BorrowedFd<'_>) -> bool {
     // SAFETY: no pointers.
-    let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
-    flags >= 0 && flags & libc::O_NONBLOCK != 0
+    let flags = unsafe { libc::syscall(libc::SYS_fcntl, fd.as_raw_fd(), libc::F_GETFL) };
+    flags >= 0 && flags & libc::c_long::from(libc::O_NONBLOCK) != 0
 }
 
-/// Waits until the descriptor is readable.
+unsafe extern "C-unwind" {
+    /// Unlike the declaration of `libc` this one lets pthread_cancel(3) end the thread in it, which
+    /// unwinds the stack.
+    fn sem_wait(semaphore: *mut libc::sem_t) -> c_int;
+}
+
+/// Lets threads through while there is something for them: a counting semaphore.
 ///
-/// # Errors
-/// Those of poll(2), `Interrupted` among them: C programs expect blocking verbs to return on a
-/// signal.
-pub(crate) fn wait_readable(fd: BorrowedFd<'_>) -> io::Result<()> {
-    wait_any(&[fd.as_raw_fd()], None).map(drop)
+/// Waiting for it is what a blocking read(2) is to signals: it goes on after a handler with
+/// `SA_RESTART` and fails after another, which poll(2) does always. And it is what a verb that can be
+/// cancelled needs: a thread that ends in it has taken nothing away.
+#[derive(Debug)]
+pub(crate) struct Gate(Box<UnsafeCell<libc::sem_t>>);
+
+// SAFETY: a semaphore is made for several threads; the functions synchronise.
+unsafe impl Send for Gate {}
+// SAFETY: as above.
+unsafe impl Sync for Gate {}
+
+impl Gate {
+    /// A closed one.
+    pub(crate) fn new() -> io::Result<Self> {
+        // SAFETY: a sem_t is plain data, for which zero is a value until it is initialised below.
+        let gate = Self(Box::new(UnsafeCell::new(unsafe { std::mem::zeroed() })));
+        // SAFETY: the place stays where it is, and nobody else knows it yet.
+        let result = unsafe { libc::sem_init(gate.0.get(), 0, 0) };
+        if result < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(gate)
+    }
+
+    /// Lets one more through.
+    pub(crate) fn open(&self) {
+        // SAFETY: an initialised semaphore. Fails where the counter would overflow: it is open then.
+        unsafe { libc::sem_post(self.0.get()) };
+    }
+
+    /// Lets one less through; false where it is closed already.
+    pub(crate) fn close(&self) -> bool {
+        // SAFETY: an initialised semaphore.
+        unsafe { libc::sem_trywait(self.0.get()) == 0 }
+    }
+
+    /// Waits until it is open, and leaves it so.
+    ///
+    /// # Errors
+    /// `Interrupted` by a signal whose handler does not restart system calls.
+    pub(crate) fn wait(&self) -> io::Result<()> {
+        // Nothing here may have to be dropped when the thread is cancelled.
+        // SAFETY: an initialised semaphore.
+        let result = unsafe { sem_wait(self.0.get()) };
+        if result < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        self.open();
+        Ok(())
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        // SAFETY: initialised, and nobody waits: they would have a reference.
+        unsafe { libc::sem_destroy(self.0.get()) };
+    }
 }
 
 /// Waits until one of the descriptors is readable or the time is up. Bit `i` of the result tells
@@ -99,12 +202,15 @@ pub(crate) fn wait_any(fds: &[RawFd], timeout: Option<Duration>) -> io::Result<u
     Ok(ready.fold(0, |bits, (index, _)| bits | 1 << index))
 }
 
-/// Blocks all signals in the calling thread.
+/// Blocks all signals in the calling thread but those of memory accesses that fail, which are caught
+/// (`memory/guard`).
 pub(crate) fn block_all_signals() {
     // SAFETY: a sigset is plain data that sigfillset initialises; the pointers outlive the calls.
     unsafe {
         let mut all = std::mem::zeroed();
         libc::sigfillset(&raw mut all);
+        libc::sigdelset(&raw mut all, libc::SIGSEGV);
+        libc::sigdelset(&raw mut all, libc::SIGBUS);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut());
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::cq::CqInner;
-use super::event_queue::EventQueue;
+use super::event_queue::{EventQueue, EventWaiter};
 use crate::engine::EngineInner;
 use crate::error::VerbsError;
 
@@ -45,13 +45,36 @@ impl CompChannel {
     /// acknowledged with [`super::Cq::ack_events`].
     ///
     /// # Errors
-    /// [`VerbsError::WouldBlock`] if the descriptor is non-blocking and no event waits (CQ-08).
+    /// [`VerbsError::WouldBlock`] if the descriptor is non-blocking and no event waits (CQ-08);
+    /// [`VerbsError::Io`] (`EINTR`) after a signal (CQ-14).
     #[doc(alias = "ibv_get_cq_event")]
     pub fn get_event(&self) -> Result<u64, VerbsError> {
+        let waiter = self.begin_wait();
+        loop {
+            if let Some(cookie) = self.take_event()? {
+                return Ok(cookie);
+            }
+            waiter.wait()?;
+        }
+    }
+
+    /// The first step of [`CompChannel::get_event`], for callers that take the steps themselves: the
+    /// thread stops polling. Then [`CompChannel::take_event`], and [`EventWaiter::wait`] as long as that
+    /// gets none.
+    #[must_use]
+    pub fn begin_wait(&self) -> EventWaiter<'_> {
         // Nobody polls while this thread sleeps.
         self.inner.engine.leave_inline();
+        self.inner.events.waiter()
+    }
+
+    /// Takes a completion event and returns the cookie of its CQ; `None` where there is none to take.
+    ///
+    /// # Errors
+    /// As [`CompChannel::get_event`].
+    pub fn take_event(&self) -> Result<Option<u64>, VerbsError> {
         let cq = self.inner.events.pop(|cq| cq.acks().delivered())?;
-        Ok(cq.cookie())
+        Ok(cq.map(|cq| cq.cookie()))
     }
 
     /// Ends the channel.

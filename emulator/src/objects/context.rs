@@ -1,13 +1,13 @@
 //! An opened device, and its asynchronous events.
 
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use super::comp_channel::CompChannel;
 use super::cq::Cq;
-use super::event_queue::{AckCounter, EventQueue};
+use super::event_queue::{AckCounter, EventQueue, EventWaiter};
 use super::pd::Pd;
-use crate::engine::EngineInner;
+use crate::engine::{EngineInner, sys};
 use crate::error::VerbsError;
 use crate::hca::{DeviceAttr, DeviceInfo, GidEntry, Hca, PortAttr, limits};
 
@@ -74,16 +74,19 @@ pub(crate) struct ContextInner {
     pub(super) engine: Arc<EngineInner>,
     pub(super) hca: Arc<Hca>,
     events: EventQueue<AsyncEvent>,
+    command: OwnedFd,
 }
 
 impl Context {
     pub(crate) fn new(engine: Arc<EngineInner>, hca: Arc<Hca>) -> Result<Self, VerbsError> {
         let events = EventQueue::new()?;
+        let command = sys::silent_fd()?;
         Ok(Self {
             inner: Arc::new(ContextInner {
                 engine,
                 hca,
                 events,
+                command,
             }),
         })
     }
@@ -177,13 +180,41 @@ impl Context {
         self.inner.events.raw_fd()
     }
 
+    /// A descriptor that stands for the context, as that of a driver would: it can be duplicated, and
+    /// never becomes readable or writable.
+    #[must_use]
+    pub fn command_fd(&self) -> RawFd {
+        self.inner.command.as_raw_fd()
+    }
+
     /// Waits for an asynchronous event.
     ///
     /// # Errors
-    /// [`VerbsError::WouldBlock`] if the descriptor is non-blocking and no event waits.
+    /// [`VerbsError::WouldBlock`] if the descriptor is non-blocking and no event waits;
+    /// [`VerbsError::Io`] (`EINTR`) after a signal (CQ-14).
     #[doc(alias = "ibv_get_async_event")]
     pub fn next_async_event(&self) -> Result<AsyncEvent, VerbsError> {
+        let waiter = self.begin_async_wait();
+        loop {
+            if let Some(event) = self.take_async_event()? {
+                return Ok(event);
+            }
+            waiter.wait()?;
+        }
+    }
+
+    /// The first step of [`Context::next_async_event`], as [`CompChannel::begin_wait`].
+    #[must_use]
+    pub fn begin_async_wait(&self) -> EventWaiter<'_> {
         self.inner.engine.leave_inline();
+        self.inner.events.waiter()
+    }
+
+    /// Takes an asynchronous event; `None` where there is none to take.
+    ///
+    /// # Errors
+    /// As [`Context::next_async_event`].
+    pub fn take_async_event(&self) -> Result<Option<AsyncEvent>, VerbsError> {
         self.inner.events.pop(|event| {
             if let Some(acks) = &event.acks {
                 acks.delivered();

@@ -7,13 +7,17 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::engine::sys;
+use crate::engine::sys::{self, Gate};
 use crate::error::VerbsError;
 
-/// The descriptor is readable exactly while the queue is not empty.
+/// The descriptor is readable exactly while the queue is not empty, and each event is an edge to those
+/// who wait for edges (CQ-14). Threads that wait in a verb wait at the gate.
 #[derive(Debug)]
 pub(super) struct EventQueue<T> {
     fd: OwnedFd,
+    /// Open for as many as there are events, less those that a thread is about to take. It may be open for
+    /// more after several threads wanted the same event: then they look in vain once.
+    gate: Gate,
     queue: Mutex<VecDeque<T>>,
 }
 
@@ -21,6 +25,7 @@ impl<T> EventQueue<T> {
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self {
             fd: sys::eventfd()?,
+            gate: Gate::new()?,
             queue: Mutex::new(VecDeque::new()),
         })
     }
@@ -35,45 +40,73 @@ impl<T> EventQueue<T> {
 
     pub(super) fn push(&self, event: T) {
         let mut queue = self.queue.lock();
-        if queue.is_empty() {
-            sys::eventfd_set(self.fd());
-        }
         queue.push_back(event);
+        //= CQ-14
+        sys::eventfd_set(self.fd());
+        self.gate.open();
     }
 
     /// Takes the oldest event; `on_take` runs under the queue's lock, so that a concurrent
     /// [`EventQueue::retain`] either sees the event or its effect.
     fn try_pop(&self, on_take: impl FnOnce(&T)) -> Option<T> {
         let mut queue = self.queue.lock();
-        let event = queue.pop_front()?;
+        let Some(event) = queue.pop_front() else {
+            // A thread that passed the gate while another took the event has left it open.
+            while self.gate.close() {}
+            return None;
+        };
         on_take(&event);
+        self.gate.close();
         if queue.is_empty() {
             sys::eventfd_clear(self.fd());
         }
         Some(event)
     }
 
-    /// Takes the oldest event; waits for one unless the descriptor is non-blocking.
-    pub(super) fn pop(&self, mut on_take: impl FnMut(&T)) -> Result<T, VerbsError> {
-        loop {
-            if let Some(event) = self.try_pop(&mut on_take) {
-                return Ok(event);
-            }
-            if sys::is_nonblocking(self.fd()) {
-                return Err(VerbsError::WouldBlock);
-            }
-            sys::wait_readable(self.fd())?;
+    /// Takes the oldest event. `None` says to wait for one: the descriptor is not non-blocking.
+    pub(super) fn pop(&self, on_take: impl FnOnce(&T)) -> Result<Option<T>, VerbsError> {
+        match self.try_pop(on_take) {
+            None if sys::is_nonblocking(self.fd()) => Err(VerbsError::WouldBlock),
+            event => Ok(event),
         }
+    }
+
+    /// For waiting.
+    pub(super) const fn waiter(&self) -> EventWaiter<'_> {
+        EventWaiter { gate: &self.gate }
     }
 
     /// Drops the events that `keep` refuses.
     pub(super) fn retain(&self, keep: impl FnMut(&T) -> bool) {
         let mut queue = self.queue.lock();
-        let had_events = !queue.is_empty();
+        let before = queue.len();
         queue.retain(keep);
-        if had_events && queue.is_empty() {
+        for _ in queue.len()..before {
+            self.gate.close();
+        }
+        if before > 0 && queue.is_empty() {
             sys::eventfd_clear(self.fd());
         }
+    }
+}
+
+/// Waits for events of a queue.
+#[derive(Clone, Copy, Debug)]
+pub struct EventWaiter<'a> {
+    gate: &'a Gate,
+}
+
+impl EventWaiter<'_> {
+    /// Sleeps until there is an event, which another thread may take first.
+    ///
+    /// A thread may be cancelled in it (pthread_cancel(3)), which unwinds the stack: no frame of the
+    /// caller may have anything to drop, or catch panics.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::Interrupted`] by a signal whose handler does not restart system calls.
+    //= CQ-14
+    pub fn wait(self) -> io::Result<()> {
+        self.gate.wait()
     }
 }
 
@@ -103,5 +136,72 @@ impl AckCounter {
         while *unacked > 0 {
             self.all_acked.wait(&mut unacked);
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use super::*;
+
+    fn readable(queue: &EventQueue<u32>) -> bool {
+        let ready = sys::wait_any(&[queue.raw_fd()], Some(std::time::Duration::ZERO));
+        ready.is_ok_and(|ready| ready != 0)
+    }
+
+    //= CQ-14 type=test
+    #[test]
+    fn the_gate_and_the_descriptor_follow_the_events() {
+        let queue = EventQueue::new().unwrap();
+        for event in 0..5 {
+            queue.push(event);
+        }
+        queue.retain(|event| event % 2 == 0);
+        for event in [0, 2, 4] {
+            assert!(readable(&queue));
+            queue.waiter().wait().unwrap();
+            assert_eq!(queue.pop(|_| ()).unwrap(), Some(event));
+        }
+        assert!(!readable(&queue) && !queue.gate.close());
+        queue.push(5);
+        queue.retain(|_| false);
+        assert!(!readable(&queue) && !queue.gate.close());
+        // As several threads leave it that wanted the same event.
+        queue.gate.open();
+        assert_eq!(queue.pop(|_| ()).unwrap(), None);
+        assert!(!queue.gate.close());
+    }
+
+    #[test]
+    fn a_thread_that_waits_is_let_through() {
+        let queue = EventQueue::new().unwrap();
+        let (events, seen) = mpsc::channel();
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                let events = events.clone();
+                let queue = &queue;
+                scope.spawn(move || {
+                    loop {
+                        match queue.pop(|_| ()).unwrap() {
+                            Some(0) => break,
+                            Some(event) => events.send(event).unwrap(),
+                            None => queue.waiter().wait().unwrap(),
+                        }
+                    }
+                });
+            }
+            for event in 1..=1_000 {
+                queue.push(event);
+            }
+            let mut all: Vec<u32> = seen.iter().take(1_000).collect();
+            all.sort_unstable();
+            assert_eq!(all, (1..=1_000).collect::<Vec<_>>());
+            for _ in 0..3 {
+                queue.push(0);
+            }
+        });
+        assert!(!readable(&queue));
     }
 }

@@ -10,13 +10,16 @@ mod mr;
 mod pd;
 mod poster;
 mod qp;
+mod slots;
 
 pub use comp_channel::CompChannel;
 pub use context::{AsyncEvent, AsyncEventKind, Context, EventElement};
 pub use cq::Cq;
+pub use event_queue::EventWaiter;
 pub use mr::Mr;
 pub use pd::Pd;
 pub use poster::{RecvPoster, SendPoster};
 pub use qp::{Qp, QpInitAttr};
 
+pub(crate) use cq::CqInner;
 pub(crate) use qp::{QpCore, QpInner};

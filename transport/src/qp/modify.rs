@@ -12,6 +12,10 @@ use crate::time::Time;
 
 const COUNTER_MAX: u8 = 7;
 const CODE_MAX: u8 = 31;
+/// Values of `path_mig_state` (RC-APM-01).
+const MIGRATED: u32 = 0;
+const REARM: u32 = 1;
+const ARMED: u32 = 2;
 
 pub(super) fn modify(
     qp: &mut Qp,
@@ -150,7 +154,39 @@ fn check_values(
         attr.alt_timeout <= CODE_MAX,
         "alt_timeout",
     )?;
-    Ok(())
+    check(
+        QpAttrMask::ALT_PATH,
+        attr.alt_pkey_index < limits.pkey_table_len,
+        "alt_pkey_index",
+    )?;
+    let alternate = &attr.alt_ah_attr;
+    check(
+        QpAttrMask::ALT_PATH,
+        leads_somewhere(alternate),
+        "alt_ah_attr",
+    )?;
+    check(
+        QpAttrMask::PATH_MIG_STATE,
+        may_migrate(qp, attr, mask),
+        "path_mig_state",
+    )
+}
+
+/// Software may rearm where there is an alternate path, force the migration of what is armed, and ask
+/// for what is so already.
+//= RC-APM-03
+fn may_migrate(qp: &Qp, attr: &QpAttr, mask: QpAttrMask) -> bool {
+    let has_alternate = mask.contains(QpAttrMask::ALT_PATH) || qp.attr.alt_port_num != 0;
+    match (qp.attr.path_mig_state, attr.path_mig_state) {
+        (MIGRATED | ARMED, MIGRATED) => true,
+        (MIGRATED | REARM, REARM) => has_alternate,
+        _ => false,
+    }
+}
+
+/// What holds for every address of a connected QP (QPV-01, QPV-04).
+fn leads_somewhere(av: &AddressVector) -> bool {
+    av.is_global && av.sl <= 7 && !av.dgid.is_zero() && !av.dgid.is_multicast()
 }
 
 //= QPV-01, QPV-04, ENC-12, ENC-14

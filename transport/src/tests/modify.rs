@@ -157,7 +157,7 @@ fn values_are_checked() {
     let alt = QpAttrMask::ALT_PATH;
     let none = NO_MORE;
     let (init, rtr, rts) = (QpState::Init, QpState::Rtr, QpState::Rts);
-    let bad: [Case; 24] = [
+    let bad: [Case; 29] = [
         ("port_num", init, none, |a| a.port_num = 0),
         ("port_num", init, none, |a| a.port_num = 2),
         ("pkey_index", init, none, |a| a.pkey_index = 1),
@@ -188,6 +188,15 @@ fn values_are_checked() {
         ("alt_port_num", rtr, alt, |a| a.alt_port_num = 2),
         ("alt_port_num", rtr, alt, |a| a.alt_ah_attr.port_num = 2),
         ("alt_timeout", rtr, alt, |a| a.alt_timeout = 32),
+        ("alt_pkey_index", rtr, alt, |a| a.alt_pkey_index = 1),
+        ("alt_ah_attr", rtr, alt, |a| a.alt_ah_attr.is_global = false),
+        ("alt_ah_attr", rtr, alt, |a| a.alt_ah_attr.sl = 8),
+        ("alt_ah_attr", rtr, alt, |a| {
+            a.alt_ah_attr.dgid = Gid::default()
+        }),
+        ("alt_ah_attr", rtr, alt, |a| {
+            a.alt_ah_attr.dgid = Gid::from_ip(IpAddr::from([224, 0, 0, 1]));
+        }),
         ("timeout", rts, none, |a| a.timeout = 32),
         ("retry_cnt", rts, none, |a| a.retry_cnt = 8),
         ("rnr_retry", rts, none, |a| a.rnr_retry = 8),
@@ -284,4 +293,40 @@ fn query_shows_what_was_set() {
             ..attr
         }
     );
+}
+
+/// Software may rearm where there is an alternate path, loaded before or in the same call; it cannot arm.
+//= RC-APM-03 type=test
+#[test]
+fn migration_states_are_checked() {
+    let (mig, alt) = (QpAttrMask::PATH_MIG_STATE, QpAttrMask::ALT_PATH);
+    let set = |qp: &mut crate::Qp, path_mig_state: u32, mask: QpAttrMask| {
+        let attr = QpAttr {
+            path_mig_state,
+            ..full_attr(QpState::Rts)
+        };
+        modify(qp, &attr, mask)
+    };
+    let refused = Err(ModifyError::BadValue("path_mig_state"));
+    for loaded_before in [false, true] {
+        let mut qp = setup().build(QpState::Rts);
+        if loaded_before {
+            assert_eq!(set(&mut qp, 0, alt), Ok(()));
+        } else {
+            assert_eq!(set(&mut qp, 1, mig), refused);
+        }
+        for arm in [2, 3, u32::MAX] {
+            assert_eq!(set(&mut qp, arm, mig | alt), refused);
+        }
+        assert_eq!(qp.query().path_mig_state, 0);
+        assert_eq!(set(&mut qp, 0, mig), Ok(()));
+        let rearm = if loaded_before { mig } else { mig | alt };
+        assert_eq!(set(&mut qp, 1, rearm), Ok(()));
+        assert_eq!(qp.query().path_mig_state, 1);
+        assert_eq!(set(&mut qp, 1, mig), Ok(()));
+        for not_now in [0, 2] {
+            assert_eq!(set(&mut qp, not_now, mig), refused);
+        }
+        assert_eq!(qp.query().path_mig_state, 1);
+    }
 }

@@ -10,9 +10,10 @@ use rocade_abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex};
 use rocade_emulator::CompChannel;
 
 use crate::{
+    cancel,
     context::ContextObject,
     cq::CqObject,
-    ffi::{self, int_verb, neg_verb, ptr_verb, void_verb},
+    ffi::{self, Errno, int_verb, ptr_verb, void_verb},
     shell::Shell,
 };
 
@@ -64,17 +65,27 @@ pub(crate) unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_
     int_verb(|| unsafe { ChannelObject::end(channel, |state| Ok(state.channel.destroy()?)) })
 }
 
-/// `ibv_get_cq_event`: blocks, or fails with `EAGAIN` if the descriptor is non-blocking (CQ-08).
+/// `ibv_get_cq_event`: blocks, or fails with `EAGAIN` if the descriptor is non-blocking (CQ-08), as
+/// read(2) would (CQ-14).
 //= CQ-08
-pub(crate) unsafe extern "C" fn ibv_get_cq_event(
+//= CQ-14
+pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    neg_verb(|| {
-        // SAFETY: by contract a live channel.
-        let state = unsafe { ChannelObject::borrow(channel) }?.inner();
-        let cookie = state.channel.get_event()?;
+    // SAFETY: by contract a live channel.
+    let state = || Ok::<_, Errno>(unsafe { ChannelObject::borrow(channel) }?.inner());
+    let prepare = || {
+        if cq.is_null() || cq_context.is_null() {
+            return Err(Errno::INVAL);
+        }
+        Ok(state()?.channel.begin_wait())
+    };
+    let take = || {
+        let Some(cookie) = state()?.channel.take_event()? else {
+            return Ok(false);
+        };
         let address = usize::try_from(cookie).unwrap_or(0);
         let source: *mut ibv_cq_ex = ptr::with_exposed_provenance_mut(address);
         // SAFETY: the cookie is the address of the CQ; it lives until this event is acknowledged.
@@ -83,8 +94,9 @@ pub(crate) unsafe extern "C" fn ibv_get_cq_event(
         unsafe { ffi::write(cq, source.cast()) }?;
         // SAFETY: by contract writable.
         unsafe { ffi::write(cq_context, context) }?;
-        Ok(0)
-    })
+        Ok(true)
+    };
+    cancel::blocking(prepare, take)
 }
 
 /// `ibv_ack_cq_events`.

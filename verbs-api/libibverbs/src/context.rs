@@ -114,7 +114,7 @@ pub(crate) fn open(device: &'static DeviceObject) -> Result<*mut ibv_context, Er
     let context = process::host()?.engine().open_device(&device.info().name)?;
     let mut c = tables();
     c.context.device = device.as_c();
-    c.context.cmd_fd = -1;
+    c.context.cmd_fd = context.command_fd();
     c.context.async_fd = context.async_fd();
     c.context.num_comp_vectors = query::NUM_COMP_VECTORS;
     c.context.abi_compat = VERBS_ABI_IS_EXTENDED;
@@ -159,6 +159,7 @@ fn tables() -> verbs_context {
     c.sz = size_of::<verbs_context>();
     c.query_port = Some(query::query_port_slot);
     c.query_device_ex = Some(query::query_device_ex);
+    c.query_rt_values = Some(query::query_rt_values);
     c.create_cq_ex = Some(cq_ex::create_cq_ex);
     c.create_qp_ex = Some(qp_ex::create_qp_ex);
     c.alloc_td = Some(domain::alloc_td);

@@ -14,7 +14,8 @@ use rocade_emulator::{Completion, Cq, ImmOrInv};
 use crate::{
     channel::ChannelObject,
     context::ContextObject,
-    ffi::{Errno, int_verb, neg_verb, ptr_verb, to_int},
+    ffi::{Errno, int_data_verb, int_verb, neg_data_verb, ptr_verb, to_int},
+    pd_mr::InUse,
     shell::Shell,
 };
 
@@ -25,6 +26,7 @@ pub(crate) type CqObject = Shell<ibv_cq_ex, CqState>;
 pub(crate) struct CqState {
     cq: Cq,
     _context: Arc<ContextObject>,
+    _parent_domain: Option<InUse>,
     /// Held from `start_poll` to `end_poll` unless the program promised to use one thread.
     lock: parking_lot::RawMutex,
     locked: bool,
@@ -70,6 +72,7 @@ pub(crate) struct CqPlan {
     pub(crate) channel: *mut ibv_comp_channel,
     pub(crate) comp_vector: u32,
     pub(crate) single_threaded: bool,
+    pub(crate) parent_domain: Option<InUse>,
 }
 
 /// Makes a completion queue; `fill_in` may add to the C part.
@@ -82,7 +85,7 @@ pub(crate) struct CqPlan {
 //= CQ-01
 pub(crate) unsafe fn create(
     context: *mut ibv_context,
-    plan: &CqPlan,
+    plan: CqPlan,
     fill_in: impl FnOnce(&mut ibv_cq_ex),
 ) -> Result<*mut ibv_cq_ex, Errno> {
     // SAFETY: same contract.
@@ -113,6 +116,7 @@ pub(crate) unsafe fn create(
         let state = CqState {
             cq,
             _context: context,
+            _parent_domain: plan.parent_domain,
             lock: parking_lot::RawMutex::INIT,
             locked: !plan.single_threaded,
             current: UnsafeCell::new(None),
@@ -136,9 +140,10 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
             channel,
             comp_vector: u32::try_from(comp_vector).map_err(|_| Errno::INVAL)?,
             single_threaded: false,
+            parent_domain: None,
         };
         // SAFETY: same contract.
-        unsafe { create(context, &plan, |_| ()) }.map(<*mut ibv_cq_ex>::cast)
+        unsafe { create(context, plan, |_| ()) }.map(<*mut ibv_cq_ex>::cast)
     })
 }
 
@@ -168,7 +173,7 @@ pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_
 
 /// Slot `req_notify_cq` (CQ-05).
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    int_verb(|| {
+    int_data_verb(|| {
         // SAFETY: by contract a live CQ.
         let object = unsafe { CqObject::borrow(cq.cast()) }?;
         // SAFETY: the C part is alive; the program only reads this member.
@@ -187,7 +192,7 @@ pub(crate) unsafe extern "C" fn poll_cq(
     num_entries: c_int,
     wc: *mut ibv_wc,
 ) -> c_int {
-    neg_verb(|| {
+    neg_data_verb(|| {
         // SAFETY: by contract a live CQ.
         let state = unsafe { CqObject::borrow(cq.cast()) }?.inner();
         if num_entries > 0 && wc.is_null() {

@@ -45,19 +45,23 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         if flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD != 0 {
+        let parent_domain = if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD == 0 {
+            None
+        } else {
             // SAFETY: by contract NULL or a live domain.
-            unsafe { PdObject::borrow(attr.parent_domain) }?;
-        }
+            let domain = unsafe { PdObject::borrow(attr.parent_domain) }?;
+            Some(domain.inner().in_use())
+        };
         let plan = CqPlan {
             cqe: attr.cqe,
             cq_context: attr.cq_context,
             channel: attr.channel,
             comp_vector: attr.comp_vector,
             single_threaded: flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0,
+            parent_domain,
         };
         // SAFETY: by contract an open context and NULL or a live channel.
-        unsafe { cq::create(context, &plan, install) }
+        unsafe { cq::create(context, plan, install) }
     })
 }
 

@@ -13,11 +13,16 @@ use rocade_abi::{
 use crate::{
     context::ContextObject,
     ffi::{self, Errno, int_verb, ptr_verb},
-    pd_mr::{PdObject, new_pd},
+    pd_mr::{InUse, PdObject, new_pd},
     shell::Shell,
 };
 
-type TdObject = Shell<ibv_td, Arc<ContextObject>>;
+type TdObject = Shell<ibv_td, TdState>;
+
+struct TdState {
+    _context: Arc<ContextObject>,
+    in_use: InUse,
+}
 
 /// Slot `alloc_td`.
 pub(crate) unsafe extern "C" fn alloc_td(
@@ -36,16 +41,19 @@ pub(crate) unsafe extern "C" fn alloc_td(
                 ibv_td {
                     context: context.as_c(),
                 },
-                context,
+                TdState {
+                    _context: context,
+                    in_use: InUse::default(),
+                },
             ))
         })
     })
 }
 
-/// Slot `dealloc_td`.
+/// Slot `dealloc_td`: `EBUSY` while a parent domain is made of it.
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     // SAFETY: by contract a live domain that is not used afterwards.
-    int_verb(|| unsafe { TdObject::end(td, |_| Ok(())) })
+    int_verb(|| unsafe { TdObject::end(td, |state| state.in_use.check()) })
 }
 
 /// Slot `alloc_parent_domain`: a second handle on the protection domain. Custom allocators are
@@ -65,6 +73,12 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
         unsafe { ContextObject::borrow(context) }?;
         // SAFETY: by contract NULL or a live domain.
         let pd = unsafe { PdObject::borrow(attr.pd) }?.inner();
-        new_pd(pd.parent())
+        let thread_domain = if attr.td.is_null() {
+            None
+        } else {
+            // SAFETY: by contract a live thread domain.
+            Some(unsafe { TdObject::borrow(attr.td) }?.inner().in_use.clone())
+        };
+        new_pd(pd.parent(thread_domain))
     })
 }

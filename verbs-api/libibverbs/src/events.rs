@@ -10,23 +10,33 @@ use rocade_abi::{
 use rocade_emulator::EventElement;
 
 use crate::{
+    cancel,
     context::ContextObject,
     cq::CqObject,
-    ffi::{self, Errno, neg_verb, void_verb},
+    ffi::{self, Errno, void_verb},
     qp::QpObject,
 };
 
 /// `ibv_get_async_event`: blocks, or fails with `EAGAIN` if the descriptor is non-blocking
-/// (AEV-12).
+/// (AEV-12), as read(2) would (CQ-14).
 //= AEV-12
-pub(crate) unsafe extern "C" fn ibv_get_async_event(
+//= CQ-14
+pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> c_int {
-    neg_verb(|| {
-        // SAFETY: by contract an open context.
-        let context = unsafe { ContextObject::borrow(context) }?.context();
-        let next = context.next_async_event()?;
+    // SAFETY: by contract an open context.
+    let context = || Ok::<_, Errno>(unsafe { ContextObject::borrow(context) }?.context());
+    let prepare = || {
+        if event.is_null() {
+            return Err(Errno::INVAL);
+        }
+        Ok(context()?.begin_async_wait())
+    };
+    let take = || {
+        let Some(next) = context()?.take_async_event()? else {
+            return Ok(false);
+        };
         let element = match next.element {
             EventElement::Cq(cookie) => ibv_async_element { cq: object(cookie) },
             EventElement::Qp(cookie) => ibv_async_element { qp: object(cookie) },
@@ -39,10 +49,11 @@ pub(crate) unsafe extern "C" fn ibv_get_async_event(
             element,
             event_type: next.kind.code(),
         };
-        // SAFETY: by contract NULL or writable.
+        // SAFETY: by contract writable.
         unsafe { ffi::write(event, answer) }?;
-        Ok(0)
-    })
+        Ok(true)
+    };
+    cancel::blocking(prepare, take)
 }
 
 /// The C object whose address is `cookie`.

@@ -9,7 +9,7 @@ use std::{
 
 use rocade_emulator::VerbsError;
 
-use crate::complaint;
+use crate::{cancel::uncancelled, complaint};
 
 /// A positive errno value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub(crate) fn set_errno(code: c_int) {
 }
 
 /// Runs `f`; a panic becomes `EIO`, because unwinding must not reach C frames.
-fn guarded<T, F: FnOnce() -> Result<T, Errno>>(f: F) -> Result<T, Errno> {
+pub(crate) fn guarded<T, F: FnOnce() -> Result<T, Errno>>(f: F) -> Result<T, Errno> {
     let outcome = catch_unwind(AssertUnwindSafe(f)).unwrap_or(Err(Errno(libc::EIO)));
     if let Err(errno) = outcome {
         // The closure is named after the verb that it is in.
@@ -51,6 +51,12 @@ fn guarded<T, F: FnOnce() -> Result<T, Errno>>(f: F) -> Result<T, Errno> {
 /// Convention "0 or positive errno" (ERN-01).
 //= ERN-01
 pub(crate) fn int_verb(f: impl FnOnce() -> Result<(), Errno>) -> c_int {
+    uncancelled(|| int_data_verb(f))
+}
+
+/// The same for the data path: `f` calls no function of the C library that is a cancellation point
+/// (`cancel`).
+pub(crate) fn int_data_verb(f: impl FnOnce() -> Result<(), Errno>) -> c_int {
     match guarded(f) {
         Ok(()) => 0,
         Err(Errno(code)) => code,
@@ -60,17 +66,22 @@ pub(crate) fn int_verb(f: impl FnOnce() -> Result<(), Errno>) -> c_int {
 /// Convention "pointer, or NULL and errno" (ERN-01).
 //= ERN-01
 pub(crate) fn ptr_verb<T>(f: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
-    guarded(f).unwrap_or(ptr::null_mut())
+    uncancelled(|| guarded(f)).unwrap_or(ptr::null_mut())
 }
 
 /// Convention "a value, or -1 and errno" (ERN-01).
 //= ERN-01
 pub(crate) fn neg_verb(f: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
+    uncancelled(|| neg_data_verb(f))
+}
+
+/// The same for the data path, as [`int_data_verb`].
+pub(crate) fn neg_data_verb(f: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     guarded(f).unwrap_or(-1)
 }
 
 /// For functions whose answer is itself an errno value that is no failure, such as `ENOENT` of an
-/// empty queue: 0 or a positive errno, where `f` may choose either.
+/// empty queue: 0 or a positive errno, where `f` may choose either. On the data path.
 pub(crate) fn status_verb(f: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     match guarded(f) {
         Ok(status) => status,
@@ -78,7 +89,7 @@ pub(crate) fn status_verb(f: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     }
 }
 
-/// For functions that cannot report a failure.
+/// For functions that cannot report a failure. On the data path.
 pub(crate) fn void_verb(f: impl FnOnce() -> Result<(), Errno>) {
     let _ = guarded(f);
 }

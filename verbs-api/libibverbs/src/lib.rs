@@ -26,6 +26,7 @@
 )]
 
 mod ah;
+mod cancel;
 mod channel;
 mod complaint;
 mod context;

@@ -17,13 +17,28 @@ use crate::{
 /// A protection domain, or a parent domain that stands for one.
 pub(crate) type PdObject = Shell<ibv_pd, PdState>;
 
+/// Held once by a domain and once by each object that was made with it: until those have ended, the
+/// domain is busy.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct InUse(Arc<()>);
+
+impl InUse {
+    /// `EBUSY` where somebody else holds it too.
+    pub(crate) fn check(&self) -> Result<(), Errno> {
+        if Arc::strong_count(&self.0) > 1 {
+            return Err(Errno(libc::EBUSY));
+        }
+        Ok(())
+    }
+}
+
 /// What stands behind an `ibv_pd`.
 pub(crate) struct PdState {
     pd: Pd,
     context: Arc<ContextObject>,
-    /// Held once by the domain itself and once by each parent domain made of it.
-    users: Arc<()>,
-    is_parent: bool,
+    in_use: InUse,
+    /// What a parent domain is made of; empty for a domain of its own.
+    parts: Vec<InUse>,
 }
 
 impl PdState {
@@ -37,24 +52,28 @@ impl PdState {
         &self.context
     }
 
-    /// A parent domain of this one.
-    pub(crate) fn parent(&self) -> Self {
+    /// For an object that is made with this domain to keep.
+    pub(crate) fn in_use(&self) -> InUse {
+        self.in_use.clone()
+    }
+
+    /// A parent domain of this one and, maybe, a thread domain.
+    pub(crate) fn parent(&self, thread_domain: Option<InUse>) -> Self {
+        let parts = [Some(self.in_use()), thread_domain];
         Self {
             pd: self.pd.clone(),
             context: Arc::clone(&self.context),
-            users: Arc::clone(&self.users),
-            is_parent: true,
+            in_use: InUse::default(),
+            parts: parts.into_iter().flatten().collect(),
         }
     }
 
     fn close(&self) -> Result<(), Errno> {
-        if self.is_parent {
-            return Ok(());
+        self.in_use.check()?;
+        if self.parts.is_empty() {
+            self.pd.destroy()?;
         }
-        if Arc::strong_count(&self.users) > 1 {
-            return Err(Errno(libc::EBUSY));
-        }
-        Ok(self.pd.destroy()?)
+        Ok(())
     }
 }
 
@@ -64,6 +83,7 @@ type MrObject = Shell<ibv_mr, MrState>;
 struct MrState {
     mr: Mr,
     _context: Arc<ContextObject>,
+    _pd: InUse,
 }
 
 /// Makes the C object of a domain.
@@ -91,8 +111,8 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut 
         new_pd(PdState {
             pd,
             context,
-            users: Arc::new(()),
-            is_parent: false,
+            in_use: InUse::default(),
+            parts: Vec::new(),
         })
     })
 }
@@ -160,6 +180,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
                 MrState {
                     mr,
                     _context: context,
+                    _pd: state.in_use(),
                 },
             ))
         })

@@ -4,15 +4,15 @@ use std::{ffi::c_int, ptr};
 
 use rocade_abi::{
     IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_WRITE, IBV_WR_BIND_MW,
-    IBV_WR_DRIVER1, IBV_WR_FLUSH, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
-    IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV,
-    IBV_WR_TSO, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge,
+    IBV_WR_FLUSH, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
+    IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_qp,
+    ibv_recv_wr, ibv_send_wr, ibv_sge,
 };
 use rocade_emulator::{Lkey, Rkey, SendFlags, SendOp, SendPoster, SendWr, Sge, limits};
 
 use crate::{
     complaint::Reason,
-    ffi::{Errno, int_verb},
+    ffi::{Errno, int_data_verb},
     qp::{QpObject, QpState},
 };
 
@@ -30,7 +30,7 @@ pub(crate) unsafe extern "C" fn post_send(
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
     let mut current = wr;
-    int_verb(|| {
+    int_data_verb(|| {
         // SAFETY: by contract a live QP.
         let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
         let mut poster = state.qp().send_queue();
@@ -61,7 +61,7 @@ pub(crate) unsafe extern "C" fn post_recv(
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
     let mut current = wr;
-    int_verb(|| {
+    int_data_verb(|| {
         // SAFETY: by contract a live QP.
         let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
         let mut poster = state.qp().recv_queue();
@@ -101,7 +101,7 @@ unsafe fn push_send(
     if flags.contains(SendFlags::INLINE) {
         // SAFETY: same contract.
         return unsafe {
-            with_inline_data(request, state.max_inline_data(), |data| {
+            with_inline_data(request, state.inline_limits(), |data| {
                 Ok(poster.push_inline(
                     &SendWr {
                         wr_id,
@@ -159,10 +159,11 @@ fn operation(request: &ibv_send_wr) -> Result<SendOp, Errno> {
             rkey: Rkey::new(atomic.rkey),
             add: atomic.compare_add,
         },
-        IBV_WR_LOCAL_INV | IBV_WR_BIND_MW | IBV_WR_SEND_WITH_INV | IBV_WR_TSO | IBV_WR_DRIVER1
-        | IBV_WR_FLUSH | IBV_WR_ATOMIC_WRITE => {
+        IBV_WR_LOCAL_INV | IBV_WR_BIND_MW | IBV_WR_SEND_WITH_INV | IBV_WR_FLUSH
+        | IBV_WR_ATOMIC_WRITE => {
             return Err(not_an_operation(Errno::OPNOTSUPP, request));
         }
+        // TSO, which RC does not have, among them.
         _ => return Err(not_an_operation(Errno::INVAL, request)),
     })
 }
@@ -214,17 +215,30 @@ pub(crate) unsafe fn with_sges<T>(
     f(sges.get(..count).unwrap_or(&[]))
 }
 
+/// How much inline data a work request may have.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct InlineLimits {
+    /// Entries of its scatter/gather list.
+    pub(crate) entries: usize,
+    /// Bytes.
+    pub(crate) bytes: usize,
+}
+
 /// Calls `f` with the data that the list of `request` names, collected now.
+///
+/// # Errors
+/// `EINVAL` for more entries or bytes than `limits` has (PST-09), and what `f` says.
 ///
 /// # Safety
 /// The list must have `num_sge` readable entries that name readable buffers.
 unsafe fn with_inline_data<T>(
     request: &ibv_send_wr,
-    max_len: usize,
+    limits: InlineLimits,
     f: impl FnOnce(&[u8]) -> Result<T, Errno>,
 ) -> Result<T, Errno> {
     let count = usize::try_from(request.num_sge).map_err(|_| Errno::INVAL)?;
-    if count > MAX_SGE || (count > 0 && request.sg_list.is_null()) {
+    let max_len = limits.bytes;
+    if count > limits.entries || (count > 0 && request.sg_list.is_null()) {
         return Err(Errno::INVAL);
     }
     let mut stack = [0; STACK_INLINE];
@@ -356,6 +370,7 @@ mod tests {
 
     #[test]
     fn inline_data_is_collected_in_order_and_bounded() {
+        let limits = |entries, bytes| InlineLimits { entries, bytes };
         let data = [1u8, 2, 3, 4];
         let address = data.as_ptr().expose_provenance() as u64;
         let mut list = [
@@ -374,10 +389,13 @@ mod tests {
         wr.sg_list = list.as_mut_ptr();
         wr.num_sge = 2;
         // SAFETY: the list names parts of `data`.
-        let collected = unsafe { with_inline_data(&wr, 3, |bytes| Ok(bytes.to_vec())) };
+        let collected = unsafe { with_inline_data(&wr, limits(2, 3), |data| Ok(data.to_vec())) };
         assert_eq!(collected, Ok(vec![3, 4, 1]));
         // SAFETY: as above.
-        let refused = unsafe { with_inline_data(&wr, 2, |bytes| Ok(bytes.to_vec())) };
+        let refused = unsafe { with_inline_data(&wr, limits(2, 2), |data| Ok(data.to_vec())) };
+        assert_eq!(refused, Err(Errno::INVAL));
+        // SAFETY: as above.
+        let refused = unsafe { with_inline_data(&wr, limits(1, 3), |data| Ok(data.to_vec())) };
         assert_eq!(refused, Err(Errno::INVAL));
     }
 }

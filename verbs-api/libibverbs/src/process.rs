@@ -20,6 +20,7 @@ use rocade_emulator::{
 use tracing_subscriber::fmt::{format::Writer, time::FormatTime};
 
 use crate::{
+    cancel,
     complaint::{self, Reason},
     device::DeviceObject,
     explain,
@@ -154,7 +155,7 @@ fn start_logging(settings: &Settings) {
             let subscriber = tracing_subscriber::fmt()
                 .with_env_filter(parsed)
                 .with_timer(Pid)
-                .with_writer(std::io::stderr)
+                .with_writer(|| cancel::Stderr)
                 .finish();
             // A child inherits the subscriber of its parent.
             let _ = tracing::subscriber::set_global_default(subscriber);

@@ -16,7 +16,8 @@ use crate::{
     cq,
     explain::{self, Modify},
     ffi::{self, Errno, int_verb, ptr_verb},
-    pd_mr::PdObject,
+    pd_mr::{InUse, PdObject},
+    post::InlineLimits,
     qp_attr::{attr_from_c, attr_to_c, cap_from_c, cap_to_c},
     qp_ex::WrBatch,
     shell::Shell,
@@ -28,11 +29,12 @@ pub(crate) type QpObject = Shell<ibv_qp_ex, QpState>;
 /// What stands behind an `ibv_qp`.
 pub(crate) struct QpState {
     qp: Qp,
-    max_inline_data: usize,
+    inline_limits: InlineLimits,
     batch: WrBatch,
     has_wr_table: bool,
     qp_type: QpType,
     context: Arc<ContextObject>,
+    _pd: InUse,
 }
 
 impl QpState {
@@ -41,9 +43,9 @@ impl QpState {
         &self.qp
     }
 
-    /// Longest inline send in bytes.
-    pub(crate) const fn max_inline_data(&self) -> usize {
-        self.max_inline_data
+    /// How much inline data a send may have.
+    pub(crate) const fn inline_limits(&self) -> InlineLimits {
+        self.inline_limits
     }
 
     /// The errno of a refused change, with the reason.
@@ -137,11 +139,15 @@ pub(crate) unsafe fn create(
         }
         let state = QpState {
             qp,
-            max_inline_data: usize::try_from(granted.max_inline_data).unwrap_or(0),
+            inline_limits: InlineLimits {
+                entries: usize::try_from(granted.max_send_sge).unwrap_or(0),
+                bytes: usize::try_from(granted.max_inline_data).unwrap_or(0),
+            },
             batch: WrBatch::default(),
             has_wr_table: fill_in.is_some(),
             qp_type,
             context: Arc::clone(pd_state.context()),
+            _pd: pd_state.in_use(),
         };
         Ok((c, state))
     })?;

@@ -12,6 +12,8 @@ use std::{
 
 use parking_lot::{RawMutex, lock_api::RawMutex as _};
 use rocade_abi::{
+    IBV_QP_CREATE_BLOCK_SELF_MCAST_LB, IBV_QP_CREATE_CVLAN_STRIPPING,
+    IBV_QP_CREATE_PCI_WRITE_END_PADDING, IBV_QP_CREATE_SCATTER_FCS, IBV_QP_CREATE_SOURCE_QPN,
     IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
     IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
     IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_INIT_ATTR_CREATE_FLAGS,
@@ -36,6 +38,13 @@ const SUPPORTED_OPS: u64 = IBV_QP_EX_WITH_RDMA_WRITE
     | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
     | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
 
+/// Flags that there are, none of which this device has.
+const KNOWN_CREATE_FLAGS: u32 = IBV_QP_CREATE_BLOCK_SELF_MCAST_LB
+    | IBV_QP_CREATE_SCATTER_FCS
+    | IBV_QP_CREATE_CVLAN_STRIPPING
+    | IBV_QP_CREATE_SOURCE_QPN
+    | IBV_QP_CREATE_PCI_WRITE_END_PADDING;
+
 /// Slot `create_qp_ex`.
 //= WRX-01
 pub(crate) unsafe extern "C" fn create_qp_ex(
@@ -57,7 +66,13 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
             return Err(Errno::INVAL);
         }
         if members & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && init.create_flags != 0 {
-            return Err(Errno::OPNOTSUPP);
+            //= QPC-02
+            let is_known = init.create_flags & !KNOWN_CREATE_FLAGS == 0;
+            return Err(if is_known {
+                Errno::OPNOTSUPP
+            } else {
+                Errno::INVAL
+            });
         }
         let with_table = members & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
         if with_table && init.send_ops_flags & !SUPPORTED_OPS != 0 {
@@ -257,7 +272,7 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
 }
 
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
-    ffi::int_verb(|| {
+    ffi::int_data_verb(|| {
         // SAFETY: by contract a live extended QP.
         let state = unsafe { QpObject::borrow(qp) }?.inner();
         let batch = state.batch();
@@ -430,7 +445,7 @@ unsafe extern "C" fn wr_set_inline_data_list(
             for index in 0..num_buf {
                 // SAFETY: by contract the list has `num_buf` entries.
                 let buffer = list.add(index).read();
-                let max = state.max_inline_data();
+                let max = state.inline_limits().bytes;
                 let Some(room) = staged.inline_room(start, buffer.length, max) else {
                     return;
                 };

@@ -7,8 +7,9 @@ use std::{
 
 use rocade_abi::{
     IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET, IBV_PORT_ACTIVE, IBV_PORT_CM_SUP,
-    IBV_PORT_IP_BASED_GIDS, IBV_QPF_GRH_REQUIRED, ibv_context, ibv_device_attr, ibv_device_attr_ex,
-    ibv_gid, ibv_gid_entry, ibv_port_attr, ibv_query_device_ex_input,
+    IBV_PORT_IP_BASED_GIDS, IBV_QPF_GRH_REQUIRED, IBV_VALUES_MASK_RAW_CLOCK, ibv_context,
+    ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_port_attr,
+    ibv_query_device_ex_input, ibv_values_ex,
 };
 use rocade_emulator::{DeviceAttr, GidEntry, limits};
 
@@ -260,7 +261,8 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_ex(
     })
 }
 
-/// `ibv_query_gid_table`: the number of entries written, or a negative errno.
+/// `ibv_query_gid_table`: the number of entries written, or a negative errno: `EINVAL` where there
+/// is no room for all of them.
 pub(crate) unsafe extern "C" fn ibv_query_gid_table(
     context: *mut ibv_context,
     entries: *mut ibv_gid_entry,
@@ -275,11 +277,12 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_table(
         if flags != 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        let valid = context
-            .gid_entries()
-            .iter()
-            .filter(|entry| !entry.gid.is_zero());
-        for entry in valid.take(max_entries) {
+        let entries_of_device = context.gid_entries().iter();
+        let valid = entries_of_device.filter(|entry| !entry.gid.is_zero());
+        if max_entries == 0 || entry_size == 0 || valid.clone().count() > max_entries {
+            return Err(Errno::INVAL);
+        }
+        for entry in valid {
             // SAFETY: by contract there are `max_entries` places of `entry_size` bytes.
             let target = unsafe { entries.byte_add(written * entry_size) };
             // SAFETY: as above.
@@ -292,6 +295,28 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_table(
         0 => isize::try_from(written).unwrap_or(isize::MAX),
         code => -isize::try_from(code).unwrap_or(isize::MAX),
     }
+}
+
+/// Slot `query_rt_values`: the clock of completion timestamps, in ticks, all of them in `tv_nsec`.
+/// The answer's `comp_mask` says what of it was asked for and is there.
+pub(crate) unsafe extern "C" fn query_rt_values(
+    context: *mut ibv_context,
+    values: *mut ibv_values_ex,
+) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract an open context.
+        let context = unsafe { ContextObject::borrow(context) }?.context();
+        // SAFETY: by contract NULL or readable.
+        let mut answer = unsafe { ffi::read(values) }?;
+        answer.comp_mask &= IBV_VALUES_MASK_RAW_CLOCK;
+        if answer.comp_mask != 0 {
+            let ticks = context.clock_ns() & context.device_attr().completion_timestamp_mask;
+            answer.raw_clock.tv_sec = 0;
+            answer.raw_clock.tv_nsec = ticks.cast_signed();
+        }
+        // SAFETY: not NULL, and by contract writable.
+        unsafe { ffi::write(values, answer) }
+    })
 }
 
 /// `ibv_query_pkey` (ERN-04): network byte order.

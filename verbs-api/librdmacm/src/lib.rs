@@ -32,4 +32,5 @@ pub(crate) fn unsupported(function: &str) {
     unsafe { *libc::__errno_location() = libc::EOPNOTSUPP };
 }
 
+mod devices;
 mod event_str;

@@ -24,6 +24,9 @@ Settings (flags win over variables, variables over the file):
   ROCADE_RUNTIME_DIR  directory of the broker's socket and lock files
   ROCADE_LINK         auto (default: shared memory between processes of a host, else UDP),
                       udp (always: what a capture of the loopback interface needs), shm
+  ROCADE_PEERS        ADDR[/PREFIX][,..]: who may talk to the program's queue pairs (anybody)
+  ROCADE_ICRC         how ICRCs are computed, for measurements: avx512, vpclmul256, pclmul128,
+                      pmull, crc32, table (default: the best that the processor has)
   ROCADE_LOG          on standard error: off, error (default), warn, info, debug, trace,
                       or TARGET=LEVEL; unless off, a verb that fails says why
   ROCADE_CONFIG       configuration file; without it ./rocade.toml (read by this command),

@@ -1,0 +1,103 @@
+//! Cancellation of threads (pthread_cancel(3), CQ-14).
+//!
+//! Verbs that wait for an event are cancellation points, as read(2) is; no other verb is one. Rust
+//! frames that have something to drop, or catch panics, cannot be unwound by a cancellation: glibc
+//! ends the process then. So a thread may be cancelled in this library in two places only: where
+//! [`blocking`] begins, and where it waits.
+//!
+//! Verbs of the data path, and those that wait where they do not, cost nothing for that: they call no
+//! function of the C library in which a thread could be cancelled. All others run [`uncancelled`].
+//!
+//! A thread whose cancelability type is asynchronous may call the verbs that wait. For the others POSIX
+//! does not allow it, as for nearly all functions.
+
+use std::{ffi::c_int, io, ptr};
+
+use rocade_emulator::EventWaiter;
+
+use crate::ffi::{Errno, guarded};
+
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+const PTHREAD_CANCEL_DEFERRED: c_int = 0;
+
+unsafe extern "C-unwind" {
+    fn pthread_testcancel();
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+    fn pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int;
+}
+
+fn set_state(state: c_int) -> c_int {
+    let mut old = state;
+    // SAFETY: `old` is writable. Fails for other values than the two only.
+    unsafe { pthread_setcancelstate(state, &raw mut old) };
+    old
+}
+
+/// Runs `f`, which must not unwind, without cancellation.
+pub(crate) fn uncancelled<T>(f: impl FnOnce() -> T) -> T {
+    let before = set_state(PTHREAD_CANCEL_DISABLE);
+    let result = f();
+    set_state(before);
+    result
+}
+
+/// A verb that waits, with the convention "0, or -1 and errno": after `prepare`, which says what to wait
+/// for, `take` is called until it says true.
+pub(crate) fn blocking<'a>(
+    prepare: impl FnOnce() -> Result<EventWaiter<'a>, Errno>,
+    take: impl FnMut() -> Result<bool, Errno>,
+) -> c_int {
+    // Nothing in this frame may have to be dropped: a thread of asynchronous type is cancelled anywhere
+    // in it.
+    // SAFETY: no argument.
+    unsafe { pthread_testcancel() };
+    let mut kind = PTHREAD_CANCEL_DEFERRED;
+    // SAFETY: `kind` is writable.
+    unsafe { pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &raw mut kind) };
+    let status = wait(prepare, take);
+    // SAFETY: NULL is allowed.
+    unsafe { pthread_setcanceltype(kind, ptr::null_mut()) };
+    status
+}
+
+/// Not inlined: what it calls has things to drop.
+#[inline(never)]
+fn wait<'a>(
+    prepare: impl FnOnce() -> Result<EventWaiter<'a>, Errno>,
+    mut take: impl FnMut() -> Result<bool, Errno>,
+) -> c_int {
+    let Ok(waiter) = guarded(prepare) else {
+        return -1;
+    };
+    loop {
+        match guarded(&mut take) {
+            Ok(true) => return 0,
+            Ok(false) => {}
+            Err(_) => return -1,
+        }
+        let woken = waiter.wait();
+        if guarded(|| Ok(woken?)).is_err() {
+            return -1;
+        }
+    }
+}
+
+impl From<io::Error> for Errno {
+    fn from(error: io::Error) -> Self {
+        Self(error.raw_os_error().unwrap_or(libc::EIO))
+    }
+}
+
+/// Standard error for the log, which is written by threads that post and poll too.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stderr;
+
+impl io::Write for Stderr {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        uncancelled(|| io::stderr().write(text))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        uncancelled(|| io::stderr().flush())
+    }
+}

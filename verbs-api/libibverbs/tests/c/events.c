@@ -1,0 +1,290 @@
+/* Waiting for events: what read(2) of the descriptor would do (CQ-08, CQ-14, AEV-12). */
+#include "rig.h"
+
+/* A QP in ERR completes a receive at once, so that an armed CQ has its event when this returns. */
+static void make_cq_event(struct rig *r)
+{
+	CHECK_INT(ibv_req_notify_cq(r->cq, 0), 0);
+	post_receive(r, 1);
+	CHECK_INT(next_completion(r->cq).status, IBV_WC_WR_FLUSH_ERR);
+}
+
+/* A queue without work is drained when it is asked to drain. */
+static void make_async_event(struct rig *r)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_SQD, .en_sqd_async_notify = 1 };
+	CHECK_INT(ibv_modify_qp(r->a, &attr, IBV_QP_STATE | IBV_QP_EN_SQD_ASYNC_NOTIFY), 0);
+	attr.qp_state = IBV_QPS_RTS;
+	CHECK_INT(ibv_modify_qp(r->a, &attr, IBV_QP_STATE), 0);
+}
+
+static struct rig open_in_error(void)
+{
+	struct rig r = rig_open();
+	to_error(r.b);
+	return r;
+}
+
+static int get_cq_event(struct rig *r)
+{
+	struct ibv_cq *cq;
+	void *cookie;
+	int status = ibv_get_cq_event(r->channel, &cq, &cookie);
+	if (status == 0) {
+		CHECK(cq == r->cq);
+		ibv_ack_cq_events(cq, 1);
+	}
+	return status;
+}
+
+static int get_async_event(struct rig *r)
+{
+	struct ibv_async_event event;
+	int status = ibv_get_async_event(r->context, &event);
+	if (status == 0) {
+		CHECK_INT(event.event_type, IBV_EVENT_SQ_DRAINED);
+		CHECK(event.element.qp == r->a);
+		ibv_ack_async_event(&event);
+	}
+	return status;
+}
+
+/* The two kinds of events. */
+struct kind {
+	void (*make)(struct rig *r);
+	int (*get)(struct rig *r);
+};
+
+static const struct kind kinds[] = { { make_cq_event, get_cq_event },
+				     { make_async_event, get_async_event } };
+
+static int descriptor(struct rig *r, const struct kind *kind)
+{
+	return kind->get == get_cq_event ? r->channel->fd : r->context->async_fd;
+}
+
+static volatile sig_atomic_t handled;
+
+static void handler(int signal)
+{
+	(void)signal;
+	handled++;
+}
+
+static void handle_sigusr1(int flags)
+{
+	struct sigaction action = { .sa_handler = handler, .sa_flags = flags };
+	handled = 0;
+	CHECK_INT(sigaction(SIGUSR1, &action, NULL), 0);
+}
+
+struct waiter {
+	struct rig *rig;
+	const struct kind *kind;
+	volatile pid_t tid;
+	int status, error;
+	pthread_t thread;
+};
+
+static void *wait_for_event(void *argument)
+{
+	struct waiter *waiter = argument;
+	waiter->tid = syscall(SYS_gettid);
+	waiter->status = waiter->kind->get(waiter->rig);
+	waiter->error = errno;
+	return NULL;
+}
+
+/* Returns when the thread sleeps in its verb. */
+static void start_waiter(struct waiter *waiter, struct rig *r, const struct kind *kind)
+{
+	*waiter = (struct waiter){ .rig = r, .kind = kind };
+	CHECK_INT(pthread_create(&waiter->thread, NULL, wait_for_event, waiter), 0);
+	while (!waiter->tid)
+		usleep(100);
+	wait_until_asleep(waiter->tid);
+}
+
+/* With SA_RESTART the verb goes on waiting, as often as it is interrupted. */
+static void restarts_after_a_signal(void)
+{
+	struct rig r = open_in_error();
+	handle_sigusr1(SA_RESTART);
+	for (int i = 0; i < 2; i++) {
+		struct waiter waiter;
+		start_waiter(&waiter, &r, &kinds[i]);
+		for (int signals = 0; signals < 20; signals++) {
+			int before = handled;
+			CHECK_INT(pthread_kill(waiter.thread, SIGUSR1), 0);
+			while (handled == before)
+				usleep(100);
+			/* Fails where the thread is gone. */
+			wait_until_asleep(waiter.tid);
+		}
+		kinds[i].make(&r);
+		CHECK_INT(pthread_join(waiter.thread, NULL), 0);
+		CHECK_INT(waiter.status, 0);
+	}
+	rig_close(&r);
+}
+
+/* Without, it fails with EINTR, and nothing is lost. */
+static void fails_after_a_signal_without_restart(void)
+{
+	struct rig r = open_in_error();
+	handle_sigusr1(0);
+	for (int i = 0; i < 2; i++) {
+		struct waiter waiter;
+		start_waiter(&waiter, &r, &kinds[i]);
+		CHECK_INT(pthread_kill(waiter.thread, SIGUSR1), 0);
+		CHECK_INT(pthread_join(waiter.thread, NULL), 0);
+		CHECK_INT(waiter.status, -1);
+		CHECK_INT(waiter.error, EINTR);
+		CHECK_INT(handled, i + 1);
+		start_waiter(&waiter, &r, &kinds[i]);
+		kinds[i].make(&r);
+		CHECK_INT(pthread_join(waiter.thread, NULL), 0);
+		CHECK_INT(waiter.status, 0);
+	}
+	rig_close(&r);
+}
+
+/* Each event is an edge, whether the one before was read or not. */
+static void each_event_is_an_edge(void)
+{
+	struct rig r = open_in_error();
+	for (int i = 0; i < 2; i++) {
+		int fd = descriptor(&r, &kinds[i]);
+		int epoll = epoll_create1(EPOLL_CLOEXEC);
+		struct epoll_event wanted = { .events = EPOLLIN | EPOLLET }, got;
+		CHECK_INT(epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &wanted), 0);
+		for (int events = 0; events < 5; events++) {
+			CHECK_INT(epoll_wait(epoll, &got, 1, 0), 0);
+			kinds[i].make(&r);
+			CHECK_INT(epoll_wait(epoll, &got, 1, 0), 1);
+			CHECK(got.events & EPOLLIN);
+			CHECK(is_readable(fd));
+		}
+		set_nonblocking(fd);
+		for (int events = 0; events < 5; events++) {
+			CHECK(is_readable(fd));
+			CHECK_INT(kinds[i].get(&r), 0);
+		}
+		CHECK(!is_readable(fd));
+		CHECK_INT(kinds[i].get(&r), -1);
+		CHECK_INT(errno, EAGAIN);
+		CHECK_INT(epoll_wait(epoll, &got, 1, 0), 0);
+		kinds[i].make(&r);
+		CHECK_INT(epoll_wait(epoll, &got, 1, 0), 1);
+		CHECK_INT(kinds[i].get(&r), 0);
+		CHECK_INT(epoll_wait(epoll, &got, 1, 0), 0);
+		close(epoll);
+	}
+	rig_close(&r);
+}
+
+/* O_NONBLOCK belongs to what the descriptor stands for, so that a copy sets it too, and takes it back. */
+static void a_copy_sets_the_mode(void)
+{
+	struct rig r = open_in_error();
+	for (int i = 0; i < 2; i++) {
+		int copy = dup(descriptor(&r, &kinds[i]));
+		set_nonblocking(copy);
+		CHECK_INT(kinds[i].get(&r), -1);
+		CHECK_INT(errno, EAGAIN);
+		CHECK_INT(fcntl(copy, F_SETFL, fcntl(copy, F_GETFL) & ~O_NONBLOCK), 0);
+		close(copy);
+		struct waiter waiter;
+		start_waiter(&waiter, &r, &kinds[i]);
+		kinds[i].make(&r);
+		CHECK_INT(pthread_join(waiter.thread, NULL), 0);
+		CHECK_INT(waiter.status, 0);
+	}
+	rig_close(&r);
+}
+
+/* Threads that wait side by side get one event each; those that come in between get theirs. */
+static void every_waiter_gets_its_event(void)
+{
+	enum { WAITERS = 4, ROUNDS = 50 };
+	struct rig r = open_in_error();
+	for (int i = 0; i < 2; i++) {
+		struct waiter waiters[WAITERS];
+		for (int round = 0; round < ROUNDS; round++) {
+			for (int w = 0; w < WAITERS; w++)
+				start_waiter(&waiters[w], &r, &kinds[i]);
+			for (int w = 0; w <= WAITERS; w++)
+				kinds[i].make(&r);
+			CHECK_INT(kinds[i].get(&r), 0);
+			for (int w = 0; w < WAITERS; w++) {
+				CHECK_INT(pthread_join(waiters[w].thread, NULL), 0);
+				CHECK_INT(waiters[w].status, 0);
+			}
+			CHECK(!is_readable(descriptor(&r, &kinds[i])));
+		}
+	}
+	rig_close(&r);
+}
+
+/* Events of a CQ that is gone are gone, and nobody is woken for them. */
+static void events_go_with_their_cq(void)
+{
+	struct rig r = open_in_error();
+	struct ibv_cq *cq = ibv_create_cq(r.context, 16, NULL, r.channel, 0);
+	CHECK(cq);
+	struct ibv_qp_init_attr init = small_qp(cq);
+	struct ibv_qp *qp = ibv_create_qp(r.pd, &init);
+	CHECK(qp);
+	to_init(qp);
+	to_error(qp);
+	struct ibv_recv_wr wr = { 0 }, *bad;
+	for (int events = 0; events < 3; events++) {
+		CHECK_INT(ibv_req_notify_cq(cq, 0), 0);
+		CHECK_INT(ibv_post_recv(qp, &wr, &bad), 0);
+	}
+	CHECK(is_readable(r.channel->fd));
+	CHECK_INT(ibv_destroy_qp(qp), 0);
+	CHECK_INT(ibv_destroy_cq(cq), 0);
+	CHECK(!is_readable(r.channel->fd));
+	struct waiter waiter;
+	start_waiter(&waiter, &r, &kinds[0]);
+	make_cq_event(&r);
+	CHECK_INT(pthread_join(waiter.thread, NULL), 0);
+	CHECK_INT(waiter.status, 0);
+	rig_close(&r);
+}
+
+/* A program that reads the descriptor itself takes away its readiness, but no event, and blocks
+ * nobody. */
+static void reading_the_descriptor_does_no_harm(void)
+{
+	struct rig r = open_in_error();
+	for (int i = 0; i < 2; i++) {
+		uint64_t value;
+		for (int round = 0; round < 3; round++) {
+			kinds[i].make(&r);
+			CHECK_INT(read(descriptor(&r, &kinds[i]), &value, 8), 8);
+			CHECK_INT(kinds[i].get(&r), 0);
+		}
+		kinds[i].make(&r);
+		CHECK(is_readable(descriptor(&r, &kinds[i])));
+		CHECK_INT(kinds[i].get(&r), 0);
+		CHECK(!is_readable(descriptor(&r, &kinds[i])));
+	}
+	rig_close(&r);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct test_case cases[] = {
+		{ "restarts_after_a_signal", restarts_after_a_signal },
+		{ "fails_after_a_signal_without_restart", fails_after_a_signal_without_restart },
+		{ "each_event_is_an_edge", each_event_is_an_edge },
+		{ "a_copy_sets_the_mode", a_copy_sets_the_mode },
+		{ "every_waiter_gets_its_event", every_waiter_gets_its_event },
+		{ "events_go_with_their_cq", events_go_with_their_cq },
+		{ "reading_the_descriptor_does_no_harm", reading_the_descriptor_does_no_harm },
+		{ 0 },
+	};
+	return run_case(cases, argc, argv);
+}
