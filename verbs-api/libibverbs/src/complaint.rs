@@ -26,7 +26,7 @@ const MOST: usize = 20;
 /// Functions that programs call to find out whether something exists: that it does not is an answer.
 const PROBES: [&str; 3] = ["query_", "set_ece", "read_sysfs_file"];
 
-/// Functions that share an implementation are known by the name that programs write.
+/// Functions that share an implementation, or whose names are our own, are known by the name that programs write.
 const ALIASES: [(&str, &str); 4] = [
     ("reg_mr_iova2", "ibv_reg_mr"),
     ("mcast", "ibv_attach_mcast or ibv_detach_mcast"),

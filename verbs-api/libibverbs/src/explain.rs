@@ -266,6 +266,12 @@ pub(crate) fn qp_type_missing(name: &str) -> Reason {
 /// The reason that an error of the emulator gives.
 pub(crate) fn error(error: &VerbsError) -> Reason {
     let advice = match error {
+        VerbsError::InvalidArgument("cqe") => "from 1 to max_cqe of `ibv_devinfo -v`",
+        VerbsError::InvalidArgument("comp_vector") => "below num_comp_vectors of the context",
+        VerbsError::InvalidArgument("port_num") => "the device has one port, number 1",
+        VerbsError::InvalidArgument("remote write needs local write") => {
+            "add IBV_ACCESS_LOCAL_WRITE"
+        }
         VerbsError::Fault => {
             "the whole range has to be mapped, and writable for IBV_ACCESS_LOCAL_WRITE"
         }

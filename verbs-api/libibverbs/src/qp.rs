@@ -180,7 +180,9 @@ pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_
         if object.inner().has_wr_table {
             Ok(object.c())
         } else {
-            Err(Errno::INVAL)
+            let what = "the queue pair was made without IBV_QP_INIT_ATTR_SEND_OPS_FLAGS";
+            let reason = Reason::new(what, "make it with ibv_create_qp_ex and send_ops_flags");
+            Err(Errno::INVAL.because(reason).of_qp(object.inner().qp(), ":"))
         }
     })
 }

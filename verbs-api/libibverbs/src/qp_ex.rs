@@ -23,6 +23,7 @@ use rocade_abi::{
 use rocade_emulator::{Lkey, Qp, Rkey, SendFlags, SendOp, SendWr, Sge};
 
 use crate::{
+    complaint::Reason,
     context::ContextObject,
     ffi::{self, Errno, ptr_verb},
     post,
@@ -60,7 +61,8 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         let known =
             IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
         if members & !known != 0 {
-            return Err(Errno::OPNOTSUPP);
+            let what = format!("comp_mask asks for {:#x} too", members & !known);
+            return Err(Errno::OPNOTSUPP.because(not_offered(&what)));
         }
         if members & IBV_QP_INIT_ATTR_PD == 0 {
             return Err(Errno::INVAL);
@@ -68,15 +70,19 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         if members & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && init.create_flags != 0 {
             //= QPC-02
             let is_known = init.create_flags & !KNOWN_CREATE_FLAGS == 0;
-            return Err(if is_known {
+            let errno = if is_known {
                 Errno::OPNOTSUPP
             } else {
                 Errno::INVAL
-            });
+            };
+            let what = format!("create_flags are {:#x}", init.create_flags);
+            return Err(errno.because(not_offered(&what)));
         }
         let with_table = members & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
-        if with_table && init.send_ops_flags & !SUPPORTED_OPS != 0 {
-            return Err(Errno::OPNOTSUPP);
+        let extra = init.send_ops_flags & !SUPPORTED_OPS;
+        if with_table && extra != 0 {
+            let what = format!("send_ops_flags ask for {extra:#x} too");
+            return Err(Errno::OPNOTSUPP.because(not_offered(&what)));
         }
         let mut short = ibv_qp_init_attr {
             qp_context: init.qp_context,
@@ -93,6 +99,10 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         init.cap = short.cap;
         Ok(qp)
     })
+}
+
+fn not_offered(what: &str) -> Reason {
+    Reason::new(format!("{what}, which Rocade does not offer yet"), "")
 }
 
 /// Fills in the builders of all operations the device executes.

@@ -11,6 +11,9 @@ use std::{
     mem,
     process::{Command, Output},
     ptr,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
 };
 
 use library::{Device, init_attr, library};
@@ -169,11 +172,44 @@ fn succeed_and_probe() {
     let got = unsafe { (lib.ibv_get_cq_event)(channel, &raw mut event_cq, &raw mut context) };
     assert_eq!((got, library::errno()), (-1, libc::EAGAIN));
 
+    // Waiting for one until a signal comes.
+    // SAFETY: a descriptor of ours.
+    unsafe { libc::fcntl(fd, libc::F_SETFL, 0) };
+    // SAFETY: a live channel and places for the answer.
+    let wait = || unsafe { (lib.ibv_get_cq_event)(channel, &raw mut event_cq, &raw mut context) };
+    assert_eq!(interrupted(wait), (-1, libc::EINTR));
+
     // Asking for what a device may have or not.
     // SAFETY: a live QP.
     let ece = unsafe { (lib.ibv_query_ece)(qp, ptr::null_mut()) };
     assert_eq!(ece, libc::EOPNOTSUPP);
     eprintln!("the end");
+}
+
+/// Result and errno of `wait`, in a thread that gets signals all the time.
+fn interrupted(wait: impl FnOnce() -> c_int) -> (c_int, c_int) {
+    extern "C" fn nothing(_signal: c_int) {}
+
+    // SAFETY: zero is a value for all members; without SA_RESTART the system calls end.
+    let mut action: libc::sigaction = unsafe { mem::zeroed() };
+    action.sa_sigaction = nothing as extern "C" fn(c_int) as usize;
+    // SAFETY: a handler that does nothing.
+    unsafe { libc::sigaction(libc::SIGUSR1, &raw const action, ptr::null_mut()) };
+    // SAFETY: no argument.
+    let me = unsafe { libc::pthread_self() };
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                // SAFETY: that thread waits for the end of this one.
+                unsafe { libc::pthread_kill(me, libc::SIGUSR1) };
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let outcome = (wait(), library::errno());
+        done.store(true, Ordering::Relaxed);
+        outcome
+    })
 }
 
 #[test]

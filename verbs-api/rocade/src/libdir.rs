@@ -58,28 +58,37 @@ fn find_from(
         return fs::canonicalize(&installed)
             .map_err(|error| CliError::new(format!("{}: {error}", installed.display())));
     }
+    Err(not_there(exe_dir, &missing, &installed))
+}
+
+fn not_there(exe_dir: &Path, missing: &[PathBuf], installed: &Path) -> CliError {
+    let by_hand = "in the source directory: cargo build --release --workspace";
+    // The command alone, as `cargo install` puts it there.
+    if let Some(prefix) = exe_dir.parent().filter(|_| exe_dir.ends_with("bin")) {
+        let dir = prefix.join("lib/rocade");
+        return CliError::new(format!(
+            "the drop-in libraries are not there: {}/libibverbs.so.1 and others",
+            dir.display()
+        ))
+        .hint("rocade install    builds them and puts them there")
+        .hint(format!("or {by_hand}"));
+    }
     let names: Vec<String> = missing
         .iter()
         .map(|path| path.display().to_string())
         .collect();
-    let profile = if exe_dir.ends_with("debug") {
-        ""
+    let names = names.join(", ");
+    let by_hand = if exe_dir.ends_with("debug") {
+        by_hand.replace(" --release", "")
     } else {
-        " --release"
+        by_hand.to_owned()
     };
-    let missing = format!("the drop-in libraries are not there: {}", names.join(", "));
-    let mut error = CliError::new(missing);
-    if exe_dir.ends_with("bin") {
-        error = error.hint("rocade install    puts them where this command finds them");
-    }
-    Err(error
-        .hint(format!(
-            "in the source directory: cargo build{profile} --workspace"
-        ))
+    CliError::new(format!("the drop-in libraries are not there: {names}"))
+        .hint(by_hand)
         .hint(format!(
             "an installation has them as {}/lib{{ibverbs,rdmacm,mlx5,efa,mana}}.so.1",
             installed.display()
-        )))
+        ))
 }
 
 fn make_links(
@@ -284,6 +293,18 @@ mod tests {
         let dir = find_from(exe.path(), |_| Ok(other.path().join("libs/x"))).unwrap();
         assert_eq!(dir, other.path().join("libs/x"));
         assert_complete(&dir);
+    }
+
+    #[test]
+    fn a_command_that_was_installed_alone_is_told_how_to_get_them() {
+        let prefix = tempfile::tempdir().unwrap();
+        let bin = prefix.path().join("bin");
+        fs::create_dir(&bin).unwrap();
+        let text = find_from(&bin, no_fallback)
+            .expect_err("nothing there")
+            .to_string();
+        assert!(text.contains("lib/rocade/libibverbs.so.1"), "{text}");
+        assert!(text.contains("rocade install"), "{text}");
     }
 
     #[test]
