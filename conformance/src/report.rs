@@ -12,12 +12,14 @@ use crate::{Level, Outcome, Role, case::CaseRun, expectations::Expected};
 pub enum Verdict {
     /// Passed.
     Pass,
-    /// Not run, or not possible.
+    /// Not run, as expected.
     Skip,
     /// Failed, as expected.
     KnownFailure,
     /// Passed although a failure was expected: the expectation is out of date.
     UnexpectedPass,
+    /// Not possible, and nobody expected that: the rule is not checked.
+    UnexpectedSkip,
     /// Failed.
     Fail,
 }
@@ -26,7 +28,10 @@ impl Verdict {
     /// Whether somebody has to look at it.
     #[must_use]
     pub const fn is_unexpected(self) -> bool {
-        matches!(self, Self::UnexpectedPass | Self::Fail)
+        matches!(
+            self,
+            Self::UnexpectedPass | Self::UnexpectedSkip | Self::Fail
+        )
     }
 
     const fn word(self) -> &'static str {
@@ -35,6 +40,7 @@ impl Verdict {
             Self::Skip => "skip",
             Self::KnownFailure => "known",
             Self::UnexpectedPass => "unexpected pass",
+            Self::UnexpectedSkip => "UNEXPECTED SKIP",
             Self::Fail => "FAIL",
         }
     }
@@ -72,7 +78,8 @@ impl Entry {
                 (Verdict::UnexpectedPass, Some(why.clone()), None)
             }
             (Outcome::Passed, _) => (Verdict::Pass, None, None),
-            (Outcome::Skipped(why), _) => (Verdict::Skip, Some(why), None),
+            (Outcome::Skipped(why), Expected::Skip(_)) => (Verdict::Skip, Some(why), None),
+            (Outcome::Skipped(why), _) => (Verdict::UnexpectedSkip, Some(why), None),
             (Outcome::Failed { reason, transcript }, Expected::Fail(why)) => (
                 Verdict::KnownFailure,
                 Some(format!("{why} ({reason})")),
@@ -140,6 +147,13 @@ impl Report {
             .count()
     }
 
+    /// How many cases were run to their end, whatever it was.
+    #[must_use]
+    pub fn run_count(&self) -> usize {
+        let skipped = self.count(Verdict::Skip) + self.count(Verdict::UnexpectedSkip);
+        self.entries.len() - skipped
+    }
+
     /// The report as JSON.
     ///
     /// # Errors
@@ -193,7 +207,7 @@ impl fmt::Display for Report {
             self.entries.len(),
             self.count(Verdict::Pass),
             self.count(Verdict::KnownFailure),
-            self.count(Verdict::Skip),
+            self.entries.len() - self.run_count(),
         )
     }
 }
@@ -225,22 +239,39 @@ mod tests {
         }
     }
 
+    fn skipped() -> Outcome {
+        Outcome::Skipped("no address".to_owned())
+    }
+
     #[test]
     fn expectations_decide_the_verdict() {
         let known = Expected::Fail("old firmware".to_owned());
+        let never = Expected::Skip("crashes it".to_owned());
         for (outcome, expected, verdict) in [
             (Outcome::Passed, &Expected::Pass, Verdict::Pass),
             (Outcome::Passed, &known, Verdict::UnexpectedPass),
             (failed(), &Expected::Pass, Verdict::Fail),
             (failed(), &known, Verdict::KnownFailure),
-            (
-                Outcome::Skipped(String::new()),
-                &Expected::Pass,
-                Verdict::Skip,
-            ),
+            (skipped(), &Expected::Pass, Verdict::UnexpectedSkip),
+            (skipped(), &known, Verdict::UnexpectedSkip),
+            (skipped(), &never, Verdict::Skip),
         ] {
             assert_eq!(entry(outcome, expected).verdict, verdict);
         }
+    }
+
+    #[test]
+    fn what_is_skipped_was_not_run() {
+        let never = Expected::Skip("crashes it".to_owned());
+        let mut report = Report::new("device");
+        report.push(entry(skipped(), &never));
+        report.push(entry(Outcome::Passed, &Expected::Pass));
+        report.push(entry(failed(), &Expected::Pass));
+        report.push(entry(skipped(), &Expected::Pass));
+        assert_eq!(report.run_count(), 2);
+        assert_eq!(report.unexpected().count(), 2);
+        let text = report.to_string();
+        assert!(text.ends_with("4 cases, 1 passed, 0 known to fail, 2 skipped, 2 unexpected\n"));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::fmt;
 use std::io;
+use std::net::IpAddr;
 
 use rocade_transport::{ModifyError, PostError};
 
@@ -33,6 +34,8 @@ pub enum VerbsError {
     Post(PostError),
     /// EINVAL: `modify_qp` refused.
     Modify(ModifyError),
+    /// EACCES: `ROCADE_PEERS` does not allow this address as a peer.
+    PeerRefused(IpAddr),
     /// The address or port 4791 cannot be used.
     Link(LinkError),
     /// The broker cannot be reached or refused.
@@ -52,6 +55,7 @@ impl VerbsError {
             Self::NotSupported(_) => libc::EOPNOTSUPP,
             Self::Busy(_) => libc::EBUSY,
             Self::Fault => libc::EFAULT,
+            Self::PeerRefused(_) => libc::EACCES,
             Self::NoDevice => libc::ENODEV,
             Self::NoData => libc::ENODATA,
             Self::WouldBlock => libc::EAGAIN,
@@ -76,6 +80,10 @@ impl fmt::Display for VerbsError {
             Self::WouldBlock => f.write_str("nothing to get, and the descriptor is non-blocking"),
             Self::Post(error) => error.fmt(f),
             Self::Modify(error) => error.fmt(f),
+            Self::PeerRefused(peer) => write!(
+                f,
+                "the peer {peer} is not among those that ROCADE_PEERS (peers in rocade.toml) allows"
+            ),
             Self::Link(error) => error.fmt(f),
             Self::Broker(error) => error.fmt(f),
             Self::Io(error) => error.fmt(f),

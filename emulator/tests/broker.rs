@@ -131,7 +131,7 @@ fn run_stranger() {
     let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None).unwrap();
     socket.connect(&SockAddr::unix(path).unwrap()).unwrap();
     // Status, version 2.
-    let _ = socket.send(&[b'R', b'C', b'D', b'B', 2, 0, 4, 0, 12, 0, 0, 0]);
+    let _ = socket.send(&[b'R', b'C', b'D', b'B', 3, 0, 4, 0, 12, 0, 0, 0]);
     let answer = (&socket).read(&mut [0; 100]);
     println!("@answer {:?}", answer.unwrap_or(0));
 }
@@ -682,7 +682,7 @@ fn garbage_does_the_broker_no_harm() {
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         socket
     };
-    let header = |kind: u8, len: u8| vec![b'R', b'C', b'D', b'B', 2, 0, kind, 0, len, 0, 0, 0];
+    let header = |kind: u8, len: u8| vec![b'R', b'C', b'D', b'B', 3, 0, kind, 0, len, 0, 0, 0];
     let mut messages = vec![
         b"GET / HTTP/1.0\r\n\r\n".to_vec(),
         vec![0; 100_000],
@@ -731,8 +731,7 @@ fn garbage_does_the_broker_no_harm() {
 fn other_users_are_refused() {
     // SAFETY: takes no pointers.
     if unsafe { libc::geteuid() } != 0 {
-        eprintln!("SKIP other_users_are_refused: needs root, to become somebody else");
-        return;
+        rocade_skip::skip!("needs root, to become somebody else");
     }
     let site = Site::new();
     let _client = BrokerClient::connect_or_start(&site.config).unwrap();
@@ -745,14 +744,14 @@ fn other_users_are_refused() {
         let child = command.env("ROCADE_TEST_SOCKET", &path).uid(uid).spawn();
         let output = match child.and_then(Child::wait_with_output) {
             Ok(output) => output,
-            Err(error) => {
-                eprintln!("SKIP other_users_are_refused: {error}");
-                return None;
-            }
+            Err(error) => return Err(error),
         };
-        Some(answer(&mut &output.stdout[..]))
+        Ok(answer(&mut &output.stdout[..]))
     };
-    let Some(stranger) = run(65_534) else { return };
+    let stranger = match run(65_534) {
+        Ok(stranger) => stranger,
+        Err(error) => rocade_skip::skip!("cannot become somebody else: {error}"),
+    };
     assert_eq!(stranger, "answer 0");
     assert_ne!(run(0).unwrap(), "answer 0");
     fs::set_permissions(site.dir.path(), fs::Permissions::from_mode(0o700)).unwrap();

@@ -119,16 +119,17 @@ fn wait_until(what: &str, condition: impl Fn() -> bool) {
 }
 
 /// Runs the test in a thread that may change its namespace.
-fn with_tun(name: &str, mtu: u32, test: impl FnOnce(&mut Tun) + Send) {
-    thread::scope(|scope| {
-        let run = || match Tun::new(mtu) {
-            Ok(mut tun) => test(&mut tun),
-            Err(reason) => eprintln!("SKIP {name}: {reason}"),
-        };
-        if let Err(panic) = scope.spawn(run).join() {
-            std::panic::resume_unwind(panic);
+fn with_tun(mtu: u32, test: impl FnOnce(&mut Tun) + Send) {
+    let ran = thread::scope(|scope| {
+        let run = || Tun::new(mtu).map(|mut tun| test(&mut tun));
+        match scope.spawn(run).join() {
+            Ok(ran) => ran,
+            Err(panic) => std::panic::resume_unwind(panic),
         }
     });
+    if let Err(reason) = ran {
+        rocade_skip::skip!("{reason}");
+    }
 }
 
 fn wait_readable(fd: i32) {
@@ -182,7 +183,7 @@ fn assert_valid(bytes: &[u8]) {
 //= ENC-07 type=test
 #[test]
 fn single_ipv4_datagrams_have_identification_0_and_df() {
-    with_tun("single_ipv4_datagrams", 1500, |tun| {
+    with_tun(1500, |tun| {
         let link = UdpLink::bind(ip("10.77.0.1")).unwrap();
         let to = ip("10.77.0.2");
         // One hop limit has sockets of its own, another one is told with each send.
@@ -210,7 +211,7 @@ fn single_ipv4_datagrams_have_identification_0_and_df() {
 
 #[test]
 fn segments_of_one_call_are_numbered_from_0() {
-    with_tun("segments_of_one_call", 1500, |tun| {
+    with_tun(1500, |tun| {
         let link = UdpLink::bind(ip("10.77.0.1")).unwrap();
         let to = ip("10.77.0.2");
         let path = link.tx_path(DEST, 0).unwrap();
@@ -233,7 +234,7 @@ fn segments_of_one_call_are_numbered_from_0() {
 
 #[test]
 fn a_conversation_looks_the_same_on_the_wire_when_it_has_become_a_habit() {
-    with_tun("a_conversation", 1500, |tun| {
+    with_tun(1500, |tun| {
         let link = UdpLink::bind(ip("10.77.0.1")).unwrap();
         let to = ip("10.77.0.2");
         let path = link.tx_path(DEST, 255).unwrap();
@@ -255,7 +256,7 @@ fn a_conversation_looks_the_same_on_the_wire_when_it_has_become_a_habit() {
 
 #[test]
 fn without_segmentation_all_have_identification_0_and_a_good_icrc() {
-    with_tun("without_segmentation", 1500, |tun| {
+    with_tun(1500, |tun| {
         let link = UdpLink::bind(ip("10.77.0.1")).unwrap();
         let to = ip("10.77.0.2");
         let path = link.tx_path(DEST, 0).unwrap();
@@ -273,7 +274,7 @@ fn without_segmentation_all_have_identification_0_and_a_good_icrc() {
 
 #[test]
 fn packets_beyond_the_mtu_are_refused_not_fragmented() {
-    with_tun("packets_beyond_the_mtu", 1500, |tun| {
+    with_tun(1500, |tun| {
         for (local, to) in [("10.77.0.1", ip("10.77.0.2")), ("fd77::1", ip("fd77::2"))] {
             let link = UdpLink::bind(ip(local)).unwrap();
             let path = link.tx_path(DEST, 0).unwrap();
@@ -296,7 +297,7 @@ fn packets_beyond_the_mtu_are_refused_not_fragmented() {
 
 #[test]
 fn ipv6_datagrams() {
-    with_tun("ipv6_datagrams", 1500, |tun| {
+    with_tun(1500, |tun| {
         let link = UdpLink::bind(ip("fd77::1")).unwrap();
         let to = ip("fd77::2");
         for (hop_limit, gso) in [(0, true), (9, true), (9, false), (12, true), (12, false)] {
@@ -319,7 +320,7 @@ fn ipv6_datagrams() {
 
 #[test]
 fn link_local_addresses_need_and_use_their_interface() {
-    with_tun("link_local_addresses", 1500, |tun| {
+    with_tun(1500, |tun| {
         // SAFETY: a C string.
         let index = unsafe { libc::if_nametoindex(c"tun0".as_ptr()) };
         let local = LocalAddr::new(ip("fe80::77:1"), index);
@@ -361,7 +362,7 @@ fn incoming(src: IpAddr, dst: IpAddr, udp_payload: &[u8]) -> Datagram<'_> {
 //= ENC-06 type=test
 #[test]
 fn datagrams_without_udp_checksum_are_received() {
-    with_tun("datagrams_without_udp_checksum", 1500, |tun| {
+    with_tun(1500, |tun| {
         for (local, from) in [("10.77.0.1", ip("10.77.0.2")), ("fd77::1", ip("fd77::2"))] {
             let link = UdpLink::bind(ip(local)).unwrap();
             link.set_receive_tos(true).unwrap();

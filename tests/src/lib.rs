@@ -6,4 +6,5 @@
 
 pub mod harness;
 pub mod sim;
-pub mod skip;
+pub use rocade_skip as skip;
+pub use rocade_skip::skip;

@@ -135,6 +135,9 @@ pub struct Completion {
     pub is_send: bool,
     /// The packet had the solicited-event bit (CQ-06).
     pub solicited: bool,
+    /// Slots of its queue that are free once the application has taken it: its own, and those of the
+    /// unsignaled work requests before it (RC-WQE-03). To be given back by [`crate::Qp::free_slots`].
+    pub slots: u32,
     /// When it was generated: the transport's time in ns.
     pub timestamp_ns: u64,
 }

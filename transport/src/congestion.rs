@@ -1,24 +1,45 @@
 //! How much a QP may have in flight.
 //!
-//! The peer's receive buffer is shared by all QPs of its process and unknown to us; an overflow
-//! is a burst loss that go-back-N pays dearly. So a QP starts modestly, grows while nothing is
+//! Two limits. The peer's receive buffer is shared by all QPs of its process and unknown to us; an
+//! overflow is a burst loss that go-back-N pays dearly. So a QP starts modestly, grows while nothing is
 //! lost and backs off when something is. Bytes in flight are counted as receive-buffer cost: a
 //! packet costs at least [`MIN_PACKET_COST`].
+//!
+//! And a peer that is slow, or has to wait for its processor, is not dead: what is in flight has to be
+//! so little that its acknowledgement is expected in a quarter of the ACK timeout (RC-ACK-21). How much that
+//! is follows from how long acknowledgements take.
 
 /// What the smallest packet costs the peer's receive buffer, in bytes.
 pub(crate) const MIN_PACKET_COST: u32 = 512;
 
-const INITIAL_BYTES: u64 = 128 * 1024;
-const MAX_BYTES: u64 = 2 * 1024 * 1024;
-const MIN_BYTES: u64 = 16 * 1024;
+const INITIAL_BYTES: u32 = 128 * 1024;
+const MAX_BYTES: u32 = 2 * 1024 * 1024;
+const MIN_BYTES: u32 = 16 * 1024;
 /// A window of so many runs is large.
 const RUNS_IN_LARGE: u64 = 8;
+/// An acknowledgement is expected in this part of the ACK timeout.
+const TIMEOUT_PARTS: u64 = 4;
+/// A peer is taken to be as fast as this until it was measured: with the usual timeout, 67 ms,
+/// [`INITIAL_BYTES`] are acknowledged in time.
+const BYTES_PER_US: u64 = 8;
+/// Most packets without AckReq (RC-ACK-05).
+const MAX_ACK_REQ_INTERVAL: u32 = 16;
+/// A slow peer is asked for so many acknowledgements at least of what may be in flight.
+const ACKS_PER_WINDOW: u32 = 4;
+/// All sizes of READ requests are multiples of this, and so of every path MTU.
+const READ_UNIT: u32 = 4096;
 
 /// A window in bytes with slow start and additive increase, multiplicative decrease.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
-    bytes: u64,
-    threshold: u64,
+    bytes: u32,
+    threshold: u32,
+    /// What is acknowledged in time.
+    in_time: u32,
+    /// In how many nanoseconds acknowledgements have to be there, `u64::MAX` for any time.
+    time_ns: u64,
+    /// How long they take: the longest, slowly forgotten. 0 if unknown.
+    rtt_ns: u64,
 }
 
 impl Window {
@@ -26,49 +47,106 @@ impl Window {
         Self {
             bytes: INITIAL_BYTES,
             threshold: MAX_BYTES,
+            in_time: MAX_BYTES,
+            time_ns: u64::MAX,
+            rtt_ns: 0,
         }
     }
 
+    /// The ACK timeout is this, or there is none.
+    pub(crate) fn set_timeout(&mut self, timeout_ns: Option<u64>) {
+        self.time_ns = timeout_ns.map_or(u64::MAX, |ns| ns / TIMEOUT_PARTS);
+        self.in_time = to_window(u128::from(self.time_ns) * u128::from(BYTES_PER_US) / 1000);
+        self.rtt_ns = 0;
+    }
+
     /// Bytes that may be in flight.
-    pub(crate) const fn bytes(&self) -> u64 {
-        self.bytes
+    pub(crate) fn bytes(&self) -> u64 {
+        u64::from(self.bytes.min(self.in_time))
     }
 
     /// What may be in flight at the end of a run of `run` bytes at most that begins with `in_flight`. A
     /// large window is no reason to cut the run short: a short one takes nearly as long to send. The
     /// requests for acknowledgement inside it open the window again.
-    pub(crate) const fn limit(&self, in_flight: u64, run: usize) -> u64 {
-        let run = run as u64;
-        if in_flight < self.bytes && self.bytes >= RUNS_IN_LARGE * run {
-            self.bytes + run
+    pub(crate) fn limit(&self, in_flight: u64, run: usize) -> u64 {
+        let (bytes, run) = (self.bytes(), run as u64);
+        if in_flight < bytes && bytes >= RUNS_IN_LARGE * run {
+            bytes + run
         } else {
-            self.bytes
+            bytes
         }
     }
 
     /// How much a READ request asks for at most, so that the burst of its response fits the receive
-    /// buffer of whoever asked. On the wire a long READ is a series of ordinary requests with consecutive
-    /// PSNs.
-    pub(crate) const fn read_chunk(&self) -> u32 {
+    /// buffer of whoever asked, and comes in time. On the wire a long READ is a series of ordinary requests
+    /// with consecutive PSNs.
+    pub(crate) fn read_chunk(&self) -> u32 {
         const KIB: u32 = 1024;
-        if self.bytes >= MAX_BYTES {
+        let chunk = if self.bytes >= MAX_BYTES {
             1024 * KIB
         } else if self.bytes >= MAX_BYTES / 2 {
             256 * KIB
         } else {
             128 * KIB
+        };
+        // Nothing is known: then a READ goes out as most devices send it.
+        if self.rtt_ns == 0 {
+            return chunk;
         }
+        chunk
+            .min(self.in_time / READ_UNIT * READ_UNIT)
+            .max(READ_UNIT)
+    }
+
+    /// One in so many packets of `packet_cost` asks for an acknowledgement. As long as nothing is known of
+    /// the peer, each: if it is slow, every single one is a sign of life.
+    pub(crate) fn ack_req_interval(&self, packet_cost: u32) -> u32 {
+        if self.rtt_ns == 0 && self.time_ns != u64::MAX {
+            return 1;
+        }
+        (self.in_time / ACKS_PER_WINDOW / packet_cost).clamp(1, MAX_ACK_REQ_INTERVAL)
+    }
+
+    /// How long an acknowledgement may well take, in nanoseconds.
+    pub(crate) const fn patience_ns(&self) -> u64 {
+        self.rtt_ns.saturating_mul(TIMEOUT_PARTS)
     }
 
     /// `acked` bytes left the network in good order.
     pub(crate) fn on_progress(&mut self, acked: u64) {
+        let acked = u32::try_from(acked).unwrap_or(MAX_BYTES).min(MAX_BYTES);
         let growth = if self.bytes < self.threshold {
             acked
         } else {
             // About one eighth of the minimum per window's worth of acknowledgements.
-            (MIN_BYTES / 8 * acked / self.bytes).max(1)
+            let growth = u64::from(MIN_BYTES / 8) * u64::from(acked) / u64::from(self.bytes);
+            u32::try_from(growth).unwrap_or(MAX_BYTES).max(1)
         };
         self.bytes = (self.bytes + growth).min(MAX_BYTES);
+    }
+
+    /// Should an acknowledgement have been there after so long? Then [`Window::on_sample`] need not wait
+    /// for it.
+    #[inline]
+    pub(crate) const fn is_late(&self, elapsed_ns: u64) -> bool {
+        elapsed_ns > self.time_ns
+    }
+
+    /// `delivered` bytes were acknowledged in `rtt_ns`, the time since a packet was sent whose
+    /// acknowledgement this is, or which is not acknowledged yet.
+    //= RC-ACK-21
+    pub(crate) fn on_sample(&mut self, delivered: u64, rtt_ns: u64) {
+        let rtt_ns = rtt_ns.max(1);
+        self.rtt_ns = rtt_ns.max(self.rtt_ns - self.rtt_ns / 8);
+        if self.time_ns == u64::MAX {
+            return;
+        }
+        let in_time =
+            to_window(u128::from(delivered) * u128::from(self.time_ns) / u128::from(rtt_ns));
+        // Little that came back quickly says nothing against more.
+        if rtt_ns > self.time_ns || in_time > self.in_time {
+            self.in_time = in_time;
+        }
     }
 
     /// A gap was reported: something in the window was lost or reordered.
@@ -77,9 +155,89 @@ impl Window {
         self.bytes = self.threshold;
     }
 
-    /// Nothing came back for a whole timeout.
-    pub(crate) fn on_timeout(&mut self) {
+    /// Nothing came back for a whole timeout, with so much in flight.
+    pub(crate) fn on_timeout(&mut self, in_flight: u64) {
         self.threshold = (self.bytes / 2).max(MIN_BYTES);
-        self.bytes = MIN_BYTES;
+        self.bytes = MIN_PACKET_COST;
+        let quarter = u128::from(in_flight / TIMEOUT_PARTS);
+        self.in_time = self.in_time.min(to_window(quarter));
+    }
+
+    /// Nothing was lost: it only took long.
+    pub(crate) fn on_late_ack(&mut self) {
+        self.bytes = self.threshold;
+    }
+}
+
+fn to_window(bytes: u128) -> u32 {
+    u32::try_from(bytes).unwrap_or(MAX_BYTES).min(MAX_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn window(timeout_ms: u64) -> Window {
+        let mut window = Window::new();
+        window.set_timeout(Some(timeout_ms * MS));
+        window
+    }
+
+    //= RC-ACK-21 type=test
+    #[test]
+    fn what_is_in_flight_follows_the_round_trip() {
+        let mut window = window(64);
+        assert_eq!(window.bytes(), 128_000);
+        // 1 MB/s: 16 KB in 16 ms.
+        window.on_sample(32_000, 32 * MS);
+        assert_eq!(window.bytes(), 16_000);
+        window.on_sample(1_000, 2 * MS);
+        assert_eq!(window.bytes(), 16_000, "little says little");
+        window.on_sample(16_000, 8 * MS);
+        assert_eq!(window.bytes(), 32_000, "twice as fast");
+        window.on_sample(4096, 40_000);
+        assert_eq!(
+            window.bytes(),
+            u64::from(INITIAL_BYTES),
+            "not slow any more"
+        );
+        window.on_timeout(200_000);
+        assert_eq!(window.bytes(), u64::from(MIN_PACKET_COST));
+        window.on_late_ack();
+        assert_eq!(window.bytes(), 50_000);
+    }
+
+    #[test]
+    fn a_slow_peer_is_asked_more_often() {
+        let mut window = window(64);
+        assert_eq!(window.ack_req_interval(1024), 1, "unknown");
+        window.on_sample(1_000, 1_000);
+        assert_eq!(window.ack_req_interval(1024), 16);
+        window.on_sample(16_384, 16 * MS + 1);
+        assert_eq!(window.ack_req_interval(1024), 3);
+        window.on_sample(512, 32 * MS);
+        assert_eq!(window.ack_req_interval(1024), 1);
+        assert_eq!(window.read_chunk(), READ_UNIT);
+    }
+
+    #[test]
+    fn without_a_timeout_nothing_is_too_slow() {
+        let mut window = Window::new();
+        window.set_timeout(None);
+        window.on_sample(1, u64::MAX);
+        assert_eq!(window.bytes(), u64::from(INITIAL_BYTES));
+        assert_eq!(window.ack_req_interval(4096), 16);
+    }
+
+    #[test]
+    fn the_round_trip_is_forgotten_slowly() {
+        let mut window = window(64);
+        window.on_sample(1, 8 * MS);
+        window.on_sample(1, MS);
+        assert_eq!(window.patience_ns(), 28 * MS);
+        window.on_sample(1, 100 * MS);
+        assert_eq!(window.patience_ns(), 400 * MS);
     }
 }

@@ -41,6 +41,8 @@ pub struct Counters {
     pub tx_packets: u64,
     /// Packets accepted for processing.
     pub rx_packets: u64,
+    /// Packets that [`Qp::handle_short`](crate::Qp::handle_short) took.
+    pub short_packets: u64,
     /// Packets sent again.
     pub retransmitted_packets: u64,
     /// ACK timer expiries.

@@ -14,7 +14,8 @@ pub enum AccessError {
     Permission,
     /// Not inside the region (MR-11).
     OutOfRange,
-    /// The memory is no longer mapped (ODP-04).
+    /// The memory is no longer mapped, or not with these rights (ODP-04). Only an access finds that, no
+    /// check.
     Fault,
 }
 
@@ -94,7 +95,8 @@ pub trait Memory {
     /// Copies into a local buffer.
     ///
     /// # Errors
-    /// As [`Memory::check_local`]; nothing is written then.
+    /// As [`Memory::check_local`]; nothing is written then, but perhaps a part after
+    /// [`AccessError::Fault`].
     fn write_local(&self, lkey: Lkey, addr: u64, src: &[u8]) -> Result<(), AccessError>;
 
     /// Copies from memory on the peer's behalf.
@@ -106,7 +108,8 @@ pub trait Memory {
     /// Copies into memory on the peer's behalf.
     ///
     /// # Errors
-    /// As [`Memory::check_remote`]; nothing is written then.
+    /// As [`Memory::check_remote`]; nothing is written then, but perhaps a part after
+    /// [`AccessError::Fault`].
     fn write_remote(&self, rkey: Rkey, va: u64, src: &[u8]) -> Result<(), AccessError>;
 
     /// Executes an atomic and returns the original value, host byte order.

@@ -2,9 +2,13 @@
 
 mod errors;
 mod modify;
+mod owed;
 mod refusals;
 mod responder;
 mod retry;
+mod salvage;
+mod short;
+mod single;
 mod states;
 mod transfer;
 

@@ -52,7 +52,8 @@ impl Head {
     }
 }
 
-/// Where in registered memory the payload of a packet is. Has been checked.
+/// Where in registered memory the payload of a packet is. Key, rights and range have been checked; the
+/// memory itself may be gone all the same ([`Qp::salvage`](crate::Qp::salvage)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A request's: a local buffer.
@@ -65,6 +66,8 @@ pub enum Source {
         va: u64,
         /// Length in bytes, not 0.
         len: u32,
+        /// The READ has been answered before.
+        replay: bool,
     },
 }
 
@@ -87,10 +90,16 @@ impl Source {
                 len,
                 lkey,
             }),
-            Self::Remote { rkey, va, len } => Self::Remote {
+            Self::Remote {
+                rkey,
+                va,
+                len,
+                replay,
+            } => Self::Remote {
                 rkey,
                 va: va.wrapping_add(bytes),
                 len,
+                replay,
             },
         }
     }

@@ -5,6 +5,7 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -13,6 +14,7 @@ use super::paths::Paths;
 use super::protocol::{Ends, MAX_FDS, MAX_LEN, ProtocolError, Request, Response};
 use super::start::{self, Connector, Step};
 use super::sys::{self, HangupWatch};
+use super::will::Will;
 use super::{BrokerConfig, BrokerError, BrokerStatus, fdpass};
 use crate::link::LocalAddr;
 use crate::link::shm::ChannelOffer;
@@ -55,6 +57,8 @@ pub struct BrokerClient {
     lock: OwnedFd,
     watch: HangupWatch,
     state: Mutex<State>,
+    /// What the broker does for us when we are gone.
+    will: Option<Arc<Will>>,
 }
 
 struct State {
@@ -107,7 +111,10 @@ impl BrokerClient {
             wake: None,
             offers: Vec::new(),
         };
-        Ok(Self {
+        let will = Will::new()
+            .inspect_err(|error| tracing::warn!(%error, "writing a last will"))
+            .ok();
+        let client = Self {
             config: config.clone(),
             paths,
             slot,
@@ -115,7 +122,22 @@ impl BrokerClient {
             lock,
             watch,
             state: Mutex::new(state),
-        })
+            will: will.map(Arc::new),
+        };
+        client.deposit_will(&mut client.state.lock())?;
+        Ok(client)
+    }
+
+    /// The will that the broker has of us.
+    pub(crate) fn will(&self) -> Option<&Arc<Will>> {
+        self.will.as_ref()
+    }
+
+    fn deposit_will(&self, state: &mut State) -> Result<(), BrokerError> {
+        if let (Some(will), Link::Up(connection)) = (&self.will, &mut state.link) {
+            connection.deposit(will)?;
+        }
+        Ok(())
     }
 
     /// The slot leased, 1 to 255. Stays the same for the life of the client.
@@ -293,6 +315,9 @@ impl BrokerClient {
     }
 
     fn disconnect(&self, state: &mut State) {
+        if let Some(will) = &self.will {
+            will.set_deposited(false);
+        }
         if let Link::Up(connection) = &mut state.link {
             // The channels that came do not need the broker any more.
             state.offers.append(&mut connection.offers);
@@ -393,6 +418,9 @@ impl BrokerClient {
         }
         if let Some(wake) = wake {
             connection.share(wake)?;
+        }
+        if let Some(will) = &self.will {
+            connection.deposit(will)?;
         }
         connection.watch_with(&self.watch)?;
         tracing::info!(%slot, broker_pid, "resumed with a new broker");
@@ -570,6 +598,17 @@ impl Connection {
     fn share(&mut self, wake: &OwnedFd) -> Result<(), BrokerError> {
         match self.ask(&Request::Share, &[wake.as_fd()], ANSWER_TIMEOUT)? {
             (Response::Accepted, _) => Ok(()),
+            _ => Err(ProtocolError::Unexpected.into()),
+        }
+    }
+
+    /// Hands over a last will.
+    fn deposit(&mut self, will: &Will) -> Result<(), BrokerError> {
+        match self.ask(&Request::Will, &[will.fd()], ANSWER_TIMEOUT)? {
+            (Response::Accepted, _) => {
+                will.set_deposited(true);
+                Ok(())
+            }
             _ => Err(ProtocolError::Unexpected.into()),
         }
     }

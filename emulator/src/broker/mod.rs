@@ -38,6 +38,7 @@ mod server;
 mod slots;
 mod start;
 mod sys;
+mod will;
 
 pub use client::{BrokerClient, ServiceOutcome, StopOutcome, status, stop};
 pub use protocol::{ProtocolError, RefusalCode};
@@ -45,6 +46,7 @@ pub use server::serve;
 pub(crate) use sys::effective_uid;
 #[cfg(test)]
 pub(crate) use sys::{poll, poll_readable};
+pub(crate) use will::{Bequest, Creditor, Debt, Will};
 
 /// Variable: the directory of the broker's socket, locks and log.
 const RUNTIME_DIR_VARIABLE: &str = "ROCADE_RUNTIME_DIR";

@@ -18,7 +18,7 @@ use crate::link::LocalAddr;
 use crate::steering::Slot;
 
 /// Version of the protocol. A broker and a client of different versions do not work together.
-pub(super) const VERSION: u16 = 2;
+pub(super) const VERSION: u16 = 3;
 /// Longest message in bytes.
 pub(super) const MAX_LEN: usize = 32 << 10;
 /// Most file descriptors that come with one message.
@@ -65,6 +65,8 @@ pub(super) enum Request {
     Share,
     /// Asks for a channel to another client.
     Channel(Ends),
+    /// The client's last will comes along (`will.rs`).
+    Will,
 }
 
 /// What a channel connects, as the client sees it that the message is from or for.
@@ -97,7 +99,7 @@ pub(super) enum Response {
         /// How many come with all answers together, 1 to 256.
         total: u16,
     },
-    /// Answer to `Restore` and `Share`.
+    /// Answer to `Restore`, `Share` and `Will`.
     Accepted,
     /// Answer to `Status`.
     Status(BrokerStatus),
@@ -243,6 +245,7 @@ impl Request {
             Self::Stop => Writer::new(5).finish(),
             Self::Share => Writer::new(6).finish(),
             Self::Channel(ends) => Writer::ends(7, ends),
+            Self::Will => Writer::new(8).finish(),
         }
     }
 
@@ -276,6 +279,7 @@ impl Request {
             5 => (Self::Stop, 0..=0),
             6 => (Self::Share, 1..=1),
             7 => (Self::Channel(r.ends()?), 0..=0),
+            8 => (Self::Will, 1..=1),
             other => return Err(ProtocolError::Kind(other)),
         };
         r.finish()?;

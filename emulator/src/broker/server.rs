@@ -17,9 +17,11 @@ use super::slots::SlotTable;
 use super::{BrokerConfig, BrokerError, effective_uid, sys};
 use crate::link::{LocalAddr, socket};
 use crate::steering::Slot;
+use will::Deposit;
 
 mod channels;
 mod requests;
+mod will;
 
 /// How long a starting broker waits for one that is ending.
 const TAKEOVER_TIMEOUT: Duration = Duration::from_millis(500);
@@ -49,6 +51,8 @@ struct Client {
     slot: Option<Slot>,
     /// What wakes it, where it takes part in shared-memory channels.
     wake: Option<OwnedFd>,
+    /// What is to be done when it is gone.
+    deposit: Option<Deposit>,
     /// An address it has asked for and not got yet.
     pending: Option<Pending>,
     /// To be dropped.
@@ -69,6 +73,7 @@ impl Client {
             name: String::new(),
             slot: None,
             wake: None,
+            deposit: None,
             pending: None,
             gone: false,
         }
@@ -177,6 +182,12 @@ impl Server {
                 .iter()
                 .map(|c| sys::poll_readable(c.connection.as_fd())),
         );
+        let processes: Vec<_> = (0..self.clients.len())
+            .filter_map(|index| Some((index, self.clients[index].deposit.as_ref()?.process()?)))
+            .collect();
+        let first_process = fds.len();
+        fds.extend(processes.iter().map(|(_, fd)| sys::poll_readable(*fd)));
+        let watched: Vec<_> = processes.iter().map(|(index, _)| *index).collect();
         let ready = sys::poll(&mut fds, Some(timeout)).map_err(BrokerError::doing("waiting"))?;
         if ready == 0 {
             return Ok(());
@@ -193,6 +204,13 @@ impl Server {
             .collect();
         for index in readable {
             self.serve_client(index);
+        }
+        for (index, _) in watched
+            .into_iter()
+            .zip(&fds[first_process..])
+            .filter(|(_, entry)| entry.revents != 0)
+        {
+            self.clients[index].carry_out_will();
         }
         if fds[0].revents != 0 {
             self.accept();

@@ -51,6 +51,19 @@ pub(crate) fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::R
     }
 }
 
+/// A descriptor of a process that is readable when the process has ended (pidfd_open(2)).
+pub(crate) fn open_process(pid: u32) -> io::Result<OwnedFd> {
+    let pid = libc::pid_t::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: takes no pointers.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    let fd = RawFd::try_from(fd).map_err(|_| io::ErrorKind::Other)?;
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a fresh fd that nobody else owns; close-on-exec by itself.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
 /// Takes the exclusive lock of a file (flock(2)) unless somebody else has it. The lock lives until
 /// all duplicates of the fd are closed, in whatever process.
 pub(crate) fn try_lock(file: BorrowedFd<'_>) -> io::Result<bool> {

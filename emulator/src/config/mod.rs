@@ -12,6 +12,8 @@
 //! | `ROCADE_BROKER_IDLE_MS` | `broker_idle_ms = N` | a broker without clients ends after this time; 60000 by default |
 //! | `ROCADE_RUNTIME_DIR` | `runtime_dir = ".."` | directory of the broker's socket and lock files |
 //! | `ROCADE_LINK` | `link = ".."` | `auto` (default), `udp`, `shm`: [`LinkMode`] |
+//! | `ROCADE_ICRC` | `icrc = ".."` | how ICRCs are computed, for measurements: `avx512`, `vpclmul256`, `pclmul128`, `pmull`, `crc32`, `table`; the processor's best by default |
+//! | `ROCADE_PEERS` | `peers = ["..", ..]` | `ADDR[/PREFIX][,..]`: who may talk to this process; anybody by default: [`Peers`] |
 //! | `ROCADE_LOG` | `log = ".."` | tracing filter, e.g. `info` |
 //! | `ROCADE_CONFIG` | | path of the configuration file |
 //!
@@ -28,6 +30,8 @@
 mod error;
 mod guid;
 mod host;
+mod names;
+mod peers;
 mod settings;
 mod spec;
 mod sys;
@@ -37,13 +41,16 @@ mod tests;
 use std::net::IpAddr;
 
 use rocade_wire::Guid;
+use rocade_wire::crc::Way;
 
 pub use self::error::{ConfigError, Origin};
 pub use self::guid::HostIdentity;
 pub use self::host::{HostNetwork, Interface};
+pub use self::names::{ENV_WARNED, UnknownVariable, nearest, unknown_variables};
+pub use self::peers::Peers;
 pub use self::settings::{
-    BrokerSetting, ENV_BROKER, ENV_BROKER_IDLE_MS, ENV_CONFIG, ENV_DEVICES, ENV_IP, ENV_LINK,
-    ENV_LOG, ENV_RUNTIME_DIR, FILE_NAME, Settings, config_file,
+    BrokerSetting, ENV_BROKER, ENV_BROKER_IDLE_MS, ENV_CONFIG, ENV_DEVICES, ENV_ICRC, ENV_IP,
+    ENV_LINK, ENV_LOG, ENV_PEERS, ENV_RUNTIME_DIR, FILE_NAME, Settings, config_file,
 };
 pub use self::spec::{DeviceSpec, MAX_DEVICE_NAME_LEN, SpecItem};
 pub use crate::broker::BrokerConfig;
@@ -57,6 +64,10 @@ pub struct EngineConfig {
     pub broker: BrokerMode,
     /// How packets travel.
     pub link: LinkMode,
+    /// How ICRCs are computed, in the whole process; `None` for the best way that the processor has.
+    pub icrc: Option<Way>,
+    /// Who may talk to this process.
+    pub peers: Peers,
 }
 
 /// How packets travel between this process and its peers.

@@ -5,11 +5,14 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rocade_wire::crc::Way;
 use serde::Deserialize;
 
 use super::error::{ConfigError, Origin};
 use super::guid::HostIdentity;
 use super::host::{self, HostNetwork};
+use super::names;
+use super::peers::Peers;
 use super::spec::{DeviceSpec, SpecItem};
 use super::{BrokerMode, DeviceConfig, EngineConfig, LinkMode};
 use crate::broker::BrokerConfig;
@@ -26,6 +29,10 @@ pub const ENV_BROKER_IDLE_MS: &str = "ROCADE_BROKER_IDLE_MS";
 pub const ENV_RUNTIME_DIR: &str = "ROCADE_RUNTIME_DIR";
 /// Kind of link: `auto`, `udp` or `shm`.
 pub const ENV_LINK: &str = "ROCADE_LINK";
+/// How ICRCs are computed: a name of [`Way`]. For measurements; the default is the best that the processor has.
+pub const ENV_ICRC: &str = "ROCADE_ICRC";
+/// `ADDR[/PREFIX][,..]`: who may talk to this process.
+pub const ENV_PEERS: &str = "ROCADE_PEERS";
 /// Tracing filter, e.g. `info` or `rocade_emulator=debug`.
 pub const ENV_LOG: &str = "ROCADE_LOG";
 /// Path of the configuration file.
@@ -59,6 +66,8 @@ pub struct Settings {
     broker_idle: Option<Setting<Duration>>,
     runtime_dir: Option<Setting<PathBuf>>,
     link: Option<Setting<LinkMode>>,
+    icrc: Option<Setting<Way>>,
+    peers: Option<Setting<Peers>>,
     log: Option<Setting<String>>,
 }
 
@@ -72,6 +81,8 @@ struct FileKeys {
     broker_idle_ms: Option<u64>,
     runtime_dir: Option<String>,
     link: Option<String>,
+    icrc: Option<String>,
+    peers: Option<Vec<String>>,
     log: Option<String>,
 }
 
@@ -139,6 +150,8 @@ impl Settings {
             broker_idle: get(ENV_BROKER_IDLE_MS)?.map(parse_idle).transpose()?,
             runtime_dir: get(ENV_RUNTIME_DIR)?.map(parse_dir).transpose()?,
             link: get(ENV_LINK)?.map(parse_link).transpose()?,
+            icrc: get(ENV_ICRC)?.map(parse_icrc).transpose()?,
+            peers: get(ENV_PEERS)?.map(parse_peers).transpose()?,
             log: get(ENV_LOG)?.map(|(value, origin)| Setting { value, origin }),
         })
     }
@@ -206,6 +219,15 @@ impl Settings {
                 .map(parse_dir)
                 .transpose()?,
             link: with("link", keys.link).map(parse_link).transpose()?,
+            icrc: with("icrc", keys.icrc).map(parse_icrc).transpose()?,
+            peers: keys
+                .peers
+                .map(|items| {
+                    let (origin, value) = (origin("peers"), items.join(","));
+                    Peers::from_items(&items, &value, &origin)
+                        .map(|value| Setting { value, origin })
+                })
+                .transpose()?,
             log: keys.log.map(|value| Setting {
                 value,
                 origin: origin("log"),
@@ -268,6 +290,8 @@ impl Settings {
             broker_idle: self.broker_idle.or(lower.broker_idle),
             runtime_dir: self.runtime_dir.or(lower.runtime_dir),
             link: self.link.or(lower.link),
+            icrc: self.icrc.or(lower.icrc),
+            peers: self.peers.or(lower.peers),
             log: self.log.or(lower.log),
         }
     }
@@ -293,12 +317,36 @@ impl Settings {
         self.log.as_ref().map(|setting| setting.value.as_str())
     }
 
+    /// Checks the levels and targets of the tracing filter. Apart from the other settings, because
+    /// programs run with a wrong filter too.
+    ///
+    /// # Errors
+    /// [`ConfigError::Invalid`] with the nearest name that exists.
+    pub fn check_log(&self) -> Result<(), ConfigError> {
+        let Some(Setting { value, origin }) = &self.log else {
+            return Ok(());
+        };
+        names::log_filter_mistake(value).map_or(Ok(()), |mistake| {
+            let allowed = "off, error, warn, info, debug, trace, or TARGET=LEVEL, \
+                           e.g. rocade_emulator=debug";
+            Err(ConfigError::invalid(origin, value, mistake, allowed))
+        })
+    }
+
     /// How packets travel.
     #[must_use]
     pub fn link(&self) -> LinkMode {
         self.link
             .as_ref()
             .map_or_else(LinkMode::default, |setting| setting.value)
+    }
+
+    /// Who may talk to this process.
+    #[must_use]
+    pub fn peers(&self) -> Peers {
+        self.peers
+            .as_ref()
+            .map_or_else(Peers::default, |setting| setting.value.clone())
     }
 
     /// What was said about the broker, if any source said something.
@@ -366,6 +414,8 @@ impl Settings {
             devices,
             broker,
             link: self.link(),
+            icrc: self.icrc.as_ref().map(|setting| setting.value),
+            peers: self.peers(),
         })
     }
 }
@@ -457,6 +507,11 @@ fn parse_dir((value, origin): (String, Origin)) -> Result<Setting<PathBuf>, Conf
     })
 }
 
+fn parse_peers((value, origin): (String, Origin)) -> Result<Setting<Peers>, ConfigError> {
+    let value = Peers::parse(&value, &origin)?;
+    Ok(Setting { value, origin })
+}
+
 fn parse_link((value, origin): (String, Origin)) -> Result<Setting<LinkMode>, ConfigError> {
     let value = match value.as_str() {
         "auto" => LinkMode::Auto,
@@ -473,6 +528,22 @@ fn parse_link((value, origin): (String, Origin)) -> Result<Setting<LinkMode>, Co
         }
     };
     Ok(Setting { value, origin })
+}
+
+fn parse_icrc((name, origin): (String, Origin)) -> Result<Setting<Way>, ConfigError> {
+    match name.parse() {
+        Ok(value) => Ok(Setting { value, origin }),
+        Err(reason) => {
+            let here: Vec<&str> = Way::available().map(Way::name).collect();
+            let allowed = format!("on this processor {}", here.join(", "));
+            Err(ConfigError::invalid(
+                &origin,
+                name,
+                reason.to_string(),
+                allowed,
+            ))
+        }
+    }
 }
 
 fn default_devices(network: &HostNetwork, identity: &HostIdentity) -> Vec<DeviceConfig> {

@@ -75,10 +75,20 @@ impl Default for AckHold {
 }
 
 impl AckHold {
+    /// Is an answer expected to the message that was received?
+    pub(super) const fn expects_answer(&self) -> bool {
+        self.answered >= self.habit
+    }
+
+    /// Does somebody look after the QP?
+    pub(super) const fn is_looked_after(&self) -> bool {
+        self.last_held.is_some()
+    }
+
     /// When a lone acknowledgement leaves.
     pub(super) const fn timing(&self, cause: Cause, may_hold: bool) -> AckTiming {
         match cause {
-            Cause::Received if self.answered >= self.habit && may_hold => AckTiming::Later,
+            Cause::Received if self.expects_answer() && may_hold => AckTiming::Later,
             // The peer waits for the answer: it has to be there before its own message is complete.
             Cause::Posted if self.answered > 0 => AckTiming::Last,
             Cause::Posted => AckTiming::Behind,
@@ -176,17 +186,14 @@ impl EngineInner {
         }
     }
 
+    /// May one more QP be looked after?
+    pub(super) fn can_look_after(&self) -> bool {
+        self.holding_count.load(Ordering::Relaxed) < MAX_HOLDING
+    }
+
     /// Does any QP hold acknowledgements now and then?
     pub(super) fn looks_after_acks(&self) -> bool {
         self.holding_count.load(Ordering::Relaxed) > 0
-    }
-
-    /// May a QP hold an acknowledgement? Only while the background thread can look after it, and
-    /// the application is awake: waking it takes longer than sending the ACK.
-    pub(super) fn may_hold(&self, hold: &AckHold) -> bool {
-        let looked_after =
-            hold.last_held.is_some() || self.holding_count.load(Ordering::Relaxed) < MAX_HOLDING;
-        looked_after && !self.handover.is_asleep()
     }
 
     /// Sends the acknowledgements that have been held for so long.
@@ -200,9 +207,13 @@ impl EngineInner {
             let mut over = true;
             self.with_qp(qpn, |inner, core, mem| {
                 if core.tx.hold().holds_for(held_ns, now) {
+                    core.tx.announce_quiet_ack();
                     self.drain(inner, core, mem, Cause::Other, now);
                 }
                 over = core.tx.hold().forget(now);
+                if over {
+                    core.tx.forget_will();
+                }
             });
             if over {
                 let mut holding = self.holding.lock();
@@ -230,7 +241,7 @@ impl EngineInner {
                 continue;
             };
             drop(qps);
-            let Some(mem) = self.regions().try_read_for(PATIENCE) else {
+            let Some(mem) = self.regions().try_read_for(self.now(), PATIENCE) else {
                 return;
             };
             if let Some(mut core) = inner.try_lock_for(PATIENCE) {

@@ -173,6 +173,7 @@ impl EngineInner {
             turn.busy = self.linger(&mut turn.linger);
         }
         self.fire_timers();
+        self.fail_qps_of_overrun_cqs();
         self.retry_blocked_unless_tried(&mut turn.blocked);
         self.release_acks(HOLD_NS);
         self.ring_overdue_doorbells();

@@ -13,6 +13,8 @@ mod clock;
 mod doorbell;
 mod handover;
 mod linger;
+mod overrun;
+mod owed;
 mod port;
 mod progress;
 mod qp_table;
@@ -22,14 +24,15 @@ mod timers;
 mod transmit;
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
 use rocade_transport::Time;
 use rocade_wire::Qpn;
 
-use crate::config::{BrokerMode, EngineConfig, LinkMode};
+use crate::broker::Will;
+use crate::config::{BrokerMode, EngineConfig, LinkMode, Peers};
 use crate::error::VerbsError;
 use crate::hca::{DeviceInfo, Hca};
 use crate::link::shm::{self, ShmChannel};
@@ -43,6 +46,7 @@ use blocked::BlockedQps;
 use broker_link::BrokerLink;
 use clock::Clock;
 use handover::Handover;
+use overrun::OverrunCqs;
 use port::Port;
 use qp_table::QpTable;
 use timers::Timers;
@@ -72,6 +76,10 @@ pub struct EngineCounters {
     pub rx_bad_icrc: u64,
     /// Packets for a QP that does not exist (BTH-10).
     pub rx_unknown_qp: u64,
+    /// Packets that came over UDP, or through another channel, for a QP whose peer uses a channel.
+    pub rx_wrong_link: u64,
+    /// Packets from addresses that are not among the allowed peers ([`Peers`]), not looked at further.
+    pub rx_refused: u64,
     /// Packets passed on to the process that they are for.
     pub forwarded: u64,
     /// Those of the packets sent that went through shared memory.
@@ -88,6 +96,8 @@ struct AtomicCounters {
     rx_malformed: AtomicU64,
     rx_bad_icrc: AtomicU64,
     rx_unknown_qp: AtomicU64,
+    rx_wrong_link: AtomicU64,
+    rx_refused: AtomicU64,
     forwarded: AtomicU64,
     tx_shared: AtomicU64,
     rx_shared: AtomicU64,
@@ -105,6 +115,7 @@ pub(crate) struct EngineInner {
     hcas: Vec<Arc<Hca>>,
     broker_mode: BrokerMode,
     link_mode: LinkMode,
+    peers: Peers,
     clock: Clock,
     regions: MrTable,
     qps: RwLock<QpTable>,
@@ -124,6 +135,9 @@ pub(crate) struct EngineInner {
     waiting_count: AtomicUsize,
     /// When the last one was listed, in ns.
     waited_at: AtomicU64,
+    /// What the broker does for us when we are gone.
+    will: OnceLock<Arc<Will>>,
+    overrun: OverrunCqs,
     handover: Handover,
     /// Inline polls in vain.
     vain_polls: AtomicU64,
@@ -145,6 +159,9 @@ impl Engine {
     /// # Errors
     /// [`VerbsError::Io`] without file descriptors.
     pub fn new(config: EngineConfig) -> Result<Self, VerbsError> {
+        if let Some(way) = config.icrc {
+            way.select();
+        }
         let hcas = (0u32..)
             .zip(config.devices)
             .map(|(index, device)| Arc::new(Hca::new(device, index)))
@@ -154,6 +171,7 @@ impl Engine {
                 hcas,
                 broker_mode: config.broker,
                 link_mode: config.link,
+                peers: config.peers,
                 clock: Clock::new(),
                 regions: MrTable::new(),
                 qps: RwLock::default(),
@@ -167,6 +185,8 @@ impl Engine {
                 waiting: Mutex::default(),
                 waiting_count: AtomicUsize::new(0),
                 waited_at: AtomicU64::new(0),
+                will: OnceLock::new(),
+                overrun: OverrunCqs::default(),
                 handover: Handover::new(),
                 vain_polls: AtomicU64::new(0),
                 idle_since: AtomicU64::new(0),
@@ -209,6 +229,8 @@ impl Engine {
             rx_malformed: get(&c.rx_malformed),
             rx_bad_icrc: get(&c.rx_bad_icrc),
             rx_unknown_qp: get(&c.rx_unknown_qp),
+            rx_wrong_link: get(&c.rx_wrong_link),
+            rx_refused: get(&c.rx_refused),
             forwarded: get(&c.forwarded),
             tx_shared: get(&c.tx_shared),
             rx_shared: get(&c.rx_shared),
@@ -223,6 +245,11 @@ impl EngineInner {
 
     pub(crate) const fn regions(&self) -> &MrTable {
         &self.regions
+    }
+
+    /// Who may talk to this process.
+    pub(crate) const fn peers(&self) -> &Peers {
+        &self.peers
     }
 
     pub(crate) fn next_pd(&self) -> PdId {
@@ -254,9 +281,12 @@ impl EngineInner {
                 qp_numbers: QpnAllocator::new(Slot::EMBEDDED),
             },
             BrokerMode::Auto(config) => {
-                let broker =
-                    BrokerLink::connect(config).inspect_err(|error| tracing::error!("{error}"))?;
+                let broker = BrokerLink::connect(config)?;
                 self.share(&broker);
+                if let Some(will) = broker.client().will() {
+                    // Once: there is one attachment.
+                    let _ = self.will.set(Arc::clone(will));
+                }
                 let qp_numbers = QpnAllocator::new(broker.slot());
                 Attachment {
                     broker: Some(Arc::new(broker)),
@@ -299,23 +329,12 @@ impl EngineInner {
             None => UdpLink::bind(local).map_err(VerbsError::from),
             Some(broker) => broker.open(local),
         };
-        let port = Arc::new(Port::new(
-            link.inspect_err(|error| tracing::error!("{error}"))?,
-        ));
+        let port = Arc::new(Port::new(link?));
         ports.push(Arc::clone(&port));
         drop(ports);
         // The background thread has one more descriptor to wait for.
         self.call_background();
         Ok(port)
-    }
-
-    /// A QP ends: what it holds back leaves first.
-    pub(crate) fn say_farewell(&self, inner: &QpInner) {
-        let mem = self.regions().read();
-        let mut core = inner.lock();
-        if core.qp.lone_ack().is_some() || core.tx.doorbell().waits() {
-            self.transmit(inner, &mut core, &mem, Cause::Other, self.now());
-        }
     }
 
     /// The application polls a CQ.
@@ -357,7 +376,7 @@ impl EngineInner {
         let Some(inner) = self.qps.read().get(qpn).cloned() else {
             return;
         };
-        let mem = self.regions().read();
+        let mem = self.regions().read(self.now());
         let mut core = inner.lock();
         f(&inner, &mut core, &mem);
     }

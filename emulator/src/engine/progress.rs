@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
 use rocade_transport::{PacketMeta, Time};
-use rocade_wire::{Packet, Qpn, ShortPacket};
+use rocade_wire::{Bth, Packet, Qpn, ShortPacket};
 
 use super::EngineInner;
 use super::ack_hold::Cause;
@@ -172,8 +172,8 @@ impl EngineInner {
         let local = port.link.local();
         // Lock order: QP table, regions, QP, CQ.
         let qps = self.qps.read();
-        let mem = self.regions().read();
         let now = self.now();
+        let mem = self.regions().read(now);
         let let_go = |locked: Option<Locked<'_>>, dirty: &mut Vec<Qpn>, mem: &MemGuard<'_>| {
             if at_once && dirty.is_empty() {
                 self.unlock(locked, mem, now);
@@ -188,6 +188,7 @@ impl EngineInner {
         let mut packets = 0;
         let mut checked: u16 = 0;
         let mut sender = flows.find(local, batch.source);
+        let welcome = self.peers.allow(batch.source.ip());
         let meta = PacketMeta {
             source: batch.source.ip(),
             destination: local,
@@ -198,6 +199,15 @@ impl EngineInner {
                     Some((source, inner)) => (source, inner, true),
                     None => (batch.source, segment, false),
                 };
+            let welcome = if forwarded {
+                self.peers.allow(source.ip())
+            } else {
+                welcome
+            };
+            if !welcome {
+                self.refuse(port, source, segment, forwarded);
+                continue;
+            }
             //= ICRC-11
             if !forwarded
                 && let Some(short) = ShortPacket::parse(segment)
@@ -208,7 +218,9 @@ impl EngineInner {
                 switch_to(&mut current, &qps, short.bth().dest_qp, |locked| {
                     let_go(locked, dirty, &mem);
                 });
-                if let Some(locked) = &mut current {
+                if let Some(locked) = &mut current
+                    && !locked.core.tx.refuses_udp()
+                {
                     let memory = mem.view(locked.inner.pd_id());
                     if locked.core.qp.handle_short(now, &meta, &short, &memory) {
                         checked = checked.saturating_add(1);
@@ -246,6 +258,10 @@ impl EngineInner {
                 self.not_ours(port, source, dest, segment, forwarded);
                 continue;
             };
+            if locked.core.tx.refuses_udp() {
+                self.count(|counters| &counters.rx_wrong_link);
+                continue;
+            }
             let meta = if forwarded {
                 PacketMeta {
                     source: source.ip(),
@@ -280,6 +296,23 @@ impl EngineInner {
         if let Some(mut locked) = locked {
             let cause = cause_of(&locked.core);
             self.drain(locked.inner, &mut locked.core, mem, cause, now);
+        }
+    }
+
+    /// A packet of somebody who may not talk to us. Perhaps to the process that it is for, if that is another.
+    #[cold]
+    fn refuse(&self, port: &Port, source: SocketAddr, segment: &[u8], forwarded: bool) {
+        let to = segment
+            .first_chunk()
+            .map(|bth| Slot::of(Bth::from_bytes(bth).dest_qp));
+        if let Some(to) = to
+            && !forwarded
+            && port.link.slot().is_some_and(|own| own != to)
+            && port.link.forward(to, source, segment).is_ok()
+        {
+            self.count(|counters| &counters.forwarded);
+        } else {
+            self.count(|counters| &counters.rx_refused);
         }
     }
 

@@ -3,7 +3,8 @@
 //! A QP whose path leads to another process of this host gets the channel to that process, which
 //! the broker makes when the first QP of either side asks for it. Where there is none (yet), the QP
 //! uses UDP; when the peer asks for the channel later, the QP moves to it. When the peer is gone, its
-//! QPs are back on UDP, where nobody answers either.
+//! QPs are back on UDP, where nobody answers either. Two QPs of one process have a channel both of
+//! whose ends are ours.
 
 use std::net::{IpAddr, UdpSocket};
 use std::os::fd::AsFd;
@@ -34,17 +35,25 @@ impl EngineInner {
     /// The channel from a local address to a QP of a peer, made if need be.
     pub(crate) fn channel_to(&self, port: &Port, dest: Qpn, to: IpAddr) -> Option<Arc<ShmChannel>> {
         let slot = Slot::of(dest);
-        let broker = self.broker_link()?;
-        if self.link_mode == LinkMode::Udp || slot == broker.slot() || slot == Slot::BROKER {
+        if self.link_mode == LinkMode::Udp || slot == Slot::BROKER {
             return None;
-        }
-        // Offers that came before the peer told us its QP number are there now.
-        self.attach_offers(broker.client().take_offers(true));
-        if let Some(channel) = self.find_channel(port, slot, to) {
-            return Some(channel);
         }
         let local = port.link.local_addr();
         let peer = LocalAddr::new(to, local.scope_id());
+        let broker = self.broker_link();
+        let own = broker.as_ref().map_or(Slot::EMBEDDED, |b| b.slot());
+        if slot == own && self.has_port(peer) {
+            let shares = broker.is_some() || self.link_mode == LinkMode::Shm;
+            return shares
+                .then(|| self.own_channel(local, peer, slot))
+                .flatten();
+        }
+        let broker = broker.filter(|_| slot != own)?;
+        // Offers that came before the peer told us its QP number are there now.
+        self.attach_offers(broker.client().take_offers(true));
+        if let Some(channel) = self.find_channel(local, slot, to) {
+            return Some(channel);
+        }
         if !is_of_this_host(peer) {
             return None;
         }
@@ -56,11 +65,43 @@ impl EngineInner {
             }
             Err(error) => tracing::info!(%error, %peer, %slot, "no shared memory"),
         }
-        self.find_channel(port, slot, to)
+        self.find_channel(local, slot, to)
     }
 
-    fn find_channel(&self, port: &Port, slot: Slot, to: IpAddr) -> Option<Arc<ShmChannel>> {
-        let local = port.link.local_addr();
+    /// Is this an address of this process?
+    fn has_port(&self, address: LocalAddr) -> bool {
+        let ports = self.ports.read();
+        ports.iter().any(|port| port.link.local_addr() == address)
+    }
+
+    /// The channel between two addresses of this process, or from one to itself: both ends are ours.
+    fn own_channel(
+        &self,
+        local: LocalAddr,
+        peer: LocalAddr,
+        slot: Slot,
+    ) -> Option<Arc<ShmChannel>> {
+        if let Some(channel) = self.find_channel(local, slot, peer.ip()) {
+            return Some(channel);
+        }
+        let ends = ShmChannel::own(local, peer, slot, self.wake.as_fd())
+            .inspect_err(|error| tracing::warn!(%error, "making a shared-memory channel"))
+            .ok()?
+            .map(Arc::new);
+        self.change_channels(|channels| {
+            // Another thread may have been faster.
+            if !channels.iter().any(|c| c.leads(local, peer.ip(), slot)) {
+                channels.extend(ends.iter().cloned());
+            }
+        });
+        for end in &ends {
+            self.move_qps_to(end);
+        }
+        self.call_background();
+        self.find_channel(local, slot, peer.ip())
+    }
+
+    fn find_channel(&self, local: LocalAddr, slot: Slot, to: IpAddr) -> Option<Arc<ShmChannel>> {
         let channels = self.channels.read();
         let mut fitting = channels
             .iter()
@@ -83,6 +124,11 @@ impl EngineInner {
         };
         let mut attached = false;
         for offer in offers {
+            if !self.peers.allow(offer.peer.ip()) {
+                // Its packets have to come over UDP now, where they are counted.
+                tracing::debug!(peer = %offer.peer, "no shared memory with a peer that is not allowed");
+                continue;
+            }
             let channel = match ShmChannel::new(offer) {
                 Ok(channel) => Arc::new(channel),
                 Err(error) => {
@@ -192,8 +238,8 @@ impl EngineInner {
         }
         // Lock order: QP table, regions, QP, CQ.
         let qps = self.qps.read();
-        let mem = self.regions().read();
         let now = self.now();
+        let mem = self.regions().read(now);
         let meta = PacketMeta {
             source: channel.peer(),
             destination: channel.local(),
@@ -211,6 +257,10 @@ impl EngineInner {
                         self.unlock(locked, &mem, now);
                     });
                     if let Some(locked) = &mut current {
+                        if !locked.core.tx.hears_from(channel) {
+                            self.count(|counters| &counters.rx_wrong_link);
+                            continue;
+                        }
                         let memory = mem.view(locked.inner.pd_id());
                         if locked.core.qp.handle_short(now, &meta, &short, &memory) {
                             received += 1;
@@ -233,6 +283,10 @@ impl EngineInner {
                     self.count(|counters| &counters.rx_unknown_qp);
                     continue;
                 };
+                if !locked.core.tx.hears_from(channel) {
+                    self.count(|counters| &counters.rx_wrong_link);
+                    continue;
+                }
                 let memory = mem.view(locked.inner.pd_id());
                 locked.core.qp.handle_packet(now, &meta, &packet, &memory);
                 received += 1;

@@ -202,12 +202,15 @@ pub(crate) fn wait_any(fds: &[RawFd], timeout: Option<Duration>) -> io::Result<u
     Ok(ready.fold(0, |bits, (index, _)| bits | 1 << index))
 }
 
-/// Blocks all signals in the calling thread.
+/// Blocks all signals in the calling thread but those of memory accesses that fail, which are caught
+/// (`memory/guard`).
 pub(crate) fn block_all_signals() {
     // SAFETY: a sigset is plain data that sigfillset initialises; the pointers outlive the calls.
     unsafe {
         let mut all = std::mem::zeroed();
         libc::sigfillset(&raw mut all);
+        libc::sigdelset(&raw mut all, libc::SIGSEGV);
+        libc::sigdelset(&raw mut all, libc::SIGBUS);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut());
     }
 }

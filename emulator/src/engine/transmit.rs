@@ -6,15 +6,17 @@ use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rocade_transport::{AckTiming, Source, Time, TxBuffer};
+use rocade_transport::{AccessError, AckTiming, Qp, Source, Time, TxBuffer};
+use rocade_wire::Psn;
 
 use super::EngineInner;
 use super::ack_hold::{AckHold, Cause};
 use super::doorbell::Doorbell;
 use super::port::{Icrcs, Path, Port};
+use crate::broker::Bequest;
 use crate::config::LinkMode;
 use crate::link::shm::{Piece, ShmChannel, ShmSent};
-use crate::memory::{MemGuard, PdMemory, Readable};
+use crate::memory::{Fault, MemGuard, PdMemory, Readable};
 use crate::objects::{QpCore, QpInner};
 
 /// One segmented send: what the link takes in one call.
@@ -38,19 +40,25 @@ thread_local! {
 /// The transmit side of a QP.
 #[derive(Debug, Default)]
 pub(crate) struct TxState {
-    route: Option<(Arc<Port>, Path)>,
+    pub(super) route: Option<(Arc<Port>, Path)>,
     /// Nothing has been sent through the channel of the route yet, but perhaps over UDP.
     enters_channel: bool,
+    /// The peer has sent something through it.
+    peer_has_entered: bool,
     /// When the pending timer entry of this QP is due.
     timer: Option<Time>,
     /// A run of packets that the socket had no room for.
-    blocked: Option<Blocked>,
+    pub(super) blocked: Option<Blocked>,
     hold: AckHold,
+    /// The last acknowledgement that was written into the ring of a peer that was not woken for it.
+    pub(super) quiet: Option<Psn>,
+    /// What the QP has written into the last will.
+    pub(super) bequest: Option<Bequest>,
     doorbell: Doorbell,
 }
 
 #[derive(Debug)]
-struct Blocked {
+pub(super) struct Blocked {
     bytes: Box<[u8]>,
     segment_len: usize,
     /// The ICRCs are there, as UDP needs them.
@@ -60,7 +68,9 @@ struct Blocked {
 impl TxState {
     pub(crate) fn set_path(&mut self, port: Arc<Port>, path: Path) {
         self.enters_channel = path.channel.is_some();
+        self.peer_has_entered = false;
         self.route = Some((port, path));
+        self.bequest = None;
     }
 
     /// Takes a channel that leads where the path does, unless there is one already.
@@ -78,13 +88,46 @@ impl TxState {
     pub(super) fn drop_ended_channel(&mut self) {
         if let Some((_, path)) = &mut self.route {
             path.channel.take_if(|channel| channel.has_ended());
+            self.peer_has_entered &= path.channel.is_some();
         }
+    }
+
+    /// A packet has come through a channel. False where the peer uses another one.
+    #[inline]
+    pub(super) fn hears_from(&mut self, channel: &ShmChannel) -> bool {
+        if let Some((_, path)) = &self.route
+            && let Some(own) = &path.channel
+            && !own.has_ended()
+        {
+            // Both sides may have asked for a channel at the same time: then there are two.
+            let is_own = own.is_parallel_to(channel);
+            self.peer_has_entered |= is_own;
+            return is_own;
+        }
+        true
+    }
+
+    /// Is the peer in a channel, and nothing that comes over UDP from it? Anybody could send that.
+    #[inline]
+    pub(super) fn refuses_udp(&self) -> bool {
+        self.peer_has_entered && self.has_live_channel()
+    }
+
+    #[cold]
+    fn has_live_channel(&self) -> bool {
+        let channel = self
+            .route
+            .as_ref()
+            .and_then(|(_, path)| path.channel.as_ref());
+        channel.is_some_and(|channel| !channel.has_ended() && !channel.has_hung_up())
     }
 
     /// Forgets route, unsent packets and habits.
     pub(crate) fn reset(&mut self) {
         self.route = None;
         self.blocked = None;
+        self.quiet = None;
+        self.bequest = None;
         self.hold = AckHold::default();
         self.doorbell.rung();
     }
@@ -99,6 +142,11 @@ impl TxState {
 
     pub(super) const fn doorbell(&mut self) -> &mut Doorbell {
         &mut self.doorbell
+    }
+
+    /// Waits a run of packets for room?
+    pub(super) const fn is_blocked(&self) -> bool {
+        self.blocked.is_some()
     }
 
     /// Is sending a system call?
@@ -119,8 +167,8 @@ impl EngineInner {
     /// one mutation, then all outputs, is kept here.
     ///
     /// The order matters. An acknowledgement leaves before its completion can be seen, because the
-    /// application may end the process on seeing it (one that is held leaves when the process exits:
-    /// see [`super::ack_hold`]); and room for the completion is reserved
+    /// application may end the process on seeing it (one that is held is in the last will by then:
+    /// see [`super::owed`]); and room for the completion is reserved
     /// before that, because a message whose completion is lost must not be acknowledged
     /// (RC-ERR-G).
     pub(crate) fn drain(
@@ -131,7 +179,7 @@ impl EngineInner {
         cause: Cause,
         now: Time,
     ) {
-        let reserved = if self.wants_to_transmit(core, cause) {
+        let reserved = if core.qp.wants_to_transmit(AckTiming::Now) {
             self.reserve(inner, core)
         } else {
             // Nothing is acknowledged: a completion that is lost will not be, either.
@@ -164,20 +212,17 @@ impl EngineInner {
     /// Hands out completions, the first `reserved` of which have room, and events.
     fn report(&self, inner: &QpInner, core: &mut QpCore, mut reserved: usize) {
         while core.qp.pending_completions().len() > 0 {
-            let lost = inner.complete(core.qp.pending_completions(), &mut reserved);
-            core.qp.forget_completions();
-            if lost > 0 {
+            if inner.complete(core, &mut reserved) > 0 {
                 core.qp.set_fatal(self.now());
+                core.overrun = true;
             }
+        }
+        if core.overrun {
+            return;
         }
         while let Some(event) = core.qp.poll_event() {
             inner.raise(event);
         }
-    }
-
-    fn wants_to_transmit(&self, core: &QpCore, cause: Cause) -> bool {
-        let acks = core.tx.hold.timing(cause, self.may_hold(&core.tx.hold));
-        core.qp.wants_to_transmit(acks)
     }
 
     /// Sends what the QP has to send, but for an acknowledgement that is held back.
@@ -190,28 +235,44 @@ impl EngineInner {
         now: Time,
     ) {
         core.tx.doorbell.rung();
-        if core.tx.route.is_none() || !self.send_blocked(&mut core.tx) {
+        if core.tx.route.is_none() {
             return;
         }
-        if !self.wants_to_transmit(core, cause) {
-            let held = core.qp.lone_ack();
-            if core.tx.hold.transmitted(cause, now, false, held) {
-                self.look_after(inner.qp_num());
-            }
+        let owed = core.qp.owed_ack();
+        if !self.send_blocked(&mut core.tx) {
+            self.note_unsent(core, owed);
             return;
         }
+        let mut acks = self.ack_timing(core, cause);
         let acks_before = core.qp.counters().acks_sent;
-        let with_buffer = TX_BUFFER.try_with(|buffer| {
-            self.transmit_through(inner, core, mem, (cause, now), &mut buffer.borrow_mut());
-        });
-        if with_buffer.is_err() {
-            // The thread is about to end.
-            let mut buffer = TxBuffer::new(MAX_BYTES, MAX_SEGMENTS);
-            self.transmit_through(inner, core, mem, (cause, now), &mut buffer);
+        let is_quiet = core.qp.lone_ack().is_some()
+            && !core.qp.wants_to_transmit(acks)
+            && !core.tx.uses_socket();
+        if is_quiet {
+            acks = AckTiming::Now;
         }
-        let QpCore { qp, tx } = core;
-        let acked = qp.counters().acks_sent != acks_before;
-        if tx.hold.transmitted(cause, now, acked, qp.lone_ack()) {
+        if core.qp.wants_to_transmit(acks) {
+            let with_buffer = TX_BUFFER.try_with(|buffer| {
+                let buffer = &mut buffer.borrow_mut();
+                self.transmit_through(inner, core, mem, (acks, now), !is_quiet, buffer);
+            });
+            if with_buffer.is_err() {
+                // The thread is about to end.
+                let mut buffer = TxBuffer::new(MAX_BYTES, MAX_SEGMENTS);
+                self.transmit_through(inner, core, mem, (acks, now), !is_quiet, &mut buffer);
+            }
+        }
+        if core.tx.blocked.is_some() {
+            self.note_unsent(core, owed);
+        }
+        let QpCore { qp, tx, .. } = core;
+        tx.write_down(qp);
+        if is_quiet && tx.blocked.is_none() {
+            tx.quiet = owed.map(|(psn, _)| psn);
+        }
+        let acked = !is_quiet && qp.counters().acks_sent != acks_before;
+        let waiting = qp.lone_ack().or(tx.quiet);
+        if tx.hold.transmitted(cause, now, acked, waiting) {
             self.look_after(inner.qp_num());
         }
     }
@@ -221,12 +282,12 @@ impl EngineInner {
         inner: &QpInner,
         core: &mut QpCore,
         mem: &MemGuard<'_>,
-        (cause, mut now): (Cause, Time),
+        (mut acks, mut now): (AckTiming, Time),
+        wake: bool,
         buffer: &mut TxBuffer,
     ) {
-        let QpCore { qp, tx } = core;
+        let QpCore { qp, tx, .. } = core;
         let memory = mem.view(inner.pd_id());
-        let mut acks = tx.hold.timing(cause, self.may_hold(&tx.hold));
         let mut answered = 0;
         loop {
             let Some((port, path)) = &mut tx.route else {
@@ -253,12 +314,23 @@ impl EngineInner {
                 Some(channel) => {
                     let (len, segment_len) = (buffer.bytes().len(), buffer.segment_len());
                     let pieces = pieces(buffer, &memory);
-                    send_shared(channel, &mut tx.enters_channel, pieces, len, segment_len)
+                    let enters = &mut tx.enters_channel;
+                    let sent = send_shared(channel, enters, pieces, len, segment_len, wake);
+                    tx.quiet.take_if(|_| wake && sent == Ok(true));
+                    sent
                 }
-                None => {
-                    seal(&mut path.icrc, buffer, &memory);
-                    self.send(port, path, buffer.bytes(), buffer.segment_len())
-                }
+                None => seal(&mut path.icrc, buffer, &memory)
+                    .map(|()| self.send(port, path, buffer.bytes(), buffer.segment_len())),
+            };
+            let sealed = channel.is_none();
+            let sent = match sent {
+                Ok(false) if !sealed => fill(buffer, &memory).map(|()| false),
+                sent => sent,
+            };
+            let Ok(sent) = sent else {
+                let way = (&**port, path, &mut tx.enters_channel);
+                self.salvage(qp, way, &memory, now, buffer);
+                continue;
             };
             let count = buffer.segments() as u64;
             self.counters.tx_packets.fetch_add(count, Ordering::Relaxed);
@@ -269,10 +341,6 @@ impl EngineInner {
                 self.handover.sent();
             }
             if !sent {
-                let sealed = channel.is_none();
-                if !sealed {
-                    fill(buffer, &memory);
-                }
                 tx.blocked = Some(Blocked {
                     bytes: buffer.bytes().into(),
                     segment_len: buffer.segment_len(),
@@ -287,6 +355,37 @@ impl EngineInner {
         }
     }
 
+    /// Registered memory that was to be sent is gone: sends what can still be sent of the run. What there is no
+    /// room for is lost on the way.
+    #[cold]
+    fn salvage(
+        &self,
+        qp: &mut Qp,
+        (port, path, enters): (&Port, &mut Path, &mut bool),
+        memory: &PdMemory<'_>,
+        now: Time,
+        buffer: &mut TxBuffer,
+    ) {
+        let read = |source, place: &mut [u8]| {
+            registered(memory, source)
+                .copy(place)
+                .map_err(AccessError::from)
+        };
+        qp.salvage(now, buffer, read, |segment| {
+            let count = &self.counters.tx_packets;
+            count.fetch_add(1, Ordering::Relaxed);
+            if let Some(channel) = path.channel.as_deref() {
+                send_bytes(channel, enters, segment, segment.len());
+                self.counters.tx_shared.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+            let (covered, icrc) = segment.split_at_mut(segment.len() - ICRC_LEN);
+            let crc = path.icrc.of_len(covered.len()).compute(0, covered);
+            icrc.copy_from_slice(&crc.to_le_bytes());
+            self.send(port, path, segment, segment.len());
+        });
+    }
+
     /// Sends what was left over; false where there is still no room.
     fn send_blocked(&self, tx: &mut TxState) -> bool {
         if let (Some(blocked), Some((port, path))) = (&tx.blocked, &tx.route) {
@@ -296,11 +395,7 @@ impl EngineInner {
                 sealed,
             } = blocked;
             let sent = match &path.channel {
-                Some(channel) => {
-                    let pieces = iter::once(Piece::Bytes(bytes));
-                    let enters = &mut tx.enters_channel;
-                    send_shared(channel, enters, pieces, bytes.len(), *segment_len)
-                }
+                Some(channel) => send_bytes(channel, &mut tx.enters_channel, bytes, *segment_len),
                 None if *sealed => self.send(port, path, bytes, *segment_len),
                 // Meant for a channel that has ended: lost on the way.
                 None => true,
@@ -329,7 +424,11 @@ impl EngineInner {
             Err(error) => {
                 let errors = self.counters.tx_errors.fetch_add(1, Ordering::Relaxed);
                 if errors == 0 {
-                    tracing::warn!(%error, to = %path.to, "cannot send");
+                    // Once: the retries of every QP would say the same.
+                    tracing::error!(
+                        "cannot send to {}: {error}; what went there counts as lost",
+                        path.to
+                    );
                 }
                 true
             }
@@ -348,7 +447,15 @@ impl EngineInner {
     }
 }
 
-/// False where the channel has no room. `enters` as in [`TxState`], the rest as for [`ShmChannel::send`].
+/// [`send_shared`] of what is in a buffer of ours.
+fn send_bytes(channel: &ShmChannel, enters: &mut bool, bytes: &[u8], segment_len: usize) -> bool {
+    let pieces = iter::once(Piece::Bytes(bytes));
+    // No registered memory is read.
+    send_shared(channel, enters, pieces, bytes.len(), segment_len, true).unwrap_or(true)
+}
+
+/// False where the channel has no room. `enters` as in [`TxState`], `wake` whether a peer that sleeps is
+/// woken, the rest as for [`ShmChannel::send`].
 #[inline]
 fn send_shared<'a>(
     channel: &ShmChannel,
@@ -356,18 +463,27 @@ fn send_shared<'a>(
     run: impl Iterator<Item = Piece<'a>>,
     run_len: usize,
     segment_len: usize,
-) -> bool {
+    wake: bool,
+) -> Result<bool, Fault> {
     let sent = channel.send(run, run_len, segment_len, *enters, IS_BACKGROUND.get());
-    *enters &= sent == ShmSent::Full;
-    sent != ShmSent::Full
+    if wake && sent == ShmSent::Sent {
+        channel.wake_peer();
+    }
+    *enters &= matches!(sent, ShmSent::Full | ShmSent::Fault);
+    match sent {
+        ShmSent::Fault => Err(Fault),
+        ShmSent::Full => Ok(false),
+        ShmSent::Sent | ShmSent::Ended => Ok(true),
+    }
 }
 
 /// Copies the payloads that are not there yet, and fills in the ICRC of each segment. Under
 /// segmentation offload the kernel numbers the segments' IPv4 Identifications from 0.
 //= ICRC-07
-fn seal(icrcs: &mut Icrcs, buffer: &mut TxBuffer, memory: &PdMemory<'_>) {
+fn seal(icrcs: &mut Icrcs, buffer: &mut TxBuffer, memory: &PdMemory<'_>) -> Result<(), Fault> {
     let run = icrcs.of_len(buffer.segment_len() - ICRC_LEN);
     let mut id = 0;
+    let mut result = Ok(());
     buffer.for_each_segment(|segment, deferred| {
         let (covered, icrc) = segment.split_at_mut(segment.len() - ICRC_LEN);
         let of_len = if covered.len() == run.covered_len() {
@@ -379,7 +495,11 @@ fn seal(icrcs: &mut Icrcs, buffer: &mut TxBuffer, memory: &PdMemory<'_>) {
         let crc = match deferred {
             Some(payload) => {
                 of_len.compute_filling(id, covered, payload.range(), |crc, head, room| {
-                    registered(memory, payload.source).copy_and_sum(crc, head, room)
+                    let sum = registered(memory, payload.source).copy_and_sum(crc, head, room);
+                    sum.unwrap_or_else(|fault| {
+                        result = Err(fault);
+                        0
+                    })
                 })
             }
             None => of_len.compute(id, covered),
@@ -387,15 +507,19 @@ fn seal(icrcs: &mut Icrcs, buffer: &mut TxBuffer, memory: &PdMemory<'_>) {
         icrc.copy_from_slice(&crc.to_le_bytes());
         id += 1;
     });
+    result
 }
 
 /// Copies the payloads that are not there yet.
-fn fill(buffer: &mut TxBuffer, memory: &PdMemory<'_>) {
+fn fill(buffer: &mut TxBuffer, memory: &PdMemory<'_>) -> Result<(), Fault> {
+    let mut result = Ok(());
     buffer.for_each_segment(|segment, deferred| {
         if let Some(payload) = deferred {
-            registered(memory, payload.source).copy(&mut segment[payload.range()]);
+            let copied = registered(memory, payload.source).copy(&mut segment[payload.range()]);
+            result = result.and(copied);
         }
     });
+    result
 }
 
 /// A run in order, from the buffer and from registered memory.

@@ -12,8 +12,8 @@ pub const MAX_INLINE_DATA: u32 = 1_024;
 pub const MAX_CQ: u32 = 65_536;
 /// Entries of a completion queue.
 pub const MAX_CQE: u32 = 1 << 22;
-/// Memory regions: 24 bits of the key, less the zero key.
-pub const MAX_MR: u32 = (1 << 24) - 1;
+/// Memory regions: a quarter of the 24 bits of their index, so that a random one is free as a rule.
+pub const MAX_MR: u32 = 1 << 22;
 /// Protection domains.
 pub const MAX_PD: u32 = 1 << 20;
 /// READs and atomics that a QP may have outstanding, in either role; as many as the kernel's rxe

@@ -11,20 +11,29 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use rocade_transport::AtomicOp;
 use rocade_wire::crc;
 
-/// A range of registered memory whose bounds and rights have been checked.
+use super::guard::section::guarded;
+use super::guard::{Fault, Way, kernel};
+
+/// A range of registered memory whose bounds and rights have been checked. It may be gone all the same:
+/// every access can fail.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span {
     addr: usize,
     len: usize,
+    way: Way,
 }
 
 impl Span {
     /// # Safety
-    /// `addr..addr+len` must stay mapped for as long as the span is used: it was registered by
-    /// someone who promised that (see `Pd::reg_mr`), and the region table is locked against
-    /// deregistration.
-    pub(super) const unsafe fn new(addr: usize, len: usize) -> Self {
-        Self { addr, len }
+    /// Where `addr..addr+len` is mapped, it must be memory that the engine may read and write: it was
+    /// registered by someone who promised that (see `Pd::reg_mr`), and the region table is locked
+    /// against deregistration.
+    pub(super) const unsafe fn new(addr: usize, len: usize, way: Way) -> Self {
+        Self { addr, len, way }
+    }
+
+    fn source(self) -> *const u8 {
+        ptr::with_exposed_provenance(self.addr)
     }
 }
 
@@ -51,75 +60,137 @@ impl<'a> Readable<'a> {
     }
 
     /// Copies all of it. Lengths must agree.
-    pub(crate) fn copy(self, dst: &mut [u8]) {
-        read(self.span, dst);
+    ///
+    /// # Errors
+    /// [`Fault`]; `dst` then holds anything.
+    pub(crate) fn copy(self, dst: &mut [u8]) -> Result<(), Fault> {
+        read(self.span, dst)
     }
 
     /// Likewise, and continues `crc` over `head` and what has been copied.
+    ///
+    /// # Errors
+    /// [`Fault`]; `dst` then holds anything.
     #[inline]
-    pub(crate) fn copy_and_sum(self, crc: u32, head: &[u8], dst: &mut [u8]) -> u32 {
-        assert_eq!(self.span.len, dst.len(), "the caller cuts spans to size");
-        let src = ptr::with_exposed_provenance::<u8>(self.span.addr);
-        // SAFETY: as in `read`.
-        unsafe { crc::copy(crc, head, src, dst) }
+    pub(crate) fn copy_and_sum(self, crc: u32, head: &[u8], dst: &mut [u8]) -> Result<u32, Fault> {
+        let Span { addr, len, way } = self.span;
+        assert_eq!(len, dst.len(), "the caller cuts spans to size");
+        if way == Way::Kernel {
+            read(self.span, dst)?;
+            return Ok(crc::update(crc::update(crc, head), dst));
+        }
+        let src = self.span.source();
+        let mut sum = 0;
+        // SAFETY: `Span::new`'s contract lets us read `src`; `dst` is an exclusive slice of ours. The
+        // routines are arithmetic, loads and stores into `dst`.
+        unsafe { guarded(addr, len, || sum = crc::copy(crc, head, src, dst)) }?;
+        Ok(sum)
     }
 
     /// Copies all of it to memory that is no Rust object.
     ///
+    /// # Errors
+    /// [`Fault`]; at `dst` is anything then.
+    ///
     /// # Safety
     /// [`len`](Self::len) bytes must be writable at `dst`.
     #[inline]
-    pub(crate) unsafe fn copy_to(self, dst: NonNull<u8>) {
-        let src = ptr::with_exposed_provenance::<u8>(self.span.addr);
-        // SAFETY: `Span::new`'s contract makes `src` readable, the caller's promise `dst` writable.
-        unsafe { ptr::copy(src, dst.as_ptr(), self.span.len) }
+    pub(crate) unsafe fn copy_to(self, dst: NonNull<u8>) -> Result<(), Fault> {
+        // SAFETY: the caller's promise.
+        unsafe { read_to(self.span, dst) }
     }
 }
 
 /// Copies from registered memory. Lengths must agree.
-pub(super) fn read(span: Span, dst: &mut [u8]) {
+pub(super) fn read(span: Span, dst: &mut [u8]) -> Result<(), Fault> {
     assert_eq!(span.len, dst.len(), "the caller cuts spans to size");
-    let src = ptr::with_exposed_provenance::<u8>(span.addr);
-    // SAFETY: `Span::new`'s contract makes `src` readable for `len` bytes. `dst` is an exclusive
-    // slice of ours; were it inside registered memory, the application broke the contract.
-    unsafe { ptr::copy(src, dst.as_mut_ptr(), dst.len()) }
+    let Some(dst) = NonNull::new(dst.as_mut_ptr()) else {
+        return Ok(());
+    };
+    // SAFETY: `dst` is an exclusive slice of ours; were it inside registered memory, the application
+    // broke the contract.
+    unsafe { read_to(span, dst) }
+}
+
+/// # Safety
+/// As many bytes as the span has must be writable at `dst`.
+#[inline]
+unsafe fn read_to(span: Span, dst: NonNull<u8>) -> Result<(), Fault> {
+    let Span { addr, len, way } = span;
+    if way == Way::Kernel {
+        // SAFETY: the caller's promise.
+        return unsafe { kernel::read(addr, dst, len) };
+    }
+    let src = span.source();
+    // SAFETY: `Span::new`'s contract lets us read `src`, the caller's promise write to `dst`. A copy may be
+    // left anywhere.
+    unsafe { guarded(addr, len, || ptr::copy(src, dst.as_ptr(), len)) }
 }
 
 /// Copies into registered memory, the last byte last: programs poll on it (ORD-01 does not
-/// promise that, hardware does it). Lengths must agree.
-pub(super) fn write(span: Span, src: &[u8]) {
-    assert_eq!(span.len, src.len(), "the caller cuts spans to size");
-    let dst = ptr::with_exposed_provenance_mut::<u8>(span.addr);
-    if src.len() == 8 && span.addr.is_multiple_of(8) {
+/// promise that, hardware does it). Lengths must agree. After a fault a part may have been copied.
+pub(super) fn write(span: Span, src: &[u8]) -> Result<(), Fault> {
+    let Span { addr, len, way } = span;
+    assert_eq!(len, src.len(), "the caller cuts spans to size");
+    let dst = ptr::with_exposed_provenance_mut::<u8>(addr);
+    if src.len() == 8 && addr.is_multiple_of(8) {
         let value = u64::from_ne_bytes(src.try_into().expect("eight bytes"));
-        // SAFETY: writable for 8 bytes by `Span::new`'s contract, and aligned.
-        unsafe { AtomicU64::from_ptr(dst.cast()) }.store(value, Ordering::Release);
-        return;
+        // SAFETY: aligned, and writable by `Span::new`'s contract.
+        let target = unsafe { AtomicU64::from_ptr(dst.cast()) };
+        return at_once(span, || target.store(value, Ordering::Release));
     }
-    let Some((&last, head)) = src.split_last() else {
-        return;
+    let Some((last, head)) = src.split_last() else {
+        return Ok(());
     };
-    // SAFETY: as in `read`, with the roles exchanged.
-    unsafe { ptr::copy(head.as_ptr(), dst, head.len()) };
-    fence(Ordering::Release);
-    // SAFETY: `head.len()` is inside the span; a byte is always aligned.
-    unsafe { dst.add(head.len()).write_volatile(last) };
+    if way == Way::Kernel {
+        if !head.is_empty() {
+            // SAFETY: `head` is readable; `Span::new`'s contract lets us write.
+            unsafe { kernel::write(addr, NonNull::from(head).cast(), head.len()) }?;
+        }
+        fence(Ordering::Release);
+        // SAFETY: likewise.
+        return unsafe { kernel::write(addr + head.len(), NonNull::from(last), 1) };
+    }
+    // SAFETY: as in `read_to`, with the roles exchanged; `head.len()` is inside the span, and a byte is
+    // always aligned.
+    unsafe {
+        guarded(addr, len, || {
+            ptr::copy(head.as_ptr(), dst, head.len());
+            fence(Ordering::Release);
+            dst.add(head.len()).write_volatile(*last);
+        })
+    }
 }
 
 /// Executes an atomic on 8 bytes, atomic with respect to the CPU too (ATM-03, ATM-04).
 /// The address must be a multiple of 8; otherwise `None`.
-pub(super) fn atomic(span: Span, op: AtomicOp) -> Option<u64> {
+pub(super) fn atomic(span: Span, op: AtomicOp) -> Option<Result<u64, Fault>> {
     if span.len != 8 || !span.addr.is_multiple_of(8) {
         return None;
     }
     let target = ptr::with_exposed_provenance_mut::<u64>(span.addr);
-    // SAFETY: valid for 8 bytes by `Span::new`'s contract, and aligned.
+    // SAFETY: aligned, and writable by `Span::new`'s contract.
     let target = unsafe { AtomicU64::from_ptr(target) };
-    Some(match op {
-        AtomicOp::CmpSwap { compare, swap } => target
-            .compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst)
-            .unwrap_or_else(|found| found),
-        //= ATM-06
-        AtomicOp::FetchAdd { add } => target.fetch_add(add, Ordering::SeqCst),
-    })
+    let mut original = 0;
+    let executed = at_once(span, || {
+        original = match op {
+            AtomicOp::CmpSwap { compare, swap } => target
+                .compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst)
+                .unwrap_or_else(|found| found),
+            //= ATM-06
+            AtomicOp::FetchAdd { add } => target.fetch_add(add, Ordering::SeqCst),
+        };
+    });
+    Some(executed.map(|()| original))
+}
+
+/// Does something that is one instruction on the eight aligned bytes of a span, and that the kernel
+/// cannot do for us: it is asked whether they are there.
+#[inline]
+fn at_once(span: Span, access: impl FnMut()) -> Result<(), Fault> {
+    if span.way == Way::Kernel {
+        kernel::probe(span.addr)?;
+    }
+    // SAFETY: one instruction and arithmetic.
+    unsafe { guarded(span.addr, span.len, access) }
 }

@@ -3,16 +3,19 @@
 //! Progress holds a read guard while it copies; registering and deregistering take the write
 //! lock. So `dereg_mr` returns only when no copy is in flight (MR-09).
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use parking_lot::{RwLock, RwLockReadGuard};
 use rocade_transport::{
-    AccessError, AccessFlags, AtomicOp, LocalAccess, Memory, RemoteAccess, Sge, Source,
+    AccessError, AccessFlags, AtomicOp, LocalAccess, Memory, RemoteAccess, Sge, Source, Time,
 };
 use rocade_wire::{Lkey, Rkey};
 
 use super::access::{self, Readable, Span};
+use super::guard::{self, Fault, Way};
 use crate::hca::limits::MAX_MR;
+use crate::random;
 
 /// Identifies a protection domain within the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,18 +34,34 @@ pub(crate) struct Region {
     pub(crate) access: AccessFlags,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// Low byte of the key, different each time the index is used (KEY-03).
-    tag: u8,
-    region: Option<Region>,
+    key: u32,
+    region: Region,
 }
 
-#[derive(Debug, Default)]
+/// The regions and their keys.
+///
+/// A key is random in all its bits, index and tag (KEY-01), so that nobody who was not told can guess one.
+/// Where its entry is, the low bits of the index say: a new key is drawn until that place is free. More than half
+/// of the places are, so that this takes two attempts at most on average, and a key is found at once.
+#[derive(Debug)]
 pub(crate) struct Regions {
-    /// Index 0 stays empty: key 0 is invalid (KEY-05).
-    entries: Vec<Entry>,
-    free: Vec<u32>,
+    /// Their number is a power of two.
+    entries: Vec<Option<Entry>>,
+    count: usize,
+    /// The indexes that were given back last, which are not used again soon (KEY-03).
+    retired: VecDeque<u32>,
+}
+
+/// Places at first.
+const FEWEST_PLACES: usize = 64;
+/// So many regions end before the index of one is used again.
+const RETIRED: usize = 4096;
+
+/// What names the region; the low byte of the key only tells it from others that had this name before.
+const fn index(key: u32) -> u32 {
+    key >> 8
 }
 
 /// All regions of an engine.
@@ -51,14 +70,30 @@ pub(crate) struct MrTable {
     regions: RwLock<Regions>,
 }
 
-/// The table, locked against changes.
-pub(crate) type MemGuard<'a> = RwLockReadGuard<'a, Regions>;
+/// The table, locked against changes, for one thread.
+#[derive(Debug)]
+pub(crate) struct MemGuard<'a> {
+    regions: RwLockReadGuard<'a, Regions>,
+    way: Way,
+}
+
+impl MemGuard<'_> {
+    /// The memory as a QP of protection domain `pd` may use it.
+    pub(crate) fn view(&self, pd: PdId) -> PdMemory<'_> {
+        PdMemory {
+            regions: &self.regions,
+            pd,
+            way: self.way,
+        }
+    }
+}
 
 impl MrTable {
     pub(crate) fn new() -> Self {
         let regions = Regions {
-            entries: vec![Entry::default()],
-            free: Vec::new(),
+            entries: vec![None; FEWEST_PLACES],
+            count: 0,
+            retired: VecDeque::new(),
         };
         Self {
             regions: RwLock::new(regions),
@@ -68,63 +103,98 @@ impl MrTable {
     /// Adds a region and returns its key; `None` where the table is full.
     //= KEY-01
     pub(crate) fn insert(&self, region: Region) -> Option<u32> {
+        guard::install();
         let mut regions = self.regions.write();
-        let index = if let Some(index) = regions.free.pop() {
-            index
-        } else {
-            let index = u32::try_from(regions.entries.len())
-                .ok()
-                .filter(|i| *i <= MAX_MR)?;
-            regions.entries.push(Entry {
-                tag: index.to_le_bytes()[0],
-                region: None,
-            });
-            index
-        };
-        let entry = &mut regions.entries[index as usize];
-        entry.tag = entry.tag.wrapping_add(1);
-        entry.region = Some(region);
-        Some(index << 8 | u32::from(entry.tag))
+        if regions.count >= MAX_MR as usize {
+            return None;
+        }
+        regions.make_room();
+        let key = regions.new_key();
+        let place = regions.place(key);
+        regions.entries[place] = Some(Entry { key, region });
+        regions.count += 1;
+        Some(key)
     }
 
     /// Removes a region. Waits for copies in flight; later accesses fail.
     pub(crate) fn remove(&self, key: u32) -> bool {
         let mut regions = self.regions.write();
-        let index = key >> 8;
-        let Some(entry) = regions.entries.get_mut(index as usize) else {
-            return false;
-        };
-        if u32::from(entry.tag) != key & 0xff || entry.region.take().is_none() {
+        let place = regions.place(key);
+        if regions.entries[place]
+            .take_if(|entry| entry.key == key)
+            .is_none()
+        {
             return false;
         }
-        regions.free.push(index);
+        regions.count -= 1;
+        if regions.retired.len() == RETIRED {
+            regions.retired.pop_front();
+        }
+        regions.retired.push_back(index(key));
         true
     }
 
-    /// Locks the table for a series of accesses. To be taken before any QP's lock.
-    pub(crate) fn read(&self) -> MemGuard<'_> {
-        self.regions.read()
+    /// Locks the table for a series of accesses by this thread. To be taken before any QP's lock.
+    pub(crate) fn read(&self, now: Time) -> MemGuard<'_> {
+        MemGuard {
+            way: guard::way(now),
+            regions: self.regions.read(),
+        }
     }
 
     /// Likewise, if that is possible before long.
-    pub(crate) fn try_read_for(&self, patience: Duration) -> Option<MemGuard<'_>> {
-        self.regions.try_read_for(patience)
+    pub(crate) fn try_read_for(&self, now: Time, patience: Duration) -> Option<MemGuard<'_>> {
+        Some(MemGuard {
+            way: guard::way(now),
+            regions: self.regions.try_read_for(patience)?,
+        })
     }
 }
 
 impl Regions {
-    /// The memory as a QP of protection domain `pd` may use it.
-    pub(crate) const fn view(&self, pd: PdId) -> PdMemory<'_> {
-        PdMemory { regions: self, pd }
+    /// Keeps more than half of the places free. Keys in different places stay in different places: each
+    /// moves by the next bit of its index.
+    fn make_room(&mut self) {
+        if self.count * 2 < self.entries.len() {
+            return;
+        }
+        let places = vec![None; self.entries.len() * 2];
+        for entry in std::mem::replace(&mut self.entries, places)
+            .into_iter()
+            .flatten()
+        {
+            let place = self.place(entry.key);
+            self.entries[place] = Some(entry);
+        }
+    }
+
+    /// A key that is not in use, was not lately, and whose place is free.
+    fn new_key(&self) -> u32 {
+        loop {
+            let key = random::word();
+            //= KEY-05
+            let valid = index(key) != 0 && key != u32::MAX;
+            //= KEY-03
+            if valid
+                && self.entries[self.place(key)].is_none()
+                && !self.retired.contains(&index(key))
+            {
+                return key;
+            }
+        }
+    }
+
+    #[inline]
+    const fn place(&self, key: u32) -> usize {
+        index(key) as usize & (self.entries.len() - 1)
     }
 
     //= KEY-02
+    #[inline]
     fn lookup(&self, key: u32) -> Option<&Region> {
-        let entry = self.entries.get((key >> 8) as usize)?;
-        if u32::from(entry.tag) == key & 0xff {
-            entry.region.as_ref()
-        } else {
-            None
+        match self.entries.get(self.place(key)) {
+            Some(Some(entry)) if entry.key == key => Some(&entry.region),
+            _ => None,
         }
     }
 
@@ -132,7 +202,7 @@ impl Regions {
     fn span(
         &self,
         key: u32,
-        pd: PdId,
+        (pd, way): (PdId, Way),
         va: u64,
         len: u64,
         right: AccessFlags,
@@ -151,9 +221,9 @@ impl Regions {
         }
         let offset = usize::try_from(offset).map_err(|_| AccessError::OutOfRange)?;
         let len = usize::try_from(len).map_err(|_| AccessError::OutOfRange)?;
-        // SAFETY: inside the region, which `Pd::reg_mr`'s caller promised to keep mapped until it
-        // is deregistered; `&self` is borrowed from the guard that holds deregistration off.
-        Ok(unsafe { Span::new(region.addr + offset, len) })
+        // SAFETY: inside the region, which `Pd::reg_mr`'s caller has given us until it is
+        // deregistered; `&self` is borrowed from the guard that holds deregistration off.
+        Ok(unsafe { Span::new(region.addr + offset, len, way) })
     }
 }
 
@@ -162,10 +232,17 @@ impl Regions {
 pub(crate) struct PdMemory<'a> {
     regions: &'a Regions,
     pd: PdId,
+    way: Way,
+}
+
+impl From<Fault> for AccessError {
+    fn from(Fault: Fault) -> Self {
+        Self::Fault
+    }
 }
 
 impl<'a> PdMemory<'a> {
-    /// The payload of a packet.
+    /// The payload of a packet; to find that it is gone is left to the copy.
     ///
     /// # Errors
     /// As [`Memory::check_local`] and [`Memory::check_remote`].
@@ -175,7 +252,7 @@ impl<'a> PdMemory<'a> {
             Source::Local(Sge { addr, len, lkey }) => {
                 self.local(lkey, addr, u64::from(len), LocalAccess::Read)?
             }
-            Source::Remote { rkey, va, len } => {
+            Source::Remote { rkey, va, len, .. } => {
                 self.remote(rkey, va, u64::from(len), RemoteAccess::Read)?
             }
         };
@@ -193,7 +270,8 @@ impl<'a> PdMemory<'a> {
             LocalAccess::Read => AccessFlags::empty(),
             LocalAccess::Write => AccessFlags::LOCAL_WRITE,
         };
-        self.regions.span(lkey.get(), self.pd, addr, len, right)
+        self.regions
+            .span(lkey.get(), (self.pd, self.way), addr, len, right)
     }
 
     fn remote(
@@ -208,7 +286,8 @@ impl<'a> PdMemory<'a> {
             RemoteAccess::Write => AccessFlags::REMOTE_WRITE,
             RemoteAccess::Atomic => AccessFlags::REMOTE_ATOMIC,
         };
-        self.regions.span(rkey.get(), self.pd, va, len, right)
+        self.regions
+            .span(rkey.get(), (self.pd, self.way), va, len, right)
     }
 }
 
@@ -235,30 +314,26 @@ impl Memory for PdMemory<'_> {
 
     fn read_local(&self, lkey: Lkey, addr: u64, dst: &mut [u8]) -> Result<(), AccessError> {
         let span = self.local(lkey, addr, dst.len() as u64, LocalAccess::Read)?;
-        access::read(span, dst);
-        Ok(())
+        Ok(access::read(span, dst)?)
     }
 
     fn write_local(&self, lkey: Lkey, addr: u64, src: &[u8]) -> Result<(), AccessError> {
         let span = self.local(lkey, addr, src.len() as u64, LocalAccess::Write)?;
-        access::write(span, src);
-        Ok(())
+        Ok(access::write(span, src)?)
     }
 
     fn read_remote(&self, rkey: Rkey, va: u64, dst: &mut [u8]) -> Result<(), AccessError> {
         let span = self.remote(rkey, va, dst.len() as u64, RemoteAccess::Read)?;
-        access::read(span, dst);
-        Ok(())
+        Ok(access::read(span, dst)?)
     }
 
     fn write_remote(&self, rkey: Rkey, va: u64, src: &[u8]) -> Result<(), AccessError> {
         let span = self.remote(rkey, va, src.len() as u64, RemoteAccess::Write)?;
-        access::write(span, src);
-        Ok(())
+        Ok(access::write(span, src)?)
     }
 
     fn atomic_remote(&self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessError> {
         let span = self.remote(rkey, va, 8, RemoteAccess::Atomic)?;
-        access::atomic(span, op).ok_or(AccessError::OutOfRange)
+        Ok(access::atomic(span, op).ok_or(AccessError::OutOfRange)??)
     }
 }

@@ -1,6 +1,10 @@
 //! Keys and access checks.
 
-use rocade_transport::{AccessError, AccessFlags, AtomicOp, LocalAccess, Memory, RemoteAccess};
+use std::collections::HashSet;
+
+use rocade_transport::{
+    AccessError, AccessFlags, AtomicOp, LocalAccess, Memory, RemoteAccess, Time,
+};
 use rocade_wire::{Lkey, Rkey};
 
 use super::{MrTable, PdId, Region};
@@ -32,7 +36,7 @@ fn stale_and_invented_keys_are_refused() {
     let check = |key| {
         let access = LocalAccess::Read;
         table
-            .read()
+            .read(Time::ZERO)
             .view(PD)
             .check_local(Lkey::new(key), 0x1000, 8, access)
     };
@@ -43,17 +47,71 @@ fn stale_and_invented_keys_are_refused() {
     assert!(table.remove(key));
     assert!(!table.remove(key), "only once");
     assert_eq!(check(key), Err(AccessError::BadKey));
-    let region = Region {
-        pd: PD,
-        addr: 8,
-        len: 8,
-        iova: 0x1000,
-        access: AccessFlags::empty(),
+    let region = NOWHERE;
+    for _ in 0..1000 {
+        let another = table.insert(region).expect("room");
+        assert_ne!(another >> 8, key >> 8, "not soon used again");
+        assert_eq!(check(key), Err(AccessError::BadKey));
+        assert!(table.remove(another));
+    }
+}
+
+const NOWHERE: Region = Region {
+    pd: PD,
+    addr: 8,
+    len: 8,
+    iova: 0x1000,
+    access: AccessFlags::empty(),
+};
+
+//= KEY-01 type=test
+//= KEY-03 type=test
+#[test]
+fn keys_are_random_in_all_bits_and_found_among_many() {
+    let table = MrTable::new();
+    let keys: Vec<_> = (0..5000)
+        .map(|n| {
+            let iova = 0x1000 * n;
+            table.insert(Region { iova, ..NOWHERE }).expect("room")
+        })
+        .collect();
+    let indexes: HashSet<_> = keys.iter().map(|key| key >> 8).collect();
+    assert_eq!(indexes.len(), keys.len(), "each names one region");
+    for bit in 0..32 {
+        let ones = keys.iter().filter(|key| *key >> bit & 1 == 1).count();
+        assert!((2000..3000).contains(&ones), "bit {bit}: {ones} of 5000");
+    }
+    let guard = table.read(Time::ZERO);
+    let memory = guard.view(PD);
+    let check = |key, n: u64| {
+        let access = LocalAccess::Read;
+        memory.check_local(Lkey::new(key), 0x1000 * n, 8, access)
     };
-    let reused = table.insert(region).expect("room");
-    assert_eq!(reused >> 8, key >> 8, "the index is used again");
-    assert_ne!(reused, key, "with another tag");
-    assert_eq!(check(key), Err(AccessError::BadKey));
+    for (n, key) in (0..).zip(&keys) {
+        assert_eq!(check(*key, n), Ok(()));
+        assert_eq!(check(key ^ 1, n), Err(AccessError::BadKey));
+        assert_eq!(check(key ^ 0x8000_0000, n), Err(AccessError::BadKey));
+    }
+    drop(guard);
+    // Every other one goes; the rest is found as before.
+    for key in keys.iter().step_by(2) {
+        assert!(table.remove(*key));
+    }
+    let guard = table.read(Time::ZERO);
+    let memory = guard.view(PD);
+    for (n, key) in (0u64..).zip(&keys) {
+        let found = memory.check_local(Lkey::new(*key), 0x1000 * n, 8, LocalAccess::Read);
+        assert_eq!(found.is_ok(), n % 2 == 1);
+    }
+}
+
+//= KEY-03 type=test
+#[test]
+fn the_first_key_of_a_process_says_nothing() {
+    let first: HashSet<_> = (0..100)
+        .map(|_| MrTable::new().insert(NOWHERE).expect("room"))
+        .collect();
+    assert_eq!(first.len(), 100);
 }
 
 //= PD-01 type=test
@@ -63,7 +121,7 @@ fn stale_and_invented_keys_are_refused() {
 #[test]
 fn domain_rights_and_range() {
     let (table, key, _memory) = table(AccessFlags::REMOTE_READ);
-    let guard = table.read();
+    let guard = table.read(Time::ZERO);
     let memory = guard.view(PD);
     let local = |addr, len, access| memory.check_local(Lkey::new(key), addr, len, access);
     let remote = |va, len, access| memory.check_remote(Rkey::new(key), va, len, access);
@@ -108,7 +166,7 @@ fn copies_and_atomics() {
         | AccessFlags::REMOTE_READ
         | AccessFlags::REMOTE_ATOMIC;
     let (table, key, _memory) = table(all);
-    let guard = table.read();
+    let guard = table.read(Time::ZERO);
     let memory = guard.view(PD);
     let (lkey, rkey) = (Lkey::new(key), Rkey::new(key));
     memory

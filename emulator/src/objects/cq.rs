@@ -1,6 +1,6 @@
 //! Completion queues.
 
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -27,6 +27,9 @@ pub(crate) struct CqInner {
     ring: Mutex<CqRing>,
     /// Completions in the ring; changes under its lock. Looking here first saves empty polls the lock.
     len: AtomicUsize,
+    /// Number of the oldest completion in the ring, or of the next one: all before it were taken. Changes
+    /// under its lock.
+    oldest: AtomicU64,
     channel: Option<Arc<ChannelInner>>,
     cookie: u64,
     qps: AtomicU32,
@@ -59,6 +62,7 @@ impl Cq {
                 context,
                 ring: Mutex::new(CqRing::new(cqe as usize)),
                 len: AtomicUsize::new(0),
+                oldest: AtomicU64::new(0),
                 channel,
                 cookie,
                 qps: AtomicU32::new(0),
@@ -105,7 +109,7 @@ impl Cq {
             each(taken, completion);
             taken += 1;
         }
-        self.inner.note_len(&ring);
+        self.inner.publish(&ring);
         taken
     }
 
@@ -207,23 +211,39 @@ impl CqInner {
         self.qps.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Reserves room for `count` completions, or for fewer where there is no more.
-    pub(super) fn reserve(&self, count: usize) -> usize {
-        self.ring.lock().reserve(count)
+    /// All completions with a lower number were taken by the application.
+    pub(super) fn oldest(&self) -> u64 {
+        self.oldest.load(Ordering::Acquire)
     }
 
-    /// Adds completions, as long as `reserved` is not 0 into reserved room. Returns how many are lost
-    /// because the CQ is full (CQ-02).
+    /// Reserves room for `count` completions, or for fewer where there is no more: then the CQ is overrun.
+    pub(super) fn reserve(&self, count: usize) -> usize {
+        let mut ring = self.ring.lock();
+        let was_overrun = ring.is_overrun();
+        let granted = ring.reserve(count);
+        drop(ring);
+        if granted < count {
+            self.lost_completions(was_overrun);
+        }
+        granted
+    }
+
+    /// Adds completions, as long as `reserved` is not 0 into reserved room, and tells `each` their
+    /// numbers. Returns how many are lost because the CQ is full (CQ-02).
     pub(super) fn add<'c>(
         &self,
         completions: impl Iterator<Item = &'c Completion>,
         reserved: &mut usize,
+        mut each: impl FnMut(u64, &Completion),
     ) -> usize {
         let mut events = 0;
         let mut lost = 0;
+        let was_overrun;
         {
             let mut ring = self.ring.lock();
+            was_overrun = ring.is_overrun();
             for completion in completions {
+                let number = ring.next();
                 let added = if *reserved > 0 {
                     *reserved -= 1;
                     ring.add_reserved(*completion)
@@ -233,10 +253,14 @@ impl CqInner {
                 match added {
                     Added::Quiet => {}
                     Added::Event => events += 1,
-                    Added::Overflow => lost += 1,
+                    Added::Overflow => {
+                        lost += 1;
+                        continue;
+                    }
                 }
+                each(number, completion);
             }
-            self.note_len(&ring);
+            self.publish(&ring);
         }
         if events > 0
             && let (Some(channel), Some(this)) = (&self.channel, self.this.upgrade())
@@ -244,14 +268,23 @@ impl CqInner {
             // Arming is one shot: there was one.
             channel.events.push(this);
         }
-        for _ in 0..lost {
+        if lost > 0 {
+            self.lost_completions(was_overrun);
+        }
+        lost
+    }
+
+    /// There was no room: an event, once, and an end to all QPs that complete here.
+    fn lost_completions(&self, was_overrun: bool) {
+        //= CQ-15
+        if !was_overrun {
             self.context.raise(
                 AsyncEventKind::CqErr,
                 EventElement::Cq(self.cookie),
                 Some(Arc::clone(&self.async_acks)),
             );
         }
-        lost
+        self.context.engine.note_overrun(self.this.clone());
     }
 
     /// Drops the completions of a QP that is reset or destroyed (RC-STA-04, CQ-13).
@@ -259,12 +292,14 @@ impl CqInner {
         let mut ring = self.ring.lock();
         if !ring.is_empty() {
             ring.retain(|completion| completion.qp_num != qp_num);
-            self.note_len(&ring);
+            self.publish(&ring);
         }
     }
 
-    fn note_len(&self, ring: &CqRing) {
+    /// For who looks without the lock.
+    fn publish(&self, ring: &CqRing) {
         self.len.store(ring.len(), Ordering::Release);
+        self.oldest.store(ring.oldest(), Ordering::Release);
     }
 }
 

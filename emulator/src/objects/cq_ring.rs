@@ -25,20 +25,32 @@ pub(super) enum Added {
 
 #[derive(Debug)]
 pub(super) struct CqRing {
-    entries: VecDeque<Completion>,
+    entries: VecDeque<Entry>,
+    /// Number of the next completion.
+    next: u64,
     /// Room promised to completions that are about to come.
     reserved: usize,
     capacity: usize,
     armed: Armed,
+    /// A completion was lost: there will be no others (CQ-02).
+    overrun: bool,
+}
+
+#[derive(Debug)]
+struct Entry {
+    number: u64,
+    completion: Completion,
 }
 
 impl CqRing {
     pub(super) const fn new(capacity: usize) -> Self {
         Self {
             entries: VecDeque::new(),
+            next: 0,
             reserved: 0,
             capacity,
             armed: Armed::No,
+            overrun: false,
         }
     }
 
@@ -54,34 +66,64 @@ impl CqRing {
         self.entries.is_empty()
     }
 
+    /// All completions added before this one were taken, or dropped. They are numbered from 0.
+    pub(super) fn oldest(&self) -> u64 {
+        self.entries.front().map_or(self.next, |entry| entry.number)
+    }
+
+    /// Number of the next completion that is added.
+    pub(super) const fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Has a completion been lost?
+    pub(super) const fn is_overrun(&self) -> bool {
+        self.overrun
+    }
+
     fn room(&self) -> usize {
+        if self.overrun {
+            return 0;
+        }
         let taken = self.entries.len() + self.reserved;
         self.capacity.saturating_sub(taken)
     }
 
     /// Promises room to `count` completions that are about to come, or to fewer where there is no
-    /// more.
+    /// more: then the rest will be lost.
     pub(super) fn reserve(&mut self, count: usize) -> usize {
         let granted = count.min(self.room());
         self.reserved += granted;
+        self.overrun |= granted < count;
         granted
     }
 
     /// Adds a completion that room was reserved for.
     pub(super) fn add_reserved(&mut self, completion: Completion) -> Added {
         self.reserved -= 1;
-        self.add(completion)
+        self.put(completion)
     }
 
-    /// Adds a completion. An event is due when the CQ is armed for it; arming is one shot.
-    //= CQ-06
+    /// Adds a completion, if there is room.
+    //= CQ-02
     pub(super) fn add(&mut self, completion: Completion) -> Added {
         if self.room() == 0 {
+            self.overrun = true;
             return Added::Overflow;
         }
+        self.put(completion)
+    }
+
+    /// An event is due when the CQ is armed for the completion; arming is one shot.
+    //= CQ-06
+    fn put(&mut self, completion: Completion) -> Added {
         let solicited =
             completion.status != WcStatus::Success || (completion.solicited && !completion.is_send);
-        self.entries.push_back(completion);
+        self.entries.push_back(Entry {
+            number: self.next,
+            completion,
+        });
+        self.next += 1;
         match self.armed {
             Armed::Next => {}
             Armed::Solicited if solicited => {}
@@ -92,7 +134,7 @@ impl CqRing {
     }
 
     pub(super) fn take(&mut self) -> Option<Completion> {
-        self.entries.pop_front()
+        self.entries.pop_front().map(|entry| entry.completion)
     }
 
     /// Arms; entries already there cause no event (CQ-07), NEXT is never downgraded (CQ-05).
@@ -113,8 +155,8 @@ impl CqRing {
     }
 
     /// Drops the entries that `keep` refuses (RC-STA-04, CQ-13).
-    pub(super) fn retain(&mut self, keep: impl FnMut(&Completion) -> bool) {
-        self.entries.retain(keep);
+    pub(super) fn retain(&mut self, keep: impl Fn(&Completion) -> bool) {
+        self.entries.retain(|entry| keep(&entry.completion));
     }
 }
 
@@ -134,6 +176,7 @@ pub(super) fn test_completion(wr_id: u64, solicited: bool, status: WcStatus) -> 
         vendor_err: 0,
         is_send: false,
         solicited,
+        slots: 1,
         timestamp_ns: 0,
     }
 }
@@ -152,10 +195,31 @@ mod tests {
         let mut ring = CqRing::new(2);
         assert_eq!(ring.add(plain(1)), Added::Quiet);
         assert_eq!(ring.add(plain(2)), Added::Quiet);
+        assert!(!ring.is_overrun());
         assert_eq!(ring.add(plain(3)), Added::Overflow);
+        assert!(ring.is_overrun());
         assert_eq!(ring.take().map(|c| c.wr_id), Some(1));
+        //= CQ-02 type=test
+        assert_eq!(ring.add(plain(4)), Added::Overflow, "an error is for good");
         assert_eq!(ring.take().map(|c| c.wr_id), Some(2));
         assert!(ring.take().is_none());
+    }
+
+    #[test]
+    fn completions_are_numbered_whatever_becomes_of_them() {
+        let mut ring = CqRing::new(4);
+        assert_eq!(ring.oldest(), 0);
+        for wr_id in 0..4 {
+            assert_eq!(ring.add(plain(wr_id)), Added::Quiet);
+        }
+        assert_eq!(ring.oldest(), 0);
+        ring.retain(|completion| completion.wr_id != 1);
+        ring.take();
+        assert_eq!(ring.oldest(), 2);
+        ring.retain(|completion| completion.wr_id == 3);
+        assert_eq!(ring.oldest(), 3);
+        ring.take();
+        assert_eq!(ring.oldest(), 4);
     }
 
     //= RC-ERR-G type=test
@@ -165,6 +229,7 @@ mod tests {
         assert_eq!(ring.reserve(1), 1);
         assert_eq!(ring.add(plain(1)), Added::Quiet);
         assert_eq!(ring.reserve(2), 0);
+        assert!(ring.is_overrun());
         assert_eq!(ring.add(plain(2)), Added::Overflow);
         assert!(!ring.resize(1));
         assert_eq!(ring.add_reserved(plain(3)), Added::Quiet);

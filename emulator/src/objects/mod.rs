@@ -10,6 +10,7 @@ mod mr;
 mod pd;
 mod poster;
 mod qp;
+mod slots;
 
 pub use comp_channel::CompChannel;
 pub use context::{AsyncEvent, AsyncEventKind, Context, EventElement};
@@ -20,4 +21,5 @@ pub use pd::Pd;
 pub use poster::{RecvPoster, SendPoster};
 pub use qp::{Qp, QpInitAttr};
 
+pub(crate) use cq::CqInner;
 pub(crate) use qp::{QpCore, QpInner};

@@ -48,8 +48,9 @@ impl Pd {
     /// [`VerbsError::NoMemory`]: out of keys.
     ///
     /// # Safety
-    /// Until the region is deregistered and its last handle gone, the range must stay mapped with
-    /// these rights, and no Rust reference to it may be alive while the device can access it.
+    /// Until the region is deregistered and its last handle gone, peers and work requests read and write
+    /// whatever is mapped in the range: it must be the caller's to give, and no Rust reference to it
+    /// may be alive meanwhile. Where nothing is mapped, accesses fail (`docs/memory-model.md`).
     #[doc(alias = "ibv_reg_mr")]
     pub unsafe fn reg_mr(
         &self,

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use parking_lot::MutexGuard;
-use rocade_transport::{QpState, SendWr, Sge, Time};
+use rocade_transport::{PostError, QpState, SendWr, Sge, Time};
 
 use super::qp::{QpCore, QpInner};
 use crate::engine::Cause;
@@ -24,13 +24,14 @@ pub struct SendPoster<'a> {
 impl<'a> SendPoster<'a> {
     pub(super) fn new(inner: &'a QpInner) -> Self {
         let engine = inner.engine();
-        let mem = engine.regions().read();
+        let now = engine.now();
+        let mem = engine.regions().read(now);
         let core = inner.lock();
         Self {
             inner,
             mem,
             core,
-            now: engine.now(),
+            now,
             posted: 0,
             bytes: 0,
         }
@@ -41,7 +42,7 @@ impl<'a> SendPoster<'a> {
     /// # Errors
     /// [`VerbsError::Post`]; what was queued before stays queued (RC-WQE-13).
     pub fn push(&mut self, wr: &SendWr<'_>) -> Result<(), VerbsError> {
-        self.core.qp.post_send(self.now, wr, None)?;
+        self.post(wr, None)?;
         let bytes = wr.sges.iter().map(|sge| sge.len);
         self.bytes = bytes.fold(self.bytes, u32::saturating_add);
         self.posted += 1;
@@ -54,9 +55,18 @@ impl<'a> SendPoster<'a> {
     /// # Errors
     /// As [`SendPoster::push`].
     pub fn push_inline(&mut self, wr: &SendWr<'_>, data: &[u8]) -> Result<(), VerbsError> {
-        self.core.qp.post_send(self.now, wr, Some(data))?;
+        self.post(wr, Some(data))?;
         self.posted += 1;
         Ok(())
+    }
+
+    #[inline]
+    fn post(&mut self, wr: &SendWr<'_>, data: Option<&[u8]>) -> Result<(), PostError> {
+        let posted = self.core.qp.post_send(self.now, wr, data);
+        if posted != Err(PostError::QueueFull) || !self.inner.reclaim_slots(&mut self.core, true) {
+            return posted;
+        }
+        self.core.qp.post_send(self.now, wr, data)
     }
 
     /// Takes back everything this poster has queued (WRX-06).
@@ -118,7 +128,11 @@ impl<'a> RecvPoster<'a> {
                 QpState::Err => self.inner.engine().now(),
                 _ => Time::ZERO,
             };
-            core.qp.post_recv(now, wr_id, sges)?;
+            let mut posted = core.qp.post_recv(now, wr_id, sges);
+            if posted == Err(PostError::QueueFull) && self.inner.reclaim_slots(core, false) {
+                posted = core.qp.post_recv(now, wr_id, sges);
+            }
+            posted?;
         }
         Ok(())
     }
@@ -134,8 +148,8 @@ impl Drop for RecvPoster<'_> {
             // In ERR the receives were flushed at once (RC-STA-02). The regions' lock comes first.
             self.core = None;
             let engine = self.inner.engine();
-            let mem = engine.regions().read();
             let now = engine.now();
+            let mem = engine.regions().read(now);
             engine.drain(self.inner, &mut self.inner.lock(), &mem, Cause::Other, now);
         }
     }

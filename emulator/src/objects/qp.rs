@@ -16,6 +16,7 @@ use super::cq::{Cq, CqInner};
 use super::event_queue::AckCounter;
 use super::pd::{Pd, PdInner};
 use super::poster::{RecvPoster, SendPoster};
+use super::slots::PendingSlots;
 use crate::engine::{Cause, EngineInner, TxState};
 use crate::error::VerbsError;
 use crate::hca::{Hca, limits};
@@ -76,6 +77,21 @@ pub(crate) struct QpInner {
 pub(crate) struct QpCore {
     pub(crate) qp: rocade_transport::Qp,
     pub(crate) tx: TxState,
+    /// A completion was lost: events wait until all QPs of the CQ are in ERR.
+    pub(crate) overrun: bool,
+    /// Slots of the send and the receive queue that become free when their completions are taken.
+    send_slots: PendingSlots,
+    recv_slots: PendingSlots,
+}
+
+impl QpCore {
+    const fn slots_of(&mut self, is_send: bool) -> &mut PendingSlots {
+        if is_send {
+            &mut self.send_slots
+        } else {
+            &mut self.recv_slots
+        }
+    }
 }
 
 impl Qp {
@@ -107,6 +123,9 @@ impl Qp {
             core: Mutex::new(QpCore {
                 qp,
                 tx: TxState::default(),
+                overrun: false,
+                send_slots: PendingSlots::default(),
+                recv_slots: PendingSlots::default(),
             }),
             alive: AtomicBool::new(true),
             async_acks: Arc::default(),
@@ -151,7 +170,8 @@ impl Qp {
     ///
     /// # Errors
     /// [`VerbsError::Modify`] (EINVAL) if the transition, the mask or a value is wrong;
-    /// [`VerbsError::Link`], [`VerbsError::Broker`] if the local address cannot be used.
+    /// [`VerbsError::Link`], [`VerbsError::Broker`] if the local address cannot be used;
+    /// [`VerbsError::PeerRefused`] if the peer is not among the allowed ones.
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<(), VerbsError> {
         let inner = self.inner();
@@ -163,6 +183,12 @@ impl Qp {
             pkey: Hca::pkey(attr.pkey_index).unwrap_or(Pkey::DEFAULT),
             active_mtu: hca.active_mtu(),
         };
+        let peer = attr.ah_attr.dgid.to_ip();
+        if mask.contains(QpAttrMask::AV) && attr.ah_attr.is_global && !engine.peers().allow(peer) {
+            let error = VerbsError::PeerRefused(peer);
+            tracing::error!("{error}");
+            return Err(error);
+        }
         // The address must be ours before the QP changes: opening it can fail.
         let link = match sgid {
             Some(sgid) if mask.contains(QpAttrMask::AV) => {
@@ -179,9 +205,13 @@ impl Qp {
             engine.channel_to(link, dest, attr.ah_attr.dgid.to_ip())
         });
         let by_udp = link.is_some() && channel.is_none();
-        let mem = engine.regions().read();
-        let mut core = inner.lock();
+        if mask.contains(QpAttrMask::STATE) && attr.qp_state == QpState::Reset.code() {
+            // A reset forgets what is owed.
+            engine.say_farewell(inner);
+        }
         let now = engine.now();
+        let mem = engine.regions().read(now);
+        let mut core = inner.lock();
         core.qp.modify(now, attr, mask, &context)?;
         if let Some(link) = link {
             let path = link.path_of(core.qp.dest_qp(), core.qp.remote(), &attr.ah_attr, channel)?;
@@ -189,7 +219,7 @@ impl Qp {
         }
         if core.qp.state() == QpState::Reset {
             core.tx.reset();
-            inner.purge_completions();
+            inner.purge_completions(&mut core);
         }
         engine.drain(inner, &mut core, &mem, Cause::Other, now);
         drop(core);
@@ -309,19 +339,49 @@ impl QpInner {
         reserved
     }
 
-    /// Hands completions to their CQs, the first `reserved` of them into the room that was reserved
-    /// for them. Returns how many are lost.
-    pub(crate) fn complete<'c>(
-        &self,
-        completions: impl Iterator<Item = &'c Completion>,
-        reserved: &mut usize,
-    ) -> usize {
+    /// Hands the completions that wait to their CQs, the first `reserved` of them into the room that was
+    /// reserved for them. Returns how many are lost.
+    pub(crate) fn complete(&self, core: &mut QpCore, reserved: &mut usize) -> usize {
         let mut lost = 0;
-        each_run(completions, |is_send, run| {
-            lost += self.cq_of(is_send).add(run, reserved);
+        let QpCore {
+            qp,
+            send_slots,
+            recv_slots,
+            ..
+        } = core;
+        each_run(qp.pending_completions(), |is_send, run| {
+            let slots = if is_send {
+                &mut *send_slots
+            } else {
+                &mut *recv_slots
+            };
+            let cq = self.cq_of(is_send);
+            lost += cq.add(run, reserved, |number, completion| {
+                slots.note(number, completion.slots);
+            });
             true
         });
+        qp.forget_completions();
         lost
+    }
+
+    /// Frees the slots whose completions the application has taken; false where there are none.
+    //= RC-WQE-03
+    pub(super) fn reclaim_slots(&self, core: &mut QpCore, is_send: bool) -> bool {
+        let oldest = self.cq_of(is_send).oldest();
+        let slots = core.slots_of(is_send).reclaim(oldest);
+        core.qp.free_slots(is_send, slots);
+        slots > 0
+    }
+
+    /// Do completions of this QP go to `cq`?
+    pub(crate) fn completes_to(&self, cq: &Arc<CqInner>) -> bool {
+        Arc::ptr_eq(&self.send_cq, cq) || Arc::ptr_eq(&self.recv_cq, cq)
+    }
+
+    /// The application has not destroyed it.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.alive.load(Ordering::Acquire)
     }
 
     pub(crate) fn raise(&self, event: QpEvent) {
@@ -338,9 +398,11 @@ impl QpInner {
             .raise(kind, EventElement::Qp(self.cookie), acks);
     }
 
-    fn purge_completions(&self) {
+    fn purge_completions(&self, core: &mut QpCore) {
         self.send_cq.purge(self.qp_num);
         self.recv_cq.purge(self.qp_num);
+        core.send_slots.clear();
+        core.recv_slots.clear();
     }
 
     fn end(&self) -> bool {
@@ -356,9 +418,9 @@ impl QpInner {
             tracing::debug!(qp_num = ?self.qp_num, counters = ?core.qp.counters(), "QP ends");
             core.tx.reset();
             core.qp.abandon();
+            self.purge_completions(&mut core);
         }
         engine.release_qp_num(self.qp_num);
-        self.purge_completions();
         self.pd.context.forget_events(EventElement::Qp(self.cookie));
         self.send_cq.detach_qp();
         self.recv_cq.detach_qp();

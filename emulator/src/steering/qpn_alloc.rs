@@ -1,12 +1,12 @@
 //! QP numbers of one process: 16 bits inside its slot.
 
 use core::fmt;
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
+use std::collections::VecDeque;
 
 use rocade_wire::Qpn;
 
 use super::Slot;
+use crate::random;
 
 /// Lowest low part handed out. What lies below is reserved: QP0 and QP1 in slot 0, and the same
 /// numbers in the other slots so that a QP number with a small low part is recognisably special.
@@ -19,42 +19,30 @@ const WORDS: usize = (1 << 16) / WORD_BITS;
 
 /// Hands out QP numbers in one slot, and takes them back.
 ///
-/// Numbers go round: a released number comes up again only after all other free numbers of the
-/// slot were handed out once, so that a packet of the old connection that is still on its way
-/// does not meet a new QP. The starting point is random, so that the next process in the same slot
-/// does not begin where the last one did.
+/// They are random, so that nobody who was not told can guess one. A released number rests
+/// until half of the free numbers have been released after it, so that a packet of the old connection
+/// that is still on its way does not meet a new QP.
 pub struct QpnAllocator {
     slot: Slot,
     used: Box<[u64; WORDS]>,
-    next: u16,
-    in_use: usize,
+    /// Free numbers to choose from.
+    ready: Vec<u16>,
+    /// Free numbers that rest, at most as many as those, the oldest first.
+    resting: VecDeque<u16>,
 }
 
 impl QpnAllocator {
     /// How many QP numbers a slot has.
     pub const CAPACITY: usize = (LAST - FIRST) as usize + 1;
 
-    /// An allocator for a slot with a random starting point.
+    /// An allocator for a slot.
     #[must_use]
     pub fn new(slot: Slot) -> Self {
-        let [low, high, ..] = RandomState::new().build_hasher().finish().to_ne_bytes();
-        Self::starting_at(slot, u16::from_ne_bytes([low, high]))
-    }
-
-    /// An allocator whose first number is `slot`/`low`, for tests that want the same numbers in
-    /// each run. A reserved `low` is replaced by the lowest one in use.
-    #[must_use]
-    pub fn starting_at(slot: Slot, low: u16) -> Self {
-        let next = if (FIRST..=LAST).contains(&low) {
-            low
-        } else {
-            FIRST
-        };
         Self {
             slot,
             used: Box::new([0; WORDS]),
-            next,
-            in_use: 0,
+            ready: (FIRST..=LAST).collect(),
+            resting: VecDeque::new(),
         }
     }
 
@@ -66,23 +54,19 @@ impl QpnAllocator {
 
     /// How many numbers are handed out.
     #[must_use]
-    pub const fn in_use(&self) -> usize {
-        self.in_use
+    pub fn in_use(&self) -> usize {
+        Self::CAPACITY - self.ready.len() - self.resting.len()
     }
 
     /// A number that is not in use, or `None` when all [`Self::CAPACITY`] are.
     //= QPC-02
     pub fn allocate(&mut self) -> Option<Qpn> {
-        if self.in_use == Self::CAPACITY {
-            return None;
-        }
-        let mut low = self.next;
-        while self.is_used(low) {
-            low = following(low);
-        }
+        let low = if self.ready.is_empty() {
+            self.resting.pop_front()?
+        } else {
+            self.ready.swap_remove(random::below(self.ready.len()))
+        };
         self.set(low, true);
-        self.in_use += 1;
-        self.next = following(low);
         Some(self.slot.qpn(low))
     }
 
@@ -95,7 +79,10 @@ impl QpnAllocator {
             return false;
         }
         self.set(low, false);
-        self.in_use -= 1;
+        self.resting.push_back(low);
+        if self.resting.len() > self.ready.len() {
+            self.ready.extend(self.resting.pop_front());
+        }
         true
     }
 
@@ -130,14 +117,9 @@ impl fmt::Debug for QpnAllocator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("QpnAllocator")
             .field("slot", &self.slot)
-            .field("in_use", &self.in_use)
-            .field("next", &self.next)
+            .field("in_use", &self.in_use())
             .finish_non_exhaustive()
     }
-}
-
-const fn following(low: u16) -> u16 {
-    if low >= LAST { FIRST } else { low + 1 }
 }
 
 #[cfg(test)]
@@ -160,38 +142,58 @@ mod tests {
 
     //= QPC-02 type=test
     #[test]
-    fn a_released_number_comes_back_last() {
+    fn a_released_number_does_not_come_back_soon() {
         let mut allocator = QpnAllocator::new(Slot::new(3));
         let first = allocator.allocate().unwrap();
         assert!(allocator.release(first));
-        for _ in 1..QpnAllocator::CAPACITY {
+        for _ in 0..QpnAllocator::CAPACITY / 2 - 1 {
             let qpn = allocator.allocate().unwrap();
             assert_ne!(qpn, first);
             assert!(allocator.release(qpn));
         }
-        assert_eq!(allocator.allocate(), Some(first));
+    }
+
+    #[test]
+    fn with_few_free_numbers_all_of_them_are_found() {
+        let mut allocator = QpnAllocator::new(Slot::new(3));
+        let mut numbers: Vec<_> = std::iter::from_fn(|| allocator.allocate()).collect();
+        for _ in 0..100 {
+            let released: HashSet<_> = numbers.drain(..3).collect();
+            assert!(released.iter().all(|qpn| allocator.release(*qpn)));
+            let again: HashSet<_> = std::iter::from_fn(|| allocator.allocate()).collect();
+            assert_eq!(again, released);
+            numbers.extend(again);
+        }
+    }
+
+    #[test]
+    fn numbers_are_random_in_all_bits() {
+        let first = || QpnAllocator::new(Slot::new(7)).allocate().unwrap();
+        let of_many: Vec<_> = (0..500).map(|_| first().get()).collect();
+        let mut allocator = QpnAllocator::new(Slot::new(7));
+        let of_one: Vec<_> = (0..500)
+            .map(|_| allocator.allocate().unwrap().get())
+            .collect();
+        for numbers in [of_many, of_one] {
+            for bit in 0..16 {
+                let ones = numbers.iter().filter(|qpn| *qpn >> bit & 1 == 1).count();
+                assert!((150..350).contains(&ones), "bit {bit}: {ones} of 500");
+            }
+            let steps = numbers.windows(2).filter(|pair| pair[1] == pair[0] + 1);
+            assert!(steps.count() < 10, "they do not count up");
+        }
     }
 
     #[test]
     fn release_takes_only_what_was_handed_out() {
-        let mut allocator = QpnAllocator::starting_at(Slot::new(2), 100);
+        let mut allocator = QpnAllocator::new(Slot::new(2));
         let qpn = allocator.allocate().unwrap();
-        assert_eq!(qpn, Qpn::new(0x02_0064));
         assert!(allocator.is_allocated(qpn));
-        assert!(!allocator.release(Qpn::new(0x03_0064)));
-        assert!(!allocator.release(Qpn::new(0x02_0065)));
+        assert!(!allocator.release(Qpn::new(qpn.get() ^ 0x01_0000)));
+        assert!(!allocator.release(Qpn::new(qpn.get() ^ 1)));
         assert!(!allocator.release(Qpn::new(0x02_0001)));
         assert!(allocator.release(qpn));
         assert!(!allocator.release(qpn));
         assert_eq!(allocator.in_use(), 0);
-    }
-
-    #[test]
-    fn wraps_past_the_reserved_numbers() {
-        let mut allocator = QpnAllocator::starting_at(Slot::new(255), LAST);
-        assert_eq!(allocator.allocate(), Some(Qpn::new(0xFF_FFFE)));
-        assert_eq!(allocator.allocate(), Some(Qpn::new(0xFF_0010)));
-        let mut allocator = QpnAllocator::starting_at(Slot::new(1), 3);
-        assert_eq!(allocator.allocate(), Some(Qpn::new(0x01_0010)));
     }
 }

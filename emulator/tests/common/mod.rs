@@ -43,7 +43,11 @@ impl Side {
     }
 
     pub fn on(engine: Engine, memory_len: usize) -> Self {
-        let context = engine.open_device("dev").unwrap();
+        Self::on_device(engine, "dev", memory_len)
+    }
+
+    pub fn on_device(engine: Engine, device: &str, memory_len: usize) -> Self {
+        let context = engine.open_device(device).unwrap();
         let pd = context.alloc_pd().unwrap();
         let channel = context.create_comp_channel().unwrap();
         let cq = context.create_cq(1024, Some(&channel), 0, 7).unwrap();

@@ -4,15 +4,20 @@ use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::common::{Side, pattern};
+use crate::gone::Victim;
 use crate::processes::{ROLE, broker_config, wait_until};
 use rocade_emulator::broker::{self, BrokerError};
 use rocade_emulator::config::Settings;
-use rocade_emulator::{BrokerMode, Engine, EngineConfig, Gid, LinkMode, Rkey, SendOp, WcStatus};
+use rocade_emulator::{
+    BrokerMode, Engine, EngineConfig, Gid, LinkMode, QpAttr, QpAttrMask, QpState, Rkey, SendOp,
+    WcStatus,
+};
 use tempfile::TempDir;
 
 pub(crate) const ADDRESS: &str = "ROCADE_TEST_ADDRESS";
@@ -32,6 +37,7 @@ pub(crate) fn run_node() {
     let link = Settings::from_env(|name| env::var_os(name)).unwrap().link();
     let engine = engine(Path::new(&dir), address, link);
     let mut sides: Vec<Side> = Vec::new();
+    let mut victim = Victim::default();
     for line in std::io::stdin().lock().lines() {
         let line = line.unwrap();
         let words: Vec<_> = line.split(' ').collect();
@@ -39,7 +45,8 @@ pub(crate) fn run_node() {
         let size = |index: usize| number(index) as usize;
         match words[0] {
             "new" => {
-                sides.push(Side::on(engine.clone(), MEMORY));
+                let memory = words.get(1).map_or(MEMORY, |_| size(1));
+                sides.push(Side::on(engine.clone(), memory));
                 let side = &sides[sides.len() - 1];
                 let (qpn, rkey) = (side.qp.qp_num().get(), side.mr.rkey().get());
                 println!("@{qpn} {rkey} {}", side.addr(0));
@@ -51,6 +58,10 @@ pub(crate) fn run_node() {
                     "@{} {} {} {}",
                     c.tx_packets, c.tx_shared, c.rx_packets, c.rx_shared
                 );
+                continue;
+            }
+            "victim" => {
+                println!("@{}", victim.obey(&sides, &words[1..]));
                 continue;
             }
             _ => {}
@@ -100,10 +111,8 @@ pub(crate) fn run_node() {
                     if message < count {
                         listen();
                         side.send(1, SendOp::Send { imm: None }, &[side.sge(8, 8)]);
-                    } else if words[3] == "exit" {
-                        std::process::exit(0);
-                    } else if words[3] == "destroy" {
-                        side.qp.destroy().unwrap();
+                    } else {
+                        end(side, words[3]);
                     }
                 }
                 println!("@heard");
@@ -119,6 +128,49 @@ pub(crate) fn run_node() {
             }
             _ => panic!("{line}"),
         }
+    }
+}
+
+/// Ends a queue pair, or the process, in one of many ways.
+fn end(side: &Side, way: &str) {
+    let to = |state: QpState| {
+        let attr = QpAttr {
+            qp_state: state.code(),
+            ..QpAttr::default()
+        };
+        side.qp.modify(&attr, QpAttrMask::STATE).unwrap();
+    };
+    match way {
+        "stay" => {}
+        "error" => to(QpState::Err),
+        "reset" => to(QpState::Reset),
+        "destroy" => side.qp.destroy().unwrap(),
+        "exit" => std::process::exit(0),
+        "abort" => {
+            let none = libc::rlimit {
+                rlim_cur: 0,
+                rlim_max: 0,
+            };
+            // SAFETY: the limits are valid for the call. Nobody wants the core.
+            assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) }, 0);
+            std::process::abort()
+        }
+        "exec" => panic!("{}", Command::new("true").exec()),
+        // SAFETY: the process ends here; nothing of it is used any more.
+        "_exit" => unsafe { libc::_exit(0) },
+        "orphan" => {
+            // SAFETY: the child only sleeps, with all descriptors open, and ends by itself.
+            unsafe {
+                if libc::fork() == 0 {
+                    libc::sleep(2);
+                    libc::_exit(0);
+                }
+            }
+            signal(std::process::id(), libc::SIGKILL);
+        }
+        "term" => signal(std::process::id(), libc::SIGTERM),
+        "kill" => signal(std::process::id(), libc::SIGKILL),
+        _ => panic!("{way}"),
     }
 }
 
@@ -234,7 +286,12 @@ impl Node {
     }
 
     pub(crate) fn new_qp(&mut self, index: usize) -> Remote {
-        let answer = self.ask("new");
+        self.new_qp_with(MEMORY, index)
+    }
+
+    /// Likewise, with so much memory.
+    pub(crate) fn new_qp_with(&mut self, memory: usize, index: usize) -> Remote {
+        let answer = self.ask(&format!("new {memory}"));
         let numbers: Vec<u64> = answer
             .split(' ')
             .map(|word| word.parse().unwrap())

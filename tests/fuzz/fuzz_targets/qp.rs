@@ -461,6 +461,7 @@ impl Run {
                 &mut self.receives
             };
             queue.complete(completion.wr_id);
+            self.qp.free_slots(completion.is_send, completion.slots);
         }
         let mut events = 0;
         while self.qp.poll_event().is_some() {

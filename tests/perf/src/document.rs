@@ -2,7 +2,7 @@
 
 use std::{fs, process::Command, thread};
 
-use crate::{child::Failure, rig};
+use crate::{child::Failure, distance, rig};
 
 /// Where the results are kept.
 const FILE: &str = "docs/performance.md";
@@ -32,7 +32,7 @@ fn replaced(old: &str, name: &str, text: &str) -> Option<String> {
     Some(format!("{head}{begin}\n{}\n{end}{tail}", text.trim_end()))
 }
 
-/// When and where this run was: date, processor, cores, memory, kernel, command line.
+/// When and where this run was: date, processor, cores and how far apart they are, memory, kernel, command line.
 pub(crate) fn circumstances() -> String {
     let said = |program: &str, arguments: &[&str]| {
         let output = Command::new(program).args(arguments).output();
@@ -56,13 +56,14 @@ pub(crate) fn circumstances() -> String {
     let load = load.split(' ').next().unwrap_or_default();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     format!(
-        "{date}; {cpu}, {cores} cores; {kernel}; rmem_max {rmem}; load {load} at the start; perftest {perftest}.\n\n\
+        "{date}; {cpu}, {cores} cores; {kernel}; rmem_max {rmem}; load {load} at the start; perftest {perftest}; {distance}.\n\n\
          Command: `cargo run --release -p rocade-perf -- {arguments}`\n",
         date = said("date", &["-u", "+%Y-%m-%d %H:%M UTC"]),
         cpu = field("/proc/cpuinfo", "model name"),
         kernel = said("uname", &["-srm"]),
         rmem = rmem.trim(),
         perftest = said("ib_write_bw", &["--version"]).trim_start_matches("Version: "),
+        distance = distance::introduction(),
         arguments = arguments.join(" "),
     )
 }

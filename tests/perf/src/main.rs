@@ -12,6 +12,7 @@
 //! sockets and shared memory. Everything happens in a network namespace of its own where the user may make one.
 
 mod child;
+mod distance;
 mod document;
 mod figures;
 mod plot;
@@ -60,7 +61,7 @@ enum Task {
 }
 
 #[derive(Debug, Args)]
-struct Common {
+pub(crate) struct Common {
     /// Runs per figure.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
@@ -70,6 +71,9 @@ struct Common {
     /// The `rocade` command to measure [default: $ROCADE_BIN, else target/release/rocade].
     #[arg(long)]
     rocade: Option<PathBuf>,
+    /// Compute ICRCs this way in every row that does not say otherwise, as a machine would that has no better one.
+    #[arg(long)]
+    icrc: Option<String>,
     /// Put the results into docs/performance.md.
     #[arg(long)]
     write: bool,
@@ -150,7 +154,7 @@ fn isolated(work: impl FnOnce() -> Result<ExitCode, Failure>) -> Result<ExitCode
 /// Exit status 1 where a row falls short or was disturbed.
 fn run_table(args: &TableArgs) -> Result<ExitCode, Failure> {
     let rows = select(&args.rows, args.no_guest)?;
-    let rig = Rig::new(args.common.rocade.clone(), args.common.quick)?;
+    let rig = Rig::new(&args.common)?;
     let circumstances = document::circumstances();
     eprintln!("{circumstances}");
     let measured: Vec<Measured> = rows
@@ -171,7 +175,7 @@ fn run_table(args: &TableArgs) -> Result<ExitCode, Failure> {
 }
 
 fn run_sweep(args: &SweepArgs) -> Result<ExitCode, Failure> {
-    let rig = Rig::new(args.common.rocade.clone(), args.common.quick)?;
+    let rig = Rig::new(&args.common)?;
     let circumstances = document::circumstances();
     let sweep = Sweep::new(&rig, &args.links, args.common.runs)?;
     println!("{}", sweep.markdown());

@@ -6,6 +6,7 @@ pub(crate) mod perftest;
 pub(crate) mod ping_pong;
 pub(crate) mod scale;
 pub(crate) mod stream;
+pub(crate) mod sum;
 
 use self::{guest::Provider, perftest::Perftest, ping_pong::Wait, stream::Flow};
 use crate::{
@@ -34,6 +35,10 @@ pub(crate) enum Probe {
     PingPong { wait: Wait, len: usize },
     /// memcpy between two processes, 1 MiB each: Gbit/s.
     Copy { copies: usize },
+    /// Copy of 4 KiB with the ICRC, computed this way: Gbit/s.
+    Sum { way: &'static str },
+    /// Copy of 4 KiB: Gbit/s.
+    BareCopy,
     /// A program of perftest on Rocade.
     Perftest(Perftest, Link),
     /// 64 KiB WRITEs over this many queue pairs in turn: Gbit/s.
@@ -65,6 +70,8 @@ impl Probe {
             }
             Self::Copy { copies } => copy::bytes_per_second(1 << 20, rig.count(5000), copies)
                 .map(|bytes| bytes * BITS_PER_GBIT),
+            Self::Sum { way } => sum::bytes_per_second(way).map(|bytes| bytes * BITS_PER_GBIT),
+            Self::BareCopy => Ok(sum::copied_per_second() * BITS_PER_GBIT),
             Self::Perftest(program, link) => program.measure(rig, link),
             Self::RoundRobin { queue_pairs } => {
                 scale::round_robin(rig, queue_pairs).map(|bytes| bytes * BITS_PER_GBIT)

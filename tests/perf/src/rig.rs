@@ -10,9 +10,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rocade_wire::crc::Way;
 use tempfile::TempDir;
 
-use crate::{child::Failure, probe::guest::Guest};
+use crate::{
+    Common,
+    child::Failure,
+    probe::{guest::Guest, sum},
+};
 
 /// Set in the process that runs inside a namespace of its own.
 const INSIDE: &str = "ROCADE_PERF_INSIDE";
@@ -42,19 +47,23 @@ pub(crate) struct Rig {
     rocade: PathBuf,
     dir: TempDir,
     quick: bool,
+    /// `ROCADE_ICRC` of everything that is measured.
+    icrc: Option<Way>,
     links: BTreeMap<Link, Result<(), Failure>>,
     guest: OnceLock<Result<Guest, Failure>>,
 }
 
 impl Rig {
-    pub(crate) fn new(rocade: Option<PathBuf>, quick: bool) -> Result<Self, Failure> {
-        let rocade = find_rocade(rocade)?;
+    pub(crate) fn new(common: &Common) -> Result<Self, Failure> {
+        let rocade = find_rocade(common.rocade.clone())?;
+        let icrc = common.icrc.as_deref().map(sum::way).transpose()?;
         let dir = tempfile::Builder::new().prefix("rocade-perf-").tempdir();
         let dir = dir.map_err(|error| format!("no temporary directory: {error}"))?;
         let mut rig = Self {
             rocade,
             dir,
-            quick,
+            quick: common.quick,
+            icrc,
             links: BTreeMap::new(),
             guest: OnceLock::new(),
         };
@@ -129,6 +138,7 @@ impl Rig {
             .env_remove("LD_PRELOAD")
             .env("ROCADE_RUNTIME_DIR", self.dir.path().join("run"))
             .env("ROCADE_LINK", link.word())
+            .envs(self.icrc.map(|way| ("ROCADE_ICRC", way.name())))
             .env(INSIDE, "1");
     }
 

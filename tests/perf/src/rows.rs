@@ -41,6 +41,21 @@ const fn perftest(
         arguments,
         iterations,
         column,
+        icrc: None,
+    }
+}
+
+/// What one way to compute the ICRC costs.
+const fn sum(name: &'static str, what: &'static str, way: &'static str) -> Row {
+    Row {
+        name,
+        what,
+        against: "the copy alone",
+        ours: Probe::Sum { way },
+        floor: Some(Probe::BareCopy),
+        limit: true,
+        bound: Bound::None,
+        unit: Unit::Gbps,
     }
 }
 
@@ -109,6 +124,26 @@ pub(crate) const ROWS: &[Row] = &[
         unit: Unit::Gbps,
     },
     Row {
+        name: "write_bw_4096_vpclmul256",
+        what: "ib_write_bw 1 MiB, MTU 4096, udp, ICRC with 256 bits",
+        against: "raw UDP stream, 15 × 4152 B",
+        ours: Probe::Perftest(WRITE_BW.with_icrc("vpclmul256"), Link::Udp),
+        floor: STREAM_4096,
+        limit: true,
+        bound: Bound::AtLeast(0.60),
+        unit: Unit::Gbps,
+    },
+    Row {
+        name: "write_bw_4096_pclmul128",
+        what: "ib_write_bw 1 MiB, MTU 4096, udp, ICRC with 128 bits",
+        against: "raw UDP stream, 15 × 4152 B",
+        ours: Probe::Perftest(WRITE_BW.with_icrc("pclmul128"), Link::Udp),
+        floor: STREAM_4096,
+        limit: true,
+        bound: Bound::None,
+        unit: Unit::Gbps,
+    },
+    Row {
         name: "write_bw_1024",
         what: "ib_write_bw 1 MiB, MTU 1024, udp",
         against: "raw UDP stream, 60 × 1080 B",
@@ -127,6 +162,16 @@ pub(crate) const ROWS: &[Row] = &[
         what: "ib_send_lat 8 B, udp",
         against: "raw UDP ping-pong, spinning on receive",
         ours: Probe::Perftest(SEND_LAT, Link::Udp),
+        floor: SPIN,
+        limit: true,
+        bound: Bound::AtMost(1.4),
+        unit: Unit::Micros,
+    },
+    Row {
+        name: "send_lat_8_vpclmul256",
+        what: "ib_send_lat 8 B, udp, ICRC with 256 bits",
+        against: "raw UDP ping-pong, spinning on receive",
+        ours: Probe::Perftest(SEND_LAT.with_icrc("vpclmul256"), Link::Udp),
         floor: SPIN,
         limit: true,
         bound: Bound::AtMost(1.4),
@@ -200,6 +245,16 @@ pub(crate) const ROWS: &[Row] = &[
         unit: Unit::Gbps,
     },
     Row {
+        name: "shm_write_bw_ring",
+        what: "ib_write_bw 1 MiB, MTU 4096, shm",
+        against: "memcpy through a ring of shared memory, 2 copies of 1 MiB",
+        ours: Probe::Perftest(WRITE_BW, Link::Shm),
+        floor: Some(Probe::Copy { copies: 2 }),
+        limit: false,
+        bound: Bound::AtLeast(0.7),
+        unit: Unit::Gbps,
+    },
+    Row {
         name: "shm_ring",
         what: "memcpy through a ring of shared memory, 2 copies of 1 MiB",
         against: "memcpy between processes, 1 copy of 1 MiB",
@@ -209,6 +264,32 @@ pub(crate) const ROWS: &[Row] = &[
         bound: Bound::None,
         unit: Unit::Gbps,
     },
+    sum(
+        "icrc_avx512",
+        "copy of 4 KiB with its ICRC, AVX-512",
+        "avx512",
+    ),
+    sum(
+        "icrc_vpclmul256",
+        "copy of 4 KiB with its ICRC, VPCLMULQDQ of 256 bits",
+        "vpclmul256",
+    ),
+    sum(
+        "icrc_pclmul128",
+        "copy of 4 KiB with its ICRC, PCLMULQDQ",
+        "pclmul128",
+    ),
+    sum("icrc_pmull", "copy of 4 KiB with its ICRC, PMULL", "pmull"),
+    sum(
+        "icrc_crc32",
+        "copy of 4 KiB with its ICRC, CRC instructions of AArch64",
+        "crc32",
+    ),
+    sum(
+        "icrc_table",
+        "copy of 4 KiB with its ICRC, by tables",
+        "table",
+    ),
     Row {
         name: "stream_4152",
         what: "raw UDP stream, 15 × 4152 B, bounded",
@@ -327,7 +408,17 @@ pub(crate) const ROWS: &[Row] = &[
 
 #[cfg(test)]
 mod tests {
+    use rocade_wire::crc::Way;
+
     use super::*;
+
+    #[test]
+    fn every_way_to_compute_the_icrc_has_its_row() {
+        for name in Way::names() {
+            let is_its = |row: &&Row| matches!(row.ours, Probe::Sum { way } if way == name);
+            assert_eq!(ROWS.iter().filter(is_its).count(), 1, "{name}");
+        }
+    }
 
     #[test]
     fn names_are_unique() {

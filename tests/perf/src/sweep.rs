@@ -141,7 +141,7 @@ fn series(
                 "-s".to_owned(),
                 size.to_string(),
             ];
-            figures.push(perftest::run_pair(rig, link, &own, column)?);
+            figures.push(perftest::run_pair(rig, link, None, &own, column)?);
         }
         let figure = median(&mut figures).unwrap_or_default();
         eprintln!("{program} {} {size} B: {}", link.word(), short(figure));

@@ -1,4 +1,4 @@
-//! The system calls that the standard library lacks. All unsafe code of this package is here.
+//! The system calls that the standard library lacks, and a copy. All unsafe code of this package is here.
 
 use std::{
     ffi::c_int,
@@ -9,6 +9,8 @@ use std::{
     ptr::{self, NonNull},
     sync::atomic::AtomicU64,
 };
+
+use rocade_wire::crc::Way;
 
 /// Cuts what is sent in one call into datagrams of this length (`UDP_SEGMENT`).
 pub(crate) fn segment_sends(socket: &UdpSocket, segment_len: u16) -> io::Result<()> {
@@ -47,6 +49,44 @@ fn set(socket: &UdpSocket, level: c_int, name: c_int, value: c_int) -> io::Resul
         )
     };
     if status == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Copies between slices of one length; the CRC of `head` and what has been copied.
+pub(crate) fn copy_and_sum(way: Way, head: &[u8], from: &[u8], to: &mut [u8]) -> u32 {
+    assert_eq!(from.len(), to.len());
+    // SAFETY: `from` is readable and has the length of `to`; a slice that may be written overlaps with none.
+    unsafe { way.copy(0, head, from.as_ptr(), to) }
+}
+
+/// The processors that this thread may use, by number.
+pub(crate) fn processors() -> Vec<usize> {
+    // SAFETY: plain data, for which zeros are valid: the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is writable and as long as said.
+    let failed = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) };
+    if failed != 0 {
+        return Vec::new();
+    }
+    let all = 0..8 * size_of_val(&set);
+    // SAFETY: the numbers are below the number of bits of a set.
+    all.filter(|&number| unsafe { libc::CPU_ISSET(number, &set) })
+        .collect()
+}
+
+/// Keeps the calling thread on one processor, one of [`processors`].
+pub(crate) fn pin(processor: usize) -> io::Result<()> {
+    // SAFETY: as in `processors`.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    assert!(processor < 8 * size_of_val(&set), "processor {processor}");
+    // SAFETY: below the number of bits of a set, as asserted.
+    unsafe { libc::CPU_SET(processor, &mut set) };
+    // SAFETY: `set` is readable and as long as said.
+    let failed = unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) };
+    if failed == 0 {
         Ok(())
     } else {
         Err(io::Error::last_os_error())

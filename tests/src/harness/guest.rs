@@ -101,6 +101,15 @@ impl RxeGuest {
         finished(command, &output)
     }
 
+    /// Copies a file into the guest's directory `/share`.
+    ///
+    /// # Panics
+    /// Where it cannot be copied.
+    pub fn put(&self, file: &Path) {
+        let output = self.call(&["put", &file.to_string_lossy()]);
+        finished("put", &output).expect_success();
+    }
+
     /// Starts a program in the guest and waits until it listens on a TCP port, where one is given.
     ///
     /// # Panics

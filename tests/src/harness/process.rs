@@ -174,19 +174,20 @@ impl Process {
         }
     }
 
-    /// CPU time that the process (all its threads) has used so far, in clock ticks (100 per second).
+    /// CPU time that the threads of the process have used so far, to the nanosecond: not the estimate by clock ticks,
+    /// which depends on who else runs.
     ///
     /// # Errors
-    /// As reading `/proc/PID/stat`.
-    pub fn cpu_ticks(&self) -> io::Result<u64> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.id()))?;
-        // Behind the name, which may contain anything: state is field 3, utime 14, stime 15.
-        let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-        let tick = |n: usize| fields.split_whitespace().nth(n - 3)?.parse::<u64>().ok();
-        match (tick(14), tick(15)) {
-            (Some(user), Some(system)) => Ok(user + system),
-            _ => Err(io::Error::other(format!("unexpected contents: {stat}"))),
+    /// As reading `/proc/PID/task/TID/schedstat`.
+    pub fn cpu_time(&self) -> io::Result<Duration> {
+        let mut sum = 0;
+        for thread in fs::read_dir(format!("/proc/{}/task", self.id()))? {
+            let text = fs::read_to_string(thread?.path().join("schedstat"))?;
+            // Time on a processor, time of waiting for one, how often.
+            let time = text.split(' ').next().and_then(|ns| ns.parse::<u64>().ok());
+            sum += time.ok_or_else(|| io::Error::other(format!("unexpected contents: {text}")))?;
         }
+        Ok(Duration::from_nanos(sum))
     }
 
     fn try_wait(&mut self) -> Option<ExitStatus> {

@@ -158,7 +158,8 @@ impl Perftest {
     }
 }
 
-/// Waits for both sides. Where one fails the other's output is shown too: the cause may be there.
+/// Waits for both sides. Where one fails the other's output is shown too: the cause may be there. A program that
+/// works gets no complaints from Rocade.
 fn finish_pair(server: Process, client: Process, limit: Duration) -> [String; 2] {
     let (client, server) = (client.finish(limit), server.finish(limit));
     let good = |side: &Finished| side.status.success();
@@ -170,6 +171,12 @@ fn finish_pair(server: Process, client: Process, limit: Duration) -> [String; 2]
         client.status,
         client.output
     );
+    if std::env::var_os("ROCADE_LOG").is_none() {
+        for side in [&server, &client] {
+            let complains = side.output.lines().any(|line| line.starts_with("rocade"));
+            assert!(!complains, "{}", side.output);
+        }
+    }
     [server.output, client.output]
 }
 

@@ -1,31 +1,83 @@
 //! Seeded simulation of reliable connections in virtual time.
 //!
-//! A seed decides everything: the configuration ([`scenario::Scenario::swarm`]), the work and the
-//! faults of the network. What the transport must guarantee is checked outside of it: memory
-//! against patterns and models ([`flow`]), packets against the rules for sequence numbers
-//! ([`network`]). `ROCADE_SEED=N` repeats one seed,
-//! `ROCADE_SEEDS=N` runs as many per test.
+//! A seed decides everything: the configuration ([`scenario::Scenario::swarm`], [`upheaval::Plan::swarm`]), the work
+//! and the faults of the network. What the transport must guarantee is checked outside of it: memory
+//! against patterns and models ([`flow`], `ledger`), packets against the rules for sequence numbers
+//! ([`network`]). Each run takes the same seeds as ever, and one that nobody has tried yet ([`seeds`]).
 
 pub mod flow;
+mod ledger;
 pub mod network;
 pub mod rng;
 pub mod scenario;
+pub mod upheaval;
 
-use std::env;
+use std::{
+    env,
+    fmt::Debug,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    sync::OnceLock,
+    thread,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
-/// The seeds to run: `0..count`, `0..ROCADE_SEEDS` where that is set, or only `ROCADE_SEED`.
+/// A number from the variable of that name.
+fn variable(name: &str) -> Option<u64> {
+    let value = env::var(name).ok()?;
+    Some(value.parse().expect("a seed or their count is a number"))
+}
+
+/// The seed of this run: `ROCADE_FRESH_SEED` (`cargo xtask test` sets and prints it), else from the time.
+fn fresh_seed() -> u64 {
+    static SEED: OnceLock<u64> = OnceLock::new();
+    *SEED.get_or_init(|| {
+        variable("ROCADE_FRESH_SEED").unwrap_or_else(|| {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH);
+            // Short enough to be typed, and apart from the fixed ones.
+            (1 << 32) + u64::from(now.map_or(0, |time| time.subsec_nanos()))
+        })
+    })
+}
+
+/// The seeds to run: `0..count` and a fresh one; `0..ROCADE_SEEDS` where that is set; or only `ROCADE_SEED`.
 ///
 /// # Panics
 /// If one of the variables is no number.
 #[must_use]
 pub fn seeds(count: u64) -> Vec<u64> {
-    let variable = |name: &str| {
-        env::var(name)
-            .ok()
-            .map(|value| value.parse().expect("a seed or their count is a number"))
-    };
-    match variable("ROCADE_SEED") {
-        Some(seed) => vec![seed],
-        None => (0..variable("ROCADE_SEEDS").unwrap_or(count)).collect(),
+    match (variable("ROCADE_SEED"), variable("ROCADE_SEEDS")) {
+        (Some(seed), _) => vec![seed],
+        (None, Some(count)) => (0..count).collect(),
+        (None, None) => (0..count).chain([fresh_seed()]).collect(),
+    }
+}
+
+/// Runs a plan per seed and hands on what comes of it. A failure says which seed it was, and how to repeat it.
+///
+/// # Panics
+/// Where `run` does.
+pub fn each_seed<P: Debug, R>(
+    count: u64,
+    plan: impl Fn(u64) -> P,
+    run: impl Fn(&P) -> R,
+    mut then: impl FnMut(R),
+) {
+    for seed in seeds(count) {
+        let plan = plan(seed);
+        match catch_unwind(AssertUnwindSafe(|| run(&plan))) {
+            Ok(result) => then(result),
+            Err(panic) => {
+                let test = thread::current();
+                let program = env::current_exe().unwrap_or_default();
+                let program = program.file_stem().unwrap_or_default().to_string_lossy();
+                let program = program.rsplit_once('-').map_or(&*program, |(name, _)| name);
+                eprintln!(
+                    "seed {seed}: {plan:?}\nto repeat: ROCADE_SEED={seed} \
+                     cargo test -p rocade-tests --test {program} {} -- --exact",
+                    test.name().unwrap_or_default()
+                );
+                resume_unwind(panic);
+            }
+        }
     }
 }

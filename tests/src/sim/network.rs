@@ -5,10 +5,40 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use rocade_transport::testing::{Fate, Transit};
+use rocade_transport::testing::{Fate, Side, Transit};
 use rocade_wire::{Headers, Operation, Psn};
 
 use super::rng::Rng;
+
+/// How B handles packets: one after the other, those that come in and those that it sends.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pace {
+    /// For a packet of the path MTU, in nanoseconds; shorter ones are quicker, but for a half.
+    pub packet_ns: u64,
+    /// B does nothing for so long…
+    pub stall_ns: u64,
+    /// … from so long after the start on, and again so long after each end of it.
+    pub busy_ns: u64,
+}
+
+impl Pace {
+    /// When work of `cost_ns` that starts at `time` is done.
+    const fn done(&self, mut time: u64, mut cost_ns: u64) -> u64 {
+        if self.stall_ns == 0 {
+            return time + cost_ns;
+        }
+        let period = self.busy_ns + self.stall_ns;
+        loop {
+            let phase = time % period;
+            let left = self.busy_ns.saturating_sub(phase);
+            if cost_ns < left {
+                return time + cost_ns;
+            }
+            cost_ns -= left;
+            time += period - phase;
+        }
+    }
+}
 
 /// Faults per 1000 packets, of both directions.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,6 +51,10 @@ pub struct Faults {
     pub reorder: u64,
     /// How late at most, in nanoseconds.
     pub reorder_ns: u64,
+    /// Packets that arrive very late: longer than an ACK timeout, so that they find a world that has moved on.
+    pub late: u64,
+    /// How late those are at most, in nanoseconds.
+    pub late_ns: u64,
     /// All packets are lost for so long, once, starting somewhere in the first 20 ms.
     pub blackout_ns: u64,
 }
@@ -32,6 +66,8 @@ impl Faults {
         duplication: 0,
         reorder: 0,
         reorder_ns: 0,
+        late: 0,
+        late_ns: 0,
         blackout_ns: 0,
     };
 }
@@ -44,6 +80,9 @@ pub struct Network {
     pmtu: u32,
     observers: [Observer; 2],
     blackout_at: u64,
+    pace: Pace,
+    /// Until when B is busy with what comes in, and with what it sends.
+    busy_until: [u64; 2],
 }
 
 impl Network {
@@ -61,7 +100,33 @@ impl Network {
                 sent: BTreeMap::new(),
             }),
             blackout_at,
+            pace: Pace::default(),
+            busy_until: [0; 2],
         }
+    }
+
+    /// This side has begun anew: its next new request has this number.
+    pub fn begin(&mut self, side: Side, next: Psn) {
+        self.observers[side as usize] = Observer {
+            next,
+            sent: BTreeMap::new(),
+        };
+    }
+
+    /// B is slow.
+    pub const fn set_pace(&mut self, pace: Pace) {
+        self.pace = pace;
+    }
+
+    /// How long B is late with this packet.
+    fn late_ns(&mut self, transit: &Transit<'_>) -> u64 {
+        let len = transit.packet.payload().len() as u64;
+        let half = self.pace.packet_ns / 2;
+        let cost_ns = half + half * len / u64::from(self.pmtu);
+        let now = transit.time.as_ns();
+        let until = &mut self.busy_until[transit.from as usize];
+        *until = self.pace.done(now.max(*until), cost_ns);
+        *until - now
     }
 
     /// What happens to a packet.
@@ -79,13 +144,16 @@ impl Network {
         if dark.contains(&transit.time.as_ns()) || self.rng.chance(faults.loss) {
             return Fate::Drop;
         }
+        let late_ns = self.late_ns(transit);
         let copies = 1 + u64::from(self.rng.chance(faults.duplication));
         let delays = (0..copies)
             .map(|_| {
-                if self.rng.chance(faults.reorder) {
-                    self.rng.below(faults.reorder_ns)
+                if self.rng.chance(faults.late) {
+                    late_ns + self.rng.below(faults.late_ns)
+                } else if self.rng.chance(faults.reorder) {
+                    late_ns + self.rng.below(faults.reorder_ns)
                 } else {
-                    0
+                    late_ns
                 }
             })
             .collect();

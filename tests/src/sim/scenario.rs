@@ -8,7 +8,7 @@ use rocade_transport::testing::{Pair, Side};
 use rocade_wire::Psn;
 
 use super::flow::{Flow, Kind, MAX_LEN, Work};
-use super::network::{Faults, Network};
+use super::network::{Faults, Network, Pace};
 use super::rng::Rng;
 
 /// No run lasts longer, in virtual time.
@@ -37,6 +37,10 @@ pub struct Scenario {
     pub gap_ns: u64,
     /// How long acknowledgements are held back; 0 for not at all.
     pub ack_delay_ns: u64,
+    /// ACK retries.
+    pub retry_cnt: u8,
+    /// How fast B is.
+    pub pace: Pace,
     /// The network.
     pub faults: Faults,
     /// What A sends, and B, if it does.
@@ -60,6 +64,8 @@ pub struct Report {
     pub rnr_naks: u64,
     /// Duplicate requests seen.
     pub duplicates: u64,
+    /// Packets that were taken the short way.
+    pub short_packets: u64,
     /// Virtual time.
     pub time_ns: u64,
 }
@@ -73,6 +79,7 @@ impl Report {
         self.timeouts += other.timeouts;
         self.rnr_naks += other.rnr_naks;
         self.duplicates += other.duplicates;
+        self.short_packets += other.short_packets;
         self.time_ns += other.time_ns;
     }
 }
@@ -109,23 +116,28 @@ impl Scenario {
         };
         let work = vec![work(), work()];
         let one_way = rng.chance(500);
+        let timeout = rng.range_u8(12, 15);
         Self {
             long_way: false,
             seed,
             pmtu: rng.range_u32(1, 5),
             max_rd_atomic,
             max_dest_rd_atomic: max_rd_atomic + rng.range_u8(0, 4),
-            timeout: rng.range_u8(12, 15),
+            timeout,
             min_rnr_timer: rng.range_u8(1, 14),
             first_psns,
             latency_ns: rng.range(500, 200_000),
             gap_ns: rng.pick(&[0, 20, 300]),
             ack_delay_ns: rng.pick(&[0, 100, 50_000]),
+            retry_cnt: 7,
+            pace: Pace::default(),
             faults: Faults {
                 loss: rng.pick(&[0, 10, 50, 50]),
                 duplication: rng.pick(&[0, 10, 50, 50]),
                 reorder: rng.pick(&[0, 20, 100]),
                 reorder_ns: rng.range(100, 300_000),
+                late: rng.pick(&[0, 0, 5]),
+                late_ns: 3 * (4096 << timeout),
                 blackout_ns: 0,
             },
             work: work.into_iter().take(if one_way { 1 } else { 2 }).collect(),
@@ -142,11 +154,55 @@ impl Scenario {
             duplication: 50,
             reorder: 50,
             reorder_ns: 100_000,
+            late: 2,
+            late_ns: 3 * (4096 << scenario.timeout),
             blackout_ns: 0,
         };
         scenario.work.truncate(1);
         scenario.work[0].max_len = MAX_LEN;
         scenario
+    }
+
+    /// A perfect network, and work from A to B, which is slow: `load` per mille of the ACK timeout for each
+    /// full packet.
+    #[must_use]
+    pub fn slow(seed: u64, kinds: &[Kind], messages: u64, load: u64) -> Self {
+        let mut scenario = Self::swarm(seed, kinds, messages);
+        let mut rng = Rng::new(seed, 4);
+        scenario.faults = Faults::NONE;
+        scenario.work.truncate(1);
+        scenario.work[0].max_len = rng.pick(&[5000, MAX_LEN]);
+        scenario.work[0].receive_lag_ns = 0;
+        scenario.gap_ns = 0;
+        scenario.ack_delay_ns = 0;
+        scenario.timeout = rng.range_u8(8, 18);
+        scenario.retry_cnt = rng.range_u8(0, 7);
+        scenario.latency_ns = scenario.latency_ns.min(scenario.timeout_ns() / 20);
+        scenario.pace.packet_ns = scenario.timeout_ns() * load / 1000;
+        scenario
+    }
+
+    /// The same, and B does nothing at all now and then, for `per_mille` of the time that the requester's
+    /// attributes grant.
+    #[must_use]
+    pub fn stalling(seed: u64, kinds: &[Kind], messages: u64, load: u64, per_mille: u64) -> Self {
+        let mut scenario = Self::slow(seed, kinds, messages, load);
+        let mut rng = Rng::new(seed, 5);
+        //= RC-TMR-06
+        let waits: u64 = match scenario.retry_cnt {
+            0 => 4,
+            1 => 1 + 4,
+            more => 1 + 2 + 4 * (u64::from(more) - 1),
+        };
+        scenario.pace.stall_ns = waits * scenario.timeout_ns() * per_mille / 1000;
+        let busy_ns = scenario.pace.packet_ns * rng.range(20, 2000);
+        scenario.pace.busy_ns = busy_ns.max(scenario.timeout_ns());
+        scenario
+    }
+
+    /// The ACK timeout; below a millisecond it is one.
+    fn timeout_ns(&self) -> u64 {
+        (4096 << self.timeout).max(1_000_000)
     }
 
     /// Runs it. The network is healed when nine tenths of the messages are through: what is
@@ -161,6 +217,7 @@ impl Scenario {
         let faults = Rc::new(RefCell::new(self.faults));
         let first_psns = self.first_psns.map(Psn::new);
         let mut network = Network::new(self.seed, Rc::clone(&faults), pmtu, first_psns);
+        network.set_pace(self.pace);
         pair.set_network(move |transit| network.decide(transit));
         let mut flows: Vec<Flow> = Side::BOTH
             .into_iter()
@@ -209,8 +266,14 @@ impl Scenario {
             report.timeouts += counters.timeouts;
             report.rnr_naks += counters.rnr_naks_received;
             report.duplicates += counters.duplicate_requests;
+            report.short_packets += counters.short_packets;
         }
         report
+    }
+
+    fn queue_len(&self, from: Side, of: impl Fn(&Work) -> u64) -> u32 {
+        let len = self.work.get(from as usize).map_or(0, of);
+        u32::try_from(len).expect("a short queue")
     }
 
     fn pair(&self) -> Pair {
@@ -223,8 +286,12 @@ impl Scenario {
             setup.attr.max_rd_atomic = self.max_rd_atomic;
             setup.attr.max_dest_rd_atomic = self.max_dest_rd_atomic;
             setup.attr.timeout = self.timeout;
+            setup.attr.retry_cnt = self.retry_cnt;
             setup.attr.min_rnr_timer = self.min_rnr_timer;
             setup.config.sq_sig_all = false;
+            // Queues that are just long enough: a slot that is not given back in time is missed.
+            setup.config.cap.max_send_wr = self.queue_len(side, |work| work.window);
+            setup.config.cap.max_recv_wr = self.queue_len(side.other(), |work| work.receives);
         });
         pair.stop_tracing();
         pair.set_latency(self.latency_ns);

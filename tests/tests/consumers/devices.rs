@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use rocade_tests::{
-    harness::{Device, Rig, devinfo_gids},
+    harness::{Device, Rig, devinfo_gids, free_port},
     or_skip,
 };
 
@@ -94,6 +94,47 @@ fn libdir_holds_the_drop_in_libraries() {
     let listed = rig.start_plain("ibv_devices", &["env", &library_path, "ibv_devices"]);
     let listed = listed.finish(LIMIT).expect_success();
     assert!(listed.contains("rocade0"), "{listed}");
+}
+
+/// What `rocade install` puts below a prefix works from there, the broker included: the library finds the command.
+#[test]
+fn an_installation_serves_programs() {
+    let rig = or_skip!(Rig::loopback(UTILS));
+    let prefix = rig.dir().join("prefix");
+    let shown = prefix.display();
+    rig.rocade(&["install", "--prefix", &shown.to_string()])
+        .expect_success();
+    let command = format!("{shown}/bin/rocade");
+    let words = [&command, "run", "--dev", "rocade0=lo", "--", "ibv_devices"];
+    let listed = rig
+        .start_plain("ibv_devices", &words)
+        .finish(LIMIT)
+        .expect_success();
+    assert!(listed.contains("rocade0"), "{listed}");
+
+    let library_path = format!("LD_LIBRARY_PATH={shown}/lib/rocade");
+    let port = free_port();
+    let number = port.to_string();
+    let words = [
+        "env",
+        "ROCADE_IP=127.0.0.1",
+        &library_path,
+        "ibv_rc_pingpong",
+        "-g",
+        "0",
+        "-p",
+        &number,
+    ];
+    let mut server = rig.start_plain("server", &words);
+    server.wait_listening(port, LIMIT);
+    let client = rig.start_plain("client", &[&words[..], &["127.0.0.1"]].concat());
+    client.finish(LIMIT).expect_success();
+    server.finish(LIMIT).expect_success();
+
+    rig.start_plain("uninstall", &[&command, "uninstall"])
+        .finish(LIMIT)
+        .expect_success();
+    assert!(!prefix.exists());
 }
 
 /// Programs that resolve every symbol when they start find all of them, with their versions.

@@ -1,6 +1,9 @@
 //! A process that waits uses no processor time.
 
-use std::{thread, time::Duration};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
 use rocade_tests::{
     harness::{Pingpong, Process, Rig, free_port},
@@ -12,16 +15,27 @@ use crate::{LINKS, UTILS};
 /// Over how long the use is measured.
 const INTERVAL: Duration = Duration::from_secs(4);
 
-/// One clock tick (10 ms) is what the kernel can charge by its rounding.
-const TICKS_ALLOWED: u64 = 1;
+/// What a few awakenings cost, which somebody else may cause.
+const ALLOWED: Duration = Duration::from_millis(2);
 
 fn assert_idle(process: &Process) {
-    let before = process.cpu_ticks().expect("the process lives");
+    let time = || process.cpu_time().expect("the process lives");
+    // On a busy machine it may still have something to finish.
+    let begin = Instant::now();
+    let mut before = time();
+    loop {
+        thread::sleep(Duration::from_millis(200));
+        let last = std::mem::replace(&mut before, time());
+        if before == last {
+            break;
+        }
+        assert!(begin.elapsed() < crate::LIMIT, "it does not come to rest");
+    }
     thread::sleep(INTERVAL);
-    let used = process.cpu_ticks().expect("the process lives") - before;
+    let used = time() - before;
     assert!(
-        used <= TICKS_ALLOWED,
-        "{used} clock ticks in {INTERVAL:?}\n{}",
+        used <= ALLOWED,
+        "{used:?} in {INTERVAL:?}\n{}",
         process.output()
     );
 }

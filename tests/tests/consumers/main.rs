@@ -9,6 +9,7 @@ mod capture;
 mod crash;
 mod devices;
 mod idle;
+mod messages;
 mod perftest;
 mod pingpong;
 

@@ -11,7 +11,11 @@ use std::{
     time::Duration,
 };
 
-use crate::{step, tally::Tally, workspace::Workspace};
+use crate::{
+    step,
+    tally::Tally,
+    workspace::{Workspace, host_triple},
+};
 
 /// Seconds per target in `cargo xtask test`.
 pub(crate) const SMOKE_SECONDS: u32 = 10;
@@ -129,11 +133,4 @@ fn session(dir: &Path, program: &Path, target: &str, seconds: u32) -> io::Result
 
 fn scratch_corpus(program: &Path, target: &str) -> PathBuf {
     program.with_file_name("corpus").join(target)
-}
-
-fn host_triple() -> Option<String> {
-    let output = Command::new("rustc").arg("-vV").output().ok()?;
-    let text = String::from_utf8(output.stdout).ok()?;
-    text.lines()
-        .find_map(|line| line.strip_prefix("host: ").map(str::to_owned))
 }

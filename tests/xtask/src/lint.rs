@@ -1,8 +1,12 @@
-//! Format, clippy and documentation.
+//! Format, clippy, documentation, and rules of our own.
 
-use std::time::Duration;
+use std::{fs, io, path::Path, process::Command, time::Duration};
 
-use crate::{step, tally::Tally, workspace::Workspace};
+use crate::{
+    step::{self, succeeds},
+    tally::Tally,
+    workspace::{Workspace, in_ci},
+};
 
 const LIMIT: Duration = Duration::from_secs(900);
 
@@ -19,13 +23,78 @@ pub(crate) fn run(workspace: &Workspace) -> Tally {
         "--locked",
     ]);
     doc.env("RUSTDOCFLAGS", "-D warnings");
-    let mut tally = Tally::default();
-    for (name, command) in [
-        ("format", format),
-        ("clippy", clippy),
-        ("documentation", doc),
-    ] {
-        tally = tally + step::run(name, LIMIT, command).as_one();
+    component("format", "rustfmt", format)
+        + component("clippy", "clippy-driver", clippy)
+        + step::run("documentation", LIMIT, doc).as_one()
+        + skips_are_counted(workspace.root())
+}
+
+/// A check by a component that a minimal toolchain does not have.
+fn component(headline: &str, tool: &str, command: Command) -> Tally {
+    if succeeds(Command::new(tool).arg("--version")) {
+        return step::run(headline, LIMIT, command).as_one();
     }
-    tally
+    eprintln!("SKIP: {headline}: the toolchain has no {tool}");
+    if in_ci() { Tally::FAIL } else { Tally::SKIP }
+}
+
+/// No test skips itself in silence: only `rocade_skip` prints that word, and nothing is ignored.
+fn skips_are_counted(root: &Path) -> Tally {
+    let mut found = Vec::new();
+    if let Err(error) = search(root, &mut found) {
+        eprintln!("xtask: cannot read the sources: {error}");
+        return Tally::FAIL;
+    }
+    for place in &found {
+        eprintln!("xtask: {place}: a skip that is not counted; use rocade_skip::skip!");
+    }
+    if found.is_empty() {
+        Tally::PASS
+    } else {
+        Tally::FAIL
+    }
+}
+
+fn search(dir: &Path, found: &mut Vec<String>) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if path.is_dir() {
+            let ours = !name.starts_with('.') && name != "target";
+            // Those that print the word and read it.
+            let allowed = path.ends_with("tests/skip") || path.ends_with("tests/xtask");
+            if ours && !allowed {
+                search(&path, found)?;
+            }
+        } else if name.ends_with(".rs") {
+            let text = fs::read_to_string(&path)?;
+            let lines = text.lines().enumerate();
+            found.extend(
+                lines
+                    .filter(|(_, line)| skips_in_silence(line))
+                    .map(|(at, _)| format!("{}:{}", path.display(), at + 1)),
+            );
+        }
+    }
+    Ok(())
+}
+
+fn skips_in_silence(line: &str) -> bool {
+    let line = line.trim_start().to_ascii_lowercase();
+    let prints = line.contains("println!(\"skip");
+    prints || line.starts_with("#[ignore")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silent_skips_are_found() {
+        assert!(skips_in_silence("  eprintln!(\"SKIP this: no root\");"));
+        assert!(skips_in_silence("println!(\"skipped: no readelf\");"));
+        assert!(skips_in_silence("    #[ignore = \"slow\"]"));
+        assert!(!skips_in_silence("rocade_skip::skip!(\"no root\");"));
+        assert!(!skips_in_silence("// a comment on #[ignore]"));
+    }
 }

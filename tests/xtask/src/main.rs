@@ -1,17 +1,20 @@
 //! `cargo xtask`: everything that is done to the project besides building it.
 //!
-//! * `test` installs what the tests need where it may, builds the workspace and runs every test;
-//! * `lint` checks format, clippy and documentation; `ci` is `lint` and `test`;
-//! * `fuzz`, `loom` and `install` are parts of `test` that can be run by themselves.
+//! * `test` installs what the tests need where it may, lints, builds the workspace and runs every test;
+//! * `lint`, `fuzz`, `loom` and `install` are parts of `test` that can be run by themselves;
+//! * `mutants` and `sanitize` take longer, and are for those who ask.
 //!
 //! The last line of the output is `N passed, N failed, N skipped`; the exit status is 0 where nothing failed.
-//! With `CI=true` in the environment, a test that is skipped because a package is missing counts as failed.
+//! With `CI=true` in the environment, a skipped test counts as failed unless `skips.rs` expects it.
 
 mod bench;
 mod fuzz;
 mod lint;
 mod loom;
+mod mutants;
 mod packages;
+mod sanitize;
+mod skips;
 mod step;
 mod suite;
 mod tally;
@@ -33,10 +36,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Install what the tests need (as root, with apt), build, and run every test.
+    /// Install what the tests need (as root, with apt), lint, build, and run every test.
     Test(TestArgs),
-    /// Everything that must hold before a commit is merged: `lint`, then `test`.
-    Ci(TestArgs),
     /// Check formatting, clippy and the documentation.
     Lint,
     /// Run fuzz targets (all, or those named), each for a while.
@@ -53,6 +54,19 @@ enum Task {
         #[arg(last = true)]
         arguments: Vec<String>,
     },
+    /// Change the code in small ways, a sample at a time, and see whether its tests notice (docs/testing.md).
+    Mutants {
+        /// Chooses the sample.
+        #[arg(long, default_value_t = 0)]
+        seed: u64,
+        /// Mutants to try, roughly.
+        #[arg(long, default_value_t = 40)]
+        count: u64,
+        /// Packages to change: wire, transport and emulator unless told.
+        packages: Vec<String>,
+    },
+    /// Run tests under AddressSanitizer and Miri, as far as the toolchain has them.
+    Sanitize,
     /// Run the loom models (exhaustive exploration of thread interleavings).
     Loom,
     /// Install what the tests need; without root, only say what is missing.
@@ -64,7 +78,7 @@ struct TestArgs {
     /// Never install a package.
     #[arg(long)]
     no_install: bool,
-    /// Only the tests of `cargo test` whose name contains one of these; no fuzzing, no loom.
+    /// Only the tests of `cargo test` whose name contains one of these; no lint, no fuzzing, no loom.
     filters: Vec<String>,
 }
 
@@ -90,13 +104,15 @@ fn main() -> ExitCode {
 fn run(workspace: &Workspace, task: Task) -> Tally {
     match task {
         Task::Test(args) => suite::run(workspace, !args.no_install, &args.filters),
-        Task::Ci(args) => {
-            let linted = lint::run(workspace);
-            linted + suite::run(workspace, !args.no_install, &args.filters)
-        }
         Task::Lint => lint::run(workspace),
         Task::Fuzz { seconds, targets } => fuzz::run(workspace, seconds, &targets),
         Task::Bench { arguments } => bench::run(workspace, &arguments),
+        Task::Mutants {
+            seed,
+            count,
+            packages,
+        } => mutants::run(workspace, seed, count, &packages),
+        Task::Sanitize => sanitize::run(workspace),
         Task::Loom => loom::run(workspace),
         Task::Install => packages::install(true),
     }

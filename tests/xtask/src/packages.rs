@@ -63,9 +63,14 @@ pub(crate) fn install(must: bool) -> Tally {
     }
     if is_root() && succeeds(Command::new("apt-get").arg("--version")) {
         let names: Vec<_> = missing.iter().map(|package| package.name).collect();
-        // The package lists may be absent or old.
-        if !apt("install packages", &names) && apt_update() {
+        // The package lists may be absent or old. An update that failed in part has perhaps brought what is needed.
+        if !apt("install packages", &names) {
+            apt_update();
             apt("install packages again", &names);
+        }
+        // One package that this system does not have must not keep the others away.
+        for package in self::missing() {
+            apt(&format!("install {}", package.name), &[package.name]);
         }
     }
     let missing = self::missing();
@@ -121,16 +126,18 @@ fn is_root() -> bool {
 fn apt(headline: &str, names: &[&str]) -> bool {
     let mut command = Command::new("apt-get");
     command.env("DEBIAN_FRONTEND", "noninteractive");
+    // Somebody else may be installing something, as a machine does that has just been started.
     command
-        .args(["-q", "-y", "--no-install-recommends", "install"])
+        .args(["-q", "-y", "-o", "DPkg::Lock::Timeout=120"])
+        .args(["--no-install-recommends", "install"])
         .args(names);
     step::run(headline, LIMIT, command).success
 }
 
-fn apt_update() -> bool {
+fn apt_update() {
     let mut command = Command::new("apt-get");
     command.args(["-q", "update"]);
-    step::run("update the package lists", LIMIT, command).success
+    step::run("update the package lists", LIMIT, command);
 }
 
 #[cfg(test)]

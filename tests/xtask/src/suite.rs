@@ -1,10 +1,16 @@
-//! `cargo xtask test`: install, build, test, fuzz, loom.
+//! `cargo xtask test`: install, lint, build, test, loom, fuzz.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{
+    env, fs,
+    path::PathBuf,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use crate::{
-    fuzz, loom, packages, step,
-    tally::{Skip, Tally, parse_skip_log},
+    fuzz, lint, loom, packages,
+    skips::parse_skip_log,
+    step,
+    tally::Tally,
     workspace::{Workspace, in_ci},
 };
 
@@ -16,16 +22,21 @@ pub(crate) fn run(workspace: &Workspace, install: bool, filters: &[String]) -> T
     if install {
         packages::install(false);
     }
+    let linted = if filters.is_empty() {
+        lint::run(workspace)
+    } else {
+        Tally::default()
+    };
     // The tests run the command and the libraries that users get.
     let build = workspace.cargo(&["build", "--release", "--workspace", "--locked"]);
     if !step::run("build", BUILD_LIMIT, build).success {
-        return Tally::FAIL;
+        return linted + Tally::FAIL;
     }
     let tests = cargo_test(workspace, filters);
     if !filters.is_empty() {
         return tests;
     }
-    tests + loom::run(workspace) + fuzz::run(workspace, fuzz::SMOKE_SECONDS, &[])
+    linted + tests + loom::run(workspace) + fuzz::run(workspace, fuzz::SMOKE_SECONDS, &[])
 }
 
 /// `cargo test` over the workspace, with the skipped tests told from the passed ones.
@@ -36,27 +47,51 @@ fn cargo_test(workspace: &Workspace, filters: &[String]) -> Tally {
     let mut command = workspace.cargo(&["test", "--workspace", "--locked", "--no-fail-fast", "--"]);
     command.args(filters);
     command.env("ROCADE_SKIP_LOG", &log);
+    let seeds = [
+        ("ROCADE_FRESH_SEED", fresh_seed()),
+        (
+            "PROPTEST_RNG_SEED",
+            env::var("PROPTEST_RNG_SEED").unwrap_or_default(),
+        ),
+    ];
+    for (name, seed) in seeds.into_iter().filter(|(_, seed)| !seed.is_empty()) {
+        eprintln!("xtask: {name}={seed}");
+        command.env(name, seed);
+    }
     let mut tally = step::run("tests", TEST_LIMIT, command).as_tests();
+    // Tests that are marked to be ignored: no machine lacks anything for them.
+    let ignored = tally.skipped;
     let skips = parse_skip_log(&fs::read_to_string(&log).unwrap_or_default());
-    tally.reclassify_skipped(count(&skips));
+    tally.reclassify_skipped(count(skips.len()));
     for skip in &skips {
-        eprintln!("SKIP: {}", skip.text);
+        eprintln!("SKIP: {}: {}", skip.name, skip.reason);
     }
     if in_ci() {
-        let preventable: Vec<_> = skips
-            .into_iter()
-            .filter(|skip| skip.missing_package)
+        let unexpected: Vec<_> = skips
+            .iter()
+            .filter(|skip| !skip.is_expected_in_ci())
             .collect();
-        if !preventable.is_empty() {
-            eprintln!("xtask: in CI a missing package is a failure");
-            tally.fail_skipped(count(&preventable));
+        for skip in &unexpected {
+            eprintln!("xtask: in CI {} must not be skipped", skip.name);
         }
+        if ignored > 0 {
+            eprintln!("xtask: in CI no test may be ignored; {ignored} are");
+        }
+        tally.fail_skipped(ignored + count(unexpected.len()));
     }
     tally
 }
 
-fn count(skips: &[Skip]) -> u32 {
-    u32::try_from(skips.len()).unwrap_or(u32::MAX)
+/// The seed that simulations try besides those that they always try.
+fn fresh_seed() -> String {
+    env::var("ROCADE_FRESH_SEED").unwrap_or_else(|_| {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        now.map_or(0, |time| time.as_secs()).to_string()
+    })
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 fn skip_log(workspace: &Workspace) -> PathBuf {

@@ -1,4 +1,4 @@
-//! Counting results: what `cargo test` prints, and the log of skipped tests.
+//! Counting results: what `cargo test` prints.
 
 use std::{fmt, ops::Add};
 
@@ -19,6 +19,12 @@ impl Tally {
         passed: 1,
         failed: 0,
         skipped: 0,
+    };
+    /// One step that cannot be done here.
+    pub(crate) const SKIP: Self = Self {
+        passed: 0,
+        failed: 0,
+        skipped: 1,
     };
     /// One step that failed.
     pub(crate) const FAIL: Self = Self {
@@ -88,37 +94,6 @@ impl fmt::Display for Tally {
     }
 }
 
-/// A line of the skip log, as `rocade_tests::skip` writes it: `SKIP: name: reason`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Skip {
-    /// Name of the test and why it did not run, as printed.
-    pub(crate) text: String,
-    /// Whether a package that could be installed is all that is missing.
-    pub(crate) missing_package: bool,
-}
-
-/// Reads the skip log; a test that logs twice counts once.
-pub(crate) fn parse_skip_log(log: &str) -> Vec<Skip> {
-    let mut skips: Vec<(String, Skip)> = Vec::new();
-    for line in log.lines() {
-        let Some(text) = line.strip_prefix("SKIP: ") else {
-            continue;
-        };
-        let (name, reason) = text.split_once(": ").unwrap_or((text, ""));
-        if skips.iter().all(|(seen, _)| seen != name) {
-            let missing_package = reason.starts_with("missing package");
-            skips.push((
-                name.to_owned(),
-                Skip {
-                    text: text.to_owned(),
-                    missing_package,
-                },
-            ));
-        }
-    }
-    skips.into_iter().map(|(_, skip)| skip).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,21 +125,5 @@ mod tests {
         assert_eq!(tally.to_string(), "3 passed, 1 failed, 3 skipped");
         tally.fail_skipped(1);
         assert_eq!(tally.to_string(), "3 passed, 2 failed, 2 skipped");
-    }
-
-    #[test]
-    fn reads_the_skip_log() {
-        let log = "SKIP: consumers::a: missing package perftest\nnoise\nSKIP: rxe::b: needs root\n\
-                   SKIP: rxe::b: needs root\n";
-        let skips = parse_skip_log(log);
-        assert_eq!(skips.len(), 2);
-        assert!(skips[0].missing_package);
-        assert_eq!(
-            skips[1],
-            Skip {
-                text: "rxe::b: needs root".into(),
-                missing_package: false
-            }
-        );
     }
 }

@@ -81,3 +81,11 @@ impl Workspace {
 pub(crate) fn in_ci() -> bool {
     env::var_os("CI").is_some_and(|value| !value.is_empty() && value != "false" && value != "0")
 }
+
+/// The target that the compiler itself runs on.
+pub(crate) fn host_triple() -> Option<String> {
+    let output = Command::new("rustc").arg("-vV").output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    text.lines()
+        .find_map(|line| line.strip_prefix("host: ").map(str::to_owned))
+}

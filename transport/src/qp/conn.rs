@@ -76,6 +76,7 @@ pub(crate) struct Outputs {
 }
 
 impl Outputs {
+    #[expect(clippy::too_many_arguments, reason = "the fields of a completion")]
     pub(crate) fn complete_send(
         &mut self,
         now: Time,
@@ -84,6 +85,7 @@ impl Outputs {
         status: WcStatus,
         opcode: WcOpcode,
         byte_len: u32,
+        slots: u32,
     ) {
         self.completions.push_back(Completion {
             wr_id,
@@ -97,6 +99,7 @@ impl Outputs {
             vendor_err: 0,
             is_send: true,
             solicited: false,
+            slots,
             timestamp_ns: now.as_ns(),
         });
     }
@@ -126,6 +129,7 @@ impl Outputs {
             vendor_err: 0,
             is_send: false,
             solicited: detail.solicited,
+            slots: 1,
             timestamp_ns: now.as_ns(),
         });
     }

@@ -3,12 +3,13 @@
 mod attr;
 pub(crate) mod conn;
 mod modify;
+mod salvage;
 mod short;
 mod state;
 
 use core::net::IpAddr;
 
-use rocade_wire::{Gid, Mtu, Packet, Pkey, Psn, Qpn};
+use rocade_wire::{Gid, Msn, Mtu, Packet, Pkey, Psn, Qpn};
 
 pub use attr::{AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType};
 pub use state::{TransitionRule, transition_rule};
@@ -172,6 +173,12 @@ impl Qp {
         self.remote
     }
 
+    /// The P_Key of its packets; meaningful from INIT on.
+    #[must_use]
+    pub const fn pkey(&self) -> Pkey {
+        self.conn.pkey
+    }
+
     /// IPv4 TOS or IPv6 traffic class of its packets.
     #[must_use]
     pub const fn traffic_class(&self) -> u8 {
@@ -251,12 +258,27 @@ impl Qp {
         Ok(())
     }
 
+    /// The application has taken completions of the send or the receive queue, whose
+    /// [`Completion::slots`] add up to `slots`: so many work requests more fit in.
+    //= RC-WQE-03
+    pub fn free_slots(&mut self, is_send: bool, slots: u32) {
+        if is_send {
+            self.requester.free_slots(slots);
+        } else {
+            self.responder.free_slots(slots);
+        }
+    }
+
     /// Takes back the newest `count` send work requests, since which nothing else has happened to the QP
     /// (WRX-06). Where they were flushed at once, their completions go with them.
     pub fn unpost_send(&mut self, count: usize) {
         if matches!(self.state, QpState::Err | QpState::Sqe) {
-            let keep = self.out.completions.len().saturating_sub(count);
-            self.out.completions.truncate(keep);
+            for _ in 0..count {
+                if let Some(completion) = self.out.completions.pop_back() {
+                    debug_assert!(completion.is_send);
+                    self.requester.unflush(completion.slots);
+                }
+            }
         } else {
             self.requester.unpost(count);
         }
@@ -393,6 +415,7 @@ impl Qp {
         acks: AckTiming,
         tx: &mut TxBuffer,
     ) {
+        let acks = self.timing(acks);
         let behind = acks != AckTiming::Now && self.responder.lone_ack().is_some();
         if !behind {
             self.transmit_responses(now, mem, tx);
@@ -414,8 +437,17 @@ impl Qp {
     /// Would [`Qp::poll_transmit`] have anything to look at? Where not, it need not be called.
     #[must_use]
     pub fn wants_to_transmit(&self, acks: AckTiming) -> bool {
-        let holds = acks == AckTiming::Later && self.responder.lone_ack().is_some();
+        let holds = self.timing(acks) == AckTiming::Later && self.responder.lone_ack().is_some();
         self.requester.has_work() || (self.responder.has_responses() && !holds)
+    }
+
+    /// In ERR there will be no requests for an acknowledgement to leave with.
+    fn timing(&self, acks: AckTiming) -> AckTiming {
+        if self.state == QpState::Err {
+            AckTiming::Now
+        } else {
+            acks
+        }
     }
 
     fn transmit_responses(&mut self, now: Time, mem: &impl Memory, tx: &mut TxBuffer) {
@@ -455,6 +487,13 @@ impl Qp {
         self.responder.lone_ack()
     }
 
+    /// The acknowledgement, if that is the next response to be sent: PSN and MSN. It covers messages
+    /// whose completions the application may have seen, so it has to leave before the QP is reset.
+    #[must_use]
+    pub fn owed_ack(&self) -> Option<(Psn, Msn)> {
+        self.responder.owed_ack()
+    }
+
     /// The completions that [`Qp::poll_completion`] will return, in order.
     pub fn pending_completions(&self) -> impl ExactSizeIterator<Item = &Completion> {
         self.out.completions.iter()
@@ -463,11 +502,16 @@ impl Qp {
     /// Drops the completions that [`Qp::pending_completions`] has told of: they were handed on.
     pub fn forget_completions(&mut self) {
         self.out.completions.clear();
+        self.responder.note_reported();
     }
 
     /// The next completion, in order.
     pub fn poll_completion(&mut self) -> Option<Completion> {
-        self.out.completions.pop_front()
+        let completion = self.out.completions.pop_front();
+        if self.out.completions.is_empty() {
+            self.responder.note_reported();
+        }
+        completion
     }
 
     /// The next asynchronous event.
@@ -478,7 +522,7 @@ impl Qp {
     /// A completion could not be reported: to ERR, with an event (RC-STA-10, RC-ERR-G).
     pub fn set_fatal(&mut self, now: Time) {
         if self.state != QpState::Err {
-            self.responder.discard_responses();
+            self.responder.discard_unreported();
             self.out.events.push_back(QpEvent::Fatal);
             self.conclude(now, Err(Fatal));
         }

@@ -36,6 +36,7 @@ impl Qp {
             else {
                 return false;
             };
+            self.out.counters.short_packets += 1;
             self.conclude(now, result);
             self.note_drained();
             return true;
@@ -49,6 +50,7 @@ impl Qp {
             self.responder
                 .take_short(now, conn, mem, packet.operation(), bth, packet.body(), out);
         if taken {
+            self.out.counters.short_packets += 1;
             self.note_comm_est();
         }
         taken

@@ -311,7 +311,7 @@ impl Requester {
         }
     }
 
-    /// The oldest WQE is done: frees its slot and completes it if asked to (RC-WQE-02).
+    /// The oldest WQE is done: completes it if asked to (RC-WQE-02).
     fn complete_front(&mut self, now: Time, conn: &Conn, out: &mut Outputs) {
         let Some(wqe) = self.sq.pop_front() else {
             return;
@@ -321,8 +321,9 @@ impl Requester {
         self.rd_wqes -= usize::from(wqe.op.needs_response_data());
         self.set_una(wqe.end_psn());
         if self.limits.sig_all || wqe.flags.contains(SendFlags::SIGNALED) {
-            let opcode = wqe.wc_opcode();
-            out.complete_send(now, conn, wqe.wr_id, WcStatus::Success, opcode, wqe.len);
+            self.report(now, conn, &wqe, WcStatus::Success, wqe.len, out);
+        } else {
+            self.silent += 1;
         }
     }
 }

@@ -9,14 +9,13 @@ use crate::transmit::{Source, TxBuffer};
 use crate::wr::{SendOp, Sge};
 
 use super::Requester;
-use super::segment::ACK_REQ_INTERVAL;
 
 /// Fewer are not worth it.
 const FEWEST: u32 = 2;
 
 impl Requester {
     /// Sends as many middle packets of the current SEND or WRITE as fit and `limit` allows, but for the last
-    /// that it allows. False, and nothing has changed, where the general way has to look at it.
+    /// that it allows. One in `interval` asks for an acknowledgement. False, and nothing has changed, where the general way has to look at it.
     #[expect(clippy::too_many_arguments, reason = "as poll_transmit")]
     #[inline]
     pub(super) fn send_middles(
@@ -25,7 +24,7 @@ impl Requester {
         conn: &Conn,
         mem: &impl Memory,
         una_cost: u64,
-        limit: u64,
+        (limit, interval): (u64, u32),
         tx: &mut TxBuffer,
         out: &mut Outputs,
     ) -> bool {
@@ -68,9 +67,11 @@ impl Requester {
             len: pmtu,
             lkey,
         });
-        let since = self.packets_since_ack_req;
+        // The interval may have been longer before.
+        let since = self.packets_since_ack_req.min(interval - 1);
+        let asks = |packets: u32| packets.is_multiple_of(interval);
         tx.push_deferred_run(&head, source, count, |index, bth| {
-            bth.ack_req = (since + index + 1).is_multiple_of(ACK_REQ_INTERVAL);
+            bth.ack_req = asks(since + index + 1);
         });
         let before = self.cursor;
         self.cursor = before.add(count);
@@ -80,10 +81,15 @@ impl Requester {
         if repeated < count {
             self.next_new = self.cursor;
         }
+        if repeated > 0 {
+            self.forget_time();
+        } else if since + count >= interval {
+            self.time(now, before.add(interval - since - 1), una_cost);
+        }
         out.counters.tx_packets += u64::from(count);
         out.counters.retransmitted_packets += u64::from(repeated);
-        self.packets_since_ack_req = (since + count) % ACK_REQ_INTERVAL;
-        if since + count >= ACK_REQ_INTERVAL {
+        self.packets_since_ack_req = (since + count) % interval;
+        if since + count >= interval {
             self.arm_ack_timer(now);
         }
         true

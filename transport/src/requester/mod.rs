@@ -4,13 +4,16 @@
 //! The send queue is one deque: WQEs `0..started` have PSNs and wait for acknowledgement, the
 //! rest have not been started. `una <= cursor <= next_new` (modular): `una` is the oldest
 //! unacknowledged PSN, `cursor` the next to transmit, `next_new` the next never sent before.
-//! Retransmission is going back: it moves `cursor` and nothing else.
+//! Retransmission is going back: it moves `cursor` and nothing else. Only where an ACK timeout may have been
+//! for nothing, `cursor` goes forward again (`rewind`).
 
 mod ack;
 mod middles;
 mod retry;
+mod rewind;
 mod segment;
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
 use rocade_wire::{AckTimeout, Psn};
@@ -21,6 +24,8 @@ use crate::error::PostError;
 use crate::qp::conn::{Conn, Fatal, Outputs};
 use crate::time::Time;
 use crate::wr::{LocalData, SendFlags, SendOp, SendWr, total_len};
+
+use rewind::Rewound;
 
 /// Local ACK timeouts below this are rounded up: a thread cannot be scheduled faster, and a
 /// spurious timeout costs a retry (RC-TMR-01 allows up to four times the value).
@@ -109,6 +114,22 @@ pub(crate) struct RequesterAttr {
     pub(crate) timeout: AckTimeout,
 }
 
+impl RequesterAttr {
+    /// `None` waits forever.
+    fn ack_timeout_ns(&self) -> Option<u64> {
+        self.timeout.as_ns().map(|ns| ns.max(MIN_ACK_TIMEOUT_NS))
+    }
+}
+
+/// A packet that was sent once, so far: how long its acknowledgement takes is how long the path takes.
+#[derive(Clone, Copy, Debug)]
+struct Timed {
+    psn: Psn,
+    at: Time,
+    /// Cost position of `una` at that time.
+    una_cost: u64,
+}
+
 /// Limits of the send queue, fixed at creation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SendLimits {
@@ -123,6 +144,10 @@ pub(crate) struct Requester {
     limits: SendLimits,
     attr: RequesterAttr,
     sq: VecDeque<SendWqe>,
+    /// Slots in use: those of `sq`, and those whose completion the application has not taken.
+    used: u32,
+    /// Work requests that are complete without a completion, since the last one.
+    silent: u32,
     started: usize,
     /// Index of the WQE that `cursor` is in; `started` where `cursor` is at the end.
     current: usize,
@@ -139,12 +164,16 @@ pub(crate) struct Requester {
     retry_left: u8,
     rnr_left: u8,
     ack_deadline: Option<Time>,
-    /// Expiries of the ACK timer since the last progress.
-    timeouts_in_a_row: u32,
+    /// Expiries of the ACK timer since something was acknowledged that was sent once.
+    timeouts_in_a_row: u8,
     rnr_until: Option<Time>,
     /// The PSN at which the last sequence NAK, real or implied, made us go back; one loss is
     /// answered once.
     went_back_at: Option<Psn>,
+    /// What had been sent before the ACK timeout that made us go back.
+    rewound: Option<Box<Rewound>>,
+    /// The packet whose acknowledgement is timed.
+    timed: Option<Timed>,
     /// A local error stops transmission at `cursor`; reported once all earlier work requests
     /// are complete.
     failed: Option<WcStatus>,
@@ -164,6 +193,8 @@ impl Requester {
                 timeout: AckTimeout::DISABLED,
             },
             sq: VecDeque::new(),
+            used: 0,
+            silent: 0,
             started: 0,
             current: 0,
             una: Psn::new(0),
@@ -179,6 +210,8 @@ impl Requester {
             timeouts_in_a_row: 0,
             rnr_until: None,
             went_back_at: None,
+            rewound: None,
+            timed: None,
             failed: None,
             draining: false,
             window: Window::new(),
@@ -193,10 +226,11 @@ impl Requester {
     }
 
     /// Takes over changed attributes; the counters start afresh.
-    pub(crate) const fn set_attr(&mut self, attr: RequesterAttr) {
+    pub(crate) fn set_attr(&mut self, attr: RequesterAttr) {
         self.attr = attr;
         self.retry_left = attr.retry_cnt;
         self.rnr_left = attr.rnr_retry;
+        self.window.set_timeout(attr.ack_timeout_ns());
     }
 
     pub(crate) const fn set_draining(&mut self, draining: bool) {
@@ -230,7 +264,19 @@ impl Requester {
     pub(crate) fn unpost(&mut self, count: usize) {
         debug_assert!(self.sq.len() - self.started >= count);
         let keep = self.sq.len().saturating_sub(count).max(self.started);
+        self.used -= u32::try_from(self.sq.len() - keep).unwrap_or(self.used);
         self.sq.truncate(keep);
+    }
+
+    /// The newest WQE, flushed when it was posted, is taken back with its completion.
+    pub(crate) const fn unflush(&mut self, slots: u32) {
+        self.used -= 1;
+        self.silent = slots - 1;
+    }
+
+    /// The application has taken the completions of so many slots.
+    pub(crate) const fn free_slots(&mut self, slots: u32) {
+        self.used = self.used.saturating_sub(slots);
     }
 
     /// Queues a work request (PST-09); `inline` is its data if it was copied at post time.
@@ -259,7 +305,8 @@ impl Requester {
         if wr.op.is_atomic() && total < 8 {
             return Err(PostError::AtomicBuffer);
         }
-        if self.sq.len() >= self.limits.max_wr as usize {
+        //= RC-WQE-03
+        if self.used >= self.limits.max_wr {
             return Err(PostError::QueueFull);
         }
         let len = if wr.op.is_atomic() {
@@ -268,6 +315,7 @@ impl Requester {
             u32::try_from(total).unwrap_or(u32::MAX)
         };
         // Filled in where it stays: to make it elsewhere and move it takes longer than the rest.
+        self.used += 1;
         self.sq.push_back(SendWqe::EMPTY);
         if let Some(wqe) = self.sq.back_mut() {
             wqe.wr_id = wr.wr_id;
@@ -290,9 +338,8 @@ impl Requester {
 
     /// Completes every WQE with `WR_FLUSH_ERR`, unsignaled ones too (RC-STA-01).
     pub(crate) fn flush(&mut self, now: Time, conn: &Conn, out: &mut Outputs) {
-        for wqe in self.sq.drain(..) {
-            let opcode = wqe.wc_opcode();
-            out.complete_send(now, conn, wqe.wr_id, WcStatus::WrFlushErr, opcode, 0);
+        while let Some(wqe) = self.sq.pop_front() {
+            self.report(now, conn, &wqe, WcStatus::WrFlushErr, 0, out);
         }
         self.stop();
     }
@@ -309,6 +356,8 @@ impl Requester {
         self.rd_wqes = 0;
         self.ack_deadline = None;
         self.rnr_until = None;
+        self.rewound = None;
+        self.timed = None;
         self.failed = None;
         self.una = self.next_new;
         self.cursor = self.next_new;
@@ -317,9 +366,26 @@ impl Requester {
     /// Completes the oldest WQE in error; the QP goes to ERR.
     fn fail_front(&mut self, now: Time, conn: &Conn, status: WcStatus, out: &mut Outputs) -> Fatal {
         if let Some(wqe) = self.sq.pop_front() {
-            out.complete_send(now, conn, wqe.wr_id, status, wqe.wc_opcode(), 0);
+            self.report(now, conn, &wqe, status, 0, out);
         }
         Fatal
+    }
+
+    /// The completion of a WQE, which stands for those before it that have none (RC-WQE-03).
+    #[inline]
+    fn report(
+        &mut self,
+        now: Time,
+        conn: &Conn,
+        wqe: &SendWqe,
+        status: WcStatus,
+        byte_len: u32,
+        out: &mut Outputs,
+    ) {
+        let slots = self.silent + 1;
+        self.silent = 0;
+        let opcode = wqe.wc_opcode();
+        out.complete_send(now, conn, wqe.wr_id, status, opcode, byte_len, slots);
     }
 
     /// Reports a local error once all earlier work requests are complete (RC-REQ-14, RC-WQE-01).

@@ -2,36 +2,80 @@
 
 use rocade_wire::{Psn, RnrTimer};
 
-use super::{MIN_ACK_TIMEOUT_NS, Requester};
+use super::{Requester, Timed};
 use crate::completion::WcStatus;
 use crate::qp::conn::{Conn, Fatal, Outputs};
 use crate::time::Time;
 
-/// Twice doubled, the ACK timeout is at the limit of RC-TMR-01.
-const MAX_DOUBLINGS: u32 = 2;
+/// The ACK timer may wait for so many ACK timeouts (RC-TMR-01).
+const MAX_TIMEOUTS: u64 = 4;
 
 impl Requester {
-    /// Starts the ACK timer if it is not running (RC-TMR-02). Each expiry without progress doubles
-    /// the wait, up to the four times that RC-TMR-01 allows: a peer that stalls, or a path that is
-    /// congested, gets the most time that the attributes grant.
+    /// Starts the ACK timer if it is not running (RC-TMR-02).
+    #[inline]
     pub(super) fn arm_ack_timer(&mut self, now: Time) {
         if self.ack_deadline.is_none() {
-            let doublings = self.timeouts_in_a_row.min(MAX_DOUBLINGS);
-            self.ack_deadline =
-                self.attr.timeout.as_ns().map(|ns| {
-                    now.plus_ns(ns.max(MIN_ACK_TIMEOUT_NS).saturating_mul(1 << doublings))
-                });
+            self.ack_deadline = self
+                .attr
+                .ack_timeout_ns()
+                .map(|ns| now.plus_ns(self.wait_ns(ns)));
         }
+    }
+
+    /// How long to wait for an acknowledgement. Each expiry doubles the wait until the path has been measured
+    /// again, a peer that takes long is given the time, and the last wait is the longest, up to the
+    /// four times that RC-TMR-01 allows: a peer that stalls, or a path that is congested, gets the most
+    /// time that the attributes grant.
+    fn wait_ns(&self, timeout_ns: u64) -> u64 {
+        let longest = timeout_ns.saturating_mul(MAX_TIMEOUTS);
+        if self.retry_left == 0 {
+            return longest;
+        }
+        let doubled = timeout_ns.saturating_mul(1 << self.timeouts_in_a_row.min(8));
+        doubled.max(self.window.patience_ns()).min(longest)
+    }
+
+    /// Times the acknowledgement of `psn`, unless that of another packet is timed; to be called when it is
+    /// sent for the first time.
+    #[inline]
+    pub(super) fn time(&mut self, now: Time, psn: Psn, una_cost: u64) {
+        if self.timed.is_none() {
+            self.timed = Some(Timed {
+                psn,
+                at: now,
+                una_cost,
+            });
+        }
+    }
+
+    /// Packets before `cursor` were sent again: it would not be known which copy is acknowledged.
+    #[inline]
+    pub(super) fn forget_time(&mut self) {
+        self.timed.take_if(|timed| timed.psn.diff(self.cursor) < 0);
     }
 
     /// After progress: full counters again, the timer from now or off (RC-REQ-17, RC-TMR-02).
     pub(super) fn on_progress(&mut self, now: Time, cost_before: u64) {
         self.retry_left = self.attr.retry_cnt;
         self.went_back_at = None;
-        self.timeouts_in_a_row = 0;
         self.ack_deadline = None;
-        let acked = self.una_cost().saturating_sub(cost_before);
-        self.window.on_progress(acked);
+        let una_cost = self.una_cost();
+        self.window
+            .on_progress(una_cost.saturating_sub(cost_before));
+        if let Some(timed) = self.timed {
+            let delivered = una_cost.saturating_sub(timed.una_cost);
+            let elapsed_ns = now.ns_since(timed.at);
+            if timed.psn.diff(self.una) < 0 {
+                self.window.on_sample(delivered, elapsed_ns);
+                self.timed = None;
+                self.timeouts_in_a_row = 0;
+            } else if self.window.is_late(elapsed_ns) {
+                self.window.on_sample(delivered, elapsed_ns);
+            }
+        }
+        if self.rewound.is_some() {
+            self.resume();
+        }
         if self.rnr_until.is_none() && self.una != self.cursor {
             self.arm_ack_timer(now);
         }
@@ -40,12 +84,8 @@ impl Requester {
     /// Transmission continues at `psn`, which is not acknowledged.
     pub(super) fn go_back(&mut self, psn: Psn) {
         self.cursor = psn;
-        self.current = self
-            .sq
-            .iter()
-            .take(self.started)
-            .position(|wqe| wqe.contains(psn))
-            .unwrap_or(self.started);
+        self.current = self.index_of(psn);
+        self.rewound = None;
         while self.rd_pending.back().is_some_and(|end| end.diff(psn) > 0) {
             self.rd_pending.pop_back();
         }
@@ -53,6 +93,20 @@ impl Requester {
         self.ack_deadline = None;
         // A local error further on will be found again when transmission gets there.
         self.failed = None;
+    }
+
+    /// The data of the request at `psn`, which has been taken for sent, could not be read: transmission stops
+    /// before it, and its work request fails when all before it are complete (RC-REQ-14).
+    pub(crate) fn fail_request(&mut self, now: Time, psn: Psn) {
+        self.go_back(psn);
+        if self.current == self.started {
+            // Flushed meanwhile.
+            return;
+        }
+        self.failed = Some(WcStatus::LocProtErr);
+        if self.una != self.cursor {
+            self.arm_ack_timer(now);
+        }
     }
 
     /// One retry less; none left is fatal for the oldest WQE (RC-REQ-18).
@@ -142,9 +196,10 @@ impl Requester {
             self.timeouts_in_a_row = self.timeouts_in_a_row.saturating_add(1);
             self.ack_deadline = None;
             self.consume_retry(now, conn, out)?;
-            self.window.on_timeout();
+            let in_flight = self.in_flight(self.una_cost());
+            self.window.on_timeout(in_flight);
             self.went_back_at = None;
-            self.go_back(self.una);
+            self.rewind();
         }
         Ok(())
     }

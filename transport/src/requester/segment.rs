@@ -2,6 +2,7 @@
 
 use rocade_wire::{AtomicEth, Operation, Psn, Reth};
 
+use super::rewind::RESEND_BYTES;
 use super::{Requester, SendWqe};
 use crate::completion::WcStatus;
 use crate::memory::{AccessError, LocalAccess, Memory};
@@ -9,9 +10,6 @@ use crate::qp::conn::{Conn, Outputs};
 use crate::time::Time;
 use crate::transmit::{Head, Source, TxBuffer};
 use crate::wr::{SendFlags, SendOp, Sge};
-
-/// Most packets without AckReq (RC-ACK-05).
-pub(super) const ACK_REQ_INTERVAL: u32 = 16;
 
 /// The next request packet.
 struct Step {
@@ -37,9 +35,15 @@ impl Requester {
         if self.rnr_until.is_some() {
             return;
         }
-        let full_packet = u64::from(Self::packet_cost(conn, conn.pmtu_bytes(), 1));
+        let full_packet = Self::packet_cost(conn, conn.pmtu_bytes(), 1);
+        let interval = self.window.ack_req_interval(full_packet);
+        let full_packet = u64::from(full_packet);
         let una_cost = self.una_cost();
-        let limit = self.window.limit(self.in_flight(una_cost), tx.max_bytes());
+        let limit = if self.rewound.is_some() {
+            RESEND_BYTES
+        } else {
+            self.window.limit(self.in_flight(una_cost), tx.max_bytes())
+        };
         while self.failed.is_none() {
             if self.current < self.started && self.cursor == self.sq[self.current].end_psn() {
                 self.current += 1;
@@ -52,7 +56,7 @@ impl Requester {
                     break;
                 }
             }
-            if self.send_middles(now, conn, mem, una_cost, limit, tx, out) {
+            if self.send_middles(now, conn, mem, una_cost, (limit, interval), tx, out) {
                 continue;
             }
             let wqe = &self.sq[self.current];
@@ -60,7 +64,8 @@ impl Requester {
                 break;
             };
             let in_flight = wqe.cost_at(self.cursor) - una_cost;
-            if in_flight > 0 && in_flight + step.cost > limit {
+            // Where the window has shrunk, the last packet may have asked for no acknowledgement.
+            if in_flight > 0 && in_flight + step.cost > limit && self.packets_since_ack_req == 0 {
                 break;
             }
             if !tx.fits(step.head.segment_len(step.payload_len as usize)) {
@@ -69,10 +74,7 @@ impl Requester {
             let last_in_window = in_flight + step.cost + full_packet > limit;
             // With an answer to the first packet, a retry fails only if that one is lost.
             let repeats_oldest = self.cursor == self.una && self.cursor != self.next_new;
-            if last_in_window
-                || repeats_oldest
-                || self.packets_since_ack_req + 1 >= ACK_REQ_INTERVAL
-            {
+            if last_in_window || repeats_oldest || self.packets_since_ack_req + 1 >= interval {
                 step.head.bth.ack_req = true;
             }
             if Self::push(mem, wqe, &step, tx).is_err() {
@@ -80,12 +82,12 @@ impl Requester {
                 self.failed = Some(WcStatus::LocProtErr);
                 break;
             }
-            self.sent(now, &step, out);
+            self.sent(now, &step, una_cost, out);
         }
     }
 
     /// Bytes in flight, as the window counts them.
-    fn in_flight(&self, una_cost: u64) -> u64 {
+    pub(super) fn in_flight(&self, una_cost: u64) -> u64 {
         let next = match self.sq.get(self.current) {
             Some(wqe) if self.current < self.started => wqe.cost_at(self.cursor),
             _ => self.next_cost,
@@ -180,6 +182,7 @@ impl Requester {
         self.next_cost += u64::from(cost);
         self.started += 1;
         self.current = self.started;
+        self.time(now, self.next_new, una_cost);
         self.next_new = self.next_new.next();
         self.cursor = self.next_new;
         out.counters.tx_packets += 1;
@@ -339,12 +342,16 @@ impl Requester {
         }
     }
 
-    fn sent(&mut self, now: Time, step: &Step, out: &mut Outputs) {
+    fn sent(&mut self, now: Time, step: &Step, una_cost: u64, out: &mut Outputs) {
         out.counters.tx_packets += 1;
-        if self.cursor != self.next_new {
-            out.counters.retransmitted_packets += 1;
-        }
+        let repeated = self.cursor != self.next_new;
         self.cursor = self.cursor.add(step.psns);
+        if repeated {
+            out.counters.retransmitted_packets += 1;
+            self.forget_time();
+        } else if step.head.bth.ack_req {
+            self.time(now, self.cursor.sub(1), una_cost);
+        }
         if self.cursor.diff(self.next_new) > 0 {
             self.next_new = self.cursor;
         }

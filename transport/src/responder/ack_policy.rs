@@ -42,6 +42,10 @@ pub(super) enum Response {
 }
 
 impl Response {
+    pub(super) const fn is_ack(&self) -> bool {
+        matches!(self, Self::Ack { .. })
+    }
+
     pub(super) const fn is_new_resource(&self) -> bool {
         matches!(
             self,
@@ -97,8 +101,15 @@ impl Responder {
 
     /// The positive acknowledgement that is all there is to send.
     pub(crate) fn lone_ack(&self) -> Option<Psn> {
+        self.owed_ack()
+            .filter(|_| self.queue.len() == 1)
+            .map(|(psn, _)| psn)
+    }
+
+    /// The positive acknowledgement that is the next response to be sent.
+    pub(crate) fn owed_ack(&self) -> Option<(Psn, Msn)> {
         match self.queue.front() {
-            Some(&Response::Ack { psn, .. }) if self.queue.len() == 1 => Some(psn),
+            Some(&Response::Ack { psn, msn }) => Some((psn, msn)),
             _ => None,
         }
     }
@@ -148,7 +159,10 @@ impl Responder {
                         continue;
                     }
                     ReadPush::Failed { replay: false } => {
-                        return Err(self.fail_read(response, out));
+                        let Response::Read { psn, .. } = response else {
+                            return Err(Fatal);
+                        };
+                        return Err(self.fail_read(psn, out));
                     }
                 },
             };
@@ -161,12 +175,35 @@ impl Responder {
         Ok(())
     }
 
-    /// The NAK takes the PSN of the response that it replaces (RC-RSP-22).
-    fn fail_read(&mut self, response: Response, out: &mut Outputs) -> Fatal {
-        self.queue.clear();
-        if let Response::Read { psn, .. } = response {
-            self.schedule_nak(psn, Syndrome::Nak(NakCode::RemoteAccess), out);
+    /// The data of a response that has been taken for sent could not be read.
+    pub(crate) fn fail_response(
+        &mut self,
+        psn: Psn,
+        replay: bool,
+        out: &mut Outputs,
+    ) -> Result<(), Fatal> {
+        if !replay {
+            return Err(self.fail_read(psn, out));
         }
+        //= RC-DUP-06
+        // The rest of that READ goes with it.
+        if let Some(&Response::Read {
+            psn: next,
+            first: false,
+            replay: true,
+            ..
+        }) = self.queue.front()
+            && next.diff(psn) > 0
+        {
+            self.queue.pop_front();
+        }
+        Ok(())
+    }
+
+    /// The NAK takes the PSN of the response that it replaces (RC-RSP-22).
+    fn fail_read(&mut self, psn: Psn, out: &mut Outputs) -> Fatal {
+        self.queue.clear();
+        self.schedule_nak(psn, Syndrome::Nak(NakCode::RemoteAccess), out);
         //= RC-ERR-C
         out.events.push_back(crate::event::QpEvent::AccessErr);
         Fatal
@@ -257,7 +294,12 @@ fn push_read(conn: &Conn, mem: &impl Memory, response: Response, tx: &mut TxBuff
             let middles = (left - 1) / len;
             packets = u32::try_from(room).unwrap_or(u32::MAX).clamp(1, middles);
         }
-        let source = Source::Remote { rkey, va, len };
+        let source = Source::Remote {
+            rkey,
+            va,
+            len,
+            replay,
+        };
         mem.check_remote(rkey, va, u64::from(packets * len), RemoteAccess::Read)
             .map(|()| match packets {
                 1 => tx.push_deferred(&head, source),

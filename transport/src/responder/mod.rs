@@ -68,6 +68,9 @@ pub(crate) struct Responder {
     limits: RecvLimits,
     attr: ResponderAttr,
     rq: VecDeque<RecvWqe>,
+    /// Slots in use: those of `rq` and `current`, and those whose completion the application has not
+    /// taken.
+    used: u32,
     /// Expected PSN of the next new request.
     epsn: Psn,
     msn: Msn,
@@ -79,6 +82,8 @@ pub(crate) struct Responder {
     saved: VecDeque<Saved>,
     /// Responses not sent yet, in order.
     queue: VecDeque<Response>,
+    /// The acknowledgement that came first in `queue` when completions were last handed out.
+    reported: Option<(Psn, Msn)>,
 }
 
 impl Responder {
@@ -91,12 +96,14 @@ impl Responder {
                 min_rnr_timer: RnrTimer::LONGEST,
             },
             rq: VecDeque::new(),
+            used: 0,
             epsn: Psn::new(0),
             msn: Msn::new(0),
             nak_outstanding: false,
             current: InProgress::None,
             saved: VecDeque::new(),
             queue: VecDeque::new(),
+            reported: None,
         }
     }
 
@@ -118,14 +125,21 @@ impl Responder {
         !matches!(self.current, InProgress::None)
     }
 
+    /// The application has taken the completions of so many slots.
+    pub(crate) const fn free_slots(&mut self, slots: u32) {
+        self.used = self.used.saturating_sub(slots);
+    }
+
     /// Queues a receive (PST-09).
     pub(crate) fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         if sges.len() > self.limits.max_sge as usize {
             return Err(PostError::TooManySges);
         }
-        if self.queued() >= self.limits.max_wr as usize {
+        //= RC-WQE-03
+        if self.used >= self.limits.max_wr {
             return Err(PostError::QueueFull);
         }
+        self.used += 1;
         // Filled in where it stays, see `Requester::post`.
         self.rq.push_back(RecvWqe::EMPTY);
         if let Some(wqe) = self.rq.back_mut() {
@@ -154,10 +168,30 @@ impl Responder {
         self.rq.drain(..).for_each(flush);
     }
 
-    /// Drops responses that were not sent (the application moved the QP to ERR, RC-STA-03).
+    /// Drops responses that were not sent (the application moved the QP to ERR, RC-STA-03), but for
+    /// the acknowledgement of messages whose completions it may have seen.
     pub(crate) fn discard_responses(&mut self) {
+        let owed = self.queue.pop_front().filter(Response::is_ack);
+        self.queue.clear();
+        self.queue.extend(owed);
+        self.saved.clear();
+    }
+
+    /// Likewise, where the completions that were not handed out yet are lost: their messages must not be
+    /// acknowledged (RC-ERR-G).
+    pub(crate) fn discard_unreported(&mut self) {
+        let owed = self.owed_ack().and(self.reported);
         self.queue.clear();
         self.saved.clear();
+        let ack = owed.map(|(psn, msn)| Response::Ack { psn, msn });
+        self.queue.extend(ack);
+    }
+
+    /// The completions of all messages so far were handed out.
+    pub(crate) fn note_reported(&mut self) {
+        if let Some(owed) = self.owed_ack() {
+            self.reported = Some(owed);
+        }
     }
 
     /// Forgets everything without completions (RC-STA-04).

@@ -55,6 +55,8 @@ struct Mr {
     flags: AccessFlags,
     own_pd: bool,
     live: bool,
+    /// So many bytes are there.
+    mapped: usize,
     bytes: Vec<u8>,
 }
 
@@ -100,6 +102,7 @@ impl TestMemory {
             flags,
             own_pd,
             live: true,
+            mapped: len as usize,
             bytes: vec![0; len as usize],
         });
         region
@@ -108,6 +111,11 @@ impl TestMemory {
     /// Its keys are invalid from now on.
     pub fn deregister(&self, region: &Region) {
         self.with(region, |mr| mr.live = false);
+    }
+
+    /// What lies behind the first `left` bytes is unmapped: checks do not notice, accesses do.
+    pub fn unmap(&self, region: &Region, left: usize) {
+        self.with(region, |mr| mr.mapped = left);
     }
 
     /// A copy of the bytes in `range`.
@@ -156,7 +164,7 @@ impl TestMemory {
         needed: AccessFlags,
         addr: u64,
         len: u64,
-        f: impl FnOnce(&mut [u8]) -> R,
+        f: impl FnOnce(Result<&mut [u8], AccessError>) -> Result<R, AccessError>,
     ) -> Result<R, AccessError> {
         assert!(len > 0, "accesses of length 0 are never asked for");
         let mut regions = self.regions.borrow_mut();
@@ -175,7 +183,10 @@ impl TestMemory {
             return Err(AccessError::OutOfRange);
         }
         let index = |address: u64| usize::try_from(address - mr.region.addr).expect("inside");
-        Ok(f(&mut mr.bytes[index(addr)..index(end)]))
+        if index(end) > mr.mapped {
+            return f(Err(AccessError::Fault));
+        }
+        f(Ok(&mut mr.bytes[index(addr)..index(end)]))
     }
 
     fn local<R>(
@@ -184,7 +195,7 @@ impl TestMemory {
         addr: u64,
         len: u64,
         access: LocalAccess,
-        f: impl FnOnce(&mut [u8]) -> R,
+        f: impl FnOnce(Result<&mut [u8], AccessError>) -> Result<R, AccessError>,
     ) -> Result<R, AccessError> {
         let needed = match access {
             LocalAccess::Read => AccessFlags::empty(),
@@ -199,7 +210,7 @@ impl TestMemory {
         addr: u64,
         len: u64,
         access: RemoteAccess,
-        f: impl FnOnce(&mut [u8]) -> R,
+        f: impl FnOnce(Result<&mut [u8], AccessError>) -> Result<R, AccessError>,
     ) -> Result<R, AccessError> {
         let needed = match access {
             RemoteAccess::Read => AccessFlags::REMOTE_READ,
@@ -222,7 +233,7 @@ impl Memory for TestMemory {
         len: u64,
         access: LocalAccess,
     ) -> Result<(), AccessError> {
-        self.local(lkey, addr, len, access, |_| ())
+        self.local(lkey, addr, len, access, |_| Ok(()))
     }
 
     fn check_remote(
@@ -232,20 +243,22 @@ impl Memory for TestMemory {
         len: u64,
         access: RemoteAccess,
     ) -> Result<(), AccessError> {
-        self.remote(rkey, va, len, access, |_| ())
+        self.remote(rkey, va, len, access, |_| Ok(()))
     }
 
     fn read_local(&self, lkey: Lkey, addr: u64, dst: &mut [u8]) -> Result<(), AccessError> {
         let len = dst.len() as u64;
         self.local(lkey, addr, len, LocalAccess::Read, |bytes| {
-            dst.copy_from_slice(bytes)
+            dst.copy_from_slice(bytes?);
+            Ok(())
         })
     }
 
     fn write_local(&self, lkey: Lkey, addr: u64, src: &[u8]) -> Result<(), AccessError> {
         let len = src.len() as u64;
         self.local(lkey, addr, len, LocalAccess::Write, |bytes| {
-            bytes.copy_from_slice(src)
+            bytes?.copy_from_slice(src);
+            Ok(())
         })?;
         self.note_write();
         Ok(())
@@ -254,14 +267,16 @@ impl Memory for TestMemory {
     fn read_remote(&self, rkey: Rkey, va: u64, dst: &mut [u8]) -> Result<(), AccessError> {
         let len = dst.len() as u64;
         self.remote(rkey, va, len, RemoteAccess::Read, |bytes| {
-            dst.copy_from_slice(bytes)
+            dst.copy_from_slice(bytes?);
+            Ok(())
         })
     }
 
     fn write_remote(&self, rkey: Rkey, va: u64, src: &[u8]) -> Result<(), AccessError> {
         let len = src.len() as u64;
         self.remote(rkey, va, len, RemoteAccess::Write, |bytes| {
-            bytes.copy_from_slice(src)
+            bytes?.copy_from_slice(src);
+            Ok(())
         })?;
         self.note_write();
         Ok(())
@@ -270,6 +285,7 @@ impl Memory for TestMemory {
     fn atomic_remote(&self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessError> {
         assert!(va.is_multiple_of(8), "the transport checks the alignment");
         let original = self.remote(rkey, va, 8, RemoteAccess::Atomic, |bytes| {
+            let bytes = bytes?;
             let original = u64::from_ne_bytes((&*bytes).try_into().expect("8 bytes"));
             let new = match op {
                 AtomicOp::CmpSwap { compare, swap } if compare == original => swap,
@@ -277,7 +293,7 @@ impl Memory for TestMemory {
                 AtomicOp::FetchAdd { add } => original.wrapping_add(add),
             };
             bytes.copy_from_slice(&new.to_ne_bytes());
-            original
+            Ok(original)
         })?;
         self.atomics.set(self.atomics.get() + 1);
         self.note_write();

@@ -248,9 +248,13 @@ impl Pair {
             .expect("the transition is valid");
     }
 
-    /// Takes the completions of one side.
+    /// Takes the completions of one side, which frees their slots.
     pub fn take_completions(&mut self, side: Side) -> Vec<Completion> {
-        core::mem::take(&mut self.node_mut(side).completions)
+        let node = self.node_mut(side);
+        for completion in &node.completions {
+            node.qp.free_slots(completion.is_send, completion.slots);
+        }
+        core::mem::take(&mut node.completions)
     }
 
     /// Takes the events of one side.
@@ -406,17 +410,24 @@ impl Pair {
             }
             assert_eq!(tx.segments(), tx.bytes().len().div_ceil(tx.segment_len()));
             let mut segments = Vec::new();
+            let mem = &node.mem;
+            let read = |source, payload: &mut [u8]| match source {
+                Source::Local(sge) => mem.read_local(sge.lkey, sge.addr, payload),
+                Source::Remote { rkey, va, .. } => mem.read_remote(rkey, va, payload),
+            };
+            let mut lost = false;
             tx.for_each_segment(|segment, deferred| {
                 if let Some(deferred) = deferred {
-                    let payload = &mut segment[deferred.range()];
-                    let read = match deferred.source {
-                        Source::Local(sge) => node.mem.read_local(sge.lkey, sge.addr, payload),
-                        Source::Remote { rkey, va, .. } => node.mem.read_remote(rkey, va, payload),
-                    };
-                    read.expect("the transport has checked it");
+                    lost |= read(deferred.source, &mut segment[deferred.range()]).is_err();
                 }
                 segments.push(segment.to_vec());
             });
+            if lost {
+                segments.clear();
+                node.qp.salvage(self.now, &mut tx, read, |segment| {
+                    segments.push(segment.to_vec());
+                });
+            }
             for segment in segments {
                 self.transmit(side, &segment);
             }

@@ -30,7 +30,7 @@ impl Side {
         }
     }
 
-    pub(super) fn ip(self) -> IpAddr {
+    pub(crate) fn ip(self) -> IpAddr {
         match self {
             Self::A => IpAddr::from([10, 0, 0, 1]),
             Self::B => IpAddr::from([10, 0, 0, 2]),

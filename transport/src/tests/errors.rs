@@ -9,8 +9,8 @@ use rocade_wire::{
 use super::{ALL, PMTU, PSN, operations, read, register, send, statuses, write};
 use crate::testing::{Fate, Pair, Side};
 use crate::{
-    AccessFlags, Completion, DropReason, PostError, QpState, SendFlags, SendOp, SendWr, Sge,
-    WcStatus,
+    AccessFlags, Completion, DropReason, PostError, QpAttr, QpAttrMask, QpState, SendFlags, SendOp,
+    SendWr, Sge, WcStatus,
 };
 
 const OK: WcStatus = WcStatus::Success;
@@ -344,6 +344,74 @@ fn posting_checks_counts_and_lengths() {
     //= WRX-06 type=test
     qp.unpost_send(63);
     assert_eq!(qp.send_queue_len(), 1);
+    for _ in 0..63 {
+        assert_eq!(post_one(&mut pair), Ok(()));
+    }
+    assert_eq!(post_one(&mut pair), Err(PostError::QueueFull));
+}
+
+fn post_one(pair: &mut Pair) -> Result<(), PostError> {
+    post_flagged(pair, SendFlags::SIGNALED)
+}
+
+fn post_flagged(pair: &mut Pair, flags: SendFlags) -> Result<(), PostError> {
+    let wr = SendWr {
+        wr_id: 0,
+        op: send(),
+        flags,
+        sges: &[],
+    };
+    pair.try_send(Side::A, &wr)
+}
+
+/// Also of what fails, and of what is flushed.
+//= RC-WQE-03 type=test
+#[test]
+fn a_completion_says_how_many_slots_it_frees() {
+    let mut pair = Pair::new(|_, setup| setup.config.sq_sig_all = false);
+    for signaled in [false, false, true, true, false, true, false] {
+        pair.recv(Side::B, 0, &[]);
+        let flags = if signaled {
+            SendFlags::SIGNALED
+        } else {
+            SendFlags::empty()
+        };
+        post_flagged(&mut pair, flags).unwrap();
+    }
+    pair.run();
+    let slots = |pair: &mut Pair| -> Vec<u32> {
+        let taken = pair.take_completions(Side::A);
+        taken.iter().map(|c| c.slots).collect()
+    };
+    assert_eq!(slots(&mut pair), [3, 1, 2]);
+    // One is complete and silent; one fails, and all that follow are flushed.
+    let bad = SendWr {
+        wr_id: 1,
+        op: write(&register(&pair, Side::A, 8)),
+        flags: SendFlags::empty(),
+        sges: &[],
+    };
+    pair.try_send(Side::A, &bad).unwrap();
+    pair.modify(
+        Side::B,
+        QpState::Err,
+        QpAttrMask::empty(),
+        &QpAttr::default(),
+    );
+    for _ in 0..2 {
+        post_flagged(&mut pair, SendFlags::empty()).unwrap();
+    }
+    pair.run();
+    assert_eq!(slots(&mut pair), [2, 1, 1]);
+    // A batch that is taken back in ERR leaves nothing.
+    for _ in 0..64 {
+        post_one(&mut pair).unwrap();
+    }
+    assert_eq!(post_one(&mut pair), Err(PostError::QueueFull));
+    pair.node_mut(Side::A).qp.unpost_send(64);
+    post_one(&mut pair).unwrap();
+    pair.drain_both();
+    assert_eq!(slots(&mut pair), [1]);
 }
 
 //= RC-RSP-10, RC-REQ-07 type=test

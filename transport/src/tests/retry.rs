@@ -95,8 +95,10 @@ fn retry_cnt_counts_retries() {
         pair.recv(Side::A, 3, &[]);
         pair.run();
         let times = times_us(&pair, 0);
-        // T, 2 T, then 4 T each: every wait is within what RC-TMR-01 allows.
-        let waits = [1, 2, 4, 4, 4, 4, 4, 4];
+        // T, 2 T, then 4 T each, and the last one in any case: every wait is within what RC-TMR-01
+        // allows.
+        let mut waits = [1, 2, 4, 4, 4, 4, 4, 4];
+        waits[transmissions - 1] = 4;
         let ends: Vec<u64> = (1..=transmissions)
             .map(|n| waits[..n].iter().sum::<u64>() * 4_194_304)
             .collect();
@@ -511,4 +513,86 @@ fn a_read_response_reloads_the_rnr_counter() {
     pair.run();
     let expected = [1, 2, 3].map(|id| (id, OK));
     assert_eq!(statuses(&pair.take_completions(Side::A)), expected);
+}
+
+/// The PSNs that A has sent, relative to its first, and whether they ask for an acknowledgement.
+fn sent(pair: &Pair) -> Vec<(u32, bool)> {
+    let from_a = pair.trace().iter().filter(|t| t.from == Side::A);
+    from_a
+        .map(|t| {
+            let bth = *t.packet().bth();
+            (bth.psn.sub(PSN).get(), bth.ack_req)
+        })
+        .collect()
+}
+
+/// After a timeout the first packets are sent again, then the last: that is enough to know.
+//= RC-ACK-21 type=test
+#[test]
+fn a_late_acknowledgement_is_no_reason_to_send_everything_again() {
+    let mut pair = Pair::new(|_, setup| setup.attr.retry_cnt = 2);
+    let src = register_filled(&pair, Side::A, 20 * PMTU, 1);
+    let dst = register(&pair, Side::B, 20 * PMTU);
+    // The peer sleeps for 100 ms, then it handles all that has come.
+    pair.set_network(|t| {
+        let until = 100_000_000_u64;
+        Fate::Copies(vec![until.saturating_sub(t.time.as_ns())])
+    });
+    pair.send(Side::A, 1, write(&dst), &[src.part(0, 10 * PMTU)]);
+    pair.send(
+        Side::A,
+        2,
+        read(&dst),
+        &[src.part(10 * u64::from(PMTU), 10 * PMTU)],
+    );
+    pair.run();
+    assert_eq!(
+        statuses(&pair.take_completions(Side::A)),
+        [(1, OK), (2, OK)]
+    );
+    // As long as nothing is known of the peer, each packet asks for an acknowledgement.
+    let first = (0..=10).map(|psn| (psn, true));
+    let expected: Vec<_> = first.chain([(0, true), (1, true)]).collect();
+    assert_eq!(sent(&pair)[..13], expected);
+    let counters = pair.node(Side::A).qp.counters();
+    assert!(counters.retransmitted_packets <= 3, "{counters:?}");
+    assert_eq!((counters.timeouts, counters.seq_naks_received), (1, 0));
+}
+
+/// What was lost after all is found by means of the last packet, whatever it is.
+//= RC-TMR-03 type=test
+#[test]
+fn what_was_lost_before_a_timeout_is_sent_again() {
+    for last in 0..3 {
+        // The first `lost` packets of A are lost with what follows them: nobody notices but the timer.
+        for lost in 1..=8 {
+            let mut pair = Pair::new(|_, setup| setup.attr.retry_cnt = 1);
+            let src = register_filled(&pair, Side::A, 6 * PMTU, 1);
+            let dst = register(&pair, Side::B, 6 * PMTU);
+            pair.recv(Side::B, 0, &[]);
+            pair.set_network(move |t| {
+                if t.from == Side::A && (8 - lost..8).contains(&t.index) {
+                    Fate::Drop
+                } else {
+                    Fate::Deliver
+                }
+            });
+            pair.send(Side::A, 1, write(&dst), &[src.part(0, 5 * PMTU)]);
+            pair.send(Side::A, 2, read(&dst), &[src.part(0, PMTU)]);
+            pair.send(Side::A, 3, read(&dst), &[src.part(0, PMTU)]);
+            let (va, rkey) = (dst.addr + u64::from(5 * PMTU), dst.rkey);
+            let (last, sge) = match last {
+                0 => (send(), src.part(0, 0)),
+                1 => (read(&dst), src.part(0, PMTU)),
+                _ => (SendOp::FetchAdd { va, rkey, add: 1 }, src.part(0, 8)),
+            };
+            pair.send(Side::A, 4, last, &[sge]);
+            pair.run();
+            let done = [1, 2, 3, 4].map(|id| (id, OK));
+            assert_eq!(statuses(&pair.take_completions(Side::A)), done);
+            let written = pair.node(Side::B).mem.bytes(&dst, 0..5 * PMTU as usize);
+            assert_eq!(written, pattern(6 * PMTU, 1)[..5 * PMTU as usize]);
+            assert_eq!(pair.node(Side::A).qp.next_timeout(), None);
+        }
+    }
 }

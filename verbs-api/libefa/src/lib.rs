@@ -8,9 +8,9 @@ mod exports {
     include!(concat!(env!("OUT_DIR"), "/exports.rs"));
 }
 
-/// Sets `errno` of the calling thread.
+/// Fails quietly: programs call these functions to find out whether the device has them.
 #[cfg(not(test))]
-pub(crate) fn set_errno(code: libc::c_int) {
+pub(crate) fn unsupported(_function: &str) {
     // SAFETY: the C library returns a valid pointer to the errno of this thread.
-    unsafe { *libc::__errno_location() = code };
+    unsafe { *libc::__errno_location() = libc::EOPNOTSUPP };
 }

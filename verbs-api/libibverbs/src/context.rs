@@ -1,10 +1,16 @@
 //! Open devices and the function tables inside them.
 
-use std::{cell::UnsafeCell, ffi::c_int, mem::offset_of, ptr, sync::Arc};
+use std::{
+    cell::UnsafeCell,
+    ffi::{c_int, c_uint},
+    mem::offset_of,
+    ptr,
+    sync::Arc,
+};
 
 use rocade_abi::{
-    VERBS_ABI_IS_EXTENDED, ibv_context, ibv_context_ops, ibv_mw, ibv_mw_bind, ibv_qp, ibv_recv_wr,
-    ibv_srq, ibv_xrcd, verbs_context,
+    VERBS_ABI_IS_EXTENDED, ibv_context, ibv_context_ops, ibv_mw, ibv_mw_bind, ibv_pd, ibv_qp,
+    ibv_recv_wr, ibv_srq, ibv_srq_init_attr_ex, ibv_xrcd, ibv_xrcd_init_attr, verbs_context,
 };
 use rocade_emulator::Context;
 
@@ -12,7 +18,7 @@ use crate::{
     cq, cq_ex,
     device::DeviceObject,
     domain,
-    ffi::{Errno, int_verb},
+    ffi::{Errno, int_verb, ptr_verb},
     post, process, qp_ex, query,
 };
 
@@ -159,16 +165,38 @@ fn tables() -> verbs_context {
     c.alloc_td = Some(domain::alloc_td);
     c.dealloc_td = Some(domain::dealloc_td);
     c.alloc_parent_domain = Some(domain::alloc_parent_domain);
+    // Offered so that their failure is explained; without a slot the header fails silently.
+    c.create_srq_ex = Some(create_srq_ex);
+    c.open_xrcd = Some(open_xrcd);
     c.close_xrcd = Some(close_xrcd);
     let ops: &mut ibv_context_ops = &mut c.context.ops;
     ops.poll_cq = Some(cq::poll_cq);
     ops.req_notify_cq = Some(cq::req_notify_cq);
     ops.post_send = Some(post::post_send);
     ops.post_recv = Some(post::post_recv);
+    ops.alloc_mw = Some(alloc_mw);
     ops.bind_mw = Some(bind_mw);
     ops.dealloc_mw = Some(dealloc_mw);
     ops.post_srq_recv = Some(post_srq_recv);
     c
+}
+
+unsafe extern "C" fn create_srq_ex(
+    _context: *mut ibv_context,
+    _init: *mut ibv_srq_init_attr_ex,
+) -> *mut ibv_srq {
+    ptr_verb(|| Err(Errno::OPNOTSUPP))
+}
+
+unsafe extern "C" fn open_xrcd(
+    _context: *mut ibv_context,
+    _init: *mut ibv_xrcd_init_attr,
+) -> *mut ibv_xrcd {
+    ptr_verb(|| Err(Errno::OPNOTSUPP))
+}
+
+unsafe extern "C" fn alloc_mw(_pd: *mut ibv_pd, _mw_type: c_uint) -> *mut ibv_mw {
+    ptr_verb(|| Err(Errno::OPNOTSUPP))
 }
 
 unsafe extern "C" fn close_xrcd(_xrcd: *mut ibv_xrcd) -> c_int {

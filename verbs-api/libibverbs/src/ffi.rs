@@ -1,6 +1,7 @@
 //! The C boundary: errno conventions, panic guard, strings.
 
 use std::{
+    any::type_name,
     ffi::{c_char, c_int},
     panic::{AssertUnwindSafe, catch_unwind},
     ptr,
@@ -8,7 +9,7 @@ use std::{
 
 use rocade_emulator::VerbsError;
 
-use crate::cancel::uncancelled;
+use crate::{cancel::uncancelled, complaint};
 
 /// A positive errno value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +25,9 @@ impl Errno {
 impl From<VerbsError> for Errno {
     fn from(error: VerbsError) -> Self {
         tracing::debug!(%error, "verb refused");
-        Self(error.errno())
+        let errno = Self(error.errno());
+        complaint::note(errno, error);
+        errno
     }
 }
 
@@ -35,10 +38,12 @@ pub(crate) fn set_errno(code: c_int) {
 }
 
 /// Runs `f`; a panic becomes `EIO`, because unwinding must not reach C frames.
-pub(crate) fn guarded<T>(f: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+pub(crate) fn guarded<T, F: FnOnce() -> Result<T, Errno>>(f: F) -> Result<T, Errno> {
     let outcome = catch_unwind(AssertUnwindSafe(f)).unwrap_or(Err(Errno(libc::EIO)));
-    if let Err(Errno(code)) = outcome {
-        set_errno(code);
+    if let Err(errno) = outcome {
+        // The closure is named after the verb that it is in.
+        complaint::raise(type_name::<F>(), errno);
+        set_errno(errno.0);
     }
     outcome
 }

@@ -14,6 +14,7 @@
 //!   inherited object succeeds and does nothing.
 //! * What the function returns besides follows `ERN-01`: 0 or a positive errno, NULL, or -1, in
 //!   each case with `errno` set.
+//! * A failure is explained on standard error (`complaint`).
 //!
 //! The exported symbols are listed in `exports.tsv`; inline functions of the header call through
 //! the tables that `context`, `cq_ex` and `qp_ex` fill in.
@@ -27,6 +28,7 @@
 mod ah;
 mod cancel;
 mod channel;
+mod complaint;
 mod context;
 mod cq;
 mod cq_ex;
@@ -34,6 +36,7 @@ mod device;
 mod domain;
 mod enum_str;
 mod events;
+mod explain;
 mod ffi;
 mod misc;
 mod pd_mr;
@@ -52,4 +55,4 @@ mod exports {
 }
 
 #[cfg(not(test))]
-pub(crate) use ffi::set_errno;
+pub(crate) use complaint::unsupported;

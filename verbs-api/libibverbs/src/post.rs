@@ -11,6 +11,7 @@ use rocade_abi::{
 use rocade_emulator::{Lkey, Rkey, SendFlags, SendOp, SendPoster, SendWr, Sge, limits};
 
 use crate::{
+    complaint::Reason,
     ffi::{Errno, int_data_verb},
     qp::{QpObject, QpState},
 };
@@ -43,7 +44,8 @@ pub(crate) unsafe extern "C" fn post_send(
                     // SAFETY: by contract writable.
                     unsafe { bad_wr.write(current) };
                 }
-                return Err(error);
+                drop(poster);
+                return Err(error.of_post(state.qp(), true));
             }
             current = request.next;
         }
@@ -77,7 +79,8 @@ pub(crate) unsafe extern "C" fn post_recv(
                     // SAFETY: by contract writable.
                     unsafe { bad_wr.write(current) };
                 }
-                return Err(error);
+                drop(poster);
+                return Err(error.of_post(state.qp(), false));
             }
             current = request.next;
         }
@@ -157,10 +160,18 @@ fn operation(request: &ibv_send_wr) -> Result<SendOp, Errno> {
             add: atomic.compare_add,
         },
         IBV_WR_LOCAL_INV | IBV_WR_BIND_MW | IBV_WR_SEND_WITH_INV | IBV_WR_FLUSH
-        | IBV_WR_ATOMIC_WRITE => return Err(Errno::OPNOTSUPP),
+        | IBV_WR_ATOMIC_WRITE => {
+            return Err(not_an_operation(Errno::OPNOTSUPP, request));
+        }
         // TSO, which RC does not have, among them.
-        _ => return Err(Errno::INVAL),
+        _ => return Err(not_an_operation(Errno::INVAL, request)),
     })
+}
+
+#[cold]
+fn not_an_operation(errno: Errno, request: &ibv_send_wr) -> Errno {
+    let what = format!("opcode {} is none that Rocade executes", request.opcode);
+    errno.because(Reason::new(what, ""))
 }
 
 /// The emulator's form of a scatter/gather entry.
@@ -189,7 +200,8 @@ pub(crate) unsafe fn with_sges<T>(
         return f(&[]);
     }
     if list.is_null() || count > MAX_SGE {
-        return Err(Errno::INVAL);
+        let what = format!("num_sge is {count}, or sg_list NULL; the device has {MAX_SGE} entries");
+        return Err(Errno::INVAL.because(Reason::new(what, "")));
     }
     if count == 1 {
         // SAFETY: by contract there is one entry.
@@ -243,7 +255,9 @@ unsafe fn with_inline_data<T>(
         let sge = unsafe { request.sg_list.add(index).read() };
         let len = usize::try_from(sge.length).map_err(|_| Errno::INVAL)?;
         if len > max_len - filled {
-            return Err(Errno::INVAL);
+            let what = format!("more inline data than max_inline_data, {max_len} bytes");
+            let advice = "ask for more in ibv_create_qp (cap.max_inline_data), or send without it";
+            return Err(Errno::INVAL.because(Reason::new(what, advice)));
         }
         let source = usize::try_from(sge.addr).map_err(|_| Errno::INVAL)?;
         let target = room.get_mut(filled..filled + len).ok_or(Errno::INVAL)?;

@@ -12,9 +12,20 @@ use std::{
     },
 };
 
-use rocade_emulator::{Engine, config::Settings};
+use parking_lot::Mutex;
+use rocade_emulator::{
+    Engine,
+    config::{ConfigError, Settings, unknown_variables},
+};
+use tracing_subscriber::fmt::{format::Writer, time::FormatTime};
 
-use crate::{cancel, device::DeviceObject, ffi::Errno};
+use crate::{
+    cancel,
+    complaint::{self, Reason},
+    device::DeviceObject,
+    explain,
+    ffi::Errno,
+};
 
 /// Counts the `fork`s between the process that loaded the library and this one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +38,9 @@ static AT_FORK: Once = Once::new();
 /// What belongs to one process.
 struct State {
     generation: Generation,
-    host: OnceLock<Result<Host, Errno>>,
+    host: OnceLock<Result<Host, (Errno, Reason)>>,
+    /// What was complained of.
+    said: Mutex<Vec<String>>,
 }
 
 /// The engine and the devices it offers.
@@ -57,14 +70,15 @@ pub(crate) fn generation() -> Generation {
 /// The engine of this process; made at the first call.
 ///
 /// # Errors
-/// The errno of the failure to configure or make it, the same at each call. Its text goes to
-/// standard error once, because no C caller would show it.
+/// The errno of the failure to configure or make it, the same at each call.
 pub(crate) fn host() -> Result<&'static Host, Errno> {
-    state()
-        .host
-        .get_or_init(start)
-        .as_ref()
-        .map_err(|error| *error)
+    let host = state().host.get_or_init(start).as_ref();
+    host.map_err(|(errno, reason)| errno.because(reason.clone()))
+}
+
+/// What this process has complained of.
+pub(crate) fn said() -> &'static Mutex<Vec<String>> {
+    &state().said
 }
 
 /// The state of this process, replaced in a child. States are never freed: there is one per
@@ -82,6 +96,7 @@ fn state() -> &'static State {
         let fresh = Box::into_raw(Box::new(State {
             generation: current,
             host: OnceLock::new(),
+            said: Mutex::default(),
         }));
         let swap = STATE.compare_exchange(found, fresh, Ordering::AcqRel, Ordering::Acquire);
         if swap.is_err() {
@@ -91,7 +106,7 @@ fn state() -> &'static State {
     }
 }
 
-fn start() -> Result<Host, Errno> {
+fn start() -> Result<Host, (Errno, Reason)> {
     AT_FORK.call_once(|| {
         // SAFETY: the handler only increments an atomic, which is allowed in a forked child.
         let failed = unsafe { libc::pthread_atfork(None, None, Some(child_after_fork)) };
@@ -102,21 +117,15 @@ fn start() -> Result<Host, Errno> {
             );
         }
     });
-    let settings = Settings::load().map_err(|error| {
-        eprintln!("rocade: {error}");
-        Errno::INVAL
-    })?;
-    if let Some(filter) = settings.log() {
-        start_logging(filter);
-    }
-    let config = settings.resolve_here().map_err(|error| {
-        eprintln!("rocade: {error}");
-        Errno::INVAL
-    })?;
-    let engine = Engine::new(config).map_err(|error| {
-        eprintln!("rocade: {error}");
-        Errno::from(error)
-    })?;
+    let misconfigured = |error: ConfigError| {
+        let reason = Reason::new(error.to_string(), "`rocade devices` checks it");
+        (Errno::INVAL, reason)
+    };
+    let settings = Settings::load().map_err(misconfigured)?;
+    start_logging(&settings);
+    let config = settings.resolve_here().map_err(misconfigured)?;
+    let engine =
+        Engine::new(config).map_err(|error| (Errno(error.errno()), explain::error(&error)))?;
     let infos = engine.devices();
     let devices = infos
         .into_iter()
@@ -129,18 +138,42 @@ extern "C" fn child_after_fork() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Installs a subscriber on standard error with the filter that the settings ask for.
-fn start_logging(filter: &str) {
-    match tracing_subscriber::EnvFilter::try_new(filter) {
+/// Installs a subscriber on standard error with the filter that the settings ask for: without one,
+/// errors only. What is misspelt is named.
+fn start_logging(settings: &Settings) {
+    let mut filter = settings.log();
+    complaint::silence(filter);
+    for unknown in unknown_variables(std::env::vars_os()) {
+        complaint::warn(&unknown.text);
+    }
+    if let Err(error) = settings.check_log() {
+        complaint::warn(&error.to_string());
+        filter = None;
+    }
+    match tracing_subscriber::EnvFilter::try_new(filter.unwrap_or("error")) {
         Ok(parsed) => {
             let subscriber = tracing_subscriber::fmt()
                 .with_env_filter(parsed)
+                .with_timer(Pid)
                 .with_writer(|| cancel::Stderr)
                 .finish();
             // A child inherits the subscriber of its parent.
             let _ = tracing::subscriber::set_global_default(subscriber);
         }
-        Err(error) => eprintln!("rocade: log filter {filter}: {error}"),
+        Err(error) => complaint::warn(&format!(
+            "log filter {}: {error}",
+            filter.unwrap_or_default()
+        )),
+    }
+}
+
+/// The process and the time in front of each line: several processes share a terminal.
+struct Pid;
+
+impl FormatTime for Pid {
+    fn format_time(&self, w: &mut Writer<'_>) -> std::fmt::Result {
+        write!(w, "rocade[{}] ", std::process::id())?;
+        tracing_subscriber::fmt::time::SystemTime.format_time(w)
     }
 }
 

@@ -8,11 +8,13 @@ use std::{
 use rocade_abi::{
     IBV_QP_STATE, IBV_QPS_RESET, ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr,
 };
-use rocade_emulator::{Qp, QpAttrMask, QpInitAttr, QpType};
+use rocade_emulator::{Mtu, Qp, QpAttr, QpAttrMask, QpInitAttr, QpType, VerbsError};
 
 use crate::{
+    complaint::Reason,
     context::ContextObject,
     cq,
+    explain::{self, Modify},
     ffi::{self, Errno, int_verb, ptr_verb},
     pd_mr::{InUse, PdObject},
     post::InlineLimits,
@@ -30,7 +32,8 @@ pub(crate) struct QpState {
     inline_limits: InlineLimits,
     batch: WrBatch,
     has_wr_table: bool,
-    _context: Arc<ContextObject>,
+    qp_type: QpType,
+    context: Arc<ContextObject>,
     _pd: InUse,
 }
 
@@ -43,6 +46,28 @@ impl QpState {
     /// How much inline data a send may have.
     pub(crate) const fn inline_limits(&self) -> InlineLimits {
         self.inline_limits
+    }
+
+    /// The errno of a refused change, with the reason.
+    #[cold]
+    fn refused(&self, attr: &QpAttr, mask: QpAttrMask, error: &VerbsError) -> Errno {
+        let context = self.context.context();
+        let modify = Modify {
+            qp_type: self.qp_type,
+            from: self.qp.state(),
+            attr,
+            mask,
+            active_mtu: context
+                .port_attr(1)
+                .map_or(Mtu::Mtu4096, |port| port.active_mtu),
+            gids: context
+                .gid_entries()
+                .iter()
+                .map(|entry| entry.gid)
+                .collect(),
+        };
+        let reason = modify.refused(error);
+        Errno(error.errno()).because(reason).of_qp(&self.qp, "")
     }
 
     /// The batch between `wr_start` and `wr_complete`.
@@ -69,13 +94,16 @@ pub(crate) unsafe fn create(
     // SAFETY: same contract.
     let pd_state = unsafe { PdObject::borrow(pd) }?.inner();
     if !init.srq.is_null() {
-        return Err(Errno::OPNOTSUPP);
+        let reason = Reason::new("Rocade has no shared receive queues yet", "");
+        return Err(Errno::OPNOTSUPP.because(reason));
     }
-    let qp_type = QpType::from_code(init.qp_type).ok_or(Errno::INVAL)?;
+    let qp_type = QpType::from_code(init.qp_type).ok_or_else(|| {
+        Errno::INVAL.because(explain::qp_type_missing(&format!("{}", init.qp_type)))
+    })?;
     // SAFETY: same contract.
-    let send_cq = unsafe { cq::optional(init.send_cq) }?.ok_or(Errno::INVAL)?;
+    let send_cq = unsafe { cq::optional(init.send_cq) }?.ok_or_else(no_cq)?;
     // SAFETY: same contract.
-    let recv_cq = unsafe { cq::optional(init.recv_cq) }?.ok_or(Errno::INVAL)?;
+    let recv_cq = unsafe { cq::optional(init.recv_cq) }?.ok_or_else(no_cq)?;
     let cap = cap_from_c(&init.cap);
     let sq_sig_all = init.sq_sig_all != 0;
     let object = QpObject::create(|address| {
@@ -88,7 +116,10 @@ pub(crate) unsafe fn create(
             sq_sig_all,
             cookie,
         };
-        let qp = pd_state.pd().create_qp(attr)?;
+        let qp = pd_state.pd().create_qp(attr).map_err(|error| {
+            let reason = explain::create_qp(&cap, qp_type, &error);
+            Errno(error.errno()).because(reason)
+        })?;
         let granted = qp.query().1;
         init.cap = cap_to_c(&granted);
         // SAFETY: the structure consists of integers, pointers, optional function pointers and
@@ -114,12 +145,17 @@ pub(crate) unsafe fn create(
             },
             batch: WrBatch::default(),
             has_wr_table: fill_in.is_some(),
-            _context: Arc::clone(pd_state.context()),
+            qp_type,
+            context: Arc::clone(pd_state.context()),
             _pd: pd_state.in_use(),
         };
         Ok((c, state))
     })?;
     Ok(object.cast())
+}
+
+fn no_cq() -> Errno {
+    Errno::INVAL.because(Reason::new("send_cq or recv_cq is NULL", ""))
 }
 
 /// `ibv_create_qp`.
@@ -161,8 +197,14 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
         // SAFETY: by contract NULL or readable.
         let attr = unsafe { ffi::read(attr) }?;
         let bits = attr_mask.cast_unsigned();
-        let mask = QpAttrMask::from_bits(bits).ok_or(Errno::INVAL)?;
-        object.inner().qp.modify(&attr_from_c(&attr, bits)?, mask)?;
+        let mask = QpAttrMask::from_bits(bits).ok_or_else(|| {
+            let what = format!("attr_mask {bits:#x} has bits that nobody knows");
+            Errno::INVAL.because(Reason::new(what, ""))
+        })?;
+        let attr_of_mask = attr_from_c(&attr, bits)?;
+        let state = object.inner();
+        let outcome = state.qp.modify(&attr_of_mask, mask);
+        outcome.map_err(|error| state.refused(&attr_of_mask, mask, &error))?;
         if bits & IBV_QP_STATE != 0 {
             // SAFETY: the C part is alive; the program only reads this member.
             unsafe { (*object.c()).qp_base.state = attr.qp_state };

@@ -5,7 +5,7 @@ use rocade_abi::{
 };
 use rocade_emulator::{AccessFlags, AddressVector, Gid, QpAttr, QpCap};
 
-use crate::ffi::Errno;
+use crate::{complaint::Reason, ffi::Errno};
 
 /// The bytes of a GID.
 pub(crate) const fn gid_from_c(gid: ibv_gid) -> Gid {
@@ -79,7 +79,13 @@ pub(crate) fn attr_from_c(attr: &ibv_qp_attr, mask: u32) -> Result<QpAttr, Errno
     let qp_access_flags = if mask & IBV_QP_ACCESS_FLAGS == 0 {
         AccessFlags::empty()
     } else {
-        AccessFlags::from_bits(attr.qp_access_flags).ok_or(Errno::INVAL)?
+        AccessFlags::from_bits(attr.qp_access_flags).ok_or_else(|| {
+            let what = format!(
+                "qp_access_flags {:#x} has unknown rights",
+                attr.qp_access_flags
+            );
+            Errno::INVAL.because(Reason::new(what, ""))
+        })?
     };
     Ok(QpAttr {
         qp_state: attr.qp_state,

@@ -280,7 +280,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
         let outcome = unsafe { &*batch.staged.get() }.post(state.qp());
         // SAFETY: as above.
         unsafe { batch.lock.unlock() };
-        outcome
+        outcome.map_err(|errno| errno.of_post(state.qp(), true))
     })
 }
 

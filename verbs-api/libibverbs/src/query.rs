@@ -14,6 +14,7 @@ use rocade_abi::{
 use rocade_emulator::{DeviceAttr, GidEntry, limits};
 
 use crate::{
+    complaint::Reason,
     context::ContextObject,
     ffi::{self, Errno, fill, int_verb, neg_verb, to_int},
 };
@@ -160,6 +161,12 @@ pub(crate) unsafe extern "C" fn ibv_query_port(
     int_verb(|| unsafe { query_port(context, port_num, attr, OLD_PORT_ATTR_LEN) })
 }
 
+/// The error of a GID index that does not exist.
+fn beyond(index: usize, len: usize) -> Errno {
+    let what = format!("GID index {index} is beyond the table, which has {len} entries");
+    Errno::INVAL.because(Reason::new(what, "`rocade devices` lists them"))
+}
+
 /// `ibv_query_gid` (ERN-03).
 //= ERN-03
 pub(crate) unsafe extern "C" fn ibv_query_gid(
@@ -173,7 +180,10 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
         let context = unsafe { ContextObject::borrow(context) }?.context();
         context.port_attr(port_num)?;
         let index = usize::try_from(index).map_err(|_| Errno::INVAL)?;
-        let entry = context.gid_entries().get(index).ok_or(Errno::INVAL)?;
+        let entries = context.gid_entries();
+        let entry = entries
+            .get(index)
+            .ok_or_else(|| beyond(index, entries.len()))?;
         // SAFETY: by contract NULL or writable.
         unsafe {
             ffi::write(
@@ -199,7 +209,10 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
         let context = unsafe { ContextObject::borrow(context) }?.context();
         context.port_attr(port_num)?;
         let index = usize::try_from(index).map_err(|_| Errno::INVAL)?;
-        context.gid_entries().get(index).ok_or(Errno::INVAL)?;
+        let entries = context.gid_entries();
+        entries
+            .get(index)
+            .ok_or_else(|| beyond(index, entries.len()))?;
         // SAFETY: by contract NULL or writable.
         unsafe { ffi::write(gid_type, SYSFS_GID_TYPE_ROCE_V2) }?;
         Ok(0)
@@ -236,7 +249,10 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_ex(
         }
         context.port_attr(u8::try_from(port_num).map_err(|_| Errno::INVAL)?)?;
         let index = usize::try_from(gid_index).map_err(|_| Errno::INVAL)?;
-        let found = context.gid_entries().get(index).ok_or(Errno::INVAL)?;
+        let entries = context.gid_entries();
+        let found = entries
+            .get(index)
+            .ok_or_else(|| beyond(index, entries.len()))?;
         if found.gid.is_zero() {
             return Err(Errno::NODATA);
         }

@@ -4,12 +4,42 @@
 #[allow(dead_code, reason = "each test program uses a part of it")]
 mod library;
 
+use std::io::{Read, Write};
 use std::ptr;
 
 use library::{Device, errno, use_address};
 
+/// The keys of so many new regions and the numbers of so many new queue pairs.
+fn identifiers(device: &Device, cq: *mut rocade_abi::ibv_cq) -> [u32; 8] {
+    static MEMORY: [u8; 64] = [0; 64];
+    let lib = device.lib;
+    let mut ids = [0; 8];
+    for (index, id) in ids.iter_mut().enumerate() {
+        // SAFETY: a live domain, memory that stays, and a QP that nobody else has.
+        unsafe {
+            if index % 2 == 0 {
+                let start = MEMORY.as_ptr().cast_mut().cast();
+                let mr = (lib.ibv_reg_mr)(device.pd, start, MEMORY.len(), 0);
+                assert!(!mr.is_null());
+                *id = (*mr).rkey;
+                assert_eq!((lib.ibv_dereg_mr)(mr), 0);
+            } else {
+                let qp = device.create_qp(cq);
+                *id = (*qp).qp_num & 0xffff;
+                assert_eq!((lib.ibv_destroy_qp)(qp), 0);
+            }
+        }
+    }
+    ids
+}
+
 /// What the child finds; 0 if everything is as it should be, else the number of the step.
-fn child(inherited: &Device, cq: *mut rocade_abi::ibv_cq, qp: *mut rocade_abi::ibv_qp) -> i32 {
+fn child(
+    inherited: &Device,
+    cq: *mut rocade_abi::ibv_cq,
+    qp: *mut rocade_abi::ibv_qp,
+    mut report: impl Write,
+) -> i32 {
     let lib = inherited.lib;
     // SAFETY: inherited objects are what is tested; the library does not touch them.
     unsafe {
@@ -39,6 +69,11 @@ fn child(inherited: &Device, cq: *mut rocade_abi::ibv_cq, qp: *mut rocade_abi::i
     let (a_num, b_num) = unsafe { ((*a).qp_num, (*b).qp_num) };
     fresh.connect(a, b_num);
     fresh.connect(b, a_num);
+    for id in identifiers(&fresh, cq) {
+        if report.write_all(&id.to_ne_bytes()).is_err() {
+            return 7;
+        }
+    }
     // SAFETY: all are alive and used no more.
     unsafe {
         if (lib.ibv_destroy_qp)(a) != 0 || (lib.ibv_destroy_qp)(b) != 0 {
@@ -61,12 +96,13 @@ fn a_child_cannot_use_inherited_objects_but_makes_its_own() {
     // SAFETY: a live QP.
     device.connect(qp, unsafe { (*qp).qp_num });
 
+    let (mut from_child, to_parent) = std::io::pipe().expect("a pipe");
     // SAFETY: the child uses the library, which supports that, and ends with `_exit`. It
     // allocates: no other thread of this program holds the allocator's lock for long, and glibc
     // makes the allocator usable in a child.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        let outcome = std::panic::catch_unwind(|| child(&device, cq, qp)).unwrap_or(99);
+        let outcome = std::panic::catch_unwind(|| child(&device, cq, qp, &to_parent)).unwrap_or(99);
         // SAFETY: leaves the child without running any destructors.
         unsafe { libc::_exit(outcome) };
     }
@@ -84,6 +120,16 @@ fn a_child_cannot_use_inherited_objects_but_makes_its_own() {
         0,
         "step that failed in the child"
     );
+
+    // What is random in the parent does not happen again in the child; two of them may be the same by chance.
+    let mut same = 0;
+    for ours in identifiers(&device, cq) {
+        let mut theirs = [0; 4];
+        let read = from_child.read_exact(&mut theirs);
+        read.expect("as many of the child");
+        same += usize::from(u32::from_ne_bytes(theirs) == ours);
+    }
+    assert!(same < 2, "{same} of 8 are the same");
 
     // The parent's objects are as they were.
     // SAFETY: all are alive and used no more.

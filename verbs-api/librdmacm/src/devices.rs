@@ -12,7 +12,7 @@ pub(crate) unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mu
         *count = 0;
     }
     #[cfg(not(test))]
-    crate::set_errno(libc::EOPNOTSUPP);
+    crate::unsupported("rdma_get_devices");
     std::ptr::null_mut()
 }
 

@@ -2,8 +2,9 @@
 
 use std::process::ExitCode;
 
-use rocade_emulator::broker::{self, BrokerError};
+use rocade_emulator::broker::{self, BrokerError, BrokerStatus};
 use rocade_emulator::config::Settings;
+use serde_json::{Value, json};
 
 use crate::cli::BrokerCommand;
 use crate::error::CliError;
@@ -13,7 +14,15 @@ pub(crate) fn dispatch(command: &BrokerCommand, settings: &Settings) -> Result<E
     let config = settings.broker_config();
     match command {
         BrokerCommand::Serve => broker::serve(&config).map_err(explain)?,
-        BrokerCommand::Status => output::print(broker::status(&config).map_err(explain)?)?,
+        BrokerCommand::Status(args) => {
+            let status = broker::status(&config);
+            if args.json && matches!(status, Ok(_) | Err(BrokerError::NotRunning)) {
+                output::json(&view(status.as_ref().ok()))?;
+                status.map_err(explain)?;
+            } else {
+                output::print(status.map_err(explain)?)?;
+            }
+        }
         BrokerCommand::Stop => {
             let stopped = broker::stop(&config).map_err(explain)?;
             output::line(format_args!("stopped the broker, pid {}", stopped.pid))?;
@@ -26,6 +35,42 @@ pub(crate) fn dispatch(command: &BrokerCommand, settings: &Settings) -> Result<E
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The status for programs; without one no broker answers.
+fn view(status: Option<&BrokerStatus>) -> Value {
+    let Some(status) = status else {
+        return json!({ "running": false });
+    };
+    let addresses: Vec<Value> = status
+        .addresses
+        .iter()
+        .map(|address| {
+            let local = address.local.to_string();
+            json!({ "address": local, "clients": address.users, "sockets": address.sockets })
+        })
+        .collect();
+    let clients: Vec<Value> = status
+        .slots
+        .iter()
+        .map(|client| {
+            json!({
+                "slot": client.slot.get(),
+                "pid": client.pid,
+                "name": client.name,
+                "connected": client.connected,
+            })
+        })
+        .collect();
+    json!({
+        "running": true,
+        "pid": status.pid,
+        "version": status.version,
+        "uptime_s": status.uptime.as_secs(),
+        "gsi_datagrams": status.gsi_datagrams,
+        "addresses": addresses,
+        "clients": clients,
+    })
 }
 
 fn explain(error: BrokerError) -> CliError {

@@ -2,8 +2,11 @@
 
 use std::ffi::OsString;
 use std::net::IpAddr;
+use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum, ValueHint};
+use rocade_emulator::config::nearest;
 
 const TOP_AFTER: &str = "\
 Examples:
@@ -21,7 +24,11 @@ Settings (flags win over variables, variables over the file):
   ROCADE_RUNTIME_DIR  directory of the broker's socket and lock files
   ROCADE_LINK         auto (default: shared memory between processes of a host, else UDP),
                       udp (always: what a capture of the loopback interface needs), shm
-  ROCADE_LOG          tracing: error, warn, info, debug, trace, or TARGET=LEVEL
+  ROCADE_PEERS        ADDR[/PREFIX][,..]: who may talk to the program's queue pairs (anybody)
+  ROCADE_ICRC         how ICRCs are computed, for measurements: avx512, vpclmul256, pclmul128,
+                      pmull, crc32, table (default: the best that the processor has)
+  ROCADE_LOG          on standard error: off, error (default), warn, info, debug, trace,
+                      or TARGET=LEVEL; unless off, a verb that fails says why
   ROCADE_CONFIG       configuration file; without it ./rocade.toml (read by this command),
                       ~/.config/rocade/rocade.toml, /etc/rocade/rocade.toml
 
@@ -48,6 +55,7 @@ const DEVICES_AFTER: &str = "\
 Examples:
   rocade devices                            the devices that a program will see
   rocade devices --dev rocade0=lo           what this option would make of it
+  rocade devices --json | jq '.devices[].gids[0].gid'
 
 The GIDs of a device are its IPv4 addresses, then IPv6, then link-local IPv6, or the order that
 --dev gives. MTU is the active MTU of the port: the largest of 256, 512, 1024, 2048 and 4096 bytes
@@ -74,12 +82,44 @@ Examples:
 const BROKER_AFTER: &str = "\
 Examples:
   rocade broker status                      who uses which address and slot
+  rocade broker status --json               the same for programs
   rocade broker stop                        end it; programs that run keep their traffic
   rocade broker serve                       in the foreground, e.g. under a service manager
 
 The broker lets several processes share one address and UDP port 4791. Programs start it when they
 need it, it is not on the data path, and it ends by itself a while after its last client. There is
 one per user and network namespace.";
+
+const INSTALL_AFTER: &str = "\
+Examples:
+  cargo install --path verbs-api/rocade && rocade install    for yourself, beside the command
+  sudo target/release/rocade install --prefix /usr/local     for everybody
+  rocade install --prefix /tmp/x && /tmp/x/bin/rocade demo   to try it
+
+The libraries are taken from beside the command (a build directory), else built from its sources.
+They go to lib/rocade, where the command finds them; the system's own libraries stay as they are.";
+
+const UNINSTALL_AFTER: &str = "\
+Examples:
+  rocade uninstall                          what belongs to this command
+  rocade uninstall --prefix /usr/local      another installation
+
+Exactly the files that `rocade install` has put there are removed, and the directories it has made
+if they are empty.";
+
+const COMPLETIONS_AFTER: &str = "\
+Examples:
+  source <(rocade completions bash)         in this shell
+  rocade completions fish > ~/.config/fish/completions/rocade.fish
+
+`rocade install` puts them where shells look for them.";
+
+const MAN_AFTER: &str = "\
+Examples:
+  rocade man | man -l -                     rocade(1)
+  rocade man run | man -l -                 rocade-run(1)
+
+`rocade install` puts the pages where man(1) looks for them.";
 
 /// An RDMA NIC in userspace: runs unmodified RDMA programs without RDMA hardware.
 ///
@@ -92,6 +132,43 @@ pub(crate) struct Cli {
     pub(crate) command: Option<Command>,
 }
 
+/// The command line of this process. Ends the process where it is wrong (status 2) or asks for help.
+pub(crate) fn parse() -> Cli {
+    Cli::try_parse().unwrap_or_else(|mut error| {
+        suggest(&mut error);
+        error.exit()
+    })
+}
+
+/// Names the option that was probably meant: the parser's own measure of similarity fails for words
+/// as short as `--dev`.
+fn suggest(error: &mut clap::Error) {
+    let told = error.get(ContextKind::SuggestedArg).is_some();
+    let Some(ContextValue::String(wrong)) = error.get(ContextKind::InvalidArg) else {
+        return;
+    };
+    if told || error.kind() != ErrorKind::UnknownArgument {
+        return;
+    }
+    let mut command = Cli::command();
+    command.build();
+    let mut place = &command;
+    for word in std::env::args().skip(1) {
+        match place.find_subcommand(&word) {
+            Some(inner) => place = inner,
+            None => break,
+        }
+    }
+    let options: Vec<&str> = place
+        .get_arguments()
+        .filter_map(|arg| arg.get_long())
+        .collect();
+    if let Some(near) = nearest(wrong.trim_start_matches('-'), &options) {
+        let value = ContextValue::String(format!("--{near}"));
+        error.insert(ContextKind::SuggestedArg, value);
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Show that it works: two processes exchange data over RoCEv2 and check it
@@ -99,18 +176,35 @@ pub(crate) enum Command {
     /// Run a program with Rocade's devices
     Run(RunArgs),
     /// Show the devices that a program will see
-    Devices(DeviceArgs),
+    Devices(DevicesArgs),
     /// Print the directory of the drop-in libraries
     #[command(after_help = LIBDIR_AFTER)]
     Libdir,
     /// Look after the broker, which lets processes share an address
     #[command(subcommand, after_help = BROKER_AFTER)]
     Broker(BrokerCommand),
+    /// Install the command, its libraries, manual pages and completions
+    #[command(after_help = INSTALL_AFTER)]
+    Install(PrefixArgs),
+    /// Remove what `rocade install` has installed
+    #[command(after_help = UNINSTALL_AFTER)]
+    Uninstall(PrefixArgs),
+    /// Print a script that completes this command in a shell
+    #[command(after_help = COMPLETIONS_AFTER)]
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Print a manual page
+    #[command(after_help = MAN_AFTER)]
+    Man {
+        /// A subcommand; without one, the page of the command itself
+        command: Vec<String>,
+    },
 }
 
 /// Which devices there shall be.
 #[derive(Debug, Args)]
-#[command(after_help = DEVICES_AFTER)]
 pub(crate) struct DeviceArgs {
     /// A device: all addresses of an interface, or single addresses; repeat for several devices
     #[arg(long = "dev", value_name = "NAME=IFACE|ADDR[,..]")]
@@ -122,18 +216,51 @@ pub(crate) struct DeviceArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = DEVICES_AFTER)]
+pub(crate) struct DevicesArgs {
+    #[command(flatten)]
+    pub(crate) devices: DeviceArgs,
+
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// How an answer is printed.
+#[derive(Debug, Args)]
+pub(crate) struct OutputArgs {
+    /// Print JSON, for programs
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Where an installation is.
+#[derive(Debug, Args)]
+pub(crate) struct PrefixArgs {
+    /// The directory [default: the one that has this command in its bin; else /usr/local for root,
+    /// ~/.local for others]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) prefix: Option<PathBuf>,
+}
+
+/// A shell that completes commands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Shell {
+    /// bash
+    Bash,
+    /// zsh
+    Zsh,
+    /// fish
+    Fish,
+}
+
+#[derive(Debug, Args)]
 #[command(after_help = RUN_AFTER)]
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) devices: DeviceArgs,
 
     /// The program and its arguments
-    #[arg(
-        value_name = "CMD",
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true
-    )]
+    #[arg(value_name = "CMD", required = true, trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
 }
 
@@ -154,15 +281,13 @@ pub(crate) enum BrokerCommand {
     /// Run the broker in the foreground until it is stopped or has had no client for a while
     Serve,
     /// Show whether a broker runs, its addresses and its clients
-    Status,
+    Status(OutputArgs),
     /// End the broker
     Stop,
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
 
     #[test]

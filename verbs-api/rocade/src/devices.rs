@@ -6,15 +6,40 @@ use std::process::ExitCode;
 use comfy_table::Table;
 use rocade_emulator::config::{DeviceConfig, Settings};
 use rocade_wire::{Gid, Mtu};
+use serde::Serialize;
 
-use crate::cli::DeviceArgs;
+use crate::cli::DevicesArgs;
 use crate::error::CliError;
 use crate::output;
 use crate::run::with_flags;
 use crate::table;
 
-pub(crate) fn print(args: &DeviceArgs, settings: Settings) -> Result<ExitCode, CliError> {
-    let config = with_flags(args, settings)?.resolve_here()?;
+/// A device as `--json` shows it.
+#[derive(Serialize)]
+struct DeviceView<'a> {
+    name: &'a str,
+    interface: Option<&'a str>,
+    state: &'static str,
+    /// Active MTU of the port; none where it is down.
+    mtu_bytes: Option<u32>,
+    guid: String,
+    gids: Vec<GidView>,
+}
+
+#[derive(Serialize)]
+struct GidView {
+    index: usize,
+    gid: String,
+    address: String,
+}
+
+pub(crate) fn print(args: &DevicesArgs, settings: Settings) -> Result<ExitCode, CliError> {
+    let config = with_flags(&args.devices, settings)?.resolve_here()?;
+    if args.output.json {
+        let devices: Vec<_> = config.devices.iter().map(view).collect();
+        output::json(&serde_json::json!({ "devices": devices }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if config.devices.is_empty() {
         return Err(
             CliError::new("no device: no network interface is up with an IP address")
@@ -23,6 +48,25 @@ pub(crate) fn print(args: &DeviceArgs, settings: Settings) -> Result<ExitCode, C
     }
     output::line(rows(&config.devices))?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn view(device: &DeviceConfig) -> DeviceView<'_> {
+    let mtu = Mtu::largest_for_netdev(device.netdev_mtu);
+    let gids = device.addrs.iter().enumerate();
+    DeviceView {
+        name: &device.name,
+        interface: device.ifname.as_deref(),
+        state: if mtu.is_some() { "ACTIVE" } else { "DOWN" },
+        mtu_bytes: mtu.map(Mtu::bytes),
+        guid: format!("{:016x}", device.guid.get()),
+        gids: gids
+            .map(|(index, &addr)| GidView {
+                index,
+                gid: Gid::from_ip(addr).to_string(),
+                address: shown(addr, device),
+            })
+            .collect(),
+    }
 }
 
 fn rows(devices: &[DeviceConfig]) -> Table {

@@ -67,17 +67,19 @@ fn find_from(
     } else {
         " --release"
     };
-    Err(CliError::new(format!(
-        "the drop-in libraries are not there: {}",
-        names.join(", ")
-    ))
-    .hint(format!(
-        "in the source directory: cargo build{profile} --workspace"
-    ))
-    .hint(format!(
-        "an installation has them as {}/lib{{ibverbs,rdmacm,mlx5,efa,mana}}.so.1",
-        installed.display()
-    )))
+    let missing = format!("the drop-in libraries are not there: {}", names.join(", "));
+    let mut error = CliError::new(missing);
+    if exe_dir.ends_with("bin") {
+        error = error.hint("rocade install    puts them where this command finds them");
+    }
+    Err(error
+        .hint(format!(
+            "in the source directory: cargo build{profile} --workspace"
+        ))
+        .hint(format!(
+            "an installation has them as {}/lib{{ibverbs,rdmacm,mlx5,efa,mana}}.so.1",
+            installed.display()
+        )))
 }
 
 fn make_links(

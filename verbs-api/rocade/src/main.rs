@@ -10,23 +10,29 @@ mod broker;
 mod cli;
 mod demo;
 mod devices;
+mod elf;
 mod error;
+mod install;
 mod libdir;
+mod manual;
 mod output;
+mod program;
 mod run;
 mod table;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser as _};
-use rocade_emulator::config::Settings;
+use clap::CommandFactory as _;
+use rocade_emulator::config::{Settings, unknown_variables};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
 use self::cli::{Cli, Command};
 use self::error::CliError;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = cli::parse();
     match dispatch(cli) {
         Ok(code) => code,
         Err(error) => {
@@ -46,15 +52,27 @@ fn dispatch(cli: Cli) -> Result<ExitCode, CliError> {
             .map(|()| ExitCode::SUCCESS)
             .map_err(|e| CliError::new(e.to_string()));
     };
+    match command {
+        Command::Run(args) => run::run(&args, settings()?),
+        Command::Devices(args) => devices::print(&args, settings()?),
+        Command::Demo(args) => demo::run(&args, &settings()?),
+        Command::Libdir => settings().and_then(|_| libdir::print()),
+        Command::Broker(command) => broker::dispatch(&command, &settings()?),
+        Command::Install(args) => install::install(&args),
+        Command::Uninstall(args) => install::uninstall(&args),
+        Command::Completions { shell } => manual::print_completions(shell),
+        Command::Man { command } => manual::print_page(&command),
+    }
+}
+
+/// Environment and configuration file; what is misspelt there is named. Tracing follows them.
+fn settings() -> Result<Settings, CliError> {
+    for unknown in unknown_variables(std::env::vars_os()) {
+        eprintln!("rocade: warning: {}", unknown.text);
+    }
     let settings = run::load_settings()?;
     start_tracing(&settings)?;
-    match command {
-        Command::Run(args) => run::run(&args, settings),
-        Command::Devices(args) => devices::print(&args, settings),
-        Command::Demo(args) => demo::run(&args, &settings),
-        Command::Libdir => libdir::print(),
-        Command::Broker(command) => broker::dispatch(&command, &settings),
-    }
+    Ok(settings)
 }
 
 /// Sends the command's own traces to standard error, if `ROCADE_LOG` asks for them.
@@ -62,6 +80,7 @@ fn start_tracing(settings: &Settings) -> Result<(), CliError> {
     let Some(filter) = settings.log() else {
         return Ok(());
     };
+    settings.check_log()?;
     let filter = EnvFilter::try_new(filter).map_err(|error| {
         CliError::new(format!("ROCADE_LOG = \"{filter}\": {error}")).hint(
             "a level (error, warn, info, debug, trace) or TARGET=LEVEL, e.g. rocade_emulator=debug",
@@ -69,7 +88,18 @@ fn start_tracing(settings: &Settings) -> Result<(), CliError> {
     })?;
     tracing_subscriber::fmt()
         .with_env_filter(filter)
+        .with_timer(Pid)
         .with_writer(std::io::stderr)
         .init();
     Ok(())
+}
+
+/// The process and the time in front of each line, as the libraries write them.
+struct Pid;
+
+impl FormatTime for Pid {
+    fn format_time(&self, w: &mut Writer<'_>) -> std::fmt::Result {
+        write!(w, "rocade[{}] ", std::process::id())?;
+        SystemTime.format_time(w)
+    }
 }

@@ -22,3 +22,8 @@ pub(crate) fn print(text: impl fmt::Display) -> Result<(), CliError> {
 pub(crate) fn line(text: impl fmt::Display) -> Result<(), CliError> {
     print(format_args!("{text}\n"))
 }
+
+/// Prints a value as JSON.
+pub(crate) fn json(value: &serde_json::Value) -> Result<(), CliError> {
+    line(format_args!("{value:#}"))
+}

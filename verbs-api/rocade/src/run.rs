@@ -8,14 +8,15 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use rocade_emulator::config::{ENV_BROKER, ENV_CONFIG, ENV_DEVICES, ENV_IP, Settings, config_file};
+use rocade_emulator::config::{
+    ENV_BROKER, ENV_CONFIG, ENV_DEVICES, ENV_IP, ENV_WARNED, Settings, config_file,
+    unknown_variables,
+};
 
 use crate::cli::{DeviceArgs, RunArgs};
 use crate::error::{CliError, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND};
 use crate::libdir;
-
-/// Mode bits set-user-ID and set-group-ID.
-const SET_ID_BITS: u32 = 0o6000;
+use crate::program;
 
 /// The environment, over the configuration file (`./rocade.toml` among others).
 pub(crate) fn load_settings() -> Result<Settings, CliError> {
@@ -50,7 +51,7 @@ pub(crate) fn run(args: &RunArgs, settings: Settings) -> Result<ExitCode, CliErr
         eprintln!("rocade: warning: no network interface is up, so there will be no device");
     }
     let path = find_program(program)?;
-    warn_if_libraries_are_ignored(&path);
+    program::warn(&path);
 
     let mut command = Command::new(&path);
     command.arg0(program).args(program_args);
@@ -64,6 +65,12 @@ pub(crate) fn run(args: &RunArgs, settings: Settings) -> Result<ExitCode, CliErr
     if let Some(file) = found_config_file() {
         // Absolute, because the program may change its directory.
         command.env(ENV_CONFIG, std::path::absolute(&file).unwrap_or(file));
+    }
+    let unknown = unknown_variables(std::env::vars_os());
+    if !unknown.is_empty() {
+        let before = std::env::var(ENV_WARNED).into_iter();
+        let names: Vec<String> = before.chain(unknown.into_iter().map(|u| u.name)).collect();
+        command.env(ENV_WARNED, names.join(","));
     }
     if merged.broker().is_none()
         && let Ok(exe) = std::env::current_exe()
@@ -147,18 +154,6 @@ fn debian_package(program: &OsStr) -> Option<&'static str> {
         Some("rdmacm-utils")
     } else {
         None
-    }
-}
-
-fn warn_if_libraries_are_ignored(program: &Path) {
-    let set_id =
-        std::fs::metadata(program).is_ok_and(|meta| meta.permissions().mode() & SET_ID_BITS != 0);
-    if set_id {
-        eprintln!(
-            "rocade: warning: {} is set-user-ID or set-group-ID; the dynamic linker ignores \
-             LD_LIBRARY_PATH for it, so it will not see Rocade",
-            program.display()
-        );
     }
 }
 

@@ -2,58 +2,17 @@
 //! and which variables the program gets.
 #![expect(clippy::unwrap_used, reason = "in a test")]
 
+mod build;
+
 use std::collections::BTreeMap;
 use std::fs;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-const LIBRARIES: [&str; 5] = ["libibverbs", "librdmacm", "libmlx5", "libefa", "libmana"];
-
-/// The command in a build directory of its own, with an empty home directory.
-struct Build {
-    dir: tempfile::TempDir,
-}
-
-impl Build {
-    fn new() -> Self {
-        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        // A link, not a copy: a file that was just written may still be open in a child that
-        // another test forks, and then it cannot be executed.
-        fs::hard_link(env!("CARGO_BIN_EXE_rocade"), dir.path().join("rocade")).unwrap();
-        fs::create_dir(dir.path().join("work")).unwrap();
-        Self { dir }
-    }
-
-    fn with_libraries() -> Self {
-        let build = Self::new();
-        for library in LIBRARIES {
-            fs::write(build.path(&format!("{library}.so")), library).unwrap();
-        }
-        build
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    /// `rocade ARGS`, in the directory `work`, without settings of the machine.
-    fn rocade(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(self.path("rocade"));
-        command
-            .args(args)
-            .current_dir(self.path("work"))
-            .env_clear();
-        command
-            .env("PATH", "/usr/bin:/bin")
-            .env("HOME", self.path("home"));
-        command
-    }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
-}
+use build::{Build, LIBRARIES, assert_refused, text};
 
 /// What env(1) printed.
 fn variables(output: &Output) -> BTreeMap<String, String> {
@@ -63,15 +22,6 @@ fn variables(output: &Output) -> BTreeMap<String, String> {
     pairs
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .collect()
-}
-
-/// Fails unless the command ended with `code` and an error text that has all `parts`.
-fn assert_refused(output: &Output, code: i32, parts: &[&str]) {
-    let error = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{error}");
-    for part in parts {
-        assert!(error.contains(part), "{part:?} is not in: {error}");
-    }
 }
 
 fn canonical(path: impl AsRef<Path>) -> PathBuf {
@@ -250,6 +200,63 @@ fn a_broken_configuration_is_refused_before_the_program_starts() {
 }
 
 #[test]
+fn misspelt_words_of_the_command_line_get_the_nearest_known_one() {
+    let build = Build::with_libraries();
+    for (args, wrong, right) in [
+        (&["devcies"][..], "devcies", "devices"),
+        (&["brocker", "status"], "brocker", "broker"),
+        (&["broker", "statsu"], "statsu", "status"),
+        (&["devices", "--dve", "a=lo"], "--dve", "--dev"),
+        (&["run", "--dve", "a=lo", "--", "env"], "--dve", "--dev"),
+        (&["run", "--pi=::1", "env"], "--pi", "--ip"),
+        (&["demo", "--i=::1"], "--i", "--ip"),
+    ] {
+        let output = build.rocade(args).output().unwrap();
+        assert_refused(&output, 2, &[wrong, "similar", right]);
+        assert!(output.stdout.is_empty(), "{output:?}");
+    }
+}
+
+#[test]
+fn misspelt_variables_are_named_once() {
+    let build = Build::with_libraries();
+    let output = build
+        .rocade(&["run", "--", "env"])
+        .env("ROCADE_LGO", "debug")
+        .output()
+        .unwrap();
+    let error = text(&output.stderr);
+    assert!(
+        error.contains("ROCADE_LGO") && error.contains("did you mean ROCADE_LOG?"),
+        "{error}"
+    );
+    // The libraries in the program do not say it again.
+    assert_eq!(variables(&output)["ROCADE_WARNED"], "ROCADE_LGO");
+
+    let output = build
+        .rocade(&["devices"])
+        .env("ROCADE_LOG", "debgu")
+        .output()
+        .unwrap();
+    assert_refused(
+        &output,
+        125,
+        &["ROCADE_LOG", "debgu", "did you mean debug?"],
+    );
+    let output = build
+        .rocade(&["run", "--", "env"])
+        .env("ROCADE_LOG", "debgu")
+        .output()
+        .unwrap();
+    assert_refused(
+        &output,
+        125,
+        &["ROCADE_LOG", "debgu", "did you mean debug?"],
+    );
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
 fn devices_lists_the_gids_in_order() {
     let args = ["devices", "--dev", "rocade0=127.0.0.1,127.0.0.7"];
     let output = Build::new().rocade(&args).output().unwrap();
@@ -329,6 +336,86 @@ fn a_closed_pipe_is_no_accident() {
     assert!(output.stderr.is_empty(), "{output:?}");
 }
 
+/// Builds a C program with the compiler that links Rust programs too.
+fn compile(build: &Build, name: &str, options: &[&str]) -> PathBuf {
+    let source = build.path("program.c");
+    fs::write(&source, "int main(void) { return 0; }").unwrap();
+    let program = build.path(name);
+    let built = Command::new("cc")
+        .args(options)
+        .arg("-o")
+        .arg(&program)
+        .arg(&source)
+        .output();
+    let built = built.unwrap();
+    assert!(built.status.success(), "{built:?}");
+    program
+}
+
+#[test]
+fn a_program_that_will_not_see_rocade_is_run_with_a_warning() {
+    let build = Build::with_libraries();
+    let run = |program: &Path| {
+        let program = program.to_str().unwrap();
+        build.rocade(&["run", "--", program]).output().unwrap()
+    };
+    let plain = run(&compile(&build, "plain", &[]));
+    assert!(
+        plain.status.success() && plain.stderr.is_empty(),
+        "{plain:?}"
+    );
+
+    let file = compile(&build, "static", &["-static"]);
+    assert_refused(
+        &run(&file),
+        0,
+        &["warning", "static is statically linked", "dynamically"],
+    );
+    let script = build.path("script");
+    fs::write(&script, format!("#!{}\n", file.display())).unwrap();
+    fs::set_permissions(&script, Permissions::from_mode(0o755)).unwrap();
+    assert_refused(
+        &run(&script),
+        0,
+        &["which runs", "script", "statically linked"],
+    );
+
+    // A directory of its own that is searched first; with a run path it would be searched last.
+    let own = build.path("own");
+    fs::create_dir(&own).unwrap();
+    let rpath = |option: &str| format!("-Wl,{option},-rpath,$ORIGIN/own");
+    let file = compile(&build, "rpath", &[&rpath("--disable-new-dtags")]);
+    assert!(run(&file).stderr.is_empty(), "there is no library yet");
+    fs::write(own.join("libibverbs.so.1"), "").unwrap();
+    assert_refused(&run(&file), 0, &["DT_RPATH", "/own first", "LD_PRELOAD"]);
+    let file = compile(&build, "runpath", &[&rpath("--enable-new-dtags")]);
+    assert!(run(&file).stderr.is_empty());
+}
+
+#[test]
+fn programs_of_other_machines_are_named_as_such() {
+    let build = Build::with_libraries();
+    let program = compile(&build, "program", &[]);
+    // EI_CLASS says how wide the machine is, e_machine which one.
+    for (class, machine, part) in [(1, 40, "for ARM (32 bits)"), (2, 22, "processor type 22")] {
+        let mut bytes = fs::read(&program).unwrap();
+        (bytes[4], bytes[18]) = (class, machine);
+        let other = build.path(&format!("other{machine}"));
+        fs::write(&other, bytes).unwrap();
+        fs::set_permissions(&other, Permissions::from_mode(0o755)).unwrap();
+        // What becomes of it is the kernel's affair.
+        let output = build
+            .rocade(&["run", "--", other.to_str().unwrap()])
+            .output()
+            .unwrap();
+        let error = text(&output.stderr);
+        assert!(
+            error.contains(part) && error.contains("use a build"),
+            "{error}"
+        );
+    }
+}
+
 #[test]
 fn programs_get_the_usual_signals() {
     // SIGPIPE is ignored in Rust programs; what they execute must not inherit that.
@@ -338,4 +425,128 @@ fn programs_get_the_usual_signals() {
         .status()
         .unwrap();
     assert_eq!(status.signal(), Some(13));
+}
+
+/// What a command printed as JSON.
+fn json(output: &Output) -> serde_json::Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+#[test]
+fn devices_and_status_have_a_form_for_programs() {
+    let build = Build::new();
+    let args = [
+        "devices",
+        "--json",
+        "--dev",
+        "a=127.0.0.7,::1",
+        "--dev",
+        "b=127.0.0.8",
+    ];
+    let devices = json(&build.rocade(&args).output().unwrap());
+    let first = &devices["devices"][0];
+    assert_eq!(first["name"], "a");
+    assert_eq!(first["interface"], "lo");
+    assert_eq!(first["state"], "ACTIVE");
+    assert_eq!(first["mtu_bytes"], 4096);
+    assert_eq!(first["gids"][1]["index"], 1);
+    assert_eq!(first["gids"][1]["gid"], "::1");
+    assert_eq!(first["gids"][0]["address"], "127.0.0.7");
+    assert_eq!(devices["devices"][1]["name"], "b");
+
+    let runtime_dir = build.path("run");
+    let status = || {
+        let mut command = build.rocade(&["broker", "status", "--json"]);
+        command
+            .env("ROCADE_RUNTIME_DIR", &runtime_dir)
+            .output()
+            .unwrap()
+    };
+    let asked = status();
+    assert_refused(&asked, 1, &["no broker is running"]);
+    assert_eq!(json(&asked), serde_json::json!({ "running": false }));
+    let mut broker = build.rocade(&["broker", "serve"]);
+    let mut broker = broker
+        .env("ROCADE_RUNTIME_DIR", &runtime_dir)
+        .spawn()
+        .unwrap();
+    let answer = loop {
+        let asked = status();
+        assert!(broker.try_wait().unwrap().is_none(), "the broker has ended");
+        if asked.status.success() {
+            break json(&asked);
+        }
+    };
+    let stop = build
+        .rocade(&["broker", "stop"])
+        .env("ROCADE_RUNTIME_DIR", &runtime_dir)
+        .output();
+    assert!(stop.unwrap().status.success());
+    assert!(broker.wait().unwrap().success());
+    assert_eq!(answer["running"], true);
+    assert_eq!(answer["pid"], broker.id());
+    assert_eq!(answer["clients"], serde_json::json!([]));
+}
+
+#[test]
+fn shells_can_read_the_completions() {
+    let build = Build::new();
+    for (shell, part) in [
+        ("bash", "_rocade"),
+        ("zsh", "#compdef rocade"),
+        ("fish", "complete -c rocade"),
+    ] {
+        let output = build.rocade(&["completions", shell]).output().unwrap();
+        let script = text(&output.stdout);
+        assert!(output.status.success() && script.contains(part), "{script}");
+        for word in ["devices", "broker", "install"] {
+            assert!(script.contains(word), "no {word} for {shell}");
+        }
+    }
+    // The shell that is surely there completes with it.
+    let script = "source /dev/stdin; COMP_WORDS=(rocade dev); COMP_CWORD=1; \
+                  _rocade rocade dev rocade; echo \"${COMPREPLY[@]}\"";
+    let generated = build.rocade(&["completions", "bash"]).output().unwrap();
+    fs::write(build.path("completions"), &generated.stdout).unwrap();
+    let output = Command::new("bash")
+        .args(["-c", script])
+        .stdin(fs::File::open(build.path("completions")).unwrap())
+        .output()
+        .unwrap();
+    assert_eq!(text(&output.stdout).trim(), "devices", "{output:?}");
+    assert_refused(
+        &build.rocade(&["completions", "fihs"]).output().unwrap(),
+        2,
+        &["fish"],
+    );
+}
+
+#[test]
+fn manual_pages_say_what_help_says() {
+    let build = Build::new();
+    // A broken configuration is no reason to withhold the manual.
+    let page = build
+        .rocade(&["man"])
+        .env("ROCADE_LINK", "x")
+        .output()
+        .unwrap();
+    let page = text(&page.stdout);
+    for part in [
+        ".TH ROCADE 1",
+        "ROCADE_DEVICES",
+        "Exit codes",
+        "rocade\\-run(1)",
+    ] {
+        assert!(page.contains(part), "{part:?} is not in {page}");
+    }
+    let page = build.rocade(&["man", "broker", "status"]).output().unwrap();
+    assert!(
+        text(&page.stdout).contains("rocade\\-broker\\-status"),
+        "{page:?}"
+    );
+    assert_refused(
+        &build.rocade(&["man", "x"]).output().unwrap(),
+        2,
+        &["rocade-x.1", "rocade-run"],
+    );
 }

@@ -1,6 +1,6 @@
 //! The generated version script and Rust code.
 
-use std::{collections::BTreeSet, fmt::Write};
+use std::fmt::Write;
 
 use crate::table::{Export, Implementation, Stub, TableError, VersionNode};
 
@@ -29,7 +29,6 @@ pub fn exports_rs(exports: &[Export], target_arch: &str) -> Result<String, Table
         other => return Err(TableError::Architecture(other.to_owned())),
     };
     let mut code = String::from("// Generated from exports.tsv.\n\n");
-    let mut stubs = BTreeSet::new();
     for (index, export) in exports.iter().enumerate() {
         let at = if export.default { "@@" } else { "@" };
         let versioned = format!("{}{at}{}", export.symbol, export.version);
@@ -42,14 +41,12 @@ pub fn exports_rs(exports: &[Export], target_arch: &str) -> Result<String, Table
             }
             Implementation::Function(path) => path.clone(),
             Implementation::Stub(stub) => {
-                stubs.insert(*stub);
-                stub_name(*stub).to_owned()
+                let name = format!("stub_{index}");
+                code.push_str(&stub_code(*stub, &name, &export.symbol));
+                name
             }
         };
         write_trampoline(&mut code, jump, &tag, &versioned, &target);
-    }
-    for stub in stubs {
-        code.push_str(stub_code(stub));
     }
     Ok(code)
 }
@@ -92,34 +89,20 @@ fn write_data(code: &mut String, tag: &str, versioned: &str) {
     code.push_str(");\n");
 }
 
-const fn stub_name(stub: Stub) -> &'static str {
-    match stub {
-        Stub::Int => "stub_int",
-        Stub::Pointer => "stub_ptr",
-        Stub::Negative => "stub_neg",
-        Stub::Zero => "stub_zero",
-        Stub::Void => "stub_void",
-    }
-}
-
-const fn stub_code(stub: Stub) -> &'static str {
-    match stub {
-        Stub::Int => {
-            "\nextern \"C\" fn stub_int() -> core::ffi::c_int {\n    \
-             crate::set_errno(libc::EOPNOTSUPP);\n    libc::EOPNOTSUPP\n}\n"
-        }
-        Stub::Pointer => {
-            "\nextern \"C\" fn stub_ptr() -> *mut core::ffi::c_void {\n    \
-             crate::set_errno(libc::EOPNOTSUPP);\n    core::ptr::null_mut()\n}\n"
-        }
+/// A function of its own per export: the library is told which one was called.
+fn stub_code(stub: Stub, name: &str, symbol: &str) -> String {
+    let (result, value) = match stub {
+        Stub::Int => ("core::ffi::c_int", "libc::EOPNOTSUPP"),
+        Stub::Pointer => ("*mut core::ffi::c_void", "core::ptr::null_mut()"),
         // As wide as a register, so that it is -1 as `int` and as `ssize_t`.
-        Stub::Negative => {
-            "\nextern \"C\" fn stub_neg() -> isize {\n    \
-             crate::set_errno(libc::EOPNOTSUPP);\n    -1\n}\n"
-        }
-        Stub::Zero => "\nextern \"C\" fn stub_zero() -> usize {\n    0\n}\n",
-        Stub::Void => "\nextern \"C\" fn stub_void() {}\n",
-    }
+        Stub::Negative => ("isize", "-1"),
+        Stub::Zero => return format!("extern \"C\" fn {name}() -> usize {{\n    0\n}}\n"),
+        Stub::Void => return format!("extern \"C\" fn {name}() {{}}\n"),
+    };
+    format!(
+        "extern \"C\" fn {name}() -> {result} {{\n    \
+         crate::unsupported(\"{symbol}\");\n    {value}\n}}\n"
+    )
 }
 
 #[cfg(test)]
@@ -161,8 +144,7 @@ mod tests {
         assert!(code.contains(".symver rocade_export_0_f, f@@A_1.1\""));
         assert!(code.contains(".symver rocade_export_1_f, f@A_1.1\""));
         assert!(code.contains("rocade_export_2_d: .byte 0"));
-        assert_eq!(code.matches("fn stub_int").count(), 1);
-        assert!(!code.contains("fn stub_ptr"));
+        assert_eq!(code.matches("crate::unsupported(\"f\")").count(), 1);
     }
 
     #[test]

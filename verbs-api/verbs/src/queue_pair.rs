@@ -1,10 +1,8 @@
 //! Queue pairs: built, then connected, then used.
 
-use std::hash::{BuildHasher as _, RandomState};
-
 use rocade_emulator::{
     AccessFlags, AddressVector, Completion, Counters, Psn, Qp, QpAttr, QpAttrMask, QpCap,
-    QpInitAttr, QpState, QpType, Qpn, Sge,
+    QpInitAttr, QpState, QpType, Qpn, Sge, random,
 };
 
 use crate::completion::CompletionQueue;
@@ -339,7 +337,6 @@ impl QueuePair {
 }
 
 fn random_psn() -> Psn {
-    // Keys of the standard library's hasher are random; that is enough for a starting point.
-    let [a, b, c, ..] = RandomState::new().hash_one(0u8).to_ne_bytes();
+    let [a, b, c] = random::bytes();
     Psn::new(u32::from_be_bytes([0, a, b, c]))
 }

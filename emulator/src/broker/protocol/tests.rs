@@ -38,6 +38,7 @@ fn request() -> impl Strategy<Value = (Request, usize)> {
         Just((Request::Status, 0)),
         Just((Request::Stop, 0)),
         Just((Request::Share, 1)),
+        Just((Request::Will, 1)),
         ends().prop_map(|ends| (Request::Channel(ends), 0)),
     ]
 }
@@ -179,7 +180,7 @@ proptest! {
 #[test]
 fn the_header_is_as_documented() {
     let bytes = Request::Status.encode();
-    assert_eq!(bytes, [b'R', b'C', b'D', b'B', 2, 0, 4, 0, 12, 0, 0, 0]);
+    assert_eq!(bytes, [b'R', b'C', b'D', b'B', 3, 0, 4, 0, 12, 0, 0, 0]);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::super::group::Group;
 use super::super::protocol::{MAX_FDS, MAX_LEN, ProtocolError, RefusalCode, Request, Response};
 use super::super::{AddressStatus, BrokerStatus, SlotStatus, effective_uid, fdpass};
-use super::{Client, Pending, Server};
+use super::{Client, Deposit, Pending, Server};
 use crate::link::holder::{self, BoundSocket};
 use crate::link::{Holder, LinkError, LocalAddr};
 use crate::steering::Slot;
@@ -117,7 +117,8 @@ impl Server {
     /// Drops the clients that have gone.
     pub(super) fn drop_gone(&mut self) {
         let gone: Vec<_> = self.clients.extract_if(.., |client| client.gone).collect();
-        for client in gone {
+        for mut client in gone {
+            client.carry_out_will();
             let Some(slot) = client.slot else { continue };
             tracing::info!(pid = client.peer.pid, %slot, "client gone");
             drop(client);
@@ -163,6 +164,13 @@ impl Server {
             (Request::Share, Some(_)) => {
                 self.clients[index].wake = fds.into_iter().next();
                 self.clients[index].send(&Response::Accepted, &[]);
+                Ok(())
+            }
+            (Request::Will, Some(_)) => {
+                let client = &mut self.clients[index];
+                let pid = client.peer.pid;
+                client.deposit = fds.into_iter().next().map(|will| Deposit::new(will, pid));
+                client.send(&Response::Accepted, &[]);
                 Ok(())
             }
             (Request::Channel(ends), Some(_)) => {

@@ -18,7 +18,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
 use super::ring::Control;
-use crate::memory::Readable;
+use crate::memory::{Fault, Readable};
 
 /// Bytes of the control words: a page, whatever the page size.
 const CONTROL_LEN: usize = 64 << 10;
@@ -210,11 +210,19 @@ impl SharedMemory {
     }
 
     /// Copies registered memory into a ring.
+    ///
+    /// # Errors
+    /// [`Fault`]; in its place in the ring is anything then.
     #[inline]
-    pub(super) fn write_from(&self, direction: Direction, position: u64, payload: Readable<'_>) {
+    pub(super) fn write_from(
+        &self,
+        direction: Direction,
+        position: u64,
+        payload: Readable<'_>,
+    ) -> Result<(), Fault> {
         let place = self.place(direction, position, payload.len());
         // SAFETY: `place` has that many mapped bytes, of which no `&mut` exists.
-        unsafe { payload.copy_to(place) };
+        unsafe { payload.copy_to(place) }
     }
 
     /// Copies out of a ring, as the bytes are now.

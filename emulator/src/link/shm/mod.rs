@@ -73,12 +73,14 @@ pub(crate) enum Piece<'a> {
 /// What has become of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ShmSent {
-    /// It is on its way.
+    /// It is on its way; the peer has to be woken ([`ShmChannel::wake_peer`]).
     Sent,
     /// There is no room. To who waits for it the wake fd becomes readable when there is.
     Full,
     /// The channel is of no use any more.
     Ended,
+    /// Registered memory could not be read. Nothing was sent.
+    Fault,
 }
 
 /// A way to another process. Threads may send and receive at the same time.
@@ -127,6 +129,35 @@ impl ShmChannel {
         })
     }
 
+    /// Both ends of a channel between two addresses of this process, which `wake` wakes.
+    ///
+    /// # Errors
+    /// Those of making and mapping memory and sockets.
+    pub(crate) fn own(
+        local: LocalAddr,
+        peer: LocalAddr,
+        slot: Slot,
+        wake: BorrowedFd<'_>,
+    ) -> io::Result<[Self; 2]> {
+        let memory = create()?;
+        let (one, other) = UnixStream::pair()?;
+        let offer = |local, peer, asked, life_line: UnixStream| {
+            Self::new(ChannelOffer {
+                local,
+                peer,
+                slot,
+                asked,
+                memory: memory.try_clone()?,
+                life_line: life_line.into(),
+                wake: wake.try_clone_to_owned()?,
+            })
+        };
+        Ok([
+            offer(local, peer, true, one)?,
+            offer(peer, local, false, other)?,
+        ])
+    }
+
     /// Our address.
     pub(crate) const fn local(&self) -> IpAddr {
         self.local.ip()
@@ -140,6 +171,12 @@ impl ShmChannel {
     /// Is this the way from `local` to the process with that slot at `peer`?
     pub(crate) fn leads(&self, local: LocalAddr, peer: IpAddr, slot: Slot) -> bool {
         self.local == local && self.peer.ip() == peer && self.slot == slot
+    }
+
+    /// Do both connect the same?
+    #[inline]
+    pub(crate) fn is_parallel_to(&self, other: &Self) -> bool {
+        std::ptr::eq(self, other) || other.leads(self.local, self.peer.ip(), self.slot)
     }
 
     /// Hangs up when the peer is gone.
@@ -222,16 +259,24 @@ impl ShmChannel {
             debug_assert!(len <= end.wrapping_sub(place), "longer than announced");
             match piece {
                 Piece::Bytes(bytes) => self.memory.write(self.tx, place, bytes),
-                Piece::Registered(payload) => self.memory.write_from(self.tx, place, payload),
+                Piece::Registered(payload) => {
+                    if self.memory.write_from(self.tx, place, payload).is_err() {
+                        return ShmSent::Fault;
+                    }
+                }
             }
             place = place.wrapping_add(len);
         }
-        let wake = producer.publish(control, need);
-        drop(producer);
-        if wake {
+        producer.publish(control, need);
+        ShmSent::Sent
+    }
+
+    /// To be called after sending, at once or a little later: wakes the peer where it sleeps.
+    #[inline]
+    pub(crate) fn wake_peer(&self) {
+        if self.memory.control(self.tx).has_to_wake_consumer() {
             memory::wake(self.wake.as_fd());
         }
-        ShmSent::Sent
     }
 
     /// Is there room for this many bytes? Where there is not, the peer will say when, if we `wait`.

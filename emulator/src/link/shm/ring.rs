@@ -84,7 +84,8 @@ impl Control {
     }
 
     /// To be asked after producing: does the consumer have to be woken?
-    fn has_to_wake_consumer(&self) -> bool {
+    #[inline]
+    pub(super) fn has_to_wake_consumer(&self) -> bool {
         settle();
         self.sleeping.0.load(Ordering::Relaxed) != 0
             && self.sleeping.0.swap(0, Ordering::Relaxed) != 0
@@ -135,12 +136,12 @@ impl Producer {
         Ok(self.len - used >= need)
     }
 
-    /// Hands over `count` bytes, for which there was room. True where the consumer has to be woken.
+    /// Hands over `count` bytes, for which there was room. Then, or some time later, ask
+    /// [`Control::has_to_wake_consumer`].
     #[inline]
-    pub(super) fn publish(&mut self, control: &Control, count: u64) -> bool {
+    pub(super) fn publish(&mut self, control: &Control, count: u64) {
         self.tail = self.tail.wrapping_add(count);
         control.tail.0.store(self.tail, Ordering::Release);
-        control.has_to_wake_consumer()
     }
 }
 
@@ -188,7 +189,8 @@ mod tests {
         let (mut producer, mut consumer) = (Producer::new(256), Consumer::new(256));
         assert!(!control.has_news(consumer.position()));
         assert_eq!(producer.room(&control, 256), Ok(true));
-        assert!(!producer.publish(&control, 192));
+        producer.publish(&control, 192);
+        assert!(!control.has_to_wake_consumer());
         assert_eq!(producer.room(&control, 128), Ok(false));
         assert!(control.has_news(consumer.position()));
         assert_eq!(consumer.available(&control), Ok(192));
@@ -202,12 +204,15 @@ mod tests {
         let control = Control::new();
         let mut producer = Producer::new(256);
         control.announce_sleep();
-        assert!(producer.publish(&control, 64));
-        assert!(!producer.publish(&control, 64));
+        producer.publish(&control, 64);
+        assert!(control.has_to_wake_consumer());
+        producer.publish(&control, 64);
+        assert!(!control.has_to_wake_consumer());
         assert!(control.wake_up(), "it was woken");
         control.announce_sleep();
         assert!(!control.wake_up());
-        assert!(!producer.publish(&control, 64));
+        producer.publish(&control, 64);
+        assert!(!control.has_to_wake_consumer());
         control.announce_blocked();
         assert!(control.has_to_wake_producer());
         assert!(!control.has_to_wake_producer());
@@ -264,7 +269,8 @@ mod loom_tests {
             let at = (producer.position() % LEN) as usize;
             // SAFETY: loom checks that nobody else accesses the cell meanwhile.
             self.cells[at].with_mut(|cell| unsafe { *cell = value });
-            producer.publish(&self.control, 1)
+            producer.publish(&self.control, 1);
+            self.control.has_to_wake_consumer()
         }
 
         fn take(&self, consumer: &mut Consumer) -> Option<u64> {

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use super::sum;
 use crate::{
     child::{Failure, Peer},
     rig::{self, Link, Rig},
@@ -32,9 +33,19 @@ pub(crate) struct Perftest {
     pub(crate) arguments: &'static str,
     pub(crate) iterations: u32,
     pub(crate) column: Column,
+    /// `ROCADE_ICRC`, where it is not the default or what `--icrc` says.
+    pub(crate) icrc: Option<&'static str>,
 }
 
 impl Perftest {
+    /// The same with this `ROCADE_ICRC`.
+    pub(crate) const fn with_icrc(self, way: &'static str) -> Self {
+        Self {
+            icrc: Some(way),
+            ..self
+        }
+    }
+
     /// The words of the command line; `size` replaces the message size.
     pub(crate) fn words(&self, iterations: u32, port: u16) -> Vec<String> {
         let own = [
@@ -53,8 +64,11 @@ impl Perftest {
     /// Runs both sides to their end and gives the client's figure.
     pub(crate) fn measure(&self, rig: &Rig, link: Link) -> Result<f64, Failure> {
         rig.link(link)?;
+        if let Some(name) = self.icrc {
+            sum::way(name)?;
+        }
         let words = self.words(rig.count(self.iterations), free_port());
-        run_pair(rig, link, &words, self.column)
+        run_pair(rig, link, self.icrc, &words, self.column)
     }
 }
 
@@ -62,6 +76,7 @@ impl Perftest {
 pub(crate) fn run_pair(
     rig: &Rig,
     link: Link,
+    icrc: Option<&str>,
     words: &[String],
     column: Column,
 ) -> Result<f64, Failure> {
@@ -71,6 +86,7 @@ pub(crate) fn run_pair(
         .ok_or("no TCP port")?;
     let start = |host: Option<&str>| {
         let mut command = rig.run(link);
+        command.envs(icrc.map(|way| ("ROCADE_ICRC", way)));
         command.args(words).args(["-d", "rocade0"]).args(host);
         Peer::start(command, Stdio::piped())
     };

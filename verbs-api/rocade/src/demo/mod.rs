@@ -71,6 +71,7 @@ impl Side {
         let config = EngineConfig {
             broker: BrokerMode::Auto(broker),
             link: settings.link(),
+            peers: settings.peers(),
             ..device.resolve_here()?
         };
         let devices = DeviceList::new(config)?;

@@ -2,7 +2,10 @@
 //!
 //! A test that needs what is not here (a package, root, a device) calls [`skip!`](crate::skip!) and so returns early.
 //! The test harness counts it as passed; `cargo xtask test` reads the log named by `ROCADE_SKIP_LOG` and counts it as
-//! skipped. With `CI=true` a skip for a missing package is a failure: use [`Reason::Package`] for those only.
+//! skipped. With `CI=true` a skip is a failure unless xtask has it in its list of what a CI machine may lack
+//! (`tests/xtask/src/skips.rs`); a missing package is never in it.
+//!
+//! This is a package of its own so that the tests of every package can use it.
 
 use std::{
     env, fmt,
@@ -37,10 +40,10 @@ impl fmt::Display for Reason {
 #[macro_export]
 macro_rules! skip {
     ($format:literal $($args:tt)*) => {
-        $crate::skip!($crate::skip::Reason::Machine(format!($format $($args)*)))
+        $crate::skip!($crate::Reason::Machine(format!($format $($args)*)))
     };
     ($reason:expr) => {{
-        $crate::skip::record(&$reason);
+        $crate::record(&$reason);
         return;
     }};
 }

@@ -1,0 +1,128 @@
+//! Carrying out the last will of a client that is gone.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rocade_wire::icrc::IcrcFlow;
+use rocade_wire::{Aeth, Bth, CreditCode, Opcode, Operation, Service, Syndrome};
+
+use super::super::sys;
+use super::super::will::{self, Creditor, Debt};
+use super::Client;
+use crate::link::sys::{SendOptions, send};
+use crate::link::{LocalAddr, socket};
+
+/// A will, and who has made it.
+pub(super) struct Deposit {
+    will: OwnedFd,
+    /// Readable when the process has ended: its connection may live on in a child of it. `None` where
+    /// the system does not tell.
+    process: Option<OwnedFd>,
+}
+
+impl Deposit {
+    pub(super) fn new(will: OwnedFd, pid: u32) -> Self {
+        let process = sys::open_process(pid)
+            .inspect_err(|error| tracing::debug!(%error, pid, "watching a client's process"))
+            .ok();
+        Self { will, process }
+    }
+
+    /// What to wait for.
+    pub(super) fn process(&self) -> Option<BorrowedFd<'_>> {
+        self.process.as_ref().map(AsFd::as_fd)
+    }
+}
+
+impl Client {
+    /// The client is gone: pays what it owes.
+    pub(super) fn carry_out_will(&mut self) {
+        let Some(deposit) = self.deposit.take() else {
+            return;
+        };
+        for (creditor, debt) in will::read(&deposit.will) {
+            let pid = self.peer.pid;
+            match pay(&creditor, debt) {
+                Ok(()) => tracing::info!(pid, ?creditor, ?debt, "acknowledged"),
+                Err(error) => tracing::warn!(pid, %error, ?creditor, "acknowledging"),
+            }
+        }
+    }
+}
+
+/// Sends an acknowledgement, from a socket of its own.
+fn pay(creditor: &Creditor, debt: Debt) -> io::Result<()> {
+    let Creditor {
+        local,
+        peer,
+        traffic_class,
+        ..
+    } = *creditor;
+    let to = local.peer(peer).ok_or(io::ErrorKind::InvalidInput)?;
+    let socket = socket::open_send(local, 0, None)?;
+    let source = socket.local_addr()?.as_socket();
+    let port = source.ok_or(io::ErrorKind::InvalidInput)?.port();
+    let packet = acknowledgement(creditor, debt, local, port).ok_or(io::ErrorKind::InvalidInput)?;
+    let options = SendOptions {
+        tos: (traffic_class != 0).then_some(traffic_class),
+        hop_limit: None,
+        segment_len: None,
+    };
+    send(socket.as_fd(), &to, &packet, options).map(drop)
+}
+
+/// The packet, as the transport would have made it.
+//= RC-ACK-07
+fn acknowledgement(
+    creditor: &Creditor,
+    debt: Debt,
+    local: LocalAddr,
+    source_port: u16,
+) -> Option<Vec<u8>> {
+    let opcode = Opcode::of(Service::Rc, Operation::Acknowledge)?;
+    let bth = Bth {
+        //= BTH-03
+        migreq: true,
+        pkey: creditor.pkey,
+        ..Bth::new(opcode, creditor.dest_qp, debt.psn)
+    };
+    let aeth = Aeth {
+        //= RC-CRD-05
+        syndrome: Syndrome::Ack(CreditCode::INVALID),
+        msn: debt.msn,
+    };
+    let mut packet = [&bth.to_bytes()[..], &aeth.to_bytes()[..]].concat();
+    let flow = IcrcFlow::new(local.ip(), creditor.peer, source_port)?;
+    packet.extend(flow.compute(0, &packet).to_le_bytes());
+    Some(packet)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use rocade_wire::{Msn, Packet, Pkey, Psn, Qpn};
+
+    use super::*;
+
+    #[test]
+    fn an_acknowledgement_is_a_whole_packet() {
+        let creditor = Creditor {
+            local: LocalAddr::new("127.0.0.2".parse().unwrap(), 0),
+            peer: "127.0.0.3".parse().unwrap(),
+            dest_qp: Qpn::new(0x12_3456),
+            pkey: Pkey::DEFAULT,
+            traffic_class: 0,
+        };
+        let debt = Debt {
+            psn: Psn::new(77),
+            msn: Msn::new(3),
+        };
+        let bytes = acknowledgement(&creditor, debt, creditor.local, 50_000).unwrap();
+        let packet = Packet::parse(&bytes).unwrap();
+        assert_eq!(packet.bth().dest_qp, creditor.dest_qp);
+        assert_eq!(packet.bth().psn, debt.psn);
+        assert_eq!(packet.headers().aeth.unwrap().msn, debt.msn);
+        let flow = IcrcFlow::new(creditor.local.ip(), creditor.peer, 50_000).unwrap();
+        let crc = flow.compute(0, packet.covered());
+        assert_eq!(packet.icrc_bytes(), crc.to_le_bytes());
+    }
+}

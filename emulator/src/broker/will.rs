@@ -1,0 +1,294 @@
+//! Last wills: acknowledgements that the broker sends where a process cannot any more.
+//!
+//! A message whose completion the application has seen must be acknowledged, whatever becomes of the
+//! process. An acknowledgement that waits for an answer to leave with it is therefore written down
+//! first, in memory that the broker has too. When the client's connection ends, by whatever death,
+//! the broker reads it and sends what is owed.
+//!
+//! The memory is a page of entries, each of [`WORDS`] words. One word says whether an
+//! acknowledgement is owed, and up to where; it is written in one store, and last, so that there is
+//! no moment at which a death leaves half of something. The others say where it goes, and change
+//! only while nothing is owed.
+
+mod memory;
+
+use std::io;
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use rocade_wire::{Msn, Pkey, Psn, Qpn};
+
+use crate::link::LocalAddr;
+use memory::Shared;
+
+/// Words of an entry: a cache line.
+const WORDS: usize = 8;
+/// Entries of a will.
+const ENTRIES: usize = 64;
+/// Length of a will in bytes.
+const LEN: usize = ENTRIES * WORDS * size_of::<u64>();
+
+/// Where an acknowledgement goes, and what it says besides PSN and MSN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Creditor {
+    /// Address that it leaves from.
+    pub(crate) local: LocalAddr,
+    /// Address of the peer.
+    pub(crate) peer: IpAddr,
+    /// The peer's QP.
+    pub(crate) dest_qp: Qpn,
+    /// Of the packets to it.
+    pub(crate) pkey: Pkey,
+    /// Likewise: IPv4 TOS or IPv6 traffic class.
+    pub(crate) traffic_class: u8,
+}
+
+/// An acknowledgement of everything up to a PSN (RC-ACK-01).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Debt {
+    /// The last packet acknowledged.
+    pub(crate) psn: Psn,
+    /// Messages completed.
+    pub(crate) msn: Msn,
+}
+
+/// A process's will.
+#[derive(Debug)]
+pub(crate) struct Will {
+    shared: Shared,
+    /// Which entries are in use, a bit each.
+    used: Mutex<u64>,
+    /// A broker has it.
+    deposited: AtomicBool,
+}
+
+/// An entry of a will, of one queue pair. With it, what is owed ends.
+#[derive(Debug)]
+pub(crate) struct Bequest {
+    will: Arc<Will>,
+    index: u8,
+    owed: bool,
+}
+
+impl Will {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// Those of memfd_create(2), ftruncate(2) and mmap(2).
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {
+            shared: Shared::new(LEN)?,
+            used: Mutex::new(0),
+            deposited: AtomicBool::new(false),
+        })
+    }
+
+    /// The memory, for the broker.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.shared.fd()
+    }
+
+    /// A broker has it now, or has it no more.
+    pub(super) fn set_deposited(&self, deposited: bool) {
+        self.deposited.store(deposited, Ordering::Release);
+    }
+
+    /// Is there somebody to carry it out?
+    pub(crate) fn is_deposited(&self) -> bool {
+        self.deposited.load(Ordering::Acquire)
+    }
+
+    /// An entry, if one is free.
+    pub(crate) fn bequest(self: &Arc<Self>, creditor: &Creditor) -> Option<Bequest> {
+        let mut used = self.used.lock();
+        let index = u8::try_from(used.trailing_ones()).ok()?;
+        if usize::from(index) >= ENTRIES {
+            return None;
+        }
+        *used |= 1 << index;
+        drop(used);
+        let words = creditor.to_words();
+        for (word, value) in self.entry(index)[1..].iter().zip(words) {
+            word.store(value, Ordering::Relaxed);
+        }
+        Some(Bequest {
+            will: Arc::clone(self),
+            index,
+            owed: false,
+        })
+    }
+
+    fn entry(&self, index: u8) -> &[AtomicU64] {
+        &self.shared.words()[usize::from(index) * WORDS..][..WORDS]
+    }
+}
+
+impl Bequest {
+    /// From now on this is owed.
+    #[inline]
+    pub(crate) fn owe(&mut self, debt: Debt) {
+        self.owed = true;
+        self.will.entry(self.index)[0].store(debt.to_word(), Ordering::Release);
+    }
+
+    /// It is paid.
+    #[inline]
+    pub(crate) fn settle(&mut self) {
+        if self.owed {
+            self.owed = false;
+            self.will.entry(self.index)[0].store(0, Ordering::Release);
+        }
+    }
+}
+
+impl Drop for Bequest {
+    fn drop(&mut self) {
+        self.settle();
+        *self.will.used.lock() &= !(1 << self.index);
+    }
+}
+
+impl Debt {
+    const OWED: u64 = 1 << 63;
+
+    fn to_word(self) -> u64 {
+        Self::OWED | u64::from(self.msn.get()) << 24 | u64::from(self.psn.get())
+    }
+
+    fn from_word(word: u64) -> Option<Self> {
+        let low24 = |word: u64| u32::try_from(word & 0xFF_FFFF).unwrap_or(0);
+        (word & Self::OWED != 0).then(|| Self {
+            psn: Psn::new(low24(word)),
+            msn: Msn::new(low24(word >> 24)),
+        })
+    }
+}
+
+impl Creditor {
+    fn to_words(self) -> [u64; WORDS - 1] {
+        let [l0, l1] = ip_to_words(self.local.ip());
+        let [p0, p1] = ip_to_words(self.peer);
+        let numbers = u64::from(self.dest_qp.get())
+            | u64::from(self.pkey.get()) << 24
+            | u64::from(self.traffic_class) << 40;
+        [l0, l1, p0, p1, numbers, self.local.scope_id().into(), 0]
+    }
+
+    fn from_words([l0, l1, p0, p1, numbers, scope, _]: [u64; WORDS - 1]) -> Option<Self> {
+        let [_, _, tc, pkey1, pkey0, q2, q1, q0] = numbers.to_be_bytes();
+        let scope = u32::try_from(scope).ok()?;
+        Some(Self {
+            local: LocalAddr::new(words_to_ip([l0, l1]), scope),
+            peer: words_to_ip([p0, p1]),
+            dest_qp: Qpn::new(u32::from_be_bytes([0, q2, q1, q0])),
+            pkey: Pkey::new(u16::from_be_bytes([pkey1, pkey0])),
+            traffic_class: tc,
+        })
+    }
+}
+
+/// IPv4 addresses are mapped into IPv6.
+fn ip_to_words(ip: IpAddr) -> [u64; 2] {
+    let bits = match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    }
+    .to_bits();
+    let half = |bits: u128| u64::try_from(bits & u128::from(u64::MAX)).unwrap_or(0);
+    [half(bits >> 64), half(bits)]
+}
+
+fn words_to_ip([high, low]: [u64; 2]) -> IpAddr {
+    let bits = u128::from(high) << 64 | u128::from(low);
+    IpAddr::V6(Ipv6Addr::from_bits(bits)).to_canonical()
+}
+
+/// What a client's will says. Whatever the client has done to the file: what cannot be read is not
+/// there.
+pub(super) fn read(file: &OwnedFd) -> Vec<(Creditor, Debt)> {
+    let mut bytes = [0; LEN];
+    let Ok(len) = memory::read(file.as_fd(), &mut bytes) else {
+        return Vec::new();
+    };
+    let (words, _) = bytes[..len].as_chunks::<{ size_of::<u64>() }>();
+    let words: Vec<_> = words.iter().map(|word| u64::from_ne_bytes(*word)).collect();
+    let (entries, _) = words.as_chunks::<WORDS>();
+    let entry = |[owed, rest @ ..]: &[u64; WORDS]| {
+        Some((Creditor::from_words(*rest)?, Debt::from_word(*owed)?))
+    };
+    entries.iter().filter_map(entry).collect()
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn creditor(local: &str, peer: &str) -> Creditor {
+        Creditor {
+            local: LocalAddr::new(local.parse().expect("an address"), 0),
+            peer: peer.parse().expect("an address"),
+            dest_qp: Qpn::new(0xAB_CDEF),
+            pkey: Pkey::new(0x8123),
+            traffic_class: 0x60,
+        }
+    }
+
+    fn debt(psn: u32, msn: u32) -> Debt {
+        Debt {
+            psn: Psn::new(psn),
+            msn: Msn::new(msn),
+        }
+    }
+
+    #[test]
+    fn what_is_owed_can_be_read_until_it_is_settled() {
+        let will = Arc::new(Will::new().unwrap());
+        let file = will.fd().try_clone_to_owned().unwrap();
+        let v4 = creditor("127.0.0.2", "10.1.2.3");
+        let v6 = Creditor {
+            local: LocalAddr::new("fe80::1".parse().unwrap(), 7),
+            ..creditor("::1", "fe80::2")
+        };
+        let mut first = will.bequest(&v4).unwrap();
+        let mut second = will.bequest(&v6).unwrap();
+        assert_eq!(read(&file), []);
+        first.owe(debt(0, 0));
+        second.owe(debt(0xFF_FFFF, 0xFF_FFFF));
+        assert_eq!(
+            read(&file),
+            [(v4, debt(0, 0)), (v6, debt(0xFF_FFFF, 0xFF_FFFF))]
+        );
+        first.owe(debt(1, 2));
+        second.settle();
+        assert_eq!(read(&file), [(v4, debt(1, 2))]);
+        drop(first);
+        assert_eq!(read(&file), []);
+    }
+
+    #[test]
+    fn entries_are_used_again() {
+        let will = Arc::new(Will::new().unwrap());
+        let to = creditor("127.0.0.2", "127.0.0.3");
+        let mut all: Vec<_> = (0..ENTRIES).map(|_| will.bequest(&to).unwrap()).collect();
+        assert!(will.bequest(&to).is_none());
+        all.swap_remove(17);
+        assert_eq!(will.bequest(&to).unwrap().index, 17);
+    }
+
+    #[test]
+    fn a_will_that_is_cut_short_says_less() {
+        let will = Arc::new(Will::new().unwrap());
+        let to = creditor("127.0.0.2", "127.0.0.3");
+        let mut all: Vec<_> = (0..3).map(|_| will.bequest(&to).unwrap()).collect();
+        all.iter_mut().for_each(|entry| entry.owe(debt(5, 6)));
+        let file = std::fs::File::from(will.fd().try_clone_to_owned().unwrap());
+        let mut copy = tempfile::tempfile().unwrap();
+        let mut bytes = vec![0; LEN];
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 0).unwrap();
+        io::Write::write_all(&mut copy, &bytes[..2 * WORDS * 8 + 8]).unwrap();
+        assert_eq!(read(&copy.into()).len(), 2);
+    }
+}

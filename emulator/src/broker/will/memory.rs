@@ -1,0 +1,98 @@
+//! The memory of a will: mapped by its owner, only read by the broker. All `unsafe` of wills is in
+//! this file.
+
+use std::ffi::c_int;
+use std::fs::File;
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::ptr::{self, NonNull};
+use std::slice;
+use std::sync::atomic::AtomicU64;
+
+/// The file can be neither shortened, which would make accesses fatal, nor extended.
+const SEALS: c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+/// Words in a memory file, mapped.
+#[derive(Debug)]
+pub(super) struct Shared {
+    start: NonNull<AtomicU64>,
+    len: usize,
+    file: OwnedFd,
+}
+
+// SAFETY: a mapping belongs to the process, not to a thread; its words are atomics.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    /// `len` bytes of zeros.
+    pub(super) fn new(len: usize) -> io::Result<Self> {
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        // SAFETY: the name is a C string.
+        let fd = check(unsafe { libc::memfd_create(c"rocade-will".as_ptr(), flags) })?;
+        // SAFETY: a fresh fd that nobody else owns.
+        let file = unsafe { OwnedFd::from_raw_fd(fd) };
+        let size = libc::off_t::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
+        // SAFETY: takes no pointers.
+        check(unsafe { libc::ftruncate(file.as_raw_fd(), size) })?;
+        // SAFETY: takes no pointers.
+        check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) })?;
+        // SAFETY: without MAP_FIXED the kernel chooses addresses that nobody uses.
+        let start = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { start, len, file })
+    }
+
+    /// All of it.
+    pub(super) fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping is aligned to pages, `len` bytes long, and lives as long as `self`; the file
+        // cannot shrink; every value is a valid word; nobody accesses it but through atomics and
+        // pread(2).
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len / size_of::<AtomicU64>()) }
+    }
+
+    /// The file.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // SAFETY: what was mapped in `new`, and nobody borrows from it any more.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+/// Reads a file from its beginning, and returns how much there was. It may be any file, of anybody.
+pub(super) fn read(file: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<usize> {
+    // What is no regular file could block, or never end.
+    let file = File::from(file.try_clone_to_owned()?);
+    if !file.metadata()?.is_file() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    file.read_at(bytes, 0)
+}
+
+fn check(result: c_int) -> io::Result<c_int> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}

@@ -1,0 +1,290 @@
+//! Names that users write: what is misspelt gets the nearest known one.
+
+use std::ffi::{OsStr, OsString};
+
+use super::settings::{
+    ENV_BROKER, ENV_BROKER_IDLE_MS, ENV_CONFIG, ENV_DEVICES, ENV_ICRC, ENV_IP, ENV_LINK, ENV_LOG,
+    ENV_PEERS, ENV_RUNTIME_DIR,
+};
+
+/// The variables that users set.
+const VARIABLES: [&str; 10] = [
+    ENV_BROKER,
+    ENV_BROKER_IDLE_MS,
+    ENV_CONFIG,
+    ENV_DEVICES,
+    ENV_ICRC,
+    ENV_IP,
+    ENV_LINK,
+    ENV_LOG,
+    ENV_PEERS,
+    ENV_RUNTIME_DIR,
+];
+
+/// Variables with these beginnings are between Rocade's own parts and its tests.
+const INTERNAL: [&str; 10] = [
+    ENV_WARNED,
+    "ROCADE_BIN",
+    "ROCADE_BLESS",
+    "ROCADE_CONFORMANCE",
+    "ROCADE_PERF_",
+    "ROCADE_RXE_VM_",
+    "ROCADE_SEED",
+    "ROCADE_SKIP",
+    "ROCADE_TEST_",
+    "ROCADE_VIEW",
+];
+
+/// Variables that the user was warned of, separated by commas: `rocade run` tells the libraries in
+/// the program, which would otherwise say it again.
+pub const ENV_WARNED: &str = "ROCADE_WARNED";
+
+/// Levels of a tracing filter.
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+/// Crates that write traces, or may in time.
+const TARGETS: [&str; 6] = [
+    "rocade_emulator",
+    "rocade_transport",
+    "rocade_wire",
+    "rocade_verbs",
+    "rocade",
+    "ibverbs",
+];
+
+/// A variable `ROCADE_*` that nothing reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownVariable {
+    /// Its name.
+    pub name: String,
+    /// What to tell the user.
+    pub text: String,
+}
+
+/// The variables among `variables` (all of the environment) that are named like settings of Rocade
+/// and are none. Empty ones count as not set; what [`ENV_WARNED`] lists is left out.
+pub fn unknown_variables(
+    variables: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Vec<UnknownVariable> {
+    let mut found = Vec::new();
+    let mut warned = String::new();
+    for (name, value) in variables {
+        let Some(name) = name.to_str().filter(|name| name.starts_with("ROCADE_")) else {
+            continue;
+        };
+        if name == ENV_WARNED {
+            warned = value.to_string_lossy().into_owned();
+        }
+        let internal = INTERNAL.iter().any(|prefix| name.starts_with(prefix));
+        if !internal && !VARIABLES.contains(&name) && value != OsStr::new("") {
+            found.push(name.to_owned());
+        }
+    }
+    found.retain(|name| !warned.split(',').any(|known| known == name));
+    found.sort();
+    let with_text = |name: String| {
+        let advice = nearest(&name, &VARIABLES).map_or_else(
+            || format!("there are {}", VARIABLES.join(", ")),
+            |known| format!("did you mean {known}?"),
+        );
+        let text = format!("{name} is no setting of Rocade; {advice}");
+        UnknownVariable { name, text }
+    };
+    found.into_iter().map(with_text).collect()
+}
+
+/// What is wrong with a tracing filter, if something is: a level or a target that does not exist.
+/// The parser of filters would take a misspelt level for a target.
+pub(super) fn log_filter_mistake(filter: &str) -> Option<String> {
+    filter
+        .split(',')
+        .map(str::trim)
+        .filter(|directive| !directive.is_empty())
+        .find_map(directive_mistake)
+}
+
+fn directive_mistake(directive: &str) -> Option<String> {
+    let is_level = |word: &str| {
+        let is = |level: &str| level.eq_ignore_ascii_case(word);
+        LEVELS.iter().any(|level| is(level)) || matches!(word, "0" | "1" | "2" | "3" | "4" | "5")
+    };
+    let (head, level) = match directive.rsplit_once('=') {
+        // An equals sign inside of braces belongs to a field.
+        Some((head, level)) if !level.contains(['}', ']']) => (head, Some(level)),
+        _ => (directive, None),
+    };
+    if level.is_none() && is_level(head) {
+        return None;
+    }
+    if let Some(level) = level
+        && !is_level(level)
+    {
+        return Some(no_such("level", level, &LEVELS));
+    }
+    let target = head.split('[').next().unwrap_or_default();
+    let known = |name: &str| {
+        name.starts_with(target)
+            || target
+                .strip_prefix(name)
+                .is_some_and(|rest| rest.starts_with(':'))
+    };
+    if TARGETS.iter().any(|name| known(name)) {
+        return None;
+    }
+    let near_level = nearest(target, &LEVELS);
+    Some(match (level, near_level) {
+        (None, Some(_)) => no_such("level", target, &LEVELS),
+        _ => no_such("level or target", target, &TARGETS),
+    })
+}
+
+fn no_such(kind: &str, word: &str, known: &[&str]) -> String {
+    let mut text = format!("there is no {kind} {word}");
+    if let Some(near) = nearest(word, known) {
+        text.push_str(&format!("; did you mean {near}?"));
+    }
+    text
+}
+
+/// The known name that `word` was probably meant to be.
+#[must_use]
+pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
+    let word = word.to_ascii_uppercase();
+    let rated = known.iter().map(|&name| {
+        let upper = name.to_ascii_uppercase();
+        // ROCADE_LOG_LEVEL is ROCADE_LOG, ROCADE_RUNTIME is ROCADE_RUNTIME_DIR.
+        let is_part = word.len() > 2 && (word.starts_with(&upper) || upper.starts_with(&word));
+        let distance = if is_part { 1 } else { distance(&word, &upper) };
+        ((distance, word.len().abs_diff(upper.len())), name)
+    });
+    let ((distance, _), name) = rated.min_by_key(|(rating, _)| *rating)?;
+    // The common beginning of variables says nothing.
+    let len = word.trim_start_matches("ROCADE_").len();
+    (distance <= 1 + len / 4).then_some(name)
+}
+
+/// How many letters have to be changed, added, left out, or swapped with their neighbour.
+fn distance(a: &str, b: &str) -> usize {
+    let (a, b) = (a.as_bytes(), b.as_bytes());
+    // rows[i][j]: from the first i letters of `a` to the first j of `b`.
+    let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];
+    for (i, x) in a.iter().enumerate() {
+        let mut row = vec![i + 1];
+        for (j, y) in b.iter().enumerate() {
+            let mut best = (rows[i][j + 1] + 1).min(row[j] + 1);
+            best = best.min(rows[i][j] + usize::from(x != y));
+            if i > 0 && j > 0 && *x == b[j - 1] && a[i - 1] == *y {
+                best = best.min(rows[i - 1][j - 1] + 1);
+            }
+            row.push(best);
+        }
+        rows.push(row);
+    }
+    rows[a.len()][b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unknown(variables: &[(&str, &str)]) -> Vec<String> {
+        let variables = variables
+            .iter()
+            .map(|&(name, value)| (name.into(), value.into()));
+        let found = unknown_variables(variables);
+        found.into_iter().map(|unknown| unknown.text).collect()
+    }
+
+    #[test]
+    fn misspelt_variables_get_the_nearest_known_one() {
+        for (wrong, right) in [
+            ("ROCADE_LGO", "ROCADE_LOG"),
+            ("ROCADE_LOGS", "ROCADE_LOG"),
+            ("ROCADE_LOG_LEVEL", "ROCADE_LOG"),
+            ("ROCADE_DEVICE", "ROCADE_DEVICES"),
+            ("ROCADE_DEV", "ROCADE_DEVICES"),
+            ("ROCADE_DEVCIES", "ROCADE_DEVICES"),
+            ("ROCADE_LINKS", "ROCADE_LINK"),
+            ("ROCADE_RUNTIME", "ROCADE_RUNTIME_DIR"),
+            ("ROCADE_RUNTIMEDIR", "ROCADE_RUNTIME_DIR"),
+            ("ROCADE_CONF", "ROCADE_CONFIG"),
+            ("ROCADE_BROKER_IDLE", "ROCADE_BROKER_IDLE_MS"),
+        ] {
+            let texts = unknown(&[(wrong, "1")]);
+            assert_eq!(
+                texts,
+                [format!(
+                    "{wrong} is no setting of Rocade; did you mean {right}?"
+                )]
+            );
+        }
+        let texts = unknown(&[("ROCADE_WEATHER", "1")]);
+        assert!(
+            texts[0].contains("ROCADE_WEATHER") && texts[0].contains("there are ROCADE_BROKER")
+        );
+    }
+
+    #[test]
+    fn known_foreign_empty_and_reported_variables_are_no_mistake() {
+        assert!(
+            unknown(&[
+                ("ROCADE_LOG", "debug"),
+                ("PATH", "/bin"),
+                ("ROCADE_LGO", "")
+            ])
+            .is_empty()
+        );
+        let told = [
+            ("ROCADE_LGO", "1"),
+            ("ROCADE_X", "1"),
+            (ENV_WARNED, "ROCADE_X,ROCADE_LGO"),
+        ];
+        assert!(unknown(&told).is_empty());
+    }
+
+    /// A new setting has to be added above, or users who set it are told that it does not exist.
+    #[test]
+    fn every_variable_of_the_settings_is_known() {
+        let constants = include_str!("settings.rs")
+            .lines()
+            .filter(|line| line.starts_with("pub const ENV_"));
+        let mut count = 0;
+        for line in constants {
+            let name = line.split('"').nth(1).expect("a quoted name");
+            assert!(VARIABLES.contains(&name), "{name} is missing in names.rs");
+            count += 1;
+        }
+        assert_eq!(count, VARIABLES.len());
+    }
+
+    #[test]
+    fn filters_are_checked_word_by_word() {
+        for good in [
+            "info",
+            "DEBUG",
+            "off",
+            "3",
+            "",
+            "warn,rocade_emulator=debug",
+            "rocade_emulator::engine=trace",
+            "rocade",
+            "rocade_emulator[{qp=7}]=debug",
+        ] {
+            assert_eq!(log_filter_mistake(good), None, "{good}");
+        }
+        for (bad, parts) in [
+            ("debgu", ["no level debgu", "did you mean debug?"]),
+            ("inof", ["no level inof", "did you mean info?"]),
+            ("rocade_emulator=debugg", ["no level debugg", "debug?"]),
+            ("x=y", ["no level y", ""]),
+            (
+                "rocade_emulater=debug",
+                ["target rocade_emulater", "rocade_emulator?"],
+            ),
+            ("warn,loud", ["loud", ""]),
+        ] {
+            let mistake = log_filter_mistake(bad).expect(bad);
+            assert!(parts.iter().all(|part| mistake.contains(part)), "{mistake}");
+        }
+    }
+}

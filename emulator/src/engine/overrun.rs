@@ -1,0 +1,70 @@
+//! CQs that had no room for a completion: all QPs that complete there go to ERR (CQ-02).
+//!
+//! Whoever finds out holds the lock of one of these QPs, and perhaps more, and must not take that of
+//! another. So it notes the CQ, and the background thread does the rest. Only then are the QPs' events
+//! raised: who sees one of them finds all the QPs in ERR.
+
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use super::EngineInner;
+use super::ack_hold::Cause;
+use crate::memory::MemGuard;
+use crate::objects::{CqInner, QpCore, QpInner};
+
+/// The CQs whose QPs have to end.
+#[derive(Debug, Default)]
+pub(super) struct OverrunCqs {
+    cqs: Mutex<Vec<Weak<CqInner>>>,
+}
+
+impl EngineInner {
+    /// A completion was lost because this CQ is full.
+    pub(crate) fn note_overrun(&self, cq: Weak<CqInner>) {
+        let mut cqs = self.overrun.cqs.lock();
+        if !cqs.iter().any(|other| other.ptr_eq(&cq)) {
+            cqs.push(cq);
+        }
+        drop(cqs);
+        self.call_background();
+    }
+
+    /// Moves the QPs of all CQs noted to ERR. Their flushed work requests may be lost as well, in
+    /// this CQ or in others: hence the loop.
+    //= CQ-02
+    pub(super) fn fail_qps_of_overrun_cqs(&self) {
+        loop {
+            let noted = std::mem::take(&mut *self.overrun.cqs.lock());
+            let cqs: Vec<_> = noted.iter().filter_map(Weak::upgrade).collect();
+            if cqs.is_empty() {
+                return;
+            }
+            let qps: Vec<_> = self
+                .qps
+                .read()
+                .iter()
+                .filter(|qp| cqs.iter().any(|cq| qp.completes_to(cq)))
+                .cloned()
+                .collect();
+            let now = self.now();
+            for qp in &qps {
+                self.with_live(qp, |core, _| core.qp.set_fatal(now));
+            }
+            for qp in &qps {
+                self.with_live(qp, |core, mem| {
+                    core.overrun = false;
+                    self.drain(qp, core, mem, Cause::Other, now);
+                });
+            }
+        }
+    }
+
+    fn with_live(&self, qp: &Arc<QpInner>, f: impl FnOnce(&mut QpCore, &MemGuard<'_>)) {
+        let mem = self.regions().read(self.now());
+        let mut core = qp.lock();
+        if qp.is_alive() {
+            f(&mut core, &mem);
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Acknowledgements that are held back, and are sent whatever becomes of the process.
+//!
+//! The application may have seen the completion of a message, so its acknowledgement is owed. Through
+//! shared memory nothing is held: the acknowledgement is written into the ring at once, and only
+//! whether the peer has to be woken for it waits ([`TxState::announce_quiet_ack`]). Over UDP an
+//! acknowledgement is held only after it was written into the process's last will, which the broker
+//! carries out (`broker/will.rs`). Without a broker nothing is held.
+
+use std::thread;
+use std::time::Duration;
+
+use rocade_transport::AckTiming;
+use rocade_wire::{Msn, Psn};
+
+use super::EngineInner;
+use super::ack_hold::Cause;
+use super::transmit::TxState;
+use crate::broker::{Creditor, Debt};
+use crate::objects::{QpCore, QpInner};
+
+/// How often to try again to send what a QP owes that ends, where a ring or a socket is full.
+const LAST_TRIES: usize = 20;
+/// The pause between two tries.
+const PAUSE: Duration = Duration::from_millis(1);
+
+impl EngineInner {
+    /// When a lone acknowledgement leaves, with this cause to transmit.
+    #[inline]
+    pub(super) fn ack_timing(&self, core: &mut QpCore, cause: Cause) -> AckTiming {
+        let hold = core.tx.hold();
+        let may_hold = cause == Cause::Received && hold.expects_answer() && self.may_hold(core);
+        core.tx.hold().timing(cause, may_hold)
+    }
+
+    /// May a QP hold an acknowledgement? Only while the background thread can look after it, and
+    /// the application is awake: waking it takes longer than sending the ACK.
+    fn may_hold(&self, core: &mut QpCore) -> bool {
+        let looked_after = core.tx.hold().is_looked_after() || self.can_look_after();
+        let may = looked_after && !self.handover.is_asleep();
+        may && (!core.tx.uses_socket() || self.may_write_down(core))
+    }
+
+    /// Can what is owed be written into the will?
+    fn may_write_down(&self, core: &mut QpCore) -> bool {
+        let Some(will) = self.will.get().filter(|will| will.is_deposited()) else {
+            return false;
+        };
+        if core.tx.bequest.is_none()
+            && let Some(creditor) = core.tx.creditor(&core.qp)
+        {
+            core.tx.bequest = will.bequest(&creditor);
+        }
+        core.tx.bequest.is_some()
+    }
+
+    /// There was no room for what has to leave, an acknowledgement perhaps among it.
+    #[cold]
+    pub(super) fn note_unsent(&self, core: &mut QpCore, owed: Option<(Psn, Msn)>) {
+        if let Some((psn, msn)) = owed
+            && self.may_write_down(core)
+            && let Some(bequest) = &mut core.tx.bequest
+        {
+            bequest.owe(Debt { psn, msn });
+        }
+    }
+
+    /// A QP ends, or is reset: what it holds back leaves first.
+    pub(crate) fn say_farewell(&self, inner: &QpInner) {
+        for _ in 0..LAST_TRIES {
+            {
+                let now = self.now();
+                let mem = self.regions().read(now);
+                let mut core = inner.lock();
+                let owes = core.qp.owed_ack().is_some() || core.tx.doorbell().waits();
+                if owes {
+                    self.transmit(inner, &mut core, &mem, Cause::Other, now);
+                } else if core.tx.is_blocked() {
+                    self.resend_blocked(inner, &mut core, &mem);
+                }
+                core.tx.announce_quiet_ack();
+                if !core.tx.is_blocked() {
+                    return;
+                }
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+}
+
+impl TxState {
+    /// Who gets the acknowledgements of a QP.
+    fn creditor(&self, qp: &rocade_transport::Qp) -> Option<Creditor> {
+        let (port, path) = self.route.as_ref()?;
+        Some(Creditor {
+            local: port.link.local_addr(),
+            peer: path.to,
+            dest_qp: qp.dest_qp(),
+            pkey: qp.pkey(),
+            traffic_class: path.traffic_class,
+        })
+    }
+
+    /// The QP holds back what it has to acknowledge, or nothing any more.
+    #[inline]
+    pub(super) fn write_down(&mut self, qp: &rocade_transport::Qp) {
+        let Some(bequest) = &mut self.bequest else {
+            return;
+        };
+        match qp.owed_ack() {
+            Some((psn, msn)) => bequest.owe(Debt { psn, msn }),
+            // What there was no room for has not left yet.
+            None if self.blocked.is_some() => {}
+            None => bequest.settle(),
+        }
+    }
+
+    /// The QP will not hold anything for a while, or leaves by another way.
+    pub(super) fn forget_will(&mut self) {
+        self.bequest = None;
+    }
+
+    /// A peer that sleeps is woken for an acknowledgement that was written into its ring.
+    pub(super) fn announce_quiet_ack(&mut self) {
+        if self.quiet.take().is_some()
+            && let Some((_, path)) = &self.route
+            && let Some(channel) = &path.channel
+        {
+            channel.wake_peer();
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! The handler of SIGSEGV and SIGBUS that ends sections.
+//!
+//! It is installed with the first memory region. A fault that is not a section's goes to whoever had
+//! the signal before us, exactly as the kernel would have called it; so do signals that somebody has sent.
+
+use std::ffi::{c_int, c_void};
+use std::mem;
+use std::ptr;
+use std::sync::Once;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use parking_lot::Mutex;
+
+use super::section;
+
+const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
+
+/// A vector load may touch so many bytes around what it needs, and the address of a fault need not be
+/// more exact than a page.
+const MARGIN: usize = 64;
+const PAGE: usize = 4096;
+
+/// What to do with each of the signals that is not ours. Never freed: the handler may be reading it.
+static BEFORE: [AtomicPtr<libc::sigaction>; 2] = [const { AtomicPtr::new(ptr::null_mut()) }; 2];
+
+static INSTALLING: Mutex<()> = Mutex::new(());
+
+/// Installs the handler where the program has none of its own that has come after ours: that one
+/// may call ours, and would be called by it for ever.
+pub(in super::super) fn install() {
+    if !section::SUPPORTED {
+        return;
+    }
+    let _installing = INSTALLING.lock();
+    for (signal, before) in SIGNALS.into_iter().zip(&BEFORE) {
+        let Some(now) = action_of(signal) else {
+            continue;
+        };
+        // SAFETY: null, or what was put there below, which stays.
+        let known = unsafe { before.load(Ordering::Acquire).as_ref() };
+        let may = match known {
+            None => true,
+            Some(known) => {
+                matches!(now.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN)
+                    || now.sa_sigaction == known.sa_sigaction
+            }
+        };
+        if !is_ours(&now) && may {
+            put_in_front(signal, before, now);
+        }
+    }
+}
+
+fn put_in_front(signal: c_int, before: &AtomicPtr<libc::sigaction>, now: libc::sigaction) {
+    let mut ours = now;
+    ours.sa_sigaction = handler();
+    // The alternate stack of programs that have one (Go insists); the rest as the handler before us, on
+    // whose behalf ours is called, wants it.
+    let kept = if matches!(now.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN) {
+        libc::SA_RESTART
+    } else {
+        now.sa_flags & (libc::SA_NODEFER | libc::SA_RESTART)
+    };
+    ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | kept;
+    before.store(Box::into_raw(Box::new(now)), Ordering::Release);
+    // SAFETY: a valid action whose handler may run at any time.
+    unsafe { libc::sigaction(signal, &raw const ours, ptr::null_mut()) };
+}
+
+/// Would our handler be called in this thread? A look that is not `thorough` is at SIGSEGV's handler only.
+pub(super) fn reach_us(thorough: bool) -> bool {
+    static ONCE: Once = Once::new();
+    if !section::SUPPORTED {
+        return false;
+    }
+    let count = if thorough { SIGNALS.len() } else { 1 };
+    let handled = SIGNALS[..count]
+        .iter()
+        .all(|signal| action_of(*signal).is_some_and(|action| is_ours(&action)));
+    let reached = handled && !(thorough && are_blocked());
+    if !reached {
+        ONCE.call_once(|| {
+            tracing::info!(
+                "the program handles or blocks SIGSEGV or SIGBUS: the kernel copies registered memory, which is slower"
+            );
+        });
+    }
+    reached
+}
+
+fn are_blocked() -> bool {
+    // SAFETY: a sigset is plain data, which the call fills in.
+    let mut mask: libc::sigset_t = unsafe { mem::zeroed() };
+    // SAFETY: asks only; `mask` is writable.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), &raw mut mask) };
+    SIGNALS.iter().any(|signal| {
+        // SAFETY: an initialised set and a valid signal.
+        unsafe { libc::sigismember(&raw const mask, *signal) == 1 }
+    })
+}
+
+fn action_of(signal: c_int) -> Option<libc::sigaction> {
+    // SAFETY: plain data for which zero is a valid value.
+    let mut action: libc::sigaction = unsafe { mem::zeroed() };
+    // SAFETY: asks only; `action` is writable.
+    let result = unsafe { libc::sigaction(signal, ptr::null(), &raw mut action) };
+    (result == 0).then_some(action)
+}
+
+fn handler() -> libc::sighandler_t {
+    (handle as *const ()).expose_provenance()
+}
+
+fn is_ours(action: &libc::sigaction) -> bool {
+    action.sa_sigaction == handler()
+}
+
+/// The handler. Nothing here may allocate, lock or panic.
+extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel's, as SA_SIGINFO promises.
+    let code = unsafe { (*info).si_code };
+    // What somebody has sent has no address.
+    let by_access = code > 0;
+    if by_access && let Some((frame, start, end)) = section::current() {
+        // SAFETY: it is one of a fault.
+        let addr = unsafe { (*info).si_addr() }.addr();
+        let from = start.saturating_sub(MARGIN) & !(PAGE - 1);
+        let to = end.saturating_add(MARGIN) | (PAGE - 1);
+        if (from..=to).contains(&untagged(addr)) {
+            // SAFETY: the thread's registers, which the kernel restores when we return.
+            let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext };
+            resume_at(registers, section::landing(), frame.addr());
+            return;
+        }
+    }
+    pass_on(signal, by_access, info, context);
+}
+
+/// Addresses of aarch64 may have a tag in their first byte.
+const fn untagged(addr: usize) -> usize {
+    if cfg!(target_arch = "aarch64") {
+        addr & (usize::MAX >> 8)
+    } else {
+        addr
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn resume_at(registers: &mut libc::mcontext_t, code: usize, stack: usize) {
+    let [rip, rsp] = const { [libc::REG_RIP as usize, libc::REG_RSP as usize] };
+    registers.gregs[rip] = (code as u64).cast_signed();
+    registers.gregs[rsp] = (stack as u64).cast_signed();
+}
+
+#[cfg(target_arch = "aarch64")]
+fn resume_at(registers: &mut libc::mcontext_t, code: usize, stack: usize) {
+    registers.pc = code as u64;
+    registers.sp = stack as u64;
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn resume_at(_registers: &mut libc::mcontext_t, _code: usize, _stack: usize) {}
+
+/// Does with the signal what would be done without us.
+fn pass_on(signal: c_int, by_access: bool, info: *mut libc::siginfo_t, context: *mut c_void) {
+    let index = usize::from(signal != libc::SIGSEGV);
+    // SAFETY: null, or what `install` has put there, which stays.
+    let before = unsafe { BEFORE[index].load(Ordering::Acquire).as_ref() };
+    let (action, flags) = before.map_or((libc::SIG_DFL, 0), |before| {
+        (before.sa_sigaction, before.sa_flags)
+    });
+    match action {
+        libc::SIG_IGN if !by_access => {}
+        libc::SIG_DFL | libc::SIG_IGN => {
+            set_default(signal);
+            // An access is repeated when we return, and ends the process then. So does what was sent:
+            // it is blocked until we return.
+            if !by_access {
+                send_again(signal, info);
+            }
+        }
+        _ => {
+            if flags & libc::SA_RESETHAND != 0 {
+                set_default(signal);
+            }
+            if flags & libc::SA_SIGINFO == 0 {
+                // SAFETY: without SA_SIGINFO it is a function of the signal number.
+                let plain: extern "C" fn(c_int) = unsafe { mem::transmute(action) };
+                plain(signal);
+            } else {
+                // SAFETY: with SA_SIGINFO it is a function of these three.
+                let full: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
+                    unsafe { mem::transmute(action) };
+                full(signal, info, context);
+            }
+        }
+    }
+}
+
+fn set_default(signal: c_int) {
+    // SAFETY: plain data; zero is SIG_DFL, no flags, nothing blocked.
+    let default: libc::sigaction = unsafe { mem::zeroed() };
+    // SAFETY: a valid action.
+    unsafe { libc::sigaction(signal, &raw const default, ptr::null_mut()) };
+}
+
+fn send_again(signal: c_int, info: *mut libc::siginfo_t) {
+    // SAFETY: no pointers.
+    let (process, thread) = unsafe { (libc::getpid(), libc::syscall(libc::SYS_gettid)) };
+    // SAFETY: `info` is the kernel's own.
+    unsafe { libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, signal, info) };
+}

@@ -1,0 +1,262 @@
+//! Accesses to memory that is gone, either way. The processes of `tests/shm/gone.rs` show what comes of it.
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rocade_transport::{AtomicOp, Time};
+use rocade_wire::crc;
+
+use super::super::access::{self, Readable, Span};
+use super::{Fault, Way, install, way};
+
+const PAGE: usize = 4096;
+
+/// What the memory holds at first.
+fn byte(at: usize) -> u8 {
+    (at % 251).to_le_bytes()[0]
+}
+
+/// Three pages: the middle one is `middle`, the others may be read and written.
+struct Pages(NonNull<u8>);
+
+#[derive(Clone, Copy, Debug)]
+enum Middle {
+    Hole,
+    Inaccessible,
+    ReadOnly,
+}
+
+impl Pages {
+    fn new(middle: Middle) -> Self {
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), 3 * PAGE, rights, flags, -1, 0) };
+        assert_ne!(start, libc::MAP_FAILED);
+        let start = NonNull::new(start.cast::<u8>()).expect("not null");
+        start.as_ptr().expose_provenance();
+        for at in 0..3 * PAGE {
+            // SAFETY: inside the mapping.
+            unsafe { start.add(at).write(byte(at)) };
+        }
+        // SAFETY: inside the mapping.
+        let page = unsafe { start.add(PAGE) }.as_ptr().cast();
+        // SAFETY: a page of ours.
+        let changed = unsafe {
+            match middle {
+                Middle::Hole => libc::munmap(page, PAGE),
+                Middle::Inaccessible => libc::mprotect(page, PAGE, libc::PROT_NONE),
+                Middle::ReadOnly => libc::mprotect(page, PAGE, libc::PROT_READ),
+            }
+        };
+        assert_eq!(changed, 0);
+        Self(start)
+    }
+
+    fn span(&self, at: usize, len: usize, way: Way) -> Span {
+        // SAFETY: inside what was mapped, which nobody else uses.
+        unsafe { Span::new(self.0.as_ptr().addr() + at, len, way) }
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: ours; a hole does not matter.
+        unsafe { libc::munmap(self.0.as_ptr().cast(), 3 * PAGE) };
+    }
+}
+
+/// Ranges, and whether they reach into the middle page.
+fn ranges() -> Vec<(usize, usize, bool)> {
+    let mut ranges = Vec::new();
+    for len in [1, 3, 8, 15, 64, 100, 255, 256, 1000, 1024, 4000, PAGE] {
+        ranges.extend([
+            (0, len, false),
+            (PAGE - len, len, false),
+            (PAGE - len + 1, len, true),
+            (PAGE - len / 2, len, len > 1),
+            (PAGE, len, true),
+            (2 * PAGE, len, false),
+        ]);
+        ranges.push((2 * PAGE - 1, len, true));
+    }
+    ranges.push((0, 3 * PAGE, true));
+    ranges.retain(|(at, len, _)| at + len <= 3 * PAGE);
+    for (at, len, hit) in &mut ranges {
+        *hit = *at < 2 * PAGE && *at + *len > PAGE;
+    }
+    ranges
+}
+
+fn expected(hit: bool) -> Result<(), Fault> {
+    if hit { Err(Fault) } else { Ok(()) }
+}
+
+//= ODP-04 type=test
+#[test]
+fn reading() {
+    install();
+    for way in [Way::Section, Way::Kernel] {
+        for middle in [Middle::Hole, Middle::Inaccessible, Middle::ReadOnly] {
+            let pages = Pages::new(middle);
+            for (at, len, hit) in ranges() {
+                let expected = expected(hit && !matches!(middle, Middle::ReadOnly));
+                let what = format!("{way:?} {middle:?} {len} bytes at {at}");
+                let mut copy = vec![0; len];
+                let span = pages.span(at, len, way);
+                assert_eq!(access::read(span, &mut copy), expected, "{what}");
+                let mut summed = vec![0; len];
+                let head = [7; 20];
+                let sum = Readable::new(span, &()).copy_and_sum(5, &head, &mut summed);
+                assert_eq!(sum.map(drop), expected, "{what}");
+                if let Ok(sum) = sum {
+                    let there: Vec<_> = (at..at + len).map(byte).collect();
+                    assert_eq!(copy, there, "{what}");
+                    assert_eq!(summed, there, "{what}");
+                    assert_eq!(sum, crc::update(crc::update(5, &head), &there), "{what}");
+                }
+            }
+        }
+    }
+}
+
+//= ODP-04 type=test
+#[test]
+fn writing() {
+    install();
+    for way in [Way::Section, Way::Kernel] {
+        for middle in [Middle::Hole, Middle::Inaccessible, Middle::ReadOnly] {
+            let pages = Pages::new(middle);
+            for (at, len, hit) in ranges() {
+                let what = format!("{way:?} {middle:?} {len} bytes at {at}");
+                let data: Vec<_> = (0..len).map(|n| byte(n * 3)).collect();
+                let written = access::write(pages.span(at, len, way), &data);
+                assert_eq!(written, expected(hit), "{what}");
+                if !hit {
+                    let mut copy = vec![0; len];
+                    assert_eq!(access::read(pages.span(at, len, way), &mut copy), Ok(()));
+                    assert_eq!(copy, data, "{what}");
+                }
+            }
+        }
+    }
+}
+
+//= ODP-04 type=test
+#[test]
+fn atomics() {
+    install();
+    let add = AtomicOp::FetchAdd { add: 3 };
+    let swap = AtomicOp::CmpSwap {
+        compare: 1,
+        swap: 2,
+    };
+    for way in [Way::Section, Way::Kernel] {
+        for middle in [Middle::Hole, Middle::Inaccessible, Middle::ReadOnly] {
+            let pages = Pages::new(middle);
+            for op in [add, swap] {
+                let gone = access::atomic(pages.span(PAGE, 8, way), op);
+                assert_eq!(gone, Some(Err(Fault)), "{way:?} {middle:?}");
+            }
+            let there = pages.span(0, 8, way);
+            assert_eq!(access::write(there, &7u64.to_ne_bytes()), Ok(()));
+            assert_eq!(access::atomic(there, add), Some(Ok(7)));
+            assert_eq!(access::atomic(there, add), Some(Ok(10)));
+        }
+    }
+}
+
+#[test]
+fn a_truncated_file() {
+    install();
+    let file = tempfile::tempfile().expect("a file");
+    file.set_len(2 * PAGE as u64).expect("it grows");
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping.
+    let start = unsafe {
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
+        libc::mmap(
+            std::ptr::null_mut(),
+            2 * PAGE,
+            rights,
+            libc::MAP_SHARED,
+            fd,
+            0,
+        )
+    };
+    assert_ne!(start, libc::MAP_FAILED);
+    start.expose_provenance();
+    file.set_len(PAGE as u64).expect("it shrinks");
+    for way in [Way::Section, Way::Kernel] {
+        // SAFETY: mapped above.
+        let span = |at| unsafe { Span::new(start.addr() + at, 100, way) };
+        assert_eq!(access::read(span(0), &mut [0; 100]), Ok(()));
+        assert_eq!(access::read(span(PAGE), &mut [0; 100]), Err(Fault));
+        assert_eq!(access::write(span(PAGE - 50), &[0; 100]), Err(Fault));
+    }
+    // SAFETY: ours, used no more.
+    unsafe { libc::munmap(start, 2 * PAGE) };
+}
+
+/// What a section leaves behind in registers and on the stack is as it was, also in the middle of others.
+#[test]
+fn the_thread_goes_on_as_if_nothing_had_been() {
+    install();
+    let pages = Pages::new(Middle::Hole);
+    let numbers: Vec<u64> = (1..=12).collect();
+    let [a, b, c, d, e, f, g, h, i, j, k, l] = numbers[..] else {
+        unreachable!("twelve")
+    };
+    let [x, y] = [a as f64 * 0.5, b as f64 * 0.25];
+    let mut faults = 0;
+    for round in 0..1000 {
+        let at = PAGE + round;
+        if access::read(pages.span(at, 64, Way::Section), &mut [0; 64]) == Err(Fault) {
+            faults += a + b + c + d + e + f + g + h + i + j + k + l;
+        }
+        assert_eq!((x, y), (0.5, 0.5));
+    }
+    assert_eq!(faults, 1000 * 78);
+}
+
+#[test]
+fn threads_have_sections_of_their_own() {
+    install();
+    let done = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let pages = Pages::new(Middle::Hole);
+                for at in 0..2000 {
+                    let gone = access::read(pages.span(PAGE + at, 64, Way::Section), &mut [0; 64]);
+                    assert_eq!(gone, Err(Fault));
+                    assert_eq!(
+                        access::read(pages.span(at, 64, Way::Section), &mut [0; 64]),
+                        Ok(())
+                    );
+                }
+                done.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+    });
+    assert_eq!(done.into_inner(), 4);
+}
+
+#[test]
+fn a_thread_that_blocks_the_signals_goes_the_kernels_way() {
+    install();
+    let ways = std::thread::spawn(|| {
+        let first = way(Time::ZERO);
+        crate::engine::sys::block_all_signals();
+        let background = way(Time::from_ns(1_000_000));
+        // SAFETY: a sigset is plain data that sigfillset initialises.
+        unsafe {
+            let mut all = std::mem::zeroed();
+            libc::sigfillset(&raw mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut());
+        }
+        (first, background, way(Time::from_ns(2_000_000)))
+    });
+    let expected = (Way::Section, Way::Section, Way::Kernel);
+    assert_eq!(ways.join().expect("no panic"), expected);
+}

@@ -1,0 +1,84 @@
+//! Slots of a work queue whose completions wait in a CQ.
+//!
+//! A slot is free when the application has taken the completion that covers it (RC-WQE-03). Polling
+//! must not have to look for the QP: a CQ numbers its completions and publishes up to where they were
+//! taken. The QP remembers which numbers are worth how many slots, and looks when its queue is full.
+
+use std::collections::VecDeque;
+
+/// Completions with consecutive numbers that free as many slots each.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    first: u64,
+    count: u32,
+    each: u32,
+}
+
+/// The completions of one queue that its QP has not seen taken.
+#[derive(Debug, Default)]
+pub(super) struct PendingSlots {
+    runs: VecDeque<Run>,
+}
+
+impl PendingSlots {
+    /// Completion `number` of the CQ frees `slots` slots. Numbers grow.
+    #[inline]
+    pub(super) fn note(&mut self, number: u64, slots: u32) {
+        match self.runs.back_mut() {
+            Some(run) if run.each == slots && run.first + u64::from(run.count) == number => {
+                run.count += 1;
+            }
+            _ => self.runs.push_back(Run {
+                first: number,
+                count: 1,
+                each: slots,
+            }),
+        }
+    }
+
+    /// The slots that are free because all completions below `taken` were taken; each is returned once.
+    pub(super) fn reclaim(&mut self, taken: u64) -> u32 {
+        let mut slots = 0;
+        while let Some(run) = self.runs.front_mut() {
+            let ahead = u32::try_from(taken.saturating_sub(run.first)).unwrap_or(u32::MAX);
+            let count = run.count.min(ahead);
+            slots += count * run.each;
+            if count < run.count {
+                run.first += u64::from(count);
+                run.count -= count;
+                break;
+            }
+            self.runs.pop_front();
+        }
+        slots
+    }
+
+    /// The completions were removed from the CQ.
+    pub(super) fn clear(&mut self) {
+        self.runs.clear();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    //= RC-WQE-03 type=test
+    #[test]
+    fn slots_are_free_once_their_completion_is_taken() {
+        let mut pending = PendingSlots::default();
+        for (number, slots) in [(3, 1), (4, 1), (6, 1), (7, 5), (8, 5)] {
+            pending.note(number, slots);
+        }
+        assert_eq!(pending.runs.len(), 3);
+        assert_eq!(pending.reclaim(3), 0);
+        assert_eq!(pending.reclaim(4), 1);
+        assert_eq!(pending.reclaim(4), 0, "once");
+        assert_eq!(pending.reclaim(8), 1 + 1 + 5);
+        pending.note(9, 2);
+        assert_eq!(pending.reclaim(100), 5 + 2);
+        pending.note(101, 1);
+        pending.clear();
+        assert_eq!(pending.reclaim(u64::MAX), 0);
+    }
+}

@@ -1,0 +1,85 @@
+//! Numbers that nobody can guess: keys, queue pair numbers, first PSNs.
+//!
+//! Each comes from the kernel when it is needed. Nothing is kept, so that a forked child cannot repeat
+//! what its parent has had.
+
+use std::hash::{BuildHasher, RandomState};
+
+/// So many random bytes.
+#[must_use]
+pub fn bytes<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    let mut filled = 0;
+    while filled < N {
+        let rest = &mut bytes[filled..];
+        // SAFETY: `rest` is writable for its length.
+        let got = unsafe { libc::getrandom(rest.as_mut_ptr().cast(), rest.len(), 0) };
+        match usize::try_from(got) {
+            Ok(got) => filled += got,
+            Err(_) if interrupted() => {}
+            Err(_) => {
+                without_kernel(rest);
+                break;
+            }
+        }
+    }
+    bytes
+}
+
+fn interrupted() -> bool {
+    std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted
+}
+
+/// A seccomp filter forbids it, say. The standard library has secret keys as well, or makes the best of it.
+#[cold]
+fn without_kernel(bytes: &mut [u8]) {
+    let state = RandomState::new();
+    let now = std::time::SystemTime::now();
+    for (index, chunk) in bytes.chunks_mut(8).enumerate() {
+        let hash = state.hash_one((std::process::id(), now, index));
+        chunk.copy_from_slice(&hash.to_ne_bytes()[..chunk.len()]);
+    }
+}
+
+/// Any 32 bits.
+#[must_use]
+pub fn word() -> u32 {
+    u32::from_ne_bytes(bytes())
+}
+
+/// A number below `limit`, which is not 0, all with the same probability but for less than one in 2^31.
+pub(crate) fn below(limit: usize) -> usize {
+    let limit = limit.max(1) as u128;
+    let scaled = (u128::from(u64::from_ne_bytes(bytes())) * limit) >> 64;
+    // Below `limit`, which is a usize.
+    usize::try_from(scaled).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn all_bits_change_and_nothing_repeats() {
+        let words: HashSet<u64> = (0..1000).map(|_| u64::from_ne_bytes(bytes())).collect();
+        assert_eq!(words.len(), 1000);
+        for bit in 0..64 {
+            let ones = words.iter().filter(|word| *word >> bit & 1 == 1).count();
+            assert!((350..650).contains(&ones), "bit {bit}: {ones} of 1000");
+        }
+        let mut long = [0; 20];
+        without_kernel(&mut long);
+        assert_ne!(long[..8], long[8..16]);
+        assert_ne!(long[16..], [0; 4]);
+    }
+
+    #[test]
+    fn below_stays_below() {
+        let seen: HashSet<_> = (0..1000).map(|_| below(7)).collect();
+        assert_eq!(seen, (0..7).collect());
+        assert_eq!(below(1), 0);
+        assert_eq!(below(0), 0);
+    }
+}

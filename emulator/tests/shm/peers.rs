@@ -1,0 +1,218 @@
+//! `ROCADE_PEERS`: who is not among them cannot be connected with, and is not listened to.
+
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::os::fd::AsRawFd;
+
+use rocade_emulator::config::{Origin, Peers};
+use rocade_emulator::{
+    AddressVector, BrokerMode, Engine, EngineConfig, EngineCounters, Gid, LinkMode, QpAttr,
+    QpAttrMask, QpState, SendOp, VerbsError, WcStatus,
+};
+use rocade_wire::{Bth, Opcode, Psn, Qpn};
+
+use crate::common::{Side, connect, engine};
+use crate::node::{Site, assert_success, own_address};
+use crate::processes::{broker_config, wait_until};
+
+fn peers(text: &str) -> Peers {
+    Peers::parse(text, &Origin::Program).unwrap()
+}
+
+fn embedded(address: &str, allowed: &str) -> Engine {
+    let config =
+        EngineConfig::from_specs(&[format!("dev={address}")], BrokerMode::Embedded).unwrap();
+    Engine::new(EngineConfig {
+        peers: peers(allowed),
+        ..config
+    })
+    .unwrap()
+}
+
+fn next_to(address: IpAddr) -> IpAddr {
+    let IpAddr::V4(address) = address else {
+        panic!("IPv4")
+    };
+    let [a, b, c, d] = address.octets();
+    Ipv4Addr::new(a, b, c, d + 128).into()
+}
+
+#[test]
+fn a_qp_is_not_connected_to_others() {
+    for (own, allowed, peer, may) in [
+        ("127.3.0.1", "127.3.0.2/32", "127.3.0.2", true),
+        ("127.3.0.1", "127.3.0.2/32", "127.3.0.3", false),
+        ("127.3.0.1", "::ffff:127.3.0.0/120", "127.3.0.3", true),
+        ("127.3.0.1", "::/0", "127.3.0.3", false),
+        ("::1", "127.0.0.0/8,::1", "::1", true),
+        ("::1", "127.0.0.0/8,::2", "::1", false),
+    ] {
+        let side = Side::on(embedded(own, allowed), 64);
+        let init = QpAttr {
+            qp_state: QpState::Init.code(),
+            port_num: 1,
+            ..QpAttr::default()
+        };
+        let mask = QpAttrMask::STATE
+            | QpAttrMask::PKEY_INDEX
+            | QpAttrMask::PORT
+            | QpAttrMask::ACCESS_FLAGS;
+        side.qp.modify(&init, mask).unwrap();
+        let ip: IpAddr = peer.parse().unwrap();
+        let rtr = QpAttr {
+            qp_state: QpState::Rtr.code(),
+            path_mtu: 3,
+            dest_qp_num: 0x1234,
+            max_dest_rd_atomic: 4,
+            ah_attr: AddressVector {
+                dgid: Gid::from_ip(ip),
+                is_global: true,
+                port_num: 1,
+                ..AddressVector::default()
+            },
+            ..QpAttr::default()
+        };
+        let mask = QpAttrMask::STATE
+            | QpAttrMask::AV
+            | QpAttrMask::PATH_MTU
+            | QpAttrMask::DEST_QPN
+            | QpAttrMask::RQ_PSN
+            | QpAttrMask::MAX_DEST_RD_ATOMIC
+            | QpAttrMask::MIN_RNR_TIMER;
+        let result = side.qp.modify(&rtr, mask);
+        if may {
+            result.unwrap();
+            continue;
+        }
+        let error = result.unwrap_err();
+        assert!(matches!(error, VerbsError::PeerRefused(refused) if refused == ip));
+        assert_eq!(error.errno(), libc::EACCES);
+        let text = error.to_string();
+        assert!(
+            text.contains(peer) && text.contains("ROCADE_PEERS"),
+            "{text}"
+        );
+        assert_eq!(side.qp.state(), QpState::Init);
+    }
+}
+
+/// What an engine has counted of packets that it did not take.
+fn dropped(counters: EngineCounters) -> [u64; 4] {
+    [
+        counters.rx_refused,
+        counters.rx_malformed,
+        counters.rx_bad_icrc,
+        counters.rx_unknown_qp,
+    ]
+}
+
+#[test]
+fn packets_of_others_are_counted_and_nothing_else() {
+    let a = Side::on(embedded("127.3.1.1", "127.3.1.2"), 64);
+    let b = Side::on(engine("127.3.1.2"), 64);
+    let stranger = Side::on(engine("127.3.1.3"), 64);
+    connect(&a, &b);
+    // It knows all there is to know.
+    stranger.to_rts_with_timeout(a.qp.qp_num().get(), a.gid(), 8);
+    let op = |wr_id: u64| SendOp::Write {
+        va: a.addr(0) + 8 * wr_id,
+        rkey: a.mr.rkey(),
+        imm: None,
+    };
+    stranger.fill(0, &[1; 8]);
+    stranger.send(1, op(1), &[stranger.sge(0, 8)]);
+    assert_eq!(stranger.completion().status, WcStatus::RetryExcErr);
+    // Garbage is not looked at either.
+    let socket = UdpSocket::bind("127.3.1.4:0").unwrap();
+    socket
+        .send_to(b"no packet at all", "127.3.1.1:4791")
+        .unwrap();
+    let before = a.engine.counters().rx_packets;
+    b.fill(0, &[2; 8]);
+    b.send(2, op(2), &[b.sge(0, 8)]);
+    assert_success(&b, 2);
+    assert_eq!(a.bytes(0, 24), [[0; 8], [0; 8], [2; 8]].concat());
+    // The first and seven retries, and the garbage.
+    wait_until(|| {
+        a.cq.poll_one();
+        a.engine.counters().rx_refused == 9
+    });
+    assert_eq!(dropped(a.engine.counters()), [9, 0, 0, 0]);
+    assert_eq!(a.engine.counters().rx_packets, before + 1);
+}
+
+/// GRO may merge packets for two processes of an address, one of which passes the other's on.
+#[test]
+fn packets_that_another_process_passes_on_are_checked_too() {
+    let site = Site::new();
+    let address = site.address;
+    let engine = || {
+        let broker = BrokerMode::Auto(broker_config(site.dir.path()));
+        let config = EngineConfig::from_specs(&[format!("dev={address}")], broker).unwrap();
+        Engine::new(EngineConfig {
+            peers: peers(&address.to_string()),
+            link: LinkMode::Udp,
+            ..config
+        })
+        .unwrap()
+    };
+    let (a, b) = (Side::on(engine(), 64), Side::on(engine(), 64));
+    connect(&a, &b);
+    let (socket, segment_len) = (UdpSocket::bind((next_to(address), 0)).unwrap(), 16);
+    // SAFETY: an option of a live socket with a value of its size.
+    let result = unsafe {
+        let value: libc::c_int = segment_len;
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_UDP,
+            libc::UDP_SEGMENT,
+            (&raw const value).cast(),
+            4,
+        )
+    };
+    assert_eq!(result, 0);
+    let packet = |to: Qpn| {
+        let mut packet = Bth::new(Opcode::new(4), to, Psn::new(0))
+            .to_bytes()
+            .to_vec();
+        packet.extend([0; 4]);
+        packet
+    };
+    let run = [packet(a.qp.qp_num()), packet(b.qp.qp_num())].concat();
+    socket.send_to(&run, (address, 4791)).unwrap();
+    wait_until(|| {
+        a.cq.poll_one();
+        b.cq.poll_one();
+        b.engine.counters().rx_refused > 0
+    });
+    assert_eq!(dropped(a.engine.counters()), [1, 0, 0, 0]);
+    assert_eq!(a.engine.counters().forwarded, 1);
+    assert_eq!(dropped(b.engine.counters()), [1, 0, 0, 0]);
+}
+
+/// Over shared memory there is no way around it: what is refused there comes over UDP.
+#[test]
+fn shared_memory_is_only_for_those_who_may() {
+    let site = Site::new();
+    let (own, peer) = (site.address, own_address());
+    let broker = BrokerMode::Auto(broker_config(site.dir.path()));
+    let config = EngineConfig::from_specs(&[format!("dev={own}")], broker).unwrap();
+    let engine = Engine::new(EngineConfig {
+        peers: peers(&own.to_string()),
+        ..config
+    })
+    .unwrap();
+    let side = Side::on(engine, 4096);
+    // It has its address, and a place at the broker.
+    side.to_rts(side.qp.qp_num().get(), side.gid());
+    let mut node = site.node_at(peer, "auto");
+    let remote = node.new_qp(0);
+    node.connect_back(&side, remote);
+    node.ask("recv 0 1 0 8");
+    node.ask("send 0 2 0 8");
+    wait_until(|| {
+        side.cq.poll_one();
+        side.engine.counters().rx_refused > 0
+    });
+    let counters = side.engine.counters();
+    assert_eq!((counters.rx_packets, counters.rx_shared), (0, 0));
+}

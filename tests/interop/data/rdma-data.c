@@ -1,0 +1,334 @@
+/*
+ * Looks at every byte that WRITE, READ and atomics move, which perftest does not.
+ *
+ *	rdma-data requests|responds DEVICE GID_INDEX PORT [HOST]
+ *
+ * With HOST it connects to the other side by TCP, else it waits for it. The requester asks the responder over TCP to
+ * fill its buffer or to look at it, and posts the RDMA operations in between.
+ */
+#include <errno.h>
+#include <infiniband/verbs.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { BUFFER = (1 << 20) + (1 << 16), COUNTER = 64, IDLE = 0xee, RD_ATOMIC = 4 };
+
+/* How to reach one side. */
+struct place {
+	uint64_t addr;
+	uint32_t rkey, qpn, psn;
+	uint8_t gid[16];
+};
+
+enum what { CLEAR, FILL, CHECK, SET, GET, END };
+
+/* An order to the responder; it answers with the same structure. */
+struct order {
+	uint32_t what, seed;
+	uint64_t offset, len, value;
+};
+
+static struct ibv_context *context;
+static struct ibv_cq *cq;
+static struct ibv_qp *qp;
+static struct ibv_mr *mr;
+static uint8_t *buffer;
+static struct place theirs;
+static int peer;
+static unsigned long operations, bytes;
+
+static void fail(const char *format, ...)
+{
+	va_list args;
+	va_start(args, format);
+	vfprintf(stderr, format, args);
+	va_end(args);
+	fprintf(stderr, " (errno %d: %s)\n", errno, strerror(errno));
+	exit(1);
+}
+
+static void *need(void *p, const char *what)
+{
+	if (!p)
+		fail("%s", what);
+	return p;
+}
+
+/* The byte at a place of the buffer: no two seeds and no two places look alike for long. */
+static uint8_t pattern(uint32_t seed, uint64_t at)
+{
+	uint64_t x = (at / 8 + 1) * 0x9e3779b97f4a7c15u ^ (seed + 1) * 0xd1342543de82ef95u;
+	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+	x ^= x >> 27;
+	return x >> at % 8 * 8;
+}
+
+/* The buffer holds the pattern in one range, and nothing outside of it. */
+static void check(const char *what, uint32_t seed, uint64_t offset, uint64_t len)
+{
+	for (uint64_t i = 0; i < BUFFER; i++) {
+		int inside = i >= offset && i < offset + len;
+		uint8_t expected = inside ? pattern(seed, i) : IDLE;
+		if (buffer[i] != expected)
+			fail("%s of %lu bytes at %lu: byte %lu is %02x, not %02x", what, (long)len, (long)offset,
+			     (long)i, buffer[i], expected);
+	}
+}
+
+static void fill(uint32_t seed)
+{
+	for (uint64_t i = 0; i < BUFFER; i++)
+		buffer[i] = pattern(seed, i);
+}
+
+static void put(const void *data, size_t len)
+{
+	if (write(peer, data, len) != (ssize_t)len)
+		fail("write to the peer");
+}
+
+static void get(void *data, size_t len)
+{
+	for (size_t got = 0; got < len;) {
+		ssize_t n = read(peer, (char *)data + got, len - got);
+		if (n <= 0)
+			fail("the peer is gone");
+		got += n;
+	}
+}
+
+static struct order ask(struct order order)
+{
+	put(&order, sizeof order);
+	get(&order, sizeof order);
+	return order;
+}
+
+static void connect_tcp(const char *port, const char *host)
+{
+	struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_family = AF_INET, .ai_flags = AI_PASSIVE };
+	struct addrinfo *info;
+	int one = 1;
+	if (getaddrinfo(host, port, &hints, &info))
+		fail("no such address");
+	int s = socket(info->ai_family, SOCK_STREAM, 0);
+	setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+	if (host) {
+		if (connect(s, info->ai_addr, info->ai_addrlen))
+			fail("connect");
+		peer = s;
+		return;
+	}
+	if (bind(s, info->ai_addr, info->ai_addrlen) || listen(s, 1) || (peer = accept(s, NULL, NULL)) < 0)
+		fail("listen");
+}
+
+static void open_device(const char *name)
+{
+	int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+		     IBV_ACCESS_REMOTE_ATOMIC;
+	struct ibv_device **list = need(ibv_get_device_list(NULL), "no devices");
+	for (int i = 0; list[i]; i++)
+		if (!strcmp(ibv_get_device_name(list[i]), name))
+			context = need(ibv_open_device(list[i]), "open");
+	need(context, "no such device");
+	struct ibv_pd *pd = need(ibv_alloc_pd(context), "PD");
+	cq = need(ibv_create_cq(context, 64, NULL, NULL, 0), "CQ");
+	buffer = need(aligned_alloc(4096, BUFFER), "memory");
+	memset(buffer, IDLE, BUFFER);
+	mr = need(ibv_reg_mr(pd, buffer, BUFFER, access), "MR");
+	struct ibv_qp_init_attr init = {
+		.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .sq_sig_all = 1,
+		.cap = { .max_send_wr = 32, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 },
+	};
+	qp = need(ibv_create_qp(pd, &init), "QP");
+}
+
+static void modify(struct ibv_qp_attr attr, int mask)
+{
+	errno = ibv_modify_qp(qp, &attr, mask | IBV_QP_STATE);
+	if (errno)
+		fail("modify to state %d", attr.qp_state);
+}
+
+static void connect_qp(int gid_index)
+{
+	struct place ours = { .addr = (uintptr_t)buffer, .rkey = mr->rkey, .qpn = qp->qp_num, .psn = 0xfffff0 };
+	union ibv_gid gid;
+	if (ibv_query_gid(context, 1, gid_index, &gid))
+		fail("GID %d", gid_index);
+	memcpy(ours.gid, &gid, 16);
+	put(&ours, sizeof ours);
+	get(&theirs, sizeof theirs);
+	modify((struct ibv_qp_attr){ .qp_state = IBV_QPS_INIT, .port_num = 1,
+				     .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+							IBV_ACCESS_REMOTE_ATOMIC },
+	       IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+	struct ibv_qp_attr rtr = {
+		.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = theirs.qpn, .rq_psn = theirs.psn,
+		.max_dest_rd_atomic = RD_ATOMIC, .min_rnr_timer = 12,
+		.ah_attr = { .is_global = 1, .port_num = 1, .grh = { .sgid_index = gid_index, .hop_limit = 8 } },
+	};
+	memcpy(&rtr.ah_attr.grh.dgid, theirs.gid, 16);
+	modify(rtr, IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
+			    IBV_QP_MIN_RNR_TIMER);
+	/* Either side may be an emulated processor. */
+	modify((struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = 18, .retry_cnt = 7, .rnr_retry = 7,
+				     .sq_psn = ours.psn, .max_rd_atomic = RD_ATOMIC },
+	       IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
+	/* Both are ready. */
+	char ready = 1;
+	put(&ready, 1);
+	get(&ready, 1);
+}
+
+static void post(enum ibv_wr_opcode opcode, uint64_t local, uint32_t len, struct ibv_send_wr wr)
+{
+	struct ibv_sge sge = { .addr = (uintptr_t)buffer + local, .length = len, .lkey = mr->lkey };
+	struct ibv_send_wr *bad;
+	wr.opcode = opcode;
+	wr.sg_list = &sge;
+	wr.num_sge = 1;
+	errno = ibv_post_send(qp, &wr, &bad);
+	if (errno)
+		fail("post");
+	operations++;
+	bytes += len;
+}
+
+static void wait_for(int count)
+{
+	struct ibv_wc wc;
+	while (count) {
+		int n = ibv_poll_cq(cq, 1, &wc);
+		if (n < 0 || (n && wc.status != IBV_WC_SUCCESS))
+			fail("completion: %s", n < 0 ? "none" : ibv_wc_status_str(wc.status));
+		count -= n;
+	}
+}
+
+static struct ibv_send_wr at(uint64_t offset)
+{
+	return (struct ibv_send_wr){ .wr.rdma = { .remote_addr = theirs.addr + offset, .rkey = theirs.rkey } };
+}
+
+/* The data that the requester writes lies where it is to arrive, so one pattern describes both. */
+static void write_and_read(uint32_t seed, uint64_t offset, uint32_t len)
+{
+	ask((struct order){ .what = CLEAR });
+	fill(seed);
+	post(IBV_WR_RDMA_WRITE, offset, len, at(offset));
+	wait_for(1);
+	ask((struct order){ .what = CHECK, .seed = seed, .offset = offset, .len = len });
+
+	ask((struct order){ .what = FILL, .seed = ~seed });
+	memset(buffer, IDLE, BUFFER);
+	post(IBV_WR_RDMA_READ, offset, len, at(offset));
+	wait_for(1);
+	check("READ", ~seed, offset, len);
+}
+
+static struct ibv_send_wr atomic(uint64_t compare_add, uint64_t swap)
+{
+	return (struct ibv_send_wr){ .wr.atomic = { .remote_addr = theirs.addr + COUNTER, .rkey = theirs.rkey,
+						    .compare_add = compare_add, .swap = swap } };
+}
+
+static void expect_value(const char *what, uint64_t value, uint64_t expected)
+{
+	if (value != expected)
+		fail("%s: %016lx instead of %016lx", what, (long)value, (long)expected);
+}
+
+static void atomics(void)
+{
+	uint64_t value = 0xfffffffffffffff0u, result;
+	ask((struct order){ .what = SET, .value = value });
+	for (int i = 0; i < 60; i++) {
+		uint64_t original = value, number = 0x0123456789abcdefu * (i + 1);
+		if (i % 3 == 0) {
+			post(IBV_WR_ATOMIC_FETCH_AND_ADD, 0, 8, atomic(number, 0));
+			value += number;
+		} else {
+			/* Every other comparison fails. */
+			int hit = i % 3 == 1;
+			post(IBV_WR_ATOMIC_CMP_AND_SWP, 0, 8, atomic(hit ? value : ~value, number));
+			value = hit ? number : value;
+		}
+		wait_for(1);
+		memcpy(&result, buffer, 8);
+		expect_value(i % 3 ? "compare and swap" : "fetch and add", result, original);
+		expect_value("counter", ask((struct order){ .what = GET }).value, value);
+	}
+	/* Many at a time: each executes once, in order. */
+	for (int i = 0; i < 16; i++)
+		post(IBV_WR_ATOMIC_FETCH_AND_ADD, 8 * i, 8, atomic(1, 0));
+	wait_for(16);
+	for (int i = 0; i < 16; i++) {
+		memcpy(&result, buffer + 8 * i, 8);
+		expect_value("fetch and add in a row", result, value + i);
+	}
+	expect_value("counter", ask((struct order){ .what = GET }).value, value + 16);
+}
+
+static void request(void)
+{
+	static const uint32_t lengths[] = { 1, 3, 8, 1023, 1024, 1025, 4096, 65537, 1 << 20 };
+	for (uint32_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+		for (uint32_t j = 0; j < 2; j++)
+			write_and_read(2 * i + j, j * 4093, lengths[i]);
+	atomics();
+	ask((struct order){ .what = END });
+}
+
+static void respond(void)
+{
+	struct order order = { 0 };
+	while (order.what != END) {
+		get(&order, sizeof order);
+		switch (order.what) {
+		case CLEAR:
+			memset(buffer, IDLE, BUFFER);
+			break;
+		case FILL:
+			fill(order.seed);
+			break;
+		case CHECK:
+			check("WRITE", order.seed, order.offset, order.len);
+			operations++;
+			bytes += order.len;
+			break;
+		case SET:
+			memcpy(buffer + COUNTER, &order.value, 8);
+			break;
+		case GET:
+			memcpy(&order.value, buffer + COUNTER, 8);
+			break;
+		}
+		put(&order, sizeof order);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	if (argc < 5) {
+		fprintf(stderr, "usage: %s requests|responds DEVICE GID_INDEX PORT [HOST]\n", argv[0]);
+		return 2;
+	}
+	open_device(argv[2]);
+	connect_tcp(argv[4], argv[5]);
+	connect_qp(atoi(argv[3]));
+	if (!strcmp(argv[1], "requests"))
+		request();
+	else
+		respond();
+	printf("verified %lu operations, %lu bytes\n", operations, bytes);
+	return 0;
+}

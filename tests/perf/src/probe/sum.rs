@@ -1,0 +1,45 @@
+//! The ICRC and the copy that it is computed with, in one thread and in the cache, beside a bare copy.
+
+use std::{hint::black_box, time::Instant};
+
+use rocade_wire::crc::Way;
+
+use crate::{child::Failure, figures::float, sys};
+
+/// The payload of a packet, and the BTH before it.
+const LEN: usize = 4096;
+const HEAD: [u8; 12] = [0x5a; 12];
+/// Packets between two looks at the clock, and looks; the fastest counts.
+const PACKETS: u32 = 1000;
+const LOOKS: u32 = 200;
+
+/// The way of this name.
+pub(crate) fn way(name: &str) -> Result<Way, Failure> {
+    name.parse().map_err(|reason| format!("{name}: {reason}"))
+}
+
+/// Bytes per second of copying payloads and summing up head and payload.
+pub(crate) fn bytes_per_second(name: &str) -> Result<f64, Failure> {
+    let way = way(name)?;
+    Ok(fastest(|from, to| {
+        black_box(sys::copy_and_sum(way, &HEAD, from, to));
+    }))
+}
+
+/// Bytes per second of copying payloads.
+pub(crate) fn copied_per_second() -> f64 {
+    fastest(|from, to| to.copy_from_slice(from))
+}
+
+fn fastest(mut work: impl FnMut(&[u8], &mut [u8])) -> f64 {
+    let (from, mut to) = (vec![0x5a; LEN], vec![0; LEN]);
+    let mut look = || {
+        let began = Instant::now();
+        for _ in 0..PACKETS {
+            work(black_box(&from), black_box(&mut to));
+        }
+        began.elapsed().as_secs_f64()
+    };
+    let least = (0..LOOKS).map(|_| look()).fold(f64::INFINITY, f64::min);
+    float(u64::from(PACKETS) * LEN as u64) / least
+}

@@ -1,0 +1,404 @@
+//! State changes in mid-flow: a QP is drained, put into ERR, reset and connected again, or destroyed while both
+//! sides have messages on their way.
+//!
+//! What must hold then is judged from outside ([`Ledger`]): completions come once per request and in order, what is
+//! reported as done has happened, what has happened is a beginning of what was asked for, and a QP that has stopped
+//! changes no memory any more.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use rocade_transport::testing::{Pair, Setup, Side};
+use rocade_transport::{QpAttr, QpAttrMask, QpEvent, QpState, Time};
+use rocade_wire::{Operation, Psn};
+
+use super::ledger::Ledger;
+use super::network::{Faults, Network};
+use super::rng::Rng;
+
+const NO_MORE: QpAttrMask = QpAttrMask::empty();
+/// No run lasts longer, in virtual time.
+const LIMIT: Time = Time::from_ns(600_000_000_000);
+
+/// What is done to a QP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Upheaval {
+    /// SQD, an attribute, RTS.
+    Drain,
+    /// ERR.
+    Error,
+    /// RESET, and both sides are connected again, one after the other.
+    Reset,
+    /// It is destroyed.
+    Destroy,
+}
+
+impl Upheaval {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Drain, Self::Error, Self::Reset, Self::Destroy];
+}
+
+/// What a seed stands for.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The seed.
+    pub seed: u64,
+    /// What is done.
+    pub upheaval: Upheaval,
+    /// To whom.
+    pub victim: Side,
+    /// When, in virtual time.
+    pub at_ns: u64,
+    /// How much later the other side notices, where it has to ([`Upheaval::Reset`]).
+    pub lag_ns: u64,
+    /// Messages of each side, before and after.
+    pub messages: [usize; 2],
+    /// Path MTU code.
+    pub pmtu: u32,
+    /// ACK timeout code.
+    pub timeout: u8,
+    /// First PSNs of A and B.
+    pub first_psns: [u32; 2],
+    /// One-way latency.
+    pub latency_ns: u64,
+    /// Time between packets of one sender.
+    pub gap_ns: u64,
+    /// How long acknowledgements are held back; 0 for not at all.
+    pub ack_delay_ns: u64,
+    /// The network.
+    pub faults: Faults,
+}
+
+/// What a run was like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Messages that were complete.
+    pub done: usize,
+    /// Messages that were cut off.
+    pub cut_off: usize,
+    /// Packets that were taken the short way.
+    pub short_packets: u64,
+}
+
+impl Outcome {
+    /// Adds another run.
+    pub const fn add(&mut self, other: &Self) {
+        self.done += other.done;
+        self.cut_off += other.cut_off;
+        self.short_packets += other.short_packets;
+    }
+}
+
+impl Plan {
+    /// A random plan.
+    #[must_use]
+    pub fn swarm(seed: u64, upheaval: Upheaval) -> Self {
+        let mut rng = Rng::new(seed, 11);
+        let timeout = rng.range_u8(9, 12);
+        let timeout_ns = 4096 << timeout;
+        let latency_ns = rng.range(500, 50_000);
+        Self {
+            seed,
+            upheaval,
+            victim: rng.pick(&Side::BOTH),
+            at_ns: rng.below(40 * latency_ns),
+            lag_ns: rng.below(3 * timeout_ns),
+            messages: [rng.pick(&[1, 8, 30]), rng.pick(&[0, 8, 30])],
+            pmtu: rng.range_u32(1, 4),
+            timeout,
+            first_psns: [
+                rng.range_u32(0, 0xff_ffff),
+                rng.range_u32(0xff_ff00, 0xff_ffff),
+            ],
+            latency_ns,
+            gap_ns: rng.pick(&[0, 100, 1000]),
+            ack_delay_ns: rng.pick(&[0, 100, 50_000]),
+            faults: Faults {
+                loss: rng.pick(&[0, 0, 20]),
+                duplication: rng.pick(&[0, 0, 20]),
+                reorder: rng.pick(&[0, 50]),
+                reorder_ns: rng.range(100, 100_000),
+                late: rng.pick(&[0, 0, 10]),
+                late_ns: 3 * timeout_ns,
+                blackout_ns: 0,
+            },
+        }
+    }
+
+    /// Runs it.
+    ///
+    /// # Panics
+    /// If any guarantee is violated.
+    #[must_use]
+    pub fn run(&self) -> Outcome {
+        let mut run = Run::new(self);
+        Side::BOTH
+            .into_iter()
+            .for_each(|side| run.post_receives(side));
+        Side::BOTH.into_iter().for_each(|side| run.post_batch(side));
+        run.until(Some(Time::from_ns(self.at_ns)));
+        match self.upheaval {
+            Upheaval::Drain => run.drain(),
+            Upheaval::Error => run.stop(false),
+            Upheaval::Destroy => run.stop(true),
+            Upheaval::Reset => run.reconnect(),
+        }
+        run.finish()
+    }
+
+    fn setup(&self, side: Side, setup: &mut Setup, life: u32) {
+        // Far from those of an earlier life: what is late must not be mistaken for something new.
+        let [a, b] = self
+            .first_psns
+            .map(|psn| (psn + life * 0x40_0000) & 0xff_ffff);
+        let (sq_psn, rq_psn) = if side == Side::A { (a, b) } else { (b, a) };
+        setup.attr.sq_psn = sq_psn;
+        setup.attr.rq_psn = rq_psn;
+        setup.attr.path_mtu = self.pmtu;
+        setup.attr.timeout = self.timeout;
+        setup.attr.min_rnr_timer = 1;
+    }
+}
+
+/// What a side may send now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Voice {
+    #[default]
+    Everything,
+    /// It is drained.
+    Responses,
+    /// It has stopped.
+    Nothing,
+}
+
+/// A plan under way.
+struct Run<'a> {
+    plan: &'a Plan,
+    pair: Pair,
+    setups: [Setup; 2],
+    faults: Rc<RefCell<Faults>>,
+    network: Rc<RefCell<Network>>,
+    /// Of A and B.
+    voices: Rc<[Cell<Voice>; 2]>,
+    /// What A and B send, for each life of the connection.
+    ledgers: Vec<[Ledger; 2]>,
+    /// In which of them A and B are.
+    lives: [usize; 2],
+}
+
+impl<'a> Run<'a> {
+    fn new(plan: &'a Plan) -> Self {
+        let mut setups = None;
+        let mut pair = Pair::new(|side, setup| {
+            plan.setup(side, setup, 0);
+            setups.get_or_insert([*setup; 2])[side as usize] = *setup;
+        });
+        let setups = setups.expect("two sides");
+        pair.stop_tracing();
+        pair.set_latency(plan.latency_ns);
+        pair.set_gap(plan.gap_ns);
+        if plan.ack_delay_ns > 0 {
+            pair.set_ack_delay(plan.ack_delay_ns);
+        }
+        let faults = Rc::new(RefCell::new(plan.faults));
+        let psns = setups.map(|setup| Psn::new(setup.attr.sq_psn));
+        let network = Network::new(plan.seed, Rc::clone(&faults), 128 << plan.pmtu, psns);
+        let network = Rc::new(RefCell::new(network));
+        let voices: Rc<[Cell<Voice>; 2]> = Rc::default();
+        let (decide, allowed) = (Rc::clone(&network), Rc::clone(&voices));
+        pair.set_network(move |transit| {
+            let operation = transit.packet.bth().opcode.operation();
+            let (from, packet) = (transit.from, &transit.packet);
+            let may = match allowed[from as usize].get() {
+                Voice::Everything => true,
+                Voice::Responses => operation.is_some_and(Operation::is_response),
+                Voice::Nothing => false,
+            };
+            assert!(may, "{from:?} has stopped, and sends {packet}");
+            decide.borrow_mut().decide(transit)
+        });
+        let ledgers = Side::BOTH.map(|side| Ledger::new(plan.seed, side, plan.messages, &pair));
+        Self {
+            plan,
+            pair,
+            setups,
+            faults,
+            network,
+            voices,
+            ledgers: vec![ledgers],
+            lives: [0; 2],
+        }
+    }
+
+    /// What `side` sends in the life that it is in.
+    fn requests_of(&mut self, side: Side) -> &mut Ledger {
+        &mut self.ledgers[self.lives[side as usize]][side as usize]
+    }
+
+    fn post_receives(&mut self, side: Side) {
+        let life = self.lives[side as usize];
+        self.ledgers[life][side.other() as usize].post_receives(&mut self.pair);
+    }
+
+    fn post_batch(&mut self, side: Side) {
+        let life = self.lives[side as usize];
+        self.ledgers[life][side as usize].post_batch(&mut self.pair);
+    }
+
+    /// Hands completions to the ledgers that they concern.
+    fn collect(&mut self) {
+        self.pair.drain_both();
+        for side in Side::BOTH {
+            let ledgers = &mut self.ledgers[self.lives[side as usize]];
+            for completion in self.pair.take_completions(side) {
+                if completion.is_send {
+                    ledgers[side as usize].sent(&self.pair, &completion);
+                } else {
+                    ledgers[side.other() as usize].received(&self.pair, &completion);
+                }
+            }
+        }
+    }
+
+    /// Steps until this time, or, where there is none, until nothing is pending.
+    fn until(&mut self, end: Option<Time>) {
+        self.collect();
+        while let Some(next) = self.pair.next_event() {
+            if end.is_some_and(|end| next > end) {
+                break;
+            }
+            self.pair.step();
+            assert!(self.pair.now() < LIMIT, "no end");
+            self.collect();
+        }
+        if let Some(end) = end {
+            self.pair.run_for(end.ns_since(self.pair.now()));
+        }
+    }
+
+    /// Lets some time pass, perhaps several ACK timeouts.
+    fn linger(&mut self) {
+        let end = self.pair.now().plus_ns(self.plan.lag_ns);
+        self.until(Some(end));
+    }
+
+    /// The victim finishes what it has begun, says so, is silent, and goes on with another timeout.
+    fn drain(&mut self) {
+        let victim = self.plan.victim;
+        let attr = QpAttr {
+            en_sqd_async_notify: true,
+            timeout: self.plan.timeout + 1,
+            ..QpAttr::default()
+        };
+        let notify = QpAttrMask::EN_SQD_ASYNC_NOTIFY;
+        self.pair.modify(victim, QpState::Sqd, notify, &attr);
+        self.collect();
+        while self.pair.take_events(victim) != [QpEvent::SqDrained] {
+            assert!(self.pair.step(), "never drained");
+            self.collect();
+        }
+        self.voices[victim as usize].set(Voice::Responses);
+        // It may be given more to do; and what it is asked for it still answers.
+        self.post_batch(victim);
+        self.linger();
+        self.pair
+            .modify(victim, QpState::Sqd, QpAttrMask::TIMEOUT, &attr);
+        self.voices[victim as usize].set(Voice::Everything);
+        self.pair.modify(victim, QpState::Rts, NO_MORE, &attr);
+        self.post_batch(victim.other());
+        self.linger();
+        self.heal();
+    }
+
+    /// The victim stops, by the transition or by being destroyed. Lets everything else come to its end.
+    fn stop(&mut self, destroy: bool) {
+        let victim = self.plan.victim;
+        if destroy {
+            self.pair.node_mut(victim).qp.abandon();
+            for ledger in &mut self.ledgers[0] {
+                ledger.close(&self.pair, victim);
+            }
+        } else {
+            let attr = QpAttr::default();
+            self.pair.modify(victim, QpState::Err, NO_MORE, &attr);
+        }
+        self.voices[victim as usize].set(Voice::Nothing);
+        let writes = self.pair.node(victim).mem.writes();
+        self.until(None);
+        let after = self.pair.node(victim).mem.writes();
+        assert_eq!(after, writes, "it has stopped");
+    }
+
+    /// The victim begins a new life at once, while its peer is still in the old one; then the peer does.
+    fn reconnect(&mut self) {
+        let victim = self.plan.victim;
+        let messages = self.plan.messages;
+        let fresh = Side::BOTH.map(|side| Ledger::new(!self.plan.seed, side, messages, &self.pair));
+        self.ledgers.push(fresh);
+        self.begin_anew(victim);
+        let before = self.requests_of(victim).progress();
+        self.linger();
+        assert_eq!(
+            self.requests_of(victim).progress(),
+            before,
+            "nobody answers"
+        );
+        self.begin_anew(victim.other());
+        self.linger();
+        self.heal();
+    }
+
+    fn begin_anew(&mut self, side: Side) {
+        for ledger in &mut self.ledgers[0] {
+            ledger.close(&self.pair, side);
+        }
+        self.lives[side as usize] = 1;
+        let setup = &mut self.setups[side as usize];
+        self.plan.setup(side, setup, 1);
+        let attr = setup.attr;
+        let next = Psn::new(attr.sq_psn);
+        self.network.borrow_mut().begin(side, next);
+        self.pair.modify(side, QpState::Reset, NO_MORE, &attr);
+        for (next, mask) in Setup::PATH_TO_RTS {
+            self.pair.modify(side, next, mask, &attr);
+        }
+        self.post_receives(side);
+        self.post_batch(side);
+    }
+
+    fn heal(&mut self) {
+        *self.faults.borrow_mut() = Faults::NONE;
+    }
+
+    fn finish(mut self) -> Outcome {
+        let lives = matches!(self.plan.upheaval, Upheaval::Drain | Upheaval::Reset);
+        if lives {
+            Side::BOTH
+                .into_iter()
+                .for_each(|side| self.post_batch(side));
+        }
+        self.until(None);
+        let mut outcome = Outcome::default();
+        let (last, earlier) = self.ledgers.split_last().expect("a life");
+        for ledger in earlier.iter().flatten() {
+            ledger.judge(&self.pair);
+            ledger.check_closed(&self.pair);
+        }
+        for ledger in last {
+            let (done, cut_off) = ledger.judge(&self.pair);
+            outcome.done += done;
+            outcome.cut_off += cut_off;
+        }
+        assert!(
+            !lives || outcome.cut_off == 0,
+            "the connection lives: {outcome:?}"
+        );
+        for side in Side::BOTH {
+            assert_eq!(self.pair.take_events(side), []);
+            let qp = &self.pair.node(side).qp;
+            assert_eq!(qp.next_timeout(), None);
+            outcome.short_packets += qp.counters().short_packets;
+        }
+        outcome
+    }
+}

@@ -1,0 +1,97 @@
+//! What WRITE, READ and atomics move between Rocade and the guest is looked at byte by byte, by a program of our own on
+//! both sides (`tests/interop/data`): perftest does not look.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use rocade_tests::{
+    harness::{Device, Process, Rig, RxeGuest, free_port},
+    or_skip,
+    skip::{Reason, missing_command},
+};
+
+use super::{LONG, Watch, finish, gid_index, rig, strs};
+
+const NAME: &str = "rdma-data";
+
+/// Compiles the program into a directory.
+fn program(dir: &Path) -> Result<PathBuf, Reason> {
+    if let Some(reason) = missing_command(&[("gcc", "gcc")]) {
+        return Err(reason);
+    }
+    if !Path::new("/usr/include/infiniband/verbs.h").exists() {
+        return Err(Reason::Package("libibverbs-dev".to_owned()));
+    }
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("interop/data/rdma-data.c");
+    let program = dir.join(NAME);
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"]);
+    gcc.arg(&program).arg(source).arg("-libverbs");
+    assert!(gcc.status().is_ok_and(|status| status.success()), "gcc");
+    Ok(program)
+}
+
+/// The program on both sides, ready to be started.
+struct Pair<'a> {
+    rig: &'a Rig,
+    guest: &'a RxeGuest,
+    ours: PathBuf,
+    gid: String,
+}
+
+impl Pair<'_> {
+    fn on_rocade(&self, role: &str, port: u16, host: Option<&str>) -> Process {
+        let (program, port) = (self.ours.to_string_lossy(), port.to_string());
+        let mut words = vec![&*program, role, "rocade0", &self.gid, &port];
+        words.extend(host);
+        let device = Device::on(RxeGuest::BRIDGE);
+        self.rig.start(&format!("{NAME} {role}"), &device, &words)
+    }
+
+    fn in_guest(&self, role: &str, port: u16, host: Option<&str>) {
+        let mut words = vec![format!("/share/{NAME}"), role.to_owned()];
+        words.extend(["rxe0", "1"].map(str::to_owned));
+        words.push(port.to_string());
+        words.extend(host.map(str::to_owned));
+        let listen = host.is_none().then_some(port);
+        self.guest.spawn(NAME, listen, &strs(&words));
+    }
+
+    fn check(&self, process: Process) {
+        let [ours, theirs] = finish(process, self.guest, NAME, LONG);
+        // 9 lengths at 2 places, a WRITE and a READ each, and 76 atomics; the responder sees the WRITEs.
+        let counts = [&ours, &theirs].map(|output| {
+            ["verified 112 operations", "verified 18 operations"].map(|line| output.contains(line))
+        });
+        assert!(
+            counts == [[true, false], [false, true]] || counts == [[false, true], [true, false]],
+            "{ours}\n{theirs}"
+        );
+    }
+}
+
+#[test]
+fn every_byte_is_where_it_belongs() {
+    let (rig, guest) = or_skip!(rig());
+    let ours = or_skip!(program(rig.dir()));
+    guest.put(&ours);
+    let watch = Watch::new(guest);
+    let gid = gid_index(&rig, "::ffff:192.168.77.1").to_string();
+    let pair = Pair {
+        rig: &rig,
+        guest,
+        ours,
+        gid,
+    };
+    // Rocade requests, the kernel responds.
+    let port = free_port();
+    pair.in_guest("responds", port, None);
+    pair.check(pair.on_rocade("requests", port, Some(RxeGuest::ADDRESS)));
+    // And the other way round.
+    let port = free_port();
+    pair.in_guest("requests", port, None);
+    pair.check(pair.on_rocade("responds", port, Some(RxeGuest::ADDRESS)));
+    watch.check();
+}

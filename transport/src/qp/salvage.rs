@@ -1,0 +1,90 @@
+//! A run of packets whose payload cannot be read any more.
+
+use alloc::vec::Vec;
+
+use rocade_wire::{Bth, Operation, Psn};
+
+use super::{Qp, QpState};
+use crate::memory::AccessError;
+use crate::time::Time;
+use crate::transmit::{Source, TxBuffer};
+
+/// What could not be read so far.
+#[derive(Default)]
+struct Lost {
+    payloads: Vec<(Source, Psn)>,
+    /// No more requests may leave, and no more responses.
+    requests: bool,
+    responses: bool,
+}
+
+impl Lost {
+    fn add(&mut self, source: Source, psn: Psn) {
+        match source {
+            Source::Local(_) => self.requests = true,
+            Source::Remote { replay, .. } => {
+                self.responses = true;
+                // Otherwise the QP ends: after the NAK nothing else leaves.
+                self.requests |= !replay;
+            }
+        }
+        self.payloads.push((source, psn));
+    }
+}
+
+impl Qp {
+    /// Saves what can be saved of the run in `tx` that [`Qp::poll_transmit`] has made, when a deferred
+    /// payload turns out to be gone. Calls `read` for each of those again, with its place, and `send`
+    /// with each packet that may still leave, in order: a segment whose ICRC is missing, to be sent alone.
+    /// What comes behind a lost request is not sent but for responses, nor responses behind
+    /// a lost one. The work request fails (RC-REQ-14), or the READ does (RC-RSP-22, RC-DUP-06).
+    pub fn salvage(
+        &mut self,
+        now: Time,
+        tx: &mut TxBuffer,
+        mut read: impl FnMut(Source, &mut [u8]) -> Result<(), AccessError>,
+        mut send: impl FnMut(&mut [u8]),
+    ) {
+        let mut lost = Lost::default();
+        tx.for_each_segment(|segment, deferred| {
+            let Some(bth) = segment.first_chunk().map(Bth::from_bytes) else {
+                return;
+            };
+            let is_response = bth.opcode.operation().is_some_and(Operation::is_response);
+            let stays = if is_response {
+                lost.responses
+            } else {
+                lost.requests
+            };
+            if stays {
+                return;
+            }
+            if let Some(payload) = deferred
+                && read(payload.source, &mut segment[payload.range()]).is_err()
+            {
+                lost.add(payload.source, bth.psn);
+            } else {
+                send(segment);
+            }
+        });
+        for (source, psn) in lost.payloads {
+            self.payload_lost(now, source, psn);
+        }
+    }
+
+    fn payload_lost(&mut self, now: Time, source: Source, psn: Psn) {
+        if matches!(self.state, QpState::Reset | QpState::Err) {
+            return;
+        }
+        let result = match source {
+            Source::Local(_) => {
+                self.requester.fail_request(now, psn);
+                self.requester.check_failed(now, &self.conn, &mut self.out)
+            }
+            Source::Remote { replay, .. } => {
+                self.responder.fail_response(psn, replay, &mut self.out)
+            }
+        };
+        self.conclude(now, result);
+    }
+}

@@ -1,0 +1,106 @@
+//! What is acknowledged when a QP ends: all messages whose completions were handed out, and no other.
+
+use rocade_wire::{Operation, Packet};
+
+use super::{operations, read, register, register_filled, send, statuses};
+use crate::testing::{Fate, Pair, Side};
+use crate::{PacketMeta, QpAttr, QpAttrMask, QpState, WcStatus};
+
+const NO_MORE: QpAttrMask = QpAttrMask::empty();
+
+/// B has completed the first of two messages and holds its acknowledgement; the second is dropped.
+fn holding() -> Pair {
+    let mut pair = Pair::default();
+    pair.set_ack_delay(1_000_000_000);
+    let (here, there) = (register(&pair, Side::A, 8), register(&pair, Side::B, 8));
+    for wr_id in [1, 2] {
+        pair.recv(Side::B, wr_id, &[there.sge()]);
+    }
+    pair.send(Side::A, 1, send(), &[here.sge()]);
+    pair.run_for(10_000);
+    assert_eq!(
+        statuses(&pair.take_completions(Side::B)),
+        [(1, WcStatus::Success)]
+    );
+    assert_eq!(operations(&pair, Side::B), []);
+    pair.set_network(|transit| {
+        if transit.from == Side::A {
+            Fate::Drop
+        } else {
+            Fate::Deliver
+        }
+    });
+    pair.send(Side::A, 2, send(), &[here.sge()]);
+    pair.run_for(10_000);
+    pair
+}
+
+/// A hears that the first message has arrived, and no more.
+fn assert_first_acknowledged(pair: &mut Pair) {
+    pair.drain_both();
+    pair.run_for(10_000);
+    assert_eq!(
+        operations(pair, Side::B),
+        [(Operation::Acknowledge, 0)],
+        "{}",
+        pair.trace_text()
+    );
+    assert_eq!(
+        statuses(&pair.take_completions(Side::A)),
+        [(1, WcStatus::Success)]
+    );
+}
+
+#[test]
+fn a_held_acknowledgement_survives_the_error_state() {
+    let mut pair = holding();
+    pair.modify(Side::B, QpState::Err, NO_MORE, &QpAttr::default());
+    assert_first_acknowledged(&mut pair);
+}
+
+#[test]
+fn a_lost_completion_is_not_acknowledged_but_those_before_are() {
+    let mut pair = holding();
+    let second = pair.trace().last().map(|traced| traced.bytes.clone());
+    let now = pair.now();
+    let meta = PacketMeta {
+        source: Side::A.ip(),
+        destination: Side::B.ip(),
+    };
+    let node = pair.node_mut(Side::B);
+    let bytes = second.expect("it was sent");
+    let packet = Packet::parse(&bytes).expect("our own packet");
+    node.qp.handle_packet(now, &meta, &packet, &node.mem);
+    assert_eq!(node.qp.pending_completions().len(), 1);
+    // There is no room for its completion.
+    node.qp.set_fatal(now);
+    assert_first_acknowledged(&mut pair);
+}
+
+#[test]
+fn nothing_is_acknowledged_past_a_read_that_is_not_answered() {
+    let mut pair = Pair::default();
+    pair.set_ack_delay(1_000_000_000);
+    let here = register(&pair, Side::A, 8);
+    let there = register_filled(&pair, Side::B, 8, 1);
+    pair.recv(Side::B, 1, &[there.sge()]);
+    pair.set_network(|_| Fate::Drop);
+    pair.send(Side::A, 1, read(&there), &[here.sge()]);
+    pair.send(Side::A, 2, send(), &[here.sge()]);
+    pair.run_for(10_000);
+    let requests: alloc::vec::Vec<_> = pair.trace().iter().map(|t| t.bytes.clone()).collect();
+    let now = pair.now();
+    let meta = PacketMeta {
+        source: Side::A.ip(),
+        destination: Side::B.ip(),
+    };
+    let node = pair.node_mut(Side::B);
+    for bytes in &requests {
+        let packet = Packet::parse(bytes).expect("our own packet");
+        node.qp.handle_packet(now, &meta, &packet, &node.mem);
+    }
+    assert_eq!(node.qp.owed_ack(), None);
+    pair.modify(Side::B, QpState::Err, NO_MORE, &QpAttr::default());
+    pair.drain_both();
+    assert_eq!(operations(&pair, Side::B), []);
+}

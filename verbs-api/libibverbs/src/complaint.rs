@@ -1,0 +1,311 @@
+//! Says on standard error why a verb fails: an errno has no room for the reason, and the emulator
+//! knows it.
+//!
+//! The reason is noted where an error becomes an errno ([`note`], [`Errno::because`]) and printed
+//! where the errno leaves the library ([`raise`], called by `ffi`): the verb, the queue pair, the
+//! reason, what to do. The same reason of the same verb is printed once per process.
+//! `ROCADE_LOG=off` silences all of it.
+
+use std::{
+    cell::RefCell,
+    fmt::Write as _,
+    io,
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use rocade_emulator::{PostError, Qp, VerbsError};
+
+use crate::{explain, ffi::Errno, process};
+
+/// Different reasons that one process may print. A program that provokes more has been told.
+const MOST: usize = 20;
+
+/// Functions that programs call to find out whether something exists: that it does not is an answer.
+const PROBES: [&str; 3] = ["query_", "set_ece", "read_sysfs_file"];
+
+/// Functions that share an implementation are known by the name that programs write.
+const ALIASES: [(&str, &str); 4] = [
+    ("reg_mr_iova2", "ibv_reg_mr"),
+    ("mcast", "ibv_attach_mcast or ibv_detach_mcast"),
+    ("query_port_slot", "ibv_query_port"),
+    ("with_batch", "ibv_wr_start"),
+];
+
+/// What went wrong and what can be done about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Reason {
+    /// Without the object's number, so that it is the same for the next object.
+    pub(crate) what: String,
+    /// Empty where there is nothing to advise.
+    pub(crate) advice: String,
+}
+
+impl Reason {
+    pub(crate) fn new(what: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self {
+            what: what.into(),
+            advice: advice.into(),
+        }
+    }
+}
+
+/// The reason for an errno that is on its way out.
+struct Noted {
+    errno: Errno,
+    object: String,
+    cause: Cause,
+}
+
+enum Cause {
+    /// Not put into words yet: most errors of a thread are never printed.
+    Error(VerbsError),
+    Said(Reason),
+}
+
+thread_local! {
+    static NOTED: RefCell<Option<Noted>> = const { RefCell::new(None) };
+}
+
+/// Notes `error` as the reason for `errno`. Errors that belong to the normal course of a program
+/// are not worth it: an empty event queue, a full send queue.
+pub(crate) fn note(errno: Errno, error: VerbsError) {
+    if !is_ordinary(&error) {
+        keep(errno, Cause::Error(error));
+    }
+}
+
+const fn is_ordinary(error: &VerbsError) -> bool {
+    matches!(
+        error,
+        VerbsError::WouldBlock | VerbsError::NoData | VerbsError::Post(PostError::QueueFull)
+    )
+}
+
+fn keep(errno: Errno, cause: Cause) {
+    let noted = Noted {
+        errno,
+        object: String::new(),
+        cause,
+    };
+    // A thread that ends may call verbs from its destructors: then there is no place any more.
+    let _ = NOTED.try_with(|place| place.replace(Some(noted)));
+}
+
+impl Errno {
+    /// The same errno with a reason.
+    pub(crate) fn because(self, reason: Reason) -> Self {
+        keep(self, Cause::Said(reason));
+        self
+    }
+
+    /// The same errno of a work request that `qp` has refused. Nothing of the QP may be locked.
+    pub(crate) fn of_post(self, qp: &Qp, is_send: bool) -> Self {
+        if is_quiet("post_", self) {
+            return self;
+        }
+        let noted = NOTED.try_with(RefCell::take).ok().flatten();
+        match noted.map(|noted| noted.cause) {
+            Some(Cause::Error(error)) => {
+                let reason = explain::post_error(qp.state(), is_send, &error);
+                keep(self, Cause::Said(reason));
+            }
+            Some(said) => keep(self, said),
+            None => {}
+        }
+        self.of_qp(qp, ":")
+    }
+
+    /// The same errno, whose reason concerns this queue pair; `separator` follows its number.
+    pub(crate) fn of_qp(self, qp: &Qp, separator: &str) -> Self {
+        let _ = NOTED.try_with(|place| {
+            if let Some(noted) = place.borrow_mut().as_mut() {
+                noted.object = format!("QP {:#08x}{separator} ", qp.qp_num().get());
+            }
+        });
+        self
+    }
+}
+
+/// Prints why the verb whose closure has this type name fails with `errno`.
+#[cold]
+pub(crate) fn raise(closure: &str, errno: Errno) {
+    let noted = NOTED.try_with(RefCell::take).ok().flatten();
+    let name = function_name(closure);
+    if is_quiet(name, errno) || is_silenced() {
+        return;
+    }
+    let verb = verb_name(name);
+    // Noted for another failure that the verb has coped with.
+    let noted = noted.filter(|noted| noted.errno == errno);
+    let (object, reason) = match noted {
+        Some(Noted { object, cause, .. }) => match cause {
+            Cause::Error(error) => (object, explain::error(&error)),
+            Cause::Said(reason) => (object, reason),
+        },
+        None => (String::new(), explain::errno(errno)),
+    };
+    say(&verb, &object, &reason);
+}
+
+/// Our function with a closure of this type name, `ibverbs::cq::poll_cq::{{closure}}`; without `ibv_`.
+fn function_name(closure: &str) -> &str {
+    let mut parts = closure.rsplit("::");
+    let name = parts.find(|part| !part.starts_with('{')).unwrap_or(closure);
+    name.strip_prefix("ibv_").unwrap_or(name)
+}
+
+/// What programs call it.
+fn verb_name(name: &str) -> String {
+    let alias = ALIASES.iter().find(|(own, _)| *own == name);
+    alias.map_or_else(|| format!("ibv_{name}"), |(_, known)| (*known).to_owned())
+}
+
+/// Whether this failure of our function is nothing to speak of.
+fn is_quiet(name: &str, Errno(code): Errno) -> bool {
+    match code {
+        libc::ENOMEM => name.starts_with("post_") || name.starts_with("wr_"),
+        libc::EAGAIN | libc::EINTR => matches!(name, "get_cq_event" | "get_async_event"),
+        libc::EOPNOTSUPP | libc::ENODATA | libc::ENOENT => {
+            PROBES.iter().any(|probe| name.starts_with(probe))
+        }
+        _ => false,
+    }
+}
+
+/// Prints a line, unless it was printed before.
+pub(crate) fn say(verb: &str, object: &str, reason: &Reason) {
+    let key = format!("{verb}: {}", reason.what);
+    let mut said = process::said().lock();
+    if said.len() >= MOST || said.contains(&key) {
+        return;
+    }
+    said.push(key);
+    let last = said.len() == MOST;
+    drop(said);
+    let mut text = format!("{verb}: {object}{}", reason.what);
+    if !reason.advice.is_empty() {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "\n  {}", reason.advice);
+    }
+    if last {
+        text.push_str("\n  further reasons of this process are not shown");
+    }
+    print(&text);
+}
+
+/// Prints what may surprise the user, unless that is not wanted.
+pub(crate) fn warn(text: &str) {
+    if !is_silenced() {
+        print(&format!("warning: {text}"));
+    }
+}
+
+/// Writes `text` with our name and the process id in front to standard error, in one go.
+fn print(text: &str) {
+    let line = format!("rocade[{}]: {text}\n", std::process::id());
+    // SAFETY: the buffer has that length. Not write(2) of the C library, where a thread that is
+    // being cancelled would end: verbs that do not block are no cancellation points.
+    let _ = unsafe { libc::syscall(libc::SYS_write, 2, line.as_ptr(), line.len()) };
+}
+
+/// Prints for a function that the library does not offer, and sets `errno`.
+pub(crate) fn unsupported(function: &str) {
+    let errno = Errno::OPNOTSUPP;
+    raise(function, errno);
+    crate::ffi::set_errno(errno.0);
+}
+
+static SILENCED: AtomicBool = AtomicBool::new(false);
+
+/// Sets whether the settings ask for silence.
+pub(crate) fn silence(filter: Option<&str>) {
+    SILENCED.store(filter.is_some_and(is_off), Ordering::Relaxed);
+}
+
+fn is_off(filter: &str) -> bool {
+    filter.trim().eq_ignore_ascii_case("off")
+}
+
+/// The variable counts also before the settings are read, and when they cannot be.
+fn is_silenced() -> bool {
+    static BY_VARIABLE: OnceLock<bool> = OnceLock::new();
+    let by_variable = || {
+        let value = std::env::var(rocade_emulator::config::ENV_LOG);
+        value.is_ok_and(|value| is_off(&value))
+    };
+    SILENCED.load(Ordering::Relaxed) || *BY_VARIABLE.get_or_init(by_variable)
+}
+
+/// What the system calls this errno.
+pub(crate) fn name_of(Errno(code): Errno) -> String {
+    io::Error::from_raw_os_error(code).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verbs_are_named_as_programs_know_them() {
+        for (closure, verb) in [
+            ("ibverbs::qp::ibv_modify_qp::{{closure}}", "ibv_modify_qp"),
+            ("ibverbs::post::post_send::{{closure}}", "ibv_post_send"),
+            (
+                "ibverbs::qp_ex::wr_complete::{{closure}}",
+                "ibv_wr_complete",
+            ),
+            (
+                "ibverbs::pd_mr::ibv_reg_mr_iova2::{{closure}}::{{closure}}",
+                "ibv_reg_mr",
+            ),
+            (
+                "ibverbs::query::query_port_slot::{{closure}}",
+                "ibv_query_port",
+            ),
+            ("ibv_create_srq", "ibv_create_srq"),
+        ] {
+            assert_eq!(verb_name(function_name(closure)), verb);
+        }
+    }
+
+    #[test]
+    fn the_name_of_a_closure_is_that_of_its_function() {
+        fn name<F: FnOnce()>(_: F) -> &'static str {
+            std::any::type_name::<F>()
+        }
+        assert_eq!(
+            function_name(name(|| ())),
+            "the_name_of_a_closure_is_that_of_its_function"
+        );
+    }
+
+    #[test]
+    fn what_programs_do_every_day_is_quiet() {
+        let quiet = |verb, code| is_quiet(function_name(verb), Errno(code));
+        assert!(quiet("ibv_get_cq_event", libc::EAGAIN));
+        assert!(quiet("ibv_post_send", libc::ENOMEM));
+        assert!(quiet("ibv_wr_complete", libc::ENOMEM));
+        assert!(quiet("ibv_query_ece", libc::EOPNOTSUPP));
+        assert!(quiet("ibv_query_gid_ex", libc::ENODATA));
+        assert!(!quiet("ibv_post_send", libc::EINVAL));
+        assert!(!quiet("ibv_create_cq", libc::ENOMEM));
+        assert!(!quiet("ibv_create_srq", libc::EOPNOTSUPP));
+        // No thread, no file: that is no answer.
+        assert!(!quiet("ibv_open_device", libc::EAGAIN));
+        assert!(!quiet("ibv_get_device_list", libc::ENOENT));
+        assert!(is_off("off") && is_off(" OFF ") && !is_off("error"));
+    }
+
+    #[test]
+    fn a_reason_belongs_to_its_errno() {
+        let reason = Reason::new("it is Monday", "wait");
+        assert_eq!(Errno::NODEV.because(reason), Errno::NODEV);
+        let noted = NOTED.take().expect("noted just now");
+        assert_eq!(noted.errno, Errno::NODEV);
+        note(Errno(libc::EAGAIN), VerbsError::WouldBlock);
+        assert!(NOTED.take().is_none());
+    }
+}

@@ -1,0 +1,356 @@
+//! A verb that fails says why on standard error: once, and not where failing is the normal course.
+//!
+//! Each test starts itself again with a role, because standard error belongs to a process.
+#![cfg(target_os = "linux")]
+
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod library;
+
+use std::{
+    ffi::{c_int, c_void},
+    mem,
+    process::{Command, Output},
+    ptr,
+};
+
+use library::{Device, init_attr, library};
+use rocade_abi::*;
+
+const ROLE: &str = "ROCADE_TEST_ROLE";
+
+/// What the test `name` of this program writes to standard error in its role, where `ROCADE_LOG` is `log`.
+fn complaints(name: &str, log: Option<&str>) -> String {
+    let mut command = Command::new(std::env::current_exe().expect("a test has a file"));
+    command
+        .args(["--exact", name, "--nocapture", "--test-threads=1"])
+        .env(ROLE, "child");
+    match log {
+        Some(log) => command.env("ROCADE_LOG", log),
+        None => command.env_remove("ROCADE_LOG"),
+    };
+    let Output { status, stderr, .. } = command.output().expect("the test starts");
+    let stderr = String::from_utf8(stderr).expect("text");
+    assert!(status.success(), "{stderr}");
+    stderr
+}
+
+fn is_child() -> bool {
+    std::env::var_os(ROLE).is_some()
+}
+
+/// The lines that begin with our name and the id of the process.
+fn headlines(text: &str) -> Vec<&str> {
+    let ours = |line: &&str| {
+        line.strip_prefix("rocade[")
+            .and_then(|rest| rest.split_once("]: "))
+            .is_some_and(|(pid, _)| pid.parse::<u32>().is_ok())
+    };
+    text.lines().filter(ours).collect()
+}
+
+fn assert_has(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in:\n{text}");
+    }
+}
+
+fn modify(qp: *mut ibv_qp, attr: &mut ibv_qp_attr, mask: u32) -> c_int {
+    // SAFETY: a live QP.
+    unsafe { (library().ibv_modify_qp)(qp, attr, mask.cast_signed()) }
+}
+
+/// Attributes for RTR with an address vector that has no GID, as programs without `-g` make them.
+fn rtr_without_gid(qp: *mut ibv_qp) -> (ibv_qp_attr, u32) {
+    // SAFETY: zero is a value for all members.
+    let mut attr: ibv_qp_attr = unsafe { mem::zeroed() };
+    attr.qp_state = IBV_QPS_INIT;
+    attr.port_num = 1;
+    let mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+    assert_eq!(modify(qp, &mut attr, mask), 0);
+    attr.qp_state = IBV_QPS_RTR;
+    attr.path_mtu = IBV_MTU_1024;
+    attr.dest_qp_num = 2;
+    attr.ah_attr.port_num = 1;
+    let mask = IBV_QP_STATE
+        | IBV_QP_AV
+        | IBV_QP_PATH_MTU
+        | IBV_QP_DEST_QPN
+        | IBV_QP_RQ_PSN
+        | IBV_QP_MAX_DEST_RD_ATOMIC
+        | IBV_QP_MIN_RNR_TIMER;
+    (attr, mask)
+}
+
+fn fail_three_times() {
+    let device = Device::open();
+    let cq = device.create_cq(8, ptr::null_mut());
+    for _ in 0..3 {
+        let qp = device.create_qp(cq);
+        let (mut attr, mask) = rtr_without_gid(qp);
+        assert_eq!(modify(qp, &mut attr, mask), libc::EINVAL);
+        // SAFETY: a live QP.
+        eprintln!("number {:#08x}", unsafe { (*qp).qp_num });
+    }
+}
+
+#[test]
+fn a_missing_gid_is_explained_once() {
+    if is_child() {
+        return fail_three_times();
+    }
+    let text = complaints("a_missing_gid_is_explained_once", None);
+    let lines = headlines(&text);
+    assert_eq!(lines.len(), 1, "{text}");
+    assert_has(lines[0], &["ibv_modify_qp: QP 0x", "INIT -> RTR", "GID"]);
+    assert_has(&text, &["RoCE needs a GID: -g 0"]);
+    let number = text
+        .lines()
+        .find_map(|line| line.strip_prefix("number "))
+        .expect("printed by the child");
+    assert_has(lines[0], &[number]);
+}
+
+#[test]
+fn off_is_silence() {
+    if is_child() {
+        return fail_three_times();
+    }
+    let text = complaints("off_is_silence", Some("off"));
+    assert!(!text.contains("rocade["), "{text}");
+    // Any other filter is about traces; what fails is still said.
+    let text = complaints("off_is_silence", Some("rocade_wire=error"));
+    assert_eq!(headlines(&text).len(), 1, "{text}");
+}
+
+#[test]
+fn the_normal_course_of_programs_is_quiet() {
+    if is_child() {
+        return succeed_and_probe();
+    }
+    let text = complaints("the_normal_course_of_programs_is_quiet", None);
+    assert!(!text.contains("rocade["), "{text}");
+    assert!(text.contains("the end"), "{text}");
+}
+
+fn succeed_and_probe() {
+    let device = Device::open();
+    let lib = device.lib;
+    // SAFETY: an open context.
+    let channel = unsafe { (lib.ibv_create_comp_channel)(device.context) };
+    assert!(!channel.is_null());
+    let cq = device.create_cq(8, channel);
+    let qp = device.create_qp(cq);
+    // SAFETY: a live QP.
+    device.connect(qp, unsafe { (*qp).qp_num } ^ 1);
+
+    // Posting until there is no room, as programs do that keep a queue full.
+    let mut wr = ibv_recv_wr {
+        wr_id: 1,
+        next: ptr::null_mut(),
+        sg_list: ptr::null_mut(),
+        num_sge: 0,
+    };
+    // SAFETY: an open context.
+    let ops = unsafe { (*device.context).ops };
+    let post_recv = ops.post_recv.expect("slot is filled");
+    let mut bad = ptr::null_mut();
+    // SAFETY: a live QP and a valid request.
+    let full = (0..9).any(|_| unsafe { post_recv(qp, &raw mut wr, &raw mut bad) } == libc::ENOMEM);
+    assert!(full);
+
+    // Asking for an event that is not there.
+    // SAFETY: a live channel.
+    let fd = unsafe { (*channel).fd };
+    // SAFETY: a descriptor of ours.
+    unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) };
+    let (mut event_cq, mut context): (*mut ibv_cq, *mut c_void) =
+        (ptr::null_mut(), ptr::null_mut());
+    // SAFETY: a live channel and places for the answer.
+    let got = unsafe { (lib.ibv_get_cq_event)(channel, &raw mut event_cq, &raw mut context) };
+    assert_eq!((got, library::errno()), (-1, libc::EAGAIN));
+
+    // Asking for what a device may have or not.
+    // SAFETY: a live QP.
+    let ece = unsafe { (lib.ibv_query_ece)(qp, ptr::null_mut()) };
+    assert_eq!(ece, libc::EOPNOTSUPP);
+    eprintln!("the end");
+}
+
+#[test]
+fn each_verb_says_what_it_wants() {
+    if is_child() {
+        return many_mistakes();
+    }
+    let text = complaints("each_verb_says_what_it_wants", None);
+    assert_eq!(headlines(&text).len(), 8, "{text}");
+    assert_has(
+        &text,
+        &[
+            "ibv_create_qp: cap.max_send_wr is 1000000",
+            "ibv_create_qp: Rocade has no queue pairs of type UD yet, only RC",
+            "ibv_post_send: QP 0x",
+            "is in RESET and takes no sends",
+            "more inline data than max_inline_data, 64 bytes",
+            "ibv_modify_qp: QP 0x",
+            "RESET -> RTS: there is no such transition",
+            "attr_mask lacks IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX | IBV_QP_PORT",
+            "ibv_create_srq: Rocade does not offer this yet",
+            "ibv_query_gid: GID index 7 is beyond the table, which has 1 entries",
+        ],
+    );
+}
+
+fn many_mistakes() {
+    let device = Device::open();
+    let lib = device.lib;
+    let cq = device.create_cq(8, ptr::null_mut());
+    let mut init = init_attr(cq);
+    init.cap.max_send_wr = 1_000_000;
+    // SAFETY: a live domain and a live CQ.
+    assert!(unsafe { (lib.ibv_create_qp)(device.pd, &raw mut init) }.is_null());
+    init = init_attr(cq);
+    init.qp_type = IBV_QPT_UD;
+    // SAFETY: as above.
+    assert!(unsafe { (lib.ibv_create_qp)(device.pd, &raw mut init) }.is_null());
+
+    let qp = device.create_qp(cq);
+    // SAFETY: zero is a value for all members.
+    let mut wr: ibv_send_wr = unsafe { mem::zeroed() };
+    wr.opcode = IBV_WR_SEND;
+    // SAFETY: an open context.
+    let post_send = unsafe { (*device.context).ops.post_send }.expect("slot is filled");
+    let mut bad = ptr::null_mut();
+    // SAFETY: a live QP and a valid request.
+    let posted = unsafe { post_send(qp, &raw mut wr, &raw mut bad) };
+    assert_eq!(posted, libc::EINVAL);
+    let mut sge = ibv_sge {
+        addr: 0,
+        length: 65,
+        lkey: 0,
+    };
+    wr.send_flags = IBV_SEND_INLINE;
+    (wr.sg_list, wr.num_sge) = (&raw mut sge, 1);
+    // SAFETY: as above; the data is too long to be read.
+    let posted = unsafe { post_send(qp, &raw mut wr, &raw mut bad) };
+    assert_eq!(posted, libc::EINVAL);
+
+    // SAFETY: zero is a value for all members.
+    let mut attr: ibv_qp_attr = unsafe { mem::zeroed() };
+    attr.qp_state = IBV_QPS_RTS;
+    assert_eq!(modify(qp, &mut attr, IBV_QP_STATE), libc::EINVAL);
+    attr.qp_state = IBV_QPS_INIT;
+    assert_eq!(modify(qp, &mut attr, IBV_QP_STATE), libc::EINVAL);
+
+    // SAFETY: a function that looks at no argument.
+    assert!(unsafe { (lib.ibv_create_srq)(device.pd, ptr::null_mut()) }.is_null());
+    // SAFETY: zero is a value for all bytes.
+    let mut gid: ibv_gid = unsafe { mem::zeroed() };
+    // SAFETY: an open context and a writable GID.
+    let found = unsafe { (lib.ibv_query_gid)(device.context, 1, 7, &raw mut gid) };
+    assert_eq!(found, -1);
+}
+
+#[test]
+fn there_is_an_end_to_it() {
+    if is_child() {
+        let device = Device::open();
+        for index in 0..1000 {
+            // SAFETY: zero is a value for all bytes.
+            let mut gid: ibv_gid = unsafe { mem::zeroed() };
+            // SAFETY: an open context and a writable GID.
+            unsafe { (device.lib.ibv_query_gid)(device.context, 1, 5 + index, &raw mut gid) };
+        }
+        return;
+    }
+    let text = complaints("there_is_an_end_to_it", None);
+    assert!((2..=50).contains(&headlines(&text).len()), "{text}");
+    assert_has(&text, &["further reasons of this process are not shown"]);
+}
+
+#[test]
+fn misspelt_settings_are_named() {
+    if is_child() {
+        // SAFETY: the only thread that uses the environment.
+        unsafe { std::env::set_var("ROCADE_LNIK", "udp") };
+        return Device::open().close();
+    }
+    let text = complaints("misspelt_settings_are_named", Some("debgu"));
+    assert_eq!(headlines(&text).len(), 2, "{text}");
+    assert_has(
+        &text,
+        &[
+            "ROCADE_LNIK is no setting of Rocade; did you mean ROCADE_LINK?",
+            "ROCADE_LOG = \"debgu\"",
+            "did you mean debug?",
+        ],
+    );
+}
+
+#[test]
+fn a_wrong_configuration_is_named() {
+    if is_child() {
+        // SAFETY: the only thread that uses the environment.
+        unsafe { std::env::set_var("ROCADE_LINK", "udq") };
+        let lib = library();
+        for _ in 0..2 {
+            let mut count = -1;
+            // SAFETY: a writable count.
+            let list = unsafe { (lib.ibv_get_device_list)(&raw mut count) };
+            assert!(list.is_null() && count == 0);
+        }
+        return;
+    }
+    let text = complaints("a_wrong_configuration_is_named", None);
+    assert_eq!(headlines(&text).len(), 1, "{text}");
+    assert_has(&text, &["ibv_get_device_list: ", "ROCADE_LINK", "udq"]);
+}
+
+#[test]
+fn a_peer_that_no_packet_reaches_is_named() {
+    if is_child() {
+        return send_to_nowhere();
+    }
+    let text = complaints("a_peer_that_no_packet_reaches_is_named", None);
+    let lines: Vec<_> = text
+        .lines()
+        .filter(|line| line.contains("cannot send"))
+        .collect();
+    assert_eq!(lines.len(), 1, "{text}");
+    assert_has(lines[0], &["rocade[", "192.0.2.9: "]);
+}
+
+/// From a loopback address there is no way to other hosts.
+fn send_to_nowhere() {
+    let device = Device::open();
+    let cq = device.create_cq(8, ptr::null_mut());
+    let qp = device.create_qp(cq);
+    let (mut attr, mask) = rtr_without_gid(qp);
+    attr.ah_attr.is_global = 1;
+    attr.ah_attr.grh.dgid.raw = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 9];
+    assert_eq!(modify(qp, &mut attr, mask), 0);
+    attr.qp_state = IBV_QPS_RTS;
+    attr.timeout = 8;
+    let mask = IBV_QP_STATE
+        | IBV_QP_TIMEOUT
+        | IBV_QP_RETRY_CNT
+        | IBV_QP_RNR_RETRY
+        | IBV_QP_SQ_PSN
+        | IBV_QP_MAX_QP_RD_ATOMIC;
+    assert_eq!(modify(qp, &mut attr, mask), 0);
+    // SAFETY: an open context.
+    let ops = unsafe { (*device.context).ops };
+    let (post, poll) = (ops.post_send.expect("filled"), ops.poll_cq.expect("filled"));
+    // SAFETY: zero is a value for all members.
+    let mut wr: ibv_send_wr = unsafe { mem::zeroed() };
+    wr.opcode = IBV_WR_SEND;
+    let mut bad = ptr::null_mut();
+    // SAFETY: a live QP and a valid request.
+    let posted = unsafe { post(qp, &raw mut wr, &raw mut bad) };
+    assert_eq!(posted, 0);
+    // SAFETY: zero is a value for all members.
+    let mut wc: ibv_wc = unsafe { mem::zeroed() };
+    // A request that fails completes, signaled or not.
+    // SAFETY: a live CQ and room for one completion.
+    while unsafe { poll(cq, 1, &raw mut wc) } == 0 {}
+    assert_eq!(wc.status, IBV_WC_RETRY_EXC_ERR);
+}

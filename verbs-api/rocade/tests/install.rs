@@ -1,0 +1,205 @@
+//! `rocade install` and `rocade uninstall`.
+#![expect(clippy::unwrap_used, reason = "in a test")]
+
+#[allow(dead_code, reason = "each test program uses a part of it")]
+mod build;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use build::{Build, LIBRARIES, assert_refused, text};
+
+/// A build with libraries that have symbols, as Cargo leaves them.
+fn with_symbols() -> Build {
+    let build = Build::new();
+    let source = build.path("library.c");
+    fs::write(
+        &source,
+        "static int local_name; int *verb(void) { return &local_name; }",
+    )
+    .unwrap();
+    let first = build.path(&format!("{}.so", LIBRARIES[0]));
+    let mut cc = Command::new("cc");
+    cc.args(["-g", "-shared", "-fPIC", "-o"])
+        .arg(&first)
+        .arg(&source);
+    assert!(cc.status().unwrap().success());
+    for library in &LIBRARIES[1..] {
+        fs::copy(&first, build.path(&format!("{library}.so"))).unwrap();
+    }
+    build
+}
+
+/// Everything below a directory, directories with a slash at the end.
+fn tree(root: &Path) -> BTreeSet<String> {
+    fn walk(dir: &Path, root: &Path, found: &mut BTreeSet<String>) {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.strip_prefix(root).unwrap().display().to_string();
+            if path.is_dir() {
+                found.insert(format!("{name}/"));
+                walk(&path, root, found);
+            } else {
+                found.insert(name);
+            }
+        }
+    }
+    let mut found = BTreeSet::new();
+    walk(root, root, &mut found);
+    found
+}
+
+#[test]
+fn an_installation_works_and_goes_without_a_trace() {
+    let build = with_symbols();
+    let prefix = build.path("prefix");
+    let args = ["install", "--prefix", prefix.to_str().unwrap()];
+    // A second time over the first one.
+    for _ in 0..2 {
+        let output = build.rocade(&args).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        assert!(text(&output.stdout).contains("export PATH="), "{output:?}");
+    }
+    let installed = tree(&prefix);
+    for path in [
+        "bin/rocade",
+        "lib/rocade/libibverbs.so.1",
+        "lib/rocade/libmana.so.1",
+        "share/man/man1/rocade.1",
+        "share/man/man1/rocade-run.1",
+        "share/bash-completion/completions/rocade",
+        "share/zsh/site-functions/_rocade",
+        "share/fish/vendor_completions.d/rocade.fish",
+    ] {
+        assert!(installed.contains(path), "no {path} in {installed:?}");
+    }
+    assert!(
+        !installed
+            .iter()
+            .any(|path| path.contains(".rocade-install") || path.ends_with(".new"))
+    );
+
+    // Stripped: the local symbol and the line tables are gone, the exported function is there.
+    let has = |path: &Path, word: &[u8]| {
+        fs::read(path)
+            .unwrap()
+            .windows(word.len())
+            .any(|w| w == word)
+    };
+    let built = build.path("libibverbs.so");
+    let library = prefix.join("lib/rocade/libibverbs.so.1");
+    assert!(has(&built, b"local_name") && has(&built, b".debug_info"));
+    assert!(!has(&library, b"local_name") && !has(&library, b".debug_info"));
+    assert!(has(&library, b"verb"));
+    let len = |path: &Path| fs::metadata(path).unwrap().len();
+    assert!(len(&prefix.join("bin/rocade")) < len(&build.path("rocade")) / 2);
+
+    // The installed command finds the installed libraries.
+    let command = prefix.join("bin/rocade");
+    let output = Command::new(&command)
+        .arg("libdir")
+        .env_clear()
+        .output()
+        .unwrap();
+    let libdir = fs::canonicalize(prefix.join("lib/rocade")).unwrap();
+    assert_eq!(text(&output.stdout).trim_end(), libdir.to_str().unwrap());
+
+    // By itself it knows where it is installed.
+    let output = Command::new(&command)
+        .arg("uninstall")
+        .env_clear()
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(!prefix.exists(), "{:?}", tree(&prefix));
+    let gone = build
+        .rocade(&["uninstall", "--prefix", prefix.to_str().unwrap()])
+        .output()
+        .unwrap();
+    assert_refused(&gone, 1, &["nothing is installed below"]);
+}
+
+#[test]
+fn what_others_have_put_there_stays() {
+    let build = with_symbols();
+    let prefix = build.path("prefix");
+    let path = prefix.to_str().unwrap();
+    for file in ["lib/rocade/notes", "share/man/man1/other.1", "bin/other"] {
+        fs::create_dir_all(prefix.join(file).parent().unwrap()).unwrap();
+        fs::write(prefix.join(file), "").unwrap();
+    }
+    fs::create_dir_all(prefix.join("share/zsh")).unwrap();
+    let before = tree(&prefix);
+    for command in ["install", "uninstall"] {
+        let output = build.rocade(&[command, "--prefix", path]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+    assert_eq!(tree(&prefix), before);
+
+    // A command that somebody else has installed is not replaced, and nothing is begun.
+    fs::write(prefix.join("bin/rocade"), "theirs").unwrap();
+    let before = tree(&prefix);
+    let refused = build
+        .rocade(&["install", "--prefix", path])
+        .output()
+        .unwrap();
+    assert_refused(
+        &refused,
+        125,
+        &["bin/rocade", "was not installed by", "--prefix"],
+    );
+    assert_eq!(tree(&prefix), before);
+    assert_eq!(
+        fs::read_to_string(prefix.join("bin/rocade")).unwrap(),
+        "theirs"
+    );
+}
+
+#[test]
+fn beside_the_command_only_the_rest_is_installed() {
+    let build = with_symbols();
+    // As `cargo install` leaves it: the executable in DIR/bin, which is not ours to remove.
+    let bin = build.path("home/bin");
+    fs::create_dir_all(&bin).unwrap();
+    fs::rename(build.path("rocade"), bin.join("rocade")).unwrap();
+    for library in LIBRARIES {
+        let name = format!("{library}.so");
+        fs::rename(build.path(&name), bin.join(&name)).unwrap();
+    }
+    let run = |word: &str| {
+        Command::new(bin.join("rocade"))
+            .arg(word)
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin")
+            .output()
+            .unwrap()
+    };
+    let before = tree(&build.path("home"));
+    let output = run("install");
+    assert!(output.status.success(), "{output:?}");
+    assert!(build.path("home/lib/rocade/libibverbs.so.1").is_file());
+    let output = run("uninstall");
+    assert!(
+        text(&output.stdout).contains("cargo uninstall"),
+        "{output:?}"
+    );
+    assert_eq!(tree(&build.path("home")), before);
+}
+
+#[test]
+fn a_damaged_list_removes_nothing() {
+    let build = with_symbols();
+    let prefix = build.path("prefix");
+    fs::create_dir_all(prefix.join("lib/rocade")).unwrap();
+    fs::write(build.path("treasure"), "").unwrap();
+    for line in ["../treasure", "/etc/passwd", "lib/../../treasure"] {
+        fs::write(prefix.join("lib/rocade/installed"), format!("{line}\n")).unwrap();
+        let output = build
+            .rocade(&["uninstall", "--prefix", prefix.to_str().unwrap()])
+            .output();
+        assert_refused(&output.unwrap(), 125, &["damaged", line]);
+    }
+    assert!(build.path("treasure").is_file());
+}

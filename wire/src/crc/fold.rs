@@ -1,0 +1,267 @@
+//! The CRC by carry-less multiplication, for registers of any width; `x86` and `arm` have the registers.
+//!
+//! Sixteen bytes of the data, a lane, are a polynomial with the first bit of the data as the highest
+//! coefficient. To fold a lane by n bits is to multiply it by x^n, modulo the CRC's polynomial, and to add it
+//! to the lane that follows n bits later: its lower half, whose coefficients are 64 higher, times x^(n + 32)
+//! and its upper half times x^(n - 32) (32 less than one would think and one more, because products of
+//! reflected numbers come out shifted). A register of several lanes is folded lane by lane at once, and
+//! several registers are under way at a time, since a product takes longer than to begin the next one.
+//! What is left at the end is one lane, which [`Lane::remainder`] divides by the polynomial.
+//!
+//! Words of 4 bytes are the unit: a first lane that is not full is one whose beginning is 0, which
+//! changes nothing.
+
+use core::ptr::null_mut;
+
+use super::{ONE, times_x};
+
+/// Bytes of a lane.
+pub(super) const LANE: usize = 16;
+
+/// x^n modulo the CRC's polynomial, as a factor.
+pub(super) const fn factor(n: usize) -> u64 {
+    let mut power = ONE;
+    let mut i = 0;
+    while i < n {
+        power = times_x(power);
+        i += 1;
+    }
+    (power as u64) << 1
+}
+
+/// `FACTORS[n]` fold a lane by n lanes, the one of its lower half first.
+pub(super) const FACTORS: [[u64; 2]; 17] = {
+    let mut factors = [[0; 2]; 17];
+    let mut n = 1;
+    while n < factors.len() {
+        let bits = 8 * LANE * n;
+        factors[n] = [factor(bits + 32), factor(bits - 32)];
+        n += 1;
+    }
+    factors
+};
+
+/// A register that holds lanes.
+///
+/// All its functions are unsafe because they need the processor to have the register's instructions.
+pub(super) trait Register: Copy {
+    /// A register of one lane.
+    type Lane: Lane;
+    /// Bytes that it holds.
+    const LEN: usize;
+
+    /// # Safety
+    /// The processor must have the instructions, and `LEN` bytes must be readable at `src`.
+    unsafe fn load(src: *const u8) -> Self;
+
+    /// # Safety
+    /// The processor must have the instructions, and `LEN` bytes must be writable at `dst`.
+    unsafe fn store(self, dst: *mut u8);
+
+    /// A lane, then zeros.
+    ///
+    /// # Safety
+    /// The processor must have the instructions.
+    unsafe fn starting_with(lane: Self::Lane) -> Self;
+
+    /// Folds each lane and adds `next`.
+    ///
+    /// # Safety
+    /// The processor must have the instructions.
+    unsafe fn fold(self, factors: [u64; 2], next: Self) -> Self;
+
+    /// Folds all lanes into the last one.
+    ///
+    /// # Safety
+    /// The processor must have the instructions.
+    unsafe fn last_lane(self) -> Self::Lane;
+}
+
+/// A register of one lane.
+pub(super) trait Lane: Register<Lane = Self> {
+    /// The lane with these bytes, the first one lowest.
+    ///
+    /// # Safety
+    /// The processor must have the instructions.
+    unsafe fn new(bytes: u128) -> Self;
+
+    /// The CRC's register behind the data that this lane stands for.
+    ///
+    /// # Safety
+    /// The processor must have the instructions.
+    unsafe fn remainder(self) -> u32;
+}
+
+/// Where data comes from, and where it goes if it is copied.
+struct Data<const COPY: bool> {
+    src: *const u8,
+    dst: *mut u8,
+    left: usize,
+}
+
+impl<const COPY: bool> Data<COPY> {
+    /// The next register full.
+    ///
+    /// # Safety
+    /// The processor must have the register's instructions; `R::LEN` bytes must be left, readable, and
+    /// writable if they are copied.
+    #[inline(always)]
+    unsafe fn next<R: Register>(&mut self) -> R {
+        // SAFETY: the caller's promise.
+        let register = unsafe { R::load(self.src) };
+        if COPY {
+            // SAFETY: the caller's promise.
+            unsafe { register.store(self.dst) };
+        }
+        self.advance(R::LEN);
+        register
+    }
+
+    /// The next `len` bytes, 4, 8, 12 or 16, behind zeros.
+    ///
+    /// # Safety
+    /// So many bytes must be left, readable, and writable if they are copied.
+    #[inline(always)]
+    unsafe fn part(&mut self, len: usize) -> u128 {
+        debug_assert!(matches!(len, 4 | 8 | 12 | 16));
+        let mut lane = 0;
+        let mut len = len;
+        // The order is that of memory: what comes later is higher.
+        if len & 4 != 0 {
+            // SAFETY: 4 of the `len` bytes.
+            lane = u128::from(unsafe { self.word::<u32>() }.to_le()) << 96;
+            len -= 4;
+        }
+        while len != 0 {
+            // SAFETY: 8 of the `len` bytes.
+            let word = unsafe { self.word::<u64>() }.to_le();
+            lane = lane >> 64 | u128::from(word) << 64;
+            len -= 8;
+        }
+        lane
+    }
+
+    /// The next word.
+    ///
+    /// # Safety
+    /// So many bytes must be left, readable, and writable if they are copied.
+    #[inline(always)]
+    unsafe fn word<T: Copy>(&mut self) -> T {
+        // SAFETY: the caller's promise; `T` is an integer, for which any bytes are valid.
+        let word = unsafe { self.src.cast::<T>().read_unaligned() };
+        if COPY {
+            // SAFETY: the caller's promise.
+            unsafe { self.dst.cast::<T>().write_unaligned(word) };
+        }
+        self.advance(size_of::<T>());
+        word
+    }
+
+    #[inline(always)]
+    const fn advance(&mut self, len: usize) {
+        self.src = self.src.wrapping_add(len);
+        if COPY {
+            self.dst = self.dst.wrapping_add(len);
+        }
+        self.left -= len;
+    }
+}
+
+/// Continues the CRC over `head` and `len` bytes at `src`, and copies the latter to `dst` if asked to, with
+/// `AHEAD` registers under way. `len` is a multiple of 4 and not 0. Where there is a head, its length is a
+/// multiple of 4, and `len` one of [`LANE`].
+///
+/// It has no instructions of its own, and becomes part of a function that has.
+///
+/// # Safety
+/// The processor must have the register's instructions. `len` bytes must be readable at `src`, and writable at
+/// `dst` if they are copied; they must not overlap.
+#[inline(always)]
+pub(super) unsafe fn sum<R: Register, const AHEAD: usize, const COPY: bool>(
+    crc: u32,
+    head: &[u8],
+    src: *const u8,
+    dst: *mut u8,
+    len: usize,
+) -> u32 {
+    debug_assert!(len > 0 && len.is_multiple_of(4) && head.len().is_multiple_of(4));
+    debug_assert!(head.is_empty() || len.is_multiple_of(LANE));
+    let mut head = Data::<false> {
+        src: head.as_ptr(),
+        dst: null_mut(),
+        left: head.len(),
+    };
+    let mut data = Data::<COPY> {
+        src,
+        dst,
+        left: len,
+    };
+    let part = match (head.left + len) % LANE {
+        0 => LANE,
+        part => part,
+    };
+    let first = if head.left == 0 {
+        // SAFETY: `len` is not 0, and so at least `part`.
+        unsafe { data.part(part) }
+    } else {
+        // SAFETY: likewise the head's length, `len` being full lanes.
+        unsafe { head.part(part) }
+    };
+    // The register before the data is added to its first word.
+    let first = first ^ u128::from(!crc) << (8 * (LANE - part));
+    // SAFETY: the caller's promise.
+    let mut lane = unsafe { R::Lane::new(first) };
+    while head.left > 0 {
+        // SAFETY: the caller's promise; what is left are full lanes.
+        lane = unsafe { lane.fold(FACTORS[1], head.next()) };
+    }
+    if data.left >= R::LEN {
+        // SAFETY: the caller's promise; a register is left.
+        lane = unsafe { registers::<R, AHEAD, COPY>(lane, &mut data) };
+    }
+    while data.left > 0 {
+        // SAFETY: the caller's promise; what is left are full lanes.
+        lane = unsafe { lane.fold(FACTORS[1], data.next()) };
+    }
+    // SAFETY: the caller's promise.
+    !unsafe { lane.remainder() }
+}
+
+/// Folds `lane` and all full registers of the data behind it into one lane.
+///
+/// # Safety
+/// The processor must have the register's instructions. At least one register must be left; what is left must
+/// be readable, and writable if it is copied.
+#[inline(always)]
+unsafe fn registers<R: Register, const AHEAD: usize, const COPY: bool>(
+    lane: R::Lane,
+    data: &mut Data<COPY>,
+) -> R::Lane {
+    let lanes = const { R::LEN / LANE };
+    // SAFETY: the caller's promise.
+    let mut last = unsafe { R::starting_with(lane).fold(FACTORS[1], data.next()) };
+    if data.left >= (AHEAD - 1) * R::LEN {
+        let mut ahead = [last; AHEAD];
+        for register in &mut ahead[1..] {
+            // SAFETY: so many are left.
+            *register = unsafe { data.next() };
+        }
+        while data.left >= AHEAD * R::LEN {
+            for register in &mut ahead {
+                // SAFETY: so many are left.
+                *register = unsafe { register.fold(FACTORS[AHEAD * lanes], data.next()) };
+            }
+        }
+        last = ahead[AHEAD - 1];
+        for (n, register) in ahead[..AHEAD - 1].iter().enumerate() {
+            // SAFETY: the caller's promise.
+            last = unsafe { register.fold(FACTORS[(AHEAD - 1 - n) * lanes], last) };
+        }
+    }
+    while data.left >= R::LEN {
+        // SAFETY: one is left.
+        last = unsafe { last.fold(FACTORS[lanes], data.next()) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { last.last_lane() }
+}

@@ -1,0 +1,235 @@
+use std::println;
+use std::string::ToString;
+use std::vec;
+use std::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// Bit by bit, from the definition.
+fn naive(crc: u32, bytes: &[u8]) -> u32 {
+    let mut register = !crc;
+    for &byte in bytes {
+        register ^= u32::from(byte);
+        for _ in 0..8 {
+            register = times_x(register);
+        }
+    }
+    !register
+}
+
+/// The naive CRC of each beginning of `bytes`.
+fn naive_of_all(crc: u32, bytes: &[u8]) -> Vec<u32> {
+    let mut all = vec![crc];
+    for byte in bytes {
+        all.extend(all.last().map(|&crc| naive(crc, &[*byte])));
+    }
+    all
+}
+
+/// Bytes without a pattern.
+fn noise(len: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()[3]
+    };
+    std::iter::repeat_with(next).take(len).collect()
+}
+
+const GUARD: u8 = 0xee;
+
+/// Copies between guards and returns the CRC; the copy and what is around it is checked.
+fn copy_guarded(way: Way, crc: u32, head: &[u8], payload: &[u8], shift: usize) -> u32 {
+    let mut room = vec![GUARD; payload.len() + 128];
+    let copied = &mut room[shift..shift + payload.len()];
+    // SAFETY: the bytes of a slice.
+    let crc = unsafe { way.copy(crc, head, payload.as_ptr(), copied) };
+    assert!(
+        copied == payload,
+        "{way}: {} bytes copied wrong",
+        payload.len()
+    );
+    let (before, rest) = room.split_at(shift);
+    let outside = before.iter().chain(&rest[payload.len()..]);
+    assert!(
+        outside.into_iter().all(|&byte| byte == GUARD),
+        "{way}: written outside of {} bytes at {shift}",
+        payload.len()
+    );
+    crc
+}
+
+#[test]
+fn the_check_value() {
+    assert_eq!(update(0, b"123456789"), 0xcbf4_3926);
+    assert_eq!(update(0, b""), 0);
+    for way in Way::available() {
+        assert_eq!(way.update(0, b"123456789"), 0xcbf4_3926, "{way}");
+        assert_eq!(way.update(7, b""), 7, "{way}");
+    }
+}
+
+/// Lengths past two turns of the widest loop, and around those of packets.
+#[test]
+fn every_way_sums_and_copies_every_length() {
+    const MOST: usize = 9000;
+    let bytes = noise(MOST);
+    let crc = 0x0123_4567;
+    let expected = naive_of_all(crc, &bytes);
+    for way in Way::available() {
+        println!("{way}");
+        for (len, &expected) in expected.iter().enumerate() {
+            let bytes = &bytes[..len];
+            assert_eq!(way.update(crc, bytes), expected, "{way}, {len} bytes");
+            let copied = copy_guarded(way, crc, &[], bytes, len % 64);
+            assert_eq!(copied, expected, "{way}, copy of {len} bytes");
+        }
+    }
+}
+
+#[test]
+fn every_way_sums_a_head_before_a_copy() {
+    let bytes = noise(1300);
+    let crc = 0x89ab_cdef;
+    let expected = naive_of_all(crc, &bytes);
+    for way in Way::available() {
+        for len in (0..700).chain(1000..1300) {
+            for head in (0..=len.min(80)).filter(|head| len % 3 == 0 || head % 4 == 0) {
+                let (head, payload) = bytes[..len].split_at(head);
+                let crc = copy_guarded(way, crc, head, payload, 1);
+                let lens = (head.len(), payload.len());
+                assert_eq!(crc, expected[len], "{way}, {lens:?} bytes");
+            }
+        }
+    }
+}
+
+/// Source and destination at each place of a cache line.
+#[test]
+fn every_way_at_every_alignment() {
+    let bytes = noise(1024 + 128);
+    for way in Way::available() {
+        for (from, to) in (0..64).flat_map(|from| (0..64).map(move |to| (from, to))) {
+            let bytes = &bytes[from..from + 516];
+            let expected = table::update(3, bytes);
+            assert_eq!(way.update(3, bytes), expected, "{way} at {from}");
+            let copied = copy_guarded(way, 3, &[], bytes, to);
+            assert_eq!(copied, expected, "{way} from {from} to {to}");
+        }
+    }
+}
+
+/// Memory between pages that may not be touched.
+struct Guarded {
+    start: *mut u8,
+}
+
+impl Guarded {
+    /// Bytes of each part: full pages on every system.
+    const PAGE: usize = 64 << 10;
+
+    fn new() -> Self {
+        let (whole, pages) = (3 * Self::PAGE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: new addresses of the kernel's choice.
+        let start = unsafe { libc::mmap(null_mut(), whole, libc::PROT_NONE, pages, -1, 0) };
+        assert_ne!(start, libc::MAP_FAILED);
+        let start = start.cast::<u8>();
+        // SAFETY: the middle of what has just been mapped.
+        let failed = unsafe {
+            let rights = libc::PROT_READ | libc::PROT_WRITE;
+            libc::mprotect(start.add(Self::PAGE).cast(), Self::PAGE, rights)
+        };
+        assert_eq!(failed, 0);
+        Self { start }
+    }
+
+    /// The first or the last `len` bytes between the guards.
+    fn bytes(&mut self, first: bool, len: usize) -> &mut [u8] {
+        assert!(len <= Self::PAGE);
+        let at = if first { 0 } else { Self::PAGE - len };
+        // SAFETY: inside the middle, which is mapped while `self` lives and borrowed from it.
+        unsafe { slice::from_raw_parts_mut(self.start.add(Self::PAGE + at), len) }
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        // SAFETY: all of what `new` has mapped.
+        unsafe { libc::munmap(self.start.cast(), 3 * Self::PAGE) };
+    }
+}
+
+/// A byte too many read or written ends the process.
+#[test]
+fn no_way_touches_what_is_outside() {
+    let (mut source, mut room) = (Guarded::new(), Guarded::new());
+    for way in Way::available() {
+        for len in (0..600).chain(4090..4110) {
+            for (from_first, to_first) in
+                [(true, true), (true, false), (false, true), (false, false)]
+            {
+                let bytes = source.bytes(from_first, len);
+                bytes.copy_from_slice(&noise(len));
+                let expected = table::update(9, bytes);
+                assert_eq!(way.update(9, bytes), expected, "{way}, {len} bytes");
+                let (head, payload) = bytes.split_at((len % 40).min(len) & !3);
+                let copied = room.bytes(to_first, payload.len());
+                // SAFETY: the bytes of a slice.
+                let crc = unsafe { way.copy(9, head, payload.as_ptr(), copied) };
+                assert_eq!(crc, expected, "{way}, copy of {len} bytes");
+            }
+        }
+    }
+}
+
+#[test]
+fn names_are_those_of_ways() {
+    for way in Way::available() {
+        assert_eq!(way.to_string().parse(), Ok(way));
+    }
+    assert_eq!("AVX512".parse::<Way>(), Err(NoWay::Unknown));
+    let elsewhere = Way::names().filter(|name| Way::available().all(|way| way.name() != *name));
+    let mut count = 0;
+    for name in elsewhere {
+        assert_eq!(name.parse::<Way>(), Err(NoWay::Unavailable), "{name}");
+        count += 1;
+    }
+    assert_eq!(count + Way::available().count(), Way::names().count());
+    assert_eq!(Way::available().last().map(Way::name), Some("table"));
+}
+
+/// The only test that selects: the others take any way.
+#[test]
+fn what_is_selected_is_used() {
+    let best = Way::current();
+    assert_eq!(Way::available().next(), Some(best));
+    for way in Way::available() {
+        way.select();
+        assert_eq!(Way::current(), way);
+        assert_eq!(update(0, &noise(100)), table::update(0, &noise(100)));
+    }
+    best.select();
+}
+
+proptest! {
+    #[test]
+    fn as_defined(
+        crc: u32,
+        bytes in prop::collection::vec(any::<u8>(), 0..5000),
+        skip in 0..64usize,
+        cut: prop::sample::Index,
+    ) {
+        let bytes = &bytes[skip.min(bytes.len())..];
+        let expected = naive(crc, bytes);
+        let (head, payload) = bytes.split_at(cut.index(bytes.len() + 1));
+        for way in Way::available() {
+            prop_assert_eq!(way.update(crc, bytes), expected);
+            prop_assert_eq!(way.update(way.update(crc, head), payload), expected);
+            prop_assert_eq!(copy_guarded(way, crc, head, payload, skip), expected);
+        }
+    }
+}

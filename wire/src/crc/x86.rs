@@ -1,0 +1,262 @@
+//! Registers of 128, 256 and 512 bits of x86-64, with PCLMULQDQ and VPCLMULQDQ.
+
+use core::arch::x86_64::{
+    __m128i, __m256i, __m512i, _mm_and_si128, _mm_clmulepi64_si128, _mm_extract_epi32,
+    _mm_loadu_si128, _mm_set_epi32, _mm_set_epi64x, _mm_srli_si128, _mm_storeu_si128,
+    _mm_xor_si128, _mm256_castsi256_si128, _mm256_clmulepi64_epi128, _mm256_extracti128_si256,
+    _mm256_loadu_si256, _mm256_set_epi64x, _mm256_storeu_si256, _mm256_xor_si256,
+    _mm256_zextsi128_si256, _mm512_castsi512_si256, _mm512_clmulepi64_epi128,
+    _mm512_extracti64x4_epi64, _mm512_loadu_si512, _mm512_mask_mov_epi64, _mm512_set_epi64,
+    _mm512_storeu_si512, _mm512_ternarylogic_epi64, _mm512_xor_si512, _mm512_zextsi128_si512,
+};
+
+use super::POLYNOMIAL;
+use super::fold::{self, FACTORS, Lane, Register, factor};
+
+/// As [`fold::sum`], with 512 bits.
+///
+/// # Safety
+/// As [`fold::sum`]; the processor must have these features.
+#[target_feature(enable = "avx512f,vpclmulqdq,pclmulqdq,sse4.1")]
+pub(super) unsafe fn avx512<const COPY: bool>(
+    crc: u32,
+    head: &[u8],
+    src: *const u8,
+    dst: *mut u8,
+    len: usize,
+) -> u32 {
+    // SAFETY: the caller's promise; the registers need the features of this function.
+    unsafe { fold::sum::<__m512i, 4, COPY>(crc, head, src, dst, len) }
+}
+
+/// As [`fold::sum`], with 256 bits.
+///
+/// # Safety
+/// As [`fold::sum`]; the processor must have these features.
+#[target_feature(enable = "avx2,vpclmulqdq,pclmulqdq,sse4.1")]
+pub(super) unsafe fn vpclmul256<const COPY: bool>(
+    crc: u32,
+    head: &[u8],
+    src: *const u8,
+    dst: *mut u8,
+    len: usize,
+) -> u32 {
+    // SAFETY: the caller's promise; the registers need the features of this function.
+    unsafe { fold::sum::<__m256i, 4, COPY>(crc, head, src, dst, len) }
+}
+
+/// As [`fold::sum`], with 128 bits.
+///
+/// # Safety
+/// As [`fold::sum`]; the processor must have these features.
+#[target_feature(enable = "pclmulqdq,sse4.1")]
+pub(super) unsafe fn pclmul128<const COPY: bool>(
+    crc: u32,
+    head: &[u8],
+    src: *const u8,
+    dst: *mut u8,
+    len: usize,
+) -> u32 {
+    // SAFETY: the caller's promise; the registers need the features of this function.
+    unsafe { fold::sum::<__m128i, 4, COPY>(crc, head, src, dst, len) }
+}
+
+impl Register for __m512i {
+    type Lane = __m128i;
+    const LEN: usize = 64;
+
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    unsafe fn load(src: *const u8) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_loadu_si512(src.cast()) }
+    }
+
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    unsafe fn store(self, dst: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_storeu_si512(dst.cast(), self) };
+    }
+
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    unsafe fn starting_with(lane: __m128i) -> Self {
+        _mm512_zextsi128_si512(lane)
+    }
+
+    #[target_feature(enable = "avx512f,vpclmulqdq")]
+    #[inline]
+    unsafe fn fold(self, factors: [u64; 2], next: Self) -> Self {
+        let [low, high] = factors.map(u64::cast_signed);
+        let by = _mm512_set_epi64(high, low, high, low, high, low, high, low);
+        // 0x96 is the exclusive or of three.
+        _mm512_ternarylogic_epi64::<0x96>(
+            _mm512_clmulepi64_epi128::<0x00>(self, by),
+            _mm512_clmulepi64_epi128::<0x11>(self, by),
+            next,
+        )
+    }
+
+    #[target_feature(enable = "avx512f,vpclmulqdq")]
+    #[inline]
+    unsafe fn last_lane(self) -> __m128i {
+        let [a, b, c] = const { [FACTORS[3], FACTORS[2], FACTORS[1]] }
+            .map(|factors| factors.map(u64::cast_signed));
+        let by = _mm512_set_epi64(0, 0, c[1], c[0], b[1], b[0], a[1], a[0]);
+        let folded = _mm512_xor_si512(
+            _mm512_clmulepi64_epi128::<0x00>(self, by),
+            _mm512_clmulepi64_epi128::<0x11>(self, by),
+        );
+        // The last lane is where it has to be.
+        let lanes = _mm512_mask_mov_epi64(folded, 0b1100_0000, self);
+        let halves = _mm256_xor_si256(
+            _mm512_castsi512_si256(lanes),
+            _mm512_extracti64x4_epi64::<1>(lanes),
+        );
+        _mm_xor_si128(
+            _mm256_castsi256_si128(halves),
+            _mm256_extracti128_si256::<1>(halves),
+        )
+    }
+}
+
+impl Register for __m256i {
+    type Lane = __m128i;
+    const LEN: usize = 32;
+
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    unsafe fn load(src: *const u8) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_loadu_si256(src.cast()) }
+    }
+
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    unsafe fn store(self, dst: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_storeu_si256(dst.cast(), self) };
+    }
+
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    unsafe fn starting_with(lane: __m128i) -> Self {
+        _mm256_zextsi128_si256(lane)
+    }
+
+    #[target_feature(enable = "avx2,vpclmulqdq")]
+    #[inline]
+    unsafe fn fold(self, factors: [u64; 2], next: Self) -> Self {
+        let [low, high] = factors.map(u64::cast_signed);
+        let by = _mm256_set_epi64x(high, low, high, low);
+        _mm256_xor_si256(
+            _mm256_xor_si256(next, _mm256_clmulepi64_epi128::<0x00>(self, by)),
+            _mm256_clmulepi64_epi128::<0x11>(self, by),
+        )
+    }
+
+    #[target_feature(enable = "avx2,vpclmulqdq,pclmulqdq,sse4.1")]
+    #[inline]
+    unsafe fn last_lane(self) -> __m128i {
+        let (first, second) = (
+            _mm256_castsi256_si128(self),
+            _mm256_extracti128_si256::<1>(self),
+        );
+        // SAFETY: this function has the features of the narrower register.
+        unsafe { first.fold(FACTORS[1], second) }
+    }
+}
+
+impl Register for __m128i {
+    type Lane = Self;
+    const LEN: usize = 16;
+
+    #[target_feature(enable = "sse4.1")]
+    #[inline]
+    unsafe fn load(src: *const u8) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { _mm_loadu_si128(src.cast()) }
+    }
+
+    #[target_feature(enable = "sse4.1")]
+    #[inline]
+    unsafe fn store(self, dst: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe { _mm_storeu_si128(dst.cast(), self) };
+    }
+
+    #[inline]
+    unsafe fn starting_with(lane: Self) -> Self {
+        lane
+    }
+
+    #[target_feature(enable = "sse4.1,pclmulqdq")]
+    #[inline]
+    unsafe fn fold(self, factors: [u64; 2], next: Self) -> Self {
+        let [low, high] = factors.map(u64::cast_signed);
+        let by = _mm_set_epi64x(high, low);
+        _mm_xor_si128(
+            _mm_xor_si128(next, _mm_clmulepi64_si128::<0x00>(self, by)),
+            _mm_clmulepi64_si128::<0x11>(self, by),
+        )
+    }
+
+    #[inline]
+    unsafe fn last_lane(self) -> Self {
+        self
+    }
+}
+
+impl Lane for __m128i {
+    #[target_feature(enable = "sse4.1")]
+    #[inline]
+    unsafe fn new(bytes: u128) -> Self {
+        #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+        let (low, high) = (bytes as u64, (bytes >> 64) as u64);
+        _mm_set_epi64x(high.cast_signed(), low.cast_signed())
+    }
+
+    #[target_feature(enable = "sse4.1,pclmulqdq")]
+    #[inline]
+    unsafe fn remainder(self) -> u32 {
+        let by = _mm_set_epi64x(
+            const { factor(64).cast_signed() },
+            const { factor(96).cast_signed() },
+        );
+        let low_word = _mm_set_epi32(0, 0, 0, -1);
+        // 128 bits to 96, to 64.
+        let lane = _mm_xor_si128(
+            _mm_srli_si128::<8>(self),
+            _mm_clmulepi64_si128::<0x00>(self, by),
+        );
+        let lane = _mm_xor_si128(
+            _mm_srli_si128::<4>(lane),
+            _mm_clmulepi64_si128::<0x10>(_mm_and_si128(lane, low_word), by),
+        );
+        // Barrett: the quotient by x^64 / P, then minus the quotient times P.
+        let barrett = _mm_set_epi64x(QUOTIENT, (POLYNOMIAL as i64) << 1 | 1);
+        let quotient = _mm_clmulepi64_si128::<0x10>(_mm_and_si128(lane, low_word), barrett);
+        let multiple = _mm_clmulepi64_si128::<0x00>(_mm_and_si128(quotient, low_word), barrett);
+        _mm_extract_epi32::<1>(_mm_xor_si128(lane, multiple)).cast_unsigned()
+    }
+}
+
+/// x^64 divided by the CRC's polynomial, reflected, 33 bits.
+const QUOTIENT: i64 = {
+    // Long division: the remainder's highest coefficient is bit 0 of `rest` at every step.
+    let divisor = (POLYNOMIAL as u64) << 1 | 1;
+    let mut rest = 1u64;
+    let (mut quotient, mut i) = (0, 0);
+    while i <= 32 {
+        if rest & 1 != 0 {
+            quotient |= 1 << i;
+            rest ^= divisor;
+        }
+        rest >>= 1;
+        i += 1;
+    }
+    quotient
+};
+
+const _: () = assert!(QUOTIENT == 0x1_f701_1641);
