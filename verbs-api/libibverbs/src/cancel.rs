@@ -13,7 +13,7 @@
 
 use std::{ffi::c_int, io, ptr};
 
-use rocade_emulator::EventWaiter;
+use rocade_emulator::{EventWaiter, VerbsError};
 
 use crate::ffi::{Errno, guarded};
 
@@ -76,15 +76,9 @@ fn wait<'a>(
             Err(_) => return -1,
         }
         let woken = waiter.wait();
-        if guarded(|| Ok(woken?)).is_err() {
+        if guarded(|| Ok(woken.map_err(VerbsError::from)?)).is_err() {
             return -1;
         }
-    }
-}
-
-impl From<io::Error> for Errno {
-    fn from(error: io::Error) -> Self {
-        Self(error.raw_os_error().unwrap_or(libc::EIO))
     }
 }
 

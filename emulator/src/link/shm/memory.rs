@@ -278,8 +278,22 @@ pub(super) fn has_hung_up(socket: BorrowedFd<'_>) -> bool {
         events: libc::POLLRDHUP,
         revents: 0,
     };
-    // SAFETY: one live entry.
-    let ready = unsafe { libc::poll(&raw mut entry, 1, 0) };
+    let mut no_time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // Not poll(2) of the C library: see `wake`.
+    // SAFETY: one live entry, a live timespec and no signal mask.
+    let ready = unsafe {
+        libc::syscall(
+            libc::SYS_ppoll,
+            &raw mut entry,
+            1usize,
+            &raw mut no_time,
+            ptr::null::<libc::sigset_t>(),
+            0usize,
+        )
+    };
     ready > 0 && entry.revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
 }
 

@@ -3,7 +3,7 @@
 
 #include <sys/wait.h>
 
-enum { TURNS = 5000, RECEIVES = 3 };
+enum { TURNS = 2000, RECEIVES = 3 };
 
 /* One of the two processes: its ends of the pipes to the other. */
 struct side {
@@ -92,7 +92,7 @@ static void no_verb_is_a_cancellation_point(void)
 	CHECK_INT(pipe(back), 0);
 	pid_t child = fork();
 	CHECK(child >= 0);
-	alarm(60);
+	alarm(DEADLINE);
 	struct side side = child ? (struct side){ back[0], there[1], 1 }
 				 : (struct side){ there[0], back[1], 0 };
 	pthread_t thread;
