@@ -31,7 +31,7 @@ use rocade_wire::Qpn;
 
 use crate::config::{BrokerMode, EngineConfig, LinkMode};
 use crate::error::VerbsError;
-use crate::hca::{DeviceInfo, Hca};
+use crate::hca::{DeviceFacts, DeviceInfo, Hca};
 use crate::link::shm::{self, ShmChannel};
 use crate::link::{LocalAddr, UdpLink};
 use crate::memory::{MemGuard, MrTable, PdId};
@@ -184,6 +184,12 @@ impl Engine {
     #[must_use]
     pub fn devices(&self) -> Vec<DeviceInfo> {
         self.inner.hcas.iter().map(|hca| hca.info()).collect()
+    }
+
+    /// What the devices say about themselves, in the order of the configuration.
+    #[must_use]
+    pub fn facts(&self) -> Vec<DeviceFacts> {
+        self.inner.hcas.iter().map(|hca| hca.facts()).collect()
     }
 
     /// Opens a device.

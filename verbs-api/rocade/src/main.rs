@@ -15,6 +15,7 @@ mod libdir;
 mod output;
 mod run;
 mod table;
+mod view;
 
 use std::process::ExitCode;
 

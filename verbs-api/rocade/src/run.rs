@@ -13,6 +13,7 @@ use rocade_emulator::config::{ENV_BROKER, ENV_CONFIG, ENV_DEVICES, ENV_IP, Setti
 use crate::cli::{DeviceArgs, RunArgs};
 use crate::error::{CliError, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND};
 use crate::libdir;
+use crate::view;
 
 /// Mode bits set-user-ID and set-group-ID.
 const SET_ID_BITS: u32 = 0o6000;
@@ -70,13 +71,14 @@ pub(crate) fn run(args: &RunArgs, settings: Settings) -> Result<ExitCode, CliErr
     {
         command.env(ENV_BROKER, exe);
     }
+    view::show(args, &merged, &config.devices, &mut command)?;
     tracing::debug!(?command, devices = ?config.devices, "exec");
     Err(exec_error(program, &command.exec()))
 }
 
 /// `dir` in front of the directories in `old`. An empty list has no separator: an empty entry
 /// would mean the current directory.
-fn prepend(dir: &Path, old: Option<OsString>) -> OsString {
+pub(crate) fn prepend(dir: &Path, old: Option<OsString>) -> OsString {
     let mut list = dir.as_os_str().to_owned();
     if let Some(old) = old.filter(|old| !old.is_empty()) {
         list.push(":");
