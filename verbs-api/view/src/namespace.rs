@@ -8,7 +8,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::os::unix::fs::{OpenOptionsExt as _, symlink};
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use crate::CHAR_DEVICE;
@@ -24,6 +24,8 @@ const OURS: [(&str, &[&str]); 2] = [
         &["infiniband", "infiniband_verbs", "infiniband_mad"],
     ),
 ];
+/// The whole of the old `/dev`, where that is covered.
+const OLD_DEV_DIR: &str = "/sys/devices/rocade/dev";
 /// Where the attributes of an interface are whose directory is covered.
 const NET_DIR: &str = "/sys/devices/rocade/net";
 
@@ -164,12 +166,13 @@ impl Covered {
 
 fn build(tree: &Tree, show_host: bool) -> io::Result<()> {
     let mut mounts = Mounts::default();
+    // `/sys/devices/rocade` can only be that of a view around this one.
+    make_room(&mut mounts, Path::new("/sys/devices"), &["rocade"])?;
+    keep_dev()?;
     let mut host = Vec::new();
     for (parent, names) in OURS {
         host.extend(make_room(&mut mounts, Path::new(parent), names)?);
     }
-    // `/sys/devices/rocade` can only be that of a view around this one.
-    make_room(&mut mounts, Path::new("/sys/devices"), &["rocade"])?;
     stage::write(tree, Path::new("/"), char_device)?;
     if show_host {
         for (dir, covered) in &host {
@@ -227,6 +230,36 @@ fn make_parent(mounts: &mut Mounts, dir: &Path) -> io::Result<()> {
     make_dirs(dir)
 }
 
+/// `/dev/ptmx` looks for `pts` beside the place where it is mounted from, so it works within the
+/// whole of the old `/dev` only. That has to be mounted before it is covered: a mount takes along
+/// what covers its source.
+fn keep_dev() -> io::Result<()> {
+    let place = Path::new(OLD_DEV_DIR);
+    make_dirs(place)?;
+    sys::bind(Path::new("/dev"), place)
+}
+
+/// Where `/dev/ptmx` leads: to its twin in `pts` as in containers, where terminals then have the names
+/// that they have outside; but on many hosts only root may open that one.
+fn ptmx_target() -> PathBuf {
+    let twin = File::options()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NOCTTY)
+        .open(Path::new(OLD_DEV_DIR).join("pts/ptmx"));
+    if twin.is_ok() {
+        "pts/ptmx".into()
+    } else {
+        Path::new(OLD_DEV_DIR).join("ptmx")
+    }
+}
+
+/// Is it the device, not a link to `pts/ptmx` as in most containers?
+fn is_ptmx(path: &Path) -> bool {
+    let device = fs::symlink_metadata(path).is_ok_and(|data| data.file_type().is_char_device());
+    device && path.file_name() == Some("ptmx".as_ref())
+}
+
 /// Covers `dir` with a copy to which entries can be added, without `names`.
 fn extend(mounts: &mut Mounts, dir: &Path, names: &[&str]) -> io::Result<()> {
     let covered = mounts.cover_keeping(dir)?;
@@ -257,6 +290,9 @@ fn show_entry(covered: &Covered, dir: &Path, name: &std::ffi::OsStr) -> io::Resu
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
     };
+    if is_ptmx(&from) {
+        return symlink(ptmx_target(), to);
+    }
     if kind.is_symlink() {
         return symlink(fs::read_link(&from)?, to);
     }
@@ -283,8 +319,9 @@ fn show_on_interface(mounts: &mut Mounts, ifname: &str, device: &str) -> io::Res
     };
     let kept = Path::new(NET_DIR).join(ifname);
     make_dirs(&kept)?;
+    // Before it is covered: see `keep_dev`.
+    sys::bind(&real, &kept)?;
     let covered = mounts.cover_keeping(&real)?;
-    sys::bind(&covered.path(), &kept)?;
     for name in covered.names()?.iter().filter(|name| *name != "device") {
         let from = covered.path().join(name);
         let link = match fs::read_link(&from) {
