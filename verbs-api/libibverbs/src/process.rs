@@ -13,6 +13,7 @@ use std::{
 };
 
 use rocade_emulator::{Engine, config::Settings};
+use rocade_view::{CharDevices, ENV_FIRST_NUMBER, Tree};
 
 use crate::{device::DeviceObject, ffi::Errno};
 
@@ -34,6 +35,7 @@ struct State {
 pub(crate) struct Host {
     engine: Engine,
     devices: Vec<&'static DeviceObject>,
+    tree: OnceLock<Tree>,
 }
 
 impl Host {
@@ -46,6 +48,18 @@ impl Host {
     pub(crate) fn devices(&self) -> &[&'static DeviceObject] {
         &self.devices
     }
+
+    /// The files of the devices, as a view shows them.
+    pub(crate) fn tree(&self) -> &Tree {
+        self.tree
+            .get_or_init(|| Tree::of_attributes(&self.engine.facts(), first_number()))
+    }
+}
+
+/// The number of the first `uverbsN`.
+fn first_number() -> u32 {
+    let number = std::env::var(ENV_FIRST_NUMBER).ok();
+    number.and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
 /// The generation of this process.
@@ -118,11 +132,16 @@ fn start() -> Result<Host, Errno> {
         Errno::from(error)
     })?;
     let infos = engine.devices();
+    let first = first_number();
     let devices = infos
         .into_iter()
-        .map(|info| DeviceObject::leak(&info))
+        .map(|info| DeviceObject::leak(&info, &CharDevices::numbered(first, info.index).verbs))
         .collect();
-    Ok(Host { engine, devices })
+    Ok(Host {
+        engine,
+        devices,
+        tree: OnceLock::new(),
+    })
 }
 
 extern "C" fn child_after_fork() {

@@ -167,8 +167,9 @@ impl Covered {
 fn build(tree: &Tree, show_host: bool) -> io::Result<()> {
     let mut mounts = Mounts::default();
     // `/sys/devices/rocade` can only be that of a view around this one.
-    make_room(&mut mounts, Path::new("/sys/devices"), &["rocade"])?;
-    keep_dev()?;
+    let around = make_room(&mut mounts, Path::new("/sys/devices"), &["rocade"])?;
+    let around = around.first().map(|(_, covered)| covered);
+    keep_dev(around)?;
     let mut host = Vec::new();
     for (parent, names) in OURS {
         host.extend(make_room(&mut mounts, Path::new(parent), names)?);
@@ -180,7 +181,7 @@ fn build(tree: &Tree, show_host: bool) -> io::Result<()> {
         }
     }
     for (ifname, device) in tree.interfaces() {
-        show_on_interface(&mut mounts, ifname, device)?;
+        show_on_interface(&mut mounts, around, ifname, device)?;
     }
     // All of them are there: they stay.
     mounts.made.clear();
@@ -232,11 +233,16 @@ fn make_parent(mounts: &mut Mounts, dir: &Path) -> io::Result<()> {
 
 /// `/dev/ptmx` looks for `pts` beside the place where it is mounted from, so it works within the
 /// whole of the old `/dev` only. That has to be mounted before it is covered: a mount takes along
-/// what covers its source.
-fn keep_dev() -> io::Result<()> {
+/// what covers its source. A view around this one has kept it already.
+fn keep_dev(around: Option<&Covered>) -> io::Result<()> {
+    let kept = around.map(|around| around.path().join("dev"));
+    let source = kept.filter(|kept| kept.is_dir());
     let place = Path::new(OLD_DEV_DIR);
     make_dirs(place)?;
-    sys::bind(Path::new("/dev"), place)
+    sys::bind(
+        source.as_deref().unwrap_or_else(|| Path::new("/dev")),
+        place,
+    )
 }
 
 /// Where `/dev/ptmx` leads: to its twin in `pts` as in containers, where terminals then have the names
@@ -307,7 +313,12 @@ fn show_entry(covered: &Covered, dir: &Path, name: &std::ffi::OsStr) -> io::Resu
 /// Adds `device` to an interface: to what `/sys/class/net/IF` leads to, so that the list of
 /// interfaces stays the kernel's; or to the list, if that is of another network namespace and does
 /// not have the interface.
-fn show_on_interface(mounts: &mut Mounts, ifname: &str, device: &str) -> io::Result<()> {
+fn show_on_interface(
+    mounts: &mut Mounts,
+    around: Option<&Covered>,
+    ifname: &str,
+    device: &str,
+) -> io::Result<()> {
     let target = Path::new(crate::HCA_DIR).join(device);
     let place = Path::new("/sys/class/net").join(ifname);
     let Ok(real) = fs::canonicalize(&place) else {
@@ -317,18 +328,20 @@ fn show_on_interface(mounts: &mut Mounts, ifname: &str, device: &str) -> io::Res
         make_dirs(&place)?;
         return symlink(target, place.join("device"));
     };
+    let kept = around.map(|around| around.path().join("net").join(ifname));
+    let source = kept.filter(|kept| kept.is_dir());
     let kept = Path::new(NET_DIR).join(ifname);
     make_dirs(&kept)?;
-    // Before it is covered: see `keep_dev`.
-    sys::bind(&real, &kept)?;
-    let covered = mounts.cover_keeping(&real)?;
-    for name in covered.names()?.iter().filter(|name| *name != "device") {
-        let from = covered.path().join(name);
-        let link = match fs::read_link(&from) {
-            Ok(link) => link,
-            Err(_) => kept.join(name),
-        };
-        symlink(link, real.join(name))?;
+    // Before it is covered, and from a view around this one: see `keep_dev`.
+    sys::bind(source.as_deref().unwrap_or(&real), &kept)?;
+    mounts.cover(&real)?;
+    for entry in fs::read_dir(&kept)? {
+        let name = entry?.file_name();
+        if name == "device" {
+            continue;
+        }
+        let from = kept.join(&name);
+        symlink(fs::read_link(&from).unwrap_or(from), real.join(name))?;
     }
     symlink(target, real.join("device"))
 }

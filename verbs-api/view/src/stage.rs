@@ -109,21 +109,23 @@ impl Stage {
             symlink(target, dir.join("device"))?;
         }
         if show_host {
-            self.link_host()?;
+            for dir in HOST_CLASSES.iter().chain(&["dev/infiniband"]) {
+                self.link_host(dir)?;
+            }
         }
-        Ok(())
+        // For those who list the classes.
+        self.link_host("sys/class")
     }
 
-    /// The kernel follows these links: it knows nothing of what the preload library does.
-    fn link_host(&self) -> io::Result<()> {
-        for class in HOST_CLASSES.iter().chain(&["dev/infiniband"]) {
-            let host = Path::new("/").join(class);
-            for entry in fs::read_dir(&host).into_iter().flatten().flatten() {
-                let name = entry.file_name();
-                let place = self.dir.join(class).join(&name);
-                if fs::symlink_metadata(&place).is_err() {
-                    symlink(host.join(name), place)?;
-                }
+    /// Links to what the host has in `dir` and we do not. The kernel follows them: it knows nothing of
+    /// what the preload library does.
+    fn link_host(&self, dir: &str) -> io::Result<()> {
+        let host = Path::new("/").join(dir);
+        for entry in fs::read_dir(&host).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let place = self.dir.join(dir).join(&name);
+            if fs::symlink_metadata(&place).is_err() {
+                symlink(host.join(name), place)?;
             }
         }
         Ok(())

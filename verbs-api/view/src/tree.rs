@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 use rocade_emulator::{DeviceFacts, Gid, GidEntry, Guid};
 
-use crate::host::HostFiles;
+use crate::host::{HostFiles, Locality};
 
 /// Version of the interface of `uverbsN` as rdma-core knows it.
 const VERBS_ABI: u32 = 6;
@@ -122,6 +122,25 @@ impl Tree {
         for device in devices {
             tree.device(device, host, first);
         }
+        tree
+    }
+
+    /// What is the same on every host, as files only: enough to answer for an attribute.
+    #[must_use]
+    pub fn of_attributes(devices: &[DeviceFacts], first: u32) -> Self {
+        let unknown = Locality::anywhere(1);
+        let host = HostFiles {
+            near: BTreeMap::new(),
+            anywhere: unknown,
+            char_device: String::new(),
+            first_free: first,
+        };
+        let mut tree = Self::new(devices, &host, first);
+        let of_the_host = ["/numa_node", "/local_cpus", "/local_cpulist", "/dev"];
+        tree.entries.retain(|entry| {
+            let is_file = matches!(entry.node, Node::File(_));
+            !(is_file && of_the_host.iter().any(|name| entry.path.ends_with(name)))
+        });
         tree
     }
 
