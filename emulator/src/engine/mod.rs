@@ -15,6 +15,7 @@ mod handover;
 mod linger;
 mod port;
 mod progress;
+mod publish;
 mod qp_table;
 mod shared;
 pub(crate) mod sys;
@@ -22,6 +23,7 @@ mod timers;
 mod transmit;
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -44,6 +46,7 @@ use broker_link::BrokerLink;
 use clock::Clock;
 use handover::Handover;
 use port::Port;
+use publish::Publisher;
 use qp_table::QpTable;
 use timers::Timers;
 pub(crate) use transmit::TxState;
@@ -82,14 +85,11 @@ pub struct EngineCounters {
 
 #[derive(Debug, Default)]
 struct AtomicCounters {
-    tx_packets: AtomicU64,
     tx_errors: AtomicU64,
-    rx_packets: AtomicU64,
     rx_malformed: AtomicU64,
     rx_bad_icrc: AtomicU64,
     rx_unknown_qp: AtomicU64,
     forwarded: AtomicU64,
-    tx_shared: AtomicU64,
     rx_shared: AtomicU64,
 }
 
@@ -137,6 +137,7 @@ pub(crate) struct EngineInner {
     attachment: Mutex<Option<Attachment>>,
     next_pd: AtomicU32,
     counters: AtomicCounters,
+    publisher: Publisher,
 }
 
 impl Engine {
@@ -176,6 +177,7 @@ impl Engine {
                 attachment: Mutex::new(None),
                 next_pd: AtomicU32::new(1),
                 counters: AtomicCounters::default(),
+                publisher: Publisher::default(),
             }),
         })
     }
@@ -190,6 +192,12 @@ impl Engine {
     #[must_use]
     pub fn facts(&self) -> Vec<DeviceFacts> {
         self.inner.hcas.iter().map(|hca| hca.facts()).collect()
+    }
+
+    /// Keeps the counters of the devices up to date that are files below `dir`, as
+    /// `NAME/infiniband/NAME/ports/1/{counters,hw_counters}/*`; they have to be there.
+    pub fn publish_counters(&self, dir: PathBuf) {
+        self.inner.start_publishing(dir);
     }
 
     /// Opens a device.
@@ -208,15 +216,16 @@ impl Engine {
     pub fn counters(&self) -> EngineCounters {
         let c = &self.inner.counters;
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let traffic = || self.inner.hcas.iter().map(|hca| hca.traffic.totals());
         EngineCounters {
-            tx_packets: get(&c.tx_packets),
+            tx_packets: traffic().map(|traffic| traffic.tx_packets).sum(),
             tx_errors: get(&c.tx_errors),
-            rx_packets: get(&c.rx_packets),
+            rx_packets: traffic().map(|traffic| traffic.rx_packets).sum(),
             rx_malformed: get(&c.rx_malformed),
             rx_bad_icrc: get(&c.rx_bad_icrc),
             rx_unknown_qp: get(&c.rx_unknown_qp),
             forwarded: get(&c.forwarded),
-            tx_shared: get(&c.tx_shared),
+            tx_shared: traffic().map(|traffic| traffic.tx_shared).sum(),
             rx_shared: get(&c.rx_shared),
         }
     }
@@ -305,9 +314,10 @@ impl EngineInner {
             None => UdpLink::bind(local).map_err(VerbsError::from),
             Some(broker) => broker.open(local),
         };
-        let port = Arc::new(Port::new(
-            link.inspect_err(|error| tracing::error!("{error}"))?,
-        ));
+        let link = link.inspect_err(|error| tracing::error!("{error}"))?;
+        let mut hcas = self.hcas.iter();
+        let hca = hcas.find(|hca| hca.config.addrs.contains(&local.ip()));
+        let port = Arc::new(Port::new(link, hca.cloned()));
         ports.push(Arc::clone(&port));
         drop(ports);
         // The background thread has one more descriptor to wait for.

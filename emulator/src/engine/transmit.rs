@@ -261,10 +261,12 @@ impl EngineInner {
                 }
             };
             let count = buffer.segments() as u64;
-            self.counters.tx_packets.fetch_add(count, Ordering::Relaxed);
-            if channel.is_some() {
-                self.counters.tx_shared.fetch_add(count, Ordering::Relaxed);
-            }
+            let shared = channel.is_some();
+            inner
+                .hca()
+                .traffic
+                .sent(count, buffer.bytes().len(), shared);
+            self.count_traffic();
             if !IS_BACKGROUND.get() {
                 self.handover.sent();
             }

@@ -1,6 +1,7 @@
 //! The emulated HCA as programs see it: identity, limits, port and tables.
 
 pub mod limits;
+mod traffic;
 
 use std::net::IpAddr;
 
@@ -9,6 +10,8 @@ use rocade_wire::{Gid, Guid, Mtu, Pkey};
 
 use crate::config::DeviceConfig;
 use crate::link::LocalAddr;
+
+pub(crate) use traffic::{COUNTER_FILES, Traffic};
 
 /// Where a device can be found.
 #[derive(Clone, Debug)]
@@ -120,6 +123,7 @@ impl DeviceFacts {
 pub(crate) struct Hca {
     pub(crate) config: DeviceConfig,
     pub(crate) index: u32,
+    pub(crate) traffic: Traffic,
     gids: Vec<GidEntry>,
     active_mtu: Mtu,
 }
@@ -139,6 +143,7 @@ impl Hca {
         Self {
             config,
             index,
+            traffic: Traffic::default(),
             gids,
             active_mtu,
         }

@@ -13,7 +13,7 @@ use std::{
 };
 
 use rocade_emulator::{Engine, config::Settings};
-use rocade_view::{CharDevices, ENV_FIRST_NUMBER, Tree};
+use rocade_view::{CharDevices, ENV_COUNTERS, ENV_FIRST_NUMBER, Tree};
 
 use crate::{device::DeviceObject, ffi::Errno};
 
@@ -131,6 +131,9 @@ fn start() -> Result<Host, Errno> {
         eprintln!("rocade: {error}");
         Errno::from(error)
     })?;
+    if let Some(dir) = std::env::var_os(ENV_COUNTERS) {
+        engine.publish_counters(dir.into());
+    }
     let infos = engine.devices();
     let first = first_number();
     let devices = infos

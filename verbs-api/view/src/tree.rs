@@ -52,8 +52,7 @@ pub const COUNTERS: [&str; 21] = [
 ];
 
 /// Counters of what a device of ours can tell beyond these, in `ports/N/hw_counters`.
-pub const HW_COUNTERS: [&str; 5] = [
-    "lifespan",
+pub const HW_COUNTERS: [&str; 4] = [
     "rx_icrc_encapsulated",
     "rcvd_pkts",
     "sent_pkts",
