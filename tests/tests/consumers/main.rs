@@ -9,8 +9,11 @@ mod capture;
 mod crash;
 mod devices;
 mod idle;
+mod mooncake;
 mod perftest;
 mod pingpong;
+mod pyverbs;
+mod view;
 
 use std::time::Duration;
 
@@ -27,6 +30,9 @@ const PERFTEST: &[(&str, &str)] = &[
     ("ibv_devinfo", "ibverbs-utils"),
     ("ip", "iproute2"),
 ];
+
+/// The distribution's Python, for which its packages are.
+const PYTHON: &str = "/usr/bin/python3";
 
 /// The links that processes of one host have: the default, which is shared memory there, and UDP.
 const LINKS: [&str; 2] = ["", "udp"];

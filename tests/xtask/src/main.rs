@@ -12,6 +12,7 @@ mod fuzz;
 mod lint;
 mod loom;
 mod packages;
+mod pypi;
 mod step;
 mod suite;
 mod tally;
@@ -98,6 +99,6 @@ fn run(workspace: &Workspace, task: Task) -> Tally {
         Task::Fuzz { seconds, targets } => fuzz::run(workspace, seconds, &targets),
         Task::Bench { arguments } => bench::run(workspace, &arguments),
         Task::Loom => loom::run(workspace),
-        Task::Install => packages::install(true),
+        Task::Install => packages::install(true) + pypi::install(workspace, true),
     }
 }

@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf, time::Duration};
 
 use crate::{
-    fuzz, loom, packages, step,
+    fuzz, loom, packages, pypi, step,
     tally::{Skip, Tally, parse_skip_log},
     workspace::{Workspace, in_ci},
 };
@@ -15,6 +15,7 @@ const TEST_LIMIT: Duration = Duration::from_secs(1500);
 pub(crate) fn run(workspace: &Workspace, install: bool, filters: &[String]) -> Tally {
     if install {
         packages::install(false);
+        pypi::install(workspace, false);
     }
     // The tests run the command and the libraries that users get.
     let build = workspace.cargo(&["build", "--release", "--workspace", "--locked"]);
