@@ -1,38 +1,17 @@
 //! Mooncake's transfer engine, as it comes from PyPI: it looks at the files before it tries the verbs, and goes
 //! back to TCP where it does not like them.
 
-use std::{
-    env,
-    path::{Path, PathBuf},
-};
+use std::path::Path;
 
 use rocade_tests::{
     harness::{Process, Rig},
     or_skip,
-    skip::Reason,
 };
 
-use crate::{LIMIT, PYTHON};
+use crate::{LIMIT, PYTHON, pypi};
 
+const PACKAGE: &str = "mooncake-0.3.13.post1";
 const NEEDS: &[(&str, &str)] = &[("setpriv", "util-linux"), ("ip", "iproute2")];
-
-/// Where `cargo xtask install` has put the package.
-fn package() -> Result<PathBuf, Reason> {
-    let test = env::current_exe().unwrap_or_default();
-    // target/<profile>/deps/<test>
-    let target = test
-        .ancestors()
-        .nth(3)
-        .unwrap_or_else(|| Path::new("target"));
-    let path = target.join("pypi/mooncake-0.3.13.post1");
-    if path.is_dir() {
-        Ok(path)
-    } else {
-        Err(Reason::Package(
-            "mooncake-transfer-engine-non-cuda (PyPI, `cargo xtask install`)".to_owned(),
-        ))
-    }
-}
 
 /// Runs the script with these variables before it, after `prefix`.
 fn start(rig: &Rig, package: &Path, prefix: &[&str], variables: &[&str]) -> Process {
@@ -64,7 +43,7 @@ fn assert_moved(process: Process) {
 fn moves_data_on_one_host() {
     for link in crate::LINKS {
         let rig = or_skip!(Rig::loopback(NEEDS)).with_link(link);
-        let package = or_skip!(package());
+        let package = or_skip!(pypi(PACKAGE));
         assert_moved(start(&rig, &package, &[], &[]));
     }
 }
@@ -72,7 +51,7 @@ fn moves_data_on_one_host() {
 #[test]
 fn moves_data_with_the_preload_library() {
     let rig = or_skip!(Rig::loopback(NEEDS));
-    let package = or_skip!(package());
+    let package = or_skip!(pypi(PACKAGE));
     assert_moved(start(&rig, &package, &[], &["OPTIONS=--view preload"]));
 }
 
@@ -80,7 +59,7 @@ fn moves_data_with_the_preload_library() {
 #[test]
 fn moves_data_without_namespaces() {
     let rig = or_skip!(Rig::loopback(NEEDS));
-    let package = or_skip!(package());
+    let package = or_skip!(pypi(PACKAGE));
     let confined = "echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --bounding-set=-all --inh-caps=-all -- \"$@\"";
     let prefix = [
         "unshare",
@@ -102,7 +81,7 @@ fn moves_data_without_namespaces() {
 #[test]
 fn moves_data_between_two_hosts() {
     let rig = or_skip!(Rig::loopback(NEEDS));
-    let package = or_skip!(package());
+    let package = or_skip!(pypi(PACKAGE));
     if !rig.network().is_isolated() {
         rocade_tests::skip!("cannot make a network namespace");
     }
