@@ -3,7 +3,7 @@
 use std::{
     ffi::OsStr,
     fs::{self, Permissions},
-    os::unix::fs::{MetadataExt, PermissionsExt, chown},
+    os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink},
     path::{Path, PathBuf},
     process::Command,
 };
@@ -31,8 +31,8 @@ pub enum User {
     Confined,
 }
 
-/// A copy of the command and its libraries, and of other files, that any user can read, with a runtime directory of
-/// the one who is going to run it.
+/// The command and its libraries, and other files, as copies where the user could not read them else; with a runtime
+/// directory of that user.
 #[derive(Debug)]
 pub struct Installation {
     dir: TempDir,
@@ -66,9 +66,13 @@ impl Installation {
         };
         let files = files.iter().map(|path| path.to_path_buf());
         for path in built.filter(wanted).chain(files) {
-            let copy = dir.path().join(path.file_name().expect("a file"));
-            fs::copy(&path, &copy).expect("room for a copy");
-            open(&copy).expect("it is ours");
+            let place = dir.path().join(path.file_name().expect("a file"));
+            if as_other {
+                fs::copy(&path, &place).expect("room for a copy");
+                open(&place).expect("it is ours");
+            } else {
+                symlink(&path, &place).expect("it is ours");
+            }
         }
         let run = dir.path().join("run");
         fs::create_dir(&run).expect("it is ours");

@@ -8,7 +8,6 @@ use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 use libc::{DIR, FILE, dirent, dirent64, mode_t, off_t, ssize_t};
 
 use crate::lead_functions;
-use crate::paths::lead_list;
 
 type Select<T> = Option<unsafe extern "C" fn(*const T) -> c_int>;
 type Compare<T> = Option<unsafe extern "C" fn(*mut *const T, *mut *const T) -> c_int>;
@@ -17,6 +16,7 @@ type VisitNext =
     Option<unsafe extern "C" fn(*const c_char, *const c_void, c_int, *mut c_void) -> c_int>;
 
 lead_functions! {
+    by lead:
     fn open([path], flags: c_int, mode: mode_t) -> c_int = -1;
     fn open64([path], flags: c_int, mode: mode_t) -> c_int = -1;
     fn __open_2([path], flags: c_int) -> c_int = -1;
@@ -58,25 +58,8 @@ lead_functions! {
     fn inotify_add_watch(watches: c_int, [path], mask: c_uint) -> c_int = -1;
 }
 
-/// As `lead_functions`, for functions that list a directory.
-macro_rules! lead_listing {
-    ($( fn $name:ident ( $($head:ident : $head_type:ty ,)* [ $path:ident ] $(, $tail:ident : $tail_type:ty)* )
-        -> $result:ty = $missing:expr; )*) => { $(
-        #[unsafe(no_mangle)]
-        pub(crate) unsafe extern "C" fn $name(
-            $($head: $head_type,)* $path: *const c_char $(, $tail: $tail_type)*
-        ) -> $result {
-            $crate::next!($name: fn($($head_type,)* *const c_char $(, $tail_type)*) -> $result, next, $missing);
-            // SAFETY: the caller keeps to the contract of libc's function, which has the same one.
-            unsafe {
-                let led = lead_list($path);
-                next($($head,)* led.as_ptr() $(, $tail)*)
-            }
-        }
-    )* };
-}
-
-lead_listing! {
+lead_functions! {
+    by lead_list:
     fn opendir([path]) -> *mut DIR = std::ptr::null_mut();
     fn scandir([path], list: *mut *mut *mut dirent, select: Select<dirent>, compare: Compare<dirent>) -> c_int = -1;
     fn scandir64([path], list: *mut *mut *mut dirent64, select: Select<dirent64>, compare: Compare<dirent64>) -> c_int = -1;

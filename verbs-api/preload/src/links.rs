@@ -5,7 +5,7 @@ use std::ptr;
 
 use libc::ssize_t;
 
-use crate::paths::{PATH_MAX, lead, stage, stage_prefix};
+use crate::paths::{PATH_MAX, lead, may_be_ours, stage, stage_prefix};
 
 fn fail(errno: c_int) {
     // SAFETY: the address of this thread's errno.
@@ -38,13 +38,29 @@ macro_rules! look_at_link {
             $($head: $head_type,)* $path: *const c_char, $buf: $buf_type
         ) -> c_int {
             $crate::next!($name: fn($($head_type,)* *const c_char, $buf_type) -> c_int, next, -1);
+            /// Apart, for the room on the stack that it needs.
+            #[cold]
+            #[inline(never)]
+            unsafe fn led(
+                next: unsafe extern "C" fn($($head_type,)* *const c_char, $buf_type) -> c_int,
+                $($head: $head_type,)* $path: *const c_char, $buf: $buf_type
+            ) -> c_int {
+                // SAFETY: the caller's contract is that of libc's function.
+                unsafe {
+                    let led = lead($path);
+                    if led.is_char_device() {
+                        return crate::files::$following($($head,)* $path, $buf);
+                    }
+                    next($($head,)* led.as_ptr(), $buf)
+                }
+            }
             // SAFETY: the caller keeps to the contract of libc's function; the two have the same one.
             unsafe {
-                let led = lead($path);
-                if led.is_char_device() {
-                    return crate::files::$following($($head,)* $path, $buf);
+                if may_be_ours($path) {
+                    led(next, $($head,)* $path, $buf)
+                } else {
+                    next($($head,)* $path, $buf)
                 }
-                next($($head,)* led.as_ptr(), $buf)
             }
         }
     )* };
@@ -65,11 +81,27 @@ macro_rules! look_at {
             $($head: $head_type,)* $path: *const c_char, $($between: $between_type,)* flags: c_int $(, $tail: $tail_type)*
         ) -> c_int {
             $crate::next!($name: fn($($head_type,)* *const c_char, $($between_type,)* c_int $(, $tail_type)*) -> c_int, next, -1);
+            /// Apart, for the room on the stack that it needs.
+            #[cold]
+            #[inline(never)]
+            unsafe fn led(
+                next: unsafe extern "C" fn($($head_type,)* *const c_char, $($between_type,)* c_int $(, $tail_type)*) -> c_int,
+                $($head: $head_type,)* $path: *const c_char, $($between: $between_type,)* flags: c_int $(, $tail: $tail_type)*
+            ) -> c_int {
+                // SAFETY: the caller's contract is that of libc's function.
+                unsafe {
+                    let led = lead($path);
+                    let flags = if led.is_char_device() { flags & !libc::AT_SYMLINK_NOFOLLOW } else { flags };
+                    next($($head,)* led.as_ptr(), $($between,)* flags $(, $tail)*)
+                }
+            }
             // SAFETY: the caller keeps to the contract of libc's function, which has the same one.
             unsafe {
-                let led = lead($path);
-                let flags = if led.is_char_device() { flags & !libc::AT_SYMLINK_NOFOLLOW } else { flags };
-                next($($head,)* led.as_ptr(), $($between,)* flags $(, $tail)*)
+                if may_be_ours($path) {
+                    led(next, $($head,)* $path, $($between,)* flags $(, $tail)*)
+                } else {
+                    next($($head,)* $path, $($between,)* flags $(, $tail)*)
+                }
             }
         }
     )* };
@@ -83,7 +115,8 @@ look_at! {
     fn statx(dir: c_int, [path], {}, flags, { mask: c_uint, buf: *mut c_void });
 }
 
-/// `readlink` by way of a buffer that the stage's name fits into, too.
+/// `readlink`; what it finds loses the stage's name, also where the link itself is elsewhere
+/// (`/proc/self/cwd`).
 ///
 /// # Safety
 /// `path` as for `readlink`, `buf` writable for `len` bytes; `read` is libc's function.
@@ -93,9 +126,40 @@ unsafe fn read_link(
     len: usize,
     read: impl Fn(*const c_char, *mut c_char, usize) -> ssize_t,
 ) -> ssize_t {
-    if stage().is_empty() {
-        return read(path, buf, len);
+    // SAFETY: same contract.
+    if unsafe { may_be_ours(path) } {
+        // SAFETY: same contract.
+        return unsafe { read_link_apart(path, buf, len, read) };
     }
+    let found = read(path, buf, len);
+    let Ok(count) = usize::try_from(found) else {
+        return found;
+    };
+    let stage_len = stage().len();
+    // SAFETY: libc has written so many bytes.
+    let start = unsafe { std::slice::from_raw_parts(buf.cast::<u8>(), count) };
+    if stage_len == 0
+        || count <= stage_len && count < len
+        || !stage().starts_with(&start[..stage_len.min(count)])
+    {
+        return found;
+    }
+    // SAFETY: same contract.
+    unsafe { read_link_apart(path, buf, len, read) }
+}
+
+/// By way of a buffer that the stage's name fits into, too.
+///
+/// # Safety
+/// As for [`read_link`].
+#[cold]
+#[inline(never)]
+unsafe fn read_link_apart(
+    path: *const c_char,
+    buf: *mut c_char,
+    len: usize,
+    read: impl Fn(*const c_char, *mut c_char, usize) -> ssize_t,
+) -> ssize_t {
     // SAFETY: same contract.
     let led = unsafe { lead(path) };
     if led.is_char_device() || len == 0 {
@@ -174,13 +238,31 @@ pub(crate) unsafe extern "C" fn realpath(
     resolved: *mut c_char,
 ) -> *mut c_char {
     crate::next!(realpath: fn(*const c_char, *mut c_char) -> *mut c_char, next, ptr::null_mut());
+    /// Apart, for the room on the stack that it needs.
+    #[cold]
+    #[inline(never)]
+    unsafe fn led(
+        next: unsafe extern "C" fn(*const c_char, *mut c_char) -> *mut c_char,
+        path: *const c_char,
+        resolved: *mut c_char,
+    ) -> *mut c_char {
+        // SAFETY: the caller's contract is that of `realpath`.
+        unsafe {
+            let led = lead(path);
+            if led.is_char_device() {
+                real_device(path, led.as_ptr(), resolved, next)
+            } else {
+                next(led.as_ptr(), resolved)
+            }
+        }
+    }
     // SAFETY: the caller's contract is the same; what it returns is the caller's to change.
     unsafe {
-        let led = lead(path);
-        if led.is_char_device() {
-            return real_device(path, led.as_ptr(), resolved, next);
-        }
-        let found = next(led.as_ptr(), resolved);
+        let found = if may_be_ours(path) {
+            led(next, path, resolved)
+        } else {
+            next(path, resolved)
+        };
         strip(found);
         found
     }

@@ -44,7 +44,7 @@ pub(crate) fn not_there() {
 /// `=` is for a libc without that function.
 #[macro_export]
 macro_rules! lead_functions {
-    ($(
+    (by $lead:ident: $(
         fn $name:ident ( $($head:ident : $head_type:ty ,)* [ $path:ident ] $(, $tail:ident : $tail_type:ty)* )
             -> $result:ty = $missing:expr;
     )*) => { $(
@@ -53,10 +53,26 @@ macro_rules! lead_functions {
             $($head: $head_type,)* $path: *const ::std::ffi::c_char $(, $tail: $tail_type)*
         ) -> $result {
             $crate::next!($name: fn($($head_type,)* *const ::std::ffi::c_char $(, $tail_type)*) -> $result, next, $missing);
+            /// Apart, because it needs room for a path on the stack, of which a signal handler has little.
+            #[cold]
+            #[inline(never)]
+            unsafe fn led(
+                next: unsafe extern "C" fn($($head_type,)* *const ::std::ffi::c_char $(, $tail_type)*) -> $result,
+                $($head: $head_type,)* $path: *const ::std::ffi::c_char $(, $tail: $tail_type)*
+            ) -> $result {
+                // SAFETY: the caller's contract is that of libc's function.
+                unsafe {
+                    let led = $crate::paths::$lead($path);
+                    next($($head,)* led.as_ptr() $(, $tail)*)
+                }
+            }
             // SAFETY: the caller keeps to the contract of libc's function, which has the same one.
             unsafe {
-                let led = $crate::paths::lead($path);
-                next($($head,)* led.as_ptr() $(, $tail)*)
+                if $crate::paths::may_be_ours($path) {
+                    led(next $(, $head)*, $path $(, $tail)*)
+                } else {
+                    next($($head,)* $path $(, $tail)*)
+                }
             }
         }
     )* };

@@ -96,30 +96,36 @@ impl Path {
     }
 }
 
+/// Is it worth a closer look? Most paths are answered here, without room for another one.
+///
+/// # Safety
+/// `path` must be NULL or a terminated string.
+#[inline]
+pub(crate) unsafe fn may_be_ours(path: *const c_char) -> bool {
+    // SAFETY: if it is not NULL there is at least the terminator.
+    if stage().is_empty() || path.is_null() || unsafe { *path } != b'/'.cast_signed() {
+        return false;
+    }
+    // SAFETY: not NULL, so by contract terminated.
+    let given = unsafe { CStr::from_ptr(path) }.to_bytes();
+    let mut parts = given.split(|byte| *byte == b'/');
+    let first = parts.find(|part| !matches!(*part, b"" | b"."));
+    matches!(first, Some(b"dev" | b"sys"))
+}
+
 /// Where `path` leads.
 ///
 /// # Safety
 /// `path` must be NULL or a terminated string that lives as long as the result.
-#[inline]
 pub(crate) unsafe fn lead(path: *const c_char) -> Path {
-    let unchanged = Path {
-        given: path,
-        twin: None,
+    // SAFETY: same contract.
+    let twin = if unsafe { may_be_ours(path) } {
+        // SAFETY: it is not NULL, so by contract terminated.
+        twin(stage(), unsafe { CStr::from_ptr(path) }.to_bytes())
+    } else {
+        None
     };
-    let stage = stage();
-    // SAFETY: not NULL, so by contract there is at least the terminator; most paths end here.
-    if stage.is_empty() || path.is_null() || unsafe { *path } != b'/'.cast_signed() {
-        return unchanged;
-    }
-    // SAFETY: not NULL, so by contract terminated.
-    let given = unsafe { CStr::from_ptr(path) }.to_bytes();
-    match twin(stage, given) {
-        Some(twin) => Path {
-            given: path,
-            twin: Some(twin),
-        },
-        None => unchanged,
-    }
+    Path { given: path, twin }
 }
 
 /// As [`lead`], for functions that list a directory: that of the classes is on the stage with all its
@@ -130,43 +136,31 @@ pub(crate) unsafe fn lead(path: *const c_char) -> Path {
 pub(crate) unsafe fn lead_list(path: *const c_char) -> Path {
     // SAFETY: same contract.
     let mut led = unsafe { lead(path) };
-    let stage = stage();
-    if led.is_ours() || stage.is_empty() || path.is_null() {
-        return led;
-    }
-    // SAFETY: not NULL, so by contract terminated.
-    let given = unsafe { CStr::from_ptr(path) }.to_bytes();
-    let mut bytes = [0; PATH_MAX];
-    let room = CLASSES.len() + 1;
-    if let Some(len) = bytes.get_mut(..room).and_then(|plain| tidy(given, plain))
-        && bytes[..len].strip_suffix(b"/").unwrap_or(&bytes[..len]) == CLASSES
-        && stage.len() + room < PATH_MAX
-    {
-        let mut bytes = [0; PATH_MAX];
-        bytes[..stage.len()].copy_from_slice(stage);
-        bytes[stage.len()..stage.len() + CLASSES.len()].copy_from_slice(CLASSES);
-        let is_char_device = false;
-        led.twin = Some(Twin {
-            bytes,
-            is_char_device,
+    // SAFETY: same contract.
+    if !led.is_ours() && unsafe { may_be_ours(path) } {
+        // SAFETY: it is not NULL, so by contract terminated.
+        let given = unsafe { CStr::from_ptr(path) }.to_bytes();
+        led.twin = twin_if(stage(), given, |plain, _| {
+            plain.strip_suffix(b"/").unwrap_or(plain) == CLASSES
         });
     }
     led
 }
 
-#[inline]
+/// The twin of a path of the view.
 fn twin(stage: &[u8], given: &[u8]) -> Option<Twin> {
-    let first = given
-        .strip_prefix(b"/")?
-        .iter()
-        .find(|byte| **byte != b'/')?;
-    if !matches!(first, b'd' | b's' | b'.') {
-        return None;
-    }
-    twin_of(stage, given)
+    twin_if(stage, given, |plain, whole| {
+        let ours = OURS.iter().any(|dir| is_below(plain, dir));
+        ours || is_device_of_interface(whole, stage.len(), stage.len() + plain.len())
+    })
 }
 
-fn twin_of(stage: &[u8], given: &[u8]) -> Option<Twin> {
+/// The twin, where `is_ours` says so of the tidy path and of the twin that ends with it.
+fn twin_if(
+    stage: &[u8],
+    given: &[u8],
+    is_ours: impl Fn(&[u8], &[u8; PATH_MAX]) -> bool,
+) -> Option<Twin> {
     let mut bytes = [0; PATH_MAX];
     bytes.get_mut(..stage.len())?.copy_from_slice(stage);
     let len = stage.len() + tidy(given, bytes.get_mut(stage.len()..)?)?;
@@ -174,8 +168,7 @@ fn twin_of(stage: &[u8], given: &[u8]) -> Option<Twin> {
         return None;
     }
     let plain = &bytes[stage.len()..len];
-    let ours = OURS.iter().any(|dir| is_below(plain, dir));
-    if !ours && !is_device_of_interface(&bytes, stage.len(), len) {
+    if !is_ours(plain, &bytes) {
         return None;
     }
     let is_char_device = plain
@@ -295,7 +288,6 @@ mod tests {
             "",
             "/",
             ".",
-            "dev/infiniband",
             "/dev",
             "/dev/infiniband2",
             "/dev/null",
