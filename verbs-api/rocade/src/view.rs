@@ -76,6 +76,12 @@ fn preload(
         CliError::new("librocade_preload.so is not there")
             .hint("in the source directory: cargo build --release --workspace")
     })?;
+    if library.to_string_lossy().contains([' ', ':']) {
+        let library = library.display();
+        return Err(CliError::new(format!(
+            "{library}: LD_PRELOAD cannot name a path with a space or colon"
+        )));
+    }
     let failed = |error: std::io::Error| {
         CliError::new(format!("cannot make the files of the view: {error}"))
     };
