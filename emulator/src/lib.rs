@@ -26,7 +26,7 @@ mod sync;
 pub use config::{BrokerMode, DeviceConfig, EngineConfig, LinkMode};
 pub use engine::{Engine, EngineCounters};
 pub use error::VerbsError;
-pub use hca::{DeviceAttr, DeviceInfo, GidEntry, PortAttr, limits};
+pub use hca::{DeviceAttr, DeviceFacts, DeviceInfo, GidEntry, PortAttr, limits};
 pub use objects::{
     AsyncEvent, AsyncEventKind, CompChannel, Context, Cq, EventElement, EventWaiter, Mr, Pd, Qp,
     QpInitAttr, RecvPoster, SendPoster,

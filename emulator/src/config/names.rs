@@ -22,11 +22,12 @@ const VARIABLES: [&str; 10] = [
 ];
 
 /// Variables with these beginnings are between Rocade's own parts and its tests.
-const INTERNAL: [&str; 10] = [
+const INTERNAL: [&str; 11] = [
     ENV_WARNED,
     "ROCADE_BIN",
     "ROCADE_BLESS",
     "ROCADE_CONFORMANCE",
+    "ROCADE_FRESH_SEED",
     "ROCADE_PERF_",
     "ROCADE_RXE_VM_",
     "ROCADE_SEED",

@@ -177,6 +177,7 @@ impl EngineInner {
         self.retry_blocked_unless_tried(&mut turn.blocked);
         self.release_acks(HOLD_NS);
         self.ring_overdue_doorbells();
+        self.publish(self.now());
         turn.back = step_back_ns
             .filter(|_| self.handover.step_back(stops))
             .map(|ns| (ns, activity));
@@ -269,12 +270,12 @@ impl EngineInner {
         let broker = self.broker_link().and_then(|broker| broker.retry_at());
         let acks = self.looks_after_acks().then(|| self.now().plus_ns(HOLD_NS));
         let posts = self.next_doorbell(self.now());
-        let until = [timer, blocked, broker, acks, posts];
+        let until = [timer, blocked, broker, acks, posts, self.publish_at()];
         let until = until.into_iter().flatten().min();
         self.set_sleeping_until(until);
         // Whoever armed a timer, or was blocked, before the store did not call.
         let blocked = self.look_at_blocked(seen, self.now());
-        let all = [until, self.timers.next(), blocked];
+        let all = [until, self.timers.next(), blocked, self.publish_at()];
         all.into_iter().flatten().min()
     }
 }

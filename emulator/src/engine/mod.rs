@@ -17,6 +17,7 @@ mod overrun;
 mod owed;
 mod port;
 mod progress;
+mod publish;
 mod qp_table;
 mod shared;
 pub(crate) mod sys;
@@ -24,6 +25,7 @@ mod timers;
 mod transmit;
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -34,7 +36,7 @@ use rocade_wire::Qpn;
 use crate::broker::Will;
 use crate::config::{BrokerMode, EngineConfig, LinkMode, Peers};
 use crate::error::VerbsError;
-use crate::hca::{DeviceInfo, Hca};
+use crate::hca::{DeviceFacts, DeviceInfo, Hca};
 use crate::link::shm::{self, ShmChannel};
 use crate::link::{LocalAddr, UdpLink};
 use crate::memory::{MemGuard, MrTable, PdId};
@@ -48,6 +50,7 @@ use clock::Clock;
 use handover::Handover;
 use overrun::OverrunCqs;
 use port::Port;
+use publish::Publisher;
 use qp_table::QpTable;
 use timers::Timers;
 pub(crate) use transmit::TxState;
@@ -92,9 +95,7 @@ pub struct EngineCounters {
 
 #[derive(Debug, Default)]
 struct AtomicCounters {
-    tx_packets: AtomicU64,
     tx_errors: AtomicU64,
-    rx_packets: AtomicU64,
     rx_malformed: AtomicU64,
     rx_bad_icrc: AtomicU64,
     rx_unknown_qp: AtomicU64,
@@ -102,7 +103,6 @@ struct AtomicCounters {
     rx_refused: AtomicU64,
     rx_forged: AtomicU64,
     forwarded: AtomicU64,
-    tx_shared: AtomicU64,
     rx_shared: AtomicU64,
 }
 
@@ -156,6 +156,7 @@ pub(crate) struct EngineInner {
     attachment: Mutex<Option<Attachment>>,
     next_pd: AtomicU32,
     counters: AtomicCounters,
+    publisher: Publisher,
 }
 
 impl Engine {
@@ -202,6 +203,7 @@ impl Engine {
                 attachment: Mutex::new(None),
                 next_pd: AtomicU32::new(1),
                 counters: AtomicCounters::default(),
+                publisher: Publisher::default(),
             }),
         })
     }
@@ -210,6 +212,18 @@ impl Engine {
     #[must_use]
     pub fn devices(&self) -> Vec<DeviceInfo> {
         self.inner.hcas.iter().map(|hca| hca.info()).collect()
+    }
+
+    /// What the devices say about themselves, in the order of the configuration.
+    #[must_use]
+    pub fn facts(&self) -> Vec<DeviceFacts> {
+        self.inner.hcas.iter().map(|hca| hca.facts()).collect()
+    }
+
+    /// Keeps the counters of the devices up to date that are files below `dir`, as
+    /// `NAME/infiniband/NAME/ports/1/{counters,hw_counters}/*`; they have to be there.
+    pub fn publish_counters(&self, dir: PathBuf) {
+        self.inner.start_publishing(dir);
     }
 
     /// Opens a device.
@@ -228,10 +242,11 @@ impl Engine {
     pub fn counters(&self) -> EngineCounters {
         let c = &self.inner.counters;
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let traffic = || self.inner.hcas.iter().map(|hca| hca.traffic.totals());
         EngineCounters {
-            tx_packets: get(&c.tx_packets),
+            tx_packets: traffic().map(|traffic| traffic.tx_packets).sum(),
             tx_errors: get(&c.tx_errors),
-            rx_packets: get(&c.rx_packets),
+            rx_packets: traffic().map(|traffic| traffic.rx_packets).sum(),
             rx_malformed: get(&c.rx_malformed),
             rx_bad_icrc: get(&c.rx_bad_icrc),
             rx_unknown_qp: get(&c.rx_unknown_qp),
@@ -239,7 +254,7 @@ impl Engine {
             rx_refused: get(&c.rx_refused),
             rx_forged: get(&c.rx_forged),
             forwarded: get(&c.forwarded),
-            tx_shared: get(&c.tx_shared),
+            tx_shared: traffic().map(|traffic| traffic.tx_shared).sum(),
             rx_shared: get(&c.rx_shared),
         }
     }
@@ -337,7 +352,10 @@ impl EngineInner {
             None => UdpLink::bind(local).map_err(VerbsError::from),
             Some(broker) => broker.open(local),
         };
-        let port = Arc::new(Port::new(link?));
+        let link = link?;
+        let mut hcas = self.hcas.iter();
+        let hca = hcas.find(|hca| hca.config.addrs.contains(&local.ip()));
+        let port = Arc::new(Port::new(link, hca.cloned()));
         self.ports.write().push(Arc::clone(&port));
         // The background thread has one more descriptor to wait for.
         self.call_background();

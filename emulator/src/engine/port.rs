@@ -9,6 +9,7 @@ use rocade_transport::AddressVector;
 use rocade_wire::Qpn;
 use rocade_wire::icrc::{IcrcCheck, IcrcFlow, IcrcOfLen};
 
+use crate::hca::{Hca, Traffic};
 use crate::link::shm::ShmChannel;
 use crate::link::{RxBuffer, TxPath, UdpLink};
 use crate::steering::Slot;
@@ -21,6 +22,8 @@ const FLOWS: usize = 16;
 pub(crate) struct Port {
     pub(crate) link: UdpLink,
     pub(crate) rx: Mutex<RxState>,
+    /// The device with this address.
+    pub(super) hca: Option<Arc<Hca>>,
 }
 
 /// What receiving needs: one thread at a time receives from a link.
@@ -46,7 +49,7 @@ pub(crate) struct Path {
 }
 
 impl Port {
-    pub(super) fn new(link: UdpLink) -> Self {
+    pub(super) fn new(link: UdpLink, hca: Option<Arc<Hca>>) -> Self {
         let rx = RxState {
             buffer: RxBuffer::new(),
             flows: Flows::default(),
@@ -55,6 +58,13 @@ impl Port {
         Self {
             link,
             rx: Mutex::new(rx),
+            hca,
+        }
+    }
+
+    pub(super) fn count(&self, count: impl FnOnce(&Traffic)) {
+        if let Some(hca) = &self.hca {
+            count(&hca.traffic);
         }
     }
 

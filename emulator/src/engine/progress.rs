@@ -11,6 +11,7 @@ use super::EngineInner;
 use super::ack_hold::Cause;
 use super::port::{Flows, Port, RxState};
 use super::qp_table::QpTable;
+use crate::hca::Traffic;
 use crate::link::{Arrival, RxBatch};
 use crate::memory::MemGuard;
 use crate::objects::{QpCore, QpInner};
@@ -189,7 +190,7 @@ impl EngineInner {
             }
         };
         let mut current: Option<Locked<'_>> = None;
-        let mut packets = 0;
+        let (mut packets, mut bytes) = (0, 0);
         let mut checked: u16 = 0;
         let mut sender = flows.find(local, batch.source);
         let meta = PacketMeta {
@@ -231,12 +232,14 @@ impl EngineInner {
                     if locked.core.qp.handle_short(now, &meta, &short, &memory) {
                         checked = checked.saturating_add(1);
                         packets += 1;
+                        bytes += segment.len();
                         continue;
                     }
                 }
             }
             let Ok(packet) = Packet::parse(segment) else {
                 self.count(|counters| &counters.rx_malformed);
+                port.count(Traffic::malformed);
                 continue;
             };
             let flow = if forwarded {
@@ -253,6 +256,7 @@ impl EngineInner {
             if !intact {
                 //= ICRC-11
                 self.count(|counters| &counters.rx_bad_icrc);
+                port.count(Traffic::bad_icrc);
                 continue;
             }
             checked = checked.saturating_add(u16::from(!forwarded));
@@ -279,6 +283,7 @@ impl EngineInner {
             let memory = mem.view(locked.inner.pd_id());
             locked.core.qp.handle_packet(now, &meta, &packet, &memory);
             packets += 1;
+            bytes += segment.len();
         }
         if let Some(flow) = flows.at(sender) {
             flow.finish(checked);
@@ -287,9 +292,8 @@ impl EngineInner {
         let mid_message = qp.is_some_and(|qp| qp.receives_message());
         let completes = qp.is_some_and(|qp| qp.pending_completions().len() > 0);
         let_go(current, dirty, &mem);
-        self.counters
-            .rx_packets
-            .fetch_add(packets, Ordering::Relaxed);
+        port.count(|traffic| traffic.received(packets, bytes));
+        self.count_traffic();
         Delivered {
             packets,
             mid_message,
@@ -309,7 +313,7 @@ impl EngineInner {
     /// that has been passed on for somebody else.
     #[cold]
     fn refuse_all(&self, port: &Port, batch: &RxBatch<'_>) -> bool {
-        let passed_on = |segment| port.link.unwrap_forwarded(batch.source, segment).is_some();
+        let passed_on = |segment| matches!(port.link.arrival(segment), Arrival::Forwarded(..));
         if batch.segments().any(passed_on) {
             return false;
         }

@@ -247,6 +247,7 @@ impl EngineInner {
         let mut current: Option<Locked<'_>> = None;
         let mut received = 0;
         let mut undrained = 0;
+        let (mut bytes, mut last) = (0, None);
         receiver.receive(MAX_RUNS, after_udp, |run: ShmRun<'_>| {
             for segment in run.segments() {
                 undrained += segment.len();
@@ -264,6 +265,7 @@ impl EngineInner {
                         let memory = mem.view(locked.inner.pd_id());
                         if locked.core.qp.handle_short(now, &meta, &short, &memory) {
                             received += 1;
+                            bytes += segment.len();
                             continue;
                         }
                     }
@@ -290,16 +292,20 @@ impl EngineInner {
                 let memory = mem.view(locked.inner.pd_id());
                 locked.core.qp.handle_packet(now, &meta, &packet, &memory);
                 received += 1;
+                bytes += segment.len();
             }
             if undrained >= DRAIN_BYTES {
                 undrained = 0;
+                // All QPs of a channel have its address, and so its device.
+                last = current.as_ref().map(|locked| locked.inner).or(last);
                 self.unlock(current.take(), &mem, now);
             }
         });
+        if let Some(qp) = current.as_ref().map(|locked| locked.inner).or(last) {
+            qp.hca().traffic.received(received, bytes);
+            self.count_traffic();
+        }
         self.unlock(current, &mem, now);
-        self.counters
-            .rx_packets
-            .fetch_add(received, Ordering::Relaxed);
         self.counters
             .rx_shared
             .fetch_add(received, Ordering::Relaxed);

@@ -329,14 +329,16 @@ impl EngineInner {
             };
             let Ok(sent) = sent else {
                 let way = (&**port, path, &mut tx.enters_channel);
-                self.salvage(qp, way, &memory, now, buffer);
+                self.salvage(inner, qp, way, &memory, now, buffer);
                 continue;
             };
             let count = buffer.segments() as u64;
-            self.counters.tx_packets.fetch_add(count, Ordering::Relaxed);
-            if channel.is_some() {
-                self.counters.tx_shared.fetch_add(count, Ordering::Relaxed);
-            }
+            let shared = channel.is_some();
+            inner
+                .hca()
+                .traffic
+                .sent(count, buffer.bytes().len(), shared);
+            self.count_traffic();
             if !IS_BACKGROUND.get() {
                 self.handover.sent();
             }
@@ -360,6 +362,7 @@ impl EngineInner {
     #[cold]
     fn salvage(
         &self,
+        inner: &QpInner,
         qp: &mut Qp,
         (port, path, enters): (&Port, &mut Path, &mut bool),
         memory: &PdMemory<'_>,
@@ -372,11 +375,10 @@ impl EngineInner {
                 .map_err(AccessError::from)
         };
         qp.salvage(now, buffer, read, |segment| {
-            let count = &self.counters.tx_packets;
-            count.fetch_add(1, Ordering::Relaxed);
+            let traffic = &inner.hca().traffic;
+            traffic.sent(1, segment.len(), path.channel.is_some());
             if let Some(channel) = path.channel.as_deref() {
                 send_bytes(channel, enters, segment, segment.len());
-                self.counters.tx_shared.fetch_add(1, Ordering::Relaxed);
                 return;
             }
             let (covered, icrc) = segment.split_at_mut(segment.len() - ICRC_LEN);

@@ -1,6 +1,7 @@
 //! The emulated HCA as programs see it: identity, limits, port and tables.
 
 pub mod limits;
+mod traffic;
 
 use std::net::IpAddr;
 
@@ -9,6 +10,8 @@ use rocade_wire::{Gid, Guid, Mtu, Pkey};
 
 use crate::config::DeviceConfig;
 use crate::link::LocalAddr;
+
+pub(crate) use traffic::{COUNTER_FILES, Traffic};
 
 /// Where a device can be found.
 #[derive(Clone, Debug)]
@@ -89,11 +92,38 @@ pub struct GidEntry {
     pub ifindex: u32,
 }
 
+/// Everything that a device says about itself without being opened.
+#[derive(Clone, Debug)]
+pub struct DeviceFacts {
+    /// Name and place.
+    pub info: DeviceInfo,
+    /// Identity and limits.
+    pub attr: DeviceAttr,
+    /// Its only port, number 1.
+    pub port: PortAttr,
+    /// The GID table of the port.
+    pub gids: Vec<GidEntry>,
+    /// The P_Key table of the port.
+    pub pkeys: Vec<Pkey>,
+}
+
+impl DeviceFacts {
+    /// Of the devices of a configuration, in its order.
+    #[must_use]
+    pub fn of(devices: &[DeviceConfig]) -> Vec<Self> {
+        (0u32..)
+            .zip(devices)
+            .map(|(index, device)| Hca::new(device.clone(), index).facts())
+            .collect()
+    }
+}
+
 /// One HCA with one port.
 #[derive(Debug)]
 pub(crate) struct Hca {
     pub(crate) config: DeviceConfig,
     pub(crate) index: u32,
+    pub(crate) traffic: Traffic,
     gids: Vec<GidEntry>,
     active_mtu: Mtu,
 }
@@ -113,6 +143,7 @@ impl Hca {
         Self {
             config,
             index,
+            traffic: Traffic::default(),
             gids,
             active_mtu,
         }
@@ -125,6 +156,16 @@ impl Hca {
             index: self.index,
             ifname: self.config.ifname.clone(),
             ifindex: self.config.ifindex,
+        }
+    }
+
+    pub(crate) fn facts(&self) -> DeviceFacts {
+        DeviceFacts {
+            info: self.info(),
+            attr: self.device_attr(),
+            port: self.port_attr(),
+            gids: self.gids.clone(),
+            pkeys: (0..limits::PKEY_TABLE_LEN).filter_map(Self::pkey).collect(),
         }
     }
 

@@ -305,6 +305,11 @@ impl QpInner {
         self.qp_num
     }
 
+    /// Its device.
+    pub(crate) fn hca(&self) -> &Hca {
+        &self.pd.context.hca
+    }
+
     pub(crate) fn pd_id(&self) -> PdId {
         self.pd.id
     }

@@ -12,6 +12,7 @@ mod ports;
 mod process;
 mod rig;
 mod tools;
+mod user;
 
 pub use self::{
     capture::{Capture, datagrams, tshark},
@@ -21,6 +22,7 @@ pub use self::{
     process::{Finished, Process},
     rig::{Device, Rig},
     tools::{Perftest, Pingpong, devinfo_gids, has_result, qp_numbers},
+    user::{Installation, User},
 };
 
 /// Takes the value of a `Result<T, Reason>`, or skips the test that calls it.

@@ -99,6 +99,12 @@ impl Rig {
         &self.network
     }
 
+    /// The command under test.
+    #[must_use]
+    pub fn rocade_path(&self) -> &Path {
+        &self.rocade
+    }
+
     /// A directory that lives as long as the rig.
     #[must_use]
     pub fn dir(&self) -> &Path {

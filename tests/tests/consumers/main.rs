@@ -9,11 +9,21 @@ mod capture;
 mod crash;
 mod devices;
 mod idle;
+mod infinistore;
 mod messages;
+mod mooncake;
 mod perftest;
 mod pingpong;
+mod pyverbs;
+mod view;
 
-use std::time::Duration;
+use std::{
+    env,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use rocade_tests::skip::Reason;
 
 /// Commands of ibverbs-utils, and the package that has them.
 const UTILS: &[(&str, &str)] = &[
@@ -29,8 +39,29 @@ const PERFTEST: &[(&str, &str)] = &[
     ("ip", "iproute2"),
 ];
 
+/// The distribution's Python, for which its packages are.
+const PYTHON: &str = "/usr/bin/python3";
+
 /// The links that processes of one host have: the default, which is shared memory there, and UDP.
 const LINKS: [&str; 2] = ["", "udp"];
 
 /// Ample for a short transfer between two processes that share a processor with others.
 const LIMIT: Duration = Duration::from_secs(60);
+
+/// Where `cargo xtask install` has put a package of PyPI.
+fn pypi(name: &str) -> Result<PathBuf, Reason> {
+    let test = env::current_exe().unwrap_or_default();
+    // target/<profile>/deps/<test>
+    let target = test
+        .ancestors()
+        .nth(3)
+        .unwrap_or_else(|| Path::new("target"));
+    let path = target.join("pypi").join(name);
+    if path.is_dir() {
+        Ok(path)
+    } else {
+        Err(Reason::Package(format!(
+            "{name} (PyPI, `cargo xtask install`)"
+        )))
+    }
+}

@@ -13,6 +13,7 @@ mod lint;
 mod loom;
 mod mutants;
 mod packages;
+mod pypi;
 mod sanitize;
 mod skips;
 mod step;
@@ -114,6 +115,6 @@ fn run(workspace: &Workspace, task: Task) -> Tally {
         } => mutants::run(workspace, seed, count, &packages),
         Task::Sanitize => sanitize::run(workspace),
         Task::Loom => loom::run(workspace),
-        Task::Install => packages::install(true),
+        Task::Install => packages::install(true) + pypi::install(workspace, true),
     }
 }

@@ -29,6 +29,7 @@ const fn package(name: &'static str, proof: &'static str, purpose: &'static str)
 const CONSUMERS: &str = "unmodified verbs programs on Rocade";
 const CAPTURES: &str = "tshark's opinion of our packets";
 const ABI: &str = "C programs against the installed verbs headers";
+const VIEW: &str = "programs that look into /dev/infiniband and /sys/class/infiniband";
 const RXE: &str = "interoperation with the kernel's rxe in QEMU";
 
 const PACKAGES: &[Package] = &[
@@ -51,6 +52,15 @@ const PACKAGES: &[Package] = &[
     package("xz-utils", "xz", RXE),
     package("kmod", "depmod", RXE),
     package("python3", "python3", RXE),
+    package("python3-pip", "/usr/bin/pip3", VIEW),
+    package("infiniband-diags", "ibstat", VIEW),
+    package("ucx-utils", "ucx_info", VIEW),
+    package("util-linux", "setpriv", VIEW),
+    package(
+        "python3-pyverbs",
+        "/usr/lib/python3/dist-packages/pyverbs/__init__.py",
+        VIEW,
+    ),
 ];
 
 /// Installs what is missing, as root on a system with apt; anywhere else it says what will be skipped.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    fuzz, lint, loom, packages,
+    fuzz, lint, loom, packages, pypi,
     skips::parse_skip_log,
     step,
     tally::Tally,
@@ -21,6 +21,7 @@ const TEST_LIMIT: Duration = Duration::from_secs(1500);
 pub(crate) fn run(workspace: &Workspace, install: bool, filters: &[String]) -> Tally {
     if install {
         packages::install(false);
+        pypi::install(workspace, false);
     }
     let linted = if filters.is_empty() {
         lint::run(workspace)

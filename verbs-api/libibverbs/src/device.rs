@@ -38,18 +38,18 @@ impl std::fmt::Debug for DeviceObject {
 }
 
 impl DeviceObject {
-    /// A device that is never freed.
-    pub(crate) fn leak(info: &DeviceInfo) -> &'static Self {
+    /// A device that is never freed; `verbs` is the name of its character device.
+    pub(crate) fn leak(info: &DeviceInfo, verbs: &str) -> &'static Self {
         // SAFETY: an `ibv_device` is integers, arrays of them and optional function pointers,
         // for all of which zero bytes are a value.
         let mut c: ibv_device = unsafe { std::mem::zeroed() };
         c.node_type = IBV_NODE_CA;
         c.transport_type = IBV_TRANSPORT_IB;
         fill(&mut c.name, &info.name);
-        fill(&mut c.dev_name, &format!("uverbs{}", info.index));
+        fill(&mut c.dev_name, verbs);
         fill(
             &mut c.dev_path,
-            &format!("/sys/class/infiniband_verbs/uverbs{}", info.index),
+            &format!("/sys/class/infiniband_verbs/{verbs}"),
         );
         fill(
             &mut c.ibdev_path,

@@ -9,7 +9,7 @@ use std::{
 };
 
 use rocade_abi::IBV_FORK_UNNEEDED;
-use rocade_emulator::DeviceInfo;
+use rocade_view::Node;
 
 use crate::{
     ffi::{Errno, neg_verb},
@@ -86,56 +86,23 @@ unsafe fn copy_text(content: &[u8], buf: *mut c_char, size: usize) -> Result<c_i
     c_int::try_from(len).map_err(|_| Errno::INVAL)
 }
 
-/// An attribute of one of our devices, if `dir` is the directory of one.
+/// What the view has at this path, if it is a file of one of our devices. What changes, or depends on
+/// the host, is read where the view shows it.
 fn own_attribute(dir: &Path, file: &Path) -> Option<String> {
-    let name = dir.strip_prefix("/sys/class/infiniband").ok()?.to_str()?;
-    let host = process::host().ok()?;
-    let device = host
-        .devices()
-        .iter()
-        .find(|device| device.info().name == name)?;
-    attribute(device.info(), file.to_str()?)
-}
-
-/// Attributes that exist for every device.
-fn attribute(info: &DeviceInfo, file: &str) -> Option<String> {
-    let guid = info.guid.get();
-    let guid = [48, 32, 16, 0]
-        .map(|shift| format!("{:04x}", (guid >> shift) & 0xffff))
-        .join(":");
-    Some(match file {
-        "board_id" => "Rocade".to_owned(),
-        "fw_ver" => env!("CARGO_PKG_VERSION").to_owned(),
-        "hca_type" => "Rocade".to_owned(),
-        "hw_rev" => "1".to_owned(),
-        "node_desc" => info.name.clone(),
-        "node_guid" | "sys_image_guid" => guid,
-        "node_type" => "1: CA".to_owned(),
-        _ => return None,
-    })
+    let path = dir.join(file);
+    let name = path.strip_prefix("/sys/class").ok()?;
+    if !name.starts_with("infiniband") && !name.starts_with("infiniband_verbs") {
+        return None;
+    }
+    match process::host().ok()?.tree().find(path.to_str()?)? {
+        Node::File(text) => Some(text.clone()),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use rocade_emulator::Guid;
-
     use super::*;
-
-    #[test]
-    fn guid_in_the_form_of_sysfs() {
-        let info = DeviceInfo {
-            name: "rocade0".to_owned(),
-            guid: Guid::new(0x0001_0203_0405_0607),
-            index: 0,
-            ifname: None,
-            ifindex: 0,
-        };
-        assert_eq!(
-            attribute(&info, "node_guid").as_deref(),
-            Some("0001:0203:0405:0607")
-        );
-        assert_eq!(attribute(&info, "no_such_file"), None);
-    }
 
     #[test]
     fn a_real_file_is_read_without_its_newline() {

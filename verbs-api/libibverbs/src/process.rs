@@ -17,6 +17,7 @@ use rocade_emulator::{
     Engine,
     config::{ConfigError, Settings, unknown_variables},
 };
+use rocade_view::{CharDevices, ENV_COUNTERS, ENV_FIRST_NUMBER, Tree};
 use tracing_subscriber::fmt::{format::Writer, time::FormatTime};
 
 use crate::{
@@ -47,6 +48,7 @@ struct State {
 pub(crate) struct Host {
     engine: Engine,
     devices: Vec<&'static DeviceObject>,
+    tree: OnceLock<Tree>,
 }
 
 impl Host {
@@ -59,6 +61,18 @@ impl Host {
     pub(crate) fn devices(&self) -> &[&'static DeviceObject] {
         &self.devices
     }
+
+    /// The files of the devices, as a view shows them.
+    pub(crate) fn tree(&self) -> &Tree {
+        self.tree
+            .get_or_init(|| Tree::of_attributes(&self.engine.facts(), first_number()))
+    }
+}
+
+/// The number of the first `uverbsN`.
+fn first_number() -> u32 {
+    let number = std::env::var(ENV_FIRST_NUMBER).ok();
+    number.and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
 /// The generation of this process.
@@ -126,12 +140,20 @@ fn start() -> Result<Host, (Errno, Reason)> {
     let config = settings.resolve_here().map_err(misconfigured)?;
     let engine =
         Engine::new(config).map_err(|error| (Errno(error.errno()), explain::error(&error)))?;
+    if let Some(dir) = std::env::var_os(ENV_COUNTERS) {
+        engine.publish_counters(dir.into());
+    }
     let infos = engine.devices();
+    let first = first_number();
     let devices = infos
         .into_iter()
-        .map(|info| DeviceObject::leak(&info))
+        .map(|info| DeviceObject::leak(&info, &CharDevices::numbered(first, info.index).verbs))
         .collect();
-    Ok(Host { engine, devices })
+    Ok(Host {
+        engine,
+        devices,
+        tree: OnceLock::new(),
+    })
 }
 
 extern "C" fn child_after_fork() {

@@ -49,7 +49,8 @@ Examples:
 The program is executed in place of this command: signals, exit code and terminal are its own.
 Without options there is one device per interface that is up, loopback last; `rocade devices`
 shows them. Programs that are set-user-ID or statically linked ignore the drop-in libraries.
-What they look up under /dev/infiniband or /sys/class/infiniband is not provided yet.";
+What a driver would show under /dev/infiniband and /sys/class/infiniband is there for the program
+and its children, and for nobody else; --view says how.";
 
 const DEVICES_AFTER: &str = "\
 Examples:
@@ -259,9 +260,29 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) devices: DeviceArgs,
 
+    /// How the program is shown /dev/infiniband and /sys/class/infiniband*; by default the first of
+    /// these that the system allows
+    #[arg(long, value_name = "WAY")]
+    pub(crate) view: Option<ViewWay>,
+
+    /// Show RDMA devices of the host beside Rocade's, instead of hiding them
+    #[arg(long)]
+    pub(crate) show_host: bool,
+
     /// The program and its arguments
     #[arg(value_name = "CMD", required = true, trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
+}
+
+/// How a program sees the devices in the file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ViewWay {
+    /// Mounts in a mount namespace of its own (as root, or with a user namespace)
+    Namespace,
+    /// A library that leads the program's file functions there
+    Preload,
+    /// Not at all
+    None,
 }
 
 #[derive(Debug, Args)]

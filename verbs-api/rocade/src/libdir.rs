@@ -38,6 +38,15 @@ pub(crate) fn find() -> Result<PathBuf, CliError> {
     find_from(exe_dir, fallback_dir)
 }
 
+/// The library that leads a program's file functions to a view; `None` if it is not there.
+pub(crate) fn preload_library() -> Option<PathBuf> {
+    let exe = std::env::current_exe().ok()?;
+    let exe_dir = exe.parent()?;
+    let places = [exe_dir.to_owned(), exe_dir.join("../lib/rocade")];
+    let files = places.map(|dir| dir.join("librocade_preload.so"));
+    fs::canonicalize(files.iter().find(|file| file.is_file())?).ok()
+}
+
 /// As [`find`], for an executable in `exe_dir`; `fallback` makes the directory to use when there
 /// is no writing in `exe_dir`.
 fn find_from(
@@ -130,7 +139,7 @@ fn fallback_dir(exe_dir: &Path) -> Result<PathBuf, CliError> {
 
 /// The directory of the broker's files, made if it is not there. Programs load libraries through
 /// it, so it must be ours alone: in `/tmp` somebody else may have been first.
-fn runtime_dir(settings: &Settings) -> Result<PathBuf, CliError> {
+pub(crate) fn runtime_dir(settings: &Settings) -> Result<PathBuf, CliError> {
     let failed = |dir: &Path, reason: String| {
         CliError::new(format!(
             "cannot use the runtime directory {}: {reason}",

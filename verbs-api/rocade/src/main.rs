@@ -19,6 +19,7 @@ mod output;
 mod program;
 mod run;
 mod table;
+mod view;
 
 use std::process::ExitCode;
 

@@ -17,6 +17,7 @@ use crate::cli::{DeviceArgs, RunArgs};
 use crate::error::{CliError, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND};
 use crate::libdir;
 use crate::program;
+use crate::view;
 
 /// The environment, over the configuration file (`./rocade.toml` among others).
 pub(crate) fn load_settings() -> Result<Settings, CliError> {
@@ -77,13 +78,14 @@ pub(crate) fn run(args: &RunArgs, settings: Settings) -> Result<ExitCode, CliErr
     {
         command.env(ENV_BROKER, exe);
     }
+    view::show(args, &merged, &config.devices, &mut command)?;
     tracing::debug!(?command, devices = ?config.devices, "exec");
     Err(exec_error(program, &command.exec()))
 }
 
 /// `dir` in front of the directories in `old`. An empty list has no separator: an empty entry
 /// would mean the current directory.
-fn prepend(dir: &Path, old: Option<OsString>) -> OsString {
+pub(crate) fn prepend(dir: &Path, old: Option<OsString>) -> OsString {
     let mut list = dir.as_os_str().to_owned();
     if let Some(old) = old.filter(|old| !old.is_empty()) {
         list.push(":");

@@ -1,0 +1,313 @@
+//! Which paths belong to the view, and their twins on the stage.
+
+use std::cell::UnsafeCell;
+use std::ffi::{CStr, c_char};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// As long as a path can be.
+pub(crate) const PATH_MAX: usize = libc::PATH_MAX as usize;
+
+/// Directories that are the view's, with all that is below them. A path that goes through a link of
+/// the host's into one of them is not recognised.
+const OURS: [&[u8]; 5] = [
+    b"/dev/infiniband",
+    b"/sys/class/infiniband",
+    b"/sys/class/infiniband_verbs",
+    b"/sys/class/infiniband_mad",
+    b"/sys/devices/rocade",
+];
+const CLASSES: &[u8] = b"/sys/class";
+const NET: &[u8] = b"/sys/class/net/";
+const CHAR_DEVICES: &[u8] = b"/dev/infiniband/";
+
+/// The stage: set once before `main`, then only read.
+struct Stage {
+    bytes: UnsafeCell<[u8; PATH_MAX]>,
+    len: AtomicUsize,
+}
+
+// SAFETY: the bytes are written before `len` is set, by the one thread that there is when libraries
+// are initialised, and never again.
+unsafe impl Sync for Stage {}
+
+static STAGE: Stage = Stage {
+    bytes: UnsafeCell::new([0; PATH_MAX]),
+    len: AtomicUsize::new(0),
+};
+
+/// The stage's directory without a final `/`; empty without a stage.
+pub(crate) fn stage() -> &'static [u8] {
+    let len = STAGE.len.load(Ordering::Acquire);
+    // SAFETY: the first `len` bytes were written before `len`, and do not change.
+    unsafe { std::slice::from_raw_parts(STAGE.bytes.get().cast::<u8>(), len) }
+}
+
+/// Remembers the stage: the program may change its environment later.
+extern "C" fn initialise() {
+    // SAFETY: the name is terminated; no other thread changes the environment now.
+    let value = unsafe { libc::getenv(c"ROCADE_VIEW_STAGE".as_ptr()) };
+    if value.is_null() {
+        return;
+    }
+    // SAFETY: not NULL, so a terminated string.
+    let value = unsafe { CStr::from_ptr(value) }.to_bytes();
+    let value = value.strip_suffix(b"/").unwrap_or(value);
+    if value.first() == Some(&b'/') && value.len() < PATH_MAX {
+        // SAFETY: `len` is 0 still, so nobody reads; the value fits.
+        unsafe {
+            std::ptr::copy_nonoverlapping(value.as_ptr(), STAGE.bytes.get().cast(), value.len());
+        }
+        STAGE.len.store(value.len(), Ordering::Release);
+    }
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static INITIALISE: extern "C" fn() = initialise;
+
+/// A path, or its twin on the stage.
+pub(crate) struct Path {
+    given: *const c_char,
+    twin: Option<Twin>,
+}
+
+struct Twin {
+    bytes: [u8; PATH_MAX],
+    is_char_device: bool,
+}
+
+impl Path {
+    /// What libc's function is to get.
+    pub(crate) fn as_ptr(&self) -> *const c_char {
+        match &self.twin {
+            Some(twin) => twin.bytes.as_ptr().cast(),
+            None => self.given,
+        }
+    }
+
+    /// Has it been led to the stage?
+    pub(crate) const fn is_ours(&self) -> bool {
+        self.twin.is_some()
+    }
+
+    /// The stage has links in the place of devices.
+    pub(crate) fn is_char_device(&self) -> bool {
+        self.twin.as_ref().is_some_and(|twin| twin.is_char_device)
+    }
+}
+
+/// Is it worth a closer look? Most paths are answered here, without room for another one.
+///
+/// # Safety
+/// `path` must be NULL or a terminated string.
+#[inline]
+pub(crate) unsafe fn may_be_ours(path: *const c_char) -> bool {
+    // SAFETY: if it is not NULL there is at least the terminator.
+    if stage().is_empty() || path.is_null() || unsafe { *path } != b'/'.cast_signed() {
+        return false;
+    }
+    // SAFETY: not NULL, so by contract terminated.
+    let given = unsafe { CStr::from_ptr(path) }.to_bytes();
+    let mut parts = given.split(|byte| *byte == b'/');
+    let first = parts.find(|part| !matches!(*part, b"" | b"."));
+    matches!(first, Some(b"dev" | b"sys"))
+}
+
+/// Where `path` leads.
+///
+/// # Safety
+/// `path` must be NULL or a terminated string that lives as long as the result.
+pub(crate) unsafe fn lead(path: *const c_char) -> Path {
+    // SAFETY: same contract.
+    let twin = if unsafe { may_be_ours(path) } {
+        // SAFETY: it is not NULL, so by contract terminated.
+        twin(stage(), unsafe { CStr::from_ptr(path) }.to_bytes())
+    } else {
+        None
+    };
+    Path { given: path, twin }
+}
+
+/// As [`lead`], for functions that list a directory: that of the classes is on the stage with all its
+/// entries, which lead to the host's.
+///
+/// # Safety
+/// As for [`lead`].
+pub(crate) unsafe fn lead_list(path: *const c_char) -> Path {
+    // SAFETY: same contract.
+    let mut led = unsafe { lead(path) };
+    // SAFETY: same contract.
+    if !led.is_ours() && unsafe { may_be_ours(path) } {
+        // SAFETY: it is not NULL, so by contract terminated.
+        let given = unsafe { CStr::from_ptr(path) }.to_bytes();
+        led.twin = twin_if(stage(), given, |plain, _| {
+            plain.strip_suffix(b"/").unwrap_or(plain) == CLASSES
+        });
+    }
+    led
+}
+
+/// The twin of a path of the view.
+fn twin(stage: &[u8], given: &[u8]) -> Option<Twin> {
+    twin_if(stage, given, |plain, whole| {
+        let ours = OURS.iter().any(|dir| is_below(plain, dir));
+        ours || is_device_of_interface(whole, stage.len(), stage.len() + plain.len())
+    })
+}
+
+/// The twin, where `is_ours` says so of the tidy path and of the twin that ends with it.
+fn twin_if(
+    stage: &[u8],
+    given: &[u8],
+    is_ours: impl Fn(&[u8], &[u8; PATH_MAX]) -> bool,
+) -> Option<Twin> {
+    let mut bytes = [0; PATH_MAX];
+    bytes.get_mut(..stage.len())?.copy_from_slice(stage);
+    let len = stage.len() + tidy(given, bytes.get_mut(stage.len()..)?)?;
+    if len >= PATH_MAX {
+        return None;
+    }
+    let plain = &bytes[stage.len()..len];
+    if !is_ours(plain, &bytes) {
+        return None;
+    }
+    let is_char_device = plain
+        .strip_prefix(CHAR_DEVICES)
+        .is_some_and(|name| !name.is_empty() && !name.contains(&b'/'));
+    Some(Twin {
+        bytes,
+        is_char_device,
+    })
+}
+
+/// Copies a path without double slashes and single dots; returns its length. A final slash stays:
+/// it asks for a directory. `..` stays as well, because what it means depends on links.
+fn tidy(given: &[u8], out: &mut [u8]) -> Option<usize> {
+    let mut len = 0;
+    let mut left = given;
+    while let Some(start) = left.iter().position(|byte| *byte != b'/') {
+        let end = left[start..].iter().position(|byte| *byte == b'/');
+        let end = end.map_or(left.len(), |end| start + end);
+        let part = &left[start..end];
+        left = &left[end..];
+        if part == b"." {
+            continue;
+        }
+        *out.get_mut(len)? = b'/';
+        out.get_mut(len + 1..=len + part.len())?
+            .copy_from_slice(part);
+        len += 1 + part.len();
+    }
+    if !left.is_empty() {
+        *out.get_mut(len)? = b'/';
+        len += 1;
+    }
+    Some(len)
+}
+
+fn is_below(path: &[u8], dir: &[u8]) -> bool {
+    path.strip_prefix(dir)
+        .is_some_and(|rest| rest.first().is_none_or(|byte| *byte == b'/'))
+}
+
+/// `/sys/class/net/IF/device...` of an interface that the stage has.
+fn is_device_of_interface(bytes: &[u8; PATH_MAX], stage_len: usize, len: usize) -> bool {
+    let Some(rest) = bytes[stage_len..len].strip_prefix(NET) else {
+        return false;
+    };
+    let Some(name_len) = rest.iter().position(|byte| *byte == b'/') else {
+        return false;
+    };
+    if !is_below(&rest[name_len..], b"/device") {
+        return false;
+    }
+    let mut twin = *bytes;
+    twin[stage_len + NET.len() + name_len] = 0;
+    // SAFETY: terminated, by the byte just written; the system call only reads it. Not libc's
+    // function: that is ours.
+    let found = unsafe {
+        libc::syscall(
+            libc::SYS_faccessat,
+            libc::AT_FDCWD,
+            twin.as_ptr(),
+            libc::F_OK,
+        )
+    };
+    found == 0
+}
+
+/// Takes the stage's name away from the front of what libc has found; returns how many bytes that was.
+pub(crate) fn stage_prefix(found: &[u8]) -> usize {
+    let stage = stage();
+    if !stage.is_empty() && is_below(found, stage) && found.len() > stage.len() {
+        stage.len()
+    } else {
+        0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn led(path: &str) -> Option<String> {
+        let twin = twin(b"/stage", path.as_bytes())?;
+        let text = CStr::from_bytes_until_nul(&twin.bytes).expect("terminated");
+        Some(text.to_str().expect("ASCII").to_owned())
+    }
+
+    #[test]
+    fn paths_of_the_view_have_twins() {
+        for (path, twin) in [
+            ("/dev/infiniband", "/stage/dev/infiniband"),
+            (
+                "/dev//infiniband/./uverbs0",
+                "/stage/dev/infiniband/uverbs0",
+            ),
+            ("//dev/infiniband/", "/stage/dev/infiniband/"),
+            (
+                "/./sys/class/infiniband/a/../..",
+                "/stage/sys/class/infiniband/a/../..",
+            ),
+            (
+                "/sys/class/infiniband_verbs/.",
+                "/stage/sys/class/infiniband_verbs",
+            ),
+            (
+                "/sys/devices/rocade/hca/a",
+                "/stage/sys/devices/rocade/hca/a",
+            ),
+        ] {
+            assert_eq!(led(path).as_deref(), Some(twin), "{path}");
+        }
+    }
+
+    #[test]
+    fn other_paths_stay() {
+        for path in [
+            "",
+            "/",
+            ".",
+            "/dev",
+            "/dev/infiniband2",
+            "/dev/null",
+            "/sys/class",
+            "/sys/class/infiniband_cm",
+            "/sys/class/net/lo/mtu",
+            "/sys/class/net/no-such/device",
+            "/srv/dev/infiniband",
+        ] {
+            assert_eq!(led(path), None, "{path}");
+        }
+        let long = format!("/dev/infiniband/{}", "x".repeat(PATH_MAX));
+        assert_eq!(led(&long), None);
+    }
+
+    #[test]
+    fn devices_are_told_from_directories() {
+        let is = |path: &str| twin(b"/stage", path.as_bytes()).is_some_and(|t| t.is_char_device);
+        assert!(is("/dev/infiniband/uverbs0"));
+        assert!(!is("/dev/infiniband/"));
+        assert!(!is("/dev/infiniband"));
+    }
+}

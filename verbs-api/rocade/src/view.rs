@@ -1,0 +1,102 @@
+//! `rocade run --view`: what the program sees in `/dev` and `/sys`.
+
+use std::path::Path;
+use std::process::Command;
+
+use rocade_emulator::DeviceFacts;
+use rocade_emulator::config::{DeviceConfig, Settings};
+use rocade_view::stage::Stage;
+use rocade_view::{ENV_COUNTERS, ENV_FIRST_NUMBER, ENV_STAGE, HCA_DIR, HostFiles, Tree, namespace};
+
+use crate::cli::{RunArgs, ViewWay};
+use crate::error::CliError;
+use crate::libdir;
+use crate::run;
+
+/// Shows the devices to the program that `command` is going to be, in the way that was asked for or
+/// else the first that works. What nobody asked for by name may fail: then the program is told less.
+pub(crate) fn show(
+    args: &RunArgs,
+    settings: &Settings,
+    devices: &[DeviceConfig],
+    command: &mut Command,
+) -> Result<(), CliError> {
+    // Those of a view around this one.
+    for name in [ENV_STAGE, ENV_COUNTERS, ENV_FIRST_NUMBER] {
+        command.env_remove(name);
+    }
+    if args.view == Some(ViewWay::None) {
+        return Ok(());
+    }
+    let facts = DeviceFacts::of(devices);
+    let host = HostFiles::look(&facts);
+    let first = if args.show_host { host.first_free } else { 0 };
+    let tree = Tree::new(&facts, &host, first);
+    let shown = match args.view {
+        Some(ViewWay::Preload) => preload(args, settings, &tree, command),
+        Some(_) => in_namespace(args, &tree, command),
+        None => in_namespace(args, &tree, command).or_else(|reason| {
+            tracing::info!(%reason, "a view by the preload library");
+            preload(args, settings, &tree, command)
+        }),
+    };
+    match (shown, args.view) {
+        (Ok(()), _) => {
+            if first > 0 {
+                command.env(ENV_FIRST_NUMBER, first.to_string());
+            }
+            Ok(())
+        }
+        (Err(reason), Some(_)) => Err(reason),
+        (Err(reason), None) => {
+            eprintln!(
+                "rocade: warning: the program will find nothing in /dev/infiniband and /sys/class/infiniband: {reason}"
+            );
+            Ok(())
+        }
+    }
+}
+
+fn in_namespace(args: &RunArgs, tree: &Tree, command: &mut Command) -> Result<(), CliError> {
+    namespace::enter(tree, args.show_host).map_err(|error| {
+        CliError::new(format!("no mount namespace for the program: {error}"))
+            .hint("--view preload needs none")
+    })?;
+    command.env(ENV_COUNTERS, HCA_DIR);
+    Ok(())
+}
+
+fn preload(
+    args: &RunArgs,
+    settings: &Settings,
+    tree: &Tree,
+    command: &mut Command,
+) -> Result<(), CliError> {
+    let library = libdir::preload_library().ok_or_else(|| {
+        CliError::new("librocade_preload.so is not there")
+            .hint("in the source directory: cargo build --release --workspace")
+    })?;
+    if library.to_string_lossy().contains([' ', ':']) {
+        let library = library.display();
+        return Err(CliError::new(format!(
+            "{library}: LD_PRELOAD cannot name a path with a space or colon"
+        )));
+    }
+    let failed = |error: std::io::Error| {
+        CliError::new(format!("cannot make the files of the view: {error}"))
+    };
+    let runtime = libdir::runtime_dir(settings)?;
+    let runtime = std::path::absolute(&runtime).map_err(failed)?;
+    let stage = Stage::new(&runtime, tree, args.show_host).map_err(failed)?;
+    command.env(ENV_STAGE, stage.dir());
+    command.env(ENV_COUNTERS, below(stage.dir(), HCA_DIR));
+    command.env(
+        "LD_PRELOAD",
+        run::prepend(&library, std::env::var_os("LD_PRELOAD")),
+    );
+    Ok(())
+}
+
+fn below(root: &Path, absolute: &str) -> std::path::PathBuf {
+    root.join(absolute.trim_start_matches('/'))
+}

@@ -1,0 +1,383 @@
+//! The files of the devices, as data.
+//!
+//! ```text
+//! /dev/infiniband/{uverbs0,umad0,rdma_cm}
+//! /sys/class/infiniband/rocade0          -> ../../devices/rocade/hca/rocade0/infiniband/rocade0
+//! /sys/class/infiniband_verbs/uverbs0    -> ../../devices/rocade/hca/rocade0/infiniband_verbs/uverbs0
+//! /sys/class/infiniband_mad/umad0        -> ../../devices/rocade/hca/rocade0/infiniband_mad/umad0
+//! /sys/class/net/eth0/device             -> the device below
+//! /sys/devices/rocade/hca/rocade0/       vendor, device, class, numa_node, net/eth0, ...
+//!     infiniband/rocade0/                node_guid, ports/1/{state,gids/0,counters/...}, ...
+//! ```
+//! The links are relative as in a real `/sys`, so that the tree works below any directory.
+
+use std::collections::BTreeMap;
+
+use rocade_emulator::{DeviceFacts, Gid, GidEntry, Guid};
+
+use crate::host::{HostFiles, Locality};
+
+/// Version of the interface of `uverbsN` as rdma-core knows it.
+const VERBS_ABI: u32 = 6;
+/// The same for `umadN`.
+const MAD_ABI: u32 = 5;
+/// Class of a PCI function that is an Ethernet controller.
+const PCI_CLASS: &str = "0x020000";
+/// `CM_SUP | IP_BASED_GIDS` of `ibv_port_cap_flags`.
+const CAP_MASK: u32 = 1 << 16 | 1 << 26;
+
+/// Counters that an Ethernet port of a driver has, in `ports/N/counters`.
+pub const COUNTERS: [&str; 21] = [
+    "VL15_dropped",
+    "excessive_buffer_overrun_errors",
+    "link_downed",
+    "link_error_recovery",
+    "local_link_integrity_errors",
+    "multicast_rcv_packets",
+    "multicast_xmit_packets",
+    "port_rcv_constraint_errors",
+    "port_rcv_data",
+    "port_rcv_errors",
+    "port_rcv_packets",
+    "port_rcv_remote_physical_errors",
+    "port_rcv_switch_relay_errors",
+    "port_xmit_constraint_errors",
+    "port_xmit_data",
+    "port_xmit_discards",
+    "port_xmit_packets",
+    "port_xmit_wait",
+    "symbol_error",
+    "unicast_rcv_packets",
+    "unicast_xmit_packets",
+];
+
+/// Counters of what a device of ours can tell beyond these, in `ports/N/hw_counters`.
+pub const HW_COUNTERS: [&str; 4] = [
+    "rx_icrc_encapsulated",
+    "rcvd_pkts",
+    "sent_pkts",
+    "shared_memory_pkts",
+];
+
+/// What is at a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Node {
+    /// A directory that may be empty.
+    Dir,
+    /// A file with this text.
+    File(String),
+    /// A file with a number that changes, 0 at first.
+    Counter,
+    /// A symbolic link.
+    Link(String),
+    /// A character device that can be opened.
+    Char,
+}
+
+/// A path without the leading `/`, and what is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Relative to the root of the file system.
+    pub path: String,
+    /// What is there.
+    pub node: Node,
+}
+
+/// The character devices of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CharDevices {
+    /// `uverbsN`.
+    pub verbs: String,
+    /// `umadN`.
+    pub mad: String,
+}
+
+impl CharDevices {
+    /// Of the device at `index` of the list, where the first device has the number `first`.
+    #[must_use]
+    pub fn numbered(first: u32, index: u32) -> Self {
+        let number = first.saturating_add(index);
+        Self {
+            verbs: format!("uverbs{number}"),
+            mad: format!("umad{number}"),
+        }
+    }
+}
+
+/// All files of all devices.
+#[derive(Clone, Debug, Default)]
+pub struct Tree {
+    entries: Vec<Entry>,
+    /// Interfaces with the device that is theirs.
+    interfaces: BTreeMap<String, String>,
+}
+
+impl Tree {
+    /// The tree of these devices on this host; `first` is the number of the first `uverbsN`.
+    #[must_use]
+    pub fn new(devices: &[DeviceFacts], host: &HostFiles, first: u32) -> Self {
+        let mut tree = Self::default();
+        tree.classes();
+        for device in devices {
+            tree.device(device, host, first);
+        }
+        tree
+    }
+
+    /// What is the same on every host, as files only: enough to answer for an attribute.
+    #[must_use]
+    pub fn of_attributes(devices: &[DeviceFacts], first: u32) -> Self {
+        let unknown = Locality::anywhere(1);
+        let host = HostFiles {
+            near: BTreeMap::new(),
+            anywhere: unknown,
+            char_device: String::new(),
+            first_free: first,
+        };
+        let mut tree = Self::new(devices, &host, first);
+        let of_the_host = ["/numa_node", "/local_cpus", "/local_cpulist", "/dev"];
+        tree.entries.retain(|entry| {
+            let is_file = matches!(entry.node, Node::File(_));
+            !(is_file && of_the_host.iter().any(|name| entry.path.ends_with(name)))
+        });
+        tree
+    }
+
+    /// The entries; a directory that has some need not be among them.
+    #[must_use]
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// Network interfaces that carry devices, each with the name of the first of them.
+    #[must_use]
+    pub const fn interfaces(&self) -> &BTreeMap<String, String> {
+        &self.interfaces
+    }
+
+    /// The entry at an absolute path without `.`, `..` or double slashes, after following the links
+    /// on the way; `None` if there is none, or it is a directory or outside the tree.
+    #[must_use]
+    pub fn find(&self, path: &str) -> Option<&Node> {
+        let mut parts: Vec<&str> = Vec::new();
+        let mut left: Vec<&str> = path.split('/').rev().collect();
+        // Each link leads to a place without links but the last part: no loop is possible, but a
+        // bound costs nothing.
+        for _ in 0..256 {
+            match left.pop() {
+                None => break,
+                Some("" | ".") => continue,
+                Some("..") => {
+                    parts.pop();
+                    continue;
+                }
+                Some(part) => parts.push(part),
+            }
+            if let Some(Node::Link(target)) = self.at(&parts.join("/")) {
+                parts.pop();
+                left.extend(target.split('/').rev());
+            }
+        }
+        if left.is_empty() {
+            self.at(&parts.join("/"))
+        } else {
+            None
+        }
+    }
+
+    fn at(&self, path: &str) -> Option<&Node> {
+        let found = self.entries.iter().find(|entry| entry.path == path);
+        found.map(|entry| &entry.node)
+    }
+
+    fn add(&mut self, path: String, node: Node) {
+        self.entries.push(Entry { path, node });
+    }
+
+    fn file(&mut self, path: String, text: impl std::fmt::Display) {
+        self.add(path, Node::File(format!("{text}\n")));
+    }
+
+    fn link(&mut self, path: String, target: impl Into<String>) {
+        self.add(path, Node::Link(target.into()));
+    }
+
+    /// What is there once.
+    fn classes(&mut self) {
+        self.add("dev/infiniband/rdma_cm".to_owned(), Node::Char);
+        self.add("sys/class/infiniband".to_owned(), Node::Dir);
+        for (class, abi) in [("infiniband_verbs", VERBS_ABI), ("infiniband_mad", MAD_ABI)] {
+            self.file(format!("sys/class/{class}/abi_version"), abi);
+        }
+        self.add("sys/devices/rocade/drivers/rocade".to_owned(), Node::Dir);
+    }
+
+    fn device(&mut self, device: &DeviceFacts, host: &HostFiles, first: u32) {
+        let info = &device.info;
+        let chars = CharDevices::numbered(first, info.index);
+        self.parent(device, host);
+        self.ib_device(device);
+        self.port(device);
+        self.character_devices(&info.name, &chars, &host.char_device);
+        let Some(ifname) = &info.ifname else { return };
+        if let Some(owner) = self.interfaces.get(ifname) {
+            // Who goes from the interface to its devices finds all of them at the first one.
+            let path = format!("sys/devices/rocade/hca/{owner}/infiniband/{}", info.name);
+            self.link(path, format!("../../{0}/infiniband/{0}", info.name));
+        } else {
+            let _ = self.interfaces.insert(ifname.clone(), info.name.clone());
+        }
+    }
+
+    /// The directory in the place of the PCI function.
+    fn parent(&mut self, device: &DeviceFacts, host: &HostFiles) {
+        let name = &device.info.name;
+        let base = format!("sys/devices/rocade/hca/{name}");
+        let ids = [
+            ("vendor", device.attr.vendor_id),
+            ("device", device.attr.vendor_part_id),
+            ("subsystem_vendor", device.attr.vendor_id),
+            ("subsystem_device", device.attr.vendor_part_id),
+        ];
+        for (file, id) in ids {
+            self.file(format!("{base}/{file}"), format_args!("{id:#06x}"));
+        }
+        self.file(format!("{base}/class"), PCI_CLASS);
+        let hw_ver = device.attr.hw_ver;
+        self.file(format!("{base}/revision"), format_args!("{hw_ver:#04x}"));
+        self.file(format!("{base}/uevent"), "DRIVER=rocade");
+        let near = device.info.ifname.as_ref();
+        let near = near.and_then(|ifname| host.near.get(ifname));
+        let near = near.unwrap_or(&host.anywhere);
+        self.file(format!("{base}/numa_node"), &near.numa_node);
+        self.file(format!("{base}/local_cpus"), &near.local_cpus);
+        self.file(format!("{base}/local_cpulist"), &near.local_cpulist);
+        self.link(format!("{base}/driver"), "../../drivers/rocade");
+        let driver = format!("sys/devices/rocade/drivers/rocade/{name}");
+        self.link(driver, format!("../../hca/{name}"));
+        if let Some(ifname) = &device.info.ifname {
+            let target = format!("../../../../../class/net/{ifname}");
+            self.link(format!("{base}/net/{ifname}"), target);
+        }
+    }
+
+    fn ib_device(&mut self, device: &DeviceFacts) {
+        let name = &device.info.name;
+        let base = format!("sys/devices/rocade/hca/{name}/infiniband/{name}");
+        for (file, text) in attributes(device) {
+            self.file(format!("{base}/{file}"), text);
+        }
+        self.file(format!("{base}/uevent"), format_args!("NAME={name}"));
+        self.links_up(&base, name, "infiniband");
+        let target = format!("../../devices/rocade/hca/{name}/infiniband/{name}");
+        self.link(format!("sys/class/infiniband/{name}"), target);
+    }
+
+    /// From a class device three levels below `hca` to its parent and its class.
+    fn links_up(&mut self, base: &str, name: &str, class: &str) {
+        self.link(format!("{base}/device"), format!("../../../{name}"));
+        let subsystem = format!("../../../../../../class/{class}");
+        self.link(format!("{base}/subsystem"), subsystem);
+    }
+
+    fn port(&mut self, device: &DeviceFacts) {
+        let name = &device.info.name;
+        let base = format!("sys/devices/rocade/hca/{name}/infiniband/{name}/ports/1");
+        let cap_mask = format!("{CAP_MASK:#010x}");
+        for (file, text) in [
+            ("state", "4: ACTIVE"),
+            ("phys_state", "5: LinkUp"),
+            ("rate", "100 Gb/sec (4X EDR)"),
+            ("link_layer", "Ethernet"),
+            ("lid", "0x0"),
+            ("lid_mask_count", "0"),
+            ("sm_lid", "0x0"),
+            ("sm_sl", "0"),
+            ("cap_mask", &cap_mask),
+        ] {
+            self.file(format!("{base}/{file}"), text);
+        }
+        for entry in &device.gids {
+            self.gid(&base, entry, device.info.ifname.as_deref());
+        }
+        for (index, pkey) in device.pkeys.iter().enumerate() {
+            let key = pkey.get();
+            self.file(format!("{base}/pkeys/{index}"), format_args!("{key:#06x}"));
+        }
+        for counter in COUNTERS {
+            self.add(format!("{base}/counters/{counter}"), Node::Counter);
+        }
+        for counter in HW_COUNTERS {
+            self.add(format!("{base}/hw_counters/{counter}"), Node::Counter);
+        }
+    }
+
+    fn gid(&mut self, base: &str, entry: &GidEntry, ifname: Option<&str>) {
+        let index = entry.index;
+        self.file(format!("{base}/gids/{index}"), gid_text(entry.gid));
+        self.file(format!("{base}/gid_attrs/types/{index}"), "RoCE v2");
+        if let Some(ifname) = ifname {
+            self.file(format!("{base}/gid_attrs/ndevs/{index}"), ifname);
+        }
+    }
+
+    fn character_devices(&mut self, name: &str, chars: &CharDevices, number: &str) {
+        let hca = format!("sys/devices/rocade/hca/{name}");
+        for (class, device) in [
+            ("infiniband_verbs", &chars.verbs),
+            ("infiniband_mad", &chars.mad),
+        ] {
+            let base = format!("{hca}/{class}/{device}");
+            self.file(format!("{base}/ibdev"), name);
+            self.file(format!("{base}/dev"), number);
+            self.file(
+                format!("{base}/uevent"),
+                format_args!("DEVNAME=infiniband/{device}"),
+            );
+            self.links_up(&base, name, class);
+            let target = format!("../../devices/rocade/hca/{name}/{class}/{device}");
+            self.link(format!("sys/class/{class}/{device}"), target);
+            self.add(format!("dev/infiniband/{device}"), Node::Char);
+        }
+        self.file(
+            format!("{hca}/infiniband_verbs/{}/abi_version", chars.verbs),
+            1,
+        );
+        self.file(format!("{hca}/infiniband_mad/{}/port", chars.mad), 1);
+    }
+}
+
+/// The files right in the directory of a device.
+fn attributes(device: &DeviceFacts) -> [(&'static str, String); 8] {
+    [
+        ("board_id", "Rocade".to_owned()),
+        ("fw_ver", device.attr.fw_ver.to_owned()),
+        ("hca_type", "Rocade".to_owned()),
+        ("hw_rev", device.attr.hw_ver.to_string()),
+        ("node_desc", device.info.name.clone()),
+        ("node_guid", guid_text(device.attr.node_guid)),
+        ("node_type", "1: CA".to_owned()),
+        ("sys_image_guid", guid_text(device.attr.sys_image_guid)),
+    ]
+}
+
+/// Four groups of four digits.
+fn guid_text(guid: Guid) -> String {
+    groups(&guid.get().to_be_bytes())
+}
+
+/// Eight groups of four digits.
+fn gid_text(gid: Gid) -> String {
+    groups(&gid.octets())
+}
+
+fn groups(bytes: &[u8]) -> String {
+    let pairs = bytes.chunks(2);
+    let groups: Vec<String> = pairs
+        .map(|pair| pair.iter().map(|byte| format!("{byte:02x}")).collect())
+        .collect();
+    groups.join(":")
+}
+
+#[cfg(test)]
+mod tests;
