@@ -161,9 +161,8 @@ fn without(command: &mut std::process::Command, directories: &'static [&'static 
 
 #[test]
 fn two_brokers_do_not_share_an_address_where_sockets_cannot_be_listed() {
-    let name = "two_brokers_do_not_share_an_address_where_sockets_cannot_be_listed";
-    if !is_root(name) {
-        return;
+    if !is_root() {
+        rocade_skip::skip!("needs root");
     }
     let sites = [(); 2].map(|()| Site::new());
     let clients = sites.each_ref().map(|site| {
@@ -174,8 +173,7 @@ fn two_brokers_do_not_share_an_address_where_sockets_cannot_be_listed() {
         ClientProcess::try_spawn(command)
     });
     let [Some(first), Some(second)] = clients else {
-        eprintln!("SKIP {name}: no mount namespace");
-        return;
+        rocade_skip::skip!("no mount namespace");
     };
     let (mut first, mut second) = (first.ready(), second.ready());
     let ip = own_address();
@@ -258,19 +256,15 @@ fn squatter(site: &Site, names: &[String]) -> ClientProcess {
     process
 }
 
-fn is_root(test: &str) -> bool {
+fn is_root() -> bool {
     // SAFETY: takes no pointers.
-    let root = unsafe { libc::geteuid() } == 0;
-    if !root {
-        eprintln!("SKIP {test}: needs root, to become somebody else");
-    }
-    root
+    (unsafe { libc::geteuid() }) == 0
 }
 
 #[test]
 fn other_users_cannot_keep_an_address_or_a_broker_from_us() {
-    if !is_root("other_users_cannot_keep_an_address_or_a_broker_from_us") {
-        return;
+    if !is_root() {
+        rocade_skip::skip!("needs root, to become somebody else");
     }
     let (one, other) = (Site::new(), Site::new());
     let ip = own_address();
@@ -319,8 +313,8 @@ pub(crate) fn run_in_squatted_tmp() {
 
 #[test]
 fn a_squatted_default_directory_locks_nobody_out() {
-    if !is_root("a_squatted_default_directory_locks_nobody_out") {
-        return;
+    if !is_root() {
+        rocade_skip::skip!("needs root, to become somebody else");
     }
     let site = Site::new();
     let mut command = site.command("squatted-tmp");
@@ -330,8 +324,7 @@ fn a_squatted_default_directory_locks_nobody_out() {
     // The broker's name is that of the network namespace, where tests run side by side.
     without(&mut command, &[c"/tmp"], libc::CLONE_NEWNET);
     let Some(mut process) = ClientProcess::try_spawn(command) else {
-        eprintln!("SKIP a_squatted_default_directory_locks_nobody_out: no mount namespace");
-        return;
+        rocade_skip::skip!("no mount namespace");
     };
     assert_eq!(process.answer(), "[1, 2] true true 700");
 }

@@ -445,8 +445,7 @@ fn garbage_does_the_broker_no_harm() {
 fn other_users_are_refused() {
     // SAFETY: takes no pointers.
     if unsafe { libc::geteuid() } != 0 {
-        eprintln!("SKIP other_users_are_refused: needs root, to become somebody else");
-        return;
+        rocade_skip::skip!("needs root, to become somebody else");
     }
     let site = Site::new();
     let _client = BrokerClient::connect_or_start(&site.config).unwrap();
@@ -459,14 +458,14 @@ fn other_users_are_refused() {
         let child = command.env("ROCADE_TEST_SOCKET", &path).uid(uid).spawn();
         let output = match child.and_then(Child::wait_with_output) {
             Ok(output) => output,
-            Err(error) => {
-                eprintln!("SKIP other_users_are_refused: {error}");
-                return None;
-            }
+            Err(error) => return Err(error),
         };
-        Some(answer(&mut &output.stdout[..]))
+        Ok(answer(&mut &output.stdout[..]))
     };
-    let Some(stranger) = run(65_534) else { return };
+    let stranger = match run(65_534) {
+        Ok(stranger) => stranger,
+        Err(error) => rocade_skip::skip!("cannot become somebody else: {error}"),
+    };
     assert_eq!(stranger, "answer 0");
     assert_ne!(run(0).unwrap(), "answer 0");
     fs::set_permissions(site.dir.path(), fs::Permissions::from_mode(0o700)).unwrap();

@@ -37,6 +37,8 @@ const EXPECTED_IN_CI: &[(&str, &str)] = &[
         "no place on ::1: ::1 is not an address of this machine",
     ),
     ("broker::", "needs root"),
+    ("broker::", "no mount namespace"),
+    ("broker::", "no such interface: no network namespace"),
     ("broker::", "cannot become somebody else"),
 ];
 
