@@ -28,6 +28,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 use rocade_transport::Time;
@@ -38,7 +40,7 @@ use crate::config::{BrokerMode, EngineConfig, LinkMode, Peers};
 use crate::error::VerbsError;
 use crate::hca::{DeviceFacts, DeviceInfo, Hca};
 use crate::link::shm::{self, ShmChannel};
-use crate::link::{LocalAddr, UdpLink};
+use crate::link::{Holder, LinkError, LocalAddr, UdpLink};
 use crate::memory::{MemGuard, MrTable, PdId};
 use crate::objects::{Context, QpCore, QpInner};
 use crate::steering::{QpnAllocator, Slot};
@@ -349,7 +351,7 @@ impl EngineInner {
             return Ok(port);
         }
         let link = match self.broker_link() {
-            None => UdpLink::bind(local).map_err(VerbsError::from),
+            None => bind_alone(local).map_err(VerbsError::from),
             Some(broker) => broker.open(local),
         };
         let link = link?;
@@ -415,6 +417,25 @@ impl EngineInner {
             .lock()
             .as_ref()
             .and_then(|attachment| attachment.broker.clone())
+    }
+}
+
+/// A link without a broker. An engine of this process that has just ended may still have the address,
+/// until its background thread notices.
+fn bind_alone(local: LocalAddr) -> Result<UdpLink, LinkError> {
+    const PATIENCE: Duration = Duration::from_millis(500);
+    const PAUSE: Duration = Duration::from_millis(1);
+    let is_own = |holder: &Holder| matches!(holder, Holder::Process { pid, .. } if *pid == std::process::id());
+    let begin = Instant::now();
+    loop {
+        match UdpLink::bind(local) {
+            Err(LinkError::InUse { holder, .. })
+                if is_own(&holder) && begin.elapsed() < PATIENCE =>
+            {
+                thread::sleep(PAUSE);
+            }
+            result => return result,
+        }
     }
 }
 
