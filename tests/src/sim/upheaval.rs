@@ -1,7 +1,7 @@
 //! State changes in mid-flow: a QP is drained, put into ERR, reset and connected again, or destroyed while both
 //! sides have messages on their way.
 //!
-//! What must hold then is judged from outside ([`Ledger`]): completions come once per request and in order, what is
+//! What must hold then is judged from outside (`ledger.rs`): completions come once per request and in order, what is
 //! reported as done has happened, what has happened is a beginning of what was asked for, and a QP that has stopped
 //! changes no memory any more.
 
