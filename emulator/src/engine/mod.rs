@@ -51,7 +51,7 @@ use broker_link::BrokerLink;
 use clock::Clock;
 use handover::Handover;
 use overrun::OverrunCqs;
-use port::Port;
+pub(crate) use port::{Path, Port};
 use publish::Publisher;
 use qp_table::QpTable;
 use timers::Timers;
