@@ -2,14 +2,17 @@
 //!
 //! The limit is the whole process's: there is one test here.
 
-#![expect(
+#![allow(
     clippy::unwrap_used,
-    reason = "in helpers of tests a panic is the report"
+    clippy::cast_possible_truncation,
+    reason = "tests: a failure may panic, sizes are small"
 )]
 
 mod common;
 
 use std::os::fd::AsRawFd;
+use std::thread;
+use std::time::Duration;
 
 use common::{ALL_ACCESS, Side, pair};
 use rocade_emulator::{AddressVector, QpAttr, QpAttrMask, QpState, SendOp, VerbsError, WcStatus};
@@ -25,6 +28,12 @@ fn set_descriptor_limit(limit: libc::rlimit) {
 
 /// Calls `f` while no descriptor can be opened.
 fn without_descriptors<T>(f: impl FnOnce() -> T) -> T {
+    // The next one would have the lowest number that is free.
+    let next = std::fs::File::open("/dev/null").unwrap().as_raw_fd();
+    with_descriptor_limit(next.try_into().unwrap(), f)
+}
+
+fn with_descriptor_limit<T>(descriptors: libc::rlim_t, f: impl FnOnce() -> T) -> T {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
@@ -32,10 +41,8 @@ fn without_descriptors<T>(f: impl FnOnce() -> T) -> T {
     // SAFETY: the pointer is to a live rlimit.
     let result = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
     assert_eq!(result, 0);
-    // The next one would have the lowest number that is free.
-    let next = std::fs::File::open("/dev/null").unwrap().as_raw_fd();
     set_descriptor_limit(libc::rlimit {
-        rlim_cur: next.try_into().unwrap(),
+        rlim_cur: descriptors,
         ..limit
     });
     let result = f();
@@ -130,4 +137,12 @@ fn a_queue_pair_that_gets_no_socket_stays_as_it_is() {
     a.qp.modify(&rts, QpAttrMask::STATE).unwrap();
     write(&a, &b, b"after");
     write(&b, &a, b"back");
+
+    // A program that gives up its right to open anything still gets its packets.
+    with_descriptor_limit(0, || {
+        for _ in 0..3 {
+            thread::sleep(Duration::from_millis(20));
+            write(&a, &b, b"still there?");
+        }
+    });
 }
