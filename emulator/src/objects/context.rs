@@ -59,6 +59,7 @@ pub struct AsyncEvent {
     pub kind: AsyncEventKind,
     /// To what.
     pub element: EventElement,
+    /// Of the object, which it also identifies: cookies are the program's, and may be the same.
     acks: Option<Arc<AckCounter>>,
 }
 
@@ -245,8 +246,10 @@ impl ContextInner {
         });
     }
 
-    /// Drops the events of an object that nobody has read yet.
-    pub(super) fn forget_events(&self, element: EventElement) {
-        self.events.retain(|event| event.element != element);
+    /// Drops the events of the object with this counter that nobody has read yet.
+    pub(super) fn forget_events(&self, of: &Arc<AckCounter>) {
+        let is_another = |acks: &Arc<AckCounter>| !Arc::ptr_eq(acks, of);
+        self.events
+            .retain(|event| event.acks.as_ref().is_none_or(is_another));
     }
 }

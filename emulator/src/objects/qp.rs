@@ -413,7 +413,7 @@ impl QpInner {
             QpEvent::SqDrained => AsyncEventKind::SqDrained,
             QpEvent::ReqErr => AsyncEventKind::QpReqErr,
             QpEvent::AccessErr => AsyncEventKind::QpAccessErr,
-            _ => AsyncEventKind::QpFatal,
+            QpEvent::Fatal => AsyncEventKind::QpFatal,
         };
         let acks = Some(Arc::clone(&self.async_acks));
         self.pd
@@ -444,7 +444,7 @@ impl QpInner {
             self.purge_completions(&mut core);
         }
         engine.release_qp_num(self.qp_num);
-        self.pd.context.forget_events(EventElement::Qp(self.cookie));
+        self.pd.context.forget_events(&self.async_acks);
         self.send_cq.detach_qp();
         self.recv_cq.detach_qp();
         self.pd.children.fetch_sub(1, Ordering::AcqRel);
