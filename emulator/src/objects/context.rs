@@ -14,7 +14,6 @@ use crate::hca::{DeviceAttr, DeviceInfo, GidEntry, Hca, PortAttr, limits};
 /// What happened (`ibv_event_type`, AEV-*).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
-#[non_exhaustive]
 #[doc(alias = "ibv_event_type")]
 pub enum AsyncEventKind {
     /// A CQ overflowed.
@@ -41,7 +40,6 @@ impl AsyncEventKind {
 
 /// Which object an event is about; objects are named by their cookies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum EventElement {
     /// A CQ.
     Cq(u64),
