@@ -66,7 +66,10 @@ pub(super) struct Blocked {
 }
 
 impl TxState {
+    /// Another way from now on. What there was no room for on the old one is lost on it.
     pub(crate) fn set_path(&mut self, port: Arc<Port>, path: Path) {
+        self.blocked = None;
+        self.quiet = None;
         self.enters_channel = path.channel.is_some();
         self.peer_has_entered = false;
         self.route = Some((port, path));
