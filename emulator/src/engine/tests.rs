@@ -1,6 +1,9 @@
-//! The engine under a small receive buffer, which is what most hosts have.
+//! The engine under a small receive buffer, which is what most hosts have, and where its threads meet.
 
+use std::net::IpAddr;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rocade_transport::{
@@ -8,7 +11,10 @@ use rocade_transport::{
     SendWr, Sge, WcStatus,
 };
 
-use crate::config::{BrokerMode, EngineConfig};
+use crate::config::{BrokerMode, EngineConfig, LinkMode};
+use crate::link::LocalAddr;
+use crate::link::shm::ShmChannel;
+use crate::steering::Slot;
 use crate::{Context, Cq, Engine, Mr, Pd, Qp, QpInitAttr};
 
 /// What an unprivileged process gets where `net.core.rmem_max` is at its default.
@@ -33,8 +39,11 @@ struct Host {
 fn host(address: &str) -> Host {
     let spec = format!("dev={address}");
     let config = EngineConfig::from_specs(&[spec], BrokerMode::Embedded).expect("a device");
-    let engine = Engine::new(config).expect("an engine");
-    let context = engine.open_device("dev").expect("it is there");
+    host_on(&Engine::new(config).expect("an engine"), "dev")
+}
+
+fn host_on(engine: &Engine, device: &str) -> Host {
+    let context = engine.open_device(device).expect("it is there");
     let pd = context.alloc_pd().expect("a PD");
     let cq = context.create_cq(4096, None, 0, 0).expect("a CQ");
     let memory: &'static [AtomicU8] =
@@ -61,7 +70,7 @@ fn host(address: &str) -> Host {
         .map(|_| pd.create_qp(init()).expect("a QP"))
         .collect();
     Host {
-        engine,
+        engine: engine.clone(),
         context,
         _pd: pd,
         cq,
@@ -252,4 +261,63 @@ fn run(a: &Host, b: &Host, op: impl Fn(u64, rocade_wire::Rkey) -> SendOp) {
             a.qps[0].counters()
         );
     }
+}
+
+/// Two threads make the channel between two addresses of their process at the same time: whoever comes
+/// second must not lead anybody to a channel from which nobody receives.
+#[test]
+fn a_second_channel_of_ones_own_is_not_used() {
+    let (near, far) = ("127.4.0.5", "127.4.0.6");
+    let specs = [format!("near={near}"), format!("far={far}")];
+    let config = EngineConfig::from_specs(&specs, BrokerMode::Embedded).expect("devices");
+    let link = LinkMode::Shm;
+    let engine = Engine::new(EngineConfig { link, ..config }).expect("an engine");
+    let (a, b) = (host_on(&engine, "near"), host_on(&engine, "far"));
+    // The other address is not in use yet, so there is no channel.
+    connect(&a.qps[0], &b.qps[0], &b);
+    let inner = &engine.inner;
+    assert_eq!(inner.channels.read().len(), 0);
+
+    let local = |address: &str| LocalAddr::from(address.parse::<IpAddr>().expect("an address"));
+    let (from, to) = (local(near), local(far));
+    let ends = || {
+        let ends = ShmChannel::own(from, to, Slot::EMBEDDED, inner.wake.as_fd());
+        ends.expect("memory").map(Arc::new)
+    };
+    // The first thread has its channel in the list, and has not moved the queue pairs.
+    let first = ends();
+    inner.channels.write().extend(first.iter().cloned());
+    inner.channel_count.store(2, Ordering::Release);
+    inner.adopt(from, to, Slot::EMBEDDED, &ends());
+    assert_eq!(inner.channels.read().len(), 2);
+
+    connect(&b.qps[0], &a.qps[0], &a);
+    for end in &first {
+        inner.move_qps_to(end);
+    }
+    let sge = Sge {
+        addr: a.mr.addr(),
+        len: 8,
+        lkey: a.mr.lkey(),
+    };
+    let op = SendOp::Write {
+        va: b.mr.addr(),
+        rkey: b.mr.rkey(),
+        imm: None,
+    };
+    let wr = SendWr {
+        wr_id: 1,
+        op,
+        flags: SendFlags::SIGNALED,
+        sges: &[sge],
+    };
+    a.qps[0].send_queue().push(&wr).expect("posted");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let completion = loop {
+        if let Some(completion) = a.cq.poll_one() {
+            break completion;
+        }
+        assert!(Instant::now() < deadline, "nobody receives");
+    };
+    assert_eq!(completion.status, WcStatus::Success);
 }
