@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use rocade_transport::{
@@ -11,6 +11,7 @@ use rocade_transport::{
     SendWr, Sge, WcStatus,
 };
 
+use super::ack_hold;
 use crate::config::{BrokerMode, EngineConfig, LinkMode};
 use crate::link::LocalAddr;
 use crate::link::shm::ShmChannel;
@@ -320,4 +321,15 @@ fn a_second_channel_of_ones_own_is_not_used() {
         assert!(Instant::now() < deadline, "nobody receives");
     };
     assert_eq!(completion.status, WcStatus::Success);
+}
+
+#[test]
+fn only_who_has_made_an_engine_sends_for_it_at_the_exit() {
+    let (engine, own) = (host("127.4.0.7").engine, std::process::id());
+    let is_this = |other: &Weak<_>| Weak::ptr_eq(other, &Arc::downgrade(&engine.inner));
+    assert!(ack_hold::engines_of(own).iter().any(is_this));
+    assert!(
+        !ack_hold::engines_of(own + 1).iter().any(is_this),
+        "a child"
+    );
 }
