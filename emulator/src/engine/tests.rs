@@ -7,9 +7,10 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use rocade_transport::{
-    AccessFlags, AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType, SendFlags, SendOp,
-    SendWr, Sge, WcStatus,
+    AccessFlags, AddressVector, PacketMeta, QpAttr, QpAttrMask, QpCap, QpState, QpType, SendFlags,
+    SendOp, SendWr, Sge, WcStatus,
 };
+use rocade_wire::{Bth, Opcode, Packet, Psn};
 
 use super::ack_hold;
 use crate::config::{BrokerMode, EngineConfig, LinkMode};
@@ -332,4 +333,77 @@ fn only_who_has_made_an_engine_sends_for_it_at_the_exit() {
         !ack_hold::engines_of(own + 1).iter().any(is_this),
         "a child"
     );
+}
+
+/// A message has come to a queue pair that has not been drained yet when the CQ of its sends is overrun: if its
+/// completion is seen, it is acknowledged.
+//= RC-ACK-20 type=test
+#[test]
+fn a_cq_that_is_overrun_costs_no_acknowledgement_of_what_another_reports() {
+    let (a, b) = (host("127.4.0.8"), host("127.4.0.9"));
+    let full = a.context.create_cq(1, None, 0, 0).expect("a CQ");
+    let init = |recv_cq: &Cq| QpInitAttr {
+        send_cq: full.clone(),
+        recv_cq: recv_cq.clone(),
+        cap: QpCap {
+            max_send_wr: 2,
+            max_recv_wr: 1,
+            max_recv_sge: 1,
+            ..QpCap::default()
+        },
+        qp_type: QpType::Rc,
+        sq_sig_all: true,
+        cookie: 0,
+    };
+    let qp = a._pd.create_qp(init(&a.cq)).expect("a QP");
+    connect(&qp, &b.qps[0], &b);
+    qp.recv_queue().push(7, &[]).expect("posted");
+    let bth = Bth {
+        ack_req: true,
+        ..Bth::new(Opcode::new(4), qp.qp_num(), Psn::new(0))
+    };
+    let bytes = [&bth.to_bytes()[..], &[0; 4]].concat();
+    let packet = Packet::parse(&bytes).expect("a SEND of nothing");
+    {
+        let (engine, inner) = (&a.engine.inner, qp.inner());
+        let mem = engine.regions().read(engine.now());
+        let mut core = inner.lock();
+        let meta = PacketMeta {
+            source: core.qp.remote(),
+            destination: core.qp.local(),
+        };
+        let memory = mem.view(inner.pd_id());
+        core.qp.handle_packet(engine.now(), &meta, &packet, &memory);
+        assert_eq!(core.qp.pending_completions().len(), 1);
+    }
+
+    let other = a._pd.create_qp(init(&full)).expect("a QP");
+    connect(&other, &b.qps[1], &b);
+    let err = QpAttr {
+        qp_state: QpState::Err.code(),
+        ..QpAttr::default()
+    };
+    other.modify(&err, QpAttrMask::STATE).expect("ERR");
+    for wr_id in 0..2 {
+        let wr = SendWr {
+            wr_id,
+            op: SendOp::Send { imm: None },
+            flags: SendFlags::SIGNALED,
+            sges: &[],
+        };
+        other.send_queue().push(&wr).expect("posted");
+    }
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let completion = loop {
+        if let Some(completion) = a.cq.poll_one() {
+            break completion;
+        }
+        assert!(Instant::now() < deadline, "no completion");
+    };
+    assert_eq!(
+        (completion.wr_id, completion.status),
+        (7, WcStatus::Success)
+    );
+    assert_eq!(qp.state(), QpState::Err);
+    assert_eq!(qp.counters().acks_sent, 1);
 }
