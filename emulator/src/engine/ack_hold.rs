@@ -247,6 +247,8 @@ impl EngineInner {
             };
             if let Some(mut core) = inner.try_lock_for(PATIENCE) {
                 self.transmit(&inner, &mut core, &mem, Cause::Other, self.now());
+                // A child that lives on would keep the peer from noticing that we are gone.
+                core.tx.announce_quiet_ack();
             }
         }
     }
