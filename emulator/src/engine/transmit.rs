@@ -207,7 +207,7 @@ impl EngineInner {
         }
         let reserved = inner.reserve(waiting);
         if reserved < total {
-            core.qp.set_fatal(self.now());
+            core.qp.set_fatal(self.now(), reserved);
         }
         reserved
     }
@@ -216,7 +216,7 @@ impl EngineInner {
     fn report(&self, inner: &QpInner, core: &mut QpCore, mut reserved: usize) {
         while core.qp.pending_completions().len() > 0 {
             if inner.complete(core, &mut reserved) > 0 {
-                core.qp.set_fatal(self.now());
+                core.qp.set_fatal(self.now(), 0);
                 core.overrun = true;
             }
         }

@@ -63,6 +63,7 @@ impl Responder {
         self.epsn = psn.add(executed.psns);
         if let Some((wqe, detail)) = executed.received {
             out.complete_recv(now, conn, wqe.wr_id, WcStatus::Success, detail);
+            self.note_received(psn);
         }
         match operation {
             Operation::ReadRequest | Operation::CmpSwap | Operation::FetchAdd => {

@@ -86,6 +86,7 @@ impl Responder {
         };
         out.complete_recv(now, conn, wqe.wr_id, WcStatus::Success, detail);
         self.rq.pop_front();
+        self.note_received(bth.psn);
         true
     }
 
