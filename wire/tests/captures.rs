@@ -11,6 +11,7 @@ use std::fs::{self, File};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use pcap_file::pcap::PcapReader;
 use rocade_wire::icrc::{self, IcrcCheck, IcrcFlow};
 use rocade_wire::ip::{self, Datagram};
@@ -123,6 +124,39 @@ fn packets_decode_and_encode_to_the_same_bytes() {
             !printed.contains('\n') && !printed.contains("BAD_ICRC"),
             "{printed}"
         );
+    });
+}
+
+/// What a parser that is not ours says of IP and UDP.
+#[test]
+fn another_parser_reads_the_same_from_ip_and_udp() {
+    for_each_packet(|path, bytes, datagram, _| {
+        let theirs = SlicedPacket::from_ip(bytes).unwrap();
+        let (src, dst, ttl, id): (IpAddr, IpAddr, _, _) = match theirs.net {
+            Some(NetSlice::Ipv4(ip)) => {
+                let ip = ip.header();
+                assert_eq!(ip.dont_fragment(), datagram.dont_fragment);
+                let addresses = (ip.source_addr().into(), ip.destination_addr().into());
+                (addresses.0, addresses.1, ip.ttl(), ip.identification())
+            }
+            Some(NetSlice::Ipv6(ip)) => {
+                let ip = ip.header();
+                assert_eq!(ip.flow_label().value(), datagram.flow_label);
+                let addresses = (ip.source_addr().into(), ip.destination_addr().into());
+                (addresses.0, addresses.1, ip.hop_limit(), 0)
+            }
+            ref other => panic!("{other:?} in {}", path.display()),
+        };
+        let ours = (datagram.src, datagram.dst, datagram.ttl, datagram.ip_id);
+        assert_eq!((src, dst, ttl, id), ours, "{}", path.display());
+        let Some(TransportSlice::Udp(udp)) = theirs.transport else {
+            panic!("no UDP in {}", path.display());
+        };
+        assert_eq!(
+            (udp.source_port(), udp.destination_port(), udp.checksum()),
+            (datagram.src_port, datagram.dst_port, datagram.udp_checksum)
+        );
+        assert_eq!(udp.payload(), datagram.udp_payload);
     });
 }
 

@@ -185,12 +185,10 @@ impl BrokerClient {
         let will = Will::new()
             .inspect_err(|error| tracing::warn!(%error, "writing a last will"))
             .ok();
-        if let Some(will) = &will
-            && let Err(error) = connection.deposit(will)
-        {
-            // The next broker will get it.
-            tracing::info!(%error, "depositing a last will");
-        }
+        let deposited = match &will {
+            Some(will) => connection.deposit(will),
+            None => Ok(()),
+        };
         let state = State {
             link: Link::Up(connection),
             holdings: Holdings {
@@ -202,14 +200,20 @@ impl BrokerClient {
             },
             offers: Vec::new(),
         };
-        Ok(Self {
+        let client = Self {
             config: config.clone(),
             paths,
             slot,
             pid: std::process::id(),
             watch,
             state: Mutex::new(state),
-        })
+        };
+        if let Err(error) = deposited {
+            // The next broker gets it. An answer of this one that comes late must not be taken for another.
+            tracing::info!(%error, "depositing a last will");
+            client.disconnect(&mut client.state.lock(), 0);
+        }
+        Ok(client)
     }
 
     /// The will that the broker has of us.

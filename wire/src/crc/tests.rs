@@ -73,6 +73,20 @@ fn the_check_value() {
     }
 }
 
+/// What a crate says that others use.
+#[test]
+fn every_way_agrees_with_another_implementation() {
+    let bytes = noise(1 << 20);
+    for start in [0, 0x89ab_cdef] {
+        let mut theirs = crc32fast::Hasher::new_with_initial(start);
+        theirs.update(&bytes);
+        let theirs = theirs.finalize();
+        for way in Way::available() {
+            assert_eq!(way.update(start, &bytes), theirs, "{way}");
+        }
+    }
+}
+
 /// Lengths past two turns of the widest loop, and around those of packets.
 #[test]
 fn every_way_sums_and_copies_every_length() {
