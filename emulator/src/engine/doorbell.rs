@@ -90,7 +90,7 @@ impl Doorbell {
     }
 
     /// Each post may wait from now on, however long after the one before it comes.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) const fn do_not_hurry(&mut self) {
         self.at_once = 0;
     }
@@ -192,7 +192,16 @@ impl EngineInner {
 }
 
 #[cfg(all(test, not(loom)))]
+#[path = "../../tests/common/mod.rs"]
+mod common;
+
+#[cfg(all(test, not(loom)))]
 mod tests {
+    use std::time::{Duration, Instant};
+
+    use rocade_transport::SendOp;
+
+    use super::common::{self, Side};
     use super::*;
 
     const START_NS: u64 = 1_000_000_000;
@@ -251,5 +260,47 @@ mod tests {
             (0, 8),
             "twice as many at once"
         );
+    }
+
+    /// Posts 8-byte WRITEs, the n-th to place n, until one waits for company, and returns its number.
+    fn post_until_one_waits(a: &Side, b: &Side) -> usize {
+        for number in 1..1000 {
+            a.qp.inner().lock().tx.doorbell().do_not_hurry();
+            let op = SendOp::Write {
+                va: b.addr(8 * number),
+                rkey: b.mr.rkey(),
+                imm: None,
+            };
+            a.send(1, op, &[a.sge(8 * number, 8)]);
+            if a.qp.inner().lock().tx.doorbell().waits() {
+                return number;
+            }
+            // Nothing was on its way: room for the next ones.
+            while a.cq.poll_one().is_some() {}
+        }
+        panic!("each was acknowledged at once");
+    }
+
+    /// Posts wait for company where packets are on their way, and leave at the next opportunity: a
+    /// poll in vain, an application that sleeps or, if it does nothing at all, soon.
+    #[test]
+    fn posts_that_wait_leave_whatever_the_application_does() {
+        let opportunities: [fn(&Side); 3] = [
+            |_| (),
+            |a| while a.cq.poll_one().is_some() {},
+            |a| a.engine.inner.leave_inline(),
+        ];
+        for opportunity in opportunities {
+            let (a, b) = common::pair("127.4.0.3", "127.4.0.4", 8 * 1000);
+            a.fill(0, &[1; 8 * 1000]);
+            let number = post_until_one_waits(&a, &b);
+            opportunity(&a);
+            let deadline = Instant::now() + Duration::from_secs(10);
+            while b.bytes(8 * number, 8) != [1; 8] {
+                assert!(Instant::now() < deadline, "post {number} is still waiting");
+                std::thread::yield_now();
+            }
+            assert!(!a.qp.inner().lock().tx.doorbell().waits());
+        }
     }
 }

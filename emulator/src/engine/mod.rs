@@ -451,6 +451,3 @@ impl Drop for EngineInner {
         self.call_background();
     }
 }
-
-#[cfg(all(test, not(loom)))]
-mod tests;
