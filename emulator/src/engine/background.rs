@@ -13,7 +13,7 @@ use super::blocked::Seen;
 use super::broker_link::BrokerLink;
 use super::handover::{Activity, Trust};
 use super::linger::Linger;
-use super::port::Port;
+use super::uplink::Uplink;
 use super::{EngineInner, sys, transmit};
 
 /// How often to receive from the channels before it is the turn of sockets and timers.
@@ -42,7 +42,7 @@ pub(super) fn start(engine: &Arc<EngineInner>) -> io::Result<()> {
 /// What the thread waits for. It holds no engine, so that the engine can end meanwhile.
 struct WaitSet {
     wake: Arc<OwnedFd>,
-    ports: Vec<Arc<Port>>,
+    uplinks: Vec<Arc<Uplink>>,
     control: Option<Arc<BrokerLink>>,
     timeout: Option<Duration>,
 }
@@ -90,9 +90,9 @@ impl WaitSet {
         let mut set = sys::PollSet::default();
         let wake = set.add(self.wake.as_raw_fd());
         let control = self.control.as_ref().map(|control| set.add(control.fd()));
-        let before_ports = control.unwrap_or(wake) + 1;
-        for port in &self.ports {
-            set.add(port.link.rx_fd().as_raw_fd());
+        let before_uplinks = control.unwrap_or(wake) + 1;
+        for uplink in &self.uplinks {
+            set.add(uplink.link.rx_fd().as_raw_fd());
         }
         if set.wait(self.timeout).is_err() {
             // The program has lowered its limit of descriptors below what is open: look now and then.
@@ -107,7 +107,7 @@ impl WaitSet {
         }
         Woken {
             by_broker: control.is_some_and(|control| set.is_ready(control)),
-            by_packets: set.any_ready_from(before_ports),
+            by_packets: set.any_ready_from(before_uplinks),
         }
     }
 }
@@ -125,7 +125,7 @@ impl EngineInner {
             let timeout = Some(Duration::from_nanos(ns));
             return WaitSet {
                 wake,
-                ports: Vec::new(),
+                uplinks: Vec::new(),
                 control,
                 timeout,
             };
@@ -140,7 +140,7 @@ impl EngineInner {
         };
         WaitSet {
             wake,
-            ports: self.ports.read().clone(),
+            uplinks: self.uplinks.read().clone(),
             control,
             timeout,
         }
@@ -196,7 +196,11 @@ impl EngineInner {
 
     /// Is another thread receiving?
     fn is_receiving(&self) -> bool {
-        let sockets = self.ports.read().iter().any(|port| port.rx.is_locked());
+        let sockets = self
+            .uplinks
+            .read()
+            .iter()
+            .any(|uplink| uplink.rx.is_locked());
         sockets || self.channels.read().iter().any(|c| c.is_receiving())
     }
 
@@ -204,11 +208,11 @@ impl EngineInner {
     /// there was anything.
     fn receive_all(&self) -> bool {
         let mut packets = self.receive_all_shared();
-        for port in self.ports.read().iter() {
-            let mut rx = port.rx.lock();
+        for uplink in self.uplinks.read().iter() {
+            let mut rx = uplink.rx.lock();
             let mut looks = 0;
             for _ in 0..SOCKET_ROUNDS {
-                let received = self.receive(port, &mut rx);
+                let received = self.receive(uplink, &mut rx);
                 packets += received.packets;
                 if self.handover.is_polling(self.now().as_ns()) {
                     break;

@@ -131,8 +131,8 @@ impl EngineInner {
         let sockets = channels.is_empty() || turn.is_multiple_of(SOCKET_TURN);
         drop(channels);
         if sockets {
-            for port in self.ports.read().iter() {
-                packets += self.receive(port, &mut port.rx.lock()).packets;
+            for uplink in self.uplinks.read().iter() {
+                packets += self.receive(uplink, &mut uplink.rx.lock()).packets;
             }
         }
         packets > 0

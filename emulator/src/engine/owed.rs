@@ -90,9 +90,9 @@ impl EngineInner {
 impl TxState {
     /// Who gets the acknowledgements of a QP.
     fn creditor(&self, qp: &rocade_transport::Qp) -> Option<Creditor> {
-        let (port, path) = self.route.as_ref()?;
+        let (uplink, path) = self.route.as_ref()?;
         Some(Creditor {
-            local: port.link.local_addr(),
+            local: uplink.link.local_addr(),
             peer: path.to,
             dest_qp: qp.dest_qp(),
             pkey: qp.pkey(),

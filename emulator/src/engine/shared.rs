@@ -15,8 +15,8 @@ use rocade_transport::PacketMeta;
 use rocade_wire::{Packet, Qpn, ShortPacket};
 
 use super::EngineInner;
-use super::port::Port;
 use super::progress::{Locked, switch_to};
+use super::uplink::Uplink;
 use crate::config::LinkMode;
 use crate::link::LocalAddr;
 use crate::link::shm::{self, ChannelOffer, ShmChannel, ShmReceiver, ShmRun};
@@ -33,16 +33,21 @@ const MAX_UDP_BEFORE: usize = 1 << 14;
 
 impl EngineInner {
     /// The channel from a local address to a QP of a peer, made if need be.
-    pub(crate) fn channel_to(&self, port: &Port, dest: Qpn, to: IpAddr) -> Option<Arc<ShmChannel>> {
+    pub(crate) fn channel_to(
+        &self,
+        uplink: &Uplink,
+        dest: Qpn,
+        to: IpAddr,
+    ) -> Option<Arc<ShmChannel>> {
         let slot = Slot::of(dest);
         if self.link_mode == LinkMode::Udp || slot == Slot::BROKER {
             return None;
         }
-        let local = port.link.local_addr();
+        let local = uplink.link.local_addr();
         let peer = LocalAddr::new(to, local.scope_id());
         let broker = self.broker_link();
         let own = broker.as_ref().map_or(Slot::EMBEDDED, |b| b.slot());
-        if slot == own && self.has_port(peer) {
+        if slot == own && self.has_uplink(peer) {
             let shares = broker.is_some() || self.link_mode == LinkMode::Shm;
             return shares
                 .then(|| self.own_channel(local, peer, slot))
@@ -69,9 +74,11 @@ impl EngineInner {
     }
 
     /// Is this an address of this process?
-    fn has_port(&self, address: LocalAddr) -> bool {
-        let ports = self.ports.read();
-        ports.iter().any(|port| port.link.local_addr() == address)
+    fn has_uplink(&self, address: LocalAddr) -> bool {
+        let uplinks = self.uplinks.read();
+        uplinks
+            .iter()
+            .any(|uplink| uplink.link.local_addr() == address)
     }
 
     /// The channel between two addresses of this process, or from one to itself: both ends are ours.
@@ -316,15 +323,15 @@ impl EngineInner {
     /// has sent before must not be overtaken. On the loopback interface what was sent is there.
     #[cold]
     fn receive_udp_before(&self, channel: &ShmChannel) {
-        let ports = self.ports.read();
-        let mut of_channel = ports
+        let uplinks = self.uplinks.read();
+        let mut of_channel = uplinks
             .iter()
-            .filter(|port| port.link.local() == channel.local());
-        if let Some(port) = of_channel.next() {
-            let mut rx = port.rx.lock();
+            .filter(|uplink| uplink.link.local() == channel.local());
+        if let Some(uplink) = of_channel.next() {
+            let mut rx = uplink.rx.lock();
             // Bounded: others may go on sending to the socket for ever.
             for _ in 0..MAX_UDP_BEFORE {
-                if !self.receive(port, &mut rx).more {
+                if !self.receive(uplink, &mut rx).more {
                     break;
                 }
             }

@@ -12,7 +12,7 @@ use rocade_wire::Psn;
 use super::EngineInner;
 use super::ack_hold::{AckHold, Cause};
 use super::doorbell::Doorbell;
-use super::port::{Icrcs, Path, Port};
+use super::uplink::{Icrcs, Path, Uplink};
 use crate::broker::Bequest;
 use crate::config::LinkMode;
 use crate::link::shm::{Piece, ShmChannel, ShmSent};
@@ -40,7 +40,7 @@ thread_local! {
 /// The transmit side of a QP.
 #[derive(Debug, Default)]
 pub(crate) struct TxState {
-    pub(super) route: Option<(Arc<Port>, Path)>,
+    pub(super) route: Option<(Arc<Uplink>, Path)>,
     /// Nothing has been sent through the channel of the route yet, but perhaps over UDP.
     enters_channel: bool,
     /// The peer has sent something through it.
@@ -67,20 +67,20 @@ pub(super) struct Blocked {
 
 impl TxState {
     /// Another way from now on. What there was no room for on the old one is lost on it.
-    pub(crate) fn set_path(&mut self, port: Arc<Port>, path: Path) {
+    pub(crate) fn set_path(&mut self, uplink: Arc<Uplink>, path: Path) {
         self.blocked = None;
         self.quiet = None;
         self.enters_channel = path.channel.is_some();
         self.peer_has_entered = false;
-        self.route = Some((port, path));
+        self.route = Some((uplink, path));
         self.bequest = None;
     }
 
     /// Takes a channel that leads where the path does, unless there is one already.
     pub(super) fn offer_channel(&mut self, channel: &Arc<ShmChannel>) {
-        if let Some((port, path)) = &mut self.route
+        if let Some((uplink, path)) = &mut self.route
             && path.channel.is_none()
-            && channel.leads(port.link.local_addr(), path.to, path.slot)
+            && channel.leads(uplink.link.local_addr(), path.to, path.slot)
         {
             path.channel = Some(Arc::clone(channel));
             self.enters_channel = true;
@@ -293,14 +293,14 @@ impl EngineInner {
         let memory = mem.view(inner.pd_id());
         let mut answered = 0;
         loop {
-            let Some((port, path)) = &mut tx.route else {
+            let Some((uplink, path)) = &mut tx.route else {
                 return;
             };
             let channel = path
                 .channel
                 .as_deref()
                 .filter(|channel| !channel.has_ended());
-            let many = channel.is_some() || port.link.gso();
+            let many = channel.is_some() || uplink.link.gso();
             buffer.clear();
             buffer.defer_longer_than(LONGEST_COPY);
             buffer.set_max_segments(if many { MAX_SEGMENTS } else { 1 });
@@ -323,7 +323,7 @@ impl EngineInner {
                     sent
                 }
                 None => seal(&mut path.icrc, buffer, &memory)
-                    .map(|()| self.send(port, path, buffer.bytes(), buffer.segment_len())),
+                    .map(|()| self.send(uplink, path, buffer.bytes(), buffer.segment_len())),
             };
             let sealed = channel.is_none();
             let sent = match sent {
@@ -331,7 +331,7 @@ impl EngineInner {
                 sent => sent,
             };
             let Ok(sent) = sent else {
-                let way = (&**port, path, &mut tx.enters_channel);
+                let way = (&**uplink, path, &mut tx.enters_channel);
                 self.salvage(inner, qp, way, &memory, now, buffer);
                 continue;
             };
@@ -367,7 +367,7 @@ impl EngineInner {
         &self,
         inner: &QpInner,
         qp: &mut Qp,
-        (port, path, enters): (&Port, &mut Path, &mut bool),
+        (uplink, path, enters): (&Uplink, &mut Path, &mut bool),
         memory: &PdMemory<'_>,
         now: Time,
         buffer: &mut TxBuffer,
@@ -387,13 +387,13 @@ impl EngineInner {
             let (covered, icrc) = segment.split_at_mut(segment.len() - ICRC_LEN);
             let crc = path.icrc.of_len(covered.len()).compute(0, covered);
             icrc.copy_from_slice(&crc.to_le_bytes());
-            self.send(port, path, segment, segment.len());
+            self.send(uplink, path, segment, segment.len());
         });
     }
 
     /// Sends what was left over; false where there is still no room.
     fn send_blocked(&self, tx: &mut TxState) -> bool {
-        if let (Some(blocked), Some((port, path))) = (&tx.blocked, &tx.route) {
+        if let (Some(blocked), Some((uplink, path))) = (&tx.blocked, &tx.route) {
             let Blocked {
                 bytes,
                 segment_len,
@@ -401,7 +401,7 @@ impl EngineInner {
             } = blocked;
             let sent = match &path.channel {
                 Some(channel) => send_bytes(channel, &mut tx.enters_channel, bytes, *segment_len),
-                None if *sealed => self.send(port, path, bytes, *segment_len),
+                None if *sealed => self.send(uplink, path, bytes, *segment_len),
                 // Meant for a channel that has ended: lost on the way.
                 None => true,
             };
@@ -415,12 +415,12 @@ impl EngineInner {
 
     /// False where the socket has no room. Other failures count as loss on the way: the
     /// transport's retries decide.
-    fn send(&self, port: &Port, path: &Path, run: &[u8], segment_len: usize) -> bool {
+    fn send(&self, uplink: &Uplink, path: &Path, run: &[u8], segment_len: usize) -> bool {
         if self.link_mode == LinkMode::Shm {
             self.counters.tx_errors.fetch_add(1, Ordering::Relaxed);
             return true;
         }
-        let sent = port
+        let sent = uplink
             .link
             .send(path.tx, path.to, path.traffic_class, run, segment_len);
         match sent {
