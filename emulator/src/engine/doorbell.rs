@@ -26,8 +26,8 @@ const GAP_AFTER_SEND_NS: u64 = 6_000;
 const AT_ONCE: u16 = 4;
 const MAX_AT_ONCE: u16 = 1 << 12;
 /// Posts and bytes that wait at most.
-const MAX_POSTS: u16 = 32;
-const MAX_BYTES: u32 = 32 << 10;
+const MAX_WAITING_POSTS: u16 = 32;
+const MAX_WAITING_BYTES: u32 = 32 << 10;
 /// How long posts wait at most, or nearly.
 const WAIT_NS: u64 = 1_000_000;
 /// The background thread looks for posts that wait as long as some have waited so lately.
@@ -79,7 +79,8 @@ impl Doorbell {
         } else {
             0
         };
-        let has_room = self.posts + 1 < MAX_POSTS && self.bytes.saturating_add(bytes) < MAX_BYTES;
+        let has_room = self.posts + 1 < MAX_WAITING_POSTS
+            && self.bytes.saturating_add(bytes) < MAX_WAITING_BYTES;
         let waits = in_flight && self.burst >= self.at_once && has_room;
         if waits {
             self.since = if self.posts == 0 { now } else { self.since };
@@ -237,7 +238,7 @@ mod tests {
         burst(&mut doorbell, 4, 500);
         let at = |us: u64| Time::from_ns(START_NS + us * 1_000);
         assert!(!doorbell.may_wait(at(2), 64, false));
-        assert!(doorbell.may_wait(at(3), MAX_BYTES - 1, true));
+        assert!(doorbell.may_wait(at(3), MAX_WAITING_BYTES - 1, true));
         assert!(!doorbell.may_wait(at(3), 1, true));
     }
 

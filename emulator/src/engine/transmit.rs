@@ -16,12 +16,10 @@ use super::uplink::{Icrcs, Path, Uplink};
 use crate::broker::Bequest;
 use crate::config::LinkMode;
 use crate::link::shm::{Piece, ShmChannel, ShmSent};
+use crate::link::{MAX_SEGMENTS, MAX_SEND_LEN};
 use crate::memory::{Fault, MemGuard, PdMemory, Readable};
 use crate::objects::{QpCore, QpInner};
 
-/// One segmented send: what the link takes in one call.
-const MAX_BYTES: usize = 65_000;
-const MAX_SEGMENTS: usize = 64;
 const ICRC_LEN: usize = 4;
 /// Longer payloads are copied here, not by the transport: for UDP summed up in the same pass, for a
 /// channel right into its ring.
@@ -34,7 +32,7 @@ const LONG_RUN: usize = 8_192;
 
 thread_local! {
     static IS_BACKGROUND: Cell<bool> = const { Cell::new(false) };
-    static TX_BUFFER: RefCell<TxBuffer> = RefCell::new(TxBuffer::new(MAX_BYTES, MAX_SEGMENTS));
+    static TX_BUFFER: RefCell<TxBuffer> = RefCell::new(TxBuffer::new(MAX_SEND_LEN, MAX_SEGMENTS));
 }
 
 /// The transmit side of a QP.
@@ -261,7 +259,7 @@ impl EngineInner {
             });
             if with_buffer.is_err() {
                 // The thread is about to end.
-                let mut buffer = TxBuffer::new(MAX_BYTES, MAX_SEGMENTS);
+                let mut buffer = TxBuffer::new(MAX_SEND_LEN, MAX_SEGMENTS);
                 self.transmit_through(inner, core, mem, (acks, now), !is_quiet, &mut buffer);
             }
         }
