@@ -11,10 +11,10 @@ use rocade_transport::Time;
 use super::ack_hold::{Cause, HOLD_NS};
 use super::blocked::Seen;
 use super::broker_link::BrokerLink;
-use super::handover::{Activity, Trust};
+use super::handover::{Activity, Driver, Trust};
 use super::linger::Linger;
 use super::uplink::Uplink;
-use super::{EngineInner, sys, transmit};
+use super::{EngineInner, sys};
 
 /// How often to receive from the channels before it is the turn of sockets and timers.
 const SHARED_ROUNDS: usize = 64;
@@ -72,7 +72,6 @@ fn run(weak: &Weak<EngineInner>) {
     // Signals are the application's.
     sys::block_all_signals();
     sys::set_precise_timers();
-    transmit::this_is_the_background_thread();
     let mut turn = Turn::default();
     loop {
         let Some(engine) = weak.upgrade() else { return };
@@ -186,7 +185,7 @@ impl EngineInner {
         self.fire_timers();
         self.fail_qps_of_overrun_cqs();
         self.retry_blocked_unless_tried(&mut turn.blocked);
-        self.release_acks(HOLD_NS);
+        self.release_acks(HOLD_NS, Driver::Background);
         self.ring_overdue_doorbells();
         self.publish(self.now());
         turn.back = step_back_ns
@@ -212,7 +211,7 @@ impl EngineInner {
             let mut rx = uplink.rx.lock();
             let mut looks = 0;
             for _ in 0..SOCKET_ROUNDS {
-                let received = self.receive(uplink, &mut rx);
+                let received = self.receive(uplink, &mut rx, Driver::Background);
                 packets += received.packets;
                 if self.handover.is_polling(self.now().as_ns()) {
                     break;
@@ -236,7 +235,7 @@ impl EngineInner {
         let channels = self.channels.read();
         let (mut packets, mut looks) = (0, 0);
         for _ in 0..SHARED_ROUNDS {
-            let found = self.receive_shared(&channels, true);
+            let found = self.receive_shared(&channels, Driver::Background);
             packets += found;
             if found >= STREAM_PACKETS {
                 looks = STREAM_LOOKS;
@@ -274,7 +273,7 @@ impl EngineInner {
             if core.qp.next_timeout().is_some_and(|at| at <= now) {
                 core.qp.handle_timeout(now);
             }
-            self.drain(inner, core, mem, Cause::Other, now);
+            self.drain(inner, core, mem, Cause::Other, now, Driver::Background);
         });
     }
 

@@ -16,6 +16,7 @@ use rocade_wire::Qpn;
 
 use super::EngineInner;
 use super::ack_hold::Cause;
+use super::handover::Driver;
 use crate::objects::QpCore;
 
 /// Posts that follow so soon after one that had to wait belong to the same burst.
@@ -153,14 +154,14 @@ impl EngineInner {
     #[inline]
     pub(crate) fn ring_doorbells(&self) {
         if self.waiting_count.load(Ordering::Relaxed) > 0 {
-            self.ring(|_, _| true);
+            self.ring(Driver::Application, |_, _| true);
         }
     }
 
     /// Transmits the posts that have waited too long.
     pub(super) fn ring_overdue_doorbells(&self) {
         if self.waiting_count.load(Ordering::Relaxed) > 0 {
-            self.ring(Doorbell::is_overdue);
+            self.ring(Driver::Background, Doorbell::is_overdue);
         }
     }
 
@@ -172,7 +173,7 @@ impl EngineInner {
         some.then(|| now.plus_ns(WAIT_NS))
     }
 
-    fn ring(&self, is_due: impl Fn(&mut Doorbell, Time) -> bool) {
+    fn ring(&self, driver: Driver, is_due: impl Fn(&mut Doorbell, Time) -> bool) {
         let now = self.now();
         let waiting = mem::take(&mut *self.waiting.lock());
         self.waiting_count.store(0, Ordering::Relaxed);
@@ -183,7 +184,7 @@ impl EngineInner {
                     doorbell.is_listed = false;
                 } else if is_due(doorbell, now) {
                     doorbell.is_listed = false;
-                    self.drain(inner, core, mem, Cause::Posted, now);
+                    self.drain(inner, core, mem, Cause::Posted, now, driver);
                 } else {
                     self.list_waiting(qpn, now);
                 }

@@ -50,6 +50,7 @@ pub(crate) use ack_hold::Cause;
 use blocked::BlockedQps;
 use broker_link::BrokerLink;
 use clock::Clock;
+pub(crate) use handover::Driver;
 use handover::Handover;
 use overrun::OverrunCqs;
 use publish::Publisher;

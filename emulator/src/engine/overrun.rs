@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 use super::EngineInner;
 use super::ack_hold::Cause;
+use super::handover::Driver;
 use crate::memory::MemGuard;
 use crate::objects::{CqInner, QpCore, QpInner};
 
@@ -54,7 +55,7 @@ impl EngineInner {
             for qp in &qps {
                 self.with_live(qp, |core, mem| {
                     core.overrun = false;
-                    self.drain(qp, core, mem, Cause::Other, now);
+                    self.drain(qp, core, mem, Cause::Other, now, Driver::Background);
                 });
             }
         }

@@ -9,6 +9,7 @@ use rocade_wire::{Bth, Packet, Qpn, ShortPacket};
 
 use super::EngineInner;
 use super::ack_hold::Cause;
+use super::handover::Driver;
 use super::qp_table::QpTable;
 use super::uplink::{Flows, RxState, Uplink};
 use crate::hca::Traffic;
@@ -51,7 +52,7 @@ impl EngineInner {
         for uplink in self.uplinks.read().iter() {
             // Whoever holds the lock is receiving already.
             if let Some(mut rx) = uplink.rx.try_lock() {
-                packets += self.receive(uplink, &mut rx).packets;
+                packets += self.receive(uplink, &mut rx, Driver::Application).packets;
             }
         }
         if packets == 0 {
@@ -80,7 +81,7 @@ impl EngineInner {
             self.polls.idle_since.store(now, Ordering::Relaxed);
         } else if now.saturating_sub(idle_since) >= PATIENCE_NS {
             // The application waits for something else than the answer to its own.
-            self.release_acks(PATIENCE_NS);
+            self.release_acks(PATIENCE_NS, Driver::Application);
             // What this thread waits for may be waiting for this CPU.
             std::thread::yield_now();
         }
@@ -96,7 +97,7 @@ impl EngineInner {
             };
         }
         let channels = self.channels.read();
-        let found = self.receive_shared(&channels, false) > 0;
+        let found = self.receive_shared(&channels, Driver::Application) > 0;
         drop(channels);
         let before = self.polls.shared.load(Ordering::Relaxed);
         let polls = before.wrapping_add(if found { BUSY_POLL } else { 1 });
@@ -113,7 +114,7 @@ impl EngineInner {
     /// Receives from a link until it is empty, a short batch came, or the batch limit is reached.
     /// After long batches the QPs are drained together: one acknowledgement for many packets. In the
     /// middle of a message the rest is on its way: it is waited for a little.
-    pub(super) fn receive(&self, uplink: &Uplink, rx: &mut RxState) -> Received {
+    pub(super) fn receive(&self, uplink: &Uplink, rx: &mut RxState, driver: Driver) -> Received {
         let RxState {
             buffer,
             flows,
@@ -129,7 +130,7 @@ impl EngineInner {
                 Ok(Some(batch)) => {
                     let is_short =
                         batch.data.len() < LONG_BATCH || batch.segment_len < BULK_SEGMENT;
-                    let delivered = self.deliver(uplink, flows, dirty, &batch, is_short);
+                    let delivered = self.deliver(uplink, flows, dirty, &batch, is_short, driver);
                     received.packets += delivered.packets;
                     received.more = true;
                     // The application waits for completions, perhaps to post new receives.
@@ -154,7 +155,7 @@ impl EngineInner {
         for qpn in dirty.drain(..) {
             self.with_qp(qpn, |inner, core, mem| {
                 let cause = cause_of(core);
-                self.drain(inner, core, mem, cause, self.now());
+                self.drain(inner, core, mem, cause, self.now(), driver);
             });
         }
         received
@@ -170,6 +171,7 @@ impl EngineInner {
         dirty: &mut Vec<Qpn>,
         batch: &RxBatch<'_>,
         at_once: bool,
+        driver: Driver,
     ) -> Delivered {
         let local = uplink.link.local();
         let welcome = self.peers.allow(batch.source.ip());
@@ -182,7 +184,7 @@ impl EngineInner {
         let mem = self.regions().read(now);
         let let_go = |locked: Option<Locked<'_>>, dirty: &mut Vec<Qpn>, mem: &MemGuard<'_>| {
             if at_once && dirty.is_empty() {
-                self.unlock(locked, mem, now);
+                self.unlock(locked, mem, now, driver);
             } else if let Some(locked) = locked {
                 let qpn = locked.inner.qp_num();
                 if !dirty.contains(&qpn) {
@@ -303,10 +305,16 @@ impl EngineInner {
     }
 
     /// Drains a QP after its packets and lets it go.
-    pub(super) fn unlock(&self, locked: Option<Locked<'_>>, mem: &MemGuard<'_>, now: Time) {
+    pub(super) fn unlock(
+        &self,
+        locked: Option<Locked<'_>>,
+        mem: &MemGuard<'_>,
+        now: Time,
+        driver: Driver,
+    ) {
         if let Some(mut locked) = locked {
             let cause = cause_of(&locked.core);
-            self.drain(locked.inner, &mut locked.core, mem, cause, now);
+            self.drain(locked.inner, &mut locked.core, mem, cause, now, driver);
         }
     }
 

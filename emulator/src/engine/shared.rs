@@ -15,6 +15,7 @@ use rocade_transport::PacketMeta;
 use rocade_wire::{Packet, Qpn, ShortPacket};
 
 use super::EngineInner;
+use super::handover::Driver;
 use super::progress::{Locked, switch_to};
 use super::uplink::Uplink;
 use crate::config::LinkMode;
@@ -199,7 +200,7 @@ impl EngineInner {
                 if !channel.has_packets() {
                     break;
                 }
-                self.receive_from(channel, &mut receiver);
+                self.receive_from(channel, &mut receiver, Driver::Background);
             }
             channel.end();
         }
@@ -217,31 +218,36 @@ impl EngineInner {
         }
     }
 
-    /// Receives from channels, and returns how many packets there were. Unless `wait`, channels
-    /// that another thread receives from are left to it.
+    /// Receives from channels, and returns how many packets there were. The application leaves
+    /// channels that another thread receives from to it.
     #[inline]
-    pub(super) fn receive_shared(&self, channels: &[Arc<ShmChannel>], wait: bool) -> u64 {
+    pub(super) fn receive_shared(&self, channels: &[Arc<ShmChannel>], driver: Driver) -> u64 {
         let mut packets = 0;
         for channel in channels {
             if !channel.has_packets() {
                 continue;
             }
-            let receiver = if wait {
+            let receiver = if driver == Driver::Background {
                 Some(channel.receiver())
             } else {
                 channel.try_receiver()
             };
             if let Some(mut receiver) = receiver {
-                packets += self.receive_from(channel, &mut receiver);
+                packets += self.receive_from(channel, &mut receiver, driver);
             }
         }
         packets
     }
 
-    fn receive_from(&self, channel: &ShmChannel, receiver: &mut ShmReceiver<'_>) -> u64 {
+    fn receive_from(
+        &self,
+        channel: &ShmChannel,
+        receiver: &mut ShmReceiver<'_>,
+        driver: Driver,
+    ) -> u64 {
         let after_udp = receiver.is_after_udp();
         if after_udp {
-            self.receive_udp_before(channel);
+            self.receive_udp_before(channel, driver);
         }
         // Lock order: QP table, regions, QP, CQ.
         let qps = self.qps.read();
@@ -262,7 +268,7 @@ impl EngineInner {
                     && let Some(short) = ShortPacket::parse_in_place(&head, segment.in_place())
                 {
                     switch_to(&mut current, &qps, short.bth().dest_qp, |locked| {
-                        self.unlock(locked, &mem, now);
+                        self.unlock(locked, &mem, now, driver);
                     });
                     if let Some(locked) = &mut current {
                         if !locked.core.tx.hears_from(channel) {
@@ -285,7 +291,7 @@ impl EngineInner {
                 };
                 let dest = packet.bth().dest_qp;
                 switch_to(&mut current, &qps, dest, |locked| {
-                    self.unlock(locked, &mem, now);
+                    self.unlock(locked, &mem, now, driver);
                 });
                 let Some(locked) = &mut current else {
                     //= BTH-10
@@ -305,14 +311,14 @@ impl EngineInner {
                 undrained = 0;
                 // All QPs of a channel have its address, and so its device.
                 last = current.as_ref().map(|locked| locked.inner).or(last);
-                self.unlock(current.take(), &mem, now);
+                self.unlock(current.take(), &mem, now, driver);
             }
         });
         if let Some(qp) = current.as_ref().map(|locked| locked.inner).or(last) {
             qp.hca().traffic.received(received, bytes);
             self.count_traffic();
         }
-        self.unlock(current, &mem, now);
+        self.unlock(current, &mem, now, driver);
         self.counters
             .rx_shared
             .fetch_add(received, Ordering::Relaxed);
@@ -322,7 +328,7 @@ impl EngineInner {
     /// Receives what is in the socket: a QP of the peer has moved from UDP to the channel, and what it
     /// has sent before must not be overtaken. On the loopback interface what was sent is there.
     #[cold]
-    fn receive_udp_before(&self, channel: &ShmChannel) {
+    fn receive_udp_before(&self, channel: &ShmChannel, driver: Driver) {
         let uplinks = self.uplinks.read();
         let mut of_channel = uplinks
             .iter()
@@ -331,7 +337,7 @@ impl EngineInner {
             let mut rx = uplink.rx.lock();
             // Bounded: others may go on sending to the socket for ever.
             for _ in 0..MAX_UDP_BEFORE {
-                if !self.receive(uplink, &mut rx).more {
+                if !self.receive(uplink, &mut rx, driver).more {
                     break;
                 }
             }

@@ -1,6 +1,6 @@
 //! From a QP's outputs to the link, the CQs and the timers.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::io;
 use std::iter;
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use rocade_wire::Psn;
 use super::EngineInner;
 use super::ack_hold::{AckHold, Cause};
 use super::doorbell::Doorbell;
+use super::handover::Driver;
 use super::uplink::{Icrcs, Path, Uplink};
 use crate::broker::Bequest;
 use crate::config::LinkMode;
@@ -31,7 +32,6 @@ const LONG_ANSWER: usize = 128 << 10;
 const LONG_RUN: usize = 8_192;
 
 thread_local! {
-    static IS_BACKGROUND: Cell<bool> = const { Cell::new(false) };
     static TX_BUFFER: RefCell<TxBuffer> = RefCell::new(TxBuffer::new(MAX_SEND_LEN, MAX_SEGMENTS));
 }
 
@@ -158,11 +158,6 @@ impl TxState {
     }
 }
 
-/// What this thread sends is not the application's activity.
-pub(super) fn this_is_the_background_thread() {
-    IS_BACKGROUND.set(true);
-}
-
 impl EngineInner {
     /// Drains a QP after a mutation at `now`: transmits, completes, raises, arms. The transport's rule of
     /// one mutation, then all outputs, is kept here.
@@ -179,6 +174,7 @@ impl EngineInner {
         mem: &MemGuard<'_>,
         cause: Cause,
         now: Time,
+        driver: Driver,
     ) {
         let reserved = if core.qp.wants_to_transmit(AckTiming::Now) {
             self.reserve(inner, core)
@@ -186,7 +182,7 @@ impl EngineInner {
             // Nothing is acknowledged: a completion that is lost will not be, either.
             0
         };
-        self.transmit(inner, core, mem, cause, now);
+        self.transmit(inner, core, mem, cause, now, driver);
         self.report(inner, core, reserved);
         if let Some(at) = core.qp.next_timeout()
             && core.tx.timer.is_none_or(|pending| at < pending)
@@ -234,13 +230,14 @@ impl EngineInner {
         mem: &MemGuard<'_>,
         cause: Cause,
         now: Time,
+        driver: Driver,
     ) {
         core.tx.doorbell.rung();
         if core.tx.route.is_none() {
             return;
         }
         let owed = core.qp.owed_ack();
-        if !self.send_blocked(&mut core.tx) {
+        if !self.send_blocked(&mut core.tx, driver) {
             self.note_unsent(core, owed);
             return;
         }
@@ -255,12 +252,19 @@ impl EngineInner {
         if core.qp.wants_to_transmit(acks) {
             let with_buffer = TX_BUFFER.try_with(|buffer| {
                 let buffer = &mut buffer.borrow_mut();
-                self.transmit_through(inner, core, mem, (acks, now), !is_quiet, buffer);
+                self.transmit_through(inner, core, mem, (acks, now, driver), !is_quiet, buffer);
             });
             if with_buffer.is_err() {
                 // The thread is about to end.
                 let mut buffer = TxBuffer::new(MAX_SEND_LEN, MAX_SEGMENTS);
-                self.transmit_through(inner, core, mem, (acks, now), !is_quiet, &mut buffer);
+                self.transmit_through(
+                    inner,
+                    core,
+                    mem,
+                    (acks, now, driver),
+                    !is_quiet,
+                    &mut buffer,
+                );
             }
         }
         if core.tx.blocked.is_some() {
@@ -283,7 +287,7 @@ impl EngineInner {
         inner: &QpInner,
         core: &mut QpCore,
         mem: &MemGuard<'_>,
-        (mut acks, mut now): (AckTiming, Time),
+        (mut acks, mut now, driver): (AckTiming, Time, Driver),
         wake: bool,
         buffer: &mut TxBuffer,
     ) {
@@ -316,7 +320,7 @@ impl EngineInner {
                     let (len, segment_len) = (buffer.bytes().len(), buffer.segment_len());
                     let pieces = pieces(buffer, &memory);
                     let enters = &mut tx.enters_channel;
-                    let sent = send_shared(channel, enters, pieces, len, segment_len, wake);
+                    let sent = send_shared(channel, enters, pieces, len, segment_len, wake, driver);
                     tx.quiet.take_if(|_| wake && sent == Ok(true));
                     sent
                 }
@@ -329,7 +333,7 @@ impl EngineInner {
                 sent => sent,
             };
             let Ok(sent) = sent else {
-                let way = (&**uplink, path, &mut tx.enters_channel);
+                let way = (&**uplink, path, &mut tx.enters_channel, driver);
                 self.salvage(inner, qp, way, &memory, now, buffer);
                 continue;
             };
@@ -340,7 +344,7 @@ impl EngineInner {
                 .traffic
                 .sent(count, buffer.bytes().len(), shared);
             self.count_traffic();
-            if !IS_BACKGROUND.get() {
+            if driver == Driver::Application {
                 self.handover.sent();
             }
             if !sent {
@@ -349,7 +353,7 @@ impl EngineInner {
                     segment_len: buffer.segment_len(),
                     sealed,
                 });
-                self.note_blocked(inner.qp_num(), IS_BACKGROUND.get());
+                self.note_blocked(inner.qp_num(), driver);
                 return;
             }
             if buffer.bytes().len() >= LONG_RUN {
@@ -365,7 +369,7 @@ impl EngineInner {
         &self,
         inner: &QpInner,
         qp: &mut Qp,
-        (uplink, path, enters): (&Uplink, &mut Path, &mut bool),
+        (uplink, path, enters, driver): (&Uplink, &mut Path, &mut bool, Driver),
         memory: &PdMemory<'_>,
         now: Time,
         buffer: &mut TxBuffer,
@@ -379,7 +383,7 @@ impl EngineInner {
             let traffic = &inner.hca().traffic;
             traffic.sent(1, segment.len(), path.channel.is_some());
             if let Some(channel) = path.channel.as_deref() {
-                send_bytes(channel, enters, segment, segment.len());
+                send_bytes(channel, enters, segment, segment.len(), driver);
                 return;
             }
             let (covered, icrc) = segment.split_at_mut(segment.len() - ICRC_LEN);
@@ -390,7 +394,7 @@ impl EngineInner {
     }
 
     /// Sends what was left over; false where there is still no room.
-    fn send_blocked(&self, tx: &mut TxState) -> bool {
+    fn send_blocked(&self, tx: &mut TxState, driver: Driver) -> bool {
         if let (Some(blocked), Some((uplink, path))) = (&tx.blocked, &tx.route) {
             let Blocked {
                 bytes,
@@ -398,7 +402,9 @@ impl EngineInner {
                 sealed,
             } = blocked;
             let sent = match &path.channel {
-                Some(channel) => send_bytes(channel, &mut tx.enters_channel, bytes, *segment_len),
+                Some(channel) => {
+                    send_bytes(channel, &mut tx.enters_channel, bytes, *segment_len, driver)
+                }
                 None if *sealed => self.send(uplink, path, bytes, *segment_len),
                 // Meant for a channel that has ended: lost on the way.
                 None => true,
@@ -439,22 +445,43 @@ impl EngineInner {
     }
 
     /// Tries again to send what there was no room for, then goes on.
-    pub(super) fn resend_blocked(&self, inner: &QpInner, core: &mut QpCore, mem: &MemGuard<'_>) {
+    pub(super) fn resend_blocked(
+        &self,
+        inner: &QpInner,
+        core: &mut QpCore,
+        mem: &MemGuard<'_>,
+        driver: Driver,
+    ) {
         if core.tx.blocked.is_some() {
-            if self.send_blocked(&mut core.tx) {
-                self.drain(inner, core, mem, Cause::Other, self.now());
+            if self.send_blocked(&mut core.tx, driver) {
+                self.drain(inner, core, mem, Cause::Other, self.now(), driver);
             } else {
-                self.note_blocked(inner.qp_num(), IS_BACKGROUND.get());
+                self.note_blocked(inner.qp_num(), driver);
             }
         }
     }
 }
 
 /// [`send_shared`] of what is in a buffer of ours.
-fn send_bytes(channel: &ShmChannel, enters: &mut bool, bytes: &[u8], segment_len: usize) -> bool {
+fn send_bytes(
+    channel: &ShmChannel,
+    enters: &mut bool,
+    bytes: &[u8],
+    segment_len: usize,
+    driver: Driver,
+) -> bool {
     let pieces = iter::once(Piece::Bytes(bytes));
     // No registered memory is read.
-    send_shared(channel, enters, pieces, bytes.len(), segment_len, true).unwrap_or(true)
+    send_shared(
+        channel,
+        enters,
+        pieces,
+        bytes.len(),
+        segment_len,
+        true,
+        driver,
+    )
+    .unwrap_or(true)
 }
 
 /// False where the channel has no room. `enters` as in [`TxState`], `wake` whether a peer that sleeps is
@@ -467,8 +494,10 @@ fn send_shared<'a>(
     run_len: usize,
     segment_len: usize,
     wake: bool,
+    driver: Driver,
 ) -> Result<bool, Fault> {
-    let sent = channel.send(run, run_len, segment_len, *enters, IS_BACKGROUND.get());
+    let wait = driver == Driver::Background;
+    let sent = channel.send(run, run_len, segment_len, *enters, wait);
     if wake && sent == ShmSent::Sent {
         channel.wake_peer();
     }

@@ -17,7 +17,7 @@ use super::event_queue::AckCounter;
 use super::pd::{Pd, PdInner};
 use super::poster::{RecvPoster, SendPoster};
 use super::slots::PendingSlots;
-use crate::engine::{Cause, EngineInner, Path, TxState, Uplink};
+use crate::engine::{Cause, Driver, EngineInner, Path, TxState, Uplink};
 use crate::error::VerbsError;
 use crate::hca::{Hca, limits};
 use crate::memory::PdId;
@@ -219,7 +219,8 @@ impl Qp {
             core.tx.reset();
             inner.purge_completions(&mut core);
         }
-        engine.drain(inner, &mut core, &mem, Cause::Other, now);
+        let driver = Driver::Application;
+        engine.drain(inner, &mut core, &mem, Cause::Other, now, driver);
         drop(core);
         drop(mem);
         if by_udp {
