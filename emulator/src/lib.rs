@@ -23,13 +23,17 @@ pub mod random;
 pub mod steering;
 mod sync;
 
+/// Unit tests use the helpers of `tests/common` too.
+#[cfg(all(test, not(loom)))]
+extern crate self as rocade_emulator;
+
 pub use config::{BrokerMode, DeviceConfig, EngineConfig, LinkMode};
 pub use engine::{Engine, EngineCounters};
 pub use error::VerbsError;
 pub use hca::{DeviceAttr, DeviceFacts, DeviceInfo, GidEntry, PortAttr, limits};
 pub use objects::{
-    AsyncEvent, AsyncEventKind, CompChannel, Context, Cq, EventElement, EventWaiter, Mr, Pd, Qp,
-    QpInitAttr, RecvPoster, SendPoster,
+    AsyncEvent, AsyncEventKind, CompChannel, Connection, Context, Cq, EventElement, EventWaiter,
+    Mr, Pd, Qp, QpInitAttr, RecvPoster, SendPoster,
 };
 pub use rocade_transport::{
     AccessFlags, AddressVector, Completion, Counters, DropReason, ImmOrInv, ModifyError, PostError,

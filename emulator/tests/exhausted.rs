@@ -56,13 +56,13 @@ fn image(side: &Side) -> String {
 }
 
 /// The call fails for want of a descriptor, and changes nothing; with one it succeeds.
-fn all_or_nothing(side: &Side, attr: &QpAttr, mask: QpAttrMask) {
+fn all_or_nothing(side: &Side, modify: impl Fn() -> Result<(), VerbsError>) {
     let before = image(side);
-    let error = without_descriptors(|| side.qp.modify(attr, mask)).unwrap_err();
+    let error = without_descriptors(&modify).unwrap_err();
     assert!(matches!(error, VerbsError::Io(_)), "{error:?}");
     assert_eq!(error.errno(), libc::EMFILE);
     assert_eq!(image(side), before);
-    side.qp.modify(attr, mask).unwrap();
+    modify().unwrap();
     assert_ne!(image(side), before);
 }
 
@@ -84,36 +84,10 @@ fn a_queue_pair_that_gets_no_socket_stays_as_it_is() {
     let (a, b) = pair("127.2.9.1", "127.2.9.2", 4096);
     // Its address is in use already; the socket to another slot of the peer is not there yet.
     let qp = Side::on(a.engine.clone(), 4096);
-    let init = QpAttr {
-        qp_state: QpState::Init.code(),
-        port_num: 1,
-        qp_access_flags: ALL_ACCESS,
-        ..QpAttr::default()
-    };
-    let mask =
-        QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::ACCESS_FLAGS;
-    qp.qp.modify(&init, mask).unwrap();
-    let ah_attr = AddressVector {
-        dgid: b.gid(),
-        is_global: true,
-        port_num: 1,
-        ..AddressVector::default()
-    };
-    let rtr = QpAttr {
-        qp_state: QpState::Rtr.code(),
-        path_mtu: 3,
-        dest_qp_num: b.qp.qp_num().get() ^ 0x01_0000,
-        ah_attr,
-        ..QpAttr::default()
-    };
-    let mask = QpAttrMask::STATE
-        | QpAttrMask::AV
-        | QpAttrMask::PATH_MTU
-        | QpAttrMask::DEST_QPN
-        | QpAttrMask::RQ_PSN
-        | QpAttrMask::MAX_DEST_RD_ATOMIC
-        | QpAttrMask::MIN_RNR_TIMER;
-    all_or_nothing(&qp, &rtr, mask);
+    qp.qp.to_init(ALL_ACCESS).unwrap();
+    let elsewhere = b.qp.qp_num().get() ^ 0x01_0000;
+    let connection = qp.connection(elsewhere, b.gid());
+    all_or_nothing(&qp, || qp.qp.to_rtr(&connection));
 
     // Another hop limit takes another socket.
     write(&a, &b, b"before");
@@ -125,11 +99,11 @@ fn a_queue_pair_that_gets_no_socket_stays_as_it_is() {
     let nearer = QpAttr {
         ah_attr: AddressVector {
             hop_limit: 7,
-            ..ah_attr
+            ..connection.address()
         },
         ..QpAttr::default()
     };
-    all_or_nothing(&a, &nearer, QpAttrMask::AV);
+    all_or_nothing(&a, || a.qp.modify(&nearer, QpAttrMask::AV));
     let rts = QpAttr {
         qp_state: QpState::Rts.code(),
         ..QpAttr::default()

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use common::{Side, connect, engine};
 use rocade_emulator::{
-    AddressVector, BrokerMode, Engine, EngineConfig, Gid, QpAttr, QpAttrMask, QpState, SendOp,
+    BrokerMode, Connection, Engine, EngineConfig, Gid, QpAttr, QpAttrMask, QpState, Qpn, SendOp,
     WcStatus,
 };
 
@@ -67,14 +67,12 @@ fn to_state(side: &Side, state: QpState) {
 
 /// Changes the addresses of a QP in SQD.
 fn move_to(side: &Side, sgid_index: u8, dgid: Gid) {
+    let connection = Connection {
+        sgid_index,
+        ..Connection::to(dgid, Qpn::new(0))
+    };
     let attr = QpAttr {
-        ah_attr: AddressVector {
-            dgid,
-            sgid_index,
-            is_global: true,
-            port_num: 1,
-            ..AddressVector::default()
-        },
+        ah_attr: connection.address(),
         ..QpAttr::default()
     };
     side.qp.modify(&attr, QpAttrMask::AV).unwrap();

@@ -12,15 +12,15 @@
 /// What the smallest packet costs the peer's receive buffer, in bytes.
 pub(crate) const MIN_PACKET_COST: u32 = 512;
 
-const INITIAL_BYTES: u32 = 128 * 1024;
-const MAX_BYTES: u32 = 2 * 1024 * 1024;
-const MIN_BYTES: u32 = 16 * 1024;
+const INITIAL_WINDOW_BYTES: u32 = 128 * 1024;
+const MAX_WINDOW_BYTES: u32 = 2 * 1024 * 1024;
+const MIN_WINDOW_BYTES: u32 = 16 * 1024;
 /// A window of so many runs is large.
 const RUNS_IN_LARGE: u64 = 8;
 /// An acknowledgement is expected in this part of the ACK timeout.
 const TIMEOUT_PARTS: u64 = 4;
 /// A peer is taken to be as fast as this until it was measured: with the usual timeout, 67 ms,
-/// [`INITIAL_BYTES`] are acknowledged in time.
+/// [`INITIAL_WINDOW_BYTES`] are acknowledged in time.
 const BYTES_PER_US: u64 = 8;
 /// Most packets without AckReq (RC-ACK-05).
 const MAX_ACK_REQ_INTERVAL: u32 = 16;
@@ -45,9 +45,9 @@ pub(crate) struct Window {
 impl Window {
     pub(crate) const fn new() -> Self {
         Self {
-            bytes: INITIAL_BYTES,
-            threshold: MAX_BYTES,
-            in_time: MAX_BYTES,
+            bytes: INITIAL_WINDOW_BYTES,
+            threshold: MAX_WINDOW_BYTES,
+            in_time: MAX_WINDOW_BYTES,
             time_ns: u64::MAX,
             rtt_ns: 0,
         }
@@ -82,9 +82,9 @@ impl Window {
     /// with consecutive PSNs.
     pub(crate) fn read_chunk(&self) -> u32 {
         const KIB: u32 = 1024;
-        let chunk = if self.bytes >= MAX_BYTES {
+        let chunk = if self.bytes >= MAX_WINDOW_BYTES {
             1024 * KIB
-        } else if self.bytes >= MAX_BYTES / 2 {
+        } else if self.bytes >= MAX_WINDOW_BYTES / 2 {
             256 * KIB
         } else {
             128 * KIB
@@ -114,15 +114,17 @@ impl Window {
 
     /// `acked` bytes left the network in good order.
     pub(crate) fn on_progress(&mut self, acked: u64) {
-        let acked = u32::try_from(acked).unwrap_or(MAX_BYTES).min(MAX_BYTES);
+        let acked = u32::try_from(acked)
+            .unwrap_or(MAX_WINDOW_BYTES)
+            .min(MAX_WINDOW_BYTES);
         let growth = if self.bytes < self.threshold {
             acked
         } else {
             // About one eighth of the minimum per window's worth of acknowledgements.
-            let growth = u64::from(MIN_BYTES / 8) * u64::from(acked) / u64::from(self.bytes);
-            u32::try_from(growth).unwrap_or(MAX_BYTES).max(1)
+            let growth = u64::from(MIN_WINDOW_BYTES / 8) * u64::from(acked) / u64::from(self.bytes);
+            u32::try_from(growth).unwrap_or(MAX_WINDOW_BYTES).max(1)
         };
-        self.bytes = (self.bytes + growth).min(MAX_BYTES);
+        self.bytes = (self.bytes + growth).min(MAX_WINDOW_BYTES);
     }
 
     /// Should an acknowledgement have been there after so long? Then [`Window::on_sample`] need not wait
@@ -151,13 +153,13 @@ impl Window {
 
     /// A gap was reported: something in the window was lost or reordered.
     pub(crate) fn on_loss(&mut self) {
-        self.threshold = (self.bytes / 2).max(MIN_BYTES);
+        self.threshold = (self.bytes / 2).max(MIN_WINDOW_BYTES);
         self.bytes = self.threshold;
     }
 
     /// Nothing came back for a whole timeout, with so much in flight.
     pub(crate) fn on_timeout(&mut self, in_flight: u64) {
-        self.threshold = (self.bytes / 2).max(MIN_BYTES);
+        self.threshold = (self.bytes / 2).max(MIN_WINDOW_BYTES);
         self.bytes = MIN_PACKET_COST;
         let quarter = u128::from(in_flight / TIMEOUT_PARTS);
         self.in_time = self.in_time.min(to_window(quarter));
@@ -170,7 +172,9 @@ impl Window {
 }
 
 fn to_window(bytes: u128) -> u32 {
-    u32::try_from(bytes).unwrap_or(MAX_BYTES).min(MAX_BYTES)
+    u32::try_from(bytes)
+        .unwrap_or(MAX_WINDOW_BYTES)
+        .min(MAX_WINDOW_BYTES)
 }
 
 #[cfg(test)]
@@ -200,7 +204,7 @@ mod tests {
         window.on_sample(4096, 40_000);
         assert_eq!(
             window.bytes(),
-            u64::from(INITIAL_BYTES),
+            u64::from(INITIAL_WINDOW_BYTES),
             "not slow any more"
         );
         window.on_timeout(200_000);
@@ -227,7 +231,7 @@ mod tests {
         let mut window = Window::new();
         window.set_timeout(None);
         window.on_sample(1, u64::MAX);
-        assert_eq!(window.bytes(), u64::from(INITIAL_BYTES));
+        assert_eq!(window.bytes(), u64::from(INITIAL_WINDOW_BYTES));
         assert_eq!(window.ack_req_interval(4096), 16);
     }
 

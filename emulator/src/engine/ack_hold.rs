@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use rocade_transport::{AckTiming, Time};
 use rocade_wire::{Psn, Qpn};
 
+use super::handover::Driver;
 use super::{EngineInner, sys};
 
 /// How soon an answer has to follow a message to count as one.
@@ -198,7 +199,7 @@ impl EngineInner {
     }
 
     /// Sends the acknowledgements that have been held for so long.
-    pub(super) fn release_acks(&self, held_ns: u64) {
+    pub(super) fn release_acks(&self, held_ns: u64, driver: Driver) {
         if !self.looks_after_acks() {
             return;
         }
@@ -209,7 +210,7 @@ impl EngineInner {
             self.with_qp(qpn, |inner, core, mem| {
                 if core.tx.hold().holds_for(held_ns, now) {
                     core.tx.announce_quiet_ack();
-                    self.drain(inner, core, mem, Cause::Other, now);
+                    self.drain(inner, core, mem, Cause::Other, now, driver);
                 }
                 over = core.tx.hold().forget(now);
                 if over {
@@ -246,7 +247,8 @@ impl EngineInner {
                 return;
             };
             if let Some(mut core) = inner.try_lock_for(PATIENCE) {
-                self.transmit(&inner, &mut core, &mem, Cause::Other, self.now());
+                let (now, driver) = (self.now(), Driver::Application);
+                self.transmit(&inner, &mut core, &mem, Cause::Other, now, driver);
                 // A child that lives on would keep the peer from noticing that we are gone.
                 core.tx.announce_quiet_ack();
             }

@@ -11,10 +11,10 @@ use rocade_transport::Time;
 use super::ack_hold::{Cause, HOLD_NS};
 use super::blocked::Seen;
 use super::broker_link::BrokerLink;
-use super::handover::{Activity, Trust};
+use super::handover::{Activity, Driver, Trust};
 use super::linger::Linger;
-use super::port::Port;
-use super::{EngineInner, sys, transmit};
+use super::uplink::Uplink;
+use super::{EngineInner, sys};
 
 /// How often to receive from the channels before it is the turn of sockets and timers.
 const SHARED_ROUNDS: usize = 64;
@@ -42,7 +42,7 @@ pub(super) fn start(engine: &Arc<EngineInner>) -> io::Result<()> {
 /// What the thread waits for. It holds no engine, so that the engine can end meanwhile.
 struct WaitSet {
     wake: Arc<OwnedFd>,
-    ports: Vec<Arc<Port>>,
+    uplinks: Vec<Arc<Uplink>>,
     control: Option<Arc<BrokerLink>>,
     timeout: Option<Duration>,
 }
@@ -72,7 +72,6 @@ fn run(weak: &Weak<EngineInner>) {
     // Signals are the application's.
     sys::block_all_signals();
     sys::set_precise_timers();
-    transmit::this_is_the_background_thread();
     let mut turn = Turn::default();
     loop {
         let Some(engine) = weak.upgrade() else { return };
@@ -90,9 +89,9 @@ impl WaitSet {
         let mut set = sys::PollSet::default();
         let wake = set.add(self.wake.as_raw_fd());
         let control = self.control.as_ref().map(|control| set.add(control.fd()));
-        let before_ports = control.unwrap_or(wake) + 1;
-        for port in &self.ports {
-            set.add(port.link.rx_fd().as_raw_fd());
+        let before_uplinks = control.unwrap_or(wake) + 1;
+        for uplink in &self.uplinks {
+            set.add(uplink.link.rx_fd().as_raw_fd());
         }
         if set.wait(self.timeout).is_err() {
             // The program has lowered its limit of descriptors below what is open: look now and then.
@@ -107,7 +106,7 @@ impl WaitSet {
         }
         Woken {
             by_broker: control.is_some_and(|control| set.is_ready(control)),
-            by_packets: set.any_ready_from(before_ports),
+            by_packets: set.any_ready_from(before_uplinks),
         }
     }
 }
@@ -125,7 +124,7 @@ impl EngineInner {
             let timeout = Some(Duration::from_nanos(ns));
             return WaitSet {
                 wake,
-                ports: Vec::new(),
+                uplinks: Vec::new(),
                 control,
                 timeout,
             };
@@ -140,7 +139,7 @@ impl EngineInner {
         };
         WaitSet {
             wake,
-            ports: self.ports.read().clone(),
+            uplinks: self.uplinks.read().clone(),
             control,
             timeout,
         }
@@ -186,7 +185,7 @@ impl EngineInner {
         self.fire_timers();
         self.fail_qps_of_overrun_cqs();
         self.retry_blocked_unless_tried(&mut turn.blocked);
-        self.release_acks(HOLD_NS);
+        self.release_acks(HOLD_NS, Driver::Background);
         self.ring_overdue_doorbells();
         self.publish(self.now());
         turn.back = step_back_ns
@@ -196,7 +195,11 @@ impl EngineInner {
 
     /// Is another thread receiving?
     fn is_receiving(&self) -> bool {
-        let sockets = self.ports.read().iter().any(|port| port.rx.is_locked());
+        let sockets = self
+            .uplinks
+            .read()
+            .iter()
+            .any(|uplink| uplink.rx.is_locked());
         sockets || self.channels.read().iter().any(|c| c.is_receiving())
     }
 
@@ -204,11 +207,11 @@ impl EngineInner {
     /// there was anything.
     fn receive_all(&self) -> bool {
         let mut packets = self.receive_all_shared();
-        for port in self.ports.read().iter() {
-            let mut rx = port.rx.lock();
+        for uplink in self.uplinks.read().iter() {
+            let mut rx = uplink.rx.lock();
             let mut looks = 0;
             for _ in 0..SOCKET_ROUNDS {
-                let received = self.receive(port, &mut rx);
+                let received = self.receive(uplink, &mut rx, Driver::Background);
                 packets += received.packets;
                 if self.handover.is_polling(self.now().as_ns()) {
                     break;
@@ -232,7 +235,7 @@ impl EngineInner {
         let channels = self.channels.read();
         let (mut packets, mut looks) = (0, 0);
         for _ in 0..SHARED_ROUNDS {
-            let found = self.receive_shared(&channels, true);
+            let found = self.receive_shared(&channels, Driver::Background);
             packets += found;
             if found >= STREAM_PACKETS {
                 looks = STREAM_LOOKS;
@@ -270,7 +273,7 @@ impl EngineInner {
             if core.qp.next_timeout().is_some_and(|at| at <= now) {
                 core.qp.handle_timeout(now);
             }
-            self.drain(inner, core, mem, Cause::Other, now);
+            self.drain(inner, core, mem, Cause::Other, now, Driver::Background);
         });
     }
 

@@ -14,6 +14,7 @@ use rocade_transport::Time;
 use rocade_wire::Qpn;
 
 use super::EngineInner;
+use super::handover::Driver;
 
 /// How long the background thread leaves blocked queue pairs alone.
 const RETRY_NS: u64 = 500_000;
@@ -62,11 +63,11 @@ impl BlockedQps {
 
 impl EngineInner {
     /// This thread could not send what a QP has to send.
-    pub(super) fn note_blocked(&self, qpn: Qpn, background: bool) {
+    pub(super) fn note_blocked(&self, qpn: Qpn, driver: Driver) {
         self.blocked.add(qpn);
         self.blocked.times.fetch_add(1, Ordering::Relaxed);
         let in_time = self.now().plus_ns(RETRY_NS);
-        if !background && self.sleeps_beyond(in_time) {
+        if driver == Driver::Application && self.sleeps_beyond(in_time) {
             self.call_background();
         }
     }
@@ -76,7 +77,7 @@ impl EngineInner {
     pub(super) fn retry_blocked_inline(&self) {
         if self.blocked.count() > 0 {
             self.blocked.tries.fetch_add(1, Ordering::Relaxed);
-            self.retry_blocked();
+            self.retry_blocked(Driver::Application);
         }
     }
 
@@ -85,18 +86,18 @@ impl EngineInner {
         let tries = self.blocked.tries.load(Ordering::Relaxed);
         let tried = std::mem::replace(&mut seen.tries, tries) != tries;
         if !tried || self.handover.is_asleep() {
-            self.retry_blocked();
+            self.retry_blocked(Driver::Background);
         }
     }
 
-    fn retry_blocked(&self) {
+    fn retry_blocked(&self, driver: Driver) {
         // Who is blocked again comes last.
         for _ in 0..self.blocked.count() {
             let Some(qpn) = self.blocked.next() else {
                 return;
             };
             self.with_qp(qpn, |inner, core, mem| {
-                self.resend_blocked(inner, core, mem)
+                self.resend_blocked(inner, core, mem, driver)
             });
         }
     }

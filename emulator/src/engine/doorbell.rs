@@ -16,6 +16,7 @@ use rocade_wire::Qpn;
 
 use super::EngineInner;
 use super::ack_hold::Cause;
+use super::handover::Driver;
 use crate::objects::QpCore;
 
 /// Posts that follow so soon after one that had to wait belong to the same burst.
@@ -26,8 +27,8 @@ const GAP_AFTER_SEND_NS: u64 = 6_000;
 const AT_ONCE: u16 = 4;
 const MAX_AT_ONCE: u16 = 1 << 12;
 /// Posts and bytes that wait at most.
-const MAX_POSTS: u16 = 32;
-const MAX_BYTES: u32 = 32 << 10;
+const MAX_WAITING_POSTS: u16 = 32;
+const MAX_WAITING_BYTES: u32 = 32 << 10;
 /// How long posts wait at most, or nearly.
 const WAIT_NS: u64 = 1_000_000;
 /// The background thread looks for posts that wait as long as some have waited so lately.
@@ -79,7 +80,8 @@ impl Doorbell {
         } else {
             0
         };
-        let has_room = self.posts + 1 < MAX_POSTS && self.bytes.saturating_add(bytes) < MAX_BYTES;
+        let has_room = self.posts + 1 < MAX_WAITING_POSTS
+            && self.bytes.saturating_add(bytes) < MAX_WAITING_BYTES;
         let waits = in_flight && self.burst >= self.at_once && has_room;
         if waits {
             self.since = if self.posts == 0 { now } else { self.since };
@@ -90,7 +92,7 @@ impl Doorbell {
     }
 
     /// Each post may wait from now on, however long after the one before it comes.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) const fn do_not_hurry(&mut self) {
         self.at_once = 0;
     }
@@ -152,14 +154,14 @@ impl EngineInner {
     #[inline]
     pub(crate) fn ring_doorbells(&self) {
         if self.waiting_count.load(Ordering::Relaxed) > 0 {
-            self.ring(|_, _| true);
+            self.ring(Driver::Application, |_, _| true);
         }
     }
 
     /// Transmits the posts that have waited too long.
     pub(super) fn ring_overdue_doorbells(&self) {
         if self.waiting_count.load(Ordering::Relaxed) > 0 {
-            self.ring(Doorbell::is_overdue);
+            self.ring(Driver::Background, Doorbell::is_overdue);
         }
     }
 
@@ -171,7 +173,7 @@ impl EngineInner {
         some.then(|| now.plus_ns(WAIT_NS))
     }
 
-    fn ring(&self, is_due: impl Fn(&mut Doorbell, Time) -> bool) {
+    fn ring(&self, driver: Driver, is_due: impl Fn(&mut Doorbell, Time) -> bool) {
         let now = self.now();
         let waiting = mem::take(&mut *self.waiting.lock());
         self.waiting_count.store(0, Ordering::Relaxed);
@@ -182,7 +184,7 @@ impl EngineInner {
                     doorbell.is_listed = false;
                 } else if is_due(doorbell, now) {
                     doorbell.is_listed = false;
-                    self.drain(inner, core, mem, Cause::Posted, now);
+                    self.drain(inner, core, mem, Cause::Posted, now, driver);
                 } else {
                     self.list_waiting(qpn, now);
                 }
@@ -192,7 +194,16 @@ impl EngineInner {
 }
 
 #[cfg(all(test, not(loom)))]
+#[path = "../../tests/common/mod.rs"]
+mod common;
+
+#[cfg(all(test, not(loom)))]
 mod tests {
+    use std::time::{Duration, Instant};
+
+    use rocade_transport::SendOp;
+
+    use super::common::{self, Side};
     use super::*;
 
     const START_NS: u64 = 1_000_000_000;
@@ -228,7 +239,7 @@ mod tests {
         burst(&mut doorbell, 4, 500);
         let at = |us: u64| Time::from_ns(START_NS + us * 1_000);
         assert!(!doorbell.may_wait(at(2), 64, false));
-        assert!(doorbell.may_wait(at(3), MAX_BYTES - 1, true));
+        assert!(doorbell.may_wait(at(3), MAX_WAITING_BYTES - 1, true));
         assert!(!doorbell.may_wait(at(3), 1, true));
     }
 
@@ -251,5 +262,47 @@ mod tests {
             (0, 8),
             "twice as many at once"
         );
+    }
+
+    /// Posts 8-byte WRITEs, the n-th to place n, until one waits for company, and returns its number.
+    fn post_until_one_waits(a: &Side, b: &Side) -> usize {
+        for number in 1..1000 {
+            a.qp.inner().lock().tx.doorbell().do_not_hurry();
+            let op = SendOp::Write {
+                va: b.addr(8 * number),
+                rkey: b.mr.rkey(),
+                imm: None,
+            };
+            a.send(1, op, &[a.sge(8 * number, 8)]);
+            if a.qp.inner().lock().tx.doorbell().waits() {
+                return number;
+            }
+            // Nothing was on its way: room for the next ones.
+            while a.cq.poll_one().is_some() {}
+        }
+        panic!("each was acknowledged at once");
+    }
+
+    /// Posts wait for company where packets are on their way, and leave at the next opportunity: a
+    /// poll in vain, an application that sleeps or, if it does nothing at all, soon.
+    #[test]
+    fn posts_that_wait_leave_whatever_the_application_does() {
+        let opportunities: [fn(&Side); 3] = [
+            |_| (),
+            |a| while a.cq.poll_one().is_some() {},
+            |a| a.engine.inner.leave_inline(),
+        ];
+        for opportunity in opportunities {
+            let (a, b) = common::pair("127.4.0.3", "127.4.0.4", 8 * 1000);
+            a.fill(0, &[1; 8 * 1000]);
+            let number = post_until_one_waits(&a, &b);
+            opportunity(&a);
+            let deadline = Instant::now() + Duration::from_secs(10);
+            while b.bytes(8 * number, 8) != [1; 8] {
+                assert!(Instant::now() < deadline, "post {number} is still waiting");
+                std::thread::yield_now();
+            }
+            assert!(!a.qp.inner().lock().tx.doorbell().waits());
+        }
     }
 }

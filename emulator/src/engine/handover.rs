@@ -29,6 +29,15 @@ const FRESH_NS: u64 = 3_000;
 /// How often in a row the application may be waited for that sends, but does not poll.
 const MAX_SENDING: u32 = 16;
 
+/// Whose thread drives the links at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Driver {
+    /// The application's.
+    Application,
+    /// The background thread: what it sends is not the application's activity.
+    Background,
+}
+
 /// What the application and the background thread know of each other. Counters are approximate:
 /// threads may overwrite each other's steps, but not undo them for good.
 #[derive(Debug)]

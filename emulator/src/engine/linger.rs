@@ -14,6 +14,7 @@ use std::thread;
 use rocade_transport::Time;
 
 use super::EngineInner;
+use super::handover::Driver;
 
 /// How long to look.
 const LINGER_NS: u64 = 40_000;
@@ -127,12 +128,13 @@ impl EngineInner {
     /// shared memory, so where there is any, sockets have their turn now and then.
     fn look(&self, turn: u32) -> bool {
         let channels = self.channels.read();
-        let mut packets = self.receive_shared(&channels, true);
+        let mut packets = self.receive_shared(&channels, Driver::Background);
         let sockets = channels.is_empty() || turn.is_multiple_of(SOCKET_TURN);
         drop(channels);
         if sockets {
-            for port in self.ports.read().iter() {
-                packets += self.receive(port, &mut port.rx.lock()).packets;
+            for uplink in self.uplinks.read().iter() {
+                let mut rx = uplink.rx.lock();
+                packets += self.receive(uplink, &mut rx, Driver::Background).packets;
             }
         }
         packets > 0

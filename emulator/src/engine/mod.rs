@@ -9,20 +9,20 @@ mod ack_hold;
 mod background;
 mod blocked;
 mod broker_link;
+mod channels;
 mod clock;
 mod doorbell;
 mod handover;
 mod linger;
 mod overrun;
 mod owed;
-mod port;
 mod progress;
 mod publish;
 mod qp_table;
-mod shared;
 pub(crate) mod sys;
 mod timers;
 mod transmit;
+mod uplink;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -50,13 +50,14 @@ pub(crate) use ack_hold::Cause;
 use blocked::BlockedQps;
 use broker_link::BrokerLink;
 use clock::Clock;
+pub(crate) use handover::Driver;
 use handover::Handover;
 use overrun::OverrunCqs;
-pub(crate) use port::{Path, Port};
 use publish::Publisher;
 use qp_table::QpTable;
 use timers::Timers;
 pub(crate) use transmit::TxState;
+pub(crate) use uplink::{Path, Uplink};
 
 /// The hardware of one process.
 ///
@@ -136,8 +137,8 @@ pub(crate) struct EngineInner {
     clock: Clock,
     regions: MrTable,
     qps: RwLock<QpTable>,
-    ports: RwLock<Vec<Arc<Port>>>,
-    /// Held while a port is opened.
+    uplinks: RwLock<Vec<Arc<Uplink>>>,
+    /// Held while an uplink is opened.
     opening: Mutex<()>,
     channels: RwLock<Vec<Arc<ShmChannel>>>,
     /// How many; pollers look here first.
@@ -191,7 +192,7 @@ impl Engine {
                 clock: Clock::new(),
                 regions: MrTable::new(),
                 qps: RwLock::default(),
-                ports: RwLock::default(),
+                uplinks: RwLock::default(),
                 opening: Mutex::default(),
                 channels: RwLock::default(),
                 channel_count: AtomicUsize::new(0),
@@ -340,21 +341,21 @@ impl EngineInner {
     }
 
     /// The link of a local address; opens it if this is its first use.
-    pub(crate) fn link_for(&self, local: LocalAddr) -> Result<Arc<Port>, VerbsError> {
-        let find = |ports: &[Arc<Port>]| {
-            ports
+    pub(crate) fn uplink_for(&self, local: LocalAddr) -> Result<Arc<Uplink>, VerbsError> {
+        let find = |uplinks: &[Arc<Uplink>]| {
+            uplinks
                 .iter()
-                .find(|port| port.link.local_addr() == local)
+                .find(|uplink| uplink.link.local_addr() == local)
                 .cloned()
         };
-        if let Some(port) = find(&self.ports.read()) {
-            return Ok(port);
+        if let Some(uplink) = find(&self.uplinks.read()) {
+            return Ok(uplink);
         }
         // One thread at a time opens; the others go on receiving meanwhile, since the broker may take
         // its time.
         let _opening = self.opening.lock();
-        if let Some(port) = find(&self.ports.read()) {
-            return Ok(port);
+        if let Some(uplink) = find(&self.uplinks.read()) {
+            return Ok(uplink);
         }
         let link = match self.broker_link() {
             None => bind_alone(local).map_err(VerbsError::from),
@@ -363,11 +364,11 @@ impl EngineInner {
         let link = link?;
         let mut hcas = self.hcas.iter();
         let hca = hcas.find(|hca| hca.config.addrs.contains(&local.ip()));
-        let port = Arc::new(Port::new(link, hca.cloned()));
-        self.ports.write().push(Arc::clone(&port));
+        let uplink = Arc::new(Uplink::new(link, hca.cloned()));
+        self.uplinks.write().push(Arc::clone(&uplink));
         // The background thread has one more descriptor to wait for.
         self.call_background();
-        Ok(port)
+        Ok(uplink)
     }
 
     /// The application polls a CQ.

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 use super::EngineInner;
 use super::ack_hold::Cause;
+use super::handover::Driver;
 use crate::memory::MemGuard;
 use crate::objects::{CqInner, QpCore, QpInner};
 
@@ -51,14 +52,14 @@ impl EngineInner {
             for qp in &qps {
                 self.with_live(qp, |core, mem| {
                     // What it has received before is acknowledged, if there is room to report it.
-                    self.drain(qp, core, mem, Cause::Other, now);
+                    self.drain(qp, core, mem, Cause::Other, now, Driver::Background);
                     core.qp.set_fatal(now, 0);
                 });
             }
             for qp in &qps {
                 self.with_live(qp, |core, mem| {
                     core.overrun = false;
-                    self.drain(qp, core, mem, Cause::Other, now);
+                    self.drain(qp, core, mem, Cause::Other, now, Driver::Background);
                 });
             }
         }

@@ -14,6 +14,7 @@ use rocade_wire::{Msn, Psn};
 
 use super::EngineInner;
 use super::ack_hold::Cause;
+use super::handover::Driver;
 use super::transmit::TxState;
 use crate::broker::{Creditor, Debt};
 use crate::objects::{QpCore, QpInner};
@@ -66,6 +67,7 @@ impl EngineInner {
 
     /// A QP ends, or is reset: what it holds back leaves first.
     pub(crate) fn say_farewell(&self, inner: &QpInner) {
+        let driver = Driver::Application;
         for _ in 0..LAST_TRIES {
             {
                 let now = self.now();
@@ -73,9 +75,9 @@ impl EngineInner {
                 let mut core = inner.lock();
                 let owes = core.qp.owed_ack().is_some() || core.tx.doorbell().waits();
                 if owes {
-                    self.transmit(inner, &mut core, &mem, Cause::Other, now);
+                    self.transmit(inner, &mut core, &mem, Cause::Other, now, driver);
                 } else if core.tx.is_blocked() {
-                    self.resend_blocked(inner, &mut core, &mem);
+                    self.resend_blocked(inner, &mut core, &mem, driver);
                 }
                 core.tx.announce_quiet_ack();
                 if !core.tx.is_blocked() {
@@ -90,9 +92,9 @@ impl EngineInner {
 impl TxState {
     /// Who gets the acknowledgements of a QP.
     fn creditor(&self, qp: &rocade_transport::Qp) -> Option<Creditor> {
-        let (port, path) = self.route.as_ref()?;
+        let (uplink, path) = self.route.as_ref()?;
         Some(Creditor {
-            local: port.link.local_addr(),
+            local: uplink.link.local_addr(),
             peer: path.to,
             dest_qp: qp.dest_qp(),
             pkey: qp.pkey(),

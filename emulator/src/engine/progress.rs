@@ -9,8 +9,9 @@ use rocade_wire::{Bth, Packet, Qpn, ShortPacket};
 
 use super::EngineInner;
 use super::ack_hold::Cause;
-use super::port::{Flows, Port, RxState};
+use super::handover::Driver;
 use super::qp_table::QpTable;
+use super::uplink::{Flows, RxState, Uplink};
 use crate::hca::Traffic;
 use crate::link::{Arrival, RxBatch};
 use crate::memory::MemGuard;
@@ -48,10 +49,10 @@ impl EngineInner {
             return shared.found;
         }
         let mut packets = 0;
-        for port in self.ports.read().iter() {
+        for uplink in self.uplinks.read().iter() {
             // Whoever holds the lock is receiving already.
-            if let Some(mut rx) = port.rx.try_lock() {
-                packets += self.receive(port, &mut rx).packets;
+            if let Some(mut rx) = uplink.rx.try_lock() {
+                packets += self.receive(uplink, &mut rx, Driver::Application).packets;
             }
         }
         if packets == 0 {
@@ -80,7 +81,7 @@ impl EngineInner {
             self.polls.idle_since.store(now, Ordering::Relaxed);
         } else if now.saturating_sub(idle_since) >= PATIENCE_NS {
             // The application waits for something else than the answer to its own.
-            self.release_acks(PATIENCE_NS);
+            self.release_acks(PATIENCE_NS, Driver::Application);
             // What this thread waits for may be waiting for this CPU.
             std::thread::yield_now();
         }
@@ -96,7 +97,7 @@ impl EngineInner {
             };
         }
         let channels = self.channels.read();
-        let found = self.receive_shared(&channels, false) > 0;
+        let found = self.receive_shared(&channels, Driver::Application) > 0;
         drop(channels);
         let before = self.polls.shared.load(Ordering::Relaxed);
         let polls = before.wrapping_add(if found { BUSY_POLL } else { 1 });
@@ -113,7 +114,7 @@ impl EngineInner {
     /// Receives from a link until it is empty, a short batch came, or the batch limit is reached.
     /// After long batches the QPs are drained together: one acknowledgement for many packets. In the
     /// middle of a message the rest is on its way: it is waited for a little.
-    pub(super) fn receive(&self, port: &Port, rx: &mut RxState) -> Received {
+    pub(super) fn receive(&self, uplink: &Uplink, rx: &mut RxState, driver: Driver) -> Received {
         let RxState {
             buffer,
             flows,
@@ -125,11 +126,11 @@ impl EngineInner {
         };
         let (mut batches, mut look_until) = (0, None);
         while batches < MAX_BATCHES {
-            match port.link.recv(buffer) {
+            match uplink.link.recv(buffer) {
                 Ok(Some(batch)) => {
                     let is_short =
                         batch.data.len() < LONG_BATCH || batch.segment_len < BULK_SEGMENT;
-                    let delivered = self.deliver(port, flows, dirty, &batch, is_short);
+                    let delivered = self.deliver(uplink, flows, dirty, &batch, is_short, driver);
                     received.packets += delivered.packets;
                     received.more = true;
                     // The application waits for completions, perhaps to post new receives.
@@ -145,7 +146,7 @@ impl EngineInner {
                     break;
                 }
                 Err(error) => {
-                    tracing::debug!(%error, local = %port.link.local(), "receive failed");
+                    tracing::debug!(%error, local = %uplink.link.local(), "receive failed");
                     received.more = false;
                     break;
                 }
@@ -154,7 +155,7 @@ impl EngineInner {
         for qpn in dirty.drain(..) {
             self.with_qp(qpn, |inner, core, mem| {
                 let cause = cause_of(core);
-                self.drain(inner, core, mem, cause, self.now());
+                self.drain(inner, core, mem, cause, self.now(), driver);
             });
         }
         received
@@ -165,15 +166,16 @@ impl EngineInner {
     /// then.
     fn deliver(
         &self,
-        port: &Port,
+        uplink: &Uplink,
         flows: &mut Flows,
         dirty: &mut Vec<Qpn>,
         batch: &RxBatch<'_>,
         at_once: bool,
+        driver: Driver,
     ) -> Delivered {
-        let local = port.link.local();
+        let local = uplink.link.local();
         let welcome = self.peers.allow(batch.source.ip());
-        if !welcome && self.refuse_all(port, batch) {
+        if !welcome && self.refuse_all(uplink, batch) {
             return Delivered::default();
         }
         // Lock order: QP table, regions, QP, CQ.
@@ -182,7 +184,7 @@ impl EngineInner {
         let mem = self.regions().read(now);
         let let_go = |locked: Option<Locked<'_>>, dirty: &mut Vec<Qpn>, mem: &MemGuard<'_>| {
             if at_once && dirty.is_empty() {
-                self.unlock(locked, mem, now);
+                self.unlock(locked, mem, now, driver);
             } else if let Some(locked) = locked {
                 let qpn = locked.inner.qp_num();
                 if !dirty.contains(&qpn) {
@@ -199,7 +201,7 @@ impl EngineInner {
             destination: local,
         };
         for segment in batch.segments() {
-            let (source, segment, forwarded) = match port.link.arrival(segment) {
+            let (source, segment, forwarded) = match uplink.link.arrival(segment) {
                 Arrival::Direct => (batch.source, segment, false),
                 Arrival::Forwarded(source, inner) => (source, inner, true),
                 Arrival::Forged => {
@@ -213,7 +215,7 @@ impl EngineInner {
                 welcome
             };
             if !welcome {
-                self.refuse(port, source, segment, forwarded);
+                self.refuse(uplink, source, segment, forwarded);
                 continue;
             }
             //= ICRC-11
@@ -240,7 +242,7 @@ impl EngineInner {
             }
             let Ok(packet) = Packet::parse(segment) else {
                 self.count(|counters| &counters.rx_malformed);
-                port.count(Traffic::malformed);
+                uplink.count(Traffic::malformed);
                 continue;
             };
             let flow = if forwarded {
@@ -257,7 +259,7 @@ impl EngineInner {
             if !intact {
                 //= ICRC-11
                 self.count(|counters| &counters.rx_bad_icrc);
-                port.count(Traffic::bad_icrc);
+                uplink.count(Traffic::bad_icrc);
                 continue;
             }
             checked = checked.saturating_add(u16::from(!forwarded));
@@ -266,7 +268,7 @@ impl EngineInner {
                 let_go(locked, dirty, &mem)
             });
             let Some(locked) = &mut current else {
-                self.not_ours(port, source, dest, segment, forwarded);
+                self.not_ours(uplink, source, dest, segment, forwarded);
                 continue;
             };
             if locked.core.tx.refuses_udp() {
@@ -293,7 +295,7 @@ impl EngineInner {
         let mid_message = qp.is_some_and(|qp| qp.receives_message());
         let completes = qp.is_some_and(|qp| qp.pending_completions().len() > 0);
         let_go(current, dirty, &mem);
-        port.count(|traffic| traffic.received(packets, bytes));
+        uplink.count(|traffic| traffic.received(packets, bytes));
         self.count_traffic();
         Delivered {
             packets,
@@ -303,37 +305,43 @@ impl EngineInner {
     }
 
     /// Drains a QP after its packets and lets it go.
-    pub(super) fn unlock(&self, locked: Option<Locked<'_>>, mem: &MemGuard<'_>, now: Time) {
+    pub(super) fn unlock(
+        &self,
+        locked: Option<Locked<'_>>,
+        mem: &MemGuard<'_>,
+        now: Time,
+        driver: Driver,
+    ) {
         if let Some(mut locked) = locked {
             let cause = cause_of(&locked.core);
-            self.drain(locked.inner, &mut locked.core, mem, cause, now);
+            self.drain(locked.inner, &mut locked.core, mem, cause, now, driver);
         }
     }
 
     /// A batch of somebody who may not talk to us. False, and nothing has happened, where there is a packet in it
     /// that has been passed on for somebody else.
     #[cold]
-    fn refuse_all(&self, port: &Port, batch: &RxBatch<'_>) -> bool {
-        let passed_on = |segment| matches!(port.link.arrival(segment), Arrival::Forwarded(..));
+    fn refuse_all(&self, uplink: &Uplink, batch: &RxBatch<'_>) -> bool {
+        let passed_on = |segment| matches!(uplink.link.arrival(segment), Arrival::Forwarded(..));
         if batch.segments().any(passed_on) {
             return false;
         }
         for segment in batch.segments() {
-            self.refuse(port, batch.source, segment, false);
+            self.refuse(uplink, batch.source, segment, false);
         }
         true
     }
 
     /// A packet of somebody who may not talk to us. Perhaps to the process that it is for, if that is another.
     #[cold]
-    fn refuse(&self, port: &Port, source: SocketAddr, segment: &[u8], forwarded: bool) {
+    fn refuse(&self, uplink: &Uplink, source: SocketAddr, segment: &[u8], forwarded: bool) {
         let to = segment
             .first_chunk()
             .map(|bth| Slot::of(Bth::from_bytes(bth).dest_qp));
         if let Some(to) = to
             && !forwarded
-            && port.link.slot().is_some_and(|own| own != to)
-            && port.link.forward(to, source, segment).is_ok()
+            && uplink.link.slot().is_some_and(|own| own != to)
+            && uplink.link.forward(to, source, segment).is_ok()
         {
             self.count(|counters| &counters.forwarded);
         } else {
@@ -345,7 +353,7 @@ impl EngineInner {
     /// another process on this address, which then gets it.
     fn not_ours(
         &self,
-        port: &Port,
+        uplink: &Uplink,
         source: SocketAddr,
         dest: Qpn,
         segment: &[u8],
@@ -353,8 +361,8 @@ impl EngineInner {
     ) {
         let to = Slot::of(dest);
         if !forwarded
-            && port.link.slot().is_some_and(|own| own != to)
-            && port.link.forward(to, source, segment).is_ok()
+            && uplink.link.slot().is_some_and(|own| own != to)
+            && uplink.link.forward(to, source, segment).is_ok()
         {
             self.count(|counters| &counters.forwarded);
         } else {

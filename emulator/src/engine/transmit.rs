@@ -1,6 +1,6 @@
 //! From a QP's outputs to the link, the CQs and the timers.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::io;
 use std::iter;
 use std::sync::Arc;
@@ -12,16 +12,15 @@ use rocade_wire::Psn;
 use super::EngineInner;
 use super::ack_hold::{AckHold, Cause};
 use super::doorbell::Doorbell;
-use super::port::{Icrcs, Path, Port};
+use super::handover::Driver;
+use super::uplink::{Icrcs, Path, Uplink};
 use crate::broker::Bequest;
 use crate::config::LinkMode;
 use crate::link::shm::{Piece, ShmChannel, ShmSent};
+use crate::link::{MAX_SEGMENTS, MAX_SEND_LEN};
 use crate::memory::{Fault, MemGuard, PdMemory, Readable};
 use crate::objects::{QpCore, QpInner};
 
-/// One segmented send: what the link takes in one call.
-const MAX_BYTES: usize = 65_000;
-const MAX_SEGMENTS: usize = 64;
 const ICRC_LEN: usize = 4;
 /// Longer payloads are copied here, not by the transport: for UDP summed up in the same pass, for a
 /// channel right into its ring.
@@ -33,14 +32,13 @@ const LONG_ANSWER: usize = 128 << 10;
 const LONG_RUN: usize = 8_192;
 
 thread_local! {
-    static IS_BACKGROUND: Cell<bool> = const { Cell::new(false) };
-    static TX_BUFFER: RefCell<TxBuffer> = RefCell::new(TxBuffer::new(MAX_BYTES, MAX_SEGMENTS));
+    static TX_BUFFER: RefCell<TxBuffer> = RefCell::new(TxBuffer::new(MAX_SEND_LEN, MAX_SEGMENTS));
 }
 
 /// The transmit side of a QP.
 #[derive(Debug, Default)]
 pub(crate) struct TxState {
-    pub(super) route: Option<(Arc<Port>, Path)>,
+    pub(super) route: Option<(Arc<Uplink>, Path)>,
     /// Nothing has been sent through the channel of the route yet, but perhaps over UDP.
     enters_channel: bool,
     /// The peer has sent something through it.
@@ -67,20 +65,20 @@ pub(super) struct Blocked {
 
 impl TxState {
     /// Another way from now on. What there was no room for on the old one is lost on it.
-    pub(crate) fn set_path(&mut self, port: Arc<Port>, path: Path) {
+    pub(crate) fn set_path(&mut self, uplink: Arc<Uplink>, path: Path) {
         self.blocked = None;
         self.quiet = None;
         self.enters_channel = path.channel.is_some();
         self.peer_has_entered = false;
-        self.route = Some((port, path));
+        self.route = Some((uplink, path));
         self.bequest = None;
     }
 
     /// Takes a channel that leads where the path does, unless there is one already.
     pub(super) fn offer_channel(&mut self, channel: &Arc<ShmChannel>) {
-        if let Some((port, path)) = &mut self.route
+        if let Some((uplink, path)) = &mut self.route
             && path.channel.is_none()
-            && channel.leads(port.link.local_addr(), path.to, path.slot)
+            && channel.leads(uplink.link.local_addr(), path.to, path.slot)
         {
             path.channel = Some(Arc::clone(channel));
             self.enters_channel = true;
@@ -160,11 +158,6 @@ impl TxState {
     }
 }
 
-/// What this thread sends is not the application's activity.
-pub(super) fn this_is_the_background_thread() {
-    IS_BACKGROUND.set(true);
-}
-
 impl EngineInner {
     /// Drains a QP after a mutation at `now`: transmits, completes, raises, arms. The transport's rule of
     /// one mutation, then all outputs, is kept here.
@@ -181,6 +174,7 @@ impl EngineInner {
         mem: &MemGuard<'_>,
         cause: Cause,
         now: Time,
+        driver: Driver,
     ) {
         let reserved = if core.qp.wants_to_transmit(AckTiming::Now) {
             self.reserve(inner, core)
@@ -188,7 +182,7 @@ impl EngineInner {
             // Nothing is acknowledged: a completion that is lost will not be, either.
             0
         };
-        self.transmit(inner, core, mem, cause, now);
+        self.transmit(inner, core, mem, cause, now, driver);
         self.report(inner, core, reserved);
         if let Some(at) = core.qp.next_timeout()
             && core.tx.timer.is_none_or(|pending| at < pending)
@@ -236,13 +230,14 @@ impl EngineInner {
         mem: &MemGuard<'_>,
         cause: Cause,
         now: Time,
+        driver: Driver,
     ) {
         core.tx.doorbell.rung();
         if core.tx.route.is_none() {
             return;
         }
         let owed = core.qp.owed_ack();
-        if !self.send_blocked(&mut core.tx) {
+        if !self.send_blocked(&mut core.tx, driver) {
             self.note_unsent(core, owed);
             return;
         }
@@ -257,12 +252,19 @@ impl EngineInner {
         if core.qp.wants_to_transmit(acks) {
             let with_buffer = TX_BUFFER.try_with(|buffer| {
                 let buffer = &mut buffer.borrow_mut();
-                self.transmit_through(inner, core, mem, (acks, now), !is_quiet, buffer);
+                self.transmit_through(inner, core, mem, (acks, now, driver), !is_quiet, buffer);
             });
             if with_buffer.is_err() {
                 // The thread is about to end.
-                let mut buffer = TxBuffer::new(MAX_BYTES, MAX_SEGMENTS);
-                self.transmit_through(inner, core, mem, (acks, now), !is_quiet, &mut buffer);
+                let mut buffer = TxBuffer::new(MAX_SEND_LEN, MAX_SEGMENTS);
+                self.transmit_through(
+                    inner,
+                    core,
+                    mem,
+                    (acks, now, driver),
+                    !is_quiet,
+                    &mut buffer,
+                );
             }
         }
         if core.tx.blocked.is_some() {
@@ -285,7 +287,7 @@ impl EngineInner {
         inner: &QpInner,
         core: &mut QpCore,
         mem: &MemGuard<'_>,
-        (mut acks, mut now): (AckTiming, Time),
+        (mut acks, mut now, driver): (AckTiming, Time, Driver),
         wake: bool,
         buffer: &mut TxBuffer,
     ) {
@@ -293,14 +295,14 @@ impl EngineInner {
         let memory = mem.view(inner.pd_id());
         let mut answered = 0;
         loop {
-            let Some((port, path)) = &mut tx.route else {
+            let Some((uplink, path)) = &mut tx.route else {
                 return;
             };
             let channel = path
                 .channel
                 .as_deref()
                 .filter(|channel| !channel.has_ended());
-            let many = channel.is_some() || port.link.gso();
+            let many = channel.is_some() || uplink.link.gso();
             buffer.clear();
             buffer.defer_longer_than(LONGEST_COPY);
             buffer.set_max_segments(if many { MAX_SEGMENTS } else { 1 });
@@ -318,12 +320,12 @@ impl EngineInner {
                     let (len, segment_len) = (buffer.bytes().len(), buffer.segment_len());
                     let pieces = pieces(buffer, &memory);
                     let enters = &mut tx.enters_channel;
-                    let sent = send_shared(channel, enters, pieces, len, segment_len, wake);
+                    let sent = send_shared(channel, enters, pieces, len, segment_len, wake, driver);
                     tx.quiet.take_if(|_| wake && sent == Ok(true));
                     sent
                 }
                 None => seal(&mut path.icrc, buffer, &memory)
-                    .map(|()| self.send(port, path, buffer.bytes(), buffer.segment_len())),
+                    .map(|()| self.send(uplink, path, buffer.bytes(), buffer.segment_len())),
             };
             let sealed = channel.is_none();
             let sent = match sent {
@@ -331,7 +333,7 @@ impl EngineInner {
                 sent => sent,
             };
             let Ok(sent) = sent else {
-                let way = (&**port, path, &mut tx.enters_channel);
+                let way = (&**uplink, path, &mut tx.enters_channel, driver);
                 self.salvage(inner, qp, way, &memory, now, buffer);
                 continue;
             };
@@ -342,7 +344,7 @@ impl EngineInner {
                 .traffic
                 .sent(count, buffer.bytes().len(), shared);
             self.count_traffic();
-            if !IS_BACKGROUND.get() {
+            if driver == Driver::Application {
                 self.handover.sent();
             }
             if !sent {
@@ -351,7 +353,7 @@ impl EngineInner {
                     segment_len: buffer.segment_len(),
                     sealed,
                 });
-                self.note_blocked(inner.qp_num(), IS_BACKGROUND.get());
+                self.note_blocked(inner.qp_num(), driver);
                 return;
             }
             if buffer.bytes().len() >= LONG_RUN {
@@ -367,7 +369,7 @@ impl EngineInner {
         &self,
         inner: &QpInner,
         qp: &mut Qp,
-        (port, path, enters): (&Port, &mut Path, &mut bool),
+        (uplink, path, enters, driver): (&Uplink, &mut Path, &mut bool, Driver),
         memory: &PdMemory<'_>,
         now: Time,
         buffer: &mut TxBuffer,
@@ -381,27 +383,29 @@ impl EngineInner {
             let traffic = &inner.hca().traffic;
             traffic.sent(1, segment.len(), path.channel.is_some());
             if let Some(channel) = path.channel.as_deref() {
-                send_bytes(channel, enters, segment, segment.len());
+                send_bytes(channel, enters, segment, segment.len(), driver);
                 return;
             }
             let (covered, icrc) = segment.split_at_mut(segment.len() - ICRC_LEN);
             let crc = path.icrc.of_len(covered.len()).compute(0, covered);
             icrc.copy_from_slice(&crc.to_le_bytes());
-            self.send(port, path, segment, segment.len());
+            self.send(uplink, path, segment, segment.len());
         });
     }
 
     /// Sends what was left over; false where there is still no room.
-    fn send_blocked(&self, tx: &mut TxState) -> bool {
-        if let (Some(blocked), Some((port, path))) = (&tx.blocked, &tx.route) {
+    fn send_blocked(&self, tx: &mut TxState, driver: Driver) -> bool {
+        if let (Some(blocked), Some((uplink, path))) = (&tx.blocked, &tx.route) {
             let Blocked {
                 bytes,
                 segment_len,
                 sealed,
             } = blocked;
             let sent = match &path.channel {
-                Some(channel) => send_bytes(channel, &mut tx.enters_channel, bytes, *segment_len),
-                None if *sealed => self.send(port, path, bytes, *segment_len),
+                Some(channel) => {
+                    send_bytes(channel, &mut tx.enters_channel, bytes, *segment_len, driver)
+                }
+                None if *sealed => self.send(uplink, path, bytes, *segment_len),
                 // Meant for a channel that has ended: lost on the way.
                 None => true,
             };
@@ -415,12 +419,12 @@ impl EngineInner {
 
     /// False where the socket has no room. Other failures count as loss on the way: the
     /// transport's retries decide.
-    fn send(&self, port: &Port, path: &Path, run: &[u8], segment_len: usize) -> bool {
+    fn send(&self, uplink: &Uplink, path: &Path, run: &[u8], segment_len: usize) -> bool {
         if self.link_mode == LinkMode::Shm {
             self.counters.tx_errors.fetch_add(1, Ordering::Relaxed);
             return true;
         }
-        let sent = port
+        let sent = uplink
             .link
             .send(path.tx, path.to, path.traffic_class, run, segment_len);
         match sent {
@@ -441,22 +445,43 @@ impl EngineInner {
     }
 
     /// Tries again to send what there was no room for, then goes on.
-    pub(super) fn resend_blocked(&self, inner: &QpInner, core: &mut QpCore, mem: &MemGuard<'_>) {
+    pub(super) fn resend_blocked(
+        &self,
+        inner: &QpInner,
+        core: &mut QpCore,
+        mem: &MemGuard<'_>,
+        driver: Driver,
+    ) {
         if core.tx.blocked.is_some() {
-            if self.send_blocked(&mut core.tx) {
-                self.drain(inner, core, mem, Cause::Other, self.now());
+            if self.send_blocked(&mut core.tx, driver) {
+                self.drain(inner, core, mem, Cause::Other, self.now(), driver);
             } else {
-                self.note_blocked(inner.qp_num(), IS_BACKGROUND.get());
+                self.note_blocked(inner.qp_num(), driver);
             }
         }
     }
 }
 
 /// [`send_shared`] of what is in a buffer of ours.
-fn send_bytes(channel: &ShmChannel, enters: &mut bool, bytes: &[u8], segment_len: usize) -> bool {
+fn send_bytes(
+    channel: &ShmChannel,
+    enters: &mut bool,
+    bytes: &[u8],
+    segment_len: usize,
+    driver: Driver,
+) -> bool {
     let pieces = iter::once(Piece::Bytes(bytes));
     // No registered memory is read.
-    send_shared(channel, enters, pieces, bytes.len(), segment_len, true).unwrap_or(true)
+    send_shared(
+        channel,
+        enters,
+        pieces,
+        bytes.len(),
+        segment_len,
+        true,
+        driver,
+    )
+    .unwrap_or(true)
 }
 
 /// False where the channel has no room. `enters` as in [`TxState`], `wake` whether a peer that sleeps is
@@ -469,8 +494,10 @@ fn send_shared<'a>(
     run_len: usize,
     segment_len: usize,
     wake: bool,
+    driver: Driver,
 ) -> Result<bool, Fault> {
-    let sent = channel.send(run, run_len, segment_len, *enters, IS_BACKGROUND.get());
+    let wait = driver == Driver::Background;
+    let sent = channel.send(run, run_len, segment_len, *enters, wait);
     if wake && sent == ShmSent::Sent {
         channel.wake_peer();
     }

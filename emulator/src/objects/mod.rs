@@ -2,6 +2,7 @@
 //! the verb documents, dropping the last handle ends it silently.
 
 mod comp_channel;
+mod connection;
 mod context;
 mod cq;
 mod cq_ring;
@@ -13,6 +14,7 @@ mod qp;
 mod slots;
 
 pub use comp_channel::CompChannel;
+pub use connection::Connection;
 pub use context::{AsyncEvent, AsyncEventKind, Context, EventElement};
 pub use cq::Cq;
 pub use event_queue::EventWaiter;

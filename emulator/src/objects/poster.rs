@@ -6,7 +6,7 @@ use parking_lot::MutexGuard;
 use rocade_transport::{PostError, QpState, SendWr, Sge, Time};
 
 use super::qp::{QpCore, QpInner};
-use crate::engine::Cause;
+use crate::engine::{Cause, Driver};
 use crate::error::VerbsError;
 use crate::memory::MemGuard;
 
@@ -89,6 +89,7 @@ impl Drop for SendPoster<'_> {
                 &self.mem,
                 Cause::Posted,
                 self.now,
+                Driver::Application,
             );
         }
     }
@@ -150,7 +151,15 @@ impl Drop for RecvPoster<'_> {
             let engine = self.inner.engine();
             let now = engine.now();
             let mem = engine.regions().read(now);
-            engine.drain(self.inner, &mut self.inner.lock(), &mem, Cause::Other, now);
+            let core = &mut self.inner.lock();
+            engine.drain(
+                self.inner,
+                core,
+                &mem,
+                Cause::Other,
+                now,
+                Driver::Application,
+            );
         }
     }
 }

@@ -17,7 +17,7 @@ use super::event_queue::AckCounter;
 use super::pd::{Pd, PdInner};
 use super::poster::{RecvPoster, SendPoster};
 use super::slots::PendingSlots;
-use crate::engine::{Cause, EngineInner, Path, Port, TxState};
+use crate::engine::{Cause, Driver, EngineInner, Path, TxState, Uplink};
 use crate::error::VerbsError;
 use crate::hca::{Hca, limits};
 use crate::memory::PdId;
@@ -212,14 +212,15 @@ impl Qp {
         let mem = engine.regions().read(now);
         let mut core = inner.lock();
         core.qp.modify(now, attr, mask, &context)?;
-        if let Some((port, path)) = route {
-            core.tx.set_path(port, path);
+        if let Some((uplink, path)) = route {
+            core.tx.set_path(uplink, path);
         }
         if core.qp.state() == QpState::Reset {
             core.tx.reset();
             inner.purge_completions(&mut core);
         }
-        engine.drain(inner, &mut core, &mem, Cause::Other, now);
+        let driver = Driver::Application;
+        engine.drain(inner, &mut core, &mem, Cause::Other, now, driver);
         drop(core);
         drop(mem);
         if by_udp {
@@ -318,18 +319,18 @@ impl QpInner {
         sgid: Gid,
         attr: &QpAttr,
         mask: QpAttrMask,
-    ) -> Result<(Arc<Port>, Path), VerbsError> {
+    ) -> Result<(Arc<Uplink>, Path), VerbsError> {
         let (engine, hca) = (self.engine(), self.hca());
-        let port = engine.link_for(hca.local_addr(sgid.to_ip()))?;
+        let uplink = engine.uplink_for(hca.local_addr(sgid.to_ip()))?;
         let dest = if mask.contains(QpAttrMask::DEST_QPN) {
             Qpn::new(attr.dest_qp_num)
         } else {
             self.lock().qp.dest_qp()
         };
         let to = attr.ah_attr.dgid.to_ip();
-        let channel = engine.channel_to(&port, dest, to);
-        let path = port.path_of(dest, to, &attr.ah_attr, channel)?;
-        Ok((port, path))
+        let channel = engine.channel_to(&uplink, dest, to);
+        let path = uplink.path_of(dest, to, &attr.ah_attr, channel)?;
+        Ok((uplink, path))
     }
 
     /// Locks the QP. The region table's guard has to be taken before.

@@ -3,15 +3,17 @@
 #![allow(
     dead_code,
     unreachable_pub,
-    reason = "shared by several test programs, none of which uses all of it"
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "shared by several test programs, none of which uses all of it; a failure may panic, sizes are small"
 )]
 
 use std::time::{Duration, Instant};
 
 use rocade_emulator::{
-    AccessFlags, AddressVector, BrokerMode, CompChannel, Completion, Context, Cq, Engine,
-    EngineConfig, Gid, Mr, Pd, Qp, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QpType,
-    SendFlags, SendOp, SendWr, Sge,
+    AccessFlags, BrokerMode, CompChannel, Completion, Connection, Context, Cq, Engine,
+    EngineConfig, Gid, Mr, Pd, Psn, Qp, QpCap, QpInitAttr, QpType, Qpn, SendFlags, SendOp, SendWr,
+    Sge,
 };
 
 /// One side of a connection, with registered memory.
@@ -117,65 +119,35 @@ impl Side {
             .collect()
     }
 
+    /// How this side is connected in the tests: the first PSN of a QP is its number.
+    pub fn connection(&self, peer_qpn: u32, peer_gid: Gid) -> Connection {
+        Connection {
+            rq_psn: Psn::new(peer_qpn),
+            sq_psn: Psn::new(self.qp.qp_num().get()),
+            max_rd_atomic: 4,
+            max_dest_rd_atomic: 4,
+            min_rnr_timer: 1,
+            ..Connection::to(peer_gid, Qpn::new(peer_qpn))
+        }
+    }
+
     pub fn to_rts(&self, peer_qpn: u32, peer_gid: Gid) {
-        self.to_rts_with_timeout(peer_qpn, peer_gid, 14);
+        let connection = self.connection(peer_qpn, peer_gid);
+        self.qp.connect(ALL_ACCESS, &connection).unwrap();
     }
 
     pub fn to_rts_with_timeout(&self, peer_qpn: u32, peer_gid: Gid, timeout: u8) {
-        self.to_rtr(peer_qpn, peer_gid);
-        let attr = QpAttr {
-            qp_state: QpState::Rts.code(),
+        let connection = Connection {
             timeout,
-            retry_cnt: 7,
-            rnr_retry: 7,
-            sq_psn: self.qp.qp_num().get(),
-            max_rd_atomic: 4,
-            ..QpAttr::default()
+            ..self.connection(peer_qpn, peer_gid)
         };
-        let mask = QpAttrMask::STATE
-            | QpAttrMask::TIMEOUT
-            | QpAttrMask::RETRY_CNT
-            | QpAttrMask::RNR_RETRY
-            | QpAttrMask::SQ_PSN
-            | QpAttrMask::MAX_QP_RD_ATOMIC;
-        self.qp.modify(&attr, mask).unwrap();
+        self.qp.connect(ALL_ACCESS, &connection).unwrap();
     }
 
     pub fn to_rtr(&self, peer_qpn: u32, peer_gid: Gid) {
-        let attr = QpAttr {
-            qp_state: QpState::Init.code(),
-            port_num: 1,
-            qp_access_flags: ALL_ACCESS,
-            ..QpAttr::default()
-        };
-        let mask = QpAttrMask::STATE
-            | QpAttrMask::PKEY_INDEX
-            | QpAttrMask::PORT
-            | QpAttrMask::ACCESS_FLAGS;
-        self.qp.modify(&attr, mask).unwrap();
-        let attr = QpAttr {
-            qp_state: QpState::Rtr.code(),
-            path_mtu: 3,
-            dest_qp_num: peer_qpn,
-            rq_psn: peer_qpn,
-            max_dest_rd_atomic: 4,
-            min_rnr_timer: 1,
-            ah_attr: AddressVector {
-                dgid: peer_gid,
-                is_global: true,
-                port_num: 1,
-                ..AddressVector::default()
-            },
-            ..QpAttr::default()
-        };
-        let mask = QpAttrMask::STATE
-            | QpAttrMask::AV
-            | QpAttrMask::PATH_MTU
-            | QpAttrMask::DEST_QPN
-            | QpAttrMask::RQ_PSN
-            | QpAttrMask::MAX_DEST_RD_ATOMIC
-            | QpAttrMask::MIN_RNR_TIMER;
-        self.qp.modify(&attr, mask).unwrap();
+        self.qp.to_init(ALL_ACCESS).unwrap();
+        let connection = self.connection(peer_qpn, peer_gid);
+        self.qp.to_rtr(&connection).unwrap();
     }
 
     pub fn send(&self, wr_id: u64, op: SendOp, sges: &[Sge]) {

@@ -5,12 +5,12 @@ use std::os::fd::AsRawFd;
 
 use rocade_emulator::config::{Origin, Peers};
 use rocade_emulator::{
-    AddressVector, BrokerMode, Engine, EngineConfig, EngineCounters, Gid, LinkMode, QpAttr,
-    QpAttrMask, QpState, SendOp, VerbsError, WcStatus,
+    BrokerMode, Connection, Engine, EngineConfig, EngineCounters, Gid, LinkMode, QpState, SendOp,
+    VerbsError, WcStatus,
 };
 use rocade_wire::{Bth, Opcode, Psn, Qpn};
 
-use crate::common::{Side, connect, engine};
+use crate::common::{ALL_ACCESS, Side, connect, engine};
 use crate::node::{Site, assert_success, own_address};
 use crate::processes::{broker_config, wait_until};
 
@@ -47,38 +47,10 @@ fn a_qp_is_not_connected_to_others() {
         ("::1", "127.0.0.0/8,::2", "::1", false),
     ] {
         let side = Side::on(embedded(own, allowed), 64);
-        let init = QpAttr {
-            qp_state: QpState::Init.code(),
-            port_num: 1,
-            ..QpAttr::default()
-        };
-        let mask = QpAttrMask::STATE
-            | QpAttrMask::PKEY_INDEX
-            | QpAttrMask::PORT
-            | QpAttrMask::ACCESS_FLAGS;
-        side.qp.modify(&init, mask).unwrap();
+        side.qp.to_init(ALL_ACCESS).unwrap();
         let ip: IpAddr = peer.parse().unwrap();
-        let rtr = QpAttr {
-            qp_state: QpState::Rtr.code(),
-            path_mtu: 3,
-            dest_qp_num: 0x1234,
-            max_dest_rd_atomic: 4,
-            ah_attr: AddressVector {
-                dgid: Gid::from_ip(ip),
-                is_global: true,
-                port_num: 1,
-                ..AddressVector::default()
-            },
-            ..QpAttr::default()
-        };
-        let mask = QpAttrMask::STATE
-            | QpAttrMask::AV
-            | QpAttrMask::PATH_MTU
-            | QpAttrMask::DEST_QPN
-            | QpAttrMask::RQ_PSN
-            | QpAttrMask::MAX_DEST_RD_ATOMIC
-            | QpAttrMask::MIN_RNR_TIMER;
-        let result = side.qp.modify(&rtr, mask);
+        let connection = Connection::to(Gid::from_ip(ip), Qpn::new(0x1234));
+        let result = side.qp.to_rtr(&connection);
         if may {
             result.unwrap();
             continue;

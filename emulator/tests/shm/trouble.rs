@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use rocade_emulator::broker::{self, BrokerConfig};
 use rocade_emulator::{
-    AddressVector, BrokerMode, Engine, EngineConfig, Gid, LinkMode, QpAttr, QpAttrMask, QpState,
-    SendOp, WcStatus,
+    BrokerMode, Connection, Engine, EngineConfig, Gid, LinkMode, Qpn, SendOp, WcStatus,
 };
 
 use crate::common::{ALL_ACCESS, Side};
@@ -142,37 +141,12 @@ fn node_gid(site: &Site) -> Gid {
 
 /// Connects from the second address of the device; says why not.
 fn to_rtr_on_second_address(side: &Side, peer: Gid) -> String {
-    let attr = QpAttr {
-        qp_state: QpState::Init.code(),
-        port_num: 1,
-        qp_access_flags: ALL_ACCESS,
-        ..QpAttr::default()
+    side.qp.to_init(ALL_ACCESS).unwrap();
+    let connection = Connection {
+        sgid_index: 1,
+        ..Connection::to(peer, Qpn::new(0x02_0100))
     };
-    let mask =
-        QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::ACCESS_FLAGS;
-    side.qp.modify(&attr, mask).unwrap();
-    let attr = QpAttr {
-        qp_state: QpState::Rtr.code(),
-        path_mtu: 3,
-        dest_qp_num: 0x02_0100,
-        min_rnr_timer: 1,
-        ah_attr: AddressVector {
-            dgid: peer,
-            is_global: true,
-            sgid_index: 1,
-            port_num: 1,
-            ..AddressVector::default()
-        },
-        ..QpAttr::default()
-    };
-    let mask = QpAttrMask::STATE
-        | QpAttrMask::AV
-        | QpAttrMask::PATH_MTU
-        | QpAttrMask::DEST_QPN
-        | QpAttrMask::RQ_PSN
-        | QpAttrMask::MAX_DEST_RD_ATOMIC
-        | QpAttrMask::MIN_RNR_TIMER;
-    side.qp.modify(&attr, mask).unwrap_err().to_string()
+    side.qp.to_rtr(&connection).unwrap_err().to_string()
 }
 
 #[test]

@@ -11,7 +11,7 @@ use rocade_conformance::peer::{
     Unable, Work, WorkOp,
 };
 use rocade_emulator::{
-    AccessFlags, AddressVector, BrokerMode, Context, Cq, Engine, EngineConfig, Gid, ImmOrInv, Lkey,
+    AccessFlags, BrokerMode, Connection, Context, Cq, Engine, EngineConfig, Gid, ImmOrInv, Lkey,
     Mr, Pd, Qp, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QpType, Qpn, SendFlags, SendOp,
     SendWr, Sge, VerbsError,
 };
@@ -51,6 +51,21 @@ impl Peer for RocadePeer {
 
 fn unable(error: VerbsError) -> Unable {
     Unable(error.to_string())
+}
+
+fn connection(spec: &QpSpec) -> Connection {
+    Connection {
+        path_mtu: spec.pmtu,
+        rq_psn: spec.rq_psn,
+        sq_psn: spec.sq_psn,
+        max_rd_atomic: spec.max_rd_atomic,
+        max_dest_rd_atomic: spec.max_dest_rd_atomic,
+        min_rnr_timer: spec.min_rnr_timer.code(),
+        timeout: spec.ack_timeout.code(),
+        retry_cnt: spec.retry_cnt,
+        rnr_retry: spec.rnr_retry,
+        ..Connection::to(Gid::from_ip(spec.rig_addr), spec.rig_qpn)
+    }
 }
 
 fn access(rights: Rights) -> AccessFlags {
@@ -150,74 +165,16 @@ impl RocadeQp {
             context,
             regions,
         };
-        this.to_init(spec)?;
+        this.qp.to_init(access(spec.rights))?;
         for (id, buffer) in (0..).zip(&spec.receives) {
             this.qp.recv_queue().push(id, &[this.sge(*buffer)])?;
         }
-        this.to_rtr(spec)?;
+        let connection = connection(spec);
+        this.qp.to_rtr(&connection)?;
         if spec.ready_to_send {
-            this.to_rts(spec)?;
+            this.qp.to_rts(&connection)?;
         }
         Ok(this)
-    }
-
-    fn to_init(&self, spec: &QpSpec) -> Result<(), VerbsError> {
-        let attr = QpAttr {
-            qp_state: QpState::Init.code(),
-            port_num: 1,
-            qp_access_flags: access(spec.rights),
-            ..QpAttr::default()
-        };
-        let mask = QpAttrMask::STATE
-            | QpAttrMask::PKEY_INDEX
-            | QpAttrMask::PORT
-            | QpAttrMask::ACCESS_FLAGS;
-        self.qp.modify(&attr, mask)
-    }
-
-    fn to_rtr(&self, spec: &QpSpec) -> Result<(), VerbsError> {
-        let attr = QpAttr {
-            qp_state: QpState::Rtr.code(),
-            path_mtu: spec.pmtu.code().into(),
-            dest_qp_num: spec.rig_qpn.get(),
-            rq_psn: spec.rq_psn.get(),
-            max_dest_rd_atomic: spec.max_dest_rd_atomic,
-            min_rnr_timer: spec.min_rnr_timer.code(),
-            ah_attr: AddressVector {
-                dgid: Gid::from_ip(spec.rig_addr),
-                is_global: true,
-                port_num: 1,
-                ..AddressVector::default()
-            },
-            ..QpAttr::default()
-        };
-        let mask = QpAttrMask::STATE
-            | QpAttrMask::AV
-            | QpAttrMask::PATH_MTU
-            | QpAttrMask::DEST_QPN
-            | QpAttrMask::RQ_PSN
-            | QpAttrMask::MAX_DEST_RD_ATOMIC
-            | QpAttrMask::MIN_RNR_TIMER;
-        self.qp.modify(&attr, mask)
-    }
-
-    fn to_rts(&self, spec: &QpSpec) -> Result<(), VerbsError> {
-        let attr = QpAttr {
-            qp_state: QpState::Rts.code(),
-            timeout: spec.ack_timeout.code(),
-            retry_cnt: spec.retry_cnt,
-            rnr_retry: spec.rnr_retry,
-            sq_psn: spec.sq_psn.get(),
-            max_rd_atomic: spec.max_rd_atomic,
-            ..QpAttr::default()
-        };
-        let mask = QpAttrMask::STATE
-            | QpAttrMask::TIMEOUT
-            | QpAttrMask::RETRY_CNT
-            | QpAttrMask::RNR_RETRY
-            | QpAttrMask::SQ_PSN
-            | QpAttrMask::MAX_QP_RD_ATOMIC;
-        self.qp.modify(&attr, mask)
     }
 
     fn sge(&self, buffer: Buffer) -> Sge {

@@ -3,6 +3,7 @@
 use std::{fs, io, path::Path, process::Command, time::Duration};
 
 use crate::{
+    dependencies,
     step::{self, succeeds},
     tally::Tally,
     workspace::{Workspace, in_ci},
@@ -27,6 +28,7 @@ pub(crate) fn run(workspace: &Workspace) -> Tally {
         + component("clippy", "clippy-driver", clippy)
         + step::run("documentation", LIMIT, doc).as_one()
         + skips_are_counted(workspace.root())
+        + dependencies_are_used(workspace.root())
 }
 
 /// A check by a component that a minimal toolchain does not have.
@@ -49,6 +51,25 @@ fn skips_are_counted(root: &Path) -> Tally {
         eprintln!("xtask: {place}: a skip that is not counted; use rocade_skip::skip!");
     }
     if found.is_empty() {
+        Tally::PASS
+    } else {
+        Tally::FAIL
+    }
+}
+
+/// No manifest names a crate that nothing uses.
+fn dependencies_are_used(root: &Path) -> Tally {
+    let unused = match dependencies::unused(root) {
+        Ok(unused) => unused,
+        Err(error) => {
+            eprintln!("xtask: cannot read the manifests: {error}");
+            return Tally::FAIL;
+        }
+    };
+    for place in &unused {
+        eprintln!("xtask: {place} is a dependency that nothing uses");
+    }
+    if unused.is_empty() {
         Tally::PASS
     } else {
         Tally::FAIL

@@ -8,6 +8,7 @@
 //! With `CI=true` in the environment, a skipped test counts as failed unless `skips.rs` expects it.
 
 mod bench;
+mod dependencies;
 mod fuzz;
 mod lint;
 mod loom;

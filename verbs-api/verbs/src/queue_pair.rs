@@ -1,12 +1,12 @@
 //! Queue pairs: built, then connected, then used.
 
 use rocade_emulator::{
-    AccessFlags, AddressVector, Completion, Counters, Psn, Qp, QpAttr, QpAttrMask, QpCap,
-    QpInitAttr, QpState, QpType, Qpn, Sge, random,
+    AccessFlags, Completion, Connection, Counters, Psn, Qp, QpCap, QpInitAttr, QpState, QpType,
+    Qpn, Sge, random,
 };
 
 use crate::completion::CompletionQueue;
-use crate::device::{PORT, ProtectionDomain};
+use crate::device::ProtectionDomain;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::request::SendRequest;
@@ -114,17 +114,7 @@ impl<'a> QueuePairBuilder<'a> {
             sq_sig_all: false,
             cookie: 0,
         })?;
-        let init = QpAttr {
-            qp_state: QpState::Init.code(),
-            port_num: PORT,
-            qp_access_flags: self.access,
-            ..QpAttr::default()
-        };
-        let mask = QpAttrMask::STATE
-            | QpAttrMask::PKEY_INDEX
-            | QpAttrMask::PORT
-            | QpAttrMask::ACCESS_FLAGS;
-        qp.modify(&init, mask)?;
+        qp.to_init(self.access)?;
         let endpoint = Endpoint {
             gid,
             qp_num: qp.qp_num(),
@@ -211,48 +201,23 @@ impl UnconnectedQueuePair {
         } else {
             self.endpoint.mtu
         };
-        let rtr = QpAttr {
-            qp_state: QpState::Rtr.code(),
-            path_mtu: mtu.code().into(),
-            dest_qp_num: peer.qp_num.get(),
-            rq_psn: peer.psn.get(),
+        let connection = Connection {
+            sgid_index: self.sgid_index,
+            path_mtu: mtu,
+            rq_psn: peer.psn,
+            sq_psn: self.endpoint.psn,
+            max_rd_atomic: options.max_rd_atomic,
             max_dest_rd_atomic: options.max_rd_atomic,
             min_rnr_timer: options.min_rnr_timer,
-            ah_attr: AddressVector {
-                dgid: peer.gid,
-                sgid_index: self.sgid_index,
-                hop_limit: options.hop_limit,
-                traffic_class: options.traffic_class,
-                is_global: true,
-                port_num: PORT,
-                ..AddressVector::default()
-            },
-            ..QpAttr::default()
-        };
-        let mask = QpAttrMask::STATE
-            | QpAttrMask::AV
-            | QpAttrMask::PATH_MTU
-            | QpAttrMask::DEST_QPN
-            | QpAttrMask::RQ_PSN
-            | QpAttrMask::MAX_DEST_RD_ATOMIC
-            | QpAttrMask::MIN_RNR_TIMER;
-        self.qp.modify(&rtr, mask)?;
-        let rts = QpAttr {
-            qp_state: QpState::Rts.code(),
-            sq_psn: self.endpoint.psn.get(),
             timeout: options.timeout,
             retry_cnt: options.retry_cnt,
             rnr_retry: options.rnr_retry,
-            max_rd_atomic: options.max_rd_atomic,
-            ..QpAttr::default()
+            hop_limit: options.hop_limit,
+            traffic_class: options.traffic_class,
+            ..Connection::to(peer.gid, peer.qp_num)
         };
-        let mask = QpAttrMask::STATE
-            | QpAttrMask::SQ_PSN
-            | QpAttrMask::TIMEOUT
-            | QpAttrMask::RETRY_CNT
-            | QpAttrMask::RNR_RETRY
-            | QpAttrMask::MAX_QP_RD_ATOMIC;
-        self.qp.modify(&rts, mask)?;
+        self.qp.to_rtr(&connection)?;
+        self.qp.to_rts(&connection)?;
         Ok(QueuePair { qp: self.qp, peer })
     }
 }

@@ -15,8 +15,9 @@ use rocade_transport::PacketMeta;
 use rocade_wire::{Packet, Qpn, ShortPacket};
 
 use super::EngineInner;
-use super::port::Port;
+use super::handover::Driver;
 use super::progress::{Locked, switch_to};
+use super::uplink::Uplink;
 use crate::config::LinkMode;
 use crate::link::LocalAddr;
 use crate::link::shm::{self, ChannelOffer, ShmChannel, ShmReceiver, ShmRun};
@@ -33,16 +34,21 @@ const MAX_UDP_BEFORE: usize = 1 << 14;
 
 impl EngineInner {
     /// The channel from a local address to a QP of a peer, made if need be.
-    pub(crate) fn channel_to(&self, port: &Port, dest: Qpn, to: IpAddr) -> Option<Arc<ShmChannel>> {
+    pub(crate) fn channel_to(
+        &self,
+        uplink: &Uplink,
+        dest: Qpn,
+        to: IpAddr,
+    ) -> Option<Arc<ShmChannel>> {
         let slot = Slot::of(dest);
         if self.link_mode == LinkMode::Udp || slot == Slot::BROKER {
             return None;
         }
-        let local = port.link.local_addr();
+        let local = uplink.link.local_addr();
         let peer = LocalAddr::new(to, local.scope_id());
         let broker = self.broker_link();
         let own = broker.as_ref().map_or(Slot::EMBEDDED, |b| b.slot());
-        if slot == own && self.has_port(peer) {
+        if slot == own && self.has_uplink(peer) {
             let shares = broker.is_some() || self.link_mode == LinkMode::Shm;
             return shares
                 .then(|| self.own_channel(local, peer, slot))
@@ -69,9 +75,11 @@ impl EngineInner {
     }
 
     /// Is this an address of this process?
-    fn has_port(&self, address: LocalAddr) -> bool {
-        let ports = self.ports.read();
-        ports.iter().any(|port| port.link.local_addr() == address)
+    fn has_uplink(&self, address: LocalAddr) -> bool {
+        let uplinks = self.uplinks.read();
+        uplinks
+            .iter()
+            .any(|uplink| uplink.link.local_addr() == address)
     }
 
     /// The channel between two addresses of this process, or from one to itself: both ends are ours.
@@ -208,7 +216,7 @@ impl EngineInner {
                 if !channel.has_packets() {
                     break;
                 }
-                self.receive_from(channel, &mut receiver);
+                self.receive_from(channel, &mut receiver, Driver::Background);
             }
             channel.end();
         }
@@ -226,31 +234,36 @@ impl EngineInner {
         }
     }
 
-    /// Receives from channels, and returns how many packets there were. Unless `wait`, channels
-    /// that another thread receives from are left to it.
+    /// Receives from channels, and returns how many packets there were. The application leaves
+    /// channels that another thread receives from to it.
     #[inline]
-    pub(super) fn receive_shared(&self, channels: &[Arc<ShmChannel>], wait: bool) -> u64 {
+    pub(super) fn receive_shared(&self, channels: &[Arc<ShmChannel>], driver: Driver) -> u64 {
         let mut packets = 0;
         for channel in channels {
             if !channel.has_packets() {
                 continue;
             }
-            let receiver = if wait {
+            let receiver = if driver == Driver::Background {
                 Some(channel.receiver())
             } else {
                 channel.try_receiver()
             };
             if let Some(mut receiver) = receiver {
-                packets += self.receive_from(channel, &mut receiver);
+                packets += self.receive_from(channel, &mut receiver, driver);
             }
         }
         packets
     }
 
-    fn receive_from(&self, channel: &ShmChannel, receiver: &mut ShmReceiver<'_>) -> u64 {
+    fn receive_from(
+        &self,
+        channel: &ShmChannel,
+        receiver: &mut ShmReceiver<'_>,
+        driver: Driver,
+    ) -> u64 {
         let after_udp = receiver.is_after_udp();
         if after_udp {
-            self.receive_udp_before(channel);
+            self.receive_udp_before(channel, driver);
         }
         // Lock order: QP table, regions, QP, CQ.
         let qps = self.qps.read();
@@ -271,7 +284,7 @@ impl EngineInner {
                     && let Some(short) = ShortPacket::parse_in_place(&head, segment.in_place())
                 {
                     switch_to(&mut current, &qps, short.bth().dest_qp, |locked| {
-                        self.unlock(locked, &mem, now);
+                        self.unlock(locked, &mem, now, driver);
                     });
                     if let Some(locked) = &mut current {
                         if !locked.core.tx.hears_from(channel) {
@@ -294,7 +307,7 @@ impl EngineInner {
                 };
                 let dest = packet.bth().dest_qp;
                 switch_to(&mut current, &qps, dest, |locked| {
-                    self.unlock(locked, &mem, now);
+                    self.unlock(locked, &mem, now, driver);
                 });
                 let Some(locked) = &mut current else {
                     //= BTH-10
@@ -314,14 +327,14 @@ impl EngineInner {
                 undrained = 0;
                 // All QPs of a channel have its address, and so its device.
                 last = current.as_ref().map(|locked| locked.inner).or(last);
-                self.unlock(current.take(), &mem, now);
+                self.unlock(current.take(), &mem, now, driver);
             }
         });
         if let Some(qp) = current.as_ref().map(|locked| locked.inner).or(last) {
             qp.hca().traffic.received(received, bytes);
             self.count_traffic();
         }
-        self.unlock(current, &mem, now);
+        self.unlock(current, &mem, now, driver);
         self.counters
             .rx_shared
             .fetch_add(received, Ordering::Relaxed);
@@ -331,16 +344,16 @@ impl EngineInner {
     /// Receives what is in the socket: a QP of the peer has moved from UDP to the channel, and what it
     /// has sent before must not be overtaken. On the loopback interface what was sent is there.
     #[cold]
-    fn receive_udp_before(&self, channel: &ShmChannel) {
-        let ports = self.ports.read();
-        let mut of_channel = ports
+    fn receive_udp_before(&self, channel: &ShmChannel, driver: Driver) {
+        let uplinks = self.uplinks.read();
+        let mut of_channel = uplinks
             .iter()
-            .filter(|port| port.link.local() == channel.local());
-        if let Some(port) = of_channel.next() {
-            let mut rx = port.rx.lock();
+            .filter(|uplink| uplink.link.local() == channel.local());
+        if let Some(uplink) = of_channel.next() {
+            let mut rx = uplink.rx.lock();
             // Bounded: others may go on sending to the socket for ever.
             for _ in 0..MAX_UDP_BEFORE {
-                if !self.receive(port, &mut rx).more {
+                if !self.receive(uplink, &mut rx, driver).more {
                     break;
                 }
             }

@@ -1,4 +1,4 @@
-//! A local address in use: its link, and what is known of its peers.
+//! A local address in use: its UDP link, and what is known of its peers.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -19,7 +19,7 @@ const FLOWS: usize = 16;
 
 /// A local address in use.
 #[derive(Debug)]
-pub(crate) struct Port {
+pub(crate) struct Uplink {
     pub(crate) link: UdpLink,
     pub(crate) rx: Mutex<RxState>,
     /// The device with this address.
@@ -55,7 +55,7 @@ impl Path {
     }
 }
 
-impl Port {
+impl Uplink {
     pub(super) fn new(link: UdpLink, hca: Option<Arc<Hca>>) -> Self {
         let rx = RxState {
             buffer: RxBuffer::new(),

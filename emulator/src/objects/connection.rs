@@ -1,0 +1,159 @@
+//! Connecting an RC queue pair, for who has no reason to spell out each transition.
+
+use rocade_transport::{AccessFlags, AddressVector, QpAttr, QpAttrMask, QpState};
+use rocade_wire::{Gid, Mtu, Psn, Qpn};
+
+use super::qp::Qp;
+use crate::error::VerbsError;
+
+/// The only port of a device.
+const PORT: u8 = 1;
+
+/// What an RC queue pair has to know to become RTR and RTS.
+#[derive(Clone, Copy, Debug)]
+pub struct Connection {
+    /// GID of the peer's port.
+    pub dgid: Gid,
+    /// The peer's queue pair.
+    pub dest_qp: Qpn,
+    /// Which of the own addresses is used.
+    pub sgid_index: u8,
+    /// The smaller one of both ends.
+    pub path_mtu: Mtu,
+    /// PSN of the first packet that the peer sends.
+    pub rq_psn: Psn,
+    /// PSN of the first packet sent.
+    pub sq_psn: Psn,
+    /// READs and atomics in flight to the peer.
+    pub max_rd_atomic: u8,
+    /// READs and atomics in flight from the peer.
+    pub max_dest_rd_atomic: u8,
+    /// Code of the time that the peer waits while no receive is posted, 0 to 31.
+    pub min_rnr_timer: u8,
+    /// Local ACK timeout: 4.096 µs times 2 to the power of this; 0 waits for ever.
+    pub timeout: u8,
+    /// Retries after a timeout or a sequence error, 0 to 7.
+    pub retry_cnt: u8,
+    /// Retries after an RNR NAK, 0 to 6; 7 retries for ever.
+    pub rnr_retry: u8,
+    /// IPv4 TTL or IPv6 hop limit; 0 means 64.
+    pub hop_limit: u8,
+    /// IPv4 TOS or IPv6 traffic class.
+    pub traffic_class: u8,
+}
+
+impl Connection {
+    /// To this queue pair, from the first address of the device, with both first PSNs 0; the rest suits peers on
+    /// one machine or network.
+    #[must_use]
+    pub const fn to(dgid: Gid, dest_qp: Qpn) -> Self {
+        Self {
+            dgid,
+            dest_qp,
+            sgid_index: 0,
+            path_mtu: Mtu::Mtu1024,
+            rq_psn: Psn::new(0),
+            sq_psn: Psn::new(0),
+            max_rd_atomic: 16,
+            max_dest_rd_atomic: 16,
+            min_rnr_timer: 12,
+            timeout: 14,
+            retry_cnt: 7,
+            rnr_retry: 7,
+            hop_limit: 0,
+            traffic_class: 0,
+        }
+    }
+
+    /// Where packets go.
+    #[must_use]
+    pub fn address(&self) -> AddressVector {
+        AddressVector {
+            dgid: self.dgid,
+            sgid_index: self.sgid_index,
+            hop_limit: self.hop_limit,
+            traffic_class: self.traffic_class,
+            is_global: true,
+            port_num: PORT,
+            ..AddressVector::default()
+        }
+    }
+}
+
+impl Qp {
+    /// From RESET to INIT.
+    ///
+    /// # Errors
+    /// Those of [`Qp::modify`].
+    pub fn to_init(&self, access: AccessFlags) -> Result<(), VerbsError> {
+        let attr = QpAttr {
+            qp_state: QpState::Init.code(),
+            port_num: PORT,
+            qp_access_flags: access,
+            ..QpAttr::default()
+        };
+        let mask = QpAttrMask::STATE
+            | QpAttrMask::PKEY_INDEX
+            | QpAttrMask::PORT
+            | QpAttrMask::ACCESS_FLAGS;
+        self.modify(&attr, mask)
+    }
+
+    /// From INIT to RTR.
+    ///
+    /// # Errors
+    /// Those of [`Qp::modify`].
+    pub fn to_rtr(&self, connection: &Connection) -> Result<(), VerbsError> {
+        let attr = QpAttr {
+            qp_state: QpState::Rtr.code(),
+            path_mtu: connection.path_mtu.code().into(),
+            dest_qp_num: connection.dest_qp.get(),
+            rq_psn: connection.rq_psn.get(),
+            max_dest_rd_atomic: connection.max_dest_rd_atomic,
+            min_rnr_timer: connection.min_rnr_timer,
+            ah_attr: connection.address(),
+            ..QpAttr::default()
+        };
+        let mask = QpAttrMask::STATE
+            | QpAttrMask::AV
+            | QpAttrMask::PATH_MTU
+            | QpAttrMask::DEST_QPN
+            | QpAttrMask::RQ_PSN
+            | QpAttrMask::MAX_DEST_RD_ATOMIC
+            | QpAttrMask::MIN_RNR_TIMER;
+        self.modify(&attr, mask)
+    }
+
+    /// From RTR to RTS.
+    ///
+    /// # Errors
+    /// Those of [`Qp::modify`].
+    pub fn to_rts(&self, connection: &Connection) -> Result<(), VerbsError> {
+        let attr = QpAttr {
+            qp_state: QpState::Rts.code(),
+            sq_psn: connection.sq_psn.get(),
+            timeout: connection.timeout,
+            retry_cnt: connection.retry_cnt,
+            rnr_retry: connection.rnr_retry,
+            max_rd_atomic: connection.max_rd_atomic,
+            ..QpAttr::default()
+        };
+        let mask = QpAttrMask::STATE
+            | QpAttrMask::SQ_PSN
+            | QpAttrMask::TIMEOUT
+            | QpAttrMask::RETRY_CNT
+            | QpAttrMask::RNR_RETRY
+            | QpAttrMask::MAX_QP_RD_ATOMIC;
+        self.modify(&attr, mask)
+    }
+
+    /// From RESET to RTS; the peer may do what `access` says.
+    ///
+    /// # Errors
+    /// Those of [`Qp::modify`].
+    pub fn connect(&self, access: AccessFlags, connection: &Connection) -> Result<(), VerbsError> {
+        self.to_init(access)?;
+        self.to_rtr(connection)?;
+        self.to_rts(connection)
+    }
+}
