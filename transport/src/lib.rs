@@ -22,13 +22,14 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod attr;
 mod completion;
 mod congestion;
 mod counters;
 mod error;
 mod event;
 mod memory;
-pub(crate) mod qp;
+mod qp;
 mod requester;
 mod responder;
 mod service;
@@ -40,14 +41,14 @@ mod time;
 mod transmit;
 mod wr;
 
+pub use attr::{AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType};
 pub use completion::{Completion, ImmOrInv, WcFlags, WcOpcode, WcStatus};
 pub use counters::{Counters, DropReason};
 pub use error::{ModifyError, PostError};
 pub use event::QpEvent;
 pub use memory::{AccessError, AtomicOp, LocalAccess, Memory, RemoteAccess};
 pub use qp::{
-    AckTiming, AddressVector, ModifyContext, PacketMeta, Qp, QpAttr, QpAttrMask, QpCap, QpConfig,
-    QpLimits, QpState, QpType, TransitionRule, transition_rule,
+    AckTiming, ModifyContext, PacketMeta, Qp, QpConfig, QpLimits, TransitionRule, transition_rule,
 };
 pub use time::Time;
 pub use transmit::{Deferred, Source, TxBuffer};

@@ -1,6 +1,5 @@
 //! A queue pair: entry points only.
 
-mod attr;
 pub(crate) mod conn;
 mod modify;
 mod salvage;
@@ -11,9 +10,9 @@ use core::net::IpAddr;
 
 use rocade_wire::{Gid, Msn, Mtu, Packet, Pkey, Psn, Qpn};
 
-pub use attr::{AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType};
 pub use state::{TransitionRule, transition_rule};
 
+use crate::attr::{QpAttr, QpAttrMask, QpCap, QpState, QpType};
 use crate::completion::Completion;
 use crate::counters::{Counters, DropReason};
 use crate::error::{ModifyError, PostError};

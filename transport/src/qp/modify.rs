@@ -2,9 +2,9 @@
 
 use rocade_wire::{AckTimeout, Mtu, Psn, Qpn, RnrTimer};
 
-use super::attr::{AddressVector, QpAttr, QpAttrMask, QpState, QpType};
 use super::state::transition_rule;
 use super::{ModifyContext, Qp};
+use crate::attr::{AddressVector, QpAttr, QpAttrMask, QpState, QpType};
 use crate::error::ModifyError;
 use crate::requester::RequesterAttr;
 use crate::responder::ResponderAttr;

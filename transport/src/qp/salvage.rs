@@ -4,7 +4,8 @@ use alloc::vec::Vec;
 
 use rocade_wire::{Bth, Operation, Psn};
 
-use super::{Qp, QpState};
+use super::Qp;
+use crate::attr::QpState;
 use crate::memory::AccessError;
 use crate::time::Time;
 use crate::transmit::{Source, TxBuffer};

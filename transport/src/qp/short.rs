@@ -2,7 +2,8 @@
 
 use rocade_wire::{Operation, ShortPacket};
 
-use super::{PacketMeta, Qp, QpState};
+use super::{PacketMeta, Qp};
+use crate::attr::QpState;
 use crate::memory::Memory;
 use crate::time::Time;
 

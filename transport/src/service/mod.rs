@@ -6,7 +6,7 @@ mod rc;
 
 use rocade_wire::{Opcode, Operation};
 
-use crate::qp::QpType;
+use crate::attr::QpType;
 use crate::qp::conn::opcode_of;
 use crate::wr::SendOp;
 

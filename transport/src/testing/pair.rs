@@ -10,11 +10,12 @@ use rocade_wire::{Packet, ShortPacket};
 
 use super::transit::{Fate, Side, Traced, Transit};
 use super::{Setup, TestMemory, context};
+use crate::attr::{QpAttr, QpAttrMask, QpState};
 use crate::completion::Completion;
 use crate::error::PostError;
 use crate::event::QpEvent;
 use crate::memory::Memory;
-use crate::qp::{AckTiming, PacketMeta, Qp, QpAttr, QpAttrMask, QpState};
+use crate::qp::{AckTiming, PacketMeta, Qp};
 use crate::time::Time;
 use crate::transmit::{ICRC_LEN, Source, TxBuffer};
 use crate::wr::{SendFlags, SendOp, SendWr, Sge};
