@@ -29,6 +29,8 @@ mod counters;
 mod error;
 mod event;
 mod memory;
+mod outputs;
+mod peer;
 mod qp;
 mod requester;
 mod responder;
@@ -47,9 +49,8 @@ pub use counters::{Counters, DropReason};
 pub use error::{ModifyError, PostError};
 pub use event::QpEvent;
 pub use memory::{AccessError, AtomicOp, LocalAccess, Memory, RemoteAccess};
-pub use qp::{
-    AckTiming, ModifyContext, PacketMeta, Qp, QpConfig, QpLimits, TransitionRule, transition_rule,
-};
+pub use peer::PacketMeta;
+pub use qp::{AckTiming, ModifyContext, Qp, QpConfig, QpLimits, TransitionRule, transition_rule};
 pub use time::Time;
 pub use transmit::{Deferred, Source, TxBuffer};
 pub use wr::{AccessFlags, SendFlags, SendOp, SendWr, Sge};

@@ -1,6 +1,5 @@
 //! A queue pair: entry points only.
 
-pub(crate) mod conn;
 mod modify;
 mod salvage;
 mod short;
@@ -18,13 +17,14 @@ use crate::counters::{Counters, DropReason};
 use crate::error::{ModifyError, PostError};
 use crate::event::QpEvent;
 use crate::memory::Memory;
+use crate::outputs::{Fatal, Outputs};
+use crate::peer::{PacketMeta, Peer};
 use crate::requester::{Requester, SendLimits};
 use crate::responder::{RecvLimits, Responder};
 use crate::service::Service;
 use crate::time::Time;
 use crate::transmit::TxBuffer;
 use crate::wr::{SendWr, Sge};
-use conn::{Conn, Fatal, Outputs};
 
 /// Device limits that [`Qp::modify`] checks attributes against (QPV-03, QPV-09).
 #[derive(Clone, Copy, Debug)]
@@ -81,24 +81,13 @@ pub enum AckTiming {
     Later,
 }
 
-/// Network addresses of a received packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PacketMeta {
-    /// Source address, IPv4 addresses unmapped.
-    pub source: IpAddr,
-    /// Destination address, likewise.
-    pub destination: IpAddr,
-}
-
 /// A queue pair. See the crate documentation for the order of calls.
 #[derive(Debug)]
 pub struct Qp {
     config: QpConfig,
     attr: QpAttr,
     state: QpState,
-    conn: Conn,
-    local: IpAddr,
-    remote: IpAddr,
+    peer: Peer,
     requester: Requester,
     responder: Responder,
     comm_est_raised: bool,
@@ -110,7 +99,6 @@ impl Qp {
     #[must_use]
     pub fn new(config: QpConfig) -> Option<Self> {
         let service = Service::of(config.qp_type)?;
-        let unspecified = IpAddr::from([0, 0, 0, 0]);
         Some(Self {
             config,
             attr: QpAttr {
@@ -118,15 +106,7 @@ impl Qp {
                 ..QpAttr::default()
             },
             state: QpState::Reset,
-            conn: Conn {
-                service,
-                qp_num: config.qp_num,
-                dest_qp: Qpn::new(0),
-                pkey: Pkey::DEFAULT,
-                pmtu: Mtu::Mtu256,
-            },
-            local: unspecified,
-            remote: unspecified,
+            peer: Peer::unknown(config.qp_num, service),
             requester: Requester::new(SendLimits {
                 max_wr: config.cap.max_send_wr,
                 max_sge: config.cap.max_send_sge,
@@ -151,7 +131,7 @@ impl Qp {
     /// The peer's number; meaningful from RTR on.
     #[must_use]
     pub const fn dest_qp(&self) -> Qpn {
-        self.conn.dest_qp
+        self.peer.qpn
     }
 
     /// Its state.
@@ -163,19 +143,19 @@ impl Qp {
     /// Address that packets leave from; meaningful from RTR on.
     #[must_use]
     pub const fn local(&self) -> IpAddr {
-        self.local
+        self.peer.local
     }
 
     /// Address that packets go to; meaningful from RTR on.
     #[must_use]
     pub const fn remote(&self) -> IpAddr {
-        self.remote
+        self.peer.remote
     }
 
     /// The P_Key of its packets; meaningful from INIT on.
     #[must_use]
     pub const fn pkey(&self) -> Pkey {
-        self.conn.pkey
+        self.peer.pkey
     }
 
     /// IPv4 TOS or IPv6 traffic class of its packets.
@@ -249,10 +229,10 @@ impl Qp {
             QpState::Reset | QpState::Init | QpState::Rtr => return Err(PostError::InvalidState),
             QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => {}
         }
-        self.requester.post(self.conn.service, wr, inline)?;
+        self.requester.post(self.peer.service, wr, inline)?;
         if matches!(self.state, QpState::Err | QpState::Sqe) {
             //= RC-STA-02
-            self.requester.flush(now, &self.conn, &mut self.out);
+            self.requester.flush(now, &self.peer, &mut self.out);
         }
         Ok(())
     }
@@ -294,7 +274,7 @@ impl Qp {
         self.responder.post(wr_id, sges)?;
         if self.state == QpState::Err {
             //= RC-STA-02
-            self.responder.flush(now, &self.conn, &mut self.out);
+            self.responder.flush(now, &self.peer, &mut self.out);
         }
         Ok(())
     }
@@ -332,18 +312,18 @@ impl Qp {
             self.requester
                 .handle_response(
                     now,
-                    &self.conn,
+                    &self.peer,
                     mem,
                     headers,
                     packet.payload(),
                     &mut self.out,
                 )
-                .and_then(|()| self.requester.check_failed(now, &self.conn, &mut self.out))
+                .and_then(|()| self.requester.check_failed(now, &self.peer, &mut self.out))
         } else {
             self.note_comm_est();
             self.responder.handle_request(
                 now,
-                &self.conn,
+                &self.peer,
                 mem,
                 headers,
                 packet.payload(),
@@ -356,19 +336,11 @@ impl Qp {
 
     /// The checks before anything with an effect (BTH-14, BTH-15, RC-LIM-05, BTH-06).
     fn reject_reason(&self, meta: &PacketMeta, packet: &Packet<'_>) -> Option<DropReason> {
-        let bth = packet.bth();
         if !matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd) {
             //= RC-RSP-01
-            Some(DropReason::State)
-        } else if bth.opcode.service() != self.conn.service.wire() {
-            Some(DropReason::WrongService)
-        } else if meta.source != self.remote || meta.destination != self.local {
-            Some(DropReason::WrongAddress)
-        } else if !bth.pkey.matches(self.conn.pkey) {
-            Some(DropReason::BadPkey)
-        } else {
-            None
+            return Some(DropReason::State);
         }
+        self.peer.reject_reason(meta, packet.bth())
     }
 
     //= RC-STA-07
@@ -394,7 +366,7 @@ impl Qp {
     pub fn handle_timeout(&mut self, now: Time) {
         let result = self
             .requester
-            .handle_timeout(now, &self.conn, &mut self.out);
+            .handle_timeout(now, &self.peer, &mut self.out);
         self.conclude(now, result);
     }
 
@@ -452,13 +424,13 @@ impl Qp {
     fn transmit_responses(&mut self, now: Time, mem: &impl Memory, tx: &mut TxBuffer) {
         let result = self
             .responder
-            .poll_transmit(&self.conn, mem, tx, &mut self.out);
+            .poll_transmit(&self.peer, mem, tx, &mut self.out);
         if result.is_err() {
             self.conclude(now, result);
             // The NAK that took the place of the response (RC-STA-03): there is nothing else.
             let result = self
                 .responder
-                .poll_transmit(&self.conn, mem, tx, &mut self.out);
+                .poll_transmit(&self.peer, mem, tx, &mut self.out);
             debug_assert!(result.is_ok());
         }
     }
@@ -468,8 +440,8 @@ impl Qp {
             return;
         }
         self.requester
-            .poll_transmit(now, &self.conn, mem, tx, &mut self.out);
-        let result = self.requester.check_failed(now, &self.conn, &mut self.out);
+            .poll_transmit(now, &self.peer, mem, tx, &mut self.out);
+        let result = self.requester.check_failed(now, &self.peer, &mut self.out);
         self.conclude(now, result);
     }
 
@@ -543,7 +515,7 @@ impl Qp {
     /// (RC-ERR-C, RC-STA-03).
     fn enter_error(&mut self, now: Time) {
         self.state = QpState::Err;
-        self.requester.flush(now, &self.conn, &mut self.out);
-        self.responder.flush(now, &self.conn, &mut self.out);
+        self.requester.flush(now, &self.peer, &mut self.out);
+        self.responder.flush(now, &self.peer, &mut self.out);
     }
 }

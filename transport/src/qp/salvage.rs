@@ -80,7 +80,7 @@ impl Qp {
         let result = match source {
             Source::Local(_) => {
                 self.requester.fail_request(now, psn);
-                self.requester.check_failed(now, &self.conn, &mut self.out)
+                self.requester.check_failed(now, &self.peer, &mut self.out)
             }
             Source::Remote { replay, .. } => {
                 self.responder.fail_response(psn, replay, &mut self.out)

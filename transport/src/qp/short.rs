@@ -2,9 +2,10 @@
 
 use rocade_wire::{Operation, ShortPacket};
 
-use super::{PacketMeta, Qp};
+use super::Qp;
 use crate::attr::QpState;
 use crate::memory::Memory;
+use crate::peer::PacketMeta;
 use crate::time::Time;
 
 impl Qp {
@@ -19,12 +20,8 @@ impl Qp {
         mem: &impl Memory,
     ) -> bool {
         let bth = packet.bth();
-        //= BTH-14 BTH-15 RC-LIM-05 BTH-06
-        if bth.opcode.service() != self.conn.service.wire()
-            || !bth.pkey.matches(self.conn.pkey)
-            || meta.source != self.remote
-            || meta.destination != self.local
-        {
+        //= BTH-14
+        if self.peer.reject_reason(meta, bth).is_some() {
             return false;
         }
         if packet.operation() == Operation::Acknowledge {
@@ -33,7 +30,7 @@ impl Qp {
             }
             let Some(result) = self
                 .requester
-                .take_ack(now, &self.conn, bth.psn, &mut self.out)
+                .take_ack(now, &self.peer, bth.psn, &mut self.out)
             else {
                 return false;
             };
@@ -46,10 +43,10 @@ impl Qp {
         if !matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd) {
             return false;
         }
-        let (conn, out) = (&self.conn, &mut self.out);
+        let (peer, out) = (&self.peer, &mut self.out);
         let taken =
             self.responder
-                .take_short(now, conn, mem, packet.operation(), bth, packet.body(), out);
+                .take_short(now, peer, mem, packet.operation(), bth, packet.body(), out);
         if taken {
             self.out.counters.short_packets += 1;
             self.note_comm_est();

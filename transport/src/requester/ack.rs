@@ -6,7 +6,8 @@ use super::{Requester, SendWqe};
 use crate::completion::WcStatus;
 use crate::counters::DropReason;
 use crate::memory::Memory;
-use crate::qp::conn::{Conn, Fatal, Outputs};
+use crate::outputs::{Fatal, Outputs};
+use crate::peer::Peer;
 use crate::time::Time;
 use crate::wr::{SendFlags, SendOp};
 
@@ -24,7 +25,7 @@ impl Requester {
     pub(crate) fn handle_response(
         &mut self,
         now: Time,
-        conn: &Conn,
+        peer: &Peer,
         mem: &impl Memory,
         headers: &Headers,
         payload: &[u8],
@@ -48,16 +49,16 @@ impl Requester {
         let syndrome = headers.aeth.map(|aeth| aeth.syndrome);
         match (operation, syndrome) {
             (Operation::Acknowledge, Some(Syndrome::Ack(_))) => {
-                self.handle_ack(now, conn, psn, out)
+                self.handle_ack(now, peer, psn, out)
             }
             (Operation::Acknowledge, Some(Syndrome::RnrNak(timer))) => {
-                match self.acknowledge_before(now, conn, psn, out) {
-                    Reached::All => self.receiver_not_ready(now, conn, timer, out),
-                    Reached::MissingResponse => self.sequence_error(now, conn, out),
+                match self.acknowledge_before(now, peer, psn, out) {
+                    Reached::All => self.receiver_not_ready(now, peer, timer, out),
+                    Reached::MissingResponse => self.sequence_error(now, peer, out),
                 }
             }
             (Operation::Acknowledge, Some(Syndrome::Nak(code))) => {
-                self.handle_nak(now, conn, psn, code, out)
+                self.handle_nak(now, peer, psn, code, out)
             }
             (Operation::ReadResponseMiddle, None)
             | (
@@ -65,9 +66,9 @@ impl Requester {
                 | Operation::ReadResponseLast
                 | Operation::ReadResponseOnly,
                 Some(Syndrome::Ack(_)),
-            ) => self.handle_read_response(now, conn, mem, headers, operation, payload, out),
+            ) => self.handle_read_response(now, peer, mem, headers, operation, payload, out),
             (Operation::AtomicAcknowledge, Some(Syndrome::Ack(_))) => {
-                self.handle_atomic_ack(now, conn, mem, headers, out)
+                self.handle_atomic_ack(now, peer, mem, headers, out)
             }
             //= RC-REQ-15
             (Operation::Acknowledge, _) | (_, Some(Syndrome::Reserved(_))) => {
@@ -75,9 +76,9 @@ impl Requester {
                 Ok(())
             }
             //= RC-REQ-10
-            _ => match self.skip_to(now, conn, psn, out) {
-                Reached::All => Err(self.fail_front(now, conn, WcStatus::BadRespErr, out)),
-                Reached::MissingResponse => self.sequence_error(now, conn, out),
+            _ => match self.skip_to(now, peer, psn, out) {
+                Reached::All => Err(self.fail_front(now, peer, WcStatus::BadRespErr, out)),
+                Reached::MissingResponse => self.sequence_error(now, peer, out),
             },
         }
     }
@@ -87,7 +88,7 @@ impl Requester {
     pub(crate) fn take_ack(
         &mut self,
         now: Time,
-        conn: &Conn,
+        peer: &Peer,
         psn: Psn,
         out: &mut Outputs,
     ) -> Option<Result<(), Fatal>> {
@@ -96,29 +97,29 @@ impl Requester {
         if psn.diff(self.next_new) >= 0 || psn.diff(self.una) < 0 {
             return None;
         }
-        let result = self.handle_ack(now, conn, psn, out);
-        Some(result.and_then(|()| self.check_failed(now, conn, out)))
+        let result = self.handle_ack(now, peer, psn, out);
+        Some(result.and_then(|()| self.check_failed(now, peer, out)))
     }
 
     fn handle_ack(
         &mut self,
         now: Time,
-        conn: &Conn,
+        peer: &Peer,
         psn: Psn,
         out: &mut Outputs,
     ) -> Result<(), Fatal> {
         //= RC-REQ-03
         self.on_positive_ack();
-        match self.acknowledge_before(now, conn, psn.next(), out) {
+        match self.acknowledge_before(now, peer, psn.next(), out) {
             Reached::All => Ok(()),
-            Reached::MissingResponse => self.sequence_error(now, conn, out),
+            Reached::MissingResponse => self.sequence_error(now, peer, out),
         }
     }
 
     fn handle_nak(
         &mut self,
         now: Time,
-        conn: &Conn,
+        peer: &Peer,
         psn: Psn,
         code: NakCode,
         out: &mut Outputs,
@@ -140,17 +141,17 @@ impl Requester {
         let reached = match status {
             // A fatal NAK of a READ that fails midway names a PSN inside the READ (RC-RSP-22):
             // the WQE that contains the PSN is the one that fails.
-            Some(_) => self.skip_to(now, conn, psn, out),
-            None => self.acknowledge_before(now, conn, psn, out),
+            Some(_) => self.skip_to(now, peer, psn, out),
+            None => self.acknowledge_before(now, peer, psn, out),
         };
         match (reached, status) {
-            (Reached::All, Some(status)) => Err(self.fail_front(now, conn, status, out)),
+            (Reached::All, Some(status)) => Err(self.fail_front(now, peer, status, out)),
             //= RC-REQ-05
             (Reached::All, None) => {
                 self.note_explicit_nak();
-                self.sequence_error(now, conn, out)
+                self.sequence_error(now, peer, out)
             }
-            (Reached::MissingResponse, _) => self.sequence_error(now, conn, out),
+            (Reached::MissingResponse, _) => self.sequence_error(now, peer, out),
         }
     }
 
@@ -159,7 +160,7 @@ impl Requester {
     fn acknowledge_before(
         &mut self,
         now: Time,
-        conn: &Conn,
+        peer: &Peer,
         target: Psn,
         out: &mut Outputs,
     ) -> Reached {
@@ -174,7 +175,7 @@ impl Requester {
                 break;
             }
             if front.offset_of(target) >= front.packets {
-                self.complete_front(now, conn, out);
+                self.complete_front(now, peer, out);
             } else {
                 self.set_una(target);
             }
@@ -186,7 +187,7 @@ impl Requester {
     }
 
     /// Acknowledges whole messages until the oldest one contains `psn` (RC-ACK-03).
-    fn skip_to(&mut self, now: Time, conn: &Conn, psn: Psn, out: &mut Outputs) -> Reached {
+    fn skip_to(&mut self, now: Time, peer: &Peer, psn: Psn, out: &mut Outputs) -> Reached {
         let cost_before = self.una_cost();
         let una_before = self.una;
         let mut reached = Reached::All;
@@ -198,7 +199,7 @@ impl Requester {
                 reached = Reached::MissingResponse;
                 break;
             }
-            self.complete_front(now, conn, out);
+            self.complete_front(now, peer, out);
         }
         if self.una != una_before {
             self.on_progress(now, cost_before);
@@ -210,7 +211,7 @@ impl Requester {
     fn handle_read_response(
         &mut self,
         now: Time,
-        conn: &Conn,
+        peer: &Peer,
         mem: &impl Memory,
         headers: &Headers,
         operation: Operation,
@@ -218,52 +219,52 @@ impl Requester {
         out: &mut Outputs,
     ) -> Result<(), Fatal> {
         let psn = headers.bth.psn;
-        if self.skip_to(now, conn, psn, out) == Reached::MissingResponse {
-            return self.sequence_error(now, conn, out);
+        if self.skip_to(now, peer, psn, out) == Reached::MissingResponse {
+            return self.sequence_error(now, peer, out);
         }
         let Some(front) = self.sq.front() else {
             return Ok(());
         };
         if !matches!(front.op, SendOp::Read { .. }) {
             //= RC-REQ-10
-            return Err(self.fail_front(now, conn, WcStatus::BadRespErr, out));
+            return Err(self.fail_front(now, peer, WcStatus::BadRespErr, out));
         }
         if psn != self.una {
             //= RC-REQ-12
-            return self.sequence_error(now, conn, out);
+            return self.sequence_error(now, peer, out);
         }
-        let offset = front.offset_of(psn) * conn.pmtu_bytes();
-        if !read_response_len_ok(conn, front, operation, offset, payload.len()) {
+        let offset = front.offset_of(psn) * peer.pmtu_bytes();
+        if !read_response_len_ok(peer, front, operation, offset, payload.len()) {
             //= RC-REQ-11
-            return Err(self.fail_front(now, conn, WcStatus::LocLenErr, out));
+            return Err(self.fail_front(now, peer, WcStatus::LocLenErr, out));
         }
         if !payload.is_empty() && front.data.scatter(mem, offset, payload).is_err() {
             //= RC-REQ-13
-            return Err(self.fail_front(now, conn, WcStatus::LocProtErr, out));
+            return Err(self.fail_front(now, peer, WcStatus::LocProtErr, out));
         }
         out.counters.rx_packets += 1;
-        self.response_taken(now, conn, psn, out);
+        self.response_taken(now, peer, psn, out);
         Ok(())
     }
 
     fn handle_atomic_ack(
         &mut self,
         now: Time,
-        conn: &Conn,
+        peer: &Peer,
         mem: &impl Memory,
         headers: &Headers,
         out: &mut Outputs,
     ) -> Result<(), Fatal> {
         let psn = headers.bth.psn;
-        if self.skip_to(now, conn, psn, out) == Reached::MissingResponse {
-            return self.sequence_error(now, conn, out);
+        if self.skip_to(now, peer, psn, out) == Reached::MissingResponse {
+            return self.sequence_error(now, peer, out);
         }
         let Some(front) = self.sq.front() else {
             return Ok(());
         };
         let (true, Some(ack)) = (front.op.is_atomic(), headers.atomic_ack) else {
             //= RC-REQ-10
-            return Err(self.fail_front(now, conn, WcStatus::BadRespErr, out));
+            return Err(self.fail_front(now, peer, WcStatus::BadRespErr, out));
         };
         //= RC-WQE-10
         if front
@@ -271,15 +272,15 @@ impl Requester {
             .scatter(mem, 0, &ack.original.to_ne_bytes())
             .is_err()
         {
-            return Err(self.fail_front(now, conn, WcStatus::LocProtErr, out));
+            return Err(self.fail_front(now, peer, WcStatus::LocProtErr, out));
         }
         out.counters.rx_packets += 1;
-        self.response_taken(now, conn, psn, out);
+        self.response_taken(now, peer, psn, out);
         Ok(())
     }
 
     /// The response with PSN `una` is in place.
-    fn response_taken(&mut self, now: Time, conn: &Conn, psn: Psn, out: &mut Outputs) {
+    fn response_taken(&mut self, now: Time, peer: &Peer, psn: Psn, out: &mut Outputs) {
         let cost_before = self.una_cost();
         self.on_positive_ack();
         let done = self
@@ -287,7 +288,7 @@ impl Requester {
             .front()
             .is_some_and(|front| front.end_psn() == psn.next());
         if done {
-            self.complete_front(now, conn, out);
+            self.complete_front(now, peer, out);
         } else {
             self.set_una(psn.next());
         }
@@ -312,7 +313,7 @@ impl Requester {
     }
 
     /// The oldest WQE is done: completes it if asked to (RC-WQE-02).
-    fn complete_front(&mut self, now: Time, conn: &Conn, out: &mut Outputs) {
+    fn complete_front(&mut self, now: Time, peer: &Peer, out: &mut Outputs) {
         let Some(wqe) = self.sq.pop_front() else {
             return;
         };
@@ -321,7 +322,7 @@ impl Requester {
         self.rd_wqes -= usize::from(wqe.op.needs_response_data());
         self.set_una(wqe.end_psn());
         if self.limits.sig_all || wqe.flags.contains(SendFlags::SIGNALED) {
-            self.report(now, conn, &wqe, WcStatus::Success, wqe.len, out);
+            self.report(now, peer, &wqe, WcStatus::Success, wqe.len, out);
         } else {
             self.silent += 1;
         }
@@ -331,7 +332,7 @@ impl Requester {
 /// Each response carries a full PMTU but the last of its request, and the request's end is
 /// where it should be (RC-REQ-11).
 fn read_response_len_ok(
-    conn: &Conn,
+    peer: &Peer,
     wqe: &SendWqe,
     operation: Operation,
     offset: u32,
@@ -342,5 +343,5 @@ fn read_response_len_ok(
         operation,
         Operation::ReadResponseLast | Operation::ReadResponseOnly
     );
-    payload_len == left.min(conn.pmtu_bytes()) as usize && ends == (left <= conn.pmtu_bytes())
+    payload_len == left.min(peer.pmtu_bytes()) as usize && ends == (left <= peer.pmtu_bytes())
 }

@@ -3,7 +3,8 @@
 use rocade_wire::Operation;
 
 use crate::memory::{LocalAccess, Memory};
-use crate::qp::conn::{Conn, Outputs};
+use crate::outputs::Outputs;
+use crate::peer::Peer;
 use crate::time::Time;
 use crate::transmit::{Source, TxBuffer};
 use crate::wr::{SendOp, Sge};
@@ -21,7 +22,7 @@ impl Requester {
     pub(super) fn send_middles(
         &mut self,
         now: Time,
-        conn: &Conn,
+        peer: &Peer,
         mem: &impl Memory,
         una_cost: u64,
         (limit, interval): (u64, u32),
@@ -37,12 +38,12 @@ impl Requester {
         };
         let index = wqe.offset_of(self.cursor);
         let left = wqe.packets.saturating_sub(index + 1);
-        let pmtu = conn.pmtu_bytes();
+        let pmtu = peer.pmtu_bytes();
         let repeats_oldest = self.cursor == self.una && self.cursor != self.next_new;
         if index == 0 || left < FEWEST || !tx.defers(pmtu as usize) || repeats_oldest {
             return false;
         }
-        let head = conn.head(operation, self.cursor, pmtu as usize);
+        let head = peer.head(operation, self.cursor, pmtu as usize);
         let cost = u64::from(wqe.packet_cost);
         let in_window = limit.saturating_sub(wqe.cost_at(self.cursor) - una_cost + cost) / cost;
         let room = tx.room(head.segment_len(pmtu as usize));

@@ -21,7 +21,8 @@ use rocade_wire::{AckTimeout, Psn};
 use crate::completion::{WcOpcode, WcStatus};
 use crate::congestion::{MIN_PACKET_COST, Window};
 use crate::error::PostError;
-use crate::qp::conn::{Conn, Fatal, Outputs};
+use crate::outputs::{Fatal, Outputs, SendDetail};
+use crate::peer::Peer;
 use crate::time::Time;
 use crate::wr::{LocalData, SendFlags, SendOp, SendWr, total_len};
 
@@ -337,9 +338,9 @@ impl Requester {
     }
 
     /// Completes every WQE with `WR_FLUSH_ERR`, unsignaled ones too (RC-STA-01).
-    pub(crate) fn flush(&mut self, now: Time, conn: &Conn, out: &mut Outputs) {
+    pub(crate) fn flush(&mut self, now: Time, peer: &Peer, out: &mut Outputs) {
         while let Some(wqe) = self.sq.pop_front() {
-            self.report(now, conn, &wqe, WcStatus::WrFlushErr, 0, out);
+            self.report(now, peer, &wqe, WcStatus::WrFlushErr, 0, out);
         }
         self.stop();
     }
@@ -364,9 +365,9 @@ impl Requester {
     }
 
     /// Completes the oldest WQE in error; the QP goes to ERR.
-    fn fail_front(&mut self, now: Time, conn: &Conn, status: WcStatus, out: &mut Outputs) -> Fatal {
+    fn fail_front(&mut self, now: Time, peer: &Peer, status: WcStatus, out: &mut Outputs) -> Fatal {
         if let Some(wqe) = self.sq.pop_front() {
-            self.report(now, conn, &wqe, status, 0, out);
+            self.report(now, peer, &wqe, status, 0, out);
         }
         Fatal
     }
@@ -376,7 +377,7 @@ impl Requester {
     fn report(
         &mut self,
         now: Time,
-        conn: &Conn,
+        peer: &Peer,
         wqe: &SendWqe,
         status: WcStatus,
         byte_len: u32,
@@ -384,19 +385,23 @@ impl Requester {
     ) {
         let slots = self.silent + 1;
         self.silent = 0;
-        let opcode = wqe.wc_opcode();
-        out.complete_send(now, conn, wqe.wr_id, status, opcode, byte_len, slots);
+        let detail = SendDetail {
+            opcode: wqe.wc_opcode(),
+            byte_len,
+            slots,
+        };
+        out.complete_send(now, peer, wqe.wr_id, status, detail);
     }
 
     /// Reports a local error once all earlier work requests are complete (RC-REQ-14, RC-WQE-01).
     pub(crate) fn check_failed(
         &mut self,
         now: Time,
-        conn: &Conn,
+        peer: &Peer,
         out: &mut Outputs,
     ) -> Result<(), Fatal> {
         match self.failed {
-            Some(status) if self.current == 0 => Err(self.fail_front(now, conn, status, out)),
+            Some(status) if self.current == 0 => Err(self.fail_front(now, peer, status, out)),
             _ => Ok(()),
         }
     }
@@ -408,7 +413,7 @@ impl Requester {
         }
     }
 
-    fn packet_cost(conn: &Conn, len: u32, packets: u32) -> u32 {
-        if packets == 1 { len } else { conn.pmtu_bytes() }.max(MIN_PACKET_COST)
+    fn packet_cost(peer: &Peer, len: u32, packets: u32) -> u32 {
+        if packets == 1 { len } else { peer.pmtu_bytes() }.max(MIN_PACKET_COST)
     }
 }

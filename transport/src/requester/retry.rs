@@ -4,7 +4,8 @@ use rocade_wire::{Psn, RnrTimer};
 
 use super::{Requester, Timed};
 use crate::completion::WcStatus;
-use crate::qp::conn::{Conn, Fatal, Outputs};
+use crate::outputs::{Fatal, Outputs};
+use crate::peer::Peer;
 use crate::time::Time;
 
 /// The ACK timer may wait for so many ACK timeouts (RC-TMR-01).
@@ -110,9 +111,9 @@ impl Requester {
     }
 
     /// One retry less; none left is fatal for the oldest WQE (RC-REQ-18).
-    fn consume_retry(&mut self, now: Time, conn: &Conn, out: &mut Outputs) -> Result<(), Fatal> {
+    fn consume_retry(&mut self, now: Time, peer: &Peer, out: &mut Outputs) -> Result<(), Fatal> {
         if self.retry_left == 0 {
-            return Err(self.fail_front(now, conn, WcStatus::RetryExcErr, out));
+            return Err(self.fail_front(now, peer, WcStatus::RetryExcErr, out));
         }
         self.retry_left -= 1;
         Ok(())
@@ -123,7 +124,7 @@ impl Requester {
     pub(super) fn sequence_error(
         &mut self,
         now: Time,
-        conn: &Conn,
+        peer: &Peer,
         out: &mut Outputs,
     ) -> Result<(), Fatal> {
         let psn = self.una;
@@ -132,7 +133,7 @@ impl Requester {
             return Ok(());
         }
         out.counters.seq_naks_received += 1;
-        self.consume_retry(now, conn, out)?;
+        self.consume_retry(now, peer, out)?;
         self.window.on_loss();
         self.go_back(psn);
         self.went_back_at = Some(psn);
@@ -152,7 +153,7 @@ impl Requester {
     pub(super) fn receiver_not_ready(
         &mut self,
         now: Time,
-        conn: &Conn,
+        peer: &Peer,
         timer: RnrTimer,
         out: &mut Outputs,
     ) -> Result<(), Fatal> {
@@ -164,7 +165,7 @@ impl Requester {
         //= RC-TMR-05
         if self.attr.rnr_retry != 7 {
             if self.rnr_left == 0 {
-                return Err(self.fail_front(now, conn, WcStatus::RnrRetryExcErr, out));
+                return Err(self.fail_front(now, peer, WcStatus::RnrRetryExcErr, out));
             }
             self.rnr_left -= 1;
         }
@@ -181,7 +182,7 @@ impl Requester {
     pub(crate) fn handle_timeout(
         &mut self,
         now: Time,
-        conn: &Conn,
+        peer: &Peer,
         out: &mut Outputs,
     ) -> Result<(), Fatal> {
         if let Some(until) = self.rnr_until {
@@ -195,7 +196,7 @@ impl Requester {
             out.counters.timeouts += 1;
             self.timeouts_in_a_row = self.timeouts_in_a_row.saturating_add(1);
             self.ack_deadline = None;
-            self.consume_retry(now, conn, out)?;
+            self.consume_retry(now, peer, out)?;
             let in_flight = self.in_flight(self.una_cost());
             self.window.on_timeout(in_flight);
             self.went_back_at = None;

@@ -6,7 +6,8 @@ use super::rewind::RESEND_BYTES;
 use super::{Requester, SendWqe};
 use crate::completion::WcStatus;
 use crate::memory::{AccessError, LocalAccess, Memory};
-use crate::qp::conn::{Conn, Outputs};
+use crate::outputs::Outputs;
+use crate::peer::Peer;
 use crate::time::Time;
 use crate::transmit::{Head, Source, TxBuffer};
 use crate::wr::{SendFlags, SendOp, Sge};
@@ -27,7 +28,7 @@ impl Requester {
     pub(crate) fn poll_transmit(
         &mut self,
         now: Time,
-        conn: &Conn,
+        peer: &Peer,
         mem: &impl Memory,
         tx: &mut TxBuffer,
         out: &mut Outputs,
@@ -35,7 +36,7 @@ impl Requester {
         if self.rnr_until.is_some() {
             return;
         }
-        let full_packet = Self::packet_cost(conn, conn.pmtu_bytes(), 1);
+        let full_packet = Self::packet_cost(peer, peer.pmtu_bytes(), 1);
         let interval = self.window.ack_req_interval(full_packet);
         let full_packet = u64::from(full_packet);
         let una_cost = self.una_cost();
@@ -49,18 +50,18 @@ impl Requester {
                 self.current += 1;
             }
             if self.current == self.started {
-                if self.send_short(now, conn, mem, una_cost, tx, out) {
+                if self.send_short(now, peer, mem, una_cost, tx, out) {
                     continue;
                 }
-                if !self.start_next(conn, mem) {
+                if !self.start_next(peer, mem) {
                     break;
                 }
             }
-            if self.send_middles(now, conn, mem, una_cost, (limit, interval), tx, out) {
+            if self.send_middles(now, peer, mem, una_cost, (limit, interval), tx, out) {
                 continue;
             }
             let wqe = &self.sq[self.current];
-            let Some(mut step) = self.next_step(conn, wqe) else {
+            let Some(mut step) = self.next_step(peer, wqe) else {
                 break;
             };
             let in_flight = wqe.cost_at(self.cursor) - una_cost;
@@ -128,7 +129,7 @@ impl Requester {
     fn send_short(
         &mut self,
         now: Time,
-        conn: &Conn,
+        peer: &Peer,
         mem: &impl Memory,
         una_cost: u64,
         tx: &mut TxBuffer,
@@ -153,14 +154,14 @@ impl Requester {
             ),
             _ => return false,
         };
-        let cost = Self::packet_cost(conn, wqe.len, 1);
+        let cost = Self::packet_cost(peer, wqe.len, 1);
         let fenced = wqe.flags.contains(SendFlags::FENCE) && self.rd_wqes > 0;
         let full = self.next_cost - una_cost + u64::from(cost) > self.window.bytes();
         let deferred = tx.defers(wqe.len as usize);
-        if wqe.len > conn.pmtu_bytes() || fenced || full || deferred {
+        if wqe.len > peer.pmtu_bytes() || fenced || full || deferred {
             return false;
         }
-        let head = data_head(conn, wqe, self.next_new, wqe.len, true, true, imm, reth);
+        let head = data_head(peer, wqe, self.next_new, wqe.len, true, true, imm, reth);
         let len = wqe.len as usize;
         if !tx.fits(head.segment_len(len)) {
             return false;
@@ -192,7 +193,7 @@ impl Requester {
     }
 
     /// Gives the next WQE its PSNs; false where none may start now.
-    fn start_next(&mut self, conn: &Conn, mem: &impl Memory) -> bool {
+    fn start_next(&mut self, peer: &Peer, mem: &impl Memory) -> bool {
         if self.draining {
             return false;
         }
@@ -205,9 +206,9 @@ impl Requester {
             return false;
         }
         wqe.first_psn = self.next_new;
-        wqe.packets = conn.packets(wqe.len);
+        wqe.packets = peer.packets(wqe.len);
         wqe.cost_base = self.next_cost;
-        wqe.packet_cost = Self::packet_cost(conn, wqe.len, wqe.packets);
+        wqe.packet_cost = Self::packet_cost(peer, wqe.len, wqe.packets);
         wqe.read_chunk = self.window.read_chunk();
         let error = if wqe.too_long {
             //= WCS-01
@@ -234,7 +235,7 @@ impl Requester {
 
     /// The packet at `cursor`, `None` where `max_rd_atomic` forbids it.
     #[inline]
-    fn next_step(&self, conn: &Conn, wqe: &SendWqe) -> Option<Step> {
+    fn next_step(&self, peer: &Peer, wqe: &SendWqe) -> Option<Step> {
         let index = wqe.offset_of(self.cursor);
         //= RC-LIM-01
         if wqe.op.needs_response_data()
@@ -243,19 +244,19 @@ impl Requester {
             return None;
         }
         Some(match wqe.op {
-            SendOp::Send { imm } => self.data_step(conn, wqe, index, imm, None),
+            SendOp::Send { imm } => self.data_step(peer, wqe, index, imm, None),
             SendOp::Write { va, rkey, imm } => {
                 let reth = Reth {
                     va,
                     rkey,
                     dma_len: wqe.len,
                 };
-                self.data_step(conn, wqe, index, imm, Some(reth))
+                self.data_step(peer, wqe, index, imm, Some(reth))
             }
             SendOp::Read { va, rkey } => {
-                let offset = index * conn.pmtu_bytes();
+                let offset = index * peer.pmtu_bytes();
                 let len = wqe.read_chunk_end(offset) - offset;
-                let mut head = conn.head(Operation::ReadRequest, self.cursor, 0);
+                let mut head = peer.head(Operation::ReadRequest, self.cursor, 0);
                 head.bth.ack_req = true;
                 let reth = Reth {
                     va: va.wrapping_add(u64::from(offset)),
@@ -263,7 +264,7 @@ impl Requester {
                     dma_len: len,
                 };
                 head.push(&reth.to_bytes());
-                let psns = conn.packets(len);
+                let psns = peer.packets(len);
                 let cost = u64::from(psns) * u64::from(wqe.packet_cost);
                 Step {
                     head,
@@ -285,7 +286,7 @@ impl Requester {
                     swap_add: swap,
                     compare,
                 };
-                self.atomic_step(conn, wqe, Operation::CmpSwap, eth)
+                self.atomic_step(peer, wqe, Operation::CmpSwap, eth)
             }
             SendOp::FetchAdd { va, rkey, add } => {
                 let eth = AtomicEth {
@@ -294,19 +295,19 @@ impl Requester {
                     swap_add: add,
                     compare: 0,
                 };
-                self.atomic_step(conn, wqe, Operation::FetchAdd, eth)
+                self.atomic_step(peer, wqe, Operation::FetchAdd, eth)
             }
         })
     }
 
     fn atomic_step(
         &self,
-        conn: &Conn,
+        peer: &Peer,
         wqe: &SendWqe,
         operation: Operation,
         eth: AtomicEth,
     ) -> Step {
-        let mut head = conn.head(operation, self.cursor, 0);
+        let mut head = peer.head(operation, self.cursor, 0);
         head.bth.ack_req = true;
         head.push(&eth.to_bytes());
         Step {
@@ -322,17 +323,17 @@ impl Requester {
     #[inline]
     fn data_step(
         &self,
-        conn: &Conn,
+        peer: &Peer,
         wqe: &SendWqe,
         index: u32,
         imm: Option<[u8; 4]>,
         reth: Option<Reth>,
     ) -> Step {
-        let offset = index * conn.pmtu_bytes();
-        let payload_len = (wqe.len - offset).min(conn.pmtu_bytes());
+        let offset = index * peer.pmtu_bytes();
+        let payload_len = (wqe.len - offset).min(peer.pmtu_bytes());
         let first = index == 0;
         let last = index + 1 == wqe.packets;
-        let head = data_head(conn, wqe, self.cursor, payload_len, first, last, imm, reth);
+        let head = data_head(peer, wqe, self.cursor, payload_len, first, last, imm, reth);
         Step {
             head,
             offset,
@@ -388,7 +389,7 @@ fn result_buffers_ok(wqe: &SendWqe, mem: &impl Memory) -> bool {
 #[expect(clippy::too_many_arguments, reason = "one packet, taken apart once")]
 #[inline]
 fn data_head(
-    conn: &Conn,
+    peer: &Peer,
     wqe: &SendWqe,
     psn: Psn,
     payload_len: u32,
@@ -398,7 +399,7 @@ fn data_head(
     reth: Option<Reth>,
 ) -> Head {
     let operation = data_operation(reth.is_some(), first, last, imm.is_some());
-    let mut head = conn.head(operation, psn, payload_len as usize);
+    let mut head = peer.head(operation, psn, payload_len as usize);
     //= RC-SEG-03
     if first && let Some(reth) = reth {
         head.push(&reth.to_bytes());

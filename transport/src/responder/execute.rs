@@ -8,7 +8,8 @@ use super::sequence::{MAX_MESSAGE_LEN, Refusal};
 use super::{InProgress, RecvWqe, Responder};
 use crate::completion::{ImmOrInv, WcOpcode, WcStatus};
 use crate::memory::{AtomicOp, Memory, RemoteAccess};
-use crate::qp::conn::{Conn, Fatal, Outputs, RecvDetail};
+use crate::outputs::{Fatal, Outputs, RecvDetail};
+use crate::peer::Peer;
 use crate::time::Time;
 
 /// What execution leads to besides memory effects.
@@ -31,7 +32,7 @@ impl Responder {
     pub(super) fn execute(
         &mut self,
         now: Time,
-        conn: &Conn,
+        peer: &Peer,
         mem: &impl Memory,
         operation: Operation,
         headers: &Headers,
@@ -45,7 +46,7 @@ impl Responder {
         } else if operation.is_write() {
             self.execute_write(mem, operation, headers, payload, wqe)
         } else if let Some(reth) = headers.reth {
-            self.execute_read(conn, mem, psn, reth)
+            self.execute_read(peer, mem, psn, reth)
                 .map_err(|refusal| (refusal, None))
         } else {
             self.execute_atomic(mem, operation, headers)
@@ -53,7 +54,7 @@ impl Responder {
         };
         let executed = match result {
             Ok(executed) => executed,
-            Err((refusal, wqe)) => return Err(self.refuse(now, conn, psn, refusal, wqe, out)),
+            Err((refusal, wqe)) => return Err(self.refuse(now, peer, psn, refusal, wqe, out)),
         };
         //= RC-RSP-24
         // READ and atomic requests are `only` packets too.
@@ -62,7 +63,7 @@ impl Responder {
         }
         self.epsn = psn.add(executed.psns);
         if let Some((wqe, detail)) = executed.received {
-            out.complete_recv(now, conn, wqe.wr_id, WcStatus::Success, detail);
+            out.complete_recv(now, peer, wqe.wr_id, WcStatus::Success, detail);
         }
         match operation {
             Operation::ReadRequest | Operation::CmpSwap | Operation::FetchAdd => {
@@ -177,7 +178,7 @@ impl Responder {
 
     fn execute_read(
         &mut self,
-        conn: &Conn,
+        peer: &Peer,
         mem: &impl Memory,
         psn: Psn,
         reth: Reth,
@@ -192,7 +193,7 @@ impl Responder {
         {
             return Err(Refusal::ACCESS);
         }
-        let packets = conn.packets(dma_len);
+        let packets = peer.packets(dma_len);
         self.save(Saved::Read {
             psn,
             packets,

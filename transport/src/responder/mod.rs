@@ -12,7 +12,8 @@ use rocade_wire::{Msn, Psn, Rkey, RnrTimer};
 
 use crate::completion::WcStatus;
 use crate::error::PostError;
-use crate::qp::conn::{Conn, Outputs, RecvDetail};
+use crate::outputs::{Outputs, RecvDetail};
+use crate::peer::Peer;
 use crate::time::Time;
 use crate::wr::{AccessFlags, LocalData, Sge};
 
@@ -150,11 +151,11 @@ impl Responder {
     }
 
     /// Completes the receive in progress and all queued ones with `WR_FLUSH_ERR` (RC-STA-01).
-    pub(crate) fn flush(&mut self, now: Time, conn: &Conn, out: &mut Outputs) {
+    pub(crate) fn flush(&mut self, now: Time, peer: &Peer, out: &mut Outputs) {
         let mut flush = |wqe: RecvWqe| {
             out.complete_recv(
                 now,
-                conn,
+                peer,
                 wqe.wr_id,
                 WcStatus::WrFlushErr,
                 RecvDetail::ERROR,

@@ -8,7 +8,8 @@ use crate::completion::WcStatus;
 use crate::counters::DropReason;
 use crate::event::QpEvent;
 use crate::memory::Memory;
-use crate::qp::conn::{Conn, Fatal, Outputs, RecvDetail};
+use crate::outputs::{Fatal, Outputs, RecvDetail};
+use crate::peer::Peer;
 use crate::time::Time;
 use crate::wr::AccessFlags;
 
@@ -49,7 +50,7 @@ impl Responder {
     pub(crate) fn handle_request(
         &mut self,
         now: Time,
-        conn: &Conn,
+        peer: &Peer,
         mem: &impl Memory,
         headers: &Headers,
         payload: &[u8],
@@ -64,7 +65,7 @@ impl Responder {
                 return Ok(());
             }
             _ => {
-                self.handle_duplicate(conn, headers, out);
+                self.handle_duplicate(peer, headers, out);
                 return Ok(());
             }
         }
@@ -72,7 +73,7 @@ impl Responder {
         let checked = self.check(headers);
         let operation = match checked {
             Ok(operation) => operation,
-            Err(refusal) => return Err(self.refuse(now, conn, psn, refusal, None, out)),
+            Err(refusal) => return Err(self.refuse(now, peer, psn, refusal, None, out)),
         };
         let wqe = if needs_receive(operation) {
             let Some(wqe) = self.rq.pop_front() else {
@@ -85,12 +86,12 @@ impl Responder {
             None
         };
         //= RC-RSP-07
-        if !length_ok(conn, operation, headers, payload) {
+        if !length_ok(peer, operation, headers, payload) {
             let refusal = Refusal::INVALID_REQUEST;
-            return Err(self.refuse(now, conn, psn, refusal, wqe, out));
+            return Err(self.refuse(now, peer, psn, refusal, wqe, out));
         }
         out.counters.rx_packets += 1;
-        self.execute(now, conn, mem, operation, headers, payload, wqe, out)
+        self.execute(now, peer, mem, operation, headers, payload, wqe, out)
     }
 
     /// Opcode sequence, the QP's access flags, READ/atomic resources (RC-RSP-03…05).
@@ -143,7 +144,7 @@ impl Responder {
         }
     }
 
-    fn handle_duplicate(&mut self, conn: &Conn, headers: &Headers, out: &mut Outputs) {
+    fn handle_duplicate(&mut self, peer: &Peer, headers: &Headers, out: &mut Outputs) {
         out.counters.duplicate_requests += 1;
         let psn = headers.bth.psn;
         let Some(operation) = headers.bth.opcode.operation() else {
@@ -161,7 +162,7 @@ impl Responder {
             _ if !self.may_replay() => None,
             Operation::ReadRequest => headers
                 .reth
-                .and_then(|reth| self.replay_read(conn, psn, &reth)),
+                .and_then(|reth| self.replay_read(peer, psn, &reth)),
             Operation::CmpSwap | Operation::FetchAdd => self.replay_atomic(psn, operation),
             _ => None,
         };
@@ -176,7 +177,7 @@ impl Responder {
     pub(super) fn refuse(
         &mut self,
         now: Time,
-        conn: &Conn,
+        peer: &Peer,
         psn: Psn,
         refusal: Refusal,
         wqe: Option<RecvWqe>,
@@ -189,7 +190,7 @@ impl Responder {
             InProgress::Write { .. } | InProgress::None => wqe,
         };
         if let Some(wqe) = held {
-            out.complete_recv(now, conn, wqe.wr_id, refusal.status, RecvDetail::ERROR);
+            out.complete_recv(now, peer, wqe.wr_id, refusal.status, RecvDetail::ERROR);
         } else {
             out.events.push_back(match refusal.nak {
                 NakCode::RemoteAccess => QpEvent::AccessErr,
@@ -221,8 +222,8 @@ const fn is_resource(operation: Operation) -> bool {
 }
 
 /// RC-SEG-01, RC-SEG-05, OPC-37, OPC-38.
-fn length_ok(conn: &Conn, operation: Operation, headers: &Headers, payload: &[u8]) -> bool {
-    let pmtu = conn.pmtu_bytes() as usize;
+fn length_ok(peer: &Peer, operation: Operation, headers: &Headers, payload: &[u8]) -> bool {
+    let pmtu = peer.pmtu_bytes() as usize;
     let len = payload.len();
     let payload_ok = if operation.is_send() || operation.is_write() {
         if operation.is_first() || operation.is_middle() {

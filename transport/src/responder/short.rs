@@ -9,7 +9,8 @@ use super::sequence::MAX_MESSAGE_LEN;
 use super::{InProgress, Responder};
 use crate::completion::{ImmOrInv, WcOpcode, WcStatus};
 use crate::memory::Memory;
-use crate::qp::conn::{Conn, Outputs, RecvDetail};
+use crate::outputs::{Outputs, RecvDetail};
+use crate::peer::Peer;
 use crate::time::Time;
 use crate::wr::AccessFlags;
 
@@ -21,7 +22,7 @@ impl Responder {
     pub(crate) fn take_short(
         &mut self,
         now: Time,
-        conn: &Conn,
+        peer: &Peer,
         mem: &impl Memory,
         operation: Operation,
         bth: &Bth,
@@ -32,11 +33,11 @@ impl Responder {
         if bth.psn != self.epsn {
             return false;
         }
-        let pmtu = conn.pmtu_bytes() as usize;
+        let pmtu = peer.pmtu_bytes() as usize;
         let taken = match operation {
             //= RC-RSP-07
             Operation::SendOnly => {
-                payload.len() <= pmtu && self.take_send(now, conn, mem, bth, payload, out)
+                payload.len() <= pmtu && self.take_send(now, peer, mem, bth, payload, out)
             }
             _ => payload.len() == pmtu && self.take_middle(mem, operation, payload),
         };
@@ -55,7 +56,7 @@ impl Responder {
     fn take_send(
         &mut self,
         now: Time,
-        conn: &Conn,
+        peer: &Peer,
         mem: &impl Memory,
         bth: &Bth,
         payload: &[u8],
@@ -84,7 +85,7 @@ impl Responder {
             imm_or_inv: ImmOrInv::None,
             solicited: bth.solicited,
         };
-        out.complete_recv(now, conn, wqe.wr_id, WcStatus::Success, detail);
+        out.complete_recv(now, peer, wqe.wr_id, WcStatus::Success, detail);
         self.rq.pop_front();
         true
     }

@@ -7,7 +7,6 @@ mod rc;
 use rocade_wire::{Opcode, Operation};
 
 use crate::attr::QpType;
-use crate::qp::conn::opcode_of;
 use crate::wr::SendOp;
 
 /// A transport service.
@@ -44,4 +43,9 @@ impl Service {
             Self::Rc => rc::supports(op),
         }
     }
+}
+
+/// An opcode that no table entry has cannot be built from an operation of this service.
+fn opcode_of(service: rocade_wire::Service, operation: Operation) -> Opcode {
+    Opcode::of(service, operation).expect("the service defines every operation it sends")
 }

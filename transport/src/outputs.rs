@@ -1,67 +1,14 @@
-//! What requester and responder share: the connection, and the outputs.
+//! What comes out of a QP besides packets.
 
 use alloc::collections::VecDeque;
 
-use rocade_wire::{Bth, Mtu, Opcode, Operation, Pkey, Psn, Qpn};
+use rocade_wire::Qpn;
 
 use crate::completion::{Completion, ImmOrInv, WcFlags, WcOpcode, WcStatus};
 use crate::counters::Counters;
 use crate::event::QpEvent;
-use crate::service::Service;
+use crate::peer::Peer;
 use crate::time::Time;
-use crate::transmit::Head;
-
-/// The connection's constants while the QP is up.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Conn {
-    pub(crate) service: Service,
-    pub(crate) qp_num: Qpn,
-    pub(crate) dest_qp: Qpn,
-    pub(crate) pkey: Pkey,
-    pub(crate) pmtu: Mtu,
-}
-
-impl Conn {
-    pub(crate) const fn pmtu_bytes(&self) -> u32 {
-        self.pmtu.bytes()
-    }
-
-    /// Packets of a message of `len` bytes (MTU-03, RC-SEG-02).
-    pub(crate) const fn packets(&self, len: u32) -> u32 {
-        if len <= self.pmtu_bytes() {
-            1
-        } else {
-            len.div_ceil(self.pmtu_bytes())
-        }
-    }
-
-    /// Head of a packet to the peer; extension headers are the caller's.
-    #[inline]
-    pub(crate) fn head(&self, operation: Operation, psn: Psn, payload_len: usize) -> Head {
-        Head::new(Bth {
-            opcode: self.service.opcode(operation),
-            solicited: false,
-            //= BTH-03
-            migreq: true,
-            //= BTH-04
-            pad_count: Bth::pad_for(payload_len),
-            tver: 0,
-            pkey: self.pkey,
-            fecn: false,
-            becn: false,
-            resv6: 0,
-            dest_qp: self.dest_qp,
-            ack_req: false,
-            resv7: 0,
-            psn,
-        })
-    }
-}
-
-/// An opcode that no table entry has cannot be built from an operation of this service.
-pub(crate) fn opcode_of(service: rocade_wire::Service, operation: Operation) -> Opcode {
-    Opcode::of(service, operation).expect("the service defines every operation it sends")
-}
 
 /// The QP has to go to ERR; whatever caused it has been reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,30 +23,27 @@ pub(crate) struct Outputs {
 }
 
 impl Outputs {
-    #[expect(clippy::too_many_arguments, reason = "the fields of a completion")]
     pub(crate) fn complete_send(
         &mut self,
         now: Time,
-        conn: &Conn,
+        peer: &Peer,
         wr_id: u64,
         status: WcStatus,
-        opcode: WcOpcode,
-        byte_len: u32,
-        slots: u32,
+        detail: SendDetail,
     ) {
         self.completions.push_back(Completion {
             wr_id,
             status,
-            opcode,
-            byte_len,
-            qp_num: conn.qp_num,
+            opcode: detail.opcode,
+            byte_len: detail.byte_len,
+            qp_num: peer.qp_num,
             src_qp: Qpn::new(0),
             imm_or_inv: ImmOrInv::None,
             wc_flags: WcFlags::empty(),
             vendor_err: 0,
             is_send: true,
             solicited: false,
-            slots,
+            slots: detail.slots,
             timestamp_ns: now.as_ns(),
         });
     }
@@ -107,7 +51,7 @@ impl Outputs {
     pub(crate) fn complete_recv(
         &mut self,
         now: Time,
-        conn: &Conn,
+        peer: &Peer,
         wr_id: u64,
         status: WcStatus,
         detail: RecvDetail,
@@ -122,7 +66,7 @@ impl Outputs {
             status,
             opcode: detail.opcode,
             byte_len: detail.byte_len,
-            qp_num: conn.qp_num,
+            qp_num: peer.qp_num,
             src_qp: Qpn::new(0),
             imm_or_inv: detail.imm_or_inv,
             wc_flags,
@@ -133,6 +77,15 @@ impl Outputs {
             timestamp_ns: now.as_ns(),
         });
     }
+}
+
+/// What a send completion says besides its status.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SendDetail {
+    pub(crate) opcode: WcOpcode,
+    pub(crate) byte_len: u32,
+    /// See [`Completion::slots`].
+    pub(crate) slots: u32,
 }
 
 /// What a receive completion says besides its status.
