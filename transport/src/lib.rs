@@ -34,7 +34,6 @@ mod peer;
 mod qp;
 mod requester;
 mod responder;
-mod service;
 #[cfg(any(test, feature = "test-utils"))]
 pub mod testing;
 #[cfg(test)]

@@ -2,11 +2,14 @@
 
 use core::net::{IpAddr, Ipv4Addr};
 
-use rocade_wire::{Bth, Mtu, Operation, Pkey, Psn, Qpn};
+use rocade_wire::{Bth, Mtu, Opcode, Operation, Pkey, Psn, Qpn, Service};
 
+use crate::attr::QpType;
 use crate::counters::DropReason;
-use crate::service::Service;
 use crate::transmit::Head;
+
+/// The bits of an opcode that name its service (BTH-01).
+const OPCODE_BASE: u8 = 0xe0;
 
 /// Network addresses of a received packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +18,37 @@ pub struct PacketMeta {
     pub source: IpAddr,
     /// Destination address, likewise.
     pub destination: IpAddr,
+}
+
+/// What makes a packet one of a transport service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Framing {
+    /// The upper bits of its opcodes.
+    base: u8,
+}
+
+impl Framing {
+    /// That of a QP type, `None` where this crate has no state machine for it.
+    pub(crate) const fn of(qp_type: QpType) -> Option<Self> {
+        match qp_type {
+            QpType::Rc => Some(Self {
+                base: Service::Rc.base(),
+            }),
+            _ => None,
+        }
+    }
+
+    /// The opcode of an operation, which is one that the service has (BTH-15).
+    #[inline]
+    pub(crate) const fn opcode(self, operation: Operation) -> Opcode {
+        Opcode::new(self.base | operation.low_bits())
+    }
+
+    /// Whether an opcode is one of the service, reserved ones included.
+    #[inline]
+    pub(crate) const fn owns(self, opcode: Opcode) -> bool {
+        opcode.get() & OPCODE_BASE == self.base
+    }
 }
 
 /// Who a QP talks to, and what is the same in all their packets.
@@ -26,7 +60,7 @@ pub(crate) struct Peer {
     pub(crate) qpn: Qpn,
     pub(crate) pkey: Pkey,
     pub(crate) pmtu: Mtu,
-    pub(crate) service: Service,
+    pub(crate) framing: Framing,
     /// Address that packets to it leave from.
     pub(crate) local: IpAddr,
     /// Its address.
@@ -35,13 +69,13 @@ pub(crate) struct Peer {
 
 impl Peer {
     /// Nobody yet.
-    pub(crate) const fn unknown(qp_num: Qpn, service: Service) -> Self {
+    pub(crate) const fn unknown(qp_num: Qpn, framing: Framing) -> Self {
         Self {
             qp_num,
             qpn: Qpn::new(0),
             pkey: Pkey::DEFAULT,
             pmtu: Mtu::Mtu256,
-            service,
+            framing,
             local: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             remote: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         }
@@ -51,7 +85,7 @@ impl Peer {
     #[inline]
     pub(crate) fn reject_reason(&self, meta: &PacketMeta, bth: &Bth) -> Option<DropReason> {
         //= BTH-15 RC-LIM-05 BTH-06
-        if bth.opcode.service() != self.service.wire() {
+        if !self.framing.owns(bth.opcode) {
             Some(DropReason::WrongService)
         } else if meta.source != self.remote || meta.destination != self.local {
             Some(DropReason::WrongAddress)
@@ -79,7 +113,7 @@ impl Peer {
     #[inline]
     pub(crate) fn head(&self, operation: Operation, psn: Psn, payload_len: usize) -> Head {
         Head::new(Bth {
-            opcode: self.service.opcode(operation),
+            opcode: self.framing.opcode(operation),
             solicited: false,
             //= BTH-03
             migreq: true,
@@ -95,5 +129,25 @@ impl Peer {
             resv7: 0,
             psn,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    //= BTH-15 type=test
+    #[test]
+    fn opcodes_are_those_of_the_service() {
+        let framing = Framing::of(QpType::Rc).unwrap();
+        for &operation in Operation::ALL {
+            if let Some(opcode) = Opcode::of(Service::Rc, operation) {
+                assert_eq!(framing.opcode(operation), opcode);
+            }
+        }
+        for opcode in 0..=u8::MAX {
+            let opcode = Opcode::new(opcode);
+            assert_eq!(framing.owns(opcode), opcode.service() == Service::Rc);
+        }
     }
 }

@@ -18,10 +18,9 @@ use crate::error::{ModifyError, PostError};
 use crate::event::QpEvent;
 use crate::memory::Memory;
 use crate::outputs::{Fatal, Outputs};
-use crate::peer::{PacketMeta, Peer};
+use crate::peer::{Framing, PacketMeta, Peer};
 use crate::requester::{Requester, SendLimits};
 use crate::responder::{RecvLimits, Responder};
-use crate::service::Service;
 use crate::time::Time;
 use crate::transmit::TxBuffer;
 use crate::wr::{SendWr, Sge};
@@ -98,7 +97,7 @@ impl Qp {
     /// A QP in RESET; `None` where this crate has no state machine for the type.
     #[must_use]
     pub fn new(config: QpConfig) -> Option<Self> {
-        let service = Service::of(config.qp_type)?;
+        let framing = Framing::of(config.qp_type)?;
         Some(Self {
             config,
             attr: QpAttr {
@@ -106,7 +105,7 @@ impl Qp {
                 ..QpAttr::default()
             },
             state: QpState::Reset,
-            peer: Peer::unknown(config.qp_num, service),
+            peer: Peer::unknown(config.qp_num, framing),
             requester: Requester::new(SendLimits {
                 max_wr: config.cap.max_send_wr,
                 max_sge: config.cap.max_send_sge,
@@ -229,7 +228,7 @@ impl Qp {
             QpState::Reset | QpState::Init | QpState::Rtr => return Err(PostError::InvalidState),
             QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => {}
         }
-        self.requester.post(self.peer.service, wr, inline)?;
+        self.requester.post(wr, inline)?;
         if matches!(self.state, QpState::Err | QpState::Sqe) {
             //= RC-STA-02
             self.requester.flush(now, &self.peer, &mut self.out);

@@ -281,15 +281,7 @@ impl Requester {
     }
 
     /// Queues a work request (PST-09); `inline` is its data if it was copied at post time.
-    pub(crate) fn post(
-        &mut self,
-        conn_service: crate::service::Service,
-        wr: &SendWr<'_>,
-        inline: Option<&[u8]>,
-    ) -> Result<(), PostError> {
-        if !conn_service.supports(&wr.op) {
-            return Err(PostError::UnsupportedOpcode);
-        }
+    pub(crate) fn post(&mut self, wr: &SendWr<'_>, inline: Option<&[u8]>) -> Result<(), PostError> {
         let total = match inline {
             None if wr.sges.len() > self.limits.max_sge as usize => {
                 return Err(PostError::TooManySges);
