@@ -26,6 +26,7 @@ mod attr;
 mod completion;
 mod congestion;
 mod counters;
+mod cx;
 mod error;
 mod event;
 mod memory;

@@ -7,7 +7,6 @@ use rocade_wire::Qpn;
 use crate::completion::{Completion, ImmOrInv, WcFlags, WcOpcode, WcStatus};
 use crate::counters::Counters;
 use crate::event::QpEvent;
-use crate::peer::Peer;
 use crate::time::Time;
 
 /// The QP has to go to ERR; whatever caused it has been reported.
@@ -15,18 +14,28 @@ use crate::time::Time;
 pub(crate) struct Fatal;
 
 /// Completions, events and counters on their way out.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Outputs {
+    /// The QP that they are of.
+    qp_num: Qpn,
     pub(crate) completions: VecDeque<Completion>,
     pub(crate) events: VecDeque<QpEvent>,
     pub(crate) counters: Counters,
 }
 
 impl Outputs {
+    pub(crate) fn new(qp_num: Qpn) -> Self {
+        Self {
+            qp_num,
+            completions: VecDeque::new(),
+            events: VecDeque::new(),
+            counters: Counters::default(),
+        }
+    }
+
     pub(crate) fn complete_send(
         &mut self,
         now: Time,
-        peer: &Peer,
         wr_id: u64,
         status: WcStatus,
         detail: SendDetail,
@@ -36,7 +45,7 @@ impl Outputs {
             status,
             opcode: detail.opcode,
             byte_len: detail.byte_len,
-            qp_num: peer.qp_num,
+            qp_num: self.qp_num,
             src_qp: Qpn::new(0),
             imm_or_inv: ImmOrInv::None,
             wc_flags: WcFlags::empty(),
@@ -51,7 +60,6 @@ impl Outputs {
     pub(crate) fn complete_recv(
         &mut self,
         now: Time,
-        peer: &Peer,
         wr_id: u64,
         status: WcStatus,
         detail: RecvDetail,
@@ -66,7 +74,7 @@ impl Outputs {
             status,
             opcode: detail.opcode,
             byte_len: detail.byte_len,
-            qp_num: peer.qp_num,
+            qp_num: self.qp_num,
             src_qp: Qpn::new(0),
             imm_or_inv: detail.imm_or_inv,
             wc_flags,

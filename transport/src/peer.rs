@@ -54,8 +54,6 @@ impl Framing {
 /// Who a QP talks to, and what is the same in all their packets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
-    /// Our own number.
-    pub(crate) qp_num: Qpn,
     /// Its number.
     pub(crate) qpn: Qpn,
     pub(crate) pkey: Pkey,
@@ -69,9 +67,8 @@ pub(crate) struct Peer {
 
 impl Peer {
     /// Nobody yet.
-    pub(crate) const fn unknown(qp_num: Qpn, framing: Framing) -> Self {
+    pub(crate) const fn unknown(framing: Framing) -> Self {
         Self {
-            qp_num,
             qpn: Qpn::new(0),
             pkey: Pkey::DEFAULT,
             pmtu: Mtu::Mtu256,

@@ -14,6 +14,7 @@ pub use state::{TransitionRule, transition_rule};
 use crate::attr::{QpAttr, QpAttrMask, QpCap, QpState, QpType};
 use crate::completion::Completion;
 use crate::counters::{Counters, DropReason};
+use crate::cx::Cx;
 use crate::error::{ModifyError, PostError};
 use crate::event::QpEvent;
 use crate::memory::Memory;
@@ -105,7 +106,7 @@ impl Qp {
                 ..QpAttr::default()
             },
             state: QpState::Reset,
-            peer: Peer::unknown(config.qp_num, framing),
+            peer: Peer::unknown(framing),
             requester: Requester::new(SendLimits {
                 max_wr: config.cap.max_send_wr,
                 max_sge: config.cap.max_send_sge,
@@ -117,7 +118,7 @@ impl Qp {
                 max_sge: config.cap.max_recv_sge,
             }),
             comm_est_raised: false,
-            out: Outputs::default(),
+            out: Outputs::new(config.qp_num),
         })
     }
 
@@ -231,7 +232,8 @@ impl Qp {
         self.requester.post(wr, inline)?;
         if matches!(self.state, QpState::Err | QpState::Sqe) {
             //= RC-STA-02
-            self.requester.flush(now, &self.peer, &mut self.out);
+            let (requester, _, mut cx) = self.sides(now, &());
+            requester.flush(&mut cx);
         }
         Ok(())
     }
@@ -273,7 +275,8 @@ impl Qp {
         self.responder.post(wr_id, sges)?;
         if self.state == QpState::Err {
             //= RC-STA-02
-            self.responder.flush(now, &self.peer, &mut self.out);
+            let (_, responder, mut cx) = self.sides(now, &());
+            responder.flush(&mut cx);
         }
         Ok(())
     }
@@ -308,26 +311,14 @@ impl Qp {
                 self.out.counters.drop_packet(DropReason::State);
                 return;
             }
-            self.requester
-                .handle_response(
-                    now,
-                    &self.peer,
-                    mem,
-                    headers,
-                    packet.payload(),
-                    &mut self.out,
-                )
-                .and_then(|()| self.requester.check_failed(now, &self.peer, &mut self.out))
+            let (requester, _, mut cx) = self.sides(now, mem);
+            requester
+                .handle_response(&mut cx, headers, packet.payload())
+                .and_then(|()| requester.check_failed(&mut cx))
         } else {
             self.note_comm_est();
-            self.responder.handle_request(
-                now,
-                &self.peer,
-                mem,
-                headers,
-                packet.payload(),
-                &mut self.out,
-            )
+            let (_, responder, mut cx) = self.sides(now, mem);
+            responder.handle_request(&mut cx, headers, packet.payload())
         };
         self.conclude(now, result);
         self.note_drained();
@@ -363,9 +354,8 @@ impl Qp {
 
     /// Fires the timers that are due.
     pub fn handle_timeout(&mut self, now: Time) {
-        let result = self
-            .requester
-            .handle_timeout(now, &self.peer, &mut self.out);
+        let (requester, _, mut cx) = self.sides(now, &());
+        let result = requester.handle_timeout(&mut cx);
         self.conclude(now, result);
     }
 
@@ -421,15 +411,13 @@ impl Qp {
     }
 
     fn transmit_responses(&mut self, now: Time, mem: &impl Memory, tx: &mut TxBuffer) {
-        let result = self
-            .responder
-            .poll_transmit(&self.peer, mem, tx, &mut self.out);
+        let (_, responder, mut cx) = self.sides(now, mem);
+        let result = responder.poll_transmit(&mut cx, tx);
         if result.is_err() {
             self.conclude(now, result);
             // The NAK that took the place of the response (RC-STA-03): there is nothing else.
-            let result = self
-                .responder
-                .poll_transmit(&self.peer, mem, tx, &mut self.out);
+            let (_, responder, mut cx) = self.sides(now, mem);
+            let result = responder.poll_transmit(&mut cx, tx);
             debug_assert!(result.is_ok());
         }
     }
@@ -438,9 +426,9 @@ impl Qp {
         if !matches!(self.state, QpState::Rts | QpState::Sqd) {
             return;
         }
-        self.requester
-            .poll_transmit(now, &self.peer, mem, tx, &mut self.out);
-        let result = self.requester.check_failed(now, &self.peer, &mut self.out);
+        let (requester, _, mut cx) = self.sides(now, mem);
+        requester.poll_transmit(&mut cx, tx);
+        let result = requester.check_failed(&mut cx);
         self.conclude(now, result);
     }
 
@@ -514,7 +502,24 @@ impl Qp {
     /// (RC-ERR-C, RC-STA-03).
     fn enter_error(&mut self, now: Time) {
         self.state = QpState::Err;
-        self.requester.flush(now, &self.peer, &mut self.out);
-        self.responder.flush(now, &self.peer, &mut self.out);
+        let (requester, responder, mut cx) = self.sides(now, &());
+        requester.flush(&mut cx);
+        responder.flush(&mut cx);
+    }
+
+    /// Requester and responder, and what surrounds a call of either.
+    #[inline]
+    const fn sides<'a, H>(
+        &'a mut self,
+        now: Time,
+        host: &'a H,
+    ) -> (&'a mut Requester, &'a mut Responder, Cx<'a, H>) {
+        let cx = Cx {
+            now,
+            peer: &self.peer,
+            host,
+            out: &mut self.out,
+        };
+        (&mut self.requester, &mut self.responder, cx)
     }
 }

@@ -79,8 +79,9 @@ impl Qp {
         }
         let result = match source {
             Source::Local(_) => {
-                self.requester.fail_request(now, psn);
-                self.requester.check_failed(now, &self.peer, &mut self.out)
+                let (requester, _, mut cx) = self.sides(now, &());
+                requester.fail_request(now, psn);
+                requester.check_failed(&mut cx)
             }
             Source::Remote { replay, .. } => {
                 self.responder.fail_response(psn, replay, &mut self.out)

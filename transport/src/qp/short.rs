@@ -28,10 +28,8 @@ impl Qp {
             if !matches!(self.state, QpState::Rts | QpState::Sqd) {
                 return false;
             }
-            let Some(result) = self
-                .requester
-                .take_ack(now, &self.peer, bth.psn, &mut self.out)
-            else {
+            let (requester, _, mut cx) = self.sides(now, &());
+            let Some(result) = requester.take_ack(&mut cx, bth.psn) else {
                 return false;
             };
             self.out.counters.short_packets += 1;
@@ -43,10 +41,8 @@ impl Qp {
         if !matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd) {
             return false;
         }
-        let (peer, out) = (&self.peer, &mut self.out);
-        let taken =
-            self.responder
-                .take_short(now, peer, mem, packet.operation(), bth, packet.body(), out);
+        let (_, responder, mut cx) = self.sides(now, mem);
+        let taken = responder.take_short(&mut cx, packet.operation(), bth, packet.body());
         if taken {
             self.out.counters.short_packets += 1;
             self.note_comm_est();

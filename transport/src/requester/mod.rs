@@ -20,8 +20,9 @@ use rocade_wire::{AckTimeout, Psn};
 
 use crate::completion::{WcOpcode, WcStatus};
 use crate::congestion::{MIN_PACKET_COST, Window};
+use crate::cx::Cx;
 use crate::error::PostError;
-use crate::outputs::{Fatal, Outputs, SendDetail};
+use crate::outputs::{Fatal, SendDetail};
 use crate::peer::Peer;
 use crate::time::Time;
 use crate::wr::{LocalData, SendFlags, SendOp, SendWr, total_len};
@@ -330,9 +331,9 @@ impl Requester {
     }
 
     /// Completes every WQE with `WR_FLUSH_ERR`, unsignaled ones too (RC-STA-01).
-    pub(crate) fn flush(&mut self, now: Time, peer: &Peer, out: &mut Outputs) {
+    pub(crate) fn flush<H>(&mut self, cx: &mut Cx<'_, H>) {
         while let Some(wqe) = self.sq.pop_front() {
-            self.report(now, peer, &wqe, WcStatus::WrFlushErr, 0, out);
+            self.report(cx, &wqe, WcStatus::WrFlushErr, 0);
         }
         self.stop();
     }
@@ -357,24 +358,16 @@ impl Requester {
     }
 
     /// Completes the oldest WQE in error; the QP goes to ERR.
-    fn fail_front(&mut self, now: Time, peer: &Peer, status: WcStatus, out: &mut Outputs) -> Fatal {
+    fn fail_front<H>(&mut self, cx: &mut Cx<'_, H>, status: WcStatus) -> Fatal {
         if let Some(wqe) = self.sq.pop_front() {
-            self.report(now, peer, &wqe, status, 0, out);
+            self.report(cx, &wqe, status, 0);
         }
         Fatal
     }
 
     /// The completion of a WQE, which stands for those before it that have none (RC-WQE-03).
     #[inline]
-    fn report(
-        &mut self,
-        now: Time,
-        peer: &Peer,
-        wqe: &SendWqe,
-        status: WcStatus,
-        byte_len: u32,
-        out: &mut Outputs,
-    ) {
+    fn report<H>(&mut self, cx: &mut Cx<'_, H>, wqe: &SendWqe, status: WcStatus, byte_len: u32) {
         let slots = self.silent + 1;
         self.silent = 0;
         let detail = SendDetail {
@@ -382,18 +375,13 @@ impl Requester {
             byte_len,
             slots,
         };
-        out.complete_send(now, peer, wqe.wr_id, status, detail);
+        cx.out.complete_send(cx.now, wqe.wr_id, status, detail);
     }
 
     /// Reports a local error once all earlier work requests are complete (RC-REQ-14, RC-WQE-01).
-    pub(crate) fn check_failed(
-        &mut self,
-        now: Time,
-        peer: &Peer,
-        out: &mut Outputs,
-    ) -> Result<(), Fatal> {
+    pub(crate) fn check_failed<H>(&mut self, cx: &mut Cx<'_, H>) -> Result<(), Fatal> {
         match self.failed {
-            Some(status) if self.current == 0 => Err(self.fail_front(now, peer, status, out)),
+            Some(status) if self.current == 0 => Err(self.fail_front(cx, status)),
             _ => Ok(()),
         }
     }

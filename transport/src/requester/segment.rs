@@ -5,10 +5,9 @@ use rocade_wire::{AtomicEth, Operation, Psn, Reth};
 use super::rewind::RESEND_BYTES;
 use super::{Requester, SendWqe};
 use crate::completion::WcStatus;
+use crate::cx::Cx;
 use crate::memory::{AccessError, LocalAccess, Memory};
-use crate::outputs::Outputs;
 use crate::peer::Peer;
-use crate::time::Time;
 use crate::transmit::{Head, Source, TxBuffer};
 use crate::wr::{SendFlags, SendOp, Sge};
 
@@ -25,18 +24,11 @@ struct Step {
 
 impl Requester {
     /// Appends request packets to `tx` while they fit, the window is open and there is work.
-    pub(crate) fn poll_transmit(
-        &mut self,
-        now: Time,
-        peer: &Peer,
-        mem: &impl Memory,
-        tx: &mut TxBuffer,
-        out: &mut Outputs,
-    ) {
+    pub(crate) fn poll_transmit<H: Memory>(&mut self, cx: &mut Cx<'_, H>, tx: &mut TxBuffer) {
         if self.rnr_until.is_some() {
             return;
         }
-        let full_packet = Self::packet_cost(peer, peer.pmtu_bytes(), 1);
+        let full_packet = Self::packet_cost(cx.peer, cx.peer.pmtu_bytes(), 1);
         let interval = self.window.ack_req_interval(full_packet);
         let full_packet = u64::from(full_packet);
         let una_cost = self.una_cost();
@@ -50,18 +42,18 @@ impl Requester {
                 self.current += 1;
             }
             if self.current == self.started {
-                if self.send_short(now, peer, mem, una_cost, tx, out) {
+                if self.send_short(cx, una_cost, tx) {
                     continue;
                 }
-                if !self.start_next(peer, mem) {
+                if !self.start_next(cx) {
                     break;
                 }
             }
-            if self.send_middles(now, peer, mem, una_cost, (limit, interval), tx, out) {
+            if self.send_middles(cx, una_cost, (limit, interval), tx) {
                 continue;
             }
             let wqe = &self.sq[self.current];
-            let Some(mut step) = self.next_step(peer, wqe) else {
+            let Some(mut step) = self.next_step(cx.peer, wqe) else {
                 break;
             };
             let in_flight = wqe.cost_at(self.cursor) - una_cost;
@@ -78,12 +70,12 @@ impl Requester {
             if last_in_window || repeats_oldest || self.packets_since_ack_req + 1 >= interval {
                 step.head.bth.ack_req = true;
             }
-            if Self::push(mem, wqe, &step, tx).is_err() {
+            if Self::push(cx.host, wqe, &step, tx).is_err() {
                 //= RC-REQ-14
                 self.failed = Some(WcStatus::LocProtErr);
                 break;
             }
-            self.sent(now, &step, una_cost, out);
+            self.sent(cx, &step, una_cost);
         }
     }
 
@@ -126,14 +118,11 @@ impl Requester {
     /// small messages come in long runs. False, and nothing has changed, where the general way has
     /// to look at it. Only where everything started has been sent.
     #[inline]
-    fn send_short(
+    fn send_short<H: Memory>(
         &mut self,
-        now: Time,
-        peer: &Peer,
-        mem: &impl Memory,
+        cx: &mut Cx<'_, H>,
         una_cost: u64,
         tx: &mut TxBuffer,
-        out: &mut Outputs,
     ) -> bool {
         debug_assert_eq!(self.cursor, self.next_new);
         if self.draining {
@@ -154,14 +143,14 @@ impl Requester {
             ),
             _ => return false,
         };
-        let cost = Self::packet_cost(peer, wqe.len, 1);
+        let cost = Self::packet_cost(cx.peer, wqe.len, 1);
         let fenced = wqe.flags.contains(SendFlags::FENCE) && self.rd_wqes > 0;
         let full = self.next_cost - una_cost + u64::from(cost) > self.window.bytes();
         let deferred = tx.defers(wqe.len as usize);
-        if wqe.len > peer.pmtu_bytes() || fenced || full || deferred {
+        if wqe.len > cx.peer.pmtu_bytes() || fenced || full || deferred {
             return false;
         }
-        let head = data_head(peer, wqe, self.next_new, wqe.len, true, true, imm, reth);
+        let head = data_head(cx.peer, wqe, self.next_new, wqe.len, true, true, imm, reth);
         let len = wqe.len as usize;
         if !tx.fits(head.segment_len(len)) {
             return false;
@@ -170,7 +159,7 @@ impl Requester {
             if payload.is_empty() {
                 Ok(())
             } else {
-                wqe.data.gather(mem, 0, payload)
+                wqe.data.gather(cx.host, 0, payload)
             }
         });
         if pushed.is_err() {
@@ -183,17 +172,17 @@ impl Requester {
         self.next_cost += u64::from(cost);
         self.started += 1;
         self.current = self.started;
-        self.time(now, self.next_new, una_cost);
+        self.time(cx.now, self.next_new, una_cost);
         self.next_new = self.next_new.next();
         self.cursor = self.next_new;
-        out.counters.tx_packets += 1;
+        cx.out.counters.tx_packets += 1;
         self.packets_since_ack_req = 0;
-        self.arm_ack_timer(now);
+        self.arm_ack_timer(cx.now);
         true
     }
 
     /// Gives the next WQE its PSNs; false where none may start now.
-    fn start_next(&mut self, peer: &Peer, mem: &impl Memory) -> bool {
+    fn start_next<H: Memory>(&mut self, cx: &mut Cx<'_, H>) -> bool {
         if self.draining {
             return false;
         }
@@ -206,9 +195,9 @@ impl Requester {
             return false;
         }
         wqe.first_psn = self.next_new;
-        wqe.packets = peer.packets(wqe.len);
+        wqe.packets = cx.peer.packets(wqe.len);
         wqe.cost_base = self.next_cost;
-        wqe.packet_cost = Self::packet_cost(peer, wqe.len, wqe.packets);
+        wqe.packet_cost = Self::packet_cost(cx.peer, wqe.len, wqe.packets);
         wqe.read_chunk = self.window.read_chunk();
         let error = if wqe.too_long {
             //= WCS-01
@@ -216,7 +205,7 @@ impl Requester {
         } else if needs_data && self.attr.max_rd_atomic == 0 {
             //= RC-LIM-02
             Some(WcStatus::LocQpOpErr)
-        } else if needs_data && !result_buffers_ok(wqe, mem) {
+        } else if needs_data && !result_buffers_ok(wqe, cx.host) {
             //= RC-REQ-13
             Some(WcStatus::LocProtErr)
         } else {
@@ -343,15 +332,15 @@ impl Requester {
         }
     }
 
-    fn sent(&mut self, now: Time, step: &Step, una_cost: u64, out: &mut Outputs) {
-        out.counters.tx_packets += 1;
+    fn sent<H>(&mut self, cx: &mut Cx<'_, H>, step: &Step, una_cost: u64) {
+        cx.out.counters.tx_packets += 1;
         let repeated = self.cursor != self.next_new;
         self.cursor = self.cursor.add(step.psns);
         if repeated {
-            out.counters.retransmitted_packets += 1;
+            cx.out.counters.retransmitted_packets += 1;
             self.forget_time();
         } else if step.head.bth.ack_req {
-            self.time(now, self.cursor.sub(1), una_cost);
+            self.time(cx.now, self.cursor.sub(1), una_cost);
         }
         if self.cursor.diff(self.next_new) > 0 {
             self.next_new = self.cursor;
@@ -361,7 +350,7 @@ impl Requester {
         }
         if step.head.bth.ack_req {
             self.packets_since_ack_req = 0;
-            self.arm_ack_timer(now);
+            self.arm_ack_timer(cx.now);
         } else {
             self.packets_since_ack_req += 1;
         }

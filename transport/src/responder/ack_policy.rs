@@ -3,6 +3,7 @@
 use rocade_wire::{Aeth, AtomicAckEth, CreditCode, Msn, NakCode, Operation, Psn, Rkey, Syndrome};
 
 use super::Responder;
+use crate::cx::Cx;
 use crate::memory::{Memory, RemoteAccess};
 use crate::outputs::{Fatal, Outputs};
 use crate::peer::Peer;
@@ -126,31 +127,29 @@ impl Responder {
 
     /// Appends response packets to `tx` while they fit. A READ whose memory has become
     /// inaccessible ends in a NAK and is fatal (RC-RSP-22, MR-14).
-    pub(crate) fn poll_transmit(
+    pub(crate) fn poll_transmit<H: Memory>(
         &mut self,
-        peer: &Peer,
-        mem: &impl Memory,
+        cx: &mut Cx<'_, H>,
         tx: &mut TxBuffer,
-        out: &mut Outputs,
     ) -> Result<(), Fatal> {
         while let Some(response) = self.queue.front().copied() {
             let done = match response {
                 Response::Ack { psn, msn } => {
                     //= RC-CRD-05
                     let syndrome = Syndrome::Ack(CreditCode::INVALID);
-                    let sent = push_ack(peer, psn, msn, syndrome, tx);
-                    out.counters.acks_sent += u64::from(sent);
+                    let sent = push_ack(cx.peer, psn, msn, syndrome, tx);
+                    cx.out.counters.acks_sent += u64::from(sent);
                     sent
                 }
-                Response::Nak { psn, msn, syndrome } => push_ack(peer, psn, msn, syndrome, tx),
+                Response::Nak { psn, msn, syndrome } => push_ack(cx.peer, psn, msn, syndrome, tx),
                 Response::Atomic {
                     psn, original, msn, ..
-                } => push_atomic_ack(peer, psn, msn, original, tx),
-                Response::Read { .. } => match push_read(peer, mem, response, tx) {
+                } => push_atomic_ack(cx.peer, psn, msn, original, tx),
+                Response::Read { .. } => match push_read(cx, response, tx) {
                     ReadPush::Full => false,
                     ReadPush::Done => true,
                     ReadPush::More { rest, packets } => {
-                        out.counters.tx_packets += packets;
+                        cx.out.counters.tx_packets += packets;
                         self.queue[0] = rest;
                         continue;
                     }
@@ -163,14 +162,14 @@ impl Responder {
                         let Response::Read { psn, .. } = response else {
                             return Err(Fatal);
                         };
-                        return Err(self.fail_read(psn, out));
+                        return Err(self.fail_read(psn, cx.out));
                     }
                 },
             };
             if !done {
                 return Ok(());
             }
-            out.counters.tx_packets += 1;
+            cx.out.counters.tx_packets += 1;
             self.queue.pop_front();
         }
         Ok(())
@@ -256,7 +255,7 @@ enum ReadPush {
     Failed { replay: bool },
 }
 
-fn push_read(peer: &Peer, mem: &impl Memory, response: Response, tx: &mut TxBuffer) -> ReadPush {
+fn push_read<H: Memory>(cx: &mut Cx<'_, H>, response: Response, tx: &mut TxBuffer) -> ReadPush {
     let Response::Read {
         psn,
         rkey,
@@ -269,7 +268,7 @@ fn push_read(peer: &Peer, mem: &impl Memory, response: Response, tx: &mut TxBuff
     else {
         return ReadPush::Done;
     };
-    let payload_len = left.min(peer.pmtu_bytes());
+    let payload_len = left.min(cx.peer.pmtu_bytes());
     let last = payload_len == left;
     let operation = match (first, last) {
         (true, true) => Operation::ReadResponseOnly,
@@ -282,7 +281,7 @@ fn push_read(peer: &Peer, mem: &impl Memory, response: Response, tx: &mut TxBuff
         syndrome: Syndrome::Ack(CreditCode::INVALID),
         msn,
     });
-    let head = aeth_head(peer, operation, psn, payload_len as usize, aeth);
+    let head = aeth_head(cx.peer, operation, psn, payload_len as usize, aeth);
     if !tx.fits(head.segment_len(payload_len as usize)) {
         return ReadPush::Full;
     }
@@ -301,7 +300,8 @@ fn push_read(peer: &Peer, mem: &impl Memory, response: Response, tx: &mut TxBuff
             len,
             replay,
         };
-        mem.check_remote(rkey, va, u64::from(packets * len), RemoteAccess::Read)
+        cx.host
+            .check_remote(rkey, va, u64::from(packets * len), RemoteAccess::Read)
             .map(|()| match packets {
                 1 => tx.push_deferred(&head, source),
                 _ => tx.push_deferred_run(&head, source, packets, |_, _| {}),
@@ -311,7 +311,7 @@ fn push_read(peer: &Peer, mem: &impl Memory, response: Response, tx: &mut TxBuff
             if payload.is_empty() {
                 Ok(())
             } else {
-                mem.read_remote(rkey, va, payload)
+                cx.host.read_remote(rkey, va, payload)
             }
         })
     };

@@ -7,10 +7,9 @@ use super::resources::Saved;
 use super::sequence::{MAX_MESSAGE_LEN, Refusal};
 use super::{InProgress, RecvWqe, Responder};
 use crate::completion::{ImmOrInv, WcOpcode, WcStatus};
+use crate::cx::Cx;
 use crate::memory::{AtomicOp, Memory, RemoteAccess};
-use crate::outputs::{Fatal, Outputs, RecvDetail};
-use crate::peer::Peer;
-use crate::time::Time;
+use crate::outputs::{Fatal, RecvDetail};
 
 /// What execution leads to besides memory effects.
 struct Executed {
@@ -28,33 +27,29 @@ impl Executed {
 }
 
 impl Responder {
-    #[expect(clippy::too_many_arguments, reason = "one packet, taken apart once")]
-    pub(super) fn execute(
+    pub(super) fn execute<H: Memory>(
         &mut self,
-        now: Time,
-        peer: &Peer,
-        mem: &impl Memory,
+        cx: &mut Cx<'_, H>,
         operation: Operation,
         headers: &Headers,
         payload: &[u8],
         wqe: Option<RecvWqe>,
-        out: &mut Outputs,
     ) -> Result<(), Fatal> {
         let psn = headers.bth.psn;
         let result = if operation.is_send() {
-            self.execute_send(mem, operation, headers, payload, wqe)
+            self.execute_send(cx.host, operation, headers, payload, wqe)
         } else if operation.is_write() {
-            self.execute_write(mem, operation, headers, payload, wqe)
+            self.execute_write(cx.host, operation, headers, payload, wqe)
         } else if let Some(reth) = headers.reth {
-            self.execute_read(peer, mem, psn, reth)
+            self.execute_read(cx, psn, reth)
                 .map_err(|refusal| (refusal, None))
         } else {
-            self.execute_atomic(mem, operation, headers)
+            self.execute_atomic(cx.host, operation, headers)
                 .map_err(|refusal| (refusal, None))
         };
         let executed = match result {
             Ok(executed) => executed,
-            Err((refusal, wqe)) => return Err(self.refuse(now, peer, psn, refusal, wqe, out)),
+            Err((refusal, wqe)) => return Err(self.refuse(cx, psn, refusal, wqe)),
         };
         //= RC-RSP-24
         // READ and atomic requests are `only` packets too.
@@ -63,7 +58,8 @@ impl Responder {
         }
         self.epsn = psn.add(executed.psns);
         if let Some((wqe, detail)) = executed.received {
-            out.complete_recv(now, peer, wqe.wr_id, WcStatus::Success, detail);
+            cx.out
+                .complete_recv(cx.now, wqe.wr_id, WcStatus::Success, detail);
         }
         match operation {
             Operation::ReadRequest | Operation::CmpSwap | Operation::FetchAdd => {
@@ -176,10 +172,9 @@ impl Responder {
         Ok(Executed::PACKET)
     }
 
-    fn execute_read(
+    fn execute_read<H: Memory>(
         &mut self,
-        peer: &Peer,
-        mem: &impl Memory,
+        cx: &mut Cx<'_, H>,
         psn: Psn,
         reth: Reth,
     ) -> Result<Executed, Refusal> {
@@ -187,13 +182,14 @@ impl Responder {
         let access = RemoteAccess::Read;
         //= RC-SEG-02
         if dma_len > 0
-            && mem
+            && cx
+                .host
                 .check_remote(rkey, va, u64::from(dma_len), access)
                 .is_err()
         {
             return Err(Refusal::ACCESS);
         }
-        let packets = peer.packets(dma_len);
+        let packets = cx.peer.packets(dma_len);
         self.save(Saved::Read {
             psn,
             packets,

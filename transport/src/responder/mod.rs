@@ -11,10 +11,9 @@ use alloc::collections::VecDeque;
 use rocade_wire::{Msn, Psn, Rkey, RnrTimer};
 
 use crate::completion::WcStatus;
+use crate::cx::Cx;
 use crate::error::PostError;
-use crate::outputs::{Outputs, RecvDetail};
-use crate::peer::Peer;
-use crate::time::Time;
+use crate::outputs::RecvDetail;
 use crate::wr::{AccessFlags, LocalData, Sge};
 
 use ack_policy::Response;
@@ -151,15 +150,10 @@ impl Responder {
     }
 
     /// Completes the receive in progress and all queued ones with `WR_FLUSH_ERR` (RC-STA-01).
-    pub(crate) fn flush(&mut self, now: Time, peer: &Peer, out: &mut Outputs) {
+    pub(crate) fn flush<H>(&mut self, cx: &mut Cx<'_, H>) {
         let mut flush = |wqe: RecvWqe| {
-            out.complete_recv(
-                now,
-                peer,
-                wqe.wr_id,
-                WcStatus::WrFlushErr,
-                RecvDetail::ERROR,
-            );
+            cx.out
+                .complete_recv(cx.now, wqe.wr_id, WcStatus::WrFlushErr, RecvDetail::ERROR);
         };
         if let InProgress::Send { wqe, .. } =
             core::mem::replace(&mut self.current, InProgress::None)
