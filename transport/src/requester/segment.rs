@@ -11,6 +11,15 @@ use crate::peer::Peer;
 use crate::transmit::{Head, Source, TxBuffer};
 use crate::wr::{SendFlags, SendOp, Sge};
 
+/// Which packet of a SEND or WRITE.
+#[derive(Clone, Copy)]
+struct Part {
+    psn: Psn,
+    payload_len: u32,
+    first: bool,
+    last: bool,
+}
+
 /// The next request packet.
 struct Step {
     head: Head,
@@ -150,7 +159,13 @@ impl Requester {
         if wqe.len > cx.peer.pmtu_bytes() || fenced || full || deferred {
             return false;
         }
-        let head = data_head(cx.peer, wqe, self.next_new, wqe.len, true, true, imm, reth);
+        let whole = Part {
+            psn: self.next_new,
+            payload_len: wqe.len,
+            first: true,
+            last: true,
+        };
+        let head = data_head(cx.peer, wqe, whole, imm, reth);
         let len = wqe.len as usize;
         if !tx.fits(head.segment_len(len)) {
             return false;
@@ -320,9 +335,13 @@ impl Requester {
     ) -> Step {
         let offset = index * peer.pmtu_bytes();
         let payload_len = (wqe.len - offset).min(peer.pmtu_bytes());
-        let first = index == 0;
-        let last = index + 1 == wqe.packets;
-        let head = data_head(peer, wqe, self.cursor, payload_len, first, last, imm, reth);
+        let part = Part {
+            psn: self.cursor,
+            payload_len,
+            first: index == 0,
+            last: index + 1 == wqe.packets,
+        };
+        let head = data_head(peer, wqe, part, imm, reth);
         Step {
             head,
             offset,
@@ -375,25 +394,23 @@ fn result_buffers_ok(wqe: &SendWqe, mem: &impl Memory) -> bool {
 }
 
 /// Head of one packet of a SEND (`reth` is `None`) or WRITE.
-#[expect(clippy::too_many_arguments, reason = "one packet, taken apart once")]
 #[inline]
 fn data_head(
     peer: &Peer,
     wqe: &SendWqe,
-    psn: Psn,
-    payload_len: u32,
-    first: bool,
-    last: bool,
+    part: Part,
     imm: Option<[u8; 4]>,
     reth: Option<Reth>,
 ) -> Head {
-    let operation = data_operation(reth.is_some(), first, last, imm.is_some());
-    let mut head = peer.head(operation, psn, payload_len as usize);
+    let operation = data_operation(reth.is_some(), part.first, part.last, imm.is_some());
+    let mut head = peer.head(operation, part.psn, part.payload_len as usize);
     //= RC-SEG-03
-    if first && let Some(reth) = reth {
+    if part.first
+        && let Some(reth) = reth
+    {
         head.push(&reth.to_bytes());
     }
-    if last {
+    if part.last {
         if let Some(imm) = imm {
             head.push(&imm);
         }
