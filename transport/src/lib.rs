@@ -13,6 +13,20 @@
 //!
 //! Registered memory is reached through the [`Memory`] trait only.
 //!
+//! # Inside
+//! Each line uses those below it:
+//!
+//! ```text
+//! qp                      entry points, states, attributes
+//! requester   responder   the two sides, which do not know each other
+//! cx                      what surrounds a call: time, peer, memory, outputs
+//! peer        outputs     who the QP talks to; completions, events and counters
+//! transmit    congestion  the caller's buffer; how much is in flight
+//! attr wr memory completion event counters error time
+//! ```
+//!
+//! A folder's files use each other: they hold the methods of the type that its `mod.rs` defines.
+//!
 //! What this crate does not do: sockets, ICRC, key tables, completion queues, locking.
 
 #![no_std]
