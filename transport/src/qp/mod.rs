@@ -255,7 +255,7 @@ impl Qp {
         if matches!(self.state, QpState::Err | QpState::Sqe) {
             for _ in 0..count {
                 if let Some(completion) = self.out.completions.pop_back() {
-                    debug_assert!(completion.is_send);
+                    debug_assert!(completion.is_send());
                     self.requester.unflush(completion.slots);
                 }
             }

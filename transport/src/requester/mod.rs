@@ -18,11 +18,11 @@ use alloc::collections::VecDeque;
 
 use rocade_wire::{AckTimeout, Psn};
 
-use crate::completion::{WcOpcode, WcStatus};
+use crate::completion::{CompleteTo, Completion, WcOpcode, WcStatus};
 use crate::congestion::{MIN_PACKET_COST, Window};
 use crate::cx::Cx;
 use crate::error::PostError;
-use crate::outputs::{Fatal, SendDetail};
+use crate::outputs::Fatal;
 use crate::peer::Peer;
 use crate::time::Time;
 use crate::wr::{LocalData, SendFlags, SendOp, SendWr, total_len};
@@ -370,12 +370,12 @@ impl Requester {
     fn report<H>(&mut self, cx: &mut Cx<'_, H>, wqe: &SendWqe, status: WcStatus, byte_len: u32) {
         let slots = self.silent + 1;
         self.silent = 0;
-        let detail = SendDetail {
-            opcode: wqe.wc_opcode(),
+        let completion = Completion {
             byte_len,
             slots,
+            ..cx.completion(CompleteTo::SendCq, wqe.wr_id, status, wqe.wc_opcode())
         };
-        cx.out.complete_send(cx.now, wqe.wr_id, status, detail);
+        cx.out.completions.push_back(completion);
     }
 
     /// Reports a local error once all earlier work requests are complete (RC-REQ-14, RC-WQE-01).

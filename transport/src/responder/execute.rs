@@ -5,11 +5,11 @@ use rocade_wire::{Headers, Operation, Psn, Reth};
 use super::ack_policy::Response;
 use super::resources::Saved;
 use super::sequence::{MAX_MESSAGE_LEN, Refusal};
-use super::{InProgress, RecvWqe, Responder};
-use crate::completion::{ImmOrInv, WcOpcode, WcStatus};
+use super::{InProgress, RecvDetail, RecvWqe, Responder, complete_recv};
+use crate::completion::{ImmOrInv, WcOpcode};
 use crate::cx::Cx;
 use crate::memory::{AtomicOp, Memory, RemoteAccess};
-use crate::outputs::{Fatal, RecvDetail};
+use crate::outputs::Fatal;
 
 /// What execution leads to besides memory effects.
 struct Executed {
@@ -58,8 +58,7 @@ impl Responder {
         }
         self.epsn = psn.add(executed.psns);
         if let Some((wqe, detail)) = executed.received {
-            cx.out
-                .complete_recv(cx.now, wqe.wr_id, WcStatus::Success, detail);
+            complete_recv(cx, wqe.wr_id, detail);
         }
         match operation {
             Operation::ReadRequest | Operation::CmpSwap | Operation::FetchAdd => {

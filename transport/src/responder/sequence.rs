@@ -3,13 +3,13 @@
 
 use rocade_wire::{Headers, NakCode, Operation, Psn, Syndrome};
 
-use super::{InProgress, RecvWqe, Responder};
+use super::{InProgress, RecvWqe, Responder, fail_recv};
 use crate::completion::WcStatus;
 use crate::counters::DropReason;
 use crate::cx::Cx;
 use crate::event::QpEvent;
 use crate::memory::Memory;
-use crate::outputs::{Fatal, Outputs, RecvDetail};
+use crate::outputs::{Fatal, Outputs};
 use crate::peer::Peer;
 use crate::wr::AccessFlags;
 
@@ -185,8 +185,7 @@ impl Responder {
             InProgress::Write { .. } | InProgress::None => wqe,
         };
         if let Some(wqe) = held {
-            cx.out
-                .complete_recv(cx.now, wqe.wr_id, refusal.status, RecvDetail::ERROR);
+            fail_recv(cx, wqe.wr_id, refusal.status);
         } else {
             cx.out.events.push_back(match refusal.nak {
                 NakCode::RemoteAccess => QpEvent::AccessErr,

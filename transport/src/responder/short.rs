@@ -6,11 +6,10 @@ use rocade_wire::{Bth, Operation};
 
 use super::execute::len_u32;
 use super::sequence::MAX_MESSAGE_LEN;
-use super::{InProgress, Responder};
-use crate::completion::{ImmOrInv, WcOpcode, WcStatus};
+use super::{InProgress, RecvDetail, Responder, complete_recv};
+use crate::completion::{ImmOrInv, WcOpcode};
 use crate::cx::Cx;
 use crate::memory::Memory;
-use crate::outputs::RecvDetail;
 use crate::wr::AccessFlags;
 
 impl Responder {
@@ -71,8 +70,7 @@ impl Responder {
             imm_or_inv: ImmOrInv::None,
             solicited: bth.solicited,
         };
-        cx.out
-            .complete_recv(cx.now, wqe.wr_id, WcStatus::Success, detail);
+        complete_recv(cx, wqe.wr_id, detail);
         self.rq.pop_front();
         true
     }

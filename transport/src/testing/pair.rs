@@ -254,7 +254,7 @@ impl Pair {
     pub fn take_completions(&mut self, side: Side) -> Vec<Completion> {
         let node = self.node_mut(side);
         for completion in &node.completions {
-            node.qp.free_slots(completion.is_send, completion.slots);
+            node.qp.free_slots(completion.is_send(), completion.slots);
         }
         core::mem::take(&mut node.completions)
     }
