@@ -12,7 +12,6 @@ use crate::link::LinkError;
 
 /// Why a verb failed.
 #[derive(Debug)]
-#[non_exhaustive]
 pub enum VerbsError {
     /// EINVAL: an argument is wrong; says which.
     InvalidArgument(&'static str),

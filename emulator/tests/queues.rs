@@ -8,6 +8,8 @@
 
 mod common;
 
+use std::thread;
+
 use common::{Side, connect, pair};
 use rocade_emulator::{
     AsyncEvent, AsyncEventKind, Cq, EventElement, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState,
@@ -295,6 +297,52 @@ fn sibling(of: &Side, (send_cq, recv_cq): (&Cq, &Cq), cookie: u64) -> Side {
         mr: of.mr.clone(),
         memory: of.memory,
     }
+}
+
+/// Asynchronous events that wait, and are acknowledged now.
+fn events(side: &Side) -> Vec<(AsyncEventKind, EventElement)> {
+    let take = || side.context.take_async_event().unwrap();
+    let taken = std::iter::from_fn(take).inspect(|event| side.context.ack_async_event(event));
+    taken.map(|event| (event.kind, event.element)).collect()
+}
+
+/// A program may give all its objects the same cookie, and tell them apart otherwise.
+//= AEV-12 type=test
+#[test]
+fn an_object_that_ends_takes_no_events_of_others_along() {
+    let (a, b) = pair("127.2.5.17", "127.2.5.18", 4096);
+    let (second, peer) = (
+        sibling(&a, (&a.cq, &a.cq), 9),
+        sibling(&b, (&b.cq, &b.cq), 9),
+    );
+    connect(&second, &peer);
+    for side in [&a, &second] {
+        let attr = QpAttr {
+            qp_state: QpState::Sqd.code(),
+            en_sqd_async_notify: true,
+            ..QpAttr::default()
+        };
+        let mask = QpAttrMask::STATE | QpAttrMask::EN_SQD_ASYNC_NOTIFY;
+        side.qp.modify(&attr, mask).unwrap();
+    }
+    second.qp.destroy().unwrap();
+    let drained = (AsyncEventKind::SqDrained, EventElement::Qp(9));
+    assert_eq!(events(&a), [drained]);
+
+    // Two CQs that overflow; their QPs end with them.
+    let cqs = [1, 1].map(|cqe| a.context.create_cq(cqe, None, 0, 5).unwrap());
+    for cq in &cqs {
+        let (qp, peer) = (sibling(&a, (cq, cq), 6), sibling(&b, (&b.cq, &b.cq), 6));
+        connect(&qp, &peer);
+        assert!((0..3).all(|wr_id| post(&qp, wr_id, SendFlags::SIGNALED)));
+        while qp.qp.state() != QpState::Err {
+            thread::yield_now();
+        }
+        qp.qp.destroy().unwrap();
+    }
+    cqs[1].destroy().unwrap();
+    let overrun = (AsyncEventKind::CqErr, EventElement::Cq(5));
+    assert_eq!(events(&a), [overrun]);
 }
 
 //= CQ-02 type=test

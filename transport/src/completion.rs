@@ -6,7 +6,6 @@ use rocade_wire::{Qpn, Rkey};
 /// Completion status; the discriminants are the `ibv_wc_status` values (WCS-*).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
-#[non_exhaustive]
 pub enum WcStatus {
     /// Success.
     #[doc(alias = "IBV_WC_SUCCESS")]
@@ -60,7 +59,6 @@ impl WcStatus {
 /// Completion opcode; the discriminants are the `ibv_wc_opcode` values (WCO-*).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
-#[non_exhaustive]
 pub enum WcOpcode {
     /// SEND.
     Send = 0,

@@ -3,7 +3,6 @@
 /// Why a packet was dropped without effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
-#[non_exhaustive]
 pub enum DropReason {
     /// The QP's state takes no such packet (RC-RSP-01, RC-STA-03).
     State = 0,

@@ -4,7 +4,6 @@ use core::fmt;
 
 /// A work request was not accepted (PST-*).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum PostError {
     /// The QP's state does not take this kind of work request (EINVAL).
     InvalidState,
@@ -36,7 +35,6 @@ impl fmt::Display for PostError {
 
 /// `modify_qp` was refused; nothing has changed (QPS-06). All of these are EINVAL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum ModifyError {
     /// The state table has no such transition for this QP type (QPS-02, QPT-31).
     NoTransition,

@@ -2,7 +2,6 @@
 
 /// What a [`crate::Qp`] reports besides completions (AEV-*).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum QpEvent {
     /// The first valid request arrived while the QP was in RTR (RC-STA-07).
     CommEst,

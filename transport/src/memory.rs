@@ -4,7 +4,6 @@ use rocade_wire::{Lkey, Rkey};
 
 /// Why an access to registered memory was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum AccessError {
     /// No region has this key, or its tag is stale (KEY-02).
     BadKey,

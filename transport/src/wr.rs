@@ -66,7 +66,6 @@ pub struct Sge {
 
 /// What a send work request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum SendOp {
     /// SEND, with immediate data where given (network byte order, verbatim).
     Send {

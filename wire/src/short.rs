@@ -1,12 +1,12 @@
 //! The packets that come by the million, and have hardly any headers: a short way to read them.
 
-use crate::{Bth, ICRC_LEN, Operation, Packet};
+use crate::{Bth, ExtHeaders, ICRC_LEN, Operation, Packet};
 
 /// The bytes that decide: BTH, and the syndrome behind it. No packet is shorter.
 const HEAD_LEN: usize = Packet::MIN_LEN;
 
-/// A SEND Only, a SEND or WRITE Middle, all without pad, or a positive Acknowledge. TVer is 0. Nothing else
-/// is known of it.
+/// A SEND Only, a SEND or WRITE Middle, all without pad, or a positive Acknowledge, of a service that adds
+/// no headers of its own to it. TVer is 0. Nothing else is known of it, the service included.
 #[derive(Clone, Copy, Debug)]
 pub struct ShortPacket<'a> {
     bth: Bth,
@@ -36,9 +36,12 @@ impl<'a> ShortPacket<'a> {
             return None;
         }
         let operation = bth.opcode.operation()?;
+        let ext = bth.opcode.ext()?;
         match operation {
-            Operation::SendOnly | Operation::SendMiddle | Operation::WriteMiddle => {}
-            Operation::Acknowledge => {
+            //= OPC-32 OPC-35
+            Operation::SendOnly | Operation::SendMiddle | Operation::WriteMiddle
+                if ext.is_empty() => {}
+            Operation::Acknowledge if ext == ExtHeaders::AETH => {
                 let syndrome = head[Bth::LEN];
                 let positive = syndrome >> 5 == 0;
                 if !positive || udp_payload.len() != Self::ACK_LEN {
@@ -96,16 +99,19 @@ mod tests {
     use std::vec::Vec;
 
     use super::*;
-    use crate::Syndrome;
+    use crate::{Opcode, Service, Syndrome};
 
     proptest! {
         /// It says the same as the long way, or nothing.
         #[test]
         fn reads_what_packet_reads(
-            mut bytes in prop::collection::vec(any::<u8>(), 0..40), opcode in 0..20u8, flags: u8, aeth: u8,
+            mut bytes in prop::collection::vec(any::<u8>(), 0..60),
+            (service, operation) in (0..8u8, 0..20u8),
+            flags: u8,
+            aeth: u8,
         ) {
             if let [first, second, ..] = bytes.as_mut_slice() {
-                *first = opcode;
+                *first = service << 5 | operation;
                 *second &= flags;
             }
             if let Some(syndrome) = bytes.get_mut(Bth::LEN) {
@@ -130,16 +136,49 @@ mod tests {
                         operation,
                         Some(Operation::SendOnly | Operation::SendMiddle | Operation::WriteMiddle)
                     );
-                    prop_assert!(!of_data || packet.bth().pad_count > 0);
+                    let has_more_headers = packet.bth().opcode.ext() != Some(ExtHeaders::empty());
+                    prop_assert!(!of_data || has_more_headers || packet.bth().pad_count > 0);
                     let ack = packet.headers().aeth.map(|aeth| aeth.syndrome);
                     let is_plain_ack = operation == Some(Operation::Acknowledge)
                         && matches!(ack, Some(Syndrome::Ack(_)))
+                        && packet.bth().opcode.ext() == Some(ExtHeaders::AETH)
                         && packet.payload().is_empty()
                         && packet.bth().pad_count == 0;
                     prop_assert!(!is_plain_ack);
                 }
             }
         }
+    }
+
+    /// Of the other services only those packets are taken that look the same: the header that XRC, UD or RD
+    /// has behind the BTH is no payload.
+    //= OPC-32 OPC-35 type=test
+    #[test]
+    fn headers_of_other_services_are_no_payload() {
+        let mut taken = Vec::new();
+        for code in (0..=u8::MAX).map(Opcode::new) {
+            let bytes = [&[code.get(), 0][..], &[0; 18]].concat();
+            let Some(short) = ShortPacket::parse(&bytes) else {
+                continue;
+            };
+            taken.push(code);
+            let packet = Packet::parse(&bytes).expect("the long way reads it too");
+            let is_ack = short.operation() == Operation::Acknowledge;
+            assert_eq!(packet.headers().aeth.is_some(), is_ack, "{code}");
+            assert!(is_ack || packet.payload() == short.body(), "{code}");
+        }
+        let of = |service, operation| Opcode::of(service, operation).expect("defined");
+        let expected = [
+            of(Service::Rc, Operation::SendMiddle),
+            of(Service::Rc, Operation::SendOnly),
+            of(Service::Rc, Operation::WriteMiddle),
+            of(Service::Rc, Operation::Acknowledge),
+            of(Service::Uc, Operation::SendMiddle),
+            of(Service::Uc, Operation::SendOnly),
+            of(Service::Uc, Operation::WriteMiddle),
+            of(Service::Xrc, Operation::Acknowledge),
+        ];
+        assert_eq!(taken, expected);
     }
 
     #[test]

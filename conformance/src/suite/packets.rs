@@ -1,12 +1,12 @@
 //! Headers, encapsulation, ICRC: what reaches the responder, and what does not.
 
-use rocade_wire::{NakCode, Opcode, Operation, Pkey, Qpn};
+use rocade_wire::{NakCode, Opcode, Operation, Pkey, Qpn, Service};
 
 use super::pattern;
 use crate::{
     Bench, Case, CaseResult, Conn, PacketBuilder, QpSpec,
     case::{equal, fail},
-    peer::State,
+    peer::{Buffer, State},
     rig::Via,
 };
 
@@ -122,16 +122,28 @@ fn unknown_qp(bench: &Bench<'_>) -> CaseResult {
     still_at_start(&conn)
 }
 
-//= BTH-15 OPC-34 type=test
+//= BTH-15 OPC-31 OPC-32 OPC-34 type=test
 fn other_service(bench: &Bench<'_>) -> CaseResult {
+    const OPERATIONS: [Operation; 4] = [
+        Operation::SendOnly,
+        Operation::SendMiddle,
+        Operation::WriteMiddle,
+        Operation::WriteOnly,
+    ];
     let conn = bench.connect(QpSpec::default())?;
-    // UC, RD, UD, XRC and manufacturer-specific codes; the payload is long enough for all headers.
-    for opcode in [0x2a, 0x4a, 0x64, 0xaa, 0xc0, 0xe0] {
-        let packet = conn.request(Operation::SendOnly, 0);
-        let opcode = Opcode::new(opcode);
-        conn.send(&packet.payload(&[0xbd; 64]).edit(|h| h.bth.opcode = opcode))?;
+    conn.post_recv(5, Buffer::new(1024, 1024))?;
+    let services = [Service::Uc, Service::Rd, Service::Ud, Service::Xrc];
+    let codes = services
+        .into_iter()
+        .flat_map(|service| OPERATIONS.map(|operation| Opcode::of(service, operation)));
+    let manufacturer = [0xc0, 0xc4, 0xe0, 0xe4].map(|code| Some(Opcode::new(code)));
+    for opcode in codes.chain(manufacturer).flatten() {
+        // The payload is long enough for all headers.
+        let packet = conn.request(Operation::SendOnly, 0).payload(&[0xbd; 64]);
+        conn.send(&packet.ack_req().edit(|h| h.bth.opcode = opcode))?;
     }
-    still_at_start(&conn)
+    still_at_start(&conn)?;
+    conn.expect_no_completion()
 }
 
 //= CNP-03 type=test

@@ -187,7 +187,6 @@ impl fmt::Display for BrokerStatus {
 
 /// Why the broker cannot be used.
 #[derive(Debug)]
-#[non_exhaustive]
 pub enum BrokerError {
     /// The runtime directory cannot be used.
     RuntimeDir {

@@ -1,15 +1,14 @@
 //! Where the broker's files are.
 
-use std::collections::hash_map::RandomState;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File};
-use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::{BrokerConfig, BrokerError, effective_uid};
+use crate::random;
 use crate::steering::Slot;
 
 /// Permission bits that nobody but the owner may have.
@@ -141,7 +140,7 @@ fn temporary_dir(parent: &Path) -> PathBuf {
         .filter(|path| check_dir(path).is_ok())
         .min();
     ours.unwrap_or_else(|| {
-        let random = RandomState::new().build_hasher().finish();
+        let random = u64::from_ne_bytes(random::bytes());
         parent.join(format!("{prefix}{random:016x}"))
     })
 }

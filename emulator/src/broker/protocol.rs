@@ -155,7 +155,6 @@ pub(super) enum Response {
 
 /// Why the broker refuses a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum RefusalCode {
     /// Broker and client are of different versions.
     Version,
@@ -209,7 +208,6 @@ impl RefusalCode {
 
 /// What is wrong with a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum ProtocolError {
     /// It is shorter than its header or its fields need.
     Truncated,

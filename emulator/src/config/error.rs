@@ -6,7 +6,6 @@ use std::path::PathBuf;
 
 /// Where a setting was read from; errors name it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Origin {
     /// A flag of the `rocade` command, e.g. `--dev`.
     Flag(&'static str),
@@ -37,7 +36,6 @@ impl fmt::Display for Origin {
 /// A configuration that cannot be used. The text names the key, its value, what is wrong with it
 /// and what is allowed.
 #[derive(Debug)]
-#[non_exhaustive]
 pub enum ConfigError {
     /// A setting has a value that is not allowed, or that does not fit this host.
     Invalid {

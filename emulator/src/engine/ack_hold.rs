@@ -8,6 +8,7 @@
 //! or ends, and when the process exits. An ACK that had to leave alone ends the habit.
 
 use std::mem::ManuallyDrop;
+use std::process;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Once, Weak};
 use std::time::Duration;
@@ -246,28 +247,36 @@ impl EngineInner {
             };
             if let Some(mut core) = inner.try_lock_for(PATIENCE) {
                 self.transmit(&inner, &mut core, &mem, Cause::Other, self.now());
+                // A child that lives on would keep the peer from noticing that we are gone.
+                core.tx.announce_quiet_ack();
             }
         }
     }
 }
 
-static ENGINES: Mutex<Vec<Weak<EngineInner>>> = Mutex::new(Vec::new());
+/// Engines, and the processes that made them.
+static ENGINES: Mutex<Vec<(u32, Weak<EngineInner>)>> = Mutex::new(Vec::new());
 
 /// Sees to it that an engine's acknowledgements leave before the process exits.
 pub(super) fn release_at_exit(engine: &Arc<EngineInner>) {
     static ONCE: Once = Once::new();
     let mut engines = ENGINES.lock();
-    engines.retain(|engine| engine.strong_count() > 0);
-    engines.push(Arc::downgrade(engine));
+    engines.retain(|(_, engine)| engine.strong_count() > 0);
+    engines.push((process::id(), Arc::downgrade(engine)));
     drop(engines);
     ONCE.call_once(|| sys::at_exit(exiting));
 }
 
+/// The engines that a process has made. A forked child has copies of its parent's, whose rings and last
+/// will the parent goes on using.
+pub(super) fn engines_of(process: u32) -> Vec<Weak<EngineInner>> {
+    let engines = ENGINES.try_lock().map(|engines| engines.clone());
+    let own = |(maker, engine)| (maker == process).then_some(engine);
+    engines.into_iter().flatten().filter_map(own).collect()
+}
+
 extern "C" fn exiting() {
-    let engines = ENGINES
-        .try_lock()
-        .map(|mut engines| std::mem::take(&mut *engines));
-    for engine in engines.into_iter().flatten() {
+    for engine in engines_of(process::id()) {
         // Should this be the last reference by now: nothing is taken apart at the exit.
         if let Some(engine) = engine.upgrade().map(ManuallyDrop::new) {
             engine.release_acks_at_exit();

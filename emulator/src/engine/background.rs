@@ -27,6 +27,9 @@ const STREAM_LOOKS: u32 = 200;
 /// The same for a socket, at which it takes longer to look: for some 10 µs.
 const STREAM_SOCKET_LOOKS: u32 = 40;
 
+/// How often to look for packets where the system does not let the thread wait for them.
+const BLIND: Duration = Duration::from_millis(1);
+
 /// Starts the thread. It ends when the engine is gone.
 pub(super) fn start(engine: &Arc<EngineInner>) -> io::Result<()> {
     let weak = Arc::downgrade(engine);
@@ -84,19 +87,27 @@ fn run(weak: &Weak<EngineInner>) {
 impl WaitSet {
     /// Sleeps until a packet, a call, a message of the broker or the time is up.
     fn wait(&self) -> Woken {
-        let mut fds = vec![self.wake.as_raw_fd()];
-        fds.extend(self.control.iter().map(|control| control.fd()));
-        let before_ports = fds.len();
-        fds.extend(self.ports.iter().map(|port| port.link.rx_fd().as_raw_fd()));
-        // Further addresses are driven by polling only.
-        fds.truncate(64);
-        let ready = sys::wait_any(&fds, self.timeout).unwrap_or(0);
-        if ready & 1 != 0 {
+        let mut set = sys::PollSet::default();
+        let wake = set.add(self.wake.as_raw_fd());
+        let control = self.control.as_ref().map(|control| set.add(control.fd()));
+        let before_ports = control.unwrap_or(wake) + 1;
+        for port in &self.ports {
+            set.add(port.link.rx_fd().as_raw_fd());
+        }
+        if set.wait(self.timeout).is_err() {
+            // The program has lowered its limit of descriptors below what is open: look now and then.
+            thread::sleep(self.timeout.map_or(BLIND, |timeout| timeout.min(BLIND)));
+            return Woken {
+                by_broker: control.is_some(),
+                by_packets: true,
+            };
+        }
+        if set.is_ready(wake) {
             sys::eventfd_clear(self.wake.as_fd());
         }
         Woken {
-            by_broker: self.control.is_some() && ready & 2 != 0,
-            by_packets: ready >> before_ports != 0,
+            by_broker: control.is_some_and(|control| set.is_ready(control)),
+            by_packets: set.any_ready_from(before_ports),
         }
     }
 }

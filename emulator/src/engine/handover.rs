@@ -10,6 +10,8 @@
 //! the more often it was wrong ([`Trust`]), unless the application polls right now. An application that
 //! goes to sleep itself (`req_notify_cq`, `get_cq_event`) calls it back at once, and is not waited for.
 
+use crossbeam::utils::CachePadded;
+
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// How long the thread steps back at first; doubles each time that was right.
@@ -32,9 +34,9 @@ const MAX_SENDING: u32 = 16;
 #[derive(Debug)]
 pub(crate) struct Handover {
     /// How often the application has polled.
-    polls: AtomicU64,
-    /// How often it has sent a run of packets.
-    sends: AtomicU64,
+    polls: CachePadded<AtomicU64>,
+    /// How often it has sent a run of packets. Another thread of it may do that.
+    sends: CachePadded<AtomicU64>,
     /// When it last polled in vain.
     vain_at: AtomicU64,
     /// How often the application stopped polling to sleep.
@@ -57,8 +59,8 @@ pub(crate) struct Activity {
 impl Handover {
     pub(crate) fn new() -> Self {
         Self {
-            polls: AtomicU64::new(0),
-            sends: AtomicU64::new(0),
+            polls: CachePadded::new(AtomicU64::new(0)),
+            sends: CachePadded::new(AtomicU64::new(0)),
             vain_at: AtomicU64::new(0),
             stops: AtomicU64::new(0),
             stopped_at: AtomicU64::new(u64::MAX),

@@ -31,6 +31,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crossbeam::utils::CachePadded;
 use parking_lot::{Mutex, RwLock};
 use rocade_transport::Time;
 use rocade_wire::Qpn;
@@ -51,7 +52,7 @@ use broker_link::BrokerLink;
 use clock::Clock;
 use handover::Handover;
 use overrun::OverrunCqs;
-use port::Port;
+pub(crate) use port::{Path, Port};
 use publish::Publisher;
 use qp_table::QpTable;
 use timers::Timers;
@@ -115,6 +116,17 @@ struct Attachment {
     qp_numbers: QpnAllocator,
 }
 
+/// What threads that poll count.
+#[derive(Debug, Default)]
+struct Polls {
+    /// Those in vain.
+    vain: AtomicU64,
+    /// Since when they have found nothing, in ns; 0 after a packet.
+    idle_since: AtomicU64,
+    /// Those of shared memory, weighted: they say when it is the sockets' turn.
+    shared: AtomicU64,
+}
+
 #[derive(Debug)]
 pub(crate) struct EngineInner {
     hcas: Vec<Arc<Hca>>,
@@ -146,15 +158,11 @@ pub(crate) struct EngineInner {
     will: OnceLock<Arc<Will>>,
     overrun: OverrunCqs,
     handover: Handover,
-    /// Inline polls in vain.
-    vain_polls: AtomicU64,
-    /// Since when inline polls have found nothing, in ns; 0 after a packet.
-    idle_since: AtomicU64,
-    /// Inline polls of shared memory, weighted: they say when it is the sockets' turn.
-    shared_polls: AtomicU64,
+    /// Written with each poll: apart from what other threads read all the time.
+    polls: CachePadded<Polls>,
     wake: Arc<OwnedFd>,
     /// Until when the background thread sleeps, in ns; 0 while it is awake.
-    sleeping_until: AtomicU64,
+    sleeping_until: CachePadded<AtomicU64>,
     attachment: Mutex<Option<Attachment>>,
     next_pd: AtomicU32,
     counters: AtomicCounters,
@@ -197,11 +205,9 @@ impl Engine {
                 will: OnceLock::new(),
                 overrun: OverrunCqs::default(),
                 handover: Handover::new(),
-                vain_polls: AtomicU64::new(0),
-                idle_since: AtomicU64::new(0),
-                shared_polls: AtomicU64::new(0),
+                polls: CachePadded::default(),
                 wake: Arc::new(shm::wake_fd()?),
-                sleeping_until: AtomicU64::new(0),
+                sleeping_until: CachePadded::default(),
                 attachment: Mutex::new(None),
                 next_pd: AtomicU32::new(1),
                 counters: AtomicCounters::default(),

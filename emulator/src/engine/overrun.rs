@@ -49,7 +49,11 @@ impl EngineInner {
                 .collect();
             let now = self.now();
             for qp in &qps {
-                self.with_live(qp, |core, _| core.qp.set_fatal(now));
+                self.with_live(qp, |core, mem| {
+                    // What it has received before is acknowledged, if there is room to report it.
+                    self.drain(qp, core, mem, Cause::Other, now);
+                    core.qp.set_fatal(now, 0);
+                });
             }
             for qp in &qps {
                 self.with_live(qp, |core, mem| {

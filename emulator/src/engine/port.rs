@@ -48,6 +48,13 @@ pub(crate) struct Path {
     pub(super) channel: Option<Arc<ShmChannel>>,
 }
 
+impl Path {
+    /// The channel to the process that the path leads to, if there is one.
+    pub(crate) const fn channel(&self) -> Option<&Arc<ShmChannel>> {
+        self.channel.as_ref()
+    }
+}
+
 impl Port {
     pub(super) fn new(link: UdpLink, hca: Option<Arc<Hca>>) -> Self {
         let rx = RxState {

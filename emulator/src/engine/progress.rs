@@ -57,7 +57,7 @@ impl EngineInner {
         if packets == 0 {
             self.polled_in_vain();
         } else {
-            self.idle_since.store(0, Ordering::Relaxed);
+            self.polls.idle_since.store(0, Ordering::Relaxed);
         }
         shared.found || packets > 0
     }
@@ -66,17 +66,18 @@ impl EngineInner {
     #[inline]
     fn polled_in_vain(&self) {
         // Not each time: reading the clock takes a tenth of a poll.
-        let polls = self.vain_polls.load(Ordering::Relaxed);
-        self.vain_polls
+        let polls = self.polls.vain.load(Ordering::Relaxed);
+        self.polls
+            .vain
             .store(polls.wrapping_add(1), Ordering::Relaxed);
         if !polls.is_multiple_of(CLOCK_TURN) {
             return;
         }
         let now = self.now().as_ns();
         self.handover.polled_in_vain(now);
-        let idle_since = self.idle_since.load(Ordering::Relaxed);
+        let idle_since = self.polls.idle_since.load(Ordering::Relaxed);
         if idle_since == 0 {
-            self.idle_since.store(now, Ordering::Relaxed);
+            self.polls.idle_since.store(now, Ordering::Relaxed);
         } else if now.saturating_sub(idle_since) >= PATIENCE_NS {
             // The application waits for something else than the answer to its own.
             self.release_acks(PATIENCE_NS);
@@ -97,12 +98,12 @@ impl EngineInner {
         let channels = self.channels.read();
         let found = self.receive_shared(&channels, false) > 0;
         drop(channels);
-        let before = self.shared_polls.load(Ordering::Relaxed);
+        let before = self.polls.shared.load(Ordering::Relaxed);
         let polls = before.wrapping_add(if found { BUSY_POLL } else { 1 });
-        self.shared_polls.store(polls, Ordering::Relaxed);
+        self.polls.shared.store(polls, Ordering::Relaxed);
         let sockets = polls / SOCKET_TURN != before / SOCKET_TURN;
         if found {
-            self.idle_since.store(0, Ordering::Relaxed);
+            self.polls.idle_since.store(0, Ordering::Relaxed);
         } else if !sockets {
             self.polled_in_vain();
         }

@@ -88,17 +88,33 @@ impl EngineInner {
             .inspect_err(|error| tracing::warn!(%error, "making a shared-memory channel"))
             .ok()?
             .map(Arc::new);
+        self.adopt(local, peer, slot, &ends);
+        self.find_channel(local, slot, peer.ip())
+    }
+
+    /// Takes both ends of a channel of our own into use, unless another thread was faster: nobody
+    /// receives from a second one.
+    pub(super) fn adopt(
+        &self,
+        local: LocalAddr,
+        peer: LocalAddr,
+        slot: Slot,
+        ends: &[Arc<ShmChannel>; 2],
+    ) {
+        let mut is_first = false;
         self.change_channels(|channels| {
-            // Another thread may have been faster.
-            if !channels.iter().any(|c| c.leads(local, peer.ip(), slot)) {
+            is_first = !channels.iter().any(|c| c.leads(local, peer.ip(), slot));
+            if is_first {
                 channels.extend(ends.iter().cloned());
             }
         });
-        for end in &ends {
+        if !is_first {
+            return;
+        }
+        for end in ends {
             self.move_qps_to(end);
         }
         self.call_background();
-        self.find_channel(local, slot, peer.ip())
     }
 
     fn find_channel(&self, local: LocalAddr, slot: Slot, to: IpAddr) -> Option<Arc<ShmChannel>> {
@@ -158,7 +174,7 @@ impl EngineInner {
     }
 
     /// Moves the QPs to a new channel that have none.
-    fn move_qps_to(&self, channel: &Arc<ShmChannel>) {
+    pub(super) fn move_qps_to(&self, channel: &Arc<ShmChannel>) {
         for inner in self.qps.read().iter() {
             inner.lock().tx.offer_channel(channel);
         }

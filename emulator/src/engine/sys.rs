@@ -161,45 +161,59 @@ impl Drop for Gate {
     }
 }
 
-/// Waits until one of the descriptors is readable or the time is up. Bit `i` of the result tells
-/// whether descriptor `i` is readable; there may be 64.
-///
-/// # Errors
-/// Those of ppoll(2).
-pub(crate) fn wait_any(fds: &[RawFd], timeout: Option<Duration>) -> io::Result<u64> {
-    let mut polls: Vec<libc::pollfd> = fds
-        .iter()
-        .map(|fd| libc::pollfd {
-            fd: *fd,
+/// Descriptors to wait for, any number of them. The first one added has index 0.
+#[derive(Debug, Default)]
+pub(crate) struct PollSet(Vec<libc::pollfd>);
+
+impl PollSet {
+    /// Adds one, and returns its index. A descriptor that is closed meanwhile counts as readable.
+    pub(crate) fn add(&mut self, fd: RawFd) -> usize {
+        self.0.push(libc::pollfd {
+            fd,
             events: libc::POLLIN,
             revents: 0,
-        })
-        .collect();
-    let timeout = timeout.map(|t| libc::timespec {
-        tv_sec: libc::time_t::try_from(t.as_secs()).unwrap_or(libc::time_t::MAX),
-        tv_nsec: libc::c_long::from(t.subsec_nanos()),
-    });
-    let timeout_ptr = timeout
-        .as_ref()
-        .map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: `polls` holds as many entries as said, the timeout is null or a valid timespec,
-    // both outlive the call; no signal mask.
-    let n = unsafe {
-        libc::ppoll(
-            polls.as_mut_ptr(),
-            polls.len() as libc::nfds_t,
-            timeout_ptr,
-            std::ptr::null(),
-        )
-    };
-    if n < 0 {
-        return Err(io::Error::last_os_error());
+        });
+        self.0.len() - 1
     }
-    let ready = polls
-        .iter()
-        .enumerate()
-        .filter(|(_, poll)| poll.revents != 0);
-    Ok(ready.fold(0, |bits, (index, _)| bits | 1 << index))
+
+    /// Waits until one of them is readable or the time is up.
+    ///
+    /// # Errors
+    /// Those of ppoll(2). Nothing counts as readable then.
+    pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        let polls = &mut self.0;
+        let timeout = timeout.map(|t| libc::timespec {
+            tv_sec: libc::time_t::try_from(t.as_secs()).unwrap_or(libc::time_t::MAX),
+            tv_nsec: libc::c_long::from(t.subsec_nanos()),
+        });
+        let timeout_ptr = timeout
+            .as_ref()
+            .map_or(std::ptr::null(), std::ptr::from_ref);
+        // SAFETY: `polls` holds as many entries as said, the timeout is null or a valid timespec,
+        // both outlive the call; no signal mask.
+        let n = unsafe {
+            libc::ppoll(
+                polls.as_mut_ptr(),
+                polls.len() as libc::nfds_t,
+                timeout_ptr,
+                std::ptr::null(),
+            )
+        };
+        if n < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+
+    /// Was the descriptor with this index readable when the last wait ended?
+    pub(crate) fn is_ready(&self, index: usize) -> bool {
+        self.0.get(index).is_some_and(|poll| poll.revents != 0)
+    }
+
+    /// Was one of them, from this index on?
+    pub(crate) fn any_ready_from(&self, index: usize) -> bool {
+        self.0.iter().skip(index).any(|poll| poll.revents != 0)
+    }
 }
 
 /// Blocks all signals in the calling thread but those of memory accesses that fail, which are caught

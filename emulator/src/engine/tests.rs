@@ -1,14 +1,22 @@
-//! The engine under a small receive buffer, which is what most hosts have.
+//! The engine under a small receive buffer, which is what most hosts have, and where its threads meet.
 
+use std::net::IpAddr;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use rocade_transport::{
-    AccessFlags, AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType, SendFlags, SendOp,
-    SendWr, Sge, WcStatus,
+    AccessFlags, AddressVector, PacketMeta, QpAttr, QpAttrMask, QpCap, QpState, QpType, SendFlags,
+    SendOp, SendWr, Sge, WcStatus,
 };
+use rocade_wire::{Bth, Opcode, Packet, Psn};
 
-use crate::config::{BrokerMode, EngineConfig};
+use super::ack_hold;
+use crate::config::{BrokerMode, EngineConfig, LinkMode};
+use crate::link::LocalAddr;
+use crate::link::shm::ShmChannel;
+use crate::steering::Slot;
 use crate::{Context, Cq, Engine, Mr, Pd, Qp, QpInitAttr};
 
 /// What an unprivileged process gets where `net.core.rmem_max` is at its default.
@@ -33,8 +41,11 @@ struct Host {
 fn host(address: &str) -> Host {
     let spec = format!("dev={address}");
     let config = EngineConfig::from_specs(&[spec], BrokerMode::Embedded).expect("a device");
-    let engine = Engine::new(config).expect("an engine");
-    let context = engine.open_device("dev").expect("it is there");
+    host_on(&Engine::new(config).expect("an engine"), "dev")
+}
+
+fn host_on(engine: &Engine, device: &str) -> Host {
+    let context = engine.open_device(device).expect("it is there");
     let pd = context.alloc_pd().expect("a PD");
     let cq = context.create_cq(4096, None, 0, 0).expect("a CQ");
     let memory: &'static [AtomicU8] =
@@ -61,7 +72,7 @@ fn host(address: &str) -> Host {
         .map(|_| pd.create_qp(init()).expect("a QP"))
         .collect();
     Host {
-        engine,
+        engine: engine.clone(),
         context,
         _pd: pd,
         cq,
@@ -252,4 +263,147 @@ fn run(a: &Host, b: &Host, op: impl Fn(u64, rocade_wire::Rkey) -> SendOp) {
             a.qps[0].counters()
         );
     }
+}
+
+/// Two threads make the channel between two addresses of their process at the same time: whoever comes
+/// second must not lead anybody to a channel from which nobody receives.
+#[test]
+fn a_second_channel_of_ones_own_is_not_used() {
+    let (near, far) = ("127.4.0.5", "127.4.0.6");
+    let specs = [format!("near={near}"), format!("far={far}")];
+    let config = EngineConfig::from_specs(&specs, BrokerMode::Embedded).expect("devices");
+    let link = LinkMode::Shm;
+    let engine = Engine::new(EngineConfig { link, ..config }).expect("an engine");
+    let (a, b) = (host_on(&engine, "near"), host_on(&engine, "far"));
+    // The other address is not in use yet, so there is no channel.
+    connect(&a.qps[0], &b.qps[0], &b);
+    let inner = &engine.inner;
+    assert_eq!(inner.channels.read().len(), 0);
+
+    let local = |address: &str| LocalAddr::from(address.parse::<IpAddr>().expect("an address"));
+    let (from, to) = (local(near), local(far));
+    let ends = || {
+        let ends = ShmChannel::own(from, to, Slot::EMBEDDED, inner.wake.as_fd());
+        ends.expect("memory").map(Arc::new)
+    };
+    // The first thread has its channel in the list, and has not moved the queue pairs.
+    let first = ends();
+    inner.channels.write().extend(first.iter().cloned());
+    inner.channel_count.store(2, Ordering::Release);
+    inner.adopt(from, to, Slot::EMBEDDED, &ends());
+    assert_eq!(inner.channels.read().len(), 2);
+
+    connect(&b.qps[0], &a.qps[0], &a);
+    for end in &first {
+        inner.move_qps_to(end);
+    }
+    let sge = Sge {
+        addr: a.mr.addr(),
+        len: 8,
+        lkey: a.mr.lkey(),
+    };
+    let op = SendOp::Write {
+        va: b.mr.addr(),
+        rkey: b.mr.rkey(),
+        imm: None,
+    };
+    let wr = SendWr {
+        wr_id: 1,
+        op,
+        flags: SendFlags::SIGNALED,
+        sges: &[sge],
+    };
+    a.qps[0].send_queue().push(&wr).expect("posted");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let completion = loop {
+        if let Some(completion) = a.cq.poll_one() {
+            break completion;
+        }
+        assert!(Instant::now() < deadline, "nobody receives");
+    };
+    assert_eq!(completion.status, WcStatus::Success);
+}
+
+#[test]
+fn only_who_has_made_an_engine_sends_for_it_at_the_exit() {
+    let (engine, own) = (host("127.4.0.7").engine, std::process::id());
+    let is_this = |other: &Weak<_>| Weak::ptr_eq(other, &Arc::downgrade(&engine.inner));
+    assert!(ack_hold::engines_of(own).iter().any(is_this));
+    assert!(
+        !ack_hold::engines_of(own + 1).iter().any(is_this),
+        "a child"
+    );
+}
+
+/// A message has come to a queue pair that has not been drained yet when the CQ of its sends is overrun: if its
+/// completion is seen, it is acknowledged.
+//= RC-ACK-20 type=test
+#[test]
+fn a_cq_that_is_overrun_costs_no_acknowledgement_of_what_another_reports() {
+    let (a, b) = (host("127.4.0.8"), host("127.4.0.9"));
+    let full = a.context.create_cq(1, None, 0, 0).expect("a CQ");
+    let init = |recv_cq: &Cq| QpInitAttr {
+        send_cq: full.clone(),
+        recv_cq: recv_cq.clone(),
+        cap: QpCap {
+            max_send_wr: 2,
+            max_recv_wr: 1,
+            max_recv_sge: 1,
+            ..QpCap::default()
+        },
+        qp_type: QpType::Rc,
+        sq_sig_all: true,
+        cookie: 0,
+    };
+    let qp = a._pd.create_qp(init(&a.cq)).expect("a QP");
+    connect(&qp, &b.qps[0], &b);
+    qp.recv_queue().push(7, &[]).expect("posted");
+    let bth = Bth {
+        ack_req: true,
+        ..Bth::new(Opcode::new(4), qp.qp_num(), Psn::new(0))
+    };
+    let bytes = [&bth.to_bytes()[..], &[0; 4]].concat();
+    let packet = Packet::parse(&bytes).expect("a SEND of nothing");
+    {
+        let (engine, inner) = (&a.engine.inner, qp.inner());
+        let mem = engine.regions().read(engine.now());
+        let mut core = inner.lock();
+        let meta = PacketMeta {
+            source: core.qp.remote(),
+            destination: core.qp.local(),
+        };
+        let memory = mem.view(inner.pd_id());
+        core.qp.handle_packet(engine.now(), &meta, &packet, &memory);
+        assert_eq!(core.qp.pending_completions().len(), 1);
+    }
+
+    let other = a._pd.create_qp(init(&full)).expect("a QP");
+    connect(&other, &b.qps[1], &b);
+    let err = QpAttr {
+        qp_state: QpState::Err.code(),
+        ..QpAttr::default()
+    };
+    other.modify(&err, QpAttrMask::STATE).expect("ERR");
+    for wr_id in 0..2 {
+        let wr = SendWr {
+            wr_id,
+            op: SendOp::Send { imm: None },
+            flags: SendFlags::SIGNALED,
+            sges: &[],
+        };
+        other.send_queue().push(&wr).expect("posted");
+    }
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let completion = loop {
+        if let Some(completion) = a.cq.poll_one() {
+            break completion;
+        }
+        assert!(Instant::now() < deadline, "no completion");
+    };
+    assert_eq!(
+        (completion.wr_id, completion.status),
+        (7, WcStatus::Success)
+    );
+    assert_eq!(qp.state(), QpState::Err);
+    assert_eq!(qp.counters().acks_sent, 1);
 }

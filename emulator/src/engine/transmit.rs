@@ -66,7 +66,10 @@ pub(super) struct Blocked {
 }
 
 impl TxState {
+    /// Another way from now on. What there was no room for on the old one is lost on it.
     pub(crate) fn set_path(&mut self, port: Arc<Port>, path: Path) {
+        self.blocked = None;
+        self.quiet = None;
         self.enters_channel = path.channel.is_some();
         self.peer_has_entered = false;
         self.route = Some((port, path));
@@ -204,7 +207,7 @@ impl EngineInner {
         }
         let reserved = inner.reserve(waiting);
         if reserved < total {
-            core.qp.set_fatal(self.now());
+            core.qp.set_fatal(self.now(), reserved);
         }
         reserved
     }
@@ -213,7 +216,7 @@ impl EngineInner {
     fn report(&self, inner: &QpInner, core: &mut QpCore, mut reserved: usize) {
         while core.qp.pending_completions().len() > 0 {
             if inner.complete(core, &mut reserved) > 0 {
-                core.qp.set_fatal(self.now());
+                core.qp.set_fatal(self.now(), 0);
                 core.overrun = true;
             }
         }

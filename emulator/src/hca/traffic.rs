@@ -1,17 +1,32 @@
 //! What goes through a port, for the counters that programs read.
+//!
+//! One thread may send while another receives: their counters are apart.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam::utils::CachePadded;
 
 /// Since the engine was made.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
-    tx_packets: AtomicU64,
-    tx_bytes: AtomicU64,
-    tx_shared: AtomicU64,
-    rx_packets: AtomicU64,
-    rx_bytes: AtomicU64,
-    rx_bad_icrc: AtomicU64,
-    rx_malformed: AtomicU64,
+    tx: CachePadded<Sent>,
+    rx: CachePadded<Received>,
+}
+
+#[derive(Debug, Default)]
+struct Sent {
+    packets: AtomicU64,
+    bytes: AtomicU64,
+    /// Those of the packets that went through shared memory.
+    shared: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Received {
+    packets: AtomicU64,
+    bytes: AtomicU64,
+    bad_icrc: AtomicU64,
+    malformed: AtomicU64,
 }
 
 /// What has gone through a port, and how much of it through shared memory.
@@ -41,35 +56,35 @@ impl Traffic {
     /// A run of packets has left; `bytes` are those from BTH to ICRC.
     #[inline]
     pub(crate) fn sent(&self, packets: u64, bytes: usize, shared: bool) {
-        self.tx_packets.fetch_add(packets, Ordering::Relaxed);
-        self.tx_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.tx.packets.fetch_add(packets, Ordering::Relaxed);
+        self.tx.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         if shared {
-            self.tx_shared.fetch_add(packets, Ordering::Relaxed);
+            self.tx.shared.fetch_add(packets, Ordering::Relaxed);
         }
     }
 
     /// Packets were handed to QPs.
     #[inline]
     pub(crate) fn received(&self, packets: u64, bytes: usize) {
-        self.rx_packets.fetch_add(packets, Ordering::Relaxed);
-        self.rx_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.rx.packets.fetch_add(packets, Ordering::Relaxed);
+        self.rx.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// A packet with a wrong ICRC came (ICRC-11).
     pub(crate) fn bad_icrc(&self) {
-        self.rx_bad_icrc.fetch_add(1, Ordering::Relaxed);
+        self.rx.bad_icrc.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Something came that is no packet.
     pub(crate) fn malformed(&self) {
-        self.rx_malformed.fetch_add(1, Ordering::Relaxed);
+        self.rx.malformed.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn totals(&self) -> Totals {
         Totals {
-            tx_packets: self.tx_packets.load(Ordering::Relaxed),
-            tx_shared: self.tx_shared.load(Ordering::Relaxed),
-            rx_packets: self.rx_packets.load(Ordering::Relaxed),
+            tx_packets: self.tx.packets.load(Ordering::Relaxed),
+            tx_shared: self.tx.shared.load(Ordering::Relaxed),
+            rx_packets: self.rx.packets.load(Ordering::Relaxed),
         }
     }
 
@@ -77,19 +92,19 @@ impl Traffic {
     /// bytes.
     pub(crate) fn values(&self) -> [u64; COUNTER_FILES.len()] {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let (sent, received) = (get(&self.tx_packets), get(&self.rx_packets));
-        let (bad_icrc, malformed) = (get(&self.rx_bad_icrc), get(&self.rx_malformed));
+        let (sent, received) = (get(&self.tx.packets), get(&self.rx.packets));
+        let (bad_icrc, malformed) = (get(&self.rx.bad_icrc), get(&self.rx.malformed));
         [
             sent,
             sent,
-            get(&self.tx_bytes) / 4,
+            get(&self.tx.bytes) / 4,
             received,
             received,
-            get(&self.rx_bytes) / 4,
+            get(&self.rx.bytes) / 4,
             bad_icrc + malformed,
             sent,
             received,
-            get(&self.tx_shared),
+            get(&self.tx.shared),
             bad_icrc,
         ]
     }

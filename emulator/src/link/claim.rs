@@ -22,6 +22,7 @@ use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
 use super::{Holder, LocalAddr};
 use crate::broker::{effective_uid, peer_of, poll, poll_readable};
+use crate::random;
 
 /// Names that an address has.
 const NAMES: u8 = 8;
@@ -178,9 +179,7 @@ fn name(local: LocalAddr, index: u8) -> Vec<u8> {
 const UNSEEN: &[u8] = b"rocade/unseen/";
 
 fn unseen() -> io::Result<Claim> {
-    let mut random = [0; 16];
-    super::sys::fill_random(&mut random)?;
-    let name = [b"\0", UNSEEN, &random[..]].concat();
+    let name = [b"\0", UNSEEN, &random::bytes::<16>()].concat();
     let socket = bind(&name)?.ok_or(io::ErrorKind::AddrInUse)?;
     Ok(Claim {
         socket: socket.into(),

@@ -17,12 +17,10 @@
 //! [`ForwardKey`] of the address, which only the processes that share the address have.
 
 use core::fmt;
-use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
+use crate::random;
 use crate::steering::Slot;
-
-use super::sys;
 
 /// Bytes before the packet.
 pub(crate) const HEADER_LEN: usize = KEY_AT + KEY_LEN;
@@ -43,13 +41,8 @@ pub struct ForwardKey([u8; KEY_LEN]);
 
 impl ForwardKey {
     /// A new one.
-    ///
-    /// # Errors
-    /// The system has no random numbers.
-    pub(crate) fn random() -> io::Result<Self> {
-        let mut bytes = [0; KEY_LEN];
-        sys::fill_random(&mut bytes)?;
-        Ok(Self(bytes))
+    pub(crate) fn random() -> Self {
+        Self(random::bytes())
     }
 
     pub(crate) const fn from_bytes(bytes: [u8; KEY_LEN]) -> Self {
@@ -221,8 +214,8 @@ mod tests {
             forged[at] ^= 0x10;
             assert_eq!(unwrap(&KEY, Slot::new(7), &forged), None, "byte {at}");
         }
-        let others = ForwardKey::random().unwrap();
-        assert_ne!(others, ForwardKey::random().unwrap());
+        let others = ForwardKey::random();
+        assert_ne!(others, ForwardKey::random());
         assert_eq!(unwrap(&others, Slot::new(7), &wrapped), None);
         assert_eq!(format!("{others:?}"), "ForwardKey(..)");
     }

@@ -11,7 +11,6 @@ use super::{LocalAddr, ROCE_PORT};
 
 /// Who holds a port that cannot be bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Holder {
     /// A process that this user may look into.
     Process {

@@ -125,7 +125,6 @@ fn is_link_local(ip: IpAddr) -> bool {
 
 /// Why a link cannot be opened.
 #[derive(Debug)]
-#[non_exhaustive]
 pub enum LinkError {
     /// Somebody else has the address's port 4791.
     InUse {

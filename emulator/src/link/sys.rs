@@ -95,29 +95,6 @@ pub(crate) fn receive_drops(fd: BorrowedFd<'_>) -> io::Result<u32> {
     check(result).map(|_| values[SK_MEMINFO_DROPS])
 }
 
-/// Fills the buffer with random bytes that nobody can guess.
-///
-/// # Errors
-/// Those of getrandom(2).
-pub(crate) fn fill_random(buf: &mut [u8]) -> io::Result<()> {
-    let mut filled = 0;
-    while filled < buf.len() {
-        let rest = &mut buf[filled..];
-        // SAFETY: `rest` is writable for its length.
-        let got = unsafe { libc::getrandom(rest.as_mut_ptr().cast(), rest.len(), 0) };
-        match usize::try_from(got) {
-            Ok(got) => filled += got,
-            Err(_) => {
-                let error = io::Error::last_os_error();
-                if error.kind() != io::ErrorKind::Interrupted {
-                    return Err(error);
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
 fn set_option<T>(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: &T) -> io::Result<()> {
     // SAFETY: `value` is a live object of exactly the stated size. The kernel only reads it, and
     // through `sock_fprog::filter` the instructions, which the caller borrows for this call.

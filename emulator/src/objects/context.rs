@@ -14,7 +14,6 @@ use crate::hca::{DeviceAttr, DeviceInfo, GidEntry, Hca, PortAttr, limits};
 /// What happened (`ibv_event_type`, AEV-*).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
-#[non_exhaustive]
 #[doc(alias = "ibv_event_type")]
 pub enum AsyncEventKind {
     /// A CQ overflowed.
@@ -41,7 +40,6 @@ impl AsyncEventKind {
 
 /// Which object an event is about; objects are named by their cookies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum EventElement {
     /// A CQ.
     Cq(u64),
@@ -59,6 +57,7 @@ pub struct AsyncEvent {
     pub kind: AsyncEventKind,
     /// To what.
     pub element: EventElement,
+    /// Of the object, which it also identifies: cookies are the program's, and may be the same.
     acks: Option<Arc<AckCounter>>,
 }
 
@@ -245,8 +244,10 @@ impl ContextInner {
         });
     }
 
-    /// Drops the events of an object that nobody has read yet.
-    pub(super) fn forget_events(&self, element: EventElement) {
-        self.events.retain(|event| event.element != element);
+    /// Drops the events of the object with this counter that nobody has read yet.
+    pub(super) fn forget_events(&self, of: &Arc<AckCounter>) {
+        let is_another = |acks: &Arc<AckCounter>| !Arc::ptr_eq(acks, of);
+        self.events
+            .retain(|event| event.acks.as_ref().is_none_or(is_another));
     }
 }

@@ -187,7 +187,7 @@ impl Cq {
         if let Some(channel) = &inner.channel {
             channel.events.retain(|cq| !Arc::ptr_eq(cq, inner));
         }
-        inner.context.forget_events(EventElement::Cq(inner.cookie));
+        inner.context.forget_events(&inner.async_acks);
         inner.acks.wait();
         inner.async_acks.wait();
         Ok(())

@@ -9,7 +9,7 @@ use rocade_transport::{
     CompleteTo, Completion, Counters, ModifyContext, QpAttr, QpAttrMask, QpCap, QpConfig, QpEvent,
     QpState, QpType,
 };
-use rocade_wire::{Pkey, Qpn};
+use rocade_wire::{Gid, Pkey, Qpn};
 
 use super::context::{AsyncEventKind, EventElement};
 use super::cq::{Cq, CqInner};
@@ -17,7 +17,7 @@ use super::event_queue::AckCounter;
 use super::pd::{Pd, PdInner};
 use super::poster::{RecvPoster, SendPoster};
 use super::slots::PendingSlots;
-use crate::engine::{Cause, EngineInner, TxState};
+use crate::engine::{Cause, EngineInner, Path, Port, TxState};
 use crate::error::VerbsError;
 use crate::hca::{Hca, limits};
 use crate::memory::PdId;
@@ -161,6 +161,7 @@ impl Qp {
     /// # Errors
     /// [`VerbsError::Modify`] (EINVAL) if the transition, the mask or a value is wrong;
     /// [`VerbsError::Link`], [`VerbsError::Broker`] if the local address cannot be used;
+    /// [`VerbsError::Io`] (such as EMFILE) if there is no socket to the peer to be had;
     /// [`VerbsError::PeerRefused`] if the peer is not among the allowed ones.
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<(), VerbsError> {
@@ -179,33 +180,30 @@ impl Qp {
             tracing::error!("{error}");
             return Err(error);
         }
-        // The address must be ours before the QP changes: opening it can fail.
-        let link = match sgid {
-            Some(sgid) if mask.contains(QpAttrMask::AV) => {
-                Some(engine.link_for(hca.local_addr(sgid.to_ip()))?)
+        // What can fail comes before the QP changes. The transport refuses peers of the other IP version.
+        let route = match sgid {
+            Some(sgid)
+                if mask.contains(QpAttrMask::AV) && sgid.to_ip().is_ipv4() == peer.is_ipv4() =>
+            {
+                Some(inner.prepare_route(sgid, attr, mask)?)
             }
             _ => None,
         };
-        let channel = link.as_ref().and_then(|link| {
-            let dest = if mask.contains(QpAttrMask::DEST_QPN) {
-                Qpn::new(attr.dest_qp_num)
-            } else {
-                inner.lock().qp.dest_qp()
-            };
-            engine.channel_to(link, dest, attr.ah_attr.dgid.to_ip())
-        });
-        let by_udp = link.is_some() && channel.is_none();
-        if mask.contains(QpAttrMask::STATE) && attr.qp_state == QpState::Reset.code() {
-            // A reset forgets what is owed.
+        let by_udp = route
+            .as_ref()
+            .is_some_and(|(_, path)| path.channel().is_none());
+        if route.is_some()
+            || mask.contains(QpAttrMask::STATE) && attr.qp_state == QpState::Reset.code()
+        {
+            // A reset forgets what is owed, and on another way nobody waits for it.
             engine.say_farewell(inner);
         }
         let now = engine.now();
         let mem = engine.regions().read(now);
         let mut core = inner.lock();
         core.qp.modify(now, attr, mask, &context)?;
-        if let Some(link) = link {
-            let path = link.path_of(core.qp.dest_qp(), core.qp.remote(), &attr.ah_attr, channel)?;
-            core.tx.set_path(link, path);
+        if let Some((port, path)) = route {
+            core.tx.set_path(port, path);
         }
         if core.qp.state() == QpState::Reset {
             core.tx.reset();
@@ -304,6 +302,26 @@ impl QpInner {
         self.pd.id
     }
 
+    /// The way from `sgid` to the peer that the attributes name, opened where it is not in use yet.
+    fn prepare_route(
+        &self,
+        sgid: Gid,
+        attr: &QpAttr,
+        mask: QpAttrMask,
+    ) -> Result<(Arc<Port>, Path), VerbsError> {
+        let (engine, hca) = (self.engine(), self.hca());
+        let port = engine.link_for(hca.local_addr(sgid.to_ip()))?;
+        let dest = if mask.contains(QpAttrMask::DEST_QPN) {
+            Qpn::new(attr.dest_qp_num)
+        } else {
+            self.lock().qp.dest_qp()
+        };
+        let to = attr.ah_attr.dgid.to_ip();
+        let channel = engine.channel_to(&port, dest, to);
+        let path = port.path_of(dest, to, &attr.ah_attr, channel)?;
+        Ok((port, path))
+    }
+
     /// Locks the QP. The region table's guard has to be taken before.
     pub(crate) fn lock(&self) -> MutexGuard<'_, QpCore> {
         self.core.lock()
@@ -387,7 +405,7 @@ impl QpInner {
             QpEvent::SqDrained => AsyncEventKind::SqDrained,
             QpEvent::ReqErr => AsyncEventKind::QpReqErr,
             QpEvent::AccessErr => AsyncEventKind::QpAccessErr,
-            _ => AsyncEventKind::QpFatal,
+            QpEvent::Fatal => AsyncEventKind::QpFatal,
         };
         let acks = Some(Arc::clone(&self.async_acks));
         self.pd
@@ -418,7 +436,7 @@ impl QpInner {
             self.purge_completions(&mut core);
         }
         engine.release_qp_num(self.qp_num);
-        self.pd.context.forget_events(EventElement::Qp(self.cookie));
+        self.pd.context.forget_events(&self.async_acks);
         self.send_cq.detach_qp();
         self.recv_cq.detach_qp();
         self.pd.children.fetch_sub(1, Ordering::AcqRel);

@@ -1,7 +1,7 @@
 //! State changes in mid-flow: a QP is drained, put into ERR, reset and connected again, or destroyed while both
 //! sides have messages on their way.
 //!
-//! What must hold then is judged from outside ([`Ledger`]): completions come once per request and in order, what is
+//! What must hold then is judged from outside (`ledger.rs`): completions come once per request and in order, what is
 //! reported as done has happened, what has happened is a beginning of what was asked for, and a QP that has stopped
 //! changes no memory any more.
 
@@ -167,6 +167,8 @@ enum Voice {
     Everything,
     /// It is drained.
     Responses,
+    /// It is in ERR: what it has done is acknowledged, once.
+    LastAck,
     /// It has stopped.
     Nothing,
 }
@@ -212,8 +214,12 @@ impl<'a> Run<'a> {
             let may = match allowed[from as usize].get() {
                 Voice::Everything => true,
                 Voice::Responses => operation.is_some_and(Operation::is_response),
+                Voice::LastAck => operation == Some(Operation::Acknowledge),
                 Voice::Nothing => false,
             };
+            if allowed[from as usize].get() == Voice::LastAck {
+                allowed[from as usize].set(Voice::Nothing);
+            }
             assert!(may, "{from:?} has stopped, and sends {packet}");
             decide.borrow_mut().decide(transit)
         });
@@ -322,7 +328,12 @@ impl<'a> Run<'a> {
             let attr = QpAttr::default();
             self.pair.modify(victim, QpState::Err, NO_MORE, &attr);
         }
-        self.voices[victim as usize].set(Voice::Nothing);
+        let voice = if destroy {
+            Voice::Nothing
+        } else {
+            Voice::LastAck
+        };
+        self.voices[victim as usize].set(voice);
         let writes = self.pair.node(victim).mem.writes();
         self.until(None);
         let after = self.pair.node(victim).mem.writes();

@@ -63,7 +63,8 @@ fn rdma_cores_own_tests_find_the_interface() {
     assert!(unexpected.is_empty(), "{unexpected:?}\n{output}");
     let passed = output
         .lines()
-        .filter(|line| line.ends_with(" ... ok"))
+        // What a verb complains of, on the way to failing as the test wants it to, comes in between.
+        .filter(|line| *line == "ok" || line.ends_with(" ... ok"))
         .count();
     assert!(passed >= 50, "only {passed} passed\n{output}");
 }

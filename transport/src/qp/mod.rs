@@ -12,7 +12,7 @@ use rocade_wire::{Gid, Msn, Mtu, Packet, Pkey, Psn, Qpn};
 pub use state::{TransitionRule, transition_rule};
 
 use crate::attr::{QpAttr, QpAttrMask, QpCap, QpState, QpType};
-use crate::completion::Completion;
+use crate::completion::{Completion, WcStatus};
 use crate::counters::{Counters, DropReason};
 use crate::cx::Cx;
 use crate::error::{ModifyError, PostError};
@@ -466,6 +466,9 @@ impl Qp {
     /// The next completion, in order.
     pub fn poll_completion(&mut self) -> Option<Completion> {
         let completion = self.out.completions.pop_front();
+        if completion.as_ref().is_some_and(is_received) {
+            self.responder.note_handed_out();
+        }
         if self.out.completions.is_empty() {
             self.responder.note_reported();
         }
@@ -477,10 +480,13 @@ impl Qp {
         self.out.events.pop_front()
     }
 
-    /// A completion could not be reported: to ERR, with an event (RC-STA-10, RC-ERR-G).
-    pub fn set_fatal(&mut self, now: Time) {
+    /// A completion could not be reported: to ERR, with an event (RC-STA-10, RC-ERR-G). Of the pending
+    /// completions the first `seen` will be handed out all the same, and no others: only their messages are acknowledged.
+    pub fn set_fatal(&mut self, now: Time, seen: usize) {
+        let seen = self.out.completions.iter().take(seen);
+        let messages = seen.filter(|completion| is_received(completion)).count();
+        self.responder.discard_unreported(messages);
         if self.state != QpState::Err {
-            self.responder.discard_unreported();
             self.out.events.push_back(QpEvent::Fatal);
             self.conclude(now, Err(Fatal));
         }
@@ -522,4 +528,9 @@ impl Qp {
         };
         (&mut self.requester, &mut self.responder, cx)
     }
+}
+
+/// Has a message arrived with it?
+fn is_received(completion: &Completion) -> bool {
+    !completion.is_send() && completion.status == WcStatus::Success
 }

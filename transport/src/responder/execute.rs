@@ -59,6 +59,7 @@ impl Responder {
         self.epsn = psn.add(executed.psns);
         if let Some((wqe, detail)) = executed.received {
             complete_recv(cx, wqe.wr_id, detail);
+            self.note_received(psn);
         }
         match operation {
             Operation::ReadRequest | Operation::CmpSwap | Operation::FetchAdd => {

@@ -115,8 +115,10 @@ pub(crate) struct Responder {
     saved: VecDeque<Saved>,
     /// Responses not sent yet, in order.
     queue: VecDeque<Response>,
-    /// The acknowledgement that came first in `queue` when completions were last handed out.
+    /// What acknowledges the messages whose completions were handed out.
     reported: Option<(Psn, Msn)>,
+    /// What acknowledges each of the messages whose receive completions wait to be handed out.
+    received: VecDeque<(Psn, Msn)>,
 }
 
 impl Responder {
@@ -137,6 +139,7 @@ impl Responder {
             saved: VecDeque::new(),
             queue: VecDeque::new(),
             reported: None,
+            received: VecDeque::new(),
         }
     }
 
@@ -204,18 +207,37 @@ impl Responder {
         self.saved.clear();
     }
 
-    /// Likewise, where the completions that were not handed out yet are lost: their messages must not be
-    /// acknowledged (RC-ERR-G).
-    pub(crate) fn discard_unreported(&mut self) {
-        let owed = self.owed_ack().and(self.reported);
+    /// Likewise, where of the receives that have succeeded and were not handed out yet only the first `seen` will
+    /// be: the messages of the others must not be acknowledged (RC-ERR-G).
+    pub(crate) fn discard_unreported(&mut self, seen: usize) {
+        let last_seen = seen.checked_sub(1).and_then(|last| self.received.get(last));
+        let seen = last_seen.copied().or(self.reported);
+        let owed = self.owed_ack();
         self.queue.clear();
         self.saved.clear();
-        let ack = owed.map(|(psn, msn)| Response::Ack { psn, msn });
-        self.queue.extend(ack);
+        if let (Some(owed), Some(seen)) = (owed, seen) {
+            // Not past a response that waits behind it.
+            let (psn, msn) = if seen.0.diff(owed.0) < 0 { seen } else { owed };
+            self.queue.push_back(Response::Ack { psn, msn });
+        }
+    }
+
+    /// A message is complete that has used up a receive work request.
+    #[inline]
+    fn note_received(&mut self, psn: Psn) {
+        self.received.push_back((psn, self.msn));
+    }
+
+    /// The completion of the oldest such message was handed out.
+    pub(crate) fn note_handed_out(&mut self) {
+        if let Some(handed_out) = self.received.pop_front() {
+            self.reported = Some(handed_out);
+        }
     }
 
     /// The completions of all messages so far were handed out.
     pub(crate) fn note_reported(&mut self) {
+        self.received.clear();
         if let Some(owed) = self.owed_ack() {
             self.reported = Some(owed);
         }

@@ -72,6 +72,7 @@ impl Responder {
         };
         complete_recv(cx, wqe.wr_id, detail);
         self.rq.pop_front();
+        self.note_received(bth.psn);
         true
     }
 

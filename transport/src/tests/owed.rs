@@ -1,8 +1,10 @@
 //! What is acknowledged when a QP ends: all messages whose completions were handed out, and no other.
 
+use alloc::vec::Vec;
+
 use rocade_wire::{Operation, Packet};
 
-use super::{operations, read, register, register_filled, send, statuses};
+use super::{operations, read, register, register_filled, send, statuses, write};
 use crate::testing::{Fate, Pair, Side};
 use crate::{PacketMeta, QpAttr, QpAttrMask, QpState, WcStatus};
 
@@ -73,8 +75,63 @@ fn a_lost_completion_is_not_acknowledged_but_those_before_are() {
     node.qp.handle_packet(now, &meta, &packet, &node.mem);
     assert_eq!(node.qp.pending_completions().len(), 1);
     // There is no room for its completion.
-    node.qp.set_fatal(now);
+    node.qp.set_fatal(now, 0);
     assert_first_acknowledged(&mut pair);
+}
+
+/// B has received three messages whose completions were not handed out, and perhaps a request that it refuses.
+fn received(and_nonsense: bool) -> Pair {
+    let mut pair = Pair::default();
+    pair.set_ack_delay(1_000_000_000);
+    let (here, there) = (register(&pair, Side::A, 8), register(&pair, Side::B, 8));
+    pair.set_network(|_| Fate::Drop);
+    for wr_id in [1, 2, 3] {
+        pair.recv(Side::B, wr_id, &[there.sge()]);
+        pair.send(Side::A, wr_id, send(), &[here.sge()]);
+    }
+    if and_nonsense {
+        let mut nowhere = there;
+        nowhere.rkey = rocade_wire::Rkey::new(!there.rkey.get());
+        pair.send(Side::A, 4, write(&nowhere), &[here.sge()]);
+    }
+    pair.run_for(10_000);
+    let requests: Vec<_> = pair.trace().iter().map(|t| t.bytes.clone()).collect();
+    let now = pair.now();
+    let meta = PacketMeta {
+        source: Side::A.ip(),
+        destination: Side::B.ip(),
+    };
+    let node = pair.node_mut(Side::B);
+    for bytes in &requests {
+        let packet = Packet::parse(bytes).expect("our own packet");
+        node.qp.handle_packet(now, &meta, &packet, &node.mem);
+    }
+    assert_eq!(node.qp.pending_completions().len(), 3);
+    pair.set_network(|_| Fate::Deliver);
+    pair
+}
+
+//= RC-ACK-20 type=test
+//= RC-ERR-G type=test
+#[test]
+fn of_several_messages_those_are_acknowledged_whose_completions_find_room() {
+    for and_nonsense in [false, true] {
+        for room in 0..3u8 {
+            let mut pair = received(and_nonsense);
+            let now = pair.now();
+            pair.node_mut(Side::B).qp.set_fatal(now, room.into());
+            pair.drain_both();
+            pair.run_for(10_000);
+            let acks = room
+                .checked_sub(1)
+                .map(|psn| (Operation::Acknowledge, psn.into()));
+            let sent = operations(&pair, Side::B);
+            assert_eq!(sent, Vec::from_iter(acks), "{}", pair.trace_text());
+            let done = (1..=u64::from(room)).map(|wr_id| (wr_id, WcStatus::Success));
+            let seen = statuses(&pair.take_completions(Side::A));
+            assert_eq!(seen, done.collect::<Vec<_>>());
+        }
+    }
 }
 
 #[test]
@@ -88,7 +145,7 @@ fn nothing_is_acknowledged_past_a_read_that_is_not_answered() {
     pair.send(Side::A, 1, read(&there), &[here.sge()]);
     pair.send(Side::A, 2, send(), &[here.sge()]);
     pair.run_for(10_000);
-    let requests: alloc::vec::Vec<_> = pair.trace().iter().map(|t| t.bytes.clone()).collect();
+    let requests: Vec<_> = pair.trace().iter().map(|t| t.bytes.clone()).collect();
     let now = pair.now();
     let meta = PacketMeta {
         source: Side::A.ip(),

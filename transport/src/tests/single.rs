@@ -244,7 +244,7 @@ fn responses_not_sent_are_dropped_in_the_error_state() {
         feed(&mut pair, &fetch_add(4, &region, 1));
         if fatal {
             let now = pair.now();
-            pair.node_mut(Side::B).qp.set_fatal(now);
+            pair.node_mut(Side::B).qp.set_fatal(now, 0);
         } else {
             pair.modify(Side::B, QpState::Err, NO_MORE, &QpAttr::default());
         }

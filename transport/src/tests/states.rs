@@ -311,7 +311,7 @@ fn a_lost_completion_is_fatal() {
     pair.recv(Side::A, 1, &[]);
     let now = pair.now();
     for _ in 0..2 {
-        pair.node_mut(Side::A).qp.set_fatal(now);
+        pair.node_mut(Side::A).qp.set_fatal(now, 0);
     }
     pair.run();
     assert_eq!(pair.take_events(Side::A), [QpEvent::Fatal]);

@@ -43,7 +43,6 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
             EventElement::Port(port) => ibv_async_element {
                 port_num: c_int::from(port),
             },
-            _ => ibv_async_element { port_num: 0 },
         };
         let answer = ibv_async_event {
             element,

@@ -81,7 +81,9 @@ impl Modify<'_> {
                 Reason::new(error.to_string(), "wait for IBV_EVENT_SQ_DRAINED")
             }
             (ModifyError::BadValue(field), _) => self.bad_value(field),
-            _ => Reason::new(error.to_string(), ""),
+            (ModifyError::MissingAttr | ModifyError::UnexpectedAttr, None) => {
+                Reason::new(error.to_string(), "")
+            }
         }
     }
 

@@ -141,14 +141,13 @@ pub(crate) fn parse() -> Cli {
     })
 }
 
-/// Names the option that was probably meant: the parser's own measure of similarity fails for words
-/// as short as `--dev`.
+/// Names the option that was probably meant, where our measure of similarity finds one: the parser's own
+/// fails for words as short as `--dev`.
 fn suggest(error: &mut clap::Error) {
-    let told = error.get(ContextKind::SuggestedArg).is_some();
     let Some(ContextValue::String(wrong)) = error.get(ContextKind::InvalidArg) else {
         return;
     };
-    if told || error.kind() != ErrorKind::UnknownArgument {
+    if error.kind() != ErrorKind::UnknownArgument {
         return;
     }
     let mut command = Cli::command();
@@ -167,6 +166,8 @@ fn suggest(error: &mut clap::Error) {
     if let Some(near) = nearest(wrong.trim_start_matches('-'), &options) {
         let value = ContextValue::String(format!("--{near}"));
         error.insert(ContextKind::SuggestedArg, value);
+        // It is that of the parser's own suggestion.
+        error.remove(ContextKind::Usage);
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! PREFIX/bin/rocade                    unless the running command is that file
-//! PREFIX/lib/rocade/lib*.so.1          where `libdir` looks for them
+//! PREFIX/lib/rocade/lib*.so*           where `libdir` looks for them
 //! PREFIX/lib/rocade/installed          what was put where, so that all of it can be removed
 //! PREFIX/share/...                     manual pages, completions
 //! ```
@@ -20,7 +20,7 @@ use std::process::{Command, ExitCode};
 
 use crate::cli::{PrefixArgs, Shell};
 use crate::error::CliError;
-use crate::libdir::LIBRARIES;
+use crate::libdir::{LIBRARIES, PRELOAD_LIBRARY};
 use crate::{manual, output};
 
 /// The list of what was installed, below the prefix.
@@ -165,6 +165,11 @@ fn items(exe: &Path, prefix: &Path) -> Result<Vec<Item>, CliError> {
             )
         })
         .collect();
+    items.push(item(
+        &format!("lib/rocade/{PRELOAD_LIBRARY}"),
+        0o644,
+        Content::Stripped(libraries.join(PRELOAD_LIBRARY)),
+    ));
     let own = fs::canonicalize(prefix.join("bin/rocade")).ok();
     if own.is_none_or(|own| own != exe) {
         items.push(item("bin/rocade", 0o755, Content::Stripped(exe.to_owned())));
@@ -186,10 +191,9 @@ fn items(exe: &Path, prefix: &Path) -> Result<Vec<Item>, CliError> {
 fn libraries(exe: &Path) -> Result<PathBuf, CliError> {
     let dir = exe.parent().unwrap_or_else(|| Path::new("/"));
     let complete = |dir: &Path| {
-        let mut names = LIBRARIES
-            .iter()
-            .map(|library| dir.join(format!("{library}.so")));
-        names.all(|path| path.is_file())
+        let drop_in = LIBRARIES.iter().map(|library| format!("{library}.so"));
+        let mut names = drop_in.chain([PRELOAD_LIBRARY.to_owned()]);
+        names.all(|name| dir.join(name).is_file())
     };
     if complete(dir) {
         return Ok(dir.to_owned());
@@ -233,7 +237,7 @@ fn build(sources: &Path) -> Result<(), CliError> {
         .args(["build", "--release", "--locked"]);
     // Wherever the user's configuration would put it.
     command.arg("--target-dir").arg(sources.join("target"));
-    for library in LIBRARIES {
+    for library in LIBRARIES.into_iter().chain(["preload"]) {
         command.args(["--package", &format!("rocade-{library}")]);
     }
     let by_hand = "cargo build --release --workspace && target/release/rocade install";

@@ -30,6 +30,9 @@ pub(crate) fn print() -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The library that leads a program's file functions to a view: a file name, here and in an installation.
+pub(crate) const PRELOAD_LIBRARY: &str = "librocade_preload.so";
+
 /// The directory to put into `LD_LIBRARY_PATH`; made if necessary.
 pub(crate) fn find() -> Result<PathBuf, CliError> {
     let exe = std::env::current_exe()
@@ -38,12 +41,12 @@ pub(crate) fn find() -> Result<PathBuf, CliError> {
     find_from(exe_dir, fallback_dir)
 }
 
-/// The library that leads a program's file functions to a view; `None` if it is not there.
+/// Where [`PRELOAD_LIBRARY`] is; `None` if it is not there.
 pub(crate) fn preload_library() -> Option<PathBuf> {
     let exe = std::env::current_exe().ok()?;
     let exe_dir = exe.parent()?;
     let places = [exe_dir.to_owned(), exe_dir.join("../lib/rocade")];
-    let files = places.map(|dir| dir.join("librocade_preload.so"));
+    let files = places.map(|dir| dir.join(PRELOAD_LIBRARY));
     fs::canonicalize(files.iter().find(|file| file.is_file())?).ok()
 }
 

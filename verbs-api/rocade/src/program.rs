@@ -35,10 +35,11 @@ impl Obstacle {
     }
 }
 
-/// Prints a warning if the program will not see Rocade.
-pub(crate) fn warn(program: &Path) {
+/// Prints a warning if the program will not see Rocade. True where that is because it gets rights that
+/// this process does not have.
+pub(crate) fn warn(program: &Path) -> bool {
     let Some(loaded) = loaded_file(program) else {
-        return;
+        return false;
     };
     for Obstacle { reason, advice } in obstacles(&loaded) {
         let mut shown = program.display().to_string();
@@ -47,6 +48,7 @@ pub(crate) fn warn(program: &Path) {
         }
         eprintln!("rocade: warning: {shown} {reason}, so it will not see Rocade\n  {advice}");
     }
+    privileged(&loaded).is_some()
 }
 
 /// The file that the kernel loads: the program itself, or the interpreter of a script.

@@ -52,7 +52,7 @@ pub(crate) fn run(args: &RunArgs, settings: Settings) -> Result<ExitCode, CliErr
         eprintln!("rocade: warning: no network interface is up, so there will be no device");
     }
     let path = find_program(program)?;
-    program::warn(&path);
+    let is_privileged = program::warn(&path);
 
     let mut command = Command::new(&path);
     command.arg0(program).args(program_args);
@@ -78,7 +78,10 @@ pub(crate) fn run(args: &RunArgs, settings: Settings) -> Result<ExitCode, CliErr
     {
         command.env(ENV_BROKER, exe);
     }
-    view::show(args, &merged, &config.devices, &mut command)?;
+    // Such a program gets its rights only where user namespaces do not take them away.
+    if !is_privileged || args.view.is_some() {
+        view::show(args, &merged, &config.devices, &mut command)?;
+    }
     tracing::debug!(?command, devices = ?config.devices, "exec");
     Err(exec_error(program, &command.exec()))
 }

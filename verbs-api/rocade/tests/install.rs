@@ -29,6 +29,7 @@ fn with_symbols() -> Build {
     for library in &LIBRARIES[1..] {
         fs::copy(&first, build.path(&format!("{library}.so"))).unwrap();
     }
+    fs::copy(&first, build.path("librocade_preload.so")).unwrap();
     build
 }
 
@@ -67,6 +68,7 @@ fn an_installation_works_and_goes_without_a_trace() {
         "bin/rocade",
         "lib/rocade/libibverbs.so.1",
         "lib/rocade/libmana.so.1",
+        "lib/rocade/librocade_preload.so",
         "share/man/man1/rocade.1",
         "share/man/man1/rocade-run.1",
         "share/bash-completion/completions/rocade",
@@ -168,6 +170,8 @@ fn beside_the_command_only_the_rest_is_installed() {
         let name = format!("{library}.so");
         fs::rename(build.path(&name), bin.join(&name)).unwrap();
     }
+    let name = "librocade_preload.so";
+    fs::rename(build.path(name), bin.join(name)).unwrap();
     let run = |word: &str| {
         Command::new(bin.join("rocade"))
             .arg(word)

@@ -196,15 +196,6 @@ impl Server {
 
     /// A group of an address that nobody else has.
     fn claim(&mut self, local: LocalAddr) -> Result<Group, Obstacle> {
-        let failed = |doing| {
-            move |source| {
-                Obstacle::Failed(LinkError::System {
-                    local,
-                    doing,
-                    source,
-                })
-            }
-        };
         let claim = match Claim::take(local) {
             Ok(claim) => claim,
             Err(ClaimError::Held(mut new)) => {
@@ -219,12 +210,15 @@ impl Server {
                 };
                 return Err(Obstacle::Rival(rival.pid(), rival.holder()));
             }
-            Err(ClaimError::System(error)) => {
-                return Err(failed("claiming the address")(error));
+            Err(ClaimError::System(source)) => {
+                return Err(Obstacle::Failed(LinkError::System {
+                    local,
+                    doing: "claiming the address",
+                    source,
+                }));
             }
         };
-        let key = ForwardKey::random().map_err(failed("making a key"))?;
-        Ok(Group::new(local, claim, key))
+        Ok(Group::new(local, claim, ForwardKey::random()))
     }
 
     /// Checks that all clients of an earlier broker have come, who may have sockets of any group.

@@ -26,6 +26,7 @@ impl Build {
         for library in LIBRARIES {
             fs::write(build.path(&format!("{library}.so")), library).unwrap();
         }
+        fs::write(build.path("librocade_preload.so"), "preload").unwrap();
         build
     }
 

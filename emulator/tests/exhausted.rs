@@ -1,0 +1,148 @@
+//! A process without file descriptors: what a verb cannot do, it does not do by halves.
+//!
+//! The limit is the whole process's: there is one test here.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "tests: a failure may panic, sizes are small"
+)]
+
+mod common;
+
+use std::os::fd::AsRawFd;
+use std::thread;
+use std::time::Duration;
+
+use common::{ALL_ACCESS, Side, pair};
+use rocade_emulator::{AddressVector, QpAttr, QpAttrMask, QpState, SendOp, VerbsError, WcStatus};
+
+fn set_descriptor_limit(limit: libc::rlimit) {
+    // SAFETY: the pointer is to a live rlimit.
+    let result = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+    assert_eq!(
+        result, 0,
+        "a lower limit is always allowed, and the old one too"
+    );
+}
+
+/// Calls `f` while no descriptor can be opened.
+fn without_descriptors<T>(f: impl FnOnce() -> T) -> T {
+    // The next one would have the lowest number that is free.
+    let next = std::fs::File::open("/dev/null").unwrap().as_raw_fd();
+    with_descriptor_limit(next.try_into().unwrap(), f)
+}
+
+fn with_descriptor_limit<T>(descriptors: libc::rlim_t, f: impl FnOnce() -> T) -> T {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the pointer is to a live rlimit.
+    let result = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    assert_eq!(result, 0);
+    set_descriptor_limit(libc::rlimit {
+        rlim_cur: descriptors,
+        ..limit
+    });
+    let result = f();
+    set_descriptor_limit(limit);
+    result
+}
+
+/// Attributes as a program sees them.
+fn image(side: &Side) -> String {
+    format!("{:?}", side.qp.query())
+}
+
+/// The call fails for want of a descriptor, and changes nothing; with one it succeeds.
+fn all_or_nothing(side: &Side, attr: &QpAttr, mask: QpAttrMask) {
+    let before = image(side);
+    let error = without_descriptors(|| side.qp.modify(attr, mask)).unwrap_err();
+    assert!(matches!(error, VerbsError::Io(_)), "{error:?}");
+    assert_eq!(error.errno(), libc::EMFILE);
+    assert_eq!(image(side), before);
+    side.qp.modify(attr, mask).unwrap();
+    assert_ne!(image(side), before);
+}
+
+fn write(from: &Side, to: &Side, data: &[u8]) {
+    from.fill(0, data);
+    let op = SendOp::Write {
+        va: to.addr(64),
+        rkey: to.mr.rkey(),
+        imm: None,
+    };
+    from.send(1, op, &[from.sge(0, data.len())]);
+    assert_eq!(from.completion().status, WcStatus::Success);
+    assert_eq!(to.bytes(64, data.len()), data);
+}
+
+//= QPS-02 type=test
+#[test]
+fn a_queue_pair_that_gets_no_socket_stays_as_it_is() {
+    let (a, b) = pair("127.2.9.1", "127.2.9.2", 4096);
+    // Its address is in use already; the socket to another slot of the peer is not there yet.
+    let qp = Side::on(a.engine.clone(), 4096);
+    let init = QpAttr {
+        qp_state: QpState::Init.code(),
+        port_num: 1,
+        qp_access_flags: ALL_ACCESS,
+        ..QpAttr::default()
+    };
+    let mask =
+        QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::ACCESS_FLAGS;
+    qp.qp.modify(&init, mask).unwrap();
+    let ah_attr = AddressVector {
+        dgid: b.gid(),
+        is_global: true,
+        port_num: 1,
+        ..AddressVector::default()
+    };
+    let rtr = QpAttr {
+        qp_state: QpState::Rtr.code(),
+        path_mtu: 3,
+        dest_qp_num: b.qp.qp_num().get() ^ 0x01_0000,
+        ah_attr,
+        ..QpAttr::default()
+    };
+    let mask = QpAttrMask::STATE
+        | QpAttrMask::AV
+        | QpAttrMask::PATH_MTU
+        | QpAttrMask::DEST_QPN
+        | QpAttrMask::RQ_PSN
+        | QpAttrMask::MAX_DEST_RD_ATOMIC
+        | QpAttrMask::MIN_RNR_TIMER;
+    all_or_nothing(&qp, &rtr, mask);
+
+    // Another hop limit takes another socket.
+    write(&a, &b, b"before");
+    let sqd = QpAttr {
+        qp_state: QpState::Sqd.code(),
+        ..QpAttr::default()
+    };
+    a.qp.modify(&sqd, QpAttrMask::STATE).unwrap();
+    let nearer = QpAttr {
+        ah_attr: AddressVector {
+            hop_limit: 7,
+            ..ah_attr
+        },
+        ..QpAttr::default()
+    };
+    all_or_nothing(&a, &nearer, QpAttrMask::AV);
+    let rts = QpAttr {
+        qp_state: QpState::Rts.code(),
+        ..QpAttr::default()
+    };
+    a.qp.modify(&rts, QpAttrMask::STATE).unwrap();
+    write(&a, &b, b"after");
+    write(&b, &a, b"back");
+
+    // A program that gives up its right to open anything still gets its packets.
+    with_descriptor_limit(0, || {
+        for _ in 0..3 {
+            thread::sleep(Duration::from_millis(20));
+            write(&a, &b, b"still there?");
+        }
+    });
+}
