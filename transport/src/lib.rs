@@ -17,7 +17,7 @@
 //! Each line uses those below it:
 //!
 //! ```text
-//! qp                      entry points, states, attributes
+//! qp                      entry points, states, modify
 //! requester   responder   the two sides, which do not know each other
 //! cx                      what surrounds a call: time, peer, memory, outputs
 //! peer        outputs     who the QP talks to; completions, events and counters
