@@ -36,8 +36,8 @@ pub use objects::{
     Mr, Pd, Qp, QpInitAttr, RecvPoster, SendPoster,
 };
 pub use rocade_transport::{
-    AccessFlags, AddressVector, Completion, Counters, DropReason, ImmOrInv, ModifyError, PostError,
-    QpAttr, QpAttrMask, QpCap, QpState, QpType, SendFlags, SendOp, SendWr, Sge, WcFlags, WcOpcode,
-    WcStatus, transition_rule,
+    AccessFlags, AddressVector, CompleteTo, Completion, Counters, DropReason, ImmOrInv,
+    ModifyError, PostError, QpAttr, QpAttrMask, QpCap, QpState, QpType, SendFlags, SendOp, SendWr,
+    Sge, WcFlags, WcOpcode, WcStatus, transition_rule,
 };
 pub use rocade_wire::{Gid, Guid, Lkey, Mtu, Pkey, Psn, Qpn, Rkey};

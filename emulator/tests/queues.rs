@@ -158,7 +158,7 @@ fn queues_in_err_are_full_until_what_was_flushed_is_polled() {
     for _ in 0..20 {
         let completion = a.completion();
         assert_eq!(completion.status, WcStatus::WrFlushErr);
-        sends += u64::from(completion.is_send);
+        sends += u64::from(completion.is_send());
     }
     // The first of them stands for the ten as well.
     assert_eq!(sends, 20);

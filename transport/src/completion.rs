@@ -108,6 +108,27 @@ pub enum ImmOrInv {
     Inv(Rkey),
 }
 
+impl ImmOrInv {
+    /// What [`Completion::wc_flags`] says of it.
+    #[inline]
+    pub(crate) const fn flags(self) -> WcFlags {
+        match self {
+            Self::None => WcFlags::empty(),
+            Self::Imm(_) => WcFlags::WITH_IMM,
+            Self::Inv(_) => WcFlags::WITH_INV,
+        }
+    }
+}
+
+/// The completion queue that a completion goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CompleteTo {
+    /// That of the QP's send queue.
+    SendCq,
+    /// That of the QP's receive queue.
+    RecvCq,
+}
+
 /// A work completion (CQE).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
@@ -129,8 +150,8 @@ pub struct Completion {
     pub wc_flags: WcFlags,
     /// Opaque detail (CQ-12); 0.
     pub vendor_err: u32,
-    /// Belongs to the send queue (else to the receive queue).
-    pub is_send: bool,
+    /// The queue it goes to.
+    pub to: CompleteTo,
     /// The packet had the solicited-event bit (CQ-06).
     pub solicited: bool,
     /// Slots of its queue that are free once the application has taken it: its own, and those of the
@@ -138,4 +159,13 @@ pub struct Completion {
     pub slots: u32,
     /// When it was generated: the transport's time in ns.
     pub timestamp_ns: u64,
+}
+
+impl Completion {
+    /// Is it of a send work request (else of a receive)?
+    #[inline]
+    #[must_use]
+    pub const fn is_send(&self) -> bool {
+        matches!(self.to, CompleteTo::SendCq)
+    }
 }

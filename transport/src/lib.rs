@@ -13,6 +13,20 @@
 //!
 //! Registered memory is reached through the [`Memory`] trait only.
 //!
+//! # Inside
+//! Each line uses those below it:
+//!
+//! ```text
+//! qp                      entry points, states, modify
+//! requester   responder   the two sides, which do not know each other
+//! cx                      what surrounds a call: time, peer, memory, outputs
+//! peer        outputs     who the QP talks to; completions, events and counters
+//! transmit    congestion  the caller's buffer; how much is in flight
+//! attr wr memory completion event counters error time
+//! ```
+//!
+//! A folder's files use each other: they hold the methods of the type that its `mod.rs` defines.
+//!
 //! What this crate does not do: sockets, ICRC, key tables, completion queues, locking.
 
 #![no_std]
@@ -22,16 +36,19 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod attr;
 mod completion;
 mod congestion;
 mod counters;
+mod cx;
 mod error;
 mod event;
 mod memory;
-pub(crate) mod qp;
+mod outputs;
+mod peer;
+mod qp;
 mod requester;
 mod responder;
-mod service;
 #[cfg(any(test, feature = "test-utils"))]
 pub mod testing;
 #[cfg(test)]
@@ -40,15 +57,14 @@ mod time;
 mod transmit;
 mod wr;
 
-pub use completion::{Completion, ImmOrInv, WcFlags, WcOpcode, WcStatus};
+pub use attr::{AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType};
+pub use completion::{CompleteTo, Completion, ImmOrInv, WcFlags, WcOpcode, WcStatus};
 pub use counters::{Counters, DropReason};
 pub use error::{ModifyError, PostError};
 pub use event::QpEvent;
 pub use memory::{AccessError, AtomicOp, LocalAccess, Memory, RemoteAccess};
-pub use qp::{
-    AckTiming, AddressVector, ModifyContext, PacketMeta, Qp, QpAttr, QpAttrMask, QpCap, QpConfig,
-    QpLimits, QpState, QpType, TransitionRule, transition_rule,
-};
+pub use peer::PacketMeta;
+pub use qp::{AckTiming, ModifyContext, Qp, QpConfig, QpLimits, TransitionRule, transition_rule};
 pub use time::Time;
 pub use transmit::{Deferred, Source, TxBuffer};
 pub use wr::{AccessFlags, SendFlags, SendOp, SendWr, Sge};

@@ -4,7 +4,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use rocade_wire::{AtomicEth, Bth, Rkey};
+use rocade_wire::{Bth, MAX_HEADERS_LEN, Rkey};
 
 use crate::wr::Sge;
 
@@ -20,8 +20,8 @@ pub(crate) struct Head {
 }
 
 impl Head {
-    /// The longest that follows a BTH on RC.
-    const MAX_EXT_LEN: usize = AtomicEth::LEN;
+    /// The longest combination that an opcode of any service defines.
+    const MAX_EXT_LEN: usize = MAX_HEADERS_LEN - Bth::LEN;
 
     /// A BTH without extension headers.
     #[inline]
@@ -321,7 +321,7 @@ impl TxBuffer {
     }
 
     /// Appends `count` packets with consecutive PSNs, for which there is [`TxBuffer::room`], and whose
-    /// payloads follow `first` in memory, each as long. All are checked. `bth` completes each header.
+    /// payloads follow `first` in memory, each as long. All are checked. `bth` completes each BTH.
     pub(crate) fn push_deferred_run(
         &mut self,
         head: &Head,
@@ -331,6 +331,7 @@ impl TxBuffer {
     ) {
         let payload_len = first.payload_len();
         let len = head.segment_len(payload_len);
+        let ext = &head.ext[..head.ext_len];
         let start = self.used;
         let end = start + count as usize * len;
         if self.bytes.len() < end {
@@ -341,10 +342,14 @@ impl TxBuffer {
             let mut of_this = head.bth;
             of_this.psn = of_this.psn.add(index);
             bth(index, &mut of_this);
-            segment[..Bth::LEN].copy_from_slice(&of_this.to_bytes());
+            let (header, rest) = segment.split_at_mut(Bth::LEN);
+            header.copy_from_slice(&of_this.to_bytes());
+            if !ext.is_empty() {
+                rest[..ext.len()].copy_from_slice(ext);
+            }
             let before = index as usize;
             self.deferred.push(Deferred {
-                at: start + before * len + Bth::LEN,
+                at: start + before * len + head.len(),
                 source: first.behind(before * payload_len),
             });
         }
@@ -360,4 +365,57 @@ impl TxBuffer {
 #[inline]
 pub(crate) const fn pad_len(payload_len: usize) -> usize {
     payload_len.wrapping_neg() & 3
+}
+
+#[cfg(test)]
+mod tests {
+    use rocade_wire::{Lkey, Opcode, Operation, Psn, Qpn, Service, XrcEth};
+
+    use super::*;
+
+    const LEN: u32 = 256;
+    const COUNT: u32 = 3;
+
+    fn source(index: u32) -> Source {
+        Source::Local(Sge {
+            addr: u64::from(0x1000 + index * LEN),
+            len: LEN,
+            lkey: Lkey::new(7),
+        })
+    }
+
+    /// A run is what its packets are one by one, extension headers included.
+    #[test]
+    fn a_run_repeats_all_headers() {
+        let opcode = Opcode::of(Service::Xrc, Operation::SendMiddle).unwrap();
+        let mut head = Head::new(Bth::new(opcode, Qpn::new(9), Psn::new(0xff_ffff)));
+        let srq = XrcEth {
+            resv: 0,
+            srqn: 0x0a_0b0c,
+        };
+        for headers in 0..2 {
+            let mut run = TxBuffer::new(4096, 8);
+            run.push_deferred_run(&head, source(0), COUNT, |_, _| {});
+            let mut single = TxBuffer::new(4096, 8);
+            for index in 0..COUNT {
+                let mut head = head;
+                head.bth.psn = head.bth.psn.add(index);
+                single.push_deferred(&head, source(index));
+            }
+            assert!(run.bytes() == single.bytes(), "{headers}");
+            assert_eq!(run.deferred(), single.deferred(), "{headers}");
+            assert_eq!(run.segment_len(), single.segment_len(), "{headers}");
+            head.push(&srq.to_bytes());
+        }
+    }
+
+    /// No opcode defines more headers than fit.
+    #[test]
+    fn all_extension_headers_fit() {
+        for opcode in 0..=u8::MAX {
+            if let Some(ext) = Opcode::new(opcode).ext() {
+                assert!(ext.len_bytes() <= Head::MAX_EXT_LEN, "{opcode:#x}");
+            }
+        }
+    }
 }

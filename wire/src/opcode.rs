@@ -44,8 +44,9 @@ impl Service {
         }
     }
 
-    /// The operation code of the service's operation 0.
-    const fn base(self) -> u8 {
+    /// The operation code of the service's operation 0: what all its codes have in their upper bits.
+    #[must_use]
+    pub const fn base(self) -> u8 {
         match self {
             Self::Rc => 0x00,
             Self::Uc => 0x20,

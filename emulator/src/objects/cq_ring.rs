@@ -117,8 +117,8 @@ impl CqRing {
     /// An event is due when the CQ is armed for the completion; arming is one shot.
     //= CQ-06
     fn put(&mut self, completion: Completion) -> Added {
-        let solicited =
-            completion.status != WcStatus::Success || (completion.solicited && !completion.is_send);
+        let solicited = completion.status != WcStatus::Success
+            || (completion.solicited && !completion.is_send());
         self.entries.push_back(Entry {
             number: self.next,
             completion,
@@ -162,7 +162,7 @@ impl CqRing {
 
 #[cfg(test)]
 pub(super) fn test_completion(wr_id: u64, solicited: bool, status: WcStatus) -> Completion {
-    use rocade_transport::{ImmOrInv, WcFlags, WcOpcode};
+    use rocade_transport::{CompleteTo, ImmOrInv, WcFlags, WcOpcode};
     use rocade_wire::Qpn;
     Completion {
         wr_id,
@@ -174,7 +174,7 @@ pub(super) fn test_completion(wr_id: u64, solicited: bool, status: WcStatus) -> 
         imm_or_inv: ImmOrInv::None,
         wc_flags: WcFlags::empty(),
         vendor_err: 0,
-        is_send: false,
+        to: CompleteTo::RecvCq,
         solicited,
         slots: 1,
         timestamp_ns: 0,
@@ -183,6 +183,8 @@ pub(super) fn test_completion(wr_id: u64, solicited: bool, status: WcStatus) -> 
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use rocade_transport::CompleteTo;
+
     use super::*;
 
     fn plain(wr_id: u64) -> Completion {
@@ -245,7 +247,7 @@ mod tests {
         let solicited = test_completion(0, true, WcStatus::Success);
         let failed = test_completion(0, false, WcStatus::WrFlushErr);
         let sent = Completion {
-            is_send: true,
+            to: CompleteTo::SendCq,
             ..solicited
         };
         let mut ring = CqRing::new(64);

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use rocade_transport::{
-    Completion, Counters, ModifyContext, QpAttr, QpAttrMask, QpCap, QpConfig, QpEvent, QpState,
-    QpType,
+    CompleteTo, Completion, Counters, ModifyContext, QpAttr, QpAttrMask, QpCap, QpConfig, QpEvent,
+    QpState, QpType,
 };
 use rocade_wire::{Gid, Pkey, Qpn};
 
@@ -82,16 +82,6 @@ pub(crate) struct QpCore {
     /// Slots of the send and the receive queue that become free when their completions are taken.
     send_slots: PendingSlots,
     recv_slots: PendingSlots,
-}
-
-impl QpCore {
-    const fn slots_of(&mut self, is_send: bool) -> &mut PendingSlots {
-        if is_send {
-            &mut self.send_slots
-        } else {
-            &mut self.recv_slots
-        }
-    }
 }
 
 impl Qp {
@@ -343,20 +333,19 @@ impl QpInner {
         self.core.try_lock_for(patience)
     }
 
-    const fn cq_of(&self, is_send: bool) -> &Arc<CqInner> {
-        if is_send {
-            &self.send_cq
-        } else {
-            &self.recv_cq
+    const fn cq_of(&self, to: CompleteTo) -> &Arc<CqInner> {
+        match to {
+            CompleteTo::SendCq => &self.send_cq,
+            CompleteTo::RecvCq => &self.recv_cq,
         }
     }
 
     /// Reserves room for completions in their CQs until there is none, and returns for how many.
     pub(crate) fn reserve<'c>(&self, completions: impl Iterator<Item = &'c Completion>) -> usize {
         let mut reserved = 0;
-        each_run(completions, |is_send, run| {
+        each_run(completions, |to, run| {
             let count = run.count();
-            let granted = self.cq_of(is_send).reserve(count);
+            let granted = self.cq_of(to).reserve(count);
             reserved += granted;
             granted == count
         });
@@ -373,13 +362,12 @@ impl QpInner {
             recv_slots,
             ..
         } = core;
-        each_run(qp.pending_completions(), |is_send, run| {
-            let slots = if is_send {
-                &mut *send_slots
-            } else {
-                &mut *recv_slots
+        each_run(qp.pending_completions(), |to, run| {
+            let slots = match to {
+                CompleteTo::SendCq => &mut *send_slots,
+                CompleteTo::RecvCq => &mut *recv_slots,
             };
-            let cq = self.cq_of(is_send);
+            let cq = self.cq_of(to);
             lost += cq.add(run, reserved, |number, completion| {
                 slots.note(number, completion.slots);
             });
@@ -392,8 +380,12 @@ impl QpInner {
     /// Frees the slots whose completions the application has taken; false where there are none.
     //= RC-WQE-03
     pub(super) fn reclaim_slots(&self, core: &mut QpCore, is_send: bool) -> bool {
-        let oldest = self.cq_of(is_send).oldest();
-        let slots = core.slots_of(is_send).reclaim(oldest);
+        let (cq, pending) = if is_send {
+            (&self.send_cq, &mut core.send_slots)
+        } else {
+            (&self.recv_cq, &mut core.recv_slots)
+        };
+        let slots = pending.reclaim(cq.oldest());
         core.qp.free_slots(is_send, slots);
         slots > 0
     }
@@ -453,17 +445,17 @@ impl QpInner {
     }
 }
 
-/// Calls `each` for each run of completions of one queue, send or receive, until it says false. It has
+/// Calls `each` for each run of completions that go to one CQ, until it says false. It has
 /// to use up what it gets.
 fn each_run<'c, I: Iterator<Item = &'c Completion>>(
     completions: I,
-    mut each: impl FnMut(bool, &mut dyn Iterator<Item = &'c Completion>) -> bool,
+    mut each: impl FnMut(CompleteTo, &mut dyn Iterator<Item = &'c Completion>) -> bool,
 ) {
     let mut completions = completions.peekable();
     while let Some(first) = completions.peek() {
-        let is_send = first.is_send;
-        let mut run = std::iter::from_fn(|| completions.next_if(|c| c.is_send == is_send));
-        if !each(is_send, &mut run) {
+        let to = first.to;
+        let mut run = std::iter::from_fn(|| completions.next_if(|c| c.to == to));
+        if !each(to, &mut run) {
             break;
         }
     }

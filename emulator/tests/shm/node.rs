@@ -107,7 +107,7 @@ pub(crate) fn run_node() {
                 listen();
                 println!("@listening");
                 for message in 1..=count {
-                    while side.completion().is_send {}
+                    while side.completion().is_send() {}
                     if message < count {
                         listen();
                         side.send(1, SendOp::Send { imm: None }, &[side.sge(8, 8)]);

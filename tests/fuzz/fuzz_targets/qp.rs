@@ -455,13 +455,13 @@ impl Run {
             }
         }
         while let Some(completion) = self.qp.poll_completion() {
-            let queue = if completion.is_send {
+            let queue = if completion.is_send() {
                 &mut self.sends
             } else {
                 &mut self.receives
             };
             queue.complete(completion.wr_id);
-            self.qp.free_slots(completion.is_send, completion.slots);
+            self.qp.free_slots(completion.is_send(), completion.slots);
         }
         let mut events = 0;
         while self.qp.poll_event().is_some() {

@@ -310,14 +310,14 @@ impl Scenario {
 fn deliver(pair: &mut Pair, flows: &mut [Flow]) {
     let completions = Side::BOTH.map(|side| pair.take_completions(side));
     for side in Side::BOTH {
-        for completion in completions[side as usize].iter().filter(|c| !c.is_send) {
+        for completion in completions[side as usize].iter().filter(|c| !c.is_send()) {
             let flow = flows.iter_mut().find(|f| f.from() == side.other());
             flow.expect("receives belong to a flow")
                 .received(pair, completion);
         }
     }
     for side in Side::BOTH {
-        for completion in completions[side as usize].iter().filter(|c| c.is_send) {
+        for completion in completions[side as usize].iter().filter(|c| c.is_send()) {
             let flow = flows.iter_mut().find(|f| f.from() == side);
             flow.expect("sends belong to a flow").sent(pair, completion);
         }

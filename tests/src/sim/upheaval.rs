@@ -257,7 +257,7 @@ impl<'a> Run<'a> {
         for side in Side::BOTH {
             let ledgers = &mut self.ledgers[self.lives[side as usize]];
             for completion in self.pair.take_completions(side) {
-                if completion.is_send {
+                if completion.is_send() {
                     ledgers[side as usize].sent(&self.pair, &completion);
                 } else {
                     ledgers[side.other() as usize].received(&self.pair, &completion);

@@ -264,7 +264,7 @@ impl PeerQp for RocadeQp {
         Some(Completion {
             id: completion.wr_id,
             status: Status::from_code(completion.status.code()),
-            receive: !completion.is_send,
+            receive: !completion.is_send(),
             byte_len: completion.byte_len,
             imm: match completion.imm_or_inv {
                 ImmOrInv::Imm(imm) => Some(imm),

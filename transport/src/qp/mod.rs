@@ -1,7 +1,5 @@
 //! A queue pair: entry points only.
 
-mod attr;
-pub(crate) mod conn;
 mod modify;
 mod salvage;
 mod short;
@@ -11,21 +9,22 @@ use core::net::IpAddr;
 
 use rocade_wire::{Gid, Msn, Mtu, Packet, Pkey, Psn, Qpn};
 
-pub use attr::{AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType};
 pub use state::{TransitionRule, transition_rule};
 
+use crate::attr::{QpAttr, QpAttrMask, QpCap, QpState, QpType};
 use crate::completion::{Completion, WcStatus};
 use crate::counters::{Counters, DropReason};
+use crate::cx::Cx;
 use crate::error::{ModifyError, PostError};
 use crate::event::QpEvent;
 use crate::memory::Memory;
+use crate::outputs::{Fatal, Outputs};
+use crate::peer::{Framing, PacketMeta, Peer};
 use crate::requester::{Requester, SendLimits};
 use crate::responder::{RecvLimits, Responder};
-use crate::service::Service;
 use crate::time::Time;
 use crate::transmit::TxBuffer;
 use crate::wr::{SendWr, Sge};
-use conn::{Conn, Fatal, Outputs};
 
 /// Device limits that [`Qp::modify`] checks attributes against (QPV-03, QPV-09).
 #[derive(Clone, Copy, Debug)]
@@ -82,24 +81,13 @@ pub enum AckTiming {
     Later,
 }
 
-/// Network addresses of a received packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PacketMeta {
-    /// Source address, IPv4 addresses unmapped.
-    pub source: IpAddr,
-    /// Destination address, likewise.
-    pub destination: IpAddr,
-}
-
 /// A queue pair. See the crate documentation for the order of calls.
 #[derive(Debug)]
 pub struct Qp {
     config: QpConfig,
     attr: QpAttr,
     state: QpState,
-    conn: Conn,
-    local: IpAddr,
-    remote: IpAddr,
+    peer: Peer,
     requester: Requester,
     responder: Responder,
     comm_est_raised: bool,
@@ -110,8 +98,7 @@ impl Qp {
     /// A QP in RESET; `None` where this crate has no state machine for the type.
     #[must_use]
     pub fn new(config: QpConfig) -> Option<Self> {
-        let service = Service::of(config.qp_type)?;
-        let unspecified = IpAddr::from([0, 0, 0, 0]);
+        let framing = Framing::of(config.qp_type)?;
         Some(Self {
             config,
             attr: QpAttr {
@@ -119,15 +106,7 @@ impl Qp {
                 ..QpAttr::default()
             },
             state: QpState::Reset,
-            conn: Conn {
-                service,
-                qp_num: config.qp_num,
-                dest_qp: Qpn::new(0),
-                pkey: Pkey::DEFAULT,
-                pmtu: Mtu::Mtu256,
-            },
-            local: unspecified,
-            remote: unspecified,
+            peer: Peer::unknown(framing),
             requester: Requester::new(SendLimits {
                 max_wr: config.cap.max_send_wr,
                 max_sge: config.cap.max_send_sge,
@@ -139,7 +118,7 @@ impl Qp {
                 max_sge: config.cap.max_recv_sge,
             }),
             comm_est_raised: false,
-            out: Outputs::default(),
+            out: Outputs::new(config.qp_num),
         })
     }
 
@@ -152,7 +131,7 @@ impl Qp {
     /// The peer's number; meaningful from RTR on.
     #[must_use]
     pub const fn dest_qp(&self) -> Qpn {
-        self.conn.dest_qp
+        self.peer.qpn
     }
 
     /// Its state.
@@ -164,19 +143,19 @@ impl Qp {
     /// Address that packets leave from; meaningful from RTR on.
     #[must_use]
     pub const fn local(&self) -> IpAddr {
-        self.local
+        self.peer.local
     }
 
     /// Address that packets go to; meaningful from RTR on.
     #[must_use]
     pub const fn remote(&self) -> IpAddr {
-        self.remote
+        self.peer.remote
     }
 
     /// The P_Key of its packets; meaningful from INIT on.
     #[must_use]
     pub const fn pkey(&self) -> Pkey {
-        self.conn.pkey
+        self.peer.pkey
     }
 
     /// IPv4 TOS or IPv6 traffic class of its packets.
@@ -250,10 +229,11 @@ impl Qp {
             QpState::Reset | QpState::Init | QpState::Rtr => return Err(PostError::InvalidState),
             QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => {}
         }
-        self.requester.post(self.conn.service, wr, inline)?;
+        self.requester.post(wr, inline)?;
         if matches!(self.state, QpState::Err | QpState::Sqe) {
             //= RC-STA-02
-            self.requester.flush(now, &self.conn, &mut self.out);
+            let (requester, _, mut cx) = self.sides(now, &());
+            requester.flush(&mut cx);
         }
         Ok(())
     }
@@ -275,7 +255,7 @@ impl Qp {
         if matches!(self.state, QpState::Err | QpState::Sqe) {
             for _ in 0..count {
                 if let Some(completion) = self.out.completions.pop_back() {
-                    debug_assert!(completion.is_send);
+                    debug_assert!(completion.is_send());
                     self.requester.unflush(completion.slots);
                 }
             }
@@ -295,7 +275,8 @@ impl Qp {
         self.responder.post(wr_id, sges)?;
         if self.state == QpState::Err {
             //= RC-STA-02
-            self.responder.flush(now, &self.conn, &mut self.out);
+            let (_, responder, mut cx) = self.sides(now, &());
+            responder.flush(&mut cx);
         }
         Ok(())
     }
@@ -330,26 +311,14 @@ impl Qp {
                 self.out.counters.drop_packet(DropReason::State);
                 return;
             }
-            self.requester
-                .handle_response(
-                    now,
-                    &self.conn,
-                    mem,
-                    headers,
-                    packet.payload(),
-                    &mut self.out,
-                )
-                .and_then(|()| self.requester.check_failed(now, &self.conn, &mut self.out))
+            let (requester, _, mut cx) = self.sides(now, mem);
+            requester
+                .handle_response(&mut cx, headers, packet.payload())
+                .and_then(|()| requester.check_failed(&mut cx))
         } else {
             self.note_comm_est();
-            self.responder.handle_request(
-                now,
-                &self.conn,
-                mem,
-                headers,
-                packet.payload(),
-                &mut self.out,
-            )
+            let (_, responder, mut cx) = self.sides(now, mem);
+            responder.handle_request(&mut cx, headers, packet.payload())
         };
         self.conclude(now, result);
         self.note_drained();
@@ -357,19 +326,11 @@ impl Qp {
 
     /// The checks before anything with an effect (BTH-14, BTH-15, RC-LIM-05, BTH-06).
     fn reject_reason(&self, meta: &PacketMeta, packet: &Packet<'_>) -> Option<DropReason> {
-        let bth = packet.bth();
         if !matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd) {
             //= RC-RSP-01
-            Some(DropReason::State)
-        } else if bth.opcode.service() != self.conn.service.wire() {
-            Some(DropReason::WrongService)
-        } else if meta.source != self.remote || meta.destination != self.local {
-            Some(DropReason::WrongAddress)
-        } else if !bth.pkey.matches(self.conn.pkey) {
-            Some(DropReason::BadPkey)
-        } else {
-            None
+            return Some(DropReason::State);
         }
+        self.peer.reject_reason(meta, packet.bth())
     }
 
     //= RC-STA-07
@@ -393,9 +354,8 @@ impl Qp {
 
     /// Fires the timers that are due.
     pub fn handle_timeout(&mut self, now: Time) {
-        let result = self
-            .requester
-            .handle_timeout(now, &self.conn, &mut self.out);
+        let (requester, _, mut cx) = self.sides(now, &());
+        let result = requester.handle_timeout(&mut cx);
         self.conclude(now, result);
     }
 
@@ -451,15 +411,13 @@ impl Qp {
     }
 
     fn transmit_responses(&mut self, now: Time, mem: &impl Memory, tx: &mut TxBuffer) {
-        let result = self
-            .responder
-            .poll_transmit(&self.conn, mem, tx, &mut self.out);
+        let (_, responder, mut cx) = self.sides(now, mem);
+        let result = responder.poll_transmit(&mut cx, tx);
         if result.is_err() {
             self.conclude(now, result);
             // The NAK that took the place of the response (RC-STA-03): there is nothing else.
-            let result = self
-                .responder
-                .poll_transmit(&self.conn, mem, tx, &mut self.out);
+            let (_, responder, mut cx) = self.sides(now, mem);
+            let result = responder.poll_transmit(&mut cx, tx);
             debug_assert!(result.is_ok());
         }
     }
@@ -468,9 +426,9 @@ impl Qp {
         if !matches!(self.state, QpState::Rts | QpState::Sqd) {
             return;
         }
-        self.requester
-            .poll_transmit(now, &self.conn, mem, tx, &mut self.out);
-        let result = self.requester.check_failed(now, &self.conn, &mut self.out);
+        let (requester, _, mut cx) = self.sides(now, mem);
+        requester.poll_transmit(&mut cx, tx);
+        let result = requester.check_failed(&mut cx);
         self.conclude(now, result);
     }
 
@@ -550,12 +508,29 @@ impl Qp {
     /// (RC-ERR-C, RC-STA-03).
     fn enter_error(&mut self, now: Time) {
         self.state = QpState::Err;
-        self.requester.flush(now, &self.conn, &mut self.out);
-        self.responder.flush(now, &self.conn, &mut self.out);
+        let (requester, responder, mut cx) = self.sides(now, &());
+        requester.flush(&mut cx);
+        responder.flush(&mut cx);
+    }
+
+    /// Requester and responder, and what surrounds a call of either.
+    #[inline]
+    const fn sides<'a, H>(
+        &'a mut self,
+        now: Time,
+        host: &'a H,
+    ) -> (&'a mut Requester, &'a mut Responder, Cx<'a, H>) {
+        let cx = Cx {
+            now,
+            peer: &self.peer,
+            host,
+            out: &mut self.out,
+        };
+        (&mut self.requester, &mut self.responder, cx)
     }
 }
 
 /// Has a message arrived with it?
 fn is_received(completion: &Completion) -> bool {
-    !completion.is_send && completion.status == WcStatus::Success
+    !completion.is_send() && completion.status == WcStatus::Success
 }

@@ -2,9 +2,9 @@
 
 use rocade_wire::{AckTimeout, Mtu, Psn, Qpn, RnrTimer};
 
-use super::attr::{AddressVector, QpAttr, QpAttrMask, QpState, QpType};
 use super::state::transition_rule;
 use super::{ModifyContext, Qp};
+use crate::attr::{AddressVector, QpAttr, QpAttrMask, QpState, QpType};
 use crate::error::ModifyError;
 use crate::requester::RequesterAttr;
 use crate::responder::ResponderAttr;
@@ -245,22 +245,22 @@ fn store(qp: &mut Qp, new: &QpAttr, mask: QpAttrMask) {
 fn apply(qp: &mut Qp, now: Time, mask: QpAttrMask, next: QpState, context: &ModifyContext) {
     let from = qp.state;
     if mask.contains(QpAttrMask::PKEY_INDEX) {
-        qp.conn.pkey = context.pkey;
+        qp.peer.pkey = context.pkey;
     }
     if mask.contains(QpAttrMask::DEST_QPN) {
-        qp.conn.dest_qp = Qpn::new(qp.attr.dest_qp_num);
-        qp.attr.dest_qp_num = qp.conn.dest_qp.get();
+        qp.peer.qpn = Qpn::new(qp.attr.dest_qp_num);
+        qp.attr.dest_qp_num = qp.peer.qpn.get();
     }
     if mask.contains(QpAttrMask::PATH_MTU)
         && let Some(mtu) = u8::try_from(qp.attr.path_mtu).ok().and_then(Mtu::from_code)
     {
-        qp.conn.pmtu = mtu;
+        qp.peer.pmtu = mtu;
     }
     if mask.contains(QpAttrMask::AV)
         && let Some(sgid) = context.sgid
     {
-        qp.local = sgid.to_ip();
-        qp.remote = qp.attr.ah_attr.dgid.to_ip();
+        qp.peer.local = sgid.to_ip();
+        qp.peer.remote = qp.attr.ah_attr.dgid.to_ip();
     }
     if mask.contains(QpAttrMask::RQ_PSN) {
         let psn = Psn::new(qp.attr.rq_psn);

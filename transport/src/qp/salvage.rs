@@ -4,7 +4,8 @@ use alloc::vec::Vec;
 
 use rocade_wire::{Bth, Operation, Psn};
 
-use super::{Qp, QpState};
+use super::Qp;
+use crate::attr::QpState;
 use crate::memory::AccessError;
 use crate::time::Time;
 use crate::transmit::{Source, TxBuffer};
@@ -78,8 +79,9 @@ impl Qp {
         }
         let result = match source {
             Source::Local(_) => {
-                self.requester.fail_request(now, psn);
-                self.requester.check_failed(now, &self.conn, &mut self.out)
+                let (requester, _, mut cx) = self.sides(now, &());
+                requester.fail_request(now, psn);
+                requester.check_failed(&mut cx)
             }
             Source::Remote { replay, .. } => {
                 self.responder.fail_response(psn, replay, &mut self.out)

@@ -2,8 +2,10 @@
 
 use rocade_wire::{Operation, ShortPacket};
 
-use super::{PacketMeta, Qp, QpState};
+use super::Qp;
+use crate::attr::QpState;
 use crate::memory::Memory;
+use crate::peer::PacketMeta;
 use crate::time::Time;
 
 impl Qp {
@@ -18,22 +20,16 @@ impl Qp {
         mem: &impl Memory,
     ) -> bool {
         let bth = packet.bth();
-        //= BTH-14 BTH-15 RC-LIM-05 BTH-06
-        if bth.opcode.service() != self.conn.service.wire()
-            || !bth.pkey.matches(self.conn.pkey)
-            || meta.source != self.remote
-            || meta.destination != self.local
-        {
+        //= BTH-14
+        if self.peer.reject_reason(meta, bth).is_some() {
             return false;
         }
         if packet.operation() == Operation::Acknowledge {
             if !matches!(self.state, QpState::Rts | QpState::Sqd) {
                 return false;
             }
-            let Some(result) = self
-                .requester
-                .take_ack(now, &self.conn, bth.psn, &mut self.out)
-            else {
+            let (requester, _, mut cx) = self.sides(now, &());
+            let Some(result) = requester.take_ack(&mut cx, bth.psn) else {
                 return false;
             };
             self.out.counters.short_packets += 1;
@@ -45,10 +41,8 @@ impl Qp {
         if !matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd) {
             return false;
         }
-        let (conn, out) = (&self.conn, &mut self.out);
-        let taken =
-            self.responder
-                .take_short(now, conn, mem, packet.operation(), bth, packet.body(), out);
+        let (_, responder, mut cx) = self.sides(now, mem);
+        let taken = responder.take_short(&mut cx, packet.operation(), bth, packet.body());
         if taken {
             self.out.counters.short_packets += 1;
             self.note_comm_est();

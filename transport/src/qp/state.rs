@@ -1,7 +1,7 @@
 //! The state table of `ibv_modify_qp`: which transitions exist for which QP type, and which
 //! attributes each needs and takes (QPT-01…34).
 
-use super::attr::{QpAttrMask, QpState, QpType};
+use crate::attr::{QpAttrMask, QpState, QpType};
 
 /// Attributes of one permitted transition, STATE excluded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,9 +5,10 @@ use rocade_wire::{Headers, NakCode, Operation, Psn, Syndrome};
 use super::{Requester, SendWqe};
 use crate::completion::WcStatus;
 use crate::counters::DropReason;
+use crate::cx::Cx;
 use crate::memory::Memory;
-use crate::qp::conn::{Conn, Fatal, Outputs};
-use crate::time::Time;
+use crate::outputs::Fatal;
+use crate::peer::Peer;
 use crate::wr::{SendFlags, SendOp};
 
 /// How far an acknowledgement reached.
@@ -21,108 +22,86 @@ enum Reached {
 
 impl Requester {
     /// Handles a response packet whose service, addresses and keys are those of the connection.
-    pub(crate) fn handle_response(
+    pub(crate) fn handle_response<H: Memory>(
         &mut self,
-        now: Time,
-        conn: &Conn,
-        mem: &impl Memory,
+        cx: &mut Cx<'_, H>,
         headers: &Headers,
         payload: &[u8],
-        out: &mut Outputs,
     ) -> Result<(), Fatal> {
         let psn = headers.bth.psn;
         //= RC-REQ-01
         if psn.diff(self.next_new) >= 0 {
-            out.counters.drop_packet(DropReason::FutureResponse);
+            cx.out.counters.drop_packet(DropReason::FutureResponse);
             return Ok(());
         }
         //= RC-REQ-02
         if psn.diff(self.una) < 0 {
-            out.counters.drop_packet(DropReason::GhostResponse);
+            cx.out.counters.drop_packet(DropReason::GhostResponse);
             return Ok(());
         }
         let Some(operation) = headers.bth.opcode.operation() else {
-            out.counters.drop_packet(DropReason::Reserved);
+            cx.out.counters.drop_packet(DropReason::Reserved);
             return Ok(());
         };
         let syndrome = headers.aeth.map(|aeth| aeth.syndrome);
         match (operation, syndrome) {
-            (Operation::Acknowledge, Some(Syndrome::Ack(_))) => {
-                self.handle_ack(now, conn, psn, out)
-            }
+            (Operation::Acknowledge, Some(Syndrome::Ack(_))) => self.handle_ack(cx, psn),
             (Operation::Acknowledge, Some(Syndrome::RnrNak(timer))) => {
-                match self.acknowledge_before(now, conn, psn, out) {
-                    Reached::All => self.receiver_not_ready(now, conn, timer, out),
-                    Reached::MissingResponse => self.sequence_error(now, conn, out),
+                match self.acknowledge_before(cx, psn) {
+                    Reached::All => self.receiver_not_ready(cx, timer),
+                    Reached::MissingResponse => self.sequence_error(cx),
                 }
             }
-            (Operation::Acknowledge, Some(Syndrome::Nak(code))) => {
-                self.handle_nak(now, conn, psn, code, out)
-            }
+            (Operation::Acknowledge, Some(Syndrome::Nak(code))) => self.handle_nak(cx, psn, code),
             (Operation::ReadResponseMiddle, None)
             | (
                 Operation::ReadResponseFirst
                 | Operation::ReadResponseLast
                 | Operation::ReadResponseOnly,
                 Some(Syndrome::Ack(_)),
-            ) => self.handle_read_response(now, conn, mem, headers, operation, payload, out),
+            ) => self.handle_read_response(cx, headers, operation, payload),
             (Operation::AtomicAcknowledge, Some(Syndrome::Ack(_))) => {
-                self.handle_atomic_ack(now, conn, mem, headers, out)
+                self.handle_atomic_ack(cx, headers)
             }
             //= RC-REQ-15
             (Operation::Acknowledge, _) | (_, Some(Syndrome::Reserved(_))) => {
-                out.counters.drop_packet(DropReason::Reserved);
+                cx.out.counters.drop_packet(DropReason::Reserved);
                 Ok(())
             }
             //= RC-REQ-10
-            _ => match self.skip_to(now, conn, psn, out) {
-                Reached::All => Err(self.fail_front(now, conn, WcStatus::BadRespErr, out)),
-                Reached::MissingResponse => self.sequence_error(now, conn, out),
+            _ => match self.skip_to(cx, psn) {
+                Reached::All => Err(self.fail_front(cx, WcStatus::BadRespErr)),
+                Reached::MissingResponse => self.sequence_error(cx),
             },
         }
     }
 
     /// Handles a positive acknowledgement; `None`, and nothing has changed, where its PSN is not in flight.
     #[inline]
-    pub(crate) fn take_ack(
+    pub(crate) fn take_ack<H>(
         &mut self,
-        now: Time,
-        conn: &Conn,
+        cx: &mut Cx<'_, H>,
         psn: Psn,
-        out: &mut Outputs,
     ) -> Option<Result<(), Fatal>> {
         //= RC-REQ-01
         //= RC-REQ-02
         if psn.diff(self.next_new) >= 0 || psn.diff(self.una) < 0 {
             return None;
         }
-        let result = self.handle_ack(now, conn, psn, out);
-        Some(result.and_then(|()| self.check_failed(now, conn, out)))
+        let result = self.handle_ack(cx, psn);
+        Some(result.and_then(|()| self.check_failed(cx)))
     }
 
-    fn handle_ack(
-        &mut self,
-        now: Time,
-        conn: &Conn,
-        psn: Psn,
-        out: &mut Outputs,
-    ) -> Result<(), Fatal> {
+    fn handle_ack<H>(&mut self, cx: &mut Cx<'_, H>, psn: Psn) -> Result<(), Fatal> {
         //= RC-REQ-03
         self.on_positive_ack();
-        match self.acknowledge_before(now, conn, psn.next(), out) {
+        match self.acknowledge_before(cx, psn.next()) {
             Reached::All => Ok(()),
-            Reached::MissingResponse => self.sequence_error(now, conn, out),
+            Reached::MissingResponse => self.sequence_error(cx),
         }
     }
 
-    fn handle_nak(
-        &mut self,
-        now: Time,
-        conn: &Conn,
-        psn: Psn,
-        code: NakCode,
-        out: &mut Outputs,
-    ) -> Result<(), Fatal> {
+    fn handle_nak<H>(&mut self, cx: &mut Cx<'_, H>, psn: Psn, code: NakCode) -> Result<(), Fatal> {
         let status = match code {
             NakCode::PsnSequence => None,
             //= RC-REQ-07
@@ -133,36 +112,30 @@ impl Requester {
             NakCode::RemoteOperational => Some(WcStatus::RemOpErr),
             //= RC-REQ-15
             NakCode::InvalidRdRequest | NakCode::Reserved(_) => {
-                out.counters.drop_packet(DropReason::Reserved);
+                cx.out.counters.drop_packet(DropReason::Reserved);
                 return Ok(());
             }
         };
         let reached = match status {
             // A fatal NAK of a READ that fails midway names a PSN inside the READ (RC-RSP-22):
             // the WQE that contains the PSN is the one that fails.
-            Some(_) => self.skip_to(now, conn, psn, out),
-            None => self.acknowledge_before(now, conn, psn, out),
+            Some(_) => self.skip_to(cx, psn),
+            None => self.acknowledge_before(cx, psn),
         };
         match (reached, status) {
-            (Reached::All, Some(status)) => Err(self.fail_front(now, conn, status, out)),
+            (Reached::All, Some(status)) => Err(self.fail_front(cx, status)),
             //= RC-REQ-05
             (Reached::All, None) => {
                 self.note_explicit_nak();
-                self.sequence_error(now, conn, out)
+                self.sequence_error(cx)
             }
-            (Reached::MissingResponse, _) => self.sequence_error(now, conn, out),
+            (Reached::MissingResponse, _) => self.sequence_error(cx),
         }
     }
 
     /// Acknowledges everything before `target`, which lies in `una..=next_new`. Whole messages
     /// complete, a message in the middle of which `target` lies does not (RC-ACK-08).
-    fn acknowledge_before(
-        &mut self,
-        now: Time,
-        conn: &Conn,
-        target: Psn,
-        out: &mut Outputs,
-    ) -> Reached {
+    fn acknowledge_before<H>(&mut self, cx: &mut Cx<'_, H>, target: Psn) -> Reached {
         let cost_before = self.una_cost();
         let una_before = self.una;
         let mut reached = Reached::All;
@@ -174,19 +147,19 @@ impl Requester {
                 break;
             }
             if front.offset_of(target) >= front.packets {
-                self.complete_front(now, conn, out);
+                self.complete_front(cx);
             } else {
                 self.set_una(target);
             }
         }
         if self.una != una_before {
-            self.on_progress(now, cost_before);
+            self.on_progress(cx.now, cost_before);
         }
         reached
     }
 
     /// Acknowledges whole messages until the oldest one contains `psn` (RC-ACK-03).
-    fn skip_to(&mut self, now: Time, conn: &Conn, psn: Psn, out: &mut Outputs) -> Reached {
+    fn skip_to<H>(&mut self, cx: &mut Cx<'_, H>, psn: Psn) -> Reached {
         let cost_before = self.una_cost();
         let una_before = self.una;
         let mut reached = Reached::All;
@@ -198,88 +171,81 @@ impl Requester {
                 reached = Reached::MissingResponse;
                 break;
             }
-            self.complete_front(now, conn, out);
+            self.complete_front(cx);
         }
         if self.una != una_before {
-            self.on_progress(now, cost_before);
+            self.on_progress(cx.now, cost_before);
         }
         reached
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one packet, taken apart once")]
-    fn handle_read_response(
+    fn handle_read_response<H: Memory>(
         &mut self,
-        now: Time,
-        conn: &Conn,
-        mem: &impl Memory,
+        cx: &mut Cx<'_, H>,
         headers: &Headers,
         operation: Operation,
         payload: &[u8],
-        out: &mut Outputs,
     ) -> Result<(), Fatal> {
         let psn = headers.bth.psn;
-        if self.skip_to(now, conn, psn, out) == Reached::MissingResponse {
-            return self.sequence_error(now, conn, out);
+        if self.skip_to(cx, psn) == Reached::MissingResponse {
+            return self.sequence_error(cx);
         }
         let Some(front) = self.sq.front() else {
             return Ok(());
         };
         if !matches!(front.op, SendOp::Read { .. }) {
             //= RC-REQ-10
-            return Err(self.fail_front(now, conn, WcStatus::BadRespErr, out));
+            return Err(self.fail_front(cx, WcStatus::BadRespErr));
         }
         if psn != self.una {
             //= RC-REQ-12
-            return self.sequence_error(now, conn, out);
+            return self.sequence_error(cx);
         }
-        let offset = front.offset_of(psn) * conn.pmtu_bytes();
-        if !read_response_len_ok(conn, front, operation, offset, payload.len()) {
+        let offset = front.offset_of(psn) * cx.peer.pmtu_bytes();
+        if !read_response_len_ok(cx.peer, front, operation, offset, payload.len()) {
             //= RC-REQ-11
-            return Err(self.fail_front(now, conn, WcStatus::LocLenErr, out));
+            return Err(self.fail_front(cx, WcStatus::LocLenErr));
         }
-        if !payload.is_empty() && front.data.scatter(mem, offset, payload).is_err() {
+        if !payload.is_empty() && front.data.scatter(cx.host, offset, payload).is_err() {
             //= RC-REQ-13
-            return Err(self.fail_front(now, conn, WcStatus::LocProtErr, out));
+            return Err(self.fail_front(cx, WcStatus::LocProtErr));
         }
-        out.counters.rx_packets += 1;
-        self.response_taken(now, conn, psn, out);
+        cx.out.counters.rx_packets += 1;
+        self.response_taken(cx, psn);
         Ok(())
     }
 
-    fn handle_atomic_ack(
+    fn handle_atomic_ack<H: Memory>(
         &mut self,
-        now: Time,
-        conn: &Conn,
-        mem: &impl Memory,
+        cx: &mut Cx<'_, H>,
         headers: &Headers,
-        out: &mut Outputs,
     ) -> Result<(), Fatal> {
         let psn = headers.bth.psn;
-        if self.skip_to(now, conn, psn, out) == Reached::MissingResponse {
-            return self.sequence_error(now, conn, out);
+        if self.skip_to(cx, psn) == Reached::MissingResponse {
+            return self.sequence_error(cx);
         }
         let Some(front) = self.sq.front() else {
             return Ok(());
         };
         let (true, Some(ack)) = (front.op.is_atomic(), headers.atomic_ack) else {
             //= RC-REQ-10
-            return Err(self.fail_front(now, conn, WcStatus::BadRespErr, out));
+            return Err(self.fail_front(cx, WcStatus::BadRespErr));
         };
         //= RC-WQE-10
         if front
             .data
-            .scatter(mem, 0, &ack.original.to_ne_bytes())
+            .scatter(cx.host, 0, &ack.original.to_ne_bytes())
             .is_err()
         {
-            return Err(self.fail_front(now, conn, WcStatus::LocProtErr, out));
+            return Err(self.fail_front(cx, WcStatus::LocProtErr));
         }
-        out.counters.rx_packets += 1;
-        self.response_taken(now, conn, psn, out);
+        cx.out.counters.rx_packets += 1;
+        self.response_taken(cx, psn);
         Ok(())
     }
 
     /// The response with PSN `una` is in place.
-    fn response_taken(&mut self, now: Time, conn: &Conn, psn: Psn, out: &mut Outputs) {
+    fn response_taken<H>(&mut self, cx: &mut Cx<'_, H>, psn: Psn) {
         let cost_before = self.una_cost();
         self.on_positive_ack();
         let done = self
@@ -287,11 +253,11 @@ impl Requester {
             .front()
             .is_some_and(|front| front.end_psn() == psn.next());
         if done {
-            self.complete_front(now, conn, out);
+            self.complete_front(cx);
         } else {
             self.set_una(psn.next());
         }
-        self.on_progress(now, cost_before);
+        self.on_progress(cx.now, cost_before);
     }
 
     fn set_una(&mut self, una: Psn) {
@@ -312,7 +278,7 @@ impl Requester {
     }
 
     /// The oldest WQE is done: completes it if asked to (RC-WQE-02).
-    fn complete_front(&mut self, now: Time, conn: &Conn, out: &mut Outputs) {
+    fn complete_front<H>(&mut self, cx: &mut Cx<'_, H>) {
         let Some(wqe) = self.sq.pop_front() else {
             return;
         };
@@ -321,7 +287,7 @@ impl Requester {
         self.rd_wqes -= usize::from(wqe.op.needs_response_data());
         self.set_una(wqe.end_psn());
         if self.limits.sig_all || wqe.flags.contains(SendFlags::SIGNALED) {
-            self.report(now, conn, &wqe, WcStatus::Success, wqe.len, out);
+            self.report(cx, &wqe, WcStatus::Success, wqe.len);
         } else {
             self.silent += 1;
         }
@@ -331,7 +297,7 @@ impl Requester {
 /// Each response carries a full PMTU but the last of its request, and the request's end is
 /// where it should be (RC-REQ-11).
 fn read_response_len_ok(
-    conn: &Conn,
+    peer: &Peer,
     wqe: &SendWqe,
     operation: Operation,
     offset: u32,
@@ -342,5 +308,5 @@ fn read_response_len_ok(
         operation,
         Operation::ReadResponseLast | Operation::ReadResponseOnly
     );
-    payload_len == left.min(conn.pmtu_bytes()) as usize && ends == (left <= conn.pmtu_bytes())
+    payload_len == left.min(peer.pmtu_bytes()) as usize && ends == (left <= peer.pmtu_bytes())
 }

@@ -2,9 +2,8 @@
 
 use rocade_wire::Operation;
 
+use crate::cx::Cx;
 use crate::memory::{LocalAccess, Memory};
-use crate::qp::conn::{Conn, Outputs};
-use crate::time::Time;
 use crate::transmit::{Source, TxBuffer};
 use crate::wr::{SendOp, Sge};
 
@@ -16,17 +15,13 @@ const FEWEST: u32 = 2;
 impl Requester {
     /// Sends as many middle packets of the current SEND or WRITE as fit and `limit` allows, but for the last
     /// that it allows. One in `interval` asks for an acknowledgement. False, and nothing has changed, where the general way has to look at it.
-    #[expect(clippy::too_many_arguments, reason = "as poll_transmit")]
     #[inline]
-    pub(super) fn send_middles(
+    pub(super) fn send_middles<H: Memory>(
         &mut self,
-        now: Time,
-        conn: &Conn,
-        mem: &impl Memory,
+        cx: &mut Cx<'_, H>,
         una_cost: u64,
         (limit, interval): (u64, u32),
         tx: &mut TxBuffer,
-        out: &mut Outputs,
     ) -> bool {
         let wqe = &self.sq[self.current];
         //= RC-SEG-01
@@ -37,12 +32,12 @@ impl Requester {
         };
         let index = wqe.offset_of(self.cursor);
         let left = wqe.packets.saturating_sub(index + 1);
-        let pmtu = conn.pmtu_bytes();
+        let pmtu = cx.peer.pmtu_bytes();
         let repeats_oldest = self.cursor == self.una && self.cursor != self.next_new;
         if index == 0 || left < FEWEST || !tx.defers(pmtu as usize) || repeats_oldest {
             return false;
         }
-        let head = conn.head(operation, self.cursor, pmtu as usize);
+        let head = cx.peer.head(operation, self.cursor, pmtu as usize);
         let cost = u64::from(wqe.packet_cost);
         let in_window = limit.saturating_sub(wqe.cost_at(self.cursor) - una_cost + cost) / cost;
         let room = tx.room(head.segment_len(pmtu as usize));
@@ -56,7 +51,8 @@ impl Requester {
         let Some((lkey, addr)) = wqe.data.in_one(offset, len as usize) else {
             return false;
         };
-        if mem
+        if cx
+            .host
             .check_local(lkey, addr, u64::from(len), LocalAccess::Read)
             .is_err()
         {
@@ -84,13 +80,13 @@ impl Requester {
         if repeated > 0 {
             self.forget_time();
         } else if since + count >= interval {
-            self.time(now, before.add(interval - since - 1), una_cost);
+            self.time(cx.now, before.add(interval - since - 1), una_cost);
         }
-        out.counters.tx_packets += u64::from(count);
-        out.counters.retransmitted_packets += u64::from(repeated);
+        cx.out.counters.tx_packets += u64::from(count);
+        cx.out.counters.retransmitted_packets += u64::from(repeated);
         self.packets_since_ack_req = (since + count) % interval;
         if since + count >= interval {
-            self.arm_ack_timer(now);
+            self.arm_ack_timer(cx.now);
         }
         true
     }

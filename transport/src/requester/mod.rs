@@ -18,10 +18,12 @@ use alloc::collections::VecDeque;
 
 use rocade_wire::{AckTimeout, Psn};
 
-use crate::completion::{WcOpcode, WcStatus};
+use crate::completion::{CompleteTo, Completion, WcOpcode, WcStatus};
 use crate::congestion::{MIN_PACKET_COST, Window};
+use crate::cx::Cx;
 use crate::error::PostError;
-use crate::qp::conn::{Conn, Fatal, Outputs};
+use crate::outputs::Fatal;
+use crate::peer::Peer;
 use crate::time::Time;
 use crate::wr::{LocalData, SendFlags, SendOp, SendWr, total_len};
 
@@ -280,15 +282,7 @@ impl Requester {
     }
 
     /// Queues a work request (PST-09); `inline` is its data if it was copied at post time.
-    pub(crate) fn post(
-        &mut self,
-        conn_service: crate::service::Service,
-        wr: &SendWr<'_>,
-        inline: Option<&[u8]>,
-    ) -> Result<(), PostError> {
-        if !conn_service.supports(&wr.op) {
-            return Err(PostError::UnsupportedOpcode);
-        }
+    pub(crate) fn post(&mut self, wr: &SendWr<'_>, inline: Option<&[u8]>) -> Result<(), PostError> {
         let total = match inline {
             None if wr.sges.len() > self.limits.max_sge as usize => {
                 return Err(PostError::TooManySges);
@@ -337,9 +331,9 @@ impl Requester {
     }
 
     /// Completes every WQE with `WR_FLUSH_ERR`, unsignaled ones too (RC-STA-01).
-    pub(crate) fn flush(&mut self, now: Time, conn: &Conn, out: &mut Outputs) {
+    pub(crate) fn flush<H>(&mut self, cx: &mut Cx<'_, H>) {
         while let Some(wqe) = self.sq.pop_front() {
-            self.report(now, conn, &wqe, WcStatus::WrFlushErr, 0, out);
+            self.report(cx, &wqe, WcStatus::WrFlushErr, 0);
         }
         self.stop();
     }
@@ -364,39 +358,30 @@ impl Requester {
     }
 
     /// Completes the oldest WQE in error; the QP goes to ERR.
-    fn fail_front(&mut self, now: Time, conn: &Conn, status: WcStatus, out: &mut Outputs) -> Fatal {
+    fn fail_front<H>(&mut self, cx: &mut Cx<'_, H>, status: WcStatus) -> Fatal {
         if let Some(wqe) = self.sq.pop_front() {
-            self.report(now, conn, &wqe, status, 0, out);
+            self.report(cx, &wqe, status, 0);
         }
         Fatal
     }
 
     /// The completion of a WQE, which stands for those before it that have none (RC-WQE-03).
     #[inline]
-    fn report(
-        &mut self,
-        now: Time,
-        conn: &Conn,
-        wqe: &SendWqe,
-        status: WcStatus,
-        byte_len: u32,
-        out: &mut Outputs,
-    ) {
+    fn report<H>(&mut self, cx: &mut Cx<'_, H>, wqe: &SendWqe, status: WcStatus, byte_len: u32) {
         let slots = self.silent + 1;
         self.silent = 0;
-        let opcode = wqe.wc_opcode();
-        out.complete_send(now, conn, wqe.wr_id, status, opcode, byte_len, slots);
+        let completion = Completion {
+            byte_len,
+            slots,
+            ..cx.completion(CompleteTo::SendCq, wqe.wr_id, status, wqe.wc_opcode())
+        };
+        cx.out.completions.push_back(completion);
     }
 
     /// Reports a local error once all earlier work requests are complete (RC-REQ-14, RC-WQE-01).
-    pub(crate) fn check_failed(
-        &mut self,
-        now: Time,
-        conn: &Conn,
-        out: &mut Outputs,
-    ) -> Result<(), Fatal> {
+    pub(crate) fn check_failed<H>(&mut self, cx: &mut Cx<'_, H>) -> Result<(), Fatal> {
         match self.failed {
-            Some(status) if self.current == 0 => Err(self.fail_front(now, conn, status, out)),
+            Some(status) if self.current == 0 => Err(self.fail_front(cx, status)),
             _ => Ok(()),
         }
     }
@@ -408,7 +393,7 @@ impl Requester {
         }
     }
 
-    fn packet_cost(conn: &Conn, len: u32, packets: u32) -> u32 {
-        if packets == 1 { len } else { conn.pmtu_bytes() }.max(MIN_PACKET_COST)
+    fn packet_cost(peer: &Peer, len: u32, packets: u32) -> u32 {
+        if packets == 1 { len } else { peer.pmtu_bytes() }.max(MIN_PACKET_COST)
     }
 }

@@ -4,7 +4,8 @@ use rocade_wire::{Psn, RnrTimer};
 
 use super::{Requester, Timed};
 use crate::completion::WcStatus;
-use crate::qp::conn::{Conn, Fatal, Outputs};
+use crate::cx::Cx;
+use crate::outputs::Fatal;
 use crate::time::Time;
 
 /// The ACK timer may wait for so many ACK timeouts (RC-TMR-01).
@@ -110,9 +111,9 @@ impl Requester {
     }
 
     /// One retry less; none left is fatal for the oldest WQE (RC-REQ-18).
-    fn consume_retry(&mut self, now: Time, conn: &Conn, out: &mut Outputs) -> Result<(), Fatal> {
+    fn consume_retry<H>(&mut self, cx: &mut Cx<'_, H>) -> Result<(), Fatal> {
         if self.retry_left == 0 {
-            return Err(self.fail_front(now, conn, WcStatus::RetryExcErr, out));
+            return Err(self.fail_front(cx, WcStatus::RetryExcErr));
         }
         self.retry_left -= 1;
         Ok(())
@@ -120,19 +121,14 @@ impl Requester {
 
     /// Something at `una` was lost: a sequence NAK, or responses that skip a READ or atomic
     /// (RC-REQ-04, RC-REQ-05, RC-REQ-12). Repeated reports of the same loss count once.
-    pub(super) fn sequence_error(
-        &mut self,
-        now: Time,
-        conn: &Conn,
-        out: &mut Outputs,
-    ) -> Result<(), Fatal> {
+    pub(super) fn sequence_error<H>(&mut self, cx: &mut Cx<'_, H>) -> Result<(), Fatal> {
         let psn = self.una;
         //= RC-REQ-19
         if self.rnr_until.is_some() || self.went_back_at == Some(psn) {
             return Ok(());
         }
-        out.counters.seq_naks_received += 1;
-        self.consume_retry(now, conn, out)?;
+        cx.out.counters.seq_naks_received += 1;
+        self.consume_retry(cx)?;
         self.window.on_loss();
         self.go_back(psn);
         self.went_back_at = Some(psn);
@@ -149,22 +145,20 @@ impl Requester {
     }
 
     /// The responder has no receive WQE for the message at `una` (RC-REQ-06).
-    pub(super) fn receiver_not_ready(
+    pub(super) fn receiver_not_ready<H>(
         &mut self,
-        now: Time,
-        conn: &Conn,
+        cx: &mut Cx<'_, H>,
         timer: RnrTimer,
-        out: &mut Outputs,
     ) -> Result<(), Fatal> {
         //= RC-REQ-19
         if self.rnr_until.is_some() {
             return Ok(());
         }
-        out.counters.rnr_naks_received += 1;
+        cx.out.counters.rnr_naks_received += 1;
         //= RC-TMR-05
         if self.attr.rnr_retry != 7 {
             if self.rnr_left == 0 {
-                return Err(self.fail_front(now, conn, WcStatus::RnrRetryExcErr, out));
+                return Err(self.fail_front(cx, WcStatus::RnrRetryExcErr));
             }
             self.rnr_left -= 1;
         }
@@ -173,29 +167,24 @@ impl Requester {
         self.retry_left = self.attr.retry_cnt;
         self.timeouts_in_a_row = 0;
         self.go_back(self.una);
-        self.rnr_until = Some(now.plus_ns(timer.as_ns()));
+        self.rnr_until = Some(cx.now.plus_ns(timer.as_ns()));
         Ok(())
     }
 
     /// Fires whatever is due.
-    pub(crate) fn handle_timeout(
-        &mut self,
-        now: Time,
-        conn: &Conn,
-        out: &mut Outputs,
-    ) -> Result<(), Fatal> {
+    pub(crate) fn handle_timeout<H>(&mut self, cx: &mut Cx<'_, H>) -> Result<(), Fatal> {
         if let Some(until) = self.rnr_until {
-            if until <= now {
+            if until <= cx.now {
                 self.rnr_until = None;
             }
             return Ok(());
         }
-        if self.ack_deadline.is_some_and(|deadline| deadline <= now) {
+        if self.ack_deadline.is_some_and(|deadline| deadline <= cx.now) {
             //= RC-TMR-03
-            out.counters.timeouts += 1;
+            cx.out.counters.timeouts += 1;
             self.timeouts_in_a_row = self.timeouts_in_a_row.saturating_add(1);
             self.ack_deadline = None;
-            self.consume_retry(now, conn, out)?;
+            self.consume_retry(cx)?;
             let in_flight = self.in_flight(self.una_cost());
             self.window.on_timeout(in_flight);
             self.went_back_at = None;

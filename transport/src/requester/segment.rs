@@ -5,11 +5,20 @@ use rocade_wire::{AtomicEth, Operation, Psn, Reth};
 use super::rewind::RESEND_BYTES;
 use super::{Requester, SendWqe};
 use crate::completion::WcStatus;
+use crate::cx::Cx;
 use crate::memory::{AccessError, LocalAccess, Memory};
-use crate::qp::conn::{Conn, Outputs};
-use crate::time::Time;
+use crate::peer::Peer;
 use crate::transmit::{Head, Source, TxBuffer};
 use crate::wr::{SendFlags, SendOp, Sge};
+
+/// Which packet of a SEND or WRITE.
+#[derive(Clone, Copy)]
+struct Part {
+    psn: Psn,
+    payload_len: u32,
+    first: bool,
+    last: bool,
+}
 
 /// The next request packet.
 struct Step {
@@ -24,18 +33,11 @@ struct Step {
 
 impl Requester {
     /// Appends request packets to `tx` while they fit, the window is open and there is work.
-    pub(crate) fn poll_transmit(
-        &mut self,
-        now: Time,
-        conn: &Conn,
-        mem: &impl Memory,
-        tx: &mut TxBuffer,
-        out: &mut Outputs,
-    ) {
+    pub(crate) fn poll_transmit<H: Memory>(&mut self, cx: &mut Cx<'_, H>, tx: &mut TxBuffer) {
         if self.rnr_until.is_some() {
             return;
         }
-        let full_packet = Self::packet_cost(conn, conn.pmtu_bytes(), 1);
+        let full_packet = Self::packet_cost(cx.peer, cx.peer.pmtu_bytes(), 1);
         let interval = self.window.ack_req_interval(full_packet);
         let full_packet = u64::from(full_packet);
         let una_cost = self.una_cost();
@@ -49,18 +51,18 @@ impl Requester {
                 self.current += 1;
             }
             if self.current == self.started {
-                if self.send_short(now, conn, mem, una_cost, tx, out) {
+                if self.send_short(cx, una_cost, tx) {
                     continue;
                 }
-                if !self.start_next(conn, mem) {
+                if !self.start_next(cx) {
                     break;
                 }
             }
-            if self.send_middles(now, conn, mem, una_cost, (limit, interval), tx, out) {
+            if self.send_middles(cx, una_cost, (limit, interval), tx) {
                 continue;
             }
             let wqe = &self.sq[self.current];
-            let Some(mut step) = self.next_step(conn, wqe) else {
+            let Some(mut step) = self.next_step(cx.peer, wqe) else {
                 break;
             };
             let in_flight = wqe.cost_at(self.cursor) - una_cost;
@@ -77,12 +79,12 @@ impl Requester {
             if last_in_window || repeats_oldest || self.packets_since_ack_req + 1 >= interval {
                 step.head.bth.ack_req = true;
             }
-            if Self::push(mem, wqe, &step, tx).is_err() {
+            if Self::push(cx.host, wqe, &step, tx).is_err() {
                 //= RC-REQ-14
                 self.failed = Some(WcStatus::LocProtErr);
                 break;
             }
-            self.sent(now, &step, una_cost, out);
+            self.sent(cx, &step, una_cost);
         }
     }
 
@@ -125,14 +127,11 @@ impl Requester {
     /// small messages come in long runs. False, and nothing has changed, where the general way has
     /// to look at it. Only where everything started has been sent.
     #[inline]
-    fn send_short(
+    fn send_short<H: Memory>(
         &mut self,
-        now: Time,
-        conn: &Conn,
-        mem: &impl Memory,
+        cx: &mut Cx<'_, H>,
         una_cost: u64,
         tx: &mut TxBuffer,
-        out: &mut Outputs,
     ) -> bool {
         debug_assert_eq!(self.cursor, self.next_new);
         if self.draining {
@@ -153,14 +152,20 @@ impl Requester {
             ),
             _ => return false,
         };
-        let cost = Self::packet_cost(conn, wqe.len, 1);
+        let cost = Self::packet_cost(cx.peer, wqe.len, 1);
         let fenced = wqe.flags.contains(SendFlags::FENCE) && self.rd_wqes > 0;
         let full = self.next_cost - una_cost + u64::from(cost) > self.window.bytes();
         let deferred = tx.defers(wqe.len as usize);
-        if wqe.len > conn.pmtu_bytes() || fenced || full || deferred {
+        if wqe.len > cx.peer.pmtu_bytes() || fenced || full || deferred {
             return false;
         }
-        let head = data_head(conn, wqe, self.next_new, wqe.len, true, true, imm, reth);
+        let whole = Part {
+            psn: self.next_new,
+            payload_len: wqe.len,
+            first: true,
+            last: true,
+        };
+        let head = data_head(cx.peer, wqe, whole, imm, reth);
         let len = wqe.len as usize;
         if !tx.fits(head.segment_len(len)) {
             return false;
@@ -169,7 +174,7 @@ impl Requester {
             if payload.is_empty() {
                 Ok(())
             } else {
-                wqe.data.gather(mem, 0, payload)
+                wqe.data.gather(cx.host, 0, payload)
             }
         });
         if pushed.is_err() {
@@ -182,17 +187,17 @@ impl Requester {
         self.next_cost += u64::from(cost);
         self.started += 1;
         self.current = self.started;
-        self.time(now, self.next_new, una_cost);
+        self.time(cx.now, self.next_new, una_cost);
         self.next_new = self.next_new.next();
         self.cursor = self.next_new;
-        out.counters.tx_packets += 1;
+        cx.out.counters.tx_packets += 1;
         self.packets_since_ack_req = 0;
-        self.arm_ack_timer(now);
+        self.arm_ack_timer(cx.now);
         true
     }
 
     /// Gives the next WQE its PSNs; false where none may start now.
-    fn start_next(&mut self, conn: &Conn, mem: &impl Memory) -> bool {
+    fn start_next<H: Memory>(&mut self, cx: &mut Cx<'_, H>) -> bool {
         if self.draining {
             return false;
         }
@@ -205,9 +210,9 @@ impl Requester {
             return false;
         }
         wqe.first_psn = self.next_new;
-        wqe.packets = conn.packets(wqe.len);
+        wqe.packets = cx.peer.packets(wqe.len);
         wqe.cost_base = self.next_cost;
-        wqe.packet_cost = Self::packet_cost(conn, wqe.len, wqe.packets);
+        wqe.packet_cost = Self::packet_cost(cx.peer, wqe.len, wqe.packets);
         wqe.read_chunk = self.window.read_chunk();
         let error = if wqe.too_long {
             //= WCS-01
@@ -215,7 +220,7 @@ impl Requester {
         } else if needs_data && self.attr.max_rd_atomic == 0 {
             //= RC-LIM-02
             Some(WcStatus::LocQpOpErr)
-        } else if needs_data && !result_buffers_ok(wqe, mem) {
+        } else if needs_data && !result_buffers_ok(wqe, cx.host) {
             //= RC-REQ-13
             Some(WcStatus::LocProtErr)
         } else {
@@ -234,7 +239,7 @@ impl Requester {
 
     /// The packet at `cursor`, `None` where `max_rd_atomic` forbids it.
     #[inline]
-    fn next_step(&self, conn: &Conn, wqe: &SendWqe) -> Option<Step> {
+    fn next_step(&self, peer: &Peer, wqe: &SendWqe) -> Option<Step> {
         let index = wqe.offset_of(self.cursor);
         //= RC-LIM-01
         if wqe.op.needs_response_data()
@@ -243,19 +248,19 @@ impl Requester {
             return None;
         }
         Some(match wqe.op {
-            SendOp::Send { imm } => self.data_step(conn, wqe, index, imm, None),
+            SendOp::Send { imm } => self.data_step(peer, wqe, index, imm, None),
             SendOp::Write { va, rkey, imm } => {
                 let reth = Reth {
                     va,
                     rkey,
                     dma_len: wqe.len,
                 };
-                self.data_step(conn, wqe, index, imm, Some(reth))
+                self.data_step(peer, wqe, index, imm, Some(reth))
             }
             SendOp::Read { va, rkey } => {
-                let offset = index * conn.pmtu_bytes();
+                let offset = index * peer.pmtu_bytes();
                 let len = wqe.read_chunk_end(offset) - offset;
-                let mut head = conn.head(Operation::ReadRequest, self.cursor, 0);
+                let mut head = peer.head(Operation::ReadRequest, self.cursor, 0);
                 head.bth.ack_req = true;
                 let reth = Reth {
                     va: va.wrapping_add(u64::from(offset)),
@@ -263,7 +268,7 @@ impl Requester {
                     dma_len: len,
                 };
                 head.push(&reth.to_bytes());
-                let psns = conn.packets(len);
+                let psns = peer.packets(len);
                 let cost = u64::from(psns) * u64::from(wqe.packet_cost);
                 Step {
                     head,
@@ -285,7 +290,7 @@ impl Requester {
                     swap_add: swap,
                     compare,
                 };
-                self.atomic_step(conn, wqe, Operation::CmpSwap, eth)
+                self.atomic_step(peer, wqe, Operation::CmpSwap, eth)
             }
             SendOp::FetchAdd { va, rkey, add } => {
                 let eth = AtomicEth {
@@ -294,19 +299,19 @@ impl Requester {
                     swap_add: add,
                     compare: 0,
                 };
-                self.atomic_step(conn, wqe, Operation::FetchAdd, eth)
+                self.atomic_step(peer, wqe, Operation::FetchAdd, eth)
             }
         })
     }
 
     fn atomic_step(
         &self,
-        conn: &Conn,
+        peer: &Peer,
         wqe: &SendWqe,
         operation: Operation,
         eth: AtomicEth,
     ) -> Step {
-        let mut head = conn.head(operation, self.cursor, 0);
+        let mut head = peer.head(operation, self.cursor, 0);
         head.bth.ack_req = true;
         head.push(&eth.to_bytes());
         Step {
@@ -322,17 +327,21 @@ impl Requester {
     #[inline]
     fn data_step(
         &self,
-        conn: &Conn,
+        peer: &Peer,
         wqe: &SendWqe,
         index: u32,
         imm: Option<[u8; 4]>,
         reth: Option<Reth>,
     ) -> Step {
-        let offset = index * conn.pmtu_bytes();
-        let payload_len = (wqe.len - offset).min(conn.pmtu_bytes());
-        let first = index == 0;
-        let last = index + 1 == wqe.packets;
-        let head = data_head(conn, wqe, self.cursor, payload_len, first, last, imm, reth);
+        let offset = index * peer.pmtu_bytes();
+        let payload_len = (wqe.len - offset).min(peer.pmtu_bytes());
+        let part = Part {
+            psn: self.cursor,
+            payload_len,
+            first: index == 0,
+            last: index + 1 == wqe.packets,
+        };
+        let head = data_head(peer, wqe, part, imm, reth);
         Step {
             head,
             offset,
@@ -342,15 +351,15 @@ impl Requester {
         }
     }
 
-    fn sent(&mut self, now: Time, step: &Step, una_cost: u64, out: &mut Outputs) {
-        out.counters.tx_packets += 1;
+    fn sent<H>(&mut self, cx: &mut Cx<'_, H>, step: &Step, una_cost: u64) {
+        cx.out.counters.tx_packets += 1;
         let repeated = self.cursor != self.next_new;
         self.cursor = self.cursor.add(step.psns);
         if repeated {
-            out.counters.retransmitted_packets += 1;
+            cx.out.counters.retransmitted_packets += 1;
             self.forget_time();
         } else if step.head.bth.ack_req {
-            self.time(now, self.cursor.sub(1), una_cost);
+            self.time(cx.now, self.cursor.sub(1), una_cost);
         }
         if self.cursor.diff(self.next_new) > 0 {
             self.next_new = self.cursor;
@@ -360,7 +369,7 @@ impl Requester {
         }
         if step.head.bth.ack_req {
             self.packets_since_ack_req = 0;
-            self.arm_ack_timer(now);
+            self.arm_ack_timer(cx.now);
         } else {
             self.packets_since_ack_req += 1;
         }
@@ -385,25 +394,23 @@ fn result_buffers_ok(wqe: &SendWqe, mem: &impl Memory) -> bool {
 }
 
 /// Head of one packet of a SEND (`reth` is `None`) or WRITE.
-#[expect(clippy::too_many_arguments, reason = "one packet, taken apart once")]
 #[inline]
 fn data_head(
-    conn: &Conn,
+    peer: &Peer,
     wqe: &SendWqe,
-    psn: Psn,
-    payload_len: u32,
-    first: bool,
-    last: bool,
+    part: Part,
     imm: Option<[u8; 4]>,
     reth: Option<Reth>,
 ) -> Head {
-    let operation = data_operation(reth.is_some(), first, last, imm.is_some());
-    let mut head = conn.head(operation, psn, payload_len as usize);
+    let operation = data_operation(reth.is_some(), part.first, part.last, imm.is_some());
+    let mut head = peer.head(operation, part.psn, part.payload_len as usize);
     //= RC-SEG-03
-    if first && let Some(reth) = reth {
+    if part.first
+        && let Some(reth) = reth
+    {
         head.push(&reth.to_bytes());
     }
-    if last {
+    if part.last {
         if let Some(imm) = imm {
             head.push(&imm);
         }

@@ -3,8 +3,10 @@
 use rocade_wire::{Aeth, AtomicAckEth, CreditCode, Msn, NakCode, Operation, Psn, Rkey, Syndrome};
 
 use super::Responder;
+use crate::cx::Cx;
 use crate::memory::{Memory, RemoteAccess};
-use crate::qp::conn::{Conn, Fatal, Outputs};
+use crate::outputs::{Fatal, Outputs};
+use crate::peer::Peer;
 use crate::transmit::{Head, Source, TxBuffer};
 
 /// Responses waiting for transmission at most; more would mean that duplicates are repeated
@@ -54,9 +56,9 @@ impl Response {
     }
 
     /// PSN after the last packet of a READ response.
-    pub(super) const fn read_end(&self, conn: &Conn) -> Option<Psn> {
+    pub(super) const fn read_end(&self, peer: &Peer) -> Option<Psn> {
         match *self {
-            Self::Read { psn, left, .. } => Some(psn.add(conn.packets(left))),
+            Self::Read { psn, left, .. } => Some(psn.add(peer.packets(left))),
             _ => None,
         }
     }
@@ -125,31 +127,29 @@ impl Responder {
 
     /// Appends response packets to `tx` while they fit. A READ whose memory has become
     /// inaccessible ends in a NAK and is fatal (RC-RSP-22, MR-14).
-    pub(crate) fn poll_transmit(
+    pub(crate) fn poll_transmit<H: Memory>(
         &mut self,
-        conn: &Conn,
-        mem: &impl Memory,
+        cx: &mut Cx<'_, H>,
         tx: &mut TxBuffer,
-        out: &mut Outputs,
     ) -> Result<(), Fatal> {
         while let Some(response) = self.queue.front().copied() {
             let done = match response {
                 Response::Ack { psn, msn } => {
                     //= RC-CRD-05
                     let syndrome = Syndrome::Ack(CreditCode::INVALID);
-                    let sent = push_ack(conn, psn, msn, syndrome, tx);
-                    out.counters.acks_sent += u64::from(sent);
+                    let sent = push_ack(cx.peer, psn, msn, syndrome, tx);
+                    cx.out.counters.acks_sent += u64::from(sent);
                     sent
                 }
-                Response::Nak { psn, msn, syndrome } => push_ack(conn, psn, msn, syndrome, tx),
+                Response::Nak { psn, msn, syndrome } => push_ack(cx.peer, psn, msn, syndrome, tx),
                 Response::Atomic {
                     psn, original, msn, ..
-                } => push_atomic_ack(conn, psn, msn, original, tx),
-                Response::Read { .. } => match push_read(conn, mem, response, tx) {
+                } => push_atomic_ack(cx.peer, psn, msn, original, tx),
+                Response::Read { .. } => match push_read(cx, response, tx) {
                     ReadPush::Full => false,
                     ReadPush::Done => true,
                     ReadPush::More { rest, packets } => {
-                        out.counters.tx_packets += packets;
+                        cx.out.counters.tx_packets += packets;
                         self.queue[0] = rest;
                         continue;
                     }
@@ -162,14 +162,14 @@ impl Responder {
                         let Response::Read { psn, .. } = response else {
                             return Err(Fatal);
                         };
-                        return Err(self.fail_read(psn, out));
+                        return Err(self.fail_read(psn, cx.out));
                     }
                 },
             };
             if !done {
                 return Ok(());
             }
-            out.counters.tx_packets += 1;
+            cx.out.counters.tx_packets += 1;
             self.queue.pop_front();
         }
         Ok(())
@@ -211,14 +211,14 @@ impl Responder {
 }
 
 fn aeth_head(
-    conn: &Conn,
+    peer: &Peer,
     operation: Operation,
     psn: Psn,
     payload_len: usize,
     aeth: Option<Aeth>,
 ) -> Head {
     //= RC-ACK-07
-    let mut head = conn.head(operation, psn, payload_len);
+    let mut head = peer.head(operation, psn, payload_len);
     if let Some(aeth) = aeth {
         head.push(&aeth.to_bytes());
     }
@@ -229,17 +229,17 @@ fn push_plain(head: &Head, tx: &mut TxBuffer) -> bool {
     tx.fits(head.segment_len(0)) && tx.push(head, 0, |_| Ok::<(), ()>(())).is_ok()
 }
 
-fn push_ack(conn: &Conn, psn: Psn, msn: Msn, syndrome: Syndrome, tx: &mut TxBuffer) -> bool {
+fn push_ack(peer: &Peer, psn: Psn, msn: Msn, syndrome: Syndrome, tx: &mut TxBuffer) -> bool {
     let aeth = Some(Aeth { syndrome, msn });
-    push_plain(&aeth_head(conn, Operation::Acknowledge, psn, 0, aeth), tx)
+    push_plain(&aeth_head(peer, Operation::Acknowledge, psn, 0, aeth), tx)
 }
 
-fn push_atomic_ack(conn: &Conn, psn: Psn, msn: Msn, original: u64, tx: &mut TxBuffer) -> bool {
+fn push_atomic_ack(peer: &Peer, psn: Psn, msn: Msn, original: u64, tx: &mut TxBuffer) -> bool {
     let aeth = Some(Aeth {
         syndrome: Syndrome::Ack(CreditCode::INVALID),
         msn,
     });
-    let mut head = aeth_head(conn, Operation::AtomicAcknowledge, psn, 0, aeth);
+    let mut head = aeth_head(peer, Operation::AtomicAcknowledge, psn, 0, aeth);
     head.push(&AtomicAckEth { original }.to_bytes());
     push_plain(&head, tx)
 }
@@ -255,7 +255,7 @@ enum ReadPush {
     Failed { replay: bool },
 }
 
-fn push_read(conn: &Conn, mem: &impl Memory, response: Response, tx: &mut TxBuffer) -> ReadPush {
+fn push_read<H: Memory>(cx: &mut Cx<'_, H>, response: Response, tx: &mut TxBuffer) -> ReadPush {
     let Response::Read {
         psn,
         rkey,
@@ -268,7 +268,7 @@ fn push_read(conn: &Conn, mem: &impl Memory, response: Response, tx: &mut TxBuff
     else {
         return ReadPush::Done;
     };
-    let payload_len = left.min(conn.pmtu_bytes());
+    let payload_len = left.min(cx.peer.pmtu_bytes());
     let last = payload_len == left;
     let operation = match (first, last) {
         (true, true) => Operation::ReadResponseOnly,
@@ -281,7 +281,7 @@ fn push_read(conn: &Conn, mem: &impl Memory, response: Response, tx: &mut TxBuff
         syndrome: Syndrome::Ack(CreditCode::INVALID),
         msn,
     });
-    let head = aeth_head(conn, operation, psn, payload_len as usize, aeth);
+    let head = aeth_head(cx.peer, operation, psn, payload_len as usize, aeth);
     if !tx.fits(head.segment_len(payload_len as usize)) {
         return ReadPush::Full;
     }
@@ -300,7 +300,8 @@ fn push_read(conn: &Conn, mem: &impl Memory, response: Response, tx: &mut TxBuff
             len,
             replay,
         };
-        mem.check_remote(rkey, va, u64::from(packets * len), RemoteAccess::Read)
+        cx.host
+            .check_remote(rkey, va, u64::from(packets * len), RemoteAccess::Read)
             .map(|()| match packets {
                 1 => tx.push_deferred(&head, source),
                 _ => tx.push_deferred_run(&head, source, packets, |_, _| {}),
@@ -310,7 +311,7 @@ fn push_read(conn: &Conn, mem: &impl Memory, response: Response, tx: &mut TxBuff
             if payload.is_empty() {
                 Ok(())
             } else {
-                mem.read_remote(rkey, va, payload)
+                cx.host.read_remote(rkey, va, payload)
             }
         })
     };

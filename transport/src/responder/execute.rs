@@ -5,11 +5,11 @@ use rocade_wire::{Headers, Operation, Psn, Reth};
 use super::ack_policy::Response;
 use super::resources::Saved;
 use super::sequence::{MAX_MESSAGE_LEN, Refusal};
-use super::{InProgress, RecvWqe, Responder};
-use crate::completion::{ImmOrInv, WcOpcode, WcStatus};
+use super::{InProgress, RecvDetail, RecvWqe, Responder, complete_recv};
+use crate::completion::{ImmOrInv, WcOpcode};
+use crate::cx::Cx;
 use crate::memory::{AtomicOp, Memory, RemoteAccess};
-use crate::qp::conn::{Conn, Fatal, Outputs, RecvDetail};
-use crate::time::Time;
+use crate::outputs::Fatal;
 
 /// What execution leads to besides memory effects.
 struct Executed {
@@ -27,33 +27,29 @@ impl Executed {
 }
 
 impl Responder {
-    #[expect(clippy::too_many_arguments, reason = "one packet, taken apart once")]
-    pub(super) fn execute(
+    pub(super) fn execute<H: Memory>(
         &mut self,
-        now: Time,
-        conn: &Conn,
-        mem: &impl Memory,
+        cx: &mut Cx<'_, H>,
         operation: Operation,
         headers: &Headers,
         payload: &[u8],
         wqe: Option<RecvWqe>,
-        out: &mut Outputs,
     ) -> Result<(), Fatal> {
         let psn = headers.bth.psn;
         let result = if operation.is_send() {
-            self.execute_send(mem, operation, headers, payload, wqe)
+            self.execute_send(cx.host, operation, headers, payload, wqe)
         } else if operation.is_write() {
-            self.execute_write(mem, operation, headers, payload, wqe)
+            self.execute_write(cx.host, operation, headers, payload, wqe)
         } else if let Some(reth) = headers.reth {
-            self.execute_read(conn, mem, psn, reth)
+            self.execute_read(cx, psn, reth)
                 .map_err(|refusal| (refusal, None))
         } else {
-            self.execute_atomic(mem, operation, headers)
+            self.execute_atomic(cx.host, operation, headers)
                 .map_err(|refusal| (refusal, None))
         };
         let executed = match result {
             Ok(executed) => executed,
-            Err((refusal, wqe)) => return Err(self.refuse(now, conn, psn, refusal, wqe, out)),
+            Err((refusal, wqe)) => return Err(self.refuse(cx, psn, refusal, wqe)),
         };
         //= RC-RSP-24
         // READ and atomic requests are `only` packets too.
@@ -62,7 +58,7 @@ impl Responder {
         }
         self.epsn = psn.add(executed.psns);
         if let Some((wqe, detail)) = executed.received {
-            out.complete_recv(now, conn, wqe.wr_id, WcStatus::Success, detail);
+            complete_recv(cx, wqe.wr_id, detail);
             self.note_received(psn);
         }
         match operation {
@@ -176,10 +172,9 @@ impl Responder {
         Ok(Executed::PACKET)
     }
 
-    fn execute_read(
+    fn execute_read<H: Memory>(
         &mut self,
-        conn: &Conn,
-        mem: &impl Memory,
+        cx: &mut Cx<'_, H>,
         psn: Psn,
         reth: Reth,
     ) -> Result<Executed, Refusal> {
@@ -187,13 +182,14 @@ impl Responder {
         let access = RemoteAccess::Read;
         //= RC-SEG-02
         if dma_len > 0
-            && mem
+            && cx
+                .host
                 .check_remote(rkey, va, u64::from(dma_len), access)
                 .is_err()
         {
             return Err(Refusal::ACCESS);
         }
-        let packets = conn.packets(dma_len);
+        let packets = cx.peer.packets(dma_len);
         self.save(Saved::Read {
             psn,
             packets,

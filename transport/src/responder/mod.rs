@@ -10,10 +10,9 @@ use alloc::collections::VecDeque;
 
 use rocade_wire::{Msn, Psn, Rkey, RnrTimer};
 
-use crate::completion::WcStatus;
+use crate::completion::{CompleteTo, Completion, ImmOrInv, WcOpcode, WcStatus};
+use crate::cx::Cx;
 use crate::error::PostError;
-use crate::qp::conn::{Conn, Outputs, RecvDetail};
-use crate::time::Time;
 use crate::wr::{AccessFlags, LocalData, Sge};
 
 use ack_policy::Response;
@@ -46,6 +45,40 @@ enum InProgress {
         len: u32,
         received: u32,
     },
+}
+
+/// What the completion of a receive says of the message that ended in it.
+#[derive(Clone, Copy, Debug)]
+struct RecvDetail {
+    opcode: WcOpcode,
+    byte_len: u32,
+    imm_or_inv: ImmOrInv,
+    solicited: bool,
+}
+
+/// Completes a receive.
+#[inline]
+fn complete_recv<H>(cx: &mut Cx<'_, H>, wr_id: u64, detail: RecvDetail) {
+    let RecvDetail {
+        opcode,
+        byte_len,
+        imm_or_inv,
+        solicited,
+    } = detail;
+    let completion = Completion {
+        byte_len,
+        imm_or_inv,
+        wc_flags: imm_or_inv.flags(),
+        solicited,
+        ..cx.completion(CompleteTo::RecvCq, wr_id, WcStatus::Success, opcode)
+    };
+    cx.out.completions.push_back(completion);
+}
+
+/// Completes a receive in error: only the status counts (CQ-11).
+fn fail_recv<H>(cx: &mut Cx<'_, H>, wr_id: u64, status: WcStatus) {
+    let completion = cx.completion(CompleteTo::RecvCq, wr_id, status, WcOpcode::Recv);
+    cx.out.completions.push_back(completion);
 }
 
 /// The attributes that steer the responder.
@@ -153,15 +186,9 @@ impl Responder {
     }
 
     /// Completes the receive in progress and all queued ones with `WR_FLUSH_ERR` (RC-STA-01).
-    pub(crate) fn flush(&mut self, now: Time, conn: &Conn, out: &mut Outputs) {
+    pub(crate) fn flush<H>(&mut self, cx: &mut Cx<'_, H>) {
         let mut flush = |wqe: RecvWqe| {
-            out.complete_recv(
-                now,
-                conn,
-                wqe.wr_id,
-                WcStatus::WrFlushErr,
-                RecvDetail::ERROR,
-            );
+            fail_recv(cx, wqe.wr_id, WcStatus::WrFlushErr);
         };
         if let InProgress::Send { wqe, .. } =
             core::mem::replace(&mut self.current, InProgress::None)

@@ -4,7 +4,7 @@ use rocade_wire::{Operation, Psn, Reth, Rkey};
 
 use super::Responder;
 use super::ack_policy::Response;
-use crate::qp::conn::Conn;
+use crate::peer::Peer;
 
 /// A READ or atomic that was executed.
 #[derive(Clone, Copy, Debug)]
@@ -64,7 +64,7 @@ impl Responder {
     }
 
     /// The response to a duplicate READ, if it repeats a saved one or its tail (RC-DUP-03).
-    pub(super) fn replay_read(&self, conn: &Conn, psn: Psn, reth: &Reth) -> Option<Response> {
+    pub(super) fn replay_read(&self, peer: &Peer, psn: Psn, reth: &Reth) -> Option<Response> {
         let repeats = self.saved.iter().any(|saved| {
             let Saved::Read {
                 psn: first,
@@ -80,15 +80,15 @@ impl Responder {
             if skipped_packets >= packets || reth.rkey != rkey {
                 return false;
             }
-            let skipped = skipped_packets * conn.pmtu_bytes();
+            let skipped = skipped_packets * peer.pmtu_bytes();
             reth.va == va.wrapping_add(u64::from(skipped)) && reth.dma_len == len - skipped
         });
         //= RC-DUP-07
-        let end = psn.add(conn.packets(reth.dma_len));
+        let end = psn.add(peer.packets(reth.dma_len));
         let running = self
             .queue
             .iter()
-            .any(|response| response.read_end(conn) == Some(end));
+            .any(|response| response.read_end(peer) == Some(end));
         (repeats && !running).then_some(Response::Read {
             psn,
             rkey: reth.rkey,

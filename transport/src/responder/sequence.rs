@@ -3,13 +3,14 @@
 
 use rocade_wire::{Headers, NakCode, Operation, Psn, Syndrome};
 
-use super::{InProgress, RecvWqe, Responder};
+use super::{InProgress, RecvWqe, Responder, fail_recv};
 use crate::completion::WcStatus;
 use crate::counters::DropReason;
+use crate::cx::Cx;
 use crate::event::QpEvent;
 use crate::memory::Memory;
-use crate::qp::conn::{Conn, Fatal, Outputs, RecvDetail};
-use crate::time::Time;
+use crate::outputs::{Fatal, Outputs};
+use crate::peer::Peer;
 use crate::wr::AccessFlags;
 
 /// Longest message, and longest DMALen (RC-SEG-05).
@@ -46,25 +47,22 @@ impl Refusal {
 
 impl Responder {
     /// Handles a request packet whose service, addresses and keys are those of the connection.
-    pub(crate) fn handle_request(
+    pub(crate) fn handle_request<H: Memory>(
         &mut self,
-        now: Time,
-        conn: &Conn,
-        mem: &impl Memory,
+        cx: &mut Cx<'_, H>,
         headers: &Headers,
         payload: &[u8],
-        out: &mut Outputs,
     ) -> Result<(), Fatal> {
         let psn = headers.bth.psn;
         //= RC-PSN-02
         match psn.diff(self.epsn) {
             0 => {}
             1.. => {
-                self.handle_gap(out);
+                self.handle_gap(cx.out);
                 return Ok(());
             }
             _ => {
-                self.handle_duplicate(conn, headers, out);
+                self.handle_duplicate(cx, headers);
                 return Ok(());
             }
         }
@@ -72,12 +70,12 @@ impl Responder {
         let checked = self.check(headers);
         let operation = match checked {
             Ok(operation) => operation,
-            Err(refusal) => return Err(self.refuse(now, conn, psn, refusal, None, out)),
+            Err(refusal) => return Err(self.refuse(cx, psn, refusal, None)),
         };
         let wqe = if needs_receive(operation) {
             let Some(wqe) = self.rq.pop_front() else {
                 //= RC-RSP-06
-                self.schedule_nak(psn, Syndrome::RnrNak(self.attr.min_rnr_timer), out);
+                self.schedule_nak(psn, Syndrome::RnrNak(self.attr.min_rnr_timer), cx.out);
                 return Ok(());
             };
             Some(wqe)
@@ -85,12 +83,12 @@ impl Responder {
             None
         };
         //= RC-RSP-07
-        if !length_ok(conn, operation, headers, payload) {
+        if !length_ok(cx.peer, operation, headers, payload) {
             let refusal = Refusal::INVALID_REQUEST;
-            return Err(self.refuse(now, conn, psn, refusal, wqe, out));
+            return Err(self.refuse(cx, psn, refusal, wqe));
         }
-        out.counters.rx_packets += 1;
-        self.execute(now, conn, mem, operation, headers, payload, wqe, out)
+        cx.out.counters.rx_packets += 1;
+        self.execute(cx, operation, headers, payload, wqe)
     }
 
     /// Opcode sequence, the QP's access flags, READ/atomic resources (RC-RSP-03…05).
@@ -143,12 +141,12 @@ impl Responder {
         }
     }
 
-    fn handle_duplicate(&mut self, conn: &Conn, headers: &Headers, out: &mut Outputs) {
-        out.counters.duplicate_requests += 1;
+    fn handle_duplicate<H>(&mut self, cx: &mut Cx<'_, H>, headers: &Headers) {
+        cx.out.counters.duplicate_requests += 1;
         let psn = headers.bth.psn;
         let Some(operation) = headers.bth.opcode.operation() else {
             //= OPC-36
-            out.counters.drop_packet(DropReason::Duplicate);
+            cx.out.counters.drop_packet(DropReason::Duplicate);
             return;
         };
         if operation.is_send() || operation.is_write() {
@@ -161,37 +159,35 @@ impl Responder {
             _ if !self.may_replay() => None,
             Operation::ReadRequest => headers
                 .reth
-                .and_then(|reth| self.replay_read(conn, psn, &reth)),
+                .and_then(|reth| self.replay_read(cx.peer, psn, &reth)),
             Operation::CmpSwap | Operation::FetchAdd => self.replay_atomic(psn, operation),
             _ => None,
         };
         match replay {
             Some(response) => self.schedule(response),
-            None => out.counters.drop_packet(DropReason::Duplicate),
+            None => cx.out.counters.drop_packet(DropReason::Duplicate),
         }
     }
 
     /// NAKs a request and reports it: by the receive WQE that the message holds, else by an
     /// event. The QP goes to ERR (RC-ERR-A, RC-ERR-C).
-    pub(super) fn refuse(
+    pub(super) fn refuse<H>(
         &mut self,
-        now: Time,
-        conn: &Conn,
+        cx: &mut Cx<'_, H>,
         psn: Psn,
         refusal: Refusal,
         wqe: Option<RecvWqe>,
-        out: &mut Outputs,
     ) -> Fatal {
         //= RC-RSP-22
-        self.schedule_nak(psn, Syndrome::Nak(refusal.nak), out);
+        self.schedule_nak(psn, Syndrome::Nak(refusal.nak), cx.out);
         let held = match core::mem::replace(&mut self.current, InProgress::None) {
             InProgress::Send { wqe, .. } => Some(wqe),
             InProgress::Write { .. } | InProgress::None => wqe,
         };
         if let Some(wqe) = held {
-            out.complete_recv(now, conn, wqe.wr_id, refusal.status, RecvDetail::ERROR);
+            fail_recv(cx, wqe.wr_id, refusal.status);
         } else {
-            out.events.push_back(match refusal.nak {
+            cx.out.events.push_back(match refusal.nak {
                 NakCode::RemoteAccess => QpEvent::AccessErr,
                 _ => QpEvent::ReqErr,
             });
@@ -221,8 +217,8 @@ const fn is_resource(operation: Operation) -> bool {
 }
 
 /// RC-SEG-01, RC-SEG-05, OPC-37, OPC-38.
-fn length_ok(conn: &Conn, operation: Operation, headers: &Headers, payload: &[u8]) -> bool {
-    let pmtu = conn.pmtu_bytes() as usize;
+fn length_ok(peer: &Peer, operation: Operation, headers: &Headers, payload: &[u8]) -> bool {
+    let pmtu = peer.pmtu_bytes() as usize;
     let len = payload.len();
     let payload_ok = if operation.is_send() || operation.is_write() {
         if operation.is_first() || operation.is_middle() {

@@ -6,43 +6,36 @@ use rocade_wire::{Bth, Operation};
 
 use super::execute::len_u32;
 use super::sequence::MAX_MESSAGE_LEN;
-use super::{InProgress, Responder};
-use crate::completion::{ImmOrInv, WcOpcode, WcStatus};
+use super::{InProgress, RecvDetail, Responder, complete_recv};
+use crate::completion::{ImmOrInv, WcOpcode};
+use crate::cx::Cx;
 use crate::memory::Memory;
-use crate::qp::conn::{Conn, Outputs, RecvDetail};
-use crate::time::Time;
 use crate::wr::AccessFlags;
 
 impl Responder {
     /// Executes a SEND Only, or a SEND or WRITE Middle, without pad. False where it is not what is expected
     /// next, or has to be refused: then nothing has changed but, perhaps, a receive buffer.
-    #[expect(clippy::too_many_arguments, reason = "one packet, taken apart once")]
     #[inline]
-    pub(crate) fn take_short(
+    pub(crate) fn take_short<H: Memory>(
         &mut self,
-        now: Time,
-        conn: &Conn,
-        mem: &impl Memory,
+        cx: &mut Cx<'_, H>,
         operation: Operation,
         bth: &Bth,
         payload: &[u8],
-        out: &mut Outputs,
     ) -> bool {
         //= RC-PSN-02
         if bth.psn != self.epsn {
             return false;
         }
-        let pmtu = conn.pmtu_bytes() as usize;
+        let pmtu = cx.peer.pmtu_bytes() as usize;
         let taken = match operation {
             //= RC-RSP-07
-            Operation::SendOnly => {
-                payload.len() <= pmtu && self.take_send(now, conn, mem, bth, payload, out)
-            }
-            _ => payload.len() == pmtu && self.take_middle(mem, operation, payload),
+            Operation::SendOnly => payload.len() <= pmtu && self.take_send(cx, bth, payload),
+            _ => payload.len() == pmtu && self.take_middle(cx.host, operation, payload),
         };
         if taken {
             self.nak_outstanding = false;
-            out.counters.rx_packets += 1;
+            cx.out.counters.rx_packets += 1;
             self.epsn = bth.psn.next();
             //= RC-ACK-01
             if bth.ack_req {
@@ -52,15 +45,7 @@ impl Responder {
         taken
     }
 
-    fn take_send(
-        &mut self,
-        now: Time,
-        conn: &Conn,
-        mem: &impl Memory,
-        bth: &Bth,
-        payload: &[u8],
-        out: &mut Outputs,
-    ) -> bool {
+    fn take_send<H: Memory>(&mut self, cx: &mut Cx<'_, H>, bth: &Bth, payload: &[u8]) -> bool {
         //= RC-RSP-03
         if !matches!(self.current, InProgress::None) {
             return false;
@@ -72,7 +57,8 @@ impl Responder {
         let len = len_u32(payload);
         //= RC-RSP-10
         //= RC-RSP-12
-        if u64::from(len) > wqe.data.len() || len > 0 && wqe.data.scatter(mem, 0, payload).is_err()
+        if u64::from(len) > wqe.data.len()
+            || len > 0 && wqe.data.scatter(cx.host, 0, payload).is_err()
         {
             return false;
         }
@@ -84,7 +70,7 @@ impl Responder {
             imm_or_inv: ImmOrInv::None,
             solicited: bth.solicited,
         };
-        out.complete_recv(now, conn, wqe.wr_id, WcStatus::Success, detail);
+        complete_recv(cx, wqe.wr_id, detail);
         self.rq.pop_front();
         self.note_received(bth.psn);
         true

@@ -10,11 +10,13 @@ use rocade_wire::{Packet, ShortPacket};
 
 use super::transit::{Fate, Side, Traced, Transit};
 use super::{Setup, TestMemory, context};
+use crate::attr::{QpAttr, QpAttrMask, QpState};
 use crate::completion::Completion;
 use crate::error::PostError;
 use crate::event::QpEvent;
 use crate::memory::Memory;
-use crate::qp::{AckTiming, PacketMeta, Qp, QpAttr, QpAttrMask, QpState};
+use crate::peer::PacketMeta;
+use crate::qp::{AckTiming, Qp};
 use crate::time::Time;
 use crate::transmit::{ICRC_LEN, Source, TxBuffer};
 use crate::wr::{SendFlags, SendOp, SendWr, Sge};
@@ -252,7 +254,7 @@ impl Pair {
     pub fn take_completions(&mut self, side: Side) -> Vec<Completion> {
         let node = self.node_mut(side);
         for completion in &node.completions {
-            node.qp.free_slots(completion.is_send, completion.slots);
+            node.qp.free_slots(completion.is_send(), completion.slots);
         }
         core::mem::take(&mut node.completions)
     }

@@ -4,10 +4,8 @@ use core::net::IpAddr;
 
 use rocade_wire::{Gid, Mtu, Pkey, Qpn};
 
-use crate::qp::{
-    AddressVector, ModifyContext, Qp, QpAttr, QpAttrMask, QpCap, QpConfig, QpLimits, QpState,
-    QpType,
-};
+use crate::attr::{AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType};
+use crate::qp::{ModifyContext, Qp, QpConfig, QpLimits};
 use crate::time::Time;
 use crate::wr::AccessFlags;
 

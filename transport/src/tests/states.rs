@@ -146,7 +146,7 @@ fn entering_the_error_state_flushes_everything_in_order() {
         statuses(&completions),
         [0, 1, 2, 10, 11, 12].map(|id| (id, FLUSHED))
     );
-    assert!(completions.iter().all(|c| c.is_send == (c.wr_id < 10)));
+    assert!(completions.iter().all(|c| c.is_send() == (c.wr_id < 10)));
     assert_eq!(pair.node(Side::A).qp.next_timeout(), None);
     assert_eq!(pair.take_events(Side::A), []);
 }

@@ -41,7 +41,7 @@ fn send_arrives_in_every_size() {
             pair.run();
             let sent = pair.take_completions(Side::A);
             assert_eq!(statuses(&sent), [(9, WcStatus::Success)]);
-            assert_eq!((sent[0].opcode, sent[0].is_send), (WcOpcode::Send, true));
+            assert_eq!((sent[0].opcode, sent[0].is_send()), (WcOpcode::Send, true));
             let received = pair.take_completions(Side::B);
             assert_eq!(statuses(&received), [(7, WcStatus::Success)], "{len}");
             assert_eq!(

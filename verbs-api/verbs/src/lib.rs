@@ -52,9 +52,9 @@ mod request;
 mod sys;
 
 pub use rocade_emulator::{
-    AccessFlags, BrokerMode, Completion, Counters, DeviceAttr, DeviceConfig, DeviceInfo,
-    EngineConfig, EngineCounters, Gid, GidEntry, Guid, ImmOrInv, Lkey, Mtu, PortAttr, Psn, QpState,
-    Qpn, Rkey, Sge, WcOpcode, WcStatus,
+    AccessFlags, BrokerMode, CompleteTo, Completion, Counters, DeviceAttr, DeviceConfig,
+    DeviceInfo, EngineConfig, EngineCounters, Gid, GidEntry, Guid, ImmOrInv, Lkey, Mtu, PortAttr,
+    Psn, QpState, Qpn, Rkey, Sge, WcOpcode, WcStatus,
 };
 
 pub use self::completion::CompletionQueue;

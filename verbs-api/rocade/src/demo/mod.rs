@@ -112,7 +112,7 @@ impl Side {
     fn take_ping(&self, qp: &QueuePair) -> Result<(Completion, [u8; PING_LEN]), CliError> {
         loop {
             let completion = self.cq.wait(PATIENCE)?;
-            if completion.is_send {
+            if completion.is_send() {
                 continue;
             }
             let place = ping_place(usize::try_from(completion.wr_id).unwrap_or(0));
@@ -127,7 +127,7 @@ impl Side {
     fn take_receives(&self, count: usize) -> Result<(), CliError> {
         let mut received = 0;
         while received < count {
-            received += usize::from(!self.cq.wait(PATIENCE)?.is_send);
+            received += usize::from(!self.cq.wait(PATIENCE)?.is_send());
         }
         Ok(())
     }

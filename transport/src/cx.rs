@@ -1,0 +1,48 @@
+//! What surrounds a call.
+
+use rocade_wire::Qpn;
+
+use crate::completion::{CompleteTo, Completion, ImmOrInv, WcFlags, WcOpcode, WcStatus};
+use crate::outputs::Outputs;
+use crate::peer::Peer;
+use crate::time::Time;
+
+/// When something happens, with whom, with whose memory, and where its results go: whatever a function of
+/// the requester or the responder may need besides its subject.
+#[derive(Debug)]
+pub(crate) struct Cx<'a, H> {
+    pub(crate) now: Time,
+    pub(crate) peer: &'a Peer,
+    /// A [`Memory`](crate::Memory); `()` where no memory is reached.
+    pub(crate) host: &'a H,
+    pub(crate) out: &'a mut Outputs,
+}
+
+impl<H> Cx<'_, H> {
+    /// A completion with what all have in common, for the caller to add the rest: what it says is
+    /// for the queue and the service to know.
+    #[inline]
+    pub(crate) const fn completion(
+        &self,
+        to: CompleteTo,
+        wr_id: u64,
+        status: WcStatus,
+        opcode: WcOpcode,
+    ) -> Completion {
+        Completion {
+            wr_id,
+            status,
+            opcode,
+            byte_len: 0,
+            qp_num: self.out.qp_num,
+            src_qp: Qpn::new(0),
+            imm_or_inv: ImmOrInv::None,
+            wc_flags: WcFlags::empty(),
+            vendor_err: 0,
+            to,
+            solicited: false,
+            slots: 1,
+            timestamp_ns: self.now.as_ns(),
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The other end of a connection.
+
+use core::net::{IpAddr, Ipv4Addr};
+
+use rocade_wire::{Bth, Mtu, Opcode, Operation, Pkey, Psn, Qpn, Service};
+
+use crate::attr::QpType;
+use crate::counters::DropReason;
+use crate::transmit::Head;
+
+/// The bits of an opcode that name its service (BTH-01).
+const OPCODE_BASE: u8 = 0xe0;
+
+/// Network addresses of a received packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketMeta {
+    /// Source address, IPv4 addresses unmapped.
+    pub source: IpAddr,
+    /// Destination address, likewise.
+    pub destination: IpAddr,
+}
+
+/// What makes a packet one of a transport service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Framing {
+    /// The upper bits of its opcodes.
+    base: u8,
+}
+
+impl Framing {
+    /// That of a QP type, `None` where this crate has no state machine for it.
+    pub(crate) const fn of(qp_type: QpType) -> Option<Self> {
+        match qp_type {
+            QpType::Rc => Some(Self {
+                base: Service::Rc.base(),
+            }),
+            _ => None,
+        }
+    }
+
+    /// The opcode of an operation, which is one that the service has (BTH-15).
+    #[inline]
+    pub(crate) const fn opcode(self, operation: Operation) -> Opcode {
+        Opcode::new(self.base | operation.low_bits())
+    }
+
+    /// Whether an opcode is one of the service, reserved ones included.
+    #[inline]
+    pub(crate) const fn owns(self, opcode: Opcode) -> bool {
+        opcode.get() & OPCODE_BASE == self.base
+    }
+}
+
+/// Who a QP talks to, and what is the same in all their packets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    /// Its number.
+    pub(crate) qpn: Qpn,
+    pub(crate) pkey: Pkey,
+    pub(crate) pmtu: Mtu,
+    pub(crate) framing: Framing,
+    /// Address that packets to it leave from.
+    pub(crate) local: IpAddr,
+    /// Its address.
+    pub(crate) remote: IpAddr,
+}
+
+impl Peer {
+    /// Nobody yet.
+    pub(crate) const fn unknown(framing: Framing) -> Self {
+        Self {
+            qpn: Qpn::new(0),
+            pkey: Pkey::DEFAULT,
+            pmtu: Mtu::Mtu256,
+            framing,
+            local: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            remote: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        }
+    }
+
+    /// Why a packet cannot be this peer's, if so (BTH-15, RC-LIM-05, BTH-06).
+    #[inline]
+    pub(crate) fn reject_reason(&self, meta: &PacketMeta, bth: &Bth) -> Option<DropReason> {
+        //= BTH-15 RC-LIM-05 BTH-06
+        if !self.framing.owns(bth.opcode) {
+            Some(DropReason::WrongService)
+        } else if meta.source != self.remote || meta.destination != self.local {
+            Some(DropReason::WrongAddress)
+        } else if !bth.pkey.matches(self.pkey) {
+            Some(DropReason::BadPkey)
+        } else {
+            None
+        }
+    }
+
+    pub(crate) const fn pmtu_bytes(&self) -> u32 {
+        self.pmtu.bytes()
+    }
+
+    /// Packets of a message of `len` bytes (MTU-03, RC-SEG-02).
+    pub(crate) const fn packets(&self, len: u32) -> u32 {
+        if len <= self.pmtu_bytes() {
+            1
+        } else {
+            len.div_ceil(self.pmtu_bytes())
+        }
+    }
+
+    /// Head of a packet to the peer; extension headers are the caller's.
+    #[inline]
+    pub(crate) fn head(&self, operation: Operation, psn: Psn, payload_len: usize) -> Head {
+        Head::new(Bth {
+            opcode: self.framing.opcode(operation),
+            solicited: false,
+            //= BTH-03
+            migreq: true,
+            //= BTH-04
+            pad_count: Bth::pad_for(payload_len),
+            tver: 0,
+            pkey: self.pkey,
+            fecn: false,
+            becn: false,
+            resv6: 0,
+            dest_qp: self.qpn,
+            ack_req: false,
+            resv7: 0,
+            psn,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    //= BTH-15 type=test
+    #[test]
+    fn opcodes_are_those_of_the_service() {
+        let framing = Framing::of(QpType::Rc).unwrap();
+        for &operation in Operation::ALL {
+            if let Some(opcode) = Opcode::of(Service::Rc, operation) {
+                assert_eq!(framing.opcode(operation), opcode);
+            }
+        }
+        for opcode in 0..=u8::MAX {
+            let opcode = Opcode::new(opcode);
+            assert_eq!(framing.owns(opcode), opcode.service() == Service::Rc);
+        }
+    }
+}
