@@ -112,3 +112,20 @@ fn the_engine_takes_the_short_way() {
     // Its MTU is 1024: nearly a hundred middle packets.
     assert!(b.qp.counters().short_packets >= 50, "{:?}", b.qp.counters());
 }
+
+/// The background thread may hold a CQ for a moment longer than the program.
+#[test]
+fn a_channel_may_go_when_its_cqs_have_ended() {
+    let side = Side::new("127.4.9.1", 64);
+    let channel = side.context.create_comp_channel().unwrap();
+    let cq = side.context.create_cq(8, Some(&channel), 0, 0).unwrap();
+    assert!(channel.destroy().is_err(), "the CQ uses it");
+    let held = cq.clone();
+    cq.destroy().unwrap();
+    channel.destroy().unwrap();
+    drop((cq, held));
+    assert!(
+        side.channel.destroy().is_err(),
+        "other channels are counted by themselves"
+    );
+}

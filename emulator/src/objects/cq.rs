@@ -1,6 +1,6 @@
 //! Completion queues.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -31,6 +31,8 @@ pub(crate) struct CqInner {
     /// under its lock.
     oldest: AtomicU64,
     channel: Option<Arc<ChannelInner>>,
+    /// The channel counts this CQ.
+    uses_channel: AtomicBool,
     cookie: u64,
     qps: AtomicU32,
     acks: AckCounter,
@@ -64,6 +66,7 @@ impl Cq {
                 len: AtomicUsize::new(0),
                 oldest: AtomicU64::new(0),
                 channel,
+                uses_channel: AtomicBool::new(true),
                 cookie,
                 qps: AtomicU32::new(0),
                 acks: AckCounter::default(),
@@ -190,6 +193,7 @@ impl Cq {
         inner.context.forget_events(&inner.async_acks);
         inner.acks.wait();
         inner.async_acks.wait();
+        inner.leave_channel();
         Ok(())
     }
 }
@@ -201,6 +205,16 @@ impl CqInner {
 
     pub(super) const fn acks(&self) -> &AckCounter {
         &self.acks
+    }
+
+    /// The channel may go, whoever still holds a reference to the CQ: the background thread does now and
+    /// then.
+    fn leave_channel(&self) {
+        if let Some(channel) = &self.channel
+            && self.uses_channel.swap(false, Ordering::AcqRel)
+        {
+            channel.cqs.fetch_sub(1, Ordering::AcqRel);
+        }
     }
 
     pub(super) fn attach_qp(&self) {
@@ -305,8 +319,6 @@ impl CqInner {
 
 impl Drop for CqInner {
     fn drop(&mut self) {
-        if let Some(channel) = &self.channel {
-            channel.cqs.fetch_sub(1, Ordering::AcqRel);
-        }
+        self.leave_channel();
     }
 }
