@@ -261,6 +261,7 @@ impl EngineInner {
             return;
         }
         self.receive_all();
+        self.receive_all_promised();
         let now = self.now();
         while let Some(qpn) = self.timers.take_due(now) {
             self.fire(qpn, now);

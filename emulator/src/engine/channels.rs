@@ -29,6 +29,8 @@ const MAX_RUNS: usize = 16;
 /// receive the rest.
 const DRAIN_BYTES: usize = 64 << 10;
 
+/// How often to receive from a channel for what its peer has promised: a ring that is full, nearly.
+const PROMISED_ROUNDS: usize = 64;
 /// How often to receive from a socket before a run that comes after what is in it: more than fits.
 const MAX_UDP_BEFORE: usize = 1 << 14;
 
@@ -196,6 +198,24 @@ impl EngineInner {
         }
     }
 
+    /// Receives what a peer has sent, and what it has promised.
+    fn receive_promised(&self, channel: &ShmChannel, rounds: usize) {
+        let mut receiver = channel.receiver();
+        for _ in 0..rounds {
+            if channel.has_ended() || !receiver.redeem() {
+                break;
+            }
+            self.receive_from(channel, &mut receiver, Driver::Background);
+        }
+    }
+
+    /// Likewise from all peers: a timer is due, and one of them may have promised what it waits for.
+    pub(super) fn receive_all_promised(&self) {
+        for channel in self.channels.read().iter() {
+            self.receive_promised(channel, PROMISED_ROUNDS);
+        }
+    }
+
     /// Lets go of the channels whose peer is gone, and of those that were damaged. What the peer
     /// has sent before is received first: it may be the acknowledgement of our last message.
     pub(super) fn drop_ended_channels(&self) {
@@ -210,14 +230,8 @@ impl EngineInner {
             return;
         }
         for channel in &channels {
-            let mut receiver = channel.receiver();
             // Who does not keep to the protocol could go on writing for ever.
-            for _ in 0..shm::MAX_RECORDS {
-                if !channel.has_packets() {
-                    break;
-                }
-                self.receive_from(channel, &mut receiver, Driver::Background);
-            }
+            self.receive_promised(channel, shm::MAX_RECORDS);
             channel.end();
         }
         self.change_channels(|all| {

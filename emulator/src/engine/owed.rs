@@ -127,7 +127,7 @@ impl TxState {
             && let Some((_, path)) = &self.route
             && let Some(channel) = &path.channel
         {
-            channel.wake_peer();
+            channel.keep_promise();
         }
     }
 }

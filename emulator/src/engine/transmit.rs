@@ -252,19 +252,12 @@ impl EngineInner {
         if core.qp.wants_to_transmit(acks) {
             let with_buffer = TX_BUFFER.try_with(|buffer| {
                 let buffer = &mut buffer.borrow_mut();
-                self.transmit_through(inner, core, mem, (acks, now, driver), !is_quiet, buffer);
+                self.transmit_through(inner, core, mem, (acks, now, driver), is_quiet, buffer);
             });
             if with_buffer.is_err() {
                 // The thread is about to end.
                 let mut buffer = TxBuffer::new(MAX_SEND_LEN, MAX_SEGMENTS);
-                self.transmit_through(
-                    inner,
-                    core,
-                    mem,
-                    (acks, now, driver),
-                    !is_quiet,
-                    &mut buffer,
-                );
+                self.transmit_through(inner, core, mem, (acks, now, driver), is_quiet, &mut buffer);
             }
         }
         if core.tx.blocked.is_some() {
@@ -288,7 +281,7 @@ impl EngineInner {
         core: &mut QpCore,
         mem: &MemGuard<'_>,
         (mut acks, mut now, driver): (AckTiming, Time, Driver),
-        wake: bool,
+        promise: bool,
         buffer: &mut TxBuffer,
     ) {
         let QpCore { qp, tx, .. } = core;
@@ -320,8 +313,9 @@ impl EngineInner {
                     let (len, segment_len) = (buffer.bytes().len(), buffer.segment_len());
                     let pieces = pieces(buffer, &memory);
                     let enters = &mut tx.enters_channel;
-                    let sent = send_shared(channel, enters, pieces, len, segment_len, wake, driver);
-                    tx.quiet.take_if(|_| wake && sent == Ok(true));
+                    let sent =
+                        send_shared(channel, enters, pieces, len, segment_len, promise, driver);
+                    tx.quiet.take_if(|_| !promise && sent == Ok(true));
                     sent
                 }
                 None => seal(&mut path.icrc, buffer, &memory)
@@ -478,14 +472,13 @@ fn send_bytes(
         pieces,
         bytes.len(),
         segment_len,
-        true,
+        false,
         driver,
     )
     .unwrap_or(true)
 }
 
-/// False where the channel has no room. `enters` as in [`TxState`], `wake` whether a peer that sleeps is
-/// woken, the rest as for [`ShmChannel::send`].
+/// False where the channel has no room. `enters` as in [`TxState`], the rest as for [`ShmChannel::send`].
 #[inline]
 fn send_shared<'a>(
     channel: &ShmChannel,
@@ -493,14 +486,11 @@ fn send_shared<'a>(
     run: impl Iterator<Item = Piece<'a>>,
     run_len: usize,
     segment_len: usize,
-    wake: bool,
+    promise: bool,
     driver: Driver,
 ) -> Result<bool, Fault> {
     let wait = driver == Driver::Background;
-    let sent = channel.send(run, run_len, segment_len, *enters, wait);
-    if wake && sent == ShmSent::Sent {
-        channel.wake_peer();
-    }
+    let sent = channel.send(run, run_len, segment_len, *enters, wait, promise);
     *enters &= matches!(sent, ShmSent::Full | ShmSent::Fault);
     match sent {
         ShmSent::Fault => Err(Fault),

@@ -73,7 +73,7 @@ pub(crate) enum Piece<'a> {
 /// What has become of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ShmSent {
-    /// It is on its way; the peer has to be woken ([`ShmChannel::wake_peer`]).
+    /// It is on its way.
     Sent,
     /// There is no room. To who waits for it the wake fd becomes readable when there is.
     Full,
@@ -214,7 +214,8 @@ impl ShmChannel {
     /// the ICRC are there, their value is of no importance.
     ///
     /// `after_udp`, for the first run that a queue pair sends this way: the peer receives what has come
-    /// over UDP before it. `wait`: see [`ShmSent::Full`].
+    /// over UDP before it. `wait`: see [`ShmSent::Full`]. A run that is only a `promise` is not seen before
+    /// the next one, or [`ShmChannel::keep_promise`], or our end.
     #[inline]
     pub(crate) fn send<'a>(
         &self,
@@ -223,6 +224,7 @@ impl ShmChannel {
         segment_len: usize,
         after_udp: bool,
         wait: bool,
+        promise: bool,
     ) -> ShmSent {
         let flags = if after_udp { AFTER_UDP } else { 0 };
         let (Ok(len), Ok(segment_len)) = (u32::try_from(run_len), u16::try_from(segment_len))
@@ -237,7 +239,11 @@ impl ShmChannel {
         let mut producer = self.producer.lock();
         match self.room(&mut producer, need, wait) {
             Ok(true) => {}
-            Ok(false) => return ShmSent::Full,
+            Ok(false) => {
+                // The peer makes room only for what it sees.
+                producer.keep_promise(control);
+                return ShmSent::Full;
+            }
             Err(Corrupt) => {
                 self.give_up();
                 return ShmSent::Ended;
@@ -267,13 +273,26 @@ impl ShmChannel {
             }
             place = place.wrapping_add(len);
         }
+        if promise {
+            producer.promise(control, need);
+            return ShmSent::Sent;
+        }
         producer.publish(control, need);
+        drop(producer);
+        self.wake_peer();
         ShmSent::Sent
     }
 
-    /// To be called after sending, at once or a little later: wakes the peer where it sleeps.
+    /// The peer sees what was promised, and is woken for it where it sleeps.
+    pub(crate) fn keep_promise(&self) {
+        let producer = self.producer.lock();
+        producer.keep_promise(self.memory.control(self.tx));
+        drop(producer);
+        self.wake_peer();
+    }
+
     #[inline]
-    pub(crate) fn wake_peer(&self) {
+    fn wake_peer(&self) {
         if self.memory.control(self.tx).has_to_wake_consumer() {
             memory::wake(self.wake.as_fd());
         }
@@ -390,6 +409,14 @@ pub(crate) struct ShmSegment<'a> {
 }
 
 impl<'a> ShmReceiver<'a> {
+    /// What the peer has promised counts as sent, because the peer is gone or we cannot wait. False where
+    /// there is nothing to receive.
+    pub(crate) fn redeem(&mut self) -> bool {
+        let control = self.channel.memory.control(self.channel.tx.reverse());
+        self.consumer.redeem(control);
+        self.consumer.available(control) != Ok(0)
+    }
+
     /// Does what has come over UDP have to be received before the next run?
     #[inline]
     pub(crate) fn is_after_udp(&self) -> bool {

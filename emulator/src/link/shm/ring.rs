@@ -23,6 +23,9 @@ struct Apart<T>(T);
 pub(super) struct Control {
     /// The producer's position: everything before it is there to be read.
     tail: Apart<AtomicU64>,
+    /// Everything before it is written, and will be there to be read before long: the consumer may read it
+    /// at once where it matters, and does so when the producer is gone.
+    promised: Apart<AtomicU64>,
     /// The consumer's position: everything before it is free again.
     head: Apart<AtomicU64>,
     /// Not 0 while the consumer sleeps: wake it after producing.
@@ -47,6 +50,8 @@ pub(super) struct Producer {
 #[derive(Debug)]
 pub(super) struct Consumer {
     head: u64,
+    /// Up to where a promise was taken at its word.
+    redeemed: u64,
     len: u64,
 }
 
@@ -56,6 +61,7 @@ impl Control {
         let word = || Apart(AtomicU64::new(0));
         Self {
             tail: word(),
+            promised: word(),
             head: word(),
             sleeping: word(),
             blocked: word(),
@@ -65,7 +71,7 @@ impl Control {
     /// Is there something behind `head`? Takes a few nanoseconds, and no lock.
     #[inline]
     pub(super) fn has_news(&self, head: u64) -> bool {
-        self.tail.0.load(Ordering::Acquire) != head
+        ahead(self.tail.0.load(Ordering::Acquire), head) > 0
     }
 
     /// The consumer is going to sleep. Then [`settle`], then look with [`Control::has_news`].
@@ -97,6 +103,13 @@ impl Control {
         self.blocked.0.load(Ordering::Relaxed) != 0
             && self.blocked.0.swap(0, Ordering::Relaxed) != 0
     }
+}
+
+/// How far a position is ahead of another; 0 where it is behind.
+#[inline]
+const fn ahead(position: u64, of: u64) -> u64 {
+    let ahead = position.wrapping_sub(of);
+    if ahead > u64::MAX / 2 { 0 } else { ahead }
 }
 
 /// Between an announcement and the look that follows it.
@@ -141,6 +154,19 @@ impl Producer {
     #[inline]
     pub(super) fn publish(&mut self, control: &Control, count: u64) {
         self.tail = self.tail.wrapping_add(count);
+        self.keep_promise(control);
+    }
+
+    /// Writes `count` bytes, for which there was room, down: they are handed over with the next ones, or when
+    /// [`Producer::keep_promise`] is called, but are not lost in between, whatever happens to this process.
+    pub(super) fn promise(&mut self, control: &Control, count: u64) {
+        self.tail = self.tail.wrapping_add(count);
+        control.promised.0.store(self.tail, Ordering::Release);
+    }
+
+    /// Hands over what was promised.
+    #[inline]
+    pub(super) fn keep_promise(&self, control: &Control) {
         control.tail.0.store(self.tail, Ordering::Release);
     }
 }
@@ -148,7 +174,11 @@ impl Producer {
 impl Consumer {
     /// At the beginning of a ring of `len` bytes.
     pub(super) const fn new(len: u64) -> Self {
-        Self { head: 0, len }
+        Self {
+            head: 0,
+            redeemed: 0,
+            len,
+        }
     }
 
     /// Where the next bytes are.
@@ -159,16 +189,18 @@ impl Consumer {
     /// How many bytes are there.
     #[inline]
     pub(super) fn available(&self, control: &Control) -> Result<u64, Corrupt> {
-        let count = control
-            .tail
-            .0
-            .load(Ordering::Acquire)
-            .wrapping_sub(self.head);
+        let tail = control.tail.0.load(Ordering::Acquire);
+        let count = ahead(tail, self.head).max(ahead(self.redeemed, self.head));
         if count > self.len {
             Err(Corrupt)
         } else {
             Ok(count)
         }
+    }
+
+    /// What has been promised so far counts as handed over.
+    pub(super) fn redeem(&mut self, control: &Control) {
+        self.redeemed = control.promised.0.load(Ordering::Acquire);
     }
 
     /// Gives back `count` bytes that were available.
@@ -219,13 +251,49 @@ mod tests {
     }
 
     #[test]
+    fn a_promise_is_kept_later_or_redeemed() {
+        let control = Control::new();
+        let (mut producer, mut consumer) = (Producer::new(256), Consumer::new(256));
+        producer.promise(&control, 64);
+        assert!(!control.has_news(consumer.position()));
+        assert_eq!(consumer.available(&control), Ok(0));
+        assert_eq!(producer.room(&control, 256), Ok(false), "it takes room");
+        // With the next ones.
+        producer.publish(&control, 64);
+        assert_eq!(consumer.available(&control), Ok(128));
+        consumer.release(&control, 128);
+        // By itself.
+        producer.promise(&control, 64);
+        producer.keep_promise(&control);
+        assert_eq!(consumer.available(&control), Ok(64));
+        consumer.release(&control, 64);
+        // By the consumer, who is ahead of the producer's word then.
+        producer.promise(&control, 64);
+        consumer.redeem(&control);
+        assert_eq!(consumer.available(&control), Ok(64));
+        consumer.release(&control, 64);
+        assert!(!control.has_news(consumer.position()));
+        assert_eq!(consumer.available(&control), Ok(0));
+        producer.publish(&control, 64);
+        assert!(control.has_news(consumer.position()));
+        assert_eq!(consumer.available(&control), Ok(64));
+        // Nonsense is noticed here, too.
+        control.promised.0.store(1 << 40, Ordering::Relaxed);
+        consumer.redeem(&control);
+        assert_eq!(consumer.available(&control), Err(Corrupt));
+    }
+
+    #[test]
     fn nonsense_of_the_other_side_is_noticed() {
         let control = Control::new();
         let (mut producer, consumer) = (Producer::new(256), Consumer::new(256));
         control.tail.0.store(257, Ordering::Relaxed);
         assert_eq!(consumer.available(&control), Err(Corrupt));
-        control.tail.0.store(u64::MAX, Ordering::Relaxed);
+        control.tail.0.store(u64::MAX / 2, Ordering::Relaxed);
         assert_eq!(consumer.available(&control), Err(Corrupt));
+        control.tail.0.store(u64::MAX, Ordering::Relaxed);
+        assert_eq!(consumer.available(&control), Ok(0), "behind");
+        assert!(!control.has_news(consumer.position()));
         producer.publish(&control, 256);
         control.head.0.store(257, Ordering::Relaxed);
         assert_eq!(producer.room(&control, 64), Err(Corrupt));

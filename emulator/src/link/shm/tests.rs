@@ -31,12 +31,19 @@ fn pair() -> (ShmChannel, ShmChannel) {
 fn send(channel: &ShmChannel, run: &[u8], segment_len: usize) -> ShmSent {
     let (head, tail) = run.split_at(run.len() / 2);
     let pieces = [Piece::Bytes(head), Piece::Bytes(tail)];
-    channel.send(pieces.into_iter(), run.len(), segment_len, false, true)
+    channel.send(
+        pieces.into_iter(),
+        run.len(),
+        segment_len,
+        false,
+        true,
+        false,
+    )
 }
 
 fn send_after_udp(channel: &ShmChannel, run: &[u8], segment_len: usize) -> ShmSent {
     let pieces = std::iter::once(Piece::Bytes(run));
-    channel.send(pieces, run.len(), segment_len, true, true)
+    channel.send(pieces, run.len(), segment_len, true, true, false)
 }
 
 /// What one call receives: runs as lists of segments.
