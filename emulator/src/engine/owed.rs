@@ -1,8 +1,8 @@
 //! Acknowledgements that are held back, and are sent whatever becomes of the process.
 //!
 //! The application may have seen the completion of a message, so its acknowledgement is owed. Through
-//! shared memory nothing is held: the acknowledgement is written into the ring at once, and only
-//! whether the peer has to be woken for it waits ([`TxState::announce_quiet_ack`]). Over UDP an
+//! shared memory it is written into the ring at once, as a promise: the peer sees it with the answer, when
+//! the hold is over ([`TxState::announce_quiet_ack`]), or when it needs it. Over UDP an
 //! acknowledgement is held only after it was written into the process's last will, which the broker
 //! carries out (`broker/will.rs`). Without a broker nothing is held.
 
@@ -121,7 +121,7 @@ impl TxState {
         self.bequest = None;
     }
 
-    /// A peer that sleeps is woken for an acknowledgement that was written into its ring.
+    /// The peer sees an acknowledgement that was promised, and is woken for it.
     pub(super) fn announce_quiet_ack(&mut self) {
         if self.quiet.take().is_some()
             && let Some((_, path)) = &self.route

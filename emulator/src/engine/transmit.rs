@@ -48,7 +48,7 @@ pub(crate) struct TxState {
     /// A run of packets that the socket had no room for.
     pub(super) blocked: Option<Blocked>,
     hold: AckHold,
-    /// The last acknowledgement that was written into the ring of a peer that was not woken for it.
+    /// The last acknowledgement that was promised to the peer, and is not seen yet.
     pub(super) quiet: Option<Psn>,
     /// What the QP has written into the last will.
     pub(super) bequest: Option<Bequest>,
