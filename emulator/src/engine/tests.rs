@@ -7,8 +7,8 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use rocade_transport::{
-    AccessFlags, AddressVector, PacketMeta, QpAttr, QpAttrMask, QpCap, QpState, QpType, SendFlags,
-    SendOp, SendWr, Sge, WcStatus,
+    AccessFlags, PacketMeta, QpAttr, QpAttrMask, QpCap, QpState, QpType, SendFlags, SendOp, SendWr,
+    Sge, WcStatus,
 };
 use rocade_wire::{Bth, Opcode, Packet, Psn};
 
@@ -17,7 +17,7 @@ use crate::config::{BrokerMode, EngineConfig, LinkMode};
 use crate::link::LocalAddr;
 use crate::link::shm::ShmChannel;
 use crate::steering::Slot;
-use crate::{Context, Cq, Engine, Mr, Pd, Qp, QpInitAttr};
+use crate::{Connection, Context, Cq, Engine, Mr, Pd, Qp, QpInitAttr};
 
 /// Half a second: on a busy machine a process may not run for longer than usual timeouts.
 const TIMEOUT: u8 = 17;
@@ -78,52 +78,11 @@ fn host_on(engine: &Engine, device: &str) -> Host {
 
 fn connect(qp: &Qp, peer: &Qp, to: &Host) {
     let access = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
-    let init = QpAttr {
-        qp_state: QpState::Init.code(),
-        port_num: 1,
-        qp_access_flags: access,
-        ..QpAttr::default()
-    };
-    let mask =
-        QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::ACCESS_FLAGS;
-    qp.modify(&init, mask).expect("INIT");
-    let ah_attr = AddressVector {
-        dgid: to.context.gid_entries()[0].gid,
-        is_global: true,
-        port_num: 1,
-        ..AddressVector::default()
-    };
-    let rtr = QpAttr {
-        qp_state: QpState::Rtr.code(),
-        path_mtu: 5,
-        dest_qp_num: peer.qp_num().get(),
-        max_dest_rd_atomic: 16,
-        ah_attr,
-        ..QpAttr::default()
-    };
-    let mask = QpAttrMask::STATE
-        | QpAttrMask::AV
-        | QpAttrMask::PATH_MTU
-        | QpAttrMask::DEST_QPN
-        | QpAttrMask::RQ_PSN
-        | QpAttrMask::MAX_DEST_RD_ATOMIC
-        | QpAttrMask::MIN_RNR_TIMER;
-    qp.modify(&rtr, mask).expect("RTR");
-    let rts = QpAttr {
-        qp_state: QpState::Rts.code(),
+    let connection = Connection {
         timeout: TIMEOUT,
-        retry_cnt: 7,
-        rnr_retry: 7,
-        max_rd_atomic: 16,
-        ..QpAttr::default()
+        ..Connection::to(to.context.gid_entries()[0].gid, peer.qp_num())
     };
-    let mask = QpAttrMask::STATE
-        | QpAttrMask::TIMEOUT
-        | QpAttrMask::RETRY_CNT
-        | QpAttrMask::RNR_RETRY
-        | QpAttrMask::SQ_PSN
-        | QpAttrMask::MAX_QP_RD_ATOMIC;
-    qp.modify(&rts, mask).expect("RTS");
+    qp.connect(access, &connection).expect("connected");
 }
 
 /// Two threads make the channel between two addresses of their process at the same time: whoever comes
