@@ -22,8 +22,9 @@ use crate::event::QpEvent;
 use crate::memory::Memory;
 use crate::outputs::{Fatal, Outputs};
 use crate::peer::{Framing, PacketMeta, Peer};
+use crate::queue::{RecvLimits, RecvQueue};
 use crate::requester::{Requester, SendLimits};
-use crate::responder::{RecvLimits, Responder};
+use crate::responder::Responder;
 use crate::time::Time;
 use crate::transmit::TxBuffer;
 use crate::wr::{SendWr, Sge};
@@ -115,10 +116,10 @@ impl Qp {
                 max_inline: config.cap.max_inline_data,
                 sig_all: config.sq_sig_all,
             })),
-            recv: RecvSide::Reliable(Responder::new(RecvLimits {
+            recv: RecvSide::Reliable(Responder::new(RecvQueue::new(RecvLimits {
                 max_wr: config.cap.max_recv_wr,
                 max_sge: config.cap.max_recv_sge,
-            })),
+            }))),
             comm_est_raised: false,
             out: Outputs::new(config.qp_num),
         })

@@ -183,14 +183,14 @@ impl RecvSide {
     #[inline]
     pub(super) fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         match self {
-            Self::Reliable(responder) => responder.post(wr_id, sges),
+            Self::Reliable(responder) => responder.receives().post(wr_id, sges),
             Self::None => Err(PostError::InvalidState),
         }
     }
 
     pub(super) const fn free_slots(&mut self, slots: u32) {
         if let Self::Reliable(responder) = self {
-            responder.free_slots(slots);
+            responder.receives().free_slots(slots);
         }
     }
 
