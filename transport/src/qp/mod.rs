@@ -20,8 +20,9 @@ use crate::event::QpEvent;
 use crate::memory::Memory;
 use crate::outputs::{Fatal, Outputs};
 use crate::peer::{Framing, PacketMeta, Peer};
+use crate::queue::{RecvLimits, RecvQueue};
 use crate::requester::{Requester, SendLimits};
-use crate::responder::{RecvLimits, Responder};
+use crate::responder::Responder;
 use crate::time::Time;
 use crate::transmit::TxBuffer;
 use crate::wr::{SendWr, Sge};
@@ -113,10 +114,10 @@ impl Qp {
                 max_inline: config.cap.max_inline_data,
                 sig_all: config.sq_sig_all,
             }),
-            responder: Responder::new(RecvLimits {
+            responder: Responder::new(RecvQueue::new(RecvLimits {
                 max_wr: config.cap.max_recv_wr,
                 max_sge: config.cap.max_recv_sge,
-            }),
+            })),
             comm_est_raised: false,
             out: Outputs::new(config.qp_num),
         })
@@ -245,7 +246,7 @@ impl Qp {
         if is_send {
             self.requester.free_slots(slots);
         } else {
-            self.responder.free_slots(slots);
+            self.responder.receives().free_slots(slots);
         }
     }
 
@@ -272,7 +273,7 @@ impl Qp {
         if self.state == QpState::Reset {
             return Err(PostError::InvalidState);
         }
-        self.responder.post(wr_id, sges)?;
+        self.responder.receives().post(wr_id, sges)?;
         if self.state == QpState::Err {
             //= RC-STA-02
             let (_, responder, mut cx) = self.sides(now, &());
