@@ -286,6 +286,8 @@ impl EngineInner {
         let meta = PacketMeta {
             source: channel.peer(),
             destination: channel.local(),
+            traffic_class: 0,
+            hop_limit: 64,
         };
         let mut dispatch = Dispatch::new(self, &qps, &mem, now, driver);
         let (mut undrained, mut last) = (0, None);

@@ -205,6 +205,8 @@ impl EngineInner {
             let meta = PacketMeta {
                 source: source.ip(),
                 destination: local,
+                traffic_class: 0,
+                hop_limit: 64,
             };
             let flow = flows.at(sender);
             let verdict = dispatch.packet(&meta, segment, &mut Socket(flow), dirty.as_deref_mut());

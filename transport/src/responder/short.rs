@@ -5,11 +5,11 @@
 use rocade_wire::{Bth, Operation};
 
 use super::execute::len_u32;
-use super::sequence::MAX_MESSAGE_LEN;
 use super::{InProgress, RecvDetail, Responder, complete_recv};
 use crate::completion::{ImmOrInv, WcOpcode};
 use crate::cx::Cx;
 use crate::memory::Memory;
+use crate::segment::MAX_MESSAGE_LEN;
 use crate::wr::AccessFlags;
 
 impl Responder {
