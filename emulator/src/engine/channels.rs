@@ -189,6 +189,7 @@ impl EngineInner {
         for inner in self.qps.read().iter() {
             inner.lock().tx.offer_channel(channel);
         }
+        self.offer_to_routes(channel);
     }
 
     /// A QP has got a path without channel: one may have come meanwhile.
@@ -247,6 +248,7 @@ impl EngineInner {
         for inner in self.qps.read().iter() {
             inner.lock().tx.drop_ended_channel();
         }
+        self.leave_ended_channels();
     }
 
     /// Receives from channels, and returns how many packets there were. The application leaves

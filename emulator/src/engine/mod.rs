@@ -21,6 +21,7 @@ mod owed;
 mod progress;
 mod publish;
 mod qp_table;
+mod routes;
 pub(crate) mod sys;
 mod timers;
 mod transmit;
@@ -58,6 +59,8 @@ use moderation::ModeratedCqs;
 use overrun::OverrunCqs;
 use publish::Publisher;
 use qp_table::QpTable;
+pub(crate) use routes::Route;
+use routes::Routes;
 use timers::Timers;
 pub(crate) use transmit::TxState;
 pub(crate) use uplink::{Path, Uplink};
@@ -143,6 +146,7 @@ pub(crate) struct EngineInner {
     uplinks: RwLock<Vec<Arc<Uplink>>>,
     /// Held while an uplink is opened.
     opening: Mutex<()>,
+    routes: Routes,
     channels: RwLock<Vec<Arc<ShmChannel>>>,
     /// How many; pollers look here first.
     channel_count: AtomicUsize,
@@ -198,6 +202,7 @@ impl Engine {
                 qps: RwLock::default(),
                 uplinks: RwLock::default(),
                 opening: Mutex::default(),
+                routes: Routes::default(),
                 channels: RwLock::default(),
                 channel_count: AtomicUsize::new(0),
                 timers: Timers::new(),
@@ -295,13 +300,34 @@ impl EngineInner {
     /// A free QP number; joins the shared addresses first if this is the first.
     pub(crate) fn allocate_qp_num(self: &Arc<Self>) -> Result<Qpn, VerbsError> {
         let mut attachment = self.attachment.lock();
-        if attachment.is_none() {
-            *attachment = Some(self.attach()?);
-        }
+        self.ensure_attached(&mut attachment)?;
         attachment
             .as_mut()
             .and_then(|attachment| attachment.qp_numbers.allocate())
             .ok_or(VerbsError::NoMemory("QP numbers"))
+    }
+
+    fn ensure_attached(
+        self: &Arc<Self>,
+        attachment: &mut Option<Attachment>,
+    ) -> Result<(), VerbsError> {
+        if attachment.is_none() {
+            *attachment = Some(self.attach()?);
+        }
+        Ok(())
+    }
+
+    /// The link of a local address from which datagrams with this hop limit can be sent, whatever slot they
+    /// are for, without opening anything.
+    pub(crate) fn datagram_uplink(
+        self: &Arc<Self>,
+        local: LocalAddr,
+        hop_limit: u8,
+    ) -> Result<Arc<Uplink>, VerbsError> {
+        self.ensure_attached(&mut self.attachment.lock())?;
+        let uplink = self.uplink_for(local)?;
+        uplink.link.open_paths(hop_limit)?;
+        Ok(uplink)
     }
 
     pub(crate) fn release_qp_num(&self, qpn: Qpn) {

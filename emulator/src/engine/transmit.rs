@@ -6,13 +6,14 @@ use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rocade_transport::{AccessError, AckTiming, Qp, Source, Time, TxBuffer};
+use rocade_transport::{AccessError, AckTiming, Qp, RouteTag, Source, Time, TxBuffer};
 use rocade_wire::Psn;
 
 use super::EngineInner;
 use super::ack_hold::{AckHold, Cause};
 use super::doorbell::Doorbell;
 use super::handover::Driver;
+use super::routes::{Route, Ways};
 use super::uplink::{Icrcs, Path, Uplink};
 use crate::broker::Bequest;
 use crate::config::LinkMode;
@@ -39,6 +40,8 @@ thread_local! {
 #[derive(Debug, Default)]
 pub(crate) struct TxState {
     pub(super) route: Option<(Arc<Uplink>, Path)>,
+    /// Those of its datagrams.
+    ways: Option<Box<Ways>>,
     /// Nothing has been sent through the channel of the route yet, but perhaps over UDP.
     enters_channel: bool,
     /// The peer has sent something through it.
@@ -59,6 +62,7 @@ pub(crate) struct TxState {
 pub(super) struct Blocked {
     bytes: Box<[u8]>,
     segment_len: usize,
+    route: RouteTag,
     /// The ICRCs are there, as UDP needs them.
     sealed: bool,
 }
@@ -72,6 +76,18 @@ impl TxState {
         self.peer_has_entered = false;
         self.route = Some((uplink, path));
         self.bequest = None;
+    }
+
+    /// Datagrams of `qp` may take this route from now on.
+    pub(crate) fn learn(&mut self, route: &Arc<Route>, qp: &Qp) {
+        let blocked = self.blocked.as_ref().map(|blocked| blocked.route);
+        let ways = self.ways.get_or_insert_default();
+        ways.learn(route, || qp.queued_routes().chain(blocked));
+    }
+
+    /// Is there anywhere to send to?
+    const fn leads_anywhere(&self) -> bool {
+        self.route.is_some() || self.ways.is_some()
     }
 
     /// Takes a channel that leads where the path does, unless there is one already.
@@ -126,6 +142,7 @@ impl TxState {
     /// Forgets route, unsent packets and habits.
     pub(crate) fn reset(&mut self) {
         self.route = None;
+        self.ways = None;
         self.blocked = None;
         self.quiet = None;
         self.bequest = None;
@@ -148,6 +165,15 @@ impl TxState {
     /// Waits a run of packets for room?
     pub(super) const fn is_blocked(&self) -> bool {
         self.blocked.is_some()
+    }
+
+    /// Segments that a run may have. A link that does not cut them itself cuts those of datagrams all the same.
+    fn max_segments(&self) -> usize {
+        let one_by_one = self.route.as_ref().is_some_and(|(uplink, path)| {
+            let by_channel = path.channel.as_ref().is_some_and(|c| !c.has_ended());
+            !by_channel && !uplink.link.gso()
+        });
+        if one_by_one { 1 } else { MAX_SEGMENTS }
     }
 
     /// Is sending a system call?
@@ -233,7 +259,7 @@ impl EngineInner {
         driver: Driver,
     ) {
         core.tx.doorbell.rung();
-        if core.tx.route.is_none() {
+        if !core.tx.leads_anywhere() {
             return;
         }
         let owed = core.qp.owed_ack();
@@ -288,21 +314,22 @@ impl EngineInner {
         let memory = mem.view(inner.pd_id());
         let mut answered = 0;
         loop {
-            let Some((uplink, path)) = &mut tx.route else {
+            buffer.clear();
+            buffer.defer_longer_than(LONGEST_COPY);
+            buffer.set_max_segments(tx.max_segments());
+            qp.poll_transmit(now, &memory, acks, buffer);
+            if buffer.is_empty() {
                 return;
+            }
+            let tag = buffer.route();
+            let Some((uplink, path)) = way(&mut tx.route, &mut tx.ways, tag) else {
+                debug_assert!(false, "a route is known as long as a datagram takes it");
+                continue;
             };
             let channel = path
                 .channel
                 .as_deref()
                 .filter(|channel| !channel.has_ended());
-            let many = channel.is_some() || uplink.link.gso();
-            buffer.clear();
-            buffer.defer_longer_than(LONGEST_COPY);
-            buffer.set_max_segments(if many { MAX_SEGMENTS } else { 1 });
-            qp.poll_transmit(now, &memory, acks, buffer);
-            if buffer.is_empty() {
-                return;
-            }
             answered += buffer.bytes().len();
             if acks == AckTiming::Behind || answered > LONG_ANSWER {
                 acks = AckTiming::Now;
@@ -345,6 +372,7 @@ impl EngineInner {
                 tx.blocked = Some(Blocked {
                     bytes: buffer.bytes().into(),
                     segment_len: buffer.segment_len(),
+                    route: tag,
                     sealed,
                 });
                 self.note_blocked(inner.qp_num(), driver);
@@ -389,11 +417,14 @@ impl EngineInner {
 
     /// Sends what was left over; false where there is still no room.
     fn send_blocked(&self, tx: &mut TxState, driver: Driver) -> bool {
-        if let (Some(blocked), Some((uplink, path))) = (&tx.blocked, &tx.route) {
+        if let Some(blocked) = &tx.blocked
+            && let Some((uplink, path)) = way(&mut tx.route, &mut tx.ways, blocked.route)
+        {
             let Blocked {
                 bytes,
                 segment_len,
                 sealed,
+                ..
             } = blocked;
             let sent = match &path.channel {
                 Some(channel) => {
@@ -453,6 +484,20 @@ impl EngineInner {
                 self.note_blocked(inner.qp_num(), driver);
             }
         }
+    }
+}
+
+/// The way of a run: that to the peer, or one of those that datagrams take.
+#[inline]
+fn way<'w>(
+    own: &'w mut Option<(Arc<Uplink>, Path)>,
+    ways: &'w mut Option<Box<Ways>>,
+    tag: RouteTag,
+) -> Option<(&'w Arc<Uplink>, &'w mut Path)> {
+    if tag == RouteTag::OWN {
+        own.as_mut().map(|(uplink, path)| (&*uplink, path))
+    } else {
+        ways.as_mut()?.get(tag)
     }
 }
 

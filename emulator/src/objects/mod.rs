@@ -1,6 +1,7 @@
 //! The verbs objects. Each is a clonable handle; `destroy` ends the object with the errno that
 //! the verb documents, dropping the last handle ends it silently.
 
+mod ah;
 mod comp_channel;
 mod connection;
 mod context;
@@ -13,6 +14,7 @@ mod poster;
 mod qp;
 mod slots;
 
+pub use ah::Ah;
 pub use comp_channel::CompChannel;
 pub use connection::Connection;
 pub use context::{AsyncEvent, AsyncEventKind, Context, EventElement};
@@ -20,7 +22,7 @@ pub use cq::{Cq, CqInitAttr};
 pub use event_queue::EventWaiter;
 pub use mr::Mr;
 pub use pd::Pd;
-pub use poster::{RecvPoster, SendPoster};
+pub use poster::{Datagram, RecvPoster, SendPoster};
 pub use qp::{Qp, QpInitAttr};
 
 pub(crate) use cq::CqInner;

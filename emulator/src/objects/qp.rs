@@ -22,6 +22,19 @@ use crate::error::VerbsError;
 use crate::hca::{Hca, limits};
 use crate::memory::PdId;
 
+/// The bit of a Q_Key that unprivileged processes must not set.
+const CONTROLLED_QKEY: u32 = 1 << 31;
+
+/// May this process open raw sockets? The kernel asks for the same right.
+fn is_privileged() -> bool {
+    socket2::Socket::new(
+        socket2::Domain::IPV4,
+        socket2::Type::RAW,
+        Some(socket2::Protocol::UDP),
+    )
+    .is_ok()
+}
+
 /// What a QP is created with (`ibv_qp_init_attr`).
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_qp_init_attr")]
@@ -174,6 +187,11 @@ impl Qp {
             pkey: Hca::pkey(attr.pkey_index).unwrap_or(Pkey::DEFAULT),
             active_mtu: hca.active_mtu(),
         };
+        //= QPV-05
+        //= UD-06
+        if mask.contains(QpAttrMask::QKEY) && attr.qkey & CONTROLLED_QKEY != 0 && !is_privileged() {
+            return Err(VerbsError::NotPermitted("a Q_Key with the highest bit set"));
+        }
         let peer = attr.ah_attr.dgid.to_ip();
         if mask.contains(QpAttrMask::AV) && attr.ah_attr.is_global && !engine.peers().allow(peer) {
             let error = VerbsError::PeerRefused(peer);

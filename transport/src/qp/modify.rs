@@ -136,8 +136,6 @@ fn check_values(
         attr.max_dest_rd_atomic <= limits.max_qp_rd_atom,
         "max_dest_rd_atomic",
     )?;
-    //= QPV-05
-    check(QpAttrMask::QKEY, attr.qkey & (1 << 31) == 0, "qkey")?;
     let port = if mask.contains(QpAttrMask::PORT) {
         attr.port_num
     } else {
