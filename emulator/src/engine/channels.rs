@@ -7,6 +7,7 @@
 //! whose ends are ours.
 
 use std::net::{IpAddr, UdpSocket};
+use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -311,6 +312,11 @@ impl EngineInner {
                 // All QPs of a channel have its address, and so its device.
                 last = dispatch.current().map(|(qp, _)| qp).or(last);
                 dispatch.let_go(None);
+            }
+            if dispatch.uses_up_receives() {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
             }
         });
         let (received, bytes) = (dispatch.packets, dispatch.bytes);

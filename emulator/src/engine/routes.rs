@@ -3,13 +3,13 @@
 //! A route is a combination of local address, remote address, traffic class, hop limit and slot, the process
 //! at the other end. It is made when the first datagram is posted for it, and shared by all address
 //! handles and queue pairs that mean the same; a queue pair keeps those that it uses, so that an address
-//! handle may go while its datagrams wait. A route begins as one over UDP. Posting must not wait for the
-//! broker, so the background thread asks for the channel, and the route goes through it once it is there:
-//! datagrams may overtake each other.
+//! handle may go while its datagrams wait. Whether it leads through shared memory is for the broker to
+//! say, and posting must not wait for that: the background thread asks, and until then there is no room on the route.
+//! When a channel comes or goes later, the route changes at once: datagrams may overtake each other.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, RwLock};
@@ -18,6 +18,7 @@ use rocade_wire::Qpn;
 
 use super::EngineInner;
 use super::uplink::{Path, Uplink};
+use crate::config::LinkMode;
 use crate::link::LocalAddr;
 use crate::link::shm::ShmChannel;
 use crate::steering::Slot;
@@ -44,6 +45,8 @@ pub(crate) struct Route {
     uplink: Arc<Uplink>,
     by_udp: Path,
     channel: RwLock<Option<Arc<ShmChannel>>>,
+    /// Whether there is a channel has been asked.
+    is_ready: AtomicBool,
 }
 
 impl Route {
@@ -96,6 +99,7 @@ impl EngineInner {
         if let Some(route) = known.get(&key).and_then(Weak::upgrade) {
             return Ok(route);
         }
+        let at_once = key.to.is_multicast() || self.link_mode == LinkMode::Udp;
         known.retain(|_, route| route.strong_count() > 0);
         let name = self.routes.names.fetch_add(1, Ordering::Relaxed) + 1;
         let route = Arc::new(Route {
@@ -104,10 +108,11 @@ impl EngineInner {
             uplink: Arc::clone(uplink),
             by_udp: uplink.path_of(dest, key.to, av, None)?,
             channel: RwLock::default(),
+            is_ready: AtomicBool::new(at_once),
         });
         known.insert(key, Arc::downgrade(&route));
         drop(known);
-        if !key.to.is_multicast() {
+        if !at_once {
             self.routes.new.lock().push(Arc::downgrade(&route));
             self.call_background();
         }
@@ -119,9 +124,10 @@ impl EngineInner {
         let new = std::mem::take(&mut *self.routes.new.lock());
         for route in new.iter().filter_map(Weak::upgrade) {
             let channel = self.channel_to(&route.uplink, route.dest, route.by_udp.to);
-            if channel.is_some() {
-                *route.channel.write() = channel;
+            if let Some(channel) = channel {
+                route.channel.write().get_or_insert(channel);
             }
+            route.is_ready.store(true, Ordering::Release);
         }
     }
 
@@ -184,6 +190,12 @@ impl Ways {
             route: Arc::clone(route),
         };
         self.ways.insert(route.tag, way);
+    }
+
+    /// May anything be sent on it yet?
+    pub(super) fn is_ready(&self, tag: RouteTag) -> bool {
+        let way = self.ways.get(&tag);
+        way.is_none_or(|way| way.route.is_ready.load(Ordering::Acquire))
     }
 
     /// The way of that name, through the channel of its route if it has one now.

@@ -85,6 +85,12 @@ impl TxState {
         ways.learn(route, || qp.queued_routes().chain(blocked));
     }
 
+    /// May anything be sent on a route yet?
+    #[inline]
+    fn is_ready(&self, tag: RouteTag) -> bool {
+        tag == RouteTag::OWN || self.ways.as_ref().is_none_or(|ways| ways.is_ready(tag))
+    }
+
     /// Is there anywhere to send to?
     const fn leads_anywhere(&self) -> bool {
         self.route.is_some() || self.ways.is_some()
@@ -322,6 +328,7 @@ impl EngineInner {
                 return;
             }
             let tag = buffer.route();
+            let is_ready = tx.is_ready(tag);
             let Some((uplink, path)) = way(&mut tx.route, &mut tx.ways, tag) else {
                 debug_assert!(false, "a route is known as long as a datagram takes it");
                 continue;
@@ -335,6 +342,7 @@ impl EngineInner {
                 acks = AckTiming::Now;
             }
             let sent = match channel {
+                _ if !is_ready => seal(&mut path.icrc, buffer, &memory).map(|()| false),
                 // A channel that has just ended: lost on the way.
                 Some(channel) => {
                     let (len, segment_len) = (buffer.bytes().len(), buffer.segment_len());
@@ -348,7 +356,7 @@ impl EngineInner {
                 None => seal(&mut path.icrc, buffer, &memory)
                     .map(|()| self.send(uplink, path, buffer.bytes(), buffer.segment_len())),
             };
-            let sealed = channel.is_none();
+            let sealed = channel.is_none() || !is_ready;
             let sent = match sent {
                 Ok(false) if !sealed => fill(buffer, &memory).map(|()| false),
                 sent => sent,
@@ -417,6 +425,10 @@ impl EngineInner {
 
     /// Sends what was left over; false where there is still no room.
     fn send_blocked(&self, tx: &mut TxState, driver: Driver) -> bool {
+        let waits = |blocked: &Blocked| !tx.is_ready(blocked.route);
+        if tx.blocked.as_ref().is_some_and(waits) {
+            return false;
+        }
         if let Some(blocked) = &tx.blocked
             && let Some((uplink, path)) = way(&mut tx.route, &mut tx.ways, blocked.route)
         {

@@ -168,6 +168,13 @@ impl Qp {
         self.attr.ah_attr.traffic_class
     }
 
+    /// Is what it sends and receives acknowledged?
+    #[inline]
+    #[must_use]
+    pub const fn is_reliable(&self) -> bool {
+        matches!(self.recv, RecvSide::Reliable(_))
+    }
+
     /// What it was created with.
     #[must_use]
     pub const fn config(&self) -> &QpConfig {
