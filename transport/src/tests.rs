@@ -11,6 +11,7 @@ mod short;
 mod single;
 mod states;
 mod transfer;
+mod unreliable;
 
 use alloc::vec;
 use alloc::vec::Vec;
