@@ -207,6 +207,10 @@ impl Qp {
             }
             _ => None,
         };
+        let leads_to_rtr = mask.contains(QpAttrMask::STATE) && attr.qp_state == QpState::Rtr.code();
+        if leads_to_rtr && inner.lock().qp.config().qp_type == QpType::Ud {
+            inner.listen()?;
+        }
         let by_udp = route
             .as_ref()
             .is_some_and(|(_, path)| path.channel().is_none());
@@ -319,6 +323,24 @@ impl QpInner {
 
     pub(crate) fn pd_id(&self) -> PdId {
         self.pd.id
+    }
+
+    /// Datagrams may come to any address of the device: opens all that can be. One will do.
+    fn listen(&self) -> Result<(), VerbsError> {
+        let (engine, hca) = (self.engine(), self.hca());
+        let mut opened = Err(VerbsError::NoData);
+        for entry in hca.gids() {
+            match engine.uplink_for(hca.local_addr(entry.gid.to_ip())) {
+                Ok(_) => opened = Ok(()),
+                Err(error) => {
+                    tracing::warn!(gid = %entry.gid, %error, "datagrams to this address will not arrive");
+                    if opened.is_err() {
+                        opened = Err(error);
+                    }
+                }
+            }
+        }
+        opened
     }
 
     /// The way from `sgid` to the peer that the attributes name, opened where it is not in use yet.
