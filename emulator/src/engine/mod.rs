@@ -18,6 +18,7 @@ mod linger;
 mod moderation;
 mod overrun;
 mod owed;
+mod pace;
 mod progress;
 mod publish;
 mod qp_table;

@@ -63,6 +63,8 @@ pub(super) struct Blocked {
     bytes: Box<[u8]>,
     segment_len: usize,
     route: RouteTag,
+    /// Its speed is limited.
+    is_paced: bool,
     /// The ICRCs are there, as UDP needs them.
     sealed: bool,
 }
@@ -329,6 +331,7 @@ impl EngineInner {
             }
             let tag = buffer.route();
             let is_ready = tx.is_ready(tag);
+            let is_paced = !qp.is_reliable();
             let Some((uplink, path)) = way(&mut tx.route, &mut tx.ways, tag) else {
                 debug_assert!(false, "a route is known as long as a datagram takes it");
                 continue;
@@ -337,12 +340,16 @@ impl EngineInner {
                 .channel
                 .as_deref()
                 .filter(|channel| !channel.has_ended());
+            let len = buffer.bytes().len();
+            let by_socket = channel.is_none();
+            let held = by_socket && is_paced && !uplink.pace.admits(self.now(), len);
+            let may_leave = is_ready && !held;
             answered += buffer.bytes().len();
             if acks == AckTiming::Behind || answered > LONG_ANSWER {
                 acks = AckTiming::Now;
             }
             let sent = match channel {
-                _ if !is_ready => seal(&mut path.icrc, buffer, &memory).map(|()| false),
+                _ if !may_leave => seal(&mut path.icrc, buffer, &memory).map(|()| false),
                 // A channel that has just ended: lost on the way.
                 Some(channel) => {
                     let (len, segment_len) = (buffer.bytes().len(), buffer.segment_len());
@@ -381,6 +388,7 @@ impl EngineInner {
                     bytes: buffer.bytes().into(),
                     segment_len: buffer.segment_len(),
                     route: tag,
+                    is_paced,
                     sealed,
                 });
                 self.note_blocked(inner.qp_num(), driver);
@@ -435,6 +443,7 @@ impl EngineInner {
             let Blocked {
                 bytes,
                 segment_len,
+                is_paced,
                 sealed,
                 ..
             } = blocked;
@@ -442,6 +451,7 @@ impl EngineInner {
                 Some(channel) => {
                     send_bytes(channel, &mut tx.enters_channel, bytes, *segment_len, driver)
                 }
+                None if *is_paced && !uplink.pace.admits(self.now(), bytes.len()) => false,
                 None if *sealed => self.send(uplink, path, bytes, *segment_len),
                 // Meant for a channel that has ended: lost on the way.
                 None => true,

@@ -18,10 +18,6 @@ use crate::wr::{Destination, SendWr, Sge};
 
 /// What sends.
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly every queue pair is the large one, and one pointer less is followed for each packet"
-)]
 pub(super) enum SendSide {
     /// Nothing: the queue pair is about to go.
     None,
@@ -33,7 +29,6 @@ pub(super) enum SendSide {
 
 /// What receives.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "as for the send side")]
 pub(super) enum RecvSide {
     /// Nothing: the queue pair is about to go.
     None,

@@ -134,6 +134,7 @@ impl Header {
     const V4_AT: usize = 20;
 
     fn of(grh: &ibv_grh) -> Option<Self> {
+        const LOW_BYTE: u32 = 0xff;
         let mut bytes = [0; 40];
         bytes[..4].copy_from_slice(&grh.version_tclass_flow.to_ne_bytes());
         bytes[4..6].copy_from_slice(&grh.paylen.to_ne_bytes());
@@ -147,7 +148,7 @@ impl Header {
             return Some(Self {
                 from: gid_from_c(grh.sgid),
                 to: gid_from_c(grh.dgid),
-                traffic_class: (word >> 20) as u8,
+                traffic_class: u8::try_from(word >> 20 & LOW_BYTE).unwrap_or(0),
                 hop_limit: bytes[7],
                 flow_label: word & 0xf_ffff,
             });
