@@ -13,6 +13,7 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use rocade_wire::{Packet, PacketError, ShortPacket};
 
 pub(crate) mod claim;
+pub mod fault;
 pub(crate) mod forward;
 mod habit;
 pub(crate) mod holder;
