@@ -12,6 +12,7 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use rocade_wire::{Packet, PacketError, ShortPacket};
 
+pub mod capture;
 pub(crate) mod claim;
 pub mod fault;
 pub(crate) mod forward;
