@@ -305,8 +305,7 @@ impl EngineInner {
                             self.count(|counters| &counters.rx_wrong_link);
                             continue;
                         }
-                        let memory = mem.view(locked.inner.pd_id());
-                        if locked.core.qp.handle_short(now, &meta, &short, &memory) {
+                        if locked.core.qp.handle_short(now, &meta, &short, &mem) {
                             received += 1;
                             bytes += segment.len();
                             continue;
@@ -332,8 +331,7 @@ impl EngineInner {
                     self.count(|counters| &counters.rx_wrong_link);
                     continue;
                 }
-                let memory = mem.view(locked.inner.pd_id());
-                locked.core.qp.handle_packet(now, &meta, &packet, &memory);
+                locked.core.qp.handle_packet(now, &meta, &packet, &mem);
                 received += 1;
                 bytes += segment.len();
             }

@@ -230,14 +230,12 @@ impl EngineInner {
                 });
                 if let Some(locked) = &mut current
                     && !locked.core.tx.refuses_udp()
+                    && locked.core.qp.handle_short(now, &meta, &short, &mem)
                 {
-                    let memory = mem.view(locked.inner.pd_id());
-                    if locked.core.qp.handle_short(now, &meta, &short, &memory) {
-                        checked = checked.saturating_add(1);
-                        packets += 1;
-                        bytes += segment.len();
-                        continue;
-                    }
+                    checked = checked.saturating_add(1);
+                    packets += 1;
+                    bytes += segment.len();
+                    continue;
                 }
             }
             let Ok(packet) = Packet::parse(segment) else {
@@ -283,8 +281,7 @@ impl EngineInner {
             } else {
                 meta
             };
-            let memory = mem.view(locked.inner.pd_id());
-            locked.core.qp.handle_packet(now, &meta, &packet, &memory);
+            locked.core.qp.handle_packet(now, &meta, &packet, &mem);
             packets += 1;
             bytes += segment.len();
         }
