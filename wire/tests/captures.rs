@@ -409,7 +409,7 @@ fn messages_decode_and_encode_to_the_same_bytes() {
 //= CM-FLD-08 type=test
 //= CMA-02 type=test
 fn a_connection_of_rping() {
-    let mads = mads("linux-6.1-mtu1500/cm-rping-ipv4.pcap");
+    let mads = mads("linux-6.12-mtu1500/cm-rping-ipv4.pcap");
     let [req, rep, rtu, dreq, drep] = mads.as_slice() else {
         panic!("{} messages", mads.len())
     };
@@ -419,7 +419,7 @@ fn a_connection_of_rping() {
     assert_eq!(req.service_id, ServiceId::of_port(0x0106, 7174));
     assert_eq!(req.remote_response_timeout.code(), 20);
     assert_eq!(req.max_cm_retries, 15);
-    assert_eq!(req.primary.ack_timeout.code(), 19);
+    assert_eq!(req.primary.ack_timeout.code(), 17);
     let header = IpCmHeader::parse(&req.private_data).unwrap();
     assert_eq!(header.src, IpAddr::from([192, 168, 77, 3]));
     assert_eq!(header.dst, IpAddr::from([192, 168, 77, 2]));
@@ -429,7 +429,7 @@ fn a_connection_of_rping() {
     };
     assert_eq!(rep.remote_id, req.local_id);
     // Each side begins with the PSN that the other one has named.
-    let path = captures().join("linux-6.1-mtu1500/cm-rping-ipv4.pcap");
+    let path = captures().join("linux-6.12-mtu1500/cm-rping-ipv4.pcap");
     let mut first_psns = BTreeMap::new();
     for bytes in datagrams(&path) {
         let datagram = Datagram::parse(&bytes).unwrap();
