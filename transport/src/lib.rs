@@ -22,6 +22,7 @@
 //! cx                      what surrounds a call: time, peer, memory, outputs
 //! peer        outputs     who the QP talks to; completions, events and counters
 //! transmit    congestion  the caller's buffer; how much is in flight
+//! queue                   work requests that wait for their turn
 //! attr wr memory completion event counters error time
 //! ```
 //!
@@ -47,6 +48,7 @@ mod memory;
 mod outputs;
 mod peer;
 mod qp;
+mod queue;
 mod requester;
 mod responder;
 #[cfg(any(test, feature = "test-utils"))]

@@ -11,9 +11,11 @@ mod blocked;
 mod broker_link;
 mod channels;
 mod clock;
+mod dispatch;
 mod doorbell;
 mod handover;
 mod linger;
+mod moderation;
 mod overrun;
 mod owed;
 mod progress;
@@ -52,6 +54,7 @@ use broker_link::BrokerLink;
 use clock::Clock;
 pub(crate) use handover::Driver;
 use handover::Handover;
+use moderation::ModeratedCqs;
 use overrun::OverrunCqs;
 use publish::Publisher;
 use qp_table::QpTable;
@@ -158,6 +161,7 @@ pub(crate) struct EngineInner {
     /// What the broker does for us when we are gone.
     will: OnceLock<Arc<Will>>,
     overrun: OverrunCqs,
+    moderated: ModeratedCqs,
     handover: Handover,
     /// Written with each poll: apart from what other threads read all the time.
     polls: CachePadded<Polls>,
@@ -205,6 +209,7 @@ impl Engine {
                 waited_at: AtomicU64::new(0),
                 will: OnceLock::new(),
                 overrun: OverrunCqs::default(),
+                moderated: ModeratedCqs::default(),
                 handover: Handover::new(),
                 polls: CachePadded::default(),
                 wake: Arc::new(shm::wake_fd()?),

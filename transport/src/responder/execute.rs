@@ -5,11 +5,12 @@ use rocade_wire::{Headers, Operation, Psn, Reth};
 use super::ack_policy::Response;
 use super::resources::Saved;
 use super::sequence::{MAX_MESSAGE_LEN, Refusal};
-use super::{InProgress, RecvDetail, RecvWqe, Responder, complete_recv};
+use super::{InProgress, RecvDetail, Responder, complete_recv};
 use crate::completion::{ImmOrInv, WcOpcode};
 use crate::cx::Cx;
 use crate::memory::{AtomicOp, Memory, RemoteAccess};
 use crate::outputs::Fatal;
+use crate::queue::RecvWqe;
 
 /// What execution leads to besides memory effects.
 struct Executed {

@@ -12,24 +12,11 @@ use rocade_wire::{Msn, Psn, Rkey, RnrTimer};
 
 use crate::completion::{CompleteTo, Completion, ImmOrInv, WcOpcode, WcStatus};
 use crate::cx::Cx;
-use crate::error::PostError;
-use crate::wr::{AccessFlags, LocalData, Sge};
+use crate::queue::{RecvQueue, RecvWqe};
+use crate::wr::AccessFlags;
 
 use ack_policy::Response;
 use resources::Saved;
-
-#[derive(Debug)]
-pub(crate) struct RecvWqe {
-    wr_id: u64,
-    data: LocalData,
-}
-
-impl RecvWqe {
-    const EMPTY: Self = Self {
-        wr_id: 0,
-        data: LocalData::EMPTY,
-    };
-}
 
 /// The message whose first packet was taken and whose last was not (RC-SEQ-*).
 #[derive(Debug)]
@@ -89,21 +76,10 @@ pub(crate) struct ResponderAttr {
     pub(crate) min_rnr_timer: RnrTimer,
 }
 
-/// Limits of the receive queue, fixed at creation.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RecvLimits {
-    pub(crate) max_wr: u32,
-    pub(crate) max_sge: u32,
-}
-
 #[derive(Debug)]
 pub(crate) struct Responder {
-    limits: RecvLimits,
     attr: ResponderAttr,
-    rq: VecDeque<RecvWqe>,
-    /// Slots in use: those of `rq` and `current`, and those whose completion the application has not
-    /// taken.
-    used: u32,
+    receives: RecvQueue,
     /// Expected PSN of the next new request.
     epsn: Psn,
     msn: Msn,
@@ -122,16 +98,14 @@ pub(crate) struct Responder {
 }
 
 impl Responder {
-    pub(crate) fn new(limits: RecvLimits) -> Self {
+    pub(crate) const fn new(receives: RecvQueue) -> Self {
         Self {
-            limits,
             attr: ResponderAttr {
                 access: AccessFlags::empty(),
                 max_dest_rd_atomic: 0,
                 min_rnr_timer: RnrTimer::LONGEST,
             },
-            rq: VecDeque::new(),
-            used: 0,
+            receives,
             epsn: Psn::new(0),
             msn: Msn::new(0),
             nak_outstanding: false,
@@ -154,35 +128,16 @@ impl Responder {
 
     /// Receives not completed yet, the one in progress included.
     pub(crate) fn queued(&self) -> usize {
-        self.rq.len() + usize::from(matches!(self.current, InProgress::Send { .. }))
+        self.receives.len() + usize::from(matches!(self.current, InProgress::Send { .. }))
     }
 
     pub(crate) const fn is_in_message(&self) -> bool {
         !matches!(self.current, InProgress::None)
     }
 
-    /// The application has taken the completions of so many slots.
-    pub(crate) const fn free_slots(&mut self, slots: u32) {
-        self.used = self.used.saturating_sub(slots);
-    }
-
-    /// Queues a receive (PST-09).
-    pub(crate) fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
-        if sges.len() > self.limits.max_sge as usize {
-            return Err(PostError::TooManySges);
-        }
-        //= RC-WQE-03
-        if self.used >= self.limits.max_wr {
-            return Err(PostError::QueueFull);
-        }
-        self.used += 1;
-        // Filled in where it stays, see `Requester::post`.
-        self.rq.push_back(RecvWqe::EMPTY);
-        if let Some(wqe) = self.rq.back_mut() {
-            wqe.wr_id = wr_id;
-            wqe.data.set_sges(sges);
-        }
-        Ok(())
+    /// Its receive queue.
+    pub(crate) const fn receives(&mut self) -> &mut RecvQueue {
+        &mut self.receives
     }
 
     /// Completes the receive in progress and all queued ones with `WR_FLUSH_ERR` (RC-STA-01).
@@ -195,7 +150,9 @@ impl Responder {
         {
             flush(wqe);
         }
-        self.rq.drain(..).for_each(flush);
+        while let Some(wqe) = self.receives.take() {
+            flush(wqe);
+        }
     }
 
     /// Drops responses that were not sent (the application moved the QP to ERR, RC-STA-03), but for
@@ -245,6 +202,6 @@ impl Responder {
 
     /// Forgets everything without completions (RC-STA-04).
     pub(crate) fn reset(&mut self) {
-        *self = Self::new(self.limits);
+        *self = Self::new(self.receives.emptied());
     }
 }

@@ -3,7 +3,7 @@
 
 use rocade_wire::{Headers, NakCode, Operation, Psn, Syndrome};
 
-use super::{InProgress, RecvWqe, Responder, fail_recv};
+use super::{InProgress, Responder, fail_recv};
 use crate::completion::WcStatus;
 use crate::counters::DropReason;
 use crate::cx::Cx;
@@ -11,6 +11,7 @@ use crate::event::QpEvent;
 use crate::memory::Memory;
 use crate::outputs::{Fatal, Outputs};
 use crate::peer::Peer;
+use crate::queue::RecvWqe;
 use crate::wr::AccessFlags;
 
 /// Longest message, and longest DMALen (RC-SEG-05).
@@ -73,7 +74,7 @@ impl Responder {
             Err(refusal) => return Err(self.refuse(cx, psn, refusal, None)),
         };
         let wqe = if needs_receive(operation) {
-            let Some(wqe) = self.rq.pop_front() else {
+            let Some(wqe) = self.receives.take() else {
                 //= RC-RSP-06
                 self.schedule_nak(psn, Syndrome::RnrNak(self.attr.min_rnr_timer), cx.out);
                 return Ok(());

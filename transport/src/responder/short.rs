@@ -51,7 +51,7 @@ impl Responder {
             return false;
         }
         //= RC-RSP-06
-        let Some(wqe) = self.rq.front() else {
+        let Some(wqe) = self.receives.front() else {
             return false;
         };
         let len = len_u32(payload);
@@ -71,7 +71,7 @@ impl Responder {
             solicited: bth.solicited,
         };
         complete_recv(cx, wqe.wr_id, detail);
-        self.rq.pop_front();
+        self.receives.take();
         self.note_received(bth.psn);
         true
     }
