@@ -32,8 +32,8 @@ pub use engine::{Engine, EngineCounters};
 pub use error::VerbsError;
 pub use hca::{DeviceAttr, DeviceFacts, DeviceInfo, GidEntry, PortAttr, limits};
 pub use objects::{
-    AsyncEvent, AsyncEventKind, CompChannel, Connection, Context, Cq, EventElement, EventWaiter,
-    Mr, Pd, Qp, QpInitAttr, RecvPoster, SendPoster,
+    AsyncEvent, AsyncEventKind, CompChannel, Connection, Context, Cq, CqInitAttr, EventElement,
+    EventWaiter, Mr, Pd, Qp, QpInitAttr, RecvPoster, SendPoster,
 };
 pub use rocade_transport::{
     AccessFlags, AddressVector, CompleteTo, Completion, Counters, DropReason, ImmOrInv,

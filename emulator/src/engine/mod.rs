@@ -15,6 +15,7 @@ mod dispatch;
 mod doorbell;
 mod handover;
 mod linger;
+mod moderation;
 mod overrun;
 mod owed;
 mod progress;
@@ -34,7 +35,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam::utils::CachePadded;
 use parking_lot::{Mutex, RwLock};
-use rocade_transport::Time;
+use rocade_transport::{PdTag, Time};
 use rocade_wire::Qpn;
 
 use crate::broker::Will;
@@ -43,7 +44,7 @@ use crate::error::VerbsError;
 use crate::hca::{DeviceFacts, DeviceInfo, Hca};
 use crate::link::shm::{self, ShmChannel};
 use crate::link::{Holder, LinkError, LocalAddr, UdpLink};
-use crate::memory::{MemGuard, MrTable, PdId};
+use crate::memory::{MemGuard, MrTable};
 use crate::objects::{Context, QpCore, QpInner};
 use crate::steering::{QpnAllocator, Slot};
 
@@ -53,6 +54,7 @@ use broker_link::BrokerLink;
 use clock::Clock;
 pub(crate) use handover::Driver;
 use handover::Handover;
+use moderation::ModeratedCqs;
 use overrun::OverrunCqs;
 use publish::Publisher;
 use qp_table::QpTable;
@@ -159,6 +161,7 @@ pub(crate) struct EngineInner {
     /// What the broker does for us when we are gone.
     will: OnceLock<Arc<Will>>,
     overrun: OverrunCqs,
+    moderated: ModeratedCqs,
     handover: Handover,
     /// Written with each poll: apart from what other threads read all the time.
     polls: CachePadded<Polls>,
@@ -206,6 +209,7 @@ impl Engine {
                 waited_at: AtomicU64::new(0),
                 will: OnceLock::new(),
                 overrun: OverrunCqs::default(),
+                moderated: ModeratedCqs::default(),
                 handover: Handover::new(),
                 polls: CachePadded::default(),
                 wake: Arc::new(shm::wake_fd()?),
@@ -284,8 +288,8 @@ impl EngineInner {
         &self.peers
     }
 
-    pub(crate) fn next_pd(&self) -> PdId {
-        PdId(self.next_pd.fetch_add(1, Ordering::Relaxed))
+    pub(crate) fn next_pd(&self) -> PdTag {
+        PdTag(self.next_pd.fetch_add(1, Ordering::Relaxed))
     }
 
     /// A free QP number; joins the shared addresses first if this is the first.
