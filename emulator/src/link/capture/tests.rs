@@ -30,8 +30,11 @@ fn seen(payload: &[u8], note: &'static str) -> Seen<'static> {
     }
 }
 
-/// Frames, their comments, and the last count of those seen and lost.
-fn read(path: &Path) -> (Vec<(Vec<u8>, String)>, (u64, u64)) {
+/// A frame and its comment.
+type Commented = (Vec<u8>, String);
+
+/// Frames, and the last count of those seen and lost.
+fn read(path: &Path) -> (Vec<Commented>, (u64, u64)) {
     let mut reader = PcapNgReader::new(File::open(path).expect("there")).expect("pcapng");
     let (mut packets, mut counts) = (Vec::new(), (0, 0));
     while let Some(block) = reader.next_block() {
