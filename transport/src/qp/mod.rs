@@ -3,12 +3,14 @@
 mod modify;
 mod salvage;
 mod short;
+mod side;
 mod state;
 
 use core::net::IpAddr;
 
 use rocade_wire::{Gid, Msn, Mtu, Packet, Pkey, Psn, Qpn};
 
+use side::{RecvSide, SendSide};
 pub use state::{TransitionRule, transition_rule};
 
 use crate::attr::{QpAttr, QpAttrMask, QpCap, QpState, QpType};
@@ -89,8 +91,8 @@ pub struct Qp {
     attr: QpAttr,
     state: QpState,
     peer: Peer,
-    requester: Requester,
-    responder: Responder,
+    send: SendSide,
+    recv: RecvSide,
     comm_est_raised: bool,
     out: Outputs,
 }
@@ -108,16 +110,16 @@ impl Qp {
             },
             state: QpState::Reset,
             peer: Peer::unknown(framing),
-            requester: Requester::new(SendLimits {
+            send: SendSide::Reliable(Requester::new(SendLimits {
                 max_wr: config.cap.max_send_wr,
                 max_sge: config.cap.max_send_sge,
                 max_inline: config.cap.max_inline_data,
                 sig_all: config.sq_sig_all,
-            }),
-            responder: Responder::new(RecvQueue::new(RecvLimits {
+            })),
+            recv: RecvSide::Reliable(Responder::new(RecvQueue::new(RecvLimits {
                 max_wr: config.cap.max_recv_wr,
                 max_sge: config.cap.max_recv_sge,
-            })),
+            }))),
             comm_est_raised: false,
             out: Outputs::new(config.qp_num),
         })
@@ -180,19 +182,19 @@ impl Qp {
     /// Send work requests that are not complete.
     #[must_use]
     pub fn send_queue_len(&self) -> usize {
-        self.requester.queued()
+        self.send.queued()
     }
 
     /// Receive work requests that are not complete.
     #[must_use]
     pub fn recv_queue_len(&self) -> usize {
-        self.responder.queued()
+        self.recv.queued()
     }
 
     /// All attributes as they are now (QPS-06).
     #[must_use]
     pub fn query(&self) -> QpAttr {
-        let draining = self.state == QpState::Sqd && !self.requester.is_drained();
+        let draining = self.state == QpState::Sqd && !self.send.is_drained();
         QpAttr {
             qp_state: self.state.code(),
             cur_qp_state: self.state.code(),
@@ -230,11 +232,11 @@ impl Qp {
             QpState::Reset | QpState::Init | QpState::Rtr => return Err(PostError::InvalidState),
             QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => {}
         }
-        self.requester.post(wr, inline)?;
+        self.send.post(wr, inline)?;
         if matches!(self.state, QpState::Err | QpState::Sqe) {
             //= RC-STA-02
-            let (requester, _, mut cx) = self.sides(now, &());
-            requester.flush(&mut cx);
+            let (send, _, mut cx) = self.sides(now, &());
+            send.flush(&mut cx);
         }
         Ok(())
     }
@@ -244,9 +246,9 @@ impl Qp {
     //= RC-WQE-03
     pub fn free_slots(&mut self, is_send: bool, slots: u32) {
         if is_send {
-            self.requester.free_slots(slots);
+            self.send.free_slots(slots);
         } else {
-            self.responder.receives().free_slots(slots);
+            self.recv.free_slots(slots);
         }
     }
 
@@ -257,11 +259,11 @@ impl Qp {
             for _ in 0..count {
                 if let Some(completion) = self.out.completions.pop_back() {
                     debug_assert!(completion.is_send());
-                    self.requester.unflush(completion.slots);
+                    self.send.unflush(completion.slots);
                 }
             }
         } else {
-            self.requester.unpost(count);
+            self.send.unpost(count);
         }
     }
 
@@ -273,11 +275,11 @@ impl Qp {
         if self.state == QpState::Reset {
             return Err(PostError::InvalidState);
         }
-        self.responder.receives().post(wr_id, sges)?;
+        self.recv.post(wr_id, sges)?;
         if self.state == QpState::Err {
             //= RC-STA-02
-            let (_, responder, mut cx) = self.sides(now, &());
-            responder.flush(&mut cx);
+            let (_, recv, mut cx) = self.sides(now, &());
+            recv.flush(&mut cx);
         }
         Ok(())
     }
@@ -285,7 +287,7 @@ impl Qp {
     /// Has a part of a message come, and not all of it?
     #[must_use]
     pub fn receives_message(&self) -> bool {
-        self.responder.is_in_message()
+        self.recv.is_in_message()
     }
 
     /// Handles a packet whose DestQP is this QP and whose ICRC is right. Anything a peer can
@@ -312,13 +314,18 @@ impl Qp {
                 self.out.counters.drop_packet(DropReason::State);
                 return;
             }
-            let (requester, _, mut cx) = self.sides(now, mem);
+            let (SendSide::Reliable(requester), _, mut cx) = self.sides(now, mem) else {
+                self.out.counters.drop_packet(DropReason::WrongService);
+                return;
+            };
             requester
                 .handle_response(&mut cx, headers, packet.payload())
                 .and_then(|()| requester.check_failed(&mut cx))
         } else {
             self.note_comm_est();
-            let (_, responder, mut cx) = self.sides(now, mem);
+            let (_, RecvSide::Reliable(responder), mut cx) = self.sides(now, mem) else {
+                return;
+            };
             responder.handle_request(&mut cx, headers, packet.payload())
         };
         self.conclude(now, result);
@@ -344,10 +351,7 @@ impl Qp {
 
     //= RC-STA-06
     fn note_drained(&mut self) {
-        if self.state == QpState::Sqd
-            && self.attr.en_sqd_async_notify
-            && self.requester.is_drained()
-        {
+        if self.state == QpState::Sqd && self.attr.en_sqd_async_notify && self.send.is_drained() {
             self.attr.en_sqd_async_notify = false;
             self.out.events.push_back(QpEvent::SqDrained);
         }
@@ -355,15 +359,15 @@ impl Qp {
 
     /// Fires the timers that are due.
     pub fn handle_timeout(&mut self, now: Time) {
-        let (requester, _, mut cx) = self.sides(now, &());
-        let result = requester.handle_timeout(&mut cx);
+        let (send, _, mut cx) = self.sides(now, &());
+        let result = send.handle_timeout(&mut cx);
         self.conclude(now, result);
     }
 
     /// When [`Qp::handle_timeout`] has to be called next, `None` where nothing is pending.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Time> {
-        self.requester.next_timeout()
+        self.send.next_timeout()
     }
 
     /// Appends packets to `tx`, responses first but for what [`AckTiming`] says. All have the same
@@ -377,7 +381,7 @@ impl Qp {
         tx: &mut TxBuffer,
     ) {
         let acks = self.timing(acks);
-        let behind = acks != AckTiming::Now && self.responder.lone_ack().is_some();
+        let behind = acks != AckTiming::Now && self.recv.lone_ack().is_some();
         if !behind {
             self.transmit_responses(now, mem, tx);
         }
@@ -387,7 +391,7 @@ impl Qp {
         tx.stay_open(false);
         let its_turn = match acks {
             AckTiming::Now | AckTiming::Behind => true,
-            AckTiming::Last => tx.is_empty() || !self.requester.has_work(),
+            AckTiming::Last => tx.is_empty() || !self.send.has_work(),
             AckTiming::Later => !tx.is_empty(),
         };
         if behind && its_turn {
@@ -398,8 +402,8 @@ impl Qp {
     /// Would [`Qp::poll_transmit`] have anything to look at? Where not, it need not be called.
     #[must_use]
     pub fn wants_to_transmit(&self, acks: AckTiming) -> bool {
-        let holds = self.timing(acks) == AckTiming::Later && self.responder.lone_ack().is_some();
-        self.requester.has_work() || (self.responder.has_responses() && !holds)
+        let holds = self.timing(acks) == AckTiming::Later && self.recv.lone_ack().is_some();
+        self.send.has_work() || (self.recv.has_responses() && !holds)
     }
 
     /// In ERR there will be no requests for an acknowledgement to leave with.
@@ -412,13 +416,13 @@ impl Qp {
     }
 
     fn transmit_responses(&mut self, now: Time, mem: &impl Memory, tx: &mut TxBuffer) {
-        let (_, responder, mut cx) = self.sides(now, mem);
-        let result = responder.poll_transmit(&mut cx, tx);
+        let (_, recv, mut cx) = self.sides(now, mem);
+        let result = recv.poll_transmit(&mut cx, tx);
         if result.is_err() {
             self.conclude(now, result);
             // The NAK that took the place of the response (RC-STA-03): there is nothing else.
-            let (_, responder, mut cx) = self.sides(now, mem);
-            let result = responder.poll_transmit(&mut cx, tx);
+            let (_, recv, mut cx) = self.sides(now, mem);
+            let result = recv.poll_transmit(&mut cx, tx);
             debug_assert!(result.is_ok());
         }
     }
@@ -427,30 +431,29 @@ impl Qp {
         if !matches!(self.state, QpState::Rts | QpState::Sqd) {
             return;
         }
-        let (requester, _, mut cx) = self.sides(now, mem);
-        requester.poll_transmit(&mut cx, tx);
-        let result = requester.check_failed(&mut cx);
+        let (send, _, mut cx) = self.sides(now, mem);
+        let result = send.poll_transmit(&mut cx, tx);
         self.conclude(now, result);
     }
 
     /// Has a request been sent that is not acknowledged yet?
     #[must_use]
     pub fn requests_in_flight(&self) -> bool {
-        !self.requester.is_drained()
+        !self.send.is_drained()
     }
 
     /// The PSN of the acknowledgement that waits to be sent and is all that waits, after
     /// [`AckTiming::Later`].
     #[must_use]
     pub fn lone_ack(&self) -> Option<Psn> {
-        self.responder.lone_ack()
+        self.recv.lone_ack()
     }
 
     /// The acknowledgement, if that is the next response to be sent: PSN and MSN. It covers messages
     /// whose completions the application may have seen, so it has to leave before the QP is reset.
     #[must_use]
     pub fn owed_ack(&self) -> Option<(Psn, Msn)> {
-        self.responder.owed_ack()
+        self.recv.owed_ack()
     }
 
     /// The completions that [`Qp::poll_completion`] will return, in order.
@@ -461,17 +464,17 @@ impl Qp {
     /// Drops the completions that [`Qp::pending_completions`] has told of: they were handed on.
     pub fn forget_completions(&mut self) {
         self.out.completions.clear();
-        self.responder.note_reported();
+        self.recv.note_reported();
     }
 
     /// The next completion, in order.
     pub fn poll_completion(&mut self) -> Option<Completion> {
         let completion = self.out.completions.pop_front();
         if completion.as_ref().is_some_and(is_received) {
-            self.responder.note_handed_out();
+            self.recv.note_handed_out();
         }
         if self.out.completions.is_empty() {
-            self.responder.note_reported();
+            self.recv.note_reported();
         }
         completion
     }
@@ -486,7 +489,7 @@ impl Qp {
     pub fn set_fatal(&mut self, now: Time, seen: usize) {
         let seen = self.out.completions.iter().take(seen);
         let messages = seen.filter(|completion| is_received(completion)).count();
-        self.responder.discard_unreported(messages);
+        self.recv.discard_unreported(messages);
         if self.state != QpState::Err {
             self.out.events.push_back(QpEvent::Fatal);
             self.conclude(now, Err(Fatal));
@@ -496,6 +499,8 @@ impl Qp {
     /// The QP is being destroyed: forgets everything without a trace (CQ-13).
     pub fn abandon(&mut self) {
         modify::reset(self);
+        self.send = SendSide::None;
+        self.recv = RecvSide::None;
         self.state = QpState::Reset;
     }
 
@@ -509,25 +514,25 @@ impl Qp {
     /// (RC-ERR-C, RC-STA-03).
     fn enter_error(&mut self, now: Time) {
         self.state = QpState::Err;
-        let (requester, responder, mut cx) = self.sides(now, &());
-        requester.flush(&mut cx);
-        responder.flush(&mut cx);
+        let (send, recv, mut cx) = self.sides(now, &());
+        send.flush(&mut cx);
+        recv.flush(&mut cx);
     }
 
-    /// Requester and responder, and what surrounds a call of either.
+    /// Both sides, and what surrounds a call of either.
     #[inline]
     const fn sides<'a, H>(
         &'a mut self,
         now: Time,
         host: &'a H,
-    ) -> (&'a mut Requester, &'a mut Responder, Cx<'a, H>) {
+    ) -> (&'a mut SendSide, &'a mut RecvSide, Cx<'a, H>) {
         let cx = Cx {
             now,
             peer: &self.peer,
             host,
             out: &mut self.out,
         };
-        (&mut self.requester, &mut self.responder, cx)
+        (&mut self.send, &mut self.recv, cx)
     }
 }
 

@@ -28,7 +28,7 @@ pub(super) fn modify(
     let next = next_state(qp, attr, mask)?;
     if qp.state == QpState::Sqd
         && next == QpState::Sqd
-        && !qp.requester.is_drained()
+        && !qp.send.is_drained()
         && mask
             .difference(QpAttrMask::STATE | QpAttrMask::CUR_STATE)
             .bits()
@@ -265,27 +265,27 @@ fn apply(qp: &mut Qp, now: Time, mask: QpAttrMask, next: QpState, context: &Modi
     if mask.contains(QpAttrMask::RQ_PSN) {
         let psn = Psn::new(qp.attr.rq_psn);
         qp.attr.rq_psn = psn.get();
-        qp.responder.start(psn);
+        qp.recv.start(psn);
     }
     if mask.contains(QpAttrMask::SQ_PSN) {
         let psn = Psn::new(qp.attr.sq_psn);
         qp.attr.sq_psn = psn.get();
-        qp.requester.start(psn);
+        qp.send.start(psn);
     }
     apply_attrs(qp, mask);
     qp.state = next;
     match next {
         QpState::Reset => reset(qp),
         QpState::Err if from != QpState::Err => {
-            qp.responder.discard_responses();
+            qp.recv.discard_responses();
             qp.enter_error(now);
         }
         QpState::Sqd => {
-            qp.requester.set_draining(true);
+            qp.send.set_draining(true);
             qp.note_drained();
         }
         QpState::Rts => {
-            qp.requester.set_draining(false);
+            qp.send.set_draining(false);
             qp.attr.en_sqd_async_notify = false;
         }
         _ => {}
@@ -298,7 +298,7 @@ fn apply_attrs(qp: &mut Qp, mask: QpAttrMask) {
         | QpAttrMask::RNR_RETRY
         | QpAttrMask::MAX_QP_RD_ATOMIC;
     if mask.intersects(requester) {
-        qp.requester.set_attr(RequesterAttr {
+        qp.send.set_attr(RequesterAttr {
             max_rd_atomic: qp.attr.max_rd_atomic,
             retry_cnt: qp.attr.retry_cnt,
             rnr_retry: qp.attr.rnr_retry,
@@ -308,7 +308,7 @@ fn apply_attrs(qp: &mut Qp, mask: QpAttrMask) {
     let responder =
         QpAttrMask::ACCESS_FLAGS | QpAttrMask::MAX_DEST_RD_ATOMIC | QpAttrMask::MIN_RNR_TIMER;
     if mask.intersects(responder) {
-        qp.responder.set_attr(ResponderAttr {
+        qp.recv.set_attr(ResponderAttr {
             access: qp.attr.qp_access_flags,
             max_dest_rd_atomic: qp.attr.max_dest_rd_atomic,
             min_rnr_timer: RnrTimer::new(qp.attr.min_rnr_timer).unwrap_or(RnrTimer::LONGEST),
@@ -318,8 +318,8 @@ fn apply_attrs(qp: &mut Qp, mask: QpAttrMask) {
 
 //= RC-STA-04
 pub(super) fn reset(qp: &mut Qp) {
-    qp.requester.reset();
-    qp.responder.reset();
+    qp.send.reset();
+    qp.recv.reset();
     qp.out.completions.clear();
     qp.out.events.clear();
     qp.comm_est_raised = false;

@@ -79,13 +79,10 @@ impl Qp {
         }
         let result = match source {
             Source::Local(_) => {
-                let (requester, _, mut cx) = self.sides(now, &());
-                requester.fail_request(now, psn);
-                requester.check_failed(&mut cx)
+                let (send, _, mut cx) = self.sides(now, &());
+                send.fail_request(&mut cx, psn)
             }
-            Source::Remote { replay, .. } => {
-                self.responder.fail_response(psn, replay, &mut self.out)
-            }
+            Source::Remote { replay, .. } => self.recv.fail_response(psn, replay, &mut self.out),
         };
         self.conclude(now, result);
     }

@@ -3,6 +3,7 @@
 use rocade_wire::{Operation, ShortPacket};
 
 use super::Qp;
+use super::side::{RecvSide, SendSide};
 use crate::attr::QpState;
 use crate::memory::Memory;
 use crate::peer::PacketMeta;
@@ -28,7 +29,9 @@ impl Qp {
             if !matches!(self.state, QpState::Rts | QpState::Sqd) {
                 return false;
             }
-            let (requester, _, mut cx) = self.sides(now, &());
+            let (SendSide::Reliable(requester), _, mut cx) = self.sides(now, &()) else {
+                return false;
+            };
             let Some(result) = requester.take_ack(&mut cx, bth.psn) else {
                 return false;
             };
@@ -41,7 +44,9 @@ impl Qp {
         if !matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd) {
             return false;
         }
-        let (_, responder, mut cx) = self.sides(now, mem);
+        let (_, RecvSide::Reliable(responder), mut cx) = self.sides(now, mem) else {
+            return false;
+        };
         let taken = responder.take_short(&mut cx, packet.operation(), bth, packet.body());
         if taken {
             self.out.counters.short_packets += 1;
