@@ -55,6 +55,10 @@ pub enum AtomicOp {
     },
 }
 
+/// A protection domain, as whoever owns the memory numbers them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PdTag(pub u32);
+
 /// Registered memory as one QP sees it: every key is checked against the QP's protection domain.
 ///
 /// Each call looks the key up again, so a region that was deregistered or changed between two

@@ -196,7 +196,11 @@ mod tests {
             srq_limit,
         };
         assert_eq!(srq.query(), attr(3));
-        assert_eq!(take(&mut srq), Some((0, false)), "three are not below three");
+        assert_eq!(
+            take(&mut srq),
+            Some((0, false)),
+            "three are not below three"
+        );
         assert_eq!(take(&mut srq), Some((1, true)));
         assert_eq!(srq.query(), attr(0), "disarmed");
         assert_eq!(take(&mut srq), Some((2, false)));
@@ -227,7 +231,11 @@ mod tests {
             (Some(8), Some(9), SrqError::LimitAboveSize),
             (Some(2), Some(1), SrqError::TooSmall),
         ] {
-            assert_eq!(srq.modify(max_wr, limit), Err(error), "{max_wr:?} {limit:?}");
+            assert_eq!(
+                srq.modify(max_wr, limit),
+                Err(error),
+                "{max_wr:?} {limit:?}"
+            );
             assert_eq!(srq.query(), before);
         }
         srq.modify(Some(3), Some(3)).unwrap();
@@ -238,8 +246,11 @@ mod tests {
         srq.post(3, &[]).unwrap();
         srq.post(4, &[]).unwrap();
         assert_eq!(srq.post(5, &[]), Err(PostError::QueueFull));
+        while srq.take().is_some() {}
+        srq.free_slots(5);
+        srq.modify(None, Some(3)).unwrap();
         assert_eq!(
-            srq.modify(Some(5), Some(6)),
+            srq.modify(Some(2), None),
             Err(SrqError::LimitAboveSize),
             "the limit that is armed has to fit as well"
         );

@@ -10,6 +10,7 @@ use super::{InProgress, RecvDetail, Responder, complete_recv};
 use crate::completion::{ImmOrInv, WcOpcode};
 use crate::cx::Cx;
 use crate::memory::Memory;
+use crate::queue::RecvSource;
 use crate::wr::AccessFlags;
 
 impl Responder {
@@ -51,7 +52,10 @@ impl Responder {
             return false;
         }
         //= RC-RSP-06
-        let Some(wqe) = self.receives.front() else {
+        let RecvSource::Own(receives) = &mut self.receives else {
+            return false;
+        };
+        let Some(wqe) = receives.front() else {
             return false;
         };
         let len = len_u32(payload);
@@ -71,7 +75,7 @@ impl Responder {
             solicited: bth.solicited,
         };
         complete_recv(cx, wqe.wr_id, detail);
-        self.receives.take();
+        receives.take();
         self.note_received(bth.psn);
         true
     }

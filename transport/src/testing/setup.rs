@@ -5,6 +5,7 @@ use core::net::IpAddr;
 use rocade_wire::{Gid, Mtu, Pkey, Qpn};
 
 use crate::attr::{AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType};
+use crate::memory::PdTag;
 use crate::qp::{ModifyContext, Qp, QpConfig, QpLimits};
 use crate::time::Time;
 use crate::wr::AccessFlags;
@@ -58,6 +59,7 @@ impl Setup {
             config: QpConfig {
                 qp_num: Qpn::new(qp_num),
                 qp_type: QpType::Rc,
+                pd: PdTag(1),
                 cap,
                 sq_sig_all: true,
                 limits,
@@ -127,7 +129,7 @@ impl Setup {
     /// If the attributes are refused, or for SQE, which an RC QP cannot enter.
     #[must_use]
     pub fn build(&self, state: QpState) -> Qp {
-        let mut qp = Qp::new(self.config).expect("a type with a state machine");
+        let mut qp = Qp::new(self.config, None).expect("a type with a state machine");
         let steps = match state {
             QpState::Reset => 0,
             QpState::Init | QpState::Err => 1,
