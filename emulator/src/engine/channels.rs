@@ -12,15 +12,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rocade_transport::PacketMeta;
-use rocade_wire::{Packet, Qpn, ShortPacket};
+use rocade_wire::{ICRC_LEN, Qpn};
 
 use super::EngineInner;
+use super::dispatch::{Dispatch, Origin, Verdict};
 use super::handover::Driver;
-use super::progress::{Locked, switch_to};
+use super::transmit::TxState;
 use super::uplink::Uplink;
 use crate::config::LinkMode;
-use crate::link::LocalAddr;
 use crate::link::shm::{self, ChannelOffer, ShmChannel, ShmReceiver, ShmRun};
+use crate::link::{Inbound as _, LocalAddr};
 use crate::steering::Slot;
 
 /// Runs that one call receives from a channel at most, so that one peer cannot hold a poller.
@@ -279,7 +280,6 @@ impl EngineInner {
         if after_udp {
             self.receive_udp_before(channel, driver);
         }
-        // Lock order: QP table, regions, QP, CQ.
         let qps = self.qps.read();
         let now = self.now();
         let mem = self.regions().read(now);
@@ -287,68 +287,34 @@ impl EngineInner {
             source: channel.peer(),
             destination: channel.local(),
         };
-        let mut current: Option<Locked<'_>> = None;
-        let mut received = 0;
-        let mut undrained = 0;
-        let (mut bytes, mut last) = (0, None);
+        let mut dispatch = Dispatch::new(self, &qps, &mem, now, driver);
+        let (mut undrained, mut last) = (0, None);
         receiver.receive(MAX_RUNS, after_udp, |run: ShmRun<'_>| {
             for segment in run.segments() {
                 undrained += segment.len();
-                if let Some(head) = segment.copy_first()
-                    && let Some(short) = ShortPacket::parse_in_place(&head, segment.in_place())
-                {
-                    switch_to(&mut current, &qps, short.bth().dest_qp, |locked| {
-                        self.unlock(locked, &mem, now, driver);
-                    });
-                    if let Some(locked) = &mut current {
-                        if !locked.core.tx.hears_from(channel) {
-                            self.count(|counters| &counters.rx_wrong_link);
-                            continue;
-                        }
-                        let memory = mem.view(locked.inner.pd_id());
-                        if locked.core.qp.handle_short(now, &meta, &short, &memory) {
-                            received += 1;
-                            bytes += segment.len();
-                            continue;
-                        }
+                match dispatch.packet(&meta, segment, &mut FromChannel(channel), None) {
+                    Verdict::Taken => {}
+                    Verdict::Malformed | Verdict::BadIcrc => {
+                        self.count(|counters| &counters.rx_malformed);
                     }
-                }
-                let mut head = [0; shm::HEAD_LEN];
-                let head = segment.copy_head(&mut head);
-                let Ok(packet) = Packet::parse_in_place(head, segment.in_place()) else {
-                    self.count(|counters| &counters.rx_malformed);
-                    continue;
-                };
-                let dest = packet.bth().dest_qp;
-                switch_to(&mut current, &qps, dest, |locked| {
-                    self.unlock(locked, &mem, now, driver);
-                });
-                let Some(locked) = &mut current else {
                     //= BTH-10
-                    self.count(|counters| &counters.rx_unknown_qp);
-                    continue;
-                };
-                if !locked.core.tx.hears_from(channel) {
-                    self.count(|counters| &counters.rx_wrong_link);
-                    continue;
+                    Verdict::UnknownQp(_) => self.count(|counters| &counters.rx_unknown_qp),
+                    Verdict::WrongLink => self.count(|counters| &counters.rx_wrong_link),
                 }
-                let memory = mem.view(locked.inner.pd_id());
-                locked.core.qp.handle_packet(now, &meta, &packet, &memory);
-                received += 1;
-                bytes += segment.len();
             }
             if undrained >= DRAIN_BYTES {
                 undrained = 0;
                 // All QPs of a channel have its address, and so its device.
-                last = current.as_ref().map(|locked| locked.inner).or(last);
-                self.unlock(current.take(), &mem, now, driver);
+                last = dispatch.current().map(|(qp, _)| qp).or(last);
+                dispatch.let_go(None);
             }
         });
-        if let Some(qp) = current.as_ref().map(|locked| locked.inner).or(last) {
+        let (received, bytes) = (dispatch.packets, dispatch.bytes);
+        if let Some(qp) = dispatch.current().map(|(qp, _)| qp).or(last) {
             qp.hca().traffic.received(received, bytes);
             self.count_traffic();
         }
-        self.unlock(current, &mem, now, driver);
+        dispatch.let_go(None);
         self.counters
             .rx_shared
             .fetch_add(received, Ordering::Relaxed);
@@ -400,6 +366,21 @@ impl EngineInner {
         {
             tracing::warn!(%error, "no shared memory");
         }
+    }
+}
+
+/// Packets out of a channel: memory is not a wire, and nobody fills in the ICRC.
+struct FromChannel<'c>(&'c ShmChannel);
+
+impl Origin for FromChannel<'_> {
+    #[inline]
+    fn is_intact<'p>(&mut self, _: impl FnOnce() -> (&'p [u8], [u8; ICRC_LEN])) -> bool {
+        true
+    }
+
+    #[inline]
+    fn is_heard(&self, tx: &mut TxState) -> bool {
+        tx.hears_from(self.0)
     }
 }
 

@@ -11,6 +11,7 @@ mod blocked;
 mod broker_link;
 mod channels;
 mod clock;
+mod dispatch;
 mod doorbell;
 mod handover;
 mod linger;

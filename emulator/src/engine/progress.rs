@@ -1,21 +1,18 @@
 //! Receiving: from a link to the QPs.
 
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::MutexGuard;
-use rocade_transport::{PacketMeta, Time};
-use rocade_wire::{Bth, Packet, Qpn, ShortPacket};
+use rocade_transport::PacketMeta;
+use rocade_wire::{Bth, ICRC_LEN, Qpn};
 
-use super::EngineInner;
-use super::ack_hold::Cause;
+use super::dispatch::{Dispatch, Origin, Verdict, cause_of};
 use super::handover::Driver;
-use super::qp_table::QpTable;
-use super::uplink::{Flows, RxState, Uplink};
+use super::transmit::TxState;
+use super::uplink::{Flow, Flows, RxState, Uplink};
+use super::{AtomicCounters, EngineInner};
 use crate::hca::Traffic;
 use crate::link::{Arrival, RxBatch};
-use crate::memory::MemGuard;
-use crate::objects::{QpCore, QpInner};
 use crate::steering::Slot;
 
 /// Batches that one call receives from a link at most, so that acknowledgements do not wait too long.
@@ -178,28 +175,13 @@ impl EngineInner {
         if !welcome && self.refuse_all(uplink, batch) {
             return Delivered::default();
         }
-        // Lock order: QP table, regions, QP, CQ.
         let qps = self.qps.read();
         let now = self.now();
         let mem = self.regions().read(now);
-        let let_go = |locked: Option<Locked<'_>>, dirty: &mut Vec<Qpn>, mem: &MemGuard<'_>| {
-            if at_once && dirty.is_empty() {
-                self.unlock(locked, mem, now, driver);
-            } else if let Some(locked) = locked {
-                let qpn = locked.inner.qp_num();
-                if !dirty.contains(&qpn) {
-                    dirty.push(qpn);
-                }
-            }
-        };
-        let mut current: Option<Locked<'_>> = None;
-        let (mut packets, mut bytes) = (0, 0);
+        let mut dispatch = Dispatch::new(self, &qps, &mem, now, driver);
+        let mut dirty = (!at_once || !dirty.is_empty()).then_some(dirty);
         let mut checked: u16 = 0;
         let mut sender = flows.find(local, batch.source);
-        let meta = PacketMeta {
-            source: batch.source.ip(),
-            destination: local,
-        };
         for segment in batch.segments() {
             let (source, segment, forwarded) = match uplink.link.arrival(segment) {
                 Arrival::Direct => (batch.source, segment, false),
@@ -209,112 +191,60 @@ impl EngineInner {
                     continue;
                 }
             };
-            let welcome = if forwarded {
+            if !(if forwarded {
                 self.peers.allow(source.ip())
             } else {
                 welcome
-            };
-            if !welcome {
-                self.refuse(uplink, source, segment, forwarded);
+            }) {
+                self.pass_on(uplink, source, segment, forwarded, |c| &c.rx_refused);
                 continue;
             }
-            //= ICRC-11
-            if !forwarded
-                && let Some(short) = ShortPacket::parse(segment)
-                && flows
-                    .at(sender)
-                    .is_some_and(|flow| flow.check(short.covered(), short.icrc_bytes()))
-            {
-                switch_to(&mut current, &qps, short.bth().dest_qp, |locked| {
-                    let_go(locked, dirty, &mem);
-                });
-                if let Some(locked) = &mut current
-                    && !locked.core.tx.refuses_udp()
-                {
-                    let memory = mem.view(locked.inner.pd_id());
-                    if locked.core.qp.handle_short(now, &meta, &short, &memory) {
-                        checked = checked.saturating_add(1);
-                        packets += 1;
-                        bytes += segment.len();
-                        continue;
-                    }
-                }
+            if forwarded {
+                sender = flows.find(local, source);
             }
-            let Ok(packet) = Packet::parse(segment) else {
-                self.count(|counters| &counters.rx_malformed);
-                uplink.count(Traffic::malformed);
-                continue;
+            let meta = PacketMeta {
+                source: source.ip(),
+                destination: local,
             };
-            let flow = if forwarded {
-                flows.find(local, source)
-            } else {
-                sender
-            };
-            let intact = flows
-                .at(flow)
-                .is_some_and(|flow| flow.check(packet.covered(), packet.icrc_bytes()));
+            let flow = flows.at(sender);
+            let verdict = dispatch.packet(&meta, segment, &mut Socket(flow), dirty.as_deref_mut());
             if forwarded {
                 sender = flows.find(local, batch.source);
+            } else if !matches!(verdict, Verdict::Malformed | Verdict::BadIcrc) {
+                checked = checked.saturating_add(1);
             }
-            if !intact {
-                //= ICRC-11
-                self.count(|counters| &counters.rx_bad_icrc);
-                uplink.count(Traffic::bad_icrc);
-                continue;
-            }
-            checked = checked.saturating_add(u16::from(!forwarded));
-            let dest = packet.bth().dest_qp;
-            switch_to(&mut current, &qps, dest, |locked| {
-                let_go(locked, dirty, &mem)
-            });
-            let Some(locked) = &mut current else {
-                self.not_ours(uplink, source, dest, segment, forwarded);
-                continue;
-            };
-            if locked.core.tx.refuses_udp() {
-                self.count(|counters| &counters.rx_wrong_link);
-                continue;
-            }
-            let meta = if forwarded {
-                PacketMeta {
-                    source: source.ip(),
-                    ..meta
+            match verdict {
+                Verdict::Taken => {}
+                Verdict::Malformed => {
+                    self.count(|counters| &counters.rx_malformed);
+                    uplink.count(Traffic::malformed);
                 }
-            } else {
-                meta
-            };
-            let memory = mem.view(locked.inner.pd_id());
-            locked.core.qp.handle_packet(now, &meta, &packet, &memory);
-            packets += 1;
-            bytes += segment.len();
+                Verdict::BadIcrc => {
+                    self.count(|counters| &counters.rx_bad_icrc);
+                    uplink.count(Traffic::bad_icrc);
+                }
+                // GRO may have merged it with one of ours although it is for another process on this address.
+                //= BTH-10
+                Verdict::UnknownQp(_) => {
+                    self.pass_on(uplink, source, segment, forwarded, |c| &c.rx_unknown_qp);
+                }
+                Verdict::WrongLink => self.count(|counters| &counters.rx_wrong_link),
+            }
         }
         if let Some(flow) = flows.at(sender) {
             flow.finish(checked);
         }
-        let qp = current.as_ref().map(|locked| &locked.core.qp);
+        let qp = dispatch.current().map(|(_, core)| &core.qp);
         let mid_message = qp.is_some_and(|qp| qp.receives_message());
         let completes = qp.is_some_and(|qp| qp.pending_completions().len() > 0);
-        let_go(current, dirty, &mem);
+        dispatch.let_go(dirty);
+        let (packets, bytes) = (dispatch.packets, dispatch.bytes);
         uplink.count(|traffic| traffic.received(packets, bytes));
         self.count_traffic();
         Delivered {
             packets,
             mid_message,
             completes,
-        }
-    }
-
-    /// Drains a QP after its packets and lets it go.
-    pub(super) fn unlock(
-        &self,
-        locked: Option<Locked<'_>>,
-        mem: &MemGuard<'_>,
-        now: Time,
-        driver: Driver,
-    ) {
-        if let Some(mut locked) = locked {
-            let cause = cause_of(&locked.core);
-            self.drain(locked.inner, &mut locked.core, mem, cause, now, driver);
         }
     }
 
@@ -327,14 +257,22 @@ impl EngineInner {
             return false;
         }
         for segment in batch.segments() {
-            self.refuse(uplink, batch.source, segment, false);
+            self.pass_on(uplink, batch.source, segment, false, |c| &c.rx_refused);
         }
         true
     }
 
-    /// A packet of somebody who may not talk to us. Perhaps to the process that it is for, if that is another.
+    /// A packet that nobody here wants: the process on this address that it is for gets it, if that is another
+    /// one, and else it is counted.
     #[cold]
-    fn refuse(&self, uplink: &Uplink, source: SocketAddr, segment: &[u8], forwarded: bool) {
+    fn pass_on(
+        &self,
+        uplink: &Uplink,
+        source: SocketAddr,
+        segment: &[u8],
+        forwarded: bool,
+        counter: impl FnOnce(&AtomicCounters) -> &AtomicU64,
+    ) {
         let to = segment
             .first_chunk()
             .map(|bth| Slot::of(Bth::from_bytes(bth).dest_qp));
@@ -345,37 +283,25 @@ impl EngineInner {
         {
             self.count(|counters| &counters.forwarded);
         } else {
-            self.count(|counters| &counters.rx_refused);
+            self.count(counter);
         }
     }
+}
 
-    /// A packet for no QP of ours: GRO may have merged it with one of ours although it is for
-    /// another process on this address, which then gets it.
-    fn not_ours(
-        &self,
-        uplink: &Uplink,
-        source: SocketAddr,
-        dest: Qpn,
-        segment: &[u8],
-        forwarded: bool,
-    ) {
-        let to = Slot::of(dest);
-        if !forwarded
-            && uplink.link.slot().is_some_and(|own| own != to)
-            && uplink.link.forward(to, source, segment).is_ok()
-        {
-            self.count(|counters| &counters.forwarded);
-        } else {
-            //= BTH-10
-            self.count(|counters| &counters.rx_unknown_qp);
-        }
+/// Packets of one sender, out of a socket.
+struct Socket<'f>(Option<&'f mut Flow>);
+
+impl Origin for Socket<'_> {
+    #[inline]
+    fn is_intact<'p>(&mut self, sealed: impl FnOnce() -> (&'p [u8], [u8; ICRC_LEN])) -> bool {
+        let (covered, icrc) = sealed();
+        let flow = self.0.as_mut();
+        flow.is_some_and(|flow| flow.check(covered, icrc))
     }
 
-    pub(super) fn count(
-        &self,
-        counter: impl FnOnce(&super::AtomicCounters) -> &std::sync::atomic::AtomicU64,
-    ) {
-        counter(&self.counters).fetch_add(1, Ordering::Relaxed);
+    #[inline]
+    fn is_heard(&self, tx: &mut TxState) -> bool {
+        !tx.refuses_udp()
     }
 }
 
@@ -406,38 +332,4 @@ pub(super) struct Received {
     pub(super) packets: u64,
     /// There may be more.
     pub(super) more: bool,
-}
-
-pub(super) struct Locked<'a> {
-    pub(super) inner: &'a QpInner,
-    pub(super) core: MutexGuard<'a, QpCore>,
-}
-
-/// What a QP has just received.
-fn cause_of(core: &QpCore) -> Cause {
-    if core.qp.receives_message() {
-        Cause::ReceivedPart
-    } else {
-        Cause::Received
-    }
-}
-
-/// Locks the QP that the next packet is for, unless it is the one that is locked, which is let go then.
-#[inline]
-pub(super) fn switch_to<'q>(
-    current: &mut Option<Locked<'q>>,
-    qps: &'q QpTable,
-    dest: Qpn,
-    let_go: impl FnOnce(Option<Locked<'q>>),
-) {
-    if current
-        .as_ref()
-        .is_none_or(|locked| locked.inner.qp_num() != dest)
-    {
-        let_go(current.take());
-        *current = qps.get(dest).map(|inner| Locked {
-            inner,
-            core: inner.lock(),
-        });
-    }
 }

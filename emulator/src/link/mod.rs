@@ -10,6 +10,8 @@ use std::error::Error;
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
+use rocade_wire::{Packet, PacketError, ShortPacket};
+
 pub(crate) mod claim;
 pub(crate) mod forward;
 mod habit;
@@ -28,6 +30,38 @@ pub use udp::{MAX_SEGMENTS, MAX_SEND_LEN, TxPath, UdpLink};
 /// The UDP destination port of every RoCEv2 packet.
 //= ENC-02
 pub const ROCE_PORT: u16 = 4791;
+
+/// What a link brings: BTH to ICRC of what should be a packet.
+pub(crate) trait Inbound<'p>: Copy {
+    /// Length in bytes.
+    fn len(self) -> usize;
+
+    /// Read the short way, where that is possible.
+    fn short(self) -> Option<ShortPacket<'p>>;
+
+    /// Read as a whole.
+    ///
+    /// # Errors
+    /// [`PacketError`] where it is no packet.
+    fn whole(self) -> Result<Packet<'p>, PacketError>;
+}
+
+impl<'p> Inbound<'p> for &'p [u8] {
+    #[inline]
+    fn len(self) -> usize {
+        <[u8]>::len(self)
+    }
+
+    #[inline]
+    fn short(self) -> Option<ShortPacket<'p>> {
+        ShortPacket::parse(self)
+    }
+
+    #[inline]
+    fn whole(self) -> Result<Packet<'p>, PacketError> {
+        Packet::parse(self)
+    }
+}
 
 /// A local IP address, with the interface it is on where the address alone does not say
 /// (link-local IPv6).

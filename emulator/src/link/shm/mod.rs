@@ -18,13 +18,14 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
+use rocade_wire::{Packet, PacketError, ShortPacket};
 
 use memory::{Direction, RING_LEN, SharedMemory};
 pub(crate) use memory::{create, wake_fd};
 pub(crate) use ring::settle;
 use ring::{Consumer, Corrupt, Producer};
 
-use super::LocalAddr;
+use super::{Inbound, LocalAddr};
 use crate::memory::Readable;
 use crate::steering::Slot;
 
@@ -388,7 +389,7 @@ pub(crate) struct ShmReceiver<'a> {
 }
 
 /// Bytes of a segment that are copied out before anything is decided: all headers fit.
-pub(crate) const HEAD_LEN: usize = 64;
+const HEAD_LEN: usize = 64;
 
 /// A run of segments, in place.
 #[derive(Clone, Copy)]
@@ -519,15 +520,9 @@ impl<'a> ShmRun<'a> {
 }
 
 impl<'a> ShmSegment<'a> {
-    /// Length in bytes.
-    #[inline]
-    pub(crate) const fn len(&self) -> usize {
-        self.len
-    }
-
     /// A copy of the first bytes; `None` where there are not so many.
     #[inline]
-    pub(crate) fn copy_first<const N: usize>(&self) -> Option<[u8; N]> {
+    fn copy_first<const N: usize>(&self) -> Option<[u8; N]> {
         let mut bytes = [0; N];
         (self.len >= N).then(|| {
             self.copy_head(&mut bytes);
@@ -537,7 +532,7 @@ impl<'a> ShmSegment<'a> {
 
     /// Copies the first bytes, as many as there are and fit, and returns them.
     #[inline]
-    pub(crate) fn copy_head<'h>(&self, head: &'h mut [u8]) -> &'h [u8] {
+    fn copy_head<'h>(&self, head: &'h mut [u8]) -> &'h [u8] {
         let len = self.len.min(head.len());
         let head = &mut head[..len];
         let direction = self.channel.tx.reverse();
@@ -547,9 +542,28 @@ impl<'a> ShmSegment<'a> {
 
     /// All of it in place, of which only the length may be relied upon.
     #[inline]
-    pub(crate) fn in_place(&self) -> &'a [u8] {
+    fn in_place(&self) -> &'a [u8] {
         let direction = self.channel.tx.reverse();
         self.channel.memory.in_place(direction, self.at, self.len)
+    }
+}
+
+/// The peer may change it meanwhile: headers are copied out, and of the rest only the length is relied upon.
+impl<'a> Inbound<'a> for ShmSegment<'a> {
+    #[inline]
+    fn len(self) -> usize {
+        self.len
+    }
+
+    #[inline]
+    fn short(self) -> Option<ShortPacket<'a>> {
+        ShortPacket::parse_in_place(&self.copy_first()?, self.in_place())
+    }
+
+    #[inline]
+    fn whole(self) -> Result<Packet<'a>, PacketError> {
+        let mut head = [0; HEAD_LEN];
+        Packet::parse_in_place(self.copy_head(&mut head), self.in_place())
     }
 }
 

@@ -1,0 +1,206 @@
+//! From any link to the QPs: the one way that packets are read, checked and handed over.
+//!
+//! A link brings packets in runs, and says of each what nobody else knows: whether its ICRC is right, and
+//! whether a QP listens to it. Consecutive packets of one QP are handled under one lock.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::MutexGuard;
+use rocade_transport::{PacketMeta, Time};
+use rocade_wire::{ICRC_LEN, Qpn};
+
+use super::ack_hold::Cause;
+use super::handover::Driver;
+use super::qp_table::QpTable;
+use super::transmit::TxState;
+use super::{AtomicCounters, EngineInner};
+use crate::link::Inbound;
+use crate::memory::MemGuard;
+use crate::objects::{QpCore, QpInner};
+
+/// Where a packet comes from.
+pub(super) trait Origin {
+    /// Is the ICRC right? `sealed` tells what it covers, and the ICRC.
+    //= ICRC-11
+    fn is_intact<'p>(&mut self, sealed: impl FnOnce() -> (&'p [u8], [u8; ICRC_LEN])) -> bool;
+
+    /// Does a QP listen to packets from there?
+    fn is_heard(&self, tx: &mut TxState) -> bool;
+}
+
+/// What has become of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Its QP has it.
+    Taken,
+    /// It is no packet.
+    Malformed,
+    /// It is damaged.
+    BadIcrc,
+    /// There is no such QP.
+    UnknownQp(Qpn),
+    /// The QP does not listen there.
+    WrongLink,
+}
+
+/// A QP that is being handed packets.
+struct Locked<'a> {
+    inner: &'a QpInner,
+    core: MutexGuard<'a, QpCore>,
+}
+
+/// Hands packets to QPs. Lock order: QP table, regions, QP, CQ.
+pub(super) struct Dispatch<'e> {
+    engine: &'e EngineInner,
+    qps: &'e QpTable,
+    mem: &'e MemGuard<'e>,
+    now: Time,
+    driver: Driver,
+    current: Option<Locked<'e>>,
+    /// Packets that QPs have got, and their bytes.
+    pub(super) packets: u64,
+    pub(super) bytes: usize,
+}
+
+impl<'e> Dispatch<'e> {
+    pub(super) const fn new(
+        engine: &'e EngineInner,
+        qps: &'e QpTable,
+        mem: &'e MemGuard<'e>,
+        now: Time,
+        driver: Driver,
+    ) -> Self {
+        Self {
+            engine,
+            qps,
+            mem,
+            now,
+            driver,
+            current: None,
+            packets: 0,
+            bytes: 0,
+        }
+    }
+
+    /// Hands over one packet. A QP that is left for another one is drained, or where there is a list put on
+    /// it.
+    #[inline(always)]
+    pub(super) fn packet<'p>(
+        &mut self,
+        meta: &PacketMeta,
+        packet: impl Inbound<'p>,
+        origin: &mut impl Origin,
+        later: Option<&mut Vec<Qpn>>,
+    ) -> Verdict {
+        let Some(short) = packet.short() else {
+            return self.any_packet(meta, packet, origin, later);
+        };
+        if !origin.is_intact(|| (short.covered(), short.icrc_bytes())) {
+            return Verdict::BadIcrc;
+        }
+        let (now, mem) = (self.now, self.mem);
+        let dest = short.bth().dest_qp;
+        let Some(locked) = self.switch_to(dest, later) else {
+            return Verdict::UnknownQp(dest);
+        };
+        if !origin.is_heard(&mut locked.core.tx) {
+            return Verdict::WrongLink;
+        }
+        let memory = mem.view(locked.inner.pd_id());
+        let taken = locked.core.qp.handle_short(now, meta, &short, &memory);
+        if !taken {
+            // Not what was expected next: that is for the general way.
+            let Ok(packet) = packet.whole() else {
+                return Verdict::Malformed;
+            };
+            locked.core.qp.handle_packet(now, meta, &packet, &memory);
+        }
+        self.packets += 1;
+        self.bytes += packet.len();
+        Verdict::Taken
+    }
+
+    /// One that has to be read as a whole.
+    fn any_packet<'p>(
+        &mut self,
+        meta: &PacketMeta,
+        bytes: impl Inbound<'p>,
+        origin: &mut impl Origin,
+        later: Option<&mut Vec<Qpn>>,
+    ) -> Verdict {
+        let Ok(packet) = bytes.whole() else {
+            return Verdict::Malformed;
+        };
+        if !origin.is_intact(|| (packet.covered(), packet.icrc_bytes())) {
+            return Verdict::BadIcrc;
+        }
+        let (now, mem) = (self.now, self.mem);
+        let dest = packet.bth().dest_qp;
+        let Some(locked) = self.switch_to(dest, later) else {
+            return Verdict::UnknownQp(dest);
+        };
+        if !origin.is_heard(&mut locked.core.tx) {
+            return Verdict::WrongLink;
+        }
+        let memory = mem.view(locked.inner.pd_id());
+        locked.core.qp.handle_packet(now, meta, &packet, &memory);
+        self.packets += 1;
+        self.bytes += bytes.len();
+        Verdict::Taken
+    }
+
+    /// The QP of the next packet, locked.
+    #[inline]
+    fn switch_to(&mut self, dest: Qpn, later: Option<&mut Vec<Qpn>>) -> Option<&mut Locked<'e>> {
+        let stays = |locked: &Locked<'_>| locked.inner.qp_num() == dest;
+        if !self.current.as_ref().is_some_and(stays) {
+            self.let_go(later);
+            self.current = self.qps.get(dest).map(|inner| Locked {
+                inner,
+                core: inner.lock(),
+            });
+        }
+        self.current.as_mut()
+    }
+
+    /// Lets go of the QP that had the last packet.
+    pub(super) fn let_go(&mut self, later: Option<&mut Vec<Qpn>>) {
+        let Some(Locked { inner, mut core }) = self.current.take() else {
+            return;
+        };
+        match later {
+            None => {
+                let cause = cause_of(&core);
+                let Self { engine, mem, .. } = self;
+                engine.drain(inner, &mut core, mem, cause, self.now, self.driver);
+            }
+            Some(later) => {
+                let qpn = inner.qp_num();
+                if !later.contains(&qpn) {
+                    later.push(qpn);
+                }
+            }
+        }
+    }
+
+    /// The QP that had the last packet, unless it was let go.
+    pub(super) fn current(&self) -> Option<(&'e QpInner, &QpCore)> {
+        let current = self.current.as_ref();
+        current.map(|locked| (locked.inner, &*locked.core))
+    }
+}
+
+/// What a QP has just received.
+pub(super) fn cause_of(core: &QpCore) -> Cause {
+    if core.qp.receives_message() {
+        Cause::ReceivedPart
+    } else {
+        Cause::Received
+    }
+}
+
+impl EngineInner {
+    pub(super) fn count(&self, counter: impl FnOnce(&AtomicCounters) -> &AtomicU64) {
+        counter(&self.counters).fetch_add(1, Ordering::Relaxed);
+    }
+}
