@@ -111,6 +111,7 @@ pub(crate) unsafe fn create(
         let attr = QpInitAttr {
             send_cq,
             recv_cq,
+            srq: None,
             cap,
             qp_type,
             sq_sig_all,

@@ -109,6 +109,7 @@ impl<'a> QueuePairBuilder<'a> {
         let qp = self.pd.raw().create_qp(QpInitAttr {
             send_cq: self.send_cq.raw().clone(),
             recv_cq: self.recv_cq.raw().clone(),
+            srq: None,
             cap: self.cap,
             qp_type: QpType::Rc,
             sq_sig_all: false,
