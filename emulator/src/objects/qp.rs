@@ -21,7 +21,6 @@ use super::srq::{Srq, SrqInner};
 use crate::engine::{Cause, Driver, EngineInner, Path, TxState, Uplink};
 use crate::error::VerbsError;
 use crate::hca::{Hca, limits};
-use crate::memory::PdId;
 
 /// What a QP is created with (`ibv_qp_init_attr`).
 #[derive(Clone, Debug)]
@@ -315,10 +314,6 @@ impl QpInner {
     /// Its device.
     pub(crate) fn hca(&self) -> &Hca {
         &self.pd.context.hca
-    }
-
-    pub(crate) fn pd_id(&self) -> PdId {
-        self.pd.id
     }
 
     /// The way from `sgid` to the peer that the attributes name, opened where it is not in use yet.

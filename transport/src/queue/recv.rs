@@ -3,7 +3,7 @@
 use alloc::collections::VecDeque;
 
 use crate::error::PostError;
-use crate::memory::PdTag;
+use crate::memory::{AccessError, Accessor, Memory, PdTag};
 use crate::wr::{LocalData, Sge};
 
 /// A receive work request, as it waits for a message or is filled by one.
@@ -13,6 +13,22 @@ pub struct RecvWqe {
     /// The domain of its buffers: that of the queue it was posted to (RC-WQE-12).
     pub(crate) pd: PdTag,
     pub(crate) data: LocalData,
+}
+
+impl RecvWqe {
+    /// Copies a part of a message to offset `offset` of the buffers, which are looked for in the domain of the
+    /// queue, whichever the QP's is.
+    //= RC-WQE-12
+    #[inline]
+    pub(crate) fn scatter(
+        &self,
+        (mem, who): (&impl Memory, Accessor),
+        offset: u32,
+        payload: &[u8],
+    ) -> Result<(), AccessError> {
+        let who = Accessor { pd: self.pd, ..who };
+        self.data.scatter((mem, who), offset, payload)
+    }
 }
 
 /// Limits of a receive queue.

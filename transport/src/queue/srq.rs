@@ -102,7 +102,8 @@ impl Srq {
     //= SRQ-02
     //= SRQ-03
     pub fn modify(&mut self, max_wr: Option<u32>, limit: Option<u32>) -> Result<(), SrqError> {
-        let size = max_wr.unwrap_or(self.queue.limits().max_wr);
+        let RecvLimits { max_wr: now, .. } = self.queue.limits();
+        let size = max_wr.unwrap_or(now);
         if size == 0 || size < self.queue.used() {
             return Err(SrqError::TooSmall);
         }

@@ -4,8 +4,8 @@ use core::net::IpAddr;
 
 use rocade_wire::{Gid, Mtu, Pkey, Qpn};
 
+use super::TestMemory;
 use crate::attr::{AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType};
-use crate::memory::PdTag;
 use crate::qp::{ModifyContext, Qp, QpConfig, QpLimits};
 use crate::time::Time;
 use crate::wr::AccessFlags;
@@ -59,7 +59,7 @@ impl Setup {
             config: QpConfig {
                 qp_num: Qpn::new(qp_num),
                 qp_type: QpType::Rc,
-                pd: PdTag(1),
+                pd: TestMemory::PD,
                 cap,
                 sq_sig_all: true,
                 limits,
