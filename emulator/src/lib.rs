@@ -33,8 +33,8 @@ pub use engine::{Engine, EngineCounters};
 pub use error::VerbsError;
 pub use hca::{DeviceAttr, DeviceFacts, DeviceInfo, GidEntry, PortAttr, limits};
 pub use objects::{
-    AsyncEvent, AsyncEventKind, CompChannel, Connection, Context, Cq, EventElement, EventWaiter,
-    Mr, Pd, Qp, QpInitAttr, RecvPoster, SendPoster, Srq, SrqInitAttr, SrqPoster,
+    AsyncEvent, AsyncEventKind, CompChannel, Connection, Context, Cq, CqInitAttr, EventElement,
+    EventWaiter, Mr, Pd, Qp, QpInitAttr, RecvPoster, SendPoster, Srq, SrqInitAttr, SrqPoster,
 };
 pub use rocade_transport::{
     AccessFlags, AddressVector, CompleteTo, Completion, Counters, DropReason, ImmOrInv,

@@ -184,6 +184,7 @@ impl EngineInner {
         }
         self.fire_timers();
         self.fail_qps_of_overrun_cqs();
+        self.raise_moderated();
         self.retry_blocked_unless_tried(&mut turn.blocked);
         self.release_acks(HOLD_NS, Driver::Background);
         self.ring_overdue_doorbells();
@@ -285,12 +286,28 @@ impl EngineInner {
         let broker = self.broker_link().and_then(|broker| broker.retry_at());
         let acks = self.looks_after_acks().then(|| self.now().plus_ns(HOLD_NS));
         let posts = self.next_doorbell(self.now());
-        let until = [timer, blocked, broker, acks, posts, self.publish_at()];
+        let events = self.moderated.next();
+        let until = [
+            timer,
+            blocked,
+            broker,
+            acks,
+            posts,
+            events,
+            self.publish_at(),
+        ];
         let until = until.into_iter().flatten().min();
         self.set_sleeping_until(until);
         // Whoever armed a timer, or was blocked, before the store did not call.
         let blocked = self.look_at_blocked(seen, self.now());
-        let all = [until, self.timers.next(), blocked, self.publish_at()];
+        let events = self.moderated.next();
+        let all = [
+            until,
+            self.timers.next(),
+            blocked,
+            events,
+            self.publish_at(),
+        ];
         all.into_iter().flatten().min()
     }
 }

@@ -15,6 +15,7 @@ mod dispatch;
 mod doorbell;
 mod handover;
 mod linger;
+mod moderation;
 mod overrun;
 mod owed;
 mod progress;
@@ -53,6 +54,7 @@ use broker_link::BrokerLink;
 use clock::Clock;
 pub(crate) use handover::Driver;
 use handover::Handover;
+use moderation::ModeratedCqs;
 use overrun::OverrunCqs;
 use publish::Publisher;
 use qp_table::QpTable;
@@ -161,6 +163,7 @@ pub(crate) struct EngineInner {
     /// What the broker does for us when we are gone.
     will: OnceLock<Arc<Will>>,
     overrun: OverrunCqs,
+    moderated: ModeratedCqs,
     handover: Handover,
     /// Written with each poll: apart from what other threads read all the time.
     polls: CachePadded<Polls>,
@@ -208,6 +211,7 @@ impl Engine {
                 waited_at: AtomicU64::new(0),
                 will: OnceLock::new(),
                 overrun: OverrunCqs::default(),
+                moderated: ModeratedCqs::default(),
                 handover: Handover::new(),
                 polls: CachePadded::default(),
                 wake: Arc::new(shm::wake_fd()?),

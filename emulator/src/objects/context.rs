@@ -4,7 +4,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use super::comp_channel::CompChannel;
-use super::cq::Cq;
+use super::cq::{Cq, CqInitAttr};
 use super::event_queue::{AckCounter, EventQueue, EventWaiter};
 use super::pd::Pd;
 use crate::engine::{EngineInner, sys};
@@ -115,6 +115,14 @@ impl Context {
         self.inner.engine.now().as_ns()
     }
 
+    /// What a completion timestamp is in nanoseconds since 1970 (`CLOCK_REALTIME`), as the clocks stand
+    /// to each other now.
+    #[must_use]
+    pub fn wallclock_ns(&self, timestamp_ns: u64) -> u64 {
+        let now = self.clock_ns();
+        (sys::realtime_ns() + timestamp_ns).saturating_sub(now)
+    }
+
     /// State of port `port` (1-based).
     ///
     /// # Errors
@@ -176,7 +184,22 @@ impl Context {
         vector: u32,
         cookie: u64,
     ) -> Result<Cq, VerbsError> {
-        Cq::new(Arc::clone(&self.inner), cqe, channel, vector, cookie)
+        self.create_cq_with(CqInitAttr {
+            cqe,
+            channel,
+            vector,
+            cookie,
+            ignores_overrun: false,
+        })
+    }
+
+    /// A new completion queue, with everything it can have.
+    ///
+    /// # Errors
+    /// As [`Context::create_cq`].
+    #[doc(alias = "ibv_create_cq_ex")]
+    pub fn create_cq_with(&self, attr: CqInitAttr<'_>) -> Result<Cq, VerbsError> {
+        Cq::new(Arc::clone(&self.inner), attr)
     }
 
     /// The descriptor that is readable while an asynchronous event waits.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use rocade_transport::Completion;
+use rocade_transport::{Completion, Time};
 use rocade_wire::Qpn;
 
 use super::comp_channel::{ChannelInner, CompChannel};
@@ -19,6 +19,23 @@ use crate::hca::limits;
 #[doc(alias = "ibv_cq")]
 pub struct Cq {
     pub(super) inner: Arc<CqInner>,
+}
+
+/// What a CQ is created with (`ibv_cq_init_attr_ex`).
+#[derive(Clone, Copy, Debug)]
+#[doc(alias = "ibv_cq_init_attr_ex")]
+pub struct CqInitAttr<'a> {
+    /// Entries, at least 1; granted as asked.
+    pub cqe: u32,
+    /// Where its events arrive.
+    pub channel: Option<&'a CompChannel>,
+    /// Completion vector, below [`limits::COMP_VECTORS`].
+    pub vector: u32,
+    /// Comes back in events.
+    pub cookie: u64,
+    /// A completion that finds no room takes that of the oldest, which is lost; else the CQ is
+    /// overrun (CQX-06).
+    pub ignores_overrun: bool,
 }
 
 #[derive(Debug)]
@@ -43,11 +60,15 @@ pub(crate) struct CqInner {
 impl Cq {
     pub(super) fn new(
         context: Arc<ContextInner>,
-        cqe: u32,
-        channel: Option<&CompChannel>,
-        vector: u32,
-        cookie: u64,
+        attr: CqInitAttr<'_>,
     ) -> Result<Self, VerbsError> {
+        let CqInitAttr {
+            cqe,
+            channel,
+            vector,
+            cookie,
+            ignores_overrun,
+        } = attr;
         //= CQ-01
         if cqe == 0 || cqe > limits::MAX_CQE {
             return Err(VerbsError::InvalidArgument("cqe"));
@@ -62,7 +83,7 @@ impl Cq {
         Ok(Self {
             inner: Arc::new_cyclic(|this| CqInner {
                 context,
-                ring: Mutex::new(CqRing::new(cqe as usize)),
+                ring: Mutex::new(CqRing::new(cqe as usize, ignores_overrun)),
                 len: AtomicUsize::new(0),
                 oldest: AtomicU64::new(0),
                 channel,
@@ -147,8 +168,32 @@ impl Cq {
     /// the device's limit (CQ-04).
     #[doc(alias = "ibv_resize_cq")]
     pub fn resize(&self, cqe: u32) -> Result<(), VerbsError> {
-        if cqe == 0 || cqe > limits::MAX_CQE || !self.inner.ring.lock().resize(cqe as usize) {
+        if cqe == 0 || cqe > limits::MAX_CQE {
             return Err(VerbsError::InvalidArgument("cqe"));
+        }
+        //= CQ-04
+        if !self.inner.ring.lock().resize(cqe as usize) {
+            let why = "the CQ has more completions than that";
+            return Err(VerbsError::InvalidArgument(why));
+        }
+        Ok(())
+    }
+
+    /// An event waits until there are `count` completions it is due for, or until `period_us`
+    /// microseconds after the first of them. 0 or 1 for the one, or 0 for the other: it does not wait.
+    ///
+    /// # Errors
+    /// None so far.
+    //= CQ-10
+    #[doc(alias = "ibv_modify_cq")]
+    pub fn moderate(&self, count: u16, period_us: u16) -> Result<(), VerbsError> {
+        let inner = &self.inner;
+        let now = inner.context.engine.now();
+        let mut ring = inner.ring.lock();
+        match ring.moderate(count.into(), u64::from(period_us) * 1_000, now) {
+            Added::Event => inner.raise_event(),
+            Added::EventAt(due) => inner.context.engine.moderate(due, inner.this.clone()),
+            Added::Quiet | Added::Overflow => {}
         }
         Ok(())
     }
@@ -187,6 +232,7 @@ impl Cq {
         if inner.qps.load(Ordering::Acquire) > 0 {
             return Err(VerbsError::Busy("completion queue"));
         }
+        inner.ring.lock().disarm();
         if let Some(channel) = &inner.channel {
             channel.events.retain(|cq| !Arc::ptr_eq(cq, inner));
         }
@@ -250,7 +296,8 @@ impl CqInner {
         reserved: &mut usize,
         mut each: impl FnMut(u64, &Completion),
     ) -> usize {
-        let mut events = 0;
+        let mut event = false;
+        let mut due = None;
         let mut lost = 0;
         let was_overrun;
         {
@@ -266,7 +313,9 @@ impl CqInner {
                 };
                 match added {
                     Added::Quiet => {}
-                    Added::Event => events += 1,
+                    // Arming is one shot: there is one.
+                    Added::Event => event = true,
+                    Added::EventAt(at) => due = Some(at),
                     Added::Overflow => {
                         lost += 1;
                         continue;
@@ -276,16 +325,30 @@ impl CqInner {
             }
             self.publish(&ring);
         }
-        if events > 0
-            && let (Some(channel), Some(this)) = (&self.channel, self.this.upgrade())
-        {
-            // Arming is one shot: there was one.
-            channel.events.push(this);
+        if event {
+            self.raise_event();
+        } else if let Some(due) = due {
+            self.context.engine.moderate(due, self.this.clone());
         }
         if lost > 0 {
             self.lost_completions(was_overrun);
         }
         lost
+    }
+
+    fn raise_event(&self) {
+        if let (Some(channel), Some(this)) = (&self.channel, self.this.upgrade()) {
+            channel.events.push(this);
+        }
+    }
+
+    /// Raises the event that has waited, if it is due. Under the lock of the ring: once it is disarmed, no
+    /// event comes.
+    pub(crate) fn raise_due_event(&self, now: Time) {
+        let mut ring = self.ring.lock();
+        if ring.take_due(now) {
+            self.raise_event();
+        }
     }
 
     /// There was no room: an event, once, and an end to all QPs that complete here.

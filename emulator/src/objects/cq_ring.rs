@@ -1,8 +1,8 @@
-//! Completions of a CQ in order, and its arming (CQ-02…07).
+//! Completions of a CQ in order, its arming (CQ-02…07) and the moderation of its events (CQ-10).
 
 use std::collections::VecDeque;
 
-use rocade_transport::{Completion, WcStatus};
+use rocade_transport::{Completion, Time, WcStatus};
 
 /// What the next completion event waits for (CQ-05).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +19,8 @@ pub(super) enum Added {
     Quiet,
     /// A completion event is due.
     Event,
+    /// It is due at this time, unless enough other completions come before.
+    EventAt(Time),
     /// There was no room: the completion is lost (CQ-02).
     Overflow,
 }
@@ -34,6 +36,28 @@ pub(super) struct CqRing {
     armed: Armed,
     /// A completion was lost: there will be no others (CQ-02).
     overrun: bool,
+    /// There is always room: the oldest completion makes it (CQX-06).
+    ignores_overrun: bool,
+    moderation: Moderation,
+}
+
+/// How long an event waits for company (CQ-10).
+#[derive(Clone, Copy, Debug, Default)]
+struct Moderation {
+    /// So many completions cause an event at once; 0 and 1: each one.
+    count: u32,
+    /// So long after the first one the event comes anyway; 0: at once.
+    period_ns: u64,
+    /// Completions that would have caused the event.
+    held: u32,
+    /// When it comes.
+    due: Option<Time>,
+}
+
+impl Moderation {
+    const fn is_on(&self) -> bool {
+        self.count > 1 && self.period_ns > 0
+    }
 }
 
 #[derive(Debug)]
@@ -43,7 +67,7 @@ struct Entry {
 }
 
 impl CqRing {
-    pub(super) const fn new(capacity: usize) -> Self {
+    pub(super) fn new(capacity: usize, ignores_overrun: bool) -> Self {
         Self {
             entries: VecDeque::new(),
             next: 0,
@@ -51,6 +75,8 @@ impl CqRing {
             capacity,
             armed: Armed::No,
             overrun: false,
+            ignores_overrun,
+            moderation: Moderation::default(),
         }
     }
 
@@ -82,6 +108,9 @@ impl CqRing {
     }
 
     fn room(&self) -> usize {
+        if self.ignores_overrun {
+            return usize::MAX;
+        }
         if self.overrun {
             return 0;
         }
@@ -117,6 +146,10 @@ impl CqRing {
     /// An event is due when the CQ is armed for the completion; arming is one shot.
     //= CQ-06
     fn put(&mut self, completion: Completion) -> Added {
+        //= CQX-06
+        if self.ignores_overrun && self.entries.len() >= self.capacity {
+            self.entries.pop_front();
+        }
         let solicited = completion.status != WcStatus::Success
             || (completion.solicited && !completion.is_send());
         self.entries.push_back(Entry {
@@ -129,8 +162,62 @@ impl CqRing {
             Armed::Solicited if solicited => {}
             Armed::Solicited | Armed::No => return Added::Quiet,
         }
-        self.armed = Armed::No;
+        if self.moderation.is_on()
+            && let Some(waits) = self.hold_event(completion.timestamp_ns)
+        {
+            return waits;
+        }
+        self.disarm();
         Added::Event
+    }
+
+    /// What becomes of an event while there are fewer completions than it may wait for.
+    //= CQ-10
+    fn hold_event(&mut self, now_ns: u64) -> Option<Added> {
+        let moderation = &mut self.moderation;
+        moderation.held += 1;
+        if moderation.held >= moderation.count {
+            return None;
+        }
+        if moderation.due.is_some() {
+            return Some(Added::Quiet);
+        }
+        let due = Time::from_ns(now_ns).plus_ns(moderation.period_ns);
+        moderation.due = Some(due);
+        Some(Added::EventAt(due))
+    }
+
+    /// Is the event that waits due now? Then it is no longer armed for.
+    pub(super) fn take_due(&mut self, now: Time) -> bool {
+        let is_due = self.moderation.due.is_some_and(|due| due <= now);
+        if is_due {
+            self.disarm();
+        }
+        is_due
+    }
+
+    /// Changes how many completions an event waits for, and how long; `now` for the one that waits.
+    pub(super) fn moderate(&mut self, count: u32, period_ns: u64, now: Time) -> Added {
+        let moderation = &mut self.moderation;
+        moderation.count = count;
+        moderation.period_ns = period_ns;
+        if moderation.due.is_none() {
+            return Added::Quiet;
+        }
+        if !moderation.is_on() || moderation.held >= count {
+            self.disarm();
+            return Added::Event;
+        }
+        let due = now.plus_ns(period_ns);
+        moderation.due = Some(due);
+        Added::EventAt(due)
+    }
+
+    /// Waits for no event.
+    pub(super) fn disarm(&mut self) {
+        self.armed = Armed::No;
+        self.moderation.held = 0;
+        self.moderation.due = None;
     }
 
     pub(super) fn take(&mut self) -> Option<Completion> {
@@ -194,7 +281,7 @@ mod tests {
     //= CQ-03 type=test
     #[test]
     fn order_and_overflow() {
-        let mut ring = CqRing::new(2);
+        let mut ring = CqRing::new(2, false);
         assert_eq!(ring.add(plain(1)), Added::Quiet);
         assert_eq!(ring.add(plain(2)), Added::Quiet);
         assert!(!ring.is_overrun());
@@ -209,7 +296,7 @@ mod tests {
 
     #[test]
     fn completions_are_numbered_whatever_becomes_of_them() {
-        let mut ring = CqRing::new(4);
+        let mut ring = CqRing::new(4, false);
         assert_eq!(ring.oldest(), 0);
         for wr_id in 0..4 {
             assert_eq!(ring.add(plain(wr_id)), Added::Quiet);
@@ -227,7 +314,7 @@ mod tests {
     //= RC-ERR-G type=test
     #[test]
     fn reserved_room_is_kept() {
-        let mut ring = CqRing::new(2);
+        let mut ring = CqRing::new(2, false);
         assert_eq!(ring.reserve(1), 1);
         assert_eq!(ring.add(plain(1)), Added::Quiet);
         assert_eq!(ring.reserve(2), 0);
@@ -250,7 +337,7 @@ mod tests {
             to: CompleteTo::SendCq,
             ..solicited
         };
-        let mut ring = CqRing::new(64);
+        let mut ring = CqRing::new(64, false);
         ring.add(plain(0));
         ring.arm(true);
         assert_eq!(ring.add(plain(0)), Added::Quiet, "not solicited");
@@ -268,10 +355,92 @@ mod tests {
         assert_eq!(ring.add(plain(0)), Added::Event, "NEXT is not downgraded");
     }
 
+    fn at(timestamp_ns: u64) -> Completion {
+        Completion {
+            timestamp_ns,
+            ..plain(0)
+        }
+    }
+
+    //= CQ-10 type=test
+    #[test]
+    fn an_event_waits_for_company_or_until_its_time() {
+        let time = Time::from_ns;
+        let mut ring = CqRing::new(64, false);
+        assert_eq!(ring.moderate(3, 1_000, time(0)), Added::Quiet);
+        assert_eq!(ring.add(at(5)), Added::Quiet, "not armed");
+        ring.arm(false);
+        assert_eq!(ring.add(at(10)), Added::EventAt(time(1_010)));
+        assert_eq!(ring.add(at(20)), Added::Quiet, "one waits already");
+        assert_eq!(ring.add(at(30)), Added::Event, "the third");
+        assert!(!ring.take_due(time(9_999)), "it came before");
+        assert_eq!(ring.add(at(40)), Added::Quiet, "one shot");
+
+        ring.arm(false);
+        assert_eq!(ring.add(at(50)), Added::EventAt(time(1_050)));
+        assert!(!ring.take_due(time(1_049)));
+        assert!(ring.take_due(time(1_050)));
+        assert!(!ring.take_due(time(1_051)), "one shot");
+        assert_eq!(ring.add(at(60)), Added::Quiet);
+
+        ring.arm(true);
+        assert_eq!(ring.add(at(70)), Added::Quiet, "not solicited");
+        let solicited = test_completion(0, true, WcStatus::Success);
+        assert_eq!(ring.add(solicited), Added::EventAt(time(1_000)));
+        assert_eq!(ring.moderate(3, 7, time(100)), Added::EventAt(time(107)));
+        assert_eq!(ring.moderate(0, 0, time(101)), Added::Event, "no longer");
+        assert_eq!(ring.moderate(0, 0, time(101)), Added::Quiet);
+        ring.arm(false);
+        assert_eq!(ring.add(at(200)), Added::Event);
+    }
+
+    #[test]
+    fn moderation_takes_both_a_count_and_a_period() {
+        for (count, period_ns) in [(0, 0), (1, 1_000), (0, 1_000), (9, 0)] {
+            let mut ring = CqRing::new(64, false);
+            ring.moderate(count, period_ns, Time::from_ns(0));
+            ring.arm(false);
+            assert_eq!(ring.add(at(1)), Added::Event, "{count}, {period_ns} ns");
+        }
+    }
+
+    #[test]
+    fn an_event_that_waits_goes_with_the_arming() {
+        let mut ring = CqRing::new(64, false);
+        ring.moderate(2, 10, Time::from_ns(0));
+        ring.arm(false);
+        ring.add(at(1));
+        ring.disarm();
+        assert!(!ring.take_due(Time::from_ns(99)));
+        ring.arm(false);
+        assert_eq!(ring.add(at(2)), Added::EventAt(Time::from_ns(12)));
+    }
+
+    //= CQ-02 type=test
+    //= CQX-06 type=test
+    #[test]
+    fn who_ignores_overruns_loses_the_oldest() {
+        let mut ring = CqRing::new(2, true);
+        assert_eq!(ring.reserve(5), 5);
+        for wr_id in 0..5 {
+            assert_eq!(ring.add_reserved(plain(wr_id)), Added::Quiet);
+        }
+        assert_eq!(ring.add(plain(5)), Added::Quiet);
+        assert!(!ring.is_overrun());
+        assert_eq!(
+            (ring.len(), ring.oldest()),
+            (2, 4),
+            "and their slots are free"
+        );
+        assert_eq!(ring.take().map(|c| c.wr_id), Some(4));
+        assert_eq!(ring.take().map(|c| c.wr_id), Some(5));
+        assert!(ring.take().is_none());
+    }
+
     //= CQ-04 type=test
     #[test]
     fn resizing_keeps_entries() {
-        let mut ring = CqRing::new(4);
+        let mut ring = CqRing::new(4, false);
         ring.add(plain(1));
         ring.add(plain(2));
         assert!(!ring.resize(1));
@@ -298,7 +467,7 @@ mod loom_tests {
     #[test]
     fn loom_no_completion_is_missed() {
         loom::model(|| {
-            let ring = Arc::new(Mutex::new(CqRing::new(4)));
+            let ring = Arc::new(Mutex::new(CqRing::new(4, false)));
             let events = Arc::new(Events {
                 waiting: Mutex::new(false),
                 arrived: Condvar::new(),

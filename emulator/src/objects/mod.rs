@@ -17,7 +17,7 @@ mod srq;
 pub use comp_channel::CompChannel;
 pub use connection::Connection;
 pub use context::{AsyncEvent, AsyncEventKind, Context, EventElement};
-pub use cq::Cq;
+pub use cq::{Cq, CqInitAttr};
 pub use event_queue::EventWaiter;
 pub use mr::Mr;
 pub use pd::Pd;

@@ -161,6 +161,7 @@ fn tables() -> verbs_context {
     c.query_device_ex = Some(query::query_device_ex);
     c.query_rt_values = Some(query::query_rt_values);
     c.create_cq_ex = Some(cq_ex::create_cq_ex);
+    c.modify_cq = Some(cq::modify_cq);
     c.create_qp_ex = Some(qp_ex::create_qp_ex);
     c.alloc_td = Some(domain::alloc_td);
     c.dealloc_td = Some(domain::dealloc_td);

@@ -8,13 +8,16 @@ use std::{
 };
 
 use parking_lot::lock_api::RawMutex as _;
-use rocade_abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc};
-use rocade_emulator::{Completion, Cq, ImmOrInv};
+use rocade_abi::{
+    IBV_CQ_ATTR_MODERATE, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_modify_cq_attr,
+    ibv_wc,
+};
+use rocade_emulator::{Completion, Cq, CqInitAttr, ImmOrInv};
 
 use crate::{
     channel::ChannelObject,
     context::ContextObject,
-    ffi::{Errno, int_data_verb, int_verb, neg_data_verb, ptr_verb, to_int},
+    ffi::{self, Errno, int_data_verb, int_verb, neg_data_verb, ptr_verb, to_int},
     pd_mr::InUse,
     shell::Shell,
 };
@@ -25,7 +28,7 @@ pub(crate) type CqObject = Shell<ibv_cq_ex, CqState>;
 /// What stands behind an `ibv_cq`.
 pub(crate) struct CqState {
     cq: Cq,
-    _context: Arc<ContextObject>,
+    context: Arc<ContextObject>,
     _parent_domain: Option<InUse>,
     /// Held from `start_poll` to `end_poll` unless the program promised to use one thread.
     lock: parking_lot::RawMutex,
@@ -39,6 +42,11 @@ impl CqState {
     /// The emulator's queue.
     pub(crate) const fn cq(&self) -> &Cq {
         &self.cq
+    }
+
+    /// What a completion timestamp is in nanoseconds since 1970.
+    pub(crate) fn wallclock_ns(&self, timestamp_ns: u64) -> u64 {
+        self.context.context().wallclock_ns(timestamp_ns)
     }
 
     /// Begins a polling session (CQX-04).
@@ -72,6 +80,7 @@ pub(crate) struct CqPlan {
     pub(crate) channel: *mut ibv_comp_channel,
     pub(crate) comp_vector: u32,
     pub(crate) single_threaded: bool,
+    pub(crate) ignores_overrun: bool,
     pub(crate) parent_domain: Option<InUse>,
 }
 
@@ -102,9 +111,13 @@ pub(crate) unsafe fn create(
     };
     CqObject::create(|address| {
         let cookie = address.expose_provenance() as u64;
-        let cq = context
-            .context()
-            .create_cq(plan.cqe, channel, plan.comp_vector, cookie)?;
+        let cq = context.context().create_cq_with(CqInitAttr {
+            cqe: plan.cqe,
+            channel,
+            vector: plan.comp_vector,
+            cookie,
+            ignores_overrun: plan.ignores_overrun,
+        })?;
         // SAFETY: the structure consists of integers, pointers, optional function pointers and
         // pthread objects, for all of which zero bytes are a value.
         let mut c: ibv_cq_ex = unsafe { std::mem::zeroed() };
@@ -115,7 +128,7 @@ pub(crate) unsafe fn create(
         fill_in(&mut c);
         let state = CqState {
             cq,
-            _context: context,
+            context,
             _parent_domain: plan.parent_domain,
             lock: parking_lot::RawMutex::INIT,
             locked: !plan.single_threaded,
@@ -140,6 +153,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
             channel,
             comp_vector: u32::try_from(comp_vector).map_err(|_| Errno::INVAL)?,
             single_threaded: false,
+            ignores_overrun: false,
             parent_domain: None,
         };
         // SAFETY: same contract.
@@ -167,6 +181,25 @@ pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_
         let actual = to_int(state.cq.capacity());
         // SAFETY: the C part is alive; the program reads this member only.
         unsafe { (*object.c()).cqe = actual };
+        Ok(())
+    })
+}
+
+/// Slot `modify_cq`: the moderation of events (CQ-10).
+//= CQ-10
+pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract a live CQ.
+        let state = unsafe { CqObject::borrow(cq.cast()) }?.inner();
+        // SAFETY: by contract NULL or readable.
+        let attr = unsafe { ffi::read(attr) }?;
+        if attr.attr_mask & !IBV_CQ_ATTR_MODERATE != 0 {
+            return Err(Errno::INVAL);
+        }
+        if attr.attr_mask != 0 {
+            let asked = attr.moderate;
+            state.cq.moderate(asked.cq_count, asked.cq_period)?;
+        }
         Ok(())
     })
 }

@@ -4,8 +4,10 @@ use std::ffi::c_int;
 
 use rocade_abi::{
     IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CQ_INIT_ATTR_MASK_PD, IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN,
-    IBV_CREATE_CQ_ATTR_SINGLE_THREADED, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP, IBV_WC_STANDARD_FLAGS,
-    ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_poll_cq_attr,
+    IBV_CREATE_CQ_ATTR_SINGLE_THREADED, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP,
+    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK, IBV_WC_EX_WITH_CVLAN, IBV_WC_EX_WITH_FLOW_TAG,
+    IBV_WC_EX_WITH_TM_INFO, IBV_WC_STANDARD_FLAGS, ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex,
+    ibv_poll_cq_attr, ibv_wc_tm_info,
 };
 use rocade_emulator::Completion;
 
@@ -16,7 +18,12 @@ use crate::{
 };
 
 /// What `wc_flags` may ask for (CQX-03).
-const SUPPORTED_FIELDS: u64 = IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP;
+const SUPPORTED_FIELDS: u64 = IBV_WC_STANDARD_FLAGS
+    | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP
+    | IBV_WC_EX_WITH_CVLAN
+    | IBV_WC_EX_WITH_FLOW_TAG
+    | IBV_WC_EX_WITH_TM_INFO
+    | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 
 /// Slot `create_cq_ex` (CQX-05).
 //= CQX-05
@@ -42,9 +49,6 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         if flags & !(IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN) != 0 {
             return Err(Errno::INVAL);
         }
-        if flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0 {
-            return Err(Errno::OPNOTSUPP);
-        }
         let parent_domain = if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD == 0 {
             None
         } else {
@@ -58,6 +62,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
             channel: attr.channel,
             comp_vector: attr.comp_vector,
             single_threaded: flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0,
+            ignores_overrun: flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0,
             parent_domain,
         };
         // SAFETY: by contract an open context and NULL or a live channel.
@@ -82,6 +87,10 @@ fn install(c: &mut ibv_cq_ex) {
     c.read_sl = Some(read_zero_u8);
     c.read_dlid_path_bits = Some(read_zero_u8);
     c.read_completion_ts = Some(read_completion_ts);
+    c.read_cvlan = Some(read_zero_u16);
+    c.read_flow_tag = Some(read_zero_u32);
+    c.read_tm_info = Some(read_tm_info);
+    c.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
 }
 
 /// Takes the next completion, shows its head in the C part; `ENOENT` when there is none.
@@ -205,7 +214,7 @@ unsafe extern "C" fn read_wc_flags(cq: *mut ibv_cq_ex) -> u32 {
     unsafe { current_u32(cq, |completion| completion.wc_flags.bits()) }
 }
 
-/// LIDs do not exist on RoCE.
+/// LIDs do not exist on RoCE; no flow has a tag.
 unsafe extern "C" fn read_zero_u32(_cq: *mut ibv_cq_ex) -> u32 {
     0
 }
@@ -215,8 +224,30 @@ unsafe extern "C" fn read_zero_u8(_cq: *mut ibv_cq_ex) -> u8 {
     0
 }
 
+/// No VLAN tag is taken off a packet.
+unsafe extern "C" fn read_zero_u16(_cq: *mut ibv_cq_ex) -> u16 {
+    0
+}
+
+/// No receive queue matches tags.
+unsafe extern "C" fn read_tm_info(_cq: *mut ibv_cq_ex, info: *mut ibv_wc_tm_info) {
+    // SAFETY: by contract NULL or writable.
+    let _ = unsafe { ffi::write(info, ibv_wc_tm_info { tag: 0, r#priv: 0 }) };
+}
+
 /// Ticks of the device clock, which counts nanoseconds.
 unsafe extern "C" fn read_completion_ts(cq: *mut ibv_cq_ex) -> u64 {
     // SAFETY: by contract within the caller's session.
     unsafe { current(cq, |completion| completion.timestamp_ns) }
+}
+
+/// The same moment as the time of day, in nanoseconds since 1970.
+unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
+    // SAFETY: by contract a live extended CQ.
+    let Ok(object) = (unsafe { CqObject::borrow(cq) }) else {
+        return 0;
+    };
+    let wallclock = |completion: &Completion| object.inner().wallclock_ns(completion.timestamp_ns);
+    // SAFETY: by contract within the caller's session.
+    unsafe { current(cq, wallclock) }
 }

@@ -103,6 +103,9 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         c.orig_attr = device_attr(&source);
         c.completion_timestamp_mask = source.completion_timestamp_mask;
         c.hca_core_clock = source.hca_core_clock_khz;
+        // As much as the structure can say (CQ-10).
+        c.cq_mod_caps.max_cq_count = u16::MAX;
+        c.cq_mod_caps.max_cq_period = u16::MAX;
         c.device_cap_flags_ex = u64::from(source.device_cap_flags);
         c.phys_port_cnt_ex = u32::from(source.phys_port_cnt);
         // SAFETY: by contract NULL or writable for `attr_size` bytes.

@@ -136,6 +136,12 @@ programs! {
         raw_clock_stamps_completions,
         command_descriptor_is_one,
         a_missing_answer_costs_no_event;
+    queues:
+        resizing_under_traffic,
+        solicited_arming,
+        events_are_moderated,
+        every_field_of_an_extended_queue,
+        an_overrun_may_be_ignored;
     events:
         restarts_after_a_signal,
         fails_after_a_signal_without_restart,

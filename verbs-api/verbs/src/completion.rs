@@ -5,7 +5,9 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use rocade_emulator::{CompChannel, Completion, Context as RawContext, Cq, VerbsError, WcStatus};
+use rocade_emulator::{
+    CompChannel, Completion, Context as RawContext, Cq, CqInitAttr, VerbsError, WcStatus,
+};
 
 use crate::error::{Error, Result};
 use crate::sys;
@@ -25,11 +27,17 @@ pub struct CompletionQueue {
 }
 
 impl CompletionQueue {
-    pub(crate) fn new(context: &RawContext, entries: u32) -> Result<Self> {
+    pub(crate) fn new(context: &RawContext, entries: u32, ignores_overrun: bool) -> Result<Self> {
         let channel = context.create_comp_channel()?;
         // SAFETY: the descriptor belongs to the channel, which outlives this borrow.
         sys::set_nonblocking(unsafe { sys::borrow(channel.fd()) })?;
-        let cq = context.create_cq(entries, Some(&channel), 0, 0)?;
+        let cq = context.create_cq_with(CqInitAttr {
+            cqe: entries,
+            channel: Some(&channel),
+            vector: 0,
+            cookie: 0,
+            ignores_overrun,
+        })?;
         Ok(Self { cq, channel })
     }
 
@@ -91,6 +99,44 @@ impl CompletionQueue {
         Ok(self.cq.req_notify(false)?)
     }
 
+    /// The same for the next receive that the peer marked as solicited, or the next failure of any work
+    /// request. It does not take back an [`arm`](Self::arm).
+    ///
+    /// # Errors
+    /// As [`arm`](Self::arm).
+    #[doc(alias = "ibv_req_notify_cq")]
+    pub fn arm_solicited(&self) -> Result<()> {
+        Ok(self.cq.req_notify(true)?)
+    }
+
+    /// Lets the event that was asked for wait until there are `count` such completions, or until
+    /// `period` after the first of them, whatever comes first. `count` 0 or 1, or a `period` below a
+    /// microsecond: it does not wait.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`] if `period` is longer than 65,535 µs.
+    #[doc(alias = "ibv_modify_cq")]
+    pub fn moderate(&self, count: u16, period: Duration) -> Result<()> {
+        let too_long = VerbsError::InvalidArgument("period");
+        let period_us = u16::try_from(period.as_micros()).map_err(|_| too_long)?;
+        Ok(self.cq.moderate(count, period_us)?)
+    }
+
+    /// Changes the room to `entries` completions; those that wait stay.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`] if more than that wait, or `entries` is 0 or above the limit.
+    #[doc(alias = "ibv_resize_cq")]
+    pub fn resize(&self, entries: u32) -> Result<()> {
+        Ok(self.cq.resize(entries)?)
+    }
+
+    /// Room for so many completions.
+    #[must_use]
+    pub fn entries(&self) -> u32 {
+        self.cq.capacity()
+    }
+
     /// Takes the events that made the descriptor readable.
     ///
     /// # Errors
@@ -128,7 +174,7 @@ impl AsFd for CompletionQueue {
 
 impl fmt::Debug for CompletionQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let entries = self.cq.capacity();
+        let entries = self.entries();
         f.debug_struct("CompletionQueue")
             .field("entries", &entries)
             .finish_non_exhaustive()

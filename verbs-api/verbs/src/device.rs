@@ -1,6 +1,7 @@
 //! Devices, and what is made from an opened one.
 
 use std::fmt;
+use std::time::{Duration, SystemTime};
 
 use rocade_emulator::{
     AccessFlags, Context as RawContext, DeviceAttr, DeviceInfo, Engine, EngineConfig,
@@ -138,7 +139,32 @@ impl Context {
     /// [`Error::Verbs`] if `entries` is 0 or above the limit, or without file descriptors.
     #[doc(alias = "ibv_create_cq")]
     pub fn completion_queue(&self, entries: u32) -> Result<CompletionQueue> {
-        CompletionQueue::new(&self.raw, entries)
+        CompletionQueue::new(&self.raw, entries, false)
+    }
+
+    /// The same, for a program that counts its completions itself: where there is no room, a completion
+    /// takes that of the oldest one, which is lost. An ordinary queue is broken from then on, and with it
+    /// all its queue pairs.
+    ///
+    /// # Errors
+    /// As [`completion_queue`](Self::completion_queue).
+    #[doc(alias = "IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN")]
+    pub fn overwriting_completion_queue(&self, entries: u32) -> Result<CompletionQueue> {
+        CompletionQueue::new(&self.raw, entries, true)
+    }
+
+    /// The clock of [`Completion::timestamp_ns`](crate::Completion::timestamp_ns), in nanoseconds.
+    #[must_use]
+    #[doc(alias = "ibv_query_rt_values_ex")]
+    pub fn clock_ns(&self) -> u64 {
+        self.raw.clock_ns()
+    }
+
+    /// When that was, as the time of day.
+    #[must_use]
+    #[doc(alias = "ibv_wc_read_completion_wallclock_ns")]
+    pub fn time_of(&self, timestamp_ns: u64) -> SystemTime {
+        SystemTime::UNIX_EPOCH + Duration::from_nanos(self.raw.wallclock_ns(timestamp_ns))
     }
 
     /// A new protection domain.

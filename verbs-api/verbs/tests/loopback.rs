@@ -3,7 +3,7 @@
 
 use std::os::fd::AsFd as _;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use rocade_verbs::{
     AccessFlags, BrokerMode, CompletionQueue, ConnectOptions, DeviceList, EngineConfig, Error,
@@ -286,4 +286,63 @@ fn memory_is_checked_and_copied_at_any_alignment() {
     assert_eq!(memory.sge(..).unwrap().len, 64);
     assert_eq!(memory.sge(60..).unwrap().len, 4);
     assert_eq!(memory.sge(1..=2).unwrap().len, 2);
+}
+
+//= CQ-04 type=test
+//= CQ-10 type=test
+#[test]
+fn a_queue_changes_its_size_and_its_events() {
+    let (a, b) = nodes("127.0.20.1", "127.0.20.2");
+    let (a_qp, b_qp) = connected(&a, &b);
+    for wr_id in 0..10 {
+        b_qp.post_recv(wr_id, &[]).unwrap();
+        a_qp.post_send(&SendRequest::send(&[])).unwrap();
+    }
+    let deadline = Instant::now() + LONG;
+    while b.cq.resize(9).is_ok() {
+        b.cq.resize(64).unwrap();
+        assert!(Instant::now() < deadline, "10 completions");
+    }
+    b.cq.resize(10).unwrap();
+    assert_eq!(b.cq.entries(), 10);
+    let order: Vec<_> = b.cq.wait_for(10, LONG).unwrap().into();
+    assert!(order.iter().map(|completion| completion.wr_id).eq(0..10));
+    assert!(b.cq.resize(0).is_err());
+
+    assert!(b.cq.moderate(2, Duration::from_millis(66)).is_err());
+    b.cq.moderate(1_000, Duration::from_millis(5)).unwrap();
+    b.cq.arm_solicited().unwrap();
+    b_qp.post_recv(1, &[]).unwrap();
+    a_qp.post_send(&SendRequest::send(&[]).solicited()).unwrap();
+    b.cq.wait(LONG).unwrap();
+}
+
+//= CQX-06 type=test
+#[test]
+fn a_queue_may_overwrite_its_completions() {
+    let (a, b) = nodes("127.0.21.1", "127.0.21.2");
+    let cq = b.pd.context().overwriting_completion_queue(2).unwrap();
+    let b_qp = b.pd.queue_pair(&cq).build().unwrap();
+    let (a_qp, b_qp) = connect(a.queue_pair(), b_qp, &ConnectOptions::default());
+    let before = SystemTime::now();
+    for wr_id in 0..9 {
+        b_qp.post_recv(wr_id, &[]).unwrap();
+        a_qp.post_send(&SendRequest::send(&[])).unwrap();
+        a.cq.wait(LONG).unwrap();
+    }
+    let mut left = vec![cq.wait(LONG).unwrap()];
+    while left.last().unwrap().wr_id != 8 {
+        left.push(cq.wait(LONG).unwrap());
+    }
+    // The last one may have come only now.
+    assert!(left.len() <= 3, "{left:?}");
+    assert!(left.is_sorted_by_key(|completion| completion.wr_id));
+    assert_eq!(b_qp.state(), QpState::Rts);
+    let second = left.last().unwrap();
+
+    // The clocks are read one after the other, and the system may correct its time meanwhile.
+    let slack = Duration::from_millis(50);
+    let received = b.pd.context().time_of(second.timestamp_ns);
+    assert!(second.timestamp_ns <= b.pd.context().clock_ns());
+    assert!(before <= received + slack && received <= SystemTime::now() + slack);
 }

@@ -1,0 +1,344 @@
+/* Completion queues: their size, their events, and what an extended one tells. */
+#include <time.h>
+
+#include "rig.h"
+
+/* A receive, and the message for it. */
+static void exchange(struct rig *r, uint64_t wr_id, unsigned int send_flags)
+{
+	post_receive(r, wr_id);
+	struct ibv_sge sge = sge_at(r, 0, 16);
+	struct ibv_send_wr wr = { .wr_id = wr_id, .sg_list = &sge, .num_sge = 1,
+				  .opcode = IBV_WR_SEND, .send_flags = send_flags }, *bad;
+	CHECK_INT(ibv_post_send(r->a, &wr, &bad), 0);
+}
+
+/* The QPs of the rig again, with another CQ. */
+static void move_to(struct rig *r, struct ibv_cq *cq)
+{
+	CHECK_INT(ibv_destroy_qp(r->a), 0);
+	CHECK_INT(ibv_destroy_qp(r->b), 0);
+	CHECK_INT(ibv_destroy_cq(r->cq), 0);
+	r->cq = cq;
+	struct ibv_qp_init_attr init = small_qp(cq);
+	r->a = ibv_create_qp(r->pd, &init);
+	r->b = ibv_create_qp(r->pd, &init);
+	CHECK(r->a && r->b);
+	connect_qp(r->a, r->b->qp_num);
+	connect_qp(r->b, r->a->qp_num);
+}
+
+static void take_event(struct rig *r)
+{
+	struct ibv_cq *cq;
+	void *cookie;
+	CHECK_INT(ibv_get_cq_event(r->channel, &cq, &cookie), 0);
+	CHECK(cq == r->cq);
+	ibv_ack_cq_events(cq, 1);
+}
+
+/* Entries stay, in their order, while the queue grows and shrinks under traffic (CQ-04). */
+static void resizing_under_traffic(void)
+{
+	struct rig r = rig_open();
+	uint64_t received = 0;
+	for (uint64_t round = 0; round < 500; round++) {
+		for (uint64_t i = 0; i < 4; i++)
+			exchange(&r, round * 4 + i, 0);
+		int size = round % 2 ? 8 : 64;
+		CHECK_INT(ibv_resize_cq(r.cq, size), 0);
+		CHECK_INT(r.cq->cqe, size);
+		for (uint64_t i = 0; i < 4; i++) {
+			struct ibv_wc wc = next_completion(r.cq);
+			CHECK_INT(wc.status, IBV_WC_SUCCESS);
+			CHECK_INT(wc.opcode, IBV_WC_RECV);
+			CHECK_INT(wc.wr_id, received++);
+		}
+		/* A signaled send now and then, or the queue is full of those that nobody asked about. */
+		post_receive(&r, 0);
+		post_send(&r, 0);
+		next_completion(r.cq);
+		next_completion(r.cq);
+	}
+
+	/* Completions that would not fit keep it as it is. */
+	CHECK_INT(ibv_resize_cq(r.cq, 64), 0);
+	for (uint64_t i = 0; i < 6; i++)
+		exchange(&r, i, 0);
+	int status;
+	while ((status = ibv_resize_cq(r.cq, 5)) == 0)
+		CHECK_INT(ibv_resize_cq(r.cq, 64), 0);
+	CHECK_INT(status, EINVAL);
+	CHECK_INT(ibv_resize_cq(r.cq, 0), EINVAL);
+	CHECK_INT(ibv_resize_cq(r.cq, -1), EINVAL);
+	CHECK_INT(ibv_resize_cq(r.cq, 1 << 30), EINVAL);
+	CHECK_INT(r.cq->cqe, 64);
+	for (uint64_t i = 0; i < 6; i++)
+		CHECK_INT(next_completion(r.cq).wr_id, i);
+	rig_close(&r);
+}
+
+/* Armed for solicited ones, a queue stays silent for others (CQ-05, CQ-06). */
+static void solicited_arming(void)
+{
+	struct rig r = rig_open();
+	CHECK_INT(ibv_req_notify_cq(r.cq, 1), 0);
+	exchange(&r, 1, 0);
+	CHECK_INT(next_completion(r.cq).wr_id, 1);
+	/* That of the send is none, even where it is marked. */
+	exchange(&r, 2, IBV_SEND_SIGNALED);
+	next_completion(r.cq);
+	next_completion(r.cq);
+	CHECK(!is_readable(r.channel->fd));
+
+	exchange(&r, 3, IBV_SEND_SOLICITED);
+	wait_readable(r.channel->fd);
+	take_event(&r);
+	CHECK_INT(next_completion(r.cq).wr_id, 3);
+
+	/* One shot. */
+	exchange(&r, 4, IBV_SEND_SOLICITED);
+	next_completion(r.cq);
+	CHECK(!is_readable(r.channel->fd));
+
+	/* NEXT is not taken back. */
+	CHECK_INT(ibv_req_notify_cq(r.cq, 0), 0);
+	CHECK_INT(ibv_req_notify_cq(r.cq, 1), 0);
+	exchange(&r, 5, 0);
+	wait_readable(r.channel->fd);
+	take_event(&r);
+	next_completion(r.cq);
+
+	/* What fails counts as solicited. */
+	CHECK_INT(ibv_req_notify_cq(r.cq, 1), 0);
+	post_receive(&r, 6);
+	to_error(r.b);
+	wait_readable(r.channel->fd);
+	take_event(&r);
+	CHECK_INT(next_completion(r.cq).status, IBV_WC_WR_FLUSH_ERR);
+	rig_close(&r);
+}
+
+static int moderate(struct ibv_cq *cq, uint16_t count, uint16_t period)
+{
+	struct ibv_modify_cq_attr attr = { .attr_mask = IBV_CQ_ATTR_MODERATE,
+					   .moderate = { .cq_count = count, .cq_period = period } };
+	return ibv_modify_cq(cq, &attr);
+}
+
+/* An event waits for company, but not longer than it may (CQ-10). */
+static void events_are_moderated(void)
+{
+	struct rig r = rig_open();
+	struct ibv_device_attr_ex device;
+	CHECK_INT(ibv_query_device_ex(r.context, NULL, &device), 0);
+	CHECK_INT(device.cq_mod_caps.max_cq_count, 65535);
+	CHECK_INT(device.cq_mod_caps.max_cq_period, 65535);
+
+	/* By number. The time is long enough for a busy machine. */
+	for (int attempt = 0;; attempt++) {
+		struct timespec begin, end;
+		CHECK_INT(moderate(r.cq, 3, 65535), 0);
+		CHECK_INT(ibv_req_notify_cq(r.cq, 0), 0);
+		clock_gettime(CLOCK_MONOTONIC, &begin);
+		exchange(&r, 1, 0);
+		next_completion(r.cq);
+		exchange(&r, 2, 0);
+		next_completion(r.cq);
+		int early = is_readable(r.channel->fd);
+		clock_gettime(CLOCK_MONOTONIC, &end);
+		long us = (end.tv_sec - begin.tv_sec) * 1000000 + (end.tv_nsec - begin.tv_nsec) / 1000;
+		if (early) {
+			/* Only because the time was up. */
+			CHECK(us >= 65535);
+			take_event(&r);
+			continue;
+		}
+		exchange(&r, 3, 0);
+		next_completion(r.cq);
+		wait_readable(r.channel->fd);
+		take_event(&r);
+		break;
+	}
+
+	/* By time: one alone, and nobody polls. */
+	CHECK_INT(moderate(r.cq, 1000, 20000), 0);
+	CHECK_INT(ibv_req_notify_cq(r.cq, 0), 0);
+	struct timespec begin, end;
+	clock_gettime(CLOCK_MONOTONIC, &begin);
+	exchange(&r, 4, 0);
+	wait_readable(r.channel->fd);
+	clock_gettime(CLOCK_MONOTONIC, &end);
+	CHECK((end.tv_sec - begin.tv_sec) * 1000000 + (end.tv_nsec - begin.tv_nsec) / 1000 >= 20000);
+	take_event(&r);
+	CHECK_INT(next_completion(r.cq).wr_id, 4);
+
+	/* What waits comes when nothing has to wait any more, and goes with its queue. */
+	CHECK_INT(moderate(r.cq, 1000, 65535), 0);
+	CHECK_INT(ibv_req_notify_cq(r.cq, 0), 0);
+	exchange(&r, 5, 0);
+	next_completion(r.cq);
+	CHECK_INT(moderate(r.cq, 0, 0), 0);
+	wait_readable(r.channel->fd);
+	take_event(&r);
+	CHECK_INT(moderate(r.cq, 1000, 65535), 0);
+	CHECK_INT(ibv_req_notify_cq(r.cq, 0), 0);
+	exchange(&r, 6, 0);
+	next_completion(r.cq);
+
+	struct ibv_modify_cq_attr unknown = { .attr_mask = IBV_CQ_ATTR_RESERVED };
+	CHECK_INT(ibv_modify_cq(r.cq, &unknown), EINVAL);
+	struct ibv_modify_cq_attr nothing = { 0 };
+	CHECK_INT(ibv_modify_cq(r.cq, &nothing), 0);
+	rig_close(&r);
+}
+
+static struct ibv_cq_ex *create_ex(struct rig *r, uint32_t cqe, uint64_t fields, uint32_t flags)
+{
+	struct ibv_cq_init_attr_ex init = { .cqe = cqe, .channel = r->channel, .wc_flags = fields,
+					    .comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS, .flags = flags };
+	return ibv_create_cq_ex(r->context, &init);
+}
+
+#define EVERY_FIELD                                                                                 \
+	(IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_CVLAN |       \
+	 IBV_WC_EX_WITH_FLOW_TAG | IBV_WC_EX_WITH_TM_INFO |                                         \
+	 IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
+
+static uint64_t time_of_day(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_REALTIME, &now);
+	return now.tv_sec * UINT64_C(1000000000) + now.tv_nsec;
+}
+
+/* All that an extended queue can tell of a completion (CQX-01…05). */
+static void every_field_of_an_extended_queue(void)
+{
+	struct rig r = rig_open();
+	struct ibv_cq_ex *cq = create_ex(&r, 16, EVERY_FIELD, IBV_CREATE_CQ_ATTR_SINGLE_THREADED);
+	CHECK(cq);
+	CHECK(!create_ex(&r, 16, UINT64_C(1) << 40, 0));
+	CHECK_INT(errno, EOPNOTSUPP);
+	CHECK(!create_ex(&r, 16, 0, 1u << 31));
+	CHECK_INT(errno, EINVAL);
+	CHECK(!create_ex(&r, 0, 0, 0));
+	CHECK_INT(errno, EINVAL);
+	move_to(&r, ibv_cq_ex_to_cq(cq));
+
+	struct ibv_poll_cq_attr attr = { 0 }, unknown = { .comp_mask = 1 };
+	CHECK_INT(ibv_start_poll(cq, &attr), ENOENT);
+	CHECK_INT(ibv_start_poll(cq, &unknown), EINVAL);
+
+	uint64_t before = time_of_day();
+	post_receive(&r, 77);
+	struct ibv_sge sge = sge_at(&r, 0, 16);
+	struct ibv_send_wr wr = { .wr_id = 78, .sg_list = &sge, .num_sge = 1,
+				  .opcode = IBV_WR_SEND_WITH_IMM, .imm_data = htobe32(0x01020304),
+				  .send_flags = IBV_SEND_SIGNALED }, *bad;
+	CHECK_INT(ibv_post_send(r.a, &wr, &bad), 0);
+	while (ibv_start_poll(cq, &attr) == ENOENT)
+		;
+	CHECK_INT(cq->wr_id, 77);
+	CHECK_INT(cq->status, IBV_WC_SUCCESS);
+	CHECK_INT(ibv_wc_read_opcode(cq), IBV_WC_RECV);
+	CHECK_INT(ibv_wc_read_vendor_err(cq), 0);
+	CHECK_INT(ibv_wc_read_byte_len(cq), 16);
+	CHECK_INT(be32toh(ibv_wc_read_imm_data(cq)), 0x01020304);
+	CHECK_INT(ibv_wc_read_qp_num(cq), r.b->qp_num);
+	CHECK_INT(ibv_wc_read_wc_flags(cq), IBV_WC_WITH_IMM);
+	CHECK_INT(ibv_wc_read_slid(cq), 0);
+	CHECK_INT(ibv_wc_read_sl(cq), 0);
+	CHECK_INT(ibv_wc_read_dlid_path_bits(cq), 0);
+	CHECK_INT(ibv_wc_read_cvlan(cq), 0);
+	CHECK_INT(ibv_wc_read_flow_tag(cq), 0);
+	struct ibv_wc_tm_info tag = { 1, 2 };
+	ibv_wc_read_tm_info(cq, &tag);
+	CHECK(tag.tag == 0 && tag.priv == 0);
+	uint64_t received_raw = ibv_wc_read_completion_ts(cq);
+	uint64_t received = ibv_wc_read_completion_wallclock_ns(cq);
+	/* The clocks are read one after the other, and the system may correct its time meanwhile. */
+	const uint64_t slack = 50 * 1000 * 1000;
+	CHECK(before <= received + slack && received <= time_of_day() + slack);
+
+	/* The next one of the same session. */
+	int status;
+	while ((status = ibv_next_poll(cq)) == ENOENT)
+		;
+	CHECK_INT(status, 0);
+	CHECK_INT(cq->wr_id, 78);
+	CHECK_INT(ibv_wc_read_opcode(cq), IBV_WC_SEND);
+	CHECK_INT(ibv_wc_read_qp_num(cq), r.a->qp_num);
+	CHECK(ibv_wc_read_completion_ts(cq) >= received_raw);
+	CHECK_INT(ibv_next_poll(cq), ENOENT);
+	ibv_end_poll(cq);
+
+	/* It can be polled like any other, armed and resized. */
+	CHECK_INT(ibv_req_notify_cq(r.cq, 0), 0);
+	exchange(&r, 79, 0);
+	wait_readable(r.channel->fd);
+	take_event(&r);
+	CHECK_INT(next_completion(r.cq).wr_id, 79);
+	CHECK_INT(ibv_resize_cq(r.cq, 32), 0);
+	CHECK_INT(cq->cqe, 32);
+	rig_close(&r);
+}
+
+/* With IGNORE_OVERRUN the newest completions are there, and nothing ends (CQ-02). */
+static void an_overrun_may_be_ignored(void)
+{
+	struct rig r = rig_open();
+	struct ibv_cq_ex *cq = create_ex(&r, 4, IBV_WC_STANDARD_FLAGS,
+					 IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN);
+	CHECK(cq);
+	move_to(&r, ibv_cq_ex_to_cq(cq));
+	/* More receives than entries; the last message is asked about, and its completion comes last. */
+	for (uint64_t i = 0; i < 14; i++)
+		exchange(&r, i, 0);
+	struct ibv_wc wc = { 0 };
+	CHECK_INT(ibv_req_notify_cq(r.cq, 0), 0);
+	exchange(&r, 14, IBV_SEND_SIGNALED);
+	struct ibv_wc all[8];
+	/* Polled only after the last one is there: the peer has acknowledged everything by then. */
+	struct ibv_qp_attr attr;
+	struct ibv_qp_init_attr init;
+	do {
+		wait_readable(r.channel->fd);
+		take_event(&r);
+		CHECK_INT(ibv_req_notify_cq(r.cq, 0), 0);
+		int polled = ibv_poll_cq(r.cq, 8, all);
+		CHECK(polled >= 0 && polled <= 4);
+		for (int i = 0; i < polled; i++) {
+			CHECK_INT(all[i].status, IBV_WC_SUCCESS);
+			CHECK(all[i].wr_id >= wc.wr_id);
+			wc = all[i];
+		}
+	} while (wc.opcode != IBV_WC_SEND || wc.wr_id != 14);
+	CHECK_INT(ibv_query_qp(r.a, &attr, IBV_QP_STATE, &init), 0);
+	CHECK_INT(attr.qp_state, IBV_QPS_RTS);
+
+	/* And it goes on. */
+	exchange(&r, 15, IBV_SEND_SIGNALED);
+	next_completion(r.cq);
+	next_completion(r.cq);
+	set_nonblocking(r.context->async_fd);
+	struct ibv_async_event event;
+	CHECK_INT(ibv_get_async_event(r.context, &event), -1);
+	CHECK_INT(errno, EAGAIN);
+	while (is_readable(r.channel->fd))
+		take_event(&r);
+	rig_close(&r);
+}
+
+int main(int argc, char **argv)
+{
+	const struct test_case cases[] = {
+		{ "resizing_under_traffic", resizing_under_traffic },
+		{ "solicited_arming", solicited_arming },
+		{ "events_are_moderated", events_are_moderated },
+		{ "every_field_of_an_extended_queue", every_field_of_an_extended_queue },
+		{ "an_overrun_may_be_ignored", an_overrun_may_be_ignored },
+		{ 0 },
+	};
+	return run_case(cases, argc, argv);
+}
