@@ -34,7 +34,7 @@
 #![forbid(unsafe_code)]
 
 extern crate alloc;
-#[cfg(test)]
+#[cfg(any(test, feature = "test-utils"))]
 extern crate std;
 
 mod attr;
