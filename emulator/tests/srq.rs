@@ -135,17 +135,6 @@ fn events(side: &Side) -> Vec<(AsyncEventKind, EventElement)> {
     taken.map(|event| (event.kind, event.element)).collect()
 }
 
-fn non_blocking(side: &Side) {
-    let fd = side.context.async_fd();
-    // SAFETY: flags of a descriptor that lives as long as the context.
-    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
-    // SAFETY: as above.
-    assert_eq!(
-        unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) },
-        0
-    );
-}
-
 fn next_event(side: &Side) -> (AsyncEventKind, EventElement) {
     let event = side.context.next_async_event().unwrap();
     side.context.ack_async_event(&event);
@@ -383,7 +372,6 @@ fn the_limit_raises_one_event() {
         Side::new("127.2.9.11", 16 * ROOM),
         Side::new("127.2.9.12", 16 * ROOM),
     );
-    non_blocking(&b);
     let shared = Shared::new(&b, 4);
     let (from, to) = connected(&a, &b, &shared);
     for wr_id in 0..4 {
@@ -404,13 +392,6 @@ fn the_limit_raises_one_event() {
         );
     }
     shared.srq.modify(None, Some(3)).unwrap();
-    let events = |side: &Side| match side.context.take_async_event() {
-        Ok(Some(event)) => {
-            side.context.ack_async_event(&event);
-            vec![(event.kind, event.element)]
-        }
-        _ => Vec::new(),
-    };
     let limit_reached = (AsyncEventKind::SrqLimitReached, EventElement::Srq(77));
     // Its first message has been the first of the connection as well.
     send(&from, 0, 8);
