@@ -170,7 +170,7 @@ impl Qp {
     /// Statistics.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.inner().lock().qp.counters().clone()
+        self.inner().lock().qp.counters()
     }
 
     /// Changes attributes and state; all or nothing.

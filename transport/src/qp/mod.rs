@@ -198,8 +198,14 @@ impl Qp {
 
     /// Statistics.
     #[must_use]
-    pub const fn counters(&self) -> &Counters {
-        &self.out.counters
+    pub fn counters(&self) -> Counters {
+        self.out.counters.all()
+    }
+
+    /// Of the statistics, how many Acknowledge packets were sent.
+    #[must_use]
+    pub const fn acks_sent(&self) -> u64 {
+        self.out.counters.acks_sent
     }
 
     /// Send work requests that are not complete.
