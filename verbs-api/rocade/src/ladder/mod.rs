@@ -26,7 +26,8 @@ const LEGEND: u32 = 44;
 pub(crate) fn run(args: &LadderArgs) -> Result<ExitCode, CliError> {
     let capture = read::read(&args.file)?;
     let facts = Facts::of(&args.file, &capture);
-    let mut conversations = pair::conversations(capture.packets);
+    let is_whole = capture.left_out == 0 && capture.cut.is_none();
+    let mut conversations = pair::conversations(capture.packets, is_whole);
     if conversations.is_empty() {
         return Err(CliError::new(format!(
             "{}: there is no RoCEv2 packet in it",
@@ -107,7 +108,7 @@ impl Facts {
         if self.left_out > 0 {
             let count = self.left_out;
             lines.push(format!(
-                "Who captured had no room for {count} packets: they are missing here and may look as if they were lost."
+                "Who captured had no room for {count} packets: they are missing here."
             ));
         }
         if let Some(reason) = &self.cut {

@@ -74,10 +74,11 @@ type Flight = (Seen, Option<Duration>, Option<Duration>);
 /// A direction: from an address to a QP.
 type Flow = (IpAddr, IpAddr, u32);
 
-/// Sorts packets into conversations; those with the most packets first.
-pub(super) fn conversations(packets: Vec<Seen>) -> Vec<Conversation> {
+/// Sorts packets into conversations; those with the most packets first. Only where the capture `is_whole` is a packet
+/// lost that nobody has seen arrive.
+pub(super) fn conversations(packets: Vec<Seen>, is_whole: bool) -> Vec<Conversation> {
     let peers = peers(&packets);
-    let flights = flights(packets);
+    let flights = flights(packets, is_whole);
     let mut all: BTreeMap<[End; 2], Vec<Arrow>> = BTreeMap::new();
     for (seen, left, arrived) in flights {
         let qpn = seen.headers.bth.dest_qp.get();
@@ -154,7 +155,7 @@ fn peers(packets: &[Seen]) -> HashMap<Flow, u32> {
 }
 
 /// Joins what left with what came. Who captures at one end only sees each packet once.
-fn flights(packets: Vec<Seen>) -> Vec<Flight> {
+fn flights(packets: Vec<Seen>, is_whole: bool) -> Vec<Flight> {
     // Addresses whose arrivals are in the capture.
     let captured: HashSet<(IpAddr, u32)> = packets
         .iter()
@@ -183,7 +184,7 @@ fn flights(packets: Vec<Seen>) -> Vec<Flight> {
                 flying.entry(key).or_default().push_back(flights.len());
                 let is_captured =
                     captured.contains(&(seen.destination, seen.headers.bth.dest_qp.get()));
-                let arrived = (!is_captured).then_some(time);
+                let arrived = (!is_captured || !is_whole).then_some(time);
                 flights.push((seen, Some(time), arrived));
             }
             Way::Came => {
@@ -205,13 +206,10 @@ fn flights(packets: Vec<Seen>) -> Vec<Flight> {
                     over.insert(key);
                     continue;
                 }
-                if over.contains(&key) {
-                    if seen.note.is_empty() {
-                        seen.note = "arrives once more".to_owned();
-                    }
-                } else {
-                    early.entry(key).or_default().push_back(flights.len());
+                if over.contains(&key) && seen.note.is_empty() {
+                    seen.note = "arrives once more".to_owned();
                 }
+                early.entry(key).or_default().push_back(flights.len());
                 flights.push((seen, None, Some(time)));
             }
         }

@@ -164,7 +164,7 @@ fn write_story(path: &Path, both_ends: bool) {
 }
 
 fn told(path: &Path) -> Conversation {
-    let mut all = conversations(read(path).unwrap().packets);
+    let mut all = conversations(read(path).unwrap().packets, true);
     assert_eq!(all.len(), 1);
     all.remove(0)
 }
@@ -204,6 +204,22 @@ fn both_ends_make_one_conversation() {
     );
 }
 
+/// What the capture itself has left out was not lost on the way.
+#[test]
+fn gaps_of_the_capture_are_no_losses() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.pcapng");
+    write_story(&path, true);
+    let arrivals = |mut packets: Vec<read::Seen>| {
+        packets.retain(|seen| seen.way != read::Way::Came || seen.headers.bth.psn.get() != 101);
+        packets
+    };
+    for (is_whole, lost) in [(true, 2), (false, 1)] {
+        let all = conversations(arrivals(read(&path).unwrap().packets), is_whole);
+        assert_eq!(all[0].count(|marks| marks.lost), lost);
+    }
+}
+
 #[test]
 fn a_capture_of_tcpdump_has_no_arrivals_and_is_understood() {
     let dir = tempfile::tempdir().unwrap();
@@ -231,7 +247,7 @@ fn drawings_stand_alone_and_are_well_formed() {
     write_story(&path, true);
     let capture = read(&path).unwrap();
     let facts = Facts::of(&path, &capture);
-    let all = conversations(capture.packets);
+    let all = conversations(capture.packets, true);
     for text in [svg(&all, false), html(&facts, &all, 1, false)] {
         for part in [
             "psn 102",
