@@ -400,6 +400,7 @@ impl QpInner {
         self.alive.load(Ordering::Acquire)
     }
 
+    //= AEV-13
     pub(crate) fn raise(&self, event: QpEvent) {
         let kind = match event {
             QpEvent::CommEst => AsyncEventKind::CommEst,
