@@ -64,7 +64,9 @@ pub use completion::{CompleteTo, Completion, ImmOrInv, WcFlags, WcOpcode, WcStat
 pub use counters::{Counters, DropReason};
 pub use error::{ModifyError, PostError};
 pub use event::QpEvent;
-pub use memory::{AccessError, AtomicOp, LocalAccess, Memory, RemoteAccess};
+pub use memory::{
+    AccessError, Accessor, AtomicOp, Extent, LocalAccess, Memory, PdTag, RemoteAccess,
+};
 pub use peer::PacketMeta;
 pub use qp::{AckTiming, ModifyContext, Qp, QpConfig, QpLimits, TransitionRule, transition_rule};
 pub use time::Time;

@@ -106,14 +106,13 @@ impl<'e> Dispatch<'e> {
         if !origin.is_heard(&mut locked.core.tx) {
             return Verdict::WrongLink;
         }
-        let memory = mem.view(locked.inner.pd_id());
-        let taken = locked.core.qp.handle_short(now, meta, &short, &memory);
+        let taken = locked.core.qp.handle_short(now, meta, &short, mem);
         if !taken {
             // Not what was expected next: that is for the general way.
             let Ok(packet) = packet.whole() else {
                 return Verdict::Malformed;
             };
-            locked.core.qp.handle_packet(now, meta, &packet, &memory);
+            locked.core.qp.handle_packet(now, meta, &packet, mem);
         }
         self.packets += 1;
         self.bytes += packet.len();
@@ -142,8 +141,7 @@ impl<'e> Dispatch<'e> {
         if !origin.is_heard(&mut locked.core.tx) {
             return Verdict::WrongLink;
         }
-        let memory = mem.view(locked.inner.pd_id());
-        locked.core.qp.handle_packet(now, meta, &packet, &memory);
+        locked.core.qp.handle_packet(now, meta, &packet, mem);
         self.packets += 1;
         self.bytes += bytes.len();
         Verdict::Taken

@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam::utils::CachePadded;
 use parking_lot::{Mutex, RwLock};
-use rocade_transport::Time;
+use rocade_transport::{PdTag, Time};
 use rocade_wire::Qpn;
 
 use crate::broker::Will;
@@ -44,7 +44,7 @@ use crate::error::VerbsError;
 use crate::hca::{DeviceFacts, DeviceInfo, Hca};
 use crate::link::shm::{self, ShmChannel};
 use crate::link::{Holder, LinkError, LocalAddr, UdpLink};
-use crate::memory::{MemGuard, MrTable, PdId};
+use crate::memory::{MemGuard, MrTable};
 use crate::objects::{Context, QpCore, QpInner};
 use crate::steering::{QpnAllocator, Slot};
 
@@ -288,8 +288,8 @@ impl EngineInner {
         &self.peers
     }
 
-    pub(crate) fn next_pd(&self) -> PdId {
-        PdId(self.next_pd.fetch_add(1, Ordering::Relaxed))
+    pub(crate) fn next_pd(&self) -> PdTag {
+        PdTag(self.next_pd.fetch_add(1, Ordering::Relaxed))
     }
 
     /// A free QP number; joins the shared addresses first if this is the first.

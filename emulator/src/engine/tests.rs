@@ -192,8 +192,7 @@ fn a_cq_that_is_overrun_costs_no_acknowledgement_of_what_another_reports() {
             source: core.qp.remote(),
             destination: core.qp.local(),
         };
-        let memory = mem.view(inner.pd_id());
-        core.qp.handle_packet(engine.now(), &meta, &packet, &memory);
+        core.qp.handle_packet(engine.now(), &meta, &packet, &mem);
         assert_eq!(core.qp.pending_completions().len(), 1);
     }
 

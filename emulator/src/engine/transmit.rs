@@ -18,7 +18,7 @@ use crate::broker::Bequest;
 use crate::config::LinkMode;
 use crate::link::shm::{Piece, ShmChannel, ShmSent};
 use crate::link::{MAX_SEGMENTS, MAX_SEND_LEN};
-use crate::memory::{Fault, MemGuard, PdMemory, Readable};
+use crate::memory::{Fault, MemGuard, Readable};
 use crate::objects::{QpCore, QpInner};
 
 const ICRC_LEN: usize = 4;
@@ -285,7 +285,6 @@ impl EngineInner {
         buffer: &mut TxBuffer,
     ) {
         let QpCore { qp, tx, .. } = core;
-        let memory = mem.view(inner.pd_id());
         let mut answered = 0;
         loop {
             let Some((uplink, path)) = &mut tx.route else {
@@ -299,7 +298,7 @@ impl EngineInner {
             buffer.clear();
             buffer.defer_longer_than(LONGEST_COPY);
             buffer.set_max_segments(if many { MAX_SEGMENTS } else { 1 });
-            qp.poll_transmit(now, &memory, acks, buffer);
+            qp.poll_transmit(now, mem, acks, buffer);
             if buffer.is_empty() {
                 return;
             }
@@ -311,24 +310,24 @@ impl EngineInner {
                 // A channel that has just ended: lost on the way.
                 Some(channel) => {
                     let (len, segment_len) = (buffer.bytes().len(), buffer.segment_len());
-                    let pieces = pieces(buffer, &memory);
+                    let pieces = pieces(buffer, mem);
                     let enters = &mut tx.enters_channel;
                     let sent =
                         send_shared(channel, enters, pieces, len, segment_len, promise, driver);
                     tx.quiet.take_if(|_| !promise && sent == Ok(true));
                     sent
                 }
-                None => seal(&mut path.icrc, buffer, &memory)
+                None => seal(&mut path.icrc, buffer, mem)
                     .map(|()| self.send(uplink, path, buffer.bytes(), buffer.segment_len())),
             };
             let sealed = channel.is_none();
             let sent = match sent {
-                Ok(false) if !sealed => fill(buffer, &memory).map(|()| false),
+                Ok(false) if !sealed => fill(buffer, mem).map(|()| false),
                 sent => sent,
             };
             let Ok(sent) = sent else {
                 let way = (&**uplink, path, &mut tx.enters_channel, driver);
-                self.salvage(inner, qp, way, &memory, now, buffer);
+                self.salvage(inner, qp, way, mem, now, buffer);
                 continue;
             };
             let count = buffer.segments() as u64;
@@ -364,7 +363,7 @@ impl EngineInner {
         inner: &QpInner,
         qp: &mut Qp,
         (uplink, path, enters, driver): (&Uplink, &mut Path, &mut bool, Driver),
-        memory: &PdMemory<'_>,
+        memory: &MemGuard<'_>,
         now: Time,
         buffer: &mut TxBuffer,
     ) {
@@ -502,7 +501,7 @@ fn send_shared<'a>(
 /// Copies the payloads that are not there yet, and fills in the ICRC of each segment. Under
 /// segmentation offload the kernel numbers the segments' IPv4 Identifications from 0.
 //= ICRC-07
-fn seal(icrcs: &mut Icrcs, buffer: &mut TxBuffer, memory: &PdMemory<'_>) -> Result<(), Fault> {
+fn seal(icrcs: &mut Icrcs, buffer: &mut TxBuffer, memory: &MemGuard<'_>) -> Result<(), Fault> {
     let run = icrcs.of_len(buffer.segment_len() - ICRC_LEN);
     let mut id = 0;
     let mut result = Ok(());
@@ -533,7 +532,7 @@ fn seal(icrcs: &mut Icrcs, buffer: &mut TxBuffer, memory: &PdMemory<'_>) -> Resu
 }
 
 /// Copies the payloads that are not there yet.
-fn fill(buffer: &mut TxBuffer, memory: &PdMemory<'_>) -> Result<(), Fault> {
+fn fill(buffer: &mut TxBuffer, memory: &MemGuard<'_>) -> Result<(), Fault> {
     let mut result = Ok(());
     buffer.for_each_segment(|segment, deferred| {
         if let Some(payload) = deferred {
@@ -545,7 +544,7 @@ fn fill(buffer: &mut TxBuffer, memory: &PdMemory<'_>) -> Result<(), Fault> {
 }
 
 /// A run in order, from the buffer and from registered memory.
-fn pieces<'a>(buffer: &'a TxBuffer, memory: &PdMemory<'a>) -> impl Iterator<Item = Piece<'a>> {
+fn pieces<'a>(buffer: &'a TxBuffer, memory: &'a MemGuard<'_>) -> impl Iterator<Item = Piece<'a>> {
     let bytes = buffer.bytes();
     let mut at = 0;
     let deferred = buffer.deferred().iter().flat_map(move |deferred| {
@@ -561,7 +560,7 @@ fn pieces<'a>(buffer: &'a TxBuffer, memory: &PdMemory<'a>) -> impl Iterator<Item
     deferred.chain(iter::once(Piece::Bytes(&bytes[end..])))
 }
 
-fn registered<'a>(memory: &PdMemory<'a>, source: Source) -> Readable<'a> {
+fn registered<'a>(memory: &'a MemGuard<'_>, source: Source) -> Readable<'a> {
     memory
         .source(source)
         .expect("the transport has checked it under the same guard")

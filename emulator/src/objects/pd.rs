@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rocade_transport::AccessFlags;
+use rocade_transport::{AccessFlags, PdTag};
 
 use super::context::ContextInner;
 use super::mr::Mr;
 use super::qp::{Qp, QpInitAttr};
 use crate::error::VerbsError;
-use crate::memory::{PdId, Region, is_mapped};
+use crate::memory::{Region, is_mapped};
 
 /// A protection domain (`ibv_pd`).
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ pub struct Pd {
 #[derive(Debug)]
 pub(super) struct PdInner {
     pub(super) context: Arc<ContextInner>,
-    pub(super) id: PdId,
+    pub(super) id: PdTag,
     /// Objects that belong to it.
     pub(super) children: AtomicU32,
 }

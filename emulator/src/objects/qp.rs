@@ -20,7 +20,6 @@ use super::slots::PendingSlots;
 use crate::engine::{Cause, Driver, EngineInner, Path, TxState, Uplink};
 use crate::error::VerbsError;
 use crate::hca::{Hca, limits};
-use crate::memory::PdId;
 
 /// What a QP is created with (`ibv_qp_init_attr`).
 #[derive(Clone, Debug)]
@@ -92,6 +91,7 @@ impl Qp {
         let config = QpConfig {
             qp_num,
             qp_type: init.qp_type,
+            pd: pd.id,
             cap: init.cap,
             sq_sig_all: init.sq_sig_all,
             limits: Hca::qp_limits(),
@@ -297,10 +297,6 @@ impl QpInner {
     /// Its device.
     pub(crate) fn hca(&self) -> &Hca {
         &self.pd.context.hca
-    }
-
-    pub(crate) fn pd_id(&self) -> PdId {
-        self.pd.id
     }
 
     /// The way from `sgid` to the peer that the attributes name, opened where it is not in use yet.

@@ -19,7 +19,7 @@ use crate::counters::{Counters, DropReason};
 use crate::cx::Cx;
 use crate::error::{ModifyError, PostError};
 use crate::event::QpEvent;
-use crate::memory::Memory;
+use crate::memory::{Accessor, Memory, PdTag};
 use crate::outputs::{Fatal, Outputs};
 use crate::peer::{Framing, PacketMeta, Peer};
 use crate::queue::{RecvLimits, RecvQueue};
@@ -49,12 +49,26 @@ pub struct QpConfig {
     pub qp_num: Qpn,
     /// Its transport service; this crate has a state machine for RC.
     pub qp_type: QpType,
+    /// The protection domain that it belongs to.
+    pub pd: PdTag,
     /// Its queue sizes, already granted.
     pub cap: QpCap,
     /// Every send completes with a CQE.
     pub sq_sig_all: bool,
     /// Device limits.
     pub limits: QpLimits,
+}
+
+impl QpConfig {
+    /// As whom the QP accesses memory.
+    #[inline]
+    #[must_use]
+    pub const fn accessor(&self) -> Accessor {
+        Accessor {
+            pd: self.pd,
+            qpn: self.qp_num,
+        }
+    }
 }
 
 /// What the device knows and [`Qp::modify`] needs.
@@ -533,6 +547,7 @@ impl Qp {
         let cx = Cx {
             now,
             peer: &self.peer,
+            who: self.config.accessor(),
             host,
             out: &mut self.out,
         };

@@ -9,7 +9,7 @@ use super::sequence::MAX_MESSAGE_LEN;
 use super::{InProgress, RecvDetail, Responder, complete_recv};
 use crate::completion::{ImmOrInv, WcOpcode};
 use crate::cx::Cx;
-use crate::memory::Memory;
+use crate::memory::{Accessor, Memory};
 use crate::wr::AccessFlags;
 
 impl Responder {
@@ -31,7 +31,7 @@ impl Responder {
         let taken = match operation {
             //= RC-RSP-07
             Operation::SendOnly => payload.len() <= pmtu && self.take_send(cx, bth, payload),
-            _ => payload.len() == pmtu && self.take_middle(cx.host, operation, payload),
+            _ => payload.len() == pmtu && self.take_middle(cx.memory(), operation, payload),
         };
         if taken {
             self.nak_outstanding = false;
@@ -58,7 +58,7 @@ impl Responder {
         //= RC-RSP-10
         //= RC-RSP-12
         if u64::from(len) > wqe.data.len()
-            || len > 0 && wqe.data.scatter(cx.host, 0, payload).is_err()
+            || len > 0 && wqe.data.scatter(cx.memory(), 0, payload).is_err()
         {
             return false;
         }
@@ -77,7 +77,12 @@ impl Responder {
     }
 
     #[inline]
-    fn take_middle(&mut self, mem: &impl Memory, operation: Operation, payload: &[u8]) -> bool {
+    fn take_middle(
+        &mut self,
+        (mem, who): (&impl Memory, Accessor),
+        operation: Operation,
+        payload: &[u8],
+    ) -> bool {
         //= RC-RSP-03
         match (&mut self.current, operation) {
             (
@@ -96,7 +101,7 @@ impl Responder {
                 //= MR-14
                 if !self.attr.access.contains(AccessFlags::REMOTE_WRITE)
                     || after >= u64::from(*len)
-                    || mem.write_remote(*rkey, at, payload).is_err()
+                    || mem.write_remote(who, *rkey, at, payload).is_err()
                 {
                     return false;
                 }
@@ -107,7 +112,7 @@ impl Responder {
                 //= RC-RSP-10 MTU-04
                 //= RC-RSP-12
                 if after > wqe.data.len().min(u64::from(MAX_MESSAGE_LEN))
-                    || wqe.data.scatter(mem, *received, payload).is_err()
+                    || wqe.data.scatter((mem, who), *received, payload).is_err()
                 {
                     return false;
                 }

@@ -4,6 +4,7 @@ use core::net::IpAddr;
 
 use rocade_wire::{Gid, Mtu, Pkey, Qpn};
 
+use super::TestMemory;
 use crate::attr::{AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType};
 use crate::qp::{ModifyContext, Qp, QpConfig, QpLimits};
 use crate::time::Time;
@@ -58,6 +59,7 @@ impl Setup {
             config: QpConfig {
                 qp_num: Qpn::new(qp_num),
                 qp_type: QpType::Rc,
+                pd: TestMemory::PD,
                 cap,
                 sq_sig_all: true,
                 limits,

@@ -19,6 +19,7 @@ mod signals;
 mod tests;
 
 use std::cell::Cell;
+use std::time::{Duration, Instant};
 
 use rocade_transport::Time;
 
@@ -37,9 +38,14 @@ pub(crate) enum Way {
     Kernel,
 }
 
-/// For so long a look at the signal handlers counts: a program that replaces them and unmaps memory
-/// within this time is not noticed.
+/// For so long at least a look at the signal handlers counts: a program that replaces them and unmaps
+/// memory within this time is not noticed.
 const LOOK_NS: u64 = 20_000;
+/// And at most, see [`counts_for`].
+const LOOK_MAX_NS: u64 = 2_000_000;
+/// Looking takes one part in so many of a thread's time, where system calls are slow (an emulated or a
+/// traced processor).
+const LOOK_SHARE: u64 = 100;
 /// Signal mask and SIGBUS change together with SIGSEGV as a rule; in a thread that is busy they are looked
 /// at once in so many times.
 const THOROUGH_TURN: u32 = 8;
@@ -50,6 +56,7 @@ const IDLE_NS: u64 = 200_000;
 struct Looked {
     way: Option<Way>,
     at_ns: u64,
+    for_ns: u64,
     count: u32,
 }
 
@@ -58,6 +65,7 @@ thread_local! {
         Cell::new(Looked {
             way: None,
             at_ns: 0,
+            for_ns: LOOK_NS,
             count: 0,
         })
     };
@@ -69,7 +77,7 @@ pub(super) fn way(now: Time) -> Way {
     let looked = LOOKED.get();
     let age = now.as_ns().wrapping_sub(looked.at_ns);
     match looked.way {
-        Some(way) if age < LOOK_NS => way,
+        Some(way) if age < looked.for_ns => way,
         _ => look(now, looked, age),
     }
 }
@@ -79,6 +87,7 @@ fn look(now: Time, before: Looked, age: u64) -> Way {
     let thorough = before.way != Some(Way::Section)
         || age > IDLE_NS
         || before.count.is_multiple_of(THOROUGH_TURN);
+    let begin = Instant::now();
     let way = if signals::reach_us(thorough) {
         Way::Section
     } else {
@@ -87,7 +96,16 @@ fn look(now: Time, before: Looked, age: u64) -> Way {
     LOOKED.set(Looked {
         way: Some(way),
         at_ns: now.as_ns(),
+        for_ns: counts_for(begin.elapsed()),
         count: before.count.wrapping_add(1),
     });
     way
+}
+
+/// For how many ns a look counts that took so long.
+fn counts_for(took: Duration) -> u64 {
+    let took_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+    took_ns
+        .saturating_mul(LOOK_SHARE)
+        .clamp(LOOK_NS, LOOK_MAX_NS)
 }

@@ -2,12 +2,13 @@
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use rocade_transport::{AtomicOp, Time};
 use rocade_wire::crc;
 
 use super::super::access::{self, Readable, Span};
-use super::{Fault, Way, install, way};
+use super::{Fault, LOOK_MAX_NS, LOOK_NS, Way, counts_for, install, way};
 
 const PAGE: usize = 4096;
 
@@ -248,15 +249,28 @@ fn a_thread_that_blocks_the_signals_goes_the_kernels_way() {
     let ways = std::thread::spawn(|| {
         let first = way(Time::ZERO);
         crate::engine::sys::block_all_signals();
-        let background = way(Time::from_ns(1_000_000));
+        let background = way(Time::from_ns(10_000_000));
         // SAFETY: a sigset is plain data that sigfillset initialises.
         unsafe {
             let mut all = std::mem::zeroed();
             libc::sigfillset(&raw mut all);
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut());
         }
-        (first, background, way(Time::from_ns(2_000_000)))
+        (first, background, way(Time::from_ns(20_000_000)))
     });
     let expected = (Way::Section, Way::Section, Way::Kernel);
     assert_eq!(ways.join().expect("no panic"), expected);
+}
+
+#[test]
+fn where_looking_is_slow_it_is_done_less_often() {
+    for (took_ns, counts_ns) in [
+        (0, LOOK_NS),
+        (200, LOOK_NS),
+        (1_000, 100_000),
+        (20_000, LOOK_MAX_NS),
+        (u64::MAX, LOOK_MAX_NS),
+    ] {
+        assert_eq!(counts_for(Duration::from_nanos(took_ns)), counts_ns);
+    }
 }
