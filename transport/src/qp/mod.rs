@@ -231,6 +231,21 @@ impl Qp {
         modify::modify(self, now, attr, mask, context)
     }
 
+    /// Notes how fast it shall send, in kbit/s; 0 is as fast as it can. Shown by [`Qp::query`].
+    ///
+    /// # Errors
+    /// Only a QP that is connected has a rate.
+    //= QPS-05
+    pub const fn set_rate_limit(&mut self, kbps: u32) -> Result<(), ModifyError> {
+        match self.state {
+            QpState::Rtr | QpState::Rts | QpState::Sqd => {
+                self.attr.rate_limit = kbps;
+                Ok(())
+            }
+            _ => Err(ModifyError::NoTransition),
+        }
+    }
+
     /// Queues a send work request; `inline` is its data where the caller copied it (RC-WQE-06).
     ///
     /// # Errors

@@ -136,6 +136,12 @@ programs! {
         raw_clock_stamps_completions,
         command_descriptor_is_one,
         a_missing_answer_costs_no_event;
+    attributes:
+        rates_are_noted,
+        enhancements_are_none,
+        the_gid_table_has_an_end,
+        partitions_are_apart,
+        the_identity_is_configured;
     batches:
         every_operation_in_one_batch,
         a_request_without_data_is_empty,
