@@ -18,6 +18,7 @@ use super::peers::Peers;
 use super::spec::{DeviceSpec, SpecItem};
 use super::{BrokerMode, DeviceConfig, EngineConfig, LinkMode};
 use crate::broker::BrokerConfig;
+use crate::link::fault::Rule;
 
 /// `NAME=IFACE|ADDR[,..]`, several separated by `;`.
 pub const ENV_DEVICES: &str = "ROCADE_DEVICES";
@@ -39,6 +40,10 @@ pub const ENV_PEERS: &str = "ROCADE_PEERS";
 pub const ENV_IDENTITY: &str = "ROCADE_IDENTITY";
 /// `PKEY[,..]`: the P_Key table of the devices.
 pub const ENV_PKEYS: &str = "ROCADE_PKEYS";
+/// Path of a pcapng file that all packets go to.
+pub const ENV_CAPTURE: &str = "ROCADE_CAPTURE";
+/// What happens to packets on their way: rules of [`Rule::parse_list`].
+pub const ENV_FAULT: &str = "ROCADE_FAULT";
 /// Tracing filter, e.g. `info` or `rocade_emulator=debug`.
 pub const ENV_LOG: &str = "ROCADE_LOG";
 /// Path of the configuration file.
@@ -76,6 +81,8 @@ pub struct Settings {
     peers: Option<Setting<Peers>>,
     identity: Option<Setting<DeviceIdentity>>,
     pkeys: Option<Setting<Vec<Pkey>>>,
+    capture: Option<Setting<PathBuf>>,
+    faults: Option<Setting<Vec<Rule>>>,
     log: Option<Setting<String>>,
 }
 
@@ -93,6 +100,8 @@ struct FileKeys {
     peers: Option<Vec<String>>,
     identity: Option<String>,
     pkeys: Option<Vec<String>>,
+    capture: Option<String>,
+    fault: Option<Vec<String>>,
     log: Option<String>,
 }
 
@@ -164,6 +173,8 @@ impl Settings {
             peers: get(ENV_PEERS)?.map(parse_peers).transpose()?,
             identity: get(ENV_IDENTITY)?.map(parse_identity).transpose()?,
             pkeys: get(ENV_PKEYS)?.map(parse_pkeys).transpose()?,
+            capture: get(ENV_CAPTURE)?.map(parse_file).transpose()?,
+            faults: get(ENV_FAULT)?.map(parse_faults).transpose()?,
             log: get(ENV_LOG)?.map(|(value, origin)| Setting { value, origin }),
         })
     }
@@ -247,6 +258,11 @@ impl Settings {
                 .pkeys
                 .map(|items| parse_pkeys((items.join(","), origin("pkeys"))))
                 .transpose()?,
+            capture: with("capture", keys.capture).map(parse_file).transpose()?,
+            faults: keys
+                .fault
+                .map(|rules| parse_faults((rules.join("\n"), origin("fault"))))
+                .transpose()?,
             log: keys.log.map(|value| Setting {
                 value,
                 origin: origin("log"),
@@ -313,6 +329,8 @@ impl Settings {
             peers: self.peers.or(lower.peers),
             identity: self.identity.or(lower.identity),
             pkeys: self.pkeys.or(lower.pkeys),
+            capture: self.capture.or(lower.capture),
+            faults: self.faults.or(lower.faults),
             log: self.log.or(lower.log),
         }
     }
@@ -368,6 +386,38 @@ impl Settings {
         self.peers
             .as_ref()
             .map_or_else(Peers::default, |setting| setting.value.clone())
+    }
+
+    /// The file that packets go to, if any source gave one.
+    #[must_use]
+    pub fn capture(&self) -> Option<&Path> {
+        self.capture.as_ref().map(|setting| setting.value.as_path())
+    }
+
+    /// What happens to packets.
+    #[must_use]
+    pub fn faults(&self) -> &[Rule] {
+        self.faults
+            .as_ref()
+            .map_or(&[], |setting| setting.value.as_slice())
+    }
+
+    /// These settings with what the flags `--capture FILE` and `--fault RULE` (any number) say.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for the first rule that is wrong.
+    pub fn with_links(
+        mut self,
+        capture: Option<PathBuf>,
+        fault: &[String],
+    ) -> Result<Self, ConfigError> {
+        let origin = Origin::Flag("--capture");
+        self.capture = capture.map(|value| Setting { value, origin });
+        if !fault.is_empty() {
+            let faults = (fault.join("\n"), Origin::Flag("--fault"));
+            self.faults = Some(parse_faults(faults)?);
+        }
+        Ok(self)
     }
 
     /// What was said about the broker, if any source said something.
@@ -445,6 +495,8 @@ impl Settings {
             link: self.link(),
             icrc: self.icrc.as_ref().map(|setting| setting.value),
             peers: self.peers(),
+            capture: self.capture().map(Path::to_owned),
+            faults: self.faults().to_vec(),
         })
     }
 }
@@ -519,10 +571,16 @@ fn parse_idle((value, origin): (String, Origin)) -> Result<Setting<Duration>, Co
     }
 }
 
-fn parse_dir((value, origin): (String, Origin)) -> Result<Setting<PathBuf>, ConfigError> {
+fn parse_dir(value: (String, Origin)) -> Result<Setting<PathBuf>, ConfigError> {
+    parse_path(value, "an absolute path of a directory that is yours")
+}
+
+fn parse_path(
+    (value, origin): (String, Origin),
+    allowed: &str,
+) -> Result<Setting<PathBuf>, ConfigError> {
     let path = PathBuf::from(&value);
     if !path.is_absolute() {
-        let allowed = "an absolute path of a directory that is yours";
         return Err(ConfigError::invalid(
             &origin,
             value,
@@ -534,6 +592,25 @@ fn parse_dir((value, origin): (String, Origin)) -> Result<Setting<PathBuf>, Conf
         value: path,
         origin,
     })
+}
+
+fn parse_file(value: (String, Origin)) -> Result<Setting<PathBuf>, ConfigError> {
+    parse_path(
+        value,
+        "an absolute path, because programs change their directory",
+    )
+}
+
+fn parse_faults((value, origin): (String, Origin)) -> Result<Setting<Vec<Rule>>, ConfigError> {
+    match Rule::parse_list(&value) {
+        Ok(value) => Ok(Setting { value, origin }),
+        Err(error) => Err(ConfigError::invalid(
+            &origin,
+            error.at,
+            error.reason,
+            error.allowed,
+        )),
+    }
 }
 
 fn parse_peers((value, origin): (String, Origin)) -> Result<Setting<Peers>, ConfigError> {

@@ -8,6 +8,7 @@ use rocade_transport::{AccessFlags, PdTag};
 use super::context::ContextInner;
 use super::mr::Mr;
 use super::qp::{Qp, QpInitAttr};
+use super::srq::{Srq, SrqInitAttr};
 use crate::error::VerbsError;
 use crate::memory::{Region, is_mapped};
 
@@ -103,6 +104,16 @@ impl Pd {
     #[doc(alias = "ibv_create_qp")]
     pub fn create_qp(&self, init: QpInitAttr) -> Result<Qp, VerbsError> {
         Qp::new(Arc::clone(&self.inner), init)
+    }
+
+    /// A new shared receive queue.
+    ///
+    /// # Errors
+    /// [`VerbsError::InvalidArgument`] if a size is 0 or above the limit (SRQ-01); [`VerbsError::Broker`] if the
+    /// process cannot join its addresses; [`VerbsError::NoMemory`] out of numbers.
+    #[doc(alias = "ibv_create_srq")]
+    pub fn create_srq(&self, init: SrqInitAttr) -> Result<Srq, VerbsError> {
+        Srq::new(Arc::clone(&self.inner), init)
     }
 
     /// Ends the domain.

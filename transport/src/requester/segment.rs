@@ -361,7 +361,7 @@ impl Requester {
         //= RC-PSN-05 RC-SEG-04
         self.cursor = self.cursor.add(step.psns);
         if repeated {
-            cx.out.counters.retransmitted_packets += 1;
+            cx.out.counters.rare().retransmitted_packets += 1;
             self.forget_time();
         } else if step.head.bth.ack_req {
             self.time(cx.now, self.cursor.sub(1), una_cost);

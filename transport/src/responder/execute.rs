@@ -96,7 +96,7 @@ impl Responder {
             return Err((Refusal::TOO_LONG, Some(wqe)));
         }
         //= RC-RSP-12
-        if len > 0 && wqe.data.scatter((mem, who), received, payload).is_err() {
+        if len > 0 && wqe.scatter((mem, who), received, payload).is_err() {
             return Err((Refusal::BAD_RECEIVE_BUFFER, Some(wqe)));
         }
         let received = received + len;
