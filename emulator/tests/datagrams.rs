@@ -31,6 +31,7 @@ fn create(side: &Side, qp_type: QpType) -> Qp {
     let init = QpInitAttr {
         send_cq: side.cq.clone(),
         recv_cq: side.cq.clone(),
+        srq: None,
         cap,
         qp_type,
         sq_sig_all: true,

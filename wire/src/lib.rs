@@ -55,6 +55,7 @@ pub mod headers;
 pub mod icrc;
 pub mod ids;
 pub mod ip;
+pub mod mad;
 pub mod opcode;
 pub mod packet;
 pub mod pretty;

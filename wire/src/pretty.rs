@@ -3,7 +3,8 @@
 use core::fmt;
 
 use crate::ip::Datagram;
-use crate::{Bth, Headers, NakCode, Packet, Selectivity, Syndrome};
+use crate::mad::Mad;
+use crate::{Bth, Headers, NakCode, Packet, Qpn, Selectivity, Syndrome};
 
 impl fmt::Display for Bth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -111,13 +112,19 @@ impl fmt::Display for Headers {
     }
 }
 
-/// E.g. `RC SEND_ONLY_IMM qp=0x000011 psn=0x000123 A imm=0x00000001 len=64`.
+/// E.g. `RC SEND_ONLY_IMM qp=0x000011 psn=0x000123 A imm=0x00000001 len=64`. What a datagram to QP 1 says
+/// follows.
 impl fmt::Display for Packet<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.headers().fmt(f)?;
         write!(f, " len={}", self.payload().len())?;
         if !self.pad().is_empty() {
             write!(f, " pad={}", self.pad().len())?;
+        }
+        if self.bth().dest_qp == Qpn::GSI
+            && let Ok(mad) = Mad::parse(self.payload())
+        {
+            write!(f, " {mad}")?;
         }
         Ok(())
     }

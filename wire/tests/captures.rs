@@ -15,7 +15,10 @@ use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use pcap_file::pcap::PcapReader;
 use rocade_wire::icrc::{self, IcrcCheck, IcrcFlow};
 use rocade_wire::ip::{self, Datagram};
-use rocade_wire::{Headers, Operation, Packet, PrettyDatagram, Psn, Qpn, Service, Syndrome};
+use rocade_wire::mad::{
+    CmMessage, CommId, IpCmHeader, Mad, RejReason, Rejected, ServiceId, SidrStatus,
+};
+use rocade_wire::{Headers, Operation, Packet, PrettyDatagram, Psn, Qkey, Qpn, Service, Syndrome};
 
 /// Packets per folder; a capture that is missing or not read must not pass unnoticed.
 const PACKETS: [(&str, usize); 4] = [
@@ -361,4 +364,140 @@ fn atomic_write() {
         Some(Operation::ReadResponseOnly)
     );
     assert!(response.payload().is_empty());
+}
+
+/// The messages of the communication manager in a capture.
+fn mads(name: &str) -> Vec<Mad> {
+    let path = captures().join(name);
+    let of = |bytes: &Vec<u8>| {
+        let datagram = Datagram::parse(bytes).unwrap();
+        let packet = Packet::parse(datagram.udp_payload).unwrap();
+        (packet.bth().dest_qp == Qpn::GSI).then(|| Mad::parse(packet.payload()).unwrap())
+    };
+    datagrams(&path).iter().filter_map(of).collect()
+}
+
+#[test]
+//= MAD-01 type=test
+//= MAD-02 type=test
+//= CM-REQ-09 type=test
+//= CM-REJ type=test
+//= CM-REP type=test
+//= CM-SIDRQ type=test
+//= CM-SIDRP type=test
+fn messages_decode_and_encode_to_the_same_bytes() {
+    let mut kinds: BTreeMap<u16, usize> = BTreeMap::new();
+    for_each_packet(|path, _, datagram, packet| {
+        if packet.bth().dest_qp != Qpn::GSI {
+            return;
+        }
+        let mad = Mad::parse(packet.payload())
+            .unwrap_or_else(|error| panic!("{}: {datagram}: {error}", path.display()));
+        assert_eq!(mad.to_bytes(), packet.payload(), "{mad}");
+        assert_eq!(
+            packet.headers().deth.unwrap().qkey,
+            rocade_wire::mad::GSI_QKEY
+        );
+        assert!(datagram.to_string().contains(&mad.to_string()));
+        *kinds.entry(mad.message.attribute()).or_default() += 1;
+    });
+    let kinds: Vec<u16> = kinds.into_keys().collect();
+    assert_eq!(kinds, [0x10, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18]);
+}
+
+#[test]
+//= CM-FLD-08 type=test
+//= CMA-02 type=test
+fn a_connection_of_rping() {
+    let mads = mads("linux-6.12-mtu1500/cm-rping-ipv4.pcap");
+    let [req, rep, rtu, dreq, drep] = mads.as_slice() else {
+        panic!("{} messages", mads.len())
+    };
+    let CmMessage::Req(req) = &req.message else {
+        panic!("{req}")
+    };
+    assert_eq!(req.service_id, ServiceId::of_port(0x0106, 7174));
+    assert_eq!(req.remote_response_timeout.code(), 20);
+    assert_eq!(req.max_cm_retries, 15);
+    assert_eq!(req.primary.ack_timeout.code(), 17);
+    let header = IpCmHeader::parse(&req.private_data).unwrap();
+    assert_eq!(header.src, IpAddr::from([192, 168, 77, 3]));
+    assert_eq!(header.dst, IpAddr::from([192, 168, 77, 2]));
+    assert_eq!(req.primary.local_gid.to_ip(), header.src);
+    let CmMessage::Rep(rep) = &rep.message else {
+        panic!("{rep}")
+    };
+    assert_eq!(rep.remote_id, req.local_id);
+    // Each side begins with the PSN that the other one has named.
+    let path = captures().join("linux-6.12-mtu1500/cm-rping-ipv4.pcap");
+    let mut first_psns = BTreeMap::new();
+    for bytes in datagrams(&path) {
+        let datagram = Datagram::parse(&bytes).unwrap();
+        let bth = *Packet::parse(datagram.udp_payload).unwrap().bth();
+        let operation = bth.opcode.operation().unwrap();
+        if bth.dest_qp != Qpn::GSI && (operation.is_send() || operation == Operation::ReadRequest) {
+            first_psns.entry(bth.dest_qp).or_insert(bth.psn);
+        }
+    }
+    assert_eq!(first_psns.get(&req.qpn), Some(&req.starting_psn));
+    assert_eq!(first_psns.get(&rep.qpn), Some(&rep.starting_psn));
+    let to_passive = |mad: &Mad| mad.message.receiver_id() == rep.local_id;
+    assert!(matches!(rtu.message, CmMessage::Rtu(_)) && to_passive(rtu));
+    let CmMessage::Dreq(dreq) = &dreq.message else {
+        panic!("{dreq}")
+    };
+    let (of_receiver, ids) = if dreq.remote_id == rep.local_id {
+        (rep.qpn, (dreq.remote_id, dreq.local_id))
+    } else {
+        (req.qpn, (dreq.remote_id, dreq.local_id))
+    };
+    assert_eq!(dreq.remote_qpn, of_receiver);
+    let CmMessage::Drep(drep) = &drep.message else {
+        panic!("{drep}")
+    };
+    assert_eq!((drep.local_id, drep.remote_id), ids);
+}
+
+#[test]
+//= CM-ST-07 type=test
+//= CM-REJ-A type=test
+fn rejections() {
+    let of_no_listener = mads("linux-6.1-mtu1500/cm-rej-no-listener.pcap");
+    let Some(CmMessage::Rej(rej)) = of_no_listener.last().map(|mad| &mad.message) else {
+        panic!("{of_no_listener:?}")
+    };
+    assert_eq!(rej.reason, RejReason::InvalidServiceId);
+    assert_eq!(
+        (rej.rejected, rej.local_id),
+        (Rejected::Req, CommId::new(0))
+    );
+    let unanswered = mads("host/host-cm-req-unanswered.pcap");
+    let (Some(CmMessage::Req(req)), Some(CmMessage::Rej(rej))) = (
+        unanswered.first().map(|mad| &mad.message),
+        unanswered.last().map(|mad| &mad.message),
+    ) else {
+        panic!("{unanswered:?}")
+    };
+    assert_eq!(rej.timeout_guid(), Some(req.ca_guid));
+    assert_eq!(
+        (rej.local_id, rej.remote_id),
+        (req.local_id, CommId::new(0))
+    );
+    assert_eq!(rej.rejected, Rejected::LapOrOther);
+}
+
+#[test]
+//= CMA-12 type=test
+fn a_datagram_service() {
+    let mads = mads("linux-6.1-mtu1500/cm-udaddy-sidr.pcap");
+    let [CmMessage::SidrReq(req), CmMessage::SidrRep(rep)] = [&mads[0].message, &mads[1].message]
+    else {
+        panic!("{mads:?}")
+    };
+    assert_eq!(req.request_id, rep.request_id);
+    assert_eq!(req.service_id, rep.service_id);
+    assert_eq!(
+        (rep.status, rep.qkey),
+        (SidrStatus::Success, Qkey::new(0x0123_4567))
+    );
 }

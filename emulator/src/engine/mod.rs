@@ -3,7 +3,7 @@
 //! Two drivers, one step: threads that poll a CQ receive inline, and one background thread
 //! receives, fires timers and retries while nobody polls (`handover`). Receiving locks a link,
 //! then for each batch the QP table and the region table for reading, then one QP at a time.
-//! Lock order everywhere: link, QP table, regions, QP, CQ, channel.
+//! Lock order everywhere: link, QP table, regions, QP, SRQ, CQ, channel.
 
 mod ack_hold;
 mod background;
@@ -24,6 +24,7 @@ mod publish;
 mod qp_table;
 mod routes;
 pub(crate) mod sys;
+mod tap;
 mod timers;
 mod transmit;
 mod uplink;
@@ -37,7 +38,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam::utils::CachePadded;
 use parking_lot::{Mutex, RwLock};
-use rocade_transport::Time;
+use rocade_transport::{PdTag, Time};
 use rocade_wire::Qpn;
 
 use crate::broker::Will;
@@ -46,7 +47,7 @@ use crate::error::VerbsError;
 use crate::hca::{DeviceFacts, DeviceInfo, Hca};
 use crate::link::shm::{self, ShmChannel};
 use crate::link::{Holder, LinkError, LocalAddr, UdpLink};
-use crate::memory::{MemGuard, MrTable, PdId};
+use crate::memory::{MemGuard, MrTable};
 use crate::objects::{Context, QpCore, QpInner};
 use crate::steering::{QpnAllocator, Slot};
 
@@ -62,6 +63,7 @@ use publish::Publisher;
 use qp_table::QpTable;
 pub(crate) use routes::Route;
 use routes::Routes;
+use tap::Tap;
 use timers::Timers;
 pub(crate) use transmit::TxState;
 pub(crate) use uplink::{Path, Uplink};
@@ -122,6 +124,8 @@ struct AtomicCounters {
 struct Attachment {
     broker: Option<Arc<BrokerLink>>,
     qp_numbers: QpnAllocator,
+    /// Those of shared receive queues, once there is one.
+    srq_numbers: Option<QpnAllocator>,
 }
 
 /// What threads that poll count.
@@ -177,6 +181,7 @@ pub(crate) struct EngineInner {
     next_pd: AtomicU32,
     counters: AtomicCounters,
     publisher: Publisher,
+    tap: Tap,
 }
 
 impl Engine {
@@ -188,6 +193,7 @@ impl Engine {
         if let Some(way) = config.icrc {
             way.select();
         }
+        let clock = Clock::new();
         let hcas = (0u32..)
             .zip(config.devices)
             .map(|(index, device)| Arc::new(Hca::new(device, index)))
@@ -198,7 +204,7 @@ impl Engine {
                 broker_mode: config.broker,
                 link_mode: config.link,
                 peers: config.peers,
-                clock: Clock::new(),
+                clock,
                 regions: MrTable::new(),
                 qps: RwLock::default(),
                 uplinks: RwLock::default(),
@@ -224,6 +230,7 @@ impl Engine {
                 next_pd: AtomicU32::new(1),
                 counters: AtomicCounters::default(),
                 publisher: Publisher::default(),
+                tap: Tap::new(config.capture, &config.faults, clock.now()),
             }),
         })
     }
@@ -294,28 +301,14 @@ impl EngineInner {
         &self.peers
     }
 
-    pub(crate) fn next_pd(&self) -> PdId {
-        PdId(self.next_pd.fetch_add(1, Ordering::Relaxed))
+    pub(crate) fn next_pd(&self) -> PdTag {
+        PdTag(self.next_pd.fetch_add(1, Ordering::Relaxed))
     }
 
     /// A free QP number; joins the shared addresses first if this is the first.
     pub(crate) fn allocate_qp_num(self: &Arc<Self>) -> Result<Qpn, VerbsError> {
-        let mut attachment = self.attachment.lock();
-        self.ensure_attached(&mut attachment)?;
-        attachment
-            .as_mut()
-            .and_then(|attachment| attachment.qp_numbers.allocate())
+        self.with_attachment(|attachment| attachment.qp_numbers.allocate())?
             .ok_or(VerbsError::NoMemory("QP numbers"))
-    }
-
-    fn ensure_attached(
-        self: &Arc<Self>,
-        attachment: &mut Option<Attachment>,
-    ) -> Result<(), VerbsError> {
-        if attachment.is_none() {
-            *attachment = Some(self.attach()?);
-        }
-        Ok(())
     }
 
     /// The link of a local address from which datagrams with this hop limit can be sent, whatever slot they
@@ -325,7 +318,7 @@ impl EngineInner {
         local: LocalAddr,
         hop_limit: u8,
     ) -> Result<Arc<Uplink>, VerbsError> {
-        self.ensure_attached(&mut self.attachment.lock())?;
+        self.with_attachment(|_| ())?;
         let uplink = self.uplink_for(local)?;
         uplink.link.open_paths(hop_limit)?;
         Ok(uplink)
@@ -337,11 +330,43 @@ impl EngineInner {
         }
     }
 
+    /// A free number for a shared receive queue, likewise. No other process on the addresses has the same.
+    pub(crate) fn allocate_srq_num(self: &Arc<Self>) -> Result<Qpn, VerbsError> {
+        self.with_attachment(|attachment| {
+            let slot = attachment.qp_numbers.slot();
+            let numbers = &mut attachment.srq_numbers;
+            let numbers = numbers.get_or_insert_with(|| QpnAllocator::new(slot));
+            numbers.allocate()
+        })?
+        .ok_or(VerbsError::NoMemory("SRQ numbers"))
+    }
+
+    pub(crate) fn release_srq_num(&self, number: Qpn) {
+        if let Some(attachment) = &mut *self.attachment.lock()
+            && let Some(numbers) = &mut attachment.srq_numbers
+        {
+            numbers.release(number);
+        }
+    }
+
+    fn with_attachment<R>(
+        self: &Arc<Self>,
+        f: impl FnOnce(&mut Attachment) -> R,
+    ) -> Result<R, VerbsError> {
+        let mut attachment = self.attachment.lock();
+        let attachment = match &mut *attachment {
+            Some(attachment) => attachment,
+            none => none.insert(self.attach()?),
+        };
+        Ok(f(attachment))
+    }
+
     fn attach(self: &Arc<Self>) -> Result<Attachment, VerbsError> {
         let attachment = match &self.broker_mode {
             BrokerMode::Embedded => Attachment {
                 broker: None,
                 qp_numbers: QpnAllocator::new(Slot::EMBEDDED),
+                srq_numbers: None,
             },
             BrokerMode::Auto(config) => {
                 let broker = BrokerLink::connect(config)?;
@@ -354,9 +379,11 @@ impl EngineInner {
                 Attachment {
                     broker: Some(Arc::new(broker)),
                     qp_numbers,
+                    srq_numbers: None,
                 }
             }
         };
+        self.tap.start();
         background::start(self)?;
         ack_hold::release_at_exit(self);
         Ok(attachment)

@@ -13,6 +13,7 @@ mod pd;
 mod poster;
 mod qp;
 mod slots;
+mod srq;
 
 pub use ah::Ah;
 pub use comp_channel::CompChannel;
@@ -24,6 +25,7 @@ pub use mr::Mr;
 pub use pd::Pd;
 pub use poster::{Datagram, RecvPoster, SendPoster};
 pub use qp::{Qp, QpInitAttr};
+pub use srq::{Srq, SrqInitAttr, SrqPoster};
 
 pub(crate) use cq::CqInner;
 pub(crate) use qp::{QpCore, QpInner};

@@ -6,6 +6,7 @@ mod short;
 mod side;
 mod state;
 
+use alloc::sync::Arc;
 use core::net::IpAddr;
 
 use rocade_wire::{Gid, Headers, Msn, Mtu, Operation, Packet, Pkey, Psn, Qpn};
@@ -19,10 +20,10 @@ use crate::counters::{Counters, DropReason};
 use crate::cx::Cx;
 use crate::error::{ModifyError, PostError};
 use crate::event::QpEvent;
-use crate::memory::Memory;
+use crate::memory::{Accessor, Memory, PdTag};
 use crate::outputs::{Fatal, Outputs};
 use crate::peer::{Framing, PacketMeta, Peer};
-use crate::queue::{RecvLimits, SendLimits};
+use crate::queue::{RecvLimits, RecvQueue, RecvSource, SendLimits, SharedReceives};
 use crate::time::Time;
 use crate::transmit::TxBuffer;
 use crate::unreliable::Sender;
@@ -48,12 +49,26 @@ pub struct QpConfig {
     pub qp_num: Qpn,
     /// Its transport service; this crate has state machines for RC, UC and UD.
     pub qp_type: QpType,
+    /// The protection domain that it belongs to.
+    pub pd: PdTag,
     /// Its queue sizes, already granted.
     pub cap: QpCap,
     /// Every send completes with a CQE.
     pub sq_sig_all: bool,
     /// Device limits.
     pub limits: QpLimits,
+}
+
+impl QpConfig {
+    /// As whom the QP accesses memory.
+    #[inline]
+    #[must_use]
+    pub const fn accessor(&self) -> Accessor {
+        Accessor {
+            pd: self.pd,
+            qpn: self.qp_num,
+        }
+    }
 }
 
 /// What the device knows and [`Qp::modify`] needs.
@@ -97,9 +112,10 @@ pub struct Qp {
 }
 
 impl Qp {
-    /// A QP in RESET; `None` where this crate has no state machine for the type.
+    /// A QP in RESET, which takes its receives from `srq` where there is one; `None` where this crate has no
+    /// state machine for the type.
     #[must_use]
-    pub fn new(config: QpConfig) -> Option<Self> {
+    pub fn new(config: QpConfig, srq: Option<Arc<dyn SharedReceives>>) -> Option<Self> {
         let framing = Framing::of(config.qp_type)?;
         let send_limits = SendLimits {
             max_wr: config.cap.max_send_wr,
@@ -107,9 +123,15 @@ impl Qp {
             max_inline: config.cap.max_inline_data,
             sig_all: config.sq_sig_all,
         };
-        let recv_limits = RecvLimits {
-            max_wr: config.cap.max_recv_wr,
-            max_sge: config.cap.max_recv_sge,
+        let receives = match srq {
+            Some(srq) => RecvSource::Shared(srq),
+            None => RecvSource::Own(RecvQueue::new(
+                config.pd,
+                RecvLimits {
+                    max_wr: config.cap.max_recv_wr,
+                    max_sge: config.cap.max_recv_sge,
+                },
+            )),
         };
         Some(Self {
             config,
@@ -120,7 +142,7 @@ impl Qp {
             state: QpState::Reset,
             peer: Peer::unknown(framing),
             send: SendSide::of(config.qp_type, send_limits)?,
-            recv: RecvSide::of(config.qp_type, recv_limits)?,
+            recv: RecvSide::of(config.qp_type, receives)?,
             comm_est_raised: false,
             out: Outputs::new(config.qp_num),
         })
@@ -183,8 +205,14 @@ impl Qp {
 
     /// Statistics.
     #[must_use]
-    pub const fn counters(&self) -> &Counters {
-        &self.out.counters
+    pub fn counters(&self) -> Counters {
+        self.out.counters.all()
+    }
+
+    /// Of the statistics, how many Acknowledge packets were sent.
+    #[must_use]
+    pub const fn acks_sent(&self) -> u64 {
+        self.out.counters.acks_sent
     }
 
     /// Send work requests that are not complete.
@@ -223,6 +251,21 @@ impl Qp {
         context: &ModifyContext,
     ) -> Result<(), ModifyError> {
         modify::modify(self, now, attr, mask, context)
+    }
+
+    /// Notes how fast it shall send, in kbit/s; 0 is as fast as it can. Shown by [`Qp::query`].
+    ///
+    /// # Errors
+    /// Only a QP that is connected has a rate.
+    //= QPS-05
+    pub const fn set_rate_limit(&mut self, kbps: u32) -> Result<(), ModifyError> {
+        match self.state {
+            QpState::Rtr | QpState::Rts | QpState::Sqd => {
+                self.attr.rate_limit = kbps;
+                Ok(())
+            }
+            _ => Err(ModifyError::NoTransition),
+        }
     }
 
     /// Queues a send work request; `inline` is its data where the caller copied it (RC-WQE-06).
@@ -398,6 +441,7 @@ impl Qp {
         let connected = !matches!(self.recv, RecvSide::Datagrams(_));
         if self.state == QpState::Rtr && !self.comm_est_raised && connected {
             self.comm_est_raised = true;
+            //= AEV-04
             self.out.events.push_back(QpEvent::CommEst);
         }
     }
@@ -406,6 +450,7 @@ impl Qp {
     fn note_drained(&mut self) {
         if self.state == QpState::Sqd && self.attr.en_sqd_async_notify && self.send.is_drained() {
             self.attr.en_sqd_async_notify = false;
+            //= AEV-05
             self.out.events.push_back(QpEvent::SqDrained);
         }
     }
@@ -540,6 +585,7 @@ impl Qp {
 
     /// A completion could not be reported: to ERR, with an event (RC-STA-10, RC-ERR-G). Of the pending
     /// completions the first `seen` will be handed out all the same, and no others: only their messages are acknowledged.
+    //= RC-STA-10 AEV-01
     pub fn set_fatal(&mut self, now: Time, seen: usize) {
         let seen = self.out.completions.iter().take(seen);
         let messages = seen.filter(|completion| is_received(completion)).count();
@@ -579,11 +625,16 @@ impl Qp {
 
     /// Responses queued before the error still go out, the NAK that caused it among them
     /// (RC-ERR-C, RC-STA-03).
+    //= RC-STA-03
     fn enter_error(&mut self, now: Time) {
         self.state = QpState::Err;
         let (send, recv, mut cx) = self.sides(now, &());
         send.flush(&mut cx);
         recv.flush(&mut cx);
+        //= RC-STA-08
+        if recv.receives().is_some_and(RecvSource::is_shared) {
+            self.out.events.push_back(QpEvent::LastWqeReached);
+        }
     }
 
     /// Both sides, and what surrounds a call of either.
@@ -596,6 +647,7 @@ impl Qp {
         let cx = Cx {
             now,
             peer: &self.peer,
+            who: self.config.accessor(),
             host,
             out: &mut self.out,
         };

@@ -8,7 +8,7 @@ use crate::cx::Cx;
 use crate::error::PostError;
 use crate::memory::Memory;
 use crate::outputs::{Fatal, Outputs};
-use crate::queue::{RecvLimits, RecvQueue, SendLimits};
+use crate::queue::{RecvSource, SendLimits};
 use crate::requester::{Requester, RequesterAttr};
 use crate::responder::{Responder, ResponderAttr};
 use crate::time::Time;
@@ -210,8 +210,7 @@ impl SendSide {
 
 impl RecvSide {
     /// That of a QP type, `None` where this crate has no state machine for it.
-    pub(super) fn of(qp_type: QpType, limits: RecvLimits) -> Option<Self> {
-        let receives = RecvQueue::new(limits);
+    pub(super) fn of(qp_type: QpType, receives: RecvSource) -> Option<Self> {
         match qp_type {
             QpType::Rc => Some(Self::Reliable(Responder::new(receives))),
             QpType::Uc => Some(Self::Connected(Connected::new(receives))),
@@ -230,6 +229,16 @@ impl RecvSide {
         }
     }
 
+    /// Where receives come from; `None` where there are none.
+    pub(super) const fn receives(&self) -> Option<&RecvSource> {
+        match self {
+            Self::Reliable(responder) => Some(responder.receives()),
+            Self::Connected(receiver) => Some(receiver.receives()),
+            Self::Datagrams(receiver) => Some(receiver.receives()),
+            Self::None => None,
+        }
+    }
+
     /// Has a part of a message come, and not all of it?
     pub(super) const fn is_in_message(&self) -> bool {
         match self {
@@ -240,25 +249,25 @@ impl RecvSide {
     }
 
     #[inline]
-    const fn receives(&mut self) -> Option<&mut RecvQueue> {
+    const fn receives_mut(&mut self) -> Option<&mut RecvSource> {
         Some(match self {
-            Self::Reliable(responder) => responder.receives(),
-            Self::Connected(receiver) => receiver.receives(),
-            Self::Datagrams(receiver) => receiver.receives(),
+            Self::Reliable(responder) => responder.receives_mut(),
+            Self::Connected(receiver) => receiver.receives_mut(),
+            Self::Datagrams(receiver) => receiver.receives_mut(),
             Self::None => return None,
         })
     }
 
     #[inline]
     pub(super) fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
-        match self.receives() {
+        match self.receives_mut() {
             Some(receives) => receives.post(wr_id, sges),
             None => Err(PostError::InvalidState),
         }
     }
 
     pub(super) const fn free_slots(&mut self, slots: u32) {
-        if let Some(receives) = self.receives() {
+        if let Some(receives) = self.receives_mut() {
             receives.free_slots(slots);
         }
     }
@@ -371,12 +380,12 @@ impl RecvSide {
         }
     }
 
-    /// Forgets everything without completions (RC-STA-04).
-    pub(super) fn reset(&mut self) {
+    /// Forgets everything without completions (RC-STA-04), those of `unreported` receives included.
+    pub(super) fn reset(&mut self, unreported: usize) {
         match self {
-            Self::Reliable(responder) => responder.reset(),
-            Self::Connected(receiver) => receiver.reset(),
-            Self::Datagrams(receiver) => receiver.reset(),
+            Self::Reliable(responder) => responder.reset(unreported),
+            Self::Connected(receiver) => receiver.reset(unreported),
+            Self::Datagrams(receiver) => receiver.reset(unreported),
             Self::None => {}
         }
     }

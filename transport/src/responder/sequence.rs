@@ -53,6 +53,7 @@ impl Responder {
     ) -> Result<(), Fatal> {
         let psn = headers.bth.psn;
         //= RC-PSN-02
+        //= RC-RSP-02
         match psn.diff(self.epsn) {
             0 => {}
             1.. => {
@@ -64,6 +65,7 @@ impl Responder {
                 return Ok(());
             }
         }
+        //= RC-DUP-08
         self.nak_outstanding = false;
         let checked = self.check(headers);
         let operation = match checked {
@@ -73,6 +75,7 @@ impl Responder {
         let wqe = if needs_receive(operation) {
             let Some(wqe) = self.receives.take() else {
                 //= RC-RSP-06
+                //= RC-ERR-B
                 self.schedule_nak(psn, Syndrome::RnrNak(self.attr.min_rnr_timer), cx.out);
                 return Ok(());
             };
@@ -108,6 +111,7 @@ impl Responder {
             _ if operation.is_write() => AccessFlags::REMOTE_WRITE,
             _ => AccessFlags::empty(),
         };
+        //= RC-LIM-04
         if !self.attr.access.contains(needed) {
             return Err(Refusal::INVALID_REQUEST);
         }
@@ -121,6 +125,7 @@ impl Responder {
     }
 
     /// RC-SEQ-01…03.
+    //= RC-RSP-03 RC-SEQ-01..03
     fn sequence_ok(&self, operation: Operation) -> bool {
         let continues = operation.is_middle() || operation.is_last();
         match self.current {
@@ -140,7 +145,7 @@ impl Responder {
     }
 
     fn handle_duplicate<H>(&mut self, cx: &mut Cx<'_, H>, headers: &Headers) {
-        cx.out.counters.duplicate_requests += 1;
+        cx.out.counters.rare().duplicate_requests += 1;
         let psn = headers.bth.psn;
         let Some(operation) = headers.bth.opcode.operation() else {
             //= OPC-36
@@ -163,12 +168,14 @@ impl Responder {
         };
         match replay {
             Some(response) => self.schedule(response),
+            //= RC-ERR-D
             None => cx.out.counters.drop_packet(DropReason::Duplicate),
         }
     }
 
     /// NAKs a request and reports it: by the receive WQE that the message holds, else by an
     /// event. The QP goes to ERR (RC-ERR-A, RC-ERR-C).
+    //= RC-ERR-A
     pub(super) fn refuse<H>(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -185,6 +192,7 @@ impl Responder {
         if let Some(wqe) = held {
             fail_recv(cx, wqe.wr_id, refusal.status);
         } else {
+            //= AEV-02 AEV-03
             cx.out.events.push_back(match refusal.nak {
                 NakCode::RemoteAccess => QpEvent::AccessErr,
                 _ => QpEvent::ReqErr,

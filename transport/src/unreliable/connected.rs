@@ -7,7 +7,7 @@ use crate::counters::DropReason;
 use crate::cx::Cx;
 use crate::memory::{Memory, RemoteAccess};
 use crate::outputs::Fatal;
-use crate::queue::{RecvQueue, RecvWqe};
+use crate::queue::{RecvSource, RecvWqe};
 use crate::segment::{MAX_MESSAGE_LEN, length_ok};
 use crate::wr::AccessFlags;
 
@@ -37,7 +37,7 @@ enum Refusal {
 
 #[derive(Debug)]
 pub(crate) struct Connected {
-    receives: RecvQueue,
+    receives: RecvSource,
     /// A receive whose message was abandoned: the next SEND takes it (UC-06).
     spare: Option<RecvWqe>,
     access: AccessFlags,
@@ -46,7 +46,7 @@ pub(crate) struct Connected {
 }
 
 impl Connected {
-    pub(crate) const fn new(receives: RecvQueue) -> Self {
+    pub(crate) const fn new(receives: RecvSource) -> Self {
         Self {
             receives,
             spare: None,
@@ -75,8 +75,12 @@ impl Connected {
         !matches!(self.current, InProgress::None)
     }
 
-    /// Its receive queue.
-    pub(crate) const fn receives(&mut self) -> &mut RecvQueue {
+    /// Where its receives come from.
+    pub(crate) const fn receives(&self) -> &RecvSource {
+        &self.receives
+    }
+
+    pub(crate) const fn receives_mut(&mut self) -> &mut RecvSource {
         &mut self.receives
     }
 
@@ -178,7 +182,7 @@ impl Connected {
             self.spare = Some(wqe);
             return Err(Refusal::Drop(DropReason::TooLong));
         }
-        if len > 0 && wqe.data.scatter(cx.host, received, payload).is_err() {
+        if len > 0 && wqe.scatter(cx.memory(), received, payload).is_err() {
             //= UC-10
             let status = WcStatus::LocProtErr;
             let completion = cx.completion(CompleteTo::RecvCq, wqe.wr_id, status, WcOpcode::Recv);
@@ -210,7 +214,7 @@ impl Connected {
             (Some(Reth { va, rkey, dma_len }), _) => {
                 let len = u64::from(dma_len);
                 let write = RemoteAccess::Write;
-                if len > 0 && cx.host.check_remote(rkey, va, len, write).is_err() {
+                if len > 0 && cx.host.check_remote(cx.who, rkey, va, len, write).is_err() {
                     return Err(REFUSED);
                 }
                 (rkey, va, dma_len, 0)
@@ -238,7 +242,7 @@ impl Connected {
             None
         };
         let at = va.wrapping_add(u64::from(received));
-        if len > 0 && cx.host.write_remote(rkey, at, payload).is_err() {
+        if len > 0 && cx.host.write_remote(cx.who, rkey, at, payload).is_err() {
             self.spare = self.spare.take().or(wqe);
             return Err(REFUSED);
         }
@@ -260,16 +264,20 @@ impl Connected {
     /// Completes the receive in progress and all queued ones with `WR_FLUSH_ERR` (RC-STA-01).
     pub(crate) fn flush<H>(&mut self, cx: &mut Cx<'_, H>) {
         self.abandon();
-        while let Some(wqe) = self.spare.take().or_else(|| self.receives.take()) {
+        while let Some(wqe) = self.spare.take().or_else(|| self.receives.take_own()) {
             let status = WcStatus::WrFlushErr;
             let completion = cx.completion(CompleteTo::RecvCq, wqe.wr_id, status, WcOpcode::Recv);
             cx.out.completions.push_back(completion);
         }
     }
 
-    /// Forgets everything without completions (RC-STA-04).
-    pub(crate) fn reset(&mut self) {
-        *self = Self::new(self.receives.emptied());
+    /// Forgets everything without completions (RC-STA-04), those of `unreported` receives included.
+    pub(crate) fn reset(&mut self, unreported: usize) {
+        self.abandon();
+        let spare = usize::from(self.spare.take().is_some());
+        self.receives.reset(spare + unreported);
+        self.access = AccessFlags::empty();
+        self.epsn = Psn::new(0);
     }
 }
 

@@ -9,19 +9,19 @@ use crate::cx::Cx;
 use crate::memory::Memory;
 use crate::outputs::Fatal;
 use crate::peer::PacketMeta;
-use crate::queue::{RecvQueue, RecvWqe};
+use crate::queue::{RecvSource, RecvWqe};
 
 /// Takes datagrams from whoever knows the Q_Key.
 #[derive(Debug)]
 pub(crate) struct Datagrams {
-    receives: RecvQueue,
+    receives: RecvSource,
     /// A receive that was taken for a message that did not fit: the next message takes it.
     spare: Option<RecvWqe>,
     qkey: Qkey,
 }
 
 impl Datagrams {
-    pub(crate) const fn new(receives: RecvQueue) -> Self {
+    pub(crate) const fn new(receives: RecvSource) -> Self {
         Self {
             receives,
             spare: None,
@@ -38,8 +38,12 @@ impl Datagrams {
         self.receives.len() + usize::from(self.spare.is_some())
     }
 
-    /// Its receive queue.
-    pub(crate) const fn receives(&mut self) -> &mut RecvQueue {
+    /// Where its receives come from.
+    pub(crate) const fn receives(&self) -> &RecvSource {
+        &self.receives
+    }
+
+    pub(crate) const fn receives_mut(&mut self) -> &mut RecvSource {
         &mut self.receives
     }
 
@@ -90,13 +94,12 @@ impl Datagrams {
         }
         //= UD-08
         let placed = wqe
-            .data
-            .scatter(cx.host, 0, &grh(meta, packet))
+            .scatter(cx.memory(), 0, &grh(meta, packet))
             .and_then(|()| {
                 if payload.is_empty() {
                     return Ok(());
                 }
-                wqe.data.scatter(cx.host, GRH_LEN_U32, payload)
+                wqe.scatter(cx.memory(), GRH_LEN_U32, payload)
             });
         let (to, wr_id) = (CompleteTo::RecvCq, wqe.wr_id);
         if placed.is_err() {
@@ -124,16 +127,18 @@ impl Datagrams {
 
     /// Completes all receives with `WR_FLUSH_ERR` (RC-STA-01).
     pub(crate) fn flush<H>(&mut self, cx: &mut Cx<'_, H>) {
-        while let Some(wqe) = self.spare.take().or_else(|| self.receives.take()) {
+        while let Some(wqe) = self.spare.take().or_else(|| self.receives.take_own()) {
             let (to, status) = (CompleteTo::RecvCq, WcStatus::WrFlushErr);
             let completion = cx.completion(to, wqe.wr_id, status, WcOpcode::Recv);
             cx.out.completions.push_back(completion);
         }
     }
 
-    /// Forgets everything without completions (RC-STA-04).
-    pub(crate) fn reset(&mut self) {
-        *self = Self::new(self.receives.emptied());
+    /// Forgets everything without completions (RC-STA-04), those of `unreported` receives included.
+    pub(crate) fn reset(&mut self, unreported: usize) {
+        let spare = usize::from(self.spare.take().is_some());
+        self.receives.reset(spare + unreported);
+        self.qkey = Qkey::new(0);
     }
 }
 

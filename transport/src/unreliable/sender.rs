@@ -12,7 +12,7 @@ use crate::attr::QpType;
 use crate::completion::{CompleteTo, Completion, WcOpcode, WcStatus};
 use crate::cx::Cx;
 use crate::error::PostError;
-use crate::memory::{AccessError, LocalAccess, Memory};
+use crate::memory::{AccessError, Accessor, Extent, LocalAccess, Memory};
 use crate::outputs::Fatal;
 use crate::peer::Peer;
 use crate::queue::SendLimits;
@@ -261,7 +261,7 @@ impl Sender {
             if !tx.leads_to(wqe.route()) || !tx.fits(head.segment_len(part.len as usize)) {
                 break;
             }
-            if push(cx.host, wqe, &head, part, tx).is_err() {
+            if push(cx.memory(), wqe, &head, part, tx).is_err() {
                 return self.fail(cx, WcStatus::LocProtErr, tx);
             }
             tx.lead_to(wqe.route());
@@ -411,7 +411,7 @@ fn head(peer: &Peer, wqe: &Wqe, part: Part, own: (Qkey, Qpn)) -> Head {
 
 /// Appends a packet; its payload is copied, or left to the caller.
 fn push(
-    mem: &impl Memory,
+    (mem, who): (&impl Memory, Accessor),
     wqe: &Wqe,
     head: &Head,
     part: Part,
@@ -421,16 +421,18 @@ fn push(
     if tx.defers(len)
         && let Some((lkey, addr)) = wqe.data.in_one(part.offset, len)
     {
-        mem.check_local(lkey, addr, u64::from(part.len), LocalAccess::Read)?;
-        let len = part.len;
-        tx.push_deferred(head, Source::Local(Sge { addr, len, lkey }));
-        return Ok(());
+        let access = LocalAccess::Read;
+        if mem.check_local(who, lkey, addr, u64::from(part.len), access)? == Extent::One {
+            let len = part.len;
+            tx.push_deferred(head, Source::Local(Sge { addr, len, lkey }));
+            return Ok(());
+        }
     }
     tx.push(head, len, |payload| {
         if payload.is_empty() {
             Ok(())
         } else {
-            wqe.data.gather(mem, part.offset, payload)
+            wqe.data.gather((mem, who), part.offset, payload)
         }
     })
 }
