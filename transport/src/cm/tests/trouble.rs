@@ -186,7 +186,7 @@ fn arbitrary_messages_are_no_trouble() {
     for round in 0..20_000u32 {
         let mut mad = [0; Mad::LEN];
         for byte in &mut mad {
-            *byte = if pair.random() % 4 == 0 {
+            *byte = if pair.random().is_multiple_of(4) {
                 u8::try_from(pair.random() % 256).unwrap()
             } else {
                 0
