@@ -56,7 +56,7 @@ mod tests {
     use crate::cm::services::{Binding, BoundTo};
 
     fn packet(qkey: Qkey, message: CmMessage) -> Vec<u8> {
-        let opcode = Opcode::of(Service::Ud, Operation::SendOnly).unwrap();
+        let opcode = Opcode::of(Service::Ud, Operation::SendOnly).expect("there is");
         let mut headers = Headers::new(Bth::new(opcode, Qpn::GSI, Psn::new(0)));
         headers.deth = Some(Deth {
             qkey,
@@ -64,7 +64,7 @@ mod tests {
             resv: 0,
         });
         let mut packet = vec![0; headers.len()];
-        headers.emit(&mut packet).unwrap();
+        headers.emit(&mut packet).expect("it fits");
         packet.extend(Mad::new(TransactionId::new(1), message).to_bytes());
         packet.extend([0; 4]);
         packet

@@ -134,6 +134,14 @@ impl CmId {
         self.with_id(|id| Ok(id.mtu()))
     }
 
+    /// Code of the longest time that a packet is on its way.
+    ///
+    /// # Errors
+    /// The ID is gone.
+    pub fn packet_life_time(&self) -> Result<u8, VerbsError> {
+        self.with_id(|id| Ok(id.packet_life().code()))
+    }
+
     /// Takes an address and a port; port 0 is any. An unspecified address stands for all.
     ///
     /// # Errors

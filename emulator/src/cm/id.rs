@@ -290,7 +290,7 @@ impl IdCore {
             }
             QpState::Rts => {
                 attr.sq_psn = peer.sq_psn.get();
-                attr.timeout = self.ack_timeout.unwrap_or(peer.timeout.code());
+                attr.timeout = self.ack_timeout.unwrap_or_else(|| peer.timeout.code());
                 attr.retry_cnt = peer.retry_count;
                 attr.rnr_retry = peer.rnr_retry_count;
                 attr.max_rd_atomic = peer.initiator_depth;
