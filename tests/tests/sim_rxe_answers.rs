@@ -17,8 +17,8 @@ use std::path::Path;
 use pcap_file::pcap::PcapReader;
 use rocade_transport::testing::Setup;
 use rocade_transport::{
-    AccessError, AckTiming, AtomicOp, LocalAccess, Memory, PacketMeta, QpState, RemoteAccess, Sge,
-    Time, TxBuffer,
+    AccessError, Accessor, AckTiming, AtomicOp, Extent, LocalAccess, Memory, PacketMeta, QpState,
+    RemoteAccess, Sge, Time, TxBuffer,
 };
 use rocade_wire::ip::Datagram;
 use rocade_wire::{Lkey, NakCode, Operation, Packet, Psn, Qpn, Rkey, Service, Syndrome};
@@ -98,33 +98,47 @@ impl Inferred {
 }
 
 impl Memory for Inferred {
-    fn check_local(&self, _: Lkey, _: u64, _: u64, _: LocalAccess) -> Result<(), AccessError> {
-        Ok(())
+    fn check_local(
+        &self,
+        _: Accessor,
+        _: Lkey,
+        _: u64,
+        _: u64,
+        _: LocalAccess,
+    ) -> Result<Extent, AccessError> {
+        Ok(Extent::One)
     }
 
     fn check_remote(
         &self,
+        _: Accessor,
         rkey: Rkey,
         va: u64,
         _: u64,
         _: RemoteAccess,
-    ) -> Result<(), AccessError> {
+    ) -> Result<Extent, AccessError> {
         if self.refused.contains(&(rkey, va)) {
             Err(AccessError::Permission)
         } else {
-            Ok(())
+            Ok(Extent::One)
         }
     }
 
-    fn read_local(&self, _: Lkey, _: u64, _: &mut [u8]) -> Result<(), AccessError> {
+    fn read_local(&self, _: Accessor, _: Lkey, _: u64, _: &mut [u8]) -> Result<(), AccessError> {
         Ok(())
     }
 
-    fn write_local(&self, _: Lkey, _: u64, _: &[u8]) -> Result<(), AccessError> {
+    fn write_local(&self, _: Accessor, _: Lkey, _: u64, _: &[u8]) -> Result<(), AccessError> {
         Ok(())
     }
 
-    fn read_remote(&self, _: Rkey, va: u64, dst: &mut [u8]) -> Result<(), AccessError> {
+    fn read_remote(
+        &self,
+        _: Accessor,
+        _: Rkey,
+        va: u64,
+        dst: &mut [u8],
+    ) -> Result<(), AccessError> {
         let bytes = self.bytes.borrow();
         for (address, byte) in (va..).zip(dst) {
             *byte = bytes.get(&address).copied().unwrap_or_default();
@@ -132,23 +146,29 @@ impl Memory for Inferred {
         Ok(())
     }
 
-    fn write_remote(&self, _: Rkey, va: u64, src: &[u8]) -> Result<(), AccessError> {
+    fn write_remote(&self, _: Accessor, _: Rkey, va: u64, src: &[u8]) -> Result<(), AccessError> {
         self.bytes
             .borrow_mut()
             .extend((va..).zip(src.iter().copied()));
         Ok(())
     }
 
-    fn atomic_remote(&self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessError> {
+    fn atomic_remote(
+        &self,
+        who: Accessor,
+        rkey: Rkey,
+        va: u64,
+        op: AtomicOp,
+    ) -> Result<u64, AccessError> {
         let mut bytes = [0; 8];
-        self.read_remote(rkey, va, &mut bytes)?;
+        self.read_remote(who, rkey, va, &mut bytes)?;
         let original = u64::from_ne_bytes(bytes);
         let new = match op {
             AtomicOp::CmpSwap { compare, swap } if compare == original => swap,
             AtomicOp::CmpSwap { .. } => original,
             AtomicOp::FetchAdd { add } => original.wrapping_add(add),
         };
-        self.write_remote(rkey, va, &new.to_ne_bytes())?;
+        self.write_remote(who, rkey, va, &new.to_ne_bytes())?;
         Ok(original)
     }
 }

@@ -3,6 +3,7 @@
 use rocade_wire::Qpn;
 
 use crate::completion::{CompleteTo, Completion, ImmOrInv, WcFlags, WcOpcode, WcStatus};
+use crate::memory::Accessor;
 use crate::outputs::Outputs;
 use crate::peer::Peer;
 use crate::time::Time;
@@ -13,12 +14,20 @@ use crate::time::Time;
 pub(crate) struct Cx<'a, H> {
     pub(crate) now: Time,
     pub(crate) peer: &'a Peer,
+    /// As whom the QP accesses memory, but for receive buffers that are not its own.
+    pub(crate) who: Accessor,
     /// A [`Memory`](crate::Memory); `()` where no memory is reached.
     pub(crate) host: &'a H,
     pub(crate) out: &'a mut Outputs,
 }
 
-impl<H> Cx<'_, H> {
+impl<'a, H> Cx<'a, H> {
+    /// The memory, and as whom to access it.
+    #[inline]
+    pub(crate) const fn memory(&self) -> (&'a H, Accessor) {
+        (self.host, self.who)
+    }
+
     /// A completion with what all have in common, for the caller to add the rest: what it says is
     /// for the queue and the service to know.
     #[inline]

@@ -36,7 +36,7 @@
 #![forbid(unsafe_code)]
 
 extern crate alloc;
-#[cfg(test)]
+#[cfg(any(test, feature = "test-utils"))]
 extern crate std;
 
 mod attr;
@@ -67,9 +67,12 @@ pub use completion::{CompleteTo, Completion, ImmOrInv, WcFlags, WcOpcode, WcStat
 pub use counters::{Counters, DropReason};
 pub use error::{ModifyError, PostError};
 pub use event::QpEvent;
-pub use memory::{AccessError, AtomicOp, LocalAccess, Memory, RemoteAccess};
+pub use memory::{
+    AccessError, Accessor, AtomicOp, Extent, LocalAccess, Memory, PdTag, RemoteAccess,
+};
 pub use peer::PacketMeta;
 pub use qp::{AckTiming, ModifyContext, Qp, QpConfig, QpLimits, TransitionRule, transition_rule};
+pub use queue::{RecvWqe, SharedReceives, Srq, SrqAttr, SrqError, Taken};
 pub use time::Time;
 pub use transmit::{Deferred, Source, TxBuffer};
 pub use wr::{AccessFlags, SendFlags, SendOp, SendWr, Sge};

@@ -1,6 +1,6 @@
 //! How the transport reaches registered memory.
 
-use rocade_wire::{Lkey, Rkey};
+use rocade_wire::{Lkey, Qpn, Rkey};
 
 /// Why an access to registered memory was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,10 +55,35 @@ pub enum AtomicOp {
     },
 }
 
-/// Registered memory as one QP sees it: every key is checked against the QP's protection domain.
+/// A protection domain, as whoever owns the memory numbers them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PdTag(pub u32);
+
+/// Who accesses memory: what a key is checked against. The domain is the QP's as a rule, and that of the
+/// receive queue where a message goes into a receive buffer (PD-01).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accessor {
+    /// The domain that the key has to be of.
+    pub pd: PdTag,
+    /// The QP on whose behalf it happens: some keys are for one QP only (MW-03).
+    pub qpn: Qpn,
+}
+
+/// What a range of registered memory is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// One piece that stays what it is until the caller lets go of the memory: the copy may be left for
+    /// later ([`Source`](crate::Source)).
+    One,
+    /// Several pieces, or one that may change at any moment: to be copied by [`Memory`]'s own calls.
+    Pieces,
+}
+
+/// Registered memory.
 ///
-/// Each call looks the key up again, so a region that was deregistered or changed between two
-/// packets is noticed (MR-14). Zero-length accesses are never asked for (RC-SEG-02, MR-11).
+/// Each call looks the key up again, so a key that was invalidated or changed between two
+/// packets is noticed (MR-14). What a call names is resolved in full before its first byte moves.
+/// Zero-length accesses are never asked for (RC-SEG-02, MR-11).
 /// Implementations must be free of side effects other than the copy itself.
 pub trait Memory {
     /// Checks a local buffer without touching it.
@@ -67,11 +92,12 @@ pub trait Memory {
     /// The reason of the refusal.
     fn check_local(
         &self,
+        who: Accessor,
         lkey: Lkey,
         addr: u64,
         len: u64,
         access: LocalAccess,
-    ) -> Result<(), AccessError>;
+    ) -> Result<Extent, AccessError>;
 
     /// Checks a remote range without touching it.
     ///
@@ -79,41 +105,72 @@ pub trait Memory {
     /// The reason of the refusal.
     fn check_remote(
         &self,
+        who: Accessor,
         rkey: Rkey,
         va: u64,
         len: u64,
         access: RemoteAccess,
-    ) -> Result<(), AccessError>;
+    ) -> Result<Extent, AccessError>;
 
     /// Copies from a local buffer.
     ///
     /// # Errors
     /// As [`Memory::check_local`]; `dst` is then unspecified.
-    fn read_local(&self, lkey: Lkey, addr: u64, dst: &mut [u8]) -> Result<(), AccessError>;
+    fn read_local(
+        &self,
+        who: Accessor,
+        lkey: Lkey,
+        addr: u64,
+        dst: &mut [u8],
+    ) -> Result<(), AccessError>;
 
     /// Copies into a local buffer.
     ///
     /// # Errors
     /// As [`Memory::check_local`]; nothing is written then, but perhaps a part after
     /// [`AccessError::Fault`].
-    fn write_local(&self, lkey: Lkey, addr: u64, src: &[u8]) -> Result<(), AccessError>;
+    fn write_local(
+        &self,
+        who: Accessor,
+        lkey: Lkey,
+        addr: u64,
+        src: &[u8],
+    ) -> Result<(), AccessError>;
 
     /// Copies from memory on the peer's behalf.
     ///
     /// # Errors
     /// As [`Memory::check_remote`]; `dst` is then unspecified.
-    fn read_remote(&self, rkey: Rkey, va: u64, dst: &mut [u8]) -> Result<(), AccessError>;
+    fn read_remote(
+        &self,
+        who: Accessor,
+        rkey: Rkey,
+        va: u64,
+        dst: &mut [u8],
+    ) -> Result<(), AccessError>;
 
     /// Copies into memory on the peer's behalf.
     ///
     /// # Errors
     /// As [`Memory::check_remote`]; nothing is written then, but perhaps a part after
     /// [`AccessError::Fault`].
-    fn write_remote(&self, rkey: Rkey, va: u64, src: &[u8]) -> Result<(), AccessError>;
+    fn write_remote(
+        &self,
+        who: Accessor,
+        rkey: Rkey,
+        va: u64,
+        src: &[u8],
+    ) -> Result<(), AccessError>;
 
     /// Executes an atomic and returns the original value, host byte order.
     ///
     /// # Errors
     /// As [`Memory::check_remote`]; `va` is a multiple of 8.
-    fn atomic_remote(&self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessError>;
+    fn atomic_remote(
+        &self,
+        who: Accessor,
+        rkey: Rkey,
+        va: u64,
+        op: AtomicOp,
+    ) -> Result<u64, AccessError>;
 }

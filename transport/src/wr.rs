@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 use bitflags::bitflags;
 use rocade_wire::{Lkey, Rkey};
 
-use crate::memory::{AccessError, Memory};
+use crate::memory::{AccessError, Accessor, Memory};
 
 bitflags! {
     /// Access rights of a memory region, and of a QP for its peer (`ibv_access_flags`, MR-01).
@@ -240,12 +240,12 @@ impl LocalData {
     #[inline]
     pub(crate) fn gather(
         &self,
-        mem: &impl Memory,
+        (mem, who): (&impl Memory, Accessor),
         offset: u32,
         dst: &mut [u8],
     ) -> Result<(), AccessError> {
         if let Some((lkey, addr)) = self.in_one(offset, dst.len()) {
-            return mem.read_local(lkey, addr, dst);
+            return mem.read_local(who, lkey, addr, dst);
         }
         if let Some(data) = self.inline() {
             let start = offset as usize;
@@ -257,7 +257,7 @@ impl LocalData {
             return Ok(());
         }
         for_each_piece(self.sges(), offset, dst.len(), |sge_addr, lkey, range| {
-            mem.read_local(lkey, sge_addr, &mut dst[range])
+            mem.read_local(who, lkey, sge_addr, &mut dst[range])
         })
     }
 
@@ -265,15 +265,15 @@ impl LocalData {
     #[inline]
     pub(crate) fn scatter(
         &self,
-        mem: &impl Memory,
+        (mem, who): (&impl Memory, Accessor),
         offset: u32,
         src: &[u8],
     ) -> Result<(), AccessError> {
         if let Some((lkey, addr)) = self.in_one(offset, src.len()) {
-            return mem.write_local(lkey, addr, src);
+            return mem.write_local(who, lkey, addr, src);
         }
         for_each_piece(self.sges(), offset, src.len(), |sge_addr, lkey, range| {
-            mem.write_local(lkey, sge_addr, &src[range])
+            mem.write_local(who, lkey, sge_addr, &src[range])
         })
     }
 }

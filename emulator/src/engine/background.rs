@@ -182,6 +182,9 @@ impl EngineInner {
             }
             turn.busy = self.linger(&mut turn.linger);
         }
+        if self.tap.is_on() {
+            self.release_late(Driver::Background);
+        }
         self.fire_timers();
         self.serve_cm();
         self.fail_qps_of_overrun_cqs();
@@ -297,6 +300,7 @@ impl EngineInner {
             posts,
             events,
             self.publish_at(),
+            self.tap.next_due(),
         ];
         let until = until.into_iter().flatten().min();
         self.set_sleeping_until(until);
@@ -310,6 +314,7 @@ impl EngineInner {
             blocked,
             events,
             self.publish_at(),
+            self.tap.next_due(),
         ];
         all.into_iter().flatten().min()
     }

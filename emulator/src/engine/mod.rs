@@ -3,7 +3,7 @@
 //! Two drivers, one step: threads that poll a CQ receive inline, and one background thread
 //! receives, fires timers and retries while nobody polls (`handover`). Receiving locks a link,
 //! then for each batch the QP table and the region table for reading, then one QP at a time.
-//! Lock order everywhere: link, QP table, regions, QP, CQ, channel.
+//! Lock order everywhere: link, QP table, regions, QP, SRQ, CQ, channel.
 
 mod ack_hold;
 mod background;
@@ -23,6 +23,7 @@ mod progress;
 mod publish;
 mod qp_table;
 pub(crate) mod sys;
+mod tap;
 mod timers;
 mod transmit;
 mod uplink;
@@ -36,8 +37,8 @@ use std::time::{Duration, Instant};
 
 use crossbeam::utils::CachePadded;
 use parking_lot::{Mutex, RwLock};
-use rocade_transport::Time;
 use rocade_transport::cm::CmCounters;
+use rocade_transport::{PdTag, Time};
 use rocade_wire::Qpn;
 
 use crate::broker::Will;
@@ -47,7 +48,7 @@ use crate::error::VerbsError;
 use crate::hca::{DeviceFacts, DeviceInfo, Hca};
 use crate::link::shm::{self, ShmChannel};
 use crate::link::{Holder, LinkError, LocalAddr, UdpLink};
-use crate::memory::{MemGuard, MrTable, PdId};
+use crate::memory::{MemGuard, MrTable};
 use crate::objects::{Context, QpCore, QpInner};
 use crate::steering::{QpnAllocator, Slot};
 
@@ -61,6 +62,7 @@ use moderation::ModeratedCqs;
 use overrun::OverrunCqs;
 use publish::Publisher;
 use qp_table::QpTable;
+use tap::Tap;
 use timers::Timers;
 pub(crate) use transmit::TxState;
 pub(crate) use uplink::{Path, Uplink};
@@ -121,6 +123,8 @@ struct AtomicCounters {
 struct Attachment {
     broker: Option<Arc<BrokerLink>>,
     qp_numbers: QpnAllocator,
+    /// Those of shared receive queues, once there is one.
+    srq_numbers: Option<QpnAllocator>,
 }
 
 /// What threads that poll count.
@@ -176,6 +180,7 @@ pub(crate) struct EngineInner {
     counters: AtomicCounters,
     publisher: Publisher,
     cm: CmHost,
+    tap: Tap,
 }
 
 impl Engine {
@@ -187,6 +192,7 @@ impl Engine {
         if let Some(way) = config.icrc {
             way.select();
         }
+        let clock = Clock::new();
         let hcas = (0u32..)
             .zip(config.devices)
             .map(|(index, device)| Arc::new(Hca::new(device, index)))
@@ -197,7 +203,7 @@ impl Engine {
                 broker_mode: config.broker,
                 link_mode: config.link,
                 peers: config.peers,
-                clock: Clock::new(),
+                clock,
                 regions: MrTable::new(),
                 qps: RwLock::default(),
                 uplinks: RwLock::default(),
@@ -223,6 +229,7 @@ impl Engine {
                 counters: AtomicCounters::default(),
                 publisher: Publisher::default(),
                 cm: CmHost::default(),
+                tap: Tap::new(config.capture, &config.faults, clock.now()),
             }),
         })
     }
@@ -303,19 +310,13 @@ impl EngineInner {
         &self.peers
     }
 
-    pub(crate) fn next_pd(&self) -> PdId {
-        PdId(self.next_pd.fetch_add(1, Ordering::Relaxed))
+    pub(crate) fn next_pd(&self) -> PdTag {
+        PdTag(self.next_pd.fetch_add(1, Ordering::Relaxed))
     }
 
     /// A free QP number; joins the shared addresses first if this is the first.
     pub(crate) fn allocate_qp_num(self: &Arc<Self>) -> Result<Qpn, VerbsError> {
-        let mut attachment = self.attachment.lock();
-        if attachment.is_none() {
-            *attachment = Some(self.attach()?);
-        }
-        attachment
-            .as_mut()
-            .and_then(|attachment| attachment.qp_numbers.allocate())
+        self.with_attachment(|attachment| attachment.qp_numbers.allocate())?
             .ok_or(VerbsError::NoMemory("QP numbers"))
     }
 
@@ -325,11 +326,43 @@ impl EngineInner {
         }
     }
 
+    /// A free number for a shared receive queue, likewise. No other process on the addresses has the same.
+    pub(crate) fn allocate_srq_num(self: &Arc<Self>) -> Result<Qpn, VerbsError> {
+        self.with_attachment(|attachment| {
+            let slot = attachment.qp_numbers.slot();
+            let numbers = &mut attachment.srq_numbers;
+            let numbers = numbers.get_or_insert_with(|| QpnAllocator::new(slot));
+            numbers.allocate()
+        })?
+        .ok_or(VerbsError::NoMemory("SRQ numbers"))
+    }
+
+    pub(crate) fn release_srq_num(&self, number: Qpn) {
+        if let Some(attachment) = &mut *self.attachment.lock()
+            && let Some(numbers) = &mut attachment.srq_numbers
+        {
+            numbers.release(number);
+        }
+    }
+
+    fn with_attachment<R>(
+        self: &Arc<Self>,
+        f: impl FnOnce(&mut Attachment) -> R,
+    ) -> Result<R, VerbsError> {
+        let mut attachment = self.attachment.lock();
+        let attachment = match &mut *attachment {
+            Some(attachment) => attachment,
+            none => none.insert(self.attach()?),
+        };
+        Ok(f(attachment))
+    }
+
     fn attach(self: &Arc<Self>) -> Result<Attachment, VerbsError> {
         let attachment = match &self.broker_mode {
             BrokerMode::Embedded => Attachment {
                 broker: None,
                 qp_numbers: QpnAllocator::new(Slot::EMBEDDED),
+                srq_numbers: None,
             },
             BrokerMode::Auto(config) => {
                 let broker = BrokerLink::connect(config)?;
@@ -342,9 +375,11 @@ impl EngineInner {
                 Attachment {
                     broker: Some(Arc::new(broker)),
                     qp_numbers,
+                    srq_numbers: None,
                 }
             }
         };
+        self.tap.start();
         background::start(self)?;
         ack_hold::release_at_exit(self);
         Ok(attachment)

@@ -18,7 +18,7 @@ use crate::broker::Bequest;
 use crate::config::LinkMode;
 use crate::link::shm::{Piece, ShmChannel, ShmSent};
 use crate::link::{MAX_SEGMENTS, MAX_SEND_LEN};
-use crate::memory::{Fault, MemGuard, PdMemory, Readable};
+use crate::memory::{Fault, MemGuard, Readable};
 use crate::objects::{QpCore, QpInner};
 
 const ICRC_LEN: usize = 4;
@@ -46,7 +46,7 @@ pub(crate) struct TxState {
     /// When the pending timer entry of this QP is due.
     timer: Option<Time>,
     /// A run of packets that the socket had no room for.
-    pub(super) blocked: Option<Blocked>,
+    pub(super) blocked: Option<Box<Blocked>>,
     hold: AckHold,
     /// The last acknowledgement that was promised to the peer, and is not seen yet.
     pub(super) quiet: Option<Psn>,
@@ -61,6 +61,25 @@ pub(super) struct Blocked {
     segment_len: usize,
     /// The ICRCs are there, as UDP needs them.
     sealed: bool,
+}
+
+/// Segments that are complete.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) segment_len: usize,
+    /// As for [`ShmChannel::send`].
+    pub(super) promise: bool,
+}
+
+impl<'a> Run<'a> {
+    fn of(buffer: &'a TxBuffer, promise: bool) -> Self {
+        Self {
+            bytes: buffer.bytes(),
+            segment_len: buffer.segment_len(),
+            promise,
+        }
+    }
 }
 
 impl TxState {
@@ -242,7 +261,7 @@ impl EngineInner {
             return;
         }
         let mut acks = self.ack_timing(core, cause);
-        let acks_before = core.qp.counters().acks_sent;
+        let acks_before = core.qp.acks_sent();
         let is_quiet = core.qp.lone_ack().is_some()
             && !core.qp.wants_to_transmit(acks)
             && !core.tx.uses_socket();
@@ -268,7 +287,7 @@ impl EngineInner {
         if is_quiet && tx.blocked.is_none() {
             tx.quiet = owed.map(|(psn, _)| psn);
         }
-        let acked = !is_quiet && qp.counters().acks_sent != acks_before;
+        let acked = !is_quiet && qp.acks_sent() != acks_before;
         let waiting = qp.lone_ack().or(tx.quiet);
         if tx.hold.transmitted(cause, now, acked, waiting) {
             self.look_after(inner.qp_num());
@@ -285,7 +304,6 @@ impl EngineInner {
         buffer: &mut TxBuffer,
     ) {
         let QpCore { qp, tx, .. } = core;
-        let memory = mem.view(inner.pd_id());
         let mut answered = 0;
         loop {
             let Some((uplink, path)) = &mut tx.route else {
@@ -295,11 +313,13 @@ impl EngineInner {
                 .channel
                 .as_deref()
                 .filter(|channel| !channel.has_ended());
-            let many = channel.is_some() || uplink.link.gso();
+            let tapped = self.tap.is_on();
+            let single = tapped && self.tap.is_faulty();
+            let many = !single && (channel.is_some() || uplink.link.gso());
             buffer.clear();
             buffer.defer_longer_than(LONGEST_COPY);
             buffer.set_max_segments(if many { MAX_SEGMENTS } else { 1 });
-            qp.poll_transmit(now, &memory, acks, buffer);
+            qp.poll_transmit(now, mem, acks, buffer);
             if buffer.is_empty() {
                 return;
             }
@@ -308,27 +328,33 @@ impl EngineInner {
                 acks = AckTiming::Now;
             }
             let sent = match channel {
+                _ if tapped => seal(&mut path.icrc, buffer, mem).map(|()| {
+                    let run = Run::of(buffer, promise);
+                    let sent = self.send_tapped(uplink, path, &mut tx.enters_channel, run, driver);
+                    tx.quiet.take_if(|_| !promise && sent);
+                    sent
+                }),
                 // A channel that has just ended: lost on the way.
                 Some(channel) => {
                     let (len, segment_len) = (buffer.bytes().len(), buffer.segment_len());
-                    let pieces = pieces(buffer, &memory);
+                    let pieces = pieces(buffer, mem);
                     let enters = &mut tx.enters_channel;
                     let sent =
                         send_shared(channel, enters, pieces, len, segment_len, promise, driver);
                     tx.quiet.take_if(|_| !promise && sent == Ok(true));
                     sent
                 }
-                None => seal(&mut path.icrc, buffer, &memory)
+                None => seal(&mut path.icrc, buffer, mem)
                     .map(|()| self.send(uplink, path, buffer.bytes(), buffer.segment_len())),
             };
-            let sealed = channel.is_none();
+            let sealed = tapped || channel.is_none();
             let sent = match sent {
-                Ok(false) if !sealed => fill(buffer, &memory).map(|()| false),
+                Ok(false) if !sealed => fill(buffer, mem).map(|()| false),
                 sent => sent,
             };
             let Ok(sent) = sent else {
                 let way = (&**uplink, path, &mut tx.enters_channel, driver);
-                self.salvage(inner, qp, way, &memory, now, buffer);
+                self.salvage(inner, qp, way, mem, now, buffer);
                 continue;
             };
             let count = buffer.segments() as u64;
@@ -342,11 +368,11 @@ impl EngineInner {
                 self.handover.sent();
             }
             if !sent {
-                tx.blocked = Some(Blocked {
+                tx.blocked = Some(Box::new(Blocked {
                     bytes: buffer.bytes().into(),
                     segment_len: buffer.segment_len(),
                     sealed,
-                });
+                }));
                 self.note_blocked(inner.qp_num(), driver);
                 return;
             }
@@ -364,7 +390,7 @@ impl EngineInner {
         inner: &QpInner,
         qp: &mut Qp,
         (uplink, path, enters, driver): (&Uplink, &mut Path, &mut bool, Driver),
-        memory: &PdMemory<'_>,
+        memory: &MemGuard<'_>,
         now: Time,
         buffer: &mut TxBuffer,
     ) {
@@ -376,39 +402,61 @@ impl EngineInner {
         qp.salvage(now, buffer, read, |segment| {
             let traffic = &inner.hca().traffic;
             traffic.sent(1, segment.len(), path.channel.is_some());
-            if let Some(channel) = path.channel.as_deref() {
-                send_bytes(channel, enters, segment, segment.len(), driver);
-                return;
-            }
             let (covered, icrc) = segment.split_at_mut(segment.len() - ICRC_LEN);
             let crc = path.icrc.of_len(covered.len()).compute(0, covered);
             icrc.copy_from_slice(&crc.to_le_bytes());
-            self.send(uplink, path, segment, segment.len());
+            let run = Run {
+                bytes: segment,
+                segment_len: segment.len(),
+                promise: false,
+            };
+            self.put(uplink, path, enters, run, driver);
         });
     }
 
     /// Sends what was left over; false where there is still no room.
     fn send_blocked(&self, tx: &mut TxState, driver: Driver) -> bool {
         if let (Some(blocked), Some((uplink, path))) = (&tx.blocked, &tx.route) {
-            let Blocked {
-                bytes,
-                segment_len,
-                sealed,
-            } = blocked;
-            let sent = match &path.channel {
-                Some(channel) => {
-                    send_bytes(channel, &mut tx.enters_channel, bytes, *segment_len, driver)
-                }
-                None if *sealed => self.send(uplink, path, bytes, *segment_len),
-                // Meant for a channel that has ended: lost on the way.
-                None => true,
+            let run = Run {
+                bytes: &blocked.bytes,
+                segment_len: blocked.segment_len,
+                promise: false,
             };
-            if !sent {
+            // What was meant for a channel that has ended is lost on the way.
+            let lost = !blocked.sealed && path.live_channel().is_none();
+            if !lost && !self.put(uplink, path, &mut tx.enters_channel, run, driver) {
                 return false;
             }
             tx.blocked = None;
         }
         true
+    }
+
+    /// Sends bytes that are complete; for a socket they have to be sealed. False where there is no room.
+    pub(super) fn put(
+        &self,
+        uplink: &Uplink,
+        path: &Path,
+        enters: &mut bool,
+        run: Run<'_>,
+        driver: Driver,
+    ) -> bool {
+        let Some(channel) = path.live_channel() else {
+            return self.send(uplink, path, run.bytes, run.segment_len);
+        };
+        let pieces = iter::once(Piece::Bytes(run.bytes));
+        let (len, segment_len) = (run.bytes.len(), run.segment_len);
+        // No registered memory is read.
+        send_shared(
+            channel,
+            enters,
+            pieces,
+            len,
+            segment_len,
+            run.promise,
+            driver,
+        )
+        .unwrap_or(true)
     }
 
     /// False where the socket has no room. Other failures count as loss on the way: the
@@ -456,28 +504,6 @@ impl EngineInner {
     }
 }
 
-/// [`send_shared`] of what is in a buffer of ours.
-fn send_bytes(
-    channel: &ShmChannel,
-    enters: &mut bool,
-    bytes: &[u8],
-    segment_len: usize,
-    driver: Driver,
-) -> bool {
-    let pieces = iter::once(Piece::Bytes(bytes));
-    // No registered memory is read.
-    send_shared(
-        channel,
-        enters,
-        pieces,
-        bytes.len(),
-        segment_len,
-        false,
-        driver,
-    )
-    .unwrap_or(true)
-}
-
 /// False where the channel has no room. `enters` as in [`TxState`], the rest as for [`ShmChannel::send`].
 #[inline]
 fn send_shared<'a>(
@@ -502,7 +528,7 @@ fn send_shared<'a>(
 /// Copies the payloads that are not there yet, and fills in the ICRC of each segment. Under
 /// segmentation offload the kernel numbers the segments' IPv4 Identifications from 0.
 //= ICRC-07
-fn seal(icrcs: &mut Icrcs, buffer: &mut TxBuffer, memory: &PdMemory<'_>) -> Result<(), Fault> {
+fn seal(icrcs: &mut Icrcs, buffer: &mut TxBuffer, memory: &MemGuard<'_>) -> Result<(), Fault> {
     let run = icrcs.of_len(buffer.segment_len() - ICRC_LEN);
     let mut id = 0;
     let mut result = Ok(());
@@ -533,7 +559,7 @@ fn seal(icrcs: &mut Icrcs, buffer: &mut TxBuffer, memory: &PdMemory<'_>) -> Resu
 }
 
 /// Copies the payloads that are not there yet.
-fn fill(buffer: &mut TxBuffer, memory: &PdMemory<'_>) -> Result<(), Fault> {
+fn fill(buffer: &mut TxBuffer, memory: &MemGuard<'_>) -> Result<(), Fault> {
     let mut result = Ok(());
     buffer.for_each_segment(|segment, deferred| {
         if let Some(payload) = deferred {
@@ -545,7 +571,7 @@ fn fill(buffer: &mut TxBuffer, memory: &PdMemory<'_>) -> Result<(), Fault> {
 }
 
 /// A run in order, from the buffer and from registered memory.
-fn pieces<'a>(buffer: &'a TxBuffer, memory: &PdMemory<'a>) -> impl Iterator<Item = Piece<'a>> {
+fn pieces<'a>(buffer: &'a TxBuffer, memory: &'a MemGuard<'_>) -> impl Iterator<Item = Piece<'a>> {
     let bytes = buffer.bytes();
     let mut at = 0;
     let deferred = buffer.deferred().iter().flat_map(move |deferred| {
@@ -561,7 +587,7 @@ fn pieces<'a>(buffer: &'a TxBuffer, memory: &PdMemory<'a>) -> impl Iterator<Item
     deferred.chain(iter::once(Piece::Bytes(&bytes[end..])))
 }
 
-fn registered<'a>(memory: &PdMemory<'a>, source: Source) -> Readable<'a> {
+fn registered<'a>(memory: &'a MemGuard<'_>, source: Source) -> Readable<'a> {
     memory
         .source(source)
         .expect("the transport has checked it under the same guard")

@@ -8,7 +8,7 @@ mod table;
 pub(crate) use access::Readable;
 pub(crate) use guard::Fault;
 pub(crate) use mapping::is_mapped;
-pub(crate) use table::{MemGuard, MrTable, PdId, PdMemory, Region};
+pub(crate) use table::{MemGuard, MrTable, Region};
 
 #[cfg(test)]
 mod tests;

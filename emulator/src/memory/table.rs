@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use parking_lot::{RwLock, RwLockReadGuard};
 use rocade_transport::{
-    AccessError, AccessFlags, AtomicOp, LocalAccess, Memory, RemoteAccess, Sge, Source, Time,
+    AccessError, AccessFlags, Accessor, AtomicOp, Extent, LocalAccess, Memory, PdTag, RemoteAccess,
+    Sge, Source, Time,
 };
 use rocade_wire::{Lkey, Rkey};
 
@@ -17,14 +18,10 @@ use super::guard::{self, Fault, Way};
 use crate::hca::limits::MAX_MR;
 use crate::random;
 
-/// Identifies a protection domain within the engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PdId(pub(crate) u32);
-
 /// A memory region.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Region {
-    pub(crate) pd: PdId,
+    pub(crate) pd: PdTag,
     /// Where it is in this process.
     pub(crate) addr: usize,
     /// Length in bytes, not 0.
@@ -70,22 +67,11 @@ pub(crate) struct MrTable {
     regions: RwLock<Regions>,
 }
 
-/// The table, locked against changes, for one thread.
+/// The table, locked against changes, for one thread: registered memory, as the transport knows it.
 #[derive(Debug)]
 pub(crate) struct MemGuard<'a> {
     regions: RwLockReadGuard<'a, Regions>,
     way: Way,
-}
-
-impl MemGuard<'_> {
-    /// The memory as a QP of protection domain `pd` may use it.
-    pub(crate) fn view(&self, pd: PdId) -> PdMemory<'_> {
-        PdMemory {
-            regions: &self.regions,
-            pd,
-            way: self.way,
-        }
-    }
 }
 
 impl MrTable {
@@ -199,21 +185,31 @@ impl Regions {
     }
 
     /// The span of an access, if key, domain, rights and range allow it (MR-11…13).
+    #[inline]
     fn span(
         &self,
+        (who, way): (Accessor, Way),
         key: u32,
-        (pd, way): (PdId, Way),
         va: u64,
         len: u64,
         right: AccessFlags,
     ) -> Result<Span, AccessError> {
         let region = self.lookup(key).ok_or(AccessError::BadKey)?;
-        if region.pd != pd {
+        //= PD-01
+        //= PD-03
+        if region.pd != who.pd {
             return Err(AccessError::WrongPd);
         }
         if !region.access.contains(right) {
             return Err(AccessError::Permission);
         }
+        self.part(region, way, va, len)
+    }
+
+    /// A part of a region, which is one of these.
+    //= MR-11
+    #[inline]
+    fn part(&self, region: &Region, way: Way, va: u64, len: u64) -> Result<Span, AccessError> {
         let offset = va.checked_sub(region.iova).ok_or(AccessError::OutOfRange)?;
         let end = offset.checked_add(len).ok_or(AccessError::OutOfRange)?;
         if end > region.len {
@@ -227,113 +223,142 @@ impl Regions {
     }
 }
 
-/// Registered memory as one protection domain may use it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PdMemory<'a> {
-    regions: &'a Regions,
-    pd: PdId,
-    way: Way,
-}
-
 impl From<Fault> for AccessError {
     fn from(Fault: Fault) -> Self {
         Self::Fault
     }
 }
 
-impl<'a> PdMemory<'a> {
-    /// The payload of a packet; to find that it is gone is left to the copy.
-    ///
-    /// # Errors
-    /// As [`Memory::check_local`] and [`Memory::check_remote`].
+impl MemGuard<'_> {
+    /// The payload of a packet, whose key, rights and range the transport has checked under this guard; to
+    /// find that it is gone is left to the copy. `None` where it has not.
     #[inline]
-    pub(crate) fn source(&self, source: Source) -> Result<Readable<'a>, AccessError> {
-        let span = match source {
-            Source::Local(Sge { addr, len, lkey }) => {
-                self.local(lkey, addr, u64::from(len), LocalAccess::Read)?
-            }
-            Source::Remote { rkey, va, len, .. } => {
-                self.remote(rkey, va, u64::from(len), RemoteAccess::Read)?
-            }
+    pub(crate) fn source(&self, source: Source) -> Option<Readable<'_>> {
+        let (key, va, len) = match source {
+            Source::Local(Sge { addr, len, lkey }) => (lkey.get(), addr, len),
+            Source::Remote { rkey, va, len, .. } => (rkey.get(), va, len),
         };
-        Ok(Readable::new(span, self.regions))
+        let regions = &*self.regions;
+        let region = regions.lookup(key)?;
+        let span = regions.part(region, self.way, va, u64::from(len)).ok()?;
+        Some(Readable::new(span, regions))
     }
 
+    #[inline]
     fn local(
         &self,
+        who: Accessor,
         lkey: Lkey,
         addr: u64,
         len: u64,
         access: LocalAccess,
     ) -> Result<Span, AccessError> {
         let right = match access {
+            //= MR-03
             LocalAccess::Read => AccessFlags::empty(),
+            //= MR-12
             LocalAccess::Write => AccessFlags::LOCAL_WRITE,
         };
         self.regions
-            .span(lkey.get(), (self.pd, self.way), addr, len, right)
+            .span((who, self.way), lkey.get(), addr, len, right)
     }
 
+    #[inline]
     fn remote(
         &self,
+        who: Accessor,
         rkey: Rkey,
         va: u64,
         len: u64,
         access: RemoteAccess,
     ) -> Result<Span, AccessError> {
+        //= MR-13
         let right = match access {
             RemoteAccess::Read => AccessFlags::REMOTE_READ,
             RemoteAccess::Write => AccessFlags::REMOTE_WRITE,
             RemoteAccess::Atomic => AccessFlags::REMOTE_ATOMIC,
         };
         self.regions
-            .span(rkey.get(), (self.pd, self.way), va, len, right)
+            .span((who, self.way), rkey.get(), va, len, right)
     }
 }
 
-impl Memory for PdMemory<'_> {
+impl Memory for MemGuard<'_> {
     fn check_local(
         &self,
+        who: Accessor,
         lkey: Lkey,
         addr: u64,
         len: u64,
         access: LocalAccess,
-    ) -> Result<(), AccessError> {
-        self.local(lkey, addr, len, access).map(drop)
+    ) -> Result<Extent, AccessError> {
+        self.local(who, lkey, addr, len, access)
+            .map(|_| Extent::One)
     }
 
     fn check_remote(
         &self,
+        who: Accessor,
         rkey: Rkey,
         va: u64,
         len: u64,
         access: RemoteAccess,
+    ) -> Result<Extent, AccessError> {
+        self.remote(who, rkey, va, len, access).map(|_| Extent::One)
+    }
+
+    fn read_local(
+        &self,
+        who: Accessor,
+        lkey: Lkey,
+        addr: u64,
+        dst: &mut [u8],
     ) -> Result<(), AccessError> {
-        self.remote(rkey, va, len, access).map(drop)
-    }
-
-    fn read_local(&self, lkey: Lkey, addr: u64, dst: &mut [u8]) -> Result<(), AccessError> {
-        let span = self.local(lkey, addr, dst.len() as u64, LocalAccess::Read)?;
+        let span = self.local(who, lkey, addr, dst.len() as u64, LocalAccess::Read)?;
         Ok(access::read(span, dst)?)
     }
 
-    fn write_local(&self, lkey: Lkey, addr: u64, src: &[u8]) -> Result<(), AccessError> {
-        let span = self.local(lkey, addr, src.len() as u64, LocalAccess::Write)?;
+    fn write_local(
+        &self,
+        who: Accessor,
+        lkey: Lkey,
+        addr: u64,
+        src: &[u8],
+    ) -> Result<(), AccessError> {
+        let span = self.local(who, lkey, addr, src.len() as u64, LocalAccess::Write)?;
         Ok(access::write(span, src)?)
     }
 
-    fn read_remote(&self, rkey: Rkey, va: u64, dst: &mut [u8]) -> Result<(), AccessError> {
-        let span = self.remote(rkey, va, dst.len() as u64, RemoteAccess::Read)?;
+    fn read_remote(
+        &self,
+        who: Accessor,
+        rkey: Rkey,
+        va: u64,
+        dst: &mut [u8],
+    ) -> Result<(), AccessError> {
+        let span = self.remote(who, rkey, va, dst.len() as u64, RemoteAccess::Read)?;
         Ok(access::read(span, dst)?)
     }
 
-    fn write_remote(&self, rkey: Rkey, va: u64, src: &[u8]) -> Result<(), AccessError> {
-        let span = self.remote(rkey, va, src.len() as u64, RemoteAccess::Write)?;
+    fn write_remote(
+        &self,
+        who: Accessor,
+        rkey: Rkey,
+        va: u64,
+        src: &[u8],
+    ) -> Result<(), AccessError> {
+        let span = self.remote(who, rkey, va, src.len() as u64, RemoteAccess::Write)?;
         Ok(access::write(span, src)?)
     }
 
-    fn atomic_remote(&self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessError> {
-        let span = self.remote(rkey, va, 8, RemoteAccess::Atomic)?;
+    fn atomic_remote(
+        &self,
+        who: Accessor,
+        rkey: Rkey,
+        va: u64,
+        op: AtomicOp,
+    ) -> Result<u64, AccessError> {
+        let span = self.remote(who, rkey, va, 8, RemoteAccess::Atomic)?;
         Ok(access::atomic(span, op).ok_or(AccessError::OutOfRange)??)
     }
 }

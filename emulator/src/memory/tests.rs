@@ -3,13 +3,18 @@
 use std::collections::HashSet;
 
 use rocade_transport::{
-    AccessError, AccessFlags, AtomicOp, LocalAccess, Memory, RemoteAccess, Time,
+    AccessError, AccessFlags, Accessor, AtomicOp, Extent, LocalAccess, Memory, PdTag, RemoteAccess,
+    Time,
 };
-use rocade_wire::{Lkey, Rkey};
+use rocade_wire::{Lkey, Qpn, Rkey};
 
-use super::{MrTable, PdId, Region};
+use super::{MrTable, Region};
 
-const PD: PdId = PdId(1);
+const PD: PdTag = PdTag(1);
+const WHO: Accessor = Accessor {
+    pd: PD,
+    qpn: Qpn::new(2),
+};
 
 /// A table with one region of leaked memory at iova 0x1000.
 fn table(access: AccessFlags) -> (MrTable, u32, &'static mut [u64; 8]) {
@@ -37,10 +42,9 @@ fn stale_and_invented_keys_are_refused() {
         let access = LocalAccess::Read;
         table
             .read(Time::ZERO)
-            .view(PD)
-            .check_local(Lkey::new(key), 0x1000, 8, access)
+            .check_local(WHO, Lkey::new(key), 0x1000, 8, access)
     };
-    assert_eq!(check(key), Ok(()));
+    assert_eq!(check(key), Ok(Extent::One));
     for bad in [0, key ^ 1, key + 0x100, u32::MAX] {
         assert_eq!(check(bad), Err(AccessError::BadKey));
     }
@@ -81,26 +85,24 @@ fn keys_are_random_in_all_bits_and_found_among_many() {
         let ones = keys.iter().filter(|key| *key >> bit & 1 == 1).count();
         assert!((2000..3000).contains(&ones), "bit {bit}: {ones} of 5000");
     }
-    let guard = table.read(Time::ZERO);
-    let memory = guard.view(PD);
+    let memory = table.read(Time::ZERO);
     let check = |key, n: u64| {
         let access = LocalAccess::Read;
-        memory.check_local(Lkey::new(key), 0x1000 * n, 8, access)
+        memory.check_local(WHO, Lkey::new(key), 0x1000 * n, 8, access)
     };
     for (n, key) in (0..).zip(&keys) {
-        assert_eq!(check(*key, n), Ok(()));
+        assert_eq!(check(*key, n), Ok(Extent::One));
         assert_eq!(check(key ^ 1, n), Err(AccessError::BadKey));
         assert_eq!(check(key ^ 0x8000_0000, n), Err(AccessError::BadKey));
     }
-    drop(guard);
+    drop(memory);
     // Every other one goes; the rest is found as before.
     for key in keys.iter().step_by(2) {
         assert!(table.remove(*key));
     }
-    let guard = table.read(Time::ZERO);
-    let memory = guard.view(PD);
+    let memory = table.read(Time::ZERO);
     for (n, key) in (0u64..).zip(&keys) {
-        let found = memory.check_local(Lkey::new(*key), 0x1000 * n, 8, LocalAccess::Read);
+        let found = memory.check_local(WHO, Lkey::new(*key), 0x1000 * n, 8, LocalAccess::Read);
         assert_eq!(found.is_ok(), n % 2 == 1);
     }
 }
@@ -121,16 +123,15 @@ fn the_first_key_of_a_process_says_nothing() {
 #[test]
 fn domain_rights_and_range() {
     let (table, key, _memory) = table(AccessFlags::REMOTE_READ);
-    let guard = table.read(Time::ZERO);
-    let memory = guard.view(PD);
-    let local = |addr, len, access| memory.check_local(Lkey::new(key), addr, len, access);
-    let remote = |va, len, access| memory.check_remote(Rkey::new(key), va, len, access);
-    assert_eq!(local(0x1000, 64, LocalAccess::Read), Ok(()));
+    let memory = table.read(Time::ZERO);
+    let local = |addr, len, access| memory.check_local(WHO, Lkey::new(key), addr, len, access);
+    let remote = |va, len, access| memory.check_remote(WHO, Rkey::new(key), va, len, access);
+    assert_eq!(local(0x1000, 64, LocalAccess::Read), Ok(Extent::One));
     assert_eq!(
         local(0x1000, 64, LocalAccess::Write),
         Err(AccessError::Permission)
     );
-    assert_eq!(remote(0x1000, 64, RemoteAccess::Read), Ok(()));
+    assert_eq!(remote(0x1000, 64, RemoteAccess::Read), Ok(Extent::One));
     assert_eq!(
         remote(0x1000, 64, RemoteAccess::Write),
         Err(AccessError::Permission)
@@ -152,8 +153,11 @@ fn domain_rights_and_range() {
             "{va:x}"
         );
     }
-    let other = guard.view(PdId(2));
-    let foreign = other.check_remote(Rkey::new(key), 0x1000, 8, RemoteAccess::Read);
+    let other = Accessor {
+        pd: PdTag(2),
+        ..WHO
+    };
+    let foreign = memory.check_remote(other, Rkey::new(key), 0x1000, 8, RemoteAccess::Read);
     assert_eq!(foreign, Err(AccessError::WrongPd));
 }
 
@@ -166,32 +170,31 @@ fn copies_and_atomics() {
         | AccessFlags::REMOTE_READ
         | AccessFlags::REMOTE_ATOMIC;
     let (table, key, _memory) = table(all);
-    let guard = table.read(Time::ZERO);
-    let memory = guard.view(PD);
+    let memory = table.read(Time::ZERO);
     let (lkey, rkey) = (Lkey::new(key), Rkey::new(key));
     memory
-        .write_remote(rkey, 0x1003, b"hello")
+        .write_remote(WHO, rkey, 0x1003, b"hello")
         .expect("in range");
     let mut read = [0; 7];
     memory
-        .read_local(lkey, 0x1002, &mut read)
+        .read_local(WHO, lkey, 0x1002, &mut read)
         .expect("in range");
     assert_eq!(&read, b"\0hello\0");
     memory
-        .write_local(lkey, 0x1008, &u64::MAX.to_ne_bytes())
+        .write_local(WHO, lkey, 0x1008, &u64::MAX.to_ne_bytes())
         .expect("in range");
     let add = AtomicOp::FetchAdd { add: 3 };
-    assert_eq!(memory.atomic_remote(rkey, 0x1008, add), Ok(u64::MAX));
+    assert_eq!(memory.atomic_remote(WHO, rkey, 0x1008, add), Ok(u64::MAX));
     let swap = |compare| AtomicOp::CmpSwap { compare, swap: 9 };
     assert_eq!(
-        memory.atomic_remote(rkey, 0x1008, swap(7)),
+        memory.atomic_remote(WHO, rkey, 0x1008, swap(7)),
         Ok(2),
         "not equal: nothing changes"
     );
-    assert_eq!(memory.atomic_remote(rkey, 0x1008, swap(2)), Ok(2));
+    assert_eq!(memory.atomic_remote(WHO, rkey, 0x1008, swap(2)), Ok(2));
     let mut read = [0; 8];
     memory
-        .read_remote(rkey, 0x1008, &mut read)
+        .read_remote(WHO, rkey, 0x1008, &mut read)
         .expect("in range");
     assert_eq!(u64::from_ne_bytes(read), 9);
 }

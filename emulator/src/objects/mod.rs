@@ -12,6 +12,7 @@ mod pd;
 mod poster;
 mod qp;
 mod slots;
+mod srq;
 
 pub use comp_channel::CompChannel;
 pub use connection::Connection;
@@ -23,6 +24,7 @@ pub use mr::Mr;
 pub use pd::Pd;
 pub use poster::{RecvPoster, SendPoster};
 pub use qp::{Qp, QpInitAttr};
+pub use srq::{Srq, SrqInitAttr, SrqPoster};
 
 pub(crate) use cq::CqInner;
 pub(crate) use qp::{QpCore, QpInner};

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rocade_transport::AccessFlags;
+use rocade_transport::{AccessFlags, PdTag};
 
 use super::context::ContextInner;
 use super::mr::Mr;
 use super::qp::{Qp, QpInitAttr};
+use super::srq::{Srq, SrqInitAttr};
 use crate::error::VerbsError;
-use crate::memory::{PdId, Region, is_mapped};
+use crate::memory::{Region, is_mapped};
 
 /// A protection domain (`ibv_pd`).
 #[derive(Clone, Debug)]
@@ -21,7 +22,7 @@ pub struct Pd {
 #[derive(Debug)]
 pub(super) struct PdInner {
     pub(super) context: Arc<ContextInner>,
-    pub(super) id: PdId,
+    pub(super) id: PdTag,
     /// Objects that belong to it.
     pub(super) children: AtomicU32,
 }
@@ -103,6 +104,16 @@ impl Pd {
     #[doc(alias = "ibv_create_qp")]
     pub fn create_qp(&self, init: QpInitAttr) -> Result<Qp, VerbsError> {
         Qp::new(Arc::clone(&self.inner), init)
+    }
+
+    /// A new shared receive queue.
+    ///
+    /// # Errors
+    /// [`VerbsError::InvalidArgument`] if a size is 0 or above the limit (SRQ-01); [`VerbsError::Broker`] if the
+    /// process cannot join its addresses; [`VerbsError::NoMemory`] out of numbers.
+    #[doc(alias = "ibv_create_srq")]
+    pub fn create_srq(&self, init: SrqInitAttr) -> Result<Srq, VerbsError> {
+        Srq::new(Arc::clone(&self.inner), init)
     }
 
     /// Ends the domain.

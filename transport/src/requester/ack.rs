@@ -206,7 +206,7 @@ impl Requester {
             //= RC-REQ-11
             return Err(self.fail_front(cx, WcStatus::LocLenErr));
         }
-        if !payload.is_empty() && front.data.scatter(cx.host, offset, payload).is_err() {
+        if !payload.is_empty() && front.data.scatter(cx.memory(), offset, payload).is_err() {
             //= RC-REQ-13
             return Err(self.fail_front(cx, WcStatus::LocProtErr));
         }
@@ -234,7 +234,7 @@ impl Requester {
         //= RC-WQE-10
         if front
             .data
-            .scatter(cx.host, 0, &ack.original.to_ne_bytes())
+            .scatter(cx.memory(), 0, &ack.original.to_ne_bytes())
             .is_err()
         {
             return Err(self.fail_front(cx, WcStatus::LocProtErr));

@@ -3,7 +3,7 @@
 use rocade_wire::Operation;
 
 use crate::cx::Cx;
-use crate::memory::{LocalAccess, Memory};
+use crate::memory::{Extent, LocalAccess, Memory};
 use crate::transmit::{Source, TxBuffer};
 use crate::wr::{SendOp, Sge};
 
@@ -51,11 +51,11 @@ impl Requester {
         let Some((lkey, addr)) = wqe.data.in_one(offset, len as usize) else {
             return false;
         };
-        if cx
+        let access = LocalAccess::Read;
+        let extent = cx
             .host
-            .check_local(lkey, addr, u64::from(len), LocalAccess::Read)
-            .is_err()
-        {
+            .check_local(cx.who, lkey, addr, u64::from(len), access);
+        if extent != Ok(Extent::One) {
             return false;
         }
         let source = Source::Local(Sge {
@@ -83,7 +83,9 @@ impl Requester {
             self.time(cx.now, before.add(interval - since - 1), una_cost);
         }
         cx.out.counters.tx_packets += u64::from(count);
-        cx.out.counters.retransmitted_packets += u64::from(repeated);
+        if repeated > 0 {
+            cx.out.counters.rare().retransmitted_packets += u64::from(repeated);
+        }
         self.packets_since_ack_req = (since + count) % interval;
         if since + count >= interval {
             self.arm_ack_timer(cx.now);

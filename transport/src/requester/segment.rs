@@ -6,7 +6,7 @@ use super::rewind::RESEND_BYTES;
 use super::{Requester, SendWqe};
 use crate::completion::WcStatus;
 use crate::cx::Cx;
-use crate::memory::{AccessError, LocalAccess, Memory};
+use crate::memory::{AccessError, Accessor, Extent, LocalAccess, Memory};
 use crate::peer::Peer;
 use crate::transmit::{Head, Source, TxBuffer};
 use crate::wr::{SendFlags, SendOp, Sge};
@@ -79,7 +79,7 @@ impl Requester {
             if last_in_window || repeats_oldest || self.packets_since_ack_req + 1 >= interval {
                 step.head.bth.ack_req = true;
             }
-            if Self::push(cx.host, wqe, &step, tx).is_err() {
+            if Self::push(cx.memory(), wqe, &step, tx).is_err() {
                 //= RC-REQ-14
                 self.failed = Some(WcStatus::LocProtErr);
                 break;
@@ -100,7 +100,7 @@ impl Requester {
     /// Appends the packet; its payload is copied, or left to the caller.
     #[inline]
     fn push(
-        mem: &impl Memory,
+        (mem, who): (&impl Memory, Accessor),
         wqe: &SendWqe,
         step: &Step,
         tx: &mut TxBuffer,
@@ -110,15 +110,17 @@ impl Requester {
             && let Some((lkey, addr)) = wqe.data.in_one(step.offset, payload_len)
         {
             let len = step.payload_len;
-            mem.check_local(lkey, addr, u64::from(len), LocalAccess::Read)?;
-            tx.push_deferred(&step.head, Source::Local(Sge { addr, len, lkey }));
-            return Ok(());
+            let access = LocalAccess::Read;
+            if mem.check_local(who, lkey, addr, u64::from(len), access)? == Extent::One {
+                tx.push_deferred(&step.head, Source::Local(Sge { addr, len, lkey }));
+                return Ok(());
+            }
         }
         tx.push(&step.head, payload_len, |payload| {
             if payload.is_empty() {
                 Ok(())
             } else {
-                wqe.data.gather(mem, step.offset, payload)
+                wqe.data.gather((mem, who), step.offset, payload)
             }
         })
     }
@@ -174,7 +176,7 @@ impl Requester {
             if payload.is_empty() {
                 Ok(())
             } else {
-                wqe.data.gather(cx.host, 0, payload)
+                wqe.data.gather(cx.memory(), 0, payload)
             }
         });
         if pushed.is_err() {
@@ -220,7 +222,7 @@ impl Requester {
         } else if needs_data && self.attr.max_rd_atomic == 0 {
             //= RC-LIM-02
             Some(WcStatus::LocQpOpErr)
-        } else if needs_data && !result_buffers_ok(wqe, cx.host) {
+        } else if needs_data && !result_buffers_ok(wqe, cx.memory()) {
             //= RC-REQ-13
             Some(WcStatus::LocProtErr)
         } else {
@@ -356,7 +358,7 @@ impl Requester {
         let repeated = self.cursor != self.next_new;
         self.cursor = self.cursor.add(step.psns);
         if repeated {
-            cx.out.counters.retransmitted_packets += 1;
+            cx.out.counters.rare().retransmitted_packets += 1;
             self.forget_time();
         } else if step.head.bth.ack_req {
             self.time(cx.now, self.cursor.sub(1), una_cost);
@@ -377,13 +379,13 @@ impl Requester {
 }
 
 /// READ and atomic results must be writable when the work request starts (RC-REQ-13).
-fn result_buffers_ok(wqe: &SendWqe, mem: &impl Memory) -> bool {
+fn result_buffers_ok(wqe: &SendWqe, (mem, who): (&impl Memory, Accessor)) -> bool {
     let mut left = u64::from(wqe.len);
     for sge in wqe.data.sges() {
         let len = u64::from(sge.len).min(left);
         if len > 0
             && mem
-                .check_local(sge.lkey, sge.addr, len, LocalAccess::Write)
+                .check_local(who, sge.lkey, sge.addr, len, LocalAccess::Write)
                 .is_err()
         {
             return false;

@@ -4,7 +4,7 @@ use rocade_wire::{Aeth, AtomicAckEth, CreditCode, Msn, NakCode, Operation, Psn, 
 
 use super::Responder;
 use crate::cx::Cx;
-use crate::memory::{Memory, RemoteAccess};
+use crate::memory::{AccessError, Extent, Memory, RemoteAccess};
 use crate::outputs::{Fatal, Outputs};
 use crate::peer::Peer;
 use crate::transmit::{Head, Source, TxBuffer};
@@ -85,9 +85,9 @@ impl Responder {
 
     pub(super) fn schedule_nak(&mut self, psn: Psn, syndrome: Syndrome, out: &mut Outputs) {
         match syndrome {
-            Syndrome::Nak(NakCode::PsnSequence) => out.counters.seq_naks_sent += 1,
-            Syndrome::RnrNak(_) => out.counters.rnr_naks_sent += 1,
-            _ => out.counters.fatal_naks_sent += 1,
+            Syndrome::Nak(NakCode::PsnSequence) => out.counters.rare().seq_naks_sent += 1,
+            Syndrome::RnrNak(_) => out.counters.rare().rnr_naks_sent += 1,
+            _ => out.counters.rare().fatal_naks_sent += 1,
         }
         self.nak_outstanding = true;
         self.queue.push_back(Response::Nak {
@@ -285,40 +285,22 @@ fn push_read<H: Memory>(cx: &mut Cx<'_, H>, response: Response, tx: &mut TxBuffe
     if !tx.fits(head.segment_len(payload_len as usize)) {
         return ReadPush::Full;
     }
-    let mut packets = 1;
-    let pushed = if tx.defers(payload_len as usize) {
-        let len = payload_len;
-        if !first && !last {
-            // The last carries an AETH and perhaps less.
-            let room = tx.room(head.segment_len(len as usize));
-            let middles = (left - 1) / len;
-            packets = u32::try_from(room).unwrap_or(u32::MAX).clamp(1, middles);
-        }
-        let source = Source::Remote {
-            rkey,
-            va,
-            len,
-            replay,
-        };
-        cx.host
-            .check_remote(rkey, va, u64::from(packets * len), RemoteAccess::Read)
-            .map(|()| match packets {
-                1 => tx.push_deferred(&head, source),
-                _ => tx.push_deferred_run(&head, source, packets, |_, _| {}),
-            })
-    } else {
-        tx.push(&head, payload_len as usize, |payload| {
-            if payload.is_empty() {
-                Ok(())
-            } else {
-                cx.host.read_remote(rkey, va, payload)
-            }
-        })
+    let source = Source::Remote {
+        rkey,
+        va,
+        len: payload_len,
+        replay,
     };
-    match (pushed, last) {
+    // Behind the middles is a last packet, which carries an AETH and perhaps less.
+    let middles = if first || last {
+        1
+    } else {
+        (left - 1) / payload_len
+    };
+    match (push_read_data(cx, &head, source, middles, tx), last) {
         (Err(_), _) => ReadPush::Failed { replay },
-        (Ok(()), true) => ReadPush::Done,
-        (Ok(()), false) => ReadPush::More {
+        (Ok(_), true) => ReadPush::Done,
+        (Ok(packets), false) => ReadPush::More {
             rest: Response::Read {
                 psn: psn.add(packets),
                 rkey,
@@ -331,4 +313,44 @@ fn push_read<H: Memory>(cx: &mut Cx<'_, H>, response: Response, tx: &mut TxBuffe
             packets: u64::from(packets),
         },
     }
+}
+
+/// Appends READ responses with the same head, for the first of which there is room, whose payloads follow
+/// each other in memory: up to `most`. Returns how many.
+#[inline]
+fn push_read_data<H: Memory>(
+    cx: &Cx<'_, H>,
+    head: &Head,
+    first: Source,
+    most: u32,
+    tx: &mut TxBuffer,
+) -> Result<u32, AccessError> {
+    let Source::Remote { rkey, va, len, .. } = first else {
+        return Err(AccessError::BadKey);
+    };
+    if tx.defers(len as usize) {
+        let packets = if most == 1 {
+            1
+        } else {
+            let room = tx.room(head.segment_len(len as usize));
+            u32::try_from(room).unwrap_or(u32::MAX).clamp(1, most)
+        };
+        let total = u64::from(packets * len);
+        let access = RemoteAccess::Read;
+        if cx.host.check_remote(cx.who, rkey, va, total, access)? == Extent::One {
+            match packets {
+                1 => tx.push_deferred(head, first),
+                _ => tx.push_deferred_run(head, first, packets, |_, _| {}),
+            }
+            return Ok(packets);
+        }
+    }
+    tx.push(head, len as usize, |payload| {
+        if payload.is_empty() {
+            Ok(())
+        } else {
+            cx.host.read_remote(cx.who, rkey, va, payload)
+        }
+    })
+    .map(|()| 1)
 }

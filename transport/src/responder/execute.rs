@@ -8,7 +8,7 @@ use super::sequence::{MAX_MESSAGE_LEN, Refusal};
 use super::{InProgress, RecvDetail, Responder, complete_recv};
 use crate::completion::{ImmOrInv, WcOpcode};
 use crate::cx::Cx;
-use crate::memory::{AtomicOp, Memory, RemoteAccess};
+use crate::memory::{Accessor, AtomicOp, Memory, RemoteAccess};
 use crate::outputs::Fatal;
 use crate::queue::RecvWqe;
 
@@ -38,14 +38,14 @@ impl Responder {
     ) -> Result<(), Fatal> {
         let psn = headers.bth.psn;
         let result = if operation.is_send() {
-            self.execute_send(cx.host, operation, headers, payload, wqe)
+            self.execute_send(cx.memory(), operation, headers, payload, wqe)
         } else if operation.is_write() {
-            self.execute_write(cx.host, operation, headers, payload, wqe)
+            self.execute_write(cx.memory(), operation, headers, payload, wqe)
         } else if let Some(reth) = headers.reth {
             self.execute_read(cx, psn, reth)
                 .map_err(|refusal| (refusal, None))
         } else {
-            self.execute_atomic(cx.host, operation, headers)
+            self.execute_atomic(cx.memory(), operation, headers)
                 .map_err(|refusal| (refusal, None))
         };
         let executed = match result {
@@ -75,7 +75,7 @@ impl Responder {
 
     fn execute_send(
         &mut self,
-        mem: &impl Memory,
+        (mem, who): (&impl Memory, Accessor),
         operation: Operation,
         headers: &Headers,
         payload: &[u8],
@@ -94,7 +94,7 @@ impl Responder {
             return Err((Refusal::TOO_LONG, Some(wqe)));
         }
         //= RC-RSP-12
-        if len > 0 && wqe.data.scatter(mem, received, payload).is_err() {
+        if len > 0 && wqe.scatter((mem, who), received, payload).is_err() {
             return Err((Refusal::BAD_RECEIVE_BUFFER, Some(wqe)));
         }
         let received = received + len;
@@ -116,7 +116,7 @@ impl Responder {
 
     fn execute_write(
         &mut self,
-        mem: &impl Memory,
+        (mem, who): (&impl Memory, Accessor),
         operation: Operation,
         headers: &Headers,
         payload: &[u8],
@@ -127,7 +127,7 @@ impl Responder {
             let access = RemoteAccess::Write;
             if dma_len > 0
                 && mem
-                    .check_remote(rkey, va, u64::from(dma_len), access)
+                    .check_remote(who, rkey, va, u64::from(dma_len), access)
                     .is_err()
             {
                 return Err((Refusal::ACCESS, wqe));
@@ -153,7 +153,7 @@ impl Responder {
         }
         //= MR-14
         let at = va.wrapping_add(u64::from(received));
-        if len > 0 && mem.write_remote(rkey, at, payload).is_err() {
+        if len > 0 && mem.write_remote(who, rkey, at, payload).is_err() {
             return Err((Refusal::ACCESS, wqe));
         }
         if ends {
@@ -185,7 +185,7 @@ impl Responder {
         if dma_len > 0
             && cx
                 .host
-                .check_remote(rkey, va, u64::from(dma_len), access)
+                .check_remote(cx.who, rkey, va, u64::from(dma_len), access)
                 .is_err()
         {
             return Err(Refusal::ACCESS);
@@ -206,12 +206,12 @@ impl Responder {
 
     fn execute_atomic(
         &mut self,
-        mem: &impl Memory,
+        (mem, who): (&impl Memory, Accessor),
         operation: Operation,
         headers: &Headers,
     ) -> Result<Executed, Refusal> {
         let eth = headers.atomic.ok_or(Refusal::INVALID_REQUEST)?;
-        mem.check_remote(eth.rkey, eth.va, 8, RemoteAccess::Atomic)
+        mem.check_remote(who, eth.rkey, eth.va, 8, RemoteAccess::Atomic)
             .map_err(|_| Refusal::ACCESS)?;
         //= RC-RSP-11
         if !eth.va.is_multiple_of(8) {
@@ -225,7 +225,7 @@ impl Responder {
             _ => AtomicOp::FetchAdd { add: eth.swap_add },
         };
         let original = mem
-            .atomic_remote(eth.rkey, eth.va, op)
+            .atomic_remote(who, eth.rkey, eth.va, op)
             .map_err(|_| Refusal::ACCESS)?;
         self.save(Saved::Atomic {
             psn: headers.bth.psn,

@@ -9,7 +9,8 @@ use super::sequence::MAX_MESSAGE_LEN;
 use super::{InProgress, RecvDetail, Responder, complete_recv};
 use crate::completion::{ImmOrInv, WcOpcode};
 use crate::cx::Cx;
-use crate::memory::Memory;
+use crate::memory::{Accessor, Memory};
+use crate::queue::RecvSource;
 use crate::wr::AccessFlags;
 
 impl Responder {
@@ -31,7 +32,7 @@ impl Responder {
         let taken = match operation {
             //= RC-RSP-07
             Operation::SendOnly => payload.len() <= pmtu && self.take_send(cx, bth, payload),
-            _ => payload.len() == pmtu && self.take_middle(cx.host, operation, payload),
+            _ => payload.len() == pmtu && self.take_middle(cx.memory(), operation, payload),
         };
         if taken {
             self.nak_outstanding = false;
@@ -51,14 +52,17 @@ impl Responder {
             return false;
         }
         //= RC-RSP-06
-        let Some(wqe) = self.receives.front() else {
+        let RecvSource::Own(receives) = &mut self.receives else {
+            return false;
+        };
+        let Some(wqe) = receives.front() else {
             return false;
         };
         let len = len_u32(payload);
         //= RC-RSP-10
         //= RC-RSP-12
         if u64::from(len) > wqe.data.len()
-            || len > 0 && wqe.data.scatter(cx.host, 0, payload).is_err()
+            || len > 0 && wqe.scatter(cx.memory(), 0, payload).is_err()
         {
             return false;
         }
@@ -71,13 +75,18 @@ impl Responder {
             solicited: bth.solicited,
         };
         complete_recv(cx, wqe.wr_id, detail);
-        self.receives.take();
+        receives.take();
         self.note_received(bth.psn);
         true
     }
 
     #[inline]
-    fn take_middle(&mut self, mem: &impl Memory, operation: Operation, payload: &[u8]) -> bool {
+    fn take_middle(
+        &mut self,
+        (mem, who): (&impl Memory, Accessor),
+        operation: Operation,
+        payload: &[u8],
+    ) -> bool {
         //= RC-RSP-03
         match (&mut self.current, operation) {
             (
@@ -96,7 +105,7 @@ impl Responder {
                 //= MR-14
                 if !self.attr.access.contains(AccessFlags::REMOTE_WRITE)
                     || after >= u64::from(*len)
-                    || mem.write_remote(*rkey, at, payload).is_err()
+                    || mem.write_remote(who, *rkey, at, payload).is_err()
                 {
                     return false;
                 }
@@ -107,7 +116,7 @@ impl Responder {
                 //= RC-RSP-10 MTU-04
                 //= RC-RSP-12
                 if after > wqe.data.len().min(u64::from(MAX_MESSAGE_LEN))
-                    || wqe.data.scatter(mem, *received, payload).is_err()
+                    || wqe.scatter((mem, who), *received, payload).is_err()
                 {
                     return false;
                 }

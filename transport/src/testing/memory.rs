@@ -7,7 +7,9 @@ use core::ops::Range;
 
 use rocade_wire::{Lkey, Rkey};
 
-use crate::memory::{AccessError, AtomicOp, LocalAccess, Memory, RemoteAccess};
+use crate::memory::{
+    AccessError, Accessor, AtomicOp, Extent, LocalAccess, Memory, PdTag, RemoteAccess,
+};
 use crate::wr::{AccessFlags, Sge};
 
 /// Where the first region starts; regions lie apart, so that an overrun hits nothing.
@@ -53,7 +55,7 @@ impl Region {
 struct Mr {
     region: Region,
     flags: AccessFlags,
-    own_pd: bool,
+    pd: PdTag,
     live: bool,
     /// So many bytes are there.
     mapped: usize,
@@ -61,14 +63,29 @@ struct Mr {
 }
 
 /// Memory of one process as one QP sees it; see [`Memory`].
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct TestMemory {
     regions: RefCell<Vec<Mr>>,
     atomics: Cell<u64>,
     writes: Cell<u64>,
+    extent: Cell<Extent>,
+}
+
+impl Default for TestMemory {
+    fn default() -> Self {
+        Self {
+            regions: RefCell::default(),
+            atomics: Cell::default(),
+            writes: Cell::default(),
+            extent: Cell::new(Extent::One),
+        }
+    }
 }
 
 impl TestMemory {
+    /// The domain of [`register`](Self::register), and of a QP that [`Setup`](super::Setup) makes.
+    pub const PD: PdTag = PdTag(1);
+
     /// Without regions.
     #[must_use]
     pub fn new() -> Self {
@@ -77,15 +94,15 @@ impl TestMemory {
 
     /// Registers `len` bytes of zeros.
     pub fn register(&self, len: u32, flags: AccessFlags) -> Region {
-        self.add(len, flags, true)
+        self.add(len, flags, Self::PD)
     }
 
     /// Registers in a protection domain that is not that of the QP.
     pub fn register_foreign(&self, len: u32, flags: AccessFlags) -> Region {
-        self.add(len, flags, false)
+        self.add(len, flags, PdTag(Self::PD.0 + 1))
     }
 
-    fn add(&self, len: u32, flags: AccessFlags, own_pd: bool) -> Region {
+    fn add(&self, len: u32, flags: AccessFlags, pd: PdTag) -> Region {
         let mut regions = self.regions.borrow_mut();
         let addr = regions.last().map_or(BASE, |mr| {
             (mr.region.addr + u64::from(mr.region.len)).next_multiple_of(GAP) + GAP
@@ -100,12 +117,17 @@ impl TestMemory {
         regions.push(Mr {
             region,
             flags,
-            own_pd,
+            pd,
             live: true,
             mapped: len as usize,
             bytes: vec![0; len as usize],
         });
         region
+    }
+
+    /// What checks say of the memory from now on.
+    pub fn set_extent(&self, extent: Extent) {
+        self.extent.set(extent);
     }
 
     /// Its keys are invalid from now on.
@@ -160,6 +182,7 @@ impl TestMemory {
 
     fn access<R>(
         &self,
+        who: Accessor,
         found: impl Fn(&Region) -> bool,
         needed: AccessFlags,
         addr: u64,
@@ -172,7 +195,7 @@ impl TestMemory {
             .iter_mut()
             .find(|mr| mr.live && found(&mr.region))
             .ok_or(AccessError::BadKey)?;
-        if !mr.own_pd {
+        if mr.pd != who.pd {
             return Err(AccessError::WrongPd);
         }
         if !mr.flags.contains(needed) {
@@ -191,6 +214,7 @@ impl TestMemory {
 
     fn local<R>(
         &self,
+        who: Accessor,
         lkey: Lkey,
         addr: u64,
         len: u64,
@@ -201,11 +225,12 @@ impl TestMemory {
             LocalAccess::Read => AccessFlags::empty(),
             LocalAccess::Write => AccessFlags::LOCAL_WRITE,
         };
-        self.access(|region| region.lkey == lkey, needed, addr, len, f)
+        self.access(who, |region| region.lkey == lkey, needed, addr, len, f)
     }
 
     fn remote<R>(
         &self,
+        who: Accessor,
         rkey: Rkey,
         addr: u64,
         len: u64,
@@ -217,7 +242,7 @@ impl TestMemory {
             RemoteAccess::Write => AccessFlags::REMOTE_WRITE,
             RemoteAccess::Atomic => AccessFlags::REMOTE_ATOMIC,
         };
-        self.access(|region| region.rkey == rkey, needed, addr, len, f)
+        self.access(who, |region| region.rkey == rkey, needed, addr, len, f)
     }
 
     fn note_write(&self) {
@@ -228,35 +253,49 @@ impl TestMemory {
 impl Memory for TestMemory {
     fn check_local(
         &self,
+        who: Accessor,
         lkey: Lkey,
         addr: u64,
         len: u64,
         access: LocalAccess,
-    ) -> Result<(), AccessError> {
-        self.local(lkey, addr, len, access, |_| Ok(()))
+    ) -> Result<Extent, AccessError> {
+        self.local(who, lkey, addr, len, access, |_| Ok(self.extent.get()))
     }
 
     fn check_remote(
         &self,
+        who: Accessor,
         rkey: Rkey,
         va: u64,
         len: u64,
         access: RemoteAccess,
+    ) -> Result<Extent, AccessError> {
+        self.remote(who, rkey, va, len, access, |_| Ok(self.extent.get()))
+    }
+
+    fn read_local(
+        &self,
+        who: Accessor,
+        lkey: Lkey,
+        addr: u64,
+        dst: &mut [u8],
     ) -> Result<(), AccessError> {
-        self.remote(rkey, va, len, access, |_| Ok(()))
-    }
-
-    fn read_local(&self, lkey: Lkey, addr: u64, dst: &mut [u8]) -> Result<(), AccessError> {
         let len = dst.len() as u64;
-        self.local(lkey, addr, len, LocalAccess::Read, |bytes| {
+        self.local(who, lkey, addr, len, LocalAccess::Read, |bytes| {
             dst.copy_from_slice(bytes?);
             Ok(())
         })
     }
 
-    fn write_local(&self, lkey: Lkey, addr: u64, src: &[u8]) -> Result<(), AccessError> {
+    fn write_local(
+        &self,
+        who: Accessor,
+        lkey: Lkey,
+        addr: u64,
+        src: &[u8],
+    ) -> Result<(), AccessError> {
         let len = src.len() as u64;
-        self.local(lkey, addr, len, LocalAccess::Write, |bytes| {
+        self.local(who, lkey, addr, len, LocalAccess::Write, |bytes| {
             bytes?.copy_from_slice(src);
             Ok(())
         })?;
@@ -264,17 +303,29 @@ impl Memory for TestMemory {
         Ok(())
     }
 
-    fn read_remote(&self, rkey: Rkey, va: u64, dst: &mut [u8]) -> Result<(), AccessError> {
+    fn read_remote(
+        &self,
+        who: Accessor,
+        rkey: Rkey,
+        va: u64,
+        dst: &mut [u8],
+    ) -> Result<(), AccessError> {
         let len = dst.len() as u64;
-        self.remote(rkey, va, len, RemoteAccess::Read, |bytes| {
+        self.remote(who, rkey, va, len, RemoteAccess::Read, |bytes| {
             dst.copy_from_slice(bytes?);
             Ok(())
         })
     }
 
-    fn write_remote(&self, rkey: Rkey, va: u64, src: &[u8]) -> Result<(), AccessError> {
+    fn write_remote(
+        &self,
+        who: Accessor,
+        rkey: Rkey,
+        va: u64,
+        src: &[u8],
+    ) -> Result<(), AccessError> {
         let len = src.len() as u64;
-        self.remote(rkey, va, len, RemoteAccess::Write, |bytes| {
+        self.remote(who, rkey, va, len, RemoteAccess::Write, |bytes| {
             bytes?.copy_from_slice(src);
             Ok(())
         })?;
@@ -282,9 +333,15 @@ impl Memory for TestMemory {
         Ok(())
     }
 
-    fn atomic_remote(&self, rkey: Rkey, va: u64, op: AtomicOp) -> Result<u64, AccessError> {
+    fn atomic_remote(
+        &self,
+        who: Accessor,
+        rkey: Rkey,
+        va: u64,
+        op: AtomicOp,
+    ) -> Result<u64, AccessError> {
         assert!(va.is_multiple_of(8), "the transport checks the alignment");
-        let original = self.remote(rkey, va, 8, RemoteAccess::Atomic, |bytes| {
+        let original = self.remote(who, rkey, va, 8, RemoteAccess::Atomic, |bytes| {
             let bytes = bytes?;
             let original = u64::from_ne_bytes((&*bytes).try_into().expect("8 bytes"));
             let new = match op {

@@ -412,10 +412,10 @@ impl Pair {
             }
             assert_eq!(tx.segments(), tx.bytes().len().div_ceil(tx.segment_len()));
             let mut segments = Vec::new();
-            let mem = &node.mem;
+            let (mem, who) = (&node.mem, node.qp.config().accessor());
             let read = |source, payload: &mut [u8]| match source {
-                Source::Local(sge) => mem.read_local(sge.lkey, sge.addr, payload),
-                Source::Remote { rkey, va, .. } => mem.read_remote(rkey, va, payload),
+                Source::Local(sge) => mem.read_local(who, sge.lkey, sge.addr, payload),
+                Source::Remote { rkey, va, .. } => mem.read_remote(who, rkey, va, payload),
             };
             let mut lost = false;
             tx.for_each_segment(|segment, deferred| {

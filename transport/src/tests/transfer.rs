@@ -10,8 +10,8 @@ use super::{
 };
 use crate::testing::{Pair, Setup, Side, TestMemory};
 use crate::{
-    AccessFlags, AckTiming, Deferred, ImmOrInv, PacketMeta, PostError, QpState, SendFlags, SendOp,
-    SendWr, Sge, Source, Time, TxBuffer, WcFlags, WcOpcode, WcStatus,
+    AccessFlags, AckTiming, Deferred, Extent, ImmOrInv, PacketMeta, PostError, QpState, SendFlags,
+    SendOp, SendWr, Sge, Source, Time, TxBuffer, WcFlags, WcOpcode, WcStatus,
 };
 
 const SIZES: [u32; 9] = [
@@ -598,4 +598,45 @@ fn long_payloads_are_left_to_the_caller() {
     });
     assert_eq!(seen[..3], [(segment_len, false, Some(12)); 3]);
     assert_eq!(seen[3..], [(segment_len, true, None); 3]);
+}
+
+/// Memory in pieces, or that may change at any moment, is copied by its own calls: the packets are the same.
+#[test]
+fn memory_in_pieces_is_not_left_to_the_caller() {
+    let traffic = |extent| {
+        let mut pair = Pair::default();
+        let src = register_filled(&pair, Side::A, 20 * PMTU, 1);
+        let dst = register(&pair, Side::B, 20 * PMTU);
+        for side in [Side::A, Side::B] {
+            pair.node(side).mem.set_extent(extent);
+        }
+        pair.recv(Side::B, 1, &[dst.sge()]);
+        pair.send(Side::A, 1, send(), &[src.sge()]);
+        pair.send(Side::A, 2, write(&dst), &[src.sge()]);
+        let back = register(&pair, Side::A, 20 * PMTU);
+        pair.send(Side::A, 3, read(&dst), &[back.sge()]);
+        pair.run();
+        assert_eq!(pair.node(Side::A).mem.all(&back), pattern(20 * PMTU, 1));
+        pair.trace_text()
+    };
+    assert_eq!(traffic(Extent::One), traffic(Extent::Pieces));
+
+    let mut pair = Pair::default();
+    let src = register_filled(&pair, Side::A, 5 * PMTU, 1);
+    let dst = register(&pair, Side::B, 5 * PMTU);
+    pair.node(Side::A).mem.set_extent(Extent::Pieces);
+    let node = pair.node_mut(Side::A);
+    let wr = SendWr {
+        wr_id: 1,
+        op: write(&dst),
+        flags: SendFlags::empty(),
+        sges: &[src.sge()],
+    };
+    node.qp.post_send(Time::ZERO, &wr, None).unwrap();
+    let mut tx = TxBuffer::new(9000, 8);
+    tx.defer_longer_than(0);
+    node.qp
+        .poll_transmit(Time::ZERO, &node.mem, AckTiming::Now, &mut tx);
+    assert!(!tx.is_empty());
+    assert_eq!(tx.deferred(), []);
 }
