@@ -57,8 +57,10 @@ impl Responder {
         if operation.is_last() || operation.is_only() {
             self.msn = self.msn.next();
         }
+        //= RC-RSP-23
         self.epsn = psn.add(executed.psns);
         if let Some((wqe, detail)) = executed.received {
+            //= RC-RSP-26
             complete_recv(cx, wqe.wr_id, detail);
             self.note_received(psn);
         }
@@ -236,6 +238,7 @@ impl Responder {
     }
 
     /// Queues the response to the READ or atomic just saved, with the MSN that counts it.
+    //= RC-ACK-03
     fn answer_resource(&mut self) {
         let msn = self.msn;
         let response = match self.saved.back() {
@@ -262,6 +265,7 @@ impl Responder {
     }
 }
 
+//= WCO-02
 fn recv_detail(opcode: WcOpcode, byte_len: u32, headers: &Headers) -> RecvDetail {
     RecvDetail {
         opcode,
