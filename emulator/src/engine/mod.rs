@@ -13,6 +13,7 @@ mod channels;
 mod clock;
 mod dispatch;
 mod doorbell;
+mod groups;
 mod gsi;
 mod handover;
 mod linger;
@@ -58,6 +59,7 @@ pub(crate) use ack_hold::Cause;
 use blocked::BlockedQps;
 use broker_link::BrokerLink;
 use clock::Clock;
+use groups::Groups;
 pub(crate) use handover::Driver;
 use handover::Handover;
 use moderation::ModeratedCqs;
@@ -155,6 +157,7 @@ pub(crate) struct EngineInner {
     /// Held while an uplink is opened.
     opening: Mutex<()>,
     routes: Routes,
+    groups: Groups,
     channels: RwLock<Vec<Arc<ShmChannel>>>,
     /// How many; pollers look here first.
     channel_count: AtomicUsize,
@@ -214,6 +217,7 @@ impl Engine {
                 uplinks: RwLock::default(),
                 opening: Mutex::default(),
                 routes: Routes::default(),
+                groups: Groups::default(),
                 channels: RwLock::default(),
                 channel_count: AtomicUsize::new(0),
                 timers: Timers::new(),
