@@ -169,7 +169,7 @@ impl<'e> Dispatch<'e> {
     /// Hands one that is intact to several QPs: what becomes of it at one does not matter to the others
     /// (MC-08).
     #[cold]
-    pub(super) fn to_all<'p>(
+    pub(super) fn hand_to<'p>(
         &mut self,
         meta: &PacketMeta,
         bytes: impl Inbound<'p>,

@@ -242,7 +242,7 @@ impl EngineInner {
                         //= MC-03
                         if dest == Qpn::MULTICAST {
                             let members = group.members();
-                            dispatch.to_all(&meta, segment, &members, dirty.as_deref_mut());
+                            dispatch.hand_to(&meta, segment, &members, dirty.as_deref_mut());
                         } else {
                             self.count(|counters| &counters.rx_unknown_qp);
                         }
