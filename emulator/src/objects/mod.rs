@@ -25,5 +25,6 @@ pub use poster::{RecvPoster, SendPoster};
 pub use qp::{Qp, QpInitAttr};
 pub use srq::{Srq, SrqInitAttr, SrqPoster};
 
+pub(crate) use context::ContextInner;
 pub(crate) use cq::CqInner;
 pub(crate) use qp::{QpCore, QpInner};
