@@ -11,6 +11,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rocade_emulator::AsyncEventKind::{DeviceFatal, GidChange, PortActive, PortErr};
+use rocade_emulator::config::HostNetwork;
 use rocade_emulator::{
     AsyncEventKind, BrokerMode, Context, Engine, EngineConfig, EventElement, QpAttr, QpAttrMask,
     QpCap, QpInitAttr, QpState, QpType,
@@ -45,6 +46,12 @@ fn wire() -> bool {
         link add v0 type veth peer name v1\n\
         addr add 192.0.2.1/24 dev v0\n\
         link set v1 up\nlink set v0 up\n");
+    // The carrier takes its time.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while HostNetwork::discover().unwrap().by_name("v0").is_none() {
+        assert!(Instant::now() < deadline, "v0 is not up");
+        std::thread::yield_now();
+    }
     true
 }
 
