@@ -170,6 +170,7 @@ impl EngineInner {
         if woken.by_network {
             self.network_changed();
         }
+        self.lead_new_routes();
         let stops = self.handover.stops();
         let activity = self
             .handover
