@@ -142,7 +142,10 @@ mod tests {
             index,
             mtu_bytes: 1500,
             loopback: false,
-            addrs: addrs.iter().map(|addr| addr.parse().unwrap()).collect(),
+            addrs: addrs
+                .iter()
+                .map(|addr| addr.parse().expect("an address"))
+                .collect(),
         }
     }
 
@@ -151,7 +154,10 @@ mod tests {
             name: "x".to_owned(),
             ifname: None,
             ifindex: 7,
-            addrs: addrs.iter().map(|addr| addr.parse().unwrap()).collect(),
+            addrs: addrs
+                .iter()
+                .map(|addr| addr.parse().expect("an address"))
+                .collect(),
             follows: follows.to_vec(),
             netdev_mtu: 1500,
             guid: Guid::new(1),
