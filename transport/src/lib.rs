@@ -23,7 +23,7 @@
 //! peer        outputs     who the QP talks to; completions, events and counters
 //! transmit    congestion  the caller's buffer; how much is in flight
 //! queue                   work requests that wait for their turn
-//! attr wr memory completion event counters error time
+//! attr wr memory window completion event counters error time
 //! ```
 //!
 //! A folder's files use each other: they hold the methods of the type that its `mod.rs` defines.
@@ -57,6 +57,7 @@ pub mod testing;
 mod tests;
 mod time;
 mod transmit;
+mod window;
 mod wr;
 
 pub use attr::{AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType};
@@ -71,4 +72,5 @@ pub use peer::PacketMeta;
 pub use qp::{AckTiming, ModifyContext, Qp, QpConfig, QpLimits, TransitionRule, transition_rule};
 pub use time::Time;
 pub use transmit::{Deferred, Source, TxBuffer};
+pub use window::{Bind, BindError, Bindable, Window, WindowKind};
 pub use wr::{AccessFlags, SendFlags, SendOp, SendWr, Sge};

@@ -11,6 +11,7 @@ mod short;
 mod single;
 mod states;
 mod transfer;
+mod windows;
 
 use alloc::vec;
 use alloc::vec::Vec;

@@ -4,7 +4,7 @@ use rocade_wire::{AtomicEth, Operation, Psn, Reth};
 
 use super::rewind::RESEND_BYTES;
 use super::{Requester, SendWqe};
-use crate::completion::WcStatus;
+use crate::completion::{ImmOrInv, WcStatus};
 use crate::cx::Cx;
 use crate::memory::{AccessError, Accessor, Extent, LocalAccess, Memory};
 use crate::peer::Peer;
@@ -47,11 +47,11 @@ impl Requester {
             self.window.limit(self.in_flight(una_cost), tx.max_bytes())
         };
         while self.failed.is_none() {
-            if self.current < self.started && self.cursor == self.sq[self.current].end_psn() {
+            while self.current < self.started && self.cursor == self.sq[self.current].end_psn() {
                 self.current += 1;
             }
             if self.current == self.started {
-                if self.send_short(cx, una_cost, tx) {
+                if self.send_short(cx, una_cost, tx) || self.run_local(cx) {
                     continue;
                 }
                 if !self.start_next(cx) {
@@ -167,7 +167,8 @@ impl Requester {
             first: true,
             last: true,
         };
-        let head = data_head(cx.peer, wqe, whole, imm, reth);
+        let tail = ImmOrInv::of(imm);
+        let head = data_head(cx.peer, wqe, whole, tail, reth);
         let len = wqe.len as usize;
         if !tx.fits(head.segment_len(len)) {
             return false;
@@ -207,6 +208,9 @@ impl Requester {
             return false;
         };
         let needs_data = wqe.op.needs_response_data();
+        if wqe.op.is_local() {
+            return false;
+        }
         //= RC-WQE-04
         if wqe.flags.contains(SendFlags::FENCE) && self.rd_wqes > 0 {
             return false;
@@ -250,14 +254,15 @@ impl Requester {
             return None;
         }
         Some(match wqe.op {
-            SendOp::Send { imm } => self.data_step(peer, wqe, index, imm, None),
+            SendOp::Send { imm } => self.data_step(peer, wqe, index, ImmOrInv::of(imm), None),
+            SendOp::SendInv { rkey } => self.data_step(peer, wqe, index, ImmOrInv::Inv(rkey), None),
             SendOp::Write { va, rkey, imm } => {
                 let reth = Reth {
                     va,
                     rkey,
                     dma_len: wqe.len,
                 };
-                self.data_step(peer, wqe, index, imm, Some(reth))
+                self.data_step(peer, wqe, index, ImmOrInv::of(imm), Some(reth))
             }
             SendOp::Read { va, rkey } => {
                 let offset = index * peer.pmtu_bytes();
@@ -303,6 +308,7 @@ impl Requester {
                 };
                 self.atomic_step(peer, wqe, Operation::FetchAdd, eth)
             }
+            SendOp::Bind(_) | SendOp::Invalidate { .. } => return None,
         })
     }
 
@@ -332,7 +338,7 @@ impl Requester {
         peer: &Peer,
         wqe: &SendWqe,
         index: u32,
-        imm: Option<[u8; 4]>,
+        tail: ImmOrInv,
         reth: Option<Reth>,
     ) -> Step {
         let offset = index * peer.pmtu_bytes();
@@ -343,7 +349,7 @@ impl Requester {
             first: index == 0,
             last: index + 1 == wqe.packets,
         };
-        let head = data_head(peer, wqe, part, imm, reth);
+        let head = data_head(peer, wqe, part, tail, reth);
         Step {
             head,
             offset,
@@ -397,14 +403,8 @@ fn result_buffers_ok(wqe: &SendWqe, (mem, who): (&impl Memory, Accessor)) -> boo
 
 /// Head of one packet of a SEND (`reth` is `None`) or WRITE.
 #[inline]
-fn data_head(
-    peer: &Peer,
-    wqe: &SendWqe,
-    part: Part,
-    imm: Option<[u8; 4]>,
-    reth: Option<Reth>,
-) -> Head {
-    let operation = data_operation(reth.is_some(), part.first, part.last, imm.is_some());
+fn data_head(peer: &Peer, wqe: &SendWqe, part: Part, tail: ImmOrInv, reth: Option<Reth>) -> Head {
+    let operation = data_operation(reth.is_some(), part.first, part.last, tail);
     let mut head = peer.head(operation, part.psn, part.payload_len as usize);
     //= RC-SEG-03
     if part.first
@@ -413,32 +413,37 @@ fn data_head(
         head.push(&reth.to_bytes());
     }
     if part.last {
-        if let Some(imm) = imm {
-            head.push(&imm);
+        match tail {
+            ImmOrInv::None => {}
+            ImmOrInv::Imm(imm) => head.push(&imm),
+            ImmOrInv::Inv(rkey) => head.push(&rkey.get().to_be_bytes()),
         }
         //= RXE-110
         head.bth.ack_req = true;
         //= RC-WQE-08
         head.bth.solicited =
-            wqe.flags.contains(SendFlags::SOLICITED) && (reth.is_none() || imm.is_some());
+            wqe.flags.contains(SendFlags::SOLICITED) && (reth.is_none() || tail != ImmOrInv::None);
     }
     head
 }
 
 //= RC-SEG-01
-const fn data_operation(write: bool, first: bool, last: bool, imm: bool) -> Operation {
-    match (write, first, last, imm) {
+const fn data_operation(write: bool, first: bool, last: bool, tail: ImmOrInv) -> Operation {
+    use ImmOrInv::{Imm, Inv};
+    match (write, first, last, tail) {
         (false, true, false, _) => Operation::SendFirst,
         (false, false, false, _) => Operation::SendMiddle,
-        (false, false, true, false) => Operation::SendLast,
-        (false, false, true, true) => Operation::SendLastImm,
-        (false, true, true, false) => Operation::SendOnly,
-        (false, true, true, true) => Operation::SendOnlyImm,
+        (false, false, true, ImmOrInv::None) => Operation::SendLast,
+        (false, false, true, Imm(_)) => Operation::SendLastImm,
+        (false, false, true, Inv(_)) => Operation::SendLastInv,
+        (false, true, true, ImmOrInv::None) => Operation::SendOnly,
+        (false, true, true, Imm(_)) => Operation::SendOnlyImm,
+        (false, true, true, Inv(_)) => Operation::SendOnlyInv,
         (true, true, false, _) => Operation::WriteFirst,
         (true, false, false, _) => Operation::WriteMiddle,
-        (true, false, true, false) => Operation::WriteLast,
-        (true, false, true, true) => Operation::WriteLastImm,
-        (true, true, true, false) => Operation::WriteOnly,
-        (true, true, true, true) => Operation::WriteOnlyImm,
+        (true, false, true, Imm(_)) => Operation::WriteLastImm,
+        (true, false, true, _) => Operation::WriteLast,
+        (true, true, true, Imm(_)) => Operation::WriteOnlyImm,
+        (true, true, true, _) => Operation::WriteOnly,
     }
 }
