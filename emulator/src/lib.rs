@@ -32,12 +32,12 @@ pub use engine::{Engine, EngineCounters};
 pub use error::VerbsError;
 pub use hca::{DeviceAttr, DeviceFacts, DeviceInfo, GidEntry, PortAttr, limits};
 pub use objects::{
-    AsyncEvent, AsyncEventKind, CompChannel, Connection, Context, Cq, CqInitAttr, EventElement,
-    EventWaiter, Mr, Pd, Qp, QpInitAttr, RecvPoster, SendPoster,
+    AsyncEvent, AsyncEventKind, CompChannel, Connection, Context, Cq, CqInitAttr, Dm, EventElement,
+    EventWaiter, Mr, Mw, Pd, Qp, QpInitAttr, RecvPoster, Rereg, ReregFlags, SendPoster,
 };
 pub use rocade_transport::{
-    AccessFlags, AddressVector, CompleteTo, Completion, Counters, DropReason, ImmOrInv,
-    ModifyError, PostError, QpAttr, QpAttrMask, QpCap, QpState, QpType, SendFlags, SendOp, SendWr,
-    Sge, WcFlags, WcOpcode, WcStatus, transition_rule,
+    AccessFlags, AddressVector, Bind, BindError, CompleteTo, Completion, Counters, DropReason,
+    ImmOrInv, ModifyError, PostError, QpAttr, QpAttrMask, QpCap, QpState, QpType, SendFlags,
+    SendOp, SendWr, Sge, WcFlags, WcOpcode, WcStatus, Window, WindowKind, transition_rule,
 };
 pub use rocade_wire::{Gid, Guid, Lkey, Mtu, Pkey, Psn, Qpn, Rkey};

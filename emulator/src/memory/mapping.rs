@@ -12,6 +12,14 @@ use std::ptr::{self, NonNull};
 
 use super::guard::kernel;
 
+/// Memory of programs ends here at the latest. Beyond, an access would be a fault without an address, which nobody
+/// could tell from a fault of our own.
+pub(crate) const ADDRESSES: u64 = if cfg!(target_arch = "x86_64") {
+    (1 << 47) - 4096
+} else {
+    1 << 48
+};
+
 const MAPS: &str = "/proc/self/maps";
 
 /// Checks that every page of `addr..addr+len` is mapped readable, and writable where `write`

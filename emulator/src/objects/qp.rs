@@ -432,6 +432,7 @@ impl QpInner {
             core.qp.abandon();
             self.purge_completions(&mut core);
         }
+        engine.regions().free_windows_of(self.qp_num);
         engine.release_qp_num(self.qp_num);
         self.pd.context.forget_events(&self.async_acks);
         self.send_cq.detach_qp();

@@ -19,7 +19,7 @@ const RIGHTS: AccessFlags = AccessFlags::REMOTE_READ.union(AccessFlags::REMOTE_W
 
 /// The key after the next bind of a type 2 window.
 const fn next(rkey: Rkey) -> Rkey {
-    Rkey::new(rkey.get() & !0xff | rkey.get().wrapping_add(1) & 0xff)
+    rkey.with_next_tag()
 }
 
 fn bind(rkey: Rkey, region: &Region) -> SendOp {
