@@ -2,7 +2,8 @@
 //!
 //! An [`Engine`] is the hardware of one process: it owns the links, the queue pairs, the
 //! registered memory and one background thread. [`Engine::open_device`] gives a [`Context`],
-//! from which the verbs objects come: [`Pd`], [`Mr`], [`Cq`], [`CompChannel`], [`Qp`].
+//! from which the verbs objects come: [`Pd`], [`Mr`], [`Cq`], [`CompChannel`], [`Srq`],
+//! [`Qp`].
 //!
 //! Packets are real RoCEv2 over UDP port 4791. The protocol itself is in `rocade-transport`;
 //! this crate gives it memory, time, threads and sockets.
@@ -33,11 +34,13 @@ pub use error::VerbsError;
 pub use hca::{DeviceAttr, DeviceFacts, DeviceInfo, GidEntry, PortAttr, limits};
 pub use objects::{
     AsyncEvent, AsyncEventKind, CompChannel, Connection, Context, Cq, CqInitAttr, Dm, EventElement,
-    EventWaiter, Mr, Mw, Pd, Qp, QpInitAttr, RecvPoster, Rereg, ReregFlags, SendPoster,
+    EventWaiter, Mr, Mw, Pd, Qp, QpInitAttr, RecvPoster, Rereg, ReregFlags, SendPoster, Srq,
+    SrqInitAttr, SrqPoster,
 };
 pub use rocade_transport::{
     AccessFlags, AddressVector, Bind, BindError, CompleteTo, Completion, Counters, DropReason,
     ImmOrInv, ModifyError, PostError, QpAttr, QpAttrMask, QpCap, QpState, QpType, SendFlags,
-    SendOp, SendWr, Sge, WcFlags, WcOpcode, WcStatus, Window, WindowKind, transition_rule,
+    SendOp, SendWr, Sge, SrqAttr, SrqError, WcFlags, WcOpcode, WcStatus, Window, WindowKind,
+    transition_rule,
 };
 pub use rocade_wire::{Gid, Guid, Lkey, Mtu, Pkey, Psn, Qpn, Rkey};

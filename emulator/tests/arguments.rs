@@ -97,6 +97,7 @@ fn creation_limits() {
     let init = |cap, qp_type| QpInitAttr {
         send_cq: side.cq.clone(),
         recv_cq: side.cq.clone(),
+        srq: None,
         cap,
         qp_type,
         sq_sig_all: false,

@@ -282,6 +282,7 @@ fn sibling(of: &Side, (send_cq, recv_cq): (&Cq, &Cq), cookie: u64) -> Side {
     let init = QpInitAttr {
         send_cq: send_cq.clone(),
         recv_cq: recv_cq.clone(),
+        srq: None,
         cap,
         qp_type: QpType::Rc,
         sq_sig_all: false,

@@ -1,5 +1,7 @@
 //! Counters: every dropped packet has a reason.
 
+use alloc::boxed::Box;
+
 /// Why a packet was dropped without effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(usize)]
@@ -64,10 +66,6 @@ pub struct Counters {
 }
 
 impl Counters {
-    pub(crate) const fn drop_packet(&mut self, reason: DropReason) {
-        self.drops[reason as usize] += 1;
-    }
-
     /// Packets dropped for this reason.
     #[must_use]
     pub const fn dropped(&self, reason: DropReason) -> u64 {
@@ -78,5 +76,40 @@ impl Counters {
     #[must_use]
     pub fn dropped_total(&self) -> u64 {
         self.drops.iter().sum()
+    }
+}
+
+/// How a QP keeps its [`Counters`]: what is rare takes no room before it happens.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) tx_packets: u64,
+    pub(crate) rx_packets: u64,
+    pub(crate) short_packets: u64,
+    pub(crate) acks_sent: u64,
+    /// The others.
+    rare: Option<Box<Counters>>,
+}
+
+impl Tally {
+    /// The counters that are not counted here.
+    #[cold]
+    pub(crate) fn rare(&mut self) -> &mut Counters {
+        self.rare.get_or_insert_default()
+    }
+
+    pub(crate) fn drop_packet(&mut self, reason: DropReason) {
+        self.rare().drops[reason as usize] += 1;
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> Counters {
+        let rare = self.rare.as_deref().cloned();
+        Counters {
+            tx_packets: self.tx_packets,
+            rx_packets: self.rx_packets,
+            short_packets: self.short_packets,
+            acks_sent: self.acks_sent,
+            ..rare.unwrap_or_default()
+        }
     }
 }

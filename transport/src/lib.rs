@@ -34,7 +34,7 @@
 #![forbid(unsafe_code)]
 
 extern crate alloc;
-#[cfg(test)]
+#[cfg(any(test, feature = "test-utils"))]
 extern crate std;
 
 mod attr;
@@ -70,6 +70,7 @@ pub use memory::{
 };
 pub use peer::PacketMeta;
 pub use qp::{AckTiming, ModifyContext, Qp, QpConfig, QpLimits, TransitionRule, transition_rule};
+pub use queue::{RecvWqe, SharedReceives, Srq, SrqAttr, SrqError, Taken};
 pub use time::Time;
 pub use transmit::{Deferred, Source, TxBuffer};
 pub use window::{Bind, BindError, Bindable, Window, WindowKind};

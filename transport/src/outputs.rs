@@ -5,7 +5,7 @@ use alloc::collections::VecDeque;
 use rocade_wire::Qpn;
 
 use crate::completion::Completion;
-use crate::counters::Counters;
+use crate::counters::Tally;
 use crate::event::QpEvent;
 
 /// The QP has to go to ERR; whatever caused it has been reported.
@@ -19,7 +19,7 @@ pub(crate) struct Outputs {
     pub(crate) qp_num: Qpn,
     pub(crate) completions: VecDeque<Completion>,
     pub(crate) events: VecDeque<QpEvent>,
-    pub(crate) counters: Counters,
+    pub(crate) counters: Tally,
 }
 
 impl Outputs {
@@ -28,7 +28,7 @@ impl Outputs {
             qp_num,
             completions: VecDeque::new(),
             events: VecDeque::new(),
-            counters: Counters::default(),
+            counters: Tally::default(),
         }
     }
 }

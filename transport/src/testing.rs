@@ -8,9 +8,11 @@
 mod memory;
 mod pair;
 mod setup;
+mod srq;
 mod transit;
 
 pub use memory::{Region, TestMemory};
 pub use pair::{Node, Pair};
 pub use setup::{CONTEXT_MTU, Setup, context};
+pub use srq::TestSrq;
 pub use transit::{Fate, Side, Traced, Transit};

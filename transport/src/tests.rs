@@ -9,6 +9,7 @@ mod retry;
 mod salvage;
 mod short;
 mod single;
+mod srq;
 mod states;
 mod transfer;
 mod windows;

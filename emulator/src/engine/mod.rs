@@ -3,7 +3,7 @@
 //! Two drivers, one step: threads that poll a CQ receive inline, and one background thread
 //! receives, fires timers and retries while nobody polls (`handover`). Receiving locks a link,
 //! then for each batch the QP table and the region table for reading, then one QP at a time.
-//! Lock order everywhere: link, QP table, regions, QP, CQ, channel.
+//! Lock order everywhere: link, QP table, regions, QP, SRQ, CQ, channel.
 
 mod ack_hold;
 mod background;
@@ -118,6 +118,8 @@ struct AtomicCounters {
 struct Attachment {
     broker: Option<Arc<BrokerLink>>,
     qp_numbers: QpnAllocator,
+    /// Those of shared receive queues, once there is one.
+    srq_numbers: Option<QpnAllocator>,
 }
 
 /// What threads that poll count.
@@ -294,13 +296,7 @@ impl EngineInner {
 
     /// A free QP number; joins the shared addresses first if this is the first.
     pub(crate) fn allocate_qp_num(self: &Arc<Self>) -> Result<Qpn, VerbsError> {
-        let mut attachment = self.attachment.lock();
-        if attachment.is_none() {
-            *attachment = Some(self.attach()?);
-        }
-        attachment
-            .as_mut()
-            .and_then(|attachment| attachment.qp_numbers.allocate())
+        self.with_attachment(|attachment| attachment.qp_numbers.allocate())?
             .ok_or(VerbsError::NoMemory("QP numbers"))
     }
 
@@ -310,11 +306,43 @@ impl EngineInner {
         }
     }
 
+    /// A free number for a shared receive queue, likewise. No other process on the addresses has the same.
+    pub(crate) fn allocate_srq_num(self: &Arc<Self>) -> Result<Qpn, VerbsError> {
+        self.with_attachment(|attachment| {
+            let slot = attachment.qp_numbers.slot();
+            let numbers = &mut attachment.srq_numbers;
+            let numbers = numbers.get_or_insert_with(|| QpnAllocator::new(slot));
+            numbers.allocate()
+        })?
+        .ok_or(VerbsError::NoMemory("SRQ numbers"))
+    }
+
+    pub(crate) fn release_srq_num(&self, number: Qpn) {
+        if let Some(attachment) = &mut *self.attachment.lock()
+            && let Some(numbers) = &mut attachment.srq_numbers
+        {
+            numbers.release(number);
+        }
+    }
+
+    fn with_attachment<R>(
+        self: &Arc<Self>,
+        f: impl FnOnce(&mut Attachment) -> R,
+    ) -> Result<R, VerbsError> {
+        let mut attachment = self.attachment.lock();
+        let attachment = match &mut *attachment {
+            Some(attachment) => attachment,
+            none => none.insert(self.attach()?),
+        };
+        Ok(f(attachment))
+    }
+
     fn attach(self: &Arc<Self>) -> Result<Attachment, VerbsError> {
         let attachment = match &self.broker_mode {
             BrokerMode::Embedded => Attachment {
                 broker: None,
                 qp_numbers: QpnAllocator::new(Slot::EMBEDDED),
+                srq_numbers: None,
             },
             BrokerMode::Auto(config) => {
                 let broker = BrokerLink::connect(config)?;
@@ -327,6 +355,7 @@ impl EngineInner {
                 Attachment {
                     broker: Some(Arc::new(broker)),
                     qp_numbers,
+                    srq_numbers: None,
                 }
             }
         };

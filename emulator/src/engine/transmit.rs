@@ -46,7 +46,7 @@ pub(crate) struct TxState {
     /// When the pending timer entry of this QP is due.
     timer: Option<Time>,
     /// A run of packets that the socket had no room for.
-    pub(super) blocked: Option<Blocked>,
+    pub(super) blocked: Option<Box<Blocked>>,
     hold: AckHold,
     /// The last acknowledgement that was promised to the peer, and is not seen yet.
     pub(super) quiet: Option<Psn>,
@@ -242,7 +242,7 @@ impl EngineInner {
             return;
         }
         let mut acks = self.ack_timing(core, cause);
-        let acks_before = core.qp.counters().acks_sent;
+        let acks_before = core.qp.acks_sent();
         let is_quiet = core.qp.lone_ack().is_some()
             && !core.qp.wants_to_transmit(acks)
             && !core.tx.uses_socket();
@@ -268,7 +268,7 @@ impl EngineInner {
         if is_quiet && tx.blocked.is_none() {
             tx.quiet = owed.map(|(psn, _)| psn);
         }
-        let acked = !is_quiet && qp.counters().acks_sent != acks_before;
+        let acked = !is_quiet && qp.acks_sent() != acks_before;
         let waiting = qp.lone_ack().or(tx.quiet);
         if tx.hold.transmitted(cause, now, acked, waiting) {
             self.look_after(inner.qp_num());
@@ -341,11 +341,11 @@ impl EngineInner {
                 self.handover.sent();
             }
             if !sent {
-                tx.blocked = Some(Blocked {
+                tx.blocked = Some(Box::new(Blocked {
                     bytes: buffer.bytes().into(),
                     segment_len: buffer.segment_len(),
                     sealed,
-                });
+                }));
                 self.note_blocked(inner.qp_num(), driver);
                 return;
             }
@@ -393,7 +393,7 @@ impl EngineInner {
                 bytes,
                 segment_len,
                 sealed,
-            } = blocked;
+            } = &**blocked;
             let sent = match &path.channel {
                 Some(channel) => {
                     send_bytes(channel, &mut tx.enters_channel, bytes, *segment_len, driver)

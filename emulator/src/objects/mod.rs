@@ -14,6 +14,7 @@ mod pd;
 mod poster;
 mod qp;
 mod slots;
+mod srq;
 
 pub use comp_channel::CompChannel;
 pub use connection::Connection;
@@ -26,6 +27,7 @@ pub use mw::Mw;
 pub use pd::Pd;
 pub use poster::{RecvPoster, SendPoster};
 pub use qp::{Qp, QpInitAttr};
+pub use srq::{Srq, SrqInitAttr, SrqPoster};
 
 pub(crate) use cq::CqInner;
 pub(crate) use qp::{QpCore, QpInner};

@@ -7,6 +7,7 @@ use rocade_transport::PdTag;
 
 use super::context::ContextInner;
 use super::qp::{Qp, QpInitAttr};
+use super::srq::{Srq, SrqInitAttr};
 use crate::error::VerbsError;
 
 /// A protection domain (`ibv_pd`).
@@ -46,6 +47,16 @@ impl Pd {
     #[doc(alias = "ibv_create_qp")]
     pub fn create_qp(&self, init: QpInitAttr) -> Result<Qp, VerbsError> {
         Qp::new(Arc::clone(&self.inner), init)
+    }
+
+    /// A new shared receive queue.
+    ///
+    /// # Errors
+    /// [`VerbsError::InvalidArgument`] if a size is 0 or above the limit (SRQ-01); [`VerbsError::Broker`] if the
+    /// process cannot join its addresses; [`VerbsError::NoMemory`] out of numbers.
+    #[doc(alias = "ibv_create_srq")]
+    pub fn create_srq(&self, init: SrqInitAttr) -> Result<Srq, VerbsError> {
+        Srq::new(Arc::clone(&self.inner), init)
     }
 
     /// Ends the domain.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use rocade_transport::{
     CompleteTo, Completion, Counters, ModifyContext, QpAttr, QpAttrMask, QpCap, QpConfig, QpEvent,
-    QpState, QpType,
+    QpState, QpType, SharedReceives,
 };
 use rocade_wire::{Gid, Pkey, Qpn};
 
@@ -17,6 +17,7 @@ use super::event_queue::AckCounter;
 use super::pd::{Pd, PdInner};
 use super::poster::{RecvPoster, SendPoster};
 use super::slots::PendingSlots;
+use super::srq::{Srq, SrqInner};
 use crate::engine::{Cause, Driver, EngineInner, Path, TxState, Uplink};
 use crate::error::VerbsError;
 use crate::hca::{Hca, limits};
@@ -29,7 +30,9 @@ pub struct QpInitAttr {
     pub send_cq: Cq,
     /// Where receives complete.
     pub recv_cq: Cq,
-    /// Queue sizes asked for; granted as asked.
+    /// Where receives come from instead of a queue of its own (SRQ-09).
+    pub srq: Option<Srq>,
+    /// Queue sizes asked for; granted as asked, those of a receive queue that it does not have as 0.
     pub cap: QpCap,
     /// Transport service.
     pub qp_type: QpType,
@@ -65,6 +68,7 @@ pub(crate) struct QpInner {
     qp_num: Qpn,
     send_cq: Arc<CqInner>,
     recv_cq: Arc<CqInner>,
+    srq: Option<Arc<SrqInner>>,
     cookie: u64,
     core: Mutex<QpCore>,
     alive: AtomicBool,
@@ -84,7 +88,15 @@ pub(crate) struct QpCore {
 }
 
 impl Qp {
-    pub(super) fn new(pd: Arc<PdInner>, init: QpInitAttr) -> Result<Self, VerbsError> {
+    pub(super) fn new(pd: Arc<PdInner>, mut init: QpInitAttr) -> Result<Self, VerbsError> {
+        let srq = init.srq.map(|srq| Arc::clone(srq.inner()));
+        if let Some(srq) = &srq {
+            if !srq.is_of(&pd) {
+                return Err(VerbsError::InvalidArgument("srq"));
+            }
+            //= SRQ-09
+            (init.cap.max_recv_wr, init.cap.max_recv_sge) = (0, 0);
+        }
         check_cap(&init.cap)?;
         let engine = &pd.context.engine;
         let qp_num = engine.allocate_qp_num()?;
@@ -96,19 +108,24 @@ impl Qp {
             sq_sig_all: init.sq_sig_all,
             limits: Hca::qp_limits(),
         };
-        let Some(qp) = rocade_transport::Qp::new(config) else {
+        let receives = srq.clone().map(|srq| srq as Arc<dyn SharedReceives>);
+        let Some(qp) = rocade_transport::Qp::new(config, receives) else {
             engine.release_qp_num(qp_num);
             return Err(VerbsError::NotSupported("QP type"));
         };
         let (send_cq, recv_cq) = (init.send_cq.inner, init.recv_cq.inner);
         send_cq.attach_qp();
         recv_cq.attach_qp();
+        if let Some(srq) = &srq {
+            srq.attach_qp();
+        }
         pd.children.fetch_add(1, Ordering::AcqRel);
         let inner = Arc::new(QpInner {
             pd,
             qp_num,
             send_cq,
             recv_cq,
+            srq,
             cookie: init.cookie,
             core: Mutex::new(QpCore {
                 qp,
@@ -153,7 +170,7 @@ impl Qp {
     /// Statistics.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.inner().lock().qp.counters().clone()
+        self.inner().lock().qp.counters()
     }
 
     /// Changes attributes and state; all or nothing.
@@ -359,9 +376,13 @@ impl QpInner {
             ..
         } = core;
         each_run(qp.pending_completions(), |to, run| {
-            let slots = match to {
-                CompleteTo::SendCq => &mut *send_slots,
-                CompleteTo::RecvCq => &mut *recv_slots,
+            let slots = match (to, &self.srq) {
+                (CompleteTo::SendCq, _) => &mut *send_slots,
+                (CompleteTo::RecvCq, None) => &mut *recv_slots,
+                (CompleteTo::RecvCq, Some(srq)) => {
+                    lost += complete_shared(srq, &self.recv_cq, run, reserved);
+                    return true;
+                }
             };
             let cq = self.cq_of(to);
             lost += cq.add(run, reserved, |number, completion| {
@@ -402,6 +423,7 @@ impl QpInner {
             QpEvent::SqDrained => AsyncEventKind::SqDrained,
             QpEvent::ReqErr => AsyncEventKind::QpReqErr,
             QpEvent::AccessErr => AsyncEventKind::QpAccessErr,
+            QpEvent::LastWqeReached => AsyncEventKind::QpLastWqeReached,
             QpEvent::Fatal => AsyncEventKind::QpFatal,
         };
         let acks = Some(Arc::clone(&self.async_acks));
@@ -437,9 +459,32 @@ impl QpInner {
         self.pd.context.forget_events(&self.async_acks);
         self.send_cq.detach_qp();
         self.recv_cq.detach_qp();
+        if let Some(srq) = &self.srq {
+            srq.detach_qp();
+        }
         self.pd.children.fetch_sub(1, Ordering::AcqRel);
         true
     }
+}
+
+/// Hands completions of receives from a shared queue to the CQ, and returns how many are lost: their slots are
+/// free.
+fn complete_shared<'c>(
+    srq: &SrqInner,
+    cq: &Arc<CqInner>,
+    run: impl Iterator<Item = &'c Completion>,
+    reserved: &mut usize,
+) -> usize {
+    let mut pending = srq.pending();
+    let slots = pending.of(cq);
+    let lost = cq.add(run, reserved, |number, completion| {
+        slots.note(number, completion.slots);
+    });
+    drop(pending);
+    if lost > 0 {
+        srq.free_slots(lost);
+    }
+    lost
 }
 
 /// Calls `each` for each run of completions that go to one CQ, until it says false. It has

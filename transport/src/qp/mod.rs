@@ -6,6 +6,7 @@ mod short;
 mod side;
 mod state;
 
+use alloc::sync::Arc;
 use core::net::IpAddr;
 
 use rocade_wire::{Gid, Msn, Mtu, Packet, Pkey, Psn, Qpn};
@@ -22,7 +23,7 @@ use crate::event::QpEvent;
 use crate::memory::{Accessor, Memory, PdTag};
 use crate::outputs::{Fatal, Outputs};
 use crate::peer::{Framing, PacketMeta, Peer};
-use crate::queue::{RecvLimits, RecvQueue};
+use crate::queue::{RecvLimits, RecvQueue, RecvSource, SharedReceives};
 use crate::requester::{Requester, SendLimits};
 use crate::responder::Responder;
 use crate::time::Time;
@@ -112,10 +113,21 @@ pub struct Qp {
 }
 
 impl Qp {
-    /// A QP in RESET; `None` where this crate has no state machine for the type.
+    /// A QP in RESET, which takes its receives from `srq` where there is one; `None` where this crate has no
+    /// state machine for the type.
     #[must_use]
-    pub fn new(config: QpConfig) -> Option<Self> {
+    pub fn new(config: QpConfig, srq: Option<Arc<dyn SharedReceives>>) -> Option<Self> {
         let framing = Framing::of(config.qp_type)?;
+        let receives = match srq {
+            Some(srq) => RecvSource::Shared(srq),
+            None => RecvSource::Own(RecvQueue::new(
+                config.pd,
+                RecvLimits {
+                    max_wr: config.cap.max_recv_wr,
+                    max_sge: config.cap.max_recv_sge,
+                },
+            )),
+        };
         Some(Self {
             config,
             attr: QpAttr {
@@ -130,10 +142,7 @@ impl Qp {
                 max_inline: config.cap.max_inline_data,
                 sig_all: config.sq_sig_all,
             })),
-            recv: RecvSide::Reliable(Responder::new(RecvQueue::new(RecvLimits {
-                max_wr: config.cap.max_recv_wr,
-                max_sge: config.cap.max_recv_sge,
-            }))),
+            recv: RecvSide::Reliable(Responder::new(receives)),
             comm_est_raised: false,
             out: Outputs::new(config.qp_num),
         })
@@ -189,8 +198,14 @@ impl Qp {
 
     /// Statistics.
     #[must_use]
-    pub const fn counters(&self) -> &Counters {
-        &self.out.counters
+    pub fn counters(&self) -> Counters {
+        self.out.counters.all()
+    }
+
+    /// Of the statistics, how many Acknowledge packets were sent.
+    #[must_use]
+    pub const fn acks_sent(&self) -> u64 {
+        self.out.counters.acks_sent
     }
 
     /// Send work requests that are not complete.
@@ -531,6 +546,10 @@ impl Qp {
         let (send, recv, mut cx) = self.sides(now, &());
         send.flush(&mut cx);
         recv.flush(&mut cx);
+        //= RC-STA-08
+        if recv.receives().is_some_and(RecvSource::is_shared) {
+            self.out.events.push_back(QpEvent::LastWqeReached);
+        }
     }
 
     /// Both sides, and what surrounds a call of either.

@@ -319,7 +319,8 @@ fn apply_attrs(qp: &mut Qp, mask: QpAttrMask) {
 //= RC-STA-04
 pub(super) fn reset(qp: &mut Qp) {
     qp.send.reset();
-    qp.recv.reset();
+    let receives = qp.out.completions.iter().filter(|c| !c.is_send());
+    qp.recv.reset(receives.count());
     qp.out.completions.clear();
     qp.out.events.clear();
     qp.comm_est_raised = false;

@@ -7,6 +7,7 @@ use crate::cx::Cx;
 use crate::error::PostError;
 use crate::memory::Memory;
 use crate::outputs::{Fatal, Outputs};
+use crate::queue::RecvSource;
 use crate::requester::{Requester, RequesterAttr};
 use crate::responder::{Responder, ResponderAttr};
 use crate::time::Time;
@@ -172,6 +173,14 @@ impl RecvSide {
         }
     }
 
+    /// Where receives come from; `None` where there are none.
+    pub(super) const fn receives(&self) -> Option<&RecvSource> {
+        match self {
+            Self::Reliable(responder) => Some(responder.receives()),
+            Self::None => None,
+        }
+    }
+
     /// Has a part of a message come, and not all of it?
     pub(super) const fn is_in_message(&self) -> bool {
         match self {
@@ -183,14 +192,14 @@ impl RecvSide {
     #[inline]
     pub(super) fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         match self {
-            Self::Reliable(responder) => responder.receives().post(wr_id, sges),
+            Self::Reliable(responder) => responder.receives_mut().post(wr_id, sges),
             Self::None => Err(PostError::InvalidState),
         }
     }
 
     pub(super) const fn free_slots(&mut self, slots: u32) {
         if let Self::Reliable(responder) = self {
-            responder.receives().free_slots(slots);
+            responder.receives_mut().free_slots(slots);
         }
     }
 
@@ -289,10 +298,10 @@ impl RecvSide {
         }
     }
 
-    /// Forgets everything without completions (RC-STA-04).
-    pub(super) fn reset(&mut self) {
+    /// Forgets everything without completions (RC-STA-04), those of `unreported` receives included.
+    pub(super) fn reset(&mut self, unreported: usize) {
         if let Self::Reliable(responder) = self {
-            responder.reset();
+            responder.reset(unreported);
         }
     }
 }

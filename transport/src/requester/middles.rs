@@ -83,7 +83,9 @@ impl Requester {
             self.time(cx.now, before.add(interval - since - 1), una_cost);
         }
         cx.out.counters.tx_packets += u64::from(count);
-        cx.out.counters.retransmitted_packets += u64::from(repeated);
+        if repeated > 0 {
+            cx.out.counters.rare().retransmitted_packets += u64::from(repeated);
+        }
         self.packets_since_ack_req = (since + count) % interval;
         if since + count >= interval {
             self.arm_ack_timer(cx.now);

@@ -127,7 +127,7 @@ impl Requester {
         if self.rnr_until.is_some() || self.went_back_at == Some(psn) {
             return Ok(());
         }
-        cx.out.counters.seq_naks_received += 1;
+        cx.out.counters.rare().seq_naks_received += 1;
         self.consume_retry(cx)?;
         self.window.on_loss();
         self.go_back(psn);
@@ -154,7 +154,7 @@ impl Requester {
         if self.rnr_until.is_some() {
             return Ok(());
         }
-        cx.out.counters.rnr_naks_received += 1;
+        cx.out.counters.rare().rnr_naks_received += 1;
         //= RC-TMR-05
         if self.attr.rnr_retry != 7 {
             if self.rnr_left == 0 {
@@ -181,7 +181,7 @@ impl Requester {
         }
         if self.ack_deadline.is_some_and(|deadline| deadline <= cx.now) {
             //= RC-TMR-03
-            cx.out.counters.timeouts += 1;
+            cx.out.counters.rare().timeouts += 1;
             self.timeouts_in_a_row = self.timeouts_in_a_row.saturating_add(1);
             self.ack_deadline = None;
             self.consume_retry(cx)?;

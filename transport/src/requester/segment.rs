@@ -364,7 +364,7 @@ impl Requester {
         let repeated = self.cursor != self.next_new;
         self.cursor = self.cursor.add(step.psns);
         if repeated {
-            cx.out.counters.retransmitted_packets += 1;
+            cx.out.counters.rare().retransmitted_packets += 1;
             self.forget_time();
         } else if step.head.bth.ack_req {
             self.time(cx.now, self.cursor.sub(1), una_cost);

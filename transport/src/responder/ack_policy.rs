@@ -85,9 +85,9 @@ impl Responder {
 
     pub(super) fn schedule_nak(&mut self, psn: Psn, syndrome: Syndrome, out: &mut Outputs) {
         match syndrome {
-            Syndrome::Nak(NakCode::PsnSequence) => out.counters.seq_naks_sent += 1,
-            Syndrome::RnrNak(_) => out.counters.rnr_naks_sent += 1,
-            _ => out.counters.fatal_naks_sent += 1,
+            Syndrome::Nak(NakCode::PsnSequence) => out.counters.rare().seq_naks_sent += 1,
+            Syndrome::RnrNak(_) => out.counters.rare().rnr_naks_sent += 1,
+            _ => out.counters.rare().fatal_naks_sent += 1,
         }
         self.nak_outstanding = true;
         self.queue.push_back(Response::Nak {

@@ -94,7 +94,7 @@ impl Responder {
             return Err((Refusal::TOO_LONG, Some(wqe)));
         }
         //= RC-RSP-12
-        if len > 0 && wqe.data.scatter((mem, who), received, payload).is_err() {
+        if len > 0 && wqe.scatter((mem, who), received, payload).is_err() {
             return Err((Refusal::BAD_RECEIVE_BUFFER, Some(wqe)));
         }
         let received = received + len;
@@ -106,7 +106,7 @@ impl Responder {
             //= INV-03
             let key = headers.ieth.map(|ieth| ieth.0);
             //= RC-ERR-J
-            if !key.is_some_and(|rkey| mem.invalidate(who, rkey, true).is_ok()) {
+            if key.is_none_or(|rkey| mem.invalidate(who, rkey, true).is_err()) {
                 return Err((Refusal::ACCESS, Some(wqe)));
             }
         }

@@ -12,7 +12,7 @@ use rocade_wire::{Msn, Psn, Rkey, RnrTimer};
 
 use crate::completion::{CompleteTo, Completion, ImmOrInv, WcOpcode, WcStatus};
 use crate::cx::Cx;
-use crate::queue::{RecvQueue, RecvWqe};
+use crate::queue::{RecvSource, RecvWqe};
 use crate::wr::AccessFlags;
 
 use ack_policy::Response;
@@ -76,10 +76,18 @@ pub(crate) struct ResponderAttr {
     pub(crate) min_rnr_timer: RnrTimer,
 }
 
+impl ResponderAttr {
+    const NONE: Self = Self {
+        access: AccessFlags::empty(),
+        max_dest_rd_atomic: 0,
+        min_rnr_timer: RnrTimer::LONGEST,
+    };
+}
+
 #[derive(Debug)]
 pub(crate) struct Responder {
     attr: ResponderAttr,
-    receives: RecvQueue,
+    receives: RecvSource,
     /// Expected PSN of the next new request.
     epsn: Psn,
     msn: Msn,
@@ -98,13 +106,9 @@ pub(crate) struct Responder {
 }
 
 impl Responder {
-    pub(crate) const fn new(receives: RecvQueue) -> Self {
+    pub(crate) const fn new(receives: RecvSource) -> Self {
         Self {
-            attr: ResponderAttr {
-                access: AccessFlags::empty(),
-                max_dest_rd_atomic: 0,
-                min_rnr_timer: RnrTimer::LONGEST,
-            },
+            attr: ResponderAttr::NONE,
             receives,
             epsn: Psn::new(0),
             msn: Msn::new(0),
@@ -135,8 +139,12 @@ impl Responder {
         !matches!(self.current, InProgress::None)
     }
 
-    /// Its receive queue.
-    pub(crate) const fn receives(&mut self) -> &mut RecvQueue {
+    /// Where its receives come from.
+    pub(crate) const fn receives(&self) -> &RecvSource {
+        &self.receives
+    }
+
+    pub(crate) const fn receives_mut(&mut self) -> &mut RecvSource {
         &mut self.receives
     }
 
@@ -150,7 +158,7 @@ impl Responder {
         {
             flush(wqe);
         }
-        while let Some(wqe) = self.receives.take() {
+        while let Some(wqe) = self.receives.take_own() {
             flush(wqe);
         }
     }
@@ -200,8 +208,18 @@ impl Responder {
         }
     }
 
-    /// Forgets everything without completions (RC-STA-04).
-    pub(crate) fn reset(&mut self) {
-        *self = Self::new(self.receives.emptied());
+    /// Forgets everything without completions (RC-STA-04), those of `unreported` receives included.
+    pub(crate) fn reset(&mut self, unreported: usize) {
+        let in_progress = usize::from(matches!(self.current, InProgress::Send { .. }));
+        self.receives.reset(in_progress + unreported);
+        self.attr = ResponderAttr::NONE;
+        self.epsn = Psn::new(0);
+        self.msn = Msn::new(0);
+        self.nak_outstanding = false;
+        self.current = InProgress::None;
+        self.saved = VecDeque::new();
+        self.queue = VecDeque::new();
+        self.reported = None;
+        self.received = VecDeque::new();
     }
 }

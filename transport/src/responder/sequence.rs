@@ -143,7 +143,7 @@ impl Responder {
     }
 
     fn handle_duplicate<H>(&mut self, cx: &mut Cx<'_, H>, headers: &Headers) {
-        cx.out.counters.duplicate_requests += 1;
+        cx.out.counters.rare().duplicate_requests += 1;
         let psn = headers.bth.psn;
         let Some(operation) = headers.bth.opcode.operation() else {
             //= OPC-36

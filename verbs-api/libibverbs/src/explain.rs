@@ -229,6 +229,9 @@ pub(crate) fn post_error(state: QpState, is_send: bool, error: &VerbsError) -> R
             ),
             "bring it to INIT first (ibv_modify_qp)",
         ),
+        VerbsError::Post(PostError::SharedReceives) => {
+            Reason::new(error.to_string(), "post them there: ibv_post_srq_recv")
+        }
         error => self::error(error),
     }
 }

@@ -48,6 +48,7 @@ mod qp_ex;
 mod query;
 mod rates;
 mod shell;
+mod srq;
 
 #[cfg(not(test))]
 mod exports {

@@ -21,6 +21,7 @@ use crate::{
     qp_attr::{attr_from_c, attr_to_c, cap_from_c, cap_to_c},
     qp_ex::WrBatch,
     shell::Shell,
+    srq::SrqObject,
 };
 
 /// A queue pair. Every one is made as extended queue pair, whose first part is the plain one.
@@ -93,10 +94,6 @@ pub(crate) unsafe fn create(
 ) -> Result<*mut ibv_qp, Errno> {
     // SAFETY: same contract.
     let pd_state = unsafe { PdObject::borrow(pd) }?.inner();
-    if !init.srq.is_null() {
-        let reason = Reason::new("Rocade has no shared receive queues yet", "");
-        return Err(Errno::OPNOTSUPP.because(reason));
-    }
     let qp_type = QpType::from_code(init.qp_type).ok_or_else(|| {
         Errno::INVAL.because(explain::qp_type_missing(&format!("{}", init.qp_type)))
     })?;
@@ -104,6 +101,17 @@ pub(crate) unsafe fn create(
     let send_cq = unsafe { cq::optional(init.send_cq) }?.ok_or_else(no_cq)?;
     // SAFETY: same contract.
     let recv_cq = unsafe { cq::optional(init.recv_cq) }?.ok_or_else(no_cq)?;
+    let srq = if init.srq.is_null() {
+        None
+    } else {
+        // SAFETY: same contract.
+        Some(
+            unsafe { SrqObject::borrow(init.srq) }?
+                .inner()
+                .srq()
+                .clone(),
+        )
+    };
     let cap = cap_from_c(&init.cap);
     let sq_sig_all = init.sq_sig_all != 0;
     let object = QpObject::create(|address| {
@@ -111,6 +119,7 @@ pub(crate) unsafe fn create(
         let attr = QpInitAttr {
             send_cq,
             recv_cq,
+            srq,
             cap,
             qp_type,
             sq_sig_all,
@@ -130,6 +139,7 @@ pub(crate) unsafe fn create(
         c.qp_base.pd = pd;
         c.qp_base.send_cq = init.send_cq;
         c.qp_base.recv_cq = init.recv_cq;
+        c.qp_base.srq = init.srq;
         c.qp_base.qp_num = qp.qp_num().get();
         c.qp_base.handle = c.qp_base.qp_num;
         c.qp_base.state = IBV_QPS_RESET;

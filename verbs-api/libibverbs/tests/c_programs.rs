@@ -142,6 +142,12 @@ programs! {
         events_are_moderated,
         every_field_of_an_extended_queue,
         an_overrun_may_be_ignored;
+    srq:
+        sizes_and_limits,
+        chains_of_receives,
+        in_use_is_busy,
+        events_name_their_object,
+        extended_creation;
     events:
         restarts_after_a_signal,
         fails_after_a_signal_without_restart,
