@@ -21,6 +21,10 @@ pub enum VerbsError {
     NotSupported(&'static str),
     /// EBUSY: something else still uses the object.
     Busy(&'static str),
+    /// EPERM: not allowed; says what.
+    NotPermitted(&'static str),
+    /// ENOENT: there is no such thing; says what.
+    NotFound(&'static str),
     /// EFAULT: memory is not mapped, or not writable.
     Fault,
     /// ENODEV: no such device.
@@ -55,6 +59,8 @@ impl VerbsError {
             Self::Post(_) => libc::EINVAL,
             Self::NotSupported(_) => libc::EOPNOTSUPP,
             Self::Busy(_) => libc::EBUSY,
+            Self::NotPermitted(_) => libc::EPERM,
+            Self::NotFound(_) => libc::ENOENT,
             Self::Fault => libc::EFAULT,
             Self::PeerRefused(_) => libc::EACCES,
             Self::NoDevice => libc::ENODEV,
@@ -75,6 +81,8 @@ impl fmt::Display for VerbsError {
             Self::NoMemory(what) => write!(f, "no room: {what}"),
             Self::NotSupported(what) => write!(f, "not supported: {what}"),
             Self::Busy(what) => write!(f, "still in use: {what}"),
+            Self::NotPermitted(what) => write!(f, "not permitted: {what}"),
+            Self::NotFound(what) => write!(f, "there is no such {what}"),
             Self::Fault => f.write_str("memory is not mapped with the rights asked for"),
             Self::NoDevice => f.write_str("no such device"),
             Self::NoData => f.write_str("the GID table entry is empty"),

@@ -33,9 +33,9 @@ pub use engine::{Engine, EngineCounters};
 pub use error::VerbsError;
 pub use hca::{DeviceAttr, DeviceFacts, DeviceInfo, GidEntry, PortAttr, limits};
 pub use objects::{
-    AsyncEvent, AsyncEventKind, CompChannel, Connection, Context, Cq, CqInitAttr, Dm, EventElement,
-    EventWaiter, Mr, Mw, Pd, Qp, QpInitAttr, RecvPoster, Rereg, ReregFlags, SendPoster, Srq,
-    SrqInitAttr, SrqPoster,
+    Advice, AsyncEvent, AsyncEventKind, CompChannel, Connection, Context, Cq, CqInitAttr, Dm,
+    EventElement, EventWaiter, Mr, Mw, Pd, Qp, QpInitAttr, RecvPoster, Rereg, ReregFlags,
+    SendPoster, Srq, SrqInitAttr, SrqPoster,
 };
 pub use rocade_transport::{
     AccessFlags, AddressVector, Bind, BindError, CompleteTo, Completion, Counters, DropReason,

@@ -32,7 +32,7 @@ pub struct Bind {
     pub va: u64,
     /// Length in bytes; 0 unbinds a type 1 window.
     pub len: u64,
-    /// What peers may do: of [`Window::RIGHTS`].
+    /// What peers may do: of [`Window::RIGHTS`]; `LOCAL_WRITE` is ignored.
     pub access: AccessFlags,
 }
 
@@ -263,7 +263,9 @@ fn check_region(pd: PdTag, bind: &Bind, region: &Bindable) -> Result<(), BindErr
     if region.pd != pd {
         return Err(BindError::WrongPd);
     }
-    if !Window::RIGHTS.contains(bind.access) {
+    // Programs name the right of the owner too, which a window neither gives nor takes.
+    let of_peers = bind.access.difference(AccessFlags::LOCAL_WRITE);
+    if !Window::RIGHTS.contains(of_peers) {
         return Err(BindError::BadRights);
     }
     //= ODP-06
@@ -467,8 +469,9 @@ mod tests {
                 });
                 assert_eq!(read_only.is_ok(), allowed, "{right:?}");
             }
+            let owners = bind(WHO, &|of, _| of.access |= AccessFlags::LOCAL_WRITE);
+            assert_eq!(owners, Ok(()));
             for right in [
-                AccessFlags::LOCAL_WRITE,
                 AccessFlags::MW_BIND,
                 AccessFlags::ON_DEMAND,
                 AccessFlags::RELAXED_ORDERING,

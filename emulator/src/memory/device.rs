@@ -11,19 +11,24 @@ const WORD: usize = size_of::<u64>();
 #[derive(Debug)]
 pub(crate) struct DeviceMemory {
     words: Box<[AtomicU64]>,
+    len: usize,
 }
 
 impl DeviceMemory {
-    /// At least `len` bytes.
+    /// `len` bytes.
     pub(crate) fn new(len: usize) -> Self {
         let words = std::iter::repeat_with(AtomicU64::default);
-        Self {
-            words: words.take(len.div_ceil(WORD)).collect(),
-        }
+        let words = words.take(len.div_ceil(WORD)).collect();
+        Self { words, len }
     }
 
     /// Length in bytes.
     pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// What it takes of the device.
+    pub(crate) const fn footprint(&self) -> usize {
         self.words.len() * WORD
     }
 
@@ -31,7 +36,7 @@ impl DeviceMemory {
     pub(crate) fn place(&self, offset: usize, len: usize) -> Option<usize> {
         let end = offset.checked_add(len)?;
         let start = self.words.as_ptr().expose_provenance();
-        (end <= self.len()).then(|| start + offset)
+        (end <= self.len).then(|| start + offset)
     }
 
     fn span(&self, offset: u64, len: usize) -> Option<Span> {

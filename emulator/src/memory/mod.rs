@@ -10,7 +10,7 @@ mod view;
 pub(crate) use access::Readable;
 pub(crate) use device::DeviceMemory;
 pub(crate) use guard::Fault;
-pub(crate) use mapping::{ADDRESSES, is_mapped};
+pub(crate) use mapping::{ADDRESSES, is_mapped, populate};
 pub(crate) use table::{Kept, MemGuard, MrTable, Region};
 
 #[cfg(test)]

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use parking_lot::{RwLock, RwLockReadGuard};
 use rocade_transport::{
-    AccessError, AccessFlags, Accessor, Bind, BindError, Bindable, PdTag, Time, Window, WindowKind,
+    AccessError, AccessFlags, Accessor, Bind, BindError, Bindable, PdTag, Sge, Time, Window,
+    WindowKind,
 };
 use rocade_wire::{Lkey, Qpn, Rkey};
 
@@ -179,6 +180,23 @@ impl MrTable {
             }
         }
         regions.take(key);
+    }
+
+    /// Where in this process a part of a region of `pd` is that the device may read, or write.
+    pub(crate) fn place_of(&self, pd: PdTag, sge: &Sge, write: bool) -> Result<usize, AccessError> {
+        let regions = self.regions.read();
+        let region = regions.region(sge.lkey.get()).ok_or(AccessError::BadKey)?;
+        if region.pd != pd {
+            return Err(AccessError::WrongPd);
+        }
+        let offset = sge.addr.checked_sub(region.iova);
+        let offset = offset.filter(|offset| offset.saturating_add(sge.len.into()) <= region.len);
+        let offset = offset.ok_or(AccessError::OutOfRange)?;
+        if write && !region.access.contains(AccessFlags::LOCAL_WRITE) {
+            return Err(AccessError::Permission);
+        }
+        let offset = usize::try_from(offset).map_err(|_| AccessError::OutOfRange)?;
+        Ok(region.addr + offset)
     }
 
     /// Changes a region, between two accesses (MR-10).

@@ -37,12 +37,12 @@ impl DmInner {
 
 impl Drop for DmInner {
     fn drop(&mut self) {
-        self.context.hca.give_dm_back(self.memory.len());
+        self.context.hca.give_dm_back(self.memory.footprint());
     }
 }
 
 impl Context {
-    /// `len` zeroed bytes of device memory, at least.
+    /// `len` zeroed bytes of device memory.
     ///
     /// # Errors
     /// [`VerbsError::InvalidArgument`]: length 0; [`VerbsError::NoMemory`]: more than the device has left
@@ -59,7 +59,7 @@ impl Context {
         }
         let context = Arc::clone(&self.inner);
         let memory = DeviceMemory::new(len);
-        if !context.hca.take_dm(memory.len()) {
+        if !context.hca.take_dm(memory.footprint()) {
             return Err(no_room);
         }
         Ok(Dm {
@@ -74,7 +74,10 @@ impl Context {
 }
 
 impl Dm {
-    /// Length in bytes, a multiple of 8.
+    /// Of copies, in bytes: what devices demand whose memory is on another chip.
+    pub const ALIGN: usize = 4;
+
+    /// Length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.inner.memory.len()
@@ -86,13 +89,15 @@ impl Dm {
         false
     }
 
-    /// Copies `data` to `offset`.
+    /// Copies `data` to `offset`; that and the length are multiples of [`Dm::ALIGN`].
     ///
     /// # Errors
-    /// [`VerbsError::Fault`] beyond the end: nothing is written (DM-03).
+    /// Nothing is written. [`VerbsError::InvalidArgument`]: misaligned; [`VerbsError::Fault`]: beyond the
+    /// end (DM-03).
     //= DM-03
     #[doc(alias = "ibv_memcpy_to_dm")]
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), VerbsError> {
+        check_alignment(offset, data.len())?;
         let done = self.inner.memory.write(offset, data);
         done.ok_or(VerbsError::Fault)
     }
@@ -100,9 +105,10 @@ impl Dm {
     /// Copies from `offset`.
     ///
     /// # Errors
-    /// [`VerbsError::Fault`] beyond the end.
+    /// As [`Dm::write`].
     #[doc(alias = "ibv_memcpy_from_dm")]
     pub fn read(&self, offset: u64, data: &mut [u8]) -> Result<(), VerbsError> {
+        check_alignment(offset, data.len())?;
         let done = self.inner.memory.read(offset, data);
         done.ok_or(VerbsError::Fault)
     }
@@ -141,4 +147,12 @@ impl Dm {
             .and_then(|start| self.inner.memory.place(start, len))
             .ok_or(VerbsError::InvalidArgument("beyond the device memory"))
     }
+}
+
+//= DM-02
+fn check_alignment(offset: u64, len: usize) -> Result<(), VerbsError> {
+    if offset.is_multiple_of(Dm::ALIGN as u64) && len.is_multiple_of(Dm::ALIGN) {
+        return Ok(());
+    }
+    Err(VerbsError::InvalidArgument("alignment"))
 }

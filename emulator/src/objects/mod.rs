@@ -22,7 +22,7 @@ pub use context::{AsyncEvent, AsyncEventKind, Context, EventElement};
 pub use cq::{Cq, CqInitAttr};
 pub use dm::Dm;
 pub use event_queue::EventWaiter;
-pub use mr::{Mr, Rereg, ReregFlags};
+pub use mr::{Advice, Mr, Rereg, ReregFlags};
 pub use mw::Mw;
 pub use pd::Pd;
 pub use poster::{RecvPoster, SendPoster};

@@ -1,17 +1,18 @@
 //! Memory regions.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bitflags::bitflags;
 use parking_lot::Mutex;
-use rocade_transport::AccessFlags;
+use rocade_transport::{AccessError, AccessFlags, Sge};
 use rocade_wire::{Lkey, Rkey};
 
 use super::dm::{Dm, DmInner};
 use super::pd::{Pd, PdInner};
 use crate::error::VerbsError;
-use crate::memory::{ADDRESSES, Kept, Region, is_mapped};
+use crate::memory::{ADDRESSES, Kept, Region, is_mapped, populate};
 
 bitflags! {
     /// What [`Mr::rereg`] changes (`ibv_rereg_mr_flags`).
@@ -106,10 +107,9 @@ impl Pd {
             if access.contains(AccessFlags::ZERO_BASED) || iova != 0 {
                 return Err(VerbsError::InvalidArgument("implicit regions start at 0"));
             }
-            Region {
-                len: ADDRESSES,
-                ..region
-            }
+            let Range { start, end } = ADDRESSES;
+            let len = usize::try_from(end - start).map_err(|_| VerbsError::Fault)?;
+            place(region, start, len, start)?
         } else {
             place(region, addr, len, iova)?
         };
@@ -186,6 +186,66 @@ impl Pd {
                 registered: AtomicBool::new(true),
             }),
         })
+    }
+}
+
+/// What a program means to do with memory (`ibv_advise_mr_advice`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+#[doc(alias = "ibv_advise_mr_advice")]
+pub enum Advice {
+    /// Read it soon.
+    Prefetch = 0,
+    /// Write it soon.
+    PrefetchWrite = 1,
+    /// Use what of it is there.
+    PrefetchNoFault = 2,
+}
+
+impl Advice {
+    /// That with this `ibv_advise_mr_advice` value.
+    #[must_use]
+    pub const fn from_code(code: u32) -> Option<Self> {
+        match code {
+            0 => Some(Self::Prefetch),
+            1 => Some(Self::PrefetchWrite),
+            2 => Some(Self::PrefetchNoFault),
+            _ => None,
+        }
+    }
+}
+
+impl Pd {
+    /// Has memory of this domain's regions ready before it is used.
+    ///
+    /// # Errors
+    /// [`VerbsError::NotFound`]: a region of another domain; [`VerbsError::Fault`]: no region's key, not inside its
+    /// region, or nothing is mapped there; [`VerbsError::NotPermitted`]: to be written, in a region that
+    /// this device may not write (ODP-05).
+    //= ODP-05
+    #[doc(alias = "ibv_advise_mr")]
+    pub fn advise_mr(&self, advice: Advice, sges: &[Sge]) -> Result<(), VerbsError> {
+        let regions = self.inner.context.engine.regions();
+        let write = advice == Advice::PrefetchWrite;
+        let mut ranges = Vec::new();
+        for sge in sges.iter().filter(|sge| sge.len > 0) {
+            let place = regions.place_of(self.inner.id, sge, write);
+            let addr = place.map_err(|error| match error {
+                AccessError::Permission => VerbsError::NotPermitted("the region is read-only"),
+                AccessError::WrongPd => VerbsError::NotFound("lkey in this domain"),
+                _ => VerbsError::Fault,
+            })?;
+            ranges.push((addr, sge.len as usize));
+        }
+        if advice == Advice::PrefetchNoFault {
+            return Ok(());
+        }
+        for (addr, len) in ranges {
+            if !populate(addr, len, write) {
+                return Err(VerbsError::Fault);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -343,8 +403,7 @@ fn place(region: Region, addr: u64, len: usize, iova: u64) -> Result<Region, Ver
     if !comes_later && !is_mapped(addr, len, access.contains(AccessFlags::LOCAL_WRITE)) {
         return Err(VerbsError::Fault);
     }
-    // Beyond are no addresses that a program can have.
-    if addr + len > ADDRESSES {
+    if addr < ADDRESSES.start || addr + len > ADDRESSES.end {
         return Err(VerbsError::Fault);
     }
     Ok(Region {
