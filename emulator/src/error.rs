@@ -19,10 +19,10 @@ pub enum VerbsError {
     NoMemory(&'static str),
     /// EOPNOTSUPP: this device does not do it.
     NotSupported(&'static str),
+    /// EPERM: the caller may not do that; says what.
+    NotPermitted(&'static str),
     /// EBUSY: something else still uses the object.
     Busy(&'static str),
-    /// EPERM: not allowed; says what.
-    NotPermitted(&'static str),
     /// ENOENT: there is no such thing; says what.
     NotFound(&'static str),
     /// EFAULT: memory is not mapped, or not writable.
@@ -58,8 +58,8 @@ impl VerbsError {
             Self::NoMemory(_) | Self::Post(PostError::QueueFull) => libc::ENOMEM,
             Self::Post(_) => libc::EINVAL,
             Self::NotSupported(_) => libc::EOPNOTSUPP,
-            Self::Busy(_) => libc::EBUSY,
             Self::NotPermitted(_) => libc::EPERM,
+            Self::Busy(_) => libc::EBUSY,
             Self::NotFound(_) => libc::ENOENT,
             Self::Fault => libc::EFAULT,
             Self::PeerRefused(_) => libc::EACCES,
@@ -80,8 +80,8 @@ impl fmt::Display for VerbsError {
             Self::InvalidArgument(what) => write!(f, "invalid argument: {what}"),
             Self::NoMemory(what) => write!(f, "no room: {what}"),
             Self::NotSupported(what) => write!(f, "not supported: {what}"),
-            Self::Busy(what) => write!(f, "still in use: {what}"),
             Self::NotPermitted(what) => write!(f, "not permitted: {what}"),
+            Self::Busy(what) => write!(f, "still in use: {what}"),
             Self::NotFound(what) => write!(f, "there is no such {what}"),
             Self::Fault => f.write_str("memory is not mapped with the rights asked for"),
             Self::NoDevice => f.write_str("no such device"),

@@ -13,6 +13,7 @@
 //! (sockets), [`broker`] (many processes on one address), [`config`] (which devices there are).
 
 pub mod broker;
+pub mod cm;
 pub mod config;
 mod engine;
 mod error;
@@ -33,9 +34,9 @@ pub use engine::{Engine, EngineCounters};
 pub use error::VerbsError;
 pub use hca::{DeviceAttr, DeviceFacts, DeviceInfo, GidEntry, PortAttr, limits};
 pub use objects::{
-    Advice, AsyncEvent, AsyncEventKind, CompChannel, Connection, Context, Cq, CqInitAttr, Dm,
-    EventElement, EventWaiter, Mr, Mw, Pd, Qp, QpInitAttr, RecvPoster, Rereg, ReregFlags,
-    SendPoster, Srq, SrqInitAttr, SrqPoster,
+    Advice, Ah, AsyncEvent, AsyncEventKind, CompChannel, Connection, Context, Cq, CqInitAttr,
+    Datagram, Dm, EventElement, EventWaiter, Mr, Mw, Pd, Qp, QpInitAttr, RecvPoster, Rereg,
+    ReregFlags, SendPoster, Srq, SrqInitAttr, SrqPoster,
 };
 pub use rocade_transport::{
     AccessFlags, AddressVector, Bind, BindError, CompleteTo, Completion, Counters, DropReason,
@@ -43,4 +44,4 @@ pub use rocade_transport::{
     SendOp, SendWr, Sge, SrqAttr, SrqError, WcFlags, WcOpcode, WcStatus, Window, WindowKind,
     transition_rule,
 };
-pub use rocade_wire::{Gid, Guid, Lkey, Mtu, Pkey, Psn, Qpn, Rkey};
+pub use rocade_wire::{Gid, Guid, Lkey, Mtu, Pkey, Psn, Qkey, Qpn, Rkey};

@@ -28,6 +28,8 @@
 //!
 //! A folder's files use each other: they hold the methods of the type that its `mod.rs` defines.
 //!
+//! [`cm`] makes and ends connections; it stands beside the queue pairs and uses `time` alone.
+//!
 //! What this crate does not do: sockets, ICRC, key tables, completion queues, locking.
 
 #![no_std]
@@ -38,6 +40,7 @@ extern crate alloc;
 extern crate std;
 
 mod attr;
+pub mod cm;
 mod completion;
 mod congestion;
 mod counters;
@@ -51,12 +54,14 @@ mod qp;
 mod queue;
 mod requester;
 mod responder;
+mod segment;
 #[cfg(any(test, feature = "test-utils"))]
 pub mod testing;
 #[cfg(test)]
 mod tests;
 mod time;
 mod transmit;
+mod unreliable;
 mod window;
 mod wr;
 
@@ -74,4 +79,4 @@ pub use queue::{RecvWqe, SharedReceives, Srq, SrqAttr, SrqError, Taken};
 pub use time::Time;
 pub use transmit::{Deferred, Source, TxBuffer};
 pub use window::{Bind, BindError, Bindable, Window, WindowKind};
-pub use wr::{AccessFlags, SendFlags, SendOp, SendWr, Sge};
+pub use wr::{AccessFlags, Destination, RouteTag, SendFlags, SendOp, SendWr, Sge};

@@ -158,6 +158,7 @@ impl EngineInner {
                 self.drop_ended_channels();
             }
         }
+        self.lead_new_routes();
         let stops = self.handover.stops();
         let activity = self
             .handover
@@ -182,7 +183,11 @@ impl EngineInner {
             }
             turn.busy = self.linger(&mut turn.linger);
         }
+        if self.tap.is_on() {
+            self.release_late(Driver::Background);
+        }
         self.fire_timers();
+        self.serve_cm();
         self.fail_qps_of_overrun_cqs();
         self.raise_moderated();
         self.retry_blocked_unless_tried(&mut turn.blocked);
@@ -288,6 +293,7 @@ impl EngineInner {
         let posts = self.next_doorbell(self.now());
         let events = self.moderated.next();
         let until = [
+            self.cm().next_timeout(),
             timer,
             blocked,
             broker,
@@ -295,6 +301,7 @@ impl EngineInner {
             posts,
             events,
             self.publish_at(),
+            self.tap.next_due(),
         ];
         let until = until.into_iter().flatten().min();
         self.set_sleeping_until(until);
@@ -302,11 +309,13 @@ impl EngineInner {
         let blocked = self.look_at_blocked(seen, self.now());
         let events = self.moderated.next();
         let all = [
+            self.cm().next_timeout(),
             until,
             self.timers.next(),
             blocked,
             events,
             self.publish_at(),
+            self.tap.next_due(),
         ];
         all.into_iter().flatten().min()
     }

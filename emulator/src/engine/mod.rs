@@ -13,15 +13,19 @@ mod channels;
 mod clock;
 mod dispatch;
 mod doorbell;
+mod gsi;
 mod handover;
 mod linger;
 mod moderation;
 mod overrun;
 mod owed;
+mod pace;
 mod progress;
 mod publish;
 mod qp_table;
+mod routes;
 pub(crate) mod sys;
+mod tap;
 mod timers;
 mod transmit;
 mod uplink;
@@ -35,10 +39,12 @@ use std::time::{Duration, Instant};
 
 use crossbeam::utils::CachePadded;
 use parking_lot::{Mutex, RwLock};
+use rocade_transport::cm::CmCounters;
 use rocade_transport::{PdTag, Time};
 use rocade_wire::Qpn;
 
 use crate::broker::Will;
+use crate::cm::CmHost;
 use crate::config::{BrokerMode, EngineConfig, LinkMode, Peers};
 use crate::error::VerbsError;
 use crate::hca::{DeviceFacts, DeviceInfo, Hca};
@@ -58,6 +64,9 @@ use moderation::ModeratedCqs;
 use overrun::OverrunCqs;
 use publish::Publisher;
 use qp_table::QpTable;
+pub(crate) use routes::Route;
+use routes::Routes;
+use tap::Tap;
 use timers::Timers;
 pub(crate) use transmit::TxState;
 pub(crate) use uplink::{Path, Uplink};
@@ -145,6 +154,7 @@ pub(crate) struct EngineInner {
     uplinks: RwLock<Vec<Arc<Uplink>>>,
     /// Held while an uplink is opened.
     opening: Mutex<()>,
+    routes: Routes,
     channels: RwLock<Vec<Arc<ShmChannel>>>,
     /// How many; pollers look here first.
     channel_count: AtomicUsize,
@@ -174,6 +184,8 @@ pub(crate) struct EngineInner {
     next_pd: AtomicU32,
     counters: AtomicCounters,
     publisher: Publisher,
+    cm: CmHost,
+    tap: Tap,
 }
 
 impl Engine {
@@ -185,6 +197,7 @@ impl Engine {
         if let Some(way) = config.icrc {
             way.select();
         }
+        let clock = Clock::new();
         let hcas = (0u32..)
             .zip(config.devices)
             .map(|(index, device)| Arc::new(Hca::new(device, index)))
@@ -195,11 +208,12 @@ impl Engine {
                 broker_mode: config.broker,
                 link_mode: config.link,
                 peers: config.peers,
-                clock: Clock::new(),
+                clock,
                 regions: MrTable::new(),
                 qps: RwLock::default(),
                 uplinks: RwLock::default(),
                 opening: Mutex::default(),
+                routes: Routes::default(),
                 channels: RwLock::default(),
                 channel_count: AtomicUsize::new(0),
                 timers: Timers::new(),
@@ -220,6 +234,8 @@ impl Engine {
                 next_pd: AtomicU32::new(1),
                 counters: AtomicCounters::default(),
                 publisher: Publisher::default(),
+                cm: CmHost::default(),
+                tap: Tap::new(config.capture, &config.faults, clock.now()),
             }),
         })
     }
@@ -251,6 +267,16 @@ impl Engine {
         let hca = self.inner.hcas.iter().find(|hca| hca.config.name == name);
         let hca = hca.ok_or(VerbsError::NoDevice)?;
         Context::new(Arc::clone(&self.inner), Arc::clone(hca))
+    }
+
+    pub(crate) const fn inner(&self) -> &Arc<EngineInner> {
+        &self.inner
+    }
+
+    /// What the connection manager has counted.
+    #[must_use]
+    pub fn cm_counters(&self) -> CmCounters {
+        self.inner.cm.counters()
     }
 
     /// Statistics.
@@ -298,6 +324,19 @@ impl EngineInner {
     pub(crate) fn allocate_qp_num(self: &Arc<Self>) -> Result<Qpn, VerbsError> {
         self.with_attachment(|attachment| attachment.qp_numbers.allocate())?
             .ok_or(VerbsError::NoMemory("QP numbers"))
+    }
+
+    /// The link of a local address from which datagrams with this hop limit can be sent, whatever slot they
+    /// are for, without opening anything.
+    pub(crate) fn datagram_uplink(
+        self: &Arc<Self>,
+        local: LocalAddr,
+        hop_limit: u8,
+    ) -> Result<Arc<Uplink>, VerbsError> {
+        self.with_attachment(|_| ())?;
+        let uplink = self.uplink_for(local)?;
+        uplink.link.open_paths(hop_limit)?;
+        Ok(uplink)
     }
 
     pub(crate) fn release_qp_num(&self, qpn: Qpn) {
@@ -359,6 +398,7 @@ impl EngineInner {
                 }
             }
         };
+        self.tap.start();
         background::start(self)?;
         ack_hold::release_at_exit(self);
         Ok(attachment)

@@ -1,6 +1,7 @@
 //! The verbs objects. Each is a clonable handle; `destroy` ends the object with the errno that
 //! the verb documents, dropping the last handle ends it silently.
 
+mod ah;
 mod comp_channel;
 mod connection;
 mod context;
@@ -16,16 +17,18 @@ mod qp;
 mod slots;
 mod srq;
 
+pub use ah::Ah;
 pub use comp_channel::CompChannel;
 pub use connection::Connection;
 pub use context::{AsyncEvent, AsyncEventKind, Context, EventElement};
 pub use cq::{Cq, CqInitAttr};
 pub use dm::Dm;
+pub(crate) use event_queue::EventQueue;
 pub use event_queue::EventWaiter;
 pub use mr::{Advice, Mr, Rereg, ReregFlags};
 pub use mw::Mw;
 pub use pd::Pd;
-pub use poster::{RecvPoster, SendPoster};
+pub use poster::{Datagram, RecvPoster, SendPoster};
 pub use qp::{Qp, QpInitAttr};
 pub use srq::{Srq, SrqInitAttr, SrqPoster};
 

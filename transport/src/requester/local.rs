@@ -4,9 +4,9 @@
 //! order like all others. A WQE that has been executed counts as started, with no packets.
 
 use super::Requester;
-use crate::completion::WcStatus;
 use crate::cx::Cx;
 use crate::memory::Memory;
+use crate::segment::execute_local;
 use crate::wr::{SendFlags, SendOp};
 
 impl Requester {
@@ -16,26 +16,18 @@ impl Requester {
         let Some(wqe) = self.sq.get_mut(self.started).filter(|_| !self.draining) else {
             return false;
         };
-        let fenced = wqe.flags.contains(SendFlags::FENCE) && self.rd_wqes > 0;
-        let result = match wqe.op {
+        let waits = match wqe.op {
             //= RC-WQE-05
             //= INV-05
-            SendOp::Invalidate { .. } if self.started > 0 => return false,
-            SendOp::Invalidate { rkey } => cx
-                .host
-                .invalidate(cx.who, rkey, false)
-                //= INV-01
-                .map_err(|_| WcStatus::LocQpOpErr),
+            SendOp::Invalidate { .. } => self.started > 0,
             //= RC-WQE-04
-            SendOp::Bind(_) if fenced => return false,
-            SendOp::Bind(bind) => cx
-                .host
-                .bind(cx.who, &bind)
-                //= MW-05
-                .map_err(|_| WcStatus::MwBindErr),
-            _ => return false,
+            SendOp::Bind(_) => wqe.flags.contains(SendFlags::FENCE) && self.rd_wqes > 0,
+            _ => true,
         };
-        if let Err(status) = result {
+        if waits {
+            return false;
+        }
+        if let Err(status) = execute_local(cx, wqe.op) {
             // Not started; `check_failed` reports it in its turn.
             self.failed = Some(status);
             return false;

@@ -9,8 +9,8 @@ use super::{ALL, PMTU, Request, answers, operations, pattern, read, register, re
 use super::{send, statuses};
 use crate::testing::{Fate, Pair, Region, Side, TestMemory};
 use crate::{
-    AccessFlags, Accessor, Bind, ImmOrInv, Memory, QpAttr, QpAttrMask, QpEvent, QpState,
-    RemoteAccess, SendFlags, SendOp, SendWr, WcFlags, WcOpcode, WcStatus, WindowKind,
+    AccessFlags, Accessor, Bind, ImmOrInv, Memory, PostError, QpAttr, QpAttrMask, QpEvent, QpState,
+    QpType, RemoteAccess, SendFlags, SendOp, SendWr, WcFlags, WcOpcode, WcStatus, WindowKind,
 };
 
 const OK: WcStatus = WcStatus::Success;
@@ -493,6 +493,91 @@ fn a_window_of_another_qp_lets_nobody_in() {
     pair.run();
     let done = pair.take_completions(Side::A);
     assert_eq!(statuses(&done), [(1, WcStatus::RemAccessErr)]);
+}
+
+//= MW-09 type=test
+//= PST-10 type=test
+//= UC-01 type=test
+#[test]
+fn uc_has_windows_too_and_ud_has_none() {
+    let mut pair = Pair::new(|_, setup| {
+        setup.config.qp_type = QpType::Uc;
+        setup.config.sq_sig_all = false;
+    });
+    let region = windowed(&pair, Side::B, 4 * PMTU);
+    let src = register_filled(&pair, Side::A, 4 * PMTU, 1);
+    let here = register(&pair, Side::A, 4 * PMTU);
+    let mem = &pair.node(Side::B).mem;
+    let keys = [0; 2].map(|_| next(mem.alloc_window(WindowKind::Type2)));
+    // Alone, among packets, and behind packets.
+    pair.send(Side::B, 1, bind(keys[0], &region), &[]);
+    pair.drain_both();
+    assert_eq!(statuses(&pair.take_completions(Side::B)), [(1, OK)]);
+    assert!(!pair.node(Side::B).qp.requests_in_flight());
+    pair.send(Side::B, 2, super::write(&here), &[region.sge()]);
+    post(
+        &mut pair,
+        Side::B,
+        3,
+        bind(keys[1], &region),
+        SendFlags::empty(),
+    );
+    pair.send(Side::B, 4, super::write(&here), &[region.sge()]);
+    pair.send(Side::B, 5, SendOp::Invalidate { rkey: keys[1] }, &[]);
+    pair.run();
+    let done = pair.take_completions(Side::B);
+    assert_eq!(statuses(&done), [(2, OK), (4, OK), (5, OK)]);
+    let opcodes: Vec<_> = done.iter().map(|c| (c.opcode, c.slots)).collect();
+    let expected = [
+        (WcOpcode::RdmaWrite, 1),
+        (WcOpcode::RdmaWrite, 2),
+        (WcOpcode::LocalInv, 1),
+    ];
+    assert_eq!(opcodes, expected);
+    let mem = &pair.node(Side::B).mem;
+    assert!(mem.is_bound(keys[0]) && !mem.is_bound(keys[1]));
+    pair.send(Side::A, 6, write_to(&region, keys[0]), &[src.sge()]);
+    pair.run();
+    assert_eq!(pair.node(Side::B).mem.all(&region), pattern(4 * PMTU, 1));
+    // A failure ends the send queue, after what came before it.
+    for (op, status) in [
+        (bind(keys[0], &region), WcStatus::MwBindErr),
+        (SendOp::Invalidate { rkey: keys[1] }, WcStatus::LocQpOpErr),
+    ] {
+        pair.send(Side::B, 7, super::write(&here), &[region.part(0, 8)]);
+        pair.send(Side::B, 8, op, &[]);
+        pair.send(Side::B, 9, super::write(&here), &[region.part(0, 8)]);
+        pair.run();
+        let done = pair.take_completions(Side::B);
+        assert_eq!(statuses(&done), [(7, OK), (8, status), (9, FLUSHED)]);
+        assert_eq!(pair.node(Side::B).qp.state(), QpState::Sqe);
+        pair.modify(
+            Side::B,
+            QpState::Rts,
+            QpAttrMask::empty(),
+            &QpAttr::default(),
+        );
+    }
+    let wr = SendWr {
+        wr_id: 1,
+        op: SendOp::SendInv { rkey: keys[0] },
+        flags: SendFlags::empty(),
+        sges: &[],
+    };
+    let refused = Err(PostError::UnsupportedOpcode);
+    assert_eq!(pair.try_send(Side::A, &wr), refused);
+
+    let mut ud = Pair::new(|_, setup| {
+        setup.config.qp_type = QpType::Ud;
+        setup.attr.path_mtu = 5;
+    });
+    for op in [
+        wr.op,
+        bind(keys[0], &region),
+        SendOp::Invalidate { rkey: keys[0] },
+    ] {
+        assert_eq!(ud.try_send(Side::A, &SendWr { op, ..wr }), refused);
+    }
 }
 
 /// Loss before, between and behind: everything happens once and in order.

@@ -13,7 +13,7 @@ use crate::{
     device::DeviceObject,
     dm, domain,
     ffi::{Errno, int_verb, ptr_verb},
-    mr, mw, post, process, qp_ex, query, srq,
+    mr, mw, post, process, qp, qp_ex, query, srq,
 };
 
 /// What a pointer to an `ibv_context` really points into: the program holds the address of the
@@ -162,6 +162,7 @@ fn tables() -> verbs_context {
     c.reg_dm_mr = Some(mr::reg_dm_mr);
     c.alloc_null_mr = Some(mr::alloc_null_mr);
     c.advise_mr = Some(mr::advise_mr);
+    c.modify_qp_rate_limit = Some(qp::modify_qp_rate_limit);
     c.alloc_td = Some(domain::alloc_td);
     c.dealloc_td = Some(domain::dealloc_td);
     c.alloc_parent_domain = Some(domain::alloc_parent_domain);
