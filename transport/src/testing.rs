@@ -6,11 +6,13 @@
 //! panics, as in any test.
 
 mod memory;
+mod pacing;
 mod pair;
 mod setup;
 mod transit;
 
 pub use memory::{Region, TestMemory};
+pub use pacing::Paced;
 pub use pair::{Node, Pair};
 pub use setup::{CONTEXT_MTU, Setup, context};
 pub use transit::{Fate, Side, Traced, Transit};

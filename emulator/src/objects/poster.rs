@@ -3,10 +3,10 @@
 use std::fmt;
 
 use parking_lot::MutexGuard;
-use rocade_transport::{PostError, QpState, SendWr, Sge, Time};
+use rocade_transport::{Cause, PostError, QpState, SendWr, Sge, Time};
 
 use super::qp::{QpCore, QpInner};
-use crate::engine::{Cause, Driver};
+use crate::engine::Driver;
 use crate::error::VerbsError;
 use crate::memory::MemGuard;
 

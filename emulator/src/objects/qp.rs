@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use rocade_transport::{
-    CompleteTo, Completion, Counters, ModifyContext, QpAttr, QpAttrMask, QpCap, QpConfig, QpEvent,
-    QpState, QpType,
+    Cause, CompleteTo, Completion, Counters, ModifyContext, QpAttr, QpAttrMask, QpCap, QpConfig,
+    QpEvent, QpState, QpType,
 };
 use rocade_wire::{Gid, Pkey, Qpn};
 
@@ -17,7 +17,7 @@ use super::event_queue::AckCounter;
 use super::pd::{Pd, PdInner};
 use super::poster::{RecvPoster, SendPoster};
 use super::slots::PendingSlots;
-use crate::engine::{Cause, Driver, EngineInner, Path, TxState, Uplink};
+use crate::engine::{Driver, EngineInner, Path, TxState, Uplink};
 use crate::error::VerbsError;
 use crate::hca::{Hca, limits};
 
