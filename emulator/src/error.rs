@@ -5,7 +5,7 @@ use std::fmt;
 use std::io;
 use std::net::IpAddr;
 
-use rocade_transport::{ModifyError, PostError};
+use rocade_transport::{ModifyError, PostError, SrqError};
 
 use crate::broker::BrokerError;
 use crate::link::LinkError;
@@ -19,6 +19,8 @@ pub enum VerbsError {
     NoMemory(&'static str),
     /// EOPNOTSUPP: this device does not do it.
     NotSupported(&'static str),
+    /// EPERM: only a privileged process may do that; says what.
+    NotPermitted(&'static str),
     /// EBUSY: something else still uses the object.
     Busy(&'static str),
     /// EFAULT: memory is not mapped, or not writable.
@@ -33,6 +35,8 @@ pub enum VerbsError {
     Post(PostError),
     /// EINVAL: `modify_qp` refused.
     Modify(ModifyError),
+    /// EINVAL: `modify_srq` refused.
+    Srq(SrqError),
     /// EACCES: `ROCADE_PEERS` does not allow this address as a peer.
     PeerRefused(IpAddr),
     /// The address or port 4791 cannot be used.
@@ -48,10 +52,11 @@ impl VerbsError {
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
-            Self::InvalidArgument(_) | Self::Modify(_) => libc::EINVAL,
+            Self::InvalidArgument(_) | Self::Modify(_) | Self::Srq(_) => libc::EINVAL,
             Self::NoMemory(_) | Self::Post(PostError::QueueFull) => libc::ENOMEM,
             Self::Post(_) => libc::EINVAL,
             Self::NotSupported(_) => libc::EOPNOTSUPP,
+            Self::NotPermitted(_) => libc::EPERM,
             Self::Busy(_) => libc::EBUSY,
             Self::Fault => libc::EFAULT,
             Self::PeerRefused(_) => libc::EACCES,
@@ -72,6 +77,7 @@ impl fmt::Display for VerbsError {
             Self::InvalidArgument(what) => write!(f, "invalid argument: {what}"),
             Self::NoMemory(what) => write!(f, "no room: {what}"),
             Self::NotSupported(what) => write!(f, "not supported: {what}"),
+            Self::NotPermitted(what) => write!(f, "not permitted: {what}"),
             Self::Busy(what) => write!(f, "still in use: {what}"),
             Self::Fault => f.write_str("memory is not mapped with the rights asked for"),
             Self::NoDevice => f.write_str("no such device"),
@@ -79,6 +85,7 @@ impl fmt::Display for VerbsError {
             Self::WouldBlock => f.write_str("nothing to get, and the descriptor is non-blocking"),
             Self::Post(error) => error.fmt(f),
             Self::Modify(error) => error.fmt(f),
+            Self::Srq(error) => error.fmt(f),
             Self::PeerRefused(peer) => write!(
                 f,
                 "the peer {peer} is not among those that ROCADE_PEERS (peers in rocade.toml) allows"
@@ -110,6 +117,12 @@ impl From<PostError> for VerbsError {
 impl From<ModifyError> for VerbsError {
     fn from(error: ModifyError) -> Self {
         Self::Modify(error)
+    }
+}
+
+impl From<SrqError> for VerbsError {
+    fn from(error: SrqError) -> Self {
+        Self::Srq(error)
     }
 }
 

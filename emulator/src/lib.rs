@@ -2,7 +2,8 @@
 //!
 //! An [`Engine`] is the hardware of one process: it owns the links, the queue pairs, the
 //! registered memory and one background thread. [`Engine::open_device`] gives a [`Context`],
-//! from which the verbs objects come: [`Pd`], [`Mr`], [`Cq`], [`CompChannel`], [`Qp`].
+//! from which the verbs objects come: [`Pd`], [`Mr`], [`Cq`], [`CompChannel`], [`Srq`],
+//! [`Qp`].
 //!
 //! Packets are real RoCEv2 over UDP port 4791. The protocol itself is in `rocade-transport`;
 //! this crate gives it memory, time, threads and sockets.
@@ -12,6 +13,7 @@
 //! (sockets), [`broker`] (many processes on one address), [`config`] (which devices there are).
 
 pub mod broker;
+pub mod cm;
 pub mod config;
 mod engine;
 mod error;
@@ -32,12 +34,13 @@ pub use engine::{Engine, EngineCounters};
 pub use error::VerbsError;
 pub use hca::{DeviceAttr, DeviceFacts, DeviceInfo, GidEntry, PortAttr, limits};
 pub use objects::{
-    AsyncEvent, AsyncEventKind, CompChannel, Connection, Context, Cq, CqInitAttr, EventElement,
-    EventWaiter, Mr, Pd, Qp, QpInitAttr, RecvPoster, SendPoster,
+    Ah, AsyncEvent, AsyncEventKind, CompChannel, Connection, Context, Cq, CqInitAttr, Datagram,
+    EventElement, EventWaiter, Mr, Pd, Qp, QpInitAttr, RecvPoster, SendPoster, Srq, SrqInitAttr,
+    SrqPoster,
 };
 pub use rocade_transport::{
     AccessFlags, AddressVector, CompleteTo, Completion, Counters, DropReason, ImmOrInv,
     ModifyError, PostError, QpAttr, QpAttrMask, QpCap, QpState, QpType, SendFlags, SendOp, SendWr,
-    Sge, WcFlags, WcOpcode, WcStatus, transition_rule,
+    Sge, SrqAttr, SrqError, WcFlags, WcOpcode, WcStatus, transition_rule,
 };
-pub use rocade_wire::{Gid, Guid, Lkey, Mtu, Pkey, Psn, Qpn, Rkey};
+pub use rocade_wire::{Gid, Guid, Lkey, Mtu, Pkey, Psn, Qkey, Qpn, Rkey};

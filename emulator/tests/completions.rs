@@ -27,6 +27,7 @@ fn queue_pair(side: &Side, cq: &Cq) -> Qp {
     let init = QpInitAttr {
         send_cq: cq.clone(),
         recv_cq: cq.clone(),
+        srq: None,
         cap,
         qp_type: QpType::Rc,
         sq_sig_all: true,

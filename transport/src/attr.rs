@@ -9,6 +9,7 @@ use crate::wr::AccessFlags;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 #[doc(alias = "ibv_qp_state")]
+//= QPS-01
 pub enum QpState {
     /// Reset.
     Reset = 0,
@@ -48,6 +49,12 @@ impl QpState {
     #[must_use]
     pub const fn code(self) -> u32 {
         self as u32
+    }
+
+    /// Are packets taken?
+    #[inline]
+    pub(crate) const fn receives(self) -> bool {
+        matches!(self, Self::Rtr | Self::Rts | Self::Sqd | Self::Sqe)
     }
 }
 

@@ -14,8 +14,12 @@ pub enum PostError {
     /// Inline data longer than `max_inline_data`, or inline with an operation that takes none
     /// (EINVAL, RC-WQE-06).
     BadInline,
+    /// The QP takes its receives from a shared receive queue: they are posted there (EINVAL, PST-08).
+    SharedReceives,
     /// The operation is not defined for this QP type (EINVAL, PST-10).
     UnsupportedOpcode,
+    /// A datagram without address handle, or an address handle where there is a connection (EINVAL, UD-03).
+    NoDestination,
     /// The local buffer of an atomic is shorter than 8 bytes (EINVAL, ATM-05).
     AtomicBuffer,
 }
@@ -27,7 +31,9 @@ impl fmt::Display for PostError {
             Self::QueueFull => "the work queue is full",
             Self::TooManySges => "more scatter/gather entries than the QP allows",
             Self::BadInline => "inline data too long or not allowed with this operation",
+            Self::SharedReceives => "the QP takes its receives from a shared receive queue",
             Self::UnsupportedOpcode => "operation not supported by this QP type",
+            Self::NoDestination => "a datagram needs an address handle, and nothing else takes one",
             Self::AtomicBuffer => "the local buffer of an atomic needs 8 bytes",
         })
     }

@@ -11,6 +11,9 @@ pub enum QpEvent {
     ReqErr,
     /// The responder saw an access violation that no receive WQE can report (RC-ERR-C).
     AccessErr,
+    /// The QP is in ERR, and takes no more receives from its shared receive queue: the completions of those it
+    /// has taken are out (RC-STA-08).
+    LastWqeReached,
     /// A completion could not be reported: the QP is in ERR (RC-STA-10).
     Fatal,
 }

@@ -29,16 +29,19 @@
 //!
 //! A folder's files use each other: they hold the methods of the type that its `mod.rs` defines.
 //!
+//! [`cm`] makes and ends connections; it stands beside the queue pairs and uses `time` alone.
+//!
 //! What this crate does not do: sockets, ICRC, key tables, completion queues, locking.
 
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
-#[cfg(test)]
+#[cfg(any(test, feature = "test-utils"))]
 extern crate std;
 
 mod attr;
+pub mod cm;
 mod completion;
 mod congestion;
 mod counters;
@@ -53,12 +56,14 @@ mod qp;
 mod queue;
 mod requester;
 mod responder;
+mod segment;
 #[cfg(any(test, feature = "test-utils"))]
 pub mod testing;
 #[cfg(test)]
 mod tests;
 mod time;
 mod transmit;
+mod unreliable;
 mod wr;
 
 pub use attr::{AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType};
@@ -72,6 +77,7 @@ pub use memory::{
 pub use pace::{AckTiming, Cause, HOLD_NS, Pace, WAIT_NS};
 pub use peer::PacketMeta;
 pub use qp::{ModifyContext, Qp, QpConfig, QpLimits, TransitionRule, transition_rule};
+pub use queue::{RecvWqe, SharedReceives, Srq, SrqAttr, SrqError, Taken};
 pub use time::Time;
 pub use transmit::{Deferred, Source, TxBuffer};
-pub use wr::{AccessFlags, SendFlags, SendOp, SendWr, Sge};
+pub use wr::{AccessFlags, Destination, RouteTag, SendFlags, SendOp, SendWr, Sge};

@@ -10,8 +10,10 @@ mod retry;
 mod salvage;
 mod short;
 mod single;
+mod srq;
 mod states;
 mod transfer;
+mod unreliable;
 
 use alloc::vec;
 use alloc::vec::Vec;

@@ -157,6 +157,7 @@ impl EngineInner {
                 self.drop_ended_channels();
             }
         }
+        self.lead_new_routes();
         let stops = self.handover.stops();
         let activity = self
             .handover
@@ -181,7 +182,11 @@ impl EngineInner {
             }
             turn.busy = self.linger(&mut turn.linger);
         }
+        if self.tap.is_on() {
+            self.release_late(Driver::Background);
+        }
         self.fire_timers();
+        self.serve_cm();
         self.fail_qps_of_overrun_cqs();
         self.raise_moderated();
         self.serve(Occasion::Background);
@@ -255,7 +260,14 @@ impl EngineInner {
     /// When the thread has to wake up by itself.
     fn sleep_until(&self) -> Option<Time> {
         let broker = self.broker_link().and_then(|broker| broker.retry_at());
-        let others = || [self.moderated.next(), self.publish_at()];
+        let others = || {
+            [
+                self.moderated.next(),
+                self.publish_at(),
+                self.cm().next_timeout(),
+                self.tap.next_due(),
+            ]
+        };
         let until = others().into_iter().chain([broker]).flatten().min();
         let until = self.agenda.sleep(self.now(), until);
         // Whoever put something there before it was said until when did not call.

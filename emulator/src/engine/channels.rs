@@ -7,6 +7,7 @@
 //! whose ends are ours.
 
 use std::net::{IpAddr, UdpSocket};
+use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,6 +18,7 @@ use rocade_wire::{ICRC_LEN, Qpn};
 use super::EngineInner;
 use super::dispatch::{Dispatch, Origin, Verdict};
 use super::handover::Driver;
+use super::tap::Via;
 use super::transmit::TxState;
 use super::uplink::Uplink;
 use crate::config::LinkMode;
@@ -189,6 +191,7 @@ impl EngineInner {
         for inner in self.qps.read().iter() {
             inner.lock().tx.offer_channel(channel);
         }
+        self.offer_to_routes(channel);
     }
 
     /// A QP has got a path without channel: one may have come meanwhile.
@@ -200,7 +203,7 @@ impl EngineInner {
     }
 
     /// Receives what a peer has sent, and what it has promised.
-    fn receive_promised(&self, channel: &ShmChannel, rounds: usize) {
+    fn receive_promised(&self, channel: &Arc<ShmChannel>, rounds: usize) {
         let mut receiver = channel.receiver();
         for _ in 0..rounds {
             if channel.has_ended() || !receiver.redeem() {
@@ -247,6 +250,7 @@ impl EngineInner {
         for inner in self.qps.read().iter() {
             inner.lock().tx.drop_ended_channel();
         }
+        self.leave_ended_channels();
     }
 
     /// Receives from channels, and returns how many packets there were. The application leaves
@@ -272,7 +276,7 @@ impl EngineInner {
 
     fn receive_from(
         &self,
-        channel: &ShmChannel,
+        channel: &Arc<ShmChannel>,
         receiver: &mut ShmReceiver<'_>,
         driver: Driver,
     ) -> u64 {
@@ -286,6 +290,8 @@ impl EngineInner {
         let meta = PacketMeta {
             source: channel.peer(),
             destination: channel.local(),
+            traffic_class: 0,
+            hop_limit: 64,
         };
         let mut dispatch = Dispatch::new(self, &qps, &mem, now, driver);
         let (mut undrained, mut last) = (0, None);
@@ -294,9 +300,9 @@ impl EngineInner {
                 undrained += segment.len();
                 match dispatch.packet(&meta, segment, &mut FromChannel(channel), None) {
                     Verdict::Taken => {}
-                    Verdict::Malformed | Verdict::BadIcrc => {
-                        self.count(|counters| &counters.rx_malformed);
-                    }
+                    Verdict::Malformed => self.count(|counters| &counters.rx_malformed),
+                    // Only where somebody asks for damage.
+                    Verdict::BadIcrc => self.count(|counters| &counters.rx_bad_icrc),
                     //= BTH-10
                     Verdict::UnknownQp(_) => self.count(|counters| &counters.rx_unknown_qp),
                     Verdict::WrongLink => self.count(|counters| &counters.rx_wrong_link),
@@ -307,6 +313,11 @@ impl EngineInner {
                 // All QPs of a channel have its address, and so its device.
                 last = dispatch.current().map(|(qp, _)| qp).or(last);
                 dispatch.let_go(None);
+            }
+            if dispatch.uses_up_receives() {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
             }
         });
         let (received, bytes) = (dispatch.packets, dispatch.bytes);
@@ -370,7 +381,7 @@ impl EngineInner {
 }
 
 /// Packets out of a channel: memory is not a wire, and nobody fills in the ICRC.
-struct FromChannel<'c>(&'c ShmChannel);
+struct FromChannel<'c>(&'c Arc<ShmChannel>);
 
 impl Origin for FromChannel<'_> {
     #[inline]
@@ -381,6 +392,10 @@ impl Origin for FromChannel<'_> {
     #[inline]
     fn is_heard(&self, tx: &mut TxState) -> bool {
         tx.hears_from(self.0)
+    }
+
+    fn via(&self) -> Via {
+        Via::Channel(Arc::clone(self.0))
     }
 }
 

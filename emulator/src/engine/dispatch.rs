@@ -11,6 +11,7 @@ use rocade_wire::{ICRC_LEN, Qpn};
 
 use super::handover::Driver;
 use super::qp_table::QpTable;
+use super::tap::Via;
 use super::transmit::TxState;
 use super::{AtomicCounters, EngineInner};
 use crate::link::Inbound;
@@ -25,6 +26,9 @@ pub(super) trait Origin {
 
     /// Does a QP listen to packets from there?
     fn is_heard(&self, tx: &mut TxState) -> bool;
+
+    /// The same for a packet that has been checked, to be kept.
+    fn via(&self) -> Via;
 }
 
 /// What has become of a packet.
@@ -50,10 +54,10 @@ struct Locked<'a> {
 
 /// Hands packets to QPs. Lock order: QP table, regions, QP, CQ.
 pub(super) struct Dispatch<'e> {
-    engine: &'e EngineInner,
+    pub(super) engine: &'e EngineInner,
     qps: &'e QpTable,
     mem: &'e MemGuard<'e>,
-    now: Time,
+    pub(super) now: Time,
     driver: Driver,
     current: Option<Locked<'e>>,
     /// Packets that QPs have got, and their bytes.
@@ -85,6 +89,21 @@ impl<'e> Dispatch<'e> {
     /// it.
     #[inline(always)]
     pub(super) fn packet<'p>(
+        &mut self,
+        meta: &PacketMeta,
+        packet: impl Inbound<'p>,
+        origin: &mut impl Origin,
+        later: Option<&mut Vec<Qpn>>,
+    ) -> Verdict {
+        if self.engine.tap.is_on() {
+            return self.tapped_packet(meta, packet, origin, later);
+        }
+        self.hand_over(meta, packet, origin, later)
+    }
+
+    /// Likewise, when nothing can happen to it any more.
+    #[inline(always)]
+    pub(super) fn hand_over<'p>(
         &mut self,
         meta: &PacketMeta,
         packet: impl Inbound<'p>,
@@ -178,6 +197,14 @@ impl<'e> Dispatch<'e> {
                 }
             }
         }
+    }
+
+    /// Has the last packet used up a receive, which its sender cannot know? Nobody would send the message again
+    /// for which there is none: the application may want to post some.
+    pub(super) fn uses_up_receives(&self) -> bool {
+        self.current().is_some_and(|(_, core)| {
+            !core.qp.is_reliable() && core.qp.pending_completions().len() > 0
+        })
     }
 
     /// The QP that had the last packet, unless it was let go.

@@ -3,7 +3,7 @@
 //! Two drivers, one step: threads that poll a CQ receive inline, and one background thread
 //! receives, fires timers and retries while nobody polls (`handover`). Receiving locks a link,
 //! then for each batch the QP table and the region table for reading, then one QP at a time.
-//! Lock order everywhere: link, QP table, regions, QP, CQ, channel.
+//! Lock order everywhere: link, QP table, regions, QP, SRQ, CQ, channel.
 
 mod agenda;
 mod background;
@@ -11,16 +11,20 @@ mod broker_link;
 mod channels;
 mod clock;
 mod dispatch;
+mod gsi;
 mod handover;
 mod linger;
 mod moderation;
 mod overrun;
 mod owed;
 mod pending;
+mod port_speed;
 mod progress;
 mod publish;
 mod qp_table;
+mod routes;
 pub(crate) mod sys;
+mod tap;
 mod transmit;
 mod uplink;
 
@@ -33,10 +37,12 @@ use std::time::{Duration, Instant};
 
 use crossbeam::utils::CachePadded;
 use parking_lot::{Mutex, RwLock};
+use rocade_transport::cm::CmCounters;
 use rocade_transport::{PdTag, Time};
 use rocade_wire::Qpn;
 
 use crate::broker::Will;
+use crate::cm::CmHost;
 use crate::config::{BrokerMode, EngineConfig, LinkMode, Peers};
 use crate::error::VerbsError;
 use crate::hca::{DeviceFacts, DeviceInfo, Hca};
@@ -56,6 +62,9 @@ use overrun::OverrunCqs;
 use pending::Occasion;
 use publish::Publisher;
 use qp_table::QpTable;
+pub(crate) use routes::Route;
+use routes::Routes;
+use tap::Tap;
 pub(crate) use transmit::TxState;
 pub(crate) use uplink::{Path, Uplink};
 
@@ -115,6 +124,8 @@ struct AtomicCounters {
 struct Attachment {
     broker: Option<Arc<BrokerLink>>,
     qp_numbers: QpnAllocator,
+    /// Those of shared receive queues, once there is one.
+    srq_numbers: Option<QpnAllocator>,
 }
 
 /// What threads that poll count.
@@ -140,6 +151,7 @@ pub(crate) struct EngineInner {
     uplinks: RwLock<Vec<Arc<Uplink>>>,
     /// Held while an uplink is opened.
     opening: Mutex<()>,
+    routes: Routes,
     channels: RwLock<Vec<Arc<ShmChannel>>>,
     /// How many; pollers look here first.
     channel_count: AtomicUsize,
@@ -156,6 +168,8 @@ pub(crate) struct EngineInner {
     next_pd: AtomicU32,
     counters: AtomicCounters,
     publisher: Publisher,
+    cm: CmHost,
+    tap: Tap,
 }
 
 impl Engine {
@@ -167,6 +181,7 @@ impl Engine {
         if let Some(way) = config.icrc {
             way.select();
         }
+        let clock = Clock::new();
         let hcas = (0u32..)
             .zip(config.devices)
             .map(|(index, device)| Arc::new(Hca::new(device, index)))
@@ -177,11 +192,12 @@ impl Engine {
                 broker_mode: config.broker,
                 link_mode: config.link,
                 peers: config.peers,
-                clock: Clock::new(),
+                clock,
                 regions: MrTable::new(),
                 qps: RwLock::default(),
                 uplinks: RwLock::default(),
                 opening: Mutex::default(),
+                routes: Routes::default(),
                 channels: RwLock::default(),
                 channel_count: AtomicUsize::new(0),
                 agenda: Agenda::default(),
@@ -195,6 +211,8 @@ impl Engine {
                 next_pd: AtomicU32::new(1),
                 counters: AtomicCounters::default(),
                 publisher: Publisher::default(),
+                cm: CmHost::default(),
+                tap: Tap::new(config.capture, &config.faults, clock.now()),
             }),
         })
     }
@@ -226,6 +244,16 @@ impl Engine {
         let hca = self.inner.hcas.iter().find(|hca| hca.config.name == name);
         let hca = hca.ok_or(VerbsError::NoDevice)?;
         Context::new(Arc::clone(&self.inner), Arc::clone(hca))
+    }
+
+    pub(crate) const fn inner(&self) -> &Arc<EngineInner> {
+        &self.inner
+    }
+
+    /// What the connection manager has counted.
+    #[must_use]
+    pub fn cm_counters(&self) -> CmCounters {
+        self.inner.cm.counters()
     }
 
     /// Statistics.
@@ -271,14 +299,21 @@ impl EngineInner {
 
     /// A free QP number; joins the shared addresses first if this is the first.
     pub(crate) fn allocate_qp_num(self: &Arc<Self>) -> Result<Qpn, VerbsError> {
-        let mut attachment = self.attachment.lock();
-        if attachment.is_none() {
-            *attachment = Some(self.attach()?);
-        }
-        attachment
-            .as_mut()
-            .and_then(|attachment| attachment.qp_numbers.allocate())
+        self.with_attachment(|attachment| attachment.qp_numbers.allocate())?
             .ok_or(VerbsError::NoMemory("QP numbers"))
+    }
+
+    /// The link of a local address from which datagrams with this hop limit can be sent, whatever slot they
+    /// are for, without opening anything.
+    pub(crate) fn datagram_uplink(
+        self: &Arc<Self>,
+        local: LocalAddr,
+        hop_limit: u8,
+    ) -> Result<Arc<Uplink>, VerbsError> {
+        self.with_attachment(|_| ())?;
+        let uplink = self.uplink_for(local)?;
+        uplink.link.open_paths(hop_limit)?;
+        Ok(uplink)
     }
 
     pub(crate) fn release_qp_num(&self, qpn: Qpn) {
@@ -287,11 +322,43 @@ impl EngineInner {
         }
     }
 
+    /// A free number for a shared receive queue, likewise. No other process on the addresses has the same.
+    pub(crate) fn allocate_srq_num(self: &Arc<Self>) -> Result<Qpn, VerbsError> {
+        self.with_attachment(|attachment| {
+            let slot = attachment.qp_numbers.slot();
+            let numbers = &mut attachment.srq_numbers;
+            let numbers = numbers.get_or_insert_with(|| QpnAllocator::new(slot));
+            numbers.allocate()
+        })?
+        .ok_or(VerbsError::NoMemory("SRQ numbers"))
+    }
+
+    pub(crate) fn release_srq_num(&self, number: Qpn) {
+        if let Some(attachment) = &mut *self.attachment.lock()
+            && let Some(numbers) = &mut attachment.srq_numbers
+        {
+            numbers.release(number);
+        }
+    }
+
+    fn with_attachment<R>(
+        self: &Arc<Self>,
+        f: impl FnOnce(&mut Attachment) -> R,
+    ) -> Result<R, VerbsError> {
+        let mut attachment = self.attachment.lock();
+        let attachment = match &mut *attachment {
+            Some(attachment) => attachment,
+            none => none.insert(self.attach()?),
+        };
+        Ok(f(attachment))
+    }
+
     fn attach(self: &Arc<Self>) -> Result<Attachment, VerbsError> {
         let attachment = match &self.broker_mode {
             BrokerMode::Embedded => Attachment {
                 broker: None,
                 qp_numbers: QpnAllocator::new(Slot::EMBEDDED),
+                srq_numbers: None,
             },
             BrokerMode::Auto(config) => {
                 let broker = BrokerLink::connect(config)?;
@@ -304,9 +371,11 @@ impl EngineInner {
                 Attachment {
                     broker: Some(Arc::new(broker)),
                     qp_numbers,
+                    srq_numbers: None,
                 }
             }
         };
+        self.tap.start();
         background::start(self)?;
         owed::release_at_exit(self);
         Ok(attachment)

@@ -37,7 +37,7 @@ pub(super) enum Occasion {
 
 impl EngineInner {
     /// This QP has to be looked at.
-    pub(super) fn put(&self, qpn: Qpn, core: &mut QpCore, why: Why, now: Time) {
+    pub(super) fn list(&self, qpn: Qpn, core: &mut QpCore, why: Why, now: Time) {
         if core.tx.listed.insert(why) && self.agenda.put(qpn, why, now.plus_ns(why.patience_ns())) {
             self.call_background();
         }
@@ -136,7 +136,7 @@ impl EngineInner {
     pub(crate) fn may_wait(&self, qpn: Qpn, core: &mut QpCore, bytes: u32, now: Time) -> bool {
         let waits = core.tx.uses_socket() && core.qp.may_wait(now, bytes);
         if waits {
-            self.put(qpn, core, Why::WaitingPost, now);
+            self.list(qpn, core, Why::WaitingPost, now);
         }
         waits
     }

@@ -58,6 +58,7 @@ fn host_on(engine: &Engine, device: &str) -> Host {
     let init = || QpInitAttr {
         send_cq: cq.clone(),
         recv_cq: cq.clone(),
+        srq: None,
         cap,
         qp_type: QpType::Rc,
         sq_sig_all: true,
@@ -162,6 +163,7 @@ fn a_cq_that_is_overrun_costs_no_acknowledgement_of_what_another_reports() {
     let init = |recv_cq: &Cq| QpInitAttr {
         send_cq: full.clone(),
         recv_cq: recv_cq.clone(),
+        srq: None,
         cap: QpCap {
             max_send_wr: 2,
             max_recv_wr: 1,
@@ -188,6 +190,8 @@ fn a_cq_that_is_overrun_costs_no_acknowledgement_of_what_another_reports() {
         let meta = PacketMeta {
             source: core.qp.remote(),
             destination: core.qp.local(),
+            traffic_class: 0,
+            hop_limit: 64,
         };
         core.qp.handle_packet(engine.now(), &meta, &packet, &mem);
         assert_eq!(core.qp.pending_completions().len(), 1);

@@ -6,12 +6,13 @@ use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rocade_transport::{AccessError, AckTiming, Cause, Qp, Source, Time, TxBuffer};
+use rocade_transport::{AccessError, AckTiming, Cause, Qp, RouteTag, Source, Time, TxBuffer};
 use rocade_wire::Psn;
 
 use super::EngineInner;
 use super::agenda::{Listed, Why};
 use super::handover::Driver;
+use super::routes::{Route, Ways};
 use super::uplink::{Icrcs, Path, Uplink};
 use crate::broker::Bequest;
 use crate::config::LinkMode;
@@ -38,6 +39,8 @@ thread_local! {
 #[derive(Debug, Default)]
 pub(crate) struct TxState {
     pub(super) route: Option<(Arc<Uplink>, Path)>,
+    /// Those of its datagrams.
+    ways: Option<Box<Ways>>,
     /// Nothing has been sent through the channel of the route yet, but perhaps over UDP.
     enters_channel: bool,
     /// The peer has sent something through it.
@@ -58,8 +61,30 @@ pub(crate) struct TxState {
 pub(super) struct Blocked {
     bytes: Box<[u8]>,
     segment_len: usize,
+    route: RouteTag,
+    /// Its speed is limited.
+    is_paced: bool,
     /// The ICRCs are there, as UDP needs them.
     sealed: bool,
+}
+
+/// Segments that are complete.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) segment_len: usize,
+    /// As for [`ShmChannel::send`].
+    pub(super) promise: bool,
+}
+
+impl<'a> Run<'a> {
+    fn of(buffer: &'a TxBuffer, promise: bool) -> Self {
+        Self {
+            bytes: buffer.bytes(),
+            segment_len: buffer.segment_len(),
+            promise,
+        }
+    }
 }
 
 impl TxState {
@@ -71,6 +96,24 @@ impl TxState {
         self.peer_has_entered = false;
         self.route = Some((uplink, path));
         self.bequest = None;
+    }
+
+    /// Datagrams of `qp` may take this route from now on.
+    pub(crate) fn learn(&mut self, route: &Arc<Route>, qp: &Qp) {
+        let blocked = self.blocked.as_ref().map(|blocked| blocked.route);
+        let ways = self.ways.get_or_insert_default();
+        ways.learn(route, || qp.queued_routes().chain(blocked));
+    }
+
+    /// May anything be sent on a route yet?
+    #[inline]
+    fn is_ready(&self, tag: RouteTag) -> bool {
+        tag == RouteTag::OWN || self.ways.as_ref().is_none_or(|ways| ways.is_ready(tag))
+    }
+
+    /// Is there anywhere to send to?
+    const fn leads_anywhere(&self) -> bool {
+        self.route.is_some() || self.ways.is_some()
     }
 
     /// Takes a channel that leads where the path does, unless there is one already.
@@ -125,6 +168,7 @@ impl TxState {
     /// Forgets route and unsent packets.
     pub(crate) fn reset(&mut self) {
         self.route = None;
+        self.ways = None;
         self.blocked = None;
         self.quiet = None;
         self.bequest = None;
@@ -137,6 +181,15 @@ impl TxState {
     /// Waits a run of packets for room?
     pub(super) const fn is_blocked(&self) -> bool {
         self.blocked.is_some()
+    }
+
+    /// Segments that a run may have. A link that does not cut them itself cuts those of datagrams all the same.
+    fn max_segments(&self) -> usize {
+        let one_by_one = self.route.as_ref().is_some_and(|(uplink, path)| {
+            let by_channel = path.channel.as_ref().is_some_and(|c| !c.has_ended());
+            !by_channel && !uplink.link.gso()
+        });
+        if one_by_one { 1 } else { MAX_SEGMENTS }
     }
 
     /// Is sending a system call?
@@ -222,7 +275,7 @@ impl EngineInner {
         driver: Driver,
     ) {
         core.qp.pace_mut().release_posts();
-        if core.tx.route.is_none() {
+        if !core.tx.leads_anywhere() {
             return;
         }
         let owed = core.qp.owed_ack();
@@ -261,7 +314,7 @@ impl EngineInner {
         let waiting = qp.lone_ack().or(tx.quiet);
         qp.pace_mut().transmitted(cause, now, acked, waiting);
         if waiting.is_some() {
-            self.put(inner.qp_num(), core, Why::HeldAck, now);
+            self.list(inner.qp_num(), core, Why::HeldAck, now);
         }
     }
 
@@ -277,26 +330,42 @@ impl EngineInner {
         let QpCore { qp, tx, .. } = core;
         let mut answered = 0;
         loop {
-            let Some((uplink, path)) = &mut tx.route else {
+            buffer.clear();
+            buffer.defer_longer_than(LONGEST_COPY);
+            let single = self.tap.is_on() && self.tap.is_faulty();
+            buffer.set_max_segments(if single { 1 } else { tx.max_segments() });
+            qp.poll_transmit(now, mem, acks, buffer);
+            if buffer.is_empty() {
                 return;
+            }
+            let tag = buffer.route();
+            let is_ready = tx.is_ready(tag);
+            let is_paced = !qp.is_reliable();
+            let Some((uplink, path)) = way(&mut tx.route, &mut tx.ways, tag) else {
+                debug_assert!(false, "a route is known as long as a datagram takes it");
+                continue;
             };
             let channel = path
                 .channel
                 .as_deref()
                 .filter(|channel| !channel.has_ended());
-            let many = channel.is_some() || uplink.link.gso();
-            buffer.clear();
-            buffer.defer_longer_than(LONGEST_COPY);
-            buffer.set_max_segments(if many { MAX_SEGMENTS } else { 1 });
-            qp.poll_transmit(now, mem, acks, buffer);
-            if buffer.is_empty() {
-                return;
-            }
+            let tapped = self.tap.is_on();
+            let len = buffer.bytes().len();
+            let by_socket = channel.is_none();
+            let held = by_socket && is_paced && !uplink.speed.admits(self.now(), len);
+            let may_leave = is_ready && !held;
             answered += buffer.bytes().len();
             if acks == AckTiming::Behind || answered > LONG_ANSWER {
                 acks = AckTiming::Now;
             }
             let sent = match channel {
+                _ if !may_leave => seal(&mut path.icrc, buffer, mem).map(|()| false),
+                _ if tapped => seal(&mut path.icrc, buffer, mem).map(|()| {
+                    let run = Run::of(buffer, promise);
+                    let sent = self.send_tapped(uplink, path, &mut tx.enters_channel, run, driver);
+                    tx.quiet.take_if(|_| !promise && sent);
+                    sent
+                }),
                 // A channel that has just ended: lost on the way.
                 Some(channel) => {
                     let (len, segment_len) = (buffer.bytes().len(), buffer.segment_len());
@@ -310,7 +379,7 @@ impl EngineInner {
                 None => seal(&mut path.icrc, buffer, mem)
                     .map(|()| self.send(uplink, path, buffer.bytes(), buffer.segment_len())),
             };
-            let sealed = channel.is_none();
+            let sealed = tapped || !may_leave || channel.is_none();
             let sent = match sent {
                 Ok(false) if !sealed => fill(buffer, mem).map(|()| false),
                 sent => sent,
@@ -334,9 +403,11 @@ impl EngineInner {
                 tx.blocked = Some(Box::new(Blocked {
                     bytes: buffer.bytes().into(),
                     segment_len: buffer.segment_len(),
+                    route: tag,
+                    is_paced,
                     sealed,
                 }));
-                self.put(inner.qp_num(), core, Why::NoRoom, now);
+                self.list(inner.qp_num(), core, Why::NoRoom, now);
                 return;
             }
             if buffer.bytes().len() >= LONG_RUN {
@@ -365,39 +436,70 @@ impl EngineInner {
         qp.salvage(now, buffer, read, |segment| {
             let traffic = &inner.hca().traffic;
             traffic.sent(1, segment.len(), path.channel.is_some());
-            if let Some(channel) = path.channel.as_deref() {
-                send_bytes(channel, enters, segment, segment.len(), driver);
-                return;
-            }
             let (covered, icrc) = segment.split_at_mut(segment.len() - ICRC_LEN);
             let crc = path.icrc.of_len(covered.len()).compute(0, covered);
             icrc.copy_from_slice(&crc.to_le_bytes());
-            self.send(uplink, path, segment, segment.len());
+            let run = Run {
+                bytes: segment,
+                segment_len: segment.len(),
+                promise: false,
+            };
+            self.put(uplink, path, enters, run, driver);
         });
     }
 
     /// Sends what was left over; false where there is still no room.
     fn send_blocked(&self, tx: &mut TxState, driver: Driver) -> bool {
-        if let (Some(blocked), Some((uplink, path))) = (&tx.blocked, &tx.route) {
-            let Blocked {
-                bytes,
-                segment_len,
-                sealed,
-            } = &**blocked;
-            let sent = match &path.channel {
-                Some(channel) => {
-                    send_bytes(channel, &mut tx.enters_channel, bytes, *segment_len, driver)
-                }
-                None if *sealed => self.send(uplink, path, bytes, *segment_len),
-                // Meant for a channel that has ended: lost on the way.
-                None => true,
+        let waits = |blocked: &Blocked| !tx.is_ready(blocked.route);
+        if tx.blocked.as_deref().is_some_and(waits) {
+            return false;
+        }
+        if let Some(blocked) = &tx.blocked
+            && let Some((uplink, path)) = way(&mut tx.route, &mut tx.ways, blocked.route)
+        {
+            let run = Run {
+                bytes: &blocked.bytes,
+                segment_len: blocked.segment_len,
+                promise: false,
             };
-            if !sent {
+            // What was meant for a channel that has ended is lost on the way.
+            let lost = !blocked.sealed && path.live_channel().is_none();
+            let held = blocked.is_paced
+                && path.live_channel().is_none()
+                && !uplink.speed.admits(self.now(), run.bytes.len());
+            if held || !lost && !self.put(uplink, path, &mut tx.enters_channel, run, driver) {
                 return false;
             }
             tx.blocked = None;
         }
         true
+    }
+
+    /// Sends bytes that are complete; for a socket they have to be sealed. False where there is no room.
+    pub(super) fn put(
+        &self,
+        uplink: &Uplink,
+        path: &Path,
+        enters: &mut bool,
+        run: Run<'_>,
+        driver: Driver,
+    ) -> bool {
+        let Some(channel) = path.live_channel() else {
+            return self.send(uplink, path, run.bytes, run.segment_len);
+        };
+        let pieces = iter::once(Piece::Bytes(run.bytes));
+        let (len, segment_len) = (run.bytes.len(), run.segment_len);
+        // No registered memory is read.
+        send_shared(
+            channel,
+            enters,
+            pieces,
+            len,
+            segment_len,
+            run.promise,
+            driver,
+        )
+        .unwrap_or(true)
     }
 
     /// False where the socket has no room. Other failures count as loss on the way: the
@@ -439,32 +541,24 @@ impl EngineInner {
             if self.send_blocked(&mut core.tx, driver) {
                 self.drain(inner, core, mem, Cause::Other, self.now(), driver);
             } else {
-                self.put(inner.qp_num(), core, Why::NoRoom, self.now());
+                self.list(inner.qp_num(), core, Why::NoRoom, self.now());
             }
         }
     }
 }
 
-/// [`send_shared`] of what is in a buffer of ours.
-fn send_bytes(
-    channel: &ShmChannel,
-    enters: &mut bool,
-    bytes: &[u8],
-    segment_len: usize,
-    driver: Driver,
-) -> bool {
-    let pieces = iter::once(Piece::Bytes(bytes));
-    // No registered memory is read.
-    send_shared(
-        channel,
-        enters,
-        pieces,
-        bytes.len(),
-        segment_len,
-        false,
-        driver,
-    )
-    .unwrap_or(true)
+/// The way of a run: that to the peer, or one of those that datagrams take.
+#[inline]
+fn way<'w>(
+    own: &'w mut Option<(Arc<Uplink>, Path)>,
+    ways: &'w mut Option<Box<Ways>>,
+    tag: RouteTag,
+) -> Option<(&'w Arc<Uplink>, &'w mut Path)> {
+    if tag == RouteTag::OWN {
+        own.as_mut().map(|(uplink, path)| (&*uplink, path))
+    } else {
+        ways.as_mut()?.get(tag)
+    }
 }
 
 /// False where the channel has no room. `enters` as in [`TxState`], the rest as for [`ShmChannel::send`].

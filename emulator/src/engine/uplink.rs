@@ -9,6 +9,7 @@ use rocade_transport::AddressVector;
 use rocade_wire::Qpn;
 use rocade_wire::icrc::{IcrcCheck, IcrcFlow, IcrcOfLen};
 
+use super::port_speed::PortSpeed;
 use crate::hca::{Hca, Traffic};
 use crate::link::shm::ShmChannel;
 use crate::link::{RxBuffer, TxPath, UdpLink};
@@ -22,6 +23,8 @@ const FLOWS: usize = 16;
 pub(crate) struct Uplink {
     pub(crate) link: UdpLink,
     pub(crate) rx: Mutex<RxState>,
+    /// For what nobody acknowledges.
+    pub(super) speed: PortSpeed,
     /// The device with this address.
     pub(super) hca: Option<Arc<Hca>>,
 }
@@ -53,6 +56,13 @@ impl Path {
     pub(crate) const fn channel(&self) -> Option<&Arc<ShmChannel>> {
         self.channel.as_ref()
     }
+
+    /// Likewise, unless it has ended.
+    #[inline]
+    pub(super) fn live_channel(&self) -> Option<&ShmChannel> {
+        let channel = self.channel.as_deref();
+        channel.filter(|channel| !channel.has_ended())
+    }
 }
 
 impl Uplink {
@@ -65,6 +75,7 @@ impl Uplink {
         Self {
             link,
             rx: Mutex::new(rx),
+            speed: PortSpeed::default(),
             hca,
         }
     }
@@ -162,6 +173,11 @@ impl Flow {
             }
             IcrcCheck::Bad => false,
         }
+    }
+
+    /// UDP source port and Identification of the packet that was checked last.
+    pub(super) const fn last(&self) -> (u16, u16) {
+        (self.source.port(), self.next_id.wrapping_sub(1))
     }
 
     /// A batch of `count` segments is over. If they were numbered from 0, the peer numbers each

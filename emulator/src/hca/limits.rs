@@ -4,6 +4,10 @@
 pub const MAX_QP: u32 = 65_000;
 /// Depth of a send or receive queue.
 pub const MAX_QP_WR: u32 = 16_384;
+/// Shared receive queues of a process: their numbers are made like those of QPs.
+pub const MAX_SRQ: u32 = 65_000;
+/// Depth of a shared receive queue.
+pub const MAX_SRQ_WR: u32 = 65_536;
 /// Scatter/gather entries of a work request.
 pub const MAX_SGE: u32 = 32;
 /// Longest inline send in bytes.
@@ -21,12 +25,12 @@ pub const MAX_PD: u32 = 1 << 20;
 pub const MAX_RD_ATOM: u8 = 128;
 /// Completion vectors.
 pub const COMP_VECTORS: u32 = 1;
+/// How long the device takes to acknowledge: 4.096 µs times 2 to the power of this.
+pub const LOCAL_CA_ACK_DELAY: u8 = 15;
 /// Ports.
 pub const PORTS: u8 = 1;
-/// Entries of the P_Key table.
-pub const PKEY_TABLE_LEN: u16 = 1;
 /// Longest message in bytes (MTU-04).
 pub const MAX_MSG_SZ: u32 = 1 << 31;
-/// `BAD_PKEY_CNTR | PORT_ACTIVE_EVENT | SYS_IMAGE_GUID | RC_RNR_NAK_GEN` of
+/// `BAD_PKEY_CNTR | PORT_ACTIVE_EVENT | SYS_IMAGE_GUID | RC_RNR_NAK_GEN | SRQ_RESIZE` of
 /// `ibv_device_cap_flags`.
-pub const DEVICE_CAP_FLAGS: u32 = 1 << 1 | 1 << 10 | 1 << 11 | 1 << 12;
+pub const DEVICE_CAP_FLAGS: u32 = 1 << 1 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 13;

@@ -28,6 +28,10 @@ pub enum AsyncEventKind {
     CommEst = 4,
     /// The send queue has drained.
     SqDrained = 5,
+    /// Fewer receives than its limit are left in a shared receive queue.
+    SrqLimitReached = 15,
+    /// A QP in ERR takes no more receives from its shared receive queue.
+    QpLastWqeReached = 16,
 }
 
 impl AsyncEventKind {
@@ -45,6 +49,8 @@ pub enum EventElement {
     Cq(u64),
     /// A QP.
     Qp(u64),
+    /// A shared receive queue.
+    Srq(u64),
     /// A port, 1-based.
     Port(u8),
 }
@@ -142,7 +148,9 @@ impl Context {
     /// [`VerbsError::InvalidArgument`] beyond the table.
     #[doc(alias = "ibv_query_pkey")]
     pub fn pkey(&self, index: u16) -> Result<u16, VerbsError> {
-        Hca::pkey(index)
+        self.inner
+            .hca
+            .pkey(index)
             .map(rocade_wire::Pkey::get)
             .ok_or(VerbsError::InvalidArgument("pkey_index"))
     }

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rocade_transport::{AccessFlags, PdTag};
+use rocade_transport::{AccessFlags, AddressVector, PdTag};
 
+use super::ah::Ah;
 use super::context::ContextInner;
 use super::mr::Mr;
 use super::qp::{Qp, QpInitAttr};
+use super::srq::{Srq, SrqInitAttr};
 use crate::error::VerbsError;
 use crate::memory::{Region, is_mapped};
 
@@ -103,6 +105,27 @@ impl Pd {
     #[doc(alias = "ibv_create_qp")]
     pub fn create_qp(&self, init: QpInitAttr) -> Result<Qp, VerbsError> {
         Qp::new(Arc::clone(&self.inner), init)
+    }
+
+    /// A new address handle: a way for datagrams of QPs of this domain.
+    ///
+    /// # Errors
+    /// [`VerbsError::InvalidArgument`] for an address that leads nowhere (ENC-14);
+    /// [`VerbsError::PeerRefused`] if the peer is not among the allowed ones; [`VerbsError::Link`],
+    /// [`VerbsError::Broker`], [`VerbsError::Io`] if the local address cannot be used.
+    #[doc(alias = "ibv_create_ah")]
+    pub fn create_ah(&self, address: &AddressVector) -> Result<Ah, VerbsError> {
+        Ah::new(Arc::clone(&self.inner), address)
+    }
+
+    /// A new shared receive queue.
+    ///
+    /// # Errors
+    /// [`VerbsError::InvalidArgument`] if a size is 0 or above the limit (SRQ-01); [`VerbsError::Broker`] if the
+    /// process cannot join its addresses; [`VerbsError::NoMemory`] out of numbers.
+    #[doc(alias = "ibv_create_srq")]
+    pub fn create_srq(&self, init: SrqInitAttr) -> Result<Srq, VerbsError> {
+        Srq::new(Arc::clone(&self.inner), init)
     }
 
     /// Ends the domain.

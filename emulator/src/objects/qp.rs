@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use rocade_transport::{
     Cause, CompleteTo, Completion, Counters, ModifyContext, QpAttr, QpAttrMask, QpCap, QpConfig,
-    QpEvent, QpState, QpType,
+    QpEvent, QpState, QpType, SharedReceives,
 };
 use rocade_wire::{Gid, Pkey, Qpn};
 
@@ -17,9 +17,23 @@ use super::event_queue::AckCounter;
 use super::pd::{Pd, PdInner};
 use super::poster::{RecvPoster, SendPoster};
 use super::slots::PendingSlots;
+use super::srq::{Srq, SrqInner};
 use crate::engine::{Driver, EngineInner, Path, TxState, Uplink};
 use crate::error::VerbsError;
 use crate::hca::{Hca, limits};
+
+/// The bit of a Q_Key that unprivileged processes must not set.
+const CONTROLLED_QKEY: u32 = 1 << 31;
+
+/// May this process open raw sockets? The kernel asks for the same right.
+fn is_privileged() -> bool {
+    socket2::Socket::new(
+        socket2::Domain::IPV4,
+        socket2::Type::RAW,
+        Some(socket2::Protocol::UDP),
+    )
+    .is_ok()
+}
 
 /// What a QP is created with (`ibv_qp_init_attr`).
 #[derive(Clone, Debug)]
@@ -29,7 +43,9 @@ pub struct QpInitAttr {
     pub send_cq: Cq,
     /// Where receives complete.
     pub recv_cq: Cq,
-    /// Queue sizes asked for; granted as asked.
+    /// Where receives come from instead of a queue of its own (SRQ-09).
+    pub srq: Option<Srq>,
+    /// Queue sizes asked for; granted as asked, those of a receive queue that it does not have as 0.
     pub cap: QpCap,
     /// Transport service.
     pub qp_type: QpType,
@@ -65,6 +81,7 @@ pub(crate) struct QpInner {
     qp_num: Qpn,
     send_cq: Arc<CqInner>,
     recv_cq: Arc<CqInner>,
+    srq: Option<Arc<SrqInner>>,
     cookie: u64,
     core: Mutex<QpCore>,
     alive: AtomicBool,
@@ -84,7 +101,15 @@ pub(crate) struct QpCore {
 }
 
 impl Qp {
-    pub(super) fn new(pd: Arc<PdInner>, init: QpInitAttr) -> Result<Self, VerbsError> {
+    pub(super) fn new(pd: Arc<PdInner>, mut init: QpInitAttr) -> Result<Self, VerbsError> {
+        let srq = init.srq.map(|srq| Arc::clone(srq.inner()));
+        if let Some(srq) = &srq {
+            if !srq.is_of(&pd) {
+                return Err(VerbsError::InvalidArgument("srq"));
+            }
+            //= SRQ-09
+            (init.cap.max_recv_wr, init.cap.max_recv_sge) = (0, 0);
+        }
         check_cap(&init.cap)?;
         let engine = &pd.context.engine;
         let qp_num = engine.allocate_qp_num()?;
@@ -94,21 +119,26 @@ impl Qp {
             pd: pd.id,
             cap: init.cap,
             sq_sig_all: init.sq_sig_all,
-            limits: Hca::qp_limits(),
+            limits: pd.context.hca.qp_limits(),
         };
-        let Some(qp) = rocade_transport::Qp::new(config) else {
+        let receives = srq.clone().map(|srq| srq as Arc<dyn SharedReceives>);
+        let Some(qp) = rocade_transport::Qp::new(config, receives) else {
             engine.release_qp_num(qp_num);
             return Err(VerbsError::NotSupported("QP type"));
         };
         let (send_cq, recv_cq) = (init.send_cq.inner, init.recv_cq.inner);
         send_cq.attach_qp();
         recv_cq.attach_qp();
+        if let Some(srq) = &srq {
+            srq.attach_qp();
+        }
         pd.children.fetch_add(1, Ordering::AcqRel);
         let inner = Arc::new(QpInner {
             pd,
             qp_num,
             send_cq,
             recv_cq,
+            srq,
             cookie: init.cookie,
             core: Mutex::new(QpCore {
                 qp,
@@ -171,9 +201,14 @@ impl Qp {
         let sgid = hca.gid(u32::from(attr.ah_attr.sgid_index));
         let context = ModifyContext {
             sgid,
-            pkey: Hca::pkey(attr.pkey_index).unwrap_or(Pkey::DEFAULT),
+            pkey: hca.pkey(attr.pkey_index).unwrap_or(Pkey::DEFAULT),
             active_mtu: hca.active_mtu(),
         };
+        //= QPV-05
+        //= UD-06
+        if mask.contains(QpAttrMask::QKEY) && attr.qkey & CONTROLLED_QKEY != 0 && !is_privileged() {
+            return Err(VerbsError::NotPermitted("a Q_Key with the highest bit set"));
+        }
         let peer = attr.ah_attr.dgid.to_ip();
         if mask.contains(QpAttrMask::AV) && attr.ah_attr.is_global && !engine.peers().allow(peer) {
             let error = VerbsError::PeerRefused(peer);
@@ -189,6 +224,10 @@ impl Qp {
             }
             _ => None,
         };
+        let leads_to_rtr = mask.contains(QpAttrMask::STATE) && attr.qp_state == QpState::Rtr.code();
+        if leads_to_rtr && inner.lock().qp.config().qp_type == QpType::Ud {
+            inner.listen()?;
+        }
         let by_udp = route
             .as_ref()
             .is_some_and(|(_, path)| path.channel().is_none());
@@ -217,6 +256,15 @@ impl Qp {
             engine.reconsider_path(inner);
         }
         Ok(())
+    }
+
+    /// Notes how fast the QP shall send, in kbit/s; 0 is as fast as it can. Nothing is slowed down so far.
+    ///
+    /// # Errors
+    /// [`VerbsError::Modify`] (EINVAL) unless it is connected (RTR, RTS or SQD).
+    #[doc(alias = "ibv_modify_qp_rate_limit")]
+    pub fn set_rate_limit(&self, kbps: u32) -> Result<(), VerbsError> {
+        Ok(self.inner().lock().qp.set_rate_limit(kbps)?)
     }
 
     /// Attributes as they are now.
@@ -299,6 +347,24 @@ impl QpInner {
         &self.pd.context.hca
     }
 
+    /// Datagrams may come to any address of the device: opens all that can be. One will do.
+    fn listen(&self) -> Result<(), VerbsError> {
+        let (engine, hca) = (self.engine(), self.hca());
+        let mut opened = Err(VerbsError::NoData);
+        for entry in hca.gids() {
+            match engine.uplink_for(hca.local_addr(entry.gid.to_ip())) {
+                Ok(_) => opened = Ok(()),
+                Err(error) => {
+                    tracing::warn!(gid = %entry.gid, %error, "datagrams to this address will not arrive");
+                    if opened.is_err() {
+                        opened = Err(error);
+                    }
+                }
+            }
+        }
+        opened
+    }
+
     /// The way from `sgid` to the peer that the attributes name, opened where it is not in use yet.
     fn prepare_route(
         &self,
@@ -359,9 +425,13 @@ impl QpInner {
             ..
         } = core;
         each_run(qp.pending_completions(), |to, run| {
-            let slots = match to {
-                CompleteTo::SendCq => &mut *send_slots,
-                CompleteTo::RecvCq => &mut *recv_slots,
+            let slots = match (to, &self.srq) {
+                (CompleteTo::SendCq, _) => &mut *send_slots,
+                (CompleteTo::RecvCq, None) => &mut *recv_slots,
+                (CompleteTo::RecvCq, Some(srq)) => {
+                    lost += complete_shared(srq, &self.recv_cq, run, reserved);
+                    return true;
+                }
             };
             let cq = self.cq_of(to);
             lost += cq.add(run, reserved, |number, completion| {
@@ -396,12 +466,14 @@ impl QpInner {
         self.alive.load(Ordering::Acquire)
     }
 
+    //= AEV-13
     pub(crate) fn raise(&self, event: QpEvent) {
         let kind = match event {
             QpEvent::CommEst => AsyncEventKind::CommEst,
             QpEvent::SqDrained => AsyncEventKind::SqDrained,
             QpEvent::ReqErr => AsyncEventKind::QpReqErr,
             QpEvent::AccessErr => AsyncEventKind::QpAccessErr,
+            QpEvent::LastWqeReached => AsyncEventKind::QpLastWqeReached,
             QpEvent::Fatal => AsyncEventKind::QpFatal,
         };
         let acks = Some(Arc::clone(&self.async_acks));
@@ -436,9 +508,32 @@ impl QpInner {
         self.pd.context.forget_events(&self.async_acks);
         self.send_cq.detach_qp();
         self.recv_cq.detach_qp();
+        if let Some(srq) = &self.srq {
+            srq.detach_qp();
+        }
         self.pd.children.fetch_sub(1, Ordering::AcqRel);
         true
     }
+}
+
+/// Hands completions of receives from a shared queue to the CQ, and returns how many are lost: their slots are
+/// free.
+fn complete_shared<'c>(
+    srq: &SrqInner,
+    cq: &Arc<CqInner>,
+    run: impl Iterator<Item = &'c Completion>,
+    reserved: &mut usize,
+) -> usize {
+    let mut pending = srq.pending();
+    let slots = pending.of(cq);
+    let lost = cq.add(run, reserved, |number, completion| {
+        slots.note(number, completion.slots);
+    });
+    drop(pending);
+    if lost > 0 {
+        srq.free_slots(lost);
+    }
+    lost
 }
 
 /// Calls `each` for each run of completions that go to one CQ, until it says false. It has

@@ -72,6 +72,7 @@ impl Side {
             .create_qp(QpInitAttr {
                 send_cq: cq.clone(),
                 recv_cq: cq.clone(),
+                srq: None,
                 cap,
                 qp_type: QpType::Rc,
                 sq_sig_all: false,

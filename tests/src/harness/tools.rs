@@ -12,6 +12,8 @@ const START: Duration = Duration::from_secs(30);
 /// A pair of `ibv_rc_pingpong`.
 #[derive(Clone, Debug)]
 pub struct Pingpong {
+    /// `ibv_rc_pingpong`, or one of its sisters.
+    pub program: &'static str,
     /// Arguments for both sides, beside device, GID index and port.
     pub arguments: Vec<String>,
     /// GID index of server and client.
@@ -21,10 +23,17 @@ pub struct Pingpong {
 }
 
 impl Pingpong {
-    /// A pair over the first GID of loopback.
+    /// A pair of `ibv_rc_pingpong` over the first GID of loopback.
     #[must_use]
     pub fn new(arguments: &[&str]) -> Self {
+        Self::of("ibv_rc_pingpong", arguments)
+    }
+
+    /// A pair of another program, likewise.
+    #[must_use]
+    pub fn of(program: &'static str, arguments: &[&str]) -> Self {
         Self {
+            program,
             arguments: arguments.iter().map(|&word| word.to_owned()).collect(),
             gid_index: [0, 0],
             devices: [Device::on("lo"), Device::on("lo")],
@@ -33,8 +42,8 @@ impl Pingpong {
 
     fn words(&self, side: usize, port: u16) -> Vec<String> {
         let fixed = format!(
-            "stdbuf -oL ibv_rc_pingpong -d rocade0 -g {} -p {port}",
-            self.gid_index[side]
+            "stdbuf -oL {} -d rocade0 -g {} -p {port}",
+            self.program, self.gid_index[side]
         );
         fixed
             .split(' ')

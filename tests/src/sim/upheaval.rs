@@ -196,7 +196,8 @@ impl<'a> Run<'a> {
         let mut setups = None;
         let mut pair = Pair::new(|side, setup| {
             plan.setup(side, setup, 0);
-            setups.get_or_insert([*setup; 2])[side as usize] = *setup;
+            setups.get_or_insert_with(|| [setup.clone(), setup.clone()])[side as usize] =
+                setup.clone();
         });
         let setups = setups.expect("two sides");
         pair.stop_tracing();
@@ -208,7 +209,7 @@ impl<'a> Run<'a> {
             pair.set_ack_delay(plan.ack_delay_ns);
         }
         let faults = Rc::new(RefCell::new(plan.faults));
-        let psns = setups.map(|setup| Psn::new(setup.attr.sq_psn));
+        let psns = setups.each_ref().map(|setup| Psn::new(setup.attr.sq_psn));
         let network = Network::new(plan.seed, Rc::clone(&faults), 128 << plan.pmtu, psns);
         let network = Rc::new(RefCell::new(network));
         let voices: Rc<[Cell<Voice>; 2]> = Rc::default();

@@ -154,6 +154,7 @@ impl RocadeQp {
         let qp = pd.create_qp(QpInitAttr {
             send_cq: cq.clone(),
             recv_cq: cq.clone(),
+            srq: None,
             cap,
             qp_type: QpType::Rc,
             sq_sig_all: true,

@@ -50,5 +50,8 @@ programs! {
     send_bw_both_ways: "ib_send_bw" ["-s", "65536", "-n", "1000", "-b"];
     write_bw_four_qps: "ib_write_bw" ["-s", "65536", "-n", "1000", "-q", "4"];
     read_bw_mtu_1024: "ib_read_bw" ["-s", "65536", "-n", "1000", "-m", "1024"];
+    send_bw_srq: "ib_send_bw" ["-s", "65536", "-n", "1000", "--use-srq"];
+    send_bw_srq_both_ways_four_qps: "ib_send_bw" ["-s", "4096", "-n", "1000", "--use-srq", "-b", "-q", "4"];
+    send_lat_srq: "ib_send_lat" ["-s", "64", "-n", "1000", "--use-srq"];
     write_bw_post_list: "ib_write_bw" ["-s", "4096", "-n", "1024", "-l", "8"];
 }

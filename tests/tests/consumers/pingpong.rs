@@ -1,4 +1,4 @@
-//! `ibv_rc_pingpong` in its variants.
+//! `ibv_rc_pingpong` and `ibv_srq_pingpong` in their variants.
 
 use rocade_tests::{
     harness::{Device, Pingpong, Rig, free_port},
@@ -10,12 +10,17 @@ use crate::{LIMIT, LINKS, UTILS};
 
 /// Runs a pair, checks that both sides report all iterations, and gives their outputs.
 fn exchange(rig: &Rig, arguments: &[&str]) -> [String; 2] {
-    let outputs = Pingpong::new(arguments).run(rig, LIMIT);
+    report(&Pingpong::new(arguments), rig)
+}
+
+fn report(pair: &Pingpong, rig: &Rig) -> [String; 2] {
+    let arguments = &pair.arguments;
+    let outputs = pair.run(rig, LIMIT);
     let count = arguments
         .iter()
-        .position(|&word| word == "-n")
+        .position(|word| word == "-n")
         .and_then(|at| arguments.get(at + 1));
-    let report = format!("{} iters in ", count.unwrap_or(&"1000"));
+    let report = format!("{} iters in ", count.map_or("1000", String::as_str));
     for output in &outputs {
         assert!(output.contains(&report), "no {report:?} in\n{output}");
         // With -c the server checks the buffer, but its exit status does not tell.
@@ -65,6 +70,23 @@ variants! {
     new_post_send_checked: ["-N", "-c", "-e"];
     one_byte: ["-s", "1", "-c"];
     odd_size: ["-s", "4097", "-c"];
+}
+
+/// Many queue pairs that take their receives from one queue.
+#[test]
+fn shared_receive_queue() {
+    for link in LINKS {
+        let rig = or_skip!(Rig::loopback(UTILS)).with_link(link);
+        for arguments in [
+            &["-q", "16"][..],
+            &["-q", "16", "-e"],
+            &["-q", "16", "-c", "-s", "4097"],
+            &["-q", "4", "-r", "8", "-c"],
+            &["-q", "1", "-s", "1", "-n", "200"],
+        ] {
+            report(&Pingpong::of("ibv_srq_pingpong", arguments), &rig);
+        }
+    }
 }
 
 #[test]

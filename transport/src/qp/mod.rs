@@ -6,9 +6,10 @@ mod short;
 mod side;
 mod state;
 
+use alloc::sync::Arc;
 use core::net::IpAddr;
 
-use rocade_wire::{Gid, Msn, Mtu, Packet, Pkey, Psn, Qpn};
+use rocade_wire::{Gid, Headers, Msn, Mtu, Operation, Packet, Pkey, Psn, Qpn};
 
 use side::{RecvSide, SendSide};
 pub use state::{TransitionRule, transition_rule};
@@ -23,12 +24,11 @@ use crate::memory::{Accessor, Memory, PdTag};
 use crate::outputs::{Fatal, Outputs};
 use crate::pace::{AckTiming, Pace};
 use crate::peer::{Framing, PacketMeta, Peer};
-use crate::queue::{RecvLimits, RecvQueue};
-use crate::requester::{Requester, SendLimits};
-use crate::responder::Responder;
+use crate::queue::{RecvLimits, RecvQueue, RecvSource, SendLimits, SharedReceives};
 use crate::time::Time;
 use crate::transmit::TxBuffer;
-use crate::wr::{SendWr, Sge};
+use crate::unreliable::Sender;
+use crate::wr::{Destination, RouteTag, SendWr, Sge};
 
 /// Device limits that [`Qp::modify`] checks attributes against (QPV-03, QPV-09).
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +48,7 @@ pub struct QpLimits {
 pub struct QpConfig {
     /// Its number.
     pub qp_num: Qpn,
-    /// Its transport service; this crate has a state machine for RC.
+    /// Its transport service; this crate has state machines for RC, UC and UD.
     pub qp_type: QpType,
     /// The protection domain that it belongs to.
     pub pd: PdTag,
@@ -98,10 +98,27 @@ pub struct Qp {
 }
 
 impl Qp {
-    /// A QP in RESET; `None` where this crate has no state machine for the type.
+    /// A QP in RESET, which takes its receives from `srq` where there is one; `None` where this crate has no
+    /// state machine for the type.
     #[must_use]
-    pub fn new(config: QpConfig) -> Option<Self> {
+    pub fn new(config: QpConfig, srq: Option<Arc<dyn SharedReceives>>) -> Option<Self> {
         let framing = Framing::of(config.qp_type)?;
+        let send_limits = SendLimits {
+            max_wr: config.cap.max_send_wr,
+            max_sge: config.cap.max_send_sge,
+            max_inline: config.cap.max_inline_data,
+            sig_all: config.sq_sig_all,
+        };
+        let receives = match srq {
+            Some(srq) => RecvSource::Shared(srq),
+            None => RecvSource::Own(RecvQueue::new(
+                config.pd,
+                RecvLimits {
+                    max_wr: config.cap.max_recv_wr,
+                    max_sge: config.cap.max_recv_sge,
+                },
+            )),
+        };
         Some(Self {
             config,
             attr: QpAttr {
@@ -110,16 +127,8 @@ impl Qp {
             },
             state: QpState::Reset,
             peer: Peer::unknown(framing),
-            send: SendSide::Reliable(Requester::new(SendLimits {
-                max_wr: config.cap.max_send_wr,
-                max_sge: config.cap.max_send_sge,
-                max_inline: config.cap.max_inline_data,
-                sig_all: config.sq_sig_all,
-            })),
-            recv: RecvSide::Reliable(Responder::new(RecvQueue::new(RecvLimits {
-                max_wr: config.cap.max_recv_wr,
-                max_sge: config.cap.max_recv_sge,
-            }))),
+            send: SendSide::of(config.qp_type, send_limits)?,
+            recv: RecvSide::of(config.qp_type, receives)?,
             comm_est_raised: false,
             out: Outputs::new(config.qp_num),
             pace: Pace::default(),
@@ -166,6 +175,13 @@ impl Qp {
     #[must_use]
     pub const fn traffic_class(&self) -> u8 {
         self.attr.ah_attr.traffic_class
+    }
+
+    /// Is what it sends and receives acknowledged?
+    #[inline]
+    #[must_use]
+    pub const fn is_reliable(&self) -> bool {
+        matches!(self.recv, RecvSide::Reliable(_))
     }
 
     /// What it was created with.
@@ -224,6 +240,21 @@ impl Qp {
         modify::modify(self, now, attr, mask, context)
     }
 
+    /// Notes how fast it shall send, in kbit/s; 0 is as fast as it can. Shown by [`Qp::query`].
+    ///
+    /// # Errors
+    /// Only a QP that is connected has a rate.
+    //= QPS-05
+    pub const fn set_rate_limit(&mut self, kbps: u32) -> Result<(), ModifyError> {
+        match self.state {
+            QpState::Rtr | QpState::Rts | QpState::Sqd => {
+                self.attr.rate_limit = kbps;
+                Ok(())
+            }
+            _ => Err(ModifyError::NoTransition),
+        }
+    }
+
     /// Queues a send work request; `inline` is its data where the caller copied it (RC-WQE-06).
     ///
     /// # Errors
@@ -234,12 +265,46 @@ impl Qp {
         wr: &SendWr<'_>,
         inline: Option<&[u8]>,
     ) -> Result<(), PostError> {
+        self.post(now, wr, None, inline)
+    }
+
+    /// Likewise for a datagram.
+    ///
+    /// # Errors
+    /// The request is not queued.
+    pub fn post_datagram(
+        &mut self,
+        now: Time,
+        wr: &SendWr<'_>,
+        to: Destination,
+        inline: Option<&[u8]>,
+    ) -> Result<(), PostError> {
+        self.post(now, wr, Some(to), inline)
+    }
+
+    /// The ways of the datagrams that are not complete.
+    pub fn queued_routes(&self) -> impl Iterator<Item = RouteTag> {
+        let sender = match &self.send {
+            SendSide::Unreliable(sender) => Some(sender),
+            SendSide::Reliable(_) | SendSide::None => None,
+        };
+        sender.into_iter().flat_map(Sender::routes)
+    }
+
+    #[inline]
+    fn post(
+        &mut self,
+        now: Time,
+        wr: &SendWr<'_>,
+        to: Option<Destination>,
+        inline: Option<&[u8]>,
+    ) -> Result<(), PostError> {
         //= PST-01..07
         match self.state {
             QpState::Reset | QpState::Init | QpState::Rtr => return Err(PostError::InvalidState),
             QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => {}
         }
-        self.send.post(wr, inline)?;
+        self.send.post(wr, to, inline)?;
         if matches!(self.state, QpState::Err | QpState::Sqe) {
             //= RC-STA-02
             let (send, _, mut cx) = self.sides(now, &());
@@ -333,47 +398,59 @@ impl Qp {
             return;
         }
         let headers = packet.headers();
-        let is_response = headers
-            .bth
-            .opcode
-            .operation()
-            .is_some_and(rocade_wire::Operation::is_response);
-        let result = if is_response {
-            if !matches!(self.state, QpState::Rts | QpState::Sqd) {
-                self.out.counters.drop_packet(DropReason::State);
-                return;
+        let operation = headers.bth.opcode.operation();
+        if operation.is_some_and(Operation::is_response) {
+            self.handle_response(now, headers, packet.payload(), mem);
+            return;
+        }
+        self.note_comm_est();
+        let (_, recv, mut cx) = self.sides(now, mem);
+        let result = match recv {
+            RecvSide::Reliable(responder) => {
+                responder.handle_request(&mut cx, headers, packet.payload())
             }
-            let (SendSide::Reliable(requester), _, mut cx) = self.sides(now, mem) else {
-                self.out.counters.drop_packet(DropReason::WrongService);
-                return;
-            };
-            requester
-                .handle_response(&mut cx, headers, packet.payload())
-                .and_then(|()| requester.check_failed(&mut cx))
-        } else {
-            self.note_comm_est();
-            let (_, RecvSide::Reliable(responder), mut cx) = self.sides(now, mem) else {
-                return;
-            };
-            responder.handle_request(&mut cx, headers, packet.payload())
+            RecvSide::Connected(receiver) => receiver.handle(&mut cx, headers, packet.payload()),
+            RecvSide::Datagrams(receiver) => receiver.handle(&mut cx, meta, packet),
+            RecvSide::None => Ok(()),
         };
+        self.conclude(now, result);
+    }
+
+    fn handle_response(&mut self, now: Time, headers: &Headers, payload: &[u8], mem: &impl Memory) {
+        if !matches!(self.state, QpState::Rts | QpState::Sqd) {
+            self.out.counters.drop_packet(DropReason::State);
+            return;
+        }
+        let (SendSide::Reliable(requester), _, mut cx) = self.sides(now, mem) else {
+            // No other service defines one.
+            self.out.counters.drop_packet(DropReason::Reserved);
+            return;
+        };
+        let result = requester
+            .handle_response(&mut cx, headers, payload)
+            .and_then(|()| requester.check_failed(&mut cx));
         self.conclude(now, result);
         self.note_drained();
     }
 
     /// The checks before anything with an effect (BTH-14, BTH-15, RC-LIM-05, BTH-06).
     fn reject_reason(&self, meta: &PacketMeta, packet: &Packet<'_>) -> Option<DropReason> {
-        if !matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd) {
+        if !self.state.receives() {
             //= RC-RSP-01
             return Some(DropReason::State);
+        }
+        if let RecvSide::Datagrams(_) = self.recv {
+            return self.peer.reject_datagram(packet.bth());
         }
         self.peer.reject_reason(meta, packet.bth())
     }
 
     //= RC-STA-07
     fn note_comm_est(&mut self) {
-        if self.state == QpState::Rtr && !self.comm_est_raised {
+        let connected = !matches!(self.recv, RecvSide::Datagrams(_));
+        if self.state == QpState::Rtr && !self.comm_est_raised && connected {
             self.comm_est_raised = true;
+            //= AEV-04
             self.out.events.push_back(QpEvent::CommEst);
         }
     }
@@ -382,6 +459,7 @@ impl Qp {
     fn note_drained(&mut self) {
         if self.state == QpState::Sqd && self.attr.en_sqd_async_notify && self.send.is_drained() {
             self.attr.en_sqd_async_notify = false;
+            //= AEV-05
             self.out.events.push_back(QpEvent::SqDrained);
         }
     }
@@ -390,7 +468,7 @@ impl Qp {
     pub fn handle_timeout(&mut self, now: Time) {
         let (send, _, mut cx) = self.sides(now, &());
         let result = send.handle_timeout(&mut cx);
-        self.conclude(now, result);
+        self.conclude_send(now, result);
     }
 
     /// When [`Qp::handle_timeout`] has to be called next, `None` where nothing is pending.
@@ -462,7 +540,8 @@ impl Qp {
         }
         let (send, _, mut cx) = self.sides(now, mem);
         let result = send.poll_transmit(&mut cx, tx);
-        self.conclude(now, result);
+        self.conclude_send(now, result);
+        self.note_drained();
     }
 
     /// Has a request been sent that is not acknowledged yet?
@@ -515,6 +594,7 @@ impl Qp {
 
     /// A completion could not be reported: to ERR, with an event (RC-STA-10, RC-ERR-G). Of the pending
     /// completions the first `seen` will be handed out all the same, and no others: only their messages are acknowledged.
+    //= RC-STA-10 AEV-01
     pub fn set_fatal(&mut self, now: Time, seen: usize) {
         let seen = self.out.completions.iter().take(seen);
         let messages = seen.filter(|completion| is_received(completion)).count();
@@ -539,13 +619,31 @@ impl Qp {
         }
     }
 
+    /// A local error of a side that nobody acknowledges ends that side, and no more (UC-11, UD-12).
+    fn conclude_send(&mut self, now: Time, result: Result<(), Fatal>) {
+        if let SendSide::Unreliable(_) = self.send
+            && result.is_err()
+        {
+            self.state = QpState::Sqe;
+            let (send, _, mut cx) = self.sides(now, &());
+            send.flush(&mut cx);
+        } else {
+            self.conclude(now, result);
+        }
+    }
+
     /// Responses queued before the error still go out, the NAK that caused it among them
     /// (RC-ERR-C, RC-STA-03).
+    //= RC-STA-03
     fn enter_error(&mut self, now: Time) {
         self.state = QpState::Err;
         let (send, recv, mut cx) = self.sides(now, &());
         send.flush(&mut cx);
         recv.flush(&mut cx);
+        //= RC-STA-08
+        if recv.receives().is_some_and(RecvSource::is_shared) {
+            self.out.events.push_back(QpEvent::LastWqeReached);
+        }
     }
 
     /// Both sides, and what surrounds a call of either.

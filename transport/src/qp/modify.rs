@@ -1,6 +1,6 @@
 //! `modify_qp`: validation, then application (QPS-*, QPV-*).
 
-use rocade_wire::{AckTimeout, Mtu, Psn, Qpn, RnrTimer};
+use rocade_wire::{AckTimeout, Mtu, Psn, Qkey, Qpn, RnrTimer};
 
 use super::state::transition_rule;
 use super::{ModifyContext, Qp};
@@ -13,6 +13,7 @@ use crate::time::Time;
 const COUNTER_MAX: u8 = 7;
 const CODE_MAX: u8 = 31;
 /// Values of `path_mig_state` (RC-APM-01).
+//= RC-APM-01
 const MIGRATED: u32 = 0;
 const REARM: u32 = 1;
 const ARMED: u32 = 2;
@@ -38,6 +39,7 @@ pub(super) fn modify(
         return Err(ModifyError::NotDrained);
     }
     check_values(qp, attr, mask, context)?;
+    //= QPS-06
     store(qp, attr, mask);
     apply(qp, now, mask, next, context);
     Ok(())
@@ -136,8 +138,6 @@ fn check_values(
         attr.max_dest_rd_atomic <= limits.max_qp_rd_atom,
         "max_dest_rd_atomic",
     )?;
-    //= QPV-05
-    check(QpAttrMask::QKEY, attr.qkey & (1 << 31) == 0, "qkey")?;
     let port = if mask.contains(QpAttrMask::PORT) {
         attr.port_num
     } else {
@@ -159,6 +159,7 @@ fn check_values(
         attr.alt_pkey_index < limits.pkey_table_len,
         "alt_pkey_index",
     )?;
+    //= QPV-08
     let alternate = &attr.alt_ah_attr;
     check(
         QpAttrMask::ALT_PATH,
@@ -190,6 +191,7 @@ fn leads_somewhere(av: &AddressVector) -> bool {
 }
 
 //= QPV-01, QPV-04, ENC-12, ENC-14
+//= QPV-02
 fn check_av(av: &AddressVector, port: u8, context: &ModifyContext) -> Result<(), ModifyError> {
     if av.port_num != port {
         return Err(ModifyError::BadValue("ah_attr.port_num"));
@@ -272,6 +274,10 @@ fn apply(qp: &mut Qp, now: Time, mask: QpAttrMask, next: QpState, context: &Modi
         qp.attr.sq_psn = psn.get();
         qp.send.start(psn);
     }
+    if qp.config.qp_type == QpType::Ud {
+        //= UD-01
+        qp.peer.pmtu = context.active_mtu;
+    }
     apply_attrs(qp, mask);
     qp.state = next;
     match next {
@@ -305,6 +311,11 @@ fn apply_attrs(qp: &mut Qp, mask: QpAttrMask) {
             timeout: AckTimeout::new(qp.attr.timeout).unwrap_or(AckTimeout::DISABLED),
         });
     }
+    if mask.contains(QpAttrMask::QKEY) {
+        let qkey = Qkey::new(qp.attr.qkey);
+        qp.send.set_qkey(qkey);
+        qp.recv.set_qkey(qkey);
+    }
     let responder =
         QpAttrMask::ACCESS_FLAGS | QpAttrMask::MAX_DEST_RD_ATOMIC | QpAttrMask::MIN_RNR_TIMER;
     if mask.intersects(responder) {
@@ -319,7 +330,8 @@ fn apply_attrs(qp: &mut Qp, mask: QpAttrMask) {
 //= RC-STA-04
 pub(super) fn reset(qp: &mut Qp) {
     qp.send.reset();
-    qp.recv.reset();
+    let receives = qp.out.completions.iter().filter(|c| !c.is_send());
+    qp.recv.reset(receives.count());
     qp.out.completions.clear();
     qp.out.events.clear();
     qp.pace.reset();

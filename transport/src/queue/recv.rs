@@ -3,23 +3,35 @@
 use alloc::collections::VecDeque;
 
 use crate::error::PostError;
+use crate::memory::{AccessError, Accessor, Memory, PdTag};
 use crate::wr::{LocalData, Sge};
 
 /// A receive work request, as it waits for a message or is filled by one.
 #[derive(Debug)]
-pub(crate) struct RecvWqe {
+pub struct RecvWqe {
     pub(crate) wr_id: u64,
+    /// The domain of its buffers: that of the queue it was posted to (RC-WQE-12).
+    pub(crate) pd: PdTag,
     pub(crate) data: LocalData,
 }
 
 impl RecvWqe {
-    const EMPTY: Self = Self {
-        wr_id: 0,
-        data: LocalData::EMPTY,
-    };
+    /// Copies a part of a message to offset `offset` of the buffers, which are looked for in the domain of the
+    /// queue, whichever the QP's is.
+    //= RC-WQE-12
+    #[inline]
+    pub(crate) fn scatter(
+        &self,
+        (mem, who): (&impl Memory, Accessor),
+        offset: u32,
+        payload: &[u8],
+    ) -> Result<(), AccessError> {
+        let who = Accessor { pd: self.pd, ..who };
+        self.data.scatter((mem, who), offset, payload)
+    }
 }
 
-/// Limits of a receive queue, fixed at creation.
+/// Limits of a receive queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecvLimits {
     pub(crate) max_wr: u32,
@@ -29,6 +41,7 @@ pub(crate) struct RecvLimits {
 /// Receives in the order in which messages take them.
 #[derive(Debug)]
 pub(crate) struct RecvQueue {
+    pd: PdTag,
     limits: RecvLimits,
     wqes: VecDeque<RecvWqe>,
     /// Slots in use: those of `wqes`, those that were taken, and those whose completion the application has not
@@ -37,8 +50,9 @@ pub(crate) struct RecvQueue {
 }
 
 impl RecvQueue {
-    pub(crate) const fn new(limits: RecvLimits) -> Self {
+    pub(crate) const fn new(pd: PdTag, limits: RecvLimits) -> Self {
         Self {
+            pd,
             limits,
             wqes: VecDeque::new(),
             used: 0,
@@ -48,6 +62,20 @@ impl RecvQueue {
     /// Receives that no message has taken.
     pub(crate) fn len(&self) -> usize {
         self.wqes.len()
+    }
+
+    pub(crate) const fn limits(&self) -> RecvLimits {
+        self.limits
+    }
+
+    /// Changes its size to one that the slots in use fit in.
+    pub(crate) const fn resize(&mut self, max_wr: u32) {
+        self.limits.max_wr = max_wr;
+    }
+
+    /// Slots in use.
+    pub(crate) const fn used(&self) -> u32 {
+        self.used
     }
 
     /// Queues a receive (PST-09).
@@ -61,9 +89,12 @@ impl RecvQueue {
         }
         self.used += 1;
         // Filled in where it stays, see `Requester::post`.
-        self.wqes.push_back(RecvWqe::EMPTY);
+        self.wqes.push_back(RecvWqe {
+            wr_id,
+            pd: self.pd,
+            data: LocalData::EMPTY,
+        });
         if let Some(wqe) = self.wqes.back_mut() {
-            wqe.wr_id = wr_id;
             wqe.data.set_sges(sges);
         }
         Ok(())
@@ -88,6 +119,6 @@ impl RecvQueue {
 
     /// One like this, without receives.
     pub(crate) const fn emptied(&self) -> Self {
-        Self::new(self.limits)
+        Self::new(self.pd, self.limits)
     }
 }

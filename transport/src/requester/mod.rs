@@ -24,6 +24,7 @@ use crate::cx::Cx;
 use crate::error::PostError;
 use crate::outputs::Fatal;
 use crate::peer::Peer;
+use crate::queue::SendLimits;
 use crate::time::Time;
 use crate::wr::{LocalData, SendFlags, SendOp, SendWr, total_len};
 
@@ -96,6 +97,7 @@ impl SendWqe {
         u32::try_from(next).map_or(self.len, |next| next.min(self.len))
     }
 
+    //= WCO-01
     const fn wc_opcode(&self) -> WcOpcode {
         match self.op {
             SendOp::Send { .. } => WcOpcode::Send,
@@ -130,15 +132,6 @@ struct Timed {
     at: Time,
     /// Cost position of `una` at that time.
     una_cost: u64,
-}
-
-/// Limits of the send queue, fixed at creation.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SendLimits {
-    pub(crate) max_wr: u32,
-    pub(crate) max_sge: u32,
-    pub(crate) max_inline: u32,
-    pub(crate) sig_all: bool,
 }
 
 #[derive(Debug)]
@@ -221,6 +214,7 @@ impl Requester {
     }
 
     /// RTR to RTS: the first request takes `sq_psn` (RC-PSN-04).
+    //= RC-PSN-04
     pub(crate) fn start(&mut self, sq_psn: Psn) {
         self.una = sq_psn;
         self.cursor = sq_psn;
@@ -331,6 +325,7 @@ impl Requester {
     }
 
     /// Completes every WQE with `WR_FLUSH_ERR`, unsignaled ones too (RC-STA-01).
+    //= RC-STA-01 WCS-05
     pub(crate) fn flush<H>(&mut self, cx: &mut Cx<'_, H>) {
         while let Some(wqe) = self.sq.pop_front() {
             self.report(cx, &wqe, WcStatus::WrFlushErr, 0);
@@ -379,6 +374,7 @@ impl Requester {
     }
 
     /// Reports a local error once all earlier work requests are complete (RC-REQ-14, RC-WQE-01).
+    //= RC-WQE-01
     pub(crate) fn check_failed<H>(&mut self, cx: &mut Cx<'_, H>) -> Result<(), Fatal> {
         match self.failed {
             Some(status) if self.current == 0 => Err(self.fail_front(cx, status)),

@@ -8,6 +8,7 @@ use crate::completion::WcStatus;
 use crate::cx::Cx;
 use crate::memory::{AccessError, Accessor, Extent, LocalAccess, Memory};
 use crate::peer::Peer;
+use crate::segment::data_operation;
 use crate::transmit::{Head, Source, TxBuffer};
 use crate::wr::{SendFlags, SendOp, Sge};
 
@@ -76,11 +77,13 @@ impl Requester {
             let last_in_window = in_flight + step.cost + full_packet > limit;
             // With an answer to the first packet, a retry fails only if that one is lost.
             let repeats_oldest = self.cursor == self.una && self.cursor != self.next_new;
+            //= RC-ACK-05
             if last_in_window || repeats_oldest || self.packets_since_ack_req + 1 >= interval {
                 step.head.bth.ack_req = true;
             }
             if Self::push(cx.memory(), wqe, &step, tx).is_err() {
                 //= RC-REQ-14
+                //= WCS-04
                 self.failed = Some(WcStatus::LocProtErr);
                 break;
             }
@@ -356,6 +359,7 @@ impl Requester {
     fn sent<H>(&mut self, cx: &mut Cx<'_, H>, step: &Step, una_cost: u64) {
         cx.out.counters.tx_packets += 1;
         let repeated = self.cursor != self.next_new;
+        //= RC-PSN-05 RC-SEG-04
         self.cursor = self.cursor.add(step.psns);
         if repeated {
             cx.out.counters.rare().retransmitted_packets += 1;
@@ -423,22 +427,4 @@ fn data_head(
             wqe.flags.contains(SendFlags::SOLICITED) && (reth.is_none() || imm.is_some());
     }
     head
-}
-
-//= RC-SEG-01
-const fn data_operation(write: bool, first: bool, last: bool, imm: bool) -> Operation {
-    match (write, first, last, imm) {
-        (false, true, false, _) => Operation::SendFirst,
-        (false, false, false, _) => Operation::SendMiddle,
-        (false, false, true, false) => Operation::SendLast,
-        (false, false, true, true) => Operation::SendLastImm,
-        (false, true, true, false) => Operation::SendOnly,
-        (false, true, true, true) => Operation::SendOnlyImm,
-        (true, true, false, _) => Operation::WriteFirst,
-        (true, false, false, _) => Operation::WriteMiddle,
-        (true, false, true, false) => Operation::WriteLast,
-        (true, false, true, true) => Operation::WriteLastImm,
-        (true, true, true, false) => Operation::WriteOnly,
-        (true, true, true, true) => Operation::WriteOnlyImm,
-    }
 }

@@ -4,13 +4,14 @@ use rocade_wire::{Headers, Operation, Psn, Reth};
 
 use super::ack_policy::Response;
 use super::resources::Saved;
-use super::sequence::{MAX_MESSAGE_LEN, Refusal};
+use super::sequence::Refusal;
 use super::{InProgress, RecvDetail, Responder, complete_recv};
 use crate::completion::{ImmOrInv, WcOpcode};
 use crate::cx::Cx;
 use crate::memory::{Accessor, AtomicOp, Memory, RemoteAccess};
 use crate::outputs::Fatal;
 use crate::queue::RecvWqe;
+use crate::segment::MAX_MESSAGE_LEN;
 
 /// What execution leads to besides memory effects.
 struct Executed {
@@ -57,8 +58,10 @@ impl Responder {
         if operation.is_last() || operation.is_only() {
             self.msn = self.msn.next();
         }
+        //= RC-RSP-23
         self.epsn = psn.add(executed.psns);
         if let Some((wqe, detail)) = executed.received {
+            //= RC-RSP-26
             complete_recv(cx, wqe.wr_id, detail);
             self.note_received(psn);
         }
@@ -94,7 +97,7 @@ impl Responder {
             return Err((Refusal::TOO_LONG, Some(wqe)));
         }
         //= RC-RSP-12
-        if len > 0 && wqe.data.scatter((mem, who), received, payload).is_err() {
+        if len > 0 && wqe.scatter((mem, who), received, payload).is_err() {
             return Err((Refusal::BAD_RECEIVE_BUFFER, Some(wqe)));
         }
         let received = received + len;
@@ -236,6 +239,7 @@ impl Responder {
     }
 
     /// Queues the response to the READ or atomic just saved, with the MSN that counts it.
+    //= RC-ACK-03
     fn answer_resource(&mut self) {
         let msn = self.msn;
         let response = match self.saved.back() {
@@ -262,6 +266,7 @@ impl Responder {
     }
 }
 
+//= WCO-02
 fn recv_detail(opcode: WcOpcode, byte_len: u32, headers: &Headers) -> RecvDetail {
     RecvDetail {
         opcode,

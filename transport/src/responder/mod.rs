@@ -12,7 +12,7 @@ use rocade_wire::{Msn, Psn, Rkey, RnrTimer};
 
 use crate::completion::{CompleteTo, Completion, ImmOrInv, WcOpcode, WcStatus};
 use crate::cx::Cx;
-use crate::queue::{RecvQueue, RecvWqe};
+use crate::queue::{RecvSource, RecvWqe};
 use crate::wr::AccessFlags;
 
 use ack_policy::Response;
@@ -76,10 +76,18 @@ pub(crate) struct ResponderAttr {
     pub(crate) min_rnr_timer: RnrTimer,
 }
 
+impl ResponderAttr {
+    const NONE: Self = Self {
+        access: AccessFlags::empty(),
+        max_dest_rd_atomic: 0,
+        min_rnr_timer: RnrTimer::LONGEST,
+    };
+}
+
 #[derive(Debug)]
 pub(crate) struct Responder {
     attr: ResponderAttr,
-    receives: RecvQueue,
+    receives: RecvSource,
     /// Expected PSN of the next new request.
     epsn: Psn,
     msn: Msn,
@@ -98,13 +106,9 @@ pub(crate) struct Responder {
 }
 
 impl Responder {
-    pub(crate) const fn new(receives: RecvQueue) -> Self {
+    pub(crate) const fn new(receives: RecvSource) -> Self {
         Self {
-            attr: ResponderAttr {
-                access: AccessFlags::empty(),
-                max_dest_rd_atomic: 0,
-                min_rnr_timer: RnrTimer::LONGEST,
-            },
+            attr: ResponderAttr::NONE,
             receives,
             epsn: Psn::new(0),
             msn: Msn::new(0),
@@ -118,6 +122,7 @@ impl Responder {
     }
 
     /// INIT to RTR: the first request expected has `rq_psn` (RC-PSN-04).
+    //= RC-PSN-04
     pub(crate) const fn start(&mut self, rq_psn: Psn) {
         self.epsn = rq_psn;
     }
@@ -135,12 +140,17 @@ impl Responder {
         !matches!(self.current, InProgress::None)
     }
 
-    /// Its receive queue.
-    pub(crate) const fn receives(&mut self) -> &mut RecvQueue {
+    /// Where its receives come from.
+    pub(crate) const fn receives(&self) -> &RecvSource {
+        &self.receives
+    }
+
+    pub(crate) const fn receives_mut(&mut self) -> &mut RecvSource {
         &mut self.receives
     }
 
     /// Completes the receive in progress and all queued ones with `WR_FLUSH_ERR` (RC-STA-01).
+    //= RC-STA-01 WCS-05
     pub(crate) fn flush<H>(&mut self, cx: &mut Cx<'_, H>) {
         let mut flush = |wqe: RecvWqe| {
             fail_recv(cx, wqe.wr_id, WcStatus::WrFlushErr);
@@ -150,7 +160,7 @@ impl Responder {
         {
             flush(wqe);
         }
-        while let Some(wqe) = self.receives.take() {
+        while let Some(wqe) = self.receives.take_own() {
             flush(wqe);
         }
     }
@@ -166,6 +176,7 @@ impl Responder {
 
     /// Likewise, where of the receives that have succeeded and were not handed out yet only the first `seen` will
     /// be: the messages of the others must not be acknowledged (RC-ERR-G).
+    //= RC-ERR-G RC-ACK-20
     pub(crate) fn discard_unreported(&mut self, seen: usize) {
         let last_seen = seen.checked_sub(1).and_then(|last| self.received.get(last));
         let seen = last_seen.copied().or(self.reported);
@@ -200,8 +211,18 @@ impl Responder {
         }
     }
 
-    /// Forgets everything without completions (RC-STA-04).
-    pub(crate) fn reset(&mut self) {
-        *self = Self::new(self.receives.emptied());
+    /// Forgets everything without completions (RC-STA-04), those of `unreported` receives included.
+    pub(crate) fn reset(&mut self, unreported: usize) {
+        let in_progress = usize::from(matches!(self.current, InProgress::Send { .. }));
+        self.receives.reset(in_progress + unreported);
+        self.attr = ResponderAttr::NONE;
+        self.epsn = Psn::new(0);
+        self.msn = Msn::new(0);
+        self.nak_outstanding = false;
+        self.current = InProgress::None;
+        self.saved = VecDeque::new();
+        self.queue = VecDeque::new();
+        self.reported = None;
+        self.received = VecDeque::new();
     }
 }

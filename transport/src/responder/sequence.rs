@@ -10,12 +10,9 @@ use crate::cx::Cx;
 use crate::event::QpEvent;
 use crate::memory::Memory;
 use crate::outputs::{Fatal, Outputs};
-use crate::peer::Peer;
 use crate::queue::RecvWqe;
+use crate::segment::length_ok;
 use crate::wr::AccessFlags;
-
-/// Longest message, and longest DMALen (RC-SEG-05).
-pub(super) const MAX_MESSAGE_LEN: u32 = 1 << 31;
 
 /// Why a request is refused, and with which NAK (RC-ERR-A, RC-ERR-C).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +53,7 @@ impl Responder {
     ) -> Result<(), Fatal> {
         let psn = headers.bth.psn;
         //= RC-PSN-02
+        //= RC-RSP-02
         match psn.diff(self.epsn) {
             0 => {}
             1.. => {
@@ -67,6 +65,7 @@ impl Responder {
                 return Ok(());
             }
         }
+        //= RC-DUP-08
         self.nak_outstanding = false;
         let checked = self.check(headers);
         let operation = match checked {
@@ -76,6 +75,7 @@ impl Responder {
         let wqe = if needs_receive(operation) {
             let Some(wqe) = self.receives.take() else {
                 //= RC-RSP-06
+                //= RC-ERR-B
                 self.schedule_nak(psn, Syndrome::RnrNak(self.attr.min_rnr_timer), cx.out);
                 return Ok(());
             };
@@ -111,6 +111,7 @@ impl Responder {
             _ if operation.is_write() => AccessFlags::REMOTE_WRITE,
             _ => AccessFlags::empty(),
         };
+        //= RC-LIM-04
         if !self.attr.access.contains(needed) {
             return Err(Refusal::INVALID_REQUEST);
         }
@@ -124,6 +125,7 @@ impl Responder {
     }
 
     /// RC-SEQ-01…03.
+    //= RC-RSP-03 RC-SEQ-01..03
     fn sequence_ok(&self, operation: Operation) -> bool {
         let continues = operation.is_middle() || operation.is_last();
         match self.current {
@@ -166,12 +168,14 @@ impl Responder {
         };
         match replay {
             Some(response) => self.schedule(response),
+            //= RC-ERR-D
             None => cx.out.counters.drop_packet(DropReason::Duplicate),
         }
     }
 
     /// NAKs a request and reports it: by the receive WQE that the message holds, else by an
     /// event. The QP goes to ERR (RC-ERR-A, RC-ERR-C).
+    //= RC-ERR-A
     pub(super) fn refuse<H>(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -188,6 +192,7 @@ impl Responder {
         if let Some(wqe) = held {
             fail_recv(cx, wqe.wr_id, refusal.status);
         } else {
+            //= AEV-02 AEV-03
             cx.out.events.push_back(match refusal.nak {
                 NakCode::RemoteAccess => QpEvent::AccessErr,
                 _ => QpEvent::ReqErr,
@@ -215,26 +220,4 @@ const fn is_resource(operation: Operation) -> bool {
         operation,
         Operation::ReadRequest | Operation::CmpSwap | Operation::FetchAdd
     )
-}
-
-/// RC-SEG-01, RC-SEG-05, OPC-37, OPC-38.
-fn length_ok(peer: &Peer, operation: Operation, headers: &Headers, payload: &[u8]) -> bool {
-    let pmtu = peer.pmtu_bytes() as usize;
-    let len = payload.len();
-    let payload_ok = if operation.is_send() || operation.is_write() {
-        if operation.is_first() || operation.is_middle() {
-            len == pmtu && headers.bth.pad_count == 0
-        } else if operation.is_last() {
-            (1..=pmtu).contains(&len)
-        } else {
-            len <= pmtu
-        }
-    } else {
-        len == 0
-    };
-    payload_ok
-        && (len > 0 || headers.bth.pad_count == 0)
-        && headers
-            .reth
-            .is_none_or(|reth| reth.dma_len <= MAX_MESSAGE_LEN)
 }

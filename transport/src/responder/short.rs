@@ -5,11 +5,12 @@
 use rocade_wire::{Bth, Operation};
 
 use super::execute::len_u32;
-use super::sequence::MAX_MESSAGE_LEN;
 use super::{InProgress, RecvDetail, Responder, complete_recv};
 use crate::completion::{ImmOrInv, WcOpcode};
 use crate::cx::Cx;
 use crate::memory::{Accessor, Memory};
+use crate::queue::RecvSource;
+use crate::segment::MAX_MESSAGE_LEN;
 use crate::wr::AccessFlags;
 
 impl Responder {
@@ -51,14 +52,17 @@ impl Responder {
             return false;
         }
         //= RC-RSP-06
-        let Some(wqe) = self.receives.front() else {
+        let RecvSource::Own(receives) = &mut self.receives else {
+            return false;
+        };
+        let Some(wqe) = receives.front() else {
             return false;
         };
         let len = len_u32(payload);
         //= RC-RSP-10
         //= RC-RSP-12
         if u64::from(len) > wqe.data.len()
-            || len > 0 && wqe.data.scatter(cx.memory(), 0, payload).is_err()
+            || len > 0 && wqe.scatter(cx.memory(), 0, payload).is_err()
         {
             return false;
         }
@@ -71,7 +75,7 @@ impl Responder {
             solicited: bth.solicited,
         };
         complete_recv(cx, wqe.wr_id, detail);
-        self.receives.take();
+        receives.take();
         self.note_received(bth.psn);
         true
     }
@@ -112,7 +116,7 @@ impl Responder {
                 //= RC-RSP-10 MTU-04
                 //= RC-RSP-12
                 if after > wqe.data.len().min(u64::from(MAX_MESSAGE_LEN))
-                    || wqe.data.scatter((mem, who), *received, payload).is_err()
+                    || wqe.scatter((mem, who), *received, payload).is_err()
                 {
                     return false;
                 }

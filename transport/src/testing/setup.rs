@@ -1,12 +1,14 @@
 //! A QP in the state that a test wants.
 
+use alloc::sync::Arc;
 use core::net::IpAddr;
 
 use rocade_wire::{Gid, Mtu, Pkey, Qpn};
 
-use super::TestMemory;
+use super::{TestMemory, TestSrq};
 use crate::attr::{AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType};
-use crate::qp::{ModifyContext, Qp, QpConfig, QpLimits};
+use crate::qp::{ModifyContext, Qp, QpConfig, QpLimits, transition_rule};
+use crate::queue::SharedReceives;
 use crate::time::Time;
 use crate::wr::AccessFlags;
 
@@ -25,7 +27,7 @@ pub fn context(local: IpAddr) -> ModifyContext {
 
 /// Configuration and attributes of one QP; every field may be changed before
 /// [`Setup::build`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Setup {
     /// Creation parameters.
     pub config: QpConfig,
@@ -35,6 +37,8 @@ pub struct Setup {
     pub local: IpAddr,
     /// P_Key at index 0.
     pub pkey: Pkey,
+    /// Where receives come from, instead of a queue of its own.
+    pub srq: Option<Arc<TestSrq>>,
 }
 
 impl Setup {
@@ -90,6 +94,7 @@ impl Setup {
             },
             local,
             pkey: Pkey::DEFAULT,
+            srq: None,
         }
     }
 
@@ -126,19 +131,22 @@ impl Setup {
     /// The QP in `state`.
     ///
     /// # Panics
-    /// If the attributes are refused, or for SQE, which an RC QP cannot enter.
+    /// If the attributes are refused, or for SQE, to which only an error leads.
     #[must_use]
     pub fn build(&self, state: QpState) -> Qp {
-        let mut qp = Qp::new(self.config).expect("a type with a state machine");
+        let receives = self.srq.clone().map(|srq| srq as Arc<dyn SharedReceives>);
+        let mut qp = Qp::new(self.config, receives).expect("a type with a state machine");
         let steps = match state {
             QpState::Reset => 0,
             QpState::Init | QpState::Err => 1,
             QpState::Rtr => 2,
             QpState::Rts | QpState::Sqd => 3,
-            QpState::Sqe => panic!("RC has no SQE"),
+            QpState::Sqe => panic!("only an error leads to SQE"),
         };
-        for (next, mask) in &Self::PATH_TO_RTS[..steps] {
-            self.modify(&mut qp, *next, *mask);
+        for (next, _) in &Self::PATH_TO_RTS[..steps] {
+            let rule = transition_rule(self.config.qp_type, qp.state(), *next);
+            let required = rule.expect("a way to RTS").required;
+            self.modify(&mut qp, *next, QpAttrMask::STATE | required);
         }
         if qp.state() != state {
             self.modify(&mut qp, state, QpAttrMask::STATE);

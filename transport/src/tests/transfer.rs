@@ -29,6 +29,7 @@ const SIZES: [u32; 9] = [
 //= RC-SEG-01 type=test
 //= RC-WQE-07 type=test
 //= WCO-01, WCO-02 type=test
+//= RC-RSP-26 type=test
 #[test]
 fn send_arrives_in_every_size() {
     for len in SIZES {
@@ -501,6 +502,8 @@ fn runs(timing: AckTiming, payload_len: u32) -> Vec<Vec<Operation>> {
     let meta = PacketMeta {
         source: peer,
         destination: own,
+        traffic_class: 0,
+        hop_limit: 64,
     };
     qp.handle_packet(Time::ZERO, &meta, &Packet::parse(&bytes).unwrap(), &mem);
     let wr = SendWr {

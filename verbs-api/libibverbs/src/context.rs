@@ -10,7 +10,7 @@ use std::{
 
 use rocade_abi::{
     VERBS_ABI_IS_EXTENDED, ibv_context, ibv_context_ops, ibv_mw, ibv_mw_bind, ibv_pd, ibv_qp,
-    ibv_recv_wr, ibv_srq, ibv_srq_init_attr_ex, ibv_xrcd, ibv_xrcd_init_attr, verbs_context,
+    ibv_xrcd, ibv_xrcd_init_attr, verbs_context,
 };
 use rocade_emulator::Context;
 
@@ -19,7 +19,7 @@ use crate::{
     device::DeviceObject,
     domain,
     ffi::{Errno, int_verb, ptr_verb},
-    post, process, qp_ex, query,
+    post, process, qp, qp_ex, query, srq,
 };
 
 /// What a pointer to an `ibv_context` really points into: the program holds the address of the
@@ -163,11 +163,13 @@ fn tables() -> verbs_context {
     c.create_cq_ex = Some(cq_ex::create_cq_ex);
     c.modify_cq = Some(cq::modify_cq);
     c.create_qp_ex = Some(qp_ex::create_qp_ex);
+    c.modify_qp_rate_limit = Some(qp::modify_qp_rate_limit);
     c.alloc_td = Some(domain::alloc_td);
     c.dealloc_td = Some(domain::dealloc_td);
     c.alloc_parent_domain = Some(domain::alloc_parent_domain);
+    c.create_srq_ex = Some(srq::create_srq_ex);
+    c.get_srq_num = Some(srq::get_srq_num);
     // Offered so that their failure is explained; without a slot the header fails silently.
-    c.create_srq_ex = Some(create_srq_ex);
     c.open_xrcd = Some(open_xrcd);
     c.close_xrcd = Some(close_xrcd);
     let ops: &mut ibv_context_ops = &mut c.context.ops;
@@ -178,15 +180,8 @@ fn tables() -> verbs_context {
     ops.alloc_mw = Some(alloc_mw);
     ops.bind_mw = Some(bind_mw);
     ops.dealloc_mw = Some(dealloc_mw);
-    ops.post_srq_recv = Some(post_srq_recv);
+    ops.post_srq_recv = Some(srq::post_srq_recv);
     c
-}
-
-unsafe extern "C" fn create_srq_ex(
-    _context: *mut ibv_context,
-    _init: *mut ibv_srq_init_attr_ex,
-) -> *mut ibv_srq {
-    ptr_verb(|| Err(Errno::OPNOTSUPP))
 }
 
 unsafe extern "C" fn open_xrcd(
@@ -210,20 +205,6 @@ unsafe extern "C" fn bind_mw(_qp: *mut ibv_qp, _mw: *mut ibv_mw, _bind: *mut ibv
 
 unsafe extern "C" fn dealloc_mw(_mw: *mut ibv_mw) -> c_int {
     int_verb(|| Err(Errno::OPNOTSUPP))
-}
-
-unsafe extern "C" fn post_srq_recv(
-    _srq: *mut ibv_srq,
-    wr: *mut ibv_recv_wr,
-    bad_wr: *mut *mut ibv_recv_wr,
-) -> c_int {
-    int_verb(|| {
-        // SAFETY: by contract NULL or writable.
-        if let Some(bad) = unsafe { bad_wr.as_mut() } {
-            *bad = wr;
-        }
-        Err(Errno::OPNOTSUPP)
-    })
 }
 
 #[cfg(test)]

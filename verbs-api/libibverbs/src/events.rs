@@ -5,7 +5,8 @@ use std::{ffi::c_int, ptr};
 use rocade_abi::{
     IBV_EVENT_COMM_EST, IBV_EVENT_CQ_ERR, IBV_EVENT_PATH_MIG, IBV_EVENT_PATH_MIG_ERR,
     IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_LAST_WQE_REACHED,
-    IBV_EVENT_QP_REQ_ERR, IBV_EVENT_SQ_DRAINED, ibv_async_element, ibv_async_event, ibv_context,
+    IBV_EVENT_QP_REQ_ERR, IBV_EVENT_SQ_DRAINED, IBV_EVENT_SRQ_ERR, IBV_EVENT_SRQ_LIMIT_REACHED,
+    ibv_async_element, ibv_async_event, ibv_context,
 };
 use rocade_emulator::EventElement;
 
@@ -15,6 +16,7 @@ use crate::{
     cq::CqObject,
     ffi::{self, Errno, void_verb},
     qp::QpObject,
+    srq::SrqObject,
 };
 
 /// `ibv_get_async_event`: blocks, or fails with `EAGAIN` if the descriptor is non-blocking
@@ -40,6 +42,9 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
         let element = match next.element {
             EventElement::Cq(cookie) => ibv_async_element { cq: object(cookie) },
             EventElement::Qp(cookie) => ibv_async_element { qp: object(cookie) },
+            EventElement::Srq(cookie) => ibv_async_element {
+                srq: object(cookie),
+            },
             EventElement::Port(port) => ibv_async_element {
                 port_num: c_int::from(port),
             },
@@ -89,6 +94,15 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event)
                 unsafe { QpObject::borrow(qp.cast()) }?
                     .inner()
                     .qp()
+                    .ack_async_events(1);
+            }
+            IBV_EVENT_SRQ_ERR | IBV_EVENT_SRQ_LIMIT_REACHED => {
+                // SAFETY: these types of event carry a shared receive queue.
+                let srq = unsafe { event.element.srq };
+                // SAFETY: it lives until its events are acknowledged.
+                unsafe { SrqObject::borrow(srq) }?
+                    .inner()
+                    .srq()
                     .ack_async_events(1);
             }
             // Port and device events have nobody waiting.

@@ -229,6 +229,9 @@ pub(crate) fn post_error(state: QpState, is_send: bool, error: &VerbsError) -> R
             ),
             "bring it to INIT first (ibv_modify_qp)",
         ),
+        VerbsError::Post(PostError::SharedReceives) => {
+            Reason::new(error.to_string(), "post them there: ibv_post_srq_recv")
+        }
         error => self::error(error),
     }
 }
@@ -258,7 +261,7 @@ pub(crate) fn create_qp(cap: &QpCap, qp_type: QpType, error: &VerbsError) -> Rea
 pub(crate) fn qp_type_missing(name: &str) -> Reason {
     Reason::new(
         format!(
-            "Rocade has no queue pairs of type {} yet, only RC",
+            "Rocade has no queue pairs of type {} yet, only RC, UC and UD",
             name.to_uppercase()
         ),
         "use the RC variant of the program: ibv_rc_pingpong, perftest with -c RC",

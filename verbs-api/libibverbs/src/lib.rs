@@ -28,6 +28,7 @@
 mod ah;
 mod cancel;
 mod channel;
+mod cm;
 mod complaint;
 mod context;
 mod cq;
@@ -48,6 +49,7 @@ mod qp_ex;
 mod query;
 mod rates;
 mod shell;
+mod srq;
 
 #[cfg(not(test))]
 mod exports {

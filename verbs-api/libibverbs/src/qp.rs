@@ -7,8 +7,11 @@ use std::{
 
 use rocade_abi::{
     IBV_QP_STATE, IBV_QPS_RESET, ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr,
+    ibv_qp_rate_limit_attr,
 };
-use rocade_emulator::{Mtu, Qp, QpAttr, QpAttrMask, QpInitAttr, QpType, VerbsError};
+use rocade_emulator::{
+    Mtu, Qp, QpAttr, QpAttrMask, QpInitAttr, QpState as State, QpType, VerbsError,
+};
 
 use crate::{
     complaint::Reason,
@@ -21,6 +24,7 @@ use crate::{
     qp_attr::{attr_from_c, attr_to_c, cap_from_c, cap_to_c},
     qp_ex::WrBatch,
     shell::Shell,
+    srq::SrqObject,
 };
 
 /// A queue pair. Every one is made as extended queue pair, whose first part is the plain one.
@@ -41,6 +45,11 @@ impl QpState {
     /// The emulator's queue pair.
     pub(crate) const fn qp(&self) -> &Qp {
         &self.qp
+    }
+
+    /// Its transport service.
+    pub(crate) const fn qp_type(&self) -> QpType {
+        self.qp_type
     }
 
     /// How much inline data a send may have.
@@ -93,10 +102,6 @@ pub(crate) unsafe fn create(
 ) -> Result<*mut ibv_qp, Errno> {
     // SAFETY: same contract.
     let pd_state = unsafe { PdObject::borrow(pd) }?.inner();
-    if !init.srq.is_null() {
-        let reason = Reason::new("Rocade has no shared receive queues yet", "");
-        return Err(Errno::OPNOTSUPP.because(reason));
-    }
     let qp_type = QpType::from_code(init.qp_type).ok_or_else(|| {
         Errno::INVAL.because(explain::qp_type_missing(&format!("{}", init.qp_type)))
     })?;
@@ -104,6 +109,17 @@ pub(crate) unsafe fn create(
     let send_cq = unsafe { cq::optional(init.send_cq) }?.ok_or_else(no_cq)?;
     // SAFETY: same contract.
     let recv_cq = unsafe { cq::optional(init.recv_cq) }?.ok_or_else(no_cq)?;
+    let srq = if init.srq.is_null() {
+        None
+    } else {
+        // SAFETY: same contract.
+        Some(
+            unsafe { SrqObject::borrow(init.srq) }?
+                .inner()
+                .srq()
+                .clone(),
+        )
+    };
     let cap = cap_from_c(&init.cap);
     let sq_sig_all = init.sq_sig_all != 0;
     let object = QpObject::create(|address| {
@@ -111,6 +127,7 @@ pub(crate) unsafe fn create(
         let attr = QpInitAttr {
             send_cq,
             recv_cq,
+            srq,
             cap,
             qp_type,
             sq_sig_all,
@@ -130,6 +147,7 @@ pub(crate) unsafe fn create(
         c.qp_base.pd = pd;
         c.qp_base.send_cq = init.send_cq;
         c.qp_base.recv_cq = init.recv_cq;
+        c.qp_base.srq = init.srq;
         c.qp_base.qp_num = qp.qp_num().get();
         c.qp_base.handle = c.qp_base.qp_num;
         c.qp_base.state = IBV_QPS_RESET;
@@ -265,12 +283,51 @@ pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(
     0
 }
 
-/// `ibv_query_ece`: no enhanced connection establishment.
-pub(crate) unsafe extern "C" fn ibv_query_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
-    int_verb(|| Err(Errno::OPNOTSUPP))
+/// Slot `modify_qp_rate_limit`: the rate is noted; bursts and packet sizes are hints for those who pace.
+//= QPS-05
+pub(crate) unsafe extern "C" fn modify_qp_rate_limit(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_rate_limit_attr,
+) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract a live QP.
+        let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
+        // SAFETY: by contract NULL or readable.
+        let attr = unsafe { ffi::read(attr) }?;
+        let hints = attr.max_burst_sz != 0 || attr.typical_pkt_sz != 0;
+        if attr.comp_mask != 0 || (hints && attr.rate_limit == 0) {
+            return Err(Errno::INVAL);
+        }
+        Ok(state.qp.set_rate_limit(attr.rate_limit)?)
+    })
 }
 
-/// `ibv_set_ece`: likewise.
-pub(crate) unsafe extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
-    int_verb(|| Err(Errno::OPNOTSUPP))
+/// `ibv_query_ece`: the vendor of the device, and no options: there is nothing to agree on.
+pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract a live QP.
+        let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
+        let answer = ibv_ece {
+            vendor_id: state.context.context().device_attr().vendor_id,
+            options: 0,
+            comp_mask: 0,
+        };
+        // SAFETY: by contract NULL or writable.
+        unsafe { ffi::write(ece, answer) }
+    })
+}
+
+/// `ibv_set_ece`, before the queue pair sends: what a peer offers is taken note of, and none of it is used.
+pub(crate) unsafe extern "C" fn ibv_set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract a live QP.
+        let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
+        // SAFETY: by contract NULL or readable.
+        let offered = unsafe { ffi::read(ece) }?;
+        let is_early = matches!(state.qp.state(), State::Reset | State::Init | State::Rtr);
+        if offered.comp_mask != 0 || !is_early {
+            return Err(Errno::INVAL);
+        }
+        Ok(())
+    })
 }

@@ -35,7 +35,8 @@ pub(crate) const fn cap_to_c(cap: &QpCap) -> ibv_qp_cap {
     }
 }
 
-const fn address_from_c(ah: &ibv_ah_attr) -> AddressVector {
+/// An address from C.
+pub(crate) const fn address_from_c(ah: &ibv_ah_attr) -> AddressVector {
     AddressVector {
         dgid: gid_from_c(ah.grh.dgid),
         sgid_index: ah.grh.sgid_index,
@@ -51,7 +52,7 @@ const fn address_from_c(ah: &ibv_ah_attr) -> AddressVector {
     }
 }
 
-const fn address_to_c(av: &AddressVector) -> ibv_ah_attr {
+pub(crate) const fn address_to_c(av: &AddressVector) -> ibv_ah_attr {
     ibv_ah_attr {
         grh: ibv_global_route {
             dgid: ibv_gid {

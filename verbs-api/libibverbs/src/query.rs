@@ -51,6 +51,9 @@ fn device_attr(attr: &DeviceAttr) -> ibv_device_attr {
     c.device_cap_flags = attr.device_cap_flags;
     c.max_sge = to_int(attr.max_sge);
     c.max_sge_rd = to_int(attr.max_sge_rd);
+    c.max_srq = to_int(attr.max_srq);
+    c.max_srq_wr = to_int(attr.max_srq_wr);
+    c.max_srq_sge = to_int(attr.max_srq_sge);
     c.max_cq = to_int(attr.max_cq);
     c.max_cqe = to_int(attr.max_cqe);
     c.max_mr = to_int(attr.max_mr);

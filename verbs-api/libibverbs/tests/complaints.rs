@@ -223,14 +223,14 @@ fn each_verb_says_what_it_wants() {
         &text,
         &[
             "ibv_create_qp: cap.max_send_wr is 1000000",
-            "ibv_create_qp: Rocade has no queue pairs of type UD yet, only RC",
+            "ibv_create_qp: Rocade has no queue pairs of type XRCSEND yet, only RC, UC and UD",
             "ibv_post_send: QP 0x",
             "is in RESET and takes no sends",
             "more inline data than max_inline_data, 64 bytes",
             "ibv_modify_qp: QP 0x",
             "RESET -> RTS: there is no such transition",
             "attr_mask lacks IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX | IBV_QP_PORT",
-            "ibv_create_srq: Rocade does not offer this yet",
+            "ibv_create_srq: invalid argument: max_wr: 0; allowed: 1 to 65536",
             "ibv_query_gid: GID index 7 is beyond the table, which has 1 entries",
         ],
     );
@@ -245,7 +245,7 @@ fn many_mistakes() {
     // SAFETY: a live domain and a live CQ.
     assert!(unsafe { (lib.ibv_create_qp)(device.pd, &raw mut init) }.is_null());
     init = init_attr(cq);
-    init.qp_type = IBV_QPT_UD;
+    init.qp_type = IBV_QPT_XRC_SEND;
     // SAFETY: as above.
     assert!(unsafe { (lib.ibv_create_qp)(device.pd, &raw mut init) }.is_null());
 
@@ -277,8 +277,10 @@ fn many_mistakes() {
     attr.qp_state = IBV_QPS_INIT;
     assert_eq!(modify(qp, &mut attr, IBV_QP_STATE), libc::EINVAL);
 
-    // SAFETY: a function that looks at no argument.
-    assert!(unsafe { (lib.ibv_create_srq)(device.pd, ptr::null_mut()) }.is_null());
+    // SAFETY: zero is a value for all members.
+    let mut srq: ibv_srq_init_attr = unsafe { mem::zeroed() };
+    // SAFETY: a live domain and a valid structure.
+    assert!(unsafe { (lib.ibv_create_srq)(device.pd, &raw mut srq) }.is_null());
     // SAFETY: zero is a value for all bytes.
     let mut gid: ibv_gid = unsafe { mem::zeroed() };
     // SAFETY: an open context and a writable GID.

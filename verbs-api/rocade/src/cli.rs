@@ -25,6 +25,10 @@ Settings (flags win over variables, variables over the file):
   ROCADE_LINK         auto (default: shared memory between processes of a host, else UDP),
                       udp (always: what a capture of the loopback interface needs), shm
   ROCADE_PEERS        ADDR[/PREFIX][,..]: who may talk to the program's queue pairs (anybody)
+  ROCADE_IDENTITY     VENDOR:PART, what the devices say they are, e.g. 0x02c9:0x1017
+  ROCADE_PKEYS        PKEY[,..]: the P_Key table (0xffff)
+  ROCADE_CAPTURE      a pcapng file that all packets are appended to, for Wireshark
+  ROCADE_FAULT        what happens to packets: rules as for `rocade run --fault`, separated by ';'
   ROCADE_ICRC         how ICRCs are computed, for measurements: avx512, vpclmul256, pclmul128,
                       pmull, crc32, table (default: the best that the processor has)
   ROCADE_LOG          on standard error: off, error (default), warn, info, debug, trace,
@@ -45,6 +49,12 @@ Examples:
   rocade run --dev a=eth0 --dev b=127.0.0.2 -- ibv_devices two devices
   ROCADE_LINK=udp rocade run -- ib_write_bw                tcpdump on lo sees its packets
   ROCADE_LOG=debug rocade run -- ./my_program              with tracing on standard error
+  rocade run --capture x.pcapng -- ./my_program            all its packets, for Wireshark
+  rocade run --fault 'drop opcode=READ_RESPONSE nth=3' -- ./my_program
+
+A rule is an action (drop, dup, delay by=5ms, reorder by=3, corrupt, ecn) and what packets have to
+be like: opcode=NAME|CLASS, qpn=N, psn=N[..N], dir=tx|rx|both (tx), nth=N[..N], every=N, p=0.01
+[seed=N]. A file that several programs capture into at a time has the packets of all of them.
 
 The program is executed in place of this command: signals, exit code and terminal are its own.
 Without options there is one device per interface that is up, loopback last; `rocade devices`
@@ -72,6 +82,16 @@ Examples:
 The command starts itself a second time; the two processes share one address through the broker.
 SEND, WRITE, READ, compare-and-swap and fetch-and-add go from the first to the second, and every
 byte is checked. It takes a few seconds.";
+
+const LADDER_AFTER: &str = "\
+Examples:
+  rocade run --capture x.pcapng -- ./my_program && rocade ladder x.pcapng      x.html
+  rocade ladder --qp 0x11 -o x.svg x.pcapng                 one conversation, as a picture
+  tcpdump -i eth0 -w y.pcap udp port 4791                   works too: rocade ladder y.pcap
+
+Each conversation of two queue pairs is a ladder: time goes down, arrows are packets, and what was
+lost, damaged, refused (NAK) or sent again is marked and told in words. Long stretches without
+incident are left out unless --all is given.";
 
 const LIBDIR_AFTER: &str = "\
 Examples:
@@ -182,6 +202,8 @@ pub(crate) enum Command {
     /// Print the directory of the drop-in libraries
     #[command(after_help = LIBDIR_AFTER)]
     Libdir,
+    /// Draw a capture as a packet ladder (HTML or SVG)
+    Ladder(LadderArgs),
     /// Look after the broker, which lets processes share an address
     #[command(subcommand, after_help = BROKER_AFTER)]
     Broker(BrokerCommand),
@@ -261,6 +283,15 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) devices: DeviceArgs,
 
+    /// Capture all packets of the program and its children into this file (pcapng)
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) capture: Option<PathBuf>,
+
+    /// Let something happen to packets, e.g. 'drop opcode=READ_RESPONSE nth=3'; repeat for several
+    /// rules
+    #[arg(long, value_name = "RULE")]
+    pub(crate) fault: Vec<String>,
+
     /// How the program is shown /dev/infiniband and /sys/class/infiniband*; by default the first of
     /// these that the system allows
     #[arg(long, value_name = "WAY")]
@@ -273,6 +304,39 @@ pub(crate) struct RunArgs {
     /// The program and its arguments
     #[arg(value_name = "CMD", required = true, trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = LADDER_AFTER)]
+pub(crate) struct LadderArgs {
+    /// A capture of RoCEv2 packets (pcapng or pcap)
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) file: PathBuf,
+
+    /// Where the drawing goes: .svg, anything else is HTML; `-` for standard output [default: FILE
+    /// with .html]
+    #[arg(short, long, value_name = "OUT", value_hint = ValueHint::FilePath)]
+    pub(crate) output: Option<PathBuf>,
+
+    /// Only the conversation of this queue pair (0x11, or decimal)
+    #[arg(long, value_name = "QPN", value_parser = qp_number)]
+    pub(crate) qp: Option<u32>,
+
+    /// All conversations and all packets, however many
+    #[arg(long)]
+    pub(crate) all: bool,
+}
+
+/// A QP number, decimal or hexadecimal.
+fn qp_number(text: &str) -> Result<u32, String> {
+    let number = match text.strip_prefix("0x") {
+        Some(hex) => u32::from_str_radix(hex, 16),
+        None => text.parse(),
+    };
+    match number {
+        Ok(number) if number < 1 << 24 => Ok(number),
+        _ => Err("a queue pair number is below 2^24, e.g. 17 or 0x11".to_owned()),
+    }
 }
 
 /// How a program sees the devices in the file system.

@@ -12,6 +12,7 @@ use crate::completion::CompletionQueue;
 use crate::error::{Error, Result};
 use crate::memory::MemoryRegion;
 use crate::queue_pair::QueuePairBuilder;
+use crate::shared_receives::SharedReceiveQueue;
 
 /// The only port of a device.
 pub(crate) const PORT: u8 = 1;
@@ -207,6 +208,15 @@ impl ProtectionDomain {
     #[doc(alias = "ibv_reg_mr")]
     pub fn register(&self, len: usize, access: AccessFlags) -> Result<MemoryRegion> {
         MemoryRegion::register(&self.raw, len, access)
+    }
+
+    /// A new shared receive queue with room for `depth` receives of up to `max_sges` scatter/gather entries.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`] if one of them is 0 or above the limit.
+    #[doc(alias = "ibv_create_srq")]
+    pub fn shared_receive_queue(&self, depth: u32, max_sges: u32) -> Result<SharedReceiveQueue> {
+        SharedReceiveQueue::new(self, depth, max_sges)
     }
 
     /// Starts to describe a queue pair (service RC).

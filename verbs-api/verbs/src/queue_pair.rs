@@ -10,6 +10,7 @@ use crate::device::ProtectionDomain;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::request::SendRequest;
+use crate::shared_receives::SharedReceiveQueue;
 
 /// What a queue pair shall be like; [`build`](Self::build) makes it.
 #[derive(Debug, Clone)]
@@ -18,6 +19,7 @@ pub struct QueuePairBuilder<'a> {
     pd: &'a ProtectionDomain,
     send_cq: &'a CompletionQueue,
     recv_cq: &'a CompletionQueue,
+    srq: Option<&'a SharedReceiveQueue>,
     cap: QpCap,
     gid_index: u32,
     access: AccessFlags,
@@ -41,6 +43,7 @@ impl<'a> QueuePairBuilder<'a> {
             pd,
             send_cq: cq,
             recv_cq: cq,
+            srq: None,
             cap,
             gid_index: 0,
             access,
@@ -51,6 +54,12 @@ impl<'a> QueuePairBuilder<'a> {
     /// Receives complete in another queue than sends.
     pub const fn recv_cq(mut self, cq: &'a CompletionQueue) -> Self {
         self.recv_cq = cq;
+        self
+    }
+
+    /// Takes its receives from a queue that others use too. Receives cannot be posted to the queue pair then.
+    pub const fn shared_receives(mut self, srq: &'a SharedReceiveQueue) -> Self {
+        self.srq = Some(srq);
         self
     }
 
@@ -109,6 +118,7 @@ impl<'a> QueuePairBuilder<'a> {
         let qp = self.pd.raw().create_qp(QpInitAttr {
             send_cq: self.send_cq.raw().clone(),
             recv_cq: self.recv_cq.raw().clone(),
+            srq: self.srq.map(|srq| srq.raw().clone()),
             cap: self.cap,
             qp_type: QpType::Rc,
             sq_sig_all: false,
@@ -182,7 +192,8 @@ impl UnconnectedQueuePair {
     /// Posts a receive. Do so before the peer can send, or it will have to repeat.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if the queue is full or there are too many entries.
+    /// [`Error::Verbs`] if the queue is full or there are too many entries, or receives are posted to a shared
+    /// queue.
     #[doc(alias = "ibv_post_recv")]
     pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
         Ok(self.qp.recv_queue().push(wr_id, sges)?)
@@ -288,7 +299,8 @@ impl QueuePair {
     /// Posts a receive.
     ///
     /// # Errors
-    /// [`Error::Verbs`] if the queue is full or there are too many entries.
+    /// [`Error::Verbs`] if the queue is full or there are too many entries, or receives are posted to a shared
+    /// queue.
     #[doc(alias = "ibv_post_recv")]
     pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
         Ok(self.qp.recv_queue().push(wr_id, sges)?)

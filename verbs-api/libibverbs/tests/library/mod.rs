@@ -14,7 +14,8 @@ use rocade_abi::{
     IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS,
     IBV_QPT_RC, VERBS_ABI_IS_EXTENDED, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq,
     ibv_device, ibv_device_attr, ibv_ece, ibv_gid, ibv_mr, ibv_pd, ibv_port_attr, ibv_qp,
-    ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, verbs_context,
+    ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_srq, ibv_srq_init_attr,
+    verbs_context,
 };
 
 /// Declares the exported functions the tests call, looked up with their version like the loader
@@ -69,7 +70,7 @@ functions! {
     ibv_query_qp @ "IBVERBS_1.1":
         fn(*mut ibv_qp, *mut ibv_qp_attr, c_int, *mut ibv_qp_init_attr) -> c_int;
     ibv_destroy_qp @ "IBVERBS_1.1": fn(*mut ibv_qp) -> c_int;
-    ibv_create_srq @ "IBVERBS_1.1": fn(*mut ibv_pd, *mut c_void) -> *mut c_void;
+    ibv_create_srq @ "IBVERBS_1.1": fn(*mut ibv_pd, *mut ibv_srq_init_attr) -> *mut ibv_srq;
     ibv_query_ece @ "IBVERBS_1.10": fn(*mut ibv_qp, *mut ibv_ece) -> c_int;
     ibv_qp_to_qp_ex @ "IBVERBS_1.6": fn(*mut ibv_qp) -> *mut ibv_qp_ex;
     ibv_get_async_event @ "IBVERBS_1.1": fn(*mut ibv_context, *mut ibv_async_event) -> c_int;

@@ -1,0 +1,226 @@
+//! Shared receive queues.
+
+use std::{ffi::c_int, sync::Arc};
+
+use rocade_abi::{
+    IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_RESERVED, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQ_LIMIT,
+    IBV_SRQ_MAX_WR, IBV_SRQT_BASIC, IBV_SRQT_TM, IBV_SRQT_XRC, ibv_context, ibv_pd, ibv_recv_wr,
+    ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex,
+};
+use rocade_emulator::{Srq, SrqInitAttr, VerbsError, limits};
+
+use crate::{
+    complaint::Reason,
+    context::ContextObject,
+    ffi::{self, Errno, int_data_verb, int_verb, ptr_verb},
+    pd_mr::{InUse, PdObject},
+    post::with_sges,
+    shell::Shell,
+};
+
+/// A shared receive queue.
+pub(crate) type SrqObject = Shell<ibv_srq, SrqState>;
+
+/// What stands behind an `ibv_srq`.
+pub(crate) struct SrqState {
+    srq: Srq,
+    _context: Arc<ContextObject>,
+    _pd: InUse,
+}
+
+impl SrqState {
+    /// The emulator's queue.
+    pub(crate) const fn srq(&self) -> &Srq {
+        &self.srq
+    }
+}
+
+/// Makes a queue and fills in the sizes that were granted (SRQ-01).
+///
+/// # Errors
+/// `EINVAL` for sizes out of range, and what the emulator says.
+///
+/// # Safety
+/// `pd` must be NULL or a live domain.
+//= SRQ-01
+unsafe fn create(
+    pd: *mut ibv_pd,
+    srq_context: *mut std::ffi::c_void,
+    attr: &mut ibv_srq_attr,
+) -> Result<*mut ibv_srq, Errno> {
+    // SAFETY: same contract.
+    let pd_state = unsafe { PdObject::borrow(pd) }?.inner();
+    SrqObject::create(|address| {
+        let init = SrqInitAttr {
+            max_wr: attr.max_wr,
+            max_sge: attr.max_sge,
+            cookie: address.expose_provenance() as u64,
+        };
+        let srq = pd_state
+            .pd()
+            .create_srq(init)
+            .map_err(|error| refused(attr, error))?;
+        let granted = srq.query();
+        (attr.max_wr, attr.max_sge) = (granted.max_wr, granted.max_sge);
+        // SAFETY: the structure consists of integers, pointers and pthread objects, for all of
+        // which zero bytes are a value.
+        let mut c: ibv_srq = unsafe { std::mem::zeroed() };
+        c.context = pd_state.context().as_c();
+        c.srq_context = srq_context;
+        c.pd = pd;
+        c.handle = srq.number();
+        let state = SrqState {
+            srq,
+            _context: Arc::clone(pd_state.context()),
+            _pd: pd_state.in_use(),
+        };
+        Ok((c, state))
+    })
+}
+
+#[cold]
+fn refused(attr: &ibv_srq_attr, error: VerbsError) -> Errno {
+    let (asked, limit) = match error {
+        VerbsError::InvalidArgument("max_wr") => (attr.max_wr, limits::MAX_SRQ_WR),
+        VerbsError::InvalidArgument("max_sge") => (attr.max_sge, limits::MAX_SGE),
+        error => return error.into(),
+    };
+    let what = format!("{error}: {asked}; allowed: 1 to {limit}");
+    Errno(error.errno()).because(Reason::new(what, "`ibv_devinfo -v` shows the limits"))
+}
+
+/// `ibv_create_srq`.
+pub(crate) unsafe extern "C" fn ibv_create_srq(
+    pd: *mut ibv_pd,
+    init: *mut ibv_srq_init_attr,
+) -> *mut ibv_srq {
+    ptr_verb(|| {
+        // SAFETY: by contract NULL or valid.
+        let init = unsafe { init.as_mut() }.ok_or(Errno::INVAL)?;
+        // SAFETY: same contract.
+        unsafe { create(pd, init.srq_context, &mut init.attr) }
+    })
+}
+
+/// Slot `create_srq_ex`: `EINVAL` for members and types that nobody knows or that are missing,
+/// `EOPNOTSUPP` for types that this device does not have.
+pub(crate) unsafe extern "C" fn create_srq_ex(
+    context: *mut ibv_context,
+    init: *mut ibv_srq_init_attr_ex,
+) -> *mut ibv_srq {
+    ptr_verb(|| {
+        // SAFETY: by contract an open context.
+        unsafe { ContextObject::borrow(context) }?;
+        // SAFETY: by contract NULL or valid.
+        let init = unsafe { init.as_mut() }.ok_or(Errno::INVAL)?;
+        let has = |member| init.comp_mask & member != 0;
+        if init.comp_mask >= IBV_SRQ_INIT_ATTR_RESERVED || !has(IBV_SRQ_INIT_ATTR_PD) {
+            return Err(Errno::INVAL);
+        }
+        let srq_type = if has(IBV_SRQ_INIT_ATTR_TYPE) {
+            init.srq_type
+        } else {
+            IBV_SRQT_BASIC
+        };
+        match srq_type {
+            // SAFETY: by contract NULL or a live domain.
+            IBV_SRQT_BASIC => unsafe { create(init.pd, init.srq_context, &mut init.attr) },
+            IBV_SRQT_XRC | IBV_SRQT_TM => Err(Errno::OPNOTSUPP),
+            _ => Err(Errno::INVAL),
+        }
+    })
+}
+
+/// `ibv_modify_srq`: both attributes or none (SRQ-03).
+//= SRQ-02
+//= SRQ-03
+pub(crate) unsafe extern "C" fn ibv_modify_srq(
+    srq: *mut ibv_srq,
+    attr: *mut ibv_srq_attr,
+    attr_mask: c_int,
+) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract a live queue.
+        let srq = unsafe { SrqObject::borrow(srq) }?.inner().srq();
+        // SAFETY: by contract NULL or readable.
+        let attr = unsafe { ffi::read(attr) }?;
+        let mask = attr_mask.cast_unsigned();
+        if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
+            let what = format!("srq_attr_mask {mask:#x} has bits that nobody knows");
+            return Err(Errno::INVAL.because(Reason::new(what, "")));
+        }
+        let max_wr = (mask & IBV_SRQ_MAX_WR != 0).then_some(attr.max_wr);
+        let limit = (mask & IBV_SRQ_LIMIT != 0).then_some(attr.srq_limit);
+        Ok(srq.modify(max_wr, limit)?)
+    })
+}
+
+/// `ibv_query_srq`.
+//= SRQ-08
+pub(crate) unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract a live queue.
+        let current = unsafe { SrqObject::borrow(srq) }?.inner().srq().query();
+        let answer = ibv_srq_attr {
+            max_wr: current.max_wr,
+            max_sge: current.max_sge,
+            srq_limit: current.srq_limit,
+        };
+        // SAFETY: by contract NULL or writable.
+        unsafe { ffi::write(attr, answer) }
+    })
+}
+
+/// `ibv_destroy_srq`: `EBUSY` while queue pairs use it (DST-03).
+//= DST-03
+pub(crate) unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
+    // SAFETY: by contract a live queue that is not used afterwards.
+    int_verb(|| unsafe { SrqObject::end(srq, |state| Ok(state.srq.destroy()?)) })
+}
+
+/// Slot `get_srq_num` (SRQ-10).
+//= SRQ-10
+pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract a live queue.
+        let srq = unsafe { SrqObject::borrow(srq) }?.inner().srq();
+        // SAFETY: by contract NULL or writable.
+        unsafe { ffi::write(number, srq.number()) }
+    })
+}
+
+/// Slot `post_srq_recv`: queues a chain of receives; on failure `*bad_wr` is the first one that is
+/// not queued (SRQ-06).
+//= SRQ-06
+//= PST-09
+pub(crate) unsafe extern "C" fn post_srq_recv(
+    srq: *mut ibv_srq,
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    let mut current = wr;
+    int_data_verb(|| {
+        // SAFETY: by contract a live queue.
+        let srq = unsafe { SrqObject::borrow(srq) }?.inner().srq();
+        let mut poster = srq.recv_queue();
+        while !current.is_null() {
+            // SAFETY: by contract the chain consists of readable work requests.
+            let request = unsafe { &*current };
+            // SAFETY: by contract the list has as many entries as the request says.
+            let posted = unsafe {
+                with_sges(request.sg_list, request.num_sge, |sges| {
+                    Ok(poster.push(request.wr_id, sges)?)
+                })
+            };
+            if let Err(error) = posted {
+                if !bad_wr.is_null() {
+                    // SAFETY: by contract writable.
+                    unsafe { bad_wr.write(current) };
+                }
+                return Err(error);
+            }
+            current = request.next;
+        }
+        Ok(())
+    })
+}

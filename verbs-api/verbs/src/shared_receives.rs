@@ -1,0 +1,76 @@
+//! Shared receive queues.
+
+use rocade_emulator::{Sge, Srq, SrqInitAttr};
+
+use crate::device::ProtectionDomain;
+use crate::error::Result;
+
+/// Receives that several queue pairs take: each message of any of them the oldest one.
+///
+/// Queue pairs are built with [`QueuePairBuilder::shared_receives`](crate::QueuePairBuilder::shared_receives). The
+/// memory of its receives is that of its own protection domain, which need not be the queue pairs'.
+#[derive(Debug)]
+#[doc(alias = "ibv_srq")]
+pub struct SharedReceiveQueue {
+    srq: Srq,
+}
+
+impl SharedReceiveQueue {
+    pub(crate) fn new(pd: &ProtectionDomain, depth: u32, max_sges: u32) -> Result<Self> {
+        let srq = pd.raw().create_srq(SrqInitAttr {
+            max_wr: depth,
+            max_sge: max_sges,
+            cookie: 0,
+        })?;
+        Ok(Self { srq })
+    }
+
+    pub(crate) const fn raw(&self) -> &Srq {
+        &self.srq
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`](crate::Error::Verbs) if the queue is full or there are too many entries. There is room
+    /// again when completions of its receives have been taken.
+    #[doc(alias = "ibv_post_srq_recv")]
+    pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
+        Ok(self.srq.recv_queue().push(wr_id, sges)?)
+    }
+
+    /// Room for so many receives.
+    #[must_use]
+    #[doc(alias = "ibv_query_srq")]
+    pub fn depth(&self) -> u32 {
+        self.srq.query().max_wr
+    }
+
+    /// Changes the room to `depth` receives.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`](crate::Error::Verbs) if more than that are in use, if `depth` is 0 or above the limit of the
+    /// device, or below what [`warn_below`](Self::warn_below) was told.
+    #[doc(alias = "ibv_modify_srq")]
+    pub fn resize(&self, depth: u32) -> Result<()> {
+        Ok(self.srq.modify(Some(depth), None)?)
+    }
+
+    /// Asks to be told, by [`runs_low`](Self::runs_low), once a message leaves fewer than `receives` behind; 0 to
+    /// take that back.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`](crate::Error::Verbs) if that is more than there is room for.
+    #[doc(alias = "ibv_modify_srq")]
+    #[doc(alias = "IBV_SRQ_LIMIT")]
+    pub fn warn_below(&self, receives: u32) -> Result<()> {
+        Ok(self.srq.modify(None, Some(receives))?)
+    }
+
+    /// Whether that has happened since, or was never asked for.
+    #[must_use]
+    #[doc(alias = "IBV_EVENT_SRQ_LIMIT_REACHED")]
+    pub fn runs_low(&self) -> bool {
+        self.srq.query().srq_limit == 0
+    }
+}
