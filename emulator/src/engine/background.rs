@@ -44,6 +44,7 @@ struct WaitSet {
     wake: Arc<OwnedFd>,
     uplinks: Vec<Arc<Uplink>>,
     control: Option<Arc<BrokerLink>>,
+    network: Option<Arc<OwnedFd>>,
     timeout: Option<Duration>,
 }
 
@@ -52,6 +53,7 @@ struct WaitSet {
 struct Woken {
     by_broker: bool,
     by_packets: bool,
+    by_network: bool,
 }
 
 /// What the thread remembers from turn to turn.
@@ -88,7 +90,9 @@ impl WaitSet {
         let mut set = sys::PollSet::default();
         let wake = set.add(self.wake.as_raw_fd());
         let control = self.control.as_ref().map(|control| set.add(control.fd()));
-        let before_uplinks = control.unwrap_or(wake) + 1;
+        let network = self.network.as_ref();
+        let network = network.map(|socket| set.add(socket.as_raw_fd()));
+        let before_uplinks = network.or(control).unwrap_or(wake) + 1;
         for uplink in &self.uplinks {
             set.add(uplink.link.rx_fd().as_raw_fd());
         }
@@ -98,6 +102,7 @@ impl WaitSet {
             return Woken {
                 by_broker: control.is_some(),
                 by_packets: true,
+                by_network: network.is_some(),
             };
         }
         if set.is_ready(wake) {
@@ -106,6 +111,7 @@ impl WaitSet {
         Woken {
             by_broker: control.is_some_and(|control| set.is_ready(control)),
             by_packets: set.any_ready_from(before_uplinks),
+            by_network: network.is_some_and(|network| set.is_ready(network)),
         }
     }
 }
@@ -116,6 +122,7 @@ impl EngineInner {
     fn wait_set(&self, turn: &mut Turn) -> WaitSet {
         let wake = Arc::clone(&self.wake);
         let control = self.broker_link();
+        let network = self.network.socket();
         if let Some((mut ns, _)) = turn.back {
             if self.agenda.count(Why::HeldAck) > 0 {
                 ns = ns.min(HOLD_NS);
@@ -125,6 +132,7 @@ impl EngineInner {
                 wake,
                 uplinks: Vec::new(),
                 control,
+                network,
                 timeout,
             };
         }
@@ -140,6 +148,7 @@ impl EngineInner {
             wake,
             uplinks: self.uplinks.read().clone(),
             control,
+            network,
             timeout,
         }
     }
@@ -156,6 +165,9 @@ impl EngineInner {
                 self.take_offers();
                 self.drop_ended_channels();
             }
+        }
+        if woken.by_network {
+            self.network_changed();
         }
         self.lead_new_routes();
         let stops = self.handover.stops();

@@ -15,6 +15,7 @@ mod gsi;
 mod handover;
 mod linger;
 mod moderation;
+mod network;
 mod overrun;
 mod owed;
 mod pending;
@@ -28,6 +29,7 @@ mod tap;
 mod transmit;
 mod uplink;
 
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -58,6 +60,7 @@ use clock::Clock;
 pub(crate) use handover::Driver;
 use handover::Handover;
 use moderation::ModeratedCqs;
+use network::NetworkWatch;
 use overrun::OverrunCqs;
 use pending::Occasion;
 use publish::Publisher;
@@ -160,6 +163,9 @@ pub(crate) struct EngineInner {
     will: OnceLock<Arc<Will>>,
     overrun: OverrunCqs,
     moderated: ModeratedCqs,
+    network: NetworkWatch,
+    /// The background thread has been started.
+    has_background: Mutex<bool>,
     handover: Handover,
     /// Written with each poll: apart from what other threads read all the time.
     polls: CachePadded<Polls>,
@@ -204,6 +210,8 @@ impl Engine {
                 will: OnceLock::new(),
                 overrun: OverrunCqs::default(),
                 moderated: ModeratedCqs::default(),
+                network: NetworkWatch::default(),
+                has_background: Mutex::new(false),
                 handover: Handover::new(),
                 polls: CachePadded::default(),
                 wake: Arc::new(shm::wake_fd()?),
@@ -376,9 +384,21 @@ impl EngineInner {
             }
         };
         self.tap.start();
-        background::start(self)?;
+        self.start_background()?;
+        // It may be there already, and has more to wait for.
+        self.call_background();
         owed::release_at_exit(self);
         Ok(attachment)
+    }
+
+    /// Starts the background thread if there is none yet.
+    fn start_background(self: &Arc<Self>) -> io::Result<()> {
+        let mut started = self.has_background.lock();
+        if !*started {
+            background::start(self)?;
+            *started = true;
+        }
+        Ok(())
     }
 
     pub(crate) fn add_qp(&self, qp: Arc<QpInner>) {
