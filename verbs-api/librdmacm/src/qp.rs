@@ -19,6 +19,9 @@ use crate::{
     id::IdObject,
 };
 
+/// Bytes of an entry of a gather list.
+const SGE_BYTES: u32 = 16;
+
 /// Makes the CQ, and the channel, that an ID lacks; nothing for a size of 0.
 fn make_cq(
     id: *mut rdma_cm_id,
@@ -160,6 +163,9 @@ pub(crate) fn make_qp(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Re
             attr.srq = (*id).srq;
         }
     }
+    // Where a gather list would be, inline data have room: adapters grant that much, and programs count on it.
+    let least = attr.cap.max_send_sge.saturating_mul(SGE_BYTES);
+    attr.cap.max_inline_data = attr.cap.max_inline_data.max(least);
     make_cqs(id, attr)?;
     attr.qp_type = if attr.qp_type == 0 {
         qp_type
