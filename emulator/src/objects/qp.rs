@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use rocade_transport::{
-    CompleteTo, Completion, Counters, ModifyContext, QpAttr, QpAttrMask, QpCap, QpConfig, QpEvent,
-    QpState, QpType, SharedReceives,
+    Cause, CompleteTo, Completion, Counters, ModifyContext, QpAttr, QpAttrMask, QpCap, QpConfig,
+    QpEvent, QpState, QpType, SharedReceives,
 };
 use rocade_wire::{Gid, Pkey, Qpn};
 
@@ -18,7 +18,7 @@ use super::pd::{Pd, PdInner};
 use super::poster::{RecvPoster, SendPoster};
 use super::slots::PendingSlots;
 use super::srq::{Srq, SrqInner};
-use crate::engine::{Cause, Driver, EngineInner, Path, TxState, Uplink};
+use crate::engine::{Driver, EngineInner, Path, TxState, Uplink};
 use crate::error::VerbsError;
 use crate::hca::{Hca, limits};
 
@@ -351,7 +351,7 @@ impl QpInner {
     fn listen(&self) -> Result<(), VerbsError> {
         let (engine, hca) = (self.engine(), self.hca());
         let mut opened = Err(VerbsError::NoData);
-        for entry in hca.gids() {
+        for entry in hca.gids().iter().filter(|entry| !entry.gid.is_zero()) {
             match engine.uplink_for(hca.local_addr(entry.gid.to_ip())) {
                 Ok(_) => opened = Ok(()),
                 Err(error) => {

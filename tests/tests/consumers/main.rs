@@ -9,6 +9,7 @@ mod capture;
 mod cm;
 mod crash;
 mod devices;
+mod events;
 mod idle;
 mod infinistore;
 mod messages;
