@@ -10,7 +10,7 @@ use rocade_wire::Qpn;
 use rocade_wire::icrc::{IcrcCheck, IcrcFlow, IcrcOfLen};
 
 use super::groups::Group;
-use super::pace::Pace;
+use super::port_speed::PortSpeed;
 use crate::hca::{Hca, Traffic};
 use crate::link::shm::ShmChannel;
 use crate::link::{RxBuffer, TxPath, UdpLink};
@@ -25,7 +25,7 @@ pub(crate) struct Uplink {
     pub(crate) link: UdpLink,
     pub(crate) rx: Mutex<RxState>,
     /// For what nobody acknowledges.
-    pub(super) pace: Pace,
+    pub(super) speed: PortSpeed,
     /// The device with this address.
     pub(super) hca: Option<Arc<Hca>>,
     /// Its address is that of a multicast group.
@@ -78,7 +78,7 @@ impl Uplink {
         Self {
             link,
             rx: Mutex::new(rx),
-            pace: Pace::default(),
+            speed: PortSpeed::default(),
             hca,
             group: None,
         }
