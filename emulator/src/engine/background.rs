@@ -91,7 +91,9 @@ impl WaitSet {
         let control = self.control.as_ref().map(|control| set.add(control.fd()));
         let before_uplinks = control.unwrap_or(wake) + 1;
         for uplink in &self.uplinks {
-            set.add(uplink.link.rx_fd().as_raw_fd());
+            if let Some(fd) = uplink.link.rx_fd() {
+                set.add(fd.as_raw_fd());
+            }
         }
         if set.wait(self.timeout).is_err() {
             // The program has lowered its limit of descriptors below what is open: look now and then.
@@ -260,7 +262,7 @@ impl EngineInner {
 
     /// Fires the timers that are due. A QP may have been waiting for a packet that is in the
     /// socket already: so receive first.
-    fn fire_timers(&self) {
+    pub(super) fn fire_timers(&self) {
         if self.timers.next().is_none_or(|at| at > self.now()) {
             return;
         }

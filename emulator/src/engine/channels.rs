@@ -45,7 +45,7 @@ impl EngineInner {
         to: IpAddr,
     ) -> Option<Arc<ShmChannel>> {
         let slot = Slot::of(dest);
-        if self.link_mode == LinkMode::Udp || slot == Slot::BROKER {
+        if self.link_mode == LinkMode::Udp || slot == Slot::BROKER || self.sim.is_some() {
             return None;
         }
         let local = uplink.link.local_addr();
@@ -329,7 +329,7 @@ impl EngineInner {
         let uplinks = self.uplinks.read();
         let mut of_channel = uplinks
             .iter()
-            .filter(|uplink| uplink.link.local() == channel.local());
+            .filter(|uplink| uplink.link.local_addr().ip() == channel.local());
         if let Some(uplink) = of_channel.next() {
             let mut rx = uplink.rx.lock();
             // Bounded: others may go on sending to the socket for ever.

@@ -56,6 +56,9 @@ impl EngineInner {
                 packets += self.receive(uplink, &mut rx, Driver::Application).packets;
             }
         }
+        if packets == 0 && self.sim.is_some() {
+            return self.advance() || shared.found;
+        }
         if packets == 0 {
             self.polled_in_vain();
         } else {
@@ -139,7 +142,9 @@ impl EngineInner {
                         break;
                     }
                     batches += 1;
-                    look_until = delivered.mid_message.then(|| self.now().plus_ns(MORE_NS));
+                    // Simulated time does not go by meanwhile.
+                    let looks = delivered.mid_message && self.sim.is_none();
+                    look_until = looks.then(|| self.now().plus_ns(MORE_NS));
                 }
                 Ok(None) if look_until.is_some_and(|until| self.now() < until) => {}
                 Ok(None) => {
@@ -147,7 +152,7 @@ impl EngineInner {
                     break;
                 }
                 Err(error) => {
-                    tracing::debug!(%error, local = %uplink.link.local(), "receive failed");
+                    tracing::debug!(%error, local = %uplink.link.local_addr(), "receive failed");
                     received.more = false;
                     break;
                 }
@@ -174,7 +179,7 @@ impl EngineInner {
         at_once: bool,
         driver: Driver,
     ) -> Delivered {
-        let local = uplink.link.local();
+        let local = uplink.link.local_addr().ip();
         let welcome = self.peers.allow(batch.source.ip());
         if !welcome && self.refuse_all(uplink, batch) {
             return Delivered::default();
@@ -287,8 +292,7 @@ impl EngineInner {
             .map(|bth| Slot::of(Bth::from_bytes(bth).dest_qp));
         if let Some(to) = to
             && !forwarded
-            && uplink.link.slot().is_some_and(|own| own != to)
-            && uplink.link.forward(to, source, segment).is_ok()
+            && uplink.link.forward(to, source, segment)
         {
             self.count(|counters| &counters.forwarded);
         } else {

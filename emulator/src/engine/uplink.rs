@@ -11,7 +11,7 @@ use rocade_wire::icrc::{IcrcCheck, IcrcFlow, IcrcOfLen};
 
 use crate::hca::{Hca, Traffic};
 use crate::link::shm::ShmChannel;
-use crate::link::{RxBuffer, TxPath, UdpLink};
+use crate::link::{Link, RxBuffer, TxPath};
 use crate::steering::Slot;
 
 /// Peers whose flow is remembered; a further one replaces the oldest.
@@ -20,7 +20,7 @@ const FLOWS: usize = 16;
 /// A local address in use.
 #[derive(Debug)]
 pub(crate) struct Uplink {
-    pub(crate) link: UdpLink,
+    pub(crate) link: Box<dyn Link>,
     pub(crate) rx: Mutex<RxState>,
     /// The device with this address.
     pub(super) hca: Option<Arc<Hca>>,
@@ -63,7 +63,7 @@ impl Path {
 }
 
 impl Uplink {
-    pub(super) fn new(link: UdpLink, hca: Option<Arc<Hca>>) -> Self {
+    pub(super) fn new(link: Box<dyn Link>, hca: Option<Arc<Hca>>) -> Self {
         let rx = RxState {
             buffer: RxBuffer::new(),
             flows: Flows::default(),
@@ -94,7 +94,7 @@ impl Uplink {
         channel: Option<Arc<ShmChannel>>,
     ) -> io::Result<Path> {
         let tx = self.link.tx_path(dest, av.hop_limit)?;
-        let icrc = IcrcFlow::new(self.link.local(), to, tx.source_port)
+        let icrc = IcrcFlow::new(self.link.local_addr().ip(), to, tx.source_port)
             .ok_or(io::ErrorKind::InvalidInput)?;
         let slot = Slot::of(dest);
         Ok(Path {

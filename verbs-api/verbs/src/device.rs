@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use rocade_emulator::{
     AccessFlags, Context as RawContext, DeviceAttr, DeviceInfo, Engine, EngineConfig,
-    EngineCounters, GidEntry, Pd as RawPd, PortAttr,
+    EngineCounters, GidEntry, Pd as RawPd, PortAttr, Psn,
 };
 
 use crate::completion::CompletionQueue;
@@ -105,6 +105,10 @@ pub struct Context {
 }
 
 impl Context {
+    pub(crate) fn random_psn(&self) -> Psn {
+        self.raw.random_psn()
+    }
+
     /// Name, GUID and interface.
     #[must_use]
     pub fn device(&self) -> DeviceInfo {
