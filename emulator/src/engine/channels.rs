@@ -329,7 +329,7 @@ impl EngineInner {
         let uplinks = self.uplinks.read();
         let mut of_channel = uplinks
             .iter()
-            .filter(|uplink| uplink.link.local_addr().ip() == channel.local());
+            .filter(|uplink| uplink.link.local() == channel.local());
         if let Some(uplink) = of_channel.next() {
             let mut rx = uplink.rx.lock();
             // Bounded: others may go on sending to the socket for ever.

@@ -164,6 +164,7 @@ impl EngineInner {
                 self.drain(inner, core, mem, cause, self.now(), driver);
             });
         }
+        self.serve_cm();
         received
     }
 
@@ -179,7 +180,7 @@ impl EngineInner {
         at_once: bool,
         driver: Driver,
     ) -> Delivered {
-        let local = uplink.link.local_addr().ip();
+        let local = uplink.link.local();
         let welcome = self.peers.allow(batch.source.ip());
         if !welcome && self.refuse_all(uplink, batch) {
             return Delivered::default();
@@ -239,7 +240,10 @@ impl EngineInner {
                 }
                 // GRO may have merged it with one of ours although it is for another process on this address.
                 //= BTH-10
-                Verdict::UnknownQp(_) => {
+                Verdict::UnknownQp(dest) => {
+                    if dest == Qpn::GSI && self.to_gsi(uplink, source.ip(), segment, forwarded) {
+                        continue;
+                    }
                     self.pass_on(uplink, source, segment, forwarded, |c| &c.rx_unknown_qp);
                 }
                 Verdict::WrongLink => self.count(|counters| &counters.rx_wrong_link),

@@ -27,6 +27,7 @@ impl EngineInner {
             self.tap.next_due(),
             self.moderated.next(),
             acks,
+            self.cm().next_timeout(),
         ];
         all.into_iter().flatten().min()
     }
@@ -51,6 +52,7 @@ impl EngineInner {
             while self.receive(uplink, &mut rx, Driver::Application).more {}
         }
         self.fire_timers();
+        self.serve_cm();
         self.raise_moderated();
         self.release_acks(HOLD_NS, Driver::Application);
         self.fail_qps_of_overrun_cqs();

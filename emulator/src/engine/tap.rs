@@ -201,7 +201,7 @@ impl Way {
         let shared = path.live_channel().is_some();
         Self {
             meta: PacketMeta {
-                source: uplink.link.local_addr().ip(),
+                source: uplink.link.local(),
                 destination: path.to,
             },
             udp: (!shared).then_some((path.tx.source_port, 0)),
@@ -293,6 +293,21 @@ impl EngineInner {
         true
     }
 
+    /// Sends a packet that is no QP's, complete and sealed. What there is no room for is lost.
+    pub(crate) fn send_datagram(&self, uplink: &Arc<Uplink>, path: &Path, bytes: &[u8]) {
+        let run = Run {
+            bytes,
+            segment_len: bytes.len(),
+            promise: false,
+        };
+        let driver = Driver::Application;
+        if self.tap.is_on() {
+            self.send_tapped(uplink, path, &mut false, run, driver);
+        } else {
+            self.put(uplink, path, &mut false, run, driver);
+        }
+    }
+
     /// A packet has left: others may have waited for that.
     fn passed(&self, driver: Driver) {
         if self.tap.is_faulty() {
@@ -339,8 +354,18 @@ impl EngineInner {
             let qps = self.qps.read();
             let mem = self.regions().read(now);
             let mut dispatch = Dispatch::new(self, &qps, &mem, now, driver);
-            dispatch.arrive(&mut arriving, None);
+            let verdict = dispatch.arrive(&mut arriving, None);
             dispatch.let_go(None);
+            if verdict == Verdict::UnknownQp(Qpn::GSI) {
+                let Arriving { meta, bytes, .. } = arriving;
+                let uplinks = self.uplinks.read();
+                let mut uplinks = uplinks.iter();
+                let here = uplinks.find(|uplink| uplink.link.local() == meta.destination);
+                // It was for this process when it came.
+                if let Some(uplink) = here {
+                    self.to_gsi(uplink, meta.source, &bytes, true);
+                }
+            }
         }
     }
 

@@ -49,6 +49,11 @@ pub(crate) struct Path {
 }
 
 impl Path {
+    /// UDP source port, where there is no channel.
+    pub(crate) const fn source_port(&self) -> u16 {
+        self.tx.source_port
+    }
+
     /// The channel to the process that the path leads to, if there is one.
     pub(crate) const fn channel(&self) -> Option<&Arc<ShmChannel>> {
         self.channel.as_ref()
@@ -94,7 +99,7 @@ impl Uplink {
         channel: Option<Arc<ShmChannel>>,
     ) -> io::Result<Path> {
         let tx = self.link.tx_path(dest, av.hop_limit)?;
-        let icrc = IcrcFlow::new(self.link.local_addr().ip(), to, tx.source_port)
+        let icrc = IcrcFlow::new(self.link.local(), to, tx.source_port)
             .ok_or(io::ErrorKind::InvalidInput)?;
         let slot = Slot::of(dest);
         Ok(Path {

@@ -43,6 +43,16 @@ pub(crate) trait Link: fmt::Debug + Send + Sync {
     /// The address with its interface, where it needs one.
     fn local_addr(&self) -> LocalAddr;
 
+    /// The address.
+    fn local(&self) -> IpAddr {
+        self.local_addr().ip()
+    }
+
+    /// The slot of this process, where others have the address too.
+    fn slot(&self) -> Option<Slot> {
+        None
+    }
+
     /// What becomes readable when there is something to receive, where anything does.
     fn rx_fd(&self) -> Option<BorrowedFd<'_>> {
         None
@@ -90,6 +100,10 @@ pub(crate) trait Link: fmt::Debug + Send + Sync {
 impl Link for UdpLink {
     fn local_addr(&self) -> LocalAddr {
         Self::local_addr(self)
+    }
+
+    fn slot(&self) -> Option<Slot> {
+        Self::slot(self)
     }
 
     fn rx_fd(&self) -> Option<BorrowedFd<'_>> {
