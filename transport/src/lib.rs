@@ -54,12 +54,14 @@ mod qp;
 mod queue;
 mod requester;
 mod responder;
+mod segment;
 #[cfg(any(test, feature = "test-utils"))]
 pub mod testing;
 #[cfg(test)]
 mod tests;
 mod time;
 mod transmit;
+mod unreliable;
 mod wr;
 
 pub use attr::{AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType};
@@ -75,4 +77,4 @@ pub use qp::{AckTiming, ModifyContext, Qp, QpConfig, QpLimits, TransitionRule, t
 pub use queue::{RecvWqe, SharedReceives, Srq, SrqAttr, SrqError, Taken};
 pub use time::Time;
 pub use transmit::{Deferred, Source, TxBuffer};
-pub use wr::{AccessFlags, SendFlags, SendOp, SendWr, Sge};
+pub use wr::{AccessFlags, Destination, RouteTag, SendFlags, SendOp, SendWr, Sge};

@@ -73,6 +73,14 @@ pub(crate) trait Link: fmt::Debug + Send + Sync {
     /// Those of opening a socket.
     fn tx_path(&self, dest: Qpn, hop_limit: u8) -> io::Result<TxPath>;
 
+    /// As [`UdpLink::open_paths`].
+    ///
+    /// # Errors
+    /// Those of [`Link::tx_path`].
+    fn open_paths(&self, _hop_limit: u8) -> io::Result<()> {
+        Ok(())
+    }
+
     /// As [`UdpLink::send`].
     ///
     /// # Errors
@@ -120,6 +128,10 @@ impl Link for UdpLink {
 
     fn tx_path(&self, dest: Qpn, hop_limit: u8) -> io::Result<TxPath> {
         Self::tx_path(self, dest, hop_limit)
+    }
+
+    fn open_paths(&self, hop_limit: u8) -> io::Result<()> {
+        Self::open_paths(self, hop_limit)
     }
 
     fn send(
