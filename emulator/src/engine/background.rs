@@ -44,6 +44,7 @@ struct WaitSet {
     wake: Arc<OwnedFd>,
     uplinks: Vec<Arc<Uplink>>,
     control: Option<Arc<BrokerLink>>,
+    network: Option<Arc<OwnedFd>>,
     timeout: Option<Duration>,
 }
 
@@ -52,6 +53,7 @@ struct WaitSet {
 struct Woken {
     by_broker: bool,
     by_packets: bool,
+    by_network: bool,
 }
 
 /// What the thread remembers from turn to turn.
@@ -89,7 +91,9 @@ impl WaitSet {
         let mut set = sys::PollSet::default();
         let wake = set.add(self.wake.as_raw_fd());
         let control = self.control.as_ref().map(|control| set.add(control.fd()));
-        let before_uplinks = control.unwrap_or(wake) + 1;
+        let network = self.network.as_ref();
+        let network = network.map(|socket| set.add(socket.as_raw_fd()));
+        let before_uplinks = network.or(control).unwrap_or(wake) + 1;
         for uplink in &self.uplinks {
             if let Some(fd) = uplink.link.rx_fd() {
                 set.add(fd.as_raw_fd());
@@ -101,6 +105,7 @@ impl WaitSet {
             return Woken {
                 by_broker: control.is_some(),
                 by_packets: true,
+                by_network: network.is_some(),
             };
         }
         if set.is_ready(wake) {
@@ -109,6 +114,7 @@ impl WaitSet {
         Woken {
             by_broker: control.is_some_and(|control| set.is_ready(control)),
             by_packets: set.any_ready_from(before_uplinks),
+            by_network: network.is_some_and(|network| set.is_ready(network)),
         }
     }
 }
@@ -119,6 +125,7 @@ impl EngineInner {
     fn wait_set(&self, turn: &mut Turn) -> WaitSet {
         let wake = Arc::clone(&self.wake);
         let control = self.broker_link();
+        let network = self.network.socket();
         if let Some((mut ns, _)) = turn.back {
             if self.looks_after_acks() {
                 ns = ns.min(HOLD_NS);
@@ -128,6 +135,7 @@ impl EngineInner {
                 wake,
                 uplinks: Vec::new(),
                 control,
+                network,
                 timeout,
             };
         }
@@ -143,6 +151,7 @@ impl EngineInner {
             wake,
             uplinks: self.uplinks.read().clone(),
             control,
+            network,
             timeout,
         }
     }
@@ -159,6 +168,9 @@ impl EngineInner {
                 self.take_offers();
                 self.drop_ended_channels();
             }
+        }
+        if woken.by_network {
+            self.network_changed();
         }
         self.lead_new_routes();
         let stops = self.handover.stops();

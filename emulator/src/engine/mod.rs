@@ -17,6 +17,7 @@ mod gsi;
 mod handover;
 mod linger;
 mod moderation;
+mod network;
 mod overrun;
 mod owed;
 mod pace;
@@ -31,6 +32,7 @@ mod timers;
 mod transmit;
 mod uplink;
 
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -64,6 +66,7 @@ use clock::Clock;
 pub(crate) use handover::Driver;
 use handover::Handover;
 use moderation::ModeratedCqs;
+use network::NetworkWatch;
 use overrun::OverrunCqs;
 use publish::Publisher;
 use qp_table::QpTable;
@@ -177,6 +180,9 @@ pub(crate) struct EngineInner {
     will: OnceLock<Arc<Will>>,
     overrun: OverrunCqs,
     moderated: ModeratedCqs,
+    network: NetworkWatch,
+    /// The background thread has been started.
+    has_background: Mutex<bool>,
     handover: Handover,
     /// Written with each poll: apart from what other threads read all the time.
     polls: CachePadded<Polls>,
@@ -238,6 +244,8 @@ impl Engine {
                 will: OnceLock::new(),
                 overrun: OverrunCqs::default(),
                 moderated: ModeratedCqs::default(),
+                network: NetworkWatch::default(),
+                has_background: Mutex::new(false),
                 handover: Handover::new(),
                 polls: CachePadded::default(),
                 wake: Arc::new(shm::wake_fd()?),
@@ -421,11 +429,21 @@ impl EngineInner {
             }
         };
         self.tap.start();
-        if self.sim.is_none() {
-            background::start(self)?;
-        }
+        self.start_background()?;
+        // It may be there already, and has more to wait for.
+        self.call_background();
         ack_hold::release_at_exit(self);
         Ok(attachment)
+    }
+
+    /// Starts the background thread if there is none yet; in a simulation there never is.
+    fn start_background(self: &Arc<Self>) -> io::Result<()> {
+        let mut started = self.has_background.lock();
+        if !*started && self.sim.is_none() {
+            background::start(self)?;
+            *started = true;
+        }
+        Ok(())
     }
 
     pub(crate) fn add_qp(&self, qp: Arc<QpInner>) {

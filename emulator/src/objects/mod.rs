@@ -28,5 +28,6 @@ pub use poster::{Datagram, RecvPoster, SendPoster};
 pub use qp::{Qp, QpInitAttr};
 pub use srq::{Srq, SrqInitAttr, SrqPoster};
 
+pub(crate) use context::ContextInner;
 pub(crate) use cq::CqInner;
 pub(crate) use qp::{QpCore, QpInner};

@@ -351,7 +351,7 @@ impl QpInner {
     fn listen(&self) -> Result<(), VerbsError> {
         let (engine, hca) = (self.engine(), self.hca());
         let mut opened = Err(VerbsError::NoData);
-        for entry in hca.gids() {
+        for entry in hca.gids().iter().filter(|entry| !entry.gid.is_zero()) {
             match engine.uplink_for(hca.local_addr(entry.gid.to_ip())) {
                 Ok(_) => opened = Ok(()),
                 Err(error) => {

@@ -8,6 +8,7 @@ mod broker;
 mod capture;
 mod crash;
 mod devices;
+mod events;
 mod idle;
 mod infinistore;
 mod messages;
