@@ -166,6 +166,7 @@ impl EngineConfig {
                 ifname: None,
                 ifindex: 0,
                 addrs: vec![address],
+                follows: Vec::new(),
                 netdev_mtu: SIMULATED_MTU,
                 guid: Guid::new(0x0200_0000_0000_0000 | u64::from(last)),
                 identity: DeviceIdentity::default(),

@@ -1,13 +1,11 @@
 //! Driving an engine whose network is simulated: there is no background thread, and time moves when the program
 //! has nothing left to do at that time.
 
-use std::sync::atomic::Ordering;
-
 use rocade_transport::Time;
 
 use super::EngineInner;
-use super::ack_hold::HOLD_NS;
 use super::handover::Driver;
+use super::pending::Occasion;
 
 impl EngineInner {
     /// Is the network simulated?
@@ -18,15 +16,11 @@ impl EngineInner {
     /// When something happens next of its own accord; `None` where nothing does.
     pub(crate) fn next_event(&self) -> Option<Time> {
         let network = self.sim.as_ref()?;
-        let acks = self.looks_after_acks().then(|| self.now().plus_ns(HOLD_NS));
-        let posts = (self.waiting_count.load(Ordering::Relaxed) > 0).then(|| self.now());
         let all = [
-            posts,
             network.next_due(),
-            self.timers.next(),
+            self.agenda.next(self.now()),
             self.tap.next_due(),
             self.moderated.next(),
-            acks,
             self.cm().next_timeout(),
         ];
         all.into_iter().flatten().min()
@@ -54,7 +48,7 @@ impl EngineInner {
         self.fire_timers();
         self.serve_cm();
         self.raise_moderated();
-        self.release_acks(HOLD_NS, Driver::Application);
+        self.serve(Occasion::Background);
         self.fail_qps_of_overrun_cqs();
         true
     }
