@@ -11,6 +11,7 @@ mod broker_link;
 mod channels;
 mod clock;
 mod dispatch;
+mod groups;
 mod gsi;
 mod handover;
 mod linger;
@@ -60,6 +61,7 @@ use crate::steering::{QpnAllocator, Slot};
 use agenda::Agenda;
 use broker_link::BrokerLink;
 use clock::Clock;
+use groups::Groups;
 pub(crate) use handover::Driver;
 use handover::Handover;
 use moderation::ModeratedCqs;
@@ -158,6 +160,7 @@ pub(crate) struct EngineInner {
     /// Held while an uplink is opened.
     opening: Mutex<()>,
     routes: Routes,
+    groups: Groups,
     channels: RwLock<Vec<Arc<ShmChannel>>>,
     /// How many; pollers look here first.
     channel_count: AtomicUsize,
@@ -216,6 +219,7 @@ impl Engine {
                 uplinks: RwLock::default(),
                 opening: Mutex::default(),
                 routes: Routes::default(),
+                groups: Groups::default(),
                 channels: RwLock::default(),
                 channel_count: AtomicUsize::new(0),
                 agenda: Agenda::default(),

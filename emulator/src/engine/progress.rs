@@ -214,7 +214,7 @@ impl EngineInner {
             let meta = PacketMeta {
                 source: source.ip(),
                 destination: local,
-                traffic_class: 0,
+                traffic_class: batch.tos.unwrap_or(0),
                 hop_limit: 64,
             };
             let (flow, tos) = (flows.at(sender), batch.tos.unwrap_or(0));
@@ -242,6 +242,16 @@ impl EngineInner {
                 // GRO may have merged it with one of ours although it is for another process on this address.
                 //= BTH-10
                 Verdict::UnknownQp(dest) => {
+                    if let Some(group) = &uplink.group {
+                        //= MC-03
+                        if dest == Qpn::MULTICAST {
+                            let members = group.members();
+                            dispatch.hand_to(&meta, segment, &members, dirty.as_deref_mut());
+                        } else {
+                            self.count(|counters| &counters.rx_unknown_qp);
+                        }
+                        continue;
+                    }
                     if dest == Qpn::GSI && self.to_gsi(uplink, source.ip(), segment, forwarded) {
                         continue;
                     }

@@ -9,6 +9,7 @@ use rocade_transport::AddressVector;
 use rocade_wire::Qpn;
 use rocade_wire::icrc::{IcrcCheck, IcrcFlow, IcrcOfLen};
 
+use super::groups::Group;
 use super::port_speed::PortSpeed;
 use crate::hca::{Hca, Traffic};
 use crate::link::shm::ShmChannel;
@@ -27,6 +28,8 @@ pub(crate) struct Uplink {
     pub(super) speed: PortSpeed,
     /// The device with this address.
     pub(super) hca: Option<Arc<Hca>>,
+    /// Its address is that of a multicast group.
+    pub(super) group: Option<Group>,
 }
 
 /// What receiving needs: one thread at a time receives from a link.
@@ -82,6 +85,15 @@ impl Uplink {
             rx: Mutex::new(rx),
             speed: PortSpeed::default(),
             hca,
+            group: None,
+        }
+    }
+
+    /// That of a multicast group.
+    pub(super) fn of_group(link: UdpLink, hca: Arc<Hca>, group: Group) -> Self {
+        Self {
+            group: Some(group),
+            ..Self::new(link, Some(hca))
         }
     }
 
