@@ -90,7 +90,7 @@ impl Uplink {
     }
 
     /// That of a multicast group.
-    pub(super) fn of_group(link: UdpLink, hca: Arc<Hca>, group: Group) -> Self {
+    pub(super) fn of_group(link: Box<dyn Link>, hca: Arc<Hca>, group: Group) -> Self {
         Self {
             group: Some(group),
             ..Self::new(link, Some(hca))

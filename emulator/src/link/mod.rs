@@ -81,6 +81,14 @@ pub(crate) trait Link: fmt::Debug + Send + Sync {
         Ok(())
     }
 
+    /// As [`UdpLink::prepare_multicast`].
+    ///
+    /// # Errors
+    /// `Unsupported` where there are no groups.
+    fn prepare_multicast(&self, _hop_limit: u8, _interface: u32) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// As [`UdpLink::send`].
     ///
     /// # Errors
@@ -132,6 +140,10 @@ impl Link for UdpLink {
 
     fn open_paths(&self, hop_limit: u8) -> io::Result<()> {
         Self::open_paths(self, hop_limit)
+    }
+
+    fn prepare_multicast(&self, hop_limit: u8, interface: u32) -> io::Result<()> {
+        Self::prepare_multicast(self, hop_limit, interface)
     }
 
     fn send(
