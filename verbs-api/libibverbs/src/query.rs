@@ -63,6 +63,10 @@ fn device_attr(attr: &DeviceAttr) -> ibv_device_attr {
     c.max_mr = to_int(attr.max_mr);
     c.max_mw = to_int(attr.max_mw);
     c.max_pd = to_int(attr.max_pd);
+    c.max_ah = to_int(limits::MAX_AH);
+    c.max_mcast_grp = to_int(limits::MAX_MCAST_GROUPS);
+    c.max_mcast_qp_attach = to_int(limits::MAX_MCAST_QP_ATTACH);
+    c.max_total_mcast_qp_attach = to_int(limits::MAX_MCAST_GROUPS * limits::MAX_MCAST_QP_ATTACH);
     c.max_qp_rd_atom = to_int(attr.max_qp_rd_atom);
     c.max_res_rd_atom = to_int(attr.max_res_rd_atom);
     c.max_qp_init_rd_atom = to_int(attr.max_qp_init_rd_atom);
