@@ -74,7 +74,7 @@ impl EngineInner {
             address: group.to_ip(),
             members: RwLock::new(vec![qpn]),
         };
-        let uplink = Arc::new(Uplink::of_group(link, Arc::clone(hca), group));
+        let uplink = Arc::new(Uplink::of_group(Box::new(link), Arc::clone(hca), group));
         self.uplinks.write().push(Arc::clone(&uplink));
         joined.push(uplink);
         drop(joined);

@@ -13,7 +13,7 @@ use super::groups::Group;
 use super::port_speed::PortSpeed;
 use crate::hca::{Hca, Traffic};
 use crate::link::shm::ShmChannel;
-use crate::link::{RxBuffer, TxPath, UdpLink};
+use crate::link::{Link, RxBuffer, TxPath};
 use crate::steering::Slot;
 
 /// Peers whose flow is remembered; a further one replaces the oldest.
@@ -22,7 +22,7 @@ const FLOWS: usize = 16;
 /// A local address in use.
 #[derive(Debug)]
 pub(crate) struct Uplink {
-    pub(crate) link: UdpLink,
+    pub(crate) link: Box<dyn Link>,
     pub(crate) rx: Mutex<RxState>,
     /// For what nobody acknowledges.
     pub(super) speed: PortSpeed,
@@ -55,6 +55,11 @@ pub(crate) struct Path {
 }
 
 impl Path {
+    /// UDP source port, where there is no channel.
+    pub(crate) const fn source_port(&self) -> u16 {
+        self.tx.source_port
+    }
+
     /// The channel to the process that the path leads to, if there is one.
     pub(crate) const fn channel(&self) -> Option<&Arc<ShmChannel>> {
         self.channel.as_ref()
@@ -69,7 +74,7 @@ impl Path {
 }
 
 impl Uplink {
-    pub(super) fn new(link: UdpLink, hca: Option<Arc<Hca>>) -> Self {
+    pub(super) fn new(link: Box<dyn Link>, hca: Option<Arc<Hca>>) -> Self {
         let rx = RxState {
             buffer: RxBuffer::new(),
             flows: Flows::default(),
@@ -85,7 +90,7 @@ impl Uplink {
     }
 
     /// That of a multicast group.
-    pub(super) fn of_group(link: UdpLink, hca: Arc<Hca>, group: Group) -> Self {
+    pub(super) fn of_group(link: Box<dyn Link>, hca: Arc<Hca>, group: Group) -> Self {
         Self {
             group: Some(group),
             ..Self::new(link, Some(hca))

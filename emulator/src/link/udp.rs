@@ -50,6 +50,17 @@ pub struct TxPath {
     socket: u8,
 }
 
+impl TxPath {
+    /// A path without a socket.
+    pub(super) const fn simulated(source_port: u16) -> Self {
+        Self {
+            source_port,
+            hop_limit: None,
+            socket: 0,
+        }
+    }
+}
+
 struct SendSocket {
     fd: OwnedFd,
     port: u16,
