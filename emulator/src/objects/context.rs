@@ -9,9 +9,10 @@ use super::comp_channel::CompChannel;
 use super::cq::{Cq, CqInitAttr};
 use super::event_queue::{AckCounter, EventQueue, EventWaiter};
 use super::pd::Pd;
-use crate::engine::{EngineInner, sys};
+use crate::engine::EngineInner;
 use crate::error::VerbsError;
 use crate::hca::{DeviceAttr, DeviceInfo, GidEntry, Hca, PortAttr, limits};
+use crate::sys;
 
 /// What happened (`ibv_event_type`, AEV-*).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

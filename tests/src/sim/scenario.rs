@@ -307,7 +307,7 @@ impl Scenario {
         u32::try_from(len).expect("a short queue")
     }
 
-    fn pair(&self) -> Pair {
+    pub(super) fn pair(&self) -> Pair {
         let mut pair = Pair::new(|side, setup| {
             let [a, b] = self.first_psns;
             let (sq_psn, rq_psn) = if side == Side::A { (a, b) } else { (b, a) };
