@@ -11,6 +11,7 @@ pub mod lending;
 pub mod network;
 pub mod rng;
 pub mod scenario;
+pub mod unreliable;
 pub mod upheaval;
 
 use std::{

@@ -1,0 +1,40 @@
+//! UC and UD over a bad network, in virtual time; see `rocade_tests::sim::unreliable`.
+
+use rocade_tests::sim::each_seed;
+use rocade_tests::sim::unreliable::{Plan, Report};
+use rocade_transport::QpType;
+
+fn run(qp_type: QpType) -> Report {
+    let mut sum = Report::default();
+    let plan = |seed| Plan::swarm(seed, qp_type, 100);
+    each_seed(60, plan, Plan::run, |report| {
+        sum.sent += report.sent;
+        sum.received += report.received;
+        sum.flushed += report.flushed;
+    });
+    println!("{qp_type:?}: {sum:?}");
+    sum
+}
+
+//= UC-02 type=test
+//= UC-03 type=test
+//= UC-06 type=test
+#[test]
+fn uc_messages_arrive_whole_or_not_at_all() {
+    let report = run(QpType::Uc);
+    assert!(
+        report.received > report.sent / 4 && report.flushed > 100,
+        "{report:?}"
+    );
+}
+
+//= UD-09 type=test
+//= UD-12 type=test
+#[test]
+fn datagrams_arrive_as_they_were_sent() {
+    let report = run(QpType::Ud);
+    assert!(
+        report.received > report.sent / 4 && report.flushed > 100,
+        "{report:?}"
+    );
+}
