@@ -173,7 +173,7 @@ impl<'p> Run<'p> {
             "sends without end: {:?}",
             self.open[0]
         );
-        self.to_error(Side::B);
+        self.break_down(Side::B);
         self.settle();
         assert!(
             self.open[1].is_empty(),
@@ -285,7 +285,7 @@ impl<'p> Run<'p> {
         self.report.received += 1;
     }
 
-    fn to_error(&mut self, side: Side) {
+    fn break_down(&mut self, side: Side) {
         if self.state(side) != QpState::Err {
             let attr = QpAttr::default();
             self.pair
@@ -307,7 +307,7 @@ impl<'p> Run<'p> {
                     .modify(side, QpState::Rts, QpAttrMask::empty(), &attr);
             }
             1 => {
-                self.to_error(side);
+                self.break_down(side);
                 self.settle();
                 assert!(self.open[side as usize].is_empty(), "all is flushed in ERR");
                 self.connect_anew(side);
