@@ -6,7 +6,7 @@
 
 use std::{fmt, net::IpAddr};
 
-use rocade_wire::{AckTimeout, Mtu, Psn, Qpn, Rkey, RnrTimer};
+use rocade_wire::{AckTimeout, Mtu, Psn, Qpn, Rkey, RnrTimer, Service};
 
 /// The RNR timer with this code.
 #[must_use]
@@ -115,9 +115,14 @@ impl Buffer {
     }
 }
 
+/// The Q_Key of datagram queue pairs, the peer's and the rig's.
+pub const QKEY: u32 = 0x1bad_cafe;
+
 /// A queue pair that the suite asks for. [`Default`] is what most cases want.
 #[derive(Clone, Debug)]
 pub struct QpSpec {
+    /// Its transport service: RC, UC or UD. A datagram queue pair sends to the rig.
+    pub service: Service,
     /// The rig's address. Filled in by the bench.
     pub rig_addr: IpAddr,
     /// The rig's queue pair number. Filled in by the bench.
@@ -155,6 +160,7 @@ impl Default for QpSpec {
     /// receive, no ACK timer.
     fn default() -> Self {
         Self {
+            service: Service::Rc,
             rig_addr: IpAddr::from([0, 0, 0, 0]),
             rig_qpn: Qpn::new(0),
             rq_psn: Psn::new(0x00ff_fffe),

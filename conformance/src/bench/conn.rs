@@ -19,6 +19,17 @@ pub(super) fn rc_packet(operation: Operation, dest_qp: Qpn, psn: Psn) -> PacketB
     PacketBuilder::new(opcode, dest_qp, psn)
 }
 
+/// Likewise of another service.
+pub(super) fn packet_of(
+    service: Service,
+    operation: Operation,
+    dest_qp: Qpn,
+    psn: Psn,
+) -> PacketBuilder {
+    let opcode = Opcode::new(service.base() | operation.low_bits());
+    PacketBuilder::new(opcode, dest_qp, psn)
+}
+
 /// A connection: one end is the rig, the other a queue pair of the peer.
 ///
 /// Packets are numbered from 0 in each direction; [`Conn::psn`] and [`Conn::peer_psn`] make PSNs
@@ -40,6 +51,14 @@ impl std::fmt::Debug for Conn<'_> {
 impl<'b> Conn<'b> {
     pub(super) const fn new(bench: &'b Bench<'b>, link: Link) -> Self {
         Self { bench, link }
+    }
+
+    pub(super) const fn service(&self) -> Service {
+        self.link.spec.service
+    }
+
+    pub(super) const fn rig_qpn(&self) -> Qpn {
+        self.link.rig_qpn
     }
 
     /// PSN of the rig's request packet `index`; negative ones are duplicates from the start.
@@ -106,7 +125,7 @@ impl<'b> Conn<'b> {
     pub fn receive(&self) -> CaseResult<Received> {
         let deadline = self.bench.patience();
         match self.bench.rig().receive(self.link.rig_qpn, deadline)? {
-            Some(packet) => Ok(packet),
+            Some(packet) => self.of_service(packet),
             None => fail("no packet from the peer"),
         }
     }
@@ -120,7 +139,17 @@ impl<'b> Conn<'b> {
             return fail("the case takes too long");
         }
         let deadline = Instant::now() + Duration::from_millis(1);
-        self.bench.rig().receive(self.link.rig_qpn, deadline)
+        let packet = self.bench.rig().receive(self.link.rig_qpn, deadline)?;
+        packet.map(|packet| self.of_service(packet)).transpose()
+    }
+
+    //= BTH-15 type=test
+    fn of_service(&self, packet: Received) -> CaseResult<Received> {
+        let opcode = packet.headers.bth.opcode;
+        if opcode.service() == self.service() {
+            return Ok(packet);
+        }
+        fail(format!("BTH-15: sent {opcode} on another queue pair"))
     }
 
     /// Everything sent has been dealt with, and no packet of this connection is left.

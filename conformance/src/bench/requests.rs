@@ -1,11 +1,12 @@
 //! The rig as requester: its packets, and the answers it expects.
 
-use rocade_wire::{Msn, NakCode, Operation, RnrTimer, Syndrome};
+use rocade_wire::{Deth, Msn, NakCode, Operation, Qkey, RnrTimer, Service, Syndrome};
 
-use super::conn::{Conn, rc_packet};
+use super::conn::{Conn, packet_of};
 use crate::{
     PacketBuilder,
     case::{CaseResult, equal, fail},
+    peer::QKEY,
     rig::Received,
 };
 
@@ -13,7 +14,18 @@ impl Conn<'_> {
     /// Request packet `index` of this operation.
     #[must_use]
     pub fn request(&self, operation: Operation, index: i32) -> PacketBuilder {
-        rc_packet(operation, self.qp().qpn(), self.psn(index))
+        let service = self.service();
+        let packet = packet_of(service, operation, self.qp().qpn(), self.psn(index));
+        if service != Service::Ud {
+            return packet;
+        }
+        packet.edit(|headers| {
+            headers.deth = Some(Deth {
+                qkey: Qkey::new(QKEY),
+                resv: 0,
+                src_qp: self.rig_qpn(),
+            });
+        })
     }
 
     /// Sends request packet `index`, a SEND in one packet that asks for an acknowledgement.

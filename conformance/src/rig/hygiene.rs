@@ -1,4 +1,4 @@
-//! What holds for every packet that a well-behaved RC device sends.
+//! What holds for every packet that a well-behaved device sends, over RC, UC and UD.
 
 use rocade_wire::{Bth, Operation, Packet, Pkey, Service};
 
@@ -9,8 +9,12 @@ pub(super) fn check(packet: &Packet<'_>) -> Result<(), String> {
     let Some(operation) = bth.opcode.operation() else {
         return Err(format!("OPC-36: sent the reserved {}", bth.opcode));
     };
-    if bth.opcode.service() != Service::Rc {
-        return Err(format!("BTH-15: sent {} on an RC queue pair", bth.opcode));
+    // Whether it is that of the queue pair is for the connection to say.
+    if !matches!(
+        bth.opcode.service(),
+        Service::Rc | Service::Uc | Service::Ud
+    ) {
+        return Err(format!("BTH-15: sent {}", bth.opcode));
     }
     let pad = Bth::pad_for(packet.payload().len());
     let ends_message = operation.is_last() || operation.is_only();
@@ -81,7 +85,7 @@ mod tests {
     fn each_rule_is_checked() {
         for (at, value, rule) in [
             (0, 0x15, "OPC-36"),
-            (0, 0x24, "BTH-15"),
+            (0, 0xa4, "BTH-15"),
             (1, 0x80, "BTH-02"),
             (3, 0x01, "RC-ACK-07"),
             (4, 0x80, "BTH-07"),

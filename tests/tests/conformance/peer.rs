@@ -8,14 +8,15 @@ use std::{
 };
 
 use rocade_conformance::peer::{
-    Buffer, Completion, Event, Peer, PeerQp, QpSpec, Region, RegionSpec, Rights, State, Status,
-    Unable, Work, WorkOp,
+    Buffer, Completion, Event, Peer, PeerQp, QKEY, QpSpec, Region, RegionSpec, Rights, State,
+    Status, Unable, Work, WorkOp,
 };
 use rocade_emulator::{
-    AccessFlags, Bind, BrokerMode, Connection, Context, Cq, Engine, EngineConfig, Gid, ImmOrInv,
-    Lkey, Mr, Mw, Pd, Qp, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QpType, Qpn, Rkey,
-    SendFlags, SendOp, SendWr, Sge, VerbsError, WindowKind,
+    AccessFlags, Ah, Bind, BrokerMode, Connection, Context, Cq, Datagram, Engine, EngineConfig,
+    Gid, ImmOrInv, Lkey, Mr, Mw, Pd, Qkey, Qp, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState,
+    QpType, Qpn, Rkey, SendFlags, SendOp, SendWr, Sge, VerbsError, WindowKind,
 };
+use rocade_wire::Service;
 
 /// An engine of its own, without a broker, in this process.
 pub(crate) struct RocadePeer {
@@ -128,6 +129,8 @@ struct RocadeQp {
     pd: Pd,
     windows: RefCell<Vec<Mw>>,
     regions: Vec<Memory>,
+    /// Where datagrams go.
+    rig: Option<(Ah, Qpn)>,
 }
 
 impl Drop for RocadeQp {
@@ -161,10 +164,19 @@ impl RocadeQp {
             recv_cq: cq.clone(),
             srq: None,
             cap,
-            qp_type: QpType::Rc,
+            qp_type: match spec.service {
+                Service::Uc => QpType::Uc,
+                Service::Ud => QpType::Ud,
+                _ => QpType::Rc,
+            },
             sq_sig_all: true,
             cookie: 0,
         })?;
+        let rig = if spec.service == Service::Ud {
+            Some((pd.create_ah(&connection(spec).address())?, spec.rig_qpn))
+        } else {
+            None
+        };
         let this = Self {
             qp,
             cq,
@@ -172,8 +184,13 @@ impl RocadeQp {
             pd,
             windows: RefCell::default(),
             regions,
+            rig,
         };
-        this.qp.to_init(access(spec.rights))?;
+        if spec.service == Service::Ud {
+            this.to_init_as_ud()?;
+        } else {
+            this.qp.to_init(access(spec.rights))?;
+        }
         for (id, buffer) in (0..).zip(&spec.receives) {
             this.qp.recv_queue().push(id, &[this.sge(*buffer)])?;
         }
@@ -183,6 +200,17 @@ impl RocadeQp {
             this.qp.to_rts(&connection)?;
         }
         Ok(this)
+    }
+
+    fn to_init_as_ud(&self) -> Result<(), VerbsError> {
+        let attr = QpAttr {
+            qp_state: QpState::Init.code(),
+            port_num: 1,
+            qkey: QKEY,
+            ..QpAttr::default()
+        };
+        let mask = QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::QKEY;
+        self.qp.modify(&attr, mask)
     }
 
     fn sge(&self, buffer: Buffer) -> Sge {
@@ -285,7 +313,19 @@ impl PeerQp for RocadeQp {
             flags,
             sges: &[self.sge(work.buffer)],
         };
-        self.qp.send_queue().push(&wr).map_err(unable)
+        let mut queue = self.qp.send_queue();
+        let posted = match &self.rig {
+            None => queue.push(&wr),
+            Some((ah, dest_qp)) => {
+                let to = Datagram {
+                    ah,
+                    dest_qp: *dest_qp,
+                    qkey: Qkey::new(QKEY),
+                };
+                queue.push_datagram(&wr, to, None)
+            }
+        };
+        posted.map_err(unable)
     }
 
     fn poll_completion(&self) -> Option<Completion> {
