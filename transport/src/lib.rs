@@ -22,8 +22,9 @@
 //! cx                      what surrounds a call: time, peer, memory, outputs
 //! peer        outputs     who the QP talks to; completions, events and counters
 //! transmit    congestion  the caller's buffer; how much is in flight
+//! pace                    what waits a moment so that it need not leave alone
 //! queue                   work requests that wait for their turn
-//! attr wr memory completion event counters error time
+//! attr wr memory window completion event counters error time
 //! ```
 //!
 //! A folder's files use each other: they hold the methods of the type that its `mod.rs` defines.
@@ -49,6 +50,7 @@ mod error;
 mod event;
 mod memory;
 mod outputs;
+mod pace;
 mod peer;
 mod qp;
 mod queue;
@@ -62,6 +64,7 @@ mod tests;
 mod time;
 mod transmit;
 mod unreliable;
+mod window;
 mod wr;
 
 pub use attr::{AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType};
@@ -72,9 +75,11 @@ pub use event::QpEvent;
 pub use memory::{
     AccessError, Accessor, AtomicOp, Extent, LocalAccess, Memory, PdTag, RemoteAccess,
 };
+pub use pace::{AckTiming, Cause, HOLD_NS, Pace, WAIT_NS};
 pub use peer::PacketMeta;
-pub use qp::{AckTiming, ModifyContext, Qp, QpConfig, QpLimits, TransitionRule, transition_rule};
+pub use qp::{ModifyContext, Qp, QpConfig, QpLimits, TransitionRule, transition_rule};
 pub use queue::{RecvWqe, SharedReceives, Srq, SrqAttr, SrqError, Taken};
 pub use time::Time;
 pub use transmit::{Deferred, Source, TxBuffer};
+pub use window::{Bind, BindError, Bindable, Window, WindowKind};
 pub use wr::{AccessFlags, Destination, RouteTag, SendFlags, SendOp, SendWr, Sge};

@@ -3,6 +3,7 @@
 mod errors;
 mod modify;
 mod owed;
+mod pace;
 mod refusals;
 mod responder;
 mod retry;
@@ -13,6 +14,7 @@ mod srq;
 mod states;
 mod transfer;
 mod unreliable;
+mod windows;
 
 use alloc::vec;
 use alloc::vec::Vec;

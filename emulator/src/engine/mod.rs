@@ -5,14 +5,12 @@
 //! then for each batch the QP table and the region table for reading, then one QP at a time.
 //! Lock order everywhere: link, QP table, regions, QP, SRQ, CQ, channel.
 
-mod ack_hold;
+mod agenda;
 mod background;
-mod blocked;
 mod broker_link;
 mod channels;
 mod clock;
 mod dispatch;
-mod doorbell;
 mod gsi;
 mod handover;
 mod linger;
@@ -20,14 +18,14 @@ mod moderation;
 mod network;
 mod overrun;
 mod owed;
-mod pace;
+mod pending;
+mod port_speed;
 mod progress;
 mod publish;
 mod qp_table;
 mod routes;
 pub(crate) mod sys;
 mod tap;
-mod timers;
 mod transmit;
 mod uplink;
 
@@ -56,8 +54,7 @@ use crate::memory::{MemGuard, MrTable};
 use crate::objects::{Context, QpCore, QpInner};
 use crate::steering::{QpnAllocator, Slot};
 
-pub(crate) use ack_hold::Cause;
-use blocked::BlockedQps;
+use agenda::Agenda;
 use broker_link::BrokerLink;
 use clock::Clock;
 pub(crate) use handover::Driver;
@@ -65,12 +62,12 @@ use handover::Handover;
 use moderation::ModeratedCqs;
 use network::NetworkWatch;
 use overrun::OverrunCqs;
+use pending::Occasion;
 use publish::Publisher;
 use qp_table::QpTable;
 pub(crate) use routes::Route;
 use routes::Routes;
 use tap::Tap;
-use timers::Timers;
 pub(crate) use transmit::TxState;
 pub(crate) use uplink::{Path, Uplink};
 
@@ -161,18 +158,7 @@ pub(crate) struct EngineInner {
     channels: RwLock<Vec<Arc<ShmChannel>>>,
     /// How many; pollers look here first.
     channel_count: AtomicUsize,
-    timers: Timers,
-    blocked: BlockedQps,
-    /// QPs that hold acknowledgements back now and then.
-    holding: Mutex<Vec<Qpn>>,
-    /// How many.
-    holding_count: AtomicUsize,
-    /// QPs with posts that wait for company, perhaps.
-    waiting: Mutex<Vec<Qpn>>,
-    /// How many.
-    waiting_count: AtomicUsize,
-    /// When the last one was listed, in ns.
-    waited_at: AtomicU64,
+    agenda: Agenda,
     /// What the broker does for us when we are gone.
     will: OnceLock<Arc<Will>>,
     overrun: OverrunCqs,
@@ -184,8 +170,6 @@ pub(crate) struct EngineInner {
     /// Written with each poll: apart from what other threads read all the time.
     polls: CachePadded<Polls>,
     wake: Arc<OwnedFd>,
-    /// Until when the background thread sleeps, in ns; 0 while it is awake.
-    sleeping_until: CachePadded<AtomicU64>,
     attachment: Mutex<Option<Attachment>>,
     next_pd: AtomicU32,
     counters: AtomicCounters,
@@ -222,13 +206,7 @@ impl Engine {
                 routes: Routes::default(),
                 channels: RwLock::default(),
                 channel_count: AtomicUsize::new(0),
-                timers: Timers::new(),
-                blocked: BlockedQps::default(),
-                holding: Mutex::default(),
-                holding_count: AtomicUsize::new(0),
-                waiting: Mutex::default(),
-                waiting_count: AtomicUsize::new(0),
-                waited_at: AtomicU64::new(0),
+                agenda: Agenda::default(),
                 will: OnceLock::new(),
                 overrun: OverrunCqs::default(),
                 moderated: ModeratedCqs::default(),
@@ -237,7 +215,6 @@ impl Engine {
                 handover: Handover::new(),
                 polls: CachePadded::default(),
                 wake: Arc::new(shm::wake_fd()?),
-                sleeping_until: CachePadded::default(),
                 attachment: Mutex::new(None),
                 next_pd: AtomicU32::new(1),
                 counters: AtomicCounters::default(),
@@ -410,7 +387,7 @@ impl EngineInner {
         self.start_background()?;
         // It may be there already, and has more to wait for.
         self.call_background();
-        ack_hold::release_at_exit(self);
+        owed::release_at_exit(self);
         Ok(attachment)
     }
 
@@ -473,30 +450,14 @@ impl EngineInner {
 
     /// The application stops polling: the background thread takes over.
     pub(crate) fn leave_inline(&self) {
-        self.ring_doorbells();
+        self.serve(Occasion::Poll);
         if self.handover.stopped_polling() {
-            self.call_background();
-        }
-    }
-
-    fn arm_timer(&self, at: Time, qpn: Qpn) {
-        if self.timers.add(at, qpn) && self.sleeps_beyond(at) {
             self.call_background();
         }
     }
 
     fn call_background(&self) {
         sys::eventfd_set(self.wake.as_fd());
-    }
-
-    /// Does the background thread sleep until after `at`?
-    fn sleeps_beyond(&self, at: Time) -> bool {
-        at.as_ns() < self.sleeping_until.load(Ordering::SeqCst)
-    }
-
-    fn set_sleeping_until(&self, until: Option<Time>) {
-        let ns = until.map_or(u64::MAX, Time::as_ns);
-        self.sleeping_until.store(ns, Ordering::SeqCst);
     }
 
     /// Calls `f` with a locked QP, if it exists.
@@ -507,10 +468,6 @@ impl EngineInner {
         let mem = self.regions().read(self.now());
         let mut core = inner.lock();
         f(&inner, &mut core, &mem);
-    }
-
-    fn awake(&self) {
-        self.sleeping_until.store(0, Ordering::SeqCst);
     }
 
     fn broker_link(&self) -> Option<Arc<BrokerLink>> {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use rocade_transport::{
-    CompleteTo, Completion, Counters, ModifyContext, QpAttr, QpAttrMask, QpCap, QpConfig, QpEvent,
-    QpState, QpType, SharedReceives,
+    Cause, CompleteTo, Completion, Counters, ModifyContext, QpAttr, QpAttrMask, QpCap, QpConfig,
+    QpEvent, QpState, QpType, SharedReceives,
 };
 use rocade_wire::{Gid, Pkey, Qpn};
 
@@ -18,7 +18,7 @@ use super::pd::{Pd, PdInner};
 use super::poster::{RecvPoster, SendPoster};
 use super::slots::PendingSlots;
 use super::srq::{Srq, SrqInner};
-use crate::engine::{Cause, Driver, EngineInner, Path, TxState, Uplink};
+use crate::engine::{Driver, EngineInner, Path, TxState, Uplink};
 use crate::error::VerbsError;
 use crate::hca::{Hca, limits};
 
@@ -504,6 +504,7 @@ impl QpInner {
             core.qp.abandon();
             self.purge_completions(&mut core);
         }
+        engine.regions().free_windows_of(self.qp_num);
         engine.release_qp_num(self.qp_num);
         self.pd.context.forget_events(&self.async_acks);
         self.send_cq.detach_qp();

@@ -334,6 +334,7 @@ pub(super) fn reset(qp: &mut Qp) {
     qp.recv.reset(receives.count());
     qp.out.completions.clear();
     qp.out.events.clear();
+    qp.pace.reset();
     qp.comm_est_raised = false;
     qp.attr = QpAttr {
         cap: qp.config.cap,

@@ -258,7 +258,7 @@ mod tests {
                 "ibv_wr_complete",
             ),
             (
-                "ibverbs::pd_mr::ibv_reg_mr_iova2::{{closure}}::{{closure}}",
+                "ibverbs::mr::ibv_reg_mr_iova2::{{closure}}::{{closure}}",
                 "ibv_reg_mr",
             ),
             (
