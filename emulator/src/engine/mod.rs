@@ -148,6 +148,7 @@ pub(crate) struct EngineInner {
     broker_mode: BrokerMode,
     link_mode: LinkMode,
     peers: Peers,
+    dcqcn: bool,
     clock: Clock,
     regions: MrTable,
     qps: RwLock<QpTable>,
@@ -198,6 +199,7 @@ impl Engine {
                 broker_mode: config.broker,
                 link_mode: config.link,
                 peers: config.peers,
+                dcqcn: config.dcqcn,
                 clock,
                 regions: MrTable::new(),
                 qps: RwLock::default(),
@@ -299,6 +301,11 @@ impl EngineInner {
     /// Who may talk to this process.
     pub(crate) const fn peers(&self) -> &Peers {
         &self.peers
+    }
+
+    /// Is congestion controlled?
+    pub(crate) const fn controls_congestion(&self) -> bool {
+        self.dcqcn
     }
 
     pub(crate) fn next_pd(&self) -> PdTag {
@@ -433,8 +440,12 @@ impl EngineInner {
             Some(broker) => broker.open(local),
         };
         let link = link?;
+        if self.dcqcn {
+            // Where the system does not tell, there are no marks.
+            let _ = link.set_receive_tos(true);
+        }
         let mut hcas = self.hcas.iter();
-        let hca = hcas.find(|hca| hca.config.addrs.contains(&local.ip()));
+        let hca = hcas.find(|hca| hca.has_address(local.ip()));
         let uplink = Arc::new(Uplink::new(link, hca.cloned()));
         self.uplinks.write().push(Arc::clone(&uplink));
         // The background thread has one more descriptor to wait for.

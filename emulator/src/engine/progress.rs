@@ -209,7 +209,7 @@ impl EngineInner {
             let meta = PacketMeta {
                 source: source.ip(),
                 destination: local,
-                traffic_class: 0,
+                traffic_class: batch.tos.unwrap_or(0),
                 hop_limit: 64,
             };
             let (flow, tos) = (flows.at(sender), batch.tos.unwrap_or(0));
