@@ -505,6 +505,7 @@ impl Settings {
             dcqcn: self.dcqcn.as_ref().is_some_and(|setting| setting.value),
             capture: self.capture().map(Path::to_owned),
             faults: self.faults().to_vec(),
+            simulation: None,
         })
     }
 }

@@ -31,6 +31,12 @@ pub const MAX_RD_ATOM: u8 = 128;
 pub const COMP_VECTORS: u32 = 1;
 /// How long the device takes to acknowledge: 4.096 µs times 2 to the power of this.
 pub const LOCAL_CA_ACK_DELAY: u8 = 15;
+/// Multicast groups that QPs of a process may be attached to.
+pub const MAX_MCAST_GROUPS: u32 = 1_024;
+/// QPs that may be attached to a group.
+pub const MAX_MCAST_QP_ATTACH: u32 = 256;
+/// Address handles; there is no limit but memory.
+pub const MAX_AH: u32 = 1 << 20;
 /// Ports.
 pub const PORTS: u8 = 1;
 /// Longest message in bytes (MTU-04).

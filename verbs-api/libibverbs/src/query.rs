@@ -63,6 +63,10 @@ fn device_attr(attr: &DeviceAttr) -> ibv_device_attr {
     c.max_mr = to_int(attr.max_mr);
     c.max_mw = to_int(attr.max_mw);
     c.max_pd = to_int(attr.max_pd);
+    c.max_ah = to_int(limits::MAX_AH);
+    c.max_mcast_grp = to_int(limits::MAX_MCAST_GROUPS);
+    c.max_mcast_qp_attach = to_int(limits::MAX_MCAST_QP_ATTACH);
+    c.max_total_mcast_qp_attach = to_int(limits::MAX_MCAST_GROUPS * limits::MAX_MCAST_QP_ATTACH);
     c.max_qp_rd_atom = to_int(attr.max_qp_rd_atom);
     c.max_res_rd_atom = to_int(attr.max_res_rd_atom);
     c.max_qp_init_rd_atom = to_int(attr.max_qp_init_rd_atom);
@@ -94,8 +98,10 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     attr_size: usize,
 ) -> c_int {
     int_verb(|| {
+        // What a device can do is the same in a child.
         // SAFETY: by contract an open context.
-        let context = unsafe { ContextObject::borrow(context) }?.context();
+        let object = unsafe { ContextObject::share_inherited(context) }?;
+        let context = object.context();
         // SAFETY: by contract NULL or readable.
         if let Some(input) = unsafe { input.as_ref() }
             && input.comp_mask != 0
@@ -123,6 +129,9 @@ pub(crate) unsafe extern "C" fn query_device_ex(
             | IBV_ODP_SUPPORT_READ
             | IBV_ODP_SUPPORT_ATOMIC
             | IBV_ODP_SUPPORT_SRQ_RECV;
+        let messages = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
+        c.odp_caps.per_transport_caps.uc_odp_caps = messages | IBV_ODP_SUPPORT_WRITE;
+        c.odp_caps.per_transport_caps.ud_odp_caps = messages;
         c.max_dm_size = source.max_dm_size;
         // From a kbit/s, for RC.
         c.packet_pacing_caps.qp_rate_limit_min = 1;
