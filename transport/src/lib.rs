@@ -69,7 +69,9 @@ pub use memory::{
 };
 pub use peer::PacketMeta;
 pub use qp::{AckTiming, ModifyContext, Qp, QpConfig, QpLimits, TransitionRule, transition_rule};
-pub use queue::{RecvWqe, SharedReceives, Srq, SrqAttr, SrqError, Taken};
+pub use queue::{
+    ReceiveDomain, Receives, RecvWqe, SharedReceives, Srq, SrqAttr, SrqError, Srqn, Taken,
+};
 pub use time::Time;
 pub use transmit::{Deferred, Source, TxBuffer};
 pub use wr::{AccessFlags, SendFlags, SendOp, SendWr, Sge};

@@ -34,6 +34,9 @@ impl Framing {
             QpType::Rc => Some(Self {
                 base: Service::Rc.base(),
             }),
+            QpType::XrcSend | QpType::XrcRecv => Some(Self {
+                base: Service::Xrc.base(),
+            }),
             _ => None,
         }
     }
@@ -42,6 +45,12 @@ impl Framing {
     #[inline]
     pub(crate) const fn opcode(self, operation: Operation) -> Opcode {
         Opcode::new(self.base | operation.low_bits())
+    }
+
+    /// Do its requests name a shared receive queue (XRC-03)?
+    #[inline]
+    pub(crate) const fn names_srq(self) -> bool {
+        self.base == Service::Xrc.base()
     }
 
     /// Whether an opcode is one of the service, reserved ones included.

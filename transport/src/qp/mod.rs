@@ -6,7 +6,6 @@ mod short;
 mod side;
 mod state;
 
-use alloc::sync::Arc;
 use core::net::IpAddr;
 
 use rocade_wire::{Gid, Msn, Mtu, Packet, Pkey, Psn, Qpn};
@@ -23,7 +22,7 @@ use crate::event::QpEvent;
 use crate::memory::{Accessor, Memory, PdTag};
 use crate::outputs::{Fatal, Outputs};
 use crate::peer::{Framing, PacketMeta, Peer};
-use crate::queue::{RecvLimits, RecvQueue, RecvSource, SharedReceives};
+use crate::queue::{Receives, RecvLimits, RecvSource, Srqn};
 use crate::requester::{Requester, SendLimits};
 use crate::responder::Responder;
 use crate::time::Time;
@@ -48,7 +47,7 @@ pub struct QpLimits {
 pub struct QpConfig {
     /// Its number.
     pub qp_num: Qpn,
-    /// Its transport service; this crate has a state machine for RC.
+    /// Its transport service; this crate has state machines for RC and XRC.
     pub qp_type: QpType,
     /// The protection domain that it belongs to.
     pub pd: PdTag,
@@ -113,20 +112,28 @@ pub struct Qp {
 }
 
 impl Qp {
-    /// A QP in RESET, which takes its receives from `srq` where there is one; `None` where this crate has no
-    /// state machine for the type.
+    /// A QP in RESET; `None` where this crate has no state machine for the type, or the type cannot take its
+    /// receives from there: an XRC target does from a domain, and nothing else does.
     #[must_use]
-    pub fn new(config: QpConfig, srq: Option<Arc<dyn SharedReceives>>) -> Option<Self> {
+    pub fn new(config: QpConfig, receives: Receives) -> Option<Self> {
         let framing = Framing::of(config.qp_type)?;
-        let receives = match srq {
-            Some(srq) => RecvSource::Shared(srq),
-            None => RecvSource::Own(RecvQueue::new(
-                config.pd,
-                RecvLimits {
-                    max_wr: config.cap.max_recv_wr,
-                    max_sge: config.cap.max_recv_sge,
-                },
-            )),
+        //= XRC-01
+        let of_domain = matches!(receives, Receives::Domain(_));
+        if of_domain != (config.qp_type == QpType::XrcRecv) {
+            return None;
+        }
+        let limits = RecvLimits {
+            max_wr: config.cap.max_recv_wr,
+            max_sge: config.cap.max_recv_sge,
+        };
+        let receives = RecvSource::new(receives, config.pd, limits);
+        let requester = || {
+            Requester::new(SendLimits {
+                max_wr: config.cap.max_send_wr,
+                max_sge: config.cap.max_send_sge,
+                max_inline: config.cap.max_inline_data,
+                sig_all: config.sq_sig_all,
+            })
         };
         Some(Self {
             config,
@@ -136,13 +143,14 @@ impl Qp {
             },
             state: QpState::Reset,
             peer: Peer::unknown(framing),
-            send: SendSide::Reliable(Requester::new(SendLimits {
-                max_wr: config.cap.max_send_wr,
-                max_sge: config.cap.max_send_sge,
-                max_inline: config.cap.max_inline_data,
-                sig_all: config.sq_sig_all,
-            })),
-            recv: RecvSide::Reliable(Responder::new(receives)),
+            send: match config.qp_type {
+                QpType::XrcRecv => SendSide::None,
+                _ => SendSide::Reliable(requester()),
+            },
+            recv: match config.qp_type {
+                QpType::XrcSend => RecvSide::None,
+                _ => RecvSide::Reliable(Responder::new(receives)),
+            },
             comm_est_raised: false,
             out: Outputs::new(config.qp_num),
         })
@@ -270,6 +278,25 @@ impl Qp {
         Ok(())
     }
 
+    /// Likewise for a message to the XRC SRQ `srqn` of the peer: an XRC initiator names one with each request
+    /// (XRC-03).
+    ///
+    /// # Errors
+    /// The request is not queued.
+    pub fn post_send_to(
+        &mut self,
+        now: Time,
+        wr: &SendWr<'_>,
+        srqn: Srqn,
+        inline: Option<&[u8]>,
+    ) -> Result<(), PostError> {
+        self.post_send(now, wr, inline)?;
+        if let SendSide::Reliable(requester) = &mut self.send {
+            requester.aim(srqn);
+        }
+        Ok(())
+    }
+
     /// The application has taken completions of the send or the receive queue, whose
     /// [`Completion::slots`] add up to `slots`: so many work requests more fit in.
     //= RC-WQE-03
@@ -351,6 +378,11 @@ impl Qp {
                 .handle_response(&mut cx, headers, packet.payload())
                 .and_then(|()| requester.check_failed(&mut cx))
         } else {
+            if let RecvSide::None = self.recv {
+                // That of an XRC initiator, which has no requests to answer.
+                self.out.counters.drop_packet(DropReason::WrongService);
+                return;
+            }
             self.note_comm_est();
             let (_, RecvSide::Reliable(responder), mut cx) = self.sides(now, mem) else {
                 return;

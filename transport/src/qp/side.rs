@@ -298,10 +298,10 @@ impl RecvSide {
         }
     }
 
-    /// Forgets everything without completions (RC-STA-04), those of `unreported` receives included.
-    pub(super) fn reset(&mut self, unreported: usize) {
+    /// Forgets everything without completions (RC-STA-04).
+    pub(super) fn reset(&mut self) {
         if let Self::Reliable(responder) = self {
-            responder.reset(unreported);
+            responder.reset();
         }
     }
 }

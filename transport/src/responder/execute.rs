@@ -59,7 +59,7 @@ impl Responder {
         }
         self.epsn = psn.add(executed.psns);
         if let Some((wqe, detail)) = executed.received {
-            complete_recv(cx, wqe.wr_id, detail);
+            complete_recv(cx, &wqe, detail);
             self.note_received(psn);
         }
         match operation {
@@ -194,6 +194,7 @@ impl Responder {
         self.save(Saved::Read {
             psn,
             packets,
+            pd: cx.who.pd,
             rkey,
             va,
             len: dma_len,
@@ -240,9 +241,15 @@ impl Responder {
         let msn = self.msn;
         let response = match self.saved.back() {
             Some(&Saved::Read {
-                psn, rkey, va, len, ..
+                psn,
+                pd,
+                rkey,
+                va,
+                len,
+                ..
             }) => Response::Read {
                 psn,
+                pd,
                 rkey,
                 va,
                 left: len,

@@ -14,11 +14,11 @@ use crate::attr::{QpAttr, QpAttrMask, QpState};
 use crate::completion::Completion;
 use crate::error::PostError;
 use crate::event::QpEvent;
-use crate::memory::Memory;
 use crate::peer::PacketMeta;
 use crate::qp::{AckTiming, Qp};
+use crate::queue::Srqn;
 use crate::time::Time;
-use crate::transmit::{ICRC_LEN, Source, TxBuffer};
+use crate::transmit::{ICRC_LEN, TxBuffer};
 use crate::wr::{SendFlags, SendOp, SendWr, Sge};
 
 /// A QP, its memory, and what came out of it.
@@ -221,6 +221,23 @@ impl Pair {
         self.try_send(side, &wr).expect("the send is accepted");
     }
 
+    /// Posts a signaled send to an XRC SRQ of the peer, that must be accepted.
+    ///
+    /// # Panics
+    /// If it is not.
+    pub fn send_to(&mut self, side: Side, srqn: Srqn, wr_id: u64, op: SendOp, sges: &[Sge]) {
+        let wr = SendWr {
+            wr_id,
+            op,
+            flags: SendFlags::SIGNALED,
+            sges,
+        };
+        let now = self.now;
+        let qp = &mut self.node_mut(side).qp;
+        qp.post_send_to(now, &wr, srqn, None)
+            .expect("the send is accepted");
+    }
+
     /// Posts a receive that must be accepted.
     ///
     /// # Panics
@@ -412,11 +429,8 @@ impl Pair {
             }
             assert_eq!(tx.segments(), tx.bytes().len().div_ceil(tx.segment_len()));
             let mut segments = Vec::new();
-            let (mem, who) = (&node.mem, node.qp.config().accessor());
-            let read = |source, payload: &mut [u8]| match source {
-                Source::Local(sge) => mem.read_local(who, sge.lkey, sge.addr, payload),
-                Source::Remote { rkey, va, .. } => mem.read_remote(who, rkey, va, payload),
-            };
+            let mem = &node.mem;
+            let read = |source, payload: &mut [u8]| mem.copy(source, payload);
             let mut lost = false;
             tx.for_each_segment(|segment, deferred| {
                 if let Some(deferred) = deferred {

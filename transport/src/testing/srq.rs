@@ -1,13 +1,40 @@
 //! A shared receive queue behind a lock.
 
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
 use std::sync::{Mutex, PoisonError};
 
 use crate::memory::PdTag;
-use crate::queue::{RecvWqe, SharedReceives, Srq};
+use crate::queue::{ReceiveDomain, RecvWqe, SharedReceives, Srq, Srqn};
+
+/// An XRC domain: which queue a number stands for.
+#[derive(Debug, Default)]
+pub struct TestDomain {
+    srqs: Mutex<BTreeMap<Srqn, Arc<TestSrq>>>,
+}
+
+impl TestDomain {
+    /// From now on the number stands for `srq`, or for nothing.
+    pub fn set(&self, srqn: Srqn, srq: Option<&Arc<TestSrq>>) {
+        let mut srqs = self.srqs.lock().unwrap_or_else(PoisonError::into_inner);
+        match srq {
+            Some(srq) => srqs.insert(srqn, Arc::clone(srq)),
+            None => srqs.remove(&srqn),
+        };
+    }
+}
+
+impl ReceiveDomain for TestDomain {
+    fn find(&self, srqn: Srqn) -> Option<Arc<dyn SharedReceives>> {
+        let srqs = self.srqs.lock().unwrap_or_else(PoisonError::into_inner);
+        srqs.get(&srqn).map(|srq| Arc::clone(srq) as _)
+    }
+}
 
 /// A shared receive queue, and how often its limit was reached.
 #[derive(Debug)]
 pub struct TestSrq {
+    pd: PdTag,
     inner: Mutex<(Srq, usize)>,
 }
 
@@ -16,6 +43,7 @@ impl TestSrq {
     #[must_use]
     pub const fn new(pd: PdTag, max_wr: u32) -> Self {
         Self {
+            pd,
             inner: Mutex::new((Srq::new(pd, max_wr, 4), 0)),
         }
     }
@@ -34,6 +62,10 @@ impl TestSrq {
 }
 
 impl SharedReceives for TestSrq {
+    fn pd(&self) -> PdTag {
+        self.pd
+    }
+
     fn take(&self) -> Option<RecvWqe> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = inner.0.take()?;
