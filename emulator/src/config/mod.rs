@@ -14,6 +14,8 @@
 //! | `ROCADE_LINK` | `link = ".."` | `auto` (default), `udp`, `shm`: [`LinkMode`] |
 //! | `ROCADE_ICRC` | `icrc = ".."` | how ICRCs are computed, for measurements: `avx512`, `vpclmul256`, `pclmul128`, `pmull`, `crc32`, `table`; the processor's best by default |
 //! | `ROCADE_PEERS` | `peers = ["..", ..]` | `ADDR[/PREFIX][,..]`: who may talk to this process; anybody by default: [`Peers`] |
+//! | `ROCADE_CAPTURE` | `capture = ".."` | file that all packets are appended to, see [`capture`](crate::link::capture) |
+//! | `ROCADE_FAULT` | `fault = ["..", ..]` | what happens to packets: rules separated by `;`, see [`fault`](crate::link::fault) |
 //! | `ROCADE_LOG` | `log = ".."` | tracing filter, e.g. `info` |
 //! | `ROCADE_CONFIG` | | path of the configuration file |
 //!
@@ -39,6 +41,7 @@ mod sys;
 mod tests;
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use rocade_wire::Guid;
 use rocade_wire::crc::Way;
@@ -49,11 +52,13 @@ pub use self::host::{HostNetwork, Interface};
 pub use self::names::{ENV_WARNED, UnknownVariable, nearest, unknown_variables};
 pub use self::peers::Peers;
 pub use self::settings::{
-    BrokerSetting, ENV_BROKER, ENV_BROKER_IDLE_MS, ENV_CONFIG, ENV_DEVICES, ENV_ICRC, ENV_IP,
-    ENV_LINK, ENV_LOG, ENV_PEERS, ENV_RUNTIME_DIR, FILE_NAME, Settings, config_file,
+    BrokerSetting, ENV_BROKER, ENV_BROKER_IDLE_MS, ENV_CAPTURE, ENV_CONFIG, ENV_DEVICES, ENV_FAULT,
+    ENV_ICRC, ENV_IP, ENV_LINK, ENV_LOG, ENV_PEERS, ENV_RUNTIME_DIR, FILE_NAME, Settings,
+    config_file,
 };
 pub use self::spec::{DeviceSpec, MAX_DEVICE_NAME_LEN, SpecItem};
 pub use crate::broker::BrokerConfig;
+use crate::link::fault::Rule;
 
 /// Everything an engine needs to know when it is made.
 #[derive(Debug, Clone)]
@@ -68,6 +73,10 @@ pub struct EngineConfig {
     pub icrc: Option<Way>,
     /// Who may talk to this process.
     pub peers: Peers,
+    /// Where all packets go: a pcapng file, which is appended to ([`capture`](crate::link::capture)).
+    pub capture: Option<PathBuf>,
+    /// What happens to packets on their way.
+    pub faults: Vec<Rule>,
 }
 
 /// How packets travel between this process and its peers.

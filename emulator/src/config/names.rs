@@ -3,16 +3,18 @@
 use std::ffi::{OsStr, OsString};
 
 use super::settings::{
-    ENV_BROKER, ENV_BROKER_IDLE_MS, ENV_CONFIG, ENV_DEVICES, ENV_ICRC, ENV_IP, ENV_LINK, ENV_LOG,
-    ENV_PEERS, ENV_RUNTIME_DIR,
+    ENV_BROKER, ENV_BROKER_IDLE_MS, ENV_CAPTURE, ENV_CONFIG, ENV_DEVICES, ENV_FAULT, ENV_ICRC,
+    ENV_IP, ENV_LINK, ENV_LOG, ENV_PEERS, ENV_RUNTIME_DIR,
 };
 
 /// The variables that users set.
-const VARIABLES: [&str; 10] = [
+const VARIABLES: [&str; 12] = [
     ENV_BROKER,
     ENV_BROKER_IDLE_MS,
+    ENV_CAPTURE,
     ENV_CONFIG,
     ENV_DEVICES,
+    ENV_FAULT,
     ENV_ICRC,
     ENV_IP,
     ENV_LINK,

@@ -16,6 +16,7 @@ use super::peers::Peers;
 use super::spec::{DeviceSpec, SpecItem};
 use super::{BrokerMode, DeviceConfig, EngineConfig, LinkMode};
 use crate::broker::BrokerConfig;
+use crate::link::fault::Rule;
 
 /// `NAME=IFACE|ADDR[,..]`, several separated by `;`.
 pub const ENV_DEVICES: &str = "ROCADE_DEVICES";
@@ -33,6 +34,10 @@ pub const ENV_LINK: &str = "ROCADE_LINK";
 pub const ENV_ICRC: &str = "ROCADE_ICRC";
 /// `ADDR[/PREFIX][,..]`: who may talk to this process.
 pub const ENV_PEERS: &str = "ROCADE_PEERS";
+/// Path of a pcapng file that all packets go to.
+pub const ENV_CAPTURE: &str = "ROCADE_CAPTURE";
+/// What happens to packets on their way: rules of [`Rule::parse_list`].
+pub const ENV_FAULT: &str = "ROCADE_FAULT";
 /// Tracing filter, e.g. `info` or `rocade_emulator=debug`.
 pub const ENV_LOG: &str = "ROCADE_LOG";
 /// Path of the configuration file.
@@ -68,6 +73,8 @@ pub struct Settings {
     link: Option<Setting<LinkMode>>,
     icrc: Option<Setting<Way>>,
     peers: Option<Setting<Peers>>,
+    capture: Option<Setting<PathBuf>>,
+    faults: Option<Setting<Vec<Rule>>>,
     log: Option<Setting<String>>,
 }
 
@@ -83,6 +90,8 @@ struct FileKeys {
     link: Option<String>,
     icrc: Option<String>,
     peers: Option<Vec<String>>,
+    capture: Option<String>,
+    fault: Option<Vec<String>>,
     log: Option<String>,
 }
 
@@ -152,6 +161,8 @@ impl Settings {
             link: get(ENV_LINK)?.map(parse_link).transpose()?,
             icrc: get(ENV_ICRC)?.map(parse_icrc).transpose()?,
             peers: get(ENV_PEERS)?.map(parse_peers).transpose()?,
+            capture: get(ENV_CAPTURE)?.map(parse_file).transpose()?,
+            faults: get(ENV_FAULT)?.map(parse_faults).transpose()?,
             log: get(ENV_LOG)?.map(|(value, origin)| Setting { value, origin }),
         })
     }
@@ -228,6 +239,11 @@ impl Settings {
                         .map(|value| Setting { value, origin })
                 })
                 .transpose()?,
+            capture: with("capture", keys.capture).map(parse_file).transpose()?,
+            faults: keys
+                .fault
+                .map(|rules| parse_faults((rules.join("\n"), origin("fault"))))
+                .transpose()?,
             log: keys.log.map(|value| Setting {
                 value,
                 origin: origin("log"),
@@ -292,6 +308,8 @@ impl Settings {
             link: self.link.or(lower.link),
             icrc: self.icrc.or(lower.icrc),
             peers: self.peers.or(lower.peers),
+            capture: self.capture.or(lower.capture),
+            faults: self.faults.or(lower.faults),
             log: self.log.or(lower.log),
         }
     }
@@ -347,6 +365,38 @@ impl Settings {
         self.peers
             .as_ref()
             .map_or_else(Peers::default, |setting| setting.value.clone())
+    }
+
+    /// The file that packets go to, if any source gave one.
+    #[must_use]
+    pub fn capture(&self) -> Option<&Path> {
+        self.capture.as_ref().map(|setting| setting.value.as_path())
+    }
+
+    /// What happens to packets.
+    #[must_use]
+    pub fn faults(&self) -> &[Rule] {
+        self.faults
+            .as_ref()
+            .map_or(&[], |setting| setting.value.as_slice())
+    }
+
+    /// These settings with what the flags `--capture FILE` and `--fault RULE` (any number) say.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for the first rule that is wrong.
+    pub fn with_links(
+        mut self,
+        capture: Option<PathBuf>,
+        fault: &[String],
+    ) -> Result<Self, ConfigError> {
+        let origin = Origin::Flag("--capture");
+        self.capture = capture.map(|value| Setting { value, origin });
+        if !fault.is_empty() {
+            let faults = (fault.join("\n"), Origin::Flag("--fault"));
+            self.faults = Some(parse_faults(faults)?);
+        }
+        Ok(self)
     }
 
     /// What was said about the broker, if any source said something.
@@ -416,6 +466,8 @@ impl Settings {
             link: self.link(),
             icrc: self.icrc.as_ref().map(|setting| setting.value),
             peers: self.peers(),
+            capture: self.capture().map(Path::to_owned),
+            faults: self.faults().to_vec(),
         })
     }
 }
@@ -490,10 +542,16 @@ fn parse_idle((value, origin): (String, Origin)) -> Result<Setting<Duration>, Co
     }
 }
 
-fn parse_dir((value, origin): (String, Origin)) -> Result<Setting<PathBuf>, ConfigError> {
+fn parse_dir(value: (String, Origin)) -> Result<Setting<PathBuf>, ConfigError> {
+    parse_path(value, "an absolute path of a directory that is yours")
+}
+
+fn parse_path(
+    (value, origin): (String, Origin),
+    allowed: &str,
+) -> Result<Setting<PathBuf>, ConfigError> {
     let path = PathBuf::from(&value);
     if !path.is_absolute() {
-        let allowed = "an absolute path of a directory that is yours";
         return Err(ConfigError::invalid(
             &origin,
             value,
@@ -505,6 +563,25 @@ fn parse_dir((value, origin): (String, Origin)) -> Result<Setting<PathBuf>, Conf
         value: path,
         origin,
     })
+}
+
+fn parse_file(value: (String, Origin)) -> Result<Setting<PathBuf>, ConfigError> {
+    parse_path(
+        value,
+        "an absolute path, because programs change their directory",
+    )
+}
+
+fn parse_faults((value, origin): (String, Origin)) -> Result<Setting<Vec<Rule>>, ConfigError> {
+    match Rule::parse_list(&value) {
+        Ok(value) => Ok(Setting { value, origin }),
+        Err(error) => Err(ConfigError::invalid(
+            &origin,
+            error.at,
+            error.reason,
+            error.allowed,
+        )),
+    }
 }
 
 fn parse_peers((value, origin): (String, Origin)) -> Result<Setting<Peers>, ConfigError> {

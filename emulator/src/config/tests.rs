@@ -227,6 +227,35 @@ fn wrong_variables_are_named() {
 }
 
 #[test]
+fn a_wrong_rule_is_named_with_where_it_stands() {
+    let path = Path::new("/x/rocade.toml");
+    let env = |name: &str| (name == ENV_FAULT).then(|| "dup; drop nht=3".into());
+    let none = Settings::default;
+    for (error, place) in [
+        (Settings::from_env(env), "ROCADE_FAULT"),
+        (
+            Settings::from_toml("fault = [\"drop nht=3\"]", path),
+            "/x/rocade.toml: fault",
+        ),
+        (
+            none().with_links(None, &["drop nht=3".to_owned()]),
+            "--fault",
+        ),
+    ] {
+        let text = error.expect_err(place).to_string();
+        for part in [place, "nht=3", "did you mean nth?", "opcode"] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+    let error = Settings::from_toml("capture = \"x.pcapng\"", path);
+    let text = error.expect_err("relative").to_string();
+    assert!(
+        text.contains("capture") && text.contains("absolute"),
+        "{text}"
+    );
+}
+
+#[test]
 fn the_file_says_the_same_as_the_environment() {
     let text = r#"
         devices = ["a=lo", "b=192.0.2.3"]
@@ -235,6 +264,8 @@ fn the_file_says_the_same_as_the_environment() {
         link = "udp"
         icrc = "table"
         peers = ["10.0.0.0/8", "::1"]
+        capture = "/tmp/x.pcapng"
+        fault = ["drop nth=3", "ecn; dup p=1%"]
         log = "info"
         broker_idle_ms = 5000
     "#;
@@ -244,6 +275,9 @@ fn the_file_says_the_same_as_the_environment() {
     assert!(matches!(config.broker, BrokerMode::Embedded));
     assert_eq!(config.devices.len(), 2);
     assert_eq!(config.peers.to_string(), "10.0.0.0/8,::1/128");
+    assert_eq!(config.capture.as_deref(), Some(Path::new("/tmp/x.pcapng")));
+    let rules: Vec<String> = config.faults.iter().map(ToString::to_string).collect();
+    assert_eq!(rules, ["drop nth=3", "ecn", "dup p=0.01"]);
     assert_eq!(settings.log(), Some("info"));
     assert_eq!(config.link, LinkMode::Udp);
     assert_eq!(config.icrc.map(Way::name), Some("table"));

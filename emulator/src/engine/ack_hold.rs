@@ -283,6 +283,7 @@ extern "C" fn exiting() {
         if let Some(engine) = engine.upgrade().map(ManuallyDrop::new) {
             engine.release_acks_at_exit();
             engine.publish_at_exit();
+            engine.tap.flush();
         }
     }
 }

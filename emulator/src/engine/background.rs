@@ -182,6 +182,9 @@ impl EngineInner {
             }
             turn.busy = self.linger(&mut turn.linger);
         }
+        if self.tap.is_on() {
+            self.release_late(Driver::Background);
+        }
         self.fire_timers();
         self.fail_qps_of_overrun_cqs();
         self.raise_moderated();
@@ -295,6 +298,7 @@ impl EngineInner {
             posts,
             events,
             self.publish_at(),
+            self.tap.next_due(),
         ];
         let until = until.into_iter().flatten().min();
         self.set_sleeping_until(until);
@@ -307,6 +311,7 @@ impl EngineInner {
             blocked,
             events,
             self.publish_at(),
+            self.tap.next_due(),
         ];
         all.into_iter().flatten().min()
     }

@@ -17,6 +17,7 @@ use rocade_wire::{ICRC_LEN, Qpn};
 use super::EngineInner;
 use super::dispatch::{Dispatch, Origin, Verdict};
 use super::handover::Driver;
+use super::tap::Via;
 use super::transmit::TxState;
 use super::uplink::Uplink;
 use crate::config::LinkMode;
@@ -200,7 +201,7 @@ impl EngineInner {
     }
 
     /// Receives what a peer has sent, and what it has promised.
-    fn receive_promised(&self, channel: &ShmChannel, rounds: usize) {
+    fn receive_promised(&self, channel: &Arc<ShmChannel>, rounds: usize) {
         let mut receiver = channel.receiver();
         for _ in 0..rounds {
             if channel.has_ended() || !receiver.redeem() {
@@ -272,7 +273,7 @@ impl EngineInner {
 
     fn receive_from(
         &self,
-        channel: &ShmChannel,
+        channel: &Arc<ShmChannel>,
         receiver: &mut ShmReceiver<'_>,
         driver: Driver,
     ) -> u64 {
@@ -294,9 +295,9 @@ impl EngineInner {
                 undrained += segment.len();
                 match dispatch.packet(&meta, segment, &mut FromChannel(channel), None) {
                     Verdict::Taken => {}
-                    Verdict::Malformed | Verdict::BadIcrc => {
-                        self.count(|counters| &counters.rx_malformed);
-                    }
+                    Verdict::Malformed => self.count(|counters| &counters.rx_malformed),
+                    // Only where somebody asks for damage.
+                    Verdict::BadIcrc => self.count(|counters| &counters.rx_bad_icrc),
                     //= BTH-10
                     Verdict::UnknownQp(_) => self.count(|counters| &counters.rx_unknown_qp),
                     Verdict::WrongLink => self.count(|counters| &counters.rx_wrong_link),
@@ -370,7 +371,7 @@ impl EngineInner {
 }
 
 /// Packets out of a channel: memory is not a wire, and nobody fills in the ICRC.
-struct FromChannel<'c>(&'c ShmChannel);
+struct FromChannel<'c>(&'c Arc<ShmChannel>);
 
 impl Origin for FromChannel<'_> {
     #[inline]
@@ -381,6 +382,10 @@ impl Origin for FromChannel<'_> {
     #[inline]
     fn is_heard(&self, tx: &mut TxState) -> bool {
         tx.hears_from(self.0)
+    }
+
+    fn via(&self) -> Via {
+        Via::Channel(Arc::clone(self.0))
     }
 }
 

@@ -12,6 +12,7 @@ use rocade_wire::{ICRC_LEN, Qpn};
 use super::ack_hold::Cause;
 use super::handover::Driver;
 use super::qp_table::QpTable;
+use super::tap::Via;
 use super::transmit::TxState;
 use super::{AtomicCounters, EngineInner};
 use crate::link::Inbound;
@@ -26,6 +27,9 @@ pub(super) trait Origin {
 
     /// Does a QP listen to packets from there?
     fn is_heard(&self, tx: &mut TxState) -> bool;
+
+    /// The same for a packet that has been checked, to be kept.
+    fn via(&self) -> Via;
 }
 
 /// What has become of a packet.
@@ -51,10 +55,10 @@ struct Locked<'a> {
 
 /// Hands packets to QPs. Lock order: QP table, regions, QP, CQ.
 pub(super) struct Dispatch<'e> {
-    engine: &'e EngineInner,
+    pub(super) engine: &'e EngineInner,
     qps: &'e QpTable,
     mem: &'e MemGuard<'e>,
-    now: Time,
+    pub(super) now: Time,
     driver: Driver,
     current: Option<Locked<'e>>,
     /// Packets that QPs have got, and their bytes.
@@ -86,6 +90,21 @@ impl<'e> Dispatch<'e> {
     /// it.
     #[inline(always)]
     pub(super) fn packet<'p>(
+        &mut self,
+        meta: &PacketMeta,
+        packet: impl Inbound<'p>,
+        origin: &mut impl Origin,
+        later: Option<&mut Vec<Qpn>>,
+    ) -> Verdict {
+        if self.engine.tap.is_on() {
+            return self.tapped_packet(meta, packet, origin, later);
+        }
+        self.hand_over(meta, packet, origin, later)
+    }
+
+    /// Likewise, when nothing can happen to it any more.
+    #[inline(always)]
+    pub(super) fn hand_over<'p>(
         &mut self,
         meta: &PacketMeta,
         packet: impl Inbound<'p>,

@@ -22,6 +22,7 @@ mod progress;
 mod publish;
 mod qp_table;
 pub(crate) mod sys;
+mod tap;
 mod timers;
 mod transmit;
 mod uplink;
@@ -58,6 +59,7 @@ use moderation::ModeratedCqs;
 use overrun::OverrunCqs;
 use publish::Publisher;
 use qp_table::QpTable;
+use tap::Tap;
 use timers::Timers;
 pub(crate) use transmit::TxState;
 pub(crate) use uplink::{Path, Uplink};
@@ -174,6 +176,7 @@ pub(crate) struct EngineInner {
     next_pd: AtomicU32,
     counters: AtomicCounters,
     publisher: Publisher,
+    tap: Tap,
 }
 
 impl Engine {
@@ -185,6 +188,7 @@ impl Engine {
         if let Some(way) = config.icrc {
             way.select();
         }
+        let clock = Clock::new();
         let hcas = (0u32..)
             .zip(config.devices)
             .map(|(index, device)| Arc::new(Hca::new(device, index)))
@@ -195,7 +199,7 @@ impl Engine {
                 broker_mode: config.broker,
                 link_mode: config.link,
                 peers: config.peers,
-                clock: Clock::new(),
+                clock,
                 regions: MrTable::new(),
                 qps: RwLock::default(),
                 uplinks: RwLock::default(),
@@ -220,6 +224,7 @@ impl Engine {
                 next_pd: AtomicU32::new(1),
                 counters: AtomicCounters::default(),
                 publisher: Publisher::default(),
+                tap: Tap::new(config.capture, &config.faults, clock.now()),
             }),
         })
     }
@@ -359,6 +364,7 @@ impl EngineInner {
                 }
             }
         };
+        self.tap.start();
         background::start(self)?;
         ack_hold::release_at_exit(self);
         Ok(attachment)

@@ -8,6 +8,7 @@ use rocade_wire::{Bth, ICRC_LEN, Qpn};
 
 use super::dispatch::{Dispatch, Origin, Verdict, cause_of};
 use super::handover::Driver;
+use super::tap::Via;
 use super::transmit::TxState;
 use super::uplink::{Flow, Flows, RxState, Uplink};
 use super::{AtomicCounters, EngineInner};
@@ -41,6 +42,9 @@ impl EngineInner {
     pub(crate) fn progress_inline(&self) -> bool {
         self.ring_doorbells();
         self.retry_blocked_inline();
+        if self.tap.is_on() {
+            self.release_late(Driver::Application);
+        }
         let shared = self.progress_shared();
         if !shared.sockets {
             return shared.found;
@@ -206,8 +210,13 @@ impl EngineInner {
                 source: source.ip(),
                 destination: local,
             };
-            let flow = flows.at(sender);
-            let verdict = dispatch.packet(&meta, segment, &mut Socket(flow), dirty.as_deref_mut());
+            let (flow, tos) = (flows.at(sender), batch.tos.unwrap_or(0));
+            let verdict = dispatch.packet(
+                &meta,
+                segment,
+                &mut Socket { flow, tos },
+                dirty.as_deref_mut(),
+            );
             if forwarded {
                 sender = flows.find(local, batch.source);
             } else if !matches!(verdict, Verdict::Malformed | Verdict::BadIcrc) {
@@ -289,19 +298,27 @@ impl EngineInner {
 }
 
 /// Packets of one sender, out of a socket.
-struct Socket<'f>(Option<&'f mut Flow>);
+struct Socket<'f> {
+    flow: Option<&'f mut Flow>,
+    tos: u8,
+}
 
 impl Origin for Socket<'_> {
     #[inline]
     fn is_intact<'p>(&mut self, sealed: impl FnOnce() -> (&'p [u8], [u8; ICRC_LEN])) -> bool {
         let (covered, icrc) = sealed();
-        let flow = self.0.as_mut();
+        let flow = self.flow.as_mut();
         flow.is_some_and(|flow| flow.check(covered, icrc))
     }
 
     #[inline]
     fn is_heard(&self, tx: &mut TxState) -> bool {
         !tx.refuses_udp()
+    }
+
+    fn via(&self) -> Via {
+        let (port, ip_id) = self.flow.as_ref().map_or((0, 0), |flow| flow.last());
+        Via::Udp(port, ip_id, self.tos)
     }
 }
 

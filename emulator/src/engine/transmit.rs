@@ -63,6 +63,25 @@ pub(super) struct Blocked {
     sealed: bool,
 }
 
+/// Segments that are complete.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) segment_len: usize,
+    /// As for [`ShmChannel::send`].
+    pub(super) promise: bool,
+}
+
+impl<'a> Run<'a> {
+    fn of(buffer: &'a TxBuffer, promise: bool) -> Self {
+        Self {
+            bytes: buffer.bytes(),
+            segment_len: buffer.segment_len(),
+            promise,
+        }
+    }
+}
+
 impl TxState {
     /// Another way from now on. What there was no room for on the old one is lost on it.
     pub(crate) fn set_path(&mut self, uplink: Arc<Uplink>, path: Path) {
@@ -294,7 +313,9 @@ impl EngineInner {
                 .channel
                 .as_deref()
                 .filter(|channel| !channel.has_ended());
-            let many = channel.is_some() || uplink.link.gso();
+            let tapped = self.tap.is_on();
+            let single = tapped && self.tap.is_faulty();
+            let many = !single && (channel.is_some() || uplink.link.gso());
             buffer.clear();
             buffer.defer_longer_than(LONGEST_COPY);
             buffer.set_max_segments(if many { MAX_SEGMENTS } else { 1 });
@@ -307,6 +328,12 @@ impl EngineInner {
                 acks = AckTiming::Now;
             }
             let sent = match channel {
+                _ if tapped => seal(&mut path.icrc, buffer, mem).map(|()| {
+                    let run = Run::of(buffer, promise);
+                    let sent = self.send_tapped(uplink, path, &mut tx.enters_channel, run, driver);
+                    tx.quiet.take_if(|_| !promise && sent);
+                    sent
+                }),
                 // A channel that has just ended: lost on the way.
                 Some(channel) => {
                     let (len, segment_len) = (buffer.bytes().len(), buffer.segment_len());
@@ -320,7 +347,7 @@ impl EngineInner {
                 None => seal(&mut path.icrc, buffer, mem)
                     .map(|()| self.send(uplink, path, buffer.bytes(), buffer.segment_len())),
             };
-            let sealed = channel.is_none();
+            let sealed = tapped || channel.is_none();
             let sent = match sent {
                 Ok(false) if !sealed => fill(buffer, mem).map(|()| false),
                 sent => sent,
@@ -375,39 +402,61 @@ impl EngineInner {
         qp.salvage(now, buffer, read, |segment| {
             let traffic = &inner.hca().traffic;
             traffic.sent(1, segment.len(), path.channel.is_some());
-            if let Some(channel) = path.channel.as_deref() {
-                send_bytes(channel, enters, segment, segment.len(), driver);
-                return;
-            }
             let (covered, icrc) = segment.split_at_mut(segment.len() - ICRC_LEN);
             let crc = path.icrc.of_len(covered.len()).compute(0, covered);
             icrc.copy_from_slice(&crc.to_le_bytes());
-            self.send(uplink, path, segment, segment.len());
+            let run = Run {
+                bytes: segment,
+                segment_len: segment.len(),
+                promise: false,
+            };
+            self.put(uplink, path, enters, run, driver);
         });
     }
 
     /// Sends what was left over; false where there is still no room.
     fn send_blocked(&self, tx: &mut TxState, driver: Driver) -> bool {
         if let (Some(blocked), Some((uplink, path))) = (&tx.blocked, &tx.route) {
-            let Blocked {
-                bytes,
-                segment_len,
-                sealed,
-            } = &**blocked;
-            let sent = match &path.channel {
-                Some(channel) => {
-                    send_bytes(channel, &mut tx.enters_channel, bytes, *segment_len, driver)
-                }
-                None if *sealed => self.send(uplink, path, bytes, *segment_len),
-                // Meant for a channel that has ended: lost on the way.
-                None => true,
+            let run = Run {
+                bytes: &blocked.bytes,
+                segment_len: blocked.segment_len,
+                promise: false,
             };
-            if !sent {
+            // What was meant for a channel that has ended is lost on the way.
+            let lost = !blocked.sealed && path.live_channel().is_none();
+            if !lost && !self.put(uplink, path, &mut tx.enters_channel, run, driver) {
                 return false;
             }
             tx.blocked = None;
         }
         true
+    }
+
+    /// Sends bytes that are complete; for a socket they have to be sealed. False where there is no room.
+    pub(super) fn put(
+        &self,
+        uplink: &Uplink,
+        path: &Path,
+        enters: &mut bool,
+        run: Run<'_>,
+        driver: Driver,
+    ) -> bool {
+        let Some(channel) = path.live_channel() else {
+            return self.send(uplink, path, run.bytes, run.segment_len);
+        };
+        let pieces = iter::once(Piece::Bytes(run.bytes));
+        let (len, segment_len) = (run.bytes.len(), run.segment_len);
+        // No registered memory is read.
+        send_shared(
+            channel,
+            enters,
+            pieces,
+            len,
+            segment_len,
+            run.promise,
+            driver,
+        )
+        .unwrap_or(true)
     }
 
     /// False where the socket has no room. Other failures count as loss on the way: the
@@ -453,28 +502,6 @@ impl EngineInner {
             }
         }
     }
-}
-
-/// [`send_shared`] of what is in a buffer of ours.
-fn send_bytes(
-    channel: &ShmChannel,
-    enters: &mut bool,
-    bytes: &[u8],
-    segment_len: usize,
-    driver: Driver,
-) -> bool {
-    let pieces = iter::once(Piece::Bytes(bytes));
-    // No registered memory is read.
-    send_shared(
-        channel,
-        enters,
-        pieces,
-        bytes.len(),
-        segment_len,
-        false,
-        driver,
-    )
-    .unwrap_or(true)
 }
 
 /// False where the channel has no room. `enters` as in [`TxState`], the rest as for [`ShmChannel::send`].

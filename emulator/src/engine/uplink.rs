@@ -53,6 +53,13 @@ impl Path {
     pub(crate) const fn channel(&self) -> Option<&Arc<ShmChannel>> {
         self.channel.as_ref()
     }
+
+    /// Likewise, unless it has ended.
+    #[inline]
+    pub(super) fn live_channel(&self) -> Option<&ShmChannel> {
+        let channel = self.channel.as_deref();
+        channel.filter(|channel| !channel.has_ended())
+    }
 }
 
 impl Uplink {
@@ -162,6 +169,11 @@ impl Flow {
             }
             IcrcCheck::Bad => false,
         }
+    }
+
+    /// UDP source port and Identification of the packet that was checked last.
+    pub(super) const fn last(&self) -> (u16, u16) {
+        (self.source.port(), self.next_id.wrapping_sub(1))
     }
 
     /// A batch of `count` segments is over. If they were numbered from 0, the peer numbers each

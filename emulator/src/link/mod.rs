@@ -12,7 +12,9 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use rocade_wire::{Packet, PacketError, ShortPacket};
 
+pub mod capture;
 pub(crate) mod claim;
+pub mod fault;
 pub(crate) mod forward;
 mod habit;
 pub(crate) mod holder;
@@ -39,6 +41,9 @@ pub(crate) trait Inbound<'p>: Copy {
     /// Read the short way, where that is possible.
     fn short(self) -> Option<ShortPacket<'p>>;
 
+    /// A copy of it.
+    fn copied(self) -> Vec<u8>;
+
     /// Read as a whole.
     ///
     /// # Errors
@@ -55,6 +60,10 @@ impl<'p> Inbound<'p> for &'p [u8] {
     #[inline]
     fn short(self) -> Option<ShortPacket<'p>> {
         ShortPacket::parse(self)
+    }
+
+    fn copied(self) -> Vec<u8> {
+        self.to_vec()
     }
 
     #[inline]

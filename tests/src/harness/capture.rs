@@ -7,7 +7,11 @@ use std::{
     time::Duration,
 };
 
-use pcap_file::{DataLink, pcap::PcapReader};
+use pcap_file::{
+    DataLink,
+    pcap::PcapReader,
+    pcapng::{Block, PcapNgReader, blocks::enhanced_packet::EnhancedPacketOption},
+};
 
 use super::{Process, Rig};
 
@@ -109,13 +113,14 @@ fn counts(output: &str) -> Option<(u64, u64)> {
     Some((numbers.next()?, numbers.next()?))
 }
 
+const ETHERNET_HEADER_LEN: usize = 14;
+
 /// The datagrams of a capture on Ethernet or loopback, from their IP headers on.
 ///
 /// # Panics
 /// Where the file is not a whole capture with Ethernet headers.
 #[must_use]
 pub fn datagrams(file: &Path) -> Vec<Vec<u8>> {
-    const ETHERNET_HEADER_LEN: usize = 14;
     let bad = |reason: &dyn std::fmt::Display| -> ! { panic!("{}: {reason}", file.display()) };
     let opened = File::open(file).unwrap_or_else(|error| bad(&error));
     let mut reader = PcapReader::new(opened).unwrap_or_else(|error| bad(&error));
@@ -135,6 +140,30 @@ pub fn datagrams(file: &Path) -> Vec<Vec<u8>> {
                 .unwrap_or_default()
                 .to_vec(),
         );
+    }
+    datagrams
+}
+
+/// The datagrams of a capture that Rocade has made, from their IP headers on, and their comments.
+///
+/// # Panics
+/// Where the file is no whole capture.
+#[must_use]
+pub fn own_datagrams(file: &Path) -> Vec<(Vec<u8>, String)> {
+    let bad = |reason: &dyn std::fmt::Display| -> ! { panic!("{}: {reason}", file.display()) };
+    let opened = File::open(file).unwrap_or_else(|error| bad(&error));
+    let mut reader = PcapNgReader::new(opened).unwrap_or_else(|error| bad(&error));
+    let mut datagrams = Vec::new();
+    while let Some(block) = reader.next_block() {
+        let Block::EnhancedPacket(packet) = block.unwrap_or_else(|error| bad(&error)) else {
+            continue;
+        };
+        let comment = packet.options.iter().find_map(|option| match option {
+            EnhancedPacketOption::Comment(text) => Some(text.to_string()),
+            _ => None,
+        });
+        let datagram = packet.data.get(ETHERNET_HEADER_LEN..).unwrap_or_default();
+        datagrams.push((datagram.to_vec(), comment.unwrap_or_default()));
     }
     datagrams
 }

@@ -15,7 +15,7 @@ mod tools;
 mod user;
 
 pub use self::{
-    capture::{Capture, datagrams, tshark},
+    capture::{Capture, datagrams, own_datagrams, tshark},
     guest::{IcrcCounters, RxeGuest},
     network::Network,
     ports::free_port,

@@ -41,6 +41,8 @@ pub struct Rig {
     rocade: PathBuf,
     /// `ROCADE_LINK`; empty for the default.
     link: &'static str,
+    /// More options of `rocade run`.
+    options: Vec<String>,
     started: Mutex<u32>,
     _serial: MutexGuard<'static, ()>,
 }
@@ -81,6 +83,7 @@ impl Rig {
             dir,
             rocade,
             link: "",
+            options: Vec::new(),
             started: Mutex::new(0),
             _serial: serial,
         })
@@ -90,6 +93,13 @@ impl Rig {
     #[must_use]
     pub fn with_link(mut self, link: &'static str) -> Self {
         self.link = link;
+        self
+    }
+
+    /// The same rig with these options of `rocade run` for all programs.
+    #[must_use]
+    pub fn with_options(mut self, options: &[&str]) -> Self {
+        self.options = options.iter().map(|&option| option.to_owned()).collect();
         self
     }
 
@@ -130,6 +140,7 @@ impl Rig {
     pub fn start_with(&self, name: &str, options: &[&str], words: &[&str]) -> Process {
         let mut all: Vec<OsString> = vec![self.rocade.clone().into(), "run".into()];
         all.extend(options.iter().map(OsString::from));
+        all.extend(self.options.iter().map(OsString::from));
         all.push("--".into());
         all.extend(words.iter().map(OsString::from));
         self.start_command(name, self.network.command(&all))

@@ -3,11 +3,11 @@
 use std::{collections::BTreeSet, path::Path};
 
 use rocade_tests::{
-    harness::{Capture, Perftest, Pingpong, Rig, datagrams, tshark},
+    harness::{Capture, Perftest, Pingpong, Rig, datagrams, own_datagrams, tshark},
     or_skip,
 };
 
-use crate::{LIMIT, PERFTEST};
+use crate::{LIMIT, LINKS, PERFTEST};
 
 #[test]
 fn tshark_finds_nothing_malformed() {
@@ -27,17 +27,10 @@ fn tshark_finds_nothing_malformed() {
     }
     let file = capture.stop();
 
-    assert_icrcs(&file);
+    assert_icrcs(&datagrams(&file));
     let all = tshark(&file, "udp.port == 4791", &["frame.number"]);
     assert!(all.len() > 500, "{} packets", all.len());
-    let undissected = tshark(&file, "!infiniband", &["frame.number", "_ws.col.Info"]);
-    assert!(undissected.is_empty(), "{undissected:#?}");
-    let malformed = tshark(
-        &file,
-        "_ws.malformed || _ws.expert.severity == error",
-        &["frame.number", "_ws.col.Info"],
-    );
-    assert!(malformed.is_empty(), "{malformed:#?}");
+    assert_dissected(&file);
 
     let seen: BTreeSet<u8> = tshark(&file, "infiniband", &["infiniband.bth.opcode"])
         .iter()
@@ -61,9 +54,86 @@ fn tshark_finds_nothing_malformed() {
     );
 }
 
+/// tshark takes every packet for InfiniBand, and none for malformed.
+fn assert_dissected(file: &Path) {
+    let undissected = tshark(file, "!infiniband", &["frame.number", "_ws.col.Info"]);
+    assert!(undissected.is_empty(), "{undissected:#?}");
+    let malformed = tshark(
+        file,
+        "_ws.malformed || _ws.expert.severity == error",
+        &["frame.number", "_ws.col.Info"],
+    );
+    assert!(malformed.is_empty(), "{malformed:#?}");
+}
+
+/// What `--capture` writes is what a capture on a wire would be, through shared memory too, and says what `--fault` has
+/// done. Both programs write into one file.
+#[test]
+fn tshark_reads_our_own_captures() {
+    let needs = [PERFTEST, &[("tshark", "tshark")]].concat();
+    for link in LINKS {
+        let rig = or_skip!(Rig::loopback(&needs)).with_link(link);
+        let file = rig.dir().join("own.pcapng");
+        let path = file.to_string_lossy().into_owned();
+        let rule = "drop opcode=READ_RESPONSE nth=3";
+        let rig = rig.with_options(&["--capture", &path, "--fault", rule]);
+        Perftest::new("ib_read_bw", &["-s", "20000", "-n", "20", "-m", "1024"]).run(&rig, LIMIT);
+
+        let all = own_datagrams(&file);
+        assert!(all.len() > 500, "{link}: {} packets", all.len());
+        assert_icrcs(&all.iter().map(|(ip, _)| ip.clone()).collect::<Vec<_>>());
+        let notes: Vec<_> = all.iter().filter(|(_, note)| !note.is_empty()).collect();
+        assert_eq!(notes.len(), 1, "{link}: {notes:?}");
+        assert_eq!(notes[0].1, format!("lost ({rule})"));
+
+        assert_dissected(&file);
+        assert_eq!(
+            tshark(&file, "infiniband", &["frame.number"]).len(),
+            all.len()
+        );
+        let lost = "frame.comment contains \"lost\"";
+        let opcode = tshark(
+            &file,
+            lost,
+            &["infiniband.bth.opcode", "frame.interface_name"],
+        );
+        let interface = if link == "udp" {
+            "rocade-udp"
+        } else {
+            "rocade-shm"
+        };
+        assert_eq!(opcode, [format!("14\t{interface}")]);
+        // Who sends and who receives has each of them, but for the lost one.
+        let way = |inbound| {
+            tshark(
+                &file,
+                &format!("frame.packet_flags_direction == {inbound}"),
+                &["frame.number"],
+            )
+            .len()
+        };
+        assert_eq!(way(1) + 1, way(2), "{link}");
+
+        // A new run begins anew.
+        let none = rig.start_with("ibv_devinfo", &[], &["ibv_devinfo"]);
+        none.finish(LIMIT).expect_success();
+        assert_eq!(own_datagrams_or_empty(&file), 0);
+    }
+}
+
+/// How many packets are in a capture; none in an empty file.
+fn own_datagrams_or_empty(file: &Path) -> usize {
+    let is_empty = std::fs::metadata(file).is_ok_and(|file| file.len() == 0);
+    if is_empty {
+        0
+    } else {
+        own_datagrams(file).len()
+    }
+}
+
 /// The ICRC covers fields of the IP header that the kernel fills in: with the header that was sent it must be right.
-fn assert_icrcs(file: &Path) {
-    for (n, datagram) in datagrams(file).iter().enumerate() {
+fn assert_icrcs(datagrams: &[Vec<u8>]) {
+    for (n, datagram) in datagrams.iter().enumerate() {
         let parsed = rocade_wire::ip::Datagram::parse(datagram)
             .unwrap_or_else(|e| panic!("packet {n}: {e:?}"));
         let packet = rocade_wire::Packet::parse(parsed.udp_payload)

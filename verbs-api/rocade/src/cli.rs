@@ -25,6 +25,8 @@ Settings (flags win over variables, variables over the file):
   ROCADE_LINK         auto (default: shared memory between processes of a host, else UDP),
                       udp (always: what a capture of the loopback interface needs), shm
   ROCADE_PEERS        ADDR[/PREFIX][,..]: who may talk to the program's queue pairs (anybody)
+  ROCADE_CAPTURE      a pcapng file that all packets are appended to, for Wireshark
+  ROCADE_FAULT        what happens to packets: rules as for `rocade run --fault`, separated by ';'
   ROCADE_ICRC         how ICRCs are computed, for measurements: avx512, vpclmul256, pclmul128,
                       pmull, crc32, table (default: the best that the processor has)
   ROCADE_LOG          on standard error: off, error (default), warn, info, debug, trace,
@@ -45,6 +47,12 @@ Examples:
   rocade run --dev a=eth0 --dev b=127.0.0.2 -- ibv_devices two devices
   ROCADE_LINK=udp rocade run -- ib_write_bw                tcpdump on lo sees its packets
   ROCADE_LOG=debug rocade run -- ./my_program              with tracing on standard error
+  rocade run --capture x.pcapng -- ./my_program            all its packets, for Wireshark
+  rocade run --fault 'drop opcode=READ_RESPONSE nth=3' -- ./my_program
+
+A rule is an action (drop, dup, delay by=5ms, reorder by=3, corrupt, ecn) and what packets have to
+be like: opcode=NAME|CLASS, qpn=N, psn=N[..N], dir=tx|rx|both (tx), nth=N[..N], every=N, p=0.01
+[seed=N]. A file that several programs capture into at a time has the packets of all of them.
 
 The program is executed in place of this command: signals, exit code and terminal are its own.
 Without options there is one device per interface that is up, loopback last; `rocade devices`
@@ -260,6 +268,15 @@ pub(crate) enum Shell {
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) devices: DeviceArgs,
+
+    /// Capture all packets of the program and its children into this file (pcapng)
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) capture: Option<PathBuf>,
+
+    /// Let something happen to packets, e.g. 'drop opcode=READ_RESPONSE nth=3'; repeat for several
+    /// rules
+    #[arg(long, value_name = "RULE")]
+    pub(crate) fault: Vec<String>,
 
     /// How the program is shown /dev/infiniband and /sys/class/infiniband*; by default the first of
     /// these that the system allows

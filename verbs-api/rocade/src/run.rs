@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use rocade_emulator::config::{
-    ENV_BROKER, ENV_CONFIG, ENV_DEVICES, ENV_IP, ENV_WARNED, Settings, config_file,
-    unknown_variables,
+    ENV_BROKER, ENV_CAPTURE, ENV_CONFIG, ENV_DEVICES, ENV_FAULT, ENV_IP, ENV_WARNED, Settings,
+    config_file, unknown_variables,
 };
+use rocade_emulator::link::capture;
 
 use crate::cli::{DeviceArgs, RunArgs};
 use crate::error::{CliError, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND};
@@ -45,6 +46,7 @@ pub(crate) fn run(args: &RunArgs, settings: Settings) -> Result<ExitCode, CliErr
         return Err(CliError::new("no program given").hint("rocade run -- CMD..."));
     };
     let flags = Settings::from_flags(&args.devices.dev, args.devices.ip.as_deref())?;
+    let flags = flags.with_links(capture_file(args)?, &args.fault)?;
     let merged = flags.clone().or(settings);
     // The library would find the same mistakes, but the program would only say "no devices".
     let config = merged.resolve_here()?;
@@ -62,6 +64,12 @@ pub(crate) fn run(args: &RunArgs, settings: Settings) -> Result<ExitCode, CliErr
     );
     if let Some(devices) = flags.devices_env() {
         command.env(ENV_DEVICES, devices).env_remove(ENV_IP);
+    }
+    if let Some(file) = flags.capture() {
+        command.env(ENV_CAPTURE, file);
+    }
+    if !flags.faults().is_empty() {
+        command.env(ENV_FAULT, args.fault.join(";"));
     }
     if let Some(file) = found_config_file() {
         // Absolute, because the program may change its directory.
@@ -84,6 +92,17 @@ pub(crate) fn run(args: &RunArgs, settings: Settings) -> Result<ExitCode, CliErr
     }
     tracing::debug!(?command, devices = ?config.devices, "exec");
     Err(exec_error(program, &command.exec()))
+}
+
+/// The file to capture into: absolute, because the program may change its directory, and ready.
+fn capture_file(args: &RunArgs) -> Result<Option<PathBuf>, CliError> {
+    let Some(file) = &args.capture else {
+        return Ok(None);
+    };
+    let explain = |error| CliError::new(format!("--capture {}: {error}", file.display()));
+    let path = std::path::absolute(file).map_err(explain)?;
+    capture::prepare(&path).map_err(explain)?;
+    Ok(Some(path))
 }
 
 /// `dir` in front of the directories in `old`. An empty list has no separator: an empty entry

@@ -560,6 +560,12 @@ impl<'a> Inbound<'a> for ShmSegment<'a> {
         ShortPacket::parse_in_place(&self.copy_first()?, self.in_place())
     }
 
+    fn copied(self) -> Vec<u8> {
+        let mut bytes = vec![0; self.len];
+        self.copy_head(&mut bytes);
+        bytes
+    }
+
     #[inline]
     fn whole(self) -> Result<Packet<'a>, PacketError> {
         let mut head = [0; HEAD_LEN];

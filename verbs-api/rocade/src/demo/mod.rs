@@ -11,6 +11,7 @@ mod requester;
 mod talk;
 
 use std::net::IpAddr;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -72,6 +73,8 @@ impl Side {
             broker: BrokerMode::Auto(broker),
             link: settings.link(),
             peers: settings.peers(),
+            capture: settings.capture().map(Path::to_owned),
+            faults: settings.faults().to_vec(),
             ..device.resolve_here()?
         };
         let devices = DeviceList::new(config)?;

@@ -1,0 +1,419 @@
+//! What may sit between the engine and any of its links, in both directions: captures and faults.
+//!
+//! Where nobody asks for either, sending and receiving look at one word. Faults take packets one by one, so
+//! runs are short then.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+use rocade_transport::{PacketMeta, Time};
+use rocade_wire::{ICRC_LEN, Packet, Qpn};
+
+use super::EngineInner;
+use super::dispatch::{Dispatch, Origin, Verdict};
+use super::handover::Driver;
+use super::transmit::{Run, TxState};
+use super::uplink::{Path, Uplink};
+use crate::link::capture::{Capture, Medium, Seen};
+use crate::link::fault::{self, Direction, Effect, Faults, Held, Rule};
+use crate::link::shm::ShmChannel;
+use crate::link::{Inbound, Segments};
+
+/// The bits of TOS or traffic class that say: congestion experienced.
+const ECN_CE: u8 = 0b11;
+
+/// Captures and faults of an engine.
+#[derive(Debug)]
+pub(super) struct Tap {
+    /// Is there anything to do?
+    on: AtomicBool,
+    /// Do packets have to come one by one?
+    faulty: AtomicBool,
+    path: Option<PathBuf>,
+    capture: OnceLock<Capture>,
+    /// The engine's time 0, in nanoseconds since 1970.
+    origin_ns: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    faults: Faults,
+    leaving: Held<Leaving>,
+    arriving: Held<Arriving>,
+}
+
+/// A packet that leaves late.
+#[derive(Debug)]
+struct Leaving {
+    uplink: Arc<Uplink>,
+    path: Path,
+    bytes: Vec<u8>,
+    copies: u32,
+}
+
+/// A packet that arrives late.
+#[derive(Debug)]
+struct Arriving {
+    meta: PacketMeta,
+    bytes: Vec<u8>,
+    via: Via,
+    copies: u32,
+}
+
+/// Where a packet came from whose ICRC has been checked.
+#[derive(Clone, Debug)]
+pub(super) enum Via {
+    /// A socket; its source port, its Identification and its TOS.
+    Udp(u16, u16, u8),
+    /// A channel.
+    Channel(Arc<ShmChannel>),
+}
+
+impl Origin for Via {
+    fn is_intact<'p>(&mut self, _: impl FnOnce() -> (&'p [u8], [u8; ICRC_LEN])) -> bool {
+        true
+    }
+
+    fn is_heard(&self, tx: &mut TxState) -> bool {
+        match self {
+            Self::Udp(..) => !tx.refuses_udp(),
+            Self::Channel(channel) => tx.hears_from(channel),
+        }
+    }
+
+    fn via(&self) -> Self {
+        self.clone()
+    }
+}
+
+impl Tap {
+    pub(super) fn new(capture: Option<PathBuf>, rules: &[Rule], now: Time) -> Self {
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH);
+        let unix_ns = unix.map_or(0, |unix| u64::try_from(unix.as_nanos()).unwrap_or(0));
+        let tap = Self {
+            on: AtomicBool::new(false),
+            faulty: AtomicBool::new(false),
+            path: capture,
+            capture: OnceLock::new(),
+            origin_ns: unix_ns.saturating_sub(now.as_ns()),
+            state: Mutex::default(),
+        };
+        tap.set_rules(rules);
+        tap
+    }
+
+    /// Is there anything to do?
+    #[inline]
+    pub(super) fn is_on(&self) -> bool {
+        self.on.load(Ordering::Relaxed)
+    }
+
+    /// Do packets have to come one by one?
+    pub(super) fn is_faulty(&self) -> bool {
+        self.faulty.load(Ordering::Relaxed)
+    }
+
+    /// These rules from now on.
+    pub(super) fn set_rules(&self, rules: &[Rule]) {
+        let mut state = self.state.lock();
+        state.faults.replace(rules);
+        self.faulty.store(!rules.is_empty(), Ordering::Relaxed);
+        let late = state.leaving.next_due().is_some() || state.arriving.next_due().is_some();
+        let on = !rules.is_empty() || late || self.capture.get().is_some();
+        self.on.store(on, Ordering::Relaxed);
+    }
+
+    /// The process is going to have packets.
+    pub(super) fn start(&self) {
+        let Some(path) = &self.path else { return };
+        match Capture::start(path) {
+            Ok(capture) => {
+                // Once: there is one attachment.
+                let _ = self.capture.set(capture);
+                self.on.store(true, Ordering::Relaxed);
+            }
+            Err(error) => tracing::error!("no capture into {}: {error}", path.display()),
+        }
+    }
+
+    /// What was captured is in the file when this returns.
+    pub(super) fn flush(&self) {
+        if let Some(capture) = self.capture.get() {
+            capture.flush();
+        }
+    }
+
+    /// When something that is late goes on.
+    pub(super) fn next_due(&self) -> Option<Time> {
+        if !self.is_on() {
+            return None;
+        }
+        let state = self.state.lock();
+        let both = [state.leaving.next_due(), state.arriving.next_due()];
+        both.into_iter().flatten().min()
+    }
+
+    fn record(&self, now: Time, direction: Direction, way: &Way, payload: &[u8], note: &str) {
+        if let Some(capture) = self.capture.get() {
+            capture.record(&Seen {
+                medium: way.medium,
+                direction,
+                unix_ns: self.origin_ns + now.as_ns(),
+                source: way.meta.source,
+                destination: way.meta.destination,
+                udp: way.udp,
+                tos: way.tos,
+                payload,
+                note,
+            });
+        }
+    }
+}
+
+/// What is around a packet.
+struct Way {
+    medium: Medium,
+    meta: PacketMeta,
+    udp: Option<(u16, u16)>,
+    tos: u8,
+}
+
+impl Way {
+    fn out(uplink: &Uplink, path: &Path) -> Self {
+        let shared = path.live_channel().is_some();
+        Self {
+            medium: if shared { Medium::Shared } else { Medium::Udp },
+            meta: PacketMeta {
+                source: uplink.link.local(),
+                destination: path.to,
+            },
+            udp: (!shared).then_some((path.tx.source_port, 0)),
+            tos: path.traffic_class,
+        }
+    }
+
+    fn back(meta: PacketMeta, via: &Via) -> Self {
+        let (medium, udp, tos) = match *via {
+            Via::Udp(port, ip_id, tos) => (Medium::Udp, Some((port, ip_id)), tos),
+            Via::Channel(_) => (Medium::Shared, None, 0),
+        };
+        Self {
+            medium,
+            meta,
+            udp,
+            tos,
+        }
+    }
+}
+
+impl EngineInner {
+    /// Sends a run that is complete and sealed, unless something happens to it. False where there is no room.
+    #[cold]
+    pub(super) fn send_tapped(
+        &self,
+        uplink: &Arc<Uplink>,
+        path: &Path,
+        enters: &mut bool,
+        run: Run<'_>,
+        driver: Driver,
+    ) -> bool {
+        let now = self.now();
+        let mut way = Way::out(uplink, path);
+        let single = run.bytes.len() <= run.segment_len;
+        let effect = if single && self.tap.is_faulty() {
+            let mut state = self.tap.state.lock();
+            state.faults.decide(Direction::Tx, run.bytes)
+        } else {
+            Effect::NONE
+        };
+        if effect.is_none() {
+            for (id, segment) in (0..).zip(Segments::new(run.bytes, run.segment_len)) {
+                way.udp = way.udp.map(|(port, _)| (port, id));
+                self.tap.record(now, Direction::Tx, &way, segment, "");
+            }
+            let sent = self.put(uplink, path, enters, run, driver);
+            self.passed(driver);
+            return sent;
+        }
+        let (mut path, mut bytes) = (path.clone(), run.bytes.to_vec());
+        if effect.ecn {
+            path.traffic_class |= ECN_CE;
+            way.tos |= ECN_CE;
+        }
+        let mut copies = effect.copies;
+        if let Some(random) = effect.corrupt {
+            fault::corrupt(&mut bytes, random);
+            if way.udp.is_none() {
+                // Nobody checks an ICRC there: it is lost, as it would be when that had been done.
+                copies = 0;
+            }
+        }
+        self.tap
+            .record(now, Direction::Tx, &way, &bytes, &effect.note);
+        if !effect.is_late() {
+            let run = Run {
+                bytes: &bytes,
+                ..run
+            };
+            let sent = (0..copies).map(|_| self.put(uplink, &path, enters, run, driver));
+            // What there is no room for of this is lost as well.
+            let _ = sent.filter(|sent| *sent).count();
+            self.passed(driver);
+            return true;
+        }
+        let leaving = Leaving {
+            uplink: Arc::clone(uplink),
+            path,
+            bytes,
+            copies,
+        };
+        let due = now.plus_ns(effect.wait_ns());
+        let held = self
+            .tap
+            .state
+            .lock()
+            .leaving
+            .hold(due, effect.behind, leaving);
+        if let Err(leaving) = held {
+            self.leave(&leaving, driver);
+        }
+        self.call_at(due);
+        true
+    }
+
+    /// A packet has left: others may have waited for that.
+    fn passed(&self, driver: Driver) {
+        if self.tap.is_faulty() {
+            self.tap.state.lock().leaving.pass();
+            self.release_leaving(driver);
+        }
+    }
+
+    fn release_leaving(&self, driver: Driver) {
+        let now = self.now();
+        loop {
+            let leaving = self.tap.state.lock().leaving.take(now);
+            let Some(leaving) = leaving else { return };
+            self.leave(&leaving, driver);
+        }
+    }
+
+    fn leave(&self, leaving: &Leaving, driver: Driver) {
+        let Leaving {
+            uplink,
+            path,
+            bytes,
+            copies,
+        } = leaving;
+        let run = Run {
+            bytes,
+            segment_len: bytes.len(),
+            promise: false,
+        };
+        for _ in 0..*copies {
+            // What there is no room for is lost.
+            self.put(uplink, path, &mut false, run, driver);
+        }
+    }
+
+    /// Lets go on what has been late for long enough.
+    #[cold]
+    pub(super) fn release_late(&self, driver: Driver) {
+        self.release_leaving(driver);
+        loop {
+            let now = self.now();
+            let arriving = self.tap.state.lock().arriving.take(now);
+            let Some(mut arriving) = arriving else { return };
+            let qps = self.qps.read();
+            let mem = self.regions().read(now);
+            let mut dispatch = Dispatch::new(self, &qps, &mem, now, driver);
+            dispatch.arrive(&mut arriving, None);
+            dispatch.let_go(None);
+        }
+    }
+
+    fn call_at(&self, due: Time) {
+        if self.sleeps_beyond(due) {
+            self.call_background();
+        }
+    }
+}
+
+impl Dispatch<'_> {
+    /// [`Dispatch::packet`] where packets are captured, or something happens to them.
+    #[cold]
+    pub(super) fn tapped_packet<'p>(
+        &mut self,
+        meta: &PacketMeta,
+        packet: impl Inbound<'p>,
+        origin: &mut impl Origin,
+        mut later: Option<&mut Vec<Qpn>>,
+    ) -> Verdict {
+        let (tap, now) = (&self.engine.tap, self.now);
+        let bytes = packet.copied();
+        let is_packet = Packet::parse(&bytes).is_ok();
+        let is_intact = is_packet
+            && origin.is_intact(|| match bytes.split_last_chunk() {
+                Some((covered, icrc)) => (covered, *icrc),
+                None => (&[], [0; ICRC_LEN]),
+            });
+        let via = origin.via();
+        let way = Way::back(*meta, &via);
+        let mut effect = Effect::NONE;
+        if is_intact && tap.is_faulty() {
+            effect = tap.state.lock().faults.decide(Direction::Rx, &bytes);
+        }
+        let note = match (is_packet, is_intact) {
+            (false, _) => "no RoCEv2 packet",
+            (true, false) => "wrong ICRC",
+            (true, true) => &effect.note,
+        };
+        tap.record(now, Direction::Rx, &way, &bytes, note);
+        if !is_packet {
+            return Verdict::Malformed;
+        }
+        if !is_intact || effect.corrupt.is_some() {
+            return Verdict::BadIcrc;
+        }
+        let mut arriving = Arriving {
+            meta: *meta,
+            bytes,
+            via,
+            copies: effect.copies,
+        };
+        if effect.is_late() {
+            let due = now.plus_ns(effect.wait_ns());
+            let held = tap.state.lock().arriving.hold(due, effect.behind, arriving);
+            let Err(given_back) = held else {
+                self.engine.call_at(due);
+                return Verdict::Taken;
+            };
+            arriving = given_back;
+        }
+        let verdict = self.arrive(&mut arriving, later.as_deref_mut());
+        if tap.is_faulty() {
+            tap.state.lock().arriving.pass();
+            loop {
+                let next = tap.state.lock().arriving.take(now);
+                let Some(mut next) = next else { break };
+                self.arrive(&mut next, later.as_deref_mut());
+            }
+        }
+        verdict
+    }
+
+    fn arrive(&mut self, arriving: &mut Arriving, mut later: Option<&mut Vec<Qpn>>) -> Verdict {
+        let mut verdict = Verdict::Taken;
+        for _ in 0..arriving.copies {
+            let Arriving {
+                meta, bytes, via, ..
+            } = &mut *arriving;
+            verdict = self.hand_over(meta, &**bytes, via, later.as_deref_mut());
+        }
+        verdict
+    }
+}

@@ -1,0 +1,318 @@
+//! Captures: every packet of a process, both directions, in a file that Wireshark opens (pcapng).
+//!
+//! Who sends or receives puts a copy into a bounded queue and goes on; a thread of its own writes. What the
+//! queue has no room for is counted, and the file says so (interface statistics). Packets through shared
+//! memory have never had an IP header or an ICRC: both are made as UDP would have made them.
+//!
+//! Several processes may write into one file. Each writes whole sections at its end, and a pcapng file may
+//! have any number of them.
+
+mod file;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle, Thread};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rocade_wire::icrc::IcrcFlow;
+use rocade_wire::ip::Datagram;
+use rocade_wire::{Bth, ICRC_LEN};
+
+use super::ROCE_PORT;
+use super::fault::Direction;
+use file::Sections;
+pub use file::prepare;
+
+/// Most bytes that wait to be written.
+const MAX_WAITING: usize = 8 << 20;
+/// With so many the writer is called at once.
+const MANY: usize = MAX_WAITING / 4;
+/// Else it lets packets come together for so long: what a process that is killed may lose.
+const GATHER: Duration = Duration::from_millis(2);
+/// Bytes before the IP header: Ethernet.
+const ETHERNET_LEN: usize = 14;
+/// What a record is reckoned to take beside its packet.
+const RECORD_LEN: usize = 128;
+/// UDP source port of packets that had none, plus the slot bits of the QP: both ends of a channel show the
+/// same.
+const PORT_OF_SHARED: u16 = 0xC000;
+
+/// How a packet travels; each is an interface of the capture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Medium {
+    /// UDP.
+    Udp,
+    /// Shared memory.
+    Shared,
+    /// The simulated network.
+    Sim,
+}
+
+impl Medium {
+    const ALL: [Self; 3] = [Self::Udp, Self::Shared, Self::Sim];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Udp => "rocade-udp",
+            Self::Shared => "rocade-shm",
+            Self::Sim => "rocade-sim",
+        }
+    }
+}
+
+/// A packet, and what is around it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen<'a> {
+    pub(crate) medium: Medium,
+    pub(crate) direction: Direction,
+    /// Nanoseconds since 1970.
+    pub(crate) unix_ns: u64,
+    pub(crate) source: IpAddr,
+    pub(crate) destination: IpAddr,
+    /// UDP source port and IPv4 Identification; `None` for shared memory, and the ICRC is made up too.
+    pub(crate) udp: Option<(u16, u16)>,
+    /// IPv4 TOS or IPv6 traffic class.
+    pub(crate) tos: u8,
+    /// BTH to ICRC.
+    pub(crate) payload: &'a [u8],
+    /// A comment, or empty.
+    pub(crate) note: &'a str,
+}
+
+/// What is written of a packet.
+#[derive(Debug)]
+struct Record {
+    medium: Medium,
+    direction: Direction,
+    unix_ns: u64,
+    /// The end of its frame; it begins where the last one ends.
+    end: usize,
+    note: String,
+}
+
+/// Packets on their way to the file.
+#[derive(Debug, Default)]
+struct Queue {
+    records: Vec<Record>,
+    frames: Vec<u8>,
+    counts: Counts,
+    ended: bool,
+}
+
+/// Since the capture began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    seen: u64,
+    lost: u64,
+}
+
+impl Queue {
+    fn len(&self) -> usize {
+        self.frames.len() + self.records.len() * RECORD_LEN
+    }
+
+    /// False where there is no room.
+    fn push(&mut self, seen: &Seen<'_>) -> bool {
+        self.counts.seen += 1;
+        if self.len() + seen.payload.len() + seen.note.len() > MAX_WAITING
+            || !append_frame(&mut self.frames, seen)
+        {
+            self.counts.lost += 1;
+            return false;
+        }
+        self.records.push(Record {
+            medium: seen.medium,
+            direction: seen.direction,
+            unix_ns: seen.unix_ns,
+            end: self.frames.len(),
+            note: seen.note.to_owned(),
+        });
+        true
+    }
+}
+
+/// A capture of this process, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Capture {
+    shared: Arc<Shared>,
+    /// A forked child has a copy of the queue, and no writer.
+    process: u32,
+    writer: Option<JoinHandle<()>>,
+    thread: Thread,
+}
+
+#[derive(Debug)]
+struct Shared {
+    queue: Mutex<Queue>,
+    /// Locked while the queue is emptied and written, so that chunks stay in order.
+    file: Mutex<Sections>,
+}
+
+impl Capture {
+    /// Begins to capture into a file, behind what is there.
+    ///
+    /// # Errors
+    /// Those of opening; `InvalidData` if it is there and no pcapng file.
+    pub(crate) fn start(path: &Path) -> io::Result<Self> {
+        let shared = Arc::new(Shared {
+            queue: Mutex::default(),
+            file: Mutex::new(Sections::open(path)?),
+        });
+        let own = Arc::clone(&shared);
+        let writer = thread::Builder::new()
+            .name("rocade-capture".into())
+            .spawn(move || own.write_all())?;
+        Ok(Self {
+            shared,
+            process: std::process::id(),
+            thread: writer.thread().clone(),
+            writer: Some(writer),
+        })
+    }
+
+    /// Keeps a copy of a packet, if there is room.
+    pub(crate) fn record(&self, seen: &Seen<'_>) {
+        let mut queue = self.shared.queue.lock();
+        let before = queue.len();
+        queue.push(seen);
+        let len = queue.len();
+        drop(queue);
+        if before == 0 || (before < MANY && len >= MANY) {
+            self.thread.unpark();
+        }
+    }
+
+    /// Writes what waits; returns when it is in the file.
+    pub(crate) fn flush(&self) {
+        if self.process == std::process::id() {
+            self.shared.write_some();
+        }
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        if self.process != std::process::id() {
+            return;
+        }
+        self.shared.queue.lock().ended = true;
+        self.thread.unpark();
+        if let Some(writer) = self.writer.take() {
+            // It does not panic; if it did, what it has not written is lost.
+            let _ = writer.join();
+        }
+    }
+}
+
+impl Shared {
+    /// The writer's life.
+    fn write_all(&self) {
+        crate::engine::sys::block_all_signals();
+        loop {
+            let queue = self.queue.lock();
+            let (len, ended) = (queue.len(), queue.ended);
+            drop(queue);
+            if ended {
+                self.write_some();
+                return;
+            }
+            match len {
+                0 => thread::park(),
+                len if len < MANY => {
+                    thread::park_timeout(GATHER);
+                    self.write_some();
+                }
+                _ => self.write_some(),
+            }
+        }
+    }
+
+    fn write_some(&self) {
+        let mut file = self.file.lock();
+        let mut queue = self.queue.lock();
+        let records = std::mem::take(&mut queue.records);
+        let frames = std::mem::take(&mut queue.frames);
+        let counts = queue.counts;
+        drop(queue);
+        file.append(&records, &frames, counts);
+    }
+}
+
+/// Appends the whole Ethernet frame. False where the packet is longer than IP can carry.
+fn append_frame(frames: &mut Vec<u8>, seen: &Seen<'_>) -> bool {
+    let Seen {
+        source: src,
+        destination: dst,
+        payload: udp_payload,
+        ..
+    } = *seen;
+    let (src_port, ip_id) = seen.udp.unwrap_or_else(|| (shared_port(udp_payload), 0));
+    let datagram = Datagram {
+        src,
+        dst,
+        ip_id,
+        dont_fragment: true,
+        flow_label: 0,
+        tos: seen.tos,
+        ttl: 64,
+        src_port,
+        dst_port: ROCE_PORT,
+        udp_checksum: 0,
+        udp_payload,
+    };
+    let datagram = Datagram {
+        // Optional for IPv4; Linux leaves it out on the loopback interface as well.
+        udp_checksum: if src.is_ipv6() {
+            datagram.compute_udp_checksum()
+        } else {
+            0
+        },
+        ..datagram
+    };
+    let begin = frames.len();
+    frames.extend(mac(dst));
+    frames.extend(mac(src));
+    frames.extend(if src.is_ipv4() {
+        [0x08, 0x00]
+    } else {
+        [0x86, 0xdd]
+    });
+    frames.resize(begin + ETHERNET_LEN + datagram.len(), 0);
+    let ip = &mut frames[begin + ETHERNET_LEN..];
+    if datagram.emit(ip).is_err() {
+        frames.truncate(begin);
+        return false;
+    }
+    if seen.udp.is_none()
+        && let Some((covered, _)) = udp_payload.split_last_chunk::<ICRC_LEN>()
+        && let Some(flow) = IcrcFlow::new(src, dst, src_port)
+    {
+        let icrc = flow.compute(0, covered).to_le_bytes();
+        let end = frames.len();
+        frames[end - ICRC_LEN..].copy_from_slice(&icrc);
+    }
+    true
+}
+
+fn shared_port(udp_payload: &[u8]) -> u16 {
+    let bth = udp_payload.first_chunk().map(Bth::from_bytes);
+    let slot = bth.map_or(0, |bth| bth.dest_qp.get() >> 16 & 0xff);
+    PORT_OF_SHARED | u16::try_from(slot).unwrap_or(0)
+}
+
+/// A locally administered MAC address that tells the end of the IP address.
+fn mac(ip: IpAddr) -> [u8; 6] {
+    let (a, b, c, d) = match ip {
+        IpAddr::V4(ip) => ip.octets().into(),
+        IpAddr::V6(ip) => {
+            let [.., a, b, c, d] = ip.octets();
+            (a, b, c, d)
+        }
+    };
+    [0x02, 0x00, a, b, c, d]
+}

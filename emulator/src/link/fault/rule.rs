@@ -1,0 +1,196 @@
+//! What a rule says.
+
+use std::fmt;
+
+use rocade_wire::{Operation, Packet, Psn, Qpn, Syndrome};
+
+/// What happens to a packet that a rule hits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// It is lost.
+    Drop,
+    /// It arrives twice.
+    Duplicate,
+    /// It arrives later.
+    Delay {
+        /// How much, in nanoseconds.
+        ns: u64,
+    },
+    /// Others overtake it.
+    Reorder {
+        /// How many, at least 1.
+        packets: u32,
+    },
+    /// A bit of it is wrong.
+    Corrupt,
+    /// A switch marks it: congestion experienced.
+    Ecn,
+}
+
+/// Which way a packet goes, seen from the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// It leaves.
+    Tx,
+    /// It arrives.
+    Rx,
+}
+
+/// Classes of packets beside the names of operations.
+pub(super) const CLASSES: [&str; 6] = ["REQUEST", "RESPONSE", "ACK", "NAK", "RNR_NAK", "ATOMIC"];
+
+/// Which packets are hit, and what happens to them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    pub(super) action: Action,
+    /// `None` for both.
+    pub(super) direction: Option<Direction>,
+    /// One of these; any where empty.
+    pub(super) opcodes: Vec<String>,
+    pub(super) qpn: Option<Qpn>,
+    /// First and last.
+    pub(super) psn: Option<(Psn, Psn)>,
+    /// First and last of those that fit, from 1.
+    pub(super) nth: Option<(u64, u64)>,
+    pub(super) every: Option<u64>,
+    /// Probability.
+    pub(super) per_million: Option<u32>,
+    pub(super) seed: Option<u64>,
+}
+
+impl Rule {
+    /// What happens.
+    #[must_use]
+    pub const fn action(&self) -> &Action {
+        &self.action
+    }
+
+    /// Does a packet fit, whichever of those that do it may be?
+    #[must_use]
+    pub fn fits(&self, direction: Direction, packet: &Packet<'_>) -> bool {
+        let bth = packet.bth();
+        let within = |(first, last): (Psn, Psn)| {
+            bth.psn.diff(first) >= 0 && last.diff(bth.psn) >= 0 && last.diff(first) >= 0
+        };
+        self.direction.is_none_or(|own| own == direction)
+            && self.qpn.is_none_or(|qpn| qpn == bth.dest_qp)
+            && self.psn.is_none_or(within)
+            && (self.opcodes.is_empty() || self.opcodes.iter().any(|name| is_called(packet, name)))
+    }
+
+    /// Is the `number`th packet that fits, from 1, among those that are hit?
+    #[must_use]
+    pub fn hits_number(&self, number: u64) -> bool {
+        self.nth
+            .is_none_or(|(first, last)| (first..=last).contains(&number))
+            && self.every.is_none_or(|every| number.is_multiple_of(every))
+    }
+
+    pub(super) fn per_million(&self) -> u32 {
+        self.per_million.unwrap_or(1_000_000)
+    }
+
+    pub(super) fn seed(&self) -> u64 {
+        self.seed.unwrap_or(0)
+    }
+}
+
+/// Is this the packet's operation, the beginning of its name, or a class that it is in?
+fn is_called(packet: &Packet<'_>, name: &str) -> bool {
+    let Some(operation) = packet.bth().opcode.operation() else {
+        return false;
+    };
+    let syndrome = packet.headers().aeth.map(|aeth| aeth.syndrome);
+    match name {
+        "REQUEST" => operation.is_request(),
+        "RESPONSE" => operation.is_response(),
+        "ACK" => operation == Operation::Acknowledge && matches!(syndrome, Some(Syndrome::Ack(_))),
+        "NAK" => matches!(syndrome, Some(Syndrome::Nak(_))),
+        "RNR_NAK" => matches!(syndrome, Some(Syndrome::RnrNak(_))),
+        "ATOMIC" => matches!(operation, Operation::CmpSwap | Operation::FetchAdd),
+        _ => begins(operation.name(), name),
+    }
+}
+
+/// Is `name` the operation's name, or that up to an underscore? `RDMA_` may be left out.
+pub(super) fn begins(operation: &str, name: &str) -> bool {
+    let of = |operation: &str| {
+        operation
+            .strip_prefix(name)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
+    };
+    !name.is_empty() && (of(operation) || operation.strip_prefix("RDMA_").is_some_and(of))
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Drop => f.write_str("drop"),
+            Self::Duplicate => f.write_str("dup"),
+            Self::Delay { ns } => {
+                let (count, unit) = match *ns {
+                    ns if ns % 1_000_000_000 == 0 => (ns / 1_000_000_000, "s"),
+                    ns if ns % 1_000_000 == 0 => (ns / 1_000_000, "ms"),
+                    ns if ns % 1_000 == 0 => (ns / 1_000, "us"),
+                    ns => (ns, "ns"),
+                };
+                write!(f, "delay by={count}{unit}")
+            }
+            Self::Reorder { packets } => write!(f, "reorder by={packets}"),
+            Self::Corrupt => f.write_str("corrupt"),
+            Self::Ecn => f.write_str("ecn"),
+        }
+    }
+}
+
+impl fmt::Display for Direction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tx => "tx",
+            Self::Rx => "rx",
+        })
+    }
+}
+
+/// As it can be parsed again.
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.action)?;
+        match self.direction {
+            Some(Direction::Tx) => {}
+            Some(Direction::Rx) => f.write_str(" dir=rx")?,
+            None => f.write_str(" dir=both")?,
+        }
+        if !self.opcodes.is_empty() {
+            write!(f, " opcode={}", self.opcodes.join(","))?;
+        }
+        if let Some(qpn) = self.qpn {
+            write!(f, " qpn={:#x}", qpn.get())?;
+        }
+        let range = |f: &mut fmt::Formatter<'_>, key, first: u64, last: u64| {
+            if first == last {
+                write!(f, " {key}={first}")
+            } else if last == u64::MAX {
+                write!(f, " {key}={first}..")
+            } else {
+                write!(f, " {key}={first}..{last}")
+            }
+        };
+        if let Some((first, last)) = self.psn {
+            range(f, "psn", first.get().into(), last.get().into())?;
+        }
+        if let Some((first, last)) = self.nth {
+            range(f, "nth", first, last)?;
+        }
+        if let Some(every) = self.every {
+            write!(f, " every={every}")?;
+        }
+        if let Some(per_million) = self.per_million {
+            write!(f, " p={}", f64::from(per_million) / 1e6)?;
+        }
+        if let Some(seed) = self.seed {
+            write!(f, " seed={seed}")?;
+        }
+        Ok(())
+    }
+}
