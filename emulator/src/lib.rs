@@ -3,7 +3,7 @@
 //! An [`Engine`] is the hardware of one process: it owns the links, the queue pairs, the
 //! registered memory and one background thread. [`Engine::open_device`] gives a [`Context`],
 //! from which the verbs objects come: [`Pd`], [`Mr`], [`Cq`], [`CompChannel`], [`Srq`],
-//! [`Qp`].
+//! [`Xrcd`], [`Qp`].
 //!
 //! Packets are real RoCEv2 over UDP port 4791. The protocol itself is in `rocade-transport`;
 //! this crate gives it memory, time, threads and sockets.
@@ -34,11 +34,12 @@ pub use error::VerbsError;
 pub use hca::{DeviceAttr, DeviceFacts, DeviceInfo, GidEntry, PortAttr, limits};
 pub use objects::{
     AsyncEvent, AsyncEventKind, CompChannel, Connection, Context, Cq, CqInitAttr, EventElement,
-    EventWaiter, Mr, Pd, Qp, QpInitAttr, RecvPoster, SendPoster, Srq, SrqInitAttr, SrqPoster,
+    EventWaiter, FileId, Mr, Pd, Qp, QpInitAttr, RecvPoster, SendPoster, Srq, SrqInitAttr,
+    SrqPoster, Xrcd, XrcdInitAttr,
 };
 pub use rocade_transport::{
     AccessFlags, AddressVector, CompleteTo, Completion, Counters, DropReason, ImmOrInv,
     ModifyError, PostError, QpAttr, QpAttrMask, QpCap, QpState, QpType, SendFlags, SendOp, SendWr,
-    Sge, SrqAttr, SrqError, WcFlags, WcOpcode, WcStatus, transition_rule,
+    Sge, SrqAttr, SrqError, Srqn, WcFlags, WcOpcode, WcStatus, transition_rule,
 };
 pub use rocade_wire::{Gid, Guid, Lkey, Mtu, Pkey, Psn, Qpn, Rkey};

@@ -46,7 +46,7 @@ use crate::hca::{DeviceFacts, DeviceInfo, Hca};
 use crate::link::shm::{self, ShmChannel};
 use crate::link::{Holder, LinkError, LocalAddr, UdpLink};
 use crate::memory::{MemGuard, MrTable};
-use crate::objects::{Context, QpCore, QpInner};
+use crate::objects::{Context, Domains, QpCore, QpInner};
 use crate::steering::{QpnAllocator, Slot};
 
 pub(crate) use ack_hold::Cause;
@@ -165,6 +165,7 @@ pub(crate) struct EngineInner {
     /// What the broker does for us when we are gone.
     will: OnceLock<Arc<Will>>,
     overrun: OverrunCqs,
+    domains: Domains,
     moderated: ModeratedCqs,
     handover: Handover,
     /// Written with each poll: apart from what other threads read all the time.
@@ -215,6 +216,7 @@ impl Engine {
                 waited_at: AtomicU64::new(0),
                 will: OnceLock::new(),
                 overrun: OverrunCqs::default(),
+                domains: Domains::default(),
                 moderated: ModeratedCqs::default(),
                 handover: Handover::new(),
                 polls: CachePadded::default(),
@@ -288,6 +290,16 @@ impl EngineInner {
 
     pub(crate) const fn regions(&self) -> &MrTable {
         &self.regions
+    }
+
+    /// Its XRC domains.
+    pub(crate) const fn domains(&self) -> &Domains {
+        &self.domains
+    }
+
+    /// A QP of this number, if there is one.
+    pub(crate) fn qp(&self, qpn: Qpn) -> Option<Arc<QpInner>> {
+        self.qps.read().get(qpn).cloned()
     }
 
     /// Who may talk to this process.

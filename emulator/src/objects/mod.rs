@@ -13,6 +13,7 @@ mod poster;
 mod qp;
 mod slots;
 mod srq;
+mod xrcd;
 
 pub use comp_channel::CompChannel;
 pub use connection::Connection;
@@ -24,6 +25,8 @@ pub use pd::Pd;
 pub use poster::{RecvPoster, SendPoster};
 pub use qp::{Qp, QpInitAttr};
 pub use srq::{Srq, SrqInitAttr, SrqPoster};
+pub use xrcd::{FileId, Xrcd, XrcdInitAttr};
 
 pub(crate) use cq::CqInner;
 pub(crate) use qp::{QpCore, QpInner};
+pub(crate) use xrcd::Domains;

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use parking_lot::MutexGuard;
-use rocade_transport::{PostError, QpState, SendWr, Sge, Time};
+use rocade_transport::{PostError, QpState, SendWr, Sge, Srqn, Time};
 
 use super::qp::{QpCore, QpInner};
 use crate::engine::{Cause, Driver};
@@ -57,6 +57,26 @@ impl<'a> SendPoster<'a> {
     pub fn push_inline(&mut self, wr: &SendWr<'_>, data: &[u8]) -> Result<(), VerbsError> {
         self.post(wr, Some(data))?;
         self.posted += 1;
+        Ok(())
+    }
+
+    /// Queues a work request to the XRC SRQ `srqn` of the peer; `data` is its data where it is copied now, and `wr`
+    /// has none then.
+    ///
+    /// # Errors
+    /// As [`SendPoster::push`].
+    //= XRC-03
+    pub fn push_to(
+        &mut self,
+        wr: &SendWr<'_>,
+        srqn: Srqn,
+        data: Option<&[u8]>,
+    ) -> Result<(), VerbsError> {
+        match data {
+            Some(data) => self.push_inline(wr, data)?,
+            None => self.push(wr)?,
+        }
+        self.core.qp.aim(srqn);
         Ok(())
     }
 

@@ -278,23 +278,12 @@ impl Qp {
         Ok(())
     }
 
-    /// Likewise for a message to the XRC SRQ `srqn` of the peer: an XRC initiator names one with each request
-    /// (XRC-03).
-    ///
-    /// # Errors
-    /// The request is not queued.
-    pub fn post_send_to(
-        &mut self,
-        now: Time,
-        wr: &SendWr<'_>,
-        srqn: Srqn,
-        inline: Option<&[u8]>,
-    ) -> Result<(), PostError> {
-        self.post_send(now, wr, inline)?;
+    /// The newest send work request, which was queued just now, goes to the XRC SRQ `srqn` of the peer: an XRC
+    /// initiator names one with each request (XRC-03).
+    pub fn aim(&mut self, srqn: Srqn) {
         if let SendSide::Reliable(requester) = &mut self.send {
             requester.aim(srqn);
         }
-        Ok(())
     }
 
     /// The application has taken completions of the send or the receive queue, whose

@@ -141,11 +141,7 @@ impl RecvSource {
         match self {
             Self::Own(_) => {}
             Self::Shared(srq) => srq.forget(),
-            Self::ByHeader(named) => {
-                if let Some(srq) = named.domain.find(srqn) {
-                    srq.forget();
-                }
-            }
+            Self::ByHeader(named) => named.domain.forget(srqn),
         }
     }
 

@@ -176,6 +176,9 @@ pub trait SharedReceives: fmt::Debug + Send + Sync {
 pub trait ReceiveDomain: fmt::Debug + Send + Sync {
     /// That with this number, if it is one of the domain (XRC-06).
     fn find(&self, srqn: Srqn) -> Option<Arc<dyn SharedReceives>>;
+
+    /// A receive that was taken from that queue will not complete: its slot is free.
+    fn forget(&self, srqn: Srqn);
 }
 
 #[cfg(test)]

@@ -234,8 +234,8 @@ impl Pair {
         };
         let now = self.now;
         let qp = &mut self.node_mut(side).qp;
-        qp.post_send_to(now, &wr, srqn, None)
-            .expect("the send is accepted");
+        qp.post_send(now, &wr, None).expect("the send is accepted");
+        qp.aim(srqn);
     }
 
     /// Posts a receive that must be accepted.

@@ -29,6 +29,12 @@ impl ReceiveDomain for TestDomain {
         let srqs = self.srqs.lock().unwrap_or_else(PoisonError::into_inner);
         srqs.get(&srqn).map(|srq| Arc::clone(srq) as _)
     }
+
+    fn forget(&self, srqn: Srqn) {
+        if let Some(srq) = self.find(srqn) {
+            srq.forget();
+        }
+    }
 }
 
 /// A shared receive queue, and how often its limit was reached.
