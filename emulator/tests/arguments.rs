@@ -65,6 +65,7 @@ fn registration() {
 //= DST-01 type=test
 //= DST-02 type=test
 //= CQ-09 type=test
+//= DST-06 type=test
 #[test]
 fn objects_in_use_are_busy_and_end_cleanly() {
     let side = Side::new("127.2.0.2", 4096);

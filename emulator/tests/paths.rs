@@ -78,6 +78,7 @@ fn move_to(side: &Side, sgid_index: u8, dgid: Gid) {
     side.qp.modify(&attr, QpAttrMask::AV).unwrap();
 }
 
+//= QPV-02 type=test
 #[test]
 fn a_connection_that_moves_in_sqd_goes_on_between_the_new_addresses() {
     let a = Side::on(engine("127.2.11.1,127.2.11.2"), 4096);

@@ -309,6 +309,8 @@ fn events(side: &Side) -> Vec<(AsyncEventKind, EventElement)> {
 
 /// A program may give all its objects the same cookie, and tell them apart otherwise.
 //= AEV-12 type=test
+//= CQ-08 type=test
+//= AEV-13 type=test
 #[test]
 fn an_object_that_ends_takes_no_events_of_others_along() {
     let (a, b) = pair("127.2.5.17", "127.2.5.18", 4096);
@@ -348,6 +350,7 @@ fn an_object_that_ends_takes_no_events_of_others_along() {
 
 //= CQ-02 type=test
 //= CQ-15 type=test
+//= AEV-00 AEV-01 type=test
 #[test]
 fn an_overrun_cq_has_one_event_and_takes_all_its_queue_pairs_along() {
     let (a, b) = (Side::new("127.2.5.13", 4096), Side::new("127.2.5.14", 4096));

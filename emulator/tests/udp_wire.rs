@@ -295,6 +295,7 @@ fn packets_beyond_the_mtu_are_refused_not_fragmented() {
     });
 }
 
+//= ENC-08 type=test
 #[test]
 fn ipv6_datagrams() {
     with_tun(1500, |tun| {

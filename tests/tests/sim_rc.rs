@@ -59,6 +59,7 @@ fn thousand_atomics_execute_once() {
     thousand_messages(&[Kind::Atomic]);
 }
 
+//= RC-SEG-04 type=test
 #[test]
 fn thousand_mixed_operations_in_both_directions() {
     run("both", 2, |seed| {

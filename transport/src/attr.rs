@@ -9,6 +9,7 @@ use crate::wr::AccessFlags;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 #[doc(alias = "ibv_qp_state")]
+//= QPS-01
 pub enum QpState {
     /// Reset.
     Reset = 0,

@@ -11,12 +11,14 @@ use crate::queue::Srqn;
 pub enum WcStatus {
     /// Success.
     #[doc(alias = "IBV_WC_SUCCESS")]
+    //= WCS-00
     Success = 0,
     /// Local length error (WCS-01).
     #[doc(alias = "IBV_WC_LOC_LEN_ERR")]
     LocLenErr = 1,
     /// Local QP operation error (WCS-02).
     #[doc(alias = "IBV_WC_LOC_QP_OP_ERR")]
+    //= WCS-02
     LocQpOpErr = 2,
     /// Local protection error (WCS-04).
     #[doc(alias = "IBV_WC_LOC_PROT_ERR")]
@@ -89,6 +91,7 @@ impl WcOpcode {
 bitflags! {
     /// Completion flags (`ibv_wc_flags`, WCO-03).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+    //= WCO-03
     pub struct WcFlags: u32 {
         /// A 40-byte network header precedes the data (UD).
         const GRH = 1;

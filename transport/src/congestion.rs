@@ -15,6 +15,9 @@ pub(crate) const MIN_PACKET_COST: u32 = 512;
 const INITIAL_WINDOW_BYTES: u32 = 128 * 1024;
 const MAX_WINDOW_BYTES: u32 = 2 * 1024 * 1024;
 const MIN_WINDOW_BYTES: u32 = 16 * 1024;
+/// A window of the smallest packets is far below half of the PSN space, whatever is sent beyond it.
+//= RC-PSN-03
+const _: () = assert!(MAX_WINDOW_BYTES / MIN_PACKET_COST < 1 << 20);
 /// A window of so many runs is large.
 const RUNS_IN_LARGE: u64 = 8;
 /// An acknowledgement is expected in this part of the ACK timeout.

@@ -32,6 +32,7 @@ impl<'a, H> Cx<'a, H> {
     /// A completion with what all have in common, for the caller to add the rest: what it says is
     /// for the queue and the service to know.
     #[inline]
+    //= CQ-11 CQ-12
     pub(crate) const fn completion(
         &self,
         to: CompleteTo,

@@ -107,6 +107,7 @@ impl Peer {
     }
 
     /// Packets of a message of `len` bytes (MTU-03, RC-SEG-02).
+    //= MTU-03
     pub(crate) const fn packets(&self, len: u32) -> u32 {
         if len <= self.pmtu_bytes() {
             1

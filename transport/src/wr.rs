@@ -238,6 +238,7 @@ impl LocalData {
 
     /// Copies `dst.len()` bytes from offset `offset` of the message into `dst`.
     #[inline]
+    //= RC-WQE-11
     pub(crate) fn gather(
         &self,
         (mem, who): (&impl Memory, Accessor),

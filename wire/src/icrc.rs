@@ -292,6 +292,7 @@ impl IcrcOfLen {
     #[must_use]
     pub fn check(&self, predicted_id: u16, covered: &[u8], icrc: [u8; ICRC_LEN]) -> IcrcCheck {
         //= ICRC-08
+        //= ICRC-12
         let difference = self.compute(predicted_id, covered) ^ u32::from_le_bytes(icrc);
         if difference == 0 {
             return IcrcCheck::Ok {
@@ -408,7 +409,7 @@ struct Prefix {
 
 impl Prefix {
     /// A dummy LRH of the bare InfiniBand packet.
-    //= ICRC-02
+    //= ICRC-02 ICRC-09
     const ONES_LEN: usize = 8;
     const MAX_LEN: usize = Self::ONES_LEN + ip::IPV6_HEADER_LEN + ip::UDP_HEADER_LEN;
 

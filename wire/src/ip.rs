@@ -63,6 +63,7 @@ impl core::error::Error for IpError {}
 ///
 /// `parse` and [`Datagram::emit`] are inverse, for the bytes that the IP length covers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+//= ENC-01
 pub struct Datagram<'a> {
     /// Source address.
     pub src: IpAddr,
@@ -344,6 +345,7 @@ impl<'a> Datagram<'a> {
     /// The 40 bytes that a UD queue pair puts before the received payload: zeros and the IPv4 header,
     /// or the IPv6 header. All zero where the addresses are of different families.
     #[must_use]
+    //= GRH-04
     pub fn grh(&self) -> [u8; GRH_LEN] {
         match (self.src, self.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {

@@ -57,6 +57,7 @@ impl Psn {
     /// `other`. The opposite point of the circle counts as behind.
     #[inline]
     #[must_use]
+    //= RC-PSN-01
     pub const fn diff(self, other: Self) -> i32 {
         // The difference moved to the top of the word: the arithmetic shift back extends its sign.
         let top = self.0.wrapping_sub(other.0) << (u32::BITS - Self::BITS);

@@ -14,6 +14,8 @@
 //! | `ROCADE_LINK` | `link = ".."` | `auto` (default), `udp`, `shm`: [`LinkMode`] |
 //! | `ROCADE_ICRC` | `icrc = ".."` | how ICRCs are computed, for measurements: `avx512`, `vpclmul256`, `pclmul128`, `pmull`, `crc32`, `table`; the processor's best by default |
 //! | `ROCADE_PEERS` | `peers = ["..", ..]` | `ADDR[/PREFIX][,..]`: who may talk to this process; anybody by default: [`Peers`] |
+//! | `ROCADE_IDENTITY` | `identity = ".."` | `VENDOR:PART`: what the devices say they are: [`DeviceIdentity`] |
+//! | `ROCADE_PKEYS` | `pkeys = ["..", ..]` | `PKEY[,..]`: the P_Key table; only 0xffff by default |
 //! | `ROCADE_CAPTURE` | `capture = ".."` | file that all packets are appended to, see [`capture`](crate::link::capture) |
 //! | `ROCADE_FAULT` | `fault = ["..", ..]` | what happens to packets: rules separated by `;`, see [`fault`](crate::link::fault) |
 //! | `ROCADE_LOG` | `log = ".."` | tracing filter, e.g. `info` |
@@ -32,6 +34,7 @@
 mod error;
 mod guid;
 mod host;
+mod identity;
 mod names;
 mod peers;
 mod settings;
@@ -43,18 +46,19 @@ mod tests;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use rocade_wire::Guid;
 use rocade_wire::crc::Way;
+use rocade_wire::{Guid, Pkey};
 
 pub use self::error::{ConfigError, Origin};
 pub use self::guid::HostIdentity;
 pub use self::host::{HostNetwork, Interface};
+pub use self::identity::{DeviceIdentity, MAX_PKEYS};
 pub use self::names::{ENV_WARNED, UnknownVariable, nearest, unknown_variables};
 pub use self::peers::Peers;
 pub use self::settings::{
     BrokerSetting, ENV_BROKER, ENV_BROKER_IDLE_MS, ENV_CAPTURE, ENV_CONFIG, ENV_DEVICES, ENV_FAULT,
-    ENV_ICRC, ENV_IP, ENV_LINK, ENV_LOG, ENV_PEERS, ENV_RUNTIME_DIR, FILE_NAME, Settings,
-    config_file,
+    ENV_ICRC, ENV_IDENTITY, ENV_IP, ENV_LINK, ENV_LOG, ENV_PEERS, ENV_PKEYS, ENV_RUNTIME_DIR,
+    FILE_NAME, Settings, config_file,
 };
 pub use self::spec::{DeviceSpec, MAX_DEVICE_NAME_LEN, SpecItem};
 pub use crate::broker::BrokerConfig;
@@ -108,6 +112,10 @@ pub struct DeviceConfig {
     pub netdev_mtu: u32,
     /// Node GUID, not zero.
     pub guid: Guid,
+    /// Vendor and part.
+    pub identity: DeviceIdentity,
+    /// The P_Key table, at least one entry.
+    pub pkeys: Vec<Pkey>,
 }
 
 /// How a process shares its addresses with other processes.

@@ -4,11 +4,11 @@ use std::ffi::{OsStr, OsString};
 
 use super::settings::{
     ENV_BROKER, ENV_BROKER_IDLE_MS, ENV_CAPTURE, ENV_CONFIG, ENV_DEVICES, ENV_FAULT, ENV_ICRC,
-    ENV_IP, ENV_LINK, ENV_LOG, ENV_PEERS, ENV_RUNTIME_DIR,
+    ENV_IDENTITY, ENV_IP, ENV_LINK, ENV_LOG, ENV_PEERS, ENV_PKEYS, ENV_RUNTIME_DIR,
 };
 
 /// The variables that users set.
-const VARIABLES: [&str; 12] = [
+const VARIABLES: [&str; 14] = [
     ENV_BROKER,
     ENV_BROKER_IDLE_MS,
     ENV_CAPTURE,
@@ -16,10 +16,12 @@ const VARIABLES: [&str; 12] = [
     ENV_DEVICES,
     ENV_FAULT,
     ENV_ICRC,
+    ENV_IDENTITY,
     ENV_IP,
     ENV_LINK,
     ENV_LOG,
     ENV_PEERS,
+    ENV_PKEYS,
     ENV_RUNTIME_DIR,
 ];
 

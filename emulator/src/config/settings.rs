@@ -5,12 +5,14 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rocade_wire::Pkey;
 use rocade_wire::crc::Way;
 use serde::Deserialize;
 
 use super::error::{ConfigError, Origin};
 use super::guid::HostIdentity;
 use super::host::{self, HostNetwork};
+use super::identity::{self, DeviceIdentity};
 use super::names;
 use super::peers::Peers;
 use super::spec::{DeviceSpec, SpecItem};
@@ -34,6 +36,10 @@ pub const ENV_LINK: &str = "ROCADE_LINK";
 pub const ENV_ICRC: &str = "ROCADE_ICRC";
 /// `ADDR[/PREFIX][,..]`: who may talk to this process.
 pub const ENV_PEERS: &str = "ROCADE_PEERS";
+/// `VENDOR:PART`: what the devices say they are.
+pub const ENV_IDENTITY: &str = "ROCADE_IDENTITY";
+/// `PKEY[,..]`: the P_Key table of the devices.
+pub const ENV_PKEYS: &str = "ROCADE_PKEYS";
 /// Path of a pcapng file that all packets go to.
 pub const ENV_CAPTURE: &str = "ROCADE_CAPTURE";
 /// What happens to packets on their way: rules of [`Rule::parse_list`].
@@ -73,6 +79,8 @@ pub struct Settings {
     link: Option<Setting<LinkMode>>,
     icrc: Option<Setting<Way>>,
     peers: Option<Setting<Peers>>,
+    identity: Option<Setting<DeviceIdentity>>,
+    pkeys: Option<Setting<Vec<Pkey>>>,
     capture: Option<Setting<PathBuf>>,
     faults: Option<Setting<Vec<Rule>>>,
     log: Option<Setting<String>>,
@@ -90,6 +98,8 @@ struct FileKeys {
     link: Option<String>,
     icrc: Option<String>,
     peers: Option<Vec<String>>,
+    identity: Option<String>,
+    pkeys: Option<Vec<String>>,
     capture: Option<String>,
     fault: Option<Vec<String>>,
     log: Option<String>,
@@ -161,6 +171,8 @@ impl Settings {
             link: get(ENV_LINK)?.map(parse_link).transpose()?,
             icrc: get(ENV_ICRC)?.map(parse_icrc).transpose()?,
             peers: get(ENV_PEERS)?.map(parse_peers).transpose()?,
+            identity: get(ENV_IDENTITY)?.map(parse_identity).transpose()?,
+            pkeys: get(ENV_PKEYS)?.map(parse_pkeys).transpose()?,
             capture: get(ENV_CAPTURE)?.map(parse_file).transpose()?,
             faults: get(ENV_FAULT)?.map(parse_faults).transpose()?,
             log: get(ENV_LOG)?.map(|(value, origin)| Setting { value, origin }),
@@ -239,6 +251,13 @@ impl Settings {
                         .map(|value| Setting { value, origin })
                 })
                 .transpose()?,
+            identity: with("identity", keys.identity)
+                .map(parse_identity)
+                .transpose()?,
+            pkeys: keys
+                .pkeys
+                .map(|items| parse_pkeys((items.join(","), origin("pkeys"))))
+                .transpose()?,
             capture: with("capture", keys.capture).map(parse_file).transpose()?,
             faults: keys
                 .fault
@@ -308,6 +327,8 @@ impl Settings {
             link: self.link.or(lower.link),
             icrc: self.icrc.or(lower.icrc),
             peers: self.peers.or(lower.peers),
+            identity: self.identity.or(lower.identity),
+            pkeys: self.pkeys.or(lower.pkeys),
             capture: self.capture.or(lower.capture),
             faults: self.faults.or(lower.faults),
             log: self.log.or(lower.log),
@@ -447,10 +468,18 @@ impl Settings {
         network: &HostNetwork,
         identity: &HostIdentity,
     ) -> Result<EngineConfig, ConfigError> {
-        let devices = match &self.devices {
+        let mut devices = match &self.devices {
             Some(setting) => resolve_specs(&setting.value, &setting.origin, network, identity)?,
             None => default_devices(network, identity),
         };
+        for device in &mut devices {
+            if let Some(setting) = &self.identity {
+                device.identity = setting.value;
+            }
+            if let Some(setting) = &self.pkeys {
+                device.pkeys.clone_from(&setting.value);
+            }
+        }
         let embedded = self
             .broker
             .as_ref()
@@ -589,6 +618,18 @@ fn parse_peers((value, origin): (String, Origin)) -> Result<Setting<Peers>, Conf
     Ok(Setting { value, origin })
 }
 
+fn parse_identity(
+    (value, origin): (String, Origin),
+) -> Result<Setting<DeviceIdentity>, ConfigError> {
+    let value = DeviceIdentity::parse(&value, &origin)?;
+    Ok(Setting { value, origin })
+}
+
+fn parse_pkeys((text, origin): (String, Origin)) -> Result<Setting<Vec<Pkey>>, ConfigError> {
+    let value = identity::parse_pkeys(text.split(','), &text, &origin)?;
+    Ok(Setting { value, origin })
+}
+
 fn parse_link((value, origin): (String, Origin)) -> Result<Setting<LinkMode>, ConfigError> {
     let value = match value.as_str() {
         "auto" => LinkMode::Auto,
@@ -639,6 +680,8 @@ fn default_devices(network: &HostNetwork, identity: &HostIdentity) -> Vec<Device
                 ifindex: interface.index,
                 addrs: interface.addrs.clone(),
                 netdev_mtu: interface.mtu_bytes,
+                identity: DeviceIdentity::default(),
+                pkeys: vec![Pkey::DEFAULT],
             }
         })
         .collect()
@@ -746,6 +789,8 @@ fn resolve_spec(
         ifindex: first.index,
         netdev_mtu: mtu.unwrap_or(first.mtu_bytes),
         addrs,
+        identity: DeviceIdentity::default(),
+        pkeys: vec![Pkey::DEFAULT],
     })
 }
 

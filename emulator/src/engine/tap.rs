@@ -353,7 +353,8 @@ impl Dispatch<'_> {
         origin: &mut impl Origin,
         mut later: Option<&mut Vec<Qpn>>,
     ) -> Verdict {
-        let (tap, now) = (&self.engine.tap, self.now);
+        // Not the time of the batch: its later packets may have left after that.
+        let (tap, now) = (&self.engine.tap, self.engine.now());
         let bytes = packet.copied();
         let is_packet = Packet::parse(&bytes).is_ok();
         let is_intact = is_packet

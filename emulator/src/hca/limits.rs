@@ -27,8 +27,6 @@ pub const MAX_RD_ATOM: u8 = 128;
 pub const COMP_VECTORS: u32 = 1;
 /// Ports.
 pub const PORTS: u8 = 1;
-/// Entries of the P_Key table.
-pub const PKEY_TABLE_LEN: u16 = 1;
 /// Longest message in bytes (MTU-04).
 pub const MAX_MSG_SZ: u32 = 1 << 31;
 /// `BAD_PKEY_CNTR | PORT_ACTIVE_EVENT | SYS_IMAGE_GUID | RC_RNR_NAK_GEN | SRQ_RESIZE` of

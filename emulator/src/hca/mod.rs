@@ -168,7 +168,7 @@ impl Hca {
             attr: self.device_attr(),
             port: self.port_attr(),
             gids: self.gids.clone(),
-            pkeys: (0..limits::PKEY_TABLE_LEN).filter_map(Self::pkey).collect(),
+            pkeys: self.config.pkeys.clone(),
         }
     }
 
@@ -181,12 +181,12 @@ impl Hca {
     }
 
     //= ENC-14
-    pub(crate) const fn pkey(index: u16) -> Option<Pkey> {
-        if index == 0 {
-            Some(Pkey::DEFAULT)
-        } else {
-            None
-        }
+    pub(crate) fn pkey(&self, index: u16) -> Option<Pkey> {
+        self.config.pkeys.get(usize::from(index)).copied()
+    }
+
+    fn pkey_table_len(&self) -> u16 {
+        u16::try_from(self.config.pkeys.len()).unwrap_or(u16::MAX)
     }
 
     /// The link address of a local IP address of this device.
@@ -204,16 +204,16 @@ impl Hca {
             max_mtu: Mtu::Mtu4096,
             gid_tbl_len: u32::try_from(self.gids.len()).unwrap_or(u32::MAX),
             max_msg_sz: limits::MAX_MSG_SZ,
-            pkey_tbl_len: limits::PKEY_TABLE_LEN,
+            pkey_tbl_len: self.pkey_table_len(),
         }
     }
 
-    pub(crate) const fn qp_limits() -> QpLimits {
+    pub(crate) fn qp_limits(&self) -> QpLimits {
         QpLimits {
             max_qp_init_rd_atom: limits::MAX_RD_ATOM,
             max_qp_rd_atom: limits::MAX_RD_ATOM,
             port_count: limits::PORTS,
-            pkey_table_len: limits::PKEY_TABLE_LEN,
+            pkey_table_len: self.pkey_table_len(),
         }
     }
 
@@ -225,8 +225,8 @@ impl Hca {
             sys_image_guid: self.config.guid,
             max_mr_size: u64::MAX,
             page_size_cap: 0xffff_f000,
-            vendor_id: 0x526f,
-            vendor_part_id: 1,
+            vendor_id: self.config.identity.vendor_id,
+            vendor_part_id: self.config.identity.part_id,
             hw_ver: 1,
             max_qp: limits::MAX_QP,
             max_qp_wr: limits::MAX_QP_WR,
@@ -244,7 +244,7 @@ impl Hca {
             max_res_rd_atom: rd_atom * limits::MAX_QP,
             max_qp_init_rd_atom: rd_atom,
             atomic_cap: 2,
-            max_pkeys: limits::PKEY_TABLE_LEN,
+            max_pkeys: self.pkey_table_len(),
             local_ca_ack_delay: 15,
             phys_port_cnt: limits::PORTS,
             completion_timestamp_mask: u64::MAX,

@@ -151,7 +151,9 @@ impl Context {
     /// [`VerbsError::InvalidArgument`] beyond the table.
     #[doc(alias = "ibv_query_pkey")]
     pub fn pkey(&self, index: u16) -> Result<u16, VerbsError> {
-        Hca::pkey(index)
+        self.inner
+            .hca
+            .pkey(index)
             .map(rocade_wire::Pkey::get)
             .ok_or(VerbsError::InvalidArgument("pkey_index"))
     }

@@ -230,6 +230,7 @@ impl Cq {
     pub fn destroy(&self) -> Result<(), VerbsError> {
         let inner = &self.inner;
         if inner.qps.load(Ordering::Acquire) > 0 {
+            //= DST-02
             return Err(VerbsError::Busy("completion queue"));
         }
         inner.ring.lock().disarm();
@@ -366,6 +367,7 @@ impl CqInner {
     /// There was no room: an event, once, and an end to all QPs that complete here.
     fn lost_completions(&self, was_overrun: bool) {
         //= CQ-15
+        //= AEV-00
         if !was_overrun {
             self.context.raise(
                 AsyncEventKind::CqErr,
@@ -377,6 +379,7 @@ impl CqInner {
     }
 
     /// Drops the completions of a QP that is reset or destroyed (RC-STA-04, CQ-13).
+    //= CQ-13
     pub(super) fn purge(&self, qp_num: Qpn) {
         let mut ring = self.ring.lock();
         if !ring.is_empty() {

@@ -230,6 +230,7 @@ impl CqRing {
     }
 
     /// Arms; entries already there cause no event (CQ-07), NEXT is never downgraded (CQ-05).
+    //= CQ-05 CQ-07
     pub(super) fn arm(&mut self, solicited_only: bool) {
         self.armed = match (self.armed, solicited_only) {
             (_, false) | (Armed::Next, true) => Armed::Next,

@@ -280,7 +280,7 @@ impl Qp {
         let sgid = hca.gid(u32::from(attr.ah_attr.sgid_index));
         let context = ModifyContext {
             sgid,
-            pkey: Hca::pkey(attr.pkey_index).unwrap_or(Pkey::DEFAULT),
+            pkey: hca.pkey(attr.pkey_index).unwrap_or(Pkey::DEFAULT),
             active_mtu: hca.active_mtu(),
         };
         let peer = attr.ah_attr.dgid.to_ip();
@@ -326,6 +326,15 @@ impl Qp {
             engine.reconsider_path(inner);
         }
         Ok(())
+    }
+
+    /// Notes how fast the QP shall send, in kbit/s; 0 is as fast as it can. Nothing is slowed down so far.
+    ///
+    /// # Errors
+    /// [`VerbsError::Modify`] (EINVAL) unless it is connected (RTR, RTS or SQD).
+    #[doc(alias = "ibv_modify_qp_rate_limit")]
+    pub fn set_rate_limit(&self, kbps: u32) -> Result<(), VerbsError> {
+        Ok(self.inner().lock().qp.set_rate_limit(kbps)?)
     }
 
     /// Attributes as they are now.
@@ -404,7 +413,7 @@ impl QpInner {
             pd: pd.id,
             cap: plan.cap,
             sq_sig_all: plan.sq_sig_all,
-            limits: Hca::qp_limits(),
+            limits: pd.context.hca.qp_limits(),
         };
         let Some(qp) = rocade_transport::Qp::new(config, receives) else {
             engine.release_qp_num(qp_num);
@@ -596,6 +605,7 @@ impl QpInner {
         self.alive.load(Ordering::Acquire)
     }
 
+    //= AEV-13
     pub(crate) fn raise(&self, event: QpEvent) {
         let kind = match event {
             QpEvent::CommEst => AsyncEventKind::CommEst,

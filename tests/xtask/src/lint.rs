@@ -3,7 +3,7 @@
 use std::{fs, io, path::Path, process::Command, time::Duration};
 
 use crate::{
-    dependencies,
+    dependencies, rules,
     step::{self, succeeds},
     tally::Tally,
     workspace::{Workspace, in_ci},
@@ -29,6 +29,7 @@ pub(crate) fn run(workspace: &Workspace) -> Tally {
         + step::run("documentation", LIMIT, doc).as_one()
         + skips_are_counted(workspace.root())
         + dependencies_are_used(workspace.root())
+        + rules::run(workspace.root(), false, false)
 }
 
 /// A check by a component that a minimal toolchain does not have.

@@ -15,6 +15,7 @@ mod loom;
 mod mutants;
 mod packages;
 mod pypi;
+mod rules;
 mod sanitize;
 mod skips;
 mod step;
@@ -42,6 +43,12 @@ enum Task {
     Test(TestArgs),
     /// Check formatting, clippy and the documentation.
     Lint,
+    /// Say which rules of the standard have code and tests (docs/testing.md).
+    Rules {
+        /// Take lines that are no longer needed off `tests/rules/open.tsv`.
+        #[arg(long)]
+        prune: bool,
+    },
     /// Run fuzz targets (all, or those named), each for a while.
     Fuzz {
         /// Seconds per target.
@@ -107,6 +114,7 @@ fn run(workspace: &Workspace, task: Task) -> Tally {
     match task {
         Task::Test(args) => suite::run(workspace, !args.no_install, &args.filters),
         Task::Lint => lint::run(workspace),
+        Task::Rules { prune } => rules::run(workspace.root(), true, prune),
         Task::Fuzz { seconds, targets } => fuzz::run(workspace, seconds, &targets),
         Task::Bench { arguments } => bench::run(workspace, &arguments),
         Task::Mutants {

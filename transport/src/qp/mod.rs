@@ -254,6 +254,21 @@ impl Qp {
         modify::modify(self, now, attr, mask, context)
     }
 
+    /// Notes how fast it shall send, in kbit/s; 0 is as fast as it can. Shown by [`Qp::query`].
+    ///
+    /// # Errors
+    /// Only a QP that is connected has a rate.
+    //= QPS-05
+    pub const fn set_rate_limit(&mut self, kbps: u32) -> Result<(), ModifyError> {
+        match self.state {
+            QpState::Rtr | QpState::Rts | QpState::Sqd => {
+                self.attr.rate_limit = kbps;
+                Ok(())
+            }
+            _ => Err(ModifyError::NoTransition),
+        }
+    }
+
     /// Queues a send work request; `inline` is its data where the caller copied it (RC-WQE-06).
     ///
     /// # Errors
@@ -395,6 +410,7 @@ impl Qp {
     fn note_comm_est(&mut self) {
         if self.state == QpState::Rtr && !self.comm_est_raised {
             self.comm_est_raised = true;
+            //= AEV-04
             self.out.events.push_back(QpEvent::CommEst);
         }
     }
@@ -403,6 +419,7 @@ impl Qp {
     fn note_drained(&mut self) {
         if self.state == QpState::Sqd && self.attr.en_sqd_async_notify && self.send.is_drained() {
             self.attr.en_sqd_async_notify = false;
+            //= AEV-05
             self.out.events.push_back(QpEvent::SqDrained);
         }
     }
@@ -536,6 +553,7 @@ impl Qp {
 
     /// A completion could not be reported: to ERR, with an event (RC-STA-10, RC-ERR-G). Of the pending
     /// completions the first `seen` will be handed out all the same, and no others: only their messages are acknowledged.
+    //= RC-STA-10 AEV-01
     pub fn set_fatal(&mut self, now: Time, seen: usize) {
         let seen = self.out.completions.iter().take(seen);
         let messages = seen.filter(|completion| is_received(completion)).count();
@@ -562,6 +580,7 @@ impl Qp {
 
     /// Responses queued before the error still go out, the NAK that caused it among them
     /// (RC-ERR-C, RC-STA-03).
+    //= RC-STA-03
     fn enter_error(&mut self, now: Time) {
         self.state = QpState::Err;
         let (send, recv, mut cx) = self.sides(now, &());

@@ -13,6 +13,7 @@ use crate::time::Time;
 const COUNTER_MAX: u8 = 7;
 const CODE_MAX: u8 = 31;
 /// Values of `path_mig_state` (RC-APM-01).
+//= RC-APM-01
 const MIGRATED: u32 = 0;
 const REARM: u32 = 1;
 const ARMED: u32 = 2;
@@ -38,6 +39,7 @@ pub(super) fn modify(
         return Err(ModifyError::NotDrained);
     }
     check_values(qp, attr, mask, context)?;
+    //= QPS-06
     store(qp, attr, mask);
     apply(qp, now, mask, next, context);
     Ok(())
@@ -159,6 +161,7 @@ fn check_values(
         attr.alt_pkey_index < limits.pkey_table_len,
         "alt_pkey_index",
     )?;
+    //= QPV-08
     let alternate = &attr.alt_ah_attr;
     check(
         QpAttrMask::ALT_PATH,
@@ -190,6 +193,7 @@ fn leads_somewhere(av: &AddressVector) -> bool {
 }
 
 //= QPV-01, QPV-04, ENC-12, ENC-14
+//= QPV-02
 fn check_av(av: &AddressVector, port: u8, context: &ModifyContext) -> Result<(), ModifyError> {
     if av.port_num != port {
         return Err(ModifyError::BadValue("ah_attr.port_num"));

@@ -74,6 +74,7 @@ pub const fn transition_rule(
         (Sqd, Rts) => sqd_to_rts(qp_type),
         (Sqd, Sqd) => sqd_to_sqd(qp_type),
         (Sqe, Rts) => sqe_to_rts(qp_type),
+        //= QPT-31
         _ => None,
     }
 }

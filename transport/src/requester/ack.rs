@@ -70,6 +70,7 @@ impl Requester {
             }
             //= RC-REQ-10
             _ => match self.skip_to(cx, psn) {
+                //= WCS-07
                 Reached::All => Err(self.fail_front(cx, WcStatus::BadRespErr)),
                 Reached::MissingResponse => self.sequence_error(cx),
             },
@@ -105,10 +106,13 @@ impl Requester {
         let status = match code {
             NakCode::PsnSequence => None,
             //= RC-REQ-07
+            //= WCS-09
             NakCode::InvalidRequest => Some(WcStatus::RemInvReqErr),
             //= RC-REQ-08
+            //= WCS-10
             NakCode::RemoteAccess => Some(WcStatus::RemAccessErr),
             //= RC-REQ-09
+            //= WCS-11
             NakCode::RemoteOperational => Some(WcStatus::RemOpErr),
             //= RC-REQ-15
             NakCode::InvalidRdRequest | NakCode::Reserved(_) => {
@@ -149,6 +153,7 @@ impl Requester {
             if front.offset_of(target) >= front.packets {
                 self.complete_front(cx);
             } else {
+                //= RC-ACK-08
                 self.set_una(target);
             }
         }
@@ -286,6 +291,7 @@ impl Requester {
         self.current = self.current.saturating_sub(1);
         self.rd_wqes -= usize::from(wqe.op.needs_response_data());
         self.set_una(wqe.end_psn());
+        //= RC-WQE-02
         if self.limits.sig_all || wqe.flags.contains(SendFlags::SIGNALED) {
             self.report(cx, &wqe, WcStatus::Success, wqe.len);
         } else {

@@ -100,6 +100,7 @@ impl SendWqe {
         u32::try_from(next).map_or(self.len, |next| next.min(self.len))
     }
 
+    //= WCO-01
     const fn wc_opcode(&self) -> WcOpcode {
         match self.op {
             SendOp::Send { .. } => WcOpcode::Send,
@@ -225,6 +226,7 @@ impl Requester {
     }
 
     /// RTR to RTS: the first request takes `sq_psn` (RC-PSN-04).
+    //= RC-PSN-04
     pub(crate) fn start(&mut self, sq_psn: Psn) {
         self.una = sq_psn;
         self.cursor = sq_psn;
@@ -342,6 +344,7 @@ impl Requester {
     }
 
     /// Completes every WQE with `WR_FLUSH_ERR`, unsignaled ones too (RC-STA-01).
+    //= RC-STA-01 WCS-05
     pub(crate) fn flush<H>(&mut self, cx: &mut Cx<'_, H>) {
         while let Some(wqe) = self.sq.pop_front() {
             self.report(cx, &wqe, WcStatus::WrFlushErr, 0);
@@ -390,6 +393,7 @@ impl Requester {
     }
 
     /// Reports a local error once all earlier work requests are complete (RC-REQ-14, RC-WQE-01).
+    //= RC-WQE-01
     pub(crate) fn check_failed<H>(&mut self, cx: &mut Cx<'_, H>) -> Result<(), Fatal> {
         match self.failed {
             Some(status) if self.current == 0 => Err(self.fail_front(cx, status)),

@@ -57,6 +57,7 @@ impl Requester {
 
     /// After progress: full counters again, the timer from now or off (RC-REQ-17, RC-TMR-02).
     pub(super) fn on_progress(&mut self, now: Time, cost_before: u64) {
+        //= RC-REQ-17
         self.retry_left = self.attr.retry_cnt;
         self.went_back_at = None;
         self.ack_deadline = None;
@@ -77,12 +78,14 @@ impl Requester {
         if self.rewound.is_some() {
             self.resume();
         }
+        //= RC-TMR-02
         if self.rnr_until.is_none() && self.una != self.cursor {
             self.arm_ack_timer(now);
         }
     }
 
     /// Transmission continues at `psn`, which is not acknowledged.
+    //= RC-REQ-16
     pub(super) fn go_back(&mut self, psn: Psn) {
         self.cursor = psn;
         self.current = self.index_of(psn);
@@ -113,6 +116,7 @@ impl Requester {
     /// One retry less; none left is fatal for the oldest WQE (RC-REQ-18).
     fn consume_retry<H>(&mut self, cx: &mut Cx<'_, H>) -> Result<(), Fatal> {
         if self.retry_left == 0 {
+            //= RC-REQ-18 WCS-12
             return Err(self.fail_front(cx, WcStatus::RetryExcErr));
         }
         self.retry_left -= 1;
@@ -145,6 +149,7 @@ impl Requester {
     }
 
     /// The responder has no receive WQE for the message at `una` (RC-REQ-06).
+    //= RC-REQ-06
     pub(super) fn receiver_not_ready<H>(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -158,6 +163,7 @@ impl Requester {
         //= RC-TMR-05
         if self.attr.rnr_retry != 7 {
             if self.rnr_left == 0 {
+                //= WCS-13
                 return Err(self.fail_front(cx, WcStatus::RnrRetryExcErr));
             }
             self.rnr_left -= 1;
@@ -167,6 +173,7 @@ impl Requester {
         self.retry_left = self.attr.retry_cnt;
         self.timeouts_in_a_row = 0;
         self.go_back(self.una);
+        //= RC-TMR-04
         self.rnr_until = Some(cx.now.plus_ns(timer.as_ns()));
         Ok(())
     }

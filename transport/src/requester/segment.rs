@@ -76,11 +76,13 @@ impl Requester {
             let last_in_window = in_flight + step.cost + full_packet > limit;
             // With an answer to the first packet, a retry fails only if that one is lost.
             let repeats_oldest = self.cursor == self.una && self.cursor != self.next_new;
+            //= RC-ACK-05
             if last_in_window || repeats_oldest || self.packets_since_ack_req + 1 >= interval {
                 step.head.bth.ack_req = true;
             }
             if Self::push(cx.memory(), wqe, &step, tx).is_err() {
                 //= RC-REQ-14
+                //= WCS-04
                 self.failed = Some(WcStatus::LocProtErr);
                 break;
             }
@@ -356,6 +358,7 @@ impl Requester {
     fn sent<H>(&mut self, cx: &mut Cx<'_, H>, step: &Step, una_cost: u64) {
         cx.out.counters.tx_packets += 1;
         let repeated = self.cursor != self.next_new;
+        //= RC-PSN-05 RC-SEG-04
         self.cursor = self.cursor.add(step.psns);
         if repeated {
             cx.out.counters.rare().retransmitted_packets += 1;

@@ -69,6 +69,7 @@ impl Response {
 impl Responder {
     /// Schedules an acknowledgement; a waiting one is replaced, as one ACK covers all before it
     /// (RC-ACK-02).
+    //= RC-PSN-07
     pub(super) fn schedule_ack(&mut self, psn: Psn) {
         let msn = self.msn;
         if let Some(Response::Ack {
@@ -91,6 +92,7 @@ impl Responder {
             Syndrome::RnrNak(_) => out.counters.rare().rnr_naks_sent += 1,
             _ => out.counters.rare().fatal_naks_sent += 1,
         }
+        //= RC-RSP-21
         self.nak_outstanding = true;
         self.queue.push_back(Response::Nak {
             psn,
@@ -134,6 +136,7 @@ impl Responder {
         cx: &mut Cx<'_, H>,
         tx: &mut TxBuffer,
     ) -> Result<(), Fatal> {
+        //= RC-RSP-25
         while let Some(response) = self.queue.front().copied() {
             let done = match response {
                 Response::Ack { psn, msn } => {

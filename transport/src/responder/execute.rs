@@ -57,8 +57,10 @@ impl Responder {
         if operation.is_last() || operation.is_only() {
             self.msn = self.msn.next();
         }
+        //= RC-RSP-23
         self.epsn = psn.add(executed.psns);
         if let Some((wqe, detail)) = executed.received {
+            //= RC-RSP-26
             complete_recv(cx, &wqe, detail);
             self.note_received(psn);
         }
@@ -237,6 +239,7 @@ impl Responder {
     }
 
     /// Queues the response to the READ or atomic just saved, with the MSN that counts it.
+    //= RC-ACK-03
     fn answer_resource(&mut self) {
         let msn = self.msn;
         let response = match self.saved.back() {
@@ -269,6 +272,7 @@ impl Responder {
     }
 }
 
+//= WCO-02
 fn recv_detail(opcode: WcOpcode, byte_len: u32, headers: &Headers) -> RecvDetail {
     RecvDetail {
         opcode,

@@ -134,6 +134,7 @@ impl Responder {
     }
 
     /// INIT to RTR: the first request expected has `rq_psn` (RC-PSN-04).
+    //= RC-PSN-04
     pub(crate) const fn start(&mut self, rq_psn: Psn) {
         self.epsn = rq_psn;
     }
@@ -161,6 +162,7 @@ impl Responder {
     }
 
     /// Completes the receive in progress and all queued ones with `WR_FLUSH_ERR` (RC-STA-01).
+    //= RC-STA-01 WCS-05
     pub(crate) fn flush<H>(&mut self, cx: &mut Cx<'_, H>) {
         let mut flush = |wqe: RecvWqe| {
             fail_recv(cx, &wqe, WcStatus::WrFlushErr);
@@ -186,6 +188,7 @@ impl Responder {
 
     /// Likewise, where of the receives that have succeeded and were not handed out yet only the first `seen` will
     /// be: the messages of the others must not be acknowledged (RC-ERR-G).
+    //= RC-ERR-G RC-ACK-20
     pub(crate) fn discard_unreported(&mut self, seen: usize) {
         let last_seen = seen.checked_sub(1).and_then(|last| self.received.get(last));
         let seen = last_seen.copied().or(self.reported);

@@ -27,6 +27,7 @@ pub(super) enum Saved {
 
 impl Responder {
     /// Remembers; the newest evicts the oldest (RC-DUP-05).
+    //= RC-DUP-05
     pub(super) fn save(&mut self, saved: Saved) {
         let limit = usize::from(self.attr.max_dest_rd_atomic);
         if limit == 0 {
@@ -50,6 +51,7 @@ impl Responder {
     /// How far a duplicate SEND or WRITE packet may be acknowledged: everything executed, but
     /// not past a READ or atomic that follows it, whose response the requester cannot have taken
     /// yet (RC-DUP-01, RC-DUP-02).
+    //= RC-DUP-02
     pub(super) fn acknowledge_duplicate(&self, duplicate: Psn) -> Psn {
         let last = self.epsn.sub(1);
         self.saved
@@ -66,6 +68,7 @@ impl Responder {
     }
 
     /// The response to a duplicate READ, if it repeats a saved one or its tail (RC-DUP-03).
+    //= RC-DUP-03
     pub(super) fn replay_read(&self, peer: &Peer, psn: Psn, reth: &Reth) -> Option<Response> {
         let repeated = self.saved.iter().find_map(|saved| {
             let Saved::Read {
@@ -108,6 +111,7 @@ impl Responder {
 
     /// The response to a duplicate atomic: the saved value, never a second execution
     /// (RC-DUP-04).
+    //= RC-DUP-04
     pub(super) fn replay_atomic(&self, psn: Psn, operation: Operation) -> Option<Response> {
         // The newest first: after 2^24 packets an old one may have the same PSN.
         self.saved.iter().rev().find_map(|saved| match *saved {

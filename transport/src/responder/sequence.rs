@@ -66,6 +66,7 @@ impl Responder {
     ) -> Result<(), Fatal> {
         let psn = headers.bth.psn;
         //= RC-PSN-02
+        //= RC-RSP-02
         match psn.diff(self.epsn) {
             0 => {}
             1.. => {
@@ -77,6 +78,7 @@ impl Responder {
                 return Ok(());
             }
         }
+        //= RC-DUP-08
         self.nak_outstanding = false;
         let checked = self.check(headers);
         let operation = match checked {
@@ -96,6 +98,7 @@ impl Responder {
         let wqe = if needs_receive(operation) {
             let Some(wqe) = self.receives.take() else {
                 //= RC-RSP-06
+                //= RC-ERR-B
                 self.schedule_nak(psn, Syndrome::RnrNak(self.attr.min_rnr_timer), cx.out);
                 return Ok(());
             };
@@ -131,6 +134,7 @@ impl Responder {
             _ if operation.is_write() => AccessFlags::REMOTE_WRITE,
             _ => AccessFlags::empty(),
         };
+        //= RC-LIM-04
         if !self.attr.access.contains(needed) {
             return Err(Refusal::INVALID_REQUEST);
         }
@@ -144,6 +148,7 @@ impl Responder {
     }
 
     /// RC-SEQ-01…03.
+    //= RC-RSP-03 RC-SEQ-01..03
     fn sequence_ok(&self, operation: Operation) -> bool {
         let continues = operation.is_middle() || operation.is_last();
         match self.current {
@@ -186,12 +191,14 @@ impl Responder {
         };
         match replay {
             Some(response) => self.schedule(response),
+            //= RC-ERR-D
             None => cx.out.counters.drop_packet(DropReason::Duplicate),
         }
     }
 
     /// NAKs a request and reports it: by the receive WQE that the message holds, else by an
     /// event. The QP goes to ERR (RC-ERR-A, RC-ERR-C).
+    //= RC-ERR-A
     pub(super) fn refuse<H>(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -208,6 +215,7 @@ impl Responder {
         if let Some(wqe) = held {
             fail_recv(cx, &wqe, refusal.status);
         } else {
+            //= AEV-02 AEV-03
             cx.out.events.push_back(match refusal.nak {
                 NakCode::RemoteAccess => QpEvent::AccessErr,
                 _ => QpEvent::ReqErr,
@@ -238,6 +246,7 @@ const fn is_resource(operation: Operation) -> bool {
 }
 
 /// RC-SEG-01, RC-SEG-05, OPC-37, OPC-38.
+//= OPC-37 OPC-38 RC-SEG-05
 fn length_ok(peer: &Peer, operation: Operation, headers: &Headers, payload: &[u8]) -> bool {
     let pmtu = peer.pmtu_bytes() as usize;
     let len = payload.len();

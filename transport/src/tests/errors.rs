@@ -270,6 +270,7 @@ fn a_result_buffer_that_vanishes_fails_the_read() {
 }
 
 //= RC-LIM-02 type=test
+//= WCS-02 type=test
 #[test]
 fn reads_without_permission_to_have_any_outstanding_fail() {
     let mut pair = Pair::new(|_, setup| setup.attr.max_rd_atomic = 0);

@@ -43,7 +43,7 @@ fn table() -> String {
 
 /// Every transition of every type, as reviewed against QPT-01 to QPT-34. After a deliberate
 /// change: `ROCADE_BLESS=1 cargo test -p rocade-transport`.
-//= QPT-01, QPT-34 type=test
+//= QPT-01..02 QPT-04..06 QPT-08..34 type=test
 #[test]
 fn the_transition_table_is_the_committed_one() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/tests/transitions.txt");
@@ -64,6 +64,7 @@ fn full_attr(next: QpState) -> QpAttr {
 }
 
 //= QPS-02, QPS-03, QPS-04, QPS-06 type=test
+//= QPS-01 type=test
 #[test]
 fn masks_must_match_the_table_exactly() {
     for from in STATES {
@@ -151,6 +152,7 @@ fn masks_must_match_the_table_exactly() {
 
 /// Every attribute at and beyond its limit, on the transition that requires it.
 //= QPV-01, QPV-03, QPV-04, QPV-09 type=test
+//= ENC-12 ENC-14 type=test
 #[test]
 fn values_are_checked() {
     type Case = (&'static str, QpState, QpAttrMask, fn(&mut QpAttr));
@@ -297,6 +299,7 @@ fn query_shows_what_was_set() {
 
 /// Software may rearm where there is an alternate path, loaded before or in the same call; it cannot arm.
 //= RC-APM-03 type=test
+//= RC-APM-01 QPV-08 type=test
 #[test]
 fn migration_states_are_checked() {
     let (mig, alt) = (QpAttrMask::PATH_MIG_STATE, QpAttrMask::ALT_PATH);

@@ -80,6 +80,7 @@ fn there_is_one_sequence_nak_at_a_time() {
 }
 
 //= RC-PSN-02 type=test
+//= RC-RSP-02 type=test
 #[test]
 fn the_sequence_space_has_two_halves() {
     let (mut pair, region) = target();
@@ -170,6 +171,7 @@ fn a_duplicate_is_not_acknowledged_past_a_read() {
 }
 
 //= RC-DUP-03 type=test
+//= RC-ERR-D type=test
 #[test]
 fn a_duplicate_read_must_be_the_end_of_a_saved_one() {
     let (mut pair, region) = target();
@@ -275,6 +277,7 @@ pub(super) fn example(operation: Operation, psn: u32, region: &Region) -> Reques
 }
 
 //= RC-SEQ-01, RC-SEQ-02, RC-SEQ-03 type=test
+//= RC-RSP-03 type=test
 #[test]
 fn opcodes_must_continue_what_was_begun() {
     use Operation::{SendLastImm, SendOnlyImm, WriteLastImm, WriteOnlyImm};
@@ -352,6 +355,7 @@ pub(super) fn batch(pair: &mut Pair, requests: &[Request]) -> Vec<String> {
 }
 
 //= RC-RSP-25, RC-ACK-02, RC-ACK-03, RC-ACK-04 type=test
+//= RC-PSN-07 type=test
 #[test]
 fn responses_leave_in_order_and_acknowledgements_are_merged() {
     let (mut pair, region) = target();
@@ -390,6 +394,7 @@ fn nothing_is_acknowledged_unasked() {
 }
 
 //= RC-ACK-07, BTH-03 type=test
+//= RC-CRD-05 type=test
 #[test]
 fn responses_have_plain_headers() {
     let (mut pair, region) = target();

@@ -81,6 +81,7 @@ fn a_lost_acknowledgement_costs_a_timeout_but_no_second_execution() {
 }
 
 //= RC-TMR-01, RC-TMR-06, RC-REQ-18, RC-STA-01 type=test
+//= WCS-12 type=test
 #[test]
 fn retry_cnt_counts_retries() {
     for (retry_cnt, transmissions) in [(0, 1), (3, 4), (7, 8)] {
@@ -155,6 +156,7 @@ fn progress_reloads_the_retry_counter() {
 }
 
 //= RC-REQ-06, RC-TMR-04, RC-TMR-05 type=test
+//= WCS-13 type=test
 #[test]
 fn rnr_retry_counts_retries() {
     for (rnr_retry, transmissions) in [(0, 1), (2, 3), (6, 7)] {

@@ -109,6 +109,8 @@ fn the_first_request_in_rtr_is_announced_once() {
 }
 
 //= RC-STA-01, RC-STA-03, RC-WQE-02 type=test
+//= WCS-05 type=test
+//= CQ-11 type=test
 #[test]
 fn entering_the_error_state_flushes_everything_in_order() {
     let mut pair = Pair::new(|_, setup| setup.config.sq_sig_all = false);
@@ -305,6 +307,7 @@ fn an_idle_send_queue_is_drained_at_once() {
 }
 
 //= RC-STA-10 type=test
+//= AEV-01 type=test
 #[test]
 fn a_lost_completion_is_fatal() {
     let mut pair = Pair::default();

@@ -29,6 +29,7 @@ const SIZES: [u32; 9] = [
 //= RC-SEG-01 type=test
 //= RC-WQE-07 type=test
 //= WCO-01, WCO-02 type=test
+//= RC-RSP-26 type=test
 #[test]
 fn send_arrives_in_every_size() {
     for len in SIZES {

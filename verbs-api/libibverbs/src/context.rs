@@ -19,7 +19,7 @@ use crate::{
     device::DeviceObject,
     domain,
     ffi::{Errno, int_verb, ptr_verb},
-    post, process, qp_ex, query, srq,
+    post, process, qp, qp_ex, query, srq,
 };
 
 /// What a pointer to an `ibv_context` really points into: the program holds the address of the
@@ -163,6 +163,7 @@ fn tables() -> verbs_context {
     c.create_cq_ex = Some(cq_ex::create_cq_ex);
     c.modify_cq = Some(cq::modify_cq);
     c.create_qp_ex = Some(qp_ex::create_qp_ex);
+    c.modify_qp_rate_limit = Some(qp::modify_qp_rate_limit);
     c.alloc_td = Some(domain::alloc_td);
     c.dealloc_td = Some(domain::dealloc_td);
     c.alloc_parent_domain = Some(domain::alloc_parent_domain);

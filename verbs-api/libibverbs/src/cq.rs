@@ -50,6 +50,7 @@ impl CqState {
     }
 
     /// Begins a polling session (CQX-04).
+    //= CQX-04
     pub(crate) fn lock(&self) {
         if self.locked {
             self.lock.lock();

@@ -72,6 +72,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
 
 /// Fills in the functions. Readers of fields that were not asked for are there too: reading one
 /// is a mistake of the program, but no reason to crash it.
+//= CQX-03
 fn install(c: &mut ibv_cq_ex) {
     c.start_poll = Some(start_poll);
     c.next_poll = Some(next_poll);

@@ -40,6 +40,7 @@ pub(crate) unsafe extern "C" fn post_send(
             // SAFETY: as above, with the lists and buffers they name.
             let posted = unsafe { push_send(&mut poster, state, request) };
             if let Err(error) = posted {
+                //= RC-WQE-13
                 if !bad_wr.is_null() {
                     // SAFETY: by contract writable.
                     unsafe { bad_wr.write(current) };

@@ -7,8 +7,11 @@ use std::{
 
 use rocade_abi::{
     IBV_QP_STATE, IBV_QPS_RESET, ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr,
+    ibv_qp_rate_limit_attr,
 };
-use rocade_emulator::{Mtu, Qp, QpAttr, QpAttrMask, QpInitAttr, QpType, VerbsError};
+use rocade_emulator::{
+    Mtu, Qp, QpAttr, QpAttrMask, QpInitAttr, QpState as State, QpType, VerbsError,
+};
 
 use crate::{
     complaint::Reason,
@@ -275,12 +278,51 @@ pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(
     0
 }
 
-/// `ibv_query_ece`: no enhanced connection establishment.
-pub(crate) unsafe extern "C" fn ibv_query_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
-    int_verb(|| Err(Errno::OPNOTSUPP))
+/// Slot `modify_qp_rate_limit`: the rate is noted; bursts and packet sizes are hints for those who pace.
+//= QPS-05
+pub(crate) unsafe extern "C" fn modify_qp_rate_limit(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_rate_limit_attr,
+) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract a live QP.
+        let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
+        // SAFETY: by contract NULL or readable.
+        let attr = unsafe { ffi::read(attr) }?;
+        let hints = attr.max_burst_sz != 0 || attr.typical_pkt_sz != 0;
+        if attr.comp_mask != 0 || (hints && attr.rate_limit == 0) {
+            return Err(Errno::INVAL);
+        }
+        Ok(state.qp.set_rate_limit(attr.rate_limit)?)
+    })
 }
 
-/// `ibv_set_ece`: likewise.
-pub(crate) unsafe extern "C" fn ibv_set_ece(_qp: *mut ibv_qp, _ece: *mut ibv_ece) -> c_int {
-    int_verb(|| Err(Errno::OPNOTSUPP))
+/// `ibv_query_ece`: the vendor of the device, and no options: there is nothing to agree on.
+pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract a live QP.
+        let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
+        let answer = ibv_ece {
+            vendor_id: state.context.context().device_attr().vendor_id,
+            options: 0,
+            comp_mask: 0,
+        };
+        // SAFETY: by contract NULL or writable.
+        unsafe { ffi::write(ece, answer) }
+    })
+}
+
+/// `ibv_set_ece`, before the queue pair sends: what a peer offers is taken note of, and none of it is used.
+pub(crate) unsafe extern "C" fn ibv_set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract a live QP.
+        let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
+        // SAFETY: by contract NULL or readable.
+        let offered = unsafe { ffi::read(ece) }?;
+        let is_early = matches!(state.qp.state(), State::Reset | State::Init | State::Rtr);
+        if offered.comp_mask != 0 || !is_early {
+            return Err(Errno::INVAL);
+        }
+        Ok(())
+    })
 }

@@ -105,7 +105,9 @@ fn not_offered(what: &str) -> Reason {
     Reason::new(format!("{what}, which Rocade does not offer yet"), "")
 }
 
-/// Fills in the builders of all operations the device executes.
+/// Fills in the builders of all operations the device executes, also of those that were not asked for: a
+/// real driver leaves them NULL.
+//= WRX-13
 fn install(c: &mut ibv_qp_ex) {
     c.wr_start = Some(wr_start);
     c.wr_complete = Some(wr_complete);
@@ -176,6 +178,7 @@ impl Staged {
     }
 
     /// Begins a request without data: a request that gets none has length 0 (WRX-04).
+    //= WRX-04
     fn begin(&mut self, wr_id: u64, flags: SendFlags, op: SendOp) {
         self.wrs.push(StagedWr {
             wr_id,
@@ -210,6 +213,7 @@ impl Staged {
         if let Some(error) = self.error {
             return Err(error);
         }
+        //= WRX-11
         let mut poster = qp.send_queue();
         for wr in &self.wrs {
             let posted = match &wr.data {
@@ -234,6 +238,7 @@ impl Staged {
                     poster.push_inline(&wr, data)
                 }
             };
+            //= WRX-08 WRX-09
             if let Err(error) = posted {
                 poster.rollback();
                 return Err(error.into());
@@ -294,6 +299,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     })
 }
 
+//= WRX-07
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     ffi::void_verb(|| {
         // SAFETY: by contract a live extended QP.

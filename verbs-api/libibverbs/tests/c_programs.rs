@@ -136,6 +136,20 @@ programs! {
         raw_clock_stamps_completions,
         command_descriptor_is_one,
         a_missing_answer_costs_no_event;
+    attributes:
+        rates_are_noted,
+        enhancements_are_none,
+        the_gid_table_has_an_end,
+        partitions_are_apart,
+        the_identity_is_configured;
+    batches:
+        every_operation_in_one_batch,
+        a_request_without_data_is_empty,
+        inline_data_is_copied_at_once,
+        an_aborted_batch_leaves_nothing,
+        states_decide_about_batches,
+        a_batch_that_is_too_long_is_refused,
+        threads_post_both_ways;
     queues:
         resizing_under_traffic,
         solicited_arming,

@@ -186,6 +186,7 @@ fn device_and_port_identify_themselves() {
     device.close();
 }
 
+//= ERN-03 ERN-04 type=test
 #[test]
 fn tables_end_where_they_say() {
     let device = Device::open();
@@ -242,6 +243,7 @@ fn objects_in_use_are_ebusy() {
     device.close();
 }
 
+//= ERN-01 ERN-02 type=test
 #[test]
 fn bad_arguments_are_refused_at_creation() {
     let device = Device::open();
@@ -273,6 +275,7 @@ fn bad_arguments_are_refused_at_creation() {
     device.close();
 }
 
+//= WCO-03 WCS-00 ERN-01 type=test
 #[test]
 fn send_with_immediate_arrives() {
     let pair = Pair::new();
@@ -342,6 +345,7 @@ fn inline_data_is_taken_at_once() {
     pair.close();
 }
 
+//= RC-WQE-13 type=test
 #[test]
 fn bad_wr_is_the_first_that_was_refused() {
     let pair = Pair::new();
@@ -425,6 +429,7 @@ fn completion_events_carry_cq_and_context() {
     assert_eq!(unsafe { (lib.ibv_destroy_comp_channel)(channel) }, 0);
 }
 
+//= CQX-01 CQX-02 type=test
 #[test]
 fn extended_cq_reads_one_completion_at_a_time() {
     let device = Device::open();
@@ -497,6 +502,7 @@ fn extended_cq_reads_one_completion_at_a_time() {
     pair.close();
 }
 
+//= WRX-06 WRX-07 type=test
 #[test]
 fn a_batch_of_the_wr_interface_is_posted_whole_or_not_at_all() {
     let device = Device::open();
@@ -585,6 +591,7 @@ fn a_batch_of_the_wr_interface_is_posted_whole_or_not_at_all() {
     pair.close();
 }
 
+//= QPC-04 type=test
 #[test]
 fn modify_refuses_unknown_bits_and_query_shows_the_rest() {
     let device = Device::open();

@@ -25,6 +25,8 @@ Settings (flags win over variables, variables over the file):
   ROCADE_LINK         auto (default: shared memory between processes of a host, else UDP),
                       udp (always: what a capture of the loopback interface needs), shm
   ROCADE_PEERS        ADDR[/PREFIX][,..]: who may talk to the program's queue pairs (anybody)
+  ROCADE_IDENTITY     VENDOR:PART, what the devices say they are, e.g. 0x02c9:0x1017
+  ROCADE_PKEYS        PKEY[,..]: the P_Key table (0xffff)
   ROCADE_CAPTURE      a pcapng file that all packets are appended to, for Wireshark
   ROCADE_FAULT        what happens to packets: rules as for `rocade run --fault`, separated by ';'
   ROCADE_ICRC         how ICRCs are computed, for measurements: avx512, vpclmul256, pclmul128,
@@ -80,6 +82,16 @@ Examples:
 The command starts itself a second time; the two processes share one address through the broker.
 SEND, WRITE, READ, compare-and-swap and fetch-and-add go from the first to the second, and every
 byte is checked. It takes a few seconds.";
+
+const LADDER_AFTER: &str = "\
+Examples:
+  rocade run --capture x.pcapng -- ./my_program && rocade ladder x.pcapng      x.html
+  rocade ladder --qp 0x11 -o x.svg x.pcapng                 one conversation, as a picture
+  tcpdump -i eth0 -w y.pcap udp port 4791                   works too: rocade ladder y.pcap
+
+Each conversation of two queue pairs is a ladder: time goes down, arrows are packets, and what was
+lost, damaged, refused (NAK) or sent again is marked and told in words. Long stretches without
+incident are left out unless --all is given.";
 
 const LIBDIR_AFTER: &str = "\
 Examples:
@@ -190,6 +202,8 @@ pub(crate) enum Command {
     /// Print the directory of the drop-in libraries
     #[command(after_help = LIBDIR_AFTER)]
     Libdir,
+    /// Draw a capture as a packet ladder (HTML or SVG)
+    Ladder(LadderArgs),
     /// Look after the broker, which lets processes share an address
     #[command(subcommand, after_help = BROKER_AFTER)]
     Broker(BrokerCommand),
@@ -290,6 +304,39 @@ pub(crate) struct RunArgs {
     /// The program and its arguments
     #[arg(value_name = "CMD", required = true, trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = LADDER_AFTER)]
+pub(crate) struct LadderArgs {
+    /// A capture of RoCEv2 packets (pcapng or pcap)
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) file: PathBuf,
+
+    /// Where the drawing goes: .svg, anything else is HTML; `-` for standard output [default: FILE
+    /// with .html]
+    #[arg(short, long, value_name = "OUT", value_hint = ValueHint::FilePath)]
+    pub(crate) output: Option<PathBuf>,
+
+    /// Only the conversation of this queue pair (0x11, or decimal)
+    #[arg(long, value_name = "QPN", value_parser = qp_number)]
+    pub(crate) qp: Option<u32>,
+
+    /// All conversations and all packets, however many
+    #[arg(long)]
+    pub(crate) all: bool,
+}
+
+/// A QP number, decimal or hexadecimal.
+fn qp_number(text: &str) -> Result<u32, String> {
+    let number = match text.strip_prefix("0x") {
+        Some(hex) => u32::from_str_radix(hex, 16),
+        None => text.parse(),
+    };
+    match number {
+        Ok(number) if number < 1 << 24 => Ok(number),
+        _ => Err("a queue pair number is below 2^24, e.g. 17 or 0x11".to_owned()),
+    }
 }
 
 /// How a program sees the devices in the file system.

@@ -13,6 +13,7 @@ mod devices;
 mod elf;
 mod error;
 mod install;
+mod ladder;
 mod libdir;
 mod manual;
 mod output;
@@ -57,6 +58,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode, CliError> {
         Command::Run(args) => run::run(&args, settings()?),
         Command::Devices(args) => devices::print(&args, settings()?),
         Command::Demo(args) => demo::run(&args, &settings()?),
+        Command::Ladder(args) => ladder::run(&args),
         Command::Libdir => settings().and_then(|_| libdir::print()),
         Command::Broker(command) => broker::dispatch(&command, &settings()?),
         Command::Install(args) => install::install(&args),

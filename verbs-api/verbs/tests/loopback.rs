@@ -298,11 +298,6 @@ fn a_queue_changes_its_size_and_its_events() {
         b_qp.post_recv(wr_id, &[]).unwrap();
         a_qp.post_send(&SendRequest::send(&[])).unwrap();
     }
-    let deadline = Instant::now() + LONG;
-    while b.cq.resize(9).is_ok() {
-        b.cq.resize(64).unwrap();
-        assert!(Instant::now() < deadline, "10 completions");
-    }
     b.cq.resize(10).unwrap();
     assert_eq!(b.cq.entries(), 10);
     let order: Vec<_> = b.cq.wait_for(10, LONG).unwrap().into();

@@ -255,6 +255,7 @@ fn headers_that_do_not_belong_are_noticed() {
     assert_eq!(headers.len(), 16);
 }
 
+//= ETH-11 type=test
 #[test]
 //= CNP-01 type=test
 fn congestion_notification() {

@@ -88,6 +88,7 @@ fn worked_examples() {
     }
 }
 
+//= EX-1..4 type=test
 #[test]
 fn worked_examples_are_what_they_seem() {
     let line = |example| std::format!("{}", crate::PrettyDatagram(&unhex(example)));

@@ -92,6 +92,7 @@ macro_rules! operations {
     };
 }
 
+//= OPC-00..20 OPC-22..23 OPC-25..26
 operations! {
     /// First packet of a SEND.
     SendFirst = 0x00, "SEND_FIRST";

@@ -2,6 +2,7 @@
 #include "rig.h"
 
 /* A batch that fails is as if it had never been, whatever the state of the QP (WRX-06). */
+/*= WRX-06 type=test */
 static void failed_batch_leaves_nothing(void)
 {
 	struct rig r = rig_open();
@@ -129,6 +130,7 @@ static void migration_states_are_checked(void)
 }
 
 /* PST-10: operations that no RC QP has are wrong, those this device lacks are not supported. */
+/*= PST-10 type=test */
 static void operations_of_other_types_are_invalid(void)
 {
 	static const struct { int opcode, status; } rows[] = {
@@ -172,6 +174,7 @@ static void flags_of_extended_qps_are_checked(void)
 }
 
 /* Domains in use cannot be ended (DST-01). */
+/*= DST-01 type=test */
 static void domains_in_use_are_busy(void)
 {
 	struct rig r = rig_open();

@@ -16,6 +16,8 @@ fn device(name: &str, ifname: Option<&str>, addrs: &[&str]) -> DeviceConfig {
             .collect(),
         netdev_mtu: 1500,
         guid: Guid::new(0x526f_0203_0405_0607),
+        identity: rocade_emulator::config::DeviceIdentity::default(),
+        pkeys: vec![rocade_emulator::Pkey::DEFAULT],
     }
 }
 

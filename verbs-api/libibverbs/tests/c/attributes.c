@@ -1,0 +1,193 @@
+/* What a device, its port and its queue pairs are asked for, and what may be configured of it. */
+#include "rig.h"
+
+/*= QPS-05 type=test */
+static void rates_are_noted(void)
+{
+	struct rig r = rig_open();
+	struct ibv_qp_init_attr init = small_qp(r.cq);
+	struct ibv_qp *qp = ibv_create_qp(r.pd, &init);
+	CHECK(qp);
+	struct ibv_qp_rate_limit_attr rate = { .rate_limit = 4000000 };
+	CHECK_INT(ibv_modify_qp_rate_limit(qp, &rate), EINVAL);
+	to_init(qp);
+	CHECK_INT(ibv_modify_qp_rate_limit(qp, &rate), EINVAL);
+	to_rtr(qp, r.b->qp_num);
+	to_rts(qp);
+	CHECK_INT(ibv_modify_qp_rate_limit(qp, &rate), 0);
+	struct ibv_qp_attr attr;
+	CHECK_INT(ibv_query_qp(qp, &attr, IBV_QP_RATE_LIMIT, &init), 0);
+	CHECK_INT(attr.rate_limit, 4000000);
+	rate.comp_mask = 1;
+	CHECK_INT(ibv_modify_qp_rate_limit(qp, &rate), EINVAL);
+	struct ibv_qp_rate_limit_attr hints = { .max_burst_sz = 4096 };
+	CHECK_INT(ibv_modify_qp_rate_limit(qp, &hints), EINVAL);
+	struct ibv_qp_rate_limit_attr none = { 0 };
+	CHECK_INT(ibv_modify_qp_rate_limit(qp, &none), 0);
+	CHECK_INT(ibv_query_qp(qp, &attr, IBV_QP_RATE_LIMIT, &init), 0);
+	CHECK_INT(attr.rate_limit, 0);
+
+	/* By a mask only where the table of transitions has it: for raw queue pairs. */
+	attr.rate_limit = 7;
+	CHECK_INT(ibv_modify_qp(qp, &attr, IBV_QP_RATE_LIMIT), EINVAL);
+	CHECK_INT(ibv_destroy_qp(qp), 0);
+	rig_close(&r);
+}
+
+static void enhancements_are_none(void)
+{
+	struct rig r = rig_open();
+	struct ibv_device_attr device;
+	CHECK_INT(ibv_query_device(r.context, &device), 0);
+	struct ibv_qp_init_attr init = small_qp(r.cq);
+	struct ibv_qp *qp = ibv_create_qp(r.pd, &init);
+	CHECK(qp);
+	struct ibv_ece ece = { 1, 2, 3 };
+	CHECK_INT(ibv_query_ece(qp, &ece), 0);
+	CHECK_INT(ece.vendor_id, device.vendor_id);
+	CHECK_INT(ece.options, 0);
+	CHECK_INT(ece.comp_mask, 0);
+	/* A peer of another make may offer what it likes. */
+	struct ibv_ece other = { .vendor_id = 0x123456, .options = 7 };
+	CHECK_INT(ibv_set_ece(qp, &other), 0);
+	CHECK_INT(ibv_query_ece(qp, &ece), 0);
+	CHECK_INT(ece.options, 0);
+	other.comp_mask = 1;
+	CHECK_INT(ibv_set_ece(qp, &other), EINVAL);
+	CHECK_INT(ibv_set_ece(r.a, &ece), EINVAL);
+	CHECK_INT(ibv_query_qp_data_in_order(r.a, IBV_WR_RDMA_WRITE, 0), 0);
+	CHECK_INT(ibv_destroy_qp(qp), 0);
+	rig_close(&r);
+}
+
+/* The GID table, whichever way it is asked for. */
+/*= ERN-02 ERN-03 type=test */
+static void the_gid_table_has_an_end(void)
+{
+	struct ibv_context *context = open_device();
+	struct ibv_port_attr port;
+	CHECK_INT(ibv_query_port(context, 1, &port), 0);
+	union ibv_gid gid;
+	struct ibv_gid_entry entry, table[64];
+	ssize_t count = ibv_query_gid_table(context, table, 64, 0);
+	CHECK(count > 0 && count <= port.gid_tbl_len);
+	for (ssize_t i = 0; i < count; i++) {
+		CHECK_INT(ibv_query_gid_ex(context, 1, table[i].gid_index, &entry, 0), 0);
+		CHECK_INT(ibv_query_gid(context, 1, table[i].gid_index, &gid), 0);
+		CHECK(!memcmp(&gid, &entry.gid, sizeof(gid)));
+		CHECK(!memcmp(&gid, &table[i].gid, sizeof(gid)));
+		CHECK_INT(entry.gid_type, IBV_GID_TYPE_ROCE_V2);
+		CHECK_INT(entry.port_num, 1);
+		CHECK_INT(entry.ndev_ifindex, table[i].ndev_ifindex);
+	}
+	CHECK_INT(ibv_query_gid(context, 1, port.gid_tbl_len, &gid), -1);
+	CHECK_INT(ibv_query_gid(context, 1, -1, &gid), -1);
+	CHECK_INT(ibv_query_gid(context, 3, 0, &gid), -1);
+	CHECK_INT(ibv_query_gid_ex(context, 1, port.gid_tbl_len, &entry, 0), EINVAL);
+	CHECK_INT(ibv_query_gid_ex(context, 3, 0, &entry, 0), EINVAL);
+	CHECK_INT(ibv_query_gid_ex(context, 1, 0, &entry, 1), EOPNOTSUPP);
+	CHECK_INT(ibv_query_gid_table(context, table, 64, 1), -EOPNOTSUPP);
+	CHECK_INT(ibv_query_gid_table(context, table, 0, 0), -EINVAL);
+	CHECK_INT(ibv_close_device(context), 0);
+}
+
+static void to_init_in(struct ibv_qp *qp, uint16_t pkey_index, int status)
+{
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1,
+				    .pkey_index = pkey_index };
+	CHECK_INT(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
+					       IBV_QP_ACCESS_FLAGS), status);
+}
+
+/* A message from one entry of the P_Key table to another: does it arrive? */
+static void send_between(struct rig *r, uint16_t from, uint16_t to, enum ibv_wc_status status)
+{
+	struct ibv_qp_init_attr init = small_qp(r->cq);
+	struct ibv_qp *a = ibv_create_qp(r->pd, &init), *b = ibv_create_qp(r->pd, &init);
+	CHECK(a && b);
+	to_init_in(a, from, 0);
+	to_init_in(b, to, 0);
+	to_rtr(a, b->qp_num);
+	to_rtr(b, a->qp_num);
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTS, .sq_psn = 0x123, .timeout = 8,
+				    .retry_cnt = 1, .rnr_retry = 7 };
+	CHECK_INT(ibv_modify_qp(a, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
+					      IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
+					      IBV_QP_MAX_QP_RD_ATOMIC), 0);
+	struct ibv_recv_wr receive = { .wr_id = 1 }, *bad_receive;
+	CHECK_INT(ibv_post_recv(b, &receive, &bad_receive), 0);
+	struct ibv_send_wr wr = { .wr_id = 2, .opcode = IBV_WR_SEND,
+				  .send_flags = IBV_SEND_SIGNALED }, *bad;
+	CHECK_INT(ibv_post_send(a, &wr, &bad), 0);
+	struct ibv_wc wc;
+	do {
+		wc = next_completion(r->cq);
+	} while (wc.wr_id == 1);
+	CHECK_INT(wc.status, status);
+	CHECK_INT(ibv_destroy_qp(a), 0);
+	CHECK_INT(ibv_destroy_qp(b), 0);
+}
+
+/* More than one P_Key, by configuration. */
+/*= ERN-04 BTH-06 type=test */
+static void partitions_are_apart(void)
+{
+	setenv("ROCADE_PKEYS", "0xffff,0x8001,0x0002", 1);
+	struct rig r = rig_open();
+	struct ibv_port_attr port;
+	struct ibv_device_attr device;
+	CHECK_INT(ibv_query_port(r.context, 1, &port), 0);
+	CHECK_INT(port.pkey_tbl_len, 3);
+	CHECK_INT(ibv_query_device(r.context, &device), 0);
+	CHECK_INT(device.max_pkeys, 3);
+	static const uint16_t table[] = { 0xffff, 0x8001, 0x0002 };
+	for (int i = 0; i < 3; i++) {
+		__be16 pkey;
+		CHECK_INT(ibv_query_pkey(r.context, 1, i, &pkey), 0);
+		CHECK_INT(be16toh(pkey), table[i]);
+		CHECK_INT(ibv_get_pkey_index(r.context, 1, pkey), i);
+	}
+	__be16 none;
+	CHECK_INT(ibv_query_pkey(r.context, 1, 3, &none), -1);
+	CHECK_INT(ibv_query_pkey(r.context, 1, -1, &none), -1);
+	CHECK_INT(ibv_query_pkey(r.context, 3, 0, &none), -1);
+	CHECK_INT(ibv_get_pkey_index(r.context, 1, htobe16(0x8003)), -1);
+
+	send_between(&r, 1, 1, IBV_WC_SUCCESS);
+	send_between(&r, 0, 0, IBV_WC_SUCCESS);
+	send_between(&r, 0, 1, IBV_WC_RETRY_EXC_ERR);
+	/* Limited members do not talk to each other. */
+	send_between(&r, 2, 2, IBV_WC_RETRY_EXC_ERR);
+
+	struct ibv_qp_init_attr init = small_qp(r.cq);
+	struct ibv_qp *qp = ibv_create_qp(r.pd, &init);
+	CHECK(qp);
+	to_init_in(qp, 3, EINVAL);
+	CHECK_INT(ibv_destroy_qp(qp), 0);
+	rig_close(&r);
+}
+
+/* A device may say that it is another. */
+static void the_identity_is_configured(void)
+{
+	setenv("ROCADE_IDENTITY", "0x02c9:0x1017", 1);
+	struct ibv_context *context = open_device();
+	struct ibv_device_attr attr;
+	CHECK_INT(ibv_query_device(context, &attr), 0);
+	CHECK_INT(attr.vendor_id, 0x02c9);
+	CHECK_INT(attr.vendor_part_id, 4119);
+	CHECK_INT(ibv_close_device(context), 0);
+}
+
+int main(int argc, char **argv)
+{
+	const struct test_case cases[] = {
+		{ "rates_are_noted", rates_are_noted },
+		{ "enhancements_are_none", enhancements_are_none },
+		{ "the_gid_table_has_an_end", the_gid_table_has_an_end },
+		{ "partitions_are_apart", partitions_are_apart },
+		{ "the_identity_is_configured", the_identity_is_configured },
+		{ 0 },
+	};
+	return run_case(cases, argc, argv);
+}

@@ -1,0 +1,480 @@
+//! A conversation as a ladder: two lines for the ends, time goes down, arrows are packets.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use rocade_wire::{Headers, NakCode, Operation, Syndrome};
+
+use super::pair::{Arrow, Conversation, End, Marks};
+
+/// All lengths are in pixels.
+pub(super) const WIDTH: u32 = 1240;
+const LEFT: u32 = 430;
+const RIGHT: u32 = 740;
+/// From one packet that leaves to the next.
+const ROW: u32 = 19;
+/// From an event to an arrival.
+const ARRIVAL: u32 = 7;
+const GAP: u32 = 30;
+const HEAD: u32 = 78;
+/// So long a silence is said, where it is also long beside the others.
+const SILENCE: Duration = Duration::from_micros(200);
+/// A conversation with more packets is shown where something happens.
+const MANY: usize = 300;
+/// Around what happens so many packets are shown.
+const AROUND: usize = 8;
+/// The same of its beginning.
+const BEGINNING: usize = 30;
+/// So many packets alike in a row become one arrow.
+const ALIKE: usize = 5;
+/// Most incidents that are told in words.
+const MAX_TOLD: usize = 40;
+
+/// What the ladder has a line for.
+enum Item<'a> {
+    Packet(&'a Arrow),
+    /// Packets alike, the first and the last of which are given.
+    Many(usize, &'a Arrow, &'a Arrow),
+    /// Packets that are left out.
+    Skipped(usize),
+}
+
+impl Item<'_> {
+    /// Is its arrival an event of its own?
+    fn arrives_later(&self) -> bool {
+        let (left, arrived) = match self {
+            Self::Packet(arrow) => (arrow.left, arrow.arrived),
+            Self::Many(_, first, end) => (first.left, end.arrived),
+            Self::Skipped(_) => return false,
+        };
+        arrived.is_some() && left != arrived
+    }
+}
+
+/// Text inside XML.
+pub(super) fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            c if c.is_control() => out.push(' '),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// The styles of a drawing.
+pub(super) const STYLE: &str = "\
+text{font:12px ui-monospace,'DejaVu Sans Mono',Menlo,monospace;fill:#24292f}
+.b{font-weight:600}.s{fill:#57606a;font-size:11px}.e{text-anchor:end}.m{text-anchor:middle}
+.life{stroke:#8c959f;stroke-width:1.5}.box{fill:#f6f8fa;stroke:#8c959f}
+.gap{fill:#f6f8fa}.a{fill:none;stroke-width:1.6}.thick{stroke-width:4}
+.q{stroke:#0969da}.r{stroke:#1a7f37}.k{stroke:#6e7781}.n{stroke:#cf222e}.w{stroke:#bc4c00}.again{stroke-dasharray:6 3}
+.tq{fill:#0969da}.tr{fill:#1a7f37}.tk{fill:#57606a}.tn{fill:#cf222e}.tw{fill:#bc4c00}
+.hq{fill:#0969da}.hr{fill:#1a7f37}.hk{fill:#6e7781}.hn{fill:#cf222e}.hw{fill:#bc4c00}
+.x{stroke:#cf222e;stroke-width:2.6}";
+
+/// The class of a packet's colour.
+fn colour(arrow: &Arrow) -> char {
+    let Marks {
+        nak, rnr, again, ..
+    } = arrow.marks;
+    let operation = arrow.seen.headers.bth.opcode.operation();
+    match operation {
+        _ if nak || rnr => 'n',
+        _ if again => 'w',
+        Some(Operation::Acknowledge) => 'k',
+        Some(operation) if operation.is_request() => 'q',
+        _ => 'r',
+    }
+}
+
+/// What a packet is, in a few words.
+pub(super) fn label(headers: &Headers, payload_len: usize) -> String {
+    let bth = &headers.bth;
+    let name = bth.opcode.name();
+    let name = name.strip_prefix("RC ").unwrap_or(name);
+    let name = name.strip_prefix("RDMA_").unwrap_or(name);
+    let is_ack = bth.opcode.operation() == Some(Operation::Acknowledge);
+    let mut text = match headers.aeth.map(|aeth| aeth.syndrome).filter(|_| is_ack) {
+        Some(syndrome) => syndrome_words(syndrome),
+        None => name.to_owned(),
+    };
+    // Writing to a string does not fail.
+    let _ = write!(text, "  psn {}", bth.psn.get());
+    if let Some(reth) = headers.reth {
+        let _ = write!(text, "  of {} B", reth.dma_len);
+    }
+    if payload_len > 0 {
+        let _ = write!(text, "  {payload_len} B");
+    }
+    if let Some(aeth) = headers.aeth {
+        let _ = write!(text, "  msn {}", aeth.msn);
+    }
+    if let Some(imm) = headers.imm {
+        let _ = write!(text, "  imm {:#x}", u32::from_be_bytes(imm.0));
+    }
+    if bth.ack_req && headers.reth.is_none_or(|_| payload_len > 0) && headers.atomic.is_none() {
+        text.push_str("  wants ACK");
+    }
+    text
+}
+
+fn syndrome_words(syndrome: Syndrome) -> String {
+    match syndrome {
+        Syndrome::Ack(_) => "ACK".to_owned(),
+        Syndrome::Nak(NakCode::PsnSequence) => "NAK: PSN sequence error".to_owned(),
+        Syndrome::Nak(code) => {
+            format!("NAK: {}", code.to_string().to_lowercase().replace('_', " "))
+        }
+        Syndrome::RnrNak(_) => "RNR NAK: no receive posted".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// What became of it.
+fn fate(marks: Marks) -> Vec<&'static str> {
+    let Marks {
+        lost,
+        again,
+        damaged,
+        marked,
+        ..
+    } = marks;
+    let all = [
+        (damaged, "DAMAGED"),
+        (lost, "LOST"),
+        (again, "sent again"),
+        (marked, "ECN"),
+    ];
+    all.into_iter()
+        .filter(|(is, _)| *is)
+        .map(|(_, word)| word)
+        .collect()
+}
+
+/// A time that people can read.
+pub(super) fn human(time: Duration) -> String {
+    let ns = time.as_nanos();
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => format!("{:.1} µs", time.as_secs_f64() * 1e6),
+        1_000_000..1_000_000_000 => format!("{:.2} ms", time.as_secs_f64() * 1e3),
+        _ => format!("{:.3} s", time.as_secs_f64()),
+    }
+}
+
+impl End {
+    /// In words.
+    pub(super) fn name(&self) -> String {
+        match self.qpn {
+            Some(qpn) => format!("{}  QP {qpn:#08x}", self.address),
+            None => format!("{}  QP unknown", self.address),
+        }
+    }
+}
+
+impl Conversation {
+    /// What happened, a line each.
+    pub(super) fn told(&self) -> Vec<String> {
+        let Some(begin) = self.arrows.first().map(Arrow::time) else {
+            return Vec::new();
+        };
+        let mut lines = Vec::new();
+        for (index, arrow) in self.arrows.iter().enumerate() {
+            let marks = arrow.marks;
+            if !(marks.lost || marks.nak || marks.rnr || marks.damaged || marks.noted) {
+                continue;
+            }
+            if lines.len() == MAX_TOLD {
+                lines.push("… and more".to_owned());
+                break;
+            }
+            let seen = &arrow.seen;
+            let what = label(&seen.headers, seen.payload_len);
+            let at = human(arrow.time().saturating_sub(begin));
+            let mut line = format!("{at}: {what}");
+            if !seen.note.is_empty() {
+                let _ = write!(line, " — {}", seen.note);
+            } else if marks.lost {
+                line.push_str(" — not seen to arrive");
+            } else if marks.damaged {
+                line.push_str(" — its ICRC is wrong");
+            }
+            let is_same = |later: &&Arrow| {
+                later.forward == arrow.forward
+                    && later.seen.headers.bth.psn == seen.headers.bth.psn
+                    && later.marks.again
+            };
+            if (marks.lost || marks.damaged)
+                && let Some(later) = self.arrows[index + 1..].iter().find(is_same)
+            {
+                let after = later.time().saturating_sub(arrow.time());
+                let _ = write!(line, "; sent again {} later", human(after));
+            }
+            lines.push(line);
+        }
+        lines
+    }
+
+    /// The lines of the ladder.
+    fn items(&self, all: bool) -> Vec<Item<'_>> {
+        let shown = self.shown(all);
+        let mut items: Vec<Item<'_>> = Vec::new();
+        let mut at = 0;
+        while at < self.arrows.len() {
+            if !shown[at] {
+                let skipped = shown[at..].iter().take_while(|shown| !**shown).count();
+                items.push(Item::Skipped(skipped));
+                at += skipped;
+                continue;
+            }
+            let first = &self.arrows[at];
+            let is_like = |(arrow, shown): &(&Arrow, &bool)| {
+                **shown
+                    && arrow.forward == first.forward
+                    && arrow.seen.headers.bth.opcode == first.seen.headers.bth.opcode
+                    && arrow.marks == first.marks
+                    && arrow.seen.note.is_empty()
+                    && !(arrow.marks.lost || arrow.marks.nak || arrow.marks.damaged)
+            };
+            let alike = self.arrows[at..]
+                .iter()
+                .zip(&shown[at..])
+                .take_while(is_like)
+                .count();
+            if alike > ALIKE && !all {
+                items.push(Item::Many(alike, first, &self.arrows[at + alike - 1]));
+                at += alike;
+            } else {
+                items.push(Item::Packet(first));
+                at += 1;
+            }
+        }
+        items
+    }
+
+    /// Which packets are shown.
+    fn shown(&self, all: bool) -> Vec<bool> {
+        let count = self.arrows.len();
+        let mut shown = vec![all || count <= MANY; count];
+        shown
+            .iter_mut()
+            .take(BEGINNING)
+            .for_each(|shown| *shown = true);
+        for (at, arrow) in self.arrows.iter().enumerate() {
+            if arrow.marks.is_incident() {
+                let end = (at + AROUND + 1).min(count);
+                shown[at.saturating_sub(AROUND)..end].fill(true);
+            }
+        }
+        shown
+    }
+
+    /// The drawing of a conversation, from `top` on, and its height.
+    pub(super) fn draw(&self, top: u32, all: bool) -> (String, u32) {
+        let items = self.items(all);
+        let mut events: Vec<(Duration, bool, usize)> = Vec::new();
+        let begin = self.arrows.first().map_or(Duration::ZERO, Arrow::time);
+        let mut last = begin;
+        for (index, item) in items.iter().enumerate() {
+            let (left, arrived) = match item {
+                Item::Packet(arrow) => (arrow.left, arrow.arrived),
+                Item::Many(_, first, end) => (first.left, end.arrived),
+                Item::Skipped(_) => (Some(last), None),
+            };
+            last = last.max(left.or(arrived).unwrap_or(last));
+            if let Some(left) = left {
+                events.push((left, false, index));
+            }
+            if let Some(arrived) = arrived
+                && left != Some(arrived)
+            {
+                events.push((arrived, true, index));
+            }
+        }
+        events.sort_by_key(|(time, arrives, index)| (*time, *arrives, *index));
+        let usual = usual_gap(&events);
+        let mut places: Vec<[Option<u32>; 2]> = vec![[None; 2]; items.len()];
+        let mut out = String::new();
+        let (mut y, mut before, mut shown_time) = (top + HEAD, begin, None);
+        let mut silences = Vec::new();
+        let mut flying = 0_u32;
+        for (time, arrives, index) in events {
+            let silence = time.saturating_sub(before);
+            before = time;
+            // Said where no arrow is in the way.
+            if silence >= SILENCE && silence > usual * 20 && flying == 0 {
+                silences.push((y + ROW, silence));
+                y += GAP;
+            }
+            if arrives {
+                y += ARRIVAL;
+                if places[index][0].is_none() {
+                    y += ROW - ARRIVAL;
+                }
+                places[index][1] = Some(y);
+                flying = flying.saturating_sub(1);
+            } else {
+                y += ROW;
+                places[index][0] = Some(y);
+                flying += u32::from(items[index].arrives_later());
+                if shown_time != Some(time) && !matches!(items[index], Item::Skipped(_)) {
+                    let at = human(time.saturating_sub(begin));
+                    let _ = writeln!(out, "<text class='s e' x='86' y='{}'>{at}</text>", y + 4);
+                    shown_time = Some(time);
+                }
+            }
+        }
+        let end = y + ROW + ARRIVAL;
+        let mut behind = self.frame(top, end);
+        for (y, silence) in silences {
+            let _ = writeln!(
+                behind,
+                "<rect class='gap' x='{LEFT}' y='{}' width='{}' height='18'/>\
+                 <text class='s m' x='{}' y='{}'>{} of silence</text>",
+                y - 8,
+                RIGHT - LEFT,
+                u32::midpoint(LEFT, RIGHT),
+                y + 5,
+                human(silence),
+            );
+        }
+        for (item, place) in items.iter().zip(places) {
+            match item {
+                Item::Packet(arrow) => draw_arrow(&mut out, arrow, place, None),
+                Item::Many(count, first, end) => {
+                    let psns = (first.seen.headers.bth.psn, end.seen.headers.bth.psn);
+                    let name = label(&first.seen.headers, 0);
+                    let name = name.split("  ").next().unwrap_or_default();
+                    let text = format!("{count} × {name}  psn {} … {}", psns.0.get(), psns.1.get());
+                    draw_arrow(&mut out, first, place, Some(text));
+                }
+                Item::Skipped(count) => {
+                    let y = place[0].unwrap_or(top) + 4;
+                    let _ = writeln!(
+                        out,
+                        "<text class='s m' x='{}' y='{y}'>⋮ {count} packets without incident ⋮</text>",
+                        u32::midpoint(LEFT, RIGHT),
+                    );
+                }
+            }
+        }
+        behind.push_str(&out);
+        (behind, end + ROW - top)
+    }
+
+    /// The ends and their lines.
+    fn frame(&self, top: u32, end: u32) -> String {
+        let mut out = String::new();
+        let boxes = [(LEFT, "requester"), (RIGHT, "responder")];
+        for ((x, role), place) in boxes.into_iter().zip(&self.ends) {
+            let name = escape(&place.name());
+            let _ = writeln!(
+                out,
+                "<line class='life' x1='{x}' y1='{y}' x2='{x}' y2='{end}'/>\
+                 <rect class='box' x='{bx}' y='{by}' width='260' height='40' rx='5'/>\
+                 <text class='b m' x='{tx}' y='{ty}'>{name}</text><text class='s m' x='{tx}' y='{sy}'>{role}</text>",
+                y = top + 52,
+                bx = if x == LEFT { x - 200 } else { x - 60 },
+                by = top + 12,
+                tx = if x == LEFT { x - 70 } else { x + 70 },
+                ty = top + 29,
+                sy = top + 45,
+            );
+        }
+        out
+    }
+}
+
+/// The median of the times between events: what is much more is a silence.
+fn usual_gap(events: &[(Duration, bool, usize)]) -> Duration {
+    let mut gaps: Vec<Duration> = events
+        .windows(2)
+        .map(|pair| pair[1].0.saturating_sub(pair[0].0))
+        .collect();
+    gaps.sort_unstable();
+    gaps.get(gaps.len() / 2).copied().unwrap_or_default()
+}
+
+/// An arrow and its label, beside the line of who sends. `many` stands for several packets.
+fn draw_arrow(out: &mut String, arrow: &Arrow, place: [Option<u32>; 2], many: Option<String>) {
+    let colour = colour(arrow);
+    let (from, to) = if arrow.forward {
+        (LEFT, RIGHT)
+    } else {
+        (RIGHT, LEFT)
+    };
+    let y1 = place[0].unwrap_or_else(|| place[1].map_or(0, |y| y - ARRIVAL));
+    let y2 = place[1].unwrap_or(y1 + ARRIVAL);
+    let lost = arrow.marks.lost;
+    // What is lost gets half of the way; what was not seen to leave starts there.
+    let middle = (u32::midpoint(from, to), u32::midpoint(y1, y2));
+    let begin = if place[0].is_none() {
+        middle
+    } else {
+        (from, y1)
+    };
+    let end = if lost { middle } else { (to, y2) };
+    let again = if arrow.marks.again { " again" } else { "" };
+    let thick = if many.is_some() { " thick" } else { "" };
+    let seen = &arrow.seen;
+    let mut tip = format!("{} len={}", seen.headers, seen.payload_len);
+    if !seen.note.is_empty() {
+        let _ = write!(tip, "\n{}", seen.note);
+    }
+    if let (Some(left), Some(arrived)) = (arrow.left, arrow.arrived)
+        && many.is_none()
+    {
+        let _ = write!(tip, "\n{} on its way", human(arrived.saturating_sub(left)));
+    }
+    let tip = tip.lines().map(escape).collect::<Vec<_>>().join("&#10;");
+    let _ = write!(
+        out,
+        "<g><title>{tip}</title><path class='a {colour}{again}{thick}' d='M{} {}L{} {}'/>",
+        begin.0, begin.1, end.0, end.1
+    );
+    if lost {
+        let (x, y) = middle;
+        let _ = write!(
+            out,
+            "<path class='x' d='M{} {}l12 12m0 -12l-12 12'/>",
+            x - 6,
+            y - 6
+        );
+    } else {
+        // The head: a triangle that points to the other line.
+        let back = if arrow.forward { end.0 - 9 } else { end.0 + 9 };
+        let _ = write!(
+            out,
+            "<path class='h{colour}' d='M{} {}L{back} {}L{back} {}Z'/>",
+            end.0,
+            end.1,
+            end.1 - 4,
+            end.1 + 4
+        );
+    }
+    let text = many.unwrap_or_else(|| label(&seen.headers, seen.payload_len));
+    let words = fate(arrow.marks).join(" ");
+    let (x, class) = if arrow.forward {
+        (LEFT - 8, " e")
+    } else {
+        (RIGHT + 8, "")
+    };
+    let mark = if words.is_empty() {
+        String::new()
+    } else {
+        let red = if words == "sent again" { "tw" } else { "tn" };
+        format!("<tspan class='{red} b'>  {words}</tspan>")
+    };
+    let _ = writeln!(
+        out,
+        "<text xml:space='preserve' class='t{colour}{class}' x='{x}' y='{}'>{}{mark}</text></g>",
+        y1 + 4,
+        escape(&text)
+    );
+}

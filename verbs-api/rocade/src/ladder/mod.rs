@@ -1,0 +1,243 @@
+//! `rocade ladder`: a capture as a drawing that anybody understands.
+
+mod draw;
+mod pair;
+mod read;
+#[cfg(test)]
+mod tests;
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use crate::cli::LadderArgs;
+use crate::error::CliError;
+use crate::output;
+
+use draw::{STYLE, WIDTH, escape};
+use pair::{Conversation, Marks};
+use read::Capture;
+
+/// Most conversations that are drawn unless the user says which.
+const MAX_DRAWN: usize = 16;
+/// Bytes of the legend's height in a drawing.
+const LEGEND: u32 = 44;
+
+pub(crate) fn run(args: &LadderArgs) -> Result<ExitCode, CliError> {
+    let capture = read::read(&args.file)?;
+    let facts = Facts::of(&args.file, &capture);
+    let is_whole = capture.left_out == 0 && capture.cut.is_none();
+    let mut conversations = pair::conversations(capture.packets, is_whole);
+    if conversations.is_empty() {
+        return Err(CliError::new(format!(
+            "{}: there is no RoCEv2 packet in it",
+            args.file.display()
+        ))
+        .hint("between processes of a host packets go through shared memory, which only `rocade run --capture` sees"));
+    }
+    let found = conversations.len();
+    if let Some(qpn) = args.qp {
+        conversations.retain(|c| c.ends.iter().any(|end| end.qpn == Some(qpn)));
+        if conversations.is_empty() {
+            return Err(CliError::new(format!(
+                "no packet goes to or from QP {qpn:#x}"
+            )));
+        }
+    } else if !args.all {
+        conversations.truncate(MAX_DRAWN);
+    }
+    let out = match &args.output {
+        Some(out) => out.clone(),
+        None => args.file.with_extension("html"),
+    };
+    let is_svg = out.extension().is_some_and(|extension| extension == "svg");
+    let text = if is_svg {
+        svg(&conversations, args.all)
+    } else {
+        html(&facts, &conversations, found, args.all)
+    };
+    write(&out, &text)?;
+    let packets: usize = conversations.iter().map(|c| c.arrows.len()).sum();
+    let summary = summary(conversations.iter());
+    let (path, drawn) = (out.display(), conversations.len());
+    output::line(format_args!(
+        "{path}: {packets} packets of {drawn} conversations{summary}"
+    ))?;
+    if drawn < found && args.qp.is_none() {
+        output::line(format_args!(
+            "the {drawn} longest of {found} conversations; --all draws the others, --qp N one of them"
+        ))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write(out: &Path, text: &str) -> Result<(), CliError> {
+    if out == Path::new("-") {
+        return output::print(text);
+    }
+    std::fs::write(out, text)
+        .map_err(|error| CliError::new(format!("cannot write {}: {error}", out.display())))
+}
+
+/// What there is to say of the file.
+struct Facts {
+    file: PathBuf,
+    others: u64,
+    left_out: u64,
+    cut: Option<String>,
+}
+
+impl Facts {
+    fn of(file: &Path, capture: &Capture) -> Self {
+        Self {
+            file: file.to_owned(),
+            others: capture.others,
+            left_out: capture.left_out,
+            cut: capture.cut.clone(),
+        }
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        if self.others > 0 {
+            lines.push(format!(
+                "{} packets of the file are no RoCEv2.",
+                self.others
+            ));
+        }
+        if self.left_out > 0 {
+            let count = self.left_out;
+            lines.push(format!(
+                "Who captured had no room for {count} packets: they are missing here."
+            ));
+        }
+        if let Some(reason) = &self.cut {
+            lines.push(format!("The end of the file cannot be read: {reason}"));
+        }
+        lines
+    }
+}
+
+/// How often what has happened.
+fn summary<'a>(conversations: impl Iterator<Item = &'a Conversation> + Clone) -> String {
+    let count =
+        |is_so: fn(Marks) -> bool| -> usize { conversations.clone().map(|c| c.count(is_so)).sum() };
+    let counts = [
+        ("lost", count(|marks| marks.lost)),
+        ("damaged", count(|marks| marks.damaged)),
+        ("sent again", count(|marks| marks.again)),
+        ("NAK", count(|marks| marks.nak)),
+        ("RNR NAK", count(|marks| marks.rnr)),
+    ];
+    let mut text = String::new();
+    for (name, count) in counts {
+        if count > 0 {
+            // Writing to a string does not fail.
+            let _ = write!(text, ", {count} {name}");
+        }
+    }
+    text
+}
+
+fn legend(top: u32) -> String {
+    let kinds = [
+        ("q", "request"),
+        ("r", "response with data"),
+        ("k", "acknowledgement"),
+        ("n", "NAK"),
+        ("w again", "sent again"),
+    ];
+    let mut out = String::new();
+    let mut x = 20;
+    let y = top + 20;
+    for (class, words) in kinds {
+        let _ = write!(
+            out,
+            "<path class='a {class}' d='M{x} {y}h36'/><text x='{}' y='{}'>{words}</text>",
+            x + 44,
+            y + 4
+        );
+        x += 44 + 8 * u32::try_from(words.len()).unwrap_or(0) + 30;
+    }
+    let _ = write!(
+        out,
+        "<path class='x' d='M{x} {}l12 12m0 -12l-12 12'/><text x='{}' y='{}'>lost on the way</text>",
+        y - 6,
+        x + 20,
+        y + 4
+    );
+    let _ = write!(
+        out,
+        "<text class='s' x='{}' y='{}'>time goes down</text>",
+        x + 180,
+        y + 4
+    );
+    out
+}
+
+fn svg(conversations: &[Conversation], all: bool) -> String {
+    let mut body = legend(0);
+    let mut top = LEGEND;
+    for conversation in conversations {
+        let (drawing, height) = conversation.draw(top, all);
+        body.push_str(&drawing);
+        top += height + 20;
+    }
+    format!(
+        "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {top}' width='{WIDTH}' height='{top}'>\
+         <style>{STYLE}</style><rect width='100%' height='100%' fill='white'/>\n{body}</svg>\n"
+    )
+}
+
+fn html(facts: &Facts, conversations: &[Conversation], found: usize, all: bool) -> String {
+    let name = facts.file.file_name().unwrap_or_default().to_string_lossy();
+    let name = escape(&name);
+    let mut body = format!("<h1>{name}</h1>\n");
+    for line in facts.lines() {
+        let _ = writeln!(body, "<p>{}</p>", escape(&line));
+    }
+    if conversations.len() < found {
+        let _ = writeln!(
+            body,
+            "<p>{} of {found} conversations, those with the most packets.</p>",
+            conversations.len()
+        );
+    }
+    let _ = writeln!(
+        body,
+        "<svg viewBox='0 0 {WIDTH} {LEGEND}' width='{WIDTH}' height='{LEGEND}'>{}</svg>",
+        legend(0)
+    );
+    for conversation in conversations {
+        let ends = &conversation.ends;
+        let (drawing, height) = conversation.draw(0, all);
+        let _ = writeln!(
+            body,
+            "<section><h2>{} ⇄ {}</h2><p>{} packets{}</p>",
+            escape(&ends[0].name()),
+            escape(&ends[1].name()),
+            conversation.arrows.len(),
+            summary(std::iter::once(conversation)),
+        );
+        let told = conversation.told();
+        if !told.is_empty() {
+            body.push_str("<ul>");
+            for line in told {
+                let _ = write!(body, "<li>{}</li>", escape(&line));
+            }
+            body.push_str("</ul>\n");
+        }
+        let _ = writeln!(
+            body,
+            "<svg viewBox='0 0 {WIDTH} {height}' width='{WIDTH}' height='{height}'>\n{drawing}</svg></section>"
+        );
+    }
+    format!(
+        "<!doctype html>\n<html lang='en'><meta charset='utf-8'><title>{name}</title>\n<style>\
+         body{{font:15px system-ui,sans-serif;margin:24px;color:#24292f;background:#fff;max-width:{WIDTH}px}}\
+         h1{{font-size:22px}}h2{{font:600 15px ui-monospace,'DejaVu Sans Mono',Menlo,monospace;margin:28px 0 4px;\
+         border-top:1px solid #d0d7de;padding-top:16px;white-space:pre-wrap}}p{{margin:4px 0}}\
+         ul{{margin:6px 0;padding-left:20px}}li{{white-space:pre-wrap}}svg{{display:block}}\n{STYLE}</style>\n\
+         <body>\n{body}</body></html>\n"
+    )
+}

@@ -1,0 +1,252 @@
+//! RoCEv2 packets out of a capture: ours, tcpdump's, Wireshark's.
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use pcap_file::pcap::PcapReader;
+use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
+use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption;
+use pcap_file::pcapng::{Block, PcapNgReader};
+use pcap_file::{DataLink, PcapError};
+use rocade_wire::ip::Datagram;
+use rocade_wire::{Headers, ICRC_LEN, Packet, icrc};
+
+use crate::error::CliError;
+
+/// Files from this size on show how far reading is.
+const LARGE: u64 = 16 << 20;
+/// How a pcapng file begins.
+const PCAPNG: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
+
+/// Which way a packet went, as far as the capture says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Unknown,
+    Came,
+    Went,
+}
+
+/// A packet in a capture.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    /// Since 1970.
+    pub(super) time: Duration,
+    pub(super) source: IpAddr,
+    pub(super) destination: IpAddr,
+    pub(super) way: Way,
+    pub(super) headers: Headers,
+    pub(super) payload_len: usize,
+    /// From BTH to ICRC: packets that are the same have the same.
+    pub(super) fingerprint: u64,
+    pub(super) bad_icrc: bool,
+    pub(super) marked: bool,
+    /// Comment of the capture.
+    pub(super) note: String,
+}
+
+/// A whole capture.
+#[derive(Debug, Default)]
+pub(super) struct Capture {
+    pub(super) packets: Vec<Seen>,
+    /// Packets that are no RoCEv2.
+    pub(super) others: u64,
+    /// Left out by who captured.
+    pub(super) left_out: u64,
+    /// Why the rest of the file could not be read.
+    pub(super) cut: Option<String>,
+}
+
+/// Reads a capture; the packets are in the order of time.
+pub(super) fn read(path: &Path) -> Result<Capture, CliError> {
+    let explain = |reason: &dyn std::fmt::Display| {
+        CliError::new(format!("{}: {reason}", path.display())).hint(
+            "a capture is a file that `rocade run --capture`, tcpdump or Wireshark has written",
+        )
+    };
+    let mut file = File::open(path).map_err(|error| explain(&error))?;
+    let mut begin = Vec::new();
+    file.by_ref()
+        .take(PCAPNG.len() as u64)
+        .read_to_end(&mut begin)
+        .map_err(|error| explain(&error))?;
+    let len = file.metadata().map_or(0, |file| file.len());
+    let progress = if len >= LARGE {
+        let style = ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes}");
+        let bar = ProgressBar::new(len).with_message("reading");
+        style.map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style))
+    } else {
+        ProgressBar::hidden()
+    };
+    let reader = begin.chain(progress.wrap_read(BufReader::new(file)));
+    let mut capture = Capture::default();
+    let result = if begin == PCAPNG {
+        read_pcapng(reader, &mut capture)
+    } else {
+        read_pcap(reader, &mut capture)
+    };
+    progress.finish_and_clear();
+    match result {
+        Ok(()) => {}
+        // What was read until then is good: somebody may be writing still.
+        Err(error) if !capture.packets.is_empty() => capture.cut = Some(error.to_string()),
+        Err(error) => return Err(explain(&error)),
+    }
+    capture.packets.sort_by_key(|packet| packet.time);
+    Ok(capture)
+}
+
+fn read_pcap(reader: impl Read, capture: &mut Capture) -> Result<(), PcapError> {
+    let mut reader = PcapReader::new(reader)?;
+    let link = reader.header().datalink;
+    while let Some(packet) = reader.next_packet() {
+        let packet = packet?;
+        capture.add(link, packet.timestamp, &packet.data, Way::Unknown, "");
+    }
+    Ok(())
+}
+
+fn read_pcapng(reader: impl Read, capture: &mut Capture) -> Result<(), PcapError> {
+    let mut reader = PcapNgReader::new(reader)?;
+    // Of the section: link type, and how many nanoseconds a tick of its clock has.
+    let mut interfaces: Vec<(DataLink, f64)> = Vec::new();
+    let (mut before, mut left_out) = (0, 0);
+    while let Some(block) = reader.next_block() {
+        match block? {
+            Block::SectionHeader(_) => interfaces.clear(),
+            Block::InterfaceDescription(interface) => {
+                let resolution = interface.options.iter().find_map(|option| match option {
+                    InterfaceDescriptionOption::IfTsResol(resolution) => Some(*resolution),
+                    _ => None,
+                });
+                interfaces.push((interface.linktype, tick_ns(resolution.unwrap_or(6))));
+            }
+            Block::EnhancedPacket(packet) => {
+                let index = usize::try_from(packet.interface_id).unwrap_or(usize::MAX);
+                let Some(&(link, tick_ns)) = interfaces.get(index) else {
+                    continue;
+                };
+                let (mut way, mut note) = (Way::Unknown, "");
+                for option in &packet.options {
+                    match option {
+                        EnhancedPacketOption::Flags(flags) => {
+                            way = match flags & 3 {
+                                1 => Way::Came,
+                                2 => Way::Went,
+                                _ => Way::Unknown,
+                            }
+                        }
+                        EnhancedPacketOption::Comment(text) => note = text,
+                        _ => {}
+                    }
+                }
+                // The reader takes ticks for nanoseconds.
+                let time = ticks(packet.timestamp, tick_ns);
+                capture.add(link, time, &packet.data, way, note);
+            }
+            Block::InterfaceStatistics(statistics) => {
+                use pcap_file::pcapng::blocks::interface_statistics::InterfaceStatisticsOption as Option;
+                for option in &statistics.options {
+                    if let Option::IsbIfDrop(count) = option {
+                        // Counts go on from section to section of one process.
+                        if *count < before {
+                            left_out += before;
+                        }
+                        before = *count;
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    capture.left_out = left_out + before;
+    Ok(())
+}
+
+fn ticks(timestamp: Duration, tick_ns: f64) -> Duration {
+    if tick_ns == 1.0 {
+        return timestamp;
+    }
+    let ticks = timestamp.as_nanos();
+    if tick_ns >= 1.0 {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a power of ten, at least 1"
+        )]
+        let factor = tick_ns as u128;
+        return Duration::from_nanos(u64::try_from(ticks * factor).unwrap_or(u64::MAX));
+    }
+    Duration::from_secs_f64(timestamp.as_secs_f64() * tick_ns)
+}
+
+/// Nanoseconds of a tick, after `if_tsresol`.
+fn tick_ns(resolution: u8) -> f64 {
+    let exponent = i32::from(resolution & 0x7f);
+    let base: f64 = if resolution & 0x80 == 0 { 10.0 } else { 2.0 };
+    1e9 / base.powi(exponent)
+}
+
+impl Capture {
+    fn add(&mut self, link: DataLink, time: Duration, frame: &[u8], way: Way, note: &str) {
+        match ip_of(link, frame).and_then(|ip| seen(time, ip, way, note)) {
+            Some(seen) => self.packets.push(seen),
+            None => self.others += 1,
+        }
+    }
+}
+
+fn seen(time: Duration, ip: &[u8], way: Way, note: &str) -> Option<Seen> {
+    let datagram = Datagram::parse(ip).ok()?;
+    if !datagram.is_roce() {
+        return None;
+    }
+    let packet = Packet::parse(datagram.udp_payload).ok()?;
+    let computed = icrc::datagram(ip).map(u32::to_le_bytes);
+    let payload = datagram.udp_payload;
+    let fingerprint = payload[..payload.len() - ICRC_LEN]
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+    Some(Seen {
+        time,
+        source: datagram.src,
+        destination: datagram.dst,
+        way,
+        headers: *packet.headers(),
+        payload_len: packet.payload().len(),
+        fingerprint,
+        bad_icrc: computed != Some(packet.icrc_bytes()),
+        marked: datagram.tos & 3 == 3,
+        note: note.to_owned(),
+    })
+}
+
+/// The IP datagram in a frame.
+fn ip_of(link: DataLink, frame: &[u8]) -> Option<&[u8]> {
+    const IPV4: [u8; 2] = [0x08, 0x00];
+    const IPV6: [u8; 2] = [0x86, 0xdd];
+    const VLAN: [u8; 2] = [0x81, 0x00];
+    let is_ip = |kind: &[u8]| kind == IPV4 || kind == IPV6;
+    // Link types without a name in the crate are those of its registry.
+    match u32::from(link) {
+        // Ethernet
+        1 => match frame.get(12..14)? {
+            kind if is_ip(kind) => frame.get(14..),
+            kind if kind == VLAN && is_ip(frame.get(16..18)?) => frame.get(18..),
+            _ => None,
+        },
+        // Raw IP
+        12 | 14 | 101 | 228 | 229 => Some(frame),
+        // BSD loopback
+        0 | 108 => frame.get(4..),
+        // Linux cooked, both versions
+        113 => is_ip(frame.get(14..16)?).then(|| frame.get(16..))?,
+        276 => is_ip(frame.get(..2)?).then(|| frame.get(20..))?,
+        _ => None,
+    }
+}
