@@ -29,6 +29,6 @@ pub const COMP_VECTORS: u32 = 1;
 pub const PORTS: u8 = 1;
 /// Longest message in bytes (MTU-04).
 pub const MAX_MSG_SZ: u32 = 1 << 31;
-/// `BAD_PKEY_CNTR | PORT_ACTIVE_EVENT | SYS_IMAGE_GUID | RC_RNR_NAK_GEN | SRQ_RESIZE` of
+/// `BAD_PKEY_CNTR | PORT_ACTIVE_EVENT | SYS_IMAGE_GUID | RC_RNR_NAK_GEN | SRQ_RESIZE | XRC` of
 /// `ibv_device_cap_flags`.
-pub const DEVICE_CAP_FLAGS: u32 = 1 << 1 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 13;
+pub const DEVICE_CAP_FLAGS: u32 = 1 << 1 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 13 | 1 << 20;

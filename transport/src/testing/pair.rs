@@ -9,8 +9,8 @@ use core::fmt;
 use rocade_wire::{Packet, ShortPacket};
 
 use super::transit::{Fate, Side, Traced, Transit};
-use super::{Setup, TestMemory, context};
-use crate::attr::{QpAttr, QpAttrMask, QpState};
+use super::{Setup, TestDomain, TestMemory, context};
+use crate::attr::{QpAttr, QpAttrMask, QpState, QpType};
 use crate::completion::Completion;
 use crate::error::PostError;
 use crate::event::QpEvent;
@@ -204,10 +204,16 @@ impl Pair {
     /// As [`Qp::post_send`].
     pub fn try_send(&mut self, side: Side, wr: &SendWr<'_>) -> Result<(), PostError> {
         let now = self.now;
-        self.node_mut(side).qp.post_send(now, wr, None)
+        let is_xrc = self.setups[side as usize].config.qp_type == QpType::XrcSend;
+        let qp = &mut self.node_mut(side).qp;
+        qp.post_send(now, wr, None)?;
+        if is_xrc {
+            qp.aim(TestDomain::FIRST);
+        }
+        Ok(())
     }
 
-    /// Posts a signaled send that must be accepted.
+    /// Posts a signaled send that must be accepted; of an XRC initiator to [`TestDomain::FIRST`].
     ///
     /// # Panics
     /// If it is not.
@@ -238,16 +244,18 @@ impl Pair {
         qp.aim(srqn);
     }
 
-    /// Posts a receive that must be accepted.
+    /// Posts a receive that must be accepted; to the shared queue where the QP has one, and to
+    /// [`TestDomain::FIRST`] of an XRC target's domain.
     ///
     /// # Panics
     /// If it is not.
     pub fn recv(&mut self, side: Side, wr_id: u64, sges: &[Sge]) {
         let now = self.now;
-        self.node_mut(side)
-            .qp
-            .post_recv(now, wr_id, sges)
-            .expect("the receive is accepted");
+        let posted = match self.setups[side as usize].shared() {
+            Some(srq) => srq.with(|srq| srq.post(wr_id, sges)),
+            None => self.node_mut(side).qp.post_recv(now, wr_id, sges),
+        };
+        posted.expect("the receive is accepted");
     }
 
     /// Modifies a QP to another state with only the state in the mask, and `more`.
@@ -269,9 +277,15 @@ impl Pair {
 
     /// Takes the completions of one side, which frees their slots.
     pub fn take_completions(&mut self, side: Side) -> Vec<Completion> {
+        let shared = self.setups[side as usize].shared();
         let node = self.node_mut(side);
         for completion in &node.completions {
-            node.qp.free_slots(completion.is_send(), completion.slots);
+            match &shared {
+                Some(srq) if !completion.is_send() => {
+                    srq.with(|srq| srq.free_slots(completion.slots));
+                }
+                _ => node.qp.free_slots(completion.is_send(), completion.slots),
+            }
         }
         core::mem::take(&mut node.completions)
     }

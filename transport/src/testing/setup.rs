@@ -101,6 +101,15 @@ impl Setup {
         }
     }
 
+    /// The shared queue that receives come from, of an XRC target the first one of its domain.
+    #[must_use]
+    pub fn shared(&self) -> Option<Arc<TestSrq>> {
+        match &self.domain {
+            Some(domain) => domain.get(TestDomain::FIRST),
+            None => self.srq.clone(),
+        }
+    }
+
     /// The masks of the transitions on the way from RESET to RTS.
     pub const PATH_TO_RTS: [(QpState, QpAttrMask); 3] = [
         (

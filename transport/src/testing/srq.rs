@@ -14,6 +14,16 @@ pub struct TestDomain {
 }
 
 impl TestDomain {
+    /// The queue that [`Pair`](super::Pair) uses where nothing else is said.
+    pub const FIRST: Srqn = Srqn::new(0x01_0001);
+
+    /// The queue that the number stands for.
+    #[must_use]
+    pub fn get(&self, srqn: Srqn) -> Option<Arc<TestSrq>> {
+        let srqs = self.srqs.lock().unwrap_or_else(PoisonError::into_inner);
+        srqs.get(&srqn).cloned()
+    }
+
     /// From now on the number stands for `srq`, or for nothing.
     pub fn set(&self, srqn: Srqn, srq: Option<&Arc<TestSrq>>) {
         let mut srqs = self.srqs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -26,8 +36,7 @@ impl TestDomain {
 
 impl ReceiveDomain for TestDomain {
     fn find(&self, srqn: Srqn) -> Option<Arc<dyn SharedReceives>> {
-        let srqs = self.srqs.lock().unwrap_or_else(PoisonError::into_inner);
-        srqs.get(&srqn).map(|srq| Arc::clone(srq) as _)
+        self.get(srqn).map(|srq| srq as _)
     }
 
     fn forget(&self, srqn: Srqn) {
@@ -45,12 +54,12 @@ pub struct TestSrq {
 }
 
 impl TestSrq {
-    /// With room for `max_wr` receives of up to 4 entries.
+    /// With room for `max_wr` receives of up to 8 entries.
     #[must_use]
     pub const fn new(pd: PdTag, max_wr: u32) -> Self {
         Self {
             pd,
-            inner: Mutex::new((Srq::new(pd, max_wr, 4), 0)),
+            inner: Mutex::new((Srq::new(pd, max_wr, 8), 0)),
         }
     }
 

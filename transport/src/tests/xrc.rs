@@ -21,7 +21,7 @@ use crate::{
 use Operation::{FetchAdd, ReadRequest, SendFirst, SendLast, SendOnly, WriteFirst, WriteLast};
 
 /// The SRQs of the tests, and the domains of their receives: neither is that of a QP.
-const ONE: Srqn = Srqn::new(0x01_0001);
+const ONE: Srqn = TestDomain::FIRST;
 const OTHER: Srqn = Srqn::new(0x01_0002);
 const NOBODY: Srqn = Srqn::new(0x01_0003);
 const PD_ONE: PdTag = PdTag(TestMemory::PD.0 + 1);

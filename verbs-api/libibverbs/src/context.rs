@@ -19,7 +19,7 @@ use crate::{
     device::DeviceObject,
     domain,
     ffi::{Errno, int_verb, ptr_verb},
-    post, process, qp, qp_ex, query, srq,
+    post, process, qp, qp_ex, query, srq, xrcd,
 };
 
 /// What a pointer to an `ibv_context` really points into: the program holds the address of the
@@ -168,10 +168,10 @@ fn tables() -> verbs_context {
     c.dealloc_td = Some(domain::dealloc_td);
     c.alloc_parent_domain = Some(domain::alloc_parent_domain);
     c.create_srq_ex = Some(srq::create_srq_ex);
+    c.open_xrcd = Some(xrcd::open_xrcd);
+    c.close_xrcd = Some(xrcd::close_xrcd);
+    c.open_qp = Some(qp_ex::open_qp);
     c.get_srq_num = Some(srq::get_srq_num);
-    // Offered so that their failure is explained; without a slot the header fails silently.
-    c.open_xrcd = Some(open_xrcd);
-    c.close_xrcd = Some(close_xrcd);
     let ops: &mut ibv_context_ops = &mut c.context.ops;
     ops.poll_cq = Some(cq::poll_cq);
     ops.req_notify_cq = Some(cq::req_notify_cq);
@@ -184,19 +184,8 @@ fn tables() -> verbs_context {
     c
 }
 
-unsafe extern "C" fn open_xrcd(
-    _context: *mut ibv_context,
-    _init: *mut ibv_xrcd_init_attr,
-) -> *mut ibv_xrcd {
-    ptr_verb(|| Err(Errno::OPNOTSUPP))
-}
-
 unsafe extern "C" fn alloc_mw(_pd: *mut ibv_pd, _mw_type: c_uint) -> *mut ibv_mw {
     ptr_verb(|| Err(Errno::OPNOTSUPP))
-}
-
-unsafe extern "C" fn close_xrcd(_xrcd: *mut ibv_xrcd) -> c_int {
-    int_verb(|| Err(Errno::OPNOTSUPP))
 }
 
 unsafe extern "C" fn bind_mw(_qp: *mut ibv_qp, _mw: *mut ibv_mw, _bind: *mut ibv_mw_bind) -> c_int {

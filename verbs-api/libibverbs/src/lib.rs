@@ -49,6 +49,7 @@ mod query;
 mod rates;
 mod shell;
 mod srq;
+mod xrcd;
 
 #[cfg(not(test))]
 mod exports {
