@@ -19,6 +19,8 @@ pub enum VerbsError {
     NoMemory(&'static str),
     /// EOPNOTSUPP: this device does not do it.
     NotSupported(&'static str),
+    /// EPERM: only a privileged process may do that; says what.
+    NotPermitted(&'static str),
     /// EBUSY: something else still uses the object.
     Busy(&'static str),
     /// EFAULT: memory is not mapped, or not writable.
@@ -54,6 +56,7 @@ impl VerbsError {
             Self::NoMemory(_) | Self::Post(PostError::QueueFull) => libc::ENOMEM,
             Self::Post(_) => libc::EINVAL,
             Self::NotSupported(_) => libc::EOPNOTSUPP,
+            Self::NotPermitted(_) => libc::EPERM,
             Self::Busy(_) => libc::EBUSY,
             Self::Fault => libc::EFAULT,
             Self::PeerRefused(_) => libc::EACCES,
@@ -74,6 +77,7 @@ impl fmt::Display for VerbsError {
             Self::InvalidArgument(what) => write!(f, "invalid argument: {what}"),
             Self::NoMemory(what) => write!(f, "no room: {what}"),
             Self::NotSupported(what) => write!(f, "not supported: {what}"),
+            Self::NotPermitted(what) => write!(f, "not permitted: {what}"),
             Self::Busy(what) => write!(f, "still in use: {what}"),
             Self::Fault => f.write_str("memory is not mapped with the rights asked for"),
             Self::NoDevice => f.write_str("no such device"),

@@ -294,6 +294,8 @@ impl Dialogue<'_> {
         let meta = PacketMeta {
             source: first.source,
             destination: first.destination,
+            traffic_class: 0,
+            hop_limit: 64,
         };
         let mut tx = TxBuffer::new(65_000, 64);
         let mut ours = Vec::new();

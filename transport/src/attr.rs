@@ -50,6 +50,12 @@ impl QpState {
     pub const fn code(self) -> u32 {
         self as u32
     }
+
+    /// Are packets taken?
+    #[inline]
+    pub(crate) const fn receives(self) -> bool {
+        matches!(self, Self::Rtr | Self::Rts | Self::Sqd | Self::Sqe)
+    }
 }
 
 /// Transport service of a QP; the discriminants are the `ibv_qp_type` values.

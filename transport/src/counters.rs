@@ -28,12 +28,16 @@ pub enum DropReason {
     Reserved,
     /// Malformed (payload rules of the opcode).
     Malformed,
-    /// No receive work request (UD-09).
+    /// No receive work request (UD-09, UC-07).
     NoReceive,
+    /// Longer than the receive work request (UD-10, UC-09).
+    TooLong,
+    /// Memory that may not be written (UC-08).
+    Access,
 }
 
 /// Number of [`DropReason`]s.
-const DROP_REASONS: usize = 12;
+const DROP_REASONS: usize = 14;
 
 /// Statistics of a QP; all values count from the creation of the QP.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -51,12 +51,14 @@ mod qp;
 mod queue;
 mod requester;
 mod responder;
+mod segment;
 #[cfg(any(test, feature = "test-utils"))]
 pub mod testing;
 #[cfg(test)]
 mod tests;
 mod time;
 mod transmit;
+mod unreliable;
 mod wr;
 
 pub use attr::{AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType};
@@ -74,4 +76,4 @@ pub use queue::{
 };
 pub use time::Time;
 pub use transmit::{Deferred, Source, TxBuffer};
-pub use wr::{AccessFlags, SendFlags, SendOp, SendWr, Sge};
+pub use wr::{AccessFlags, Destination, RouteTag, SendFlags, SendOp, SendWr, Sge};

@@ -18,6 +18,10 @@ pub struct PacketMeta {
     pub source: IpAddr,
     /// Destination address, likewise.
     pub destination: IpAddr,
+    /// IPv4 TOS or IPv6 traffic class; 0 where it is not known.
+    pub traffic_class: u8,
+    /// IPv4 TTL or IPv6 hop limit; 64 where it is not known.
+    pub hop_limit: u8,
 }
 
 /// What makes a packet one of a transport service.
@@ -31,13 +35,17 @@ impl Framing {
     /// That of a QP type, `None` where this crate has no state machine for it.
     pub(crate) const fn of(qp_type: QpType) -> Option<Self> {
         match qp_type {
-            QpType::Rc => Some(Self {
-                base: Service::Rc.base(),
-            }),
-            QpType::XrcSend | QpType::XrcRecv => Some(Self {
-                base: Service::Xrc.base(),
-            }),
-            _ => None,
+            QpType::Rc => Some(Self::of_service(Service::Rc)),
+            QpType::Uc => Some(Self::of_service(Service::Uc)),
+            QpType::Ud => Some(Self::of_service(Service::Ud)),
+            QpType::XrcSend | QpType::XrcRecv => Some(Self::of_service(Service::Xrc)),
+            QpType::RawPacket => None,
+        }
+    }
+
+    const fn of_service(service: Service) -> Self {
+        Self {
+            base: service.base(),
         }
     }
 
@@ -95,6 +103,18 @@ impl Peer {
             Some(DropReason::WrongService)
         } else if meta.source != self.remote || meta.destination != self.local {
             Some(DropReason::WrongAddress)
+        } else if !bth.pkey.matches(self.pkey) {
+            Some(DropReason::BadPkey)
+        } else {
+            None
+        }
+    }
+
+    /// Why a packet cannot be for a QP that anybody may write to, if so.
+    pub(crate) fn reject_datagram(&self, bth: &Bth) -> Option<DropReason> {
+        //= BTH-15 BTH-06
+        if !self.framing.owns(bth.opcode) {
+            Some(DropReason::WrongService)
         } else if !bth.pkey.matches(self.pkey) {
             Some(DropReason::BadPkey)
         } else {

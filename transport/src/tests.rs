@@ -12,6 +12,7 @@ mod single;
 mod srq;
 mod states;
 mod transfer;
+mod unreliable;
 mod xrc;
 
 use alloc::vec;

@@ -6,7 +6,7 @@ use core::ops::Range;
 
 use rocade_wire::{Bth, MAX_HEADERS_LEN, Rkey};
 
-use crate::wr::Sge;
+use crate::wr::{RouteTag, Sge};
 
 /// Bytes of the ICRC, left free at the end of each segment.
 pub(crate) const ICRC_LEN: usize = 4;
@@ -142,6 +142,7 @@ pub struct TxBuffer {
     max_segments: usize,
     closed: bool,
     stays_open: bool,
+    route: RouteTag,
 }
 
 impl TxBuffer {
@@ -159,6 +160,7 @@ impl TxBuffer {
             max_segments,
             closed: false,
             stays_open: false,
+            route: RouteTag::OWN,
         }
     }
 
@@ -175,6 +177,24 @@ impl TxBuffer {
         self.segment_len = 0;
         self.segments = 0;
         self.closed = false;
+        self.route = RouteTag::OWN;
+    }
+
+    /// Which way all of it takes.
+    #[inline]
+    #[must_use]
+    pub const fn route(&self) -> RouteTag {
+        self.route
+    }
+
+    /// May something be appended that takes this way?
+    pub(crate) fn leads_to(&self, route: RouteTag) -> bool {
+        self.segments == 0 || self.route == route
+    }
+
+    /// What is in it takes this way.
+    pub(crate) const fn lead_to(&mut self, route: RouteTag) {
+        self.route = route;
     }
 
     /// Nothing in it.

@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 
 use bitflags::bitflags;
-use rocade_wire::{Lkey, Rkey};
+use rocade_wire::{Lkey, Qkey, Qpn, Rkey};
 
 use crate::memory::{AccessError, Accessor, Memory};
 
@@ -138,6 +138,27 @@ pub struct SendWr<'a> {
     pub flags: SendFlags,
     /// Local buffers, in order.
     pub sges: &'a [Sge],
+}
+
+/// A way that datagrams take: the caller's name for a combination of addresses, traffic class and link.
+/// What a [`TxBuffer`](crate::TxBuffer) holds takes one way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct RouteTag(pub u64);
+
+impl RouteTag {
+    /// The way to the peer that the QP is connected to.
+    pub const OWN: Self = Self(0);
+}
+
+/// Where a datagram goes (`ibv_send_wr.wr.ud`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Destination {
+    /// The way, which the address handle stands for; not [`RouteTag::OWN`].
+    pub route: RouteTag,
+    /// The peer's QP.
+    pub dest_qp: Qpn,
+    /// Its Q_Key; with the highest bit set, the sender's own is sent instead (UD-04).
+    pub qkey: Qkey,
 }
 
 /// The local side of a stored work request.

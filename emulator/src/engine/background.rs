@@ -158,6 +158,7 @@ impl EngineInner {
                 self.drop_ended_channels();
             }
         }
+        self.lead_new_routes();
         let stops = self.handover.stops();
         let activity = self
             .handover

@@ -7,6 +7,7 @@
 //! whose ends are ours.
 
 use std::net::{IpAddr, UdpSocket};
+use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -190,6 +191,7 @@ impl EngineInner {
         for inner in self.qps.read().iter() {
             inner.lock().tx.offer_channel(channel);
         }
+        self.offer_to_routes(channel);
     }
 
     /// A QP has got a path without channel: one may have come meanwhile.
@@ -248,6 +250,7 @@ impl EngineInner {
         for inner in self.qps.read().iter() {
             inner.lock().tx.drop_ended_channel();
         }
+        self.leave_ended_channels();
     }
 
     /// Receives from channels, and returns how many packets there were. The application leaves
@@ -287,6 +290,8 @@ impl EngineInner {
         let meta = PacketMeta {
             source: channel.peer(),
             destination: channel.local(),
+            traffic_class: 0,
+            hop_limit: 64,
         };
         let mut dispatch = Dispatch::new(self, &qps, &mem, now, driver);
         let (mut undrained, mut last) = (0, None);
@@ -308,6 +313,11 @@ impl EngineInner {
                 // All QPs of a channel have its address, and so its device.
                 last = dispatch.current().map(|(qp, _)| qp).or(last);
                 dispatch.let_go(None);
+            }
+            if dispatch.uses_up_receives() {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
             }
         });
         let (received, bytes) = (dispatch.packets, dispatch.bytes);

@@ -18,9 +18,11 @@ mod linger;
 mod moderation;
 mod overrun;
 mod owed;
+mod pace;
 mod progress;
 mod publish;
 mod qp_table;
+mod routes;
 pub(crate) mod sys;
 mod tap;
 mod timers;
@@ -59,6 +61,8 @@ use moderation::ModeratedCqs;
 use overrun::OverrunCqs;
 use publish::Publisher;
 use qp_table::QpTable;
+pub(crate) use routes::Route;
+use routes::Routes;
 use tap::Tap;
 use timers::Timers;
 pub(crate) use transmit::TxState;
@@ -147,6 +151,7 @@ pub(crate) struct EngineInner {
     uplinks: RwLock<Vec<Arc<Uplink>>>,
     /// Held while an uplink is opened.
     opening: Mutex<()>,
+    routes: Routes,
     channels: RwLock<Vec<Arc<ShmChannel>>>,
     /// How many; pollers look here first.
     channel_count: AtomicUsize,
@@ -205,6 +210,7 @@ impl Engine {
                 qps: RwLock::default(),
                 uplinks: RwLock::default(),
                 opening: Mutex::default(),
+                routes: Routes::default(),
                 channels: RwLock::default(),
                 channel_count: AtomicUsize::new(0),
                 timers: Timers::new(),
@@ -315,6 +321,19 @@ impl EngineInner {
     pub(crate) fn allocate_qp_num(self: &Arc<Self>) -> Result<Qpn, VerbsError> {
         self.with_attachment(|attachment| attachment.qp_numbers.allocate())?
             .ok_or(VerbsError::NoMemory("QP numbers"))
+    }
+
+    /// The link of a local address from which datagrams with this hop limit can be sent, whatever slot they
+    /// are for, without opening anything.
+    pub(crate) fn datagram_uplink(
+        self: &Arc<Self>,
+        local: LocalAddr,
+        hop_limit: u8,
+    ) -> Result<Arc<Uplink>, VerbsError> {
+        self.with_attachment(|_| ())?;
+        let uplink = self.uplink_for(local)?;
+        uplink.link.open_paths(hop_limit)?;
+        Ok(uplink)
     }
 
     pub(crate) fn release_qp_num(&self, qpn: Qpn) {

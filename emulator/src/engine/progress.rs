@@ -209,6 +209,8 @@ impl EngineInner {
             let meta = PacketMeta {
                 source: source.ip(),
                 destination: local,
+                traffic_class: 0,
+                hop_limit: 64,
             };
             let (flow, tos) = (flows.at(sender), batch.tos.unwrap_or(0));
             let verdict = dispatch.packet(

@@ -190,6 +190,8 @@ impl Way {
             meta: PacketMeta {
                 source: uplink.link.local(),
                 destination: path.to,
+                traffic_class: 0,
+                hop_limit: 64,
             },
             udp: (!shared).then_some((path.tx.source_port, 0)),
             tos: path.traffic_class,

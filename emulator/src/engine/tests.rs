@@ -193,6 +193,8 @@ fn a_cq_that_is_overrun_costs_no_acknowledgement_of_what_another_reports() {
         let meta = PacketMeta {
             source: core.qp.remote(),
             destination: core.qp.local(),
+            traffic_class: 0,
+            hop_limit: 64,
         };
         core.qp.handle_packet(engine.now(), &meta, &packet, &mem);
         assert_eq!(core.qp.pending_completions().len(), 1);

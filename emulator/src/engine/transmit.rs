@@ -6,13 +6,14 @@ use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rocade_transport::{AccessError, AckTiming, Qp, Source, Time, TxBuffer};
+use rocade_transport::{AccessError, AckTiming, Qp, RouteTag, Source, Time, TxBuffer};
 use rocade_wire::Psn;
 
 use super::EngineInner;
 use super::ack_hold::{AckHold, Cause};
 use super::doorbell::Doorbell;
 use super::handover::Driver;
+use super::routes::{Route, Ways};
 use super::uplink::{Icrcs, Path, Uplink};
 use crate::broker::Bequest;
 use crate::config::LinkMode;
@@ -39,6 +40,8 @@ thread_local! {
 #[derive(Debug, Default)]
 pub(crate) struct TxState {
     pub(super) route: Option<(Arc<Uplink>, Path)>,
+    /// Those of its datagrams.
+    ways: Option<Box<Ways>>,
     /// Nothing has been sent through the channel of the route yet, but perhaps over UDP.
     enters_channel: bool,
     /// The peer has sent something through it.
@@ -59,6 +62,9 @@ pub(crate) struct TxState {
 pub(super) struct Blocked {
     bytes: Box<[u8]>,
     segment_len: usize,
+    route: RouteTag,
+    /// Its speed is limited.
+    is_paced: bool,
     /// The ICRCs are there, as UDP needs them.
     sealed: bool,
 }
@@ -91,6 +97,24 @@ impl TxState {
         self.peer_has_entered = false;
         self.route = Some((uplink, path));
         self.bequest = None;
+    }
+
+    /// Datagrams of `qp` may take this route from now on.
+    pub(crate) fn learn(&mut self, route: &Arc<Route>, qp: &Qp) {
+        let blocked = self.blocked.as_ref().map(|blocked| blocked.route);
+        let ways = self.ways.get_or_insert_default();
+        ways.learn(route, || qp.queued_routes().chain(blocked));
+    }
+
+    /// May anything be sent on a route yet?
+    #[inline]
+    fn is_ready(&self, tag: RouteTag) -> bool {
+        tag == RouteTag::OWN || self.ways.as_ref().is_none_or(|ways| ways.is_ready(tag))
+    }
+
+    /// Is there anywhere to send to?
+    const fn leads_anywhere(&self) -> bool {
+        self.route.is_some() || self.ways.is_some()
     }
 
     /// Takes a channel that leads where the path does, unless there is one already.
@@ -145,6 +169,7 @@ impl TxState {
     /// Forgets route, unsent packets and habits.
     pub(crate) fn reset(&mut self) {
         self.route = None;
+        self.ways = None;
         self.blocked = None;
         self.quiet = None;
         self.bequest = None;
@@ -167,6 +192,15 @@ impl TxState {
     /// Waits a run of packets for room?
     pub(super) const fn is_blocked(&self) -> bool {
         self.blocked.is_some()
+    }
+
+    /// Segments that a run may have. A link that does not cut them itself cuts those of datagrams all the same.
+    fn max_segments(&self) -> usize {
+        let one_by_one = self.route.as_ref().is_some_and(|(uplink, path)| {
+            let by_channel = path.channel.as_ref().is_some_and(|c| !c.has_ended());
+            !by_channel && !uplink.link.gso()
+        });
+        if one_by_one { 1 } else { MAX_SEGMENTS }
     }
 
     /// Is sending a system call?
@@ -252,7 +286,7 @@ impl EngineInner {
         driver: Driver,
     ) {
         core.tx.doorbell.rung();
-        if core.tx.route.is_none() {
+        if !core.tx.leads_anywhere() {
             return;
         }
         let owed = core.qp.owed_ack();
@@ -306,28 +340,36 @@ impl EngineInner {
         let QpCore { qp, tx, .. } = core;
         let mut answered = 0;
         loop {
-            let Some((uplink, path)) = &mut tx.route else {
+            buffer.clear();
+            buffer.defer_longer_than(LONGEST_COPY);
+            let single = self.tap.is_on() && self.tap.is_faulty();
+            buffer.set_max_segments(if single { 1 } else { tx.max_segments() });
+            qp.poll_transmit(now, mem, acks, buffer);
+            if buffer.is_empty() {
                 return;
+            }
+            let tag = buffer.route();
+            let is_ready = tx.is_ready(tag);
+            let is_paced = !qp.is_reliable();
+            let Some((uplink, path)) = way(&mut tx.route, &mut tx.ways, tag) else {
+                debug_assert!(false, "a route is known as long as a datagram takes it");
+                continue;
             };
             let channel = path
                 .channel
                 .as_deref()
                 .filter(|channel| !channel.has_ended());
             let tapped = self.tap.is_on();
-            let single = tapped && self.tap.is_faulty();
-            let many = !single && (channel.is_some() || uplink.link.gso());
-            buffer.clear();
-            buffer.defer_longer_than(LONGEST_COPY);
-            buffer.set_max_segments(if many { MAX_SEGMENTS } else { 1 });
-            qp.poll_transmit(now, mem, acks, buffer);
-            if buffer.is_empty() {
-                return;
-            }
+            let len = buffer.bytes().len();
+            let by_socket = channel.is_none();
+            let held = by_socket && is_paced && !uplink.pace.admits(self.now(), len);
+            let may_leave = is_ready && !held;
             answered += buffer.bytes().len();
             if acks == AckTiming::Behind || answered > LONG_ANSWER {
                 acks = AckTiming::Now;
             }
             let sent = match channel {
+                _ if !may_leave => seal(&mut path.icrc, buffer, mem).map(|()| false),
                 _ if tapped => seal(&mut path.icrc, buffer, mem).map(|()| {
                     let run = Run::of(buffer, promise);
                     let sent = self.send_tapped(uplink, path, &mut tx.enters_channel, run, driver);
@@ -347,7 +389,7 @@ impl EngineInner {
                 None => seal(&mut path.icrc, buffer, mem)
                     .map(|()| self.send(uplink, path, buffer.bytes(), buffer.segment_len())),
             };
-            let sealed = tapped || channel.is_none();
+            let sealed = tapped || !may_leave || channel.is_none();
             let sent = match sent {
                 Ok(false) if !sealed => fill(buffer, mem).map(|()| false),
                 sent => sent,
@@ -371,6 +413,8 @@ impl EngineInner {
                 tx.blocked = Some(Box::new(Blocked {
                     bytes: buffer.bytes().into(),
                     segment_len: buffer.segment_len(),
+                    route: tag,
+                    is_paced,
                     sealed,
                 }));
                 self.note_blocked(inner.qp_num(), driver);
@@ -416,7 +460,13 @@ impl EngineInner {
 
     /// Sends what was left over; false where there is still no room.
     fn send_blocked(&self, tx: &mut TxState, driver: Driver) -> bool {
-        if let (Some(blocked), Some((uplink, path))) = (&tx.blocked, &tx.route) {
+        let waits = |blocked: &Blocked| !tx.is_ready(blocked.route);
+        if tx.blocked.as_deref().is_some_and(waits) {
+            return false;
+        }
+        if let Some(blocked) = &tx.blocked
+            && let Some((uplink, path)) = way(&mut tx.route, &mut tx.ways, blocked.route)
+        {
             let run = Run {
                 bytes: &blocked.bytes,
                 segment_len: blocked.segment_len,
@@ -424,7 +474,10 @@ impl EngineInner {
             };
             // What was meant for a channel that has ended is lost on the way.
             let lost = !blocked.sealed && path.live_channel().is_none();
-            if !lost && !self.put(uplink, path, &mut tx.enters_channel, run, driver) {
+            let held = blocked.is_paced
+                && path.live_channel().is_none()
+                && !uplink.pace.admits(self.now(), run.bytes.len());
+            if held || !lost && !self.put(uplink, path, &mut tx.enters_channel, run, driver) {
                 return false;
             }
             tx.blocked = None;
@@ -501,6 +554,20 @@ impl EngineInner {
                 self.note_blocked(inner.qp_num(), driver);
             }
         }
+    }
+}
+
+/// The way of a run: that to the peer, or one of those that datagrams take.
+#[inline]
+fn way<'w>(
+    own: &'w mut Option<(Arc<Uplink>, Path)>,
+    ways: &'w mut Option<Box<Ways>>,
+    tag: RouteTag,
+) -> Option<(&'w Arc<Uplink>, &'w mut Path)> {
+    if tag == RouteTag::OWN {
+        own.as_mut().map(|(uplink, path)| (&*uplink, path))
+    } else {
+        ways.as_mut()?.get(tag)
     }
 }
 

@@ -9,6 +9,7 @@ use rocade_transport::AddressVector;
 use rocade_wire::Qpn;
 use rocade_wire::icrc::{IcrcCheck, IcrcFlow, IcrcOfLen};
 
+use super::pace::Pace;
 use crate::hca::{Hca, Traffic};
 use crate::link::shm::ShmChannel;
 use crate::link::{RxBuffer, TxPath, UdpLink};
@@ -22,6 +23,8 @@ const FLOWS: usize = 16;
 pub(crate) struct Uplink {
     pub(crate) link: UdpLink,
     pub(crate) rx: Mutex<RxState>,
+    /// For what nobody acknowledges.
+    pub(super) pace: Pace,
     /// The device with this address.
     pub(super) hca: Option<Arc<Hca>>,
 }
@@ -72,6 +75,7 @@ impl Uplink {
         Self {
             link,
             rx: Mutex::new(rx),
+            pace: Pace::default(),
             hca,
         }
     }

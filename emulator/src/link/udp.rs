@@ -242,6 +242,18 @@ impl UdpLink {
         self.path_to_slot(slot_of(dest), hop_limit)
     }
 
+    /// Opens all sockets that paths with this hop limit may need: what [`Self::tx_path`] says for it afterwards
+    /// takes no system call.
+    ///
+    /// # Errors
+    /// Those of [`Self::tx_path`].
+    pub fn open_paths(&self, hop_limit: u8) -> io::Result<()> {
+        for slot in 0..SEND_SOCKETS {
+            self.path_to_slot(Slot::new(slot), hop_limit)?;
+        }
+        Ok(())
+    }
+
     fn path_to_slot(&self, slot: Slot, hop_limit: u8) -> io::Result<TxPath> {
         let index = slot.get() % SEND_SOCKETS;
         let (socket, hop_limit) = match hop_limit {

@@ -1,6 +1,7 @@
 //! The verbs objects. Each is a clonable handle; `destroy` ends the object with the errno that
 //! the verb documents, dropping the last handle ends it silently.
 
+mod ah;
 mod comp_channel;
 mod connection;
 mod context;
@@ -15,6 +16,7 @@ mod slots;
 mod srq;
 mod xrcd;
 
+pub use ah::Ah;
 pub use comp_channel::CompChannel;
 pub use connection::Connection;
 pub use context::{AsyncEvent, AsyncEventKind, Context, EventElement};
@@ -22,7 +24,7 @@ pub use cq::{Cq, CqInitAttr};
 pub use event_queue::EventWaiter;
 pub use mr::Mr;
 pub use pd::Pd;
-pub use poster::{RecvPoster, SendPoster};
+pub use poster::{Datagram, RecvPoster, SendPoster};
 pub use qp::{Qp, QpInitAttr};
 pub use srq::{Srq, SrqInitAttr, SrqPoster};
 pub use xrcd::{FileId, Xrcd, XrcdInitAttr};

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rocade_transport::{AccessFlags, PdTag};
+use rocade_transport::{AccessFlags, AddressVector, PdTag};
 
+use super::ah::Ah;
 use super::context::ContextInner;
 use super::mr::Mr;
 use super::qp::{Qp, QpInitAttr};
@@ -104,6 +105,17 @@ impl Pd {
     #[doc(alias = "ibv_create_qp")]
     pub fn create_qp(&self, init: QpInitAttr) -> Result<Qp, VerbsError> {
         Qp::new(Arc::clone(&self.inner), init)
+    }
+
+    /// A new address handle: a way for datagrams of QPs of this domain.
+    ///
+    /// # Errors
+    /// [`VerbsError::InvalidArgument`] for an address that leads nowhere (ENC-14);
+    /// [`VerbsError::PeerRefused`] if the peer is not among the allowed ones; [`VerbsError::Link`],
+    /// [`VerbsError::Broker`], [`VerbsError::Io`] if the local address cannot be used.
+    #[doc(alias = "ibv_create_ah")]
+    pub fn create_ah(&self, address: &AddressVector) -> Result<Ah, VerbsError> {
+        Ah::new(Arc::clone(&self.inner), address)
     }
 
     /// A new shared receive queue.

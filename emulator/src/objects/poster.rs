@@ -3,12 +3,25 @@
 use std::fmt;
 
 use parking_lot::MutexGuard;
-use rocade_transport::{PostError, QpState, SendWr, Sge, Srqn, Time};
+use rocade_transport::{Destination, PostError, QpState, SendWr, Sge, Srqn, Time};
+use rocade_wire::{Qkey, Qpn};
 
+use super::ah::Ah;
 use super::qp::{QpCore, QpInner};
 use crate::engine::{Cause, Driver};
 use crate::error::VerbsError;
 use crate::memory::MemGuard;
+
+/// Where a datagram goes (`ibv_send_wr.wr.ud`).
+#[derive(Clone, Copy, Debug)]
+pub struct Datagram<'a> {
+    /// The way to the peer's device.
+    pub ah: &'a Ah,
+    /// The QP there; 0xFFFFFF for the members of a multicast group.
+    pub dest_qp: Qpn,
+    /// Its Q_Key; with the highest bit set, the sender's own is sent instead (UD-04).
+    pub qkey: Qkey,
+}
 
 /// The locked send queue of a QP. What was posted is transmitted when the poster is dropped, or waits for
 /// more for a moment.
@@ -77,6 +90,41 @@ impl<'a> SendPoster<'a> {
             None => self.push(wr)?,
         }
         self.core.qp.aim(srqn);
+        Ok(())
+    }
+
+    /// Queues a datagram; `data` is its data where it is copied now, and `wr` has none then.
+    ///
+    /// # Errors
+    /// As [`SendPoster::push`]; [`VerbsError::InvalidArgument`] for an address handle of another domain
+    /// (UD-03), or one that was destroyed.
+    pub fn push_datagram(
+        &mut self,
+        wr: &SendWr<'_>,
+        to: Datagram<'_>,
+        data: Option<&[u8]>,
+    ) -> Result<(), VerbsError> {
+        let Datagram { ah, dest_qp, qkey } = to;
+        //= UD-03
+        let route = ah.lead(&self.inner.pd, dest_qp, |route| {
+            let QpCore { qp, tx, .. } = &mut *self.core;
+            tx.learn(route, qp);
+        })?;
+        let to = Destination {
+            route,
+            dest_qp,
+            qkey,
+        };
+        let mut posted = self.core.qp.post_datagram(self.now, wr, to, data);
+        if posted == Err(PostError::QueueFull) && self.inner.reclaim_slots(&mut self.core, true) {
+            posted = self.core.qp.post_datagram(self.now, wr, to, data);
+        }
+        posted?;
+        if data.is_none() {
+            let bytes = wr.sges.iter().map(|sge| sge.len);
+            self.bytes = bytes.fold(self.bytes, u32::saturating_add);
+        }
+        self.posted += 1;
         Ok(())
     }
 

@@ -23,6 +23,19 @@ use crate::engine::{Cause, Driver, EngineInner, Path, TxState, Uplink};
 use crate::error::VerbsError;
 use crate::hca::{Hca, limits};
 
+/// The bit of a Q_Key that unprivileged processes must not set.
+const CONTROLLED_QKEY: u32 = 1 << 31;
+
+/// May this process open raw sockets? The kernel asks for the same right.
+fn is_privileged() -> bool {
+    socket2::Socket::new(
+        socket2::Domain::IPV4,
+        socket2::Type::RAW,
+        Some(socket2::Protocol::UDP),
+    )
+    .is_ok()
+}
+
 /// What a QP is created with (`ibv_qp_init_attr`).
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_qp_init_attr")]
@@ -283,6 +296,11 @@ impl Qp {
             pkey: hca.pkey(attr.pkey_index).unwrap_or(Pkey::DEFAULT),
             active_mtu: hca.active_mtu(),
         };
+        //= QPV-05
+        //= UD-06
+        if mask.contains(QpAttrMask::QKEY) && attr.qkey & CONTROLLED_QKEY != 0 && !is_privileged() {
+            return Err(VerbsError::NotPermitted("a Q_Key with the highest bit set"));
+        }
         let peer = attr.ah_attr.dgid.to_ip();
         if mask.contains(QpAttrMask::AV) && attr.ah_attr.is_global && !engine.peers().allow(peer) {
             let error = VerbsError::PeerRefused(peer);
@@ -298,6 +316,10 @@ impl Qp {
             }
             _ => None,
         };
+        let leads_to_rtr = mask.contains(QpAttrMask::STATE) && attr.qp_state == QpState::Rtr.code();
+        if leads_to_rtr && inner.lock().qp.config().qp_type == QpType::Ud {
+            inner.listen()?;
+        }
         let by_udp = route
             .as_ref()
             .is_some_and(|(_, path)| path.channel().is_none());
@@ -488,6 +510,24 @@ impl QpInner {
     /// Its device.
     pub(crate) fn hca(&self) -> &Hca {
         &self.pd.context.hca
+    }
+
+    /// Datagrams may come to any address of the device: opens all that can be. One will do.
+    fn listen(&self) -> Result<(), VerbsError> {
+        let (engine, hca) = (self.engine(), self.hca());
+        let mut opened = Err(VerbsError::NoData);
+        for entry in hca.gids() {
+            match engine.uplink_for(hca.local_addr(entry.gid.to_ip())) {
+                Ok(_) => opened = Ok(()),
+                Err(error) => {
+                    tracing::warn!(gid = %entry.gid, %error, "datagrams to this address will not arrive");
+                    if opened.is_err() {
+                        opened = Err(error);
+                    }
+                }
+            }
+        }
+        opened
     }
 
     /// The way from `sgid` to the peer that the attributes name, opened where it is not in use yet.

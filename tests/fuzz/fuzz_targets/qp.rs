@@ -422,7 +422,9 @@ impl Run {
         let meta = PacketMeta {
             source,
             destination: OWN,
-        };
+traffic_class: 0,
+hop_limit: 64,
+};
         let short = ShortPacket::parse(bytes);
         let taken =
             short.is_some_and(|short| self.qp.handle_short(self.now, &meta, &short, &self.mem));

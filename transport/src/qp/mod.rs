@@ -8,7 +8,7 @@ mod state;
 
 use core::net::IpAddr;
 
-use rocade_wire::{Gid, Msn, Mtu, Packet, Pkey, Psn, Qpn};
+use rocade_wire::{Gid, Headers, Msn, Mtu, Operation, Packet, Pkey, Psn, Qpn};
 
 use side::{RecvSide, SendSide};
 pub use state::{TransitionRule, transition_rule};
@@ -22,12 +22,11 @@ use crate::event::QpEvent;
 use crate::memory::{Accessor, Memory, PdTag};
 use crate::outputs::{Fatal, Outputs};
 use crate::peer::{Framing, PacketMeta, Peer};
-use crate::queue::{Receives, RecvLimits, RecvSource, Srqn};
-use crate::requester::{Requester, SendLimits};
-use crate::responder::Responder;
+use crate::queue::{Receives, RecvLimits, RecvSource, SendLimits, Srqn};
 use crate::time::Time;
 use crate::transmit::TxBuffer;
-use crate::wr::{SendWr, Sge};
+use crate::unreliable::Sender;
+use crate::wr::{Destination, RouteTag, SendWr, Sge};
 
 /// Device limits that [`Qp::modify`] checks attributes against (QPV-03, QPV-09).
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +46,7 @@ pub struct QpLimits {
 pub struct QpConfig {
     /// Its number.
     pub qp_num: Qpn,
-    /// Its transport service; this crate has state machines for RC and XRC.
+    /// Its transport service; this crate has state machines for RC, UC, UD and XRC.
     pub qp_type: QpType,
     /// The protection domain that it belongs to.
     pub pd: PdTag,
@@ -122,18 +121,15 @@ impl Qp {
         if of_domain != (config.qp_type == QpType::XrcRecv) {
             return None;
         }
-        let limits = RecvLimits {
+        let send_limits = SendLimits {
+            max_wr: config.cap.max_send_wr,
+            max_sge: config.cap.max_send_sge,
+            max_inline: config.cap.max_inline_data,
+            sig_all: config.sq_sig_all,
+        };
+        let recv_limits = RecvLimits {
             max_wr: config.cap.max_recv_wr,
             max_sge: config.cap.max_recv_sge,
-        };
-        let receives = RecvSource::new(receives, config.pd, limits);
-        let requester = || {
-            Requester::new(SendLimits {
-                max_wr: config.cap.max_send_wr,
-                max_sge: config.cap.max_send_sge,
-                max_inline: config.cap.max_inline_data,
-                sig_all: config.sq_sig_all,
-            })
         };
         Some(Self {
             config,
@@ -143,14 +139,11 @@ impl Qp {
             },
             state: QpState::Reset,
             peer: Peer::unknown(framing),
-            send: match config.qp_type {
-                QpType::XrcRecv => SendSide::None,
-                _ => SendSide::Reliable(requester()),
-            },
-            recv: match config.qp_type {
-                QpType::XrcSend => RecvSide::None,
-                _ => RecvSide::Reliable(Responder::new(receives)),
-            },
+            send: SendSide::of(config.qp_type, send_limits)?,
+            recv: RecvSide::of(
+                config.qp_type,
+                RecvSource::new(receives, config.pd, recv_limits),
+            )?,
             comm_est_raised: false,
             out: Outputs::new(config.qp_num),
         })
@@ -196,6 +189,13 @@ impl Qp {
     #[must_use]
     pub const fn traffic_class(&self) -> u8 {
         self.attr.ah_attr.traffic_class
+    }
+
+    /// Is what it sends and receives acknowledged?
+    #[inline]
+    #[must_use]
+    pub const fn is_reliable(&self) -> bool {
+        matches!(self.recv, RecvSide::Reliable(_))
     }
 
     /// What it was created with.
@@ -279,12 +279,46 @@ impl Qp {
         wr: &SendWr<'_>,
         inline: Option<&[u8]>,
     ) -> Result<(), PostError> {
+        self.post(now, wr, None, inline)
+    }
+
+    /// Likewise for a datagram.
+    ///
+    /// # Errors
+    /// The request is not queued.
+    pub fn post_datagram(
+        &mut self,
+        now: Time,
+        wr: &SendWr<'_>,
+        to: Destination,
+        inline: Option<&[u8]>,
+    ) -> Result<(), PostError> {
+        self.post(now, wr, Some(to), inline)
+    }
+
+    /// The ways of the datagrams that are not complete.
+    pub fn queued_routes(&self) -> impl Iterator<Item = RouteTag> {
+        let sender = match &self.send {
+            SendSide::Unreliable(sender) => Some(sender),
+            SendSide::Reliable(_) | SendSide::None => None,
+        };
+        sender.into_iter().flat_map(Sender::routes)
+    }
+
+    #[inline]
+    fn post(
+        &mut self,
+        now: Time,
+        wr: &SendWr<'_>,
+        to: Option<Destination>,
+        inline: Option<&[u8]>,
+    ) -> Result<(), PostError> {
         //= PST-01..07
         match self.state {
             QpState::Reset | QpState::Init | QpState::Rtr => return Err(PostError::InvalidState),
             QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => {}
         }
-        self.send.post(wr, inline)?;
+        self.send.post(wr, to, inline)?;
         if matches!(self.state, QpState::Err | QpState::Sqe) {
             //= RC-STA-02
             let (send, _, mut cx) = self.sides(now, &());
@@ -364,51 +398,62 @@ impl Qp {
             return;
         }
         let headers = packet.headers();
-        let is_response = headers
-            .bth
-            .opcode
-            .operation()
-            .is_some_and(rocade_wire::Operation::is_response);
-        let result = if is_response {
-            if !matches!(self.state, QpState::Rts | QpState::Sqd) {
-                self.out.counters.drop_packet(DropReason::State);
-                return;
+        let operation = headers.bth.opcode.operation();
+        if operation.is_some_and(Operation::is_response) {
+            self.handle_response(now, headers, packet.payload(), mem);
+            return;
+        }
+        if let RecvSide::None = self.recv {
+            // An XRC initiator has no requests to answer.
+            self.out.counters.drop_packet(DropReason::WrongService);
+            return;
+        }
+        self.note_comm_est();
+        let (_, recv, mut cx) = self.sides(now, mem);
+        let result = match recv {
+            RecvSide::Reliable(responder) => {
+                responder.handle_request(&mut cx, headers, packet.payload())
             }
-            let (SendSide::Reliable(requester), _, mut cx) = self.sides(now, mem) else {
-                self.out.counters.drop_packet(DropReason::WrongService);
-                return;
-            };
-            requester
-                .handle_response(&mut cx, headers, packet.payload())
-                .and_then(|()| requester.check_failed(&mut cx))
-        } else {
-            if let RecvSide::None = self.recv {
-                // That of an XRC initiator, which has no requests to answer.
-                self.out.counters.drop_packet(DropReason::WrongService);
-                return;
-            }
-            self.note_comm_est();
-            let (_, RecvSide::Reliable(responder), mut cx) = self.sides(now, mem) else {
-                return;
-            };
-            responder.handle_request(&mut cx, headers, packet.payload())
+            RecvSide::Connected(receiver) => receiver.handle(&mut cx, headers, packet.payload()),
+            RecvSide::Datagrams(receiver) => receiver.handle(&mut cx, meta, packet),
+            RecvSide::None => Ok(()),
         };
+        self.conclude(now, result);
+    }
+
+    fn handle_response(&mut self, now: Time, headers: &Headers, payload: &[u8], mem: &impl Memory) {
+        if !matches!(self.state, QpState::Rts | QpState::Sqd) {
+            self.out.counters.drop_packet(DropReason::State);
+            return;
+        }
+        let (SendSide::Reliable(requester), _, mut cx) = self.sides(now, mem) else {
+            // No other service defines one, and an XRC target has asked for nothing.
+            self.out.counters.drop_packet(DropReason::Reserved);
+            return;
+        };
+        let result = requester
+            .handle_response(&mut cx, headers, payload)
+            .and_then(|()| requester.check_failed(&mut cx));
         self.conclude(now, result);
         self.note_drained();
     }
 
     /// The checks before anything with an effect (BTH-14, BTH-15, RC-LIM-05, BTH-06).
     fn reject_reason(&self, meta: &PacketMeta, packet: &Packet<'_>) -> Option<DropReason> {
-        if !matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd) {
+        if !self.state.receives() {
             //= RC-RSP-01
             return Some(DropReason::State);
+        }
+        if let RecvSide::Datagrams(_) = self.recv {
+            return self.peer.reject_datagram(packet.bth());
         }
         self.peer.reject_reason(meta, packet.bth())
     }
 
     //= RC-STA-07
     fn note_comm_est(&mut self) {
-        if self.state == QpState::Rtr && !self.comm_est_raised {
+        let connected = !matches!(self.recv, RecvSide::Datagrams(_));
+        if self.state == QpState::Rtr && !self.comm_est_raised && connected {
             self.comm_est_raised = true;
             //= AEV-04
             self.out.events.push_back(QpEvent::CommEst);
@@ -428,7 +473,7 @@ impl Qp {
     pub fn handle_timeout(&mut self, now: Time) {
         let (send, _, mut cx) = self.sides(now, &());
         let result = send.handle_timeout(&mut cx);
-        self.conclude(now, result);
+        self.conclude_send(now, result);
     }
 
     /// When [`Qp::handle_timeout`] has to be called next, `None` where nothing is pending.
@@ -500,7 +545,8 @@ impl Qp {
         }
         let (send, _, mut cx) = self.sides(now, mem);
         let result = send.poll_transmit(&mut cx, tx);
-        self.conclude(now, result);
+        self.conclude_send(now, result);
+        self.note_drained();
     }
 
     /// Has a request been sent that is not acknowledged yet?
@@ -575,6 +621,19 @@ impl Qp {
     fn conclude(&mut self, now: Time, result: Result<(), Fatal>) {
         if result.is_err() {
             self.enter_error(now);
+        }
+    }
+
+    /// A local error of a side that nobody acknowledges ends that side, and no more (UC-11, UD-12).
+    fn conclude_send(&mut self, now: Time, result: Result<(), Fatal>) {
+        if let SendSide::Unreliable(_) = self.send
+            && result.is_err()
+        {
+            self.state = QpState::Sqe;
+            let (send, _, mut cx) = self.sides(now, &());
+            send.flush(&mut cx);
+        } else {
+            self.conclude(now, result);
         }
     }
 

@@ -1,6 +1,6 @@
 //! `modify_qp`: validation, then application (QPS-*, QPV-*).
 
-use rocade_wire::{AckTimeout, Mtu, Psn, Qpn, RnrTimer};
+use rocade_wire::{AckTimeout, Mtu, Psn, Qkey, Qpn, RnrTimer};
 
 use super::state::transition_rule;
 use super::{ModifyContext, Qp};
@@ -138,8 +138,6 @@ fn check_values(
         attr.max_dest_rd_atomic <= limits.max_qp_rd_atom,
         "max_dest_rd_atomic",
     )?;
-    //= QPV-05
-    check(QpAttrMask::QKEY, attr.qkey & (1 << 31) == 0, "qkey")?;
     let port = if mask.contains(QpAttrMask::PORT) {
         attr.port_num
     } else {
@@ -276,6 +274,10 @@ fn apply(qp: &mut Qp, now: Time, mask: QpAttrMask, next: QpState, context: &Modi
         qp.attr.sq_psn = psn.get();
         qp.send.start(psn);
     }
+    if qp.config.qp_type == QpType::Ud {
+        //= UD-01
+        qp.peer.pmtu = context.active_mtu;
+    }
     apply_attrs(qp, mask);
     qp.state = next;
     match next {
@@ -308,6 +310,11 @@ fn apply_attrs(qp: &mut Qp, mask: QpAttrMask) {
             rnr_retry: qp.attr.rnr_retry,
             timeout: AckTimeout::new(qp.attr.timeout).unwrap_or(AckTimeout::DISABLED),
         });
+    }
+    if mask.contains(QpAttrMask::QKEY) {
+        let qkey = Qkey::new(qp.attr.qkey);
+        qp.send.set_qkey(qkey);
+        qp.recv.set_qkey(qkey);
     }
     let responder =
         QpAttrMask::ACCESS_FLAGS | QpAttrMask::MAX_DEST_RD_ATOMIC | QpAttrMask::MIN_RNR_TIMER;

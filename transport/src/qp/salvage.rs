@@ -77,13 +77,16 @@ impl Qp {
         if matches!(self.state, QpState::Reset | QpState::Err) {
             return;
         }
-        let result = match source {
+        match source {
             Source::Local(_) => {
                 let (send, _, mut cx) = self.sides(now, &());
-                send.fail_request(&mut cx, psn)
+                let result = send.fail_request(&mut cx, psn);
+                self.conclude_send(now, result);
             }
-            Source::Remote { replay, .. } => self.recv.fail_response(psn, replay, &mut self.out),
-        };
-        self.conclude(now, result);
+            Source::Remote { replay, .. } => {
+                let result = self.recv.fail_response(psn, replay, &mut self.out);
+                self.conclude(now, result);
+            }
+        }
     }
 }

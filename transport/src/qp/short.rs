@@ -41,7 +41,7 @@ impl Qp {
             return true;
         }
         //= RC-RSP-01
-        if !matches!(self.state, QpState::Rtr | QpState::Rts | QpState::Sqd) {
+        if !self.state.receives() {
             return false;
         }
         let (_, RecvSide::Reliable(responder), mut cx) = self.sides(now, mem) else {

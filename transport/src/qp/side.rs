@@ -1,47 +1,62 @@
 //! The two sides of a queue pair: which machine sends, and which receives. Both are fixed when the queue
 //! pair is created.
 
-use rocade_wire::{Msn, Psn};
+use rocade_wire::{Msn, Psn, Qkey};
 
+use crate::attr::QpType;
 use crate::cx::Cx;
 use crate::error::PostError;
 use crate::memory::Memory;
 use crate::outputs::{Fatal, Outputs};
-use crate::queue::RecvSource;
+use crate::queue::{RecvSource, SendLimits};
 use crate::requester::{Requester, RequesterAttr};
 use crate::responder::{Responder, ResponderAttr};
 use crate::time::Time;
 use crate::transmit::TxBuffer;
-use crate::wr::{SendWr, Sge};
+use crate::unreliable::{Connected, Datagrams, Sender};
+use crate::wr::{Destination, SendWr, Sge};
 
 /// What sends.
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly every queue pair is the large one, and one pointer less is followed for each packet"
-)]
 pub(super) enum SendSide {
-    /// Nothing: the queue pair is about to go.
+    /// Nothing: it is the other end of an XRC connection, or about to go.
     None,
-    /// Acknowledged and repeated.
+    /// Acknowledged and repeated: RC.
     Reliable(Requester),
+    /// Once: UC and UD.
+    Unreliable(Sender),
 }
 
 /// What receives.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "as for the send side")]
 pub(super) enum RecvSide {
-    /// Nothing: the queue pair is about to go.
+    /// Nothing: it is the other end of an XRC connection, or about to go.
     None,
-    /// Acknowledges, and answers.
+    /// Acknowledges, and answers: RC.
     Reliable(Responder),
+    /// Takes whole messages of its peer: UC.
+    Connected(Connected),
+    /// Takes datagrams of anybody: UD.
+    Datagrams(Datagrams),
 }
 
 impl SendSide {
+    /// That of a QP type, `None` where this crate has no state machine for it.
+    pub(super) fn of(qp_type: QpType, limits: SendLimits) -> Option<Self> {
+        match qp_type {
+            QpType::Rc | QpType::XrcSend => Some(Self::Reliable(Requester::new(limits))),
+            QpType::Uc | QpType::Ud => Some(Self::Unreliable(Sender::new(limits, qp_type))),
+            //= XRC-01
+            QpType::XrcRecv => Some(Self::None),
+            QpType::RawPacket => None,
+        }
+    }
+
     /// Work requests that are not complete.
     pub(super) fn queued(&self) -> usize {
         match self {
             Self::Reliable(requester) => requester.queued(),
+            Self::Unreliable(sender) => sender.queued(),
             Self::None => 0,
         }
     }
@@ -50,6 +65,7 @@ impl SendSide {
     pub(super) const fn is_drained(&self) -> bool {
         match self {
             Self::Reliable(requester) => requester.is_drained(),
+            Self::Unreliable(sender) => sender.is_drained(),
             Self::None => true,
         }
     }
@@ -59,40 +75,56 @@ impl SendSide {
     pub(super) fn has_work(&self) -> bool {
         match self {
             Self::Reliable(requester) => requester.has_work(),
+            Self::Unreliable(sender) => sender.has_work(),
             Self::None => false,
         }
     }
 
     #[inline]
-    pub(super) fn post(&mut self, wr: &SendWr<'_>, inline: Option<&[u8]>) -> Result<(), PostError> {
+    pub(super) fn post(
+        &mut self,
+        wr: &SendWr<'_>,
+        to: Option<Destination>,
+        inline: Option<&[u8]>,
+    ) -> Result<(), PostError> {
         match self {
-            Self::Reliable(requester) => requester.post(wr, inline),
+            Self::Reliable(requester) if to.is_none() => requester.post(wr, inline),
+            Self::Reliable(_) => Err(PostError::NoDestination),
+            Self::Unreliable(sender) => sender.post(wr, to, inline),
             Self::None => Err(PostError::InvalidState),
         }
     }
 
     pub(super) fn unpost(&mut self, count: usize) {
-        if let Self::Reliable(requester) = self {
-            requester.unpost(count);
+        match self {
+            Self::Reliable(requester) => requester.unpost(count),
+            Self::Unreliable(sender) => sender.unpost(count),
+            Self::None => {}
         }
     }
 
     pub(super) const fn unflush(&mut self, slots: u32) {
-        if let Self::Reliable(requester) = self {
-            requester.unflush(slots);
+        match self {
+            Self::Reliable(requester) => requester.unflush(slots),
+            Self::Unreliable(sender) => sender.unflush(slots),
+            Self::None => {}
         }
     }
 
     pub(super) const fn free_slots(&mut self, slots: u32) {
-        if let Self::Reliable(requester) = self {
-            requester.free_slots(slots);
+        match self {
+            Self::Reliable(requester) => requester.free_slots(slots),
+            Self::Unreliable(sender) => sender.free_slots(slots),
+            Self::None => {}
         }
     }
 
     /// RTR to RTS.
     pub(super) fn start(&mut self, sq_psn: Psn) {
-        if let Self::Reliable(requester) = self {
-            requester.start(sq_psn);
+        match self {
+            Self::Reliable(requester) => requester.start(sq_psn),
+            Self::Unreliable(sender) => sender.start(sq_psn),
+            Self::None => {}
         }
     }
 
@@ -102,23 +134,31 @@ impl SendSide {
         }
     }
 
+    pub(super) const fn set_qkey(&mut self, qkey: Qkey) {
+        if let Self::Unreliable(sender) = self {
+            sender.set_qkey(qkey);
+        }
+    }
+
     pub(super) const fn set_draining(&mut self, draining: bool) {
-        if let Self::Reliable(requester) = self {
-            requester.set_draining(draining);
+        match self {
+            Self::Reliable(requester) => requester.set_draining(draining),
+            Self::Unreliable(sender) => sender.set_draining(draining),
+            Self::None => {}
         }
     }
 
     pub(super) fn next_timeout(&self) -> Option<Time> {
         match self {
             Self::Reliable(requester) => requester.next_timeout(),
-            Self::None => None,
+            Self::Unreliable(_) | Self::None => None,
         }
     }
 
     pub(super) fn handle_timeout<H>(&mut self, cx: &mut Cx<'_, H>) -> Result<(), Fatal> {
         match self {
             Self::Reliable(requester) => requester.handle_timeout(cx),
-            Self::None => Ok(()),
+            Self::Unreliable(_) | Self::None => Ok(()),
         }
     }
 
@@ -134,6 +174,7 @@ impl SendSide {
                 requester.poll_transmit(cx, tx);
                 requester.check_failed(cx)
             }
+            Self::Unreliable(sender) => sender.poll_transmit(cx, tx),
             Self::None => Ok(()),
         }
     }
@@ -145,30 +186,49 @@ impl SendSide {
                 requester.fail_request(cx.now, psn);
                 requester.check_failed(cx)
             }
+            Self::Unreliable(sender) => sender.fail_request(cx, psn),
             Self::None => Ok(()),
         }
     }
 
     /// Completes everything with `WR_FLUSH_ERR` (RC-STA-01).
     pub(super) fn flush<H>(&mut self, cx: &mut Cx<'_, H>) {
-        if let Self::Reliable(requester) = self {
-            requester.flush(cx);
+        match self {
+            Self::Reliable(requester) => requester.flush(cx),
+            Self::Unreliable(sender) => sender.flush(cx),
+            Self::None => {}
         }
     }
 
     /// Forgets everything without completions (RC-STA-04).
     pub(super) fn reset(&mut self) {
-        if let Self::Reliable(requester) = self {
-            requester.reset();
+        match self {
+            Self::Reliable(requester) => requester.reset(),
+            Self::Unreliable(sender) => sender.reset(),
+            Self::None => {}
         }
     }
 }
 
 impl RecvSide {
+    /// That of a QP type, `None` where this crate has no state machine for it.
+    pub(super) fn of(qp_type: QpType, receives: RecvSource) -> Option<Self> {
+        match qp_type {
+            QpType::Rc | QpType::XrcRecv => Some(Self::Reliable(Responder::new(receives))),
+            //= XRC-12
+            QpType::XrcSend => Some(Self::None),
+            QpType::Uc => Some(Self::Connected(Connected::new(receives))),
+            QpType::Ud => Some(Self::Datagrams(Datagrams::new(receives))),
+            QpType::RawPacket => None,
+        }
+    }
+
     /// Receives that are not complete.
     pub(super) fn queued(&self) -> usize {
         match self {
             Self::Reliable(responder) => responder.queued(),
+            Self::Connected(receiver) => receiver.queued(),
+            Self::Datagrams(receiver) => receiver.queued(),
             Self::None => 0,
         }
     }
@@ -177,6 +237,8 @@ impl RecvSide {
     pub(super) const fn receives(&self) -> Option<&RecvSource> {
         match self {
             Self::Reliable(responder) => Some(responder.receives()),
+            Self::Connected(receiver) => Some(receiver.receives()),
+            Self::Datagrams(receiver) => Some(receiver.receives()),
             Self::None => None,
         }
     }
@@ -185,34 +247,55 @@ impl RecvSide {
     pub(super) const fn is_in_message(&self) -> bool {
         match self {
             Self::Reliable(responder) => responder.is_in_message(),
-            Self::None => false,
+            Self::Connected(receiver) => receiver.is_in_message(),
+            Self::Datagrams(_) | Self::None => false,
         }
     }
 
     #[inline]
+    const fn receives_mut(&mut self) -> Option<&mut RecvSource> {
+        Some(match self {
+            Self::Reliable(responder) => responder.receives_mut(),
+            Self::Connected(receiver) => receiver.receives_mut(),
+            Self::Datagrams(receiver) => receiver.receives_mut(),
+            Self::None => return None,
+        })
+    }
+
+    #[inline]
     pub(super) fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
-        match self {
-            Self::Reliable(responder) => responder.receives_mut().post(wr_id, sges),
-            Self::None => Err(PostError::InvalidState),
+        match self.receives_mut() {
+            Some(receives) => receives.post(wr_id, sges),
+            None => Err(PostError::InvalidState),
         }
     }
 
     pub(super) const fn free_slots(&mut self, slots: u32) {
-        if let Self::Reliable(responder) = self {
-            responder.receives_mut().free_slots(slots);
+        if let Some(receives) = self.receives_mut() {
+            receives.free_slots(slots);
         }
     }
 
     /// INIT to RTR.
     pub(super) const fn start(&mut self, rq_psn: Psn) {
-        if let Self::Reliable(responder) = self {
-            responder.start(rq_psn);
+        match self {
+            Self::Reliable(responder) => responder.start(rq_psn),
+            Self::Connected(receiver) => receiver.start(rq_psn),
+            Self::Datagrams(_) | Self::None => {}
         }
     }
 
     pub(super) const fn set_attr(&mut self, attr: ResponderAttr) {
-        if let Self::Reliable(responder) = self {
-            responder.set_attr(attr);
+        match self {
+            Self::Reliable(responder) => responder.set_attr(attr),
+            Self::Connected(receiver) => receiver.set_access(attr.access),
+            Self::Datagrams(_) | Self::None => {}
+        }
+    }
+
+    pub(super) const fn set_qkey(&mut self, qkey: Qkey) {
+        if let Self::Datagrams(receiver) = self {
+            receiver.set_qkey(qkey);
         }
     }
 
@@ -225,7 +308,7 @@ impl RecvSide {
     ) -> Result<(), Fatal> {
         match self {
             Self::Reliable(responder) => responder.poll_transmit(cx, tx),
-            Self::None => Ok(()),
+            _ => Ok(()),
         }
     }
 
@@ -233,7 +316,7 @@ impl RecvSide {
     pub(super) fn has_responses(&self) -> bool {
         match self {
             Self::Reliable(responder) => responder.has_responses(),
-            Self::None => false,
+            _ => false,
         }
     }
 
@@ -241,7 +324,7 @@ impl RecvSide {
     pub(super) fn lone_ack(&self) -> Option<Psn> {
         match self {
             Self::Reliable(responder) => responder.lone_ack(),
-            Self::None => None,
+            _ => None,
         }
     }
 
@@ -249,7 +332,7 @@ impl RecvSide {
     pub(super) fn owed_ack(&self) -> Option<(Psn, Msn)> {
         match self {
             Self::Reliable(responder) => responder.owed_ack(),
-            Self::None => None,
+            _ => None,
         }
     }
 
@@ -262,7 +345,7 @@ impl RecvSide {
     ) -> Result<(), Fatal> {
         match self {
             Self::Reliable(responder) => responder.fail_response(psn, replay, out),
-            Self::None => Ok(()),
+            _ => Ok(()),
         }
     }
 
@@ -293,15 +376,21 @@ impl RecvSide {
 
     /// Completes everything with `WR_FLUSH_ERR` (RC-STA-01).
     pub(super) fn flush<H>(&mut self, cx: &mut Cx<'_, H>) {
-        if let Self::Reliable(responder) = self {
-            responder.flush(cx);
+        match self {
+            Self::Reliable(responder) => responder.flush(cx),
+            Self::Connected(receiver) => receiver.flush(cx),
+            Self::Datagrams(receiver) => receiver.flush(cx),
+            Self::None => {}
         }
     }
 
     /// Forgets everything without completions (RC-STA-04).
     pub(super) fn reset(&mut self) {
-        if let Self::Reliable(responder) = self {
-            responder.reset();
+        match self {
+            Self::Reliable(responder) => responder.reset(),
+            Self::Connected(receiver) => receiver.reset(),
+            Self::Datagrams(receiver) => receiver.reset(),
+            Self::None => {}
         }
     }
 }

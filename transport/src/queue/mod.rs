@@ -1,11 +1,13 @@
 //! Queues of work requests that wait for their turn.
 
 mod recv;
+mod send;
 mod source;
 mod srq;
 
 pub(crate) use recv::RecvLimits;
 pub use recv::RecvWqe;
+pub(crate) use send::SendLimits;
 pub use source::Receives;
 pub(crate) use source::{NotNamed, RecvSource};
 pub use srq::{ReceiveDomain, SharedReceives, Srq, SrqAttr, SrqError, Srqn, Taken};

@@ -24,7 +24,7 @@ use crate::cx::Cx;
 use crate::error::PostError;
 use crate::outputs::Fatal;
 use crate::peer::Peer;
-use crate::queue::Srqn;
+use crate::queue::{SendLimits, Srqn};
 use crate::time::Time;
 use crate::wr::{LocalData, SendFlags, SendOp, SendWr, total_len};
 
@@ -135,15 +135,6 @@ struct Timed {
     at: Time,
     /// Cost position of `una` at that time.
     una_cost: u64,
-}
-
-/// Limits of the send queue, fixed at creation.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SendLimits {
-    pub(crate) max_wr: u32,
-    pub(crate) max_sge: u32,
-    pub(crate) max_inline: u32,
-    pub(crate) sig_all: bool,
 }
 
 #[derive(Debug)]

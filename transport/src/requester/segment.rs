@@ -8,6 +8,7 @@ use crate::completion::WcStatus;
 use crate::cx::Cx;
 use crate::memory::{AccessError, Accessor, Extent, LocalAccess, Memory};
 use crate::peer::Peer;
+use crate::segment::data_operation;
 use crate::transmit::{Head, Source, TxBuffer};
 use crate::wr::{SendFlags, SendOp, Sge};
 
@@ -447,22 +448,4 @@ fn data_head(
             wqe.flags.contains(SendFlags::SOLICITED) && (reth.is_none() || imm.is_some());
     }
     head
-}
-
-//= RC-SEG-01
-const fn data_operation(write: bool, first: bool, last: bool, imm: bool) -> Operation {
-    match (write, first, last, imm) {
-        (false, true, false, _) => Operation::SendFirst,
-        (false, false, false, _) => Operation::SendMiddle,
-        (false, false, true, false) => Operation::SendLast,
-        (false, false, true, true) => Operation::SendLastImm,
-        (false, true, true, false) => Operation::SendOnly,
-        (false, true, true, true) => Operation::SendOnlyImm,
-        (true, true, false, _) => Operation::WriteFirst,
-        (true, false, false, _) => Operation::WriteMiddle,
-        (true, false, true, false) => Operation::WriteLast,
-        (true, false, true, true) => Operation::WriteLastImm,
-        (true, true, true, false) => Operation::WriteOnly,
-        (true, true, true, true) => Operation::WriteOnlyImm,
-    }
 }

@@ -4,13 +4,14 @@ use rocade_wire::{Headers, Operation, Psn, Reth};
 
 use super::ack_policy::Response;
 use super::resources::Saved;
-use super::sequence::{MAX_MESSAGE_LEN, Refusal};
+use super::sequence::Refusal;
 use super::{InProgress, RecvDetail, Responder, complete_recv};
 use crate::completion::{ImmOrInv, WcOpcode};
 use crate::cx::Cx;
 use crate::memory::{Accessor, AtomicOp, Memory, RemoteAccess};
 use crate::outputs::Fatal;
 use crate::queue::RecvWqe;
+use crate::segment::MAX_MESSAGE_LEN;
 
 /// What execution leads to besides memory effects.
 struct Executed {

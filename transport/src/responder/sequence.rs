@@ -10,12 +10,9 @@ use crate::cx::Cx;
 use crate::event::QpEvent;
 use crate::memory::Memory;
 use crate::outputs::{Fatal, Outputs};
-use crate::peer::Peer;
 use crate::queue::{NotNamed, RecvSource, RecvWqe, Srqn};
+use crate::segment::length_ok;
 use crate::wr::AccessFlags;
-
-/// Longest message, and longest DMALen (RC-SEG-05).
-pub(super) const MAX_MESSAGE_LEN: u32 = 1 << 31;
 
 /// Why a request is refused, and with which NAK (RC-ERR-A, RC-ERR-C).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -243,27 +240,4 @@ const fn is_resource(operation: Operation) -> bool {
         operation,
         Operation::ReadRequest | Operation::CmpSwap | Operation::FetchAdd
     )
-}
-
-/// RC-SEG-01, RC-SEG-05, OPC-37, OPC-38.
-//= OPC-37 OPC-38 RC-SEG-05
-fn length_ok(peer: &Peer, operation: Operation, headers: &Headers, payload: &[u8]) -> bool {
-    let pmtu = peer.pmtu_bytes() as usize;
-    let len = payload.len();
-    let payload_ok = if operation.is_send() || operation.is_write() {
-        if operation.is_first() || operation.is_middle() {
-            len == pmtu && headers.bth.pad_count == 0
-        } else if operation.is_last() {
-            (1..=pmtu).contains(&len)
-        } else {
-            len <= pmtu
-        }
-    } else {
-        len == 0
-    };
-    payload_ok
-        && (len > 0 || headers.bth.pad_count == 0)
-        && headers
-            .reth
-            .is_none_or(|reth| reth.dma_len <= MAX_MESSAGE_LEN)
 }

@@ -5,12 +5,12 @@
 use rocade_wire::{Bth, Operation};
 
 use super::execute::len_u32;
-use super::sequence::MAX_MESSAGE_LEN;
 use super::{InProgress, RecvDetail, Responder, complete_recv};
 use crate::completion::{ImmOrInv, WcOpcode};
 use crate::cx::Cx;
 use crate::memory::{Accessor, Memory};
 use crate::queue::RecvSource;
+use crate::segment::MAX_MESSAGE_LEN;
 use crate::wr::AccessFlags;
 
 impl Responder {

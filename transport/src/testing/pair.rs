@@ -406,6 +406,8 @@ impl Pair {
         let meta = PacketMeta {
             source: to.other().ip(),
             destination: to.ip(),
+            traffic_class: 0,
+            hop_limit: 64,
         };
         let now = self.now;
         let node = &mut self.nodes[to as usize];

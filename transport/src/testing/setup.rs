@@ -7,7 +7,7 @@ use rocade_wire::{Gid, Mtu, Pkey, Qpn};
 
 use super::{TestDomain, TestMemory, TestSrq};
 use crate::attr::{AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType};
-use crate::qp::{ModifyContext, Qp, QpConfig, QpLimits};
+use crate::qp::{ModifyContext, Qp, QpConfig, QpLimits, transition_rule};
 use crate::queue::Receives;
 use crate::time::Time;
 use crate::wr::AccessFlags;
@@ -143,7 +143,7 @@ impl Setup {
     /// The QP in `state`.
     ///
     /// # Panics
-    /// If the attributes are refused, or for SQE, which an RC QP cannot enter.
+    /// If the attributes are refused, or for SQE, to which only an error leads.
     #[must_use]
     pub fn build(&self, state: QpState) -> Qp {
         let receives = match (&self.srq, &self.domain) {
@@ -157,10 +157,12 @@ impl Setup {
             QpState::Init | QpState::Err => 1,
             QpState::Rtr => 2,
             QpState::Rts | QpState::Sqd => 3,
-            QpState::Sqe => panic!("RC has no SQE"),
+            QpState::Sqe => panic!("only an error leads to SQE"),
         };
-        for (next, mask) in &Self::PATH_TO_RTS[..steps] {
-            self.modify(&mut qp, *next, *mask);
+        for (next, _) in &Self::PATH_TO_RTS[..steps] {
+            let rule = transition_rule(self.config.qp_type, qp.state(), *next);
+            let required = rule.expect("a way to RTS").required;
+            self.modify(&mut qp, *next, QpAttrMask::STATE | required);
         }
         if qp.state() != state {
             self.modify(&mut qp, state, QpAttrMask::STATE);

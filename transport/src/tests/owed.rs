@@ -68,6 +68,8 @@ fn a_lost_completion_is_not_acknowledged_but_those_before_are() {
     let meta = PacketMeta {
         source: Side::A.ip(),
         destination: Side::B.ip(),
+        traffic_class: 0,
+        hop_limit: 64,
     };
     let node = pair.node_mut(Side::B);
     let bytes = second.expect("it was sent");
@@ -100,6 +102,8 @@ fn received(and_nonsense: bool) -> Pair {
     let meta = PacketMeta {
         source: Side::A.ip(),
         destination: Side::B.ip(),
+        traffic_class: 0,
+        hop_limit: 64,
     };
     let node = pair.node_mut(Side::B);
     for bytes in &requests {
@@ -150,6 +154,8 @@ fn nothing_is_acknowledged_past_a_read_that_is_not_answered() {
     let meta = PacketMeta {
         source: Side::A.ip(),
         destination: Side::B.ip(),
+        traffic_class: 0,
+        hop_limit: 64,
     };
     let node = pair.node_mut(Side::B);
     for bytes in &requests {

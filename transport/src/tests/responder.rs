@@ -347,6 +347,8 @@ pub(super) fn batch(pair: &mut Pair, requests: &[Request]) -> Vec<String> {
         let meta = PacketMeta {
             source: node.qp.remote(),
             destination: node.qp.local(),
+            traffic_class: 0,
+            hop_limit: 64,
         };
         node.qp.handle_packet(now, &meta, &packet, &node.mem);
     }
@@ -424,6 +426,8 @@ fn a_read_that_fails_midway_names_the_missing_response() {
     let meta = PacketMeta {
         source: peer,
         destination: own,
+        traffic_class: 0,
+        hop_limit: 64,
     };
     qp.handle_packet(Time::ZERO, &meta, &Packet::parse(&bytes).unwrap(), &mem);
     let mut tx = TxBuffer::new(9000, 1);
@@ -468,6 +472,8 @@ fn packets_from_elsewhere_are_dropped() {
     let right = PacketMeta {
         source: node.qp.remote(),
         destination: node.qp.local(),
+        traffic_class: 0,
+        hop_limit: 64,
     };
     for meta in [
         PacketMeta {

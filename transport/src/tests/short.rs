@@ -21,6 +21,8 @@ fn meta(pair: &Pair, to: Side) -> PacketMeta {
     PacketMeta {
         source: qp.remote(),
         destination: qp.local(),
+        traffic_class: 0,
+        hop_limit: 64,
     }
 }
 

@@ -227,6 +227,8 @@ fn feed(pair: &mut Pair, request: &Request) {
     let meta = PacketMeta {
         source: node.qp.remote(),
         destination: node.qp.local(),
+        traffic_class: 0,
+        hop_limit: 64,
     };
     let packet = Packet::parse(&bytes).unwrap();
     node.qp.handle_packet(now, &meta, &packet, &node.mem);

@@ -502,6 +502,8 @@ fn runs(timing: AckTiming, payload_len: u32) -> Vec<Vec<Operation>> {
     let meta = PacketMeta {
         source: peer,
         destination: own,
+        traffic_class: 0,
+        hop_limit: 64,
     };
     qp.handle_packet(Time::ZERO, &meta, &Packet::parse(&bytes).unwrap(), &mem);
     let wr = SendWr {

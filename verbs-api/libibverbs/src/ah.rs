@@ -1,43 +1,223 @@
-//! Address handles and multicast: not offered yet.
+//! Address handles.
 
-use std::ffi::c_int;
+use std::{ffi::c_int, sync::Arc};
 
-use rocade_abi::{ibv_ah, ibv_ah_attr, ibv_context, ibv_gid, ibv_grh, ibv_pd, ibv_qp, ibv_wc};
+use rocade_abi::{
+    IBV_WC_GRH, ibv_ah, ibv_ah_attr, ibv_context, ibv_gid, ibv_global_route, ibv_grh, ibv_pd,
+    ibv_qp, ibv_wc,
+};
+use rocade_emulator::{Ah, Context, Gid};
 
-use crate::ffi::{Errno, int_verb, ptr_verb};
+use crate::{
+    complaint::Reason,
+    context::ContextObject,
+    explain,
+    ffi::{self, Errno, int_verb, neg_verb, ptr_verb},
+    pd_mr::{InUse, PdObject},
+    qp_attr::{address_from_c, gid_from_c},
+    shell::Shell,
+};
+
+/// An address handle.
+pub(crate) type AhObject = Shell<ibv_ah, AhState>;
+
+/// What stands behind an `ibv_ah`.
+pub(crate) struct AhState {
+    ah: Ah,
+    _context: Arc<ContextObject>,
+    _pd: InUse,
+}
+
+impl AhState {
+    /// The emulator's address handle.
+    pub(crate) const fn ah(&self) -> &Ah {
+        &self.ah
+    }
+}
+
+/// # Safety
+/// `pd` must be NULL or a live domain.
+unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah, Errno> {
+    // SAFETY: same contract.
+    let state = unsafe { PdObject::borrow(pd) }?.inner();
+    AhObject::create(|_| {
+        let ah = state
+            .pd()
+            .create_ah(&address_from_c(attr))
+            .map_err(|error| Errno(error.errno()).because(explain::error(&error)))?;
+        let c = ibv_ah {
+            context: state.context().as_c(),
+            pd,
+            handle: 0,
+        };
+        let state = AhState {
+            ah,
+            _context: Arc::clone(state.context()),
+            _pd: state.in_use(),
+        };
+        Ok((c, state))
+    })
+}
 
 /// `ibv_create_ah`.
 pub(crate) unsafe extern "C" fn ibv_create_ah(
-    _pd: *mut ibv_pd,
-    _attr: *mut ibv_ah_attr,
+    pd: *mut ibv_pd,
+    attr: *mut ibv_ah_attr,
 ) -> *mut ibv_ah {
-    ptr_verb(|| Err(Errno::OPNOTSUPP))
+    ptr_verb(|| {
+        // SAFETY: by contract NULL or readable.
+        let attr = unsafe { ffi::read(attr) }?;
+        // SAFETY: by contract a live domain.
+        unsafe { create(pd, &attr) }
+    })
 }
 
-/// `ibv_init_ah_from_wc`.
+/// The address of who has sent the message that `grh` is in front of.
+///
+/// # Errors
+/// `EINVAL` without GRH, or where it was for none of our addresses; `EPROTONOSUPPORT` for one that is of
+/// neither IP version.
+//= GRH-05
+fn sender(context: &Context, port: u8, wc: &ibv_wc, grh: &ibv_grh) -> Result<ibv_ah_attr, Errno> {
+    if port != 1 {
+        return Err(Errno::INVAL.because(Reason::new("port_num is not 1", "")));
+    }
+    if wc.wc_flags & IBV_WC_GRH == 0 {
+        let what = "the completion is of no datagram: IBV_WC_GRH is not set";
+        return Err(Errno::INVAL.because(Reason::new(what, "")));
+    }
+    let header = Header::of(grh).ok_or_else(|| {
+        let what = "what is in front of the message is no IP header";
+        Errno(libc::EPROTONOSUPPORT).because(Reason::new(what, ""))
+    })?;
+    let gids = context.gid_entries();
+    let is_v4 = header.to.to_ip().is_ipv4();
+    let own = gids.iter().find(|entry| {
+        // A message to a group may be answered from any address.
+        let same_family = entry.gid.to_ip().is_ipv4() == is_v4;
+        entry.gid == header.to || header.to.is_multicast() && same_family
+    });
+    let own = own.ok_or_else(|| {
+        let what = format!("no GID of the device is {}", header.to);
+        Errno::INVAL.because(Reason::new(what, ""))
+    })?;
+    Ok(ibv_ah_attr {
+        grh: ibv_global_route {
+            dgid: ibv_gid {
+                raw: header.from.octets(),
+            },
+            flow_label: header.flow_label,
+            sgid_index: u8::try_from(own.index).map_err(|_| Errno::INVAL)?,
+            hop_limit: header.hop_limit,
+            traffic_class: header.traffic_class,
+        },
+        dlid: wc.slid,
+        sl: wc.sl,
+        src_path_bits: wc.dlid_path_bits,
+        static_rate: 0,
+        is_global: 1,
+        port_num: port,
+    })
+}
+
+/// What the 40 bytes in front of a datagram say.
+struct Header {
+    from: Gid,
+    to: Gid,
+    traffic_class: u8,
+    hop_limit: u8,
+    flow_label: u32,
+}
+
+impl Header {
+    /// Where the IPv4 header is.
+    const V4_AT: usize = 20;
+
+    fn of(grh: &ibv_grh) -> Option<Self> {
+        const LOW_BYTE: u32 = 0xff;
+        let mut bytes = [0; 40];
+        bytes[..4].copy_from_slice(&grh.version_tclass_flow.to_ne_bytes());
+        bytes[4..6].copy_from_slice(&grh.paylen.to_ne_bytes());
+        bytes[6] = grh.next_hdr;
+        bytes[7] = grh.hop_limit;
+        bytes[8..24].copy_from_slice(&gid_from_c(grh.sgid).octets());
+        bytes[24..].copy_from_slice(&gid_from_c(grh.dgid).octets());
+        let v4 = bytes.last_chunk::<20>()?;
+        if bytes[0] >> 4 == 6 && (v4[0] != 0x45 || !checksum_is_right(v4)) {
+            let word = u32::from_be_bytes(*bytes.first_chunk()?);
+            return Some(Self {
+                from: gid_from_c(grh.sgid),
+                to: gid_from_c(grh.dgid),
+                traffic_class: u8::try_from(word >> 20 & LOW_BYTE).unwrap_or(0),
+                hop_limit: bytes[7],
+                flow_label: word & 0xf_ffff,
+            });
+        }
+        let address = |at: usize| {
+            let octets: [u8; 4] = bytes.get(at..at + 4)?.try_into().ok()?;
+            Some(Gid::from_ip(octets.into()))
+        };
+        (v4[0] >> 4 == 4).then_some(())?;
+        Some(Self {
+            from: address(Self::V4_AT + 12)?,
+            to: address(Self::V4_AT + 16)?,
+            traffic_class: v4[1],
+            hop_limit: v4[8],
+            flow_label: 0,
+        })
+    }
+}
+
+fn checksum_is_right(header: &[u8; 20]) -> bool {
+    let words = header
+        .chunks_exact(2)
+        .map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]));
+    let sum: u32 = words.sum();
+    (sum & 0xffff) + (sum >> 16) == 0xffff
+}
+
+/// `ibv_init_ah_from_wc`: 0, or -1 and errno.
 pub(crate) unsafe extern "C" fn ibv_init_ah_from_wc(
-    _context: *mut ibv_context,
-    _port_num: u8,
-    _wc: *mut ibv_wc,
-    _grh: *mut ibv_grh,
-    _attr: *mut ibv_ah_attr,
+    context: *mut ibv_context,
+    port_num: u8,
+    wc: *mut ibv_wc,
+    grh: *mut ibv_grh,
+    attr: *mut ibv_ah_attr,
 ) -> c_int {
-    int_verb(|| Err(Errno::OPNOTSUPP))
+    neg_verb(|| {
+        // SAFETY: by contract an open context.
+        let context = unsafe { ContextObject::borrow(context) }?;
+        // SAFETY: by contract NULL or readable.
+        let (wc, grh) = unsafe { (ffi::read(wc)?, ffi::read(grh)?) };
+        let answer = sender(context.context(), port_num, &wc, &grh)?;
+        // SAFETY: by contract NULL or writable.
+        unsafe { ffi::write(attr, answer) }?;
+        Ok(0)
+    })
 }
 
 /// `ibv_create_ah_from_wc`.
 pub(crate) unsafe extern "C" fn ibv_create_ah_from_wc(
-    _pd: *mut ibv_pd,
-    _wc: *mut ibv_wc,
-    _grh: *mut ibv_grh,
-    _port_num: u8,
+    pd: *mut ibv_pd,
+    wc: *mut ibv_wc,
+    grh: *mut ibv_grh,
+    port_num: u8,
 ) -> *mut ibv_ah {
-    ptr_verb(|| Err(Errno::OPNOTSUPP))
+    ptr_verb(|| {
+        // SAFETY: by contract a live domain.
+        let state = unsafe { PdObject::borrow(pd) }?.inner();
+        // SAFETY: by contract NULL or readable.
+        let (wc, grh) = unsafe { (ffi::read(wc)?, ffi::read(grh)?) };
+        let attr = sender(state.context().context(), port_num, &wc, &grh)?;
+        // SAFETY: as above.
+        unsafe { create(pd, &attr) }
+    })
 }
 
 /// `ibv_destroy_ah`.
-pub(crate) unsafe extern "C" fn ibv_destroy_ah(_ah: *mut ibv_ah) -> c_int {
-    int_verb(|| Err(Errno::OPNOTSUPP))
+pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
+    // SAFETY: by contract a live address handle that is not used afterwards.
+    int_verb(|| unsafe { AhObject::end(ah, |state| Ok(state.ah.destroy()?)) })
 }
 
 /// `ibv_attach_mcast` and `ibv_detach_mcast`.

@@ -5,12 +5,15 @@ use std::{ffi::c_int, ptr};
 use rocade_abi::{
     IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_WRITE, IBV_WR_BIND_MW,
     IBV_WR_FLUSH, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
-    IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_qp,
-    ibv_recv_wr, ibv_send_wr, ibv_sge,
+    IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_ah,
+    ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge,
 };
-use rocade_emulator::{Lkey, Rkey, SendFlags, SendOp, SendPoster, SendWr, Sge, limits};
+use rocade_emulator::{
+    Datagram, Lkey, Qkey, QpType, Qpn, Rkey, SendFlags, SendOp, SendPoster, SendWr, Sge, limits,
+};
 
 use crate::{
+    ah::AhObject,
     complaint::Reason,
     ffi::{Errno, int_data_verb},
     qp::{QpObject, QpState},
@@ -99,6 +102,10 @@ unsafe fn push_send(
     let op = operation(request)?;
     let flags = SendFlags::from_bits_truncate(request.send_flags);
     let wr_id = request.wr_id;
+    if state.qp_type() == QpType::Ud {
+        // SAFETY: same contract.
+        return unsafe { push_datagram(poster, state, request, (op, flags)) };
+    }
     if flags.contains(SendFlags::INLINE) {
         // SAFETY: same contract.
         return unsafe {
@@ -126,6 +133,63 @@ unsafe fn push_send(
             })?)
         })
     }
+}
+
+/// # Safety
+/// As for [`push_send`]; the address handle must be alive.
+unsafe fn push_datagram(
+    poster: &mut SendPoster<'_>,
+    state: &QpState,
+    request: &ibv_send_wr,
+    (op, flags): (SendOp, SendFlags),
+) -> Result<(), Errno> {
+    // SAFETY: all members of the union are integers and a pointer, for which any bytes are a value; the type
+    // of the queue pair says which the program has set.
+    let remote = unsafe { request.wr.ud };
+    // SAFETY: by contract NULL or a live address handle.
+    let to = unsafe { datagram(remote.ah, remote.remote_qpn, remote.remote_qkey) }?;
+    let wr_id = request.wr_id;
+    let wr = SendWr {
+        wr_id,
+        op,
+        flags,
+        sges: &[],
+    };
+    if flags.contains(SendFlags::INLINE) {
+        // SAFETY: same contract.
+        return unsafe {
+            with_inline_data(request, state.inline_limits(), |data| {
+                Ok(poster.push_datagram(&wr, to, Some(data))?)
+            })
+        };
+    }
+    // SAFETY: same contract.
+    unsafe {
+        with_sges(request.sg_list, request.num_sge, |sges| {
+            Ok(poster.push_datagram(&SendWr { sges, ..wr }, to, None)?)
+        })
+    }
+}
+
+/// The destination that an address handle and two numbers name.
+///
+/// # Errors
+/// `EINVAL` without address handle.
+///
+/// # Safety
+/// `ah` must be NULL or a live address handle, and stay one for `'a`.
+pub(crate) unsafe fn datagram<'a>(
+    ah: *mut ibv_ah,
+    qpn: u32,
+    qkey: u32,
+) -> Result<Datagram<'a>, Errno> {
+    // SAFETY: same contract.
+    let ah = unsafe { AhObject::borrow(ah) }?.inner().ah();
+    Ok(Datagram {
+        ah,
+        dest_qp: Qpn::new(qpn),
+        qkey: Qkey::new(qkey),
+    })
 }
 
 /// What a C work request asks for (PST-10): `EOPNOTSUPP` for what this device does not do,

@@ -47,6 +47,11 @@ impl QpState {
         &self.qp
     }
 
+    /// Its transport service.
+    pub(crate) const fn qp_type(&self) -> QpType {
+        self.qp_type
+    }
+
     /// How much inline data a send may have.
     pub(crate) const fn inline_limits(&self) -> InlineLimits {
         self.inline_limits

@@ -35,7 +35,8 @@ pub(crate) const fn cap_to_c(cap: &QpCap) -> ibv_qp_cap {
     }
 }
 
-const fn address_from_c(ah: &ibv_ah_attr) -> AddressVector {
+/// An address from C.
+pub(crate) const fn address_from_c(ah: &ibv_ah_attr) -> AddressVector {
     AddressVector {
         dgid: gid_from_c(ah.grh.dgid),
         sgid_index: ah.grh.sgid_index,

@@ -17,10 +17,10 @@ use rocade_abi::{
     IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
     IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
     IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_INIT_ATTR_CREATE_FLAGS,
-    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, ibv_context, ibv_data_buf, ibv_qp,
-    ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_sge,
+    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, ibv_ah, ibv_context, ibv_data_buf,
+    ibv_qp, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_sge,
 };
-use rocade_emulator::{Lkey, Qp, Rkey, SendFlags, SendOp, SendWr, Sge};
+use rocade_emulator::{Lkey, Qp, QpType, Rkey, SendFlags, SendOp, SendPoster, SendWr, Sge};
 
 use crate::{
     complaint::Reason,
@@ -30,14 +30,21 @@ use crate::{
     qp::{self, QpObject, QpState},
 };
 
-/// Operations of the builder that this device executes (WRX-01).
-const SUPPORTED_OPS: u64 = IBV_QP_EX_WITH_RDMA_WRITE
-    | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
-    | IBV_QP_EX_WITH_SEND
-    | IBV_QP_EX_WITH_SEND_WITH_IMM
-    | IBV_QP_EX_WITH_RDMA_READ
-    | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
-    | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+/// Operations of the builder that a queue pair of this type executes (WRX-01).
+fn supported_ops(qp_type: u32) -> u64 {
+    const SEND: u64 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+    const WRITE: u64 = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
+    const ANSWERED: u64 = IBV_QP_EX_WITH_RDMA_READ
+        | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+        | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+    match QpType::from_code(qp_type) {
+        //= UD-01
+        Some(QpType::Ud) => SEND,
+        //= UC-01
+        Some(QpType::Uc) => SEND | WRITE,
+        _ => SEND | WRITE | ANSWERED,
+    }
+}
 
 /// Flags that there are, none of which this device has.
 const KNOWN_CREATE_FLAGS: u32 = IBV_QP_CREATE_BLOCK_SELF_MCAST_LB
@@ -79,7 +86,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
             return Err(errno.because(not_offered(&what)));
         }
         let with_table = members & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
-        let extra = init.send_ops_flags & !SUPPORTED_OPS;
+        let extra = init.send_ops_flags & !supported_ops(init.qp_type);
         if with_table && extra != 0 {
             let what = format!("send_ops_flags ask for {extra:#x} too");
             return Err(Errno::OPNOTSUPP.because(not_offered(&what)));
@@ -119,6 +126,7 @@ fn install(c: &mut ibv_qp_ex) {
     c.wr_rdma_read = Some(wr_rdma_read);
     c.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
     c.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
+    c.wr_set_ud_addr = Some(wr_set_ud_addr);
     c.wr_set_sge = Some(wr_set_sge);
     c.wr_set_sge_list = Some(wr_set_sge_list);
     c.wr_set_inline_data = Some(wr_set_inline_data);
@@ -153,6 +161,16 @@ struct StagedWr {
     op: SendOp,
     flags: SendFlags,
     data: Data,
+    /// Of a datagram.
+    to: Option<Remote>,
+}
+
+/// What `wr_set_ud_addr` was given.
+#[derive(Debug, Clone, Copy)]
+struct Remote {
+    ah: *mut ibv_ah,
+    qpn: u32,
+    qkey: u32,
 }
 
 /// Work requests since `wr_start`; the vectors keep their room from batch to batch.
@@ -185,7 +203,16 @@ impl Staged {
             op,
             flags,
             data: Data::Sges(0..0),
+            to: None,
         });
+    }
+
+    /// The last request goes there.
+    fn set_remote(&mut self, to: Remote) {
+        match self.wrs.last_mut() {
+            Some(wr) => wr.to = Some(to),
+            None => self.fail(Errno::INVAL),
+        }
     }
 
     fn set_data(&mut self, data: Data) {
@@ -208,41 +235,55 @@ impl Staged {
     }
 
     /// Hands everything to the emulator, or nothing (WRX-06).
+    ///
+    /// # Safety
+    /// The address handles of datagrams must be alive.
     //= WRX-06
-    fn post(&self, qp: &Qp) -> Result<(), Errno> {
+    unsafe fn post(&self, qp: &Qp) -> Result<(), Errno> {
         if let Some(error) = self.error {
             return Err(error);
         }
         //= WRX-11
         let mut poster = qp.send_queue();
         for wr in &self.wrs {
-            let posted = match &wr.data {
-                Data::Sges(range) => {
-                    let sges = self.sges.get(range.clone()).unwrap_or(&[]);
-                    poster.push(&SendWr {
-                        wr_id: wr.wr_id,
-                        op: wr.op,
-                        flags: wr.flags,
-                        sges,
-                    })
-                }
-                Data::Inline(range) => {
-                    let flags = wr.flags | SendFlags::INLINE;
-                    let data = self.inline.get(range.clone()).unwrap_or(&[]);
-                    let wr = SendWr {
-                        wr_id: wr.wr_id,
-                        op: wr.op,
-                        flags,
-                        sges: &[],
-                    };
-                    poster.push_inline(&wr, data)
-                }
-            };
+            // SAFETY: same contract.
+            let posted = unsafe { self.post_one(&mut poster, wr) };
             //= WRX-08 WRX-09
             if let Err(error) = posted {
                 poster.rollback();
-                return Err(error.into());
+                return Err(error);
             }
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// As for [`Self::post`].
+    unsafe fn post_one(&self, poster: &mut SendPoster<'_>, wr: &StagedWr) -> Result<(), Errno> {
+        let (sges, data, inline) = match &wr.data {
+            Data::Sges(range) => {
+                let sges = self.sges.get(range.clone()).unwrap_or(&[]);
+                (sges, None, SendFlags::empty())
+            }
+            Data::Inline(range) => {
+                let data = self.inline.get(range.clone()).unwrap_or(&[]);
+                (&[][..], Some(data), SendFlags::INLINE)
+            }
+        };
+        let request = SendWr {
+            wr_id: wr.wr_id,
+            op: wr.op,
+            flags: wr.flags | inline,
+            sges,
+        };
+        match (wr.to, data) {
+            (Some(Remote { ah, qpn, qkey }), data) => {
+                // SAFETY: same contract.
+                let to = unsafe { post::datagram(ah, qpn, qkey) }?;
+                poster.push_datagram(&request, to, data)?;
+            }
+            (None, None) => poster.push(&request)?,
+            (None, Some(data)) => poster.push_inline(&request, data)?,
         }
         Ok(())
     }
@@ -291,8 +332,8 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
         // SAFETY: by contract a live extended QP.
         let state = unsafe { QpObject::borrow(qp) }?.inner();
         let batch = state.batch();
-        // SAFETY: by contract this thread holds the lock.
-        let outcome = unsafe { &*batch.staged.get() }.post(state.qp());
+        // SAFETY: by contract this thread holds the lock, and the program's address handles are alive.
+        let outcome = unsafe { (*batch.staged.get()).post(state.qp()) };
         // SAFETY: as above.
         unsafe { batch.lock.unlock() };
         outcome.map_err(|errno| errno.of_post(state.qp(), true))
@@ -402,6 +443,11 @@ unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, va: u64,
             },
         )
     };
+}
+
+unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
+    // SAFETY: by contract between `wr_start` and `wr_complete`.
+    unsafe { with_batch(qp, |_, staged| staged.set_remote(Remote { ah, qpn, qkey })) };
 }
 
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {

@@ -100,6 +100,7 @@ const _: () = {
     shared::<rocade_emulator::CompChannel>();
     shared::<rocade_emulator::Cq>();
     shared::<rocade_emulator::Qp>();
+    shared::<rocade_emulator::Ah>();
     shared::<rocade_emulator::Srq>();
 };
 

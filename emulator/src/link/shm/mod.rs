@@ -13,6 +13,7 @@ mod ring;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Shutdown};
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -425,7 +426,7 @@ impl<'a> ShmReceiver<'a> {
             .is_ok_and(|next| next.is_some_and(|(run, _)| run.after_udp))
     }
 
-    /// Hands up to `max` runs to `each`, and gives their room back. Stops before a run for which
+    /// Hands up to `max` runs to `each` until it breaks off, and gives their room back. Stops before a run for which
     /// packets that came over UDP have to be received first; `udp_received` says that they have been
     /// for the first run.
     #[inline]
@@ -433,7 +434,7 @@ impl<'a> ShmReceiver<'a> {
         &mut self,
         max: usize,
         mut udp_received: bool,
-        mut each: impl FnMut(ShmRun<'a>),
+        mut each: impl FnMut(ShmRun<'a>) -> ControlFlow<()>,
     ) {
         let channel = self.channel;
         let control = channel.memory.control(channel.tx.reverse());
@@ -455,11 +456,14 @@ impl<'a> ShmReceiver<'a> {
             }
             udp_received = false;
             crowded |= available > CROWDED;
-            each(run);
+            let flow = each(run);
             self.consumer.release(control, record_len(run.len));
             channel
                 .head
                 .store(self.consumer.position(), Ordering::Relaxed);
+            if flow.is_break() {
+                break;
+            }
         }
         if crowded && control.has_to_wake_producer() {
             memory::wake(channel.wake.as_fd());

@@ -61,6 +61,7 @@ fn receive(channel: &ShmChannel, max: usize) -> Vec<Vec<Vec<u8>>> {
             segments.push(bytes.to_vec());
         }
         runs.push(segments);
+        ControlFlow::Continue(())
     });
     runs
 }
@@ -126,7 +127,10 @@ fn what_came_over_udp_is_received_first() {
     assert_eq!(send(&a, b"3", 1), ShmSent::Sent);
     let count = |udp_received| {
         let mut count = 0;
-        b.receiver().receive(9, udp_received, |_| count += 1);
+        b.receiver().receive(9, udp_received, |_| {
+            count += 1;
+            ControlFlow::Continue(())
+        });
         count
     };
     assert!(!b.receiver().is_after_udp());

@@ -1,0 +1,59 @@
+//! How fast packets leave that nobody acknowledges.
+//!
+//! A sender of datagrams would fill the receive buffer of its peer's socket within a millisecond: nothing
+//! holds it up, as the speed of the wire does it with a NIC. So a port has a speed here too.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rocade_transport::Time;
+
+/// Bytes per microsecond: 8 Gbit/s.
+const BYTES_PER_US: u64 = 1_000;
+/// What a packet costs besides its bytes: a receive buffer holds fewer bytes of short ones.
+const PER_RUN_BYTES: u64 = 256;
+/// How far ahead of its time a packet may leave.
+const BURST_NS: u64 = 200_000;
+
+/// When the wire is free again, if it had that speed.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    free_at_ns: AtomicU64,
+}
+
+impl Pace {
+    /// May a run of so many bytes leave now? It has the wire then.
+    pub(super) fn admits(&self, now: Time, bytes: usize) -> bool {
+        let now = now.as_ns();
+        let cost_ns = (bytes as u64 + PER_RUN_BYTES) * 1_000 / BYTES_PER_US;
+        let next = |free_at: u64| {
+            let free_at = free_at.max(now);
+            (free_at <= now + BURST_NS).then_some(free_at + cost_ns)
+        };
+        self.free_at_ns
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
+            .is_ok()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_leaves_at_once_and_the_rest_at_the_speed_of_the_port() {
+        let pace = Pace::default();
+        let at = |us: u64| Time::from_ns(us * 1_000);
+        const RUN: usize = 49_744;
+        let burst = (0..100).take_while(|_| pace.admits(at(1), RUN)).count();
+        assert_eq!(burst, 5, "200 us ahead, and one more");
+        let mut sent = 0;
+        for us in 1..=1_001 {
+            sent += u64::from(pace.admits(at(us), RUN));
+        }
+        assert_eq!(sent, 20, "a run each 50 us");
+        assert!(
+            pace.admits(at(5_000), RUN),
+            "time that was not used is over"
+        );
+    }
+}

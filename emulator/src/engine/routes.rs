@@ -1,0 +1,216 @@
+//! The ways that datagrams take: between an address handle and the link.
+//!
+//! A route is a combination of local address, remote address, traffic class, hop limit and slot, the process
+//! at the other end. It is made when the first datagram is posted for it, and shared by all address
+//! handles and queue pairs that mean the same; a queue pair keeps those that it uses, so that an address
+//! handle may go while its datagrams wait. Whether it leads through shared memory is for the broker to
+//! say, and posting must not wait for that: the background thread asks, and until then there is no room on the route.
+//! When a channel comes or goes later, the route changes at once: datagrams may overtake each other.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::{Mutex, RwLock};
+use rocade_transport::{AddressVector, RouteTag};
+use rocade_wire::Qpn;
+
+use super::EngineInner;
+use super::uplink::{Path, Uplink};
+use crate::config::LinkMode;
+use crate::link::LocalAddr;
+use crate::link::shm::ShmChannel;
+use crate::steering::Slot;
+
+/// Routes that a queue pair remembers before it forgets those that it does not need.
+const REMEMBERED: usize = 64;
+
+/// What a route leads to, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    local: LocalAddr,
+    to: IpAddr,
+    traffic_class: u8,
+    hop_limit: u8,
+    slot: Slot,
+}
+
+/// A way that datagrams take.
+#[derive(Debug)]
+pub(crate) struct Route {
+    tag: RouteTag,
+    /// Any QP of the process at the other end.
+    dest: Qpn,
+    uplink: Arc<Uplink>,
+    by_udp: Path,
+    channel: RwLock<Option<Arc<ShmChannel>>>,
+    /// Whether there is a channel has been asked.
+    is_ready: AtomicBool,
+}
+
+impl Route {
+    /// Its name.
+    pub(crate) const fn tag(&self) -> RouteTag {
+        self.tag
+    }
+}
+
+/// The routes of a process.
+#[derive(Debug, Default)]
+pub(super) struct Routes {
+    known: Mutex<HashMap<Key, Weak<Route>>>,
+    /// So many names were given.
+    names: AtomicU64,
+    /// Those for which nobody has asked the broker yet.
+    new: Mutex<Vec<Weak<Route>>>,
+}
+
+impl Routes {
+    fn all(&self) -> Vec<Arc<Route>> {
+        self.known
+            .lock()
+            .values()
+            .filter_map(Weak::upgrade)
+            .collect()
+    }
+}
+
+impl EngineInner {
+    /// The route from an address to a QP of a peer; made where it is not in use yet. The sockets of the
+    /// uplink for this hop limit are open.
+    ///
+    /// # Errors
+    /// Those of [`Uplink::path_of`].
+    pub(crate) fn route_to(
+        &self,
+        uplink: &Arc<Uplink>,
+        dest: Qpn,
+        av: &AddressVector,
+    ) -> std::io::Result<Arc<Route>> {
+        let key = Key {
+            local: uplink.link.local_addr(),
+            to: av.dgid.to_ip(),
+            traffic_class: av.traffic_class,
+            hop_limit: av.hop_limit,
+            slot: Slot::of(dest),
+        };
+        let mut known = self.routes.known.lock();
+        if let Some(route) = known.get(&key).and_then(Weak::upgrade) {
+            return Ok(route);
+        }
+        let at_once = key.to.is_multicast() || self.link_mode == LinkMode::Udp;
+        known.retain(|_, route| route.strong_count() > 0);
+        let name = self.routes.names.fetch_add(1, Ordering::Relaxed) + 1;
+        let route = Arc::new(Route {
+            tag: RouteTag(name),
+            dest,
+            uplink: Arc::clone(uplink),
+            by_udp: uplink.path_of(dest, key.to, av, None)?,
+            channel: RwLock::default(),
+            is_ready: AtomicBool::new(at_once),
+        });
+        known.insert(key, Arc::downgrade(&route));
+        drop(known);
+        if !at_once {
+            self.routes.new.lock().push(Arc::downgrade(&route));
+            self.call_background();
+        }
+        Ok(route)
+    }
+
+    /// The background thread looks for channels that new routes can go through.
+    pub(super) fn lead_new_routes(&self) {
+        let new = std::mem::take(&mut *self.routes.new.lock());
+        for route in new.iter().filter_map(Weak::upgrade) {
+            let channel = self.channel_to(&route.uplink, route.dest, route.by_udp.to);
+            if let Some(channel) = channel {
+                route.channel.write().get_or_insert(channel);
+            }
+            route.is_ready.store(true, Ordering::Release);
+        }
+    }
+
+    /// Leads the routes through a new channel that have none.
+    pub(super) fn offer_to_routes(&self, channel: &Arc<ShmChannel>) {
+        for route in self.routes.all() {
+            let Path { to, slot, .. } = route.by_udp;
+            if channel.leads(route.uplink.link.local_addr(), to, slot) {
+                route
+                    .channel
+                    .write()
+                    .get_or_insert_with(|| Arc::clone(channel));
+            }
+        }
+    }
+
+    /// Leads the routes back to UDP whose channel has ended.
+    pub(super) fn leave_ended_channels(&self) {
+        for route in self.routes.all() {
+            route.channel.write().take_if(|channel| channel.has_ended());
+        }
+    }
+}
+
+/// The routes that the datagrams of a queue pair take.
+#[derive(Debug, Default)]
+pub(super) struct Ways {
+    ways: HashMap<RouteTag, Way>,
+}
+
+#[derive(Debug)]
+struct Way {
+    route: Arc<Route>,
+    path: Path,
+}
+
+impl Ways {
+    /// Remembers a route. Where there are many, `needed` tells which others have to stay.
+    pub(super) fn learn<I: Iterator<Item = RouteTag>>(
+        &mut self,
+        route: &Arc<Route>,
+        needed: impl FnOnce() -> I,
+    ) {
+        if self.ways.contains_key(&route.tag) {
+            return;
+        }
+        let many = REMEMBERED.max(self.ways.capacity() / 2);
+        if self.ways.len() >= many {
+            let mut stay = HashMap::new();
+            for tag in needed() {
+                if let Some(way) = self.ways.remove(&tag) {
+                    stay.insert(tag, way);
+                }
+            }
+            stay.reserve(stay.len());
+            self.ways = stay;
+        }
+        let way = Way {
+            path: route.by_udp.clone(),
+            route: Arc::clone(route),
+        };
+        self.ways.insert(route.tag, way);
+    }
+
+    /// May anything be sent on it yet?
+    pub(super) fn is_ready(&self, tag: RouteTag) -> bool {
+        let way = self.ways.get(&tag);
+        way.is_none_or(|way| way.route.is_ready.load(Ordering::Acquire))
+    }
+
+    /// The way of that name, through the channel of its route if it has one now.
+    pub(super) fn get(&mut self, tag: RouteTag) -> Option<(&Arc<Uplink>, &mut Path)> {
+        let Way { route, path } = self.ways.get_mut(&tag)?;
+        let current = route.channel.read();
+        let same = match (&*current, &path.channel) {
+            (Some(new), Some(old)) => Arc::ptr_eq(new, old),
+            (None, None) => true,
+            _ => false,
+        };
+        if !same {
+            path.channel.clone_from(&current);
+        }
+        drop(current);
+        Some((&route.uplink, path))
+    }
+}

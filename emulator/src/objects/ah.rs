@@ -1,0 +1,152 @@
+//! Address handles.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use rocade_transport::{AddressVector, RouteTag};
+use rocade_wire::Qpn;
+
+use super::pd::{Pd, PdInner};
+use crate::engine::{Route, Uplink};
+use crate::error::VerbsError;
+use crate::hca::limits;
+use crate::steering::Slot;
+
+/// Highest service level.
+const MAX_SL: u8 = 7;
+
+/// An address handle (`ibv_ah`): where datagrams go, but for the QP there.
+#[derive(Clone, Debug)]
+#[doc(alias = "ibv_ah")]
+pub struct Ah {
+    inner: Arc<AhInner>,
+}
+
+#[derive(Debug)]
+struct AhInner {
+    pd: Arc<PdInner>,
+    address: AddressVector,
+    uplink: Arc<Uplink>,
+    /// The routes to the processes at the address that were needed so far.
+    routes: Mutex<Vec<(Slot, Arc<Route>)>>,
+    alive: AtomicBool,
+}
+
+impl Drop for AhInner {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl AhInner {
+    fn end(&self) -> bool {
+        let ends = self.alive.swap(false, Ordering::AcqRel);
+        if ends {
+            self.pd.children.fetch_sub(1, Ordering::AcqRel);
+            self.routes.lock().clear();
+        }
+        ends
+    }
+}
+
+impl Ah {
+    pub(super) fn new(pd: Arc<PdInner>, address: &AddressVector) -> Result<Self, VerbsError> {
+        let hca = &pd.context.hca;
+        //= ENC-14
+        if !address.is_global {
+            return Err(VerbsError::InvalidArgument("is_global"));
+        }
+        if address.port_num == 0 || address.port_num > limits::PORTS {
+            return Err(VerbsError::InvalidArgument("port_num"));
+        }
+        if address.sl > MAX_SL {
+            return Err(VerbsError::InvalidArgument("sl"));
+        }
+        let sgid = hca
+            .gid(u32::from(address.sgid_index))
+            .ok_or(VerbsError::InvalidArgument("grh.sgid_index"))?;
+        let (local, to) = (sgid.to_ip(), address.dgid.to_ip());
+        //= ENC-12
+        if address.dgid.is_zero() || local.is_ipv4() != to.is_ipv4() {
+            return Err(VerbsError::InvalidArgument("grh.dgid"));
+        }
+        let engine = &pd.context.engine;
+        if !engine.peers().allow(to) {
+            let error = VerbsError::PeerRefused(to);
+            tracing::error!("{error}");
+            return Err(error);
+        }
+        let uplink = engine.datagram_uplink(hca.local_addr(local), address.hop_limit)?;
+        pd.children.fetch_add(1, Ordering::AcqRel);
+        Ok(Self {
+            inner: Arc::new(AhInner {
+                pd,
+                address: *address,
+                uplink,
+                routes: Mutex::default(),
+                alive: AtomicBool::new(true),
+            }),
+        })
+    }
+
+    /// Its domain.
+    #[must_use]
+    pub fn pd(&self) -> Pd {
+        Pd {
+            inner: Arc::clone(&self.inner.pd),
+        }
+    }
+
+    /// What it was made with.
+    #[must_use]
+    pub fn address(&self) -> &AddressVector {
+        &self.inner.address
+    }
+
+    /// The route to a QP there, for a QP of domain `pd` that is given it by `learn`.
+    pub(super) fn lead(
+        &self,
+        pd: &Arc<PdInner>,
+        dest: Qpn,
+        learn: impl FnOnce(&Arc<Route>),
+    ) -> Result<RouteTag, VerbsError> {
+        let inner = &*self.inner;
+        if !Arc::ptr_eq(pd, &inner.pd) {
+            return Err(VerbsError::InvalidArgument(
+                "address handle of another domain",
+            ));
+        }
+        let slot = Slot::of(dest);
+        let mut routes = inner.routes.lock();
+        if !inner.alive.load(Ordering::Acquire) {
+            return Err(VerbsError::InvalidArgument("destroyed address handle"));
+        }
+        let known = routes.iter().position(|(of, _)| *of == slot);
+        let index = match known {
+            Some(index) => index,
+            None => {
+                let engine = &pd.context.engine;
+                let route = engine.route_to(&inner.uplink, dest, &inner.address)?;
+                routes.push((slot, route));
+                routes.len() - 1
+            }
+        };
+        let (_, route) = &routes[index];
+        learn(route);
+        Ok(route.tag())
+    }
+
+    /// Ends the handle. Datagrams that were posted with it still leave.
+    ///
+    /// # Errors
+    /// [`VerbsError::InvalidArgument`] if it was destroyed before.
+    #[doc(alias = "ibv_destroy_ah")]
+    pub fn destroy(&self) -> Result<(), VerbsError> {
+        if self.inner.end() {
+            Ok(())
+        } else {
+            Err(VerbsError::InvalidArgument("destroyed already"))
+        }
+    }
+}

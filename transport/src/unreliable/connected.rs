@@ -1,0 +1,304 @@
+//! The receive side of UC: a message whose packets come one after the other, or none at all.
+
+use rocade_wire::{Headers, Operation, Psn, Reth, Rkey};
+
+use crate::completion::{CompleteTo, Completion, ImmOrInv, WcOpcode, WcStatus};
+use crate::counters::DropReason;
+use crate::cx::Cx;
+use crate::memory::{Memory, RemoteAccess};
+use crate::outputs::Fatal;
+use crate::queue::{RecvSource, RecvWqe};
+use crate::segment::{MAX_MESSAGE_LEN, length_ok};
+use crate::wr::AccessFlags;
+
+/// The message whose first packet was taken and whose last was not.
+#[derive(Debug)]
+enum InProgress {
+    None,
+    Send {
+        wqe: RecvWqe,
+        received: u32,
+    },
+    Write {
+        rkey: Rkey,
+        va: u64,
+        len: u32,
+        received: u32,
+    },
+}
+
+/// Why a packet is not taken.
+enum Refusal {
+    /// It and its message are dropped (UC-07, UC-08, UC-09).
+    Drop(DropReason),
+    /// A receive was completed in error (UC-10).
+    Fatal,
+}
+
+#[derive(Debug)]
+pub(crate) struct Connected {
+    receives: RecvSource,
+    /// A receive whose message was abandoned: the next SEND takes it (UC-06).
+    spare: Option<RecvWqe>,
+    access: AccessFlags,
+    epsn: Psn,
+    current: InProgress,
+}
+
+impl Connected {
+    pub(crate) const fn new(receives: RecvSource) -> Self {
+        Self {
+            receives,
+            spare: None,
+            access: AccessFlags::empty(),
+            epsn: Psn::new(0),
+            current: InProgress::None,
+        }
+    }
+
+    /// INIT to RTR: the first packet expected has `rq_psn`.
+    pub(crate) const fn start(&mut self, rq_psn: Psn) {
+        self.epsn = rq_psn;
+    }
+
+    pub(crate) const fn set_access(&mut self, access: AccessFlags) {
+        self.access = access;
+    }
+
+    /// Receives that are not complete.
+    pub(crate) fn queued(&self) -> usize {
+        let in_use = matches!(self.current, InProgress::Send { .. });
+        self.receives.len() + usize::from(in_use) + usize::from(self.spare.is_some())
+    }
+
+    pub(crate) const fn is_in_message(&self) -> bool {
+        !matches!(self.current, InProgress::None)
+    }
+
+    /// Where its receives come from.
+    pub(crate) const fn receives(&self) -> &RecvSource {
+        &self.receives
+    }
+
+    pub(crate) const fn receives_mut(&mut self) -> &mut RecvSource {
+        &mut self.receives
+    }
+
+    /// Takes a packet of the peer, or drops it with its message: nobody is told.
+    pub(crate) fn handle<H: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        headers: &Headers,
+        payload: &[u8],
+    ) -> Result<(), Fatal> {
+        let psn = headers.bth.psn;
+        //= UC-03
+        //= UC-04
+        if psn != self.epsn {
+            self.abandon();
+        }
+        self.epsn = psn.next();
+        match self.take(cx, headers, payload) {
+            Ok(()) => {
+                cx.out.counters.rx_packets += 1;
+                Ok(())
+            }
+            Err(Refusal::Drop(reason)) => {
+                self.abandon();
+                cx.out.counters.drop_packet(reason);
+                Ok(())
+            }
+            Err(Refusal::Fatal) => Err(Fatal),
+        }
+    }
+
+    /// The message in progress will not be completed. Its receive is for the next one.
+    //= UC-06
+    fn abandon(&mut self) {
+        if let InProgress::Send { wqe, .. } =
+            core::mem::replace(&mut self.current, InProgress::None)
+        {
+            self.spare = Some(wqe);
+        }
+    }
+
+    fn take_receive(&mut self) -> Result<RecvWqe, Refusal> {
+        //= UC-07
+        let wqe = self.spare.take().or_else(|| self.receives.take());
+        wqe.ok_or(Refusal::Drop(DropReason::NoReceive))
+    }
+
+    fn take<H: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        headers: &Headers,
+        payload: &[u8],
+    ) -> Result<(), Refusal> {
+        //= UC-01
+        let known = |operation: &Operation| {
+            (operation.is_send() || operation.is_write()) && !operation.has_inv()
+        };
+        let operation = headers.bth.opcode.operation().filter(known);
+        let operation = operation.ok_or(Refusal::Drop(DropReason::Reserved))?;
+        //= UC-05
+        let continues = operation.is_middle() || operation.is_last();
+        let fits = match self.current {
+            InProgress::None => false,
+            InProgress::Send { .. } => operation.is_send(),
+            InProgress::Write { .. } => operation.is_write(),
+        };
+        if !continues || !fits {
+            self.abandon();
+        }
+        if continues && !fits {
+            return Err(Refusal::Drop(DropReason::OutOfSequence));
+        }
+        //= UC-13
+        if !length_ok(cx.peer, operation, headers, payload) {
+            return Err(Refusal::Drop(DropReason::Malformed));
+        }
+        if operation.is_send() {
+            self.take_send(cx, operation, headers, payload)
+        } else {
+            self.take_write(cx, operation, headers, payload)
+        }
+    }
+
+    fn take_send<H: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        operation: Operation,
+        headers: &Headers,
+        payload: &[u8],
+    ) -> Result<(), Refusal> {
+        let (wqe, received) = match core::mem::replace(&mut self.current, InProgress::None) {
+            InProgress::Send { wqe, received } => (wqe, received),
+            _ => (self.take_receive()?, 0),
+        };
+        let len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+        let total = u64::from(received) + u64::from(len);
+        if total > wqe.data.len().min(u64::from(MAX_MESSAGE_LEN)) {
+            //= UC-09
+            self.spare = Some(wqe);
+            return Err(Refusal::Drop(DropReason::TooLong));
+        }
+        if len > 0 && wqe.scatter(cx.memory(), received, payload).is_err() {
+            //= UC-10
+            let status = WcStatus::LocProtErr;
+            let completion = cx.completion(CompleteTo::RecvCq, wqe.wr_id, status, WcOpcode::Recv);
+            cx.out.completions.push_back(completion);
+            return Err(Refusal::Fatal);
+        }
+        let received = received + len;
+        if operation.is_last() || operation.is_only() {
+            complete(cx, &wqe, (WcOpcode::Recv, received), headers);
+        } else {
+            self.current = InProgress::Send { wqe, received };
+        }
+        Ok(())
+    }
+
+    fn take_write<H: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        operation: Operation,
+        headers: &Headers,
+        payload: &[u8],
+    ) -> Result<(), Refusal> {
+        const REFUSED: Refusal = Refusal::Drop(DropReason::Access);
+        //= UC-08
+        if !self.access.contains(AccessFlags::REMOTE_WRITE) {
+            return Err(REFUSED);
+        }
+        let (rkey, va, total, received) = match (headers.reth, &self.current) {
+            (Some(Reth { va, rkey, dma_len }), _) => {
+                let len = u64::from(dma_len);
+                let write = RemoteAccess::Write;
+                if len > 0 && cx.host.check_remote(cx.who, rkey, va, len, write).is_err() {
+                    return Err(REFUSED);
+                }
+                (rkey, va, dma_len, 0)
+            }
+            (
+                None,
+                &InProgress::Write {
+                    rkey,
+                    va,
+                    len,
+                    received,
+                },
+            ) => (rkey, va, len, received),
+            _ => return Err(Refusal::Drop(DropReason::OutOfSequence)),
+        };
+        let len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+        let ends = operation.is_last() || operation.is_only();
+        let after = u64::from(received) + u64::from(len);
+        if after > u64::from(total) || ends != (after == u64::from(total)) {
+            return Err(Refusal::Drop(DropReason::Malformed));
+        }
+        let wqe = if headers.imm.is_some() {
+            Some(self.take_receive()?)
+        } else {
+            None
+        };
+        let at = va.wrapping_add(u64::from(received));
+        if len > 0 && cx.host.write_remote(cx.who, rkey, at, payload).is_err() {
+            self.spare = self.spare.take().or(wqe);
+            return Err(REFUSED);
+        }
+        self.current = InProgress::None;
+        if let Some(wqe) = wqe {
+            //= RC-WQE-07
+            complete(cx, &wqe, (WcOpcode::RecvRdmaWithImm, total), headers);
+        } else if !ends {
+            self.current = InProgress::Write {
+                rkey,
+                va,
+                len: total,
+                received: received + len,
+            };
+        }
+        Ok(())
+    }
+
+    /// Completes the receive in progress and all queued ones with `WR_FLUSH_ERR` (RC-STA-01).
+    pub(crate) fn flush<H>(&mut self, cx: &mut Cx<'_, H>) {
+        self.abandon();
+        while let Some(wqe) = self.spare.take().or_else(|| self.receives.take_own()) {
+            let status = WcStatus::WrFlushErr;
+            let completion = cx.completion(CompleteTo::RecvCq, wqe.wr_id, status, WcOpcode::Recv);
+            cx.out.completions.push_back(completion);
+        }
+    }
+
+    /// Forgets everything without completions (RC-STA-04).
+    pub(crate) fn reset(&mut self) {
+        self.abandon();
+        if let Some(wqe) = self.spare.take() {
+            self.receives.forget(wqe.srqn);
+        }
+        self.receives.reset();
+        self.access = AccessFlags::empty();
+        self.epsn = Psn::new(0);
+    }
+}
+
+/// Completes a receive with what its message was.
+fn complete<H>(
+    cx: &mut Cx<'_, H>,
+    wqe: &RecvWqe,
+    (opcode, byte_len): (WcOpcode, u32),
+    headers: &Headers,
+) {
+    let imm_or_inv = headers
+        .imm
+        .map_or(ImmOrInv::None, |imm| ImmOrInv::Imm(imm.0));
+    let completion = Completion {
+        byte_len,
+        imm_or_inv,
+        wc_flags: imm_or_inv.flags(),
+        solicited: headers.bth.solicited,
+        ..cx.completion(CompleteTo::RecvCq, wqe.wr_id, WcStatus::Success, opcode)
+    };
+    cx.out.completions.push_back(completion);
+}

@@ -1,0 +1,166 @@
+//! The receive side of UD.
+
+use rocade_wire::ip::{Datagram, GRH_LEN};
+use rocade_wire::{Operation, Packet, Qkey, ROCE_UDP_PORT};
+
+use crate::completion::{CompleteTo, Completion, ImmOrInv, WcFlags, WcOpcode, WcStatus};
+use crate::counters::DropReason;
+use crate::cx::Cx;
+use crate::memory::Memory;
+use crate::outputs::Fatal;
+use crate::peer::PacketMeta;
+use crate::queue::{RecvSource, RecvWqe};
+
+/// Takes datagrams from whoever knows the Q_Key.
+#[derive(Debug)]
+pub(crate) struct Datagrams {
+    receives: RecvSource,
+    /// A receive that was taken for a message that did not fit: the next message takes it.
+    spare: Option<RecvWqe>,
+    qkey: Qkey,
+}
+
+impl Datagrams {
+    pub(crate) const fn new(receives: RecvSource) -> Self {
+        Self {
+            receives,
+            spare: None,
+            qkey: Qkey::new(0),
+        }
+    }
+
+    pub(crate) const fn set_qkey(&mut self, qkey: Qkey) {
+        self.qkey = qkey;
+    }
+
+    /// Receives that are not complete.
+    pub(crate) fn queued(&self) -> usize {
+        self.receives.len() + usize::from(self.spare.is_some())
+    }
+
+    /// Where its receives come from.
+    pub(crate) const fn receives(&self) -> &RecvSource {
+        &self.receives
+    }
+
+    pub(crate) const fn receives_mut(&mut self) -> &mut RecvSource {
+        &mut self.receives
+    }
+
+    /// Takes a packet, or drops it: nobody is told (UD-05, UD-09, UD-10).
+    pub(crate) fn handle<H: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        meta: &PacketMeta,
+        packet: &Packet<'_>,
+    ) -> Result<(), Fatal> {
+        let (headers, payload) = (packet.headers(), packet.payload());
+        let counters = &mut cx.out.counters;
+        let Some(deth) = headers.deth else {
+            //= OPC-36
+            counters.drop_packet(DropReason::Reserved);
+            return Ok(());
+        };
+        //= UD-01
+        let known = matches!(
+            headers.bth.opcode.operation(),
+            Some(Operation::SendOnly | Operation::SendOnlyImm)
+        );
+        if !known {
+            counters.drop_packet(DropReason::Reserved);
+            return Ok(());
+        }
+        //= UD-05
+        if deth.qkey != self.qkey {
+            counters.drop_packet(DropReason::BadQkey);
+            return Ok(());
+        }
+        let len = payload.len();
+        if len > cx.peer.pmtu_bytes() as usize || len == 0 && headers.bth.pad_count != 0 {
+            counters.drop_packet(DropReason::Malformed);
+            return Ok(());
+        }
+        let Some(wqe) = self.spare.take().or_else(|| self.receives.take()) else {
+            //= UD-09
+            counters.drop_packet(DropReason::NoReceive);
+            return Ok(());
+        };
+        let total = GRH_LEN + len;
+        if wqe.data.len() < total as u64 {
+            //= UD-10
+            counters.drop_packet(DropReason::TooLong);
+            self.spare = Some(wqe);
+            return Ok(());
+        }
+        //= UD-08
+        let placed = wqe
+            .scatter(cx.memory(), 0, &grh(meta, packet))
+            .and_then(|()| {
+                if payload.is_empty() {
+                    return Ok(());
+                }
+                wqe.scatter(cx.memory(), GRH_LEN_U32, payload)
+            });
+        let (to, wr_id) = (CompleteTo::RecvCq, wqe.wr_id);
+        if placed.is_err() {
+            //= RC-RSP-12
+            let completion = cx.completion(to, wr_id, WcStatus::LocProtErr, WcOpcode::Recv);
+            cx.out.completions.push_back(completion);
+            return Err(Fatal);
+        }
+        cx.out.counters.rx_packets += 1;
+        let imm = headers
+            .imm
+            .map_or(ImmOrInv::None, |imm| ImmOrInv::Imm(imm.0));
+        //= UD-14
+        let completion = Completion {
+            byte_len: u32::try_from(total).unwrap_or(u32::MAX),
+            src_qp: deth.src_qp,
+            imm_or_inv: imm,
+            wc_flags: imm.flags() | WcFlags::GRH,
+            solicited: headers.bth.solicited,
+            ..cx.completion(to, wr_id, WcStatus::Success, WcOpcode::Recv)
+        };
+        cx.out.completions.push_back(completion);
+        Ok(())
+    }
+
+    /// Completes all receives with `WR_FLUSH_ERR` (RC-STA-01).
+    pub(crate) fn flush<H>(&mut self, cx: &mut Cx<'_, H>) {
+        while let Some(wqe) = self.spare.take().or_else(|| self.receives.take_own()) {
+            let (to, status) = (CompleteTo::RecvCq, WcStatus::WrFlushErr);
+            let completion = cx.completion(to, wqe.wr_id, status, WcOpcode::Recv);
+            cx.out.completions.push_back(completion);
+        }
+    }
+
+    /// Forgets everything without completions (RC-STA-04).
+    pub(crate) fn reset(&mut self) {
+        if let Some(wqe) = self.spare.take() {
+            self.receives.forget(wqe.srqn);
+        }
+        self.receives.reset();
+        self.qkey = Qkey::new(0);
+    }
+}
+
+const GRH_LEN_U32: u32 = 40;
+const _: () = assert!(GRH_LEN_U32 as usize == GRH_LEN);
+
+/// What is written in front of the data: the network header that the packet had (GRH-02, GRH-03).
+fn grh(meta: &PacketMeta, packet: &Packet<'_>) -> [u8; GRH_LEN] {
+    Datagram {
+        src: meta.source,
+        dst: meta.destination,
+        ip_id: 0,
+        dont_fragment: true,
+        flow_label: 0,
+        tos: meta.traffic_class,
+        ttl: meta.hop_limit,
+        src_port: ROCE_UDP_PORT,
+        dst_port: ROCE_UDP_PORT,
+        udp_checksum: 0,
+        udp_payload: packet.as_bytes(),
+    }
+    .grh()
+}

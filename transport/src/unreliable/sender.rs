@@ -1,0 +1,438 @@
+//! The send side of UC and UD: what has left is complete.
+//!
+//! The send queue is one deque. The first [`Sender::sent`] work requests are in the caller's buffer with
+//! all their packets; they are complete as soon as the caller comes back with an empty one, because then
+//! it has passed on, or given up, what was in it. Of the next one `packets` packets are.
+
+use alloc::collections::VecDeque;
+
+use rocade_wire::{Deth, Psn, Qkey, Qpn, Reth};
+
+use crate::attr::QpType;
+use crate::completion::{CompleteTo, Completion, WcOpcode, WcStatus};
+use crate::cx::Cx;
+use crate::error::PostError;
+use crate::memory::{AccessError, Accessor, Extent, LocalAccess, Memory};
+use crate::outputs::Fatal;
+use crate::peer::Peer;
+use crate::queue::SendLimits;
+use crate::segment::{MAX_MESSAGE_LEN, data_operation};
+use crate::transmit::{Head, Source, TxBuffer};
+use crate::wr::{Destination, LocalData, RouteTag, SendFlags, SendOp, SendWr, Sge, total_len};
+
+/// The bit of a Q_Key that says that it is for the QP's own to be sent (UD-04).
+const CONTROLLED: u32 = 1 << 31;
+
+#[derive(Debug)]
+struct Wqe {
+    wr_id: u64,
+    op: SendOp,
+    flags: SendFlags,
+    data: LocalData,
+    len: u32,
+    too_long: bool,
+    first_psn: Psn,
+    packets: u32,
+    /// Of a datagram.
+    to: Option<Destination>,
+}
+
+impl Wqe {
+    const EMPTY: Self = Self {
+        wr_id: 0,
+        op: SendOp::Send { imm: None },
+        flags: SendFlags::empty(),
+        data: LocalData::EMPTY,
+        len: 0,
+        too_long: false,
+        first_psn: Psn::new(0),
+        packets: 0,
+        to: None,
+    };
+
+    const fn wc_opcode(&self) -> WcOpcode {
+        match self.op {
+            SendOp::Write { .. } => WcOpcode::RdmaWrite,
+            _ => WcOpcode::Send,
+        }
+    }
+
+    /// Which way its packets take.
+    fn route(&self) -> RouteTag {
+        self.to.map_or(RouteTag::OWN, |to| to.route)
+    }
+
+    const fn contains(&self, psn: Psn) -> bool {
+        psn.sub(self.first_psn.get()).get() < self.packets
+    }
+}
+
+/// One packet of a message.
+#[derive(Clone, Copy)]
+struct Part {
+    psn: Psn,
+    offset: u32,
+    len: u32,
+    first: bool,
+    last: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Sender {
+    limits: SendLimits,
+    /// A datagram sender: single packets, each to a destination of its own.
+    datagrams: bool,
+    sq: VecDeque<Wqe>,
+    /// Slots in use: those of `sq`, and those whose completion the application has not taken.
+    used: u32,
+    /// Work requests that are complete without a completion, since the last one.
+    silent: u32,
+    /// Work requests whose packets are all in the caller's buffer.
+    sent: usize,
+    /// Packets of the next one that are, or have left before.
+    packets: u32,
+    /// Of the next packet.
+    psn: Psn,
+    /// Its own Q_Key (UD-04).
+    qkey: Qkey,
+    /// SQD: finish what was started, start nothing (RC-STA-06).
+    draining: bool,
+}
+
+impl Sender {
+    pub(crate) fn new(limits: SendLimits, qp_type: QpType) -> Self {
+        Self {
+            limits,
+            datagrams: matches!(qp_type, QpType::Ud),
+            sq: VecDeque::new(),
+            used: 0,
+            silent: 0,
+            sent: 0,
+            packets: 0,
+            psn: Psn::new(0),
+            qkey: Qkey::new(0),
+            draining: false,
+        }
+    }
+
+    /// RTR to RTS: the first packet has `sq_psn`.
+    pub(crate) const fn start(&mut self, sq_psn: Psn) {
+        self.psn = sq_psn;
+    }
+
+    pub(crate) const fn set_qkey(&mut self, qkey: Qkey) {
+        self.qkey = qkey;
+    }
+
+    pub(crate) const fn set_draining(&mut self, draining: bool) {
+        self.draining = draining;
+    }
+
+    /// Nothing has been started that is not complete.
+    pub(crate) const fn is_drained(&self) -> bool {
+        self.sent == 0 && self.packets == 0
+    }
+
+    /// Is there anything to send, or to complete?
+    pub(crate) fn has_work(&self) -> bool {
+        let may_start = self.sent < self.sq.len() && (!self.draining || self.packets > 0);
+        self.sent > 0 || may_start
+    }
+
+    /// Work requests that are not complete.
+    pub(crate) fn queued(&self) -> usize {
+        self.sq.len()
+    }
+
+    /// The ways of the work requests that are not complete.
+    pub(crate) fn routes(&self) -> impl Iterator<Item = RouteTag> {
+        self.sq.iter().map(Wqe::route)
+    }
+
+    /// Removes the newest `count` work requests, of which none has been started.
+    pub(crate) fn unpost(&mut self, count: usize) {
+        let started = self.sent + usize::from(self.packets > 0);
+        let keep = self.sq.len().saturating_sub(count).max(started);
+        self.used -= u32::try_from(self.sq.len() - keep).unwrap_or(self.used);
+        self.sq.truncate(keep);
+    }
+
+    /// The newest one, flushed when it was posted, is taken back with its completion.
+    pub(crate) const fn unflush(&mut self, slots: u32) {
+        self.used -= 1;
+        self.silent = slots - 1;
+    }
+
+    /// The application has taken the completions of so many slots.
+    pub(crate) const fn free_slots(&mut self, slots: u32) {
+        self.used = self.used.saturating_sub(slots);
+    }
+
+    /// Queues a work request (PST-09); `inline` is its data if it was copied at post time.
+    pub(crate) fn post(
+        &mut self,
+        wr: &SendWr<'_>,
+        to: Option<Destination>,
+        inline: Option<&[u8]>,
+    ) -> Result<(), PostError> {
+        //= UC-01
+        //= UD-01
+        let defined = match wr.op {
+            SendOp::Send { .. } => true,
+            SendOp::Write { .. } => !self.datagrams,
+            _ => false,
+        };
+        if !defined {
+            return Err(PostError::UnsupportedOpcode);
+        }
+        //= UD-03
+        if to.is_some() != self.datagrams {
+            return Err(PostError::NoDestination);
+        }
+        let total = match inline {
+            None if wr.sges.len() > self.limits.max_sge as usize => {
+                return Err(PostError::TooManySges);
+            }
+            None => total_len(wr.sges),
+            //= RC-WQE-06
+            Some(data) if data.len() > self.limits.max_inline as usize => {
+                return Err(PostError::BadInline);
+            }
+            Some(data) => data.len() as u64,
+        };
+        //= RC-WQE-03
+        if self.used >= self.limits.max_wr {
+            return Err(PostError::QueueFull);
+        }
+        self.used += 1;
+        self.sq.push_back(Wqe::EMPTY);
+        if let Some(wqe) = self.sq.back_mut() {
+            wqe.wr_id = wr.wr_id;
+            wqe.op = wr.op;
+            wqe.flags = wr.flags;
+            match inline {
+                None => wqe.data.set_sges(wr.sges),
+                Some(data) => wqe.data.set_inline(data),
+            }
+            wqe.len = u32::try_from(total).unwrap_or(u32::MAX);
+            wqe.too_long = total > u64::from(MAX_MESSAGE_LEN);
+            wqe.to = to;
+        }
+        Ok(())
+    }
+
+    /// Appends packets to `tx` while they fit and lead to the same place. What was in it before is complete
+    /// where it is empty now. A local error ends the send queue (UC-11, UD-12).
+    pub(crate) fn poll_transmit<H: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        tx: &mut TxBuffer,
+    ) -> Result<(), Fatal> {
+        if tx.is_empty() {
+            self.complete_sent(cx);
+        }
+        while let Some(wqe) = self.sq.get_mut(self.sent) {
+            if self.packets == 0 {
+                if self.draining {
+                    break;
+                }
+                //= UD-02
+                //= WCS-01
+                let longest = if self.datagrams {
+                    cx.peer.pmtu_bytes()
+                } else {
+                    u32::MAX
+                };
+                if wqe.too_long || wqe.len > longest {
+                    return self.fail(cx, WcStatus::LocLenErr, tx);
+                }
+                wqe.first_psn = self.psn;
+                wqe.packets = cx.peer.packets(wqe.len);
+            }
+            let offset = self.packets * cx.peer.pmtu_bytes();
+            let part = Part {
+                psn: self.psn,
+                offset,
+                len: (wqe.len - offset).min(cx.peer.pmtu_bytes()),
+                first: self.packets == 0,
+                last: self.packets + 1 == wqe.packets,
+            };
+            let head = head(cx.peer, wqe, part, (self.qkey, cx.out.qp_num));
+            if !tx.leads_to(wqe.route()) || !tx.fits(head.segment_len(part.len as usize)) {
+                break;
+            }
+            if push(cx.memory(), wqe, &head, part, tx).is_err() {
+                return self.fail(cx, WcStatus::LocProtErr, tx);
+            }
+            tx.lead_to(wqe.route());
+            cx.out.counters.tx_packets += 1;
+            //= UD-11
+            self.psn = self.psn.next();
+            self.packets += 1;
+            if part.last {
+                self.packets = 0;
+                self.sent += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// The payload of a packet in the caller's buffer cannot be read any more: those before it have left.
+    pub(crate) fn fail_request<H>(&mut self, cx: &mut Cx<'_, H>, psn: Psn) -> Result<(), Fatal> {
+        let started = self.sent + usize::from(self.packets > 0);
+        let Some(lost) = self
+            .sq
+            .iter()
+            .take(started)
+            .position(|wqe| wqe.contains(psn))
+        else {
+            // Flushed meanwhile.
+            return Ok(());
+        };
+        self.sent = lost;
+        self.complete_sent(cx);
+        self.fail_front(cx, WcStatus::LocProtErr)
+    }
+
+    /// A local error of the next work request. Those before it leave first, where they are in the buffer.
+    fn fail<H>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        status: WcStatus,
+        tx: &TxBuffer,
+    ) -> Result<(), Fatal> {
+        if !tx.is_empty() {
+            return Ok(());
+        }
+        self.fail_front(cx, status)
+    }
+
+    fn fail_front<H>(&mut self, cx: &mut Cx<'_, H>, status: WcStatus) -> Result<(), Fatal> {
+        self.packets = 0;
+        if let Some(wqe) = self.sq.pop_front() {
+            self.report(cx, &wqe, status);
+        }
+        Err(Fatal)
+    }
+
+    //= UC-02
+    //= UD-12
+    fn complete_sent<H>(&mut self, cx: &mut Cx<'_, H>) {
+        for _ in 0..core::mem::take(&mut self.sent) {
+            let Some(wqe) = self.sq.pop_front() else {
+                return;
+            };
+            //= RC-WQE-02
+            if self.limits.sig_all || wqe.flags.contains(SendFlags::SIGNALED) {
+                self.report(cx, &wqe, WcStatus::Success);
+            } else {
+                self.silent += 1;
+            }
+        }
+    }
+
+    /// The completion of a work request, which stands for those before it that have none (RC-WQE-03).
+    fn report<H>(&mut self, cx: &mut Cx<'_, H>, wqe: &Wqe, status: WcStatus) {
+        let slots = core::mem::take(&mut self.silent) + 1;
+        let completion = Completion {
+            slots,
+            ..cx.completion(CompleteTo::SendCq, wqe.wr_id, status, wqe.wc_opcode())
+        };
+        cx.out.completions.push_back(completion);
+    }
+
+    /// Completes what has left, and the rest with `WR_FLUSH_ERR`, unsignaled ones too (RC-STA-01).
+    pub(crate) fn flush<H>(&mut self, cx: &mut Cx<'_, H>) {
+        self.complete_sent(cx);
+        self.packets = 0;
+        while let Some(wqe) = self.sq.pop_front() {
+            self.report(cx, &wqe, WcStatus::WrFlushErr);
+        }
+    }
+
+    /// Forgets everything without completions (RC-STA-04).
+    pub(crate) fn reset(&mut self) {
+        *self = Self {
+            sq: VecDeque::new(),
+            used: 0,
+            silent: 0,
+            sent: 0,
+            packets: 0,
+            psn: Psn::new(0),
+            qkey: Qkey::new(0),
+            draining: false,
+            ..*self
+        };
+    }
+}
+
+/// Head of one packet; `own` is the sender's Q_Key and number, which a datagram tells.
+fn head(peer: &Peer, wqe: &Wqe, part: Part, own: (Qkey, Qpn)) -> Head {
+    let (reth, imm) = match wqe.op {
+        SendOp::Write { va, rkey, imm } => {
+            let dma_len = wqe.len;
+            (Some(Reth { va, rkey, dma_len }), imm)
+        }
+        SendOp::Send { imm } => (None, imm),
+        _ => (None, None),
+    };
+    let operation = data_operation(reth.is_some(), part.first, part.last, imm.is_some());
+    let mut head = peer.head(operation, part.psn, part.len as usize);
+    if let Some(to) = wqe.to {
+        let (own_qkey, src_qp) = own;
+        head.bth.dest_qp = to.dest_qp;
+        //= UD-04
+        let controlled = to.qkey.get() & CONTROLLED != 0;
+        let qkey = if controlled { own_qkey } else { to.qkey };
+        //= UD-07
+        let deth = Deth {
+            qkey,
+            resv: 0,
+            src_qp,
+        };
+        head.push(&deth.to_bytes());
+    }
+    //= RC-SEG-03
+    if part.first
+        && let Some(reth) = reth
+    {
+        head.push(&reth.to_bytes());
+    }
+    if part.last {
+        if let Some(imm) = imm {
+            head.push(&imm);
+        }
+        //= RC-WQE-08
+        head.bth.solicited =
+            wqe.flags.contains(SendFlags::SOLICITED) && (reth.is_none() || imm.is_some());
+    }
+    head
+}
+
+/// Appends a packet; its payload is copied, or left to the caller.
+fn push(
+    (mem, who): (&impl Memory, Accessor),
+    wqe: &Wqe,
+    head: &Head,
+    part: Part,
+    tx: &mut TxBuffer,
+) -> Result<(), AccessError> {
+    let len = part.len as usize;
+    if tx.defers(len)
+        && let Some((lkey, addr)) = wqe.data.in_one(part.offset, len)
+    {
+        let access = LocalAccess::Read;
+        if mem.check_local(who, lkey, addr, u64::from(part.len), access)? == Extent::One {
+            let len = part.len;
+            tx.push_deferred(head, Source::Local(Sge { addr, len, lkey }));
+            return Ok(());
+        }
+    }
+    tx.push(head, len, |payload| {
+        if payload.is_empty() {
+            Ok(())
+        } else {
+            wqe.data.gather((mem, who), part.offset, payload)
+        }
+    })
+}
