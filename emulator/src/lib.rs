@@ -13,6 +13,7 @@
 //! (sockets), [`broker`] (many processes on one address), [`config`] (which devices there are).
 
 pub mod broker;
+pub mod cm;
 pub mod config;
 mod engine;
 mod error;

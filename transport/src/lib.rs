@@ -28,6 +28,8 @@
 //!
 //! A folder's files use each other: they hold the methods of the type that its `mod.rs` defines.
 //!
+//! [`cm`] makes and ends connections; it stands beside the queue pairs and uses `time` alone.
+//!
 //! What this crate does not do: sockets, ICRC, key tables, completion queues, locking.
 
 #![no_std]
@@ -38,6 +40,7 @@ extern crate alloc;
 extern crate std;
 
 mod attr;
+pub mod cm;
 mod completion;
 mod congestion;
 mod counters;

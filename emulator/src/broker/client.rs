@@ -16,11 +16,13 @@ use super::start::{self, Connector, Step};
 use super::sys::{self, HangupWatch};
 use super::will::Will;
 use super::{BrokerConfig, BrokerError, BrokerStatus};
+use crate::cm::services::Binding;
 use crate::link::shm::ChannelOffer;
 use crate::link::{ForwardKey, LocalAddr};
 use crate::steering::Slot;
 
 mod connection;
+mod ports;
 mod resume;
 
 use connection::Connection;
@@ -81,6 +83,8 @@ struct Holdings {
     wake: Option<OwnedFd>,
     /// What the broker does for us when we are gone.
     will: Option<Arc<Will>>,
+    /// Our ports of the connection manager.
+    ports: Vec<Binding>,
 }
 
 /// What a process has of a shared address.
@@ -197,6 +201,7 @@ impl BrokerClient {
                 shares: BTreeMap::new(),
                 wake: None,
                 will: will.map(Arc::new),
+                ports: Vec::new(),
             },
             offers: Vec::new(),
         };

@@ -10,11 +10,13 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
+use crate::cm::services::Services;
 use crate::link::claim::{Claim, Introduction};
 use crate::link::socket::{self, ReceiveKind, Sharing};
-use crate::link::{ForwardKey, LinkError, LocalAddr, sys};
+use crate::link::{ForwardKey, LinkError, LocalAddr, ROCE_PORT, sys};
 use crate::steering::{Slot, steering_program};
 
+use super::gsi;
 use super::relay::Relay;
 
 /// A socket, and the inode by which the kernel's lists call it.
@@ -54,7 +56,7 @@ enum Steering {
     /// The kernel, by the steering program.
     Kernel,
     /// The broker.
-    Relay(Relay),
+    Relay,
 }
 
 /// The sockets of one address.
@@ -65,18 +67,20 @@ pub(super) struct Group {
     key: ForwardKey,
     members: Vec<Member>,
     steering: Steering,
+    relay: Relay,
     users: BTreeSet<Slot>,
 }
 
 impl Group {
     /// A group without sockets of an address that we have claimed.
-    pub(super) const fn new(local: LocalAddr, claim: Claim, key: ForwardKey) -> Self {
+    pub(super) fn new(local: LocalAddr, claim: Claim, key: ForwardKey) -> Self {
         Self {
             local,
             claim,
             key,
             members: Vec::new(),
             steering: Steering::Open,
+            relay: Relay::default(),
             users: BTreeSet::new(),
         }
     }
@@ -133,9 +137,9 @@ impl Group {
             None => {
                 self.members.push(member);
                 if matches!(kind, Some(ReceiveKind::Relayed(_)))
-                    && !matches!(self.steering, Steering::Relay(_))
+                    && !matches!(self.steering, Steering::Relay)
                 {
-                    self.relay();
+                    self.begin_to_relay();
                 }
                 Ok(())
             }
@@ -155,7 +159,7 @@ impl Group {
                 source,
             };
             let socket = match self.steering {
-                Steering::Relay(_) => socket::open_relayed(self.local).map_err(failed)?,
+                Steering::Relay => socket::open_relayed(self.local).map_err(failed)?,
                 _ => socket::open_receive(self.local, Sharing::ReusePort)?,
             };
             // Nobody reads it until its slot is leased.
@@ -176,7 +180,7 @@ impl Group {
     fn open_first(&mut self) -> Result<(), LinkError> {
         let opened = match socket::open_receive(self.local, Sharing::ReusePort) {
             Err(LinkError::System { source, .. }) if means_refused(&source) => {
-                self.relay();
+                self.begin_to_relay();
                 socket::open_receive(self.local, Sharing::Exclusive)
             }
             opened => opened,
@@ -207,7 +211,7 @@ impl Group {
                 tracing::warn!(local = %self.local, %error, "the steering program stays as it is");
                 self.steering = Steering::Kernel;
             }
-            Err(source) if means_refused(&source) => self.relay(),
+            Err(source) if means_refused(&source) => self.begin_to_relay(),
             Err(source) => {
                 return Err(LinkError::System {
                     local: self.local,
@@ -220,34 +224,49 @@ impl Group {
     }
 
     /// From here on the broker passes packets on.
-    fn relay(&mut self) {
+    fn begin_to_relay(&mut self) {
         tracing::warn!(
             local = %self.local,
             "the system does not let packets be steered to processes; the broker passes them on, \
              which is slower"
         );
-        self.steering = Steering::Relay(Relay::default());
+        self.steering = Steering::Relay;
     }
 
-    /// Reads what has come for the broker, and for others where it passes packets on. Returns how
-    /// many datagrams were for slot 0, or for nobody.
-    pub(super) fn receive(&mut self) -> usize {
+    /// Reads what has come for the broker, which is for QP 1 of some process, and for others where it passes
+    /// packets on. Returns how many datagrams were for slot 0, or for nobody.
+    pub(super) fn receive(&mut self, services: &Services<Slot>) -> usize {
         let Some(first) = self.members.first() else {
             return 0;
         };
-        let Steering::Relay(relay) = &mut self.steering else {
-            return socket::drain(first.fd.as_fd());
-        };
-        let port_of = |slot: Slot| {
+        let (members, users, local) = (&self.members, &self.users, self.local);
+        let relayed_port = |slot: Slot| {
             // Whether anybody has the slot or not: one that comes back from an earlier broker may not
             // have said so yet.
-            let member = self.members.get(slot.index())?;
-            match socket::kind_of(member.fd.as_fd(), self.local)? {
+            let member = members.get(slot.index())?;
+            match socket::kind_of(member.fd.as_fd(), local)? {
                 ReceiveKind::Relayed(port) => Some(port),
                 _ => None,
             }
         };
-        relay.pass_on(first.fd.as_fd(), self.local, &self.key, port_of)
+        let is_relay = matches!(self.steering, Steering::Relay);
+        let port_of = |slot| is_relay.then(|| relayed_port(slot)).flatten();
+        let gsi = |packet: &[u8]| {
+            let port = |slot| {
+                if is_relay {
+                    relayed_port(slot)
+                } else {
+                    Some(ROCE_PORT)
+                }
+            };
+            let slots = gsi::recipients(packet, local.ip(), services, users);
+            slots
+                .into_iter()
+                .filter_map(|slot| Some((slot, port(slot)?)))
+                .collect()
+        };
+        self.relay
+            .pass_on(first.fd.as_fd(), local, &self.key, port_of, gsi)
     }
 
     /// Answers who asks whose the address is.
@@ -308,7 +327,6 @@ mod tests {
     use std::net::{IpAddr, UdpSocket};
 
     use super::*;
-    use crate::link::ROCE_PORT;
 
     fn local(last: u8) -> LocalAddr {
         let [_, _, high, low] = std::process::id().to_be_bytes();

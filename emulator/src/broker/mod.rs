@@ -41,6 +41,7 @@ use crate::steering::Slot;
 mod client;
 mod fdpass;
 mod group;
+mod gsi;
 mod paths;
 mod protocol;
 mod relay;

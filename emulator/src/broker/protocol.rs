@@ -19,11 +19,14 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use super::{AddressStatus, BrokerStatus, SlotStatus};
+use rocade_wire::mad::ServiceId;
+
+use crate::cm::services::{Binding, BoundTo};
 use crate::link::{ForwardKey, LocalAddr};
 use crate::steering::Slot;
 
 /// Version of the protocol. A broker and a client of different versions do not work together.
-pub(super) const VERSION: u16 = 3;
+pub(super) const VERSION: u16 = 4;
 /// Longest message in bytes.
 pub(super) const MAX_LEN: usize = 32 << 10;
 /// Most file descriptors that come with one message.
@@ -87,6 +90,17 @@ pub(super) enum Request {
     Channel(Ends),
     /// The client's last will comes along (`will.rs`).
     Will,
+    /// Asks for a port of the connection manager.
+    Bind {
+        /// Which, and where. Without a port in the service if any will do.
+        binding: Binding,
+        /// Any will do.
+        any_port: bool,
+    },
+    /// Requests to a port that the client has are for it from now on.
+    Listen(Binding),
+    /// Gives a port back.
+    Release(Binding),
 }
 
 /// What a channel connects, as the client sees it that the message is from or for.
@@ -123,7 +137,7 @@ pub(super) enum Response {
         /// How many there are for the client, 1 to 256.
         total: u16,
     },
-    /// Answer to `Restore`, `Share` and `Will`.
+    /// Answer to `Restore`, `Share`, `Will`, `Listen` and `Release`.
     Accepted,
     /// Answer to `Status`.
     Status(BrokerStatus),
@@ -138,6 +152,10 @@ pub(super) enum Response {
     Channel(Ends),
     /// Answer to `Channel`: there can be none, now or ever.
     NoChannel,
+    /// Answer to `Bind`: the port that the client has now.
+    Bound(Binding),
+    /// Answer to `Bind` and `Listen`: another has it.
+    PortTaken,
     /// Comes unasked: another client has asked for a channel to this one. Descriptors as with
     /// `Channel`.
     Offer(Ends),
@@ -291,6 +309,14 @@ impl Request {
             Self::Share => Writer::new(6).finish(),
             Self::Channel(ends) => Writer::ends(7, ends),
             Self::Will => Writer::new(8).finish(),
+            Self::Bind { binding, any_port } => {
+                let mut w = Writer::new(9);
+                w.binding(binding);
+                w.u8((*any_port).into());
+                w.finish()
+            }
+            Self::Listen(binding) => Writer::of_binding(10, binding),
+            Self::Release(binding) => Writer::of_binding(11, binding),
         }
     }
 
@@ -332,6 +358,15 @@ impl Request {
             6 => (Self::Share, 1..=1),
             7 => (Self::Channel(r.ends()?), 0..=0),
             8 => (Self::Will, 1..=1),
+            9 => (
+                Self::Bind {
+                    binding: r.binding()?,
+                    any_port: r.flag()?,
+                },
+                0..=0,
+            ),
+            10 => (Self::Listen(r.binding()?), 0..=0),
+            11 => (Self::Release(r.binding()?), 0..=0),
             other => return Err(ProtocolError::Kind(other)),
         };
         r.finish()?;
@@ -389,6 +424,8 @@ impl Response {
             Self::NoChannel => Writer::new(107).finish(),
             Self::Offer(ends) => Writer::ends(108, ends),
             Self::Lock => Writer::new(109).finish(),
+            Self::Bound(binding) => Writer::of_binding(110, binding),
+            Self::PortTaken => Writer::new(111).finish(),
             Self::Error { code, text } => {
                 let mut w = Writer::new(ERROR);
                 w.u16(code.code());
@@ -446,6 +483,8 @@ impl Response {
             107 => (Self::NoChannel, 0..=0),
             108 => (Self::Offer(r.ends()?), CHANNEL_FDS..=CHANNEL_FDS),
             109 => (Self::Lock, 1..=1),
+            110 => (Self::Bound(r.binding()?), 0..=0),
+            111 => (Self::PortTaken, 0..=0),
             ERROR => {
                 let code = RefusalCode::from_code(r.u16()?);
                 (
@@ -489,6 +528,27 @@ impl Writer {
         w.local(ends.peer);
         w.u8(ends.slot.get());
         w.finish()
+    }
+
+    /// A message of that kind about a port.
+    fn of_binding(kind: u16, binding: &Binding) -> Vec<u8> {
+        let mut w = Self::new(kind);
+        w.binding(binding);
+        w.finish()
+    }
+
+    fn binding(&mut self, binding: &Binding) {
+        self.u64(binding.service.get());
+        let (kind, ip) = match binding.to {
+            BoundTo::Ip(ip) => (0, ip),
+            BoundTo::AnyV4 => (1, Ipv6Addr::UNSPECIFIED.into()),
+            BoundTo::AnyV6 => (2, Ipv6Addr::UNSPECIFIED.into()),
+            BoundTo::Any => (3, Ipv6Addr::UNSPECIFIED.into()),
+        };
+        self.u8(kind);
+        self.local(ip.into());
+        self.u8(binding.reuse.into());
+        self.u8(binding.listens.into());
     }
 
     fn finish(mut self) -> Vec<u8> {
@@ -659,6 +719,25 @@ impl<'a> Reader<'a> {
             return Err(ProtocolError::Field("scope id"));
         }
         Ok(local)
+    }
+
+    fn binding(&mut self) -> Result<Binding, ProtocolError> {
+        let service = ServiceId::new(self.u64()?);
+        let kind = self.u8()?;
+        let ip = self.local()?.ip();
+        let to = match kind {
+            0 => BoundTo::Ip(ip),
+            1 => BoundTo::AnyV4,
+            2 => BoundTo::AnyV6,
+            3 => BoundTo::Any,
+            _ => return Err(ProtocolError::Field("kind of address")),
+        };
+        Ok(Binding {
+            service,
+            to,
+            reuse: self.flag()?,
+            listens: self.flag()?,
+        })
     }
 
     fn ends(&mut self) -> Result<Ends, ProtocolError> {

@@ -23,14 +23,15 @@ pub(super) struct Relay {
 
 impl Relay {
     /// Passes on what is in the socket, each packet wrapped as between processes
-    /// (`link/forward.rs`) to the port that its slot has. Returns how many were for slot 0 or for
-    /// nobody.
+    /// (`link/forward.rs`) to the port that its slot has: `port_of` where the broker has to steer, and
+    /// `gsi` for those to QP 1, which tells whose they are. Returns how many were for slot 0 or for nobody.
     pub(super) fn pass_on(
         &mut self,
         from: BorrowedFd<'_>,
         local: LocalAddr,
         key: &ForwardKey,
         port_of: impl Fn(Slot) -> Option<u16>,
+        gsi: impl Fn(&[u8]) -> Vec<(Slot, u16)>,
     ) -> usize {
         self.buffer.resize(BUFFER_LEN, 0);
         let mut left = 0;
@@ -41,30 +42,40 @@ impl Relay {
             let segment_len = received.segment_len.unwrap_or(received.len).max(1);
             let data = &self.buffer[..received.len];
             for segment in Segments::new(data, segment_len) {
-                let passed =
-                    wrap(segment, key, received.source, &port_of).and_then(|(port, datagram)| {
-                        let sender = sender(&mut self.sender, local)?;
-                        let to = local.with_port(port);
-                        // What finds no room is lost, as with any socket.
-                        sys::send(sender.as_fd(), &to, &datagram, SendOptions::default()).ok()
-                    });
-                left += usize::from(passed.is_none());
+                // A process that got it by mistake may have sent it back.
+                let (source, packet) = match forward::unwrap(key, Slot::BROKER, segment) {
+                    Some(unwrapped) => unwrapped,
+                    None => (received.source, segment),
+                };
+                let to = match Slot::of_packet(packet) {
+                    Some(Slot::BROKER) => gsi(packet),
+                    Some(slot) => port_of(slot).map(|port| (slot, port)).into_iter().collect(),
+                    None => Vec::new(),
+                };
+                let is_steered = Slot::of_packet(packet).is_some_and(|slot| slot != Slot::BROKER);
+                let mut passed = false;
+                for (slot, port) in to {
+                    let Some(datagram) = wrap(packet, key, source, slot) else {
+                        continue;
+                    };
+                    let Some(sender) = sender(&mut self.sender, local) else {
+                        continue;
+                    };
+                    // What finds no room is lost, as with any socket.
+                    let options = SendOptions::default();
+                    passed |= sys::send(sender.as_fd(), &local.with_port(port), &datagram, options)
+                        .is_ok();
+                }
+                left += usize::from(!passed || !is_steered);
             }
         }
         left
     }
 }
 
-fn wrap(
-    packet: &[u8],
-    key: &ForwardKey,
-    source: SocketAddr,
-    port_of: impl Fn(Slot) -> Option<u16>,
-) -> Option<(u16, Vec<u8>)> {
-    let slot = Slot::of_packet(packet)?;
-    let port = port_of(slot)?;
+fn wrap(packet: &[u8], key: &ForwardKey, source: SocketAddr, slot: Slot) -> Option<Vec<u8>> {
     let header = forward::header(key, slot, source, packet)?;
-    Some((port, [&header, packet].concat()))
+    Some([&header, packet].concat())
 }
 
 fn sender(cell: &mut Option<Socket>, local: LocalAddr) -> Option<&Socket> {

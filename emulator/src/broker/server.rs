@@ -8,8 +8,10 @@ use super::group::Group;
 use super::paths::Paths;
 use super::slots::SlotTable;
 use super::{BrokerConfig, BrokerError, sys};
+use crate::cm::services::Services;
 use crate::link::LocalAddr;
 use crate::link::claim::{Introduction, Rival};
+use crate::steering::Slot;
 
 mod addresses;
 mod channels;
@@ -60,6 +62,8 @@ struct Server {
     reserve: Reserve,
     slots: SlotTable,
     groups: BTreeMap<LocalAddr, Group>,
+    /// Ports of the connection manager, and whose they are.
+    services: Services<Slot>,
     /// Others who have addresses that clients have asked for.
     rivals: BTreeMap<LocalAddr, Rival>,
     started: Instant,
@@ -96,6 +100,7 @@ impl Server {
             reserve: Reserve::new(),
             slots,
             groups: BTreeMap::new(),
+            services: Services::default(),
             rivals: BTreeMap::new(),
             started: now,
             recovery_deadline: now + config.recovery_timeout,
@@ -202,7 +207,7 @@ impl Server {
             dir: self.paths.dir().to_owned(),
         };
         for group in self.groups.values_mut() {
-            self.gsi_datagrams += u64::try_from(group.receive()).unwrap_or(0);
+            self.gsi_datagrams += u64::try_from(group.receive(&self.services)).unwrap_or(0);
             group.introduce(&introduction);
         }
     }

@@ -187,6 +187,7 @@ impl EngineInner {
             self.release_late(Driver::Background);
         }
         self.fire_timers();
+        self.serve_cm();
         self.fail_qps_of_overrun_cqs();
         self.raise_moderated();
         self.retry_blocked_unless_tried(&mut turn.blocked);
@@ -292,6 +293,7 @@ impl EngineInner {
         let posts = self.next_doorbell(self.now());
         let events = self.moderated.next();
         let until = [
+            self.cm().next_timeout(),
             timer,
             blocked,
             broker,
@@ -307,6 +309,7 @@ impl EngineInner {
         let blocked = self.look_at_blocked(seen, self.now());
         let events = self.moderated.next();
         let all = [
+            self.cm().next_timeout(),
             until,
             self.timers.next(),
             blocked,

@@ -13,6 +13,7 @@ mod channels;
 mod clock;
 mod dispatch;
 mod doorbell;
+mod gsi;
 mod handover;
 mod linger;
 mod moderation;
@@ -38,10 +39,12 @@ use std::time::{Duration, Instant};
 
 use crossbeam::utils::CachePadded;
 use parking_lot::{Mutex, RwLock};
+use rocade_transport::cm::CmCounters;
 use rocade_transport::{PdTag, Time};
 use rocade_wire::Qpn;
 
 use crate::broker::Will;
+use crate::cm::CmHost;
 use crate::config::{BrokerMode, EngineConfig, LinkMode, Peers};
 use crate::error::VerbsError;
 use crate::hca::{DeviceFacts, DeviceInfo, Hca};
@@ -182,6 +185,7 @@ pub(crate) struct EngineInner {
     next_pd: AtomicU32,
     counters: AtomicCounters,
     publisher: Publisher,
+    cm: CmHost,
     tap: Tap,
 }
 
@@ -232,6 +236,7 @@ impl Engine {
                 next_pd: AtomicU32::new(1),
                 counters: AtomicCounters::default(),
                 publisher: Publisher::default(),
+                cm: CmHost::default(),
                 tap: Tap::new(config.capture, &config.faults, clock.now()),
             }),
         })
@@ -264,6 +269,16 @@ impl Engine {
         let hca = self.inner.hcas.iter().find(|hca| hca.config.name == name);
         let hca = hca.ok_or(VerbsError::NoDevice)?;
         Context::new(Arc::clone(&self.inner), Arc::clone(hca))
+    }
+
+    pub(crate) const fn inner(&self) -> &Arc<EngineInner> {
+        &self.inner
+    }
+
+    /// What the connection manager has counted.
+    #[must_use]
+    pub fn cm_counters(&self) -> CmCounters {
+        self.inner.cm.counters()
     }
 
     /// Statistics.

@@ -159,6 +159,7 @@ impl EngineInner {
                 self.drain(inner, core, mem, cause, self.now(), driver);
             });
         }
+        self.serve_cm();
         received
     }
 
@@ -236,7 +237,10 @@ impl EngineInner {
                 }
                 // GRO may have merged it with one of ours although it is for another process on this address.
                 //= BTH-10
-                Verdict::UnknownQp(_) => {
+                Verdict::UnknownQp(dest) => {
+                    if dest == Qpn::GSI && self.to_gsi(uplink, source.ip(), segment, forwarded) {
+                        continue;
+                    }
                     self.pass_on(uplink, source, segment, forwarded, |c| &c.rx_unknown_qp);
                 }
                 Verdict::WrongLink => self.count(|counters| &counters.rx_wrong_link),

@@ -25,6 +25,8 @@ pub const MAX_PD: u32 = 1 << 20;
 pub const MAX_RD_ATOM: u8 = 128;
 /// Completion vectors.
 pub const COMP_VECTORS: u32 = 1;
+/// How long the device takes to acknowledge: 4.096 µs times 2 to the power of this.
+pub const LOCAL_CA_ACK_DELAY: u8 = 15;
 /// Ports.
 pub const PORTS: u8 = 1;
 /// Longest message in bytes (MTU-04).

@@ -245,7 +245,7 @@ impl Hca {
             max_qp_init_rd_atom: rd_atom,
             atomic_cap: 2,
             max_pkeys: self.pkey_table_len(),
-            local_ca_ack_delay: 15,
+            local_ca_ack_delay: limits::LOCAL_CA_ACK_DELAY,
             phys_port_cnt: limits::PORTS,
             completion_timestamp_mask: u64::MAX,
             hca_core_clock_khz: 1_000_000,

@@ -96,14 +96,14 @@ pub(crate) fn is_wrapped(datagram: &[u8]) -> bool {
 /// The header to put before a packet of `to_slot` that came from `source`.
 ///
 /// `None` if the packet must not be forwarded: it is wrapped already, too short to have a
-/// destination, or not for that slot.
+/// destination, or neither for that slot nor for QP 1, which all slots share.
 pub(crate) fn header(
     key: &ForwardKey,
     to_slot: Slot,
     source: SocketAddr,
     packet: &[u8],
 ) -> Option<[u8; HEADER_LEN]> {
-    if is_wrapped(packet) || packet.get(SLOT_AT) != Some(&to_slot.get()) {
+    if is_wrapped(packet) || !may_reach(packet, to_slot) {
         return None;
     }
     let mut header = [0; HEADER_LEN];
@@ -121,9 +121,15 @@ pub(crate) fn header(
     Some(header)
 }
 
+/// Is a packet for this slot, or for QP 1? Whom that one is for is in its payload.
+fn may_reach(packet: &[u8], slot: Slot) -> bool {
+    let dest = packet.get(SLOT_AT..SLOT_AT + 3);
+    dest.is_some_and(|dest| dest[0] == slot.get() || dest == [0, 0, 1])
+}
+
 /// The original sender and the packet, if this is a packet of `slot` that somebody has wrapped who
 /// has the key.
-pub(super) fn unwrap<'d>(
+pub(crate) fn unwrap<'d>(
     key: &ForwardKey,
     slot: Slot,
     datagram: &'d [u8],
@@ -133,7 +139,7 @@ pub(super) fn unwrap<'d>(
     if !header.starts_with(&MAGIC) || ForwardKey(*proof) != *key {
         return None;
     }
-    let for_us = header[SLOT_AT] == slot.get() && packet.get(SLOT_AT) == Some(&slot.get());
+    let for_us = header[SLOT_AT] == slot.get() && may_reach(packet, slot);
     if !for_us || is_wrapped(packet) {
         return None;
     }
@@ -206,6 +212,21 @@ mod tests {
     }
 
     #[test]
+    fn qp_1_is_in_all_slots() {
+        let source = "192.0.2.1:50000".parse().unwrap();
+        let mut gsi = packet(0);
+        gsi[5..8].copy_from_slice(&[0, 0, 1]);
+        let wrapped = wrap(7, source, &gsi).unwrap();
+        assert_eq!(wrapped[5], 7);
+        assert_eq!(
+            unwrap(&KEY, Slot::new(7), &wrapped),
+            Some((source, &gsi[..]))
+        );
+        gsi[7] = 2;
+        assert_eq!(wrap(7, source, &gsi), None);
+    }
+
+    #[test]
     fn who_has_not_the_key_cannot_wrap() {
         let source = "192.0.2.1:50000".parse().unwrap();
         let wrapped = wrap(7, source, &packet(7)).unwrap();
@@ -232,7 +253,7 @@ mod tests {
                 bytes[KEY_AT..HEADER_LEN].copy_from_slice(&KEY.0);
             }
             if let Some((_, packet)) = unwrap(&KEY, Slot::new(slot), &bytes) {
-                prop_assert_eq!(packet.get(5), Some(&slot));
+                prop_assert!(may_reach(packet, Slot::new(slot)));
             }
         }
     }

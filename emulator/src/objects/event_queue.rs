@@ -13,7 +13,7 @@ use crate::error::VerbsError;
 /// The descriptor is readable exactly while the queue is not empty, and each event is an edge to those
 /// who wait for edges (CQ-14). Threads that wait in a verb wait at the gate.
 #[derive(Debug)]
-pub(super) struct EventQueue<T> {
+pub(crate) struct EventQueue<T> {
     fd: OwnedFd,
     /// Open for as many as there are events, less those that a thread is about to take. It may be open for
     /// more after several threads wanted the same event: then they look in vain once.
@@ -22,7 +22,7 @@ pub(super) struct EventQueue<T> {
 }
 
 impl<T> EventQueue<T> {
-    pub(super) fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
             fd: sys::eventfd()?,
             gate: Gate::new()?,
@@ -30,7 +30,7 @@ impl<T> EventQueue<T> {
         })
     }
 
-    pub(super) fn raw_fd(&self) -> RawFd {
+    pub(crate) fn raw_fd(&self) -> RawFd {
         self.fd.as_raw_fd()
     }
 
@@ -38,7 +38,7 @@ impl<T> EventQueue<T> {
         self.fd.as_fd()
     }
 
-    pub(super) fn push(&self, event: T) {
+    pub(crate) fn push(&self, event: T) {
         let mut queue = self.queue.lock();
         queue.push_back(event);
         //= CQ-14
@@ -64,7 +64,7 @@ impl<T> EventQueue<T> {
     }
 
     /// Takes the oldest event. `None` says to wait for one: the descriptor is not non-blocking.
-    pub(super) fn pop(&self, on_take: impl FnOnce(&T)) -> Result<Option<T>, VerbsError> {
+    pub(crate) fn pop(&self, on_take: impl FnOnce(&T)) -> Result<Option<T>, VerbsError> {
         match self.try_pop(on_take) {
             None if sys::is_nonblocking(self.fd()) => Err(VerbsError::WouldBlock),
             event => Ok(event),
@@ -72,12 +72,26 @@ impl<T> EventQueue<T> {
     }
 
     /// For waiting.
-    pub(super) const fn waiter(&self) -> EventWaiter<'_> {
+    pub(crate) const fn waiter(&self) -> EventWaiter<'_> {
         EventWaiter { gate: &self.gate }
     }
 
+    /// Takes the events that `take` wants, in their order.
+    pub(crate) fn extract(&self, mut take: impl FnMut(&T) -> bool) -> Vec<T> {
+        let mut queue = self.queue.lock();
+        let (taken, kept): (Vec<T>, Vec<T>) = queue.drain(..).partition(|event| take(event));
+        queue.extend(kept);
+        for _ in &taken {
+            self.gate.close();
+        }
+        if !taken.is_empty() && queue.is_empty() {
+            sys::eventfd_clear(self.fd());
+        }
+        taken
+    }
+
     /// Drops the events that `keep` refuses.
-    pub(super) fn retain(&self, keep: impl FnMut(&T) -> bool) {
+    pub(crate) fn retain(&self, keep: impl FnMut(&T) -> bool) {
         let mut queue = self.queue.lock();
         let before = queue.len();
         queue.retain(keep);

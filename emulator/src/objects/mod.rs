@@ -21,6 +21,7 @@ pub use comp_channel::CompChannel;
 pub use connection::Connection;
 pub use context::{AsyncEvent, AsyncEventKind, Context, EventElement};
 pub use cq::{Cq, CqInitAttr};
+pub(crate) use event_queue::EventQueue;
 pub use event_queue::EventWaiter;
 pub use mr::Mr;
 pub use pd::Pd;

@@ -26,7 +26,7 @@ fn connect(site: &Site) -> Socket {
 
 fn message(kind: u8, body: &[u8]) -> Vec<u8> {
     let len = u8::try_from(12 + body.len()).unwrap();
-    [&[b'R', b'C', b'D', b'B', 3, 0, kind, 0, len, 0, 0, 0], body].concat()
+    [&[b'R', b'C', b'D', b'B', 4, 0, kind, 0, len, 0, 0, 0], body].concat()
 }
 
 /// Leases a slot and hangs up on nobody.

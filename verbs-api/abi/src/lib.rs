@@ -11,7 +11,8 @@
 //! * In [`layout`] a mirrored type describes itself to the layout test.
 //! * Enumerators are in [`consts`].
 //! * The modules [`device`], [`object`], [`attr`], [`wr`], [`extended`], [`context`] hold the
-//!   structures.
+//!   structures; [`rdma`] those of the connection manager.
+//! * [`private`] is between two of our own libraries.
 //!
 //! The test `tests/layout.rs` compares size, alignment and every field offset with figures
 //! measured by a C compiler (`tests/abi/layouts.txt` of the repository), in both directions.
@@ -28,6 +29,8 @@ pub mod device;
 pub mod extended;
 pub mod layout;
 pub mod object;
+pub mod private;
+pub mod rdma;
 pub mod wr;
 
 pub use attr::*;
@@ -36,4 +39,6 @@ pub use context::*;
 pub use device::*;
 pub use extended::*;
 pub use object::*;
+pub use private::*;
+pub use rdma::*;
 pub use wr::*;

@@ -28,6 +28,7 @@
 mod ah;
 mod cancel;
 mod channel;
+mod cm;
 mod complaint;
 mod context;
 mod cq;

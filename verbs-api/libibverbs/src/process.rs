@@ -75,6 +75,13 @@ fn first_number() -> u32 {
     number.and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
+impl Generation {
+    /// For other libraries.
+    pub(crate) const fn number(self) -> u32 {
+        self.0
+    }
+}
+
 /// The generation of this process.
 pub(crate) fn generation() -> Generation {
     // Relaxed: only the child of a fork changes it, before any other of its threads exists.

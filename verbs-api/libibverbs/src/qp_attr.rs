@@ -52,7 +52,7 @@ pub(crate) const fn address_from_c(ah: &ibv_ah_attr) -> AddressVector {
     }
 }
 
-const fn address_to_c(av: &AddressVector) -> ibv_ah_attr {
+pub(crate) const fn address_to_c(av: &AddressVector) -> ibv_ah_attr {
     ibv_ah_attr {
         grh: ibv_global_route {
             dgid: ibv_gid {

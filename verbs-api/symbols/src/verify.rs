@@ -7,6 +7,9 @@ use std::{
     process::Command,
 };
 
+/// How the nodes begin in which our libraries find each other: no other library has them.
+const PRIVATE: &str = "ROCADE_PRIVATE";
+
 /// A defined, versioned dynamic symbol.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DynamicSymbol {
@@ -154,7 +157,7 @@ fn defined_symbols(listing: &str) -> BTreeSet<DynamicSymbol> {
         else {
             continue;
         };
-        if *section == "UND" || *section == "ABS" {
+        if *section == "UND" || *section == "ABS" || versioned.contains(PRIVATE) {
             continue;
         }
         let (symbol, version, default) = match versioned.split_once("@@") {
@@ -205,5 +208,6 @@ fn defined_nodes(listing: &str) -> BTreeSet<String> {
         .filter(|line| line.contains("Index:") && !line.contains("Flags: BASE"))
         .filter_map(|line| line.rsplit("Name: ").next())
         .map(|name| name.trim().to_owned())
+        .filter(|name| !name.starts_with(PRIVATE))
         .collect()
 }

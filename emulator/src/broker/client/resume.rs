@@ -22,6 +22,8 @@ enum Say {
     Share,
     /// Our last will.
     Will,
+    /// A port of ours, by its place in the list.
+    Port(usize),
 }
 
 /// How far it is.
@@ -63,6 +65,7 @@ impl Resume {
                 .chain(restore)
                 .chain(share)
                 .chain(will)
+                .chain((0..holdings.ports.len()).map(Say::Port))
                 .collect(),
             deadline: Instant::now() + ANSWER_TIMEOUT,
         };
@@ -95,6 +98,11 @@ impl Resume {
                         .will
                         .iter()
                         .for_each(|will| will.set_deposited(true));
+                }
+                (Say::Port(_), Response::Bound(_)) => {}
+                // Somebody was faster; requests go there.
+                (Say::Port(_), Response::PortTaken) => {
+                    tracing::warn!("a port of ours has another owner");
                 }
                 _ => return Err(ProtocolError::Unexpected.into()),
             }
@@ -143,6 +151,12 @@ impl Resume {
             Say::Share => {
                 let wake = holdings.wake.iter().map(AsFd::as_fd).collect::<Vec<_>>();
                 self.connection.send(&Request::Share, &wake)
+            }
+            Say::Port(at) => {
+                let binding = *holdings.ports.get(at).ok_or(BrokerError::Lost)?;
+                let any_port = false;
+                let bind = Request::Bind { binding, any_port };
+                self.connection.send(&bind, &[])
             }
             Say::Will => {
                 let will = holdings.will.iter().map(|will| will.fd());

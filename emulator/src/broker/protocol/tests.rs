@@ -26,6 +26,22 @@ fn ends() -> impl Strategy<Value = Ends> {
     })
 }
 
+fn binding() -> impl Strategy<Value = Binding> {
+    (any::<u64>(), local(), 0..4, any::<bool>(), any::<bool>()).prop_map(
+        |(service, local, kind, reuse, listens)| Binding {
+            service: ServiceId::new(service),
+            to: match kind {
+                0 => BoundTo::Ip(local.ip()),
+                1 => BoundTo::AnyV4,
+                2 => BoundTo::AnyV6,
+                _ => BoundTo::Any,
+            },
+            reuse,
+            listens,
+        },
+    )
+}
+
 fn key() -> impl Strategy<Value = ForwardKey> {
     any::<[u8; 16]>().prop_map(ForwardKey::from_bytes)
 }
@@ -43,6 +59,10 @@ fn request() -> impl Strategy<Value = (Request, usize)> {
         Just((Request::Stop, 0)),
         Just((Request::Share, 1)),
         Just((Request::Will, 1)),
+        (binding(), any::<bool>())
+            .prop_map(|(binding, any_port)| (Request::Bind { binding, any_port }, 0)),
+        binding().prop_map(|binding| (Request::Listen(binding), 0)),
+        binding().prop_map(|binding| (Request::Release(binding), 0)),
         ends().prop_map(|ends| (Request::Channel(ends), 0)),
     ]
 }
@@ -115,6 +135,8 @@ fn response() -> impl Strategy<Value = (Response, usize)> {
             }
         ),
         Just((Response::Lock, 1)),
+        binding().prop_map(|binding| (Response::Bound(binding), 0)),
+        Just((Response::PortTaken, 0)),
         Just((Response::Accepted, 0)),
         status().prop_map(|status| (Response::Status(status), 0)),
         (any::<u32>(), any::<u16>()).prop_map(|(broker_pid, clients)| (
@@ -189,7 +211,7 @@ proptest! {
 #[test]
 fn the_header_is_as_documented() {
     let bytes = Request::Status.encode();
-    assert_eq!(bytes, [b'R', b'C', b'D', b'B', 3, 0, 4, 0, 12, 0, 0, 0]);
+    assert_eq!(bytes, [b'R', b'C', b'D', b'B', 4, 0, 4, 0, 12, 0, 0, 0]);
 }
 
 #[test]
@@ -211,7 +233,7 @@ fn what_never_changes_is_understood_in_all_versions() {
         broker_pid: 7,
         clients: 1,
     };
-    for version in [0, 1, 2, 4, u16::MAX] {
+    for version in [0, 1, 2, 3, u16::MAX] {
         let in_it = |message| with_version(message, version);
         let stop = in_it(Request::Stop.encode());
         assert_eq!(version_of(&stop), Some(version));

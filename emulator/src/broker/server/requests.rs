@@ -11,6 +11,9 @@ use super::super::{AddressStatus, BrokerStatus, SlotStatus, fdpass};
 use super::Server;
 use super::connections::{NO_DESCRIPTORS, means_no_descriptor};
 use super::will::Deposit;
+use crate::cm::port_range;
+use crate::cm::services::Binding;
+use crate::random;
 use crate::steering::Slot;
 
 /// A request is refused.
@@ -113,6 +116,7 @@ impl Server {
 
     /// A slot has become free.
     pub(super) fn release(&mut self, slot: Slot) {
+        self.services.release_all(slot);
         self.groups
             .values_mut()
             .for_each(|group| group.release(slot));
@@ -158,6 +162,25 @@ impl Server {
             }
             (Request::Channel(ends), Some(_)) => {
                 self.connect(index, ends);
+                Ok(())
+            }
+            (Request::Bind { binding, any_port }, Some(slot)) => {
+                let answer = self.bind(slot, binding, any_port);
+                self.clients[index].send(&answer, &[]);
+                Ok(())
+            }
+            (Request::Listen(binding), Some(slot)) => {
+                let answer = if self.services.listen(slot, binding) {
+                    Response::Accepted
+                } else {
+                    Response::PortTaken
+                };
+                self.clients[index].send(&answer, &[]);
+                Ok(())
+            }
+            (Request::Release(binding), Some(slot)) => {
+                self.services.release(slot, binding);
+                self.clients[index].send(&Response::Accepted, &[]);
                 Ok(())
             }
             (Request::Status, _) => {
@@ -247,6 +270,18 @@ impl Server {
             &lock.iter().map(AsFd::as_fd).collect::<Vec<_>>(),
         );
         Ok(())
+    }
+
+    /// Gives a client a port, where it is free.
+    fn bind(&mut self, slot: Slot, binding: Binding, any_port: bool) -> Response {
+        let bound = if any_port {
+            let (first, last) = port_range();
+            let start = random::below(usize::from(last - first) + 1);
+            self.services.bind_any(slot, binding, (first, last), start)
+        } else {
+            self.services.bind(slot, binding).then_some(binding)
+        };
+        bound.map_or(Response::PortTaken, Response::Bound)
     }
 
     fn status(&mut self) -> BrokerStatus {

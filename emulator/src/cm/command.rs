@@ -1,0 +1,812 @@
+//! What programs do with their connections.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use rocade_transport::cm::{CmError, CmRoute, private_data, refusal};
+use rocade_transport::{QpAttr, QpAttrMask, QpState, QpType, Time};
+use rocade_wire::mad::{
+    CmPath, CmTimeout, CommId, Failover, IpCmHeader, RejReason, Rep, Req, ServiceId, SidrRep,
+    SidrReq, SidrStatus, TransportType,
+};
+use rocade_wire::{Guid, Pkey, Qkey, Qpn};
+
+use super::CmAddresses;
+use super::event::{CmChannel, CmEventKind, CmParam, ConnParam, Waiting};
+use super::host::CmCore;
+use super::id::{
+    IdCore, IdKey, IdState, MAX_CM_RETRIES, PeerEnd, PortSpace, RESPONSE_TIMEOUT, UDP_QKEY,
+};
+use super::resolve::{canonical, port_range, unspecified, with_port};
+use super::services::{Binding, BoundTo, port_of};
+use crate::engine::EngineInner;
+use crate::error::VerbsError;
+use crate::hca::Hca;
+use crate::random;
+
+/// Requests that wait at most, and as many as there are unless the program says otherwise.
+//= LRC-15
+const MAX_BACKLOG: usize = 1_024;
+/// Longest private data of programs.
+//= CMA-05
+const CONNECT_PRIVATE: usize = Req::PRIVATE_LEN - IpCmHeader::LEN;
+const SIDR_PRIVATE: usize = SidrReq::PRIVATE_LEN - IpCmHeader::LEN;
+
+/// One end of a connection, or a listener (`rdma_cm_id`). Dropping it ends what there is.
+#[derive(Debug)]
+#[doc(alias = "rdma_cm_id")]
+pub struct CmId {
+    engine: Arc<EngineInner>,
+    key: IdKey,
+}
+
+impl Drop for CmId {
+    fn drop(&mut self) {
+        self.destroy();
+    }
+}
+
+impl From<CmError> for VerbsError {
+    fn from(_: CmError) -> Self {
+        Self::InvalidArgument("the connection is not in a state for that")
+    }
+}
+
+fn wrong_state<T>() -> Result<T, VerbsError> {
+    Err(VerbsError::InvalidArgument(
+        "the ID is not in a state for that",
+    ))
+}
+
+fn check_private(data: &[u8], most: usize) -> Result<(), VerbsError> {
+    if data.len() > most {
+        return Err(VerbsError::InvalidArgument("private_data_len"));
+    }
+    Ok(())
+}
+
+impl CmId {
+    pub(super) fn of(engine: &Arc<EngineInner>, key: IdKey) -> Self {
+        Self {
+            engine: Arc::clone(engine),
+            key,
+        }
+    }
+
+    /// A new ID. `cookie` comes back in its events.
+    ///
+    /// # Errors
+    /// Those of joining the broker.
+    #[doc(alias = "rdma_create_id")]
+    pub fn new(
+        channel: &CmChannel,
+        port_space: PortSpace,
+        qp_type: QpType,
+        cookie: u64,
+    ) -> Result<Self, VerbsError> {
+        let mut id = IdCore::new(Arc::clone(&channel.inner), port_space, qp_type);
+        id.cookie = Some(cookie);
+        let key = channel.engine.with_cm(|core, _| core.add(id))?;
+        Ok(Self::of(&channel.engine, key))
+    }
+
+    fn with<R>(
+        &self,
+        f: impl FnOnce(&mut CmCore, IdKey, Time) -> Result<R, VerbsError>,
+    ) -> Result<R, VerbsError> {
+        let key = self.key;
+        self.engine.with_cm(|core, now| f(core, key, now))?
+    }
+
+    fn with_id<R>(
+        &self,
+        f: impl FnOnce(&mut IdCore) -> Result<R, VerbsError>,
+    ) -> Result<R, VerbsError> {
+        self.with(|core, key, _| f(core.id(key)?))
+    }
+
+    /// Its addresses, and its device.
+    #[must_use]
+    pub fn addresses(&self) -> CmAddresses {
+        let addresses = self.with_id(|id| {
+            Ok(CmAddresses {
+                local: id.src,
+                peer: id.dst,
+                device: id.hca.as_ref().map(|hca| hca.config.name.clone()),
+            })
+        });
+        addresses.unwrap_or_default()
+    }
+
+    /// The way to the peer.
+    ///
+    /// # Errors
+    /// There is none yet.
+    pub fn address_vector(&self) -> Result<rocade_transport::AddressVector, VerbsError> {
+        self.with_id(|id| id.address())
+    }
+
+    /// The path MTU.
+    ///
+    /// # Errors
+    /// The ID is gone.
+    pub fn mtu(&self) -> Result<rocade_wire::Mtu, VerbsError> {
+        self.with_id(|id| Ok(id.mtu()))
+    }
+
+    /// Code of the longest time that a packet is on its way.
+    ///
+    /// # Errors
+    /// The ID is gone.
+    pub fn packet_life_time(&self) -> Result<u8, VerbsError> {
+        self.with_id(|id| Ok(id.packet_life().code()))
+    }
+
+    /// Takes an address and a port; port 0 is any. An unspecified address stands for all.
+    ///
+    /// # Errors
+    /// [`VerbsError::NoDevice`] if no device has the address, `EADDRINUSE` if somebody has the port.
+    //= LRC-16
+    #[doc(alias = "rdma_bind_addr")]
+    pub fn bind(&self, addr: SocketAddr) -> Result<(), VerbsError> {
+        let addr = canonical(addr);
+        let hca = self.prepare_local(addr.ip())?;
+        let (port_space, reuse, af_only) = self.with_id(|id| {
+            if id.state != IdState::Idle {
+                return wrong_state();
+            }
+            Ok((id.port_space, id.reuse, id.af_only))
+        })?;
+        if (1..1024).contains(&addr.port()) && !may_use_low_ports() {
+            return Err(VerbsError::Io(std::io::Error::from_raw_os_error(
+                libc::EACCES,
+            )));
+        }
+        let to = match addr.ip() {
+            ip if !ip.is_unspecified() => BoundTo::Ip(ip),
+            IpAddr::V4(_) => BoundTo::AnyV4,
+            IpAddr::V6(_) if af_only => BoundTo::AnyV6,
+            IpAddr::V6(_) => BoundTo::Any,
+        };
+        let wanted = Binding {
+            service: port_space.service(addr.port()),
+            to,
+            reuse,
+            listens: false,
+        };
+        let binding = self.reserve(wanted, addr.port() == 0)?;
+        self.with_id(|id| {
+            id.state = IdState::AddrBound;
+            id.src = Some(with_port(addr, port_of(binding.service)));
+            id.hca = hca;
+            id.binding = Some(binding);
+            Ok(())
+        })
+    }
+
+    /// Opens the socket of a local address, or of all.
+    fn prepare_local(&self, ip: IpAddr) -> Result<Option<Arc<Hca>>, VerbsError> {
+        if ip.is_unspecified() {
+            return Ok(None);
+        }
+        let hca = self.engine.hca_with(ip).ok_or(VerbsError::NoDevice)?;
+        self.engine.uplink_for(hca.local_addr(ip))?;
+        Ok(Some(hca))
+    }
+
+    /// Takes a port, here and on the host.
+    fn reserve(&self, wanted: Binding, any_port: bool) -> Result<Binding, VerbsError> {
+        let in_use = || VerbsError::Io(std::io::Error::from_raw_os_error(libc::EADDRINUSE));
+        self.engine.attached_slot()?;
+        let granted = self.engine.reserve_on_host(wanted, any_port)?;
+        let here = self.with(|core, key, _| {
+            let binding = match granted {
+                Some(binding) => core.services.bind(key, binding).then_some(binding),
+                None if any_port => {
+                    let (first, last) = port_range();
+                    let start = random::below(usize::from(last - first) + 1);
+                    core.services.bind_any(key, wanted, (first, last), start)
+                }
+                None => core.services.bind(key, wanted).then_some(wanted),
+            };
+            Ok(binding)
+        })?;
+        if here.is_none()
+            && let Some(granted) = granted
+        {
+            self.engine.release_on_host(granted);
+        }
+        here.ok_or_else(in_use)
+    }
+
+    /// Finds out how a peer is reached; the outcome is an event.
+    ///
+    /// # Errors
+    /// Misuse, or no port. What is wrong with the address comes as [`CmEventKind::AddrError`].
+    #[doc(alias = "rdma_resolve_addr")]
+    pub fn resolve_addr(&self, src: Option<SocketAddr>, dst: SocketAddr) -> Result<(), VerbsError> {
+        let dst = canonical(dst);
+        let state = self.with_id(|id| Ok(id.state))?;
+        match (state, src) {
+            (IdState::Idle, Some(src)) if !(src.ip().is_unspecified() && src.port() == 0) => {
+                self.bind(src)?;
+            }
+            (IdState::Idle | IdState::AddrBound, _) => {}
+            _ => return wrong_state(),
+        }
+        if !self.engine.peers().allow(dst.ip()) {
+            let error = VerbsError::PeerRefused(dst.ip());
+            tracing::error!("{error}");
+            return Err(error);
+        }
+        let own = self.with_id(|id| Ok(id.src))?;
+        let found = match own {
+            Some(own) if !own.ip().is_unspecified() => match self.engine.hca_with(own.ip()) {
+                Some(hca) if own.is_ipv4() == dst.is_ipv4() => Ok((own, hca)),
+                _ => Err(std::io::Error::from_raw_os_error(libc::ENETUNREACH)),
+            },
+            _ => self.engine.source_for(dst),
+        };
+        let opened = found.and_then(|(own, hca)| {
+            let uplink = self.engine.uplink_for(hca.local_addr(own.ip()));
+            uplink
+                .map(|_| (own, hca))
+                .map_err(|error| std::io::Error::from_raw_os_error(error.errno()))
+        });
+        self.with(|core, key, _| {
+            let id = core.id(key)?;
+            match opened {
+                Ok((own, hca)) => {
+                    let port = id.src.map_or(0, |src| src.port());
+                    let port = if port == 0 { ephemeral_port() } else { port };
+                    id.src = Some(with_port(own, port));
+                    id.dst = Some(dst);
+                    id.hca = Some(hca);
+                    id.state = IdState::AddrResolved;
+                    core.tell(key, CmEventKind::AddrResolved, 0, CmParam::None);
+                }
+                Err(error) => {
+                    let errno = error.raw_os_error().unwrap_or(libc::ENODEV);
+                    core.tell(key, CmEventKind::AddrError, -errno, CmParam::None);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Finds the path to the peer; the outcome is an event.
+    ///
+    /// # Errors
+    /// The address is not resolved.
+    #[doc(alias = "rdma_resolve_route")]
+    pub fn resolve_route(&self) -> Result<(), VerbsError> {
+        self.with(|core, key, _| {
+            let id = core.id(key)?;
+            if id.state != IdState::AddrResolved {
+                return wrong_state();
+            }
+            id.state = IdState::RouteResolved;
+            core.tell(key, CmEventKind::RouteResolved, 0, CmParam::None);
+            Ok(())
+        })
+    }
+
+    /// Waits for requests, of which so many may wait to be taken; 0 or less is the most there can be.
+    ///
+    /// # Errors
+    /// `EADDRINUSE` if somebody else listens; those of [`CmId::bind`].
+    //= LRC-15
+    #[doc(alias = "rdma_listen")]
+    pub fn listen(&self, backlog: i32) -> Result<(), VerbsError> {
+        if self.with_id(|id| Ok(id.state))? == IdState::Idle {
+            let any = unspecified(IdKey::ANY_IP);
+            self.bind(SocketAddr::new(any, 0))?;
+        }
+        let binding = self.with_id(|id| match (id.state, id.binding) {
+            (IdState::AddrBound, Some(binding)) => Ok(binding),
+            _ => wrong_state(),
+        })?;
+        self.engine.open_all(binding.to)?;
+        let backlog = usize::try_from(backlog).unwrap_or(0);
+        let backlog = match backlog {
+            0 => MAX_BACKLOG,
+            some => some.min(MAX_BACKLOG),
+        };
+        let in_use = || VerbsError::Io(std::io::Error::from_raw_os_error(libc::EADDRINUSE));
+        self.with(|core, key, _| {
+            if !core.services.listen(key, binding) {
+                return Err(in_use());
+            }
+            let id = core.id(key)?;
+            id.state = IdState::Listen;
+            id.backlog = backlog;
+            let listens = true;
+            id.binding = Some(Binding { listens, ..binding });
+            core.cm.listen(binding.service);
+            Ok(())
+        })?;
+        if !self.engine.listen_on_host(binding)? {
+            self.with(|core, key, _| {
+                core.stop_listening(key);
+                Ok(())
+            })?;
+            return Err(in_use());
+        }
+        Ok(())
+    }
+
+    /// Asks the peer for a connection, or for its datagram service; the outcome is an event.
+    ///
+    /// # Errors
+    /// The route is not resolved; private data are too long.
+    #[doc(alias = "rdma_connect")]
+    pub fn connect(&self, param: &ConnParam) -> Result<(), VerbsError> {
+        self.with(|core, key, now| {
+            let id = core.id(key)?;
+            if id.state != IdState::RouteResolved {
+                return wrong_state();
+            }
+            let (Some(src), Some(dst)) = (id.src, id.dst) else {
+                return wrong_state();
+            };
+            let route = CmRoute {
+                local: src.ip(),
+                remote: dst.ip(),
+            };
+            let header = IpCmHeader {
+                src_port: src.port(),
+                src: src.ip(),
+                dst: dst.ip(),
+            };
+            let data = |most| {
+                check_private(&param.private_data, most)?;
+                Ok::<_, VerbsError>([&header.to_bytes()[..], &param.private_data].concat())
+            };
+            let service = id.port_space.service(dst.port());
+            let conn = if id.is_datagram() {
+                let req = SidrReq {
+                    request_id: CommId::new(0),
+                    pkey: Pkey::DEFAULT,
+                    service_id: service,
+                    private_data: private_data(&data(SIDR_PRIVATE)?),
+                };
+                let interval = RESPONSE_TIMEOUT.as_ns();
+                core.cm
+                    .request_service(now, route, interval, MAX_CM_RETRIES, req)
+            } else {
+                let life = id.packet_life();
+                let req = id.request(route, service, param, private_data(&data(CONNECT_PRIVATE)?));
+                core.cm.connect(now, route, life, req)
+            };
+            let id = core.id(key)?;
+            id.conn = Some(conn);
+            id.state = IdState::Connect;
+            id.local_qpn = param.qp_num;
+            id.srq = param.srq;
+            id.retry_count = param.retry_count.min(7);
+            core.by_conn.insert(conn, key);
+            Ok(())
+        })
+    }
+
+    /// After [`CmEventKind::ConnectResponse`]: the queue pair is ready, the peer may know.
+    ///
+    /// # Errors
+    /// Nobody has accepted.
+    //= LRC-24
+    #[doc(alias = "rdma_establish")]
+    pub fn establish(&self) -> Result<(), VerbsError> {
+        self.with(|core, key, now| {
+            let conn = core
+                .id(key)?
+                .conn
+                .ok_or(VerbsError::InvalidArgument("no connection"))?;
+            Ok(core.cm.ready(now, conn, &[])?)
+        })
+    }
+
+    /// Accepts a request. `cookie` comes back in the events of the ID from here on.
+    ///
+    /// # Errors
+    /// There is no request (any more); private data are too long.
+    #[doc(alias = "rdma_accept")]
+    pub fn accept(&self, cookie: u64, param: &ConnParam) -> Result<(), VerbsError> {
+        self.with(|core, key, now| {
+            let id = core.id(key)?;
+            let conn = id.conn.ok_or(VerbsError::InvalidArgument("no request"))?;
+            if id.state != IdState::Connect {
+                return wrong_state();
+            }
+            if id.is_datagram() {
+                check_private(&param.private_data, SidrRep::PRIVATE_LEN)?;
+                let rep = SidrRep {
+                    qpn: param.qp_num,
+                    qkey: id.qkey.unwrap_or(UDP_QKEY),
+                    private_data: private_data(&param.private_data),
+                    ..refusal(SidrStatus::Success)
+                };
+                core.cm.reply_service(now, conn, rep)?;
+            } else {
+                check_private(&param.private_data, Rep::PRIVATE_LEN)?;
+                let rep = id.reply(param);
+                core.cm.reply(now, conn, rep)?;
+            }
+            let id = core.id(key)?;
+            id.local_qpn = param.qp_num;
+            if let Some(peer) = &mut id.peer {
+                peer.responder_resources = param.responder_resources;
+                peer.initiator_depth = param.initiator_depth;
+            }
+            id.cookie = Some(cookie);
+            Ok(())
+        })
+    }
+
+    /// Rejects a request, or the peer's acceptance.
+    ///
+    /// # Errors
+    /// There is nothing to reject; private data are too long.
+    //= LRC-19
+    #[doc(alias = "rdma_reject")]
+    pub fn reject(&self, reason: RejReason, data: &[u8]) -> Result<(), VerbsError> {
+        self.with(|core, key, now| {
+            let id = core.id(key)?;
+            let conn = id.conn.ok_or(VerbsError::InvalidArgument("no request"))?;
+            if id.is_datagram() {
+                check_private(data, SidrRep::PRIVATE_LEN)?;
+                let rep = SidrRep {
+                    private_data: private_data(data),
+                    ..refusal(SidrStatus::Rejected)
+                };
+                return Ok(core.cm.reply_service(now, conn, rep)?);
+            }
+            check_private(data, rocade_wire::mad::Rej::PRIVATE_LEN)?;
+            Ok(core.cm.reject(now, conn, reason, &[], data)?)
+        })
+    }
+
+    /// Ends the connection, or answers the peer that ends it.
+    ///
+    /// # Errors
+    /// There is no connection.
+    //= LRC-20
+    //= EVT-03
+    #[doc(alias = "rdma_disconnect")]
+    pub fn disconnect(&self) -> Result<(), VerbsError> {
+        self.with(|core, key, now| {
+            let id = core.id(key)?;
+            let conn = id
+                .conn
+                .ok_or(VerbsError::InvalidArgument("no connection"))?;
+            let began = core.cm.disconnect(now, conn, &[]);
+            // In any other state it has ended already, or is about to.
+            if began.is_err() {
+                let _ = core.cm.answer_disconnect(now, conn, &[]);
+            }
+            Ok(())
+        })
+    }
+
+    /// The queue pair has heard of its peer: the connection is made.
+    ///
+    /// # Errors
+    /// There is no connection.
+    //= EVT-08
+    #[doc(alias = "rdma_notify")]
+    pub fn notify_established(&self) -> Result<(), VerbsError> {
+        self.with(|core, key, now| {
+            let conn = core
+                .id(key)?
+                .conn
+                .ok_or(VerbsError::InvalidArgument("no connection"))?;
+            if core.cm.established(now, conn).is_ok() {
+                core.tell(key, CmEventKind::Established, 0, CmParam::None);
+            }
+            Ok(())
+        })
+    }
+
+    /// The attributes that the queue pair needs to get into a state.
+    ///
+    /// # Errors
+    /// Nothing is known of the peer yet.
+    #[doc(alias = "rdma_init_qp_attr")]
+    pub fn qp_attr(&self, state: QpState) -> Result<(QpAttr, QpAttrMask), VerbsError> {
+        self.with_id(|id| id.qp_attr(state))
+    }
+
+    /// Traffic class of the path (`RDMA_OPTION_ID_TOS`).
+    ///
+    /// # Errors
+    /// The ID is gone.
+    pub fn set_tos(&self, tos: u8) -> Result<(), VerbsError> {
+        self.with_id(|id| {
+            id.tos = tos;
+            Ok(())
+        })
+    }
+
+    /// Others may have the port as well (`RDMA_OPTION_ID_REUSEADDR`).
+    ///
+    /// # Errors
+    /// The ID has one already.
+    pub fn set_reuse(&self, reuse: bool) -> Result<(), VerbsError> {
+        self.with_id(|id| {
+            if reuse && !matches!(id.state, IdState::Idle | IdState::AddrBound) {
+                return wrong_state();
+            }
+            id.reuse = reuse;
+            Ok(())
+        })
+    }
+
+    /// An unspecified IPv6 address does not stand for IPv4 (`RDMA_OPTION_ID_AFONLY`).
+    ///
+    /// # Errors
+    /// The ID has an address already.
+    pub fn set_af_only(&self, af_only: bool) -> Result<(), VerbsError> {
+        self.with_id(|id| {
+            if !matches!(id.state, IdState::Idle | IdState::AddrBound) {
+                return wrong_state();
+            }
+            id.af_only = af_only;
+            Ok(())
+        })
+    }
+
+    /// ACK timeout code of the queue pair, 0 to 31 (`RDMA_OPTION_ID_ACK_TIMEOUT`).
+    ///
+    /// # Errors
+    /// [`VerbsError::InvalidArgument`] for other codes, and datagrams.
+    //= CMA-06
+    pub fn set_ack_timeout(&self, code: u8) -> Result<(), VerbsError> {
+        self.with_id(|id| {
+            if code > 31 || id.is_datagram() {
+                return Err(VerbsError::InvalidArgument("ack timeout"));
+            }
+            id.ack_timeout = (code != 0).then_some(code);
+            Ok(())
+        })
+    }
+
+    /// Key of the datagram service.
+    ///
+    /// # Errors
+    /// The ID is gone.
+    pub fn set_qkey(&self, qkey: Qkey) -> Result<(), VerbsError> {
+        self.with_id(|id| {
+            id.qkey = Some(qkey);
+            Ok(())
+        })
+    }
+
+    /// Its events come to another channel from here on, those that wait too. Returns how many the program
+    /// has got.
+    ///
+    /// # Errors
+    /// The ID is gone.
+    //= LRC-12
+    #[doc(alias = "rdma_migrate_id")]
+    pub fn migrate(&self, channel: &CmChannel) -> Result<u64, VerbsError> {
+        let engine = &self.engine;
+        self.with(|core, key, _| {
+            let id = core.id(key)?;
+            let inner = std::mem::replace(&mut id.channel, Arc::clone(&channel.inner));
+            let reported = id.reported;
+            let old = CmChannel {
+                engine: Arc::clone(engine),
+                inner,
+            };
+            old.moves(key, channel);
+            Ok(reported)
+        })
+    }
+
+    /// Ends the ID, and forgets its events. Returns how many the program has got of it: it has to wait until
+    /// they are acknowledged.
+    //= EVT-07
+    #[doc(alias = "rdma_destroy_id")]
+    pub fn destroy(&self) -> u64 {
+        let ended = self.with(|core, key, now| Ok(core.end(key, now)));
+        let Ok((reported, binding)) = ended else {
+            return 0;
+        };
+        if let Some(binding) = binding {
+            self.engine.release_on_host(binding);
+        }
+        reported
+    }
+}
+
+impl IdKey {
+    /// What an ID is bound to that is not told.
+    const ANY_IP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
+}
+
+/// A port for an active side, which nobody has to find.
+fn ephemeral_port() -> u16 {
+    let (first, last) = port_range();
+    let offset = random::below(usize::from(last - first) + 1);
+    first + u16::try_from(offset).unwrap_or(0)
+}
+
+/// May this process take ports below 1024?
+//= CMA-13
+fn may_use_low_ports() -> bool {
+    crate::broker::effective_uid() == 0
+}
+
+impl IdCore {
+    /// A REQ.
+    //= CMA-02
+    //= CM-FLD-02
+    fn request(
+        &self,
+        route: CmRoute,
+        service_id: ServiceId,
+        param: &ConnParam,
+        private_data: [u8; Req::PRIVATE_LEN],
+    ) -> Req {
+        Req {
+            local_id: CommId::new(0),
+            vendor_id: 0,
+            service_id,
+            ca_guid: Guid::new(0),
+            qkey: Qkey::new(0),
+            qpn: param.qp_num,
+            responder_resources: param.responder_resources,
+            eecn: 0,
+            initiator_depth: param.initiator_depth,
+            remote_eecn: 0,
+            remote_response_timeout: RESPONSE_TIMEOUT,
+            transport: match self.qp_type {
+                QpType::Uc => TransportType::Uc,
+                QpType::XrcSend | QpType::XrcRecv => TransportType::Xrc,
+                _ => TransportType::Rc,
+            },
+            flow_control: param.flow_control,
+            //= CM-FLD-08
+            starting_psn: self.rq_psn,
+            local_response_timeout: RESPONSE_TIMEOUT,
+            retry_count: param.retry_count.min(7),
+            pkey: Pkey::DEFAULT,
+            mtu: self.mtu().code(),
+            rdc_exists: false,
+            rnr_retry_count: param.rnr_retry_count.min(7),
+            max_cm_retries: MAX_CM_RETRIES,
+            srq: param.srq,
+            primary: self.path(route.local, route.remote),
+            alternate: CmPath::NONE,
+            sap_supported: false,
+            private_data,
+        }
+    }
+
+    /// A REP.
+    fn reply(&self, param: &ConnParam) -> Rep {
+        Rep {
+            local_id: CommId::new(0),
+            remote_id: CommId::new(0),
+            qkey: Qkey::new(0),
+            qpn: param.qp_num,
+            eecn: Qpn::new(0),
+            vendor_id: 0,
+            starting_psn: self.rq_psn,
+            responder_resources: param.responder_resources,
+            initiator_depth: param.initiator_depth,
+            target_ack_delay: ack_delay(),
+            failover: Failover::NotSupported,
+            flow_control: param.flow_control,
+            rnr_retry_count: param.rnr_retry_count.min(7),
+            srq: param.srq,
+            ca_guid: Guid::new(0),
+            private_data: private_data(&param.private_data),
+        }
+    }
+}
+
+/// How long the device takes to acknowledge.
+//= CM-FLD-06
+pub(super) const fn ack_delay() -> CmTimeout {
+    CmTimeout::new(crate::hca::limits::LOCAL_CA_ACK_DELAY)
+}
+
+impl CmCore {
+    /// Puts an event on the channel of an ID whose program knows it.
+    pub(super) fn tell(&mut self, key: IdKey, kind: CmEventKind, status: i32, param: CmParam) {
+        let Some(id) = self.ids.get(&key) else {
+            return;
+        };
+        if id.cookie.is_some() {
+            id.channel.events.push(Waiting {
+                id: key,
+                kind,
+                status,
+                new_id: None,
+                param,
+            });
+        }
+    }
+
+    /// An event is handed to the program: counts it, and tells the cookie.
+    pub(super) fn reported(&mut self, key: IdKey, new_id: Option<IdKey>) -> u64 {
+        if let Some(new) = new_id
+            && let Some(id) = self.ids.get_mut(&new)
+        {
+            id.request_of = None;
+        }
+        let Some(id) = self.ids.get_mut(&key) else {
+            return 0;
+        };
+        id.reported += 1;
+        if new_id.is_some() {
+            id.pending = id.pending.saturating_sub(1);
+        }
+        id.cookie.unwrap_or(0)
+    }
+
+    /// Requests are not welcome any more.
+    pub(super) fn stop_listening(&mut self, key: IdKey) {
+        let Some(id) = self.ids.get_mut(&key) else {
+            return;
+        };
+        let Some(binding) = id.binding else { return };
+        id.state = IdState::AddrBound;
+        id.binding = Some(Binding {
+            listens: false,
+            ..binding
+        });
+        self.services.release(key, binding);
+        if !self.services.has_listener(binding.service) {
+            self.cm.unlisten(binding.service);
+        }
+    }
+
+    /// Ends an ID.
+    //= CM-ST-10
+    fn end(&mut self, key: IdKey, now: Time) -> (u64, Option<Binding>) {
+        let Some(id) = self.ids.remove(&key) else {
+            return (0, None);
+        };
+        let of_this = |event: &Waiting| event.id == key || event.new_id == Some(key);
+        let forgotten = id.channel.events.extract(of_this);
+        // Requests that nobody has taken.
+        for new in forgotten.into_iter().filter_map(|event| event.new_id) {
+            self.end(new, now);
+        }
+        if let Some(listener) = id.request_of
+            && let Some(listener) = self.ids.get_mut(&listener)
+        {
+            listener.pending = listener.pending.saturating_sub(1);
+        }
+        if let Some(conn) = id.conn {
+            self.by_conn.remove(&conn);
+            self.cm.destroy(now, conn);
+        }
+        if let Some(binding) = id.binding {
+            self.services.release(key, binding);
+            if !self.services.has_listener(binding.service) {
+                self.cm.unlisten(binding.service);
+            }
+        }
+        (id.reported, id.binding)
+    }
+}
+
+/// What a REQ says of its sender.
+pub(super) fn peer_of_request(req: &Req) -> PeerEnd {
+    PeerEnd {
+        qpn: req.qpn,
+        sq_psn: req.starting_psn,
+        mtu: req.mtu,
+        //= CM-FLD-02
+        responder_resources: req.initiator_depth,
+        initiator_depth: req.responder_resources,
+        timeout: req.primary.ack_timeout,
+        retry_count: req.retry_count,
+        rnr_retry_count: req.rnr_retry_count,
+        hop_limit: req.primary.hop_limit,
+        traffic_class: req.primary.traffic_class,
+        flow_label: req.primary.flow_label,
+    }
+}

@@ -1,0 +1,188 @@
+//! The manager's place in the engine: datagrams in and out, timers.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::{Mutex, MutexGuard};
+use rocade_transport::Time;
+use rocade_transport::cm::{Cm, CmConfig, CmCounters, CmRoute};
+use rocade_wire::mad::{CommId, Mad};
+use rocade_wire::{Guid, Psn};
+
+use super::event::ByKey;
+use super::gsi;
+use super::id::{IdCore, IdKey};
+use super::services::Services;
+use crate::engine::EngineInner;
+use crate::error::VerbsError;
+use crate::random;
+use crate::steering::Slot;
+
+/// Datagrams that wait at most: a sender sends again what finds no room.
+const MAX_WAITING: usize = 4_096;
+
+/// A datagram to QP 1 that nobody has looked at yet.
+#[derive(Debug)]
+struct Arrived {
+    route: CmRoute,
+    mad: Box<[u8; Mad::LEN]>,
+}
+
+/// The manager, and what waits for it.
+#[derive(Debug, Default)]
+pub(crate) struct CmHost {
+    core: Mutex<Option<CmCore>>,
+    arrived: Mutex<Vec<Arrived>>,
+    /// Something has arrived.
+    has_arrived: AtomicBool,
+    /// When the next timer is due, in ns; 0 for never.
+    due: AtomicU64,
+}
+
+/// What the lock protects.
+#[derive(Debug)]
+pub(crate) struct CmCore {
+    pub(super) cm: Cm,
+    pub(super) ids: ByKey<IdCore>,
+    pub(super) by_conn: BTreeMap<CommId, IdKey>,
+    /// Ports of this process; of the host as well where there is no broker.
+    pub(super) services: Services<IdKey>,
+    next_key: u64,
+    psn: Psn,
+}
+
+impl CmCore {
+    fn new(guid: Guid, slot: Slot) -> Self {
+        let config = CmConfig {
+            guid,
+            prefix: slot.get(),
+            seed: u64::from_ne_bytes(random::bytes()),
+        };
+        Self {
+            cm: Cm::new(config),
+            ids: BTreeMap::new(),
+            by_conn: BTreeMap::new(),
+            services: Services::default(),
+            next_key: 1,
+            psn: Psn::new(0),
+        }
+    }
+
+    pub(super) fn add(&mut self, id: IdCore) -> IdKey {
+        let key = IdKey(self.next_key);
+        self.next_key += 1;
+        self.ids.insert(key, id);
+        key
+    }
+
+    pub(super) fn id(&mut self, key: IdKey) -> Result<&mut IdCore, VerbsError> {
+        self.ids
+            .get_mut(&key)
+            .ok_or(VerbsError::InvalidArgument("no such ID"))
+    }
+}
+
+impl CmHost {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Option<CmCore>> {
+        self.core.lock()
+    }
+
+    /// When the next timer is due.
+    pub(crate) fn next_timeout(&self) -> Option<Time> {
+        match self.due.load(Ordering::SeqCst) {
+            0 => None,
+            ns => Some(Time::from_ns(ns)),
+        }
+    }
+
+    /// A datagram has come to QP 1.
+    pub(crate) fn put(&self, local: IpAddr, remote: IpAddr, mad: &[u8; Mad::LEN]) {
+        let mut arrived = self.arrived.lock();
+        if arrived.len() < MAX_WAITING {
+            arrived.push(Arrived {
+                route: CmRoute { local, remote },
+                mad: Box::new(*mad),
+            });
+            self.has_arrived.store(true, Ordering::Release);
+        }
+    }
+
+    /// What the manager has counted.
+    pub(crate) fn counters(&self) -> CmCounters {
+        let core = self.core.lock();
+        core.as_ref()
+            .map_or_else(CmCounters::default, |core| *core.cm.counters())
+    }
+}
+
+impl EngineInner {
+    /// Does something with the manager, then what follows from it.
+    pub(super) fn with_cm<R>(
+        self: &Arc<Self>,
+        f: impl FnOnce(&mut CmCore, Time) -> R,
+    ) -> Result<R, VerbsError> {
+        let slot = self.attached_slot()?;
+        let mut core = self.cm().lock();
+        let core = core.get_or_insert_with(|| CmCore::new(self.node_guid(), slot));
+        let now = self.now();
+        let result = f(core, now);
+        self.follow_up(core, now);
+        Ok(result)
+    }
+
+    /// Looks at what has arrived, and at the timers. Called without any lock but that of a link.
+    pub(crate) fn serve_cm(&self) {
+        let host = self.cm();
+        let now = self.now();
+        let is_due = host.next_timeout().is_some_and(|at| at <= now);
+        if !is_due && !host.has_arrived.load(Ordering::Acquire) {
+            return;
+        }
+        self.serve_cm_now(now);
+    }
+
+    #[cold]
+    fn serve_cm_now(&self, now: Time) {
+        let Some(slot) = self.slot() else { return };
+        let host = self.cm();
+        let mut core = host.lock();
+        let core = core.get_or_insert_with(|| CmCore::new(self.node_guid(), slot));
+        host.has_arrived.store(false, Ordering::Release);
+        let arrived = std::mem::take(&mut *host.arrived.lock());
+        for Arrived { route, mad } in arrived {
+            core.cm.handle_mad(now, route, &mad[..]);
+            self.follow_up(core, now);
+        }
+        core.cm.handle_timeout(now);
+        self.follow_up(core, now);
+    }
+
+    /// Handles events, and sends what is to be sent.
+    fn follow_up(&self, core: &mut CmCore, now: Time) {
+        while let Some(event) = core.cm.poll_event() {
+            core.react(self, now, event);
+        }
+        while let Some(transmit) = core.cm.poll_transmit() {
+            let psn = core.psn;
+            core.psn = Psn::new(psn.get().wrapping_add(1));
+            // Recursive: who receives holds the lock already.
+            let uplinks = self.uplinks().read_recursive();
+            let mut uplinks = uplinks.iter();
+            let uplink = uplinks.find(|uplink| uplink.link.local() == transmit.route.local);
+            if let Some(uplink) = uplink
+                && let Err(error) = gsi::send(&uplink.link, psn, &transmit)
+            {
+                tracing::debug!(%error, route = ?transmit.route, "sending a MAD");
+            }
+        }
+        let due = core.cm.next_timeout();
+        self.cm()
+            .due
+            .store(due.map_or(0, |at| at.as_ns().max(1)), Ordering::SeqCst);
+        if let Some(at) = due {
+            self.call_background_before(at);
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! The state of an ID, and the attributes that its queue pair gets.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use rocade_transport::{AccessFlags, AddressVector, QpAttr, QpAttrMask, QpState, QpType};
+use rocade_wire::mad::{CmPath, CmTimeout, CommId, ServiceId};
+use rocade_wire::{Gid, Mtu, Psn, Qkey, Qpn};
+
+use super::command::ack_delay;
+use super::event::ChannelInner;
+use super::services::Binding;
+use crate::error::VerbsError;
+use crate::hca::Hca;
+
+/// Names an ID in the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct IdKey(pub(super) u64);
+
+/// The name space of ports (`rdma_port_space`).
+//= CMA-01
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u16)]
+#[doc(alias = "rdma_port_space")]
+pub enum PortSpace {
+    /// `RDMA_PS_IPOIB`: datagrams.
+    Ipoib = 0x0002,
+    /// `RDMA_PS_TCP`: connections.
+    Tcp = 0x0106,
+    /// `RDMA_PS_UDP`: datagrams.
+    Udp = 0x0111,
+    /// `RDMA_PS_IB`: what the queue pair is of.
+    Ib = 0x013f,
+}
+
+impl PortSpace {
+    /// The port space with this number.
+    #[must_use]
+    pub const fn from_code(code: u32) -> Option<Self> {
+        match code {
+            0x0002 => Some(Self::Ipoib),
+            0x0106 => Some(Self::Tcp),
+            0x0111 => Some(Self::Udp),
+            0x013f => Some(Self::Ib),
+            _ => None,
+        }
+    }
+
+    /// The service at a port.
+    pub(super) const fn service(self, port: u16) -> ServiceId {
+        ServiceId::of_port(self as u16, port)
+    }
+}
+
+/// How far an ID is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum IdState {
+    Idle,
+    AddrBound,
+    AddrResolved,
+    RouteResolved,
+    Listen,
+    Connect,
+    Disconnect,
+}
+
+/// Life of a packet on RoCE.
+//= CMA-06
+pub(super) const PACKET_LIFE: CmTimeout = CmTimeout::new(16);
+/// How long peers may take.
+//= CMA-06
+pub(super) const RESPONSE_TIMEOUT: CmTimeout = CmTimeout::new(20);
+/// How often a message is sent again.
+//= CMA-06
+pub(super) const MAX_CM_RETRIES: u8 = 15;
+/// Key of datagram services.
+//= CMA-12
+pub(super) const UDP_QKEY: Qkey = Qkey::new(0x0123_4567);
+/// TTL or hop limit of paths.
+//= CMA-07
+const HOP_LIMIT: u8 = 64;
+/// 10 Gbit/s in the code of packet rates.
+const RATE: u8 = 3;
+const PORT: u8 = 1;
+/// A LID that says nothing.
+//= CMA-08
+const PERMISSIVE_LID: u16 = 0xffff;
+
+/// What is known of the other end of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PeerEnd {
+    pub(super) qpn: Qpn,
+    pub(super) sq_psn: Psn,
+    pub(super) mtu: u8,
+    pub(super) responder_resources: u8,
+    pub(super) initiator_depth: u8,
+    pub(super) timeout: CmTimeout,
+    pub(super) retry_count: u8,
+    pub(super) rnr_retry_count: u8,
+    pub(super) hop_limit: u8,
+    pub(super) traffic_class: u8,
+    pub(super) flow_label: u32,
+}
+
+/// An ID.
+#[derive(Debug)]
+pub(super) struct IdCore {
+    pub(super) channel: Arc<ChannelInner>,
+    /// The program's, `None` until it knows the ID.
+    pub(super) cookie: Option<u64>,
+    pub(super) port_space: PortSpace,
+    pub(super) qp_type: QpType,
+    pub(super) state: IdState,
+    pub(super) src: Option<SocketAddr>,
+    pub(super) dst: Option<SocketAddr>,
+    /// Its port, where others have to know.
+    pub(super) binding: Option<Binding>,
+    pub(super) hca: Option<Arc<Hca>>,
+    pub(super) conn: Option<CommId>,
+    /// The PSN that the peer begins with.
+    pub(super) rq_psn: Psn,
+    pub(super) peer: Option<PeerEnd>,
+    pub(super) tos: u8,
+    pub(super) ack_timeout: Option<u8>,
+    pub(super) reuse: bool,
+    pub(super) af_only: bool,
+    pub(super) backlog: usize,
+    /// Requests that wait to be taken.
+    pub(super) pending: usize,
+    /// The listener whose request it is, until it is taken.
+    pub(super) request_of: Option<IdKey>,
+    /// Events that the program has got.
+    pub(super) reported: u64,
+    pub(super) qkey: Option<Qkey>,
+    pub(super) srq: bool,
+    pub(super) local_qpn: Qpn,
+    /// Retries after timeouts that the program wants.
+    pub(super) retry_count: u8,
+}
+
+impl IdCore {
+    pub(super) fn new(channel: Arc<ChannelInner>, port_space: PortSpace, qp_type: QpType) -> Self {
+        Self {
+            channel,
+            cookie: None,
+            port_space,
+            qp_type,
+            state: IdState::Idle,
+            src: None,
+            dst: None,
+            binding: None,
+            hca: None,
+            conn: None,
+            rq_psn: Psn::new(crate::random::word()),
+            peer: None,
+            tos: 0,
+            ack_timeout: None,
+            reuse: false,
+            af_only: false,
+            backlog: 0,
+            pending: 0,
+            request_of: None,
+            reported: 0,
+            qkey: None,
+            srq: false,
+            local_qpn: Qpn::new(0),
+            retry_count: 7,
+        }
+    }
+
+    /// Datagrams instead of connections.
+    pub(super) const fn is_datagram(&self) -> bool {
+        matches!(self.qp_type, QpType::Ud)
+    }
+
+    pub(super) fn gid_index(&self) -> Result<u8, VerbsError> {
+        let hca = self.hca.as_ref().ok_or(VerbsError::NoDevice)?;
+        let ip = self.src.map(|src| src.ip()).ok_or(VerbsError::NoDevice)?;
+        let entry = hca.gids().iter().find(|entry| entry.gid.to_ip() == ip);
+        let index = entry.map(|entry| entry.index).ok_or(VerbsError::NoDevice)?;
+        u8::try_from(index).map_err(|_| VerbsError::NoDevice)
+    }
+
+    pub(super) fn mtu(&self) -> Mtu {
+        self.hca
+            .as_ref()
+            .map_or(Mtu::Mtu1024, |hca| hca.active_mtu())
+    }
+
+    /// The longest that a packet of this ID is on its way.
+    //= CMA-06
+    pub(super) fn packet_life(&self) -> CmTimeout {
+        self.ack_timeout
+            .map_or(PACKET_LIFE, |t| CmTimeout::new(t.saturating_sub(1)))
+    }
+
+    //= CMA-07
+    pub(super) fn flow_label(&self) -> u32 {
+        let port = |addr: Option<SocketAddr>| addr.map_or(0, |addr| u32::from(addr.port()));
+        (port(self.src) * 31 + port(self.dst)) & 0xf_ffff
+    }
+
+    /// The path as a REQ describes it.
+    //= CMA-07
+    //= CMA-08
+    pub(super) fn path(&self, local: IpAddr, remote: IpAddr) -> CmPath {
+        CmPath {
+            local_lid: PERMISSIVE_LID,
+            remote_lid: PERMISSIVE_LID,
+            local_gid: Gid::from_ip(local),
+            remote_gid: Gid::from_ip(remote),
+            flow_label: self.flow_label(),
+            packet_rate: RATE,
+            traffic_class: self.tos,
+            hop_limit: HOP_LIMIT,
+            sl: 0,
+            subnet_local: false,
+            //= CM-FLD-05
+            ack_timeout: CmTimeout::ack_timeout(self.packet_life(), ack_delay()),
+        }
+    }
+
+    /// The way to the peer, for address handles and queue pairs.
+    //= CMA-09
+    pub(super) fn address(&self) -> Result<AddressVector, VerbsError> {
+        let remote = self.dst.ok_or(VerbsError::InvalidArgument("no peer"))?;
+        let (hop_limit, traffic_class, flow_label) = match &self.peer {
+            Some(peer) => (peer.hop_limit, peer.traffic_class, peer.flow_label),
+            None => (HOP_LIMIT, self.tos, self.flow_label()),
+        };
+        Ok(AddressVector {
+            dgid: Gid::from_ip(remote.ip()),
+            sgid_index: self.gid_index()?,
+            flow_label,
+            hop_limit,
+            traffic_class,
+            is_global: true,
+            port_num: PORT,
+            ..AddressVector::default()
+        })
+    }
+
+    /// The attributes that the queue pair needs for a state (`rdma_init_qp_attr`).
+    ///
+    /// # Errors
+    /// Nothing is known yet of a peer.
+    //= CMA-10
+    pub(super) fn qp_attr(&self, state: QpState) -> Result<(QpAttr, QpAttrMask), VerbsError> {
+        let mut attr = QpAttr {
+            qp_state: state.code(),
+            ..QpAttr::default()
+        };
+        if self.is_datagram() {
+            return self.datagram_attr(state, attr);
+        }
+        if state == QpState::Init {
+            attr.port_num = PORT;
+            if let Some(peer) = self.peer.filter(|_| self.conn.is_some()) {
+                attr.qp_access_flags = AccessFlags::REMOTE_WRITE;
+                if peer.responder_resources > 0 {
+                    attr.qp_access_flags |= AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC;
+                }
+            }
+            let mask = QpAttrMask::STATE
+                | QpAttrMask::PKEY_INDEX
+                | QpAttrMask::PORT
+                | QpAttrMask::ACCESS_FLAGS;
+            return Ok((attr, mask));
+        }
+        let peer = self
+            .peer
+            .ok_or(VerbsError::InvalidArgument("no peer yet"))?;
+        let is_reliable = self.qp_type != QpType::Uc;
+        match state {
+            QpState::Rtr => {
+                attr.path_mtu = peer.mtu.min(self.mtu().code()).into();
+                attr.dest_qp_num = peer.qpn.get();
+                attr.rq_psn = self.rq_psn.get();
+                attr.ah_attr = self.address()?;
+                attr.max_dest_rd_atomic = peer.responder_resources;
+                let mut mask = QpAttrMask::STATE
+                    | QpAttrMask::AV
+                    | QpAttrMask::PATH_MTU
+                    | QpAttrMask::DEST_QPN
+                    | QpAttrMask::RQ_PSN;
+                if is_reliable {
+                    mask |= QpAttrMask::MAX_DEST_RD_ATOMIC | QpAttrMask::MIN_RNR_TIMER;
+                }
+                Ok((attr, mask))
+            }
+            QpState::Rts => {
+                attr.sq_psn = peer.sq_psn.get();
+                attr.timeout = self.ack_timeout.unwrap_or_else(|| peer.timeout.code());
+                attr.retry_cnt = peer.retry_count;
+                attr.rnr_retry = peer.rnr_retry_count;
+                attr.max_rd_atomic = peer.initiator_depth;
+                let mut mask = QpAttrMask::STATE | QpAttrMask::SQ_PSN;
+                if is_reliable {
+                    mask |= QpAttrMask::TIMEOUT
+                        | QpAttrMask::RETRY_CNT
+                        | QpAttrMask::RNR_RETRY
+                        | QpAttrMask::MAX_QP_RD_ATOMIC;
+                }
+                Ok((attr, mask))
+            }
+            _ => Err(VerbsError::InvalidArgument("qp_state")),
+        }
+    }
+
+    fn datagram_attr(
+        &self,
+        state: QpState,
+        mut attr: QpAttr,
+    ) -> Result<(QpAttr, QpAttrMask), VerbsError> {
+        let mask = match state {
+            QpState::Init => {
+                attr.port_num = PORT;
+                attr.qkey = self.qkey.unwrap_or(UDP_QKEY).get();
+                QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::QKEY
+            }
+            QpState::Rtr => QpAttrMask::STATE,
+            QpState::Rts => QpAttrMask::STATE | QpAttrMask::SQ_PSN,
+            _ => return Err(VerbsError::InvalidArgument("qp_state")),
+        };
+        Ok((attr, mask))
+    }
+}

@@ -1,0 +1,282 @@
+//! What peers do becomes events.
+
+use std::net::SocketAddr;
+
+use rocade_transport::QpType;
+use rocade_transport::Time;
+use rocade_transport::cm::{CmEvent as Happened, CmRoute};
+use rocade_wire::mad::{
+    CmTimeout, CommId, IpCmHeader, Rej, Rep, Req, ServiceId, SidrRep, SidrReq, SidrStatus,
+    TransportType,
+};
+
+use super::command::peer_of_request;
+use super::event::{CmEventKind, CmParam, ConnParam, UdParam, Waiting};
+use super::host::CmCore;
+use super::id::{IdCore, IdKey, IdState, PeerEnd};
+use super::services::port_of;
+use crate::engine::EngineInner;
+
+impl CmCore {
+    /// Something has happened to a connection.
+    pub(super) fn react(&mut self, engine: &EngineInner, now: Time, event: Happened) {
+        let of = |id: CommId| self.by_conn.get(&id).copied();
+        match event {
+            Happened::Request { id, route, req } => self.on_request(engine, now, id, route, &req),
+            Happened::ServiceRequest { id, route, req } => {
+                self.on_service_request(engine, now, id, route, &req);
+            }
+            Happened::Reply { id, rep } => {
+                if let Some(key) = of(id) {
+                    self.on_reply(key, &rep);
+                }
+            }
+            Happened::Ready { id } => {
+                if let Some(key) = of(id) {
+                    self.tell(key, CmEventKind::Established, 0, CmParam::None);
+                }
+            }
+            Happened::Rejected { id, rej } => {
+                if let Some(key) = of(id) {
+                    self.on_rejected(key, &rej);
+                }
+            }
+            Happened::RequestTimeout { id }
+            | Happened::ReplyTimeout { id }
+            | Happened::ServiceTimeout { id } => {
+                if let Some(key) = of(id) {
+                    self.unreachable(key, -libc::ETIMEDOUT, CmParam::None);
+                }
+            }
+            Happened::Disconnect { id } | Happened::Disconnected { id } => {
+                self.disconnected(of(id), 0);
+            }
+            //= EVT-03
+            Happened::DisconnectTimeout { id } => self.disconnected(of(id), -libc::ETIMEDOUT),
+            Happened::TimewaitExit { id } => {
+                if let Some(key) = of(id) {
+                    self.tell(key, CmEventKind::TimewaitExit, 0, CmParam::None);
+                }
+            }
+            Happened::ServiceReply { id, rep } => {
+                if let Some(key) = of(id) {
+                    self.on_service_reply(key, &rep);
+                }
+            }
+        }
+    }
+
+    /// The listener for a request, unless too many wait there.
+    //= CMA-04
+    fn listener_for(&self, service: ServiceId, route: CmRoute, is_datagram: bool) -> Option<IdKey> {
+        let key = self.services.listener(service, route.local)?;
+        let listener = self.ids.get(&key)?;
+        (listener.is_datagram() == is_datagram).then_some(key)
+    }
+
+    /// A new ID for a request, on the channel of its listener. `None` where the request is dealt with.
+    fn admit(
+        &mut self,
+        engine: &EngineInner,
+        now: Time,
+        conn: CommId,
+        route: CmRoute,
+        service: ServiceId,
+        (private_data, is_datagram): (&[u8], bool),
+    ) -> Option<(IdKey, IdCore)> {
+        let header = IpCmHeader::parse(private_data).ok();
+        let found = self
+            .listener_for(service, route, is_datagram)
+            .zip(header)
+            .zip(engine.hca_with(route.local));
+        //= CMA-04
+        let Some(((key, header), hca)) = found else {
+            self.cm.destroy(now, conn);
+            return None;
+        };
+        let listener = self.ids.get_mut(&key)?;
+        //= LRC-15
+        if listener.pending >= listener.backlog {
+            self.cm.ignore(now, conn);
+            return None;
+        }
+        listener.pending += 1;
+        let mut id = IdCore::new(
+            std::sync::Arc::clone(&listener.channel),
+            listener.port_space,
+            listener.qp_type,
+        );
+        id.src = Some(SocketAddr::new(route.local, port_of(service)));
+        id.dst = Some(header.source());
+        id.hca = Some(hca);
+        id.conn = Some(conn);
+        id.state = IdState::Connect;
+        id.tos = listener.tos;
+        id.ack_timeout = listener.ack_timeout;
+        id.qkey = listener.qkey;
+        id.request_of = Some(key);
+        Some((key, id))
+    }
+
+    fn announce(&mut self, listener: IdKey, id: IdCore, conn: CommId, param: CmParam) {
+        let channel = std::sync::Arc::clone(&id.channel);
+        let new = self.add(id);
+        self.by_conn.insert(conn, new);
+        channel.events.push(Waiting {
+            id: listener,
+            kind: CmEventKind::ConnectRequest,
+            status: 0,
+            new_id: Some(new),
+            param,
+        });
+    }
+
+    //= EVT-02
+    fn on_request(
+        &mut self,
+        engine: &EngineInner,
+        now: Time,
+        conn: CommId,
+        route: CmRoute,
+        req: &Req,
+    ) {
+        let about = (&req.private_data[..], false);
+        let Some((listener, mut id)) = self.admit(engine, now, conn, route, req.service_id, about)
+        else {
+            return;
+        };
+        // The type of the queue pair is that of the request.
+        id.qp_type = match (req.transport, id.qp_type) {
+            (TransportType::Uc, _) => QpType::Uc,
+            (TransportType::Xrc, _) => QpType::XrcRecv,
+            (_, listening) => listening,
+        };
+        id.peer = Some(peer_of_request(req));
+        let param = ConnParam {
+            //= CMA-05
+            private_data: req.private_data[IpCmHeader::LEN..].to_vec(),
+            responder_resources: req.initiator_depth,
+            initiator_depth: req.responder_resources,
+            flow_control: req.flow_control,
+            retry_count: req.retry_count,
+            rnr_retry_count: req.rnr_retry_count,
+            srq: req.srq,
+            qp_num: req.qpn,
+        };
+        self.announce(listener, id, conn, CmParam::Conn(param));
+    }
+
+    //= EVT-04
+    fn on_service_request(
+        &mut self,
+        engine: &EngineInner,
+        now: Time,
+        conn: CommId,
+        route: CmRoute,
+        req: &SidrReq,
+    ) {
+        let about = (&req.private_data[..], true);
+        let Some((listener, id)) = self.admit(engine, now, conn, route, req.service_id, about)
+        else {
+            return;
+        };
+        let param = UdParam {
+            private_data: req.private_data[IpCmHeader::LEN..].to_vec(),
+            address: id.address().unwrap_or_default(),
+            qp_num: rocade_wire::Qpn::new(0),
+            qkey: rocade_wire::Qkey::new(0),
+        };
+        self.announce(listener, id, conn, CmParam::Ud(param));
+    }
+
+    //= EVT-01
+    fn on_reply(&mut self, key: IdKey, rep: &Rep) {
+        let Some(id) = self.ids.get_mut(&key) else {
+            return;
+        };
+        let qp_num = if rep.qpn.get() == 0 {
+            rep.eecn
+        } else {
+            rep.qpn
+        };
+        id.peer = Some(PeerEnd {
+            qpn: qp_num,
+            sq_psn: rep.starting_psn,
+            mtu: id.mtu().code(),
+            //= CM-FLD-02
+            responder_resources: rep.initiator_depth,
+            initiator_depth: rep.responder_resources,
+            //= CM-FLD-06
+            timeout: CmTimeout::ack_timeout(id.packet_life(), rep.target_ack_delay),
+            retry_count: id.retry_count,
+            //= CMA-11
+            rnr_retry_count: rep.rnr_retry_count,
+            hop_limit: 0,
+            traffic_class: id.tos,
+            flow_label: id.flow_label(),
+        });
+        let param = ConnParam {
+            private_data: rep.private_data.to_vec(),
+            responder_resources: rep.initiator_depth,
+            initiator_depth: rep.responder_resources,
+            flow_control: rep.flow_control,
+            retry_count: 0,
+            rnr_retry_count: rep.rnr_retry_count,
+            srq: rep.srq,
+            qp_num,
+        };
+        self.tell(key, CmEventKind::ConnectResponse, 0, CmParam::Conn(param));
+    }
+
+    fn on_rejected(&mut self, key: IdKey, rej: &Rej) {
+        if let Some(id) = self.ids.get_mut(&key) {
+            id.state = IdState::Disconnect;
+        }
+        let param = ConnParam {
+            private_data: rej.private_data.to_vec(),
+            ..ConnParam::default()
+        };
+        let status = i32::from(rej.reason.code());
+        self.tell(key, CmEventKind::Rejected, status, CmParam::Conn(param));
+    }
+
+    fn unreachable(&mut self, key: IdKey, status: i32, param: CmParam) {
+        if let Some(id) = self.ids.get_mut(&key) {
+            id.state = IdState::Disconnect;
+        }
+        self.tell(key, CmEventKind::Unreachable, status, param);
+    }
+
+    /// Tells once that a connection has ended.
+    //= EVT-03
+    fn disconnected(&mut self, key: Option<IdKey>, status: i32) {
+        let Some(key) = key else { return };
+        let Some(id) = self.ids.get_mut(&key) else {
+            return;
+        };
+        if id.state == IdState::Connect {
+            id.state = IdState::Disconnect;
+            self.tell(key, CmEventKind::Disconnected, status, CmParam::None);
+        }
+    }
+
+    //= CMA-12
+    //= EVT-04
+    fn on_service_reply(&mut self, key: IdKey, rep: &SidrRep) {
+        let Some(id) = self.ids.get_mut(&key) else {
+            return;
+        };
+        let param = CmParam::Ud(UdParam {
+            private_data: rep.private_data.to_vec(),
+            address: id.address().unwrap_or_default(),
+            qp_num: rep.qpn,
+            qkey: rep.qkey,
+        });
+        if rep.status == SidrStatus::Success {
+            id.qkey = Some(rep.qkey);
+            self.tell(key, CmEventKind::Established, 0, param);
+        } else {
+            self.unreachable(key, i32::from(rep.status.code()), param);
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Addresses: which device has one, and which leads to a peer.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::sync::Arc;
+
+use crate::engine::EngineInner;
+use crate::hca::Hca;
+
+/// The address that stands for all.
+pub(super) const fn unspecified(like: IpAddr) -> IpAddr {
+    match like {
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    }
+}
+
+/// An address with another port.
+pub(super) const fn with_port(mut addr: SocketAddr, port: u16) -> SocketAddr {
+    addr.set_port(port);
+    addr
+}
+
+/// IPv4-mapped IPv6 addresses are IPv4.
+pub(super) const fn canonical(addr: SocketAddr) -> SocketAddr {
+    match addr {
+        SocketAddr::V6(v6) if v6.scope_id() == 0 => {
+            SocketAddr::new(addr.ip().to_canonical(), addr.port())
+        }
+        addr => addr,
+    }
+}
+
+impl EngineInner {
+    /// The device that has an address.
+    pub(super) fn hca_with(&self, ip: IpAddr) -> Option<Arc<Hca>> {
+        let mut hcas = self.hcas().iter();
+        hcas.find(|hca| hca.config.addrs.contains(&ip)).cloned()
+    }
+
+    /// The address of ours that the system would use to reach a peer, and its device.
+    ///
+    /// # Errors
+    /// There is no route, or it leads through an address that is not of a device.
+    //= CMA-16
+    pub(super) fn source_for(&self, dst: SocketAddr) -> io::Result<(SocketAddr, Arc<Hca>)> {
+        let socket = UdpSocket::bind((unspecified(dst.ip()), 0))?;
+        // The port does not matter, but must not be 0.
+        socket.connect(with_port(dst, dst.port().max(1)))?;
+        let chosen = socket.local_addr()?;
+        // To an own address the system may go from another one; and the one that it would use may be of no device,
+        // where another of that kind is.
+        let of_kind = |ip: &&IpAddr| {
+            ip.is_ipv4() == dst.is_ipv4() && ip.is_loopback() == dst.ip().is_loopback()
+        };
+        let mut others = self.hcas().iter().flat_map(|hca| &hca.config.addrs);
+        let other = others.find(of_kind).copied();
+        for ip in [Some(dst.ip()), Some(chosen.ip()), other]
+            .into_iter()
+            .flatten()
+        {
+            if let Some(hca) = self.hca_with(ip) {
+                let scope = hca.local_addr(ip).scope_id();
+                let addr = match ip {
+                    IpAddr::V4(_) => SocketAddr::new(ip, 0),
+                    IpAddr::V6(v6) => SocketAddrV6::new(v6, 0, 0, scope).into(),
+                };
+                return Ok((addr, hca));
+            }
+        }
+        Err(io::Error::from_raw_os_error(libc::ENODEV))
+    }
+}
+
+/// The system's range of ports for who does not care.
+//= CMA-13
+pub(crate) fn port_range() -> (u16, u16) {
+    const DEFAULT: (u16, u16) = (32_768, 60_999);
+    let read = || {
+        let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok()?;
+        let mut words = text.split_whitespace().map(str::parse);
+        let range = (words.next()?.ok()?, words.next()?.ok()?);
+        (range.0 > 0 && range.0 <= range.1).then_some(range)
+    };
+    read().unwrap_or(DEFAULT)
+}

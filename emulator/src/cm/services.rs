@@ -1,0 +1,291 @@
+//! Who offers which service: the ports of the connection manager, of a process or of a host.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use rocade_wire::mad::ServiceId;
+
+/// The local addresses that a port is bound at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum BoundTo {
+    /// One.
+    Ip(IpAddr),
+    /// All of IPv4.
+    AnyV4,
+    /// All of IPv6.
+    AnyV6,
+    /// All.
+    Any,
+}
+
+impl BoundTo {
+    /// Is it bound at this address?
+    pub(crate) fn covers(self, ip: IpAddr) -> bool {
+        match self {
+            Self::Ip(own) => own == ip,
+            Self::AnyV4 => ip.is_ipv4(),
+            Self::AnyV6 => ip.is_ipv6(),
+            Self::Any => true,
+        }
+    }
+
+    /// Is there an address that both are bound at?
+    fn overlaps(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Ip(ip), other) | (other, Self::Ip(ip)) => other.covers(ip),
+            (Self::AnyV4, Self::AnyV6) | (Self::AnyV6, Self::AnyV4) => false,
+            _ => true,
+        }
+    }
+}
+
+/// A port that somebody has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Binding {
+    /// Port space and port.
+    pub(crate) service: ServiceId,
+    /// Where.
+    pub(crate) to: BoundTo,
+    /// Others that say so too may have the same.
+    pub(crate) reuse: bool,
+    /// Requests are welcome: only one may do that.
+    pub(crate) listens: bool,
+}
+
+/// The port of a service ID of `rdma_cm`.
+pub(crate) const fn port_of(service: ServiceId) -> u16 {
+    (service.get() & 0xffff) as u16
+}
+
+/// The services, and who has them.
+#[derive(Debug)]
+pub(crate) struct Services<O> {
+    by_id: BTreeMap<ServiceId, Vec<(O, Binding)>>,
+}
+
+impl<O> Default for Services<O> {
+    fn default() -> Self {
+        Self {
+            by_id: BTreeMap::new(),
+        }
+    }
+}
+
+impl<O: Copy + PartialEq> Services<O> {
+    /// Takes a port; false where it is in use.
+    //= CMA-13
+    pub(crate) fn bind(&mut self, owner: O, binding: Binding) -> bool {
+        let taken = self.by_id.entry(binding.service).or_default();
+        let is_free = taken.iter().all(|(_, other)| {
+            let shared = binding.reuse && other.reuse && !(binding.listens && other.listens);
+            shared || !binding.to.overlaps(other.to)
+        });
+        if is_free {
+            taken.push((owner, binding));
+        } else if taken.is_empty() {
+            self.by_id.remove(&binding.service);
+        }
+        is_free
+    }
+
+    /// Takes any free port of the range; `start` says where to begin to look.
+    //= CMA-13
+    pub(crate) fn bind_any(
+        &mut self,
+        owner: O,
+        binding: Binding,
+        (first, last): (u16, u16),
+        start: usize,
+    ) -> Option<Binding> {
+        let count = usize::from(last.saturating_sub(first)) + 1;
+        (0..count).find_map(|step| {
+            let offset = u64::try_from((start + step) % count).unwrap_or(0);
+            let id = binding.service.get() + u64::from(first) + offset;
+            let binding = Binding {
+                service: ServiceId::new(id),
+                ..binding
+            };
+            // Not even shared.
+            let is_free = !self.by_id.contains_key(&binding.service);
+            (is_free && self.bind(owner, binding)).then_some(binding)
+        })
+    }
+
+    /// Requests are welcome from now on; false where somebody else has said so.
+    pub(crate) fn listen(&mut self, owner: O, binding: Binding) -> bool {
+        let Some(taken) = self.by_id.get_mut(&binding.service) else {
+            return false;
+        };
+        let own = |(who, other): &(O, Binding)| *who == owner && other.to == binding.to;
+        let rival = taken.iter().any(|entry| {
+            let (_, other) = entry;
+            !own(entry) && other.listens && other.to.overlaps(binding.to)
+        });
+        match taken
+            .iter_mut()
+            .find(|entry| own(entry) && !entry.1.listens)
+        {
+            Some((_, found)) if !rival => {
+                found.listens = true;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Gives a port back.
+    pub(crate) fn release(&mut self, owner: O, binding: Binding) {
+        let Some(taken) = self.by_id.get_mut(&binding.service) else {
+            return;
+        };
+        let same = |(who, other): &(O, Binding)| {
+            *who == owner && other.to == binding.to && other.listens == binding.listens
+        };
+        if let Some(at) = taken.iter().position(same) {
+            taken.swap_remove(at);
+        }
+        if taken.is_empty() {
+            self.by_id.remove(&binding.service);
+        }
+    }
+
+    /// Gives all ports of somebody back.
+    pub(crate) fn release_all(&mut self, owner: O) {
+        self.by_id.retain(|_, taken| {
+            taken.retain(|(who, _)| *who != owner);
+            !taken.is_empty()
+        });
+    }
+
+    /// All who listen.
+    pub(crate) fn listeners(&self) -> BTreeSet<O>
+    where
+        O: Ord,
+    {
+        let all = self.by_id.values().flatten();
+        all.filter(|(_, binding)| binding.listens)
+            .map(|(owner, _)| *owner)
+            .collect()
+    }
+
+    /// Does anybody listen?
+    pub(crate) fn has_listener(&self, service: ServiceId) -> bool {
+        let taken = self.by_id.get(&service);
+        taken.is_some_and(|taken| taken.iter().any(|(_, binding)| binding.listens))
+    }
+
+    /// Who is to hear of a request to this address: who listens at just that address before who listens
+    /// at all.
+    pub(crate) fn listener(&self, service: ServiceId, at: IpAddr) -> Option<O> {
+        let taken = self.by_id.get(&service)?;
+        let listening = taken
+            .iter()
+            .filter(|(_, binding)| binding.listens && binding.to.covers(at));
+        listening
+            .min_by_key(|(_, binding)| binding.to)
+            .map(|(owner, _)| *owner)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const TCP: u64 = 0x0106_0000;
+
+    fn binding(port: u16, to: BoundTo) -> Binding {
+        Binding {
+            service: ServiceId::new(TCP + u64::from(port)),
+            to,
+            reuse: false,
+            listens: false,
+        }
+    }
+
+    fn ip(last: u8) -> IpAddr {
+        [10, 0, 0, last].into()
+    }
+
+    //= CMA-13 type=test
+    #[test]
+    fn a_port_has_one_owner_at_each_address() {
+        let mut services = Services::default();
+        let at = |to| binding(7471, to);
+        assert!(services.bind(1, at(BoundTo::Ip(ip(1)))));
+        assert!(services.bind(2, at(BoundTo::Ip(ip(2)))));
+        assert!(!services.bind(3, at(BoundTo::Ip(ip(1)))));
+        assert!(!services.bind(3, at(BoundTo::AnyV4)));
+        assert!(!services.bind(3, at(BoundTo::Any)));
+        assert!(services.bind(3, at(BoundTo::AnyV6)));
+        assert!(services.bind(3, binding(7472, BoundTo::Any)));
+        assert!(!services.bind(4, binding(7472, BoundTo::AnyV6)));
+        services.release(1, at(BoundTo::Ip(ip(1))));
+        assert!(services.bind(4, at(BoundTo::Ip(ip(1)))));
+        services.release_all(3);
+        assert!(services.bind(5, binding(7472, BoundTo::AnyV4)));
+        assert!(services.bind(5, at(BoundTo::AnyV6)));
+        // Another port space.
+        let udp = Binding {
+            service: ServiceId::new(0x0111_0000 + 7472),
+            ..binding(0, BoundTo::Any)
+        };
+        assert!(services.bind(6, udp));
+    }
+
+    #[test]
+    fn a_port_that_is_shared_has_one_listener() {
+        let mut services = Services::default();
+        let shared = Binding {
+            reuse: true,
+            ..binding(5000, BoundTo::Any)
+        };
+        assert!(services.bind(1, shared) && services.bind(2, shared));
+        assert!(!services.bind(3, binding(5000, BoundTo::AnyV4)));
+        assert_eq!(services.listener(shared.service, ip(1)), None);
+        assert!(services.listen(2, shared));
+        assert!(!services.listen(1, shared));
+        assert!(!services.listen(2, shared), "it does already");
+        assert_eq!(services.listener(shared.service, ip(1)), Some(2));
+        services.release(
+            2,
+            Binding {
+                listens: true,
+                ..shared
+            },
+        );
+        assert!(services.listen(1, shared));
+        services.release_all(1);
+        assert!(services.bind(3, binding(5000, BoundTo::AnyV4)));
+        assert_eq!(services.listener(shared.service, ip(1)), None);
+    }
+
+    #[test]
+    fn who_listens_at_the_address_comes_first() {
+        let mut services = Services::default();
+        let (one, v4) = (BoundTo::Ip(ip(1)), BoundTo::AnyV4);
+        for (owner, to) in [(1, v4), (2, one)] {
+            let shared = Binding {
+                reuse: true,
+                ..binding(5000, to)
+            };
+            assert!(services.bind(owner, shared));
+        }
+        assert!(services.listen(1, binding(5000, v4)));
+        let service = binding(5000, v4).service;
+        assert_eq!(services.listener(service, ip(1)), Some(1));
+        assert_eq!(services.listener(service, "fd00::1".parse().unwrap()), None);
+    }
+
+    #[test]
+    fn any_port_of_the_range() {
+        let mut services = Services::default();
+        let base = binding(0, BoundTo::Any);
+        let range = (1000, 1002);
+        let ports: Vec<u16> = (0..3)
+            .map(|_| services.bind_any(1, base, range, 7).unwrap())
+            .map(|binding| port_of(binding.service))
+            .collect();
+        assert_eq!(ports, [1001, 1002, 1000]);
+        assert_eq!(services.bind_any(1, base, range, 7), None);
+    }
+}

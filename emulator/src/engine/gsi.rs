@@ -1,0 +1,135 @@
+//! What the connection manager needs of the engine: QP 1, addresses, the broker's table of services.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use rocade_transport::Time;
+use rocade_wire::{Guid, Packet};
+
+use super::EngineInner;
+use super::uplink::Uplink;
+use crate::cm::CmHost;
+use crate::cm::gsi::mad_of;
+use crate::cm::services::{Binding, BoundTo};
+use crate::error::VerbsError;
+use crate::hca::Hca;
+use crate::link::LocalAddr;
+use crate::steering::Slot;
+
+impl EngineInner {
+    pub(crate) const fn cm(&self) -> &CmHost {
+        &self.cm
+    }
+
+    pub(crate) fn hcas(&self) -> &[Arc<Hca>] {
+        &self.hcas
+    }
+
+    pub(crate) const fn uplinks(&self) -> &RwLock<Vec<Arc<Uplink>>> {
+        &self.uplinks
+    }
+
+    /// GUID of the first device: what the process is to other managers.
+    pub(crate) fn node_guid(&self) -> Guid {
+        let first = self.hcas.first();
+        first.map_or(Guid::new(0), |hca| hca.config.guid)
+    }
+
+    /// The slot of this process; joins the shared addresses first if need be.
+    pub(crate) fn attached_slot(self: &Arc<Self>) -> Result<Slot, VerbsError> {
+        let mut attachment = self.attachment.lock();
+        if attachment.is_none() {
+            *attachment = Some(self.attach()?);
+        }
+        let slot = attachment.as_ref().map(|a| a.qp_numbers.slot());
+        slot.ok_or(VerbsError::NoMemory("slots"))
+    }
+
+    /// The slot of this process, if it has one.
+    pub(crate) fn slot(&self) -> Option<Slot> {
+        let attachment = self.attachment.lock();
+        attachment.as_ref().map(|a| a.qp_numbers.slot())
+    }
+
+    /// Has the background thread wake up by then.
+    pub(crate) fn call_background_before(&self, at: Time) {
+        if self.sleeps_beyond(at) {
+            self.call_background();
+        }
+    }
+
+    /// A packet for QP 1 whose ICRC is right. False where it is for another process on this address.
+    #[cold]
+    pub(super) fn to_gsi(
+        &self,
+        uplink: &Uplink,
+        source: IpAddr,
+        segment: &[u8],
+        forwarded: bool,
+    ) -> bool {
+        if uplink.link.slot().is_some() && !forwarded {
+            return false;
+        }
+        let packet = Packet::parse(segment).ok();
+        match packet.as_ref().and_then(mad_of) {
+            Some(mad) => self.cm.put(uplink.link.local(), source, mad),
+            None => self.count(|counters| &counters.rx_malformed),
+        }
+        true
+    }
+
+    /// Opens the sockets of all addresses that something is bound at; one will do.
+    pub(crate) fn open_all(self: &Arc<Self>, to: BoundTo) -> Result<(), VerbsError> {
+        let addresses = self.hcas.iter().flat_map(|hca| {
+            let addrs = hca.config.addrs.iter();
+            addrs.map(|ip| hca.local_addr(*ip))
+        });
+        let wanted: Vec<LocalAddr> = addresses.filter(|local| to.covers(local.ip())).collect();
+        let mut result = Err(VerbsError::NoDevice);
+        for local in wanted {
+            match self.uplink_for(local) {
+                Ok(_) => result = Ok(()),
+                Err(error) => {
+                    tracing::warn!(%error, %local, "no connections to this address");
+                    if result.is_err() {
+                        result = Err(error);
+                    }
+                }
+            }
+        }
+        result
+    }
+
+    /// Takes a port for the host. `None` where nobody shares it with this process.
+    pub(crate) fn reserve_on_host(
+        &self,
+        wanted: Binding,
+        any_port: bool,
+    ) -> Result<Option<Binding>, VerbsError> {
+        let Some(broker) = self.broker_link() else {
+            return Ok(None);
+        };
+        let granted = broker.client().bind_service(wanted, any_port)?;
+        granted
+            .map(Some)
+            .ok_or_else(|| VerbsError::Io(std::io::Error::from_raw_os_error(libc::EADDRINUSE)))
+    }
+
+    /// Requests for a service are for this process from now on; false where another has it.
+    pub(crate) fn listen_on_host(&self, binding: Binding) -> Result<bool, VerbsError> {
+        match self.broker_link() {
+            Some(broker) => Ok(broker.client().listen_service(binding)?),
+            None => Ok(true),
+        }
+    }
+
+    /// Gives a port back.
+    pub(crate) fn release_on_host(&self, binding: Binding) {
+        if let Some(broker) = self.broker_link()
+            && let Err(error) = broker.client().release_service(binding)
+        {
+            tracing::debug!(%error, "giving a port back");
+        }
+    }
+}

@@ -1,0 +1,483 @@
+//! The connection manager over real sockets, several engines in one process.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "tests: a failure may panic, sizes are small"
+)]
+
+mod common;
+
+use std::net::{SocketAddr, UdpSocket};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{Side, engine, pattern};
+use rocade_emulator::cm::{
+    CmChannel, CmEvent, CmEventKind as Kind, CmId, CmParam, ConnParam, PortSpace, RejReason,
+};
+use rocade_emulator::{Engine, Qp, QpState, QpType, Qpn, SendOp, VerbsError, WcStatus};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn addr(ip: &str, port: u16) -> SocketAddr {
+    SocketAddr::new(ip.parse().unwrap(), port)
+}
+
+/// A device, and a channel for its IDs.
+struct Node {
+    engine: Engine,
+    channel: CmChannel,
+    ip: &'static str,
+}
+
+impl Node {
+    fn new(ip: &'static str) -> Self {
+        let engine = engine(ip);
+        let channel = CmChannel::new(&engine).unwrap();
+        Self {
+            engine,
+            channel,
+            ip,
+        }
+    }
+
+    fn id(&self, cookie: u64) -> CmId {
+        CmId::new(&self.channel, PortSpace::Tcp, QpType::Rc, cookie).unwrap()
+    }
+
+    fn datagram_id(&self, cookie: u64) -> CmId {
+        CmId::new(&self.channel, PortSpace::Udp, QpType::Ud, cookie).unwrap()
+    }
+
+    fn listener(&self, port: u16, backlog: i32) -> CmId {
+        let id = self.id(1);
+        id.bind(addr(self.ip, port)).unwrap();
+        id.listen(backlog).unwrap();
+        id
+    }
+
+    fn next(&self) -> CmEvent {
+        let deadline = Instant::now() + PATIENCE;
+        nonblocking(self.channel.fd());
+        loop {
+            match self.channel.take_event() {
+                Ok(Some(event)) => return event,
+                Ok(None) | Err(VerbsError::WouldBlock) => {}
+                Err(error) => panic!("{error}"),
+            }
+            assert!(Instant::now() < deadline, "no event");
+            thread::sleep(Duration::from_micros(200));
+        }
+    }
+
+    fn expect(&self, kind: Kind, cookie: u64) -> CmEvent {
+        let event = self.next();
+        assert_eq!((event.kind, event.cookie), (kind, cookie), "{event:?}");
+        event
+    }
+
+    fn none(&self) {
+        nonblocking(self.channel.fd());
+        assert!(matches!(
+            self.channel.take_event(),
+            Err(VerbsError::WouldBlock)
+        ));
+    }
+
+    /// An ID whose route to a peer is resolved.
+    fn routed(&self, id: &CmId, cookie: u64, peer: SocketAddr) {
+        id.resolve_addr(None, peer).unwrap();
+        self.expect(Kind::AddrResolved, cookie);
+        id.resolve_route().unwrap();
+        self.expect(Kind::RouteResolved, cookie);
+    }
+}
+
+fn nonblocking(fd: i32) {
+    // SAFETY: flags of a descriptor that is open.
+    unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) };
+}
+
+fn param(qp: Qpn, private_data: &[u8]) -> ConnParam {
+    ConnParam {
+        private_data: private_data.to_vec(),
+        responder_resources: 4,
+        initiator_depth: 3,
+        retry_count: 7,
+        rnr_retry_count: 6,
+        qp_num: qp,
+        ..ConnParam::default()
+    }
+}
+
+fn conn(event: &CmEvent) -> &ConnParam {
+    match &event.param {
+        CmParam::Conn(param) => param,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn to(qp: &Qp, id: &CmId, state: QpState) {
+    let (attr, mask) = id.qp_attr(state).unwrap();
+    qp.modify(&attr, mask).unwrap();
+}
+
+//= EVT-01 type=test
+//= EVT-02 type=test
+//= EVT-03 type=test
+//= CMA-05 type=test
+//= CMA-10 type=test
+//= CM-FLD-02 type=test
+#[test]
+fn a_connection_carries_data_and_ends() {
+    let (a, b) = (Node::new("127.1.9.1"), Node::new("127.1.9.2"));
+    let (side_a, side_b) = (
+        Side::on(a.engine.clone(), 1 << 16),
+        Side::on(b.engine.clone(), 1 << 16),
+    );
+    let _listener = b.listener(7471, 0);
+    let active = a.id(11);
+    a.routed(&active, 11, addr(b.ip, 7471));
+    to(&side_a.qp, &active, QpState::Init);
+    active
+        .connect(&param(side_a.qp.qp_num(), b"hello"))
+        .unwrap();
+
+    let event = b.expect(Kind::ConnectRequest, 1);
+    let request = conn(&event);
+    assert_eq!(request.private_data.len(), 56);
+    assert_eq!(&request.private_data[..6], b"hello\0");
+    assert_eq!(request.qp_num, side_a.qp.qp_num());
+    assert_eq!(
+        (request.responder_resources, request.initiator_depth),
+        (3, 4)
+    );
+    assert_eq!((request.retry_count, request.rnr_retry_count), (7, 6));
+    let passive = event.new_id.unwrap();
+    let addresses = passive.addresses();
+    assert_eq!(addresses.local, Some(addr(b.ip, 7471)));
+    assert_eq!(addresses.peer, active.addresses().local);
+    assert_eq!(addresses.device.as_deref(), Some("dev"));
+    side_b
+        .qp
+        .recv_queue()
+        .push(5, &[side_b.sge(0, 64)])
+        .unwrap_err();
+    for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+        to(&side_b.qp, &passive, state);
+    }
+    side_b
+        .qp
+        .recv_queue()
+        .push(5, &[side_b.sge(0, 64)])
+        .unwrap();
+    passive
+        .accept(22, &param(side_b.qp.qp_num(), b"welcome"))
+        .unwrap();
+
+    let event = a.expect(Kind::ConnectResponse, 11);
+    let reply = conn(&event);
+    assert_eq!(reply.private_data.len(), 196);
+    assert_eq!(&reply.private_data[..8], b"welcome\0");
+    assert_eq!((reply.responder_resources, reply.initiator_depth), (3, 4));
+    for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+        to(&side_a.qp, &active, state);
+    }
+    active.establish().unwrap();
+    b.expect(Kind::Established, 22);
+
+    let data = pattern(64, 3);
+    side_a.fill(0, &data);
+    side_a.send(1, SendOp::Send { imm: None }, &[side_a.sge(0, 64)]);
+    assert_eq!(side_b.completion().status, WcStatus::Success);
+    assert_eq!(side_b.bytes(0, 64), data);
+    assert_eq!(side_a.completion().status, WcStatus::Success);
+    let (attr, _) = side_b.qp.query();
+    assert_eq!(
+        (attr.timeout, attr.rnr_retry, attr.min_rnr_timer),
+        (17, 6, 0)
+    );
+
+    active.disconnect().unwrap();
+    b.expect(Kind::Disconnected, 22);
+    a.none();
+    // The answer is the program's.
+    passive.disconnect().unwrap();
+    assert_eq!(a.expect(Kind::Disconnected, 11).status, 0);
+    active.disconnect().unwrap();
+    a.expect(Kind::TimewaitExit, 11);
+    b.expect(Kind::TimewaitExit, 22);
+    a.none();
+    b.none();
+    assert_eq!(a.engine.cm_counters().rx_unsolicited, 0);
+}
+
+//= CM-REJ-A type=test
+//= LRC-19 type=test
+#[test]
+fn rejections_reach_the_program() {
+    let (a, b) = (Node::new("127.1.9.3"), Node::new("127.1.9.4"));
+    // Somebody has to have the address for a rejection.
+    let listener = b.listener(7472, 0);
+    let nobody = a.id(1);
+    a.routed(&nobody, 1, addr(b.ip, 9999));
+    nobody.connect(&param(Qpn::new(77), &[])).unwrap();
+    let event = a.expect(Kind::Rejected, 1);
+    assert_eq!(event.status, 8);
+    assert_eq!(conn(&event).private_data.len(), 148);
+
+    for len in [0, 1, 55, 148] {
+        let id = a.id(2);
+        a.routed(&id, 2, addr(b.ip, 7472));
+        id.connect(&param(Qpn::new(100 + len as u32), &[])).unwrap();
+        let request = b.expect(Kind::ConnectRequest, 1).new_id.unwrap();
+        let data = pattern(len, len);
+        request.reject(RejReason::Consumer, &data).unwrap();
+        let event = a.expect(Kind::Rejected, 2);
+        assert_eq!(event.status, 28);
+        assert_eq!(conn(&event).private_data[..len], data);
+        assert!(
+            conn(&event).private_data[len..]
+                .iter()
+                .all(|byte| *byte == 0)
+        );
+    }
+    // A request that nobody took ends with its listener.
+    let id = a.id(3);
+    a.routed(&id, 3, addr(b.ip, 7472));
+    id.connect(&param(Qpn::new(500), &[])).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while b.engine.cm_counters().rx_messages < 6 {
+        assert!(Instant::now() < deadline);
+        thread::sleep(Duration::from_millis(1));
+    }
+    drop(listener);
+    assert_eq!(a.expect(Kind::Rejected, 3).status, 28);
+    b.none();
+}
+
+//= CMA-05 type=test
+#[test]
+fn private_data_of_every_length_arrives() {
+    let (a, b) = (Node::new("127.1.9.5"), Node::new("127.1.9.6"));
+    let _listener = b.listener(7473, 0);
+    for len in 0..=196 {
+        let id = a.id(1);
+        a.routed(&id, 1, addr(b.ip, 7473));
+        let qpn = Qpn::new(1000 + len as u32);
+        if len > 56 {
+            assert!(id.connect(&param(qpn, &pattern(57, 1))).is_err());
+        }
+        let ask = pattern(len.min(56), len);
+        id.connect(&param(qpn, &ask)).unwrap();
+        let event = b.expect(Kind::ConnectRequest, 1);
+        assert_eq!(conn(&event).private_data[..ask.len()], ask);
+        let passive = event.new_id.unwrap();
+        let answer = pattern(len, len + 1);
+        assert!(passive.accept(2, &param(qpn, &pattern(197, 1))).is_err());
+        passive.accept(2, &param(qpn, &answer)).unwrap();
+        let event = a.expect(Kind::ConnectResponse, 1);
+        assert_eq!(conn(&event).private_data[..len], answer);
+        id.establish().unwrap();
+        b.expect(Kind::Established, 2);
+        drop(id);
+        b.expect(Kind::Disconnected, 2);
+    }
+}
+
+//= CMA-12 type=test
+//= EVT-04 type=test
+#[test]
+fn a_datagram_service_is_found() {
+    let (a, b) = (Node::new("127.1.9.7"), Node::new("127.1.9.8"));
+    let service = b.datagram_id(1);
+    service.bind(addr(b.ip, 5555)).unwrap();
+    service.listen(5).unwrap();
+    let id = a.datagram_id(2);
+    a.routed(&id, 2, addr(b.ip, 5555));
+    id.connect(&param(Qpn::new(9), &pattern(180, 4))).unwrap();
+    let event = b.expect(Kind::ConnectRequest, 1);
+    let CmParam::Ud(ud) = &event.param else {
+        panic!()
+    };
+    assert_eq!(ud.private_data, pattern(180, 4));
+    let new = event.new_id.unwrap();
+    new.accept(3, &param(Qpn::new(0x1234), &pattern(136, 5)))
+        .unwrap();
+    let event = a.expect(Kind::Established, 2);
+    let CmParam::Ud(ud) = &event.param else {
+        panic!()
+    };
+    assert_eq!(ud.private_data, pattern(136, 5));
+    assert_eq!((ud.qp_num.get(), ud.qkey.get()), (0x1234, 0x0123_4567));
+    assert_eq!(
+        ud.address.dgid.to_ip(),
+        b.ip.parse::<std::net::IpAddr>().unwrap()
+    );
+    b.none();
+
+    let id = a.datagram_id(4);
+    a.routed(&id, 4, addr(b.ip, 5556));
+    id.connect(&param(Qpn::new(9), &[])).unwrap();
+    assert_eq!(a.expect(Kind::Unreachable, 4).status, 1);
+    let id = a.datagram_id(5);
+    a.routed(&id, 5, addr(b.ip, 5555));
+    id.connect(&param(Qpn::new(9), &[])).unwrap();
+    let new = b.expect(Kind::ConnectRequest, 1).new_id.unwrap();
+    new.reject(RejReason::Consumer, b"no").unwrap();
+    let event = a.expect(Kind::Unreachable, 5);
+    assert_eq!(event.status, 2);
+}
+
+//= CMA-13 type=test
+//= LRC-16 type=test
+#[test]
+fn ports_and_addresses_are_checked() {
+    let a = Node::new("127.1.9.9");
+    let first = a.id(1);
+    first.bind(addr(a.ip, 7000)).unwrap();
+    assert_eq!(
+        first.bind(addr(a.ip, 7001)).unwrap_err().errno(),
+        libc::EINVAL
+    );
+    let second = a.id(2);
+    assert_eq!(
+        second.bind(addr(a.ip, 7000)).unwrap_err().errno(),
+        libc::EADDRINUSE
+    );
+    assert_eq!(
+        second.bind(addr("0.0.0.0", 7000)).unwrap_err().errno(),
+        libc::EADDRINUSE
+    );
+    assert_eq!(
+        second.bind(addr("127.200.1.1", 7000)).unwrap_err().errno(),
+        libc::ENODEV
+    );
+    second.bind(addr(a.ip, 0)).unwrap();
+    let port = second.addresses().local.unwrap().port();
+    assert!(port >= 1024 && port != 7000);
+    let datagram = a.datagram_id(3);
+    datagram.bind(addr(a.ip, 7000)).unwrap();
+    drop(first);
+    let third = a.id(4);
+    third.bind(addr("0.0.0.0", 7000)).unwrap();
+    third.listen(3).unwrap();
+    assert!(third.listen(3).is_err());
+
+    let shared: Vec<CmId> = (0..2).map(|cookie| a.id(cookie)).collect();
+    for id in &shared {
+        id.set_reuse(true).unwrap();
+        id.bind(addr(a.ip, 7100)).unwrap();
+    }
+    shared[0].listen(1).unwrap();
+    assert_eq!(shared[1].listen(1).unwrap_err().errno(), libc::EADDRINUSE);
+
+    let lost = a.id(9);
+    assert!(lost.resolve_route().is_err());
+    assert!(lost.connect(&ConnParam::default()).is_err());
+    assert!(lost.establish().is_err() && lost.disconnect().is_err());
+    assert!(lost.accept(0, &ConnParam::default()).is_err());
+    assert!(lost.qp_attr(QpState::Rtr).is_err());
+    lost.resolve_addr(None, addr("fd99::1", 7)).unwrap();
+    let event = a.expect(Kind::AddrError, 9);
+    assert!(event.status < 0);
+    // After that it may be tried again.
+    lost.resolve_addr(None, addr(a.ip, 7)).unwrap();
+    a.expect(Kind::AddrResolved, 9);
+}
+
+//= LRC-15 type=test
+#[test]
+fn a_backlog_is_of_requests_that_nobody_took() {
+    let (a, b) = (Node::new("127.1.9.10"), Node::new("127.1.9.11"));
+    let _listener = b.listener(7474, 2);
+    let ids: Vec<CmId> = (0..4)
+        .map(|cookie| {
+            let id = a.id(cookie);
+            a.routed(&id, cookie, addr(b.ip, 7474));
+            let qpn = Qpn::new(100 + cookie as u32);
+            id.connect(&param(qpn, &[cookie as u8])).unwrap();
+            id
+        })
+        .collect();
+    let mut taken = Vec::new();
+    // Those for which there was no room come again.
+    for _ in 0..4 {
+        let event = b.expect(Kind::ConnectRequest, 1);
+        taken.push(event.new_id.unwrap());
+    }
+    a.none();
+    assert!(b.engine.cm_counters().rx_messages >= 6);
+    drop(ids);
+}
+
+/// A second channel gets what has waited in the first, and what comes.
+//= LRC-12 type=test
+#[test]
+fn an_id_moves_to_another_channel() {
+    let (a, b) = (Node::new("127.1.9.12"), Node::new("127.1.9.13"));
+    let _listener = b.listener(7475, 0);
+    let id = a.id(1);
+    id.resolve_addr(None, addr(b.ip, 7475)).unwrap();
+    let second = Node {
+        engine: a.engine.clone(),
+        channel: CmChannel::new(&a.engine).unwrap(),
+        ip: a.ip,
+    };
+    assert_eq!(id.migrate(&second.channel).unwrap(), 0);
+    a.none();
+    second.expect(Kind::AddrResolved, 1);
+    id.resolve_route().unwrap();
+    second.expect(Kind::RouteResolved, 1);
+    assert_eq!(id.migrate(&a.channel).unwrap(), 2);
+    assert_eq!(id.destroy(), 2);
+    assert_eq!(id.destroy(), 0);
+}
+
+/// Who sends nonsense to QP 1 is counted, and disturbs nobody.
+#[test]
+fn nonsense_is_counted() {
+    let (a, b) = (Node::new("127.1.9.14"), Node::new("127.1.9.15"));
+    let _listener = b.listener(7476, 0);
+    let socket = UdpSocket::bind("127.1.9.16:0").unwrap();
+    let port = socket.local_addr().unwrap().port();
+    let send = |payload: &[u8]| {
+        use rocade_wire::icrc::IcrcFlow;
+        use rocade_wire::{Bth, Deth, Headers, Opcode, Operation, Psn, Service};
+        let opcode = Opcode::of(Service::Ud, Operation::SendOnly).unwrap();
+        let mut headers = Headers::new(Bth::new(opcode, Qpn::GSI, Psn::new(0)));
+        headers.deth = Some(Deth {
+            qkey: rocade_wire::mad::GSI_QKEY,
+            src_qp: Qpn::GSI,
+            resv: 0,
+        });
+        let mut packet = vec![0; headers.len()];
+        headers.emit(&mut packet).unwrap();
+        packet.extend(payload);
+        let (from, to) = ([127, 1, 9, 16].into(), [127, 1, 9, 15].into());
+        let flow = IcrcFlow::new(from, to, port).unwrap();
+        packet.extend(flow.compute(0, &packet).to_le_bytes());
+        socket.send_to(&packet, addr(b.ip, 4791)).unwrap();
+    };
+    for len in [0, 4, 252, 256, 260] {
+        send(&vec![7; len]);
+    }
+    let mut unknown = [0; 256];
+    unknown[..4].copy_from_slice(&[1, 7, 2, 3]);
+    unknown[17] = 0x14;
+    send(&unknown);
+    let deadline = Instant::now() + PATIENCE;
+    while b.engine.cm_counters().rx_unsolicited == 0 {
+        assert!(Instant::now() < deadline, "{:?}", b.engine.counters());
+        thread::sleep(Duration::from_millis(1));
+    }
+    let counters = b.engine.cm_counters();
+    assert_eq!((counters.rx_malformed, counters.rx_unsolicited), (1, 1));
+    assert_eq!(b.engine.counters().rx_malformed, 4);
+    // Business as usual.
+    let id = a.id(1);
+    a.routed(&id, 1, addr(b.ip, 7476));
+    id.connect(&param(Qpn::new(5), &[])).unwrap();
+    b.expect(Kind::ConnectRequest, 1);
+}

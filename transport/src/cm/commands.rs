@@ -1,0 +1,350 @@
+//! What the owner of a connection does with it.
+
+use rocade_wire::Qpn;
+use rocade_wire::mad::{
+    CmMessage, CmTimeout, CommId, Drep, Dreq, Rej, RejReason, Rejected, Rep, Req, Rtu, SidrRep,
+    SidrReq, SidrStatus, TransactionId,
+};
+
+use super::conn::{Conn, State};
+use super::{Cm, CmError, CmRoute};
+use crate::Time;
+
+/// For how long the answer to a request for a service is kept: longer than its sender asks again.
+const SIDR_KEPT_NS: u64 = 70_000_000_000;
+
+/// Private data: at most as many bytes as the message has room for; the rest of it is 0.
+#[must_use]
+pub fn private_data<const N: usize>(data: &[u8]) -> [u8; N] {
+    let mut field = [0; N];
+    for (to, from) in field.iter_mut().zip(data) {
+        *to = *from;
+    }
+    field
+}
+
+impl Cm {
+    fn conn(&mut self, id: CommId, allowed: &[State]) -> Result<&mut Conn, CmError> {
+        let conn = self.conns.get_mut(&id).ok_or(CmError::UnknownId)?;
+        if allowed.contains(&conn.state) && !conn.is_abandoned {
+            Ok(conn)
+        } else {
+            Err(CmError::WrongState)
+        }
+    }
+
+    /// Begins to send what a connection has in `resend` until it is answered.
+    fn begin_to_resend(&mut self, now: Time, id: CommId) {
+        if let Some(conn) = self.conns.get_mut(&id) {
+            conn.tries_left = conn.max_retries;
+            let at = now.plus_ns(conn.interval_ns);
+            self.arm(id, at);
+        }
+    }
+
+    /// Asks for a connection. The communication ID and the GUID of the message are filled in.
+    /// `packet_life` is how long a packet is on its way at most.
+    //= CM-ST-01
+    pub fn connect(
+        &mut self,
+        now: Time,
+        route: CmRoute,
+        packet_life: CmTimeout,
+        req: Req,
+    ) -> CommId {
+        let conn = |_| Conn {
+            local_qpn: req.qpn,
+            //= CMA-06
+            interval_ns: 2 * packet_life.as_ns() + req.remote_response_timeout.as_ns(),
+            max_retries: req.max_cm_retries,
+            timewait_ns: req.primary.ack_timeout.as_ns(),
+            ..Conn::new(State::ReqSent, route, TransactionId::new(0))
+        };
+        let id = self.add(conn);
+        let tid = self.own_tid(id);
+        if let Some(conn) = self.conns.get_mut(&id) {
+            conn.tid = tid;
+        }
+        let message = CmMessage::Req(Req {
+            local_id: id,
+            ca_guid: self.config.guid,
+            ..req
+        });
+        self.send_and_keep(id, tid, message);
+        self.begin_to_resend(now, id);
+        id
+    }
+
+    /// Accepts a request; IDs and GUID of the message are filled in.
+    ///
+    /// # Errors
+    /// [`CmError`]: there is no request to accept.
+    //= CM-ST-02
+    pub fn reply(&mut self, now: Time, id: CommId, rep: Rep) -> Result<(), CmError> {
+        let guid = self.config.guid;
+        let conn = self.conn(id, &[State::ReqRcvd, State::MraReqSent])?;
+        conn.local_qpn = if rep.qpn.get() == 0 {
+            rep.eecn
+        } else {
+            rep.qpn
+        };
+        let (tid, remote_id) = (conn.tid, conn.remote_id);
+        let message = CmMessage::Rep(Rep {
+            local_id: id,
+            remote_id,
+            ca_guid: guid,
+            ..rep
+        });
+        self.enter(now, id, State::RepSent);
+        self.send_and_keep(id, tid, message);
+        self.begin_to_resend(now, id);
+        Ok(())
+    }
+
+    /// Tells the peer that has accepted that the connection is made.
+    ///
+    /// # Errors
+    /// [`CmError`]: nobody has accepted.
+    //= CM-ST-01
+    pub fn ready(&mut self, now: Time, id: CommId, data: &[u8]) -> Result<(), CmError> {
+        let conn = self.conn(id, &[State::RepRcvd, State::MraRepSent])?;
+        let (tid, remote_id) = (conn.tid, conn.remote_id);
+        let message = CmMessage::Rtu(Rtu {
+            local_id: id,
+            remote_id,
+            private_data: private_data(data),
+        });
+        self.enter(now, id, State::Established);
+        self.send_and_keep(id, tid, message);
+        Ok(())
+    }
+
+    /// The peer's QP has been heard of: the connection is made, though the RTU was lost.
+    ///
+    /// # Errors
+    /// [`CmError`]: no RTU is waited for.
+    //= CM-ST-02
+    //= EVT-08
+    pub fn established(&mut self, now: Time, id: CommId) -> Result<(), CmError> {
+        self.conn(id, &[State::RepSent, State::MraRepRcvd])?;
+        self.enter(now, id, State::Established);
+        Ok(())
+    }
+
+    /// Rejects a request or a reply.
+    ///
+    /// # Errors
+    /// [`CmError`]: there is nothing to reject.
+    pub fn reject(
+        &mut self,
+        now: Time,
+        id: CommId,
+        reason: RejReason,
+        info: &[u8],
+        data: &[u8],
+    ) -> Result<(), CmError> {
+        const REJECTABLE: [State; 8] = [
+            State::ReqSent,
+            State::MraReqRcvd,
+            State::ReqRcvd,
+            State::MraReqSent,
+            State::RepRcvd,
+            State::MraRepSent,
+            State::RepSent,
+            State::MraRepRcvd,
+        ];
+        let conn = self.conn(id, &REJECTABLE)?;
+        //= CM-REJ
+        let (rejected, next) = match conn.state {
+            State::ReqRcvd | State::MraReqSent => (Rejected::Req, State::Idle),
+            State::RepRcvd | State::MraRepSent => (Rejected::Rep, State::Idle),
+            State::RepSent | State::MraRepRcvd => (Rejected::LapOrOther, State::TimeWait),
+            _ => (Rejected::LapOrOther, State::Idle),
+        };
+        let (route, tid) = (conn.route, conn.tid);
+        let message = CmMessage::Rej(Rej {
+            local_id: id,
+            remote_id: conn.remote_id,
+            rejected,
+            reason,
+            info_len: u8::try_from(info.len().min(Rej::INFO_LEN)).unwrap_or(0),
+            info: private_data(info),
+            private_data: private_data(data),
+        });
+        self.send(route, tid, message);
+        self.enter(now, id, next);
+        Ok(())
+    }
+
+    /// Ends a connection; the peer is asked to answer.
+    ///
+    /// # Errors
+    /// [`CmError`]: there is no connection.
+    //= CM-ST-03
+    pub fn disconnect(&mut self, now: Time, id: CommId, data: &[u8]) -> Result<(), CmError> {
+        let conn = self.conn(id, &[State::Established])?;
+        let (remote_id, remote_qpn) = (conn.remote_id, conn.remote_qpn);
+        let message = dreq(id, remote_id, remote_qpn, data);
+        let tid = self.own_tid(id);
+        self.enter(now, id, State::DreqSent);
+        self.send_and_keep(id, tid, message);
+        self.begin_to_resend(now, id);
+        Ok(())
+    }
+
+    /// Answers the peer that wants to disconnect.
+    ///
+    /// # Errors
+    /// [`CmError`]: it does not.
+    //= CM-ST-03
+    pub fn answer_disconnect(&mut self, now: Time, id: CommId, data: &[u8]) -> Result<(), CmError> {
+        let conn = self.conn(id, &[State::DreqRcvd])?;
+        let (tid, remote_id) = (conn.tid, conn.remote_id);
+        let message = CmMessage::Drep(Drep {
+            local_id: id,
+            remote_id,
+            private_data: private_data(data),
+        });
+        self.enter(now, id, State::TimeWait);
+        self.send_and_keep(id, tid, message);
+        Ok(())
+    }
+
+    /// Asks for the QP of a service; the ID of the message is filled in. It is sent again every
+    /// `interval_ns`, so many times.
+    //= CM-ST-12
+    pub fn request_service(
+        &mut self,
+        now: Time,
+        route: CmRoute,
+        interval_ns: u64,
+        retries: u8,
+        req: SidrReq,
+    ) -> CommId {
+        let id = self.add(|_| Conn {
+            interval_ns,
+            max_retries: retries,
+            ..Conn::new(State::SidrReqSent, route, TransactionId::new(0))
+        });
+        let message = CmMessage::SidrReq(SidrReq {
+            request_id: id,
+            ..req
+        });
+        self.send_and_keep(id, self.own_tid(id), message);
+        self.begin_to_resend(now, id);
+        id
+    }
+
+    /// Answers a request for the QP of a service; ID and service of the message are filled in.
+    ///
+    /// # Errors
+    /// [`CmError`]: there is no request to answer.
+    //= CM-ST-12
+    pub fn reply_service(&mut self, now: Time, id: CommId, rep: SidrRep) -> Result<(), CmError> {
+        let conn = self.conn(id, &[State::SidrReqRcvd])?;
+        let tid = conn.tid;
+        let message = CmMessage::SidrRep(SidrRep {
+            request_id: conn.remote_id,
+            service_id: conn.service,
+            ..rep
+        });
+        self.enter(now, id, State::SidrReplied);
+        self.send_and_keep(id, tid, message);
+        self.arm(id, now.plus_ns(SIDR_KEPT_NS));
+        Ok(())
+    }
+
+    /// Drops a request that nobody has looked at, without a word: its sender will ask again.
+    //= LRC-15
+    pub fn ignore(&mut self, now: Time, id: CommId) {
+        let waits = [State::ReqRcvd, State::MraReqSent, State::SidrReqRcvd];
+        if self.conn(id, &waits).is_ok() {
+            self.abandon(now, id, State::Idle);
+        }
+    }
+
+    /// The owner is no longer interested: ends what there is, in the way that the peer expects.
+    //= CM-ST-10
+    pub fn destroy(&mut self, now: Time, id: CommId) {
+        let guid = self.config.guid.get().to_be_bytes();
+        let Some(conn) = self.conns.get(&id) else {
+            return;
+        };
+        if conn.is_abandoned {
+            return;
+        }
+        let (state, route, remote_id) = (conn.state, conn.route, conn.remote_id);
+        let next = match state {
+            State::ReqSent | State::MraReqRcvd => {
+                // Cannot fail in these states.
+                let _ = self.reject(now, id, RejReason::Timeout, &guid, &[]);
+                State::Idle
+            }
+            State::ReqRcvd
+            | State::MraReqSent
+            | State::RepRcvd
+            | State::MraRepSent
+            | State::RepSent
+            | State::MraRepRcvd => {
+                let _ = self.reject(now, id, RejReason::Consumer, &[], &[]);
+                match state {
+                    State::RepSent | State::MraRepRcvd => State::TimeWait,
+                    _ => State::Idle,
+                }
+            }
+            State::Established => {
+                let message = dreq(id, remote_id, conn.remote_qpn, &[]);
+                let tid = self.own_tid(id);
+                self.send(route, tid, message);
+                State::TimeWait
+            }
+            State::DreqRcvd => {
+                let _ = self.answer_disconnect(now, id, &[]);
+                State::TimeWait
+            }
+            State::SidrReqRcvd => {
+                let _ = self.reply_service(now, id, refusal(SidrStatus::Rejected));
+                State::SidrReplied
+            }
+            // The peer shall learn of it all the same.
+            State::DreqSent | State::TimeWait | State::SidrReplied => state,
+            State::SidrReqSent | State::Idle => State::Idle,
+        };
+        self.abandon(now, id, next);
+    }
+
+    /// Nobody hears of the connection any more. It is kept for as long as its peer may speak of it.
+    fn abandon(&mut self, now: Time, id: CommId, next: State) {
+        if let Some(conn) = self.conns.get_mut(&id) {
+            conn.is_abandoned = true;
+            if conn.state != next || next == State::Idle {
+                self.enter(now, id, next);
+            }
+        }
+    }
+}
+
+fn dreq(local_id: CommId, remote_id: CommId, remote_qpn: Qpn, data: &[u8]) -> CmMessage {
+    CmMessage::Dreq(Dreq {
+        local_id,
+        remote_id,
+        remote_qpn,
+        private_data: private_data(data),
+    })
+}
+
+/// A SIDR_REP that brings no QP.
+#[must_use]
+pub fn refusal(status: SidrStatus) -> SidrRep {
+    SidrRep {
+        request_id: CommId::new(0),
+        status,
+        info_len: 0,
+        vendor_id: 0,
+        qpn: Qpn::new(0),
+        service_id: rocade_wire::mad::ServiceId::new(0),
+        qkey: rocade_wire::Qkey::new(0),
+        info: [0; SidrRep::INFO_LEN],
+        private_data: [0; SidrRep::PRIVATE_LEN],
+    }
+}

@@ -1,0 +1,104 @@
+//! One connection, or request for a service.
+
+use alloc::boxed::Box;
+
+use rocade_wire::mad::{CommId, Mad, ServiceId, TransactionId};
+use rocade_wire::{Guid, Qpn};
+
+use super::{CmRoute, Named};
+use crate::Time;
+
+/// States, by the names of the standard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// There is no connection any more, and nothing to do but to forget it.
+    Idle,
+    ReqSent,
+    MraReqRcvd,
+    RepRcvd,
+    MraRepSent,
+    ReqRcvd,
+    MraReqSent,
+    RepSent,
+    MraRepRcvd,
+    Established,
+    DreqSent,
+    DreqRcvd,
+    TimeWait,
+    SidrReqSent,
+    SidrReqRcvd,
+    /// The answer is kept for a while, should the question come again.
+    SidrReplied,
+}
+
+impl State {
+    /// Is something sent again and again until it is answered?
+    pub(super) const fn resends(self) -> bool {
+        matches!(
+            self,
+            Self::ReqSent
+                | Self::MraReqRcvd
+                | Self::RepSent
+                | Self::MraRepRcvd
+                | Self::DreqSent
+                | Self::SidrReqSent
+        )
+    }
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Conn {
+    pub(super) state: State,
+    pub(super) route: CmRoute,
+    /// What the peer calls it; 0 while unknown.
+    pub(super) remote_id: CommId,
+    pub(super) remote_guid: Guid,
+    pub(super) remote_qpn: Qpn,
+    pub(super) local_qpn: Qpn,
+    /// The transaction of what made it: answers carry it.
+    pub(super) tid: TransactionId,
+    /// Which service a datagram request is for.
+    pub(super) service: ServiceId,
+    /// The message to send again.
+    pub(super) resend: Option<Box<[u8; Mad::LEN]>>,
+    pub(super) interval_ns: u64,
+    pub(super) max_retries: u8,
+    pub(super) tries_left: u8,
+    pub(super) timewait_ns: u64,
+    pub(super) deadline: Option<Time>,
+    /// Its owner wants to hear nothing more.
+    pub(super) is_abandoned: bool,
+}
+
+impl Conn {
+    pub(super) fn new(state: State, route: CmRoute, tid: TransactionId) -> Self {
+        Self {
+            state,
+            route,
+            remote_id: CommId::new(0),
+            remote_guid: Guid::new(0),
+            remote_qpn: Qpn::new(0),
+            local_qpn: Qpn::new(0),
+            tid,
+            service: ServiceId::new(0),
+            resend: None,
+            interval_ns: 0,
+            max_retries: 0,
+            tries_left: 0,
+            timewait_ns: 0,
+            deadline: None,
+            is_abandoned: false,
+        }
+    }
+
+    /// What the peer calls it.
+    pub(super) const fn remote_name(&self) -> Named<CommId> {
+        (self.route.remote, self.remote_guid.get(), self.remote_id)
+    }
+
+    /// The peer's QP.
+    pub(super) const fn remote_qp(&self) -> Named<Qpn> {
+        (self.route.remote, self.remote_guid.get(), self.remote_qpn)
+    }
+}

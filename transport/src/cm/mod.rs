@@ -1,0 +1,436 @@
+//! The communication manager: makes and ends connections by datagrams between the QPs 1 of two
+//! ports.
+//!
+//! A [`Cm`] holds the connections of one process. Like [`Qp`](crate::Qp) it does no I/O and knows no clock:
+//! commands and datagrams go in, datagrams ([`Cm::poll_transmit`]) and events ([`Cm::poll_event`]) come out, and
+//! [`Cm::next_timeout`] says when [`Cm::handle_timeout`] is due.
+//!
+//! ```text
+//! active   connect ─ ReqSent ── REP ─ RepRcvd ── ready ──┐
+//!                    (MRA: MraReqRcvd)  (MraRepSent)     Established ─ disconnect ─ DreqSent ─ DREP ─┐
+//! passive  REQ ───── ReqRcvd ── reply ─ RepSent ── RTU ──┘     └─ DREQ ─ DreqRcvd ─ answer ───────── TimeWait ─ Idle
+//!                    (MraReqSent)       (MraRepRcvd)
+//! datagram service   SidrReqSent ─ SIDR_REP ─ Idle;   SIDR_REQ ─ SidrReqRcvd ─ reply ─ SidrReplied
+//! ```
+//!
+//! Datagrams are lost and come twice: each is sent again until it is answered, and each receiver may get it
+//! again (MAD-07). What fits no connection, or not its state, is counted and changes nothing.
+
+mod commands;
+mod conn;
+mod receive;
+#[cfg(test)]
+mod tests;
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use core::net::IpAddr;
+
+use rocade_wire::mad::{
+    CmMessage, CommId, Mad, Rej, Rep, Req, ServiceId, SidrRep, SidrReq, TransactionId,
+};
+use rocade_wire::{Guid, Qpn};
+
+pub use commands::{private_data, refusal};
+
+use crate::Time;
+use conn::{Conn, State};
+
+/// What a process is to the managers of others.
+#[derive(Clone, Copy, Debug)]
+pub struct CmConfig {
+    /// GUID of the adapter.
+    pub guid: Guid,
+    /// Upper 8 bits of all communication IDs: they tell whose process the connection is. Not 0.
+    pub prefix: u8,
+    /// Where IDs and transactions begin: random, so that those of an earlier process do not come again.
+    pub seed: u64,
+}
+
+/// The two ports that a datagram goes between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CmRoute {
+    /// Own address.
+    pub local: IpAddr,
+    /// Address of the peer.
+    pub remote: IpAddr,
+}
+
+/// A datagram to send, from QP 1 to QP 1.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CmTransmit {
+    /// From where to where.
+    pub route: CmRoute,
+    /// The peer's communication ID, 0 if it has none yet.
+    pub to: CommId,
+    /// Its payload.
+    pub mad: Box<[u8; Mad::LEN]>,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CmEvent {
+    /// A peer asks for a connection, which has this ID from now on.
+    Request {
+        /// New.
+        id: CommId,
+        /// Where it came from.
+        route: CmRoute,
+        /// What it says.
+        req: Box<Req>,
+    },
+    /// The peer accepts.
+    Reply {
+        /// Which connection.
+        id: CommId,
+        /// What it says.
+        rep: Box<Rep>,
+    },
+    /// The connection is made, as the passive side learns.
+    Ready {
+        /// Which.
+        id: CommId,
+    },
+    /// The REQ was not answered.
+    RequestTimeout {
+        /// Which connection.
+        id: CommId,
+    },
+    /// The REP was not answered.
+    ReplyTimeout {
+        /// Which connection.
+        id: CommId,
+    },
+    /// The peer rejects.
+    Rejected {
+        /// Which connection.
+        id: CommId,
+        /// What it says.
+        rej: Box<Rej>,
+    },
+    /// The peer wants to disconnect; it waits for the answer.
+    Disconnect {
+        /// Which connection.
+        id: CommId,
+    },
+    /// The peer has answered our DREQ.
+    Disconnected {
+        /// Which connection.
+        id: CommId,
+    },
+    /// The peer has not answered our DREQ.
+    DisconnectTimeout {
+        /// Which connection.
+        id: CommId,
+    },
+    /// Packets of the connection are no longer on their way.
+    TimewaitExit {
+        /// Which connection.
+        id: CommId,
+    },
+    /// A peer asks for the QP of a service.
+    ServiceRequest {
+        /// New.
+        id: CommId,
+        /// Where it came from.
+        route: CmRoute,
+        /// What it says.
+        req: Box<SidrReq>,
+    },
+    /// The answer to a request for the QP of a service, whatever it is.
+    ServiceReply {
+        /// Which request.
+        id: CommId,
+        /// What it says.
+        rep: Box<SidrRep>,
+    },
+    /// There is none.
+    ServiceTimeout {
+        /// Which request.
+        id: CommId,
+    },
+}
+
+/// Why a command is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CmError {
+    /// There is no such connection.
+    UnknownId,
+    /// Its state does not allow it.
+    WrongState,
+}
+
+/// What was received and done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CmCounters {
+    /// Messages received.
+    pub rx_messages: u64,
+    /// Datagrams that are no messages of the communication manager.
+    pub rx_malformed: u64,
+    /// Messages that fit no connection, not its state, or came from somebody else than its peer.
+    pub rx_unsolicited: u64,
+    /// Messages that had come before.
+    pub rx_duplicates: u64,
+    /// Requests that were refused at once: no such service, or a connection that has not ended.
+    pub rx_refused: u64,
+    /// Messages sent.
+    pub tx_messages: u64,
+    /// Those of them that were sent again for want of an answer.
+    pub tx_retries: u64,
+}
+
+/// A peer's name for something: its address, adapter and number of it.
+type Named<T> = (IpAddr, u64, T);
+
+/// The communication manager of a process.
+#[derive(Debug)]
+pub struct Cm {
+    config: CmConfig,
+    next_id: u32,
+    conns: BTreeMap<CommId, Conn>,
+    /// By what peers call them; for duplicates, and rejections by who gave up.
+    by_remote_id: BTreeMap<Named<CommId>, CommId>,
+    /// By the peer's QP, for those that have not ended.
+    by_remote_qp: BTreeMap<Named<Qpn>, CommId>,
+    /// Requests for services, by what peers call them.
+    by_request: BTreeMap<(IpAddr, CommId), CommId>,
+    listeners: BTreeSet<ServiceId>,
+    timers: BTreeSet<(Time, CommId)>,
+    out: VecDeque<CmTransmit>,
+    events: VecDeque<CmEvent>,
+    counters: CmCounters,
+}
+
+impl Cm {
+    /// A manager without connections.
+    #[must_use]
+    pub const fn new(config: CmConfig) -> Self {
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the low bits of a random number"
+        )]
+        let next_id = config.seed as u32;
+        Self {
+            config,
+            next_id,
+            conns: BTreeMap::new(),
+            by_remote_id: BTreeMap::new(),
+            by_remote_qp: BTreeMap::new(),
+            by_request: BTreeMap::new(),
+            listeners: BTreeSet::new(),
+            timers: BTreeSet::new(),
+            out: VecDeque::new(),
+            events: VecDeque::new(),
+            counters: CmCounters {
+                rx_messages: 0,
+                rx_malformed: 0,
+                rx_unsolicited: 0,
+                rx_duplicates: 0,
+                rx_refused: 0,
+                tx_messages: 0,
+                tx_retries: 0,
+            },
+        }
+    }
+
+    /// Requests for this service come as events from now on.
+    pub fn listen(&mut self, service: ServiceId) {
+        self.listeners.insert(service);
+    }
+
+    /// They are refused from now on.
+    pub fn unlisten(&mut self, service: ServiceId) {
+        self.listeners.remove(&service);
+    }
+
+    /// What was received and done.
+    #[must_use]
+    pub const fn counters(&self) -> &CmCounters {
+        &self.counters
+    }
+
+    /// How many connections and requests there are, those included that are about to be forgotten.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.conns.len()
+    }
+
+    /// There are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.conns.is_empty()
+    }
+
+    /// The next datagram to send.
+    pub fn poll_transmit(&mut self) -> Option<CmTransmit> {
+        self.out.pop_front()
+    }
+
+    /// The next event.
+    pub fn poll_event(&mut self) -> Option<CmEvent> {
+        self.events.pop_front()
+    }
+
+    /// When [`Cm::handle_timeout`] is due.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Time> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// Sends again what was not answered in time, and gives up what was not answered at all.
+    pub fn handle_timeout(&mut self, now: Time) {
+        while let Some(&(at, id)) = self.timers.first()
+            && at <= now
+        {
+            self.timers.pop_first();
+            if let Some(conn) = self.conns.get_mut(&id) {
+                conn.deadline = None;
+                self.expire(now, id);
+            }
+        }
+    }
+
+    fn expire(&mut self, now: Time, id: CommId) {
+        let Some(conn) = self.conns.get_mut(&id) else {
+            return;
+        };
+        if conn.state.resends()
+            && let Some(left) = conn.tries_left.checked_sub(1)
+        {
+            conn.tries_left = left;
+            let at = now.plus_ns(conn.interval_ns);
+            self.counters.tx_retries += 1;
+            self.send_again(id);
+            return self.arm(id, at);
+        }
+        let (state, event) = match conn.state {
+            //= CM-ST-07
+            State::ReqSent | State::MraReqRcvd => {
+                (State::Idle, Some(CmEvent::RequestTimeout { id }))
+            }
+            //= CM-ST-07
+            State::RepSent | State::MraRepRcvd => (State::Idle, Some(CmEvent::ReplyTimeout { id })),
+            //= CM-ST-07
+            State::DreqSent => (State::TimeWait, Some(CmEvent::DisconnectTimeout { id })),
+            //= CM-ST-03
+            State::TimeWait => (State::Idle, Some(CmEvent::TimewaitExit { id })),
+            State::SidrReqSent => (State::Idle, Some(CmEvent::ServiceTimeout { id })),
+            State::SidrReplied => (State::Idle, None),
+            _ => return,
+        };
+        self.events.extend(event.filter(|_| !conn.is_abandoned));
+        self.enter(now, id, state);
+    }
+
+    /// Changes the state of a connection, and does what belongs to the new one.
+    fn enter(&mut self, now: Time, id: CommId, state: State) {
+        let Some(conn) = self.conns.get_mut(&id) else {
+            return;
+        };
+        conn.state = state;
+        if let Some(at) = conn.deadline.take() {
+            self.timers.remove(&(at, id));
+        }
+        match state {
+            State::TimeWait => {
+                let at = now.plus_ns(conn.timewait_ns);
+                self.arm(id, at);
+            }
+            State::Idle => {
+                conn.resend = None;
+                let is_abandoned = conn.is_abandoned;
+                self.forget_names(id);
+                if is_abandoned {
+                    self.conns.remove(&id);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn arm(&mut self, id: CommId, at: Time) {
+        if let Some(conn) = self.conns.get_mut(&id) {
+            if let Some(old) = conn.deadline.replace(at) {
+                self.timers.remove(&(old, id));
+            }
+            self.timers.insert((at, id));
+        }
+    }
+
+    /// What the peer calls the connection, and its QP, mean nothing any more.
+    fn forget_names(&mut self, id: CommId) {
+        let Some(conn) = self.conns.get(&id) else {
+            return;
+        };
+        let (by_id, by_qp) = (conn.remote_name(), conn.remote_qp());
+        if self.by_remote_id.get(&by_id) == Some(&id) {
+            self.by_remote_id.remove(&by_id);
+        }
+        if self.by_remote_qp.get(&by_qp) == Some(&id) {
+            self.by_remote_qp.remove(&by_qp);
+        }
+        let request = (conn.route.remote, conn.remote_id);
+        if self.by_request.get(&request) == Some(&id) {
+            self.by_request.remove(&request);
+        }
+    }
+
+    /// A new connection, with an ID that no other has.
+    fn add(&mut self, make: impl FnOnce(CommId) -> Conn) -> CommId {
+        let prefix = u32::from(self.config.prefix) << 24;
+        let id = loop {
+            self.next_id = self.next_id.wrapping_add(1);
+            let id = CommId::new(prefix | self.next_id & 0x00ff_ffff);
+            //= CM-FLD-01
+            if id.get() != 0 && !self.conns.contains_key(&id) {
+                break id;
+            }
+        };
+        self.conns.insert(id, make(id));
+        id
+    }
+
+    /// The transaction of a message that a connection starts.
+    //= MAD-05
+    const fn own_tid(&self, id: CommId) -> TransactionId {
+        TransactionId::new((self.config.seed >> 32) << 32 | id.get() as u64)
+    }
+
+    /// Sends a message.
+    fn send(&mut self, route: CmRoute, tid: TransactionId, message: CmMessage) {
+        let mad = Box::new(Mad::new(tid, message).to_bytes());
+        self.put_out(route, mad);
+    }
+
+    fn put_out(&mut self, route: CmRoute, mad: Box<[u8; Mad::LEN]>) {
+        let to = Mad::parse(&mad[..]).map_or(CommId::new(0), |mad| mad.message.receiver_id());
+        self.counters.tx_messages += 1;
+        self.out.push_back(CmTransmit { route, to, mad });
+    }
+
+    /// Sends a message of a connection, which is kept to be sent again.
+    fn send_and_keep(&mut self, id: CommId, tid: TransactionId, message: CmMessage) {
+        let Some(conn) = self.conns.get_mut(&id) else {
+            return;
+        };
+        let mad = Box::new(Mad::new(tid, message).to_bytes());
+        conn.resend = Some(mad.clone());
+        let route = conn.route;
+        self.put_out(route, mad);
+    }
+
+    /// Sends what was kept.
+    fn send_again(&mut self, id: CommId) {
+        if let Some(conn) = self.conns.get(&id)
+            && let Some(mad) = conn.resend.clone()
+        {
+            let route = conn.route;
+            self.put_out(route, mad);
+        }
+    }
+
+    /// Counts something.
+    fn count(&mut self, which: impl FnOnce(&mut CmCounters) -> &mut u64) {
+        *which(&mut self.counters) += 1;
+    }
+}

@@ -1,0 +1,376 @@
+//! What peers say.
+
+use alloc::boxed::Box;
+
+use rocade_wire::mad::{
+    ApStatus, Apr, CmMessage, CmTimeout, CommId, Drep, Dreq, Lap, Mad, Mra, Rej, RejReason,
+    Rejected, Rep, Req, Rtu, SidrRep, SidrReq, SidrStatus, TransactionId, TransportType,
+};
+
+use super::commands::refusal;
+use super::conn::{Conn, State};
+use super::{Cm, CmCounters, CmEvent, CmRoute};
+use crate::Time;
+
+/// How much longer an answer may take, as an MRA says.
+//= CMA-06
+const SERVICE_TIMEOUT: CmTimeout = CmTimeout::new(24);
+
+impl Cm {
+    /// A datagram has come to QP 1. Whatever it is, it is counted.
+    //= MAD-04
+    //= MAD-07
+    pub fn handle_mad(&mut self, now: Time, route: CmRoute, payload: &[u8]) {
+        let Ok(Mad { tid, message, .. }) = Mad::parse(payload) else {
+            return self.count(|counters| &mut counters.rx_malformed);
+        };
+        self.count(|counters| &mut counters.rx_messages);
+        match message {
+            CmMessage::Req(req) => self.on_req(now, route, tid, req),
+            CmMessage::Mra(mra) => self.on_mra(now, route, &mra),
+            CmMessage::Rej(rej) => self.on_rej(now, route, rej),
+            CmMessage::Rep(rep) => self.on_rep(now, route, tid, rep),
+            CmMessage::Rtu(rtu) => self.on_rtu(now, route, &rtu),
+            CmMessage::Dreq(dreq) => self.on_dreq(now, route, tid, &dreq),
+            CmMessage::Drep(drep) => self.on_drep(now, route, &drep),
+            CmMessage::SidrReq(req) => self.on_sidr_req(route, tid, req),
+            CmMessage::SidrRep(rep) => self.on_sidr_rep(now, route, rep),
+            CmMessage::Lap(lap) => self.on_lap(route, tid, &lap),
+            CmMessage::Apr(_) => self.count(unsolicited),
+        }
+    }
+
+    /// The connection that a message of this peer is about; 0 as `remote_id` fits any.
+    fn find(&mut self, route: CmRoute, id: CommId, remote_id: CommId) -> Option<&mut Conn> {
+        let conn = self.conns.get_mut(&id)?;
+        let fits = conn.route.remote == route.remote
+            && (remote_id == CommId::new(0) || conn.remote_id == remote_id);
+        fits.then_some(conn)
+    }
+
+    fn raise(&mut self, id: CommId, event: CmEvent) {
+        if self.conns.get(&id).is_some_and(|conn| !conn.is_abandoned) {
+            self.events.push_back(event);
+        }
+    }
+
+    //= CM-ST-04
+    fn on_req(&mut self, now: Time, route: CmRoute, tid: TransactionId, req: Req) {
+        let name = (route.remote, req.ca_guid.get(), req.local_id);
+        if let Some(&id) = self.by_remote_id.get(&name) {
+            return self.on_duplicate_req(id, route, tid, &req);
+        }
+        let qp = (route.remote, req.ca_guid.get(), req.qpn);
+        if let Some(&old) = self.by_remote_qp.get(&qp) {
+            self.refuse(route, tid, &req, RejReason::StaleConnection);
+            // Its end over there was not noticed here.
+            let _ = self.disconnect(now, old, &[]);
+            return;
+        }
+        if !self.listeners.contains(&req.service_id) {
+            return self.refuse(route, tid, &req, RejReason::InvalidServiceId);
+        }
+        let service = req.transport;
+        if matches!(service, TransportType::Rd | TransportType::Other(_)) {
+            return self.refuse(route, tid, &req, RejReason::InvalidTransportType);
+        }
+        let id = self.add(|_| Conn {
+            remote_id: req.local_id,
+            remote_guid: req.ca_guid,
+            remote_qpn: req.qpn,
+            interval_ns: req.local_response_timeout.as_ns(),
+            max_retries: req.max_cm_retries,
+            timewait_ns: req.primary.ack_timeout.as_ns(),
+            ..Conn::new(State::ReqRcvd, route, tid)
+        });
+        self.by_remote_id.insert(name, id);
+        self.by_remote_qp.insert(qp, id);
+        let req = Box::new(req);
+        self.raise(id, CmEvent::Request { id, route, req });
+    }
+
+    fn on_duplicate_req(&mut self, id: CommId, route: CmRoute, tid: TransactionId, req: &Req) {
+        self.count(|counters| &mut counters.rx_duplicates);
+        match self.conns.get(&id).map(|conn| conn.state) {
+            Some(State::ReqRcvd | State::MraReqSent) => self.ask_for_time(id, Rejected::Req),
+            Some(State::TimeWait) => self.refuse(route, tid, req, RejReason::StaleConnection),
+            _ => {}
+        }
+    }
+
+    /// Refuses a request of which nothing is remembered.
+    fn refuse(&mut self, route: CmRoute, tid: TransactionId, req: &Req, reason: RejReason) {
+        self.count(|counters| &mut counters.rx_refused);
+        let message = CmMessage::Rej(Rej {
+            local_id: CommId::new(0),
+            remote_id: req.local_id,
+            rejected: Rejected::Req,
+            reason,
+            info_len: 0,
+            info: [0; Rej::INFO_LEN],
+            private_data: [0; Rej::PRIVATE_LEN],
+        });
+        self.send(route, tid, message);
+    }
+
+    /// Tells a peer that asks again that the answer takes longer.
+    //= CM-ST-04
+    //= CM-ST-05
+    fn ask_for_time(&mut self, id: CommId, received: Rejected) {
+        let Some(conn) = self.conns.get_mut(&id) else {
+            return;
+        };
+        conn.state = match received {
+            Rejected::Req => State::MraReqSent,
+            _ => State::MraRepSent,
+        };
+        let (route, tid) = (conn.route, conn.tid);
+        let message = CmMessage::Mra(Mra {
+            local_id: id,
+            remote_id: conn.remote_id,
+            received,
+            service_timeout: SERVICE_TIMEOUT,
+            private_data: [0; Mra::PRIVATE_LEN],
+        });
+        self.send(route, tid, message);
+    }
+
+    //= CM-ST-09
+    fn on_mra(&mut self, now: Time, route: CmRoute, mra: &Mra) {
+        let any = CommId::new(0);
+        let remote_id = match mra.received {
+            // We do not know yet what the peer calls it.
+            Rejected::Req => any,
+            _ => mra.local_id,
+        };
+        let Some(conn) = self.find(route, mra.remote_id, remote_id) else {
+            return self.count(unsolicited);
+        };
+        conn.state = match (mra.received, conn.state) {
+            (Rejected::Req, State::ReqSent | State::MraReqRcvd) => State::MraReqRcvd,
+            (Rejected::Rep, State::RepSent | State::MraRepRcvd) => State::MraRepRcvd,
+            _ => return self.count(unsolicited),
+        };
+        let wait_ns = mra.service_timeout.as_ns().saturating_add(conn.interval_ns);
+        self.arm(mra.remote_id, now.plus_ns(wait_ns));
+    }
+
+    //= CM-ST-01
+    //= CM-ST-05
+    fn on_rep(&mut self, now: Time, route: CmRoute, tid: TransactionId, rep: Rep) {
+        let id = rep.remote_id;
+        let Some(conn) = self.find(route, id, CommId::new(0)) else {
+            return self.count(unsolicited);
+        };
+        let is_known = conn.remote_id == rep.local_id;
+        match conn.state {
+            State::ReqSent | State::MraReqRcvd => {}
+            State::RepRcvd | State::MraRepSent if is_known => {
+                self.count(|counters| &mut counters.rx_duplicates);
+                return self.ask_for_time(id, Rejected::Rep);
+            }
+            State::Established if is_known => {
+                self.count(|counters| &mut counters.rx_duplicates);
+                // The RTU, on the side that has sent one.
+                return self.send_again(id);
+            }
+            _ => return self.count(unsolicited),
+        }
+        conn.remote_id = rep.local_id;
+        conn.remote_guid = rep.ca_guid;
+        conn.remote_qpn = if rep.qpn.get() == 0 {
+            rep.eecn
+        } else {
+            rep.qpn
+        };
+        conn.tid = tid;
+        conn.resend = None;
+        let (name, qp) = (conn.remote_name(), conn.remote_qp());
+        self.by_remote_id.insert(name, id);
+        self.by_remote_qp.insert(qp, id);
+        self.enter(now, id, State::RepRcvd);
+        let rep = Box::new(rep);
+        self.raise(id, CmEvent::Reply { id, rep });
+    }
+
+    //= CM-ST-02
+    fn on_rtu(&mut self, now: Time, route: CmRoute, rtu: &Rtu) {
+        let id = rtu.remote_id;
+        let Some(conn) = self.find(route, id, rtu.local_id) else {
+            return self.count(unsolicited);
+        };
+        match conn.state {
+            State::RepSent | State::MraRepRcvd => {
+                // A REP that comes back is nothing to answer.
+                conn.resend = None;
+                self.enter(now, id, State::Established);
+                self.raise(id, CmEvent::Ready { id });
+            }
+            State::Established => self.count(|counters| &mut counters.rx_duplicates),
+            _ => self.count(unsolicited),
+        }
+    }
+
+    //= CM-ST-08
+    fn on_rej(&mut self, now: Time, route: CmRoute, rej: Rej) {
+        let found = match (rej.timeout_guid(), rej.rejected) {
+            (Some(guid), _) => {
+                let name = (route.remote, guid.get(), rej.local_id);
+                self.by_remote_id.get(&name).copied()
+            }
+            (None, Rejected::Req) => Some(rej.remote_id),
+            (None, _) => Some(rej.remote_id).filter(|_| rej.local_id != CommId::new(0)),
+        };
+        let remote_id = match rej.rejected {
+            Rejected::Req => CommId::new(0),
+            _ => rej.local_id,
+        };
+        let found = found.filter(|id| self.find(route, *id, remote_id).is_some());
+        let Some(id) = found else {
+            return self.count(unsolicited);
+        };
+        let Some(conn) = self.conns.get_mut(&id) else {
+            return;
+        };
+        let next = match conn.state {
+            State::ReqSent
+            | State::MraReqRcvd
+            | State::RepSent
+            | State::MraRepRcvd
+            | State::ReqRcvd
+            | State::MraReqSent => {
+                if rej.reason == RejReason::StaleConnection {
+                    State::TimeWait
+                } else {
+                    State::Idle
+                }
+            }
+            State::DreqSent | State::RepRcvd | State::MraRepSent | State::Established => {
+                State::TimeWait
+            }
+            _ => return self.count(unsolicited),
+        };
+        let rej = Box::new(rej);
+        self.raise(id, CmEvent::Rejected { id, rej });
+        self.enter(now, id, next);
+    }
+
+    //= CM-ST-03
+    //= CM-ST-06
+    fn on_dreq(&mut self, now: Time, route: CmRoute, tid: TransactionId, dreq: &Dreq) {
+        let id = dreq.remote_id;
+        let Some(conn) = self.find(route, id, dreq.local_id) else {
+            self.count(unsolicited);
+            return self.send_drep(route, tid, dreq);
+        };
+        if conn.local_qpn != dreq.remote_qpn {
+            return self.count(unsolicited);
+        }
+        match conn.state {
+            State::Established | State::RepSent | State::MraRepRcvd | State::DreqSent => {
+                conn.tid = tid;
+                conn.resend = None;
+                if conn.is_abandoned {
+                    // Nobody else will answer.
+                    self.send_drep(route, tid, dreq);
+                    return self.enter(now, id, State::TimeWait);
+                }
+                self.enter(now, id, State::DreqRcvd);
+                self.raise(id, CmEvent::Disconnect { id });
+            }
+            State::TimeWait => {
+                self.count(|counters| &mut counters.rx_duplicates);
+                self.send_drep(route, tid, dreq);
+            }
+            State::DreqRcvd => self.count(|counters| &mut counters.rx_duplicates),
+            State::Idle => self.send_drep(route, tid, dreq),
+            _ => self.count(unsolicited),
+        }
+    }
+
+    fn send_drep(&mut self, route: CmRoute, tid: TransactionId, dreq: &Dreq) {
+        let message = CmMessage::Drep(Drep {
+            local_id: dreq.remote_id,
+            remote_id: dreq.local_id,
+            private_data: [0; Drep::PRIVATE_LEN],
+        });
+        self.send(route, tid, message);
+    }
+
+    fn on_drep(&mut self, now: Time, route: CmRoute, drep: &Drep) {
+        let id = drep.remote_id;
+        match self.find(route, id, drep.local_id).map(|conn| conn.state) {
+            Some(State::DreqSent | State::DreqRcvd) => {
+                self.enter(now, id, State::TimeWait);
+                self.raise(id, CmEvent::Disconnected { id });
+            }
+            Some(State::TimeWait) => self.count(|counters| &mut counters.rx_duplicates),
+            _ => self.count(unsolicited),
+        }
+    }
+
+    //= CM-ST-12
+    fn on_sidr_req(&mut self, route: CmRoute, tid: TransactionId, req: SidrReq) {
+        let name = (route.remote, req.request_id);
+        if let Some(&id) = self.by_request.get(&name) {
+            self.count(|counters| &mut counters.rx_duplicates);
+            // The answer, if there is one.
+            return self.send_again(id);
+        }
+        if !self.listeners.contains(&req.service_id) {
+            self.count(|counters| &mut counters.rx_refused);
+            let message = CmMessage::SidrRep(SidrRep {
+                request_id: req.request_id,
+                service_id: req.service_id,
+                ..refusal(SidrStatus::ServiceIdNotSupported)
+            });
+            return self.send(route, tid, message);
+        }
+        let id = self.add(|_| Conn {
+            remote_id: req.request_id,
+            service: req.service_id,
+            ..Conn::new(State::SidrReqRcvd, route, tid)
+        });
+        self.by_request.insert(name, id);
+        let req = Box::new(req);
+        self.raise(id, CmEvent::ServiceRequest { id, route, req });
+    }
+
+    //= CM-ST-12
+    fn on_sidr_rep(&mut self, now: Time, route: CmRoute, rep: SidrRep) {
+        let id = rep.request_id;
+        match self.find(route, id, CommId::new(0)).map(|conn| conn.state) {
+            Some(State::SidrReqSent) => {
+                let rep = Box::new(rep);
+                self.raise(id, CmEvent::ServiceReply { id, rep });
+                self.enter(now, id, State::Idle);
+            }
+            _ => self.count(unsolicited),
+        }
+    }
+
+    /// Alternate paths are not loaded on RoCE.
+    //= CM-ST-11
+    fn on_lap(&mut self, route: CmRoute, tid: TransactionId, lap: &Lap) {
+        let state = self
+            .find(route, lap.remote_id, lap.local_id)
+            .map(|conn| conn.state);
+        if state != Some(State::Established) {
+            return self.count(unsolicited);
+        }
+        self.count(|counters| &mut counters.rx_refused);
+        let message = CmMessage::Apr(Apr {
+            local_id: lap.remote_id,
+            remote_id: lap.local_id,
+            info_len: 0,
+            status: ApStatus::NotSupported,
+            info: [0; Apr::INFO_LEN],
+            private_data: [0; Apr::PRIVATE_LEN],
+        });
+        self.send(route, tid, message);
+    }
+}
+
+const fn unsolicited(counters: &mut CmCounters) -> &mut u64 {
+    &mut counters.rx_unsolicited
+}

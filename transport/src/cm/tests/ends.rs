@@ -1,0 +1,318 @@
+//! Rejections, disconnections, datagram services.
+
+use super::*;
+
+//= CM-ST-08 type=test
+#[test]
+fn who_gives_up_says_so() {
+    let mut pair = Pair::new();
+    let (a, b) = pair.request();
+    pair.a.destroy(pair.now, a);
+    let CmEvent::Rejected { id, rej } = pair.event_of_b() else {
+        panic!()
+    };
+    assert_eq!((id, rej.reason), (b, RejReason::Timeout));
+    assert_eq!((rej.local_id, rej.remote_id), (a, CommId::new(0)));
+    assert_eq!(rej.rejected, Rejected::LapOrOther);
+    assert_eq!(rej.timeout_guid(), Some(Guid::new(0xaaaa)));
+    assert!(pair.a.is_empty());
+    pair.b.destroy(pair.now, b);
+    assert!(pair.b.is_empty());
+    pair.quiet();
+}
+
+//= CM-ST-08 type=test
+#[test]
+fn a_rejection_matches_by_what_it_rejects() {
+    let mut pair = Pair::new();
+    let (a, b) = pair.connection();
+    let wrong = CommId::new(b.get() + 1);
+    let consumer = RejReason::Consumer;
+    for message in [
+        rej(wrong, a, Rejected::LapOrOther, consumer),
+        rej(CommId::new(0), a, Rejected::LapOrOther, consumer),
+        rej(b, CommId::new(a.get() + 1), Rejected::Req, consumer),
+        rej(b, a, Rejected::LapOrOther, RejReason::Timeout),
+    ] {
+        let counted = pair.a.counters().rx_unsolicited;
+        pair.tell_a(message.clone());
+        let expected = u64::from(!matches!(
+            &message,
+            CmMessage::Rej(m) if m.reason == RejReason::Timeout
+        ));
+        // Without a GUID, a rejection by timeout is one like others.
+        assert_eq!(pair.a.counters().rx_unsolicited, counted + expected);
+    }
+    assert!(matches!(
+        pair.a.poll_event(),
+        Some(CmEvent::Rejected { .. })
+    ));
+    // A connection that was made rests first.
+    assert_eq!(pair.a.next_timeout(), Some(pair.now.plus_ns(TIMEWAIT)));
+    pair.pass(TIMEWAIT);
+    assert_eq!(pair.a.poll_event(), Some(CmEvent::TimewaitExit { id: a }));
+}
+
+//= CM-ST-08 type=test
+#[test]
+fn a_stale_connection_rests() {
+    let mut pair = Pair::new();
+    let (a, b) = pair.request();
+    pair.tell_a(rej(b, a, Rejected::Req, RejReason::StaleConnection));
+    assert!(matches!(
+        pair.a.poll_event(),
+        Some(CmEvent::Rejected { .. })
+    ));
+    assert_eq!(pair.a.next_timeout(), Some(pair.now.plus_ns(TIMEWAIT)));
+}
+
+/// The peer has lost its connection, and makes another one with the same QP.
+//= CM-ST-04 type=test
+#[test]
+fn a_qp_has_one_connection() {
+    let mut pair = Pair::new();
+    let (_, b) = pair.connection();
+    let again = CmMessage::Req(Req {
+        local_id: CommId::new(0x0300_7777),
+        ca_guid: Guid::new(0xaaaa),
+        ..req(0x11)
+    });
+    pair.tell_b(again.clone());
+    let CmMessage::Rej(rej) = pair.said_by_b() else {
+        panic!()
+    };
+    assert_eq!(rej.reason, RejReason::StaleConnection);
+    assert_eq!(rej.remote_id, CommId::new(0x0300_7777));
+    let CmMessage::Dreq(dreq) = pair.said_by_b() else {
+        panic!()
+    };
+    assert_eq!((dreq.local_id, dreq.remote_qpn), (b, Qpn::new(0x11)));
+    assert_eq!(pair.b.poll_event(), None);
+    // Another adapter may have a QP of that number.
+    let CmMessage::Req(other) = again else {
+        panic!()
+    };
+    pair.tell_b(CmMessage::Req(Req {
+        ca_guid: Guid::new(0xcccc),
+        ..other
+    }));
+    assert!(matches!(pair.b.poll_event(), Some(CmEvent::Request { .. })));
+}
+
+//= CM-ST-06 type=test
+#[test]
+fn a_dreq_names_the_queue_pair() {
+    let mut pair = Pair::new();
+    let (a, b) = pair.connection();
+    pair.tell_b(dreq(a, b, 0x23));
+    assert_eq!((pair.b.poll_event(), pair.b.poll_transmit()), (None, None));
+    // Nobody that we know: answered, so that it stops.
+    pair.tell_b(dreq(CommId::new(0x0300_9999), b, 0x22));
+    let CmMessage::Drep(drep) = pair.said_by_b() else {
+        panic!()
+    };
+    assert_eq!(
+        (drep.local_id, drep.remote_id),
+        (b, CommId::new(0x0300_9999))
+    );
+    assert_eq!(pair.b.poll_event(), None);
+    assert_eq!(pair.b.counters().rx_unsolicited, 2);
+    pair.tell_b(dreq(a, b, 0x22));
+    assert_eq!(pair.b.poll_event(), Some(CmEvent::Disconnect { id: b }));
+}
+
+//= CM-ST-03 type=test
+#[test]
+fn both_may_disconnect_at_once() {
+    let mut pair = Pair::new();
+    let (a, b) = pair.connection();
+    pair.a.disconnect(pair.now, a, &[]).unwrap();
+    pair.b.disconnect(pair.now, b, &[]).unwrap();
+    assert_eq!(pair.event_of_a(), CmEvent::Disconnect { id: a });
+    assert_eq!(pair.event_of_b(), CmEvent::Disconnect { id: b });
+    pair.a.answer_disconnect(pair.now, a, &[]).unwrap();
+    pair.b.answer_disconnect(pair.now, b, &[]).unwrap();
+    pair.quiet();
+    pair.pass(TIMEWAIT);
+    assert_eq!(pair.event_of_a(), CmEvent::TimewaitExit { id: a });
+    assert_eq!(pair.event_of_b(), CmEvent::TimewaitExit { id: b });
+}
+
+//= CM-ST-10 type=test
+#[test]
+fn who_leaves_takes_leave() {
+    let mut pair = Pair::new();
+    let (a, b) = pair.request();
+    pair.b.destroy(pair.now, b);
+    let CmEvent::Rejected { id, rej } = pair.event_of_a() else {
+        panic!()
+    };
+    assert_eq!((id, rej.reason), (a, RejReason::Consumer));
+    assert!(pair.b.is_empty());
+
+    let mut pair = Pair::new();
+    let (a, b) = pair.replied();
+    pair.a.destroy(pair.now, a);
+    let CmEvent::Rejected { id, rej } = pair.event_of_b() else {
+        panic!()
+    };
+    assert_eq!((id, rej.reason), (b, RejReason::Consumer));
+
+    let mut pair = Pair::new();
+    let (a, b) = pair.connection();
+    pair.a.destroy(pair.now, a);
+    assert_eq!(pair.event_of_b(), CmEvent::Disconnect { id: b });
+    pair.b.destroy(pair.now, b);
+    pair.quiet();
+    assert_eq!(pair.a.counters().tx_messages, 3);
+    pair.pass(TIMEWAIT);
+    pair.quiet();
+    assert!(pair.a.is_empty() && pair.b.is_empty());
+
+    // Of a request that is ignored nothing is said; it comes again.
+    let mut pair = Pair::new();
+    let (_, b) = pair.request();
+    pair.b.ignore(pair.now, b);
+    assert!(pair.b.is_empty() && pair.b.poll_transmit().is_none());
+    pair.pass(REQ_INTERVAL);
+    assert!(matches!(pair.event_of_b(), CmEvent::Request { .. }));
+}
+
+/// A DREQ that was asked for is sent until it is answered, whether its connection has an owner or not.
+#[test]
+fn a_disconnection_survives_its_owner() {
+    let mut pair = Pair::new();
+    let (a, b) = pair.connection();
+    pair.a.disconnect(pair.now, a, &[]).unwrap();
+    let _lost = pair.said_by_a();
+    pair.a.destroy(pair.now, a);
+    pair.pass(REQ_INTERVAL);
+    assert_eq!(pair.event_of_b(), CmEvent::Disconnect { id: b });
+    pair.b.answer_disconnect(pair.now, b, &[]).unwrap();
+    pair.quiet();
+    pair.pass(TIMEWAIT);
+    assert!(pair.a.is_empty());
+    assert_eq!(pair.a.poll_event(), None);
+}
+
+/// Commands are refused in the wrong state, and change nothing.
+#[test]
+fn commands_need_their_state() {
+    let mut pair = Pair::new();
+    let none = CommId::new(0x0300_0000);
+    assert_eq!(pair.a.ready(pair.now, none, &[]), Err(CmError::UnknownId));
+    let (a, b) = pair.connection();
+    let wrong = Err(CmError::WrongState);
+    assert_eq!(pair.a.ready(pair.now, a, &[]), wrong);
+    assert_eq!(pair.a.established(pair.now, a), wrong);
+    assert_eq!(pair.a.answer_disconnect(pair.now, a, &[]), wrong);
+    assert_eq!(pair.b.reply(pair.now, b, rep(3)), wrong);
+    let service = pair.b.reply_service(pair.now, b, refusal(SidrStatus::NoQp));
+    assert_eq!(service, wrong);
+    let consumer = RejReason::Consumer;
+    assert_eq!(pair.b.reject(pair.now, b, consumer, &[], &[]), wrong);
+    pair.quiet();
+    pair.a.disconnect(pair.now, a, &[]).unwrap();
+    assert_eq!(pair.a.disconnect(pair.now, a, &[]), wrong);
+}
+
+//= EVT-08 type=test
+#[test]
+fn a_packet_is_as_good_as_an_rtu() {
+    let mut pair = Pair::new();
+    let (a, b) = pair.replied();
+    pair.b.established(pair.now, b).unwrap();
+    pair.a.ready(pair.now, a, &[]).unwrap();
+    pair.quiet();
+    assert_eq!(pair.b.counters().rx_duplicates, 1);
+    assert_eq!(pair.b.next_timeout(), None);
+}
+
+//= CM-ST-12 type=test
+//= CM-SIDR-S type=test
+#[test]
+fn a_datagram_service_is_found() {
+    let mut pair = Pair::new();
+    let a = pair
+        .a
+        .request_service(pair.now, to_b(), REP_INTERVAL, 15, sidr_req());
+    let CmEvent::ServiceRequest { id: b, req, .. } = pair.event_of_b() else {
+        panic!()
+    };
+    assert_eq!(
+        (req.request_id, &req.private_data[..6]),
+        (a, &b"where?"[..])
+    );
+    let found = SidrRep {
+        qpn: Qpn::new(0x44),
+        qkey: Qkey::new(0x0123_4567),
+        ..refusal(SidrStatus::Success)
+    };
+    pair.b.reply_service(pair.now, b, found).unwrap();
+    pair.b.destroy(pair.now, b);
+    let _lost = pair.said_by_b();
+    // The question comes again: the answer is the same, and nobody has to give it.
+    pair.pass(REP_INTERVAL);
+    let CmEvent::ServiceReply { id, rep } = pair.event_of_a() else {
+        panic!()
+    };
+    assert_eq!((id, rep.qpn, rep.service_id), (a, Qpn::new(0x44), SERVICE));
+    pair.quiet();
+    assert_eq!(pair.a.next_timeout(), None);
+    pair.pass(100_000 * MS);
+    assert!(pair.b.is_empty());
+
+    pair.b.unlisten(SERVICE);
+    pair.a
+        .request_service(pair.now, to_b(), REP_INTERVAL, 15, sidr_req());
+    let CmEvent::ServiceReply { rep, .. } = pair.event_of_a() else {
+        panic!()
+    };
+    assert_eq!(rep.status, SidrStatus::ServiceIdNotSupported);
+    pair.b.listen(SERVICE);
+    pair.a
+        .request_service(pair.now, to_b(), REP_INTERVAL, 15, sidr_req());
+    let CmEvent::ServiceRequest { id: b, .. } = pair.event_of_b() else {
+        panic!()
+    };
+    pair.b.destroy(pair.now, b);
+    let CmEvent::ServiceReply { rep, .. } = pair.event_of_a() else {
+        panic!()
+    };
+    assert_eq!(rep.status, SidrStatus::Rejected);
+
+    pair.loss = 1000;
+    let sent = pair.sent;
+    let a = pair
+        .a
+        .request_service(pair.now, to_b(), REP_INTERVAL, 15, sidr_req());
+    while pair.a.next_timeout().is_some() {
+        pair.step();
+    }
+    assert_eq!(pair.a.poll_event(), Some(CmEvent::ServiceTimeout { id: a }));
+    assert_eq!(pair.sent - sent, 16);
+}
+
+//= CM-ST-11 type=test
+#[test]
+fn alternate_paths_are_refused() {
+    let mut pair = Pair::new();
+    let (a, b) = pair.connection();
+    let lap = |remote_id| {
+        CmMessage::Lap(Lap {
+            local_id: a,
+            remote_id,
+            remote_qpn: Qpn::new(0x22),
+            remote_response_timeout: CmTimeout::new(20),
+            alternate: CmPath::NONE,
+            private_data: [0; 168],
+        })
+    };
+    pair.tell_b(lap(b));
+    let CmMessage::Apr(Apr { status, .. }) = pair.said_by_b() else {
+        panic!()
+    };
+    assert_eq!(status.code(), 2);
+    pair.tell_b(lap(CommId::new(b.get() + 1)));
+    assert!(pair.b.poll_transmit().is_none());
+}

@@ -1,0 +1,147 @@
+//! What `librdmacm.so.1` asks `libibverbs.so.1` for, which holds the engine: a table of functions, as a kernel has
+//! system calls.
+//!
+//! Both libraries are of one build. All functions return 0 or a positive errno value, unless they say otherwise.
+
+use core::ffi::{c_int, c_void};
+
+use libc::{sockaddr, sockaddr_storage};
+
+use crate::{ibv_ah_attr, ibv_qp_attr, rdma_conn_param};
+
+/// To be raised with each change of the table.
+pub const ROCADE_CM_VERSION: u32 = 1;
+/// Longest private data of an event in bytes.
+pub const ROCADE_CM_PRIVATE_LEN: usize = 232;
+
+/// An event channel of the engine.
+#[derive(Debug)]
+#[repr(C)]
+pub struct rocade_cm_channel {
+    #[doc(hidden)]
+    pub _opaque: [u8; 0],
+}
+
+/// A connection, or listener, of the engine.
+#[derive(Debug)]
+#[repr(C)]
+pub struct rocade_cm_id {
+    #[doc(hidden)]
+    pub _opaque: [u8; 0],
+}
+
+/// An event.
+#[repr(C)]
+#[derive(Clone, Copy)]
+#[allow(missing_docs, reason = "as in rdma_cm_event")]
+pub struct rocade_cm_event {
+    pub kind: u32,
+    pub status: c_int,
+    /// That of the ID, or of the listener.
+    pub cookie: u64,
+    /// Of a request; the receiver owns it.
+    pub new_id: *mut rocade_cm_id,
+    /// What follows is of `rdma_ud_param`, not of `rdma_conn_param`.
+    pub is_ud: bool,
+    pub private_data_len: u8,
+    pub responder_resources: u8,
+    pub initiator_depth: u8,
+    pub flow_control: u8,
+    pub retry_count: u8,
+    pub rnr_retry_count: u8,
+    pub srq: u8,
+    pub qp_num: u32,
+    pub qkey: u32,
+    pub ah_attr: ibv_ah_attr,
+    pub private_data: [u8; ROCADE_CM_PRIVATE_LEN],
+}
+
+impl core::fmt::Debug for rocade_cm_event {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("rocade_cm_event").finish_non_exhaustive()
+    }
+}
+
+/// Where a connection leads.
+#[repr(C)]
+#[derive(Clone, Copy)]
+#[allow(missing_docs, reason = "as in rdma_route and ibv_sa_path_rec")]
+pub struct rocade_cm_route {
+    pub src: sockaddr_storage,
+    pub dst: sockaddr_storage,
+    /// Place in the list of devices; -1 for none.
+    pub device: c_int,
+    pub mtu: u8,
+    pub traffic_class: u8,
+    pub hop_limit: u8,
+    pub packet_life_time: u8,
+    pub flow_label: u32,
+    pub sgid: [u8; 16],
+    pub dgid: [u8; 16],
+}
+
+impl core::fmt::Debug for rocade_cm_route {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("rocade_cm_route").finish_non_exhaustive()
+    }
+}
+
+/// The functions.
+#[repr(C)]
+#[derive(Clone, Copy)]
+#[allow(missing_docs, reason = "as the rdma_cm functions of these names")]
+pub struct rocade_cm_ops {
+    /// [`ROCADE_CM_VERSION`].
+    pub version: u32,
+    /// Changes with each `fork`: what was made before is not to be touched then.
+    pub generation: unsafe extern "C" fn() -> u32,
+    /// The descriptor comes back in the last argument.
+    pub channel_new: unsafe extern "C" fn(*mut *mut rocade_cm_channel, *mut c_int) -> c_int,
+    pub channel_free: unsafe extern "C" fn(*mut rocade_cm_channel),
+    /// Waits. 0, or -1 and errno; a cancellation point as read(2) is.
+    pub channel_next:
+        unsafe extern "C-unwind" fn(*mut rocade_cm_channel, *mut rocade_cm_event) -> c_int,
+    /// Channel, port space, QP type, cookie.
+    pub id_new: unsafe extern "C" fn(
+        *mut rocade_cm_channel,
+        u32,
+        u32,
+        u64,
+        *mut *mut rocade_cm_id,
+    ) -> c_int,
+    /// Ends it and tells how many of its events were handed out. It is not freed.
+    pub id_end: unsafe extern "C" fn(*mut rocade_cm_id) -> u64,
+    /// Frees what was ended.
+    pub id_free: unsafe extern "C" fn(*mut rocade_cm_id),
+    pub id_bind: unsafe extern "C" fn(*mut rocade_cm_id, *const sockaddr) -> c_int,
+    /// Source (may be NULL) and destination.
+    pub id_resolve_addr:
+        unsafe extern "C" fn(*mut rocade_cm_id, *const sockaddr, *const sockaddr) -> c_int,
+    pub id_resolve_route: unsafe extern "C" fn(*mut rocade_cm_id) -> c_int,
+    pub id_listen: unsafe extern "C" fn(*mut rocade_cm_id, c_int) -> c_int,
+    pub id_connect: unsafe extern "C" fn(*mut rocade_cm_id, *const rdma_conn_param) -> c_int,
+    pub id_establish: unsafe extern "C" fn(*mut rocade_cm_id) -> c_int,
+    /// With the cookie from here on.
+    pub id_accept: unsafe extern "C" fn(*mut rocade_cm_id, u64, *const rdma_conn_param) -> c_int,
+    /// Reason, private data and their length.
+    pub id_reject: unsafe extern "C" fn(*mut rocade_cm_id, u16, *const c_void, u8) -> c_int,
+    pub id_disconnect: unsafe extern "C" fn(*mut rocade_cm_id) -> c_int,
+    pub id_notify: unsafe extern "C" fn(*mut rocade_cm_id) -> c_int,
+    /// For the state in `qp_state`; the mask comes back.
+    pub id_qp_attr: unsafe extern "C" fn(*mut rocade_cm_id, *mut ibv_qp_attr, *mut c_int) -> c_int,
+    /// Level ID only: name, value, length.
+    pub id_set_option:
+        unsafe extern "C" fn(*mut rocade_cm_id, c_int, *const c_void, usize) -> c_int,
+    /// Tells how many events were handed out.
+    pub id_migrate:
+        unsafe extern "C" fn(*mut rocade_cm_id, *mut rocade_cm_channel, *mut u64) -> c_int,
+    pub id_route: unsafe extern "C" fn(*mut rocade_cm_id, *mut rocade_cm_route) -> c_int,
+}
+
+impl core::fmt::Debug for rocade_cm_ops {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("rocade_cm_ops")
+            .field("version", &self.version)
+            .finish_non_exhaustive()
+    }
+}

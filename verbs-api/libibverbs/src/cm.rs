@@ -1,0 +1,487 @@
+//! The connection manager's half that is beside the engine; `librdmacm.so.1` is the other. Functions are named
+//! after what a program has called, because complaints name them so.
+
+use std::{
+    ffi::{c_int, c_void},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6},
+    ptr,
+};
+
+use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
+use rocade_abi::{
+    ROCADE_CM_PRIVATE_LEN, ROCADE_CM_VERSION, ibv_ah_attr, ibv_qp_attr, rdma_conn_param,
+    rocade_cm_channel, rocade_cm_event, rocade_cm_id, rocade_cm_ops, rocade_cm_route,
+};
+use rocade_emulator::{
+    AddressVector, Gid, QpCap, QpState, QpType, Qpn,
+    cm::{CmChannel, CmEvent, CmId, CmParam, ConnParam, PortSpace, RejReason},
+};
+
+use crate::{
+    cancel,
+    ffi::{self, Errno, int_verb},
+    process,
+    qp_attr::{address_to_c, attr_to_c},
+    shell::Shell,
+};
+
+type ChannelObject = Shell<rocade_cm_channel, CmChannel>;
+type IdObject = Shell<rocade_cm_id, CmId>;
+
+/// `RDMA_OPTION_ID_*`.
+const OPTION_TOS: c_int = 0;
+const OPTION_REUSEADDR: c_int = 1;
+const OPTION_AFONLY: c_int = 2;
+const OPTION_ACK_TIMEOUT: c_int = 3;
+
+static OPS: rocade_cm_ops = rocade_cm_ops {
+    version: ROCADE_CM_VERSION,
+    generation,
+    channel_new: rdma_create_event_channel,
+    channel_free,
+    channel_next: rdma_get_cm_event,
+    id_new: rdma_create_id,
+    id_end: rdma_destroy_id,
+    id_free,
+    id_bind: rdma_bind_addr,
+    id_resolve_addr: rdma_resolve_addr,
+    id_resolve_route: rdma_resolve_route,
+    id_listen: rdma_listen,
+    id_connect: rdma_connect,
+    id_establish: rdma_establish,
+    id_accept: rdma_accept,
+    id_reject: rdma_reject,
+    id_disconnect: rdma_disconnect,
+    id_notify: rdma_notify,
+    id_qp_attr: rdma_init_qp_attr,
+    id_set_option: rdma_set_option,
+    id_migrate: rdma_migrate_id,
+    id_route: rdma_route,
+};
+
+/// The functions for `librdmacm.so.1`.
+pub(crate) extern "C" fn rocade_cm() -> *const rocade_cm_ops {
+    &raw const OPS
+}
+
+extern "C" fn generation() -> u32 {
+    process::generation().number()
+}
+
+/// # Safety
+/// `id` must be NULL, or made by `id_new` and not freed.
+unsafe fn id<'a>(id: *mut rocade_cm_id) -> Result<&'a CmId, Errno> {
+    // SAFETY: same contract.
+    Ok(unsafe { IdObject::borrow(id) }?.inner())
+}
+
+/// An address from C.
+///
+/// # Safety
+/// `addr` must be NULL, or point to an address as long as its family says.
+unsafe fn address(addr: *const sockaddr) -> Result<SocketAddr, Errno> {
+    // SAFETY: same contract.
+    let family = unsafe { ffi::read(addr) }?.sa_family;
+    match c_int::from(family) {
+        libc::AF_INET => {
+            // SAFETY: the family says so. Programs do not always align addresses.
+            let v4 = unsafe { addr.cast::<sockaddr_in>().read_unaligned() };
+            let ip = Ipv4Addr::from_bits(u32::from_be(v4.sin_addr.s_addr));
+            Ok(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: likewise.
+            let v6 = unsafe { addr.cast::<sockaddr_in6>().read_unaligned() };
+            let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
+            let port = u16::from_be(v6.sin6_port);
+            Ok(SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id).into())
+        }
+        _ => Err(Errno(libc::EAFNOSUPPORT)),
+    }
+}
+
+/// An address to C.
+fn storage(addr: Option<SocketAddr>) -> sockaddr_storage {
+    // SAFETY: all zeroes are an address of no family.
+    let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
+    let at = &raw mut storage;
+    match addr {
+        Some(SocketAddr::V4(v4)) => {
+            // SAFETY: all zeroes are an address.
+            let mut c: sockaddr_in = unsafe { std::mem::zeroed() };
+            c.sin_family = u16::try_from(libc::AF_INET).unwrap_or(0);
+            c.sin_port = v4.port().to_be();
+            c.sin_addr.s_addr = v4.ip().to_bits().to_be();
+            // SAFETY: the storage is large enough, and aligned, for any address.
+            unsafe { at.cast::<sockaddr_in>().write(c) };
+        }
+        Some(SocketAddr::V6(v6)) => {
+            // SAFETY: all zeroes are an address.
+            let mut c: sockaddr_in6 = unsafe { std::mem::zeroed() };
+            c.sin6_family = u16::try_from(libc::AF_INET6).unwrap_or(0);
+            c.sin6_port = v6.port().to_be();
+            c.sin6_addr.s6_addr = v6.ip().octets();
+            c.sin6_scope_id = v6.scope_id();
+            // SAFETY: as above.
+            unsafe { at.cast::<sockaddr_in6>().write(c) };
+        }
+        None => {}
+    }
+    storage
+}
+
+/// # Safety
+/// `param` must be NULL or valid, and its private data readable for their length.
+unsafe fn conn_param(param: *const rdma_conn_param) -> Result<ConnParam, Errno> {
+    // SAFETY: same contract.
+    let param = unsafe { ffi::read(param) }?;
+    // SAFETY: same contract.
+    let private_data = unsafe { bytes(param.private_data, param.private_data_len) };
+    Ok(ConnParam {
+        private_data,
+        responder_resources: param.responder_resources,
+        initiator_depth: param.initiator_depth,
+        flow_control: param.flow_control != 0,
+        retry_count: param.retry_count,
+        rnr_retry_count: param.rnr_retry_count,
+        srq: param.srq != 0,
+        qp_num: Qpn::new(param.qp_num),
+    })
+}
+
+/// # Safety
+/// `data` must be NULL or readable for `len` bytes.
+unsafe fn bytes(data: *const c_void, len: u8) -> Vec<u8> {
+    if data.is_null() {
+        return Vec::new();
+    }
+    // SAFETY: same contract.
+    unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len.into()) }.to_vec()
+}
+
+unsafe extern "C" fn rdma_create_event_channel(
+    channel: *mut *mut rocade_cm_channel,
+    fd: *mut c_int,
+) -> c_int {
+    int_verb(|| {
+        let made = CmChannel::new(process::host()?.engine())?;
+        let descriptor = made.fd();
+        let object = ChannelObject::create(|_| Ok((rocade_cm_channel { _opaque: [] }, made)))?;
+        // SAFETY: by contract writable.
+        unsafe { ffi::write(channel, object) }?;
+        // SAFETY: by contract writable.
+        unsafe { ffi::write(fd, descriptor) }
+    })
+}
+
+unsafe extern "C" fn channel_free(channel: *mut rocade_cm_channel) {
+    // SAFETY: by contract a live channel that is not used afterwards.
+    int_verb(|| unsafe { ChannelObject::end(channel, |_| Ok(())) });
+}
+
+unsafe extern "C-unwind" fn rdma_get_cm_event(
+    channel: *mut rocade_cm_channel,
+    event: *mut rocade_cm_event,
+) -> c_int {
+    // SAFETY: by contract a live channel.
+    let inner = || Ok::<_, Errno>(unsafe { ChannelObject::borrow(channel) }?.inner());
+    let prepare = || Ok(inner()?.begin_wait());
+    let take = || {
+        let Some(taken) = inner()?.take_event()? else {
+            return Ok(false);
+        };
+        let c = event_to_c(taken)?;
+        // SAFETY: by contract writable.
+        unsafe { ffi::write(event, c) }?;
+        Ok(true)
+    };
+    cancel::blocking(prepare, take)
+}
+
+fn event_to_c(event: CmEvent) -> Result<rocade_cm_event, Errno> {
+    let mut c = rocade_cm_event {
+        kind: event.kind.code(),
+        status: event.status,
+        cookie: event.cookie,
+        new_id: ptr::null_mut(),
+        is_ud: false,
+        private_data_len: 0,
+        responder_resources: 0,
+        initiator_depth: 0,
+        flow_control: 0,
+        retry_count: 0,
+        rnr_retry_count: 0,
+        srq: 0,
+        qp_num: 0,
+        qkey: 0,
+        ah_attr: no_address(),
+        private_data: [0; ROCADE_CM_PRIVATE_LEN],
+    };
+    let mut private = |data: &[u8]| {
+        let len = data.len().min(ROCADE_CM_PRIVATE_LEN);
+        c.private_data[..len].copy_from_slice(&data[..len]);
+        c.private_data_len = u8::try_from(len).unwrap_or(u8::MAX);
+    };
+    match &event.param {
+        CmParam::None => {}
+        CmParam::Conn(param) => {
+            private(&param.private_data);
+            c.responder_resources = param.responder_resources;
+            c.initiator_depth = param.initiator_depth;
+            c.flow_control = param.flow_control.into();
+            c.retry_count = param.retry_count;
+            c.rnr_retry_count = param.rnr_retry_count;
+            c.srq = param.srq.into();
+            c.qp_num = param.qp_num.get();
+        }
+        CmParam::Ud(param) => {
+            private(&param.private_data);
+            c.is_ud = true;
+            c.qp_num = param.qp_num.get();
+            c.qkey = param.qkey.get();
+            c.ah_attr = address_to_c(&param.address);
+        }
+    }
+    if let Some(new) = event.new_id {
+        c.new_id = new_id(new)?;
+    }
+    Ok(c)
+}
+
+fn no_address() -> ibv_ah_attr {
+    address_to_c(&AddressVector::default())
+}
+
+fn new_id(id: CmId) -> Result<*mut rocade_cm_id, Errno> {
+    IdObject::create(|_| Ok((rocade_cm_id { _opaque: [] }, id)))
+}
+
+unsafe extern "C" fn rdma_create_id(
+    channel: *mut rocade_cm_channel,
+    port_space: u32,
+    qp_type: u32,
+    cookie: u64,
+    id: *mut *mut rocade_cm_id,
+) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract a live channel.
+        let channel = unsafe { ChannelObject::borrow(channel) }?.inner();
+        let port_space = PortSpace::from_code(port_space).ok_or(Errno::INVAL)?;
+        let mut types = QpType::ALL.into_iter();
+        let qp_type = types
+            .find(|kind| kind.code() == qp_type)
+            .ok_or(Errno::INVAL)?;
+        let object = new_id(CmId::new(channel, port_space, qp_type, cookie)?)?;
+        // SAFETY: by contract writable.
+        unsafe { ffi::write(id, object) }
+    })
+}
+
+unsafe extern "C" fn rdma_destroy_id(c: *mut rocade_cm_id) -> u64 {
+    let mut reported = 0;
+    int_verb(|| {
+        // SAFETY: by contract a live ID.
+        match unsafe { id(c) } {
+            Ok(id) => reported = id.destroy(),
+            // The parent's.
+            Err(Errno::NODEV) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    });
+    reported
+}
+
+unsafe extern "C" fn id_free(id: *mut rocade_cm_id) {
+    // SAFETY: by contract a live ID that is not used afterwards.
+    int_verb(|| unsafe { IdObject::end(id, |_| Ok(())) });
+}
+
+unsafe extern "C" fn rdma_bind_addr(c: *mut rocade_cm_id, addr: *const sockaddr) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract a live ID.
+        let id = unsafe { id(c) }?;
+        // SAFETY: by contract an address.
+        Ok(id.bind(unsafe { address(addr) }?)?)
+    })
+}
+
+unsafe extern "C" fn rdma_resolve_addr(
+    c: *mut rocade_cm_id,
+    src: *const sockaddr,
+    dst: *const sockaddr,
+) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract a live ID.
+        let id = unsafe { id(c) }?;
+        let src = if src.is_null() {
+            None
+        } else {
+            // SAFETY: by contract an address.
+            Some(unsafe { address(src) }?)
+        };
+        // SAFETY: by contract an address.
+        Ok(id.resolve_addr(src, unsafe { address(dst) }?)?)
+    })
+}
+
+unsafe extern "C" fn rdma_resolve_route(c: *mut rocade_cm_id) -> c_int {
+    // SAFETY: by contract a live ID.
+    int_verb(|| Ok(unsafe { id(c) }?.resolve_route()?))
+}
+
+unsafe extern "C" fn rdma_listen(c: *mut rocade_cm_id, backlog: c_int) -> c_int {
+    // SAFETY: by contract a live ID.
+    int_verb(|| Ok(unsafe { id(c) }?.listen(backlog)?))
+}
+
+unsafe extern "C" fn rdma_connect(c: *mut rocade_cm_id, param: *const rdma_conn_param) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract a live ID.
+        let id = unsafe { id(c) }?;
+        // SAFETY: by contract valid.
+        Ok(id.connect(&unsafe { conn_param(param) }?)?)
+    })
+}
+
+unsafe extern "C" fn rdma_establish(c: *mut rocade_cm_id) -> c_int {
+    // SAFETY: by contract a live ID.
+    int_verb(|| Ok(unsafe { id(c) }?.establish()?))
+}
+
+unsafe extern "C" fn rdma_accept(
+    c: *mut rocade_cm_id,
+    cookie: u64,
+    param: *const rdma_conn_param,
+) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract a live ID.
+        let id = unsafe { id(c) }?;
+        // SAFETY: by contract valid.
+        Ok(id.accept(cookie, &unsafe { conn_param(param) }?)?)
+    })
+}
+
+unsafe extern "C" fn rdma_reject(
+    c: *mut rocade_cm_id,
+    reason: u16,
+    data: *const c_void,
+    len: u8,
+) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract a live ID.
+        let id = unsafe { id(c) }?;
+        // SAFETY: by contract readable.
+        let data = unsafe { bytes(data, len) };
+        Ok(id.reject(RejReason::from_code(reason), &data)?)
+    })
+}
+
+unsafe extern "C" fn rdma_disconnect(c: *mut rocade_cm_id) -> c_int {
+    // SAFETY: by contract a live ID.
+    int_verb(|| Ok(unsafe { id(c) }?.disconnect()?))
+}
+
+unsafe extern "C" fn rdma_notify(c: *mut rocade_cm_id) -> c_int {
+    // SAFETY: by contract a live ID.
+    int_verb(|| Ok(unsafe { id(c) }?.notify_established()?))
+}
+
+unsafe extern "C" fn rdma_init_qp_attr(
+    c: *mut rocade_cm_id,
+    attr: *mut ibv_qp_attr,
+    mask: *mut c_int,
+) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract a live ID.
+        let id = unsafe { id(c) }?;
+        // SAFETY: by contract readable.
+        let wanted = unsafe { ffi::read(attr) }?.qp_state;
+        let state = [QpState::Init, QpState::Rtr, QpState::Rts]
+            .into_iter()
+            .find(|state| state.code() == wanted)
+            .ok_or(Errno::INVAL)?;
+        let (found, bits) = id.qp_attr(state)?;
+        // SAFETY: by contract writable.
+        unsafe { ffi::write(attr, attr_to_c(&found, &QpCap::default())) }?;
+        // SAFETY: by contract writable.
+        unsafe { ffi::write(mask, bits.bits().cast_signed()) }
+    })
+}
+
+unsafe extern "C" fn rdma_set_option(
+    c: *mut rocade_cm_id,
+    option: c_int,
+    value: *const c_void,
+    len: usize,
+) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract a live ID.
+        let id = unsafe { id(c) }?;
+        let byte = || match len {
+            // SAFETY: by contract readable for its length.
+            1 => unsafe { ffi::read(value.cast::<u8>()) },
+            _ => Err(Errno::INVAL),
+        };
+        let flag = || match len {
+            // SAFETY: by contract readable for its length.
+            4 if !value.is_null() => Ok(unsafe { value.cast::<c_int>().read_unaligned() } != 0),
+            _ => Err(Errno::INVAL),
+        };
+        match option {
+            OPTION_TOS => id.set_tos(byte()?)?,
+            OPTION_REUSEADDR => id.set_reuse(flag()?)?,
+            OPTION_AFONLY => id.set_af_only(flag()?)?,
+            OPTION_ACK_TIMEOUT => id.set_ack_timeout(byte()?)?,
+            _ => return Err(Errno(libc::ENOSYS)),
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn rdma_migrate_id(
+    c: *mut rocade_cm_id,
+    channel: *mut rocade_cm_channel,
+    reported: *mut u64,
+) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract a live ID.
+        let id = unsafe { id(c) }?;
+        // SAFETY: by contract a live channel.
+        let channel = unsafe { ChannelObject::borrow(channel) }?.inner();
+        let count = id.migrate(channel)?;
+        // SAFETY: by contract writable.
+        unsafe { ffi::write(reported, count) }
+    })
+}
+
+unsafe extern "C" fn rdma_route(c: *mut rocade_cm_id, route: *mut rocade_cm_route) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract a live ID.
+        let id = unsafe { id(c) }?;
+        let addresses = id.addresses();
+        let devices = process::host()?.devices();
+        let device = addresses.device.as_ref().and_then(|name| {
+            let mut devices = devices.iter();
+            devices.position(|device| device.info().name == *name)
+        });
+        let gid = |addr: Option<SocketAddr>| {
+            addr.map_or([0; 16], |addr| Gid::from_ip(addr.ip()).octets())
+        };
+        let way = id.address_vector().unwrap_or_default();
+        let answer = rocade_cm_route {
+            src: storage(addresses.local),
+            dst: storage(addresses.peer),
+            device: device.map_or(-1, ffi::to_int),
+            mtu: id.mtu()?.code(),
+            traffic_class: way.traffic_class,
+            hop_limit: way.hop_limit,
+            packet_life_time: id.packet_life_time()?,
+            flow_label: way.flow_label,
+            sgid: gid(addresses.local),
+            dgid: gid(addresses.peer),
+        };
+        // SAFETY: by contract writable.
+        unsafe { ffi::write(route, answer) }
+    })
+}
