@@ -141,7 +141,9 @@ fn post_to(from: &Side, srqn: Srqn, wr_id: u64, op: SendOp, sges: &[Sge]) {
         flags: SendFlags::SIGNALED,
         sges,
     };
-    from.qp.send_queue().push_to(&wr, srqn, None).unwrap();
+    let mut queue = from.qp.send_queue();
+    queue.push(&wr).unwrap();
+    queue.aim(srqn);
 }
 
 fn events(side: &Side) -> Vec<(AsyncEventKind, EventElement)> {

@@ -73,24 +73,11 @@ impl<'a> SendPoster<'a> {
         Ok(())
     }
 
-    /// Queues a work request to the XRC SRQ `srqn` of the peer; `data` is its data where it is copied now, and `wr`
-    /// has none then.
-    ///
-    /// # Errors
-    /// As [`SendPoster::push`].
+    /// The work request that was queued just now goes to the XRC SRQ `srqn` of the peer. Each of an XRC initiator
+    /// names one.
     //= XRC-03
-    pub fn push_to(
-        &mut self,
-        wr: &SendWr<'_>,
-        srqn: Srqn,
-        data: Option<&[u8]>,
-    ) -> Result<(), VerbsError> {
-        match data {
-            Some(data) => self.push_inline(wr, data)?,
-            None => self.push(wr)?,
-        }
+    pub fn aim(&mut self, srqn: Srqn) {
         self.core.qp.aim(srqn);
-        Ok(())
     }
 
     /// Queues a datagram; `data` is its data where it is copied now, and `wr` has none then.

@@ -10,7 +10,7 @@ use std::{
 
 use rocade_abi::{
     VERBS_ABI_IS_EXTENDED, ibv_context, ibv_context_ops, ibv_mw, ibv_mw_bind, ibv_pd, ibv_qp,
-    ibv_xrcd, ibv_xrcd_init_attr, verbs_context,
+    verbs_context,
 };
 use rocade_emulator::Context;
 
