@@ -81,7 +81,19 @@ fn each_operation_survives_random_configurations() {
 
 #[test]
 fn mixed_operations_survive_random_configurations() {
-    run("mixed", 200, |seed| Scenario::swarm(seed, &Kind::ALL, 30));
+    let report = run("mixed", 200, |seed| Scenario::swarm(seed, &Kind::ALL, 30));
+    let one_seed = std::env::var_os("ROCADE_SEED").is_some();
+    assert!(one_seed || report.waiting_posts > 100, "{report:?}");
+}
+
+/// An acknowledgement that is held may be what the other side waits for before it answers.
+#[test]
+fn conversations_survive_random_configurations() {
+    let report = run("conversation", 100, |seed| {
+        Scenario::conversation(seed, 100)
+    });
+    let one_seed = std::env::var_os("ROCADE_SEED").is_some();
+    assert!(one_seed || report.held_acks > 100, "{report:?}");
 }
 
 /// Receives of a queue that others could take from as well; and XRC, in one direction.

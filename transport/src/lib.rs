@@ -22,6 +22,7 @@
 //! cx                      what surrounds a call: time, peer, memory, outputs
 //! peer        outputs     who the QP talks to; completions, events and counters
 //! transmit    congestion  the caller's buffer; how much is in flight
+//! pace                    what waits a moment so that it need not leave alone
 //! queue                   work requests that wait for their turn
 //! attr wr memory completion event counters error time
 //! ```
@@ -49,6 +50,7 @@ mod error;
 mod event;
 mod memory;
 mod outputs;
+mod pace;
 mod peer;
 mod qp;
 mod queue;
@@ -72,8 +74,9 @@ pub use event::QpEvent;
 pub use memory::{
     AccessError, Accessor, AtomicOp, Extent, LocalAccess, Memory, PdTag, RemoteAccess,
 };
+pub use pace::{AckTiming, Cause, HOLD_NS, Pace, WAIT_NS};
 pub use peer::PacketMeta;
-pub use qp::{AckTiming, ModifyContext, Qp, QpConfig, QpLimits, TransitionRule, transition_rule};
+pub use qp::{ModifyContext, Qp, QpConfig, QpLimits, TransitionRule, transition_rule};
 pub use queue::{
     ReceiveDomain, Receives, RecvWqe, SharedReceives, Srq, SrqAttr, SrqError, Srqn, Taken,
 };

@@ -6,12 +6,14 @@
 //! panics, as in any test.
 
 mod memory;
+mod pacing;
 mod pair;
 mod setup;
 mod srq;
 mod transit;
 
 pub use memory::{Region, TestMemory};
+pub use pacing::Paced;
 pub use pair::{Node, Pair};
 pub use setup::{CONTEXT_MTU, Setup, context};
 pub use srq::{TestDomain, TestSrq};

@@ -3,6 +3,7 @@
 mod errors;
 mod modify;
 mod owed;
+mod pace;
 mod refusals;
 mod responder;
 mod retry;

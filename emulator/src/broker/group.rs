@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
+use std::time::Instant;
 
 use crate::cm::services::Services;
 use crate::link::claim::{Claim, Introduction};
@@ -16,7 +17,7 @@ use crate::link::socket::{self, ReceiveKind, Sharing};
 use crate::link::{ForwardKey, LinkError, LocalAddr, ROCE_PORT, sys};
 use crate::steering::{Slot, steering_program};
 
-use super::gsi;
+use super::gsi::{self, Lapsed, Recipients, Waiting};
 use super::relay::Relay;
 
 /// A socket, and the inode by which the kernel's lists call it.
@@ -235,38 +236,49 @@ impl Group {
 
     /// Reads what has come for the broker, which is for QP 1 of some process, and for others where it passes
     /// packets on. Returns how many datagrams were for slot 0, or for nobody.
-    pub(super) fn receive(&mut self, services: &Services<Slot>) -> usize {
+    pub(super) fn receive(
+        &mut self,
+        services: &Services<Slot>,
+        lapsed: &mut Lapsed,
+        now: Instant,
+    ) -> usize {
         let Some(first) = self.members.first() else {
             return 0;
         };
-        let (members, users, local) = (&self.members, &self.users, self.local);
-        let relayed_port = |slot: Slot| {
-            // Whether anybody has the slot or not: one that comes back from an earlier broker may not
-            // have said so yet.
-            let member = members.get(slot.index())?;
-            match socket::kind_of(member.fd.as_fd(), local)? {
-                ReceiveKind::Relayed(port) => Some(port),
-                _ => None,
-            }
+        let ports = Ports {
+            members: &self.members,
+            is_relay: matches!(self.steering, Steering::Relay),
+            local: self.local,
         };
-        let is_relay = matches!(self.steering, Steering::Relay);
-        let port_of = |slot| is_relay.then(|| relayed_port(slot)).flatten();
-        let gsi = |packet: &[u8]| {
-            let port = |slot| {
-                if is_relay {
-                    relayed_port(slot)
-                } else {
-                    Some(ROCE_PORT)
+        let (users, local) = (&self.users, self.local);
+        let port_of = |slot| ports.is_relay.then(|| ports.relayed(slot)).flatten();
+        let gsi = |source, packet: &[u8]| {
+            let slots = match gsi::recipients(packet, local.ip(), services, users) {
+                Recipients::Slots(slots) => slots,
+                Recipients::NobodyListens(service) => {
+                    if lapsed.wait((local, service), source, packet, now) {
+                        return Vec::new();
+                    }
+                    users.first().copied().into_iter().collect()
                 }
             };
-            let slots = gsi::recipients(packet, local.ip(), services, users);
-            slots
-                .into_iter()
-                .filter_map(|slot| Some((slot, port(slot)?)))
-                .collect()
+            ports.of(slots)
         };
         self.relay
             .pass_on(first.fd.as_fd(), local, &self.key, port_of, gsi)
+    }
+
+    /// A request need not wait any more: to who listens, or to anybody, who refuses it.
+    pub(super) fn deliver(&mut self, services: &Services<Slot>, waiting: &Waiting) {
+        let ports = Ports {
+            members: &self.members,
+            is_relay: matches!(self.steering, Steering::Relay),
+            local: self.local,
+        };
+        let listener = services.listener(waiting.service, self.local.ip());
+        let to = ports.of(listener.or_else(|| self.users.first().copied()));
+        self.relay
+            .deliver(self.local, &self.key, waiting.source, &waiting.packet, &to);
     }
 
     /// Answers who asks whose the address is.
@@ -304,6 +316,40 @@ impl Group {
             socket::shrink_receive_buffer(fd);
             socket::drain(fd);
         }
+    }
+}
+
+/// Where slots get what the broker passes on.
+struct Ports<'g> {
+    members: &'g [Member],
+    is_relay: bool,
+    local: LocalAddr,
+}
+
+impl Ports<'_> {
+    /// The port of a slot that the kernel does not steer to.
+    fn relayed(&self, slot: Slot) -> Option<u16> {
+        // Whether anybody has the slot or not: one that comes back from an earlier broker may not
+        // have said so yet.
+        let member = self.members.get(slot.index())?;
+        match socket::kind_of(member.fd.as_fd(), self.local)? {
+            ReceiveKind::Relayed(port) => Some(port),
+            _ => None,
+        }
+    }
+
+    fn of(&self, slots: impl IntoIterator<Item = Slot>) -> Vec<(Slot, u16)> {
+        let port = |slot| {
+            if self.is_relay {
+                self.relayed(slot)
+            } else {
+                Some(ROCE_PORT)
+            }
+        };
+        slots
+            .into_iter()
+            .filter_map(|slot| Some((slot, port(slot)?)))
+            .collect()
     }
 }
 

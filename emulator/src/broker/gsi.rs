@@ -1,36 +1,58 @@
 //! Datagrams to QP 1, which all processes of an address share: whose they are.
+//!
+//! A request for a service that nobody has is answered by whoever is there, with a rejection. But some programs
+//! stop listening between two connections of the same peer, for a moment: where somebody has listened just now, a
+//! request waits a little for the next one to listen.
 
-use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
 
-use rocade_wire::mad::{CmMessage, CommId, Mad};
+use rocade_wire::mad::{CmMessage, CommId, Mad, Req, ServiceId, SidrReq};
 use rocade_wire::{Packet, Qpn};
 
 use crate::cm::gsi::mad_of;
 use crate::cm::services::Services;
+use crate::link::LocalAddr;
 use crate::steering::Slot;
 
-/// The processes that a packet to QP 1 of this address is for. Who asks for a service that nobody has, or
-/// ends a connection of somebody who is gone, is answered by whoever is there.
+/// Who is to get a packet to QP 1.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Recipients {
+    /// These.
+    Slots(Vec<Slot>),
+    /// Nobody listens for the service just now.
+    NobodyListens(ServiceId),
+}
+
+/// The processes that a packet to QP 1 of this address is for. Who ends a
+/// connection of somebody who is gone is answered by whoever is there.
 pub(super) fn recipients(
     packet: &[u8],
     local: IpAddr,
     services: &Services<Slot>,
     users: &BTreeSet<Slot>,
-) -> Vec<Slot> {
+) -> Recipients {
+    let none = || Recipients::Slots(Vec::new());
     let Ok(packet) = Packet::parse(packet) else {
-        return Vec::new();
+        return none();
     };
     let Some(Ok(mad)) = mad_of(&packet).map(|mad| Mad::parse(mad)) else {
-        return Vec::new();
+        return none();
     };
     let anybody = || users.first().copied();
     let one = match &mad.message {
-        CmMessage::Req(req) => services.listener(req.service_id, local).or_else(anybody),
-        CmMessage::SidrReq(req) => services.listener(req.service_id, local).or_else(anybody),
+        CmMessage::Req(Req { service_id, .. }) | CmMessage::SidrReq(SidrReq { service_id, .. }) => {
+            let listener = services.listener(*service_id, local);
+            let Some(listener) = listener else {
+                return Recipients::NobodyListens(*service_id);
+            };
+            Some(listener)
+        }
         //= CM-ST-08
         CmMessage::Rej(rej) if rej.remote_id == CommId::new(0) => {
-            return users.intersection(&services.listeners()).copied().collect();
+            let listeners = services.listeners();
+            return Recipients::Slots(users.intersection(&listeners).copied().collect());
         }
         message => {
             let slot = Slot::of(Qpn::new(message.receiver_id().get() >> 8));
@@ -42,14 +64,85 @@ pub(super) fn recipients(
             })
         }
     };
-    one.into_iter().collect()
+    Recipients::Slots(one.into_iter().collect())
+}
+
+/// For how long a service is remembered that somebody listened for.
+const REMEMBERED: Duration = Duration::from_secs(2);
+/// For how long a request waits for the next listener.
+const PATIENCE: Duration = Duration::from_millis(300);
+/// Requests that wait at most.
+const MAX_WAITING: usize = 64;
+
+/// A request that waits for a listener.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) local: LocalAddr,
+    pub(super) service: ServiceId,
+    pub(super) source: SocketAddr,
+    pub(super) packet: Vec<u8>,
+    until: Instant,
+}
+
+/// Services that somebody has listened for just now, and requests for them.
+#[derive(Debug, Default)]
+pub(super) struct Lapsed {
+    services: BTreeMap<ServiceId, Instant>,
+    waiting: Vec<Waiting>,
+}
+
+impl Lapsed {
+    /// Somebody has stopped listening.
+    pub(super) fn remember(&mut self, service: ServiceId, now: Instant) {
+        self.services.retain(|_, until| *until > now);
+        self.services.insert(service, now + REMEMBERED);
+    }
+
+    /// Has a request wait; false where it is to be answered at once.
+    pub(super) fn wait(
+        &mut self,
+        (local, service): (LocalAddr, ServiceId),
+        source: SocketAddr,
+        packet: &[u8],
+        now: Instant,
+    ) -> bool {
+        let lapsed = self
+            .services
+            .get(&service)
+            .is_some_and(|until| *until > now);
+        if !lapsed || self.waiting.len() >= MAX_WAITING {
+            return false;
+        }
+        self.waiting.push(Waiting {
+            local,
+            service,
+            source,
+            packet: packet.to_vec(),
+            until: now + PATIENCE,
+        });
+        true
+    }
+
+    /// Those that need not wait any more: there is a listener, or there was none in time.
+    pub(super) fn ready(&mut self, services: &Services<Slot>, now: Instant) -> Vec<Waiting> {
+        let is_ready = |waiting: &mut Waiting| {
+            waiting.until <= now
+                || services
+                    .listener(waiting.service, waiting.local.ip())
+                    .is_some()
+        };
+        self.waiting.extract_if(.., is_ready).collect()
+    }
+
+    /// When the next one has waited long enough.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.waiting.iter().map(|waiting| waiting.until).min()
+    }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use rocade_wire::mad::{
-        Dreq, GSI_QKEY, Rej, RejReason, Rejected, Rtu, ServiceId, SidrReq, TransactionId,
-    };
+    use rocade_wire::mad::{Dreq, GSI_QKEY, Rej, RejReason, Rejected, Rtu, TransactionId};
     use rocade_wire::{Bth, Deth, Headers, Opcode, Operation, Pkey, Psn, Qkey, Service};
 
     use super::*;
@@ -92,12 +185,13 @@ mod tests {
                 private_data: [0; 216],
             })
         };
-        let slots = |numbers: &[u8]| -> Vec<Slot> {
-            numbers.iter().map(|number| Slot::new(*number)).collect()
+        let slots = |numbers: &[u8]| {
+            Recipients::Slots(numbers.iter().map(|number| Slot::new(*number)).collect())
         };
         assert_eq!(of(here, ask(service)), slots(&[5]));
-        assert_eq!(of(there, ask(service)), slots(&[3]));
-        assert_eq!(of(here, ask(ServiceId::new(1))), slots(&[3]));
+        assert_eq!(of(there, ask(service)), Recipients::NobodyListens(service));
+        let other = ServiceId::new(1);
+        assert_eq!(of(here, ask(other)), Recipients::NobodyListens(other));
         let rtu = |to| {
             CmMessage::Rtu(Rtu {
                 local_id: CommId::new(1),
@@ -125,7 +219,44 @@ mod tests {
         });
         assert_eq!(of(here, gives_up), slots(&[5]));
         let wrong = packet(Qkey::new(7), rtu(0x0700_0123));
-        assert!(recipients(&wrong, here, &services, &users).is_empty());
-        assert!(recipients(&wrong[..100], here, &services, &users).is_empty());
+        assert_eq!(recipients(&wrong, here, &services, &users), slots(&[]));
+        assert_eq!(
+            recipients(&wrong[..100], here, &services, &users),
+            slots(&[])
+        );
+    }
+
+    #[test]
+    fn a_request_waits_for_who_listens_again() {
+        let service = ServiceId::of_port(0x106, 7471);
+        let other = ServiceId::of_port(0x106, 7472);
+        let local: LocalAddr = IpAddr::from([10, 0, 0, 1]).into();
+        let source = "10.0.0.2:49152".parse().unwrap();
+        let now = Instant::now();
+        let (mut lapsed, mut services) = (Lapsed::default(), Services::default());
+        assert!(!lapsed.wait((local, service), source, &[1], now));
+        lapsed.remember(service, now);
+        assert!(!lapsed.wait((local, other), source, &[1], now));
+        assert!(!lapsed.wait((local, service), source, &[1], now + REMEMBERED));
+        assert!(lapsed.wait((local, service), source, &[1], now));
+        assert_eq!(lapsed.deadline(), Some(now + PATIENCE));
+        assert!(lapsed.ready(&services, now).is_empty());
+        let late = lapsed.ready(&services, now + PATIENCE);
+        assert_eq!((late.len(), &late[0].packet[..]), (1, &[1][..]));
+        assert!(lapsed.wait((local, service), source, &[2], now));
+        let binding = Binding {
+            service,
+            to: BoundTo::AnyV4,
+            reuse: false,
+            listens: true,
+        };
+        assert!(services.bind(Slot::new(3), binding));
+        let ready = lapsed.ready(&services, now);
+        assert_eq!((ready.len(), ready[0].source), (1, source));
+        assert_eq!(lapsed.deadline(), None);
+        for _ in 0..MAX_WAITING {
+            assert!(lapsed.wait((local, service), source, &[3], now));
+        }
+        assert!(!lapsed.wait((local, service), source, &[3], now));
     }
 }

@@ -35,6 +35,8 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rocade_wire::mad::ServiceId;
+
 use crate::link::LocalAddr;
 use crate::steering::Slot;
 
@@ -127,6 +129,17 @@ pub struct BrokerStatus {
     pub addresses: Vec<AddressStatus>,
     /// The slots in use, lowest first.
     pub slots: Vec<SlotStatus>,
+    /// The services of the connection manager that somebody listens for, lowest first.
+    pub services: Vec<ServiceStatus>,
+}
+
+/// A service of the connection manager.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServiceStatus {
+    /// Port space and port.
+    pub service: ServiceId,
+    /// Who listens.
+    pub slot: Slot,
 }
 
 /// An address that the broker manages.
@@ -180,6 +193,13 @@ impl fmt::Display for BrokerStatus {
                 f,
                 "slot {:3} pid {}, {}{note}",
                 slot.slot, slot.pid, slot.name
+            )?;
+        }
+        for ServiceStatus { service, slot } in &self.services {
+            let (space, port) = (service.get() >> 16, service.get() & 0xffff);
+            writeln!(
+                f,
+                "service  port space {space:#06x}, port {port}: slot {slot}"
             )?;
         }
         Ok(())

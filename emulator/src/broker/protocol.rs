@@ -18,7 +18,7 @@ use std::error::Error;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
-use super::{AddressStatus, BrokerStatus, SlotStatus};
+use super::{AddressStatus, BrokerStatus, ServiceStatus, SlotStatus};
 use rocade_wire::mad::ServiceId;
 
 use crate::cm::services::{Binding, BoundTo};
@@ -616,11 +616,19 @@ impl Writer {
             self.u8(slot.connected.into());
             self.text(&slot.name, MAX_NAME_LEN);
         }
+        let services = &status.services[..status.services.len().min(MAX_SERVICES)];
+        self.u16(u16::try_from(services.len()).unwrap_or(0));
+        for service in services {
+            self.u64(service.service.get());
+            self.u8(service.slot.get());
+        }
     }
 }
 
 /// Most addresses that a status lists; further ones are left out.
 const MAX_ADDRESSES: usize = 512;
+/// Most services that a status lists; further ones are left out.
+const MAX_SERVICES: usize = 256;
 /// Most slots there can be.
 const MAX_SLOTS: usize = 255;
 
@@ -776,6 +784,15 @@ impl<'a> Reader<'a> {
                 })
             })
             .collect::<Result<_, _>>()?;
+        let count = self.count(MAX_SERVICES)?;
+        let services = (0..count)
+            .map(|_| {
+                Ok(ServiceStatus {
+                    service: ServiceId::new(self.u64()?),
+                    slot: Slot::new(self.u8()?),
+                })
+            })
+            .collect::<Result<_, _>>()?;
         Ok(BrokerStatus {
             pid,
             version,
@@ -783,6 +800,7 @@ impl<'a> Reader<'a> {
             gsi_datagrams,
             addresses,
             slots,
+            services,
         })
     }
 

@@ -31,7 +31,7 @@ impl Relay {
         local: LocalAddr,
         key: &ForwardKey,
         port_of: impl Fn(Slot) -> Option<u16>,
-        gsi: impl Fn(&[u8]) -> Vec<(Slot, u16)>,
+        mut gsi: impl FnMut(SocketAddr, &[u8]) -> Vec<(Slot, u16)>,
     ) -> usize {
         self.buffer.resize(BUFFER_LEN, 0);
         let mut left = 0;
@@ -47,30 +47,54 @@ impl Relay {
                     Some(unwrapped) => unwrapped,
                     None => (received.source, segment),
                 };
+                let is_steered = Slot::of_packet(packet).is_some_and(|slot| slot != Slot::BROKER);
                 let to = match Slot::of_packet(packet) {
-                    Some(Slot::BROKER) => gsi(packet),
+                    Some(Slot::BROKER) => gsi(source, packet),
                     Some(slot) => port_of(slot).map(|port| (slot, port)).into_iter().collect(),
                     None => Vec::new(),
                 };
-                let is_steered = Slot::of_packet(packet).is_some_and(|slot| slot != Slot::BROKER);
-                let mut passed = false;
-                for (slot, port) in to {
-                    let Some(datagram) = wrap(packet, key, source, slot) else {
-                        continue;
-                    };
-                    let Some(sender) = sender(&mut self.sender, local) else {
-                        continue;
-                    };
-                    // What finds no room is lost, as with any socket.
-                    let options = SendOptions::default();
-                    passed |= sys::send(sender.as_fd(), &local.with_port(port), &datagram, options)
-                        .is_ok();
-                }
+                let passed = deliver(&mut self.sender, local, key, source, packet, &to);
                 left += usize::from(!passed || !is_steered);
             }
         }
         left
     }
+
+    /// Passes on one packet to the ports of some slots.
+    pub(super) fn deliver(
+        &mut self,
+        local: LocalAddr,
+        key: &ForwardKey,
+        source: SocketAddr,
+        packet: &[u8],
+        to: &[(Slot, u16)],
+    ) {
+        deliver(&mut self.sender, local, key, source, packet, to);
+    }
+}
+
+/// True where it was passed on to anybody.
+fn deliver(
+    sender_of: &mut Option<Socket>,
+    local: LocalAddr,
+    key: &ForwardKey,
+    source: SocketAddr,
+    packet: &[u8],
+    to: &[(Slot, u16)],
+) -> bool {
+    let mut passed = false;
+    for (slot, port) in to {
+        let Some(datagram) = wrap(packet, key, source, *slot) else {
+            continue;
+        };
+        let Some(sender) = sender(sender_of, local) else {
+            continue;
+        };
+        // What finds no room is lost, as with any socket.
+        let to = local.with_port(*port);
+        passed |= sys::send(sender.as_fd(), &to, &datagram, SendOptions::default()).is_ok();
+    }
+    passed
 }
 
 fn wrap(packet: &[u8], key: &ForwardKey, source: SocketAddr, slot: Slot) -> Option<Vec<u8>> {

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use super::group::Group;
+use super::gsi::Lapsed;
 use super::paths::Paths;
 use super::slots::SlotTable;
 use super::{BrokerConfig, BrokerError, sys};
@@ -64,6 +65,8 @@ struct Server {
     groups: BTreeMap<LocalAddr, Group>,
     /// Ports of the connection manager, and whose they are.
     services: Services<Slot>,
+    /// Services without a listener, and who waits for one.
+    lapsed: Lapsed,
     /// Others who have addresses that clients have asked for.
     rivals: BTreeMap<LocalAddr, Rival>,
     started: Instant,
@@ -101,6 +104,7 @@ impl Server {
             slots,
             groups: BTreeMap::new(),
             services: Services::default(),
+            lapsed: Lapsed::default(),
             rivals: BTreeMap::new(),
             started: now,
             recovery_deadline: now + config.recovery_timeout,
@@ -131,6 +135,7 @@ impl Server {
         }
         let now = Instant::now();
         let deadlines = self.clients.iter().filter_map(Client::deadline);
+        let deadlines = deadlines.chain(self.lapsed.deadline());
         let next = deadlines.map(|at| at.saturating_duration_since(now)).min();
         let next = next.unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT);
         if let Some(interval) = self.slots.check_interval() {
@@ -206,8 +211,10 @@ impl Server {
             pid: std::process::id(),
             dir: self.paths.dir().to_owned(),
         };
+        let now = Instant::now();
         for group in self.groups.values_mut() {
-            self.gsi_datagrams += u64::try_from(group.receive(&self.services)).unwrap_or(0);
+            let received = group.receive(&self.services, &mut self.lapsed, now);
+            self.gsi_datagrams += u64::try_from(received).unwrap_or(0);
             group.introduce(&introduction);
         }
     }
@@ -229,6 +236,11 @@ impl Server {
             }
         }
         self.check_deadlines();
+        for waiting in self.lapsed.ready(&self.services, now) {
+            if let Some(group) = self.groups.get_mut(&waiting.local) {
+                group.deliver(&self.services, &waiting);
+            }
+        }
         self.drop_gone();
         for slot in self.slots.check_orphans() {
             self.release(slot);

@@ -176,7 +176,8 @@ impl IdCore {
     pub(super) fn gid_index(&self) -> Result<u8, VerbsError> {
         let hca = self.hca.as_ref().ok_or(VerbsError::NoDevice)?;
         let ip = self.src.map(|src| src.ip()).ok_or(VerbsError::NoDevice)?;
-        let entry = hca.gids().iter().find(|entry| entry.gid.to_ip() == ip);
+        let gids = hca.gids();
+        let entry = gids.iter().find(|entry| entry.gid.to_ip() == ip);
         let index = entry.map(|entry| entry.index).ok_or(VerbsError::NoDevice)?;
         u8::try_from(index).map_err(|_| VerbsError::NoDevice)
     }

@@ -157,13 +157,18 @@ impl<O: Copy + PartialEq> Services<O> {
         });
     }
 
+    /// All, by service.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &(O, Binding)> {
+        self.by_id.values().flatten()
+    }
+
     /// All who listen.
     pub(crate) fn listeners(&self) -> BTreeSet<O>
     where
         O: Ord,
     {
-        let all = self.by_id.values().flatten();
-        all.filter(|(_, binding)| binding.listens)
+        self.all()
+            .filter(|(_, binding)| binding.listens)
             .map(|(owner, _)| *owner)
             .collect()
     }

@@ -89,6 +89,12 @@ impl HostNetwork {
         }
     }
 
+    /// Whether the interface with this index is up and has a carrier; what is not known is.
+    #[must_use]
+    pub fn is_running(&self, index: u32) -> bool {
+        !self.down.iter().any(|interface| interface.index == index)
+    }
+
     /// The interface called `name`.
     #[must_use]
     pub fn by_name(&self, name: &str) -> Option<&Interface> {

@@ -108,6 +108,8 @@ pub struct DeviceConfig {
     pub ifindex: u32,
     /// Local addresses, at least one; the position is the GID index.
     pub addrs: Vec<IpAddr>,
+    /// Indexes of the interfaces whose addresses are those of the device, whatever they are.
+    pub follows: Vec<u32>,
     /// MTU of the interface in bytes; the port's active MTU follows from it.
     pub netdev_mtu: u32,
     /// Node GUID, not zero.

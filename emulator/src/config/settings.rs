@@ -679,6 +679,7 @@ fn default_devices(network: &HostNetwork, identity: &HostIdentity) -> Vec<Device
                 ifname: Some(interface.name.clone()),
                 ifindex: interface.index,
                 addrs: interface.addrs.clone(),
+                follows: vec![interface.index],
                 netdev_mtu: interface.mtu_bytes,
                 identity: DeviceIdentity::default(),
                 pkeys: vec![Pkey::DEFAULT],
@@ -736,12 +737,14 @@ fn resolve_spec(
     };
     let mut addrs: Vec<IpAddr> = Vec::new();
     let mut owners: Vec<&host::Interface> = Vec::new();
+    let mut follows = Vec::new();
     for item in &spec.items {
         let (interface, new): (_, &[IpAddr]) = match item {
             SpecItem::Iface(name) => {
                 let interface = network
                     .by_name(name)
                     .ok_or_else(|| bad(no_interface(name)))?;
+                follows.push(interface.index);
                 (interface, &interface.addrs)
             }
             SpecItem::Addr { addr, zone: None } => {
@@ -789,6 +792,7 @@ fn resolve_spec(
         ifindex: first.index,
         netdev_mtu: mtu.unwrap_or(first.mtu_bytes),
         addrs,
+        follows,
         identity: DeviceIdentity::default(),
         pkeys: vec![Pkey::DEFAULT],
     })

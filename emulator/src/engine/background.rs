@@ -6,13 +6,13 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use rocade_transport::Time;
+use rocade_transport::{HOLD_NS, Time};
 
-use super::ack_hold::{Cause, HOLD_NS};
-use super::blocked::Seen;
+use super::agenda::Why;
 use super::broker_link::BrokerLink;
 use super::handover::{Activity, Driver, Trust};
 use super::linger::Linger;
+use super::pending::Occasion;
 use super::uplink::Uplink;
 use super::{EngineInner, sys};
 
@@ -44,6 +44,7 @@ struct WaitSet {
     wake: Arc<OwnedFd>,
     uplinks: Vec<Arc<Uplink>>,
     control: Option<Arc<BrokerLink>>,
+    network: Option<Arc<OwnedFd>>,
     timeout: Option<Duration>,
 }
 
@@ -52,6 +53,7 @@ struct WaitSet {
 struct Woken {
     by_broker: bool,
     by_packets: bool,
+    by_network: bool,
 }
 
 /// What the thread remembers from turn to turn.
@@ -63,7 +65,6 @@ struct Turn {
     /// How often the application had gone to sleep.
     stops: u64,
     linger: Linger,
-    blocked: Seen,
     /// Packets keep coming: do not sleep.
     busy: bool,
 }
@@ -89,7 +90,9 @@ impl WaitSet {
         let mut set = sys::PollSet::default();
         let wake = set.add(self.wake.as_raw_fd());
         let control = self.control.as_ref().map(|control| set.add(control.fd()));
-        let before_uplinks = control.unwrap_or(wake) + 1;
+        let network = self.network.as_ref();
+        let network = network.map(|socket| set.add(socket.as_raw_fd()));
+        let before_uplinks = network.or(control).unwrap_or(wake) + 1;
         for uplink in &self.uplinks {
             set.add(uplink.link.rx_fd().as_raw_fd());
         }
@@ -99,6 +102,7 @@ impl WaitSet {
             return Woken {
                 by_broker: control.is_some(),
                 by_packets: true,
+                by_network: network.is_some(),
             };
         }
         if set.is_ready(wake) {
@@ -107,6 +111,7 @@ impl WaitSet {
         Woken {
             by_broker: control.is_some_and(|control| set.is_ready(control)),
             by_packets: set.any_ready_from(before_uplinks),
+            by_network: network.is_some_and(|network| set.is_ready(network)),
         }
     }
 }
@@ -117,8 +122,9 @@ impl EngineInner {
     fn wait_set(&self, turn: &mut Turn) -> WaitSet {
         let wake = Arc::clone(&self.wake);
         let control = self.broker_link();
+        let network = self.network.socket();
         if let Some((mut ns, _)) = turn.back {
-            if self.looks_after_acks() {
+            if self.agenda.count(Why::HeldAck) > 0 {
                 ns = ns.min(HOLD_NS);
             }
             let timeout = Some(Duration::from_nanos(ns));
@@ -126,10 +132,11 @@ impl EngineInner {
                 wake,
                 uplinks: Vec::new(),
                 control,
+                network,
                 timeout,
             };
         }
-        let until = self.sleep_until(&mut turn.blocked);
+        let until = self.sleep_until();
         let timeout = if turn.busy {
             Some(Duration::ZERO)
         } else if self.announce_sleep() {
@@ -141,13 +148,14 @@ impl EngineInner {
             wake,
             uplinks: self.uplinks.read().clone(),
             control,
+            network,
             timeout,
         }
     }
 
     /// One turn after waiting: receives, or leaves that to the application.
     fn step(&self, turn: &mut Turn, woken: Woken) {
-        self.awake();
+        self.agenda.wake();
         let by_shared = self.announce_awake();
         self.handover.step_forward();
         if let Some(broker) = self.broker_link() {
@@ -157,6 +165,9 @@ impl EngineInner {
                 self.take_offers();
                 self.drop_ended_channels();
             }
+        }
+        if woken.by_network {
+            self.network_changed();
         }
         self.lead_new_routes();
         let stops = self.handover.stops();
@@ -190,9 +201,7 @@ impl EngineInner {
         self.serve_cm();
         self.fail_qps_of_overrun_cqs();
         self.raise_moderated();
-        self.retry_blocked_unless_tried(&mut turn.blocked);
-        self.release_acks(HOLD_NS, Driver::Background);
-        self.ring_overdue_doorbells();
+        self.serve(Occasion::Background);
         self.publish(self.now());
         turn.back = step_back_ns
             .filter(|_| self.handover.step_back(stops))
@@ -211,7 +220,7 @@ impl EngineInner {
 
     /// Receives from all links until they are empty, or the application polls for the rest; true where
     /// there was anything.
-    fn receive_all(&self) -> bool {
+    pub(super) fn receive_all(&self) -> bool {
         let mut packets = self.receive_all_shared();
         for uplink in self.uplinks.read().iter() {
             let mut rx = uplink.rx.lock();
@@ -260,63 +269,20 @@ impl EngineInner {
         packets
     }
 
-    /// Fires the timers that are due. A QP may have been waiting for a packet that is in the
-    /// socket already: so receive first.
-    fn fire_timers(&self) {
-        if self.timers.next().is_none_or(|at| at > self.now()) {
-            return;
-        }
-        self.receive_all();
-        self.receive_all_promised();
-        let now = self.now();
-        while let Some(qpn) = self.timers.take_due(now) {
-            self.fire(qpn, now);
-        }
-    }
-
-    fn fire(&self, qpn: rocade_wire::Qpn, now: Time) {
-        self.with_qp(qpn, |inner, core, mem| {
-            core.tx.take_timer();
-            if core.qp.next_timeout().is_some_and(|at| at <= now) {
-                core.qp.handle_timeout(now);
-            }
-            self.drain(inner, core, mem, Cause::Other, now, Driver::Background);
-        });
-    }
-
     /// When the thread has to wake up by itself.
-    fn sleep_until(&self, seen: &mut Seen) -> Option<Time> {
-        let timer = self.timers.next();
-        let blocked = self.look_at_blocked(seen, self.now());
+    fn sleep_until(&self) -> Option<Time> {
         let broker = self.broker_link().and_then(|broker| broker.retry_at());
-        let acks = self.looks_after_acks().then(|| self.now().plus_ns(HOLD_NS));
-        let posts = self.next_doorbell(self.now());
-        let events = self.moderated.next();
-        let until = [
-            self.cm().next_timeout(),
-            timer,
-            blocked,
-            broker,
-            acks,
-            posts,
-            events,
-            self.publish_at(),
-            self.tap.next_due(),
-        ];
-        let until = until.into_iter().flatten().min();
-        self.set_sleeping_until(until);
-        // Whoever armed a timer, or was blocked, before the store did not call.
-        let blocked = self.look_at_blocked(seen, self.now());
-        let events = self.moderated.next();
-        let all = [
-            self.cm().next_timeout(),
-            until,
-            self.timers.next(),
-            blocked,
-            events,
-            self.publish_at(),
-            self.tap.next_due(),
-        ];
-        all.into_iter().flatten().min()
+        let others = || {
+            [
+                self.moderated.next(),
+                self.publish_at(),
+                self.cm().next_timeout(),
+                self.tap.next_due(),
+            ]
+        };
+        let until = others().into_iter().chain([broker]).flatten().min();
+        let until = self.agenda.sleep(self.now(), until);
+        // Whoever put something there before it was said until when did not call.
+        others().into_iter().chain([until]).flatten().min()
     }
 }

@@ -6,10 +6,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::MutexGuard;
-use rocade_transport::{PacketMeta, Time};
+use rocade_transport::{Cause, PacketMeta, Time};
 use rocade_wire::{ICRC_LEN, Qpn};
 
-use super::ack_hold::Cause;
 use super::handover::Driver;
 use super::qp_table::QpTable;
 use super::tap::Via;

@@ -54,7 +54,7 @@ impl EngineInner {
 
     /// Has the background thread wake up by then.
     pub(crate) fn call_background_before(&self, at: Time) {
-        if self.sleeps_beyond(at) {
+        if self.agenda.would_miss(at) {
             self.call_background();
         }
     }

@@ -111,7 +111,7 @@ impl EngineInner {
             }
             now = self.now();
             let idle_ns = now.ns_since(last.unwrap_or(begin));
-            let is_due = self.timers.next().is_some_and(|at| at <= now);
+            let is_due = self.agenda.next_timer().is_some_and(|at| at <= now);
             if idle_ns >= LINGER_NS || now.ns_since(begin) >= TURN_NS || is_due {
                 linger.has_found(last.is_some());
                 return last.is_some() && idle_ns < LINGER_NS;

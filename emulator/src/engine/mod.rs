@@ -5,31 +5,31 @@
 //! then for each batch the QP table and the region table for reading, then one QP at a time.
 //! Lock order everywhere: link, QP table, regions, QP, SRQ, CQ, channel.
 
-mod ack_hold;
+mod agenda;
 mod background;
-mod blocked;
 mod broker_link;
 mod channels;
 mod clock;
 mod dispatch;
-mod doorbell;
 mod gsi;
 mod handover;
 mod linger;
 mod moderation;
+mod network;
 mod overrun;
 mod owed;
-mod pace;
+mod pending;
+mod port_speed;
 mod progress;
 mod publish;
 mod qp_table;
 mod routes;
 pub(crate) mod sys;
 mod tap;
-mod timers;
 mod transmit;
 mod uplink;
 
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -54,20 +54,20 @@ use crate::memory::{MemGuard, MrTable};
 use crate::objects::{Context, Domains, QpCore, QpInner};
 use crate::steering::{QpnAllocator, Slot};
 
-pub(crate) use ack_hold::Cause;
-use blocked::BlockedQps;
+use agenda::Agenda;
 use broker_link::BrokerLink;
 use clock::Clock;
 pub(crate) use handover::Driver;
 use handover::Handover;
 use moderation::ModeratedCqs;
+use network::NetworkWatch;
 use overrun::OverrunCqs;
+use pending::Occasion;
 use publish::Publisher;
 use qp_table::QpTable;
 pub(crate) use routes::Route;
 use routes::Routes;
 use tap::Tap;
-use timers::Timers;
 pub(crate) use transmit::TxState;
 pub(crate) use uplink::{Path, Uplink};
 
@@ -158,29 +158,19 @@ pub(crate) struct EngineInner {
     channels: RwLock<Vec<Arc<ShmChannel>>>,
     /// How many; pollers look here first.
     channel_count: AtomicUsize,
-    timers: Timers,
-    blocked: BlockedQps,
-    /// QPs that hold acknowledgements back now and then.
-    holding: Mutex<Vec<Qpn>>,
-    /// How many.
-    holding_count: AtomicUsize,
-    /// QPs with posts that wait for company, perhaps.
-    waiting: Mutex<Vec<Qpn>>,
-    /// How many.
-    waiting_count: AtomicUsize,
-    /// When the last one was listed, in ns.
-    waited_at: AtomicU64,
+    agenda: Agenda,
     /// What the broker does for us when we are gone.
     will: OnceLock<Arc<Will>>,
     overrun: OverrunCqs,
     domains: Domains,
     moderated: ModeratedCqs,
+    network: NetworkWatch,
+    /// The background thread has been started.
+    has_background: Mutex<bool>,
     handover: Handover,
     /// Written with each poll: apart from what other threads read all the time.
     polls: CachePadded<Polls>,
     wake: Arc<OwnedFd>,
-    /// Until when the background thread sleeps, in ns; 0 while it is awake.
-    sleeping_until: CachePadded<AtomicU64>,
     attachment: Mutex<Option<Attachment>>,
     next_pd: AtomicU32,
     counters: AtomicCounters,
@@ -217,21 +207,16 @@ impl Engine {
                 routes: Routes::default(),
                 channels: RwLock::default(),
                 channel_count: AtomicUsize::new(0),
-                timers: Timers::new(),
-                blocked: BlockedQps::default(),
-                holding: Mutex::default(),
-                holding_count: AtomicUsize::new(0),
-                waiting: Mutex::default(),
-                waiting_count: AtomicUsize::new(0),
-                waited_at: AtomicU64::new(0),
+                agenda: Agenda::default(),
                 will: OnceLock::new(),
                 overrun: OverrunCqs::default(),
                 domains: Domains::default(),
                 moderated: ModeratedCqs::default(),
+                network: NetworkWatch::default(),
+                has_background: Mutex::new(false),
                 handover: Handover::new(),
                 polls: CachePadded::default(),
                 wake: Arc::new(shm::wake_fd()?),
-                sleeping_until: CachePadded::default(),
                 attachment: Mutex::new(None),
                 next_pd: AtomicU32::new(1),
                 counters: AtomicCounters::default(),
@@ -411,9 +396,21 @@ impl EngineInner {
             }
         };
         self.tap.start();
-        background::start(self)?;
-        ack_hold::release_at_exit(self);
+        self.start_background()?;
+        // It may be there already, and has more to wait for.
+        self.call_background();
+        owed::release_at_exit(self);
         Ok(attachment)
+    }
+
+    /// Starts the background thread if there is none yet.
+    fn start_background(self: &Arc<Self>) -> io::Result<()> {
+        let mut started = self.has_background.lock();
+        if !*started {
+            background::start(self)?;
+            *started = true;
+        }
+        Ok(())
     }
 
     pub(crate) fn add_qp(&self, qp: Arc<QpInner>) {
@@ -465,30 +462,14 @@ impl EngineInner {
 
     /// The application stops polling: the background thread takes over.
     pub(crate) fn leave_inline(&self) {
-        self.ring_doorbells();
+        self.serve(Occasion::Poll);
         if self.handover.stopped_polling() {
-            self.call_background();
-        }
-    }
-
-    fn arm_timer(&self, at: Time, qpn: Qpn) {
-        if self.timers.add(at, qpn) && self.sleeps_beyond(at) {
             self.call_background();
         }
     }
 
     fn call_background(&self) {
         sys::eventfd_set(self.wake.as_fd());
-    }
-
-    /// Does the background thread sleep until after `at`?
-    fn sleeps_beyond(&self, at: Time) -> bool {
-        at.as_ns() < self.sleeping_until.load(Ordering::SeqCst)
-    }
-
-    fn set_sleeping_until(&self, until: Option<Time>) {
-        let ns = until.map_or(u64::MAX, Time::as_ns);
-        self.sleeping_until.store(ns, Ordering::SeqCst);
     }
 
     /// Calls `f` with a locked QP, if it exists.
@@ -499,10 +480,6 @@ impl EngineInner {
         let mem = self.regions().read(self.now());
         let mut core = inner.lock();
         f(&inner, &mut core, &mem);
-    }
-
-    fn awake(&self) {
-        self.sleeping_until.store(0, Ordering::SeqCst);
     }
 
     fn broker_link(&self) -> Option<Arc<BrokerLink>> {

@@ -31,7 +31,7 @@ impl EngineInner {
     /// An event of this CQ comes at `due` at the latest. The caller may hold the lock of the CQ.
     pub(crate) fn moderate(&self, due: Time, cq: Weak<CqInner>) {
         self.moderated.cqs.lock().push((due, cq));
-        if self.sleeps_beyond(due) {
+        if self.agenda.would_miss(due) {
             self.call_background();
         }
     }

@@ -7,9 +7,9 @@
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
+use rocade_transport::Cause;
 
 use super::EngineInner;
-use super::ack_hold::Cause;
 use super::handover::Driver;
 use crate::memory::MemGuard;
 use crate::objects::{CqInner, QpCore, QpInner};

@@ -6,16 +6,20 @@
 //! acknowledgement is held only after it was written into the process's last will, which the broker
 //! carries out (`broker/will.rs`). Without a broker nothing is held.
 
+use std::mem::ManuallyDrop;
+use std::process;
+use std::sync::{Arc, Once, Weak};
 use std::thread;
 use std::time::Duration;
 
-use rocade_transport::AckTiming;
+use parking_lot::Mutex;
+use rocade_transport::{AckTiming, Cause};
 use rocade_wire::{Msn, Psn};
 
-use super::EngineInner;
-use super::ack_hold::Cause;
+use super::agenda::Why;
 use super::handover::Driver;
 use super::transmit::TxState;
+use super::{EngineInner, sys};
 use crate::broker::{Creditor, Debt};
 use crate::objects::{QpCore, QpInner};
 
@@ -28,15 +32,15 @@ impl EngineInner {
     /// When a lone acknowledgement leaves, with this cause to transmit.
     #[inline]
     pub(super) fn ack_timing(&self, core: &mut QpCore, cause: Cause) -> AckTiming {
-        let hold = core.tx.hold();
-        let may_hold = cause == Cause::Received && hold.expects_answer() && self.may_hold(core);
-        core.tx.hold().timing(cause, may_hold)
+        let expected = cause == Cause::Received && core.qp.pace().expects_answer();
+        let may_hold = expected && self.may_hold(core);
+        core.qp.pace().ack_timing(cause, may_hold)
     }
 
     /// May a QP hold an acknowledgement? Only while the background thread can look after it, and
     /// the application is awake: waking it takes longer than sending the ACK.
     fn may_hold(&self, core: &mut QpCore) -> bool {
-        let looked_after = core.tx.hold().is_looked_after() || self.can_look_after();
+        let looked_after = core.tx.listed.contains(Why::HeldAck) || self.can_look_after();
         let may = looked_after && !self.handover.is_asleep();
         may && (!core.tx.uses_socket() || self.may_write_down(core))
     }
@@ -73,7 +77,7 @@ impl EngineInner {
                 let now = self.now();
                 let mem = self.regions().read(now);
                 let mut core = inner.lock();
-                let owes = core.qp.owed_ack().is_some() || core.tx.doorbell().waits();
+                let owes = core.qp.owed_ack().is_some() || core.qp.pace().posts_wait();
                 if owes {
                     self.transmit(inner, &mut core, &mem, Cause::Other, now, driver);
                 } else if core.tx.is_blocked() {
@@ -85,6 +89,63 @@ impl EngineInner {
                 }
             }
             thread::sleep(PAUSE);
+        }
+    }
+
+    /// The process exits: sends what is held back, unless another thread is at it.
+    fn release_acks_at_exit(&self) {
+        const PATIENCE: Duration = Duration::from_millis(5);
+        let lanes = [Why::HeldAck, Why::WaitingPost];
+        let listed = lanes.map(|why| self.agenda.all(why, PATIENCE));
+        for qpn in listed.into_iter().flatten() {
+            let Some(qps) = self.qps.try_read_for(PATIENCE) else {
+                return;
+            };
+            let Some(inner) = qps.get(qpn).cloned() else {
+                continue;
+            };
+            drop(qps);
+            let Some(mem) = self.regions().try_read_for(self.now(), PATIENCE) else {
+                return;
+            };
+            if let Some(mut core) = inner.try_lock_for(PATIENCE) {
+                let (now, driver) = (self.now(), Driver::Application);
+                self.transmit(&inner, &mut core, &mem, Cause::Other, now, driver);
+                // A child that lives on would keep the peer from noticing that we are gone.
+                core.tx.announce_quiet_ack();
+            }
+        }
+    }
+}
+
+/// Engines, and the processes that made them.
+static ENGINES: Mutex<Vec<(u32, Weak<EngineInner>)>> = Mutex::new(Vec::new());
+
+/// Sees to it that an engine's acknowledgements leave before the process exits.
+pub(super) fn release_at_exit(engine: &Arc<EngineInner>) {
+    static ONCE: Once = Once::new();
+    let mut engines = ENGINES.lock();
+    engines.retain(|(_, engine)| engine.strong_count() > 0);
+    engines.push((process::id(), Arc::downgrade(engine)));
+    drop(engines);
+    ONCE.call_once(|| sys::at_exit(exiting));
+}
+
+/// The engines that a process has made. A forked child has copies of its parent's, whose rings and last
+/// will the parent goes on using.
+pub(super) fn engines_of(process: u32) -> Vec<Weak<EngineInner>> {
+    let engines = ENGINES.try_lock().map(|engines| engines.clone());
+    let own = |(maker, engine)| (maker == process).then_some(engine);
+    engines.into_iter().flatten().filter_map(own).collect()
+}
+
+extern "C" fn exiting() {
+    for engine in engines_of(process::id()) {
+        // Should this be the last reference by now: nothing is taken apart at the exit.
+        if let Some(engine) = engine.upgrade().map(ManuallyDrop::new) {
+            engine.release_acks_at_exit();
+            engine.publish_at_exit();
+            engine.tap.flush();
         }
     }
 }

@@ -8,6 +8,7 @@ use rocade_wire::{Bth, ICRC_LEN, Qpn};
 
 use super::dispatch::{Dispatch, Origin, Verdict, cause_of};
 use super::handover::Driver;
+use super::pending::Occasion;
 use super::tap::Via;
 use super::transmit::TxState;
 use super::uplink::{Flow, Flows, RxState, Uplink};
@@ -40,8 +41,7 @@ impl EngineInner {
     /// Drives all links on behalf of a thread that polls an empty CQ. False where nothing was received.
     #[inline]
     pub(crate) fn progress_inline(&self) -> bool {
-        self.ring_doorbells();
-        self.retry_blocked_inline();
+        self.serve(Occasion::Poll);
         if self.tap.is_on() {
             self.release_late(Driver::Application);
         }
@@ -81,8 +81,7 @@ impl EngineInner {
         if idle_since == 0 {
             self.polls.idle_since.store(now, Ordering::Relaxed);
         } else if now.saturating_sub(idle_since) >= PATIENCE_NS {
-            // The application waits for something else than the answer to its own.
-            self.release_acks(PATIENCE_NS, Driver::Application);
+            self.serve(Occasion::IdlePoll(PATIENCE_NS));
             // What this thread waits for may be waiting for this CPU.
             std::thread::yield_now();
         }

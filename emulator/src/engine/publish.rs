@@ -62,7 +62,11 @@ impl EngineInner {
     fn files_are_behind(&self) {
         let state = &self.publisher.state;
         let changed = state.compare_exchange(CLEAN, DIRTY, Ordering::AcqRel, Ordering::Relaxed);
-        if changed.is_ok() && self.publish_at().is_some_and(|at| self.sleeps_beyond(at)) {
+        if changed.is_ok()
+            && self
+                .publish_at()
+                .is_some_and(|at| self.agenda.would_miss(at))
+        {
             self.call_background();
         }
     }

@@ -31,6 +31,45 @@ fn clock_ns(clock: libc::clockid_t) -> u64 {
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
+/// A socket that tells of changes of interfaces and their addresses; it does not block.
+pub(crate) fn route_socket() -> io::Result<OwnedFd> {
+    let flags = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: no pointers.
+    let fd = unsafe { libc::socket(libc::AF_NETLINK, flags, libc::NETLINK_ROUTE) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the system call has just returned it to us.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: the structure consists of integers, for which zero is a value.
+    let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
+    address.nl_family = libc::sa_family_t::try_from(libc::AF_NETLINK).unwrap_or(0);
+    let groups = libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;
+    address.nl_groups = groups.cast_unsigned();
+    let len = libc::socklen_t::try_from(size_of_val(&address)).unwrap_or(0);
+    // SAFETY: the address lives across the call, and `len` is its length.
+    let bound = unsafe { libc::bind(fd, (&raw const address).cast(), len) };
+    if bound != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(socket)
+}
+
+/// Receives a datagram, cut to the length of `buffer`, where one waits.
+pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
+    let flags = libc::MSG_DONTWAIT;
+    // SAFETY: `buffer` is exclusively borrowed, and as long as said.
+    let len = unsafe {
+        libc::recv(
+            socket.as_raw_fd(),
+            buffer.as_mut_ptr().cast(),
+            buffer.len(),
+            flags,
+        )
+    };
+    usize::try_from(len).map_err(|_| io::Error::last_os_error())
+}
+
 /// A new eventfd with the value 0, blocking, closed on exec.
 pub(crate) fn eventfd() -> io::Result<OwnedFd> {
     // SAFETY: no pointers.

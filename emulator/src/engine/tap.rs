@@ -339,7 +339,7 @@ impl EngineInner {
     }
 
     fn call_at(&self, due: Time) {
-        if self.sleeps_beyond(due) {
+        if self.agenda.would_miss(due) {
             self.call_background();
         }
     }

@@ -12,7 +12,7 @@ use rocade_transport::{
 };
 use rocade_wire::{Bth, Opcode, Packet, Psn};
 
-use super::ack_hold;
+use super::owed;
 use crate::config::{BrokerMode, EngineConfig, LinkMode};
 use crate::link::LocalAddr;
 use crate::link::shm::ShmChannel;
@@ -149,11 +149,8 @@ fn a_second_channel_of_ones_own_is_not_used() {
 fn only_who_has_made_an_engine_sends_for_it_at_the_exit() {
     let (engine, own) = (host("127.4.0.7").engine, std::process::id());
     let is_this = |other: &Weak<_>| Weak::ptr_eq(other, &Arc::downgrade(&engine.inner));
-    assert!(ack_hold::engines_of(own).iter().any(is_this));
-    assert!(
-        !ack_hold::engines_of(own + 1).iter().any(is_this),
-        "a child"
-    );
+    assert!(owed::engines_of(own).iter().any(is_this));
+    assert!(!owed::engines_of(own + 1).iter().any(is_this), "a child");
 }
 
 /// A message has come to a queue pair that has not been drained yet when the CQ of its sends is overrun: if its

@@ -6,12 +6,11 @@ use std::iter;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rocade_transport::{AccessError, AckTiming, Qp, RouteTag, Source, Time, TxBuffer};
+use rocade_transport::{AccessError, AckTiming, Cause, Qp, RouteTag, Source, Time, TxBuffer};
 use rocade_wire::Psn;
 
 use super::EngineInner;
-use super::ack_hold::{AckHold, Cause};
-use super::doorbell::Doorbell;
+use super::agenda::{Listed, Why};
 use super::handover::Driver;
 use super::routes::{Route, Ways};
 use super::uplink::{Icrcs, Path, Uplink};
@@ -50,12 +49,12 @@ pub(crate) struct TxState {
     timer: Option<Time>,
     /// A run of packets that the socket had no room for.
     pub(super) blocked: Option<Box<Blocked>>,
-    hold: AckHold,
     /// The last acknowledgement that was promised to the peer, and is not seen yet.
     pub(super) quiet: Option<Psn>,
     /// What the QP has written into the last will.
     pub(super) bequest: Option<Bequest>,
-    doorbell: Doorbell,
+    /// Why it has to be looked at again.
+    pub(super) listed: Listed,
 }
 
 #[derive(Debug)]
@@ -166,27 +165,17 @@ impl TxState {
         channel.is_some_and(|channel| !channel.has_ended() && !channel.has_hung_up())
     }
 
-    /// Forgets route, unsent packets and habits.
+    /// Forgets route and unsent packets.
     pub(crate) fn reset(&mut self) {
         self.route = None;
         self.ways = None;
         self.blocked = None;
         self.quiet = None;
         self.bequest = None;
-        self.hold = AckHold::default();
-        self.doorbell.rung();
     }
 
     pub(super) const fn take_timer(&mut self) {
         self.timer = None;
-    }
-
-    pub(super) const fn hold(&mut self) -> &mut AckHold {
-        &mut self.hold
-    }
-
-    pub(super) const fn doorbell(&mut self) -> &mut Doorbell {
-        &mut self.doorbell
     }
 
     /// Waits a run of packets for room?
@@ -285,7 +274,7 @@ impl EngineInner {
         now: Time,
         driver: Driver,
     ) {
-        core.tx.doorbell.rung();
+        core.qp.pace_mut().release_posts();
         if !core.tx.leads_anywhere() {
             return;
         }
@@ -323,8 +312,9 @@ impl EngineInner {
         }
         let acked = !is_quiet && qp.acks_sent() != acks_before;
         let waiting = qp.lone_ack().or(tx.quiet);
-        if tx.hold.transmitted(cause, now, acked, waiting) {
-            self.look_after(inner.qp_num());
+        qp.pace_mut().transmitted(cause, now, acked, waiting);
+        if waiting.is_some() {
+            self.list(inner.qp_num(), core, Why::HeldAck, now);
         }
     }
 
@@ -362,7 +352,7 @@ impl EngineInner {
             let tapped = self.tap.is_on();
             let len = buffer.bytes().len();
             let by_socket = channel.is_none();
-            let held = by_socket && is_paced && !uplink.pace.admits(self.now(), len);
+            let held = by_socket && is_paced && !uplink.speed.admits(self.now(), len);
             let may_leave = is_ready && !held;
             answered += buffer.bytes().len();
             if acks == AckTiming::Behind || answered > LONG_ANSWER {
@@ -417,7 +407,7 @@ impl EngineInner {
                     is_paced,
                     sealed,
                 }));
-                self.note_blocked(inner.qp_num(), driver);
+                self.list(inner.qp_num(), core, Why::NoRoom, now);
                 return;
             }
             if buffer.bytes().len() >= LONG_RUN {
@@ -476,7 +466,7 @@ impl EngineInner {
             let lost = !blocked.sealed && path.live_channel().is_none();
             let held = blocked.is_paced
                 && path.live_channel().is_none()
-                && !uplink.pace.admits(self.now(), run.bytes.len());
+                && !uplink.speed.admits(self.now(), run.bytes.len());
             if held || !lost && !self.put(uplink, path, &mut tx.enters_channel, run, driver) {
                 return false;
             }
@@ -551,7 +541,7 @@ impl EngineInner {
             if self.send_blocked(&mut core.tx, driver) {
                 self.drain(inner, core, mem, Cause::Other, self.now(), driver);
             } else {
-                self.note_blocked(inner.qp_num(), driver);
+                self.list(inner.qp_num(), core, Why::NoRoom, self.now());
             }
         }
     }

@@ -9,7 +9,7 @@ use rocade_transport::AddressVector;
 use rocade_wire::Qpn;
 use rocade_wire::icrc::{IcrcCheck, IcrcFlow, IcrcOfLen};
 
-use super::pace::Pace;
+use super::port_speed::PortSpeed;
 use crate::hca::{Hca, Traffic};
 use crate::link::shm::ShmChannel;
 use crate::link::{RxBuffer, TxPath, UdpLink};
@@ -24,7 +24,7 @@ pub(crate) struct Uplink {
     pub(crate) link: UdpLink,
     pub(crate) rx: Mutex<RxState>,
     /// For what nobody acknowledges.
-    pub(super) pace: Pace,
+    pub(super) speed: PortSpeed,
     /// The device with this address.
     pub(super) hca: Option<Arc<Hca>>,
 }
@@ -75,7 +75,7 @@ impl Uplink {
         Self {
             link,
             rx: Mutex::new(rx),
-            pace: Pace::default(),
+            speed: PortSpeed::default(),
             hca,
         }
     }

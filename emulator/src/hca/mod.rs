@@ -1,16 +1,19 @@
 //! The emulated HCA as programs see it: identity, limits, port and tables.
 
 pub mod limits;
+mod port;
 mod traffic;
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use rocade_transport::QpLimits;
 use rocade_wire::{Gid, Guid, Mtu, Pkey};
 
-use crate::config::DeviceConfig;
+use crate::config::{DeviceConfig, HostNetwork};
 use crate::link::LocalAddr;
 
+use port::Port;
 pub(crate) use traffic::{COUNTER_FILES, Traffic};
 
 /// Where a device can be found.
@@ -72,6 +75,8 @@ pub struct DeviceAttr {
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_port_attr")]
 pub struct PortAttr {
+    /// The interface behind it is up.
+    pub active: bool,
     /// Packets of this size fit the interface.
     pub active_mtu: Mtu,
     /// Largest MTU of the device.
@@ -84,7 +89,7 @@ pub struct PortAttr {
     pub pkey_tbl_len: u16,
 }
 
-/// An entry of the GID table.
+/// An entry of the GID table; a GID of 0 says that it is empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GidEntry {
     /// The GID; all are of type RoCE v2 (ENC-11).
@@ -127,27 +132,20 @@ pub(crate) struct Hca {
     pub(crate) config: DeviceConfig,
     pub(crate) index: u32,
     pub(crate) traffic: Traffic,
-    gids: Vec<GidEntry>,
+    port: Port,
     active_mtu: Mtu,
 }
 
 impl Hca {
     pub(crate) fn new(config: DeviceConfig, index: u32) -> Self {
-        let gids = (0u32..)
-            .zip(&config.addrs)
-            .map(|(index, addr)| GidEntry {
-                gid: Gid::from_ip(*addr),
-                index,
-                ifindex: config.ifindex,
-            })
-            .collect();
+        let port = Port::new(&config);
         //= MTU-02
         let active_mtu = Mtu::largest_for_netdev(config.netdev_mtu).unwrap_or(Mtu::Mtu256);
         Self {
             config,
             index,
             traffic: Traffic::default(),
-            gids,
+            port,
             active_mtu,
         }
     }
@@ -167,17 +165,35 @@ impl Hca {
             info: self.info(),
             attr: self.device_attr(),
             port: self.port_attr(),
-            gids: self.gids.clone(),
+            gids: self.gids().to_vec(),
             pkeys: self.config.pkeys.clone(),
         }
     }
 
-    pub(crate) fn gids(&self) -> &[GidEntry] {
-        &self.gids
+    pub(crate) fn gids(&self) -> Arc<[GidEntry]> {
+        self.port.gids()
+    }
+
+    /// The interface is up, or is not; true where that is new.
+    pub(crate) fn set_running(&self, running: bool) -> bool {
+        self.port.set_running(running)
+    }
+
+    /// The interface is no more; true where that is new.
+    pub(crate) fn set_gone(&self) -> bool {
+        self.port.set_gone()
+    }
+
+    /// Brings the GID table into line with the addresses that there are; true where it has changed.
+    pub(crate) fn follow(&self, network: &HostNetwork) -> bool {
+        self.port.follow(&self.config, network)
     }
 
     pub(crate) fn gid(&self, index: u32) -> Option<Gid> {
-        self.gids.get(index as usize).map(|entry| entry.gid)
+        let gids = self.gids();
+        let entry = gids.get(index as usize)?;
+        //= QPV-04
+        (!entry.gid.is_zero()).then_some(entry.gid)
     }
 
     //= ENC-14
@@ -200,9 +216,10 @@ impl Hca {
 
     pub(crate) fn port_attr(&self) -> PortAttr {
         PortAttr {
+            active: self.port.is_running(),
             active_mtu: self.active_mtu,
             max_mtu: Mtu::Mtu4096,
-            gid_tbl_len: u32::try_from(self.gids.len()).unwrap_or(u32::MAX),
+            gid_tbl_len: u32::try_from(self.gids().len()).unwrap_or(u32::MAX),
             max_msg_sz: limits::MAX_MSG_SZ,
             pkey_tbl_len: self.pkey_table_len(),
         }

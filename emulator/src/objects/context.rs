@@ -29,12 +29,20 @@ pub enum AsyncEventKind {
     CommEst = 4,
     /// The send queue has drained.
     SqDrained = 5,
+    /// The interface behind the device is gone.
+    DeviceFatal = 8,
+    /// The interface behind the port is up, and has a carrier.
+    PortActive = 9,
+    /// It is not any more.
+    PortErr = 10,
     /// The CQ of an XRC SRQ has no room for its completions.
     SrqErr = 14,
     /// Fewer receives than its limit are left in a shared receive queue.
     SrqLimitReached = 15,
     /// A QP in ERR takes no more receives from its shared receive queue.
     QpLastWqeReached = 16,
+    /// The GID table has changed.
+    GidChange = 18,
 }
 
 impl AsyncEventKind {
@@ -56,6 +64,8 @@ pub enum EventElement {
     Srq(u64),
     /// A port, 1-based.
     Port(u8),
+    /// The device.
+    Device,
 }
 
 /// An asynchronous event (`ibv_async_event`). It has to be acknowledged.
@@ -89,14 +99,14 @@ impl Context {
     pub(crate) fn new(engine: Arc<EngineInner>, hca: Arc<Hca>) -> Result<Self, VerbsError> {
         let events = EventQueue::new()?;
         let command = sys::silent_fd()?;
-        Ok(Self {
-            inner: Arc::new(ContextInner {
-                engine,
-                hca,
-                events,
-                command,
-            }),
-        })
+        let inner = Arc::new(ContextInner {
+            engine,
+            hca,
+            events,
+            command,
+        });
+        inner.engine.watch_network(&inner);
+        Ok(Self { inner })
     }
 
     /// Name and place of the device.
@@ -138,10 +148,10 @@ impl Context {
         Ok(self.inner.hca.port_attr())
     }
 
-    /// The GID table.
+    /// The GID table as it is now; a GID of 0 is an entry that is empty.
     #[must_use]
     #[doc(alias = "ibv_query_gid_table")]
-    pub fn gid_entries(&self) -> &[GidEntry] {
+    pub fn gid_entries(&self) -> Arc<[GidEntry]> {
         self.inner.hca.gids()
     }
 
@@ -275,6 +285,19 @@ impl Context {
 }
 
 impl ContextInner {
+    pub(crate) fn is_of(&self, hca: &Arc<Hca>) -> bool {
+        Arc::ptr_eq(&self.hca, hca)
+    }
+
+    /// Raises an event that is not about an object of the program's. Who reads none does not need more than
+    /// so many.
+    pub(crate) fn raise_of_port(&self, kind: AsyncEventKind, element: EventElement) {
+        const ENOUGH: usize = 1024;
+        if self.events.len() < ENOUGH {
+            self.raise(kind, element, None);
+        }
+    }
+
     pub(super) fn raise(
         &self,
         kind: AsyncEventKind,

@@ -71,6 +71,11 @@ impl<T> EventQueue<T> {
         }
     }
 
+    /// Events that wait.
+    pub(super) fn len(&self) -> usize {
+        self.queue.lock().len()
+    }
+
     /// For waiting.
     pub(crate) const fn waiter(&self) -> EventWaiter<'_> {
         EventWaiter { gate: &self.gate }

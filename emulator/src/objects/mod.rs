@@ -30,6 +30,7 @@ pub use qp::{Qp, QpInitAttr};
 pub use srq::{Srq, SrqInitAttr, SrqPoster};
 pub use xrcd::{FileId, Xrcd, XrcdInitAttr};
 
+pub(crate) use context::ContextInner;
 pub(crate) use cq::CqInner;
 pub(crate) use qp::{QpCore, QpInner};
 pub(crate) use xrcd::Domains;

@@ -3,12 +3,12 @@
 use std::fmt;
 
 use parking_lot::MutexGuard;
-use rocade_transport::{Destination, PostError, QpState, SendWr, Sge, Srqn, Time};
+use rocade_transport::{Cause, Destination, PostError, QpState, SendWr, Sge, Srqn, Time};
 use rocade_wire::{Qkey, Qpn};
 
 use super::ah::Ah;
 use super::qp::{QpCore, QpInner};
-use crate::engine::{Cause, Driver};
+use crate::engine::Driver;
 use crate::error::VerbsError;
 use crate::memory::MemGuard;
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use rocade_transport::{
-    CompleteTo, Completion, Counters, ModifyContext, QpAttr, QpAttrMask, QpCap, QpConfig, QpEvent,
-    QpState, QpType, Receives, Srqn,
+    Cause, CompleteTo, Completion, Counters, ModifyContext, QpAttr, QpAttrMask, QpCap, QpConfig,
+    QpEvent, QpState, QpType, Receives, Srqn,
 };
 use rocade_wire::{Gid, Pkey, Qpn};
 
@@ -19,7 +19,7 @@ use super::poster::{RecvPoster, SendPoster};
 use super::slots::PendingSlots;
 use super::srq::{Srq, SrqInner};
 use super::xrcd::{Domain, XrcdInner};
-use crate::engine::{Cause, Driver, EngineInner, Path, TxState, Uplink};
+use crate::engine::{Driver, EngineInner, Path, TxState, Uplink};
 use crate::error::VerbsError;
 use crate::hca::{Hca, limits};
 
@@ -516,7 +516,7 @@ impl QpInner {
     fn listen(&self) -> Result<(), VerbsError> {
         let (engine, hca) = (self.engine(), self.hca());
         let mut opened = Err(VerbsError::NoData);
-        for entry in hca.gids() {
+        for entry in hca.gids().iter().filter(|entry| !entry.gid.is_zero()) {
             match engine.uplink_for(hca.local_addr(entry.gid.to_ip())) {
                 Ok(_) => opened = Ok(()),
                 Err(error) => {

@@ -165,3 +165,9 @@ pub(crate) fn without_privilege_over_limits(command: &mut Command) {
         });
     }
 }
+
+/// Puts this thread, and those that it starts, into a network namespace of their own; false where it may not.
+pub(crate) fn own_network() -> bool {
+    // SAFETY: a system call without pointers; nothing that std has open depends on the network.
+    unsafe { libc::unshare(libc::CLONE_NEWNET) == 0 }
+}

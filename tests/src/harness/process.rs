@@ -152,6 +152,19 @@ impl Process {
         }
     }
 
+    /// Waits for the end of the program, which is killed when `limit` (from now) is over.
+    ///
+    /// # Panics
+    /// Where it survives that.
+    pub fn finish_or_kill(mut self, limit: Duration) -> Finished {
+        let end = Instant::now() + limit;
+        while self.try_wait().is_none() && Instant::now() < end {
+            thread::sleep(POLL);
+        }
+        self.kill();
+        self.finish(limit)
+    }
+
     /// Time since the start.
     #[must_use]
     pub fn age(&self) -> Duration {

@@ -167,6 +167,18 @@ impl Rig {
             .finish(Duration::from_secs(30))
     }
 
+    /// Waits until a program listens at a port of the connection manager (RDMA_PS_TCP 0x106, RDMA_PS_UDP 0x111).
+    ///
+    /// # Panics
+    /// Where `server` ends before, or the time is up.
+    pub fn wait_service(&self, server: &mut Process, port_space: u16, port: u16, limit: Duration) {
+        let line = format!("port space {port_space:#06x}, port {port}: ");
+        server.wait_until(&format!("listener: {line}"), limit, |_| {
+            let status = self.rocade(&["broker", "status"]);
+            status.output.contains(&line).then_some(())
+        });
+    }
+
     fn start_command(&self, name: &str, mut command: Command) -> Process {
         let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
         *started += 1;

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use rocade_transport::testing::{Pair, Setup, Side, TestDomain, TestMemory, TestSrq};
-use rocade_transport::{QpType, Time};
+use rocade_transport::{HOLD_NS, QpType, Time};
 use rocade_wire::Psn;
 
 use super::flow::{Flow, Kind, MAX_LEN, Work};
@@ -38,6 +38,8 @@ pub struct Scenario {
     pub gap_ns: u64,
     /// How long acknowledgements are held back; 0 for not at all.
     pub ack_delay_ns: u64,
+    /// Acknowledgements and posts wait as the queue pairs have learned, the former so long at most; 0 for not at all.
+    pub hold_ns: u64,
     /// ACK retries.
     pub retry_cnt: u8,
     /// How fast B is.
@@ -81,6 +83,10 @@ pub struct Report {
     pub duplicates: u64,
     /// Packets that were taken the short way.
     pub short_packets: u64,
+    /// Acknowledgements that were held back for an answer.
+    pub held_acks: u64,
+    /// Posts that waited for company.
+    pub waiting_posts: u64,
     /// Virtual time.
     pub time_ns: u64,
 }
@@ -95,6 +101,8 @@ impl Report {
         self.rnr_naks += other.rnr_naks;
         self.duplicates += other.duplicates;
         self.short_packets += other.short_packets;
+        self.held_acks += other.held_acks;
+        self.waiting_posts += other.waiting_posts;
         self.time_ns += other.time_ns;
     }
 }
@@ -145,6 +153,7 @@ impl Scenario {
             latency_ns: rng.range(500, 200_000),
             gap_ns: rng.pick(&[0, 20, 300]),
             ack_delay_ns: rng.pick(&[0, 100, 50_000]),
+            hold_ns: Rng::new(seed, 6).pick(&[0, 0, 15_000, HOLD_NS]),
             retry_cnt: 7,
             pace: Pace::default(),
             faults: Faults {
@@ -179,6 +188,25 @@ impl Scenario {
         scenario
     }
 
+    /// A message at a time in both directions, soon after the one from the other side: acknowledgements are held back,
+    /// and each side may wait for what the other holds.
+    #[must_use]
+    pub fn conversation(seed: u64, messages: u64) -> Self {
+        let mut scenario = Self::swarm(seed, &[Kind::Send, Kind::Write], messages);
+        let mut rng = Rng::new(seed, 7);
+        scenario.hold_ns = rng.pick(&[15_000, HOLD_NS]);
+        scenario.latency_ns = rng.range(500, 25_000);
+        scenario.faults.loss = rng.pick(&[0, 0, 10]);
+        scenario.faults.duplication = rng.pick(&[0, 10]);
+        scenario.faults.reorder = 0;
+        scenario.work.truncate(1);
+        scenario.work[0].window = 1;
+        scenario.work[0].max_len = rng.pick(&[1, 300]);
+        scenario.work[0].receive_lag_ns = 0;
+        scenario.work.push(scenario.work[0].clone());
+        scenario
+    }
+
     /// A perfect network, and work from A to B, which is slow: `load` per mille of the ACK timeout for each
     /// full packet.
     #[must_use]
@@ -191,6 +219,7 @@ impl Scenario {
         scenario.work[0].receive_lag_ns = 0;
         scenario.gap_ns = 0;
         scenario.ack_delay_ns = 0;
+        scenario.hold_ns = 0;
         scenario.timeout = rng.range_u8(8, 18);
         scenario.retry_cnt = rng.range_u8(0, 7);
         scenario.latency_ns = scenario.latency_ns.min(scenario.timeout_ns() / 20);
@@ -274,6 +303,8 @@ impl Scenario {
             time_ns: pair.now().as_ns(),
             ..Report::default()
         };
+        report.held_acks = pair.paced().acks;
+        report.waiting_posts = pair.paced().posts;
         for side in Side::BOTH {
             assert_eq!(pair.take_events(side), []);
             let counters = pair.node(side).qp.counters();
@@ -332,7 +363,9 @@ impl Scenario {
         if self.long_way {
             pair.go_the_long_way();
         }
-        if self.ack_delay_ns > 0 {
+        if self.hold_ns > 0 {
+            pair.set_pacing(self.hold_ns);
+        } else if self.ack_delay_ns > 0 {
             pair.set_ack_delay(self.ack_delay_ns);
         }
         pair

@@ -9,7 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use rocade_transport::testing::{Pair, Setup, Side};
-use rocade_transport::{QpAttr, QpAttrMask, QpEvent, QpState, Time};
+use rocade_transport::{HOLD_NS, QpAttr, QpAttrMask, QpEvent, QpState, Time};
 use rocade_wire::{Operation, Psn};
 
 use super::ledger::Ledger;
@@ -65,6 +65,8 @@ pub struct Plan {
     pub gap_ns: u64,
     /// How long acknowledgements are held back; 0 for not at all.
     pub ack_delay_ns: u64,
+    /// Acknowledgements and posts wait as the queue pairs have learned, the former so long at most; 0 for not at all.
+    pub hold_ns: u64,
     /// The network.
     pub faults: Faults,
 }
@@ -113,6 +115,7 @@ impl Plan {
             latency_ns,
             gap_ns: rng.pick(&[0, 100, 1000]),
             ack_delay_ns: rng.pick(&[0, 100, 50_000]),
+            hold_ns: Rng::new(seed, 6).pick(&[0, 0, 15_000, HOLD_NS]),
             faults: Faults {
                 loss: rng.pick(&[0, 0, 20]),
                 duplication: rng.pick(&[0, 0, 20]),
@@ -200,7 +203,9 @@ impl<'a> Run<'a> {
         pair.stop_tracing();
         pair.set_latency(plan.latency_ns);
         pair.set_gap(plan.gap_ns);
-        if plan.ack_delay_ns > 0 {
+        if plan.hold_ns > 0 {
+            pair.set_pacing(plan.hold_ns);
+        } else if plan.ack_delay_ns > 0 {
             pair.set_ack_delay(plan.ack_delay_ns);
         }
         let faults = Rc::new(RefCell::new(plan.faults));

@@ -6,8 +6,10 @@
 mod addresses;
 mod broker;
 mod capture;
+mod cm;
 mod crash;
 mod devices;
+mod events;
 mod idle;
 mod infinistore;
 mod messages;
@@ -36,6 +38,13 @@ const UTILS: &[(&str, &str)] = &[
 const PERFTEST: &[(&str, &str)] = &[
     ("ib_write_bw", "perftest"),
     ("ibv_devinfo", "ibverbs-utils"),
+    ("ip", "iproute2"),
+];
+
+/// Commands of rdmacm-utils.
+const RDMACM: &[(&str, &str)] = &[
+    ("rping", "rdmacm-utils"),
+    ("ucmatose", "rdmacm-utils"),
     ("ip", "iproute2"),
 ];
 

@@ -36,6 +36,7 @@ const PACKAGES: &[Package] = &[
     package("ibverbs-utils", "ibv_rc_pingpong", CONSUMERS),
     package("perftest", "ib_write_bw", CONSUMERS),
     package("rdmacm-utils", "rping", CONSUMERS),
+    package("qperf", "qperf", CONSUMERS),
     package("iproute2", "ip", CONSUMERS),
     package("tshark", "tshark", CAPTURES),
     package("tcpdump", "tcpdump", CAPTURES),

@@ -28,6 +28,7 @@ const EXPECTED_IN_CI: &[(&str, &str)] = &[
     ),
     ("udp_wire::", "no network namespace: "),
     ("udp_wire::", "no TUN device: "),
+    ("network::", "cannot make a network namespace"),
     ("consumers::", "cannot make a network namespace"),
     ("consumers::", "cannot make a veth pair"),
     ("rocade_tests::", "cannot make a network namespace"),

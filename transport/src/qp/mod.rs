@@ -21,6 +21,7 @@ use crate::error::{ModifyError, PostError};
 use crate::event::QpEvent;
 use crate::memory::{Accessor, Memory, PdTag};
 use crate::outputs::{Fatal, Outputs};
+use crate::pace::{AckTiming, Pace};
 use crate::peer::{Framing, PacketMeta, Peer};
 use crate::queue::{Receives, RecvLimits, RecvSource, SendLimits, Srqn};
 use crate::time::Time;
@@ -81,22 +82,6 @@ pub struct ModifyContext {
     pub active_mtu: Mtu,
 }
 
-/// When positive acknowledgements leave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AckTiming {
-    /// With this call, before everything else.
-    Now,
-    /// With this call. A lone ACK leaves behind the first requests, in one run with them where the
-    /// lengths allow it: the peer's application waits for the requests (RC-ACK-01).
-    Behind,
-    /// With this call, or a later one: a lone ACK leaves behind all requests that can be sent now, in one
-    /// run with the last of them.
-    Last,
-    /// As [`AckTiming::Behind`] where there are requests to send; else a lone ACK stays, for a later
-    /// call.
-    Later,
-}
-
 /// A queue pair. See the crate documentation for the order of calls.
 #[derive(Debug)]
 pub struct Qp {
@@ -108,6 +93,7 @@ pub struct Qp {
     recv: RecvSide,
     comm_est_raised: bool,
     out: Outputs,
+    pace: Pace,
 }
 
 impl Qp {
@@ -146,6 +132,7 @@ impl Qp {
             )?,
             comm_est_raised: false,
             out: Outputs::new(config.qp_num),
+            pace: Pace::default(),
         })
     }
 
@@ -359,6 +346,28 @@ impl Qp {
         } else {
             self.send.unpost(count);
         }
+    }
+
+    /// The application has posted `bytes` bytes: do they wait for company? If not, all is to be transmitted.
+    #[inline]
+    pub fn may_wait(&mut self, now: Time, bytes: u32) -> bool {
+        let in_flight = self.state == QpState::Rts
+            && self.out.completions.is_empty()
+            && self.requests_in_flight();
+        self.pace.post(now, bytes, in_flight)
+    }
+
+    /// What it holds back.
+    #[inline]
+    #[must_use]
+    pub const fn pace(&self) -> &Pace {
+        &self.pace
+    }
+
+    /// What it holds back, to learn.
+    #[inline]
+    pub const fn pace_mut(&mut self) -> &mut Pace {
+        &mut self.pace
     }
 
     /// Queues a receive work request.

@@ -337,6 +337,7 @@ pub(super) fn reset(qp: &mut Qp) {
     qp.recv.reset();
     qp.out.completions.clear();
     qp.out.events.clear();
+    qp.pace.reset();
     qp.comm_est_raised = false;
     qp.attr = QpAttr {
         cap: qp.config.cap,

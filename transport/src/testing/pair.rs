@@ -8,14 +8,16 @@ use core::fmt;
 
 use rocade_wire::{Packet, ShortPacket};
 
+use super::pacing::Pacing;
 use super::transit::{Fate, Side, Traced, Transit};
 use super::{Setup, TestDomain, TestMemory, context};
 use crate::attr::{QpAttr, QpAttrMask, QpState, QpType};
 use crate::completion::Completion;
 use crate::error::PostError;
 use crate::event::QpEvent;
+use crate::pace::{AckTiming, Cause};
 use crate::peer::PacketMeta;
-use crate::qp::{AckTiming, Qp};
+use crate::qp::Qp;
 use crate::queue::Srqn;
 use crate::time::Time;
 use crate::transmit::{ICRC_LEN, TxBuffer};
@@ -41,10 +43,10 @@ type Network = Box<dyn FnMut(&Transit<'_>) -> Fate>;
 
 /// Two connected QPs.
 pub struct Pair {
-    nodes: [Node; 2],
+    pub(super) nodes: [Node; 2],
     /// Their attributes.
     setups: [Setup; 2],
-    now: Time,
+    pub(super) now: Time,
     latency_ns: u64,
     gap_ns: u64,
     network: Network,
@@ -55,6 +57,7 @@ pub struct Pair {
     link_free: [Time; 2],
     ack_delay_ns: Option<u64>,
     acks_due: [Option<Time>; 2],
+    pub(super) pacing: Option<Pacing>,
     trace: Vec<Traced>,
     tracing: bool,
     long_way: bool,
@@ -109,6 +112,7 @@ impl Pair {
             link_free: [Time::ZERO; 2],
             ack_delay_ns: None,
             acks_due: [None; 2],
+            pacing: None,
             trace: Vec::new(),
             tracing: true,
             long_way: false,
@@ -166,7 +170,8 @@ impl Pair {
     }
 
     /// One end, to act on it; whatever comes of it goes out with the next step.
-    pub const fn node_mut(&mut self, side: Side) -> &mut Node {
+    pub fn node_mut(&mut self, side: Side) -> &mut Node {
+        self.note(side, Cause::Other);
         &mut self.nodes[side as usize]
     }
 
@@ -203,12 +208,17 @@ impl Pair {
     /// # Errors
     /// As [`Qp::post_send`].
     pub fn try_send(&mut self, side: Side, wr: &SendWr<'_>) -> Result<(), PostError> {
-        let now = self.now;
         let is_xrc = self.setups[side as usize].config.qp_type == QpType::XrcSend;
-        let qp = &mut self.node_mut(side).qp;
-        qp.post_send(now, wr, None)?;
+        let qp = &mut self.nodes[side as usize].qp;
+        qp.post_send(self.now, wr, None)?;
         if is_xrc {
             qp.aim(TestDomain::FIRST);
+        }
+        let lens = wr.sges.iter().map(|sge| sge.len);
+        let bytes = lens.fold(0, u32::saturating_add);
+        match &mut self.pacing {
+            Some(pacing) if qp.may_wait(self.now, bytes) => pacing.paced.posts += 1,
+            _ => self.note(side, Cause::Posted),
         }
         Ok(())
     }
@@ -250,12 +260,18 @@ impl Pair {
     /// # Panics
     /// If it is not.
     pub fn recv(&mut self, side: Side, wr_id: u64, sges: &[Sge]) {
-        let now = self.now;
-        let posted = match self.setups[side as usize].shared() {
-            Some(srq) => srq.with(|srq| srq.post(wr_id, sges)),
-            None => self.node_mut(side).qp.post_recv(now, wr_id, sges),
-        };
-        posted.expect("the receive is accepted");
+        if let Some(srq) = self.setups[side as usize].shared() {
+            srq.with(|srq| srq.post(wr_id, sges))
+                .expect("the receive is accepted");
+            return;
+        }
+        let qp = &mut self.nodes[side as usize].qp;
+        qp.post_recv(self.now, wr_id, sges)
+            .expect("the receive is accepted");
+        if qp.state() == QpState::Err {
+            // It was flushed.
+            self.note(side, Cause::Other);
+        }
     }
 
     /// Modifies a QP to another state with only the state in the mask, and `more`.
@@ -278,7 +294,7 @@ impl Pair {
     /// Takes the completions of one side, which frees their slots.
     pub fn take_completions(&mut self, side: Side) -> Vec<Completion> {
         let shared = self.setups[side as usize].shared();
-        let node = self.node_mut(side);
+        let node = &mut self.nodes[side as usize];
         for completion in &node.completions {
             match &shared {
                 Some(srq) if !completion.is_send() => {
@@ -292,7 +308,7 @@ impl Pair {
 
     /// Takes the events of one side.
     pub fn take_events(&mut self, side: Side) -> Vec<QpEvent> {
-        core::mem::take(&mut self.node_mut(side).events)
+        core::mem::take(&mut self.nodes[side as usize].events)
     }
 
     /// A packet from outside arrives at `to` right now, with the peer's addresses.
@@ -321,6 +337,9 @@ impl Pair {
             if self.acks_due[side as usize].is_some_and(|due| due <= self.now) {
                 self.drain_with(side, AckTiming::Now);
             }
+        }
+        for side in Side::BOTH {
+            self.release(side);
         }
         let mut touched = [false; 2];
         while let Some(entry) = self.in_flight.first_entry() {
@@ -396,6 +415,8 @@ impl Pair {
         timers
             .into_iter()
             .chain(self.acks_due)
+            .chain(Side::BOTH.map(|side| self.ack_release(side)))
+            .chain(Side::BOTH.map(|side| self.post_release(side)))
             .chain([packet])
             .flatten()
             .min()
@@ -415,9 +436,19 @@ impl Pair {
         if !short.is_some_and(|short| node.qp.handle_short(now, &meta, &short, &node.mem)) {
             node.qp.handle_packet(now, &meta, &packet, &node.mem);
         }
+        let cause = if node.qp.receives_message() {
+            Cause::ReceivedPart
+        } else {
+            Cause::Received
+        };
+        self.note(to, cause);
     }
 
-    fn drain(&mut self, side: Side) {
+    pub(super) fn drain(&mut self, side: Side) {
+        if self.pacing.is_some() {
+            self.drain_paced(side);
+            return;
+        }
         let acks = if self.ack_delay_ns.is_some() {
             AckTiming::Later
         } else {
@@ -426,7 +457,7 @@ impl Pair {
         self.drain_with(side, acks);
     }
 
-    fn drain_with(&mut self, side: Side, acks: AckTiming) {
+    pub(super) fn drain_with(&mut self, side: Side, acks: AckTiming) {
         let mut tx = core::mem::replace(&mut self.tx, TxBuffer::new(0, 0));
         tx.defer_longer_than(LONGEST_COPY);
         loop {

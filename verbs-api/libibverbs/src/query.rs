@@ -6,7 +6,7 @@ use std::{
 };
 
 use rocade_abi::{
-    IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET, IBV_PORT_ACTIVE, IBV_PORT_CM_SUP,
+    IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET, IBV_PORT_ACTIVE, IBV_PORT_CM_SUP, IBV_PORT_DOWN,
     IBV_PORT_IP_BASED_GIDS, IBV_QPF_GRH_REQUIRED, IBV_VALUES_MASK_RAW_CLOCK, ibv_context,
     ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_port_attr,
     ibv_query_device_ex_input, ibv_values_ex,
@@ -31,6 +31,8 @@ const WIDTH_4X: u8 = 2;
 const SPEED_EDR: u8 = 32;
 /// `phys_state`: link up.
 const PHYS_LINK_UP: u8 = 5;
+/// `phys_state`: down.
+const PHYS_DISABLED: u8 = 3;
 /// What `ibv_query_gid_type` calls RoCE v2: it has an enumeration of its own, in which IB and
 /// RoCE v1 share the value 0.
 const SYSFS_GID_TYPE_ROCE_V2: c_uint = 1;
@@ -129,7 +131,11 @@ unsafe fn query_port(
     let source = context.port_attr(port_num)?;
     // SAFETY: the structure consists of integers, for which zero is a value.
     let mut c: ibv_port_attr = unsafe { mem::zeroed() };
-    c.state = IBV_PORT_ACTIVE;
+    (c.state, c.phys_state) = if source.active {
+        (IBV_PORT_ACTIVE, PHYS_LINK_UP)
+    } else {
+        (IBV_PORT_DOWN, PHYS_DISABLED)
+    };
     c.max_mtu = u32::from(source.max_mtu.code());
     c.active_mtu = u32::from(source.active_mtu.code());
     c.gid_tbl_len = to_int(source.gid_tbl_len);
@@ -139,7 +145,6 @@ unsafe fn query_port(
     c.max_vl_num = 1;
     c.active_width = WIDTH_4X;
     c.active_speed = SPEED_EDR;
-    c.phys_state = PHYS_LINK_UP;
     c.link_layer = IBV_LINK_LAYER_ETHERNET;
     c.flags = IBV_QPF_GRH_REQUIRED;
     // SAFETY: same contract.
@@ -283,8 +288,10 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_table(
         if flags != 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        let entries_of_device = context.gid_entries().iter();
-        let valid = entries_of_device.filter(|entry| !entry.gid.is_zero());
+        let entries_of_device = context.gid_entries();
+        let valid = entries_of_device
+            .iter()
+            .filter(|entry| !entry.gid.is_zero());
         if max_entries == 0 || entry_size == 0 || valid.clone().count() > max_entries {
             return Err(Errno::INVAL);
         }

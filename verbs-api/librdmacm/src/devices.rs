@@ -1,32 +1,146 @@
-//! The device list of the connection manager.
+//! The devices, which stay open once they were.
 
-use std::ffi::c_int;
+use std::{
+    ffi::{c_int, c_void},
+    mem::size_of,
+    ptr,
+};
 
-use rocade_abi::ibv_context;
+use parking_lot::Mutex;
+use rocade_abi::{ibv_context, ibv_device_attr, ibv_pd};
 
-/// `rdma_get_devices`: fails, and says so in the count too: there are programs that look at nothing
-/// else.
-pub(crate) unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut ibv_context {
-    // SAFETY: by contract NULL or writable.
-    if let Some(count) = unsafe { num_devices.as_mut() } {
-        *count = 0;
-    }
-    #[cfg(not(test))]
-    crate::unsupported("rdma_get_devices");
-    std::ptr::null_mut()
+use crate::{
+    engine,
+    ffi::{Errno, ptr_call},
+};
+
+/// An open device.
+#[derive(Clone, Copy)]
+pub(crate) struct Device {
+    pub(crate) verbs: *mut ibv_context,
+    /// The domain for who has none.
+    pub(crate) pd: *mut ibv_pd,
+    /// READs and atomics that a QP may have outstanding, as requester and as responder.
+    pub(crate) max_initiator_depth: u8,
+    pub(crate) max_responder_resources: u8,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+// SAFETY: the pointers are to objects of libibverbs, which any thread may use.
+unsafe impl Send for Device {}
 
-    #[test]
-    fn a_failure_leaves_no_devices() {
-        let mut count = 77;
-        // SAFETY: a writable count.
-        assert!(unsafe { rdma_get_devices(&raw mut count) }.is_null());
-        assert_eq!(count, 0);
-        // SAFETY: NULL is allowed.
-        assert!(unsafe { rdma_get_devices(std::ptr::null_mut()) }.is_null());
+/// Those of one process.
+#[derive(Default)]
+struct Devices {
+    generation: Option<u32>,
+    open: Vec<Device>,
+}
+
+static DEVICES: Mutex<Devices> = Mutex::new(Devices {
+    generation: None,
+    open: Vec::new(),
+});
+
+/// All devices, in the order of the list.
+///
+/// # Errors
+/// Those of opening them.
+pub(crate) fn all() -> Result<Vec<Device>, Errno> {
+    let generation = engine::generation()?;
+    let mut devices = DEVICES.lock();
+    if devices.generation != Some(generation) {
+        devices.open = open_all()?;
+        devices.generation = Some(generation);
     }
+    Ok(devices.open.clone())
+}
+
+/// The device at a place of the list; `None` for -1.
+///
+/// # Errors
+/// Those of [`all`].
+pub(crate) fn at(place: c_int) -> Result<Option<Device>, Errno> {
+    let Ok(place) = usize::try_from(place) else {
+        return Ok(None);
+    };
+    let found = all()?.get(place).copied();
+    found.map(Some).ok_or(Errno::NODEV)
+}
+
+/// The device of a context.
+///
+/// # Errors
+/// `ENODEV` where it is none of ours.
+pub(crate) fn of(verbs: *mut ibv_context) -> Result<Device, Errno> {
+    let all = all()?;
+    let found = all.iter().find(|device| device.verbs == verbs);
+    found.copied().ok_or(Errno::NODEV)
+}
+
+fn open_all() -> Result<Vec<Device>, Errno> {
+    let verbs = engine::verbs()?;
+    let mut count = 0;
+    // SAFETY: a writable count.
+    let list = Errno::made(unsafe { (verbs.ibv_get_device_list)(&raw mut count) })?;
+    let count = usize::try_from(count).unwrap_or(0);
+    let open = (0..count)
+        .map(|index| {
+            // SAFETY: the list has so many entries.
+            let device = unsafe { list.add(index).read() };
+            open_one(device)
+        })
+        .collect();
+    // SAFETY: the list, which is not used any more.
+    unsafe { (verbs.ibv_free_device_list)(list) };
+    open
+}
+
+fn open_one(device: *mut rocade_abi::ibv_device) -> Result<Device, Errno> {
+    let verbs = engine::verbs()?;
+    // SAFETY: a device of the list.
+    let context = Errno::made(unsafe { (verbs.ibv_open_device)(device) })?;
+    // SAFETY: all zeroes are an answer.
+    let mut attr: ibv_device_attr = unsafe { std::mem::zeroed() };
+    // SAFETY: an open device, and room for the answer.
+    Errno::check(unsafe { (verbs.ibv_query_device)(context, &raw mut attr) })?;
+    // SAFETY: an open device.
+    let pd = Errno::made(unsafe { (verbs.ibv_alloc_pd)(context) })?;
+    let byte = |count: c_int| u8::try_from(count).unwrap_or(u8::MAX);
+    Ok(Device {
+        verbs: context,
+        pd,
+        max_initiator_depth: byte(attr.max_qp_init_rd_atom),
+        max_responder_resources: byte(attr.max_qp_rd_atom),
+    })
+}
+
+/// `rdma_get_devices`: an array with NULL at its end; the devices stay open.
+//= LRC-18
+pub(crate) unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut ibv_context {
+    ptr_call(|| {
+        // SAFETY: by contract NULL or writable.
+        let count = unsafe { num_devices.as_mut() };
+        let found = all();
+        if let Some(count) = count {
+            let len = found.as_ref().map_or(0, Vec::len);
+            *count = c_int::try_from(len).unwrap_or(0);
+        }
+        let found = found?;
+        let len = (found.len() + 1) * size_of::<*mut ibv_context>();
+        // SAFETY: a size that is not 0. The caller has no other way to free it than ours.
+        let array = unsafe { libc::malloc(len) }.cast::<*mut ibv_context>();
+        let array = Errno::made(array)?;
+        let contexts = found.iter().map(|device| device.verbs);
+        for (index, context) in contexts.chain([ptr::null_mut()]).enumerate() {
+            // SAFETY: the array has so many entries.
+            unsafe { array.add(index).write(context) };
+        }
+        Ok(array)
+    })
+}
+
+/// `rdma_free_devices`: the array, not the devices.
+//= LRC-18
+pub(crate) unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
+    // SAFETY: by contract NULL or from `rdma_get_devices`.
+    unsafe { libc::free(list.cast::<c_void>()) };
 }

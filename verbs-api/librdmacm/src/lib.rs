@@ -1,9 +1,17 @@
 //! Drop-in `librdmacm.so.1`: the connection manager.
 //!
-//! It contains no emulator code. Connection management is not implemented yet: every function
-//! that would need it fails with `EOPNOTSUPP`.
+//! It contains no emulator code: IDs and events are the engine's, which is in `libibverbs.so.1` and reached through a
+//! private table (`engine`). What is here is what a program sees of them: the structures of `rdma_cma.h`, the
+//! synchronous mode, and queue pairs that follow their connections.
 //!
-//! The exported symbols are listed in `exports.tsv`.
+//! The exported symbols are listed in `exports.tsv`; those without a function (`rsocket` and its kind, multicast)
+//! fail with `EOPNOTSUPP`.
+
+// Test builds have no version script, so nothing is exported and most functions look unused.
+#![cfg_attr(
+    test,
+    allow(dead_code, reason = "exported symbols are left out of test builds")
+)]
 
 #[cfg(not(test))]
 mod exports {
@@ -20,8 +28,7 @@ pub(crate) fn unsupported(function: &str) {
     let silenced = || std::env::var("ROCADE_LOG").is_ok_and(off);
     if !SAID.swap(true, Ordering::Relaxed) && !silenced() {
         let line = format!(
-            "rocade[{}]: {function}: Rocade has no connection manager (librdmacm) yet\n  \
-             use the program's own way to exchange addresses: perftest without -R, for example\n",
+            "rocade[{}]: {function}: not in Rocade's librdmacm yet\n",
             std::process::id()
         );
         // SAFETY: the buffer has that length. Not write(2) of the C library, which would be a
@@ -32,5 +39,13 @@ pub(crate) fn unsupported(function: &str) {
     unsafe { *libc::__errno_location() = libc::EOPNOTSUPP };
 }
 
+mod addrinfo;
+mod connect;
 mod devices;
+mod engine;
+mod ep;
+mod event;
 mod event_str;
+mod ffi;
+mod id;
+mod qp;

@@ -62,6 +62,15 @@ fn view(status: Option<&BrokerStatus>) -> Value {
             })
         })
         .collect();
+    let services: Vec<Value> = status
+        .services
+        .iter()
+        .map(|service| {
+            let id = service.service.get();
+            let slot = service.slot.get();
+            json!({ "port_space": id >> 16, "port": id & 0xffff, "slot": slot })
+        })
+        .collect();
     json!({
         "running": true,
         "pid": status.pid,
@@ -70,6 +79,7 @@ fn view(status: Option<&BrokerStatus>) -> Value {
         "gsi_datagrams": status.gsi_datagrams,
         "addresses": addresses,
         "clients": clients,
+        "services": services,
     })
 }
 

@@ -28,7 +28,7 @@ fn main() -> Result<()> {
             "  READ, atomics  {} outstanding per queue pair",
             attributes.max_qp_rd_atom
         );
-        for entry in context.gids() {
+        for entry in context.gids().iter() {
             println!("  GID {:<10} {}", entry.index, entry.gid);
         }
     }

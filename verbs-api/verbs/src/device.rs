@@ -1,11 +1,12 @@
 //! Devices, and what is made from an opened one.
 
 use std::fmt;
-use std::time::{Duration, SystemTime};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
 
 use rocade_emulator::{
-    AccessFlags, Context as RawContext, DeviceAttr, DeviceInfo, Engine, EngineConfig,
-    EngineCounters, GidEntry, Pd as RawPd, PortAttr,
+    AccessFlags, AsyncEventKind, Context as RawContext, DeviceAttr, DeviceInfo, Engine,
+    EngineConfig, EngineCounters, GidEntry, Pd as RawPd, PortAttr, VerbsError,
 };
 
 use crate::completion::CompletionQueue;
@@ -13,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::memory::MemoryRegion;
 use crate::queue_pair::QueuePairBuilder;
 use crate::shared_receives::SharedReceiveQueue;
+use crate::sys;
 
 /// The only port of a device.
 pub(crate) const PORT: u8 = 1;
@@ -127,11 +129,47 @@ impl Context {
         Ok(self.raw.port_attr(PORT)?)
     }
 
-    /// The GID table of the port: its IP addresses.
+    /// The GID table of the port: its IP addresses, as they are now. A GID of 0 is an empty entry.
     #[must_use]
     #[doc(alias = "ibv_query_gid_table")]
-    pub fn gids(&self) -> &[GidEntry] {
+    pub fn gids(&self) -> Arc<[GidEntry]> {
         self.raw.gid_entries()
+    }
+
+    /// The next asynchronous event, if there is one: of the port, when the network interface behind it
+    /// changes, or of a queue pair or completion queue made from this context. It counts as acknowledged.
+    ///
+    /// # Errors
+    /// None that can happen here.
+    #[doc(alias = "ibv_get_async_event")]
+    #[doc(alias = "ibv_ack_async_event")]
+    pub fn poll_event(&self) -> Result<Option<AsyncEventKind>> {
+        match self.raw.take_async_event() {
+            Ok(Some(event)) => {
+                self.raw.ack_async_event(&event);
+                Ok(Some(event.kind))
+            }
+            Ok(None) | Err(VerbsError::WouldBlock) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Waits up to `timeout` for an asynchronous event.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`].
+    pub fn wait_event(&self, timeout: Duration) -> Result<AsyncEventKind> {
+        let start = Instant::now();
+        loop {
+            if let Some(kind) = self.poll_event()? {
+                return Ok(kind);
+            }
+            let Some(left) = timeout.checked_sub(start.elapsed()) else {
+                return Err(Error::TimedOut);
+            };
+            // SAFETY: the descriptor belongs to the context, which outlives this borrow.
+            sys::wait_readable(unsafe { sys::borrow(self.raw.async_fd()) }, left)?;
+        }
     }
 
     /// A new completion queue with room for `entries` completions, at least 1.

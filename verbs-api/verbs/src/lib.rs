@@ -6,7 +6,7 @@
 //! may change it at any moment; a work request that names memory which is gone completes with an
 //! error.
 //!
-//! What is not here yet: services other than RC, connection management, asynchronous events.
+//! What is not here yet: services other than RC, connection management.
 //!
 //! # Two hosts in one test
 //! ```
@@ -53,9 +53,9 @@ mod shared_receives;
 mod sys;
 
 pub use rocade_emulator::{
-    AccessFlags, BrokerMode, CompleteTo, Completion, Counters, DeviceAttr, DeviceConfig,
-    DeviceInfo, EngineConfig, EngineCounters, Gid, GidEntry, Guid, ImmOrInv, Lkey, Mtu, PortAttr,
-    Psn, QpState, Qpn, Rkey, Sge, WcOpcode, WcStatus,
+    AccessFlags, AsyncEventKind, BrokerMode, CompleteTo, Completion, Counters, DeviceAttr,
+    DeviceConfig, DeviceInfo, EngineConfig, EngineCounters, Gid, GidEntry, Guid, ImmOrInv, Lkey,
+    Mtu, PortAttr, Psn, QpState, Qpn, Rkey, Sge, WcOpcode, WcStatus,
 };
 
 pub use self::completion::CompletionQueue;

@@ -109,10 +109,10 @@ impl<'a> QueuePairBuilder<'a> {
     /// cannot be used (its text says who holds the port).
     pub fn build(self) -> Result<UnconnectedQueuePair> {
         let context = self.pd.context();
-        let entry = context
-            .gids()
+        let gids = context.gids();
+        let entry = gids
             .iter()
-            .find(|entry| entry.index == self.gid_index);
+            .find(|entry| entry.index == self.gid_index && !entry.gid.is_zero());
         let gid = entry.ok_or(Error::NoGid(self.gid_index))?.gid;
         let sgid_index = u8::try_from(self.gid_index).map_err(|_| Error::NoGid(self.gid_index))?;
         let qp = self.pd.raw().create_qp(QpInitAttr {

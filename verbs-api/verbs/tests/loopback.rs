@@ -6,9 +6,9 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use rocade_verbs::{
-    AccessFlags, BrokerMode, CompletionQueue, ConnectOptions, DeviceList, EngineConfig, Error,
-    ImmOrInv, MemoryRegion, ProtectionDomain, QpState, QueuePair, SendRequest,
-    UnconnectedQueuePair, WcOpcode, WcStatus,
+    AccessFlags, AsyncEventKind, BrokerMode, CompletionQueue, ConnectOptions, DeviceList,
+    EngineConfig, Error, ImmOrInv, MemoryRegion, ProtectionDomain, QpState, QueuePair,
+    RemoteMemory, Rkey, SendRequest, UnconnectedQueuePair, WcOpcode, WcStatus,
 };
 
 /// Long enough for any machine; a test that waits for so long fails.
@@ -145,7 +145,7 @@ fn a_wrong_remote_key_is_a_failed_completion() {
     let (a, b) = nodes("127.0.14.1", "127.0.14.2");
     let (a_qp, b_qp) = connected(&a, &b);
     let mut wrong = b.memory.remote();
-    wrong.rkey = rocade_verbs::Rkey::new(wrong.rkey.get() ^ 0x100);
+    wrong.rkey = Rkey::new(wrong.rkey.get() ^ 0x100);
     a_qp.post_send(&SendRequest::write(&[a.memory.sge(..8).unwrap()], wrong).wr_id(5))
         .unwrap();
     match a.cq.wait(LONG) {
@@ -387,4 +387,25 @@ fn queue_pairs_share_their_receives() {
     }
     assert!(receives.resize(7).is_err());
     assert!(receives.post_recv(8, &[]).is_err());
+}
+
+#[test]
+fn events_are_waited_for() {
+    let (a, b) = nodes("127.0.22.1", "127.0.22.2");
+    let context = b.pd.context();
+    assert_eq!(context.poll_event().unwrap(), None);
+    let nothing = context.wait_event(Duration::from_millis(20));
+    assert!(matches!(nothing, Err(Error::TimedOut)), "{nothing:?}");
+    // A write without a key.
+    let (a_qp, _b_qp) = connected(&a, &b);
+    let target = RemoteMemory {
+        rkey: Rkey::new(1),
+        ..b.memory.remote()
+    };
+    a_qp.post_send(&SendRequest::write_inline(b"?", target))
+        .unwrap();
+    assert_eq!(
+        context.wait_event(LONG).unwrap(),
+        AsyncEventKind::QpAccessErr
+    );
 }

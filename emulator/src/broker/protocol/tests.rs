@@ -82,9 +82,14 @@ fn status() -> impl Strategy<Value = BrokerStatus> {
             name,
         },
     );
+    let service = (any::<u64>(), any::<u8>()).prop_map(|(service, slot)| ServiceStatus {
+        service: ServiceId::new(service),
+        slot: Slot::new(slot),
+    });
     let lists = (
         proptest::collection::vec(address, 0..4),
         proptest::collection::vec(slot, 0..4),
+        proptest::collection::vec(service, 0..4),
     );
     (
         any::<u32>(),
@@ -94,13 +99,14 @@ fn status() -> impl Strategy<Value = BrokerStatus> {
         lists,
     )
         .prop_map(
-            |(pid, version, uptime, gsi_datagrams, (addresses, slots))| BrokerStatus {
+            |(pid, version, uptime, gsi_datagrams, (addresses, slots, services))| BrokerStatus {
                 pid,
                 version,
                 uptime: Duration::from_millis(uptime),
                 gsi_datagrams,
                 addresses,
                 slots,
+                services,
             },
         )
 }
@@ -307,6 +313,10 @@ fn the_longest_status_fits() {
         connected: true,
         name: "x".repeat(99),
     };
+    let service = ServiceStatus {
+        service: ServiceId::new(1),
+        slot: Slot::new(1),
+    };
     let status = BrokerStatus {
         pid: 1,
         version: "v".repeat(99),
@@ -314,6 +324,7 @@ fn the_longest_status_fits() {
         gsi_datagrams: 0,
         addresses: vec![address; MAX_ADDRESSES + 1],
         slots: vec![slot; 255],
+        services: vec![service; 257],
     };
     let bytes = Response::Status(status).encode();
     assert!(bytes.len() <= MAX_LEN, "{}", bytes.len());

@@ -2,12 +2,13 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
 
 use super::super::protocol::{
     MAX_LEN, ProtocolError, RefusalCode, Request, Response, VERSION, version_of,
 };
 use super::super::slots::Resumed;
-use super::super::{AddressStatus, BrokerStatus, SlotStatus, fdpass};
+use super::super::{AddressStatus, BrokerStatus, ServiceStatus, SlotStatus, fdpass};
 use super::Server;
 use super::connections::{NO_DESCRIPTORS, means_no_descriptor};
 use super::will::Deposit;
@@ -180,6 +181,9 @@ impl Server {
             }
             (Request::Release(binding), Some(slot)) => {
                 self.services.release(slot, binding);
+                if binding.listens {
+                    self.lapsed.remember(binding.service, Instant::now());
+                }
                 self.clients[index].send(&Response::Accepted, &[]);
                 Ok(())
             }
@@ -291,6 +295,11 @@ impl Server {
             sockets: count(group.len()),
             users: count(group.users().len()),
         });
+        let listening = self.services.all().filter(|(_, binding)| binding.listens);
+        let services = listening.map(|(slot, binding)| ServiceStatus {
+            service: binding.service,
+            slot: *slot,
+        });
         let connected = self.clients.iter().filter_map(|client| {
             let (pid, name) = (client.peer.pid, client.name.clone());
             Some(SlotStatus {
@@ -309,6 +318,7 @@ impl Server {
             gsi_datagrams: self.gsi_datagrams,
             addresses: addresses.collect(),
             slots,
+            services: services.collect(),
         }
     }
 }

@@ -14,6 +14,7 @@ fn device(name: &str, ifname: Option<&str>, addrs: &[&str]) -> DeviceConfig {
             .iter()
             .map(|addr| addr.parse().expect("an address"))
             .collect(),
+        follows: Vec::new(),
         netdev_mtu: 1500,
         guid: Guid::new(0x526f_0203_0405_0607),
         identity: rocade_emulator::config::DeviceIdentity::default(),

@@ -16,11 +16,11 @@ const BURST_NS: u64 = 200_000;
 
 /// When the wire is free again, if it had that speed.
 #[derive(Debug, Default)]
-pub(super) struct Pace {
+pub(super) struct PortSpeed {
     free_at_ns: AtomicU64,
 }
 
-impl Pace {
+impl PortSpeed {
     /// May a run of so many bytes leave now? It has the wire then.
     pub(super) fn admits(&self, now: Time, bytes: usize) -> bool {
         let now = now.as_ns();
@@ -41,18 +41,18 @@ mod tests {
 
     #[test]
     fn a_burst_leaves_at_once_and_the_rest_at_the_speed_of_the_port() {
-        let pace = Pace::default();
+        let speed = PortSpeed::default();
         let at = |us: u64| Time::from_ns(us * 1_000);
         const RUN: usize = 49_744;
-        let burst = (0..100).take_while(|_| pace.admits(at(1), RUN)).count();
+        let burst = (0..100).take_while(|_| speed.admits(at(1), RUN)).count();
         assert_eq!(burst, 5, "200 us ahead, and one more");
         let mut sent = 0;
         for us in 1..=1_001 {
-            sent += u64::from(pace.admits(at(us), RUN));
+            sent += u64::from(speed.admits(at(us), RUN));
         }
         assert_eq!(sent, 20, "a run each 50 us");
         assert!(
-            pace.admits(at(5_000), RUN),
+            speed.admits(at(5_000), RUN),
             "time that was not used is over"
         );
     }

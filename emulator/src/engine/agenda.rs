@@ -1,0 +1,373 @@
+//! Queue pairs that have to be looked at again: why, and when at the latest.
+//!
+//! There is a lane for each reason. A QP is on a lane as long as the reason may last, also while it is being looked at:
+//! what the process owes is found at the exit, whoever was at it. Its own flag ([`Listed`], under the lock of
+//! the QP) keeps it from being on a lane twice. Timers are another matter: a deadline moves with every
+//! acknowledgement, nearly always into the future. So an entry is only made where none is pending that comes
+//! earlier; when an entry is due, the QP says whether its timer really is, or when else.
+//!
+//! Whoever puts something here looks afterwards whether the background thread sleeps beyond it, and calls it; the thread
+//! says until when it sleeps, and looks here again. So one of both notices.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::time::Duration;
+
+use crossbeam::utils::CachePadded;
+use rocade_transport::{HOLD_NS, Time, WAIT_NS};
+use rocade_wire::Qpn;
+
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+
+/// How long the background thread leaves alone what there was no room for: the application may be at it.
+pub(super) const RETRY_NS: u64 = 500_000;
+
+/// Why a QP has to be looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// The socket or channel had no room for its packets.
+    NoRoom,
+    /// It holds acknowledgements back, now and then.
+    HeldAck,
+    /// Its posts wait for company, perhaps.
+    WaitingPost,
+}
+
+impl Why {
+    const ALL: [Self; 3] = [Self::NoRoom, Self::HeldAck, Self::WaitingPost];
+
+    /// How often the background thread looks.
+    const fn period_ns(self) -> u64 {
+        match self {
+            Self::NoRoom => RETRY_NS,
+            Self::HeldAck => HOLD_NS,
+            Self::WaitingPost => WAIT_NS,
+        }
+    }
+
+    /// When it has to have looked for the first time.
+    pub(super) const fn patience_ns(self) -> u64 {
+        match self {
+            Self::NoRoom | Self::HeldAck => self.period_ns(),
+            Self::WaitingPost => 2 * WAIT_NS,
+        }
+    }
+
+    /// For how long after that it goes on looking where nobody is on the lane: calling it takes a system call.
+    const fn lately_ns(self) -> u64 {
+        match self {
+            Self::NoRoom | Self::HeldAck => 0,
+            Self::WaitingPost => 8 * WAIT_NS,
+        }
+    }
+}
+
+/// On which lanes a QP is; under its lock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Listed(u8);
+
+impl Listed {
+    pub(super) const fn contains(self, why: Why) -> bool {
+        self.0 & (1 << why as u8) != 0
+    }
+
+    /// True where it is new.
+    pub(super) const fn insert(&mut self, why: Why) -> bool {
+        let is_new = !self.contains(why);
+        self.0 |= 1 << why as u8;
+        is_new
+    }
+
+    pub(super) const fn remove(&mut self, why: Why) {
+        self.0 &= !(1 << why as u8);
+    }
+}
+
+#[derive(Debug, Default)]
+struct Lane {
+    qps: Mutex<VecDeque<Qpn>>,
+    /// How many: pollers look here.
+    count: AtomicUsize,
+    /// When the last one that came has to have been looked at, in ns.
+    due: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Agenda {
+    lanes: CachePadded<[Lane; 3]>,
+    timers: Mutex<BinaryHeap<Reverse<(Time, u32)>>>,
+    /// A poll has tried to send what there was no room for, since the background thread last asked.
+    tried: AtomicBool,
+    /// Until when the background thread sleeps, in ns; 0 while it is awake.
+    sleeping_until: CachePadded<AtomicU64>,
+}
+
+impl Agenda {
+    fn lane(&self, why: Why) -> &Lane {
+        &self.lanes[why as usize]
+    }
+
+    /// A QP has to be looked at, by `due` at the latest. True where the background thread has to be called for
+    /// that.
+    pub(super) fn put(&self, qpn: Qpn, why: Why, due: Time) -> bool {
+        let lane = self.lane(why);
+        lane.due.store(due.as_ns(), Ordering::Relaxed);
+        let mut qps = lane.qps.lock();
+        qps.push_back(qpn);
+        lane.count.store(qps.len(), Ordering::Relaxed);
+        drop(qps);
+        self.would_miss(due)
+    }
+
+    /// How many are on a lane.
+    #[inline]
+    pub(super) fn count(&self, why: Why) -> usize {
+        self.lane(why).count.load(Ordering::Relaxed)
+    }
+
+    /// The one on the lane that was not looked at for the longest time.
+    pub(super) fn turn(&self, why: Why) -> Option<Qpn> {
+        let mut qps = self.lane(why).qps.lock();
+        let next = qps.pop_front()?;
+        qps.push_back(next);
+        Some(next)
+    }
+
+    /// A QP is on this lane no more.
+    pub(super) fn done(&self, qpn: Qpn, why: Why) {
+        let lane = self.lane(why);
+        let mut qps = lane.qps.lock();
+        // Once: it may have been put there again. The one that had its turn is the last, usually.
+        if let Some(index) = qps.iter().rposition(|&other| other == qpn) {
+            qps.remove(index);
+        }
+        lane.count.store(qps.len(), Ordering::Relaxed);
+    }
+
+    /// All that are on a lane, unless somebody has been at it for so long.
+    pub(super) fn all(&self, why: Why, patience: Duration) -> Vec<Qpn> {
+        let qps = self.lane(why).qps.try_lock_for(patience);
+        qps.map_or_else(Vec::new, |qps| qps.iter().copied().collect())
+    }
+
+    /// The QP's timer is due at `at`, or later. True where the background thread has to be called for that.
+    pub(super) fn put_timer(&self, qpn: Qpn, at: Time) -> bool {
+        let mut timers = self.timers.lock();
+        let earliest = timers.peek().is_none_or(|Reverse((first, _))| at < *first);
+        timers.push(Reverse((at, qpn.get())));
+        drop(timers);
+        earliest && self.would_miss(at)
+    }
+
+    /// Something was put here that is due at `due`: does the background thread sleep until after that?
+    pub(super) fn would_miss(&self, due: Time) -> bool {
+        // Store, fence, load on both sides: at least one sees what the other stored.
+        fence(Ordering::SeqCst);
+        self.sleeps_beyond(due)
+    }
+
+    /// The next QP whose timer may be due.
+    pub(super) fn take_timer(&self, now: Time) -> Option<Qpn> {
+        let mut timers = self.timers.lock();
+        let due = timers.peek().is_some_and(|Reverse((at, _))| *at <= now);
+        let entry = if due { timers.pop() } else { None };
+        entry.map(|Reverse((_, qpn))| Qpn::new(qpn))
+    }
+
+    /// When the next timer may be due.
+    pub(super) fn next_timer(&self) -> Option<Time> {
+        self.timers.lock().peek().map(|Reverse((at, _))| *at)
+    }
+
+    /// When the background thread has to look again.
+    fn next(&self, now: Time) -> Option<Time> {
+        let lanes = Why::ALL.into_iter().filter_map(|why| {
+            let due = Time::from_ns(self.lane(why).due.load(Ordering::Relaxed));
+            let lately = now < due.plus_ns(why.lately_ns());
+            (lately || self.count(why) > 0).then(|| now.plus_ns(why.period_ns()))
+        });
+        lanes.chain(self.next_timer()).min()
+    }
+
+    /// The background thread goes to sleep, until `until` unless there is something to do earlier: until when?
+    pub(super) fn sleep(&self, now: Time, until: Option<Time>) -> Option<Time> {
+        let until = [until, self.next(now)].into_iter().flatten().min();
+        let ns = until.map_or(u64::MAX, Time::as_ns);
+        self.sleeping_until.store(ns, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        // Whoever put something here before the store did not call.
+        [until, self.next(now)].into_iter().flatten().min()
+    }
+
+    /// The background thread is awake.
+    pub(super) fn wake(&self) {
+        self.sleeping_until.store(0, Ordering::SeqCst);
+    }
+
+    /// Does the background thread sleep until after `at`?
+    fn sleeps_beyond(&self, at: Time) -> bool {
+        at.as_ns() < self.sleeping_until.load(Ordering::SeqCst)
+    }
+
+    /// A poll tries to send what there was no room for.
+    pub(super) fn try_inline(&self) {
+        self.tried.store(true, Ordering::Relaxed);
+    }
+
+    /// Has one tried since the background thread last asked?
+    pub(super) fn was_tried(&self) -> bool {
+        self.tried.swap(false, Ordering::Relaxed)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const NOW: Time = Time::from_ns(1_000_000_000);
+
+    fn qpn(number: u32) -> Qpn {
+        Qpn::new(number)
+    }
+
+    #[test]
+    fn everybody_on_a_lane_has_a_turn_and_stays_until_done() {
+        let agenda = Agenda::default();
+        for number in 1..=3 {
+            agenda.put(qpn(number), Why::NoRoom, NOW);
+        }
+        let turns: Vec<_> = (0..4).filter_map(|_| agenda.turn(Why::NoRoom)).collect();
+        assert_eq!(turns, [1, 2, 3, 1].map(qpn));
+        assert_eq!(agenda.count(Why::NoRoom), 3);
+        assert_eq!(agenda.count(Why::HeldAck), 0);
+        agenda.done(qpn(2), Why::NoRoom);
+        agenda.done(qpn(9), Why::NoRoom);
+        assert_eq!(agenda.all(Why::NoRoom, Duration::ZERO), [3, 1].map(qpn));
+        agenda.put(qpn(1), Why::NoRoom, NOW);
+        agenda.done(qpn(1), Why::NoRoom);
+        assert_eq!(agenda.count(Why::NoRoom), 2, "one of two");
+        assert_eq!(agenda.turn(Why::WaitingPost), None);
+    }
+
+    #[test]
+    fn timers_come_in_the_order_of_their_deadlines() {
+        let agenda = Agenda::default();
+        assert_eq!(agenda.next_timer(), None);
+        for (number, ns) in [(1, 300), (2, 100), (3, 200)] {
+            agenda.put_timer(qpn(number), NOW.plus_ns(ns));
+        }
+        assert_eq!(agenda.next_timer(), Some(NOW.plus_ns(100)));
+        assert_eq!(agenda.take_timer(NOW.plus_ns(99)), None);
+        let due = || agenda.take_timer(NOW.plus_ns(200));
+        assert_eq!([due(), due(), due()], [Some(qpn(2)), Some(qpn(3)), None]);
+    }
+
+    #[test]
+    fn the_background_thread_is_called_only_where_it_would_be_late() {
+        let agenda = Agenda::default();
+        assert!(!agenda.put_timer(qpn(1), NOW), "it is awake");
+        agenda.take_timer(NOW);
+        assert_eq!(agenda.sleep(NOW, None), None);
+        assert!(agenda.put_timer(qpn(1), NOW.plus_ns(9_000_000)));
+        assert!(
+            !agenda.put_timer(qpn(2), NOW.plus_ns(9_000_001)),
+            "not first"
+        );
+        for why in Why::ALL {
+            let agenda = Agenda::default();
+            let due = NOW.plus_ns(why.patience_ns());
+            agenda.sleep(NOW, None);
+            assert!(agenda.put(qpn(1), why, due), "{why:?}");
+            let looks = Some(NOW.plus_ns(why.period_ns()));
+            assert_eq!(agenda.sleep(NOW, None), looks, "{why:?}");
+            assert!(!agenda.put(qpn(2), why, due), "it looks soon");
+            agenda.wake();
+            assert!(!agenda.put(qpn(3), why, NOW), "it is awake");
+        }
+    }
+
+    #[test]
+    fn who_posts_in_bursts_is_expected_to_go_on() {
+        let agenda = Agenda::default();
+        let due = NOW.plus_ns(Why::WaitingPost.patience_ns());
+        agenda.put(qpn(1), Why::WaitingPost, due);
+        agenda.done(qpn(1), Why::WaitingPost);
+        let later = NOW.plus_ns(9 * WAIT_NS);
+        assert_eq!(agenda.sleep(later, None), Some(later.plus_ns(WAIT_NS)));
+        let later = NOW.plus_ns(11 * WAIT_NS);
+        assert_eq!(agenda.sleep(later, None), None);
+        let soon = later.plus_ns(7);
+        assert_eq!(agenda.sleep(later, Some(soon)), Some(soon));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::sync::Arc;
+
+    const NOW: Time = Time::from_ns(1_000);
+
+    /// Whatever the interleaving, something is put there and is not slept over: either the background thread is
+    /// called, or it sleeps no longer than it may.
+    #[test]
+    fn loom_nothing_on_the_agenda_is_slept_over() {
+        for timer in [false, true] {
+            loom::model(move || {
+                let agenda = Arc::new(Agenda::default());
+                let due = NOW.plus_ns(Why::HeldAck.patience_ns());
+                let application = {
+                    let agenda = Arc::clone(&agenda);
+                    loom::thread::spawn(move || {
+                        if timer {
+                            agenda.put_timer(Qpn::new(1), due)
+                        } else {
+                            agenda.put(Qpn::new(1), Why::HeldAck, due)
+                        }
+                    })
+                };
+                let until = agenda.sleep(NOW, None);
+                let called = application.join().unwrap();
+                assert!(called || until.is_some_and(|until| until <= due));
+            });
+        }
+    }
+
+    /// A QP is on a lane exactly as long as its flag says so, however those who look at it and put it there
+    /// come in between.
+    #[test]
+    fn loom_a_flag_and_a_lane_say_the_same() {
+        loom::model(|| {
+            let agenda = Arc::new(Agenda::default());
+            // The lock of the QP; what is to be done for it, and its flag.
+            let qp = Arc::new(Mutex::default());
+            let put = |agenda: &Agenda, qp: &Mutex<(u32, Listed)>| {
+                let mut core = qp.lock();
+                core.0 += 1;
+                if core.1.insert(Why::NoRoom) {
+                    agenda.put(Qpn::new(1), Why::NoRoom, NOW);
+                }
+            };
+            put(&agenda, &qp);
+            let other = {
+                let (agenda, qp) = (Arc::clone(&agenda), Arc::clone(&qp));
+                loom::thread::spawn(move || put(&agenda, &qp))
+            };
+            if let Some(qpn) = agenda.turn(Why::NoRoom) {
+                let mut core = qp.lock();
+                core.0 = 0;
+                core.1.remove(Why::NoRoom);
+                drop(core);
+                agenda.done(qpn, Why::NoRoom);
+            }
+            other.join().unwrap();
+            let core = qp.lock();
+            assert_eq!(
+                agenda.count(Why::NoRoom),
+                usize::from(core.1.contains(Why::NoRoom))
+            );
+            assert!(core.0 == 0 || core.1.contains(Why::NoRoom), "forgotten");
+        });
+    }
+}

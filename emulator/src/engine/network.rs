@@ -1,0 +1,253 @@
+//! The network interfaces behind the devices: what becomes of them is an event of the port (AEV-07, AEV-08).
+//!
+//! A socket tells that something has changed. States of interfaces are in its messages, so that one that
+//! goes down and up at once has two events; addresses are then looked up where they are.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use super::{EngineInner, sys};
+use crate::config::HostNetwork;
+use crate::hca::Hca;
+use crate::objects::{AsyncEventKind, ContextInner, EventElement};
+
+/// `RTM_NEWLINK`, `RTM_DELLINK`.
+const NEW_LINK: u16 = 16;
+const DEL_LINK: u16 = 17;
+/// Lengths of `nlmsghdr` and `ifinfomsg`.
+const HEADER_LEN: usize = 16;
+const INFO_LEN: usize = 16;
+/// `IFF_UP | IFF_RUNNING`: up, and with a carrier.
+const RUNNING: u32 = 0x41;
+
+/// The socket, and who wants to know.
+#[derive(Debug, Default)]
+pub(super) struct NetworkWatch {
+    socket: Mutex<Option<Arc<OwnedFd>>>,
+    contexts: Mutex<Vec<Weak<ContextInner>>>,
+}
+
+/// What a message says of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LinkChange {
+    Running(bool),
+    Gone,
+}
+
+impl NetworkWatch {
+    /// What the background thread waits for.
+    pub(super) fn socket(&self) -> Option<Arc<OwnedFd>> {
+        self.socket.lock().clone()
+    }
+
+    fn add(&self, context: &Arc<ContextInner>) {
+        let mut contexts = self.contexts.lock();
+        contexts.retain(|other| other.strong_count() > 0);
+        contexts.push(Arc::downgrade(context));
+    }
+
+    /// To all who have opened the device.
+    fn raise(&self, hca: &Arc<Hca>, kind: AsyncEventKind) {
+        let contexts: Vec<_> = {
+            let contexts = self.contexts.lock();
+            contexts.iter().filter_map(Weak::upgrade).collect()
+        };
+        let element = match kind {
+            AsyncEventKind::DeviceFatal => EventElement::Device,
+            _ => EventElement::Port(1),
+        };
+        for context in contexts.iter().filter(|context| context.is_of(hca)) {
+            context.raise_of_port(kind, element);
+        }
+    }
+}
+
+impl EngineInner {
+    /// Begins to watch the interfaces, if nothing does yet, and tells this context what becomes of its
+    /// device's. Where the system does not say, there are no events.
+    pub(crate) fn watch_network(self: &Arc<Self>, context: &Arc<ContextInner>) {
+        self.network.add(context);
+        let begins = {
+            let mut socket = self.network.socket.lock();
+            let begins = socket.is_none();
+            if begins {
+                *socket = sys::route_socket().ok().map(Arc::new);
+            }
+            begins && socket.is_some()
+        };
+        if begins {
+            // What has changed since the devices were made has no event.
+            if let Ok(network) = HostNetwork::discover() {
+                for hca in &self.hcas {
+                    hca.set_running(network.is_running(hca.config.ifindex));
+                    hca.follow(&network);
+                }
+            }
+            if let Err(error) = self.start_background() {
+                tracing::warn!("no events of network interfaces: {error}");
+            }
+            self.call_background();
+        }
+    }
+
+    /// The socket has messages.
+    pub(super) fn network_changed(&self) {
+        let Some(socket) = self.network.socket() else {
+            return;
+        };
+        let mut buffer = vec![0; 32 * 1024];
+        loop {
+            match sys::receive(socket.as_fd(), &mut buffer) {
+                Ok(0) => break,
+                Ok(len) => each_change(&buffer[..len], |index, change| {
+                    self.link_changed(index, change);
+                }),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // Too many at once: the interfaces are looked at below.
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                    self.look_at_interfaces();
+                }
+                Err(_) => break,
+            }
+        }
+        self.look_at_addresses();
+    }
+
+    fn link_changed(&self, index: u32, change: LinkChange) {
+        for hca in self.hcas.iter().filter(|hca| hca.config.ifindex == index) {
+            let running = change == LinkChange::Running(true);
+            if hca.set_running(running) {
+                self.raise_port(hca, running);
+            }
+            //= AEV-07
+            if change == LinkChange::Gone && hca.set_gone() {
+                self.network.raise(hca, AsyncEventKind::DeviceFatal);
+            }
+        }
+    }
+
+    //= AEV-08
+    fn raise_port(&self, hca: &Arc<Hca>, running: bool) {
+        let kind = if running {
+            AsyncEventKind::PortActive
+        } else {
+            AsyncEventKind::PortErr
+        };
+        tracing::info!(device = hca.config.name, ?kind, "the interface has changed");
+        self.network.raise(hca, kind);
+    }
+
+    fn look_at_interfaces(&self) {
+        let Ok(network) = HostNetwork::discover() else {
+            return;
+        };
+        for hca in &self.hcas {
+            let running = network.is_running(hca.config.ifindex);
+            if hca.set_running(running) {
+                self.raise_port(hca, running);
+            }
+        }
+    }
+
+    fn look_at_addresses(&self) {
+        let Ok(network) = HostNetwork::discover() else {
+            return;
+        };
+        for hca in &self.hcas {
+            if hca.follow(&network) {
+                self.network.raise(hca, AsyncEventKind::GidChange);
+            }
+        }
+    }
+}
+
+/// Calls `each` with what the messages say of interfaces, by index.
+fn each_change(mut messages: &[u8], mut each: impl FnMut(u32, LinkChange)) {
+    while let Some(len) = word(messages, 0) {
+        let len = len as usize;
+        if len < HEADER_LEN || len > messages.len() {
+            return;
+        }
+        let (message, _) = messages.split_at(len);
+        let kind = message[4..6].try_into().map(u16::from_ne_bytes);
+        if let Ok(kind @ (NEW_LINK | DEL_LINK)) = kind
+            && message.len() >= HEADER_LEN + INFO_LEN
+            // Bridges tell of their ports in messages of a family of their own.
+            && message[HEADER_LEN] == 0
+            && let (Some(index), Some(flags)) = (word(message, 20), word(message, 24))
+        {
+            let change = match kind {
+                DEL_LINK => LinkChange::Gone,
+                _ => LinkChange::Running(flags & RUNNING == RUNNING),
+            };
+            each(index, change);
+        }
+        messages = messages.get(len.next_multiple_of(4)..).unwrap_or(&[]);
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    let bytes = bytes.get(at..at + 4)?;
+    bytes.try_into().ok().map(u32::from_ne_bytes)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn message(kind: u16, family: u8, index: u32, flags: u32) -> Vec<u8> {
+        let mut bytes = vec![0; HEADER_LEN + INFO_LEN];
+        bytes[..4].copy_from_slice(&32u32.to_ne_bytes());
+        bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
+        bytes[16] = family;
+        bytes[20..24].copy_from_slice(&index.to_ne_bytes());
+        bytes[24..28].copy_from_slice(&flags.to_ne_bytes());
+        bytes
+    }
+
+    fn changes(messages: &[Vec<u8>]) -> Vec<(u32, LinkChange)> {
+        let mut found = Vec::new();
+        each_change(&messages.concat(), |index, change| {
+            found.push((index, change));
+        });
+        found
+    }
+
+    //= AEV-07 AEV-08 type=test
+    #[test]
+    fn messages_tell_of_interfaces() {
+        let all = [
+            message(NEW_LINK, 0, 3, 0x1043),
+            message(NEW_LINK, 0, 3, 0x1003),
+            message(NEW_LINK, 0, 4, 0x40),
+            message(20, 0, 5, 0x43),
+            message(DEL_LINK, 7, 3, 0x43),
+            message(DEL_LINK, 0, 3, 0x43),
+        ];
+        let expected = [
+            (3, LinkChange::Running(true)),
+            (3, LinkChange::Running(false)),
+            (4, LinkChange::Running(false)),
+            (3, LinkChange::Gone),
+        ];
+        assert_eq!(changes(&all), expected);
+    }
+
+    #[test]
+    fn nonsense_is_no_message() {
+        let whole = message(NEW_LINK, 0, 3, 0x43);
+        for len in 0..whole.len() {
+            assert!(changes(&[whole[..len].to_vec()]).is_empty());
+        }
+        for len in [0u32, 15, 16, 31, 33, u32::MAX] {
+            let mut bad = whole.clone();
+            bad[..4].copy_from_slice(&len.to_ne_bytes());
+            assert!(changes(&[bad.clone()]).is_empty(), "{len}");
+            let _ = changes(&[bad, whole.clone()]);
+        }
+        assert_eq!(changes(&[whole, vec![1, 2, 3]]).len(), 1);
+    }
+}

@@ -1,0 +1,230 @@
+//! Looking at the queue pairs on the agenda: who does what for which of them.
+//!
+//! | why | a poll | an idle poll | the background thread |
+//! |---|---|---|---|
+//! | posts wait for company | sends them | | after 0.5 ms |
+//! | there was no room | tries again | | tries again, unless a poll has tried |
+//! | an acknowledgement is held | | sends it after 15 µs | after 0.25 ms |
+//! | a timer | | | when it is due |
+//!
+//! A poll comes from a thread that is awake anyway, and finds room as soon as there is some. Only the background
+//! thread has itself woken by the peer of a channel: a stream that is faster than its receiver is blocked most
+//! of the time, and waking a thread takes as long as copying many packets.
+
+use rocade_transport::{Cause, HOLD_NS, Time};
+use rocade_wire::Qpn;
+
+use super::EngineInner;
+use super::agenda::Why;
+use super::handover::Driver;
+use crate::memory::MemGuard;
+use crate::objects::{QpCore, QpInner};
+
+/// QPs that may hold acknowledgements at a time: the background thread looks at each of them. In a
+/// process with more conversations there is always something else to send.
+const MAX_HOLDING: usize = 64;
+
+/// Who looks at the agenda, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Occasion {
+    /// The application polls, or is about to sleep.
+    Poll,
+    /// It has polled in vain for so long, in ns: it waits for something else than the answer to its own.
+    IdlePoll(u64),
+    /// The background thread has a turn.
+    Background,
+}
+
+impl EngineInner {
+    /// This QP has to be looked at.
+    pub(super) fn list(&self, qpn: Qpn, core: &mut QpCore, why: Why, now: Time) {
+        if core.tx.listed.insert(why) && self.agenda.put(qpn, why, now.plus_ns(why.patience_ns())) {
+            self.call_background();
+        }
+    }
+
+    /// Looks at the QPs whose turn it is.
+    #[inline]
+    pub(super) fn serve(&self, occasion: Occasion) {
+        let waits = |why| self.agenda.count(why) > 0;
+        match occasion {
+            Occasion::Poll => {
+                if waits(Why::WaitingPost) {
+                    self.send_posts(Driver::Application);
+                }
+                if waits(Why::NoRoom) {
+                    self.agenda.try_inline();
+                    self.retry_blocked(Driver::Application);
+                }
+            }
+            Occasion::IdlePoll(ns) => self.release_acks(ns, Driver::Application),
+            Occasion::Background => {
+                let tried = self.agenda.was_tried();
+                if !tried || self.handover.is_asleep() {
+                    self.retry_blocked(Driver::Background);
+                }
+                self.release_acks(HOLD_NS, Driver::Background);
+                self.send_posts(Driver::Background);
+            }
+        }
+    }
+
+    /// Looks at each QP on a lane: `stays` says whether it remains there.
+    fn visit(&self, why: Why, mut stays: impl FnMut(&QpInner, &mut QpCore, &MemGuard<'_>) -> bool) {
+        for _ in 0..self.agenda.count(why) {
+            let Some(qpn) = self.agenda.turn(why) else {
+                return;
+            };
+            let mut is_done = true;
+            self.with_qp(qpn, |inner, core, mem| {
+                is_done = !stays(inner, core, mem);
+                if is_done {
+                    core.tx.listed.remove(why);
+                }
+            });
+            if is_done {
+                self.agenda.done(qpn, why);
+            }
+        }
+    }
+
+    fn retry_blocked(&self, driver: Driver) {
+        self.visit(Why::NoRoom, |inner, core, mem| {
+            self.resend_blocked(inner, core, mem, driver);
+            core.tx.is_blocked()
+        });
+    }
+
+    /// Sends the acknowledgements that have been held for so long.
+    fn release_acks(&self, held_ns: u64, driver: Driver) {
+        if self.agenda.count(Why::HeldAck) == 0 {
+            return;
+        }
+        let now = self.now();
+        self.visit(Why::HeldAck, |inner, core, mem| {
+            let since = core.qp.pace().held_since();
+            if since.is_some_and(|since| now.ns_since(since) >= held_ns) {
+                core.tx.announce_quiet_ack();
+                self.drain(inner, core, mem, Cause::Other, now, driver);
+            }
+            let is_over = core.qp.pace_mut().forget(now);
+            if is_over {
+                core.tx.forget_will();
+            }
+            !is_over
+        });
+    }
+
+    /// Transmits the posts that wait; in the background those that have waited too long.
+    fn send_posts(&self, driver: Driver) {
+        let now = self.now();
+        self.visit(Why::WaitingPost, |inner, core, mem| {
+            let pace = core.qp.pace_mut();
+            if pace.posts_wait() {
+                if driver == Driver::Background && !pace.posts_are_overdue(now) {
+                    return true;
+                }
+                self.drain(inner, core, mem, Cause::Posted, now, driver);
+            }
+            false
+        });
+    }
+
+    /// The application has posted `bytes` bytes: let them wait? If not, they are to be transmitted.
+    /// Shared memory needs no system call, and there nothing waits.
+    #[inline]
+    pub(crate) fn may_wait(&self, qpn: Qpn, core: &mut QpCore, bytes: u32, now: Time) -> bool {
+        let waits = core.tx.uses_socket() && core.qp.may_wait(now, bytes);
+        if waits {
+            self.list(qpn, core, Why::WaitingPost, now);
+        }
+        waits
+    }
+
+    /// May one more QP hold acknowledgements?
+    pub(super) fn can_look_after(&self) -> bool {
+        self.agenda.count(Why::HeldAck) < MAX_HOLDING
+    }
+
+    /// Fires the timers that are due. A QP may have been waiting for a packet that is in the
+    /// socket already: so receive first.
+    pub(super) fn fire_timers(&self) {
+        if self.agenda.next_timer().is_none_or(|at| at > self.now()) {
+            return;
+        }
+        self.receive_all();
+        self.receive_all_promised();
+        let now = self.now();
+        while let Some(qpn) = self.agenda.take_timer(now) {
+            self.with_qp(qpn, |inner, core, mem| {
+                core.tx.take_timer();
+                if core.qp.next_timeout().is_some_and(|at| at <= now) {
+                    core.qp.handle_timeout(now);
+                }
+                self.drain(inner, core, mem, Cause::Other, now, Driver::Background);
+            });
+        }
+    }
+
+    /// A QP's timer is due at `at`, or later.
+    pub(super) fn arm_timer(&self, at: Time, qpn: Qpn) {
+        if self.agenda.put_timer(qpn, at) {
+            self.call_background();
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[path = "../../tests/common/mod.rs"]
+mod common;
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use rocade_transport::SendOp;
+
+    use super::common::{self, Side};
+
+    /// Posts 8-byte WRITEs, the n-th to place n, until one waits for company, and returns its number.
+    fn post_until_one_waits(a: &Side, b: &Side) -> usize {
+        for number in 1..1000 {
+            a.qp.inner().lock().qp.pace_mut().do_not_hurry();
+            let op = SendOp::Write {
+                va: b.addr(8 * number),
+                rkey: b.mr.rkey(),
+                imm: None,
+            };
+            a.send(1, op, &[a.sge(8 * number, 8)]);
+            if a.qp.inner().lock().qp.pace().posts_wait() {
+                return number;
+            }
+            // Nothing was on its way: room for the next ones.
+            while a.cq.poll_one().is_some() {}
+        }
+        panic!("each was acknowledged at once");
+    }
+
+    /// Posts wait for company where packets are on their way, and leave at the next opportunity: a
+    /// poll in vain, an application that sleeps or, if it does nothing at all, soon.
+    #[test]
+    fn posts_that_wait_leave_whatever_the_application_does() {
+        let opportunities: [fn(&Side); 3] = [
+            |_| (),
+            |a| while a.cq.poll_one().is_some() {},
+            |a| a.engine.inner.leave_inline(),
+        ];
+        for opportunity in opportunities {
+            let (a, b) = common::pair("127.4.0.3", "127.4.0.4", 8 * 1000);
+            a.fill(0, &[1; 8 * 1000]);
+            let number = post_until_one_waits(&a, &b);
+            opportunity(&a);
+            let deadline = Instant::now() + Duration::from_secs(10);
+            while b.bytes(8 * number, 8) != [1; 8] {
+                assert!(Instant::now() < deadline, "post {number} is still waiting");
+                std::thread::yield_now();
+            }
+            assert!(!a.qp.inner().lock().qp.pace().posts_wait());
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! What changes about a port: whether its interface is up, and the GID table.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::RwLock;
+use rocade_wire::Gid;
+
+use super::GidEntry;
+use crate::config::{DeviceConfig, HostNetwork};
+
+#[derive(Debug)]
+pub(super) struct Port {
+    running: AtomicBool,
+    gone: AtomicBool,
+    table: RwLock<Table>,
+}
+
+#[derive(Debug)]
+struct Table {
+    slots: Vec<Slot>,
+    ifindex: u32,
+    /// The same for programs.
+    entries: Arc<[GidEntry]>,
+}
+
+/// An entry remembers the address that it had, for when that comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Slot {
+    addr: IpAddr,
+    there: bool,
+}
+
+impl Port {
+    pub(super) fn new(config: &DeviceConfig) -> Self {
+        let there = |addr: &IpAddr| Slot {
+            addr: *addr,
+            there: true,
+        };
+        let mut table = Table {
+            slots: config.addrs.iter().map(there).collect(),
+            ifindex: config.ifindex,
+            entries: Arc::new([]),
+        };
+        table.publish();
+        Self {
+            running: AtomicBool::new(true),
+            gone: AtomicBool::new(false),
+            table: RwLock::new(table),
+        }
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        self.running.load(Ordering::Acquire)
+    }
+
+    /// True where that is new.
+    pub(super) fn set_running(&self, running: bool) -> bool {
+        let is_news = self.running.swap(running, Ordering::AcqRel) != running;
+        if running {
+            self.gone.store(false, Ordering::Release);
+        }
+        is_news
+    }
+
+    /// True where that is new.
+    pub(super) fn set_gone(&self) -> bool {
+        !self.gone.swap(true, Ordering::AcqRel)
+    }
+
+    pub(super) fn gids(&self) -> Arc<[GidEntry]> {
+        Arc::clone(&self.table.read().entries)
+    }
+
+    /// Entries are empty while their address is not there. An address that is new on an interface that the
+    /// device follows takes the first empty entry, or makes the table longer. True where the table changed.
+    pub(super) fn follow(&self, config: &DeviceConfig, network: &HostNetwork) -> bool {
+        let mut table = self.table.write();
+        let before = table.slots.clone();
+        for slot in &mut table.slots {
+            slot.there = network.owner_of(slot.addr).is_some();
+        }
+        for addr in followed(config, network) {
+            if table.slots.iter().any(|slot| slot.addr == addr) {
+                continue;
+            }
+            let new = Slot { addr, there: true };
+            match table.slots.iter_mut().find(|slot| !slot.there) {
+                Some(slot) => *slot = new,
+                None => table.slots.push(new),
+            }
+        }
+        let changed = table.slots != before;
+        if changed {
+            table.publish();
+        }
+        changed
+    }
+}
+
+/// Addresses of the interfaces that the device follows; link-local ones only of that whose index they go
+/// with.
+fn followed(config: &DeviceConfig, network: &HostNetwork) -> Vec<IpAddr> {
+    let interfaces = network.interfaces.iter().chain(&network.down);
+    let ours = interfaces.filter(|interface| config.follows.contains(&interface.index));
+    ours.flat_map(|interface| {
+        let main = interface.index == config.ifindex;
+        let usable = move |addr: &&IpAddr| {
+            main || !matches!(addr, IpAddr::V6(v6) if v6.is_unicast_link_local())
+        };
+        interface.addrs.iter().filter(usable).copied()
+    })
+    .collect()
+}
+
+impl Table {
+    fn publish(&mut self) {
+        let entry = |(index, slot): (u32, &Slot)| GidEntry {
+            gid: if slot.there {
+                Gid::from_ip(slot.addr)
+            } else {
+                Gid::default()
+            },
+            index,
+            ifindex: self.ifindex,
+        };
+        self.entries = (0u32..).zip(&self.slots).map(entry).collect();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use rocade_wire::{Guid, Pkey};
+
+    use super::*;
+    use crate::config::{DeviceIdentity, Interface};
+
+    fn interface(index: u32, addrs: &[&str]) -> Interface {
+        Interface {
+            name: format!("x{index}"),
+            index,
+            mtu_bytes: 1500,
+            loopback: false,
+            addrs: addrs
+                .iter()
+                .map(|addr| addr.parse().expect("an address"))
+                .collect(),
+        }
+    }
+
+    fn config(addrs: &[&str], follows: &[u32]) -> DeviceConfig {
+        DeviceConfig {
+            name: "x".to_owned(),
+            ifname: None,
+            ifindex: 7,
+            addrs: addrs
+                .iter()
+                .map(|addr| addr.parse().expect("an address"))
+                .collect(),
+            follows: follows.to_vec(),
+            netdev_mtu: 1500,
+            guid: Guid::new(1),
+            identity: DeviceIdentity::default(),
+            pkeys: vec![Pkey::DEFAULT],
+        }
+    }
+
+    fn gids(port: &Port) -> Vec<String> {
+        let text = |entry: &GidEntry| match entry.gid.is_zero() {
+            true => "-".to_owned(),
+            false => entry.gid.to_ip().to_string(),
+        };
+        let gids = port.gids();
+        assert!((0..).zip(&*gids).all(|(index, entry)| entry.index == index));
+        gids.iter().map(text).collect()
+    }
+
+    //= AEV-08 type=test
+    #[test]
+    fn the_table_follows_the_interface() {
+        let config = config(&["192.0.2.1", "192.0.2.2"], &[7, 8]);
+        let port = Port::new(&config);
+        let follow = |seven: &[&str], eight: &[&str]| {
+            let network = HostNetwork::new(vec![interface(7, seven), interface(8, eight)]);
+            (port.follow(&config, &network), gids(&port).join(" "))
+        };
+        let same = follow(&["192.0.2.1", "192.0.2.2"], &[]);
+        assert_eq!(same, (false, "192.0.2.1 192.0.2.2".to_owned()));
+        assert_eq!(
+            follow(&["192.0.2.2"], &[]),
+            (true, "- 192.0.2.2".to_owned())
+        );
+        let back = follow(&["192.0.2.1", "192.0.2.2"], &[]);
+        assert_eq!(back, (true, "192.0.2.1 192.0.2.2".to_owned()));
+        let longer = follow(&["192.0.2.1", "192.0.2.2"], &["fd77::3", "fe80::8"]);
+        assert_eq!(longer, (true, "192.0.2.1 192.0.2.2 fd77::3".to_owned()));
+        let instead = follow(&["192.0.2.2", "fe80::7"], &["fd77::3"]);
+        assert_eq!(instead, (true, "fe80::7 192.0.2.2 fd77::3".to_owned()));
+        assert_eq!(follow(&[], &[]), (true, "- - -".to_owned()));
+        assert_eq!(follow(&[], &[]), (false, "- - -".to_owned()));
+    }
+
+    #[test]
+    fn an_address_that_was_named_is_the_only_one() {
+        let config = config(&["192.0.2.1"], &[]);
+        let port = Port::new(&config);
+        let network = |addrs| HostNetwork::new(vec![interface(7, addrs)]);
+        assert!(!port.follow(&config, &network(&["192.0.2.1", "192.0.2.9"])));
+        assert!(port.follow(&config, &network(&["192.0.2.9"])));
+        assert_eq!(gids(&port), ["-"]);
+        assert!(port.follow(&config, &network(&["192.0.2.1"])));
+        assert_eq!(gids(&port), ["192.0.2.1"]);
+    }
+
+    #[test]
+    fn states_are_news_once() {
+        let port = Port::new(&config(&["192.0.2.1"], &[]));
+        assert!(!port.set_running(true));
+        assert!(port.set_running(false) && !port.is_running());
+        assert!(!port.set_running(false));
+        assert!(port.set_gone() && !port.set_gone());
+        assert!(port.set_running(true) && port.is_running());
+        assert!(port.set_gone(), "it had come back");
+    }
+}

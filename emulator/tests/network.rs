@@ -1,0 +1,210 @@
+//! What becomes of the network interface behind a device is an event of its port.
+//!
+//! Each test has a network namespace of its own, which takes root.
+
+#![allow(clippy::unwrap_used, reason = "tests: a failure may panic")]
+
+#[path = "common/sandbox.rs"]
+mod sandbox;
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rocade_emulator::AsyncEventKind::{DeviceFatal, GidChange, PortActive, PortErr};
+use rocade_emulator::config::HostNetwork;
+use rocade_emulator::{
+    AsyncEventKind, BrokerMode, Context, Engine, EngineConfig, EventElement, QpAttr, QpAttrMask,
+    QpCap, QpInitAttr, QpState, QpType,
+};
+use sandbox::own_network;
+
+/// Changes the network of this thread, as `ip -batch` would be told.
+#[track_caller]
+fn ip(batch: &str) {
+    let file = std::env::temp_dir().join(format!("rocade-ip-{:?}", std::thread::current().id()));
+    std::fs::write(&file, batch).unwrap();
+    let done = Command::new("ip").arg("-batch").arg(&file).output();
+    std::fs::remove_file(&file).unwrap();
+    let done = done.unwrap();
+    let complaint = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{batch}: {complaint}");
+}
+
+/// A pair of interfaces `v0` and `v1` that are up; `v0` has an IPv4 address, and nothing else.
+fn wire() -> bool {
+    if !own_network() {
+        return false;
+    }
+    for which in ["all", "default"] {
+        // Link-local addresses would come and go by themselves.
+        let path = format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6");
+        if std::path::Path::new(&path).exists() {
+            std::fs::write(path, "1").unwrap();
+        }
+    }
+    ip("link set lo up\n\
+        link add v0 type veth peer name v1\n\
+        addr add 192.0.2.1/24 dev v0\n\
+        link set v1 up\nlink set v0 up\n");
+    // The carrier takes its time.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while HostNetwork::discover().unwrap().by_name("v0").is_none() {
+        assert!(Instant::now() < deadline, "v0 is not up");
+        std::thread::yield_now();
+    }
+    true
+}
+
+fn open(spec: &str) -> (Engine, Context) {
+    let config = EngineConfig::from_specs(&[spec], BrokerMode::Embedded).unwrap();
+    let engine = Engine::new(config).unwrap();
+    let context = engine.open_device("dev").unwrap();
+    (engine, context)
+}
+
+/// The next event.
+#[track_caller]
+fn next(context: &Context) -> AsyncEventKind {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        if let Some(event) = context.take_async_event().unwrap() {
+            let element = match event.kind {
+                DeviceFatal => EventElement::Device,
+                _ => EventElement::Port(1),
+            };
+            assert_eq!(event.element, element);
+            context.ack_async_event(&event);
+            return event.kind;
+        }
+        assert!(Instant::now() < deadline, "no event");
+        std::thread::yield_now();
+    }
+}
+
+fn gids(context: &Context) -> Vec<String> {
+    let entries = context.gid_entries();
+    let text = |entry: &rocade_emulator::GidEntry| {
+        if entry.gid.is_zero() {
+            "-".to_owned()
+        } else {
+            entry.gid.to_ip().to_string()
+        }
+    };
+    entries.iter().map(text).collect()
+}
+
+fn is_active(context: &Context) -> bool {
+    context.port_attr(1).unwrap().active
+}
+
+//= AEV-08 type=test
+#[test]
+fn an_interface_goes_down_and_up() {
+    if !wire() {
+        rocade_skip::skip!("cannot make a network namespace");
+    }
+    let (_engine, context) = open("dev=v0");
+    let (_other_engine, other) = open("dev=127.0.0.1");
+    assert!(is_active(&context));
+    // Without a carrier.
+    ip("link set v1 down\n");
+    assert_eq!(next(&context), PortErr);
+    assert!(!is_active(&context));
+    ip("link set v1 up\n");
+    assert_eq!(next(&context), PortActive);
+    assert!(is_active(&context));
+    // As quickly as that.
+    ip("link set v0 down\nlink set v0 up\nlink set v0 down\nlink set v0 up\n");
+    for _ in 0..2 {
+        assert_eq!(next(&context), PortErr);
+        assert_eq!(next(&context), PortActive);
+    }
+    assert!(is_active(&context));
+    assert!(other.take_async_event().unwrap().is_none());
+    assert!(is_active(&other));
+}
+
+//= AEV-08 AEV-13 QPV-04 type=test
+#[test]
+fn addresses_come_and_go() {
+    if !wire() {
+        rocade_skip::skip!("cannot make a network namespace");
+    }
+    let (engine, context) = open("dev=v0");
+    let second = engine.open_device("dev").unwrap();
+    ip("addr add 192.0.2.2/24 dev v0\n");
+    assert_eq!(next(&context), GidChange);
+    assert_eq!(next(&second), GidChange, "all who have opened it are told");
+    assert_eq!(gids(&context), ["192.0.2.1", "192.0.2.2"]);
+    assert_eq!(context.port_attr(1).unwrap().gid_tbl_len, 2);
+    // The others keep their places. (The second address would go with the first as its secondary.)
+    ip("addr del 192.0.2.2/24 dev v0\n");
+    assert_eq!(next(&context), GidChange);
+    assert_eq!(gids(&context), ["192.0.2.1", "-"]);
+    assert!(!connects(&context, 1) && connects(&context, 0));
+    ip("addr add 198.51.100.9/24 dev v0\n");
+    assert_eq!(next(&context), GidChange);
+    assert_eq!(gids(&context), ["192.0.2.1", "198.51.100.9"]);
+    assert!(connects(&context, 1));
+}
+
+/// Can a queue pair use the entry of the GID table?
+fn connects(context: &Context, sgid_index: u8) -> bool {
+    let pd = context.alloc_pd().unwrap();
+    let cq = context.create_cq(1, None, 0, 0).unwrap();
+    let cap = QpCap {
+        max_send_wr: 1,
+        max_recv_wr: 1,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline_data: 0,
+    };
+    let qp = pd
+        .create_qp(QpInitAttr {
+            send_cq: cq.clone(),
+            recv_cq: cq,
+            srq: None,
+            cap,
+            qp_type: QpType::Rc,
+            sq_sig_all: false,
+            cookie: 0,
+        })
+        .unwrap();
+    qp.to_init(rocade_emulator::AccessFlags::empty()).unwrap();
+    let mut attr = QpAttr {
+        qp_state: QpState::Rtr.code(),
+        path_mtu: 1,
+        dest_qp_num: qp.qp_num().get(),
+        ..QpAttr::default()
+    };
+    attr.ah_attr.is_global = true;
+    attr.ah_attr.port_num = 1;
+    attr.ah_attr.sgid_index = sgid_index;
+    attr.ah_attr.dgid = context.gid_entries()[0].gid;
+    let mask = QpAttrMask::STATE
+        | QpAttrMask::AV
+        | QpAttrMask::PATH_MTU
+        | QpAttrMask::DEST_QPN
+        | QpAttrMask::RQ_PSN
+        | QpAttrMask::MAX_DEST_RD_ATOMIC
+        | QpAttrMask::MIN_RNR_TIMER;
+    qp.modify(&attr, mask).is_ok()
+}
+
+//= AEV-07 type=test
+#[test]
+fn an_interface_that_is_deleted_is_fatal() {
+    if !wire() {
+        rocade_skip::skip!("cannot make a network namespace");
+    }
+    let (_engine, context) = open("dev=192.0.2.1");
+    ip("link del v0\n");
+    let mut kinds = vec![next(&context)];
+    while !kinds.contains(&DeviceFatal) || !kinds.contains(&GidChange) {
+        kinds.push(next(&context));
+    }
+    kinds.sort_by_key(|kind| kind.code());
+    assert_eq!(kinds, [DeviceFatal, PortErr, GidChange]);
+    assert!(!is_active(&context));
+    assert_eq!(gids(&context), ["-"]);
+}

@@ -1,0 +1,261 @@
+//! Programs that connect by `librdmacm`: those of rdmacm-utils, perftest with `-R`, qperf.
+
+use std::{thread, time::Duration};
+
+use rocade_tests::{
+    harness::{Device, Process, Rig},
+    or_skip,
+};
+
+use crate::{LIMIT, LINKS, PERFTEST, RDMACM};
+
+/// Port spaces, as in service IDs.
+const TCP: u16 = 0x0106;
+
+/// Time for a server to come up.
+const START: Duration = Duration::from_secs(30);
+
+const PLACE: &str = "lo";
+const IP: &str = "127.0.0.1";
+
+fn start(rig: &Rig, words: &str) -> Process {
+    let words: Vec<&str> = ["stdbuf", "-oL"]
+        .into_iter()
+        .chain(words.split(' '))
+        .collect();
+    rig.start(words[2], &Device::on(PLACE), &words)
+}
+
+/// Starts a server and waits until it listens.
+fn serve(rig: &Rig, words: &str, port: u16) -> Process {
+    let mut server = start(rig, words);
+    rig.wait_service(&mut server, TCP, port, START);
+    server
+}
+
+/// Runs a pair to its end; both have to succeed, and neither complains. Gives their outputs.
+fn pair(rig: &Rig, server: &str, port: u16, client: &str) -> [String; 2] {
+    let server = serve(rig, server, port);
+    let client = start(rig, client).finish(LIMIT).expect_success();
+    let server = server.finish(LIMIT).expect_success();
+    for output in [&client, &server] {
+        let complains = output.lines().any(|line| line.starts_with("rocade"));
+        assert!(!complains, "{output}");
+    }
+    [server, client]
+}
+
+/// The same over both links.
+fn on_all_links(server: &str, port: u16, client: &str, check: impl Fn(&[String; 2])) {
+    for link in LINKS {
+        let rig = or_skip!(Rig::loopback(RDMACM)).with_link(link);
+        check(&pair(&rig, server, port, client));
+    }
+}
+
+/// `-v` shows the data, which go to the server by READ and come back by WRITE.
+#[test]
+fn rping() {
+    let (server, client) = (
+        "rping -s -a 127.0.0.1 -C 10 -v -V",
+        "rping -c -a 127.0.0.1 -C 10 -v -V",
+    );
+    on_all_links(server, 7174, client, |outputs| {
+        for output in outputs {
+            assert!(output.contains("ping data: rdma-ping-9: "), "{output}");
+            assert!(!output.contains("data mismatch"), "{output}");
+        }
+    });
+}
+
+/// The queue pairs are the program's own: `rdma_init_qp_attr`, `rdma_establish`.
+#[test]
+fn rping_with_its_own_queue_pairs() {
+    let (server, client) = (
+        "rping -s -q -a 127.0.0.1 -C 10 -v -V",
+        "rping -c -q -a 127.0.0.1 -C 10 -v -V",
+    );
+    on_all_links(server, 7174, client, |outputs| {
+        assert!(outputs[0].contains("rdma-ping-9: "), "{}", outputs[0]);
+    });
+}
+
+#[test]
+fn rping_over_ipv6() {
+    let rig = or_skip!(Rig::loopback(RDMACM));
+    pair(
+        &rig,
+        "rping -s -a ::1 -C 3 -v",
+        7174,
+        "rping -c -a ::1 -C 3 -v",
+    );
+}
+
+/// One server, several clients, one after the other: the server confuses those that come at once.
+#[test]
+fn rping_to_a_persistent_server() {
+    for link in LINKS {
+        let rig = or_skip!(Rig::loopback(RDMACM)).with_link(link);
+        let mut server = serve(&rig, "rping -s -P -a 127.0.0.1 -v", 7174);
+        for _ in 0..4 {
+            let client = start(&rig, "rping -c -a 127.0.0.1 -C 10 -v -V");
+            let output = client.finish(LIMIT).expect_success();
+            assert!(output.contains("rdma-ping-9: "), "{output}");
+        }
+        server.kill();
+    }
+}
+
+/// Nobody listens: the client is told at once.
+#[test]
+fn rping_without_a_server() {
+    let rig = or_skip!(Rig::loopback(RDMACM));
+    let mut other = serve(&rig, "rping -s -P -a 127.0.0.1 -p 7100", 7100);
+    let client = start(&rig, "rping -c -a 127.0.0.1 -C 1 -p 7101");
+    let output = client.finish(LIMIT).expect_failure();
+    assert!(
+        output.contains("RDMA_CM_EVENT_REJECTED, error 8"),
+        "{output}"
+    );
+    other.kill();
+}
+
+#[test]
+fn ucmatose() {
+    for arguments in [
+        "-C 10",
+        "-c 32 -C 10",
+        "-m -c 32 -C 10",
+        "-t 96 -a 15 -S 4096",
+    ] {
+        let server = format!("ucmatose -b 127.0.0.1 {arguments}");
+        let client = format!("ucmatose -s 127.0.0.1 {arguments}");
+        on_all_links(&server, 7471, &client, |outputs| {
+            for output in outputs {
+                assert!(output.contains("return status 0"), "{output}");
+            }
+        });
+    }
+}
+
+/// `rdma_getaddrinfo`, `rdma_create_ep`, `rdma_get_request`: calls that wait.
+#[test]
+fn endpoints() {
+    on_all_links(
+        "rdma_server -s 127.0.0.1",
+        7471,
+        "rdma_client -s 127.0.0.1",
+        |outputs| {
+            assert!(outputs[0].contains("rdma_server: end 0"), "{}", outputs[0]);
+            assert!(outputs[1].contains("rdma_client: end 0"), "{}", outputs[1]);
+        },
+    );
+    on_all_links(
+        "rdma_xserver -c r",
+        7471,
+        "rdma_xclient -s 127.0.0.1 -c r",
+        |outputs| assert!(outputs[1].contains("rdma_xclient: end 0"), "{}", outputs[1]),
+    );
+}
+
+/// A hundred connections at a time; the server goes on for ever.
+#[test]
+fn cmtime() {
+    let rig = or_skip!(Rig::loopback(RDMACM));
+    let mut server = serve(&rig, "cmtime -b 127.0.0.1 -c 100", 7471);
+    for _ in 0..2 {
+        let output = start(&rig, "cmtime -s 127.0.0.1 -c 100")
+            .finish(LIMIT)
+            .expect_success();
+        assert!(output.contains("disconnect"), "{output}");
+    }
+    server.kill();
+}
+
+/// The first connection of `-R` tells about the second, for which the server listens anew.
+#[test]
+fn perftest_by_the_connection_manager() {
+    for link in LINKS {
+        let rig = or_skip!(Rig::loopback(PERFTEST)).with_link(link);
+        for (program, arguments) in [
+            ("ib_send_bw", "-s 65536 -n 1000"),
+            ("ib_write_bw", "-s 65536 -n 1000 -q 4"),
+            ("ib_read_lat", "-s 64 -n 1000"),
+            ("ib_atomic_lat", "-n 1000"),
+            ("ib_send_lat", "-s 64 -n 1000 -T 96"),
+        ] {
+            let server = format!("{program} -F -R {arguments} -p 18600");
+            let client = format!("{server} {IP}");
+            let [_, output] = pair(&rig, &server, 18600, &client);
+            assert!(output.contains("#bytes"), "{output}");
+        }
+    }
+}
+
+/// Who listens is killed, and the next one gets the port; a client of the dead one notices.
+#[test]
+fn a_listener_that_is_killed_leaves_its_port() {
+    let rig = or_skip!(Rig::loopback(RDMACM));
+    for _ in 0..3 {
+        let mut server = serve(&rig, "ucmatose -b 127.0.0.1", 7471);
+        server.kill();
+        let status = || rig.rocade(&["broker", "status"]).output;
+        while status().contains("port 7471") {
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+    pair(&rig, "ucmatose -b 127.0.0.1", 7471, "ucmatose -s 127.0.0.1");
+}
+
+/// The broker is replaced while a server listens and a connection is open.
+#[test]
+fn a_broker_that_is_killed_is_no_loss() {
+    let rig = or_skip!(Rig::loopback(RDMACM));
+    let mut server = serve(&rig, "rping -s -P -a 127.0.0.1", 7174);
+    let status = rig.rocade(&["broker", "status"]).output;
+    let pid = status
+        .split("pid ")
+        .nth(1)
+        .and_then(|rest| rest.split(',').next());
+    let pid = pid.unwrap_or_else(|| panic!("{status}")).to_owned();
+    let killed = rig.start_plain("kill", &["kill", "-KILL", &pid]);
+    killed.finish(LIMIT).expect_success();
+    rig.wait_service(&mut server, TCP, 7174, START);
+    let status = rig.rocade(&["broker", "status"]).output;
+    assert!(!status.contains(&format!("pid {pid},")), "{status}");
+    let output = start(&rig, "rping -c -a 127.0.0.1 -C 5 -v")
+        .finish(LIMIT)
+        .expect_success();
+    assert!(output.contains("rdma-ping-4: "), "{output}");
+    server.kill();
+}
+
+/// qperf's queue pairs know each other by address with `-cm1` only.
+#[test]
+fn qperf() {
+    let needs = &[("qperf", "qperf"), ("ip", "iproute2")];
+    for link in LINKS {
+        let rig = or_skip!(Rig::loopback(needs)).with_link(link);
+        let mut server = start(&rig, "qperf -lp 19765");
+        server.wait_listening(19765, START);
+        let tests = "rc_lat rc_bw rc_rdma_write_lat rc_rdma_read_bw";
+        let client = format!("qperf -lp 19765 -cm1 -t 1 {IP} {tests}");
+        let output = start(&rig, &client).finish(LIMIT).expect_success();
+        for test in tests.split(' ') {
+            assert!(output.contains(&format!("{test}:")), "{output}");
+        }
+        assert!(!output.contains("failed"), "{output}");
+        server.kill();
+    }
+}
+
+#[test]
+fn a_port_that_is_taken_is_said_so() {
+    let rig = or_skip!(Rig::loopback(RDMACM));
+    let mut server = serve(&rig, "rping -s -P -a 127.0.0.1", 7174);
+    let output = start(&rig, "rping -s -a 127.0.0.1")
+        .finish(LIMIT)
+        .expect_failure();
+    assert!(output.contains("Address already in use"), "{output}");
+    server.kill();
+}

@@ -1,0 +1,278 @@
+//! Acknowledgements that wait for an answer of the application.
+//!
+//! An acknowledgement costs as much as a message: a system call here, another one and perhaps an
+//! awakening there. Where the application answers each message with one of its own, the two can
+//! leave together (RC-ACK-01 lets an ACK wait). So each QP learns: after some messages in a row
+//! that were answered at once, the next ACK is held. An ACK that had to leave alone ends the habit.
+
+use rocade_wire::Psn;
+
+use super::{AckTiming, Cause, HOLD_NS, NEVER};
+use crate::time::Time;
+
+/// How soon an answer has to follow a message to count as one.
+const ANSWER_NS: u64 = 60_000;
+/// Answers in a row that make a habit, at least.
+const HABIT: u8 = 8;
+/// More answers in a row do not make a habit stronger.
+const FIRM_HABIT: u8 = 64;
+/// A QP that has held nothing for so long is not looked after any more.
+const FORGET_NS: u64 = 40 * HOLD_NS;
+
+/// What a QP knows of how the application answers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Answers {
+    /// When the message was acknowledged that waits for its answer; [`NEVER`] for none.
+    asked: Time,
+    /// Since when an acknowledgement is held back; [`NEVER`] for none.
+    held_since: Time,
+    /// When one was last held; [`NEVER`] for not lately.
+    last_held: Time,
+    /// The acknowledgement held back.
+    held: Psn,
+    /// Messages in a row that were answered at once.
+    answered: u8,
+    /// How many make a habit; more after each disappointment.
+    habit: u8,
+}
+
+impl Default for Answers {
+    fn default() -> Self {
+        Self {
+            asked: NEVER,
+            held_since: NEVER,
+            last_held: NEVER,
+            held: Psn::new(0),
+            answered: 0,
+            habit: HABIT,
+        }
+    }
+}
+
+impl Answers {
+    /// Is an answer expected to the message that was received?
+    pub(super) const fn expects_answer(&self) -> bool {
+        self.answered >= self.habit
+    }
+
+    /// When a lone acknowledgement leaves.
+    pub(super) const fn timing(&self, cause: Cause, may_hold: bool) -> AckTiming {
+        match cause {
+            Cause::Received if self.expects_answer() && may_hold => AckTiming::Later,
+            // The peer waits for the answer: it has to be there before its own message is complete.
+            Cause::Posted if self.answered > 0 => AckTiming::Last,
+            Cause::Posted => AckTiming::Behind,
+            Cause::Received | Cause::ReceivedPart | Cause::Other => AckTiming::Now,
+        }
+    }
+
+    /// The QP has transmitted. `acked` tells whether an acknowledgement has left, `waiting` is the
+    /// lone one that was held back.
+    pub(super) fn transmitted(
+        &mut self,
+        cause: Cause,
+        now: Time,
+        acked: bool,
+        waiting: Option<Psn>,
+    ) {
+        let was_held = (self.held_since != NEVER).then_some(self.held);
+        match waiting {
+            None => self.held_since = NEVER,
+            Some(psn) => {
+                self.held = psn;
+                self.held_since = self.held_since.min(now);
+            }
+        }
+        match (cause, was_held, waiting) {
+            (Cause::Received, None, Some(_)) => self.last_held = now,
+            // A second message before the answer to the first: that is no conversation.
+            (Cause::Received, Some(held), Some(psn)) if held != psn => self.disappoint(),
+            (Cause::Received, None, None) if acked => {
+                let unanswered = self.asked != NEVER;
+                self.asked = now;
+                self.answered = if unanswered { 0 } else { self.answered };
+            }
+            (Cause::Posted, Some(_), None) => {
+                self.was_answered();
+                self.habit = self.habit.max(HABIT + 1) - 1;
+            }
+            (Cause::Posted, None, None) => {
+                // A quick answer may take the ACK along before who received has come to send it.
+                let asked = if acked {
+                    self.asked.min(now)
+                } else {
+                    self.asked
+                };
+                self.asked = NEVER;
+                if asked != NEVER {
+                    if now.ns_since(asked) <= ANSWER_NS {
+                        self.was_answered();
+                    } else {
+                        self.answered = 0;
+                    }
+                }
+            }
+            (Cause::Other | Cause::ReceivedPart, Some(_), _) => self.disappoint(),
+            _ => {}
+        }
+    }
+
+    fn was_answered(&mut self) {
+        self.answered = self.answered.saturating_add(1).min(FIRM_HABIT);
+    }
+
+    /// A firm habit survives one: the application, or its peer, may have been interrupted.
+    fn disappoint(&mut self) {
+        self.answered /= 4;
+        if self.answered < self.habit {
+            self.habit = self.habit.saturating_mul(2).min(FIRM_HABIT);
+        }
+    }
+
+    /// Since when an acknowledgement has been held back.
+    pub(super) fn held_since(&self) -> Option<Time> {
+        (self.held_since != NEVER).then_some(self.held_since)
+    }
+
+    /// Nothing was held for so long that nobody has to look after the QP.
+    pub(super) fn forget(&mut self, now: Time) -> bool {
+        let idle = self.held_since == NEVER
+            && (self.last_held == NEVER || now.ns_since(self.last_held) >= FORGET_NS);
+        if idle {
+            self.last_held = NEVER;
+        }
+        idle
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(us: u64) -> Time {
+        Time::from_ns(us * 1_000)
+    }
+
+    fn holds_for(hold: &Answers, ns: u64, now: Time) -> bool {
+        hold.held_since()
+            .is_some_and(|since| now.ns_since(since) >= ns)
+    }
+
+    /// A message, acknowledged or held as the QP wants, at a time in µs; true where it was held.
+    fn message(hold: &mut Answers, psn: u32, us: u64) -> bool {
+        let held = hold.timing(Cause::Received, true) == AckTiming::Later;
+        hold.transmitted(Cause::Received, at(us), !held, held.then(|| Psn::new(psn)));
+        held
+    }
+
+    fn answer(hold: &mut Answers, us: u64) {
+        assert_ne!(hold.timing(Cause::Posted, true), AckTiming::Now);
+        hold.transmitted(Cause::Posted, at(us), true, None);
+    }
+
+    /// A conversation of some messages, 10 µs apart; how many acknowledgements were held.
+    fn converse(hold: &mut Answers, from_us: u64, count: u64) -> u64 {
+        let mut held = 0;
+        for index in 0..count {
+            let us = from_us + 10 * index;
+            held += u64::from(message(hold, 0, us));
+            answer(hold, us + 2);
+        }
+        held
+    }
+
+    #[test]
+    fn only_conversations_hold_acknowledgements() {
+        let mut hold = Answers::default();
+        assert_eq!(converse(&mut hold, 0, 20), 12, "all after eight answers");
+        let mut hold = Answers::default();
+        for index in 0..100 {
+            assert!(!message(&mut hold, 0, index), "nobody answers");
+        }
+        for index in 0..100 {
+            assert!(!message(&mut hold, 0, index * 200));
+            answer(&mut hold, index * 200 + 100);
+        }
+        assert!(!message(&mut hold, 0, 30_000), "the answers came late");
+        let mut hold = Answers::default();
+        converse(&mut hold, 0, 8);
+        assert_eq!(hold.timing(Cause::Received, false), AckTiming::Now);
+    }
+
+    #[test]
+    fn an_answer_that_takes_the_acknowledgement_along_counts() {
+        let mut hold = Answers::default();
+        for index in 0..8 {
+            // The poster was faster than the thread that has received.
+            hold.transmitted(Cause::Posted, at(10 * index), true, None);
+            hold.transmitted(Cause::Received, at(10 * index + 1), false, None);
+        }
+        assert!(message(&mut hold, 0, 100));
+    }
+
+    #[test]
+    fn long_messages_are_acknowledged_on_the_way() {
+        let mut hold = Answers::default();
+        converse(&mut hold, 0, 8);
+        for us in 100..110 {
+            assert_eq!(hold.timing(Cause::ReceivedPart, true), AckTiming::Now);
+            hold.transmitted(Cause::ReceivedPart, at(us), true, None);
+        }
+        assert!(message(&mut hold, 0, 110), "the end of it is held");
+        assert_eq!(hold.timing(Cause::Posted, true), AckTiming::Last);
+        hold.transmitted(Cause::ReceivedPart, at(111), true, None);
+        assert!(!message(&mut hold, 1, 120), "another one before the answer");
+    }
+
+    #[test]
+    fn a_hold_ends_and_is_a_disappointment() {
+        let mut hold = Answers::default();
+        converse(&mut hold, 0, 8);
+        assert!(message(&mut hold, 0, 100));
+        assert!(!holds_for(&hold, HOLD_NS, at(300)));
+        assert!(holds_for(&hold, HOLD_NS, at(350)));
+        assert_eq!(hold.timing(Cause::Other, true), AckTiming::Now);
+        hold.transmitted(Cause::Other, at(350), true, None);
+        assert!(!holds_for(&hold, 0, at(350)));
+        assert_eq!(converse(&mut hold, 400, 14), 0, "two count, of sixteen");
+        assert_eq!(converse(&mut hold, 600, 10), 10);
+    }
+
+    #[test]
+    fn a_firm_habit_survives_interruptions() {
+        let mut hold = Answers::default();
+        assert_eq!(converse(&mut hold, 0, 100), 92);
+        for us in [1_100, 1_500] {
+            assert!(message(&mut hold, 0, us));
+            hold.transmitted(Cause::Other, at(us + 300), true, None);
+        }
+        assert!(!message(&mut hold, 0, 2_000));
+    }
+
+    #[test]
+    fn a_stream_is_no_conversation() {
+        let mut hold = Answers::default();
+        converse(&mut hold, 0, 8);
+        assert!(message(&mut hold, 1, 100));
+        assert!(message(&mut hold, 2, 101), "the second is noticed");
+        assert!(!message(&mut hold, 3, 102));
+        assert!(!holds_for(&hold, 0, at(102)), "it has left with the third");
+    }
+
+    #[test]
+    fn somebody_looks_after_a_qp_as_long_as_needed() {
+        let mut hold = Answers::default();
+        assert!(hold.forget(at(0)), "it has never held anything");
+        converse(&mut hold, 0, 8);
+        let psn = Some(Psn::new(0));
+        hold.transmitted(Cause::Received, at(100), false, psn);
+        assert!(!hold.forget(at(100)));
+        answer(&mut hold, 101);
+        hold.transmitted(Cause::Received, at(110), false, psn);
+        answer(&mut hold, 111);
+        assert!(!hold.forget(at(200)));
+        assert!(hold.forget(at(110 + FORGET_NS / 1_000)));
+        hold.transmitted(Cause::Received, at(50_000), false, psn);
+        assert!(!hold.forget(at(1_000_000)), "as long as it holds one");
+    }
+}

@@ -1,0 +1,241 @@
+//! Names to addresses.
+
+use std::{
+    ffi::{c_char, c_int, c_void},
+    ptr,
+};
+
+use libc::{addrinfo, sockaddr};
+use rocade_abi::{IBV_QPT_RC, IBV_QPT_UD, rdma_addrinfo};
+
+use crate::{
+    ffi::{set_errno, void_call},
+    id::{PS_TCP, PS_UDP},
+};
+
+/// The address is that of this side.
+pub(crate) const RAI_PASSIVE: c_int = 1;
+const RAI_NUMERICHOST: c_int = 2;
+const RAI_FAMILY: c_int = 8;
+
+/// What is to be put before the private data of a connection.
+///
+/// # Safety
+/// `ai_connect` must be readable for its length.
+pub(crate) unsafe fn private_prefix(info: &rdma_addrinfo) -> Vec<u8> {
+    if info.ai_connect.is_null() || info.ai_connect_len == 0 {
+        return Vec::new();
+    }
+    // SAFETY: by contract.
+    unsafe { std::slice::from_raw_parts(info.ai_connect.cast::<u8>(), info.ai_connect_len) }
+        .to_vec()
+}
+
+/// A copy that free(3) frees.
+///
+/// # Safety
+/// `from` must be NULL or readable for `len` bytes.
+unsafe fn copy(from: *const c_void, len: usize) -> *mut c_void {
+    if from.is_null() || len == 0 {
+        return ptr::null_mut();
+    }
+    // SAFETY: a size that is not 0.
+    let to = unsafe { libc::malloc(len) };
+    if !to.is_null() {
+        // SAFETY: both are that long.
+        unsafe { ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast(), len) };
+    }
+    to
+}
+
+/// A new answer, with nothing in it.
+fn empty() -> *mut rdma_addrinfo {
+    // SAFETY: a size that is not 0; all zeroes are an answer.
+    unsafe { libc::calloc(1, size_of::<rdma_addrinfo>()) }.cast()
+}
+
+/// `rdma_getaddrinfo`: 0, an `EAI_*` code, or -1 and errno.
+//= LRC-13
+pub(crate) unsafe extern "C" fn rdma_getaddrinfo(
+    node: *const c_char,
+    service: *const c_char,
+    hints: *const rdma_addrinfo,
+    res: *mut *mut rdma_addrinfo,
+) -> c_int {
+    // SAFETY: by contract NULL or valid.
+    let hints = unsafe { hints.as_ref() };
+    if res.is_null() || (node.is_null() && service.is_null() && hints.is_none()) {
+        set_errno(libc::EINVAL);
+        return -1;
+    }
+    let info = empty();
+    // SAFETY: made just now.
+    let Some(rai) = (unsafe { info.as_mut() }) else {
+        set_errno(libc::ENOMEM);
+        return -1;
+    };
+    let code = if node.is_null() && service.is_null() {
+        // SAFETY: by contract valid.
+        unsafe { from_hints(rai, hints) };
+        0
+    } else {
+        // SAFETY: by contract terminated strings.
+        unsafe { look_up(rai, node, service, hints) }
+    };
+    if code != 0 {
+        // SAFETY: made above.
+        unsafe { rdma_freeaddrinfo(info) };
+        return code;
+    }
+    if let Some(hints) = hints
+        && rai.ai_src_len == 0
+        && hints.ai_src_len > 0
+    {
+        // SAFETY: by contract as long as it says.
+        unsafe { set_src(rai, hints.ai_src_addr, hints.ai_src_len) };
+    }
+    // SAFETY: not NULL, and by contract writable.
+    unsafe { res.write(info) };
+    0
+}
+
+/// # Safety
+/// The hints must be valid.
+unsafe fn from_hints(rai: &mut rdma_addrinfo, hints: Option<&rdma_addrinfo>) {
+    let Some(hints) = hints else { return };
+    rai.ai_flags = hints.ai_flags;
+    rai.ai_family = hints.ai_family;
+    rai.ai_qp_type = hints.ai_qp_type;
+    rai.ai_port_space = hints.ai_port_space;
+    if hints.ai_dst_len > 0 {
+        // SAFETY: by contract as long as it says.
+        unsafe { set_dst(rai, hints.ai_dst_addr, hints.ai_dst_len) };
+    }
+}
+
+/// # Safety
+/// `addr` must be NULL or readable for `len` bytes.
+unsafe fn set_src(rai: &mut rdma_addrinfo, addr: *const sockaddr, len: u32) {
+    // SAFETY: by contract.
+    rai.ai_src_addr = unsafe { copy(addr.cast(), usize::try_from(len).unwrap_or(0)) }.cast();
+    rai.ai_src_len = if rai.ai_src_addr.is_null() { 0 } else { len };
+}
+
+/// # Safety
+/// `addr` must be NULL or readable for `len` bytes.
+unsafe fn set_dst(rai: &mut rdma_addrinfo, addr: *const sockaddr, len: u32) {
+    // SAFETY: by contract.
+    rai.ai_dst_addr = unsafe { copy(addr.cast(), usize::try_from(len).unwrap_or(0)) }.cast();
+    rai.ai_dst_len = if rai.ai_dst_addr.is_null() { 0 } else { len };
+}
+
+/// The hints as getaddrinfo(3) wants them.
+fn plain_hints(hints: Option<&rdma_addrinfo>) -> addrinfo {
+    // SAFETY: all zeroes are hints.
+    let mut plain: addrinfo = unsafe { std::mem::zeroed() };
+    plain.ai_socktype = libc::SOCK_STREAM;
+    let Some(hints) = hints else { return plain };
+    if hints.ai_flags & RAI_PASSIVE != 0 {
+        plain.ai_flags |= libc::AI_PASSIVE;
+    }
+    if hints.ai_flags & RAI_NUMERICHOST != 0 {
+        plain.ai_flags |= libc::AI_NUMERICHOST;
+    }
+    if hints.ai_flags & RAI_FAMILY != 0 {
+        plain.ai_family = hints.ai_family;
+    }
+    let is = |value: c_int, code: u32| u32::try_from(value) == Ok(code);
+    if is(hints.ai_port_space, PS_UDP) || is(hints.ai_qp_type, IBV_QPT_UD) {
+        plain.ai_socktype = libc::SOCK_DGRAM;
+    }
+    plain
+}
+
+/// # Safety
+/// The strings must be NULL or terminated.
+unsafe fn look_up(
+    rai: &mut rdma_addrinfo,
+    node: *const c_char,
+    service: *const c_char,
+    hints: Option<&rdma_addrinfo>,
+) -> c_int {
+    let plain = plain_hints(hints);
+    let mut found: *mut addrinfo = ptr::null_mut();
+    // SAFETY: by contract strings; room for the answer.
+    let code = unsafe { libc::getaddrinfo(node, service, &raw const plain, &raw mut found) };
+    if code != 0 {
+        return code;
+    }
+    // SAFETY: an answer has at least one entry, which lives until it is freed.
+    if let Some(first) = unsafe { found.as_ref() } {
+        // SAFETY: the first entry of the answer.
+        unsafe { take(rai, first, hints) };
+    }
+    // SAFETY: from getaddrinfo.
+    unsafe { libc::freeaddrinfo(found) };
+    0
+}
+
+/// # Safety
+/// `first` must be of getaddrinfo(3).
+unsafe fn take(rai: &mut rdma_addrinfo, first: &addrinfo, hints: Option<&rdma_addrinfo>) {
+    let code = |code: u32| c_int::try_from(code).unwrap_or(0);
+    let is_passive = hints.is_some_and(|hints| hints.ai_flags & RAI_PASSIVE != 0);
+    rai.ai_flags = hints.map_or(0, |hints| hints.ai_flags);
+    rai.ai_family = first.ai_family;
+    let (qp_type, port_space) = if first.ai_socktype == libc::SOCK_DGRAM {
+        (code(IBV_QPT_UD), code(PS_UDP))
+    } else {
+        (code(IBV_QPT_RC), code(PS_TCP))
+    };
+    let given = |value: Option<c_int>| value.filter(|value| *value != 0);
+    rai.ai_qp_type = given(hints.map(|hints| hints.ai_qp_type)).unwrap_or(qp_type);
+    rai.ai_port_space = given(hints.map(|hints| hints.ai_port_space)).unwrap_or(port_space);
+    // SAFETY: the address is as long as the answer says; the name is terminated.
+    unsafe {
+        if is_passive {
+            set_src(rai, first.ai_addr, first.ai_addrlen);
+            rai.ai_src_canonname = copy_name(first.ai_canonname);
+        } else {
+            set_dst(rai, first.ai_addr, first.ai_addrlen);
+            rai.ai_dst_canonname = copy_name(first.ai_canonname);
+        }
+    }
+}
+
+/// # Safety
+/// `name` must be NULL or terminated.
+unsafe fn copy_name(name: *const c_char) -> *mut c_char {
+    if name.is_null() {
+        return ptr::null_mut();
+    }
+    // SAFETY: by contract.
+    unsafe { libc::strdup(name) }
+}
+
+/// `rdma_freeaddrinfo`.
+pub(crate) unsafe extern "C" fn rdma_freeaddrinfo(res: *mut rdma_addrinfo) {
+    void_call(|| {
+        let mut next = res;
+        // SAFETY: by contract a list that `rdma_getaddrinfo` has made.
+        while let Some(info) = unsafe { next.as_ref() } {
+            let this = next;
+            let parts = [
+                info.ai_route,
+                info.ai_src_addr.cast(),
+                info.ai_dst_addr.cast(),
+                info.ai_src_canonname.cast(),
+                info.ai_dst_canonname.cast(),
+                info.ai_connect,
+            ];
+            next = info.ai_next;
+            for part in parts {
+                // SAFETY: NULL, or of malloc.
+                unsafe { libc::free(part) };
+            }
+            // SAFETY: of calloc, and not used any more.
+            unsafe { libc::free(this.cast()) };
+        }
+        Ok(())
+    });
+}

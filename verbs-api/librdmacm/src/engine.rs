@@ -1,0 +1,152 @@
+//! `libibverbs.so.1`, which holds the engine of the process: its private table, and the verbs that the connection
+//! manager calls itself.
+
+use std::{
+    ffi::{CStr, c_char, c_int, c_void},
+    mem::transmute_copy,
+    sync::OnceLock,
+};
+
+use rocade_abi::{
+    ROCADE_CM_VERSION, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_device_attr, ibv_pd,
+    ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_srq, ibv_srq_init_attr, rocade_cm_ops,
+};
+
+use crate::ffi::Errno;
+
+macro_rules! verbs {
+    ($( $name:ident: fn($($arg:ty),*) -> $result:ty; )+) => {
+        /// Functions of `libibverbs.so.1`.
+        #[derive(Clone, Copy)]
+        pub(crate) struct Verbs {
+            $( pub(crate) $name: unsafe extern "C" fn($($arg),*) -> $result, )+
+        }
+
+        impl Verbs {
+            /// # Safety
+            /// `library` must be a handle of our `libibverbs.so.1`.
+            unsafe fn find(library: *mut c_void) -> Option<Self> {
+                Some(Self {
+                    $( $name: {
+                        // The name is terminated.
+                        let name = concat!(stringify!($name), "\0").as_ptr().cast();
+                        // SAFETY: by contract a library; the function of that name has this type.
+                        unsafe { function(library, name) }?
+                    }, )+
+                })
+            }
+        }
+    };
+}
+
+verbs! {
+    ibv_get_device_list: fn(*mut c_int) -> *mut *mut ibv_device;
+    ibv_free_device_list: fn(*mut *mut ibv_device) -> ();
+    ibv_open_device: fn(*mut ibv_device) -> *mut ibv_context;
+    ibv_query_device: fn(*mut ibv_context, *mut ibv_device_attr) -> c_int;
+    ibv_alloc_pd: fn(*mut ibv_context) -> *mut ibv_pd;
+    ibv_create_comp_channel: fn(*mut ibv_context) -> *mut ibv_comp_channel;
+    ibv_destroy_comp_channel: fn(*mut ibv_comp_channel) -> c_int;
+    ibv_create_cq: fn(*mut ibv_context, c_int, *mut c_void, *mut ibv_comp_channel, c_int) -> *mut ibv_cq;
+    ibv_destroy_cq: fn(*mut ibv_cq) -> c_int;
+    ibv_create_qp: fn(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp;
+    ibv_modify_qp: fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int;
+    ibv_destroy_qp: fn(*mut ibv_qp) -> c_int;
+    ibv_create_srq: fn(*mut ibv_pd, *mut ibv_srq_init_attr) -> *mut ibv_srq;
+    ibv_destroy_srq: fn(*mut ibv_srq) -> c_int;
+}
+
+/// What is found of the library.
+struct Library {
+    ops: &'static rocade_cm_ops,
+    verbs: Verbs,
+}
+
+static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
+
+/// # Safety
+/// `library` must be a handle of dlopen(3), `name` a terminated string, and the function of that name of the
+/// type `F`, which must be a function pointer.
+unsafe fn function<F: Copy>(library: *mut c_void, name: *const c_char) -> Option<F> {
+    // SAFETY: same contract.
+    let found = unsafe { libc::dlsym(library, name) };
+    // SAFETY: `F` is a function pointer, as large as any pointer, and not NULL.
+    (!found.is_null()).then(|| unsafe { transmute_copy(&found) })
+}
+
+/// The library that the program uses, or else the one beside this.
+fn open() -> Option<Library> {
+    let name = c"libibverbs.so.1";
+    // SAFETY: a terminated string.
+    let mut library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+    if library.is_null() {
+        library = open_beside(name);
+    }
+    if library.is_null() {
+        // SAFETY: a terminated string.
+        library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
+    }
+    if library.is_null() {
+        return None;
+    }
+    // SAFETY: a handle of dlopen; the function has this type in our library, and no other has it.
+    let ops: extern "C" fn() -> *const rocade_cm_ops =
+        unsafe { function(library, c"rocade_cm".as_ptr()) }?;
+    // SAFETY: the table is a static of the library, which is never unloaded.
+    let ops = unsafe { ops().as_ref() }?;
+    if ops.version != ROCADE_CM_VERSION {
+        return None;
+    }
+    // SAFETY: our library.
+    let verbs = unsafe { Verbs::find(library) }?;
+    Some(Library { ops, verbs })
+}
+
+/// The library in the directory of this one.
+fn open_beside(name: &CStr) -> *mut c_void {
+    // SAFETY: all zeroes are an answer.
+    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+    let here = open as fn() -> Option<Library> as *const c_void;
+    // SAFETY: an address, and room for the answer.
+    if unsafe { libc::dladdr(here, &raw mut info) } == 0 || info.dli_fname.is_null() {
+        return std::ptr::null_mut();
+    }
+    // SAFETY: a terminated string that lives as long as the library.
+    let own = unsafe { CStr::from_ptr(info.dli_fname) }.to_bytes();
+    let Some(slash) = own.iter().rposition(|byte| *byte == b'/') else {
+        return std::ptr::null_mut();
+    };
+    let path = [&own[..=slash], name.to_bytes_with_nul()].concat();
+    // SAFETY: a terminated string.
+    unsafe { libc::dlopen(path.as_ptr().cast(), libc::RTLD_NOW) }
+}
+
+fn library() -> Result<&'static Library, Errno> {
+    let library = LIBRARY.get_or_init(open).as_ref();
+    library.ok_or(Errno(libc::EOPNOTSUPP))
+}
+
+/// The private table.
+///
+/// # Errors
+/// `EOPNOTSUPP`: another `libibverbs.so.1` than ours is in use.
+pub(crate) fn ops() -> Result<&'static rocade_cm_ops, Errno> {
+    Ok(library()?.ops)
+}
+
+/// The verbs.
+///
+/// # Errors
+/// As [`ops`].
+pub(crate) fn verbs() -> Result<&'static Verbs, Errno> {
+    Ok(&library()?.verbs)
+}
+
+/// Counts the forks.
+///
+/// # Errors
+/// As [`ops`].
+pub(crate) fn generation() -> Result<u32, Errno> {
+    // SAFETY: no argument.
+    Ok(unsafe { (ops()?.generation)() })
+}

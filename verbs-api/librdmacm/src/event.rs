@@ -1,0 +1,268 @@
+//! Events: what the engine tells, and what has to be done before the program hears of it.
+
+use std::{
+    ffi::{c_int, c_uint},
+    ptr,
+};
+
+use rocade_abi::{
+    IBV_QPS_ERR, ROCADE_CM_PRIVATE_LEN, ibv_qp_attr, rdma_cm_event, rdma_cm_event_param,
+    rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_ud_param, rocade_cm_event,
+};
+
+use crate::{
+    connect,
+    engine::{ops, verbs},
+    ffi::{Errno, int_call, set_errno},
+    id::{ChannelObject, IdObject, migrate},
+};
+
+/// `enum rdma_cm_event_type`.
+pub(crate) const ADDR_RESOLVED: c_uint = 0;
+pub(crate) const ROUTE_RESOLVED: c_uint = 2;
+pub(crate) const CONNECT_REQUEST: c_uint = 4;
+pub(crate) const CONNECT_RESPONSE: c_uint = 5;
+pub(crate) const CONNECT_ERROR: c_uint = 6;
+pub(crate) const REJECTED: c_uint = 8;
+pub(crate) const ESTABLISHED: c_uint = 9;
+pub(crate) const DISCONNECTED: c_uint = 10;
+
+/// The consumer's reason of a rejection.
+const REJ_CONSUMER: u16 = 28;
+/// QP attribute mask.
+const IBV_QP_STATE: c_int = 1;
+
+/// What a pointer to an `rdma_cm_event` really points at.
+#[repr(C)]
+struct EventObject {
+    c: rdma_cm_event,
+    /// Whose acknowledgement it is; the parent's in a child.
+    owner: *const IdObject,
+    private_data: [u8; ROCADE_CM_PRIVATE_LEN],
+}
+
+/// `rdma_get_cm_event`: waits, or fails with `EAGAIN` if the descriptor is non-blocking. A cancellation point, as
+/// read(2) is: no frame may have anything to drop while it waits.
+pub(crate) unsafe extern "C-unwind" fn rdma_get_cm_event(
+    channel: *mut rdma_event_channel,
+    event: *mut *mut rdma_cm_event,
+) -> c_int {
+    if event.is_null() {
+        set_errno(libc::EINVAL);
+        return -1;
+    }
+    // SAFETY: by contract NULL or a live channel.
+    let found = unsafe { ChannelObject::raw(channel) }.and_then(|raw| Ok((raw, ops()?)));
+    let (raw, ops) = match found {
+        Ok(found) => found,
+        Err(errno) => {
+            set_errno(errno.0);
+            return -1;
+        }
+    };
+    let mut told = std::mem::MaybeUninit::<rocade_cm_event>::uninit();
+    loop {
+        // SAFETY: a live channel, and room for the event.
+        if unsafe { (ops.channel_next)(raw, told.as_mut_ptr()) } != 0 {
+            return -1;
+        }
+        // SAFETY: an event was written.
+        let told = unsafe { told.assume_init() };
+        let mut made = ptr::null_mut();
+        let status = int_call(|| {
+            // SAFETY: the cookie of an event is the address of a live ID: it lives until its events are
+            // acknowledged.
+            made = unsafe { make(&told) }?;
+            Ok(())
+        });
+        if status != 0 {
+            return -1;
+        }
+        if !made.is_null() {
+            // SAFETY: not NULL, and by contract writable.
+            unsafe { event.write(made) };
+            return 0;
+        }
+    }
+}
+
+/// Makes the program's event; NULL where it is none of its business.
+///
+/// # Safety
+/// The cookie must be that of a live ID.
+unsafe fn make(told: &rocade_cm_event) -> Result<*mut rdma_cm_event, Errno> {
+    let address = usize::try_from(told.cookie).unwrap_or(0);
+    let owner: *const IdObject = ptr::with_exposed_provenance(address);
+    // SAFETY: by contract.
+    let object = unsafe { owner.as_ref() }.ok_or(Errno::INVAL)?;
+    let mut event = Box::new(EventObject {
+        c: rdma_cm_event {
+            id: object.as_c(),
+            listen_id: ptr::null_mut(),
+            event: told.kind,
+            status: told.status,
+            param: rdma_cm_event_param {
+                conn: conn_param(told),
+            },
+        },
+        owner,
+        private_data: told.private_data,
+    });
+    if told.is_ud {
+        event.c.param.ud = ud_param(told);
+    }
+    if told.private_data_len > 0 {
+        // Both begin with the pointer.
+        event.c.param.ud.private_data = event.private_data.as_ptr().cast();
+    }
+    let is_news = match told.kind {
+        CONNECT_REQUEST => match new_id(told, object) {
+            Ok(id) => {
+                event.c.listen_id = event.c.id;
+                event.c.id = id;
+                true
+            }
+            Err(errno) => {
+                tell_refusal(errno);
+                false
+            }
+        },
+        ADDR_RESOLVED | ROUTE_RESOLVED => {
+            object.query()?;
+            if told.kind == ROUTE_RESOLVED {
+                object.show_path();
+            }
+            true
+        }
+        CONNECT_RESPONSE => {
+            respond(object, &mut event.c);
+            true
+        }
+        REJECTED => {
+            let is_news = !object.state.lock().connect_error;
+            // What the program has done wrong is seen elsewhere.
+            let _ = qp_to_error(object.as_c());
+            is_news
+        }
+        DISCONNECTED => !object.state.lock().connect_error,
+        _ => true,
+    };
+    if !is_news {
+        object.complete_one();
+        return Ok(ptr::null_mut());
+    }
+    Ok(Box::into_raw(event).cast())
+}
+
+/// A request could not become an ID.
+fn tell_refusal(errno: Errno) {
+    let line = format!(
+        "rocade[{}]: a connection request is dropped: errno {}\n",
+        std::process::id(),
+        errno.0
+    );
+    // SAFETY: the buffer has that length.
+    let _ = unsafe { libc::syscall(libc::SYS_write, 2, line.as_ptr(), line.len()) };
+}
+
+/// The ID of a request.
+fn new_id(told: &rocade_cm_event, listener: &IdObject) -> Result<*mut rdma_cm_id, Errno> {
+    let of = listener.as_c();
+    // SAFETY: the C part is alive.
+    let (channel, context, ps, qp_type) =
+        unsafe { ((*of).channel, (*of).context, (*of).ps, (*of).qp_type) };
+    let id = IdObject::create(|_| Ok(told.new_id), channel, context, (ps, qp_type))?;
+    // SAFETY: made just now.
+    let object = unsafe { IdObject::borrow(id) }?;
+    {
+        let mut state = object.state.lock();
+        state.initiator_depth = told.initiator_depth;
+        state.responder_resources = told.responder_resources;
+    }
+    object.query()?;
+    object.show_path();
+    if listener.state.lock().sync {
+        // SAFETY: alive; it gets a channel of its own.
+        unsafe { migrate(id, ptr::null_mut()) }?;
+    }
+    Ok(id)
+}
+
+/// The peer has accepted: the queue pair, if the ID has one, goes to RTS, and the peer learns that.
+//= EVT-06
+fn respond(object: &IdObject, event: &mut rdma_cm_event) {
+    let c = object.as_c();
+    // SAFETY: the C part is alive.
+    if unsafe { (*c).qp.is_null() } {
+        return;
+    }
+    let done = connect::qp_to_rts(c, None, None).and_then(|()| {
+        // SAFETY: a live ID.
+        Errno::check(unsafe { (ops()?.id_establish)(object.raw) })
+    });
+    match done {
+        Ok(()) => event.event = ESTABLISHED,
+        Err(errno) => {
+            event.event = CONNECT_ERROR;
+            event.status = -errno.0;
+            object.state.lock().connect_error = true;
+            let _ = qp_to_error(c);
+            // SAFETY: a live ID, without private data.
+            let _ = ops()
+                .map(|ops| unsafe { (ops.id_reject)(object.raw, REJ_CONSUMER, ptr::null(), 0) });
+        }
+    }
+}
+
+/// The queue pair of an ID, if there is one, goes to ERR.
+pub(crate) fn qp_to_error(id: *mut rdma_cm_id) -> Result<(), Errno> {
+    // SAFETY: by contract a live ID.
+    let qp = unsafe { (*id).qp };
+    if qp.is_null() {
+        return Ok(());
+    }
+    // SAFETY: all zeroes are attributes.
+    let mut attr: ibv_qp_attr = unsafe { std::mem::zeroed() };
+    attr.qp_state = IBV_QPS_ERR;
+    // SAFETY: a live QP.
+    Errno::check(unsafe { (verbs()?.ibv_modify_qp)(qp, &raw mut attr, IBV_QP_STATE) })
+}
+
+fn conn_param(told: &rocade_cm_event) -> rdma_conn_param {
+    rdma_conn_param {
+        private_data: ptr::null(),
+        private_data_len: told.private_data_len,
+        responder_resources: told.responder_resources,
+        initiator_depth: told.initiator_depth,
+        flow_control: told.flow_control,
+        retry_count: told.retry_count,
+        rnr_retry_count: told.rnr_retry_count,
+        srq: told.srq,
+        qp_num: told.qp_num,
+    }
+}
+
+fn ud_param(told: &rocade_cm_event) -> rdma_ud_param {
+    rdma_ud_param {
+        private_data: ptr::null(),
+        private_data_len: told.private_data_len,
+        ah_attr: told.ah_attr,
+        qp_num: told.qp_num,
+        qkey: told.qkey,
+    }
+}
+
+/// `rdma_ack_cm_event`.
+//= EVT-07
+pub(crate) unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
+    int_call(|| {
+        if event.is_null() {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: by contract an event that was handed out and is not used afterwards.
+        let event = unsafe { Box::from_raw(event.cast::<EventObject>()) };
+        // SAFETY: the owner lives until its events are acknowledged.
+        unsafe { &*event.owner }.complete_one();
+        Ok(())
+    })
+}

@@ -1,0 +1,523 @@
+//! IDs and event channels.
+
+use std::{
+    cell::UnsafeCell,
+    ffi::{c_int, c_uint, c_void},
+    ptr,
+};
+
+use libc::{sockaddr, sockaddr_storage};
+use parking_lot::{Condvar, Mutex};
+use rocade_abi::{
+    IBV_QPT_RC, IBV_QPT_UD, ibv_gid, ibv_qp_init_attr, ibv_sa_path_rec, rdma_cm_event, rdma_cm_id,
+    rdma_event_channel, rocade_cm_channel, rocade_cm_id, rocade_cm_route,
+};
+
+use crate::{
+    devices,
+    engine::{self, ops},
+    event,
+    ffi::{Errno, int_call, ptr_call, void_call},
+};
+
+/// `enum rdma_port_space`.
+pub(crate) const PS_IPOIB: c_uint = 0x0002;
+pub(crate) const PS_TCP: c_uint = 0x0106;
+pub(crate) const PS_UDP: c_uint = 0x0111;
+pub(crate) const PS_IB: c_uint = 0x013f;
+
+/// P_Key of all connections.
+const PKEY: u16 = 0xffff;
+/// "Exactly", in a path record.
+const EXACTLY: u8 = 2;
+/// 10 Gbit/s in the code of rates.
+const RATE: u8 = 3;
+
+/// What a pointer to an `rdma_event_channel` really points at.
+#[repr(C)]
+pub(crate) struct ChannelObject {
+    c: UnsafeCell<rdma_event_channel>,
+    raw: *mut rocade_cm_channel,
+}
+
+impl ChannelObject {
+    pub(crate) fn create() -> Result<*mut rdma_event_channel, Errno> {
+        let (mut raw, mut fd) = (ptr::null_mut(), -1);
+        // SAFETY: room for both answers.
+        Errno::check(unsafe { (ops()?.channel_new)(&raw mut raw, &raw mut fd) })?;
+        let object = Self {
+            c: UnsafeCell::new(rdma_event_channel { fd }),
+            raw,
+        };
+        Ok(Box::into_raw(Box::new(object)).cast())
+    }
+
+    /// # Safety
+    /// `channel` must be NULL or come from [`Self::create`], and be alive.
+    pub(crate) unsafe fn raw(
+        channel: *mut rdma_event_channel,
+    ) -> Result<*mut rocade_cm_channel, Errno> {
+        // SAFETY: the C part is the first member of a live `Self`.
+        let object = unsafe { channel.cast::<Self>().as_ref() };
+        object.map(|object| object.raw).ok_or(Errno::INVAL)
+    }
+
+    /// # Safety
+    /// As [`Self::raw`]; nobody uses it afterwards.
+    pub(crate) unsafe fn end(channel: *mut rdma_event_channel) -> Result<(), Errno> {
+        // SAFETY: same contract.
+        let raw = unsafe { Self::raw(channel) }?;
+        // SAFETY: it lives, and is not used afterwards.
+        unsafe { (ops()?.channel_free)(raw) };
+        // SAFETY: it came from `Box::into_raw`.
+        drop(unsafe { Box::from_raw(channel.cast::<Self>()) });
+        Ok(())
+    }
+}
+
+/// What a pointer to an `rdma_cm_id` really points at. The program reads and writes the C part.
+#[repr(C)]
+pub(crate) struct IdObject {
+    pub(crate) c: UnsafeCell<rdma_cm_id>,
+    pub(crate) raw: *mut rocade_cm_id,
+    generation: u32,
+    pub(crate) state: Mutex<IdState>,
+    /// Events that were acknowledged.
+    completed: Mutex<u64>,
+    all_completed: Condvar,
+    path: UnsafeCell<ibv_sa_path_rec>,
+}
+
+// SAFETY: the C part and the path are touched through raw pointers only, as the program does; the rest
+// is locked or never changes.
+unsafe impl Sync for IdObject {}
+
+/// What else is known of an ID.
+#[derive(Default)]
+pub(crate) struct IdState {
+    /// It has a channel of its own, and calls wait for their events.
+    pub(crate) sync: bool,
+    pub(crate) initiator_depth: u8,
+    pub(crate) responder_resources: u8,
+    /// The connection could not be made, and its end is no news.
+    pub(crate) connect_error: bool,
+    /// What `rdma_getaddrinfo` has put before the private data of the next connection.
+    pub(crate) connect: Vec<u8>,
+    /// For the queue pairs of the requests of a listener.
+    pub(crate) qp_init_attr: Option<ibv_qp_init_attr>,
+}
+
+// SAFETY: the pointers in the attributes are to objects of libibverbs, which any thread may use.
+unsafe impl Send for IdState {}
+
+impl IdObject {
+    /// # Safety
+    /// `id` must be NULL, or come from [`Self::create`] and be alive during `'a`.
+    pub(crate) unsafe fn borrow<'a>(id: *mut rdma_cm_id) -> Result<&'a Self, Errno> {
+        // SAFETY: the C part is the first member of a live `Self`.
+        let object = unsafe { id.cast::<Self>().as_ref() }.ok_or(Errno::INVAL)?;
+        if object.generation == engine::generation()? {
+            Ok(object)
+        } else {
+            // The parent's.
+            Err(Errno::NODEV)
+        }
+    }
+
+    /// An ID for what the engine has.
+    pub(crate) fn create(
+        make: impl FnOnce(u64) -> Result<*mut rocade_cm_id, Errno>,
+        channel: *mut rdma_event_channel,
+        context: *mut c_void,
+        (ps, qp_type): (c_uint, c_uint),
+    ) -> Result<*mut rdma_cm_id, Errno> {
+        let generation = engine::generation()?;
+        let mut place = Box::<Self>::new_uninit();
+        let address = place.as_mut_ptr();
+        let raw = make(address.expose_provenance() as u64)?;
+        // SAFETY: all zeroes are an ID without anything.
+        let mut c: rdma_cm_id = unsafe { std::mem::zeroed() };
+        c.channel = channel;
+        c.context = context;
+        c.ps = ps;
+        c.qp_type = qp_type;
+        // SAFETY: all zeroes are a path.
+        let path = unsafe { std::mem::zeroed() };
+        place.write(Self {
+            c: UnsafeCell::new(c),
+            raw,
+            generation,
+            state: Mutex::default(),
+            completed: Mutex::new(0),
+            all_completed: Condvar::new(),
+            path: UnsafeCell::new(path),
+        });
+        Ok(Box::into_raw(place).cast())
+    }
+
+    /// The pointer that the program has.
+    pub(crate) const fn as_c(&self) -> *mut rdma_cm_id {
+        self.c.get()
+    }
+
+    /// The cookie of its events.
+    pub(crate) fn cookie(&self) -> u64 {
+        ptr::from_ref(self).expose_provenance() as u64
+    }
+
+    /// An event was acknowledged.
+    pub(crate) fn complete_one(&self) {
+        *self.completed.lock() += 1;
+        self.all_completed.notify_all();
+    }
+
+    /// Waits until so many were.
+    //= EVT-07
+    pub(crate) fn wait_for(&self, reported: u64) {
+        let mut completed = self.completed.lock();
+        while *completed < reported {
+            self.all_completed.wait(&mut completed);
+        }
+    }
+
+    /// Fills in addresses, device and path.
+    pub(crate) fn query(&self) -> Result<(), Errno> {
+        // SAFETY: all zeroes are an answer.
+        let mut route: rocade_cm_route = unsafe { std::mem::zeroed() };
+        // SAFETY: a live ID, and room for the answer.
+        Errno::check(unsafe { (ops()?.id_route)(self.raw, &raw mut route) })?;
+        let device = devices::at(route.device)?;
+        let c = self.as_c();
+        let path = ibv_sa_path_rec {
+            dgid: ibv_gid { raw: route.dgid },
+            sgid: ibv_gid { raw: route.sgid },
+            dlid: 0,
+            slid: 0,
+            raw_traffic: 0,
+            flow_label: route.flow_label.to_be(),
+            hop_limit: route.hop_limit,
+            traffic_class: route.traffic_class,
+            reversible: 1 << 24,
+            numb_path: 1,
+            pkey: PKEY,
+            sl: 0,
+            mtu_selector: EXACTLY,
+            mtu: route.mtu,
+            rate_selector: EXACTLY,
+            rate: RATE,
+            packet_life_time_selector: EXACTLY,
+            packet_life_time: route.packet_life_time,
+            preference: 0,
+        };
+        // SAFETY: the C part is alive; the program does not change it while it calls us for this ID.
+        unsafe {
+            if route.src.ss_family != 0 {
+                (*c).route.addr.src_storage = route.src;
+            }
+            if route.dst.ss_family != 0 {
+                (*c).route.addr.dst_storage = route.dst;
+            }
+            if let Some(device) = device {
+                (*c).verbs = device.verbs;
+                (*c).port_num = 1;
+                if (*c).pd.is_null() {
+                    (*c).pd = device.pd;
+                }
+                (*c).route.addr.addr.sgid = ibv_gid { raw: route.sgid };
+                (*c).route.addr.addr.dgid = ibv_gid { raw: route.dgid };
+                (*c).route.addr.addr.pkey = PKEY.to_be();
+            }
+            self.path.get().write(path);
+        }
+        Ok(())
+    }
+
+    /// The path is known.
+    pub(crate) fn show_path(&self) {
+        let c = self.as_c();
+        // SAFETY: as in `query`.
+        unsafe {
+            (*c).route.path_rec = self.path.get();
+            (*c).route.num_paths = 1;
+        }
+    }
+
+    /// In synchronous mode: waits for what becomes of a call.
+    //= LRC-02
+    pub(crate) fn complete(&self) -> Result<(), Errno> {
+        if !self.state.lock().sync {
+            return Ok(());
+        }
+        self.forget_event();
+        let c = self.as_c();
+        // SAFETY: the C part is alive, and the members are only ours in this mode.
+        let (channel, place) = unsafe { ((*c).channel, &raw mut (*c).event) };
+        // SAFETY: a live channel, and room for the event.
+        if unsafe { event::rdma_get_cm_event(channel, place) } != 0 {
+            return Err(Errno::last());
+        }
+        // SAFETY: an event was written.
+        let event: rdma_cm_event = unsafe { place.read().read() };
+        match event.status {
+            0 => Ok(()),
+            _ if event.event == event::REJECTED => Err(Errno(libc::ECONNREFUSED)),
+            status => Err(Errno(status.abs())),
+        }
+    }
+
+    /// Acknowledges the event that the ID shows.
+    pub(crate) fn forget_event(&self) {
+        let c = self.as_c();
+        // SAFETY: the C part is alive.
+        let event = unsafe { (*c).event };
+        if !event.is_null() {
+            // SAFETY: as above.
+            unsafe { (*c).event = ptr::null_mut() };
+            // SAFETY: a live event that nobody uses afterwards.
+            unsafe { event::rdma_ack_cm_event(event) };
+        }
+    }
+}
+
+/// Queue pairs of a port space.
+//= LRC-22
+pub(crate) const fn qp_type_of(ps: c_uint) -> Option<c_uint> {
+    match ps {
+        PS_TCP | PS_IB => Some(IBV_QPT_RC),
+        PS_UDP | PS_IPOIB => Some(IBV_QPT_UD),
+        _ => None,
+    }
+}
+
+/// Makes an ID; without a channel it gets one of its own.
+pub(crate) fn create(
+    channel: *mut rdma_event_channel,
+    context: *mut c_void,
+    ps: c_uint,
+    qp_type: c_uint,
+) -> Result<*mut rdma_cm_id, Errno> {
+    let sync = channel.is_null();
+    let channel = if sync {
+        ChannelObject::create()?
+    } else {
+        channel
+    };
+    // SAFETY: by contract, or made just now.
+    let raw_channel = unsafe { ChannelObject::raw(channel) }?;
+    let make = |cookie| {
+        let mut raw = ptr::null_mut();
+        let new = ops()?.id_new;
+        // SAFETY: a live channel, and room for the answer.
+        Errno::check(unsafe { new(raw_channel, ps, qp_type, cookie, &raw mut raw) })?;
+        Ok(raw)
+    };
+    let made = IdObject::create(make, channel, context, (ps, qp_type));
+    let id = match made {
+        Ok(id) => id,
+        Err(error) => {
+            if sync {
+                // SAFETY: made above, and nobody has seen it.
+                unsafe { ChannelObject::end(channel) }?;
+            }
+            return Err(error);
+        }
+    };
+    // SAFETY: made just now.
+    unsafe { IdObject::borrow(id) }?.state.lock().sync = sync;
+    Ok(id)
+}
+
+/// Ends an ID.
+///
+/// # Safety
+/// `id` must be alive, and is not used afterwards.
+pub(crate) unsafe fn destroy(id: *mut rdma_cm_id) -> Result<(), Errno> {
+    // SAFETY: by contract.
+    let object = match unsafe { IdObject::borrow(id) } {
+        Ok(object) => object,
+        // The parent's.
+        Err(Errno::NODEV) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    // SAFETY: a live ID.
+    let reported = unsafe { (ops()?.id_end)(object.raw) };
+    object.forget_event();
+    object.wait_for(reported);
+    let sync = object.state.lock().sync;
+    // SAFETY: a live ID that is not used afterwards.
+    unsafe { (ops()?.id_free)(object.raw) };
+    if sync {
+        // SAFETY: the C part is alive; the channel is the ID's own.
+        unsafe { ChannelObject::end((*object.as_c()).channel) }?;
+    }
+    // SAFETY: it came from `Box::into_raw`, and this is its last use.
+    drop(unsafe { Box::from_raw(id.cast::<IdObject>()) });
+    Ok(())
+}
+
+/// `rdma_create_event_channel`.
+pub(crate) extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
+    ptr_call(ChannelObject::create)
+}
+
+/// `rdma_destroy_event_channel`.
+pub(crate) unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
+    // SAFETY: by contract a live channel that is not used afterwards.
+    void_call(|| unsafe { ChannelObject::end(channel) });
+}
+
+/// `rdma_create_id`.
+//= LRC-02
+pub(crate) unsafe extern "C" fn rdma_create_id(
+    channel: *mut rdma_event_channel,
+    id: *mut *mut rdma_cm_id,
+    context: *mut c_void,
+    ps: c_uint,
+) -> c_int {
+    int_call(|| {
+        if id.is_null() {
+            return Err(Errno::INVAL);
+        }
+        let qp_type = qp_type_of(ps).ok_or(Errno::INVAL)?;
+        let made = create(channel, context, ps, qp_type)?;
+        // SAFETY: by contract writable.
+        unsafe { id.write(made) };
+        Ok(())
+    })
+}
+
+/// `rdma_destroy_id`.
+pub(crate) unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
+    // SAFETY: by contract a live ID that is not used afterwards.
+    int_call(|| unsafe { destroy(id) })
+}
+
+/// `rdma_migrate_id`.
+//= LRC-12
+pub(crate) unsafe extern "C" fn rdma_migrate_id(
+    id: *mut rdma_cm_id,
+    channel: *mut rdma_event_channel,
+) -> c_int {
+    // SAFETY: by contract a live ID and channel.
+    int_call(|| unsafe { migrate(id, channel) })
+}
+
+/// # Safety
+/// Both must be alive, or NULL.
+pub(crate) unsafe fn migrate(
+    id: *mut rdma_cm_id,
+    channel: *mut rdma_event_channel,
+) -> Result<(), Errno> {
+    // SAFETY: by contract.
+    let object = unsafe { IdObject::borrow(id) }?;
+    let was_sync = object.state.lock().sync;
+    let sync = channel.is_null();
+    if was_sync && sync {
+        return Err(Errno::INVAL);
+    }
+    let channel = if sync {
+        ChannelObject::create()?
+    } else {
+        channel
+    };
+    // SAFETY: alive, by contract or made just now.
+    let raw = unsafe { ChannelObject::raw(channel) }?;
+    let mut reported = 0;
+    // SAFETY: both are alive, and there is room for the answer.
+    let moved = Errno::check(unsafe { (ops()?.id_migrate)(object.raw, raw, &raw mut reported) });
+    if let Err(error) = moved {
+        if sync {
+            // SAFETY: made above.
+            unsafe { ChannelObject::end(channel) }?;
+        }
+        return Err(error);
+    }
+    let c = object.as_c();
+    // SAFETY: the C part is alive.
+    let old = unsafe { (*c).channel };
+    if was_sync {
+        object.forget_event();
+    }
+    object.wait_for(reported);
+    // SAFETY: the C part is alive.
+    unsafe { (*c).channel = channel };
+    object.state.lock().sync = sync;
+    if was_sync {
+        // SAFETY: the ID's own, which nobody uses any more.
+        unsafe { ChannelObject::end(old) }?;
+    }
+    Ok(())
+}
+
+fn port(storage: &sockaddr_storage) -> u16 {
+    match c_int::from(storage.ss_family) {
+        libc::AF_INET | libc::AF_INET6 => {
+            // SAFETY: the port is at the same place in both, and inside the storage.
+            unsafe {
+                (&raw const *storage)
+                    .cast::<libc::sockaddr_in>()
+                    .read()
+                    .sin_port
+            }
+        }
+        _ => 0,
+    }
+}
+
+/// `rdma_get_src_port`: network byte order.
+//= LRC-17
+pub(crate) unsafe extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
+    // SAFETY: by contract NULL or a live ID.
+    unsafe { id.as_ref() }.map_or(0, |id| port(&id.route.addr.src_storage))
+}
+
+/// `rdma_get_dst_port`: network byte order.
+//= LRC-17
+pub(crate) unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
+    // SAFETY: by contract NULL or a live ID.
+    unsafe { id.as_ref() }.map_or(0, |id| port(&id.route.addr.dst_storage))
+}
+
+/// `rdma_set_option`: level 0 is that of IDs.
+//= LRC-14
+pub(crate) unsafe extern "C" fn rdma_set_option(
+    id: *mut rdma_cm_id,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: usize,
+) -> c_int {
+    int_call(|| {
+        // SAFETY: by contract a live ID.
+        let object = unsafe { IdObject::borrow(id) }?;
+        if level != 0 || value.is_null() {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: a live ID; the value is readable for its length.
+        Errno::check(unsafe { (ops()?.id_set_option)(object.raw, name, value, len) })
+    })
+}
+
+/// How long an address is, by its family.
+pub(crate) fn address_len(family: c_int) -> Option<usize> {
+    match family {
+        libc::AF_INET => Some(size_of::<libc::sockaddr_in>()),
+        libc::AF_INET6 => Some(size_of::<libc::sockaddr_in6>()),
+        _ => None,
+    }
+}
+
+/// A copy of an address.
+///
+/// # Safety
+/// `addr` must be as long as its family says.
+pub(crate) unsafe fn copy_address(addr: *const sockaddr) -> Option<sockaddr_storage> {
+    // SAFETY: all zeroes are an address.
+    let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
+    // SAFETY: by contract.
+    let family = unsafe { addr.cast::<u16>().read_unaligned() };
+    let len = address_len(family.into())?;
+    // SAFETY: both are that long.
+    unsafe { ptr::copy_nonoverlapping(addr.cast::<u8>(), (&raw mut storage).cast(), len) };
+    Some(storage)
+}
