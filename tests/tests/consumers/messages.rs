@@ -63,10 +63,6 @@ fn what_is_not_offered_yet_is_said() {
             ["ibv_create_qp: ", "UD", "only RC"],
         ),
         (
-            &["ibv_xsrq_pingpong", "-g", "0"],
-            ["ibv_open_xrcd: ", "not offer", ""],
-        ),
-        (
             &["rping", "-s"],
             ["rdma_create_event_channel: ", "librdmacm", ""],
         ),
