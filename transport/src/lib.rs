@@ -24,7 +24,7 @@
 //! transmit    congestion  the caller's buffer; how much is in flight
 //! pace                    what waits a moment so that it need not leave alone
 //! queue                   work requests that wait for their turn
-//! attr wr memory completion event counters error time
+//! attr wr memory window completion event counters error time
 //! ```
 //!
 //! A folder's files use each other: they hold the methods of the type that its `mod.rs` defines.
@@ -64,6 +64,7 @@ mod tests;
 mod time;
 mod transmit;
 mod unreliable;
+mod window;
 mod wr;
 
 pub use attr::{AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType};
@@ -82,4 +83,5 @@ pub use queue::{
 };
 pub use time::Time;
 pub use transmit::{Deferred, Source, TxBuffer};
+pub use window::{Bind, BindError, Bindable, Window, WindowKind};
 pub use wr::{AccessFlags, Destination, RouteTag, SendFlags, SendOp, SendWr, Sge};

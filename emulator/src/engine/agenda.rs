@@ -181,7 +181,7 @@ impl Agenda {
     }
 
     /// When the background thread has to look again.
-    fn next(&self, now: Time) -> Option<Time> {
+    pub(super) fn next(&self, now: Time) -> Option<Time> {
         let lanes = Why::ALL.into_iter().filter_map(|why| {
             let due = Time::from_ns(self.lane(why).due.load(Ordering::Relaxed));
             let lately = now < due.plus_ns(why.lately_ns());

@@ -94,7 +94,9 @@ impl WaitSet {
         let network = network.map(|socket| set.add(socket.as_raw_fd()));
         let before_uplinks = network.or(control).unwrap_or(wake) + 1;
         for uplink in &self.uplinks {
-            set.add(uplink.link.rx_fd().as_raw_fd());
+            if let Some(fd) = uplink.link.rx_fd() {
+                set.add(fd.as_raw_fd());
+            }
         }
         if set.wait(self.timeout).is_err() {
             // The program has lowered its limit of descriptors below what is open: look now and then.

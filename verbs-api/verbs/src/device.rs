@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rocade_emulator::{
     AccessFlags, AsyncEventKind, Context as RawContext, DeviceAttr, DeviceInfo, Engine,
-    EngineConfig, EngineCounters, GidEntry, Pd as RawPd, PortAttr, VerbsError,
+    EngineConfig, EngineCounters, GidEntry, Pd as RawPd, PortAttr, Psn, VerbsError,
 };
 
 use crate::completion::CompletionQueue;
@@ -107,6 +107,10 @@ pub struct Context {
 }
 
 impl Context {
+    pub(crate) fn random_psn(&self) -> Psn {
+        self.raw.random_psn()
+    }
+
     /// Name, GUID and interface.
     #[must_use]
     pub fn device(&self) -> DeviceInfo {
