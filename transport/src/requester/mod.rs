@@ -33,7 +33,7 @@ use rewind::Rewound;
 
 /// Local ACK timeouts below this are rounded up: a thread cannot be scheduled faster, and a
 /// spurious timeout costs a retry (RC-TMR-01 allows up to four times the value).
-const MIN_ACK_TIMEOUT_NS: u64 = 1_000_000;
+pub const MIN_ACK_TIMEOUT_NS: u64 = 1_000_000;
 
 /// Longest message (MTU-04).
 const MAX_MESSAGE: u64 = 1 << 31;

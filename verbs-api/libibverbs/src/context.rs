@@ -70,6 +70,25 @@ impl ContextObject {
         Ok(unsafe { Arc::from_raw(object) })
     }
 
+    /// Likewise, also of a context that was opened before a `fork`: for what needs no engine.
+    ///
+    /// # Errors
+    /// `EINVAL` for NULL.
+    ///
+    /// # Safety
+    /// As for [`Self::borrow`].
+    pub(crate) unsafe fn share_inherited(context: *mut ibv_context) -> Result<Arc<Self>, Errno> {
+        if context.is_null() {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: same contract.
+        let object = unsafe { Self::container(context) };
+        // SAFETY: as in `share`.
+        unsafe { Arc::increment_strong_count(object) };
+        // SAFETY: the count just taken belongs to the new `Arc`.
+        Ok(unsafe { Arc::from_raw(object) })
+    }
+
     /// The emulator's context.
     pub(crate) const fn context(&self) -> &Context {
         &self.context

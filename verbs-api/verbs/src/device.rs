@@ -15,6 +15,7 @@ use crate::memory::MemoryRegion;
 use crate::queue_pair::QueuePairBuilder;
 use crate::shared_receives::SharedReceiveQueue;
 use crate::sys;
+use crate::window::MemoryWindow;
 
 /// The only port of a device.
 pub(crate) const PORT: u8 = 1;
@@ -250,6 +251,15 @@ impl ProtectionDomain {
     #[doc(alias = "ibv_reg_mr")]
     pub fn register(&self, len: usize, access: AccessFlags) -> Result<MemoryRegion> {
         MemoryRegion::register(&self.raw, len, access)
+    }
+
+    /// A new memory window, which lends no memory yet.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`] if keys run out.
+    #[doc(alias = "ibv_alloc_mw")]
+    pub fn memory_window(&self) -> Result<MemoryWindow> {
+        MemoryWindow::new(self)
     }
 
     /// A new shared receive queue with room for `depth` receives of up to `max_sges` scatter/gather entries.
