@@ -24,6 +24,7 @@ mod objects;
 pub mod random;
 pub mod steering;
 mod sync;
+mod sys;
 
 /// Unit tests use the helpers of `tests/common` too.
 #[cfg(all(test, not(loom)))]

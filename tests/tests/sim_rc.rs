@@ -2,6 +2,7 @@
 
 use rocade_tests::sim::each_seed;
 use rocade_tests::sim::flow::Kind;
+use rocade_tests::sim::lending::Lending;
 use rocade_tests::sim::scenario::{Receives, Report, Scenario};
 use rocade_tests::sim::upheaval::{Outcome, Plan, Upheaval};
 
@@ -26,6 +27,22 @@ fn thousand_messages(kinds: &[Kind]) {
     // Of these two the responses are answers with data, which have one way only.
     let one_way = matches!(kinds, [Kind::Read] | [Kind::Atomic]);
     assert_eq!(report.short_packets == 0, one_way, "{report:?}");
+}
+
+//= INV-03 type=test
+//= INV-05 type=test
+//= MW-06 type=test
+//= MR-14 type=test
+#[test]
+fn what_is_lent_through_windows_is_taken_back() {
+    let mut repeated = 0;
+    each_seed(
+        30,
+        |seed| Lending::swarm(seed, 20),
+        Lending::run,
+        |count| repeated += count,
+    );
+    assert!(repeated > 300, "the network was bad: {repeated}");
 }
 
 #[test]

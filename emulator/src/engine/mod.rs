@@ -28,7 +28,6 @@ mod publish;
 mod qp_table;
 mod routes;
 mod simulation;
-pub(crate) mod sys;
 mod tap;
 mod transmit;
 mod uplink;
@@ -59,6 +58,7 @@ use crate::memory::{MemGuard, MrTable};
 use crate::objects::{Context, Domains, QpCore, QpInner};
 use crate::random::Randomness;
 use crate::steering::{QpnAllocator, Slot};
+use crate::sys;
 
 use agenda::Agenda;
 use broker_link::BrokerLink;

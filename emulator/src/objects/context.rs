@@ -10,9 +10,10 @@ use super::cq::{Cq, CqInitAttr};
 use super::event_queue::{AckCounter, EventQueue, EventWaiter};
 use super::pd::Pd;
 use super::xrcd::{Xrcd, XrcdInitAttr};
-use crate::engine::{EngineInner, sys};
+use crate::engine::EngineInner;
 use crate::error::VerbsError;
 use crate::hca::{DeviceAttr, DeviceInfo, GidEntry, Hca, PortAttr, limits};
+use crate::sys;
 
 /// What happened (`ibv_event_type`, AEV-*).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -770,3 +770,15 @@ fn each_run<'c, I: Iterator<Item = &'c Completion>>(
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Programs have thousands of queue pairs that say nothing for hours. What only some of them need, or only in trouble,
+    /// belongs into a box.
+    #[test]
+    fn an_idle_queue_pair_is_small() {
+        assert!(size_of::<QpInner>() <= 1_280);
+    }
+}

@@ -339,7 +339,7 @@ impl Scenario {
         }
     }
 
-    fn pair(&self) -> Pair {
+    pub(super) fn pair(&self) -> Pair {
         let mut pair = Pair::new(|side, setup| {
             let [a, b] = self.first_psns;
             let (sq_psn, rq_psn) = if side == Side::A { (a, b) } else { (b, a) };
