@@ -266,6 +266,12 @@ impl Qp {
         }
     }
 
+    /// Its transport service.
+    #[must_use]
+    pub fn qp_type(&self) -> QpType {
+        self.inner().lock().qp.config().qp_type
+    }
+
     /// Its state.
     #[must_use]
     pub fn state(&self) -> QpState {

@@ -124,6 +124,12 @@ macro_rules! programs {
 }
 
 programs! {
+    datagrams:
+        an_answer_finds_its_way,
+        a_header_of_ipv6_is_read,
+        address_handles_are_checked,
+        batches_of_datagrams,
+        groups_are_joined_and_left;
     semantics:
         failed_batch_leaves_nothing,
         failed_chain_keeps_its_head,
