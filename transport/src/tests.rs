@@ -16,6 +16,7 @@ mod states;
 mod transfer;
 mod unreliable;
 mod windows;
+mod xrc;
 
 use alloc::vec;
 use alloc::vec::Vec;
