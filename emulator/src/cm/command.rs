@@ -764,7 +764,7 @@ impl CmCore {
 
     /// Ends an ID.
     //= CM-ST-10
-    fn end(&mut self, key: IdKey, now: Time) -> (u64, Option<Binding>) {
+    pub(super) fn end(&mut self, key: IdKey, now: Time) -> (u64, Option<Binding>) {
         let Some(id) = self.ids.remove(&key) else {
             return (0, None);
         };
