@@ -19,10 +19,12 @@ pub enum VerbsError {
     NoMemory(&'static str),
     /// EOPNOTSUPP: this device does not do it.
     NotSupported(&'static str),
-    /// EPERM: only a privileged process may do that; says what.
+    /// EPERM: the caller may not do that; says what.
     NotPermitted(&'static str),
     /// EBUSY: something else still uses the object.
     Busy(&'static str),
+    /// ENOENT: there is no such thing; says what.
+    NotFound(&'static str),
     /// EFAULT: memory is not mapped, or not writable.
     Fault,
     /// ENODEV: no such device.
@@ -58,6 +60,7 @@ impl VerbsError {
             Self::NotSupported(_) => libc::EOPNOTSUPP,
             Self::NotPermitted(_) => libc::EPERM,
             Self::Busy(_) => libc::EBUSY,
+            Self::NotFound(_) => libc::ENOENT,
             Self::Fault => libc::EFAULT,
             Self::PeerRefused(_) => libc::EACCES,
             Self::NoDevice => libc::ENODEV,
@@ -79,6 +82,7 @@ impl fmt::Display for VerbsError {
             Self::NotSupported(what) => write!(f, "not supported: {what}"),
             Self::NotPermitted(what) => write!(f, "not permitted: {what}"),
             Self::Busy(what) => write!(f, "still in use: {what}"),
+            Self::NotFound(what) => write!(f, "there is no such {what}"),
             Self::Fault => f.write_str("memory is not mapped with the rights asked for"),
             Self::NoDevice => f.write_str("no such device"),
             Self::NoData => f.write_str("the GID table entry is empty"),

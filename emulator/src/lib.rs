@@ -34,13 +34,14 @@ pub use engine::{Engine, EngineCounters};
 pub use error::VerbsError;
 pub use hca::{DeviceAttr, DeviceFacts, DeviceInfo, GidEntry, PortAttr, limits};
 pub use objects::{
-    Ah, AsyncEvent, AsyncEventKind, CompChannel, Connection, Context, Cq, CqInitAttr, Datagram,
-    EventElement, EventWaiter, Mr, Pd, Qp, QpInitAttr, RecvPoster, SendPoster, Srq, SrqInitAttr,
-    SrqPoster,
+    Advice, Ah, AsyncEvent, AsyncEventKind, CompChannel, Connection, Context, Cq, CqInitAttr,
+    Datagram, Dm, EventElement, EventWaiter, Mr, Mw, Pd, Qp, QpInitAttr, RecvPoster, Rereg,
+    ReregFlags, SendPoster, Srq, SrqInitAttr, SrqPoster,
 };
 pub use rocade_transport::{
-    AccessFlags, AddressVector, CompleteTo, Completion, Counters, DropReason, ImmOrInv,
-    ModifyError, PostError, QpAttr, QpAttrMask, QpCap, QpState, QpType, SendFlags, SendOp, SendWr,
-    Sge, SrqAttr, SrqError, WcFlags, WcOpcode, WcStatus, transition_rule,
+    AccessFlags, AddressVector, Bind, BindError, CompleteTo, Completion, Counters, DropReason,
+    ImmOrInv, ModifyError, PostError, QpAttr, QpAttrMask, QpCap, QpState, QpType, SendFlags,
+    SendOp, SendWr, Sge, SrqAttr, SrqError, WcFlags, WcOpcode, WcStatus, Window, WindowKind,
+    transition_rule,
 };
 pub use rocade_wire::{Gid, Guid, Lkey, Mtu, Pkey, Psn, Qkey, Qpn, Rkey};

@@ -5,6 +5,10 @@
 
 use std::hash::{BuildHasher, RandomState};
 
+use parking_lot::Mutex;
+
+use crate::link::fault::Random;
+
 /// So many random bytes.
 #[must_use]
 pub fn bytes<const N: usize>() -> [u8; N] {
@@ -45,6 +49,43 @@ fn without_kernel(bytes: &mut [u8]) {
 #[must_use]
 pub fn word() -> u32 {
     u32::from_ne_bytes(bytes())
+}
+
+/// Where an engine has its random numbers from.
+#[derive(Debug)]
+pub(crate) enum Randomness {
+    /// The kernel.
+    System,
+    /// A seed: a simulation repeats itself.
+    Seeded(Mutex<Random>),
+}
+
+impl Randomness {
+    pub(crate) fn new(seed: Option<u64>) -> Self {
+        seed.map_or(Self::System, |seed| Self::Seeded(Mutex::new(Random(seed))))
+    }
+
+    /// Any 32 bits.
+    pub(crate) fn word(&self) -> u32 {
+        match self {
+            Self::System => word(),
+            Self::Seeded(random) => {
+                let [a, b, c, d, ..] = random.lock().next().to_ne_bytes();
+                u32::from_ne_bytes([a, b, c, d])
+            }
+        }
+    }
+
+    /// A number below `limit`, which is not 0.
+    pub(crate) fn below(&self, limit: usize) -> usize {
+        match self {
+            Self::System => below(limit),
+            Self::Seeded(random) => {
+                let number = random.lock().next() % limit.max(1) as u64;
+                usize::try_from(number).unwrap_or(0)
+            }
+        }
+    }
 }
 
 /// A number below `limit`, which is not 0, all with the same probability but for less than one in 2^31.

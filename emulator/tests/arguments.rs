@@ -50,7 +50,7 @@ fn registration() {
         libc::EINVAL
     );
     assert_eq!(
-        errno(reg(addr, 64, AccessFlags::ON_DEMAND)),
+        errno(reg(addr, 64, AccessFlags::FLUSH_GLOBAL)),
         libc::EOPNOTSUPP
     );
     let unknown = AccessFlags::from_bits_retain(1 << 15);

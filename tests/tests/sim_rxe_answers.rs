@@ -17,8 +17,8 @@ use std::path::Path;
 use pcap_file::pcap::PcapReader;
 use rocade_transport::testing::Setup;
 use rocade_transport::{
-    AccessError, Accessor, AckTiming, AtomicOp, Extent, LocalAccess, Memory, PacketMeta, QpState,
-    RemoteAccess, Sge, Time, TxBuffer,
+    AccessError, Accessor, AckTiming, AtomicOp, Bind, BindError, Extent, LocalAccess, Memory,
+    PacketMeta, QpState, RemoteAccess, Sge, Time, TxBuffer,
 };
 use rocade_wire::ip::Datagram;
 use rocade_wire::{Lkey, NakCode, Operation, Packet, Psn, Qpn, Rkey, Service, Syndrome};
@@ -170,6 +170,14 @@ impl Memory for Inferred {
         };
         self.write_remote(who, rkey, va, &new.to_ne_bytes())?;
         Ok(original)
+    }
+
+    fn bind(&self, _: Accessor, _: &Bind) -> Result<(), BindError> {
+        Err(BindError::NoWindow)
+    }
+
+    fn invalidate(&self, _: Accessor, _: Rkey, _: bool) -> Result<(), AccessError> {
+        Err(AccessError::BadKey)
     }
 }
 

@@ -72,6 +72,10 @@ pub enum WcOpcode {
     CompSwap = 3,
     /// Fetch and add.
     FetchAdd = 4,
+    /// Memory window bound.
+    BindMw = 5,
+    /// Key invalidated.
+    LocalInv = 6,
     /// A receive.
     Recv = 128,
     /// A receive consumed by RDMA WRITE with immediate.
@@ -112,6 +116,15 @@ pub enum ImmOrInv {
 }
 
 impl ImmOrInv {
+    /// Immediate data, if any.
+    #[inline]
+    pub(crate) const fn of(imm: Option<[u8; 4]>) -> Self {
+        match imm {
+            Some(imm) => Self::Imm(imm),
+            None => Self::None,
+        }
+    }
+
     /// What [`Completion::wc_flags`] says of it.
     #[inline]
     pub(crate) const fn flags(self) -> WcFlags {

@@ -24,7 +24,7 @@
 //! transmit    congestion  the caller's buffer; how much is in flight
 //! pace                    what waits a moment so that it need not leave alone
 //! queue                   work requests that wait for their turn
-//! attr wr memory completion event counters error time
+//! attr wr memory window completion event counters error time
 //! ```
 //!
 //! A folder's files use each other: they hold the methods of the type that its `mod.rs` defines.
@@ -64,6 +64,7 @@ mod tests;
 mod time;
 mod transmit;
 mod unreliable;
+mod window;
 mod wr;
 
 pub use attr::{AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType};
@@ -74,10 +75,12 @@ pub use event::QpEvent;
 pub use memory::{
     AccessError, Accessor, AtomicOp, Extent, LocalAccess, Memory, PdTag, RemoteAccess,
 };
-pub use pace::{AckTiming, Cause, HOLD_NS, Pace, WAIT_NS};
+pub use pace::{ANSWER_NS, AckTiming, Cause, HOLD_NS, Pace, WAIT_NS};
 pub use peer::PacketMeta;
 pub use qp::{ModifyContext, Qp, QpConfig, QpLimits, TransitionRule, transition_rule};
 pub use queue::{RecvWqe, SharedReceives, Srq, SrqAttr, SrqError, Taken};
+pub use requester::MIN_ACK_TIMEOUT_NS;
 pub use time::Time;
 pub use transmit::{Deferred, Source, TxBuffer};
+pub use window::{Bind, BindError, Bindable, Window, WindowKind};
 pub use wr::{AccessFlags, Destination, RouteTag, SendFlags, SendOp, SendWr, Sge};

@@ -2,6 +2,9 @@
 
 use rocade_wire::{Lkey, Qpn, Rkey};
 
+use crate::window::{Bind, BindError};
+use crate::wr::AccessFlags;
+
 /// Why an access to registered memory was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AccessError {
@@ -9,6 +12,8 @@ pub enum AccessError {
     BadKey,
     /// The key belongs to another protection domain (PD-03).
     WrongPd,
+    /// The key is for another QP (MW-03).
+    WrongQp,
     /// The region lacks the right (MR-12, MR-13).
     Permission,
     /// Not inside the region (MR-11).
@@ -36,6 +41,19 @@ pub enum RemoteAccess {
     Write,
     /// Atomics.
     Atomic,
+}
+
+impl RemoteAccess {
+    /// The right as an access flag.
+    #[inline]
+    #[must_use]
+    pub const fn right(self) -> AccessFlags {
+        match self {
+            Self::Read => AccessFlags::REMOTE_READ,
+            Self::Write => AccessFlags::REMOTE_WRITE,
+            Self::Atomic => AccessFlags::REMOTE_ATOMIC,
+        }
+    }
 }
 
 /// An atomic operation on 8 aligned bytes, interpreted in host byte order (ATM-02).
@@ -84,7 +102,7 @@ pub enum Extent {
 /// Each call looks the key up again, so a key that was invalidated or changed between two
 /// packets is noticed (MR-14). What a call names is resolved in full before its first byte moves.
 /// Zero-length accesses are never asked for (RC-SEG-02, MR-11).
-/// Implementations must be free of side effects other than the copy itself.
+/// Copies, checks and atomics must be free of side effects but the one that they are for.
 pub trait Memory {
     /// Checks a local buffer without touching it.
     ///
@@ -173,4 +191,17 @@ pub trait Memory {
         va: u64,
         op: AtomicOp,
     ) -> Result<u64, AccessError>;
+
+    /// Binds a memory window, for all accesses from now on.
+    ///
+    /// # Errors
+    /// Nothing has changed.
+    fn bind(&self, who: Accessor, bind: &Bind) -> Result<(), BindError>;
+
+    /// Makes a key invalid because the owner or, `remotely`, the peer has said so: when this returns, no access
+    /// through it is in flight, and later ones fail.
+    ///
+    /// # Errors
+    /// Nothing has changed (INV-01, INV-02).
+    fn invalidate(&self, who: Accessor, rkey: Rkey, remotely: bool) -> Result<(), AccessError>;
 }

@@ -104,10 +104,13 @@ impl Peer {
     }
 
     /// Why a packet cannot be for a QP that anybody may write to, if so.
-    pub(crate) fn reject_datagram(&self, bth: &Bth) -> Option<DropReason> {
+    pub(crate) fn reject_datagram(&self, meta: &PacketMeta, bth: &Bth) -> Option<DropReason> {
         //= BTH-15 BTH-06
         if !self.framing.owns(bth.opcode) {
             Some(DropReason::WrongService)
+        } else if meta.destination.is_multicast() != (bth.dest_qp == Qpn::MULTICAST) {
+            //= MC-03
+            Some(DropReason::WrongAddress)
         } else if !bth.pkey.matches(self.pkey) {
             Some(DropReason::BadPkey)
         } else {

@@ -2,27 +2,39 @@
 
 use rocade_wire::{Headers, Operation};
 
+use crate::completion::{ImmOrInv, WcStatus};
+use crate::cx::Cx;
+use crate::memory::Memory;
 use crate::peer::Peer;
+use crate::wr::SendOp;
 
 /// Longest message, and longest DMALen (RC-SEG-05).
 pub(crate) const MAX_MESSAGE_LEN: u32 = 1 << 31;
 
 /// The operation of one packet of a SEND or WRITE.
 //= RC-SEG-01
-pub(crate) const fn data_operation(write: bool, first: bool, last: bool, imm: bool) -> Operation {
-    match (write, first, last, imm) {
+pub(crate) const fn data_operation(
+    write: bool,
+    first: bool,
+    last: bool,
+    tail: ImmOrInv,
+) -> Operation {
+    use ImmOrInv::{Imm, Inv};
+    match (write, first, last, tail) {
         (false, true, false, _) => Operation::SendFirst,
         (false, false, false, _) => Operation::SendMiddle,
-        (false, false, true, false) => Operation::SendLast,
-        (false, false, true, true) => Operation::SendLastImm,
-        (false, true, true, false) => Operation::SendOnly,
-        (false, true, true, true) => Operation::SendOnlyImm,
+        (false, false, true, ImmOrInv::None) => Operation::SendLast,
+        (false, false, true, Imm(_)) => Operation::SendLastImm,
+        (false, false, true, Inv(_)) => Operation::SendLastInv,
+        (false, true, true, ImmOrInv::None) => Operation::SendOnly,
+        (false, true, true, Imm(_)) => Operation::SendOnlyImm,
+        (false, true, true, Inv(_)) => Operation::SendOnlyInv,
         (true, true, false, _) => Operation::WriteFirst,
         (true, false, false, _) => Operation::WriteMiddle,
-        (true, false, true, false) => Operation::WriteLast,
-        (true, false, true, true) => Operation::WriteLastImm,
-        (true, true, true, false) => Operation::WriteOnly,
-        (true, true, true, true) => Operation::WriteOnlyImm,
+        (true, false, true, Imm(_)) => Operation::WriteLastImm,
+        (true, false, true, _) => Operation::WriteLast,
+        (true, true, true, Imm(_)) => Operation::WriteOnlyImm,
+        (true, true, true, _) => Operation::WriteOnly,
     }
 }
 
@@ -51,4 +63,24 @@ pub(crate) fn length_ok(
         && headers
             .reth
             .is_none_or(|reth| reth.dma_len <= MAX_MESSAGE_LEN)
+}
+
+/// Executes an operation that concerns this side alone.
+///
+/// # Errors
+/// The status of its completion; nothing has changed.
+pub(crate) fn execute_local<H: Memory>(cx: &Cx<'_, H>, op: SendOp) -> Result<(), WcStatus> {
+    match op {
+        SendOp::Bind(bind) => cx
+            .host
+            .bind(cx.who, &bind)
+            //= MW-05
+            .map_err(|_| WcStatus::MwBindErr),
+        SendOp::Invalidate { rkey } => cx
+            .host
+            .invalidate(cx.who, rkey, false)
+            //= INV-01
+            .map_err(|_| WcStatus::LocQpOpErr),
+        _ => Err(WcStatus::LocQpOpErr),
+    }
 }

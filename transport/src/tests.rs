@@ -14,6 +14,7 @@ mod srq;
 mod states;
 mod transfer;
 mod unreliable;
+mod windows;
 
 use alloc::vec;
 use alloc::vec::Vec;

@@ -6,6 +6,7 @@ use bitflags::bitflags;
 use rocade_wire::{Lkey, Qkey, Qpn, Rkey};
 
 use crate::memory::{AccessError, Accessor, Memory};
+use crate::window::Bind;
 
 bitflags! {
     /// Access rights of a memory region, and of a QP for its peer (`ibv_access_flags`, MR-01).
@@ -72,6 +73,11 @@ pub enum SendOp {
         /// Immediate data.
         imm: Option<[u8; 4]>,
     },
+    /// SEND that makes one of the peer's keys invalid (RC-WQE-09).
+    SendInv {
+        /// The key, which is a type 2 window's.
+        rkey: Rkey,
+    },
     /// RDMA WRITE, with immediate data where given.
     Write {
         /// Remote address.
@@ -108,9 +114,23 @@ pub enum SendOp {
         /// Value to add.
         add: u64,
     },
+    /// Bind a memory window. Without data and flags other than `SIGNALED` and `FENCE`.
+    Bind(Bind),
+    /// Make a key of this side invalid, likewise, once everything before it is complete (RC-WQE-05).
+    Invalidate {
+        /// The key, which is a type 2 window's.
+        rkey: Rkey,
+    },
 }
 
 impl SendOp {
+    /// Executed on this side, without a packet.
+    #[inline]
+    #[must_use]
+    pub const fn is_local(&self) -> bool {
+        matches!(self, Self::Bind(_) | Self::Invalidate { .. })
+    }
+
     /// READ and atomics: answered by data, counted by `max_rd_atomic`.
     #[must_use]
     pub const fn needs_response_data(&self) -> bool {

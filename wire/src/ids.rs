@@ -80,6 +80,14 @@ identifier! {
 #[derive(Clone, Copy, Default, Eq, Hash, PartialEq)]
 pub struct Msn(u32);
 
+impl Rkey {
+    /// The same index with the next tag (`ibv_inc_rkey`, KEY-04).
+    #[must_use]
+    pub const fn with_next_tag(self) -> Self {
+        Self(self.0 & !0xff | self.0.wrapping_add(1) & 0xff)
+    }
+}
+
 impl Msn {
     const MASK: u32 = 0x00ff_ffff;
 

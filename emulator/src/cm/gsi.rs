@@ -1,11 +1,14 @@
 //! QP 1: datagrams of the connection manager as packets.
 
+use std::sync::Arc;
+
+use rocade_transport::AddressVector;
 use rocade_transport::cm::{CmRoute, CmTransmit};
 use rocade_wire::icrc::IcrcFlow;
 use rocade_wire::mad::{GSI_QKEY, Mad};
 use rocade_wire::{Bth, Deth, Headers, Opcode, Operation, Packet, Psn, Qpn, Service};
 
-use crate::link::UdpLink;
+use crate::engine::{EngineInner, Uplink};
 
 /// Bytes of a packet with a MAD.
 const PACKET_LEN: usize = 12 + 8 + Mad::LEN + 4;
@@ -23,23 +26,26 @@ pub(crate) fn mad_of<'p>(packet: &Packet<'p>) -> Option<&'p [u8; Mad::LEN]> {
     packet.payload().try_into().ok()
 }
 
-/// Sends a MAD from QP 1 to QP 1. What finds no room is lost, as any datagram may be.
-//= MAD-01
-//= MAD-06
-pub(super) fn send(link: &UdpLink, psn: Psn, transmit: &CmTransmit) -> std::io::Result<()> {
-    let CmRoute { remote, .. } = transmit.route;
-    let path = link.tx_path(Qpn::GSI, 0)?;
-    let packet = packet(link, path.source_port, psn, transmit);
-    let packet = packet.ok_or(std::io::ErrorKind::InvalidInput)?;
-    link.send(path, remote, 0, &packet, packet.len())
+impl EngineInner {
+    /// Sends a MAD from QP 1 to QP 1. What finds no room is lost, as any datagram may be.
+    //= MAD-01
+    //= MAD-06
+    pub(super) fn send_mad(
+        &self,
+        uplink: &Arc<Uplink>,
+        psn: Psn,
+        transmit: &CmTransmit,
+    ) -> std::io::Result<()> {
+        let CmRoute { remote, .. } = transmit.route;
+        let path = uplink.path_of(Qpn::GSI, remote, &AddressVector::default(), None)?;
+        let packet = packet(path.source_port(), psn, transmit);
+        let packet = packet.ok_or(std::io::ErrorKind::InvalidInput)?;
+        self.send_datagram(uplink, &path, &packet);
+        Ok(())
+    }
 }
 
-fn packet(
-    link: &UdpLink,
-    source_port: u16,
-    psn: Psn,
-    transmit: &CmTransmit,
-) -> Option<[u8; PACKET_LEN]> {
+fn packet(source_port: u16, psn: Psn, transmit: &CmTransmit) -> Option<[u8; PACKET_LEN]> {
     let opcode = Opcode::of(Service::Ud, Operation::SendOnly)?;
     let mut headers = Headers::new(Bth {
         //= BTH-03
@@ -54,7 +60,8 @@ fn packet(
     let mut packet = [0; PACKET_LEN];
     let at = headers.emit(&mut packet).ok()?;
     packet[at..at + Mad::LEN].copy_from_slice(&transmit.mad[..]);
-    let flow = IcrcFlow::new(link.local(), transmit.route.remote, source_port)?;
+    let CmRoute { local, remote } = transmit.route;
+    let flow = IcrcFlow::new(local, remote, source_port)?;
     let icrc = flow.compute(0, &packet[..at + Mad::LEN]);
     packet[at + Mad::LEN..].copy_from_slice(&icrc.to_le_bytes());
     Some(packet)

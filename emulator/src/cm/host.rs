@@ -13,7 +13,6 @@ use rocade_wire::mad::{CommId, Mad};
 use rocade_wire::{Guid, Psn};
 
 use super::event::ByKey;
-use super::gsi;
 use super::id::{IdCore, IdKey};
 use super::services::Services;
 use crate::engine::EngineInner;
@@ -189,7 +188,7 @@ impl EngineInner {
             let mut uplinks = uplinks.iter();
             let uplink = uplinks.find(|uplink| uplink.link.local() == transmit.route.local);
             if let Some(uplink) = uplink
-                && let Err(error) = gsi::send(&uplink.link, psn, &transmit)
+                && let Err(error) = self.send_mad(uplink, psn, &transmit)
             {
                 tracing::debug!(%error, route = ?transmit.route, "sending a MAD");
             }

@@ -45,6 +45,7 @@ mod tests;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use rocade_wire::crc::Way;
 use rocade_wire::{Guid, Pkey};
@@ -62,7 +63,11 @@ pub use self::settings::{
 };
 pub use self::spec::{DeviceSpec, MAX_DEVICE_NAME_LEN, SpecItem};
 pub use crate::broker::BrokerConfig;
-use crate::link::fault::Rule;
+use crate::link::Simulation;
+use crate::link::fault::{Rule, RuleError};
+
+/// MTU in bytes of simulated interfaces: an active MTU of 1024.
+const SIMULATED_MTU: u32 = 1_500;
 
 /// Everything an engine needs to know when it is made.
 #[derive(Debug, Clone)]
@@ -81,6 +86,8 @@ pub struct EngineConfig {
     pub capture: Option<PathBuf>,
     /// What happens to packets on their way.
     pub faults: Vec<Rule>,
+    /// A network that is simulated instead of links; there is no broker then.
+    pub simulation: Option<Simulation>,
 }
 
 /// How packets travel between this process and its peers.
@@ -136,6 +143,65 @@ impl EngineConfig {
     /// [`ConfigError`], whose text is meant for the user.
     pub fn from_env() -> Result<Self, ConfigError> {
         Settings::load()?.resolve_here()
+    }
+
+    /// Two devices `a` and `b` in a simulated network, with addresses 10.0.0.1 and 10.0.0.2. Time is virtual:
+    /// it moves when the program polls or waits. A program of one thread that does the same as before sees the same
+    /// as before.
+    ///
+    /// # Examples
+    /// ```
+    /// use rocade_emulator::config::EngineConfig;
+    ///
+    /// let config = EngineConfig::simulated(42).with_faults("drop opcode=READ_RESPONSE nth=3")?;
+    /// assert_eq!(config.devices[1].name, "b");
+    /// # Ok::<(), rocade_emulator::link::fault::RuleError>(())
+    /// ```
+    #[must_use]
+    pub fn simulated(seed: u64) -> Self {
+        let device = |name: &str, last| {
+            let address = IpAddr::from([10, 0, 0, last]);
+            DeviceConfig {
+                name: name.to_owned(),
+                ifname: None,
+                ifindex: 0,
+                addrs: vec![address],
+                follows: Vec::new(),
+                netdev_mtu: SIMULATED_MTU,
+                guid: Guid::new(0x0200_0000_0000_0000 | u64::from(last)),
+                identity: DeviceIdentity::default(),
+                pkeys: vec![Pkey::DEFAULT],
+            }
+        };
+        Self {
+            devices: vec![device("a", 1), device("b", 2)],
+            broker: BrokerMode::Embedded,
+            link: LinkMode::Udp,
+            icrc: None,
+            peers: Peers::default(),
+            capture: None,
+            faults: Vec::new(),
+            simulation: Some(Simulation {
+                seed,
+                latency: Duration::from_micros(5),
+            }),
+        }
+    }
+
+    /// With these rules ([`Rule::parse_list`]) besides.
+    ///
+    /// # Errors
+    /// [`RuleError`] for the first rule that is wrong.
+    pub fn with_faults(mut self, rules: &str) -> Result<Self, RuleError> {
+        self.faults.extend(Rule::parse_list(rules)?);
+        Ok(self)
+    }
+
+    /// With a capture.
+    #[must_use]
+    pub fn with_capture(mut self, path: impl Into<PathBuf>) -> Self {
+        self.capture = Some(path.into());
+        self
     }
 
     /// Devices given as `NAME=IFACE|ADDR[,..]`; environment and files are not read.

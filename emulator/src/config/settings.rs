@@ -497,6 +497,7 @@ impl Settings {
             peers: self.peers(),
             capture: self.capture().map(Path::to_owned),
             faults: self.faults().to_vec(),
+            simulation: None,
         })
     }
 }

@@ -46,7 +46,7 @@ impl EngineInner {
         to: IpAddr,
     ) -> Option<Arc<ShmChannel>> {
         let slot = Slot::of(dest);
-        if self.link_mode == LinkMode::Udp || slot == Slot::BROKER {
+        if self.link_mode == LinkMode::Udp || slot == Slot::BROKER || self.sim.is_some() {
             return None;
         }
         let local = uplink.link.local_addr();

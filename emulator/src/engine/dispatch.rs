@@ -165,6 +165,29 @@ impl<'e> Dispatch<'e> {
         Verdict::Taken
     }
 
+    /// Hands one that is intact to several QPs: what becomes of it at one does not matter to the others
+    /// (MC-08).
+    #[cold]
+    pub(super) fn hand_to<'p>(
+        &mut self,
+        meta: &PacketMeta,
+        bytes: impl Inbound<'p>,
+        members: &[Qpn],
+        mut later: Option<&mut Vec<Qpn>>,
+    ) {
+        let Ok(packet) = bytes.whole() else {
+            return;
+        };
+        let (now, mem) = (self.now, self.mem);
+        for &member in members {
+            if let Some(locked) = self.switch_to(member, later.as_deref_mut()) {
+                locked.core.qp.handle_packet(now, meta, &packet, mem);
+            }
+        }
+        self.packets += 1;
+        self.bytes += bytes.len();
+    }
+
     /// The QP of the next packet, locked.
     #[inline]
     fn switch_to(&mut self, dest: Qpn, later: Option<&mut Vec<Qpn>>) -> Option<&mut Locked<'e>> {

@@ -11,9 +11,12 @@ mod broker_link;
 mod channels;
 mod clock;
 mod dispatch;
+mod duty;
+mod figures;
+mod groups;
 mod gsi;
 mod handover;
-mod linger;
+mod load;
 mod moderation;
 mod network;
 mod overrun;
@@ -24,6 +27,7 @@ mod progress;
 mod publish;
 mod qp_table;
 mod routes;
+mod simulation;
 pub(crate) mod sys;
 mod tap;
 mod transmit;
@@ -49,14 +53,17 @@ use crate::config::{BrokerMode, EngineConfig, LinkMode, Peers};
 use crate::error::VerbsError;
 use crate::hca::{DeviceFacts, DeviceInfo, Hca};
 use crate::link::shm::{self, ShmChannel};
-use crate::link::{Holder, LinkError, LocalAddr, UdpLink};
+use crate::link::sim::{Network, SimLink};
+use crate::link::{Holder, Link, LinkError, LocalAddr, UdpLink};
 use crate::memory::{MemGuard, MrTable};
 use crate::objects::{Context, QpCore, QpInner};
+use crate::random::Randomness;
 use crate::steering::{QpnAllocator, Slot};
 
 use agenda::Agenda;
 use broker_link::BrokerLink;
 use clock::Clock;
+use groups::Groups;
 pub(crate) use handover::Driver;
 use handover::Handover;
 use moderation::ModeratedCqs;
@@ -155,6 +162,7 @@ pub(crate) struct EngineInner {
     /// Held while an uplink is opened.
     opening: Mutex<()>,
     routes: Routes,
+    groups: Groups,
     channels: RwLock<Vec<Arc<ShmChannel>>>,
     /// How many; pollers look here first.
     channel_count: AtomicUsize,
@@ -176,6 +184,9 @@ pub(crate) struct EngineInner {
     publisher: Publisher,
     cm: CmHost,
     tap: Tap,
+    /// The network, where it is simulated.
+    sim: Option<Arc<Network>>,
+    random: Randomness,
 }
 
 impl Engine {
@@ -187,7 +198,13 @@ impl Engine {
         if let Some(way) = config.icrc {
             way.select();
         }
-        let clock = Clock::new();
+        let sim = config.simulation.map(|sim| Arc::new(Network::new(sim)));
+        let clock = match &sim {
+            None => Clock::new(),
+            Some(network) => Clock::simulated(network.time()),
+        };
+        let tap = Tap::new(&config, clock.now());
+        let random = Randomness::new(config.simulation.map(|sim| sim.seed));
         let hcas = (0u32..)
             .zip(config.devices)
             .map(|(index, device)| Arc::new(Hca::new(device, index)))
@@ -204,6 +221,7 @@ impl Engine {
                 uplinks: RwLock::default(),
                 opening: Mutex::default(),
                 routes: Routes::default(),
+                groups: Groups::default(),
                 channels: RwLock::default(),
                 channel_count: AtomicUsize::new(0),
                 agenda: Agenda::default(),
@@ -220,7 +238,9 @@ impl Engine {
                 counters: AtomicCounters::default(),
                 publisher: Publisher::default(),
                 cm: CmHost::default(),
-                tap: Tap::new(config.capture, &config.faults, clock.now()),
+                tap,
+                sim,
+                random,
             }),
         })
     }
@@ -288,6 +308,11 @@ impl Engine {
 }
 
 impl EngineInner {
+    /// Any 32 bits.
+    pub(crate) fn random_word(&self) -> u32 {
+        self.random.word()
+    }
+
     pub(crate) fn now(&self) -> Time {
         self.clock.now()
     }
@@ -307,8 +332,11 @@ impl EngineInner {
 
     /// A free QP number; joins the shared addresses first if this is the first.
     pub(crate) fn allocate_qp_num(self: &Arc<Self>) -> Result<Qpn, VerbsError> {
-        self.with_attachment(|attachment| attachment.qp_numbers.allocate())?
-            .ok_or(VerbsError::NoMemory("QP numbers"))
+        self.with_attachment(|attachment| {
+            let pick = |count| self.random.below(count);
+            attachment.qp_numbers.allocate_with(pick)
+        })?
+        .ok_or(VerbsError::NoMemory("QP numbers"))
     }
 
     /// The link of a local address from which datagrams with this hop limit can be sent, whatever slot they
@@ -391,10 +419,10 @@ impl EngineInner {
         Ok(attachment)
     }
 
-    /// Starts the background thread if there is none yet.
+    /// Starts the background thread if there is none yet; in a simulation there never is.
     fn start_background(self: &Arc<Self>) -> io::Result<()> {
         let mut started = self.has_background.lock();
-        if !*started {
+        if !*started && self.sim.is_none() {
             background::start(self)?;
             *started = true;
         }
@@ -428,11 +456,11 @@ impl EngineInner {
         if let Some(uplink) = find(&self.uplinks.read()) {
             return Ok(uplink);
         }
-        let link = match self.broker_link() {
-            None => bind_alone(local).map_err(VerbsError::from),
-            Some(broker) => broker.open(local),
+        let link: Box<dyn Link> = match (&self.sim, self.broker_link()) {
+            (Some(network), _) => Box::new(SimLink::new(local, Arc::clone(network))),
+            (None, None) => Box::new(bind_alone(local)?),
+            (None, Some(broker)) => Box::new(broker.open(local)?),
         };
-        let link = link?;
         let mut hcas = self.hcas.iter();
         let hca = hcas.find(|hca| hca.config.addrs.contains(&local.ip()));
         let uplink = Arc::new(Uplink::new(link, hca.cloned()));

@@ -69,6 +69,9 @@ impl EngineInner {
     /// Begins to watch the interfaces, if nothing does yet, and tells this context what becomes of its
     /// device's. Where the system does not say, there are no events.
     pub(crate) fn watch_network(self: &Arc<Self>, context: &Arc<ContextInner>) {
+        if self.is_simulated() {
+            return;
+        }
         self.network.add(context);
         let begins = {
             let mut socket = self.network.socket.lock();

@@ -7,6 +7,7 @@ use rocade_transport::PacketMeta;
 use rocade_wire::{Bth, ICRC_LEN, Qpn};
 
 use super::dispatch::{Dispatch, Origin, Verdict, cause_of};
+use super::figures::{CLOCK_TURN, PATIENCE_NS};
 use super::handover::Driver;
 use super::pending::Occasion;
 use super::tap::Via;
@@ -27,10 +28,6 @@ const BULK_SEGMENT: usize = 512;
 /// How long to look for the rest of a message before the part of it is acknowledged.
 const MORE_NS: u64 = 12_000;
 
-/// How long a poller is patient before it lets others have its CPU.
-const PATIENCE_NS: u64 = 15_000;
-/// A poll in vain looks at the clock once in so many times.
-const CLOCK_TURN: u64 = 4;
 /// What a poll of shared memory counts that finds something.
 const BUSY_POLL: u64 = 8;
 /// With shared memory in use the sockets have their turn after so many polls of it: every few
@@ -55,6 +52,9 @@ impl EngineInner {
             if let Some(mut rx) = uplink.rx.try_lock() {
                 packets += self.receive(uplink, &mut rx, Driver::Application).packets;
             }
+        }
+        if packets == 0 && self.sim.is_some() {
+            return self.advance() || shared.found;
         }
         if packets == 0 {
             self.polled_in_vain();
@@ -138,7 +138,9 @@ impl EngineInner {
                         break;
                     }
                     batches += 1;
-                    look_until = delivered.mid_message.then(|| self.now().plus_ns(MORE_NS));
+                    // Simulated time does not go by meanwhile.
+                    let looks = delivered.mid_message && self.sim.is_none();
+                    look_until = looks.then(|| self.now().plus_ns(MORE_NS));
                 }
                 Ok(None) if look_until.is_some_and(|until| self.now() < until) => {}
                 Ok(None) => {
@@ -146,7 +148,7 @@ impl EngineInner {
                     break;
                 }
                 Err(error) => {
-                    tracing::debug!(%error, local = %uplink.link.local(), "receive failed");
+                    tracing::debug!(%error, local = %uplink.link.local_addr(), "receive failed");
                     received.more = false;
                     break;
                 }
@@ -209,7 +211,7 @@ impl EngineInner {
             let meta = PacketMeta {
                 source: source.ip(),
                 destination: local,
-                traffic_class: 0,
+                traffic_class: batch.tos.unwrap_or(0),
                 hop_limit: 64,
             };
             let (flow, tos) = (flows.at(sender), batch.tos.unwrap_or(0));
@@ -237,6 +239,16 @@ impl EngineInner {
                 // GRO may have merged it with one of ours although it is for another process on this address.
                 //= BTH-10
                 Verdict::UnknownQp(dest) => {
+                    if let Some(group) = &uplink.group {
+                        //= MC-03
+                        if dest == Qpn::MULTICAST {
+                            let members = group.members();
+                            dispatch.hand_to(&meta, segment, &members, dirty.as_deref_mut());
+                        } else {
+                            self.count(|counters| &counters.rx_unknown_qp);
+                        }
+                        continue;
+                    }
                     if dest == Qpn::GSI && self.to_gsi(uplink, source.ip(), segment, forwarded) {
                         continue;
                     }
@@ -292,8 +304,7 @@ impl EngineInner {
             .map(|bth| Slot::of(Bth::from_bytes(bth).dest_qp));
         if let Some(to) = to
             && !forwarded
-            && uplink.link.slot().is_some_and(|own| own != to)
-            && uplink.link.forward(to, source, segment).is_ok()
+            && uplink.link.forward(to, source, segment)
         {
             self.count(|counters| &counters.forwarded);
         } else {

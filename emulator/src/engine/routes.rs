@@ -99,7 +99,8 @@ impl EngineInner {
         if let Some(route) = known.get(&key).and_then(Weak::upgrade) {
             return Ok(route);
         }
-        let at_once = key.to.is_multicast() || self.link_mode == LinkMode::Udp;
+        let at_once =
+            key.to.is_multicast() || self.link_mode == LinkMode::Udp || self.is_simulated();
         known.retain(|_, route| route.strong_count() > 0);
         let name = self.routes.names.fetch_add(1, Ordering::Relaxed) + 1;
         let route = Arc::new(Route {

@@ -17,6 +17,7 @@ use super::dispatch::{Dispatch, Origin, Verdict};
 use super::handover::Driver;
 use super::transmit::{Run, TxState};
 use super::uplink::{Path, Uplink};
+use crate::config::EngineConfig;
 use crate::link::capture::{Capture, Medium, Seen};
 use crate::link::fault::{self, Direction, Effect, Faults, Held, Rule};
 use crate::link::shm::ShmChannel;
@@ -34,6 +35,8 @@ pub(super) struct Tap {
     faulty: AtomicBool,
     path: Option<PathBuf>,
     capture: OnceLock<Capture>,
+    /// What carries packets that do not go through shared memory.
+    medium: Medium,
     /// The engine's time 0, in nanoseconds since 1970.
     origin_ns: u64,
     state: Mutex<State>,
@@ -91,18 +94,26 @@ impl Origin for Via {
 }
 
 impl Tap {
-    pub(super) fn new(capture: Option<PathBuf>, rules: &[Rule], now: Time) -> Self {
+    pub(super) fn new(config: &EngineConfig, now: Time) -> Self {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH);
+        let unix = unix.ok().filter(|_| config.simulation.is_none());
         let unix_ns = unix.map_or(0, |unix| u64::try_from(unix.as_nanos()).unwrap_or(0));
         let tap = Self {
             on: AtomicBool::new(false),
             faulty: AtomicBool::new(false),
-            path: capture,
+            path: config.capture.clone(),
             capture: OnceLock::new(),
             origin_ns: unix_ns.saturating_sub(now.as_ns()),
+            medium: if config.simulation.is_some() {
+                Medium::Sim
+            } else {
+                Medium::Udp
+            },
             state: Mutex::default(),
         };
-        tap.set_rules(rules);
+        let seed = config.simulation.map_or(0, |simulation| simulation.seed);
+        tap.state.lock().faults = Faults::with_seed(seed);
+        tap.set_rules(&config.faults);
         tap
     }
 
@@ -160,7 +171,11 @@ impl Tap {
     fn record(&self, now: Time, direction: Direction, way: &Way, payload: &[u8], note: &str) {
         if let Some(capture) = self.capture.get() {
             capture.record(&Seen {
-                medium: way.medium,
+                medium: if way.udp.is_some() {
+                    self.medium
+                } else {
+                    Medium::Shared
+                },
                 direction,
                 unix_ns: self.origin_ns + now.as_ns(),
                 source: way.meta.source,
@@ -176,7 +191,6 @@ impl Tap {
 
 /// What is around a packet.
 struct Way {
-    medium: Medium,
     meta: PacketMeta,
     udp: Option<(u16, u16)>,
     tos: u8,
@@ -186,7 +200,6 @@ impl Way {
     fn out(uplink: &Uplink, path: &Path) -> Self {
         let shared = path.live_channel().is_some();
         Self {
-            medium: if shared { Medium::Shared } else { Medium::Udp },
             meta: PacketMeta {
                 source: uplink.link.local(),
                 destination: path.to,
@@ -199,16 +212,11 @@ impl Way {
     }
 
     fn back(meta: PacketMeta, via: &Via) -> Self {
-        let (medium, udp, tos) = match *via {
-            Via::Udp(port, ip_id, tos) => (Medium::Udp, Some((port, ip_id)), tos),
-            Via::Channel(_) => (Medium::Shared, None, 0),
+        let (udp, tos) = match *via {
+            Via::Udp(port, ip_id, tos) => (Some((port, ip_id)), tos),
+            Via::Channel(_) => (None, 0),
         };
-        Self {
-            medium,
-            meta,
-            udp,
-            tos,
-        }
+        Self { meta, udp, tos }
     }
 }
 
@@ -287,6 +295,21 @@ impl EngineInner {
         true
     }
 
+    /// Sends a packet that is no QP's, complete and sealed. What there is no room for is lost.
+    pub(crate) fn send_datagram(&self, uplink: &Arc<Uplink>, path: &Path, bytes: &[u8]) {
+        let run = Run {
+            bytes,
+            segment_len: bytes.len(),
+            promise: false,
+        };
+        let driver = Driver::Application;
+        if self.tap.is_on() {
+            self.send_tapped(uplink, path, &mut false, run, driver);
+        } else {
+            self.put(uplink, path, &mut false, run, driver);
+        }
+    }
+
     /// A packet has left: others may have waited for that.
     fn passed(&self, driver: Driver) {
         if self.tap.is_faulty() {
@@ -333,8 +356,18 @@ impl EngineInner {
             let qps = self.qps.read();
             let mem = self.regions().read(now);
             let mut dispatch = Dispatch::new(self, &qps, &mem, now, driver);
-            dispatch.arrive(&mut arriving, None);
+            let verdict = dispatch.arrive(&mut arriving, None);
             dispatch.let_go(None);
+            if verdict == Verdict::UnknownQp(Qpn::GSI) {
+                let Arriving { meta, bytes, .. } = arriving;
+                let uplinks = self.uplinks.read();
+                let mut uplinks = uplinks.iter();
+                let here = uplinks.find(|uplink| uplink.link.local() == meta.destination);
+                // It was for this process when it came.
+                if let Some(uplink) = here {
+                    self.to_gsi(uplink, meta.source, &bytes, true);
+                }
+            }
         }
     }
 

@@ -9,10 +9,11 @@ use rocade_transport::AddressVector;
 use rocade_wire::Qpn;
 use rocade_wire::icrc::{IcrcCheck, IcrcFlow, IcrcOfLen};
 
+use super::groups::Group;
 use super::port_speed::PortSpeed;
 use crate::hca::{Hca, Traffic};
 use crate::link::shm::ShmChannel;
-use crate::link::{RxBuffer, TxPath, UdpLink};
+use crate::link::{Link, RxBuffer, TxPath};
 use crate::steering::Slot;
 
 /// Peers whose flow is remembered; a further one replaces the oldest.
@@ -21,12 +22,14 @@ const FLOWS: usize = 16;
 /// A local address in use.
 #[derive(Debug)]
 pub(crate) struct Uplink {
-    pub(crate) link: UdpLink,
+    pub(crate) link: Box<dyn Link>,
     pub(crate) rx: Mutex<RxState>,
     /// For what nobody acknowledges.
     pub(super) speed: PortSpeed,
     /// The device with this address.
     pub(super) hca: Option<Arc<Hca>>,
+    /// Its address is that of a multicast group.
+    pub(super) group: Option<Group>,
 }
 
 /// What receiving needs: one thread at a time receives from a link.
@@ -52,6 +55,11 @@ pub(crate) struct Path {
 }
 
 impl Path {
+    /// UDP source port, where there is no channel.
+    pub(crate) const fn source_port(&self) -> u16 {
+        self.tx.source_port
+    }
+
     /// The channel to the process that the path leads to, if there is one.
     pub(crate) const fn channel(&self) -> Option<&Arc<ShmChannel>> {
         self.channel.as_ref()
@@ -66,7 +74,7 @@ impl Path {
 }
 
 impl Uplink {
-    pub(super) fn new(link: UdpLink, hca: Option<Arc<Hca>>) -> Self {
+    pub(super) fn new(link: Box<dyn Link>, hca: Option<Arc<Hca>>) -> Self {
         let rx = RxState {
             buffer: RxBuffer::new(),
             flows: Flows::default(),
@@ -77,6 +85,15 @@ impl Uplink {
             rx: Mutex::new(rx),
             speed: PortSpeed::default(),
             hca,
+            group: None,
+        }
+    }
+
+    /// That of a multicast group.
+    pub(super) fn of_group(link: Box<dyn Link>, hca: Arc<Hca>, group: Group) -> Self {
+        Self {
+            group: Some(group),
+            ..Self::new(link, Some(hca))
         }
     }
 

@@ -18,6 +18,10 @@ pub const MAX_CQ: u32 = 65_536;
 pub const MAX_CQE: u32 = 1 << 22;
 /// Memory regions: a quarter of the 24 bits of their index, so that a random one is free as a rule.
 pub const MAX_MR: u32 = 1 << 22;
+/// Memory windows.
+pub const MAX_MW: u32 = 1 << 20;
+/// Device memory of all its contexts, in bytes.
+pub const MAX_DM_SIZE: usize = 16 << 20;
 /// Protection domains.
 pub const MAX_PD: u32 = 1 << 20;
 /// READs and atomics that a QP may have outstanding, in either role; as many as the kernel's rxe
@@ -27,10 +31,17 @@ pub const MAX_RD_ATOM: u8 = 128;
 pub const COMP_VECTORS: u32 = 1;
 /// How long the device takes to acknowledge: 4.096 µs times 2 to the power of this.
 pub const LOCAL_CA_ACK_DELAY: u8 = 15;
+/// Multicast groups that QPs of a process may be attached to.
+pub const MAX_MCAST_GROUPS: u32 = 1_024;
+/// QPs that may be attached to a group.
+pub const MAX_MCAST_QP_ATTACH: u32 = 256;
+/// Address handles; there is no limit but memory.
+pub const MAX_AH: u32 = 1 << 20;
 /// Ports.
 pub const PORTS: u8 = 1;
 /// Longest message in bytes (MTU-04).
 pub const MAX_MSG_SZ: u32 = 1 << 31;
-/// `BAD_PKEY_CNTR | PORT_ACTIVE_EVENT | SYS_IMAGE_GUID | RC_RNR_NAK_GEN | SRQ_RESIZE` of
-/// `ibv_device_cap_flags`.
-pub const DEVICE_CAP_FLAGS: u32 = 1 << 1 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 13;
+/// `BAD_PKEY_CNTR | PORT_ACTIVE_EVENT | SYS_IMAGE_GUID | RC_RNR_NAK_GEN | SRQ_RESIZE | MEM_WINDOW |
+/// MEM_MGT_EXTENSIONS | MEM_WINDOW_TYPE_2B` of `ibv_device_cap_flags`.
+pub const DEVICE_CAP_FLAGS: u32 =
+    1 << 1 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 13 | 1 << 17 | 1 << 21 | 1 << 24;

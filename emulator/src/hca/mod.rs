@@ -6,6 +6,7 @@ mod traffic;
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rocade_transport::QpLimits;
 use rocade_wire::{Gid, Guid, Mtu, Pkey};
@@ -69,6 +70,10 @@ pub struct DeviceAttr {
     pub completion_timestamp_mask: u64,
     /// Ticks per millisecond of the completion timestamp: it counts nanoseconds.
     pub hca_core_clock_khz: u64,
+    /// Memory windows.
+    pub max_mw: u32,
+    /// Device memory in bytes.
+    pub max_dm_size: u64,
 }
 
 /// What `ibv_query_port` reports.
@@ -134,6 +139,8 @@ pub(crate) struct Hca {
     pub(crate) traffic: Traffic,
     port: Port,
     active_mtu: Mtu,
+    /// Device memory in use, in bytes.
+    dm_used: AtomicUsize,
 }
 
 impl Hca {
@@ -147,7 +154,23 @@ impl Hca {
             traffic: Traffic::default(),
             port,
             active_mtu,
+            dm_used: AtomicUsize::new(0),
         }
+    }
+
+    /// Takes device memory, if there is so much left.
+    pub(crate) fn take_dm(&self, len: usize) -> bool {
+        let take = |used: usize| {
+            let used = used.checked_add(len)?;
+            (used <= limits::MAX_DM_SIZE).then_some(used)
+        };
+        self.dm_used
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, take)
+            .is_ok()
+    }
+
+    pub(crate) fn give_dm_back(&self, len: usize) {
+        self.dm_used.fetch_sub(len, Ordering::AcqRel);
     }
 
     pub(crate) fn info(&self) -> DeviceInfo {
@@ -266,6 +289,8 @@ impl Hca {
             phys_port_cnt: limits::PORTS,
             completion_timestamp_mask: u64::MAX,
             hca_core_clock_khz: 1_000_000,
+            max_mw: limits::MAX_MW,
+            max_dm_size: limits::MAX_DM_SIZE as u64,
         }
     }
 }

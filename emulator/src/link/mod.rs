@@ -9,8 +9,11 @@ use core::fmt;
 use std::error::Error;
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::BorrowedFd;
 
-use rocade_wire::{Packet, PacketError, ShortPacket};
+use rocade_wire::{Packet, PacketError, Qpn, ShortPacket};
+
+use crate::steering::Slot;
 
 pub mod capture;
 pub(crate) mod claim;
@@ -20,6 +23,7 @@ mod habit;
 pub(crate) mod holder;
 mod rx;
 pub(crate) mod shm;
+pub(crate) mod sim;
 pub(crate) mod socket;
 pub(crate) mod sys;
 mod udp;
@@ -27,11 +31,140 @@ mod udp;
 pub use forward::{Arrival, ForwardKey};
 pub use holder::Holder;
 pub use rx::{RxBatch, RxBuffer, Segments};
+pub use sim::Simulation;
 pub use udp::{MAX_SEGMENTS, MAX_SEND_LEN, TxPath, UdpLink};
 
 /// The UDP destination port of every RoCEv2 packet.
 //= ENC-02
 pub const ROCE_PORT: u16 = 4791;
+
+/// A local address, and the way from there to others.
+pub(crate) trait Link: fmt::Debug + Send + Sync {
+    /// The address with its interface, where it needs one.
+    fn local_addr(&self) -> LocalAddr;
+
+    /// The address.
+    fn local(&self) -> IpAddr {
+        self.local_addr().ip()
+    }
+
+    /// The slot of this process, where others have the address too.
+    fn slot(&self) -> Option<Slot> {
+        None
+    }
+
+    /// What becomes readable when there is something to receive, where anything does.
+    fn rx_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// As [`UdpLink::recv`].
+    ///
+    /// # Errors
+    /// Those of the system.
+    fn recv<'b>(&self, buf: &'b mut RxBuffer) -> io::Result<Option<RxBatch<'b>>>;
+
+    /// As [`UdpLink::gso`].
+    fn gso(&self) -> bool;
+
+    /// As [`UdpLink::tx_path`].
+    ///
+    /// # Errors
+    /// Those of opening a socket.
+    fn tx_path(&self, dest: Qpn, hop_limit: u8) -> io::Result<TxPath>;
+
+    /// As [`UdpLink::open_paths`].
+    ///
+    /// # Errors
+    /// Those of [`Link::tx_path`].
+    fn open_paths(&self, _hop_limit: u8) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// As [`UdpLink::prepare_multicast`].
+    ///
+    /// # Errors
+    /// `Unsupported` where there are no groups.
+    fn prepare_multicast(&self, _hop_limit: u8, _interface: u32) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// As [`UdpLink::send`].
+    ///
+    /// # Errors
+    /// `WouldBlock` where there is no room, others where it will not get there.
+    fn send(
+        &self,
+        path: TxPath,
+        to: IpAddr,
+        traffic_class: u8,
+        data: &[u8],
+        segment_len: usize,
+    ) -> io::Result<()>;
+
+    /// As [`UdpLink::arrival`].
+    fn arrival<'s>(&self, _segment: &'s [u8]) -> Arrival<'s> {
+        Arrival::Direct
+    }
+
+    /// As [`UdpLink::forward`]; false where the packet is for nobody.
+    fn forward(&self, _to: Slot, _source: SocketAddr, _segment: &[u8]) -> bool {
+        false
+    }
+}
+
+impl Link for UdpLink {
+    fn local_addr(&self) -> LocalAddr {
+        Self::local_addr(self)
+    }
+
+    fn slot(&self) -> Option<Slot> {
+        Self::slot(self)
+    }
+
+    fn rx_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(Self::rx_fd(self))
+    }
+
+    fn recv<'b>(&self, buf: &'b mut RxBuffer) -> io::Result<Option<RxBatch<'b>>> {
+        Self::recv(self, buf)
+    }
+
+    fn gso(&self) -> bool {
+        Self::gso(self)
+    }
+
+    fn tx_path(&self, dest: Qpn, hop_limit: u8) -> io::Result<TxPath> {
+        Self::tx_path(self, dest, hop_limit)
+    }
+
+    fn open_paths(&self, hop_limit: u8) -> io::Result<()> {
+        Self::open_paths(self, hop_limit)
+    }
+
+    fn prepare_multicast(&self, hop_limit: u8, interface: u32) -> io::Result<()> {
+        Self::prepare_multicast(self, hop_limit, interface)
+    }
+
+    fn send(
+        &self,
+        path: TxPath,
+        to: IpAddr,
+        traffic_class: u8,
+        data: &[u8],
+        segment_len: usize,
+    ) -> io::Result<()> {
+        Self::send(self, path, to, traffic_class, data, segment_len)
+    }
+
+    fn arrival<'s>(&self, segment: &'s [u8]) -> Arrival<'s> {
+        Self::arrival(self, segment)
+    }
+
+    fn forward(&self, to: Slot, source: SocketAddr, segment: &[u8]) -> bool {
+        self.slot().is_some_and(|own| own != to) && Self::forward(self, to, source, segment).is_ok()
+    }
+}
 
 /// What a link brings: BTH to ICRC of what should be a packet.
 pub(crate) trait Inbound<'p>: Copy {

@@ -1,11 +1,11 @@
 //! Making the sockets: receive sockets (also for the broker's groups) and send sockets.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use libc::c_int;
-use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
+use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockAddr, SockRef, Socket, Type};
 
 use super::{LinkError, LocalAddr, ROCE_PORT, holder, sys};
 
@@ -60,6 +60,70 @@ pub(crate) fn open_receive(local: LocalAddr, sharing: Sharing) -> Result<Socket,
             },
         })?;
     Ok(socket)
+}
+
+/// A socket bound to port 4791 of a multicast group that is a member of it on one interface and gets
+/// what comes to it there, and nothing else. Other processes may have one too.
+pub(crate) fn open_group(
+    group: LocalAddr,
+    own: IpAddr,
+    interface: u32,
+) -> Result<Socket, LinkError> {
+    let failed = |doing| {
+        move |source| LinkError::System {
+            local: group,
+            doing,
+            source,
+        }
+    };
+    let socket = new_socket(group).map_err(failed("creating a socket"))?;
+    socket
+        .set_reuse_address(true)
+        .map_err(failed("setting SO_REUSEADDR"))?;
+    configure_receive(socket.as_fd(), group);
+    let mut address = group.with_port(ROCE_PORT);
+    if let SocketAddr::V6(address) = &mut address {
+        // Groups of some scopes mean nothing without an interface.
+        address.set_scope_id(interface);
+    }
+    socket
+        .bind(&SockAddr::from(address))
+        .map_err(failed("binding UDP port 4791"))?;
+    let joined = match (group.ip(), own) {
+        (IpAddr::V4(group), IpAddr::V4(own)) => {
+            let interface = match interface {
+                0 => InterfaceIndexOrAddress::Address(own),
+                index => InterfaceIndexOrAddress::Index(index),
+            };
+            socket
+                .set_multicast_all_v4(false)
+                .and_then(|()| socket.join_multicast_v4_n(&group, &interface))
+        }
+        (IpAddr::V6(group), _) => socket
+            .set_multicast_all_v6(false)
+            .and_then(|()| socket.join_multicast_v6(&group, interface)),
+        _ => Err(io::ErrorKind::InvalidInput.into()),
+    };
+    joined.map_err(failed("joining a multicast group"))?;
+    Ok(socket)
+}
+
+/// How a send socket of `local` sends to groups.
+pub(crate) fn set_multicast(
+    fd: BorrowedFd<'_>,
+    local: LocalAddr,
+    hop_limit: u8,
+    interface: u32,
+) -> io::Result<()> {
+    let socket = SockRef::from(&fd);
+    match local.ip() {
+        // The interface is that of the address the socket is bound to.
+        IpAddr::V4(_) => socket.set_multicast_ttl_v4(hop_limit.into()),
+        IpAddr::V6(_) => {
+            socket.set_multicast_hops_v6(hop_limit.into())?;
+            socket.set_multicast_if_v6(interface)
+        }
+    }
 }
 
 /// Has runs of datagrams merged, and asks for a large buffer. What the system refuses of it is done

@@ -50,6 +50,17 @@ pub struct TxPath {
     socket: u8,
 }
 
+impl TxPath {
+    /// A path without a socket.
+    pub(super) const fn simulated(source_port: u16) -> Self {
+        Self {
+            source_port,
+            hop_limit: None,
+            socket: 0,
+        }
+    }
+}
+
 struct SendSocket {
     fd: OwnedFd,
     port: u16,
@@ -123,6 +134,17 @@ impl UdpLink {
                 Ok(Self::new(local, Some((slot, key)), None, fd))
             }
         }
+    }
+
+    /// Joins a multicast group on the interface that has the address `own` and the index `interface`
+    /// (0 where that is not known). The address of this link is the group's; nothing is sent from it.
+    ///
+    /// # Errors
+    /// Those of opening the socket.
+    //= MC-06
+    pub fn join(group: LocalAddr, own: IpAddr, interface: u32) -> Result<Self, LinkError> {
+        let rx = socket::open_group(group, own, interface)?;
+        Ok(Self::new(group, None, None, rx.into()))
     }
 
     fn new(
@@ -250,6 +272,24 @@ impl UdpLink {
     pub fn open_paths(&self, hop_limit: u8) -> io::Result<()> {
         for slot in 0..SEND_SOCKETS {
             self.path_to_slot(Slot::new(slot), hop_limit)?;
+        }
+        Ok(())
+    }
+
+    /// What is sent to multicast groups leaves by this interface (for IPv6; 0 where it is not known), with the
+    /// hop limit that it has been given.
+    ///
+    /// # Errors
+    /// Those of setsockopt(2).
+    pub fn prepare_multicast(&self, hop_limit: u8, interface: u32) -> io::Result<()> {
+        let hop_limit = match hop_limit {
+            0 => DEFAULT_HOP_LIMIT,
+            limit => limit,
+        };
+        for slot in 0..SEND_SOCKETS {
+            let path = self.path_to_slot(Slot::new(slot), hop_limit)?;
+            let fd = self.tx_fd(path)?;
+            socket::set_multicast(fd, self.local, hop_limit, interface)?;
         }
         Ok(())
     }

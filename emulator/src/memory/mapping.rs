@@ -12,6 +12,14 @@ use std::ptr::{self, NonNull};
 
 use super::guard::kernel;
 
+/// Where memory of programs can be. At the bottom is no pointer that Rust would follow; beyond the top, an access would
+/// be a fault without an address, which nobody could tell from a fault of our own.
+pub(crate) const ADDRESSES: Range<u64> = if cfg!(target_arch = "x86_64") {
+    4096..(1 << 47) - 4096
+} else {
+    4096..1 << 48
+};
+
 const MAPS: &str = "/proc/self/maps";
 
 /// Checks that every page of `addr..addr+len` is mapped readable, and writable where `write`
@@ -37,6 +45,34 @@ pub(crate) fn is_mapped(addr: u64, len: u64, write: bool) -> bool {
         // Without /proc nothing says whether it is writable; an access that fails will.
         _ => is_readable(addr) && is_readable(end.saturating_sub(1)),
     }
+}
+
+/// Has the pages of a range that is no null region's ready, to be written where `write`; false where one of them is
+/// not mapped so.
+pub(crate) fn populate(addr: usize, len: usize, write: bool) -> bool {
+    const MADV_POPULATE_READ: libc::c_int = 22;
+    const MADV_POPULATE_WRITE: libc::c_int = 23;
+    if !is_mapped(addr as u64, len as u64, write) {
+        return false;
+    }
+    // SAFETY: no pointers.
+    let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(1 << 12);
+    let start = addr / page * page;
+    let advice = if write {
+        MADV_POPULATE_WRITE
+    } else {
+        MADV_POPULATE_READ
+    };
+    // It is as good as done where the kernel does not know that: Linux before 5.14.
+    // SAFETY: the pages are touched, which changes nothing that a program can see.
+    unsafe {
+        libc::madvise(
+            ptr::without_provenance_mut(start),
+            addr + len - start,
+            advice,
+        )
+    };
+    true
 }
 
 /// One mapping. Its address is in `query_addr` when asked for.

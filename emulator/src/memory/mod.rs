@@ -1,14 +1,17 @@
 //! Registered memory: keys, access checks, and the only copies to and from it.
 
 mod access;
+mod device;
 mod guard;
 mod mapping;
 mod table;
+mod view;
 
 pub(crate) use access::Readable;
+pub(crate) use device::DeviceMemory;
 pub(crate) use guard::Fault;
-pub(crate) use mapping::is_mapped;
-pub(crate) use table::{MemGuard, MrTable, Region};
+pub(crate) use mapping::{ADDRESSES, is_mapped, populate};
+pub(crate) use table::{Kept, MemGuard, MrTable, Region};
 
 #[cfg(test)]
 mod tests;

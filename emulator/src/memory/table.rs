@@ -1,21 +1,23 @@
-//! The region table: key to region.
+//! The key table: keys, and the regions and windows that they stand for.
 //!
-//! Progress holds a read guard while it copies; registering and deregistering take the write
-//! lock. So `dereg_mr` returns only when no copy is in flight (MR-09).
+//! Progress holds a read guard while it copies; only who makes, ends or changes a region takes the write lock. So
+//! `dereg_mr` returns only when no copy is in flight (MR-09). Windows change while others hold the read guard
+//! and access memory: they have locks of their own, which are held for the length of one access. Regions need
+//! none.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use parking_lot::{RwLock, RwLockReadGuard};
 use rocade_transport::{
-    AccessError, AccessFlags, Accessor, AtomicOp, Extent, LocalAccess, Memory, PdTag, RemoteAccess,
-    Sge, Source, Time,
+    AccessError, AccessFlags, Accessor, Bind, BindError, Bindable, PdTag, Sge, Time, Window,
+    WindowKind,
 };
-use rocade_wire::{Lkey, Rkey};
+use rocade_wire::{Lkey, Qpn, Rkey};
 
-use super::access::{self, Readable, Span};
-use super::guard::{self, Fault, Way};
-use crate::hca::limits::MAX_MR;
+use super::guard::{self, Way};
+use crate::hca::limits::{MAX_MR, MAX_MW};
 use crate::random;
 
 /// A memory region.
@@ -24,20 +26,41 @@ pub(crate) struct Region {
     pub(crate) pd: PdTag,
     /// Where it is in this process.
     pub(crate) addr: usize,
-    /// Length in bytes, not 0.
+    /// Length in bytes; 0 in device memory only.
     pub(crate) len: u64,
     /// What peers and work requests call its first byte (MR-05).
     pub(crate) iova: u64,
     pub(crate) access: AccessFlags,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    key: u32,
-    region: Region,
+/// What a key stands for.
+#[derive(Debug)]
+enum Object {
+    /// A region; and how many windows are bound to it.
+    Region { region: Region, windows: AtomicU32 },
+    /// A memory window, which changes under traffic.
+    Window(Box<RwLock<Window>>),
+    /// Memory that takes everything and has nothing (NUL-01).
+    Null(PdTag),
 }
 
-/// The regions and their keys.
+#[derive(Debug)]
+struct Entry {
+    /// All of it but for a window, whose tag changes.
+    key: u32,
+    object: Object,
+}
+
+/// Why a region stays as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kept {
+    /// There is no such region.
+    Unknown,
+    /// Windows are bound to it (MR-09).
+    Bound,
+}
+
+/// The keys and what they stand for.
 ///
 /// A key is random in all its bits, index and tag (KEY-01), so that nobody who was not told can guess one.
 /// Where its entry is, the low bits of the index say: a new key is drawn until that place is free. More than half
@@ -47,13 +70,17 @@ pub(crate) struct Regions {
     /// Their number is a power of two.
     entries: Vec<Option<Entry>>,
     count: usize,
+    /// How many of them are windows.
+    windows: usize,
     /// The indexes that were given back last, which are not used again soon (KEY-03).
     retired: VecDeque<u32>,
 }
 
 /// Places at first.
 const FEWEST_PLACES: usize = 64;
-/// So many regions end before the index of one is used again.
+/// Regions and windows.
+const MAX_KEYS: usize = MAX_MR as usize + MAX_MW as usize;
+/// So many keys end before the index of one is used again.
 const RETIRED: usize = 4096;
 
 /// What names the region; the low byte of the key only tells it from others that had this name before.
@@ -70,15 +97,16 @@ pub(crate) struct MrTable {
 /// The table, locked against changes, for one thread: registered memory, as the transport knows it.
 #[derive(Debug)]
 pub(crate) struct MemGuard<'a> {
-    regions: RwLockReadGuard<'a, Regions>,
-    way: Way,
+    pub(super) regions: RwLockReadGuard<'a, Regions>,
+    pub(super) way: Way,
 }
 
 impl MrTable {
     pub(crate) fn new() -> Self {
         let regions = Regions {
-            entries: vec![None; FEWEST_PLACES],
+            entries: places(FEWEST_PLACES),
             count: 0,
+            windows: 0,
             retired: VecDeque::new(),
         };
         Self {
@@ -87,37 +115,146 @@ impl MrTable {
     }
 
     /// Adds a region and returns its key; `None` where the table is full.
-    //= KEY-01
     pub(crate) fn insert(&self, region: Region) -> Option<u32> {
+        let windows = AtomicU32::new(0);
+        self.add(|_| Object::Region { region, windows })
+    }
+
+    /// Adds a region of memory that is not there, likewise.
+    pub(crate) fn insert_null(&self, pd: PdTag) -> Option<u32> {
+        self.add(|_| Object::Null(pd))
+    }
+
+    /// Adds a free window, likewise.
+    pub(crate) fn insert_window(&self, kind: WindowKind, pd: PdTag) -> Option<u32> {
+        self.add(|key| {
+            let window = Window::new(kind, pd, Rkey::new(key));
+            Object::Window(Box::new(RwLock::new(window)))
+        })
+    }
+
+    //= KEY-01
+    fn add(&self, object: impl FnOnce(u32) -> Object) -> Option<u32> {
         guard::install();
         let mut regions = self.regions.write();
-        if regions.count >= MAX_MR as usize {
+        if regions.count >= MAX_KEYS {
             return None;
         }
         regions.make_room();
         let key = regions.new_key();
-        let place = regions.place(key);
-        regions.entries[place] = Some(Entry { key, region });
+        let object = object(key);
+        regions.windows += usize::from(matches!(object, Object::Window(_)));
         regions.count += 1;
+        let place = regions.place(key);
+        regions.entries[place] = Some(Entry { key, object });
         Some(key)
     }
 
     /// Removes a region. Waits for copies in flight; later accesses fail.
-    pub(crate) fn remove(&self, key: u32) -> bool {
+    ///
+    /// # Errors
+    /// The region stays.
+    pub(crate) fn remove(&self, key: u32) -> Result<(), Kept> {
+        let mut regions = self.regions.write();
+        //= MR-09
+        match regions.lookup(key).map(|entry| &entry.object) {
+            Some(Object::Region { windows, .. }) if windows.load(Ordering::Relaxed) > 0 => {
+                return Err(Kept::Bound);
+            }
+            Some(Object::Region { .. } | Object::Null(_)) => {}
+            Some(Object::Window(_)) | None => return Err(Kept::Unknown),
+        }
+        regions.take(key);
+        Ok(())
+    }
+
+    /// Removes a region, and frees the windows that are bound to it.
+    pub(crate) fn remove_with_windows(&self, key: u32) {
+        let mut regions = self.regions.write();
+        let bound = match regions.lookup(key).map(|entry| &entry.object) {
+            Some(Object::Region { windows, .. }) => windows.load(Ordering::Relaxed),
+            _ => 0,
+        };
+        let entries = if bound == 0 {
+            &[][..]
+        } else {
+            &regions.entries
+        };
+        for entry in entries.iter().flatten() {
+            if let Object::Window(window) = &entry.object {
+                let mut window = window.write();
+                if window.region() == Some(Lkey::new(key)) {
+                    regions.free(&mut window);
+                }
+            }
+        }
+        regions.take(key);
+    }
+
+    /// Where in this process a part of a region of `pd` is that the device may read, or write.
+    pub(crate) fn place_of(&self, pd: PdTag, sge: &Sge, write: bool) -> Result<usize, AccessError> {
+        let regions = self.regions.read();
+        let region = regions.region(sge.lkey.get()).ok_or(AccessError::BadKey)?;
+        if region.pd != pd {
+            return Err(AccessError::WrongPd);
+        }
+        let offset = sge.addr.checked_sub(region.iova);
+        let offset = offset.filter(|offset| offset.saturating_add(sge.len.into()) <= region.len);
+        let offset = offset.ok_or(AccessError::OutOfRange)?;
+        if write && !region.access.contains(AccessFlags::LOCAL_WRITE) {
+            return Err(AccessError::Permission);
+        }
+        let offset = usize::try_from(offset).map_err(|_| AccessError::OutOfRange)?;
+        Ok(region.addr + offset)
+    }
+
+    /// Changes a region, between two accesses (MR-10).
+    ///
+    /// # Errors
+    /// The region stays as it was.
+    pub(crate) fn replace(&self, key: u32, with: Region) -> Result<(), Kept> {
         let mut regions = self.regions.write();
         let place = regions.place(key);
-        if regions.entries[place]
-            .take_if(|entry| entry.key == key)
-            .is_none()
-        {
-            return false;
+        match &mut regions.entries[place] {
+            Some(Entry {
+                key: found,
+                object: Object::Region { region, windows },
+            }) if *found == key => {
+                if *windows.get_mut() > 0 {
+                    return Err(Kept::Bound);
+                }
+                *region = with;
+                Ok(())
+            }
+            _ => Err(Kept::Unknown),
         }
-        regions.count -= 1;
-        if regions.retired.len() == RETIRED {
-            regions.retired.pop_front();
+    }
+
+    /// Removes a window, bound or not (MW-10), by any of its keys.
+    pub(crate) fn remove_window(&self, key: u32) {
+        let mut regions = self.regions.write();
+        if let Some(window) = regions.window(key) {
+            regions.free(&mut window.write());
+            regions.take(key);
+            regions.windows -= 1;
         }
-        regions.retired.push_back(index(key));
-        true
+    }
+
+    /// Frees the windows that were bound on a QP for it alone: it has ended.
+    //= MW-10
+    pub(crate) fn free_windows_of(&self, qpn: Qpn) {
+        let regions = self.regions.read();
+        if regions.windows == 0 {
+            return;
+        }
+        for entry in regions.entries.iter().flatten() {
+            if let Object::Window(window) = &entry.object {
+                let mut window = window.write();
+                if window.belongs_to(qpn) {
+                    regions.free(&mut window);
+                }
+            }
+        }
     }
 
     /// Locks the table for a series of accesses by this thread. To be taken before any QP's lock.
@@ -144,14 +281,25 @@ impl Regions {
         if self.count * 2 < self.entries.len() {
             return;
         }
-        let places = vec![None; self.entries.len() * 2];
-        for entry in std::mem::replace(&mut self.entries, places)
+        let twice = places(self.entries.len() * 2);
+        for entry in std::mem::replace(&mut self.entries, twice)
             .into_iter()
             .flatten()
         {
             let place = self.place(entry.key);
             self.entries[place] = Some(entry);
         }
+    }
+
+    /// Forgets a key.
+    fn take(&mut self, key: u32) {
+        let place = self.place(key);
+        self.entries[place] = None;
+        self.count -= 1;
+        if self.retired.len() == RETIRED {
+            self.retired.pop_front();
+        }
+        self.retired.push_back(index(key));
     }
 
     /// A key that is not in use, was not lately, and whose place is free.
@@ -175,190 +323,95 @@ impl Regions {
         index(key) as usize & (self.entries.len() - 1)
     }
 
+    #[inline]
+    fn at_place(&self, key: u32) -> Option<&Entry> {
+        self.entries.get(self.place(key))?.as_ref()
+    }
+
     //= KEY-02
     #[inline]
-    fn lookup(&self, key: u32) -> Option<&Region> {
-        match self.entries.get(self.place(key)) {
-            Some(Some(entry)) if entry.key == key => Some(&entry.region),
+    fn lookup(&self, key: u32) -> Option<&Entry> {
+        self.at_place(key).filter(|entry| entry.key == key)
+    }
+
+    #[inline]
+    pub(super) fn region(&self, key: u32) -> Option<&Region> {
+        match &self.lookup(key)?.object {
+            Object::Region { region, .. } => Some(region),
             _ => None,
         }
     }
 
-    /// The span of an access, if key, domain, rights and range allow it (MR-11…13).
-    #[inline]
-    fn span(
-        &self,
-        (who, way): (Accessor, Way),
-        key: u32,
-        va: u64,
-        len: u64,
-        right: AccessFlags,
-    ) -> Result<Span, AccessError> {
-        let region = self.lookup(key).ok_or(AccessError::BadKey)?;
-        //= PD-01
-        //= PD-03
-        if region.pd != who.pd {
-            return Err(AccessError::WrongPd);
+    /// Is it a region of nothing, and whose?
+    pub(super) fn null(&self, key: u32) -> Option<PdTag> {
+        match self.lookup(key)?.object {
+            Object::Null(pd) => Some(pd),
+            _ => None,
         }
-        if !region.access.contains(right) {
-            return Err(AccessError::Permission);
-        }
-        self.part(region, way, va, len)
     }
 
-    /// A part of a region, which is one of these.
-    //= MR-11
-    #[inline]
-    fn part(&self, region: &Region, way: Way, va: u64, len: u64) -> Result<Span, AccessError> {
-        let offset = va.checked_sub(region.iova).ok_or(AccessError::OutOfRange)?;
-        let end = offset.checked_add(len).ok_or(AccessError::OutOfRange)?;
-        if end > region.len {
-            return Err(AccessError::OutOfRange);
+    /// The window with this index; the tag is the window's to compare.
+    pub(super) fn window(&self, key: u32) -> Option<&RwLock<Window>> {
+        match self.at_place(key)? {
+            Entry {
+                key: found,
+                object: Object::Window(window),
+            } if index(*found) == index(key) => Some(window),
+            _ => None,
         }
-        let offset = usize::try_from(offset).map_err(|_| AccessError::OutOfRange)?;
-        let len = usize::try_from(len).map_err(|_| AccessError::OutOfRange)?;
-        // SAFETY: inside the region, which `Pd::reg_mr`'s caller has given us until it is
-        // deregistered; `&self` is borrowed from the guard that holds deregistration off.
-        Ok(unsafe { Span::new(region.addr + offset, len, way) })
+    }
+
+    /// Binds a window.
+    pub(super) fn bind(&self, who: Accessor, bind: &Bind) -> Result<(), BindError> {
+        let window = self.window(bind.rkey.get()).ok_or(BindError::NoWindow)?;
+        let region = self.region(bind.lkey.get()).map(|region| Bindable {
+            pd: region.pd,
+            iova: region.iova,
+            len: region.len,
+            access: region.access,
+        });
+        let mut window = window.write();
+        let before = window.region();
+        window.bind(who, bind, region.as_ref())?;
+        self.count_windows(before, u32::wrapping_sub);
+        self.count_windows(window.region(), u32::wrapping_add);
+        Ok(())
+    }
+
+    /// Makes a key invalid.
+    pub(super) fn invalidate(
+        &self,
+        who: Accessor,
+        rkey: Rkey,
+        remotely: bool,
+    ) -> Result<(), AccessError> {
+        //= INV-01
+        let window = self.window(rkey.get()).ok_or(AccessError::BadKey)?;
+        let mut window = window.write();
+        let before = window.region();
+        window.invalidate(who, rkey, remotely)?;
+        self.count_windows(before, u32::wrapping_sub);
+        Ok(())
+    }
+
+    fn free(&self, window: &mut Window) {
+        self.count_windows(window.region(), u32::wrapping_sub);
+        window.free();
+    }
+
+    /// One window more or less is bound to a region. Who removes or changes regions excludes us.
+    fn count_windows(&self, region: Option<Lkey>, change: impl Fn(u32, u32) -> u32) {
+        if let Some(lkey) = region
+            && let Some(Entry {
+                object: Object::Region { windows, .. },
+                ..
+            }) = self.lookup(lkey.get())
+        {
+            windows.fetch_add(change(0, 1), Ordering::Relaxed);
+        }
     }
 }
 
-impl From<Fault> for AccessError {
-    fn from(Fault: Fault) -> Self {
-        Self::Fault
-    }
-}
-
-impl MemGuard<'_> {
-    /// The payload of a packet, whose key, rights and range the transport has checked under this guard; to
-    /// find that it is gone is left to the copy. `None` where it has not.
-    #[inline]
-    pub(crate) fn source(&self, source: Source) -> Option<Readable<'_>> {
-        let (key, va, len) = match source {
-            Source::Local(Sge { addr, len, lkey }) => (lkey.get(), addr, len),
-            Source::Remote { rkey, va, len, .. } => (rkey.get(), va, len),
-        };
-        let regions = &*self.regions;
-        let region = regions.lookup(key)?;
-        let span = regions.part(region, self.way, va, u64::from(len)).ok()?;
-        Some(Readable::new(span, regions))
-    }
-
-    #[inline]
-    fn local(
-        &self,
-        who: Accessor,
-        lkey: Lkey,
-        addr: u64,
-        len: u64,
-        access: LocalAccess,
-    ) -> Result<Span, AccessError> {
-        let right = match access {
-            //= MR-03
-            LocalAccess::Read => AccessFlags::empty(),
-            //= MR-12
-            LocalAccess::Write => AccessFlags::LOCAL_WRITE,
-        };
-        self.regions
-            .span((who, self.way), lkey.get(), addr, len, right)
-    }
-
-    #[inline]
-    fn remote(
-        &self,
-        who: Accessor,
-        rkey: Rkey,
-        va: u64,
-        len: u64,
-        access: RemoteAccess,
-    ) -> Result<Span, AccessError> {
-        //= MR-13
-        let right = match access {
-            RemoteAccess::Read => AccessFlags::REMOTE_READ,
-            RemoteAccess::Write => AccessFlags::REMOTE_WRITE,
-            RemoteAccess::Atomic => AccessFlags::REMOTE_ATOMIC,
-        };
-        self.regions
-            .span((who, self.way), rkey.get(), va, len, right)
-    }
-}
-
-impl Memory for MemGuard<'_> {
-    fn check_local(
-        &self,
-        who: Accessor,
-        lkey: Lkey,
-        addr: u64,
-        len: u64,
-        access: LocalAccess,
-    ) -> Result<Extent, AccessError> {
-        self.local(who, lkey, addr, len, access)
-            .map(|_| Extent::One)
-    }
-
-    fn check_remote(
-        &self,
-        who: Accessor,
-        rkey: Rkey,
-        va: u64,
-        len: u64,
-        access: RemoteAccess,
-    ) -> Result<Extent, AccessError> {
-        self.remote(who, rkey, va, len, access).map(|_| Extent::One)
-    }
-
-    fn read_local(
-        &self,
-        who: Accessor,
-        lkey: Lkey,
-        addr: u64,
-        dst: &mut [u8],
-    ) -> Result<(), AccessError> {
-        let span = self.local(who, lkey, addr, dst.len() as u64, LocalAccess::Read)?;
-        Ok(access::read(span, dst)?)
-    }
-
-    fn write_local(
-        &self,
-        who: Accessor,
-        lkey: Lkey,
-        addr: u64,
-        src: &[u8],
-    ) -> Result<(), AccessError> {
-        let span = self.local(who, lkey, addr, src.len() as u64, LocalAccess::Write)?;
-        Ok(access::write(span, src)?)
-    }
-
-    fn read_remote(
-        &self,
-        who: Accessor,
-        rkey: Rkey,
-        va: u64,
-        dst: &mut [u8],
-    ) -> Result<(), AccessError> {
-        let span = self.remote(who, rkey, va, dst.len() as u64, RemoteAccess::Read)?;
-        Ok(access::read(span, dst)?)
-    }
-
-    fn write_remote(
-        &self,
-        who: Accessor,
-        rkey: Rkey,
-        va: u64,
-        src: &[u8],
-    ) -> Result<(), AccessError> {
-        let span = self.remote(who, rkey, va, src.len() as u64, RemoteAccess::Write)?;
-        Ok(access::write(span, src)?)
-    }
-
-    fn atomic_remote(
-        &self,
-        who: Accessor,
-        rkey: Rkey,
-        va: u64,
-        op: AtomicOp,
-    ) -> Result<u64, AccessError> {
-        let span = self.remote(who, rkey, va, 8, RemoteAccess::Atomic)?;
-        Ok(access::atomic(span, op).ok_or(AccessError::OutOfRange)??)
-    }
+fn places(count: usize) -> Vec<Option<Entry>> {
+    std::iter::repeat_with(|| None).take(count).collect()
 }

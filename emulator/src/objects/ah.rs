@@ -78,6 +78,12 @@ impl Ah {
             return Err(error);
         }
         let uplink = engine.datagram_uplink(hca.local_addr(local), address.hop_limit)?;
+        if to.is_multicast() {
+            let interface = hca.config.ifindex;
+            uplink
+                .link
+                .prepare_multicast(address.hop_limit, interface)?;
+        }
         pd.children.fetch_add(1, Ordering::AcqRel);
         Ok(Self {
             inner: Arc::new(AhInner {

@@ -45,16 +45,23 @@ impl CompChannel {
     /// acknowledged with [`super::Cq::ack_events`].
     ///
     /// # Errors
-    /// [`VerbsError::WouldBlock`] if the descriptor is non-blocking and no event waits (CQ-08);
+    /// [`VerbsError::WouldBlock`] if the descriptor is non-blocking and no event waits (CQ-08), or in a
+    /// simulation in which nothing is going to happen;
     /// [`VerbsError::Io`] (`EINTR`) after a signal (CQ-14).
     #[doc(alias = "ibv_get_cq_event")]
     pub fn get_event(&self) -> Result<u64, VerbsError> {
         let waiter = self.begin_wait();
+        let engine = &self.inner.engine;
         loop {
             if let Some(cookie) = self.take_event()? {
                 return Ok(cookie);
             }
-            waiter.wait()?;
+            if !engine.is_simulated() {
+                waiter.wait()?;
+            } else if !engine.progress_inline() {
+                // Nothing is going to happen any more.
+                return Err(VerbsError::WouldBlock);
+            }
         }
     }
 

@@ -3,6 +3,8 @@
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
+use rocade_wire::Psn;
+
 use super::comp_channel::CompChannel;
 use super::cq::{Cq, CqInitAttr};
 use super::event_queue::{AckCounter, EventQueue, EventWaiter};
@@ -104,6 +106,12 @@ impl Context {
         });
         inner.engine.watch_network(&inner);
         Ok(Self { inner })
+    }
+
+    /// A first PSN that nobody can guess; in a simulation its seed decides.
+    #[must_use]
+    pub fn random_psn(&self) -> Psn {
+        Psn::new(self.inner.engine.random_word() & 0x00ff_ffff)
     }
 
     /// Name and place of the device.

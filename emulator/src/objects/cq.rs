@@ -121,6 +121,27 @@ impl Cq {
         }
     }
 
+    /// The time of a simulation, and when something happens next of its own accord: `None` where the network is
+    /// real.
+    #[must_use]
+    pub fn simulated_time(&self) -> Option<(Time, Option<Time>)> {
+        let engine = &self.inner.context.engine;
+        engine
+            .is_simulated()
+            .then(|| (engine.now(), engine.next_event()))
+    }
+
+    /// Moves the time of a simulation on; what should have happened by then happens with the next poll.
+    pub fn move_simulated_time(&self, to: Time) {
+        self.inner.context.engine.move_to(to);
+    }
+
+    /// Are there no completions to take?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.inner.len.load(Ordering::Acquire) == 0
+    }
+
     fn take(&self, max: usize, each: &mut impl FnMut(usize, Completion)) -> usize {
         if self.inner.len.load(Ordering::Acquire) == 0 {
             return 0;

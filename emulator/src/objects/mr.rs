@@ -1,13 +1,46 @@
 //! Memory regions.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bitflags::bitflags;
+use parking_lot::Mutex;
+use rocade_transport::{AccessError, AccessFlags, Sge};
 use rocade_wire::{Lkey, Rkey};
 
-use super::pd::PdInner;
+use super::dm::{Dm, DmInner};
+use super::pd::{Pd, PdInner};
 use crate::error::VerbsError;
-use crate::memory::Region;
+use crate::memory::{ADDRESSES, Kept, Region, is_mapped, populate};
+
+bitflags! {
+    /// What [`Mr::rereg`] changes (`ibv_rereg_mr_flags`).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct ReregFlags: u32 {
+        /// Which memory it is.
+        const TRANSLATION = 1;
+        /// Its domain.
+        const PD = 2;
+        /// Its rights.
+        const ACCESS = 4;
+    }
+}
+
+/// What a region becomes; only what the flags name counts.
+#[derive(Clone, Debug)]
+pub struct Rereg<'a> {
+    /// What changes.
+    pub flags: ReregFlags,
+    /// New domain, of the same device.
+    pub pd: Option<&'a Pd>,
+    /// New place in this process, which is its new address for work requests and peers too.
+    pub addr: u64,
+    /// New length in bytes.
+    pub len: usize,
+    /// New rights.
+    pub access: AccessFlags,
+}
 
 /// A memory region (`ibv_mr`).
 #[derive(Clone, Debug)]
@@ -18,25 +51,205 @@ pub struct Mr {
 
 #[derive(Debug)]
 struct MrInner {
-    pd: Arc<PdInner>,
     key: u32,
-    region: Region,
+    state: Mutex<State>,
+    /// Device memory that it is in.
+    dm: Option<Arc<DmInner>>,
     registered: AtomicBool,
 }
 
-impl Mr {
-    pub(super) fn new(pd: Arc<PdInner>, key: u32, region: Region) -> Self {
-        let registered = AtomicBool::new(true);
-        Self {
-            inner: Arc::new(MrInner {
-                pd,
-                key,
-                region,
-                registered,
-            }),
-        }
+#[derive(Debug)]
+struct State {
+    pd: Arc<PdInner>,
+    /// `None` for a null region.
+    region: Option<Region>,
+}
+
+impl Pd {
+    /// Registers `len` bytes at `addr` of this process; peers and work requests address its first
+    /// byte as `iova` (MR-05), or 0 with `ZERO_BASED`. With `ON_DEMAND` the memory need not be there yet; address 0 and
+    /// length `usize::MAX` are then all there is (ODP-03).
+    ///
+    /// # Errors
+    /// [`VerbsError::InvalidArgument`]: length 0, wrap-around, unknown or contradictory rights
+    /// (MR-02, MR-04, MR-06). [`VerbsError::Fault`]: not mapped, or read-only with `LOCAL_WRITE`
+    /// (MR-08). [`VerbsError::NotSupported`]: rights that this device does not offer.
+    /// [`VerbsError::NoMemory`]: out of keys.
+    ///
+    /// # Safety
+    /// Until the region is deregistered and its last handle gone, peers and work requests read and write
+    /// whatever is mapped in the range: it must be the caller's to give, and no Rust reference to it
+    /// may be alive meanwhile. Where nothing is mapped, accesses fail (`docs/memory-model.md`).
+    #[doc(alias = "ibv_reg_mr")]
+    pub unsafe fn reg_mr(
+        &self,
+        addr: u64,
+        len: usize,
+        iova: u64,
+        access: AccessFlags,
+    ) -> Result<Mr, VerbsError> {
+        check_access(access)?;
+        let iova = if access.contains(AccessFlags::ZERO_BASED) {
+            0
+        } else {
+            iova
+        };
+        let is_implicit = access.contains(AccessFlags::ON_DEMAND) && addr == 0 && len == usize::MAX;
+        let region = Region {
+            pd: self.inner.id,
+            addr: 0,
+            len: 0,
+            iova,
+            access,
+        };
+        let region = if is_implicit {
+            //= ODP-03
+            if access.contains(AccessFlags::ZERO_BASED) || iova != 0 {
+                return Err(VerbsError::InvalidArgument("implicit regions start at 0"));
+            }
+            let Range { start, end } = ADDRESSES;
+            let len = usize::try_from(end - start).map_err(|_| VerbsError::Fault)?;
+            place(region, start, len, start)?
+        } else {
+            place(region, addr, len, iova)?
+        };
+        self.register(region, None)
     }
 
+    /// Registers memory that takes everything and has nothing: writes vanish, reads give zeros, at any
+    /// address. Only this side can use it.
+    ///
+    /// # Errors
+    /// [`VerbsError::NoMemory`]: out of keys.
+    //= NUL-01
+    #[doc(alias = "ibv_alloc_null_mr")]
+    pub fn alloc_null_mr(&self) -> Result<Mr, VerbsError> {
+        let regions = self.inner.context.engine.regions();
+        let key = regions.insert_null(self.inner.id);
+        self.new_mr(key, None, None)
+    }
+
+    /// Registers a part of device memory, whose first byte has address 0, or none of it: `access` must
+    /// have `ZERO_BASED`.
+    ///
+    /// # Errors
+    /// [`VerbsError::InvalidArgument`]: not zero based, beyond the end, of another device, or
+    /// contradictory rights. [`VerbsError::NoMemory`]: out of keys.
+    //= DM-02
+    #[doc(alias = "ibv_reg_dm_mr")]
+    pub fn reg_dm_mr(
+        &self,
+        dm: &Dm,
+        offset: u64,
+        len: usize,
+        access: AccessFlags,
+    ) -> Result<Mr, VerbsError> {
+        check_access(access)?;
+        if !access.contains(AccessFlags::ZERO_BASED) || access.contains(AccessFlags::ON_DEMAND) {
+            return Err(VerbsError::InvalidArgument("device memory is zero based"));
+        }
+        if !dm.is_of(&self.inner.context) {
+            return Err(VerbsError::InvalidArgument("dm of another context"));
+        }
+        let region = Region {
+            pd: self.inner.id,
+            addr: dm.place(offset, len)?,
+            len: len as u64,
+            iova: 0,
+            access,
+        };
+        self.register(region, Some(dm.share()))
+    }
+
+    fn register(&self, region: Region, dm: Option<Arc<DmInner>>) -> Result<Mr, VerbsError> {
+        let key = self.inner.context.engine.regions().insert(region);
+        self.new_mr(key, Some(region), dm)
+    }
+
+    fn new_mr(
+        &self,
+        key: Option<u32>,
+        region: Option<Region>,
+        dm: Option<Arc<DmInner>>,
+    ) -> Result<Mr, VerbsError> {
+        let key = key.ok_or(VerbsError::NoMemory("memory keys"))?;
+        self.inner.children.fetch_add(1, Ordering::AcqRel);
+        if let Some(dm) = &dm {
+            dm.add_mr();
+        }
+        let pd = Arc::clone(&self.inner);
+        Ok(Mr {
+            inner: Arc::new(MrInner {
+                key,
+                state: Mutex::new(State { pd, region }),
+                dm,
+                registered: AtomicBool::new(true),
+            }),
+        })
+    }
+}
+
+/// What a program means to do with memory (`ibv_advise_mr_advice`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+#[doc(alias = "ibv_advise_mr_advice")]
+pub enum Advice {
+    /// Read it soon.
+    Prefetch = 0,
+    /// Write it soon.
+    PrefetchWrite = 1,
+    /// Use what of it is there.
+    PrefetchNoFault = 2,
+}
+
+impl Advice {
+    /// That with this `ibv_advise_mr_advice` value.
+    #[must_use]
+    pub const fn from_code(code: u32) -> Option<Self> {
+        match code {
+            0 => Some(Self::Prefetch),
+            1 => Some(Self::PrefetchWrite),
+            2 => Some(Self::PrefetchNoFault),
+            _ => None,
+        }
+    }
+}
+
+impl Pd {
+    /// Has memory of this domain's regions ready before it is used.
+    ///
+    /// # Errors
+    /// [`VerbsError::NotFound`]: a region of another domain; [`VerbsError::Fault`]: no region's key, not inside its
+    /// region, or nothing is mapped there; [`VerbsError::NotPermitted`]: to be written, in a region that
+    /// this device may not write (ODP-05).
+    //= ODP-05
+    #[doc(alias = "ibv_advise_mr")]
+    pub fn advise_mr(&self, advice: Advice, sges: &[Sge]) -> Result<(), VerbsError> {
+        let regions = self.inner.context.engine.regions();
+        let write = advice == Advice::PrefetchWrite;
+        let mut ranges = Vec::new();
+        for sge in sges.iter().filter(|sge| sge.len > 0) {
+            let place = regions.place_of(self.inner.id, sge, write);
+            let addr = place.map_err(|error| match error {
+                AccessError::Permission => VerbsError::NotPermitted("the region is read-only"),
+                AccessError::WrongPd => VerbsError::NotFound("lkey in this domain"),
+                _ => VerbsError::Fault,
+            })?;
+            ranges.push((addr, sge.len as usize));
+        }
+        if advice == Advice::PrefetchNoFault {
+            return Ok(());
+        }
+        for (addr, len) in ranges {
+            if !populate(addr, len, write) {
+                return Err(VerbsError::Fault);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Mr {
     /// Key for local use.
     #[must_use]
     pub fn lkey(&self) -> Lkey {
@@ -49,57 +262,216 @@ impl Mr {
         Rkey::new(self.inner.key)
     }
 
-    /// Where it is in this process.
+    /// Where it is in this process; 0 for device memory and a null region, which the program does not see.
     #[must_use]
     pub fn addr(&self) -> u64 {
-        self.inner.region.addr as u64
+        match self.inner.state.lock().region {
+            Some(region) if self.inner.dm.is_none() => region.addr as u64,
+            _ => 0,
+        }
     }
 
     /// Length in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
-        self.inner.region.len
+        let region = self.inner.state.lock().region;
+        region.map_or(u64::MAX, |region| region.len)
     }
 
-    /// Never: regions of length 0 cannot be registered.
+    /// It has no bytes: only a region of device memory can be so.
     #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        false
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// What work requests and peers call its first byte.
     #[must_use]
     pub fn iova(&self) -> u64 {
-        self.inner.region.iova
+        let region = self.inner.state.lock().region;
+        region.map_or(0, |region| region.iova)
+    }
+
+    /// Its rights.
+    #[must_use]
+    pub fn access(&self) -> AccessFlags {
+        let region = self.inner.state.lock().region;
+        region.map_or(AccessFlags::LOCAL_WRITE, |region| region.access)
+    }
+
+    /// It is memory of the process: neither device memory nor a null region.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        self.inner.dm.is_none() && self.inner.state.lock().region.is_some()
+    }
+
+    /// Its domain.
+    #[must_use]
+    pub fn pd(&self) -> Pd {
+        Pd {
+            inner: Arc::clone(&self.inner.state.lock().pd),
+        }
+    }
+
+    /// Changes memory, domain or rights between two accesses; the keys stay. Messages on their way are checked with
+    /// each packet (MR-14).
+    ///
+    /// # Errors
+    /// The region stays as it was. [`VerbsError::InvalidArgument`]: nothing to change, an argument is
+    /// wrong, or the region is not plain (MR-10); [`VerbsError::Busy`]: windows are bound to it;
+    /// [`VerbsError::Fault`], [`VerbsError::NotSupported`] as [`Pd::reg_mr`].
+    ///
+    /// # Safety
+    /// As for [`Pd::reg_mr`], for the new range.
+    //= MR-10
+    #[doc(alias = "ibv_rereg_mr")]
+    pub unsafe fn rereg(&self, change: &Rereg<'_>) -> Result<(), VerbsError> {
+        let mut state = self.inner.state.lock();
+        let (Some(mut region), None) = (state.region, &self.inner.dm) else {
+            return Err(VerbsError::InvalidArgument("not a plain region"));
+        };
+        if !self.inner.registered.load(Ordering::Acquire) {
+            return Err(VerbsError::InvalidArgument("deregistered already"));
+        }
+        if change.flags.is_empty() || !ReregFlags::all().contains(change.flags) {
+            return Err(VerbsError::InvalidArgument("flags"));
+        }
+        let mut pd = Arc::clone(&state.pd);
+        if change.flags.contains(ReregFlags::PD) {
+            let new = change.pd.ok_or(VerbsError::InvalidArgument("pd"))?;
+            if !Arc::ptr_eq(&new.inner.context, &pd.context) {
+                return Err(VerbsError::InvalidArgument("pd of another context"));
+            }
+            pd = Arc::clone(&new.inner);
+            region.pd = pd.id;
+        }
+        if change.flags.contains(ReregFlags::ACCESS) {
+            check_access(change.access)?;
+            region.access = change.access;
+        }
+        let (addr, len, iova) = if change.flags.contains(ReregFlags::TRANSLATION) {
+            let is_zero_based = region.access.contains(AccessFlags::ZERO_BASED);
+            let iova = if is_zero_based { 0 } else { change.addr };
+            (change.addr, change.len as u64, iova)
+        } else {
+            (region.addr as u64, region.len, region.iova)
+        };
+        let len = usize::try_from(len).map_err(|_| VerbsError::InvalidArgument("length"))?;
+        let region = place(region, addr, len, iova)?;
+        pd.context
+            .engine
+            .regions()
+            .replace(self.inner.key, region)
+            .map_err(kept)?;
+        pd.children.fetch_add(1, Ordering::AcqRel);
+        state.pd.children.fetch_sub(1, Ordering::AcqRel);
+        *state = State {
+            pd,
+            region: Some(region),
+        };
+        Ok(())
     }
 
     /// Deregisters: returns when no access is in flight, later ones fail (MR-09).
     ///
     /// # Errors
-    /// [`VerbsError::InvalidArgument`] if it was deregistered before.
+    /// [`VerbsError::InvalidArgument`] if it was deregistered before; [`VerbsError::Busy`] while windows
+    /// are bound to it.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn destroy(&self) -> Result<(), VerbsError> {
-        if self.inner.deregister() {
-            Ok(())
-        } else {
-            Err(VerbsError::InvalidArgument("deregistered already"))
-        }
+        self.inner.deregister()
+    }
+
+    /// Deregisters in any case: windows that are bound to it are free then. Returns when no access is in flight.
+    pub fn revoke(&self) {
+        self.inner.revoke();
     }
 }
 
+fn kept(kept: Kept) -> VerbsError {
+    match kept {
+        Kept::Unknown => VerbsError::InvalidArgument("deregistered already"),
+        //= DST-07
+        Kept::Bound => VerbsError::Busy("memory region, windows are bound to it"),
+    }
+}
+
+/// The region in this memory, if it is there.
+fn place(region: Region, addr: u64, len: usize, iova: u64) -> Result<Region, VerbsError> {
+    let len = len as u64;
+    //= MR-06
+    if len == 0 || addr.checked_add(len).is_none() || iova.checked_add(len).is_none() {
+        return Err(VerbsError::InvalidArgument("length"));
+    }
+    let access = region.access;
+    //= MR-08
+    let comes_later = access.contains(AccessFlags::ON_DEMAND);
+    if !comes_later && !is_mapped(addr, len, access.contains(AccessFlags::LOCAL_WRITE)) {
+        return Err(VerbsError::Fault);
+    }
+    if addr < ADDRESSES.start || addr + len > ADDRESSES.end {
+        return Err(VerbsError::Fault);
+    }
+    Ok(Region {
+        addr: usize::try_from(addr).map_err(|_| VerbsError::Fault)?,
+        len,
+        iova,
+        ..region
+    })
+}
+
+fn check_access(access: AccessFlags) -> Result<(), VerbsError> {
+    /// Bits 20 to 29 are optional: a device ignores those it does not know (MR-04).
+    const OPTIONAL: u32 = 0x3ff0_0000;
+    //= MR-04
+    let known = AccessFlags::all().bits() | OPTIONAL;
+    if access.bits() & !known != 0 {
+        return Err(VerbsError::InvalidArgument("access"));
+    }
+    //= MR-02
+    if access.intersects(AccessFlags::FLUSH_GLOBAL | AccessFlags::FLUSH_PERSISTENT) {
+        return Err(VerbsError::NotSupported("access"));
+    }
+    let needs_local_write = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
+    if access.intersects(needs_local_write) && !access.contains(AccessFlags::LOCAL_WRITE) {
+        return Err(VerbsError::InvalidArgument(
+            "remote write needs local write",
+        ));
+    }
+    Ok(())
+}
+
 impl MrInner {
-    fn deregister(&self) -> bool {
-        let first = self.registered.swap(false, Ordering::AcqRel);
-        if first {
-            self.pd.context.engine.regions().remove(self.key);
-            self.pd.children.fetch_sub(1, Ordering::AcqRel);
+    fn deregister(&self) -> Result<(), VerbsError> {
+        let state = self.state.lock();
+        if !self.registered.load(Ordering::Acquire) {
+            return Err(VerbsError::InvalidArgument("deregistered already"));
         }
-        first
+        let regions = state.pd.context.engine.regions();
+        regions.remove(self.key).map_err(kept)?;
+        self.ended(&state);
+        Ok(())
+    }
+
+    fn revoke(&self) {
+        let state = self.state.lock();
+        if self.registered.load(Ordering::Acquire) {
+            let regions = state.pd.context.engine.regions();
+            regions.remove_with_windows(self.key);
+            self.ended(&state);
+        }
+    }
+
+    fn ended(&self, state: &State) {
+        self.registered.store(false, Ordering::Release);
+        state.pd.children.fetch_sub(1, Ordering::AcqRel);
+        if let Some(dm) = &self.dm {
+            dm.remove_mr();
+        }
     }
 }
 
 impl Drop for MrInner {
     fn drop(&mut self) {
-        self.deregister();
+        self.revoke();
     }
 }

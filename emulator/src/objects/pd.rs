@@ -3,15 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rocade_transport::{AccessFlags, AddressVector, PdTag};
+use rocade_transport::{AddressVector, PdTag};
 
 use super::ah::Ah;
 use super::context::ContextInner;
-use super::mr::Mr;
 use super::qp::{Qp, QpInitAttr};
 use super::srq::{Srq, SrqInitAttr};
 use crate::error::VerbsError;
-use crate::memory::{Region, is_mapped};
 
 /// A protection domain (`ibv_pd`).
 #[derive(Clone, Debug)]
@@ -38,61 +36,6 @@ impl Pd {
                 children: AtomicU32::new(0),
             }),
         }
-    }
-
-    /// Registers `len` bytes at `addr` of this process; peers and work requests address its first
-    /// byte as `iova` (MR-05).
-    ///
-    /// # Errors
-    /// [`VerbsError::InvalidArgument`]: length 0, wrap-around, unknown or contradictory rights
-    /// (MR-02, MR-04, MR-06). [`VerbsError::Fault`]: not mapped, or read-only with `LOCAL_WRITE`
-    /// (MR-08). [`VerbsError::NotSupported`]: rights that this device does not offer.
-    /// [`VerbsError::NoMemory`]: out of keys.
-    ///
-    /// # Safety
-    /// Until the region is deregistered and its last handle gone, peers and work requests read and write
-    /// whatever is mapped in the range: it must be the caller's to give, and no Rust reference to it
-    /// may be alive meanwhile. Where nothing is mapped, accesses fail (`docs/memory-model.md`).
-    #[doc(alias = "ibv_reg_mr")]
-    pub unsafe fn reg_mr(
-        &self,
-        addr: u64,
-        len: usize,
-        iova: u64,
-        access: AccessFlags,
-    ) -> Result<Mr, VerbsError> {
-        let len = len as u64;
-        //= MR-06
-        if len == 0 || addr.checked_add(len).is_none() || iova.checked_add(len).is_none() {
-            return Err(VerbsError::InvalidArgument("length"));
-        }
-        check_access(access)?;
-        let iova = if access.contains(AccessFlags::ZERO_BASED) {
-            0
-        } else {
-            iova
-        };
-        //= MR-08
-        if !is_mapped(addr, len, access.contains(AccessFlags::LOCAL_WRITE)) {
-            return Err(VerbsError::Fault);
-        }
-        let addr = usize::try_from(addr).map_err(|_| VerbsError::Fault)?;
-        let region = Region {
-            pd: self.inner.id,
-            addr,
-            len,
-            iova,
-            access,
-        };
-        let key = self
-            .inner
-            .context
-            .engine
-            .regions()
-            .insert(region)
-            .ok_or(VerbsError::NoMemory("memory keys"))?;
-        self.inner.children.fetch_add(1, Ordering::AcqRel);
-        Ok(Mr::new(Arc::clone(&self.inner), key, region))
     }
 
     /// A new QP in RESET.
@@ -139,26 +82,4 @@ impl Pd {
         }
         Ok(())
     }
-}
-
-fn check_access(access: AccessFlags) -> Result<(), VerbsError> {
-    /// Bits 20 to 29 are optional: a device ignores those it does not know (MR-04).
-    const OPTIONAL: u32 = 0x3ff0_0000;
-    let known = AccessFlags::all().bits() | OPTIONAL;
-    if access.bits() & !known != 0 {
-        return Err(VerbsError::InvalidArgument("access"));
-    }
-    //= MR-02
-    let unsupported =
-        AccessFlags::ON_DEMAND | AccessFlags::FLUSH_GLOBAL | AccessFlags::FLUSH_PERSISTENT;
-    if access.intersects(unsupported) {
-        return Err(VerbsError::NotSupported("access"));
-    }
-    let needs_local_write = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
-    if access.intersects(needs_local_write) && !access.contains(AccessFlags::LOCAL_WRITE) {
-        return Err(VerbsError::InvalidArgument(
-            "remote write needs local write",
-        ));
-    }
-    Ok(())
 }

@@ -294,6 +294,36 @@ impl Qp {
         RecvPoster::new(self.inner())
     }
 
+    /// Attaches the QP to a multicast group: it gets a copy of what is sent there. Twice is once.
+    ///
+    /// # Errors
+    /// [`VerbsError::InvalidArgument`] for a QP that is none of datagrams, and a GID that is no group or of
+    /// an IP version that the device has no address of (MC-01); [`VerbsError::NoMemory`] beyond the limits;
+    /// [`VerbsError::Link`] where the network cannot be told.
+    #[doc(alias = "ibv_attach_mcast")]
+    pub fn attach_mcast(&self, group: Gid) -> Result<(), VerbsError> {
+        let inner = self.inner();
+        inner.check_group(group)?;
+        let hca = &inner.pd.context.hca;
+        inner.engine().attach_to_group(hca, group, inner.qp_num)
+    }
+
+    /// Detaches it.
+    ///
+    /// # Errors
+    /// [`VerbsError::InvalidArgument`] where it is not attached (MC-02).
+    #[doc(alias = "ibv_detach_mcast")]
+    pub fn detach_mcast(&self, group: Gid) -> Result<(), VerbsError> {
+        let inner = self.inner();
+        inner.check_group(group)?;
+        let hca = &inner.pd.context.hca;
+        if inner.engine().detach_from_group(hca, group, inner.qp_num) {
+            Ok(())
+        } else {
+            Err(VerbsError::InvalidArgument("not attached to this group"))
+        }
+    }
+
     /// Acknowledges asynchronous events of this QP.
     pub fn ack_async_events(&self, count: u32) {
         self.inner().async_acks.ack(u64::from(count));
@@ -303,9 +333,14 @@ impl Qp {
     /// asynchronous events are acknowledged (AEV-12).
     ///
     /// # Errors
-    /// [`VerbsError::InvalidArgument`] if it was destroyed before.
+    /// [`VerbsError::InvalidArgument`] if it was destroyed before; [`VerbsError::Busy`] while it is attached to
+    /// a multicast group.
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(&self) -> Result<(), VerbsError> {
+        //= MC-02
+        if self.inner().engine().is_in_group(self.qp_num()) {
+            return Err(VerbsError::Busy("attached to a multicast group"));
+        }
         if !self.inner().end() {
             return Err(VerbsError::InvalidArgument("destroyed already"));
         }
@@ -345,6 +380,17 @@ impl QpInner {
     /// Its device.
     pub(crate) fn hca(&self) -> &Hca {
         &self.pd.context.hca
+    }
+
+    //= MC-01
+    fn check_group(&self, group: Gid) -> Result<(), VerbsError> {
+        if self.lock().qp.config().qp_type != QpType::Ud {
+            return Err(VerbsError::InvalidArgument("not a datagram QP"));
+        }
+        if !group.is_multicast() {
+            return Err(VerbsError::InvalidArgument("gid"));
+        }
+        Ok(())
     }
 
     /// Datagrams may come to any address of the device: opens all that can be. One will do.
@@ -495,6 +541,7 @@ impl QpInner {
         }
         let engine = self.engine();
         engine.remove_qp(self.qp_num);
+        engine.leave_groups(self.qp_num);
         engine.say_farewell(self);
         {
             // Whoever still holds a reference finds a QP that takes and sends nothing.
@@ -504,6 +551,7 @@ impl QpInner {
             core.qp.abandon();
             self.purge_completions(&mut core);
         }
+        engine.regions().free_windows_of(self.qp_num);
         engine.release_qp_num(self.qp_num);
         self.pd.context.forget_events(&self.async_acks);
         self.send_cq.detach_qp();

@@ -61,10 +61,16 @@ impl QpnAllocator {
     /// A number that is not in use, or `None` when all [`Self::CAPACITY`] are.
     //= QPC-02
     pub fn allocate(&mut self) -> Option<Qpn> {
+        self.allocate_with(random::below)
+    }
+
+    /// Likewise; `pick` chooses from so many, at least 1.
+    pub(crate) fn allocate_with(&mut self, pick: impl FnOnce(usize) -> usize) -> Option<Qpn> {
         let low = if self.ready.is_empty() {
             self.resting.pop_front()?
         } else {
-            self.ready.swap_remove(random::below(self.ready.len()))
+            let count = self.ready.len();
+            self.ready.swap_remove(pick(count).min(count - 1))
         };
         self.set(low, true);
         Some(self.slot.qpn(low))

@@ -1,4 +1,4 @@
-//! perftest's programs over RC, over UDP and through shared memory.
+//! perftest's programs over RC, UC and UD, over UDP and through shared memory.
 
 use rocade_tests::{
     harness::{Perftest, Rig},
@@ -53,5 +53,16 @@ programs! {
     send_bw_srq: "ib_send_bw" ["-s", "65536", "-n", "1000", "--use-srq"];
     send_bw_srq_both_ways_four_qps: "ib_send_bw" ["-s", "4096", "-n", "1000", "--use-srq", "-b", "-q", "4"];
     send_lat_srq: "ib_send_lat" ["-s", "64", "-n", "1000", "--use-srq"];
+    uc_write_bw: "ib_write_bw" ["-c", "UC", "-s", "65536", "-n", "1000"];
+    uc_write_lat: "ib_write_lat" ["-c", "UC", "-s", "65536", "-n", "1000"];
+    uc_send_bw: "ib_send_bw" ["-c", "UC", "-s", "65536", "-n", "1000"];
+    uc_send_lat: "ib_send_lat" ["-c", "UC", "-s", "4096", "-n", "1000"];
+    uc_write_bw_both_ways: "ib_write_bw" ["-c", "UC", "-s", "65536", "-n", "1000", "-b"];
+    ud_send_bw: "ib_send_bw" ["-c", "UD", "-n", "1000"];
+    ud_send_bw_small: "ib_send_bw" ["-c", "UD", "-s", "64", "-n", "5000"];
+    ud_send_bw_with_events: "ib_send_bw" ["-c", "UD", "-n", "1000", "-e"];
+    ud_send_bw_post_list: "ib_send_bw" ["-c", "UD", "-n", "1024", "-l", "8"];
+    ud_send_lat: "ib_send_lat" ["-c", "UD", "-s", "64", "-n", "1000"];
+    ud_send_lat_inline: "ib_send_lat" ["-c", "UD", "-s", "64", "-n", "1000", "-I", "64"];
     write_bw_post_list: "ib_write_bw" ["-s", "4096", "-n", "1024", "-l", "8"];
 }

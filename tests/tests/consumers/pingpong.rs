@@ -89,6 +89,24 @@ fn shared_receive_queue() {
     }
 }
 
+/// UC and UD, which lose nothing where there is room.
+#[test]
+fn unreliable_services() {
+    for link in LINKS {
+        let rig = or_skip!(Rig::loopback(UTILS)).with_link(link);
+        for arguments in [&[][..], &["-e"], &["-c"], &["-e", "-c", "-s", "1"]] {
+            report(&Pingpong::of("ibv_ud_pingpong", arguments), &rig);
+            report(&Pingpong::of("ibv_uc_pingpong", arguments), &rig);
+        }
+        let large = ["-s", "100001", "-n", "200", "-c", "-m", "4096"];
+        report(&Pingpong::of("ibv_uc_pingpong", &large), &rig);
+        report(
+            &Pingpong::of("ibv_ud_pingpong", &["-s", "4096", "-c"]),
+            &rig,
+        );
+    }
+}
+
 #[test]
 fn completion_timestamps() {
     let rig = or_skip!(Rig::loopback(UTILS));

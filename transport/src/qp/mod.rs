@@ -440,7 +440,7 @@ impl Qp {
             return Some(DropReason::State);
         }
         if let RecvSide::Datagrams(_) = self.recv {
-            return self.peer.reject_datagram(packet.bth());
+            return self.peer.reject_datagram(meta, packet.bth());
         }
         self.peer.reject_reason(meta, packet.bth())
     }

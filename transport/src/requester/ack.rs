@@ -282,8 +282,14 @@ impl Requester {
         }
     }
 
-    /// The oldest WQE is done: completes it if asked to (RC-WQE-02).
+    /// The oldest WQE is done, and with it what was only waiting for its turn to complete.
     fn complete_front<H>(&mut self, cx: &mut Cx<'_, H>) {
+        self.complete_one(cx);
+        self.complete_executed(cx);
+    }
+
+    /// The oldest WQE is done: completes it if asked to (RC-WQE-02).
+    pub(super) fn complete_one<H>(&mut self, cx: &mut Cx<'_, H>) {
         let Some(wqe) = self.sq.pop_front() else {
             return;
         };

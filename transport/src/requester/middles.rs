@@ -26,7 +26,7 @@ impl Requester {
         let wqe = &self.sq[self.current];
         //= RC-SEG-01
         let operation = match wqe.op {
-            SendOp::Send { .. } => Operation::SendMiddle,
+            SendOp::Send { .. } | SendOp::SendInv { .. } => Operation::SendMiddle,
             SendOp::Write { .. } => Operation::WriteMiddle,
             _ => return false,
         };

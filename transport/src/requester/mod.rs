@@ -8,6 +8,7 @@
 //! for nothing, `cursor` goes forward again (`rewind`).
 
 mod ack;
+mod local;
 mod middles;
 mod retry;
 mod rewind;
@@ -32,7 +33,7 @@ use rewind::Rewound;
 
 /// Local ACK timeouts below this are rounded up: a thread cannot be scheduled faster, and a
 /// spurious timeout costs a retry (RC-TMR-01 allows up to four times the value).
-const MIN_ACK_TIMEOUT_NS: u64 = 1_000_000;
+pub const MIN_ACK_TIMEOUT_NS: u64 = 1_000_000;
 
 /// Longest message (MTU-04).
 const MAX_MESSAGE: u64 = 1 << 31;
@@ -100,11 +101,13 @@ impl SendWqe {
     //= WCO-01
     const fn wc_opcode(&self) -> WcOpcode {
         match self.op {
-            SendOp::Send { .. } => WcOpcode::Send,
+            SendOp::Send { .. } | SendOp::SendInv { .. } => WcOpcode::Send,
             SendOp::Write { .. } => WcOpcode::RdmaWrite,
             SendOp::Read { .. } => WcOpcode::RdmaRead,
             SendOp::CmpSwap { .. } => WcOpcode::CompSwap,
             SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
+            SendOp::Bind(_) => WcOpcode::BindMw,
+            SendOp::Invalidate { .. } => WcOpcode::LocalInv,
         }
     }
 }
@@ -278,6 +281,7 @@ impl Requester {
     /// Queues a work request (PST-09); `inline` is its data if it was copied at post time.
     pub(crate) fn post(&mut self, wr: &SendWr<'_>, inline: Option<&[u8]>) -> Result<(), PostError> {
         let total = match inline {
+            _ if wr.op.is_local() => 0,
             None if wr.sges.len() > self.limits.max_sge as usize => {
                 return Err(PostError::TooManySges);
             }
@@ -310,6 +314,7 @@ impl Requester {
             wqe.op = wr.op;
             wqe.flags = wr.flags;
             match inline {
+                _ if wr.op.is_local() => {}
                 None => wqe.data.set_sges(wr.sges),
                 Some(data) => wqe.data.set_inline(data),
             }

@@ -4,7 +4,7 @@ use rocade_wire::{AtomicEth, Operation, Psn, Reth};
 
 use super::rewind::RESEND_BYTES;
 use super::{Requester, SendWqe};
-use crate::completion::WcStatus;
+use crate::completion::{ImmOrInv, WcStatus};
 use crate::cx::Cx;
 use crate::memory::{AccessError, Accessor, Extent, LocalAccess, Memory};
 use crate::peer::Peer;
@@ -48,11 +48,11 @@ impl Requester {
             self.window.limit(self.in_flight(una_cost), tx.max_bytes())
         };
         while self.failed.is_none() {
-            if self.current < self.started && self.cursor == self.sq[self.current].end_psn() {
+            while self.current < self.started && self.cursor == self.sq[self.current].end_psn() {
                 self.current += 1;
             }
             if self.current == self.started {
-                if self.send_short(cx, una_cost, tx) {
+                if self.send_short(cx, una_cost, tx) || self.run_local(cx) {
                     continue;
                 }
                 if !self.start_next(cx) {
@@ -170,7 +170,8 @@ impl Requester {
             first: true,
             last: true,
         };
-        let head = data_head(cx.peer, wqe, whole, imm, reth);
+        let tail = ImmOrInv::of(imm);
+        let head = data_head(cx.peer, wqe, whole, tail, reth);
         let len = wqe.len as usize;
         if !tx.fits(head.segment_len(len)) {
             return false;
@@ -210,6 +211,9 @@ impl Requester {
             return false;
         };
         let needs_data = wqe.op.needs_response_data();
+        if wqe.op.is_local() {
+            return false;
+        }
         //= RC-WQE-04
         if wqe.flags.contains(SendFlags::FENCE) && self.rd_wqes > 0 {
             return false;
@@ -253,14 +257,15 @@ impl Requester {
             return None;
         }
         Some(match wqe.op {
-            SendOp::Send { imm } => self.data_step(peer, wqe, index, imm, None),
+            SendOp::Send { imm } => self.data_step(peer, wqe, index, ImmOrInv::of(imm), None),
+            SendOp::SendInv { rkey } => self.data_step(peer, wqe, index, ImmOrInv::Inv(rkey), None),
             SendOp::Write { va, rkey, imm } => {
                 let reth = Reth {
                     va,
                     rkey,
                     dma_len: wqe.len,
                 };
-                self.data_step(peer, wqe, index, imm, Some(reth))
+                self.data_step(peer, wqe, index, ImmOrInv::of(imm), Some(reth))
             }
             SendOp::Read { va, rkey } => {
                 let offset = index * peer.pmtu_bytes();
@@ -306,6 +311,7 @@ impl Requester {
                 };
                 self.atomic_step(peer, wqe, Operation::FetchAdd, eth)
             }
+            SendOp::Bind(_) | SendOp::Invalidate { .. } => return None,
         })
     }
 
@@ -335,7 +341,7 @@ impl Requester {
         peer: &Peer,
         wqe: &SendWqe,
         index: u32,
-        imm: Option<[u8; 4]>,
+        tail: ImmOrInv,
         reth: Option<Reth>,
     ) -> Step {
         let offset = index * peer.pmtu_bytes();
@@ -346,7 +352,7 @@ impl Requester {
             first: index == 0,
             last: index + 1 == wqe.packets,
         };
-        let head = data_head(peer, wqe, part, imm, reth);
+        let head = data_head(peer, wqe, part, tail, reth);
         Step {
             head,
             offset,
@@ -401,14 +407,8 @@ fn result_buffers_ok(wqe: &SendWqe, (mem, who): (&impl Memory, Accessor)) -> boo
 
 /// Head of one packet of a SEND (`reth` is `None`) or WRITE.
 #[inline]
-fn data_head(
-    peer: &Peer,
-    wqe: &SendWqe,
-    part: Part,
-    imm: Option<[u8; 4]>,
-    reth: Option<Reth>,
-) -> Head {
-    let operation = data_operation(reth.is_some(), part.first, part.last, imm.is_some());
+fn data_head(peer: &Peer, wqe: &SendWqe, part: Part, tail: ImmOrInv, reth: Option<Reth>) -> Head {
+    let operation = data_operation(reth.is_some(), part.first, part.last, tail);
     let mut head = peer.head(operation, part.psn, part.payload_len as usize);
     //= RC-SEG-03
     if part.first
@@ -417,14 +417,16 @@ fn data_head(
         head.push(&reth.to_bytes());
     }
     if part.last {
-        if let Some(imm) = imm {
-            head.push(&imm);
+        match tail {
+            ImmOrInv::None => {}
+            ImmOrInv::Imm(imm) => head.push(&imm),
+            ImmOrInv::Inv(rkey) => head.push(&rkey.get().to_be_bytes()),
         }
         //= RXE-110
         head.bth.ack_req = true;
         //= RC-WQE-08
         head.bth.solicited =
-            wqe.flags.contains(SendFlags::SOLICITED) && (reth.is_none() || imm.is_some());
+            wqe.flags.contains(SendFlags::SOLICITED) && (reth.is_none() || tail != ImmOrInv::None);
     }
     head
 }

@@ -106,9 +106,12 @@ impl Responder {
             return Ok(Executed::PACKET);
         }
         if operation.has_inv() {
+            //= INV-03
+            let key = headers.ieth.map(|ieth| ieth.0);
             //= RC-ERR-J
-            // No object of this device can be invalidated by a peer yet (INV-03).
-            return Err((Refusal::ACCESS, Some(wqe)));
+            if key.is_none_or(|rkey| mem.invalidate(who, rkey, true).is_err()) {
+                return Err((Refusal::ACCESS, Some(wqe)));
+            }
         }
         let detail = recv_detail(WcOpcode::Recv, received, headers);
         Ok(Executed {
@@ -271,9 +274,12 @@ fn recv_detail(opcode: WcOpcode, byte_len: u32, headers: &Headers) -> RecvDetail
     RecvDetail {
         opcode,
         byte_len,
-        imm_or_inv: headers
-            .imm
-            .map_or(ImmOrInv::None, |imm| ImmOrInv::Imm(imm.0)),
+        imm_or_inv: match (headers.imm, headers.ieth) {
+            (Some(imm), _) => ImmOrInv::Imm(imm.0),
+            //= RC-WQE-09
+            (None, Some(ieth)) => ImmOrInv::Inv(ieth.0),
+            (None, None) => ImmOrInv::None,
+        },
         solicited: headers.bth.solicited,
     }
 }

@@ -10,11 +10,14 @@ use rocade_wire::{Lkey, Rkey};
 use crate::memory::{
     AccessError, Accessor, AtomicOp, Extent, LocalAccess, Memory, PdTag, RemoteAccess,
 };
+use crate::window::{Bind, BindError, Bindable, Window, WindowKind};
 use crate::wr::{AccessFlags, Sge};
 
 /// Where the first region starts; regions lie apart, so that an overrun hits nothing.
 const BASE: u64 = 0x10_0000;
 const GAP: u64 = 0x1_0000;
+/// Keys with this index and above are those of windows.
+const WINDOWS: u32 = 0x1_0000;
 
 /// A registered region: keys and place, not the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +72,7 @@ pub struct TestMemory {
     atomics: Cell<u64>,
     writes: Cell<u64>,
     extent: Cell<Extent>,
+    windows: RefCell<Vec<Window>>,
 }
 
 impl Default for TestMemory {
@@ -78,6 +82,7 @@ impl Default for TestMemory {
             atomics: Cell::default(),
             writes: Cell::default(),
             extent: Cell::new(Extent::One),
+            windows: RefCell::default(),
         }
     }
 }
@@ -123,6 +128,28 @@ impl TestMemory {
             bytes: vec![0; len as usize],
         });
         region
+    }
+
+    /// Allocates a memory window and returns its key, free.
+    pub fn alloc_window(&self, kind: WindowKind) -> Rkey {
+        let mut windows = self.windows.borrow_mut();
+        let index = WINDOWS + u32::try_from(windows.len()).expect("few windows");
+        let rkey = Rkey::new(index << 8 | 0x33);
+        windows.push(Window::new(kind, Self::PD, rkey));
+        rkey
+    }
+
+    /// Is the window with this index bound?
+    #[must_use]
+    pub fn is_bound(&self, rkey: Rkey) -> bool {
+        self.with_window(rkey, |window| window.region().is_some())
+            .expect("a window of this memory")
+    }
+
+    fn with_window<R>(&self, rkey: Rkey, f: impl FnOnce(&mut Window) -> R) -> Option<R> {
+        let index = (rkey.get() >> 8).checked_sub(WINDOWS)?;
+        let mut windows = self.windows.borrow_mut();
+        windows.get_mut(index as usize).map(f)
     }
 
     /// What checks say of the memory from now on.
@@ -237,12 +264,14 @@ impl TestMemory {
         access: RemoteAccess,
         f: impl FnOnce(Result<&mut [u8], AccessError>) -> Result<R, AccessError>,
     ) -> Result<R, AccessError> {
-        let needed = match access {
-            RemoteAccess::Read => AccessFlags::REMOTE_READ,
-            RemoteAccess::Write => AccessFlags::REMOTE_WRITE,
-            RemoteAccess::Atomic => AccessFlags::REMOTE_ATOMIC,
-        };
-        self.access(who, |region| region.rkey == rkey, needed, addr, len, f)
+        let through = self.with_window(rkey, |window| window.resolve(who, rkey, addr, len, access));
+        if let Some(through) = through {
+            let (lkey, addr) = through?;
+            let none = AccessFlags::empty();
+            return self.access(who, |region| region.lkey == lkey, none, addr, len, f);
+        }
+        let found = |region: &Region| region.rkey == rkey;
+        self.access(who, found, access.right(), addr, len, f)
     }
 
     fn note_write(&self) {
@@ -270,7 +299,11 @@ impl Memory for TestMemory {
         len: u64,
         access: RemoteAccess,
     ) -> Result<Extent, AccessError> {
-        self.remote(who, rkey, va, len, access, |_| Ok(self.extent.get()))
+        let extent = match self.with_window(rkey, |_| ()) {
+            Some(()) => Extent::Pieces,
+            None => self.extent.get(),
+        };
+        self.remote(who, rkey, va, len, access, |_| Ok(extent))
     }
 
     fn read_local(
@@ -355,5 +388,25 @@ impl Memory for TestMemory {
         self.atomics.set(self.atomics.get() + 1);
         self.note_write();
         Ok(original)
+    }
+
+    fn bind(&self, who: Accessor, bind: &Bind) -> Result<(), BindError> {
+        let regions = self.regions.borrow();
+        let mut regions = regions.iter().filter(|mr| mr.live);
+        let region = regions
+            .find(|mr| mr.region.lkey == bind.lkey)
+            .map(|mr| Bindable {
+                pd: mr.pd,
+                iova: mr.region.addr,
+                len: u64::from(mr.region.len),
+                access: mr.flags,
+            });
+        self.with_window(bind.rkey, |window| window.bind(who, bind, region.as_ref()))
+            .unwrap_or(Err(BindError::NoWindow))
+    }
+
+    fn invalidate(&self, who: Accessor, rkey: Rkey, remotely: bool) -> Result<(), AccessError> {
+        self.with_window(rkey, |window| window.invalidate(who, rkey, remotely))
+            .unwrap_or(Err(AccessError::BadKey))
     }
 }

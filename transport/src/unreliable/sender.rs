@@ -9,14 +9,14 @@ use alloc::collections::VecDeque;
 use rocade_wire::{Deth, Psn, Qkey, Qpn, Reth};
 
 use crate::attr::QpType;
-use crate::completion::{CompleteTo, Completion, WcOpcode, WcStatus};
+use crate::completion::{CompleteTo, Completion, ImmOrInv, WcOpcode, WcStatus};
 use crate::cx::Cx;
 use crate::error::PostError;
 use crate::memory::{AccessError, Accessor, Extent, LocalAccess, Memory};
 use crate::outputs::Fatal;
 use crate::peer::Peer;
 use crate::queue::SendLimits;
-use crate::segment::{MAX_MESSAGE_LEN, data_operation};
+use crate::segment::{MAX_MESSAGE_LEN, data_operation, execute_local};
 use crate::transmit::{Head, Source, TxBuffer};
 use crate::wr::{Destination, LocalData, RouteTag, SendFlags, SendOp, SendWr, Sge, total_len};
 
@@ -53,6 +53,8 @@ impl Wqe {
     const fn wc_opcode(&self) -> WcOpcode {
         match self.op {
             SendOp::Write { .. } => WcOpcode::RdmaWrite,
+            SendOp::Bind(_) => WcOpcode::BindMw,
+            SendOp::Invalidate { .. } => WcOpcode::LocalInv,
             _ => WcOpcode::Send,
         }
     }
@@ -180,6 +182,8 @@ impl Sender {
         let defined = match wr.op {
             SendOp::Send { .. } => true,
             SendOp::Write { .. } => !self.datagrams,
+            //= MW-09
+            SendOp::Bind(_) | SendOp::Invalidate { .. } => !self.datagrams,
             _ => false,
         };
         if !defined {
@@ -189,7 +193,9 @@ impl Sender {
         if to.is_some() != self.datagrams {
             return Err(PostError::NoDestination);
         }
+        let is_local = wr.op.is_local();
         let total = match inline {
+            _ if is_local => 0,
             None if wr.sges.len() > self.limits.max_sge as usize => {
                 return Err(PostError::TooManySges);
             }
@@ -211,6 +217,7 @@ impl Sender {
             wqe.op = wr.op;
             wqe.flags = wr.flags;
             match inline {
+                _ if is_local => {}
                 None => wqe.data.set_sges(wr.sges),
                 Some(data) => wqe.data.set_inline(data),
             }
@@ -235,6 +242,18 @@ impl Sender {
             if self.packets == 0 {
                 if self.draining {
                     break;
+                }
+                if wqe.op.is_local() {
+                    //= RC-WQE-05
+                    if matches!(wqe.op, SendOp::Invalidate { .. }) && self.sent > 0 {
+                        break;
+                    }
+                    let op = wqe.op;
+                    match execute_local(cx, op) {
+                        Ok(()) => self.sent += 1,
+                        Err(status) => return self.fail(cx, status, tx),
+                    }
+                    continue;
                 }
                 //= UD-02
                 //= WCS-01
@@ -273,6 +292,10 @@ impl Sender {
                 self.packets = 0;
                 self.sent += 1;
             }
+        }
+        if tx.is_empty() {
+            // What takes no packet.
+            self.complete_sent(cx);
         }
         Ok(())
     }
@@ -376,7 +399,7 @@ fn head(peer: &Peer, wqe: &Wqe, part: Part, own: (Qkey, Qpn)) -> Head {
         SendOp::Send { imm } => (None, imm),
         _ => (None, None),
     };
-    let operation = data_operation(reth.is_some(), part.first, part.last, imm.is_some());
+    let operation = data_operation(reth.is_some(), part.first, part.last, ImmOrInv::of(imm));
     let mut head = peer.head(operation, part.psn, part.len as usize);
     if let Some(to) = wqe.to {
         let (own_qkey, src_qp) = own;

@@ -1,4 +1,4 @@
-//! Address handles.
+//! Address handles and multicast groups.
 
 use std::{ffi::c_int, sync::Arc};
 
@@ -14,6 +14,7 @@ use crate::{
     explain,
     ffi::{self, Errno, int_verb, neg_verb, ptr_verb},
     pd_mr::{InUse, PdObject},
+    qp::QpObject,
     qp_attr::{address_from_c, gid_from_c},
     shell::Shell,
 };
@@ -220,11 +221,35 @@ pub(crate) unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     int_verb(|| unsafe { AhObject::end(ah, |state| Ok(state.ah.destroy()?)) })
 }
 
-/// `ibv_attach_mcast` and `ibv_detach_mcast`.
-pub(crate) unsafe extern "C" fn ibv_mcast(
-    _qp: *mut ibv_qp,
-    _gid: *const ibv_gid,
+/// `ibv_attach_mcast`. The LID means nothing on Ethernet.
+//= MC-01
+pub(crate) unsafe extern "C" fn ibv_attach_mcast(
+    qp: *mut ibv_qp,
+    gid: *const ibv_gid,
     _lid: u16,
 ) -> c_int {
-    int_verb(|| Err(Errno::OPNOTSUPP))
+    int_verb(|| {
+        // SAFETY: by contract a live QP.
+        let qp = unsafe { QpObject::borrow(qp.cast()) }?.inner().qp();
+        // SAFETY: by contract NULL or readable.
+        let group = gid_from_c(unsafe { ffi::read(gid) }?);
+        let attached = qp.attach_mcast(group);
+        attached.map_err(|error| Errno(error.errno()).because(explain::error(&error)))
+    })
+}
+
+/// `ibv_detach_mcast`.
+//= MC-02
+pub(crate) unsafe extern "C" fn ibv_detach_mcast(
+    qp: *mut ibv_qp,
+    gid: *const ibv_gid,
+    _lid: u16,
+) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract a live QP.
+        let qp = unsafe { QpObject::borrow(qp.cast()) }?.inner().qp();
+        // SAFETY: by contract NULL or readable.
+        let group = gid_from_c(unsafe { ffi::read(gid) }?);
+        Ok(qp.detach_mcast(group)?)
+    })
 }

@@ -27,9 +27,8 @@ const MOST: usize = 20;
 const PROBES: [&str; 3] = ["query_", "set_ece", "read_sysfs_file"];
 
 /// Functions that share an implementation, or whose names are our own, are known by the name that programs write.
-const ALIASES: [(&str, &str); 4] = [
+const ALIASES: [(&str, &str); 3] = [
     ("reg_mr_iova2", "ibv_reg_mr"),
-    ("mcast", "ibv_attach_mcast or ibv_detach_mcast"),
     ("query_port_slot", "ibv_query_port"),
     ("with_batch", "ibv_wr_start"),
 ];
@@ -258,7 +257,7 @@ mod tests {
                 "ibv_wr_complete",
             ),
             (
-                "ibverbs::pd_mr::ibv_reg_mr_iova2::{{closure}}::{{closure}}",
+                "ibverbs::mr::ibv_reg_mr_iova2::{{closure}}::{{closure}}",
                 "ibv_reg_mr",
             ),
             (

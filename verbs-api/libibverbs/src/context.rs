@@ -1,25 +1,19 @@
 //! Open devices and the function tables inside them.
 
-use std::{
-    cell::UnsafeCell,
-    ffi::{c_int, c_uint},
-    mem::offset_of,
-    ptr,
-    sync::Arc,
-};
+use std::{cell::UnsafeCell, ffi::c_int, mem::offset_of, ptr, sync::Arc};
 
 use rocade_abi::{
-    VERBS_ABI_IS_EXTENDED, ibv_context, ibv_context_ops, ibv_mw, ibv_mw_bind, ibv_pd, ibv_qp,
-    ibv_xrcd, ibv_xrcd_init_attr, verbs_context,
+    VERBS_ABI_IS_EXTENDED, ibv_context, ibv_context_ops, ibv_xrcd, ibv_xrcd_init_attr,
+    verbs_context,
 };
 use rocade_emulator::Context;
 
 use crate::{
     cq, cq_ex,
     device::DeviceObject,
-    domain,
+    dm, domain,
     ffi::{Errno, int_verb, ptr_verb},
-    post, process, qp, qp_ex, query, srq,
+    mr, mw, post, process, qp, qp_ex, query, srq,
 };
 
 /// What a pointer to an `ibv_context` really points into: the program holds the address of the
@@ -77,6 +71,25 @@ impl ContextObject {
         let object: *const Self = unsafe { Self::borrow(context) }?;
         // SAFETY: the pointer comes from `Arc::into_raw` in `open`, and the program's reference
         // is still held.
+        unsafe { Arc::increment_strong_count(object) };
+        // SAFETY: the count just taken belongs to the new `Arc`.
+        Ok(unsafe { Arc::from_raw(object) })
+    }
+
+    /// Likewise, also of a context that was opened before a `fork`: for what needs no engine.
+    ///
+    /// # Errors
+    /// `EINVAL` for NULL.
+    ///
+    /// # Safety
+    /// As for [`Self::borrow`].
+    pub(crate) unsafe fn share_inherited(context: *mut ibv_context) -> Result<Arc<Self>, Errno> {
+        if context.is_null() {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: same contract.
+        let object = unsafe { Self::container(context) };
+        // SAFETY: as in `share`.
         unsafe { Arc::increment_strong_count(object) };
         // SAFETY: the count just taken belongs to the new `Arc`.
         Ok(unsafe { Arc::from_raw(object) })
@@ -163,6 +176,11 @@ fn tables() -> verbs_context {
     c.create_cq_ex = Some(cq_ex::create_cq_ex);
     c.modify_cq = Some(cq::modify_cq);
     c.create_qp_ex = Some(qp_ex::create_qp_ex);
+    c.alloc_dm = Some(dm::alloc_dm);
+    c.free_dm = Some(dm::free_dm);
+    c.reg_dm_mr = Some(mr::reg_dm_mr);
+    c.alloc_null_mr = Some(mr::alloc_null_mr);
+    c.advise_mr = Some(mr::advise_mr);
     c.modify_qp_rate_limit = Some(qp::modify_qp_rate_limit);
     c.alloc_td = Some(domain::alloc_td);
     c.dealloc_td = Some(domain::dealloc_td);
@@ -177,9 +195,9 @@ fn tables() -> verbs_context {
     ops.req_notify_cq = Some(cq::req_notify_cq);
     ops.post_send = Some(post::post_send);
     ops.post_recv = Some(post::post_recv);
-    ops.alloc_mw = Some(alloc_mw);
-    ops.bind_mw = Some(bind_mw);
-    ops.dealloc_mw = Some(dealloc_mw);
+    ops.alloc_mw = Some(mw::alloc_mw);
+    ops.bind_mw = Some(mw::bind_mw);
+    ops.dealloc_mw = Some(mw::dealloc_mw);
     ops.post_srq_recv = Some(srq::post_srq_recv);
     c
 }
@@ -191,19 +209,7 @@ unsafe extern "C" fn open_xrcd(
     ptr_verb(|| Err(Errno::OPNOTSUPP))
 }
 
-unsafe extern "C" fn alloc_mw(_pd: *mut ibv_pd, _mw_type: c_uint) -> *mut ibv_mw {
-    ptr_verb(|| Err(Errno::OPNOTSUPP))
-}
-
 unsafe extern "C" fn close_xrcd(_xrcd: *mut ibv_xrcd) -> c_int {
-    int_verb(|| Err(Errno::OPNOTSUPP))
-}
-
-unsafe extern "C" fn bind_mw(_qp: *mut ibv_qp, _mw: *mut ibv_mw, _bind: *mut ibv_mw_bind) -> c_int {
-    int_verb(|| Err(Errno::OPNOTSUPP))
-}
-
-unsafe extern "C" fn dealloc_mw(_mw: *mut ibv_mw) -> c_int {
     int_verb(|| Err(Errno::OPNOTSUPP))
 }
 

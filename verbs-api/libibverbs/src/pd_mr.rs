@@ -1,16 +1,13 @@
-//! Protection domains and memory regions.
+//! Protection domains.
 
-use std::{
-    ffi::{c_int, c_uint, c_void},
-    sync::Arc,
-};
+use std::{ffi::c_int, sync::Arc};
 
-use rocade_abi::{IBV_REREG_MR_ERR_INPUT, ibv_context, ibv_mr, ibv_pd};
-use rocade_emulator::{AccessFlags, Mr, Pd};
+use rocade_abi::{ibv_context, ibv_pd};
+use rocade_emulator::Pd;
 
 use crate::{
     context::ContextObject,
-    ffi::{Errno, int_verb, ptr_verb, set_errno},
+    ffi::{Errno, int_verb, ptr_verb},
     shell::Shell,
 };
 
@@ -77,15 +74,6 @@ impl PdState {
     }
 }
 
-/// A memory region.
-type MrObject = Shell<ibv_mr, MrState>;
-
-struct MrState {
-    mr: Mr,
-    _context: Arc<ContextObject>,
-    _pd: InUse,
-}
-
 /// Makes the C object of a domain.
 ///
 /// # Errors
@@ -122,86 +110,4 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut 
 pub(crate) unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     // SAFETY: by contract a live domain that is not used afterwards.
     int_verb(|| unsafe { PdObject::end(pd, PdState::close) })
-}
-
-/// `ibv_reg_mr` as a function: binaries whose access flags are constants call it directly.
-pub(crate) unsafe extern "C" fn ibv_reg_mr(
-    pd: *mut ibv_pd,
-    addr: *mut c_void,
-    length: usize,
-    access: c_int,
-) -> *mut ibv_mr {
-    // SAFETY: same contract.
-    unsafe { ibv_reg_mr_iova2(pd, addr, length, addr.addr() as u64, access.cast_unsigned()) }
-}
-
-/// `ibv_reg_mr_iova`.
-pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
-    pd: *mut ibv_pd,
-    addr: *mut c_void,
-    length: usize,
-    iova: u64,
-    access: c_int,
-) -> *mut ibv_mr {
-    // SAFETY: same contract.
-    unsafe { ibv_reg_mr_iova2(pd, addr, length, iova, access.cast_unsigned()) }
-}
-
-/// `ibv_reg_mr_iova2`: optional access bits that this library does not know are ignored.
-pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
-    pd: *mut ibv_pd,
-    addr: *mut c_void,
-    length: usize,
-    iova: u64,
-    access: c_uint,
-) -> *mut ibv_mr {
-    ptr_verb(|| {
-        // SAFETY: by contract a live domain.
-        let state = unsafe { PdObject::borrow(pd) }?.inner();
-        // The emulator knows which of the unknown bits may be ignored.
-        let access = AccessFlags::from_bits_retain(access);
-        let start = addr.expose_provenance() as u64;
-        // SAFETY: the program promises to keep the range mapped while the region exists; that is
-        // the contract of the verb.
-        let mr = unsafe { state.pd.reg_mr(start, length, iova, access) }?;
-        let context = Arc::clone(&state.context);
-        MrObject::create(|_| {
-            let c = ibv_mr {
-                context: context.as_c(),
-                pd,
-                addr,
-                length,
-                handle: 0,
-                lkey: mr.lkey().get(),
-                rkey: mr.rkey().get(),
-            };
-            Ok((
-                c,
-                MrState {
-                    mr,
-                    _context: context,
-                    _pd: state.in_use(),
-                },
-            ))
-        })
-    })
-}
-
-/// `ibv_dereg_mr`.
-pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
-    // SAFETY: by contract a live region that is not used afterwards.
-    int_verb(|| unsafe { MrObject::end(mr, |state| Ok(state.mr.destroy()?)) })
-}
-
-/// `ibv_rereg_mr`: not offered; the region stays as it is.
-pub(crate) unsafe extern "C" fn ibv_rereg_mr(
-    _mr: *mut ibv_mr,
-    _flags: c_int,
-    _pd: *mut ibv_pd,
-    _addr: *mut c_void,
-    _length: usize,
-    _access: c_int,
-) -> c_int {
-    set_errno(libc::EOPNOTSUPP);
-    IBV_REREG_MR_ERR_INPUT
 }

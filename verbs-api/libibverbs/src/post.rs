@@ -16,6 +16,7 @@ use crate::{
     ah::AhObject,
     complaint::Reason,
     ffi::{Errno, int_data_verb},
+    mw,
     qp::{QpObject, QpState},
 };
 
@@ -99,7 +100,8 @@ unsafe fn push_send(
     state: &QpState,
     request: &ibv_send_wr,
 ) -> Result<(), Errno> {
-    let op = operation(request)?;
+    // SAFETY: same contract, with the objects that it names.
+    let op = unsafe { operation(request) }?;
     let flags = SendFlags::from_bits_truncate(request.send_flags);
     let wr_id = request.wr_id;
     if state.qp_type() == QpType::Ud {
@@ -194,8 +196,11 @@ pub(crate) unsafe fn datagram<'a>(
 
 /// What a C work request asks for (PST-10): `EOPNOTSUPP` for what this device does not do,
 /// `EINVAL` for what nobody knows.
+///
+/// # Safety
+/// The objects that `request` names must be NULL or live.
 //= PST-10
-fn operation(request: &ibv_send_wr) -> Result<SendOp, Errno> {
+unsafe fn operation(request: &ibv_send_wr) -> Result<SendOp, Errno> {
     let imm = Some(request.imm_data.to_ne_bytes());
     // SAFETY: all members of the union are integers, for which any bytes are a value; the opcode
     // says which the program has set.
@@ -224,8 +229,19 @@ fn operation(request: &ibv_send_wr) -> Result<SendOp, Errno> {
             rkey: Rkey::new(atomic.rkey),
             add: atomic.compare_add,
         },
-        IBV_WR_LOCAL_INV | IBV_WR_BIND_MW | IBV_WR_SEND_WITH_INV | IBV_WR_FLUSH
-        | IBV_WR_ATOMIC_WRITE => {
+        IBV_WR_SEND_WITH_INV => SendOp::SendInv {
+            rkey: Rkey::new(request.imm_data),
+        },
+        IBV_WR_LOCAL_INV => SendOp::Invalidate {
+            rkey: Rkey::new(request.imm_data),
+        },
+        IBV_WR_BIND_MW => {
+            // SAFETY: as for the other unions, and the opcode says that it is this member.
+            let bind = unsafe { &request.bind_mw.bind_mw };
+            // SAFETY: same contract.
+            unsafe { mw::bind_operation(bind.mw, bind.rkey, &bind.bind_info) }?
+        }
+        IBV_WR_FLUSH | IBV_WR_ATOMIC_WRITE => {
             return Err(not_an_operation(Errno::OPNOTSUPP, request));
         }
         // TSO, which RC does not have, among them.
@@ -353,6 +369,11 @@ mod tests {
 
     use super::*;
 
+    fn operation(request: &ibv_send_wr) -> Result<SendOp, Errno> {
+        // SAFETY: no request here names an object.
+        unsafe { super::operation(request) }
+    }
+
     fn request(opcode: u32) -> ibv_send_wr {
         // SAFETY: zero bytes are a value for all members.
         let mut wr: ibv_send_wr = unsafe { std::mem::zeroed() };
@@ -409,9 +430,22 @@ mod tests {
         );
     }
 
+    //= RC-WQE-09 type=test
+    #[test]
+    fn keys_to_invalidate_are_numbers_of_this_machine() {
+        let mut wr = request(IBV_WR_SEND_WITH_INV);
+        wr.imm_data = 0x0102_0304;
+        let rkey = Rkey::new(0x0102_0304);
+        assert_eq!(operation(&wr), Ok(SendOp::SendInv { rkey }));
+        wr.opcode = IBV_WR_LOCAL_INV;
+        assert_eq!(operation(&wr), Ok(SendOp::Invalidate { rkey }));
+    }
+
     #[test]
     fn unknown_opcodes_are_invalid_and_known_ones_unsupported() {
-        assert_eq!(operation(&request(IBV_WR_BIND_MW)), Err(Errno::OPNOTSUPP));
+        assert_eq!(operation(&request(IBV_WR_FLUSH)), Err(Errno::OPNOTSUPP));
+        // Without a window.
+        assert_eq!(operation(&request(IBV_WR_BIND_MW)), Err(Errno::INVAL));
         assert_eq!(operation(&request(99)), Err(Errno::INVAL));
     }
 

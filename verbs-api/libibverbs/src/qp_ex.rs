@@ -14,10 +14,11 @@ use parking_lot::{RawMutex, lock_api::RawMutex as _};
 use rocade_abi::{
     IBV_QP_CREATE_BLOCK_SELF_MCAST_LB, IBV_QP_CREATE_CVLAN_STRIPPING,
     IBV_QP_CREATE_PCI_WRITE_END_PADDING, IBV_QP_CREATE_SCATTER_FCS, IBV_QP_CREATE_SOURCE_QPN,
-    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
-    IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
-    IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_INIT_ATTR_CREATE_FLAGS,
-    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, ibv_ah, ibv_context, ibv_data_buf,
+    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, IBV_QP_EX_WITH_BIND_MW,
+    IBV_QP_EX_WITH_LOCAL_INV, IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE,
+    IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM,
+    IBV_QP_EX_WITH_SEND_WITH_INV, IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD,
+    IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, ibv_ah, ibv_context, ibv_data_buf, ibv_mw, ibv_mw_bind_info,
     ibv_qp, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_sge,
 };
 use rocade_emulator::{Lkey, Qp, QpType, Rkey, SendFlags, SendOp, SendPoster, SendWr, Sge};
@@ -26,7 +27,7 @@ use crate::{
     complaint::Reason,
     context::ContextObject,
     ffi::{self, Errno, ptr_verb},
-    post,
+    mw, post,
     qp::{self, QpObject, QpState},
 };
 
@@ -37,12 +38,14 @@ fn supported_ops(qp_type: u32) -> u64 {
     const ANSWERED: u64 = IBV_QP_EX_WITH_RDMA_READ
         | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
         | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+    //= MW-09
+    const LOCAL: u64 = IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW;
     match QpType::from_code(qp_type) {
         //= UD-01
         Some(QpType::Ud) => SEND,
         //= UC-01
-        Some(QpType::Uc) => SEND | WRITE,
-        _ => SEND | WRITE | ANSWERED,
+        Some(QpType::Uc) => SEND | WRITE | LOCAL,
+        _ => SEND | WRITE | ANSWERED | LOCAL | IBV_QP_EX_WITH_SEND_WITH_INV,
     }
 }
 
@@ -126,6 +129,9 @@ fn install(c: &mut ibv_qp_ex) {
     c.wr_rdma_read = Some(wr_rdma_read);
     c.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
     c.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
+    c.wr_send_inv = Some(wr_send_inv);
+    c.wr_local_inv = Some(wr_local_inv);
+    c.wr_bind_mw = Some(wr_bind_mw);
     c.wr_set_ud_addr = Some(wr_set_ud_addr);
     c.wr_set_sge = Some(wr_set_sge);
     c.wr_set_sge_list = Some(wr_set_sge_list);
@@ -366,6 +372,36 @@ unsafe extern "C" fn wr_send_imm(qp: *mut ibv_qp_ex, imm_data: u32) {
             },
         )
     };
+}
+
+unsafe extern "C" fn wr_send_inv(qp: *mut ibv_qp_ex, invalidate_rkey: u32) {
+    let rkey = Rkey::new(invalidate_rkey);
+    // SAFETY: by contract between `wr_start` and `wr_complete`.
+    unsafe { begin(qp, SendOp::SendInv { rkey }) };
+}
+
+unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, invalidate_rkey: u32) {
+    let rkey = Rkey::new(invalidate_rkey);
+    // SAFETY: by contract between `wr_start` and `wr_complete`.
+    unsafe { begin(qp, SendOp::Invalidate { rkey }) };
+}
+
+unsafe extern "C" fn wr_bind_mw(
+    qp: *mut ibv_qp_ex,
+    mw: *mut ibv_mw,
+    rkey: u32,
+    bind_info: *const ibv_mw_bind_info,
+) {
+    // SAFETY: by contract NULL or readable.
+    let info = unsafe { bind_info.as_ref() }.ok_or(Errno::INVAL);
+    // SAFETY: by contract window and region are live.
+    let op = info.and_then(|info| unsafe { mw::bind_operation(mw, rkey, info) });
+    match op {
+        // SAFETY: by contract between `wr_start` and `wr_complete`.
+        Ok(op) => unsafe { begin(qp, op) },
+        // SAFETY: as above.
+        Err(error) => unsafe { with_batch(qp, |_, staged| staged.fail(error)) },
+    }
 }
 
 unsafe extern "C" fn wr_rdma_write(qp: *mut ibv_qp_ex, rkey: u32, va: u64) {

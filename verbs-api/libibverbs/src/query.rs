@@ -6,9 +6,11 @@ use std::{
 };
 
 use rocade_abi::{
-    IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET, IBV_PORT_ACTIVE, IBV_PORT_CM_SUP, IBV_PORT_DOWN,
-    IBV_PORT_IP_BASED_GIDS, IBV_QPF_GRH_REQUIRED, IBV_VALUES_MASK_RAW_CLOCK, ibv_context,
-    ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_port_attr,
+    IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET, IBV_ODP_SUPPORT, IBV_ODP_SUPPORT_ATOMIC,
+    IBV_ODP_SUPPORT_IMPLICIT, IBV_ODP_SUPPORT_READ, IBV_ODP_SUPPORT_RECV, IBV_ODP_SUPPORT_SEND,
+    IBV_ODP_SUPPORT_SRQ_RECV, IBV_ODP_SUPPORT_WRITE, IBV_PORT_ACTIVE, IBV_PORT_CM_SUP,
+    IBV_PORT_DOWN, IBV_PORT_IP_BASED_GIDS, IBV_QPF_GRH_REQUIRED, IBV_VALUES_MASK_RAW_CLOCK,
+    ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_port_attr,
     ibv_query_device_ex_input, ibv_values_ex,
 };
 use rocade_emulator::{DeviceAttr, GidEntry, limits};
@@ -59,7 +61,12 @@ fn device_attr(attr: &DeviceAttr) -> ibv_device_attr {
     c.max_cq = to_int(attr.max_cq);
     c.max_cqe = to_int(attr.max_cqe);
     c.max_mr = to_int(attr.max_mr);
+    c.max_mw = to_int(attr.max_mw);
     c.max_pd = to_int(attr.max_pd);
+    c.max_ah = to_int(limits::MAX_AH);
+    c.max_mcast_grp = to_int(limits::MAX_MCAST_GROUPS);
+    c.max_mcast_qp_attach = to_int(limits::MAX_MCAST_QP_ATTACH);
+    c.max_total_mcast_qp_attach = to_int(limits::MAX_MCAST_GROUPS * limits::MAX_MCAST_QP_ATTACH);
     c.max_qp_rd_atom = to_int(attr.max_qp_rd_atom);
     c.max_res_rd_atom = to_int(attr.max_res_rd_atom);
     c.max_qp_init_rd_atom = to_int(attr.max_qp_init_rd_atom);
@@ -91,8 +98,10 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     attr_size: usize,
 ) -> c_int {
     int_verb(|| {
+        // What a device can do is the same in a child.
         // SAFETY: by contract an open context.
-        let context = unsafe { ContextObject::borrow(context) }?.context();
+        let object = unsafe { ContextObject::share_inherited(context) }?;
+        let context = object.context();
         // SAFETY: by contract NULL or readable.
         if let Some(input) = unsafe { input.as_ref() }
             && input.comp_mask != 0
@@ -111,6 +120,19 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         // As much as the structure can say (CQ-10).
         c.cq_mod_caps.max_cq_count = u16::MAX;
         c.cq_mod_caps.max_cq_period = u16::MAX;
+        // Memory is the process's own: whatever pages do, accesses find them or fail (ODP-02).
+        //= ODP-01
+        c.odp_caps.general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT;
+        c.odp_caps.per_transport_caps.rc_odp_caps = IBV_ODP_SUPPORT_SEND
+            | IBV_ODP_SUPPORT_RECV
+            | IBV_ODP_SUPPORT_WRITE
+            | IBV_ODP_SUPPORT_READ
+            | IBV_ODP_SUPPORT_ATOMIC
+            | IBV_ODP_SUPPORT_SRQ_RECV;
+        let messages = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
+        c.odp_caps.per_transport_caps.uc_odp_caps = messages | IBV_ODP_SUPPORT_WRITE;
+        c.odp_caps.per_transport_caps.ud_odp_caps = messages;
+        c.max_dm_size = source.max_dm_size;
         c.device_cap_flags_ex = u64::from(source.device_cap_flags);
         c.phys_port_cnt_ex = u32::from(source.phys_port_cnt);
         // SAFETY: by contract NULL or writable for `attr_size` bytes.

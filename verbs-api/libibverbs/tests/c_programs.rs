@@ -156,6 +156,17 @@ programs! {
         events_are_moderated,
         every_field_of_an_extended_queue,
         an_overrun_may_be_ignored;
+    memory:
+        windows_of_type_1,
+        windows_of_type_2,
+        windows_by_builders,
+        binds_that_fail,
+        regions_change,
+        regions_change_under_traffic,
+        device_memory,
+        null_regions,
+        memory_on_demand,
+        addresses_of_peers;
     srq:
         sizes_and_limits,
         chains_of_receives,

@@ -519,7 +519,7 @@ fn a_batch_of_the_wr_interface_is_posted_whole_or_not_at_all() {
     init.qp_type = short.qp_type;
     init.pd = device.pd;
     init.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-    init.send_ops_flags = IBV_QP_EX_WITH_BIND_MW;
+    init.send_ops_flags = IBV_QP_EX_WITH_TSO;
     // SAFETY: an open context and live objects.
     assert!(unsafe { create(device.context, &raw mut init) }.is_null());
     assert_eq!(errno(), libc::EOPNOTSUPP);

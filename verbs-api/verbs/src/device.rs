@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rocade_emulator::{
     AccessFlags, AsyncEventKind, Context as RawContext, DeviceAttr, DeviceInfo, Engine,
-    EngineConfig, EngineCounters, GidEntry, Pd as RawPd, PortAttr, VerbsError,
+    EngineConfig, EngineCounters, GidEntry, Pd as RawPd, PortAttr, Psn, VerbsError,
 };
 
 use crate::completion::CompletionQueue;
@@ -15,6 +15,7 @@ use crate::memory::MemoryRegion;
 use crate::queue_pair::QueuePairBuilder;
 use crate::shared_receives::SharedReceiveQueue;
 use crate::sys;
+use crate::window::MemoryWindow;
 
 /// The only port of a device.
 pub(crate) const PORT: u8 = 1;
@@ -107,6 +108,10 @@ pub struct Context {
 }
 
 impl Context {
+    pub(crate) fn random_psn(&self) -> Psn {
+        self.raw.random_psn()
+    }
+
     /// Name, GUID and interface.
     #[must_use]
     pub fn device(&self) -> DeviceInfo {
@@ -246,6 +251,15 @@ impl ProtectionDomain {
     #[doc(alias = "ibv_reg_mr")]
     pub fn register(&self, len: usize, access: AccessFlags) -> Result<MemoryRegion> {
         MemoryRegion::register(&self.raw, len, access)
+    }
+
+    /// A new memory window, which lends no memory yet.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`] if keys run out.
+    #[doc(alias = "ibv_alloc_mw")]
+    pub fn memory_window(&self) -> Result<MemoryWindow> {
+        MemoryWindow::new(self)
     }
 
     /// A new shared receive queue with room for `depth` receives of up to `max_sges` scatter/gather entries.

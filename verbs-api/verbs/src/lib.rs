@@ -1,7 +1,7 @@
 //! RDMA from Rust, without a C library in between.
 //!
 //! The objects are those of verbs, on Rocade's emulated NIC: [`DeviceList`], [`Context`],
-//! [`ProtectionDomain`], [`MemoryRegion`], [`CompletionQueue`], [`SharedReceiveQueue`], [`QueuePair`]. They are safe:
+//! [`ProtectionDomain`], [`MemoryRegion`], [`MemoryWindow`], [`CompletionQueue`], [`SharedReceiveQueue`], [`QueuePair`]. They are safe:
 //! a registered buffer belongs to its region and is read and written through it, because the peer
 //! may change it at any moment; a work request that names memory which is gone completes with an
 //! error.
@@ -51,6 +51,7 @@ mod queue_pair;
 mod request;
 mod shared_receives;
 mod sys;
+mod window;
 
 pub use rocade_emulator::{
     AccessFlags, AsyncEventKind, BrokerMode, CompleteTo, Completion, Counters, DeviceAttr,
@@ -66,3 +67,4 @@ pub use self::memory::MemoryRegion;
 pub use self::queue_pair::{ConnectOptions, QueuePair, QueuePairBuilder, UnconnectedQueuePair};
 pub use self::request::SendRequest;
 pub use self::shared_receives::SharedReceiveQueue;
+pub use self::window::MemoryWindow;

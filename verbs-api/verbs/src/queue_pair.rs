@@ -2,7 +2,7 @@
 
 use rocade_emulator::{
     AccessFlags, Completion, Connection, Counters, Psn, Qp, QpCap, QpInitAttr, QpState, QpType,
-    Qpn, Sge, random,
+    Qpn, Sge,
 };
 
 use crate::completion::CompletionQueue;
@@ -128,7 +128,7 @@ impl<'a> QueuePairBuilder<'a> {
         let endpoint = Endpoint {
             gid,
             qp_num: qp.qp_num(),
-            psn: self.psn.unwrap_or_else(random_psn),
+            psn: self.psn.unwrap_or_else(|| context.random_psn()),
             mtu: context.port()?.active_mtu,
         };
         Ok(UnconnectedQueuePair {
@@ -311,9 +311,4 @@ impl QueuePair {
     pub fn owns(&self, completion: &Completion) -> bool {
         completion.qp_num == self.qp_num()
     }
-}
-
-fn random_psn() -> Psn {
-    let [a, b, c] = random::bytes();
-    Psn::new(u32::from_be_bytes([0, a, b, c]))
 }

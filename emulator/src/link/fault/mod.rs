@@ -28,6 +28,8 @@ pub const MAX_RULES: usize = 64;
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
     armed: Vec<Armed>,
+    /// For rules that have no seed of their own.
+    seed: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -99,6 +101,15 @@ impl Faults {
         faults
     }
 
+    /// None yet; those with a probability and without a seed take this one.
+    #[must_use]
+    pub const fn with_seed(seed: u64) -> Self {
+        Self {
+            armed: Vec::new(),
+            seed,
+        }
+    }
+
     /// More rules; beyond [`MAX_RULES`] they are left out.
     pub fn add(&mut self, rules: &[Rule]) {
         let room = MAX_RULES.saturating_sub(self.armed.len());
@@ -106,7 +117,7 @@ impl Faults {
             rule: rule.clone(),
             seen: 0,
             hits: 0,
-            random: Random(rule.seed()),
+            random: Random(rule.seed().unwrap_or(self.seed)),
         });
         self.armed.extend(armed);
     }

@@ -90,8 +90,8 @@ impl Rule {
         self.per_million.unwrap_or(1_000_000)
     }
 
-    pub(super) fn seed(&self) -> u64 {
-        self.seed.unwrap_or(0)
+    pub(super) const fn seed(&self) -> Option<u64> {
+        self.seed
     }
 }
 

@@ -8,9 +8,9 @@ use rocade_wire::{Headers, NakCode, Operation, Syndrome};
 use super::pair::{Arrow, Conversation, End, Marks};
 
 /// All lengths are in pixels.
-pub(super) const WIDTH: u32 = 1240;
-const LEFT: u32 = 430;
-const RIGHT: u32 = 740;
+pub(super) const WIDTH: u32 = 1280;
+const LEFT: u32 = 480;
+const RIGHT: u32 = 780;
 /// From one packet that leaves to the next.
 const ROW: u32 = 19;
 /// From an event to an arrival.
@@ -297,7 +297,8 @@ impl Conversation {
                 events.push((arrived, true, index));
             }
         }
-        events.sort_by_key(|(time, arrives, index)| (*time, *arrives, *index));
+        // What arrives may be why something leaves at the same time.
+        events.sort_by_key(|(time, arrives, index)| (*time, !*arrives, *index));
         let usual = usual_gap(&events);
         let mut places: Vec<[Option<u32>; 2]> = vec![[None; 2]; items.len()];
         let mut out = String::new();

@@ -181,7 +181,17 @@ fn svg(conversations: &[Conversation], all: bool) -> String {
     for conversation in conversations {
         let (drawing, height) = conversation.draw(top, all);
         body.push_str(&drawing);
-        top += height + 20;
+        top += height;
+        for line in conversation.told() {
+            let _ = writeln!(
+                body,
+                "<text x='24' y='{}'>• {}</text>",
+                top + 10,
+                escape(&line)
+            );
+            top += 18;
+        }
+        top += 24;
     }
     format!(
         "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {top}' width='{WIDTH}' height='{top}'>\

@@ -1,0 +1,55 @@
+//! Driving an engine whose network is simulated: there is no background thread, and time moves when the program
+//! has nothing left to do at that time.
+
+use rocade_transport::Time;
+
+use super::EngineInner;
+use super::handover::Driver;
+use super::pending::Occasion;
+
+impl EngineInner {
+    /// Is the network simulated?
+    pub(crate) const fn is_simulated(&self) -> bool {
+        self.sim.is_some()
+    }
+
+    /// When something happens next of its own accord; `None` where nothing does.
+    pub(crate) fn next_event(&self) -> Option<Time> {
+        let network = self.sim.as_ref()?;
+        let all = [
+            network.next_due(),
+            self.agenda.next(self.now()),
+            self.tap.next_due(),
+            self.moderated.next(),
+            self.cm().next_timeout(),
+        ];
+        all.into_iter().flatten().min()
+    }
+
+    /// Time goes by in which nothing happens.
+    pub(crate) fn move_to(&self, time: Time) {
+        if let Some(network) = &self.sim {
+            network.move_to(time);
+        }
+    }
+
+    /// Moves time to the next event and lets it happen. False where nothing is going to happen.
+    pub(super) fn advance(&self) -> bool {
+        self.fail_qps_of_overrun_cqs();
+        let Some(next) = self.next_event() else {
+            return false;
+        };
+        self.move_to(next);
+        self.release_late(Driver::Application);
+        for uplink in self.uplinks.read().iter() {
+            let mut rx = uplink.rx.lock();
+            while self.receive(uplink, &mut rx, Driver::Application).more {}
+        }
+        self.fire_timers();
+        self.serve_cm();
+        self.raise_moderated();
+        self.serve(Occasion::Background);
+        self.fail_qps_of_overrun_cqs();
+        true
+    }
+}

@@ -1,0 +1,169 @@
+//! A simulated network: several HCAs of one process, virtual time, no sockets.
+//!
+//! A packet arrives after the latency, in the order in which it left; what else may happen to it is for
+//! [`fault`](super::fault) rules. Time stands still while the program runs and moves to the next event when it
+//! polls in vain, so a program of one thread does the same each time.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rocade_transport::Time;
+use rocade_wire::Qpn;
+
+use super::{Link, LocalAddr, RxBatch, RxBuffer, Segments, TxPath};
+
+/// UDP source port of all packets.
+const PORT: u16 = 0xC000;
+/// Where time begins; below it a time stamp has no past.
+const BEGIN_NS: u64 = 1_000_000_000;
+
+/// What a simulated network is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Simulation {
+    /// Decides everything that is left to chance: QP numbers, first PSNs, rules with a probability.
+    pub seed: u64,
+    /// From one HCA to another.
+    pub latency: Duration,
+}
+
+/// The network of an engine, and its time.
+#[derive(Debug)]
+pub(crate) struct Network {
+    latency_ns: u64,
+    now_ns: Arc<AtomicU64>,
+    flying: Mutex<Flying>,
+}
+
+#[derive(Debug, Default)]
+struct Flying {
+    packets: BinaryHeap<Reverse<InFlight>>,
+    /// How many have been sent.
+    sent: u64,
+}
+
+/// In the order of arrival, then of sending.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct InFlight {
+    due: Time,
+    number: u64,
+    to: IpAddr,
+    from: IpAddr,
+    tos: u8,
+    bytes: Vec<u8>,
+}
+
+impl Network {
+    pub(crate) fn new(simulation: Simulation) -> Self {
+        let latency_ns = u64::try_from(simulation.latency.as_nanos()).unwrap_or(u64::MAX);
+        Self {
+            latency_ns: latency_ns.max(1),
+            now_ns: Arc::new(AtomicU64::new(BEGIN_NS)),
+            flying: Mutex::default(),
+        }
+    }
+
+    /// The time, for a clock.
+    pub(crate) fn time(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.now_ns)
+    }
+
+    fn now(&self) -> Time {
+        Time::from_ns(self.now_ns.load(Ordering::Relaxed))
+    }
+
+    /// Moves time on; never back.
+    pub(crate) fn move_to(&self, time: Time) {
+        self.now_ns.fetch_max(time.as_ns(), Ordering::Relaxed);
+    }
+
+    /// When the next packet arrives.
+    pub(crate) fn next_due(&self) -> Option<Time> {
+        let flying = self.flying.lock();
+        flying.packets.peek().map(|Reverse(packet)| packet.due)
+    }
+}
+
+/// An address in a simulated network.
+#[derive(Debug)]
+pub(crate) struct SimLink {
+    local: LocalAddr,
+    network: Arc<Network>,
+}
+
+impl SimLink {
+    pub(crate) const fn new(local: LocalAddr, network: Arc<Network>) -> Self {
+        Self { local, network }
+    }
+}
+
+impl Link for SimLink {
+    fn local_addr(&self) -> LocalAddr {
+        self.local
+    }
+
+    fn recv<'b>(&self, buf: &'b mut RxBuffer) -> io::Result<Option<RxBatch<'b>>> {
+        let now = self.network.now();
+        let mut flying = self.network.flying.lock();
+        let is_ours = |packet: &InFlight| packet.due <= now && packet.to == self.local.ip();
+        // Due for somebody else: that one's turn comes.
+        if !flying
+            .packets
+            .peek()
+            .is_some_and(|Reverse(packet)| is_ours(packet))
+        {
+            return Ok(None);
+        }
+        let Some(Reverse(packet)) = flying.packets.pop() else {
+            return Ok(None);
+        };
+        drop(flying);
+        let len = packet.bytes.len();
+        let data = &mut buf.as_mut_slice()[..len];
+        data.copy_from_slice(&packet.bytes);
+        Ok(Some(RxBatch {
+            data,
+            segment_len: len,
+            source: SocketAddr::new(packet.from, PORT),
+            tos: Some(packet.tos),
+        }))
+    }
+
+    fn gso(&self) -> bool {
+        true
+    }
+
+    fn tx_path(&self, _: Qpn, _: u8) -> io::Result<TxPath> {
+        Ok(TxPath::simulated(PORT))
+    }
+
+    fn send(
+        &self,
+        _: TxPath,
+        to: IpAddr,
+        traffic_class: u8,
+        data: &[u8],
+        segment_len: usize,
+    ) -> io::Result<()> {
+        let due = self.network.now().plus_ns(self.network.latency_ns);
+        let mut flying = self.network.flying.lock();
+        for bytes in Segments::new(data, segment_len) {
+            flying.sent += 1;
+            let packet = InFlight {
+                due,
+                number: flying.sent,
+                to,
+                from: self.local.ip(),
+                tos: traffic_class,
+                bytes: bytes.to_vec(),
+            };
+            flying.packets.push(Reverse(packet));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,58 @@
+//! Memory of the device: that of the process, but only copies of ours and regions reach it.
+
+use std::sync::atomic::AtomicU64;
+
+use super::access::{self, Span};
+use super::guard::Way;
+
+const WORD: usize = size_of::<u64>();
+
+/// Zeroed memory, aligned for atomics.
+#[derive(Debug)]
+pub(crate) struct DeviceMemory {
+    words: Box<[AtomicU64]>,
+    len: usize,
+}
+
+impl DeviceMemory {
+    /// `len` bytes.
+    pub(crate) fn new(len: usize) -> Self {
+        let words = std::iter::repeat_with(AtomicU64::default);
+        let words = words.take(len.div_ceil(WORD)).collect();
+        Self { words, len }
+    }
+
+    /// Length in bytes.
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// What it takes of the device.
+    pub(crate) const fn footprint(&self) -> usize {
+        self.words.len() * WORD
+    }
+
+    /// Address of a part that is inside.
+    pub(crate) fn place(&self, offset: usize, len: usize) -> Option<usize> {
+        let end = offset.checked_add(len)?;
+        let start = self.words.as_ptr().expose_provenance();
+        (end <= self.len).then(|| start + offset)
+    }
+
+    fn span(&self, offset: u64, len: usize) -> Option<Span> {
+        let addr = self.place(usize::try_from(offset).ok()?, len)?;
+        // SAFETY: inside the allocation, which `&self` keeps. Nobody makes other references than to atomics, whose
+        // memory may be changed behind them.
+        Some(unsafe { Span::new(addr, len, Way::Section) })
+    }
+
+    /// Copies into it; `None`, and nothing is written, beyond the end.
+    pub(crate) fn write(&self, offset: u64, src: &[u8]) -> Option<()> {
+        access::write(self.span(offset, src.len())?, src).ok()
+    }
+
+    /// Copies from it.
+    pub(crate) fn read(&self, offset: u64, dst: &mut [u8]) -> Option<()> {
+        access::read(self.span(offset, dst.len())?, dst).ok()
+    }
+}

@@ -1,0 +1,157 @@
+//! Device memory.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use super::context::{Context, ContextInner};
+use crate::error::VerbsError;
+use crate::hca::limits;
+use crate::memory::DeviceMemory;
+
+/// Memory of the device (`ibv_dm`): the program reaches it by copies, work requests and peers through regions
+/// ([`Pd::reg_dm_mr`](super::Pd::reg_dm_mr)).
+#[derive(Clone, Debug)]
+#[doc(alias = "ibv_dm")]
+pub struct Dm {
+    inner: Arc<DmInner>,
+}
+
+#[derive(Debug)]
+pub(super) struct DmInner {
+    context: Arc<ContextInner>,
+    memory: DeviceMemory,
+    /// Regions in it.
+    mrs: AtomicU32,
+    alive: AtomicBool,
+}
+
+impl DmInner {
+    pub(super) fn add_mr(&self) {
+        self.mrs.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(super) fn remove_mr(&self) {
+        self.mrs.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Drop for DmInner {
+    fn drop(&mut self) {
+        self.context.hca.give_dm_back(self.memory.footprint());
+    }
+}
+
+impl Context {
+    /// `len` zeroed bytes of device memory.
+    ///
+    /// # Errors
+    /// [`VerbsError::InvalidArgument`]: length 0; [`VerbsError::NoMemory`]: more than the device has left
+    /// (DM-01).
+    //= DM-01
+    #[doc(alias = "ibv_alloc_dm")]
+    pub fn alloc_dm(&self, len: usize) -> Result<Dm, VerbsError> {
+        if len == 0 {
+            return Err(VerbsError::InvalidArgument("length"));
+        }
+        let no_room = VerbsError::NoMemory("device memory");
+        if len > limits::MAX_DM_SIZE {
+            return Err(no_room);
+        }
+        let context = Arc::clone(&self.inner);
+        let memory = DeviceMemory::new(len);
+        if !context.hca.take_dm(memory.footprint()) {
+            return Err(no_room);
+        }
+        Ok(Dm {
+            inner: Arc::new(DmInner {
+                context,
+                memory,
+                mrs: AtomicU32::new(0),
+                alive: AtomicBool::new(true),
+            }),
+        })
+    }
+}
+
+impl Dm {
+    /// Of copies, in bytes: what devices demand whose memory is on another chip.
+    pub const ALIGN: usize = 4;
+
+    /// Length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.inner.memory.len()
+    }
+
+    /// Never.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Copies `data` to `offset`; that and the length are multiples of [`Dm::ALIGN`].
+    ///
+    /// # Errors
+    /// Nothing is written. [`VerbsError::InvalidArgument`]: misaligned; [`VerbsError::Fault`]: beyond the
+    /// end (DM-03).
+    //= DM-03
+    #[doc(alias = "ibv_memcpy_to_dm")]
+    pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), VerbsError> {
+        check_alignment(offset, data.len())?;
+        let done = self.inner.memory.write(offset, data);
+        done.ok_or(VerbsError::Fault)
+    }
+
+    /// Copies from `offset`.
+    ///
+    /// # Errors
+    /// As [`Dm::write`].
+    #[doc(alias = "ibv_memcpy_from_dm")]
+    pub fn read(&self, offset: u64, data: &mut [u8]) -> Result<(), VerbsError> {
+        check_alignment(offset, data.len())?;
+        let done = self.inner.memory.read(offset, data);
+        done.ok_or(VerbsError::Fault)
+    }
+
+    /// Ends it; its memory is free when the last handle is gone.
+    ///
+    /// # Errors
+    /// [`VerbsError::Busy`] while regions are in it (DM-04); [`VerbsError::InvalidArgument`] if
+    /// it was ended before.
+    //= DM-04
+    #[doc(alias = "ibv_free_dm")]
+    pub fn destroy(&self) -> Result<(), VerbsError> {
+        if self.inner.mrs.load(Ordering::Acquire) > 0 {
+            return Err(VerbsError::Busy("device memory"));
+        }
+        if self.inner.alive.swap(false, Ordering::AcqRel) {
+            Ok(())
+        } else {
+            Err(VerbsError::InvalidArgument("freed already"))
+        }
+    }
+
+    pub(super) fn share(&self) -> Arc<DmInner> {
+        Arc::clone(&self.inner)
+    }
+
+    pub(super) fn is_of(&self, context: &Arc<ContextInner>) -> bool {
+        Arc::ptr_eq(&self.inner.context, context)
+    }
+
+    /// Address of a part of it.
+    pub(super) fn place(&self, offset: u64, len: usize) -> Result<usize, VerbsError> {
+        let start = usize::try_from(offset).ok();
+        start
+            .and_then(|start| self.inner.memory.place(start, len))
+            .ok_or(VerbsError::InvalidArgument("beyond the device memory"))
+    }
+}
+
+//= DM-02
+fn check_alignment(offset: u64, len: usize) -> Result<(), VerbsError> {
+    if offset.is_multiple_of(Dm::ALIGN as u64) && len.is_multiple_of(Dm::ALIGN) {
+        return Ok(());
+    }
+    Err(VerbsError::InvalidArgument("alignment"))
+}

@@ -1,0 +1,52 @@
+//! Operations that concern this side alone: no packet, no PSN.
+//!
+//! They take effect when their turn comes, before any later work request starts (RC-WQE-05), and complete in
+//! order like all others. A WQE that has been executed counts as started, with no packets.
+
+use super::Requester;
+use crate::cx::Cx;
+use crate::memory::Memory;
+use crate::segment::execute_local;
+use crate::wr::{SendFlags, SendOp};
+
+impl Requester {
+    /// Executes the next WQE if it is such an operation whose turn it is. Only where everything
+    /// started has been sent.
+    pub(super) fn run_local<H: Memory>(&mut self, cx: &mut Cx<'_, H>) -> bool {
+        let Some(wqe) = self.sq.get_mut(self.started).filter(|_| !self.draining) else {
+            return false;
+        };
+        let waits = match wqe.op {
+            //= RC-WQE-05
+            //= INV-05
+            SendOp::Invalidate { .. } => self.started > 0,
+            //= RC-WQE-04
+            SendOp::Bind(_) => wqe.flags.contains(SendFlags::FENCE) && self.rd_wqes > 0,
+            _ => true,
+        };
+        if waits {
+            return false;
+        }
+        if let Err(status) = execute_local(cx, wqe.op) {
+            // Not started; `check_failed` reports it in its turn.
+            self.failed = Some(status);
+            return false;
+        }
+        wqe.first_psn = self.next_new;
+        wqe.packets = 0;
+        wqe.cost_base = self.next_cost;
+        wqe.packet_cost = 0;
+        self.started += 1;
+        self.current = self.started;
+        self.complete_executed(cx);
+        true
+    }
+
+    /// Completes the oldest WQEs that were executed here.
+    #[inline]
+    pub(super) fn complete_executed<H>(&mut self, cx: &mut Cx<'_, H>) {
+        while self.started > 0 && self.sq.front().is_some_and(|front| front.packets == 0) {
+            self.complete_one(cx);
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Device memory.
+
+use std::{
+    ffi::{c_int, c_void},
+    ptr,
+    sync::Arc,
+};
+
+use rocade_abi::{ibv_alloc_dm_attr, ibv_context, ibv_dm};
+use rocade_emulator::Dm;
+
+use crate::{
+    context::ContextObject,
+    ffi::{self, Errno, int_verb, ptr_verb},
+    shell::Shell,
+};
+
+/// Device memory.
+pub(crate) type DmObject = Shell<ibv_dm, DmState>;
+
+/// What stands behind an `ibv_dm`.
+pub(crate) struct DmState {
+    dm: Dm,
+    _context: Arc<ContextObject>,
+}
+
+impl DmState {
+    /// The emulator's.
+    pub(crate) const fn dm(&self) -> &Dm {
+        &self.dm
+    }
+}
+
+/// Slot `alloc_dm`. All of it is as well aligned as may be asked for: only offsets count.
+//= DM-01
+pub(crate) unsafe extern "C" fn alloc_dm(
+    context: *mut ibv_context,
+    attr: *mut ibv_alloc_dm_attr,
+) -> *mut ibv_dm {
+    ptr_verb(|| {
+        // Device memory is memory of the process and nothing else, in a child too.
+        // SAFETY: by contract an open context.
+        let context = unsafe { ContextObject::share_inherited(context) }?;
+        // SAFETY: by contract NULL or readable.
+        let attr = unsafe { ffi::read(attr) }?;
+        if attr.comp_mask != 0 {
+            return Err(Errno::INVAL);
+        }
+        let dm = context.context().alloc_dm(attr.length)?;
+        DmObject::create(|_| {
+            let c = ibv_dm {
+                context: context.as_c(),
+                memcpy_to_dm: Some(memcpy_to_dm),
+                memcpy_from_dm: Some(memcpy_from_dm),
+                comp_mask: 0,
+                handle: 0,
+            };
+            Ok((
+                c,
+                DmState {
+                    dm,
+                    _context: context,
+                },
+            ))
+        })
+    })
+}
+
+/// Slot `free_dm`.
+//= DM-04
+//= DST-10
+pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
+    // SAFETY: by contract live device memory that is not used afterwards.
+    int_verb(|| unsafe { DmObject::end(dm, |state| Ok(state.dm.destroy()?)) })
+}
+
+/// Room for a copy of `length` bytes, which is no more than there can be.
+//= DM-03
+fn room(dm: &Dm, length: usize) -> Result<Vec<u8>, Errno> {
+    if length > dm.len() {
+        return Err(Errno(libc::EFAULT));
+    }
+    Ok(vec![0; length])
+}
+
+unsafe extern "C" fn memcpy_to_dm(
+    dm: *mut ibv_dm,
+    offset: u64,
+    source: *const c_void,
+    length: usize,
+) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract live device memory.
+        let dm = unsafe { DmObject::borrow(dm) }?.inner().dm();
+        let mut copy = room(dm, length)?;
+        // SAFETY: by contract readable; the copy is ours.
+        unsafe { ptr::copy_nonoverlapping(source.cast::<u8>(), copy.as_mut_ptr(), length) };
+        Ok(dm.write(offset, &copy)?)
+    })
+}
+
+unsafe extern "C" fn memcpy_from_dm(
+    target: *mut c_void,
+    dm: *mut ibv_dm,
+    offset: u64,
+    length: usize,
+) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract live device memory.
+        let dm = unsafe { DmObject::borrow(dm) }?.inner().dm();
+        let mut copy = room(dm, length)?;
+        dm.read(offset, &mut copy)?;
+        // SAFETY: by contract writable; the copy is ours.
+        unsafe { ptr::copy_nonoverlapping(copy.as_ptr(), target.cast::<u8>(), length) };
+        Ok(())
+    })
+}

@@ -1,0 +1,252 @@
+//! Memory regions.
+
+use std::{
+    ffi::{c_int, c_uint, c_void},
+    ptr,
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+use rocade_abi::{
+    IBV_REREG_MR_CHANGE_ACCESS, IBV_REREG_MR_CHANGE_PD, IBV_REREG_MR_CHANGE_TRANSLATION,
+    IBV_REREG_MR_ERR_CMD, IBV_REREG_MR_ERR_INPUT, IBV_REREG_MR_FLAGS_SUPPORTED, ibv_dm, ibv_mr,
+    ibv_pd, ibv_sge,
+};
+use rocade_emulator::{AccessFlags, Advice, Mr, Rereg, ReregFlags};
+
+use crate::{
+    context::ContextObject,
+    dm::DmObject,
+    ffi::{Errno, int_verb, ptr_verb},
+    pd_mr::{InUse, PdObject, PdState},
+    post::to_sge,
+    shell::Shell,
+};
+
+/// A memory region.
+pub(crate) type MrObject = Shell<ibv_mr, MrState>;
+
+/// What stands behind an `ibv_mr`.
+pub(crate) struct MrState {
+    mr: Mr,
+    _context: Arc<ContextObject>,
+    pd: Mutex<InUse>,
+}
+
+impl MrState {
+    /// The emulator's region.
+    pub(crate) const fn mr(&self) -> &Mr {
+        &self.mr
+    }
+}
+
+/// Makes the C object of a region.
+fn new_mr(
+    pd: *mut ibv_pd,
+    state: &PdState,
+    mr: Mr,
+    (addr, length): (*mut c_void, usize),
+) -> Result<*mut ibv_mr, Errno> {
+    let context = Arc::clone(state.context());
+    MrObject::create(|_| {
+        let c = ibv_mr {
+            context: context.as_c(),
+            pd,
+            addr,
+            length,
+            handle: 0,
+            lkey: mr.lkey().get(),
+            rkey: mr.rkey().get(),
+        };
+        Ok((
+            c,
+            MrState {
+                mr,
+                _context: context,
+                pd: Mutex::new(state.in_use()),
+            },
+        ))
+    })
+}
+
+/// `ibv_reg_mr` as a function: binaries whose access flags are constants call it directly.
+pub(crate) unsafe extern "C" fn ibv_reg_mr(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: same contract.
+    unsafe { ibv_reg_mr_iova2(pd, addr, length, addr.addr() as u64, access.cast_unsigned()) }
+}
+
+/// `ibv_reg_mr_iova`.
+pub(crate) unsafe extern "C" fn ibv_reg_mr_iova(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: same contract.
+    unsafe { ibv_reg_mr_iova2(pd, addr, length, iova, access.cast_unsigned()) }
+}
+
+/// `ibv_reg_mr_iova2`: optional access bits that this library does not know are ignored.
+pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_uint,
+) -> *mut ibv_mr {
+    ptr_verb(|| {
+        // SAFETY: by contract a live domain.
+        let state = unsafe { PdObject::borrow(pd) }?.inner();
+        // The emulator knows which of the unknown bits may be ignored.
+        let access = AccessFlags::from_bits_retain(access);
+        let start = addr.expose_provenance() as u64;
+        // SAFETY: the program promises to keep the range mapped while the region exists; that is
+        // the contract of the verb.
+        let mr = unsafe { state.pd().reg_mr(start, length, iova, access) }?;
+        new_mr(pd, state, mr, (addr, length))
+    })
+}
+
+/// Slot `alloc_null_mr`.
+//= NUL-01
+pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
+    ptr_verb(|| {
+        // SAFETY: by contract a live domain.
+        let state = unsafe { PdObject::borrow(pd) }?.inner();
+        let mr = state.pd().alloc_null_mr()?;
+        new_mr(pd, state, mr, (ptr::null_mut(), usize::MAX))
+    })
+}
+
+/// Slot `reg_dm_mr`.
+//= DM-02
+pub(crate) unsafe extern "C" fn reg_dm_mr(
+    pd: *mut ibv_pd,
+    dm: *mut ibv_dm,
+    offset: u64,
+    length: usize,
+    access: c_uint,
+) -> *mut ibv_mr {
+    ptr_verb(|| {
+        // SAFETY: by contract a live domain.
+        let state = unsafe { PdObject::borrow(pd) }?.inner();
+        // SAFETY: by contract live device memory.
+        let dm = unsafe { DmObject::borrow(dm) }?.inner().dm();
+        let access = AccessFlags::from_bits_retain(access);
+        let mr = state.pd().reg_dm_mr(dm, offset, length, access)?;
+        new_mr(pd, state, mr, (ptr::null_mut(), length))
+    })
+}
+
+/// `ibv_dereg_mr`.
+pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
+    // SAFETY: by contract a live region that is not used afterwards.
+    int_verb(|| unsafe { MrObject::end(mr, |state| Ok(state.mr.destroy()?)) })
+}
+
+/// `ibv_rereg_mr`: 0, or a negative `enum ibv_rereg_mr_err_code` and errno (MR-10).
+//= MR-10
+pub(crate) unsafe extern "C" fn ibv_rereg_mr(
+    mr: *mut ibv_mr,
+    flags: c_int,
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> c_int {
+    let (flags, access) = (flags.cast_unsigned(), access.cast_unsigned());
+    let mut failure = IBV_REREG_MR_ERR_INPUT;
+    let errno = int_verb(|| {
+        // SAFETY: by contract a live region.
+        let object = unsafe { MrObject::borrow(mr) }?;
+        let state = object.inner();
+        let moves = flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0;
+        let is_wrong = !state.mr.is_plain()
+            || flags & !IBV_REREG_MR_FLAGS_SUPPORTED != 0
+            || moves && (addr.is_null() || length == 0)
+            || access != 0 && flags & IBV_REREG_MR_CHANGE_ACCESS == 0;
+        if is_wrong {
+            return Err(Errno::INVAL);
+        }
+        let new_pd = if flags & IBV_REREG_MR_CHANGE_PD != 0 {
+            // SAFETY: by contract a live domain.
+            Some(unsafe { PdObject::borrow(pd) }?.inner())
+        } else {
+            None
+        };
+        let change = Rereg {
+            flags: ReregFlags::from_bits_retain(flags),
+            pd: new_pd.map(PdState::pd),
+            addr: addr.expose_provenance() as u64,
+            len: length,
+            access: AccessFlags::from_bits_retain(access),
+        };
+        failure = IBV_REREG_MR_ERR_CMD;
+        let mut in_use = state.pd.lock();
+        // SAFETY: as for registration.
+        unsafe { state.mr.rereg(&change) }?;
+        let c = object.c();
+        if let Some(new_pd) = new_pd {
+            *in_use = new_pd.in_use();
+            // SAFETY: live, and the program must not change it meanwhile.
+            unsafe { (*c).pd = pd };
+        }
+        if moves {
+            // SAFETY: likewise.
+            unsafe { (*c).addr = addr };
+            // SAFETY: likewise.
+            unsafe { (*c).length = length };
+        }
+        Ok(())
+    });
+    if errno == 0 { 0 } else { failure }
+}
+
+/// `ibv_advise_mr`: return when it is done. It always is.
+const IBV_ADVISE_MR_FLAG_FLUSH: u32 = 1;
+
+/// Slot `advise_mr`.
+//= ODP-05
+pub(crate) unsafe extern "C" fn advise_mr(
+    pd: *mut ibv_pd,
+    advice: c_uint,
+    flags: u32,
+    sg_list: *mut ibv_sge,
+    num_sge: u32,
+) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract a live domain.
+        let state = unsafe { PdObject::borrow(pd) }?.inner();
+        let advice = Advice::from_code(advice).ok_or(Errno::OPNOTSUPP)?;
+        if flags & !IBV_ADVISE_MR_FLAG_FLUSH != 0 || num_sge == 0 || sg_list.is_null() {
+            return Err(Errno::INVAL);
+        }
+        let entries = (0..num_sge as usize).map(|index| {
+            // SAFETY: by contract there are `num_sge` entries.
+            to_sge(unsafe { sg_list.add(index).read() })
+        });
+        Ok(state.pd().advise_mr(advice, &entries.collect::<Vec<_>>())?)
+    })
+}
+
+/// `ibv_reg_dmabuf_mr`: there is no other device whose memory this one could reach.
+pub(crate) unsafe extern "C" fn ibv_reg_dmabuf_mr(
+    pd: *mut ibv_pd,
+    _offset: u64,
+    _length: usize,
+    _iova: u64,
+    _fd: c_int,
+    _access: c_int,
+) -> *mut ibv_mr {
+    ptr_verb(|| {
+        // SAFETY: by contract a live domain.
+        unsafe { PdObject::borrow(pd) }?;
+        Err(Errno::OPNOTSUPP)
+    })
+}

@@ -1,0 +1,150 @@
+//! Memory windows.
+
+use std::{
+    ffi::{c_int, c_uint},
+    sync::Arc,
+};
+
+use rocade_abi::{
+    IBV_ACCESS_ZERO_BASED, IBV_MW_TYPE_1, IBV_MW_TYPE_2, ibv_mw, ibv_mw_bind, ibv_mw_bind_info,
+    ibv_pd, ibv_qp,
+};
+use rocade_emulator::{AccessFlags, Bind, Lkey, Mw, Rkey, SendFlags, SendOp, WindowKind};
+
+use crate::{
+    context::ContextObject,
+    ffi::{Errno, int_data_verb, int_verb, ptr_verb},
+    mr::MrObject,
+    pd_mr::{InUse, PdObject},
+    qp::QpObject,
+    shell::Shell,
+};
+
+/// A memory window.
+pub(crate) type MwObject = Shell<ibv_mw, MwState>;
+
+/// What stands behind an `ibv_mw`.
+pub(crate) struct MwState {
+    mw: Mw,
+    _context: Arc<ContextObject>,
+    _pd: InUse,
+}
+
+/// Slot `alloc_mw`.
+pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, mw_type: c_uint) -> *mut ibv_mw {
+    ptr_verb(|| {
+        // SAFETY: by contract a live domain.
+        let state = unsafe { PdObject::borrow(pd) }?.inner();
+        let kind = match mw_type {
+            IBV_MW_TYPE_1 => WindowKind::Type1,
+            IBV_MW_TYPE_2 => WindowKind::Type2,
+            _ => return Err(Errno::INVAL),
+        };
+        let mw = state.pd().alloc_mw(kind)?;
+        let context = Arc::clone(state.context());
+        MwObject::create(|_| {
+            let c = ibv_mw {
+                context: context.as_c(),
+                pd,
+                rkey: mw.rkey().get(),
+                handle: 0,
+                mw_type,
+            };
+            Ok((
+                c,
+                MwState {
+                    mw,
+                    _context: context,
+                    _pd: state.in_use(),
+                },
+            ))
+        })
+    })
+}
+
+/// Slot `dealloc_mw`.
+//= MW-10
+pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
+    // SAFETY: by contract a live window that is not used afterwards.
+    int_verb(|| unsafe { MwObject::end(mw, |state| Ok(state.mw.destroy()?)) })
+}
+
+/// # Safety
+/// The region of `info` must be NULL or live.
+unsafe fn to_bind(rkey: Rkey, info: &ibv_mw_bind_info) -> Result<Bind, Errno> {
+    let lkey = if info.mr.is_null() {
+        Lkey::new(0)
+    } else {
+        // SAFETY: same contract.
+        let mr = unsafe { MrObject::borrow(info.mr) }?.inner().mr();
+        if !mr.is_plain() {
+            //= NUL-01
+            return Err(Errno::INVAL);
+        }
+        mr.lkey()
+    };
+    Ok(Bind {
+        rkey,
+        lkey,
+        va: info.addr,
+        len: info.length,
+        access: AccessFlags::from_bits_retain(info.mw_access_flags),
+    })
+}
+
+/// Slot `bind_mw`, of `ibv_bind_mw`: for type 1 windows; the new key is in `mw->rkey`.
+//= MW-01
+//= MW-05
+pub(crate) unsafe extern "C" fn bind_mw(
+    qp: *mut ibv_qp,
+    mw: *mut ibv_mw,
+    bind: *mut ibv_mw_bind,
+) -> c_int {
+    int_data_verb(|| {
+        // SAFETY: by contract a live QP.
+        let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
+        // SAFETY: by contract a live window.
+        let object = unsafe { MwObject::borrow(mw) }?;
+        // SAFETY: by contract NULL or readable.
+        let bind = unsafe { bind.as_ref() }.ok_or(Errno::INVAL)?;
+        let info = &bind.bind_info;
+        let is_wrong = info.mw_access_flags & IBV_ACCESS_ZERO_BASED != 0
+            || info.mr.is_null() && (info.addr != 0 || info.length != 0);
+        if is_wrong {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: by contract the region is live.
+        let request = unsafe { to_bind(Rkey::new(0), info) }?;
+        let flags = SendFlags::from_bits_truncate(bind.send_flags);
+        let window = &object.inner().mw;
+        let posted = state.qp().bind_mw(window, bind.wr_id, flags, request);
+        let rkey = posted.map_err(|error| Errno::from(error).of_post(state.qp(), true))?;
+        // SAFETY: live, and the program must not change it meanwhile.
+        unsafe { (*object.c()).rkey = rkey.get() };
+        Ok(())
+    })
+}
+
+/// What a bind by work request asks for: of type 2 windows (MW-02).
+///
+/// # Errors
+/// `EINVAL`: no window, one of type 1, or a key that it cannot have.
+///
+/// # Safety
+/// The window, and the region of `info`, must be NULL or live.
+//= MW-02
+//= KEY-04
+pub(crate) unsafe fn bind_operation(
+    mw: *mut ibv_mw,
+    rkey: u32,
+    info: &ibv_mw_bind_info,
+) -> Result<SendOp, Errno> {
+    // SAFETY: same contract.
+    let window = &unsafe { MwObject::borrow(mw) }?.inner().mw;
+    let rkey = Rkey::new(rkey);
+    if window.kind() != WindowKind::Type2 || !window.owns(rkey) {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: same contract.
+    Ok(SendOp::Bind(unsafe { to_bind(rkey, info) }?))
+}

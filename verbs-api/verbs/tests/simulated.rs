@@ -1,0 +1,184 @@
+//! Programs on the Rust API in a simulated network: faults, virtual time, the same again from the same seed.
+
+use std::time::{Duration, Instant};
+
+use rocade_verbs::{
+    AccessFlags, Completion, CompletionQueue, ConnectOptions, DeviceList, EngineConfig, Error,
+    MemoryRegion, ProtectionDomain, QueuePair, Result, SendRequest, WcStatus,
+};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+struct End {
+    memory: MemoryRegion,
+    cq: CompletionQueue,
+    qp: QueuePair,
+}
+
+/// The two HCAs of a simulation, connected.
+fn pair(config: EngineConfig) -> Result<(End, End, DeviceList)> {
+    let list = DeviceList::new(config)?;
+    let access = AccessFlags::LOCAL_WRITE
+        | AccessFlags::REMOTE_WRITE
+        | AccessFlags::REMOTE_READ
+        | AccessFlags::REMOTE_ATOMIC;
+    let open = |name| -> Result<(ProtectionDomain, MemoryRegion, CompletionQueue)> {
+        let pd = list.open(name)?.protection_domain()?;
+        let memory = pd.register(1 << 20, access)?;
+        let cq = pd.context().completion_queue(256)?;
+        Ok((pd, memory, cq))
+    };
+    let ((a_pd, a, a_cq), (b_pd, b, b_cq)) = (open("a")?, open("b")?);
+    let (a_qp, b_qp) = (
+        a_pd.queue_pair(&a_cq).build()?,
+        b_pd.queue_pair(&b_cq).build()?,
+    );
+    let (a_end, b_end) = (a_qp.endpoint(), b_qp.endpoint());
+    let a_qp = a_qp.connect(b_end, &ConnectOptions::default())?;
+    let b_qp = b_qp.connect(a_end, &ConnectOptions::default())?;
+    let end = |memory, cq, qp| End { memory, cq, qp };
+    Ok((end(a, a_cq, a_qp), end(b, b_cq, b_qp), list))
+}
+
+/// WRITEs, READs, SENDs and atomics; gives what the counters of both ends say in the end.
+fn work(config: EngineConfig) -> Result<String> {
+    let (a, b, list) = pair(config)?;
+    for round in 0..20_u8 {
+        let data = vec![round; 30_000];
+        a.memory.write(0, &data)?;
+        a.qp.post_send(&SendRequest::write(
+            &[a.memory.sge(..30_000)?],
+            b.memory.remote(),
+        ))?;
+        a.cq.wait(MINUTE)?;
+        assert_eq!(b.memory.to_vec(0, 30_000)?, data);
+        a.qp.post_send(&SendRequest::read(
+            &[a.memory.sge(100_000..130_000)?],
+            b.memory.remote(),
+        ))?;
+        b.qp.post_recv(1, &[b.memory.sge(200_000..230_000)?])?;
+        a.qp.post_send(&SendRequest::send(&[a.memory.sge(..30_000)?]))?;
+        a.cq.wait_for(2, MINUTE)?;
+        assert_eq!(a.memory.to_vec(100_000, 30_000)?, data);
+        b.cq.wait(MINUTE)?;
+        assert_eq!(b.memory.to_vec(200_000, 30_000)?, data);
+    }
+    let counters = (a.qp.counters(), b.qp.counters());
+    let ends = (a.qp.qp_num(), b.qp.qp_num());
+    Ok(format!(
+        "{counters:?} {ends:?} {:?}",
+        list.engine_counters()
+    ))
+}
+
+const RULES: &str = "drop p=2%; dup p=2%; delay by=70us p=3%; reorder by=2 p=2%; corrupt p=1%";
+
+#[test]
+fn a_seed_repeats_itself() -> Result<()> {
+    let run = |seed| {
+        work(
+            EngineConfig::simulated(seed)
+                .with_faults(RULES)
+                .expect("rules"),
+        )
+    };
+    let seeds = [1, 2, 3, 0xfeed_f00d];
+    let results = seeds.map(run);
+    for (seed, first) in seeds.into_iter().zip(&results) {
+        let first = first.as_ref().expect("it works");
+        assert_eq!(*first, run(seed)?, "seed {seed}");
+        let nothing_lost = work(EngineConfig::simulated(seed))?;
+        assert_ne!(*first, nothing_lost);
+    }
+    assert_ne!(results[0].as_ref().ok(), results[1].as_ref().ok());
+    Ok(())
+}
+
+/// Timeouts of seconds take no time.
+#[test]
+fn time_is_virtual() -> Result<()> {
+    let begin = Instant::now();
+    // All acknowledgements of the first 3 s are lost: the retries last longer than any test should.
+    let config = EngineConfig::simulated(5)
+        .with_faults("drop opcode=ACK nth=1..6")
+        .expect("rules");
+    let (a, b, _list) = pair(config)?;
+    a.qp.post_send(&SendRequest::write(
+        &[a.memory.sge(..8)?],
+        b.memory.remote(),
+    ))?;
+    a.cq.wait(MINUTE)?;
+    assert_eq!(a.qp.counters().timeouts, 6);
+    // Nobody answers: after all retries the work request fails, or the program's patience is over before.
+    let config = EngineConfig::simulated(5)
+        .with_faults("drop")
+        .expect("rules");
+    let (a, b, _list) = pair(config)?;
+    a.qp.post_send(&SendRequest::write(
+        &[a.memory.sge(..8)?],
+        b.memory.remote(),
+    ))?;
+    assert!(matches!(
+        a.cq.wait(Duration::from_millis(100)),
+        Err(Error::TimedOut)
+    ));
+    let failed = a.cq.wait(MINUTE);
+    assert!(
+        matches!(
+            failed,
+            Err(Error::Completion {
+                status: WcStatus::RetryExcErr,
+                ..
+            })
+        ),
+        "{failed:?}"
+    );
+    // And then nothing happens any more.
+    assert!(matches!(a.cq.wait(MINUTE), Err(Error::TimedOut)));
+    assert!(
+        begin.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        begin.elapsed()
+    );
+    Ok(())
+}
+
+/// A program that polls sees the same as one that waits.
+#[test]
+fn polling_drives_the_simulation() -> Result<()> {
+    let (a, b, _list) = pair(EngineConfig::simulated(9))?;
+    a.memory.write(0, b"polled")?;
+    a.qp.post_send(&SendRequest::write(
+        &[a.memory.sge(..6)?],
+        b.memory.remote(),
+    ))?;
+    let mut polls = 0;
+    let done: Completion = loop {
+        match a.cq.poll() {
+            Some(completion) => break completion,
+            None => polls += 1,
+        }
+        assert!(polls < 100, "an event with each poll");
+    };
+    assert_eq!(done.status, WcStatus::Success);
+    assert_eq!(b.memory.to_vec(0, 6)?, b"polled");
+    Ok(())
+}
+
+/// What `rocade ladder` would draw: a capture in the time of the simulation.
+#[test]
+fn simulations_can_be_captured() -> Result<()> {
+    let dir = std::env::temp_dir().join(format!("rocade-sim-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("a directory");
+    let captured = [1, 2].map(|n| {
+        let file = dir.join(format!("{n}.pcapng"));
+        let config = EngineConfig::simulated(11)
+            .with_faults("drop nth=5")
+            .expect("rules");
+        work(config.with_capture(&file)).expect("it works");
+        std::fs::metadata(&file).expect("a file").len()
+    });
+    std::fs::remove_dir_all(&dir).expect("ours");
+    assert!(captured[0] > 100_000, "{captured:?}");
+    Ok(())
+}
