@@ -16,12 +16,13 @@ use parking_lot::Mutex;
 use rocade_transport::{AckTiming, Cause};
 use rocade_wire::{Msn, Psn};
 
+use super::EngineInner;
 use super::agenda::Why;
 use super::handover::Driver;
 use super::transmit::TxState;
-use super::{EngineInner, sys};
 use crate::broker::{Creditor, Debt};
 use crate::objects::{QpCore, QpInner};
+use crate::sys;
 
 /// How often to try again to send what a QP owes that ends, where a ring or a socket is full.
 const LAST_TRIES: usize = 20;
