@@ -78,7 +78,9 @@ pub use memory::{
 pub use pace::{ANSWER_NS, AckTiming, Cause, HOLD_NS, Pace, WAIT_NS};
 pub use peer::PacketMeta;
 pub use qp::{ModifyContext, Qp, QpConfig, QpLimits, TransitionRule, transition_rule};
-pub use queue::{RecvWqe, SharedReceives, Srq, SrqAttr, SrqError, Taken};
+pub use queue::{
+    ReceiveDomain, Receives, RecvWqe, SharedReceives, Srq, SrqAttr, SrqError, Srqn, Taken,
+};
 pub use requester::MIN_ACK_TIMEOUT_NS;
 pub use time::Time;
 pub use transmit::{Deferred, Source, TxBuffer};

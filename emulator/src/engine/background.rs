@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rocade_transport::{HOLD_NS, Time};
 
+use super::EngineInner;
 use super::agenda::Why;
 use super::broker_link::BrokerLink;
 use super::duty::{Duty, Observation, Step};
@@ -19,7 +20,7 @@ use super::handover::Driver;
 use super::load::Load;
 use super::pending::Occasion;
 use super::uplink::Uplink;
-use super::{EngineInner, sys};
+use crate::sys;
 
 /// Starts the thread. It ends when the engine is gone.
 pub(super) fn start(engine: &Arc<EngineInner>) -> io::Result<()> {

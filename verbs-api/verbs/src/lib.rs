@@ -6,7 +6,7 @@
 //! may change it at any moment; a work request that names memory which is gone completes with an
 //! error.
 //!
-//! What is not here yet: services other than RC, connection management.
+//! What is not here yet: services other than RC, UC and UD, connection management.
 //!
 //! # Two hosts in one test
 //! ```
@@ -43,6 +43,7 @@
 //! [`Endpoint::exchange`] and the example `rc_pingpong`.
 
 mod completion;
+mod datagram;
 mod device;
 mod endpoint;
 mod error;
@@ -60,6 +61,7 @@ pub use rocade_emulator::{
 };
 
 pub use self::completion::CompletionQueue;
+pub use self::datagram::{AddressHandle, DatagramEnd, DatagramQueuePair, GRH_LEN};
 pub use self::device::{Context, DeviceList, ProtectionDomain};
 pub use self::endpoint::{Endpoint, RemoteMemory};
 pub use self::error::{Error, Result};
