@@ -3,7 +3,7 @@
 use rocade_tests::sim::each_seed;
 use rocade_tests::sim::flow::Kind;
 use rocade_tests::sim::lending::Lending;
-use rocade_tests::sim::scenario::{Report, Scenario};
+use rocade_tests::sim::scenario::{Receives, Report, Scenario};
 use rocade_tests::sim::upheaval::{Outcome, Plan, Upheaval};
 
 /// Runs a scenario per seed.
@@ -111,6 +111,28 @@ fn conversations_survive_random_configurations() {
     });
     let one_seed = std::env::var_os("ROCADE_SEED").is_some();
     assert!(one_seed || report.held_acks > 100, "{report:?}");
+}
+
+/// Receives of a queue that others could take from as well; and XRC, in one direction.
+//= SRQ-07 type=test
+//= XRC-02 type=test
+#[test]
+fn shared_receives_survive_random_configurations() {
+    for receives in [Receives::Shared, Receives::Xrc] {
+        run("shared", 100, |seed| {
+            let mut scenario = Scenario::swarm(seed, &Kind::ALL, 30);
+            scenario.receives = receives;
+            if receives == Receives::Xrc {
+                scenario.work.truncate(1);
+            }
+            scenario
+        });
+        run("shared, hostile", 20, |seed| {
+            let mut scenario = Scenario::hostile(seed, &Kind::ALL, 60);
+            scenario.receives = receives;
+            scenario
+        });
+    }
 }
 
 /// The short way of middle packets is no other way: with and without it, the same happens.

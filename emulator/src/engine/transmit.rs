@@ -253,7 +253,7 @@ impl EngineInner {
         while core.qp.pending_completions().len() > 0 {
             if inner.complete(core, &mut reserved) > 0 {
                 core.qp.set_fatal(self.now(), 0);
-                core.overrun = true;
+                core.overrun = inner.has_cqs();
             }
         }
         if core.overrun {

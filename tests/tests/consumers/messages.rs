@@ -54,12 +54,15 @@ fn pingpong_without_a_gid_is_told_the_option() {
 
 #[test]
 fn what_is_not_offered_yet_is_said() {
-    let rig = or_skip!(Rig::loopback(UTILS));
-    let words = ["ibv_xsrq_pingpong", "-g", "0"];
-    let program = rig.start(words[0], &Device::on("lo"), &words);
-    let output = program.finish(LIMIT).output;
+    let rig = or_skip!(Rig::loopback(
+        &[UTILS, &[("riostream", "rdmacm-utils")]].concat()
+    ));
+    let output = rig
+        .start("riostream", &Device::on("lo"), &["riostream"])
+        .finish(LIMIT)
+        .output;
     assert_eq!(ours(&output).len(), 1, "{output}");
-    assert_has(&output, &["ibv_open_xrcd: ", "not offer"]);
+    assert_has(&output, &["rsocket: ", "librdmacm"]);
 }
 
 /// A kernel driver or another program has the port.

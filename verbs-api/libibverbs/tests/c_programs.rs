@@ -179,6 +179,10 @@ programs! {
         in_use_is_busy,
         events_name_their_object,
         extended_creation;
+    xrc:
+        domains_and_files,
+        messages_go_to_the_queue_they_name,
+        mistakes_are_refused;
     events:
         restarts_after_a_signal,
         fails_after_a_signal_without_restart,
