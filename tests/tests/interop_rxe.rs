@@ -3,6 +3,8 @@
 //! Needs root and what `interop/rxe-vm/README.md` names; otherwise each test is skipped with the reason. Emulation is
 //! slow (15 MB/s, 0.4 ms per direction), so the limits are wide and the counts small.
 
+#[path = "interop_rxe/cm.rs"]
+mod cm;
 #[path = "interop_rxe/data.rs"]
 mod data;
 
