@@ -61,6 +61,8 @@ pub struct RegionSpec {
     pub rights: Rights,
     /// Register it in a protection domain other than the queue pair's.
     pub foreign_pd: bool,
+    /// Memory windows may be bound to it.
+    pub bindable: bool,
 }
 
 impl RegionSpec {
@@ -71,6 +73,7 @@ impl RegionSpec {
             len,
             rights: Rights::ALL,
             foreign_pd: false,
+            bindable: false,
         }
     }
 }
@@ -171,6 +174,23 @@ impl Default for QpSpec {
     }
 }
 
+/// A type 2 memory window's new binding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowBind {
+    /// The key that it has, and will have.
+    pub rkey: Rkey,
+    /// Index of the region in [`QpSpec::regions`].
+    pub region: usize,
+    /// First byte.
+    pub offset: usize,
+    /// Bytes.
+    pub len: usize,
+    /// What the rig may do through it.
+    pub rights: Rights,
+    /// Remote addresses count from its start.
+    pub zero_based: bool,
+}
+
 /// What the peer's requester is asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkOp {
@@ -178,6 +198,18 @@ pub enum WorkOp {
     Send {
         /// Immediate data.
         imm: Option<[u8; 4]>,
+    },
+    /// SEND with Invalidate.
+    SendInv {
+        /// The rig's key.
+        rkey: Rkey,
+    },
+    /// Bind a memory window; the buffer does not count.
+    Bind(WindowBind),
+    /// Make a key of the peer invalid, likewise.
+    Invalidate {
+        /// The key.
+        rkey: Rkey,
     },
     /// RDMA WRITE.
     Write {
@@ -277,6 +309,7 @@ codes! {
         LocQpOpErr = 2,
         LocProtErr = 4,
         WrFlushErr = 5,
+        MwBindErr = 6,
         BadRespErr = 7,
         RemInvReqErr = 9,
         RemAccessErr = 10,
@@ -323,6 +356,8 @@ pub struct Completion {
     pub byte_len: u32,
     /// Immediate data.
     pub imm: Option<[u8; 4]>,
+    /// The key that the message has made invalid.
+    pub invalidated: Option<Rkey>,
 }
 
 /// A peer cannot do what it was asked for.
@@ -380,6 +415,12 @@ pub trait PeerQp {
     /// # Errors
     /// [`Unable`] makes the case a skipped one.
     fn deregister(&self, region: usize) -> Result<(), Unable>;
+
+    /// A type 2 memory window of the queue pair's protection domain, which lives as long as the queue pair: its key.
+    ///
+    /// # Errors
+    /// [`Unable`] makes the case a skipped one.
+    fn window(&self) -> Result<Rkey, Unable>;
 
     /// Posts a receive.
     ///

@@ -2,8 +2,9 @@
 
 use rocade_tests::sim::each_seed;
 use rocade_tests::sim::flow::Kind;
+use rocade_tests::sim::lending::Lending;
 use rocade_tests::sim::network::Faults;
-use rocade_tests::sim::scenario::{Report, Scenario};
+use rocade_tests::sim::scenario::{Receives, Report, Scenario};
 use rocade_tests::sim::upheaval::{Outcome, Plan, Upheaval};
 
 /// Runs a scenario per seed.
@@ -27,6 +28,22 @@ fn thousand_messages(kinds: &[Kind]) {
     // Of these two the responses are answers with data, which have one way only.
     let one_way = matches!(kinds, [Kind::Read] | [Kind::Atomic]);
     assert_eq!(report.short_packets == 0, one_way, "{report:?}");
+}
+
+//= INV-03 type=test
+//= INV-05 type=test
+//= MW-06 type=test
+//= MR-14 type=test
+#[test]
+fn what_is_lent_through_windows_is_taken_back() {
+    let mut repeated = 0;
+    each_seed(
+        30,
+        |seed| Lending::swarm(seed, 20),
+        Lending::run,
+        |count| repeated += count,
+    );
+    assert!(repeated > 300, "the network was bad: {repeated}");
 }
 
 #[test]
@@ -124,6 +141,28 @@ fn conversations_survive_random_configurations() {
     });
     let one_seed = std::env::var_os("ROCADE_SEED").is_some();
     assert!(one_seed || report.held_acks > 100, "{report:?}");
+}
+
+/// Receives of a queue that others could take from as well; and XRC, in one direction.
+//= SRQ-07 type=test
+//= XRC-02 type=test
+#[test]
+fn shared_receives_survive_random_configurations() {
+    for receives in [Receives::Shared, Receives::Xrc] {
+        run("shared", 100, |seed| {
+            let mut scenario = Scenario::swarm(seed, &Kind::ALL, 30);
+            scenario.receives = receives;
+            if receives == Receives::Xrc {
+                scenario.work.truncate(1);
+            }
+            scenario
+        });
+        run("shared, hostile", 20, |seed| {
+            let mut scenario = Scenario::hostile(seed, &Kind::ALL, 60);
+            scenario.receives = receives;
+            scenario
+        });
+    }
 }
 
 /// The short way of middle packets is no other way: with and without it, the same happens.

@@ -75,10 +75,13 @@ pub use event::QpEvent;
 pub use memory::{
     AccessError, Accessor, AtomicOp, Extent, LocalAccess, Memory, PdTag, RemoteAccess,
 };
-pub use pace::{AckTiming, Cause, HOLD_NS, Pace, WAIT_NS};
+pub use pace::{ANSWER_NS, AckTiming, Cause, HOLD_NS, Pace, WAIT_NS};
 pub use peer::PacketMeta;
 pub use qp::{ModifyContext, Qp, QpConfig, QpLimits, TransitionRule, transition_rule};
-pub use queue::{RecvWqe, SharedReceives, Srq, SrqAttr, SrqError, Taken};
+pub use queue::{
+    ReceiveDomain, Receives, RecvWqe, SharedReceives, Srq, SrqAttr, SrqError, Srqn, Taken,
+};
+pub use requester::MIN_ACK_TIMEOUT_NS;
 pub use time::Time;
 pub use transmit::{Deferred, Source, TxBuffer};
 pub use window::{Bind, BindError, Bindable, Window, WindowKind};

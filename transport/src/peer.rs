@@ -38,7 +38,8 @@ impl Framing {
             QpType::Rc => Some(Self::of_service(Service::Rc)),
             QpType::Uc => Some(Self::of_service(Service::Uc)),
             QpType::Ud => Some(Self::of_service(Service::Ud)),
-            QpType::RawPacket | QpType::XrcSend | QpType::XrcRecv => None,
+            QpType::XrcSend | QpType::XrcRecv => Some(Self::of_service(Service::Xrc)),
+            QpType::RawPacket => None,
         }
     }
 
@@ -52,6 +53,12 @@ impl Framing {
     #[inline]
     pub(crate) const fn opcode(self, operation: Operation) -> Opcode {
         Opcode::new(self.base | operation.low_bits())
+    }
+
+    /// Do its requests name a shared receive queue (XRC-03)?
+    #[inline]
+    pub(crate) const fn names_srq(self) -> bool {
+        self.base == Service::Xrc.base()
     }
 
     /// Whether an opcode is one of the service, reserved ones included.

@@ -15,6 +15,7 @@ mod states;
 mod transfer;
 mod unreliable;
 mod windows;
+mod xrc;
 
 use alloc::vec;
 use alloc::vec::Vec;

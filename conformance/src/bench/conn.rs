@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use rocade_wire::{Mtu, Opcode, Operation, Psn, Qpn, Service};
+use rocade_wire::{Mtu, Opcode, Operation, Psn, Qpn, Rkey, Service};
 
 use super::{Bench, Link, skip};
 use crate::{
@@ -163,6 +163,16 @@ impl<'b> Conn<'b> {
             work.id, work.op, work.buffer.len
         ));
         self.link.qp.post_send(work).map_err(skip)
+    }
+
+    /// A memory window of the peer, and its key.
+    ///
+    /// # Errors
+    /// Skips where it has none.
+    pub fn window(&self) -> CaseResult<Rkey> {
+        let rkey = self.link.qp.window().map_err(skip)?;
+        self.note(&format!("peer has a memory window, key {rkey}"));
+        Ok(rkey)
     }
 
     /// Deregisters a region of the peer.

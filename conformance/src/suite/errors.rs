@@ -257,6 +257,7 @@ fn no_access(
             len: 4096,
             rights,
             foreign_pd,
+            bindable: false,
         }];
         let conn = bench.connect(QpSpec {
             regions,

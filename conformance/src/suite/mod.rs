@@ -10,6 +10,7 @@ mod requester;
 mod resources;
 mod retry;
 mod sequence;
+mod windows;
 
 use crate::Case;
 
@@ -63,6 +64,10 @@ pub const AREAS: &[Area] = &[
     Area {
         name: "retry",
         cases: retry::CASES,
+    },
+    Area {
+        name: "windows",
+        cases: windows::CASES,
     },
 ];
 

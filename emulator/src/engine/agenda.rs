@@ -17,11 +17,9 @@ use crossbeam::utils::CachePadded;
 use rocade_transport::{HOLD_NS, Time, WAIT_NS};
 use rocade_wire::Qpn;
 
+use super::figures::RETRY_NS;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
-
-/// How long the background thread leaves alone what there was no room for: the application may be at it.
-pub(super) const RETRY_NS: u64 = 500_000;
 
 /// Why a QP has to be looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

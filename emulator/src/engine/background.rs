@@ -8,27 +8,19 @@ use std::time::Duration;
 
 use rocade_transport::{HOLD_NS, Time};
 
+use super::EngineInner;
 use super::agenda::Why;
 use super::broker_link::BrokerLink;
-use super::handover::{Activity, Driver, Trust};
-use super::linger::Linger;
+use super::duty::{Duty, Observation, Step};
+use super::figures::{
+    BLIND_NS, SHARED_ROUNDS, SOCKET_ROUNDS, SOCKET_TURN, STREAM_LOOKS, STREAM_PACKETS,
+    STREAM_SOCKET_LOOKS,
+};
+use super::handover::Driver;
+use super::load::Load;
 use super::pending::Occasion;
 use super::uplink::Uplink;
-use super::{EngineInner, sys};
-
-/// How often to receive from the channels before it is the turn of sockets and timers.
-const SHARED_ROUNDS: usize = 64;
-/// The same for a socket: looks in vain count too.
-const SOCKET_ROUNDS: usize = 128;
-/// So many packets at a time are taken for a stream.
-const STREAM_PACKETS: u64 = 8;
-/// How often to look for the next packets of a stream before sleeping: for some 5 µs.
-const STREAM_LOOKS: u32 = 200;
-/// The same for a socket, at which it takes longer to look: for some 10 µs.
-const STREAM_SOCKET_LOOKS: u32 = 40;
-
-/// How often to look for packets where the system does not let the thread wait for them.
-const BLIND: Duration = Duration::from_millis(1);
+use crate::sys;
 
 /// Starts the thread. It ends when the engine is gone.
 pub(super) fn start(engine: &Arc<EngineInner>) -> io::Result<()> {
@@ -59,14 +51,22 @@ struct Woken {
 /// What the thread remembers from turn to turn.
 #[derive(Default)]
 struct Turn {
-    trust: Trust,
-    /// For how long it steps back now, and what the application had done before.
-    back: Option<(u64, Activity)>,
-    /// How often the application had gone to sleep.
-    stops: u64,
-    linger: Linger,
-    /// Packets keep coming: do not sleep.
-    busy: bool,
+    duty: Duty,
+    load: Load,
+    /// How the last one ended: what to wait for.
+    rest: Rest,
+}
+
+/// How the thread waits.
+#[derive(Clone, Copy, Default)]
+enum Rest {
+    /// Until there is something to do.
+    #[default]
+    Sleep,
+    /// For so long in ns, blind to packets.
+    Nap(u64),
+    /// Not at all.
+    Peek,
 }
 
 fn run(weak: &Weak<EngineInner>) {
@@ -76,7 +76,7 @@ fn run(weak: &Weak<EngineInner>) {
     let mut turn = Turn::default();
     loop {
         let Some(engine) = weak.upgrade() else { return };
-        let wait_set = engine.wait_set(&mut turn);
+        let wait_set = engine.wait_set(turn.rest);
         drop(engine);
         let woken = wait_set.wait();
         let Some(engine) = weak.upgrade() else { return };
@@ -100,7 +100,8 @@ impl WaitSet {
         }
         if set.wait(self.timeout).is_err() {
             // The program has lowered its limit of descriptors below what is open: look now and then.
-            thread::sleep(self.timeout.map_or(BLIND, |timeout| timeout.min(BLIND)));
+            let blind = Duration::from_nanos(BLIND_NS);
+            thread::sleep(self.timeout.map_or(blind, |timeout| timeout.min(blind)));
             return Woken {
                 by_broker: control.is_some(),
                 by_packets: true,
@@ -121,11 +122,11 @@ impl WaitSet {
 impl EngineInner {
     /// What to wait for next; just a look where the thread is busy. While stepped back it is blind
     /// to packets.
-    fn wait_set(&self, turn: &mut Turn) -> WaitSet {
+    fn wait_set(&self, rest: Rest) -> WaitSet {
         let wake = Arc::clone(&self.wake);
         let control = self.broker_link();
         let network = self.network.socket();
-        if let Some((mut ns, _)) = turn.back {
+        if let Rest::Nap(mut ns) = rest {
             if self.agenda.count(Why::HeldAck) > 0 {
                 ns = ns.min(HOLD_NS);
             }
@@ -139,7 +140,7 @@ impl EngineInner {
             };
         }
         let until = self.sleep_until();
-        let timeout = if turn.busy {
+        let timeout = if matches!(rest, Rest::Peek) {
             Some(Duration::ZERO)
         } else if self.announce_sleep() {
             until.map(|at| Duration::from_nanos(at.ns_since(self.now())))
@@ -173,29 +174,7 @@ impl EngineInner {
         }
         self.lead_new_routes();
         let stops = self.handover.stops();
-        let activity = self
-            .handover
-            .activity(self.now().as_ns(), self.is_receiving());
-        let was_back = turn.back.take();
-        let packets = woken.by_packets || by_shared;
-        // Who goes to sleep again and again is not waited for while it is awake, either.
-        let sleeps = std::mem::replace(&mut turn.stops, stops) != stops;
-        let step_back_ns = if sleeps || self.handover.is_asleep() {
-            None
-        } else if let Some((_, before)) = was_back {
-            turn.trust.stay_back(before, activity)
-        } else if packets {
-            turn.trust.step_back(activity)
-        } else {
-            None
-        };
-        turn.busy = false;
-        if step_back_ns.is_none() && self.receive_all() {
-            if was_back.is_some() {
-                turn.trust.disappointed();
-            }
-            turn.busy = self.linger(&mut turn.linger);
-        }
+        let step = self.drive(turn, woken.by_packets || by_shared, stops);
         if self.tap.is_on() {
             self.release_late(Driver::Background);
         }
@@ -205,9 +184,64 @@ impl EngineInner {
         self.raise_moderated();
         self.serve(Occasion::Background);
         self.publish(self.now());
-        turn.back = step_back_ns
-            .filter(|_| self.handover.step_back(stops))
-            .map(|ns| (ns, activity));
+        turn.rest = match step {
+            Step::Nap { blind_ns } if self.handover.step_back(stops) => Rest::Nap(blind_ns),
+            Step::Nap { .. } => {
+                turn.duty.stay_up();
+                Rest::Sleep
+            }
+            Step::Peek => Rest::Peek,
+            Step::Sleep | Step::Receive | Step::Look => Rest::Sleep,
+        };
+    }
+
+    /// Receives, or leaves that to the application; how the turn ends.
+    fn drive(&self, turn: &mut Turn, packets: bool, stops: u64) -> Step {
+        let mut seen = Observation {
+            now: self.now(),
+            packets,
+            activity: self
+                .handover
+                .activity(self.now().as_ns(), self.is_receiving()),
+            stops,
+            asleep: self.handover.is_asleep(),
+            timer_due: false,
+        };
+        let mut looks = 0;
+        loop {
+            let Turn { duty, load, .. } = turn;
+            let step = duty.next(&seen, || load.has_idle_processors(seen.now));
+            seen.packets = match step {
+                Step::Receive => self.receive_all(),
+                Step::Look => {
+                    if looks > 0 {
+                        std::hint::spin_loop();
+                    }
+                    looks += 1;
+                    self.look(looks - 1)
+                }
+                Step::Nap { .. } | Step::Sleep | Step::Peek => return step,
+            };
+            seen.now = self.now();
+            seen.activity = self.handover.activity(seen.now.as_ns(), false);
+            seen.timer_due = self.agenda.next_timer().is_some_and(|at| at <= seen.now);
+        }
+    }
+
+    /// Receives what is there; true where there was anything. Looking at a socket takes longer than at
+    /// shared memory, so where there is any, sockets have their turn now and then.
+    fn look(&self, turn: u32) -> bool {
+        let channels = self.channels.read();
+        let mut packets = self.receive_shared(&channels, Driver::Background);
+        let sockets = channels.is_empty() || turn.is_multiple_of(SOCKET_TURN);
+        drop(channels);
+        if sockets {
+            for uplink in self.uplinks.read().iter() {
+                let mut rx = uplink.rx.lock();
+                packets += self.receive(uplink, &mut rx, Driver::Background).packets;
+            }
+        }
+        packets > 0
     }
 
     /// Is another thread receiving?

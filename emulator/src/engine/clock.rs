@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rocade_transport::Time;
 
-use super::sys;
+use crate::sys;
 
 /// One second at the origin stays below every real time stamp.
 const ORIGIN_NS: u64 = 1_000_000_000;

@@ -11,10 +11,12 @@ mod broker_link;
 mod channels;
 mod clock;
 mod dispatch;
+mod duty;
+mod figures;
 mod groups;
 mod gsi;
 mod handover;
-mod linger;
+mod load;
 mod moderation;
 mod network;
 mod overrun;
@@ -26,7 +28,6 @@ mod publish;
 mod qp_table;
 mod routes;
 mod simulation;
-pub(crate) mod sys;
 mod tap;
 mod transmit;
 mod uplink;
@@ -54,9 +55,10 @@ use crate::link::shm::{self, ShmChannel};
 use crate::link::sim::{Network, SimLink};
 use crate::link::{Holder, Link, LinkError, LocalAddr, UdpLink};
 use crate::memory::{MemGuard, MrTable};
-use crate::objects::{Context, QpCore, QpInner};
+use crate::objects::{Context, Domains, QpCore, QpInner};
 use crate::random::Randomness;
 use crate::steering::{QpnAllocator, Slot};
+use crate::sys;
 
 use agenda::Agenda;
 use broker_link::BrokerLink;
@@ -168,6 +170,7 @@ pub(crate) struct EngineInner {
     /// What the broker does for us when we are gone.
     will: OnceLock<Arc<Will>>,
     overrun: OverrunCqs,
+    domains: Domains,
     moderated: ModeratedCqs,
     network: NetworkWatch,
     /// The background thread has been started.
@@ -225,6 +228,7 @@ impl Engine {
                 agenda: Agenda::default(),
                 will: OnceLock::new(),
                 overrun: OverrunCqs::default(),
+                domains: Domains::default(),
                 moderated: ModeratedCqs::default(),
                 network: NetworkWatch::default(),
                 has_background: Mutex::new(false),
@@ -317,6 +321,16 @@ impl EngineInner {
 
     pub(crate) const fn regions(&self) -> &MrTable {
         &self.regions
+    }
+
+    /// Its XRC domains.
+    pub(crate) const fn domains(&self) -> &Domains {
+        &self.domains
+    }
+
+    /// A QP of this number, if there is one.
+    pub(crate) fn qp(&self, qpn: Qpn) -> Option<Arc<QpInner>> {
+        self.qps.read().get(qpn).cloned()
     }
 
     /// Who may talk to this process.

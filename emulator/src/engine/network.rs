@@ -9,10 +9,11 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-use super::{EngineInner, sys};
+use super::EngineInner;
 use crate::config::HostNetwork;
 use crate::hca::Hca;
 use crate::objects::{AsyncEventKind, ContextInner, EventElement};
+use crate::sys;
 
 /// `RTM_NEWLINK`, `RTM_DELLINK`.
 const NEW_LINK: u16 = 16;

@@ -16,12 +16,13 @@ use parking_lot::Mutex;
 use rocade_transport::{AckTiming, Cause};
 use rocade_wire::{Msn, Psn};
 
+use super::EngineInner;
 use super::agenda::Why;
 use super::handover::Driver;
 use super::transmit::TxState;
-use super::{EngineInner, sys};
 use crate::broker::{Creditor, Debt};
 use crate::objects::{QpCore, QpInner};
+use crate::sys;
 
 /// How often to try again to send what a QP owes that ends, where a ring or a socket is full.
 const LAST_TRIES: usize = 20;
@@ -144,6 +145,7 @@ extern "C" fn exiting() {
         // Should this be the last reference by now: nothing is taken apart at the exit.
         if let Some(engine) = engine.upgrade().map(ManuallyDrop::new) {
             engine.release_acks_at_exit();
+            engine.end_connections_at_exit();
             engine.publish_at_exit();
             engine.tap.flush();
         }

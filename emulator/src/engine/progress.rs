@@ -7,6 +7,7 @@ use rocade_transport::PacketMeta;
 use rocade_wire::{Bth, ICRC_LEN, Qpn};
 
 use super::dispatch::{Dispatch, Origin, Verdict, cause_of};
+use super::figures::{CLOCK_TURN, PATIENCE_NS};
 use super::handover::Driver;
 use super::pending::Occasion;
 use super::tap::Via;
@@ -27,10 +28,6 @@ const BULK_SEGMENT: usize = 512;
 /// How long to look for the rest of a message before the part of it is acknowledged.
 const MORE_NS: u64 = 12_000;
 
-/// How long a poller is patient before it lets others have its CPU.
-const PATIENCE_NS: u64 = 15_000;
-/// A poll in vain looks at the clock once in so many times.
-const CLOCK_TURN: u64 = 4;
 /// What a poll of shared memory counts that finds something.
 const BUSY_POLL: u64 = 8;
 /// With shared memory in use the sockets have their turn after so many polls of it: every few

@@ -26,7 +26,7 @@ pub(crate) struct Region {
     pub(crate) pd: PdTag,
     /// Where it is in this process.
     pub(crate) addr: usize,
-    /// Length in bytes, not 0.
+    /// Length in bytes; 0 in device memory only.
     pub(crate) len: u64,
     /// What peers and work requests call its first byte (MR-05).
     pub(crate) iova: u64,
@@ -171,7 +171,16 @@ impl MrTable {
     /// Removes a region, and frees the windows that are bound to it.
     pub(crate) fn remove_with_windows(&self, key: u32) {
         let mut regions = self.regions.write();
-        for entry in regions.entries.iter().flatten() {
+        let bound = match regions.lookup(key).map(|entry| &entry.object) {
+            Some(Object::Region { windows, .. }) => windows.load(Ordering::Relaxed),
+            _ => 0,
+        };
+        let entries = if bound == 0 {
+            &[][..]
+        } else {
+            &regions.entries
+        };
+        for entry in entries.iter().flatten() {
             if let Object::Window(window) = &entry.object {
                 let mut window = window.write();
                 if window.region() == Some(Lkey::new(key)) {

@@ -142,7 +142,6 @@ impl Dm {
     /// Address of a part of it.
     pub(super) fn place(&self, offset: u64, len: usize) -> Result<usize, VerbsError> {
         let start = usize::try_from(offset).ok();
-        let start = start.filter(|_| len > 0);
         start
             .and_then(|start| self.inner.memory.place(start, len))
             .ok_or(VerbsError::InvalidArgument("beyond the device memory"))

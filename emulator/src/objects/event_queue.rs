@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::engine::sys::{self, Gate};
 use crate::error::VerbsError;
+use crate::sys::{self, Gate};
 
 /// The descriptor is readable exactly while the queue is not empty, and each event is an edge to those
 /// who wait for edges (CQ-14). Threads that wait in a verb wait at the gate.

@@ -129,8 +129,8 @@ impl Pd {
         self.new_mr(key, None, None)
     }
 
-    /// Registers a part of device memory, whose first byte has address 0: `access` must have
-    /// `ZERO_BASED`.
+    /// Registers a part of device memory, whose first byte has address 0, or none of it: `access` must
+    /// have `ZERO_BASED`.
     ///
     /// # Errors
     /// [`VerbsError::InvalidArgument`]: not zero based, beyond the end, of another device, or
@@ -278,10 +278,10 @@ impl Mr {
         region.map_or(u64::MAX, |region| region.len)
     }
 
-    /// Never: regions of length 0 cannot be registered.
+    /// It has no bytes: only a region of device memory can be so.
     #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        false
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// What work requests and peers call its first byte.
@@ -380,6 +380,11 @@ impl Mr {
     pub fn destroy(&self) -> Result<(), VerbsError> {
         self.inner.deregister()
     }
+
+    /// Deregisters in any case: windows that are bound to it are free then. Returns when no access is in flight.
+    pub fn revoke(&self) {
+        self.inner.revoke();
+    }
 }
 
 fn kept(kept: Kept) -> VerbsError {
@@ -443,30 +448,30 @@ impl MrInner {
         }
         let regions = state.pd.context.engine.regions();
         regions.remove(self.key).map_err(kept)?;
+        self.ended(&state);
+        Ok(())
+    }
+
+    fn revoke(&self) {
+        let state = self.state.lock();
+        if self.registered.load(Ordering::Acquire) {
+            let regions = state.pd.context.engine.regions();
+            regions.remove_with_windows(self.key);
+            self.ended(&state);
+        }
+    }
+
+    fn ended(&self, state: &State) {
         self.registered.store(false, Ordering::Release);
         state.pd.children.fetch_sub(1, Ordering::AcqRel);
         if let Some(dm) = &self.dm {
             dm.remove_mr();
         }
-        Ok(())
     }
 }
 
 impl Drop for MrInner {
     fn drop(&mut self) {
-        if self.deregister().is_err() && self.registered.load(Ordering::Acquire) {
-            // Windows are bound to it: nobody can end them before it any more.
-            let state = self.state.get_mut();
-            state
-                .pd
-                .context
-                .engine
-                .regions()
-                .remove_with_windows(self.key);
-            state.pd.children.fetch_sub(1, Ordering::AcqRel);
-            if let Some(dm) = &self.dm {
-                dm.remove_mr();
-            }
-        }
+        self.revoke();
     }
 }

@@ -7,6 +7,7 @@
 
 pub mod flow;
 mod ledger;
+pub mod lending;
 pub mod network;
 pub mod rng;
 pub mod scenario;

@@ -118,4 +118,5 @@ areas! {
     requester 20
     failures 15
     retry 22
+    windows 14
 }

@@ -1,6 +1,7 @@
 //! Rocade's engine as the device under test.
 
 use std::{
+    cell::RefCell,
     net::IpAddr,
     os::fd::RawFd,
     sync::atomic::{AtomicU64, Ordering},
@@ -11,9 +12,9 @@ use rocade_conformance::peer::{
     Unable, Work, WorkOp,
 };
 use rocade_emulator::{
-    AccessFlags, BrokerMode, Connection, Context, Cq, Engine, EngineConfig, Gid, ImmOrInv, Lkey,
-    Mr, Pd, Qp, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QpType, Qpn, SendFlags, SendOp,
-    SendWr, Sge, VerbsError,
+    AccessFlags, Bind, BrokerMode, Connection, Context, Cq, Engine, EngineConfig, Gid, ImmOrInv,
+    Lkey, Mr, Mw, Pd, Qp, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QpType, Qpn, Rkey,
+    SendFlags, SendOp, SendWr, Sge, VerbsError, WindowKind,
 };
 
 /// An engine of its own, without a broker, in this process.
@@ -86,12 +87,14 @@ struct Memory {
 
 impl Memory {
     fn new(pd: &Pd, spec: RegionSpec) -> Result<Self, VerbsError> {
+        let mut access = access(spec.rights);
+        access.set(AccessFlags::MW_BIND, spec.bindable);
         let words: Box<[AtomicU64]> = (0..spec.len.div_ceil(8))
             .map(|_| AtomicU64::new(0))
             .collect();
         let addr = words.as_ptr() as u64;
         // SAFETY: the memory outlives the registration (`Drop`), and is accessed by atomics only.
-        let mr = unsafe { pd.reg_mr(addr, spec.len, addr, access(spec.rights)) }?;
+        let mr = unsafe { pd.reg_mr(addr, spec.len, addr, access) }?;
         Ok(Self {
             mr,
             words,
@@ -122,6 +125,8 @@ struct RocadeQp {
     qp: Qp,
     cq: Cq,
     context: Context,
+    pd: Pd,
+    windows: RefCell<Vec<Mw>>,
     regions: Vec<Memory>,
 }
 
@@ -164,6 +169,8 @@ impl RocadeQp {
             qp,
             cq,
             context,
+            pd,
+            windows: RefCell::default(),
             regions,
         };
         this.qp.to_init(access(spec.rights))?;
@@ -223,6 +230,13 @@ impl PeerQp for RocadeQp {
         self.regions[region].mr.destroy().map_err(unable)
     }
 
+    fn window(&self) -> Result<Rkey, Unable> {
+        let window = self.pd.alloc_mw(WindowKind::Type2).map_err(unable)?;
+        let rkey = window.rkey();
+        self.windows.borrow_mut().push(window);
+        Ok(rkey)
+    }
+
     fn post_recv(&self, id: u64, buffer: Buffer) -> Result<(), Unable> {
         self.qp
             .recv_queue()
@@ -233,6 +247,20 @@ impl PeerQp for RocadeQp {
     fn post_send(&self, work: &Work) -> Result<(), Unable> {
         let op = match work.op {
             WorkOp::Send { imm } => SendOp::Send { imm },
+            WorkOp::SendInv { rkey } => SendOp::SendInv { rkey },
+            WorkOp::Invalidate { rkey } => SendOp::Invalidate { rkey },
+            WorkOp::Bind(bind) => {
+                let mr = &self.regions[bind.region].mr;
+                let mut access = access(bind.rights).difference(AccessFlags::LOCAL_WRITE);
+                access.set(AccessFlags::ZERO_BASED, bind.zero_based);
+                SendOp::Bind(Bind {
+                    rkey: bind.rkey,
+                    lkey: mr.lkey(),
+                    va: mr.iova() + bind.offset as u64,
+                    len: bind.len as u64,
+                    access,
+                })
+            }
             WorkOp::Write { va, rkey, imm } => SendOp::Write { va, rkey, imm },
             WorkOp::Read { va, rkey } => SendOp::Read { va, rkey },
             WorkOp::CmpSwap {
@@ -269,6 +297,10 @@ impl PeerQp for RocadeQp {
             byte_len: completion.byte_len,
             imm: match completion.imm_or_inv {
                 ImmOrInv::Imm(imm) => Some(imm),
+                _ => None,
+            },
+            invalidated: match completion.imm_or_inv {
+                ImmOrInv::Inv(rkey) => Some(rkey),
                 _ => None,
             },
         })

@@ -11,7 +11,7 @@ use super::{AckTiming, Cause, HOLD_NS, NEVER};
 use crate::time::Time;
 
 /// How soon an answer has to follow a message to count as one.
-const ANSWER_NS: u64 = 60_000;
+pub const ANSWER_NS: u64 = 60_000;
 /// Answers in a row that make a habit, at least.
 const HABIT: u8 = 8;
 /// More answers in a row do not make a habit stronger.

@@ -11,6 +11,7 @@ mod posts;
 use rocade_wire::Psn;
 
 use crate::time::Time;
+pub use acks::ANSWER_NS;
 use acks::Answers;
 use posts::Burst;
 
@@ -142,14 +143,12 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// A requester of ours waits a millisecond for an acknowledgement at least.
-    const SHORTEST_ACK_TIMEOUT_NS: u64 = 1_000_000;
+    use crate::requester::MIN_ACK_TIMEOUT_NS;
 
     #[test]
     fn what_is_held_arrives_in_time() {
         // The one who looks may have just looked: twice as long.
-        const { assert!(2 * HOLD_NS < SHORTEST_ACK_TIMEOUT_NS) };
+        const { assert!(2 * HOLD_NS < MIN_ACK_TIMEOUT_NS) };
     }
 
     #[test]

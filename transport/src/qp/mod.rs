@@ -6,7 +6,6 @@ mod short;
 mod side;
 mod state;
 
-use alloc::sync::Arc;
 use core::net::IpAddr;
 
 use rocade_wire::{Gid, Headers, Msn, Mtu, Operation, Packet, Pkey, Psn, Qpn};
@@ -24,7 +23,7 @@ use crate::memory::{Accessor, Memory, PdTag};
 use crate::outputs::{Fatal, Outputs};
 use crate::pace::{AckTiming, Pace};
 use crate::peer::{Framing, PacketMeta, Peer};
-use crate::queue::{RecvLimits, RecvQueue, RecvSource, SendLimits, SharedReceives};
+use crate::queue::{Receives, RecvLimits, RecvSource, SendLimits, Srqn};
 use crate::time::Time;
 use crate::transmit::TxBuffer;
 use crate::unreliable::Sender;
@@ -48,7 +47,7 @@ pub struct QpLimits {
 pub struct QpConfig {
     /// Its number.
     pub qp_num: Qpn,
-    /// Its transport service; this crate has state machines for RC, UC and UD.
+    /// Its transport service; this crate has state machines for RC, UC, UD and XRC.
     pub qp_type: QpType,
     /// The protection domain that it belongs to.
     pub pd: PdTag,
@@ -98,26 +97,25 @@ pub struct Qp {
 }
 
 impl Qp {
-    /// A QP in RESET, which takes its receives from `srq` where there is one; `None` where this crate has no
-    /// state machine for the type.
+    /// A QP in RESET; `None` where this crate has no state machine for the type, or the type cannot take its
+    /// receives from there: an XRC target does from a domain, and nothing else does.
     #[must_use]
-    pub fn new(config: QpConfig, srq: Option<Arc<dyn SharedReceives>>) -> Option<Self> {
+    pub fn new(config: QpConfig, receives: Receives) -> Option<Self> {
         let framing = Framing::of(config.qp_type)?;
+        //= XRC-01
+        let of_domain = matches!(receives, Receives::Domain(_));
+        if of_domain != (config.qp_type == QpType::XrcRecv) {
+            return None;
+        }
         let send_limits = SendLimits {
             max_wr: config.cap.max_send_wr,
             max_sge: config.cap.max_send_sge,
             max_inline: config.cap.max_inline_data,
             sig_all: config.sq_sig_all,
         };
-        let receives = match srq {
-            Some(srq) => RecvSource::Shared(srq),
-            None => RecvSource::Own(RecvQueue::new(
-                config.pd,
-                RecvLimits {
-                    max_wr: config.cap.max_recv_wr,
-                    max_sge: config.cap.max_recv_sge,
-                },
-            )),
+        let recv_limits = RecvLimits {
+            max_wr: config.cap.max_recv_wr,
+            max_sge: config.cap.max_recv_sge,
         };
         Some(Self {
             config,
@@ -128,7 +126,10 @@ impl Qp {
             state: QpState::Reset,
             peer: Peer::unknown(framing),
             send: SendSide::of(config.qp_type, send_limits)?,
-            recv: RecvSide::of(config.qp_type, receives)?,
+            recv: RecvSide::of(
+                config.qp_type,
+                RecvSource::new(receives, config.pd, recv_limits),
+            )?,
             comm_est_raised: false,
             out: Outputs::new(config.qp_num),
             pace: Pace::default(),
@@ -313,6 +314,14 @@ impl Qp {
         Ok(())
     }
 
+    /// The newest send work request, which was queued just now, goes to the XRC SRQ `srqn` of the peer: an XRC
+    /// initiator names one with each request (XRC-03).
+    pub fn aim(&mut self, srqn: Srqn) {
+        if let SendSide::Reliable(requester) = &mut self.send {
+            requester.aim(srqn);
+        }
+    }
+
     /// The application has taken completions of the send or the receive queue, whose
     /// [`Completion::slots`] add up to `slots`: so many work requests more fit in.
     //= RC-WQE-03
@@ -403,6 +412,11 @@ impl Qp {
             self.handle_response(now, headers, packet.payload(), mem);
             return;
         }
+        if let RecvSide::None = self.recv {
+            // An XRC initiator has no requests to answer.
+            self.out.counters.drop_packet(DropReason::WrongService);
+            return;
+        }
         self.note_comm_est();
         let (_, recv, mut cx) = self.sides(now, mem);
         let result = match recv {
@@ -422,7 +436,7 @@ impl Qp {
             return;
         }
         let (SendSide::Reliable(requester), _, mut cx) = self.sides(now, mem) else {
-            // No other service defines one.
+            // No other service defines one, and an XRC target has asked for nothing.
             self.out.counters.drop_packet(DropReason::Reserved);
             return;
         };

@@ -25,7 +25,7 @@ use crate::cx::Cx;
 use crate::error::PostError;
 use crate::outputs::Fatal;
 use crate::peer::Peer;
-use crate::queue::SendLimits;
+use crate::queue::{SendLimits, Srqn};
 use crate::time::Time;
 use crate::wr::{LocalData, SendFlags, SendOp, SendWr, total_len};
 
@@ -33,7 +33,7 @@ use rewind::Rewound;
 
 /// Local ACK timeouts below this are rounded up: a thread cannot be scheduled faster, and a
 /// spurious timeout costs a retry (RC-TMR-01 allows up to four times the value).
-const MIN_ACK_TIMEOUT_NS: u64 = 1_000_000;
+pub const MIN_ACK_TIMEOUT_NS: u64 = 1_000_000;
 
 /// Longest message (MTU-04).
 const MAX_MESSAGE: u64 = 1 << 31;
@@ -46,6 +46,8 @@ pub(crate) struct SendWqe {
     data: LocalData,
     len: u32,
     too_long: bool,
+    /// The shared receive queue that it goes to (XRC); [`Srqn::NONE`] of any other service.
+    srqn: Srqn,
     first_psn: Psn,
     packets: u32,
     /// Cost of everything before this WQE, and of each of its packets.
@@ -64,6 +66,7 @@ impl SendWqe {
         data: LocalData::EMPTY,
         len: 0,
         too_long: false,
+        srqn: Srqn::NONE,
         first_psn: Psn::new(0),
         packets: 0,
         cost_base: 0,
@@ -322,6 +325,13 @@ impl Requester {
             wqe.too_long = total > MAX_MESSAGE;
         }
         Ok(())
+    }
+
+    /// The newest work request goes to this shared receive queue of the peer.
+    pub(crate) fn aim(&mut self, srqn: Srqn) {
+        if let Some(wqe) = self.sq.back_mut() {
+            wqe.srqn = srqn;
+        }
     }
 
     /// When [`Requester::handle_timeout`] is due.

@@ -1,6 +1,6 @@
 //! From work requests to request packets (RC-SEG-*, RC-PSN-05).
 
-use rocade_wire::{AtomicEth, Operation, Psn, Reth};
+use rocade_wire::{AtomicEth, Operation, Psn, Reth, XrcEth};
 
 use super::rewind::RESEND_BYTES;
 use super::{Requester, SendWqe};
@@ -270,7 +270,7 @@ impl Requester {
             SendOp::Read { va, rkey } => {
                 let offset = index * peer.pmtu_bytes();
                 let len = wqe.read_chunk_end(offset) - offset;
-                let mut head = peer.head(Operation::ReadRequest, self.cursor, 0);
+                let mut head = request_head(peer, wqe, Operation::ReadRequest, self.cursor, 0);
                 head.bth.ack_req = true;
                 let reth = Reth {
                     va: va.wrapping_add(u64::from(offset)),
@@ -322,7 +322,7 @@ impl Requester {
         operation: Operation,
         eth: AtomicEth,
     ) -> Step {
-        let mut head = peer.head(operation, self.cursor, 0);
+        let mut head = request_head(peer, wqe, operation, self.cursor, 0);
         head.bth.ack_req = true;
         head.push(&eth.to_bytes());
         Step {
@@ -405,11 +405,32 @@ fn result_buffers_ok(wqe: &SendWqe, (mem, who): (&impl Memory, Accessor)) -> boo
     true
 }
 
+/// Head of a request; further extension headers are the caller's.
+#[inline]
+pub(super) fn request_head(
+    peer: &Peer,
+    wqe: &SendWqe,
+    operation: Operation,
+    psn: Psn,
+    payload_len: u32,
+) -> Head {
+    let mut head = peer.head(operation, psn, payload_len as usize);
+    //= XRC-03
+    if peer.framing.names_srq() {
+        let eth = XrcEth {
+            resv: 0,
+            srqn: wqe.srqn.get(),
+        };
+        head.push(&eth.to_bytes());
+    }
+    head
+}
+
 /// Head of one packet of a SEND (`reth` is `None`) or WRITE.
 #[inline]
 fn data_head(peer: &Peer, wqe: &SendWqe, part: Part, tail: ImmOrInv, reth: Option<Reth>) -> Head {
     let operation = data_operation(reth.is_some(), part.first, part.last, tail);
-    let mut head = peer.head(operation, part.psn, part.payload_len as usize);
+    let mut head = request_head(peer, wqe, operation, part.psn, part.payload_len);
     //= RC-SEG-03
     if part.first
         && let Some(reth) = reth

@@ -4,7 +4,7 @@ use rocade_wire::{Aeth, AtomicAckEth, CreditCode, Msn, NakCode, Operation, Psn, 
 
 use super::Responder;
 use crate::cx::Cx;
-use crate::memory::{AccessError, Extent, Memory, RemoteAccess};
+use crate::memory::{AccessError, Extent, Memory, PdTag, RemoteAccess};
 use crate::outputs::{Fatal, Outputs};
 use crate::peer::Peer;
 use crate::transmit::{Head, Source, TxBuffer};
@@ -27,6 +27,8 @@ pub(super) enum Response {
     /// The rest of a READ: `left` bytes from `va`, the next packet has `psn`.
     Read {
         psn: Psn,
+        /// The domain of the key.
+        pd: PdTag,
         rkey: Rkey,
         va: u64,
         left: u32,
@@ -261,6 +263,7 @@ enum ReadPush {
 fn push_read<H: Memory>(cx: &mut Cx<'_, H>, response: Response, tx: &mut TxBuffer) -> ReadPush {
     let Response::Read {
         psn,
+        pd,
         rkey,
         va,
         left,
@@ -271,6 +274,7 @@ fn push_read<H: Memory>(cx: &mut Cx<'_, H>, response: Response, tx: &mut TxBuffe
     else {
         return ReadPush::Done;
     };
+    cx.who.pd = pd;
     let payload_len = left.min(cx.peer.pmtu_bytes());
     let last = payload_len == left;
     let operation = match (first, last) {
@@ -306,6 +310,7 @@ fn push_read<H: Memory>(cx: &mut Cx<'_, H>, response: Response, tx: &mut TxBuffe
         (Ok(packets), false) => ReadPush::More {
             rest: Response::Read {
                 psn: psn.add(packets),
+                pd,
                 rkey,
                 va: va.wrapping_add(u64::from(packets * payload_len)),
                 left: left - packets * payload_len,

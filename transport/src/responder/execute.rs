@@ -62,7 +62,7 @@ impl Responder {
         self.epsn = psn.add(executed.psns);
         if let Some((wqe, detail)) = executed.received {
             //= RC-RSP-26
-            complete_recv(cx, wqe.wr_id, detail);
+            complete_recv(cx, &wqe, detail);
             self.note_received(psn);
         }
         match operation {
@@ -200,6 +200,7 @@ impl Responder {
         self.save(Saved::Read {
             psn,
             packets,
+            pd: cx.who.pd,
             rkey,
             va,
             len: dma_len,
@@ -247,9 +248,15 @@ impl Responder {
         let msn = self.msn;
         let response = match self.saved.back() {
             Some(&Saved::Read {
-                psn, rkey, va, len, ..
+                psn,
+                pd,
+                rkey,
+                va,
+                len,
+                ..
             }) => Response::Read {
                 psn,
+                pd,
                 rkey,
                 va,
                 left: len,

@@ -38,8 +38,9 @@ pub(crate) unsafe extern "C" fn alloc_dm(
     attr: *mut ibv_alloc_dm_attr,
 ) -> *mut ibv_dm {
     ptr_verb(|| {
+        // Device memory is memory of the process and nothing else, in a child too.
         // SAFETY: by contract an open context.
-        let context = unsafe { ContextObject::share(context) }?;
+        let context = unsafe { ContextObject::share_inherited(context) }?;
         // SAFETY: by contract NULL or readable.
         let attr = unsafe { ffi::read(attr) }?;
         if attr.comp_mask != 0 {

@@ -98,8 +98,10 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     attr_size: usize,
 ) -> c_int {
     int_verb(|| {
+        // What a device can do is the same in a child.
         // SAFETY: by contract an open context.
-        let context = unsafe { ContextObject::borrow(context) }?.context();
+        let object = unsafe { ContextObject::share_inherited(context) }?;
+        let context = object.context();
         // SAFETY: by contract NULL or readable.
         if let Some(input) = unsafe { input.as_ref() }
             && input.comp_mask != 0
@@ -127,6 +129,9 @@ pub(crate) unsafe extern "C" fn query_device_ex(
             | IBV_ODP_SUPPORT_READ
             | IBV_ODP_SUPPORT_ATOMIC
             | IBV_ODP_SUPPORT_SRQ_RECV;
+        let messages = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
+        c.odp_caps.per_transport_caps.uc_odp_caps = messages | IBV_ODP_SUPPORT_WRITE;
+        c.odp_caps.per_transport_caps.ud_odp_caps = messages;
         c.max_dm_size = source.max_dm_size;
         c.device_cap_flags_ex = u64::from(source.device_cap_flags);
         c.phys_port_cnt_ex = u32::from(source.phys_port_cnt);

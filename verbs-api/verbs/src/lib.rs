@@ -1,12 +1,12 @@
 //! RDMA from Rust, without a C library in between.
 //!
 //! The objects are those of verbs, on Rocade's emulated NIC: [`DeviceList`], [`Context`],
-//! [`ProtectionDomain`], [`MemoryRegion`], [`CompletionQueue`], [`SharedReceiveQueue`], [`QueuePair`]. They are safe:
+//! [`ProtectionDomain`], [`MemoryRegion`], [`MemoryWindow`], [`CompletionQueue`], [`SharedReceiveQueue`], [`QueuePair`]. They are safe:
 //! a registered buffer belongs to its region and is read and written through it, because the peer
 //! may change it at any moment; a work request that names memory which is gone completes with an
 //! error.
 //!
-//! What is not here yet: services other than RC, connection management.
+//! What is not here yet: services other than RC, UC and UD, connection management.
 //!
 //! # Two hosts in one test
 //! ```
@@ -43,6 +43,7 @@
 //! [`Endpoint::exchange`] and the example `rc_pingpong`.
 
 mod completion;
+mod datagram;
 mod device;
 mod endpoint;
 mod error;
@@ -51,6 +52,7 @@ mod queue_pair;
 mod request;
 mod shared_receives;
 mod sys;
+mod window;
 
 pub use rocade_emulator::{
     AccessFlags, AsyncEventKind, BrokerMode, CompleteTo, Completion, Counters, DeviceAttr,
@@ -59,6 +61,7 @@ pub use rocade_emulator::{
 };
 
 pub use self::completion::CompletionQueue;
+pub use self::datagram::{AddressHandle, DatagramEnd, DatagramQueuePair, GRH_LEN};
 pub use self::device::{Context, DeviceList, ProtectionDomain};
 pub use self::endpoint::{Endpoint, RemoteMemory};
 pub use self::error::{Error, Result};
@@ -66,3 +69,4 @@ pub use self::memory::MemoryRegion;
 pub use self::queue_pair::{ConnectOptions, QueuePair, QueuePairBuilder, UnconnectedQueuePair};
 pub use self::request::SendRequest;
 pub use self::shared_receives::SharedReceiveQueue;
+pub use self::window::MemoryWindow;

@@ -11,7 +11,7 @@ use std::ops::{Bound, RangeBounds};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use rocade_emulator::{AccessFlags, Lkey, Mr, Pd, Rkey, Sge};
+use rocade_emulator::{AccessFlags, Lkey, Mr, Pd, Rereg, ReregFlags, Rkey, Sge, VerbsError};
 
 use crate::endpoint::RemoteMemory;
 use crate::error::{Error, Result};
@@ -156,6 +156,56 @@ impl MemoryRegion {
         }
     }
 
+    /// What the peer may do from now on, also in the middle of its requests.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`]: contradictory rights, or windows are bound to the region.
+    #[doc(alias = "ibv_rereg_mr")]
+    pub fn set_access(&self, access: AccessFlags) -> Result<()> {
+        if access.contains(AccessFlags::ZERO_BASED) {
+            return Err(VerbsError::InvalidArgument("access").into());
+        }
+        let change = Rereg {
+            flags: ReregFlags::ACCESS,
+            pd: None,
+            addr: 0,
+            len: 0,
+            access,
+        };
+        // SAFETY: the memory stays the same.
+        Ok(unsafe { self.mr.rereg(&change) }?)
+    }
+
+    /// Moves the region to a buffer of `len` bytes, with what is in it as far as that fits; the rest is zeros. The keys
+    /// stay, addresses change: requests that name the old ones complete with an error. What the peer writes
+    /// meanwhile may be lost.
+    ///
+    /// # Errors
+    /// The region stays as it was. [`Error::OutOfRange`] for too many bytes; [`Error::Verbs`]: none, or windows are
+    /// bound to the region.
+    pub fn resize(&mut self, len: usize) -> Result<()> {
+        let buffer = Buffer::new(len)?;
+        let addr = buffer.start.as_ptr().expose_provenance() as u64;
+        let kept = self.to_vec(0, self.len.min(len))?;
+        for (byte, at) in kept.into_iter().zip(0..) {
+            buffer.byte(at)?.store(byte, Ordering::Relaxed);
+        }
+        let change = Rereg {
+            flags: ReregFlags::TRANSLATION,
+            pd: None,
+            addr,
+            len,
+            access: AccessFlags::empty(),
+        };
+        // SAFETY: as in `register`, for the new buffer.
+        unsafe { self.mr.rereg(&change) }?;
+        let old = std::mem::replace(&mut self.buffer, ManuallyDrop::new(buffer));
+        (self.addr, self.len) = (addr, len);
+        // The device has let go of it: no access is in flight when `rereg` returns.
+        drop(ManuallyDrop::into_inner(old));
+        Ok(())
+    }
+
     /// A part of the region as an entry of a work request's scatter/gather list; `..` is all.
     ///
     /// # Errors
@@ -288,10 +338,9 @@ impl fmt::Debug for MemoryRegion {
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
-        if self.mr.destroy().is_ok() {
-            // SAFETY: the device has no access any more, and the field is not used after this.
-            unsafe { ManuallyDrop::drop(&mut self.buffer) }
-        }
-        // Else it may still write: better lost than reused.
+        // Windows that are bound to it are closed.
+        self.mr.revoke();
+        // SAFETY: the device has no access any more, and the field is not used after this.
+        unsafe { ManuallyDrop::drop(&mut self.buffer) }
     }
 }

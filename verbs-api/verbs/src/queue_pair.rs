@@ -24,6 +24,7 @@ pub struct QueuePairBuilder<'a> {
     gid_index: u32,
     access: AccessFlags,
     psn: Option<Psn>,
+    qp_type: QpType,
 }
 
 impl<'a> QueuePairBuilder<'a> {
@@ -48,7 +49,36 @@ impl<'a> QueuePairBuilder<'a> {
             gid_index: 0,
             access,
             psn: None,
+            qp_type: QpType::Rc,
         }
+    }
+
+    /// Makes it one of service UC: nothing is acknowledged, what is lost stays lost, and there are only SEND
+    /// and WRITE.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use rocade_verbs::{
+    /// #     AccessFlags, BrokerMode, ConnectOptions, DeviceList, EngineConfig, SendRequest,
+    /// # };
+    /// # let specs = ["a=127.0.0.89", "b=127.0.0.90"];
+    /// # let list = DeviceList::new(EngineConfig::from_specs(&specs, BrokerMode::Embedded)?)?;
+    /// # let (a, b) = (list.open("a")?.protection_domain()?, list.open("b")?.protection_domain()?);
+    /// # let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);
+    /// # let memory = b.register(1024, AccessFlags::LOCAL_WRITE)?;
+    /// let (a, b) = (a.queue_pair(&a_cq).unreliable(), b.queue_pair(&b_cq).unreliable());
+    /// let (a, b) = (a.build()?, b.build()?);
+    /// b.post_recv(1, &[memory.sge(..)?])?;
+    /// let (a_end, b_end) = (a.endpoint(), b.endpoint());
+    /// let a = a.connect(b_end, &ConnectOptions::default())?;
+    /// let _b = b.connect(a_end, &ConnectOptions::default())?;
+    /// a.post_send(&SendRequest::send_inline(b"perhaps"))?;
+    /// assert_eq!(b_cq.wait(Duration::from_secs(5))?.byte_len, 7);
+    /// # Ok::<(), rocade_verbs::Error>(())
+    /// ```
+    pub const fn unreliable(mut self) -> Self {
+        self.qp_type = QpType::Uc;
+        self
     }
 
     /// Receives complete in another queue than sends.
@@ -120,7 +150,7 @@ impl<'a> QueuePairBuilder<'a> {
             recv_cq: self.recv_cq.raw().clone(),
             srq: self.srq.map(|srq| srq.raw().clone()),
             cap: self.cap,
-            qp_type: QpType::Rc,
+            qp_type: self.qp_type,
             sq_sig_all: false,
             cookie: 0,
         })?;
@@ -233,7 +263,7 @@ impl UnconnectedQueuePair {
     }
 }
 
-/// A connected queue pair (RC, state RTS).
+/// A connected queue pair (RC or UC, state RTS).
 ///
 /// Dropping it ends the connection without a word: the peer finds out when its requests are no
 /// longer answered.

@@ -1,6 +1,6 @@
 //! Send work requests.
 
-use rocade_emulator::{SendFlags, SendOp, SendWr, Sge};
+use rocade_emulator::{Bind, Rkey, SendFlags, SendOp, SendWr, Sge};
 
 use crate::endpoint::RemoteMemory;
 
@@ -33,6 +33,22 @@ impl<'a> SendRequest<'a> {
     /// Sends the bytes of `sges` to a receive buffer of the peer.
     pub const fn send(sges: &'a [Sge]) -> Self {
         Self::new(SendOp::Send { imm: None }, sges, None)
+    }
+
+    /// Sends the bytes of `sges`, and makes one of the peer's keys invalid before its receive completes: that of a
+    /// [`MemoryWindow`](crate::MemoryWindow), which it has given to us.
+    pub const fn send_invalidating(sges: &'a [Sge], rkey: Rkey) -> Self {
+        Self::new(SendOp::SendInv { rkey }, sges, None)
+    }
+
+    /// Takes a key back that was given to the peer, once all requests before this one are complete: no access
+    /// through it is in flight then. It has to be that of a [`MemoryWindow`](crate::MemoryWindow).
+    pub const fn invalidate(rkey: Rkey) -> Self {
+        Self::new(SendOp::Invalidate { rkey }, &[], None)
+    }
+
+    pub(crate) const fn bind(bind: Bind) -> Self {
+        Self::new(SendOp::Bind(bind), &[], None)
     }
 
     /// Sends `data`, which is copied when the request is posted and need not be registered.

@@ -409,3 +409,95 @@ fn events_are_waited_for() {
         AsyncEventKind::QpAccessErr
     );
 }
+
+/// The status of a request that fails.
+fn failed(cq: &CompletionQueue) -> WcStatus {
+    match cq.wait(LONG) {
+        Err(Error::Completion { status, .. }) => status,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_window_is_lent_to_one_peer_and_taken_back_by_either_side() {
+    let (a, b) = nodes("127.8.40.1", "127.8.40.2");
+    let (here, there) = connected(&a, &b);
+    let closed = AccessFlags::LOCAL_WRITE | AccessFlags::MW_BIND;
+    let region = a.pd.register(1 << 16, closed).unwrap();
+    let window = a.pd.memory_window().unwrap();
+    let data = sample(1 << 15);
+    b.memory.write(0, &data).unwrap();
+    let own = b.memory.sge(..1 << 15).unwrap();
+    let mut keys = Vec::new();
+    for by_peer in [true, false] {
+        let part = 4096..4096 + (1 << 15);
+        let (bind, lent) = window
+            .lend(&region, part, AccessFlags::REMOTE_WRITE)
+            .unwrap();
+        keys.push(lent.rkey);
+        here.post_send(&bind.wr_id(1)).unwrap();
+        let done = a.cq.wait(LONG).unwrap();
+        assert_eq!((done.wr_id, done.opcode), (1, WcOpcode::BindMw));
+        there.post_send(&SendRequest::write(&[own], lent)).unwrap();
+        b.cq.wait(LONG).unwrap();
+        assert_eq!(region.to_vec(4096, 1 << 15).unwrap(), data);
+        if by_peer {
+            here.post_recv(2, &[]).unwrap();
+            there
+                .post_send(&SendRequest::send_invalidating(&[], lent.rkey))
+                .unwrap();
+            b.cq.wait(LONG).unwrap();
+            assert_eq!(
+                a.cq.wait(LONG).unwrap().imm_or_inv,
+                ImmOrInv::Inv(lent.rkey)
+            );
+        } else {
+            here.post_send(&SendRequest::invalidate(lent.rkey)).unwrap();
+            assert_eq!(a.cq.wait(LONG).unwrap().opcode, WcOpcode::LocalInv);
+        }
+    }
+    assert_ne!(keys[0], keys[1]);
+    let beyond = window.lend(&region, ..=1 << 16, AccessFlags::REMOTE_WRITE);
+    assert!(matches!(beyond, Err(Error::OutOfRange { .. })));
+    // A region goes although a window is bound to it, and the window with it.
+    let (bind, lent) = window.lend(&region, .., AccessFlags::REMOTE_WRITE).unwrap();
+    here.post_send(&bind).unwrap();
+    a.cq.wait(LONG).unwrap();
+    drop(region);
+    there.post_send(&SendRequest::write(&[own], lent)).unwrap();
+    assert_eq!(failed(&b.cq), WcStatus::RemAccessErr);
+}
+
+#[test]
+fn a_region_changes_its_rights_and_its_size() {
+    let (mut a, b) = nodes("127.8.41.1", "127.8.41.2");
+    let data = sample(4096);
+    a.memory.write(0, &data).unwrap();
+    let old = a.memory.remote();
+    a.memory.resize(1 << 21).unwrap();
+    let new = a.memory.remote();
+    assert_eq!(
+        (new.rkey, new.len, a.memory.len()),
+        (old.rkey, 1 << 21, 1 << 21)
+    );
+    assert_eq!(a.memory.to_vec(0, 4096).unwrap(), data);
+    assert_eq!(a.memory.to_vec(1 << 20, 8).unwrap(), [0; 8]);
+    let (_here, there) = connected(&a, &b);
+    b.memory.write(0, b"far away").unwrap();
+    let own = b.memory.sge(..8).unwrap();
+    there
+        .post_send(&SendRequest::write(&[own], new.at((1 << 21) - 8)))
+        .unwrap();
+    b.cq.wait(LONG).unwrap();
+    assert_eq!(a.memory.to_vec((1 << 21) - 8, 8).unwrap(), b"far away");
+    a.memory.resize(64).unwrap();
+    assert_eq!(a.memory.to_vec(0, 64).unwrap(), data[..64]);
+    assert!(a.memory.resize(0).is_err());
+    assert_eq!(a.memory.len(), 64);
+    assert!(a.memory.set_access(AccessFlags::REMOTE_WRITE).is_err());
+    a.memory.set_access(AccessFlags::LOCAL_WRITE).unwrap();
+    there
+        .post_send(&SendRequest::write(&[own], a.memory.remote()))
+        .unwrap();
+    assert_eq!(failed(&b.cq), WcStatus::RemAccessErr);
+}

@@ -212,7 +212,7 @@ impl Drop for Capture {
 impl Shared {
     /// The writer's life.
     fn write_all(&self) {
-        crate::engine::sys::block_all_signals();
+        crate::sys::block_all_signals();
         loop {
             let queue = self.queue.lock();
             let (len, ended) = (queue.len(), queue.ended);

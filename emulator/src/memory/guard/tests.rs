@@ -248,7 +248,7 @@ fn a_thread_that_blocks_the_signals_goes_the_kernels_way() {
     install();
     let ways = std::thread::spawn(|| {
         let first = way(Time::ZERO);
-        crate::engine::sys::block_all_signals();
+        crate::sys::block_all_signals();
         let background = way(Time::from_ns(10_000_000));
         // SAFETY: a sigset is plain data that sigfillset initialises.
         unsafe {

@@ -1,0 +1,78 @@
+//! How busy the system is: a thread that looks for packets on a busy one would take the processor
+//! away from the very program that it waits for, and later wake up late, because the scheduler
+//! counts what it has used.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::thread;
+
+use rocade_transport::Time;
+
+use super::figures::{BUSY_NS, IDLE_NS};
+
+/// How busy the system is.
+#[derive(Debug, Default)]
+pub(super) struct Load {
+    file: Option<File>,
+    processors: usize,
+    /// Until when the answer holds.
+    until: Option<Time>,
+    idle: bool,
+}
+
+impl Load {
+    /// Fewer threads want to run than there are processors.
+    pub(super) fn has_idle_processors(&mut self, now: Time) -> bool {
+        if self.until.is_none_or(|until| until <= now) {
+            // Those that run now, with this thread among them.
+            self.idle = self.running().is_some_and(|n| n <= self.processors);
+            self.until = Some(now.plus_ns(if self.idle { IDLE_NS } else { BUSY_NS }));
+        }
+        self.idle
+    }
+
+    /// How many threads run or want to; `None` where the system does not tell.
+    fn running(&mut self) -> Option<usize> {
+        if self.file.is_none() {
+            self.file = File::open("/proc/loadavg").ok();
+            self.processors = thread::available_parallelism().map_or(1, usize::from);
+        }
+        let mut line = [0; 128];
+        let len = self.file.as_ref()?.read_at(&mut line, 0).ok()?;
+        running_in(str::from_utf8(&line[..len]).ok()?)
+    }
+}
+
+/// The number in a line of /proc/loadavg, such as `0.20 0.18 0.12 1/80 11206`.
+fn running_in(line: &str) -> Option<usize> {
+    let (running, _) = line.split_whitespace().nth(3)?.split_once('/')?;
+    running.parse().ok()
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_system_is_left_alone() {
+        let mut load = Load::default();
+        assert!(load.running().is_some_and(|running| running >= 1), "Linux");
+        load.processors = 0;
+        assert!(!load.has_idle_processors(Time::ZERO));
+        load.processors = usize::MAX;
+        let soon = Time::ZERO.plus_ns(BUSY_NS - 1);
+        assert!(
+            !load.has_idle_processors(soon),
+            "it does not look again yet"
+        );
+        assert!(load.has_idle_processors(Time::ZERO.plus_ns(BUSY_NS)));
+    }
+
+    #[test]
+    fn lines_of_other_systems_are_no_surprise() {
+        assert_eq!(running_in("0.20 0.18 0.12 3/80 11206\n"), Some(3));
+        for line in ["", "0.20 0.18 0.12", "0 0 0 x/80 1", "0 0 0 3 1"] {
+            assert_eq!(running_in(line), None, "{line:?}");
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! Memory that is lent for one message: B binds a window and tells A its key, A writes through it and reads it
+//! back, and one of the two takes the key back; then the next round. Nothing may be written between that and the next
+//! bind, whatever the network repeats.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use rocade_transport::testing::{Pair, Region, Side};
+use rocade_transport::{
+    AccessFlags, Bind, Completion, ImmOrInv, SendFlags, SendOp, SendWr, WcOpcode, WcStatus,
+    WindowKind,
+};
+use rocade_wire::{Psn, Rkey};
+
+use super::flow::Kind;
+use super::network::{Faults, Network};
+use super::rng::{Rng, payload};
+use super::scenario::Scenario;
+
+/// What a buffer holds while it is not lent.
+const IDLE: u8 = 0xee;
+const MAX_LEN: u32 = 9000;
+/// Room in each queue, more than are ever needed at a time.
+const QUEUE: u64 = 256;
+/// What a seed stands for.
+#[derive(Clone, Debug)]
+pub struct Lending {
+    /// Network and attributes.
+    pub scenario: Scenario,
+    /// Windows in use at a time.
+    pub windows: u8,
+    /// How often each is lent.
+    pub rounds: u64,
+}
+
+/// A window of B, with the memory that it opens.
+#[derive(Debug)]
+struct Place {
+    region: Region,
+    rkey: Rkey,
+    round: u64,
+    /// Bound, as far as B knows.
+    lent: bool,
+    /// A has read it in this round.
+    read: bool,
+}
+
+#[derive(Debug)]
+struct Run {
+    seed: u64,
+    rng: Rng,
+    places: Vec<Place>,
+    /// One of A per window, where it reads back to.
+    back: Vec<Region>,
+    /// Completions that either side has to get, in order.
+    expected: [VecDeque<(u64, WcOpcode)>; 2],
+    posted: [u64; 2],
+    /// Windows that B invalidates itself, in order.
+    invalidated: VecDeque<u8>,
+    rounds_left: u64,
+}
+
+impl Lending {
+    /// A random one.
+    #[must_use]
+    pub fn swarm(seed: u64, rounds: u64) -> Self {
+        let mut rng = Rng::new(seed, 31);
+        let mut scenario = Scenario::hostile(seed, &[Kind::Send], 1);
+        scenario.work[0].window = QUEUE;
+        scenario.work[0].receives = QUEUE;
+        scenario.work.push(scenario.work[0].clone());
+        Self {
+            scenario,
+            windows: rng.range_u8(1, 12),
+            rounds,
+        }
+    }
+
+    /// Runs it, and returns how many packets were sent again.
+    ///
+    /// # Panics
+    /// If any guarantee is violated.
+    #[must_use]
+    pub fn run(&self) -> u64 {
+        let seed = self.scenario.seed;
+        let mut pair = self.scenario.pair();
+        let faults = Rc::new(RefCell::new(self.scenario.faults));
+        let first_psns = self.scenario.first_psns.map(Psn::new);
+        let pmtu = 128 << self.scenario.pmtu;
+        let mut network = Network::new(seed, Rc::clone(&faults), pmtu, first_psns);
+        pair.set_network(move |transit| network.decide(transit));
+        let mut run = Run::new(seed, self.windows, &pair);
+        for side in Side::BOTH {
+            for wr_id in 0..QUEUE {
+                pair.recv(side, wr_id, &[]);
+            }
+        }
+        let total = self.rounds * u64::from(self.windows);
+        run.rounds_left = total;
+        for window in 0..self.windows {
+            run.lend(&mut pair, window);
+        }
+        while run.places.iter().any(|place| place.lent) {
+            assert!(pair.step(), "nothing is pending, work is left: {run:?}");
+            run.deliver(&mut pair);
+            if run.rounds_left * 10 <= total {
+                *faults.borrow_mut() = Faults::NONE;
+            }
+        }
+        pair.run();
+        run.deliver(&mut pair);
+        let mut repeated = 0;
+        for side in Side::BOTH {
+            assert!(run.expected[side as usize].is_empty(), "{run:?}");
+            assert_eq!(pair.take_events(side), []);
+            repeated += pair.node(side).qp.counters().retransmitted_packets;
+        }
+        for place in &run.places {
+            place.check_idle(&pair);
+        }
+        repeated
+    }
+}
+
+impl Place {
+    fn check_idle(&self, pair: &Pair) {
+        let mem = &pair.node(Side::B).mem;
+        assert!(!mem.is_bound(self.rkey));
+        let bytes = mem.all(&self.region);
+        let idle = bytes.iter().all(|byte| *byte == IDLE);
+        assert!(idle, "written after it was taken back: {self:?}");
+    }
+}
+
+impl Run {
+    fn new(seed: u64, windows: u8, pair: &Pair) -> Self {
+        let (a, b) = (&pair.node(Side::A).mem, &pair.node(Side::B).mem);
+        let own = AccessFlags::LOCAL_WRITE;
+        let places = (0..windows).map(|_| {
+            // No right of the region lets the peer in.
+            let region = b.register(MAX_LEN, own | AccessFlags::MW_BIND);
+            b.fill(&region, 0, &vec![IDLE; MAX_LEN as usize]);
+            Place {
+                region,
+                rkey: b.alloc_window(WindowKind::Type2),
+                round: 0,
+                lent: false,
+                read: false,
+            }
+        });
+        Self {
+            seed,
+            rng: Rng::new(seed, 32),
+            places: places.collect(),
+            back: (0..windows).map(|_| a.register(MAX_LEN, own)).collect(),
+            expected: [VecDeque::new(), VecDeque::new()],
+            posted: [0; 2],
+            invalidated: VecDeque::new(),
+            rounds_left: 0,
+        }
+    }
+
+    fn post(&mut self, pair: &mut Pair, side: Side, op: SendOp, part: Option<(Region, u32)>) {
+        let wr_id = self.posted[side as usize];
+        self.posted[side as usize] += 1;
+        // Such that no slot waits for long.
+        let signaled = self.rng.chance(700)
+            || wr_id.is_multiple_of(8)
+            || matches!(op, SendOp::Invalidate { .. });
+        let mut flags = SendFlags::empty();
+        flags.set(SendFlags::SIGNALED, signaled);
+        // A key may be given back when what was read with it is there: a READ that has to be repeated needs it.
+        let is_message = matches!(op, SendOp::Send { .. } | SendOp::SendInv { .. });
+        flags.set(SendFlags::FENCE, is_message || self.rng.chance(100));
+        if signaled {
+            let opcode = match op {
+                SendOp::Write { .. } => WcOpcode::RdmaWrite,
+                SendOp::Read { .. } => WcOpcode::RdmaRead,
+                SendOp::Bind(_) => WcOpcode::BindMw,
+                SendOp::Invalidate { .. } => WcOpcode::LocalInv,
+                _ => WcOpcode::Send,
+            };
+            self.expected[side as usize].push_back((wr_id, opcode));
+        }
+        let sge = part.map(|(region, len)| region.part(0, len));
+        let wr = SendWr {
+            wr_id,
+            op,
+            flags,
+            sges: sge.as_slice(),
+        };
+        pair.try_send(side, &wr).expect("there is room");
+    }
+
+    fn len(&self, window: u8) -> u32 {
+        let round = self.places[usize::from(window)].round;
+        let mut rng = Rng::new(self.seed ^ round << 8 ^ u64::from(window), 33);
+        let longest = rng.pick(&[64, 2000, MAX_LEN]);
+        rng.range_u32(1, longest)
+    }
+
+    fn bytes(&self, window: u8) -> Vec<u8> {
+        let index = self.places[usize::from(window)].round << 8 | u64::from(window);
+        payload(self.seed, index, self.len(window))
+    }
+
+    /// B lends a window, and tells A the tag of its key.
+    fn lend(&mut self, pair: &mut Pair, window: u8) {
+        let place = &mut self.places[usize::from(window)];
+        place.check_idle(pair);
+        place.rkey = place.rkey.with_next_tag();
+        place.lent = true;
+        let (rkey, region) = (place.rkey, place.region);
+        let bind = Bind {
+            rkey,
+            lkey: region.lkey,
+            va: region.addr,
+            len: u64::from(self.len(window)),
+            access: AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ,
+        };
+        self.post(pair, Side::B, SendOp::Bind(bind), None);
+        let imm = Some([window, 0, 0, 0]);
+        self.post(pair, Side::B, SendOp::Send { imm }, None);
+    }
+
+    /// A uses what it was lent, and gives it back or says that it may be taken.
+    fn work(&mut self, pair: &mut Pair, window: u8) {
+        let index = usize::from(window);
+        let (bytes, len) = (self.bytes(window), self.len(window));
+        let back = self.back[index];
+        // Each has a buffer of its own: B is done with a message before A knows.
+        let data = pair.node(Side::A).mem.register(len, AccessFlags::empty());
+        pair.node(Side::A).mem.fill(&data, 0, &bytes);
+        pair.node(Side::A).mem.fill(&back, 0, &vec![0; bytes.len()]);
+        let reads = self.rng.chance(500);
+        let place = &mut self.places[index];
+        place.read = reads;
+        let (va, rkey) = (place.region.addr, place.rkey);
+        let write = SendOp::Write {
+            va,
+            rkey,
+            imm: None,
+        };
+        self.post(pair, Side::A, write, Some((data, len)));
+        if reads {
+            self.post(pair, Side::A, SendOp::Read { va, rkey }, Some((back, len)));
+        }
+        if self.rng.chance(500) {
+            self.post(pair, Side::A, SendOp::SendInv { rkey }, None);
+        } else {
+            let imm = Some([window, 0, 0, 0]);
+            self.post(pair, Side::A, SendOp::Send { imm }, None);
+        }
+    }
+
+    /// The key is with B again: all of the data is there.
+    fn taken_back(&mut self, pair: &mut Pair, window: u8) {
+        let bytes = self.bytes(window);
+        let place = &mut self.places[usize::from(window)];
+        let mem = &pair.node(Side::B).mem;
+        assert!(!mem.is_bound(place.rkey));
+        assert!(
+            mem.bytes(&place.region, 0..bytes.len()) == bytes,
+            "{place:?}"
+        );
+        mem.fill(&place.region, 0, &vec![IDLE; bytes.len()]);
+        if place.read {
+            let back = self.back[usize::from(window)];
+            assert!(pair.node(Side::A).mem.bytes(&back, 0..bytes.len()) == bytes);
+        }
+        place.round += 1;
+        place.lent = false;
+        self.rounds_left -= 1;
+        let lent = self.places.iter().filter(|place| place.lent).count();
+        if self.rounds_left > lent as u64 {
+            self.lend(pair, window);
+        }
+    }
+
+    fn deliver(&mut self, pair: &mut Pair) {
+        for side in Side::BOTH {
+            for completion in pair.take_completions(side) {
+                assert_eq!(completion.status, WcStatus::Success, "{completion:?}");
+                if completion.is_send() {
+                    self.sent(pair, side, &completion);
+                } else {
+                    pair.recv(side, 0, &[]);
+                    self.received(pair, side, &completion);
+                }
+            }
+        }
+    }
+
+    fn sent(&mut self, pair: &mut Pair, side: Side, completion: &Completion) {
+        let expected = self.expected[side as usize].pop_front();
+        assert_eq!(Some((completion.wr_id, completion.opcode)), expected);
+        if completion.opcode == WcOpcode::LocalInv {
+            let window = self.invalidated.pop_front().expect("one that was posted");
+            self.taken_back(pair, window);
+        }
+    }
+
+    fn received(&mut self, pair: &mut Pair, side: Side, completion: &Completion) {
+        match (side, completion.imm_or_inv) {
+            (Side::A, ImmOrInv::Imm([window, ..])) => self.work(pair, window),
+            (Side::B, ImmOrInv::Inv(rkey)) => {
+                let lent = |place: &Place| place.lent && place.rkey == rkey;
+                let window = self.places.iter().position(lent).expect("one that is lent");
+                self.taken_back(pair, u8::try_from(window).expect("few windows"));
+            }
+            (Side::B, ImmOrInv::Imm([window, ..])) => {
+                let rkey = self.places[usize::from(window)].rkey;
+                self.post(pair, Side::B, SendOp::Invalidate { rkey }, None);
+                self.invalidated.push_back(window);
+            }
+            (_, other) => panic!("{other:?}"),
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! A key that is lent for one request, and taken back with the answer.
+//!
+//! ```sh
+//! cargo run --package rocade-verbs --example windows
+//! ```
+//! The owner's memory is closed to peers. For each request it opens a part of it to the worker, who writes there and
+//! gives the key back with its message: no registration, and no moment in which the worker could do more.
+
+use std::time::Duration;
+
+use rocade_verbs::{
+    AccessFlags, BrokerMode, ConnectOptions, DeviceList, EngineConfig, Error, ImmOrInv,
+    RemoteMemory, Result, SendRequest, WcStatus,
+};
+
+const PATIENCE: Duration = Duration::from_secs(5);
+const PART: usize = 1024;
+
+fn main() -> Result<()> {
+    let specs = ["owner=127.0.0.93", "worker=127.0.0.94"];
+    let list = DeviceList::new(EngineConfig::from_specs(&specs, BrokerMode::Embedded)?)?;
+    let owner = list.open("owner")?.protection_domain()?;
+    let worker = list.open("worker")?.protection_domain()?;
+    let owner_cq = owner.context().completion_queue(16)?;
+    let worker_cq = worker.context().completion_queue(16)?;
+
+    // No peer may touch it; but windows may be bound to it.
+    let memory = owner.register(4 * PART, AccessFlags::LOCAL_WRITE | AccessFlags::MW_BIND)?;
+    let desk = worker.register(PART, AccessFlags::LOCAL_WRITE)?;
+    let window = owner.memory_window()?;
+
+    let (here, there) = (
+        owner.queue_pair(&owner_cq).build()?,
+        worker.queue_pair(&worker_cq).build()?,
+    );
+    let (here_end, there_end) = (here.endpoint(), there.endpoint());
+    let here = here.connect(there_end, &ConnectOptions::default())?;
+    let there = there.connect(here_end, &ConnectOptions::default())?;
+
+    for part in 0..3 {
+        let (begin, end) = (part * PART, (part + 1) * PART);
+        there.post_recv(0, &[desk.sge(..RemoteMemory::ENCODED_LEN)?])?;
+        here.post_recv(1, &[])?;
+        // The key is of use as soon as the message that tells it arrives: the bind comes before it.
+        let (bind, lent) = window.lend(&memory, begin..end, AccessFlags::REMOTE_WRITE)?;
+        let order = lent.to_bytes();
+        here.post_sends(&[
+            bind.unsignaled(),
+            SendRequest::send_inline(&order).unsignaled(),
+        ])?;
+
+        assert_eq!(worker_cq.wait(PATIENCE)?.wr_id, 0, "the order");
+        let mut order = [0; RemoteMemory::ENCODED_LEN];
+        desk.read(0, &mut order)?;
+        let place = RemoteMemory::from_bytes(&order);
+        let text = format!("part {part} of the work");
+        desk.write(0, text.as_bytes())?;
+        there.post_sends(&[
+            SendRequest::write(&[desk.sge(..text.len())?], place).unsignaled(),
+            SendRequest::send_invalidating(&[], place.rkey).wr_id(2),
+        ])?;
+        assert_eq!(worker_cq.wait(PATIENCE)?.wr_id, 2, "all of it is there");
+
+        let answer = owner_cq.wait(PATIENCE)?;
+        assert_eq!(
+            answer.imm_or_inv,
+            ImmOrInv::Inv(lent.rkey),
+            "the key is ours again"
+        );
+        println!(
+            "{}",
+            String::from_utf8_lossy(&memory.to_vec(begin, text.len())?)
+        );
+    }
+
+    // What was lent once is closed now.
+    let (_, closed) = window.lend(&memory, .., AccessFlags::REMOTE_WRITE)?;
+    there.post_send(&SendRequest::write(&[desk.sge(..8)?], closed))?;
+    match worker_cq.wait(PATIENCE) {
+        Err(Error::Completion {
+            status: WcStatus::RemAccessErr,
+            ..
+        }) => println!("without a bind there is nothing to be written"),
+        other => panic!("{other:?}"),
+    }
+    Ok(())
+}

@@ -1,0 +1,77 @@
+//! Memory windows.
+
+use std::ops::RangeBounds;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rocade_emulator::{AccessFlags, Bind, Mw, Rkey, WindowKind};
+
+use crate::device::ProtectionDomain;
+use crate::endpoint::RemoteMemory;
+use crate::error::Result;
+use crate::memory::MemoryRegion;
+use crate::request::SendRequest;
+
+/// A key that can be lent: it opens a part of a region to the peer of one queue pair, for as long as it is
+/// bound. Then either side takes it back, which costs no registration.
+///
+/// The region has to be registered with [`AccessFlags::MW_BIND`]; it needs none of the remote rights, and so is
+/// closed but for what the window opens.
+#[derive(Debug)]
+#[doc(alias = "ibv_mw")]
+#[doc(alias = "IBV_MW_TYPE_2")]
+pub struct MemoryWindow {
+    mw: Mw,
+    last: AtomicU32,
+}
+
+impl MemoryWindow {
+    pub(crate) fn new(pd: &ProtectionDomain) -> Result<Self> {
+        let mw = pd.raw().alloc_mw(WindowKind::Type2)?;
+        let last = AtomicU32::new(mw.rkey().get());
+        Ok(Self { mw, last })
+    }
+
+    /// Lends a part of `region`: the request does it, on the queue pair to which it is posted and for its peer only. The peer
+    /// gets the other half, in a message behind the request, say. Every call makes a new key.
+    ///
+    /// The request completes with [`WcStatus::MwBindErr`](crate::WcStatus::MwBindErr) where the window is bound
+    /// already, or the region does not allow it.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange) if the range is not inside the region.
+    #[doc(alias = "IBV_WR_BIND_MW")]
+    pub fn lend(
+        &self,
+        region: &MemoryRegion,
+        range: impl RangeBounds<usize>,
+        access: AccessFlags,
+    ) -> Result<(SendRequest<'static>, RemoteMemory)> {
+        let sge = region.sge(range)?;
+        let next = |rkey| Some(Rkey::new(rkey).with_next_tag().get());
+        let last = self
+            .last
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
+        let rkey = Rkey::new(last.unwrap_or_else(|last| last)).with_next_tag();
+        let len = u64::from(sge.len);
+        let request = SendRequest::bind(Bind {
+            rkey,
+            lkey: sge.lkey,
+            va: sge.addr,
+            len,
+            access,
+        });
+        let remote = RemoteMemory {
+            addr: sge.addr,
+            rkey,
+            len,
+        };
+        Ok((request, remote))
+    }
+}
+
+impl Drop for MemoryWindow {
+    fn drop(&mut self) {
+        // Where it is bound, the peer is locked out.
+        let _ = self.mw.destroy();
+    }
+}
