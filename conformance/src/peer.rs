@@ -59,7 +59,8 @@ pub struct RegionSpec {
     pub len: usize,
     /// What the rig may do with it.
     pub rights: Rights,
-    /// Register it in a protection domain other than the queue pair's.
+    /// Register it in a protection domain other than the queue pair's: that of the shared receive queue, where
+    /// there is one.
     pub foreign_pd: bool,
     /// Memory windows may be bound to it.
     pub bindable: bool,
@@ -118,6 +119,18 @@ impl Buffer {
 /// The Q_Key of datagram queue pairs, the peer's and the rig's.
 pub const QKEY: u32 = 0x1bad_cafe;
 
+/// Where a queue pair takes its receives from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReceivesFrom {
+    /// A queue of its own.
+    #[default]
+    Own,
+    /// A shared receive queue, which has a protection domain of its own.
+    Shared,
+    /// The same of an XRC domain: the queue pair is an XRC target.
+    Xrc,
+}
+
 /// A queue pair that the suite asks for. [`Default`] is what most cases want.
 #[derive(Clone, Debug)]
 pub struct QpSpec {
@@ -151,8 +164,21 @@ pub struct QpSpec {
     pub ready_to_send: bool,
     /// Memory to register.
     pub regions: Vec<RegionSpec>,
+    /// Where receives go.
+    pub receives_from: ReceivesFrom,
     /// Receives to post before the first packet comes; their ids are 0, 1, 2, …
     pub receives: Vec<Buffer>,
+}
+
+impl QpSpec {
+    /// Of which service its packets are.
+    #[must_use]
+    pub const fn of_service(&self) -> Service {
+        match self.receives_from {
+            ReceivesFrom::Xrc => Service::Xrc,
+            ReceivesFrom::Own | ReceivesFrom::Shared => self.service,
+        }
+    }
 }
 
 impl Default for QpSpec {
@@ -175,6 +201,7 @@ impl Default for QpSpec {
             rnr_retry: 3,
             ready_to_send: true,
             regions: vec![RegionSpec::new(4096)],
+            receives_from: ReceivesFrom::Own,
             receives: Vec::new(),
         }
     }
@@ -334,6 +361,7 @@ codes! {
         QpAccessErr = 3,
         CommEst = 4,
         SqDrained = 5,
+        LastWqeReached = 16,
     }
 }
 
@@ -397,6 +425,9 @@ pub trait Peer {
 pub trait PeerQp {
     /// Its number.
     fn qpn(&self) -> Qpn;
+
+    /// The number of the XRC SRQ that its receives come from ([`ReceivesFrom::Xrc`]); 0 of any other.
+    fn srqn(&self) -> u32;
 
     /// Region `index` of the specification.
     ///

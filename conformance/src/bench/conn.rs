@@ -19,17 +19,6 @@ pub(super) fn rc_packet(operation: Operation, dest_qp: Qpn, psn: Psn) -> PacketB
     PacketBuilder::new(opcode, dest_qp, psn)
 }
 
-/// Likewise of another service.
-pub(super) fn packet_of(
-    service: Service,
-    operation: Operation,
-    dest_qp: Qpn,
-    psn: Psn,
-) -> PacketBuilder {
-    let opcode = Opcode::new(service.base() | operation.low_bits());
-    PacketBuilder::new(opcode, dest_qp, psn)
-}
-
 /// A connection: one end is the rig, the other a queue pair of the peer.
 ///
 /// Packets are numbered from 0 in each direction; [`Conn::psn`] and [`Conn::peer_psn`] make PSNs
@@ -51,10 +40,6 @@ impl std::fmt::Debug for Conn<'_> {
 impl<'b> Conn<'b> {
     pub(super) const fn new(bench: &'b Bench<'b>, link: Link) -> Self {
         Self { bench, link }
-    }
-
-    pub(super) const fn service(&self) -> Service {
-        self.link.spec.service
     }
 
     pub(super) const fn rig_qpn(&self) -> Qpn {
@@ -79,6 +64,12 @@ impl<'b> Conn<'b> {
         let pmtu: Mtu = self.link.spec.pmtu;
         // At most 4096.
         usize::try_from(pmtu.bytes()).unwrap_or(0)
+    }
+
+    /// Of which service its packets are.
+    #[must_use]
+    pub const fn service(&self) -> Service {
+        self.link.spec.of_service()
     }
 
     /// The peer's queue pair.
@@ -125,7 +116,7 @@ impl<'b> Conn<'b> {
     pub fn receive(&self) -> CaseResult<Received> {
         let deadline = self.bench.patience();
         match self.bench.rig().receive(self.link.rig_qpn, deadline)? {
-            Some(packet) => self.of_service(packet),
+            Some(packet) => Ok(packet),
             None => fail("no packet from the peer"),
         }
     }
@@ -139,17 +130,7 @@ impl<'b> Conn<'b> {
             return fail("the case takes too long");
         }
         let deadline = Instant::now() + Duration::from_millis(1);
-        let packet = self.bench.rig().receive(self.link.rig_qpn, deadline)?;
-        packet.map(|packet| self.of_service(packet)).transpose()
-    }
-
-    //= BTH-15 type=test
-    fn of_service(&self, packet: Received) -> CaseResult<Received> {
-        let opcode = packet.headers.bth.opcode;
-        if opcode.service() == self.service() {
-            return Ok(packet);
-        }
-        fail(format!("BTH-15: sent {opcode} on another queue pair"))
+        self.bench.rig().receive(self.link.rig_qpn, deadline)
     }
 
     /// Everything sent has been dealt with, and no packet of this connection is left.

@@ -117,6 +117,7 @@ impl<'p> Bench<'p> {
     fn open(&self, mut spec: QpSpec) -> CaseResult<Link> {
         spec.rig_addr = self.rig.local();
         spec.rig_qpn = self.rig.new_qpn();
+        self.rig.expect(spec.rig_qpn, spec.of_service());
         let qp = self.peer.open(&spec).map_err(skip)?;
         Ok(Link {
             qp,

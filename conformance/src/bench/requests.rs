@@ -1,8 +1,10 @@
 //! The rig as requester: its packets, and the answers it expects.
 
-use rocade_wire::{Deth, Msn, NakCode, Operation, Qkey, RnrTimer, Service, Syndrome};
+use rocade_wire::{
+    Deth, Msn, NakCode, Opcode, Operation, Qkey, RnrTimer, Service, Syndrome, XrcEth,
+};
 
-use super::conn::{Conn, packet_of};
+use super::conn::{Conn, rc_packet};
 use crate::{
     PacketBuilder,
     case::{CaseResult, equal, fail},
@@ -11,21 +13,41 @@ use crate::{
 };
 
 impl Conn<'_> {
-    /// Request packet `index` of this operation.
+    /// Request packet `index` of this operation; to an XRC target, for its only shared receive queue.
     #[must_use]
     pub fn request(&self, operation: Operation, index: i32) -> PacketBuilder {
+        let packet = self.rc_request(operation, index);
         let service = self.service();
-        let packet = packet_of(service, operation, self.qp().qpn(), self.psn(index));
-        if service != Service::Ud {
+        if service == Service::Rc {
             return packet;
         }
         packet.edit(|headers| {
-            headers.deth = Some(Deth {
-                qkey: Qkey::new(QKEY),
-                resv: 0,
-                src_qp: self.rig_qpn(),
-            });
+            if let Some(opcode) = Opcode::of(service, operation) {
+                headers.bth.opcode = opcode;
+            }
+            match service {
+                Service::Xrc => {
+                    headers.xrceth = Some(XrcEth {
+                        resv: 0,
+                        srqn: self.qp().srqn(),
+                    });
+                }
+                Service::Ud => {
+                    headers.deth = Some(Deth {
+                        qkey: Qkey::new(QKEY),
+                        resv: 0,
+                        src_qp: self.rig_qpn(),
+                    });
+                }
+                _ => {}
+            }
         })
+    }
+
+    /// The same of service RC, whatever the queue pair is.
+    #[must_use]
+    pub fn rc_request(&self, operation: Operation, index: i32) -> PacketBuilder {
+        rc_packet(operation, self.qp().qpn(), self.psn(index))
     }
 
     /// Sends request packet `index`, a SEND in one packet that asks for an acknowledgement.
@@ -154,6 +176,8 @@ impl Conn<'_> {
     fn expect_acknowledge(&self, index: i32, msn: u32) -> CaseResult<Syndrome> {
         let packet = self.receive()?;
         let syndrome = acknowledge(&packet)?;
+        let service = packet.headers.bth.opcode.service();
+        equal(service, self.service(), "service of the answer")?;
         equal(packet.headers.bth.psn, self.psn(index), "PSN of the answer")?;
         expect_msn(&packet, msn)?;
         Ok(syndrome)

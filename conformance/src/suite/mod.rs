@@ -10,6 +10,7 @@ mod requester;
 mod resources;
 mod retry;
 mod sequence;
+mod shared;
 mod unreliable;
 mod windows;
 
@@ -69,6 +70,10 @@ pub const AREAS: &[Area] = &[
     Area {
         name: "windows",
         cases: windows::CASES,
+    },
+    Area {
+        name: "shared",
+        cases: shared::CASES,
     },
     Area {
         name: "unreliable",

@@ -119,5 +119,6 @@ areas! {
     failures 15
     retry 22
     windows 14
+    shared 17
     unreliable 16
 }

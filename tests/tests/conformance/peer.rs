@@ -8,13 +8,14 @@ use std::{
 };
 
 use rocade_conformance::peer::{
-    Buffer, Completion, Event, Peer, PeerQp, QKEY, QpSpec, Region, RegionSpec, Rights, State,
-    Status, Unable, Work, WorkOp,
+    Buffer, Completion, Event, Peer, PeerQp, QKEY, QpSpec, ReceivesFrom, Region, RegionSpec,
+    Rights, State, Status, Unable, Work, WorkOp,
 };
 use rocade_emulator::{
     AccessFlags, Ah, Bind, BrokerMode, Connection, Context, Cq, Datagram, Engine, EngineConfig,
     Gid, ImmOrInv, Lkey, Mr, Mw, Pd, Qkey, Qp, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState,
-    QpType, Qpn, Rkey, SendFlags, SendOp, SendWr, Sge, VerbsError, WindowKind,
+    QpType, Qpn, Rkey, SendFlags, SendOp, SendWr, Sge, Srq, SrqInitAttr, VerbsError, WindowKind,
+    Xrcd, XrcdInitAttr,
 };
 use rocade_wire::Service;
 
@@ -124,6 +125,8 @@ impl Drop for Memory {
 
 struct RocadeQp {
     qp: Qp,
+    srq: Option<Srq>,
+    _xrcd: Option<Xrcd>,
     cq: Cq,
     context: Context,
     pd: Pd,
@@ -159,26 +162,48 @@ impl RocadeQp {
             max_recv_sge: 1,
             max_inline_data: 0,
         };
-        let qp = pd.create_qp(QpInitAttr {
-            send_cq: cq.clone(),
-            recv_cq: cq.clone(),
-            srq: None,
-            cap,
-            qp_type: match spec.service {
-                Service::Uc => QpType::Uc,
-                Service::Ud => QpType::Ud,
-                _ => QpType::Rc,
-            },
-            sq_sig_all: true,
-            cookie: 0,
-        })?;
+        let qp_type = match spec.service {
+            Service::Uc => QpType::Uc,
+            Service::Ud => QpType::Ud,
+            _ => QpType::Rc,
+        };
         let rig = if spec.service == Service::Ud {
             Some((pd.create_ah(&connection(spec).address())?, spec.rig_qpn))
         } else {
             None
         };
+        let own_qp = |srq: Option<&Srq>| {
+            pd.create_qp(QpInitAttr {
+                send_cq: cq.clone(),
+                recv_cq: cq.clone(),
+                srq: srq.cloned(),
+                cap,
+                qp_type,
+                sq_sig_all: true,
+                cookie: 0,
+            })
+        };
+        let of_queue = SrqInitAttr {
+            max_wr: 64,
+            max_sge: 1,
+            cookie: 0,
+        };
+        let (qp, srq, xrcd) = match spec.receives_from {
+            ReceivesFrom::Own => (own_qp(None)?, None, None),
+            ReceivesFrom::Shared => {
+                let srq = foreign_pd.create_srq(of_queue)?;
+                (own_qp(Some(&srq))?, Some(srq), None)
+            }
+            ReceivesFrom::Xrc => {
+                let xrcd = context.open_xrcd(XrcdInitAttr::default())?;
+                let srq = xrcd.create_srq(&foreign_pd, &cq, of_queue)?;
+                (xrcd.create_target(0)?, Some(srq), Some(xrcd))
+            }
+        };
         let this = Self {
             qp,
+            srq,
+            _xrcd: xrcd,
             cq,
             context,
             pd,
@@ -192,7 +217,7 @@ impl RocadeQp {
             this.qp.to_init(access(spec.rights))?;
         }
         for (id, buffer) in (0..).zip(&spec.receives) {
-            this.qp.recv_queue().push(id, &[this.sge(*buffer)])?;
+            this.receive(id, *buffer)?;
         }
         let connection = connection(spec);
         this.qp.to_rtr(&connection)?;
@@ -213,6 +238,14 @@ impl RocadeQp {
         self.qp.modify(&attr, mask)
     }
 
+    fn receive(&self, id: u64, buffer: Buffer) -> Result<(), VerbsError> {
+        let sges = [self.sge(buffer)];
+        match &self.srq {
+            Some(srq) => srq.recv_queue().push(id, &sges),
+            None => self.qp.recv_queue().push(id, &sges),
+        }
+    }
+
     fn sge(&self, buffer: Buffer) -> Sge {
         let mr = &self.regions[buffer.region].mr;
         let lkey = mr.lkey().get();
@@ -231,6 +264,10 @@ impl RocadeQp {
 impl PeerQp for RocadeQp {
     fn qpn(&self) -> Qpn {
         self.qp.qp_num()
+    }
+
+    fn srqn(&self) -> u32 {
+        self.srq.as_ref().map_or(0, Srq::number)
     }
 
     fn region(&self, index: usize) -> Region {
@@ -266,10 +303,7 @@ impl PeerQp for RocadeQp {
     }
 
     fn post_recv(&self, id: u64, buffer: Buffer) -> Result<(), Unable> {
-        self.qp
-            .recv_queue()
-            .push(id, &[self.sge(buffer)])
-            .map_err(unable)
+        self.receive(id, buffer).map_err(unable)
     }
 
     fn post_send(&self, work: &Work) -> Result<(), Unable> {
