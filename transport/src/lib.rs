@@ -23,6 +23,7 @@
 //! peer        outputs     who the QP talks to; completions, events and counters
 //! transmit    congestion  the caller's buffer; how much is in flight
 //! pace                    what waits a moment so that it need not leave alone
+//! rate                    how fast, by attribute and by congestion notifications
 //! queue                   work requests that wait for their turn
 //! attr wr memory window completion event counters error time
 //! ```
@@ -54,6 +55,7 @@ mod pace;
 mod peer;
 mod qp;
 mod queue;
+mod rate;
 mod requester;
 mod responder;
 mod segment;

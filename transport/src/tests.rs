@@ -1,5 +1,6 @@
 //! The transport from outside: two QPs, or one QP and hand-made packets.
 
+mod congested;
 mod errors;
 mod modify;
 mod owed;

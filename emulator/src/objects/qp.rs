@@ -36,6 +36,10 @@ fn is_privileged() -> bool {
     .is_ok()
 }
 
+/// The bits of a traffic class in which the network marks packets, and the value that allows it to.
+const ECN: u8 = 3;
+const ECN_CAPABLE: u8 = 2;
+
 /// What a QP is created with (`ibv_qp_init_attr`).
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_qp_init_attr")]
@@ -356,7 +360,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Notes how fast the QP shall send, in kbit/s; 0 is as fast as it can. Nothing is slowed down so far.
+    /// Notes how fast the QP shall send, in kbit/s; 0 is as fast as it can. Its answers are
+    /// not slowed down, and only RC is.
     ///
     /// # Errors
     /// [`VerbsError::Modify`] (EINVAL) unless it is connected (RTR, RTS or SQD).
@@ -478,10 +483,11 @@ impl QpInner {
             sq_sig_all: plan.sq_sig_all,
             limits: pd.context.hca.qp_limits(),
         };
-        let Some(qp) = rocade_transport::Qp::new(config, receives) else {
+        let Some(mut qp) = rocade_transport::Qp::new(config, receives) else {
             engine.release_qp_num(qp_num);
             return Err(VerbsError::NotSupported("QP type"));
         };
+        qp.control_congestion(engine.controls_congestion());
         let (send_cq, recv_cq) = plan.cqs.unzip();
         for cq in send_cq.iter().chain(&recv_cq) {
             cq.attach_qp();
@@ -598,7 +604,13 @@ impl QpInner {
         };
         let to = attr.ah_attr.dgid.to_ip();
         let channel = engine.channel_to(&uplink, dest, to);
-        let path = uplink.path_of(dest, to, &attr.ah_attr, channel)?;
+        let mut av = attr.ah_attr;
+        //= ENC-10
+        if engine.controls_congestion() && av.traffic_class & ECN == 0 {
+            // The network may mark the packets, rather than drop them.
+            av.traffic_class |= ECN_CAPABLE;
+        }
+        let path = uplink.path_of(dest, to, &av, channel)?;
         Ok((uplink, path))
     }
 

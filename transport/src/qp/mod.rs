@@ -6,9 +6,10 @@ mod short;
 mod side;
 mod state;
 
+use alloc::boxed::Box;
 use core::net::IpAddr;
 
-use rocade_wire::{Gid, Headers, Msn, Mtu, Operation, Packet, Pkey, Psn, Qpn};
+use rocade_wire::{Gid, Headers, Msn, Mtu, Operation, Packet, Pkey, Psn, Qpn, Service};
 
 use side::{RecvSide, SendSide};
 pub use state::{TransitionRule, transition_rule};
@@ -24,6 +25,7 @@ use crate::outputs::{Fatal, Outputs};
 use crate::pace::{AckTiming, Pace};
 use crate::peer::{Framing, PacketMeta, Peer};
 use crate::queue::{Receives, RecvLimits, RecvSource, SendLimits, Srqn};
+use crate::rate::MarkWatch;
 use crate::time::Time;
 use crate::transmit::TxBuffer;
 use crate::unreliable::Sender;
@@ -92,6 +94,8 @@ pub struct Qp {
     send: SendSide,
     recv: RecvSide,
     comm_est_raised: bool,
+    /// Where congestion is controlled: marks are answered, and notifications heeded.
+    marks: Option<Box<MarkWatch>>,
     out: Outputs,
     pace: Pace,
 }
@@ -131,6 +135,7 @@ impl Qp {
                 RecvSource::new(receives, config.pd, recv_limits),
             )?,
             comm_est_raised: false,
+            marks: None,
             out: Outputs::new(config.qp_num),
             pace: Pace::default(),
         })
@@ -241,15 +246,19 @@ impl Qp {
         modify::modify(self, now, attr, mask, context)
     }
 
-    /// Notes how fast it shall send, in kbit/s; 0 is as fast as it can. Shown by [`Qp::query`].
+    /// How fast it shall send, in kbit/s; 0 is as fast as it can. Shown by [`Qp::query`]. What it answers is
+    /// not slowed down, and only RC is.
     ///
     /// # Errors
     /// Only a QP that is connected has a rate.
     //= QPS-05
-    pub const fn set_rate_limit(&mut self, kbps: u32) -> Result<(), ModifyError> {
+    pub fn set_rate_limit(&mut self, kbps: u32) -> Result<(), ModifyError> {
         match self.state {
             QpState::Rtr | QpState::Rts | QpState::Sqd => {
                 self.attr.rate_limit = kbps;
+                if let SendSide::Reliable(requester) = &mut self.send {
+                    requester.set_rate(kbps);
+                }
                 Ok(())
             }
             _ => Err(ModifyError::NoTransition),
@@ -370,6 +379,12 @@ impl Qp {
         &mut self.pace
     }
 
+    /// Controls congestion (DCQCN) from now on, or not: marked packets are answered by notifications, and the
+    /// peer's slow requests down. They are counted in any case. Of RC alone.
+    pub fn control_congestion(&mut self, on: bool) {
+        self.marks = on.then(Box::default);
+    }
+
     /// Queues a receive work request.
     ///
     /// # Errors
@@ -402,9 +417,16 @@ impl Qp {
         packet: &Packet<'_>,
         mem: &impl Memory,
     ) {
+        if packet.bth().opcode.service() == Service::Cnp {
+            self.handle_notification(now, meta, packet);
+            return;
+        }
         if let Some(reason) = self.reject_reason(meta, packet) {
             self.out.counters.drop_packet(reason);
             return;
+        }
+        if meta.is_marked() && !packet.payload().is_empty() {
+            self.note_mark(now);
         }
         let headers = packet.headers();
         let operation = headers.bth.opcode.operation();
@@ -428,6 +450,33 @@ impl Qp {
             RecvSide::None => Ok(()),
         };
         self.conclude(now, result);
+    }
+
+    //= ENC-10
+    fn note_mark(&mut self, now: Time) {
+        self.out.counters.rare().marked_packets += 1;
+        if let (Some(marks), RecvSide::Reliable(responder)) = (&mut self.marks, &mut self.recv)
+            && marks.marked(now)
+        {
+            responder.notify();
+        }
+    }
+
+    //= CNP-03
+    fn handle_notification(&mut self, now: Time, meta: &PacketMeta, packet: &Packet<'_>) {
+        let reason = if self.state.receives() {
+            self.peer.reject_notification(meta, packet.bth())
+        } else {
+            Some(DropReason::State)
+        };
+        if let Some(reason) = reason {
+            self.out.counters.drop_packet(reason);
+            return;
+        }
+        self.out.counters.rare().cnps_received += 1;
+        if let (Some(_), SendSide::Reliable(requester)) = (&self.marks, &mut self.send) {
+            requester.notified(now);
+        }
     }
 
     fn handle_response(&mut self, now: Time, headers: &Headers, payload: &[u8], mem: &impl Memory) {

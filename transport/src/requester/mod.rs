@@ -26,6 +26,7 @@ use crate::error::PostError;
 use crate::outputs::Fatal;
 use crate::peer::Peer;
 use crate::queue::{SendLimits, Srqn};
+use crate::rate::RateLimit;
 use crate::time::Time;
 use crate::wr::{LocalData, SendFlags, SendOp, SendWr, total_len};
 
@@ -181,6 +182,8 @@ pub(crate) struct Requester {
     /// SQD: finish what was started, start nothing (RC-STA-06).
     draining: bool,
     window: Window,
+    /// Where it may not send as fast as it can.
+    limit: Option<Box<RateLimit>>,
 }
 
 impl Requester {
@@ -216,6 +219,7 @@ impl Requester {
             failed: None,
             draining: false,
             window: Window::new(),
+            limit: None,
         }
     }
 
@@ -233,6 +237,30 @@ impl Requester {
         self.retry_left = attr.retry_cnt;
         self.rnr_left = attr.rnr_retry;
         self.window.set_timeout(attr.ack_timeout_ns());
+    }
+
+    /// How fast it shall send, in kbit/s; 0 is as fast as it can.
+    pub(crate) fn set_rate(&mut self, kbps: u32) {
+        self.change_limit(|limit| limit.set_fixed(kbps));
+    }
+
+    /// The path is congested.
+    pub(crate) fn notified(&mut self, now: Time) {
+        let bps = self.window.bps();
+        self.change_limit(|limit| limit.notified(now, bps));
+    }
+
+    /// Something waits for the limit, or nothing.
+    fn wait_for_rate(&mut self, until: Option<Time>) {
+        if let Some(limit) = &mut self.limit {
+            limit.waits_until = until;
+        }
+    }
+
+    fn change_limit(&mut self, change: impl FnOnce(&mut RateLimit)) {
+        let limit = self.limit.get_or_insert_with(|| Box::new(RateLimit::new()));
+        change(limit);
+        self.limit.take_if(|limit| limit.is_idle());
     }
 
     pub(crate) const fn set_draining(&mut self, draining: bool) {
@@ -336,7 +364,11 @@ impl Requester {
 
     /// When [`Requester::handle_timeout`] is due.
     pub(crate) fn next_timeout(&self) -> Option<Time> {
-        self.rnr_until.or(self.ack_deadline)
+        let timer = self.rnr_until.or(self.ack_deadline);
+        match self.limit.as_ref().and_then(|limit| limit.waits_until) {
+            None => timer,
+            Some(until) => Some(timer.map_or(until, |timer| timer.min(until))),
+        }
     }
 
     /// Completes every WQE with `WR_FLUSH_ERR`, unsignaled ones too (RC-STA-01).
@@ -363,6 +395,7 @@ impl Requester {
         self.rewound = None;
         self.timed = None;
         self.failed = None;
+        self.wait_for_rate(None);
         self.una = self.next_new;
         self.cursor = self.next_new;
     }

@@ -9,6 +9,7 @@ use crate::cx::Cx;
 use crate::memory::{AccessError, Accessor, Extent, LocalAccess, Memory};
 use crate::peer::Peer;
 use crate::segment::data_operation;
+use crate::time::Time;
 use crate::transmit::{Head, Source, TxBuffer};
 use crate::wr::{SendFlags, SendOp, Sge};
 
@@ -47,7 +48,15 @@ impl Requester {
         } else {
             self.window.limit(self.in_flight(una_cost), tx.max_bytes())
         };
-        while self.failed.is_none() {
+        let begin = tx.bytes().len();
+        let budget = match &mut self.limit {
+            None => usize::MAX,
+            Some(limit) => {
+                limit.waits_until = None;
+                limit.budget(cx.now)
+            }
+        };
+        while self.failed.is_none() && tx.bytes().len() - begin < budget {
             while self.current < self.started && self.cursor == self.sq[self.current].end_psn() {
                 self.current += 1;
             }
@@ -89,6 +98,21 @@ impl Requester {
             }
             self.sent(cx, &step, una_cost);
         }
+        if budget != usize::MAX {
+            self.note_spent(cx.now, tx.bytes().len() - begin, budget);
+        }
+    }
+
+    /// So many bytes have left, where there is a limit.
+    #[cold]
+    fn note_spent(&mut self, now: Time, bytes: usize, budget: usize) {
+        let waits = bytes >= budget && self.has_work();
+        let Some(limit) = &mut self.limit else { return };
+        limit.spend(now, bytes);
+        if waits {
+            limit.waits_until = Some(limit.ready_at().max(now.plus_ns(1)));
+        }
+        self.limit.take_if(|limit| limit.is_idle());
     }
 
     /// Bytes in flight, as the window counts them.

@@ -18,6 +18,8 @@ const MAX_QUEUED_REPLAYS: usize = 512;
 pub(super) enum Response {
     /// Positive acknowledgement up to and including `psn`.
     Ack { psn: Psn, msn: Msn },
+    /// A congestion notification.
+    Notification,
     /// Any NAK.
     Nak {
         psn: Psn,
@@ -101,6 +103,11 @@ impl Responder {
         });
     }
 
+    /// Tells the peer that its packets were marked.
+    pub(crate) fn notify(&mut self) {
+        self.queue.push_back(Response::Notification);
+    }
+
     pub(super) fn schedule(&mut self, response: Response) {
         self.queue.push_back(response);
     }
@@ -147,6 +154,11 @@ impl Responder {
                     sent
                 }
                 Response::Nak { psn, msn, syndrome } => push_ack(cx.peer, psn, msn, syndrome, tx),
+                Response::Notification => {
+                    let sent = push_plain(&cx.peer.notification(), tx);
+                    cx.out.counters.rare().cnps_sent += u64::from(sent);
+                    sent
+                }
                 Response::Atomic {
                     psn, original, msn, ..
                 } => push_atomic_ack(cx.peer, psn, msn, original, tx),

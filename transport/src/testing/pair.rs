@@ -61,6 +61,7 @@ pub struct Pair {
     trace: Vec<Traced>,
     tracing: bool,
     long_way: bool,
+    marks: [bool; 2],
 }
 
 impl fmt::Debug for Pair {
@@ -116,6 +117,7 @@ impl Pair {
             trace: Vec::new(),
             tracing: true,
             long_way: false,
+            marks: [false; 2],
         }
     }
 
@@ -149,6 +151,11 @@ impl Pair {
     /// No packet is handled by [`Qp::handle_short`] from now on.
     pub const fn go_the_long_way(&mut self) {
         self.long_way = true;
+    }
+
+    /// The network marks the packets from one side, or does not (ECN).
+    pub const fn mark_packets(&mut self, from: Side, marked: bool) {
+        self.marks[from as usize] = marked;
     }
 
     /// Without a record of packets, for long runs.
@@ -427,7 +434,11 @@ impl Pair {
         let meta = PacketMeta {
             source: to.other().ip(),
             destination: to.ip(),
-            traffic_class: 0,
+            traffic_class: if self.marks[to.other() as usize] {
+                3
+            } else {
+                2
+            },
             hop_limit: 64,
         };
         let now = self.now;

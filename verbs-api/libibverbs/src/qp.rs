@@ -338,7 +338,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(
     0
 }
 
-/// Slot `modify_qp_rate_limit`: the rate is noted; bursts and packet sizes are hints for those who pace.
+/// Slot `modify_qp_rate_limit`: the rate is kept to; bursts and packet sizes are hints for those who pace.
 //= QPS-05
 pub(crate) unsafe extern "C" fn modify_qp_rate_limit(
     qp: *mut ibv_qp,
