@@ -3,6 +3,7 @@
 use rocade_tests::sim::each_seed;
 use rocade_tests::sim::flow::Kind;
 use rocade_tests::sim::lending::Lending;
+use rocade_tests::sim::network::Faults;
 use rocade_tests::sim::scenario::{Receives, Report, Scenario};
 use rocade_tests::sim::upheaval::{Outcome, Plan, Upheaval};
 
@@ -85,6 +86,35 @@ fn thousand_mixed_operations_in_both_directions() {
         scenario.work.push(scenario.work[0].clone());
         scenario
     });
+}
+
+/// The rules that users give links ask for the same of the transport: everything arrives, once and intact.
+#[test]
+fn faults_by_rule_are_survived() {
+    for rules in [
+        "drop opcode=READ_RESPONSE p=10%; drop opcode=REQUEST nth=3",
+        "drop opcode=ACK p=30%; drop opcode=NAK every=2",
+        "dup opcode=REQUEST p=20%; reorder by=3 p=5%; delay by=40ms p=1%",
+        "corrupt p=3%; drop opcode=SEND,WRITE nth=4..6; dup opcode=RESPONSE every=3",
+    ] {
+        let report = run(rules, 8, |seed| {
+            let mut scenario = Scenario::swarm(seed, &Kind::ALL, 40);
+            scenario.faults = Faults::NONE;
+            scenario.rules = rules;
+            scenario
+        });
+        assert!(
+            report.retransmitted + report.duplicates > 0,
+            "{rules}: {report:?}"
+        );
+        let again = run(rules, 8, |seed| {
+            let mut scenario = Scenario::swarm(seed, &Kind::ALL, 40);
+            scenario.faults = Faults::NONE;
+            scenario.rules = rules;
+            scenario
+        });
+        assert_eq!(report, again, "{rules}");
+    }
 }
 
 #[test]

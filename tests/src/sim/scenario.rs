@@ -46,6 +46,8 @@ pub struct Scenario {
     pub pace: Pace,
     /// The network.
     pub faults: Faults,
+    /// Faults by rule besides, as users write them.
+    pub rules: &'static str,
     /// What A sends, and B, if it does.
     pub work: Vec<Work>,
     /// All packets are handled the general way.
@@ -165,6 +167,7 @@ impl Scenario {
                 late_ns: 3 * (4096 << timeout),
                 blackout_ns: 0,
             },
+            rules: "",
             work: work.into_iter().take(if one_way { 1 } else { 2 }).collect(),
         }
     }
@@ -263,6 +266,7 @@ impl Scenario {
         let first_psns = self.first_psns.map(Psn::new);
         let mut network = Network::new(self.seed, Rc::clone(&faults), pmtu, first_psns);
         network.set_pace(self.pace);
+        network.set_rules(self.rules);
         pair.set_network(move |transit| network.decide(transit));
         let mut flows: Vec<Flow> = Side::BOTH
             .into_iter()

@@ -17,6 +17,7 @@ use crate::queue_pair::QueuePairBuilder;
 use crate::shared_receives::SharedReceiveQueue;
 use crate::sys;
 use crate::window::MemoryWindow;
+use crate::xrc::XrcDomain;
 
 /// The only port of a device.
 pub(crate) const PORT: u8 = 1;
@@ -109,6 +110,10 @@ pub struct Context {
 }
 
 impl Context {
+    pub(crate) const fn raw(&self) -> &RawContext {
+        &self.raw
+    }
+
     pub(crate) fn random_psn(&self) -> Psn {
         self.raw.random_psn()
     }
@@ -210,6 +215,15 @@ impl Context {
     #[doc(alias = "ibv_wc_read_completion_wallclock_ns")]
     pub fn time_of(&self, timestamp_ns: u64) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_nanos(self.raw.wallclock_ns(timestamp_ns))
+    }
+
+    /// A new XRC domain, which nobody else knows.
+    ///
+    /// # Errors
+    /// None so far.
+    #[doc(alias = "ibv_open_xrcd")]
+    pub fn xrc_domain(&self) -> Result<XrcDomain> {
+        XrcDomain::new(self)
     }
 
     /// A new protection domain.

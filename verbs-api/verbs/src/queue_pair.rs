@@ -1,12 +1,12 @@
 //! Queue pairs: built, then connected, then used.
 
 use rocade_emulator::{
-    AccessFlags, Completion, Connection, Counters, Psn, Qp, QpCap, QpInitAttr, QpState, QpType,
-    Qpn, Sge,
+    AccessFlags, Completion, Connection, Counters, Gid, Psn, Qp, QpCap, QpInitAttr, QpState,
+    QpType, Qpn, Sge,
 };
 
 use crate::completion::CompletionQueue;
-use crate::device::ProtectionDomain;
+use crate::device::{Context, ProtectionDomain};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::request::SendRequest;
@@ -87,6 +87,14 @@ impl<'a> QueuePairBuilder<'a> {
         self
     }
 
+    /// Makes it an XRC initiator, for a [target](crate::XrcDomain::target) as its peer: it sends, and each request
+    /// names a queue of the peer ([`SendRequest::to_queue`]); it receives nothing.
+    #[doc(alias = "IBV_QPT_XRC_SEND")]
+    pub const fn xrc_initiator(mut self) -> Self {
+        self.qp_type = QpType::XrcSend;
+        self
+    }
+
     /// Takes its receives from a queue that others use too. Receives cannot be posted to the queue pair then.
     pub const fn shared_receives(mut self, srq: &'a SharedReceiveQueue) -> Self {
         self.srq = Some(srq);
@@ -139,12 +147,7 @@ impl<'a> QueuePairBuilder<'a> {
     /// cannot be used (its text says who holds the port).
     pub fn build(self) -> Result<UnconnectedQueuePair> {
         let context = self.pd.context();
-        let gids = context.gids();
-        let entry = gids
-            .iter()
-            .find(|entry| entry.index == self.gid_index && !entry.gid.is_zero());
-        let gid = entry.ok_or(Error::NoGid(self.gid_index))?.gid;
-        let sgid_index = u8::try_from(self.gid_index).map_err(|_| Error::NoGid(self.gid_index))?;
+        gid_at(context, self.gid_index)?;
         let qp = self.pd.raw().create_qp(QpInitAttr {
             send_cq: self.send_cq.raw().clone(),
             recv_cq: self.recv_cq.raw().clone(),
@@ -154,19 +157,19 @@ impl<'a> QueuePairBuilder<'a> {
             sq_sig_all: false,
             cookie: 0,
         })?;
-        qp.to_init(self.access)?;
-        let endpoint = Endpoint {
-            gid,
-            qp_num: qp.qp_num(),
-            psn: self.psn.unwrap_or_else(|| context.random_psn()),
-            mtu: context.port()?.active_mtu,
-        };
-        Ok(UnconnectedQueuePair {
-            qp,
-            endpoint,
-            sgid_index,
-        })
+        UnconnectedQueuePair::new(context, qp, self.gid_index, self.access, self.psn)
     }
+}
+
+/// An entry of the GID table, and its index as an attribute has it.
+fn gid_at(context: &Context, index: u32) -> Result<(Gid, u8)> {
+    let gids = context.gids();
+    let entry = gids
+        .iter()
+        .find(|entry| entry.index == index && !entry.gid.is_zero());
+    let gid = entry.ok_or(Error::NoGid(index))?.gid;
+    let sgid_index = u8::try_from(index).map_err(|_| Error::NoGid(index))?;
+    Ok((gid, sgid_index))
 }
 
 /// How a connection behaves. The defaults suit peers on one machine or network.
@@ -213,6 +216,29 @@ pub struct UnconnectedQueuePair {
 }
 
 impl UnconnectedQueuePair {
+    /// From RESET to INIT.
+    pub(crate) fn new(
+        context: &Context,
+        qp: Qp,
+        gid_index: u32,
+        access: AccessFlags,
+        psn: Option<Psn>,
+    ) -> Result<Self> {
+        let (gid, sgid_index) = gid_at(context, gid_index)?;
+        qp.to_init(access)?;
+        let endpoint = Endpoint {
+            gid,
+            qp_num: qp.qp_num(),
+            psn: psn.unwrap_or_else(|| context.random_psn()),
+            mtu: context.port()?.active_mtu,
+        };
+        Ok(Self {
+            qp,
+            endpoint,
+            sgid_index,
+        })
+    }
+
     /// What the peer needs to connect to this queue pair.
     #[must_use]
     pub const fn endpoint(&self) -> Endpoint {
@@ -321,6 +347,9 @@ impl QueuePair {
             match request.parts() {
                 (wr, Some(data)) => queue.push_inline(&wr, data)?,
                 (wr, None) => queue.push(&wr)?,
+            }
+            if let Some(srqn) = request.queue() {
+                queue.aim(srqn);
             }
         }
         Ok(())
