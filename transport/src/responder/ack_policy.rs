@@ -335,6 +335,7 @@ fn push_read<H: Memory>(cx: &mut Cx<'_, H>, response: Response, tx: &mut TxBuffe
     }
 }
 
+//= ORD-05
 /// Appends READ responses with the same head, for the first of which there is room, whose payloads follow
 /// each other in memory: up to `most`. Returns how many.
 #[inline]

@@ -221,6 +221,7 @@ impl Responder {
         mem.check_remote(who, eth.rkey, eth.va, 8, RemoteAccess::Atomic)
             .map_err(|_| Refusal::ACCESS)?;
         //= RC-RSP-11
+        //= ATM-01
         if !eth.va.is_multiple_of(8) {
             return Err(Refusal::INVALID_REQUEST);
         }
