@@ -59,7 +59,8 @@ pub struct RegionSpec {
     pub len: usize,
     /// What the rig may do with it.
     pub rights: Rights,
-    /// Register it in a protection domain other than the queue pair's.
+    /// Register it in a protection domain other than the queue pair's: that of the shared receive queue, where
+    /// there is one.
     pub foreign_pd: bool,
     /// Memory windows may be bound to it.
     pub bindable: bool,
@@ -115,6 +116,18 @@ impl Buffer {
     }
 }
 
+/// Where a queue pair takes its receives from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReceivesFrom {
+    /// A queue of its own.
+    #[default]
+    Own,
+    /// A shared receive queue, which has a protection domain of its own.
+    Shared,
+    /// The same of an XRC domain: the queue pair is an XRC target.
+    Xrc,
+}
+
 /// A queue pair that the suite asks for. [`Default`] is what most cases want.
 #[derive(Clone, Debug)]
 pub struct QpSpec {
@@ -146,6 +159,8 @@ pub struct QpSpec {
     pub ready_to_send: bool,
     /// Memory to register.
     pub regions: Vec<RegionSpec>,
+    /// Where receives go.
+    pub receives_from: ReceivesFrom,
     /// Receives to post before the first packet comes; their ids are 0, 1, 2, …
     pub receives: Vec<Buffer>,
 }
@@ -169,6 +184,7 @@ impl Default for QpSpec {
             rnr_retry: 3,
             ready_to_send: true,
             regions: vec![RegionSpec::new(4096)],
+            receives_from: ReceivesFrom::Own,
             receives: Vec::new(),
         }
     }
@@ -328,6 +344,7 @@ codes! {
         QpAccessErr = 3,
         CommEst = 4,
         SqDrained = 5,
+        LastWqeReached = 16,
     }
 }
 
@@ -391,6 +408,9 @@ pub trait Peer {
 pub trait PeerQp {
     /// Its number.
     fn qpn(&self) -> Qpn;
+
+    /// The number of the XRC SRQ that its receives come from ([`ReceivesFrom::Xrc`]); 0 of any other.
+    fn srqn(&self) -> u32;
 
     /// Region `index` of the specification.
     ///

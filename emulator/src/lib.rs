@@ -3,7 +3,7 @@
 //! An [`Engine`] is the hardware of one process: it owns the links, the queue pairs, the
 //! registered memory and one background thread. [`Engine::open_device`] gives a [`Context`],
 //! from which the verbs objects come: [`Pd`], [`Mr`], [`Cq`], [`CompChannel`], [`Srq`],
-//! [`Qp`].
+//! [`Xrcd`], [`Qp`].
 //!
 //! Packets are real RoCEv2 over UDP port 4791. The protocol itself is in `rocade-transport`;
 //! this crate gives it memory, time, threads and sockets.
@@ -36,13 +36,13 @@ pub use error::VerbsError;
 pub use hca::{DeviceAttr, DeviceFacts, DeviceInfo, GidEntry, PortAttr, limits};
 pub use objects::{
     Advice, Ah, AsyncEvent, AsyncEventKind, CompChannel, Connection, Context, Cq, CqInitAttr,
-    Datagram, Dm, EventElement, EventWaiter, Mr, Mw, Pd, Qp, QpInitAttr, RecvPoster, Rereg,
-    ReregFlags, SendPoster, Srq, SrqInitAttr, SrqPoster,
+    Datagram, Dm, EventElement, EventWaiter, FileId, Mr, Mw, Pd, Qp, QpInitAttr, RecvPoster, Rereg,
+    ReregFlags, SendPoster, Srq, SrqInitAttr, SrqPoster, Xrcd, XrcdInitAttr,
 };
 pub use rocade_transport::{
     AccessFlags, AddressVector, Bind, BindError, CompleteTo, Completion, Counters, DropReason,
     ImmOrInv, ModifyError, PostError, QpAttr, QpAttrMask, QpCap, QpState, QpType, SendFlags,
-    SendOp, SendWr, Sge, SrqAttr, SrqError, WcFlags, WcOpcode, WcStatus, Window, WindowKind,
+    SendOp, SendWr, Sge, SrqAttr, SrqError, Srqn, WcFlags, WcOpcode, WcStatus, Window, WindowKind,
     transition_rule,
 };
 pub use rocade_wire::{Gid, Guid, Lkey, Mtu, Pkey, Psn, Qkey, Qpn, Rkey};

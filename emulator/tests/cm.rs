@@ -481,3 +481,47 @@ fn nonsense_is_counted() {
     id.connect(&param(Qpn::new(5), &[])).unwrap();
     b.expect(Kind::ConnectRequest, 1);
 }
+
+/// As many connections as a busy server has, at the same time, each with its own data.
+#[test]
+fn five_thousand_connections_at_a_time() {
+    const COUNT: u64 = 5_000;
+    let (a, b) = (Node::new("127.1.9.17"), Node::new("127.1.9.18"));
+    let _listener = b.listener(7477, 0);
+    let mut active = Vec::new();
+    let mut passive = Vec::new();
+    for cookie in 10..10 + COUNT {
+        let id = a.id(cookie);
+        a.routed(&id, cookie, addr(b.ip, 7477));
+        let qpn = Qpn::new(cookie as u32);
+        id.connect(&param(qpn, &cookie.to_be_bytes())).unwrap();
+        let event = b.expect(Kind::ConnectRequest, 1);
+        assert_eq!(conn(&event).private_data[..8], cookie.to_be_bytes());
+        let new = event.new_id.unwrap();
+        new.accept(cookie, &param(qpn, &[])).unwrap();
+        a.expect(Kind::ConnectResponse, cookie);
+        id.establish().unwrap();
+        b.expect(Kind::Established, cookie);
+        active.push(id);
+        passive.push(new);
+    }
+    for (id, cookie) in active.iter().zip(10..) {
+        id.disconnect().unwrap();
+        b.expect(Kind::Disconnected, cookie);
+    }
+    for (id, cookie) in passive.iter().zip(10..) {
+        id.disconnect().unwrap();
+        // Those that were quick have rested already.
+        let next = || {
+            let mut event = a.next();
+            while event.kind == Kind::TimewaitExit {
+                event = a.next();
+            }
+            event
+        };
+        let event = next();
+        assert_eq!((event.kind, event.cookie), (Kind::Disconnected, cookie));
+    }
+    let counters = [a.engine.cm_counters(), b.engine.cm_counters()];
+    assert_eq!(counters.map(|counters| counters.rx_unsolicited), [0, 0]);
+}

@@ -398,21 +398,7 @@ fn unreliable_connections_carry_messages_and_writes() {
     );
     let (from, to) = (create(&a, QpType::Uc), create(&b, QpType::Uc));
     for (qp, peer, gid) in [(&from, &to, b.gid()), (&to, &from, a.gid())] {
-        qp.to_init(ALL_ACCESS).unwrap();
-        let attr = |state: QpState| QpAttr {
-            qp_state: state.code(),
-            path_mtu: 3,
-            dest_qp_num: peer.qp_num().get(),
-            ah_attr: address(gid),
-            ..QpAttr::default()
-        };
-        let rtr = QpAttrMask::STATE
-            | QpAttrMask::AV
-            | QpAttrMask::PATH_MTU
-            | QpAttrMask::DEST_QPN
-            | QpAttrMask::RQ_PSN;
-        qp.modify(&attr(QpState::Rtr), rtr).unwrap();
-        qp.modify(&attr(QpState::Rts), QpAttrMask::STATE | QpAttrMask::SQ_PSN)
+        qp.connect(ALL_ACCESS, &Connection::to(gid, peer.qp_num()))
             .unwrap();
     }
     let data = pattern(100_000, 9);

@@ -9,6 +9,7 @@
 mod common;
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use common::{ALL_ACCESS, Side, pair, pattern};
 use rocade_emulator::{
@@ -540,4 +541,53 @@ fn a_null_region_is_for_this_side_only() {
     assert_eq!(execute(&b, peers, &[b.sge(0, 8)]), WcStatus::RemAccessErr);
     null.destroy().unwrap();
     assert_eq!(errno(null.destroy()), libc::EINVAL);
+}
+
+//= ORD-02 type=test
+//= ORD-03 type=test
+//= ORD-05 type=test
+//= ATM-03 type=test
+#[test]
+fn what_was_written_first_is_seen_first() {
+    const LEN: usize = 20_000;
+    let (a, b) = pair("127.9.7.1", "127.9.7.2", 1 << 16);
+    // Of the processor's own atomics too: IBV_ATOMIC_GLOB.
+    assert_eq!(b.context.device_attr().atomic_cap, 2);
+    let flag = 1 << 15;
+    for round in 1..30 {
+        let data = pattern(LEN, round);
+        a.fill(0, &data);
+        a.fill(flag, &[round as u8]);
+        // A program that polls memory sees the flag only behind the data.
+        a.send(1, write(b.addr(0), b.mr.rkey()), &[a.sge(0, LEN)]);
+        a.send(2, write(b.addr(flag), b.mr.rkey()), &[a.sge(flag, 1)]);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while b.memory[flag].load(Ordering::Acquire) != round as u8 {
+            assert!(Instant::now() < deadline, "no flag");
+            std::thread::yield_now();
+        }
+        assert_eq!(b.bytes(0, LEN), data);
+        // A READ behind the WRITEs finds what they have written.
+        let read = SendOp::Read {
+            va: b.addr(0),
+            rkey: b.mr.rkey(),
+        };
+        a.send(3, read, &[a.sge(1 << 15, LEN)]);
+        // And a receive tells of all that came before it.
+        let again = pattern(LEN, round + 1);
+        b.qp.recv_queue().push(9, &[]).unwrap();
+        for wr_id in 1..=3 {
+            let done = a.completion();
+            assert_eq!((done.wr_id, done.status), (wr_id, WcStatus::Success));
+        }
+        assert_eq!(a.bytes(1 << 15, LEN), data);
+        a.fill(0, &again);
+        a.send(4, write(b.addr(0), b.mr.rkey()), &[a.sge(0, LEN)]);
+        a.send(5, SendOp::Send { imm: None }, &[]);
+        assert_eq!(b.completion().wr_id, 9);
+        assert_eq!(b.bytes(0, LEN), again);
+        for wr_id in 4..=5 {
+            assert_eq!(a.completion().wr_id, wr_id);
+        }
+    }
 }

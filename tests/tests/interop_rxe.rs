@@ -3,6 +3,8 @@
 //! Needs root and what `interop/rxe-vm/README.md` names; otherwise each test is skipped with the reason. Emulation is
 //! slow (15 MB/s, 0.4 ms per direction), so the limits are wide and the counts small.
 
+#[path = "interop_rxe/cm.rs"]
+mod cm;
 #[path = "interop_rxe/data.rs"]
 mod data;
 
@@ -92,13 +94,23 @@ fn the_guest_notices_a_wrong_icrc() {
 
 /// Pingpong with the server in the guest and the client on Rocade.
 fn pingpong_to_guest(rig: &Rig, guest: &RxeGuest, gids: [u8; 2], arguments: &str) {
+    program_to_guest(rig, guest, "ibv_rc_pingpong", gids, arguments);
+}
+
+fn program_to_guest(
+    rig: &Rig,
+    guest: &RxeGuest,
+    program: &'static str,
+    gids: [u8; 2],
+    arguments: &str,
+) {
     let port = free_port();
     let server = words(&format!(
-        "ibv_rc_pingpong -d rxe0 -g {} -p {port} {arguments}",
+        "{program} -d rxe0 -g {} -p {port} {arguments}",
         gids[0]
     ));
     guest.spawn("pingpong", Some(port), &strs(&server));
-    let mut pair = Pingpong::new(&strs(&words(arguments)));
+    let mut pair = Pingpong::of(program, &strs(&words(arguments)));
     pair.gid_index[1] = gids[1];
     pair.devices[1] = Device::on(RxeGuest::BRIDGE);
     let client = pair.start_client(rig, RxeGuest::ADDRESS, port);
@@ -107,13 +119,23 @@ fn pingpong_to_guest(rig: &Rig, guest: &RxeGuest, gids: [u8; 2], arguments: &str
 
 /// Pingpong with the server on Rocade and the client in the guest.
 fn pingpong_from_guest(rig: &Rig, guest: &RxeGuest, gids: [u8; 2], arguments: &str) {
+    program_from_guest(rig, guest, "ibv_rc_pingpong", gids, arguments);
+}
+
+fn program_from_guest(
+    rig: &Rig,
+    guest: &RxeGuest,
+    program: &'static str,
+    gids: [u8; 2],
+    arguments: &str,
+) {
     let port = free_port();
-    let mut pair = Pingpong::new(&strs(&words(arguments)));
+    let mut pair = Pingpong::of(program, &strs(&words(arguments)));
     pair.gid_index[0] = gids[0];
     pair.devices[0] = Device::on(RxeGuest::BRIDGE);
     let server = pair.start_server(rig, port);
     let client = words(&format!(
-        "ibv_rc_pingpong -d rxe0 -g {} -p {port} {arguments} 192.168.77.1",
+        "{program} -d rxe0 -g {} -p {port} {arguments} 192.168.77.1",
         gids[1]
     ));
     guest.spawn("pingpong", None, &strs(&client));
@@ -168,6 +190,38 @@ fn small_pingpong_both_ways() {
     pingpong_to_guest(&rig, guest, [1, ours], "-n 100 -c");
     pingpong_from_guest(&rig, guest, [ours, 1], "-n 100 -c");
     pingpong_to_guest(&rig, guest, [1, ours], "-n 100 -c -e -s 5001 -r 1");
+    watch.check();
+}
+
+/// The unreliable services, with the data compared.
+#[test]
+fn uc_and_ud_pingpong_both_ways() {
+    let (rig, guest) = or_skip!(rig());
+    let watch = Watch::new(guest);
+    let ours = gid_index(&rig, "::ffff:192.168.77.1");
+    for (program, arguments) in [
+        ("ibv_ud_pingpong", "-n 100 -c -s 1024"),
+        ("ibv_ud_pingpong", "-n 100 -c -e -s 1"),
+        ("ibv_uc_pingpong", "-n 100 -c -s 5001 -m 1024"),
+    ] {
+        program_to_guest(&rig, guest, program, [1, ours], arguments);
+        program_from_guest(&rig, guest, program, [ours, 1], arguments);
+    }
+    let ours = gid_index(&rig, "fd77::1");
+    program_to_guest(
+        &rig,
+        guest,
+        "ibv_ud_pingpong",
+        [2, ours],
+        "-n 100 -c -s 1000",
+    );
+    program_from_guest(
+        &rig,
+        guest,
+        "ibv_ud_pingpong",
+        [ours, 2],
+        "-n 100 -c -s 1000",
+    );
     watch.check();
 }
 
@@ -246,6 +300,10 @@ perftest! {
     send_bw: "ib_send_bw" "-s 65536 -n 100";
     send_lat: "ib_send_lat" "-s 4096 -n 100";
     fetch_and_add_bw: "ib_atomic_bw" "-n 200 -A FETCH_AND_ADD -o 16";
+    uc_write_bw: "ib_write_bw" "-c UC -s 65536 -n 100";
+    uc_send_lat: "ib_send_lat" "-c UC -s 4096 -n 100";
+    ud_send_bw: "ib_send_bw" "-c UD -s 1024 -n 100";
+    ud_send_lat: "ib_send_lat" "-c UD -s 64 -n 100";
     compare_and_swap_lat: "ib_atomic_lat" "-n 100 -A CMP_AND_SWAP -o 16";
 }
 

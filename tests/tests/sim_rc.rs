@@ -3,7 +3,8 @@
 use rocade_tests::sim::each_seed;
 use rocade_tests::sim::flow::Kind;
 use rocade_tests::sim::lending::Lending;
-use rocade_tests::sim::scenario::{Report, Scenario};
+use rocade_tests::sim::network::Faults;
+use rocade_tests::sim::scenario::{Receives, Report, Scenario};
 use rocade_tests::sim::upheaval::{Outcome, Plan, Upheaval};
 
 /// Runs a scenario per seed.
@@ -87,6 +88,35 @@ fn thousand_mixed_operations_in_both_directions() {
     });
 }
 
+/// The rules that users give links ask for the same of the transport: everything arrives, once and intact.
+#[test]
+fn faults_by_rule_are_survived() {
+    for rules in [
+        "drop opcode=READ_RESPONSE p=10%; drop opcode=REQUEST nth=3",
+        "drop opcode=ACK p=30%; drop opcode=NAK every=2",
+        "dup opcode=REQUEST p=20%; reorder by=3 p=5%; delay by=40ms p=1%",
+        "corrupt p=3%; drop opcode=SEND,WRITE nth=4..6; dup opcode=RESPONSE every=3",
+    ] {
+        let report = run(rules, 8, |seed| {
+            let mut scenario = Scenario::swarm(seed, &Kind::ALL, 40);
+            scenario.faults = Faults::NONE;
+            scenario.rules = rules;
+            scenario
+        });
+        assert!(
+            report.retransmitted + report.duplicates > 0,
+            "{rules}: {report:?}"
+        );
+        let again = run(rules, 8, |seed| {
+            let mut scenario = Scenario::swarm(seed, &Kind::ALL, 40);
+            scenario.faults = Faults::NONE;
+            scenario.rules = rules;
+            scenario
+        });
+        assert_eq!(report, again, "{rules}");
+    }
+}
+
 #[test]
 fn each_operation_survives_random_configurations() {
     for kind in Kind::ALL {
@@ -111,6 +141,28 @@ fn conversations_survive_random_configurations() {
     });
     let one_seed = std::env::var_os("ROCADE_SEED").is_some();
     assert!(one_seed || report.held_acks > 100, "{report:?}");
+}
+
+/// Receives of a queue that others could take from as well; and XRC, in one direction.
+//= SRQ-07 type=test
+//= XRC-02 type=test
+#[test]
+fn shared_receives_survive_random_configurations() {
+    for receives in [Receives::Shared, Receives::Xrc] {
+        run("shared", 100, |seed| {
+            let mut scenario = Scenario::swarm(seed, &Kind::ALL, 30);
+            scenario.receives = receives;
+            if receives == Receives::Xrc {
+                scenario.work.truncate(1);
+            }
+            scenario
+        });
+        run("shared, hostile", 20, |seed| {
+            let mut scenario = Scenario::hostile(seed, &Kind::ALL, 60);
+            scenario.receives = receives;
+            scenario
+        });
+    }
 }
 
 /// The short way of middle packets is no other way: with and without it, the same happens.

@@ -3,6 +3,8 @@
 use bitflags::bitflags;
 use rocade_wire::{Qpn, Rkey};
 
+use crate::queue::Srqn;
+
 /// Completion status; the discriminants are the `ibv_wc_status` values (WCS-*).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
@@ -143,6 +145,8 @@ pub enum CompleteTo {
     SendCq,
     /// That of the QP's receive queue.
     RecvCq,
+    /// That of the XRC SRQ whose receive it was: [`Completion::srqn`] says which (XRC-05).
+    SrqCq,
 }
 
 /// A work completion (CQE).
@@ -170,6 +174,8 @@ pub struct Completion {
     pub to: CompleteTo,
     /// The packet had the solicited-event bit (CQ-06).
     pub solicited: bool,
+    /// The XRC SRQ whose receive it was; [`Srqn::NONE`] of any other queue.
+    pub srqn: Srqn,
     /// Slots of its queue that are free once the application has taken it: its own, and those of the
     /// unsignaled work requests before it (RC-WQE-03). To be given back by [`crate::Qp::free_slots`].
     pub slots: u32,

@@ -115,6 +115,12 @@ impl Window {
         self.rtt_ns.saturating_mul(TIMEOUT_PARTS)
     }
 
+    /// What is sent, in bits per second, as far as that is known.
+    pub(crate) fn bps(&self) -> Option<u64> {
+        let bits = self.bytes() * 8 * 1_000_000_000;
+        bits.checked_div(self.rtt_ns)
+    }
+
     /// `acked` bytes left the network in good order.
     pub(crate) fn on_progress(&mut self, acked: u64) {
         let acked = u32::try_from(acked)

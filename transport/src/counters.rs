@@ -66,6 +66,12 @@ pub struct Counters {
     pub fatal_naks_sent: u64,
     /// Acknowledge packets sent.
     pub acks_sent: u64,
+    /// Packets received that were marked on the way (ECN).
+    pub marked_packets: u64,
+    /// Congestion notifications sent.
+    pub cnps_sent: u64,
+    /// Congestion notifications received.
+    pub cnps_received: u64,
     drops: [u64; DROP_REASONS],
 }
 

@@ -6,6 +6,7 @@ use crate::completion::{CompleteTo, Completion, ImmOrInv, WcFlags, WcOpcode, WcS
 use crate::memory::Accessor;
 use crate::outputs::Outputs;
 use crate::peer::Peer;
+use crate::queue::Srqn;
 use crate::time::Time;
 
 /// When something happens, with whom, with whose memory, and where its results go: whatever a function of
@@ -51,6 +52,7 @@ impl<'a, H> Cx<'a, H> {
             vendor_err: 0,
             to,
             solicited: false,
+            srqn: Srqn::NONE,
             slots: 1,
             timestamp_ns: self.now.as_ns(),
         }

@@ -23,6 +23,7 @@
 //! peer        outputs     who the QP talks to; completions, events and counters
 //! transmit    congestion  the caller's buffer; how much is in flight
 //! pace                    what waits a moment so that it need not leave alone
+//! rate                    how fast, by attribute and by congestion notifications
 //! queue                   work requests that wait for their turn
 //! attr wr memory window completion event counters error time
 //! ```
@@ -54,6 +55,7 @@ mod pace;
 mod peer;
 mod qp;
 mod queue;
+mod rate;
 mod requester;
 mod responder;
 mod segment;
@@ -78,7 +80,9 @@ pub use memory::{
 pub use pace::{ANSWER_NS, AckTiming, Cause, HOLD_NS, Pace, WAIT_NS};
 pub use peer::PacketMeta;
 pub use qp::{ModifyContext, Qp, QpConfig, QpLimits, TransitionRule, transition_rule};
-pub use queue::{RecvWqe, SharedReceives, Srq, SrqAttr, SrqError, Taken};
+pub use queue::{
+    ReceiveDomain, Receives, RecvWqe, SharedReceives, Srq, SrqAttr, SrqError, Srqn, Taken,
+};
 pub use requester::MIN_ACK_TIMEOUT_NS;
 pub use time::Time;
 pub use transmit::{Deferred, Source, TxBuffer};

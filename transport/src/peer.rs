@@ -24,6 +24,15 @@ pub struct PacketMeta {
     pub hop_limit: u8,
 }
 
+impl PacketMeta {
+    /// The network has marked it as having met congestion.
+    #[inline]
+    pub(crate) const fn is_marked(&self) -> bool {
+        const CONGESTION_EXPERIENCED: u8 = 3;
+        self.traffic_class & CONGESTION_EXPERIENCED == CONGESTION_EXPERIENCED
+    }
+}
+
 /// What makes a packet one of a transport service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Framing {
@@ -38,7 +47,8 @@ impl Framing {
             QpType::Rc => Some(Self::of_service(Service::Rc)),
             QpType::Uc => Some(Self::of_service(Service::Uc)),
             QpType::Ud => Some(Self::of_service(Service::Ud)),
-            QpType::RawPacket | QpType::XrcSend | QpType::XrcRecv => None,
+            QpType::XrcSend | QpType::XrcRecv => Some(Self::of_service(Service::Xrc)),
+            QpType::RawPacket => None,
         }
     }
 
@@ -52,6 +62,12 @@ impl Framing {
     #[inline]
     pub(crate) const fn opcode(self, operation: Operation) -> Opcode {
         Opcode::new(self.base | operation.low_bits())
+    }
+
+    /// Do its requests name a shared receive queue (XRC-03)?
+    #[inline]
+    pub(crate) const fn names_srq(self) -> bool {
+        self.base == Service::Xrc.base()
     }
 
     /// Whether an opcode is one of the service, reserved ones included.
@@ -116,6 +132,29 @@ impl Peer {
         } else {
             None
         }
+    }
+
+    /// Why a congestion notification cannot be this peer's, if so.
+    //= CNP-02
+    pub(crate) fn reject_notification(&self, meta: &PacketMeta, bth: &Bth) -> Option<DropReason> {
+        if meta.source != self.remote || meta.destination != self.local {
+            Some(DropReason::WrongAddress)
+        } else if !bth.pkey.matches(self.pkey) {
+            Some(DropReason::BadPkey)
+        } else {
+            None
+        }
+    }
+
+    /// A congestion notification to the peer.
+    //= CNP-01 ETH-11
+    pub(crate) fn notification(&self) -> Head {
+        let mut head = self.head(Operation::Acknowledge, Psn::new(0), 0);
+        head.bth.opcode = Opcode::new(Service::Cnp.base() | Operation::Cnp.low_bits());
+        head.bth.migreq = false;
+        head.bth.becn = true;
+        head.push(&[0; 16]);
+        head
     }
 
     pub(crate) const fn pmtu_bytes(&self) -> u32 {

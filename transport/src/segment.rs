@@ -38,7 +38,8 @@ pub(crate) const fn data_operation(
     }
 }
 
-/// Has a request the lengths that its operation allows? RC-SEG-01, RC-SEG-05, OPC-37, OPC-38.
+/// Has a request the lengths that its operation allows?
+//= RC-SEG-01 RC-SEG-05 OPC-37 OPC-38
 pub(crate) fn length_ok(
     peer: &Peer,
     operation: Operation,

@@ -16,5 +16,5 @@ pub use memory::{Region, TestMemory};
 pub use pacing::Paced;
 pub use pair::{Node, Pair};
 pub use setup::{CONTEXT_MTU, Setup, context};
-pub use srq::TestSrq;
+pub use srq::{TestDomain, TestSrq};
 pub use transit::{Fate, Side, Traced, Transit};

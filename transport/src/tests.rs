@@ -1,5 +1,6 @@
 //! The transport from outside: two QPs, or one QP and hand-made packets.
 
+mod congested;
 mod errors;
 mod modify;
 mod owed;
@@ -15,6 +16,7 @@ mod states;
 mod transfer;
 mod unreliable;
 mod windows;
+mod xrc;
 
 use alloc::vec;
 use alloc::vec::Vec;

@@ -178,6 +178,7 @@ impl Window {
                 qpn: who.qpn,
             })
         };
+        //= MW-11
         self.binding = binding;
         self.rkey = bind.rkey;
         Ok(())

@@ -9,6 +9,7 @@ use crate::memory::{AccessError, Accessor, Memory};
 use crate::window::Bind;
 
 bitflags! {
+    //= MR-01
     /// Access rights of a memory region, and of a QP for its peer (`ibv_access_flags`, MR-01).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct AccessFlags: u32 {

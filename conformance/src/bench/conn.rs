@@ -8,7 +8,7 @@ use super::{Bench, Link, skip};
 use crate::{
     PacketBuilder, PeerQp,
     case::{CaseResult, equal, fail},
-    peer::{Buffer, Completion, Event, Region, State, Status, Work},
+    peer::{Buffer, Completion, Event, ReceivesFrom, Region, State, Status, Work},
     rig::Received,
 };
 
@@ -60,6 +60,15 @@ impl<'b> Conn<'b> {
         let pmtu: Mtu = self.link.spec.pmtu;
         // At most 4096.
         usize::try_from(pmtu.bytes()).unwrap_or(0)
+    }
+
+    /// Of which service its packets are.
+    #[must_use]
+    pub fn service(&self) -> Service {
+        match self.link.spec.receives_from {
+            ReceivesFrom::Xrc => Service::Xrc,
+            ReceivesFrom::Own | ReceivesFrom::Shared => Service::Rc,
+        }
     }
 
     /// The peer's queue pair.

@@ -14,7 +14,7 @@ use rocade_wire::{Operation, Psn, Qpn};
 use crate::{
     Peer, PeerQp, QpSpec, Rig,
     case::{CaseError, CaseResult, fail},
-    peer::{RegionSpec, Unable},
+    peer::{ReceivesFrom, RegionSpec, Unable},
 };
 
 pub use conn::Conn;
@@ -117,6 +117,9 @@ impl<'p> Bench<'p> {
     fn open(&self, mut spec: QpSpec) -> CaseResult<Link> {
         spec.rig_addr = self.rig.local();
         spec.rig_qpn = self.rig.new_qpn();
+        if spec.receives_from == ReceivesFrom::Xrc {
+            self.rig.expect_xrc(spec.rig_qpn);
+        }
         let qp = self.peer.open(&spec).map_err(skip)?;
         Ok(Link {
             qp,

@@ -1,6 +1,6 @@
 //! The rig as requester: its packets, and the answers it expects.
 
-use rocade_wire::{Msn, NakCode, Operation, RnrTimer, Syndrome};
+use rocade_wire::{Msn, NakCode, Opcode, Operation, RnrTimer, Service, Syndrome, XrcEth};
 
 use super::conn::{Conn, rc_packet};
 use crate::{
@@ -10,9 +10,27 @@ use crate::{
 };
 
 impl Conn<'_> {
-    /// Request packet `index` of this operation.
+    /// Request packet `index` of this operation; to an XRC target, for its only shared receive queue.
     #[must_use]
     pub fn request(&self, operation: Operation, index: i32) -> PacketBuilder {
+        let packet = self.rc_request(operation, index);
+        if self.service() == Service::Rc {
+            return packet;
+        }
+        packet.edit(|headers| {
+            if let Some(opcode) = Opcode::of(self.service(), operation) {
+                headers.bth.opcode = opcode;
+            }
+            headers.xrceth = Some(XrcEth {
+                resv: 0,
+                srqn: self.qp().srqn(),
+            });
+        })
+    }
+
+    /// The same of service RC, whatever the queue pair is.
+    #[must_use]
+    pub fn rc_request(&self, operation: Operation, index: i32) -> PacketBuilder {
         rc_packet(operation, self.qp().qpn(), self.psn(index))
     }
 
@@ -142,6 +160,8 @@ impl Conn<'_> {
     fn expect_acknowledge(&self, index: i32, msn: u32) -> CaseResult<Syndrome> {
         let packet = self.receive()?;
         let syndrome = acknowledge(&packet)?;
+        let service = packet.headers.bth.opcode.service();
+        equal(service, self.service(), "service of the answer")?;
         equal(packet.headers.bth.psn, self.psn(index), "PSN of the answer")?;
         expect_msn(&packet, msn)?;
         Ok(syndrome)

@@ -1,16 +1,19 @@
-//! What holds for every packet that a well-behaved RC device sends.
+//! What holds for every packet that a well-behaved device sends on a reliable service.
 
 use rocade_wire::{Bth, Operation, Packet, Pkey, Service};
 
 /// Checks the fields that do not depend on the state of the connection; the error names the
-/// rule.
-pub(super) fn check(packet: &Packet<'_>) -> Result<(), String> {
+/// rule. `service` is that of the connection.
+pub(super) fn check(packet: &Packet<'_>, service: Service) -> Result<(), String> {
     let bth = packet.bth();
     let Some(operation) = bth.opcode.operation() else {
         return Err(format!("OPC-36: sent the reserved {}", bth.opcode));
     };
-    if bth.opcode.service() != Service::Rc {
-        return Err(format!("BTH-15: sent {} on an RC queue pair", bth.opcode));
+    if bth.opcode.service() != service {
+        let sent = bth.opcode;
+        return Err(format!(
+            "BTH-15: sent {sent} on a queue pair of {service:?}"
+        ));
     }
     let pad = Bth::pad_for(packet.payload().len());
     let ends_message = operation.is_last() || operation.is_only();
@@ -69,7 +72,7 @@ mod tests {
         bytes[2] = 0xff;
         bytes[3] = 0xff;
         edit(&mut bytes);
-        check(&Packet::parse(&bytes).unwrap())
+        check(&Packet::parse(&bytes).unwrap(), Service::Rc)
     }
 
     #[test]

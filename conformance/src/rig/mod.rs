@@ -9,14 +9,14 @@ mod transcript;
 
 use std::{
     cell::{Cell, RefCell},
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, HashSet, VecDeque},
     io,
     net::{IpAddr, SocketAddr, UdpSocket},
     time::{Duration, Instant},
 };
 
 use rocade_wire::{
-    Headers, Packet, Qpn, ROCE_UDP_PORT,
+    Headers, Packet, Qpn, ROCE_UDP_PORT, Service,
     icrc::{IcrcCheck, IcrcFlow},
 };
 
@@ -82,6 +82,7 @@ pub struct Rig {
     no_checksum: Sender,
     stranger: Option<Sender>,
     next_qpn: Cell<u32>,
+    xrc: RefCell<HashSet<Qpn>>,
     inbox: RefCell<BTreeMap<u32, VecDeque<Received>>>,
     transcript: RefCell<Transcript>,
 }
@@ -108,6 +109,7 @@ impl Rig {
                 .map(|address| Sender::bind((address, 0).into(), peer))
                 .transpose()?,
             next_qpn: Cell::new(Self::FIRST_QPN),
+            xrc: RefCell::default(),
             inbox: RefCell::default(),
             transcript: RefCell::new(Transcript::new()),
         })
@@ -124,6 +126,11 @@ impl Rig {
         let qpn = self.next_qpn.get();
         self.next_qpn.set(qpn + 1);
         Qpn::new(qpn)
+    }
+
+    /// This one is an XRC initiator; the others are of service RC.
+    pub(crate) fn expect_xrc(&self, qpn: Qpn) {
+        self.xrc.borrow_mut().insert(qpn);
     }
 
     /// Sends a packet.
@@ -220,10 +227,15 @@ impl Rig {
         if flow.check(0, packet.covered(), packet.icrc_bytes()) == IcrcCheck::Bad {
             return fail("ICRC-02: the peer's ICRC is wrong");
         }
-        if let Err(what) = hygiene::check(&packet) {
+        let qpn = packet.bth().dest_qp;
+        let service = if self.xrc.borrow().contains(&qpn) {
+            Service::Xrc
+        } else {
+            Service::Rc
+        };
+        if let Err(what) = hygiene::check(&packet, service) {
             return fail(what);
         }
-        let qpn = packet.bth().dest_qp;
         if !(Self::FIRST_QPN..self.next_qpn.get()).contains(&qpn.get()) {
             return fail(format!(
                 "BTH-10: a packet for QP {qpn}, which never existed"

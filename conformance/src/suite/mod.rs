@@ -10,6 +10,7 @@ mod requester;
 mod resources;
 mod retry;
 mod sequence;
+mod shared;
 mod windows;
 
 use crate::Case;
@@ -68,6 +69,10 @@ pub const AREAS: &[Area] = &[
     Area {
         name: "windows",
         cases: windows::CASES,
+    },
+    Area {
+        name: "shared",
+        cases: shared::CASES,
     },
 ];
 

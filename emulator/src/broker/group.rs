@@ -256,7 +256,7 @@ impl Group {
             let slots = match gsi::recipients(packet, local.ip(), services, users) {
                 Recipients::Slots(slots) => slots,
                 Recipients::NobodyListens(service) => {
-                    if lapsed.wait((local, service), source, packet, now) {
+                    if lapsed.wait(services, (local, service), source, packet, now) {
                         return Vec::new();
                     }
                     users.first().copied().into_iter().collect()

@@ -1,8 +1,8 @@
 //! Datagrams to QP 1, which all processes of an address share: whose they are.
 //!
 //! A request for a service that nobody has is answered by whoever is there, with a rejection. But some programs
-//! stop listening between two connections of the same peer, for a moment: where somebody has listened just now, a
-//! request waits a little for the next one to listen.
+//! stop listening between two connections of the same peer, for a moment, and others tell their peers the port before
+//! they listen there: where somebody has listened just now, or has the port, a request waits a little.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -84,7 +84,7 @@ pub(super) struct Waiting {
     until: Instant,
 }
 
-/// Services that somebody has listened for just now, and requests for them.
+/// Services that somebody has listened for just now, and requests that wait.
 #[derive(Debug, Default)]
 pub(super) struct Lapsed {
     services: BTreeMap<ServiceId, Instant>,
@@ -101,6 +101,7 @@ impl Lapsed {
     /// Has a request wait; false where it is to be answered at once.
     pub(super) fn wait(
         &mut self,
+        services: &Services<Slot>,
         (local, service): (LocalAddr, ServiceId),
         source: SocketAddr,
         packet: &[u8],
@@ -110,7 +111,8 @@ impl Lapsed {
             .services
             .get(&service)
             .is_some_and(|until| *until > now);
-        if !lapsed || self.waiting.len() >= MAX_WAITING {
+        let expected = lapsed || services.is_bound(service, local.ip());
+        if !expected || self.waiting.len() >= MAX_WAITING {
             return false;
         }
         self.waiting.push(Waiting {
@@ -234,16 +236,16 @@ mod tests {
         let source = "10.0.0.2:49152".parse().unwrap();
         let now = Instant::now();
         let (mut lapsed, mut services) = (Lapsed::default(), Services::default());
-        assert!(!lapsed.wait((local, service), source, &[1], now));
+        assert!(!lapsed.wait(&services, (local, service), source, &[1], now));
         lapsed.remember(service, now);
-        assert!(!lapsed.wait((local, other), source, &[1], now));
-        assert!(!lapsed.wait((local, service), source, &[1], now + REMEMBERED));
-        assert!(lapsed.wait((local, service), source, &[1], now));
+        assert!(!lapsed.wait(&services, (local, other), source, &[1], now));
+        assert!(!lapsed.wait(&services, (local, service), source, &[1], now + REMEMBERED));
+        assert!(lapsed.wait(&services, (local, service), source, &[1], now));
         assert_eq!(lapsed.deadline(), Some(now + PATIENCE));
         assert!(lapsed.ready(&services, now).is_empty());
         let late = lapsed.ready(&services, now + PATIENCE);
         assert_eq!((late.len(), &late[0].packet[..]), (1, &[1][..]));
-        assert!(lapsed.wait((local, service), source, &[2], now));
+        assert!(lapsed.wait(&services, (local, service), source, &[2], now));
         let binding = Binding {
             service,
             to: BoundTo::AnyV4,
@@ -254,9 +256,20 @@ mod tests {
         let ready = lapsed.ready(&services, now);
         assert_eq!((ready.len(), ready[0].source), (1, source));
         assert_eq!(lapsed.deadline(), None);
+        // Who has the port may be about to listen.
+        let bound = Binding {
+            service: other,
+            listens: false,
+            ..binding
+        };
+        assert!(services.bind(Slot::new(3), bound));
+        assert!(lapsed.wait(&services, (local, other), source, &[4], now));
+        assert!(lapsed.ready(&services, now).is_empty());
+        assert!(services.listen(Slot::new(3), bound));
+        assert_eq!(lapsed.ready(&services, now).len(), 1);
         for _ in 0..MAX_WAITING {
-            assert!(lapsed.wait((local, service), source, &[3], now));
+            assert!(lapsed.wait(&services, (local, service), source, &[3], now));
         }
-        assert!(!lapsed.wait((local, service), source, &[3], now));
+        assert!(!lapsed.wait(&services, (local, service), source, &[3], now));
     }
 }

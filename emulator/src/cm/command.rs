@@ -12,7 +12,7 @@ use rocade_wire::mad::{
 use rocade_wire::{Guid, Pkey, Qkey, Qpn};
 
 use super::CmAddresses;
-use super::event::{CmChannel, CmEventKind, CmParam, ConnParam, Waiting};
+use super::event::{CmChannel, CmEventKind, CmParam, ConnParam, UdParam, Waiting};
 use super::host::CmCore;
 use super::id::{
     IdCore, IdKey, IdState, MAX_CM_RETRIES, PeerEnd, PortSpace, RESPONSE_TIMEOUT, UDP_QKEY,
@@ -487,6 +487,57 @@ impl CmId {
         })
     }
 
+    /// Joins a multicast group; the outcome is an event whose private data are the 8 bytes of `token`. The queue
+    /// pair is the caller's to attach.
+    ///
+    /// # Errors
+    /// [`VerbsError::InvalidArgument`] unless the ID is of datagrams, and has an address of the group's IP version.
+    //= CMA-14
+    //= CMA-15
+    #[doc(alias = "rdma_join_multicast")]
+    pub fn join(&self, group: SocketAddr, token: u64) -> Result<(), VerbsError> {
+        let group = canonical(group).ip();
+        self.with(|core, key, _| {
+            let id = core.id(key)?;
+            let may = matches!(id.state, IdState::AddrBound | IdState::AddrResolved);
+            if !may || !id.is_datagram() {
+                return wrong_state();
+            }
+            let fits = id.src.is_some_and(|src| src.is_ipv4() == group.is_ipv4());
+            if !group.is_multicast() || !fits {
+                return Err(VerbsError::InvalidArgument("multicast address"));
+            }
+            let address = id.group_address(group)?;
+            let param = UdParam {
+                private_data: token.to_ne_bytes().to_vec(),
+                address,
+                qp_num: Qpn::MULTICAST,
+                qkey: id.qkey.unwrap_or(UDP_QKEY),
+            };
+            core.tell(key, CmEventKind::MulticastJoin, 0, CmParam::Ud(param));
+            Ok(())
+        })
+    }
+
+    /// Leaves a group: an event of its joining that waits is forgotten.
+    ///
+    /// # Errors
+    /// The ID is gone.
+    #[doc(alias = "rdma_leave_multicast")]
+    pub fn leave(&self, token: u64) -> Result<(), VerbsError> {
+        self.with(|core, key, _| {
+            let id = core.id(key)?;
+            let of_this = |event: &Waiting| match &event.param {
+                CmParam::Ud(ud) if event.kind == CmEventKind::MulticastJoin => {
+                    event.id == key && ud.private_data == token.to_ne_bytes()
+                }
+                _ => false,
+            };
+            id.channel.events.extract(of_this);
+            Ok(())
+        })
+    }
+
     /// The queue pair has heard of its peer: the connection is made.
     ///
     /// # Errors
@@ -764,7 +815,7 @@ impl CmCore {
 
     /// Ends an ID.
     //= CM-ST-10
-    fn end(&mut self, key: IdKey, now: Time) -> (u64, Option<Binding>) {
+    pub(super) fn end(&mut self, key: IdKey, now: Time) -> (u64, Option<Binding>) {
         let Some(id) = self.ids.remove(&key) else {
             return (0, None);
         };

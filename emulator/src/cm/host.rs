@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use rocade_transport::Time;
@@ -155,6 +156,22 @@ impl EngineInner {
             self.follow_up(core, now);
         }
         core.cm.handle_timeout(now);
+        self.follow_up(core, now);
+    }
+
+    /// The process exits: its peers are told, as a kernel would tell them.
+    //= CM-ST-10
+    pub(crate) fn end_connections_at_exit(&self) {
+        const PATIENCE: Duration = Duration::from_millis(5);
+        let Some(mut core) = self.cm().core.try_lock_for(PATIENCE) else {
+            return;
+        };
+        let Some(core) = &mut *core else { return };
+        let now = self.now();
+        let all: Vec<IdKey> = core.ids.keys().copied().collect();
+        for key in all {
+            core.end(key, now);
+        }
         self.follow_up(core, now);
     }
 

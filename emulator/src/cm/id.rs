@@ -241,6 +241,20 @@ impl IdCore {
         })
     }
 
+    /// The way to a multicast group.
+    //= CMA-14
+    pub(super) fn group_address(&self, group: IpAddr) -> Result<AddressVector, VerbsError> {
+        Ok(AddressVector {
+            dgid: Gid::from_ip(group),
+            sgid_index: self.gid_index()?,
+            hop_limit: if group.is_ipv4() { HOP_LIMIT } else { 1 },
+            traffic_class: self.tos,
+            is_global: true,
+            port_num: PORT,
+            ..AddressVector::default()
+        })
+    }
+
     /// The attributes that the queue pair needs for a state (`rdma_init_qp_attr`).
     ///
     /// # Errors

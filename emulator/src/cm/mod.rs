@@ -5,7 +5,7 @@
 //! those of event queues: what opens sockets, or asks the broker, is done before.
 //!
 //! Datagrams to QP 1 come from the engine's receive loop (`engine/progress.rs`). With a broker the socket of
-//! slot 0 is the broker's, which passes them on by service and communication ID ([`services`], `broker/gsi.rs`).
+//! slot 0 is the broker's, which passes them on by service and communication ID (`services`, `broker/gsi.rs`).
 
 mod command;
 mod event;

@@ -173,6 +173,12 @@ impl<O: Copy + PartialEq> Services<O> {
             .collect()
     }
 
+    /// Has anybody the port at this address, listening or not?
+    pub(crate) fn is_bound(&self, service: ServiceId, at: IpAddr) -> bool {
+        let taken = self.by_id.get(&service);
+        taken.is_some_and(|taken| taken.iter().any(|(_, binding)| binding.to.covers(at)))
+    }
+
     /// Does anybody listen?
     pub(crate) fn has_listener(&self, service: ServiceId) -> bool {
         let taken = self.by_id.get(&service);

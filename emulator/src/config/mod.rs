@@ -14,6 +14,7 @@
 //! | `ROCADE_LINK` | `link = ".."` | `auto` (default), `udp`, `shm`: [`LinkMode`] |
 //! | `ROCADE_ICRC` | `icrc = ".."` | how ICRCs are computed, for measurements: `avx512`, `vpclmul256`, `pclmul128`, `pmull`, `crc32`, `table`; the processor's best by default |
 //! | `ROCADE_PEERS` | `peers = ["..", ..]` | `ADDR[/PREFIX][,..]`: who may talk to this process; anybody by default: [`Peers`] |
+//! | `ROCADE_DCQCN` | `dcqcn = ".."` | `on` or `off` (default): congestion control of RC over UDP |
 //! | `ROCADE_IDENTITY` | `identity = ".."` | `VENDOR:PART`: what the devices say they are: [`DeviceIdentity`] |
 //! | `ROCADE_PKEYS` | `pkeys = ["..", ..]` | `PKEY[,..]`: the P_Key table; only 0xffff by default |
 //! | `ROCADE_CAPTURE` | `capture = ".."` | file that all packets are appended to, see [`capture`](crate::link::capture) |
@@ -57,9 +58,9 @@ pub use self::identity::{DeviceIdentity, MAX_PKEYS};
 pub use self::names::{ENV_WARNED, UnknownVariable, nearest, unknown_variables};
 pub use self::peers::Peers;
 pub use self::settings::{
-    BrokerSetting, ENV_BROKER, ENV_BROKER_IDLE_MS, ENV_CAPTURE, ENV_CONFIG, ENV_DEVICES, ENV_FAULT,
-    ENV_ICRC, ENV_IDENTITY, ENV_IP, ENV_LINK, ENV_LOG, ENV_PEERS, ENV_PKEYS, ENV_RUNTIME_DIR,
-    FILE_NAME, Settings, config_file,
+    BrokerSetting, ENV_BROKER, ENV_BROKER_IDLE_MS, ENV_CAPTURE, ENV_CONFIG, ENV_DCQCN, ENV_DEVICES,
+    ENV_FAULT, ENV_ICRC, ENV_IDENTITY, ENV_IP, ENV_LINK, ENV_LOG, ENV_PEERS, ENV_PKEYS,
+    ENV_RUNTIME_DIR, FILE_NAME, Settings, config_file,
 };
 pub use self::spec::{DeviceSpec, MAX_DEVICE_NAME_LEN, SpecItem};
 pub use crate::broker::BrokerConfig;
@@ -82,6 +83,9 @@ pub struct EngineConfig {
     pub icrc: Option<Way>,
     /// Who may talk to this process.
     pub peers: Peers,
+    /// Whether congestion is controlled (DCQCN): packets of RC over UDP ask to be marked, marks are answered by
+    /// notifications, and those slow the sender down.
+    pub dcqcn: bool,
     /// Where all packets go: a pcapng file, which is appended to ([`capture`](crate::link::capture)).
     pub capture: Option<PathBuf>,
     /// What happens to packets on their way.
@@ -179,6 +183,7 @@ impl EngineConfig {
             link: LinkMode::Udp,
             icrc: None,
             peers: Peers::default(),
+            dcqcn: false,
             capture: None,
             faults: Vec::new(),
             simulation: Some(Simulation {

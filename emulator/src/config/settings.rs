@@ -36,6 +36,8 @@ pub const ENV_LINK: &str = "ROCADE_LINK";
 pub const ENV_ICRC: &str = "ROCADE_ICRC";
 /// `ADDR[/PREFIX][,..]`: who may talk to this process.
 pub const ENV_PEERS: &str = "ROCADE_PEERS";
+/// `on` or `off`: whether congestion is controlled (DCQCN).
+pub const ENV_DCQCN: &str = "ROCADE_DCQCN";
 /// `VENDOR:PART`: what the devices say they are.
 pub const ENV_IDENTITY: &str = "ROCADE_IDENTITY";
 /// `PKEY[,..]`: the P_Key table of the devices.
@@ -79,6 +81,7 @@ pub struct Settings {
     link: Option<Setting<LinkMode>>,
     icrc: Option<Setting<Way>>,
     peers: Option<Setting<Peers>>,
+    dcqcn: Option<Setting<bool>>,
     identity: Option<Setting<DeviceIdentity>>,
     pkeys: Option<Setting<Vec<Pkey>>>,
     capture: Option<Setting<PathBuf>>,
@@ -98,6 +101,7 @@ struct FileKeys {
     link: Option<String>,
     icrc: Option<String>,
     peers: Option<Vec<String>>,
+    dcqcn: Option<String>,
     identity: Option<String>,
     pkeys: Option<Vec<String>>,
     capture: Option<String>,
@@ -171,6 +175,7 @@ impl Settings {
             link: get(ENV_LINK)?.map(parse_link).transpose()?,
             icrc: get(ENV_ICRC)?.map(parse_icrc).transpose()?,
             peers: get(ENV_PEERS)?.map(parse_peers).transpose()?,
+            dcqcn: get(ENV_DCQCN)?.map(parse_switch).transpose()?,
             identity: get(ENV_IDENTITY)?.map(parse_identity).transpose()?,
             pkeys: get(ENV_PKEYS)?.map(parse_pkeys).transpose()?,
             capture: get(ENV_CAPTURE)?.map(parse_file).transpose()?,
@@ -251,6 +256,7 @@ impl Settings {
                         .map(|value| Setting { value, origin })
                 })
                 .transpose()?,
+            dcqcn: with("dcqcn", keys.dcqcn).map(parse_switch).transpose()?,
             identity: with("identity", keys.identity)
                 .map(parse_identity)
                 .transpose()?,
@@ -327,6 +333,7 @@ impl Settings {
             link: self.link.or(lower.link),
             icrc: self.icrc.or(lower.icrc),
             peers: self.peers.or(lower.peers),
+            dcqcn: self.dcqcn.or(lower.dcqcn),
             identity: self.identity.or(lower.identity),
             pkeys: self.pkeys.or(lower.pkeys),
             capture: self.capture.or(lower.capture),
@@ -495,6 +502,7 @@ impl Settings {
             link: self.link(),
             icrc: self.icrc.as_ref().map(|setting| setting.value),
             peers: self.peers(),
+            dcqcn: self.dcqcn.as_ref().is_some_and(|setting| setting.value),
             capture: self.capture().map(Path::to_owned),
             faults: self.faults().to_vec(),
             simulation: None,
@@ -616,6 +624,18 @@ fn parse_faults((value, origin): (String, Origin)) -> Result<Setting<Vec<Rule>>,
 
 fn parse_peers((value, origin): (String, Origin)) -> Result<Setting<Peers>, ConfigError> {
     let value = Peers::parse(&value, &origin)?;
+    Ok(Setting { value, origin })
+}
+
+fn parse_switch((text, origin): (String, Origin)) -> Result<Setting<bool>, ConfigError> {
+    let value = match text.as_str() {
+        "on" => true,
+        "off" => false,
+        _ => {
+            let reason = "it is neither";
+            return Err(ConfigError::invalid(&origin, text, reason, "on or off"));
+        }
+    };
     Ok(Setting { value, origin })
 }
 

@@ -207,6 +207,7 @@ fn wrong_variables_are_named() {
         ("ROCADE_ICRC", elsewhere, "this processor does not have it"),
         ("ROCADE_ICRC", elsewhere, "table"),
         ("ROCADE_PEERS", "10.0.0.0/40", "\"/40\" is not a prefix"),
+        ("ROCADE_DCQCN", "yes", "on or off"),
         ("ROCADE_IDENTITY", "mlx5", "no ':' in it"),
         ("ROCADE_PKEYS", "0xffff,0", "partition 0"),
     ] {

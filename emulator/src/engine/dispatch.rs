@@ -55,6 +55,8 @@ struct Locked<'a> {
 /// Hands packets to QPs. Lock order: QP table, regions, QP, CQ.
 pub(super) struct Dispatch<'e> {
     pub(super) engine: &'e EngineInner,
+    /// Packets are captured, or something happens to them.
+    tapped: bool,
     qps: &'e QpTable,
     mem: &'e MemGuard<'e>,
     pub(super) now: Time,
@@ -66,7 +68,7 @@ pub(super) struct Dispatch<'e> {
 }
 
 impl<'e> Dispatch<'e> {
-    pub(super) const fn new(
+    pub(super) fn new(
         engine: &'e EngineInner,
         qps: &'e QpTable,
         mem: &'e MemGuard<'e>,
@@ -75,6 +77,7 @@ impl<'e> Dispatch<'e> {
     ) -> Self {
         Self {
             engine,
+            tapped: engine.tap.is_on(),
             qps,
             mem,
             now,
@@ -95,7 +98,7 @@ impl<'e> Dispatch<'e> {
         origin: &mut impl Origin,
         later: Option<&mut Vec<Qpn>>,
     ) -> Verdict {
-        if self.engine.tap.is_on() {
+        if self.tapped {
             return self.tapped_packet(meta, packet, origin, later);
         }
         self.hand_over(meta, packet, origin, later)

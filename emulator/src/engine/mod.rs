@@ -55,7 +55,7 @@ use crate::link::shm::{self, ShmChannel};
 use crate::link::sim::{Network, SimLink};
 use crate::link::{Holder, Link, LinkError, LocalAddr, UdpLink};
 use crate::memory::{MemGuard, MrTable};
-use crate::objects::{Context, QpCore, QpInner};
+use crate::objects::{Context, Domains, QpCore, QpInner};
 use crate::random::Randomness;
 use crate::steering::{QpnAllocator, Slot};
 use crate::sys;
@@ -155,6 +155,7 @@ pub(crate) struct EngineInner {
     broker_mode: BrokerMode,
     link_mode: LinkMode,
     peers: Peers,
+    dcqcn: bool,
     clock: Clock,
     regions: MrTable,
     qps: RwLock<QpTable>,
@@ -170,6 +171,7 @@ pub(crate) struct EngineInner {
     /// What the broker does for us when we are gone.
     will: OnceLock<Arc<Will>>,
     overrun: OverrunCqs,
+    domains: Domains,
     moderated: ModeratedCqs,
     network: NetworkWatch,
     /// The background thread has been started.
@@ -215,6 +217,7 @@ impl Engine {
                 broker_mode: config.broker,
                 link_mode: config.link,
                 peers: config.peers,
+                dcqcn: config.dcqcn,
                 clock,
                 regions: MrTable::new(),
                 qps: RwLock::default(),
@@ -227,6 +230,7 @@ impl Engine {
                 agenda: Agenda::default(),
                 will: OnceLock::new(),
                 overrun: OverrunCqs::default(),
+                domains: Domains::default(),
                 moderated: ModeratedCqs::default(),
                 network: NetworkWatch::default(),
                 has_background: Mutex::new(false),
@@ -321,9 +325,24 @@ impl EngineInner {
         &self.regions
     }
 
+    /// Its XRC domains.
+    pub(crate) const fn domains(&self) -> &Domains {
+        &self.domains
+    }
+
+    /// A QP of this number, if there is one.
+    pub(crate) fn qp(&self, qpn: Qpn) -> Option<Arc<QpInner>> {
+        self.qps.read().get(qpn).cloned()
+    }
+
     /// Who may talk to this process.
     pub(crate) const fn peers(&self) -> &Peers {
         &self.peers
+    }
+
+    /// Is congestion controlled?
+    pub(crate) const fn controls_congestion(&self) -> bool {
+        self.dcqcn
     }
 
     pub(crate) fn next_pd(&self) -> PdTag {
@@ -458,16 +477,25 @@ impl EngineInner {
         }
         let link: Box<dyn Link> = match (&self.sim, self.broker_link()) {
             (Some(network), _) => Box::new(SimLink::new(local, Arc::clone(network))),
-            (None, None) => Box::new(bind_alone(local)?),
-            (None, Some(broker)) => Box::new(broker.open(local)?),
+            (None, None) => Box::new(self.with_marks(bind_alone(local)?)),
+            (None, Some(broker)) => Box::new(self.with_marks(broker.open(local)?)),
         };
         let mut hcas = self.hcas.iter();
-        let hca = hcas.find(|hca| hca.config.addrs.contains(&local.ip()));
+        let hca = hcas.find(|hca| hca.has_address(local.ip()));
         let uplink = Arc::new(Uplink::new(link, hca.cloned()));
         self.uplinks.write().push(Arc::clone(&uplink));
         // The background thread has one more descriptor to wait for.
         self.call_background();
         Ok(uplink)
+    }
+
+    /// A link that tells of marks, if anybody wants to know.
+    fn with_marks(&self, link: UdpLink) -> UdpLink {
+        if self.dcqcn {
+            // Where the system does not tell, there are none.
+            let _ = link.set_receive_tos(true);
+        }
+        link
     }
 
     /// The application polls a CQ.

@@ -145,6 +145,7 @@ extern "C" fn exiting() {
         // Should this be the last reference by now: nothing is taken apart at the exit.
         if let Some(engine) = engine.upgrade().map(ManuallyDrop::new) {
             engine.release_acks_at_exit();
+            engine.end_connections_at_exit();
             engine.publish_at_exit();
             engine.tap.flush();
         }

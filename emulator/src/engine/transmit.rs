@@ -253,7 +253,7 @@ impl EngineInner {
         while core.qp.pending_completions().len() > 0 {
             if inner.complete(core, &mut reserved) > 0 {
                 core.qp.set_fatal(self.now(), 0);
-                core.overrun = true;
+                core.overrun = inner.has_cqs();
             }
         }
         if core.overrun {
@@ -279,7 +279,7 @@ impl EngineInner {
             return;
         }
         let owed = core.qp.owed_ack();
-        if !self.send_blocked(&mut core.tx, driver) {
+        if core.tx.blocked.is_some() && !self.send_blocked(&mut core.tx, driver) {
             self.note_unsent(core, owed);
             return;
         }
@@ -449,6 +449,7 @@ impl EngineInner {
     }
 
     /// Sends what was left over; false where there is still no room.
+    #[cold]
     fn send_blocked(&self, tx: &mut TxState, driver: Driver) -> bool {
         let waits = |blocked: &Blocked| !tx.is_ready(blocked.route);
         if tx.blocked.as_deref().is_some_and(waits) {

@@ -197,6 +197,13 @@ impl Hca {
         self.port.gids()
     }
 
+    /// Is it one of the device's addresses?
+    pub(crate) fn has_address(&self, ip: IpAddr) -> bool {
+        self.gids()
+            .iter()
+            .any(|entry| entry.gid == Gid::from_ip(ip))
+    }
+
     /// The interface is up, or is not; true where that is new.
     pub(crate) fn set_running(&self, running: bool) -> bool {
         self.port.set_running(running)

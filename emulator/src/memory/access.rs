@@ -127,6 +127,8 @@ unsafe fn read_to(span: Span, dst: NonNull<u8>) -> Result<(), Fault> {
     unsafe { guarded(addr, len, || ptr::copy(src, dst.as_ptr(), len)) }
 }
 
+//= ORD-02
+//= ORD-03
 /// Copies into registered memory, the last byte last: programs poll on it (ORD-01 does not
 /// promise that, hardware does it). Lengths must agree. After a fault a part may have been copied.
 pub(super) fn write(span: Span, src: &[u8]) -> Result<(), Fault> {
@@ -162,7 +164,10 @@ pub(super) fn write(span: Span, src: &[u8]) -> Result<(), Fault> {
     }
 }
 
-/// Executes an atomic on 8 bytes, atomic with respect to the CPU too (ATM-03, ATM-04).
+//= ATM-02
+//= ATM-03
+//= ATM-04
+/// Executes an atomic on 8 bytes, atomic with respect to the CPU too.
 /// The address must be a multiple of 8; otherwise `None`.
 pub(super) fn atomic(span: Span, op: AtomicOp) -> Option<Result<u64, Fault>> {
     if span.len != 8 || !span.addr.is_multiple_of(8) {

@@ -134,6 +134,7 @@ impl MrTable {
     }
 
     //= KEY-01
+    //= MR-07
     fn add(&self, object: impl FnOnce(u32) -> Object) -> Option<u32> {
         guard::install();
         let mut regions = self.regions.write();

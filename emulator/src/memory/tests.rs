@@ -117,6 +117,8 @@ fn the_first_key_of_a_process_says_nothing() {
 }
 
 //= PD-01 type=test
+//= PD-03 type=test
+//= MR-03 type=test
 //= MR-11 type=test
 //= MR-12 type=test
 //= MR-13 type=test
@@ -466,4 +468,44 @@ fn copies_to_device_memory_stay_inside() {
     }
     assert_eq!(memory.read(7, &mut read), Some(()));
     assert_eq!(&read, b"\0hello");
+}
+
+//= ATM-03 type=test
+//= ATM-04 type=test
+//= MR-07 type=test
+#[test]
+fn atomics_through_two_regions_and_of_the_processor_do_not_lose_each_other() {
+    const EACH: u64 = 20_000;
+    let all = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_ATOMIC;
+    let (table, key, memory) = table(all);
+    let addr = (&raw const memory[0]).addr();
+    let other = Region {
+        pd: PdTag(9),
+        addr,
+        len: 8,
+        iova: 0,
+        access: all,
+    };
+    let other = table.insert(other).expect("room");
+    // SAFETY: leaked memory, accessed through atomics only from here on.
+    let word = unsafe { std::sync::atomic::AtomicU64::from_ptr(&raw mut memory[0]) };
+    let foreign = Accessor {
+        pd: PdTag(9),
+        ..WHO
+    };
+    let add = |who, key, va| {
+        let memory = table.read(Time::ZERO);
+        for _ in 0..EACH {
+            let done = memory.atomic_remote(who, Rkey::new(key), va, AtomicOp::FetchAdd { add: 1 });
+            assert!(done.is_ok());
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| add(WHO, key, 0x1000));
+        scope.spawn(|| add(foreign, other, 0));
+        for _ in 0..EACH {
+            word.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        }
+    });
+    assert_eq!(word.load(std::sync::atomic::Ordering::SeqCst), 3 * EACH);
 }

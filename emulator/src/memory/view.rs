@@ -10,6 +10,8 @@ use super::access::{self, Readable, Span};
 use super::guard::{Fault, Way};
 use super::table::{MemGuard, Region};
 
+//= ODP-02
+//= ODP-04
 impl From<Fault> for AccessError {
     fn from(Fault: Fault) -> Self {
         Self::Fault

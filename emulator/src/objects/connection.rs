@@ -1,6 +1,6 @@
-//! Connecting an RC queue pair, for who has no reason to spell out each transition.
+//! Connecting an RC or UC queue pair, for who has no reason to spell out each transition.
 
-use rocade_transport::{AccessFlags, AddressVector, QpAttr, QpAttrMask, QpState};
+use rocade_transport::{AccessFlags, AddressVector, QpAttr, QpAttrMask, QpState, transition_rule};
 use rocade_wire::{Gid, Mtu, Psn, Qpn};
 
 use super::qp::Qp;
@@ -9,7 +9,7 @@ use crate::error::VerbsError;
 /// The only port of a device.
 const PORT: u8 = 1;
 
-/// What an RC queue pair has to know to become RTR and RTS.
+/// What an RC queue pair has to know to become RTR and RTS; one of UC needs only a part of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Connection {
     /// GID of the peer's port.
@@ -114,14 +114,7 @@ impl Qp {
             ah_attr: connection.address(),
             ..QpAttr::default()
         };
-        let mask = QpAttrMask::STATE
-            | QpAttrMask::AV
-            | QpAttrMask::PATH_MTU
-            | QpAttrMask::DEST_QPN
-            | QpAttrMask::RQ_PSN
-            | QpAttrMask::MAX_DEST_RD_ATOMIC
-            | QpAttrMask::MIN_RNR_TIMER;
-        self.modify(&attr, mask)
+        self.modify(&attr, self.needed_for(QpState::Rtr))
     }
 
     /// From RTR to RTS.
@@ -138,13 +131,14 @@ impl Qp {
             max_rd_atomic: connection.max_rd_atomic,
             ..QpAttr::default()
         };
-        let mask = QpAttrMask::STATE
-            | QpAttrMask::SQ_PSN
-            | QpAttrMask::TIMEOUT
-            | QpAttrMask::RETRY_CNT
-            | QpAttrMask::RNR_RETRY
-            | QpAttrMask::MAX_QP_RD_ATOMIC;
-        self.modify(&attr, mask)
+        self.modify(&attr, self.needed_for(QpState::Rts))
+    }
+
+    /// The attributes that a QP of this type needs for the next state; all where there is no such step, which
+    /// the refusal will say.
+    fn needed_for(&self, next: QpState) -> QpAttrMask {
+        let rule = transition_rule(self.qp_type(), self.state(), next);
+        QpAttrMask::STATE | rule.map_or(QpAttrMask::AV, |rule| rule.required)
     }
 
     /// From RESET to RTS; the peer may do what `access` says.

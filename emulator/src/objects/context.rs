@@ -9,6 +9,7 @@ use super::comp_channel::CompChannel;
 use super::cq::{Cq, CqInitAttr};
 use super::event_queue::{AckCounter, EventQueue, EventWaiter};
 use super::pd::Pd;
+use super::xrcd::{Xrcd, XrcdInitAttr};
 use crate::engine::EngineInner;
 use crate::error::VerbsError;
 use crate::hca::{DeviceAttr, DeviceInfo, GidEntry, Hca, PortAttr, limits};
@@ -37,6 +38,8 @@ pub enum AsyncEventKind {
     PortActive = 9,
     /// It is not any more.
     PortErr = 10,
+    /// The CQ of an XRC SRQ has no room for its completions.
+    SrqErr = 14,
     /// Fewer receives than its limit are left in a shared receive queue.
     SrqLimitReached = 15,
     /// A QP in ERR takes no more receives from its shared receive queue.
@@ -221,6 +224,16 @@ impl Context {
     #[doc(alias = "ibv_create_cq_ex")]
     pub fn create_cq_with(&self, attr: CqInitAttr<'_>) -> Result<Cq, VerbsError> {
         Cq::new(Arc::clone(&self.inner), attr)
+    }
+
+    /// Opens an XRC domain.
+    ///
+    /// # Errors
+    /// For that of a file: [`VerbsError::WouldBlock`] (EAGAIN) if there is none and it is not to be made,
+    /// [`VerbsError::InvalidArgument`] if there is one and it had to be new (XRCL-03).
+    #[doc(alias = "ibv_open_xrcd")]
+    pub fn open_xrcd(&self, init: XrcdInitAttr) -> Result<Xrcd, VerbsError> {
+        Xrcd::open(Arc::clone(&self.inner), init)
     }
 
     /// The descriptor that is readable while an asynchronous event waits.

@@ -310,6 +310,18 @@ impl CqInner {
         granted
     }
 
+    /// Gives up room that was reserved for `count` completions.
+    pub(super) fn give_up(&self, count: usize) {
+        if count > 0 {
+            self.ring.lock().give_up(count);
+        }
+    }
+
+    /// Is it one of this device?
+    pub(super) fn is_of(&self, context: &Arc<ContextInner>) -> bool {
+        Arc::ptr_eq(&self.context, context)
+    }
+
     /// Adds completions, as long as `reserved` is not 0 into reserved room, and tells `each` their
     /// numbers. Returns how many are lost because the CQ is full (CQ-02).
     pub(super) fn add<'c>(

@@ -127,6 +127,11 @@ impl CqRing {
         granted
     }
 
+    /// Takes back what was promised to so many.
+    pub(super) const fn give_up(&mut self, count: usize) {
+        self.reserved -= count;
+    }
+
     /// Adds a completion that room was reserved for.
     pub(super) fn add_reserved(&mut self, completion: Completion) -> Added {
         self.reserved -= 1;
@@ -264,6 +269,7 @@ pub(super) fn test_completion(wr_id: u64, solicited: bool, status: WcStatus) -> 
         vendor_err: 0,
         to: CompleteTo::RecvCq,
         solicited,
+        srqn: rocade_transport::Srqn::NONE,
         slots: 1,
         timestamp_ns: 0,
     }

@@ -16,6 +16,7 @@ mod poster;
 mod qp;
 mod slots;
 mod srq;
+mod xrcd;
 
 pub use ah::Ah;
 pub use comp_channel::CompChannel;
@@ -31,7 +32,9 @@ pub use pd::Pd;
 pub use poster::{Datagram, RecvPoster, SendPoster};
 pub use qp::{Qp, QpInitAttr};
 pub use srq::{Srq, SrqInitAttr, SrqPoster};
+pub use xrcd::{FileId, Xrcd, XrcdInitAttr};
 
 pub(crate) use context::ContextInner;
 pub(crate) use cq::CqInner;
 pub(crate) use qp::{QpCore, QpInner};
+pub(crate) use xrcd::Domains;

@@ -89,6 +89,7 @@ impl Pd {
         access: AccessFlags,
     ) -> Result<Mr, VerbsError> {
         check_access(access)?;
+        //= MR-05
         let iova = if access.contains(AccessFlags::ZERO_BASED) {
             0
         } else {

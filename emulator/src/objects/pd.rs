@@ -77,6 +77,7 @@ impl Pd {
     /// [`VerbsError::Busy`] while objects belong to it (PD-02).
     #[doc(alias = "ibv_dealloc_pd")]
     pub fn destroy(&self) -> Result<(), VerbsError> {
+        //= PD-02
         if self.inner.children.load(Ordering::Acquire) > 0 {
             return Err(VerbsError::Busy("protection domain"));
         }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use parking_lot::MutexGuard;
-use rocade_transport::{Cause, Destination, PostError, QpState, SendWr, Sge, Time};
+use rocade_transport::{Cause, Destination, PostError, QpState, SendWr, Sge, Srqn, Time};
 use rocade_wire::{Qkey, Qpn};
 
 use super::ah::Ah;
@@ -71,6 +71,13 @@ impl<'a> SendPoster<'a> {
         self.post(wr, Some(data))?;
         self.posted += 1;
         Ok(())
+    }
+
+    /// The work request that was queued just now goes to the XRC SRQ `srqn` of the peer. Each of an XRC initiator
+    /// names one.
+    //= XRC-03
+    pub fn aim(&mut self, srqn: Srqn) {
+        self.core.qp.aim(srqn);
     }
 
     /// Queues a datagram; `data` is its data where it is copied now, and `wr` has none then.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use rocade_transport::{
     Cause, CompleteTo, Completion, Counters, ModifyContext, QpAttr, QpAttrMask, QpCap, QpConfig,
-    QpEvent, QpState, QpType, SharedReceives,
+    QpEvent, QpState, QpType, Receives, Srqn,
 };
 use rocade_wire::{Gid, Pkey, Qpn};
 
@@ -18,6 +18,7 @@ use super::pd::{Pd, PdInner};
 use super::poster::{RecvPoster, SendPoster};
 use super::slots::PendingSlots;
 use super::srq::{Srq, SrqInner};
+use super::xrcd::{Domain, XrcdInner};
 use crate::engine::{Driver, EngineInner, Path, TxState, Uplink};
 use crate::error::VerbsError;
 use crate::hca::{Hca, limits};
@@ -34,6 +35,10 @@ fn is_privileged() -> bool {
     )
     .is_ok()
 }
+
+/// The bits of a traffic class in which the network marks packets, and the value that allows it to.
+const ECN: u8 = 3;
+const ECN_CAPABLE: u8 = 2;
 
 /// What a QP is created with (`ibv_qp_init_attr`).
 #[derive(Clone, Debug)]
@@ -67,11 +72,30 @@ pub struct Qp {
 #[derive(Debug)]
 struct QpOwner {
     inner: Arc<QpInner>,
+    /// Of a target, which others may have open too.
+    hold: Option<Arc<Hold>>,
+}
+
+impl QpOwner {
+    /// False where it was let go of before.
+    fn let_go(&self) -> bool {
+        match &self.hold {
+            Some(hold) => self.inner.let_go(hold),
+            None => self.inner.end(),
+        }
+    }
+
+    fn async_acks(&self) -> &AckCounter {
+        match &self.hold {
+            Some(hold) => &hold.async_acks,
+            None => &self.inner.async_acks,
+        }
+    }
 }
 
 impl Drop for QpOwner {
     fn drop(&mut self) {
-        self.inner.end();
+        self.let_go();
     }
 }
 
@@ -79,13 +103,52 @@ impl Drop for QpOwner {
 pub(crate) struct QpInner {
     pub(super) pd: Arc<PdInner>,
     qp_num: Qpn,
-    send_cq: Arc<CqInner>,
-    recv_cq: Arc<CqInner>,
+    /// That of an XRC target has none.
+    send_cq: Option<Arc<CqInner>>,
+    recv_cq: Option<Arc<CqInner>>,
     srq: Option<Arc<SrqInner>>,
+    target: Option<Box<TargetPart>>,
     cookie: u64,
     core: Mutex<QpCore>,
     alive: AtomicBool,
     async_acks: Arc<AckCounter>,
+}
+
+/// What a new QP shall be.
+struct Plan {
+    qp_type: QpType,
+    cap: QpCap,
+    sq_sig_all: bool,
+    cookie: u64,
+    cqs: Option<(Arc<CqInner>, Arc<CqInner>)>,
+    srq: Option<Arc<SrqInner>>,
+    target: Option<Box<TargetPart>>,
+}
+
+/// What an XRC target has besides.
+#[derive(Debug)]
+struct TargetPart {
+    domain: Arc<Domain>,
+    /// Who has it open; with the last one it ends, and nobody can open it any more.
+    holds: Mutex<Vec<Arc<Hold>>>,
+}
+
+/// One opening of a target.
+#[derive(Debug)]
+struct Hold {
+    xrcd: Arc<XrcdInner>,
+    cookie: u64,
+    async_acks: Arc<AckCounter>,
+}
+
+impl Hold {
+    fn new(xrcd: &Arc<XrcdInner>, cookie: u64) -> Arc<Self> {
+        Arc::new(Self {
+            xrcd: Arc::clone(xrcd),
+            cookie,
+            async_acks: Arc::default(),
+        })
+    }
 }
 
 /// What the lock of a QP protects.
@@ -103,57 +166,90 @@ pub(crate) struct QpCore {
 impl Qp {
     pub(super) fn new(pd: Arc<PdInner>, mut init: QpInitAttr) -> Result<Self, VerbsError> {
         let srq = init.srq.map(|srq| Arc::clone(srq.inner()));
-        if let Some(srq) = &srq {
-            if !srq.is_of(&pd) {
-                return Err(VerbsError::InvalidArgument("srq"));
-            }
-            //= SRQ-09
+        let is_initiator = init.qp_type == QpType::XrcSend;
+        let fits = |srq: &Arc<SrqInner>| !is_initiator && srq.is_for(&pd);
+        if !srq.as_ref().is_none_or(fits) {
+            return Err(VerbsError::InvalidArgument("srq"));
+        }
+        //= SRQ-09
+        //= XRC-12
+        if srq.is_some() || is_initiator {
             (init.cap.max_recv_wr, init.cap.max_recv_sge) = (0, 0);
         }
         check_cap(&init.cap)?;
-        let engine = &pd.context.engine;
-        let qp_num = engine.allocate_qp_num()?;
-        let config = QpConfig {
-            qp_num,
+        let receives = match &srq {
+            Some(srq) => Receives::Shared(Arc::clone(srq) as _),
+            None => Receives::Own,
+        };
+        let plan = Plan {
             qp_type: init.qp_type,
-            pd: pd.id,
             cap: init.cap,
             sq_sig_all: init.sq_sig_all,
-            limits: pd.context.hca.qp_limits(),
-        };
-        let receives = srq.clone().map(|srq| srq as Arc<dyn SharedReceives>);
-        let Some(qp) = rocade_transport::Qp::new(config, receives) else {
-            engine.release_qp_num(qp_num);
-            return Err(VerbsError::NotSupported("QP type"));
-        };
-        let (send_cq, recv_cq) = (init.send_cq.inner, init.recv_cq.inner);
-        send_cq.attach_qp();
-        recv_cq.attach_qp();
-        if let Some(srq) = &srq {
-            srq.attach_qp();
-        }
-        pd.children.fetch_add(1, Ordering::AcqRel);
-        let inner = Arc::new(QpInner {
-            pd,
-            qp_num,
-            send_cq,
-            recv_cq,
-            srq,
             cookie: init.cookie,
-            core: Mutex::new(QpCore {
-                qp,
-                tx: TxState::default(),
-                overrun: false,
-                send_slots: PendingSlots::default(),
-                recv_slots: PendingSlots::default(),
-            }),
-            alive: AtomicBool::new(true),
-            async_acks: Arc::default(),
-        });
-        inner.engine().add_qp(Arc::clone(&inner));
-        Ok(Self {
-            owner: Arc::new(QpOwner { inner }),
-        })
+            cqs: Some((init.send_cq.inner, init.recv_cq.inner)),
+            srq,
+            target: None,
+        };
+        let inner = QpInner::create(pd, plan, receives)?;
+        Ok(Self::held(inner, None))
+    }
+
+    /// An XRC target; `nobody` is the domain of its own keys, of which there are none.
+    pub(super) fn new_target(
+        nobody: Arc<PdInner>,
+        xrcd: &Arc<XrcdInner>,
+        cookie: u64,
+    ) -> Result<Self, VerbsError> {
+        let domain = Arc::clone(&xrcd.domain);
+        let hold = Hold::new(xrcd, cookie);
+        let plan = Plan {
+            qp_type: QpType::XrcRecv,
+            cap: QpCap::default(),
+            sq_sig_all: false,
+            cookie,
+            cqs: None,
+            srq: None,
+            target: Some(Box::new(TargetPart {
+                domain: Arc::clone(&domain),
+                holds: Mutex::new(vec![Arc::clone(&hold)]),
+            })),
+        };
+        let inner = QpInner::create(nobody, plan, Receives::Domain(domain))?;
+        xrcd.children.fetch_add(1, Ordering::AcqRel);
+        Ok(Self::held(inner, Some(hold)))
+    }
+
+    //= XRC-11
+    pub(super) fn open_target(
+        xrcd: &Arc<XrcdInner>,
+        qp_num: Qpn,
+        cookie: u64,
+    ) -> Result<Self, VerbsError> {
+        let unknown = VerbsError::InvalidArgument("qp_num");
+        let Some(inner) = xrcd.context().engine.qp(qp_num) else {
+            return Err(unknown);
+        };
+        let hold = Hold::new(xrcd, cookie);
+        {
+            let of_domain = |target: &&TargetPart| Arc::ptr_eq(&target.domain, &xrcd.domain);
+            let Some(target) = inner.target.as_deref().filter(of_domain) else {
+                return Err(unknown);
+            };
+            let mut holds = target.holds.lock();
+            if holds.is_empty() {
+                // It is about to end.
+                return Err(unknown);
+            }
+            holds.push(Arc::clone(&hold));
+        }
+        xrcd.children.fetch_add(1, Ordering::AcqRel);
+        Ok(Self::held(inner, Some(hold)))
+    }
+
+    fn held(inner: Arc<QpInner>, hold: Option<Arc<Hold>>) -> Self {
+        Self {
+            owner: Arc::new(QpOwner { inner, hold }),
+        }
     }
 
     pub(crate) fn inner(&self) -> &QpInner {
@@ -172,6 +268,12 @@ impl Qp {
         Pd {
             inner: Arc::clone(&self.inner().pd),
         }
+    }
+
+    /// Its transport service.
+    #[must_use]
+    pub fn qp_type(&self) -> QpType {
+        self.inner().lock().qp.config().qp_type
     }
 
     /// Its state.
@@ -258,7 +360,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Notes how fast the QP shall send, in kbit/s; 0 is as fast as it can. Nothing is slowed down so far.
+    /// Notes how fast the QP shall send, in kbit/s; 0 is as fast as it can. Its answers are
+    /// not slowed down, and only RC is.
     ///
     /// # Errors
     /// [`VerbsError::Modify`] (EINVAL) unless it is connected (RTR, RTS or SQD).
@@ -326,10 +429,10 @@ impl Qp {
 
     /// Acknowledges asynchronous events of this QP.
     pub fn ack_async_events(&self, count: u32) {
-        self.inner().async_acks.ack(u64::from(count));
+        self.owner.async_acks().ack(u64::from(count));
     }
 
-    /// Ends the QP: its completions are removed from the CQs (CQ-13); waits until its
+    /// Ends the QP, or lets go of a target that others have open: its completions are removed from the CQs (CQ-13); waits until its
     /// asynchronous events are acknowledged (AEV-12).
     ///
     /// # Errors
@@ -341,10 +444,10 @@ impl Qp {
         if self.inner().engine().is_in_group(self.qp_num()) {
             return Err(VerbsError::Busy("attached to a multicast group"));
         }
-        if !self.inner().end() {
+        if !self.owner.let_go() {
             return Err(VerbsError::InvalidArgument("destroyed already"));
         }
-        self.inner().async_acks.wait();
+        self.owner.async_acks().wait();
         Ok(())
     }
 }
@@ -369,6 +472,80 @@ fn check_cap(cap: &QpCap) -> Result<(), VerbsError> {
 }
 
 impl QpInner {
+    fn create(pd: Arc<PdInner>, plan: Plan, receives: Receives) -> Result<Arc<Self>, VerbsError> {
+        let engine = &pd.context.engine;
+        let qp_num = engine.allocate_qp_num()?;
+        let config = QpConfig {
+            qp_num,
+            qp_type: plan.qp_type,
+            pd: pd.id,
+            cap: plan.cap,
+            sq_sig_all: plan.sq_sig_all,
+            limits: pd.context.hca.qp_limits(),
+        };
+        let Some(mut qp) = rocade_transport::Qp::new(config, receives) else {
+            engine.release_qp_num(qp_num);
+            return Err(VerbsError::NotSupported("QP type"));
+        };
+        qp.control_congestion(engine.controls_congestion());
+        let (send_cq, recv_cq) = plan.cqs.unzip();
+        for cq in send_cq.iter().chain(&recv_cq) {
+            cq.attach_qp();
+        }
+        if let Some(srq) = &plan.srq {
+            srq.attach_qp();
+        }
+        pd.children.fetch_add(1, Ordering::AcqRel);
+        let inner = Arc::new(Self {
+            pd,
+            qp_num,
+            send_cq,
+            recv_cq,
+            srq: plan.srq,
+            target: plan.target,
+            cookie: plan.cookie,
+            core: Mutex::new(QpCore {
+                qp,
+                tx: TxState::default(),
+                overrun: false,
+                send_slots: PendingSlots::default(),
+                recv_slots: PendingSlots::default(),
+            }),
+            alive: AtomicBool::new(true),
+            async_acks: Arc::default(),
+        });
+        inner.engine().add_qp(Arc::clone(&inner));
+        Ok(inner)
+    }
+
+    /// One of those that have a target open lets go of it; false where that has happened before. With the
+    /// last one it ends.
+    //= XRC-11
+    fn let_go(&self, hold: &Arc<Hold>) -> bool {
+        let Some(target) = &self.target else {
+            return false;
+        };
+        let mut holds = target.holds.lock();
+        let before = holds.len();
+        holds.retain(|other| !Arc::ptr_eq(other, hold));
+        let (was_held, was_last) = (holds.len() < before, holds.is_empty());
+        drop(holds);
+        if was_held {
+            if was_last {
+                self.end();
+            }
+            hold.xrcd.context().forget_events(&hold.async_acks);
+            hold.xrcd.children.fetch_sub(1, Ordering::AcqRel);
+        }
+        was_held
+    }
+
+    /// Does a completion that is lost end all QPs of its CQ? That of an XRC SRQ ends only the target that was to
+    /// report it: no CQ is the target's.
+    pub(crate) const fn has_cqs(&self) -> bool {
+        self.send_cq.is_some()
+    }
+
     pub(crate) fn engine(&self) -> &Arc<EngineInner> {
         &self.pd.context.engine
     }
@@ -427,7 +604,13 @@ impl QpInner {
         };
         let to = attr.ah_attr.dgid.to_ip();
         let channel = engine.channel_to(&uplink, dest, to);
-        let path = uplink.path_of(dest, to, &attr.ah_attr, channel)?;
+        let mut av = attr.ah_attr;
+        //= ENC-10
+        if engine.controls_congestion() && av.traffic_class & ECN == 0 {
+            // The network may mark the packets, rather than drop them.
+            av.traffic_class |= ECN_CAPABLE;
+        }
+        let path = uplink.path_of(dest, to, &av, channel)?;
         Ok((uplink, path))
     }
 
@@ -441,19 +624,24 @@ impl QpInner {
         self.core.try_lock_for(patience)
     }
 
-    const fn cq_of(&self, to: CompleteTo) -> &Arc<CqInner> {
+    const fn cq_of(&self, to: CompleteTo) -> Option<&Arc<CqInner>> {
         match to {
-            CompleteTo::SendCq => &self.send_cq,
-            CompleteTo::RecvCq => &self.recv_cq,
+            CompleteTo::SendCq => self.send_cq.as_ref(),
+            CompleteTo::RecvCq => self.recv_cq.as_ref(),
+            CompleteTo::SrqCq => None,
         }
     }
 
     /// Reserves room for completions in their CQs until there is none, and returns for how many.
     pub(crate) fn reserve<'c>(&self, completions: impl Iterator<Item = &'c Completion>) -> usize {
         let mut reserved = 0;
-        each_run(completions, |to, run| {
+        each_run(completions, |to, srqn, run| {
             let count = run.count();
-            let granted = self.cq_of(to).reserve(count);
+            let granted = match (self.cq_of(to), &self.target) {
+                (Some(cq), _) => cq.reserve(count),
+                (None, Some(target)) => target.domain.reserve(srqn, count),
+                (None, None) => count,
+            };
             reserved += granted;
             granted == count
         });
@@ -470,19 +658,24 @@ impl QpInner {
             recv_slots,
             ..
         } = core;
-        each_run(qp.pending_completions(), |to, run| {
-            let slots = match (to, &self.srq) {
-                (CompleteTo::SendCq, _) => &mut *send_slots,
-                (CompleteTo::RecvCq, None) => &mut *recv_slots,
-                (CompleteTo::RecvCq, Some(srq)) => {
-                    lost += complete_shared(srq, &self.recv_cq, run, reserved);
-                    return true;
+        each_run(qp.pending_completions(), |to, srqn, run| {
+            lost += match (self.cq_of(to), &self.srq, &self.target) {
+                //= XRC-05
+                (None, _, Some(target)) => target.domain.complete(srqn, run, reserved),
+                (None, _, None) => run.count(),
+                (Some(cq), Some(srq), _) if to == CompleteTo::RecvCq => {
+                    srq.add_completions(cq, run, reserved)
+                }
+                (Some(cq), ..) => {
+                    let slots = match to {
+                        CompleteTo::SendCq => &mut *send_slots,
+                        _ => &mut *recv_slots,
+                    };
+                    cq.add(run, reserved, |number, completion| {
+                        slots.note(number, completion.slots);
+                    })
                 }
             };
-            let cq = self.cq_of(to);
-            lost += cq.add(run, reserved, |number, completion| {
-                slots.note(number, completion.slots);
-            });
             true
         });
         qp.forget_completions();
@@ -497,6 +690,9 @@ impl QpInner {
         } else {
             (&self.recv_cq, &mut core.recv_slots)
         };
+        let Some(cq) = cq else {
+            return false;
+        };
         let slots = pending.reclaim(cq.oldest());
         core.qp.free_slots(is_send, slots);
         slots > 0
@@ -504,7 +700,8 @@ impl QpInner {
 
     /// Do completions of this QP go to `cq`?
     pub(crate) fn completes_to(&self, cq: &Arc<CqInner>) -> bool {
-        Arc::ptr_eq(&self.send_cq, cq) || Arc::ptr_eq(&self.recv_cq, cq)
+        let own = self.send_cq.iter().chain(&self.recv_cq);
+        own.into_iter().any(|own| Arc::ptr_eq(own, cq))
     }
 
     /// The application has not destroyed it.
@@ -522,15 +719,25 @@ impl QpInner {
             QpEvent::LastWqeReached => AsyncEventKind::QpLastWqeReached,
             QpEvent::Fatal => AsyncEventKind::QpFatal,
         };
-        let acks = Some(Arc::clone(&self.async_acks));
-        self.pd
-            .context
-            .raise(kind, EventElement::Qp(self.cookie), acks);
+        let Some(target) = &self.target else {
+            let acks = Some(Arc::clone(&self.async_acks));
+            self.pd
+                .context
+                .raise(kind, EventElement::Qp(self.cookie), acks);
+            return;
+        };
+        //= XRC-11
+        for hold in &*target.holds.lock() {
+            let acks = Some(Arc::clone(&hold.async_acks));
+            let element = EventElement::Qp(hold.cookie);
+            hold.xrcd.context().raise(kind, element, acks);
+        }
     }
 
     fn purge_completions(&self, core: &mut QpCore) {
-        self.send_cq.purge(self.qp_num);
-        self.recv_cq.purge(self.qp_num);
+        for cq in self.send_cq.iter().chain(&self.recv_cq) {
+            cq.purge(self.qp_num);
+        }
         core.send_slots.clear();
         core.recv_slots.clear();
     }
@@ -554,8 +761,9 @@ impl QpInner {
         engine.regions().free_windows_of(self.qp_num);
         engine.release_qp_num(self.qp_num);
         self.pd.context.forget_events(&self.async_acks);
-        self.send_cq.detach_qp();
-        self.recv_cq.detach_qp();
+        for cq in self.send_cq.iter().chain(&self.recv_cq) {
+            cq.detach_qp();
+        }
         if let Some(srq) = &self.srq {
             srq.detach_qp();
         }
@@ -564,37 +772,18 @@ impl QpInner {
     }
 }
 
-/// Hands completions of receives from a shared queue to the CQ, and returns how many are lost: their slots are
-/// free.
-fn complete_shared<'c>(
-    srq: &SrqInner,
-    cq: &Arc<CqInner>,
-    run: impl Iterator<Item = &'c Completion>,
-    reserved: &mut usize,
-) -> usize {
-    let mut pending = srq.pending();
-    let slots = pending.of(cq);
-    let lost = cq.add(run, reserved, |number, completion| {
-        slots.note(number, completion.slots);
-    });
-    drop(pending);
-    if lost > 0 {
-        srq.free_slots(lost);
-    }
-    lost
-}
-
 /// Calls `each` for each run of completions that go to one CQ, until it says false. It has
 /// to use up what it gets.
 fn each_run<'c, I: Iterator<Item = &'c Completion>>(
     completions: I,
-    mut each: impl FnMut(CompleteTo, &mut dyn Iterator<Item = &'c Completion>) -> bool,
+    mut each: impl FnMut(CompleteTo, Srqn, &mut dyn Iterator<Item = &'c Completion>) -> bool,
 ) {
     let mut completions = completions.peekable();
     while let Some(first) = completions.peek() {
-        let to = first.to;
-        let mut run = std::iter::from_fn(|| completions.next_if(|c| c.to == to));
-        if !each(to, &mut run) {
+        let (to, srqn) = (first.to, first.srqn);
+        let same = |c: &&Completion| c.to == to && c.srqn == srqn;
+        let mut run = std::iter::from_fn(|| completions.next_if(same));
+        if !each(to, srqn, &mut run) {
             break;
         }
     }

@@ -5,14 +5,17 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, MutexGuard};
-use rocade_transport::{PostError, RecvWqe, Sge, SharedReceives, SrqAttr, Taken};
+use rocade_transport::{
+    Completion, PdTag, PostError, RecvWqe, Sge, SharedReceives, SrqAttr, Srqn, Taken,
+};
 use rocade_wire::Qpn;
 
 use super::context::{AsyncEventKind, EventElement};
-use super::cq::CqInner;
+use super::cq::{Cq, CqInner};
 use super::event_queue::AckCounter;
 use super::pd::{Pd, PdInner};
 use super::slots::PendingSlots;
+use super::xrcd::{Xrcd, XrcdInner};
 use crate::error::VerbsError;
 use crate::hca::limits;
 
@@ -50,6 +53,7 @@ impl Drop for SrqOwner {
 #[derive(Debug)]
 pub(crate) struct SrqInner {
     pd: Arc<PdInner>,
+    xrc: Option<Xrc>,
     number: Qpn,
     cookie: u64,
     core: Mutex<rocade_transport::Srq>,
@@ -62,15 +66,27 @@ pub(crate) struct SrqInner {
     async_acks: Arc<AckCounter>,
 }
 
+/// What an XRC SRQ has besides.
+#[derive(Debug)]
+struct Xrc {
+    /// Through which it was made.
+    xrcd: Arc<XrcdInner>,
+    cq: Arc<CqInner>,
+    /// Receives that were taken and have not completed: as long as there are any, the domain knows the queue.
+    taken: AtomicU32,
+    /// Its CQ is overrun.
+    has_failed: AtomicBool,
+}
+
 /// For each CQ where receives of a shared queue have completed, what becomes free when.
 #[derive(Debug, Default)]
-pub(super) struct Pending {
+struct Pending {
     of_cqs: Vec<(Weak<CqInner>, PendingSlots)>,
 }
 
 impl Pending {
     /// The slots that wait for completions of `cq` to be taken.
-    pub(super) fn of(&mut self, cq: &Arc<CqInner>) -> &mut PendingSlots {
+    fn of(&mut self, cq: &Arc<CqInner>) -> &mut PendingSlots {
         let found = self
             .of_cqs
             .iter()
@@ -97,6 +113,37 @@ impl Pending {
 
 impl Srq {
     pub(super) fn new(pd: Arc<PdInner>, init: SrqInitAttr) -> Result<Self, VerbsError> {
+        Self::create(pd, None, init)
+    }
+
+    pub(super) fn of_xrcd(
+        xrcd: &Xrcd,
+        pd: &Pd,
+        cq: &Cq,
+        init: SrqInitAttr,
+    ) -> Result<Self, VerbsError> {
+        let (pd, xrcd, cq) = (Arc::clone(&pd.inner), Arc::clone(xrcd.inner()), &cq.inner);
+        if !Arc::ptr_eq(&pd.context, xrcd.context()) || !cq.is_of(&pd.context) {
+            return Err(VerbsError::InvalidArgument("pd, xrcd and cq"));
+        }
+        let cq = Arc::clone(cq);
+        let xrc = Xrc {
+            xrcd,
+            cq,
+            taken: AtomicU32::new(0),
+            has_failed: AtomicBool::new(false),
+        };
+        let srq = Self::create(pd, Some(xrc), init)?;
+        let inner = srq.inner();
+        if let Some(xrc) = &inner.xrc {
+            xrc.cq.attach_qp();
+            xrc.xrcd.children.fetch_add(1, Ordering::AcqRel);
+            xrc.xrcd.domain.add(inner);
+        }
+        Ok(srq)
+    }
+
+    fn create(pd: Arc<PdInner>, xrc: Option<Xrc>, init: SrqInitAttr) -> Result<Self, VerbsError> {
         //= SRQ-01
         if init.max_wr == 0 || init.max_wr > limits::MAX_SRQ_WR {
             return Err(VerbsError::InvalidArgument("max_wr"));
@@ -111,6 +158,7 @@ impl Srq {
             owner: Arc::new(SrqOwner {
                 inner: Arc::new(SrqInner {
                     pd,
+                    xrc,
                     number,
                     cookie: init.cookie,
                     core: Mutex::new(core),
@@ -214,20 +262,9 @@ impl SrqInner {
         self.users.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Is it one of this device?
-    pub(super) fn is_of(&self, pd: &PdInner) -> bool {
-        Arc::ptr_eq(&self.pd.context, &pd.context)
-    }
-
-    /// Where completions of its receives are noted.
-    pub(super) fn pending(&self) -> MutexGuard<'_, Pending> {
-        self.pending.lock()
-    }
-
-    /// So many slots are free whose completions were lost.
-    pub(super) fn free_slots(&self, slots: usize) {
-        let slots = u32::try_from(slots).unwrap_or(u32::MAX);
-        self.core.lock().free_slots(slots);
+    /// May a QP of `pd` take its receives from it? An XRC SRQ is for targets only.
+    pub(super) fn is_for(&self, pd: &PdInner) -> bool {
+        Arc::ptr_eq(&self.pd.context, &pd.context) && self.xrc.is_none()
     }
 
     /// Frees the slots whose completions the application has taken; false where there are none.
@@ -246,9 +283,108 @@ impl SrqInner {
         }
         self.pd.context.forget_events(&self.async_acks);
         drop(core);
-        self.pd.context.engine.release_srq_num(self.number);
+        // Completions that are about to be added are there; there will be no others.
+        drop(self.pending.lock());
+        if let Some(xrc) = &self.xrc {
+            xrc.cq.detach_qp();
+            xrc.xrcd.domain.retire(self.srqn());
+            xrc.xrcd.children.fetch_sub(1, Ordering::AcqRel);
+        } else {
+            self.pd.context.engine.release_srq_num(self.number);
+        }
         self.pd.children.fetch_sub(1, Ordering::AcqRel);
         true
+    }
+
+    pub(super) fn srqn(&self) -> Srqn {
+        Srqn::new(self.number.get())
+    }
+
+    /// The application has not destroyed it.
+    pub(super) fn is_alive(&self) -> bool {
+        self.alive.load(Ordering::Acquire)
+    }
+
+    /// Destroyed, and all that was taken from it has completed.
+    pub(super) fn is_over(&self) -> bool {
+        let taken = |xrc: &Xrc| xrc.taken.load(Ordering::Acquire);
+        !self.is_alive() && self.xrc.as_ref().is_none_or(|xrc| taken(xrc) == 0)
+    }
+
+    /// So many receives of an XRC SRQ have completed, or will not.
+    fn give_back(&self, count: usize) {
+        if let Some(xrc) = &self.xrc {
+            let count = u32::try_from(count).unwrap_or(u32::MAX);
+            let before = xrc.taken.fetch_sub(count, Ordering::AcqRel);
+            if before == count && !self.is_alive() {
+                xrc.xrcd.domain.retire(self.srqn());
+            }
+        }
+    }
+
+    /// Reserves room for completions in the CQ of an XRC SRQ, and returns for how many.
+    pub(super) fn reserve(&self, count: usize) -> usize {
+        self.xrc.as_ref().map_or(0, |xrc| xrc.cq.reserve(count))
+    }
+
+    /// Hands completions to the CQ of an XRC SRQ, the first `reserved` into room that was reserved, and returns
+    /// how many are lost. Those of a queue that is destroyed go nowhere: the CQ may be gone.
+    pub(super) fn complete<'c>(
+        &self,
+        run: impl Iterator<Item = &'c Completion>,
+        reserved: &mut usize,
+    ) -> usize {
+        let Some(xrc) = &self.xrc else {
+            return 0;
+        };
+        let pending = self.pending.lock();
+        if !self.is_alive() {
+            drop(pending);
+            let count = run.count();
+            let unused = count.min(*reserved);
+            *reserved -= unused;
+            xrc.cq.give_up(unused);
+            self.give_back(count);
+            return 0;
+        }
+        let mut count = 0;
+        let run = run.inspect(|_| count += 1);
+        let lost = self.add_to(&xrc.cq, pending, run, reserved);
+        //= AEV-09
+        if lost > 0 && !xrc.has_failed.swap(true, Ordering::AcqRel) {
+            self.raise(AsyncEventKind::SrqErr);
+        }
+        self.give_back(count);
+        lost
+    }
+
+    /// Hands completions of receives of this queue to a CQ, and returns how many are lost: their slots are free.
+    pub(super) fn add_completions<'c>(
+        &self,
+        cq: &Arc<CqInner>,
+        run: impl Iterator<Item = &'c Completion>,
+        reserved: &mut usize,
+    ) -> usize {
+        self.add_to(cq, self.pending.lock(), run, reserved)
+    }
+
+    fn add_to<'c>(
+        &self,
+        cq: &Arc<CqInner>,
+        mut pending: MutexGuard<'_, Pending>,
+        run: impl Iterator<Item = &'c Completion>,
+        reserved: &mut usize,
+    ) -> usize {
+        let slots = pending.of(cq);
+        let lost = cq.add(run, reserved, |number, completion| {
+            slots.note(number, completion.slots);
+        });
+        drop(pending);
+        if lost > 0 {
+            let lost = u32::try_from(lost).unwrap_or(u32::MAX);
+            self.core.lock().free_slots(lost);
+        }
+        lost
     }
 
     fn raise(&self, kind: AsyncEventKind) {
@@ -260,10 +396,29 @@ impl SrqInner {
     }
 }
 
+impl Drop for SrqInner {
+    fn drop(&mut self) {
+        // Nobody else knows the number of an XRC SRQ any more.
+        if self.xrc.is_some() {
+            self.pd.context.engine.release_srq_num(self.number);
+        }
+    }
+}
+
 impl SharedReceives for SrqInner {
+    fn pd(&self) -> PdTag {
+        self.pd.id
+    }
+
     fn take(&self) -> Option<RecvWqe> {
         let mut core = self.core.lock();
+        if !self.is_alive() && self.xrc.is_some() {
+            return None;
+        }
         let Taken { wqe, limit_reached } = core.take()?;
+        if let Some(xrc) = &self.xrc {
+            xrc.taken.fetch_add(1, Ordering::AcqRel);
+        }
         if limit_reached {
             //= SRQ-04
             self.raise(AsyncEventKind::SrqLimitReached);
@@ -273,6 +428,7 @@ impl SharedReceives for SrqInner {
 
     fn forget(&self) {
         self.core.lock().free_slots(1);
+        self.give_back(1);
     }
 }
 

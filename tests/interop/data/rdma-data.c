@@ -1,5 +1,6 @@
 /*
- * Looks at every byte that WRITE, READ and atomics move, which perftest does not.
+ * Looks at every byte that WRITE, READ and atomics move, which perftest does not; through memory windows too, whose keys
+ * either side makes invalid.
  *
  *	rdma-data requests|responds DEVICE GID_INDEX PORT [HOST]
  *
@@ -27,7 +28,7 @@ struct place {
 	uint8_t gid[16];
 };
 
-enum what { CLEAR, FILL, CHECK, SET, GET, END };
+enum what { CLEAR, FILL, CHECK, SET, GET, LEND, TAKE, RETURNED, END };
 
 /* An order to the responder; it answers with the same structure. */
 struct order {
@@ -38,9 +39,14 @@ struct order {
 static struct ibv_context *context;
 static struct ibv_cq *cq;
 static struct ibv_qp *qp;
+static struct ibv_pd *pd;
 static struct ibv_mr *mr;
 static uint8_t *buffer;
+static uint8_t inbox[16];
+static struct ibv_mr *inbox_mr;
 static struct place theirs;
+/* What opens their memory: the region's key, or that of a window. */
+static uint32_t key;
 static int peer;
 static unsigned long operations, bytes;
 
@@ -133,17 +139,18 @@ static void connect_tcp(const char *port, const char *host)
 static void open_device(const char *name)
 {
 	int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-		     IBV_ACCESS_REMOTE_ATOMIC;
+		     IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND;
 	struct ibv_device **list = need(ibv_get_device_list(NULL), "no devices");
 	for (int i = 0; list[i]; i++)
 		if (!strcmp(ibv_get_device_name(list[i]), name))
 			context = need(ibv_open_device(list[i]), "open");
 	need(context, "no such device");
-	struct ibv_pd *pd = need(ibv_alloc_pd(context), "PD");
+	pd = need(ibv_alloc_pd(context), "PD");
 	cq = need(ibv_create_cq(context, 64, NULL, NULL, 0), "CQ");
 	buffer = need(aligned_alloc(4096, BUFFER), "memory");
 	memset(buffer, IDLE, BUFFER);
 	mr = need(ibv_reg_mr(pd, buffer, BUFFER, access), "MR");
+	inbox_mr = need(ibv_reg_mr(pd, inbox, sizeof inbox, IBV_ACCESS_LOCAL_WRITE), "MR");
 	struct ibv_qp_init_attr init = {
 		.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .sq_sig_all = 1,
 		.cap = { .max_send_wr = 32, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 },
@@ -167,6 +174,7 @@ static void connect_qp(int gid_index)
 	memcpy(ours.gid, &gid, 16);
 	put(&ours, sizeof ours);
 	get(&theirs, sizeof theirs);
+	key = theirs.rkey;
 	modify((struct ibv_qp_attr){ .qp_state = IBV_QPS_INIT, .port_num = 1,
 				     .qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
 							IBV_ACCESS_REMOTE_ATOMIC },
@@ -216,7 +224,7 @@ static void wait_for(int count)
 
 static struct ibv_send_wr at(uint64_t offset)
 {
-	return (struct ibv_send_wr){ .wr.rdma = { .remote_addr = theirs.addr + offset, .rkey = theirs.rkey } };
+	return (struct ibv_send_wr){ .wr.rdma = { .remote_addr = theirs.addr + offset, .rkey = key } };
 }
 
 /* The data that the requester writes lies where it is to arrive, so one pattern describes both. */
@@ -278,6 +286,27 @@ static void atomics(void)
 	expect_value("counter", ask((struct order){ .what = GET }).value, value + 16);
 }
 
+/* Some of their memory, lent for a message and read back; the key is taken back by either side. */
+static void windows(void)
+{
+	static const struct { uint64_t offset; uint32_t len; } parts[] = {
+		{ 0, 8 }, { 4096, 1025 }, { 12345, 4096 }, { 65536, 65537 },
+	};
+	for (uint32_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+		struct order lend = { .what = LEND, .offset = parts[i].offset, .len = parts[i].len };
+		key = ask(lend).value;
+		write_and_read(100 + i, parts[i].offset, parts[i].len);
+		if (i % 2) {
+			post(IBV_WR_SEND_WITH_INV, 0, 16, (struct ibv_send_wr){ .invalidate_rkey = key });
+			wait_for(1);
+			ask((struct order){ .what = RETURNED, .value = key });
+		} else {
+			ask((struct order){ .what = TAKE, .value = key });
+		}
+	}
+	key = theirs.rkey;
+}
+
 static void request(void)
 {
 	static const uint32_t lengths[] = { 1, 3, 8, 1023, 1024, 1025, 4096, 65537, 1 << 20 };
@@ -285,12 +314,61 @@ static void request(void)
 		for (uint32_t j = 0; j < 2; j++)
 			write_and_read(2 * i + j, j * 4093, lengths[i]);
 	atomics();
+	windows();
 	ask((struct order){ .what = END });
+}
+
+static void post_local(struct ibv_send_wr wr)
+{
+	struct ibv_send_wr *bad;
+	errno = ibv_post_send(qp, &wr, &bad);
+	if (errno)
+		fail("post of opcode %d", wr.opcode);
+	wait_for(1);
+}
+
+static void lend(struct order *order)
+{
+	struct ibv_mw *mw = need(ibv_alloc_mw(pd, IBV_MW_TYPE_2), "window");
+	struct ibv_send_wr wr = { .opcode = IBV_WR_BIND_MW };
+	order->value = ibv_inc_rkey(mw->rkey);
+	wr.bind_mw.mw = mw;
+	wr.bind_mw.rkey = order->value;
+	wr.bind_mw.bind_info = (struct ibv_mw_bind_info){
+		.mr = mr, .addr = (uintptr_t)buffer + order->offset, .length = order->len,
+		.mw_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ };
+	post_local(wr);
+}
+
+/* The key has come back with a message. */
+static void returned(const struct order *order)
+{
+	struct ibv_wc wc = { 0 };
+	int n;
+	while (!(n = ibv_poll_cq(cq, 1, &wc)))
+		;
+	if (n < 0 || wc.status != IBV_WC_SUCCESS || wc.opcode != IBV_WC_RECV || wc.byte_len != sizeof inbox)
+		fail("receive: status %d, opcode %d, %d bytes", wc.status, wc.opcode, wc.byte_len);
+	/* rxe passes on the kernel's own number of that flag. */
+	const int with_invalidate_of_the_kernel = 1 << 2;
+	if (!(wc.wc_flags & (IBV_WC_WITH_INV | with_invalidate_of_the_kernel)) || wc.invalidated_rkey != order->value)
+		fail("flags %x, key %08x instead of %08x", wc.wc_flags, wc.invalidated_rkey, (int)order->value);
+}
+
+static void post_receive(void)
+{
+	/* Behind what the other side looks at. */
+	struct ibv_sge sge = { .addr = (uintptr_t)inbox, .length = sizeof inbox, .lkey = inbox_mr->lkey };
+	struct ibv_recv_wr wr = { .sg_list = &sge, .num_sge = 1 }, *bad;
+	errno = ibv_post_recv(qp, &wr, &bad);
+	if (errno)
+		fail("post of a receive");
 }
 
 static void respond(void)
 {
 	struct order order = { 0 };
+	post_receive();
 	while (order.what != END) {
 		get(&order, sizeof order);
 		switch (order.what) {
@@ -310,6 +388,17 @@ static void respond(void)
 			break;
 		case GET:
 			memcpy(&order.value, buffer + COUNTER, 8);
+			break;
+		case LEND:
+			lend(&order);
+			break;
+		case TAKE:
+			post_local((struct ibv_send_wr){ .opcode = IBV_WR_LOCAL_INV,
+							 .invalidate_rkey = order.value });
+			break;
+		case RETURNED:
+			returned(&order);
+			post_receive();
 			break;
 		}
 		put(&order, sizeof order);

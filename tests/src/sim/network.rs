@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use rocade_emulator::link::fault::{Direction, Faults as Rules, Rule};
 use rocade_transport::testing::{Fate, Side, Transit};
 use rocade_wire::{Headers, Operation, Psn};
 
@@ -83,6 +84,7 @@ pub struct Network {
     pace: Pace,
     /// Until when B is busy with what comes in, and with what it sends.
     busy_until: [u64; 2],
+    rules: Rules,
 }
 
 impl Network {
@@ -102,6 +104,7 @@ impl Network {
             blackout_at,
             pace: Pace::default(),
             busy_until: [0; 2],
+            rules: Rules::with_seed(seed),
         }
     }
 
@@ -111,6 +114,15 @@ impl Network {
             next,
             sent: BTreeMap::new(),
         };
+    }
+
+    /// Faults by rule besides.
+    ///
+    /// # Panics
+    /// If that are no rules.
+    pub fn set_rules(&mut self, rules: &str) {
+        let rules = Rule::parse_list(rules).unwrap_or_else(|error| panic!("{error}"));
+        self.rules.add(&rules);
     }
 
     /// B is slow.
@@ -144,8 +156,14 @@ impl Network {
         if dark.contains(&transit.time.as_ns()) || self.rng.chance(faults.loss) {
             return Fate::Drop;
         }
-        let late_ns = self.late_ns(transit);
-        let copies = 1 + u64::from(self.rng.chance(faults.duplication));
+        let ruled = self.rules.decide_packet(Direction::Tx, &transit.packet);
+        if ruled.corrupt.is_some() {
+            // The ICRC would tell.
+            return Fate::Drop;
+        }
+        let late_ns = self.late_ns(transit) + ruled.wait_ns();
+        let doubled = u64::from(self.rng.chance(faults.duplication));
+        let copies = u64::from(ruled.copies) * (1 + doubled);
         let delays = (0..copies)
             .map(|_| {
                 if self.rng.chance(faults.late) {

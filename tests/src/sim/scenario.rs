@@ -2,9 +2,10 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 
-use rocade_transport::testing::{Pair, Side};
-use rocade_transport::{HOLD_NS, Time};
+use rocade_transport::testing::{Pair, Setup, Side, TestDomain, TestMemory, TestSrq};
+use rocade_transport::{HOLD_NS, QpType, Time};
 use rocade_wire::Psn;
 
 use super::flow::{Flow, Kind, MAX_LEN, Work};
@@ -45,10 +46,26 @@ pub struct Scenario {
     pub pace: Pace,
     /// The network.
     pub faults: Faults,
+    /// Faults by rule besides, as users write them.
+    pub rules: &'static str,
     /// What A sends, and B, if it does.
     pub work: Vec<Work>,
     /// All packets are handled the general way.
     pub long_way: bool,
+    /// Where receives come from, and of which service the connection is.
+    pub receives: Receives,
+}
+
+/// Where B takes its receives from, or both sides do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Receives {
+    /// Queues of their own.
+    #[default]
+    Own,
+    /// Shared queues.
+    Shared,
+    /// That of an XRC domain: A is an initiator, B a target, and all work goes one way.
+    Xrc,
 }
 
 /// What a run was like.
@@ -126,6 +143,7 @@ impl Scenario {
         let one_way = rng.chance(500);
         let timeout = rng.range_u8(12, 15);
         Self {
+            receives: Receives::Own,
             long_way: false,
             seed,
             pmtu: rng.range_u32(1, 5),
@@ -149,6 +167,7 @@ impl Scenario {
                 late_ns: 3 * (4096 << timeout),
                 blackout_ns: 0,
             },
+            rules: "",
             work: work.into_iter().take(if one_way { 1 } else { 2 }).collect(),
         }
     }
@@ -247,6 +266,7 @@ impl Scenario {
         let first_psns = self.first_psns.map(Psn::new);
         let mut network = Network::new(self.seed, Rc::clone(&faults), pmtu, first_psns);
         network.set_pace(self.pace);
+        network.set_rules(self.rules);
         pair.set_network(move |transit| network.decide(transit));
         let mut flows: Vec<Flow> = Side::BOTH
             .into_iter()
@@ -307,6 +327,22 @@ impl Scenario {
         u32::try_from(len).expect("a short queue")
     }
 
+    fn share(&self, side: Side, setup: &mut Setup) {
+        let receives = setup.config.cap.max_recv_wr;
+        let srq = || Arc::new(TestSrq::new(TestMemory::PD, receives));
+        match (self.receives, side) {
+            (Receives::Own, _) => {}
+            (Receives::Shared, _) => setup.srq = Some(srq()),
+            (Receives::Xrc, Side::A) => setup.config.qp_type = QpType::XrcSend,
+            (Receives::Xrc, Side::B) => {
+                let domain = TestDomain::default();
+                domain.set(TestDomain::FIRST, Some(&srq()));
+                setup.config.qp_type = QpType::XrcRecv;
+                setup.domain = Some(Arc::new(domain));
+            }
+        }
+    }
+
     pub(super) fn pair(&self) -> Pair {
         let mut pair = Pair::new(|side, setup| {
             let [a, b] = self.first_psns;
@@ -323,6 +359,7 @@ impl Scenario {
             // Queues that are just long enough: a slot that is not given back in time is missed.
             setup.config.cap.max_send_wr = self.queue_len(side, |work| work.window);
             setup.config.cap.max_recv_wr = self.queue_len(side.other(), |work| work.receives);
+            self.share(side, setup);
         });
         pair.stop_tracing();
         pair.set_latency(self.latency_ns);

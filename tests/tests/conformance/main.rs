@@ -119,4 +119,5 @@ areas! {
     failures 15
     retry 22
     windows 14
+    shared 17
 }

@@ -8,13 +8,13 @@ use std::{
 };
 
 use rocade_conformance::peer::{
-    Buffer, Completion, Event, Peer, PeerQp, QpSpec, Region, RegionSpec, Rights, State, Status,
-    Unable, Work, WorkOp,
+    Buffer, Completion, Event, Peer, PeerQp, QpSpec, ReceivesFrom, Region, RegionSpec, Rights,
+    State, Status, Unable, Work, WorkOp,
 };
 use rocade_emulator::{
     AccessFlags, Bind, BrokerMode, Connection, Context, Cq, Engine, EngineConfig, Gid, ImmOrInv,
     Lkey, Mr, Mw, Pd, Qp, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QpType, Qpn, Rkey,
-    SendFlags, SendOp, SendWr, Sge, VerbsError, WindowKind,
+    SendFlags, SendOp, SendWr, Sge, Srq, SrqInitAttr, VerbsError, WindowKind, Xrcd, XrcdInitAttr,
 };
 
 /// An engine of its own, without a broker, in this process.
@@ -123,6 +123,8 @@ impl Drop for Memory {
 
 struct RocadeQp {
     qp: Qp,
+    srq: Option<Srq>,
+    _xrcd: Option<Xrcd>,
     cq: Cq,
     context: Context,
     pd: Pd,
@@ -156,17 +158,38 @@ impl RocadeQp {
             max_recv_sge: 1,
             max_inline_data: 0,
         };
-        let qp = pd.create_qp(QpInitAttr {
-            send_cq: cq.clone(),
-            recv_cq: cq.clone(),
-            srq: None,
-            cap,
-            qp_type: QpType::Rc,
-            sq_sig_all: true,
+        let rc_qp = |srq: Option<&Srq>| {
+            pd.create_qp(QpInitAttr {
+                send_cq: cq.clone(),
+                recv_cq: cq.clone(),
+                srq: srq.cloned(),
+                cap,
+                qp_type: QpType::Rc,
+                sq_sig_all: true,
+                cookie: 0,
+            })
+        };
+        let of_queue = SrqInitAttr {
+            max_wr: 64,
+            max_sge: 1,
             cookie: 0,
-        })?;
+        };
+        let (qp, srq, xrcd) = match spec.receives_from {
+            ReceivesFrom::Own => (rc_qp(None)?, None, None),
+            ReceivesFrom::Shared => {
+                let srq = foreign_pd.create_srq(of_queue)?;
+                (rc_qp(Some(&srq))?, Some(srq), None)
+            }
+            ReceivesFrom::Xrc => {
+                let xrcd = context.open_xrcd(XrcdInitAttr::default())?;
+                let srq = xrcd.create_srq(&foreign_pd, &cq, of_queue)?;
+                (xrcd.create_target(0)?, Some(srq), Some(xrcd))
+            }
+        };
         let this = Self {
             qp,
+            srq,
+            _xrcd: xrcd,
             cq,
             context,
             pd,
@@ -175,7 +198,7 @@ impl RocadeQp {
         };
         this.qp.to_init(access(spec.rights))?;
         for (id, buffer) in (0..).zip(&spec.receives) {
-            this.qp.recv_queue().push(id, &[this.sge(*buffer)])?;
+            this.receive(id, *buffer)?;
         }
         let connection = connection(spec);
         this.qp.to_rtr(&connection)?;
@@ -183,6 +206,14 @@ impl RocadeQp {
             this.qp.to_rts(&connection)?;
         }
         Ok(this)
+    }
+
+    fn receive(&self, id: u64, buffer: Buffer) -> Result<(), VerbsError> {
+        let sges = [self.sge(buffer)];
+        match &self.srq {
+            Some(srq) => srq.recv_queue().push(id, &sges),
+            None => self.qp.recv_queue().push(id, &sges),
+        }
     }
 
     fn sge(&self, buffer: Buffer) -> Sge {
@@ -203,6 +234,10 @@ impl RocadeQp {
 impl PeerQp for RocadeQp {
     fn qpn(&self) -> Qpn {
         self.qp.qp_num()
+    }
+
+    fn srqn(&self) -> u32 {
+        self.srq.as_ref().map_or(0, Srq::number)
     }
 
     fn region(&self, index: usize) -> Region {
@@ -238,10 +273,7 @@ impl PeerQp for RocadeQp {
     }
 
     fn post_recv(&self, id: u64, buffer: Buffer) -> Result<(), Unable> {
-        self.qp
-            .recv_queue()
-            .push(id, &[self.sge(buffer)])
-            .map_err(unable)
+        self.receive(id, buffer).map_err(unable)
     }
 
     fn post_send(&self, work: &Work) -> Result<(), Unable> {

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, path::Path};
 
 use rocade_tests::{
-    harness::{Capture, Perftest, Pingpong, Rig, datagrams, own_datagrams, tshark},
+    harness::{Capture, Perftest, Pingpong, Rig, datagrams, free_port, own_datagrams, tshark},
     or_skip,
 };
 
@@ -119,6 +119,29 @@ fn tshark_reads_our_own_captures() {
         none.finish(LIMIT).expect_success();
         assert_eq!(own_datagrams_or_empty(&file), 0);
     }
+}
+
+/// A program that is killed in mid-flight leaves a capture that can be read, up to a moment before.
+#[test]
+fn what_a_killed_program_has_captured_can_be_read() {
+    let rig = or_skip!(Rig::loopback(PERFTEST));
+    let file = rig.dir().join("killed.pcapng");
+    let path = file.to_string_lossy().into_owned();
+    let rig = rig.with_options(&["--capture", &path]);
+    let words = ["-s", "64", "-t", "4", "-D", "1", "--run_infinitely"];
+    let pair = Perftest::new("ib_send_bw", &words);
+    let port = free_port();
+    let mut server = pair.start_server(&rig, port);
+    let mut client = pair.start_client(&rig, "127.0.0.1", port);
+    client.wait_until("packets in the file", LIMIT, |_| {
+        let len = std::fs::metadata(&file).map_or(0, |file| file.len());
+        (len > 1 << 20).then_some(())
+    });
+    client.kill();
+    server.kill();
+    let drawn = rig.rocade(&["ladder", &path, "-o", "/dev/null"]);
+    let words = drawn.expect_success();
+    assert!(words.contains(" packets of 1 conversations"), "{words}");
 }
 
 /// How many packets are in a capture; none in an empty file.

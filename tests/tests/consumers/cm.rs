@@ -11,6 +11,7 @@ use crate::{LIMIT, LINKS, PERFTEST, RDMACM};
 
 /// Port spaces, as in service IDs.
 const TCP: u16 = 0x0106;
+const UDP: u16 = 0x0111;
 
 /// Time for a server to come up.
 const START: Duration = Duration::from_secs(30);
@@ -156,6 +157,40 @@ fn endpoints() {
         "rdma_xclient -s 127.0.0.1 -c r",
         |outputs| assert!(outputs[1].contains("rdma_xclient: end 0"), "{}", outputs[1]),
     );
+}
+
+/// Datagram services: SIDR_REQ and SIDR_REP tell the queue pair, `rdma_create_qp` makes it ready.
+#[test]
+fn udaddy() {
+    for (link, ip) in [("", IP), ("udp", IP), ("", "::1")] {
+        let rig = or_skip!(Rig::loopback(RDMACM)).with_link(link);
+        let mut server = start(&rig, &format!("udaddy -b {ip} -c 4"));
+        rig.wait_service(&mut server, UDP, 7174, START);
+        let client = start(&rig, &format!("udaddy -s {ip} -c 4"));
+        for side in [client, server] {
+            let output = side.finish(LIMIT).expect_success();
+            assert!(output.contains("return status 0"), "{output}");
+        }
+    }
+}
+
+/// A multicast group, joined as a member and to send only.
+#[test]
+fn mckey() {
+    for (link, arguments) in [("", ""), ("udp", ""), ("", " -o")] {
+        let rig = or_skip!(Rig::loopback(RDMACM)).with_link(link);
+        let command = "mckey -m 239.1.1.1 -b 127.0.0.1 -C 20";
+        let mut receiver = start(&rig, command);
+        receiver.wait_until("its joining", START, |process| {
+            process.output().contains("joined dgid").then_some(())
+        });
+        let sender = start(&rig, &format!("{command} -s{arguments}"));
+        for side in [sender, receiver] {
+            let output = side.finish(LIMIT).expect_success();
+            assert!(output.contains("return status 0"), "{output}");
+            assert!(output.contains("data transfers complete"), "{output}");
+        }
+    }
 }
 
 /// A hundred connections at a time; the server goes on for ever.

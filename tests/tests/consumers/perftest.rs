@@ -53,6 +53,12 @@ programs! {
     send_bw_srq: "ib_send_bw" ["-s", "65536", "-n", "1000", "--use-srq"];
     send_bw_srq_both_ways_four_qps: "ib_send_bw" ["-s", "4096", "-n", "1000", "--use-srq", "-b", "-q", "4"];
     send_lat_srq: "ib_send_lat" ["-s", "64", "-n", "1000", "--use-srq"];
+    send_bw_xrc: "ib_send_bw" ["-s", "65536", "-n", "1000", "-c", "XRC"];
+    send_bw_xrc_both_ways_four_qps: "ib_send_bw" ["-s", "4096", "-n", "1000", "-c", "XRC", "-b", "-q", "4"];
+    send_lat_xrc: "ib_send_lat" ["-s", "64", "-n", "1000", "-c", "XRC"];
+    write_bw_xrc: "ib_write_bw" ["-s", "65536", "-n", "1000", "-c", "XRC"];
+    read_bw_xrc: "ib_read_bw" ["-s", "65536", "-n", "1000", "-c", "XRC"];
+    atomic_bw_xrc: "ib_atomic_bw" ["-n", "1000", "-c", "XRC"];
     uc_write_bw: "ib_write_bw" ["-c", "UC", "-s", "65536", "-n", "1000"];
     uc_write_lat: "ib_write_lat" ["-c", "UC", "-s", "65536", "-n", "1000"];
     uc_send_bw: "ib_send_bw" ["-c", "UC", "-s", "65536", "-n", "1000"];

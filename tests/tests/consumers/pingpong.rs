@@ -1,4 +1,4 @@
-//! `ibv_rc_pingpong` and `ibv_srq_pingpong` in their variants.
+//! `ibv_rc_pingpong`, `ibv_srq_pingpong` and `ibv_xsrq_pingpong` in their variants.
 
 use rocade_tests::{
     harness::{Device, Pingpong, Rig, free_port},
@@ -85,6 +85,17 @@ fn shared_receive_queue() {
             &["-q", "1", "-s", "1", "-n", "200"],
         ] {
             report(&Pingpong::of("ibv_srq_pingpong", arguments), &rig);
+        }
+    }
+}
+
+/// XRC, both ways, with one client: several of them on one host share an XRC domain.
+#[test]
+fn xrc() {
+    for link in LINKS {
+        let rig = or_skip!(Rig::loopback(UTILS)).with_link(link);
+        for arguments in [&[][..], &["-e"], &["-s", "9001", "-n", "300"]] {
+            Pingpong::of("ibv_xsrq_pingpong", arguments).run(&rig, LIMIT);
         }
     }
 }

@@ -6,10 +6,10 @@ mod short;
 mod side;
 mod state;
 
-use alloc::sync::Arc;
+use alloc::boxed::Box;
 use core::net::IpAddr;
 
-use rocade_wire::{Gid, Headers, Msn, Mtu, Operation, Packet, Pkey, Psn, Qpn};
+use rocade_wire::{Gid, Headers, Msn, Mtu, Operation, Packet, Pkey, Psn, Qpn, Service};
 
 use side::{RecvSide, SendSide};
 pub use state::{TransitionRule, transition_rule};
@@ -24,7 +24,8 @@ use crate::memory::{Accessor, Memory, PdTag};
 use crate::outputs::{Fatal, Outputs};
 use crate::pace::{AckTiming, Pace};
 use crate::peer::{Framing, PacketMeta, Peer};
-use crate::queue::{RecvLimits, RecvQueue, RecvSource, SendLimits, SharedReceives};
+use crate::queue::{Receives, RecvLimits, RecvSource, SendLimits, Srqn};
+use crate::rate::MarkWatch;
 use crate::time::Time;
 use crate::transmit::TxBuffer;
 use crate::unreliable::Sender;
@@ -48,7 +49,7 @@ pub struct QpLimits {
 pub struct QpConfig {
     /// Its number.
     pub qp_num: Qpn,
-    /// Its transport service; this crate has state machines for RC, UC and UD.
+    /// Its transport service; this crate has state machines for RC, UC, UD and XRC.
     pub qp_type: QpType,
     /// The protection domain that it belongs to.
     pub pd: PdTag,
@@ -93,31 +94,32 @@ pub struct Qp {
     send: SendSide,
     recv: RecvSide,
     comm_est_raised: bool,
+    /// Where congestion is controlled: marks are answered, and notifications heeded.
+    marks: Option<Box<MarkWatch>>,
     out: Outputs,
     pace: Pace,
 }
 
 impl Qp {
-    /// A QP in RESET, which takes its receives from `srq` where there is one; `None` where this crate has no
-    /// state machine for the type.
+    /// A QP in RESET; `None` where this crate has no state machine for the type, or the type cannot take its
+    /// receives from there: an XRC target does from a domain, and nothing else does.
     #[must_use]
-    pub fn new(config: QpConfig, srq: Option<Arc<dyn SharedReceives>>) -> Option<Self> {
+    pub fn new(config: QpConfig, receives: Receives) -> Option<Self> {
         let framing = Framing::of(config.qp_type)?;
+        //= XRC-01
+        let of_domain = matches!(receives, Receives::Domain(_));
+        if of_domain != (config.qp_type == QpType::XrcRecv) {
+            return None;
+        }
         let send_limits = SendLimits {
             max_wr: config.cap.max_send_wr,
             max_sge: config.cap.max_send_sge,
             max_inline: config.cap.max_inline_data,
             sig_all: config.sq_sig_all,
         };
-        let receives = match srq {
-            Some(srq) => RecvSource::Shared(srq),
-            None => RecvSource::Own(RecvQueue::new(
-                config.pd,
-                RecvLimits {
-                    max_wr: config.cap.max_recv_wr,
-                    max_sge: config.cap.max_recv_sge,
-                },
-            )),
+        let recv_limits = RecvLimits {
+            max_wr: config.cap.max_recv_wr,
+            max_sge: config.cap.max_recv_sge,
         };
         Some(Self {
             config,
@@ -128,8 +130,12 @@ impl Qp {
             state: QpState::Reset,
             peer: Peer::unknown(framing),
             send: SendSide::of(config.qp_type, send_limits)?,
-            recv: RecvSide::of(config.qp_type, receives)?,
+            recv: RecvSide::of(
+                config.qp_type,
+                RecvSource::new(receives, config.pd, recv_limits),
+            )?,
             comm_est_raised: false,
+            marks: None,
             out: Outputs::new(config.qp_num),
             pace: Pace::default(),
         })
@@ -240,15 +246,19 @@ impl Qp {
         modify::modify(self, now, attr, mask, context)
     }
 
-    /// Notes how fast it shall send, in kbit/s; 0 is as fast as it can. Shown by [`Qp::query`].
+    /// How fast it shall send, in kbit/s; 0 is as fast as it can. Shown by [`Qp::query`]. What it answers is
+    /// not slowed down, and only RC is.
     ///
     /// # Errors
     /// Only a QP that is connected has a rate.
     //= QPS-05
-    pub const fn set_rate_limit(&mut self, kbps: u32) -> Result<(), ModifyError> {
+    pub fn set_rate_limit(&mut self, kbps: u32) -> Result<(), ModifyError> {
         match self.state {
             QpState::Rtr | QpState::Rts | QpState::Sqd => {
                 self.attr.rate_limit = kbps;
+                if let SendSide::Reliable(requester) = &mut self.send {
+                    requester.set_rate(kbps);
+                }
                 Ok(())
             }
             _ => Err(ModifyError::NoTransition),
@@ -313,6 +323,14 @@ impl Qp {
         Ok(())
     }
 
+    /// The newest send work request, which was queued just now, goes to the XRC SRQ `srqn` of the peer: an XRC
+    /// initiator names one with each request (XRC-03).
+    pub fn aim(&mut self, srqn: Srqn) {
+        if let SendSide::Reliable(requester) = &mut self.send {
+            requester.aim(srqn);
+        }
+    }
+
     /// The application has taken completions of the send or the receive queue, whose
     /// [`Completion::slots`] add up to `slots`: so many work requests more fit in.
     //= RC-WQE-03
@@ -361,6 +379,12 @@ impl Qp {
         &mut self.pace
     }
 
+    /// Controls congestion (DCQCN) from now on, or not: marked packets are answered by notifications, and the
+    /// peer's slow requests down. They are counted in any case. Of RC alone.
+    pub fn control_congestion(&mut self, on: bool) {
+        self.marks = on.then(Box::default);
+    }
+
     /// Queues a receive work request.
     ///
     /// # Errors
@@ -393,14 +417,26 @@ impl Qp {
         packet: &Packet<'_>,
         mem: &impl Memory,
     ) {
+        if packet.bth().opcode.service() == Service::Cnp {
+            self.handle_notification(now, meta, packet);
+            return;
+        }
         if let Some(reason) = self.reject_reason(meta, packet) {
             self.out.counters.drop_packet(reason);
             return;
+        }
+        if meta.is_marked() && !packet.payload().is_empty() {
+            self.note_mark(now);
         }
         let headers = packet.headers();
         let operation = headers.bth.opcode.operation();
         if operation.is_some_and(Operation::is_response) {
             self.handle_response(now, headers, packet.payload(), mem);
+            return;
+        }
+        if let RecvSide::None = self.recv {
+            // An XRC initiator has no requests to answer.
+            self.out.counters.drop_packet(DropReason::WrongService);
             return;
         }
         self.note_comm_est();
@@ -416,13 +452,40 @@ impl Qp {
         self.conclude(now, result);
     }
 
+    //= ENC-10
+    fn note_mark(&mut self, now: Time) {
+        self.out.counters.rare().marked_packets += 1;
+        if let (Some(marks), RecvSide::Reliable(responder)) = (&mut self.marks, &mut self.recv)
+            && marks.marked(now)
+        {
+            responder.notify();
+        }
+    }
+
+    //= CNP-03
+    fn handle_notification(&mut self, now: Time, meta: &PacketMeta, packet: &Packet<'_>) {
+        let reason = if self.state.receives() {
+            self.peer.reject_notification(meta, packet.bth())
+        } else {
+            Some(DropReason::State)
+        };
+        if let Some(reason) = reason {
+            self.out.counters.drop_packet(reason);
+            return;
+        }
+        self.out.counters.rare().cnps_received += 1;
+        if let (Some(_), SendSide::Reliable(requester)) = (&self.marks, &mut self.send) {
+            requester.notified(now);
+        }
+    }
+
     fn handle_response(&mut self, now: Time, headers: &Headers, payload: &[u8], mem: &impl Memory) {
         if !matches!(self.state, QpState::Rts | QpState::Sqd) {
             self.out.counters.drop_packet(DropReason::State);
             return;
         }
         let (SendSide::Reliable(requester), _, mut cx) = self.sides(now, mem) else {
-            // No other service defines one.
+            // No other service defines one, and an XRC target has asked for nothing.
             self.out.counters.drop_packet(DropReason::Reserved);
             return;
         };

@@ -330,8 +330,11 @@ fn apply_attrs(qp: &mut Qp, mask: QpAttrMask) {
 //= RC-STA-04
 pub(super) fn reset(qp: &mut Qp) {
     qp.send.reset();
-    let receives = qp.out.completions.iter().filter(|c| !c.is_send());
-    qp.recv.reset(receives.count());
+    if let Some(receives) = qp.recv.receives() {
+        let unreported = qp.out.completions.iter().filter(|c| !c.is_send());
+        unreported.for_each(|completion| receives.forget(completion.srqn));
+    }
+    qp.recv.reset();
     qp.out.completions.clear();
     qp.out.events.clear();
     qp.pace.reset();

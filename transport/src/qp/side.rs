@@ -19,7 +19,7 @@ use crate::wr::{Destination, SendWr, Sge};
 /// What sends.
 #[derive(Debug)]
 pub(super) enum SendSide {
-    /// Nothing: the queue pair is about to go.
+    /// Nothing: it is the other end of an XRC connection, or about to go.
     None,
     /// Acknowledged and repeated: RC.
     Reliable(Requester),
@@ -30,7 +30,7 @@ pub(super) enum SendSide {
 /// What receives.
 #[derive(Debug)]
 pub(super) enum RecvSide {
-    /// Nothing: the queue pair is about to go.
+    /// Nothing: it is the other end of an XRC connection, or about to go.
     None,
     /// Acknowledges, and answers: RC.
     Reliable(Responder),
@@ -44,9 +44,11 @@ impl SendSide {
     /// That of a QP type, `None` where this crate has no state machine for it.
     pub(super) fn of(qp_type: QpType, limits: SendLimits) -> Option<Self> {
         match qp_type {
-            QpType::Rc => Some(Self::Reliable(Requester::new(limits))),
+            QpType::Rc | QpType::XrcSend => Some(Self::Reliable(Requester::new(limits))),
             QpType::Uc | QpType::Ud => Some(Self::Unreliable(Sender::new(limits, qp_type))),
-            QpType::RawPacket | QpType::XrcSend | QpType::XrcRecv => None,
+            //= XRC-01
+            QpType::XrcRecv => Some(Self::None),
+            QpType::RawPacket => None,
         }
     }
 
@@ -212,10 +214,12 @@ impl RecvSide {
     /// That of a QP type, `None` where this crate has no state machine for it.
     pub(super) fn of(qp_type: QpType, receives: RecvSource) -> Option<Self> {
         match qp_type {
-            QpType::Rc => Some(Self::Reliable(Responder::new(receives))),
+            QpType::Rc | QpType::XrcRecv => Some(Self::Reliable(Responder::new(receives))),
+            //= XRC-12
+            QpType::XrcSend => Some(Self::None),
             QpType::Uc => Some(Self::Connected(Connected::new(receives))),
             QpType::Ud => Some(Self::Datagrams(Datagrams::new(receives))),
-            QpType::RawPacket | QpType::XrcSend | QpType::XrcRecv => None,
+            QpType::RawPacket => None,
         }
     }
 
@@ -380,12 +384,12 @@ impl RecvSide {
         }
     }
 
-    /// Forgets everything without completions (RC-STA-04), those of `unreported` receives included.
-    pub(super) fn reset(&mut self, unreported: usize) {
+    /// Forgets everything without completions (RC-STA-04).
+    pub(super) fn reset(&mut self) {
         match self {
-            Self::Reliable(responder) => responder.reset(unreported),
-            Self::Connected(receiver) => receiver.reset(unreported),
-            Self::Datagrams(receiver) => receiver.reset(unreported),
+            Self::Reliable(responder) => responder.reset(),
+            Self::Connected(receiver) => receiver.reset(),
+            Self::Datagrams(receiver) => receiver.reset(),
             Self::None => {}
         }
     }

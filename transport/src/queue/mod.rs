@@ -5,8 +5,9 @@ mod send;
 mod source;
 mod srq;
 
+pub(crate) use recv::RecvLimits;
 pub use recv::RecvWqe;
-pub(crate) use recv::{RecvLimits, RecvQueue};
 pub(crate) use send::SendLimits;
-pub(crate) use source::RecvSource;
-pub use srq::{SharedReceives, Srq, SrqAttr, SrqError, Taken};
+pub use source::Receives;
+pub(crate) use source::{NotNamed, RecvSource};
+pub use srq::{ReceiveDomain, SharedReceives, Srq, SrqAttr, SrqError, Srqn, Taken};

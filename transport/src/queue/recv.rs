@@ -2,6 +2,7 @@
 
 use alloc::collections::VecDeque;
 
+use super::srq::Srqn;
 use crate::error::PostError;
 use crate::memory::{AccessError, Accessor, Memory, PdTag};
 use crate::wr::{LocalData, Sge};
@@ -12,6 +13,8 @@ pub struct RecvWqe {
     pub(crate) wr_id: u64,
     /// The domain of its buffers: that of the queue it was posted to (RC-WQE-12).
     pub(crate) pd: PdTag,
+    /// The XRC SRQ that it was taken from; [`Srqn::NONE`] from another queue.
+    pub(crate) srqn: Srqn,
     pub(crate) data: LocalData,
 }
 
@@ -92,6 +95,7 @@ impl RecvQueue {
         self.wqes.push_back(RecvWqe {
             wr_id,
             pd: self.pd,
+            srqn: Srqn::NONE,
             data: LocalData::EMPTY,
         });
         if let Some(wqe) = self.wqes.back_mut() {

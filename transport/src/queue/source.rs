@@ -2,10 +2,22 @@
 
 use alloc::sync::Arc;
 
-use super::recv::{RecvQueue, RecvWqe};
-use super::srq::SharedReceives;
+use super::recv::{RecvLimits, RecvQueue, RecvWqe};
+use super::srq::{ReceiveDomain, SharedReceives, Srqn};
 use crate::error::PostError;
+use crate::memory::PdTag;
 use crate::wr::Sge;
+
+/// Where a queue pair shall take its receives from.
+#[derive(Clone, Debug)]
+pub enum Receives {
+    /// A queue of its own.
+    Own,
+    /// One that others take from too.
+    Shared(Arc<dyn SharedReceives>),
+    /// The one that each request names, of this domain (XRC).
+    Domain(Arc<dyn ReceiveDomain>),
+}
 
 /// Where a queue pair takes its receives from; fixed when it is created.
 #[derive(Debug)]
@@ -14,20 +26,78 @@ pub(crate) enum RecvSource {
     Own(RecvQueue),
     /// One that others take from too.
     Shared(Arc<dyn SharedReceives>),
+    /// The one that each request names.
+    ByHeader(Named),
+}
+
+/// The shared receive queues of an XRC domain, and the one that the current message names.
+#[derive(Debug)]
+pub(crate) struct Named {
+    domain: Arc<dyn ReceiveDomain>,
+    srqn: Srqn,
+    pd: PdTag,
+    /// The queue itself, from the packet that takes a receive until that is taken.
+    found: Option<Arc<dyn SharedReceives>>,
+}
+
+/// Why a request is not for any queue of the domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotNamed {
+    /// There is none of that number in the domain, or it is gone (XRC-06).
+    Unknown,
+    /// It is not the one that the message began with (XRC-03).
+    Changed,
+}
+
+impl Named {
+    /// The queue that a packet names: sets it for the message that begins with the packet, or checks it against that of
+    /// the message. Returns the domain of the keys in the packet.
+    pub(crate) fn aim(&mut self, srqn: Srqn, begins: bool, takes: bool) -> Result<PdTag, NotNamed> {
+        //= XRC-03
+        if !begins && srqn != self.srqn {
+            return Err(NotNamed::Changed);
+        }
+        if begins || takes {
+            //= XRC-06
+            let srq = self.domain.find(srqn).ok_or(NotNamed::Unknown)?;
+            (self.srqn, self.pd) = (srqn, srq.pd());
+            self.found = takes.then_some(srq);
+        }
+        Ok(self.pd)
+    }
+
+    fn take(&mut self) -> Option<RecvWqe> {
+        let mut wqe = self.found.take()?.take()?;
+        wqe.srqn = self.srqn;
+        Some(wqe)
+    }
 }
 
 impl RecvSource {
+    pub(crate) fn new(receives: Receives, pd: PdTag, limits: RecvLimits) -> Self {
+        match receives {
+            Receives::Own => Self::Own(RecvQueue::new(pd, limits)),
+            Receives::Shared(srq) => Self::Shared(srq),
+            Receives::Domain(domain) => Self::ByHeader(Named {
+                domain,
+                srqn: Srqn::NONE,
+                pd,
+                found: None,
+            }),
+        }
+    }
+
     /// Receives of its own that no message has taken.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Own(queue) => queue.len(),
-            Self::Shared(_) => 0,
+            Self::Shared(_) | Self::ByHeader(_) => 0,
         }
     }
 
-    /// Is it one that others take from too?
+    /// Do others take from it, too?
     pub(crate) const fn is_shared(&self) -> bool {
-        matches!(self, Self::Shared(_))
+        !matches!(self, Self::Own(_))
     }
 
     /// Queues a receive.
@@ -36,7 +106,7 @@ impl RecvSource {
         match self {
             Self::Own(queue) => queue.post(wr_id, sges),
             //= PST-08
-            Self::Shared(_) => Err(PostError::SharedReceives),
+            Self::Shared(_) | Self::ByHeader(_) => Err(PostError::SharedReceives),
         }
     }
 
@@ -53,6 +123,7 @@ impl RecvSource {
         match self {
             Self::Own(queue) => queue.take(),
             Self::Shared(srq) => srq.take(),
+            Self::ByHeader(named) => named.take(),
         }
     }
 
@@ -61,15 +132,23 @@ impl RecvSource {
     pub(crate) fn take_own(&mut self) -> Option<RecvWqe> {
         match self {
             Self::Own(queue) => queue.take(),
-            Self::Shared(_) => None,
+            Self::Shared(_) | Self::ByHeader(_) => None,
         }
     }
 
-    /// Forgets all receives of its own, and so many that were taken and will not complete.
-    pub(crate) fn reset(&mut self, taken: usize) {
+    /// A receive that was taken, of the XRC SRQ `srqn` if it is one of these, will not complete.
+    pub(crate) fn forget(&self, srqn: Srqn) {
         match self {
-            Self::Own(queue) => *queue = queue.emptied(),
-            Self::Shared(srq) => (0..taken).for_each(|_| srq.forget()),
+            Self::Own(_) => {}
+            Self::Shared(srq) => srq.forget(),
+            Self::ByHeader(named) => named.domain.forget(srqn),
+        }
+    }
+
+    /// Forgets all receives of its own.
+    pub(crate) fn reset(&mut self) {
+        if let Self::Own(queue) = self {
+            *queue = queue.emptied();
         }
     }
 }

@@ -1,11 +1,33 @@
 //! Shared receive queues.
 
+use alloc::sync::Arc;
 use core::fmt;
 
 use super::recv::{RecvLimits, RecvQueue, RecvWqe};
 use crate::error::PostError;
 use crate::memory::PdTag;
 use crate::wr::Sge;
+
+/// Number of an XRC SRQ, 24 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Srqn(u32);
+
+impl Srqn {
+    /// No SRQ has it.
+    pub const NONE: Self = Self(0);
+
+    /// The low 24 bits count.
+    #[must_use]
+    pub const fn new(number: u32) -> Self {
+        Self(number & 0x00ff_ffff)
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
 
 /// What `ibv_modify_srq` changes and `ibv_query_srq` tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,11 +162,23 @@ impl Srq {
 /// Locks are taken in the order queue pair, shared receive queue, completion queue: an implementation must
 /// not call a queue pair.
 pub trait SharedReceives: fmt::Debug + Send + Sync {
+    /// The domain of its receives; with XRC that of what the peer reads and writes, too (XRC-04).
+    fn pd(&self) -> PdTag;
+
     /// Takes the receive for a message that begins; `None` where there is none.
     fn take(&self) -> Option<RecvWqe>;
 
     /// A receive that was taken will not complete: its slot is free.
     fn forget(&self);
+}
+
+/// The shared receive queues of an XRC domain.
+pub trait ReceiveDomain: fmt::Debug + Send + Sync {
+    /// That with this number, if it is one of the domain (XRC-06).
+    fn find(&self, srqn: Srqn) -> Option<Arc<dyn SharedReceives>>;
+
+    /// A receive that was taken from that queue will not complete: its slot is free.
+    fn forget(&self, srqn: Srqn);
 }
 
 #[cfg(test)]

@@ -237,6 +237,7 @@ impl Requester {
             return Err(self.fail_front(cx, WcStatus::BadRespErr));
         };
         //= RC-WQE-10
+        //= ATM-02
         if front
             .data
             .scatter(cx.memory(), 0, &ack.original.to_ne_bytes())

@@ -16,6 +16,7 @@ impl Requester {
         let Some(wqe) = self.sq.get_mut(self.started).filter(|_| !self.draining) else {
             return false;
         };
+        //= MW-06
         let waits = match wqe.op {
             //= RC-WQE-05
             //= INV-05

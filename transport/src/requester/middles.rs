@@ -8,6 +8,7 @@ use crate::transmit::{Source, TxBuffer};
 use crate::wr::{SendOp, Sge};
 
 use super::Requester;
+use super::segment::request_head;
 
 /// Fewer are not worth it.
 const FEWEST: u32 = 2;
@@ -37,7 +38,7 @@ impl Requester {
         if index == 0 || left < FEWEST || !tx.defers(pmtu as usize) || repeats_oldest {
             return false;
         }
-        let head = cx.peer.head(operation, self.cursor, pmtu as usize);
+        let head = request_head(cx.peer, wqe, operation, self.cursor, pmtu);
         let cost = u64::from(wqe.packet_cost);
         let in_window = limit.saturating_sub(wqe.cost_at(self.cursor) - una_cost + cost) / cost;
         let room = tx.room(head.segment_len(pmtu as usize));

@@ -25,7 +25,8 @@ use crate::cx::Cx;
 use crate::error::PostError;
 use crate::outputs::Fatal;
 use crate::peer::Peer;
-use crate::queue::SendLimits;
+use crate::queue::{SendLimits, Srqn};
+use crate::rate::RateLimit;
 use crate::time::Time;
 use crate::wr::{LocalData, SendFlags, SendOp, SendWr, total_len};
 
@@ -46,6 +47,8 @@ pub(crate) struct SendWqe {
     data: LocalData,
     len: u32,
     too_long: bool,
+    /// The shared receive queue that it goes to (XRC); [`Srqn::NONE`] of any other service.
+    srqn: Srqn,
     first_psn: Psn,
     packets: u32,
     /// Cost of everything before this WQE, and of each of its packets.
@@ -64,6 +67,7 @@ impl SendWqe {
         data: LocalData::EMPTY,
         len: 0,
         too_long: false,
+        srqn: Srqn::NONE,
         first_psn: Psn::new(0),
         packets: 0,
         cost_base: 0,
@@ -178,6 +182,8 @@ pub(crate) struct Requester {
     /// SQD: finish what was started, start nothing (RC-STA-06).
     draining: bool,
     window: Window,
+    /// Where it may not send as fast as it can.
+    limit: Option<Box<RateLimit>>,
 }
 
 impl Requester {
@@ -213,6 +219,7 @@ impl Requester {
             failed: None,
             draining: false,
             window: Window::new(),
+            limit: None,
         }
     }
 
@@ -230,6 +237,30 @@ impl Requester {
         self.retry_left = attr.retry_cnt;
         self.rnr_left = attr.rnr_retry;
         self.window.set_timeout(attr.ack_timeout_ns());
+    }
+
+    /// How fast it shall send, in kbit/s; 0 is as fast as it can.
+    pub(crate) fn set_rate(&mut self, kbps: u32) {
+        self.change_limit(|limit| limit.set_fixed(kbps));
+    }
+
+    /// The path is congested.
+    pub(crate) fn notified(&mut self, now: Time) {
+        let bps = self.window.bps();
+        self.change_limit(|limit| limit.notified(now, bps));
+    }
+
+    /// Something waits for the limit, or nothing.
+    fn wait_for_rate(&mut self, until: Option<Time>) {
+        if let Some(limit) = &mut self.limit {
+            limit.waits_until = until;
+        }
+    }
+
+    fn change_limit(&mut self, change: impl FnOnce(&mut RateLimit)) {
+        let limit = self.limit.get_or_insert_with(|| Box::new(RateLimit::new()));
+        change(limit);
+        self.limit.take_if(|limit| limit.is_idle());
     }
 
     pub(crate) const fn set_draining(&mut self, draining: bool) {
@@ -324,9 +355,20 @@ impl Requester {
         Ok(())
     }
 
+    /// The newest work request goes to this shared receive queue of the peer.
+    pub(crate) fn aim(&mut self, srqn: Srqn) {
+        if let Some(wqe) = self.sq.back_mut() {
+            wqe.srqn = srqn;
+        }
+    }
+
     /// When [`Requester::handle_timeout`] is due.
     pub(crate) fn next_timeout(&self) -> Option<Time> {
-        self.rnr_until.or(self.ack_deadline)
+        let timer = self.rnr_until.or(self.ack_deadline);
+        match self.limit.as_ref().and_then(|limit| limit.waits_until) {
+            None => timer,
+            Some(until) => Some(timer.map_or(until, |timer| timer.min(until))),
+        }
     }
 
     /// Completes every WQE with `WR_FLUSH_ERR`, unsignaled ones too (RC-STA-01).
@@ -353,6 +395,7 @@ impl Requester {
         self.rewound = None;
         self.timed = None;
         self.failed = None;
+        self.wait_for_rate(None);
         self.una = self.next_new;
         self.cursor = self.next_new;
     }

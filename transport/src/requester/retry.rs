@@ -180,6 +180,9 @@ impl Requester {
 
     /// Fires whatever is due.
     pub(crate) fn handle_timeout<H>(&mut self, cx: &mut Cx<'_, H>) -> Result<(), Fatal> {
+        if let Some(limit) = &mut self.limit {
+            limit.waits_until.take_if(|until| *until <= cx.now);
+        }
         if let Some(until) = self.rnr_until {
             if until <= cx.now {
                 self.rnr_until = None;

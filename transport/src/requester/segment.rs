@@ -1,6 +1,6 @@
 //! From work requests to request packets (RC-SEG-*, RC-PSN-05).
 
-use rocade_wire::{AtomicEth, Operation, Psn, Reth};
+use rocade_wire::{AtomicEth, Operation, Psn, Reth, XrcEth};
 
 use super::rewind::RESEND_BYTES;
 use super::{Requester, SendWqe};
@@ -9,6 +9,7 @@ use crate::cx::Cx;
 use crate::memory::{AccessError, Accessor, Extent, LocalAccess, Memory};
 use crate::peer::Peer;
 use crate::segment::data_operation;
+use crate::time::Time;
 use crate::transmit::{Head, Source, TxBuffer};
 use crate::wr::{SendFlags, SendOp, Sge};
 
@@ -47,7 +48,15 @@ impl Requester {
         } else {
             self.window.limit(self.in_flight(una_cost), tx.max_bytes())
         };
-        while self.failed.is_none() {
+        let begin = tx.bytes().len();
+        let budget = match &mut self.limit {
+            None => usize::MAX,
+            Some(limit) => {
+                limit.waits_until = None;
+                limit.budget(cx.now)
+            }
+        };
+        while self.failed.is_none() && tx.bytes().len() - begin < budget {
             while self.current < self.started && self.cursor == self.sq[self.current].end_psn() {
                 self.current += 1;
             }
@@ -89,6 +98,21 @@ impl Requester {
             }
             self.sent(cx, &step, una_cost);
         }
+        if budget != usize::MAX {
+            self.note_spent(cx.now, tx.bytes().len() - begin, budget);
+        }
+    }
+
+    /// So many bytes have left, where there is a limit.
+    #[cold]
+    fn note_spent(&mut self, now: Time, bytes: usize, budget: usize) {
+        let waits = bytes >= budget && self.has_work();
+        let Some(limit) = &mut self.limit else { return };
+        limit.spend(now, bytes);
+        if waits {
+            limit.waits_until = Some(limit.ready_at().max(now.plus_ns(1)));
+        }
+        self.limit.take_if(|limit| limit.is_idle());
     }
 
     /// Bytes in flight, as the window counts them.
@@ -270,7 +294,7 @@ impl Requester {
             SendOp::Read { va, rkey } => {
                 let offset = index * peer.pmtu_bytes();
                 let len = wqe.read_chunk_end(offset) - offset;
-                let mut head = peer.head(Operation::ReadRequest, self.cursor, 0);
+                let mut head = request_head(peer, wqe, Operation::ReadRequest, self.cursor, 0);
                 head.bth.ack_req = true;
                 let reth = Reth {
                     va: va.wrapping_add(u64::from(offset)),
@@ -322,7 +346,7 @@ impl Requester {
         operation: Operation,
         eth: AtomicEth,
     ) -> Step {
-        let mut head = peer.head(operation, self.cursor, 0);
+        let mut head = request_head(peer, wqe, operation, self.cursor, 0);
         head.bth.ack_req = true;
         head.push(&eth.to_bytes());
         Step {
@@ -405,11 +429,32 @@ fn result_buffers_ok(wqe: &SendWqe, (mem, who): (&impl Memory, Accessor)) -> boo
     true
 }
 
+/// Head of a request; further extension headers are the caller's.
+#[inline]
+pub(super) fn request_head(
+    peer: &Peer,
+    wqe: &SendWqe,
+    operation: Operation,
+    psn: Psn,
+    payload_len: u32,
+) -> Head {
+    let mut head = peer.head(operation, psn, payload_len as usize);
+    //= XRC-03
+    if peer.framing.names_srq() {
+        let eth = XrcEth {
+            resv: 0,
+            srqn: wqe.srqn.get(),
+        };
+        head.push(&eth.to_bytes());
+    }
+    head
+}
+
 /// Head of one packet of a SEND (`reth` is `None`) or WRITE.
 #[inline]
 fn data_head(peer: &Peer, wqe: &SendWqe, part: Part, tail: ImmOrInv, reth: Option<Reth>) -> Head {
     let operation = data_operation(reth.is_some(), part.first, part.last, tail);
-    let mut head = peer.head(operation, part.psn, part.payload_len as usize);
+    let mut head = request_head(peer, wqe, operation, part.psn, part.payload_len);
     //= RC-SEG-03
     if part.first
         && let Some(reth) = reth

@@ -4,7 +4,7 @@ use rocade_wire::{Aeth, AtomicAckEth, CreditCode, Msn, NakCode, Operation, Psn, 
 
 use super::Responder;
 use crate::cx::Cx;
-use crate::memory::{AccessError, Extent, Memory, RemoteAccess};
+use crate::memory::{AccessError, Extent, Memory, PdTag, RemoteAccess};
 use crate::outputs::{Fatal, Outputs};
 use crate::peer::Peer;
 use crate::transmit::{Head, Source, TxBuffer};
@@ -18,6 +18,8 @@ const MAX_QUEUED_REPLAYS: usize = 512;
 pub(super) enum Response {
     /// Positive acknowledgement up to and including `psn`.
     Ack { psn: Psn, msn: Msn },
+    /// A congestion notification.
+    Notification,
     /// Any NAK.
     Nak {
         psn: Psn,
@@ -27,6 +29,8 @@ pub(super) enum Response {
     /// The rest of a READ: `left` bytes from `va`, the next packet has `psn`.
     Read {
         psn: Psn,
+        /// The domain of the key.
+        pd: PdTag,
         rkey: Rkey,
         va: u64,
         left: u32,
@@ -99,6 +103,11 @@ impl Responder {
         });
     }
 
+    /// Tells the peer that its packets were marked.
+    pub(crate) fn notify(&mut self) {
+        self.queue.push_back(Response::Notification);
+    }
+
     pub(super) fn schedule(&mut self, response: Response) {
         self.queue.push_back(response);
     }
@@ -145,6 +154,11 @@ impl Responder {
                     sent
                 }
                 Response::Nak { psn, msn, syndrome } => push_ack(cx.peer, psn, msn, syndrome, tx),
+                Response::Notification => {
+                    let sent = push_plain(&cx.peer.notification(), tx);
+                    cx.out.counters.rare().cnps_sent += u64::from(sent);
+                    sent
+                }
                 Response::Atomic {
                     psn, original, msn, ..
                 } => push_atomic_ack(cx.peer, psn, msn, original, tx),
@@ -261,6 +275,7 @@ enum ReadPush {
 fn push_read<H: Memory>(cx: &mut Cx<'_, H>, response: Response, tx: &mut TxBuffer) -> ReadPush {
     let Response::Read {
         psn,
+        pd,
         rkey,
         va,
         left,
@@ -271,6 +286,7 @@ fn push_read<H: Memory>(cx: &mut Cx<'_, H>, response: Response, tx: &mut TxBuffe
     else {
         return ReadPush::Done;
     };
+    cx.who.pd = pd;
     let payload_len = left.min(cx.peer.pmtu_bytes());
     let last = payload_len == left;
     let operation = match (first, last) {
@@ -306,6 +322,7 @@ fn push_read<H: Memory>(cx: &mut Cx<'_, H>, response: Response, tx: &mut TxBuffe
         (Ok(packets), false) => ReadPush::More {
             rest: Response::Read {
                 psn: psn.add(packets),
+                pd,
                 rkey,
                 va: va.wrapping_add(u64::from(packets * payload_len)),
                 left: left - packets * payload_len,
@@ -318,6 +335,7 @@ fn push_read<H: Memory>(cx: &mut Cx<'_, H>, response: Response, tx: &mut TxBuffe
     }
 }
 
+//= ORD-05
 /// Appends READ responses with the same head, for the first of which there is room, whose payloads follow
 /// each other in memory: up to `most`. Returns how many.
 #[inline]

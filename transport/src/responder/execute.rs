@@ -62,7 +62,7 @@ impl Responder {
         self.epsn = psn.add(executed.psns);
         if let Some((wqe, detail)) = executed.received {
             //= RC-RSP-26
-            complete_recv(cx, wqe.wr_id, detail);
+            complete_recv(cx, &wqe, detail);
             self.note_received(psn);
         }
         match operation {
@@ -200,6 +200,7 @@ impl Responder {
         self.save(Saved::Read {
             psn,
             packets,
+            pd: cx.who.pd,
             rkey,
             va,
             len: dma_len,
@@ -220,6 +221,7 @@ impl Responder {
         mem.check_remote(who, eth.rkey, eth.va, 8, RemoteAccess::Atomic)
             .map_err(|_| Refusal::ACCESS)?;
         //= RC-RSP-11
+        //= ATM-01
         if !eth.va.is_multiple_of(8) {
             return Err(Refusal::INVALID_REQUEST);
         }
@@ -247,9 +249,15 @@ impl Responder {
         let msn = self.msn;
         let response = match self.saved.back() {
             Some(&Saved::Read {
-                psn, rkey, va, len, ..
+                psn,
+                pd,
+                rkey,
+                va,
+                len,
+                ..
             }) => Response::Read {
                 psn,
+                pd,
                 rkey,
                 va,
                 left: len,

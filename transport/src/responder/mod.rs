@@ -12,7 +12,7 @@ use rocade_wire::{Msn, Psn, Rkey, RnrTimer};
 
 use crate::completion::{CompleteTo, Completion, ImmOrInv, WcOpcode, WcStatus};
 use crate::cx::Cx;
-use crate::queue::{RecvSource, RecvWqe};
+use crate::queue::{RecvSource, RecvWqe, Srqn};
 use crate::wr::AccessFlags;
 
 use ack_policy::Response;
@@ -45,7 +45,7 @@ struct RecvDetail {
 
 /// Completes a receive.
 #[inline]
-fn complete_recv<H>(cx: &mut Cx<'_, H>, wr_id: u64, detail: RecvDetail) {
+fn complete_recv<H>(cx: &mut Cx<'_, H>, wqe: &RecvWqe, detail: RecvDetail) {
     let RecvDetail {
         opcode,
         byte_len,
@@ -57,15 +57,27 @@ fn complete_recv<H>(cx: &mut Cx<'_, H>, wr_id: u64, detail: RecvDetail) {
         imm_or_inv,
         wc_flags: imm_or_inv.flags(),
         solicited,
-        ..cx.completion(CompleteTo::RecvCq, wr_id, WcStatus::Success, opcode)
+        srqn: wqe.srqn,
+        ..cx.completion(complete_to(wqe), wqe.wr_id, WcStatus::Success, opcode)
     };
     cx.out.completions.push_back(completion);
 }
 
 /// Completes a receive in error: only the status counts (CQ-11).
-fn fail_recv<H>(cx: &mut Cx<'_, H>, wr_id: u64, status: WcStatus) {
-    let completion = cx.completion(CompleteTo::RecvCq, wr_id, status, WcOpcode::Recv);
+fn fail_recv<H>(cx: &mut Cx<'_, H>, wqe: &RecvWqe, status: WcStatus) {
+    let completion = Completion {
+        srqn: wqe.srqn,
+        ..cx.completion(complete_to(wqe), wqe.wr_id, status, WcOpcode::Recv)
+    };
     cx.out.completions.push_back(completion);
+}
+
+//= XRC-05
+const fn complete_to(wqe: &RecvWqe) -> CompleteTo {
+    match wqe.srqn {
+        Srqn::NONE => CompleteTo::RecvCq,
+        _ => CompleteTo::SrqCq,
+    }
 }
 
 /// The attributes that steer the responder.
@@ -153,7 +165,7 @@ impl Responder {
     //= RC-STA-01 WCS-05
     pub(crate) fn flush<H>(&mut self, cx: &mut Cx<'_, H>) {
         let mut flush = |wqe: RecvWqe| {
-            fail_recv(cx, wqe.wr_id, WcStatus::WrFlushErr);
+            fail_recv(cx, &wqe, WcStatus::WrFlushErr);
         };
         if let InProgress::Send { wqe, .. } =
             core::mem::replace(&mut self.current, InProgress::None)
@@ -211,10 +223,12 @@ impl Responder {
         }
     }
 
-    /// Forgets everything without completions (RC-STA-04), those of `unreported` receives included.
-    pub(crate) fn reset(&mut self, unreported: usize) {
-        let in_progress = usize::from(matches!(self.current, InProgress::Send { .. }));
-        self.receives.reset(in_progress + unreported);
+    /// Forgets everything without completions (RC-STA-04).
+    pub(crate) fn reset(&mut self) {
+        if let InProgress::Send { wqe, .. } = &self.current {
+            self.receives.forget(wqe.srqn);
+        }
+        self.receives.reset();
         self.attr = ResponderAttr::NONE;
         self.epsn = Psn::new(0);
         self.msn = Msn::new(0);

@@ -4,6 +4,7 @@ use rocade_wire::{Operation, Psn, Reth, Rkey};
 
 use super::Responder;
 use super::ack_policy::Response;
+use crate::memory::PdTag;
 use crate::peer::Peer;
 
 /// A READ or atomic that was executed.
@@ -12,6 +13,7 @@ pub(super) enum Saved {
     Read {
         psn: Psn,
         packets: u32,
+        pd: PdTag,
         rkey: Rkey,
         va: u64,
         len: u32,
@@ -68,23 +70,26 @@ impl Responder {
     /// The response to a duplicate READ, if it repeats a saved one or its tail (RC-DUP-03).
     //= RC-DUP-03
     pub(super) fn replay_read(&self, peer: &Peer, psn: Psn, reth: &Reth) -> Option<Response> {
-        let repeats = self.saved.iter().any(|saved| {
+        let repeated = self.saved.iter().find_map(|saved| {
             let Saved::Read {
                 psn: first,
                 packets,
+                pd,
                 rkey,
                 va,
                 len,
             } = *saved
             else {
-                return false;
+                return None;
             };
             let skipped_packets = psn.sub(first.get()).get();
             if skipped_packets >= packets || reth.rkey != rkey {
-                return false;
+                return None;
             }
             let skipped = skipped_packets * peer.pmtu_bytes();
-            reth.va == va.wrapping_add(u64::from(skipped)) && reth.dma_len == len - skipped
+            let is_tail =
+                reth.va == va.wrapping_add(u64::from(skipped)) && reth.dma_len == len - skipped;
+            is_tail.then_some(pd)
         });
         //= RC-DUP-07
         let end = psn.add(peer.packets(reth.dma_len));
@@ -92,8 +97,9 @@ impl Responder {
             .queue
             .iter()
             .any(|response| response.read_end(peer) == Some(end));
-        (repeats && !running).then_some(Response::Read {
+        repeated.filter(|_| !running).map(|pd| Response::Read {
             psn,
+            pd,
             rkey: reth.rkey,
             va: reth.va,
             left: reth.dma_len,

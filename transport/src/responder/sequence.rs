@@ -10,7 +10,7 @@ use crate::cx::Cx;
 use crate::event::QpEvent;
 use crate::memory::Memory;
 use crate::outputs::{Fatal, Outputs};
-use crate::queue::RecvWqe;
+use crate::queue::{NotNamed, RecvSource, RecvWqe, Srqn};
 use crate::segment::length_ok;
 use crate::wr::AccessFlags;
 
@@ -31,6 +31,16 @@ impl Refusal {
         nak: NakCode::RemoteAccess,
         status: WcStatus::RemAccessErr,
     };
+    /// Of a request that names no shared receive queue that it may.
+    const fn of_srqn(why: NotNamed) -> Self {
+        match why {
+            //= XRC-06
+            NotNamed::Unknown => Self::ACCESS,
+            //= XRC-03
+            NotNamed::Changed => Self::INVALID_REQUEST,
+        }
+    }
+
     //= RC-RSP-10
     pub(super) const TOO_LONG: Self = Self {
         nak: NakCode::InvalidRequest,
@@ -72,6 +82,16 @@ impl Responder {
             Ok(operation) => operation,
             Err(refusal) => return Err(self.refuse(cx, psn, refusal, None)),
         };
+        if let RecvSource::ByHeader(named) = &mut self.receives {
+            let begins = operation.is_first() || operation.is_only();
+            let takes = needs_receive(operation);
+            let srqn = headers.xrceth.map_or(Srqn::NONE, |eth| Srqn::new(eth.srqn));
+            match named.aim(srqn, begins, takes) {
+                //= XRC-04
+                Ok(pd) => cx.who.pd = pd,
+                Err(why) => return Err(self.refuse(cx, psn, Refusal::of_srqn(why), None)),
+            }
+        }
         let wqe = if needs_receive(operation) {
             let Some(wqe) = self.receives.take() else {
                 //= RC-RSP-06
@@ -190,7 +210,7 @@ impl Responder {
             InProgress::Write { .. } | InProgress::None => wqe,
         };
         if let Some(wqe) = held {
-            fail_recv(cx, wqe.wr_id, refusal.status);
+            fail_recv(cx, &wqe, refusal.status);
         } else {
             //= AEV-02 AEV-03
             cx.out.events.push_back(match refusal.nak {

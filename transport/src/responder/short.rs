@@ -74,7 +74,7 @@ impl Responder {
             imm_or_inv: ImmOrInv::None,
             solicited: bth.solicited,
         };
-        complete_recv(cx, wqe.wr_id, detail);
+        complete_recv(cx, wqe, detail);
         receives.take();
         self.note_received(bth.psn);
         true

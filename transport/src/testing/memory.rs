@@ -5,11 +5,12 @@ use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::ops::Range;
 
-use rocade_wire::{Lkey, Rkey};
+use rocade_wire::{Lkey, Qpn, Rkey};
 
 use crate::memory::{
     AccessError, Accessor, AtomicOp, Extent, LocalAccess, Memory, PdTag, RemoteAccess,
 };
+use crate::transmit::Source;
 use crate::window::{Bind, BindError, Bindable, Window, WindowKind};
 use crate::wr::{AccessFlags, Sge};
 
@@ -205,6 +206,32 @@ impl TestMemory {
             .find(|mr| mr.region == *region)
             .expect("a region of this memory");
         f(mr)
+    }
+
+    /// Copies a payload that the transport has left to be copied: whose it is has been checked.
+    ///
+    /// # Errors
+    /// It is gone since.
+    pub fn copy(&self, source: Source, dst: &mut [u8]) -> Result<(), AccessError> {
+        let pd_of = |is_it: &dyn Fn(&Region) -> bool| {
+            let regions = self.regions.borrow();
+            let found = regions.iter().find(|mr| is_it(&mr.region));
+            found.map_or(Self::PD, |mr| mr.pd)
+        };
+        let who = |pd| Accessor {
+            pd,
+            qpn: Qpn::new(0),
+        };
+        match source {
+            Source::Local(sge) => {
+                let pd = pd_of(&|region| region.lkey == sge.lkey);
+                self.read_local(who(pd), sge.lkey, sge.addr, dst)
+            }
+            Source::Remote { rkey, va, .. } => {
+                let pd = pd_of(&|region| region.rkey == rkey);
+                self.read_remote(who(pd), rkey, va, dst)
+            }
+        }
     }
 
     fn access<R>(

@@ -10,17 +10,17 @@ use rocade_wire::{Packet, ShortPacket};
 
 use super::pacing::Pacing;
 use super::transit::{Fate, Side, Traced, Transit};
-use super::{Setup, TestMemory, context};
-use crate::attr::{QpAttr, QpAttrMask, QpState};
+use super::{Setup, TestDomain, TestMemory, context};
+use crate::attr::{QpAttr, QpAttrMask, QpState, QpType};
 use crate::completion::Completion;
 use crate::error::PostError;
 use crate::event::QpEvent;
-use crate::memory::Memory;
 use crate::pace::{AckTiming, Cause};
 use crate::peer::PacketMeta;
 use crate::qp::Qp;
+use crate::queue::Srqn;
 use crate::time::Time;
-use crate::transmit::{ICRC_LEN, Source, TxBuffer};
+use crate::transmit::{ICRC_LEN, TxBuffer};
 use crate::wr::{SendFlags, SendOp, SendWr, Sge};
 
 /// A QP, its memory, and what came out of it.
@@ -61,6 +61,7 @@ pub struct Pair {
     trace: Vec<Traced>,
     tracing: bool,
     long_way: bool,
+    marks: [bool; 2],
 }
 
 impl fmt::Debug for Pair {
@@ -116,6 +117,7 @@ impl Pair {
             trace: Vec::new(),
             tracing: true,
             long_way: false,
+            marks: [false; 2],
         }
     }
 
@@ -149,6 +151,11 @@ impl Pair {
     /// No packet is handled by [`Qp::handle_short`] from now on.
     pub const fn go_the_long_way(&mut self) {
         self.long_way = true;
+    }
+
+    /// The network marks the packets from one side, or does not (ECN).
+    pub const fn mark_packets(&mut self, from: Side, marked: bool) {
+        self.marks[from as usize] = marked;
     }
 
     /// Without a record of packets, for long runs.
@@ -208,8 +215,12 @@ impl Pair {
     /// # Errors
     /// As [`Qp::post_send`].
     pub fn try_send(&mut self, side: Side, wr: &SendWr<'_>) -> Result<(), PostError> {
+        let is_xrc = self.setups[side as usize].config.qp_type == QpType::XrcSend;
         let qp = &mut self.nodes[side as usize].qp;
         qp.post_send(self.now, wr, None)?;
+        if is_xrc {
+            qp.aim(TestDomain::FIRST);
+        }
         let lens = wr.sges.iter().map(|sge| sge.len);
         let bytes = lens.fold(0, u32::saturating_add);
         match &mut self.pacing {
@@ -219,7 +230,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Posts a signaled send that must be accepted.
+    /// Posts a signaled send that must be accepted; of an XRC initiator to [`TestDomain::FIRST`].
     ///
     /// # Panics
     /// If it is not.
@@ -233,11 +244,34 @@ impl Pair {
         self.try_send(side, &wr).expect("the send is accepted");
     }
 
-    /// Posts a receive that must be accepted.
+    /// Posts a signaled send to an XRC SRQ of the peer, that must be accepted.
+    ///
+    /// # Panics
+    /// If it is not.
+    pub fn send_to(&mut self, side: Side, srqn: Srqn, wr_id: u64, op: SendOp, sges: &[Sge]) {
+        let wr = SendWr {
+            wr_id,
+            op,
+            flags: SendFlags::SIGNALED,
+            sges,
+        };
+        let now = self.now;
+        let qp = &mut self.node_mut(side).qp;
+        qp.post_send(now, &wr, None).expect("the send is accepted");
+        qp.aim(srqn);
+    }
+
+    /// Posts a receive that must be accepted; to the shared queue where the QP has one, and to
+    /// [`TestDomain::FIRST`] of an XRC target's domain.
     ///
     /// # Panics
     /// If it is not.
     pub fn recv(&mut self, side: Side, wr_id: u64, sges: &[Sge]) {
+        if let Some(srq) = self.setups[side as usize].shared() {
+            srq.with(|srq| srq.post(wr_id, sges))
+                .expect("the receive is accepted");
+            return;
+        }
         let qp = &mut self.nodes[side as usize].qp;
         qp.post_recv(self.now, wr_id, sges)
             .expect("the receive is accepted");
@@ -266,9 +300,15 @@ impl Pair {
 
     /// Takes the completions of one side, which frees their slots.
     pub fn take_completions(&mut self, side: Side) -> Vec<Completion> {
+        let shared = self.setups[side as usize].shared();
         let node = &mut self.nodes[side as usize];
         for completion in &node.completions {
-            node.qp.free_slots(completion.is_send(), completion.slots);
+            match &shared {
+                Some(srq) if !completion.is_send() => {
+                    srq.with(|srq| srq.free_slots(completion.slots));
+                }
+                _ => node.qp.free_slots(completion.is_send(), completion.slots),
+            }
         }
         core::mem::take(&mut node.completions)
     }
@@ -394,7 +434,11 @@ impl Pair {
         let meta = PacketMeta {
             source: to.other().ip(),
             destination: to.ip(),
-            traffic_class: 0,
+            traffic_class: if self.marks[to.other() as usize] {
+                3
+            } else {
+                2
+            },
             hop_limit: 64,
         };
         let now = self.now;
@@ -443,11 +487,8 @@ impl Pair {
             }
             assert_eq!(tx.segments(), tx.bytes().len().div_ceil(tx.segment_len()));
             let mut segments = Vec::new();
-            let (mem, who) = (&node.mem, node.qp.config().accessor());
-            let read = |source, payload: &mut [u8]| match source {
-                Source::Local(sge) => mem.read_local(who, sge.lkey, sge.addr, payload),
-                Source::Remote { rkey, va, .. } => mem.read_remote(who, rkey, va, payload),
-            };
+            let mem = &node.mem;
+            let read = |source, payload: &mut [u8]| mem.copy(source, payload);
             let mut lost = false;
             tx.for_each_segment(|segment, deferred| {
                 if let Some(deferred) = deferred {

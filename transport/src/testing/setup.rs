@@ -5,10 +5,10 @@ use core::net::IpAddr;
 
 use rocade_wire::{Gid, Mtu, Pkey, Qpn};
 
-use super::{TestMemory, TestSrq};
+use super::{TestDomain, TestMemory, TestSrq};
 use crate::attr::{AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType};
 use crate::qp::{ModifyContext, Qp, QpConfig, QpLimits, transition_rule};
-use crate::queue::SharedReceives;
+use crate::queue::Receives;
 use crate::time::Time;
 use crate::wr::AccessFlags;
 
@@ -39,6 +39,8 @@ pub struct Setup {
     pub pkey: Pkey,
     /// Where receives come from, instead of a queue of its own.
     pub srq: Option<Arc<TestSrq>>,
+    /// The same for an XRC target.
+    pub domain: Option<Arc<TestDomain>>,
 }
 
 impl Setup {
@@ -95,6 +97,16 @@ impl Setup {
             local,
             pkey: Pkey::DEFAULT,
             srq: None,
+            domain: None,
+        }
+    }
+
+    /// The shared queue that receives come from, of an XRC target the first one of its domain.
+    #[must_use]
+    pub fn shared(&self) -> Option<Arc<TestSrq>> {
+        match &self.domain {
+            Some(domain) => domain.get(TestDomain::FIRST),
+            None => self.srq.clone(),
         }
     }
 
@@ -134,7 +146,11 @@ impl Setup {
     /// If the attributes are refused, or for SQE, to which only an error leads.
     #[must_use]
     pub fn build(&self, state: QpState) -> Qp {
-        let receives = self.srq.clone().map(|srq| srq as Arc<dyn SharedReceives>);
+        let receives = match (&self.srq, &self.domain) {
+            (_, Some(domain)) => Receives::Domain(Arc::clone(domain) as _),
+            (Some(srq), None) => Receives::Shared(Arc::clone(srq) as _),
+            (None, None) => Receives::Own,
+        };
         let mut qp = Qp::new(self.config, receives).expect("a type with a state machine");
         let steps = match state {
             QpState::Reset => 0,

@@ -1,22 +1,65 @@
 //! A shared receive queue behind a lock.
 
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
 use std::sync::{Mutex, PoisonError};
 
 use crate::memory::PdTag;
-use crate::queue::{RecvWqe, SharedReceives, Srq};
+use crate::queue::{ReceiveDomain, RecvWqe, SharedReceives, Srq, Srqn};
+
+/// An XRC domain: which queue a number stands for.
+#[derive(Debug, Default)]
+pub struct TestDomain {
+    srqs: Mutex<BTreeMap<Srqn, Arc<TestSrq>>>,
+}
+
+impl TestDomain {
+    /// The queue that [`Pair`](super::Pair) uses where nothing else is said.
+    pub const FIRST: Srqn = Srqn::new(0x01_0001);
+
+    /// The queue that the number stands for.
+    #[must_use]
+    pub fn get(&self, srqn: Srqn) -> Option<Arc<TestSrq>> {
+        let srqs = self.srqs.lock().unwrap_or_else(PoisonError::into_inner);
+        srqs.get(&srqn).cloned()
+    }
+
+    /// From now on the number stands for `srq`, or for nothing.
+    pub fn set(&self, srqn: Srqn, srq: Option<&Arc<TestSrq>>) {
+        let mut srqs = self.srqs.lock().unwrap_or_else(PoisonError::into_inner);
+        match srq {
+            Some(srq) => srqs.insert(srqn, Arc::clone(srq)),
+            None => srqs.remove(&srqn),
+        };
+    }
+}
+
+impl ReceiveDomain for TestDomain {
+    fn find(&self, srqn: Srqn) -> Option<Arc<dyn SharedReceives>> {
+        self.get(srqn).map(|srq| srq as _)
+    }
+
+    fn forget(&self, srqn: Srqn) {
+        if let Some(srq) = self.find(srqn) {
+            srq.forget();
+        }
+    }
+}
 
 /// A shared receive queue, and how often its limit was reached.
 #[derive(Debug)]
 pub struct TestSrq {
+    pd: PdTag,
     inner: Mutex<(Srq, usize)>,
 }
 
 impl TestSrq {
-    /// With room for `max_wr` receives of up to 4 entries.
+    /// With room for `max_wr` receives of up to 8 entries.
     #[must_use]
     pub const fn new(pd: PdTag, max_wr: u32) -> Self {
         Self {
-            inner: Mutex::new((Srq::new(pd, max_wr, 4), 0)),
+            pd,
+            inner: Mutex::new((Srq::new(pd, max_wr, 8), 0)),
         }
     }
 
@@ -34,6 +77,10 @@ impl TestSrq {
 }
 
 impl SharedReceives for TestSrq {
+    fn pd(&self) -> PdTag {
+        self.pd
+    }
+
     fn take(&self) -> Option<RecvWqe> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = inner.0.take()?;

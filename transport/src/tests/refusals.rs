@@ -195,7 +195,7 @@ fn a_bad_receive_buffer_is_the_responders_fault() {
     }
 }
 
-//= RC-RSP-07, RC-RSP-09, RC-RSP-11, RC-SEG-05 type=test
+//= RC-RSP-07, RC-RSP-09, RC-RSP-11, RC-SEG-05, ATM-01 type=test
 //= AEV-02 type=test
 #[test]
 fn malformed_requests_are_refused() {

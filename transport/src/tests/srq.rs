@@ -267,7 +267,7 @@ fn what_ends_without_a_completion_gives_its_slot_back() {
         let full = [1; PMTU as usize];
         let only = Request::new(SendOnly, 0).payload(&[1; 4]);
         only.inject(&mut pair);
-        assert_eq!(pair.take_completions(Side::B).len(), 1);
+        assert_eq!(pair.node(Side::B).completions.len(), 1);
         for request in [
             Request::new(SendFirst, 1).payload(&full),
             Request::new(SendMiddle, 2).payload(&full),
@@ -285,7 +285,7 @@ fn what_ends_without_a_completion_gives_its_slot_back() {
             1,
             "not that of the completion: nobody has said that it was taken"
         );
-        assert_eq!(pair.take_completions(Side::B), []);
+        assert_eq!(pair.take_completions(Side::B).len(), 1, "that from before");
         assert_eq!(pair.take_events(Side::B), []);
     }
 }

@@ -271,11 +271,13 @@ impl Connected {
         }
     }
 
-    /// Forgets everything without completions (RC-STA-04), those of `unreported` receives included.
-    pub(crate) fn reset(&mut self, unreported: usize) {
+    /// Forgets everything without completions (RC-STA-04).
+    pub(crate) fn reset(&mut self) {
         self.abandon();
-        let spare = usize::from(self.spare.take().is_some());
-        self.receives.reset(spare + unreported);
+        if let Some(wqe) = self.spare.take() {
+            self.receives.forget(wqe.srqn);
+        }
+        self.receives.reset();
         self.access = AccessFlags::empty();
         self.epsn = Psn::new(0);
     }

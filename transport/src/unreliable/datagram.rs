@@ -134,10 +134,12 @@ impl Datagrams {
         }
     }
 
-    /// Forgets everything without completions (RC-STA-04), those of `unreported` receives included.
-    pub(crate) fn reset(&mut self, unreported: usize) {
-        let spare = usize::from(self.spare.take().is_some());
-        self.receives.reset(spare + unreported);
+    /// Forgets everything without completions (RC-STA-04).
+    pub(crate) fn reset(&mut self) {
+        if let Some(wqe) = self.spare.take() {
+            self.receives.forget(wqe.srqn);
+        }
+        self.receives.reset();
         self.qkey = Qkey::new(0);
     }
 }

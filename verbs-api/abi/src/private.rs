@@ -10,7 +10,7 @@ use libc::{sockaddr, sockaddr_storage};
 use crate::{ibv_ah_attr, ibv_qp_attr, rdma_conn_param};
 
 /// To be raised with each change of the table.
-pub const ROCADE_CM_VERSION: u32 = 1;
+pub const ROCADE_CM_VERSION: u32 = 2;
 /// Longest private data of an event in bytes.
 pub const ROCADE_CM_PRIVATE_LEN: usize = 232;
 
@@ -135,6 +135,9 @@ pub struct rocade_cm_ops {
     /// Tells how many events were handed out.
     pub id_migrate:
         unsafe extern "C" fn(*mut rocade_cm_id, *mut rocade_cm_channel, *mut u64) -> c_int,
+    /// The outcome is an event with the 8 bytes of the token as private data.
+    pub id_join: unsafe extern "C" fn(*mut rocade_cm_id, *const sockaddr, u64) -> c_int,
+    pub id_leave: unsafe extern "C" fn(*mut rocade_cm_id, u64) -> c_int,
     pub id_route: unsafe extern "C" fn(*mut rocade_cm_id, *mut rocade_cm_route) -> c_int,
 }
 

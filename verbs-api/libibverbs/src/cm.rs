@@ -56,6 +56,8 @@ static OPS: rocade_cm_ops = rocade_cm_ops {
     id_qp_attr: rdma_init_qp_attr,
     id_set_option: rdma_set_option,
     id_migrate: rdma_migrate_id,
+    id_join: rdma_join_multicast,
+    id_leave: rdma_leave_multicast,
     id_route: rdma_route,
 };
 
@@ -453,6 +455,25 @@ unsafe extern "C" fn rdma_migrate_id(
         // SAFETY: by contract writable.
         unsafe { ffi::write(reported, count) }
     })
+}
+
+unsafe extern "C" fn rdma_join_multicast(
+    c: *mut rocade_cm_id,
+    group: *const sockaddr,
+    token: u64,
+) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract a live ID.
+        let id = unsafe { id(c) }?;
+        // SAFETY: by contract an address.
+        let group = unsafe { address(group) }.map_err(|_| Errno::INVAL)?;
+        Ok(id.join(group, token)?)
+    })
+}
+
+unsafe extern "C" fn rdma_leave_multicast(c: *mut rocade_cm_id, token: u64) -> c_int {
+    // SAFETY: by contract a live ID.
+    int_verb(|| Ok(unsafe { id(c) }?.leave(token)?))
 }
 
 unsafe extern "C" fn rdma_route(c: *mut rocade_cm_id, route: *mut rocade_cm_route) -> c_int {

@@ -1,19 +1,13 @@
 //! Open devices and the function tables inside them.
 
-use std::{cell::UnsafeCell, ffi::c_int, mem::offset_of, ptr, sync::Arc};
+use std::{cell::UnsafeCell, mem::offset_of, ptr, sync::Arc};
 
-use rocade_abi::{
-    VERBS_ABI_IS_EXTENDED, ibv_context, ibv_context_ops, ibv_xrcd, ibv_xrcd_init_attr,
-    verbs_context,
-};
+use rocade_abi::{VERBS_ABI_IS_EXTENDED, ibv_context, ibv_context_ops, verbs_context};
 use rocade_emulator::Context;
 
 use crate::{
-    cq, cq_ex,
-    device::DeviceObject,
-    dm, domain,
-    ffi::{Errno, int_verb, ptr_verb},
-    mr, mw, post, process, qp, qp_ex, query, srq,
+    cq, cq_ex, device::DeviceObject, dm, domain, ffi::Errno, mr, mw, post, process, qp, qp_ex,
+    query, srq, xrcd,
 };
 
 /// What a pointer to an `ibv_context` really points into: the program holds the address of the
@@ -186,10 +180,10 @@ fn tables() -> verbs_context {
     c.dealloc_td = Some(domain::dealloc_td);
     c.alloc_parent_domain = Some(domain::alloc_parent_domain);
     c.create_srq_ex = Some(srq::create_srq_ex);
+    c.open_xrcd = Some(xrcd::open_xrcd);
+    c.close_xrcd = Some(xrcd::close_xrcd);
+    c.open_qp = Some(qp_ex::open_qp);
     c.get_srq_num = Some(srq::get_srq_num);
-    // Offered so that their failure is explained; without a slot the header fails silently.
-    c.open_xrcd = Some(open_xrcd);
-    c.close_xrcd = Some(close_xrcd);
     let ops: &mut ibv_context_ops = &mut c.context.ops;
     ops.poll_cq = Some(cq::poll_cq);
     ops.req_notify_cq = Some(cq::req_notify_cq);
@@ -200,17 +194,6 @@ fn tables() -> verbs_context {
     ops.dealloc_mw = Some(mw::dealloc_mw);
     ops.post_srq_recv = Some(srq::post_srq_recv);
     c
-}
-
-unsafe extern "C" fn open_xrcd(
-    _context: *mut ibv_context,
-    _init: *mut ibv_xrcd_init_attr,
-) -> *mut ibv_xrcd {
-    ptr_verb(|| Err(Errno::OPNOTSUPP))
-}
-
-unsafe extern "C" fn close_xrcd(_xrcd: *mut ibv_xrcd) -> c_int {
-    int_verb(|| Err(Errno::OPNOTSUPP))
 }
 
 #[cfg(test)]

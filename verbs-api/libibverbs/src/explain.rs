@@ -261,7 +261,7 @@ pub(crate) fn create_qp(cap: &QpCap, qp_type: QpType, error: &VerbsError) -> Rea
 pub(crate) fn qp_type_missing(name: &str) -> Reason {
     Reason::new(
         format!(
-            "Rocade has no queue pairs of type {} yet, only RC, UC and UD",
+            "Rocade has no queue pairs of type {} yet, only RC, UC, UD and XRC",
             name.to_uppercase()
         ),
         "use the RC variant of the program: ibv_rc_pingpong, perftest with -c RC",

@@ -53,6 +53,7 @@ mod query;
 mod rates;
 mod shell;
 mod srq;
+mod xrcd;
 
 #[cfg(not(test))]
 mod exports {

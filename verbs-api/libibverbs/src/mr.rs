@@ -250,3 +250,29 @@ pub(crate) unsafe extern "C" fn ibv_reg_dmabuf_mr(
         Err(Errno::OPNOTSUPP)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use rocade_abi::{
+        IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_MW_BIND, IBV_ACCESS_ON_DEMAND, IBV_ACCESS_REMOTE_ATOMIC,
+        IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_ZERO_BASED,
+    };
+
+    use super::*;
+
+    //= MR-01 type=test
+    #[test]
+    fn rights_are_those_of_the_header() {
+        for (ours, theirs) in [
+            (AccessFlags::LOCAL_WRITE, IBV_ACCESS_LOCAL_WRITE),
+            (AccessFlags::REMOTE_WRITE, IBV_ACCESS_REMOTE_WRITE),
+            (AccessFlags::REMOTE_READ, IBV_ACCESS_REMOTE_READ),
+            (AccessFlags::REMOTE_ATOMIC, IBV_ACCESS_REMOTE_ATOMIC),
+            (AccessFlags::MW_BIND, IBV_ACCESS_MW_BIND),
+            (AccessFlags::ZERO_BASED, IBV_ACCESS_ZERO_BASED),
+            (AccessFlags::ON_DEMAND, IBV_ACCESS_ON_DEMAND),
+        ] {
+            assert_eq!(ours.bits(), theirs, "{ours:?}");
+        }
+    }
+}

@@ -9,7 +9,8 @@ use rocade_abi::{
     ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge,
 };
 use rocade_emulator::{
-    Datagram, Lkey, Qkey, QpType, Qpn, Rkey, SendFlags, SendOp, SendPoster, SendWr, Sge, limits,
+    Datagram, Lkey, Qkey, QpType, Qpn, Rkey, SendFlags, SendOp, SendPoster, SendWr, Sge, Srqn,
+    limits,
 };
 
 use crate::{
@@ -108,33 +109,31 @@ unsafe fn push_send(
         // SAFETY: same contract.
         return unsafe { push_datagram(poster, state, request, (op, flags)) };
     }
+    let wr = SendWr {
+        wr_id,
+        op,
+        flags,
+        sges: &[],
+    };
     if flags.contains(SendFlags::INLINE) {
         // SAFETY: same contract.
-        return unsafe {
+        unsafe {
             with_inline_data(request, state.inline_limits(), |data| {
-                Ok(poster.push_inline(
-                    &SendWr {
-                        wr_id,
-                        op,
-                        flags,
-                        sges: &[],
-                    },
-                    data,
-                )?)
+                Ok(poster.push_inline(&wr, data)?)
             })
-        };
+        }?;
+    } else {
+        // SAFETY: same contract.
+        unsafe {
+            with_sges(request.sg_list, request.num_sge, |sges| {
+                Ok(poster.push(&SendWr { sges, ..wr })?)
+            })
+        }?;
     }
-    // SAFETY: same contract.
-    unsafe {
-        with_sges(request.sg_list, request.num_sge, |sges| {
-            Ok(poster.push(&SendWr {
-                wr_id,
-                op,
-                flags,
-                sges,
-            })?)
-        })
+    if state.qp_type() == QpType::XrcSend {
+        poster.aim(Srqn::new(request.qp_type.remote_srqn));
     }
+    Ok(())
 }
 
 /// # Safety

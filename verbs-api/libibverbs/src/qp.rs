@@ -1,16 +1,16 @@
 //! Queue pairs.
 
 use std::{
-    ffi::{c_int, c_uint},
+    ffi::{c_int, c_uint, c_void},
     sync::Arc,
 };
 
 use rocade_abi::{
-    IBV_QP_STATE, IBV_QPS_RESET, ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr,
-    ibv_qp_rate_limit_attr,
+    IBV_QP_STATE, IBV_QPS_RESET, IBV_QPT_XRC_RECV, ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex,
+    ibv_qp_init_attr, ibv_qp_rate_limit_attr, ibv_xrcd,
 };
 use rocade_emulator::{
-    Mtu, Qp, QpAttr, QpAttrMask, QpInitAttr, QpState as State, QpType, VerbsError,
+    Mtu, Qp, QpAttr, QpAttrMask, QpInitAttr, QpState as State, QpType, VerbsError, Xrcd,
 };
 
 use crate::{
@@ -25,6 +25,7 @@ use crate::{
     qp_ex::WrBatch,
     shell::Shell,
     srq::SrqObject,
+    xrcd::XrcdObject,
 };
 
 /// A queue pair. Every one is made as extended queue pair, whose first part is the plain one.
@@ -38,7 +39,8 @@ pub(crate) struct QpState {
     has_wr_table: bool,
     qp_type: QpType,
     context: Arc<ContextObject>,
-    _pd: InUse,
+    /// An XRC target has none.
+    _pd: Option<InUse>,
 }
 
 impl QpState {
@@ -105,10 +107,19 @@ pub(crate) unsafe fn create(
     let qp_type = QpType::from_code(init.qp_type).ok_or_else(|| {
         Errno::INVAL.because(explain::qp_type_missing(&format!("{}", init.qp_type)))
     })?;
+    if qp_type == QpType::XrcRecv {
+        let what = "an XRC target belongs to an XRC domain";
+        let advice = "ibv_create_qp_ex with IBV_QP_INIT_ATTR_XRCD";
+        return Err(Errno::INVAL.because(Reason::new(what, advice)));
+    }
     // SAFETY: same contract.
     let send_cq = unsafe { cq::optional(init.send_cq) }?.ok_or_else(no_cq)?;
-    // SAFETY: same contract.
-    let recv_cq = unsafe { cq::optional(init.recv_cq) }?.ok_or_else(no_cq)?;
+    let recv_cq = match qp_type {
+        // It receives nothing (XRC-12).
+        QpType::XrcSend => send_cq.clone(),
+        // SAFETY: same contract.
+        _ => unsafe { cq::optional(init.recv_cq) }?.ok_or_else(no_cq)?,
+    };
     let srq = if init.srq.is_null() {
         None
     } else {
@@ -165,7 +176,51 @@ pub(crate) unsafe fn create(
             has_wr_table: fill_in.is_some(),
             qp_type,
             context: Arc::clone(pd_state.context()),
-            _pd: pd_state.in_use(),
+            _pd: Some(pd_state.in_use()),
+        };
+        Ok((c, state))
+    })?;
+    Ok(object.cast())
+}
+
+/// Makes the C object of an XRC target, which `make` creates or opens with the cookie it is given. It has no
+/// protection domain and no CQs (XRC-01).
+///
+/// # Errors
+/// What the emulator says.
+///
+/// # Safety
+/// `xrcd` must be NULL or a live XRC domain.
+//= XRC-01
+pub(crate) unsafe fn target(
+    xrcd: *mut ibv_xrcd,
+    qp_context: *mut c_void,
+    make: impl FnOnce(&Xrcd, u64) -> Result<Qp, VerbsError>,
+) -> Result<*mut ibv_qp, Errno> {
+    // SAFETY: same contract.
+    let xrcd = unsafe { XrcdObject::borrow(xrcd) }?.inner();
+    let object = QpObject::create(|address| {
+        let qp = make(xrcd.xrcd(), address.expose_provenance() as u64)?;
+        // SAFETY: the structure consists of integers, pointers, optional function pointers and
+        // pthread objects, for all of which zero bytes are a value.
+        let mut c: ibv_qp_ex = unsafe { std::mem::zeroed() };
+        c.qp_base.context = xrcd.context().as_c();
+        c.qp_base.qp_context = qp_context;
+        c.qp_base.qp_num = qp.qp_num().get();
+        c.qp_base.handle = c.qp_base.qp_num;
+        c.qp_base.state = qp.state().code();
+        c.qp_base.qp_type = IBV_QPT_XRC_RECV;
+        let state = QpState {
+            qp,
+            inline_limits: InlineLimits {
+                entries: 0,
+                bytes: 0,
+            },
+            batch: WrBatch::default(),
+            has_wr_table: false,
+            qp_type: QpType::XrcRecv,
+            context: Arc::clone(xrcd.context()),
+            _pd: None,
         };
         Ok((c, state))
     })?;
@@ -283,7 +338,7 @@ pub(crate) unsafe extern "C" fn ibv_query_qp_data_in_order(
     0
 }
 
-/// Slot `modify_qp_rate_limit`: the rate is noted; bursts and packet sizes are hints for those who pace.
+/// Slot `modify_qp_rate_limit`: the rate is kept to; bursts and packet sizes are hints for those who pace.
 //= QPS-05
 pub(crate) unsafe extern "C" fn modify_qp_rate_limit(
     qp: *mut ibv_qp,

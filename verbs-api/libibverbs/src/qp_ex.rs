@@ -18,10 +18,14 @@ use rocade_abi::{
     IBV_QP_EX_WITH_LOCAL_INV, IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE,
     IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM,
     IBV_QP_EX_WITH_SEND_WITH_INV, IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD,
-    IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, ibv_ah, ibv_context, ibv_data_buf, ibv_mw, ibv_mw_bind_info,
-    ibv_qp, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_sge,
+    IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_INIT_ATTR_XRCD, IBV_QP_OPEN_ATTR_CONTEXT,
+    IBV_QP_OPEN_ATTR_NUM, IBV_QP_OPEN_ATTR_RESERVED, IBV_QP_OPEN_ATTR_TYPE, IBV_QP_OPEN_ATTR_XRCD,
+    IBV_QPT_XRC_RECV, ibv_ah, ibv_context, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp,
+    ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_sge,
 };
-use rocade_emulator::{Lkey, Qp, QpType, Rkey, SendFlags, SendOp, SendPoster, SendWr, Sge};
+use rocade_emulator::{
+    Lkey, Qp, QpCap, QpType, Qpn, Rkey, SendFlags, SendOp, SendPoster, SendWr, Sge, Srqn, Xrcd,
+};
 
 use crate::{
     complaint::Reason,
@@ -29,6 +33,7 @@ use crate::{
     ffi::{self, Errno, ptr_verb},
     mw, post,
     qp::{self, QpObject, QpState},
+    qp_attr::cap_to_c,
 };
 
 /// Operations of the builder that a queue pair of this type executes (WRX-01).
@@ -45,6 +50,9 @@ fn supported_ops(qp_type: u32) -> u64 {
         Some(QpType::Ud) => SEND,
         //= UC-01
         Some(QpType::Uc) => SEND | WRITE | LOCAL,
+        //= XRC-01
+        Some(QpType::XrcRecv) => 0,
+        //= XRC-12
         _ => SEND | WRITE | ANSWERED | LOCAL | IBV_QP_EX_WITH_SEND_WITH_INV,
     }
 }
@@ -68,13 +76,21 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         // SAFETY: by contract NULL or valid.
         let init = unsafe { init.as_mut() }.ok_or(Errno::INVAL)?;
         let members = init.comp_mask;
-        let known =
-            IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+        let known = IBV_QP_INIT_ATTR_PD
+            | IBV_QP_INIT_ATTR_XRCD
+            | IBV_QP_INIT_ATTR_CREATE_FLAGS
+            | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
         if members & !known != 0 {
             let what = format!("comp_mask asks for {:#x} too", members & !known);
             return Err(Errno::OPNOTSUPP.because(not_offered(&what)));
         }
-        if members & IBV_QP_INIT_ATTR_PD == 0 {
+        let is_target = init.qp_type == IBV_QPT_XRC_RECV;
+        let needed = if is_target {
+            IBV_QP_INIT_ATTR_XRCD
+        } else {
+            IBV_QP_INIT_ATTR_PD
+        };
+        if members & needed == 0 {
             return Err(Errno::INVAL);
         }
         if members & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && init.create_flags != 0 {
@@ -94,6 +110,12 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
             let what = format!("send_ops_flags ask for {extra:#x} too");
             return Err(Errno::OPNOTSUPP.because(not_offered(&what)));
         }
+        if is_target {
+            // SAFETY: same contract.
+            let qp = unsafe { qp::target(init.xrcd, init.qp_context, Xrcd::create_target) }?;
+            init.cap = cap_to_c(&QpCap::default());
+            return Ok(qp);
+        }
         let mut short = ibv_qp_init_attr {
             qp_context: init.qp_context,
             send_cq: init.send_cq,
@@ -108,6 +130,37 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         let qp = unsafe { qp::create(init.pd, &mut short, table) }?;
         init.cap = short.cap;
         Ok(qp)
+    })
+}
+
+/// Slot `open_qp`: another handle on an XRC target (XRC-11).
+//= XRC-11
+pub(crate) unsafe extern "C" fn open_qp(
+    context: *mut ibv_context,
+    attr: *mut ibv_qp_open_attr,
+) -> *mut ibv_qp {
+    ptr_verb(|| {
+        // SAFETY: by contract an open context.
+        unsafe { ContextObject::borrow(context) }?;
+        // SAFETY: by contract NULL or readable.
+        let attr = unsafe { ffi::read(attr) }?;
+        let needed = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
+        let is_complete = attr.comp_mask & needed == needed;
+        if !is_complete
+            || attr.comp_mask >= IBV_QP_OPEN_ATTR_RESERVED
+            || attr.qp_type != IBV_QPT_XRC_RECV
+        {
+            return Err(Errno::INVAL);
+        }
+        let qp_context = if attr.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT == 0 {
+            std::ptr::null_mut()
+        } else {
+            attr.qp_context
+        };
+        let number = Qpn::new(attr.qp_num);
+        let open = |xrcd: &Xrcd, cookie| xrcd.open_target(number, cookie);
+        // SAFETY: by contract NULL or a live XRC domain.
+        unsafe { qp::target(attr.xrcd, qp_context, open) }
     })
 }
 
@@ -133,6 +186,7 @@ fn install(c: &mut ibv_qp_ex) {
     c.wr_local_inv = Some(wr_local_inv);
     c.wr_bind_mw = Some(wr_bind_mw);
     c.wr_set_ud_addr = Some(wr_set_ud_addr);
+    c.wr_set_xrc_srqn = Some(wr_set_xrc_srqn);
     c.wr_set_sge = Some(wr_set_sge);
     c.wr_set_sge_list = Some(wr_set_sge_list);
     c.wr_set_inline_data = Some(wr_set_inline_data);
@@ -169,6 +223,8 @@ struct StagedWr {
     data: Data,
     /// Of a datagram.
     to: Option<Remote>,
+    /// Of a request of an XRC initiator.
+    srqn: Option<Srqn>,
 }
 
 /// What `wr_set_ud_addr` was given.
@@ -210,7 +266,16 @@ impl Staged {
             flags,
             data: Data::Sges(0..0),
             to: None,
+            srqn: None,
         });
+    }
+
+    /// The last request goes to this shared receive queue.
+    fn set_srqn(&mut self, srqn: u32) {
+        match self.wrs.last_mut() {
+            Some(wr) => wr.srqn = Some(Srqn::new(srqn)),
+            None => self.fail(Errno::INVAL),
+        }
     }
 
     /// The last request goes there.
@@ -290,6 +355,9 @@ impl Staged {
             }
             (None, None) => poster.push(&request)?,
             (None, Some(data)) => poster.push_inline(&request, data)?,
+        }
+        if let Some(srqn) = wr.srqn {
+            poster.aim(srqn);
         }
         Ok(())
     }
@@ -484,6 +552,11 @@ unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, va: u64,
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
     // SAFETY: by contract between `wr_start` and `wr_complete`.
     unsafe { with_batch(qp, |_, staged| staged.set_remote(Remote { ah, qpn, qkey })) };
+}
+
+unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, srqn: u32) {
+    // SAFETY: by contract between `wr_start` and `wr_complete`.
+    unsafe { with_batch(qp, |_, staged| staged.set_srqn(srqn)) };
 }
 
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {

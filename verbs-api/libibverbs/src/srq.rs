@@ -3,19 +3,22 @@
 use std::{ffi::c_int, sync::Arc};
 
 use rocade_abi::{
-    IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_RESERVED, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQ_LIMIT,
-    IBV_SRQ_MAX_WR, IBV_SRQT_BASIC, IBV_SRQT_TM, IBV_SRQT_XRC, ibv_context, ibv_pd, ibv_recv_wr,
-    ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex,
+    IBV_SRQ_INIT_ATTR_CQ, IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_RESERVED, IBV_SRQ_INIT_ATTR_TYPE,
+    IBV_SRQ_INIT_ATTR_XRCD, IBV_SRQ_LIMIT, IBV_SRQ_MAX_WR, IBV_SRQT_BASIC, IBV_SRQT_TM,
+    IBV_SRQT_XRC, ibv_context, ibv_pd, ibv_recv_wr, ibv_srq, ibv_srq_attr, ibv_srq_init_attr,
+    ibv_srq_init_attr_ex,
 };
-use rocade_emulator::{Srq, SrqInitAttr, VerbsError, limits};
+use rocade_emulator::{Pd, Srq, SrqInitAttr, VerbsError, limits};
 
 use crate::{
     complaint::Reason,
     context::ContextObject,
+    cq,
     ffi::{self, Errno, int_data_verb, int_verb, ptr_verb},
     pd_mr::{InUse, PdObject},
     post::with_sges,
     shell::Shell,
+    xrcd::XrcdObject,
 };
 
 /// A shared receive queue.
@@ -47,6 +50,7 @@ unsafe fn create(
     pd: *mut ibv_pd,
     srq_context: *mut std::ffi::c_void,
     attr: &mut ibv_srq_attr,
+    make: impl FnOnce(&Pd, SrqInitAttr) -> Result<Srq, VerbsError>,
 ) -> Result<*mut ibv_srq, Errno> {
     // SAFETY: same contract.
     let pd_state = unsafe { PdObject::borrow(pd) }?.inner();
@@ -56,10 +60,7 @@ unsafe fn create(
             max_sge: attr.max_sge,
             cookie: address.expose_provenance() as u64,
         };
-        let srq = pd_state
-            .pd()
-            .create_srq(init)
-            .map_err(|error| refused(attr, error))?;
+        let srq = make(pd_state.pd(), init).map_err(|error| refused(attr, error))?;
         let granted = srq.query();
         (attr.max_wr, attr.max_sge) = (granted.max_wr, granted.max_sge);
         // SAFETY: the structure consists of integers, pointers and pthread objects, for all of
@@ -98,7 +99,7 @@ pub(crate) unsafe extern "C" fn ibv_create_srq(
         // SAFETY: by contract NULL or valid.
         let init = unsafe { init.as_mut() }.ok_or(Errno::INVAL)?;
         // SAFETY: same contract.
-        unsafe { create(pd, init.srq_context, &mut init.attr) }
+        unsafe { create(pd, init.srq_context, &mut init.attr, Pd::create_srq) }
     })
 }
 
@@ -124,8 +125,19 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
         };
         match srq_type {
             // SAFETY: by contract NULL or a live domain.
-            IBV_SRQT_BASIC => unsafe { create(init.pd, init.srq_context, &mut init.attr) },
-            IBV_SRQT_XRC | IBV_SRQT_TM => Err(Errno::OPNOTSUPP),
+            IBV_SRQT_BASIC => unsafe {
+                create(init.pd, init.srq_context, &mut init.attr, Pd::create_srq)
+            },
+            IBV_SRQT_XRC if has(IBV_SRQ_INIT_ATTR_XRCD) && has(IBV_SRQ_INIT_ATTR_CQ) => {
+                // SAFETY: by contract NULL or a live XRC domain.
+                let xrcd = unsafe { XrcdObject::borrow(init.xrcd) }?.inner().xrcd();
+                // SAFETY: by contract NULL or a live queue.
+                let cq = unsafe { cq::optional(init.cq) }?.ok_or(Errno::INVAL)?;
+                let make = |pd: &Pd, attr| xrcd.create_srq(pd, &cq, attr);
+                // SAFETY: by contract NULL or a live domain.
+                unsafe { create(init.pd, init.srq_context, &mut init.attr, make) }
+            }
+            IBV_SRQT_TM => Err(Errno::OPNOTSUPP),
             _ => Err(Errno::INVAL),
         }
     })

@@ -124,6 +124,12 @@ macro_rules! programs {
 }
 
 programs! {
+    datagrams:
+        an_answer_finds_its_way,
+        a_header_of_ipv6_is_read,
+        address_handles_are_checked,
+        batches_of_datagrams,
+        groups_are_joined_and_left;
     semantics:
         failed_batch_leaves_nothing,
         failed_chain_keeps_its_head,
@@ -173,6 +179,10 @@ programs! {
         in_use_is_busy,
         events_name_their_object,
         extended_creation;
+    xrc:
+        domains_and_files,
+        messages_go_to_the_queue_they_name,
+        mistakes_are_refused;
     events:
         restarts_after_a_signal,
         fails_after_a_signal_without_restart,

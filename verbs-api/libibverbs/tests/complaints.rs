@@ -227,7 +227,7 @@ fn each_verb_says_what_it_wants() {
         &text,
         &[
             "ibv_create_qp: cap.max_send_wr is 1000000",
-            "ibv_create_qp: Rocade has no queue pairs of type XRCSEND yet, only RC, UC and UD",
+            "ibv_create_qp: Rocade has no queue pairs of type RAWPACKET yet, only RC, UC, UD and XRC",
             "ibv_post_send: QP 0x",
             "is in RESET and takes no sends",
             "more inline data than max_inline_data, 64 bytes",
@@ -249,7 +249,7 @@ fn many_mistakes() {
     // SAFETY: a live domain and a live CQ.
     assert!(unsafe { (lib.ibv_create_qp)(device.pd, &raw mut init) }.is_null());
     init = init_attr(cq);
-    init.qp_type = IBV_QPT_XRC_SEND;
+    init.qp_type = IBV_QPT_RAW_PACKET;
     // SAFETY: as above.
     assert!(unsafe { (lib.ibv_create_qp)(device.pd, &raw mut init) }.is_null());
 

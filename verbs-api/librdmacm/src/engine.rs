@@ -8,8 +8,8 @@ use std::{
 };
 
 use rocade_abi::{
-    ROCADE_CM_VERSION, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_device_attr, ibv_pd,
-    ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_srq, ibv_srq_init_attr, rocade_cm_ops,
+    ROCADE_CM_VERSION, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_device_attr, ibv_gid,
+    ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_srq, ibv_srq_init_attr, rocade_cm_ops,
 };
 
 use crate::ffi::Errno;
@@ -52,6 +52,8 @@ verbs! {
     ibv_create_qp: fn(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp;
     ibv_modify_qp: fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int;
     ibv_destroy_qp: fn(*mut ibv_qp) -> c_int;
+    ibv_attach_mcast: fn(*mut ibv_qp, *const ibv_gid, u16) -> c_int;
+    ibv_detach_mcast: fn(*mut ibv_qp, *const ibv_gid, u16) -> c_int;
     ibv_create_srq: fn(*mut ibv_pd, *mut ibv_srq_init_attr) -> *mut ibv_srq;
     ibv_destroy_srq: fn(*mut ibv_srq) -> c_int;
 }

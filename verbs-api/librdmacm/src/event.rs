@@ -15,6 +15,7 @@ use crate::{
     engine::{ops, verbs},
     ffi::{Errno, int_call, set_errno},
     id::{ChannelObject, IdObject, migrate},
+    multicast,
 };
 
 /// `enum rdma_cm_event_type`.
@@ -26,6 +27,8 @@ pub(crate) const CONNECT_ERROR: c_uint = 6;
 pub(crate) const REJECTED: c_uint = 8;
 pub(crate) const ESTABLISHED: c_uint = 9;
 pub(crate) const DISCONNECTED: c_uint = 10;
+pub(crate) const MULTICAST_JOIN: c_uint = 12;
+pub(crate) const MULTICAST_ERROR: c_uint = 13;
 
 /// The consumer's reason of a rejection.
 const REJ_CONSUMER: u16 = 28;
@@ -38,6 +41,8 @@ struct EventObject {
     c: rdma_cm_event,
     /// Whose acknowledgement it is; the parent's in a child.
     owner: *const IdObject,
+    /// The group that was joined; 0 for none.
+    group: u64,
     private_data: [u8; ROCADE_CM_PRIVATE_LEN],
 }
 
@@ -106,6 +111,7 @@ unsafe fn make(told: &rocade_cm_event) -> Result<*mut rdma_cm_event, Errno> {
             },
         },
         owner,
+        group: 0,
         private_data: told.private_data,
     });
     if told.is_ud {
@@ -136,6 +142,11 @@ unsafe fn make(told: &rocade_cm_event) -> Result<*mut rdma_cm_event, Errno> {
         }
         CONNECT_RESPONSE => {
             respond(object, &mut event.c);
+            true
+        }
+        MULTICAST_JOIN => {
+            multicast::joined(object, &mut event.c, &told.private_data);
+            event.group = multicast::token_of(&told.private_data);
             true
         }
         REJECTED => {
@@ -262,7 +273,9 @@ pub(crate) unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> 
         // SAFETY: by contract an event that was handed out and is not used afterwards.
         let event = unsafe { Box::from_raw(event.cast::<EventObject>()) };
         // SAFETY: the owner lives until its events are acknowledged.
-        unsafe { &*event.owner }.complete_one();
+        let owner = unsafe { &*event.owner };
+        multicast::acknowledged(owner, event.group);
+        owner.complete_one();
         Ok(())
     })
 }

@@ -18,6 +18,7 @@ use crate::{
     engine::{self, ops},
     event,
     ffi::{Errno, int_call, ptr_call, void_call},
+    multicast::Group,
 };
 
 /// `enum rdma_port_space`.
@@ -105,6 +106,8 @@ pub(crate) struct IdState {
     pub(crate) connect: Vec<u8>,
     /// For the queue pairs of the requests of a listener.
     pub(crate) qp_init_attr: Option<ibv_qp_init_attr>,
+    /// Multicast groups joined, or about to be.
+    pub(crate) groups: Vec<Group>,
 }
 
 // SAFETY: the pointers in the attributes are to objects of libibverbs, which any thread may use.
@@ -176,6 +179,14 @@ impl IdObject {
     pub(crate) fn wait_for(&self, reported: u64) {
         let mut completed = self.completed.lock();
         while *completed < reported {
+            self.all_completed.wait(&mut completed);
+        }
+    }
+
+    /// Waits until something is so that acknowledgements make so.
+    pub(crate) fn wait_until(&self, mut done: impl FnMut() -> bool) {
+        let mut completed = self.completed.lock();
+        while !done() {
             self.all_completed.wait(&mut completed);
         }
     }

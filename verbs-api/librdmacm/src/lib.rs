@@ -4,7 +4,7 @@
 //! private table (`engine`). What is here is what a program sees of them: the structures of `rdma_cma.h`, the
 //! synchronous mode, and queue pairs that follow their connections.
 //!
-//! The exported symbols are listed in `exports.tsv`; those without a function (`rsocket` and its kind, multicast)
+//! The exported symbols are listed in `exports.tsv`; those without a function (`rsocket` and its kind)
 //! fail with `EOPNOTSUPP`.
 
 // Test builds have no version script, so nothing is exported and most functions look unused.
@@ -48,4 +48,5 @@ mod event;
 mod event_str;
 mod ffi;
 mod id;
+mod multicast;
 mod qp;

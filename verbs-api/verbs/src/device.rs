@@ -6,16 +6,18 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rocade_emulator::{
     AccessFlags, AsyncEventKind, Context as RawContext, DeviceAttr, DeviceInfo, Engine,
-    EngineConfig, EngineCounters, GidEntry, Pd as RawPd, PortAttr, Psn, VerbsError,
+    EngineConfig, EngineCounters, Gid, GidEntry, Pd as RawPd, PortAttr, Psn, VerbsError,
 };
 
 use crate::completion::CompletionQueue;
+use crate::datagram::{AddressHandle, DatagramQueuePair};
 use crate::error::{Error, Result};
 use crate::memory::MemoryRegion;
 use crate::queue_pair::QueuePairBuilder;
 use crate::shared_receives::SharedReceiveQueue;
 use crate::sys;
 use crate::window::MemoryWindow;
+use crate::xrc::XrcDomain;
 
 /// The only port of a device.
 pub(crate) const PORT: u8 = 1;
@@ -108,6 +110,10 @@ pub struct Context {
 }
 
 impl Context {
+    pub(crate) const fn raw(&self) -> &RawContext {
+        &self.raw
+    }
+
     pub(crate) fn random_psn(&self) -> Psn {
         self.raw.random_psn()
     }
@@ -211,6 +217,15 @@ impl Context {
         SystemTime::UNIX_EPOCH + Duration::from_nanos(self.raw.wallclock_ns(timestamp_ns))
     }
 
+    /// A new XRC domain, which nobody else knows.
+    ///
+    /// # Errors
+    /// None so far.
+    #[doc(alias = "ibv_open_xrcd")]
+    pub fn xrc_domain(&self) -> Result<XrcDomain> {
+        XrcDomain::new(self)
+    }
+
     /// A new protection domain.
     ///
     /// # Errors
@@ -271,7 +286,32 @@ impl ProtectionDomain {
         SharedReceiveQueue::new(self, depth, max_sges)
     }
 
-    /// Starts to describe a queue pair (service RC).
+    /// The way to a device with this GID, or to a multicast group, for datagrams: from the first address of its
+    /// IP version.
+    ///
+    /// # Errors
+    /// [`Error::NoGid`] without one; [`Error::Verbs`] if it leads nowhere.
+    #[doc(alias = "ibv_create_ah")]
+    pub fn address(&self, to: Gid) -> Result<AddressHandle> {
+        AddressHandle::new(self, to)
+    }
+
+    /// A queue pair for datagrams that listens to who knows `qkey`, ready to send and receive. 64 sends and
+    /// receives of up to 4 entries may be outstanding.
+    ///
+    /// # Errors
+    /// [`Error::NoGid`]; [`Error::Verbs`] if the device's addresses cannot be used, or `qkey` has its
+    /// highest bit set and the process is not privileged.
+    #[doc(alias = "ibv_create_qp")]
+    pub fn datagram_queue_pair(
+        &self,
+        cq: &CompletionQueue,
+        qkey: u32,
+    ) -> Result<DatagramQueuePair> {
+        DatagramQueuePair::new(self, cq, qkey)
+    }
+
+    /// Starts to describe a connected queue pair: of service RC, unless the builder says otherwise.
     #[doc(alias = "ibv_create_qp")]
     pub fn queue_pair<'a>(&'a self, cq: &'a CompletionQueue) -> QueuePairBuilder<'a> {
         QueuePairBuilder::new(self, cq)

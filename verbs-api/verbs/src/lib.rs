@@ -1,12 +1,13 @@
 //! RDMA from Rust, without a C library in between.
 //!
 //! The objects are those of verbs, on Rocade's emulated NIC: [`DeviceList`], [`Context`],
-//! [`ProtectionDomain`], [`MemoryRegion`], [`MemoryWindow`], [`CompletionQueue`], [`SharedReceiveQueue`], [`QueuePair`]. They are safe:
+//! [`ProtectionDomain`], [`MemoryRegion`], [`MemoryWindow`], [`CompletionQueue`], [`SharedReceiveQueue`],
+//! [`XrcDomain`], [`QueuePair`]. They are safe:
 //! a registered buffer belongs to its region and is read and written through it, because the peer
 //! may change it at any moment; a work request that names memory which is gone completes with an
 //! error.
 //!
-//! What is not here yet: services other than RC, connection management.
+//! What is not here yet: connection management.
 //!
 //! # Two hosts in one test
 //! ```
@@ -43,6 +44,7 @@
 //! [`Endpoint::exchange`] and the example `rc_pingpong`.
 
 mod completion;
+mod datagram;
 mod device;
 mod endpoint;
 mod error;
@@ -52,6 +54,7 @@ mod request;
 mod shared_receives;
 mod sys;
 mod window;
+mod xrc;
 
 pub use rocade_emulator::{
     AccessFlags, AsyncEventKind, BrokerMode, CompleteTo, Completion, Counters, DeviceAttr,
@@ -60,6 +63,7 @@ pub use rocade_emulator::{
 };
 
 pub use self::completion::CompletionQueue;
+pub use self::datagram::{AddressHandle, DatagramEnd, DatagramQueuePair, GRH_LEN};
 pub use self::device::{Context, DeviceList, ProtectionDomain};
 pub use self::endpoint::{Endpoint, RemoteMemory};
 pub use self::error::{Error, Result};
@@ -68,3 +72,4 @@ pub use self::queue_pair::{ConnectOptions, QueuePair, QueuePairBuilder, Unconnec
 pub use self::request::SendRequest;
 pub use self::shared_receives::SharedReceiveQueue;
 pub use self::window::MemoryWindow;
+pub use self::xrc::XrcDomain;

@@ -1,12 +1,12 @@
 //! Queue pairs: built, then connected, then used.
 
 use rocade_emulator::{
-    AccessFlags, Completion, Connection, Counters, Psn, Qp, QpCap, QpInitAttr, QpState, QpType,
-    Qpn, Sge,
+    AccessFlags, Completion, Connection, Counters, Gid, Psn, Qp, QpCap, QpInitAttr, QpState,
+    QpType, Qpn, Sge,
 };
 
 use crate::completion::CompletionQueue;
-use crate::device::ProtectionDomain;
+use crate::device::{Context, ProtectionDomain};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::request::SendRequest;
@@ -24,6 +24,7 @@ pub struct QueuePairBuilder<'a> {
     gid_index: u32,
     access: AccessFlags,
     psn: Option<Psn>,
+    qp_type: QpType,
 }
 
 impl<'a> QueuePairBuilder<'a> {
@@ -48,12 +49,49 @@ impl<'a> QueuePairBuilder<'a> {
             gid_index: 0,
             access,
             psn: None,
+            qp_type: QpType::Rc,
         }
+    }
+
+    /// Makes it one of service UC: nothing is acknowledged, what is lost stays lost, and there are only SEND
+    /// and WRITE.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use rocade_verbs::{
+    /// #     AccessFlags, BrokerMode, ConnectOptions, DeviceList, EngineConfig, SendRequest,
+    /// # };
+    /// # let specs = ["a=127.0.0.89", "b=127.0.0.90"];
+    /// # let list = DeviceList::new(EngineConfig::from_specs(&specs, BrokerMode::Embedded)?)?;
+    /// # let (a, b) = (list.open("a")?.protection_domain()?, list.open("b")?.protection_domain()?);
+    /// # let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);
+    /// # let memory = b.register(1024, AccessFlags::LOCAL_WRITE)?;
+    /// let (a, b) = (a.queue_pair(&a_cq).unreliable(), b.queue_pair(&b_cq).unreliable());
+    /// let (a, b) = (a.build()?, b.build()?);
+    /// b.post_recv(1, &[memory.sge(..)?])?;
+    /// let (a_end, b_end) = (a.endpoint(), b.endpoint());
+    /// let a = a.connect(b_end, &ConnectOptions::default())?;
+    /// let _b = b.connect(a_end, &ConnectOptions::default())?;
+    /// a.post_send(&SendRequest::send_inline(b"perhaps"))?;
+    /// assert_eq!(b_cq.wait(Duration::from_secs(5))?.byte_len, 7);
+    /// # Ok::<(), rocade_verbs::Error>(())
+    /// ```
+    pub const fn unreliable(mut self) -> Self {
+        self.qp_type = QpType::Uc;
+        self
     }
 
     /// Receives complete in another queue than sends.
     pub const fn recv_cq(mut self, cq: &'a CompletionQueue) -> Self {
         self.recv_cq = cq;
+        self
+    }
+
+    /// Makes it an XRC initiator, for a [target](crate::XrcDomain::target) as its peer: it sends, and each request
+    /// names a queue of the peer ([`SendRequest::to_queue`]); it receives nothing.
+    #[doc(alias = "IBV_QPT_XRC_SEND")]
+    pub const fn xrc_initiator(mut self) -> Self {
+        self.qp_type = QpType::XrcSend;
         self
     }
 
@@ -109,34 +147,29 @@ impl<'a> QueuePairBuilder<'a> {
     /// cannot be used (its text says who holds the port).
     pub fn build(self) -> Result<UnconnectedQueuePair> {
         let context = self.pd.context();
-        let gids = context.gids();
-        let entry = gids
-            .iter()
-            .find(|entry| entry.index == self.gid_index && !entry.gid.is_zero());
-        let gid = entry.ok_or(Error::NoGid(self.gid_index))?.gid;
-        let sgid_index = u8::try_from(self.gid_index).map_err(|_| Error::NoGid(self.gid_index))?;
+        gid_at(context, self.gid_index)?;
         let qp = self.pd.raw().create_qp(QpInitAttr {
             send_cq: self.send_cq.raw().clone(),
             recv_cq: self.recv_cq.raw().clone(),
             srq: self.srq.map(|srq| srq.raw().clone()),
             cap: self.cap,
-            qp_type: QpType::Rc,
+            qp_type: self.qp_type,
             sq_sig_all: false,
             cookie: 0,
         })?;
-        qp.to_init(self.access)?;
-        let endpoint = Endpoint {
-            gid,
-            qp_num: qp.qp_num(),
-            psn: self.psn.unwrap_or_else(|| context.random_psn()),
-            mtu: context.port()?.active_mtu,
-        };
-        Ok(UnconnectedQueuePair {
-            qp,
-            endpoint,
-            sgid_index,
-        })
+        UnconnectedQueuePair::new(context, qp, self.gid_index, self.access, self.psn)
     }
+}
+
+/// An entry of the GID table, and its index as an attribute has it.
+fn gid_at(context: &Context, index: u32) -> Result<(Gid, u8)> {
+    let gids = context.gids();
+    let entry = gids
+        .iter()
+        .find(|entry| entry.index == index && !entry.gid.is_zero());
+    let gid = entry.ok_or(Error::NoGid(index))?.gid;
+    let sgid_index = u8::try_from(index).map_err(|_| Error::NoGid(index))?;
+    Ok((gid, sgid_index))
 }
 
 /// How a connection behaves. The defaults suit peers on one machine or network.
@@ -183,6 +216,29 @@ pub struct UnconnectedQueuePair {
 }
 
 impl UnconnectedQueuePair {
+    /// From RESET to INIT.
+    pub(crate) fn new(
+        context: &Context,
+        qp: Qp,
+        gid_index: u32,
+        access: AccessFlags,
+        psn: Option<Psn>,
+    ) -> Result<Self> {
+        let (gid, sgid_index) = gid_at(context, gid_index)?;
+        qp.to_init(access)?;
+        let endpoint = Endpoint {
+            gid,
+            qp_num: qp.qp_num(),
+            psn: psn.unwrap_or_else(|| context.random_psn()),
+            mtu: context.port()?.active_mtu,
+        };
+        Ok(Self {
+            qp,
+            endpoint,
+            sgid_index,
+        })
+    }
+
     /// What the peer needs to connect to this queue pair.
     #[must_use]
     pub const fn endpoint(&self) -> Endpoint {
@@ -233,7 +289,7 @@ impl UnconnectedQueuePair {
     }
 }
 
-/// A connected queue pair (RC, state RTS).
+/// A connected queue pair (RC or UC, state RTS).
 ///
 /// Dropping it ends the connection without a word: the peer finds out when its requests are no
 /// longer answered.
@@ -291,6 +347,9 @@ impl QueuePair {
             match request.parts() {
                 (wr, Some(data)) => queue.push_inline(&wr, data)?,
                 (wr, None) => queue.push(&wr)?,
+            }
+            if let Some(srqn) = request.queue() {
+                queue.aim(srqn);
             }
         }
         Ok(())

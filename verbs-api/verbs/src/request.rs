@@ -1,6 +1,6 @@
 //! Send work requests.
 
-use rocade_emulator::{Bind, Rkey, SendFlags, SendOp, SendWr, Sge};
+use rocade_emulator::{Bind, Rkey, SendFlags, SendOp, SendWr, Sge, Srqn};
 
 use crate::endpoint::RemoteMemory;
 
@@ -17,6 +17,7 @@ pub struct SendRequest<'a> {
     flags: SendFlags,
     sges: &'a [Sge],
     inline: Option<&'a [u8]>,
+    queue: Option<Srqn>,
 }
 
 impl<'a> SendRequest<'a> {
@@ -27,6 +28,7 @@ impl<'a> SendRequest<'a> {
             flags: SendFlags::SIGNALED,
             sges,
             inline,
+            queue: None,
         }
     }
 
@@ -140,6 +142,14 @@ impl<'a> SendRequest<'a> {
         self
     }
 
+    /// Names the shared receive queue of the peer, by its [number](crate::SharedReceiveQueue::number): with XRC each
+    /// request does, one that takes no receive as well. Other services ignore it.
+    #[doc(alias = "remote_srqn")]
+    pub const fn to_queue(mut self, number: u32) -> Self {
+        self.queue = Some(Srqn::new(number));
+        self
+    }
+
     /// Asks for no completion on success.
     pub const fn unsignaled(mut self) -> Self {
         self.flags = self.flags.difference(SendFlags::SIGNALED);
@@ -156,6 +166,11 @@ impl<'a> SendRequest<'a> {
     pub const fn fence(mut self) -> Self {
         self.flags = self.flags.union(SendFlags::FENCE);
         self
+    }
+
+    /// The shared receive queue that it names.
+    pub(crate) const fn queue(&self) -> Option<Srqn> {
+        self.queue
     }
 
     /// The request as the emulator takes it, and its inline data.

@@ -25,6 +25,17 @@ impl SharedReceiveQueue {
         Ok(Self { srq })
     }
 
+    pub(crate) const fn from_raw(srq: Srq) -> Self {
+        Self { srq }
+    }
+
+    /// Its number, 24 bits: how initiators name it, where it is one of an [XRC domain](crate::XrcDomain).
+    #[must_use]
+    #[doc(alias = "ibv_get_srq_num")]
+    pub fn number(&self) -> u32 {
+        self.srq.number()
+    }
+
     pub(crate) const fn raw(&self) -> &Srq {
         &self.srq
     }

@@ -83,3 +83,16 @@ fn gids_of_groups_and_unused_entries() {
     assert!(Gid::default().is_zero());
     assert!(!Gid::from_ip(ip("::1")).is_zero());
 }
+
+//= KEY-04 type=test
+#[test]
+fn the_next_tag_leaves_the_index_alone() {
+    for (rkey, next) in [
+        (0x1234_5600, 0x1234_5601),
+        (0x1234_56ff, 0x1234_5600),
+        (0xffff_ffff, 0xffff_ff00),
+        (0, 1),
+    ] {
+        assert_eq!(Rkey::new(rkey).with_next_tag(), Rkey::new(next));
+    }
+}

@@ -206,6 +206,7 @@ static void windows_of_type_2(void)
 	rig_close(&r);
 }
 
+/*= WRX-03 type=test */
 /* The same by builders (WRX-03). */
 static void windows_by_builders(void)
 {
@@ -262,6 +263,7 @@ static void windows_by_builders(void)
 	rig_close(&r);
 }
 
+/*= MW-04 MW-05 type=test */
 /* MW-04, MW-05: what is wrong with the call, and what with the bind. */
 static void binds_that_fail(void)
 {
@@ -327,6 +329,7 @@ static void binds_that_fail(void)
 	rig_close(&r);
 }
 
+/*= MR-10 type=test */
 /* MR-10: what each flag changes, and each way to fail. */
 static void regions_change(void)
 {
@@ -436,7 +439,7 @@ static void regions_change_under_traffic(void)
 	rig_close(&r);
 }
 
-/* DM-01 to DM-04. */
+/*= DM-01 DM-02 DM-03 DM-04 DST-10 type=test */
 static void device_memory(void)
 {
 	struct rig r = rig_open();
@@ -555,6 +558,7 @@ static int advise(struct rig *r, int advice, int flags, uint64_t addr, uint32_t 
 }
 
 /* ODP-01 to ODP-06: memory may come and go. */
+/*= ODP-01 ODP-03 ODP-05 ODP-06 type=test */
 static void memory_on_demand(void)
 {
 	enum { FLUSH = IBV_ADVISE_MR_FLAG_FLUSH };
@@ -623,6 +627,7 @@ static void memory_on_demand(void)
 }
 
 /* MR-05: what peers call the first byte. And what this device has no use for. */
+/*= MR-05 type=test */
 static void addresses_of_peers(void)
 {
 	struct rig r = rig_open();

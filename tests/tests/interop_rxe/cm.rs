@@ -1,0 +1,139 @@
+//! Connections by `librdmacm` between Rocade and the kernel's `rdma_cm`, in both roles.
+
+use std::{thread, time::Duration};
+
+use rocade_tests::{
+    harness::{Device, Rig, RxeGuest},
+    or_skip,
+};
+
+use super::{SHORT, Watch, rig, strs, words};
+
+/// Port spaces, as in service IDs.
+const TCP: u16 = 0x0106;
+const UDP: u16 = 0x0111;
+
+/// The guest's and our addresses on the bridge.
+const IPV4: [&str; 2] = ["192.168.77.2", "192.168.77.1"];
+const IPV6: [&str; 2] = ["fd77::2", "fd77::1"];
+
+/// Waits until the guest's `rdma_cm` listens at a port.
+fn wait_for_listener(guest: &RxeGuest, port: u16) {
+    let listening = (0..150).any(|_| {
+        let ids = guest.shell("rdma resource show cm_id").output;
+        let found = ids
+            .lines()
+            .any(|line| line.contains("LISTEN") && line.contains(&format!(":{port} ")));
+        if !found {
+            thread::sleep(Duration::from_millis(100));
+        }
+        found
+    });
+    assert!(listening, "nobody listens at port {port} in the guest");
+}
+
+/// The guest listens, Rocade connects. The commands get the guest's address at their end.
+fn to_guest(rig: &Rig, guest: &RxeGuest, port: u16, server: &str, client: &str) -> [String; 2] {
+    guest.spawn("cm-server", None, &strs(&words(server)));
+    wait_for_listener(guest, port);
+    let client = rig.start(
+        "client",
+        &Device::on(RxeGuest::BRIDGE),
+        &strs(&words(client)),
+    );
+    let client = client.finish(SHORT).expect_success();
+    let server = guest.wait("cm-server", SHORT).expect_success();
+    [server, client]
+}
+
+/// Rocade listens, the guest connects.
+fn from_guest(
+    rig: &Rig,
+    guest: &RxeGuest,
+    (port_space, port): (u16, u16),
+    server: &str,
+    client: &str,
+) -> [String; 2] {
+    let mut server = rig.start(
+        "server",
+        &Device::on(RxeGuest::BRIDGE),
+        &strs(&words(server)),
+    );
+    rig.wait_service(&mut server, port_space, port, SHORT);
+    guest.spawn("cm-client", None, &strs(&words(client)));
+    let client = guest.wait("cm-client", SHORT).expect_success();
+    let server = server.finish(SHORT).expect_success();
+    [server, client]
+}
+
+#[test]
+fn rping_in_both_roles() {
+    let (rig, guest) = or_skip!(rig());
+    let watch = Watch::new(guest);
+    for [theirs, ours] in [IPV4, IPV6] {
+        let server = |ip| format!("rping -s -a {ip} -C 5 -v");
+        let client = |ip| format!("rping -c -a {ip} -C 5 -v");
+        let outputs = to_guest(&rig, guest, 7174, &server(theirs), &client(theirs));
+        let more = from_guest(&rig, guest, (TCP, 7174), &server(ours), &client(ours));
+        for output in outputs.iter().chain(&more) {
+            assert!(output.contains("ping data: rdma-ping-4: "), "{output}");
+        }
+    }
+    watch.check();
+}
+
+#[test]
+fn ucmatose_in_both_roles() {
+    let (rig, guest) = or_skip!(rig());
+    let watch = Watch::new(guest);
+    let [theirs, ours] = IPV4;
+    let server = |ip| format!("ucmatose -b {ip} -c 8 -C 5");
+    let client = |ip| format!("ucmatose -s {ip} -c 8 -C 5");
+    let outputs = to_guest(&rig, guest, 7471, &server(theirs), &client(theirs));
+    let more = from_guest(&rig, guest, (TCP, 7471), &server(ours), &client(ours));
+    for output in outputs.iter().chain(&more) {
+        assert!(output.contains("return status 0"), "{output}");
+    }
+    watch.check();
+}
+
+#[test]
+fn udaddy_in_both_roles() {
+    let (rig, guest) = or_skip!(rig());
+    let [theirs, ours] = IPV4;
+    let server = |ip| format!("udaddy -b {ip} -c 2 -C 5");
+    let client = |ip| format!("udaddy -s {ip} -c 2 -C 5");
+    let outputs = to_guest(&rig, guest, 7174, &server(theirs), &client(theirs));
+    let more = from_guest(&rig, guest, (UDP, 7174), &server(ours), &client(ours));
+    for output in outputs.iter().chain(&more) {
+        assert!(output.contains("return status 0"), "{output}");
+    }
+}
+
+/// Nobody listens in the guest, or on Rocade: the kernel's rejection is understood, and ours.
+#[test]
+fn rejections_in_both_directions() {
+    let (rig, guest) = or_skip!(rig());
+    let client = |ip| format!("rping -c -a {ip} -C 1 -p 7999");
+    let device = Device::on(RxeGuest::BRIDGE);
+    let ours = rig.start("client", &device, &strs(&words(&client(IPV4[0]))));
+    let output = ours.finish(SHORT).expect_failure();
+    assert!(
+        output.contains("RDMA_CM_EVENT_REJECTED, error 8"),
+        "{output}"
+    );
+
+    let mut server = rig.start(
+        "server",
+        &device,
+        &strs(&words("rping -s -P -a 192.168.77.1")),
+    );
+    rig.wait_service(&mut server, TCP, 7174, SHORT);
+    guest.spawn("cm-client", None, &strs(&words(&client(IPV4[1]))));
+    let output = guest.wait("cm-client", SHORT).expect_failure();
+    assert!(
+        output.contains("RDMA_CM_EVENT_REJECTED, error 8"),
+        "{output}"
+    );
+    server.kill();
+}

@@ -1,0 +1,263 @@
+//! How fast a QP may send: by attribute, and by what congestion notifications say of the path (DCQCN).
+//!
+//! Who receives marked packets notifies the sender, now and then ([`MarkWatch`]). The sender then goes slower at
+//! once, by the more the more often that happens, and comes back in steps: first half of the way to where it
+//! was, then beyond.
+
+use crate::time::Time;
+
+/// So much may leave at once as the rate allows in this time: threads do not wake up more precisely.
+const BURST_NS: u64 = 100_000;
+/// A mark is answered by a notification at most this often.
+const NOTIFY_NS: u64 = 50_000;
+/// Without notifications for so long, the estimate of congestion goes down.
+const ALPHA_NS: u64 = 55_000;
+/// How often the rate goes up.
+const STEP_NS: u64 = 300_000;
+/// Steps that come back, before those that go beyond.
+const RECOVERY_STEPS: u32 = 5;
+/// What a step beyond adds.
+const STEP_BPS: u64 = 40_000_000;
+/// The estimate of congestion is a fraction of this.
+const ALPHA_ONE: u64 = 1 << 10;
+/// Its weight: 1 in 2 to the power of this.
+const ALPHA_WEIGHT: u32 = 4;
+/// Slower never, however many notifications come.
+const LEAST_BPS: u64 = 10_000_000;
+/// At this rate nothing has to be limited.
+const LINE_BPS: u64 = 100_000_000_000;
+
+const NS_PER_S: u128 = 1_000_000_000;
+
+/// Slower than it could.
+#[derive(Debug)]
+pub(crate) struct RateLimit {
+    /// By attribute, in bits per second.
+    fixed_bps: Option<u64>,
+    reaction: Option<Reaction>,
+    /// When what has been sent is through, at the rate.
+    free_at: Time,
+    /// Something waits until then.
+    pub(crate) waits_until: Option<Time>,
+}
+
+/// What notifications have led to.
+#[derive(Clone, Copy, Debug)]
+struct Reaction {
+    current_bps: u64,
+    target_bps: u64,
+    alpha: u64,
+    alpha_at: Time,
+    step_at: Time,
+    steps: u32,
+}
+
+impl RateLimit {
+    pub(crate) const fn new() -> Self {
+        Self {
+            fixed_bps: None,
+            reaction: None,
+            free_at: Time::ZERO,
+            waits_until: None,
+        }
+    }
+
+    /// 0 is as fast as it can.
+    pub(crate) fn set_fixed(&mut self, kbps: u32) {
+        self.fixed_bps = (kbps > 0).then_some(u64::from(kbps) * 1000);
+    }
+
+    /// Nothing has to be limited.
+    pub(crate) const fn is_idle(&self) -> bool {
+        self.fixed_bps.is_none() && self.reaction.is_none()
+    }
+
+    /// A notification; `bps` is what is sent at, as far as that is known.
+    pub(crate) fn notified(&mut self, now: Time, bps: Option<u64>) {
+        self.advance(now);
+        let fresh = || {
+            let bps = bps.unwrap_or(LINE_BPS).clamp(LEAST_BPS, LINE_BPS);
+            Reaction {
+                current_bps: bps,
+                target_bps: bps,
+                alpha: ALPHA_ONE,
+                alpha_at: now,
+                step_at: now,
+                steps: 0,
+            }
+        };
+        self.reaction.get_or_insert_with(fresh).slow_down(now);
+    }
+
+    fn bps(&self) -> u64 {
+        let reaction = self.reaction.as_ref().map(|reaction| reaction.current_bps);
+        let both = [self.fixed_bps, reaction];
+        both.into_iter().flatten().min().unwrap_or(LINE_BPS)
+    }
+
+    /// Bytes that may leave now; 0 where none may.
+    pub(crate) fn budget(&mut self, now: Time) -> usize {
+        self.advance(now);
+        let room_ns = now.plus_ns(BURST_NS).ns_since(self.free_at.max(now));
+        let late = self.free_at > now.plus_ns(BURST_NS);
+        if late || room_ns == 0 {
+            return 0;
+        }
+        let bytes = u128::from(room_ns) * u128::from(self.bps()) / (8 * NS_PER_S);
+        usize::try_from(bytes).unwrap_or(usize::MAX).max(1)
+    }
+
+    /// So many bytes have left.
+    pub(crate) fn spend(&mut self, now: Time, bytes: usize) {
+        let ns = bytes as u128 * 8 * NS_PER_S / u128::from(self.bps().max(1));
+        let ns = u64::try_from(ns).unwrap_or(u64::MAX / 2);
+        self.free_at = self.free_at.max(now).plus_ns(ns);
+    }
+
+    /// When the next ones may.
+    pub(crate) const fn ready_at(&self) -> Time {
+        Time::from_ns(self.free_at.as_ns().saturating_sub(BURST_NS) + 1)
+    }
+
+    fn advance(&mut self, now: Time) {
+        if let Some(reaction) = &mut self.reaction {
+            reaction.advance(now);
+        }
+        self.reaction
+            .take_if(|reaction| reaction.current_bps >= LINE_BPS);
+    }
+}
+
+impl Reaction {
+    fn slow_down(&mut self, now: Time) {
+        self.target_bps = self.current_bps;
+        let less = self.current_bps * self.alpha / (2 * ALPHA_ONE);
+        self.current_bps = (self.current_bps - less).max(LEAST_BPS);
+        self.alpha += (ALPHA_ONE - self.alpha) >> ALPHA_WEIGHT;
+        self.alpha_at = now;
+        self.step_at = now;
+        self.steps = 0;
+    }
+
+    fn advance(&mut self, now: Time) {
+        /// After so long at the latest nothing is left of it.
+        const LONGEST: u64 = 10_000;
+        let quiet = now.ns_since(self.alpha_at) / ALPHA_NS;
+        for _ in 0..quiet.min(LONGEST) {
+            self.alpha -= self.alpha >> ALPHA_WEIGHT;
+        }
+        self.alpha_at = self.alpha_at.plus_ns(quiet * ALPHA_NS);
+        let steps = now.ns_since(self.step_at) / STEP_NS;
+        for _ in 0..steps.min(LONGEST) {
+            self.steps = self.steps.saturating_add(1);
+            if self.steps > RECOVERY_STEPS {
+                self.target_bps = (self.target_bps + STEP_BPS).min(LINE_BPS);
+            }
+            self.current_bps = self.current_bps.midpoint(self.target_bps);
+            // Halves never arrive.
+            if self.target_bps - self.current_bps < STEP_BPS / 8 {
+                self.current_bps = self.target_bps;
+            }
+        }
+        self.step_at = self.step_at.plus_ns(steps * STEP_NS);
+    }
+}
+
+/// Looks for marked packets.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct MarkWatch {
+    next: Option<Time>,
+}
+
+impl MarkWatch {
+    /// A packet was marked: is it time for a notification?
+    //= CNP-01
+    pub(crate) fn marked(&mut self, now: Time) -> bool {
+        let due = self.next.is_none_or(|next| next <= now);
+        if due {
+            self.next = Some(now.plus_ns(NOTIFY_NS));
+        }
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GBPS: u64 = 1_000_000_000;
+
+    const fn at(us: u64) -> Time {
+        Time::from_ns(1_000_000 + us * 1_000)
+    }
+
+    #[test]
+    fn a_fixed_rate_is_kept_but_for_a_burst() {
+        let mut limit = RateLimit::new();
+        assert!(limit.is_idle());
+        // 8 Gbit/s: a byte per nanosecond.
+        limit.set_fixed(8_000_000);
+        assert!(!limit.is_idle());
+        assert_eq!(limit.budget(at(0)), 100_000);
+        limit.spend(at(0), 150_000);
+        assert_eq!(limit.budget(at(0)), 0);
+        assert_eq!(limit.ready_at(), Time::from_ns(1_000_000 + 50_001));
+        assert_eq!(limit.budget(at(60)), 10_000);
+        assert_eq!(
+            limit.budget(at(10_000)),
+            100_000,
+            "and no more after a pause"
+        );
+        limit.set_fixed(0);
+        assert!(limit.is_idle());
+    }
+
+    #[test]
+    fn notifications_slow_down_and_silence_speeds_up() {
+        let mut limit = RateLimit::new();
+        limit.notified(at(0), Some(10 * GBPS));
+        assert_eq!(limit.bps(), 5 * GBPS);
+        limit.notified(at(50), Some(10 * GBPS));
+        assert_eq!(
+            limit.bps(),
+            5 * GBPS / 2,
+            "by half as long as it is constant"
+        );
+        limit.budget(at(50 + 300));
+        assert_eq!(limit.bps(), 15 * GBPS / 4, "half of the way back");
+        limit.budget(at(50 + 1500));
+        assert!((4_900_000_000..=5 * GBPS).contains(&limit.bps()));
+        limit.budget(at(50 + 30_000));
+        assert!(limit.bps() > 5 * GBPS, "and beyond");
+        let before = limit.bps();
+        limit.notified(at(50 + 30_000), None);
+        let after = limit.bps();
+        assert!(after < before && after > before * 9 / 10, "seldom: {after}");
+        for _ in 0..200 {
+            limit.notified(at(31_000), None);
+        }
+        assert_eq!(limit.bps(), LEAST_BPS);
+        limit.budget(at(100_000_000));
+        assert!(limit.is_idle(), "as if nothing had been");
+    }
+
+    #[test]
+    fn the_slower_one_counts() {
+        let mut limit = RateLimit::new();
+        limit.set_fixed(1_000_000);
+        limit.notified(at(0), Some(10 * GBPS));
+        assert_eq!(limit.bps(), GBPS);
+        limit.set_fixed(0);
+        assert_eq!(limit.bps(), 5 * GBPS);
+    }
+
+    //= CNP-01 type=test
+    #[test]
+    fn marks_are_answered_now_and_then() {
+        let mut watch = MarkWatch::default();
+        assert!(watch.marked(at(0)));
+        assert!(!watch.marked(at(49)));
+        assert!(watch.marked(at(50)));
+        assert!(!watch.marked(at(99)));
+    }
+}

@@ -1,0 +1,229 @@
+//! Marks, congestion notifications and rates.
+
+use alloc::vec::Vec;
+
+use rocade_wire::{Bth, Opcode, Operation, Packet, Pkey, Psn, Qpn, Service};
+
+use super::responder::{answer, target, write_only};
+use super::{register, register_filled, send, write};
+use crate::testing::{Pair, Side, TestMemory};
+use crate::{Counters, DropReason, PacketMeta, QpState, Time, WcStatus};
+
+const MS: u64 = 1_000_000;
+
+fn counters(pair: &Pair, side: Side) -> Counters {
+    pair.node(side).qp.counters()
+}
+
+fn controlled() -> Pair {
+    let mut pair = Pair::default();
+    for side in Side::BOTH {
+        pair.node_mut(side).qp.control_congestion(true);
+    }
+    pair
+}
+
+/// A notification as another device sends it.
+fn notification(dest: Qpn, pkey: Pkey) -> Vec<u8> {
+    let bth = Bth {
+        opcode: Opcode::of(Service::Cnp, Operation::Cnp).unwrap(),
+        solicited: false,
+        migreq: false,
+        pad_count: 0,
+        tver: 0,
+        pkey,
+        fecn: false,
+        becn: true,
+        resv6: 0,
+        dest_qp: dest,
+        ack_req: false,
+        resv7: 0,
+        psn: Psn::new(0),
+    };
+    let mut bytes = bth.to_bytes().to_vec();
+    bytes.extend([0; 16 + 4]);
+    bytes
+}
+
+/// The notifications that a side has sent, as bytes without the ICRC.
+fn notifications(pair: &Pair, from: Side) -> usize {
+    let is_one = |bytes: &[u8]| bytes[0] == 0x81;
+    let sent = pair.trace().iter().filter(|traced| traced.from == from);
+    sent.filter(|traced| is_one(&traced.bytes)).count()
+}
+
+/// Time that writing `len` bytes takes.
+fn transfer(pair: &mut Pair, len: u32) -> u64 {
+    let source = register_filled(pair, Side::A, len, 5);
+    let target = register(pair, Side::B, len);
+    let begin = pair.now();
+    pair.send(Side::A, 1, write(&target), &[source.sge()]);
+    pair.run();
+    let done = pair.take_completions(Side::A);
+    assert_eq!(done[0].status, WcStatus::Success);
+    let (sent, arrived) = (
+        pair.node(Side::A).mem.all(&source),
+        pair.node(Side::B).mem.all(&target),
+    );
+    assert_eq!(sent, arrived);
+    pair.now().ns_since(begin)
+}
+
+//= ENC-10 CNP-01 CNP-02 ETH-11 type=test
+#[test]
+fn marked_packets_are_answered_by_notifications() {
+    let (mut pair, region) = target();
+    pair.node_mut(Side::B).qp.control_congestion(true);
+    pair.mark_packets(Side::A, true);
+    for psn in 0..4 {
+        answer(&mut pair, &write_only(psn, &region, 1));
+    }
+    // Within a round trip or two: one of them.
+    assert_eq!(counters(&pair, Side::B).marked_packets, 4);
+    assert_eq!(counters(&pair, Side::B).cnps_sent, 1);
+    pair.run_for(MS);
+    write_only(4, &region, 1).inject(&mut pair);
+    pair.run();
+    assert_eq!(counters(&pair, Side::B).cnps_sent, 2);
+    let traced = pair
+        .trace()
+        .iter()
+        .find(|traced| traced.from == Side::B && traced.bytes[0] == 0x81)
+        .expect("a notification");
+    let mut expected = notification(Qpn::new(0x11), Pkey::DEFAULT);
+    expected.truncate(28);
+    assert_eq!((traced.bytes.len(), &traced.bytes[..28]), (32, &*expected));
+    // Neither acknowledged nor counted as a request (CNP-03).
+    assert_eq!(counters(&pair, Side::A).cnps_received, 2);
+}
+
+#[test]
+fn without_the_switch_marks_are_counted_and_nothing_else() {
+    let (mut pair, region) = target();
+    pair.mark_packets(Side::A, true);
+    answer(&mut pair, &write_only(0, &region, 1));
+    let counters = counters(&pair, Side::B);
+    assert_eq!((counters.marked_packets, counters.cnps_sent), (1, 0));
+    assert_eq!(notifications(&pair, Side::B), 0);
+    let before = transfer(&mut Pair::default(), 1 << 20);
+    let mut pair = Pair::default();
+    for _ in 0..9 {
+        pair.inject(Side::A, &notification(Qpn::new(0x11), Pkey::DEFAULT));
+        pair.drain_both();
+    }
+    pair.run();
+    assert_eq!(counters_of(&pair), 9);
+    assert_eq!(transfer(&mut pair, 1 << 20), before, "not heeded");
+}
+
+fn counters_of(pair: &Pair) -> u64 {
+    counters(pair, Side::A).cnps_received
+}
+
+#[test]
+fn acknowledgements_and_notifications_are_not_answered() {
+    let mut pair = controlled();
+    pair.mark_packets(Side::B, true);
+    transfer(&mut pair, 1 << 16);
+    assert_eq!(counters(&pair, Side::A).cnps_sent, 0);
+    assert_eq!(counters(&pair, Side::B).cnps_received, 0);
+}
+
+#[test]
+fn a_congested_path_is_sent_to_more_slowly() {
+    let len = 4 << 20;
+    let free = transfer(&mut controlled(), len);
+    let mut pair = controlled();
+    pair.mark_packets(Side::A, true);
+    let marked = transfer(&mut pair, len);
+    assert!(counters_of(&pair) > 3);
+    assert!(marked > 2 * free, "{marked} ns, {free} ns without marks");
+    // And recovers.
+    pair.mark_packets(Side::A, false);
+    pair.run_for(10_000 * MS);
+    let later = transfer(&mut pair, len);
+    assert!(later < 2 * free, "{later} ns, {free} ns before");
+}
+
+//= CNP-03 type=test
+#[test]
+fn a_notification_changes_no_sequence() {
+    let (mut pair, region) = target();
+    pair.node_mut(Side::B).qp.control_congestion(true);
+    assert_eq!(
+        answer(&mut pair, &write_only(0, &region, 1)),
+        ["ACK psn=0 msn=1"]
+    );
+    pair.inject(Side::B, &notification(Qpn::new(0x22), Pkey::DEFAULT));
+    pair.run();
+    assert_eq!(counters(&pair, Side::B).cnps_received, 1);
+    assert_eq!(
+        answer(&mut pair, &write_only(1, &region, 1)),
+        ["ACK psn=1 msn=2"]
+    );
+}
+
+//= CNP-02 type=test
+#[test]
+fn notifications_from_elsewhere_are_dropped() {
+    let mut pair = controlled();
+    let mem = TestMemory::new();
+    let meta = PacketMeta {
+        source: Side::B.ip(),
+        destination: Side::A.ip(),
+        traffic_class: 0,
+        hop_limit: 64,
+    };
+    let elsewhere = PacketMeta {
+        source: Side::A.ip(),
+        ..meta
+    };
+    let good = notification(Qpn::new(0x11), Pkey::DEFAULT);
+    let other = notification(Qpn::new(0x11), Pkey::new(0x8001));
+    let qp = &mut pair.node_mut(Side::A).qp;
+    for (meta, bytes, reason) in [
+        (elsewhere, &good, DropReason::WrongAddress),
+        (meta, &other, DropReason::BadPkey),
+    ] {
+        qp.handle_packet(Time::ZERO, &meta, &Packet::parse(bytes).unwrap(), &mem);
+        assert_eq!(qp.counters().dropped(reason), 1);
+    }
+    assert_eq!(qp.counters().cnps_received, 0);
+    let mut reset = Pair::in_states(QpState::Init, QpState::Init, |_, _| {});
+    let qp = &mut reset.node_mut(Side::A).qp;
+    qp.handle_packet(Time::ZERO, &meta, &Packet::parse(&good).unwrap(), &mem);
+    assert_eq!(qp.counters().dropped(DropReason::State), 1);
+}
+
+//= QPS-05 type=test
+#[test]
+fn a_rate_is_kept() {
+    let mut pair = Pair::default();
+    let qp = &mut pair.node_mut(Side::A).qp;
+    // 80 Mbit/s: 10 MB in a second.
+    qp.set_rate_limit(80_000).unwrap();
+    assert_eq!(qp.query().rate_limit, 80_000);
+    let ns = transfer(&mut pair, 1_000_000);
+    assert!((100 * MS..115 * MS).contains(&ns), "{ns}");
+    // Small messages as well.
+    let (source, target) = (
+        register_filled(&pair, Side::A, 64, 1),
+        register(&pair, Side::B, 64),
+    );
+    let begin = pair.now();
+    for wr_id in 0..500 {
+        pair.recv(Side::B, wr_id, &[target.sge()]);
+        pair.send(Side::A, wr_id, send(), &[source.sge()]);
+        if wr_id % 10 == 9 {
+            pair.run();
+            for side in Side::BOTH {
+                pair.take_completions(side);
+            }
+        }
+    }
+    pair.run();
+    let ns = pair.now().ns_since(begin);
+    assert!(ns > 3 * MS, "{ns} ns for 500 packets of 80 bytes");
+    pair.node_mut(Side::A).qp.set_rate_limit(0).unwrap();
+    assert!(transfer(&mut pair, 1_000_000) < 50 * MS);
+}

@@ -1,0 +1,108 @@
+//! XRC domains.
+
+use std::{ffi::c_int, mem, sync::Arc};
+
+use rocade_abi::{
+    IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, IBV_XRCD_INIT_ATTR_RESERVED, ibv_context,
+    ibv_xrcd, ibv_xrcd_init_attr,
+};
+use rocade_emulator::{FileId, VerbsError, Xrcd, XrcdInitAttr};
+
+use crate::{
+    complaint::Reason,
+    context::ContextObject,
+    ffi::{self, Errno, int_verb, ptr_verb},
+    shell::Shell,
+};
+
+/// An XRC domain.
+pub(crate) type XrcdObject = Shell<ibv_xrcd, XrcdState>;
+
+/// What stands behind an `ibv_xrcd`.
+pub(crate) struct XrcdState {
+    xrcd: Xrcd,
+    context: Arc<ContextObject>,
+}
+
+impl XrcdState {
+    /// The emulator's domain.
+    pub(crate) const fn xrcd(&self) -> &Xrcd {
+        &self.xrcd
+    }
+
+    /// The context it belongs to.
+    pub(crate) const fn context(&self) -> &Arc<ContextObject> {
+        &self.context
+    }
+}
+
+/// Slot `open_xrcd`: the domain of the file behind `fd`, or with -1 one of its own (XRCL-02 to
+/// XRCL-04).
+//= XRCL-02
+//= XRCL-03
+//= XRCL-04
+pub(crate) unsafe extern "C" fn open_xrcd(
+    context: *mut ibv_context,
+    init: *mut ibv_xrcd_init_attr,
+) -> *mut ibv_xrcd {
+    ptr_verb(|| {
+        // SAFETY: by contract an open context.
+        let context = unsafe { ContextObject::share(context) }?;
+        // SAFETY: by contract NULL or readable.
+        let init = unsafe { ffi::read(init) }?;
+        let needed = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
+        if init.comp_mask & needed != needed || init.comp_mask >= IBV_XRCD_INIT_ATTR_RESERVED {
+            return Err(Errno::INVAL);
+        }
+        let file = match init.fd {
+            -1 => None,
+            fd => Some(file_id(fd)?),
+        };
+        let plan = XrcdInitAttr {
+            file,
+            create: init.oflags & libc::O_CREAT != 0,
+            exclusive: init.oflags & libc::O_EXCL != 0,
+        };
+        let xrcd = context.context().open_xrcd(plan).map_err(refused)?;
+        XrcdObject::create(|_| {
+            let c = ibv_xrcd {
+                context: context.as_c(),
+            };
+            Ok((c, XrcdState { xrcd, context }))
+        })
+    })
+}
+
+#[cold]
+fn refused(error: VerbsError) -> Errno {
+    match error {
+        VerbsError::WouldBlock => {
+            let what = "the file has no XRC domain";
+            Errno(error.errno()).because(Reason::new(what, "make it: oflags = O_CREAT"))
+        }
+        error => error.into(),
+    }
+}
+
+/// What identifies the file behind a descriptor, which may be closed afterwards.
+fn file_id(fd: c_int) -> Result<FileId, Errno> {
+    // SAFETY: the structure consists of integers, for which zero is a value.
+    let mut stat: libc::stat = unsafe { mem::zeroed() };
+    // SAFETY: a writable structure; a descriptor that is none fails.
+    if unsafe { libc::fstat(fd, &raw mut stat) } < 0 {
+        let error = std::io::Error::last_os_error();
+        return Err(Errno(error.raw_os_error().unwrap_or(libc::EBADF)));
+    }
+    Ok(FileId {
+        device: stat.st_dev,
+        inode: stat.st_ino,
+    })
+}
+
+/// Slot `close_xrcd`: `EBUSY` while something was made or opened through it (DST-05).
+//= DST-05
+//= XRCL-05
+pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
+    // SAFETY: by contract a live domain that is not used afterwards.
+    int_verb(|| unsafe { XrcdObject::end(xrcd, |state| Ok(state.xrcd.close()?)) })
+}

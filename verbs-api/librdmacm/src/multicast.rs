@@ -1,0 +1,214 @@
+//! Multicast groups of IDs.
+
+use std::{
+    ffi::{c_int, c_void},
+    ptr,
+};
+
+use libc::{sockaddr, sockaddr_storage};
+use rocade_abi::{ibv_gid, rdma_cm_event, rdma_cm_id, rdma_cm_join_mc_attr_ex};
+
+use crate::{
+    engine::{ops, verbs},
+    event::MULTICAST_ERROR,
+    ffi::{Errno, int_call},
+    id::{IdObject, address_len, copy_address},
+};
+
+/// `RDMA_CM_JOIN_MC_ATTR_ADDRESS`, `RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS`.
+const ATTR_ADDRESS: u32 = 1;
+const ATTR_JOIN_FLAGS: u32 = 2;
+/// `RDMA_MC_JOIN_FLAG_FULLMEMBER`, `RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER`.
+const FULL_MEMBER: u32 = 0;
+const SEND_ONLY: u32 = 1;
+
+/// A group that an ID has joined, or is about to.
+pub(crate) struct Group {
+    /// Names it in events; never 0.
+    token: u64,
+    address: sockaddr_storage,
+    context: *mut c_void,
+    is_send_only: bool,
+    /// The queue pair is attached, by this GID.
+    attached: Option<ibv_gid>,
+    /// Its event was handed out and not acknowledged yet.
+    is_unacknowledged: bool,
+}
+
+/// The group that an event is about.
+pub(crate) fn token_of(private_data: &[u8]) -> u64 {
+    private_data
+        .first_chunk()
+        .map_or(0, |bytes| u64::from_ne_bytes(*bytes))
+}
+
+/// The bytes of an address that tell it from others.
+fn bytes_of(address: &sockaddr_storage) -> &[u8] {
+    let len = address_len(address.ss_family.into()).unwrap_or(0);
+    // SAFETY: an address of its family is not longer than the storage.
+    unsafe { std::slice::from_raw_parts(ptr::from_ref(address).cast::<u8>(), len) }
+}
+
+/// A group is joined: the queue pair is attached, and the program gets its context.
+//= CMA-15
+pub(crate) fn joined(object: &IdObject, event: &mut rdma_cm_event, private_data: &[u8]) {
+    let token = token_of(private_data);
+    // SAFETY: the event is of datagrams.
+    let mut ud = unsafe { event.param.ud };
+    let mgid = ud.ah_attr.grh.dgid;
+    // SAFETY: the C part is alive.
+    let qp = unsafe { (*object.as_c()).qp };
+    let mut state = object.state.lock();
+    let Some(group) = state.groups.iter_mut().find(|group| group.token == token) else {
+        return;
+    };
+    ud.private_data = group.context;
+    ud.private_data_len = 0;
+    event.param.ud = ud;
+    group.is_unacknowledged = true;
+    if qp.is_null() || group.is_send_only {
+        return;
+    }
+    let attached = verbs().and_then(|verbs| {
+        // SAFETY: a live QP.
+        Errno::check(unsafe { (verbs.ibv_attach_mcast)(qp, &raw const mgid, 0) })
+    });
+    match attached {
+        Ok(()) => group.attached = Some(mgid),
+        Err(errno) => {
+            event.event = MULTICAST_ERROR;
+            event.status = -errno.0;
+        }
+    }
+}
+
+/// The event of a group is acknowledged.
+pub(crate) fn acknowledged(object: &IdObject, token: u64) {
+    if token == 0 {
+        return;
+    }
+    let mut state = object.state.lock();
+    if let Some(group) = state.groups.iter_mut().find(|group| group.token == token) {
+        group.is_unacknowledged = false;
+    }
+}
+
+fn join(
+    id: *mut rdma_cm_id,
+    addr: *const sockaddr,
+    is_send_only: bool,
+    context: *mut c_void,
+) -> Result<(), Errno> {
+    // SAFETY: by contract a live ID.
+    let object = unsafe { IdObject::borrow(id) }?;
+    if addr.is_null() {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: by contract an address.
+    let address = unsafe { copy_address(addr) }.ok_or(Errno::INVAL)?;
+    let token = {
+        let mut state = object.state.lock();
+        let last = state.groups.iter().map(|group| group.token).max();
+        let token = last.unwrap_or(0) + 1;
+        state.groups.push(Group {
+            token,
+            address,
+            context,
+            is_send_only,
+            attached: None,
+            is_unacknowledged: false,
+        });
+        token
+    };
+    // SAFETY: a live ID; an address.
+    let asked = Errno::check(unsafe { (ops()?.id_join)(object.raw, addr, token) });
+    if let Err(errno) = asked {
+        let mut state = object.state.lock();
+        state.groups.retain(|group| group.token != token);
+        return Err(errno);
+    }
+    object.complete()
+}
+
+/// `rdma_join_multicast`.
+pub(crate) unsafe extern "C" fn rdma_join_multicast(
+    id: *mut rdma_cm_id,
+    addr: *mut sockaddr,
+    context: *mut c_void,
+) -> c_int {
+    int_call(|| join(id, addr, false, context))
+}
+
+/// `rdma_join_multicast_ex`.
+//= LRC-25
+pub(crate) unsafe extern "C" fn rdma_join_multicast_ex(
+    id: *mut rdma_cm_id,
+    attr: *mut rdma_cm_join_mc_attr_ex,
+    context: *mut c_void,
+) -> c_int {
+    int_call(|| {
+        // SAFETY: by contract NULL or valid.
+        let attr = unsafe { attr.as_ref() }.ok_or(Errno::INVAL)?;
+        if attr.comp_mask & !(ATTR_ADDRESS | ATTR_JOIN_FLAGS) != 0 {
+            return Err(Errno(libc::ENOTSUP));
+        }
+        if attr.comp_mask & ATTR_ADDRESS == 0 {
+            return Err(Errno::INVAL);
+        }
+        let flags = if attr.comp_mask & ATTR_JOIN_FLAGS == 0 {
+            FULL_MEMBER
+        } else {
+            attr.join_flags
+        };
+        if !matches!(flags, FULL_MEMBER | SEND_ONLY) {
+            return Err(Errno::INVAL);
+        }
+        join(id, attr.addr, flags == SEND_ONLY, context)
+    })
+}
+
+/// `rdma_leave_multicast`.
+//= LRC-25
+pub(crate) unsafe extern "C" fn rdma_leave_multicast(
+    id: *mut rdma_cm_id,
+    addr: *mut sockaddr,
+) -> c_int {
+    int_call(|| {
+        // SAFETY: by contract a live ID.
+        let object = unsafe { IdObject::borrow(id) }?;
+        if addr.is_null() {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: by contract an address.
+        let address = unsafe { copy_address(addr) }.ok_or(Errno::INVAL)?;
+        let found = {
+            let state = object.state.lock();
+            let mut groups = state.groups.iter();
+            let group = groups.find(|group| bytes_of(&group.address) == bytes_of(&address));
+            group.map(|group| (group.token, group.attached))
+        };
+        let (token, attached) = found.ok_or(Errno(libc::EADDRNOTAVAIL))?;
+        // SAFETY: the C part is alive.
+        let qp = unsafe { (*id).qp };
+        if let Some(mgid) = attached
+            && !qp.is_null()
+        {
+            // SAFETY: a live QP.
+            Errno::check(unsafe { (verbs()?.ibv_detach_mcast)(qp, &raw const mgid, 0) })?;
+        }
+        // SAFETY: a live ID.
+        Errno::check(unsafe { (ops()?.id_leave)(object.raw, token) })?;
+        // In synchronous mode the ID shows the event until the next one.
+        if object.state.lock().sync {
+            object.forget_event();
+        }
+        object.wait_until(|| {
+            let state = object.state.lock();
+            let mut groups = state.groups.iter();
+            !groups.any(|group| group.token == token && group.is_unacknowledged)
+        });
+        let mut state = object.state.lock();
+        state.groups.retain(|group| group.token != token);
+        Ok(())
+    })
+}

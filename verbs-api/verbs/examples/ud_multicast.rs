@@ -1,0 +1,72 @@
+//! Some members of a multicast group, and what one of them says to all.
+//!
+//! ```sh
+//! cargo run --package rocade-verbs --example ud_multicast
+//! ```
+//! Each member would be a process on another machine as a rule; here they are three devices of one.
+
+use std::time::Duration;
+
+use rocade_verbs::{
+    AccessFlags, BrokerMode, CompletionQueue, DatagramEnd, DatagramQueuePair, DeviceList,
+    EngineConfig, GRH_LEN, Gid, MemoryRegion, Result, SendRequest,
+};
+
+const QKEY: u32 = 0x5eed;
+const PATIENCE: Duration = Duration::from_secs(5);
+
+struct Member {
+    cq: CompletionQueue,
+    memory: MemoryRegion,
+    qp: DatagramQueuePair,
+}
+
+impl Member {
+    fn join(list: &DeviceList, device: &str, group: Gid) -> Result<Self> {
+        let pd = list.open(device)?.protection_domain()?;
+        let cq = pd.context().completion_queue(16)?;
+        let memory = pd.register(1024, AccessFlags::LOCAL_WRITE)?;
+        let qp = pd.datagram_queue_pair(&cq, QKEY)?;
+        qp.attach(group)?;
+        qp.post_recv(1, &[memory.sge(..)?])?;
+        Ok(Self { cq, memory, qp })
+    }
+
+    fn listen(&self) -> Result<String> {
+        let mut received = self.cq.wait(PATIENCE)?;
+        while received.is_send() {
+            received = self.cq.wait(PATIENCE)?;
+        }
+        let len = usize::try_from(received.byte_len).unwrap_or(0) - GRH_LEN;
+        let text = self.memory.to_vec(GRH_LEN, len)?;
+        Ok(format!(
+            "{:?} from {:?}",
+            String::from_utf8_lossy(&text),
+            received.src_qp
+        ))
+    }
+}
+
+fn main() -> Result<()> {
+    let specs = ["a=127.0.0.86", "b=127.0.0.87", "c=127.0.0.88"];
+    let list = DeviceList::new(EngineConfig::from_specs(&specs, BrokerMode::Embedded)?)?;
+    let group = Gid::from_ip([239, 0, 0, 86].into());
+    let members = ["a", "b", "c"].map(|device| Member::join(&list, device, group));
+    let [a, b, c] = members;
+    let (a, b, c) = (a?, b?, c?);
+
+    let pd = list.open("a")?.protection_domain()?;
+    let speaker = pd.datagram_queue_pair(&a.cq, QKEY)?;
+    let address = pd.address(group)?;
+    let everybody = DatagramEnd::group(group, QKEY);
+    speaker.post_send(
+        &SendRequest::send_inline(b"hello, all"),
+        &address,
+        &everybody,
+    )?;
+
+    for member in [&a, &b, &c] {
+        println!("{:?} hears {}", member.qp.end().gid, member.listen()?);
+    }
+    Ok(())
+}

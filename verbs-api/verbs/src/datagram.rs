@@ -1,0 +1,238 @@
+//! Datagrams: queue pairs that write to anybody, and where they write to.
+
+use rocade_emulator::{
+    AddressVector, Ah, Completion, Counters, Datagram, Gid, Psn, Qkey, Qp, QpAttr, QpAttrMask,
+    QpCap, QpInitAttr, QpState, QpType, Qpn, Sge, VerbsError,
+};
+
+use crate::completion::CompletionQueue;
+use crate::device::ProtectionDomain;
+use crate::error::{Error, Result};
+use crate::request::SendRequest;
+
+/// The network header in front of each message that was received, in bytes: a receive has to have room for
+/// it, and `byte_len` counts it.
+pub const GRH_LEN: usize = 40;
+
+/// The only port of a device.
+const PORT: u8 = 1;
+
+/// A queue pair for datagrams (UD): every message is one packet, to whomever it names, and may be lost.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use rocade_verbs::{
+///     AccessFlags, BrokerMode, DatagramEnd, DeviceList, EngineConfig, GRH_LEN, SendRequest,
+/// };
+///
+/// let specs = ["a=127.0.0.84", "b=127.0.0.85"];
+/// let list = DeviceList::new(EngineConfig::from_specs(&specs, BrokerMode::Embedded)?)?;
+/// let (a, b) = (list.open("a")?.protection_domain()?, list.open("b")?.protection_domain()?);
+/// let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);
+/// let memory = b.register(1024, AccessFlags::LOCAL_WRITE)?;
+///
+/// // Who knows the Q_Key may write.
+/// let (sender, receiver) = (a.datagram_queue_pair(&a_cq, 7)?, b.datagram_queue_pair(&b_cq, 7)?);
+/// receiver.post_recv(1, &[memory.sge(..)?])?;
+/// let end: DatagramEnd = receiver.end();
+/// let address = a.address(end.gid)?;
+/// sender.post_send(&SendRequest::send_inline(b"hello"), &address, &end)?;
+///
+/// let received = b_cq.wait(Duration::from_secs(5))?;
+/// assert_eq!(received.src_qp, sender.end().qp_num);
+/// let message = memory.to_vec(GRH_LEN, received.byte_len as usize - GRH_LEN)?;
+/// assert_eq!(message, b"hello");
+/// # Ok::<(), rocade_verbs::Error>(())
+/// ```
+#[derive(Debug)]
+#[doc(alias = "ibv_qp")]
+pub struct DatagramQueuePair {
+    qp: Qp,
+    end: DatagramEnd,
+}
+
+/// What somebody has to know to write to a queue pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DatagramEnd {
+    /// GID of the port, which on RoCE is its IP address; or a multicast group.
+    pub gid: Gid,
+    /// Queue pair number; [`Qpn::MULTICAST`] for a group.
+    pub qp_num: Qpn,
+    /// Who does not know it is not listened to.
+    pub qkey: u32,
+}
+
+impl DatagramEnd {
+    /// All that are attached to a multicast group and have this Q_Key.
+    #[must_use]
+    pub const fn group(gid: Gid, qkey: u32) -> Self {
+        Self {
+            gid,
+            qp_num: Qpn::MULTICAST,
+            qkey,
+        }
+    }
+}
+
+/// The way to a device or to a multicast group. It may go before what was posted with it has left.
+#[derive(Debug, Clone)]
+#[doc(alias = "ibv_ah")]
+pub struct AddressHandle {
+    raw: Ah,
+}
+
+impl AddressHandle {
+    pub(crate) fn new(pd: &ProtectionDomain, to: Gid) -> Result<Self> {
+        let same_family = |gid: Gid| gid.to_ip().is_ipv4() == to.to_ip().is_ipv4();
+        let gids = pd.context().gids();
+        let own = gids.iter().find(|entry| same_family(entry.gid));
+        let index = own.ok_or(Error::NoGid(0))?.index;
+        let address = AddressVector {
+            dgid: to,
+            sgid_index: u8::try_from(index).map_err(|_| Error::NoGid(index))?,
+            is_global: true,
+            port_num: PORT,
+            ..AddressVector::default()
+        };
+        Ok(Self {
+            raw: pd.raw().create_ah(&address)?,
+        })
+    }
+
+    /// Where it leads.
+    #[must_use]
+    pub fn gid(&self) -> Gid {
+        self.raw.address().dgid
+    }
+}
+
+impl DatagramQueuePair {
+    pub(crate) fn new(pd: &ProtectionDomain, cq: &CompletionQueue, qkey: u32) -> Result<Self> {
+        let gid = pd.context().gids().first().ok_or(Error::NoGid(0))?.gid;
+        let cap = QpCap {
+            max_send_wr: 64,
+            max_recv_wr: 64,
+            max_send_sge: 4,
+            max_recv_sge: 4,
+            max_inline_data: 64,
+        };
+        let qp = pd.raw().create_qp(QpInitAttr {
+            send_cq: cq.raw().clone(),
+            recv_cq: cq.raw().clone(),
+            srq: None,
+            cap,
+            qp_type: QpType::Ud,
+            sq_sig_all: false,
+            cookie: 0,
+        })?;
+        let modify = |state: QpState, more| {
+            let attr = QpAttr {
+                qp_state: state.code(),
+                port_num: PORT,
+                qkey,
+                sq_psn: Psn::new(0).get(),
+                ..QpAttr::default()
+            };
+            qp.modify(&attr, QpAttrMask::STATE | more)
+        };
+        let init = QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::QKEY;
+        modify(QpState::Init, init)?;
+        modify(QpState::Rtr, QpAttrMask::empty())?;
+        modify(QpState::Rts, QpAttrMask::SQ_PSN)?;
+        let end = DatagramEnd {
+            gid,
+            qp_num: qp.qp_num(),
+            qkey,
+        };
+        Ok(Self { qp, end })
+    }
+
+    /// What others need to write to it.
+    #[must_use]
+    pub const fn end(&self) -> DatagramEnd {
+        self.end
+    }
+
+    /// Its state: RTS, SQE after a request of its own could not be sent, or ERR.
+    #[must_use]
+    #[doc(alias = "ibv_query_qp")]
+    pub fn state(&self) -> QpState {
+        self.qp.state()
+    }
+
+    /// Packets and drops so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.qp.counters()
+    }
+
+    /// Goes on after a request could not be sent (SQE to RTS).
+    ///
+    /// # Errors
+    /// [`Error::Verbs`] in ERR.
+    pub fn recover(&self) -> Result<()> {
+        let attr = QpAttr {
+            qp_state: QpState::Rts.code(),
+            ..QpAttr::default()
+        };
+        Ok(self.qp.modify(&attr, QpAttrMask::STATE)?)
+    }
+
+    /// Posts a SEND to a queue pair, or all of a group: `to` says which, of those that `address` leads to.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`] if the queue is full, the request is none that datagrams have, or the address is of
+    /// another protection domain or leads elsewhere.
+    #[doc(alias = "ibv_post_send")]
+    pub fn post_send(
+        &self,
+        request: &SendRequest<'_>,
+        address: &AddressHandle,
+        to: &DatagramEnd,
+    ) -> Result<()> {
+        if address.gid() != to.gid {
+            return Err(VerbsError::InvalidArgument("the address leads elsewhere").into());
+        }
+        let (wr, inline) = request.parts();
+        let to = Datagram {
+            ah: &address.raw,
+            dest_qp: to.qp_num,
+            qkey: Qkey::new(to.qkey),
+        };
+        Ok(self.qp.send_queue().push_datagram(&wr, to, inline)?)
+    }
+
+    /// Posts a receive: [`GRH_LEN`] bytes more than the longest message.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`] if the queue is full or there are too many entries.
+    #[doc(alias = "ibv_post_recv")]
+    pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
+        Ok(self.qp.recv_queue().push(wr_id, sges)?)
+    }
+
+    /// Gets a copy of what is sent to a multicast group, too, from now on.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`] if it is none, or the network cannot be told.
+    #[doc(alias = "ibv_attach_mcast")]
+    pub fn attach(&self, group: Gid) -> Result<()> {
+        Ok(self.qp.attach_mcast(group)?)
+    }
+
+    /// No longer.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`] if it is not attached.
+    #[doc(alias = "ibv_detach_mcast")]
+    pub fn detach(&self, group: Gid) -> Result<()> {
+        Ok(self.qp.detach_mcast(group)?)
+    }
+
+    /// Whether a completion is one of this queue pair, where several share a completion queue.
+    #[must_use]
+    pub fn owns(&self, completion: &Completion) -> bool {
+        completion.qp_num == self.end.qp_num
+    }
+}
