@@ -238,6 +238,21 @@ fn addresses_that_lead_nowhere_are_refused() {
     other.destroy().unwrap();
 }
 
+//= CQ-04 type=test
+#[test]
+fn a_queue_does_not_shrink_below_what_was_posted_for_it() {
+    let a = Side::new("127.2.0.60", 1 << 16);
+    let (from, to) = (ud(&a), ud(&a));
+    let ah = a.pd.create_ah(&address(a.gid())).unwrap();
+    for wr_id in 0..6 {
+        send_to(&from, &ah, &to, &wr(wr_id, &[a.sge(0, 64)])).unwrap();
+    }
+    // The way there may still be looked for.
+    assert!(a.cq.resize(5).is_err());
+    assert_eq!(completions(&a, 6).len(), 6);
+    a.cq.resize(1).unwrap();
+}
+
 /// Datagrams leave although their address handle is gone before they could.
 #[test]
 fn an_address_handle_may_go_before_its_datagrams() {

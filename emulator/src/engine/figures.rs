@@ -15,6 +15,10 @@ pub(super) const CLOCK_TURN: u64 = 4;
 /// A poll in vain this long ago goes on: the thread that woke up may have interrupted it.
 pub(super) const FRESH_NS: u64 = 3_000;
 
+/// How long a CQ that is to shrink waits for posts to leave that found no way yet. Asking the broker for one takes
+/// less than a millisecond.
+pub(super) const LEAVE_NS: u64 = 20_000_000;
+
 // The background thread: whether it steps back for the application.
 
 /// How long the thread steps back at first; doubles each time that was right.

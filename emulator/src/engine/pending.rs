@@ -11,14 +11,17 @@
 //! thread has itself woken by the peer of a channel: a stream that is faster than its receiver is blocked most
 //! of the time, and waking a thread takes as long as copying many packets.
 
+use std::sync::Arc;
+
 use rocade_transport::{Cause, HOLD_NS, Time};
 use rocade_wire::Qpn;
 
 use super::EngineInner;
 use super::agenda::Why;
+use super::figures::LEAVE_NS;
 use super::handover::Driver;
 use crate::memory::MemGuard;
-use crate::objects::{QpCore, QpInner};
+use crate::objects::{CqInner, QpCore, QpInner};
 
 /// QPs that may hold acknowledgements at a time: the background thread looks at each of them. In a
 /// process with more conversations there is always something else to send.
@@ -66,6 +69,17 @@ impl EngineInner {
                 self.release_acks(HOLD_NS, Driver::Background);
                 self.send_posts(Driver::Background);
             }
+        }
+    }
+
+    /// Waits until what was posted with completions to `cq` has left, where it found no room or no way yet; not for
+    /// long: a peer need not make room.
+    pub(crate) fn let_posts_leave(&self, cq: &Arc<CqInner>) {
+        let until = self.now().plus_ns(LEAVE_NS);
+        let waits = |qp: &Arc<QpInner>| qp.completes_to(cq) && qp.lock().tx.is_blocked();
+        while self.qps.read().iter().any(waits) && self.now() < until {
+            self.serve(Occasion::Poll);
+            std::thread::yield_now();
         }
     }
 

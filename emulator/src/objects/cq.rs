@@ -192,6 +192,10 @@ impl Cq {
         if cqe == 0 || cqe > limits::MAX_CQE {
             return Err(VerbsError::InvalidArgument("cqe"));
         }
+        if (cqe as usize) < self.inner.ring.lock().capacity() {
+            // Datagrams that wait for their route would be complete by now.
+            self.inner.context.engine.let_posts_leave(&self.inner);
+        }
         //= CQ-04
         if !self.inner.ring.lock().resize(cqe as usize) {
             let why = "the CQ has more completions than that";
