@@ -68,9 +68,9 @@ impl NetworkWatch {
 
 impl EngineInner {
     /// Begins to watch the interfaces, if nothing does yet, and tells this context what becomes of its
-    /// device's. Where the system does not say, there are no events.
+    /// device's. Where no device has an interface, or the system does not say, there are no events.
     pub(crate) fn watch_network(self: &Arc<Self>, context: &Arc<ContextInner>) {
-        if self.is_simulated() {
+        if !self.hcas.iter().any(|hca| hca.has_interface()) {
             return;
         }
         self.network.add(context);
@@ -157,6 +157,9 @@ impl EngineInner {
     }
 
     fn look_at_addresses(&self) {
+        if self.hcas.iter().all(|hca| hca.config.follows.is_empty()) {
+            return;
+        }
         let Ok(network) = HostNetwork::discover() else {
             return;
         };

@@ -158,6 +158,11 @@ impl Hca {
         }
     }
 
+    /// Is there a network interface behind it that is known?
+    pub(crate) fn has_interface(&self) -> bool {
+        self.config.ifindex != 0 || !self.config.follows.is_empty()
+    }
+
     /// Takes device memory, if there is so much left.
     pub(crate) fn take_dm(&self, len: usize) -> bool {
         let take = |used: usize| {
