@@ -157,9 +157,6 @@ impl EngineInner {
     }
 
     fn look_at_addresses(&self) {
-        if self.hcas.iter().all(|hca| hca.config.follows.is_empty()) {
-            return;
-        }
         let Ok(network) = HostNetwork::discover() else {
             return;
         };
