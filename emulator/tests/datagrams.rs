@@ -142,6 +142,7 @@ fn datagrams_arrive_with_their_header() {
             );
             assert_eq!(received.byte_len as usize, GRH + len);
             assert_eq!(received.src_qp, from.qp_num());
+            assert_eq!(received.sl, if ip_at == 20 { 0xa } else { 0x9 });
             assert_eq!(received.qp_num, to.qp_num());
             assert_eq!(received.wc_flags, WcFlags::GRH);
             let header = b.bytes(0, GRH);
@@ -193,7 +194,7 @@ fn addresses_that_lead_nowhere_are_refused() {
             port_num: 2,
             ..good
         },
-        AddressVector { sl: 8, ..good },
+        AddressVector { sl: 16, ..good },
         AddressVector {
             sgid_index: 7,
             ..good

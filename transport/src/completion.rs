@@ -174,6 +174,9 @@ pub struct Completion {
     pub to: CompleteTo,
     /// The packet had the solicited-event bit (CQ-06).
     pub solicited: bool,
+    /// Of a datagram: 0x8 and which network header it had, 1 for IPv6 and 2 for IPv4. That is what mlx5 says in
+    /// `sl`, and UCX relies on (UD-14 would have 0). 0 otherwise.
+    pub sl: u8,
     /// The XRC SRQ whose receive it was; [`Srqn::NONE`] of any other queue.
     pub srqn: Srqn,
     /// Slots of its queue that are free once the application has taken it: its own, and those of the

@@ -50,6 +50,7 @@ impl<'a, H> Cx<'a, H> {
             imm_or_inv: ImmOrInv::None,
             wc_flags: WcFlags::empty(),
             vendor_err: 0,
+            sl: 0,
             to,
             solicited: false,
             srqn: Srqn::NONE,

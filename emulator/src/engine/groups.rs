@@ -123,6 +123,8 @@ impl EngineInner {
         if joined.iter().any(is_empty) {
             joined.retain(|uplink| !is_empty(uplink));
             self.uplinks.write().retain(|uplink| !is_empty(uplink));
+            // It waits for what comes there, and has the socket as long as it does.
+            self.call_background();
         }
     }
 }

@@ -13,8 +13,8 @@ use crate::error::VerbsError;
 use crate::hca::limits;
 use crate::steering::Slot;
 
-/// Highest service level.
-const MAX_SL: u8 = 7;
+/// Highest value of the field: programs also put what a completion says in there (`Completion::sl`).
+const MAX_SL: u8 = 15;
 
 /// An address handle (`ibv_ah`): where datagrams go, but for the QP there.
 #[derive(Clone, Debug)]

@@ -267,6 +267,7 @@ pub(super) fn test_completion(wr_id: u64, solicited: bool, status: WcStatus) -> 
         imm_or_inv: ImmOrInv::None,
         wc_flags: WcFlags::empty(),
         vendor_err: 0,
+        sl: 0,
         to: CompleteTo::RecvCq,
         solicited,
         srqn: rocade_transport::Srqn::NONE,

@@ -17,6 +17,7 @@ mod mooncake;
 mod perftest;
 mod pingpong;
 mod pyverbs;
+mod ucx;
 mod view;
 
 use std::{

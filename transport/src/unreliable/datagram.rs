@@ -118,6 +118,7 @@ impl Datagrams {
             src_qp: deth.src_qp,
             imm_or_inv: imm,
             wc_flags: imm.flags() | WcFlags::GRH,
+            sl: if meta.source.is_ipv4() { 0xa } else { 0x9 },
             solicited: headers.bth.solicited,
             ..cx.completion(to, wr_id, WcStatus::Success, WcOpcode::Recv)
         };

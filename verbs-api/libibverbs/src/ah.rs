@@ -113,7 +113,8 @@ fn sender(context: &Context, port: u8, wc: &ibv_wc, grh: &ibv_grh) -> Result<ibv
             traffic_class: header.traffic_class,
         },
         dlid: wc.slid,
-        sl: wc.sl,
+        // That of the completion is none.
+        sl: 0,
         src_path_bits: wc.dlid_path_bits,
         static_rate: 0,
         is_global: 1,

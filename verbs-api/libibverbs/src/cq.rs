@@ -255,7 +255,7 @@ fn to_wc(completion: &Completion) -> ibv_wc {
         wc_flags: completion.wc_flags.bits(),
         pkey_index: 0,
         slid: 0,
-        sl: 0,
+        sl: completion.sl,
         dlid_path_bits: 0,
     }
 }

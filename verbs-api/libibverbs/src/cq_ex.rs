@@ -85,7 +85,7 @@ fn install(c: &mut ibv_cq_ex) {
     c.read_src_qp = Some(read_src_qp);
     c.read_wc_flags = Some(read_wc_flags);
     c.read_slid = Some(read_zero_u32);
-    c.read_sl = Some(read_zero_u8);
+    c.read_sl = Some(read_sl);
     c.read_dlid_path_bits = Some(read_zero_u8);
     c.read_completion_ts = Some(read_completion_ts);
     c.read_cvlan = Some(read_zero_u16);
@@ -220,7 +220,13 @@ unsafe extern "C" fn read_zero_u32(_cq: *mut ibv_cq_ex) -> u32 {
     0
 }
 
-/// Service level and path bits are 0.
+unsafe extern "C" fn read_sl(cq: *mut ibv_cq_ex) -> u8 {
+    // SAFETY: by contract within the caller's session.
+    let sl = unsafe { current(cq, |completion| u64::from(completion.sl)) };
+    u8::try_from(sl).unwrap_or(0)
+}
+
+/// Path bits are 0.
 unsafe extern "C" fn read_zero_u8(_cq: *mut ibv_cq_ex) -> u8 {
     0
 }

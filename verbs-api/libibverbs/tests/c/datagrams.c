@@ -89,7 +89,9 @@ static void an_answer_finds_its_way(void)
 	CHECK_INT(ntohl(wc.imm_data), 0x01020304);
 	CHECK_INT(wc.byte_len, GRH + 5);
 	CHECK_INT(wc.src_qp, a->qp_num);
-	CHECK_INT(wc.pkey_index | wc.slid | wc.sl | wc.dlid_path_bits, 0);
+	CHECK_INT(wc.pkey_index | wc.slid | wc.dlid_path_bits, 0);
+	/* RoCEv2 over IPv4, as mlx5 says it and UCX expects it. */
+	CHECK_INT(wc.sl, 0xa);
 	CHECK(!strcmp(r.buffer + 1000 + GRH, "ping"));
 
 	struct ibv_grh *grh = (struct ibv_grh *)(r.buffer + 1000);
