@@ -348,7 +348,7 @@ fn ports_and_addresses_are_checked() {
     );
     assert_eq!(
         second.bind(addr("0.0.0.0", 7000)).unwrap_err().errno(),
-        libc::EADDRINUSE
+        libc::EADDRNOTAVAIL
     );
     assert_eq!(
         second.bind(addr("127.200.1.1", 7000)).unwrap_err().errno(),
@@ -364,6 +364,14 @@ fn ports_and_addresses_are_checked() {
     third.bind(addr("0.0.0.0", 7000)).unwrap();
     third.listen(3).unwrap();
     assert!(third.listen(3).is_err());
+    // As Linux says it where one of the two is at all addresses.
+    for ip in [a.ip, "0.0.0.0"] {
+        let fourth = a.id(5);
+        assert_eq!(
+            fourth.bind(addr(ip, 7000)).unwrap_err().errno(),
+            libc::EADDRNOTAVAIL
+        );
+    }
 
     let shared: Vec<CmId> = (0..2).map(|cookie| a.id(cookie)).collect();
     for id in &shared {

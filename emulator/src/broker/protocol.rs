@@ -21,7 +21,7 @@ use std::time::Duration;
 use super::{AddressStatus, BrokerStatus, ServiceStatus, SlotStatus};
 use rocade_wire::mad::ServiceId;
 
-use crate::cm::services::{Binding, BoundTo};
+use crate::cm::services::{Binding, BoundTo, Conflict};
 use crate::link::{ForwardKey, LocalAddr};
 use crate::steering::Slot;
 
@@ -155,7 +155,7 @@ pub(super) enum Response {
     /// Answer to `Bind`: the port that the client has now.
     Bound(Binding),
     /// Answer to `Bind` and `Listen`: another has it.
-    PortTaken,
+    PortTaken(Conflict),
     /// Comes unasked: another client has asked for a channel to this one. Descriptors as with
     /// `Channel`.
     Offer(Ends),
@@ -425,7 +425,11 @@ impl Response {
             Self::Offer(ends) => Writer::ends(108, ends),
             Self::Lock => Writer::new(109).finish(),
             Self::Bound(binding) => Writer::of_binding(110, binding),
-            Self::PortTaken => Writer::new(111).finish(),
+            Self::PortTaken(conflict) => {
+                let mut w = Writer::new(111);
+                w.u8(u8::from(*conflict == Conflict::Everywhere));
+                w.finish()
+            }
             Self::Error { code, text } => {
                 let mut w = Writer::new(ERROR);
                 w.u16(code.code());
@@ -484,7 +488,15 @@ impl Response {
             108 => (Self::Offer(r.ends()?), CHANNEL_FDS..=CHANNEL_FDS),
             109 => (Self::Lock, 1..=1),
             110 => (Self::Bound(r.binding()?), 0..=0),
-            111 => (Self::PortTaken, 0..=0),
+            111 => {
+                let everywhere = r.u8()? != 0;
+                let conflict = if everywhere {
+                    Conflict::Everywhere
+                } else {
+                    Conflict::Here
+                };
+                (Self::PortTaken(conflict), 0..=0)
+            }
             ERROR => {
                 let code = RefusalCode::from_code(r.u16()?);
                 (

@@ -18,7 +18,7 @@ use super::id::{
     IdCore, IdKey, IdState, MAX_CM_RETRIES, PeerEnd, PortSpace, RESPONSE_TIMEOUT, UDP_QKEY,
 };
 use super::resolve::{canonical, port_range, unspecified, with_port};
-use super::services::{Binding, BoundTo, port_of};
+use super::services::{Binding, BoundTo, Conflict, port_of};
 use crate::engine::EngineInner;
 use crate::error::VerbsError;
 use crate::hca::Hca;
@@ -145,7 +145,8 @@ impl CmId {
     /// Takes an address and a port; port 0 is any. An unspecified address stands for all.
     ///
     /// # Errors
-    /// [`VerbsError::NoDevice`] if no device has the address, `EADDRINUSE` if somebody has the port.
+    /// [`VerbsError::NoDevice`] if no device has the address, `EADDRINUSE` if somebody has the port,
+    /// `EADDRNOTAVAIL` if one of the two is at all addresses.
     //= LRC-16
     #[doc(alias = "rdma_bind_addr")]
     pub fn bind(&self, addr: SocketAddr) -> Result<(), VerbsError> {
@@ -196,7 +197,6 @@ impl CmId {
 
     /// Takes a port, here and on the host.
     fn reserve(&self, wanted: Binding, any_port: bool) -> Result<Binding, VerbsError> {
-        let in_use = || VerbsError::Io(std::io::Error::from_raw_os_error(libc::EADDRINUSE));
         self.engine.attached_slot()?;
         let granted = self.engine.reserve_on_host(wanted, any_port)?;
         let here = self.with(|core, key, _| {
@@ -209,14 +209,14 @@ impl CmId {
                 }
                 None => core.services.bind(key, wanted).then_some(wanted),
             };
-            Ok(binding)
+            Ok(binding.ok_or_else(|| core.services.conflict(&wanted)))
         })?;
-        if here.is_none()
+        if here.is_err()
             && let Some(granted) = granted
         {
             self.engine.release_on_host(granted);
         }
-        here.ok_or_else(in_use)
+        here.map_err(in_use)
     }
 
     /// Finds out how a peer is reached; the outcome is an event.
@@ -294,7 +294,7 @@ impl CmId {
     /// Waits for requests, of which so many may wait to be taken; 0 or less is the most there can be.
     ///
     /// # Errors
-    /// `EADDRINUSE` if somebody else listens; those of [`CmId::bind`].
+    /// `EADDRINUSE` or `EADDRNOTAVAIL` if somebody else listens; those of [`CmId::bind`].
     //= LRC-15
     #[doc(alias = "rdma_listen")]
     pub fn listen(&self, backlog: i32) -> Result<(), VerbsError> {
@@ -312,10 +312,9 @@ impl CmId {
             0 => MAX_BACKLOG,
             some => some.min(MAX_BACKLOG),
         };
-        let in_use = || VerbsError::Io(std::io::Error::from_raw_os_error(libc::EADDRINUSE));
         self.with(|core, key, _| {
             if !core.services.listen(key, binding) {
-                return Err(in_use());
+                return Err(in_use(core.services.conflict(&binding)));
             }
             let id = core.id(key)?;
             id.state = IdState::Listen;
@@ -325,12 +324,12 @@ impl CmId {
             core.cm.listen(binding.service);
             Ok(())
         })?;
-        if !self.engine.listen_on_host(binding)? {
+        if let Err(conflict) = self.engine.listen_on_host(binding)? {
             self.with(|core, key, _| {
                 core.stop_listening(key);
                 Ok(())
             })?;
-            return Err(in_use());
+            return Err(in_use(conflict));
         }
         Ok(())
     }
@@ -672,6 +671,10 @@ impl CmId {
 impl IdKey {
     /// What an ID is bound to that is not told.
     const ANY_IP: IpAddr = IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
+}
+
+fn in_use(conflict: Conflict) -> VerbsError {
+    VerbsError::Io(std::io::Error::from_raw_os_error(conflict.errno()))
 }
 
 /// A port for an active side, which nobody has to find.

@@ -39,6 +39,24 @@ impl BoundTo {
     }
 }
 
+/// Why a port cannot be had. The error numbers are those of Linux.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Conflict {
+    /// Somebody has it at that address.
+    Here,
+    /// One of the two is bound at all addresses.
+    Everywhere,
+}
+
+impl Conflict {
+    pub(crate) const fn errno(self) -> i32 {
+        match self {
+            Self::Here => libc::EADDRINUSE,
+            Self::Everywhere => libc::EADDRNOTAVAIL,
+        }
+    }
+}
+
 /// A port that somebody has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Binding {
@@ -72,6 +90,20 @@ impl<O> Default for Services<O> {
 }
 
 impl<O: Copy + PartialEq> Services<O> {
+    /// Why a binding was refused. One without a port was because there is none left.
+    //= CMA-13
+    pub(crate) fn conflict(&self, binding: &Binding) -> Conflict {
+        let at_one = |to| matches!(to, BoundTo::Ip(_));
+        let taken = self.by_id.get(&binding.service);
+        let mut others = taken.into_iter().flatten().map(|(_, other)| other.to);
+        let here = others.any(|to| at_one(to) && to.overlaps(binding.to));
+        if here && at_one(binding.to) {
+            Conflict::Here
+        } else {
+            Conflict::Everywhere
+        }
+    }
+
     /// Takes a port; false where it is in use.
     //= CMA-13
     pub(crate) fn bind(&mut self, owner: O, binding: Binding) -> bool {

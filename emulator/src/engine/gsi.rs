@@ -11,7 +11,7 @@ use super::EngineInner;
 use super::uplink::Uplink;
 use crate::cm::CmHost;
 use crate::cm::gsi::mad_of;
-use crate::cm::services::{Binding, BoundTo};
+use crate::cm::services::{Binding, BoundTo, Conflict};
 use crate::error::VerbsError;
 use crate::hca::Hca;
 use crate::link::LocalAddr;
@@ -113,14 +113,17 @@ impl EngineInner {
         let granted = broker.client().bind_service(wanted, any_port)?;
         granted
             .map(Some)
-            .ok_or_else(|| VerbsError::Io(std::io::Error::from_raw_os_error(libc::EADDRINUSE)))
+            .map_err(|conflict| VerbsError::Io(std::io::Error::from_raw_os_error(conflict.errno())))
     }
 
-    /// Requests for a service are for this process from now on; false where another has it.
-    pub(crate) fn listen_on_host(&self, binding: Binding) -> Result<bool, VerbsError> {
+    /// Requests for a service are for this process from now on; [`Conflict`] where another has it.
+    pub(crate) fn listen_on_host(
+        &self,
+        binding: Binding,
+    ) -> Result<Result<(), Conflict>, VerbsError> {
         match self.broker_link() {
             Some(broker) => Ok(broker.client().listen_service(binding)?),
-            None => Ok(true),
+            None => Ok(Ok(())),
         }
     }
 

@@ -5,10 +5,10 @@ use std::time::Instant;
 use super::super::BrokerError;
 use super::super::protocol::{ProtocolError, Request, Response};
 use super::{ANSWER_TIMEOUT, BrokerClient, Link, State};
-use crate::cm::services::Binding;
+use crate::cm::services::{Binding, Conflict};
 
 impl BrokerClient {
-    /// Takes a port; any, where `any_port`. `None` where somebody has it.
+    /// Takes a port; any, where `any_port`. [`Conflict`] where somebody has it.
     ///
     /// # Errors
     /// See [`BrokerError`].
@@ -16,34 +16,37 @@ impl BrokerClient {
         &self,
         binding: Binding,
         any_port: bool,
-    ) -> Result<Option<Binding>, BrokerError> {
+    ) -> Result<Result<Binding, Conflict>, BrokerError> {
         self.ask_about_port(
             &Request::Bind { binding, any_port },
             |state, answer| match answer {
                 Response::Bound(bound) => {
                     state.holdings.ports.push(bound);
-                    Ok(Some(bound))
+                    Ok(Ok(bound))
                 }
-                Response::PortTaken => Ok(None),
+                Response::PortTaken(conflict) => Ok(Err(conflict)),
                 _ => Err(ProtocolError::Unexpected.into()),
             },
         )
     }
 
-    /// Requests to a port of ours come here from now on; false where they go to somebody else.
+    /// Requests to a port of ours come here from now on; [`Conflict`] where they go to somebody else.
     ///
     /// # Errors
     /// See [`BrokerError`].
-    pub(crate) fn listen_service(&self, binding: Binding) -> Result<bool, BrokerError> {
+    pub(crate) fn listen_service(
+        &self,
+        binding: Binding,
+    ) -> Result<Result<(), Conflict>, BrokerError> {
         self.ask_about_port(&Request::Listen(binding), |state, answer| match answer {
             Response::Accepted => {
                 let mut ports = state.holdings.ports.iter_mut();
                 if let Some(port) = ports.find(|port| **port == binding) {
                     port.listens = true;
                 }
-                Ok(true)
+                Ok(Ok(()))
             }
-            Response::PortTaken => Ok(false),
+            Response::PortTaken(conflict) => Ok(Err(conflict)),
             _ => Err(ProtocolError::Unexpected.into()),
         })
     }

@@ -101,7 +101,7 @@ impl Resume {
                 }
                 (Say::Port(_), Response::Bound(_)) => {}
                 // Somebody was faster; requests go there.
-                (Say::Port(_), Response::PortTaken) => {
+                (Say::Port(_), Response::PortTaken(_)) => {
                     tracing::warn!("a port of ours has another owner");
                 }
                 _ => return Err(ProtocolError::Unexpected.into()),

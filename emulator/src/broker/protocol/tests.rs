@@ -142,7 +142,8 @@ fn response() -> impl Strategy<Value = (Response, usize)> {
         ),
         Just((Response::Lock, 1)),
         binding().prop_map(|binding| (Response::Bound(binding), 0)),
-        Just((Response::PortTaken, 0)),
+        Just((Response::PortTaken(Conflict::Here), 0)),
+        Just((Response::PortTaken(Conflict::Everywhere), 0)),
         Just((Response::Accepted, 0)),
         status().prop_map(|status| (Response::Status(status), 0)),
         (any::<u32>(), any::<u16>()).prop_map(|(broker_pid, clients)| (

@@ -174,7 +174,7 @@ impl Server {
                 let answer = if self.services.listen(slot, binding) {
                     Response::Accepted
                 } else {
-                    Response::PortTaken
+                    Response::PortTaken(self.services.conflict(&binding))
                 };
                 self.clients[index].send(&answer, &[]);
                 Ok(())
@@ -285,7 +285,10 @@ impl Server {
         } else {
             self.services.bind(slot, binding).then_some(binding)
         };
-        bound.map_or(Response::PortTaken, Response::Bound)
+        bound.map_or_else(
+            || Response::PortTaken(self.services.conflict(&binding)),
+            Response::Bound,
+        )
     }
 
     fn status(&mut self) -> BrokerStatus {
