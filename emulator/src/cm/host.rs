@@ -12,9 +12,9 @@ use rocade_transport::cm::{Cm, CmConfig, CmCounters, CmRoute};
 use rocade_wire::mad::{CommId, Mad};
 use rocade_wire::{Guid, Psn};
 
-use super::event::ByKey;
-use super::id::{IdCore, IdKey};
-use super::services::Services;
+use super::event::{ByKey, CmEventKind, CmParam, Waiting};
+use super::id::{IdCore, IdKey, IdState};
+use super::services::{Binding, Services};
 use crate::engine::EngineInner;
 use crate::error::VerbsError;
 use crate::random;
@@ -81,6 +81,88 @@ impl CmCore {
         self.ids
             .get_mut(&key)
             .ok_or(VerbsError::InvalidArgument("no such ID"))
+    }
+}
+
+impl CmCore {
+    /// Puts an event on the channel of an ID whose program knows it.
+    pub(super) fn tell(&mut self, key: IdKey, kind: CmEventKind, status: i32, param: CmParam) {
+        let Some(id) = self.ids.get(&key) else {
+            return;
+        };
+        if id.cookie.is_some() {
+            id.channel.events.push(Waiting {
+                id: key,
+                kind,
+                status,
+                new_id: None,
+                param,
+            });
+        }
+    }
+
+    /// An event is handed to the program: counts it, and tells the cookie.
+    pub(super) fn reported(&mut self, key: IdKey, new_id: Option<IdKey>) -> u64 {
+        if let Some(new) = new_id
+            && let Some(id) = self.ids.get_mut(&new)
+        {
+            id.request_of = None;
+        }
+        let Some(id) = self.ids.get_mut(&key) else {
+            return 0;
+        };
+        id.reported += 1;
+        if new_id.is_some() {
+            id.pending = id.pending.saturating_sub(1);
+        }
+        id.cookie.unwrap_or(0)
+    }
+
+    /// Requests are not welcome any more.
+    pub(super) fn stop_listening(&mut self, key: IdKey) {
+        let Some(id) = self.ids.get_mut(&key) else {
+            return;
+        };
+        let Some(binding) = id.binding else { return };
+        id.state = IdState::AddrBound;
+        id.binding = Some(Binding {
+            listens: false,
+            ..binding
+        });
+        self.services.release(key, binding);
+        if !self.services.has_listener(binding.service) {
+            self.cm.unlisten(binding.service);
+        }
+    }
+
+    /// Ends an ID.
+    //= CM-ST-10
+    pub(super) fn end(&mut self, key: IdKey, now: Time) -> (u64, Option<Binding>) {
+        let Some(id) = self.ids.remove(&key) else {
+            return (0, None);
+        };
+        let of_this = |event: &Waiting| event.id == key || event.new_id == Some(key);
+        let forgotten = id.channel.events.extract(of_this);
+        // Requests that nobody has taken.
+        for new in forgotten.into_iter().filter_map(|event| event.new_id) {
+            self.end(new, now);
+        }
+        if let Some(listener) = id.request_of
+            && let Some(listener) = self.ids.get_mut(&listener)
+        {
+            listener.pending = listener.pending.saturating_sub(1);
+        }
+        if let Some(conn) = id.conn {
+            self.by_conn.remove(&conn);
+            self.cm.destroy(now, conn);
+        }
+        if let Some(binding) = id.binding {
+            self.services.release(key, binding);
+            if !self.services.has_listener(binding.service) {
+                self.cm.unlisten(binding.service);
+            }
+        }
+        (id.reported, id.binding)
     }
 }
 

@@ -7,8 +7,8 @@ use rocade_transport::{AccessFlags, AddressVector, QpAttr, QpAttrMask, QpState, 
 use rocade_wire::mad::{CmPath, CmTimeout, CommId, ServiceId};
 use rocade_wire::{Gid, Mtu, Psn, Qkey, Qpn};
 
-use super::command::ack_delay;
 use super::event::ChannelInner;
+use super::messages::ack_delay;
 use super::services::Binding;
 use crate::error::VerbsError;
 use crate::hca::Hca;

@@ -12,6 +12,7 @@ mod event;
 pub(crate) mod gsi;
 mod host;
 mod id;
+mod messages;
 mod react;
 mod resolve;
 pub(crate) mod services;

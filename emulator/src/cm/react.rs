@@ -10,10 +10,10 @@ use rocade_wire::mad::{
     TransportType,
 };
 
-use super::command::peer_of_request;
 use super::event::{CmEventKind, CmParam, ConnParam, UdParam, Waiting};
 use super::host::CmCore;
 use super::id::{IdCore, IdKey, IdState, PeerEnd};
+use super::messages::peer_of_request;
 use super::services::port_of;
 use crate::engine::EngineInner;
 

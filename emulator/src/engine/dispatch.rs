@@ -121,12 +121,10 @@ impl<'e> Dispatch<'e> {
         }
         let (now, mem) = (self.now, self.mem);
         let dest = short.bth().dest_qp;
-        let Some(locked) = self.switch_to(dest, later) else {
-            return Verdict::UnknownQp(dest);
+        let locked = match self.listener(dest, origin, later) {
+            Ok(locked) => locked,
+            Err(verdict) => return verdict,
         };
-        if !origin.is_heard(&mut locked.core.tx) {
-            return Verdict::WrongLink;
-        }
         let taken = locked.core.qp.handle_short(now, meta, &short, mem);
         if !taken {
             // Not what was expected next: that is for the general way.
@@ -156,12 +154,10 @@ impl<'e> Dispatch<'e> {
         }
         let (now, mem) = (self.now, self.mem);
         let dest = packet.bth().dest_qp;
-        let Some(locked) = self.switch_to(dest, later) else {
-            return Verdict::UnknownQp(dest);
+        let locked = match self.listener(dest, origin, later) {
+            Ok(locked) => locked,
+            Err(verdict) => return verdict,
         };
-        if !origin.is_heard(&mut locked.core.tx) {
-            return Verdict::WrongLink;
-        }
         locked.core.qp.handle_packet(now, meta, &packet, mem);
         self.packets += 1;
         self.bytes += bytes.len();
@@ -189,6 +185,23 @@ impl<'e> Dispatch<'e> {
         }
         self.packets += 1;
         self.bytes += bytes.len();
+    }
+
+    /// The QP of the next packet, locked, where it listens to where that comes from.
+    #[inline]
+    fn listener(
+        &mut self,
+        dest: Qpn,
+        origin: &mut impl Origin,
+        later: Option<&mut Vec<Qpn>>,
+    ) -> Result<&mut Locked<'e>, Verdict> {
+        let locked = self.switch_to(dest, later);
+        let locked = locked.ok_or(Verdict::UnknownQp(dest))?;
+        if origin.is_heard(&mut locked.core.tx) {
+            Ok(locked)
+        } else {
+            Err(Verdict::WrongLink)
+        }
     }
 
     /// The QP of the next packet, locked.

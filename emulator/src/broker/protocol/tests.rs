@@ -1,5 +1,11 @@
 use proptest::prelude::*;
 
+use std::net::{IpAddr, Ipv6Addr};
+use std::time::Duration;
+
+use rocade_wire::mad::ServiceId;
+
+use super::codec::MAX_ADDRESSES;
 use super::*;
 
 fn local() -> impl Strategy<Value = LocalAddr> {

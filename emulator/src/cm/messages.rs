@@ -1,0 +1,102 @@
+//! What the messages of a connection say of this end, and of the other.
+
+use rocade_transport::QpType;
+use rocade_transport::cm::{CmRoute, private_data};
+use rocade_wire::mad::{CmPath, CmTimeout, CommId, Failover, Rep, Req, ServiceId, TransportType};
+use rocade_wire::{Guid, Pkey, Qkey, Qpn};
+
+use super::event::ConnParam;
+use super::id::{IdCore, MAX_CM_RETRIES, PeerEnd, RESPONSE_TIMEOUT};
+
+impl IdCore {
+    /// A REQ.
+    //= CMA-02
+    //= CM-FLD-02
+    pub(super) fn request(
+        &self,
+        route: CmRoute,
+        service_id: ServiceId,
+        param: &ConnParam,
+        private_data: [u8; Req::PRIVATE_LEN],
+    ) -> Req {
+        Req {
+            local_id: CommId::new(0),
+            vendor_id: 0,
+            service_id,
+            ca_guid: Guid::new(0),
+            qkey: Qkey::new(0),
+            qpn: param.qp_num,
+            responder_resources: param.responder_resources,
+            eecn: 0,
+            initiator_depth: param.initiator_depth,
+            remote_eecn: 0,
+            remote_response_timeout: RESPONSE_TIMEOUT,
+            transport: match self.qp_type {
+                QpType::Uc => TransportType::Uc,
+                QpType::XrcSend | QpType::XrcRecv => TransportType::Xrc,
+                _ => TransportType::Rc,
+            },
+            flow_control: param.flow_control,
+            //= CM-FLD-08
+            starting_psn: self.rq_psn,
+            local_response_timeout: RESPONSE_TIMEOUT,
+            retry_count: param.retry_count.min(7),
+            pkey: Pkey::DEFAULT,
+            mtu: self.mtu().code(),
+            rdc_exists: false,
+            rnr_retry_count: param.rnr_retry_count.min(7),
+            max_cm_retries: MAX_CM_RETRIES,
+            srq: param.srq,
+            primary: self.path(route.local, route.remote),
+            alternate: CmPath::NONE,
+            sap_supported: false,
+            private_data,
+        }
+    }
+
+    /// A REP.
+    pub(super) fn reply(&self, param: &ConnParam) -> Rep {
+        Rep {
+            local_id: CommId::new(0),
+            remote_id: CommId::new(0),
+            qkey: Qkey::new(0),
+            qpn: param.qp_num,
+            eecn: Qpn::new(0),
+            vendor_id: 0,
+            starting_psn: self.rq_psn,
+            responder_resources: param.responder_resources,
+            initiator_depth: param.initiator_depth,
+            target_ack_delay: ack_delay(),
+            failover: Failover::NotSupported,
+            flow_control: param.flow_control,
+            rnr_retry_count: param.rnr_retry_count.min(7),
+            srq: param.srq,
+            ca_guid: Guid::new(0),
+            private_data: private_data(&param.private_data),
+        }
+    }
+}
+
+/// How long the device takes to acknowledge.
+//= CM-FLD-06
+pub(super) const fn ack_delay() -> CmTimeout {
+    CmTimeout::new(crate::hca::limits::LOCAL_CA_ACK_DELAY)
+}
+
+/// What a REQ says of its sender.
+pub(super) fn peer_of_request(req: &Req) -> PeerEnd {
+    PeerEnd {
+        qpn: req.qpn,
+        sq_psn: req.starting_psn,
+        mtu: req.mtu,
+        //= CM-FLD-02
+        responder_resources: req.initiator_depth,
+        initiator_depth: req.responder_resources,
+        timeout: req.primary.ack_timeout,
+        retry_count: req.retry_count,
+        rnr_retry_count: req.rnr_retry_count,
+        hop_limit: req.primary.hop_limit,
+        traffic_class: req.primary.traffic_class,
+        flow_label: req.primary.flow_label,
+    }
+}
