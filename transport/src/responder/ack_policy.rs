@@ -242,11 +242,17 @@ fn aeth_head(
     head
 }
 
-fn push_plain(head: &Head, tx: &mut TxBuffer) -> bool {
+pub(crate) fn push_plain(head: &Head, tx: &mut TxBuffer) -> bool {
     tx.fits(head.segment_len(0)) && tx.push(head, 0, |_| Ok::<(), ()>(())).is_ok()
 }
 
-fn push_ack(peer: &Peer, psn: Psn, msn: Msn, syndrome: Syndrome, tx: &mut TxBuffer) -> bool {
+pub(crate) fn push_ack(
+    peer: &Peer,
+    psn: Psn,
+    msn: Msn,
+    syndrome: Syndrome,
+    tx: &mut TxBuffer,
+) -> bool {
     let aeth = Some(Aeth { syndrome, msn });
     push_plain(&aeth_head(peer, Operation::Acknowledge, psn, 0, aeth), tx)
 }
