@@ -19,8 +19,6 @@ pub(crate) const HEADERS: &[(&str, &str)] = headers![
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "in a test")]
-
     use std::collections::BTreeSet;
     use std::fs;
     use std::path::Path;
