@@ -344,28 +344,28 @@ impl Indirect {
     ///
     /// # Errors
     /// The reason of the refusal, or what `f` says.
-    pub fn pieces(
+    pub fn pieces<E: From<AccessError>>(
         &self,
         who: Accessor,
         (va, len): (u64, u64),
         right: AccessFlags,
-        f: impl FnMut(Lkey, u64, u64) -> Result<(), AccessError>,
-    ) -> Result<(), AccessError> {
+        f: impl FnMut(Lkey, u64, u64) -> Result<(), E>,
+    ) -> Result<(), E> {
         //= UMR-05
         let mapping = self.mapping.as_ref().ok_or(AccessError::BadKey)?;
         if self.pd != who.pd {
-            return Err(AccessError::WrongPd);
+            return Err(AccessError::WrongPd.into());
         }
         //= UMR-13
         if !self.access.contains(right) {
-            return Err(AccessError::Permission);
+            return Err(AccessError::Permission.into());
         }
         let offset = va
             .checked_sub(mapping.base)
             .ok_or(AccessError::OutOfRange)?;
         let end = offset.checked_add(len).ok_or(AccessError::OutOfRange)?;
         if end > mapping.layout.len() {
-            return Err(AccessError::OutOfRange);
+            return Err(AccessError::OutOfRange.into());
         }
         mapping.layout.pieces(offset, len, f)
     }

@@ -47,7 +47,7 @@ fn pieces(key: &Indirect, va: u64, len: u64) -> Result<Vec<(u32, u64, u64)>, Acc
     let mut found = vec![];
     key.pieces(WHO, (va, len), NONE, |lkey, addr, len| {
         found.push((lkey.get(), addr, len));
-        Ok(())
+        Ok::<(), AccessError>(())
     })?;
     Ok(found)
 }
@@ -285,7 +285,9 @@ fn a_key_is_free_filled_refilled_and_freed() {
         (KEY, PD, 3)
     );
     assert_eq!(byte(&key, 1), Ok((1, 1)));
-    let may = |key: &Indirect, who, right| key.pieces(who, (0, 1), right, |_, _, _| Ok(()));
+    let may = |key: &Indirect, who, right| {
+        key.pieces(who, (0, 1), right, |_, _, _| Ok::<(), AccessError>(()))
+    };
     assert_eq!(may(&key, WHO, AccessFlags::REMOTE_READ), Ok(()));
     assert_eq!(
         may(&key, WHO, AccessFlags::REMOTE_ATOMIC),

@@ -174,7 +174,7 @@ impl TestMemory {
         let found = self.with_indirect(key, |indirect| {
             indirect.pieces(who, (addr, len), needed, |lkey, addr, len| {
                 listed.push((lkey, addr, len));
-                Ok(())
+                Ok::<(), AccessError>(())
             })
         });
         found.unwrap_or(Err(AccessError::BadKey))?;
