@@ -127,19 +127,17 @@ fn every_operation_takes_it_as_local_and_remote_key() {
     );
     // The result of an atomic, and its place.
     let word = through(pair.node(Side::B).mem.create_indirect(2), 8);
-    let at = u64::from(len) / 8 * 8 - 8;
+    let at = len / 8 * 8 - 8;
     post(
         &mut pair,
         Side::B,
         6,
-        list(word.rkey, &[piece(&there, at, 8)]),
+        list(word.rkey, &[piece(&there, at.into(), 8)]),
         SendFlags::SIGNALED,
     );
     pair.drain_both();
-    let before = pair
-        .node(Side::B)
-        .mem
-        .bytes(&there, at as usize..at as usize + 8);
+    let at = at as usize;
+    let before = pair.node(Side::B).mem.bytes(&there, at..at + 8);
     let add = SendOp::FetchAdd {
         va: 0,
         rkey: word.rkey,
