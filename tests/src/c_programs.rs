@@ -89,6 +89,8 @@ impl Programs {
         make(&executable, |executable| {
             let output = Command::new("gcc")
                 .args(["-std=gnu11", "-O1", "-g", "-pthread"])
+                .arg("-I")
+                .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../verbs-api/include"))
                 .args(["-Wall", "-Wextra", "-Werror", "-o"])
                 .args([executable, &source])
                 .args(libraries)
