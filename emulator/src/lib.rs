@@ -44,9 +44,10 @@ pub use objects::{
     SrqPoster, ToDct, Xrcd,
 };
 pub use rocade_transport::{
-    AccessFlags, AddressVector, Bind, BindError, CompleteTo, Completion, Counters, DciStreams,
-    DctStatus, DropReason, ImmOrInv, MAX_LOG_ERRORED, MAX_LOG_STREAMS, ModifyError, PostError,
-    QpAttr, QpAttrMask, QpCap, QpState, QpType, SendFlags, SendOp, SendWr, Sge, SrqAttr, SrqError,
-    Srqn, WcFlags, WcOpcode, WcStatus, Window, WindowKind, experimental_rule, transition_rule,
+    AccessFlags, AddressVector, Bind, BindError, Block, CompleteTo, Completion, Counters,
+    DciStreams, DctStatus, DropReason, ImmOrInv, Indirect, Layout, MAX_LOG_ERRORED,
+    MAX_LOG_STREAMS, ModifyError, Operands, PostError, QpAttr, QpAttrMask, QpCap, QpState, QpType,
+    Remap, SendFlags, SendOp, SendWr, Sge, SrqAttr, SrqError, Srqn, WcFlags, WcOpcode, WcStatus,
+    Window, WindowKind, experimental_rule, transition_rule,
 };
 pub use rocade_wire::{Gid, Guid, Lkey, Mtu, Pkey, Psn, Qkey, Qpn, Rkey};

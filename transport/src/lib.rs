@@ -26,7 +26,7 @@
 //! pace                    what waits a moment so that it need not leave alone
 //! rate                    how fast, by attribute and by congestion notifications
 //! queue                   work requests that wait for their turn
-//! attr wr memory window completion event counters error time
+//! attr wr memory window indirect completion event counters error time
 //! ```
 //!
 //! A folder's files use each other: they hold the methods of the type that its `mod.rs` defines.
@@ -51,6 +51,7 @@ mod cx;
 mod dc;
 mod error;
 mod event;
+mod indirect;
 mod memory;
 mod outputs;
 mod pace;
@@ -80,6 +81,7 @@ pub use dc::{
 };
 pub use error::{ModifyError, PostError};
 pub use event::QpEvent;
+pub use indirect::{Block, Fill, Indirect, Layout, Listed, Remap};
 pub use memory::{
     AccessError, Accessor, AtomicOp, Extent, LocalAccess, Memory, PdTag, RemoteAccess,
 };
@@ -93,6 +95,8 @@ pub use queue::{
 };
 pub use requester::MIN_ACK_TIMEOUT_NS;
 pub use time::Time;
-pub use transmit::{Deferred, Source, TxBuffer};
+pub use transmit::{ACK_LEN, Deferred, Source, TxBuffer};
 pub use window::{Bind, BindError, Bindable, Window, WindowKind};
-pub use wr::{AccessFlags, DcDestination, Destination, RouteTag, SendFlags, SendOp, SendWr, Sge};
+pub use wr::{
+    AccessFlags, DcDestination, Destination, Operands, RouteTag, SendFlags, SendOp, SendWr, Sge,
+};

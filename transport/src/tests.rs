@@ -3,6 +3,7 @@
 mod congested;
 mod dc;
 mod errors;
+mod indirect;
 mod modify;
 mod owed;
 mod pace;

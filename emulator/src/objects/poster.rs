@@ -4,7 +4,7 @@ use std::fmt;
 
 use parking_lot::MutexGuard;
 use rocade_transport::{
-    Cause, DcDestination, Destination, PostError, QpState, SendWr, Sge, Srqn, Time,
+    Cause, DcDestination, Destination, Operands, PostError, QpState, SendWr, Sge, Srqn, Time,
 };
 use rocade_wire::{Qkey, Qpn};
 
@@ -88,6 +88,16 @@ impl<'a> SendPoster<'a> {
     pub fn push_inline(&mut self, wr: &SendWr<'_>, data: &[u8]) -> Result<(), VerbsError> {
         self.post(wr, Some(data))?;
         self.posted += 1;
+        Ok(())
+    }
+
+    /// Queues a work request whose operation has operands besides.
+    ///
+    /// # Errors
+    /// As [`SendPoster::push`].
+    pub fn push_with(&mut self, wr: &SendWr<'_>, operands: Operands) -> Result<(), VerbsError> {
+        self.push(wr)?;
+        self.core.qp.equip(operands);
         Ok(())
     }
 

@@ -22,7 +22,7 @@ use crate::requester::{Requester, RequesterAttr};
 use crate::responder::push_plain;
 use crate::time::Time;
 use crate::transmit::TxBuffer;
-use crate::wr::{DcDestination, RouteTag, SendWr};
+use crate::wr::{DcDestination, Operands, RouteTag, SendWr};
 
 /// What a NAK for want of resources stands for: 1.28 ms.
 //= DCW-11
@@ -160,6 +160,15 @@ impl Initiator {
             self.recent.push(index);
         }
         Ok(())
+    }
+
+    /// The newest work request has these operands.
+    pub(crate) fn equip(&mut self, operands: Operands) {
+        let lane = &mut self.lanes[self.recent.last().copied().unwrap_or(0)];
+        match lane.held.back_mut() {
+            Some(held) => held.wqe.equip(operands),
+            None => lane.requester.equip(operands),
+        }
     }
 
     /// Removes the newest `count` work requests; nothing has happened since they were posted.

@@ -28,7 +28,7 @@ use crate::peer::Peer;
 use crate::queue::{SendLimits, Srqn};
 use crate::rate::RateLimit;
 use crate::time::Time;
-use crate::wr::{LocalData, SendFlags, SendOp, SendWr, total_len};
+use crate::wr::{LocalData, Operands, SendFlags, SendOp, SendWr, total_len};
 
 use rewind::Rewound;
 
@@ -57,6 +57,8 @@ pub(crate) struct SendWqe {
     /// A READ goes out in requests for so many bytes: fixed when it starts, so that a repeated request
     /// ends where the first did (RC-DUP-03).
     read_chunk: u32,
+    /// What its operation has besides; few have.
+    operands: Option<Box<Operands>>,
 }
 
 impl SendWqe {
@@ -73,7 +75,13 @@ impl SendWqe {
         cost_base: 0,
         packet_cost: 0,
         read_chunk: 0,
+        operands: None,
     };
+
+    /// It has these operands.
+    pub(crate) fn equip(&mut self, operands: Operands) {
+        self.operands = Some(Box::new(operands));
+    }
 
     /// Packets between the start of this WQE and `psn`, modulo 2^24.
     const fn offset_of(&self, psn: Psn) -> u32 {
@@ -112,6 +120,7 @@ impl SendWqe {
             SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
             SendOp::Bind(_) => WcOpcode::BindMw,
             SendOp::Invalidate { .. } => WcOpcode::LocalInv,
+            SendOp::Fill => WcOpcode::Umr,
         }
     }
 }
@@ -408,6 +417,13 @@ impl Requester {
     /// The oldest work request fails.
     pub(crate) fn fail<H>(&mut self, cx: &mut Cx<'_, H>, status: WcStatus) -> Fatal {
         self.fail_front(cx, status)
+    }
+
+    /// The newest work request has these operands.
+    pub(crate) fn equip(&mut self, operands: Operands) {
+        if let Some(wqe) = self.sq.back_mut() {
+            wqe.equip(operands);
+        }
     }
 
     /// When [`Requester::handle_timeout`] is due.
