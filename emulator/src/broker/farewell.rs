@@ -120,7 +120,10 @@ impl Connections {
 
     /// A process is gone.
     pub(super) fn died(&mut self, slot: Slot, now: Instant) {
-        for (end, known) in self.known.extract_if(.., |_, known| known.slot == slot) {
+        self.known.retain(|end, known| {
+            if known.slot != slot {
+                return true;
+            }
             // Where it has just accepted, the peer's RTU is on its way, and names the connection.
             let wait = if known.own.get() == 0 {
                 AGAIN[0]
@@ -128,12 +131,13 @@ impl Connections {
                 Duration::ZERO
             };
             let farewell = Farewell {
-                known,
+                known: *known,
                 due: now + wait,
                 said: 0,
             };
-            self.farewells.insert(end, farewell);
-        }
+            self.farewells.insert(*end, farewell);
+            false
+        });
     }
 
     /// What is to be said now, and to whom; `all` of it where it is the last occasion.
@@ -212,7 +216,7 @@ mod tests {
         if attribute == 0x10 {
             mad[31] = 0;
         }
-        Mad::parse(&mad).unwrap().message
+        Mad::parse(&mad).expect("a message").message
     }
 
     fn req(local: u8, qpn: u8) -> CmMessage {
