@@ -47,6 +47,7 @@ pub mod cm;
 mod completion;
 mod congestion;
 mod counters;
+mod cross;
 mod cx;
 mod dc;
 mod error;
@@ -75,6 +76,7 @@ mod wr;
 pub use attr::{AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType};
 pub use completion::{CompleteTo, Completion, ImmOrInv, WcFlags, WcOpcode, WcStatus};
 pub use counters::{Counters, DropReason};
+pub use cross::{Calc, CalcOp, Condition, Gate, Managed, Release, has_reached};
 pub use dc::{
     AnswerRoute, DciStreams, DctStatus, MAX_LOG_ERRORED, MAX_LOG_STREAMS, MAX_SESSIONS,
     SESSION_IDLE_NS, SESSION_MEMORY_NS,

@@ -88,13 +88,23 @@ pub(crate) fn execute_local<H: Memory>(
             .invalidate(cx.who, rkey, false)
             //= INV-01
             .map_err(|_| WcStatus::LocQpOpErr),
+        //= NOP-01
+        //= XCW-06
+        SendOp::Nop | SendOp::Wait => Ok(()),
+        SendOp::Enable => match operands.as_deref() {
+            Some(Operands::Enable(queue)) => {
+                queue.release();
+                Ok(())
+            }
+            _ => Err(WcStatus::LocQpOpErr),
+        },
         SendOp::Fill => match operands.take().map(|operands| *operands) {
             Some(Operands::Fill(fill)) => cx
                 .host
                 .fill(cx.who, fill)
                 //= UMR-12
                 .map_err(|_| WcStatus::MwBindErr),
-            None => Err(WcStatus::LocQpOpErr),
+            _ => Err(WcStatus::LocQpOpErr),
         },
         _ => Err(WcStatus::LocQpOpErr),
     }

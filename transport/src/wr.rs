@@ -1,11 +1,13 @@
 //! Work requests as the application posts them, and their stored form.
 
 use alloc::boxed::Box;
+use alloc::sync::Arc;
 use core::net::IpAddr;
 
 use bitflags::bitflags;
 use rocade_wire::{Lkey, Qkey, Qpn, Rkey};
 
+use crate::cross::{Calc, Condition, Release};
 use crate::indirect::Fill;
 use crate::memory::{AccessError, Accessor, Memory};
 use crate::window::Bind;
@@ -124,14 +126,26 @@ pub enum SendOp {
         /// The key, which is a type 2 window's or an indirect one.
         rkey: Rkey,
     },
+    /// Nothing.
+    Nop,
+    /// Start nothing that was posted later before [`Operands::Wait`] holds (XCW-01). Without data.
+    Wait,
+    /// Release work requests of another queue, as [`Operands::Enable`] says (XCE-04). Without data.
+    Enable,
     /// Change an indirect memory key, as [`Operands::Fill`] says (UMR-10). Without data and flags other than `SIGNALED`
     /// and `FENCE`.
     Fill,
 }
 
 /// What a rare operation has besides its [`SendOp`]; see [`Qp::equip`](crate::Qp::equip).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Operands {
+    /// Of [`SendOp::Wait`].
+    Wait(Arc<dyn Condition>),
+    /// Of [`SendOp::Enable`].
+    Enable(Arc<dyn Release>),
+    /// Of a SEND or WRITE that sends what is computed of its elements, whose length its data has to be a multiple of (XCC-01).
+    Calc(Calc),
     /// Of [`SendOp::Fill`].
     Fill(Fill),
 }
@@ -141,7 +155,15 @@ impl SendOp {
     #[inline]
     #[must_use]
     pub const fn is_local(&self) -> bool {
-        matches!(self, Self::Bind(_) | Self::Invalidate { .. } | Self::Fill)
+        matches!(
+            self,
+            Self::Bind(_)
+                | Self::Invalidate { .. }
+                | Self::Fill
+                | Self::Nop
+                | Self::Wait
+                | Self::Enable
+        )
     }
 
     /// READ and atomics: answered by data, counted by `max_rd_atomic`.

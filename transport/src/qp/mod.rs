@@ -18,6 +18,7 @@ pub use state::{TransitionRule, experimental_rule, transition_rule};
 use crate::attr::{QpAttr, QpAttrMask, QpCap, QpState, QpType};
 use crate::completion::{Completion, WcStatus};
 use crate::counters::{Counters, DropReason};
+use crate::cross::{Cross, Managed};
 use crate::cx::Cx;
 use crate::dc::Initiator;
 use crate::error::{ModifyError, PostError};
@@ -147,6 +148,21 @@ impl Qp {
             out: Outputs::new(config.qp_num),
             pace: Pace::default(),
         })
+    }
+
+    /// Its queues take part in cross-channel operations from now on: to be said before anything is posted. Send queues
+    /// of UC and UD have no part in them, nor has one that is shared.
+    //= XCH-02
+    pub fn manage(&mut self, managed: Managed) {
+        if let SendSide::Reliable(requester) = &mut self.send {
+            requester.set_cross(Cross {
+                gate: managed.send,
+                counts_slots: !managed.sends_untaken,
+            });
+        }
+        if let Some(RecvSource::Own(queue)) = self.recv.receives_mut() {
+            queue.set_cross(managed.recv, !managed.receives_untaken);
+        }
     }
 
     /// Its number.

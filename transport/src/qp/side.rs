@@ -293,7 +293,7 @@ impl RecvSide {
     }
 
     #[inline]
-    const fn receives_mut(&mut self) -> Option<&mut RecvSource> {
+    pub(super) const fn receives_mut(&mut self) -> Option<&mut RecvSource> {
         Some(match self {
             Self::Reliable(responder) => responder.receives_mut(),
             Self::Connected(receiver) => receiver.receives_mut(),

@@ -1,8 +1,10 @@
 //! Receive work requests.
 
 use alloc::collections::VecDeque;
+use alloc::sync::Arc;
 
 use super::srq::Srqn;
+use crate::cross::Gate;
 use crate::error::PostError;
 use crate::memory::{AccessError, Accessor, Memory, PdTag};
 use crate::wr::{LocalData, Sge};
@@ -50,6 +52,10 @@ pub(crate) struct RecvQueue {
     /// Slots in use: those of `wqes`, those that were taken, and those whose completion the application has not
     /// seen.
     used: u32,
+    /// It has only what is released to it.
+    gate: Option<Arc<Gate>>,
+    /// Slots are in use until the application has taken their completions; else until a message has taken them (XCH-06).
+    counts_slots: bool,
 }
 
 impl RecvQueue {
@@ -59,6 +65,8 @@ impl RecvQueue {
             limits,
             wqes: VecDeque::new(),
             used: 0,
+            gate: None,
+            counts_slots: true,
         }
     }
 
@@ -88,7 +96,13 @@ impl RecvQueue {
         }
         //= RC-WQE-03
         if self.used >= self.limits.max_wr {
-            return Err(PostError::QueueFull);
+            //= XCH-06
+            if self.counts_slots || self.wqes.len() >= self.limits.max_wr as usize {
+                return Err(PostError::QueueFull);
+            }
+        }
+        if let Some(gate) = &self.gate {
+            gate.note_posted();
         }
         self.used += 1;
         // Filled in where it stays, see `Requester::post`.
@@ -112,17 +126,45 @@ impl RecvQueue {
     /// The receive that the next message takes.
     #[inline]
     pub(crate) fn front(&self) -> Option<&RecvWqe> {
-        self.wqes.front()
+        self.wqes.front().filter(|_| self.is_open())
     }
 
     /// Takes it; its slot stays in use.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<RecvWqe> {
+        if self.is_open() {
+            self.take_any()
+        } else {
+            None
+        }
+    }
+
+    /// Likewise, whether a message may have it or not.
+    #[inline]
+    pub(crate) fn take_any(&mut self) -> Option<RecvWqe> {
         self.wqes.pop_front()
     }
 
-    /// One like this, without receives.
-    pub(crate) const fn emptied(&self) -> Self {
-        Self::new(self.pd, self.limits)
+    /// May a message have the next one?
+    //= XCE-05
+    #[inline]
+    fn is_open(&self) -> bool {
+        let gate = self.gate.as_deref();
+        gate.is_none_or(|gate| gate.is_open(self.wqes.len()))
+    }
+
+    /// It takes part in cross-channel operations.
+    pub(crate) fn set_cross(&mut self, gate: Option<Arc<Gate>>, counts_slots: bool) {
+        self.gate = gate;
+        self.counts_slots = counts_slots;
+    }
+
+    /// Forgets all receives.
+    pub(crate) fn reset(&mut self) {
+        self.wqes = VecDeque::new();
+        self.used = 0;
+        if let Some(gate) = &self.gate {
+            gate.reset();
+        }
     }
 }

@@ -141,7 +141,7 @@ impl RecvSource {
     //= RC-STA-09
     pub(crate) fn take_own(&mut self) -> Option<RecvWqe> {
         match self {
-            Self::Own(queue) => queue.take(),
+            Self::Own(queue) => queue.take_any(),
             Self::Shared(_) | Self::ByHeader(_) | Self::OfTarget(..) => None,
         }
     }
@@ -158,7 +158,7 @@ impl RecvSource {
     /// Forgets all receives of its own.
     pub(crate) fn reset(&mut self) {
         if let Self::Own(queue) = self {
-            *queue = queue.emptied();
+            queue.reset();
         }
     }
 }

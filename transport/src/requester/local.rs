@@ -7,13 +7,16 @@ use super::Requester;
 use crate::cx::Cx;
 use crate::memory::Memory;
 use crate::segment::execute_local;
-use crate::wr::{SendFlags, SendOp};
+use crate::wr::{Operands, SendFlags, SendOp};
 
 impl Requester {
     /// Executes the next WQE if it is such an operation whose turn it is. Only where everything
     /// started has been sent.
     pub(super) fn run_local<H: Memory>(&mut self, cx: &mut Cx<'_, H>) -> bool {
-        let Some(wqe) = self.sq.get_mut(self.started).filter(|_| !self.draining) else {
+        if !self.may_start() {
+            return false;
+        }
+        let Some(wqe) = self.sq.get_mut(self.started) else {
             return false;
         };
         //= MW-06
@@ -23,9 +26,18 @@ impl Requester {
             SendOp::Invalidate { .. } => self.started > 0,
             //= RC-WQE-04
             //= UMR-16
-            SendOp::Bind(_) | SendOp::Fill => {
+            //= NOP-01
+            SendOp::Bind(_) | SendOp::Fill | SendOp::Nop => {
                 wqe.flags.contains(SendFlags::FENCE) && self.rd_wqes > 0
             }
+            //= XCE-08
+            SendOp::Enable => false,
+            //= XCW-01
+            //= XCW-08
+            SendOp::Wait => match wqe.operands.as_deref() {
+                Some(Operands::Wait(condition)) => !condition.holds_for(cx.out.qp_num),
+                _ => false,
+            },
             _ => true,
         };
         if waits {

@@ -21,8 +21,10 @@ use rocade_wire::{AckTimeout, Psn};
 
 use crate::completion::{CompleteTo, Completion, WcOpcode, WcStatus};
 use crate::congestion::{MIN_PACKET_COST, Window};
+use crate::cross::Cross;
 use crate::cx::Cx;
 use crate::error::PostError;
+use crate::memory::{AccessError, Memory};
 use crate::outputs::Fatal;
 use crate::peer::Peer;
 use crate::queue::{SendLimits, Srqn};
@@ -78,6 +80,21 @@ impl SendWqe {
         operands: None,
     };
 
+    /// What is sent takes the place of what it is computed of, where it is (XCC-01).
+    //= XCC-01
+    //= XCC-06
+    fn compute<H: Memory>(&mut self, cx: &Cx<'_, H>) -> Result<(), AccessError> {
+        let Some(&Operands::Calc(calc)) = self.operands.as_deref() else {
+            return Ok(());
+        };
+        let result = calc.reduce(&self.data, self.len, cx.memory())?;
+        let result = &result[..calc.element_len()];
+        self.data.set_inline(result);
+        self.len = u32::try_from(result.len()).unwrap_or(0);
+        self.operands = None;
+        Ok(())
+    }
+
     /// It has these operands.
     pub(crate) fn equip(&mut self, operands: Operands) {
         self.operands = Some(Box::new(operands));
@@ -113,7 +130,12 @@ impl SendWqe {
     //= WCO-01
     const fn wc_opcode(&self) -> WcOpcode {
         match self.op {
-            SendOp::Send { .. } | SendOp::SendInv { .. } => WcOpcode::Send,
+            //= XCW-06
+            SendOp::Send { .. }
+            | SendOp::SendInv { .. }
+            | SendOp::Nop
+            | SendOp::Wait
+            | SendOp::Enable => WcOpcode::Send,
             SendOp::Write { .. } => WcOpcode::RdmaWrite,
             SendOp::Read { .. } => WcOpcode::RdmaRead,
             SendOp::CmpSwap { .. } => WcOpcode::CompSwap,
@@ -197,6 +219,9 @@ pub(crate) struct Requester {
     failed: Option<WcStatus>,
     /// SQD: finish what was started, start nothing (RC-STA-06).
     draining: bool,
+    /// It is draining, or executes operations of cross-channel: each start has to be looked at.
+    is_careful: bool,
+    cross: Option<Box<Cross>>,
     window: Window,
     /// Where it may not send as fast as it can.
     limit: Option<Box<RateLimit>>,
@@ -229,6 +254,8 @@ impl Requester {
             timed: None,
             failed: None,
             draining: false,
+            is_careful: false,
+            cross: None,
             window: Window::new(),
             limit: None,
         }
@@ -276,6 +303,21 @@ impl Requester {
 
     pub(crate) const fn set_draining(&mut self, draining: bool) {
         self.draining = draining;
+        self.is_careful = draining || self.cross.is_some();
+    }
+
+    /// It takes part in cross-channel operations.
+    pub(crate) fn set_cross(&mut self, cross: Cross) {
+        self.cross = Some(Box::new(cross));
+        self.is_careful = true;
+    }
+
+    /// May the next WQE be started, for all that concerns its place?
+    fn may_start(&self) -> bool {
+        let waiting = self.sq.len() - self.started;
+        let gate = self.cross.as_ref().and_then(|cross| cross.gate.as_ref());
+        //= XCE-05
+        !self.draining && gate.is_none_or(|gate| gate.is_open(waiting))
     }
 
     /// Everything started is acknowledged.
@@ -293,7 +335,9 @@ impl Requester {
             Some(last) => self.cursor == last.end_psn(),
             None => true,
         };
-        !all_sent || self.started < self.sq.len() || self.failed.is_some()
+        let may_start =
+            self.started < self.sq.len() && (!self.is_careful || self.draining || self.may_start());
+        !all_sent || may_start || self.failed.is_some()
     }
 
     /// WQEs not completed yet.
@@ -305,8 +349,12 @@ impl Requester {
     pub(crate) fn unpost(&mut self, count: usize) {
         debug_assert!(self.sq.len() - self.started >= count);
         let keep = self.sq.len().saturating_sub(count).max(self.started);
-        self.used -= u32::try_from(self.sq.len() - keep).unwrap_or(self.used);
+        let gone = u32::try_from(self.sq.len() - keep).unwrap_or(self.used);
+        self.used -= gone;
         self.sq.truncate(keep);
+        if let Some(gate) = self.cross.as_ref().and_then(|cross| cross.gate.as_ref()) {
+            gate.note_unposted(gone);
+        }
     }
 
     /// The newest WQE, flushed when it was posted, is taken back with its completion.
@@ -341,7 +389,14 @@ impl Requester {
         }
         //= RC-WQE-03
         if self.used >= self.limits.max_wr {
-            return Err(PostError::QueueFull);
+            //= XCH-06
+            let counts = self.cross.as_ref().is_none_or(|cross| cross.counts_slots);
+            if counts || self.sq.len() >= self.limits.max_wr as usize {
+                return Err(PostError::QueueFull);
+            }
+        }
+        if let Some(gate) = self.cross.as_ref().and_then(|cross| cross.gate.as_ref()) {
+            gate.note_posted();
         }
         let len = if wr.op.is_atomic() {
             8
@@ -446,7 +501,15 @@ impl Requester {
 
     /// Forgets everything without completions (RC-STA-04).
     pub(crate) fn reset(&mut self) {
+        let cross = self.cross.take();
         *self = Self::new(self.limits);
+        if let Some(cross) = cross {
+            if let Some(gate) = &cross.gate {
+                gate.reset();
+            }
+            self.is_careful = true;
+            self.cross = Some(cross);
+        }
     }
 
     fn stop(&mut self) {

@@ -163,7 +163,7 @@ impl Requester {
         tx: &mut TxBuffer,
     ) -> bool {
         debug_assert_eq!(self.cursor, self.next_new);
-        if self.draining {
+        if self.is_careful {
             return false;
         }
         let Some(wqe) = self.sq.get_mut(self.started) else {
@@ -228,7 +228,7 @@ impl Requester {
 
     /// Gives the next WQE its PSNs; false where none may start now.
     fn start_next<H: Memory>(&mut self, cx: &mut Cx<'_, H>) -> bool {
-        if self.draining {
+        if !self.may_start() {
             return false;
         }
         let Some(wqe) = self.sq.get_mut(self.started) else {
@@ -242,6 +242,7 @@ impl Requester {
         if wqe.flags.contains(SendFlags::FENCE) && self.rd_wqes > 0 {
             return false;
         }
+        let computed = wqe.compute(cx);
         wqe.first_psn = self.next_new;
         wqe.packets = cx.peer.packets(wqe.len);
         wqe.cost_base = self.next_cost;
@@ -250,6 +251,9 @@ impl Requester {
         let error = if wqe.too_long {
             //= WCS-01
             Some(WcStatus::LocLenErr)
+        } else if computed.is_err() {
+            //= RC-REQ-14
+            Some(WcStatus::LocProtErr)
         } else if needs_data && self.attr.max_rd_atomic == 0 {
             //= RC-LIM-02
             Some(WcStatus::LocQpOpErr)
@@ -335,7 +339,12 @@ impl Requester {
                 };
                 self.atomic_step(peer, wqe, Operation::FetchAdd, eth)
             }
-            SendOp::Bind(_) | SendOp::Invalidate { .. } | SendOp::Fill => return None,
+            SendOp::Bind(_)
+            | SendOp::Invalidate { .. }
+            | SendOp::Fill
+            | SendOp::Nop
+            | SendOp::Wait
+            | SendOp::Enable => return None,
         })
     }
 

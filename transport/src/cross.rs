@@ -1,0 +1,269 @@
+//! Queues that wait for each other without the application (cross-channel).
+//!
+//! A work request can wait until a CQ has had so many completions ([`SendOp::Wait`](crate::SendOp::Wait)), or release
+//! work requests of another queue ([`SendOp::Enable`](crate::SendOp::Enable)), which executes only what was released to
+//! it: its [`Gate`]. Others compute what they send ([`Calc`]).
+
+use alloc::sync::Arc;
+use core::fmt;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use rocade_wire::Qpn;
+
+use crate::memory::{AccessError, Accessor, Memory};
+use crate::wr::LocalData;
+
+/// What a [`SendOp::Wait`](crate::SendOp::Wait) waits for.
+pub trait Condition: fmt::Debug + Send + Sync {
+    /// Is it so? If not, the queue pair `who` has to be polled again once it is.
+    fn holds_for(&self, who: Qpn) -> bool;
+}
+
+/// What a [`SendOp::Enable`](crate::SendOp::Enable) does.
+pub trait Release: fmt::Debug + Send + Sync {
+    /// Does it, now.
+    fn release(&self);
+}
+
+/// How far a queue may go. Positions count work requests posted since the queue was reset, modulo 2^32.
+#[derive(Debug, Default)]
+pub struct Gate {
+    posted: AtomicU32,
+    released: AtomicU32,
+}
+
+impl Gate {
+    /// Work requests posted since the queue was reset.
+    #[must_use]
+    pub fn posted(&self) -> u32 {
+        self.posted.load(Ordering::Relaxed)
+    }
+
+    /// Those before `position` may be executed, at least.
+    //= XCE-04
+    pub fn release_to(&self, position: u32) {
+        let further = |released| is_before(released, position).then_some(position);
+        // Fails where it was as far before.
+        let _ = self
+            .released
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, further);
+    }
+
+    /// May the oldest of `waiting` work requests, all of which have been posted, be executed?
+    pub(crate) fn is_open(&self, waiting: usize) -> bool {
+        let waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
+        let position = self.posted().wrapping_sub(waiting);
+        waiting > 0 && is_before(position, self.released.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn note_posted(&self) {
+        self.posted.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// So many were taken back.
+    pub(crate) fn note_unposted(&self, count: u32) {
+        self.posted.fetch_sub(count, Ordering::Relaxed);
+    }
+
+    //= XCE-06
+    pub(crate) fn reset(&self) {
+        self.posted.store(0, Ordering::Relaxed);
+        self.released.store(0, Ordering::Release);
+    }
+}
+
+/// How a send queue takes part in such operations.
+#[derive(Clone, Debug)]
+pub(crate) struct Cross {
+    /// It executes only what was released to it.
+    pub(crate) gate: Option<Arc<Gate>>,
+    /// Its slots are in use until the application has taken their completions; else until they are executed (XCH-06).
+    pub(crate) counts_slots: bool,
+}
+
+/// How the queues of a queue pair take part in cross-channel operations (XCH-02, XCH-06).
+#[derive(Clone, Debug, Default)]
+pub struct Managed {
+    /// The send queue executes only what is released to it.
+    pub send: Option<Arc<Gate>>,
+    /// The receive queue has only what is released to it.
+    pub recv: Option<Arc<Gate>>,
+    /// Nobody takes the completions of the send queue: its slots are free when they are executed.
+    pub sends_untaken: bool,
+    /// Likewise for the receive queue: when a message has taken them.
+    pub receives_untaken: bool,
+}
+
+/// Is a position before another one?
+const fn is_before(position: u32, other: u32) -> bool {
+    let ahead = other.wrapping_sub(position);
+    ahead != 0 && ahead <= u32::MAX / 2
+}
+
+/// Has a counter modulo 2^32 reached a value?
+#[must_use]
+pub const fn has_reached(counter: u32, value: u32) -> bool {
+    !is_before(counter, value)
+}
+
+/// What is computed of the elements that a work request names (XCC-02). Elements are big-endian (XCC-03).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Calc {
+    /// The operation.
+    pub op: CalcOp,
+    /// Elements are 16 bytes, a value and its location; 8 otherwise.
+    pub located: bool,
+}
+
+/// An operation on two values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CalcOp {
+    /// Sum modulo 2^64.
+    Add,
+    /// Sum of doubles.
+    AddFloat,
+    /// The greater one, unsigned; the first of equal ones.
+    MaxLoc,
+    /// Bitwise and.
+    And,
+    /// Bitwise exclusive or.
+    Xor,
+    /// Bitwise or.
+    Or,
+}
+
+impl Calc {
+    /// Length of an element, and of the result, in bytes.
+    #[must_use]
+    pub const fn element_len(self) -> usize {
+        if self.located { 16 } else { 8 }
+    }
+
+    /// The result of all elements of `data`, `len` bytes, which are whole elements.
+    pub(crate) fn reduce<M: Memory>(
+        self,
+        data: &LocalData,
+        len: u32,
+        (mem, who): (&M, Accessor),
+    ) -> Result<[u8; 16], AccessError> {
+        let mut result: Option<(u64, u64)> = None;
+        for offset in (0..len).step_by(self.element_len()) {
+            let mut element = [0; 16];
+            data.gather((mem, who), offset, &mut element[..self.element_len()])?;
+            let [value, location] = halves(element);
+            result = Some(match result {
+                None => (value, location),
+                Some((best, at)) if self.op == CalcOp::MaxLoc => {
+                    if value > best {
+                        (value, location)
+                    } else {
+                        (best, at)
+                    }
+                }
+                Some((sum, at)) => (self.op.of(sum, value), at),
+            });
+        }
+        let (value, location) = result.unwrap_or_default();
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&value.to_be_bytes());
+        bytes[8..].copy_from_slice(&location.to_be_bytes());
+        Ok(bytes)
+    }
+}
+
+fn halves(element: [u8; 16]) -> [u64; 2] {
+    let number = u128::from_be_bytes(element);
+    #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+    [(number >> 64) as u64, number as u64]
+}
+
+impl CalcOp {
+    fn of(self, a: u64, b: u64) -> u64 {
+        match self {
+            Self::Add => a.wrapping_add(b),
+            Self::AddFloat => (f64::from_bits(a) + f64::from_bits(b)).to_bits(),
+            Self::MaxLoc => a.max(b),
+            Self::And => a & b,
+            Self::Xor => a ^ b,
+            Self::Or => a | b,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TestMemory;
+
+    //= XCE-04 type=test
+    //= XCE-06 type=test
+    #[test]
+    fn a_gate_opens_for_what_was_released() {
+        let gate = Gate::default();
+        assert!(!gate.is_open(0));
+        for _ in 0..3 {
+            gate.note_posted();
+        }
+        assert!(!gate.is_open(3));
+        gate.release_to(2);
+        assert!(gate.is_open(3) && gate.is_open(2) && !gate.is_open(1));
+        gate.release_to(1);
+        assert!(gate.is_open(2), "it never closes");
+        gate.note_unposted(1);
+        assert!(!gate.is_open(0), "nothing waits");
+        gate.reset();
+        gate.note_posted();
+        assert!(!gate.is_open(1));
+    }
+
+    #[test]
+    fn counters_wrap() {
+        let gate = Gate::default();
+        gate.posted.store(u32::MAX, Ordering::Relaxed);
+        gate.released.store(u32::MAX - 1, Ordering::Relaxed);
+        gate.note_posted();
+        gate.note_posted();
+        gate.release_to(0);
+        assert!(gate.is_open(2) && !gate.is_open(1));
+        assert!(has_reached(1, u32::MAX));
+        assert!(!has_reached(u32::MAX, 1));
+        assert!(has_reached(7, 7));
+    }
+
+    fn reduced(op: CalcOp, located: bool, elements: &[u64]) -> [u64; 2] {
+        let bytes: alloc::vec::Vec<u8> = elements.iter().flat_map(|e| e.to_be_bytes()).collect();
+        let mut data = LocalData::EMPTY;
+        data.set_inline(&bytes);
+        let who = Accessor {
+            pd: crate::PdTag(0),
+            qpn: Qpn::new(0),
+        };
+        let len = u32::try_from(bytes.len()).unwrap();
+        let result = Calc { op, located }.reduce(&data, len, (&TestMemory::new(), who));
+        halves(result.unwrap())
+    }
+
+    //= XCC-02 type=test
+    //= XCC-03 type=test
+    #[test]
+    fn elements_are_reduced() {
+        let of = |op, elements: &[u64]| reduced(op, false, elements)[0];
+        assert_eq!(of(CalcOp::Add, &[1, u64::MAX, 5]), 5);
+        assert_eq!(of(CalcOp::And, &[0b1110, 0b0111]), 0b0110);
+        assert_eq!(of(CalcOp::Or, &[0b1000, 0b0001]), 0b1001);
+        assert_eq!(of(CalcOp::Xor, &[0b1100, 0b0101, 1]), 0b1000);
+        assert_eq!(of(CalcOp::MaxLoc, &[3, u64::MAX, 9]), u64::MAX);
+        let [a, b] = [1.5f64, -4.25].map(f64::to_bits);
+        assert_eq!(f64::from_bits(of(CalcOp::AddFloat, &[a, b])), -2.75);
+        assert_eq!(of(CalcOp::Add, &[7]), 7);
+    }
+
+    //= XCC-04 type=test
+    //= XCC-05 type=test
+    #[test]
+    fn the_first_of_the_greatest_says_where() {
+        let elements = [4, 100, 9, 101, 9, 102, 1, 103];
+        assert_eq!(reduced(CalcOp::MaxLoc, true, &elements), [9, 101]);
+        assert_eq!(reduced(CalcOp::Add, true, &elements), [23, 100]);
+    }
+}

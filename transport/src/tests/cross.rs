@@ -1,0 +1,338 @@
+//! Queues that wait for each other.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+use rocade_wire::{Operation, Qpn};
+
+use super::{operations, register, register_filled, send, statuses, write};
+use crate::testing::{Fate, Pair, Side};
+use crate::{
+    Calc, CalcOp, Condition, Gate, Managed, Operands, PostError, QpAttr, QpAttrMask, QpState,
+    Release, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, has_reached,
+};
+
+const OK: WcStatus = WcStatus::Success;
+const SIGNALED: SendFlags = SendFlags::SIGNALED;
+
+/// Holds once a counter has reached a value; counts who asks.
+#[derive(Debug, Default)]
+struct Until {
+    counter: AtomicU32,
+    value: u32,
+    asked: AtomicU32,
+}
+
+impl Condition for Until {
+    fn holds_for(&self, who: Qpn) -> bool {
+        assert_eq!(who, Qpn::new(0x11));
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        has_reached(self.counter.load(Ordering::Relaxed), self.value)
+    }
+}
+
+/// Releases so many of a queue.
+#[derive(Debug)]
+struct Open(Arc<Gate>, u32);
+
+impl Release for Open {
+    fn release(&self) {
+        self.0.release_to(self.1);
+    }
+}
+
+fn post(pair: &mut Pair, wr_id: u64, op: SendOp, flags: SendFlags, operands: Option<Operands>) {
+    let wr = SendWr {
+        wr_id,
+        op,
+        flags,
+        sges: &[],
+    };
+    // As an engine does: what is not complete yet is not polled in between.
+    pair.node_mut(Side::A)
+        .qp
+        .post_send(crate::Time::ZERO, &wr, None)
+        .unwrap();
+    if let Some(operands) = operands {
+        pair.node_mut(Side::A).qp.equip(operands);
+    }
+    pair.drain_both();
+}
+
+fn managed_pair(managed: impl Fn(Side) -> Managed) -> Pair {
+    let mut pair = Pair::in_states(QpState::Rts, QpState::Rts, |_, _| {});
+    for side in [Side::A, Side::B] {
+        pair.node_mut(side).qp.manage(managed(side));
+    }
+    pair
+}
+
+fn ids(pair: &mut Pair, side: Side) -> Vec<(u64, WcStatus)> {
+    statuses(&pair.take_completions(side))
+}
+
+//= XCW-01 type=test
+//= XCW-06 type=test
+//= XCW-07 type=test
+#[test]
+fn a_wait_holds_up_what_comes_after_it() {
+    let mut pair = managed_pair(|_| Managed::default());
+    let region = register_filled(&pair, Side::A, 8, 1);
+    let there = register(&pair, Side::B, 8);
+    let until = Arc::new(Until {
+        value: 2,
+        ..Until::default()
+    });
+    pair.send(Side::A, 1, write(&there), &[region.sge()]);
+    let wait = || Some(Operands::Wait(Arc::clone(&until) as Arc<dyn Condition>));
+    post(&mut pair, 2, SendOp::Wait, SIGNALED, wait());
+    pair.send(Side::A, 3, write(&there), &[region.sge()]);
+    pair.run();
+    assert_eq!(ids(&mut pair, Side::A), [(1, OK)]);
+    assert!(until.asked.load(Ordering::Relaxed) > 0);
+    until.counter.store(1, Ordering::Relaxed);
+    pair.run();
+    assert_eq!(ids(&mut pair, Side::A), []);
+    until.counter.store(2, Ordering::Relaxed);
+    pair.drain_both();
+    pair.run();
+    let done = pair.take_completions(Side::A);
+    assert_eq!(statuses(&done), [(2, OK), (3, OK)]);
+    assert_eq!((done[0].opcode, done[0].byte_len), (WcOpcode::Send, 0));
+    let sent = operations(&pair, Side::A);
+    let sent: Vec<_> = sent.into_iter().map(|(operation, _)| operation).collect();
+    assert_eq!(sent, [Operation::WriteOnly; 2]);
+    // What waits is flushed like everything else.
+    until.counter.store(0, Ordering::Relaxed);
+    post(&mut pair, 4, SendOp::Wait, SendFlags::empty(), wait());
+    pair.send(Side::A, 5, write(&there), &[region.sge()]);
+    pair.modify(
+        Side::A,
+        QpState::Err,
+        QpAttrMask::empty(),
+        &QpAttr::default(),
+    );
+    pair.drain_both();
+    let flushed = WcStatus::WrFlushErr;
+    assert_eq!(ids(&mut pair, Side::A), [(4, flushed), (5, flushed)]);
+    assert_eq!(Arc::strong_count(&until), 1, "nobody waits any more");
+}
+
+//= XCE-05 type=test
+//= XCE-06 type=test
+#[test]
+fn a_managed_send_queue_sends_what_is_released() {
+    let gate = Arc::new(Gate::default());
+    let mut pair = managed_pair(|side| Managed {
+        send: (side == Side::A).then(|| Arc::clone(&gate)),
+        ..Managed::default()
+    });
+    let region = register_filled(&pair, Side::A, 8, 1);
+    let there = register(&pair, Side::B, 8);
+    for wr_id in 1..=3 {
+        pair.send(Side::A, wr_id, write(&there), &[region.sge()]);
+    }
+    pair.run();
+    assert_eq!((ids(&mut pair, Side::A), gate.posted()), (Vec::new(), 3));
+    gate.release_to(2);
+    pair.drain_both();
+    pair.run();
+    assert_eq!(ids(&mut pair, Side::A), [(1, OK), (2, OK)]);
+    // Taken back, it does not count.
+    pair.node_mut(Side::A).qp.unpost_send(1);
+    assert_eq!(gate.posted(), 2);
+    pair.send(Side::A, 4, write(&there), &[region.sge()]);
+    gate.release_to(3);
+    pair.drain_both();
+    pair.run();
+    assert_eq!(ids(&mut pair, Side::A), [(4, OK)]);
+    pair.modify(
+        Side::A,
+        QpState::Reset,
+        QpAttrMask::empty(),
+        &QpAttr::default(),
+    );
+    assert_eq!(gate.posted(), 0);
+}
+
+//= XCE-05 type=test
+//= XCE-08 type=test
+#[test]
+fn a_receive_exists_once_it_is_released() {
+    let gate = Arc::new(Gate::default());
+    let mut pair = managed_pair(|side| Managed {
+        recv: (side == Side::B).then(|| Arc::clone(&gate)),
+        ..Managed::default()
+    });
+    let region = register_filled(&pair, Side::A, 8, 1);
+    let there = register(&pair, Side::B, 8);
+    pair.recv(Side::B, 7, &[there.sge()]);
+    pair.recv(Side::B, 8, &[there.sge()]);
+    pair.send(Side::A, 1, send(), &[region.sge()]);
+    pair.run_for(100_000);
+    assert_eq!(ids(&mut pair, Side::B), [], "RNR");
+    assert!(pair.node(Side::B).qp.counters().rnr_naks_sent > 0);
+    let open = Operands::Enable(Arc::new(Open(Arc::clone(&gate), 1)));
+    // Whoever executes it.
+    let Operands::Enable(release) = &open else {
+        unreachable!()
+    };
+    release.release();
+    pair.run();
+    assert_eq!(ids(&mut pair, Side::B), [(7, OK)]);
+    assert_eq!(ids(&mut pair, Side::A), [(1, OK)]);
+    // What was not released is flushed, too.
+    pair.modify(
+        Side::B,
+        QpState::Err,
+        QpAttrMask::empty(),
+        &QpAttr::default(),
+    );
+    pair.drain_both();
+    assert_eq!(ids(&mut pair, Side::B), [(8, WcStatus::WrFlushErr)]);
+}
+
+/// A chain: A waits, releases its own receives and goes on; in order, and whatever is lost on the way.
+//= XCE-04 type=test
+//= NOP-01 type=test
+#[test]
+fn a_master_releases_others_in_its_turn() {
+    let gate = Arc::new(Gate::default());
+    let mut pair = managed_pair(|_| Managed::default());
+    pair.set_network({
+        let mut count = 0;
+        move |_| {
+            count += 1;
+            if count % 3 == 0 {
+                Fate::Drop
+            } else {
+                Fate::Deliver
+            }
+        }
+    });
+    let region = register_filled(&pair, Side::A, 8, 1);
+    let there = register(&pair, Side::B, 8);
+    let until = Arc::new(Until {
+        value: 1,
+        ..Until::default()
+    });
+    post(&mut pair, 1, SendOp::Nop, SIGNALED, None);
+    let wait = Operands::Wait(Arc::clone(&until) as Arc<dyn Condition>);
+    post(&mut pair, 2, SendOp::Wait, SendFlags::empty(), Some(wait));
+    let open = Operands::Enable(Arc::new(Open(Arc::clone(&gate), 5)));
+    post(&mut pair, 3, SendOp::Enable, SIGNALED, Some(open));
+    pair.send(Side::A, 4, write(&there), &[region.sge()]);
+    for _ in 0..5 {
+        gate.note_posted();
+    }
+    pair.run();
+    assert_eq!(ids(&mut pair, Side::A), [(1, OK)]);
+    assert!(!gate.is_open(5));
+    until.counter.store(1, Ordering::Relaxed);
+    pair.drain_both();
+    assert!(gate.is_open(5) && gate.is_open(1));
+    pair.run();
+    assert_eq!(ids(&mut pair, Side::A), [(2, OK), (3, OK), (4, OK)]);
+}
+
+//= XCH-06 type=test
+#[test]
+fn slots_that_nobody_takes_are_free_when_they_are_executed() {
+    for sends_untaken in [false, true] {
+        let mut pair = managed_pair(|_| Managed {
+            sends_untaken,
+            receives_untaken: sends_untaken,
+            ..Managed::default()
+        });
+        let region = register_filled(&pair, Side::A, 8, 1);
+        let there = register(&pair, Side::B, 8);
+        let max = pair.node(Side::A).qp.config().cap.max_send_wr;
+        let mut refused = None;
+        for wr_id in 0..u64::from(2 * max) {
+            let wr = SendWr {
+                wr_id,
+                op: write(&there),
+                flags: SIGNALED,
+                sges: &[region.sge()],
+            };
+            // The harness takes completions, but never says so.
+            if let Err(error) = pair
+                .node_mut(Side::A)
+                .qp
+                .post_send(crate::Time::ZERO, &wr, None)
+            {
+                refused = Some((wr_id, error));
+                break;
+            }
+            pair.run();
+        }
+        let full = (!sends_untaken).then_some((u64::from(max), PostError::QueueFull));
+        assert_eq!(refused, full);
+    }
+}
+
+//= XCC-01 type=test
+//= XCC-06 type=test
+#[test]
+fn what_is_computed_is_sent() {
+    let mut pair = managed_pair(|_| Managed::default());
+    let operands = register(&pair, Side::A, 48);
+    let there = register(&pair, Side::B, 64);
+    let numbers: Vec<u8> = (1..=6u64).flat_map(u64::to_be_bytes).collect();
+    pair.node(Side::A).mem.fill(&operands, 0, &numbers);
+    pair.recv(Side::B, 7, &[there.sge()]);
+    // Lost once: what is sent again is the same, whatever has become of the operands.
+    let mut first = true;
+    pair.set_network(move |_| {
+        if core::mem::take(&mut first) {
+            Fate::Drop
+        } else {
+            Fate::Deliver
+        }
+    });
+    let calc = |located| {
+        Operands::Calc(Calc {
+            op: CalcOp::Add,
+            located,
+        })
+    };
+    let sges: [Sge; 2] = [operands.part(0, 16), operands.part(24, 24)];
+    let wr = SendWr {
+        wr_id: 1,
+        op: send(),
+        flags: SIGNALED,
+        sges: &sges,
+    };
+    pair.node_mut(Side::A)
+        .qp
+        .post_send(crate::Time::ZERO, &wr, None)
+        .unwrap();
+    pair.node_mut(Side::A).qp.equip(calc(false));
+    pair.drain_both();
+    pair.node(Side::A).mem.fill(&operands, 0, &[0; 48]);
+    pair.run();
+    let done = pair.take_completions(Side::B);
+    assert_eq!(statuses(&done), [(7, OK)]);
+    assert_eq!(done[0].byte_len, 8);
+    let sum = (1u64 + 2 + 4 + 5 + 6).to_be_bytes();
+    assert_eq!(pair.node(Side::B).mem.bytes(&there, 0..8), sum);
+    assert_eq!(ids(&mut pair, Side::A), [(1, OK)]);
+    // Operands that cannot be read.
+    let gone = Sge {
+        lkey: rocade_wire::Lkey::new(0xdead),
+        ..operands.part(0, 16)
+    };
+    let wr = SendWr {
+        sges: &[gone],
+        ..wr
+    };
+    pair.node_mut(Side::A)
+        .qp
+        .post_send(crate::Time::ZERO, &wr, None)
+        .unwrap();
+    pair.node_mut(Side::A).qp.equip(calc(true));
+    pair.drain_both();
+    pair.run();
+    assert_eq!(ids(&mut pair, Side::A), [(1, WcStatus::LocProtErr)]);
+}
