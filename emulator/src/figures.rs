@@ -19,6 +19,9 @@ pub(crate) const FRESH_NS: u64 = 3_000;
 /// less than a millisecond.
 pub(crate) const LEAVE_NS: u64 = 20_000_000;
 
+/// Queue pairs that one turn wakes at most, where each wakes the next: others want their turn, too.
+pub(crate) const MAX_CHAIN: usize = 256;
+
 // The background thread: whether it steps back for the application.
 
 /// How long the thread steps back at first; doubles each time that was right.

@@ -39,12 +39,12 @@ pub use engine::{Engine, EngineCounters};
 pub use error::VerbsError;
 pub use hca::{DeviceAttr, DeviceFacts, DeviceInfo, GidEntry, PortAttr, limits};
 pub use objects::{
-    Advice, Ah, CompChannel, Connection, Context, Cq, CqInitAttr, Datagram, DciInit, DctInitAttr,
+    Advice, Ah, CompChannel, Connection, Context, Cq, CqInitAttr, CrossChannel, Datagram, DciInit, DctInitAttr,
     Dm, Mr, Mw, Pd, Qp, QpInitAttr, RecvPoster, Rereg, ReregFlags, SendPoster, Srq, SrqInitAttr,
     SrqPoster, ToDct, Xrcd,
 };
 pub use rocade_transport::{
-    AccessFlags, AddressVector, Bind, BindError, Block, CompleteTo, Completion, Counters,
+    AccessFlags, AddressVector, Bind, BindError, Block, Calc, CalcOp, CompleteTo, Completion, Counters,
     DciStreams, DctStatus, DropReason, ImmOrInv, Indirect, Layout, MAX_LOG_ERRORED,
     MAX_LOG_STREAMS, ModifyError, Operands, PostError, QpAttr, QpAttrMask, QpCap, QpState, QpType,
     Remap, SendFlags, SendOp, SendWr, Sge, SrqAttr, SrqError, Srqn, WcFlags, WcOpcode, WcStatus,

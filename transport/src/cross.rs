@@ -56,7 +56,8 @@ impl Gate {
         waiting > 0 && is_before(position, self.released.load(Ordering::Acquire))
     }
 
-    pub(crate) fn note_posted(&self) {
+    /// One more was posted.
+    pub fn note_posted(&self) {
         self.posted.fetch_add(1, Ordering::Relaxed);
     }
 

@@ -104,6 +104,9 @@ pub(crate) struct Agenda {
     events: Mutex<Vec<(Time, Weak<CqInner>)>>,
     /// CQs that had no room for a completion: their QPs have to end.
     overrun: Mutex<Vec<Weak<CqInner>>>,
+    /// QPs that waited for something that has happened: to be looked at by whoever comes first.
+    woken: Mutex<VecDeque<Qpn>>,
+    woken_count: CachePadded<AtomicUsize>,
     /// A poll has tried to send what there was no room for, since the background thread last asked.
     tried: AtomicBool,
     /// Until when the background thread sleeps, in ns; 0 while it is awake.
@@ -119,6 +122,8 @@ impl Agenda {
             timers: Mutex::default(),
             events: Mutex::default(),
             overrun: Mutex::default(),
+            woken: Mutex::default(),
+            woken_count: CachePadded::default(),
             tried: AtomicBool::default(),
             sleeping_until: CachePadded::default(),
             bell,
@@ -172,6 +177,29 @@ impl Agenda {
         }
         drop(overrun);
         self.call();
+    }
+
+    /// What this QP has waited for has happened. The caller may hold the locks of QPs and CQs.
+    pub(crate) fn wake_qp(&self, qpn: Qpn) {
+        let mut woken = self.woken.lock();
+        woken.push_back(qpn);
+        self.woken_count.store(woken.len(), Ordering::Relaxed);
+        drop(woken);
+        self.call_before(Time::ZERO);
+    }
+
+    /// How many QPs were woken.
+    #[inline]
+    pub(crate) fn woken(&self) -> usize {
+        self.woken_count.load(Ordering::Relaxed)
+    }
+
+    /// The next of them.
+    pub(crate) fn take_woken(&self) -> Option<Qpn> {
+        let mut woken = self.woken.lock();
+        let next = woken.pop_front();
+        self.woken_count.store(woken.len(), Ordering::Relaxed);
+        next
     }
 
     /// The CQs that were overrun since the last time.
@@ -263,7 +291,9 @@ impl Agenda {
             let lately = now < due.plus_ns(why.lately_ns());
             (lately || self.count(why) > 0).then(|| now.plus_ns(why.period_ns()))
         });
+        let woken = (self.woken() > 0).then_some(now);
         lanes
+            .chain(woken)
             .chain(self.next_timer())
             .chain(self.next_event())
             .min()

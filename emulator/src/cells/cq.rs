@@ -9,6 +9,7 @@ use rocade_wire::Qpn;
 
 use super::agenda::Agenda;
 use super::cq_ring::{Added, CqRing};
+use super::cross::Waits;
 use super::event_queue::{AckCounter, EventQueue};
 use super::events::{AsyncEventKind, AsyncEvents, EventElement};
 
@@ -37,6 +38,7 @@ pub(crate) struct CqInner {
     qps: AtomicU32,
     acks: AckCounter,
     async_acks: Arc<AckCounter>,
+    waits: Waits,
     this: Weak<Self>,
 }
 
@@ -64,6 +66,7 @@ impl CqInner {
             qps: AtomicU32::new(0),
             acks: AckCounter::default(),
             async_acks: Arc::default(),
+            waits: Waits::default(),
             this: this.clone(),
         })
     }
@@ -117,9 +120,39 @@ impl CqInner {
         self.ring.lock().resize(capacity)
     }
 
-    /// Do QPs or SRQs complete here?
+    /// Do QPs or SRQs complete here, or wait for that?
+    //= XDEC-10
     pub(crate) fn is_in_use(&self) -> bool {
-        self.qps.load(Ordering::Acquire) > 0
+        self.qps.load(Ordering::Acquire) > 0 || self.waits.pending.load(Ordering::Acquire) > 0
+    }
+
+    pub(super) const fn waits(&self) -> &Waits {
+        &self.waits
+    }
+
+    /// Requests may wait for its completions (XCH-03).
+    pub(crate) fn allow_waits(&self) {
+        self.waits.allowed.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn allows_waits(&self) -> bool {
+        self.waits.allowed.load(Ordering::Relaxed)
+    }
+
+    /// From now on a completion that finds no room takes that of the oldest.
+    //= XCH-04
+    pub(crate) fn ignore_overrun(&self) {
+        self.ring.lock().ignore_overrun();
+    }
+
+    /// Has it had so many completions, modulo 2^32? If not, `who` is looked at when it has.
+    //= XCW-01
+    pub(super) fn has_produced(&self, until: u32, who: Qpn) -> bool {
+        self.ring.lock().has_produced(until, who)
+    }
+
+    pub(super) fn forget_waiter(&self, who: Qpn) {
+        self.ring.lock().forget_waiter(who);
     }
 
     /// It ends: forgets events that nobody has read, and waits until the others are acknowledged (CQ-08).
@@ -223,6 +256,8 @@ impl CqInner {
                 }
                 each(number, completion);
             }
+            //= XCW-08
+            ring.take_waiters(|who| self.agenda.wake_qp(who));
             self.publish(&ring);
         }
         if event {

@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use rocade_transport::{Completion, Time, WcStatus};
+use rocade_transport::{Completion, Time, WcStatus, has_reached};
+use rocade_wire::Qpn;
 
 /// What the next completion event waits for (CQ-05).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +40,8 @@ pub(crate) struct CqRing {
     /// There is always room: the oldest completion makes it (CQX-06).
     ignores_overrun: bool,
     moderation: Moderation,
+    /// QPs that wait until there were so many completions (XCW-01).
+    waiters: Vec<(u32, Qpn)>,
 }
 
 /// How long an event waits for company (CQ-10).
@@ -89,6 +92,41 @@ impl CqRing {
             overrun: false,
             ignores_overrun,
             moderation: Moderation::default(),
+            waiters: Vec::new(),
+        }
+    }
+
+    /// See [`CqInner::ignore_overrun`](super::CqInner::ignore_overrun).
+    pub(super) const fn ignore_overrun(&mut self) {
+        self.ignores_overrun = true;
+    }
+
+    /// Were there so many completions, modulo 2^32? If not, `who` waits for it.
+    pub(super) fn has_produced(&mut self, until: u32, who: Qpn) -> bool {
+        self.forget_waiter(who);
+        let reached = has_reached(self.produced(), until);
+        if !reached {
+            self.waiters.push((until, who));
+        }
+        reached
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "counted modulo 2^32")]
+    const fn produced(&self) -> u32 {
+        self.next as u32
+    }
+
+    pub(super) fn forget_waiter(&mut self, who: Qpn) {
+        self.waiters.retain(|(_, other)| *other != who);
+    }
+
+    /// Tells `wake` of those that have waited long enough.
+    #[inline]
+    pub(super) fn take_waiters(&mut self, wake: impl Fn(Qpn)) {
+        if !self.waiters.is_empty() {
+            let produced = self.produced();
+            let done = |(until, _): &mut (u32, Qpn)| has_reached(produced, *until);
+            self.waiters.extract_if(.., done).for_each(|(_, who)| wake(who));
         }
     }
 

@@ -4,6 +4,7 @@
 mod agenda;
 mod cq;
 mod cq_ring;
+mod cross;
 mod domain;
 mod event_queue;
 mod events;
@@ -24,6 +25,7 @@ pub use events::{AsyncEvent, AsyncEventKind, EventElement};
 pub(crate) use agenda::{Agenda, Why};
 pub(crate) use cq::{ChannelInner, CqInner};
 pub(crate) use cq_ring::CqRing;
+pub(crate) use cross::{CrossPart, ManagedQueue, Releasing, Waiting};
 pub(crate) use domain::{Domain, Domains};
 pub(crate) use event_queue::{AckCounter, EventQueue};
 pub(crate) use events::AsyncEvents;

@@ -1,14 +1,15 @@
 //! Queue pairs: what the engine and the handles share of one.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
-use rocade_transport::{CompleteTo, Completion, QpEvent, Srqn};
+use rocade_transport::{CompleteTo, Completion, Managed, QpEvent, Srqn};
 use rocade_wire::Qpn;
 
 use super::cq::CqInner;
+use super::cross::CrossPart;
 use super::domain::Domain;
 use super::event_queue::AckCounter;
 use super::events::{AsyncEventKind, AsyncEvents, EventElement};
@@ -27,6 +28,7 @@ pub(crate) struct QpInner {
     srq: Option<Arc<SrqInner>>,
     target: Option<Box<TargetPart>>,
     is_dct: bool,
+    cross: OnceLock<Box<CrossPart>>,
     cookie: u64,
     core: Mutex<QpCore>,
     alive: AtomicBool,
@@ -119,6 +121,7 @@ impl QpInner {
             srq: parts.srq,
             target,
             is_dct: parts.is_dct,
+            cross: OnceLock::new(),
             cookie,
             core: Mutex::new(QpCore {
                 qp,
@@ -189,6 +192,32 @@ impl QpInner {
     /// report it: no CQ is the target's.
     pub(crate) const fn has_cqs(&self) -> bool {
         self.send_cq.is_some()
+    }
+
+    /// Does it take its receives from a queue that others take from?
+    pub(crate) const fn has_srq(&self) -> bool {
+        self.srq.is_some()
+    }
+
+    /// What it has to do with cross-channel operations.
+    pub(crate) fn cross(&self) -> Option<&CrossPart> {
+        self.cross.get().map(|part| &**part)
+    }
+
+    /// It takes part in cross-channel operations; false where that was said before.
+    pub(crate) fn manage(&self, part: CrossPart, managed: Managed) -> bool {
+        let is_new = self.cross.set(Box::new(part)).is_ok();
+        if is_new {
+            let mut core = self.lock();
+            if managed.sends_untaken {
+                core.send_slots.ignore();
+            }
+            if managed.receives_untaken {
+                core.recv_slots.ignore();
+            }
+            core.qp.manage(managed);
+        }
+        is_new
     }
 
     /// Its number.

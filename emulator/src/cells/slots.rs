@@ -17,6 +17,8 @@ struct Run {
 /// The completions of one queue that its QP has not seen taken.
 #[derive(Debug, Default)]
 pub(super) struct PendingSlots {
+    /// Nobody asks for them (XCH-06).
+    ignored: bool,
     runs: VecDeque<Run>,
 }
 
@@ -28,6 +30,7 @@ impl PendingSlots {
             Some(run) if run.each == slots && run.first + u64::from(run.count) == number => {
                 run.count += 1;
             }
+            _ if self.ignored => {}
             _ => self.runs.push_back(Run {
                 first: number,
                 count: 1,
@@ -51,6 +54,11 @@ impl PendingSlots {
             self.runs.pop_front();
         }
         slots
+    }
+
+    /// Nobody is going to ask.
+    pub(super) const fn ignore(&mut self) {
+        self.ignored = true;
     }
 
     /// The completions were removed from the CQ.

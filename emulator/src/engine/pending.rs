@@ -19,7 +19,7 @@ use rocade_wire::Qpn;
 use super::EngineInner;
 use super::handover::Driver;
 use crate::cells::{CqInner, QpCore, QpInner, Why};
-use crate::figures::LEAVE_NS;
+use crate::figures::{LEAVE_NS, MAX_CHAIN};
 use crate::memory::MemGuard;
 
 /// QPs that may hold acknowledgements at a time: the background thread looks at each of them. In a
@@ -49,6 +49,9 @@ impl EngineInner {
     #[inline]
     pub(super) fn serve(&self, occasion: Occasion) {
         let waits = |why| self.agenda.count(why) > 0;
+        if self.agenda.woken() > 0 && !matches!(occasion, Occasion::IdlePoll(_)) {
+            self.go_on(occasion);
+        }
         match occasion {
             Occasion::Poll => {
                 if waits(Why::WaitingPost) {
@@ -98,6 +101,24 @@ impl EngineInner {
             if is_done {
                 self.agenda.done(qpn, why);
             }
+        }
+    }
+
+    /// What QPs have waited for has happened: one may wake the next.
+    #[cold]
+    fn go_on(&self, occasion: Occasion) {
+        let driver = match occasion {
+            Occasion::Background => Driver::Background,
+            Occasion::Poll | Occasion::IdlePoll(_) => Driver::Application,
+        };
+        for _ in 0..MAX_CHAIN {
+            let Some(qpn) = self.agenda.take_woken() else {
+                return;
+            };
+            let now = self.now();
+            self.with_qp(qpn, |inner, core, mem| {
+                self.drain(inner, core, mem, Cause::Other, now, driver);
+            });
         }
     }
 

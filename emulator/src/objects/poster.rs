@@ -97,8 +97,17 @@ impl<'a> SendPoster<'a> {
     /// As [`SendPoster::push`].
     pub fn push_with(&mut self, wr: &SendWr<'_>, operands: Operands) -> Result<(), VerbsError> {
         self.push(wr)?;
-        self.core.qp.equip(operands);
+        self.equip(operands);
         Ok(())
+    }
+
+    /// The work request that was queued just now has these operands.
+    pub(super) fn equip(&mut self, operands: Operands) {
+        self.core.qp.equip(operands);
+    }
+
+    pub(super) const fn owner(&self) -> &'a QpOwner {
+        self.owner
     }
 
     /// The work request that was queued just now goes to the XRC SRQ `srqn` of the peer. Each of an XRC initiator

@@ -155,6 +155,10 @@ impl Qp {
         }
     }
 
+    pub(super) fn owner(&self) -> &QpOwner {
+        &self.owner
+    }
+
     pub(crate) fn inner(&self) -> &QpInner {
         &self.owner.inner
     }
@@ -277,6 +281,9 @@ impl Qp {
         if core.qp.state() == QpState::Reset {
             core.tx.reset();
             inner.purge_completions(&mut core);
+            if let Some(cross) = inner.cross() {
+                cross.reset();
+            }
         }
         let driver = Driver::Application;
         engine.drain(inner, &mut core, &mem, Cause::Other, now, driver);

@@ -1,0 +1,224 @@
+//! Cross-channel operations: queue pairs that wait for each other without the application.
+
+use std::sync::Arc;
+
+use rocade_transport::{Calc, Managed, Operands, PostError, QpType, SendFlags, SendOp, SendWr, Sge};
+
+use super::cq::Cq;
+use super::poster::SendPoster;
+use super::qp::Qp;
+use crate::cells::{CrossPart, ManagedQueue, Releasing, Waiting};
+use crate::error::VerbsError;
+
+/// How a queue pair takes part in cross-channel operations (`ibv_exp_qp_create_flags`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[doc(alias = "IBV_EXP_QP_CREATE_CROSS_CHANNEL")]
+pub struct CrossChannel {
+    /// It may carry requests that wait, release and compute.
+    pub is_master: bool,
+    /// Its send queue executes only what is released to it.
+    pub managed_send: bool,
+    /// Its receive queue has only what is released to it.
+    pub managed_recv: bool,
+    /// Nobody takes the completions of its sends: their slots are free when they are executed (XCH-06).
+    pub sends_untaken: bool,
+    /// Likewise those of its receives.
+    pub receives_untaken: bool,
+}
+
+impl Cq {
+    /// Requests may wait for its completions (`IBV_EXP_CQ_CREATE_CROSS_CHANNEL`).
+    //= XCH-03
+    pub fn allow_waits(&self) {
+        self.inner.allow_waits();
+    }
+
+    /// May requests wait for its completions?
+    #[must_use]
+    pub fn allows_waits(&self) -> bool {
+        self.inner.allows_waits()
+    }
+
+    /// From now on a completion that finds no room takes that of the oldest (`IBV_EXP_CQ_IGNORE_OVERRUN`).
+    //= XCH-04
+    pub fn ignore_overrun(&self) {
+        self.inner.ignore_overrun();
+    }
+}
+
+impl Qp {
+    /// It takes part in cross-channel operations; to be said once, before anything is posted.
+    ///
+    /// # Errors
+    /// [`VerbsError::InvalidArgument`] where its queues cannot: UC and UD do not, nobody releases receives that are shared
+    /// (XDEC-09), or it was said before; [`VerbsError::NotSupported`] for a managed DC initiator.
+    //= XCH-02
+    pub fn take_part(&self, how: CrossChannel) -> Result<(), VerbsError> {
+        let inner = self.inner();
+        let (qp_type, shares) = {
+            let core = inner.lock();
+            (core.qp.config().qp_type, inner.has_srq())
+        };
+        match qp_type {
+            QpType::Rc | QpType::XrcSend => {}
+            QpType::DcInitiator if how.managed_send => {
+                return Err(VerbsError::NotSupported("a managed DC initiator"));
+            }
+            QpType::DcInitiator => {}
+            _ => return Err(VerbsError::InvalidArgument("qp_type")),
+        }
+        //= XDEC-09
+        if how.managed_recv && (shares || qp_type != QpType::Rc) {
+            return Err(VerbsError::InvalidArgument("a managed receive queue that is shared"));
+        }
+        let agenda = self.owner().engine().agenda();
+        let send = how
+            .managed_send
+            .then(|| ManagedQueue::new(Some((Arc::clone(agenda), inner.qp_num()))));
+        let recv = how.managed_recv.then(|| ManagedQueue::new(None));
+        let gate = |queue: &Option<Arc<ManagedQueue>>| queue.as_ref().map(|q| Arc::clone(q.gate()));
+        let managed = Managed {
+            send: gate(&send),
+            recv: gate(&recv),
+            sends_untaken: how.sends_untaken,
+            receives_untaken: how.receives_untaken,
+        };
+        let part = CrossPart {
+            is_master: how.is_master,
+            send,
+            recv,
+        };
+        if inner.manage(part, managed) {
+            Ok(())
+        } else {
+            Err(VerbsError::InvalidArgument("said before"))
+        }
+    }
+}
+
+const NO_MASTER: VerbsError = VerbsError::InvalidArgument("the queue pair is no cross-channel master");
+
+impl SendPoster<'_> {
+    /// Queues a request that does nothing but complete in its turn (`IBV_EXP_WR_NOP`).
+    ///
+    /// # Errors
+    /// As [`SendPoster::push`].
+    //= NOP-01
+    pub fn push_nop(&mut self, wr_id: u64, flags: SendFlags) -> Result<(), VerbsError> {
+        self.push(&local(wr_id, SendOp::Nop, flags))
+    }
+
+    /// Queues a request that holds up what is posted later until `cq` has had `count` completions more than those of all
+    /// groups of waits before (`IBV_EXP_WR_CQE_WAIT`); `last` ends a group.
+    ///
+    /// # Errors
+    /// As [`SendPoster::push`]; [`VerbsError::InvalidArgument`] unless the queue pair is a master and the CQ may be waited
+    /// for.
+    //= XCH-02
+    //= XCW-02
+    pub fn push_wait(
+        &mut self,
+        (wr_id, flags): (u64, SendFlags),
+        cq: &Cq,
+        count: u32,
+        last: bool,
+    ) -> Result<(), VerbsError> {
+        self.check_master()?;
+        //= XCH-03
+        if !cq.allows_waits() {
+            return Err(VerbsError::InvalidArgument("cq is not for waits"));
+        }
+        if !Arc::ptr_eq(&cq.context, &self.owner().pd.context) {
+            return Err(VerbsError::InvalidArgument("cq of another device"));
+        }
+        //= XCW-05
+        if i32::try_from(count).is_err() {
+            return Err(VerbsError::InvalidArgument("cq_count"));
+        }
+        let planned = cq.inner.plan(count, last);
+        self.push(&local(wr_id, SendOp::Wait, flags))?;
+        let until = planned.commit();
+        self.equip(Operands::Wait(Arc::new(Waiting::new(&cq.inner, until))));
+        Ok(())
+    }
+
+    /// Queues a request that releases work requests of the send queue of `qp`, or where `is_recv` of its receive queue:
+    /// `count` more than all groups of releases before, or all that are there for 0 (`IBV_EXP_WR_SEND_ENABLE`,
+    /// `IBV_EXP_WR_RECV_ENABLE`); `last` ends a group.
+    ///
+    /// # Errors
+    /// As [`SendPoster::push`]; [`VerbsError::InvalidArgument`] unless this queue pair is a master, that queue is managed,
+    /// and so many are there.
+    //= XCE-01
+    //= XCE-02
+    pub fn push_enable(
+        &mut self,
+        (wr_id, flags): (u64, SendFlags),
+        (qp, is_recv): (&Qp, bool),
+        count: u32,
+        last: bool,
+    ) -> Result<(), VerbsError> {
+        self.check_master()?;
+        let part = qp.inner().cross();
+        let queue = part.and_then(|part| match is_recv {
+            true => part.recv.as_ref(),
+            false => part.send.as_ref(),
+        });
+        let queue = queue.ok_or(VerbsError::InvalidArgument("the queue is not managed"))?;
+        let planned = queue
+            .plan(count, last)
+            .ok_or(VerbsError::InvalidArgument("wqe_count"))?;
+        self.push(&local(wr_id, SendOp::Enable, flags))?;
+        let releasing = Releasing {
+            queue: Arc::clone(queue),
+            until: planned.commit(),
+        };
+        self.equip(Operands::Enable(Arc::new(releasing)));
+        Ok(())
+    }
+
+    /// Queues a SEND or WRITE of what is computed of the elements that `wr` names (`IBV_EXP_SEND_WITH_CALC`); `data` is
+    /// their copy where they are copied now.
+    ///
+    /// # Errors
+    /// As [`SendPoster::push`]; [`VerbsError::InvalidArgument`] unless the queue pair is a master, the operation is SEND or
+    /// WRITE without immediate data, and the elements are whole.
+    //= XCC-01
+    pub fn push_calc(
+        &mut self,
+        wr: &SendWr<'_>,
+        calc: Calc,
+        data: Option<&[u8]>,
+    ) -> Result<(), VerbsError> {
+        self.check_master()?;
+        if !matches!(wr.op, SendOp::Send { .. } | SendOp::Write { imm: None, .. }) {
+            return Err(VerbsError::Post(PostError::UnsupportedOpcode));
+        }
+        let len = |sge: &Sge| u64::from(sge.len);
+        let total = data.map_or_else(|| wr.sges.iter().map(len).sum(), |data| data.len() as u64);
+        //= XCC-04
+        if total == 0 || !total.is_multiple_of(calc.element_len() as u64) {
+            return Err(VerbsError::InvalidArgument("elements that are not whole"));
+        }
+        match data {
+            Some(data) => self.push_inline(wr, data)?,
+            None => self.push(wr)?,
+        }
+        self.equip(Operands::Calc(calc));
+        Ok(())
+    }
+
+    fn check_master(&self) -> Result<(), VerbsError> {
+        let is_master = self.owner().inner.cross().is_some_and(|part| part.is_master);
+        if is_master { Ok(()) } else { Err(NO_MASTER) }
+    }
+}
+
+const fn local(wr_id: u64, op: SendOp, flags: SendFlags) -> SendWr<'static> {
+    SendWr {
+        wr_id,
+        op,
+        flags,
+        sges: &[],
+    }
+}
