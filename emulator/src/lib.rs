@@ -39,13 +39,13 @@ pub use engine::{Engine, EngineCounters};
 pub use error::VerbsError;
 pub use hca::{DeviceAttr, DeviceFacts, DeviceInfo, GidEntry, PortAttr, limits};
 pub use objects::{
-    Advice, Ah, CompChannel, Connection, Context, Cq, CqInitAttr, CrossChannel, Datagram, DciInit, DctInitAttr,
-    Dm, Mr, Mw, Pd, Qp, QpInitAttr, RecvPoster, Rereg, ReregFlags, SendPoster, Srq, SrqInitAttr,
-    SrqPoster, ToDct, Xrcd,
+    Advice, Ah, CompChannel, Connection, Context, Cq, CqInitAttr, CrossChannel, Datagram, DciInit,
+    DctInitAttr, Dm, Mr, Mw, Pd, Qp, QpInitAttr, RecvPoster, Rereg, ReregFlags, SendPoster, Srq,
+    SrqInitAttr, SrqPoster, ToDct, Xrcd,
 };
 pub use rocade_transport::{
-    AccessFlags, AddressVector, Bind, BindError, Block, Calc, CalcOp, CompleteTo, Completion, Counters,
-    DciStreams, DctStatus, DropReason, ImmOrInv, Indirect, Layout, MAX_LOG_ERRORED,
+    AccessFlags, AddressVector, Bind, BindError, Block, Calc, CalcOp, CompleteTo, Completion,
+    Counters, DciStreams, DctStatus, DropReason, ImmOrInv, Indirect, Layout, MAX_LOG_ERRORED,
     MAX_LOG_STREAMS, ModifyError, Operands, PostError, QpAttr, QpAttrMask, QpCap, QpState, QpType,
     Remap, SendFlags, SendOp, SendWr, Sge, SrqAttr, SrqError, Srqn, WcFlags, WcOpcode, WcStatus,
     Window, WindowKind, experimental_rule, transition_rule,

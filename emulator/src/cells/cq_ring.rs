@@ -126,7 +126,9 @@ impl CqRing {
         if !self.waiters.is_empty() {
             let produced = self.produced();
             let done = |(until, _): &mut (u32, Qpn)| has_reached(produced, *until);
-            self.waiters.extract_if(.., done).for_each(|(_, who)| wake(who));
+            self.waiters
+                .extract_if(.., done)
+                .for_each(|(_, who)| wake(who));
         }
     }
 

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use rocade_transport::{Calc, Managed, Operands, PostError, QpType, SendFlags, SendOp, SendWr, Sge};
+use rocade_transport::{
+    Calc, Managed, Operands, PostError, QpType, SendFlags, SendOp, SendWr, Sge,
+};
 
 use super::cq::Cq;
 use super::poster::SendPoster;
@@ -69,7 +71,9 @@ impl Qp {
         }
         //= XDEC-09
         if how.managed_recv && (shares || qp_type != QpType::Rc) {
-            return Err(VerbsError::InvalidArgument("a managed receive queue that is shared"));
+            return Err(VerbsError::InvalidArgument(
+                "a managed receive queue that is shared",
+            ));
         }
         let agenda = self.owner().engine().agenda();
         let send = how
@@ -96,7 +100,8 @@ impl Qp {
     }
 }
 
-const NO_MASTER: VerbsError = VerbsError::InvalidArgument("the queue pair is no cross-channel master");
+const NO_MASTER: VerbsError =
+    VerbsError::InvalidArgument("the queue pair is no cross-channel master");
 
 impl SendPoster<'_> {
     /// Queues a request that does nothing but complete in its turn (`IBV_EXP_WR_NOP`).
@@ -209,7 +214,11 @@ impl SendPoster<'_> {
     }
 
     fn check_master(&self) -> Result<(), VerbsError> {
-        let is_master = self.owner().inner.cross().is_some_and(|part| part.is_master);
+        let is_master = self
+            .owner()
+            .inner
+            .cross()
+            .is_some_and(|part| part.is_master);
         if is_master { Ok(()) } else { Err(NO_MASTER) }
     }
 }

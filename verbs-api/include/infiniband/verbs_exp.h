@@ -22,5 +22,6 @@
 #include <infiniband/verbs_exp/send.h>
 #include <infiniband/verbs_exp/completion.h>
 #include <infiniband/verbs_exp/umr.h>
+#include <infiniband/verbs_exp/cross.h>
 
 #endif

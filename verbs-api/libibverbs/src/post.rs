@@ -115,25 +115,63 @@ pub(crate) unsafe fn push_send(
         flags,
         sges: &[],
     };
-    if flags.contains(SendFlags::INLINE) {
-        // SAFETY: same contract.
-        unsafe {
-            with_inline_data(request, state.inline_limits(), |data| {
-                Ok(poster.push_inline(&wr, data)?)
-            })
-        }?;
-    } else {
-        // SAFETY: same contract.
-        unsafe {
-            with_sges(request.sg_list, request.num_sge, |sges| {
-                Ok(poster.push(&SendWr { sges, ..wr })?)
-            })
-        }?;
-    }
+    // SAFETY: same contract.
+    unsafe {
+        with_data(state, request, &wr, |wr, data| {
+            Ok(match data {
+                Some(data) => poster.push_inline(wr, data),
+                None => poster.push(wr),
+            }?)
+        })
+    }?;
     if state.qp_type() == QpType::XrcSend {
         poster.aim(Srqn::new(request.qp_type.remote_srqn));
     }
     Ok(())
+}
+
+/// Likewise, with `push` to queue it; its second argument is the data where it is copied now.
+///
+/// # Safety
+/// As for [`push_send`].
+pub(crate) unsafe fn push_as(
+    state: &QpState,
+    request: &ibv_send_wr,
+    push: impl FnOnce(&SendWr<'_>, Option<&[u8]>) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    let wr = SendWr {
+        wr_id: request.wr_id,
+        // SAFETY: same contract.
+        op: unsafe { operation(request) }?,
+        flags: SendFlags::from_bits_truncate(request.send_flags),
+        sges: &[],
+    };
+    // SAFETY: same contract.
+    unsafe { with_data(state, request, &wr, push) }
+}
+
+/// Calls `push` with the buffers of `request`, or with a copy of what is in them.
+///
+/// # Safety
+/// As for [`push_send`].
+#[inline]
+unsafe fn with_data(
+    state: &QpState,
+    request: &ibv_send_wr,
+    wr: &SendWr<'_>,
+    push: impl FnOnce(&SendWr<'_>, Option<&[u8]>) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    if wr.flags.contains(SendFlags::INLINE) {
+        // SAFETY: same contract.
+        unsafe { with_inline_data(request, state.inline_limits(), |data| push(wr, Some(data))) }
+    } else {
+        // SAFETY: same contract.
+        unsafe {
+            with_sges(request.sg_list, request.num_sge, |sges| {
+                push(&SendWr { sges, ..*wr }, None)
+            })
+        }
+    }
 }
 
 /// # Safety

@@ -13,7 +13,7 @@ static PROGRAMS: Programs = Programs::new(
     &["ibverbs"],
     rocade_symbols::verify::built_library,
     ("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
-    &["processes"],
+    &["cross", "processes"],
 );
 
 rocade_tests::c_programs! {
@@ -117,6 +117,33 @@ rocade_tests::c_programs! {
         //= XCON-22 type=test
         //= XDEC-12 type=test
         rights_of_64_bits;
+    cross:
+        //= XCW-02..04 type=test
+        //= XCW-07..10 type=test
+        //= XDEC-08 type=test
+        //= XDEC-10 type=test
+        waits_count_completions,
+        //= XCE-01..05 type=test
+        //= XCE-08 type=test
+        //= XDEC-09 type=test
+        managed_queues_execute_what_is_released,
+        //= XCH-02..03 type=test
+        //= XCW-05 type=test
+        //= XCT-01..02 type=test
+        //= XCON-14 type=test
+        //= XCON-18 type=test
+        //= XST-16..18 type=test
+        mistakes_are_refused,
+        //= XCH-01 type=test
+        //= XCC-01..06 type=test
+        //= XDEC-07 type=test
+        //= XST-02 type=test
+        sends_compute,
+        //= XCH-04..06 type=test
+        nobody_polls,
+        //= XCT-03..05 type=test
+        eight_processes_sum_up,
+        eight_processes_find_the_greatest;
     events:
         restarts_after_a_signal,
         fails_after_a_signal_without_restart,

@@ -44,6 +44,7 @@ constants! {
     }
     u32, "How long it is. (`enum ibv_exp_calc_data_size`)": {
         IBV_EXP_CALC_DATA_SIZE_64_BIT = 0,
+        IBV_EXP_CALC_DATA_SIZE_64_BIT_LOC = 0x100,
     }
     u32, "Layout of a memory key. (`enum ibv_exp_umr_wr_type`)": {
         IBV_EXP_UMR_MR_LIST = 0,

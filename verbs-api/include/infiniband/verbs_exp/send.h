@@ -63,6 +63,9 @@ enum ibv_exp_calc_data_type {
 enum ibv_exp_calc_data_size {
 	IBV_EXP_CALC_DATA_SIZE_64_BIT = 0,
 	IBV_EXP_CALC_DATA_SIZE_NUMBER,
+	/* Elements of 16 bytes, of Rocade only: a value of 64 bits, and 64 bits that IBV_EXP_CALC_OP_MAXLOC sends along
+	 * with the greatest one. Other operations send those of the first. */
+	IBV_EXP_CALC_DATA_SIZE_64_BIT_LOC = 0x100,
 };
 
 /* The layout that a UMR_FILL gives a memory key. */

@@ -4,10 +4,15 @@ use std::{ffi::c_int, mem};
 
 use rocade_abi::{
     exp::device::{
-        IBV_EXP_DEVICE_ATTR_EXP_CAP_FLAGS, IBV_EXP_DEVICE_ATTR_INLINE_RECV_SZ,
-        IBV_EXP_DEVICE_ATTR_ODP, IBV_EXP_DEVICE_ATTR_UMR, IBV_EXP_DEVICE_ATTR_WITH_HCA_CORE_CLOCK,
-        IBV_EXP_DEVICE_ATTR_WITH_TIMESTAMP_MASK, IBV_EXP_DEVICE_MW_TYPE_2B, IBV_EXP_DEVICE_ODP,
-        IBV_EXP_DEVICE_UMR, ibv_exp_device_attr,
+        IBV_EXP_DEVICE_ATTR_CALC_CAP, IBV_EXP_DEVICE_ATTR_EXP_CAP_FLAGS,
+        IBV_EXP_DEVICE_ATTR_INLINE_RECV_SZ, IBV_EXP_DEVICE_ATTR_ODP, IBV_EXP_DEVICE_ATTR_UMR,
+        IBV_EXP_DEVICE_ATTR_WITH_HCA_CORE_CLOCK, IBV_EXP_DEVICE_ATTR_WITH_TIMESTAMP_MASK,
+        IBV_EXP_DEVICE_CROSS_CHANNEL, IBV_EXP_DEVICE_MW_TYPE_2B, IBV_EXP_DEVICE_NOP,
+        IBV_EXP_DEVICE_ODP, IBV_EXP_DEVICE_UMR, ibv_exp_device_attr,
+    },
+    exp::send::{
+        IBV_EXP_CALC_DATA_SIZE_64_BIT, IBV_EXP_CALC_DATA_TYPE_FLOAT, IBV_EXP_CALC_OP_BOR,
+        IBV_EXP_CALC_OP_MAXLOC,
     },
     ibv_context,
 };
@@ -21,7 +26,16 @@ use crate::{
 
 /// What this device has besides `device_cap_flags`.
 //= XCON-04
-const CAP_FLAGS: u64 = IBV_EXP_DEVICE_ODP | IBV_EXP_DEVICE_MW_TYPE_2B | IBV_EXP_DEVICE_UMR;
+const CAP_FLAGS: u64 = IBV_EXP_DEVICE_ODP
+    | IBV_EXP_DEVICE_MW_TYPE_2B
+    | IBV_EXP_DEVICE_UMR
+    | IBV_EXP_DEVICE_NOP
+    | IBV_EXP_DEVICE_CROSS_CHANNEL;
+
+/// Bit n stands for the enumerator with value n, up to this one.
+const fn up_to(last: u32) -> u64 {
+    (2 << last) - 1
+}
 
 /// `ibv_exp_query_device`: what is asked for and there; other bits of `comp_mask` are cleared (XDEC-01).
 //= XST-01
@@ -57,6 +71,7 @@ fn answer(source: &DeviceAttr, wanted: u32) -> ibv_exp_device_attr {
     let with_clock = has(IBV_EXP_DEVICE_ATTR_WITH_HCA_CORE_CLOCK);
     let with_flags = has(IBV_EXP_DEVICE_ATTR_EXP_CAP_FLAGS);
     let with_odp = has(IBV_EXP_DEVICE_ATTR_ODP);
+    let with_calc = has(IBV_EXP_DEVICE_ATTR_CALC_CAP);
     let with_umr = has(IBV_EXP_DEVICE_ATTR_UMR);
     // Received data goes to memory, never into a completion: 0.
     has(IBV_EXP_DEVICE_ATTR_INLINE_RECV_SZ);
@@ -68,6 +83,17 @@ fn answer(source: &DeviceAttr, wanted: u32) -> ibv_exp_device_attr {
     }
     if with_flags {
         c.exp_device_cap_flags = u64::from(source.device_cap_flags) | CAP_FLAGS;
+    }
+    //= XCH-01
+    //= XCC-02
+    //= XST-02
+    if with_calc {
+        let any = up_to(IBV_EXP_CALC_OP_BOR) & !(1 << IBV_EXP_CALC_OP_MAXLOC);
+        c.calc_cap.data_types = up_to(IBV_EXP_CALC_DATA_TYPE_FLOAT);
+        c.calc_cap.data_sizes = up_to(IBV_EXP_CALC_DATA_SIZE_64_BIT);
+        c.calc_cap.int_ops = any;
+        c.calc_cap.uint_ops = any | 1 << IBV_EXP_CALC_OP_MAXLOC;
+        c.calc_cap.fp_ops = any;
     }
     //= UMR-02
     //= XST-04

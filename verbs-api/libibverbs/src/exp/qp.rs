@@ -18,7 +18,7 @@ use rocade_abi::{
     },
     ibv_context, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex,
 };
-use rocade_emulator::limits;
+use rocade_emulator::{CrossChannel, limits};
 
 use crate::{
     complaint::Reason,
@@ -36,6 +36,8 @@ pub(crate) struct Extras {
     pub(crate) max_inline_entries: u32,
     /// Longest operand of masked atomics in bytes.
     pub(crate) max_atomic_arg: u32,
+    /// Flags of cross-channel that it was made with.
+    pub(crate) cross: u32,
 }
 
 impl Extras {
@@ -44,6 +46,7 @@ impl Extras {
         umr: false,
         max_inline_entries: 0,
         max_atomic_arg: 0,
+        cross: 0,
     };
 }
 
@@ -58,12 +61,14 @@ const KNOWN_MEMBERS: u32 = IBV_EXP_QP_INIT_ATTR_PD
     | IBV_EXP_QP_INIT_ATTR_MAX_INL_KLMS;
 
 /// Flags that there are, none of which this device has.
-const NOT_OFFERED: u32 = IBV_EXP_QP_CREATE_CROSS_CHANNEL
+const NOT_OFFERED: u32 = IBV_EXP_QP_CREATE_ATOMIC_BE_REPLY;
+
+/// Those of cross-channel.
+const CROSS: u32 = IBV_EXP_QP_CREATE_CROSS_CHANNEL
     | IBV_EXP_QP_CREATE_MANAGED_SEND
     | IBV_EXP_QP_CREATE_MANAGED_RECV
     | IBV_EXP_QP_CREATE_IGNORE_SQ_OVERFLOW
-    | IBV_EXP_QP_CREATE_IGNORE_RQ_OVERFLOW
-    | IBV_EXP_QP_CREATE_ATOMIC_BE_REPLY;
+    | IBV_EXP_QP_CREATE_IGNORE_RQ_OVERFLOW;
 
 /// What `init` asks for besides.
 ///
@@ -83,7 +88,7 @@ fn extras(init: &ibv_exp_qp_init_attr) -> Result<Extras, Errno> {
     } else {
         0
     };
-    if flags & !(NOT_OFFERED | IBV_EXP_QP_CREATE_UMR) != 0 {
+    if flags & !(NOT_OFFERED | CROSS | IBV_EXP_QP_CREATE_UMR) != 0 {
         let what = format!("exp_create_flags are {flags:#x}, some of which nobody knows");
         return Err(Errno::INVAL.because(Reason::new(what, "")));
     }
@@ -97,6 +102,7 @@ fn extras(init: &ibv_exp_qp_init_attr) -> Result<Extras, Errno> {
     }
     let mut extras = Extras {
         umr: flags & IBV_EXP_QP_CREATE_UMR != 0,
+        cross: flags & CROSS,
         ..Extras::NONE
     };
     //= UMR-04
@@ -158,8 +164,27 @@ pub(crate) unsafe extern "C" fn ibv_exp_create_qp(
         // SAFETY: made just now.
         let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
         state.set_extras(asked);
+        if asked.cross != 0
+            && let Err(error) = state.qp().take_part(cross_channel(asked.cross))
+        {
+            // SAFETY: nobody else knows it.
+            unsafe { qp::ibv_destroy_qp(qp) };
+            return Err(error.into());
+        }
         Ok(qp)
     })
+}
+
+//= XCH-02
+//= XCH-06
+const fn cross_channel(flags: u32) -> CrossChannel {
+    CrossChannel {
+        is_master: flags & IBV_EXP_QP_CREATE_CROSS_CHANNEL != 0,
+        managed_send: flags & IBV_EXP_QP_CREATE_MANAGED_SEND != 0,
+        managed_recv: flags & IBV_EXP_QP_CREATE_MANAGED_RECV != 0,
+        sends_untaken: flags & IBV_EXP_QP_CREATE_IGNORE_SQ_OVERFLOW != 0,
+        receives_untaken: flags & IBV_EXP_QP_CREATE_IGNORE_RQ_OVERFLOW != 0,
+    }
 }
 
 /// `ibv_exp_modify_qp`: positive errno (XST-06).
@@ -245,8 +270,9 @@ fn init_from_plain(plain: &ibv_qp_init_attr, extras: Extras) -> ibv_exp_qp_init_
     init.comp_mask = IBV_EXP_QP_INIT_ATTR_CREATE_FLAGS
         | IBV_EXP_QP_INIT_ATTR_ATOMICS_ARG
         | IBV_EXP_QP_INIT_ATTR_MAX_INL_KLMS;
+    init.exp_create_flags = extras.cross;
     if extras.umr {
-        init.exp_create_flags = IBV_EXP_QP_CREATE_UMR;
+        init.exp_create_flags |= IBV_EXP_QP_CREATE_UMR;
     }
     init.max_atomic_arg = extras.max_atomic_arg;
     init.max_inl_send_klms = extras.max_inline_entries;

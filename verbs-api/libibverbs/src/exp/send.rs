@@ -13,7 +13,7 @@ use rocade_abi::{
 };
 use rocade_emulator::{SendFlags, SendPoster};
 
-use super::umr;
+use super::{cross, umr};
 use crate::{
     complaint::Reason,
     ffi::{Errno, int_data_verb},
@@ -66,8 +66,8 @@ unsafe fn push(
     }
     //= XCC-01
     if request.exp_send_flags & IBV_EXP_SEND_WITH_CALC != 0 {
-        let what = "the queue pair was made without IBV_EXP_QP_CREATE_CROSS_CHANNEL";
-        return Err(Errno::INVAL.because(Reason::new(what, "")));
+        // SAFETY: same contract.
+        return unsafe { cross::push_calc(poster, state, request) };
     }
     //= XCON-02
     match request.exp_opcode {
@@ -76,13 +76,12 @@ unsafe fn push(
             unsafe { umr::push(poster, state, request) }
         }
         IBV_EXP_WR_SEND_ENABLE | IBV_EXP_WR_RECV_ENABLE | IBV_EXP_WR_CQE_WAIT => {
-            //= XCH-02
-            let what = "the queue pair was made without IBV_EXP_QP_CREATE_CROSS_CHANNEL";
-            Err(Errno::INVAL.because(Reason::new(what, "")))
+            // SAFETY: same contract.
+            unsafe { cross::push(poster, request) }
         }
-        IBV_EXP_WR_NOP
-        | IBV_EXP_WR_EXT_MASKED_ATOMIC_CMP_AND_SWP
-        | IBV_EXP_WR_EXT_MASKED_ATOMIC_FETCH_AND_ADD => {
+        //= NOP-01
+        IBV_EXP_WR_NOP => Ok(poster.push_nop(request.wr_id, flags(request) & !SendFlags::INLINE)?),
+        IBV_EXP_WR_EXT_MASKED_ATOMIC_CMP_AND_SWP | IBV_EXP_WR_EXT_MASKED_ATOMIC_FETCH_AND_ADD => {
             let what = format!("opcode {:#x}", request.exp_opcode);
             Err(Errno::OPNOTSUPP.because(qp_ex::not_offered(&what)))
         }
@@ -107,7 +106,7 @@ pub(super) fn flags(request: &ibv_exp_send_wr) -> SendFlags {
 }
 
 /// The plain form of a request, for operations that have one; others have an opcode that is no plain one.
-fn plain(request: &ibv_exp_send_wr) -> ibv_send_wr {
+pub(super) fn plain(request: &ibv_exp_send_wr) -> ibv_send_wr {
     ibv_send_wr {
         wr_id: request.wr_id,
         next: std::ptr::null_mut(),

@@ -1,0 +1,494 @@
+/* Queue pairs that wait for each other: nobody posts or polls between the first request and the last completion. */
+#include "rig.h"
+
+#include <endian.h>
+#include <infiniband/verbs_exp.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#define MASTER IBV_EXP_QP_CREATE_CROSS_CHANNEL
+#define MANAGED_SEND IBV_EXP_QP_CREATE_MANAGED_SEND
+#define MANAGED_RECV IBV_EXP_QP_CREATE_MANAGED_RECV
+#define LAST IBV_EXP_SEND_WAIT_EN_LAST
+#define SIGNALED IBV_EXP_SEND_SIGNALED
+
+static struct ibv_cq *waitable_cq(struct ibv_context *context, struct ibv_comp_channel *channel)
+{
+	struct ibv_exp_cq_init_attr attr = { .comp_mask = IBV_EXP_CQ_INIT_ATTR_FLAGS,
+					     .flags = IBV_EXP_CQ_CREATE_CROSS_CHANNEL };
+	struct ibv_cq *cq = ibv_exp_create_cq(context, 64, NULL, channel, 0, &attr);
+	CHECK(cq);
+	return cq;
+}
+
+static struct ibv_qp *cross_qp(struct ibv_pd *pd, struct ibv_cq *send_cq, struct ibv_cq *recv_cq,
+			       uint32_t flags)
+{
+	struct ibv_qp_init_attr small = small_qp(send_cq);
+	struct ibv_exp_qp_init_attr init = {
+		.send_cq = send_cq, .recv_cq = recv_cq, .cap = small.cap, .qp_type = IBV_QPT_RC,
+		.pd = pd, .exp_create_flags = flags,
+		.comp_mask = IBV_EXP_QP_INIT_ATTR_PD | IBV_EXP_QP_INIT_ATTR_CREATE_FLAGS,
+	};
+	struct ibv_qp *qp = ibv_exp_create_qp(pd->context, &init);
+	CHECK(qp);
+	struct ibv_exp_qp_attr attr;
+	struct ibv_exp_qp_init_attr got;
+	CHECK_INT(ibv_exp_query_qp(qp, &attr, 0, &got), 0);
+	CHECK_INT(got.exp_create_flags, flags);
+	return qp;
+}
+
+/* Receives of `r->b` complete to `recv_cq`, its master is connected to itself. */
+struct cross {
+	struct rig r;
+	struct ibv_cq *recv_cq, *master_cq;
+	struct ibv_qp *master;
+};
+
+static struct cross cross_open(uint32_t a_flags, uint32_t b_flags)
+{
+	struct cross c = { .r = rig_open() };
+	c.recv_cq = waitable_cq(c.r.context, NULL);
+	c.master_cq = waitable_cq(c.r.context, c.r.channel);
+	CHECK_INT(ibv_destroy_qp(c.r.a), 0);
+	CHECK_INT(ibv_destroy_qp(c.r.b), 0);
+	c.r.a = cross_qp(c.r.pd, c.r.cq, c.r.cq, a_flags);
+	c.r.b = cross_qp(c.r.pd, c.r.cq, c.recv_cq, b_flags);
+	c.master = cross_qp(c.r.pd, c.master_cq, c.master_cq, MASTER);
+	connect_qp(c.r.a, c.r.b->qp_num);
+	connect_qp(c.r.b, c.r.a->qp_num);
+	connect_qp(c.master, c.master->qp_num);
+	return c;
+}
+
+static void cross_close(struct cross *c)
+{
+	CHECK_INT(ibv_destroy_qp(c->master), 0);
+	CHECK_INT(ibv_destroy_qp(c->r.a), 0);
+	CHECK_INT(ibv_destroy_qp(c->r.b), 0);
+	CHECK_INT(ibv_destroy_cq(c->master_cq), 0);
+	CHECK_INT(ibv_destroy_cq(c->recv_cq), 0);
+	struct ibv_qp_init_attr init = small_qp(c->r.cq);
+	c->r.a = ibv_create_qp(c->r.pd, &init);
+	c->r.b = ibv_create_qp(c->r.pd, &init);
+	rig_close(&c->r);
+}
+
+static struct ibv_exp_send_wr wait_for(struct ibv_cq *cq, int count, uint64_t flags, uint64_t wr_id)
+{
+	struct ibv_exp_send_wr wr = { .wr_id = wr_id, .exp_opcode = IBV_EXP_WR_CQE_WAIT,
+				      .exp_send_flags = flags };
+	wr.task.cqe_wait.cq = cq;
+	wr.task.cqe_wait.cq_count = count;
+	return wr;
+}
+
+static struct ibv_exp_send_wr enable(enum ibv_exp_wr_opcode opcode, struct ibv_qp *qp, int count,
+				     uint64_t flags)
+{
+	struct ibv_exp_send_wr wr = { .wr_id = 7, .exp_opcode = opcode, .exp_send_flags = flags };
+	wr.task.wqe_enable.qp = qp;
+	wr.task.wqe_enable.wqe_count = count;
+	return wr;
+}
+
+static int post(struct ibv_qp *qp, struct ibv_exp_send_wr wr)
+{
+	struct ibv_exp_send_wr *bad = NULL;
+	int result = ibv_exp_post_send(qp, &wr, &bad);
+	CHECK(!result == !bad);
+	return result;
+}
+
+static void expect(struct ibv_cq *cq, uint64_t wr_id)
+{
+	struct ibv_wc wc = next_completion(cq);
+	CHECK_INT(wc.status, IBV_WC_SUCCESS);
+	CHECK_INT(wc.wr_id, wr_id);
+}
+
+/* The example of the rules: bases and groups. */
+static void waits_count_completions(void)
+{
+	struct cross c = cross_open(0, 0);
+	struct ibv_wc wc;
+	CHECK_INT(post(c.master, wait_for(c.recv_cq, 1, SIGNALED, 1)), 0);
+	CHECK_INT(post(c.master, wait_for(c.recv_cq, 2, SIGNALED, 2)), 0);
+	CHECK_INT(post(c.master, wait_for(c.recv_cq, 1, SIGNALED | LAST, 3)), 0);
+	CHECK_INT(post(c.master, wait_for(c.recv_cq, 1, SIGNALED, 4)), 0);
+	CHECK_INT(ibv_poll_cq(c.master_cq, 1, &wc), 0);
+	CHECK_INT(ibv_destroy_cq(c.recv_cq), EBUSY);
+	for (int turn = 0; turn < 3; turn++) {
+		post_receive(&c.r, 10);
+		post_send(&c.r, 11);
+		expect(c.r.cq, 11);
+		/* Nobody polls the CQ that is waited for. */
+		switch (turn) {
+		case 0: expect(c.master_cq, 1); break;
+		case 1: expect(c.master_cq, 2); expect(c.master_cq, 3); break;
+		case 2: expect(c.master_cq, 4); break;
+		}
+		CHECK_INT(ibv_poll_cq(c.master_cq, 1, &wc), 0);
+	}
+	/* An error completes, too; and a wait that never ends goes with its queue pair. */
+	CHECK_INT(post(c.master, wait_for(c.recv_cq, 2, SIGNALED, 5)), 0);
+	post_receive(&c.r, 12);
+	to_error(c.r.b);
+	expect(c.master_cq, 5);
+	CHECK_INT(post(c.master, wait_for(c.recv_cq, 9, 0, 6)), 0);
+	to_error(c.master);
+	wc = next_completion(c.master_cq);
+	CHECK_INT(wc.wr_id, 6);
+	CHECK_INT(wc.status, IBV_WC_WR_FLUSH_ERR);
+	cross_close(&c);
+}
+
+static void managed_queues_execute_what_is_released(void)
+{
+	struct cross c = cross_open(MANAGED_SEND, MANAGED_RECV);
+	struct ibv_wc wc;
+	for (int i = 0; i < 3; i++) {
+		post_receive(&c.r, 10 + i);
+		post_send(&c.r, 20 + i);
+	}
+	CHECK_INT(ibv_poll_cq(c.r.cq, 1, &wc), 0);
+	CHECK_INT(post(c.master, enable(IBV_EXP_WR_RECV_ENABLE, c.r.b, 3, LAST)), 0);
+	CHECK_INT(post(c.master, enable(IBV_EXP_WR_SEND_ENABLE, c.r.a, 2, 0)), 0);
+	expect(c.r.cq, 20);
+	expect(c.r.cq, 21);
+	expect(c.recv_cq, 10);
+	expect(c.recv_cq, 11);
+	CHECK_INT(ibv_poll_cq(c.r.cq, 1, &wc), 0);
+	CHECK_INT(post(c.master, enable(IBV_EXP_WR_SEND_ENABLE, c.r.a, 3, SIGNALED | LAST)), 0);
+	expect(c.master_cq, 7);
+	expect(c.r.cq, 22);
+	/* 4 are there in all, and the base is 3. */
+	post_receive(&c.r, 13);
+	post_send(&c.r, 23);
+	CHECK_INT(post(c.master, enable(IBV_EXP_WR_SEND_ENABLE, c.r.a, 2, 0)), EINVAL);
+	CHECK_INT(post(c.master, enable(IBV_EXP_WR_SEND_ENABLE, c.r.a, 0, LAST)), 0);
+	CHECK_INT(post(c.master, enable(IBV_EXP_WR_SEND_ENABLE, c.r.a, 1, 0)), EINVAL);
+	/* A receive that is not released does not exist: the sender waits for it. */
+	expect(c.recv_cq, 12);
+	CHECK_INT(ibv_poll_cq(c.recv_cq, 1, &wc), 0);
+	CHECK_INT(post(c.master, enable(IBV_EXP_WR_RECV_ENABLE, c.r.b, 0, 0)), 0);
+	expect(c.recv_cq, 13);
+	expect(c.r.cq, 23);
+	/* Released, but its queue pair is gone. */
+	CHECK_INT(post(c.master, wait_for(c.recv_cq, 5, 0, 1)), 0);
+	CHECK_INT(post(c.master, enable(IBV_EXP_WR_SEND_ENABLE, c.r.a, 0, SIGNALED)), 0);
+	CHECK_INT(ibv_destroy_qp(c.r.a), 0);
+	post_receive(&c.r, 14);
+	to_error(c.r.b);
+	expect(c.master_cq, 7);
+	c.r.a = cross_qp(c.r.pd, c.r.cq, c.r.cq, 0);
+	cross_close(&c);
+}
+
+static void mistakes_are_refused(void)
+{
+	struct cross c = cross_open(MANAGED_SEND, 0);
+	/* No master, no CQ for waits, no managed queue, counts that are negative. */
+	CHECK_INT(post(c.r.a, wait_for(c.recv_cq, 1, 0, 1)), EINVAL);
+	CHECK_INT(post(c.master, wait_for(c.r.cq, 1, 0, 1)), EINVAL);
+	CHECK_INT(post(c.master, wait_for(c.recv_cq, -1, 0, 1)), EINVAL);
+	CHECK_INT(post(c.master, wait_for(NULL, 1, 0, 1)), EINVAL);
+	CHECK_INT(post(c.master, enable(IBV_EXP_WR_RECV_ENABLE, c.r.b, 0, 0)), EINVAL);
+	CHECK_INT(post(c.master, enable(IBV_EXP_WR_SEND_ENABLE, c.r.b, 0, 0)), EINVAL);
+	CHECK_INT(post(c.master, enable(IBV_EXP_WR_SEND_ENABLE, c.r.a, -1, 0)), EINVAL);
+	struct ibv_exp_cq_init_attr attr = { .comp_mask = 2 };
+	CHECK(!ibv_exp_create_cq(c.r.context, 8, NULL, NULL, 0, &attr) && errno == EINVAL);
+	attr.comp_mask = IBV_EXP_CQ_INIT_ATTR_FLAGS, attr.flags = 2;
+	CHECK(!ibv_exp_create_cq(c.r.context, 8, NULL, NULL, 0, &attr) && errno == EINVAL);
+	struct ibv_cq *cq = ibv_exp_create_cq(c.r.context, 8, NULL, NULL, 0, NULL);
+	CHECK(cq);
+	struct ibv_exp_cq_attr change = { .cq_cap_flags = IBV_EXP_CQ_IGNORE_OVERRUN };
+	CHECK_INT(ibv_exp_modify_cq(cq, &change, IBV_EXP_CQ_CAP_FLAGS), EINVAL);
+	CHECK_INT(ibv_exp_modify_cq(cq, &change, 4), EINVAL);
+	change.comp_mask = IBV_EXP_CQ_ATTR_CQ_CAP_FLAGS;
+	CHECK_INT(ibv_exp_modify_cq(cq, &change, IBV_EXP_CQ_CAP_FLAGS), 0);
+	CHECK_INT(ibv_destroy_cq(cq), 0);
+	struct ibv_exp_qp_init_attr init = {
+		.send_cq = c.r.cq, .recv_cq = c.r.cq, .qp_type = IBV_QPT_UD, .pd = c.r.pd,
+		.cap = small_qp(c.r.cq).cap, .exp_create_flags = MASTER,
+		.comp_mask = IBV_EXP_QP_INIT_ATTR_PD | IBV_EXP_QP_INIT_ATTR_CREATE_FLAGS,
+	};
+	CHECK(!ibv_exp_create_qp(c.r.context, &init) && errno == EINVAL);
+	/* Of a list of tasks, what comes before the mistake stays. */
+	struct ibv_exp_send_wr nop = { .wr_id = 1, .exp_opcode = IBV_EXP_WR_NOP,
+				       .exp_send_flags = SIGNALED };
+	struct ibv_exp_task tasks[3] = {
+		{ .task_type = IBV_EXP_TASK_SEND, .item = { .qp = c.master, .send_wr = &nop }, .next = tasks + 1 },
+		{ .task_type = 2, .item = { .qp = c.master, .send_wr = &nop }, .next = tasks + 2 },
+		{ .task_type = IBV_EXP_TASK_SEND, .item = { .qp = c.master, .send_wr = &nop } },
+	}, *bad = NULL;
+	CHECK_INT(ibv_exp_post_task(c.r.context, tasks, &bad), EINVAL);
+	CHECK(bad == tasks + 1);
+	expect(c.master_cq, 1);
+	tasks[1].task_type = IBV_EXP_TASK_SEND, tasks[1].comp_mask = 1;
+	CHECK_INT(ibv_exp_post_task(c.r.context, tasks + 1, &bad), EINVAL);
+	CHECK(bad == tasks + 1);
+	struct ibv_wc wc;
+	CHECK_INT(ibv_poll_cq(c.master_cq, 1, &wc), 0);
+	cross_close(&c);
+}
+
+static struct ibv_exp_send_wr calc(struct ibv_sge *list, int count, enum ibv_exp_calc_op op,
+				   enum ibv_exp_calc_data_type type)
+{
+	struct ibv_exp_send_wr wr = { .wr_id = 5, .sg_list = list, .num_sge = count,
+				      .exp_opcode = IBV_EXP_WR_SEND,
+				      .exp_send_flags = IBV_EXP_SEND_WITH_CALC | SIGNALED };
+	wr.op.calc.calc_op = op;
+	wr.op.calc.data_type = type;
+	return wr;
+}
+
+static void sends_compute(void)
+{
+	struct cross c = cross_open(MASTER, 0);
+	uint64_t *numbers = (uint64_t *)c.r.buffer;
+	uint64_t *result = (uint64_t *)(c.r.buffer + 4096);
+	static const struct {
+		enum ibv_exp_calc_op op;
+		enum ibv_exp_calc_data_type type;
+		uint64_t result;
+	} cases[] = {
+		{ IBV_EXP_CALC_OP_ADD, IBV_EXP_CALC_DATA_TYPE_UINT, 0xf0 + 0x3c + 0x11 },
+		{ IBV_EXP_CALC_OP_ADD, IBV_EXP_CALC_DATA_TYPE_INT, 0xf0 + 0x3c + 0x11 },
+		{ IBV_EXP_CALC_OP_MAXLOC, IBV_EXP_CALC_DATA_TYPE_UINT, 0xf0 },
+		{ IBV_EXP_CALC_OP_BAND, IBV_EXP_CALC_DATA_TYPE_INT, 0xf0 & 0x3c & 0x11 },
+		{ IBV_EXP_CALC_OP_BOR, IBV_EXP_CALC_DATA_TYPE_UINT, 0xf0 | 0x3c | 0x11 },
+		{ IBV_EXP_CALC_OP_BXOR, IBV_EXP_CALC_DATA_TYPE_FLOAT, 0xf0 ^ 0x3c ^ 0x11 },
+	};
+	struct ibv_sge list[2] = { sge_at(&c.r, 0, 16), sge_at(&c.r, 32, 8) };
+	numbers[0] = htobe64(0xf0), numbers[1] = htobe64(0x3c), numbers[4] = htobe64(0x11);
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		post_receive(&c.r, 9);
+		CHECK_INT(post(c.r.a, calc(list, 2, cases[i].op, cases[i].type)), 0);
+		struct ibv_wc wc = next_completion(c.recv_cq);
+		CHECK_INT(wc.byte_len, 8);
+		CHECK_INT(be64toh(*result), cases[i].result);
+		expect(c.r.cq, 5);
+	}
+	double halves[3] = { 0.5, -2.25, 100 };
+	for (int i = 0; i < 3; i++) {
+		uint64_t bits;
+		memcpy(&bits, halves + i, 8);
+		numbers[i == 2 ? 4 : i] = htobe64(bits);
+	}
+	post_receive(&c.r, 9);
+	CHECK_INT(post(c.r.a, calc(list, 2, IBV_EXP_CALC_OP_ADD, IBV_EXP_CALC_DATA_TYPE_FLOAT)), 0);
+	expect(c.recv_cq, 9);
+	expect(c.r.cq, 5);
+	uint64_t bits = be64toh(*result);
+	double sum;
+	memcpy(&sum, &bits, 8);
+	CHECK(sum == 98.25);
+	/* With a location: who has the greatest. */
+	for (int i = 0; i < 4; i++)
+		numbers[2 * i] = htobe64(i == 2 ? 50 : i), numbers[2 * i + 1] = htobe64(100 + i);
+	struct ibv_sge all = sge_at(&c.r, 0, 64);
+	struct ibv_exp_send_wr wr = calc(&all, 1, IBV_EXP_CALC_OP_MAXLOC, IBV_EXP_CALC_DATA_TYPE_UINT);
+	wr.op.calc.data_size = IBV_EXP_CALC_DATA_SIZE_64_BIT_LOC;
+	post_receive(&c.r, 9);
+	CHECK_INT(post(c.r.a, wr), 0);
+	CHECK_INT(next_completion(c.recv_cq).byte_len, 16);
+	expect(c.r.cq, 5);
+	CHECK_INT(be64toh(result[0]), 50);
+	CHECK_INT(be64toh(result[1]), 102);
+	/* What there is not. */
+	CHECK_INT(post(c.r.b, calc(list, 2, IBV_EXP_CALC_OP_ADD, IBV_EXP_CALC_DATA_TYPE_UINT)), EINVAL);
+	CHECK_INT(post(c.r.a, calc(list, 2, IBV_EXP_CALC_OP_MAXLOC, IBV_EXP_CALC_DATA_TYPE_INT)), EINVAL);
+	CHECK_INT(post(c.r.a, calc(list, 2, IBV_EXP_CALC_OP_NUMBER, IBV_EXP_CALC_DATA_TYPE_INT)), EINVAL);
+	list[1].length = 7;
+	CHECK_INT(post(c.r.a, calc(list, 2, IBV_EXP_CALC_OP_ADD, IBV_EXP_CALC_DATA_TYPE_UINT)), EINVAL);
+	wr.exp_opcode = IBV_EXP_WR_RDMA_READ;
+	CHECK_INT(post(c.r.a, wr), EINVAL);
+	struct ibv_exp_device_attr device = { .comp_mask = IBV_EXP_DEVICE_ATTR_CALC_CAP |
+							  IBV_EXP_DEVICE_ATTR_EXP_CAP_FLAGS };
+	CHECK_INT(ibv_exp_query_device(c.r.context, &device), 0);
+	CHECK(device.exp_device_cap_flags & IBV_EXP_DEVICE_CROSS_CHANNEL);
+	CHECK_INT(device.calc_cap.int_ops, 1 << 0 | 1 << 2 | 1 << 3 | 1 << 4);
+	CHECK_INT(device.calc_cap.uint_ops, 31);
+	CHECK_INT(device.calc_cap.data_types, 7);
+	CHECK_INT(device.calc_cap.data_sizes, 1);
+	cross_close(&c);
+}
+
+/* A CQ that only waits consume is not overrun; a queue that nobody polls for is not full. */
+static void nobody_polls(void)
+{
+	struct cross c = cross_open(IBV_EXP_QP_CREATE_IGNORE_SQ_OVERFLOW,
+				    IBV_EXP_QP_CREATE_IGNORE_RQ_OVERFLOW);
+	struct ibv_exp_cq_attr change = { .comp_mask = IBV_EXP_CQ_ATTR_CQ_CAP_FLAGS,
+					  .cq_cap_flags = IBV_EXP_CQ_IGNORE_OVERRUN };
+	CHECK_INT(ibv_exp_modify_cq(c.recv_cq, &change, IBV_EXP_CQ_CAP_FLAGS), 0);
+	CHECK_INT(ibv_exp_modify_cq(c.r.cq, &change, IBV_EXP_CQ_CAP_FLAGS), 0);
+	for (int turn = 0; turn < 1000; turn++) {
+		post_receive(&c.r, 1);
+		post_send(&c.r, 2);
+		CHECK_INT(post(c.master, wait_for(c.recv_cq, 1, SIGNALED | LAST, turn)), 0);
+		expect(c.master_cq, turn);
+	}
+	CHECK_INT(c.r.b->state, IBV_QPS_RTS);
+	cross_close(&c);
+}
+
+enum { PROCESSES = 8, ROUNDS = 3, REPEATS = 20 };
+
+/* What the processes share: who is there, and where their queue pairs are. */
+struct meeting {
+	pthread_barrier_t barrier;
+	uint32_t qp_num[PROCESSES][ROUNDS];
+	int entered[REPEATS];
+};
+
+static struct ibv_recv_wr receive_into(struct ibv_sge *sge)
+{
+	struct ibv_recv_wr wr = { .wr_id = 3, .sg_list = sge, .num_sge = 1 };
+	return wr;
+}
+
+/* Each sends to the one whose number differs in the bit of the round what it has of all rounds before, summed up by the
+ * send itself; the last send goes to itself. Requests for all rounds are posted at once, and then it sleeps. */
+static void allreduce(struct meeting *meeting, int self, int is_sum)
+{
+	struct ibv_context *context = open_device();
+	struct ibv_pd *pd = ibv_alloc_pd(context);
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
+	CHECK(pd && channel);
+	uint64_t *memory = calloc(16, 8); /* own, what arrives in each round, result */
+	struct ibv_mr *mr = ibv_reg_mr(pd, memory, 128, IBV_ACCESS_LOCAL_WRITE);
+	CHECK(memory && mr);
+	struct ibv_cq *send_cq = waitable_cq(context, NULL);
+	struct ibv_cq *master_cq = waitable_cq(context, channel);
+	struct ibv_cq *recv_cq[ROUNDS + 1];
+	struct ibv_qp *qp[ROUNDS + 1];
+	for (int round = 0; round <= ROUNDS; round++) {
+		recv_cq[round] = waitable_cq(context, NULL);
+		qp[round] = cross_qp(pd, send_cq, recv_cq[round], MASTER | MANAGED_SEND);
+		if (round < ROUNDS)
+			meeting->qp_num[self][round] = qp[round]->qp_num;
+	}
+	struct ibv_qp *master = cross_qp(pd, master_cq, master_cq, MASTER);
+	pthread_barrier_wait(&meeting->barrier);
+	for (int round = 0; round < ROUNDS; round++)
+		connect_qp(qp[round], meeting->qp_num[self ^ 1 << round][round]);
+	connect_qp(qp[ROUNDS], qp[ROUNDS]->qp_num);
+	connect_qp(master, master->qp_num);
+	pthread_barrier_wait(&meeting->barrier);
+	for (int turn = 0; turn < REPEATS; turn++) {
+		struct ibv_sge into[ROUNDS + 1], from[ROUNDS + 1];
+		struct ibv_recv_wr receives[ROUNDS + 1];
+		struct ibv_exp_send_wr sends[ROUNDS + 1], enables[ROUNDS + 1], waits[ROUNDS + 1];
+		struct ibv_exp_task tasks[4 * (ROUNDS + 1)], *next = tasks, *bad = NULL;
+		memory[0] = htobe64((uint64_t)(self + 1) * (turn + 1));
+		for (int round = 0; round <= ROUNDS; round++) {
+			into[round] = (struct ibv_sge){ (uintptr_t)(memory + 1 + round), 8, mr->lkey };
+			from[round] = (struct ibv_sge){ (uintptr_t)memory, 8 * (round + 1), mr->lkey };
+			receives[round] = receive_into(into + round);
+			sends[round] = calc(from + round, 1, is_sum ? IBV_EXP_CALC_OP_ADD : IBV_EXP_CALC_OP_MAXLOC,
+					    IBV_EXP_CALC_DATA_TYPE_UINT);
+			enables[round] = enable(IBV_EXP_WR_SEND_ENABLE, qp[round], 0, LAST);
+			waits[round] = wait_for(recv_cq[round], 1,
+						round == ROUNDS ? LAST | SIGNALED : LAST, turn);
+			*next = (struct ibv_exp_task){ IBV_EXP_TASK_RECV, { .qp = qp[round] }, next + 1, 0 };
+			next++->item.recv_wr = receives + round;
+			*next = (struct ibv_exp_task){ IBV_EXP_TASK_SEND, { .qp = qp[round] }, next + 1, 0 };
+			next++->item.send_wr = sends + round;
+			*next = (struct ibv_exp_task){ IBV_EXP_TASK_SEND, { .qp = master }, next + 1, 0 };
+			next++->item.send_wr = enables + round;
+			*next = (struct ibv_exp_task){ IBV_EXP_TASK_SEND, { .qp = master }, next + 1, 0 };
+			next++->item.send_wr = waits + round;
+		}
+		next[-1].next = NULL;
+		CHECK_INT(ibv_req_notify_cq(master_cq, 0), 0);
+		__atomic_add_fetch(&meeting->entered[turn], 1, __ATOMIC_SEQ_CST);
+		CHECK_INT(ibv_exp_post_task(context, tasks, &bad), 0);
+		struct ibv_cq *cq;
+		void *unused;
+		CHECK_INT(ibv_get_cq_event(channel, &cq, &unused), 0);
+		ibv_ack_cq_events(cq, 1);
+		expect(master_cq, turn);
+		/* Nobody is through before everybody has come. */
+		CHECK_INT(__atomic_load_n(&meeting->entered[turn], __ATOMIC_SEQ_CST), PROCESSES);
+		uint64_t all = is_sum ? PROCESSES * (PROCESSES + 1) / 2 : PROCESSES;
+		CHECK_INT(be64toh(memory[1 + ROUNDS]), all * (turn + 1));
+		/* Room again. */
+		struct ibv_wc wc;
+		while (ibv_poll_cq(send_cq, 1, &wc) > 0)
+			CHECK_INT(wc.status, IBV_WC_SUCCESS);
+		for (int round = 0; round <= ROUNDS; round++)
+			expect(recv_cq[round], 3);
+	}
+	pthread_barrier_wait(&meeting->barrier);
+	CHECK_INT(ibv_destroy_qp(master), 0);
+	for (int round = 0; round <= ROUNDS; round++) {
+		CHECK_INT(ibv_destroy_qp(qp[round]), 0);
+		CHECK_INT(ibv_destroy_cq(recv_cq[round]), 0);
+	}
+	CHECK_INT(ibv_destroy_cq(master_cq), 0);
+	CHECK_INT(ibv_destroy_cq(send_cq), 0);
+	CHECK_INT(ibv_dereg_mr(mr), 0);
+	CHECK_INT(ibv_destroy_comp_channel(channel), 0);
+	CHECK_INT(ibv_dealloc_pd(pd), 0);
+	CHECK_INT(ibv_close_device(context), 0);
+	free(memory);
+}
+
+static void in_processes(int is_sum)
+{
+	struct meeting *meeting = mmap(NULL, sizeof(*meeting), PROT_READ | PROT_WRITE,
+				       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	CHECK(meeting != MAP_FAILED);
+	pthread_barrierattr_t shared;
+	CHECK_INT(pthread_barrierattr_init(&shared), 0);
+	CHECK_INT(pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED), 0);
+	CHECK_INT(pthread_barrier_init(&meeting->barrier, &shared, PROCESSES), 0);
+	pid_t children[PROCESSES];
+	for (int self = 0; self < PROCESSES; self++) {
+		children[self] = fork();
+		CHECK(children[self] >= 0);
+		if (!children[self]) {
+			alarm(DEADLINE);
+			allreduce(meeting, self, is_sum);
+			exit(0);
+		}
+	}
+	int failed = 0;
+	for (int left = PROCESSES; left; left--) {
+		int status;
+		CHECK(wait(&status) > 0);
+		if (status && !failed++)
+			for (int self = 0; self < PROCESSES; self++)
+				kill(children[self], SIGTERM);
+	}
+	CHECK_INT(failed, 0);
+}
+
+static void eight_processes_sum_up(void)
+{
+	in_processes(1);
+}
+
+static void eight_processes_find_the_greatest(void)
+{
+	in_processes(0);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct test_case cases[] = {
+		{ "waits_count_completions", waits_count_completions },
+		{ "managed_queues_execute_what_is_released", managed_queues_execute_what_is_released },
+		{ "mistakes_are_refused", mistakes_are_refused },
+		{ "sends_compute", sends_compute },
+		{ "nobody_polls", nobody_polls },
+		{ "eight_processes_sum_up", eight_processes_sum_up },
+		{ "eight_processes_find_the_greatest", eight_processes_find_the_greatest },
+		{ NULL, NULL },
+	};
+	return run_case(cases, argc, argv);
+}
