@@ -22,6 +22,7 @@ pub mod link;
 mod memory;
 mod objects;
 pub mod random;
+mod raw;
 pub mod steering;
 mod sync;
 mod sys;
@@ -36,13 +37,17 @@ pub use error::VerbsError;
 pub use hca::{DeviceAttr, DeviceFacts, DeviceInfo, GidEntry, PortAttr, limits};
 pub use objects::{
     Advice, Ah, AsyncEvent, AsyncEventKind, CompChannel, Connection, Context, Cq, CqInitAttr,
-    Datagram, Dm, EventElement, EventWaiter, FileId, Mr, Mw, Pd, Qp, QpInitAttr, RecvPoster, Rereg,
-    ReregFlags, SendPoster, Srq, SrqInitAttr, SrqPoster, Xrcd, XrcdInitAttr,
+    Datagram, Dm, EventElement, EventWaiter, FileId, Flow, Mr, Mw, Pd, Qp, QpInitAttr, RecvPoster,
+    Rereg, ReregFlags, SendPoster, Srq, SrqInitAttr, SrqPoster, Xrcd, XrcdInitAttr,
+};
+pub use raw::{
+    EthFields, FlowAttr, FlowKind, FlowSpec, Ipv4Fields, Ipv6Fields, MAX_FLOW_SPECS, Masked,
+    PortFields,
 };
 pub use rocade_transport::{
     AccessFlags, AddressVector, Bind, BindError, CompleteTo, Completion, Counters, DropReason,
-    ImmOrInv, ModifyError, PostError, QpAttr, QpAttrMask, QpCap, QpState, QpType, SendFlags,
-    SendOp, SendWr, Sge, SrqAttr, SrqError, Srqn, WcFlags, WcOpcode, WcStatus, Window, WindowKind,
-    transition_rule,
+    ImmOrInv, MAX_TSO, MAX_TSO_HEADER, ModifyError, PostError, QpAttr, QpAttrMask, QpCap, QpState,
+    QpType, SendFlags, SendOp, SendWr, Sge, SrqAttr, SrqError, Srqn, Tso, WcFlags, WcOpcode,
+    WcStatus, Window, WindowKind, transition_rule,
 };
 pub use rocade_wire::{Gid, Guid, Lkey, Mtu, Pkey, Psn, Qkey, Qpn, Rkey};

@@ -20,6 +20,8 @@ pub enum PostError {
     UnsupportedOpcode,
     /// A datagram without address handle, or an address handle where there is a connection (EINVAL, UD-03).
     NoDestination,
+    /// A request to be cut into segments without header or MSS, or with too long a header (EINVAL).
+    BadSegmentation,
     /// The local buffer of an atomic is shorter than 8 bytes (EINVAL, ATM-05).
     AtomicBuffer,
 }
@@ -34,6 +36,7 @@ impl fmt::Display for PostError {
             Self::SharedReceives => "the QP takes its receives from a shared receive queue",
             Self::UnsupportedOpcode => "operation not supported by this QP type",
             Self::NoDestination => "a datagram needs an address handle, and nothing else takes one",
+            Self::BadSegmentation => "segmentation needs an MSS and a header of 14 to 1024 bytes",
             Self::AtomicBuffer => "the local buffer of an atomic needs 8 bytes",
         })
     }

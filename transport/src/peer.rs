@@ -48,7 +48,8 @@ impl Framing {
             QpType::Uc => Some(Self::of_service(Service::Uc)),
             QpType::Ud => Some(Self::of_service(Service::Ud)),
             QpType::XrcSend | QpType::XrcRecv => Some(Self::of_service(Service::Xrc)),
-            QpType::RawPacket => None,
+            // Its frames have none: this is nobody's.
+            QpType::RawPacket => Some(Self::of_service(Service::Cnp)),
         }
     }
 

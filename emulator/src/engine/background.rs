@@ -20,6 +20,7 @@ use super::handover::Driver;
 use super::load::Load;
 use super::pending::Occasion;
 use super::uplink::Uplink;
+use crate::raw::PacketSocket;
 use crate::sys;
 
 /// Starts the thread. It ends when the engine is gone.
@@ -35,6 +36,7 @@ pub(super) fn start(engine: &Arc<EngineInner>) -> io::Result<()> {
 struct WaitSet {
     wake: Arc<OwnedFd>,
     uplinks: Vec<Arc<Uplink>>,
+    frames: Vec<Arc<PacketSocket>>,
     control: Option<Arc<BrokerLink>>,
     network: Option<Arc<OwnedFd>>,
     timeout: Option<Duration>,
@@ -98,6 +100,9 @@ impl WaitSet {
                 set.add(fd.as_raw_fd());
             }
         }
+        for socket in &self.frames {
+            set.add(socket.fd());
+        }
         if set.wait(self.timeout).is_err() {
             // The program has lowered its limit of descriptors below what is open: look now and then.
             let blind = Duration::from_nanos(BLIND_NS);
@@ -134,6 +139,7 @@ impl EngineInner {
             return WaitSet {
                 wake,
                 uplinks: Vec::new(),
+                frames: Vec::new(),
                 control,
                 network,
                 timeout,
@@ -150,6 +156,7 @@ impl EngineInner {
         WaitSet {
             wake,
             uplinks: self.uplinks.read().clone(),
+            frames: self.frames.receivers(),
             control,
             network,
             timeout,
@@ -236,6 +243,7 @@ impl EngineInner {
         let sockets = channels.is_empty() || turn.is_multiple_of(SOCKET_TURN);
         drop(channels);
         if sockets {
+            packets += self.receive_frames(Driver::Background);
             for uplink in self.uplinks.read().iter() {
                 let mut rx = uplink.rx.lock();
                 packets += self.receive(uplink, &mut rx, Driver::Background).packets;
@@ -257,7 +265,7 @@ impl EngineInner {
     /// Receives from all links until they are empty, or the application polls for the rest; true where
     /// there was anything.
     pub(super) fn receive_all(&self) -> bool {
-        let mut packets = self.receive_all_shared();
+        let mut packets = self.receive_all_shared() + self.receive_frames(Driver::Background);
         for uplink in self.uplinks.read().iter() {
             let mut rx = uplink.rx.lock();
             let mut looks = 0;

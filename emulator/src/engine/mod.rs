@@ -13,6 +13,7 @@ mod clock;
 mod dispatch;
 mod duty;
 mod figures;
+mod frames;
 mod groups;
 mod gsi;
 mod handover;
@@ -63,6 +64,7 @@ use crate::sys;
 use agenda::Agenda;
 use broker_link::BrokerLink;
 use clock::Clock;
+use frames::RawPorts;
 use groups::Groups;
 pub(crate) use handover::Driver;
 use handover::Handover;
@@ -164,6 +166,7 @@ pub(crate) struct EngineInner {
     opening: Mutex<()>,
     routes: Routes,
     groups: Groups,
+    frames: RawPorts,
     channels: RwLock<Vec<Arc<ShmChannel>>>,
     /// How many; pollers look here first.
     channel_count: AtomicUsize,
@@ -225,6 +228,7 @@ impl Engine {
                 opening: Mutex::default(),
                 routes: Routes::default(),
                 groups: Groups::default(),
+                frames: RawPorts::default(),
                 channels: RwLock::default(),
                 channel_count: AtomicUsize::new(0),
                 agenda: Agenda::default(),

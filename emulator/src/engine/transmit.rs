@@ -276,6 +276,9 @@ impl EngineInner {
     ) {
         core.qp.pace_mut().release_posts();
         if !core.tx.leads_anywhere() {
+            if let Some(raw) = inner.raw() {
+                self.send_frames(inner, core, raw, mem, driver);
+            }
             return;
         }
         let owed = core.qp.owed_ack();
@@ -538,7 +541,9 @@ impl EngineInner {
         mem: &MemGuard<'_>,
         driver: Driver,
     ) {
-        if core.tx.blocked.is_some() {
+        if inner.raw().is_some() {
+            self.drain(inner, core, mem, Cause::Other, self.now(), driver);
+        } else if core.tx.blocked.is_some() {
             if self.send_blocked(&mut core.tx, driver) {
                 self.drain(inner, core, mem, Cause::Other, self.now(), driver);
             } else {

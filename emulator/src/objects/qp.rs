@@ -14,6 +14,7 @@ use rocade_wire::{Gid, Pkey, Qpn};
 use super::context::{AsyncEventKind, EventElement};
 use super::cq::{Cq, CqInner};
 use super::event_queue::AckCounter;
+use super::flow::Flow;
 use super::pd::{Pd, PdInner};
 use super::poster::{RecvPoster, SendPoster};
 use super::slots::PendingSlots;
@@ -22,6 +23,7 @@ use super::xrcd::{Domain, XrcdInner};
 use crate::engine::{Driver, EngineInner, Path, TxState, Uplink};
 use crate::error::VerbsError;
 use crate::hca::{Hca, limits};
+use crate::raw::{FlowAttr, Outgoing, RawPart};
 
 /// The bit of a Q_Key that unprivileged processes must not set.
 const CONTROLLED_QKEY: u32 = 1 << 31;
@@ -108,6 +110,7 @@ pub(crate) struct QpInner {
     recv_cq: Option<Arc<CqInner>>,
     srq: Option<Arc<SrqInner>>,
     target: Option<Box<TargetPart>>,
+    raw: Option<Box<RawPart>>,
     cookie: u64,
     core: Mutex<QpCore>,
     alive: AtomicBool,
@@ -123,6 +126,7 @@ struct Plan {
     cqs: Option<(Arc<CqInner>, Arc<CqInner>)>,
     srq: Option<Arc<SrqInner>>,
     target: Option<Box<TargetPart>>,
+    raw: Option<Box<RawPart>>,
 }
 
 /// What an XRC target has besides.
@@ -181,6 +185,13 @@ impl Qp {
             Some(srq) => Receives::Shared(Arc::clone(srq) as _),
             None => Receives::Own,
         };
+        let raw = match init.qp_type {
+            QpType::RawPacket => Some(Box::new(RawPart {
+                port: pd.context.engine.raw_port(&pd.context.hca)?,
+                outgoing: Mutex::default(),
+            })),
+            _ => None,
+        };
         let plan = Plan {
             qp_type: init.qp_type,
             cap: init.cap,
@@ -189,6 +200,7 @@ impl Qp {
             cqs: Some((init.send_cq.inner, init.recv_cq.inner)),
             srq,
             target: None,
+            raw,
         };
         let inner = QpInner::create(pd, plan, receives)?;
         Ok(Self::held(inner, None))
@@ -213,6 +225,7 @@ impl Qp {
                 domain: Arc::clone(&domain),
                 holds: Mutex::new(vec![Arc::clone(&hold)]),
             })),
+            raw: None,
         };
         let inner = QpInner::create(nobody, plan, Receives::Domain(domain))?;
         xrcd.children.fetch_add(1, Ordering::AcqRel);
@@ -411,6 +424,16 @@ impl Qp {
         inner.engine().attach_to_group(hca, group, inner.qp_num)
     }
 
+    /// Leads frames that match to this raw packet QP, from now on.
+    ///
+    /// # Errors
+    /// [`VerbsError::InvalidArgument`] for a QP of another type, or a flow that makes no sense;
+    /// [`VerbsError::Io`] without descriptors.
+    #[doc(alias = "ibv_create_flow")]
+    pub fn create_flow(&self, attr: FlowAttr) -> Result<Flow, VerbsError> {
+        Flow::new(Arc::clone(&self.owner.inner), attr)
+    }
+
     /// Detaches it.
     ///
     /// # Errors
@@ -443,6 +466,14 @@ impl Qp {
         //= MC-02
         if self.inner().engine().is_in_group(self.qp_num()) {
             return Err(VerbsError::Busy("attached to a multicast group"));
+        }
+        //= DST-04
+        let flows = self
+            .inner()
+            .raw()
+            .map(|raw| raw.port.flows_of(self.qp_num()));
+        if flows.is_some_and(|flows| !flows.is_empty()) {
+            return Err(VerbsError::Busy("flows lead to it"));
         }
         if !self.owner.let_go() {
             return Err(VerbsError::InvalidArgument("destroyed already"));
@@ -503,6 +534,7 @@ impl QpInner {
             recv_cq,
             srq: plan.srq,
             target: plan.target,
+            raw: plan.raw,
             cookie: plan.cookie,
             core: Mutex::new(QpCore {
                 qp,
@@ -544,6 +576,17 @@ impl QpInner {
     /// report it: no CQ is the target's.
     pub(crate) const fn has_cqs(&self) -> bool {
         self.send_cq.is_some()
+    }
+
+    /// Its way to the frames of the interface.
+    pub(crate) fn raw(&self) -> Option<&RawPart> {
+        self.raw.as_deref()
+    }
+
+    /// Are frames of it on their way out for which the interface had no room? Its lock is held.
+    pub(crate) fn waits_for_room(&self) -> bool {
+        let outgoing = self.raw().map(|raw| &raw.outgoing);
+        outgoing.is_some_and(|outgoing| Outgoing::next(&outgoing.lock()).is_some())
     }
 
     pub(crate) fn engine(&self) -> &Arc<EngineInner> {
@@ -742,6 +785,15 @@ impl QpInner {
         core.recv_slots.clear();
     }
 
+    /// Flows that nobody has ended before.
+    fn end_flows(&self) {
+        if let Some(raw) = self.raw() {
+            for flow in raw.port.flows_of(self.qp_num) {
+                self.engine().remove_flow(&raw.port, flow);
+            }
+        }
+    }
+
     fn end(&self) -> bool {
         if !self.alive.swap(false, Ordering::AcqRel) {
             return false;
@@ -749,6 +801,7 @@ impl QpInner {
         let engine = self.engine();
         engine.remove_qp(self.qp_num);
         engine.leave_groups(self.qp_num);
+        self.end_flows();
         engine.say_farewell(self);
         {
             // Whoever still holds a reference finds a QP that takes and sends nothing.

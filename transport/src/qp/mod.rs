@@ -1,5 +1,6 @@
 //! A queue pair: entry points only.
 
+mod frames;
 mod modify;
 mod salvage;
 mod short;
@@ -296,7 +297,7 @@ impl Qp {
     pub fn queued_routes(&self) -> impl Iterator<Item = RouteTag> {
         let sender = match &self.send {
             SendSide::Unreliable(sender) => Some(sender),
-            SendSide::Reliable(_) | SendSide::None => None,
+            SendSide::Reliable(_) | SendSide::Frames(_) | SendSide::None => None,
         };
         sender.into_iter().flat_map(Sender::routes)
     }
@@ -309,18 +310,28 @@ impl Qp {
         to: Option<Destination>,
         inline: Option<&[u8]>,
     ) -> Result<(), PostError> {
+        self.may_post()?;
+        self.send.post(wr, to, inline)?;
+        self.flush_posted(now);
+        Ok(())
+    }
+
+    #[inline]
+    const fn may_post(&self) -> Result<(), PostError> {
         //= PST-01..07
         match self.state {
-            QpState::Reset | QpState::Init | QpState::Rtr => return Err(PostError::InvalidState),
-            QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => {}
+            QpState::Reset | QpState::Init | QpState::Rtr => Err(PostError::InvalidState),
+            QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => Ok(()),
         }
-        self.send.post(wr, to, inline)?;
+    }
+
+    #[inline]
+    fn flush_posted(&mut self, now: Time) {
         if matches!(self.state, QpState::Err | QpState::Sqe) {
             //= RC-STA-02
             let (send, _, mut cx) = self.sides(now, &());
             send.flush(&mut cx);
         }
-        Ok(())
     }
 
     /// The newest send work request, which was queued just now, goes to the XRC SRQ `srqn` of the peer: an XRC
@@ -434,8 +445,8 @@ impl Qp {
             self.handle_response(now, headers, packet.payload(), mem);
             return;
         }
-        if let RecvSide::None = self.recv {
-            // An XRC initiator has no requests to answer.
+        if let RecvSide::None | RecvSide::Frames(_) = self.recv {
+            // An XRC initiator has no requests to answer, and raw packets come another way.
             self.out.counters.drop_packet(DropReason::WrongService);
             return;
         }
@@ -447,7 +458,7 @@ impl Qp {
             }
             RecvSide::Connected(receiver) => receiver.handle(&mut cx, headers, packet.payload()),
             RecvSide::Datagrams(receiver) => receiver.handle(&mut cx, meta, packet),
-            RecvSide::None => Ok(()),
+            RecvSide::Frames(_) | RecvSide::None => Ok(()),
         };
         self.conclude(now, result);
     }
@@ -684,7 +695,7 @@ impl Qp {
 
     /// A local error of a side that nobody acknowledges ends that side, and no more (UC-11, UD-12).
     fn conclude_send(&mut self, now: Time, result: Result<(), Fatal>) {
-        if let SendSide::Unreliable(_) = self.send
+        if let SendSide::Unreliable(_) | SendSide::Frames(_) = self.send
             && result.is_err()
         {
             self.state = QpState::Sqe;

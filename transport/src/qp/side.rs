@@ -9,6 +9,7 @@ use crate::error::PostError;
 use crate::memory::Memory;
 use crate::outputs::{Fatal, Outputs};
 use crate::queue::{RecvSource, SendLimits};
+use crate::raw::{FrameReceiver, FrameSender, Tso};
 use crate::requester::{Requester, RequesterAttr};
 use crate::responder::{Responder, ResponderAttr};
 use crate::time::Time;
@@ -25,6 +26,8 @@ pub(super) enum SendSide {
     Reliable(Requester),
     /// Once: UC and UD.
     Unreliable(Sender),
+    /// Frames as they are: raw packets.
+    Frames(FrameSender),
 }
 
 /// What receives.
@@ -38,6 +41,8 @@ pub(super) enum RecvSide {
     Connected(Connected),
     /// Takes datagrams of anybody: UD.
     Datagrams(Datagrams),
+    /// Takes frames as they are: raw packets.
+    Frames(FrameReceiver),
 }
 
 impl SendSide {
@@ -48,7 +53,7 @@ impl SendSide {
             QpType::Uc | QpType::Ud => Some(Self::Unreliable(Sender::new(limits, qp_type))),
             //= XRC-01
             QpType::XrcRecv => Some(Self::None),
-            QpType::RawPacket => None,
+            QpType::RawPacket => Some(Self::Frames(FrameSender::new(limits))),
         }
     }
 
@@ -57,6 +62,7 @@ impl SendSide {
         match self {
             Self::Reliable(requester) => requester.queued(),
             Self::Unreliable(sender) => sender.queued(),
+            Self::Frames(sender) => sender.queued(),
             Self::None => 0,
         }
     }
@@ -66,6 +72,7 @@ impl SendSide {
         match self {
             Self::Reliable(requester) => requester.is_drained(),
             Self::Unreliable(sender) => sender.is_drained(),
+            Self::Frames(sender) => sender.is_drained(),
             Self::None => true,
         }
     }
@@ -76,7 +83,8 @@ impl SendSide {
         match self {
             Self::Reliable(requester) => requester.has_work(),
             Self::Unreliable(sender) => sender.has_work(),
-            Self::None => false,
+            // Its frames are fetched by another way.
+            Self::Frames(_) | Self::None => false,
         }
     }
 
@@ -91,7 +99,21 @@ impl SendSide {
             Self::Reliable(requester) if to.is_none() => requester.post(wr, inline),
             Self::Reliable(_) => Err(PostError::NoDestination),
             Self::Unreliable(sender) => sender.post(wr, to, inline),
+            Self::Frames(sender) => sender.post(wr, to, None, inline),
             Self::None => Err(PostError::InvalidState),
+        }
+    }
+
+    /// Queues a request that is cut into segments; only raw packets are.
+    pub(super) fn post_tso(
+        &mut self,
+        wr: &SendWr<'_>,
+        tso: Tso<'_>,
+        inline: Option<&[u8]>,
+    ) -> Result<(), PostError> {
+        match self {
+            Self::Frames(sender) => sender.post(wr, None, Some(tso), inline),
+            _ => Err(PostError::UnsupportedOpcode),
         }
     }
 
@@ -99,6 +121,7 @@ impl SendSide {
         match self {
             Self::Reliable(requester) => requester.unpost(count),
             Self::Unreliable(sender) => sender.unpost(count),
+            Self::Frames(sender) => sender.unpost(count),
             Self::None => {}
         }
     }
@@ -107,6 +130,7 @@ impl SendSide {
         match self {
             Self::Reliable(requester) => requester.unflush(slots),
             Self::Unreliable(sender) => sender.unflush(slots),
+            Self::Frames(sender) => sender.unflush(slots),
             Self::None => {}
         }
     }
@@ -115,6 +139,7 @@ impl SendSide {
         match self {
             Self::Reliable(requester) => requester.free_slots(slots),
             Self::Unreliable(sender) => sender.free_slots(slots),
+            Self::Frames(sender) => sender.free_slots(slots),
             Self::None => {}
         }
     }
@@ -124,7 +149,7 @@ impl SendSide {
         match self {
             Self::Reliable(requester) => requester.start(sq_psn),
             Self::Unreliable(sender) => sender.start(sq_psn),
-            Self::None => {}
+            Self::Frames(_) | Self::None => {}
         }
     }
 
@@ -144,6 +169,7 @@ impl SendSide {
         match self {
             Self::Reliable(requester) => requester.set_draining(draining),
             Self::Unreliable(sender) => sender.set_draining(draining),
+            Self::Frames(sender) => sender.set_draining(draining),
             Self::None => {}
         }
     }
@@ -151,14 +177,14 @@ impl SendSide {
     pub(super) fn next_timeout(&self) -> Option<Time> {
         match self {
             Self::Reliable(requester) => requester.next_timeout(),
-            Self::Unreliable(_) | Self::None => None,
+            Self::Unreliable(_) | Self::Frames(_) | Self::None => None,
         }
     }
 
     pub(super) fn handle_timeout<H>(&mut self, cx: &mut Cx<'_, H>) -> Result<(), Fatal> {
         match self {
             Self::Reliable(requester) => requester.handle_timeout(cx),
-            Self::Unreliable(_) | Self::None => Ok(()),
+            Self::Unreliable(_) | Self::Frames(_) | Self::None => Ok(()),
         }
     }
 
@@ -175,7 +201,7 @@ impl SendSide {
                 requester.check_failed(cx)
             }
             Self::Unreliable(sender) => sender.poll_transmit(cx, tx),
-            Self::None => Ok(()),
+            Self::Frames(_) | Self::None => Ok(()),
         }
     }
 
@@ -187,7 +213,7 @@ impl SendSide {
                 requester.check_failed(cx)
             }
             Self::Unreliable(sender) => sender.fail_request(cx, psn),
-            Self::None => Ok(()),
+            Self::Frames(_) | Self::None => Ok(()),
         }
     }
 
@@ -196,6 +222,7 @@ impl SendSide {
         match self {
             Self::Reliable(requester) => requester.flush(cx),
             Self::Unreliable(sender) => sender.flush(cx),
+            Self::Frames(sender) => sender.flush(cx),
             Self::None => {}
         }
     }
@@ -205,6 +232,7 @@ impl SendSide {
         match self {
             Self::Reliable(requester) => requester.reset(),
             Self::Unreliable(sender) => sender.reset(),
+            Self::Frames(sender) => sender.reset(),
             Self::None => {}
         }
     }
@@ -219,7 +247,7 @@ impl RecvSide {
             QpType::XrcSend => Some(Self::None),
             QpType::Uc => Some(Self::Connected(Connected::new(receives))),
             QpType::Ud => Some(Self::Datagrams(Datagrams::new(receives))),
-            QpType::RawPacket => None,
+            QpType::RawPacket => Some(Self::Frames(FrameReceiver::new(receives))),
         }
     }
 
@@ -229,6 +257,7 @@ impl RecvSide {
             Self::Reliable(responder) => responder.queued(),
             Self::Connected(receiver) => receiver.queued(),
             Self::Datagrams(receiver) => receiver.queued(),
+            Self::Frames(receiver) => receiver.queued(),
             Self::None => 0,
         }
     }
@@ -239,6 +268,7 @@ impl RecvSide {
             Self::Reliable(responder) => Some(responder.receives()),
             Self::Connected(receiver) => Some(receiver.receives()),
             Self::Datagrams(receiver) => Some(receiver.receives()),
+            Self::Frames(receiver) => Some(receiver.receives()),
             Self::None => None,
         }
     }
@@ -248,7 +278,7 @@ impl RecvSide {
         match self {
             Self::Reliable(responder) => responder.is_in_message(),
             Self::Connected(receiver) => receiver.is_in_message(),
-            Self::Datagrams(_) | Self::None => false,
+            Self::Datagrams(_) | Self::Frames(_) | Self::None => false,
         }
     }
 
@@ -258,6 +288,7 @@ impl RecvSide {
             Self::Reliable(responder) => responder.receives_mut(),
             Self::Connected(receiver) => receiver.receives_mut(),
             Self::Datagrams(receiver) => receiver.receives_mut(),
+            Self::Frames(receiver) => receiver.receives_mut(),
             Self::None => return None,
         })
     }
@@ -281,7 +312,7 @@ impl RecvSide {
         match self {
             Self::Reliable(responder) => responder.start(rq_psn),
             Self::Connected(receiver) => receiver.start(rq_psn),
-            Self::Datagrams(_) | Self::None => {}
+            Self::Datagrams(_) | Self::Frames(_) | Self::None => {}
         }
     }
 
@@ -289,7 +320,7 @@ impl RecvSide {
         match self {
             Self::Reliable(responder) => responder.set_attr(attr),
             Self::Connected(receiver) => receiver.set_access(attr.access),
-            Self::Datagrams(_) | Self::None => {}
+            Self::Datagrams(_) | Self::Frames(_) | Self::None => {}
         }
     }
 
@@ -380,6 +411,7 @@ impl RecvSide {
             Self::Reliable(responder) => responder.flush(cx),
             Self::Connected(receiver) => receiver.flush(cx),
             Self::Datagrams(receiver) => receiver.flush(cx),
+            Self::Frames(receiver) => receiver.flush(cx),
             Self::None => {}
         }
     }
@@ -390,6 +422,7 @@ impl RecvSide {
             Self::Reliable(responder) => responder.reset(),
             Self::Connected(receiver) => receiver.reset(),
             Self::Datagrams(receiver) => receiver.reset(),
+            Self::Frames(receiver) => receiver.reset(),
             Self::None => {}
         }
     }

@@ -40,6 +40,7 @@ mod enum_str;
 mod events;
 mod explain;
 mod ffi;
+mod flow;
 mod misc;
 mod mr;
 mod mw;

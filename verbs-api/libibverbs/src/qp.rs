@@ -39,6 +39,8 @@ pub(crate) struct QpState {
     has_wr_table: bool,
     qp_type: QpType,
     context: Arc<ContextObject>,
+    /// Longest header of a request that is cut into segments.
+    max_tso_header: u16,
     /// An XRC target has none.
     _pd: Option<InUse>,
 }
@@ -49,9 +51,19 @@ impl QpState {
         &self.qp
     }
 
+    /// The context it belongs to.
+    pub(crate) const fn context(&self) -> &Arc<ContextObject> {
+        &self.context
+    }
+
     /// Its transport service.
     pub(crate) const fn qp_type(&self) -> QpType {
         self.qp_type
+    }
+
+    /// Longest header of a request that is cut into segments; 0 where none is.
+    pub(crate) const fn max_tso_header(&self) -> usize {
+        self.max_tso_header as usize
     }
 
     /// How much inline data a send may have.
@@ -100,6 +112,7 @@ impl QpState {
 pub(crate) unsafe fn create(
     pd: *mut ibv_pd,
     init: &mut ibv_qp_init_attr,
+    max_tso_header: u16,
     fill_in: Option<fn(&mut ibv_qp_ex)>,
 ) -> Result<*mut ibv_qp, Errno> {
     // SAFETY: same contract.
@@ -176,6 +189,7 @@ pub(crate) unsafe fn create(
             has_wr_table: fill_in.is_some(),
             qp_type,
             context: Arc::clone(pd_state.context()),
+            max_tso_header,
             _pd: Some(pd_state.in_use()),
         };
         Ok((c, state))
@@ -220,6 +234,7 @@ pub(crate) unsafe fn target(
             has_wr_table: false,
             qp_type: QpType::XrcRecv,
             context: Arc::clone(xrcd.context()),
+            max_tso_header: 0,
             _pd: None,
         };
         Ok((c, state))
@@ -240,7 +255,7 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
         // SAFETY: by contract NULL or valid.
         let init = unsafe { init.as_mut() }.ok_or(Errno::INVAL)?;
         // SAFETY: same contract.
-        unsafe { create(pd, init, None) }
+        unsafe { create(pd, init, 0, None) }
     })
 }
 
