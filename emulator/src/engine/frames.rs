@@ -11,13 +11,12 @@ use rocade_transport::{Cause, Frame, QpState, WcStatus};
 use rocade_wire::Qpn;
 
 use super::EngineInner;
-use super::agenda::Why;
 use super::handover::Driver;
-use super::port_speed::PortSpeed;
+use crate::cells::{QpCore, QpInner, Why};
 use crate::error::VerbsError;
 use crate::hca::Hca;
+use crate::link::PortSpeed;
 use crate::memory::MemGuard;
-use crate::objects::{QpCore, QpInner};
 use crate::raw::{self, FlowAttr, FlowId, PacketSocket, RawPart, RawPort};
 
 /// Frames that one look receives at most.
@@ -96,6 +95,15 @@ impl EngineInner {
         // The background thread may have one more descriptor to wait for.
         self.call_background();
         Ok(id)
+    }
+
+    /// Ends the flows that lead to a QP and that nobody has ended before.
+    pub(crate) fn end_flows(&self, inner: &QpInner) {
+        if let Some(raw) = inner.raw() {
+            for flow in raw.port.flows_of(inner.qp_num()) {
+                self.remove_flow(&raw.port, flow);
+            }
+        }
     }
 
     /// Ends a flow; false where it has ended already.

@@ -2,27 +2,24 @@
 
 use std::sync::Arc;
 
-use super::qp::QpInner;
+use super::qp::QpOwner;
 use crate::error::VerbsError;
-use crate::raw::{FlowAttr, FlowId, RawPart};
+use crate::raw::{FlowAttr, FlowId};
 
 /// A flow (`ibv_flow`). It ends with `destroy`, or with its only handle.
 #[derive(Debug)]
 #[doc(alias = "ibv_flow")]
 pub struct Flow {
-    qp: Arc<QpInner>,
+    qp: Arc<QpOwner>,
     id: FlowId,
 }
 
 impl Flow {
-    pub(super) fn new(qp: Arc<QpInner>, attr: FlowAttr) -> Result<Self, VerbsError> {
-        let raw = Self::raw(&qp).ok_or(VerbsError::InvalidArgument("not a raw packet QP"))?;
-        let id = qp.engine().add_flow(&qp, &raw.port, attr)?;
+    pub(super) fn new(qp: Arc<QpOwner>, attr: FlowAttr) -> Result<Self, VerbsError> {
+        let raw = qp.inner.raw().filter(|_| qp.inner.is_alive());
+        let raw = raw.ok_or(VerbsError::InvalidArgument("not a raw packet QP"))?;
+        let id = qp.engine().add_flow(&qp.inner, &raw.port, attr)?;
         Ok(Self { qp, id })
-    }
-
-    fn raw(qp: &QpInner) -> Option<&RawPart> {
-        qp.raw().filter(|_| qp.is_alive())
     }
 
     /// Ends it: no frame comes by it any more.
@@ -39,9 +36,8 @@ impl Flow {
     }
 
     fn end(&self) -> bool {
-        let engine = self.qp.engine();
-        let raw = self.qp.raw();
-        raw.is_some_and(|raw| engine.remove_flow(&raw.port, self.id))
+        let raw = self.qp.inner.raw();
+        raw.is_some_and(|raw| self.qp.engine().remove_flow(&raw.port, self.id))
     }
 }
 

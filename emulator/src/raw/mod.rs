@@ -274,3 +274,15 @@ pub(crate) struct RawPart {
     /// Locked while the queue pair is.
     pub(crate) outgoing: Mutex<Outgoing>,
 }
+
+impl RawPart {
+    pub(crate) fn new(port: Arc<RawPort>) -> Self {
+        let outgoing = Mutex::default();
+        Self { port, outgoing }
+    }
+
+    /// Are frames on their way out for which the interface had no room?
+    pub(crate) fn waits_for_room(&self) -> bool {
+        self.outgoing.lock().next().is_some()
+    }
+}
