@@ -5,6 +5,7 @@ mod errors;
 mod modify;
 mod owed;
 mod pace;
+mod raw;
 mod refusals;
 mod responder;
 mod retry;

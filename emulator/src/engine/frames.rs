@@ -20,7 +20,7 @@ use crate::memory::MemGuard;
 use crate::raw::{self, FlowAttr, FlowId, PacketSocket, RawPart, RawPort};
 
 /// Frames that one look receives at most.
-const FRAMES: usize = 64;
+const FRAMES: usize = 16;
 
 /// The raw ports of a process.
 #[derive(Debug, Default)]
