@@ -61,7 +61,7 @@ impl Layout {
         let (mut at, mut vlan) = (ETH_LEN, None);
         let mut ether_type = be16(frame, at - 2);
         while TAGGED.contains(&ether_type) && frame.len() >= at + TAG_LEN {
-            vlan = vlan.or(Some(be16(frame, at)));
+            vlan = vlan.or_else(|| Some(be16(frame, at)));
             at += TAG_LEN;
             ether_type = be16(frame, at - 2);
         }

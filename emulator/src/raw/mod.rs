@@ -186,7 +186,7 @@ impl RawPort {
                 each(frame, &layout, &targets);
             }
         };
-        let header_len = arrived.segment_len.and(frame::header_len(bytes));
+        let header_len = arrived.segment_len.and_then(|_| frame::header_len(bytes));
         if let (Some(segment_len), Some(header_len)) = (arrived.segment_len, header_len) {
             rx.segments.clear();
             rx.ends.clear();

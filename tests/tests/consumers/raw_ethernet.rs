@@ -94,7 +94,7 @@ fn iterations(output: &str) -> Option<u64> {
     let mut figures = output.lines().filter_map(|line| {
         let mut words = line.split_whitespace();
         let first: Option<f64> = words.next()?.parse().ok();
-        first.and(words.next())?.parse().ok()
+        first.and_then(|_| words.next())?.parse().ok()
     });
     figures.next_back()
 }
