@@ -1,5 +1,11 @@
 //! Raw packets over the loopback interface, where each frame comes back.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "a failure may panic, sizes are small"
+)]
+
 mod common;
 
 use std::time::{Duration, Instant};
