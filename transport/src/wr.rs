@@ -1,10 +1,12 @@
 //! Work requests as the application posts them, and their stored form.
 
 use alloc::boxed::Box;
+use core::net::IpAddr;
 
 use bitflags::bitflags;
 use rocade_wire::{Lkey, Qkey, Qpn, Rkey};
 
+use crate::indirect::Fill;
 use crate::memory::{AccessError, Accessor, Memory};
 use crate::window::Bind;
 
@@ -76,7 +78,7 @@ pub enum SendOp {
     },
     /// SEND that makes one of the peer's keys invalid (RC-WQE-09).
     SendInv {
-        /// The key, which is a type 2 window's.
+        /// The key, which is a type 2 window's or an indirect one.
         rkey: Rkey,
     },
     /// RDMA WRITE, with immediate data where given.
@@ -119,9 +121,19 @@ pub enum SendOp {
     Bind(Bind),
     /// Make a key of this side invalid, likewise, once everything before it is complete (RC-WQE-05).
     Invalidate {
-        /// The key, which is a type 2 window's.
+        /// The key, which is a type 2 window's or an indirect one.
         rkey: Rkey,
     },
+    /// Change an indirect memory key, as [`Operands::Fill`] says (UMR-10). Without data and flags other than `SIGNALED`
+    /// and `FENCE`.
+    Fill,
+}
+
+/// What a rare operation has besides its [`SendOp`]; see [`Qp::equip`](crate::Qp::equip).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operands {
+    /// Of [`SendOp::Fill`].
+    Fill(Fill),
 }
 
 impl SendOp {
@@ -129,7 +141,7 @@ impl SendOp {
     #[inline]
     #[must_use]
     pub const fn is_local(&self) -> bool {
-        matches!(self, Self::Bind(_) | Self::Invalidate { .. })
+        matches!(self, Self::Bind(_) | Self::Invalidate { .. } | Self::Fill)
     }
 
     /// READ and atomics: answered by data, counted by `max_rd_atomic`.
@@ -180,6 +192,25 @@ pub struct Destination {
     pub dest_qp: Qpn,
     /// Its Q_Key; with the highest bit set, the sender's own is sent instead (UD-04).
     pub qkey: Qkey,
+}
+
+/// Where a request of a DC initiator goes (`mlx5dv_wr_set_dc_addr`, `ibv_exp_send_wr.dc`). Requests in a row with the same destination
+/// follow each other at once; any other waits until they are acknowledged (DC-06, DC-07).
+//= DC-07
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DcDestination {
+    /// The way, which the address handle stands for; not [`RouteTag::OWN`].
+    pub route: RouteTag,
+    /// The address that the handle names.
+    pub remote: IpAddr,
+    /// The own address that it is sent from.
+    pub local: IpAddr,
+    /// Number of the target.
+    pub dct: Qpn,
+    /// The access key that is sent.
+    pub key: u64,
+    /// The stream: 0 of an initiator that has no streams (DC-40).
+    pub stream: u16,
 }
 
 /// The local side of a stored work request.

@@ -17,11 +17,13 @@ use crate::steering::Slot;
 mod addresses;
 mod channels;
 mod connections;
+mod faults;
 mod files;
 mod requests;
 mod will;
 
 use connections::{Client, Reserve};
+use faults::FaultTable;
 use files::Files;
 
 /// How often to look again at what a client waits for.
@@ -65,6 +67,7 @@ struct Server {
     groups: BTreeMap<LocalAddr, Group>,
     /// Ports of the connection manager, and whose they are.
     services: Services<Slot>,
+    faults: FaultTable,
     /// Services without a listener, and who waits for one.
     lapsed: Lapsed,
     /// Others who have addresses that clients have asked for.
@@ -104,6 +107,7 @@ impl Server {
             slots,
             groups: BTreeMap::new(),
             services: Services::default(),
+            faults: FaultTable::new(),
             lapsed: Lapsed::default(),
             rivals: BTreeMap::new(),
             started: now,
@@ -133,9 +137,17 @@ impl Server {
         if self.clients.iter().any(|client| client.pending.is_some()) {
             return Some(LOOK_AGAIN);
         }
+        if self
+            .clients
+            .iter()
+            .any(|c| c.knows_too_little(&self.faults))
+        {
+            return Some(faults::TELL_AGAIN);
+        }
         let now = Instant::now();
         let deadlines = self.clients.iter().filter_map(Client::deadline);
         let deadlines = deadlines.chain(self.lapsed.deadline());
+        let deadlines = deadlines.chain(self.groups.values().filter_map(Group::deadline));
         let next = deadlines.map(|at| at.saturating_duration_since(now)).min();
         let next = next.unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT);
         if let Some(interval) = self.slots.check_interval() {
@@ -193,6 +205,7 @@ impl Server {
         for (index, entry) in processes.into_iter().zip(&fds[first_process..]) {
             if entry.revents != 0 {
                 self.clients[index].carry_out_will();
+                self.mourn(index);
             }
         }
         // The second one is found by those only who do not find the first.
@@ -219,6 +232,16 @@ impl Server {
         }
     }
 
+    /// The process of a client has ended, though a child of it may keep its connection.
+    fn mourn(&mut self, index: usize) {
+        let now = Instant::now();
+        if let Some(slot) = self.clients[index].slot {
+            for group in self.groups.values_mut() {
+                group.mourn(slot, now);
+            }
+        }
+    }
+
     fn accept_all(&mut self) {
         for which in 0..self.files.listeners().count() {
             self.accept(which);
@@ -235,11 +258,15 @@ impl Server {
                 self.open(index, pending);
             }
         }
+        self.tell_faults();
         self.check_deadlines();
         for waiting in self.lapsed.ready(&self.services, now) {
             if let Some(group) = self.groups.get_mut(&waiting.local) {
-                group.deliver(&self.services, &waiting);
+                group.deliver(&self.services, &waiting, now);
             }
+        }
+        for group in self.groups.values_mut() {
+            group.say_farewells(now);
         }
         self.drop_gone();
         for slot in self.slots.check_orphans() {

@@ -28,6 +28,7 @@ pub(crate) struct QpInner {
     srq: Option<Arc<SrqInner>>,
     target: Option<Box<TargetPart>>,
     raw: Option<Box<RawPart>>,
+    is_dct: bool,
     cookie: u64,
     core: Mutex<QpCore>,
     alive: AtomicBool,
@@ -44,6 +45,8 @@ pub(crate) struct QpParts {
     pub(crate) target: Option<(Arc<Domain>, Arc<Hold>)>,
     /// Of one that has raw packets.
     pub(crate) raw: Option<Box<RawPart>>,
+    /// A DC target whose events are those of such an object, not those of a queue pair.
+    pub(crate) is_dct: bool,
 }
 
 /// What an XRC target has besides.
@@ -120,6 +123,7 @@ impl QpInner {
             srq: parts.srq,
             target,
             raw: parts.raw,
+            is_dct: parts.is_dct,
             cookie,
             core: Mutex::new(QpCore {
                 qp,
@@ -311,6 +315,9 @@ impl QpInner {
     //= AEV-13
     pub(crate) fn raise(&self, event: QpEvent) {
         let kind = match event {
+            QpEvent::ReqErr if self.is_dct => AsyncEventKind::DctReqErr,
+            QpEvent::AccessErr if self.is_dct => AsyncEventKind::DctAccessErr,
+            QpEvent::DctKeyViolation => AsyncEventKind::DctKeyViolation,
             QpEvent::CommEst => AsyncEventKind::CommEst,
             QpEvent::SqDrained => AsyncEventKind::SqDrained,
             QpEvent::ReqErr => AsyncEventKind::QpReqErr,
@@ -320,7 +327,11 @@ impl QpInner {
         };
         let Some(target) = &self.target else {
             let acks = Some(Arc::clone(&self.async_acks));
-            self.events.raise(kind, EventElement::Qp(self.cookie), acks);
+            let element = match self.is_dct {
+                true => EventElement::Dct(self.cookie),
+                false => EventElement::Qp(self.cookie),
+            };
+            self.events.raise(kind, element, acks);
             return;
         };
         //= XRC-11

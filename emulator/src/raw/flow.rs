@@ -414,13 +414,13 @@ mod tests {
     }
 
     fn targets(table: &FlowTable, bytes: &[u8], direction: Direction) -> Vec<(u32, u32)> {
-        let layout = Layout::of(bytes).unwrap();
+        let layout = Layout::of(bytes).expect("a frame");
         let found = table.targets(bytes, &layout, direction);
         found.iter().map(|(qpn, tag)| (qpn.get(), *tag)).collect()
     }
 
     fn matches(spec: FlowSpec, bytes: &[u8]) -> bool {
-        normal(&[spec]).matches(bytes, &Layout::of(bytes).unwrap())
+        normal(&[spec]).matches(bytes, &Layout::of(bytes).expect("a frame"))
     }
 
     /// A specification that names one field, right and wrong, with a mask that has it count.

@@ -385,7 +385,7 @@ pub(crate) mod tests {
         let last = bytes.len() - 1;
         // The data that makes the sum 0.
         let checksum = be16(&bytes, at + 6);
-        bytes[last - 2..].copy_from_slice(&[b'a', b'b', b'c']);
+        bytes[last - 2..].copy_from_slice(b"abc");
         let first = be16(&bytes, at + 8);
         put16(&mut bytes, at + 8, first.wrapping_add(checksum));
         if first.checked_add(checksum).is_none() {

@@ -1,19 +1,24 @@
 //! The two sides of a queue pair: which machine sends, and which receives. Both are fixed when the queue
 //! pair is created.
 
+use alloc::boxed::Box;
+
 use rocade_wire::{Msn, Psn, Qkey};
 
+use super::QpConfig;
 use crate::attr::QpType;
 use crate::cx::Cx;
+use crate::dc::{Initiator, Target};
 use crate::error::PostError;
 use crate::memory::Memory;
 use crate::outputs::{Fatal, Outputs};
+use crate::peer::Peer;
 use crate::queue::{RecvSource, SendLimits};
 use crate::raw::{FrameReceiver, FrameSender, Tso};
 use crate::requester::{Requester, RequesterAttr};
 use crate::responder::{Responder, ResponderAttr};
 use crate::time::Time;
-use crate::transmit::TxBuffer;
+use crate::transmit::{ACK_LEN, TxBuffer};
 use crate::unreliable::{Connected, Datagrams, Sender};
 use crate::wr::{Destination, SendWr, Sge};
 
@@ -24,6 +29,8 @@ pub(super) enum SendSide {
     None,
     /// Acknowledged and repeated: RC.
     Reliable(Requester),
+    /// Likewise, to one target after another: DC.
+    Dynamic(Box<Initiator>),
     /// Once: UC and UD.
     Unreliable(Sender),
     /// Frames as they are: raw packets.
@@ -43,6 +50,8 @@ pub(super) enum RecvSide {
     Datagrams(Datagrams),
     /// Takes frames as they are: raw packets.
     Frames(FrameReceiver),
+    /// Acknowledges, and answers, whoever has the key: DC.
+    Target(Box<Target>),
 }
 
 impl SendSide {
@@ -54,6 +63,9 @@ impl SendSide {
             //= XRC-01
             QpType::XrcRecv => Some(Self::None),
             QpType::RawPacket => Some(Self::Frames(FrameSender::new(limits))),
+            //= DC-01
+            QpType::DcInitiator => Some(Self::Dynamic(Box::new(Initiator::new(limits)))),
+            QpType::DcTarget => Some(Self::None),
         }
     }
 
@@ -61,6 +73,7 @@ impl SendSide {
     pub(super) fn queued(&self) -> usize {
         match self {
             Self::Reliable(requester) => requester.queued(),
+            Self::Dynamic(initiator) => initiator.queued(),
             Self::Unreliable(sender) => sender.queued(),
             Self::Frames(sender) => sender.queued(),
             Self::None => 0,
@@ -68,9 +81,10 @@ impl SendSide {
     }
 
     /// Everything started has ended.
-    pub(super) const fn is_drained(&self) -> bool {
+    pub(super) fn is_drained(&self) -> bool {
         match self {
             Self::Reliable(requester) => requester.is_drained(),
+            Self::Dynamic(initiator) => initiator.is_drained(),
             Self::Unreliable(sender) => sender.is_drained(),
             Self::Frames(sender) => sender.is_drained(),
             Self::None => true,
@@ -82,6 +96,7 @@ impl SendSide {
     pub(super) fn has_work(&self) -> bool {
         match self {
             Self::Reliable(requester) => requester.has_work(),
+            Self::Dynamic(initiator) => initiator.has_work(),
             Self::Unreliable(sender) => sender.has_work(),
             // Its frames are fetched by another way.
             Self::Frames(_) | Self::None => false,
@@ -98,6 +113,8 @@ impl SendSide {
         match self {
             Self::Reliable(requester) if to.is_none() => requester.post(wr, inline),
             Self::Reliable(_) => Err(PostError::NoDestination),
+            Self::Dynamic(_) if to.is_some() => Err(PostError::NoDestination),
+            Self::Dynamic(initiator) => initiator.post(wr, None, inline),
             Self::Unreliable(sender) => sender.post(wr, to, inline),
             Self::Frames(sender) => sender.post(wr, to, None, inline),
             Self::None => Err(PostError::InvalidState),
@@ -120,6 +137,7 @@ impl SendSide {
     pub(super) fn unpost(&mut self, count: usize) {
         match self {
             Self::Reliable(requester) => requester.unpost(count),
+            Self::Dynamic(initiator) => initiator.unpost(count),
             Self::Unreliable(sender) => sender.unpost(count),
             Self::Frames(sender) => sender.unpost(count),
             Self::None => {}
@@ -129,6 +147,7 @@ impl SendSide {
     pub(super) const fn unflush(&mut self, slots: u32) {
         match self {
             Self::Reliable(requester) => requester.unflush(slots),
+            Self::Dynamic(initiator) => initiator.unflush(slots),
             Self::Unreliable(sender) => sender.unflush(slots),
             Self::Frames(sender) => sender.unflush(slots),
             Self::None => {}
@@ -138,6 +157,7 @@ impl SendSide {
     pub(super) const fn free_slots(&mut self, slots: u32) {
         match self {
             Self::Reliable(requester) => requester.free_slots(slots),
+            Self::Dynamic(initiator) => initiator.free_slots(slots),
             Self::Unreliable(sender) => sender.free_slots(slots),
             Self::Frames(sender) => sender.free_slots(slots),
             Self::None => {}
@@ -148,14 +168,17 @@ impl SendSide {
     pub(super) fn start(&mut self, sq_psn: Psn) {
         match self {
             Self::Reliable(requester) => requester.start(sq_psn),
+            Self::Dynamic(initiator) => initiator.start(sq_psn),
             Self::Unreliable(sender) => sender.start(sq_psn),
             Self::Frames(_) | Self::None => {}
         }
     }
 
     pub(super) fn set_attr(&mut self, attr: RequesterAttr) {
-        if let Self::Reliable(requester) = self {
-            requester.set_attr(attr);
+        match self {
+            Self::Reliable(requester) => requester.set_attr(attr),
+            Self::Dynamic(initiator) => initiator.set_attr(attr),
+            Self::Unreliable(_) | Self::Frames(_) | Self::None => {}
         }
     }
 
@@ -170,13 +193,15 @@ impl SendSide {
             Self::Reliable(requester) => requester.set_draining(draining),
             Self::Unreliable(sender) => sender.set_draining(draining),
             Self::Frames(sender) => sender.set_draining(draining),
-            Self::None => {}
+            //= DCS-08
+            Self::Dynamic(_) | Self::None => {}
         }
     }
 
     pub(super) fn next_timeout(&self) -> Option<Time> {
         match self {
             Self::Reliable(requester) => requester.next_timeout(),
+            Self::Dynamic(initiator) => initiator.next_timeout(),
             Self::Unreliable(_) | Self::Frames(_) | Self::None => None,
         }
     }
@@ -184,6 +209,7 @@ impl SendSide {
     pub(super) fn handle_timeout<H>(&mut self, cx: &mut Cx<'_, H>) -> Result<(), Fatal> {
         match self {
             Self::Reliable(requester) => requester.handle_timeout(cx),
+            Self::Dynamic(initiator) => initiator.handle_timeout(cx),
             Self::Unreliable(_) | Self::Frames(_) | Self::None => Ok(()),
         }
     }
@@ -200,6 +226,7 @@ impl SendSide {
                 requester.poll_transmit(cx, tx);
                 requester.check_failed(cx)
             }
+            Self::Dynamic(initiator) => initiator.poll_transmit(cx, tx),
             Self::Unreliable(sender) => sender.poll_transmit(cx, tx),
             Self::Frames(_) | Self::None => Ok(()),
         }
@@ -212,6 +239,7 @@ impl SendSide {
                 requester.fail_request(cx.now, psn);
                 requester.check_failed(cx)
             }
+            Self::Dynamic(initiator) => initiator.fail_request(cx, psn),
             Self::Unreliable(sender) => sender.fail_request(cx, psn),
             Self::Frames(_) | Self::None => Ok(()),
         }
@@ -221,6 +249,7 @@ impl SendSide {
     pub(super) fn flush<H>(&mut self, cx: &mut Cx<'_, H>) {
         match self {
             Self::Reliable(requester) => requester.flush(cx),
+            Self::Dynamic(initiator) => initiator.flush(cx),
             Self::Unreliable(sender) => sender.flush(cx),
             Self::Frames(sender) => sender.flush(cx),
             Self::None => {}
@@ -231,6 +260,7 @@ impl SendSide {
     pub(super) fn reset(&mut self) {
         match self {
             Self::Reliable(requester) => requester.reset(),
+            Self::Dynamic(initiator) => initiator.reset(),
             Self::Unreliable(sender) => sender.reset(),
             Self::Frames(sender) => sender.reset(),
             Self::None => {}
@@ -240,11 +270,21 @@ impl SendSide {
 
 impl RecvSide {
     /// That of a QP type, `None` where this crate has no state machine for it.
-    pub(super) fn of(qp_type: QpType, receives: RecvSource) -> Option<Self> {
-        match qp_type {
+    pub(super) fn of(config: &QpConfig, receives: RecvSource) -> Option<Self> {
+        match config.qp_type {
             QpType::Rc | QpType::XrcRecv => Some(Self::Reliable(Responder::new(receives))),
             //= XRC-12
             QpType::XrcSend => Some(Self::None),
+            //= DC-05
+            QpType::DcInitiator => Some(Self::None),
+            //= DC-01
+            QpType::DcTarget => match receives {
+                RecvSource::OfTarget(srq, pd) => {
+                    let max_rd_atomic = config.limits.max_qp_rd_atom;
+                    Some(Self::Target(Box::new(Target::new(srq, pd, max_rd_atomic))))
+                }
+                _ => None,
+            },
             QpType::Uc => Some(Self::Connected(Connected::new(receives))),
             QpType::Ud => Some(Self::Datagrams(Datagrams::new(receives))),
             QpType::RawPacket => Some(Self::Frames(FrameReceiver::new(receives))),
@@ -258,7 +298,7 @@ impl RecvSide {
             Self::Connected(receiver) => receiver.queued(),
             Self::Datagrams(receiver) => receiver.queued(),
             Self::Frames(receiver) => receiver.queued(),
-            Self::None => 0,
+            Self::Target(_) | Self::None => 0,
         }
     }
 
@@ -269,7 +309,7 @@ impl RecvSide {
             Self::Connected(receiver) => Some(receiver.receives()),
             Self::Datagrams(receiver) => Some(receiver.receives()),
             Self::Frames(receiver) => Some(receiver.receives()),
-            Self::None => None,
+            Self::Target(_) | Self::None => None,
         }
     }
 
@@ -278,7 +318,7 @@ impl RecvSide {
         match self {
             Self::Reliable(responder) => responder.is_in_message(),
             Self::Connected(receiver) => receiver.is_in_message(),
-            Self::Datagrams(_) | Self::Frames(_) | Self::None => false,
+            Self::Datagrams(_) | Self::Target(_) | Self::Frames(_) | Self::None => false,
         }
     }
 
@@ -289,7 +329,7 @@ impl RecvSide {
             Self::Connected(receiver) => receiver.receives_mut(),
             Self::Datagrams(receiver) => receiver.receives_mut(),
             Self::Frames(receiver) => receiver.receives_mut(),
-            Self::None => return None,
+            Self::Target(_) | Self::None => return None,
         })
     }
 
@@ -312,7 +352,7 @@ impl RecvSide {
         match self {
             Self::Reliable(responder) => responder.start(rq_psn),
             Self::Connected(receiver) => receiver.start(rq_psn),
-            Self::Datagrams(_) | Self::Frames(_) | Self::None => {}
+            Self::Datagrams(_) | Self::Target(_) | Self::Frames(_) | Self::None => {}
         }
     }
 
@@ -320,6 +360,7 @@ impl RecvSide {
         match self {
             Self::Reliable(responder) => responder.set_attr(attr),
             Self::Connected(receiver) => receiver.set_access(attr.access),
+            Self::Target(target) => target.set_attr(attr),
             Self::Datagrams(_) | Self::Frames(_) | Self::None => {}
         }
     }
@@ -339,6 +380,10 @@ impl RecvSide {
     ) -> Result<(), Fatal> {
         match self {
             Self::Reliable(responder) => responder.poll_transmit(cx, tx),
+            Self::Target(target) => {
+                target.poll_transmit(cx, tx);
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
@@ -347,6 +392,7 @@ impl RecvSide {
     pub(super) fn has_responses(&self) -> bool {
         match self {
             Self::Reliable(responder) => responder.has_responses(),
+            Self::Target(target) => target.has_responses(),
             _ => false,
         }
     }
@@ -360,6 +406,18 @@ impl RecvSide {
     }
 
     #[inline]
+    pub(super) fn take_lone_ack(
+        &mut self,
+        peer: &Peer,
+        out: &mut Outputs,
+    ) -> Option<[u8; ACK_LEN]> {
+        match self {
+            Self::Reliable(responder) => responder.take_lone_ack(peer, out),
+            _ => None,
+        }
+    }
+
+    #[inline]
     pub(super) fn owed_ack(&self) -> Option<(Psn, Msn)> {
         match self {
             Self::Reliable(responder) => responder.owed_ack(),
@@ -368,40 +426,52 @@ impl RecvSide {
     }
 
     /// The payload of a READ response cannot be read any more.
-    pub(super) fn fail_response(
+    pub(super) fn fail_response<H>(
         &mut self,
+        cx: &mut Cx<'_, H>,
         psn: Psn,
         replay: bool,
-        out: &mut Outputs,
     ) -> Result<(), Fatal> {
         match self {
-            Self::Reliable(responder) => responder.fail_response(psn, replay, out),
+            Self::Reliable(responder) => responder.fail_response(psn, replay, cx.out),
+            Self::Target(target) => {
+                target.fail_response(cx, psn, replay);
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
 
     pub(super) fn discard_responses(&mut self) {
-        if let Self::Reliable(responder) = self {
-            responder.discard_responses();
+        match self {
+            Self::Reliable(responder) => responder.discard_responses(),
+            Self::Target(target) => target.discard_responses(),
+            _ => {}
         }
     }
 
     pub(super) fn discard_unreported(&mut self, seen: usize) {
-        if let Self::Reliable(responder) = self {
-            responder.discard_unreported(seen);
+        match self {
+            Self::Reliable(responder) => responder.discard_unreported(seen),
+            Self::Target(target) => target.discard_unreported(seen),
+            _ => {}
         }
     }
 
     pub(super) fn note_handed_out(&mut self) {
-        if let Self::Reliable(responder) = self {
-            responder.note_handed_out();
+        match self {
+            Self::Reliable(responder) => responder.note_handed_out(),
+            Self::Target(target) => target.note_handed_out(),
+            _ => {}
         }
     }
 
     #[inline]
     pub(super) fn note_reported(&mut self) {
-        if let Self::Reliable(responder) = self {
-            responder.note_reported();
+        match self {
+            Self::Reliable(responder) => responder.note_reported(),
+            Self::Target(target) => target.note_reported(),
+            _ => {}
         }
     }
 
@@ -412,6 +482,7 @@ impl RecvSide {
             Self::Connected(receiver) => receiver.flush(cx),
             Self::Datagrams(receiver) => receiver.flush(cx),
             Self::Frames(receiver) => receiver.flush(cx),
+            Self::Target(target) => target.flush(cx),
             Self::None => {}
         }
     }
@@ -423,6 +494,7 @@ impl RecvSide {
             Self::Connected(receiver) => receiver.reset(),
             Self::Datagrams(receiver) => receiver.reset(),
             Self::Frames(receiver) => receiver.reset(),
+            Self::Target(target) => target.reset(),
             Self::None => {}
         }
     }

@@ -28,7 +28,7 @@ use crate::peer::Peer;
 use crate::queue::{SendLimits, Srqn};
 use crate::rate::RateLimit;
 use crate::time::Time;
-use crate::wr::{LocalData, SendFlags, SendOp, SendWr, total_len};
+use crate::wr::{LocalData, Operands, SendFlags, SendOp, SendWr, total_len};
 
 use rewind::Rewound;
 
@@ -57,6 +57,8 @@ pub(crate) struct SendWqe {
     /// A READ goes out in requests for so many bytes: fixed when it starts, so that a repeated request
     /// ends where the first did (RC-DUP-03).
     read_chunk: u32,
+    /// What its operation has besides; few have.
+    operands: Option<Box<Operands>>,
 }
 
 impl SendWqe {
@@ -73,7 +75,13 @@ impl SendWqe {
         cost_base: 0,
         packet_cost: 0,
         read_chunk: 0,
+        operands: None,
     };
+
+    /// It has these operands.
+    pub(crate) fn equip(&mut self, operands: Operands) {
+        self.operands = Some(Box::new(operands));
+    }
 
     /// Packets between the start of this WQE and `psn`, modulo 2^24.
     const fn offset_of(&self, psn: Psn) -> u32 {
@@ -112,6 +120,7 @@ impl SendWqe {
             SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
             SendOp::Bind(_) => WcOpcode::BindMw,
             SendOp::Invalidate { .. } => WcOpcode::LocalInv,
+            SendOp::Fill => WcOpcode::Umr,
         }
     }
 }
@@ -126,8 +135,15 @@ pub(crate) struct RequesterAttr {
 }
 
 impl RequesterAttr {
+    pub(crate) const NONE: Self = Self {
+        max_rd_atomic: 0,
+        retry_cnt: 0,
+        rnr_retry: 0,
+        timeout: AckTimeout::DISABLED,
+    };
+
     /// `None` waits forever.
-    fn ack_timeout_ns(&self) -> Option<u64> {
+    pub(crate) fn ack_timeout_ns(&self) -> Option<u64> {
         self.timeout.as_ns().map(|ns| ns.max(MIN_ACK_TIMEOUT_NS))
     }
 }
@@ -190,12 +206,7 @@ impl Requester {
     pub(crate) fn new(limits: SendLimits) -> Self {
         Self {
             limits,
-            attr: RequesterAttr {
-                max_rd_atomic: 0,
-                retry_cnt: 0,
-                rnr_retry: 0,
-                timeout: AckTimeout::DISABLED,
-            },
+            attr: RequesterAttr::NONE,
             sq: VecDeque::new(),
             used: 0,
             silent: 0,
@@ -359,6 +370,59 @@ impl Requester {
     pub(crate) fn aim(&mut self, srqn: Srqn) {
         if let Some(wqe) = self.sq.back_mut() {
             wqe.srqn = srqn;
+        }
+    }
+
+    /// Takes the newest work request back, which was posted just now.
+    pub(crate) fn take_newest(&mut self) -> Option<SendWqe> {
+        if self.sq.len() > self.started {
+            self.sq.pop_back()
+        } else {
+            None
+        }
+    }
+
+    /// Queues one that was taken back.
+    pub(crate) fn put(&mut self, wqe: SendWqe) {
+        self.sq.push_back(wqe);
+    }
+
+    /// The PSN of the next packet that is sent for the first time.
+    pub(crate) const fn next_psn(&self) -> Psn {
+        self.next_new
+    }
+
+    /// Leaves a PSN to somebody else; everything is acknowledged.
+    pub(crate) fn skip_psn(&mut self) {
+        debug_assert_eq!(self.started, 0);
+        self.start(self.next_new.next());
+    }
+
+    /// The oldest PSN that is not acknowledged.
+    pub(crate) const fn una(&self) -> Psn {
+        self.una
+    }
+
+    /// Has a packet been sent with this PSN that is not acknowledged?
+    pub(crate) const fn awaits(&self, psn: Psn) -> bool {
+        psn.diff(self.next_new) < 0 && psn.diff(self.una) >= 0
+    }
+
+    /// Work requests that have completed without a completion since the last one: where several requesters share
+    /// a queue, they share that, too.
+    pub(crate) const fn silent_mut(&mut self) -> &mut u32 {
+        &mut self.silent
+    }
+
+    /// The oldest work request fails.
+    pub(crate) fn fail<H>(&mut self, cx: &mut Cx<'_, H>, status: WcStatus) -> Fatal {
+        self.fail_front(cx, status)
+    }
+
+    /// The newest work request has these operands.
+    pub(crate) fn equip(&mut self, operands: Operands) {
+        if let Some(wqe) = self.sq.back_mut() {
+            wqe.equip(operands);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::{
     ffi::{c_int, c_uint, c_void},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use rocade_abi::{
@@ -17,6 +17,7 @@ use crate::{
     complaint::Reason,
     context::ContextObject,
     cq,
+    exp::qp::Extras,
     explain::{self, Modify},
     ffi::{self, Errno, int_verb, ptr_verb},
     pd_mr::{InUse, PdObject},
@@ -43,6 +44,8 @@ pub(crate) struct QpState {
     max_tso_header: u16,
     /// An XRC target has none.
     _pd: Option<InUse>,
+    /// Of one that was made by an experimental verb.
+    extras: OnceLock<Extras>,
 }
 
 impl QpState {
@@ -64,6 +67,16 @@ impl QpState {
     /// Longest header of a request that is cut into segments; 0 where none is.
     pub(crate) const fn max_tso_header(&self) -> usize {
         self.max_tso_header as usize
+    }
+
+    /// What it was made with besides.
+    pub(crate) fn extras(&self) -> Extras {
+        self.extras.get().copied().unwrap_or(Extras::NONE)
+    }
+
+    /// The same, when it has just been made.
+    pub(crate) fn set_extras(&self, extras: Extras) {
+        let _ = self.extras.set(extras);
     }
 
     /// How much inline data a send may have.
@@ -191,6 +204,7 @@ pub(crate) unsafe fn create(
             context: Arc::clone(pd_state.context()),
             max_tso_header,
             _pd: Some(pd_state.in_use()),
+            extras: OnceLock::new(),
         };
         Ok((c, state))
     })?;
@@ -236,6 +250,7 @@ pub(crate) unsafe fn target(
             context: Arc::clone(xrcd.context()),
             max_tso_header: 0,
             _pd: None,
+            extras: OnceLock::new(),
         };
         Ok((c, state))
     })?;
