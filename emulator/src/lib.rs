@@ -33,7 +33,7 @@ extern crate self as rocade_emulator;
 pub use config::{BrokerMode, DeviceConfig, EngineConfig, LinkMode};
 pub use engine::{Engine, EngineCounters};
 pub use error::VerbsError;
-pub use hca::{DeviceAttr, DeviceFacts, DeviceInfo, GidEntry, PortAttr, limits};
+pub use hca::{DeviceAttr, DeviceFacts, DeviceInfo, GidEntry, PortAttr, PortFacts, limits};
 pub use objects::{
     Advice, Ah, AsyncEvent, AsyncEventKind, CompChannel, Connection, Context, Cq, CqInitAttr,
     Datagram, Dm, EventElement, EventWaiter, FileId, Mr, Mw, Pd, Qp, QpInitAttr, RecvPoster, Rereg,

@@ -1,5 +1,6 @@
 //! The other end of a connection.
 
+use alloc::boxed::Box;
 use core::net::{IpAddr, Ipv4Addr};
 
 use rocade_wire::{Bth, Mtu, Opcode, Operation, Pkey, Psn, Qpn, Service};
@@ -77,8 +78,31 @@ impl Framing {
     }
 }
 
-/// Who a QP talks to, and what is the same in all their packets.
+/// Path migration states; the discriminants are the `ibv_mig_state` values.
+//= RC-APM-01
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Migration {
+    /// There is one path, or no other one is ready.
+    Migrated = 0,
+    /// The alternate path is ready on this side.
+    Rearm = 1,
+    /// And on the peer's.
+    Armed = 2,
+}
+
+/// The path that is taken when the primary one fails.
 #[derive(Clone, Copy, Debug)]
+pub(crate) struct Alternate {
+    pub(crate) pkey: Pkey,
+    pub(crate) local: IpAddr,
+    pub(crate) remote: IpAddr,
+    /// A packet that came over it and could not be the peer's has been reported.
+    pub(crate) complained: bool,
+}
+
+/// Who a QP talks to, and what is the same in all their packets.
+#[derive(Debug)]
 pub(crate) struct Peer {
     /// Its number.
     pub(crate) qpn: Qpn,
@@ -89,6 +113,8 @@ pub(crate) struct Peer {
     pub(crate) local: IpAddr,
     /// Its address.
     pub(crate) remote: IpAddr,
+    pub(crate) migration: Migration,
+    pub(crate) alternate: Option<Box<Alternate>>,
 }
 
 impl Peer {
@@ -101,6 +127,25 @@ impl Peer {
             framing,
             local: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             remote: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            migration: Migration::Migrated,
+            alternate: None,
+        }
+    }
+
+    /// May a path that fails be left for the other one?
+    //= RC-APM-05
+    pub(crate) const fn may_migrate(&self) -> bool {
+        matches!(self.migration, Migration::Armed) && self.alternate.is_some()
+    }
+
+    /// Does the migration bit of a packet say anything new?
+    //= RC-APM-09
+    #[inline]
+    pub(crate) const fn heeds(&self, bth: &Bth) -> bool {
+        match self.migration {
+            Migration::Migrated => false,
+            Migration::Rearm => !bth.migreq,
+            Migration::Armed => bth.migreq,
         }
     }
 
@@ -177,8 +222,8 @@ impl Peer {
         Head::new(Bth {
             opcode: self.framing.opcode(operation),
             solicited: false,
-            //= BTH-03
-            migreq: true,
+            //= BTH-03 RC-APM-02
+            migreq: matches!(self.migration, Migration::Migrated),
             //= BTH-04
             pad_count: Bth::pad_for(payload_len),
             tver: 0,

@@ -2,6 +2,7 @@
 
 mod congested;
 mod errors;
+mod migration;
 mod modify;
 mod owed;
 mod pace;

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use super::EngineInner;
 use crate::config::HostNetwork;
-use crate::hca::Hca;
+use crate::hca::{Hca, Port};
 use crate::objects::{AsyncEventKind, ContextInner, EventElement};
 use crate::sys;
 
@@ -51,14 +51,14 @@ impl NetworkWatch {
     }
 
     /// To all who have opened the device.
-    fn raise(&self, hca: &Arc<Hca>, kind: AsyncEventKind) {
+    fn raise(&self, hca: &Arc<Hca>, port: u8, kind: AsyncEventKind) {
         let contexts: Vec<_> = {
             let contexts = self.contexts.lock();
             contexts.iter().filter_map(Weak::upgrade).collect()
         };
         let element = match kind {
             AsyncEventKind::DeviceFatal => EventElement::Device,
-            _ => EventElement::Port(1),
+            _ => EventElement::Port(port),
         };
         for context in contexts.iter().filter(|context| context.is_of(hca)) {
             context.raise_of_port(kind, element);
@@ -85,9 +85,9 @@ impl EngineInner {
         if begins {
             // What has changed since the devices were made has no event.
             if let Ok(network) = HostNetwork::discover() {
-                for hca in &self.hcas {
-                    hca.set_running(network.is_running(hca.config.ifindex));
-                    hca.follow(&network);
+                for port in self.hcas.iter().flat_map(|hca| hca.ports()) {
+                    port.set_running(network.is_running(port.config.ifindex));
+                    port.follow(&network);
                 }
             }
             if let Err(error) = self.start_background() {
@@ -121,37 +121,47 @@ impl EngineInner {
     }
 
     fn link_changed(&self, index: u32, change: LinkChange) {
-        for hca in self.hcas.iter().filter(|hca| hca.config.ifindex == index) {
+        for (hca, port) in self.ports() {
+            if port.config.ifindex != index {
+                continue;
+            }
             let running = change == LinkChange::Running(true);
-            if hca.set_running(running) {
-                self.raise_port(hca, running);
+            if port.set_running(running) {
+                self.raise_port(hca, port, running);
             }
             //= AEV-07
-            if change == LinkChange::Gone && hca.set_gone() {
-                self.network.raise(hca, AsyncEventKind::DeviceFatal);
+            if change == LinkChange::Gone && port.set_gone() && hca.is_gone() {
+                self.network
+                    .raise(hca, port.number, AsyncEventKind::DeviceFatal);
             }
         }
     }
 
+    fn ports(&self) -> impl Iterator<Item = (&Arc<Hca>, &Port)> {
+        let hcas = self.hcas.iter();
+        hcas.flat_map(|hca| hca.ports().map(move |port| (hca, port)))
+    }
+
     //= AEV-08
-    fn raise_port(&self, hca: &Arc<Hca>, running: bool) {
+    fn raise_port(&self, hca: &Arc<Hca>, port: &Port, running: bool) {
         let kind = if running {
             AsyncEventKind::PortActive
         } else {
             AsyncEventKind::PortErr
         };
-        tracing::info!(device = hca.config.name, ?kind, "the interface has changed");
-        self.network.raise(hca, kind);
+        let (device, number) = (&hca.config.name, port.number);
+        tracing::info!(device, port = number, ?kind, "the interface has changed");
+        self.network.raise(hca, number, kind);
     }
 
     fn look_at_interfaces(&self) {
         let Ok(network) = HostNetwork::discover() else {
             return;
         };
-        for hca in &self.hcas {
-            let running = network.is_running(hca.config.ifindex);
-            if hca.set_running(running) {
-                self.raise_port(hca, running);
+        for (hca, port) in self.ports() {
+            let running = network.is_running(port.config.ifindex);
+            if port.set_running(running) {
+                self.raise_port(hca, port, running);
             }
         }
     }
@@ -160,9 +170,10 @@ impl EngineInner {
         let Ok(network) = HostNetwork::discover() else {
             return;
         };
-        for hca in &self.hcas {
-            if hca.follow(&network) {
-                self.network.raise(hca, AsyncEventKind::GidChange);
+        for (hca, port) in self.ports() {
+            if port.follow(&network) {
+                self.network
+                    .raise(hca, port.number, AsyncEventKind::GidChange);
             }
         }
     }

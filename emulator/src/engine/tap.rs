@@ -19,7 +19,7 @@ use super::transmit::{Run, TxState};
 use super::uplink::{Path, Uplink};
 use crate::config::EngineConfig;
 use crate::link::capture::{Capture, Medium, Seen};
-use crate::link::fault::{self, Direction, Effect, Faults, Held, Rule};
+use crate::link::fault::{self, Direction, Effect, Ends, Faults, Held, Rule};
 use crate::link::shm::ShmChannel;
 use crate::link::{Inbound, Segments};
 
@@ -211,6 +211,10 @@ impl Way {
         }
     }
 
+    const fn ends(&self) -> Ends {
+        (self.meta.source, self.meta.destination)
+    }
+
     fn back(meta: PacketMeta, via: &Via) -> Self {
         let (udp, tos) = match *via {
             Via::Udp(port, ip_id, tos) => (Some((port, ip_id)), tos),
@@ -236,7 +240,7 @@ impl EngineInner {
         let single = run.bytes.len() <= run.segment_len;
         let effect = if single && self.tap.is_faulty() {
             let mut state = self.tap.state.lock();
-            state.faults.decide(Direction::Tx, run.bytes)
+            state.faults.decide(Direction::Tx, way.ends(), run.bytes)
         } else {
             Effect::NONE
         };
@@ -401,7 +405,8 @@ impl Dispatch<'_> {
         let way = Way::back(*meta, &via);
         let mut effect = Effect::NONE;
         if is_intact && tap.is_faulty() {
-            effect = tap.state.lock().faults.decide(Direction::Rx, &bytes);
+            let faults = &mut tap.state.lock().faults;
+            effect = faults.decide(Direction::Rx, way.ends(), &bytes);
         }
         let note = match (is_packet, is_intact) {
             (false, _) => "no RoCEv2 packet",

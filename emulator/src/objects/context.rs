@@ -12,7 +12,7 @@ use super::pd::Pd;
 use super::xrcd::{Xrcd, XrcdInitAttr};
 use crate::engine::EngineInner;
 use crate::error::VerbsError;
-use crate::hca::{DeviceAttr, DeviceInfo, GidEntry, Hca, PortAttr, limits};
+use crate::hca::{DeviceAttr, DeviceInfo, GidEntry, Hca, PortAttr};
 use crate::sys;
 
 /// What happened (`ibv_event_type`, AEV-*).
@@ -32,7 +32,11 @@ pub enum AsyncEventKind {
     CommEst = 4,
     /// The send queue has drained.
     SqDrained = 5,
-    /// The interface behind the device is gone.
+    /// A QP goes on on its alternate path.
+    PathMig = 6,
+    /// The peer of a QP asks for a migration that does not fit the alternate path.
+    PathMigErr = 7,
+    /// The interfaces behind the device are gone.
     DeviceFatal = 8,
     /// The interface behind the port is up, and has a carrier.
     PortActive = 9,
@@ -151,17 +155,32 @@ impl Context {
     /// [`VerbsError::InvalidArgument`] if there is no such port.
     #[doc(alias = "ibv_query_port")]
     pub fn port_attr(&self, port: u8) -> Result<PortAttr, VerbsError> {
-        if port == 0 || port > limits::PORTS {
-            return Err(VerbsError::InvalidArgument("port_num"));
-        }
-        Ok(self.inner.hca.port_attr())
+        let hca = &self.inner.hca;
+        let port = hca.port(port);
+        let port = port.ok_or(VerbsError::InvalidArgument("port_num"))?;
+        Ok(hca.port_attr(port))
     }
 
-    /// The GID table as it is now; a GID of 0 is an entry that is empty.
+    /// The GID table of port 1 as it is now; a GID of 0 is an entry that is empty.
     #[must_use]
     #[doc(alias = "ibv_query_gid_table")]
     pub fn gid_entries(&self) -> Arc<[GidEntry]> {
-        self.inner.hca.gids()
+        self.inner
+            .hca
+            .ports()
+            .next()
+            .map_or_else(Arc::default, |port| port.gids())
+    }
+
+    /// That of any port (1-based).
+    ///
+    /// # Errors
+    /// [`VerbsError::InvalidArgument`] if there is no such port.
+    #[doc(alias = "ibv_query_gid_table")]
+    pub fn gid_entries_of(&self, port: u8) -> Result<Arc<[GidEntry]>, VerbsError> {
+        let port = self.inner.hca.port(port);
+        let port = port.ok_or(VerbsError::InvalidArgument("port_num"))?;
+        Ok(port.gids())
     }
 
     /// An entry of the P_Key table, host byte order.

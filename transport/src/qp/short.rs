@@ -22,7 +22,8 @@ impl Qp {
     ) -> bool {
         let bth = packet.bth();
         //= BTH-14
-        if self.peer.reject_reason(meta, bth).is_some() || meta.is_marked() {
+        if self.peer.reject_reason(meta, bth).is_some() || meta.is_marked() || self.peer.heeds(bth)
+        {
             return false;
         }
         if packet.operation() == Operation::Acknowledge {

@@ -1,21 +1,27 @@
 use std::collections::BTreeSet;
 
+use rocade_emulator::config::PortConfig;
 use rocade_emulator::{DeviceConfig, DeviceFacts, Guid};
 
 use super::*;
 use crate::host::Locality;
 
+fn port(ifname: Option<&str>, addrs: &[&str]) -> PortConfig {
+    let addrs = addrs.iter().map(|addr| addr.parse().expect("an address"));
+    PortConfig {
+        ifname: ifname.map(str::to_owned),
+        ifindex: 1,
+        addrs: addrs.collect(),
+        follows: Vec::new(),
+        netdev_mtu: 1500,
+    }
+}
+
 fn device(name: &str, ifname: Option<&str>, addrs: &[&str]) -> DeviceConfig {
     DeviceConfig {
         name: name.to_owned(),
-        ifname: ifname.map(str::to_owned),
-        ifindex: 1,
-        addrs: addrs
-            .iter()
-            .map(|addr| addr.parse().expect("an address"))
-            .collect(),
-        follows: Vec::new(),
-        netdev_mtu: 1500,
+        port: port(ifname, addrs),
+        second_port: None,
         guid: Guid::new(0x526f_0203_0405_0607),
         identity: rocade_emulator::config::DeviceIdentity::default(),
         pkeys: vec![rocade_emulator::Pkey::DEFAULT],
