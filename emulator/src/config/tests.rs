@@ -125,6 +125,43 @@ fn a_device_over_two_interfaces_has_the_smaller_mtu() {
 }
 
 #[test]
+fn a_device_may_have_two_ports() {
+    let config = resolve(&["a=192.0.2.3,192.0.2.4+lo", "b=127.0.0.2"]).unwrap();
+    let device = &config.devices[0];
+    let second = device.second_port.as_ref().unwrap();
+    assert_eq!(device.port.addrs, [ip("192.0.2.3"), ip("192.0.2.4")]);
+    assert_eq!(second.addrs, [ip("127.0.0.1"), ip("::1")]);
+    assert_eq!((device.port.netdev_mtu, second.netdev_mtu), (9000, 65536));
+    assert_eq!((device.port.ifindex, second.ifindex), (3, 1));
+    assert_eq!(
+        (&device.port.follows[..], &second.follows[..]),
+        (&[][..], &[1][..])
+    );
+    assert_eq!(config.devices[1].second_port, None);
+    for (specs, reason) in [
+        (&["a=lo+127.0.0.1"][..], "address in common"),
+        (
+            &["a=127.0.0.2+127.0.0.3", "b=127.0.0.3"],
+            "address in common",
+        ),
+        (&["a=127.0.0.2+127.0.0.3+127.0.0.4"], "two ports"),
+        (&["a=127.0.0.2+"], "missing"),
+        (&["a=+127.0.0.2"], "missing"),
+        (&["a=127.0.0.2+nosuch0"], "no interface nosuch0"),
+    ] {
+        assert!(
+            refused(specs).contains(reason),
+            "{specs:?}: {}",
+            refused(specs)
+        );
+    }
+    for text in ["a=127.0.0.2,lo+eth0,192.0.2.9", "a=lo"] {
+        let spec = DeviceSpec::parse(text, &Origin::Program).unwrap();
+        assert_eq!(spec.to_string(), text);
+    }
+}
+
+#[test]
 fn a_wrong_specification_names_key_value_and_what_is_allowed() {
     for (spec, reason) in [
         ("eth0", "did you mean rocade0=eth0?"),

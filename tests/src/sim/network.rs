@@ -156,7 +156,9 @@ impl Network {
         if dark.contains(&transit.time.as_ns()) || self.rng.chance(faults.loss) {
             return Fate::Drop;
         }
-        let ruled = self.rules.decide_packet(Direction::Tx, transit.path, &transit.packet);
+        let ruled = self
+            .rules
+            .decide_packet(Direction::Tx, transit.path, &transit.packet);
         if ruled.corrupt.is_some() {
             // The ICRC would tell.
             return Fate::Drop;

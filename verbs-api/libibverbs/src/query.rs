@@ -322,9 +322,10 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_table(
         let ports = (1..=context.device_attr().phys_port_cnt)
             .map(|port| Ok((port, context.gid_entries_of(port)?)))
             .collect::<Result<Vec<_>, Errno>>()?;
-        let of_port = |(port, entries)| entries.iter().map(move |entry| (*port, entry));
-        let all = ports.iter().flat_map(of_port);
-        let valid = all.filter(|(_, entry): &(u8, &GidEntry)| !entry.gid.is_zero());
+        let all = ports
+            .iter()
+            .flat_map(|(port, entries)| entries.iter().map(move |entry| (*port, entry)));
+        let valid = all.filter(|(_, entry)| !entry.gid.is_zero());
         if max_entries == 0 || entry_size == 0 || valid.clone().count() > max_entries {
             return Err(Errno::INVAL);
         }

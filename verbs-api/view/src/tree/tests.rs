@@ -87,6 +87,28 @@ fn attributes_by_way_of_the_class_directories() {
 }
 
 #[test]
+fn a_second_port_has_its_own_directory() {
+    let mut device = device("a", Some("eth0"), &["127.0.0.2"]);
+    device.second_port = Some(port(Some("eth1"), &["127.0.0.3", "127.0.0.4"]));
+    let tree = tree(&[device], 0);
+    for (file, text) in [
+        ("1/gids/0", "0000:0000:0000:0000:0000:ffff:7f00:0002"),
+        ("1/gid_attrs/ndevs/0", "eth0"),
+        ("2/gids/1", "0000:0000:0000:0000:0000:ffff:7f00:0004"),
+        ("2/gid_attrs/ndevs/1", "eth1"),
+        ("2/state", "4: ACTIVE"),
+        ("2/pkeys/0", "0xffff"),
+    ] {
+        assert_file(
+            &tree,
+            &format!("/sys/class/infiniband/a/ports/{file}"),
+            text,
+        );
+    }
+    assert_eq!(tree.find("/sys/class/infiniband/a/ports/3/state"), None);
+}
+
+#[test]
 fn every_link_leads_into_the_tree_or_to_an_interface() {
     let tree = tree(
         &[
