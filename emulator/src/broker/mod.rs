@@ -44,6 +44,7 @@ mod client;
 mod fdpass;
 mod group;
 mod gsi;
+mod link;
 mod paths;
 mod protocol;
 mod relay;
@@ -55,6 +56,7 @@ mod will;
 
 pub use client::{BrokerClient, ServiceOutcome, SharedSocket, StopOutcome, status, stop};
 pub(crate) use fdpass::{peer as peer_of, receive};
+pub(crate) use link::BrokerLink;
 pub use protocol::{ProtocolError, RefusalCode};
 pub use server::serve;
 pub(crate) use sys::{effective_uid, poll, poll_readable};
