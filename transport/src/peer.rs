@@ -11,6 +11,8 @@ use crate::transmit::Head;
 
 /// The bits of an opcode that name its service (BTH-01).
 const OPCODE_BASE: u8 = 0xe0;
+/// No opcode has these.
+const NO_BASE: u8 = !OPCODE_BASE;
 
 /// Network addresses of a received packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,6 +116,9 @@ pub(crate) struct Peer {
     /// Its address.
     pub(crate) remote: IpAddr,
     pub(crate) migration: Migration,
+    /// The same in brief, for the packets that come by the million.
+    is_migrated: bool,
+    plain_base: u8,
     pub(crate) alternate: Option<Box<Alternate>>,
 }
 
@@ -128,6 +133,8 @@ impl Peer {
             local: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             remote: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             migration: Migration::Migrated,
+            is_migrated: true,
+            plain_base: framing.base,
             alternate: None,
         }
     }
@@ -147,6 +154,26 @@ impl Peer {
             Migration::Rearm => !bth.migreq,
             Migration::Armed => bth.migreq,
         }
+    }
+
+    /// Is a packet this peer's beyond doubt, and says nothing of paths? Of a QP that may migrate no packet is plain.
+    #[inline]
+    pub(crate) fn is_plain(&self, meta: &PacketMeta, bth: &Bth) -> bool {
+        //= BTH-15 RC-LIM-05 BTH-06
+        bth.opcode.get() & OPCODE_BASE == self.plain_base
+            && meta.source == self.remote
+            && meta.destination == self.local
+            && bth.pkey.matches(self.pkey)
+    }
+
+    pub(crate) const fn set_migration(&mut self, migration: Migration) {
+        self.migration = migration;
+        self.is_migrated = matches!(migration, Migration::Migrated);
+        self.plain_base = if self.is_migrated {
+            self.framing.base
+        } else {
+            NO_BASE
+        };
     }
 
     /// Why a packet cannot be this peer's, if so (BTH-15, RC-LIM-05, BTH-06).
@@ -223,7 +250,7 @@ impl Peer {
             opcode: self.framing.opcode(operation),
             solicited: false,
             //= BTH-03 RC-APM-02
-            migreq: matches!(self.migration, Migration::Migrated),
+            migreq: self.is_migrated,
             //= BTH-04
             pad_count: Bth::pad_for(payload_len),
             tver: 0,

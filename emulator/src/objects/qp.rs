@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rocade_transport::{
-    AddressVector, AlternateContext, Cause, Counters, ModifyContext, QpAttr, QpAttrMask, QpCap, QpConfig, QpState, QpType, Receives,
+    AddressVector, AlternateContext, Cause, Counters, ModifyContext, QpAttr, QpAttrMask, QpCap,
+    QpConfig, QpState, QpType, Receives,
 };
 use rocade_wire::{Gid, Mtu, Pkey, Qpn};
 

@@ -201,6 +201,8 @@ impl Observer {
         assert!(ahead <= 0, "{headers} leaves a gap after {}", self.next);
         let mut image = *headers;
         image.bth.ack_req = false;
+        // What was sent on one path may be repeated on the other.
+        image.bth.migreq = true;
         let fact = (image, summary(payload));
         if ahead == 0 {
             let psns = match headers.reth {

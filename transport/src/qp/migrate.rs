@@ -86,7 +86,7 @@ impl Qp {
     }
 
     pub(super) fn set_migration(&mut self, migration: Migration) {
-        self.peer.migration = migration;
+        self.peer.set_migration(migration);
         self.attr.path_mig_state = migration as u32;
     }
 }

@@ -331,7 +331,7 @@ fn apply_paths(qp: &mut Qp, mask: QpAttrMask, context: &ModifyContext) {
     }
     //= RC-APM-03
     match (qp.peer.migration, qp.attr.path_mig_state) {
-        (_, REARM) => qp.peer.migration = Migration::Rearm,
+        (_, REARM) => qp.peer.set_migration(Migration::Rearm),
         (Migration::Armed, MIGRATED) => qp.migrate(false),
         _ => {}
     }
@@ -380,7 +380,7 @@ pub(super) fn reset(qp: &mut Qp) {
     qp.comm_est_raised = false;
     qp.has_moved = false;
     qp.peer.alternate = None;
-    qp.peer.migration = Migration::Migrated;
+    qp.peer.set_migration(Migration::Migrated);
     qp.attr = QpAttr {
         cap: qp.config.cap,
         ..QpAttr::default()

@@ -39,7 +39,9 @@ impl Side {
         }
     }
 
-    pub(crate) fn ip(self) -> IpAddr {
+    /// Its address.
+    #[must_use]
+    pub fn ip(self) -> IpAddr {
         match self {
             Self::A => IpAddr::from([10, 0, 0, 1]),
             Self::B => IpAddr::from([10, 0, 0, 2]),
