@@ -2,6 +2,7 @@
 
 mod congested;
 mod errors;
+mod indirect;
 mod migration;
 mod modify;
 mod owed;

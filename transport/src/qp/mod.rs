@@ -30,7 +30,7 @@ use crate::rate::MarkWatch;
 use crate::time::Time;
 use crate::transmit::TxBuffer;
 use crate::unreliable::Sender;
-use crate::wr::{Destination, RouteTag, SendWr, Sge};
+use crate::wr::{Destination, Operands, RouteTag, SendWr, Sge};
 
 /// Device limits that [`Qp::modify`] checks attributes against (QPV-03, QPV-09).
 #[derive(Clone, Copy, Debug)]
@@ -338,6 +338,14 @@ impl Qp {
             send.flush(&mut cx);
         }
         Ok(())
+    }
+
+    /// The newest send work request, which was queued just now, has these operands: its operation is one that needs
+    /// them.
+    pub fn equip(&mut self, operands: Operands) {
+        if let SendSide::Reliable(requester) = &mut self.send {
+            requester.equip(operands);
+        }
     }
 
     /// The newest send work request, which was queued just now, goes to the XRC SRQ `srqn` of the peer: an XRC

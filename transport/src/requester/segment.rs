@@ -335,7 +335,7 @@ impl Requester {
                 };
                 self.atomic_step(peer, wqe, Operation::FetchAdd, eth)
             }
-            SendOp::Bind(_) | SendOp::Invalidate { .. } => return None,
+            SendOp::Bind(_) | SendOp::Invalidate { .. } | SendOp::Fill => return None,
         })
     }
 
