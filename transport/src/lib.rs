@@ -89,6 +89,6 @@ pub use queue::{
 };
 pub use requester::MIN_ACK_TIMEOUT_NS;
 pub use time::Time;
-pub use transmit::{Deferred, Source, TxBuffer};
+pub use transmit::{ACK_LEN, Deferred, Source, TxBuffer};
 pub use window::{Bind, BindError, Bindable, Window, WindowKind};
 pub use wr::{AccessFlags, Destination, Operands, RouteTag, SendFlags, SendOp, SendWr, Sge};

@@ -28,7 +28,7 @@ use crate::peer::{Framing, Migration, PacketMeta, Peer};
 use crate::queue::{Receives, RecvLimits, RecvSource, SendLimits, Srqn};
 use crate::rate::MarkWatch;
 use crate::time::Time;
-use crate::transmit::TxBuffer;
+use crate::transmit::{ACK_LEN, TxBuffer};
 use crate::unreliable::Sender;
 use crate::wr::{Destination, Operands, RouteTag, SendWr, Sge};
 
@@ -599,6 +599,7 @@ impl Qp {
 
     /// Would [`Qp::poll_transmit`] have anything to look at? Where not, it need not be called.
     #[must_use]
+    #[inline]
     pub fn wants_to_transmit(&self, acks: AckTiming) -> bool {
         let holds = self.timing(acks) == AckTiming::Later && self.recv.lone_ack().is_some();
         self.send.has_work() || (self.recv.has_responses() && !holds)
@@ -647,6 +648,11 @@ impl Qp {
     #[must_use]
     pub fn lone_ack(&self) -> Option<Psn> {
         self.recv.lone_ack()
+    }
+
+    /// The packet of [`Qp::lone_ack`], which the caller sends at once; the value of its ICRC is of no importance.
+    pub fn take_lone_ack(&mut self) -> Option<[u8; ACK_LEN]> {
+        self.recv.take_lone_ack(&self.peer, &mut self.out)
     }
 
     /// The acknowledgement, if that is the next response to be sent: PSN and MSN. It covers messages
