@@ -20,4 +20,6 @@ pub enum QpEvent {
     PathMigErr,
     /// A completion could not be reported: the QP is in ERR (RC-STA-10).
     Fatal,
+    /// Somebody used a wrong key for a DC target that was armed (DCK-04).
+    DctKeyViolation,
 }

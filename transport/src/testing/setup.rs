@@ -27,6 +27,7 @@ pub fn context(local: IpAddr) -> ModifyContext {
             pkey: Pkey::DEFAULT,
             active_mtu: CONTEXT_MTU,
         },
+        experimental: false,
     }
 }
 
