@@ -57,12 +57,12 @@ impl RawPort {
     /// interface of Ethernet.
     //= QPC-02
     pub(crate) fn open(hca: &Arc<Hca>) -> Result<Self, VerbsError> {
-        if hca.config.ifindex == 0 {
+        if hca.config.port.ifindex == 0 {
             return Err(VerbsError::NotSupported(
                 "raw packets of a device without network interface",
             ));
         }
-        let sends = PacketSocket::open(hca.config.ifindex, false);
+        let sends = PacketSocket::open(hca.config.port.ifindex, false);
         let sends = sends.map_err(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => VerbsError::NotPermitted(
                 "raw packet queue pairs, without CAP_NET_RAW in the network namespace",
@@ -84,7 +84,7 @@ impl RawPort {
 
     /// The longest frame that may have a place on the link; the interface itself has the last word.
     pub(crate) fn longest(&self) -> usize {
-        usize::try_from(self.hca.config.netdev_mtu.saturating_add(LINK_HEADER)).unwrap_or(0)
+        usize::try_from(self.hca.config.port.netdev_mtu.saturating_add(LINK_HEADER)).unwrap_or(0)
     }
 
     /// As [`PacketSocket::send`].
@@ -106,7 +106,10 @@ impl RawPort {
         let mut receives = self.receives.write();
         let socket = match &mut *receives {
             Some(socket) => socket,
-            none => none.insert(Arc::new(PacketSocket::open(self.hca.config.ifindex, true)?)),
+            none => none.insert(Arc::new(PacketSocket::open(
+                self.hca.config.port.ifindex,
+                true,
+            )?)),
         };
         if let Some(membership) = self.membership(&attr)
             && let Err(error) = socket.set_membership(membership, true)
