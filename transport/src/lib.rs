@@ -84,6 +84,7 @@ pub use queue::{
     ReceiveDomain, Receives, RecvWqe, SharedReceives, Srq, SrqAttr, SrqError, Srqn, Taken,
 };
 pub use requester::MIN_ACK_TIMEOUT_NS;
+pub use responder::{Progress, Repeatable};
 pub use time::Time;
 pub use transmit::{Deferred, Source, TxBuffer};
 pub use window::{Bind, BindError, Bindable, Window, WindowKind};

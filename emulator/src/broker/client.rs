@@ -9,9 +9,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use rocade_wire::Qpn;
 
 use super::paths::Paths;
-use super::protocol::{Ends, ProtocolError, Request, Response};
+use super::protocol::{DomainKey, Ends, ProtocolError, Request, Response, TargetNews};
 use super::start::{self, Connector, Step};
 use super::sys::{self, HangupWatch};
 use super::will::Will;
@@ -24,8 +25,9 @@ use crate::steering::Slot;
 mod connection;
 mod ports;
 mod resume;
+mod xrc;
 
-use connection::Connection;
+use connection::{Connection, News};
 use resume::{Progress, Resume};
 
 /// How long the broker may take for an answer. It answers at once, but for requests for addresses
@@ -70,6 +72,8 @@ struct State {
     holdings: Holdings,
     /// Channels that others have asked for, and that nobody has taken yet.
     offers: Vec<ChannelOffer>,
+    /// What has happened to XRC targets, likewise.
+    of_targets: Vec<(Qpn, TargetNews)>,
 }
 
 /// What a process keeps for the next broker.
@@ -85,6 +89,16 @@ struct Holdings {
     will: Option<Arc<Will>>,
     /// Our ports of the connection manager.
     ports: Vec<Binding>,
+    /// The XRC domains that we share with others.
+    domains: Vec<SharedDomain>,
+}
+
+/// What a process has of a shared XRC domain.
+struct SharedDomain {
+    key: DomainKey,
+    memory: OwnedFd,
+    /// The targets that it has open.
+    targets: Vec<Qpn>,
 }
 
 /// What a process has of a shared address.
@@ -137,8 +151,13 @@ impl State {
         let Some(connection) = self.connection() else {
             return;
         };
-        let (offers, lock) = connection.news();
+        let News {
+            offers,
+            lock,
+            of_targets,
+        } = connection.news();
         self.offers.extend(offers);
+        self.of_targets.extend(of_targets);
         if let Some(lock) = lock {
             self.holdings.lock = lock;
         }
@@ -202,8 +221,10 @@ impl BrokerClient {
                 wake: None,
                 will: will.map(Arc::new),
                 ports: Vec::new(),
+                domains: Vec::new(),
             },
             offers: Vec::new(),
+            of_targets: Vec::new(),
         };
         let client = Self {
             config: config.clone(),
@@ -253,6 +274,7 @@ impl BrokerClient {
                 }
             };
             state.holdings.shares.insert(local, share);
+            self.mind_news(&mut state);
         }
         let share = state.holdings.shares.get(&local);
         let own = share.and_then(|share| Some((share.sockets.get(self.slot.index())?, share.key)));
@@ -336,6 +358,7 @@ impl BrokerClient {
             return Ok(None);
         };
         let result = connection.channel(Ends { local, peer, slot });
+        self.mind_news(&mut state);
         if result.as_ref().is_err_and(BrokerError::ends_connection) {
             self.disconnect(&mut state, 0);
         }
@@ -375,6 +398,44 @@ impl BrokerClient {
         // A child of fork shares the epoll instance with its parent, who still needs it.
         if self.check_process().is_ok() {
             self.watch.forget(line);
+        }
+    }
+
+    /// What has come between answers: somebody shall look at it.
+    fn mind_news(&self, state: &mut State) {
+        const AT_ONCE: Duration = Duration::from_micros(1);
+        state.keep_news();
+        if !state.of_targets.is_empty() {
+            self.watch.wake_after(Some(AT_ONCE));
+        }
+    }
+
+    /// Asks the broker, or the next one, until its deadline.
+    fn ask_patiently<R>(
+        &self,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+        mut understand: impl FnMut(&mut State, Response, Vec<OwnedFd>) -> Result<R, BrokerError>,
+    ) -> Result<R, BrokerError> {
+        self.check_process()?;
+        let mut state = self.state.lock();
+        let deadline = Instant::now() + self.config.start_timeout;
+        loop {
+            let answer = match &mut state.link {
+                Link::Up(connection) => connection.ask(request, fds, ANSWER_TIMEOUT),
+                _ => Err(BrokerError::Lost),
+            };
+            let result = answer.and_then(|(answer, fds)| understand(&mut state, answer, fds));
+            self.mind_news(&mut state);
+            if result.as_ref().is_err_and(BrokerError::ends_connection) {
+                self.disconnect(&mut state, 0);
+            }
+            match result {
+                Err(error) if error.may_pass() && Instant::now() < deadline => {
+                    self.reconnect(&mut state, deadline)?;
+                }
+                result => return result,
+            }
         }
     }
 

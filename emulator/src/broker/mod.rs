@@ -41,6 +41,7 @@ use crate::link::LocalAddr;
 use crate::steering::Slot;
 
 mod client;
+mod domain;
 mod fdpass;
 mod group;
 mod gsi;
@@ -52,9 +53,12 @@ mod slots;
 mod start;
 mod sys;
 mod will;
+mod words;
 
 pub use client::{BrokerClient, ServiceOutcome, SharedSocket, StopOutcome, status, stop};
+pub(crate) use domain::{Cell, DomainMemory};
 pub(crate) use fdpass::{peer as peer_of, receive};
+pub(crate) use protocol::{DomainKey, TargetNews};
 pub use protocol::{ProtocolError, RefusalCode};
 pub use server::serve;
 pub(crate) use sys::{effective_uid, poll, poll_readable};

@@ -14,20 +14,24 @@
 //! told to stop, and says what is wrong with a program of another version.
 
 mod codec;
+mod xrc;
 
 use core::fmt;
 use std::error::Error;
 
-use super::{AddressStatus, BrokerStatus, ServiceStatus, SlotStatus};
+use rocade_wire::Qpn;
 
+use super::{AddressStatus, BrokerStatus, ServiceStatus, SlotStatus};
 use crate::cm::services::{Binding, BoundTo, Conflict};
 use crate::link::{ForwardKey, LocalAddr};
 use crate::steering::Slot;
 
 use codec::{Reader, Writer};
+pub(crate) use xrc::{DomainKey, TargetNews};
+pub(super) use xrc::{DomainOpening, TargetCall};
 
 /// Version of the protocol. A broker and a client of different versions do not work together.
-pub(super) const VERSION: u16 = 4;
+pub(super) const VERSION: u16 = 5;
 /// Longest message in bytes.
 pub(super) const MAX_LEN: usize = 32 << 10;
 /// Most file descriptors that come with one message.
@@ -102,6 +106,12 @@ pub(super) enum Request {
     Listen(Binding),
     /// Gives a port back.
     Release(Binding),
+    /// Opens an XRC domain that processes share. With its memory, the client has it from an earlier broker.
+    OpenDomain(DomainOpening),
+    /// The client has closed it.
+    CloseDomain(DomainKey),
+    /// Something about a target of a domain that the client has open.
+    Target(DomainKey, Qpn, TargetCall),
 }
 
 /// What a channel connects, as the client sees it that the message is from or for.
@@ -160,6 +170,22 @@ pub(super) enum Response {
     /// Comes unasked: another client has asked for a channel to this one. Descriptors as with
     /// `Channel`.
     Offer(Ends),
+    /// Answer to `OpenDomain`: its memory comes along.
+    Domain,
+    /// Answer to `OpenDomain`: it is there and should not be, or the other way round.
+    NoDomain {
+        /// It is there.
+        exists: bool,
+    },
+    /// Answer to `Target`: done.
+    Target {
+        /// Nobody has it open any more, and it is gone.
+        is_gone: bool,
+    },
+    /// Answer to `Target`: there is none of that number, or no room for one.
+    NoTarget,
+    /// Comes unasked: something has happened to a target of a domain that the client has open.
+    TargetNews(Qpn, TargetNews),
     /// Comes unasked: the slot's lock file comes along, locked, in place of the one before, which
     /// was deleted.
     Lock,
@@ -318,6 +344,19 @@ impl Request {
             }
             Self::Listen(binding) => Writer::of_binding(10, binding),
             Self::Release(binding) => Writer::of_binding(11, binding),
+            Self::OpenDomain(opening) => opening.encode(20),
+            Self::CloseDomain(key) => {
+                let mut w = Writer::new(21);
+                w.domain(key);
+                w.finish()
+            }
+            Self::Target(key, qpn, call) => {
+                let mut w = Writer::new(22);
+                w.domain(key);
+                w.u32(qpn.get());
+                w.call(*call);
+                w.finish()
+            }
         }
     }
 
@@ -368,6 +407,13 @@ impl Request {
             ),
             10 => (Self::Listen(r.binding()?), 0..=0),
             11 => (Self::Release(r.binding()?), 0..=0),
+            20 => {
+                let opening = r.opening()?;
+                let fds = usize::from(opening.resumes);
+                (Self::OpenDomain(opening), fds..=fds)
+            }
+            21 => (Self::CloseDomain(r.domain()?), 0..=0),
+            22 => (Self::Target(r.domain()?, r.qpn()?, r.call()?), 0..=0),
             other => return Err(ProtocolError::Kind(other)),
         };
         r.finish()?;
@@ -429,6 +475,24 @@ impl Response {
             Self::PortTaken(conflict) => {
                 let mut w = Writer::new(111);
                 w.u8(u8::from(*conflict == Conflict::Everywhere));
+                w.finish()
+            }
+            Self::Domain => Writer::new(120).finish(),
+            Self::NoDomain { exists } => {
+                let mut w = Writer::new(121);
+                w.u8((*exists).into());
+                w.finish()
+            }
+            Self::Target { is_gone } => {
+                let mut w = Writer::new(122);
+                w.u8((*is_gone).into());
+                w.finish()
+            }
+            Self::NoTarget => Writer::new(123).finish(),
+            Self::TargetNews(qpn, news) => {
+                let mut w = Writer::new(124);
+                w.u32(qpn.get());
+                w.news(*news);
                 w.finish()
             }
             Self::Error { code, text } => {
@@ -498,6 +562,11 @@ impl Response {
                 };
                 (Self::PortTaken(conflict), 0..=0)
             }
+            120 => (Self::Domain, 1..=1),
+            121 => (Self::NoDomain { exists: r.flag()? }, 0..=0),
+            122 => (Self::Target { is_gone: r.flag()? }, 0..=0),
+            123 => (Self::NoTarget, 0..=0),
+            124 => (Self::TargetNews(r.qpn()?, r.news()?), 0..=0),
             ERROR => {
                 let code = RefusalCode::from_code(r.u16()?);
                 (

@@ -20,6 +20,7 @@ mod connections;
 mod files;
 mod requests;
 mod will;
+mod xrc;
 
 use connections::{Client, Reserve};
 use files::Files;
@@ -67,6 +68,8 @@ struct Server {
     services: Services<Slot>,
     /// Services without a listener, and who waits for one.
     lapsed: Lapsed,
+    /// XRC domains that processes share.
+    domains: xrc::Domains,
     /// Others who have addresses that clients have asked for.
     rivals: BTreeMap<LocalAddr, Rival>,
     started: Instant,
@@ -105,6 +108,7 @@ impl Server {
             groups: BTreeMap::new(),
             services: Services::default(),
             lapsed: Lapsed::default(),
+            domains: xrc::Domains::default(),
             rivals: BTreeMap::new(),
             started: now,
             recovery_deadline: now + config.recovery_timeout,
@@ -163,6 +167,7 @@ impl Server {
         for group in self.groups.values() {
             fds.extend(group.socket(0).map(readable));
             fds.push(readable(group.claim().fd()));
+            fds.extend(group.orphaned().map(readable));
         }
         let first_client = fds.len();
         fds.extend(self.clients.iter().map(Client::poll));
@@ -215,6 +220,7 @@ impl Server {
         for group in self.groups.values_mut() {
             let received = group.receive(&self.services, &mut self.lapsed, now);
             self.gsi_datagrams += u64::try_from(received).unwrap_or(0);
+            group.receive_orphaned(|packet| self.domains.route(packet));
             group.introduce(&introduction);
         }
     }
@@ -244,6 +250,9 @@ impl Server {
         self.drop_gone();
         for slot in self.slots.check_orphans() {
             self.release(slot);
+        }
+        for group in self.groups.values_mut() {
+            group.keep_orphaned(|slot| self.domains.needs(slot));
         }
         // All sockets of an address that nobody has go at once: no order to keep.
         self.groups.retain(|_, group| !group.users().is_empty());

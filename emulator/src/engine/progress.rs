@@ -191,7 +191,7 @@ impl EngineInner {
         for segment in batch.segments() {
             let (source, segment, forwarded) = match uplink.link.arrival(segment) {
                 Arrival::Direct => (batch.source, segment, false),
-                Arrival::Forwarded(source, inner) => (source, inner, true),
+                Arrival::Forwarded(source, inner, _) => (source, inner, true),
                 Arrival::Forged => {
                     self.count(|counters| &counters.rx_forged);
                     continue;

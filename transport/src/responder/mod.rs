@@ -5,6 +5,7 @@ mod execute;
 mod resources;
 mod sequence;
 mod short;
+mod travel;
 
 use alloc::collections::VecDeque;
 
@@ -16,6 +17,7 @@ use crate::queue::{RecvSource, RecvWqe, Srqn};
 use crate::wr::AccessFlags;
 
 use ack_policy::Response;
+pub use travel::{Progress, Repeatable};
 use resources::Saved;
 
 /// The message whose first packet was taken and whose last was not (RC-SEQ-*).

@@ -4,9 +4,11 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use rocade_wire::Qpn;
+
 use super::super::fdpass;
 use super::super::protocol::{
-    Ends, MAX_LEN, ProtocolError, Request, Response, VERSION, version_of, with_version,
+    Ends, MAX_LEN, ProtocolError, Request, Response, TargetNews, VERSION, version_of, with_version,
 };
 use super::super::sys::{self, HangupWatch};
 use super::super::will::Will;
@@ -27,6 +29,18 @@ pub(super) struct Connection {
     offers: Vec<ChannelOffer>,
     /// A new lock of our slot.
     lock: Option<OwnedFd>,
+    /// What has happened to XRC targets.
+    of_targets: Vec<(Qpn, TargetNews)>,
+}
+
+/// What has come unasked.
+pub(super) struct News {
+    /// Channels that others have asked for.
+    pub(super) offers: Vec<ChannelOffer>,
+    /// A new lock of our slot.
+    pub(super) lock: Option<OwnedFd>,
+    /// What has happened to XRC targets.
+    pub(super) of_targets: Vec<(Qpn, TargetNews)>,
 }
 
 impl Connection {
@@ -35,6 +49,7 @@ impl Connection {
             socket,
             offers: Vec::new(),
             lock: None,
+            of_targets: Vec::new(),
         }
     }
 
@@ -42,9 +57,13 @@ impl Connection {
         self.socket.as_fd()
     }
 
-    /// What has come unasked: channels that others have asked for, and a new lock of our slot.
-    pub(super) fn news(&mut self) -> (Vec<ChannelOffer>, Option<OwnedFd>) {
-        (std::mem::take(&mut self.offers), self.lock.take())
+    /// What has come unasked.
+    pub(super) fn news(&mut self) -> News {
+        News {
+            offers: std::mem::take(&mut self.offers),
+            lock: self.lock.take(),
+            of_targets: std::mem::take(&mut self.of_targets),
+        }
     }
 
     /// Sends a request.
@@ -92,6 +111,7 @@ impl Connection {
                 }
                 Response::Offer(ends) => self.offers.push(offer(ends, false, fds)?),
                 Response::Lock => self.lock = fds.into_iter().next(),
+                Response::TargetNews(qpn, news) => self.of_targets.push((qpn, news)),
                 response => return Ok(Some((response, fds))),
             }
         }
@@ -176,7 +196,7 @@ impl Connection {
                 Ok(Response::Error { code, text }) => {
                     return Err(BrokerError::Refused { code, text });
                 }
-                Ok(Response::Offer(_) | Response::Lock) => {}
+                Ok(Response::Offer(_) | Response::Lock | Response::TargetNews(..)) => {}
                 Err(ProtocolError::Version(_)) if theirs != version => {
                     return Ok(Stop::OtherVersion(theirs));
                 }
