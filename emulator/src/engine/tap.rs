@@ -15,8 +15,8 @@ use rocade_wire::{ICRC_LEN, Packet, Qpn};
 use super::EngineInner;
 use super::dispatch::{Dispatch, Origin, Verdict};
 use super::handover::Driver;
-use super::transmit::{Run, TxState};
-use super::uplink::{Path, Uplink};
+use super::transmit::Run;
+use crate::cells::{Path, TxState, Uplink};
 use crate::config::EngineConfig;
 use crate::link::capture::{Capture, Medium, Seen};
 use crate::link::fault::{self, Direction, Effect, Faults, Held, Rule};
@@ -291,7 +291,7 @@ impl EngineInner {
         if let Err(leaving) = held {
             self.leave(&leaving, driver);
         }
-        self.call_at(due);
+        self.agenda.call_before(due);
         true
     }
 
@@ -370,12 +370,6 @@ impl EngineInner {
             }
         }
     }
-
-    fn call_at(&self, due: Time) {
-        if self.agenda.would_miss(due) {
-            self.call_background();
-        }
-    }
 }
 
 impl Dispatch<'_> {
@@ -425,7 +419,7 @@ impl Dispatch<'_> {
             let due = now.plus_ns(effect.wait_ns());
             let held = tap.state.lock().arriving.hold(due, effect.behind, arriving);
             let Err(given_back) = held else {
-                self.engine.call_at(due);
+                self.engine.agenda.call_before(due);
                 return Verdict::Taken;
             };
             arriving = given_back;
