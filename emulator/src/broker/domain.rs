@@ -15,7 +15,7 @@
 //! ```
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -107,11 +107,6 @@ impl DomainMemory {
     /// The file.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.shared.fd()
-    }
-
-    /// A copy of the file's descriptor.
-    pub(crate) fn copy_fd(&self) -> io::Result<OwnedFd> {
-        self.shared.fd().as_fd().try_clone_to_owned()
     }
 
     /// Does the process with this slot take part?
@@ -576,7 +571,7 @@ mod tests {
             },
         ];
         cell.write_progress(progress, repeatable.into_iter());
-        let other = Arc::new(DomainMemory::of(memory.copy_fd().unwrap()).unwrap());
+        let other = Arc::new(DomainMemory::of(memory.fd().try_clone_to_owned().unwrap()).unwrap());
         let cell = other.find(QPN).unwrap();
         assert_eq!(cell.attr().0, attr());
         assert_eq!(cell.progress(), progress);

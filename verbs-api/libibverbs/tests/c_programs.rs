@@ -66,7 +66,7 @@ fn compile(program: &str) -> PathBuf {
 /// The `rocade` command, built into the directory of the library, to be the broker of programs that
 /// have several processes. Others have none.
 fn broker(program: &str) -> PathBuf {
-    if program != "processes" {
+    if !["processes", "shared_xrc"].contains(&program) {
         return "embedded".into();
     }
     let library = rocade_symbols::verify::built_library("ibverbs");
@@ -185,6 +185,14 @@ programs! {
         domains_and_files,
         messages_go_to_the_queue_they_name,
         mistakes_are_refused;
+    shared_xrc:
+        who_dies_leaves_the_others_working_by_udp,
+        who_dies_leaves_the_others_working_by_shm,
+        a_stream_to_all_queues_by_udp,
+        a_stream_to_all_queues_by_shm,
+        any_process_changes_the_target,
+        a_death_under_traffic,
+        a_number_of_another_domain_opens_nothing;
     experimental:
         //= XCON-04 type=test
         //= XCON-05 type=test

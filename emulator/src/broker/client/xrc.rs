@@ -54,8 +54,10 @@ impl BrokerClient {
     /// See [`BrokerError`]. The next broker will not hear of the domain all the same.
     pub(crate) fn close_domain(&self, key: DomainKey) -> Result<(), BrokerError> {
         self.check_process()?;
-        let domains = &mut self.state.lock().holdings.domains;
-        domains.retain(|domain| domain.key != key);
+        {
+            let domains = &mut self.state.lock().holdings.domains;
+            domains.retain(|domain| domain.key != key);
+        }
         let request = Request::CloseDomain(key);
         self.ask_patiently(&request, &[], |_, answer, _| match answer {
             Response::Accepted => Ok(()),
