@@ -271,7 +271,9 @@ impl Cell {
 
     /// Who wants it, and whether at once.
     pub(crate) fn wanted(&self) -> Option<(Slot, bool)> {
-        let [slot, at_once, ..] = self.words()[WANTED_AT].load(Ordering::Acquire).to_le_bytes();
+        let [slot, at_once, ..] = self.words()[WANTED_AT]
+            .load(Ordering::Acquire)
+            .to_le_bytes();
         (slot != 0).then_some((Slot::new(slot), at_once != 0))
     }
 
@@ -368,11 +370,7 @@ fn words_of(one: Repeatable) -> [u64; REPEATABLE_WORDS] {
             psn,
             is_add,
             original,
-        } => [
-            2 | u64::from(psn.get()) << 8,
-            u64::from(is_add),
-            original,
-        ],
+        } => [2 | u64::from(psn.get()) << 8, u64::from(is_add), original],
     }
 }
 
@@ -503,7 +501,7 @@ mod tests {
     use super::*;
 
     fn memory() -> Arc<DomainMemory> {
-        Arc::new(DomainMemory::new().unwrap())
+        Arc::new(DomainMemory::new().expect("memory"))
     }
 
     const QPN: Qpn = Qpn::new(0x03_1234);

@@ -319,8 +319,10 @@ impl Group {
 
     /// Frees the slots without process for which nothing has to be received any more.
     pub(super) fn keep_orphaned(&mut self, is_needed: impl Fn(Slot) -> bool) {
-        let free: Vec<_> = self.orphaned.extract_if(.., |slot| !is_needed(*slot)).collect();
+        let orphaned = self.orphaned.iter().copied();
+        let free: Vec<_> = orphaned.filter(|slot| !is_needed(*slot)).collect();
         for slot in free {
+            self.orphaned.remove(&slot);
             self.users.insert(slot);
             self.release(slot);
         }

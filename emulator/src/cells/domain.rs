@@ -116,7 +116,9 @@ impl Domains {
         ends: impl FnOnce(),
     ) {
         let mut named = self.named.lock();
-        let found = named.iter().position(|(other, _)| Arc::ptr_eq(other, domain));
+        let found = named
+            .iter()
+            .position(|(other, _)| Arc::ptr_eq(other, domain));
         if let Some(at) = found {
             let openings = &mut named[at].1;
             *openings = openings.saturating_sub(1);
@@ -231,8 +233,7 @@ impl ReceiveDomain for Domain {
     fn is_elsewhere(&self, srqn: Srqn) -> bool {
         // Its number says in which process it is.
         let slot = Slot::of(Qpn::new(srqn.get()));
-        let is_of_other =
-            |shared: &Shared| slot != shared.slot && shared.memory.is_member(slot);
+        let is_of_other = |shared: &Shared| slot != shared.slot && shared.memory.is_member(slot);
         self.shared.as_ref().is_some_and(is_of_other)
     }
 

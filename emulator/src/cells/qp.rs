@@ -39,8 +39,18 @@ pub(crate) struct QpParts {
     /// Where sends and receives complete.
     pub(crate) cqs: Option<(Arc<CqInner>, Arc<CqInner>)>,
     pub(crate) srq: Option<Arc<SrqInner>>,
-    /// Of an XRC target: its domain, who has it open, and where it is if that is shared.
-    pub(crate) target: Option<(Arc<Domain>, Option<Arc<Hold>>, Option<Travel>)>,
+    /// What an XRC target has besides.
+    pub(crate) target: Option<TargetParts>,
+}
+
+/// What an XRC target begins with.
+#[derive(Debug)]
+pub(crate) struct TargetParts {
+    pub(crate) domain: Arc<Domain>,
+    /// Who has it open.
+    pub(crate) hold: Option<Arc<Hold>>,
+    /// Where it is, if the domain is shared.
+    pub(crate) travel: Option<Travel>,
 }
 
 /// What the lock of a QP protects.
@@ -70,12 +80,11 @@ impl QpInner {
         if let Some(srq) = &parts.srq {
             srq.attach_qp();
         }
-        let target = parts.target.map(|(domain, hold, travel)| {
-            let holds = Mutex::new(hold.into_iter().collect());
+        let target = parts.target.map(|parts| {
             Box::new(TargetPart {
-                domain,
-                holds,
-                travel,
+                domain: parts.domain,
+                holds: Mutex::new(parts.hold.into_iter().collect()),
+                travel: parts.travel,
             })
         });
         Arc::new(Self {

@@ -34,14 +34,11 @@ impl QpTable {
 
     pub(crate) fn remove(&mut self, qpn: Qpn) -> Option<Arc<QpInner>> {
         let own = |entry: &mut Option<Arc<QpInner>>| entry.take_if(|qp| qp.qp_num() == qpn);
-        self.entries
-            .get_mut(index(qpn))
-            .and_then(own)
-            .or_else(|| {
-                let mut foreign = self.foreign.iter();
-                let at = foreign.position(|qp| qp.qp_num() == qpn)?;
-                Some(self.foreign.swap_remove(at))
-            })
+        self.entries.get_mut(index(qpn)).and_then(own).or_else(|| {
+            let mut foreign = self.foreign.iter();
+            let at = foreign.position(|qp| qp.qp_num() == qpn)?;
+            Some(self.foreign.swap_remove(at))
+        })
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<QpInner>> {

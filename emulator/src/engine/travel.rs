@@ -26,7 +26,10 @@ use rocade_wire::{ICRC_LEN, Packet, Pkey, Qpn};
 use super::EngineInner;
 use super::handover::Driver;
 use crate::broker::{BrokerLink, Cell, DomainMemory, TargetNews};
-use crate::cells::{AsyncEvents, Domain, Hold, Path, QpCore, QpInner, QpParts, Travel, Uplink, XrcdInitAttr};
+use crate::cells::{
+    AsyncEvents, Domain, Hold, Path, QpCore, QpInner, QpParts, TargetParts, Travel, Uplink,
+    XrcdInitAttr,
+};
 use crate::error::VerbsError;
 use crate::hca::Hca;
 use crate::memory::MemGuard;
@@ -111,7 +114,9 @@ impl EngineInner {
             let Some(broker) = self.with_attachment(|attachment| attachment.broker.clone())? else {
                 return Ok(None);
             };
-            let opened = broker.client().open_domain(key, init.create, init.exclusive)?;
+            let opened = broker
+                .client()
+                .open_domain(key, init.create, init.exclusive)?;
             let memory = opened.map_err(|exists| {
                 if exists {
                     VerbsError::InvalidArgument("the file has an XRC domain already")
@@ -301,11 +306,11 @@ impl EngineInner {
         let mut qp = rocade_transport::Qp::new(config, receives)?;
         qp.control_congestion(self.controls_congestion());
         let parts = QpParts {
-            target: Some((
-                Arc::clone(domain),
-                None,
-                Some(Travel::new(cell, shared.slot, false)),
-            )),
+            target: Some(TargetParts {
+                domain: Arc::clone(domain),
+                hold: None,
+                travel: Some(Travel::new(cell, shared.slot, false)),
+            }),
             ..QpParts::default()
         };
         let inner = QpInner::new(events, qp, 0, parts);
@@ -420,8 +425,7 @@ impl EngineInner {
                 TargetNews::Gone => {
                     self.end_target(&inner);
                     if let Some(domain) = inner.domain() {
-                        let (lingers, ends) =
-                            (|| self.lingers(domain), || self.end_domain(domain));
+                        let (lingers, ends) = (|| self.lingers(domain), || self.end_domain(domain));
                         self.domains.reconsider(domain, lingers, ends);
                     }
                 }
@@ -564,7 +568,10 @@ impl EngineInner {
     /// Somebody wants a target.
     fn yield_target(&self, inner: &QpInner) {
         let Some(travel) = inner.travel() else { return };
-        let Some((slot, at_once)) = travel.cell().wanted().filter(|(slot, _)| *slot != travel.slot())
+        let Some((slot, at_once)) = travel
+            .cell()
+            .wanted()
+            .filter(|(slot, _)| *slot != travel.slot())
         else {
             return;
         };
@@ -577,10 +584,7 @@ impl EngineInner {
                 return;
             };
             let control = travel.cell().control();
-            if !travel.is_here()
-                && control.holder == Some(travel.slot())
-                && control.is_whole
-            {
+            if !travel.is_here() && control.holder == Some(travel.slot()) && control.is_whole {
                 // It was given to us, and no packet has come.
                 travel.cell().hand_to(Some(slot));
             }
@@ -616,7 +620,9 @@ impl EngineInner {
                 return Ok(());
             }
             if begin.elapsed() > PATIENCE {
-                return Err(VerbsError::Busy("XRC target: another process is at a message"));
+                return Err(VerbsError::Busy(
+                    "XRC target: another process is at a message",
+                ));
             }
             if asked.is_none_or(|at| at.elapsed() > ASK_AGAIN) {
                 travel.cell().want(travel.slot(), at_once);
@@ -651,7 +657,9 @@ impl EngineInner {
             };
             taken
         };
-        let route = attr.map(|attr| self.route_of_target(inner, &attr)).transpose();
+        let route = attr
+            .map(|attr| self.route_of_target(inner, &attr))
+            .transpose();
         let route = match route {
             Ok(route) => route.flatten(),
             Err(error) => {
@@ -713,7 +721,10 @@ impl EngineInner {
     }
 
     fn broker_slot(&self) -> Option<Slot> {
-        self.uplinks.read_recursive().first().and_then(|uplink| uplink.link.slot())
+        self.uplinks
+            .read_recursive()
+            .first()
+            .and_then(|uplink| uplink.link.slot())
     }
 }
 

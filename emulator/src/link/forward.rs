@@ -145,7 +145,10 @@ pub(crate) fn unwrap<'d>(
     let port = u16::from_be_bytes([header[6], header[7]]);
     let ip = Ipv6Addr::from(<[u8; 16]>::try_from(&header[8..24]).ok()?);
     let scope_id = u32::from_be_bytes(<[u8; 4]>::try_from(&header[24..28]).ok()?);
-    let (hops, family) = (header[4] >> FAMILY_BITS, header[4] & ((1 << FAMILY_BITS) - 1));
+    let (hops, family) = (
+        header[4] >> FAMILY_BITS,
+        header[4] & ((1 << FAMILY_BITS) - 1),
+    );
     let source = match (family, ip.to_canonical()) {
         (FAMILY_V4, IpAddr::V4(ip)) => SocketAddrV4::new(ip, port).into(),
         (FAMILY_V6, IpAddr::V6(ip)) => SocketAddrV6::new(ip, port, 0, scope_id).into(),

@@ -13,7 +13,7 @@ use super::pd::{Pd, PdInner};
 use super::poster::{RecvPoster, SendPoster};
 use super::srq::Srq;
 use super::xrcd::XrcdInner;
-use crate::cells::{AckCounter, Hold, Path, QpInner, QpParts, SrqInner, Uplink};
+use crate::cells::{AckCounter, Hold, Path, QpInner, QpParts, SrqInner, TargetParts, Uplink};
 use crate::engine::{Driver, EngineInner};
 use crate::error::VerbsError;
 use crate::hca::{Hca, limits};
@@ -112,7 +112,11 @@ impl Qp {
         let hold = Hold::new(&pd.context.events, cookie);
         let config = config(&pd, QpType::XrcRecv, QpCap::default(), false);
         let parts = QpParts {
-            target: Some((Arc::clone(&domain), Some(Arc::clone(&hold)), None)),
+            target: Some(TargetParts {
+                domain: Arc::clone(&domain),
+                hold: Some(Arc::clone(&hold)),
+                travel: None,
+            }),
             ..QpParts::default()
         };
         let inner = create(&pd, config, Receives::Domain(domain), cookie, parts)?;
@@ -433,9 +437,9 @@ fn create(
     let engine = &pd.context.engine;
     let qp_num = engine.allocate_qp_num()?;
     let config = QpConfig { qp_num, ..config };
-    if let Some((domain, _, travel)) = &mut parts.target {
-        *travel = engine
-            .share_target(domain, qp_num)
+    if let Some(target) = &mut parts.target {
+        target.travel = engine
+            .share_target(&target.domain, qp_num)
             .inspect_err(|_| engine.release_qp_num(qp_num))?;
     }
     let Some(mut qp) = rocade_transport::Qp::new(config, receives) else {

@@ -25,7 +25,9 @@ impl Qp {
     /// What it knows, if it is between two messages and owes no data: then another process may go on with it.
     #[must_use]
     pub fn progress(&self) -> Option<Progress> {
-        let responder = self.responder().filter(|responder| responder.is_at_rest())?;
+        let responder = self
+            .responder()
+            .filter(|responder| responder.is_at_rest())?;
         let (epsn, msn) = responder.progress();
         Some(Progress {
             epsn,

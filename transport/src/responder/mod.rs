@@ -17,8 +17,8 @@ use crate::queue::{RecvSource, RecvWqe, Srqn};
 use crate::wr::AccessFlags;
 
 use ack_policy::Response;
-pub use travel::{Progress, Repeatable};
 use resources::Saved;
+pub use travel::{Progress, Repeatable};
 
 /// The message whose first packet was taken and whose last was not (RC-SEQ-*).
 #[derive(Debug)]

@@ -64,10 +64,14 @@ impl Resume {
         });
         let share = holdings.wake.is_some().then_some(Say::Share);
         let will = holdings.will.is_some().then_some(Say::Will);
-        let domains = holdings.domains.iter().enumerate().flat_map(|(at, domain)| {
-            let targets = (0..domain.targets.len()).map(move |target| Say::Target(at, target));
-            [Say::Domain(at)].into_iter().chain(targets)
-        });
+        let domains = holdings
+            .domains
+            .iter()
+            .enumerate()
+            .flat_map(|(at, domain)| {
+                let targets = (0..domain.targets.len()).map(move |target| Say::Target(at, target));
+                [Say::Domain(at)].into_iter().chain(targets)
+            });
         let resume = Self {
             connection,
             to_say: [Say::Hello]
@@ -113,7 +117,8 @@ impl Resume {
                 (Say::Port(_), Response::Bound(_)) => {}
                 (Say::Domain(_), Response::Domain) => {}
                 (Say::Target(..), Response::Target { .. }) => {}
-                (Say::Domain(_), Response::NoDomain { .. }) | (Say::Target(..), Response::NoTarget) => {
+                (Say::Domain(_), Response::NoDomain { .. })
+                | (Say::Target(..), Response::NoTarget) => {
                     tracing::warn!("an XRC domain of ours is not that of the others any more");
                 }
                 // Somebody was faster; requests go there.

@@ -28,8 +28,10 @@ impl BrokerClient {
             exclusive,
             resumes: false,
         };
-        self.ask_patiently(&Request::OpenDomain(opening), &[], |state, answer, fds| {
-            match answer {
+        self.ask_patiently(
+            &Request::OpenDomain(opening),
+            &[],
+            |state, answer, fds| match answer {
                 Response::Domain => {
                     let memory = fds.into_iter().next().ok_or(ProtocolError::Descriptors)?;
                     let copy = memory.try_clone().map_err(BrokerError::doing(
@@ -44,8 +46,8 @@ impl BrokerClient {
                 }
                 Response::NoDomain { exists } => Ok(Err(exists)),
                 _ => Err(ProtocolError::Unexpected.into()),
-            }
-        })
+            },
+        )
     }
 
     /// Closes a domain.
@@ -81,12 +83,7 @@ impl BrokerClient {
         self.have_target(key, qpn, TargetCall::Open)
     }
 
-    fn have_target(
-        &self,
-        key: DomainKey,
-        qpn: Qpn,
-        call: TargetCall,
-    ) -> Result<bool, BrokerError> {
+    fn have_target(&self, key: DomainKey, qpn: Qpn, call: TargetCall) -> Result<bool, BrokerError> {
         let request = Request::Target(key, qpn, call);
         self.ask_patiently(&request, &[], |state, answer, _| match answer {
             Response::Target { .. } => {
@@ -130,7 +127,8 @@ impl BrokerClient {
         qpn: Qpn,
         code: u8,
     ) -> Result<(), BrokerError> {
-        self.call_target(key, qpn, TargetCall::Event(code)).map(drop)
+        self.call_target(key, qpn, TargetCall::Event(code))
+            .map(drop)
     }
 
     fn call_target(&self, key: DomainKey, qpn: Qpn, call: TargetCall) -> Result<bool, BrokerError> {

@@ -58,7 +58,10 @@ impl Domain {
     }
 
     fn others(&self, slot: Slot) -> impl Iterator<Item = Slot> {
-        self.members.iter().copied().filter(move |other| *other != slot)
+        self.members
+            .iter()
+            .copied()
+            .filter(move |other| *other != slot)
     }
 
     /// What a client does about a target.
@@ -179,7 +182,8 @@ impl Domains {
             if count >= MAX_DOMAINS {
                 return Err(io::ErrorKind::OutOfMemory.into());
             }
-            self.all.insert(opening.key, Domain::new(DomainMemory::new()?));
+            self.all
+                .insert(opening.key, Domain::new(DomainMemory::new()?));
         }
         let domain = self.all.get_mut(&opening.key);
         let domain = domain.ok_or(io::ErrorKind::NotFound)?;
@@ -190,7 +194,9 @@ impl Domains {
     /// Does the broker receive for targets of a process with this slot, should it be gone?
     pub(super) fn needs(&self, slot: Slot) -> bool {
         let targets = self.all.values().flat_map(|domain| domain.targets.keys());
-        targets.into_iter().any(|number| Slot::of(Qpn::new(*number)) == slot)
+        targets
+            .into_iter()
+            .any(|number| Slot::of(Qpn::new(*number)) == slot)
     }
 
     /// The process of a slot is gone.
@@ -219,7 +225,9 @@ impl Domains {
         };
         let holder = target.cell.control().holder;
         let holder = holder.filter(|holder| domain.members.contains(holder));
-        holder.or_else(named).or_else(|| target.openers.first().copied())
+        holder
+            .or_else(named)
+            .or_else(|| target.openers.first().copied())
     }
 }
 
