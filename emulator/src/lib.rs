@@ -43,9 +43,9 @@ pub use objects::{
     QpInitAttr, RecvPoster, Rereg, ReregFlags, SendPoster, Srq, SrqInitAttr, SrqPoster, Xrcd,
 };
 pub use rocade_transport::{
-    AccessFlags, AddressVector, Bind, BindError, CompleteTo, Completion, Counters, DropReason,
-    ImmOrInv, ModifyError, PostError, QpAttr, QpAttrMask, QpCap, QpState, QpType, SendFlags,
-    SendOp, SendWr, Sge, SrqAttr, SrqError, Srqn, WcFlags, WcOpcode, WcStatus, Window, WindowKind,
-    transition_rule,
+    AccessFlags, AddressVector, Bind, BindError, Block, CompleteTo, Completion, Counters,
+    DropReason, ImmOrInv, Indirect, Layout, ModifyError, Operands, PostError, QpAttr, QpAttrMask,
+    QpCap, QpState, QpType, Remap, SendFlags, SendOp, SendWr, Sge, SrqAttr, SrqError, Srqn,
+    WcFlags, WcOpcode, WcStatus, Window, WindowKind, transition_rule,
 };
 pub use rocade_wire::{Gid, Guid, Lkey, Mtu, Pkey, Psn, Qkey, Qpn, Rkey};

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rocade_wire::Qpn;
 
+use super::faults::{FaultNews, RuleForClient, WhichRule};
 use super::paths::Paths;
 use super::protocol::{DomainKey, Ends, ProtocolError, Request, Response, TargetNews};
 use super::start::{self, Connector, Step};
@@ -72,8 +73,13 @@ struct State {
     holdings: Holdings,
     /// Channels that others have asked for, and that nobody has taken yet.
     offers: Vec<ChannelOffer>,
+<<<<<<< HEAD
     /// What has happened to XRC targets, likewise.
     of_targets: Vec<(Qpn, TargetNews)>,
+=======
+    /// Rules for faults that hold from now on, and that nobody has taken yet.
+    faults: Option<FaultNews>,
+>>>>>>> main
 }
 
 /// What a process keeps for the next broker.
@@ -89,6 +95,7 @@ struct Holdings {
     will: Option<Arc<Will>>,
     /// Our ports of the connection manager.
     ports: Vec<Binding>,
+<<<<<<< HEAD
     /// The XRC domains that we share with others.
     domains: Vec<SharedDomain>,
 }
@@ -99,6 +106,10 @@ struct SharedDomain {
     memory: OwnedFd,
     /// The targets that it has open.
     targets: Vec<Qpn>,
+=======
+    /// Rules for faults that we were started with; empty where they hold no more.
+    own_faults: Vec<String>,
+>>>>>>> main
 }
 
 /// What a process has of a shared address.
@@ -151,6 +162,7 @@ impl State {
         let Some(connection) = self.connection() else {
             return;
         };
+<<<<<<< HEAD
         let News {
             offers,
             lock,
@@ -159,7 +171,24 @@ impl State {
         self.offers.extend(offers);
         self.of_targets.extend(of_targets);
         if let Some(lock) = lock {
+=======
+        let news = connection.news();
+        self.offers.extend(news.offers);
+        if let Some(lock) = news.lock {
+>>>>>>> main
             self.holdings.lock = lock;
+        }
+        if let Some(faults) = news.faults {
+            for (index, own) in self.holdings.own_faults.iter_mut().enumerate() {
+                let is_it = |rule: &RuleForClient| match rule.which {
+                    WhichRule::Own(at) => usize::from(at) == index,
+                    WhichRule::Text(_) => false,
+                };
+                if !faults.rules.iter().any(is_it) {
+                    own.clear();
+                }
+            }
+            self.faults = Some(faults);
         }
     }
 
@@ -181,12 +210,20 @@ impl BrokerClient {
     /// # Errors
     /// See [`BrokerError`].
     pub fn connect_or_start(config: &BrokerConfig) -> Result<Self, BrokerError> {
+        Self::connect_with(config, Vec::new())
+    }
+
+    /// Likewise, for a process that was started with these rules for faults.
+    pub(crate) fn connect_with(
+        config: &BrokerConfig,
+        own_faults: Vec<String>,
+    ) -> Result<Self, BrokerError> {
         let paths = Paths::new(config);
         let deadline = Instant::now() + config.start_timeout;
         let mut replaced = false;
         let (mut connection, welcome) = loop {
             let mut connection = Connection::new(Connector::new(config, &paths).run()?);
-            match hello(&mut connection) {
+            match hello(&mut connection, &own_faults) {
                 Ok(welcome) if welcome.cramped && !replaced && !sys::is_cramped() => {
                     replaced = true;
                     if !replace(connection, config, &paths)? {
@@ -221,10 +258,17 @@ impl BrokerClient {
                 wake: None,
                 will: will.map(Arc::new),
                 ports: Vec::new(),
+<<<<<<< HEAD
                 domains: Vec::new(),
             },
             offers: Vec::new(),
             of_targets: Vec::new(),
+=======
+                own_faults,
+            },
+            offers: Vec::new(),
+            faults: None,
+>>>>>>> main
         };
         let client = Self {
             config: config.clone(),
@@ -385,6 +429,14 @@ impl BrokerClient {
             state.keep_news();
         }
         std::mem::take(&mut state.offers)
+    }
+
+    /// The rules for faults that hold from now on, if they have changed since the last call.
+    pub(crate) fn take_faults(&self) -> Option<FaultNews> {
+        self.check_process().ok()?;
+        let mut state = self.state.try_lock()?;
+        state.keep_news();
+        state.faults.take()
     }
 
     /// Makes the control fd readable when the other end of a socket is closed.
@@ -648,7 +700,10 @@ fn replace(
     connector.run().map(|_| true)
 }
 
-fn ask_running(config: &BrokerConfig, request: &Request) -> Result<Response, BrokerError> {
+pub(super) fn ask_running(
+    config: &BrokerConfig,
+    request: &Request,
+) -> Result<Response, BrokerError> {
     let mut connection = Connection::new(start::connect(&Paths::new(config))?);
     Ok(connection.ask(request, &[], ANSWER_TIMEOUT)?.0)
 }
@@ -661,10 +716,11 @@ struct Welcome {
     cramped: bool,
 }
 
-fn hello(connection: &mut Connection) -> Result<Welcome, BrokerError> {
+fn hello(connection: &mut Connection, faults: &[String]) -> Result<Welcome, BrokerError> {
     let request = Request::Hello {
         resume: None,
         name: process_name(),
+        faults: faults.to_vec(),
     };
     let (response, fds) = connection.ask(&request, &[], ANSWER_TIMEOUT)?;
     let Response::Welcome { slot, cramped, .. } = response else {

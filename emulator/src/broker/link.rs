@@ -19,8 +19,9 @@ pub(crate) struct BrokerLink {
 }
 
 impl BrokerLink {
-    pub(crate) fn connect(config: &BrokerConfig) -> Result<Self, BrokerError> {
-        let client = BrokerClient::connect_or_start(config)?;
+    /// For a process that was started with these rules for faults.
+    pub(crate) fn connect(config: &BrokerConfig, faults: Vec<String>) -> Result<Self, BrokerError> {
+        let client = BrokerClient::connect_with(config, faults)?;
         Ok(Self {
             client,
             retry_at: AtomicU64::new(0),

@@ -19,7 +19,14 @@ mod xrc;
 use core::fmt;
 use std::error::Error;
 
+<<<<<<< HEAD
 use rocade_wire::Qpn;
+=======
+use super::faults::{
+    FaultNews, FaultyProcess, MAX_RULE_LEN, NumberedRule, RuleForClient, RuleInProcess, WhichRule,
+};
+use super::{AddressStatus, BrokerStatus, ServiceStatus, SlotStatus};
+>>>>>>> main
 
 use super::{AddressStatus, BrokerStatus, ServiceStatus, SlotStatus};
 use crate::cm::services::{Binding, BoundTo, Conflict};
@@ -67,6 +74,8 @@ pub(super) enum Request {
         resume: Option<Slot>,
         /// Name of the program, for people.
         name: String,
+        /// Rules for faults that it was started with, as text; empty where they hold no more.
+        faults: Vec<String>,
     },
     /// Asks for the sockets of an address up to the client's slot, from this index on.
     Open {
@@ -106,12 +115,23 @@ pub(super) enum Request {
     Listen(Binding),
     /// Gives a port back.
     Release(Binding),
+<<<<<<< HEAD
     /// Opens an XRC domain that processes share. With its memory, the client has it from an earlier broker.
     OpenDomain(DomainOpening),
     /// The client has closed it.
     CloseDomain(DomainKey),
     /// Something about a target of a domain that the client has open.
     Target(DomainKey, Qpn, TargetCall),
+=======
+    /// A rule for faults that holds for all clients.
+    AddFault(String),
+    /// Takes the rule of that number away, or all.
+    ClearFaults(Option<u32>),
+    /// Asks for the rules that hold for all clients.
+    Faults,
+    /// Asks for the rules of the first client whose slot is not below this.
+    FaultsFrom(u8),
+>>>>>>> main
 }
 
 /// What a channel connects, as the client sees it that the message is from or for.
@@ -189,6 +209,16 @@ pub(super) enum Response {
     /// Comes unasked: the slot's lock file comes along, locked, in place of the one before, which
     /// was deleted.
     Lock,
+    /// Comes unasked: the rules for faults that hold for the client.
+    FaultNews(FaultNews),
+    /// Answer to `AddFault`: the rule's number.
+    FaultAdded(u32),
+    /// Answer to `ClearFaults`: so many rules were taken away.
+    FaultsCleared(u16),
+    /// Answer to `Faults`.
+    FaultRules(Vec<NumberedRule>),
+    /// Answer to `FaultsFrom`; `None` where there is no such client.
+    FaultsOf(Option<FaultyProcess>),
     /// The request failed.
     Error {
         /// Why, for programs.
@@ -312,10 +342,15 @@ impl Request {
     /// The message as bytes.
     pub(super) fn encode(&self) -> Vec<u8> {
         match self {
-            Self::Hello { resume, name } => {
+            Self::Hello {
+                resume,
+                name,
+                faults,
+            } => {
                 let mut w = Writer::new(1);
                 w.u8(resume.map_or(0, Slot::get));
                 w.text(name, MAX_NAME_LEN);
+                w.list(faults, |w, text| w.text(text, MAX_RULE_LEN));
                 w.finish()
             }
             Self::Open { local, first } => {
@@ -344,6 +379,7 @@ impl Request {
             }
             Self::Listen(binding) => Writer::of_binding(10, binding),
             Self::Release(binding) => Writer::of_binding(11, binding),
+<<<<<<< HEAD
             Self::OpenDomain(opening) => opening.encode(20),
             Self::CloseDomain(key) => {
                 let mut w = Writer::new(21);
@@ -355,6 +391,22 @@ impl Request {
                 w.domain(key);
                 w.u32(qpn.get());
                 w.call(*call);
+=======
+            Self::AddFault(text) => {
+                let mut w = Writer::new(20);
+                w.text(text, MAX_TEXT_LEN);
+                w.finish()
+            }
+            Self::ClearFaults(id) => {
+                let mut w = Writer::new(21);
+                w.u32(id.unwrap_or(0));
+                w.finish()
+            }
+            Self::Faults => Writer::new(22).finish(),
+            Self::FaultsFrom(slot) => {
+                let mut w = Writer::new(23);
+                w.u8(*slot);
+>>>>>>> main
                 w.finish()
             }
         }
@@ -374,6 +426,7 @@ impl Request {
                     Self::Hello {
                         resume,
                         name: r.text(MAX_NAME_LEN)?,
+                        faults: r.list(|r| r.text(MAX_RULE_LEN))?,
                     },
                     fds..=fds,
                 )
@@ -407,6 +460,7 @@ impl Request {
             ),
             10 => (Self::Listen(r.binding()?), 0..=0),
             11 => (Self::Release(r.binding()?), 0..=0),
+<<<<<<< HEAD
             20 => {
                 let opening = r.opening()?;
                 let fds = usize::from(opening.resumes);
@@ -414,6 +468,15 @@ impl Request {
             }
             21 => (Self::CloseDomain(r.domain()?), 0..=0),
             22 => (Self::Target(r.domain()?, r.qpn()?, r.call()?), 0..=0),
+=======
+            20 => (Self::AddFault(r.text(MAX_TEXT_LEN)?), 0..=0),
+            21 => {
+                let id = r.u32()?;
+                (Self::ClearFaults((id > 0).then_some(id)), 0..=0)
+            }
+            22 => (Self::Faults, 0..=0),
+            23 => (Self::FaultsFrom(r.u8()?), 0..=0),
+>>>>>>> main
             other => return Err(ProtocolError::Kind(other)),
         };
         r.finish()?;
@@ -477,6 +540,7 @@ impl Response {
                 w.u8(u8::from(*conflict == Conflict::Everywhere));
                 w.finish()
             }
+<<<<<<< HEAD
             Self::Domain => Writer::new(120).finish(),
             Self::NoDomain { exists } => {
                 let mut w = Writer::new(121);
@@ -493,6 +557,32 @@ impl Response {
                 let mut w = Writer::new(124);
                 w.u32(qpn.get());
                 w.news(*news);
+=======
+            Self::FaultNews(news) => {
+                let mut w = Writer::new(120);
+                w.u32(news.generation);
+                w.list(&news.rules, Writer::rule_for_client);
+                w.finish()
+            }
+            Self::FaultAdded(id) => {
+                let mut w = Writer::new(121);
+                w.u32(*id);
+                w.finish()
+            }
+            Self::FaultsCleared(count) => {
+                let mut w = Writer::new(122);
+                w.u16(*count);
+                w.finish()
+            }
+            Self::FaultRules(rules) => {
+                let mut w = Writer::new(123);
+                w.list(rules, Writer::rule);
+                w.finish()
+            }
+            Self::FaultsOf(process) => {
+                let mut w = Writer::new(124);
+                w.list(process.as_slice(), Writer::faulty_process);
+>>>>>>> main
                 w.finish()
             }
             Self::Error { code, text } => {
@@ -562,11 +652,30 @@ impl Response {
                 };
                 (Self::PortTaken(conflict), 0..=0)
             }
+<<<<<<< HEAD
             120 => (Self::Domain, 1..=1),
             121 => (Self::NoDomain { exists: r.flag()? }, 0..=0),
             122 => (Self::Target { is_gone: r.flag()? }, 0..=0),
             123 => (Self::NoTarget, 0..=0),
             124 => (Self::TargetNews(r.qpn()?, r.news()?), 0..=0),
+=======
+            120 => {
+                let generation = r.u32()?;
+                let rules = r.list(Reader::rule_for_client)?;
+                (Self::FaultNews(FaultNews { generation, rules }), 0..=0)
+            }
+            121 => (Self::FaultAdded(r.u32()?), 0..=0),
+            122 => (Self::FaultsCleared(r.u16()?), 0..=0),
+            123 => (Self::FaultRules(r.list(Reader::rule)?), 0..=0),
+            124 => {
+                let mut processes = r.list(Reader::faulty_process)?;
+                let process = processes.pop();
+                if !processes.is_empty() {
+                    return Err(ProtocolError::Field("process"));
+                }
+                (Self::FaultsOf(process), 0..=0)
+            }
+>>>>>>> main
             ERROR => {
                 let code = RefusalCode::from_code(r.u16()?);
                 (

@@ -17,12 +17,14 @@ use crate::steering::Slot;
 mod addresses;
 mod channels;
 mod connections;
+mod faults;
 mod files;
 mod requests;
 mod will;
 mod xrc;
 
 use connections::{Client, Reserve};
+use faults::FaultTable;
 use files::Files;
 
 /// How often to look again at what a client waits for.
@@ -66,6 +68,7 @@ struct Server {
     groups: BTreeMap<LocalAddr, Group>,
     /// Ports of the connection manager, and whose they are.
     services: Services<Slot>,
+    faults: FaultTable,
     /// Services without a listener, and who waits for one.
     lapsed: Lapsed,
     /// XRC domains that processes share.
@@ -107,6 +110,7 @@ impl Server {
             slots,
             groups: BTreeMap::new(),
             services: Services::default(),
+            faults: FaultTable::new(),
             lapsed: Lapsed::default(),
             domains: xrc::Domains::default(),
             rivals: BTreeMap::new(),
@@ -137,9 +141,17 @@ impl Server {
         if self.clients.iter().any(|client| client.pending.is_some()) {
             return Some(LOOK_AGAIN);
         }
+        if self
+            .clients
+            .iter()
+            .any(|c| c.knows_too_little(&self.faults))
+        {
+            return Some(faults::TELL_AGAIN);
+        }
         let now = Instant::now();
         let deadlines = self.clients.iter().filter_map(Client::deadline);
         let deadlines = deadlines.chain(self.lapsed.deadline());
+        let deadlines = deadlines.chain(self.groups.values().filter_map(Group::deadline));
         let next = deadlines.map(|at| at.saturating_duration_since(now)).min();
         let next = next.unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT);
         if let Some(interval) = self.slots.check_interval() {
@@ -198,6 +210,7 @@ impl Server {
         for (index, entry) in processes.into_iter().zip(&fds[first_process..]) {
             if entry.revents != 0 {
                 self.clients[index].carry_out_will();
+                self.mourn(index);
             }
         }
         // The second one is found by those only who do not find the first.
@@ -225,6 +238,16 @@ impl Server {
         }
     }
 
+    /// The process of a client has ended, though a child of it may keep its connection.
+    fn mourn(&mut self, index: usize) {
+        let now = Instant::now();
+        if let Some(slot) = self.clients[index].slot {
+            for group in self.groups.values_mut() {
+                group.mourn(slot, now);
+            }
+        }
+    }
+
     fn accept_all(&mut self) {
         for which in 0..self.files.listeners().count() {
             self.accept(which);
@@ -241,11 +264,15 @@ impl Server {
                 self.open(index, pending);
             }
         }
+        self.tell_faults();
         self.check_deadlines();
         for waiting in self.lapsed.ready(&self.services, now) {
             if let Some(group) = self.groups.get_mut(&waiting.local) {
-                group.deliver(&self.services, &waiting);
+                group.deliver(&self.services, &waiting, now);
             }
+        }
+        for group in self.groups.values_mut() {
+            group.say_farewells(now);
         }
         self.drop_gone();
         for slot in self.slots.check_orphans() {

@@ -10,6 +10,12 @@
 //! no moment at which a death leaves half of something. The others say where it goes, and change
 //! only while nothing is owed.
 
+<<<<<<< HEAD
+=======
+mod memory;
+mod report;
+
+>>>>>>> main
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,6 +27,11 @@ use rocade_wire::{Msn, Pkey, Psn, Qpn};
 
 use super::words::{self, Shared};
 use crate::link::LocalAddr;
+<<<<<<< HEAD
+=======
+use memory::Shared;
+pub(crate) use report::{Report, read as read_report};
+>>>>>>> main
 
 /// Words of an entry: a cache line.
 const WORDS: usize = 8;
@@ -28,6 +39,8 @@ const WORDS: usize = 8;
 const ENTRIES: usize = 64;
 /// Length of a will in bytes.
 const LEN: usize = ENTRIES * WORDS * size_of::<u64>();
+/// Behind it, what the process counts (`report.rs`).
+const REPORT_AT: usize = LEN;
 
 /// Where an acknowledgement goes, and what it says besides PSN and MSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +91,11 @@ impl Will {
     /// Those of memfd_create(2), ftruncate(2) and mmap(2).
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
+<<<<<<< HEAD
             shared: Shared::new(c"rocade-will", LEN)?,
+=======
+            shared: Shared::new(LEN + report::LEN)?,
+>>>>>>> main
             used: Mutex::new(0),
             deposited: AtomicBool::new(false),
         })

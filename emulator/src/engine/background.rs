@@ -164,6 +164,7 @@ impl EngineInner {
             let now = self.now();
             if woken.by_broker || broker.retry_at().is_some_and(|at| at <= now) {
                 broker.service(now);
+                self.take_faults(&broker);
                 self.take_offers();
                 self.drop_ended_channels();
                 self.take_target_news(&broker);

@@ -376,7 +376,8 @@ impl EngineInner {
                 srq_numbers: None,
             },
             BrokerMode::Auto(config) => {
-                let broker = BrokerLink::connect(config)?;
+                let broker = BrokerLink::connect(config, self.tap.own_rules())?;
+                self.take_faults(&broker);
                 self.share(&broker);
                 if let Some(will) = broker.client().will() {
                     // Once: there is one attachment.
@@ -396,6 +397,13 @@ impl EngineInner {
         self.call_background();
         owed::release_at_exit(self);
         Ok(attachment)
+    }
+
+    /// Goes by the rules for faults that the broker has told, if there are others now.
+    fn take_faults(&self, broker: &BrokerLink) {
+        if let Some(news) = broker.client().take_faults() {
+            self.tap.obey(&news, broker.client().will());
+        }
     }
 
     /// Starts the background thread if there is none yet; in a simulation there never is.

@@ -5,7 +5,7 @@ use std::io;
 use std::iter;
 use std::sync::atomic::Ordering;
 
-use rocade_transport::{AccessError, AckTiming, Cause, Qp, Source, Time, TxBuffer};
+use rocade_transport::{AccessError, AckTiming, Cause, Qp, RouteTag, Source, Time, TxBuffer};
 
 use super::EngineInner;
 use super::handover::Driver;
@@ -146,7 +146,8 @@ impl EngineInner {
         if is_quiet {
             acks = AckTiming::Now;
         }
-        if core.qp.wants_to_transmit(acks) {
+        let promised = is_quiet && self.promise_ack(inner, core, driver);
+        if !promised && core.qp.wants_to_transmit(acks) {
             let with_buffer = TX_BUFFER.try_with(|buffer| {
                 let buffer = &mut buffer.borrow_mut();
                 self.transmit_through(inner, core, mem, (acks, now, driver), is_quiet, buffer);
@@ -170,6 +171,53 @@ impl EngineInner {
         qp.pace_mut().transmitted(cause, now, acked, waiting);
         if waiting.is_some() {
             self.list(inner.qp_num(), core, Why::HeldAck, now);
+        }
+    }
+
+    /// Writes the acknowledgement that is all there is to send into the ring of the peer, as a promise. False where
+    /// somebody wants to see what is sent, or it has to leave otherwise: nothing has changed then.
+    fn promise_ack(&self, inner: &QpInner, core: &mut QpCore, driver: Driver) -> bool {
+        let QpCore { qp, tx, .. } = core;
+        let Some((_, path)) = &tx.route else {
+            return false;
+        };
+        let Some(channel) = path.live_channel().filter(|_| !self.tap.is_on()) else {
+            return false;
+        };
+        let Some(ack) = qp.take_lone_ack() else {
+            return false;
+        };
+        let (piece, len) = (iter::once(Piece::Bytes(&ack)), ack.len());
+        let enters = &mut tx.enters_channel;
+        let sent = send_shared(channel, enters, piece, len, len, true, driver);
+        self.note_sent(inner, (1, len), true, driver);
+        // No registered memory is read.
+        if sent == Ok(false) {
+            tx.blocked = Some(Box::new(Blocked {
+                bytes: ack.into(),
+                segment_len: len,
+                route: RouteTag::OWN,
+                is_paced: false,
+                sealed: false,
+            }));
+            self.list(inner.qp_num(), core, Why::NoRoom, self.now());
+        }
+        true
+    }
+
+    /// Counts a run of so many segments and bytes.
+    #[inline]
+    fn note_sent(
+        &self,
+        inner: &QpInner,
+        (segments, len): (usize, usize),
+        shared: bool,
+        driver: Driver,
+    ) {
+        inner.hca().traffic.sent(segments as u64, len, shared);
+        self.count_traffic();
+        if driver == Driver::Application {
+            self.handover.sent();
         }
     }
 
@@ -244,16 +292,7 @@ impl EngineInner {
                 self.salvage(inner, qp, way, mem, now, buffer);
                 continue;
             };
-            let count = buffer.segments() as u64;
-            let shared = channel.is_some();
-            inner
-                .hca()
-                .traffic
-                .sent(count, buffer.bytes().len(), shared);
-            self.count_traffic();
-            if driver == Driver::Application {
-                self.handover.sent();
-            }
+            self.note_sent(inner, (buffer.segments(), len), channel.is_some(), driver);
             if !sent {
                 tx.blocked = Some(Box::new(Blocked {
                     bytes: buffer.bytes().into(),
@@ -263,6 +302,9 @@ impl EngineInner {
                     sealed,
                 }));
                 self.list(inner.qp_num(), core, Why::NoRoom, now);
+                return;
+            }
+            if !qp.wants_to_transmit(acks) {
                 return;
             }
             if buffer.bytes().len() >= LONG_RUN {

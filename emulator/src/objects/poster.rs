@@ -3,7 +3,7 @@
 use std::fmt;
 
 use parking_lot::MutexGuard;
-use rocade_transport::{Cause, Destination, PostError, QpState, SendWr, Sge, Srqn, Time};
+use rocade_transport::{Cause, Destination, Operands, PostError, QpState, SendWr, Sge, Srqn, Time};
 use rocade_wire::{Qkey, Qpn};
 
 use super::ah::Ah;
@@ -73,6 +73,16 @@ impl<'a> SendPoster<'a> {
     pub fn push_inline(&mut self, wr: &SendWr<'_>, data: &[u8]) -> Result<(), VerbsError> {
         self.post(wr, Some(data))?;
         self.posted += 1;
+        Ok(())
+    }
+
+    /// Queues a work request whose operation has operands besides.
+    ///
+    /// # Errors
+    /// As [`SendPoster::push`].
+    pub fn push_with(&mut self, wr: &SendWr<'_>, operands: Operands) -> Result<(), VerbsError> {
+        self.push(wr)?;
+        self.core.qp.equip(operands);
         Ok(())
     }
 

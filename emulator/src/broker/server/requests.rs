@@ -118,6 +118,7 @@ impl Server {
     /// A slot has become free.
     pub(super) fn release(&mut self, slot: Slot) {
         self.services.release_all(slot);
+<<<<<<< HEAD
         let news = self.domains.leave_all(slot);
         let lives_on = self.domains.needs(slot);
         for group in self.groups.values_mut() {
@@ -128,17 +129,34 @@ impl Server {
             }
         }
         self.tell(news);
+=======
+        let now = Instant::now();
+        for group in self.groups.values_mut() {
+            group.release(slot, now);
+        }
+>>>>>>> main
     }
 
     fn answer(&mut self, index: usize, request: Request, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
         let has_slot = self.clients[index].slot;
         match (request, has_slot) {
-            (Request::Hello { resume, name }, None) => {
-                self.clients[index].name = name;
+            (
+                Request::Hello {
+                    resume,
+                    name,
+                    faults,
+                },
+                None,
+            ) => {
+                let client = &mut self.clients[index];
+                client.name = name;
+                client.faults = self.faults.welcome(faults, resume.is_none());
                 match (resume, fds.into_iter().next()) {
-                    (Some(slot), Some(proof)) => self.resume(index, slot, proof),
-                    _ => self.lease(index),
+                    (Some(slot), Some(proof)) => self.resume(index, slot, proof)?,
+                    _ => self.lease(index)?,
                 }
+                self.tell_faults_to(index);
+                Ok(())
             }
             (Request::Open { local, first }, Some(_)) if self.clients[index].pending.is_none() => {
                 self.begin_to_open(index, local, first);
@@ -194,6 +212,7 @@ impl Server {
                 self.clients[index].send(&Response::Accepted, &[]);
                 Ok(())
             }
+<<<<<<< HEAD
             (Request::OpenDomain(opening), Some(slot)) => {
                 self.open_domain(index, slot, opening, fds.into_iter().next())
             }
@@ -203,6 +222,26 @@ impl Server {
             }
             (Request::Target(key, qpn, call), Some(slot)) => {
                 self.call_target(index, slot, &key, qpn, call);
+=======
+            (Request::AddFault(rule), _) => {
+                let answer = self.add_fault(&rule)?;
+                self.clients[index].send(&answer, &[]);
+                Ok(())
+            }
+            (Request::ClearFaults(id), _) => {
+                let answer = self.clear_faults(id);
+                self.clients[index].send(&answer, &[]);
+                Ok(())
+            }
+            (Request::Faults, _) => {
+                let answer = self.fault_rules();
+                self.clients[index].send(&answer, &[]);
+                Ok(())
+            }
+            (Request::FaultsFrom(slot), _) => {
+                let answer = self.faults_from(slot);
+                self.clients[index].send(&answer, &[]);
+>>>>>>> main
                 Ok(())
             }
             (Request::Status, _) => {
