@@ -28,7 +28,7 @@ mod ports;
 mod resume;
 mod xrc;
 
-use connection::{Connection, News};
+use connection::Connection;
 use resume::{Progress, Resume};
 
 /// How long the broker may take for an answer. It answers at once, but for requests for addresses
@@ -73,13 +73,10 @@ struct State {
     holdings: Holdings,
     /// Channels that others have asked for, and that nobody has taken yet.
     offers: Vec<ChannelOffer>,
-<<<<<<< HEAD
     /// What has happened to XRC targets, likewise.
     of_targets: Vec<(Qpn, TargetNews)>,
-=======
     /// Rules for faults that hold from now on, and that nobody has taken yet.
     faults: Option<FaultNews>,
->>>>>>> main
 }
 
 /// What a process keeps for the next broker.
@@ -95,9 +92,10 @@ struct Holdings {
     will: Option<Arc<Will>>,
     /// Our ports of the connection manager.
     ports: Vec<Binding>,
-<<<<<<< HEAD
     /// The XRC domains that we share with others.
     domains: Vec<SharedDomain>,
+    /// Rules for faults that we were started with; empty where they hold no more.
+    own_faults: Vec<String>,
 }
 
 /// What a process has of a shared XRC domain.
@@ -106,10 +104,6 @@ struct SharedDomain {
     memory: OwnedFd,
     /// The targets that it has open.
     targets: Vec<Qpn>,
-=======
-    /// Rules for faults that we were started with; empty where they hold no more.
-    own_faults: Vec<String>,
->>>>>>> main
 }
 
 /// What a process has of a shared address.
@@ -162,20 +156,10 @@ impl State {
         let Some(connection) = self.connection() else {
             return;
         };
-<<<<<<< HEAD
-        let News {
-            offers,
-            lock,
-            of_targets,
-        } = connection.news();
-        self.offers.extend(offers);
-        self.of_targets.extend(of_targets);
-        if let Some(lock) = lock {
-=======
         let news = connection.news();
         self.offers.extend(news.offers);
+        self.of_targets.extend(news.of_targets);
         if let Some(lock) = news.lock {
->>>>>>> main
             self.holdings.lock = lock;
         }
         if let Some(faults) = news.faults {
@@ -258,17 +242,12 @@ impl BrokerClient {
                 wake: None,
                 will: will.map(Arc::new),
                 ports: Vec::new(),
-<<<<<<< HEAD
                 domains: Vec::new(),
-            },
-            offers: Vec::new(),
-            of_targets: Vec::new(),
-=======
                 own_faults,
             },
             offers: Vec::new(),
+            of_targets: Vec::new(),
             faults: None,
->>>>>>> main
         };
         let client = Self {
             config: config.clone(),

@@ -79,14 +79,11 @@ pub(super) struct Group {
     steering: Steering,
     relay: Relay,
     users: BTreeSet<Slot>,
-<<<<<<< HEAD
     /// Slots whose process is gone, and XRC targets of which live on.
     orphaned: BTreeSet<Slot>,
-=======
     connections: Connections,
     /// Where farewells leave from; made with the first one.
     mourner: Option<Socket>,
->>>>>>> main
 }
 
 impl Group {
@@ -100,12 +97,9 @@ impl Group {
             steering: Steering::Open,
             relay: Relay::default(),
             users: BTreeSet::new(),
-<<<<<<< HEAD
             orphaned: BTreeSet::new(),
-=======
             connections: Connections::default(),
             mourner: None,
->>>>>>> main
         }
     }
 
@@ -379,8 +373,9 @@ impl Group {
     }
 
     /// Notes that the process of a slot is gone, but not all its QPs: the broker receives for them.
-    pub(super) fn orphan(&mut self, slot: Slot) {
+    pub(super) fn orphan(&mut self, slot: Slot, now: Instant) {
         if self.users.remove(&slot) {
+            self.mourn(slot, now);
             self.orphaned.insert(slot);
         }
     }
@@ -391,8 +386,7 @@ impl Group {
         let free: Vec<_> = orphaned.filter(|slot| !is_needed(*slot)).collect();
         for slot in free {
             self.orphaned.remove(&slot);
-            self.users.insert(slot);
-            self.release(slot);
+            self.empty(slot);
         }
     }
 
@@ -425,6 +419,10 @@ impl Group {
             return;
         }
         self.mourn(slot, now);
+        self.empty(slot);
+    }
+
+    fn empty(&self, slot: Slot) {
         if let Some(fd) = self.socket(slot.index()) {
             socket::shrink_receive_buffer(fd);
             socket::drain(fd);

@@ -41,12 +41,9 @@ use crate::link::LocalAddr;
 use crate::steering::Slot;
 
 mod client;
-<<<<<<< HEAD
 mod domain;
-=======
 mod farewell;
 mod faults;
->>>>>>> main
 mod fdpass;
 mod group;
 mod gsi;
@@ -62,15 +59,12 @@ mod will;
 mod words;
 
 pub use client::{BrokerClient, ServiceOutcome, SharedSocket, StopOutcome, status, stop};
-<<<<<<< HEAD
 pub(crate) use domain::{Cell, DomainMemory};
-=======
 pub use faults::{
     FaultList, FaultyProcess, MAX_RULE_LEN, NumberedRule, RuleInProcess, add_fault, clear_faults,
     faults,
 };
 pub(crate) use faults::{FaultNews, WhichRule};
->>>>>>> main
 pub(crate) use fdpass::{peer as peer_of, receive};
 pub(crate) use link::BrokerLink;
 pub(crate) use protocol::{DomainKey, TargetNews};

@@ -19,15 +19,11 @@ mod xrc;
 use core::fmt;
 use std::error::Error;
 
-<<<<<<< HEAD
 use rocade_wire::Qpn;
-=======
+
 use super::faults::{
     FaultNews, FaultyProcess, MAX_RULE_LEN, NumberedRule, RuleForClient, RuleInProcess, WhichRule,
 };
-use super::{AddressStatus, BrokerStatus, ServiceStatus, SlotStatus};
->>>>>>> main
-
 use super::{AddressStatus, BrokerStatus, ServiceStatus, SlotStatus};
 use crate::cm::services::{Binding, BoundTo, Conflict};
 use crate::link::{ForwardKey, LocalAddr};
@@ -115,14 +111,12 @@ pub(super) enum Request {
     Listen(Binding),
     /// Gives a port back.
     Release(Binding),
-<<<<<<< HEAD
     /// Opens an XRC domain that processes share. With its memory, the client has it from an earlier broker.
     OpenDomain(DomainOpening),
     /// The client has closed it.
     CloseDomain(DomainKey),
     /// Something about a target of a domain that the client has open.
     Target(DomainKey, Qpn, TargetCall),
-=======
     /// A rule for faults that holds for all clients.
     AddFault(String),
     /// Takes the rule of that number away, or all.
@@ -131,7 +125,6 @@ pub(super) enum Request {
     Faults,
     /// Asks for the rules of the first client whose slot is not below this.
     FaultsFrom(u8),
->>>>>>> main
 }
 
 /// What a channel connects, as the client sees it that the message is from or for.
@@ -379,19 +372,19 @@ impl Request {
             }
             Self::Listen(binding) => Writer::of_binding(10, binding),
             Self::Release(binding) => Writer::of_binding(11, binding),
-<<<<<<< HEAD
-            Self::OpenDomain(opening) => opening.encode(20),
+            Self::OpenDomain(opening) => opening.encode(30),
             Self::CloseDomain(key) => {
-                let mut w = Writer::new(21);
+                let mut w = Writer::new(31);
                 w.domain(key);
                 w.finish()
             }
             Self::Target(key, qpn, call) => {
-                let mut w = Writer::new(22);
+                let mut w = Writer::new(32);
                 w.domain(key);
                 w.u32(qpn.get());
                 w.call(*call);
-=======
+                w.finish()
+            }
             Self::AddFault(text) => {
                 let mut w = Writer::new(20);
                 w.text(text, MAX_TEXT_LEN);
@@ -406,7 +399,6 @@ impl Request {
             Self::FaultsFrom(slot) => {
                 let mut w = Writer::new(23);
                 w.u8(*slot);
->>>>>>> main
                 w.finish()
             }
         }
@@ -460,15 +452,13 @@ impl Request {
             ),
             10 => (Self::Listen(r.binding()?), 0..=0),
             11 => (Self::Release(r.binding()?), 0..=0),
-<<<<<<< HEAD
-            20 => {
+            30 => {
                 let opening = r.opening()?;
                 let fds = usize::from(opening.resumes);
                 (Self::OpenDomain(opening), fds..=fds)
             }
-            21 => (Self::CloseDomain(r.domain()?), 0..=0),
-            22 => (Self::Target(r.domain()?, r.qpn()?, r.call()?), 0..=0),
-=======
+            31 => (Self::CloseDomain(r.domain()?), 0..=0),
+            32 => (Self::Target(r.domain()?, r.qpn()?, r.call()?), 0..=0),
             20 => (Self::AddFault(r.text(MAX_TEXT_LEN)?), 0..=0),
             21 => {
                 let id = r.u32()?;
@@ -476,7 +466,6 @@ impl Request {
             }
             22 => (Self::Faults, 0..=0),
             23 => (Self::FaultsFrom(r.u8()?), 0..=0),
->>>>>>> main
             other => return Err(ProtocolError::Kind(other)),
         };
         r.finish()?;
@@ -540,24 +529,24 @@ impl Response {
                 w.u8(u8::from(*conflict == Conflict::Everywhere));
                 w.finish()
             }
-<<<<<<< HEAD
-            Self::Domain => Writer::new(120).finish(),
+            Self::Domain => Writer::new(130).finish(),
             Self::NoDomain { exists } => {
-                let mut w = Writer::new(121);
+                let mut w = Writer::new(131);
                 w.u8((*exists).into());
                 w.finish()
             }
             Self::Target { is_gone } => {
-                let mut w = Writer::new(122);
+                let mut w = Writer::new(132);
                 w.u8((*is_gone).into());
                 w.finish()
             }
-            Self::NoTarget => Writer::new(123).finish(),
+            Self::NoTarget => Writer::new(133).finish(),
             Self::TargetNews(qpn, news) => {
-                let mut w = Writer::new(124);
+                let mut w = Writer::new(134);
                 w.u32(qpn.get());
                 w.news(*news);
-=======
+                w.finish()
+            }
             Self::FaultNews(news) => {
                 let mut w = Writer::new(120);
                 w.u32(news.generation);
@@ -582,7 +571,6 @@ impl Response {
             Self::FaultsOf(process) => {
                 let mut w = Writer::new(124);
                 w.list(process.as_slice(), Writer::faulty_process);
->>>>>>> main
                 w.finish()
             }
             Self::Error { code, text } => {
@@ -652,13 +640,11 @@ impl Response {
                 };
                 (Self::PortTaken(conflict), 0..=0)
             }
-<<<<<<< HEAD
-            120 => (Self::Domain, 1..=1),
-            121 => (Self::NoDomain { exists: r.flag()? }, 0..=0),
-            122 => (Self::Target { is_gone: r.flag()? }, 0..=0),
-            123 => (Self::NoTarget, 0..=0),
-            124 => (Self::TargetNews(r.qpn()?, r.news()?), 0..=0),
-=======
+            130 => (Self::Domain, 1..=1),
+            131 => (Self::NoDomain { exists: r.flag()? }, 0..=0),
+            132 => (Self::Target { is_gone: r.flag()? }, 0..=0),
+            133 => (Self::NoTarget, 0..=0),
+            134 => (Self::TargetNews(r.qpn()?, r.news()?), 0..=0),
             120 => {
                 let generation = r.u32()?;
                 let rules = r.list(Reader::rule_for_client)?;
@@ -675,7 +661,6 @@ impl Response {
                 }
                 (Self::FaultsOf(process), 0..=0)
             }
->>>>>>> main
             ERROR => {
                 let code = RefusalCode::from_code(r.u16()?);
                 (

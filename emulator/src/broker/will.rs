@@ -10,12 +10,8 @@
 //! no moment at which a death leaves half of something. The others say where it goes, and change
 //! only while nothing is owed.
 
-<<<<<<< HEAD
-=======
-mod memory;
 mod report;
 
->>>>>>> main
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,11 +23,7 @@ use rocade_wire::{Msn, Pkey, Psn, Qpn};
 
 use super::words::{self, Shared};
 use crate::link::LocalAddr;
-<<<<<<< HEAD
-=======
-use memory::Shared;
 pub(crate) use report::{Report, read as read_report};
->>>>>>> main
 
 /// Words of an entry: a cache line.
 const WORDS: usize = 8;
@@ -91,11 +83,7 @@ impl Will {
     /// Those of memfd_create(2), ftruncate(2) and mmap(2).
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
-<<<<<<< HEAD
-            shared: Shared::new(c"rocade-will", LEN)?,
-=======
-            shared: Shared::new(LEN + report::LEN)?,
->>>>>>> main
+            shared: Shared::new(c"rocade-will", LEN + report::LEN)?,
             used: Mutex::new(0),
             deposited: AtomicBool::new(false),
         })

@@ -4,12 +4,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-<<<<<<< HEAD
 use rocade_wire::Qpn;
 
-=======
 use super::super::faults::FaultNews;
->>>>>>> main
 use super::super::fdpass;
 use super::super::protocol::{
     Ends, MAX_LEN, ProtocolError, Request, Response, TargetNews, VERSION, version_of, with_version,
@@ -33,13 +30,10 @@ pub(super) struct Connection {
     offers: Vec<ChannelOffer>,
     /// A new lock of our slot.
     lock: Option<OwnedFd>,
-<<<<<<< HEAD
     /// What has happened to XRC targets.
     of_targets: Vec<(Qpn, TargetNews)>,
-=======
     /// Rules for faults that hold for us now.
     faults: Option<FaultNews>,
->>>>>>> main
 }
 
 /// What has come unasked.
@@ -48,13 +42,10 @@ pub(super) struct News {
     pub(super) offers: Vec<ChannelOffer>,
     /// A new lock of our slot.
     pub(super) lock: Option<OwnedFd>,
-<<<<<<< HEAD
     /// What has happened to XRC targets.
     pub(super) of_targets: Vec<(Qpn, TargetNews)>,
-=======
     /// Rules for faults that hold for us now.
     pub(super) faults: Option<FaultNews>,
->>>>>>> main
 }
 
 impl Connection {
@@ -63,11 +54,8 @@ impl Connection {
             socket,
             offers: Vec::new(),
             lock: None,
-<<<<<<< HEAD
             of_targets: Vec::new(),
-=======
             faults: None,
->>>>>>> main
         }
     }
 
@@ -80,11 +68,8 @@ impl Connection {
         News {
             offers: std::mem::take(&mut self.offers),
             lock: self.lock.take(),
-<<<<<<< HEAD
             of_targets: std::mem::take(&mut self.of_targets),
-=======
             faults: self.faults.take(),
->>>>>>> main
         }
     }
 
@@ -133,11 +118,8 @@ impl Connection {
                 }
                 Response::Offer(ends) => self.offers.push(offer(ends, false, fds)?),
                 Response::Lock => self.lock = fds.into_iter().next(),
-<<<<<<< HEAD
                 Response::TargetNews(qpn, news) => self.of_targets.push((qpn, news)),
-=======
                 Response::FaultNews(news) => self.faults = Some(news),
->>>>>>> main
                 response => return Ok(Some((response, fds))),
             }
         }
@@ -222,11 +204,12 @@ impl Connection {
                 Ok(Response::Error { code, text }) => {
                     return Err(BrokerError::Refused { code, text });
                 }
-<<<<<<< HEAD
-                Ok(Response::Offer(_) | Response::Lock | Response::TargetNews(..)) => {}
-=======
-                Ok(Response::Offer(_) | Response::Lock | Response::FaultNews(_)) => {}
->>>>>>> main
+                Ok(
+                    Response::Offer(_)
+                    | Response::Lock
+                    | Response::TargetNews(..)
+                    | Response::FaultNews(_),
+                ) => {}
                 Err(ProtocolError::Version(_)) if theirs != version => {
                     return Ok(Stop::OtherVersion(theirs));
                 }

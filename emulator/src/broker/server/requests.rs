@@ -118,23 +118,17 @@ impl Server {
     /// A slot has become free.
     pub(super) fn release(&mut self, slot: Slot) {
         self.services.release_all(slot);
-<<<<<<< HEAD
+        let now = Instant::now();
         let news = self.domains.leave_all(slot);
         let lives_on = self.domains.needs(slot);
         for group in self.groups.values_mut() {
             if lives_on {
-                group.orphan(slot);
+                group.orphan(slot, now);
             } else {
-                group.release(slot);
+                group.release(slot, now);
             }
         }
         self.tell(news);
-=======
-        let now = Instant::now();
-        for group in self.groups.values_mut() {
-            group.release(slot, now);
-        }
->>>>>>> main
     }
 
     fn answer(&mut self, index: usize, request: Request, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
@@ -212,7 +206,6 @@ impl Server {
                 self.clients[index].send(&Response::Accepted, &[]);
                 Ok(())
             }
-<<<<<<< HEAD
             (Request::OpenDomain(opening), Some(slot)) => {
                 self.open_domain(index, slot, opening, fds.into_iter().next())
             }
@@ -222,7 +215,8 @@ impl Server {
             }
             (Request::Target(key, qpn, call), Some(slot)) => {
                 self.call_target(index, slot, &key, qpn, call);
-=======
+                Ok(())
+            }
             (Request::AddFault(rule), _) => {
                 let answer = self.add_fault(&rule)?;
                 self.clients[index].send(&answer, &[]);
@@ -241,7 +235,6 @@ impl Server {
             (Request::FaultsFrom(slot), _) => {
                 let answer = self.faults_from(slot);
                 self.clients[index].send(&answer, &[]);
->>>>>>> main
                 Ok(())
             }
             (Request::Status, _) => {
