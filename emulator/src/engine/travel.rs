@@ -17,11 +17,11 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 use rocade_transport::{
-    Cause, ModifyContext, PacketMeta, PdTag, QpAttr, QpAttrMask, QpCap, QpConfig, QpEvent, QpState,
-    QpType, Receives, transition_rule,
+    AlternateContext, Cause, ModifyContext, PacketMeta, PdTag, QpAttr, QpAttrMask, QpCap, QpConfig,
+    QpEvent, QpState, QpType, Receives, transition_rule,
 };
 use rocade_wire::icrc::IcrcFlow;
-use rocade_wire::{ICRC_LEN, Packet, Pkey, Qpn};
+use rocade_wire::{Gid, ICRC_LEN, Mtu, Packet, Pkey, Qpn};
 
 use super::EngineInner;
 use super::handover::Driver;
@@ -31,7 +31,7 @@ use crate::cells::{
     XrcdInitAttr,
 };
 use crate::error::VerbsError;
-use crate::hca::Hca;
+use crate::hca::{Hca, Port};
 use crate::memory::MemGuard;
 use crate::steering::Slot;
 
@@ -138,7 +138,9 @@ impl EngineInner {
     /// Packets may come to any address of a device: opens all that can be. One will do.
     pub(crate) fn listen_on(&self, hca: &Hca) -> Result<(), VerbsError> {
         let mut opened = Err(VerbsError::NoData);
-        for entry in hca.gids().iter().filter(|entry| !entry.gid.is_zero()) {
+        let gids: Vec<_> = hca.ports().map(Port::gids).collect();
+        let gids = gids.iter().flat_map(|gids| gids.iter());
+        for entry in gids.filter(|entry| !entry.gid.is_zero()) {
             match self.uplink_for(hca.local_addr(entry.gid.to_ip())) {
                 Ok(_) => opened = Ok(()),
                 Err(error) => {
@@ -455,9 +457,8 @@ impl EngineInner {
         let Some(inner) = self.qp(qpn) else { return };
         let shared = inner.domain().and_then(|domain| domain.shared());
         if let (Some(shared), Some(broker)) = (shared, self.broker_link())
-            && let Err(error) = broker
-                .client()
-                .raise_of_target(shared.key, qpn, code_of(event))
+            && let Some(code) = code_of(event)
+            && let Err(error) = broker.client().raise_of_target(shared.key, qpn, code)
         {
             tracing::info!(%error, ?qpn, ?event, "telling other processes");
         }
@@ -708,8 +709,7 @@ impl EngineInner {
             Some(QpState::Rtr | QpState::Rts | QpState::Sqd)
         );
         let hca = inner.hca();
-        let sgid = hca.gid(u32::from(attr.ah_attr.sgid_index));
-        let Some(sgid) = sgid.filter(|_| is_connected) else {
+        let Some(sgid) = sgid_of(hca, attr).filter(|_| is_connected) else {
             return Ok(None);
         };
         let to = attr.ah_attr.dgid.to_ip();
@@ -728,13 +728,28 @@ impl EngineInner {
     }
 }
 
+/// What the transport has to know of the device. Another process has checked the attributes.
 fn context_of(inner: &QpInner, attr: &QpAttr) -> ModifyContext {
     let hca = inner.hca();
+    let port = hca.port(attr.port_num);
+    let active_mtu = port.map_or(Mtu::Mtu4096, Port::active_mtu);
+    let pkey = hca.pkey(attr.pkey_index).unwrap_or(Pkey::DEFAULT);
     ModifyContext {
-        sgid: hca.gid(u32::from(attr.ah_attr.sgid_index)),
-        pkey: hca.pkey(attr.pkey_index).unwrap_or(Pkey::DEFAULT),
-        active_mtu: hca.active_mtu(),
+        sgid: sgid_of(hca, attr),
+        pkey,
+        active_mtu,
+        alternate: AlternateContext {
+            sgid: None,
+            pkey,
+            active_mtu,
+        },
+        experimental: false,
     }
+}
+
+fn sgid_of(hca: &Hca, attr: &QpAttr) -> Option<Gid> {
+    hca.port(attr.ah_attr.port_num)?
+        .gid(attr.ah_attr.sgid_index)
 }
 
 /// Brings a QP to the state and attributes that another process has given its target.
@@ -802,25 +817,23 @@ pub(super) const fn source_of(ip: IpAddr) -> SocketAddr {
     SocketAddr::new(ip, NO_PORT)
 }
 
-const fn code_of(event: QpEvent) -> u8 {
-    match event {
-        QpEvent::CommEst => 0,
-        QpEvent::SqDrained => 1,
-        QpEvent::ReqErr => 2,
-        QpEvent::AccessErr => 3,
-        QpEvent::LastWqeReached => 4,
-        QpEvent::Fatal => 5,
-    }
+/// The events of a target, by the codes that processes tell each other.
+const EVENTS: [QpEvent; 8] = [
+    QpEvent::CommEst,
+    QpEvent::SqDrained,
+    QpEvent::ReqErr,
+    QpEvent::AccessErr,
+    QpEvent::LastWqeReached,
+    QpEvent::Fatal,
+    QpEvent::PathMig,
+    QpEvent::PathMigErr,
+];
+
+fn code_of(event: QpEvent) -> Option<u8> {
+    let at = EVENTS.iter().position(|other| *other == event)?;
+    u8::try_from(at).ok()
 }
 
-const fn event_of(code: u8) -> Option<QpEvent> {
-    Some(match code {
-        0 => QpEvent::CommEst,
-        1 => QpEvent::SqDrained,
-        2 => QpEvent::ReqErr,
-        3 => QpEvent::AccessErr,
-        4 => QpEvent::LastWqeReached,
-        5 => QpEvent::Fatal,
-        _ => return None,
-    })
+fn event_of(code: u8) -> Option<QpEvent> {
+    EVENTS.get(usize::from(code)).copied()
 }
