@@ -17,6 +17,7 @@ use super::srq::SrqInner;
 use super::target::{Hold, TargetPart, Travel};
 use super::tx::TxState;
 use crate::hca::Hca;
+use crate::raw::RawPart;
 
 #[derive(Debug)]
 pub(crate) struct QpInner {
@@ -27,6 +28,7 @@ pub(crate) struct QpInner {
     recv_cq: Option<Arc<CqInner>>,
     srq: Option<Arc<SrqInner>>,
     target: Option<Box<TargetPart>>,
+    raw: Option<Box<RawPart>>,
     is_dct: bool,
     cookie: u64,
     core: Mutex<QpCore>,
@@ -42,6 +44,8 @@ pub(crate) struct QpParts {
     pub(crate) srq: Option<Arc<SrqInner>>,
     /// What an XRC target has besides.
     pub(crate) target: Option<TargetParts>,
+    /// Of one that has raw packets.
+    pub(crate) raw: Option<Box<RawPart>>,
     /// A DC target whose events are those of such an object, not those of a queue pair.
     pub(crate) is_dct: bool,
 }
@@ -97,6 +101,7 @@ impl QpInner {
             recv_cq,
             srq: parts.srq,
             target,
+            raw: parts.raw,
             is_dct: parts.is_dct,
             cookie,
             core: Mutex::new(QpCore {
@@ -186,6 +191,17 @@ impl QpInner {
     /// report it: no CQ is the target's.
     pub(crate) const fn has_cqs(&self) -> bool {
         self.send_cq.is_some()
+    }
+
+    /// Its way to the frames of the interface.
+    #[inline]
+    pub(crate) fn raw(&self) -> Option<&RawPart> {
+        self.raw.as_deref()
+    }
+
+    /// Are frames of it on their way out for which the interface had no room? Its lock is held.
+    pub(crate) fn waits_for_room(&self) -> bool {
+        self.raw().is_some_and(RawPart::waits_for_room)
     }
 
     /// Its number.

@@ -137,6 +137,9 @@ impl EngineInner {
             core.tx.migrate();
         }
         if !core.tx.leads_anywhere() {
+            if let Some(raw) = inner.raw() {
+                self.send_frames(inner, core, raw, mem, driver);
+            }
             return;
         }
         let owed = core.qp.owed_ack();
@@ -467,7 +470,9 @@ impl EngineInner {
         mem: &MemGuard<'_>,
         driver: Driver,
     ) {
-        if core.tx.blocked.is_some() {
+        if inner.raw().is_some() {
+            self.drain(inner, core, mem, Cause::Other, self.now(), driver);
+        } else if core.tx.blocked.is_some() {
             if self.send_blocked(&mut core.tx, driver) {
                 self.drain(inner, core, mem, Cause::Other, self.now(), driver);
             } else {

@@ -11,6 +11,7 @@ use rocade_wire::{Gid, Mtu, Pkey, Qpn};
 
 use super::cq::Cq;
 use super::dct::DciInit;
+use super::flow::Flow;
 use super::pd::{Pd, PdInner};
 use super::poster::{RecvPoster, SendPoster};
 use super::srq::Srq;
@@ -19,6 +20,7 @@ use crate::cells::{AckCounter, Hold, Path, QpInner, QpParts, SrqInner, TargetPar
 use crate::engine::{Driver, EngineInner};
 use crate::error::VerbsError;
 use crate::hca::{Hca, Port, limits};
+use crate::raw::{FlowAttr, RawPart};
 
 /// The bit of a Q_Key that unprivileged processes must not set.
 const CONTROLLED_QKEY: u32 = 1 << 31;
@@ -105,9 +107,17 @@ impl Qp {
             None => Receives::Own,
         };
         let config = config(&pd, init.qp_type, init.cap, init.sq_sig_all);
+        let raw = match init.qp_type {
+            QpType::RawPacket => {
+                let port = pd.context.engine.raw_port(&pd.context.hca)?;
+                Some(Box::new(RawPart::new(port)))
+            }
+            _ => None,
+        };
         let parts = QpParts {
             cqs: Some((init.send_cq.inner, init.recv_cq.inner)),
             srq,
+            raw,
             ..QpParts::default()
         };
         let inner = create(&pd, config, receives, init.cookie, parts, |_| ())?;
@@ -251,6 +261,9 @@ impl Qp {
         let context = owner.modify_context(attr, mask, experimental);
         let (sgid, alt_sgid) = (context.sgid, context.alternate.sgid);
         let is_dynamic = self.qp_type().is_dynamic();
+        if mask.contains(QpAttrMask::PORT) && inner.raw().is_some() && attr.port_num != 1 {
+            return Err(VerbsError::InvalidArgument("port_num"));
+        }
         //= QPV-05
         //= UD-06
         if mask.contains(QpAttrMask::QKEY) && attr.qkey & CONTROLLED_QKEY != 0 && !is_privileged() {
@@ -392,6 +405,16 @@ impl Qp {
         }
     }
 
+    /// Leads frames that match to this raw packet QP, from now on.
+    ///
+    /// # Errors
+    /// [`VerbsError::InvalidArgument`] for a QP of another type, or a flow that makes no sense;
+    /// [`VerbsError::Io`] without descriptors.
+    #[doc(alias = "ibv_create_flow")]
+    pub fn create_flow(&self, attr: FlowAttr) -> Result<Flow, VerbsError> {
+        Flow::new(Arc::clone(&self.owner), attr)
+    }
+
     //= MC-01
     fn check_group(&self, group: Gid) -> Result<(), VerbsError> {
         if self.qp_type() != QpType::Ud {
@@ -413,12 +436,18 @@ impl Qp {
     ///
     /// # Errors
     /// [`VerbsError::InvalidArgument`] if it was destroyed before; [`VerbsError::Busy`] while it is attached to
-    /// a multicast group.
+    /// a multicast group, or flows lead to it.
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(&self) -> Result<(), VerbsError> {
         //= MC-02
         if self.owner.engine().is_in_group(self.qp_num()) {
             return Err(VerbsError::Busy("attached to a multicast group"));
+        }
+        //= DST-04
+        let flows = self.owner.inner.raw();
+        let flows = flows.map(|raw| raw.port.flows_of(self.qp_num()));
+        if flows.is_some_and(|flows| !flows.is_empty()) {
+            return Err(VerbsError::Busy("flows lead to it"));
         }
         self.drain_sessions();
         if !self.owner.let_go() {
@@ -539,6 +568,7 @@ impl QpOwner {
         let (engine, qp_num) = (self.engine(), inner.qp_num());
         engine.remove_qp(qp_num);
         engine.leave_groups(qp_num);
+        engine.end_flows(inner);
         engine.say_farewell(inner);
         inner.abandon();
         engine.regions().free_windows_of(qp_num);
