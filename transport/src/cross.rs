@@ -135,6 +135,7 @@ pub enum CalcOp {
 
 impl Calc {
     /// Length of an element, and of the result, in bytes.
+    //= XDEC-07
     #[must_use]
     pub const fn element_len(self) -> usize {
         if self.located { 16 } else { 8 }
@@ -154,6 +155,7 @@ impl Calc {
             let [value, location] = halves(element);
             result = Some(match result {
                 None => (value, location),
+                //= XCC-05
                 Some((best, at)) if self.op == CalcOp::MaxLoc => {
                     if value > best {
                         (value, location)
@@ -164,6 +166,7 @@ impl Calc {
                 Some((sum, at)) => (self.op.of(sum, value), at),
             });
         }
+        //= XCC-03
         let (value, location) = result.unwrap_or_default();
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&value.to_be_bytes());

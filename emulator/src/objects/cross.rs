@@ -130,6 +130,7 @@ impl SendPoster<'_> {
     ) -> Result<(), VerbsError> {
         self.check_master()?;
         //= XCH-03
+        //= XDEC-08
         if !cq.allows_waits() {
             return Err(VerbsError::InvalidArgument("cq is not for waits"));
         }
@@ -164,6 +165,7 @@ impl SendPoster<'_> {
         last: bool,
     ) -> Result<(), VerbsError> {
         self.check_master()?;
+        //= XCE-07
         let part = qp.inner().cross();
         let queue = part.and_then(|part| match is_recv {
             true => part.recv.as_ref(),

@@ -33,6 +33,7 @@ impl Requester {
             //= XCE-08
             SendOp::Enable => false,
             //= XCW-01
+            //= XCW-07
             //= XCW-08
             SendOp::Wait => match wqe.operands.as_deref() {
                 Some(Operands::Wait(condition)) => !condition.holds_for(cx.out.qp_num),

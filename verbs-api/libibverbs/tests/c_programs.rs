@@ -140,6 +140,7 @@ rocade_tests::c_programs! {
         //= XDEC-10 type=test
         waits_count_completions,
         //= XCE-01..05 type=test
+        //= XCE-07 type=test
         //= XCE-08 type=test
         //= XDEC-09 type=test
         managed_queues_execute_what_is_released,
