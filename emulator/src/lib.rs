@@ -44,8 +44,9 @@ pub use objects::{
 };
 pub use rocade_transport::{
     AccessFlags, AddressVector, Bind, BindError, Block, CompleteTo, Completion, Counters,
-    DropReason, ImmOrInv, Indirect, Layout, ModifyError, Operands, PostError, QpAttr, QpAttrMask,
-    QpCap, QpState, QpType, Remap, SendFlags, SendOp, SendWr, Sge, SrqAttr, SrqError, Srqn,
-    WcFlags, WcOpcode, WcStatus, Window, WindowKind, transition_rule,
+    DropReason, ImmOrInv, Indirect, Layout, MASKED_SIZES, MaskedOp, ModifyError, Operands,
+    PostError, QpAttr, QpAttrMask, QpCap, QpState, QpType, Remap, SendFlags, SendOp, SendWr, Sge,
+    SrqAttr, SrqError, Srqn, WcFlags, WcOpcode, WcStatus, Window, WindowKind, Words,
+    transition_rule,
 };
 pub use rocade_wire::{Gid, Guid, Lkey, Mtu, Pkey, Psn, Qkey, Qpn, Rkey};

@@ -25,7 +25,7 @@
 //! pace                    what waits a moment so that it need not leave alone
 //! rate                    how fast, by attribute and by congestion notifications
 //! queue                   work requests that wait for their turn
-//! attr wr memory window indirect completion event counters error time
+//! attr wr memory window indirect masked completion event counters error time
 //! ```
 //!
 //! A folder's files use each other: they hold the methods of the type that its `mod.rs` defines.
@@ -50,6 +50,7 @@ mod cx;
 mod error;
 mod event;
 mod indirect;
+mod masked;
 mod memory;
 mod outputs;
 mod pace;
@@ -76,6 +77,7 @@ pub use counters::{Counters, DropReason};
 pub use error::{ModifyError, PostError};
 pub use event::QpEvent;
 pub use indirect::{Block, Fill, Indirect, Layout, Listed, Remap};
+pub use masked::{MASKED_SIZES, MaskedOp, Words};
 pub use memory::{
     AccessError, Accessor, AtomicOp, Extent, LocalAccess, Memory, PdTag, RemoteAccess,
 };

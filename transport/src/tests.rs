@@ -3,6 +3,7 @@
 mod congested;
 mod errors;
 mod indirect;
+mod masked;
 mod modify;
 mod owed;
 mod pace;

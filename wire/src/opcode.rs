@@ -24,7 +24,7 @@ pub enum Service {
     Cnp,
     /// Extended reliable connection, 0xA0–0xBF.
     Xrc,
-    /// Manufacturer specific, 0xC0–0xFF.
+    /// Manufacturer specific, 0xC0–0xFF; Rocade's own are from 0xE0 on.
     Manufacturer,
 }
 
@@ -54,7 +54,7 @@ impl Service {
             Self::Ud => 0x60,
             Self::Cnp => 0x80,
             Self::Xrc => 0xa0,
-            Self::Manufacturer => 0xc0,
+            Self::Manufacturer => 0xe0,
         }
     }
 }
@@ -84,6 +84,8 @@ bitflags::bitflags! {
         const AETH = 1 << 8;
         /// Result of an atomic request.
         const ATOMIC_ACK_ETH = 1 << 9;
+        /// Place and size of a masked atomic; its operands are the payload.
+        const MASKED_ETH = 1 << 10;
     }
 }
 
@@ -91,7 +93,7 @@ impl ExtHeaders {
     /// Bytes of these headers, the BTH not counted.
     #[must_use]
     pub const fn len_bytes(self) -> usize {
-        const LEN: [usize; 10] = [4, 4, 8, 4, 16, 28, 4, 4, 4, 8];
+        const LEN: [usize; 11] = [4, 4, 8, 4, 16, 28, 4, 4, 4, 8, 16];
         let mut total = 0;
         let mut bit = 0;
         while bit < LEN.len() {
@@ -146,7 +148,8 @@ const fn entry(opcode: u8) -> Entry {
     let low = opcode & 0x1f;
     let candidate = match service {
         Service::Cnp if low == Operation::Cnp.low_bits() => Some(Operation::Cnp),
-        Service::Cnp | Service::Manufacturer => None,
+        Service::Manufacturer => Operation::own(opcode),
+        Service::Cnp => None,
         _ => Operation::from_low_bits(low),
     };
     match candidate {

@@ -1,5 +1,6 @@
 //! Queue pairs.
 
+use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -238,6 +239,8 @@ impl Qp {
         core.qp.modify(now, attr, mask, &context)?;
         if let Some((uplink, path)) = route {
             core.tx.set_path(uplink, path);
+            core.qp
+                .set_extended(engine.is_simulated() || is_of_this_host(peer));
         }
         if core.qp.state() == QpState::Reset {
             core.tx.reset();
@@ -500,4 +503,11 @@ impl QpOwner {
         let path = uplink.path_of(dest, to, &av, channel)?;
         Ok((uplink, path))
     }
+}
+
+/// Is it an address of this host, in this network namespace? Then the port of RoCEv2 there is ours, and whoever answers
+/// is Rocade. A kernel's RoCE, which does not take packets well that are not of the standard, cannot be there as well.
+//= XAW-08
+fn is_of_this_host(address: IpAddr) -> bool {
+    UdpSocket::bind((address, 0)).is_ok()
 }
