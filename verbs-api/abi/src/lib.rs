@@ -12,6 +12,7 @@
 //! * Enumerators are in [`consts`].
 //! * The modules [`device`], [`object`], [`attr`], [`wr`], [`extended`], [`context`] hold the
 //!   structures; [`rdma`] those of the connection manager.
+//! * [`exp`] mirrors our own header of experimental verbs.
 //! * [`private`] is between two of our own libraries.
 //!
 //! The test `tests/layout.rs` compares size, alignment and every field offset with figures
@@ -26,6 +27,7 @@ pub mod attr;
 pub mod consts;
 pub mod context;
 pub mod device;
+pub mod exp;
 pub mod extended;
 pub mod layout;
 pub mod object;

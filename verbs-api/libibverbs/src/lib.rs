@@ -38,6 +38,7 @@ mod dm;
 mod domain;
 mod enum_str;
 mod events;
+mod exp;
 mod explain;
 mod ffi;
 mod misc;

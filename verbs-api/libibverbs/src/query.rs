@@ -11,7 +11,7 @@ use rocade_abi::{
     IBV_ODP_SUPPORT_SRQ_RECV, IBV_ODP_SUPPORT_WRITE, IBV_PORT_ACTIVE, IBV_PORT_CM_SUP,
     IBV_PORT_DOWN, IBV_PORT_IP_BASED_GIDS, IBV_QPF_GRH_REQUIRED, IBV_QPT_RC,
     IBV_VALUES_MASK_RAW_CLOCK, ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_gid,
-    ibv_gid_entry, ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex,
+    ibv_gid_entry, ibv_odp_caps, ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex,
 };
 use rocade_emulator::{DeviceAttr, GidEntry, limits};
 
@@ -90,6 +90,24 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     })
 }
 
+/// On-demand paging. Memory is the process's own: whatever pages do, accesses find them or fail (ODP-02).
+//= ODP-01
+pub(crate) fn odp_caps() -> ibv_odp_caps {
+    // SAFETY: the structure consists of integers, for which zero is a value.
+    let mut caps: ibv_odp_caps = unsafe { mem::zeroed() };
+    caps.general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT;
+    caps.per_transport_caps.rc_odp_caps = IBV_ODP_SUPPORT_SEND
+        | IBV_ODP_SUPPORT_RECV
+        | IBV_ODP_SUPPORT_WRITE
+        | IBV_ODP_SUPPORT_READ
+        | IBV_ODP_SUPPORT_ATOMIC
+        | IBV_ODP_SUPPORT_SRQ_RECV;
+    let messages = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
+    caps.per_transport_caps.uc_odp_caps = messages | IBV_ODP_SUPPORT_WRITE;
+    caps.per_transport_caps.ud_odp_caps = messages;
+    caps
+}
+
 /// Slot `query_device_ex`: writes as much as the caller's structure has.
 pub(crate) unsafe extern "C" fn query_device_ex(
     context: *mut ibv_context,
@@ -120,18 +138,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         // As much as the structure can say (CQ-10).
         c.cq_mod_caps.max_cq_count = u16::MAX;
         c.cq_mod_caps.max_cq_period = u16::MAX;
-        // Memory is the process's own: whatever pages do, accesses find them or fail (ODP-02).
-        //= ODP-01
-        c.odp_caps.general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT;
-        c.odp_caps.per_transport_caps.rc_odp_caps = IBV_ODP_SUPPORT_SEND
-            | IBV_ODP_SUPPORT_RECV
-            | IBV_ODP_SUPPORT_WRITE
-            | IBV_ODP_SUPPORT_READ
-            | IBV_ODP_SUPPORT_ATOMIC
-            | IBV_ODP_SUPPORT_SRQ_RECV;
-        let messages = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
-        c.odp_caps.per_transport_caps.uc_odp_caps = messages | IBV_ODP_SUPPORT_WRITE;
-        c.odp_caps.per_transport_caps.ud_odp_caps = messages;
+        c.odp_caps = odp_caps();
         c.max_dm_size = source.max_dm_size;
         // From a kbit/s, for RC.
         c.packet_pacing_caps.qp_rate_limit_min = 1;

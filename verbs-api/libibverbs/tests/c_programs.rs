@@ -51,6 +51,8 @@ fn compile(program: &str) -> PathBuf {
     make(&executable, |executable| {
         let output = Command::new("gcc")
             .args(["-std=gnu11", "-O1", "-g", "-pthread"])
+            .arg("-I")
+            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../include"))
             .args(["-Wall", "-Wextra", "-Werror", "-o"])
             .args([executable, &source, &library])
             .output()
@@ -183,6 +185,13 @@ programs! {
         domains_and_files,
         messages_go_to_the_queue_they_name,
         mistakes_are_refused;
+    experimental:
+        //= XCON-04 type=test
+        //= XCON-05 type=test
+        //= XCON-15 type=test
+        //= XST-01 type=test
+        //= XDEC-01 type=test
+        a_device_says_what_it_can_do;
     events:
         restarts_after_a_signal,
         fails_after_a_signal_without_restart,

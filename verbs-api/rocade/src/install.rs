@@ -1,10 +1,11 @@
-//! `rocade install` and `rocade uninstall`: the command, its libraries, manual pages and completions
-//! below a prefix.
+//! `rocade install` and `rocade uninstall`: the command, its libraries and headers, manual pages and
+//! completions below a prefix.
 //!
 //! ```text
 //! PREFIX/bin/rocade                    unless the running command is that file
 //! PREFIX/lib/rocade/lib*.so*           where `libdir` looks for them
 //! PREFIX/lib/rocade/installed          what was put where, so that all of it can be removed
+//! PREFIX/include/infiniband/...       our own headers
 //! PREFIX/share/...                     manual pages, completions
 //! ```
 //!
@@ -20,6 +21,7 @@ use std::process::{Command, ExitCode};
 
 use crate::cli::{PrefixArgs, Shell};
 use crate::error::CliError;
+use crate::headers::HEADERS;
 use crate::libdir::{LIBRARIES, PRELOAD_LIBRARY};
 use crate::{manual, output};
 
@@ -173,6 +175,9 @@ fn items(exe: &Path, prefix: &Path) -> Result<Vec<Item>, CliError> {
     let own = fs::canonicalize(prefix.join("bin/rocade")).ok();
     if own.is_none_or(|own| own != exe) {
         items.push(item("bin/rocade", 0o755, Content::Stripped(exe.to_owned())));
+    }
+    for (path, header) in HEADERS {
+        items.push(text(&format!("include/{path}"), (*header).to_owned()));
     }
     for (name, page) in manual::pages() {
         items.push(text(&format!("share/man/man1/{name}"), page));

@@ -12,6 +12,7 @@ mod demo;
 mod devices;
 mod elf;
 mod error;
+mod headers;
 mod install;
 mod ladder;
 mod libdir;

@@ -67,6 +67,8 @@ fn an_installation_works_and_goes_without_a_trace() {
     for path in [
         "bin/rocade",
         "lib/rocade/libibverbs.so.1",
+        "include/infiniband/verbs_exp.h",
+        "include/infiniband/verbs_exp/device.h",
         "lib/rocade/libmana.so.1",
         "lib/rocade/librocade_preload.so",
         "share/man/man1/rocade.1",

@@ -7,8 +7,9 @@ use std::{
     process::Command,
 };
 
-/// How the nodes begin in which our libraries find each other: no other library has them.
-const PRIVATE: &str = "ROCADE_PRIVATE";
+/// How the nodes begin that no other library has: those in which our libraries find each other, and that of our own
+/// header.
+const OURS: &str = "ROCADE_";
 
 /// A defined, versioned dynamic symbol.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -157,7 +158,7 @@ fn defined_symbols(listing: &str) -> BTreeSet<DynamicSymbol> {
         else {
             continue;
         };
-        if *section == "UND" || *section == "ABS" || versioned.contains(PRIVATE) {
+        if *section == "UND" || *section == "ABS" || versioned.contains(OURS) {
             continue;
         }
         let (symbol, version, default) = match versioned.split_once("@@") {
@@ -208,6 +209,6 @@ fn defined_nodes(listing: &str) -> BTreeSet<String> {
         .filter(|line| line.contains("Index:") && !line.contains("Flags: BASE"))
         .filter_map(|line| line.rsplit("Name: ").next())
         .map(|name| name.trim().to_owned())
-        .filter(|name| !name.starts_with(PRIVATE))
+        .filter(|name| !name.starts_with(OURS))
         .collect()
 }

@@ -1,0 +1,43 @@
+//! Mirrors of our own header of experimental verbs (`infiniband/verbs_exp.h`), a module for each of its files.
+
+pub mod base;
+pub mod completion;
+pub mod device;
+pub mod qp;
+pub mod send;
+
+use crate::layout::Layout;
+
+/// All aggregates of the header, by module.
+#[must_use]
+pub fn layouts() -> [&'static [Layout]; 4] {
+    [
+        device::LAYOUTS,
+        qp::LAYOUTS,
+        send::LAYOUTS,
+        completion::LAYOUTS,
+    ]
+}
+
+/// All enumerators of the header as (name, value).
+#[must_use]
+pub fn enumerators() -> [&'static [(&'static str, u64)]; 5] {
+    [
+        base::ENUMERATORS,
+        device::ENUMERATORS,
+        qp::ENUMERATORS,
+        send::ENUMERATORS,
+        completion::ENUMERATORS,
+    ]
+}
+
+/// Defines constants together with the table for the layout test.
+macro_rules! constants {
+    ($( $ty:ty, $doc:literal: { $( $name:ident = $value:expr ),+ $(,)? } )+) => {
+        $($( #[doc = $doc] pub const $name: $ty = $value; )+)+
+
+        /// All constants of this module, as (name, value).
+        pub(crate) const ENUMERATORS: &[(&str, u64)] = &[$($( (stringify!($name), $name as u64), )+)+];
+    };
+}
+use constants;

@@ -1,0 +1,288 @@
+//! `verbs_exp/send.h`.
+
+use core::ffi::{c_int, c_uint};
+
+use super::constants;
+use crate::{
+    ibv_ah, ibv_context, ibv_cq, ibv_mr, ibv_qp, ibv_send_wr_atomic, ibv_send_wr_rdma,
+    ibv_send_wr_remote, ibv_send_wr_tail, ibv_send_wr_ud, ibv_sge, layout::mirror,
+};
+
+constants! {
+    u32, "What a work request does; below 0x40 as in the plain header. (`enum ibv_exp_wr_opcode`)": {
+        IBV_EXP_WR_TSO = 0x4f,
+        IBV_EXP_WR_SEND_ENABLE = 0x60,
+        IBV_EXP_WR_RECV_ENABLE = 0x61,
+        IBV_EXP_WR_CQE_WAIT = 0x62,
+        IBV_EXP_WR_EXT_MASKED_ATOMIC_CMP_AND_SWP = 0x63,
+        IBV_EXP_WR_EXT_MASKED_ATOMIC_FETCH_AND_ADD = 0x64,
+        IBV_EXP_WR_NOP = 0x65,
+        IBV_EXP_WR_UMR_FILL = 0x66,
+        IBV_EXP_WR_UMR_INVALIDATE = 0x67,
+    }
+    u64, "How it does it; the lower half as in the plain header. (`enum ibv_exp_send_flags`)": {
+        IBV_EXP_SEND_FENCE = 1,
+        IBV_EXP_SEND_SIGNALED = 2,
+        IBV_EXP_SEND_SOLICITED = 4,
+        IBV_EXP_SEND_INLINE = 8,
+        IBV_EXP_SEND_IP_CSUM = 1 << 32,
+        IBV_EXP_SEND_WITH_CALC = 1 << 33,
+        IBV_EXP_SEND_WAIT_EN_LAST = 1 << 34,
+        IBV_EXP_SEND_EXT_ATOMIC_INLINE = 1 << 35,
+    }
+    u32, "What a send computes. (`enum ibv_exp_calc_op`)": {
+        IBV_EXP_CALC_OP_ADD = 0,
+        IBV_EXP_CALC_OP_MAXLOC = 1,
+        IBV_EXP_CALC_OP_BAND = 2,
+        IBV_EXP_CALC_OP_BXOR = 3,
+        IBV_EXP_CALC_OP_BOR = 4,
+    }
+    u32, "Of what. (`enum ibv_exp_calc_data_type`)": {
+        IBV_EXP_CALC_DATA_TYPE_INT = 0,
+        IBV_EXP_CALC_DATA_TYPE_UINT = 1,
+        IBV_EXP_CALC_DATA_TYPE_FLOAT = 2,
+    }
+    u32, "How long it is. (`enum ibv_exp_calc_data_size`)": {
+        IBV_EXP_CALC_DATA_SIZE_64_BIT = 0,
+    }
+    u32, "Layout of a memory key. (`enum ibv_exp_umr_wr_type`)": {
+        IBV_EXP_UMR_MR_LIST = 0,
+        IBV_EXP_UMR_REPEAT = 1,
+        IBV_EXP_UMR_MR_LIST_FIXED_SIZE = 2,
+    }
+}
+
+mirror! {
+    /// An entry of a list.
+    pub struct ibv_exp_mem_region {
+        base_addr: u64,
+        mr: *mut ibv_mr,
+        length: usize,
+    }
+
+    /// An entry of a pattern.
+    pub struct ibv_exp_mem_repeat_block {
+        base_addr: u64,
+        mr: *mut ibv_mr,
+        byte_count: *mut usize,
+        stride: *mut usize,
+    }
+
+    /// Memory for a list.
+    pub struct ibv_exp_mkey_list_container {
+        max_klm_list_size: u32,
+        context: *mut ibv_context,
+    }
+
+    /// Operands of a masked compare-and-swap.
+    pub struct ibv_exp_cmp_swap {
+        compare_mask: u64,
+        compare_val: u64,
+        swap_val: u64,
+        swap_mask: u64,
+    }
+
+    /// Operands of a fetch-and-add on fields.
+    pub struct ibv_exp_fetch_add {
+        add_val: u64,
+        field_boundary: u64,
+    }
+
+    /// Send work request.
+    pub struct ibv_exp_send_wr {
+        wr_id: u64,
+        next: *mut ibv_exp_send_wr,
+        sg_list: *mut ibv_sge,
+        num_sge: c_int,
+        exp_opcode: c_uint,
+        reserved: c_int,
+        /// Immediate data in network byte order, or the rkey to invalidate in host byte order.
+        ex: u32,
+        wr: ibv_send_wr_remote,
+        xrc_remote_srq_num: u32,
+        task: ibv_exp_send_wr_task,
+        op: ibv_exp_send_wr_calc,
+        dc: ibv_exp_send_wr_dc,
+        /// C has an anonymous union here.
+        bind_mw: ibv_send_wr_tail,
+        exp_send_flags: u64,
+        comp_mask: u32,
+        ext_op: ibv_exp_send_wr_ext_op,
+    }
+    also {
+        "ex.imm_data": u32 = ex,
+        "ex.invalidate_rkey": u32 = ex,
+        "wr.rdma": ibv_send_wr_rdma = wr.rdma,
+        "wr.rdma.remote_addr": u64 = wr.rdma.remote_addr,
+        "wr.rdma.rkey": u32 = wr.rdma.rkey,
+        "wr.atomic": ibv_send_wr_atomic = wr.atomic,
+        "wr.atomic.remote_addr": u64 = wr.atomic.remote_addr,
+        "wr.atomic.compare_add": u64 = wr.atomic.compare_add,
+        "wr.atomic.swap": u64 = wr.atomic.swap,
+        "wr.atomic.rkey": u32 = wr.atomic.rkey,
+        "wr.ud": ibv_send_wr_ud = wr.ud,
+        "wr.ud.ah": *mut ibv_ah = wr.ud.ah,
+        "wr.ud.remote_qpn": u32 = wr.ud.remote_qpn,
+        "wr.ud.remote_qkey": u32 = wr.ud.remote_qkey,
+        "qp_type.xrc.remote_srqn": u32 = xrc_remote_srq_num,
+        "task.cqe_wait.cq": *mut ibv_cq = task.cqe_wait.cq,
+        "task.cqe_wait.cq_count": i32 = task.cqe_wait.cq_count,
+        "task.wqe_enable.qp": *mut ibv_qp = task.wqe_enable.qp,
+        "task.wqe_enable.wqe_count": i32 = task.wqe_enable.wqe_count,
+        "op.calc.calc_op": c_uint = op.calc_op,
+        "op.calc.data_type": c_uint = op.data_type,
+        "op.calc.data_size": c_uint = op.data_size,
+        "dc.ah": *mut ibv_ah = dc.ah,
+        "dc.dct_access_key": u64 = dc.dct_access_key,
+        "dc.dct_number": u32 = dc.dct_number,
+        "bind_mw.rkey": u32 = bind_mw.bind_mw.rkey,
+        "tso.mss": u16 = bind_mw.tso.mss,
+        "ext_op.umr.umr_type": u32 = ext_op.umr.umr_type,
+        "ext_op.umr.memory_objects": *mut ibv_exp_mkey_list_container = ext_op.umr.memory_objects,
+        "ext_op.umr.exp_access": u64 = ext_op.umr.exp_access,
+        "ext_op.umr.modified_mr": *mut ibv_mr = ext_op.umr.modified_mr,
+        "ext_op.umr.base_addr": u64 = ext_op.umr.base_addr,
+        "ext_op.umr.num_mrs": u32 = ext_op.umr.num_mrs,
+        "ext_op.umr.mem_list.mem_reg_list": *mut ibv_exp_mem_region = ext_op.umr.mem_list,
+        "ext_op.umr.mem_list.rb.mem_repeat_block_list": *mut ibv_exp_mem_repeat_block = ext_op.umr.mem_list,
+        "ext_op.umr.mem_list.rb.repeat_count": *mut usize = ext_op.umr.repeat_count,
+        "ext_op.umr.mem_list.rb.stride_dim": u32 = ext_op.umr.stride_dim,
+        "ext_op.masked_atomics.log_arg_sz": u32 = ext_op.masked_atomics.log_arg_sz,
+        "ext_op.masked_atomics.remote_addr": u64 = ext_op.masked_atomics.remote_addr,
+        "ext_op.masked_atomics.rkey": u32 = ext_op.masked_atomics.rkey,
+        "ext_op.masked_atomics.wr_data.inline_data.op.cmp_swap": ibv_exp_cmp_swap = ext_op.masked_atomics.op.cmp_swap,
+        "ext_op.masked_atomics.wr_data.inline_data.op.fetch_add": ibv_exp_fetch_add = ext_op.masked_atomics.op.fetch_add,
+    }
+}
+
+/// Operands of cross-channel requests.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub union ibv_exp_send_wr_task {
+    /// `IBV_EXP_WR_CQE_WAIT`.
+    pub cqe_wait: ibv_exp_send_wr_wait,
+    /// `IBV_EXP_WR_SEND_ENABLE`, `IBV_EXP_WR_RECV_ENABLE`.
+    pub wqe_enable: ibv_exp_send_wr_enable,
+    /// Unused; the longest member.
+    pub atomic: ibv_send_wr_atomic,
+}
+
+impl core::fmt::Debug for ibv_exp_send_wr_task {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("ibv_exp_send_wr_task")
+    }
+}
+
+/// Waits for a completion queue.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct ibv_exp_send_wr_wait {
+    /// The queue.
+    pub cq: *mut ibv_cq,
+    /// How many completions.
+    pub cq_count: i32,
+}
+
+/// Enables work requests of a queue.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct ibv_exp_send_wr_enable {
+    /// Whose queue.
+    pub qp: *mut ibv_qp,
+    /// How many.
+    pub wqe_count: i32,
+}
+
+/// What to compute.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct ibv_exp_send_wr_calc {
+    /// Operation.
+    pub calc_op: c_uint,
+    /// Type of the operands.
+    pub data_type: c_uint,
+    /// Their size.
+    pub data_size: c_uint,
+}
+
+/// A DC target.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct ibv_exp_send_wr_dc {
+    /// Where it is.
+    pub ah: *mut ibv_ah,
+    /// Its key.
+    pub dct_access_key: u64,
+    /// Its number, 24 bits.
+    pub dct_number: u32,
+}
+
+/// Operands of what only experimental requests do.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub union ibv_exp_send_wr_ext_op {
+    /// `IBV_EXP_WR_UMR_FILL`, `IBV_EXP_WR_UMR_INVALIDATE`.
+    pub umr: ibv_exp_send_wr_umr,
+    /// Masked atomics.
+    pub masked_atomics: ibv_exp_send_wr_masked_atomics,
+}
+
+impl core::fmt::Debug for ibv_exp_send_wr_ext_op {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("ibv_exp_send_wr_ext_op")
+    }
+}
+
+/// New layout of a memory key.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct ibv_exp_send_wr_umr {
+    /// Kind of list.
+    pub umr_type: u32,
+    /// Holds a list that is not in the request.
+    pub memory_objects: *mut ibv_exp_mkey_list_container,
+    /// Rights.
+    pub exp_access: u64,
+    /// The key.
+    pub modified_mr: *mut ibv_mr,
+    /// Address of its first byte.
+    pub base_addr: u64,
+    /// Entries of the list.
+    pub num_mrs: u32,
+    /// The list: [`ibv_exp_mem_region`], or with `IBV_EXP_UMR_REPEAT` [`ibv_exp_mem_repeat_block`].
+    pub mem_list: *mut core::ffi::c_void,
+    /// With `IBV_EXP_UMR_REPEAT` how often, one for each dimension.
+    pub repeat_count: *mut usize,
+    /// Dimensions.
+    pub stride_dim: u32,
+}
+
+/// A masked atomic.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct ibv_exp_send_wr_masked_atomics {
+    /// Logarithm of the operands' length in bytes.
+    pub log_arg_sz: u32,
+    /// Remote address.
+    pub remote_addr: u64,
+    /// Remote key.
+    pub rkey: u32,
+    /// Operands, or where they are.
+    pub op: ibv_exp_masked_operands,
+}
+
+/// Operands of a masked atomic.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub union ibv_exp_masked_operands {
+    /// Of a compare-and-swap.
+    pub cmp_swap: ibv_exp_cmp_swap,
+    /// Of a fetch-and-add.
+    pub fetch_add: ibv_exp_fetch_add,
+}
+
+impl core::fmt::Debug for ibv_exp_masked_operands {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("ibv_exp_masked_operands")
+    }
+}

@@ -1,0 +1,248 @@
+/* Rocade: experimental verbs. Send work requests. */
+#ifndef ROCADE_VERBS_EXP_SEND_H
+#define ROCADE_VERBS_EXP_SEND_H
+
+#include <infiniband/verbs_exp/base.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum ibv_exp_wr_opcode {
+	IBV_EXP_WR_RDMA_WRITE = IBV_WR_RDMA_WRITE,
+	IBV_EXP_WR_RDMA_WRITE_WITH_IMM = IBV_WR_RDMA_WRITE_WITH_IMM,
+	IBV_EXP_WR_SEND = IBV_WR_SEND,
+	IBV_EXP_WR_SEND_WITH_IMM = IBV_WR_SEND_WITH_IMM,
+	IBV_EXP_WR_RDMA_READ = IBV_WR_RDMA_READ,
+	IBV_EXP_WR_ATOMIC_CMP_AND_SWP = IBV_WR_ATOMIC_CMP_AND_SWP,
+	IBV_EXP_WR_ATOMIC_FETCH_AND_ADD = IBV_WR_ATOMIC_FETCH_AND_ADD,
+	IBV_EXP_WR_LOCAL_INV = IBV_WR_LOCAL_INV,
+	IBV_EXP_WR_BIND_MW = IBV_WR_BIND_MW,
+	IBV_EXP_WR_SEND_WITH_INV = IBV_WR_SEND_WITH_INV,
+
+	IBV_EXP_WR_TSO = IBV_EXP_START_ENUM + 0x0f,
+	IBV_EXP_WR_SEND_ENABLE = IBV_EXP_START_ENUM + 0x20,
+	IBV_EXP_WR_RECV_ENABLE,
+	IBV_EXP_WR_CQE_WAIT,
+	IBV_EXP_WR_EXT_MASKED_ATOMIC_CMP_AND_SWP,
+	IBV_EXP_WR_EXT_MASKED_ATOMIC_FETCH_AND_ADD,
+	IBV_EXP_WR_NOP,
+	IBV_EXP_WR_UMR_FILL,
+	IBV_EXP_WR_UMR_INVALIDATE,
+};
+
+__extension__ enum ibv_exp_send_flags {
+	IBV_EXP_SEND_FENCE = IBV_SEND_FENCE,
+	IBV_EXP_SEND_SIGNALED = IBV_SEND_SIGNALED,
+	IBV_EXP_SEND_SOLICITED = IBV_SEND_SOLICITED,
+	IBV_EXP_SEND_INLINE = IBV_SEND_INLINE,
+
+	IBV_EXP_SEND_IP_CSUM = IBV_EXP_START_FLAG << 0,
+	IBV_EXP_SEND_WITH_CALC = IBV_EXP_START_FLAG << 1,
+	IBV_EXP_SEND_WAIT_EN_LAST = IBV_EXP_START_FLAG << 2,
+	IBV_EXP_SEND_EXT_ATOMIC_INLINE = IBV_EXP_START_FLAG << 3,
+};
+
+/* What a send with IBV_EXP_SEND_WITH_CALC computes. */
+enum ibv_exp_calc_op {
+	IBV_EXP_CALC_OP_ADD = 0,
+	IBV_EXP_CALC_OP_MAXLOC,
+	IBV_EXP_CALC_OP_BAND,
+	IBV_EXP_CALC_OP_BXOR,
+	IBV_EXP_CALC_OP_BOR,
+	IBV_EXP_CALC_OP_NUMBER,
+};
+
+enum ibv_exp_calc_data_type {
+	IBV_EXP_CALC_DATA_TYPE_INT = 0,
+	IBV_EXP_CALC_DATA_TYPE_UINT,
+	IBV_EXP_CALC_DATA_TYPE_FLOAT,
+	IBV_EXP_CALC_DATA_TYPE_NUMBER,
+};
+
+enum ibv_exp_calc_data_size {
+	IBV_EXP_CALC_DATA_SIZE_64_BIT = 0,
+	IBV_EXP_CALC_DATA_SIZE_NUMBER,
+};
+
+/* The layout that a UMR_FILL gives a memory key. */
+enum ibv_exp_umr_wr_type {
+	IBV_EXP_UMR_MR_LIST = 0,
+	IBV_EXP_UMR_REPEAT,
+	/* As a list; all entries are of one length. */
+	IBV_EXP_UMR_MR_LIST_FIXED_SIZE,
+};
+
+/* An entry of a list: `length` bytes at `base_addr` of the address space of `mr`, which may be such a key itself. */
+struct ibv_exp_mem_region {
+	uint64_t base_addr;
+	struct ibv_mr *mr;
+	size_t length;
+};
+
+/* An entry of a repeated pattern: `byte_count[d]` bytes at `base_addr`, and each time `stride[d]` bytes further, as
+ * counted from the start of the last. There is one dimension, d = 0. */
+struct ibv_exp_mem_repeat_block {
+	uint64_t base_addr;
+	struct ibv_mr *mr;
+	size_t *byte_count;
+	size_t *stride;
+};
+
+/* Memory for a list that is not in the work request itself; see umr.h. */
+struct ibv_exp_mkey_list_container {
+	uint32_t max_klm_list_size;
+	struct ibv_context *context;
+};
+
+/* Masked compare-and-swap: where (*va ^ compare_val) & compare_mask is 0, the bits of swap_mask are set to those of
+ * swap_val. */
+struct ibv_exp_cmp_swap {
+	uint64_t compare_mask;
+	uint64_t compare_val;
+	uint64_t swap_val;
+	uint64_t swap_mask;
+};
+
+/* Fetch-and-add on several fields at once: a bit of field_boundary marks the highest bit of a field, out of which
+ * nothing is carried. */
+struct ibv_exp_fetch_add {
+	uint64_t add_val;
+	uint64_t field_boundary;
+};
+
+struct ibv_exp_send_wr {
+	uint64_t wr_id;
+	struct ibv_exp_send_wr *next;
+	struct ibv_sge *sg_list;
+	int num_sge;
+	enum ibv_exp_wr_opcode exp_opcode;
+	int reserved;
+	union {
+		__be32 imm_data;
+		uint32_t invalidate_rkey;
+	} ex;
+	union {
+		struct {
+			uint64_t remote_addr;
+			uint32_t rkey;
+		} rdma;
+		struct {
+			uint64_t remote_addr;
+			uint64_t compare_add;
+			uint64_t swap;
+			uint32_t rkey;
+		} atomic;
+		struct {
+			struct ibv_ah *ah;
+			uint32_t remote_qpn;
+			uint32_t remote_qkey;
+		} ud;
+	} wr;
+	union {
+		union {
+			struct {
+				uint32_t remote_srqn;
+			} xrc;
+		} qp_type;
+		uint32_t xrc_remote_srq_num;
+	};
+	union {
+		/* Both unused: wr.rdma and wr.atomic count. */
+		struct {
+			uint64_t remote_addr;
+			uint32_t rkey;
+		} rdma;
+		struct {
+			uint64_t remote_addr;
+			uint64_t compare_add;
+			uint64_t swap;
+			uint32_t rkey;
+		} atomic;
+		/* IBV_EXP_WR_CQE_WAIT */
+		struct {
+			struct ibv_cq *cq;
+			int32_t cq_count;
+		} cqe_wait;
+		/* IBV_EXP_WR_SEND_ENABLE, IBV_EXP_WR_RECV_ENABLE */
+		struct {
+			struct ibv_qp *qp;
+			int32_t wqe_count;
+		} wqe_enable;
+	} task;
+	union {
+		struct {
+			enum ibv_exp_calc_op calc_op;
+			enum ibv_exp_calc_data_type data_type;
+			enum ibv_exp_calc_data_size data_size;
+		} calc;
+	} op;
+	/* The target of a work request of a DC initiator. */
+	struct {
+		struct ibv_ah *ah;
+		uint64_t dct_access_key;
+		uint32_t dct_number;
+	} dc;
+	union {
+		struct {
+			struct ibv_mw *mw;
+			uint32_t rkey;
+			struct ibv_mw_bind_info bind_info;
+		} bind_mw;
+		struct {
+			void *hdr;
+			uint16_t hdr_sz;
+			uint16_t mss;
+		} tso;
+	};
+	uint64_t exp_send_flags; /* enum ibv_exp_send_flags */
+	uint32_t comp_mask; /* 0 */
+	union {
+		/* IBV_EXP_WR_UMR_FILL, IBV_EXP_WR_UMR_INVALIDATE */
+		struct {
+			uint32_t umr_type; /* enum ibv_exp_umr_wr_type */
+			/* Holds the list until the request is complete, unless IBV_EXP_SEND_INLINE puts it in
+			 * the request. */
+			struct ibv_exp_mkey_list_container *memory_objects;
+			/* Rights, of those that the key was made with (enum ibv_exp_access_flags). */
+			uint64_t exp_access;
+			struct ibv_mr *modified_mr;
+			/* What work requests and peers call the first byte. */
+			uint64_t base_addr;
+			uint32_t num_mrs;
+			union {
+				struct ibv_exp_mem_region *mem_reg_list; /* num_mrs of them */
+				struct {
+					struct ibv_exp_mem_repeat_block *mem_repeat_block_list; /* num_mrs */
+					size_t *repeat_count; /* one for each dimension */
+					uint32_t stride_dim; /* 1 */
+				} rb;
+			} mem_list;
+		} umr;
+		/* IBV_EXP_WR_EXT_MASKED_ATOMIC_CMP_AND_SWP, IBV_EXP_WR_EXT_MASKED_ATOMIC_FETCH_AND_ADD.
+		 *
+		 * Operands have 2^log_arg_sz bytes. Below 8 they are in the low bits of the members of `op`. With 8
+		 * they are the members where exp_send_flags has IBV_EXP_SEND_EXT_ATOMIC_INLINE; else, and with more
+		 * than 8, each member is the address of an operand: words of 8 bytes in the byte order of the host,
+		 * that of the lowest address first, which are read when the request is posted. */
+		struct {
+			uint32_t log_arg_sz;
+			uint64_t remote_addr;
+			uint32_t rkey;
+			union {
+				struct {
+					union {
+						struct ibv_exp_cmp_swap cmp_swap;
+						struct ibv_exp_fetch_add fetch_add;
+					} op;
+				} inline_data;
+			} wr_data;
+		} masked_atomics;
+	} ext_op;
+};
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,120 @@
+//! What a device can do.
+
+use std::{ffi::c_int, mem};
+
+use rocade_abi::{
+    exp::device::{
+        IBV_EXP_DEVICE_ATTR_EXP_CAP_FLAGS, IBV_EXP_DEVICE_ATTR_INLINE_RECV_SZ,
+        IBV_EXP_DEVICE_ATTR_ODP, IBV_EXP_DEVICE_ATTR_WITH_HCA_CORE_CLOCK,
+        IBV_EXP_DEVICE_ATTR_WITH_TIMESTAMP_MASK, IBV_EXP_DEVICE_MW_TYPE_2B, IBV_EXP_DEVICE_ODP,
+        ibv_exp_device_attr,
+    },
+    ibv_context,
+};
+use rocade_emulator::{DeviceAttr, limits};
+
+use crate::{
+    context::ContextObject,
+    ffi::{self, Errno, fill, int_verb, to_int},
+    query,
+};
+
+/// What this device has besides `device_cap_flags`.
+//= XCON-04
+const CAP_FLAGS: u64 = IBV_EXP_DEVICE_ODP | IBV_EXP_DEVICE_MW_TYPE_2B;
+
+/// `ibv_exp_query_device`: what is asked for and there; other bits of `comp_mask` are cleared (XDEC-01).
+//= XST-01
+//= XDEC-01
+pub(crate) unsafe extern "C" fn ibv_exp_query_device(
+    context: *mut ibv_context,
+    attr: *mut ibv_exp_device_attr,
+) -> c_int {
+    int_verb(|| {
+        // What a device can do is the same in a child.
+        // SAFETY: by contract an open context.
+        let object = unsafe { ContextObject::share_inherited(context) }?;
+        let source = object.context().device_attr();
+        if attr.is_null() {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: not NULL, and by contract readable.
+        let wanted = unsafe { (&raw const (*attr).comp_mask).read() };
+        // SAFETY: by contract writable.
+        unsafe { ffi::write(attr, answer(&source, wanted)) }
+    })
+}
+
+/// The plain part, and of the rest what `wanted` asks for.
+fn answer(source: &DeviceAttr, wanted: u32) -> ibv_exp_device_attr {
+    let mut c = plain(source);
+    let mut has = |bit: u32| {
+        let is_wanted = wanted & bit != 0;
+        c.comp_mask |= wanted & bit;
+        is_wanted
+    };
+    let with_timestamp_mask = has(IBV_EXP_DEVICE_ATTR_WITH_TIMESTAMP_MASK);
+    let with_clock = has(IBV_EXP_DEVICE_ATTR_WITH_HCA_CORE_CLOCK);
+    let with_flags = has(IBV_EXP_DEVICE_ATTR_EXP_CAP_FLAGS);
+    let with_odp = has(IBV_EXP_DEVICE_ATTR_ODP);
+    // Received data goes to memory, never into a completion: 0.
+    has(IBV_EXP_DEVICE_ATTR_INLINE_RECV_SZ);
+    if with_timestamp_mask {
+        c.timestamp_mask = source.completion_timestamp_mask;
+    }
+    if with_clock {
+        c.hca_core_clock = source.hca_core_clock_khz;
+    }
+    if with_flags {
+        c.exp_device_cap_flags = u64::from(source.device_cap_flags) | CAP_FLAGS;
+    }
+    if with_odp {
+        let odp = query::odp_caps();
+        c.odp_caps.general_odp_caps = odp.general_caps;
+        let services = &mut c.odp_caps.per_transport_caps;
+        services.rc_odp_caps = odp.per_transport_caps.rc_odp_caps;
+        services.uc_odp_caps = odp.per_transport_caps.uc_odp_caps;
+        services.ud_odp_caps = odp.per_transport_caps.ud_odp_caps;
+        services.xrc_odp_caps = odp.per_transport_caps.rc_odp_caps;
+    }
+    c
+}
+
+/// What `ibv_query_device` says too.
+fn plain(source: &DeviceAttr) -> ibv_exp_device_attr {
+    // SAFETY: the structure consists of integers, for which zero is a value.
+    let mut c: ibv_exp_device_attr = unsafe { mem::zeroed() };
+    fill(&mut c.fw_ver, source.fw_ver);
+    c.node_guid = source.node_guid.get().to_be();
+    c.sys_image_guid = source.sys_image_guid.get().to_be();
+    c.max_mr_size = source.max_mr_size;
+    c.page_size_cap = source.page_size_cap;
+    c.vendor_id = source.vendor_id;
+    c.vendor_part_id = source.vendor_part_id;
+    c.hw_ver = source.hw_ver;
+    c.max_qp = to_int(source.max_qp);
+    c.max_qp_wr = to_int(source.max_qp_wr);
+    c.max_sge = to_int(source.max_sge);
+    c.max_sge_rd = to_int(source.max_sge_rd);
+    c.max_cq = to_int(source.max_cq);
+    c.max_cqe = to_int(source.max_cqe);
+    c.max_mr = to_int(source.max_mr);
+    c.max_pd = to_int(source.max_pd);
+    c.max_qp_rd_atom = to_int(source.max_qp_rd_atom);
+    c.max_res_rd_atom = to_int(source.max_res_rd_atom);
+    c.max_qp_init_rd_atom = to_int(source.max_qp_init_rd_atom);
+    //= XCON-15
+    c.exp_atomic_cap = source.atomic_cap;
+    c.max_mw = to_int(source.max_mw);
+    c.max_mcast_grp = to_int(limits::MAX_MCAST_GROUPS);
+    c.max_mcast_qp_attach = to_int(limits::MAX_MCAST_QP_ATTACH);
+    c.max_total_mcast_qp_attach = to_int(limits::MAX_MCAST_GROUPS * limits::MAX_MCAST_QP_ATTACH);
+    c.max_ah = to_int(limits::MAX_AH);
+    c.max_srq = to_int(source.max_srq);
+    c.max_srq_wr = to_int(source.max_srq_wr);
+    c.max_srq_sge = to_int(source.max_srq_sge);
+    c.max_pkeys = source.max_pkeys;
+    c.local_ca_ack_delay = source.local_ca_ack_delay;
+    c.phys_port_cnt = source.phys_port_cnt;
+    c
+}

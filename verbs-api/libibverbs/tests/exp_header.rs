@@ -1,0 +1,112 @@
+//! Our own header: each of its files compiles alone, as C and as C++, and says the same as its mirror.
+#![cfg(target_os = "linux")]
+
+use std::{
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use rocade_abi::exp;
+use rocade_tests::skip::{Reason, missing_command};
+
+fn include() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../include")
+}
+
+/// What compiling needs and is not here.
+fn missing() -> Option<Reason> {
+    let header = Path::new("/usr/include/infiniband/verbs.h");
+    missing_command(&[("gcc", "gcc"), ("g++", "g++")])
+        .or_else(|| (!header.is_file()).then(|| Reason::Package("libibverbs-dev".to_owned())))
+}
+
+/// Compiles `text` as each language.
+fn compile(name: &str, text: &str) {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("exp-header");
+    fs::create_dir_all(&directory).expect("a directory of our own");
+    let source = directory.join(name).with_extension("c");
+    fs::write(&source, text).expect("a file of our own");
+    for (compiler, language, standard) in [
+        ("gcc", "c", "gnu11"),
+        ("gcc", "c", "gnu17"),
+        ("g++", "c++", "gnu++11"),
+        ("g++", "c++", "gnu++20"),
+    ] {
+        let output = Command::new(compiler)
+            .args([
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+                "-fsyntax-only",
+                "-x",
+                language,
+            ])
+            .arg(format!("-std={standard}"))
+            .arg("-I")
+            .arg(include())
+            .arg(&source)
+            .output()
+            .expect("the compiler runs");
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{name}, {standard}: {complaint}");
+    }
+}
+
+#[test]
+fn each_file_compiles_alone() {
+    if let Some(reason) = missing() {
+        rocade_tests::skip!(reason);
+    }
+    compile("verbs_exp", "#include <infiniband/verbs_exp.h>\n");
+    let parts = fs::read_dir(include().join("infiniband/verbs_exp")).expect("the directory");
+    for part in parts {
+        let name = part.expect("an entry").file_name();
+        let name = name.to_str().expect("a plain name");
+        compile(name, &format!("#include <infiniband/verbs_exp/{name}>\n"));
+    }
+}
+
+//= XCON-01 type=test
+//= XCON-02 type=test
+//= XCON-03 type=test
+//= XCON-06 type=test
+//= XCON-07 type=test
+//= XCON-10 type=test
+//= XCON-11 type=test
+//= XCON-16 type=test
+//= XCON-17 type=test
+//= XCON-22 type=test
+//= XST-02..05 type=test
+//= XST-08 type=test
+//= XST-19..21 type=test
+#[test]
+fn the_mirror_is_the_header() {
+    if let Some(reason) = missing() {
+        rocade_tests::skip!(reason);
+    }
+    let mut text = "#include <infiniband/verbs_exp.h>\n\
+                    #ifndef __cplusplus\n#define static_assert _Static_assert\n#endif\n"
+        .to_owned();
+    for mirror in exp::layouts().into_iter().flatten() {
+        let (name, size) = (mirror.name, mirror.size);
+        let _ = writeln!(text, "static_assert(sizeof({name}) == {size}, \"{name}\");");
+        for field in mirror.fields {
+            let (member, offset, size) = (field.name, field.offset, field.size);
+            let what = format!("{name}.{member}");
+            let _ = writeln!(
+                text,
+                "static_assert(offsetof({name}, {member}) == {offset}, \"{what}\");\n\
+                 static_assert(sizeof((({name} *)0)->{member}) == {size}, \"{what}\");"
+            );
+        }
+    }
+    for (name, value) in exp::enumerators().into_iter().flatten() {
+        let _ = writeln!(
+            text,
+            "static_assert((unsigned long long){name} == {value}ULL, \"{name}\");"
+        );
+    }
+    compile("mirror", &text);
+}
