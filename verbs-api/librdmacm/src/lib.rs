@@ -50,3 +50,4 @@ mod ffi;
 mod id;
 mod multicast;
 mod qp;
+mod rsocket;

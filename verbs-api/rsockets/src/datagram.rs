@@ -144,9 +144,7 @@ mod tests {
             addr: "10.1.2.3".parse().expect("an address"),
         };
         let len = header.encode(&mut bytes);
-        let expected = [
-            0x55, 0x55, 0x55, 0x55, 4, 7, 16, 0, 0, 1, 2, 3, 10, 1, 2, 3,
-        ];
+        let expected = [0x55, 0x55, 0x55, 0x55, 4, 7, 16, 0, 0, 1, 2, 3, 10, 1, 2, 3];
         assert_eq!(bytes[..len], expected);
         for addr in addresses() {
             for has_data in [false, true] {

@@ -165,7 +165,9 @@ impl Side {
             _ => to.memory.write(write.remote_addr, bytes),
         }
         if let Some(imm) = write.imm {
-            to.stream.received(imm, &mut to.memory).expect("no violation");
+            to.stream
+                .received(imm, &mut to.memory)
+                .expect("no violation");
         }
         to.controls();
         true
