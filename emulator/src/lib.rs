@@ -9,14 +9,17 @@
 //! this crate gives it memory, time, threads and sockets.
 //!
 //! Layers, top down: [`objects`](Context) (what verbs calls reach), `engine` (progress: who
-//! drives packets when), `memory` (keys, access checks, the copies), [`link`] and [`steering`]
+//! drives packets when), `cells` (what both share: the state of queues and ways), `memory` (keys, access checks, the copies), [`link`] and [`steering`]
 //! (sockets), [`broker`] (many processes on one address), [`config`] (which devices there are).
 
 pub mod broker;
+mod cells;
+mod clock;
 pub mod cm;
 pub mod config;
 mod engine;
 mod error;
+mod figures;
 mod hca;
 pub mod link;
 mod memory;
@@ -30,19 +33,19 @@ mod sys;
 #[cfg(all(test, not(loom)))]
 extern crate self as rocade_emulator;
 
+pub use cells::{AsyncEvent, AsyncEventKind, EventElement, EventWaiter, FileId, XrcdInitAttr};
 pub use config::{BrokerMode, DeviceConfig, EngineConfig, LinkMode};
 pub use engine::{Engine, EngineCounters};
 pub use error::VerbsError;
 pub use hca::{DeviceAttr, DeviceFacts, DeviceInfo, GidEntry, PortAttr, limits};
 pub use objects::{
-    Advice, Ah, AsyncEvent, AsyncEventKind, CompChannel, Connection, Context, Cq, CqInitAttr,
-    Datagram, Dm, EventElement, EventWaiter, FileId, Mr, Mw, Pd, Qp, QpInitAttr, RecvPoster, Rereg,
-    ReregFlags, SendPoster, Srq, SrqInitAttr, SrqPoster, Xrcd, XrcdInitAttr,
+    Advice, Ah, CompChannel, Connection, Context, Cq, CqInitAttr, Datagram, Dm, Mr, Mw, Pd, Qp,
+    QpInitAttr, RecvPoster, Rereg, ReregFlags, SendPoster, Srq, SrqInitAttr, SrqPoster, Xrcd,
 };
 pub use rocade_transport::{
-    AccessFlags, AddressVector, Bind, BindError, CompleteTo, Completion, Counters, DropReason,
-    ImmOrInv, ModifyError, PostError, QpAttr, QpAttrMask, QpCap, QpState, QpType, SendFlags,
-    SendOp, SendWr, Sge, SrqAttr, SrqError, Srqn, WcFlags, WcOpcode, WcStatus, Window, WindowKind,
-    transition_rule,
+    AccessFlags, AddressVector, Bind, BindError, Block, CompleteTo, Completion, Counters,
+    DropReason, ImmOrInv, Indirect, Layout, ModifyError, Operands, PostError, QpAttr, QpAttrMask,
+    QpCap, QpState, QpType, Remap, SendFlags, SendOp, SendWr, Sge, SrqAttr, SrqError, Srqn,
+    WcFlags, WcOpcode, WcStatus, Window, WindowKind, transition_rule,
 };
 pub use rocade_wire::{Gid, Guid, Lkey, Mtu, Pkey, Psn, Qkey, Qpn, Rkey};

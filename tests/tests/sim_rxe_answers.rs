@@ -17,7 +17,7 @@ use std::path::Path;
 use pcap_file::pcap::PcapReader;
 use rocade_transport::testing::Setup;
 use rocade_transport::{
-    AccessError, Accessor, AckTiming, AtomicOp, Bind, BindError, Extent, LocalAccess, Memory,
+    AccessError, Accessor, AckTiming, AtomicOp, Bind, BindError, Extent, Fill, LocalAccess, Memory,
     PacketMeta, QpState, RemoteAccess, Sge, Time, TxBuffer,
 };
 use rocade_wire::ip::Datagram;
@@ -173,6 +173,10 @@ impl Memory for Inferred {
     }
 
     fn bind(&self, _: Accessor, _: &Bind) -> Result<(), BindError> {
+        Err(BindError::NoWindow)
+    }
+
+    fn fill(&self, _: Accessor, _: Fill) -> Result<(), BindError> {
         Err(BindError::NoWindow)
     }
 

@@ -82,6 +82,8 @@ pub enum WcOpcode {
     Recv = 128,
     /// A receive consumed by RDMA WRITE with immediate.
     RecvRdmaWithImm = 129,
+    /// Indirect memory key changed (UMR-16): `IBV_WC_DRIVER1`, as mlx5 has it (UMU-03).
+    Umr = 135,
 }
 
 impl WcOpcode {

@@ -25,7 +25,7 @@
 //! pace                    what waits a moment so that it need not leave alone
 //! rate                    how fast, by attribute and by congestion notifications
 //! queue                   work requests that wait for their turn
-//! attr wr memory window completion event counters error time
+//! attr wr memory window indirect completion event counters error time
 //! ```
 //!
 //! A folder's files use each other: they hold the methods of the type that its `mod.rs` defines.
@@ -49,6 +49,7 @@ mod counters;
 mod cx;
 mod error;
 mod event;
+mod indirect;
 mod memory;
 mod outputs;
 mod pace;
@@ -74,6 +75,7 @@ pub use completion::{CompleteTo, Completion, ImmOrInv, WcFlags, WcOpcode, WcStat
 pub use counters::{Counters, DropReason};
 pub use error::{ModifyError, PostError};
 pub use event::QpEvent;
+pub use indirect::{Block, Fill, Indirect, Layout, Listed, Remap};
 pub use memory::{
     AccessError, Accessor, AtomicOp, Extent, LocalAccess, Memory, PdTag, RemoteAccess,
 };
@@ -85,6 +87,6 @@ pub use queue::{
 };
 pub use requester::MIN_ACK_TIMEOUT_NS;
 pub use time::Time;
-pub use transmit::{Deferred, Source, TxBuffer};
+pub use transmit::{ACK_LEN, Deferred, Source, TxBuffer};
 pub use window::{Bind, BindError, Bindable, Window, WindowKind};
-pub use wr::{AccessFlags, Destination, RouteTag, SendFlags, SendOp, SendWr, Sge};
+pub use wr::{AccessFlags, Destination, Operands, RouteTag, SendFlags, SendOp, SendWr, Sge};

@@ -2,6 +2,7 @@
 
 use rocade_wire::{Lkey, Qpn, Rkey};
 
+use crate::indirect::Fill;
 use crate::window::{Bind, BindError};
 use crate::wr::AccessFlags;
 
@@ -197,6 +198,12 @@ pub trait Memory {
     /// # Errors
     /// Nothing has changed.
     fn bind(&self, who: Accessor, bind: &Bind) -> Result<(), BindError>;
+
+    /// Changes an indirect memory key, for all accesses from now on.
+    ///
+    /// # Errors
+    /// Nothing has changed (UMR-12).
+    fn fill(&self, who: Accessor, fill: Fill) -> Result<(), BindError>;
 
     /// Makes a key invalid because the owner or, `remotely`, the peer has said so: when this returns, no access
     /// through it is in flight, and later ones fail.

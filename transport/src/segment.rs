@@ -1,12 +1,14 @@
 //! How messages are cut into packets: what the sending and the receiving side of a connection agree on.
 
+use alloc::boxed::Box;
+
 use rocade_wire::{Headers, Operation};
 
 use crate::completion::{ImmOrInv, WcStatus};
 use crate::cx::Cx;
 use crate::memory::Memory;
 use crate::peer::Peer;
-use crate::wr::SendOp;
+use crate::wr::{Operands, SendOp};
 
 /// Longest message, and longest DMALen (RC-SEG-05).
 pub(crate) const MAX_MESSAGE_LEN: u32 = 1 << 31;
@@ -70,7 +72,11 @@ pub(crate) fn length_ok(
 ///
 /// # Errors
 /// The status of its completion; nothing has changed.
-pub(crate) fn execute_local<H: Memory>(cx: &Cx<'_, H>, op: SendOp) -> Result<(), WcStatus> {
+pub(crate) fn execute_local<H: Memory>(
+    cx: &Cx<'_, H>,
+    op: SendOp,
+    operands: &mut Option<Box<Operands>>,
+) -> Result<(), WcStatus> {
     match op {
         SendOp::Bind(bind) => cx
             .host
@@ -82,6 +88,14 @@ pub(crate) fn execute_local<H: Memory>(cx: &Cx<'_, H>, op: SendOp) -> Result<(),
             .invalidate(cx.who, rkey, false)
             //= INV-01
             .map_err(|_| WcStatus::LocQpOpErr),
+        SendOp::Fill => match operands.take().map(|operands| *operands) {
+            Some(Operands::Fill(fill)) => cx
+                .host
+                .fill(cx.who, fill)
+                //= UMR-12
+                .map_err(|_| WcStatus::MwBindErr),
+            None => Err(WcStatus::LocQpOpErr),
+        },
         _ => Err(WcStatus::LocQpOpErr),
     }
 }

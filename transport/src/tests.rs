@@ -2,6 +2,7 @@
 
 mod congested;
 mod errors;
+mod indirect;
 mod modify;
 mod owed;
 mod pace;

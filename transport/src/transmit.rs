@@ -4,12 +4,14 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use rocade_wire::{Bth, MAX_HEADERS_LEN, Rkey};
+use rocade_wire::{Aeth, Bth, MAX_HEADERS_LEN, Rkey};
 
 use crate::wr::{RouteTag, Sge};
 
 /// Bytes of the ICRC, left free at the end of each segment.
 pub(crate) const ICRC_LEN: usize = 4;
+/// Length of an acknowledgement: BTH, AETH, ICRC.
+pub const ACK_LEN: usize = Bth::LEN + Aeth::LEN + ICRC_LEN;
 
 /// The headers of a packet to be sent, on their way to the buffer.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +45,19 @@ impl Head {
     #[inline]
     const fn len(&self) -> usize {
         Bth::LEN + self.ext_len
+    }
+
+    /// All of a packet that has no payload; `None` where it is not as long.
+    #[inline]
+    pub(crate) fn alone<const N: usize>(&self) -> Option<[u8; N]> {
+        let mut packet = [0; N];
+        let (bth, ext) = packet.split_first_chunk_mut::<{ Bth::LEN }>()?;
+        *bth = self.bth.to_bytes();
+        if self.segment_len(0) != N {
+            return None;
+        }
+        ext[..self.ext_len].copy_from_slice(&self.ext[..self.ext_len]);
+        Some(packet)
     }
 
     /// Length of a segment with this head and payload, pad and ICRC included.

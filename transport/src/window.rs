@@ -39,13 +39,13 @@ pub struct Bind {
 /// Why a window was not bound (MW-05).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BindError {
-    /// The key names no window.
+    /// The key names no window, or no indirect key.
     NoWindow,
-    /// A type 2 window has to be free (MW-02).
+    /// A type 2 window has to be free (MW-02), or this indirect key (UMU-05).
     Bound,
     /// A type 2 window cannot be unbound by a bind (MW-02).
     NothingToBind,
-    /// The local key names no region that has memory of its own.
+    /// The key names no region that has memory of its own, or an indirect key that has none now (UMR-12).
     NoRegion,
     /// Window, region and QP are not of one domain (MW-04).
     WrongPd,
@@ -53,8 +53,10 @@ pub enum BindError {
     BadRights,
     /// The region does not take windows, or lacks `LOCAL_WRITE` (MW-04, ODP-06).
     Permission,
-    /// Not inside the region (MW-04).
+    /// Not inside the region (MW-04, UMR-12), or more entries than an indirect key has room for.
     OutOfRange,
+    /// Indirect keys of indirect keys, and so on: too many (UMR-03).
+    TooDeep,
 }
 
 impl fmt::Display for BindError {
@@ -68,6 +70,7 @@ impl fmt::Display for BindError {
             Self::BadRights => "a window cannot have these rights",
             Self::Permission => "the region does not allow such a window",
             Self::OutOfRange => "the window is not inside its region",
+            Self::TooDeep => "indirect keys list each other too deep",
         })
     }
 }

@@ -5,6 +5,7 @@ use alloc::boxed::Box;
 use bitflags::bitflags;
 use rocade_wire::{Lkey, Qkey, Qpn, Rkey};
 
+use crate::indirect::Fill;
 use crate::memory::{AccessError, Accessor, Memory};
 use crate::window::Bind;
 
@@ -76,7 +77,7 @@ pub enum SendOp {
     },
     /// SEND that makes one of the peer's keys invalid (RC-WQE-09).
     SendInv {
-        /// The key, which is a type 2 window's.
+        /// The key, which is a type 2 window's or an indirect one.
         rkey: Rkey,
     },
     /// RDMA WRITE, with immediate data where given.
@@ -119,9 +120,19 @@ pub enum SendOp {
     Bind(Bind),
     /// Make a key of this side invalid, likewise, once everything before it is complete (RC-WQE-05).
     Invalidate {
-        /// The key, which is a type 2 window's.
+        /// The key, which is a type 2 window's or an indirect one.
         rkey: Rkey,
     },
+    /// Change an indirect memory key, as [`Operands::Fill`] says (UMR-10). Without data and flags other than `SIGNALED`
+    /// and `FENCE`.
+    Fill,
+}
+
+/// What a rare operation has besides its [`SendOp`]; see [`Qp::equip`](crate::Qp::equip).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operands {
+    /// Of [`SendOp::Fill`].
+    Fill(Fill),
 }
 
 impl SendOp {
@@ -129,7 +140,7 @@ impl SendOp {
     #[inline]
     #[must_use]
     pub const fn is_local(&self) -> bool {
-        matches!(self, Self::Bind(_) | Self::Invalidate { .. })
+        matches!(self, Self::Bind(_) | Self::Invalidate { .. } | Self::Fill)
     }
 
     /// READ and atomics: answered by data, counted by `max_rd_atomic`.

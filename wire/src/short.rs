@@ -27,7 +27,8 @@ impl<'a> ShortPacket<'a> {
 
     /// Likewise for a packet in memory that somebody else may change meanwhile: `head` is a copy of its
     /// first bytes, and of `udp_payload` only the length is used.
-    #[inline]
+    // Everything but the few facts that its caller looks at goes away where it is part of it.
+    #[inline(always)]
     #[must_use]
     pub fn parse_in_place(head: &[u8; HEAD_LEN], udp_payload: &'a [u8]) -> Option<Self> {
         let bth = Bth::from_bytes(head.first_chunk()?);

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::faults::{FaultNews, RuleForClient, WhichRule};
 use super::paths::Paths;
 use super::protocol::{Ends, ProtocolError, Request, Response};
 use super::start::{self, Connector, Step};
@@ -70,6 +71,8 @@ struct State {
     holdings: Holdings,
     /// Channels that others have asked for, and that nobody has taken yet.
     offers: Vec<ChannelOffer>,
+    /// Rules for faults that hold from now on, and that nobody has taken yet.
+    faults: Option<FaultNews>,
 }
 
 /// What a process keeps for the next broker.
@@ -85,6 +88,8 @@ struct Holdings {
     will: Option<Arc<Will>>,
     /// Our ports of the connection manager.
     ports: Vec<Binding>,
+    /// Rules for faults that we were started with; empty where they hold no more.
+    own_faults: Vec<String>,
 }
 
 /// What a process has of a shared address.
@@ -137,10 +142,22 @@ impl State {
         let Some(connection) = self.connection() else {
             return;
         };
-        let (offers, lock) = connection.news();
-        self.offers.extend(offers);
-        if let Some(lock) = lock {
+        let news = connection.news();
+        self.offers.extend(news.offers);
+        if let Some(lock) = news.lock {
             self.holdings.lock = lock;
+        }
+        if let Some(faults) = news.faults {
+            for (index, own) in self.holdings.own_faults.iter_mut().enumerate() {
+                let is_it = |rule: &RuleForClient| match rule.which {
+                    WhichRule::Own(at) => usize::from(at) == index,
+                    WhichRule::Text(_) => false,
+                };
+                if !faults.rules.iter().any(is_it) {
+                    own.clear();
+                }
+            }
+            self.faults = Some(faults);
         }
     }
 
@@ -162,12 +179,20 @@ impl BrokerClient {
     /// # Errors
     /// See [`BrokerError`].
     pub fn connect_or_start(config: &BrokerConfig) -> Result<Self, BrokerError> {
+        Self::connect_with(config, Vec::new())
+    }
+
+    /// Likewise, for a process that was started with these rules for faults.
+    pub(crate) fn connect_with(
+        config: &BrokerConfig,
+        own_faults: Vec<String>,
+    ) -> Result<Self, BrokerError> {
         let paths = Paths::new(config);
         let deadline = Instant::now() + config.start_timeout;
         let mut replaced = false;
         let (mut connection, welcome) = loop {
             let mut connection = Connection::new(Connector::new(config, &paths).run()?);
-            match hello(&mut connection) {
+            match hello(&mut connection, &own_faults) {
                 Ok(welcome) if welcome.cramped && !replaced && !sys::is_cramped() => {
                     replaced = true;
                     if !replace(connection, config, &paths)? {
@@ -202,8 +227,10 @@ impl BrokerClient {
                 wake: None,
                 will: will.map(Arc::new),
                 ports: Vec::new(),
+                own_faults,
             },
             offers: Vec::new(),
+            faults: None,
         };
         let client = Self {
             config: config.clone(),
@@ -362,6 +389,14 @@ impl BrokerClient {
             state.keep_news();
         }
         std::mem::take(&mut state.offers)
+    }
+
+    /// The rules for faults that hold from now on, if they have changed since the last call.
+    pub(crate) fn take_faults(&self) -> Option<FaultNews> {
+        self.check_process().ok()?;
+        let mut state = self.state.try_lock()?;
+        state.keep_news();
+        state.faults.take()
     }
 
     /// Makes the control fd readable when the other end of a socket is closed.
@@ -587,7 +622,10 @@ fn replace(
     connector.run().map(|_| true)
 }
 
-fn ask_running(config: &BrokerConfig, request: &Request) -> Result<Response, BrokerError> {
+pub(super) fn ask_running(
+    config: &BrokerConfig,
+    request: &Request,
+) -> Result<Response, BrokerError> {
     let mut connection = Connection::new(start::connect(&Paths::new(config))?);
     Ok(connection.ask(request, &[], ANSWER_TIMEOUT)?.0)
 }
@@ -600,10 +638,11 @@ struct Welcome {
     cramped: bool,
 }
 
-fn hello(connection: &mut Connection) -> Result<Welcome, BrokerError> {
+fn hello(connection: &mut Connection, faults: &[String]) -> Result<Welcome, BrokerError> {
     let request = Request::Hello {
         resume: None,
         name: process_name(),
+        faults: faults.to_vec(),
     };
     let (response, fds) = connection.ask(&request, &[], ANSWER_TIMEOUT)?;
     let Response::Welcome { slot, cramped, .. } = response else {

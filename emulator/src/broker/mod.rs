@@ -41,9 +41,11 @@ use crate::link::LocalAddr;
 use crate::steering::Slot;
 
 mod client;
+mod faults;
 mod fdpass;
 mod group;
 mod gsi;
+mod link;
 mod paths;
 mod protocol;
 mod relay;
@@ -54,7 +56,13 @@ mod sys;
 mod will;
 
 pub use client::{BrokerClient, ServiceOutcome, SharedSocket, StopOutcome, status, stop};
+pub use faults::{
+    FaultList, FaultyProcess, MAX_RULE_LEN, NumberedRule, RuleInProcess, add_fault, clear_faults,
+    faults,
+};
+pub(crate) use faults::{FaultNews, WhichRule};
 pub(crate) use fdpass::{peer as peer_of, receive};
+pub(crate) use link::BrokerLink;
 pub use protocol::{ProtocolError, RefusalCode};
 pub use server::serve;
 pub(crate) use sys::{effective_uid, poll, poll_readable};

@@ -18,6 +18,9 @@ mod codec;
 use core::fmt;
 use std::error::Error;
 
+use super::faults::{
+    FaultNews, FaultyProcess, MAX_RULE_LEN, NumberedRule, RuleForClient, RuleInProcess, WhichRule,
+};
 use super::{AddressStatus, BrokerStatus, ServiceStatus, SlotStatus};
 
 use crate::cm::services::{Binding, BoundTo, Conflict};
@@ -27,7 +30,7 @@ use crate::steering::Slot;
 use codec::{Reader, Writer};
 
 /// Version of the protocol. A broker and a client of different versions do not work together.
-pub(super) const VERSION: u16 = 4;
+pub(super) const VERSION: u16 = 5;
 /// Longest message in bytes.
 pub(super) const MAX_LEN: usize = 32 << 10;
 /// Most file descriptors that come with one message.
@@ -63,6 +66,8 @@ pub(super) enum Request {
         resume: Option<Slot>,
         /// Name of the program, for people.
         name: String,
+        /// Rules for faults that it was started with, as text; empty where they hold no more.
+        faults: Vec<String>,
     },
     /// Asks for the sockets of an address up to the client's slot, from this index on.
     Open {
@@ -102,6 +107,14 @@ pub(super) enum Request {
     Listen(Binding),
     /// Gives a port back.
     Release(Binding),
+    /// A rule for faults that holds for all clients.
+    AddFault(String),
+    /// Takes the rule of that number away, or all.
+    ClearFaults(Option<u32>),
+    /// Asks for the rules that hold for all clients.
+    Faults,
+    /// Asks for the rules of the first client whose slot is not below this.
+    FaultsFrom(u8),
 }
 
 /// What a channel connects, as the client sees it that the message is from or for.
@@ -163,6 +176,16 @@ pub(super) enum Response {
     /// Comes unasked: the slot's lock file comes along, locked, in place of the one before, which
     /// was deleted.
     Lock,
+    /// Comes unasked: the rules for faults that hold for the client.
+    FaultNews(FaultNews),
+    /// Answer to `AddFault`: the rule's number.
+    FaultAdded(u32),
+    /// Answer to `ClearFaults`: so many rules were taken away.
+    FaultsCleared(u16),
+    /// Answer to `Faults`.
+    FaultRules(Vec<NumberedRule>),
+    /// Answer to `FaultsFrom`; `None` where there is no such client.
+    FaultsOf(Option<FaultyProcess>),
     /// The request failed.
     Error {
         /// Why, for programs.
@@ -286,10 +309,15 @@ impl Request {
     /// The message as bytes.
     pub(super) fn encode(&self) -> Vec<u8> {
         match self {
-            Self::Hello { resume, name } => {
+            Self::Hello {
+                resume,
+                name,
+                faults,
+            } => {
                 let mut w = Writer::new(1);
                 w.u8(resume.map_or(0, Slot::get));
                 w.text(name, MAX_NAME_LEN);
+                w.list(faults, |w, text| w.text(text, MAX_RULE_LEN));
                 w.finish()
             }
             Self::Open { local, first } => {
@@ -318,6 +346,22 @@ impl Request {
             }
             Self::Listen(binding) => Writer::of_binding(10, binding),
             Self::Release(binding) => Writer::of_binding(11, binding),
+            Self::AddFault(text) => {
+                let mut w = Writer::new(20);
+                w.text(text, MAX_TEXT_LEN);
+                w.finish()
+            }
+            Self::ClearFaults(id) => {
+                let mut w = Writer::new(21);
+                w.u32(id.unwrap_or(0));
+                w.finish()
+            }
+            Self::Faults => Writer::new(22).finish(),
+            Self::FaultsFrom(slot) => {
+                let mut w = Writer::new(23);
+                w.u8(*slot);
+                w.finish()
+            }
         }
     }
 
@@ -335,6 +379,7 @@ impl Request {
                     Self::Hello {
                         resume,
                         name: r.text(MAX_NAME_LEN)?,
+                        faults: r.list(|r| r.text(MAX_RULE_LEN))?,
                     },
                     fds..=fds,
                 )
@@ -368,6 +413,13 @@ impl Request {
             ),
             10 => (Self::Listen(r.binding()?), 0..=0),
             11 => (Self::Release(r.binding()?), 0..=0),
+            20 => (Self::AddFault(r.text(MAX_TEXT_LEN)?), 0..=0),
+            21 => {
+                let id = r.u32()?;
+                (Self::ClearFaults((id > 0).then_some(id)), 0..=0)
+            }
+            22 => (Self::Faults, 0..=0),
+            23 => (Self::FaultsFrom(r.u8()?), 0..=0),
             other => return Err(ProtocolError::Kind(other)),
         };
         r.finish()?;
@@ -429,6 +481,32 @@ impl Response {
             Self::PortTaken(conflict) => {
                 let mut w = Writer::new(111);
                 w.u8(u8::from(*conflict == Conflict::Everywhere));
+                w.finish()
+            }
+            Self::FaultNews(news) => {
+                let mut w = Writer::new(120);
+                w.u32(news.generation);
+                w.list(&news.rules, Writer::rule_for_client);
+                w.finish()
+            }
+            Self::FaultAdded(id) => {
+                let mut w = Writer::new(121);
+                w.u32(*id);
+                w.finish()
+            }
+            Self::FaultsCleared(count) => {
+                let mut w = Writer::new(122);
+                w.u16(*count);
+                w.finish()
+            }
+            Self::FaultRules(rules) => {
+                let mut w = Writer::new(123);
+                w.list(rules, Writer::rule);
+                w.finish()
+            }
+            Self::FaultsOf(process) => {
+                let mut w = Writer::new(124);
+                w.list(process.as_slice(), Writer::faulty_process);
                 w.finish()
             }
             Self::Error { code, text } => {
@@ -497,6 +575,22 @@ impl Response {
                     Conflict::Here
                 };
                 (Self::PortTaken(conflict), 0..=0)
+            }
+            120 => {
+                let generation = r.u32()?;
+                let rules = r.list(Reader::rule_for_client)?;
+                (Self::FaultNews(FaultNews { generation, rules }), 0..=0)
+            }
+            121 => (Self::FaultAdded(r.u32()?), 0..=0),
+            122 => (Self::FaultsCleared(r.u16()?), 0..=0),
+            123 => (Self::FaultRules(r.list(Reader::rule)?), 0..=0),
+            124 => {
+                let mut processes = r.list(Reader::faulty_process)?;
+                let process = processes.pop();
+                if !processes.is_empty() {
+                    return Err(ProtocolError::Field("process"));
+                }
+                (Self::FaultsOf(process), 0..=0)
             }
             ERROR => {
                 let code = RefusalCode::from_code(r.u16()?);

@@ -17,11 +17,13 @@ use crate::steering::Slot;
 mod addresses;
 mod channels;
 mod connections;
+mod faults;
 mod files;
 mod requests;
 mod will;
 
 use connections::{Client, Reserve};
+use faults::FaultTable;
 use files::Files;
 
 /// How often to look again at what a client waits for.
@@ -65,6 +67,7 @@ struct Server {
     groups: BTreeMap<LocalAddr, Group>,
     /// Ports of the connection manager, and whose they are.
     services: Services<Slot>,
+    faults: FaultTable,
     /// Services without a listener, and who waits for one.
     lapsed: Lapsed,
     /// Others who have addresses that clients have asked for.
@@ -104,6 +107,7 @@ impl Server {
             slots,
             groups: BTreeMap::new(),
             services: Services::default(),
+            faults: FaultTable::new(),
             lapsed: Lapsed::default(),
             rivals: BTreeMap::new(),
             started: now,
@@ -132,6 +136,13 @@ impl Server {
         }
         if self.clients.iter().any(|client| client.pending.is_some()) {
             return Some(LOOK_AGAIN);
+        }
+        if self
+            .clients
+            .iter()
+            .any(|c| c.knows_too_little(&self.faults))
+        {
+            return Some(faults::TELL_AGAIN);
         }
         let now = Instant::now();
         let deadlines = self.clients.iter().filter_map(Client::deadline);
@@ -235,6 +246,7 @@ impl Server {
                 self.open(index, pending);
             }
         }
+        self.tell_faults();
         self.check_deadlines();
         for waiting in self.lapsed.ready(&self.services, now) {
             if let Some(group) = self.groups.get_mut(&waiting.local) {

@@ -11,6 +11,7 @@
 //! only while nothing is owed.
 
 mod memory;
+mod report;
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
@@ -23,6 +24,7 @@ use rocade_wire::{Msn, Pkey, Psn, Qpn};
 
 use crate::link::LocalAddr;
 use memory::Shared;
+pub(crate) use report::{Report, read as read_report};
 
 /// Words of an entry: a cache line.
 const WORDS: usize = 8;
@@ -30,6 +32,8 @@ const WORDS: usize = 8;
 const ENTRIES: usize = 64;
 /// Length of a will in bytes.
 const LEN: usize = ENTRIES * WORDS * size_of::<u64>();
+/// Behind it, what the process counts (`report.rs`).
+const REPORT_AT: usize = LEN;
 
 /// Where an acknowledgement goes, and what it says besides PSN and MSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +84,7 @@ impl Will {
     /// Those of memfd_create(2), ftruncate(2) and mmap(2).
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
-            shared: Shared::new(LEN)?,
+            shared: Shared::new(LEN + report::LEN)?,
             used: Mutex::new(0),
             deposited: AtomicBool::new(false),
         })

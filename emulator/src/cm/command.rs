@@ -5,14 +5,17 @@ use std::sync::Arc;
 
 use rocade_transport::cm::{CmError, CmRoute, private_data, refusal};
 use rocade_transport::{QpAttr, QpAttrMask, QpState, QpType, Time};
-use rocade_wire::mad::{CommId, IpCmHeader, RejReason, Rep, Req, SidrRep, SidrReq, SidrStatus};
+use rocade_wire::mad::{
+    CommId, Ece, IpCmHeader, RejReason, Rep, Req, ServiceId, SidrRep, SidrReq, SidrStatus,
+};
 use rocade_wire::{Pkey, Qkey, Qpn};
 
 use super::CmAddresses;
+use super::address::{CmAddr, PathHint};
 use super::event::{CmChannel, CmEventKind, CmParam, ConnParam, UdParam, Waiting};
 use super::host::CmCore;
 use super::id::{IdCore, IdKey, IdState, MAX_CM_RETRIES, PortSpace, RESPONSE_TIMEOUT, UDP_QKEY};
-use super::resolve::{canonical, port_range, unspecified, with_port};
+use super::resolve::{port_range, unspecified, with_port};
 use super::services::{Binding, BoundTo, Conflict, port_of};
 use crate::engine::EngineInner;
 use crate::error::VerbsError;
@@ -22,10 +25,6 @@ use crate::random;
 /// Requests that wait at most, and as many as there are unless the program says otherwise.
 //= LRC-15
 const MAX_BACKLOG: usize = 1_024;
-/// Longest private data of programs.
-//= CMA-05
-const CONNECT_PRIVATE: usize = Req::PRIVATE_LEN - IpCmHeader::LEN;
-const SIDR_PRIVATE: usize = SidrReq::PRIVATE_LEN - IpCmHeader::LEN;
 
 /// One end of a connection, or a listener (`rdma_cm_id`). Dropping it ends what there is.
 #[derive(Debug)]
@@ -108,6 +107,7 @@ impl CmId {
                 local: id.src,
                 peer: id.dst,
                 device: id.hca.as_ref().map(|hca| hca.config.name.clone()),
+                services: id.ib_services(),
             })
         });
         addresses.unwrap_or_default()
@@ -144,14 +144,15 @@ impl CmId {
     /// `EADDRNOTAVAIL` if one of the two is at all addresses.
     //= LRC-16
     #[doc(alias = "rdma_bind_addr")]
-    pub fn bind(&self, addr: SocketAddr) -> Result<(), VerbsError> {
-        let addr = canonical(addr);
+    pub fn bind(&self, addr: impl Into<CmAddr>) -> Result<(), VerbsError> {
+        let given = addr.into();
+        let addr = given.socket();
         let hca = self.prepare_local(addr.ip())?;
         let (port_space, reuse, af_only) = self.with_id(|id| {
             if id.state != IdState::Idle {
                 return wrong_state();
             }
-            Ok((id.port_space, id.reuse, id.af_only))
+            Ok((given.port_space(id.port_space)?, id.reuse, id.af_only))
         })?;
         if (1..1024).contains(&addr.port()) && !may_use_low_ports() {
             return Err(VerbsError::Io(std::io::Error::from_raw_os_error(
@@ -176,6 +177,7 @@ impl CmId {
             id.src = Some(with_port(addr, port_of(binding.service)));
             id.hca = hca;
             id.binding = Some(binding);
+            id.ib = given.is_ib().then(|| ServiceId::new(0));
             Ok(())
         })
     }
@@ -219,13 +221,17 @@ impl CmId {
     /// # Errors
     /// Misuse, or no port. What is wrong with the address comes as [`CmEventKind::AddrError`].
     #[doc(alias = "rdma_resolve_addr")]
-    pub fn resolve_addr(&self, src: Option<SocketAddr>, dst: SocketAddr) -> Result<(), VerbsError> {
-        let dst = canonical(dst);
+    pub fn resolve_addr(
+        &self,
+        src: Option<CmAddr>,
+        dst: impl Into<CmAddr>,
+    ) -> Result<(), VerbsError> {
+        let given = dst.into();
+        let dst = given.socket();
         let state = self.with_id(|id| Ok(id.state))?;
+        let says = |src: SocketAddr| !(src.ip().is_unspecified() && src.port() == 0);
         match (state, src) {
-            (IdState::Idle, Some(src)) if !(src.ip().is_unspecified() && src.port() == 0) => {
-                self.bind(src)?;
-            }
+            (IdState::Idle, Some(src)) if says(src.socket()) => self.bind(src)?,
             (IdState::Idle | IdState::AddrBound, _) => {}
             _ => return wrong_state(),
         }
@@ -257,6 +263,10 @@ impl CmId {
                     id.src = Some(with_port(own, port));
                     id.dst = Some(dst);
                     id.hca = Some(hca);
+                    id.ib = match given {
+                        CmAddr::Ip(_) => None,
+                        CmAddr::Ib(ib) => Some(ib.service_id),
+                    };
                     id.state = IdState::AddrResolved;
                     core.tell(key, CmEventKind::AddrResolved, 0, CmParam::None);
                 }
@@ -282,6 +292,21 @@ impl CmId {
             }
             id.state = IdState::RouteResolved;
             core.tell(key, CmEventKind::RouteResolved, 0, CmParam::None);
+            Ok(())
+        })
+    }
+
+    /// The path is known already, from somebody else; the outcome is an event, as with [`CmId::resolve_route`].
+    ///
+    /// # Errors
+    /// The address is not resolved.
+    //= LRC-14
+    #[doc(alias = "RDMA_OPTION_IB_PATH")]
+    pub fn set_path(&self, hint: PathHint) -> Result<(), VerbsError> {
+        self.resolve_route()?;
+        self.with_id(|id| {
+            id.tos = hint.traffic_class;
+            id.hint = Some(hint);
             Ok(())
         })
     }
@@ -347,29 +372,39 @@ impl CmId {
                 local: src.ip(),
                 remote: dst.ip(),
             };
+            //= CMA-02
             let header = IpCmHeader {
                 src_port: src.port(),
                 src: src.ip(),
                 dst: dst.ip(),
             };
-            let data = |most| {
-                check_private(&param.private_data, most)?;
-                Ok::<_, VerbsError>([&header.to_bytes()[..], &param.private_data].concat())
+            let header = header.to_bytes();
+            // Who has InfiniBand's own addresses is told by the path.
+            let header = if id.ib.is_some() { &[] } else { &header[..] };
+            let data = |room: usize| {
+                check_private(&param.private_data, room - header.len())?;
+                Ok::<_, VerbsError>([header, &param.private_data].concat())
             };
-            let service = id.port_space.service(dst.port());
+            let of_port = id.port_space.service(dst.port());
+            let service = id.ib.unwrap_or(of_port);
             let conn = if id.is_datagram() {
                 let req = SidrReq {
                     request_id: CommId::new(0),
                     pkey: Pkey::DEFAULT,
                     service_id: service,
-                    private_data: private_data(&data(SIDR_PRIVATE)?),
+                    private_data: private_data(&data(SidrReq::PRIVATE_LEN)?),
                 };
                 let interval = RESPONSE_TIMEOUT.as_ns();
                 core.cm
                     .request_service(now, route, interval, MAX_CM_RETRIES, req)
             } else {
                 let life = id.packet_life();
-                let req = id.request(route, service, param, private_data(&data(CONNECT_PRIVATE)?));
+                let req = id.request(
+                    route,
+                    service,
+                    param,
+                    private_data(&data(Req::PRIVATE_LEN)?),
+                );
                 core.cm.connect(now, route, life, req)
             };
             let id = core.id(key)?;
@@ -416,6 +451,7 @@ impl CmId {
                 let rep = SidrRep {
                     qpn: param.qp_num,
                     qkey: id.qkey.unwrap_or(UDP_QKEY),
+                    ece: id.local_ece,
                     private_data: private_data(&param.private_data),
                     ..refusal(SidrStatus::Success)
                 };
@@ -489,8 +525,8 @@ impl CmId {
     //= CMA-14
     //= CMA-15
     #[doc(alias = "rdma_join_multicast")]
-    pub fn join(&self, group: SocketAddr, token: u64) -> Result<(), VerbsError> {
-        let group = canonical(group).ip();
+    pub fn join(&self, group: impl Into<CmAddr>, token: u64) -> Result<(), VerbsError> {
+        let group = group.into().socket().ip();
         self.with(|core, key, _| {
             let id = core.id(key)?;
             let may = matches!(id.state, IdState::AddrBound | IdState::AddrResolved);
@@ -574,10 +610,11 @@ impl CmId {
     /// Others may have the port as well (`RDMA_OPTION_ID_REUSEADDR`).
     ///
     /// # Errors
-    /// The ID has one already.
+    /// The ID listens already; or it has a port, which is not taken back.
+    //= LRC-14
     pub fn set_reuse(&self, reuse: bool) -> Result<(), VerbsError> {
         self.with_id(|id| {
-            if reuse && !matches!(id.state, IdState::Idle | IdState::AddrBound) {
+            if id.state != IdState::Idle && (!reuse || id.state == IdState::Listen) {
                 return wrong_state();
             }
             id.reuse = reuse;
@@ -612,6 +649,27 @@ impl CmId {
             id.ack_timeout = (code != 0).then_some(code);
             Ok(())
         })
+    }
+
+    /// What is offered to the peer of enhanced establishment, in the request or the answer (`rdma_set_local_ece`).
+    ///
+    /// # Errors
+    /// The ID is gone.
+    #[doc(alias = "rdma_set_local_ece")]
+    pub fn set_local_ece(&self, ece: Ece) -> Result<(), VerbsError> {
+        self.with_id(|id| {
+            id.local_ece = ece;
+            Ok(())
+        })
+    }
+
+    /// What the peer has offered; nothing before its request or answer was there.
+    ///
+    /// # Errors
+    /// The ID is gone.
+    #[doc(alias = "rdma_get_remote_ece")]
+    pub fn remote_ece(&self) -> Result<Ece, VerbsError> {
+        self.with_id(|id| Ok(id.remote_ece))
     }
 
     /// Key of the datagram service.

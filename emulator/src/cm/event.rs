@@ -9,9 +9,9 @@ use rocade_wire::{Qkey, Qpn};
 
 use super::CmId;
 use super::id::IdKey;
+use crate::cells::{EventQueue, EventWaiter};
 use crate::engine::{Engine, EngineInner};
 use crate::error::VerbsError;
-use crate::objects::{EventQueue, EventWaiter};
 
 /// What happened (`rdma_cm_event_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -4,9 +4,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use rocade_transport::{AccessFlags, AddressVector, QpAttr, QpAttrMask, QpState, QpType};
-use rocade_wire::mad::{CmPath, CmTimeout, CommId, ServiceId};
+use rocade_wire::mad::{CmPath, CmTimeout, CommId, Ece, ServiceId};
 use rocade_wire::{Gid, Mtu, Psn, Qkey, Qpn};
 
+use super::address::PathHint;
 use super::event::ChannelInner;
 use super::messages::ack_delay;
 use super::services::Binding;
@@ -136,6 +137,12 @@ pub(super) struct IdCore {
     pub(super) local_qpn: Qpn,
     /// Retries after timeouts that the program wants.
     pub(super) retry_count: u8,
+    /// Its addresses are InfiniBand's own: the service that is asked for, where one is.
+    pub(super) ib: Option<ServiceId>,
+    /// What the program has said of the path.
+    pub(super) hint: Option<PathHint>,
+    pub(super) local_ece: Ece,
+    pub(super) remote_ece: Ece,
 }
 
 impl IdCore {
@@ -165,7 +172,26 @@ impl IdCore {
             srq: false,
             local_qpn: Qpn::new(0),
             retry_count: 7,
+            ib: None,
+            hint: None,
+            local_ece: Ece::NONE,
+            remote_ece: Ece::NONE,
         }
+    }
+
+    /// The services of both sides, where the addresses are InfiniBand's own.
+    pub(super) fn ib_services(&self) -> Option<[ServiceId; 2]> {
+        let peers = self.ib?;
+        let own = self.binding.map(|binding| binding.service);
+        let port = self.src.map_or(0, |src| src.port());
+        Some([own.unwrap_or_else(|| self.port_space.service(port)), peers])
+    }
+
+    /// Hop limit of the path.
+    //= CMA-07
+    pub(super) fn hop_limit(&self) -> u8 {
+        let told = self.hint.map(|hint| hint.hop_limit);
+        told.filter(|limit| *limit != 0).unwrap_or(HOP_LIMIT)
     }
 
     /// Datagrams instead of connections.
@@ -197,6 +223,9 @@ impl IdCore {
 
     //= CMA-07
     pub(super) fn flow_label(&self) -> u32 {
+        if let Some(hint) = self.hint {
+            return hint.flow_label;
+        }
         let port = |addr: Option<SocketAddr>| addr.map_or(0, |addr| u32::from(addr.port()));
         (port(self.src) * 31 + port(self.dst)) & 0xf_ffff
     }
@@ -213,7 +242,7 @@ impl IdCore {
             flow_label: self.flow_label(),
             packet_rate: RATE,
             traffic_class: self.tos,
-            hop_limit: HOP_LIMIT,
+            hop_limit: self.hop_limit(),
             sl: 0,
             subnet_local: false,
             //= CM-FLD-05
@@ -227,7 +256,7 @@ impl IdCore {
         let remote = self.dst.ok_or(VerbsError::InvalidArgument("no peer"))?;
         let (hop_limit, traffic_class, flow_label) = match &self.peer {
             Some(peer) => (peer.hop_limit, peer.traffic_class, peer.flow_label),
-            None => (HOP_LIMIT, self.tos, self.flow_label()),
+            None => (self.hop_limit(), self.tos, self.flow_label()),
         };
         Ok(AddressVector {
             dgid: Gid::from_ip(remote.ip()),

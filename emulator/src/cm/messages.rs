@@ -21,7 +21,7 @@ impl IdCore {
     ) -> Req {
         Req {
             local_id: CommId::new(0),
-            vendor_id: 0,
+            ece: self.local_ece,
             service_id,
             ca_guid: Guid::new(0),
             qkey: Qkey::new(0),
@@ -62,7 +62,7 @@ impl IdCore {
             qkey: Qkey::new(0),
             qpn: param.qp_num,
             eecn: Qpn::new(0),
-            vendor_id: 0,
+            ece: self.local_ece,
             starting_psn: self.rq_psn,
             responder_resources: param.responder_resources,
             initiator_depth: param.initiator_depth,

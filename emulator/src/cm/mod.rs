@@ -7,6 +7,7 @@
 //! Datagrams to QP 1 come from the engine's receive loop (`engine/progress.rs`). With a broker the socket of
 //! slot 0 is the broker's, which passes them on by service and communication ID (`services`, `broker/gsi.rs`).
 
+mod address;
 mod command;
 mod event;
 pub(crate) mod gsi;
@@ -17,11 +18,12 @@ mod react;
 mod resolve;
 pub(crate) mod services;
 
+pub use address::{CmAddr, IbAddr, PathHint};
 pub use command::CmId;
 pub use event::{CmChannel, CmEvent, CmEventKind, CmParam, ConnParam, UdParam};
 pub use id::PortSpace;
 pub use rocade_transport::cm::CmCounters;
-pub use rocade_wire::mad::RejReason;
+pub use rocade_wire::mad::{Ece, RejReason, ServiceId};
 
 pub(crate) use host::CmHost;
 pub(crate) use resolve::port_range;
@@ -37,4 +39,7 @@ pub struct CmAddresses {
     pub peer: Option<SocketAddr>,
     /// The device, by its name.
     pub device: Option<String>,
+    /// Where the addresses are InfiniBand's own ([`CmAddr::Ib`]): the service IDs of this side and of the peer, 0
+    /// for none.
+    pub services: Option<[ServiceId; 2]>,
 }

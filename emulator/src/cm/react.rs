@@ -17,6 +17,25 @@ use super::messages::peer_of_request;
 use super::services::port_of;
 use crate::engine::EngineInner;
 
+/// Who asks, as the header in front of the private data says; `None` where that is not who has sent it. With
+/// InfiniBand's own addresses there is none.
+//= CMA-04
+fn source_of(private_data: &[u8], is_ib: bool, route: CmRoute) -> Option<SocketAddr> {
+    if is_ib {
+        return Some(SocketAddr::new(route.remote, 0));
+    }
+    let header = IpCmHeader::parse(private_data).ok()?;
+    let is_so = header.src.to_canonical() == route.remote.to_canonical()
+        && header.dst.to_canonical() == route.local.to_canonical();
+    is_so.then(|| header.source())
+}
+
+/// What precedes the private data of the program.
+//= CMA-05
+const fn header_len(id: &IdCore) -> usize {
+    if id.ib.is_some() { 0 } else { IpCmHeader::LEN }
+}
+
 impl CmCore {
     /// Something has happened to a connection.
     pub(super) fn react(&mut self, engine: &EngineInner, now: Time, event: Happened) {
@@ -84,13 +103,16 @@ impl CmCore {
         service: ServiceId,
         (private_data, is_datagram): (&[u8], bool),
     ) -> Option<(IdKey, IdCore)> {
-        let header = IpCmHeader::parse(private_data).ok();
         let found = self
             .listener_for(service, route, is_datagram)
-            .zip(header)
             .zip(engine.hca_with(route.local));
+        let found = found.and_then(|(key, hca)| {
+            let is_ib = self.ids.get(&key)?.ib.is_some();
+            let source = source_of(private_data, is_ib, route)?;
+            Some((key, hca, source))
+        });
         //= CMA-04
-        let Some(((key, header), hca)) = found else {
+        let Some((key, hca, source)) = found else {
             self.cm.destroy(now, conn);
             return None;
         };
@@ -107,7 +129,8 @@ impl CmCore {
             listener.qp_type,
         );
         id.src = Some(SocketAddr::new(route.local, port_of(service)));
-        id.dst = Some(header.source());
+        id.dst = Some(source);
+        id.ib = listener.ib;
         id.hca = Some(hca);
         id.conn = Some(conn);
         id.state = IdState::Connect;
@@ -152,9 +175,10 @@ impl CmCore {
             (_, listening) => listening,
         };
         id.peer = Some(peer_of_request(req));
+        id.remote_ece = req.ece;
         let param = ConnParam {
             //= CMA-05
-            private_data: req.private_data[IpCmHeader::LEN..].to_vec(),
+            private_data: req.private_data[header_len(&id)..].to_vec(),
             responder_resources: req.initiator_depth,
             initiator_depth: req.responder_resources,
             flow_control: req.flow_control,
@@ -181,7 +205,7 @@ impl CmCore {
             return;
         };
         let param = UdParam {
-            private_data: req.private_data[IpCmHeader::LEN..].to_vec(),
+            private_data: req.private_data[header_len(&id)..].to_vec(),
             address: id.address().unwrap_or_default(),
             qp_num: rocade_wire::Qpn::new(0),
             qkey: rocade_wire::Qkey::new(0),
@@ -199,6 +223,7 @@ impl CmCore {
         } else {
             rep.qpn
         };
+        id.remote_ece = rep.ece;
         id.peer = Some(PeerEnd {
             qpn: qp_num,
             sq_psn: rep.starting_psn,
@@ -211,7 +236,7 @@ impl CmCore {
             retry_count: id.retry_count,
             //= CMA-11
             rnr_retry_count: rep.rnr_retry_count,
-            hop_limit: 0,
+            hop_limit: id.hop_limit(),
             traffic_class: id.tos,
             flow_label: id.flow_label(),
         });
@@ -266,6 +291,7 @@ impl CmCore {
         let Some(id) = self.ids.get_mut(&key) else {
             return;
         };
+        id.remote_ece = rep.ece;
         let param = CmParam::Ud(UdParam {
             private_data: rep.private_data.to_vec(),
             address: id.address().unwrap_or_default(),

@@ -9,17 +9,16 @@ use std::time::Duration;
 use rocade_transport::{HOLD_NS, Time};
 
 use super::EngineInner;
-use super::agenda::Why;
-use super::broker_link::BrokerLink;
 use super::duty::{Duty, Observation, Step};
-use super::figures::{
-    BLIND_NS, SHARED_ROUNDS, SOCKET_ROUNDS, SOCKET_TURN, STREAM_LOOKS, STREAM_PACKETS,
-    STREAM_SOCKET_LOOKS,
-};
 use super::handover::Driver;
 use super::load::Load;
 use super::pending::Occasion;
-use super::uplink::Uplink;
+use crate::broker::BrokerLink;
+use crate::cells::{Uplink, Why};
+use crate::figures::{
+    BLIND_NS, SHARED_ROUNDS, SOCKET_ROUNDS, SOCKET_TURN, STREAM_LOOKS, STREAM_PACKETS,
+    STREAM_SOCKET_LOOKS,
+};
 use crate::sys;
 
 /// Starts the thread. It ends when the engine is gone.
@@ -123,7 +122,7 @@ impl EngineInner {
     /// What to wait for next; just a look where the thread is busy. While stepped back it is blind
     /// to packets.
     fn wait_set(&self, rest: Rest) -> WaitSet {
-        let wake = Arc::clone(&self.wake);
+        let wake = Arc::clone(self.agenda.bell());
         let control = self.broker_link();
         let network = self.network.socket();
         if let Rest::Nap(mut ns) = rest {
@@ -165,12 +164,13 @@ impl EngineInner {
             let now = self.now();
             if woken.by_broker || broker.retry_at().is_some_and(|at| at <= now) {
                 broker.service(now);
+                self.take_faults(&broker);
                 self.take_offers();
                 self.drop_ended_channels();
             }
         }
         if woken.by_network {
-            self.network_changed();
+            self.network.changed(&self.hcas);
         }
         self.lead_new_routes();
         let stops = self.handover.stops();
@@ -183,7 +183,7 @@ impl EngineInner {
         self.fail_qps_of_overrun_cqs();
         self.raise_moderated();
         self.serve(Occasion::Background);
-        self.publish(self.now());
+        self.publisher.publish(self.now(), &self.hcas);
         turn.rest = match step {
             Step::Nap { blind_ns } if self.handover.step_back(stops) => Rest::Nap(blind_ns),
             Step::Nap { .. } => {
@@ -310,8 +310,7 @@ impl EngineInner {
         let broker = self.broker_link().and_then(|broker| broker.retry_at());
         let others = || {
             [
-                self.moderated.next(),
-                self.publish_at(),
+                self.publisher.due(),
                 self.cm().next_timeout(),
                 self.tap.next_due(),
             ]

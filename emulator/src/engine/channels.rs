@@ -6,21 +6,22 @@
 //! QPs are back on UDP, where nobody answers either. Two QPs of one process have a channel both of
 //! whose ends are ours.
 
+use std::io;
 use std::net::{IpAddr, UdpSocket};
 use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rocade_transport::PacketMeta;
+use rocade_transport::{AddressVector, PacketMeta};
 use rocade_wire::{ICRC_LEN, Qpn};
 
 use super::EngineInner;
 use super::dispatch::{Dispatch, Origin, Verdict};
 use super::handover::Driver;
 use super::tap::Via;
-use super::transmit::TxState;
-use super::uplink::Uplink;
+use crate::broker::BrokerLink;
+use crate::cells::{QpInner, Route, TxState, Uplink};
 use crate::config::LinkMode;
 use crate::link::shm::{self, ChannelOffer, ShmChannel, ShmReceiver, ShmRun};
 use crate::link::{Inbound as _, LocalAddr};
@@ -97,7 +98,7 @@ impl EngineInner {
         if let Some(channel) = self.find_channel(local, slot, peer.ip()) {
             return Some(channel);
         }
-        let ends = ShmChannel::own(local, peer, slot, self.wake.as_fd())
+        let ends = ShmChannel::own(local, peer, slot, self.agenda.bell().as_fd())
             .inspect_err(|error| tracing::warn!(%error, "making a shared-memory channel"))
             .ok()?
             .map(Arc::new);
@@ -191,11 +192,38 @@ impl EngineInner {
         for inner in self.qps.read().iter() {
             inner.lock().tx.offer_channel(channel);
         }
-        self.offer_to_routes(channel);
+        self.routes.offer(channel);
+    }
+
+    /// The route of datagrams from an address to a QP of a peer.
+    ///
+    /// # Errors
+    /// Those of [`Uplink::path_of`].
+    pub(crate) fn route_to(
+        &self,
+        uplink: &Arc<Uplink>,
+        dest: Qpn,
+        av: &AddressVector,
+    ) -> io::Result<Arc<Route>> {
+        let never = self.link_mode == LinkMode::Udp || self.is_simulated();
+        let at_once = never || av.dgid.to_ip().is_multicast();
+        let (route, is_new) = self.routes.to(uplink, dest, av, at_once)?;
+        if is_new {
+            self.call_background();
+        }
+        Ok(route)
+    }
+
+    /// The background thread looks for channels that new routes can go through.
+    pub(super) fn lead_new_routes(&self) {
+        for route in self.routes.take_new() {
+            let (uplink, dest, to) = route.ends();
+            route.lead(self.channel_to(uplink, dest, to));
+        }
     }
 
     /// A QP has got a path without channel: one may have come meanwhile.
-    pub(crate) fn reconsider_path(&self, inner: &crate::objects::QpInner) {
+    pub(crate) fn reconsider_path(&self, inner: &QpInner) {
         let channels = self.channels.read().clone();
         for channel in channels.iter().filter(|channel| !channel.has_ended()) {
             inner.lock().tx.offer_channel(channel);
@@ -250,7 +278,7 @@ impl EngineInner {
         for inner in self.qps.read().iter() {
             inner.lock().tx.drop_ended_channel();
         }
-        self.leave_ended_channels();
+        self.routes.leave_ended();
     }
 
     /// Receives from channels, and returns how many packets there were. The application leaves
@@ -371,9 +399,9 @@ impl EngineInner {
     }
 
     /// Tells the broker that we take part in channels.
-    pub(super) fn share(&self, broker: &super::BrokerLink) {
+    pub(super) fn share(&self, broker: &BrokerLink) {
         if self.link_mode != LinkMode::Udp
-            && let Err(error) = broker.client().share(self.wake.as_fd())
+            && let Err(error) = broker.client().share(self.agenda.bell().as_fd())
         {
             tracing::warn!(%error, "no shared memory");
         }

@@ -10,13 +10,11 @@ use rocade_transport::{Cause, PacketMeta, Time};
 use rocade_wire::{ICRC_LEN, Qpn};
 
 use super::handover::Driver;
-use super::qp_table::QpTable;
 use super::tap::Via;
-use super::transmit::TxState;
 use super::{AtomicCounters, EngineInner};
+use crate::cells::{QpCore, QpInner, QpTable, TxState};
 use crate::link::Inbound;
 use crate::memory::MemGuard;
-use crate::objects::{QpCore, QpInner};
 
 /// Where a packet comes from.
 pub(super) trait Origin {

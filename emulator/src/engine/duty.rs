@@ -9,11 +9,11 @@
 
 use rocade_transport::Time;
 
-use super::figures::{
+use super::handover::Activity;
+use crate::figures::{
     FIRST_DOUBT, LINGER_NS, MAX_DOUBT, MAX_SENDING, STEP_BACK_DOUBLINGS,
     STEP_BACK_DOUBLINGS_UNSEEN, STEP_BACK_NS, TURN_NS, VAIN_DOUBLINGS,
 };
-use super::handover::Activity;
 
 /// What the thread sees before it decides.
 #[derive(Clone, Copy, Debug)]

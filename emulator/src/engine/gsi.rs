@@ -8,7 +8,7 @@ use rocade_transport::Time;
 use rocade_wire::{Guid, Packet};
 
 use super::EngineInner;
-use super::uplink::Uplink;
+use crate::cells::Uplink;
 use crate::cm::CmHost;
 use crate::cm::gsi::mad_of;
 use crate::cm::services::{Binding, BoundTo, Conflict};
@@ -54,9 +54,7 @@ impl EngineInner {
 
     /// Has the background thread wake up by then.
     pub(crate) fn call_background_before(&self, at: Time) {
-        if self.agenda.would_miss(at) {
-            self.call_background();
-        }
+        self.agenda.call_before(at);
     }
 
     /// A packet for QP 1 whose ICRC is right. False where it is for another process on this address.

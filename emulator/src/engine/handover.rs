@@ -8,7 +8,7 @@
 
 use crossbeam::utils::CachePadded;
 
-use super::figures::FRESH_NS;
+use crate::figures::FRESH_NS;
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Whose thread drives the links at the moment.

@@ -8,7 +8,7 @@ use std::thread;
 
 use rocade_transport::Time;
 
-use super::figures::{BUSY_NS, IDLE_NS};
+use crate::figures::{BUSY_NS, IDLE_NS};
 
 /// How busy the system is.
 #[derive(Debug, Default)]

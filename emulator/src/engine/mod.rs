@@ -5,35 +5,22 @@
 //! then for each batch the QP table and the region table for reading, then one QP at a time.
 //! Lock order everywhere: link, QP table, regions, QP, SRQ, CQ, channel.
 
-mod agenda;
 mod background;
-mod broker_link;
 mod channels;
-mod clock;
 mod dispatch;
 mod duty;
-mod figures;
-mod groups;
 mod gsi;
 mod handover;
 mod load;
-mod moderation;
-mod network;
 mod overrun;
 mod owed;
 mod pending;
-mod port_speed;
 mod progress;
-mod publish;
-mod qp_table;
-mod routes;
 mod simulation;
 mod tap;
 mod transmit;
-mod uplink;
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -44,39 +31,29 @@ use crossbeam::utils::CachePadded;
 use parking_lot::{Mutex, RwLock};
 use rocade_transport::cm::CmCounters;
 use rocade_transport::{PdTag, Time};
-use rocade_wire::Qpn;
+use rocade_wire::{Gid, Qpn};
 
-use crate::broker::Will;
+use crate::broker::{BrokerLink, Will};
+use crate::cells::{
+    Agenda, AsyncEvents, Domains, Groups, NetworkWatch, QpCore, QpInner, QpTable, Routes,
+    SrqNumber, Uplink,
+};
+use crate::clock::Clock;
 use crate::cm::CmHost;
 use crate::config::{BrokerMode, EngineConfig, LinkMode, Peers};
 use crate::error::VerbsError;
-use crate::hca::{DeviceFacts, DeviceInfo, Hca};
+use crate::hca::{DeviceFacts, DeviceInfo, Hca, Publisher};
 use crate::link::shm::{self, ShmChannel};
 use crate::link::sim::{Network, SimLink};
 use crate::link::{Holder, Link, LinkError, LocalAddr, UdpLink};
 use crate::memory::{MemGuard, MrTable};
-use crate::objects::{Context, Domains, QpCore, QpInner};
 use crate::random::Randomness;
 use crate::steering::{QpnAllocator, Slot};
-use crate::sys;
 
-use agenda::Agenda;
-use broker_link::BrokerLink;
-use clock::Clock;
-use groups::Groups;
 pub(crate) use handover::Driver;
 use handover::Handover;
-use moderation::ModeratedCqs;
-use network::NetworkWatch;
-use overrun::OverrunCqs;
 use pending::Occasion;
-use publish::Publisher;
-use qp_table::QpTable;
-pub(crate) use routes::Route;
-use routes::Routes;
 use tap::Tap;
-pub(crate) use transmit::TxState;
-pub(crate) use uplink::{Path, Uplink};
 
 /// The hardware of one process.
 ///
@@ -135,7 +112,7 @@ struct Attachment {
     broker: Option<Arc<BrokerLink>>,
     qp_numbers: QpnAllocator,
     /// Those of shared receive queues, once there is one.
-    srq_numbers: Option<QpnAllocator>,
+    srq_numbers: Option<Arc<Mutex<QpnAllocator>>>,
 }
 
 /// What threads that poll count.
@@ -167,19 +144,16 @@ pub(crate) struct EngineInner {
     channels: RwLock<Vec<Arc<ShmChannel>>>,
     /// How many; pollers look here first.
     channel_count: AtomicUsize,
-    agenda: Agenda,
+    agenda: Arc<Agenda>,
     /// What the broker does for us when we are gone.
     will: OnceLock<Arc<Will>>,
-    overrun: OverrunCqs,
     domains: Domains,
-    moderated: ModeratedCqs,
     network: NetworkWatch,
     /// The background thread has been started.
     has_background: Mutex<bool>,
     handover: Handover,
     /// Written with each poll: apart from what other threads read all the time.
     polls: CachePadded<Polls>,
-    wake: Arc<OwnedFd>,
     attachment: Mutex<Option<Attachment>>,
     next_pd: AtomicU32,
     counters: AtomicCounters,
@@ -227,16 +201,13 @@ impl Engine {
                 groups: Groups::default(),
                 channels: RwLock::default(),
                 channel_count: AtomicUsize::new(0),
-                agenda: Agenda::default(),
+                agenda: Arc::new(Agenda::new(Arc::new(shm::wake_fd()?))),
                 will: OnceLock::new(),
-                overrun: OverrunCqs::default(),
                 domains: Domains::default(),
-                moderated: ModeratedCqs::default(),
                 network: NetworkWatch::default(),
                 has_background: Mutex::new(false),
                 handover: Handover::new(),
                 polls: CachePadded::default(),
-                wake: Arc::new(shm::wake_fd()?),
                 attachment: Mutex::new(None),
                 next_pd: AtomicU32::new(1),
                 counters: AtomicCounters::default(),
@@ -264,18 +235,12 @@ impl Engine {
     /// Keeps the counters of the devices up to date that are files below `dir`, as
     /// `NAME/infiniband/NAME/ports/1/{counters,hw_counters}/*`; they have to be there.
     pub fn publish_counters(&self, dir: PathBuf) {
-        self.inner.start_publishing(dir);
+        self.inner.publisher.start(dir, &self.inner.hcas);
     }
 
-    /// Opens a device.
-    ///
-    /// # Errors
-    /// [`VerbsError::NoDevice`] if there is none of that name.
-    #[doc(alias = "ibv_open_device")]
-    pub fn open_device(&self, name: &str) -> Result<Context, VerbsError> {
-        let hca = self.inner.hcas.iter().find(|hca| hca.config.name == name);
-        let hca = hca.ok_or(VerbsError::NoDevice)?;
-        Context::new(Arc::clone(&self.inner), Arc::clone(hca))
+    /// The device of that name.
+    pub(crate) fn hca(&self, name: &str) -> Option<&Arc<Hca>> {
+        self.inner.hcas.iter().find(|hca| hca.config.name == name)
     }
 
     pub(crate) const fn inner(&self) -> &Arc<EngineInner> {
@@ -378,22 +343,14 @@ impl EngineInner {
     }
 
     /// A free number for a shared receive queue, likewise. No other process on the addresses has the same.
-    pub(crate) fn allocate_srq_num(self: &Arc<Self>) -> Result<Qpn, VerbsError> {
+    pub(crate) fn allocate_srq_num(self: &Arc<Self>) -> Result<SrqNumber, VerbsError> {
         self.with_attachment(|attachment| {
             let slot = attachment.qp_numbers.slot();
             let numbers = &mut attachment.srq_numbers;
-            let numbers = numbers.get_or_insert_with(|| QpnAllocator::new(slot));
-            numbers.allocate()
+            let new = || Arc::new(Mutex::new(QpnAllocator::new(slot)));
+            SrqNumber::allocate(numbers.get_or_insert_with(new))
         })?
         .ok_or(VerbsError::NoMemory("SRQ numbers"))
-    }
-
-    pub(crate) fn release_srq_num(&self, number: Qpn) {
-        if let Some(attachment) = &mut *self.attachment.lock()
-            && let Some(numbers) = &mut attachment.srq_numbers
-        {
-            numbers.release(number);
-        }
     }
 
     fn with_attachment<R>(
@@ -416,7 +373,8 @@ impl EngineInner {
                 srq_numbers: None,
             },
             BrokerMode::Auto(config) => {
-                let broker = BrokerLink::connect(config)?;
+                let broker = BrokerLink::connect(config, self.tap.own_rules())?;
+                self.take_faults(&broker);
                 self.share(&broker);
                 if let Some(will) = broker.client().will() {
                     // Once: there is one attachment.
@@ -436,6 +394,13 @@ impl EngineInner {
         self.call_background();
         owed::release_at_exit(self);
         Ok(attachment)
+    }
+
+    /// Goes by the rules for faults that the broker has told, if there are others now.
+    fn take_faults(&self, broker: &BrokerLink) {
+        if let Some(news) = broker.client().take_faults() {
+            self.tap.obey(&news, broker.client().will());
+        }
     }
 
     /// Starts the background thread if there is none yet; in a simulation there never is.
@@ -498,6 +463,64 @@ impl EngineInner {
         link
     }
 
+    /// Attaches a QP of `hca` to a multicast group. Twice is once.
+    pub(crate) fn attach_to_group(
+        &self,
+        hca: &Arc<Hca>,
+        group: Gid,
+        qpn: Qpn,
+    ) -> Result<(), VerbsError> {
+        if self.groups.attach(&self.uplinks, hca, group, qpn)? {
+            // The background thread has one more descriptor to wait for.
+            self.call_background();
+        }
+        Ok(())
+    }
+
+    /// Detaches it; false where it was not attached.
+    pub(crate) fn detach_from_group(&self, hca: &Arc<Hca>, group: Gid, qpn: Qpn) -> bool {
+        let left = self.groups.detach(&self.uplinks, hca, group, qpn);
+        if left == Some(true) {
+            // It waits for what comes there, and has the socket as long as it does.
+            self.call_background();
+        }
+        left.is_some()
+    }
+
+    /// Is a QP attached to any group?
+    pub(crate) fn is_in_group(&self, qpn: Qpn) -> bool {
+        self.groups.has(qpn)
+    }
+
+    /// A QP ends without having been detached.
+    pub(crate) fn leave_groups(&self, qpn: Qpn) {
+        if self.groups.forget(&self.uplinks, qpn) {
+            self.call_background();
+        }
+    }
+
+    /// An opened device is told what becomes of its interface. Where no device has one, or the system does not say,
+    /// there are no events.
+    pub(crate) fn watch_network(self: &Arc<Self>, events: &Arc<AsyncEvents>) {
+        let any = self.hcas.iter().any(|hca| hca.has_interface());
+        if any && self.network.tell(events, &self.hcas) {
+            if let Err(error) = self.start_background() {
+                tracing::warn!("no events of network interfaces: {error}");
+            }
+            self.call_background();
+        }
+    }
+
+    /// Packets have gone: the files with counters are behind.
+    #[inline]
+    fn count_traffic(&self) {
+        if self.publisher.is_clean()
+            && let Some(due) = self.publisher.is_behind()
+        {
+            self.agenda.call_before(due);
+        }
+    }
+
     /// The application polls a CQ.
     #[inline]
     pub(crate) fn polled(&self) {
@@ -513,7 +536,12 @@ impl EngineInner {
     }
 
     fn call_background(&self) {
-        sys::eventfd_set(self.wake.as_fd());
+        self.agenda.call();
+    }
+
+    /// What has to be looked at.
+    pub(crate) const fn agenda(&self) -> &Arc<Agenda> {
+        &self.agenda
     }
 
     /// Calls `f` with a locked QP, if it exists.

@@ -4,40 +4,22 @@
 //! another. So it notes the CQ, and the background thread does the rest. Only then are the QPs' events
 //! raised: who sees one of them finds all the QPs in ERR.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use parking_lot::Mutex;
 use rocade_transport::Cause;
 
 use super::EngineInner;
 use super::handover::Driver;
+use crate::cells::{QpCore, QpInner};
 use crate::memory::MemGuard;
-use crate::objects::{CqInner, QpCore, QpInner};
-
-/// The CQs whose QPs have to end.
-#[derive(Debug, Default)]
-pub(super) struct OverrunCqs {
-    cqs: Mutex<Vec<Weak<CqInner>>>,
-}
 
 impl EngineInner {
-    /// A completion was lost because this CQ is full.
-    pub(crate) fn note_overrun(&self, cq: Weak<CqInner>) {
-        let mut cqs = self.overrun.cqs.lock();
-        if !cqs.iter().any(|other| other.ptr_eq(&cq)) {
-            cqs.push(cq);
-        }
-        drop(cqs);
-        self.call_background();
-    }
-
     /// Moves the QPs of all CQs noted to ERR. Their flushed work requests may be lost as well, in
     /// this CQ or in others: hence the loop.
     //= CQ-02
     pub(super) fn fail_qps_of_overrun_cqs(&self) {
         loop {
-            let noted = std::mem::take(&mut *self.overrun.cqs.lock());
-            let cqs: Vec<_> = noted.iter().filter_map(Weak::upgrade).collect();
+            let cqs = self.agenda.take_overrun();
             if cqs.is_empty() {
                 return;
             }

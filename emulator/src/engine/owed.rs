@@ -2,7 +2,7 @@
 //!
 //! The application may have seen the completion of a message, so its acknowledgement is owed. Through
 //! shared memory it is written into the ring at once, as a promise: the peer sees it with the answer, when
-//! the hold is over ([`TxState::announce_quiet_ack`]), or when it needs it. Over UDP an
+//! the hold is over ([`announce_quiet_ack`](crate::cells::TxState::announce_quiet_ack)), or when it needs it. Over UDP an
 //! acknowledgement is held only after it was written into the process's last will, which the broker
 //! carries out (`broker/will.rs`). Without a broker nothing is held.
 
@@ -17,11 +17,9 @@ use rocade_transport::{AckTiming, Cause};
 use rocade_wire::{Msn, Psn};
 
 use super::EngineInner;
-use super::agenda::Why;
 use super::handover::Driver;
-use super::transmit::TxState;
-use crate::broker::{Creditor, Debt};
-use crate::objects::{QpCore, QpInner};
+use crate::broker::Debt;
+use crate::cells::{QpCore, QpInner, Why};
 use crate::sys;
 
 /// How often to try again to send what a QP owes that ends, where a ring or a socket is full.
@@ -146,51 +144,8 @@ extern "C" fn exiting() {
         if let Some(engine) = engine.upgrade().map(ManuallyDrop::new) {
             engine.release_acks_at_exit();
             engine.end_connections_at_exit();
-            engine.publish_at_exit();
+            engine.publisher.publish_at_exit(&engine.hcas);
             engine.tap.flush();
-        }
-    }
-}
-
-impl TxState {
-    /// Who gets the acknowledgements of a QP.
-    fn creditor(&self, qp: &rocade_transport::Qp) -> Option<Creditor> {
-        let (uplink, path) = self.route.as_ref()?;
-        Some(Creditor {
-            local: uplink.link.local_addr(),
-            peer: path.to,
-            dest_qp: qp.dest_qp(),
-            pkey: qp.pkey(),
-            traffic_class: path.traffic_class,
-        })
-    }
-
-    /// The QP holds back what it has to acknowledge, or nothing any more.
-    #[inline]
-    pub(super) fn write_down(&mut self, qp: &rocade_transport::Qp) {
-        let Some(bequest) = &mut self.bequest else {
-            return;
-        };
-        match qp.owed_ack() {
-            Some((psn, msn)) => bequest.owe(Debt { psn, msn }),
-            // What there was no room for has not left yet.
-            None if self.blocked.is_some() => {}
-            None => bequest.settle(),
-        }
-    }
-
-    /// The QP will not hold anything for a while, or leaves by another way.
-    pub(super) fn forget_will(&mut self) {
-        self.bequest = None;
-    }
-
-    /// The peer sees an acknowledgement that was promised, and is woken for it.
-    pub(super) fn announce_quiet_ack(&mut self) {
-        if self.quiet.take().is_some()
-            && let Some((_, path)) = &self.route
-            && let Some(channel) = &path.channel
-        {
-            channel.keep_promise();
         }
     }
 }

@@ -17,11 +17,10 @@ use rocade_transport::{Cause, HOLD_NS, Time};
 use rocade_wire::Qpn;
 
 use super::EngineInner;
-use super::agenda::Why;
-use super::figures::LEAVE_NS;
 use super::handover::Driver;
+use crate::cells::{CqInner, QpCore, QpInner, Why};
+use crate::figures::LEAVE_NS;
 use crate::memory::MemGuard;
-use crate::objects::{CqInner, QpCore, QpInner};
 
 /// QPs that may hold acknowledgements at a time: the background thread looks at each of them. In a
 /// process with more conversations there is always something else to send.
@@ -177,6 +176,14 @@ impl EngineInner {
                 }
                 self.drain(inner, core, mem, Cause::Other, now, Driver::Background);
             });
+        }
+    }
+
+    /// Raises the completion events that have waited for company long enough (CQ-10).
+    pub(super) fn raise_moderated(&self) {
+        let now = self.now();
+        for cq in self.agenda.take_events(now) {
+            cq.raise_due_event(now);
         }
     }
 

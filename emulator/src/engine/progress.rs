@@ -7,13 +7,12 @@ use rocade_transport::PacketMeta;
 use rocade_wire::{Bth, ICRC_LEN, Qpn};
 
 use super::dispatch::{Dispatch, Origin, Verdict, cause_of};
-use super::figures::{CLOCK_TURN, PATIENCE_NS};
 use super::handover::Driver;
 use super::pending::Occasion;
 use super::tap::Via;
-use super::transmit::TxState;
-use super::uplink::{Flow, Flows, RxState, Uplink};
 use super::{AtomicCounters, EngineInner};
+use crate::cells::{Flow, Flows, RxState, TxState, Uplink};
+use crate::figures::{CLOCK_TURN, PATIENCE_NS};
 use crate::hca::Traffic;
 use crate::link::{Arrival, RxBatch};
 use crate::steering::Slot;

@@ -20,7 +20,6 @@ impl EngineInner {
             network.next_due(),
             self.agenda.next(self.now()),
             self.tap.next_due(),
-            self.moderated.next(),
             self.cm().next_timeout(),
         ];
         all.into_iter().flatten().min()

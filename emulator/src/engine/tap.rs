@@ -15,8 +15,9 @@ use rocade_wire::{ICRC_LEN, Packet, Qpn};
 use super::EngineInner;
 use super::dispatch::{Dispatch, Origin, Verdict};
 use super::handover::Driver;
-use super::transmit::{Run, TxState};
-use super::uplink::{Path, Uplink};
+use super::transmit::Run;
+use crate::broker::{FaultNews, WhichRule, Will};
+use crate::cells::{Path, TxState, Uplink};
 use crate::config::EngineConfig;
 use crate::link::capture::{Capture, Medium, Seen};
 use crate::link::fault::{self, Direction, Effect, Faults, Held, Rule};
@@ -33,6 +34,8 @@ pub(super) struct Tap {
     on: AtomicBool,
     /// Do packets have to come one by one?
     faulty: AtomicBool,
+    /// The rules that the process was started with.
+    own: Vec<Rule>,
     path: Option<PathBuf>,
     capture: OnceLock<Capture>,
     /// What carries packets that do not go through shared memory.
@@ -45,6 +48,8 @@ pub(super) struct Tap {
 #[derive(Debug, Default)]
 struct State {
     faults: Faults,
+    /// Who is told what the rules have hit.
+    counts: Option<Arc<Will>>,
     leaving: Held<Leaving>,
     arriving: Held<Arriving>,
 }
@@ -93,6 +98,21 @@ impl Origin for Via {
     }
 }
 
+impl State {
+    /// What happens to a packet.
+    fn decide(&mut self, direction: Direction, packet: &[u8]) -> Effect {
+        let effect = self.faults.decide(direction, packet);
+        if !effect.is_none()
+            && let Some(counts) = &self.counts
+        {
+            for (index, (_, hits)) in self.faults.rules().enumerate() {
+                counts.count(index, hits);
+            }
+        }
+        effect
+    }
+}
+
 impl Tap {
     pub(super) fn new(config: &EngineConfig, now: Time) -> Self {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -101,6 +121,7 @@ impl Tap {
         let tap = Self {
             on: AtomicBool::new(false),
             faulty: AtomicBool::new(false),
+            own: config.faults.clone(),
             path: config.capture.clone(),
             capture: OnceLock::new(),
             origin_ns: unix_ns.saturating_sub(now.as_ns()),
@@ -128,9 +149,36 @@ impl Tap {
         self.faulty.load(Ordering::Relaxed)
     }
 
+    /// The rules that the process was started with, as text.
+    pub(super) fn own_rules(&self) -> Vec<String> {
+        self.own.iter().map(Rule::to_string).collect()
+    }
+
+    /// The rules that the broker says, from now on; what they hit is counted in `counts`.
+    pub(super) fn obey(&self, news: &FaultNews, counts: Option<Arc<Will>>) {
+        let rule = |which: &WhichRule| match which {
+            WhichRule::Own(index) => self.own.get(usize::from(*index)).cloned(),
+            WhichRule::Text(text) => Rule::parse(text).ok(),
+        };
+        let known = news.rules.iter();
+        let known = known.filter_map(|of| Some((of.id, rule(&of.which)?)));
+        let (ids, rules): (Vec<_>, Vec<_>) = known.unzip();
+        tracing::info!(rules = rules.len(), "faults");
+        let mut state = self.state.lock();
+        self.replace(&mut state, &rules);
+        if let Some(counts) = &counts {
+            let hits = state.faults.rules().map(|(_, hits)| hits);
+            counts.count_anew(news.generation, ids.into_iter().zip(hits));
+        }
+        state.counts = counts;
+    }
+
     /// These rules from now on.
     pub(super) fn set_rules(&self, rules: &[Rule]) {
-        let mut state = self.state.lock();
+        self.replace(&mut self.state.lock(), rules);
+    }
+
+    fn replace(&self, state: &mut State, rules: &[Rule]) {
         state.faults.replace(rules);
         self.faulty.store(!rules.is_empty(), Ordering::Relaxed);
         let late = state.leaving.next_due().is_some() || state.arriving.next_due().is_some();
@@ -236,7 +284,7 @@ impl EngineInner {
         let single = run.bytes.len() <= run.segment_len;
         let effect = if single && self.tap.is_faulty() {
             let mut state = self.tap.state.lock();
-            state.faults.decide(Direction::Tx, run.bytes)
+            state.decide(Direction::Tx, run.bytes)
         } else {
             Effect::NONE
         };
@@ -291,7 +339,7 @@ impl EngineInner {
         if let Err(leaving) = held {
             self.leave(&leaving, driver);
         }
-        self.call_at(due);
+        self.agenda.call_before(due);
         true
     }
 
@@ -370,12 +418,6 @@ impl EngineInner {
             }
         }
     }
-
-    fn call_at(&self, due: Time) {
-        if self.agenda.would_miss(due) {
-            self.call_background();
-        }
-    }
 }
 
 impl Dispatch<'_> {
@@ -401,7 +443,7 @@ impl Dispatch<'_> {
         let way = Way::back(*meta, &via);
         let mut effect = Effect::NONE;
         if is_intact && tap.is_faulty() {
-            effect = tap.state.lock().faults.decide(Direction::Rx, &bytes);
+            effect = tap.state.lock().decide(Direction::Rx, &bytes);
         }
         let note = match (is_packet, is_intact) {
             (false, _) => "no RoCEv2 packet",
@@ -425,7 +467,7 @@ impl Dispatch<'_> {
             let due = now.plus_ns(effect.wait_ns());
             let held = tap.state.lock().arriving.hold(due, effect.behind, arriving);
             let Err(given_back) = held else {
-                self.engine.call_at(due);
+                self.engine.agenda.call_before(due);
                 return Verdict::Taken;
             };
             arriving = given_back;

@@ -3,23 +3,17 @@
 use std::cell::RefCell;
 use std::io;
 use std::iter;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rocade_transport::{AccessError, AckTiming, Cause, Qp, RouteTag, Source, Time, TxBuffer};
-use rocade_wire::Psn;
 
 use super::EngineInner;
-use super::agenda::{Listed, Why};
 use super::handover::Driver;
-use super::routes::{Route, Ways};
-use super::uplink::{Icrcs, Path, Uplink};
-use crate::broker::Bequest;
+use crate::cells::{Blocked, Icrcs, Path, QpCore, QpInner, TxState, Uplink, Why, way};
 use crate::config::LinkMode;
 use crate::link::shm::{Piece, ShmChannel, ShmSent};
 use crate::link::{MAX_SEGMENTS, MAX_SEND_LEN};
 use crate::memory::{Fault, MemGuard, Readable};
-use crate::objects::{QpCore, QpInner};
 
 const ICRC_LEN: usize = 4;
 /// Longer payloads are copied here, not by the transport: for UDP summed up in the same pass, for a
@@ -35,46 +29,13 @@ thread_local! {
     static TX_BUFFER: RefCell<TxBuffer> = RefCell::new(TxBuffer::new(MAX_SEND_LEN, MAX_SEGMENTS));
 }
 
-/// The transmit side of a QP.
-#[derive(Debug, Default)]
-pub(crate) struct TxState {
-    pub(super) route: Option<(Arc<Uplink>, Path)>,
-    /// Those of its datagrams.
-    ways: Option<Box<Ways>>,
-    /// Nothing has been sent through the channel of the route yet, but perhaps over UDP.
-    enters_channel: bool,
-    /// The peer has sent something through it.
-    peer_has_entered: bool,
-    /// When the pending timer entry of this QP is due.
-    timer: Option<Time>,
-    /// A run of packets that the socket had no room for.
-    pub(super) blocked: Option<Box<Blocked>>,
-    /// The last acknowledgement that was promised to the peer, and is not seen yet.
-    pub(super) quiet: Option<Psn>,
-    /// What the QP has written into the last will.
-    pub(super) bequest: Option<Bequest>,
-    /// Why it has to be looked at again.
-    pub(super) listed: Listed,
-}
-
-#[derive(Debug)]
-pub(super) struct Blocked {
-    bytes: Box<[u8]>,
-    segment_len: usize,
-    route: RouteTag,
-    /// Its speed is limited.
-    is_paced: bool,
-    /// The ICRCs are there, as UDP needs them.
-    sealed: bool,
-}
-
 /// Segments that are complete.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Run<'a> {
-    pub(super) bytes: &'a [u8],
-    pub(super) segment_len: usize,
+pub(crate) struct Run<'a> {
+    pub(crate) bytes: &'a [u8],
+    pub(crate) segment_len: usize,
     /// As for [`ShmChannel::send`].
-    pub(super) promise: bool,
+    pub(crate) promise: bool,
 }
 
 impl<'a> Run<'a> {
@@ -84,119 +45,6 @@ impl<'a> Run<'a> {
             segment_len: buffer.segment_len(),
             promise,
         }
-    }
-}
-
-impl TxState {
-    /// Another way from now on. What there was no room for on the old one is lost on it.
-    pub(crate) fn set_path(&mut self, uplink: Arc<Uplink>, path: Path) {
-        self.blocked = None;
-        self.quiet = None;
-        self.enters_channel = path.channel.is_some();
-        self.peer_has_entered = false;
-        self.route = Some((uplink, path));
-        self.bequest = None;
-    }
-
-    /// Datagrams of `qp` may take this route from now on.
-    pub(crate) fn learn(&mut self, route: &Arc<Route>, qp: &Qp) {
-        let blocked = self.blocked.as_ref().map(|blocked| blocked.route);
-        let ways = self.ways.get_or_insert_default();
-        ways.learn(route, || qp.queued_routes().chain(blocked));
-    }
-
-    /// May anything be sent on a route yet?
-    #[inline]
-    fn is_ready(&self, tag: RouteTag) -> bool {
-        tag == RouteTag::OWN || self.ways.as_ref().is_none_or(|ways| ways.is_ready(tag))
-    }
-
-    /// Is there anywhere to send to?
-    const fn leads_anywhere(&self) -> bool {
-        self.route.is_some() || self.ways.is_some()
-    }
-
-    /// Takes a channel that leads where the path does, unless there is one already.
-    pub(super) fn offer_channel(&mut self, channel: &Arc<ShmChannel>) {
-        if let Some((uplink, path)) = &mut self.route
-            && path.channel.is_none()
-            && channel.leads(uplink.link.local_addr(), path.to, path.slot)
-        {
-            path.channel = Some(Arc::clone(channel));
-            self.enters_channel = true;
-        }
-    }
-
-    /// Goes back to UDP where the peer is gone.
-    pub(super) fn drop_ended_channel(&mut self) {
-        if let Some((_, path)) = &mut self.route {
-            path.channel.take_if(|channel| channel.has_ended());
-            self.peer_has_entered &= path.channel.is_some();
-        }
-    }
-
-    /// A packet has come through a channel. False where the peer uses another one.
-    #[inline]
-    pub(super) fn hears_from(&mut self, channel: &ShmChannel) -> bool {
-        if let Some((_, path)) = &self.route
-            && let Some(own) = &path.channel
-            && !own.has_ended()
-        {
-            // Both sides may have asked for a channel at the same time: then there are two.
-            let is_own = own.is_parallel_to(channel);
-            self.peer_has_entered |= is_own;
-            return is_own;
-        }
-        true
-    }
-
-    /// Is the peer in a channel, and nothing that comes over UDP from it? Anybody could send that.
-    #[inline]
-    pub(super) fn refuses_udp(&self) -> bool {
-        self.peer_has_entered && self.has_live_channel()
-    }
-
-    #[cold]
-    fn has_live_channel(&self) -> bool {
-        let channel = self
-            .route
-            .as_ref()
-            .and_then(|(_, path)| path.channel.as_ref());
-        channel.is_some_and(|channel| !channel.has_ended() && !channel.has_hung_up())
-    }
-
-    /// Forgets route and unsent packets.
-    pub(crate) fn reset(&mut self) {
-        self.route = None;
-        self.ways = None;
-        self.blocked = None;
-        self.quiet = None;
-        self.bequest = None;
-    }
-
-    pub(super) const fn take_timer(&mut self) {
-        self.timer = None;
-    }
-
-    /// Waits a run of packets for room?
-    pub(super) const fn is_blocked(&self) -> bool {
-        self.blocked.is_some()
-    }
-
-    /// Segments that a run may have. A link that does not cut them itself cuts those of datagrams all the same.
-    fn max_segments(&self) -> usize {
-        let one_by_one = self.route.as_ref().is_some_and(|(uplink, path)| {
-            let by_channel = path.channel.as_ref().is_some_and(|c| !c.has_ended());
-            !by_channel && !uplink.link.gso()
-        });
-        if one_by_one { 1 } else { MAX_SEGMENTS }
-    }
-
-    /// Is sending a system call?
-    pub(super) fn uses_socket(&self) -> bool {
-        self.route
-            .as_ref()
-            .is_some_and(|(_, path)| path.channel.is_none())
     }
 }
 
@@ -291,7 +139,8 @@ impl EngineInner {
         if is_quiet {
             acks = AckTiming::Now;
         }
-        if core.qp.wants_to_transmit(acks) {
+        let promised = is_quiet && self.promise_ack(inner, core, driver);
+        if !promised && core.qp.wants_to_transmit(acks) {
             let with_buffer = TX_BUFFER.try_with(|buffer| {
                 let buffer = &mut buffer.borrow_mut();
                 self.transmit_through(inner, core, mem, (acks, now, driver), is_quiet, buffer);
@@ -315,6 +164,53 @@ impl EngineInner {
         qp.pace_mut().transmitted(cause, now, acked, waiting);
         if waiting.is_some() {
             self.list(inner.qp_num(), core, Why::HeldAck, now);
+        }
+    }
+
+    /// Writes the acknowledgement that is all there is to send into the ring of the peer, as a promise. False where
+    /// somebody wants to see what is sent, or it has to leave otherwise: nothing has changed then.
+    fn promise_ack(&self, inner: &QpInner, core: &mut QpCore, driver: Driver) -> bool {
+        let QpCore { qp, tx, .. } = core;
+        let Some((_, path)) = &tx.route else {
+            return false;
+        };
+        let Some(channel) = path.live_channel().filter(|_| !self.tap.is_on()) else {
+            return false;
+        };
+        let Some(ack) = qp.take_lone_ack() else {
+            return false;
+        };
+        let (piece, len) = (iter::once(Piece::Bytes(&ack)), ack.len());
+        let enters = &mut tx.enters_channel;
+        let sent = send_shared(channel, enters, piece, len, len, true, driver);
+        self.note_sent(inner, (1, len), true, driver);
+        // No registered memory is read.
+        if sent == Ok(false) {
+            tx.blocked = Some(Box::new(Blocked {
+                bytes: ack.into(),
+                segment_len: len,
+                route: RouteTag::OWN,
+                is_paced: false,
+                sealed: false,
+            }));
+            self.list(inner.qp_num(), core, Why::NoRoom, self.now());
+        }
+        true
+    }
+
+    /// Counts a run of so many segments and bytes.
+    #[inline]
+    fn note_sent(
+        &self,
+        inner: &QpInner,
+        (segments, len): (usize, usize),
+        shared: bool,
+        driver: Driver,
+    ) {
+        inner.hca().traffic.sent(segments as u64, len, shared);
+        self.count_traffic();
+        if driver == Driver::Application {
+            self.handover.sent();
         }
     }
 
@@ -389,16 +285,7 @@ impl EngineInner {
                 self.salvage(inner, qp, way, mem, now, buffer);
                 continue;
             };
-            let count = buffer.segments() as u64;
-            let shared = channel.is_some();
-            inner
-                .hca()
-                .traffic
-                .sent(count, buffer.bytes().len(), shared);
-            self.count_traffic();
-            if driver == Driver::Application {
-                self.handover.sent();
-            }
+            self.note_sent(inner, (buffer.segments(), len), channel.is_some(), driver);
             if !sent {
                 tx.blocked = Some(Box::new(Blocked {
                     bytes: buffer.bytes().into(),
@@ -408,6 +295,9 @@ impl EngineInner {
                     sealed,
                 }));
                 self.list(inner.qp_num(), core, Why::NoRoom, now);
+                return;
+            }
+            if !qp.wants_to_transmit(acks) {
                 return;
             }
             if buffer.bytes().len() >= LONG_RUN {
@@ -545,20 +435,6 @@ impl EngineInner {
                 self.list(inner.qp_num(), core, Why::NoRoom, self.now());
             }
         }
-    }
-}
-
-/// The way of a run: that to the peer, or one of those that datagrams take.
-#[inline]
-fn way<'w>(
-    own: &'w mut Option<(Arc<Uplink>, Path)>,
-    ways: &'w mut Option<Box<Ways>>,
-    tag: RouteTag,
-) -> Option<(&'w Arc<Uplink>, &'w mut Path)> {
-    if tag == RouteTag::OWN {
-        own.as_mut().map(|(uplink, path)| (&*uplink, path))
-    } else {
-        ways.as_mut()?.get(tag)
     }
 }
 

@@ -20,6 +20,10 @@ pub const MAX_CQE: u32 = 1 << 22;
 pub const MAX_MR: u32 = 1 << 22;
 /// Memory windows.
 pub const MAX_MW: u32 = 1 << 20;
+/// Entries of an indirect memory key.
+pub const MAX_INDIRECT_ENTRIES: u32 = 1 << 16;
+/// Of these, entries of a list that a work request holds itself.
+pub const MAX_INLINE_ENTRIES: u32 = 1 << 8;
 /// Device memory of all its contexts, in bytes.
 pub const MAX_DM_SIZE: usize = 16 << 20;
 /// Protection domains.

@@ -2,6 +2,7 @@
 
 pub mod limits;
 mod port;
+mod publish;
 mod traffic;
 
 use std::net::IpAddr;
@@ -15,6 +16,7 @@ use crate::config::{DeviceConfig, HostNetwork};
 use crate::link::LocalAddr;
 
 use port::Port;
+pub(crate) use publish::Publisher;
 pub(crate) use traffic::{COUNTER_FILES, Traffic};
 
 /// Where a device can be found.

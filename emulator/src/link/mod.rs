@@ -21,6 +21,7 @@ pub mod fault;
 pub(crate) mod forward;
 mod habit;
 pub(crate) mod holder;
+mod port_speed;
 mod rx;
 pub(crate) mod shm;
 pub(crate) mod sim;
@@ -30,6 +31,7 @@ mod udp;
 
 pub use forward::{Arrival, ForwardKey};
 pub use holder::Holder;
+pub(crate) use port_speed::PortSpeed;
 pub use rx::{RxBatch, RxBuffer, Segments};
 pub use sim::Simulation;
 pub use udp::{MAX_SEGMENTS, MAX_SEND_LEN, TxPath, UdpLink};

@@ -32,6 +32,12 @@ impl Span {
         Self { addr, len, way }
     }
 
+    /// Length in bytes.
+    #[inline]
+    pub(super) const fn len(self) -> usize {
+        self.len
+    }
+
     fn source(self) -> *const u8 {
         ptr::with_exposed_provenance(self.addr)
     }

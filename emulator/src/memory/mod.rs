@@ -4,6 +4,7 @@ mod access;
 mod device;
 mod guard;
 mod mapping;
+mod pieces;
 mod table;
 mod view;
 

@@ -1,9 +1,9 @@
-//! The key table: keys, and the regions and windows that they stand for.
+//! The key table: keys, and the regions, windows and indirect keys that they stand for.
 //!
 //! Progress holds a read guard while it copies; only who makes, ends or changes a region takes the write lock. So
-//! `dereg_mr` returns only when no copy is in flight (MR-09). Windows change while others hold the read guard
-//! and access memory: they have locks of their own, which are held for the length of one access. Regions need
-//! none.
+//! `dereg_mr` returns only when no copy is in flight (MR-09). Windows and indirect keys change while others hold the
+//! read guard and access memory: they have locks of their own, which are held for the length of one access.
+//! Regions need none. Who writes under such a lock takes no other; so who reads may hold several.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use parking_lot::{RwLock, RwLockReadGuard};
 use rocade_transport::{
-    AccessError, AccessFlags, Accessor, Bind, BindError, Bindable, PdTag, Sge, Time, Window,
-    WindowKind,
+    AccessError, AccessFlags, Accessor, Bind, BindError, Bindable, Fill, Indirect, Listed, PdTag,
+    Sge, Time, Window, WindowKind,
 };
 use rocade_wire::{Lkey, Qpn, Rkey};
 
@@ -40,6 +40,8 @@ enum Object {
     Region { region: Region, windows: AtomicU32 },
     /// A memory window, which changes under traffic.
     Window(Box<RwLock<Window>>),
+    /// A key for pieces of others, which changes likewise.
+    Indirect(Box<RwLock<Indirect>>),
     /// Memory that takes everything and has nothing (NUL-01).
     Null(PdTag),
 }
@@ -133,6 +135,19 @@ impl MrTable {
         })
     }
 
+    /// Adds a free indirect key with room for `capacity` entries, likewise.
+    pub(crate) fn insert_indirect(
+        &self,
+        pd: PdTag,
+        capacity: u32,
+        rights: AccessFlags,
+    ) -> Option<u32> {
+        self.add(|key| {
+            let indirect = Indirect::new(pd, Rkey::new(key), capacity, rights);
+            Object::Indirect(Box::new(RwLock::new(indirect)))
+        })
+    }
+
     //= KEY-01
     //= MR-07
     fn add(&self, object: impl FnOnce(u32) -> Object) -> Option<u32> {
@@ -162,7 +177,8 @@ impl MrTable {
             Some(Object::Region { windows, .. }) if windows.load(Ordering::Relaxed) > 0 => {
                 return Err(Kept::Bound);
             }
-            Some(Object::Region { .. } | Object::Null(_)) => {}
+            //= UMR-08
+            Some(Object::Region { .. } | Object::Indirect(_) | Object::Null(_)) => {}
             Some(Object::Window(_)) | None => return Err(Kept::Unknown),
         }
         regions.take(key);
@@ -362,6 +378,42 @@ impl Regions {
         }
     }
 
+    /// The indirect key with this number.
+    pub(super) fn indirect(&self, key: u32) -> Option<&RwLock<Indirect>> {
+        match &self.lookup(key)?.object {
+            Object::Indirect(indirect) => Some(indirect),
+            _ => None,
+        }
+    }
+
+    /// What an indirect key that lists this one has to know of it.
+    fn listed(&self, lkey: Lkey) -> Option<Listed> {
+        match &self.lookup(lkey.get())?.object {
+            Object::Region { region, .. } => Some(Listed {
+                pd: region.pd,
+                start: region.iova,
+                len: region.len,
+                depth: 0,
+            }),
+            Object::Indirect(indirect) => indirect.read_recursive().listed(),
+            Object::Null(pd) => Some(Listed {
+                pd: *pd,
+                start: 0,
+                len: u64::MAX,
+                depth: 0,
+            }),
+            Object::Window(_) => None,
+        }
+    }
+
+    /// Changes an indirect key: those that it lists are looked at before it is locked.
+    pub(super) fn fill(&self, who: Accessor, fill: Fill) -> Result<(), BindError> {
+        let indirect = self.indirect(fill.key.get()).ok_or(BindError::NoWindow)?;
+        let pd = indirect.read_recursive().pd();
+        let depth = Indirect::check(pd, &fill, |lkey| self.listed(lkey))?;
+        indirect.write().fill(who, fill, depth)
+    }
+
     /// Binds a window.
     pub(super) fn bind(&self, who: Accessor, bind: &Bind) -> Result<(), BindError> {
         let window = self.window(bind.rkey.get()).ok_or(BindError::NoWindow)?;
@@ -387,6 +439,9 @@ impl Regions {
         remotely: bool,
     ) -> Result<(), AccessError> {
         //= INV-01
+        if let Some(indirect) = self.indirect(rkey.get()) {
+            return indirect.write().invalidate(who);
+        }
         let window = self.window(rkey.get()).ok_or(AccessError::BadKey)?;
         let mut window = window.write();
         let before = window.region();

@@ -10,6 +10,8 @@ use rocade_wire::{Lkey, Qpn, Rkey};
 
 use super::{DeviceMemory, Kept, MrTable, Region};
 
+mod indirect;
+
 const PD: PdTag = PdTag(1);
 const WHO: Accessor = Accessor {
     pd: PD,

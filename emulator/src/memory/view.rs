@@ -1,8 +1,10 @@
 //! Accesses: from key, right and range to a copy.
 
+use std::ops::Range;
+
 use rocade_transport::{
-    AccessError, AccessFlags, Accessor, AtomicOp, Bind, BindError, Extent, LocalAccess, Memory,
-    RemoteAccess, Sge, Source,
+    AccessError, AccessFlags, Accessor, AtomicOp, Bind, BindError, Extent, Fill, LocalAccess,
+    Memory, RemoteAccess, Sge, Source,
 };
 use rocade_wire::{Lkey, Rkey};
 
@@ -21,7 +23,7 @@ impl From<Fault> for AccessError {
 impl Region {
     /// The span of an access, if domain, rights and range allow it (MR-11…13).
     #[inline]
-    fn span(
+    pub(super) fn span(
         &self,
         (who, way): (Accessor, Way),
         va: u64,
@@ -70,7 +72,8 @@ impl MemGuard<'_> {
         Some(Readable::new(span.ok()?, regions))
     }
 
-    /// Where a local access goes; `None` to nowhere, if memory has been promised that is not there.
+    /// Does something at the place that a local access goes to: to each piece of it, which is nowhere where memory
+    /// has been promised that is not there.
     #[inline]
     fn local(
         &self,
@@ -79,68 +82,136 @@ impl MemGuard<'_> {
         addr: u64,
         len: u64,
         access: LocalAccess,
-    ) -> Result<Option<Span>, AccessError> {
-        let right = match access {
-            //= MR-03
-            LocalAccess::Read => AccessFlags::empty(),
-            //= MR-12
-            LocalAccess::Write => AccessFlags::LOCAL_WRITE,
-        };
+        mut f: impl FnMut(Option<Span>, Range<usize>) -> Result<(), AccessError>,
+    ) -> Result<(), AccessError> {
+        let right = local_right(access);
         match self.regions.region(lkey.get()) {
-            Some(region) => region.span((who, self.way), addr, len, right).map(Some),
-            None => self.null(who, lkey).map(|()| None),
+            Some(region) => {
+                let span = region.span((who, self.way), addr, len, right)?;
+                f(Some(span), 0..span.len())
+            }
+            None => self.elsewhere(who, lkey.get(), (addr, len), right, f),
         }
     }
 
-    //= NUL-01
+    /// Likewise, where the key is no region's.
     #[cold]
-    fn null(&self, who: Accessor, lkey: Lkey) -> Result<(), AccessError> {
-        //= KEY-05
-        let pd = self.regions.null(lkey.get()).ok_or(AccessError::BadKey)?;
-        if pd == who.pd {
-            Ok(())
-        } else {
-            Err(AccessError::WrongPd)
+    fn elsewhere(
+        &self,
+        who: Accessor,
+        key: u32,
+        (va, len): (u64, u64),
+        right: AccessFlags,
+        mut f: impl FnMut(Option<Span>, Range<usize>) -> Result<(), AccessError>,
+    ) -> Result<(), AccessError> {
+        if let Some(pd) = self.regions.null(key) {
+            //= NUL-01
+            if pd != who.pd {
+                return Err(AccessError::WrongPd);
+            }
+            return f(None, 0..usize::try_from(len).unwrap_or(usize::MAX));
         }
+        //= KEY-05
+        let pieces = self.pieces(who, key, (va, len), right, usize::MAX)?;
+        pieces.each(f)
     }
 
-    /// Does something at the place that a remote access goes to.
+    /// Does something at the place that a remote access goes to, likewise.
     //= MR-13
     #[inline]
-    fn remote<R>(
+    fn remote(
         &self,
         who: Accessor,
         rkey: Rkey,
         va: u64,
         len: u64,
         access: RemoteAccess,
-        f: impl FnOnce(Span) -> Result<R, AccessError>,
-    ) -> Result<R, AccessError> {
+        mut f: impl FnMut(Option<Span>, Range<usize>) -> Result<(), AccessError>,
+    ) -> Result<(), AccessError> {
         match self.regions.region(rkey.get()) {
-            Some(region) => f(region.span((who, self.way), va, len, access.right())?),
-            None => self.through_window(who, rkey, va, len, access, f),
+            Some(region) => {
+                let span = region.span((who, self.way), va, len, access.right())?;
+                f(Some(span), 0..span.len())
+            }
+            None => self.opened(who, rkey, va, len, access, f),
         }
     }
 
-    /// Likewise, through a window. It stays as it is until that is done: who invalidates it waits.
+    /// Likewise, through a window or an indirect key. It stays as it is until that is done: who changes it waits.
     #[cold]
-    fn through_window<R>(
+    fn opened(
         &self,
         who: Accessor,
         rkey: Rkey,
         va: u64,
         len: u64,
         access: RemoteAccess,
-        f: impl FnOnce(Span) -> Result<R, AccessError>,
-    ) -> Result<R, AccessError> {
-        let window = self.regions.window(rkey.get());
-        let window = window.ok_or(AccessError::BadKey)?.read();
+        mut f: impl FnMut(Option<Span>, Range<usize>) -> Result<(), AccessError>,
+    ) -> Result<(), AccessError> {
+        let Some(window) = self.regions.window(rkey.get()) else {
+            let pieces = self.pieces(who, rkey.get(), (va, len), access.right(), usize::MAX)?;
+            return pieces.each(f);
+        };
+        let window = window.read();
         //= MW-08
         let (lkey, va) = window.resolve(who, rkey, va, len, access)?;
         let region = self.regions.region(lkey.get());
-        f(region.ok_or(AccessError::BadKey)?.part(self.way, va, len)?)
+        let span = region.ok_or(AccessError::BadKey)?.part(self.way, va, len)?;
+        f(Some(span), 0..span.len())
+    }
+
+    /// The answer to a check of a local key that is no region's.
+    #[cold]
+    fn check_elsewhere(
+        &self,
+        who: Accessor,
+        lkey: Lkey,
+        range: (u64, u64),
+        access: LocalAccess,
+    ) -> Result<Extent, AccessError> {
+        if let Some(pd) = self.regions.null(lkey.get()) {
+            return if pd == who.pd {
+                Ok(Extent::Pieces)
+            } else {
+                Err(AccessError::WrongPd)
+            };
+        }
+        self.pieces(who, lkey.get(), range, local_right(access), CHECKED_PIECES)
+            .map(|_| Extent::Pieces)
+    }
+
+    /// Likewise of a remote one.
+    #[cold]
+    fn check_opened(
+        &self,
+        who: Accessor,
+        rkey: Rkey,
+        (va, len): (u64, u64),
+        access: RemoteAccess,
+    ) -> Result<Extent, AccessError> {
+        if self.regions.indirect(rkey.get()).is_some() {
+            self.pieces(who, rkey.get(), (va, len), access.right(), CHECKED_PIECES)?;
+        } else {
+            self.opened(who, rkey, va, len, access, |_, _| Ok(()))?;
+        }
+        Ok(Extent::Pieces)
     }
 }
+
+/// The right that a local access needs.
+#[inline]
+const fn local_right(access: LocalAccess) -> AccessFlags {
+    match access {
+        //= MR-03
+        LocalAccess::Read => AccessFlags::empty(),
+        //= MR-12
+        LocalAccess::Write => AccessFlags::LOCAL_WRITE,
+    }
+}
+
+/// So many pieces of an indirect key a check looks at; the accesses look at all of theirs. A message may have a piece
+/// for each of its bytes, and nobody shall wait for that.
+const CHECKED_PIECES: usize = 1 << 14;
 
 impl Memory for MemGuard<'_> {
     #[inline]
@@ -152,10 +223,13 @@ impl Memory for MemGuard<'_> {
         len: u64,
         access: LocalAccess,
     ) -> Result<Extent, AccessError> {
-        Ok(match self.local(who, lkey, addr, len, access)? {
-            Some(_) => Extent::One,
-            None => Extent::Pieces,
-        })
+        match self.regions.region(lkey.get()) {
+            Some(region) => {
+                region.span((who, self.way), addr, len, local_right(access))?;
+                Ok(Extent::One)
+            }
+            None => self.check_elsewhere(who, lkey, (addr, len), access),
+        }
     }
 
     #[inline]
@@ -168,10 +242,11 @@ impl Memory for MemGuard<'_> {
         access: RemoteAccess,
     ) -> Result<Extent, AccessError> {
         match self.regions.region(rkey.get()) {
-            Some(region) => region
-                .span((who, self.way), va, len, access.right())
-                .map(|_| Extent::One),
-            None => self.through_window(who, rkey, va, len, access, |_| Ok(Extent::Pieces)),
+            Some(region) => {
+                region.span((who, self.way), va, len, access.right())?;
+                Ok(Extent::One)
+            }
+            None => self.check_opened(who, rkey, (va, len), access),
         }
     }
 
@@ -182,11 +257,10 @@ impl Memory for MemGuard<'_> {
         addr: u64,
         dst: &mut [u8],
     ) -> Result<(), AccessError> {
-        match self.local(who, lkey, addr, dst.len() as u64, LocalAccess::Read)? {
-            Some(span) => access::read(span, dst)?,
-            None => dst.fill(0),
-        }
-        Ok(())
+        let len = dst.len() as u64;
+        self.local(who, lkey, addr, len, LocalAccess::Read, |span, range| {
+            read(span, &mut dst[range])
+        })
     }
 
     fn write_local(
@@ -196,10 +270,10 @@ impl Memory for MemGuard<'_> {
         addr: u64,
         src: &[u8],
     ) -> Result<(), AccessError> {
-        match self.local(who, lkey, addr, src.len() as u64, LocalAccess::Write)? {
-            Some(span) => Ok(access::write(span, src)?),
-            None => Ok(()),
-        }
+        let len = src.len() as u64;
+        self.local(who, lkey, addr, len, LocalAccess::Write, |span, range| {
+            write(span, &src[range])
+        })
     }
 
     fn read_remote(
@@ -210,8 +284,8 @@ impl Memory for MemGuard<'_> {
         dst: &mut [u8],
     ) -> Result<(), AccessError> {
         let len = dst.len() as u64;
-        self.remote(who, rkey, va, len, RemoteAccess::Read, |span| {
-            Ok(access::read(span, dst)?)
+        self.remote(who, rkey, va, len, RemoteAccess::Read, |span, range| {
+            read(span, &mut dst[range])
         })
     }
 
@@ -223,8 +297,8 @@ impl Memory for MemGuard<'_> {
         src: &[u8],
     ) -> Result<(), AccessError> {
         let len = src.len() as u64;
-        self.remote(who, rkey, va, len, RemoteAccess::Write, |span| {
-            Ok(access::write(span, src)?)
+        self.remote(who, rkey, va, len, RemoteAccess::Write, |span, range| {
+            write(span, &src[range])
         })
     }
 
@@ -235,16 +309,46 @@ impl Memory for MemGuard<'_> {
         va: u64,
         op: AtomicOp,
     ) -> Result<u64, AccessError> {
-        self.remote(who, rkey, va, 8, RemoteAccess::Atomic, |span| {
-            Ok(access::atomic(span, op).ok_or(AccessError::OutOfRange)??)
-        })
+        let mut original = 0;
+        self.remote(who, rkey, va, 8, RemoteAccess::Atomic, |span, _| {
+            //= UMR-24
+            let done = span.and_then(|span| access::atomic(span, op));
+            original = done.ok_or(AccessError::OutOfRange)??;
+            Ok(())
+        })?;
+        Ok(original)
     }
 
     fn bind(&self, who: Accessor, bind: &Bind) -> Result<(), BindError> {
         self.regions.bind(who, bind)
     }
 
+    fn fill(&self, who: Accessor, fill: Fill) -> Result<(), BindError> {
+        self.regions.fill(who, fill)
+    }
+
     fn invalidate(&self, who: Accessor, rkey: Rkey, remotely: bool) -> Result<(), AccessError> {
         self.regions.invalidate(who, rkey, remotely)
+    }
+}
+
+/// Copies from a place, which has zeros where there is none.
+#[inline]
+fn read(span: Option<Span>, dst: &mut [u8]) -> Result<(), AccessError> {
+    match span {
+        Some(span) => Ok(access::read(span, dst)?),
+        None => {
+            dst.fill(0);
+            Ok(())
+        }
+    }
+}
+
+/// Copies to a place, or to nowhere.
+#[inline]
+fn write(span: Option<Span>, src: &[u8]) -> Result<(), AccessError> {
+    match span {
+        Some(span) => Ok(access::write(span, src)?),
+        None => Ok(()),
     }
 }

@@ -8,7 +8,7 @@ use rocade_transport::{AddressVector, RouteTag};
 use rocade_wire::Qpn;
 
 use super::pd::{Pd, PdInner};
-use crate::engine::{Route, Uplink};
+use crate::cells::{Route, Uplink};
 use crate::error::VerbsError;
 use crate::hca::limits;
 use crate::steering::Slot;

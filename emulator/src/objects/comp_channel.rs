@@ -4,8 +4,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::cq::CqInner;
-use super::event_queue::{EventQueue, EventWaiter};
+use crate::cells::{ChannelInner, EventQueue, EventWaiter};
 use crate::engine::EngineInner;
 use crate::error::VerbsError;
 
@@ -13,22 +12,16 @@ use crate::error::VerbsError;
 #[derive(Clone, Debug)]
 #[doc(alias = "ibv_comp_channel")]
 pub struct CompChannel {
+    engine: Arc<EngineInner>,
     pub(super) inner: Arc<ChannelInner>,
-}
-
-#[derive(Debug)]
-pub(super) struct ChannelInner {
-    pub(super) engine: Arc<EngineInner>,
-    pub(super) events: EventQueue<Arc<CqInner>>,
-    pub(super) cqs: AtomicU32,
 }
 
 impl CompChannel {
     pub(super) fn new(engine: Arc<EngineInner>) -> Result<Self, VerbsError> {
         let events = EventQueue::new()?;
         Ok(Self {
+            engine,
             inner: Arc::new(ChannelInner {
-                engine,
                 events,
                 cqs: AtomicU32::new(0),
             }),
@@ -51,7 +44,7 @@ impl CompChannel {
     #[doc(alias = "ibv_get_cq_event")]
     pub fn get_event(&self) -> Result<u64, VerbsError> {
         let waiter = self.begin_wait();
-        let engine = &self.inner.engine;
+        let engine = &self.engine;
         loop {
             if let Some(cookie) = self.take_event()? {
                 return Ok(cookie);
@@ -71,7 +64,7 @@ impl CompChannel {
     #[must_use]
     pub fn begin_wait(&self) -> EventWaiter<'_> {
         // Nobody polls while this thread sleeps.
-        self.inner.engine.leave_inline();
+        self.engine.leave_inline();
         self.inner.events.waiter()
     }
 

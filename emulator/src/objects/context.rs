@@ -7,81 +7,13 @@ use rocade_wire::Psn;
 
 use super::comp_channel::CompChannel;
 use super::cq::{Cq, CqInitAttr};
-use super::event_queue::{AckCounter, EventQueue, EventWaiter};
 use super::pd::Pd;
-use super::xrcd::{Xrcd, XrcdInitAttr};
-use crate::engine::EngineInner;
+use super::xrcd::Xrcd;
+use crate::cells::{AsyncEvent, AsyncEvents, EventWaiter, XrcdInitAttr};
+use crate::engine::{Engine, EngineInner};
 use crate::error::VerbsError;
 use crate::hca::{DeviceAttr, DeviceInfo, GidEntry, Hca, PortAttr, limits};
 use crate::sys;
-
-/// What happened (`ibv_event_type`, AEV-*).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
-#[doc(alias = "ibv_event_type")]
-pub enum AsyncEventKind {
-    /// A CQ overflowed.
-    CqErr = 0,
-    /// A QP could not report a completion.
-    QpFatal = 1,
-    /// Invalid request at the responder.
-    QpReqErr = 2,
-    /// Access violation at the responder.
-    QpAccessErr = 3,
-    /// First packet in RTR.
-    CommEst = 4,
-    /// The send queue has drained.
-    SqDrained = 5,
-    /// The interface behind the device is gone.
-    DeviceFatal = 8,
-    /// The interface behind the port is up, and has a carrier.
-    PortActive = 9,
-    /// It is not any more.
-    PortErr = 10,
-    /// The CQ of an XRC SRQ has no room for its completions.
-    SrqErr = 14,
-    /// Fewer receives than its limit are left in a shared receive queue.
-    SrqLimitReached = 15,
-    /// A QP in ERR takes no more receives from its shared receive queue.
-    QpLastWqeReached = 16,
-    /// The GID table has changed.
-    GidChange = 18,
-}
-
-impl AsyncEventKind {
-    /// The `ibv_event_type` value.
-    #[must_use]
-    pub const fn code(self) -> u32 {
-        self as u32
-    }
-}
-
-/// Which object an event is about; objects are named by their cookies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum EventElement {
-    /// A CQ.
-    Cq(u64),
-    /// A QP.
-    Qp(u64),
-    /// A shared receive queue.
-    Srq(u64),
-    /// A port, 1-based.
-    Port(u8),
-    /// The device.
-    Device,
-}
-
-/// An asynchronous event (`ibv_async_event`). It has to be acknowledged.
-#[derive(Clone, Debug)]
-#[doc(alias = "ibv_async_event")]
-pub struct AsyncEvent {
-    /// What happened.
-    pub kind: AsyncEventKind,
-    /// To what.
-    pub element: EventElement,
-    /// Of the object, which it also identifies: cookies are the program's, and may be the same.
-    acks: Option<Arc<AckCounter>>,
-}
 
 /// An opened device (`ibv_context`).
 #[derive(Clone, Debug)]
@@ -94,13 +26,25 @@ pub struct Context {
 pub(crate) struct ContextInner {
     pub(super) engine: Arc<EngineInner>,
     pub(super) hca: Arc<Hca>,
-    events: EventQueue<AsyncEvent>,
+    pub(super) events: Arc<AsyncEvents>,
     command: OwnedFd,
 }
 
+impl Engine {
+    /// Opens a device.
+    ///
+    /// # Errors
+    /// [`VerbsError::NoDevice`] if there is none of that name.
+    #[doc(alias = "ibv_open_device")]
+    pub fn open_device(&self, name: &str) -> Result<Context, VerbsError> {
+        let hca = self.hca(name).ok_or(VerbsError::NoDevice)?;
+        Context::new(Arc::clone(self.inner()), Arc::clone(hca))
+    }
+}
+
 impl Context {
-    pub(crate) fn new(engine: Arc<EngineInner>, hca: Arc<Hca>) -> Result<Self, VerbsError> {
-        let events = EventQueue::new()?;
+    fn new(engine: Arc<EngineInner>, hca: Arc<Hca>) -> Result<Self, VerbsError> {
+        let events = Arc::new(AsyncEvents::new(Arc::clone(&hca))?);
         let command = sys::silent_fd()?;
         let inner = Arc::new(ContextInner {
             engine,
@@ -108,7 +52,7 @@ impl Context {
             events,
             command,
         });
-        inner.engine.watch_network(&inner);
+        inner.engine.watch_network(&inner.events);
         Ok(Self { inner })
     }
 
@@ -239,7 +183,7 @@ impl Context {
     /// The descriptor that is readable while an asynchronous event waits.
     #[must_use]
     pub fn async_fd(&self) -> RawFd {
-        self.inner.events.raw_fd()
+        self.inner.events.queue().raw_fd()
     }
 
     /// A descriptor that stands for the context, as that of a driver would: it can be duplicated, and
@@ -269,7 +213,7 @@ impl Context {
     #[must_use]
     pub fn begin_async_wait(&self) -> EventWaiter<'_> {
         self.inner.engine.leave_inline();
-        self.inner.events.waiter()
+        self.inner.events.queue().waiter()
     }
 
     /// Takes an asynchronous event; `None` where there is none to take.
@@ -277,7 +221,7 @@ impl Context {
     /// # Errors
     /// As [`Context::next_async_event`].
     pub fn take_async_event(&self) -> Result<Option<AsyncEvent>, VerbsError> {
-        self.inner.events.pop(|event| {
+        self.inner.events.queue().pop(|event| {
             if let Some(acks) = &event.acks {
                 acks.delivered();
             }
@@ -290,40 +234,5 @@ impl Context {
         if let Some(acks) = &event.acks {
             acks.ack(1);
         }
-    }
-}
-
-impl ContextInner {
-    pub(crate) fn is_of(&self, hca: &Arc<Hca>) -> bool {
-        Arc::ptr_eq(&self.hca, hca)
-    }
-
-    /// Raises an event that is not about an object of the program's. Who reads none does not need more than
-    /// so many.
-    pub(crate) fn raise_of_port(&self, kind: AsyncEventKind, element: EventElement) {
-        const ENOUGH: usize = 1024;
-        if self.events.len() < ENOUGH {
-            self.raise(kind, element, None);
-        }
-    }
-
-    pub(super) fn raise(
-        &self,
-        kind: AsyncEventKind,
-        element: EventElement,
-        acks: Option<Arc<AckCounter>>,
-    ) {
-        self.events.push(AsyncEvent {
-            kind,
-            element,
-            acks,
-        });
-    }
-
-    /// Drops the events of the object with this counter that nobody has read yet.
-    pub(super) fn forget_events(&self, of: &Arc<AckCounter>) {
-        let is_another = |acks: &Arc<AckCounter>| !Arc::ptr_eq(acks, of);
-        self.events
-            .retain(|event| event.acks.as_ref().is_none_or(is_another));
     }
 }

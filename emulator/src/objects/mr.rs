@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bitflags::bitflags;
 use parking_lot::Mutex;
-use rocade_transport::{AccessError, AccessFlags, Sge};
+use rocade_transport::{AccessError, AccessFlags, Fill, Indirect, Operands, Remap, Sge};
 use rocade_wire::{Lkey, Rkey};
 
 use super::dm::{Dm, DmInner};
 use super::pd::{Pd, PdInner};
 use crate::error::VerbsError;
+use crate::hca::limits;
 use crate::memory::{ADDRESSES, Kept, Region, is_mapped, populate};
 
 bitflags! {
@@ -55,14 +56,22 @@ struct MrInner {
     state: Mutex<State>,
     /// Device memory that it is in.
     dm: Option<Arc<DmInner>>,
+    /// Of an indirect key, how much it can become.
+    indirect: Option<IndirectLimits>,
     registered: AtomicBool,
 }
 
 #[derive(Debug)]
 struct State {
     pd: Arc<PdInner>,
-    /// `None` for a null region.
+    /// `None` for a null region and an indirect key.
     region: Option<Region>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct IndirectLimits {
+    entries: u32,
+    rights: AccessFlags,
 }
 
 impl Pd {
@@ -127,7 +136,26 @@ impl Pd {
     pub fn alloc_null_mr(&self) -> Result<Mr, VerbsError> {
         let regions = self.inner.context.engine.regions();
         let key = regions.insert_null(self.inner.id);
-        self.new_mr(key, None, None)
+        self.new_mr(key, None, None, None)
+    }
+
+    /// An indirect memory key: it has no memory until a work request has filled it ([`Mr::change`]), with at most
+    /// `entries` pieces of other keys, and never allows more than `rights`. Other rights than those of
+    /// [`Indirect::RIGHTS`] have no meaning.
+    ///
+    /// # Errors
+    /// [`VerbsError::InvalidArgument`]: no entries, or more than [`limits::MAX_INDIRECT_ENTRIES`];
+    /// [`VerbsError::NoMemory`]: out of keys.
+    //= UMR-05
+    //= XDEC-14
+    pub fn create_indirect(&self, entries: u32, rights: AccessFlags) -> Result<Mr, VerbsError> {
+        if entries == 0 || entries > limits::MAX_INDIRECT_ENTRIES {
+            return Err(VerbsError::InvalidArgument("entries of an indirect key"));
+        }
+        let rights = rights.intersection(Indirect::RIGHTS);
+        let regions = self.inner.context.engine.regions();
+        let key = regions.insert_indirect(self.inner.id, entries, rights);
+        self.new_mr(key, None, None, Some(IndirectLimits { entries, rights }))
     }
 
     /// Registers a part of device memory, whose first byte has address 0, or none of it: `access` must
@@ -164,7 +192,7 @@ impl Pd {
 
     fn register(&self, region: Region, dm: Option<Arc<DmInner>>) -> Result<Mr, VerbsError> {
         let key = self.inner.context.engine.regions().insert(region);
-        self.new_mr(key, Some(region), dm)
+        self.new_mr(key, Some(region), dm, None)
     }
 
     fn new_mr(
@@ -172,6 +200,7 @@ impl Pd {
         key: Option<u32>,
         region: Option<Region>,
         dm: Option<Arc<DmInner>>,
+        indirect: Option<IndirectLimits>,
     ) -> Result<Mr, VerbsError> {
         let key = key.ok_or(VerbsError::NoMemory("memory keys"))?;
         self.inner.children.fetch_add(1, Ordering::AcqRel);
@@ -184,6 +213,7 @@ impl Pd {
                 key,
                 state: Mutex::new(State { pd, region }),
                 dm,
+                indirect,
                 registered: AtomicBool::new(true),
             }),
         })
@@ -263,7 +293,8 @@ impl Mr {
         Rkey::new(self.inner.key)
     }
 
-    /// Where it is in this process; 0 for device memory and a null region, which the program does not see.
+    /// Where it is in this process; 0 for device memory, a null region and an indirect key, which the program does not
+    /// see.
     #[must_use]
     pub fn addr(&self) -> u64 {
         match self.inner.state.lock().region {
@@ -272,11 +303,16 @@ impl Mr {
         }
     }
 
-    /// Length in bytes.
+    /// Length in bytes; 0 of an indirect key, whose length work requests change.
     #[must_use]
     pub fn len(&self) -> u64 {
+        let without_region = if self.inner.indirect.is_some() {
+            0
+        } else {
+            u64::MAX
+        };
         let region = self.inner.state.lock().region;
-        region.map_or(u64::MAX, |region| region.len)
+        region.map_or(without_region, |region| region.len)
     }
 
     /// It has no bytes: only a region of device memory can be so.
@@ -296,10 +332,57 @@ impl Mr {
     #[must_use]
     pub fn access(&self) -> AccessFlags {
         let region = self.inner.state.lock().region;
-        region.map_or(AccessFlags::LOCAL_WRITE, |region| region.access)
+        let without_region = match self.inner.indirect {
+            Some(limits) => limits.rights,
+            None => AccessFlags::LOCAL_WRITE,
+        };
+        region.map_or(without_region, |region| region.access)
     }
 
-    /// It is memory of the process: neither device memory nor a null region.
+    /// Room for entries of an indirect key; `None` of any other.
+    //= UMR-06
+    #[must_use]
+    pub fn max_entries(&self) -> Option<u32> {
+        self.inner.indirect.map(|limits| limits.entries)
+    }
+
+    /// What a work request with [`SendOp::Fill`](rocade_transport::SendOp::Fill) needs that changes this indirect key:
+    /// its rights, its memory, or both; with `if_free` only while it has none. All keys have to be of the domain of
+    /// this one. What they cover is looked at when the request is executed.
+    ///
+    /// # Errors
+    /// [`VerbsError::InvalidArgument`]: no indirect key, no entries or more than it has room for, or rights beyond those
+    /// that it was made with.
+    //= UMR-12
+    pub fn change(
+        &self,
+        access: Option<AccessFlags>,
+        remap: Remap,
+        if_free: bool,
+    ) -> Result<Operands, VerbsError> {
+        let limits = self.inner.indirect;
+        let limits = limits.ok_or(VerbsError::InvalidArgument("not an indirect key"))?;
+        if let Remap::To { layout, .. } = &remap
+            && !(1..=limits.entries).contains(&layout.entries())
+        {
+            return Err(VerbsError::InvalidArgument("entries of an indirect key"));
+        }
+        //= XDEC-14
+        let asked = access.unwrap_or_default().intersection(Indirect::RIGHTS);
+        if !limits.rights.contains(asked) {
+            return Err(VerbsError::InvalidArgument(
+                "rights beyond those of the key",
+            ));
+        }
+        Ok(Operands::Fill(Fill {
+            key: self.rkey(),
+            if_free,
+            access,
+            remap,
+        }))
+    }
+
+    /// It is memory of the process: neither device memory nor a null region nor an indirect key.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         self.inner.dm.is_none() && self.inner.state.lock().region.is_some()

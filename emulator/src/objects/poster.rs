@@ -3,11 +3,12 @@
 use std::fmt;
 
 use parking_lot::MutexGuard;
-use rocade_transport::{Cause, Destination, PostError, QpState, SendWr, Sge, Srqn, Time};
+use rocade_transport::{Cause, Destination, Operands, PostError, QpState, SendWr, Sge, Srqn, Time};
 use rocade_wire::{Qkey, Qpn};
 
 use super::ah::Ah;
-use super::qp::{QpCore, QpInner};
+use super::qp::QpOwner;
+use crate::cells::{QpCore, QpInner};
 use crate::engine::Driver;
 use crate::error::VerbsError;
 use crate::memory::MemGuard;
@@ -26,6 +27,7 @@ pub struct Datagram<'a> {
 /// The locked send queue of a QP. What was posted is transmitted when the poster is dropped, or waits for
 /// more for a moment.
 pub struct SendPoster<'a> {
+    owner: &'a QpOwner,
     inner: &'a QpInner,
     mem: MemGuard<'a>,
     core: MutexGuard<'a, QpCore>,
@@ -35,12 +37,13 @@ pub struct SendPoster<'a> {
 }
 
 impl<'a> SendPoster<'a> {
-    pub(super) fn new(inner: &'a QpInner) -> Self {
-        let engine = inner.engine();
+    pub(super) fn new(owner: &'a QpOwner) -> Self {
+        let (inner, engine) = (&*owner.inner, owner.engine());
         let now = engine.now();
         let mem = engine.regions().read(now);
         let core = inner.lock();
         Self {
+            owner,
             inner,
             mem,
             core,
@@ -73,6 +76,16 @@ impl<'a> SendPoster<'a> {
         Ok(())
     }
 
+    /// Queues a work request whose operation has operands besides.
+    ///
+    /// # Errors
+    /// As [`SendPoster::push`].
+    pub fn push_with(&mut self, wr: &SendWr<'_>, operands: Operands) -> Result<(), VerbsError> {
+        self.push(wr)?;
+        self.core.qp.equip(operands);
+        Ok(())
+    }
+
     /// The work request that was queued just now goes to the XRC SRQ `srqn` of the peer. Each of an XRC initiator
     /// names one.
     //= XRC-03
@@ -93,7 +106,7 @@ impl<'a> SendPoster<'a> {
     ) -> Result<(), VerbsError> {
         let Datagram { ah, dest_qp, qkey } = to;
         //= UD-03
-        let route = ah.lead(&self.inner.pd, dest_qp, |route| {
+        let route = ah.lead(&self.owner.pd, dest_qp, |route| {
             let QpCore { qp, tx, .. } = &mut *self.core;
             tx.learn(route, qp);
         })?;
@@ -136,7 +149,7 @@ impl Drop for SendPoster<'_> {
         if self.posted == 0 {
             return;
         }
-        let engine = self.inner.engine();
+        let engine = self.owner.engine();
         if !engine.may_wait(self.inner.qp_num(), &mut self.core, self.bytes, self.now) {
             engine.drain(
                 self.inner,
@@ -160,13 +173,16 @@ impl fmt::Debug for SendPoster<'_> {
 
 /// The locked receive queue of a QP.
 pub struct RecvPoster<'a> {
+    owner: &'a QpOwner,
     inner: &'a QpInner,
     core: Option<MutexGuard<'a, QpCore>>,
 }
 
 impl<'a> RecvPoster<'a> {
-    pub(super) fn new(inner: &'a QpInner) -> Self {
+    pub(super) fn new(owner: &'a QpOwner) -> Self {
+        let inner = &*owner.inner;
         Self {
+            owner,
             inner,
             core: Some(inner.lock()),
         }
@@ -181,7 +197,7 @@ impl<'a> RecvPoster<'a> {
         if let Some(core) = &mut self.core {
             // Time counts where the receive is flushed at once, and only there.
             let now = match core.qp.state() {
-                QpState::Err => self.inner.engine().now(),
+                QpState::Err => self.owner.engine().now(),
                 _ => Time::ZERO,
             };
             let mut posted = core.qp.post_recv(now, wr_id, sges);
@@ -203,7 +219,7 @@ impl Drop for RecvPoster<'_> {
         if flushed {
             // In ERR the receives were flushed at once (RC-STA-02). The regions' lock comes first.
             self.core = None;
-            let engine = self.inner.engine();
+            let engine = self.owner.engine();
             let now = engine.now();
             let mem = engine.regions().read(now);
             let core = &mut self.inner.lock();

@@ -1,25 +1,20 @@
 //! Queue pairs.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::atomic::Ordering;
 
-use parking_lot::{Mutex, MutexGuard};
 use rocade_transport::{
-    Cause, CompleteTo, Completion, Counters, ModifyContext, QpAttr, QpAttrMask, QpCap, QpConfig,
-    QpEvent, QpState, QpType, Receives, Srqn,
+    Cause, Counters, ModifyContext, QpAttr, QpAttrMask, QpCap, QpConfig, QpState, QpType, Receives,
 };
 use rocade_wire::{Gid, Pkey, Qpn};
 
-use super::context::{AsyncEventKind, EventElement};
-use super::cq::{Cq, CqInner};
-use super::event_queue::AckCounter;
+use super::cq::Cq;
 use super::pd::{Pd, PdInner};
 use super::poster::{RecvPoster, SendPoster};
-use super::slots::PendingSlots;
-use super::srq::{Srq, SrqInner};
-use super::xrcd::{Domain, XrcdInner};
-use crate::engine::{Driver, EngineInner, Path, TxState, Uplink};
+use super::srq::Srq;
+use super::xrcd::XrcdInner;
+use crate::cells::{AckCounter, Hold, Path, QpInner, QpParts, SrqInner, Uplink};
+use crate::engine::{Driver, EngineInner};
 use crate::error::VerbsError;
 use crate::hca::{Hca, limits};
 
@@ -70,27 +65,11 @@ pub struct Qp {
 /// What all handles of a QP share: with the last one the QP ends. (The engine's table holds the
 /// QP itself.)
 #[derive(Debug)]
-struct QpOwner {
-    inner: Arc<QpInner>,
-    /// Of a target, which others may have open too.
-    hold: Option<Arc<Hold>>,
-}
-
-impl QpOwner {
-    /// False where it was let go of before.
-    fn let_go(&self) -> bool {
-        match &self.hold {
-            Some(hold) => self.inner.let_go(hold),
-            None => self.inner.end(),
-        }
-    }
-
-    fn async_acks(&self) -> &AckCounter {
-        match &self.hold {
-            Some(hold) => &hold.async_acks,
-            None => &self.inner.async_acks,
-        }
-    }
+pub(super) struct QpOwner {
+    pub(super) inner: Arc<QpInner>,
+    pub(super) pd: Arc<PdInner>,
+    /// Of a target, which others may have open too, and through which domain it was opened.
+    hold: Option<(Arc<Hold>, Arc<XrcdInner>)>,
 }
 
 impl Drop for QpOwner {
@@ -99,75 +78,11 @@ impl Drop for QpOwner {
     }
 }
 
-#[derive(Debug)]
-pub(crate) struct QpInner {
-    pub(super) pd: Arc<PdInner>,
-    qp_num: Qpn,
-    /// That of an XRC target has none.
-    send_cq: Option<Arc<CqInner>>,
-    recv_cq: Option<Arc<CqInner>>,
-    srq: Option<Arc<SrqInner>>,
-    target: Option<Box<TargetPart>>,
-    cookie: u64,
-    core: Mutex<QpCore>,
-    alive: AtomicBool,
-    async_acks: Arc<AckCounter>,
-}
-
-/// What a new QP shall be.
-struct Plan {
-    qp_type: QpType,
-    cap: QpCap,
-    sq_sig_all: bool,
-    cookie: u64,
-    cqs: Option<(Arc<CqInner>, Arc<CqInner>)>,
-    srq: Option<Arc<SrqInner>>,
-    target: Option<Box<TargetPart>>,
-}
-
-/// What an XRC target has besides.
-#[derive(Debug)]
-struct TargetPart {
-    domain: Arc<Domain>,
-    /// Who has it open; with the last one it ends, and nobody can open it any more.
-    holds: Mutex<Vec<Arc<Hold>>>,
-}
-
-/// One opening of a target.
-#[derive(Debug)]
-struct Hold {
-    xrcd: Arc<XrcdInner>,
-    cookie: u64,
-    async_acks: Arc<AckCounter>,
-}
-
-impl Hold {
-    fn new(xrcd: &Arc<XrcdInner>, cookie: u64) -> Arc<Self> {
-        Arc::new(Self {
-            xrcd: Arc::clone(xrcd),
-            cookie,
-            async_acks: Arc::default(),
-        })
-    }
-}
-
-/// What the lock of a QP protects.
-#[derive(Debug)]
-pub(crate) struct QpCore {
-    pub(crate) qp: rocade_transport::Qp,
-    pub(crate) tx: TxState,
-    /// A completion was lost: events wait until all QPs of the CQ are in ERR.
-    pub(crate) overrun: bool,
-    /// Slots of the send and the receive queue that become free when their completions are taken.
-    send_slots: PendingSlots,
-    recv_slots: PendingSlots,
-}
-
 impl Qp {
     pub(super) fn new(pd: Arc<PdInner>, mut init: QpInitAttr) -> Result<Self, VerbsError> {
-        let srq = init.srq.map(|srq| Arc::clone(srq.inner()));
+        let srq = init.srq.as_ref().map(|srq| Arc::clone(srq.inner()));
         let is_initiator = init.qp_type == QpType::XrcSend;
-        let fits = |srq: &Arc<SrqInner>| !is_initiator && srq.is_for(&pd);
+        let fits = |srq: &Arc<SrqInner>| !is_initiator && srq.is_for(&pd.context.events);
         if !srq.as_ref().is_none_or(fits) {
             return Err(VerbsError::InvalidArgument("srq"));
         }
@@ -181,42 +96,29 @@ impl Qp {
             Some(srq) => Receives::Shared(Arc::clone(srq) as _),
             None => Receives::Own,
         };
-        let plan = Plan {
-            qp_type: init.qp_type,
-            cap: init.cap,
-            sq_sig_all: init.sq_sig_all,
-            cookie: init.cookie,
+        let config = config(&pd, init.qp_type, init.cap, init.sq_sig_all);
+        let parts = QpParts {
             cqs: Some((init.send_cq.inner, init.recv_cq.inner)),
             srq,
             target: None,
         };
-        let inner = QpInner::create(pd, plan, receives)?;
-        Ok(Self::held(inner, None))
+        let inner = create(&pd, config, receives, init.cookie, parts)?;
+        Ok(Self::held(inner, pd, None))
     }
 
-    /// An XRC target; `nobody` is the domain of its own keys, of which there are none.
-    pub(super) fn new_target(
-        nobody: Arc<PdInner>,
-        xrcd: &Arc<XrcdInner>,
-        cookie: u64,
-    ) -> Result<Self, VerbsError> {
+    /// An XRC target.
+    pub(super) fn new_target(xrcd: &Arc<XrcdInner>, cookie: u64) -> Result<Self, VerbsError> {
+        let pd = xrcd.nobody();
         let domain = Arc::clone(&xrcd.domain);
-        let hold = Hold::new(xrcd, cookie);
-        let plan = Plan {
-            qp_type: QpType::XrcRecv,
-            cap: QpCap::default(),
-            sq_sig_all: false,
-            cookie,
-            cqs: None,
-            srq: None,
-            target: Some(Box::new(TargetPart {
-                domain: Arc::clone(&domain),
-                holds: Mutex::new(vec![Arc::clone(&hold)]),
-            })),
+        let hold = Hold::new(&pd.context.events, cookie);
+        let config = config(&pd, QpType::XrcRecv, QpCap::default(), false);
+        let parts = QpParts {
+            target: Some((Arc::clone(&domain), Arc::clone(&hold))),
+            ..QpParts::default()
         };
-        let inner = QpInner::create(nobody, plan, Receives::Domain(domain))?;
+        let inner = create(&pd, config, Receives::Domain(domain), cookie, parts)?;
         xrcd.children.fetch_add(1, Ordering::AcqRel);
-        Ok(Self::held(inner, Some(hold)))
+        Ok(Self::held(inner, pd, Some((hold, Arc::clone(xrcd)))))
     }
 
     //= XRC-11
@@ -225,30 +127,22 @@ impl Qp {
         qp_num: Qpn,
         cookie: u64,
     ) -> Result<Self, VerbsError> {
-        let unknown = VerbsError::InvalidArgument("qp_num");
-        let Some(inner) = xrcd.context().engine.qp(qp_num) else {
-            return Err(unknown);
-        };
-        let hold = Hold::new(xrcd, cookie);
-        {
-            let of_domain = |target: &&TargetPart| Arc::ptr_eq(&target.domain, &xrcd.domain);
-            let Some(target) = inner.target.as_deref().filter(of_domain) else {
-                return Err(unknown);
-            };
-            let mut holds = target.holds.lock();
-            if holds.is_empty() {
-                // It is about to end.
-                return Err(unknown);
-            }
-            holds.push(Arc::clone(&hold));
-        }
+        let pd = xrcd.nobody();
+        let hold = Hold::new(&pd.context.events, cookie);
+        let found = pd.context.engine.qp(qp_num);
+        let opened = found.filter(|inner| inner.open_as(&xrcd.domain, &hold));
+        let inner = opened.ok_or(VerbsError::InvalidArgument("qp_num"))?;
         xrcd.children.fetch_add(1, Ordering::AcqRel);
-        Ok(Self::held(inner, Some(hold)))
+        Ok(Self::held(inner, pd, Some((hold, Arc::clone(xrcd)))))
     }
 
-    fn held(inner: Arc<QpInner>, hold: Option<Arc<Hold>>) -> Self {
+    fn held(
+        inner: Arc<QpInner>,
+        pd: Arc<PdInner>,
+        hold: Option<(Arc<Hold>, Arc<XrcdInner>)>,
+    ) -> Self {
         Self {
-            owner: Arc::new(QpOwner { inner, hold }),
+            owner: Arc::new(QpOwner { inner, pd, hold }),
         }
     }
 
@@ -259,14 +153,14 @@ impl Qp {
     /// Its number: 8 bits slot, 16 bits QP.
     #[must_use]
     pub fn qp_num(&self) -> Qpn {
-        self.inner().qp_num
+        self.inner().qp_num()
     }
 
     /// Its domain.
     #[must_use]
     pub fn pd(&self) -> Pd {
         Pd {
-            inner: Arc::clone(&self.inner().pd),
+            inner: Arc::clone(&self.owner.pd),
         }
     }
 
@@ -297,9 +191,8 @@ impl Qp {
     /// [`VerbsError::PeerRefused`] if the peer is not among the allowed ones.
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<(), VerbsError> {
-        let inner = self.inner();
-        let engine = inner.engine();
-        let hca = &inner.pd.context.hca;
+        let owner = &*self.owner;
+        let (inner, engine, hca) = (&*owner.inner, owner.engine(), owner.hca());
         let sgid = hca.gid(u32::from(attr.ah_attr.sgid_index));
         let context = ModifyContext {
             sgid,
@@ -322,13 +215,13 @@ impl Qp {
             Some(sgid)
                 if mask.contains(QpAttrMask::AV) && sgid.to_ip().is_ipv4() == peer.is_ipv4() =>
             {
-                Some(inner.prepare_route(sgid, attr, mask)?)
+                Some(owner.prepare_route(sgid, attr, mask)?)
             }
             _ => None,
         };
         let leads_to_rtr = mask.contains(QpAttrMask::STATE) && attr.qp_state == QpState::Rtr.code();
         if leads_to_rtr && inner.lock().qp.config().qp_type == QpType::Ud {
-            inner.listen()?;
+            owner.listen()?;
         }
         let by_udp = route
             .as_ref()
@@ -388,13 +281,13 @@ impl Qp {
     /// caller must not call anything else of this engine meanwhile.
     #[must_use]
     pub fn send_queue(&self) -> SendPoster<'_> {
-        SendPoster::new(self.inner())
+        SendPoster::new(&self.owner)
     }
 
     /// Locks the receive queue for posting, likewise.
     #[must_use]
     pub fn recv_queue(&self) -> RecvPoster<'_> {
-        RecvPoster::new(self.inner())
+        RecvPoster::new(&self.owner)
     }
 
     /// Attaches the QP to a multicast group: it gets a copy of what is sent there. Twice is once.
@@ -405,10 +298,9 @@ impl Qp {
     /// [`VerbsError::Link`] where the network cannot be told.
     #[doc(alias = "ibv_attach_mcast")]
     pub fn attach_mcast(&self, group: Gid) -> Result<(), VerbsError> {
-        let inner = self.inner();
-        inner.check_group(group)?;
-        let hca = &inner.pd.context.hca;
-        inner.engine().attach_to_group(hca, group, inner.qp_num)
+        self.check_group(group)?;
+        let (engine, hca) = (self.owner.engine(), self.owner.hca());
+        engine.attach_to_group(hca, group, self.qp_num())
     }
 
     /// Detaches it.
@@ -417,14 +309,24 @@ impl Qp {
     /// [`VerbsError::InvalidArgument`] where it is not attached (MC-02).
     #[doc(alias = "ibv_detach_mcast")]
     pub fn detach_mcast(&self, group: Gid) -> Result<(), VerbsError> {
-        let inner = self.inner();
-        inner.check_group(group)?;
-        let hca = &inner.pd.context.hca;
-        if inner.engine().detach_from_group(hca, group, inner.qp_num) {
+        self.check_group(group)?;
+        let (engine, hca) = (self.owner.engine(), self.owner.hca());
+        if engine.detach_from_group(hca, group, self.qp_num()) {
             Ok(())
         } else {
             Err(VerbsError::InvalidArgument("not attached to this group"))
         }
+    }
+
+    //= MC-01
+    fn check_group(&self, group: Gid) -> Result<(), VerbsError> {
+        if self.qp_type() != QpType::Ud {
+            return Err(VerbsError::InvalidArgument("not a datagram QP"));
+        }
+        if !group.is_multicast() {
+            return Err(VerbsError::InvalidArgument("gid"));
+        }
+        Ok(())
     }
 
     /// Acknowledges asynchronous events of this QP.
@@ -441,7 +343,7 @@ impl Qp {
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(&self) -> Result<(), VerbsError> {
         //= MC-02
-        if self.inner().engine().is_in_group(self.qp_num()) {
+        if self.owner.engine().is_in_group(self.qp_num()) {
             return Err(VerbsError::Busy("attached to a multicast group"));
         }
         if !self.owner.let_go() {
@@ -471,103 +373,88 @@ fn check_cap(cap: &QpCap) -> Result<(), VerbsError> {
     }
 }
 
-impl QpInner {
-    fn create(pd: Arc<PdInner>, plan: Plan, receives: Receives) -> Result<Arc<Self>, VerbsError> {
-        let engine = &pd.context.engine;
-        let qp_num = engine.allocate_qp_num()?;
-        let config = QpConfig {
-            qp_num,
-            qp_type: plan.qp_type,
-            pd: pd.id,
-            cap: plan.cap,
-            sq_sig_all: plan.sq_sig_all,
-            limits: pd.context.hca.qp_limits(),
-        };
-        let Some(mut qp) = rocade_transport::Qp::new(config, receives) else {
-            engine.release_qp_num(qp_num);
-            return Err(VerbsError::NotSupported("QP type"));
-        };
-        qp.control_congestion(engine.controls_congestion());
-        let (send_cq, recv_cq) = plan.cqs.unzip();
-        for cq in send_cq.iter().chain(&recv_cq) {
-            cq.attach_qp();
-        }
-        if let Some(srq) = &plan.srq {
-            srq.attach_qp();
-        }
-        pd.children.fetch_add(1, Ordering::AcqRel);
-        let inner = Arc::new(Self {
-            pd,
-            qp_num,
-            send_cq,
-            recv_cq,
-            srq: plan.srq,
-            target: plan.target,
-            cookie: plan.cookie,
-            core: Mutex::new(QpCore {
-                qp,
-                tx: TxState::default(),
-                overrun: false,
-                send_slots: PendingSlots::default(),
-                recv_slots: PendingSlots::default(),
-            }),
-            alive: AtomicBool::new(true),
-            async_acks: Arc::default(),
-        });
-        inner.engine().add_qp(Arc::clone(&inner));
-        Ok(inner)
+/// What a new QP is.
+fn config(pd: &PdInner, qp_type: QpType, cap: QpCap, sq_sig_all: bool) -> QpConfig {
+    QpConfig {
+        // Its number comes with its creation.
+        qp_num: Qpn::new(0),
+        qp_type,
+        pd: pd.id,
+        cap,
+        sq_sig_all,
+        limits: pd.context.hca.qp_limits(),
     }
+}
 
-    /// One of those that have a target open lets go of it; false where that has happened before. With the
-    /// last one it ends.
-    //= XRC-11
-    fn let_go(&self, hold: &Arc<Hold>) -> bool {
-        let Some(target) = &self.target else {
-            return false;
-        };
-        let mut holds = target.holds.lock();
-        let before = holds.len();
-        holds.retain(|other| !Arc::ptr_eq(other, hold));
-        let (was_held, was_last) = (holds.len() < before, holds.is_empty());
-        drop(holds);
-        if was_held {
-            if was_last {
-                self.end();
-            }
-            hold.xrcd.context().forget_events(&hold.async_acks);
-            hold.xrcd.children.fetch_sub(1, Ordering::AcqRel);
-        }
-        was_held
-    }
+fn create(
+    pd: &PdInner,
+    config: QpConfig,
+    receives: Receives,
+    cookie: u64,
+    parts: QpParts,
+) -> Result<Arc<QpInner>, VerbsError> {
+    let engine = &pd.context.engine;
+    let qp_num = engine.allocate_qp_num()?;
+    let config = QpConfig { qp_num, ..config };
+    let Some(mut qp) = rocade_transport::Qp::new(config, receives) else {
+        engine.release_qp_num(qp_num);
+        return Err(VerbsError::NotSupported("QP type"));
+    };
+    qp.control_congestion(engine.controls_congestion());
+    pd.children.fetch_add(1, Ordering::AcqRel);
+    let events = Arc::clone(&pd.context.events);
+    let inner = QpInner::new(events, qp, cookie, parts);
+    engine.add_qp(Arc::clone(&inner));
+    Ok(inner)
+}
 
-    /// Does a completion that is lost end all QPs of its CQ? That of an XRC SRQ ends only the target that was to
-    /// report it: no CQ is the target's.
-    pub(crate) const fn has_cqs(&self) -> bool {
-        self.send_cq.is_some()
-    }
-
-    pub(crate) fn engine(&self) -> &Arc<EngineInner> {
+impl QpOwner {
+    pub(super) fn engine(&self) -> &Arc<EngineInner> {
         &self.pd.context.engine
     }
 
-    pub(crate) const fn qp_num(&self) -> Qpn {
-        self.qp_num
-    }
-
-    /// Its device.
-    pub(crate) fn hca(&self) -> &Hca {
+    fn hca(&self) -> &Arc<Hca> {
         &self.pd.context.hca
     }
 
-    //= MC-01
-    fn check_group(&self, group: Gid) -> Result<(), VerbsError> {
-        if self.lock().qp.config().qp_type != QpType::Ud {
-            return Err(VerbsError::InvalidArgument("not a datagram QP"));
+    fn async_acks(&self) -> &AckCounter {
+        match &self.hold {
+            Some((hold, _)) => hold.async_acks(),
+            None => self.inner.async_acks(),
         }
-        if !group.is_multicast() {
-            return Err(VerbsError::InvalidArgument("gid"));
+    }
+
+    /// False where it was let go of before. With the last one that lets go of a target it ends.
+    fn let_go(&self) -> bool {
+        let Some((hold, xrcd)) = &self.hold else {
+            return self.end();
+        };
+        let Some(was_last) = self.inner.let_go(hold) else {
+            return false;
+        };
+        if was_last {
+            self.end();
         }
-        Ok(())
+        hold.forget_events();
+        xrcd.children.fetch_sub(1, Ordering::AcqRel);
+        true
+    }
+
+    fn end(&self) -> bool {
+        let inner = &*self.inner;
+        if !inner.dies() {
+            return false;
+        }
+        let (engine, qp_num) = (self.engine(), inner.qp_num());
+        engine.remove_qp(qp_num);
+        engine.leave_groups(qp_num);
+        engine.say_farewell(inner);
+        inner.abandon();
+        engine.regions().free_windows_of(qp_num);
+        engine.release_qp_num(qp_num);
+        inner.detach();
+        self.pd.children.fetch_sub(1, Ordering::AcqRel);
+        true
     }
 
     /// Datagrams may come to any address of the device: opens all that can be. One will do.
@@ -600,7 +487,7 @@ impl QpInner {
         let dest = if mask.contains(QpAttrMask::DEST_QPN) {
             Qpn::new(attr.dest_qp_num)
         } else {
-            self.lock().qp.dest_qp()
+            self.inner.lock().qp.dest_qp()
         };
         let to = attr.ah_attr.dgid.to_ip();
         let channel = engine.channel_to(&uplink, dest, to);
@@ -612,191 +499,5 @@ impl QpInner {
         }
         let path = uplink.path_of(dest, to, &av, channel)?;
         Ok((uplink, path))
-    }
-
-    /// Locks the QP. The region table's guard has to be taken before.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, QpCore> {
-        self.core.lock()
-    }
-
-    /// Likewise, if that is possible before long.
-    pub(crate) fn try_lock_for(&self, patience: Duration) -> Option<MutexGuard<'_, QpCore>> {
-        self.core.try_lock_for(patience)
-    }
-
-    const fn cq_of(&self, to: CompleteTo) -> Option<&Arc<CqInner>> {
-        match to {
-            CompleteTo::SendCq => self.send_cq.as_ref(),
-            CompleteTo::RecvCq => self.recv_cq.as_ref(),
-            CompleteTo::SrqCq => None,
-        }
-    }
-
-    /// Reserves room for completions in their CQs until there is none, and returns for how many.
-    pub(crate) fn reserve<'c>(&self, completions: impl Iterator<Item = &'c Completion>) -> usize {
-        let mut reserved = 0;
-        each_run(completions, |to, srqn, run| {
-            let count = run.count();
-            let granted = match (self.cq_of(to), &self.target) {
-                (Some(cq), _) => cq.reserve(count),
-                (None, Some(target)) => target.domain.reserve(srqn, count),
-                (None, None) => count,
-            };
-            reserved += granted;
-            granted == count
-        });
-        reserved
-    }
-
-    /// Hands the completions that wait to their CQs, the first `reserved` of them into the room that was
-    /// reserved for them. Returns how many are lost.
-    pub(crate) fn complete(&self, core: &mut QpCore, reserved: &mut usize) -> usize {
-        let mut lost = 0;
-        let QpCore {
-            qp,
-            send_slots,
-            recv_slots,
-            ..
-        } = core;
-        each_run(qp.pending_completions(), |to, srqn, run| {
-            lost += match (self.cq_of(to), &self.srq, &self.target) {
-                //= XRC-05
-                (None, _, Some(target)) => target.domain.complete(srqn, run, reserved),
-                (None, _, None) => run.count(),
-                (Some(cq), Some(srq), _) if to == CompleteTo::RecvCq => {
-                    srq.add_completions(cq, run, reserved)
-                }
-                (Some(cq), ..) => {
-                    let slots = match to {
-                        CompleteTo::SendCq => &mut *send_slots,
-                        _ => &mut *recv_slots,
-                    };
-                    cq.add(run, reserved, |number, completion| {
-                        slots.note(number, completion.slots);
-                    })
-                }
-            };
-            true
-        });
-        qp.forget_completions();
-        lost
-    }
-
-    /// Frees the slots whose completions the application has taken; false where there are none.
-    //= RC-WQE-03
-    pub(super) fn reclaim_slots(&self, core: &mut QpCore, is_send: bool) -> bool {
-        let (cq, pending) = if is_send {
-            (&self.send_cq, &mut core.send_slots)
-        } else {
-            (&self.recv_cq, &mut core.recv_slots)
-        };
-        let Some(cq) = cq else {
-            return false;
-        };
-        let slots = pending.reclaim(cq.oldest());
-        core.qp.free_slots(is_send, slots);
-        slots > 0
-    }
-
-    /// Do completions of this QP go to `cq`?
-    pub(crate) fn completes_to(&self, cq: &Arc<CqInner>) -> bool {
-        let own = self.send_cq.iter().chain(&self.recv_cq);
-        own.into_iter().any(|own| Arc::ptr_eq(own, cq))
-    }
-
-    /// The application has not destroyed it.
-    pub(crate) fn is_alive(&self) -> bool {
-        self.alive.load(Ordering::Acquire)
-    }
-
-    //= AEV-13
-    pub(crate) fn raise(&self, event: QpEvent) {
-        let kind = match event {
-            QpEvent::CommEst => AsyncEventKind::CommEst,
-            QpEvent::SqDrained => AsyncEventKind::SqDrained,
-            QpEvent::ReqErr => AsyncEventKind::QpReqErr,
-            QpEvent::AccessErr => AsyncEventKind::QpAccessErr,
-            QpEvent::LastWqeReached => AsyncEventKind::QpLastWqeReached,
-            QpEvent::Fatal => AsyncEventKind::QpFatal,
-        };
-        let Some(target) = &self.target else {
-            let acks = Some(Arc::clone(&self.async_acks));
-            self.pd
-                .context
-                .raise(kind, EventElement::Qp(self.cookie), acks);
-            return;
-        };
-        //= XRC-11
-        for hold in &*target.holds.lock() {
-            let acks = Some(Arc::clone(&hold.async_acks));
-            let element = EventElement::Qp(hold.cookie);
-            hold.xrcd.context().raise(kind, element, acks);
-        }
-    }
-
-    fn purge_completions(&self, core: &mut QpCore) {
-        for cq in self.send_cq.iter().chain(&self.recv_cq) {
-            cq.purge(self.qp_num);
-        }
-        core.send_slots.clear();
-        core.recv_slots.clear();
-    }
-
-    fn end(&self) -> bool {
-        if !self.alive.swap(false, Ordering::AcqRel) {
-            return false;
-        }
-        let engine = self.engine();
-        engine.remove_qp(self.qp_num);
-        engine.leave_groups(self.qp_num);
-        engine.say_farewell(self);
-        {
-            // Whoever still holds a reference finds a QP that takes and sends nothing.
-            let mut core = self.lock();
-            tracing::debug!(qp_num = ?self.qp_num, counters = ?core.qp.counters(), "QP ends");
-            core.tx.reset();
-            core.qp.abandon();
-            self.purge_completions(&mut core);
-        }
-        engine.regions().free_windows_of(self.qp_num);
-        engine.release_qp_num(self.qp_num);
-        self.pd.context.forget_events(&self.async_acks);
-        for cq in self.send_cq.iter().chain(&self.recv_cq) {
-            cq.detach_qp();
-        }
-        if let Some(srq) = &self.srq {
-            srq.detach_qp();
-        }
-        self.pd.children.fetch_sub(1, Ordering::AcqRel);
-        true
-    }
-}
-
-/// Calls `each` for each run of completions that go to one CQ, until it says false. It has
-/// to use up what it gets.
-fn each_run<'c, I: Iterator<Item = &'c Completion>>(
-    completions: I,
-    mut each: impl FnMut(CompleteTo, Srqn, &mut dyn Iterator<Item = &'c Completion>) -> bool,
-) {
-    let mut completions = completions.peekable();
-    while let Some(first) = completions.peek() {
-        let (to, srqn) = (first.to, first.srqn);
-        let same = |c: &&Completion| c.to == to && c.srqn == srqn;
-        let mut run = std::iter::from_fn(|| completions.next_if(same));
-        if !each(to, srqn, &mut run) {
-            break;
-        }
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    /// Programs have thousands of queue pairs that say nothing for hours. What only some of them need, or only in trouble,
-    /// belongs into a box.
-    #[test]
-    fn an_idle_queue_pair_is_small() {
-        assert!(size_of::<QpInner>() <= 1_280);
     }
 }

@@ -26,14 +26,14 @@ fn connect(site: &Site) -> Socket {
 
 fn message(kind: u8, body: &[u8]) -> Vec<u8> {
     let len = u8::try_from(12 + body.len()).unwrap();
-    [&[b'R', b'C', b'D', b'B', 4, 0, kind, 0, len, 0, 0, 0], body].concat()
+    [&[b'R', b'C', b'D', b'B', 5, 0, kind, 0, len, 0, 0, 0], body].concat()
 }
 
 /// Leases a slot and hangs up on nobody.
 fn lease(site: &Site) -> Socket {
     let mut socket = connect(site);
-    // No slot from before, and a name without letters.
-    socket.send(&message(1, &[0, 0, 0])).unwrap();
+    // No slot from before, a name without letters, and no rules.
+    socket.send(&message(1, &[0; 5])).unwrap();
     assert!(socket.read(&mut [0; 64]).unwrap() > 12);
     socket
 }

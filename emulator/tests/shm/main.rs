@@ -10,6 +10,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod farewell;
+mod faults;
 mod forged;
 mod gone;
 mod node;

@@ -3,7 +3,7 @@
 use std::{fs, io, path::Path, process::Command, time::Duration};
 
 use crate::{
-    dependencies, rules,
+    dependencies, layers, rules,
     step::{self, succeeds},
     tally::Tally,
     workspace::{Workspace, in_ci},
@@ -29,6 +29,7 @@ pub(crate) fn run(workspace: &Workspace) -> Tally {
         + step::run("documentation", LIMIT, doc).as_one()
         + skips_are_counted(workspace.root())
         + dependencies_are_used(workspace.root())
+        + layers_are_kept(workspace.root())
         + rules::run(workspace.root(), false, false)
 }
 
@@ -44,33 +45,35 @@ fn component(headline: &str, tool: &str, command: Command) -> Tally {
 /// No test skips itself in silence: only `rocade_skip` prints that word, and nothing is ignored.
 fn skips_are_counted(root: &Path) -> Tally {
     let mut found = Vec::new();
-    if let Err(error) = search(root, &mut found) {
-        eprintln!("xtask: cannot read the sources: {error}");
-        return Tally::FAIL;
-    }
-    for place in &found {
-        eprintln!("xtask: {place}: a skip that is not counted; use rocade_skip::skip!");
-    }
-    if found.is_empty() {
-        Tally::PASS
-    } else {
-        Tally::FAIL
-    }
+    let searched = search(root, &mut found);
+    let what = "is a skip that is not counted; use rocade_skip::skip!";
+    all_clear(searched.map(|()| found), what)
 }
 
 /// No manifest names a crate that nothing uses.
 fn dependencies_are_used(root: &Path) -> Tally {
-    let unused = match dependencies::unused(root) {
-        Ok(unused) => unused,
+    let unused = dependencies::unused(root);
+    all_clear(unused, "is a dependency that nothing uses")
+}
+
+/// No part of the emulator names one that is above it.
+fn layers_are_kept(root: &Path) -> Tally {
+    let circles = layers::circles(root);
+    all_clear(circles, "(docs/ARCHITECTURE.md)")
+}
+
+fn all_clear(found: io::Result<Vec<String>>, what: &str) -> Tally {
+    let found = match found {
+        Ok(found) => found,
         Err(error) => {
-            eprintln!("xtask: cannot read the manifests: {error}");
+            eprintln!("xtask: cannot read the sources: {error}");
             return Tally::FAIL;
         }
     };
-    for place in &unused {
-        eprintln!("xtask: {place} is a dependency that nothing uses");
+    for place in &found {
+        eprintln!("xtask: {place} {what}");
     }
-    if unused.is_empty() {
+    if found.is_empty() {
         Tally::PASS
     } else {
         Tally::FAIL

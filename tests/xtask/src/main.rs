@@ -10,6 +10,7 @@
 mod bench;
 mod dependencies;
 mod fuzz;
+mod layers;
 mod lint;
 mod loom;
 mod mutants;
@@ -41,7 +42,7 @@ struct Cli {
 enum Task {
     /// Install what the tests need (as root, with apt), lint, build, and run every test.
     Test(TestArgs),
-    /// Check formatting, clippy and the documentation.
+    /// Check formatting, clippy, the documentation and the layers of the emulator.
     Lint,
     /// Say which rules of the standard have code and tests (docs/testing.md).
     Rules {

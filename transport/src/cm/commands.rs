@@ -2,8 +2,8 @@
 
 use rocade_wire::Qpn;
 use rocade_wire::mad::{
-    CmMessage, CmTimeout, CommId, Drep, Dreq, Rej, RejReason, Rejected, Rep, Req, Rtu, SidrRep,
-    SidrReq, SidrStatus, TransactionId,
+    CmMessage, CmTimeout, CommId, Drep, Dreq, Ece, Rej, RejReason, Rejected, Rep, Req, Rtu,
+    SidrRep, SidrReq, SidrStatus, TransactionId,
 };
 
 use super::conn::{Conn, State};
@@ -340,7 +340,7 @@ pub fn refusal(status: SidrStatus) -> SidrRep {
         request_id: CommId::new(0),
         status,
         info_len: 0,
-        vendor_id: 0,
+        ece: Ece::NONE,
         qpn: Qpn::new(0),
         service_id: rocade_wire::mad::ServiceId::new(0),
         qkey: rocade_wire::Qkey::new(0),

@@ -4,7 +4,7 @@ use std::vec::Vec;
 use std::{format, vec};
 
 use rocade_wire::mad::{
-    Apr, CmMessage, CmPath, CmTimeout, CommId, Dreq, Failover, Lap, Mad, Mra, Rej, RejReason,
+    Apr, CmMessage, CmPath, CmTimeout, CommId, Dreq, Ece, Failover, Lap, Mad, Mra, Rej, RejReason,
     Rejected, Rep, Req, Rtu, ServiceId, SidrRep, SidrReq, SidrStatus, TransactionId, TransportType,
 };
 use rocade_wire::{Gid, Guid, Pkey, Psn, Qkey, Qpn};
@@ -29,7 +29,7 @@ fn req(qpn: u32) -> Req {
     let gid = |last| Gid::from_ip([10, 0, 0, last].into());
     Req {
         local_id: CommId::new(0),
-        vendor_id: 0,
+        ece: Ece::NONE,
         service_id: SERVICE,
         ca_guid: Guid::new(0),
         qkey: Qkey::new(0),
@@ -69,7 +69,7 @@ fn rep(qpn: u32) -> Rep {
         qkey: Qkey::new(0),
         qpn: Qpn::new(qpn),
         eecn: Qpn::new(0),
-        vendor_id: 0,
+        ece: Ece::NONE,
         starting_psn: Psn::new(9),
         responder_resources: 4,
         initiator_depth: 4,

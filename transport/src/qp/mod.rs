@@ -27,9 +27,9 @@ use crate::peer::{Framing, PacketMeta, Peer};
 use crate::queue::{Receives, RecvLimits, RecvSource, SendLimits, Srqn};
 use crate::rate::MarkWatch;
 use crate::time::Time;
-use crate::transmit::TxBuffer;
+use crate::transmit::{ACK_LEN, TxBuffer};
 use crate::unreliable::Sender;
-use crate::wr::{Destination, RouteTag, SendWr, Sge};
+use crate::wr::{Destination, Operands, RouteTag, SendWr, Sge};
 
 /// Device limits that [`Qp::modify`] checks attributes against (QPV-03, QPV-09).
 #[derive(Clone, Copy, Debug)]
@@ -323,6 +323,14 @@ impl Qp {
         Ok(())
     }
 
+    /// The newest send work request, which was queued just now, has these operands: its operation is one that needs
+    /// them.
+    pub fn equip(&mut self, operands: Operands) {
+        if let SendSide::Reliable(requester) = &mut self.send {
+            requester.equip(operands);
+        }
+    }
+
     /// The newest send work request, which was queued just now, goes to the XRC SRQ `srqn` of the peer: an XRC
     /// initiator names one with each request (XRC-03).
     pub fn aim(&mut self, srqn: Srqn) {
@@ -571,6 +579,7 @@ impl Qp {
 
     /// Would [`Qp::poll_transmit`] have anything to look at? Where not, it need not be called.
     #[must_use]
+    #[inline]
     pub fn wants_to_transmit(&self, acks: AckTiming) -> bool {
         let holds = self.timing(acks) == AckTiming::Later && self.recv.lone_ack().is_some();
         self.send.has_work() || (self.recv.has_responses() && !holds)
@@ -618,6 +627,11 @@ impl Qp {
     #[must_use]
     pub fn lone_ack(&self) -> Option<Psn> {
         self.recv.lone_ack()
+    }
+
+    /// The packet of [`Qp::lone_ack`], which the caller sends at once; the value of its ICRC is of no importance.
+    pub fn take_lone_ack(&mut self) -> Option<[u8; ACK_LEN]> {
+        self.recv.take_lone_ack(&self.peer, &mut self.out)
     }
 
     /// The acknowledgement, if that is the next response to be sent: PSN and MSN. It covers messages

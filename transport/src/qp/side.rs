@@ -8,11 +8,12 @@ use crate::cx::Cx;
 use crate::error::PostError;
 use crate::memory::Memory;
 use crate::outputs::{Fatal, Outputs};
+use crate::peer::Peer;
 use crate::queue::{RecvSource, SendLimits};
 use crate::requester::{Requester, RequesterAttr};
 use crate::responder::{Responder, ResponderAttr};
 use crate::time::Time;
-use crate::transmit::TxBuffer;
+use crate::transmit::{ACK_LEN, TxBuffer};
 use crate::unreliable::{Connected, Datagrams, Sender};
 use crate::wr::{Destination, SendWr, Sge};
 
@@ -324,6 +325,18 @@ impl RecvSide {
     pub(super) fn lone_ack(&self) -> Option<Psn> {
         match self {
             Self::Reliable(responder) => responder.lone_ack(),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    pub(super) fn take_lone_ack(
+        &mut self,
+        peer: &Peer,
+        out: &mut Outputs,
+    ) -> Option<[u8; ACK_LEN]> {
+        match self {
+            Self::Reliable(responder) => responder.take_lone_ack(peer, out),
             _ => None,
         }
     }

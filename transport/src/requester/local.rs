@@ -22,13 +22,16 @@ impl Requester {
             //= INV-05
             SendOp::Invalidate { .. } => self.started > 0,
             //= RC-WQE-04
-            SendOp::Bind(_) => wqe.flags.contains(SendFlags::FENCE) && self.rd_wqes > 0,
+            //= UMR-16
+            SendOp::Bind(_) | SendOp::Fill => {
+                wqe.flags.contains(SendFlags::FENCE) && self.rd_wqes > 0
+            }
             _ => true,
         };
         if waits {
             return false;
         }
-        if let Err(status) = execute_local(cx, wqe.op) {
+        if let Err(status) = execute_local(cx, wqe.op, &mut wqe.operands) {
             // Not started; `check_failed` reports it in its turn.
             self.failed = Some(status);
             return false;

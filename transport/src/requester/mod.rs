@@ -28,7 +28,7 @@ use crate::peer::Peer;
 use crate::queue::{SendLimits, Srqn};
 use crate::rate::RateLimit;
 use crate::time::Time;
-use crate::wr::{LocalData, SendFlags, SendOp, SendWr, total_len};
+use crate::wr::{LocalData, Operands, SendFlags, SendOp, SendWr, total_len};
 
 use rewind::Rewound;
 
@@ -57,6 +57,8 @@ pub(crate) struct SendWqe {
     /// A READ goes out in requests for so many bytes: fixed when it starts, so that a repeated request
     /// ends where the first did (RC-DUP-03).
     read_chunk: u32,
+    /// What its operation has besides; few have.
+    operands: Option<Box<Operands>>,
 }
 
 impl SendWqe {
@@ -73,6 +75,7 @@ impl SendWqe {
         cost_base: 0,
         packet_cost: 0,
         read_chunk: 0,
+        operands: None,
     };
 
     /// Packets between the start of this WQE and `psn`, modulo 2^24.
@@ -112,6 +115,7 @@ impl SendWqe {
             SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
             SendOp::Bind(_) => WcOpcode::BindMw,
             SendOp::Invalidate { .. } => WcOpcode::LocalInv,
+            SendOp::Fill => WcOpcode::Umr,
         }
     }
 }
@@ -359,6 +363,13 @@ impl Requester {
     pub(crate) fn aim(&mut self, srqn: Srqn) {
         if let Some(wqe) = self.sq.back_mut() {
             wqe.srqn = srqn;
+        }
+    }
+
+    /// The newest work request has these operands.
+    pub(crate) fn equip(&mut self, operands: Operands) {
+        if let Some(wqe) = self.sq.back_mut() {
+            wqe.operands = Some(Box::new(operands));
         }
     }
 

@@ -335,7 +335,7 @@ impl Requester {
                 };
                 self.atomic_step(peer, wqe, Operation::FetchAdd, eth)
             }
-            SendOp::Bind(_) | SendOp::Invalidate { .. } => return None,
+            SendOp::Bind(_) | SendOp::Invalidate { .. } | SendOp::Fill => return None,
         })
     }
 
@@ -450,8 +450,8 @@ pub(super) fn request_head(
     head
 }
 
-/// Head of one packet of a SEND (`reth` is `None`) or WRITE.
-#[inline]
+/// Head of one packet of a SEND (`reth` is `None`) or WRITE. What the caller knows of the packet decides most of it.
+#[inline(always)]
 fn data_head(peer: &Peer, wqe: &SendWqe, part: Part, tail: ImmOrInv, reth: Option<Reth>) -> Head {
     let operation = data_operation(reth.is_some(), part.first, part.last, tail);
     let mut head = request_head(peer, wqe, operation, part.psn, part.payload_len);

@@ -7,7 +7,7 @@ use crate::cx::Cx;
 use crate::memory::{AccessError, Extent, Memory, PdTag, RemoteAccess};
 use crate::outputs::{Fatal, Outputs};
 use crate::peer::Peer;
-use crate::transmit::{Head, Source, TxBuffer};
+use crate::transmit::{ACK_LEN, Head, Source, TxBuffer};
 
 /// Responses waiting for transmission at most; more would mean that duplicates are repeated
 /// faster than they can be answered.
@@ -127,6 +127,22 @@ impl Responder {
         }
     }
 
+    /// The packet of [`Responder::lone_ack`], which is not waiting any more then.
+    pub(crate) fn take_lone_ack(
+        &mut self,
+        peer: &Peer,
+        out: &mut Outputs,
+    ) -> Option<[u8; ACK_LEN]> {
+        let (psn, msn) = self.owed_ack().filter(|_| self.queue.len() == 1)?;
+        let head = ack_head(peer, psn, msn, Syndrome::Ack(CreditCode::INVALID));
+        let packet = head.alone()?;
+        out.counters.acks_sent += 1;
+        out.counters.tx_packets += 1;
+        self.queue.pop_front();
+        Some(packet)
+    }
+
+    #[inline]
     pub(crate) fn has_responses(&self) -> bool {
         !self.queue.is_empty()
     }
@@ -246,9 +262,13 @@ fn push_plain(head: &Head, tx: &mut TxBuffer) -> bool {
     tx.fits(head.segment_len(0)) && tx.push(head, 0, |_| Ok::<(), ()>(())).is_ok()
 }
 
-fn push_ack(peer: &Peer, psn: Psn, msn: Msn, syndrome: Syndrome, tx: &mut TxBuffer) -> bool {
+fn ack_head(peer: &Peer, psn: Psn, msn: Msn, syndrome: Syndrome) -> Head {
     let aeth = Some(Aeth { syndrome, msn });
-    push_plain(&aeth_head(peer, Operation::Acknowledge, psn, 0, aeth), tx)
+    aeth_head(peer, Operation::Acknowledge, psn, 0, aeth)
+}
+
+fn push_ack(peer: &Peer, psn: Psn, msn: Msn, syndrome: Syndrome, tx: &mut TxBuffer) -> bool {
+    push_plain(&ack_head(peer, psn, msn, syndrome), tx)
 }
 
 fn push_atomic_ack(peer: &Peer, psn: Psn, msn: Msn, original: u64, tx: &mut TxBuffer) -> bool {

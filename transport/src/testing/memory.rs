@@ -7,6 +7,7 @@ use core::ops::Range;
 
 use rocade_wire::{Lkey, Qpn, Rkey};
 
+use crate::indirect::{Fill, Indirect, Listed};
 use crate::memory::{
     AccessError, Accessor, AtomicOp, Extent, LocalAccess, Memory, PdTag, RemoteAccess,
 };
@@ -19,6 +20,8 @@ const BASE: u64 = 0x10_0000;
 const GAP: u64 = 0x1_0000;
 /// Keys with this index and above are those of windows.
 const WINDOWS: u32 = 0x1_0000;
+/// Likewise of indirect keys.
+const INDIRECT: u32 = 0x2_0000;
 
 /// A registered region: keys and place, not the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +77,7 @@ pub struct TestMemory {
     writes: Cell<u64>,
     extent: Cell<Extent>,
     windows: RefCell<Vec<Window>>,
+    indirect: RefCell<Vec<Indirect>>,
 }
 
 impl Default for TestMemory {
@@ -84,6 +88,7 @@ impl Default for TestMemory {
             writes: Cell::default(),
             extent: Cell::new(Extent::One),
             windows: RefCell::default(),
+            indirect: RefCell::default(),
         }
     }
 }
@@ -138,6 +143,75 @@ impl TestMemory {
         let rkey = Rkey::new(index << 8 | 0x33);
         windows.push(Window::new(kind, Self::PD, rkey));
         rkey
+    }
+
+    /// Makes a free indirect key, local and remote, for so many entries and all rights.
+    pub fn create_indirect(&self, capacity: u32) -> Rkey {
+        let mut keys = self.indirect.borrow_mut();
+        let index = INDIRECT + u32::try_from(keys.len()).expect("few keys");
+        let key = Rkey::new(index << 8 | 0x77);
+        keys.push(Indirect::new(Self::PD, key, capacity, Indirect::RIGHTS));
+        key
+    }
+
+    /// The indirect key with this number.
+    fn with_indirect<R>(&self, key: u32, f: impl FnOnce(&mut Indirect) -> R) -> Option<R> {
+        let mut keys = self.indirect.borrow_mut();
+        let found = keys.iter_mut().find(|found| found.key().get() == key);
+        found.map(f)
+    }
+
+    /// The pieces of regions that an access through an indirect key touches, all of which are there.
+    fn pieces(
+        &self,
+        who: Accessor,
+        key: u32,
+        (addr, len): (u64, u64),
+        needed: AccessFlags,
+        level: u8,
+    ) -> Result<Vec<(Lkey, u64, u64)>, AccessError> {
+        let mut listed = Vec::new();
+        let found = self.with_indirect(key, |indirect| {
+            indirect.pieces(who, (addr, len), needed, |lkey, addr, len| {
+                listed.push((lkey, addr, len));
+                Ok::<(), AccessError>(())
+            })
+        });
+        found.unwrap_or(Err(AccessError::BadKey))?;
+        let mut pieces = Vec::new();
+        for (lkey, addr, len) in listed {
+            let is_indirect = self.with_indirect(lkey.get(), |_| ()).is_some();
+            if is_indirect && level < Indirect::MAX_DEPTH {
+                let below = self.pieces(who, lkey.get(), (addr, len), needed, level + 1)?;
+                pieces.extend(below);
+            } else {
+                let is_it = |region: &Region| region.lkey == lkey;
+                self.access(who, is_it, needed, addr, len, |bytes| bytes.map(|_| ()))?;
+                pieces.push((lkey, addr, len));
+            }
+        }
+        Ok(pieces)
+    }
+
+    /// Does something to each piece of an access through an indirect key.
+    fn each(
+        &self,
+        who: Accessor,
+        key: u32,
+        (addr, len): (u64, u64),
+        needed: AccessFlags,
+        mut f: impl FnMut(&mut [u8], Range<usize>),
+    ) -> Result<(), AccessError> {
+        let mut done = 0;
+        for (lkey, addr, len) in self.pieces(who, key, (addr, len), needed, 0)? {
+            let range = done..done + usize::try_from(len).expect("a part of a slice");
+            done = range.end;
+            let is_it = |region: &Region| region.lkey == lkey;
+            self.access(who, is_it, needed, addr, len, |bytes| {
+                bytes.map(|bytes| f(bytes, range))
+            })?;
+        }
+        Ok(())
     }
 
     /// Is the window with this index bound?
@@ -275,10 +349,7 @@ impl TestMemory {
         access: LocalAccess,
         f: impl FnOnce(Result<&mut [u8], AccessError>) -> Result<R, AccessError>,
     ) -> Result<R, AccessError> {
-        let needed = match access {
-            LocalAccess::Read => AccessFlags::empty(),
-            LocalAccess::Write => AccessFlags::LOCAL_WRITE,
-        };
+        let needed = local_right(access);
         self.access(who, |region| region.lkey == lkey, needed, addr, len, f)
     }
 
@@ -315,6 +386,10 @@ impl Memory for TestMemory {
         len: u64,
         access: LocalAccess,
     ) -> Result<Extent, AccessError> {
+        if self.with_indirect(lkey.get(), |_| ()).is_some() {
+            let pieces = self.pieces(who, lkey.get(), (addr, len), local_right(access), 0);
+            return pieces.map(|_| Extent::Pieces);
+        }
         self.local(who, lkey, addr, len, access, |_| Ok(self.extent.get()))
     }
 
@@ -326,6 +401,10 @@ impl Memory for TestMemory {
         len: u64,
         access: RemoteAccess,
     ) -> Result<Extent, AccessError> {
+        if self.with_indirect(rkey.get(), |_| ()).is_some() {
+            let pieces = self.pieces(who, rkey.get(), (va, len), access.right(), 0);
+            return pieces.map(|_| Extent::Pieces);
+        }
         let extent = match self.with_window(rkey, |_| ()) {
             Some(()) => Extent::Pieces,
             None => self.extent.get(),
@@ -341,6 +420,12 @@ impl Memory for TestMemory {
         dst: &mut [u8],
     ) -> Result<(), AccessError> {
         let len = dst.len() as u64;
+        if self.with_indirect(lkey.get(), |_| ()).is_some() {
+            let none = AccessFlags::empty();
+            return self.each(who, lkey.get(), (addr, len), none, |bytes, range| {
+                dst[range].copy_from_slice(bytes);
+            });
+        }
         self.local(who, lkey, addr, len, LocalAccess::Read, |bytes| {
             dst.copy_from_slice(bytes?);
             Ok(())
@@ -355,6 +440,14 @@ impl Memory for TestMemory {
         src: &[u8],
     ) -> Result<(), AccessError> {
         let len = src.len() as u64;
+        if self.with_indirect(lkey.get(), |_| ()).is_some() {
+            let right = AccessFlags::LOCAL_WRITE;
+            self.each(who, lkey.get(), (addr, len), right, |bytes, range| {
+                bytes.copy_from_slice(&src[range]);
+            })?;
+            self.note_write();
+            return Ok(());
+        }
         self.local(who, lkey, addr, len, LocalAccess::Write, |bytes| {
             bytes?.copy_from_slice(src);
             Ok(())
@@ -371,6 +464,12 @@ impl Memory for TestMemory {
         dst: &mut [u8],
     ) -> Result<(), AccessError> {
         let len = dst.len() as u64;
+        if self.with_indirect(rkey.get(), |_| ()).is_some() {
+            let right = AccessFlags::REMOTE_READ;
+            return self.each(who, rkey.get(), (va, len), right, |bytes, range| {
+                dst[range].copy_from_slice(bytes);
+            });
+        }
         self.remote(who, rkey, va, len, RemoteAccess::Read, |bytes| {
             dst.copy_from_slice(bytes?);
             Ok(())
@@ -385,6 +484,14 @@ impl Memory for TestMemory {
         src: &[u8],
     ) -> Result<(), AccessError> {
         let len = src.len() as u64;
+        if self.with_indirect(rkey.get(), |_| ()).is_some() {
+            let right = AccessFlags::REMOTE_WRITE;
+            self.each(who, rkey.get(), (va, len), right, |bytes, range| {
+                bytes.copy_from_slice(&src[range]);
+            })?;
+            self.note_write();
+            return Ok(());
+        }
         self.remote(who, rkey, va, len, RemoteAccess::Write, |bytes| {
             bytes?.copy_from_slice(src);
             Ok(())
@@ -401,6 +508,19 @@ impl Memory for TestMemory {
         op: AtomicOp,
     ) -> Result<u64, AccessError> {
         assert!(va.is_multiple_of(8), "the transport checks the alignment");
+        let right = AccessFlags::REMOTE_ATOMIC;
+        if self.with_indirect(rkey.get(), |_| ()).is_some() {
+            return match self.pieces(who, rkey.get(), (va, 8), right, 0)?.as_slice() {
+                &[(lkey, va, 8)] if va.is_multiple_of(8) => {
+                    let regions = self.regions.borrow();
+                    let found = regions.iter().find(|mr| mr.region.lkey == lkey);
+                    let rkey = found.ok_or(AccessError::BadKey)?.region.rkey;
+                    drop(regions);
+                    self.atomic_remote(who, rkey, va, op)
+                }
+                _ => Err(AccessError::OutOfRange),
+            };
+        }
         let original = self.remote(who, rkey, va, 8, RemoteAccess::Atomic, |bytes| {
             let bytes = bytes?;
             let original = u64::from_ne_bytes((&*bytes).try_into().expect("8 bytes"));
@@ -432,8 +552,38 @@ impl Memory for TestMemory {
             .unwrap_or(Err(BindError::NoWindow))
     }
 
+    fn fill(&self, who: Accessor, fill: Fill) -> Result<(), BindError> {
+        let key = fill.key.get();
+        let pd = self.with_indirect(key, |indirect| indirect.pd());
+        let depth = Indirect::check(pd.ok_or(BindError::NoWindow)?, &fill, |lkey| {
+            if let Some(listed) = self.with_indirect(lkey.get(), |indirect| indirect.listed()) {
+                return listed;
+            }
+            let regions = self.regions.borrow();
+            let mut live = regions.iter().filter(|mr| mr.live);
+            live.find(|mr| mr.region.lkey == lkey).map(|mr| Listed {
+                pd: mr.pd,
+                start: mr.region.addr,
+                len: u64::from(mr.region.len),
+                depth: 0,
+            })
+        })?;
+        self.with_indirect(key, |indirect| indirect.fill(who, fill, depth))
+            .unwrap_or(Err(BindError::NoWindow))
+    }
+
     fn invalidate(&self, who: Accessor, rkey: Rkey, remotely: bool) -> Result<(), AccessError> {
+        if let Some(done) = self.with_indirect(rkey.get(), |indirect| indirect.invalidate(who)) {
+            return done;
+        }
         self.with_window(rkey, |window| window.invalidate(who, rkey, remotely))
             .unwrap_or(Err(AccessError::BadKey))
+    }
+}
+
+const fn local_right(access: LocalAccess) -> AccessFlags {
+    match access {
+        LocalAccess::Read => AccessFlags::empty(),
+        LocalAccess::Write => AccessFlags::LOCAL_WRITE,
     }
 }

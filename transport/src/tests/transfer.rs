@@ -10,8 +10,8 @@ use super::{
 };
 use crate::testing::{Pair, Setup, Side, TestMemory};
 use crate::{
-    AccessFlags, AckTiming, Deferred, Extent, ImmOrInv, PacketMeta, PostError, QpState, SendFlags,
-    SendOp, SendWr, Sge, Source, Time, TxBuffer, WcFlags, WcOpcode, WcStatus,
+    AccessFlags, AckTiming, Deferred, Extent, ImmOrInv, PacketMeta, PostError, Qp, QpState,
+    SendFlags, SendOp, SendWr, Sge, Source, Time, TxBuffer, WcFlags, WcOpcode, WcStatus,
 };
 
 const SIZES: [u32; 9] = [
@@ -491,10 +491,8 @@ fn an_acknowledgement_may_wait_for_the_answer() {
     assert_eq!(pair.now().as_ns() / 1000, 10 + 5 + 1000 + 5);
 }
 
-/// What a QP with an acknowledgement and a SEND to transmit puts into its runs.
-fn runs(timing: AckTiming, payload_len: u32) -> Vec<Vec<Operation>> {
-    let mem = TestMemory::new();
-    let region = mem.register(payload_len.max(8), AccessFlags::all());
+/// A QP with an acknowledgement to send.
+fn owing(mem: &TestMemory) -> Qp {
     let (own, peer) = ([10, 0, 0, 2].into(), [10, 0, 0, 1].into());
     let mut qp = Setup::new(0x22, own, 0x11, peer).build(QpState::Rts);
     let bytes = Request::new(Operation::SendOnly, 0).bytes();
@@ -505,7 +503,15 @@ fn runs(timing: AckTiming, payload_len: u32) -> Vec<Vec<Operation>> {
         traffic_class: 0,
         hop_limit: 64,
     };
-    qp.handle_packet(Time::ZERO, &meta, &Packet::parse(&bytes).unwrap(), &mem);
+    qp.handle_packet(Time::ZERO, &meta, &Packet::parse(&bytes).unwrap(), mem);
+    qp
+}
+
+/// What a QP with an acknowledgement and a SEND to transmit puts into its runs.
+fn runs(timing: AckTiming, payload_len: u32) -> Vec<Vec<Operation>> {
+    let mem = TestMemory::new();
+    let region = mem.register(payload_len.max(8), AccessFlags::all());
+    let mut qp = owing(&mem);
     let wr = SendWr {
         wr_id: 2,
         op: send(),
@@ -530,6 +536,22 @@ fn runs(timing: AckTiming, payload_len: u32) -> Vec<Vec<Operation>> {
 /// The first of them.
 fn first_run(timing: AckTiming, payload_len: u32) -> Vec<Operation> {
     runs(timing, payload_len).swap_remove(0)
+}
+
+/// However it is taken, it is the same packet, and counted once.
+//= RC-ACK-07 type=test
+#[test]
+fn a_lone_acknowledgement_can_be_taken() {
+    let mem = TestMemory::new();
+    let (mut taken, mut polled) = (owing(&mem), owing(&mem));
+    let mut tx = TxBuffer::new(9000, 9);
+    polled.poll_transmit(Time::ZERO, &mem, AckTiming::Now, &mut tx);
+    let ack = taken.take_lone_ack().unwrap();
+    assert_eq!(&ack, tx.bytes());
+    assert_eq!(taken.counters(), polled.counters());
+    assert_eq!(taken.take_lone_ack(), None);
+    assert_eq!(taken.lone_ack(), None);
+    assert!(!taken.wants_to_transmit(AckTiming::Now));
 }
 
 //= RC-ACK-01 type=test

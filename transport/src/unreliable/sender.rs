@@ -184,6 +184,7 @@ impl Sender {
             SendOp::Write { .. } => !self.datagrams,
             //= MW-09
             SendOp::Bind(_) | SendOp::Invalidate { .. } => !self.datagrams,
+            //= UMR-19
             _ => false,
         };
         if !defined {
@@ -249,7 +250,7 @@ impl Sender {
                         break;
                     }
                     let op = wqe.op;
-                    match execute_local(cx, op) {
+                    match execute_local(cx, op, &mut None) {
                         Ok(()) => self.sent += 1,
                         Err(status) => return self.fail(cx, status, tx),
                     }

@@ -7,10 +7,10 @@ use core::ffi::{c_int, c_void};
 
 use libc::{sockaddr, sockaddr_storage};
 
-use crate::{ibv_ah_attr, ibv_qp_attr, rdma_conn_param};
+use crate::{ibv_ah_attr, ibv_ece, ibv_qp_attr, rdma_conn_param};
 
 /// To be raised with each change of the table.
-pub const ROCADE_CM_VERSION: u32 = 2;
+pub const ROCADE_CM_VERSION: u32 = 3;
 /// Longest private data of an event in bytes.
 pub const ROCADE_CM_PRIVATE_LEN: usize = 232;
 
@@ -28,6 +28,47 @@ pub struct rocade_cm_channel {
 pub struct rocade_cm_id {
     #[doc(hidden)]
     pub _opaque: [u8; 0],
+}
+
+/// Family of InfiniBand's own addresses.
+pub const AF_IB: c_int = 27;
+
+/// InfiniBand's own addresses (`rdma/ib.h`). Service IDs are in network byte order.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "as in rdma/ib.h")]
+pub struct sockaddr_ib {
+    pub sib_family: u16,
+    pub sib_pkey: u16,
+    pub sib_flowinfo: u32,
+    pub sib_addr: [u8; 16],
+    pub sib_sid: u64,
+    pub sib_sid_mask: u64,
+    pub sib_scope_id: u64,
+}
+
+/// A path, as `RDMA_OPTION_IB_PATH` has it (`infiniband/sa.h`). All in network byte order but the flags.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "as in infiniband/sa.h")]
+pub struct ibv_path_data {
+    pub flags: u32,
+    pub reserved: u32,
+    pub service_id: u64,
+    pub dgid: [u8; 16],
+    pub sgid: [u8; 16],
+    pub dlid: u16,
+    pub slid: u16,
+    pub flowlabel_hoplimit: u32,
+    pub tclass: u8,
+    pub reversible_numpath: u8,
+    pub pkey: u16,
+    pub qosclass_sl: u16,
+    pub mtu: u8,
+    pub rate: u8,
+    pub packetlifetime: u8,
+    pub preference: u8,
+    pub reserved_too: [u8; 6],
 }
 
 /// An event.
@@ -129,9 +170,11 @@ pub struct rocade_cm_ops {
     pub id_notify: unsafe extern "C" fn(*mut rocade_cm_id) -> c_int,
     /// For the state in `qp_state`; the mask comes back.
     pub id_qp_attr: unsafe extern "C" fn(*mut rocade_cm_id, *mut ibv_qp_attr, *mut c_int) -> c_int,
-    /// Level ID only: name, value, length.
+    /// Level, name, value, length.
     pub id_set_option:
-        unsafe extern "C" fn(*mut rocade_cm_id, c_int, *const c_void, usize) -> c_int,
+        unsafe extern "C" fn(*mut rocade_cm_id, c_int, c_int, *const c_void, usize) -> c_int,
+    pub id_set_ece: unsafe extern "C" fn(*mut rocade_cm_id, *const ibv_ece) -> c_int,
+    pub id_remote_ece: unsafe extern "C" fn(*mut rocade_cm_id, *mut ibv_ece) -> c_int,
     /// Tells how many events were handed out.
     pub id_migrate:
         unsafe extern "C" fn(*mut rocade_cm_id, *mut rocade_cm_channel, *mut u64) -> c_int,

@@ -9,12 +9,16 @@ use std::{
 
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage};
 use rocade_abi::{
-    ROCADE_CM_PRIVATE_LEN, ROCADE_CM_VERSION, ibv_ah_attr, ibv_qp_attr, rdma_conn_param,
-    rocade_cm_channel, rocade_cm_event, rocade_cm_id, rocade_cm_ops, rocade_cm_route,
+    AF_IB, ROCADE_CM_PRIVATE_LEN, ROCADE_CM_VERSION, ibv_ah_attr, ibv_ece, ibv_path_data,
+    ibv_qp_attr, rdma_conn_param, rocade_cm_channel, rocade_cm_event, rocade_cm_id, rocade_cm_ops,
+    rocade_cm_route, sockaddr_ib,
 };
 use rocade_emulator::{
-    AddressVector, Gid, QpCap, QpState, QpType, Qpn,
-    cm::{CmChannel, CmEvent, CmId, CmParam, ConnParam, PortSpace, RejReason},
+    AddressVector, Gid, Pkey, QpCap, QpState, QpType, Qpn,
+    cm::{
+        CmAddr, CmChannel, CmEvent, CmId, CmParam, ConnParam, Ece, IbAddr, PathHint, PortSpace,
+        RejReason, ServiceId,
+    },
 };
 
 use crate::{
@@ -28,6 +32,13 @@ use crate::{
 type ChannelObject = Shell<rocade_cm_channel, CmChannel>;
 type IdObject = Shell<rocade_cm_id, CmId>;
 
+/// `RDMA_OPTION_ID`, `RDMA_OPTION_IB`: levels of options.
+const LEVEL_ID: c_int = 0;
+const LEVEL_IB: c_int = 1;
+/// `RDMA_OPTION_IB_PATH`.
+const OPTION_PATH: c_int = 1;
+/// For datagrams of the manager and for data, in both directions.
+const PATH_FLAGS: u32 = 1 | 1 << 1 | 1 << 3 | 1 << 5;
 /// `RDMA_OPTION_ID_*`.
 const OPTION_TOS: c_int = 0;
 const OPTION_REUSEADDR: c_int = 1;
@@ -55,6 +66,8 @@ static OPS: rocade_cm_ops = rocade_cm_ops {
     id_notify: rdma_notify,
     id_qp_attr: rdma_init_qp_attr,
     id_set_option: rdma_set_option,
+    id_set_ece: rdma_set_local_ece,
+    id_remote_ece: rdma_get_remote_ece,
     id_migrate: rdma_migrate_id,
     id_join: rdma_join_multicast,
     id_leave: rdma_leave_multicast,
@@ -81,7 +94,7 @@ unsafe fn id<'a>(id: *mut rocade_cm_id) -> Result<&'a CmId, Errno> {
 ///
 /// # Safety
 /// `addr` must be NULL, or point to an address as long as its family says.
-unsafe fn address(addr: *const sockaddr) -> Result<SocketAddr, Errno> {
+unsafe fn address(addr: *const sockaddr) -> Result<CmAddr, Errno> {
     // SAFETY: same contract.
     let family = unsafe { ffi::read(addr) }?.sa_family;
     match c_int::from(family) {
@@ -89,14 +102,26 @@ unsafe fn address(addr: *const sockaddr) -> Result<SocketAddr, Errno> {
             // SAFETY: the family says so. Programs do not always align addresses.
             let v4 = unsafe { addr.cast::<sockaddr_in>().read_unaligned() };
             let ip = Ipv4Addr::from_bits(u32::from_be(v4.sin_addr.s_addr));
-            Ok(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into())
+            Ok(CmAddr::Ip(
+                SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into(),
+            ))
         }
         libc::AF_INET6 => {
             // SAFETY: likewise.
             let v6 = unsafe { addr.cast::<sockaddr_in6>().read_unaligned() };
             let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
             let port = u16::from_be(v6.sin6_port);
-            Ok(SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id).into())
+            let v6 = SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id);
+            Ok(CmAddr::Ip(v6.into()))
+        }
+        AF_IB => {
+            // SAFETY: likewise.
+            let ib = unsafe { addr.cast::<sockaddr_ib>().read_unaligned() };
+            Ok(CmAddr::Ib(IbAddr {
+                gid: Gid::new(ib.sib_addr),
+                service_id: ServiceId::new(u64::from_be(ib.sib_sid)),
+                service_mask: u64::from_be(ib.sib_sid_mask),
+            }))
         }
         _ => Err(Errno(libc::EAFNOSUPPORT)),
     }
@@ -130,6 +155,32 @@ fn storage(addr: Option<SocketAddr>) -> sockaddr_storage {
         None => {}
     }
     storage
+}
+
+/// An address of InfiniBand's own to C.
+fn ib_storage(addr: Option<SocketAddr>, service: ServiceId) -> sockaddr_storage {
+    let mut out = storage(None);
+    let Some(addr) = addr else { return out };
+    let ib = sockaddr_ib {
+        sib_family: u16::try_from(AF_IB).unwrap_or(0),
+        sib_pkey: Pkey::DEFAULT.get().to_be(),
+        sib_flowinfo: 0,
+        sib_addr: gid_octets(addr),
+        sib_sid: service.get().to_be(),
+        sib_sid_mask: u64::MAX,
+        sib_scope_id: 0,
+    };
+    // SAFETY: the storage is large enough, and aligned, for any address.
+    unsafe { (&raw mut out).cast::<sockaddr_ib>().write(ib) };
+    out
+}
+
+/// The GID of an address; 0 where it stands for all.
+fn gid_octets(addr: SocketAddr) -> [u8; 16] {
+    if addr.ip().is_unspecified() {
+        return [0; 16];
+    }
+    Gid::from_ip(addr.ip()).octets()
 }
 
 /// # Safety
@@ -413,6 +464,7 @@ unsafe extern "C" fn rdma_init_qp_attr(
 
 unsafe extern "C" fn rdma_set_option(
     c: *mut rocade_cm_id,
+    level: c_int,
     option: c_int,
     value: *const c_void,
     len: usize,
@@ -420,6 +472,14 @@ unsafe extern "C" fn rdma_set_option(
     int_verb(|| {
         // SAFETY: by contract a live ID.
         let id = unsafe { id(c) }?;
+        match (level, option) {
+            (LEVEL_ID, _) => {}
+            (LEVEL_IB, OPTION_PATH) => {
+                // SAFETY: by contract readable for its length.
+                return Ok(id.set_path(unsafe { path(value, len) }?)?);
+            }
+            _ => return Err(Errno(libc::ENOSYS)),
+        }
         let byte = || match len {
             // SAFETY: by contract readable for its length.
             1 => unsafe { ffi::read(value.cast::<u8>()) },
@@ -438,6 +498,57 @@ unsafe extern "C" fn rdma_set_option(
             _ => return Err(Errno(libc::ENOSYS)),
         }
         Ok(())
+    })
+}
+
+/// The path among those given that is for all purposes.
+///
+/// # Safety
+/// `value` must be NULL or readable for `len` bytes.
+//= LRC-14
+unsafe fn path(value: *const c_void, len: usize) -> Result<PathHint, Errno> {
+    let size = size_of::<ibv_path_data>();
+    if value.is_null() || len == 0 || !len.is_multiple_of(size) {
+        return Err(Errno::INVAL);
+    }
+    let paths = (0..len / size).map(|index| {
+        // SAFETY: by contract there are so many, of which nothing says how they are aligned.
+        unsafe { value.cast::<ibv_path_data>().add(index).read_unaligned() }
+    });
+    let mut paths = paths.filter(|path| path.flags == PATH_FLAGS);
+    let path = paths.next().ok_or(Errno::INVAL)?;
+    let [first, second, third, hop_limit] = path.flowlabel_hoplimit.to_ne_bytes();
+    Ok(PathHint {
+        traffic_class: path.tclass,
+        flow_label: u32::from_be_bytes([0, first, second, third]) & 0xf_ffff,
+        hop_limit,
+    })
+}
+
+unsafe extern "C" fn rdma_set_local_ece(c: *mut rocade_cm_id, ece: *const ibv_ece) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract a live ID.
+        let id = unsafe { id(c) }?;
+        // SAFETY: by contract readable.
+        let given = unsafe { ffi::read(ece) }?;
+        Ok(id.set_local_ece(Ece {
+            vendor_id: given.vendor_id,
+            options: given.options,
+        })?)
+    })
+}
+
+unsafe extern "C" fn rdma_get_remote_ece(c: *mut rocade_cm_id, ece: *mut ibv_ece) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract a live ID.
+        let found = unsafe { id(c) }?.remote_ece()?;
+        let answer = ibv_ece {
+            vendor_id: found.vendor_id,
+            options: found.options,
+            comp_mask: 0,
+        };
+        // SAFETY: by contract writable.
+        unsafe { ffi::write(ece, answer) }
     })
 }
 
@@ -486,13 +597,18 @@ unsafe extern "C" fn rdma_route(c: *mut rocade_cm_id, route: *mut rocade_cm_rout
             let mut devices = devices.iter();
             devices.position(|device| device.info().name == *name)
         });
-        let gid = |addr: Option<SocketAddr>| {
-            addr.map_or([0; 16], |addr| Gid::from_ip(addr.ip()).octets())
+        let gid = |addr: Option<SocketAddr>| addr.map_or([0; 16], gid_octets);
+        let [src, dst] = match addresses.services {
+            None => [addresses.local, addresses.peer].map(storage),
+            Some([own, peers]) => [
+                ib_storage(addresses.local, own),
+                ib_storage(addresses.peer, peers),
+            ],
         };
         let way = id.address_vector().unwrap_or_default();
         let answer = rocade_cm_route {
-            src: storage(addresses.local),
-            dst: storage(addresses.peer),
+            src,
+            dst,
             device: device.map_or(-1, ffi::to_int),
             mtu: id.mtu()?.code(),
             traffic_class: way.traffic_class,

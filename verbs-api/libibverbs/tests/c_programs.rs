@@ -3,129 +3,21 @@
 //! Each program of `tests/c` has several cases; each test here runs one.
 #![cfg(target_os = "linux")]
 
-use std::{
-    os::unix::fs::symlink,
-    path::{Path, PathBuf},
-    process::Command,
-    sync::{
-        OnceLock,
-        atomic::{AtomicU32, Ordering},
-    },
-};
+use rocade_tests::c_programs::Programs;
 
-use rocade_tests::skip::{Reason, missing_command};
+static PROGRAMS: Programs = Programs::new(
+    (
+        concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c"),
+        env!("CARGO_TARGET_TMPDIR"),
+    ),
+    &["ibverbs"],
+    rocade_symbols::verify::built_library,
+    ("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
+    &["processes"],
+);
 
-/// What compiling needs and is not here.
-fn missing() -> Option<Reason> {
-    let header = Path::new("/usr/include/infiniband/verbs.h");
-    missing_command(&[("gcc", "gcc")])
-        .or_else(|| (!header.is_file()).then(|| Reason::Package("libibverbs-dev".to_owned())))
-}
-
-/// Where the programs and, under the name a loader looks for, the library are.
-fn directory() -> &'static Path {
-    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
-    DIRECTORY.get_or_init(|| {
-        let library = rocade_symbols::verify::built_library("ibverbs");
-        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("c-programs");
-        std::fs::create_dir_all(&directory).expect("a directory of our own");
-        make(&directory.join("libibverbs.so.1"), |link| {
-            symlink(&library, link).expect("a new name");
-        });
-        directory
-    })
-}
-
-/// Makes a file beside its place and moves it there: another run of the tests may be using the old one.
-fn make(place: &Path, make: impl FnOnce(&Path)) {
-    let beside = place.with_extension(format!("new-{}", std::process::id()));
-    make(&beside);
-    std::fs::rename(&beside, place).expect("the same directory");
-}
-
-/// Compiles `tests/c/<program>.c` against the built library.
-fn compile(program: &str) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/c/{program}.c"));
-    let library = directory().join("libibverbs.so.1");
-    let executable = directory().join(program);
-    make(&executable, |executable| {
-        let output = Command::new("gcc")
-            .args(["-std=gnu11", "-O1", "-g", "-pthread"])
-            .arg("-I")
-            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../include"))
-            .args(["-Wall", "-Wextra", "-Werror", "-o"])
-            .args([executable, &source, &library])
-            .output()
-            .expect("gcc runs");
-        let complaint = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{}: {complaint}", source.display());
-    });
-    executable
-}
-
-/// The `rocade` command, built into the directory of the library, to be the broker of programs that
-/// have several processes. Others have none.
-fn broker(program: &str) -> PathBuf {
-    if program != "processes" {
-        return "embedded".into();
-    }
-    let library = rocade_symbols::verify::built_library("ibverbs");
-    let profile_dir = library.parent().expect("the library is in a directory");
-    let mut build = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));
-    build.args(["build", "--quiet", "--package", "rocade", "--target-dir"]);
-    build.arg(profile_dir.join(".."));
-    if profile_dir.ends_with("release") {
-        build.arg("--release");
-    }
-    let status = build.status().expect("cargo runs");
-    assert!(status.success(), "cargo build --package rocade");
-    profile_dir.join("rocade")
-}
-
-/// Runs a case of a program, at an address that no other program uses.
-fn run(program: &str, executable: &Path, case: &str) {
-    static RUNS: AtomicU32 = AtomicU32::new(0);
-    let number = (std::process::id() << 6) | (RUNS.fetch_add(1, Ordering::Relaxed) & 63);
-    let broker = broker(program);
-    let [_, high, middle, low] = (number << 1 | 1).to_be_bytes();
-    let output = Command::new(executable)
-        .arg(case)
-        .env("LD_LIBRARY_PATH", directory())
-        .env("ROCADE_IP", format!("127.{}.{middle}.{low}", high | 0x80))
-        .env("ROCADE_BROKER", broker)
-        .env("ROCADE_RUNTIME_DIR", directory())
-        .env("ROCADE_BROKER_IDLE_MS", "100")
-        .output()
-        .expect("the program runs");
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{case}: {}\n{text}", output.status);
-}
-
-/// A module per program, a test per case.
-macro_rules! programs {
-    ($( $program:ident: $( $case:ident ),+ $(,)?; )+) => { $(
-        mod $program {
-            use super::*;
-
-            fn executable() -> &'static Path {
-                static EXECUTABLE: OnceLock<PathBuf> = OnceLock::new();
-                EXECUTABLE.get_or_init(|| compile(stringify!($program)))
-            }
-
-            $(
-                #[test]
-                fn $case() {
-                    if let Some(reason) = missing() {
-                        rocade_tests::skip!(reason);
-                    }
-                    run(stringify!($program), executable(), stringify!($case));
-                }
-            )+
-        }
-    )+ };
-}
-
-programs! {
+rocade_tests::c_programs! {
+    PROGRAMS;
     datagrams:
         an_answer_finds_its_way,
         a_header_of_ipv6_is_read,

@@ -9,10 +9,13 @@ use crate::{
     connect::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route},
     event::{self, rdma_get_cm_event},
     ffi::{Errno, int_call, void_call},
-    id::{self, IdObject, qp_type_of},
+    id::{self, IdObject, qp_type_of, rdma_set_option},
     qp::{extended, make_qp, rdma_destroy_qp, rdma_destroy_srq},
 };
 
+/// `RDMA_OPTION_IB`, `RDMA_OPTION_IB_PATH`.
+const LEVEL_IB: c_int = 1;
+const IB_PATH: c_int = 1;
 /// How long resolving may take.
 //= LRC-04
 const RESOLVE_MS: c_int = 2000;
@@ -81,8 +84,16 @@ unsafe fn prepare(
     }
     // SAFETY: a live ID; by contract addresses.
     answer(unsafe { rdma_resolve_addr(id, info.ai_src_addr, info.ai_dst_addr, RESOLVE_MS) })?;
-    // SAFETY: a live ID.
-    answer(unsafe { rdma_resolve_route(id, RESOLVE_MS) })?;
+    if info.ai_route_len > 0 {
+        // SAFETY: a live ID; by contract a route as long as it says.
+        answer(unsafe {
+            rdma_set_option(id, LEVEL_IB, IB_PATH, info.ai_route, info.ai_route_len)
+        })?;
+        object.complete()?;
+    } else {
+        // SAFETY: a live ID.
+        answer(unsafe { rdma_resolve_route(id, RESOLVE_MS) })?;
+    }
     if let Some(attr) = attr {
         attr.qp_type = qp_type;
         let mut ex = extended(pd, attr);

@@ -9,8 +9,9 @@ use std::{
 use libc::{sockaddr, sockaddr_storage};
 use parking_lot::{Condvar, Mutex};
 use rocade_abi::{
-    IBV_QPT_RC, IBV_QPT_UD, ibv_gid, ibv_qp_init_attr, ibv_sa_path_rec, rdma_cm_event, rdma_cm_id,
-    rdma_event_channel, rocade_cm_channel, rocade_cm_id, rocade_cm_route,
+    AF_IB, IBV_QPT_RC, IBV_QPT_UD, ibv_ece, ibv_gid, ibv_qp_init_attr, ibv_sa_path_rec,
+    rdma_cm_event, rdma_cm_id, rdma_event_channel, rocade_cm_channel, rocade_cm_id,
+    rocade_cm_route, sockaddr_ib,
 };
 
 use crate::{
@@ -471,6 +472,12 @@ fn port(storage: &sockaddr_storage) -> u16 {
                     .sin_port
             }
         }
+        AF_IB => {
+            // SAFETY: the family says so, and the address is inside the storage.
+            let ib = unsafe { (&raw const *storage).cast::<sockaddr_ib>().read() };
+            let [.., high, low] = u64::from_be(ib.sib_sid).to_be_bytes();
+            u16::from_ne_bytes([high, low])
+        }
         _ => 0,
     }
 }
@@ -489,7 +496,7 @@ pub(crate) unsafe extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
     unsafe { id.as_ref() }.map_or(0, |id| port(&id.route.addr.dst_storage))
 }
 
-/// `rdma_set_option`: level 0 is that of IDs.
+/// `rdma_set_option`.
 //= LRC-14
 pub(crate) unsafe extern "C" fn rdma_set_option(
     id: *mut rdma_cm_id,
@@ -501,11 +508,50 @@ pub(crate) unsafe extern "C" fn rdma_set_option(
     int_call(|| {
         // SAFETY: by contract a live ID.
         let object = unsafe { IdObject::borrow(id) }?;
-        if level != 0 || value.is_null() {
+        if value.is_null() {
             return Err(Errno::INVAL);
         }
         // SAFETY: a live ID; the value is readable for its length.
-        Errno::check(unsafe { (ops()?.id_set_option)(object.raw, name, value, len) })
+        Errno::check(unsafe { (ops()?.id_set_option)(object.raw, level, name, value, len) })
+    })
+}
+
+/// `rdma_set_local_ece`: what is offered to the peer, for who has made the queue pair itself.
+pub(crate) unsafe extern "C" fn rdma_set_local_ece(
+    id: *mut rdma_cm_id,
+    ece: *mut ibv_ece,
+) -> c_int {
+    /// Vendors have 24 bits.
+    const MOST: u32 = 1 << 24;
+    int_call(|| {
+        // SAFETY: by contract a live ID.
+        let object = unsafe { IdObject::borrow(id) }?;
+        // SAFETY: by contract NULL or readable.
+        let given = unsafe { ece.as_ref() }.ok_or(Errno::INVAL)?;
+        let is_wrong = given.vendor_id == 0 || given.vendor_id >= MOST || given.comp_mask != 0;
+        // SAFETY: the C part is alive.
+        if is_wrong || unsafe { !(*id).qp.is_null() } {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: a live ID.
+        Errno::check(unsafe { (ops()?.id_set_ece)(object.raw, ece) })
+    })
+}
+
+/// `rdma_get_remote_ece`: what the peer has offered, likewise.
+pub(crate) unsafe extern "C" fn rdma_get_remote_ece(
+    id: *mut rdma_cm_id,
+    ece: *mut ibv_ece,
+) -> c_int {
+    int_call(|| {
+        // SAFETY: by contract a live ID.
+        let object = unsafe { IdObject::borrow(id) }?;
+        // SAFETY: the C part is alive.
+        if ece.is_null() || unsafe { !(*id).qp.is_null() } {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: a live ID, and room for the answer.
+        Errno::check(unsafe { (ops()?.id_remote_ece)(object.raw, ece) })
     })
 }
 
@@ -514,6 +560,7 @@ pub(crate) fn address_len(family: c_int) -> Option<usize> {
     match family {
         libc::AF_INET => Some(size_of::<libc::sockaddr_in>()),
         libc::AF_INET6 => Some(size_of::<libc::sockaddr_in6>()),
+        AF_IB => Some(size_of::<sockaddr_ib>()),
         _ => None,
     }
 }

@@ -15,6 +15,7 @@ Examples:
   rocade run -- ib_write_bw                 a server, and in another terminal:
   rocade run -- ib_write_bw 127.0.0.1       its client
   rocade devices                            devices and their GIDs
+  rocade fault add drop nth=3               what does it do when a packet is lost?
 
 Settings (flags win over variables, variables over the file):
   ROCADE_DEVICES      NAME=IFACE|ADDR[,..], several separated by ';'
@@ -112,6 +113,19 @@ The broker lets several processes share one address and UDP port 4791. Programs 
 need it, it is not on the data path, and it ends by itself a while after its last client. There is
 one per user and network namespace.";
 
+const FAULT_AFTER: &str = "\
+Examples:
+  rocade fault add drop opcode=READ_RESPONSE nth=3    in all programs, those that run and those to come
+  rocade fault add 'delay by=2ms p=1%; ecn every=100' two rules
+  rocade fault list                                   rules, and what they have hit in which process
+  rocade fault clear 2                                one of them
+  rocade fault clear                                  all, those of `rocade run --fault` too
+
+Rules are those of `rocade run --fault` (its --help has them all). They hold for programs of the same
+user and network namespace that have a broker, from then on; positions (nth, every) count from there.
+They end with the broker: some time after the last program (ROCADE_BROKER_IDLE_MS), or when it is
+stopped.";
+
 const INSTALL_AFTER: &str = "\
 Examples:
   cargo install --path verbs-api/rocade && rocade install    for yourself, beside the command
@@ -205,6 +219,9 @@ pub(crate) enum Command {
     Libdir,
     /// Draw a capture as a packet ladder (HTML or SVG)
     Ladder(LadderArgs),
+    /// Let something happen to packets of programs that run already
+    #[command(subcommand, after_help = FAULT_AFTER)]
+    Fault(FaultCommand),
     /// Look after the broker, which lets processes share an address
     #[command(subcommand, after_help = BROKER_AFTER)]
     Broker(BrokerCommand),
@@ -361,6 +378,24 @@ pub(crate) struct DemoArgs {
     /// Be the second process, which talks to the first one over its standard input and output
     #[arg(long, hide = true)]
     pub(crate) peer: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum FaultCommand {
+    /// Add a rule, or several separated by ';'
+    Add {
+        /// An action and what packets have to be like
+        #[arg(value_name = "RULE", required = true)]
+        rule: Vec<String>,
+    },
+    /// Show the rules, and how many packets they have hit in which process
+    List(OutputArgs),
+    /// Remove rules
+    Clear {
+        /// Their numbers; without any, all
+        #[arg(value_name = "ID")]
+        ids: Vec<u32>,
+    },
 }
 
 #[derive(Debug, Subcommand)]

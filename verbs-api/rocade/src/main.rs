@@ -12,6 +12,7 @@ mod demo;
 mod devices;
 mod elf;
 mod error;
+mod fault;
 mod headers;
 mod install;
 mod ladder;
@@ -61,6 +62,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode, CliError> {
         Command::Demo(args) => demo::run(&args, &settings()?),
         Command::Ladder(args) => ladder::run(&args),
         Command::Libdir => settings().and_then(|_| libdir::print()),
+        Command::Fault(command) => fault::dispatch(&command, &settings()?),
         Command::Broker(command) => broker::dispatch(&command, &settings()?),
         Command::Install(args) => install::install(&args),
         Command::Uninstall(args) => install::uninstall(&args),

@@ -4,8 +4,11 @@
 mod build;
 
 use std::fs;
+use std::process::Child;
+use std::sync::Mutex;
 
 use build::{Build, assert_refused, text};
+use serde_json::{Value, json};
 
 /// Ends the broker, also when a test fails.
 struct StopBroker<'a>(&'a Build);
@@ -95,6 +98,7 @@ fn what_cannot_be_is_said_before_the_program_starts() {
 /// Two processes, one file, a ladder that tells of the fault, and data that is right all the same.
 #[test]
 fn the_demo_survives_a_fault_and_its_ladder_tells() {
+    let _alone = ONE_DEMO.lock();
     let build = Build::new();
     let _stop = StopBroker(&build);
     let link = "shm";
@@ -134,4 +138,107 @@ fn the_demo_survives_a_fault_and_its_ladder_tells() {
     let args = ["ladder", "demo.pcapng", "--qp", "0xabcdef", "-o", "x.svg"];
     let none = build.rocade(&args).output().unwrap();
     assert_refused(&none, 125, &["QP 0xabcdef"]);
+}
+
+/// One demo at a time: a ladder takes for lost what comes much later than it left.
+static ONE_DEMO: Mutex<()> = Mutex::new(());
+
+/// A process that ends with the test.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Both fail where it has ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Rules for programs that run: what a user types, and what there is to see.
+#[test]
+fn rules_at_run_time() {
+    let build = Build::new();
+    // A broker of its own: other tests have rules too.
+    let rocade = |args: &[&str]| {
+        let mut command = build.rocade(args);
+        command.env("ROCADE_RUNTIME_DIR", build.path("broker"));
+        command
+    };
+    let run = |args: &[&str]| {
+        let output = rocade(args).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let refused = |args: &[&str], code, parts: &[&str]| {
+        assert_refused(&rocade(args).output().unwrap(), code, parts);
+    };
+    refused(&["fault", "list"], 1, &["no broker", "rocade run --fault"]);
+    refused(
+        &["fault", "add", "drop", "nht=3"],
+        125,
+        &["nht=3", "did you mean nth?", "--help"],
+    );
+    refused(&["fault", "add", " "], 125, &["a rule is missing"]);
+    refused(&["fault", "add"], 2, &["<RULE>"]);
+    let mut broker = Server(rocade(&["broker", "serve"]).spawn().unwrap());
+    while !rocade(&["broker", "status"])
+        .output()
+        .unwrap()
+        .status
+        .success()
+    {
+        assert!(broker.0.try_wait().unwrap().is_none());
+    }
+    let list = || -> Value { serde_json::from_str(&run(&["fault", "list", "--json"])).unwrap() };
+    assert_eq!(list(), json!({ "rules": [], "processes": [] }));
+    assert_eq!(run(&["fault", "list"]), "no rules\n");
+
+    let added = run(&[
+        "fault",
+        "add",
+        "drop",
+        "opcode=read_response",
+        "nth=2;",
+        "ecn every=0x10",
+    ]);
+    let lines: Vec<_> = added.lines().collect();
+    assert_eq!(
+        lines[..2],
+        ["1  drop opcode=READ_RESPONSE nth=2", "2  ecn every=16"]
+    );
+    assert!(lines[2].contains("no process runs now"), "{added}");
+    let shown = run(&["fault", "list"]);
+    assert!(shown.contains("drop opcode=READ_RESPONSE nth=2"), "{shown}");
+    // Two processes that are bothered by it, and get their data.
+    let _alone = ONE_DEMO.lock();
+    let mut demo = Server(rocade(&["demo", "--ip", "127.0.21.3"]).spawn().unwrap());
+    let is_hit = |list: &Value| {
+        let processes = list["processes"].as_array().unwrap().iter();
+        let mut rules = processes.flat_map(|process| process["rules"].as_array().unwrap());
+        rules.any(|of| of["id"] == 1 && of["own"] == false && of["hits"] == 1)
+    };
+    while !is_hit(&list()) {
+        assert!(demo.0.try_wait().unwrap().is_none(), "it has ended");
+    }
+    let shown = run(&["fault", "list"]);
+    assert!(shown.contains("drop opcode=READ_RESPONSE nth=2"), "{shown}");
+    assert!(shown.contains("rocade ("), "{shown}");
+    assert!(
+        run(&["fault", "add", "dup", "nth=999999999"])
+            .starts_with("3  dup nth=999999999\nin force in ")
+    );
+    assert!(demo.0.wait().unwrap().success());
+
+    refused(
+        &["fault", "clear", "7"],
+        1,
+        &["no rule 7", "rocade fault list"],
+    );
+    assert_eq!(run(&["fault", "clear", "2"]), "1 rule removed\n");
+    let left = list();
+    assert_eq!(left["rules"].as_array().unwrap().len(), 2);
+    assert_eq!(run(&["fault", "clear"]), "2 rules removed\n");
+    assert_eq!(run(&["fault", "clear"]), "0 rules removed\n");
+    run(&["broker", "stop"]);
+    assert!(broker.0.wait().unwrap().success());
 }

@@ -145,6 +145,35 @@ impl CmPath {
     }
 }
 
+/// Enhanced connection establishment: what a vendor's adapters agree on, beside the standard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ece {
+    /// Whose options they are, 24 bits; 0 for none.
+    pub vendor_id: u32,
+    /// What they mean is the vendor's affair. They are the attribute modifier of the MAD.
+    pub options: u32,
+}
+
+impl Ece {
+    /// Nothing to agree on.
+    pub const NONE: Self = Self {
+        vendor_id: 0,
+        options: 0,
+    };
+
+    //= MAD-02
+    fn parse(b: Bytes<'_>, vendor_id: u32) -> Self {
+        Self {
+            vendor_id,
+            options: b.u32(20),
+        }
+    }
+
+    fn emit_options(self, mad: &mut [u8; Mad::LEN]) {
+        put(mad, 20, &self.options.to_be_bytes());
+    }
+}
+
 /// Request for a connection.
 //= CM-REQ-01
 //= CM-REQ-02
@@ -158,8 +187,8 @@ impl CmPath {
 #[expect(missing_docs, reason = "the fields of the message, by their names")]
 pub struct Req {
     pub local_id: CommId,
-    /// Vendor of enhanced connection establishment, 24 bits.
-    pub vendor_id: u32,
+    /// Enhanced connection establishment.
+    pub ece: Ece,
     pub service_id: ServiceId,
     pub ca_guid: Guid,
     pub qkey: Qkey,
@@ -200,7 +229,7 @@ impl Req {
     fn parse(b: Bytes<'_>) -> Self {
         Self {
             local_id: CommId::new(b.u32(D)),
-            vendor_id: b.u24(D + 5),
+            ece: Ece::parse(b, b.u24(D + 5)),
             service_id: ServiceId::new(b.u64(D + 8)),
             ca_guid: Guid::new(b.u64(D + 16)),
             qkey: Qkey::new(b.u32(D + 28)),
@@ -231,7 +260,8 @@ impl Req {
     fn emit(&self, mad: &mut [u8; Mad::LEN]) {
         let (base, extended) = self.transport.codes();
         put(mad, D, &self.local_id.get().to_be_bytes());
-        put24(mad, D + 5, self.vendor_id);
+        self.ece.emit_options(mad);
+        put24(mad, D + 5, self.ece.vendor_id);
         put(mad, D + 8, &self.service_id.get().to_be_bytes());
         put(mad, D + 16, &self.ca_guid.get().to_be_bytes());
         put(mad, D + 28, &self.qkey.get().to_be_bytes());
@@ -313,8 +343,8 @@ pub struct Rep {
     pub qpn: Qpn,
     /// The number of an XRC target QP.
     pub eecn: Qpn,
-    /// Vendor of enhanced connection establishment, 24 bits.
-    pub vendor_id: u32,
+    /// Enhanced connection establishment.
+    pub ece: Ece,
     /// The PSN from which the receiver of the message sends.
     pub starting_psn: Psn,
     pub responder_resources: u8,
@@ -340,7 +370,10 @@ impl Rep {
             qkey: Qkey::new(b.u32(D + 8)),
             qpn: Qpn::new(b.u24(D + 12)),
             eecn: Qpn::new(b.u24(D + 16)),
-            vendor_id: u32::from_be_bytes([0, b.u8(D + 15), b.u8(D + 19), b.u8(D + 23)]),
+            ece: Ece::parse(
+                b,
+                u32::from_be_bytes([0, b.u8(D + 15), b.u8(D + 19), b.u8(D + 23)]),
+            ),
             starting_psn: Psn::new(b.u24(D + 20)),
             responder_resources: b.u8(D + 24),
             initiator_depth: b.u8(D + 25),
@@ -358,7 +391,8 @@ impl Rep {
         put_ids(mad, self.local_id, self.remote_id);
         put(mad, D + 8, &self.qkey.get().to_be_bytes());
         put24(mad, D + 12, self.qpn.get());
-        let [_, high, middle, low] = self.vendor_id.to_be_bytes();
+        self.ece.emit_options(mad);
+        let [_, high, middle, low] = self.ece.vendor_id.to_be_bytes();
         mad[D + 15] = high;
         put24(mad, D + 16, self.eecn.get());
         mad[D + 19] = middle;
@@ -446,8 +480,8 @@ pub struct SidrRep {
     pub request_id: CommId,
     pub status: SidrStatus,
     pub info_len: u8,
-    /// Vendor of enhanced connection establishment, 24 bits.
-    pub vendor_id: u32,
+    /// Enhanced connection establishment.
+    pub ece: Ece,
     pub qpn: Qpn,
     pub service_id: ServiceId,
     pub qkey: Qkey,
@@ -608,7 +642,7 @@ impl CmMessage {
                 request_id: local_id,
                 status: SidrStatus::from_code(b.u8(D + 4)),
                 info_len: b.u8(D + 5),
-                vendor_id: u32::from(b.u16(D + 6)) << 8 | u32::from(b.u8(D + 11)),
+                ece: Ece::parse(b, u32::from(b.u16(D + 6)) << 8 | u32::from(b.u8(D + 11))),
                 qpn: Qpn::new(b.u24(D + 8)),
                 service_id: ServiceId::new(b.u64(D + 12)),
                 qkey: Qkey::new(b.u32(D + 20)),
@@ -696,7 +730,8 @@ fn emit_sidr_rep(m: &SidrRep, mad: &mut [u8; Mad::LEN]) {
     put(mad, D, &m.request_id.get().to_be_bytes());
     mad[D + 4] = m.status.code();
     mad[D + 5] = m.info_len;
-    let [_, high, middle, low] = m.vendor_id.to_be_bytes();
+    m.ece.emit_options(mad);
+    let [_, high, middle, low] = m.ece.vendor_id.to_be_bytes();
     put(mad, D + 6, &[high, middle]);
     put24(mad, D + 8, m.qpn.get());
     mad[D + 11] = low;

@@ -12,7 +12,7 @@ mod pretty;
 use core::fmt;
 
 pub use cm::{
-    Apr, CmMessage, CmPath, Drep, Dreq, Lap, Mra, Rej, Rep, Req, Rtu, SidrRep, SidrReq,
+    Apr, CmMessage, CmPath, Drep, Dreq, Ece, Lap, Mra, Rej, Rep, Req, Rtu, SidrRep, SidrReq,
     TransportType,
 };
 pub use codes::{ApStatus, CmTimeout, Failover, RejReason, Rejected, SidrStatus};
@@ -122,8 +122,6 @@ impl core::error::Error for MadError {}
 pub struct Mad {
     /// Its transaction.
     pub tid: TransactionId,
-    /// Attribute modifier: options of enhanced connection establishment in REQ and REP, else 0.
-    pub modifier: u32,
     /// The message.
     pub message: CmMessage,
 }
@@ -144,14 +142,10 @@ impl Mad {
     const CM_VERSION: u8 = 2;
     const METHOD_SEND: u8 = 3;
 
-    /// A message without options.
+    /// A MAD.
     #[must_use]
     pub const fn new(tid: TransactionId, message: CmMessage) -> Self {
-        Self {
-            tid,
-            modifier: 0,
-            message,
-        }
+        Self { tid, message }
     }
 
     /// Parses the payload of a datagram. Reserved fields are not looked at.
@@ -178,7 +172,6 @@ impl Mad {
         let message = CmMessage::parse(attribute, b).ok_or(MadError::Attribute(attribute))?;
         Ok(Self {
             tid: TransactionId(b.u64(8)),
-            modifier: b.u32(20),
             message,
         })
     }
@@ -193,7 +186,6 @@ impl Mad {
         mad[3] = Self::METHOD_SEND;
         mad[8..16].copy_from_slice(&self.tid.0.to_be_bytes());
         mad[16..18].copy_from_slice(&self.message.attribute().to_be_bytes());
-        mad[20..24].copy_from_slice(&self.modifier.to_be_bytes());
         self.message.emit(&mut mad);
         mad
     }

@@ -142,6 +142,10 @@ proptest! {
         // Status, class-specific field and the 16 bits behind the attribute.
         bytes[4..8].fill(0);
         bytes[18..20].fill(0);
+        // The modifier: options of enhanced establishment.
+        if !matches!(attribute, 0x10 | 0x13 | 0x18) {
+            bytes[20..24].fill(0);
+        }
         if let CmMessage::Req(req) = &mad.message {
             // The extended type means something with transport type 3 only.
             let (base, extended) = match req.transport {

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use super::super::faults::FaultNews;
 use super::super::fdpass;
 use super::super::protocol::{
     Ends, MAX_LEN, ProtocolError, Request, Response, VERSION, version_of, with_version,
@@ -27,6 +28,18 @@ pub(super) struct Connection {
     offers: Vec<ChannelOffer>,
     /// A new lock of our slot.
     lock: Option<OwnedFd>,
+    /// Rules for faults that hold for us now.
+    faults: Option<FaultNews>,
+}
+
+/// What has come unasked.
+pub(super) struct News {
+    /// Channels that others have asked for.
+    pub(super) offers: Vec<ChannelOffer>,
+    /// A new lock of our slot.
+    pub(super) lock: Option<OwnedFd>,
+    /// Rules for faults that hold for us now.
+    pub(super) faults: Option<FaultNews>,
 }
 
 impl Connection {
@@ -35,6 +48,7 @@ impl Connection {
             socket,
             offers: Vec::new(),
             lock: None,
+            faults: None,
         }
     }
 
@@ -42,9 +56,13 @@ impl Connection {
         self.socket.as_fd()
     }
 
-    /// What has come unasked: channels that others have asked for, and a new lock of our slot.
-    pub(super) fn news(&mut self) -> (Vec<ChannelOffer>, Option<OwnedFd>) {
-        (std::mem::take(&mut self.offers), self.lock.take())
+    /// What has come unasked.
+    pub(super) fn news(&mut self) -> News {
+        News {
+            offers: std::mem::take(&mut self.offers),
+            lock: self.lock.take(),
+            faults: self.faults.take(),
+        }
     }
 
     /// Sends a request.
@@ -92,6 +110,7 @@ impl Connection {
                 }
                 Response::Offer(ends) => self.offers.push(offer(ends, false, fds)?),
                 Response::Lock => self.lock = fds.into_iter().next(),
+                Response::FaultNews(news) => self.faults = Some(news),
                 response => return Ok(Some((response, fds))),
             }
         }
@@ -176,7 +195,7 @@ impl Connection {
                 Ok(Response::Error { code, text }) => {
                     return Err(BrokerError::Refused { code, text });
                 }
-                Ok(Response::Offer(_) | Response::Lock) => {}
+                Ok(Response::Offer(_) | Response::Lock | Response::FaultNews(_)) => {}
                 Err(ProtocolError::Version(_)) if theirs != version => {
                     return Ok(Stop::OtherVersion(theirs));
                 }

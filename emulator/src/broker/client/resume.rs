@@ -135,7 +135,12 @@ impl Resume {
             Say::Hello => {
                 let resume = Some(holdings.slot);
                 let name = process_name();
-                let hello = Request::Hello { resume, name };
+                let faults = holdings.own_faults.clone();
+                let hello = Request::Hello {
+                    resume,
+                    name,
+                    faults,
+                };
                 self.connection.send(&hello, &[holdings.lock.as_fd()])
             }
             Say::Restore(local, first) => {

@@ -98,6 +98,44 @@ impl Writer {
         self.u32(local.scope_id());
     }
 
+    /// Each with `write`; beyond [`MAX_RULES`] they are left out.
+    pub(super) fn list<T>(&mut self, items: &[T], mut write: impl FnMut(&mut Self, &T)) {
+        let items = &items[..items.len().min(MAX_RULES)];
+        self.u16(u16::try_from(items.len()).unwrap_or(0));
+        items.iter().for_each(|item| write(self, item));
+    }
+
+    pub(super) fn rule(&mut self, rule: &NumberedRule) {
+        self.u32(rule.id);
+        self.text(&rule.text, MAX_RULE_LEN);
+    }
+
+    pub(super) fn rule_for_client(&mut self, rule: &RuleForClient) {
+        self.u32(rule.id);
+        match &rule.which {
+            WhichRule::Own(index) => {
+                self.u8(1);
+                self.u8(*index);
+            }
+            WhichRule::Text(text) => {
+                self.u8(0);
+                self.text(text, MAX_RULE_LEN);
+            }
+        }
+    }
+
+    pub(super) fn faulty_process(&mut self, process: &FaultyProcess) {
+        self.u8(process.slot.get());
+        self.u32(process.pid);
+        self.text(&process.name, MAX_NAME_LEN);
+        self.u8(process.is_up_to_date.into());
+        self.list(&process.rules, |w, rule| {
+            w.rule(&rule.rule);
+            w.u8(rule.own.into());
+            w.u64(rule.hits);
+        });
+    }
+
     pub(super) fn status(&mut self, status: &BrokerStatus) {
         self.u32(status.pid);
         self.text(&status.version, MAX_NAME_LEN);
@@ -131,6 +169,8 @@ impl Writer {
 pub(super) const MAX_ADDRESSES: usize = 512;
 /// Most services that a status lists; further ones are left out.
 pub(super) const MAX_SERVICES: usize = 256;
+/// Most rules that hold for a process, or for all.
+pub(super) const MAX_RULES: usize = crate::link::fault::MAX_RULES;
 /// Most slots there can be.
 pub(super) const MAX_SLOTS: usize = 255;
 
@@ -303,6 +343,47 @@ impl<'a> Reader<'a> {
             addresses,
             slots,
             services,
+        })
+    }
+
+    pub(super) fn list<T>(
+        &mut self,
+        mut read: impl FnMut(&mut Self) -> Result<T, ProtocolError>,
+    ) -> Result<Vec<T>, ProtocolError> {
+        let count = self.count(MAX_RULES)?;
+        (0..count).map(|_| read(self)).collect()
+    }
+
+    pub(super) fn rule(&mut self) -> Result<NumberedRule, ProtocolError> {
+        Ok(NumberedRule {
+            id: self.u32()?,
+            text: self.text(MAX_RULE_LEN)?,
+        })
+    }
+
+    pub(super) fn rule_for_client(&mut self) -> Result<RuleForClient, ProtocolError> {
+        let id = self.u32()?;
+        let which = if self.flag()? {
+            WhichRule::Own(self.u8()?)
+        } else {
+            WhichRule::Text(self.text(MAX_RULE_LEN)?)
+        };
+        Ok(RuleForClient { id, which })
+    }
+
+    pub(super) fn faulty_process(&mut self) -> Result<FaultyProcess, ProtocolError> {
+        Ok(FaultyProcess {
+            slot: Slot::new(self.u8()?),
+            pid: self.u32()?,
+            name: self.text(MAX_NAME_LEN)?,
+            is_up_to_date: self.flag()?,
+            rules: self.list(|r| {
+                Ok(RuleInProcess {
+                    rule: r.rule()?,
+                    own: r.flag()?,
+                    hits: r.u64()?,
+                })
+            })?,
         })
     }
 

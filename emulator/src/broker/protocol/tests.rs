@@ -52,12 +52,59 @@ fn key() -> impl Strategy<Value = ForwardKey> {
     any::<[u8; 16]>().prop_map(ForwardKey::from_bytes)
 }
 
+fn texts() -> impl Strategy<Value = Vec<String>> {
+    proptest::collection::vec("[a-z= ]{0,40}", 0..4)
+}
+
+fn numbered() -> impl Strategy<Value = NumberedRule> {
+    (any::<u32>(), "[a-z= ]{0,40}").prop_map(|(id, text)| NumberedRule { id, text })
+}
+
+fn fault_news() -> impl Strategy<Value = FaultNews> {
+    let which = prop_oneof![
+        any::<u8>().prop_map(WhichRule::Own),
+        "[a-z= ]{0,40}".prop_map(WhichRule::Text),
+    ];
+    let rule = (any::<u32>(), which).prop_map(|(id, which)| RuleForClient { id, which });
+    (any::<u32>(), proptest::collection::vec(rule, 0..4))
+        .prop_map(|(generation, rules)| FaultNews { generation, rules })
+}
+
+fn faulty_process() -> impl Strategy<Value = FaultyProcess> {
+    let rule = (numbered(), any::<bool>(), any::<u64>())
+        .prop_map(|(rule, own, hits)| RuleInProcess { rule, own, hits });
+    let rules = proptest::collection::vec(rule, 0..4);
+    (
+        any::<u8>(),
+        any::<u32>(),
+        "[a-z]{0,15}",
+        any::<bool>(),
+        rules,
+    )
+        .prop_map(|(slot, pid, name, is_up_to_date, rules)| FaultyProcess {
+            slot: Slot::new(slot),
+            pid,
+            name,
+            is_up_to_date,
+            rules,
+        })
+}
+
 fn request() -> impl Strategy<Value = (Request, usize)> {
     prop_oneof![
-        (any::<u8>(), "[a-zA-Zä ]{0,16}").prop_map(|(slot, name)| {
+        (any::<u8>(), "[a-zA-Zä ]{0,16}", texts()).prop_map(|(slot, name, faults)| {
             let resume = (slot != 0).then_some(Slot::new(slot));
-            (Request::Hello { resume, name }, usize::from(slot != 0))
+            let hello = Request::Hello {
+                resume,
+                name,
+                faults,
+            };
+            (hello, usize::from(slot != 0))
         }),
+        "[a-z= ]{0,40}".prop_map(|text| (Request::AddFault(text), 0)),
+        any::<u32>().prop_map(|id| (Request::ClearFaults(Some(id).filter(|id| *id > 0)), 0)),
+        Just((Request::Faults, 0)),
+        any::<u8>().prop_map(|slot| (Request::FaultsFrom(slot), 0)),
         (local(), any::<u8>()).prop_map(|(local, first)| (Request::Open { local, first }, 0)),
         (local(), key(), any::<u8>(), 1..=MAX_FDS)
             .prop_map(|(local, key, first, fds)| (Request::Restore { local, key, first }, fds)),
@@ -119,6 +166,12 @@ fn status() -> impl Strategy<Value = BrokerStatus> {
 
 fn response() -> impl Strategy<Value = (Response, usize)> {
     prop_oneof![
+        fault_news().prop_map(|news| (Response::FaultNews(news), 0)),
+        any::<u32>().prop_map(|id| (Response::FaultAdded(id), 0)),
+        any::<u16>().prop_map(|count| (Response::FaultsCleared(count), 0)),
+        proptest::collection::vec(numbered(), 0..4)
+            .prop_map(|rules| (Response::FaultRules(rules), 0)),
+        proptest::option::of(faulty_process()).prop_map(|of| (Response::FaultsOf(of), 0)),
         (1u8..=255, any::<u32>(), any::<bool>(), 0usize..=1).prop_map(
             |(slot, broker_pid, cramped, fds)| {
                 let slot = Slot::new(slot);
@@ -224,7 +277,7 @@ proptest! {
 #[test]
 fn the_header_is_as_documented() {
     let bytes = Request::Status.encode();
-    assert_eq!(bytes, [b'R', b'C', b'D', b'B', 4, 0, 4, 0, 12, 0, 0, 0]);
+    assert_eq!(bytes, [b'R', b'C', b'D', b'B', 5, 0, 4, 0, 12, 0, 0, 0]);
 }
 
 #[test]
@@ -287,6 +340,7 @@ fn descriptors_must_come_with_the_messages_that_need_them() {
     let hello = Request::Hello {
         resume: Some(Slot::new(3)),
         name: String::new(),
+        faults: Vec::new(),
     }
     .encode();
     assert_eq!(Request::decode(&hello, 0), Err(ProtocolError::Descriptors));
@@ -343,4 +397,28 @@ fn the_longest_status_fits() {
         (MAX_ADDRESSES, 255)
     );
     assert_eq!(status.slots[0].name.len(), MAX_NAME_LEN);
+}
+
+#[test]
+fn the_most_rules_fit() {
+    let text = "x".repeat(MAX_RULE_LEN + 9);
+    let rule = RuleInProcess {
+        rule: NumberedRule { id: 1, text },
+        own: true,
+        hits: u64::MAX,
+    };
+    let process = FaultyProcess {
+        slot: Slot::new(1),
+        pid: 1,
+        name: "x".repeat(99),
+        is_up_to_date: true,
+        rules: vec![rule; 99],
+    };
+    let bytes = Response::FaultsOf(Some(process)).encode();
+    assert!(bytes.len() <= MAX_LEN, "{}", bytes.len());
+    let Ok(Response::FaultsOf(Some(process))) = Response::decode(&bytes, 0) else {
+        panic!()
+    };
+    assert_eq!(process.rules.len(), crate::link::fault::MAX_RULES);
+    assert_eq!(process.rules[63].rule.text.len(), MAX_RULE_LEN);
 }

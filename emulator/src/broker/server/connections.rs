@@ -16,6 +16,7 @@ use socket2::Socket;
 use super::super::fdpass::{self, Peer};
 use super::super::protocol::{MAX_LEN, RefusalCode, Response, VERSION, with_version};
 use super::super::{effective_uid, sys};
+use super::faults::ClientFaults;
 use super::will::Deposit;
 use super::{LOOK_AGAIN, Pending, Server};
 use crate::steering::Slot;
@@ -41,6 +42,8 @@ pub(super) struct Client {
     pub(super) deposit: Option<Deposit>,
     /// An address it has asked for and not got yet.
     pub(super) pending: Option<Pending>,
+    /// Rules for faults that hold for it.
+    pub(super) faults: ClientFaults,
     /// The version of the protocol in which it asks.
     pub(super) version: u16,
     /// To be dropped.
@@ -61,6 +64,7 @@ impl Client {
             wake: None,
             deposit: None,
             pending: None,
+            faults: ClientFaults::default(),
             version: VERSION,
             gone: false,
             since: Instant::now(),

@@ -126,12 +126,23 @@ impl Server {
     fn answer(&mut self, index: usize, request: Request, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
         let has_slot = self.clients[index].slot;
         match (request, has_slot) {
-            (Request::Hello { resume, name }, None) => {
-                self.clients[index].name = name;
+            (
+                Request::Hello {
+                    resume,
+                    name,
+                    faults,
+                },
+                None,
+            ) => {
+                let client = &mut self.clients[index];
+                client.name = name;
+                client.faults = self.faults.welcome(faults, resume.is_none());
                 match (resume, fds.into_iter().next()) {
-                    (Some(slot), Some(proof)) => self.resume(index, slot, proof),
-                    _ => self.lease(index),
+                    (Some(slot), Some(proof)) => self.resume(index, slot, proof)?,
+                    _ => self.lease(index)?,
                 }
+                self.tell_faults_to(index);
+                Ok(())
             }
             (Request::Open { local, first }, Some(_)) if self.clients[index].pending.is_none() => {
                 self.begin_to_open(index, local, first);
@@ -185,6 +196,26 @@ impl Server {
                     self.lapsed.remember(binding.service, Instant::now());
                 }
                 self.clients[index].send(&Response::Accepted, &[]);
+                Ok(())
+            }
+            (Request::AddFault(rule), _) => {
+                let answer = self.add_fault(&rule)?;
+                self.clients[index].send(&answer, &[]);
+                Ok(())
+            }
+            (Request::ClearFaults(id), _) => {
+                let answer = self.clear_faults(id);
+                self.clients[index].send(&answer, &[]);
+                Ok(())
+            }
+            (Request::Faults, _) => {
+                let answer = self.fault_rules();
+                self.clients[index].send(&answer, &[]);
+                Ok(())
+            }
+            (Request::FaultsFrom(slot), _) => {
+                let answer = self.faults_from(slot);
+                self.clients[index].send(&answer, &[]);
                 Ok(())
             }
             (Request::Status, _) => {

@@ -28,6 +28,11 @@ impl Deposit {
         Self { will, process }
     }
 
+    /// The page.
+    pub(super) const fn will(&self) -> &OwnedFd {
+        &self.will
+    }
+
     /// What to wait for.
     pub(super) fn process(&self) -> Option<BorrowedFd<'_>> {
         self.process.as_ref().map(AsFd::as_fd)

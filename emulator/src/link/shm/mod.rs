@@ -38,6 +38,8 @@ const AFTER_UDP: u16 = 1;
 pub(crate) const MAX_RECORDS: usize = RING_LEN / RECORD_ALIGN;
 /// Records begin at multiples of this: a cache line.
 const RECORD_ALIGN: usize = 128;
+/// So many of the shortest records that follow have their place fetched ahead: an acknowledgement and a message.
+const RECORDS_AHEAD: u64 = 2;
 /// Longest run in bytes.
 pub(crate) const MAX_RUN: usize = 65_535;
 /// A ring that is fuller than this may have a producer that waits for room. The producer
@@ -282,6 +284,10 @@ impl ShmChannel {
         producer.publish(control, need);
         drop(producer);
         self.wake_peer();
+        for record in 0..RECORDS_AHEAD {
+            let next = at.wrapping_add(need + record * RECORD_ALIGN as u64);
+            self.memory.fetch_for_writing(self.tx, next);
+        }
         ShmSent::Sent
     }
 

@@ -8,14 +8,14 @@
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use rocade_transport::Time;
 
-use super::EngineInner;
-use crate::hca::{COUNTER_FILES, Hca};
+use super::{COUNTER_FILES, Hca};
 
 /// How far the files may be behind.
 const INTERVAL_NS: u64 = 200_000_000;
@@ -33,10 +33,10 @@ const DIRTY: u8 = 2;
 
 /// Which files, and what is in them already.
 #[derive(Debug, Default)]
-pub(super) struct Publisher {
+pub(crate) struct Publisher {
     state: AtomicU8,
     /// When to write, in ns.
-    due: AtomicU64,
+    at: AtomicU64,
     files: Mutex<Option<Files>>,
 }
 
@@ -49,67 +49,61 @@ struct Files {
     added: Vec<[u64; COUNTER_FILES.len()]>,
 }
 
-impl EngineInner {
-    /// Packets have gone: the files are behind.
+impl Publisher {
+    /// Are the files up to date, so that they will be behind with the next packet?
     #[inline]
-    pub(super) fn count_traffic(&self) {
-        if self.publisher.state.load(Ordering::Relaxed) == CLEAN {
-            self.files_are_behind();
-        }
+    pub(crate) fn is_clean(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == CLEAN
     }
 
+    /// Packets have gone: until when do the files have to be written? `None` where that is known.
     #[cold]
-    fn files_are_behind(&self) {
-        let state = &self.publisher.state;
-        let changed = state.compare_exchange(CLEAN, DIRTY, Ordering::AcqRel, Ordering::Relaxed);
-        if changed.is_ok()
-            && self
-                .publish_at()
-                .is_some_and(|at| self.agenda.would_miss(at))
-        {
-            self.call_background();
-        }
+    pub(crate) fn is_behind(&self) -> Option<Time> {
+        let changed =
+            self.state
+                .compare_exchange(CLEAN, DIRTY, Ordering::AcqRel, Ordering::Relaxed);
+        changed.ok().and_then(|_| self.due())
     }
 
-    pub(super) fn start_publishing(&self, dir: PathBuf) {
-        let added = vec![[0; COUNTER_FILES.len()]; self.hcas.len()];
-        *self.publisher.files.lock() = Some(Files {
+    pub(crate) fn start(&self, dir: PathBuf, hcas: &[Arc<Hca>]) {
+        let added = vec![[0; COUNTER_FILES.len()]; hcas.len()];
+        *self.files.lock() = Some(Files {
             dir,
             process: std::process::id(),
             added,
         });
-        self.publisher.state.store(DIRTY, Ordering::Release);
+        self.state.store(DIRTY, Ordering::Release);
     }
 
     /// When the background thread has to write the files.
-    pub(super) fn publish_at(&self) -> Option<Time> {
-        let dirty = self.publisher.state.load(Ordering::Acquire) == DIRTY;
-        dirty.then(|| Time::from_ns(self.publisher.due.load(Ordering::Relaxed)))
+    pub(crate) fn due(&self) -> Option<Time> {
+        let dirty = self.state.load(Ordering::Acquire) == DIRTY;
+        dirty.then(|| Time::from_ns(self.at.load(Ordering::Relaxed)))
     }
 
     /// Writes the files if it is time.
-    pub(super) fn publish(&self, now: Time) {
-        if self.publish_at().is_none_or(|at| at > now) {
+    pub(crate) fn publish(&self, now: Time, hcas: &[Arc<Hca>]) {
+        if self.due().is_none_or(|at| at > now) {
             return;
         }
         // Before the counters are read: what comes from here on makes the files be behind again.
-        self.publisher.state.store(CLEAN, Ordering::SeqCst);
-        let done = self.add_to_files();
+        self.state.store(CLEAN, Ordering::SeqCst);
+        let done = self.add_to_files(hcas);
         if !done {
-            self.publisher.state.store(DIRTY, Ordering::Release);
+            self.state.store(DIRTY, Ordering::Release);
         }
         let wait_ns = if done { INTERVAL_NS } else { RETRY_NS };
         let due = now.plus_ns(wait_ns).as_ns();
-        self.publisher.due.store(due, Ordering::Relaxed);
+        self.at.store(due, Ordering::Relaxed);
     }
 
     /// The process exits.
-    pub(super) fn publish_at_exit(&self) {
-        if self.publisher.state.load(Ordering::Acquire) == OFF {
+    pub(crate) fn publish_at_exit(&self, hcas: &[Arc<Hca>]) {
+        if self.state.load(Ordering::Acquire) == OFF {
             return;
         }
         for _ in 0..TRIES_AT_EXIT {
-            if self.add_to_files() {
+            if self.add_to_files(hcas) {
                 return;
             }
             std::thread::sleep(Duration::from_nanos(RETRY_NS / 10));
@@ -117,8 +111,8 @@ impl EngineInner {
     }
 
     /// False where another process, or thread, is at it.
-    fn add_to_files(&self) -> bool {
-        let Some(mut files) = self.publisher.files.try_lock() else {
+    fn add_to_files(&self, hcas: &[Arc<Hca>]) -> bool {
+        let Some(mut files) = self.files.try_lock() else {
             return false;
         };
         let Some(Files {
@@ -133,7 +127,7 @@ impl EngineInner {
             return true;
         }
         let mut done = true;
-        for (hca, added) in self.hcas.iter().zip(added) {
+        for (hca, added) in hcas.iter().zip(added) {
             let port = port_dir(dir, hca);
             match add(&port, &hca.traffic.values(), added) {
                 Ok(()) => {}

@@ -9,64 +9,64 @@ use rocade_transport::{ANSWER_NS, HOLD_NS, MIN_ACK_TIMEOUT_NS, WAIT_NS};
 
 /// How long a poller is patient before it lets others have its CPU, and the acknowledgements go that wait for the
 /// application's answer.
-pub(super) const PATIENCE_NS: u64 = 15_000;
+pub(crate) const PATIENCE_NS: u64 = 15_000;
 /// A poll in vain looks at the clock once in so many times.
-pub(super) const CLOCK_TURN: u64 = 4;
+pub(crate) const CLOCK_TURN: u64 = 4;
 /// A poll in vain this long ago goes on: the thread that woke up may have interrupted it.
-pub(super) const FRESH_NS: u64 = 3_000;
+pub(crate) const FRESH_NS: u64 = 3_000;
 
 /// How long a CQ that is to shrink waits for posts to leave that found no way yet. Asking the broker for one takes
 /// less than a millisecond.
-pub(super) const LEAVE_NS: u64 = 20_000_000;
+pub(crate) const LEAVE_NS: u64 = 20_000_000;
 
 // The background thread: whether it steps back for the application.
 
 /// How long the thread steps back at first; doubles each time that was right.
-pub(super) const STEP_BACK_NS: u64 = 10_000;
+pub(crate) const STEP_BACK_NS: u64 = 10_000;
 /// Doublings at most while the application is seen polling each time: 1.3 ms.
-pub(super) const STEP_BACK_DOUBLINGS: u32 = 7;
+pub(crate) const STEP_BACK_DOUBLINGS: u32 = 7;
 /// The same where it has polled, but perhaps does not get the processor all the time: 320 µs.
-pub(super) const STEP_BACK_DOUBLINGS_UNSEEN: u32 = 5;
+pub(crate) const STEP_BACK_DOUBLINGS_UNSEEN: u32 = 5;
 /// Awakenings for which the application is not waited for, after it was in vain: at first, and at
 /// most.
-pub(super) const FIRST_DOUBT: u32 = 16;
-pub(super) const MAX_DOUBT: u32 = 4_096;
+pub(crate) const FIRST_DOUBT: u32 = 16;
+pub(crate) const MAX_DOUBT: u32 = 4_096;
 /// How often in a row the application may be waited for that sends, but does not poll.
-pub(super) const MAX_SENDING: u32 = 16;
+pub(crate) const MAX_SENDING: u32 = 16;
 
 // The background thread: how long it looks for the next packets.
 
 /// Without packets.
-pub(super) const LINGER_NS: u64 = 40_000;
+pub(crate) const LINGER_NS: u64 = 40_000;
 /// After so long with packets all the time, everything else has its turn.
-pub(super) const TURN_NS: u64 = 400_000;
+pub(crate) const TURN_NS: u64 = 400_000;
 /// With shared memory in use the sockets have their turn after so many looks.
-pub(super) const SOCKET_TURN: u32 = 32;
+pub(crate) const SOCKET_TURN: u32 = 32;
 /// After looking in vain so often, it is left alone 2^n times.
-pub(super) const VAIN_DOUBLINGS: u32 = 10;
+pub(crate) const VAIN_DOUBLINGS: u32 = 10;
 /// An idle system counts as idle for so long, a busy one as busy.
-pub(super) const IDLE_NS: u64 = 1_000_000;
-pub(super) const BUSY_NS: u64 = 100_000;
+pub(crate) const IDLE_NS: u64 = 1_000_000;
+pub(crate) const BUSY_NS: u64 = 100_000;
 
 // The background thread: one turn.
 
 /// How often to receive from the channels before it is the turn of sockets and timers.
-pub(super) const SHARED_ROUNDS: usize = 64;
+pub(crate) const SHARED_ROUNDS: usize = 64;
 /// The same for a socket: looks in vain count too.
-pub(super) const SOCKET_ROUNDS: usize = 128;
+pub(crate) const SOCKET_ROUNDS: usize = 128;
 /// So many packets at a time are taken for a stream.
-pub(super) const STREAM_PACKETS: u64 = 8;
+pub(crate) const STREAM_PACKETS: u64 = 8;
 /// How often to look for the next packets of a stream before sleeping: for some 5 µs.
-pub(super) const STREAM_LOOKS: u32 = 200;
+pub(crate) const STREAM_LOOKS: u32 = 200;
 /// The same for a socket, at which it takes longer to look: for some 10 µs.
-pub(super) const STREAM_SOCKET_LOOKS: u32 = 40;
+pub(crate) const STREAM_SOCKET_LOOKS: u32 = 40;
 /// How often to look for packets where the system does not let the thread wait for them.
-pub(super) const BLIND_NS: u64 = 1_000_000;
+pub(crate) const BLIND_NS: u64 = 1_000_000;
 
 // The agenda.
 
 /// How long the background thread leaves alone what there was no room for: the application may be at it.
-pub(super) const RETRY_NS: u64 = 500_000;
+pub(crate) const RETRY_NS: u64 = 500_000;
 
 /// The longest that the background thread is blind to packets.
 const MAX_BACK_NS: u64 = STEP_BACK_NS << STEP_BACK_DOUBLINGS;

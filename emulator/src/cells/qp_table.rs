@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rocade_wire::Qpn;
 
-use crate::objects::QpInner;
+use super::qp::QpInner;
 
 /// Indexed by the low 16 bits: the upper 8 are the slot, the same for all QPs of a process.
 #[derive(Debug, Default)]
@@ -17,7 +17,7 @@ const fn index(qpn: Qpn) -> usize {
 }
 
 impl QpTable {
-    pub(super) fn insert(&mut self, qp: Arc<QpInner>) {
+    pub(crate) fn insert(&mut self, qp: Arc<QpInner>) {
         let index = index(qp.qp_num());
         if self.entries.len() <= index {
             self.entries.resize_with(index + 1, || None);
@@ -25,17 +25,17 @@ impl QpTable {
         self.entries[index] = Some(qp);
     }
 
-    pub(super) fn remove(&mut self, qpn: Qpn) -> Option<Arc<QpInner>> {
+    pub(crate) fn remove(&mut self, qpn: Qpn) -> Option<Arc<QpInner>> {
         self.entries
             .get_mut(index(qpn))?
             .take_if(|qp| qp.qp_num() == qpn)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<QpInner>> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<QpInner>> {
         self.entries.iter().flatten()
     }
 
-    pub(super) fn get(&self, qpn: Qpn) -> Option<&Arc<QpInner>> {
+    pub(crate) fn get(&self, qpn: Qpn) -> Option<&Arc<QpInner>> {
         self.entries
             .get(index(qpn))?
             .as_ref()

@@ -16,13 +16,13 @@ const BURST_NS: u64 = 200_000;
 
 /// When the wire is free again, if it had that speed.
 #[derive(Debug, Default)]
-pub(super) struct PortSpeed {
+pub(crate) struct PortSpeed {
     free_at_ns: AtomicU64,
 }
 
 impl PortSpeed {
     /// May a run of so many bytes leave now? It has the wire then.
-    pub(super) fn admits(&self, now: Time, bytes: usize) -> bool {
+    pub(crate) fn admits(&self, now: Time, bytes: usize) -> bool {
         let now = now.as_ns();
         let cost_ns = (bytes as u64 + PER_RUN_BYTES) * 1_000 / BYTES_PER_US;
         let next = |free_at: u64| {

@@ -10,10 +10,9 @@ use rocade_wire::Qpn;
 use rocade_wire::icrc::{IcrcCheck, IcrcFlow, IcrcOfLen};
 
 use super::groups::Group;
-use super::port_speed::PortSpeed;
 use crate::hca::{Hca, Traffic};
 use crate::link::shm::ShmChannel;
-use crate::link::{Link, RxBuffer, TxPath};
+use crate::link::{Link, PortSpeed, RxBuffer, TxPath};
 use crate::steering::Slot;
 
 /// Peers whose flow is remembered; a further one replaces the oldest.
@@ -25,11 +24,11 @@ pub(crate) struct Uplink {
     pub(crate) link: Box<dyn Link>,
     pub(crate) rx: Mutex<RxState>,
     /// For what nobody acknowledges.
-    pub(super) speed: PortSpeed,
+    pub(crate) speed: PortSpeed,
     /// The device with this address.
-    pub(super) hca: Option<Arc<Hca>>,
+    pub(crate) hca: Option<Arc<Hca>>,
     /// Its address is that of a multicast group.
-    pub(super) group: Option<Group>,
+    pub(crate) group: Option<Group>,
 }
 
 /// What receiving needs: one thread at a time receives from a link.
@@ -44,14 +43,14 @@ pub(crate) struct RxState {
 /// How packets of a QP leave.
 #[derive(Clone, Debug)]
 pub(crate) struct Path {
-    pub(super) tx: TxPath,
-    pub(super) icrc: Icrcs,
-    pub(super) to: IpAddr,
-    pub(super) traffic_class: u8,
+    pub(crate) tx: TxPath,
+    pub(crate) icrc: Icrcs,
+    pub(crate) to: IpAddr,
+    pub(crate) traffic_class: u8,
     /// The slot that the destination QP is in.
-    pub(super) slot: Slot,
+    pub(crate) slot: Slot,
     /// The channel to that process.
-    pub(super) channel: Option<Arc<ShmChannel>>,
+    pub(crate) channel: Option<Arc<ShmChannel>>,
 }
 
 impl Path {
@@ -67,14 +66,14 @@ impl Path {
 
     /// Likewise, unless it has ended.
     #[inline]
-    pub(super) fn live_channel(&self) -> Option<&ShmChannel> {
+    pub(crate) fn live_channel(&self) -> Option<&ShmChannel> {
         let channel = self.channel.as_deref();
         channel.filter(|channel| !channel.has_ended())
     }
 }
 
 impl Uplink {
-    pub(super) fn new(link: Box<dyn Link>, hca: Option<Arc<Hca>>) -> Self {
+    pub(crate) fn new(link: Box<dyn Link>, hca: Option<Arc<Hca>>) -> Self {
         let rx = RxState {
             buffer: RxBuffer::new(),
             flows: Flows::default(),
@@ -90,14 +89,14 @@ impl Uplink {
     }
 
     /// That of a multicast group.
-    pub(super) fn of_group(link: Box<dyn Link>, hca: Arc<Hca>, group: Group) -> Self {
+    pub(crate) fn of_group(link: Box<dyn Link>, hca: Arc<Hca>, group: Group) -> Self {
         Self {
             group: Some(group),
             ..Self::new(link, Some(hca))
         }
     }
 
-    pub(super) fn count(&self, count: impl FnOnce(&Traffic)) {
+    pub(crate) fn count(&self, count: impl FnOnce(&Traffic)) {
         if let Some(hca) = &self.hca {
             count(&hca.traffic);
         }
@@ -132,7 +131,7 @@ impl Uplink {
 /// The ICRCs of a flow, ready for the two lengths that its packets had lately: those of the messages and
 /// the acknowledgements of a conversation.
 #[derive(Clone, Debug)]
-pub(super) struct Icrcs {
+pub(crate) struct Icrcs {
     flow: IcrcFlow,
     of_len: [IcrcOfLen; 2],
     /// Which of the two is the next to be replaced.
@@ -150,7 +149,7 @@ impl Icrcs {
 
     /// For packets with so many bytes before the ICRC.
     #[inline]
-    pub(super) fn of_len(&mut self, covered_len: usize) -> IcrcOfLen {
+    pub(crate) fn of_len(&mut self, covered_len: usize) -> IcrcOfLen {
         let fits = |of_len: &&IcrcOfLen| of_len.covered_len() == covered_len;
         if let Some(of_len) = self.of_len.iter().find(fits) {
             return *of_len;
@@ -171,7 +170,7 @@ pub(crate) struct Flows {
 }
 
 #[derive(Debug)]
-pub(super) struct Flow {
+pub(crate) struct Flow {
     source: SocketAddr,
     icrc: Icrcs,
     next_id: u16,
@@ -181,7 +180,7 @@ impl Flow {
     /// Is the ICRC of a packet right, whatever its Identification?
     //= ICRC-11
     #[inline]
-    pub(super) fn check(&mut self, covered: &[u8], icrc: [u8; 4]) -> bool {
+    pub(crate) fn check(&mut self, covered: &[u8], icrc: [u8; 4]) -> bool {
         let of_len = self.icrc.of_len(covered.len());
         match of_len.check(self.next_id, covered, icrc) {
             IcrcCheck::Ok { ip_id } => {
@@ -193,13 +192,13 @@ impl Flow {
     }
 
     /// UDP source port and Identification of the packet that was checked last.
-    pub(super) const fn last(&self) -> (u16, u16) {
+    pub(crate) const fn last(&self) -> (u16, u16) {
         (self.source.port(), self.next_id.wrapping_sub(1))
     }
 
     /// A batch of `count` segments is over. If they were numbered from 0, the peer numbers each
     /// send from 0.
-    pub(super) const fn finish(&mut self, count: u16) {
+    pub(crate) const fn finish(&mut self, count: u16) {
         if self.next_id == count {
             self.next_id = 0;
         }
@@ -209,7 +208,7 @@ impl Flow {
 impl Flows {
     /// Position of the flow from `source`, good until the next call; `None` for addresses that
     /// cannot talk to each other.
-    pub(super) fn find(&mut self, local: IpAddr, source: SocketAddr) -> Option<usize> {
+    pub(crate) fn find(&mut self, local: IpAddr, source: SocketAddr) -> Option<usize> {
         match self.flows.iter().position(|flow| flow.source == source) {
             Some(index) => Some(index),
             None => self.add(local, source),
@@ -218,7 +217,7 @@ impl Flows {
 
     /// The flow at a position that [`Flows::find`] has told.
     #[inline]
-    pub(super) fn at(&mut self, index: Option<usize>) -> Option<&mut Flow> {
+    pub(crate) fn at(&mut self, index: Option<usize>) -> Option<&mut Flow> {
         self.flows.get_mut(index?)
     }
 

@@ -72,7 +72,7 @@ impl<T> EventQueue<T> {
     }
 
     /// Events that wait.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.queue.lock().len()
     }
 
@@ -132,17 +132,17 @@ impl EventWaiter<'_> {
 /// Events of one object that were handed to the application, and how many it acknowledged:
 /// destroying the object waits until the figures agree (CQ-08, AEV-12).
 #[derive(Debug, Default)]
-pub(super) struct AckCounter {
+pub(crate) struct AckCounter {
     unacked: Mutex<u64>,
     all_acked: Condvar,
 }
 
 impl AckCounter {
-    pub(super) fn delivered(&self) {
+    pub(crate) fn delivered(&self) {
         *self.unacked.lock() += 1;
     }
 
-    pub(super) fn ack(&self, count: u64) {
+    pub(crate) fn ack(&self, count: u64) {
         let mut unacked = self.unacked.lock();
         *unacked = unacked.saturating_sub(count);
         if *unacked == 0 {
@@ -150,7 +150,7 @@ impl AckCounter {
         }
     }
 
-    pub(super) fn wait(&self) {
+    pub(crate) fn wait(&self) {
         let mut unacked = self.unacked.lock();
         while *unacked > 0 {
             self.all_acked.wait(&mut unacked);

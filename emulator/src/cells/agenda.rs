@@ -11,15 +11,19 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crossbeam::utils::CachePadded;
 use rocade_transport::{HOLD_NS, Time, WAIT_NS};
 use rocade_wire::Qpn;
 
-use super::figures::RETRY_NS;
+use super::cq::CqInner;
+use crate::figures::RETRY_NS;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use crate::sys;
 
 /// Why a QP has to be looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +49,7 @@ impl Why {
     }
 
     /// When it has to have looked for the first time.
-    pub(super) const fn patience_ns(self) -> u64 {
+    pub(crate) const fn patience_ns(self) -> u64 {
         match self {
             Self::NoRoom | Self::HeldAck => self.period_ns(),
             Self::WaitingPost => 2 * WAIT_NS,
@@ -66,18 +70,18 @@ impl Why {
 pub(crate) struct Listed(u8);
 
 impl Listed {
-    pub(super) const fn contains(self, why: Why) -> bool {
+    pub(crate) const fn contains(self, why: Why) -> bool {
         self.0 & (1 << why as u8) != 0
     }
 
     /// True where it is new.
-    pub(super) const fn insert(&mut self, why: Why) -> bool {
+    pub(crate) const fn insert(&mut self, why: Why) -> bool {
         let is_new = !self.contains(why);
         self.0 |= 1 << why as u8;
         is_new
     }
 
-    pub(super) const fn remove(&mut self, why: Why) {
+    pub(crate) const fn remove(&mut self, why: Why) {
         self.0 &= !(1 << why as u8);
     }
 }
@@ -91,24 +95,98 @@ struct Lane {
     due: AtomicU64,
 }
 
-#[derive(Debug, Default)]
-pub(super) struct Agenda {
+/// What has to be looked at, and the bell that calls the background thread.
+#[derive(Debug)]
+pub(crate) struct Agenda {
     lanes: CachePadded<[Lane; 3]>,
     timers: Mutex<BinaryHeap<Reverse<(Time, u32)>>>,
+    /// CQs with an event that waits for company, and when they have to be looked at: once each.
+    events: Mutex<Vec<(Time, Weak<CqInner>)>>,
+    /// CQs that had no room for a completion: their QPs have to end.
+    overrun: Mutex<Vec<Weak<CqInner>>>,
     /// A poll has tried to send what there was no room for, since the background thread last asked.
     tried: AtomicBool,
     /// Until when the background thread sleeps, in ns; 0 while it is awake.
     sleeping_until: CachePadded<AtomicU64>,
+    bell: Arc<OwnedFd>,
 }
 
 impl Agenda {
+    /// One that nothing is on. `bell` is an event descriptor that the background thread waits for.
+    pub(crate) fn new(bell: Arc<OwnedFd>) -> Self {
+        Self {
+            lanes: CachePadded::default(),
+            timers: Mutex::default(),
+            events: Mutex::default(),
+            overrun: Mutex::default(),
+            tried: AtomicBool::default(),
+            sleeping_until: CachePadded::default(),
+            bell,
+        }
+    }
+
+    /// What the background thread waits for.
+    pub(crate) const fn bell(&self) -> &Arc<OwnedFd> {
+        &self.bell
+    }
+
+    /// Calls the background thread.
+    pub(crate) fn call(&self) {
+        sys::eventfd_set(self.bell.as_fd());
+    }
+
+    /// Calls it if it would sleep beyond `due`.
+    pub(crate) fn call_before(&self, due: Time) {
+        if self.would_miss(due) {
+            self.call();
+        }
+    }
+
+    /// An event of this CQ comes at `due`, or later: it says so then. The caller may hold its lock.
+    pub(crate) fn put_event(&self, due: Time, cq: &Weak<CqInner>) {
+        let mut events = self.events.lock();
+        match events.iter_mut().find(|(_, other)| other.ptr_eq(cq)) {
+            Some((at, _)) => *at = due.min(*at),
+            None => events.push((due, cq.clone())),
+        }
+        drop(events);
+        self.call_before(due);
+    }
+
+    /// The CQs whose events may be due.
+    pub(crate) fn take_events(&self, now: Time) -> Vec<Arc<CqInner>> {
+        let mut events = self.events.lock();
+        let due = events.extract_if(.., |(at, _)| *at <= now);
+        due.filter_map(|(_, cq)| cq.upgrade()).collect()
+    }
+
+    fn next_event(&self) -> Option<Time> {
+        self.events.lock().iter().map(|(due, _)| *due).min()
+    }
+
+    /// A completion was lost because this CQ is full. The caller may hold the locks of QPs.
+    pub(crate) fn put_overrun(&self, cq: &Weak<CqInner>) {
+        let mut overrun = self.overrun.lock();
+        if !overrun.iter().any(|other| other.ptr_eq(cq)) {
+            overrun.push(cq.clone());
+        }
+        drop(overrun);
+        self.call();
+    }
+
+    /// The CQs that were overrun since the last time.
+    pub(crate) fn take_overrun(&self) -> Vec<Arc<CqInner>> {
+        let noted = std::mem::take(&mut *self.overrun.lock());
+        noted.iter().filter_map(Weak::upgrade).collect()
+    }
+
     fn lane(&self, why: Why) -> &Lane {
         &self.lanes[why as usize]
     }
 
     /// A QP has to be looked at, by `due` at the latest. True where the background thread has to be called for
     /// that.
-    pub(super) fn put(&self, qpn: Qpn, why: Why, due: Time) -> bool {
+    pub(crate) fn put(&self, qpn: Qpn, why: Why, due: Time) -> bool {
         let lane = self.lane(why);
         lane.due.store(due.as_ns(), Ordering::Relaxed);
         let mut qps = lane.qps.lock();
@@ -120,12 +198,12 @@ impl Agenda {
 
     /// How many are on a lane.
     #[inline]
-    pub(super) fn count(&self, why: Why) -> usize {
+    pub(crate) fn count(&self, why: Why) -> usize {
         self.lane(why).count.load(Ordering::Relaxed)
     }
 
     /// The one on the lane that was not looked at for the longest time.
-    pub(super) fn turn(&self, why: Why) -> Option<Qpn> {
+    pub(crate) fn turn(&self, why: Why) -> Option<Qpn> {
         let mut qps = self.lane(why).qps.lock();
         let next = qps.pop_front()?;
         qps.push_back(next);
@@ -133,7 +211,7 @@ impl Agenda {
     }
 
     /// A QP is on this lane no more.
-    pub(super) fn done(&self, qpn: Qpn, why: Why) {
+    pub(crate) fn done(&self, qpn: Qpn, why: Why) {
         let lane = self.lane(why);
         let mut qps = lane.qps.lock();
         // Once: it may have been put there again. The one that had its turn is the last, usually.
@@ -144,13 +222,13 @@ impl Agenda {
     }
 
     /// All that are on a lane, unless somebody has been at it for so long.
-    pub(super) fn all(&self, why: Why, patience: Duration) -> Vec<Qpn> {
+    pub(crate) fn all(&self, why: Why, patience: Duration) -> Vec<Qpn> {
         let qps = self.lane(why).qps.try_lock_for(patience);
         qps.map_or_else(Vec::new, |qps| qps.iter().copied().collect())
     }
 
     /// The QP's timer is due at `at`, or later. True where the background thread has to be called for that.
-    pub(super) fn put_timer(&self, qpn: Qpn, at: Time) -> bool {
+    pub(crate) fn put_timer(&self, qpn: Qpn, at: Time) -> bool {
         let mut timers = self.timers.lock();
         let earliest = timers.peek().is_none_or(|Reverse((first, _))| at < *first);
         timers.push(Reverse((at, qpn.get())));
@@ -159,14 +237,14 @@ impl Agenda {
     }
 
     /// Something was put here that is due at `due`: does the background thread sleep until after that?
-    pub(super) fn would_miss(&self, due: Time) -> bool {
+    pub(crate) fn would_miss(&self, due: Time) -> bool {
         // Store, fence, load on both sides: at least one sees what the other stored.
         fence(Ordering::SeqCst);
         self.sleeps_beyond(due)
     }
 
     /// The next QP whose timer may be due.
-    pub(super) fn take_timer(&self, now: Time) -> Option<Qpn> {
+    pub(crate) fn take_timer(&self, now: Time) -> Option<Qpn> {
         let mut timers = self.timers.lock();
         let due = timers.peek().is_some_and(|Reverse((at, _))| *at <= now);
         let entry = if due { timers.pop() } else { None };
@@ -174,22 +252,25 @@ impl Agenda {
     }
 
     /// When the next timer may be due.
-    pub(super) fn next_timer(&self) -> Option<Time> {
+    pub(crate) fn next_timer(&self) -> Option<Time> {
         self.timers.lock().peek().map(|Reverse((at, _))| *at)
     }
 
     /// When the background thread has to look again.
-    pub(super) fn next(&self, now: Time) -> Option<Time> {
+    pub(crate) fn next(&self, now: Time) -> Option<Time> {
         let lanes = Why::ALL.into_iter().filter_map(|why| {
             let due = Time::from_ns(self.lane(why).due.load(Ordering::Relaxed));
             let lately = now < due.plus_ns(why.lately_ns());
             (lately || self.count(why) > 0).then(|| now.plus_ns(why.period_ns()))
         });
-        lanes.chain(self.next_timer()).min()
+        lanes
+            .chain(self.next_timer())
+            .chain(self.next_event())
+            .min()
     }
 
     /// The background thread goes to sleep, until `until` unless there is something to do earlier: until when?
-    pub(super) fn sleep(&self, now: Time, until: Option<Time>) -> Option<Time> {
+    pub(crate) fn sleep(&self, now: Time, until: Option<Time>) -> Option<Time> {
         let until = [until, self.next(now)].into_iter().flatten().min();
         let ns = until.map_or(u64::MAX, Time::as_ns);
         self.sleeping_until.store(ns, Ordering::SeqCst);
@@ -199,7 +280,7 @@ impl Agenda {
     }
 
     /// The background thread is awake.
-    pub(super) fn wake(&self) {
+    pub(crate) fn wake(&self) {
         self.sleeping_until.store(0, Ordering::SeqCst);
     }
 
@@ -209,12 +290,12 @@ impl Agenda {
     }
 
     /// A poll tries to send what there was no room for.
-    pub(super) fn try_inline(&self) {
+    pub(crate) fn try_inline(&self) {
         self.tried.store(true, Ordering::Relaxed);
     }
 
     /// Has one tried since the background thread last asked?
-    pub(super) fn was_tried(&self) -> bool {
+    pub(crate) fn was_tried(&self) -> bool {
         self.tried.swap(false, Ordering::Relaxed)
     }
 }
@@ -222,6 +303,10 @@ impl Agenda {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    fn empty() -> Agenda {
+        Agenda::new(Arc::new(sys::eventfd().expect("a descriptor")))
+    }
 
     const NOW: Time = Time::from_ns(1_000_000_000);
 
@@ -231,7 +316,7 @@ mod tests {
 
     #[test]
     fn everybody_on_a_lane_has_a_turn_and_stays_until_done() {
-        let agenda = Agenda::default();
+        let agenda = empty();
         for number in 1..=3 {
             agenda.put(qpn(number), Why::NoRoom, NOW);
         }
@@ -250,7 +335,7 @@ mod tests {
 
     #[test]
     fn timers_come_in_the_order_of_their_deadlines() {
-        let agenda = Agenda::default();
+        let agenda = empty();
         assert_eq!(agenda.next_timer(), None);
         for (number, ns) in [(1, 300), (2, 100), (3, 200)] {
             agenda.put_timer(qpn(number), NOW.plus_ns(ns));
@@ -263,7 +348,7 @@ mod tests {
 
     #[test]
     fn the_background_thread_is_called_only_where_it_would_be_late() {
-        let agenda = Agenda::default();
+        let agenda = empty();
         assert!(!agenda.put_timer(qpn(1), NOW), "it is awake");
         agenda.take_timer(NOW);
         assert_eq!(agenda.sleep(NOW, None), None);
@@ -273,7 +358,7 @@ mod tests {
             "not first"
         );
         for why in Why::ALL {
-            let agenda = Agenda::default();
+            let agenda = empty();
             let due = NOW.plus_ns(why.patience_ns());
             agenda.sleep(NOW, None);
             assert!(agenda.put(qpn(1), why, due), "{why:?}");
@@ -287,7 +372,7 @@ mod tests {
 
     #[test]
     fn who_posts_in_bursts_is_expected_to_go_on() {
-        let agenda = Agenda::default();
+        let agenda = empty();
         let due = NOW.plus_ns(Why::WaitingPost.patience_ns());
         agenda.put(qpn(1), Why::WaitingPost, due);
         agenda.done(qpn(1), Why::WaitingPost);
@@ -305,6 +390,11 @@ mod loom_tests {
     use super::*;
     use loom::sync::Arc;
 
+    fn empty() -> Agenda {
+        let bell = sys::eventfd().expect("a descriptor");
+        Agenda::new(std::sync::Arc::new(bell))
+    }
+
     const NOW: Time = Time::from_ns(1_000);
 
     /// Whatever the interleaving, something is put there and is not slept over: either the background thread is
@@ -313,7 +403,7 @@ mod loom_tests {
     fn loom_nothing_on_the_agenda_is_slept_over() {
         for timer in [false, true] {
             loom::model(move || {
-                let agenda = Arc::new(Agenda::default());
+                let agenda = Arc::new(empty());
                 let due = NOW.plus_ns(Why::HeldAck.patience_ns());
                 let application = {
                     let agenda = Arc::clone(&agenda);
@@ -337,7 +427,7 @@ mod loom_tests {
     #[test]
     fn loom_a_flag_and_a_lane_say_the_same() {
         loom::model(|| {
-            let agenda = Arc::new(Agenda::default());
+            let agenda = Arc::new(empty());
             // The lock of the QP; what is to be done for it, and its flag.
             let qp = Arc::new(Mutex::default());
             let put = |agenda: &Agenda, qp: &Mutex<(u32, Listed)>| {

@@ -5,48 +5,49 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rocade_transport::Time;
 
-use crate::broker::{BrokerClient, BrokerConfig, BrokerError, ServiceOutcome};
+use super::{BrokerClient, BrokerConfig, BrokerError, ServiceOutcome};
 use crate::error::VerbsError;
 use crate::link::{LocalAddr, UdpLink};
 use crate::steering::Slot;
 
 /// Keeps the process's slot: hands out sockets, reconnects when the broker has gone.
 #[derive(Debug)]
-pub(super) struct BrokerLink {
+pub(crate) struct BrokerLink {
     client: BrokerClient,
     /// When to try again to reach the broker, in ns; 0 while connected.
     retry_at: AtomicU64,
 }
 
 impl BrokerLink {
-    pub(super) fn connect(config: &BrokerConfig) -> Result<Self, BrokerError> {
-        let client = BrokerClient::connect_or_start(config)?;
+    /// For a process that was started with these rules for faults.
+    pub(crate) fn connect(config: &BrokerConfig, faults: Vec<String>) -> Result<Self, BrokerError> {
+        let client = BrokerClient::connect_with(config, faults)?;
         Ok(Self {
             client,
             retry_at: AtomicU64::new(0),
         })
     }
 
-    pub(super) fn slot(&self) -> Slot {
+    pub(crate) fn slot(&self) -> Slot {
         self.client.slot()
     }
 
-    pub(super) fn open(&self, local: LocalAddr) -> Result<UdpLink, VerbsError> {
+    pub(crate) fn open(&self, local: LocalAddr) -> Result<UdpLink, VerbsError> {
         let socket = self.client.socket_for(local)?;
         Ok(UdpLink::from_broker(local, self.client.slot(), socket)?)
     }
 
     /// The broker's client, for channels.
-    pub(super) const fn client(&self) -> &BrokerClient {
+    pub(crate) const fn client(&self) -> &BrokerClient {
         &self.client
     }
 
     /// Readable when [`BrokerLink::service`] has something to do.
-    pub(super) fn fd(&self) -> RawFd {
+    pub(crate) fn fd(&self) -> RawFd {
         self.client.control_fd()
     }
 
-    pub(super) fn service(&self, now: Time) {
+    pub(crate) fn service(&self, now: Time) {
         let at = match self.client.service() {
             ServiceOutcome::Retry(delay) => now
                 .plus_ns(u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX))
@@ -56,7 +57,7 @@ impl BrokerLink {
         self.retry_at.store(at, Ordering::Relaxed);
     }
 
-    pub(super) fn retry_at(&self) -> Option<Time> {
+    pub(crate) fn retry_at(&self) -> Option<Time> {
         match self.retry_at.load(Ordering::Relaxed) {
             0 => None,
             at => Some(Time::from_ns(at)),

@@ -9,10 +9,9 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-use super::EngineInner;
+use super::events::{AsyncEventKind, AsyncEvents, EventElement};
 use crate::config::HostNetwork;
 use crate::hca::Hca;
-use crate::objects::{AsyncEventKind, ContextInner, EventElement};
 use crate::sys;
 
 /// `RTM_NEWLINK`, `RTM_DELLINK`.
@@ -26,9 +25,9 @@ const RUNNING: u32 = 0x41;
 
 /// The socket, and who wants to know.
 #[derive(Debug, Default)]
-pub(super) struct NetworkWatch {
+pub(crate) struct NetworkWatch {
     socket: Mutex<Option<Arc<OwnedFd>>>,
-    contexts: Mutex<Vec<Weak<ContextInner>>>,
+    events: Mutex<Vec<Weak<AsyncEvents>>>,
 }
 
 /// What a message says of an interface.
@@ -40,66 +39,54 @@ enum LinkChange {
 
 impl NetworkWatch {
     /// What the background thread waits for.
-    pub(super) fn socket(&self) -> Option<Arc<OwnedFd>> {
+    pub(crate) fn socket(&self) -> Option<Arc<OwnedFd>> {
         self.socket.lock().clone()
-    }
-
-    fn add(&self, context: &Arc<ContextInner>) {
-        let mut contexts = self.contexts.lock();
-        contexts.retain(|other| other.strong_count() > 0);
-        contexts.push(Arc::downgrade(context));
     }
 
     /// To all who have opened the device.
     fn raise(&self, hca: &Arc<Hca>, kind: AsyncEventKind) {
-        let contexts: Vec<_> = {
-            let contexts = self.contexts.lock();
-            contexts.iter().filter_map(Weak::upgrade).collect()
+        let all: Vec<_> = {
+            let events = self.events.lock();
+            events.iter().filter_map(Weak::upgrade).collect()
         };
         let element = match kind {
             AsyncEventKind::DeviceFatal => EventElement::Device,
             _ => EventElement::Port(1),
         };
-        for context in contexts.iter().filter(|context| context.is_of(hca)) {
-            context.raise_of_port(kind, element);
+        for events in all.iter().filter(|events| Arc::ptr_eq(events.hca(), hca)) {
+            events.raise_of_port(kind, element);
         }
     }
-}
 
-impl EngineInner {
-    /// Begins to watch the interfaces, if nothing does yet, and tells this context what becomes of its
-    /// device's. Where no device has an interface, or the system does not say, there are no events.
-    pub(crate) fn watch_network(self: &Arc<Self>, context: &Arc<ContextInner>) {
-        if !self.hcas.iter().any(|hca| hca.has_interface()) {
-            return;
+    /// Tells an opened device what becomes of its interface from now on. True where nobody was told before: then
+    /// somebody has to look at the socket.
+    pub(crate) fn tell(&self, events: &Arc<AsyncEvents>, hcas: &[Arc<Hca>]) -> bool {
+        {
+            let mut all = self.events.lock();
+            all.retain(|other| other.strong_count() > 0);
+            all.push(Arc::downgrade(events));
         }
-        self.network.add(context);
         let begins = {
-            let mut socket = self.network.socket.lock();
+            let mut socket = self.socket.lock();
             let begins = socket.is_none();
             if begins {
                 *socket = sys::route_socket().ok().map(Arc::new);
             }
             begins && socket.is_some()
         };
-        if begins {
-            // What has changed since the devices were made has no event.
-            if let Ok(network) = HostNetwork::discover() {
-                for hca in &self.hcas {
-                    hca.set_running(network.is_running(hca.config.ifindex));
-                    hca.follow(&network);
-                }
+        // What has changed since the devices were made has no event.
+        if begins && let Ok(network) = HostNetwork::discover() {
+            for hca in hcas {
+                hca.set_running(network.is_running(hca.config.ifindex));
+                hca.follow(&network);
             }
-            if let Err(error) = self.start_background() {
-                tracing::warn!("no events of network interfaces: {error}");
-            }
-            self.call_background();
         }
+        begins
     }
 
     /// The socket has messages.
-    pub(super) fn network_changed(&self) {
-        let Some(socket) = self.network.socket() else {
+    pub(crate) fn changed(&self, hcas: &[Arc<Hca>]) {
+        let Some(socket) = self.socket() else {
             return;
         };
         let mut buffer = vec![0; 32 * 1024];
@@ -107,28 +94,28 @@ impl EngineInner {
             match sys::receive(socket.as_fd(), &mut buffer) {
                 Ok(0) => break,
                 Ok(len) => each_change(&buffer[..len], |index, change| {
-                    self.link_changed(index, change);
+                    self.link_changed(hcas, index, change);
                 }),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // Too many at once: the interfaces are looked at below.
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
-                    self.look_at_interfaces();
+                    self.look_at_interfaces(hcas);
                 }
                 Err(_) => break,
             }
         }
-        self.look_at_addresses();
+        self.look_at_addresses(hcas);
     }
 
-    fn link_changed(&self, index: u32, change: LinkChange) {
-        for hca in self.hcas.iter().filter(|hca| hca.config.ifindex == index) {
+    fn link_changed(&self, hcas: &[Arc<Hca>], index: u32, change: LinkChange) {
+        for hca in hcas.iter().filter(|hca| hca.config.ifindex == index) {
             let running = change == LinkChange::Running(true);
             if hca.set_running(running) {
                 self.raise_port(hca, running);
             }
             //= AEV-07
             if change == LinkChange::Gone && hca.set_gone() {
-                self.network.raise(hca, AsyncEventKind::DeviceFatal);
+                self.raise(hca, AsyncEventKind::DeviceFatal);
             }
         }
     }
@@ -141,14 +128,14 @@ impl EngineInner {
             AsyncEventKind::PortErr
         };
         tracing::info!(device = hca.config.name, ?kind, "the interface has changed");
-        self.network.raise(hca, kind);
+        self.raise(hca, kind);
     }
 
-    fn look_at_interfaces(&self) {
+    fn look_at_interfaces(&self, hcas: &[Arc<Hca>]) {
         let Ok(network) = HostNetwork::discover() else {
             return;
         };
-        for hca in &self.hcas {
+        for hca in hcas {
             let running = network.is_running(hca.config.ifindex);
             if hca.set_running(running) {
                 self.raise_port(hca, running);
@@ -156,13 +143,13 @@ impl EngineInner {
         }
     }
 
-    fn look_at_addresses(&self) {
+    fn look_at_addresses(&self, hcas: &[Arc<Hca>]) {
         let Ok(network) = HostNetwork::discover() else {
             return;
         };
-        for hca in &self.hcas {
+        for hca in hcas {
             if hca.follow(&network) {
-                self.network.raise(hca, AsyncEventKind::GidChange);
+                self.raise(hca, AsyncEventKind::GidChange);
             }
         }
     }

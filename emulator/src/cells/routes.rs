@@ -16,9 +16,7 @@ use parking_lot::{Mutex, RwLock};
 use rocade_transport::{AddressVector, RouteTag};
 use rocade_wire::Qpn;
 
-use super::EngineInner;
 use super::uplink::{Path, Uplink};
-use crate::config::LinkMode;
 use crate::link::LocalAddr;
 use crate::link::shm::ShmChannel;
 use crate::steering::Slot;
@@ -54,11 +52,24 @@ impl Route {
     pub(crate) const fn tag(&self) -> RouteTag {
         self.tag
     }
+
+    /// Where it leads to, and from which address.
+    pub(crate) const fn ends(&self) -> (&Arc<Uplink>, Qpn, IpAddr) {
+        (&self.uplink, self.dest, self.by_udp.to)
+    }
+
+    /// There is, or is not, a channel: it is known now.
+    pub(crate) fn lead(&self, channel: Option<Arc<ShmChannel>>) {
+        if let Some(channel) = channel {
+            self.channel.write().get_or_insert(channel);
+        }
+        self.is_ready.store(true, Ordering::Release);
+    }
 }
 
 /// The routes of a process.
 #[derive(Debug, Default)]
-pub(super) struct Routes {
+pub(crate) struct Routes {
     known: Mutex<HashMap<Key, Weak<Route>>>,
     /// So many names were given.
     names: AtomicU64,
@@ -74,20 +85,20 @@ impl Routes {
             .filter_map(Weak::upgrade)
             .collect()
     }
-}
 
-impl EngineInner {
     /// The route from an address to a QP of a peer; made where it is not in use yet. The sockets of the
-    /// uplink for this hop limit are open.
+    /// uplink for this hop limit are open. Where it is not ready `at_once`, somebody has to ask for its channel: true
+    /// where that is new.
     ///
     /// # Errors
     /// Those of [`Uplink::path_of`].
-    pub(crate) fn route_to(
+    pub(crate) fn to(
         &self,
         uplink: &Arc<Uplink>,
         dest: Qpn,
         av: &AddressVector,
-    ) -> std::io::Result<Arc<Route>> {
+        at_once: bool,
+    ) -> std::io::Result<(Arc<Route>, bool)> {
         let key = Key {
             local: uplink.link.local_addr(),
             to: av.dgid.to_ip(),
@@ -95,14 +106,12 @@ impl EngineInner {
             hop_limit: av.hop_limit,
             slot: Slot::of(dest),
         };
-        let mut known = self.routes.known.lock();
+        let mut known = self.known.lock();
         if let Some(route) = known.get(&key).and_then(Weak::upgrade) {
-            return Ok(route);
+            return Ok((route, false));
         }
-        let at_once =
-            key.to.is_multicast() || self.link_mode == LinkMode::Udp || self.is_simulated();
         known.retain(|_, route| route.strong_count() > 0);
-        let name = self.routes.names.fetch_add(1, Ordering::Relaxed) + 1;
+        let name = self.names.fetch_add(1, Ordering::Relaxed) + 1;
         let route = Arc::new(Route {
             tag: RouteTag(name),
             dest,
@@ -114,27 +123,20 @@ impl EngineInner {
         known.insert(key, Arc::downgrade(&route));
         drop(known);
         if !at_once {
-            self.routes.new.lock().push(Arc::downgrade(&route));
-            self.call_background();
+            self.new.lock().push(Arc::downgrade(&route));
         }
-        Ok(route)
+        Ok((route, !at_once))
     }
 
-    /// The background thread looks for channels that new routes can go through.
-    pub(super) fn lead_new_routes(&self) {
-        let new = std::mem::take(&mut *self.routes.new.lock());
-        for route in new.iter().filter_map(Weak::upgrade) {
-            let channel = self.channel_to(&route.uplink, route.dest, route.by_udp.to);
-            if let Some(channel) = channel {
-                route.channel.write().get_or_insert(channel);
-            }
-            route.is_ready.store(true, Ordering::Release);
-        }
+    /// The routes that nobody has asked for a channel for.
+    pub(crate) fn take_new(&self) -> Vec<Arc<Route>> {
+        let new = std::mem::take(&mut *self.new.lock());
+        new.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Leads the routes through a new channel that have none.
-    pub(super) fn offer_to_routes(&self, channel: &Arc<ShmChannel>) {
-        for route in self.routes.all() {
+    pub(crate) fn offer(&self, channel: &Arc<ShmChannel>) {
+        for route in self.all() {
             let Path { to, slot, .. } = route.by_udp;
             if channel.leads(route.uplink.link.local_addr(), to, slot) {
                 route
@@ -146,8 +148,8 @@ impl EngineInner {
     }
 
     /// Leads the routes back to UDP whose channel has ended.
-    pub(super) fn leave_ended_channels(&self) {
-        for route in self.routes.all() {
+    pub(crate) fn leave_ended(&self) {
+        for route in self.all() {
             route.channel.write().take_if(|channel| channel.has_ended());
         }
     }
@@ -155,7 +157,7 @@ impl EngineInner {
 
 /// The routes that the datagrams of a queue pair take.
 #[derive(Debug, Default)]
-pub(super) struct Ways {
+pub(crate) struct Ways {
     ways: HashMap<RouteTag, Way>,
 }
 
@@ -167,7 +169,7 @@ struct Way {
 
 impl Ways {
     /// Remembers a route. Where there are many, `needed` tells which others have to stay.
-    pub(super) fn learn<I: Iterator<Item = RouteTag>>(
+    pub(crate) fn learn<I: Iterator<Item = RouteTag>>(
         &mut self,
         route: &Arc<Route>,
         needed: impl FnOnce() -> I,
@@ -194,13 +196,13 @@ impl Ways {
     }
 
     /// May anything be sent on it yet?
-    pub(super) fn is_ready(&self, tag: RouteTag) -> bool {
+    pub(crate) fn is_ready(&self, tag: RouteTag) -> bool {
         let way = self.ways.get(&tag);
         way.is_none_or(|way| way.route.is_ready.load(Ordering::Acquire))
     }
 
     /// The way of that name, through the channel of its route if it has one now.
-    pub(super) fn get(&mut self, tag: RouteTag) -> Option<(&Arc<Uplink>, &mut Path)> {
+    pub(crate) fn get(&mut self, tag: RouteTag) -> Option<(&Arc<Uplink>, &mut Path)> {
         let Way { route, path } = self.ways.get_mut(&tag)?;
         let current = route.channel.read();
         let same = match (&*current, &path.channel) {

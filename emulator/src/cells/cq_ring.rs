@@ -26,7 +26,7 @@ pub(super) enum Added {
 }
 
 #[derive(Debug)]
-pub(super) struct CqRing {
+pub(crate) struct CqRing {
     entries: VecDeque<Entry>,
     /// Number of the next completion.
     next: u64,
@@ -52,11 +52,23 @@ struct Moderation {
     held: u32,
     /// When it comes.
     due: Option<Time>,
+    /// When the CQ is going to be looked at for that; until then nobody has to be told of a time that is later.
+    looked_at: Option<Time>,
 }
 
 impl Moderation {
     const fn is_on(&self) -> bool {
         self.count > 1 && self.period_ns > 0
+    }
+
+    /// The event comes at `due`.
+    fn wait_until(&mut self, due: Time) -> Added {
+        self.due = Some(due);
+        if self.looked_at.is_some_and(|at| at <= due) {
+            return Added::Quiet;
+        }
+        self.looked_at = Some(due);
+        Added::EventAt(due)
     }
 }
 
@@ -67,7 +79,7 @@ struct Entry {
 }
 
 impl CqRing {
-    pub(super) fn new(capacity: usize, ignores_overrun: bool) -> Self {
+    pub(crate) fn new(capacity: usize, ignores_overrun: bool) -> Self {
         Self {
             entries: VecDeque::new(),
             next: 0,
@@ -188,17 +200,20 @@ impl CqRing {
             return Some(Added::Quiet);
         }
         let due = Time::from_ns(now_ns).plus_ns(moderation.period_ns);
-        moderation.due = Some(due);
-        Some(Added::EventAt(due))
+        Some(moderation.wait_until(due))
     }
 
-    /// Is the event that waits due now? Then it is no longer armed for.
-    pub(super) fn take_due(&mut self, now: Time) -> bool {
-        let is_due = self.moderation.due.is_some_and(|due| due <= now);
-        if is_due {
-            self.disarm();
+    /// The CQ is looked at: what becomes of the event that waits, if one does.
+    pub(super) fn take_due(&mut self, now: Time) -> Added {
+        self.moderation.looked_at = None;
+        match self.moderation.due {
+            None => Added::Quiet,
+            Some(due) if due > now => self.moderation.wait_until(due),
+            Some(_) => {
+                self.disarm();
+                Added::Event
+            }
         }
-        is_due
     }
 
     /// Changes how many completions an event waits for, and how long; `now` for the one that waits.
@@ -213,9 +228,7 @@ impl CqRing {
             self.disarm();
             return Added::Event;
         }
-        let due = now.plus_ns(period_ns);
-        moderation.due = Some(due);
-        Added::EventAt(due)
+        moderation.wait_until(now.plus_ns(period_ns))
     }
 
     /// Waits for no event.
@@ -381,14 +394,13 @@ mod tests {
         assert_eq!(ring.add(at(10)), Added::EventAt(time(1_010)));
         assert_eq!(ring.add(at(20)), Added::Quiet, "one waits already");
         assert_eq!(ring.add(at(30)), Added::Event, "the third");
-        assert!(!ring.take_due(time(9_999)), "it came before");
         assert_eq!(ring.add(at(40)), Added::Quiet, "one shot");
 
         ring.arm(false);
-        assert_eq!(ring.add(at(50)), Added::EventAt(time(1_050)));
-        assert!(!ring.take_due(time(1_049)));
-        assert!(ring.take_due(time(1_050)));
-        assert!(!ring.take_due(time(1_051)), "one shot");
+        assert_eq!(ring.add(at(50)), Added::Quiet, "somebody looks before");
+        assert_eq!(ring.take_due(time(1_010)), Added::EventAt(time(1_050)));
+        assert_eq!(ring.take_due(time(1_050)), Added::Event);
+        assert_eq!(ring.take_due(time(1_051)), Added::Quiet, "one shot");
         assert_eq!(ring.add(at(60)), Added::Quiet);
 
         ring.arm(true);
@@ -419,7 +431,7 @@ mod tests {
         ring.arm(false);
         ring.add(at(1));
         ring.disarm();
-        assert!(!ring.take_due(Time::from_ns(99)));
+        assert_eq!(ring.take_due(Time::from_ns(99)), Added::Quiet);
         ring.arm(false);
         assert_eq!(ring.add(at(2)), Added::EventAt(Time::from_ns(12)));
     }

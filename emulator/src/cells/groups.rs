@@ -11,7 +11,6 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock};
 use rocade_wire::{Gid, Qpn};
 
-use super::EngineInner;
 use super::uplink::Uplink;
 use crate::error::VerbsError;
 use crate::hca::{Hca, limits};
@@ -26,7 +25,7 @@ pub(crate) struct Group {
 
 impl Group {
     /// They, as they are now.
-    pub(super) fn members(&self) -> Vec<Qpn> {
+    pub(crate) fn members(&self) -> Vec<Qpn> {
         self.members.read().clone()
     }
 
@@ -37,30 +36,31 @@ impl Group {
 
 /// The groups of a process that have members.
 #[derive(Debug, Default)]
-pub(super) struct Groups {
+pub(crate) struct Groups {
     joined: Mutex<Vec<Arc<Uplink>>>,
 }
 
-impl EngineInner {
-    /// Attaches a QP of `hca` to a group. Twice is once.
+impl Groups {
+    /// Attaches a QP of `hca` to a group. Twice is once. True where `uplinks` has one more now.
     //= MC-01
-    pub(crate) fn attach_to_group(
+    pub(crate) fn attach(
         &self,
+        uplinks: &RwLock<Vec<Arc<Uplink>>>,
         hca: &Arc<Hca>,
         group: Gid,
         qpn: Qpn,
-    ) -> Result<(), VerbsError> {
-        let mut joined = self.groups.joined.lock();
+    ) -> Result<bool, VerbsError> {
+        let mut joined = self.joined.lock();
         if let Some(known) = find(&joined, hca, group.to_ip()) {
             let mut members = known.members.write();
             if members.contains(&qpn) {
-                return Ok(());
+                return Ok(false);
             }
             if members.len() >= limits::MAX_MCAST_QP_ATTACH as usize {
                 return Err(VerbsError::NoMemory("QPs of a multicast group"));
             }
             members.push(qpn);
-            return Ok(());
+            return Ok(false);
         }
         if joined.len() >= limits::MAX_MCAST_GROUPS as usize {
             return Err(VerbsError::NoMemory("multicast groups"));
@@ -75,58 +75,60 @@ impl EngineInner {
             members: RwLock::new(vec![qpn]),
         };
         let uplink = Arc::new(Uplink::of_group(Box::new(link), Arc::clone(hca), group));
-        self.uplinks.write().push(Arc::clone(&uplink));
+        uplinks.write().push(Arc::clone(&uplink));
         joined.push(uplink);
-        drop(joined);
-        // The background thread has one more descriptor to wait for.
-        self.call_background();
-        Ok(())
+        Ok(true)
     }
 
-    /// Detaches it; false where it was not attached. The last one to leave closes the door.
+    /// Detaches it; `None` where it was not attached. The last one to leave closes the door: true where one has
+    /// left `uplinks`.
     //= MC-02
-    pub(crate) fn detach_from_group(&self, hca: &Arc<Hca>, group: Gid, qpn: Qpn) -> bool {
-        let mut joined = self.groups.joined.lock();
-        let Some(known) = find(&joined, hca, group.to_ip()) else {
-            return false;
-        };
+    pub(crate) fn detach(
+        &self,
+        uplinks: &RwLock<Vec<Arc<Uplink>>>,
+        hca: &Arc<Hca>,
+        group: Gid,
+        qpn: Qpn,
+    ) -> Option<bool> {
+        let mut joined = self.joined.lock();
+        let known = find(&joined, hca, group.to_ip())?;
         let mut members = known.members.write();
         let before = members.len();
         members.retain(|member| *member != qpn);
         let was_member = members.len() < before;
         drop(members);
-        self.leave_empty_groups(&mut joined);
-        was_member
+        let left = leave_empty(uplinks, &mut joined);
+        was_member.then_some(left)
     }
 
     /// Is a QP attached to any group?
-    pub(crate) fn is_in_group(&self, qpn: Qpn) -> bool {
-        let joined = self.groups.joined.lock();
+    pub(crate) fn has(&self, qpn: Qpn) -> bool {
+        let joined = self.joined.lock();
         let mut groups = joined.iter().filter_map(|uplink| uplink.group.as_ref());
         groups.any(|group| group.has(qpn))
     }
 
-    /// A QP ends without having been detached.
-    pub(crate) fn leave_groups(&self, qpn: Qpn) {
-        let mut joined = self.groups.joined.lock();
+    /// A QP ends without having been detached. True where one has left `uplinks`.
+    pub(crate) fn forget(&self, uplinks: &RwLock<Vec<Arc<Uplink>>>, qpn: Qpn) -> bool {
+        let mut joined = self.joined.lock();
         for group in joined.iter().filter_map(|uplink| uplink.group.as_ref()) {
             group.members.write().retain(|member| *member != qpn);
         }
-        self.leave_empty_groups(&mut joined);
+        leave_empty(uplinks, &mut joined)
     }
+}
 
-    fn leave_empty_groups(&self, joined: &mut Vec<Arc<Uplink>>) {
-        let is_empty = |uplink: &Arc<Uplink>| {
-            let group = uplink.group.as_ref();
-            group.is_some_and(|group| group.members.read().is_empty())
-        };
-        if joined.iter().any(is_empty) {
-            joined.retain(|uplink| !is_empty(uplink));
-            self.uplinks.write().retain(|uplink| !is_empty(uplink));
-            // It waits for what comes there, and has the socket as long as it does.
-            self.call_background();
-        }
+fn leave_empty(uplinks: &RwLock<Vec<Arc<Uplink>>>, joined: &mut Vec<Arc<Uplink>>) -> bool {
+    let is_empty = |uplink: &Arc<Uplink>| {
+        let group = uplink.group.as_ref();
+        group.is_some_and(|group| group.members.read().is_empty())
+    };
+    let any = joined.iter().any(is_empty);
+    if any {
+        joined.retain(|uplink| !is_empty(uplink));
+        uplinks.write().retain(|uplink| !is_empty(uplink));
     }
+    any
 }
 
 fn find<'j>(joined: &'j [Arc<Uplink>], hca: &Arc<Hca>, address: IpAddr) -> Option<&'j Group> {

@@ -1,0 +1,199 @@
+//! Rules for faults: which there are, and who is told.
+
+use std::os::fd::AsFd as _;
+use std::time::Duration;
+
+use super::super::faults::{
+    FaultNews, FaultyProcess, MAX_RULE_LEN, NumberedRule, RuleForClient, RuleInProcess, WhichRule,
+};
+use super::super::protocol::{RefusalCode, Response};
+use super::super::sys;
+use super::super::will::{self, Report};
+use super::requests::Refusal;
+use super::{Client, Server};
+use crate::link::fault::{MAX_RULES, Rule};
+
+/// How often to look whether a client listens again that has to be told.
+pub(super) const TELL_AGAIN: Duration = Duration::from_millis(50);
+
+/// The rules that hold for all clients.
+#[derive(Debug)]
+pub(super) struct FaultTable {
+    rules: Vec<NumberedRule>,
+    last_id: u32,
+    /// How often the rules have changed.
+    generation: u32,
+}
+
+/// What a client knows of them.
+#[derive(Debug, Default)]
+pub(super) struct ClientFaults {
+    /// Those that it was started with, and their places among those.
+    own: Vec<(u8, NumberedRule)>,
+    /// The list that it was told; 0 for none.
+    told: u32,
+}
+
+impl FaultTable {
+    pub(super) const fn new() -> Self {
+        Self {
+            rules: Vec::new(),
+            last_id: 0,
+            generation: 1,
+        }
+    }
+
+    fn number(&mut self, text: String) -> NumberedRule {
+        self.last_id += 1;
+        let id = self.last_id;
+        NumberedRule { id, text }
+    }
+
+    /// A client has come, new or from an earlier broker, with rules of its own. One that has none and that no rule
+    /// holds for need not be told.
+    pub(super) fn welcome(&mut self, faults: Vec<String>, is_new: bool) -> ClientFaults {
+        let own: Vec<_> = (0..)
+            .zip(faults)
+            .filter(|(_, text)| !text.is_empty())
+            .map(|(index, text)| (index, self.number(text)))
+            .collect();
+        let knows_all = is_new && own.is_empty() && self.rules.is_empty();
+        ClientFaults {
+            told: if knows_all { self.generation } else { 0 },
+            own,
+        }
+    }
+
+    fn changed(&mut self) {
+        // Never 0, which nobody was told.
+        self.generation = self.generation.checked_add(1).unwrap_or(1);
+    }
+
+    fn news(&self, client: &ClientFaults) -> FaultNews {
+        let own = client.own.iter().map(|(index, rule)| RuleForClient {
+            id: rule.id,
+            which: WhichRule::Own(*index),
+        });
+        let others = self.rules.iter().map(|rule| RuleForClient {
+            id: rule.id,
+            which: WhichRule::Text(rule.text.clone()),
+        });
+        FaultNews {
+            generation: self.generation,
+            rules: own.chain(others).take(MAX_RULES).collect(),
+        }
+    }
+}
+
+impl Client {
+    /// Has it to be told?
+    pub(super) fn knows_too_little(&self, table: &FaultTable) -> bool {
+        self.slot.is_some() && !self.gone && self.faults.told != table.generation
+    }
+
+    fn report(&self) -> Report {
+        let will = self.deposit.as_ref().map(|deposit| deposit.will());
+        will.map(will::read_report).unwrap_or_default()
+    }
+
+    fn faulty_process(&self, table: &FaultTable) -> Option<FaultyProcess> {
+        let report = self.report();
+        let rule = |rule: &NumberedRule, own| RuleInProcess {
+            rule: rule.clone(),
+            own,
+            hits: (report.hits.iter())
+                .find(|(id, _)| *id == rule.id)
+                .map_or(0, |(_, hits)| *hits),
+        };
+        let own = self.faults.own.iter().map(|(_, of)| rule(of, true));
+        let others = table.rules.iter().map(|of| rule(of, false));
+        let never_told = report.generation == 0 && self.faults.own.is_empty();
+        let knows = self.faults.told == table.generation;
+        Some(FaultyProcess {
+            slot: self.slot?,
+            pid: self.peer.pid,
+            name: self.name.clone(),
+            is_up_to_date: knows
+                && (never_told && table.rules.is_empty() || report.generation == table.generation),
+            rules: own.chain(others).take(MAX_RULES).collect(),
+        })
+    }
+}
+
+impl Server {
+    pub(super) fn add_fault(&mut self, text: &str) -> Result<Response, Refusal> {
+        let rule = Rule::parse(text)
+            .map_err(|error| Refusal::new(RefusalCode::Malformed, error.to_string()))?;
+        let text = rule.to_string();
+        if text.len() > MAX_RULE_LEN {
+            let why = format!("a rule has at most {MAX_RULE_LEN} bytes");
+            return Err(Refusal::new(RefusalCode::Limit, why));
+        }
+        let own = self.clients.iter().map(|client| client.faults.own.len());
+        if self.faults.rules.len() + own.max().unwrap_or(0) >= MAX_RULES {
+            let why =
+                format!("there are {MAX_RULES} rules already; `rocade fault clear` makes room");
+            return Err(Refusal::new(RefusalCode::Limit, why));
+        }
+        let rule = self.faults.number(text);
+        let id = rule.id;
+        tracing::info!(%rule, "fault");
+        self.faults.rules.push(rule);
+        self.faults.changed();
+        self.tell_faults();
+        Ok(Response::FaultAdded(id))
+    }
+
+    pub(super) fn clear_faults(&mut self, id: Option<u32>) -> Response {
+        let goes = |rule: &NumberedRule| id.is_none_or(|id| id == rule.id);
+        let mut count = self.faults.rules.extract_if(.., |rule| goes(rule)).count();
+        for client in &mut self.clients {
+            count += client
+                .faults
+                .own
+                .extract_if(.., |(_, rule)| goes(rule))
+                .count();
+        }
+        if count > 0 {
+            self.faults.changed();
+            self.tell_faults();
+        }
+        Response::FaultsCleared(u16::try_from(count).unwrap_or(u16::MAX))
+    }
+
+    pub(super) fn fault_rules(&self) -> Response {
+        Response::FaultRules(self.faults.rules.clone())
+    }
+
+    pub(super) fn faults_from(&self, slot: u8) -> Response {
+        let clients = self.clients.iter().filter(|client| !client.gone);
+        let with_slot = clients.filter_map(|client| Some((client.slot?, client)));
+        let next = with_slot
+            .filter(|(own, _)| own.get() >= slot)
+            .min_by_key(|(own, _)| *own);
+        Response::FaultsOf(next.and_then(|(_, client)| client.faulty_process(&self.faults)))
+    }
+
+    /// Tells the clients which rules hold for them, but for those that have not received what they were sent
+    /// before: they are told later.
+    pub(super) fn tell_faults(&mut self) {
+        for index in 0..self.clients.len() {
+            let client = &self.clients[index];
+            if client.knows_too_little(&self.faults) && !sys::has_unread(client.connection.as_fd())
+            {
+                self.tell_faults_to(index);
+            }
+        }
+    }
+
+    /// Tells a client, unless it knows; one that has just been welcomed hears of its rules before it has a packet.
+    pub(super) fn tell_faults_to(&mut self, index: usize) {
+        let (client, table) = (&mut self.clients[index], &self.faults);
+        if client.knows_too_little(table) {
+            let news = Response::FaultNews(table.news(&client.faults));
+            if client.try_send(&news, &[]).is_ok() {
+                client.faults.told = table.generation;
+            }
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! What a process counts beside its will: how many packets the rules have hit that hold for it.
+//!
+//! A list of numbers and counts, and a word before it that says of which list they are: 0 while it
+//! changes.
+
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{REPORT_AT, Will, memory};
+
+/// Most rules that are counted.
+pub(crate) const MAX_COUNTED: usize = 64;
+/// The generation, then number and count of each.
+const WORDS: usize = 1 + 2 * MAX_COUNTED;
+/// Length in bytes.
+pub(super) const LEN: usize = WORDS * size_of::<u64>();
+
+/// The counts of a process, by number of the rule, and of which list they are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Report {
+    pub(crate) generation: u32,
+    pub(crate) hits: Vec<(u32, u64)>,
+}
+
+impl Will {
+    fn report(&self) -> &[AtomicU64] {
+        &self.shared.words()[REPORT_AT / size_of::<u64>()..][..WORDS]
+    }
+
+    /// The process goes by this list from now on.
+    pub(crate) fn count_anew(&self, generation: u32, hits: impl Iterator<Item = (u32, u64)>) {
+        let words = self.report();
+        words[0].store(0, Ordering::SeqCst);
+        let mut hits = hits.take(MAX_COUNTED);
+        for pair in words[1..].chunks_exact(2) {
+            let (id, count) = hits.next().unwrap_or((0, 0));
+            pair[0].store(id.into(), Ordering::Relaxed);
+            pair[1].store(count, Ordering::Relaxed);
+        }
+        words[0].store(generation.into(), Ordering::SeqCst);
+    }
+
+    /// So many packets the `index`th rule of the list has hit.
+    pub(crate) fn count(&self, index: usize, hits: u64) {
+        if let Some(word) = self.report().get(2 + 2 * index) {
+            word.store(hits, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What a client has counted. Whatever it has done to the file: what cannot be read is not there.
+pub(crate) fn read(file: &OwnedFd) -> Report {
+    let mut bytes = [0; REPORT_AT + LEN];
+    let Ok(len) = memory::read(file.as_fd(), &mut bytes) else {
+        return Report::default();
+    };
+    let (words, _) = bytes[..len].as_chunks::<{ size_of::<u64>() }>();
+    let words = words.get(REPORT_AT / size_of::<u64>()..).unwrap_or(&[]);
+    let mut words = words.iter().map(|word| u64::from_ne_bytes(*word));
+    let generation = words.next().and_then(|word| u32::try_from(word).ok());
+    let mut hits = Vec::new();
+    while let (Some(id), Some(count)) = (words.next(), words.next()) {
+        if let Ok(id @ 1..) = u32::try_from(id) {
+            hits.push((id, count));
+        }
+    }
+    Report {
+        generation: generation.unwrap_or(0),
+        hits,
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_can_be_read_with_the_list_that_they_are_of() {
+        let will = Will::new().unwrap();
+        let file = will.fd().try_clone_to_owned().unwrap();
+        assert_eq!(read(&file), Report::default());
+        will.count_anew(7, [(3, 0), (5, 9)].into_iter());
+        will.count(0, 2);
+        will.count(MAX_COUNTED, 2);
+        let report = read(&file);
+        assert_eq!(
+            (report.generation, &*report.hits),
+            (7, &[(3, 2), (5, 9)][..])
+        );
+        will.count_anew(8, (1..).map(|id| (id, u64::from(id))));
+        will.count(MAX_COUNTED - 1, 1);
+        let report = read(&file);
+        assert_eq!((report.generation, report.hits.len()), (8, MAX_COUNTED));
+        assert_eq!(report.hits.last(), Some(&(64, 1)));
+        assert_eq!(super::super::read(&file), [], "nothing is owed");
+    }
+
+    #[test]
+    fn other_files_have_no_counts() {
+        let file = tempfile::tempfile().unwrap();
+        assert_eq!(read(&file.into()), Report::default());
+        let mut file = tempfile::tempfile().unwrap();
+        std::io::Write::write_all(&mut file, &[1; REPORT_AT + 3]).unwrap();
+        assert_eq!(read(&file.into()), Report::default());
+    }
+}

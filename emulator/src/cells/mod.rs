@@ -1,0 +1,37 @@
+//! What the engine works on, and handles share: the state of queue pairs, completion queues and shared receive queues, the
+//! ways that packets take, and the agenda of what has to be looked at. Below the engine, which is not known here.
+
+mod agenda;
+mod cq;
+mod cq_ring;
+mod domain;
+mod event_queue;
+mod events;
+mod groups;
+mod network;
+mod qp;
+mod qp_table;
+mod routes;
+mod slots;
+mod srq;
+mod tx;
+mod uplink;
+
+pub use domain::{FileId, XrcdInitAttr};
+pub use event_queue::EventWaiter;
+pub use events::{AsyncEvent, AsyncEventKind, EventElement};
+
+pub(crate) use agenda::{Agenda, Why};
+pub(crate) use cq::{ChannelInner, CqInner};
+pub(crate) use cq_ring::CqRing;
+pub(crate) use domain::{Domain, Domains};
+pub(crate) use event_queue::{AckCounter, EventQueue};
+pub(crate) use events::AsyncEvents;
+pub(crate) use groups::Groups;
+pub(crate) use network::NetworkWatch;
+pub(crate) use qp::{Hold, QpCore, QpInner, QpParts};
+pub(crate) use qp_table::QpTable;
+pub(crate) use routes::{Route, Routes};
+pub(crate) use srq::{SrqInner, SrqNumber};
+pub(crate) use tx::{Blocked, TxState, way};
+pub(crate) use uplink::{Flow, Flows, Icrcs, Path, RxState, Uplink};

@@ -1,0 +1,355 @@
+//! Queue pairs: what the engine and the handles share of one.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
+use rocade_transport::{CompleteTo, Completion, QpEvent, Srqn};
+use rocade_wire::Qpn;
+
+use super::cq::CqInner;
+use super::domain::Domain;
+use super::event_queue::AckCounter;
+use super::events::{AsyncEventKind, AsyncEvents, EventElement};
+use super::slots::PendingSlots;
+use super::srq::SrqInner;
+use super::tx::TxState;
+use crate::hca::Hca;
+
+#[derive(Debug)]
+pub(crate) struct QpInner {
+    events: Arc<AsyncEvents>,
+    qp_num: Qpn,
+    /// That of an XRC target has none.
+    send_cq: Option<Arc<CqInner>>,
+    recv_cq: Option<Arc<CqInner>>,
+    srq: Option<Arc<SrqInner>>,
+    target: Option<Box<TargetPart>>,
+    cookie: u64,
+    core: Mutex<QpCore>,
+    alive: AtomicBool,
+    async_acks: Arc<AckCounter>,
+}
+
+/// What a QP completes to and takes from.
+#[derive(Debug, Default)]
+pub(crate) struct QpParts {
+    /// Where sends and receives complete.
+    pub(crate) cqs: Option<(Arc<CqInner>, Arc<CqInner>)>,
+    pub(crate) srq: Option<Arc<SrqInner>>,
+    /// The domain of an XRC target, and who has it open.
+    pub(crate) target: Option<(Arc<Domain>, Arc<Hold>)>,
+}
+
+/// What an XRC target has besides.
+#[derive(Debug)]
+struct TargetPart {
+    domain: Arc<Domain>,
+    /// Who has it open; with the last one it ends, and nobody can open it any more.
+    holds: Mutex<Vec<Arc<Hold>>>,
+}
+
+/// One opening of a target.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    events: Arc<AsyncEvents>,
+    cookie: u64,
+    async_acks: Arc<AckCounter>,
+}
+
+impl Hold {
+    pub(crate) fn new(events: &Arc<AsyncEvents>, cookie: u64) -> Arc<Self> {
+        Arc::new(Self {
+            events: Arc::clone(events),
+            cookie,
+            async_acks: Arc::default(),
+        })
+    }
+
+    pub(crate) fn async_acks(&self) -> &AckCounter {
+        &self.async_acks
+    }
+
+    /// Its events that nobody has read yet are forgotten.
+    pub(crate) fn forget_events(&self) {
+        self.events.forget(&self.async_acks);
+    }
+}
+
+/// What the lock of a QP protects.
+#[derive(Debug)]
+pub(crate) struct QpCore {
+    pub(crate) qp: rocade_transport::Qp,
+    pub(crate) tx: TxState,
+    /// A completion was lost: events wait until all QPs of the CQ are in ERR.
+    pub(crate) overrun: bool,
+    /// Slots of the send and the receive queue that become free when their completions are taken.
+    send_slots: PendingSlots,
+    recv_slots: PendingSlots,
+}
+
+impl QpInner {
+    /// One in RESET that completes and takes as `parts` say.
+    pub(crate) fn new(
+        events: Arc<AsyncEvents>,
+        qp: rocade_transport::Qp,
+        cookie: u64,
+        parts: QpParts,
+    ) -> Arc<Self> {
+        let (send_cq, recv_cq) = parts.cqs.unzip();
+        for cq in send_cq.iter().chain(&recv_cq) {
+            cq.attach_qp();
+        }
+        if let Some(srq) = &parts.srq {
+            srq.attach_qp();
+        }
+        let target = parts.target.map(|(domain, hold)| {
+            let holds = Mutex::new(vec![hold]);
+            Box::new(TargetPart { domain, holds })
+        });
+        Arc::new(Self {
+            events,
+            qp_num: qp.config().qp_num,
+            send_cq,
+            recv_cq,
+            srq: parts.srq,
+            target,
+            cookie,
+            core: Mutex::new(QpCore {
+                qp,
+                tx: TxState::default(),
+                overrun: false,
+                send_slots: PendingSlots::default(),
+                recv_slots: PendingSlots::default(),
+            }),
+            alive: AtomicBool::new(true),
+            async_acks: Arc::default(),
+        })
+    }
+
+    /// Is it a target of this domain? Then it is held by one more, unless it is about to end.
+    //= XRC-11
+    pub(crate) fn open_as(&self, domain: &Arc<Domain>, hold: &Arc<Hold>) -> bool {
+        let of_domain = |target: &&TargetPart| Arc::ptr_eq(&target.domain, domain);
+        let Some(target) = self.target.as_deref().filter(of_domain) else {
+            return false;
+        };
+        let mut holds = target.holds.lock();
+        let lives = !holds.is_empty();
+        if lives {
+            holds.push(Arc::clone(hold));
+        }
+        lives
+    }
+
+    /// One of those that have a target open lets go of it: was it the last one? `None` where it had let go before.
+    //= XRC-11
+    pub(crate) fn let_go(&self, hold: &Arc<Hold>) -> Option<bool> {
+        let mut holds = self.target.as_ref()?.holds.lock();
+        let index = holds.iter().position(|other| Arc::ptr_eq(other, hold))?;
+        holds.remove(index);
+        Some(holds.is_empty())
+    }
+
+    /// The application has let go of it; false where that has happened before.
+    pub(crate) fn dies(&self) -> bool {
+        self.alive.swap(false, Ordering::AcqRel)
+    }
+
+    /// Whoever still holds a reference finds a QP that takes and sends nothing.
+    pub(crate) fn abandon(&self) {
+        let mut core = self.lock();
+        tracing::debug!(qp_num = ?self.qp_num, counters = ?core.qp.counters(), "QP ends");
+        core.tx.reset();
+        core.qp.abandon();
+        self.purge_completions(&mut core);
+    }
+
+    /// Its queues may end.
+    pub(crate) fn detach(&self) {
+        self.events.forget(&self.async_acks);
+        for cq in self.send_cq.iter().chain(&self.recv_cq) {
+            cq.detach_qp();
+        }
+        if let Some(srq) = &self.srq {
+            srq.detach_qp();
+        }
+    }
+
+    pub(crate) fn async_acks(&self) -> &AckCounter {
+        &self.async_acks
+    }
+
+    /// Does a completion that is lost end all QPs of its CQ? That of an XRC SRQ ends only the target that was to
+    /// report it: no CQ is the target's.
+    pub(crate) const fn has_cqs(&self) -> bool {
+        self.send_cq.is_some()
+    }
+
+    /// Its number.
+    pub(crate) const fn qp_num(&self) -> Qpn {
+        self.qp_num
+    }
+
+    /// Its device.
+    pub(crate) fn hca(&self) -> &Hca {
+        self.events.hca()
+    }
+
+    /// Locks the QP. The region table's guard has to be taken before.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, QpCore> {
+        self.core.lock()
+    }
+
+    /// Likewise, if that is possible before long.
+    pub(crate) fn try_lock_for(&self, patience: Duration) -> Option<MutexGuard<'_, QpCore>> {
+        self.core.try_lock_for(patience)
+    }
+
+    const fn cq_of(&self, to: CompleteTo) -> Option<&Arc<CqInner>> {
+        match to {
+            CompleteTo::SendCq => self.send_cq.as_ref(),
+            CompleteTo::RecvCq => self.recv_cq.as_ref(),
+            CompleteTo::SrqCq => None,
+        }
+    }
+
+    /// Reserves room for completions in their CQs until there is none, and returns for how many.
+    pub(crate) fn reserve<'c>(&self, completions: impl Iterator<Item = &'c Completion>) -> usize {
+        let mut reserved = 0;
+        each_run(completions, |to, srqn, run| {
+            let count = run.count();
+            let granted = match (self.cq_of(to), &self.target) {
+                (Some(cq), _) => cq.reserve(count),
+                (None, Some(target)) => target.domain.reserve(srqn, count),
+                (None, None) => count,
+            };
+            reserved += granted;
+            granted == count
+        });
+        reserved
+    }
+
+    /// Hands the completions that wait to their CQs, the first `reserved` of them into the room that was
+    /// reserved for them. Returns how many are lost.
+    pub(crate) fn complete(&self, core: &mut QpCore, reserved: &mut usize) -> usize {
+        let mut lost = 0;
+        let QpCore {
+            qp,
+            send_slots,
+            recv_slots,
+            ..
+        } = core;
+        each_run(qp.pending_completions(), |to, srqn, run| {
+            lost += match (self.cq_of(to), &self.srq, &self.target) {
+                //= XRC-05
+                (None, _, Some(target)) => target.domain.complete(srqn, run, reserved),
+                (None, _, None) => run.count(),
+                (Some(cq), Some(srq), _) if to == CompleteTo::RecvCq => {
+                    srq.add_completions(cq, run, reserved)
+                }
+                (Some(cq), ..) => {
+                    let slots = match to {
+                        CompleteTo::SendCq => &mut *send_slots,
+                        _ => &mut *recv_slots,
+                    };
+                    cq.add(run, reserved, |number, completion| {
+                        slots.note(number, completion.slots);
+                    })
+                }
+            };
+            true
+        });
+        qp.forget_completions();
+        lost
+    }
+
+    /// Frees the slots whose completions the application has taken; false where there are none.
+    //= RC-WQE-03
+    pub(crate) fn reclaim_slots(&self, core: &mut QpCore, is_send: bool) -> bool {
+        let (cq, pending) = if is_send {
+            (&self.send_cq, &mut core.send_slots)
+        } else {
+            (&self.recv_cq, &mut core.recv_slots)
+        };
+        let Some(cq) = cq else {
+            return false;
+        };
+        let slots = pending.reclaim(cq.oldest());
+        core.qp.free_slots(is_send, slots);
+        slots > 0
+    }
+
+    /// Do completions of this QP go to `cq`?
+    pub(crate) fn completes_to(&self, cq: &Arc<CqInner>) -> bool {
+        let own = self.send_cq.iter().chain(&self.recv_cq);
+        own.into_iter().any(|own| Arc::ptr_eq(own, cq))
+    }
+
+    /// The application has not destroyed it.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.alive.load(Ordering::Acquire)
+    }
+
+    //= AEV-13
+    pub(crate) fn raise(&self, event: QpEvent) {
+        let kind = match event {
+            QpEvent::CommEst => AsyncEventKind::CommEst,
+            QpEvent::SqDrained => AsyncEventKind::SqDrained,
+            QpEvent::ReqErr => AsyncEventKind::QpReqErr,
+            QpEvent::AccessErr => AsyncEventKind::QpAccessErr,
+            QpEvent::LastWqeReached => AsyncEventKind::QpLastWqeReached,
+            QpEvent::Fatal => AsyncEventKind::QpFatal,
+        };
+        let Some(target) = &self.target else {
+            let acks = Some(Arc::clone(&self.async_acks));
+            self.events.raise(kind, EventElement::Qp(self.cookie), acks);
+            return;
+        };
+        //= XRC-11
+        for hold in &*target.holds.lock() {
+            let acks = Some(Arc::clone(&hold.async_acks));
+            let element = EventElement::Qp(hold.cookie);
+            hold.events.raise(kind, element, acks);
+        }
+    }
+
+    /// Its completions are removed from the CQs, and their slots are not waited for.
+    pub(crate) fn purge_completions(&self, core: &mut QpCore) {
+        for cq in self.send_cq.iter().chain(&self.recv_cq) {
+            cq.purge(self.qp_num);
+        }
+        core.send_slots.clear();
+        core.recv_slots.clear();
+    }
+}
+
+/// Calls `each` for each run of completions that go to one CQ, until it says false. It has
+/// to use up what it gets.
+fn each_run<'c, I: Iterator<Item = &'c Completion>>(
+    completions: I,
+    mut each: impl FnMut(CompleteTo, Srqn, &mut dyn Iterator<Item = &'c Completion>) -> bool,
+) {
+    let mut completions = completions.peekable();
+    while let Some(first) = completions.peek() {
+        let (to, srqn) = (first.to, first.srqn);
+        let same = |c: &&Completion| c.to == to && c.srqn == srqn;
+        let mut run = std::iter::from_fn(|| completions.next_if(same));
+        if !each(to, srqn, &mut run) {
+            break;
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Programs have thousands of queue pairs that say nothing for hours. What only some of them need, or only in trouble,
+    /// belongs into a box.
+    #[test]
+    fn an_idle_queue_pair_is_small() {
+        assert!(size_of::<QpInner>() <= 1_280);
+    }
+}

@@ -1,0 +1,214 @@
+//! The transmit side of a queue pair: where its packets go, and what has not left yet.
+
+use std::sync::Arc;
+
+use rocade_transport::{Qp, RouteTag, Time};
+use rocade_wire::Psn;
+
+use super::agenda::Listed;
+use super::routes::{Route, Ways};
+use super::uplink::{Path, Uplink};
+use crate::broker::{Bequest, Creditor, Debt};
+use crate::link::MAX_SEGMENTS;
+use crate::link::shm::ShmChannel;
+
+/// The transmit side of a QP.
+#[derive(Debug, Default)]
+pub(crate) struct TxState {
+    pub(crate) route: Option<(Arc<Uplink>, Path)>,
+    /// Those of its datagrams.
+    pub(crate) ways: Option<Box<Ways>>,
+    /// Nothing has been sent through the channel of the route yet, but perhaps over UDP.
+    pub(crate) enters_channel: bool,
+    /// The peer has sent something through it.
+    peer_has_entered: bool,
+    /// When the pending timer entry of this QP is due.
+    pub(crate) timer: Option<Time>,
+    /// A run of packets that the socket had no room for.
+    pub(crate) blocked: Option<Box<Blocked>>,
+    /// The last acknowledgement that was promised to the peer, and is not seen yet.
+    pub(crate) quiet: Option<Psn>,
+    /// What the QP has written into the last will.
+    pub(crate) bequest: Option<Bequest>,
+    /// Why it has to be looked at again.
+    pub(crate) listed: Listed,
+}
+
+#[derive(Debug)]
+pub(crate) struct Blocked {
+    pub(crate) bytes: Box<[u8]>,
+    pub(crate) segment_len: usize,
+    pub(crate) route: RouteTag,
+    /// Its speed is limited.
+    pub(crate) is_paced: bool,
+    /// The ICRCs are there, as UDP needs them.
+    pub(crate) sealed: bool,
+}
+
+impl TxState {
+    /// Another way from now on. What there was no room for on the old one is lost on it.
+    pub(crate) fn set_path(&mut self, uplink: Arc<Uplink>, path: Path) {
+        self.blocked = None;
+        self.quiet = None;
+        self.enters_channel = path.channel.is_some();
+        self.peer_has_entered = false;
+        self.route = Some((uplink, path));
+        self.bequest = None;
+    }
+
+    /// Datagrams of `qp` may take this route from now on.
+    pub(crate) fn learn(&mut self, route: &Arc<Route>, qp: &Qp) {
+        let blocked = self.blocked.as_ref().map(|blocked| blocked.route);
+        let ways = self.ways.get_or_insert_default();
+        ways.learn(route, || qp.queued_routes().chain(blocked));
+    }
+
+    /// May anything be sent on a route yet?
+    #[inline]
+    pub(crate) fn is_ready(&self, tag: RouteTag) -> bool {
+        tag == RouteTag::OWN || self.ways.as_ref().is_none_or(|ways| ways.is_ready(tag))
+    }
+
+    /// Is there anywhere to send to?
+    pub(crate) const fn leads_anywhere(&self) -> bool {
+        self.route.is_some() || self.ways.is_some()
+    }
+
+    /// Takes a channel that leads where the path does, unless there is one already.
+    pub(crate) fn offer_channel(&mut self, channel: &Arc<ShmChannel>) {
+        if let Some((uplink, path)) = &mut self.route
+            && path.channel.is_none()
+            && channel.leads(uplink.link.local_addr(), path.to, path.slot)
+        {
+            path.channel = Some(Arc::clone(channel));
+            self.enters_channel = true;
+        }
+    }
+
+    /// Goes back to UDP where the peer is gone.
+    pub(crate) fn drop_ended_channel(&mut self) {
+        if let Some((_, path)) = &mut self.route {
+            path.channel.take_if(|channel| channel.has_ended());
+            self.peer_has_entered &= path.channel.is_some();
+        }
+    }
+
+    /// A packet has come through a channel. False where the peer uses another one.
+    #[inline]
+    pub(crate) fn hears_from(&mut self, channel: &ShmChannel) -> bool {
+        if let Some((_, path)) = &self.route
+            && let Some(own) = &path.channel
+            && !own.has_ended()
+        {
+            // Both sides may have asked for a channel at the same time: then there are two.
+            let is_own = own.is_parallel_to(channel);
+            self.peer_has_entered |= is_own;
+            return is_own;
+        }
+        true
+    }
+
+    /// Is the peer in a channel, and nothing that comes over UDP from it? Anybody could send that.
+    #[inline]
+    pub(crate) fn refuses_udp(&self) -> bool {
+        self.peer_has_entered && self.has_live_channel()
+    }
+
+    #[cold]
+    fn has_live_channel(&self) -> bool {
+        let channel = self
+            .route
+            .as_ref()
+            .and_then(|(_, path)| path.channel.as_ref());
+        channel.is_some_and(|channel| !channel.has_ended() && !channel.has_hung_up())
+    }
+
+    /// Forgets route and unsent packets.
+    pub(crate) fn reset(&mut self) {
+        self.route = None;
+        self.ways = None;
+        self.blocked = None;
+        self.quiet = None;
+        self.bequest = None;
+    }
+
+    pub(crate) const fn take_timer(&mut self) {
+        self.timer = None;
+    }
+
+    /// Waits a run of packets for room?
+    pub(crate) const fn is_blocked(&self) -> bool {
+        self.blocked.is_some()
+    }
+
+    /// Segments that a run may have. A link that does not cut them itself cuts those of datagrams all the same.
+    pub(crate) fn max_segments(&self) -> usize {
+        let one_by_one = self.route.as_ref().is_some_and(|(uplink, path)| {
+            let by_channel = path.channel.as_ref().is_some_and(|c| !c.has_ended());
+            !by_channel && !uplink.link.gso()
+        });
+        if one_by_one { 1 } else { MAX_SEGMENTS }
+    }
+
+    /// Is sending a system call?
+    pub(crate) fn uses_socket(&self) -> bool {
+        self.route
+            .as_ref()
+            .is_some_and(|(_, path)| path.channel.is_none())
+    }
+
+    /// Who gets the acknowledgements of a QP.
+    pub(crate) fn creditor(&self, qp: &Qp) -> Option<Creditor> {
+        let (uplink, path) = self.route.as_ref()?;
+        Some(Creditor {
+            local: uplink.link.local_addr(),
+            peer: path.to,
+            dest_qp: qp.dest_qp(),
+            pkey: qp.pkey(),
+            traffic_class: path.traffic_class,
+        })
+    }
+
+    /// The QP holds back what it has to acknowledge, or nothing any more.
+    #[inline]
+    pub(crate) fn write_down(&mut self, qp: &Qp) {
+        let Some(bequest) = &mut self.bequest else {
+            return;
+        };
+        match qp.owed_ack() {
+            Some((psn, msn)) => bequest.owe(Debt { psn, msn }),
+            // What there was no room for has not left yet.
+            None if self.blocked.is_some() => {}
+            None => bequest.settle(),
+        }
+    }
+
+    /// The QP will not hold anything for a while, or leaves by another way.
+    pub(crate) fn forget_will(&mut self) {
+        self.bequest = None;
+    }
+
+    /// The peer sees an acknowledgement that was promised, and is woken for it.
+    pub(crate) fn announce_quiet_ack(&mut self) {
+        if self.quiet.take().is_some()
+            && let Some((_, path)) = &self.route
+            && let Some(channel) = &path.channel
+        {
+            channel.keep_promise();
+        }
+    }
+}
+
+/// The way of a run: that to the peer, or one of those that datagrams take.
+#[inline]
+pub(crate) fn way<'w>(
+    own: &'w mut Option<(Arc<Uplink>, Path)>,
+    ways: &'w mut Option<Box<Ways>>,
+    tag: RouteTag,
+) -> Option<(&'w Arc<Uplink>, &'w mut Path)> {
+    if tag == RouteTag::OWN {
+        own.as_mut().map(|(uplink, path)| (&*uplink, path))
+    } else {
+        ways.as_mut()?.get(tag)
+    }
+}

@@ -1,0 +1,179 @@
+//! C programs, compiled against the installed headers, run with the built libraries.
+//!
+//! A program has several cases, chosen by its first argument; [`c_programs!`](crate::c_programs) makes a test of each.
+
+use std::{
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{
+        OnceLock,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use crate::skip::{Reason, missing_command};
+
+/// Programs of a package, and what they are linked with.
+#[derive(Debug)]
+pub struct Programs {
+    /// Where their sources are.
+    pub sources: &'static str,
+    /// Where what is built goes.
+    pub target: &'static str,
+    /// The libraries, by the names that a linker knows, and what builds them.
+    pub libraries: &'static [&'static str],
+    /// Builds a library, and says where it is.
+    pub build: fn(&str) -> PathBuf,
+    /// A header that has to be installed, and its package.
+    pub header: (&'static str, &'static str),
+    /// Those that have several processes, and need a broker.
+    pub with_broker: &'static [&'static str],
+    directory: OnceLock<PathBuf>,
+}
+
+impl Programs {
+    /// Programs, none of which has several processes.
+    #[must_use]
+    pub const fn new(
+        (sources, target): (&'static str, &'static str),
+        libraries: &'static [&'static str],
+        build: fn(&str) -> PathBuf,
+        header: (&'static str, &'static str),
+        with_broker: &'static [&'static str],
+    ) -> Self {
+        Self {
+            sources,
+            target,
+            libraries,
+            build,
+            header,
+            with_broker,
+            directory: OnceLock::new(),
+        }
+    }
+
+    /// What compiling needs and is not here.
+    #[must_use]
+    pub fn missing(&self) -> Option<Reason> {
+        let (header, package) = self.header;
+        missing_command(&[("gcc", "gcc")])
+            .or_else(|| (!Path::new(header).is_file()).then(|| Reason::Package(package.to_owned())))
+    }
+
+    /// Where the programs and, under the names a loader looks for, the libraries are.
+    fn directory(&self) -> &Path {
+        self.directory.get_or_init(|| {
+            let directory = Path::new(self.target).join("c-programs");
+            std::fs::create_dir_all(&directory).expect("a directory of our own");
+            for name in self.libraries {
+                let library = (self.build)(name);
+                make(&directory.join(format!("lib{name}.so.1")), |link| {
+                    symlink(&library, link).expect("a new name");
+                });
+            }
+            directory
+        })
+    }
+
+    /// Compiles `<program>.c` against the built libraries.
+    ///
+    /// # Panics
+    /// If the compiler complains.
+    #[must_use]
+    pub fn compile(&self, program: &str) -> PathBuf {
+        let source = Path::new(self.sources).join(format!("{program}.c"));
+        let libraries = self.libraries.iter();
+        let libraries = libraries.map(|name| self.directory().join(format!("lib{name}.so.1")));
+        let executable = self.directory().join(program);
+        make(&executable, |executable| {
+            let output = Command::new("gcc")
+                .args(["-std=gnu11", "-O1", "-g", "-pthread"])
+                .arg("-I")
+                .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../verbs-api/include"))
+                .args(["-Wall", "-Wextra", "-Werror", "-o"])
+                .args([executable, &source])
+                .args(libraries)
+                .output()
+                .expect("gcc runs");
+            let complaint = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{}: {complaint}", source.display());
+        });
+        executable
+    }
+
+    /// The `rocade` command, built into the directory of the library, to be the broker of programs that
+    /// have several processes. Others have none.
+    fn broker(&self, program: &str) -> PathBuf {
+        if !self.with_broker.contains(&program) {
+            return "embedded".into();
+        }
+        let library = (self.build)("ibverbs");
+        let profile_dir = library.parent().expect("the library is in a directory");
+        let mut build = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));
+        build.args(["build", "--quiet", "--package", "rocade", "--target-dir"]);
+        build.arg(profile_dir.join(".."));
+        if profile_dir.ends_with("release") {
+            build.arg("--release");
+        }
+        let status = build.status().expect("cargo runs");
+        assert!(status.success(), "cargo build --package rocade");
+        profile_dir.join("rocade")
+    }
+
+    /// Runs a case of a program, at an address that no other program uses.
+    ///
+    /// # Panics
+    /// If the case does not hold.
+    pub fn run(&self, program: &str, executable: &Path, case: &str) {
+        static RUNS: AtomicU32 = AtomicU32::new(0);
+        let number = (std::process::id() << 6) | (RUNS.fetch_add(1, Ordering::Relaxed) & 63);
+        let broker = self.broker(program);
+        let [_, high, middle, low] = (number << 1 | 1).to_be_bytes();
+        let ip = format!("127.{}.{middle}.{low}", high | 0x80);
+        let output = Command::new(executable)
+            .args([case, &ip])
+            .env("LD_LIBRARY_PATH", self.directory())
+            .env("ROCADE_IP", &ip)
+            .env("ROCADE_BROKER", broker)
+            .env("ROCADE_RUNTIME_DIR", self.directory())
+            .env("ROCADE_BROKER_IDLE_MS", "100")
+            .output()
+            .expect("the program runs");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{case}: {}\n{text}", output.status);
+    }
+}
+
+/// Makes a file beside its place and moves it there: another run of the tests may be using the old one.
+fn make(place: &Path, make: impl FnOnce(&Path)) {
+    let beside = place.with_extension(format!("new-{}", std::process::id()));
+    make(&beside);
+    std::fs::rename(&beside, place).expect("the same directory");
+}
+
+/// A module per program, a test per case.
+#[macro_export]
+macro_rules! c_programs {
+    ($all:expr; $( $program:ident: $( $case:ident ),+ $(,)?; )+) => { $(
+        mod $program {
+            use super::*;
+
+            fn executable() -> &'static ::std::path::Path {
+                static EXECUTABLE: ::std::sync::OnceLock<::std::path::PathBuf> =
+                    ::std::sync::OnceLock::new();
+                EXECUTABLE.get_or_init(|| $all.compile(stringify!($program)))
+            }
+
+            $(
+                #[test]
+                fn $case() {
+                    if let Some(reason) = $all.missing() {
+                        $crate::skip!(reason);
+                    }
+                    $all.run(stringify!($program), executable(), stringify!($case));
+                }
+            )+
+        }
+    )+ };
+}

@@ -1,0 +1,387 @@
+//! Indirect memory keys (UMR): what looks like one range is pieces of other keys (UMR-*).
+//!
+//! As a window, such a key is a pure value: whoever keeps the keys locks it, and finds those that it lists.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use rocade_wire::{Lkey, Rkey};
+
+use crate::memory::{AccessError, Accessor, PdTag};
+use crate::window::BindError;
+use crate::wr::AccessFlags;
+
+/// A piece of another key's memory, which may come back at a distance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// The key: of a region, or an indirect one.
+    pub lkey: Lkey,
+    /// Address of the first byte, as that key's addresses count (UMR-22).
+    pub addr: u64,
+    /// Length in bytes; 0 counts for nothing (UMR-21).
+    pub len: u64,
+    /// From the start of one piece to that of the next in bytes, where the layout is repeated (UMR-32).
+    pub stride: u64,
+}
+
+impl Block {
+    /// From the first byte of the first piece to the end of the last.
+    fn span(&self, repeats: u64) -> Option<u64> {
+        let last = self.stride.checked_mul(repeats.checked_sub(1)?)?;
+        let len = last.checked_add(self.len)?;
+        self.addr.checked_add(len).map(|_| len)
+    }
+}
+
+/// Which pieces follow each other: all blocks in order, so and so often.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    blocks: Box<[Block]>,
+    /// Where each block ends, within one repetition.
+    ends: Box<[u64]>,
+    repeats: u64,
+    entries: u32,
+}
+
+impl Layout {
+    /// A list of pieces, one behind the other (UMR-20).
+    ///
+    /// # Errors
+    /// [`BindError::OutOfRange`]: it is longer than addresses are.
+    pub fn list(blocks: impl IntoIterator<Item = Block>) -> Result<Self, BindError> {
+        Self::repeated(blocks, 1)
+    }
+
+    /// All blocks, and each of them `repeats` times in all, in turn (UMR-31).
+    ///
+    /// # Errors
+    /// [`BindError::OutOfRange`]: addresses or lengths wrap around.
+    //= UMR-20
+    //= UMR-30
+    pub fn repeated(
+        blocks: impl IntoIterator<Item = Block>,
+        repeats: u64,
+    ) -> Result<Self, BindError> {
+        let mut entries = 0u32;
+        let mut kept = Vec::new();
+        let mut ends = Vec::new();
+        let mut end = 0u64;
+        for block in blocks {
+            entries = entries.checked_add(1).ok_or(BindError::OutOfRange)?;
+            //= UMR-21
+            if block.len == 0 || repeats == 0 {
+                continue;
+            }
+            block.span(repeats).ok_or(BindError::OutOfRange)?;
+            end = end.checked_add(block.len).ok_or(BindError::OutOfRange)?;
+            kept.push(block);
+            ends.push(end);
+        }
+        end.checked_mul(repeats).ok_or(BindError::OutOfRange)?;
+        Ok(Self {
+            blocks: kept.into(),
+            ends: ends.into(),
+            repeats,
+            entries,
+        })
+    }
+
+    /// Entries, those of length 0 too.
+    #[must_use]
+    pub const fn entries(&self) -> u32 {
+        self.entries
+    }
+
+    /// Length in bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.period() * self.repeats
+    }
+
+    /// It has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn period(&self) -> u64 {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    /// Calls `f(key, address, length)` for each piece of `len` bytes from `offset`, until it fails. The range must be
+    /// inside.
+    //= UMR-20
+    //= UMR-31
+    fn pieces<E>(
+        &self,
+        offset: u64,
+        len: u64,
+        mut f: impl FnMut(Lkey, u64, u64) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let period = self.period();
+        if period == 0 {
+            return Ok(());
+        }
+        let (mut repeat, within) = (offset / period, offset % period);
+        let mut index = self.ends.partition_point(|end| *end <= within);
+        let mut skip = within
+            - self
+                .ends
+                .get(index)
+                .map_or(0, |end| end - self.blocks[index].len);
+        let mut left = len;
+        while left > 0 {
+            let Some(block) = self.blocks.get(index) else {
+                (repeat, index) = (repeat + 1, 0);
+                continue;
+            };
+            let piece = (block.len - skip).min(left);
+            f(block.lkey, block.addr + repeat * block.stride + skip, piece)?;
+            left -= piece;
+            (index, skip) = (index + 1, 0);
+        }
+        Ok(())
+    }
+}
+
+/// What becomes of a key's memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Remap {
+    /// It stays what it is.
+    Keep,
+    /// It is gone, and the key of no use.
+    Free,
+    /// It is this.
+    To {
+        /// What work requests and peers call its first byte (UMR-15).
+        base: u64,
+        /// The pieces.
+        layout: Layout,
+    },
+}
+
+/// A change of an indirect key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fill {
+    /// The key, which stays what it is (UMR-14).
+    pub key: Rkey,
+    /// It has to be free (UMU-05).
+    pub if_free: bool,
+    /// New rights of it, within those that it was made with (UMR-13, XDEC-14).
+    pub access: Option<AccessFlags>,
+    /// New memory.
+    pub remap: Remap,
+}
+
+/// What a listed key stands for, as far as filling has to know.
+#[derive(Clone, Copy, Debug)]
+pub struct Listed {
+    /// Its domain.
+    pub pd: PdTag,
+    /// Address of its first byte, and its length in bytes.
+    pub start: u64,
+    #[allow(missing_docs, reason = "as above")]
+    pub len: u64,
+    /// How many indirect keys are below it, itself included; 0 of a region.
+    pub depth: u8,
+}
+
+#[derive(Clone, Debug)]
+struct Mapping {
+    base: u64,
+    layout: Layout,
+    depth: u8,
+}
+
+/// An indirect memory key.
+#[derive(Clone, Debug)]
+pub struct Indirect {
+    pd: PdTag,
+    key: Rkey,
+    capacity: u32,
+    /// What it may ever allow.
+    rights: AccessFlags,
+    /// What it allows.
+    access: AccessFlags,
+    mapping: Option<Mapping>,
+}
+
+impl Indirect {
+    /// Indirect keys that may be below another: a key that lists such a key that lists regions has one below it
+    /// (UMR-03).
+    pub const MAX_DEPTH: u8 = 4;
+
+    /// What of an indirect key's rights has a meaning (UMR-13).
+    pub const RIGHTS: AccessFlags = AccessFlags::LOCAL_WRITE
+        .union(AccessFlags::REMOTE_WRITE)
+        .union(AccessFlags::REMOTE_READ)
+        .union(AccessFlags::REMOTE_ATOMIC);
+
+    /// A free key with room for so many entries.
+    //= UMR-05
+    #[must_use]
+    pub const fn new(pd: PdTag, key: Rkey, capacity: u32, rights: AccessFlags) -> Self {
+        Self {
+            pd,
+            key,
+            capacity,
+            rights: rights.intersection(Self::RIGHTS),
+            access: AccessFlags::empty(),
+            mapping: None,
+        }
+    }
+
+    /// What it looks like to a key that lists it; `None` while it is free.
+    #[must_use]
+    pub fn listed(&self) -> Option<Listed> {
+        let mapping = self.mapping.as_ref()?;
+        Some(Listed {
+            pd: self.pd,
+            start: mapping.base,
+            len: mapping.layout.len(),
+            depth: mapping.depth + 1,
+        })
+    }
+
+    /// Could the key become this? `find` says what a listed key stands for. To be asked before the key is locked
+    /// against accesses, because `find` looks at others; returns how many indirect keys will be below it.
+    ///
+    /// # Errors
+    /// Why not.
+    //= UMR-12
+    pub fn check(
+        pd: PdTag,
+        fill: &Fill,
+        find: impl Fn(Lkey) -> Option<Listed>,
+    ) -> Result<u8, BindError> {
+        let Remap::To { base, layout } = &fill.remap else {
+            return Ok(0);
+        };
+        if base.checked_add(layout.len()).is_none() {
+            return Err(BindError::OutOfRange);
+        }
+        let mut depth = 0;
+        for block in &layout.blocks {
+            let listed = find(block.lkey).ok_or(BindError::NoRegion)?;
+            if listed.pd != pd {
+                return Err(BindError::WrongPd);
+            }
+            //= UMR-36
+            let offset = block.addr.checked_sub(listed.start);
+            let end = offset.and_then(|offset| offset.checked_add(block.span(layout.repeats)?));
+            if end.is_none_or(|end| end > listed.len) {
+                return Err(BindError::OutOfRange);
+            }
+            depth = depth.max(listed.depth);
+        }
+        //= UMR-03
+        if depth > Self::MAX_DEPTH {
+            return Err(BindError::TooDeep);
+        }
+        Ok(depth)
+    }
+
+    /// Changes it; `depth` is what [`check`](Self::check) has said.
+    ///
+    /// # Errors
+    /// The key stays as it is.
+    pub fn fill(&mut self, who: Accessor, fill: Fill, depth: u8) -> Result<(), BindError> {
+        if self.pd != who.pd {
+            return Err(BindError::WrongPd);
+        }
+        //= XDEC-14
+        if !self.allows(fill.access) {
+            return Err(BindError::BadRights);
+        }
+        //= UMU-05
+        if fill.if_free && self.mapping.is_some() {
+            return Err(BindError::Bound);
+        }
+        match fill.remap {
+            Remap::Keep => {}
+            //= UMR-18
+            Remap::Free => self.mapping = None,
+            Remap::To { layout, .. } if layout.entries > self.capacity => {
+                return Err(BindError::OutOfRange);
+            }
+            //= UMR-17
+            Remap::To { base, layout } => {
+                self.mapping = Some(Mapping {
+                    base,
+                    layout,
+                    depth,
+                });
+            }
+        }
+        //= UMR-13
+        if let Some(access) = fill.access {
+            self.access = access.intersection(Self::RIGHTS);
+        }
+        Ok(())
+    }
+
+    /// Are these rights among those that it was made with?
+    #[must_use]
+    pub fn allows(&self, access: Option<AccessFlags>) -> bool {
+        let asked = access.unwrap_or_default().intersection(Self::RIGHTS);
+        self.rights.contains(asked)
+    }
+
+    /// Frees it because its owner or, `remotely`, the peer has said so.
+    ///
+    /// # Errors
+    /// The key stays as it is (INV-02, INV-04).
+    //= INV-01
+    pub fn invalidate(&mut self, who: Accessor) -> Result<(), AccessError> {
+        if self.pd != who.pd {
+            return Err(AccessError::WrongPd);
+        }
+        //= INV-04
+        self.mapping.take().map(|_| ()).ok_or(AccessError::BadKey)
+    }
+
+    /// Calls `f(key, address, length)` for each piece that an access touches, until it fails.
+    ///
+    /// # Errors
+    /// The reason of the refusal, or what `f` says.
+    pub fn pieces<E: From<AccessError>>(
+        &self,
+        who: Accessor,
+        (va, len): (u64, u64),
+        right: AccessFlags,
+        f: impl FnMut(Lkey, u64, u64) -> Result<(), E>,
+    ) -> Result<(), E> {
+        //= UMR-05
+        let mapping = self.mapping.as_ref().ok_or(AccessError::BadKey)?;
+        if self.pd != who.pd {
+            return Err(AccessError::WrongPd.into());
+        }
+        //= UMR-13
+        if !self.access.contains(right) {
+            return Err(AccessError::Permission.into());
+        }
+        let offset = va
+            .checked_sub(mapping.base)
+            .ok_or(AccessError::OutOfRange)?;
+        let end = offset.checked_add(len).ok_or(AccessError::OutOfRange)?;
+        if end > mapping.layout.len() {
+            return Err(AccessError::OutOfRange.into());
+        }
+        mapping.layout.pieces(offset, len, f)
+    }
+
+    /// Its domain.
+    #[must_use]
+    pub const fn pd(&self) -> PdTag {
+        self.pd
+    }
+
+    /// The key itself.
+    #[must_use]
+    pub const fn key(&self) -> Rkey {
+        self.key
+    }
+}
+
+#[cfg(test)]
+mod tests;
