@@ -17,6 +17,7 @@ mod mooncake;
 mod perftest;
 mod pingpong;
 mod pyverbs;
+mod rsockets;
 mod ucx;
 mod view;
 
