@@ -18,7 +18,8 @@ pub enum PostError {
     SharedReceives,
     /// The operation is not defined for this QP type (EINVAL, PST-10).
     UnsupportedOpcode,
-    /// A datagram without address handle, or an address handle where there is a connection (EINVAL, UD-03).
+    /// A datagram or DC request without address handle, or an address handle where there is a connection (EINVAL,
+    /// UD-03, DCU-06).
     NoDestination,
     /// The local buffer of an atomic is shorter than 8 bytes (EINVAL, ATM-05).
     AtomicBuffer,
@@ -33,7 +34,9 @@ impl fmt::Display for PostError {
             Self::BadInline => "inline data too long or not allowed with this operation",
             Self::SharedReceives => "the QP takes its receives from a shared receive queue",
             Self::UnsupportedOpcode => "operation not supported by this QP type",
-            Self::NoDestination => "a datagram needs an address handle, and nothing else takes one",
+            Self::NoDestination => {
+                "a datagram or DC request needs an address handle, and nothing else takes one"
+            }
             Self::AtomicBuffer => "the local buffer of an atomic needs 8 bytes",
         })
     }

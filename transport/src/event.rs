@@ -16,4 +16,6 @@ pub enum QpEvent {
     LastWqeReached,
     /// A completion could not be reported: the QP is in ERR (RC-STA-10).
     Fatal,
+    /// Somebody used a wrong key for a DC target that was armed (DCK-04).
+    DctKeyViolation,
 }

@@ -18,6 +18,7 @@
 //!
 //! ```text
 //! qp                      entry points, states, modify
+//! dc                      one initiator, many targets, and back
 //! requester   responder   the two sides, which do not know each other
 //! cx                      what surrounds a call: time, peer, memory, outputs
 //! peer        outputs     who the QP talks to; completions, events and counters
@@ -47,6 +48,7 @@ mod completion;
 mod congestion;
 mod counters;
 mod cx;
+mod dc;
 mod error;
 mod event;
 mod indirect;
@@ -73,6 +75,10 @@ mod wr;
 pub use attr::{AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType};
 pub use completion::{CompleteTo, Completion, ImmOrInv, WcFlags, WcOpcode, WcStatus};
 pub use counters::{Counters, DropReason};
+pub use dc::{
+    AnswerRoute, DciStreams, DctStatus, MAX_LOG_ERRORED, MAX_LOG_STREAMS, MAX_SESSIONS,
+    SESSION_IDLE_NS, SESSION_MEMORY_NS,
+};
 pub use error::{ModifyError, PostError};
 pub use event::QpEvent;
 pub use indirect::{Block, Fill, Indirect, Layout, Listed, Remap};
@@ -81,7 +87,9 @@ pub use memory::{
 };
 pub use pace::{ANSWER_NS, AckTiming, Cause, HOLD_NS, Pace, WAIT_NS};
 pub use peer::PacketMeta;
-pub use qp::{ModifyContext, Qp, QpConfig, QpLimits, TransitionRule, transition_rule};
+pub use qp::{
+    ModifyContext, Qp, QpConfig, QpLimits, TransitionRule, experimental_rule, transition_rule,
+};
 pub use queue::{
     ReceiveDomain, Receives, RecvWqe, SharedReceives, Srq, SrqAttr, SrqError, Srqn, Taken,
 };
@@ -89,4 +97,6 @@ pub use requester::MIN_ACK_TIMEOUT_NS;
 pub use time::Time;
 pub use transmit::{ACK_LEN, Deferred, Source, TxBuffer};
 pub use window::{Bind, BindError, Bindable, Window, WindowKind};
-pub use wr::{AccessFlags, Destination, Operands, RouteTag, SendFlags, SendOp, SendWr, Sge};
+pub use wr::{
+    AccessFlags, DcDestination, Destination, Operands, RouteTag, SendFlags, SendOp, SendWr, Sge,
+};

@@ -1,8 +1,9 @@
 //! The other end of a connection.
 
+use alloc::boxed::Box;
 use core::net::{IpAddr, Ipv4Addr};
 
-use rocade_wire::{Bth, Mtu, Opcode, Operation, Pkey, Psn, Qpn, Service};
+use rocade_wire::{Bth, DcEth, DcRespEth, Mtu, Opcode, Operation, Pkey, Psn, Qpn, Service};
 
 use crate::attr::QpType;
 use crate::counters::DropReason;
@@ -48,6 +49,7 @@ impl Framing {
             QpType::Uc => Some(Self::of_service(Service::Uc)),
             QpType::Ud => Some(Self::of_service(Service::Ud)),
             QpType::XrcSend | QpType::XrcRecv => Some(Self::of_service(Service::Xrc)),
+            QpType::DcInitiator | QpType::DcTarget => Some(Self::of_service(Service::Dc)),
             QpType::RawPacket => None,
         }
     }
@@ -77,8 +79,42 @@ impl Framing {
     }
 }
 
+/// What a dynamic connection adds to the packets of a peer.
+#[derive(Clone, Debug)]
+pub(crate) struct SessionTag {
+    pub(crate) id: u32,
+    /// Of requests: the key of the target, who sends them, and in which of its lanes.
+    pub(crate) key: u64,
+    pub(crate) dci: Qpn,
+    pub(crate) lane: u8,
+    /// The first packet, as long as it is not acknowledged.
+    pub(crate) start: Option<Psn>,
+}
+
+impl SessionTag {
+    #[cold]
+    fn push_onto(&self, head: &mut Head, operation: Operation, pmtu: Mtu) {
+        //= DCW-03
+        if operation.is_response() {
+            let eth = DcRespEth { session: self.id };
+            head.push(&eth.to_bytes());
+            return;
+        }
+        //= DCW-04 DCW-08
+        let eth = DcEth {
+            key: self.key,
+            start: self.start == Some(head.bth.psn),
+            pmtu: pmtu.code(),
+            lane: self.lane,
+            dci: self.dci,
+            session: self.id,
+        };
+        head.push(&eth.to_bytes());
+    }
+}
+
 /// Who a QP talks to, and what is the same in all their packets.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Peer {
     /// Its number.
     pub(crate) qpn: Qpn,
@@ -89,6 +125,8 @@ pub(crate) struct Peer {
     pub(crate) local: IpAddr,
     /// Its address.
     pub(crate) remote: IpAddr,
+    /// Of a dynamic connection.
+    pub(crate) session: Option<Box<SessionTag>>,
 }
 
 impl Peer {
@@ -101,6 +139,7 @@ impl Peer {
             framing,
             local: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             remote: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            session: None,
         }
     }
 
@@ -149,7 +188,7 @@ impl Peer {
     /// A congestion notification to the peer.
     //= CNP-01 ETH-11
     pub(crate) fn notification(&self) -> Head {
-        let mut head = self.head(Operation::Acknowledge, Psn::new(0), 0);
+        let mut head = self.bare_head(Operation::Acknowledge, Psn::new(0), 0);
         head.bth.opcode = Opcode::new(Service::Cnp.base() | Operation::Cnp.low_bits());
         head.bth.migreq = false;
         head.bth.becn = true;
@@ -171,9 +210,18 @@ impl Peer {
         }
     }
 
-    /// Head of a packet to the peer; extension headers are the caller's.
+    /// Head of a packet to the peer; extension headers are the caller's, but for that of a session.
     #[inline]
     pub(crate) fn head(&self, operation: Operation, psn: Psn, payload_len: usize) -> Head {
+        let mut head = self.bare_head(operation, psn, payload_len);
+        if let Some(session) = &self.session {
+            session.push_onto(&mut head, operation, self.pmtu);
+        }
+        head
+    }
+
+    #[inline]
+    pub(crate) fn bare_head(&self, operation: Operation, psn: Psn, payload_len: usize) -> Head {
         Head::new(Bth {
             opcode: self.framing.opcode(operation),
             solicited: false,

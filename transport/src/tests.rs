@@ -1,6 +1,7 @@
 //! The transport from outside: two QPs, or one QP and hand-made packets.
 
 mod congested;
+mod dc;
 mod errors;
 mod indirect;
 mod modify;

@@ -41,6 +41,7 @@ use crate::link::LocalAddr;
 use crate::steering::Slot;
 
 mod client;
+mod farewell;
 mod faults;
 mod fdpass;
 mod group;

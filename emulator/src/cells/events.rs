@@ -37,6 +37,13 @@ pub enum AsyncEventKind {
     QpLastWqeReached = 16,
     /// The GID table has changed.
     GidChange = 18,
+    /// A packet with a wrong key came to a DC target that was armed.
+    //= XCON-13
+    DctKeyViolation = 32,
+    /// Access violation at a DC target.
+    DctAccessErr = 33,
+    /// Invalid request at a DC target.
+    DctReqErr = 34,
 }
 
 impl AsyncEventKind {
@@ -56,6 +63,8 @@ pub enum EventElement {
     Qp(u64),
     /// A shared receive queue.
     Srq(u64),
+    /// A DC target.
+    Dct(u64),
     /// A port, 1-based.
     Port(u8),
     /// The device.

@@ -26,6 +26,7 @@ pub(crate) struct QpInner {
     recv_cq: Option<Arc<CqInner>>,
     srq: Option<Arc<SrqInner>>,
     target: Option<Box<TargetPart>>,
+    is_dct: bool,
     cookie: u64,
     core: Mutex<QpCore>,
     alive: AtomicBool,
@@ -40,6 +41,8 @@ pub(crate) struct QpParts {
     pub(crate) srq: Option<Arc<SrqInner>>,
     /// The domain of an XRC target, and who has it open.
     pub(crate) target: Option<(Arc<Domain>, Arc<Hold>)>,
+    /// A DC target whose events are those of such an object, not those of a queue pair.
+    pub(crate) is_dct: bool,
 }
 
 /// What an XRC target has besides.
@@ -115,6 +118,7 @@ impl QpInner {
             recv_cq,
             srq: parts.srq,
             target,
+            is_dct: parts.is_dct,
             cookie,
             core: Mutex::new(QpCore {
                 qp,
@@ -295,6 +299,9 @@ impl QpInner {
     //= AEV-13
     pub(crate) fn raise(&self, event: QpEvent) {
         let kind = match event {
+            QpEvent::ReqErr if self.is_dct => AsyncEventKind::DctReqErr,
+            QpEvent::AccessErr if self.is_dct => AsyncEventKind::DctAccessErr,
+            QpEvent::DctKeyViolation => AsyncEventKind::DctKeyViolation,
             QpEvent::CommEst => AsyncEventKind::CommEst,
             QpEvent::SqDrained => AsyncEventKind::SqDrained,
             QpEvent::ReqErr => AsyncEventKind::QpReqErr,
@@ -304,7 +311,11 @@ impl QpInner {
         };
         let Some(target) = &self.target else {
             let acks = Some(Arc::clone(&self.async_acks));
-            self.events.raise(kind, EventElement::Qp(self.cookie), acks);
+            let element = match self.is_dct {
+                true => EventElement::Dct(self.cookie),
+                false => EventElement::Qp(self.cookie),
+            };
+            self.events.raise(kind, element, acks);
             return;
         };
         //= XRC-11

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rocade_transport::{Qp, RouteTag, Time};
+use rocade_transport::{AddressVector, Qp, RouteTag, Time};
 use rocade_wire::Psn;
 
 use super::agenda::Listed;
@@ -61,6 +61,25 @@ impl TxState {
         let blocked = self.blocked.as_ref().map(|blocked| blocked.route);
         let ways = self.ways.get_or_insert_default();
         ways.learn(route, || qp.queued_routes().chain(blocked));
+    }
+
+    /// A DC target answers from there.
+    pub(crate) fn answer_from(&mut self, uplink: Arc<Uplink>, av: AddressVector) {
+        self.ways.get_or_insert_default().answer_from(uplink, av);
+    }
+
+    /// A route of an answer that is not known yet, and from where it begins.
+    #[cold]
+    pub(crate) fn unknown_answer(&self, tag: RouteTag) -> Option<&(Arc<Uplink>, AddressVector)> {
+        let ways = self.ways.as_ref().filter(|ways| !ways.knows(tag))?;
+        ways.answers()
+    }
+
+    /// It leads there.
+    pub(crate) fn learn_answer(&mut self, tag: RouteTag, route: &Arc<Route>) {
+        let blocked = self.blocked.as_ref().map(|blocked| blocked.route);
+        let ways = self.ways.get_or_insert_default();
+        ways.learn_answer(tag, route, blocked);
     }
 
     /// May anything be sent on a route yet?

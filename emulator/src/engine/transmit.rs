@@ -5,7 +5,10 @@ use std::io;
 use std::iter;
 use std::sync::atomic::Ordering;
 
-use rocade_transport::{AccessError, AckTiming, Cause, Qp, RouteTag, Source, Time, TxBuffer};
+use rocade_transport::{
+    AccessError, AckTiming, AddressVector, Cause, Qp, RouteTag, Source, Time, TxBuffer,
+};
+use rocade_wire::Gid;
 
 use super::EngineInner;
 use super::handover::Driver;
@@ -235,10 +238,15 @@ impl EngineInner {
                 return;
             }
             let tag = buffer.route();
+            if tag != RouteTag::OWN {
+                self.find_answer(qp, tx, tag);
+            }
             let is_ready = tx.is_ready(tag);
             let is_paced = !qp.is_reliable();
             let Some((uplink, path)) = way(&mut tx.route, &mut tx.ways, tag) else {
-                debug_assert!(false, "a route is known as long as a datagram takes it");
+                // An answer to where nothing may go is lost on the way. Any other route is known as long as
+                // a datagram takes it.
+                debug_assert!(qp.answer_route(tag).is_some());
                 continue;
             };
             let channel = path
@@ -303,6 +311,27 @@ impl EngineInner {
             if buffer.bytes().len() >= LONG_RUN {
                 now = self.now();
             }
+        }
+    }
+
+    /// Finds the way of an answer of a DC target, if that is what takes this way, and it is not known yet.
+    fn find_answer(&self, qp: &Qp, tx: &mut TxState, tag: RouteTag) {
+        let Some((uplink, av)) = tx.unknown_answer(tag) else {
+            return;
+        };
+        let Some(answer) = qp
+            .answer_route(tag)
+            .filter(|to| self.peers().allow(to.remote))
+        else {
+            return;
+        };
+        //= DCT-03
+        let av = AddressVector {
+            dgid: Gid::from_ip(answer.remote),
+            ..*av
+        };
+        if let Ok(route) = self.route_to(uplink, answer.dest, &av) {
+            tx.learn_answer(tag, &route);
         }
     }
 

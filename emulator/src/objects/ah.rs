@@ -1,5 +1,6 @@
 //! Address handles.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -108,6 +109,12 @@ impl Ah {
     #[must_use]
     pub fn address(&self) -> &AddressVector {
         &self.inner.address
+    }
+
+    /// The own address and the other one.
+    pub(super) fn ends(&self) -> (IpAddr, IpAddr) {
+        let local = self.inner.uplink.link.local_addr().ip();
+        (local, self.inner.address.dgid.to_ip())
     }
 
     /// The route to a QP there, for a QP of domain `pd` that is given it by `learn`.

@@ -9,6 +9,7 @@ use rocade_transport::{
 use rocade_wire::{Gid, Pkey, Qpn};
 
 use super::cq::Cq;
+use super::dct::DciInit;
 use super::pd::{Pd, PdInner};
 use super::poster::{RecvPoster, SendPoster};
 use super::srq::Srq;
@@ -80,6 +81,13 @@ impl Drop for QpOwner {
 
 impl Qp {
     pub(super) fn new(pd: Arc<PdInner>, mut init: QpInitAttr) -> Result<Self, VerbsError> {
+        if init.qp_type == QpType::DcInitiator {
+            //= XDEC-16
+            return Self::new_initiator(pd, init, DciInit::default());
+        }
+        if init.qp_type == QpType::DcTarget {
+            return Err(VerbsError::InvalidArgument("qp_type"));
+        }
         let srq = init.srq.as_ref().map(|srq| Arc::clone(srq.inner()));
         let is_initiator = init.qp_type == QpType::XrcSend;
         let fits = |srq: &Arc<SrqInner>| !is_initiator && srq.is_for(&pd.context.events);
@@ -100,9 +108,9 @@ impl Qp {
         let parts = QpParts {
             cqs: Some((init.send_cq.inner, init.recv_cq.inner)),
             srq,
-            target: None,
+            ..QpParts::default()
         };
-        let inner = create(&pd, config, receives, init.cookie, parts)?;
+        let inner = create(&pd, config, receives, init.cookie, parts, |_| ())?;
         Ok(Self::held(inner, pd, None))
     }
 
@@ -116,7 +124,8 @@ impl Qp {
             target: Some((Arc::clone(&domain), Arc::clone(&hold))),
             ..QpParts::default()
         };
-        let inner = create(&pd, config, Receives::Domain(domain), cookie, parts)?;
+        let receives = Receives::Domain(domain);
+        let inner = create(&pd, config, receives, cookie, parts, |_| ())?;
         xrcd.children.fetch_add(1, Ordering::AcqRel);
         Ok(Self::held(inner, pd, Some((hold, Arc::clone(xrcd)))))
     }
@@ -136,7 +145,7 @@ impl Qp {
         Ok(Self::held(inner, pd, Some((hold, Arc::clone(xrcd)))))
     }
 
-    fn held(
+    pub(super) fn held(
         inner: Arc<QpInner>,
         pd: Arc<PdInner>,
         hold: Option<(Arc<Hold>, Arc<XrcdInner>)>,
@@ -191,6 +200,20 @@ impl Qp {
     /// [`VerbsError::PeerRefused`] if the peer is not among the allowed ones.
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<(), VerbsError> {
+        self.modify_by(attr, mask, false)
+    }
+
+    /// Likewise; where it is `experimental`, a DC initiator has the state table of the experimental verbs, which knows its
+    /// own key (DCS-09).
+    ///
+    /// # Errors
+    /// As [`Qp::modify`].
+    pub fn modify_by(
+        &self,
+        attr: &QpAttr,
+        mask: QpAttrMask,
+        experimental: bool,
+    ) -> Result<(), VerbsError> {
         let owner = &*self.owner;
         let (inner, engine, hca) = (&*owner.inner, owner.engine(), owner.hca());
         let sgid = hca.gid(u32::from(attr.ah_attr.sgid_index));
@@ -198,31 +221,40 @@ impl Qp {
             sgid,
             pkey: hca.pkey(attr.pkey_index).unwrap_or(Pkey::DEFAULT),
             active_mtu: hca.active_mtu(),
+            experimental,
         };
+        let is_dynamic = self.qp_type().is_dynamic();
         //= QPV-05
         //= UD-06
         if mask.contains(QpAttrMask::QKEY) && attr.qkey & CONTROLLED_QKEY != 0 && !is_privileged() {
             return Err(VerbsError::NotPermitted("a Q_Key with the highest bit set"));
         }
         let peer = attr.ah_attr.dgid.to_ip();
-        if mask.contains(QpAttrMask::AV) && attr.ah_attr.is_global && !engine.peers().allow(peer) {
+        let names_peer = mask.contains(QpAttrMask::AV) && !is_dynamic;
+        if names_peer && attr.ah_attr.is_global && !engine.peers().allow(peer) {
             let error = VerbsError::PeerRefused(peer);
             tracing::error!("{error}");
             return Err(error);
         }
         // What can fail comes before the QP changes. The transport refuses peers of the other IP version.
         let route = match sgid {
-            Some(sgid)
-                if mask.contains(QpAttrMask::AV) && sgid.to_ip().is_ipv4() == peer.is_ipv4() =>
-            {
+            Some(sgid) if names_peer && sgid.to_ip().is_ipv4() == peer.is_ipv4() => {
                 Some(owner.prepare_route(sgid, attr, mask)?)
             }
             _ => None,
         };
         let leads_to_rtr = mask.contains(QpAttrMask::STATE) && attr.qp_state == QpState::Rtr.code();
-        if leads_to_rtr && inner.lock().qp.config().qp_type == QpType::Ud {
+        if leads_to_rtr && matches!(self.qp_type(), QpType::Ud | QpType::DcInitiator) {
             owner.listen()?;
         }
+        let answers = match sgid {
+            Some(sgid) if leads_to_rtr && self.qp_type() == QpType::DcTarget => {
+                let local = hca.local_addr(sgid.to_ip());
+                let uplink = engine.datagram_uplink(local, attr.ah_attr.hop_limit)?;
+                Some((uplink, attr.ah_attr))
+            }
+            _ => None,
+        };
         let by_udp = route
             .as_ref()
             .is_some_and(|(_, path)| path.channel().is_none());
@@ -238,6 +270,9 @@ impl Qp {
         core.qp.modify(now, attr, mask, &context)?;
         if let Some((uplink, path)) = route {
             core.tx.set_path(uplink, path);
+        }
+        if let Some((uplink, av)) = answers {
+            core.tx.answer_from(uplink, av);
         }
         if core.qp.state() == QpState::Reset {
             core.tx.reset();
@@ -346,6 +381,7 @@ impl Qp {
         if self.owner.engine().is_in_group(self.qp_num()) {
             return Err(VerbsError::Busy("attached to a multicast group"));
         }
+        self.drain_sessions();
         if !self.owner.let_go() {
             return Err(VerbsError::InvalidArgument("destroyed already"));
         }
@@ -355,7 +391,7 @@ impl Qp {
 }
 
 //= QPC-01
-fn check_cap(cap: &QpCap) -> Result<(), VerbsError> {
+pub(super) fn check_cap(cap: &QpCap) -> Result<(), VerbsError> {
     let checks = [
         (cap.max_send_wr, limits::MAX_QP_WR, "cap.max_send_wr"),
         (cap.max_recv_wr, limits::MAX_QP_WR, "cap.max_recv_wr"),
@@ -374,7 +410,7 @@ fn check_cap(cap: &QpCap) -> Result<(), VerbsError> {
 }
 
 /// What a new QP is.
-fn config(pd: &PdInner, qp_type: QpType, cap: QpCap, sq_sig_all: bool) -> QpConfig {
+pub(super) fn config(pd: &PdInner, qp_type: QpType, cap: QpCap, sq_sig_all: bool) -> QpConfig {
     QpConfig {
         // Its number comes with its creation.
         qp_num: Qpn::new(0),
@@ -386,12 +422,13 @@ fn config(pd: &PdInner, qp_type: QpType, cap: QpCap, sq_sig_all: bool) -> QpConf
     }
 }
 
-fn create(
+pub(super) fn create(
     pd: &PdInner,
     config: QpConfig,
     receives: Receives,
     cookie: u64,
     parts: QpParts,
+    set_up: impl FnOnce(&mut rocade_transport::Qp),
 ) -> Result<Arc<QpInner>, VerbsError> {
     let engine = &pd.context.engine;
     let qp_num = engine.allocate_qp_num()?;
@@ -401,6 +438,7 @@ fn create(
         return Err(VerbsError::NotSupported("QP type"));
     };
     qp.control_congestion(engine.controls_congestion());
+    set_up(&mut qp);
     pd.children.fetch_add(1, Ordering::AcqRel);
     let events = Arc::clone(&pd.context.events);
     let inner = QpInner::new(events, qp, cookie, parts);

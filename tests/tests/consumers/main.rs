@@ -14,6 +14,8 @@ mod idle;
 mod infinistore;
 mod messages;
 mod mooncake;
+mod mpi;
+mod nixl;
 mod perftest;
 mod pingpong;
 mod pyverbs;

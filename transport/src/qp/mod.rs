@@ -1,5 +1,6 @@
 //! A queue pair: entry points only.
 
+mod dynamic;
 mod modify;
 mod salvage;
 mod short;
@@ -12,12 +13,13 @@ use core::net::IpAddr;
 use rocade_wire::{Gid, Headers, Msn, Mtu, Operation, Packet, Pkey, Psn, Qpn, Service};
 
 use side::{RecvSide, SendSide};
-pub use state::{TransitionRule, transition_rule};
+pub use state::{TransitionRule, experimental_rule, transition_rule};
 
 use crate::attr::{QpAttr, QpAttrMask, QpCap, QpState, QpType};
 use crate::completion::{Completion, WcStatus};
 use crate::counters::{Counters, DropReason};
 use crate::cx::Cx;
+use crate::dc::Initiator;
 use crate::error::{ModifyError, PostError};
 use crate::event::QpEvent;
 use crate::memory::{Accessor, Memory, PdTag};
@@ -82,6 +84,8 @@ pub struct ModifyContext {
     pub pkey: Pkey,
     /// The port's active MTU.
     pub active_mtu: Mtu,
+    /// The call is one of the experimental verbs: a DC initiator has another state table then (DCS-09).
+    pub experimental: bool,
 }
 
 /// A queue pair. See the crate documentation for the order of calls.
@@ -106,6 +110,7 @@ impl Qp {
     #[must_use]
     pub fn new(config: QpConfig, receives: Receives) -> Option<Self> {
         let framing = Framing::of(config.qp_type)?;
+        let is_target = config.qp_type == QpType::DcTarget;
         //= XRC-01
         let of_domain = matches!(receives, Receives::Domain(_));
         if of_domain != (config.qp_type == QpType::XrcRecv) {
@@ -131,8 +136,11 @@ impl Qp {
             peer: Peer::unknown(framing),
             send: SendSide::of(config.qp_type, send_limits)?,
             recv: RecvSide::of(
-                config.qp_type,
-                RecvSource::new(receives, config.pd, recv_limits),
+                &config,
+                match receives {
+                    Receives::Shared(srq) if is_target => RecvSource::OfTarget(srq, config.pd),
+                    receives => RecvSource::new(receives, config.pd, recv_limits),
+                },
             )?,
             comm_est_raised: false,
             marks: None,
@@ -187,7 +195,7 @@ impl Qp {
     #[inline]
     #[must_use]
     pub const fn is_reliable(&self) -> bool {
-        matches!(self.recv, RecvSide::Reliable(_))
+        matches!(self.recv, RecvSide::Reliable(_)) || self.config.qp_type.is_dynamic()
     }
 
     /// What it was created with.
@@ -292,13 +300,15 @@ impl Qp {
         self.post(now, wr, Some(to), inline)
     }
 
-    /// The ways of the datagrams that are not complete.
+    /// The ways of the datagrams and DC requests that are not complete.
     pub fn queued_routes(&self) -> impl Iterator<Item = RouteTag> {
-        let sender = match &self.send {
-            SendSide::Unreliable(sender) => Some(sender),
-            SendSide::Reliable(_) | SendSide::None => None,
+        let (sender, initiator) = match &self.send {
+            SendSide::Unreliable(sender) => (Some(sender), None),
+            SendSide::Dynamic(initiator) => (None, Some(&**initiator)),
+            SendSide::Reliable(_) | SendSide::None => (None, None),
         };
-        sender.into_iter().flat_map(Sender::routes)
+        let of_datagrams = sender.into_iter().flat_map(Sender::routes);
+        of_datagrams.chain(initiator.into_iter().flat_map(Initiator::routes))
     }
 
     #[inline]
@@ -326,8 +336,10 @@ impl Qp {
     /// The newest send work request, which was queued just now, has these operands: its operation is one that needs
     /// them.
     pub fn equip(&mut self, operands: Operands) {
-        if let SendSide::Reliable(requester) = &mut self.send {
-            requester.equip(operands);
+        match &mut self.send {
+            SendSide::Reliable(requester) => requester.equip(operands),
+            SendSide::Dynamic(initiator) => initiator.equip(operands),
+            SendSide::Unreliable(_) | SendSide::None => {}
         }
     }
 
@@ -436,6 +448,10 @@ impl Qp {
         if meta.is_marked() && !packet.payload().is_empty() {
             self.note_mark(now);
         }
+        if self.config.qp_type.is_dynamic() {
+            self.handle_dynamic(now, meta, packet, mem);
+            return;
+        }
         let headers = packet.headers();
         let operation = headers.bth.opcode.operation();
         if operation.is_some_and(Operation::is_response) {
@@ -455,7 +471,7 @@ impl Qp {
             }
             RecvSide::Connected(receiver) => receiver.handle(&mut cx, headers, packet.payload()),
             RecvSide::Datagrams(receiver) => receiver.handle(&mut cx, meta, packet),
-            RecvSide::None => Ok(()),
+            RecvSide::Target(_) | RecvSide::None => Ok(()),
         };
         self.conclude(now, result);
     }
@@ -509,6 +525,10 @@ impl Qp {
         if !self.state.receives() {
             //= RC-RSP-01
             return Some(DropReason::State);
+        }
+        if self.config.qp_type.is_dynamic() {
+            // Each session has a peer of its own.
+            return None;
         }
         if let RecvSide::Datagrams(_) = self.recv {
             return self.peer.reject_datagram(meta, packet.bth());
@@ -608,6 +628,7 @@ impl Qp {
 
     fn transmit_requests(&mut self, now: Time, mem: &impl Memory, tx: &mut TxBuffer) {
         if !matches!(self.state, QpState::Rts | QpState::Sqd) {
+            self.say_farewells(tx);
             return;
         }
         let (send, _, mut cx) = self.sides(now, mem);

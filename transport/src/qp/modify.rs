@@ -2,7 +2,7 @@
 
 use rocade_wire::{AckTimeout, Mtu, Psn, Qkey, Qpn, RnrTimer};
 
-use super::state::transition_rule;
+use super::state::{experimental_rule, transition_rule};
 use super::{ModifyContext, Qp};
 use crate::attr::{AddressVector, QpAttr, QpAttrMask, QpState, QpType};
 use crate::error::ModifyError;
@@ -26,7 +26,7 @@ pub(super) fn modify(
     context: &ModifyContext,
 ) -> Result<(), ModifyError> {
     let mask = without_ignored(qp.config.qp_type, mask);
-    let next = next_state(qp, attr, mask)?;
+    let next = next_state(qp, attr, mask, context)?;
     if qp.state == QpState::Sqd
         && next == QpState::Sqd
         && !qp.send.is_drained()
@@ -59,8 +59,23 @@ fn without_ignored(qp_type: QpType, mask: QpAttrMask) -> QpAttrMask {
 }
 
 //= QPS-02..04
-fn next_state(qp: &Qp, attr: &QpAttr, mask: QpAttrMask) -> Result<QpState, ModifyError> {
-    if mask.contains(QpAttrMask::CUR_STATE) {
+fn next_state(
+    qp: &Qp,
+    attr: &QpAttr,
+    mask: QpAttrMask,
+    context: &ModifyContext,
+) -> Result<QpState, ModifyError> {
+    let qp_type = qp.config.qp_type;
+    //= DCS-08
+    if qp_type.is_dynamic() && !context.experimental && !mask.contains(QpAttrMask::STATE) {
+        return Err(ModifyError::MissingAttr);
+    }
+    let of_experimental = qp_type == QpType::DcInitiator && context.experimental;
+    if of_experimental && mask.contains(QpAttrMask::CUR_STATE) {
+        if QpState::from_code(attr.cur_qp_state) != Some(qp.state) {
+            return Err(ModifyError::WrongCurrentState);
+        }
+    } else if mask.contains(QpAttrMask::CUR_STATE) {
         let named = QpState::from_code(attr.cur_qp_state);
         let may_be_named = matches!(
             named,
@@ -75,8 +90,12 @@ fn next_state(qp: &Qp, attr: &QpAttr, mask: QpAttrMask) -> Result<QpState, Modif
     } else {
         qp.state
     };
-    let rule =
-        transition_rule(qp.config.qp_type, qp.state, next).ok_or(ModifyError::NoTransition)?;
+    let rule = if of_experimental {
+        experimental_rule(qp.state, next)
+    } else {
+        transition_rule(qp_type, qp.state, next)
+    };
+    let rule = rule.ok_or(ModifyError::NoTransition)?;
     if !mask.contains(rule.required) {
         return Err(ModifyError::MissingAttr);
     }
@@ -144,7 +163,8 @@ fn check_values(
         qp.attr.port_num
     };
     if mask.contains(QpAttrMask::AV) {
-        check_av(&attr.ah_attr, port, context)?;
+        let to_anybody = qp.config.qp_type.is_dynamic();
+        check_av(&attr.ah_attr, port, to_anybody, context)?;
     }
     //= QPV-01
     let alt_port_ok = port_ok(attr.alt_port_num) && attr.alt_port_num == attr.alt_ah_attr.port_num;
@@ -192,7 +212,12 @@ fn leads_somewhere(av: &AddressVector) -> bool {
 
 //= QPV-01, QPV-04, ENC-12, ENC-14
 //= QPV-02
-fn check_av(av: &AddressVector, port: u8, context: &ModifyContext) -> Result<(), ModifyError> {
+fn check_av(
+    av: &AddressVector,
+    port: u8,
+    to_anybody: bool,
+    context: &ModifyContext,
+) -> Result<(), ModifyError> {
     if av.port_num != port {
         return Err(ModifyError::BadValue("ah_attr.port_num"));
     }
@@ -205,6 +230,10 @@ fn check_av(av: &AddressVector, port: u8, context: &ModifyContext) -> Result<(),
     let sgid = context
         .sgid
         .ok_or(ModifyError::BadValue("ah_attr.grh.sgid_index"))?;
+    //= DC-08
+    if to_anybody {
+        return Ok(());
+    }
     let same_family = sgid.to_ip().is_ipv4() == av.dgid.to_ip().is_ipv4();
     if av.dgid.is_zero() || av.dgid.is_multicast() || !same_family {
         return Err(ModifyError::BadValue("ah_attr.grh.dgid"));
@@ -240,6 +269,7 @@ fn store(qp: &mut Qp, new: &QpAttr, mask: QpAttrMask) {
         PATH_MIG_STATE => path_mig_state;
         DEST_QPN => dest_qp_num;
         RATE_LIMIT => rate_limit;
+        DC_KEY => dc_key;
     }
 }
 

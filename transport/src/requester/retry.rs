@@ -125,7 +125,7 @@ impl Requester {
 
     /// Something at `una` was lost: a sequence NAK, or responses that skip a READ or atomic
     /// (RC-REQ-04, RC-REQ-05, RC-REQ-12). Repeated reports of the same loss count once.
-    pub(super) fn sequence_error<H>(&mut self, cx: &mut Cx<'_, H>) -> Result<(), Fatal> {
+    pub(crate) fn sequence_error<H>(&mut self, cx: &mut Cx<'_, H>) -> Result<(), Fatal> {
         let psn = self.una;
         //= RC-REQ-19
         if self.rnr_until.is_some() || self.went_back_at == Some(psn) {
@@ -150,7 +150,7 @@ impl Requester {
 
     /// The responder has no receive WQE for the message at `una` (RC-REQ-06).
     //= RC-REQ-06
-    pub(super) fn receiver_not_ready<H>(
+    pub(crate) fn receiver_not_ready<H>(
         &mut self,
         cx: &mut Cx<'_, H>,
         timer: RnrTimer,

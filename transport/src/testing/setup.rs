@@ -22,6 +22,7 @@ pub fn context(local: IpAddr) -> ModifyContext {
         sgid: Some(Gid::from_ip(local)),
         pkey: Pkey::DEFAULT,
         active_mtu: CONTEXT_MTU,
+        experimental: false,
     }
 }
 

@@ -96,7 +96,7 @@ pub(crate) unsafe extern "C" fn post_recv(
 
 /// # Safety
 /// The list of `request`, and with inline data the buffers in it, must be readable.
-unsafe fn push_send(
+pub(crate) unsafe fn push_send(
     poster: &mut SendPoster<'_>,
     state: &QpState,
     request: &ibv_send_wr,

@@ -2,7 +2,7 @@
 
 use std::{
     ffi::{c_int, c_uint, c_void},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use rocade_abi::{
@@ -17,6 +17,7 @@ use crate::{
     complaint::Reason,
     context::ContextObject,
     cq,
+    exp::qp::Extras,
     explain::{self, Modify},
     ffi::{self, Errno, int_verb, ptr_verb},
     pd_mr::{InUse, PdObject},
@@ -41,6 +42,8 @@ pub(crate) struct QpState {
     context: Arc<ContextObject>,
     /// An XRC target has none.
     _pd: Option<InUse>,
+    /// Of one that was made by an experimental verb.
+    extras: OnceLock<Extras>,
 }
 
 impl QpState {
@@ -52,6 +55,16 @@ impl QpState {
     /// Its transport service.
     pub(crate) const fn qp_type(&self) -> QpType {
         self.qp_type
+    }
+
+    /// What it was made with besides.
+    pub(crate) fn extras(&self) -> Extras {
+        self.extras.get().copied().unwrap_or(Extras::NONE)
+    }
+
+    /// The same, when it has just been made.
+    pub(crate) fn set_extras(&self, extras: Extras) {
+        let _ = self.extras.set(extras);
     }
 
     /// How much inline data a send may have.
@@ -177,6 +190,7 @@ pub(crate) unsafe fn create(
             qp_type,
             context: Arc::clone(pd_state.context()),
             _pd: Some(pd_state.in_use()),
+            extras: OnceLock::new(),
         };
         Ok((c, state))
     })?;
@@ -221,6 +235,7 @@ pub(crate) unsafe fn target(
             qp_type: QpType::XrcRecv,
             context: Arc::clone(xrcd.context()),
             _pd: None,
+            extras: OnceLock::new(),
         };
         Ok((c, state))
     })?;

@@ -71,66 +71,82 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     init: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
     ptr_verb(|| {
-        // SAFETY: by contract an open context.
-        unsafe { ContextObject::borrow(context) }?;
         // SAFETY: by contract NULL or valid.
         let init = unsafe { init.as_mut() }.ok_or(Errno::INVAL)?;
-        let members = init.comp_mask;
-        let known = IBV_QP_INIT_ATTR_PD
-            | IBV_QP_INIT_ATTR_XRCD
-            | IBV_QP_INIT_ATTR_CREATE_FLAGS
-            | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-        if members & !known != 0 {
-            let what = format!("comp_mask asks for {:#x} too", members & !known);
-            return Err(Errno::OPNOTSUPP.because(not_offered(&what)));
-        }
-        let is_target = init.qp_type == IBV_QPT_XRC_RECV;
-        let needed = if is_target {
-            IBV_QP_INIT_ATTR_XRCD
-        } else {
-            IBV_QP_INIT_ATTR_PD
-        };
-        if members & needed == 0 {
-            return Err(Errno::INVAL);
-        }
-        if members & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && init.create_flags != 0 {
-            //= QPC-02
-            let is_known = init.create_flags & !KNOWN_CREATE_FLAGS == 0;
-            let errno = if is_known {
-                Errno::OPNOTSUPP
-            } else {
-                Errno::INVAL
-            };
-            let what = format!("create_flags are {:#x}", init.create_flags);
-            return Err(errno.because(not_offered(&what)));
-        }
-        let with_table = members & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
-        let extra = init.send_ops_flags & !supported_ops(init.qp_type);
-        if with_table && extra != 0 {
-            let what = format!("send_ops_flags ask for {extra:#x} too");
-            return Err(Errno::OPNOTSUPP.because(not_offered(&what)));
-        }
-        if is_target {
-            // SAFETY: same contract.
-            let qp = unsafe { qp::target(init.xrcd, init.qp_context, Xrcd::create_target) }?;
-            init.cap = cap_to_c(&QpCap::default());
-            return Ok(qp);
-        }
-        let mut short = ibv_qp_init_attr {
-            qp_context: init.qp_context,
-            send_cq: init.send_cq,
-            recv_cq: init.recv_cq,
-            srq: init.srq,
-            cap: init.cap,
-            qp_type: init.qp_type,
-            sq_sig_all: init.sq_sig_all,
-        };
-        let table: Option<fn(&mut ibv_qp_ex)> = if with_table { Some(install) } else { None };
         // SAFETY: same contract.
-        let qp = unsafe { qp::create(init.pd, &mut short, table) }?;
-        init.cap = short.cap;
-        Ok(qp)
+        unsafe { create(context, init) }
     })
+}
+
+/// Makes a queue pair, and writes the granted sizes back to `init`.
+///
+/// # Errors
+/// `EINVAL` for what nobody knows or is missing, `EOPNOTSUPP` for what is not offered, and what the emulator
+/// says.
+///
+/// # Safety
+/// `context`, and what `init` names, must be NULL or alive.
+pub(crate) unsafe fn create(
+    context: *mut ibv_context,
+    init: &mut ibv_qp_init_attr_ex,
+) -> Result<*mut ibv_qp, Errno> {
+    // SAFETY: same contract.
+    unsafe { ContextObject::borrow(context) }?;
+    let members = init.comp_mask;
+    let known = IBV_QP_INIT_ATTR_PD
+        | IBV_QP_INIT_ATTR_XRCD
+        | IBV_QP_INIT_ATTR_CREATE_FLAGS
+        | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    if members & !known != 0 {
+        let what = format!("comp_mask asks for {:#x} too", members & !known);
+        return Err(Errno::OPNOTSUPP.because(not_offered(&what)));
+    }
+    let is_target = init.qp_type == IBV_QPT_XRC_RECV;
+    let needed = if is_target {
+        IBV_QP_INIT_ATTR_XRCD
+    } else {
+        IBV_QP_INIT_ATTR_PD
+    };
+    if members & needed == 0 {
+        return Err(Errno::INVAL);
+    }
+    if members & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && init.create_flags != 0 {
+        //= QPC-02
+        let is_known = init.create_flags & !KNOWN_CREATE_FLAGS == 0;
+        let errno = if is_known {
+            Errno::OPNOTSUPP
+        } else {
+            Errno::INVAL
+        };
+        let what = format!("create_flags are {:#x}", init.create_flags);
+        return Err(errno.because(not_offered(&what)));
+    }
+    let with_table = members & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
+    let extra = init.send_ops_flags & !supported_ops(init.qp_type);
+    if with_table && extra != 0 {
+        let what = format!("send_ops_flags ask for {extra:#x} too");
+        return Err(Errno::OPNOTSUPP.because(not_offered(&what)));
+    }
+    if is_target {
+        // SAFETY: same contract.
+        let qp = unsafe { qp::target(init.xrcd, init.qp_context, Xrcd::create_target) }?;
+        init.cap = cap_to_c(&QpCap::default());
+        return Ok(qp);
+    }
+    let mut short = ibv_qp_init_attr {
+        qp_context: init.qp_context,
+        send_cq: init.send_cq,
+        recv_cq: init.recv_cq,
+        srq: init.srq,
+        cap: init.cap,
+        qp_type: init.qp_type,
+        sq_sig_all: init.sq_sig_all,
+    };
+    let table: Option<fn(&mut ibv_qp_ex)> = if with_table { Some(install) } else { None };
+    // SAFETY: same contract.
+    let qp = unsafe { qp::create(init.pd, &mut short, table) }?;
+    init.cap = short.cap;
+    Ok(qp)
 }
 
 /// Slot `open_qp`: another handle on an XRC target (XRC-11).
@@ -164,7 +180,7 @@ pub(crate) unsafe extern "C" fn open_qp(
     })
 }
 
-fn not_offered(what: &str) -> Reason {
+pub(crate) fn not_offered(what: &str) -> Reason {
     Reason::new(format!("{what}, which Rocade does not offer yet"), "")
 }
 
