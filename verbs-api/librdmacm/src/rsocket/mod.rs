@@ -606,7 +606,7 @@ pub(crate) unsafe extern "C" fn riomap(
         let (_, socket) = find_stream(fd)?;
         // SAFETY: same contract.
         let at = unsafe { socket.map(start, len, prot, offset) }?;
-        Ok(at as isize)
+        isize::try_from(at).map_err(|_| Errno::INVAL)
     });
     answer as libc::off_t
 }

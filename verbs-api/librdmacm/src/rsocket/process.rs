@@ -3,13 +3,14 @@
 //! A `fork`ed child has none: the connections are its parent's.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     os::fd::{AsRawFd, OwnedFd, RawFd},
     ptr,
     sync::{
         Arc, Once, Weak,
         atomic::{AtomicPtr, AtomicUsize, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use parking_lot::{Mutex, RwLock};
@@ -34,7 +35,7 @@ struct Entry {
 /// What one process has.
 pub(super) struct Process {
     generation: u32,
-    table: RwLock<HashMap<RawFd, Entry>>,
+    table: RwLock<BTreeMap<RawFd, Entry>>,
     tokens: Mutex<HashMap<usize, Weak<StreamSocket>>>,
     next_token: AtomicUsize,
     service: Mutex<Option<Arc<Service>>>,
@@ -42,6 +43,9 @@ pub(super) struct Process {
 
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
 static AT_EXIT: Once = Once::new();
+
+/// How long all of them together may take for that.
+const LEAVE: Duration = Duration::from_secs(1);
 
 /// That of this process. Never freed: there is one for each `fork`, and the parent's is not touched.
 pub(super) fn process() -> Result<&'static Process, Errno> {
@@ -75,10 +79,14 @@ extern "C" fn at_exit() {
     let Some(table) = process.table.try_read() else {
         return;
     };
-    for entry in table.values() {
-        if let Socket::Stream(socket) = &entry.socket {
-            socket.leave();
-        }
+    let streams = table.values().filter_map(|entry| match &entry.socket {
+        Socket::Stream(socket) => Some(socket),
+        Socket::Datagram(_) => None,
+    });
+    let streams: Vec<_> = streams.filter(|socket| socket.leave()).collect();
+    let deadline = Instant::now() + LEAVE;
+    for socket in streams {
+        socket.left(deadline);
     }
 }
 

@@ -1,6 +1,11 @@
 //! A completion queue with its channel, and the verbs that the data path needs.
 
-use std::{ffi::c_void, mem::MaybeUninit, os::fd::RawFd, ptr};
+use std::{
+    ffi::{c_int, c_void},
+    mem::MaybeUninit,
+    os::fd::RawFd,
+    ptr,
+};
 
 use rocade_abi::{
     ibv_comp_channel, ibv_context, ibv_cq, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_wc,
@@ -11,6 +16,7 @@ use crate::{engine::verbs, ffi::Errno};
 
 /// Completions that are taken at a time.
 const BATCH: usize = 16;
+const BATCH_INT: c_int = 16;
 
 /// Completions, and a descriptor that tells of them.
 pub(super) struct Queue {
@@ -83,7 +89,7 @@ impl Queue {
         let mut taken = 0;
         loop {
             // SAFETY: a live CQ, and room for so many.
-            let count = unsafe { poll(self.cq, BATCH as i32, found.as_mut_ptr().cast()) };
+            let count = unsafe { poll(self.cq, BATCH_INT, found.as_mut_ptr().cast()) };
             let count = usize::try_from(count).unwrap_or(0).min(BATCH);
             for wc in &found[..count] {
                 // SAFETY: so many were written.

@@ -538,12 +538,11 @@ impl StreamSocket {
         };
         let wait = |limit: Duration, all: fn(&rocade_rsockets::Stream) -> bool| {
             let deadline = Self::deadline(Some(limit));
-            loop {
-                match self.wait(SENT, false, deadline, |state| done(state, all)) {
-                    Err(Errno(libc::EINTR)) => {}
-                    _ => break,
-                }
-            }
+            // A signal is no reason to lose data.
+            while matches!(
+                self.wait(SENT, false, deadline, |state| done(state, all)),
+                Err(Errno(libc::EINTR))
+            ) {}
         };
         wait(LINGER, rocade_rsockets::Stream::all_data_sent);
         wait(LAST_WORD, rocade_rsockets::Stream::all_sent);
@@ -581,21 +580,25 @@ impl StreamSocket {
         }
     }
 
-    /// The process ends, and the program has left it open: what was sent shall arrive.
-    pub(super) fn leave(&self) {
-        {
-            let Some(mut state) = self.state.try_lock() else {
-                return;
-            };
-            let Some(link) = &mut state.link else { return };
-            let Some(stream) = link.stream_mut() else {
-                return;
-            };
-            stream.shutdown(How::Both);
-            link.flush();
-        }
-        let deadline = Self::deadline(Some(LAST_WORD));
-        let _ = self.wait(SENT, false, deadline, |state| {
+    /// The process ends, and the program has left it open: whether that has to be said.
+    pub(super) fn leave(&self) -> bool {
+        let Some(mut state) = self.state.try_lock() else {
+            return false;
+        };
+        let Some(link) = &mut state.link else {
+            return false;
+        };
+        let Some(stream) = link.stream_mut() else {
+            return false;
+        };
+        stream.shutdown(How::Both);
+        link.flush();
+        true
+    }
+
+    /// It has been said: what was sent shall arrive.
+    pub(super) fn left(&self, deadline: Instant) {
+        let _ = self.wait(SENT, false, Some(deadline), |state| {
             let stream = state.link.as_ref().and_then(Link::stream);
             let all = stream.is_none_or(rocade_rsockets::Stream::all_sent);
             Ok(all.then_some(()))

@@ -13,6 +13,9 @@ use crate::{ConnData, Control, IOMAP_LEN, Iomap, SGE_LEN, Sge};
 
 /// Entries of our list of targets: the peer has two halves of a buffer.
 pub const SGL_SLOTS: usize = 2;
+/// The same number, as peers are told.
+const LIST_ENTRIES: u32 = 2;
+const _: () = assert!(SGL_SLOTS == LIST_ENTRIES as usize);
 /// Most bytes of one message.
 pub const MAX_TRANSFER: u32 = 65536;
 /// Room in the send buffer that makes a stream writable.
@@ -249,7 +252,7 @@ impl Stream {
             target_sgl: Sge {
                 addr: targets,
                 key: targets_key,
-                length: SGL_SLOTS as u32,
+                length: LIST_ENTRIES,
             },
             data_buf: Sge {
                 addr: config.recv_addr,
