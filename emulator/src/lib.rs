@@ -37,7 +37,7 @@ pub use cells::{AsyncEvent, AsyncEventKind, EventElement, EventWaiter, FileId, X
 pub use config::{BrokerMode, DeviceConfig, EngineConfig, LinkMode};
 pub use engine::{Engine, EngineCounters};
 pub use error::VerbsError;
-pub use hca::{DeviceAttr, DeviceFacts, DeviceInfo, GidEntry, PortAttr, limits};
+pub use hca::{DeviceAttr, DeviceFacts, DeviceInfo, GidEntry, PortAttr, PortFacts, limits};
 pub use objects::{
     Advice, Ah, CompChannel, Connection, Context, Cq, CqInitAttr, Datagram, DciInit, DctInitAttr,
     Dm, Mr, Mw, Pd, Qp, QpInitAttr, RecvPoster, Rereg, ReregFlags, SendPoster, Srq, SrqInitAttr,

@@ -306,6 +306,8 @@ impl QpInner {
             QpEvent::SqDrained => AsyncEventKind::SqDrained,
             QpEvent::ReqErr => AsyncEventKind::QpReqErr,
             QpEvent::AccessErr => AsyncEventKind::QpAccessErr,
+            QpEvent::PathMig => AsyncEventKind::PathMig,
+            QpEvent::PathMigErr => AsyncEventKind::PathMigErr,
             QpEvent::LastWqeReached => AsyncEventKind::QpLastWqeReached,
             QpEvent::Fatal => AsyncEventKind::QpFatal,
         };

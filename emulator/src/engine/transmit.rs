@@ -126,6 +126,9 @@ impl EngineInner {
         driver: Driver,
     ) {
         core.qp.pace_mut().release_posts();
+        if core.qp.take_moved() {
+            core.tx.migrate();
+        }
         if !core.tx.leads_anywhere() {
             return;
         }

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rocade_transport::{
-    Cause, Counters, ModifyContext, QpAttr, QpAttrMask, QpCap, QpConfig, QpState, QpType, Receives,
+    AddressVector, AlternateContext, Cause, Counters, ModifyContext, QpAttr, QpAttrMask, QpCap,
+    QpConfig, QpState, QpType, Receives,
 };
-use rocade_wire::{Gid, Pkey, Qpn};
+use rocade_wire::{Gid, Mtu, Pkey, Qpn};
 
 use super::cq::Cq;
 use super::dct::DciInit;
@@ -17,7 +18,7 @@ use super::xrcd::XrcdInner;
 use crate::cells::{AckCounter, Hold, Path, QpInner, QpParts, SrqInner, Uplink};
 use crate::engine::{Driver, EngineInner};
 use crate::error::VerbsError;
-use crate::hca::{Hca, limits};
+use crate::hca::{Hca, Port, limits};
 
 /// The bit of a Q_Key that unprivileged processes must not set.
 const CONTROLLED_QKEY: u32 = 1 << 31;
@@ -216,32 +217,22 @@ impl Qp {
     ) -> Result<(), VerbsError> {
         let owner = &*self.owner;
         let (inner, engine, hca) = (&*owner.inner, owner.engine(), owner.hca());
-        let sgid = hca.gid(u32::from(attr.ah_attr.sgid_index));
-        let context = ModifyContext {
-            sgid,
-            pkey: hca.pkey(attr.pkey_index).unwrap_or(Pkey::DEFAULT),
-            active_mtu: hca.active_mtu(),
-            experimental,
-        };
+        let context = owner.modify_context(attr, mask, experimental);
+        let (sgid, alt_sgid) = (context.sgid, context.alternate.sgid);
         let is_dynamic = self.qp_type().is_dynamic();
         //= QPV-05
         //= UD-06
         if mask.contains(QpAttrMask::QKEY) && attr.qkey & CONTROLLED_QKEY != 0 && !is_privileged() {
             return Err(VerbsError::NotPermitted("a Q_Key with the highest bit set"));
         }
-        let peer = attr.ah_attr.dgid.to_ip();
-        let names_peer = mask.contains(QpAttrMask::AV) && !is_dynamic;
-        if names_peer && attr.ah_attr.is_global && !engine.peers().allow(peer) {
-            let error = VerbsError::PeerRefused(peer);
-            tracing::error!("{error}");
-            return Err(error);
-        }
-        // What can fail comes before the QP changes. The transport refuses peers of the other IP version.
-        let route = match sgid {
-            Some(sgid) if names_peer && sgid.to_ip().is_ipv4() == peer.is_ipv4() => {
-                Some(owner.prepare_route(sgid, attr, mask)?)
-            }
-            _ => None,
+        // What can fail comes before the QP changes.
+        let route = match mask.contains(QpAttrMask::AV) && !is_dynamic {
+            true => owner.route_to(sgid, &attr.ah_attr, attr, mask)?,
+            false => None,
+        };
+        let alternate = match mask.contains(QpAttrMask::ALT_PATH) && !is_dynamic {
+            true => owner.route_to(alt_sgid, &attr.alt_ah_attr, attr, mask)?,
+            false => None,
         };
         let leads_to_rtr = mask.contains(QpAttrMask::STATE) && attr.qp_state == QpState::Rtr.code();
         if leads_to_rtr && matches!(self.qp_type(), QpType::Ud | QpType::DcInitiator) {
@@ -255,9 +246,8 @@ impl Qp {
             }
             _ => None,
         };
-        let by_udp = route
-            .as_ref()
-            .is_some_and(|(_, path)| path.channel().is_none());
+        let mut routes = route.iter().chain(&alternate);
+        let by_udp = routes.any(|(_, path)| path.channel().is_none());
         if route.is_some()
             || mask.contains(QpAttrMask::STATE) && attr.qp_state == QpState::Reset.code()
         {
@@ -270,6 +260,9 @@ impl Qp {
         core.qp.modify(now, attr, mask, &context)?;
         if let Some((uplink, path)) = route {
             core.tx.set_path(uplink, path);
+        }
+        if let Some((uplink, path)) = alternate {
+            core.tx.set_alternate(uplink, path);
         }
         if let Some((uplink, av)) = answers {
             core.tx.answer_from(uplink, av);
@@ -499,7 +492,9 @@ impl QpOwner {
     fn listen(&self) -> Result<(), VerbsError> {
         let (engine, hca) = (self.engine(), self.hca());
         let mut opened = Err(VerbsError::NoData);
-        for entry in hca.gids().iter().filter(|entry| !entry.gid.is_zero()) {
+        let gids: Vec<_> = hca.ports().map(Port::gids).collect();
+        let gids = gids.iter().flat_map(|gids| gids.iter());
+        for entry in gids.filter(|entry| !entry.gid.is_zero()) {
             match engine.uplink_for(hca.local_addr(entry.gid.to_ip())) {
                 Ok(_) => opened = Ok(()),
                 Err(error) => {
@@ -513,10 +508,60 @@ impl QpOwner {
         opened
     }
 
+    /// What the transport has to know of the device where these attributes change.
+    fn modify_context(&self, attr: &QpAttr, mask: QpAttrMask, experimental: bool) -> ModifyContext {
+        let hca = self.hca();
+        let gid = |av: &AddressVector| hca.port(av.port_num)?.gid(av.sgid_index);
+        let pkey = |index| hca.pkey(index).unwrap_or(Pkey::DEFAULT);
+        let number = if mask.contains(QpAttrMask::AV) {
+            attr.ah_attr.port_num
+        } else {
+            self.inner.lock().qp.query().port_num
+        };
+        let active_mtu = |number| hca.port(number).map_or(Mtu::Mtu4096, Port::active_mtu);
+        ModifyContext {
+            sgid: gid(&attr.ah_attr),
+            pkey: pkey(attr.pkey_index),
+            active_mtu: active_mtu(number),
+            alternate: AlternateContext {
+                sgid: gid(&attr.alt_ah_attr),
+                pkey: pkey(attr.alt_pkey_index),
+                active_mtu: active_mtu(attr.alt_port_num),
+            },
+            experimental,
+        }
+    }
+
+    /// The way from `sgid` along an address vector; `None` where the transport will say what is wrong with it.
+    ///
+    /// # Errors
+    /// The peer is not among the allowed ones; those of [`QpOwner::prepare_route`].
+    fn route_to(
+        &self,
+        sgid: Option<Gid>,
+        av: &AddressVector,
+        attr: &QpAttr,
+        mask: QpAttrMask,
+    ) -> Result<Option<(Arc<Uplink>, Path)>, VerbsError> {
+        let peer = av.dgid.to_ip();
+        if av.is_global && !self.engine().peers().allow(peer) {
+            let error = VerbsError::PeerRefused(peer);
+            tracing::error!("{error}");
+            return Err(error);
+        }
+        match sgid {
+            Some(sgid) if sgid.to_ip().is_ipv4() == peer.is_ipv4() => {
+                self.prepare_route(sgid, *av, attr, mask).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
     /// The way from `sgid` to the peer that the attributes name, opened where it is not in use yet.
     fn prepare_route(
         &self,
         sgid: Gid,
+        mut av: AddressVector,
         attr: &QpAttr,
         mask: QpAttrMask,
     ) -> Result<(Arc<Uplink>, Path), VerbsError> {
@@ -527,9 +572,8 @@ impl QpOwner {
         } else {
             self.inner.lock().qp.dest_qp()
         };
-        let to = attr.ah_attr.dgid.to_ip();
+        let to = av.dgid.to_ip();
         let channel = engine.channel_to(&uplink, dest, to);
-        let mut av = attr.ah_attr;
         //= ENC-10
         if engine.controls_congestion() && av.traffic_class & ECN == 0 {
             // The network may mark the packets, rather than drop them.

@@ -1,6 +1,7 @@
 //! A queue pair: entry points only.
 
 mod dynamic;
+mod migrate;
 mod modify;
 mod salvage;
 mod short;
@@ -25,7 +26,7 @@ use crate::event::QpEvent;
 use crate::memory::{Accessor, Memory, PdTag};
 use crate::outputs::{Fatal, Outputs};
 use crate::pace::{AckTiming, Pace};
-use crate::peer::{Framing, PacketMeta, Peer};
+use crate::peer::{Framing, Migration, PacketMeta, Peer};
 use crate::queue::{Receives, RecvLimits, RecvSource, SendLimits, Srqn};
 use crate::rate::MarkWatch;
 use crate::time::Time;
@@ -84,8 +85,21 @@ pub struct ModifyContext {
     pub pkey: Pkey,
     /// The port's active MTU.
     pub active_mtu: Mtu,
+    /// The same of the alternate path.
+    pub alternate: AlternateContext,
     /// The call is one of the experimental verbs: a DC initiator has another state table then (DCS-09).
     pub experimental: bool,
+}
+
+/// What the device knows of the alternate path that [`Qp::modify`] loads.
+#[derive(Clone, Copy, Debug)]
+pub struct AlternateContext {
+    /// The GID that `alt_ah_attr.sgid_index` selects, `None` where the entry is empty or absent.
+    pub sgid: Option<Gid>,
+    /// The P_Key that `alt_pkey_index` selects.
+    pub pkey: Pkey,
+    /// The active MTU of its port.
+    pub active_mtu: Mtu,
 }
 
 /// A queue pair. See the crate documentation for the order of calls.
@@ -98,6 +112,8 @@ pub struct Qp {
     send: SendSide,
     recv: RecvSide,
     comm_est_raised: bool,
+    /// It has migrated, and nobody has asked yet.
+    has_moved: bool,
     /// Where congestion is controlled: marks are answered, and notifications heeded.
     marks: Option<Box<MarkWatch>>,
     out: Outputs,
@@ -143,6 +159,7 @@ impl Qp {
                 },
             )?,
             comm_est_raised: false,
+            has_moved: false,
             marks: None,
             out: Outputs::new(config.qp_num),
             pace: Pace::default(),
@@ -521,7 +538,7 @@ impl Qp {
     }
 
     /// The checks before anything with an effect (BTH-14, BTH-15, RC-LIM-05, BTH-06).
-    fn reject_reason(&self, meta: &PacketMeta, packet: &Packet<'_>) -> Option<DropReason> {
+    fn reject_reason(&mut self, meta: &PacketMeta, packet: &Packet<'_>) -> Option<DropReason> {
         if !self.state.receives() {
             //= RC-RSP-01
             return Some(DropReason::State);
@@ -532,6 +549,9 @@ impl Qp {
         }
         if let RecvSide::Datagrams(_) = self.recv {
             return self.peer.reject_datagram(meta, packet.bth());
+        }
+        if self.peer.heeds(packet.bth()) {
+            return self.heed(meta, packet.bth());
         }
         self.peer.reject_reason(meta, packet.bth())
     }
@@ -606,8 +626,9 @@ impl Qp {
     }
 
     /// In ERR there will be no requests for an acknowledgement to leave with.
+    /// And what was promised on one path is not known on the other.
     fn timing(&self, acks: AckTiming) -> AckTiming {
-        if self.state == QpState::Err {
+        if self.state == QpState::Err || self.peer.migration != Migration::Migrated {
             AckTiming::Now
         } else {
             acks
@@ -713,7 +734,11 @@ impl Qp {
 
     fn conclude(&mut self, now: Time, result: Result<(), Fatal>) {
         if result.is_err() {
-            self.enter_error(now);
+            if core::mem::take(&mut self.out.path_failed) {
+                self.migrate(true);
+            } else {
+                self.enter_error(now);
+            }
         }
     }
 

@@ -157,6 +157,15 @@ impl SendSide {
         }
     }
 
+    /// Packets take another path from now on, because the old one has failed or not. Where nothing is
+    /// acknowledged, there is nothing to learn of a path.
+    //= RC-APM-11
+    pub(super) fn change_path(&mut self, failed: bool) {
+        if let Self::Reliable(requester) = self {
+            requester.change_path(failed);
+        }
+    }
+
     pub(super) const fn set_qkey(&mut self, qkey: Qkey) {
         if let Self::Unreliable(sender) = self {
             sender.set_qkey(qkey);

@@ -107,7 +107,8 @@ impl Modify<'_> {
             "ah_attr.grh.dgid" => self.bad_dgid(),
             "ah_attr.port_num" | "port_num" | "alt_port_num" => Reason::new(
                 format!("{field} is wrong"),
-                "the device has one port, number 1; port_num and ah_attr.port_num are both 1",
+                "ports count from 1, and a device has one unless it is configured with two; port_num and \
+                 ah_attr.port_num are the same, and so are alt_port_num and alt_ah_attr.port_num",
             ),
             _ => match self.range_of(field) {
                 Some((value, range)) => {
@@ -273,7 +274,9 @@ pub(crate) fn error(error: &VerbsError) -> Reason {
     let advice = match error {
         VerbsError::InvalidArgument("cqe") => "from 1 to max_cqe of `ibv_devinfo -v`",
         VerbsError::InvalidArgument("comp_vector") => "below num_comp_vectors of the context",
-        VerbsError::InvalidArgument("port_num") => "the device has one port, number 1",
+        VerbsError::InvalidArgument("port_num") => {
+            "ports count from 1, and a device has one unless it is configured with two"
+        }
         VerbsError::InvalidArgument("remote write needs local write") => {
             "add IBV_ACCESS_LOCAL_WRITE"
         }

@@ -76,19 +76,20 @@ impl QpState {
     #[cold]
     fn refused(&self, attr: &QpAttr, mask: QpAttrMask, error: &VerbsError) -> Errno {
         let context = self.context.context();
+        let port = match attr.ah_attr.port_num {
+            0 => 1,
+            port => port,
+        };
+        let gids = context.gid_entries_of(port).unwrap_or_default();
         let modify = Modify {
             qp_type: self.qp_type,
             from: self.qp.state(),
             attr,
             mask,
             active_mtu: context
-                .port_attr(1)
+                .port_attr(port)
                 .map_or(Mtu::Mtu4096, |port| port.active_mtu),
-            gids: context
-                .gid_entries()
-                .iter()
-                .map(|entry| entry.gid)
-                .collect(),
+            gids: gids.iter().map(|entry| entry.gid).collect(),
         };
         let reason = modify.refused(error);
         Errno(error.errno()).because(reason).of_qp(&self.qp, "")

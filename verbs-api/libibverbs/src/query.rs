@@ -222,9 +222,8 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
     neg_verb(|| {
         // SAFETY: by contract an open context.
         let context = unsafe { ContextObject::borrow(context) }?.context();
-        context.port_attr(port_num)?;
+        let entries = context.gid_entries_of(port_num)?;
         let index = usize::try_from(index).map_err(|_| Errno::INVAL)?;
-        let entries = context.gid_entries();
         let entry = entries
             .get(index)
             .ok_or_else(|| beyond(index, entries.len()))?;
@@ -251,9 +250,8 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
     neg_verb(|| {
         // SAFETY: by contract an open context.
         let context = unsafe { ContextObject::borrow(context) }?.context();
-        context.port_attr(port_num)?;
+        let entries = context.gid_entries_of(port_num)?;
         let index = usize::try_from(index).map_err(|_| Errno::INVAL)?;
-        let entries = context.gid_entries();
         entries
             .get(index)
             .ok_or_else(|| beyond(index, entries.len()))?;
@@ -263,13 +261,13 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
     })
 }
 
-fn gid_entry(entry: &GidEntry) -> ibv_gid_entry {
+fn gid_entry(port: u8, entry: &GidEntry) -> ibv_gid_entry {
     ibv_gid_entry {
         gid: ibv_gid {
             raw: entry.gid.octets(),
         },
         gid_index: entry.index,
-        port_num: 1,
+        port_num: port.into(),
         gid_type: IBV_GID_TYPE_ROCE_V2,
         ndev_ifindex: entry.ifindex,
     }
@@ -291,9 +289,9 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_ex(
         if flags != 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        context.port_attr(u8::try_from(port_num).map_err(|_| Errno::INVAL)?)?;
+        let port = u8::try_from(port_num).map_err(|_| Errno::INVAL)?;
         let index = usize::try_from(gid_index).map_err(|_| Errno::INVAL)?;
-        let entries = context.gid_entries();
+        let entries = context.gid_entries_of(port)?;
         let found = entries
             .get(index)
             .ok_or_else(|| beyond(index, entries.len()))?;
@@ -301,7 +299,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_ex(
             return Err(Errno::NODATA);
         }
         // SAFETY: by contract NULL or writable for `entry_size` bytes.
-        unsafe { ffi::write_prefix(entry, &gid_entry(found), entry_size) }
+        unsafe { ffi::write_prefix(entry, &gid_entry(port, found), entry_size) }
     })
 }
 
@@ -321,18 +319,21 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_table(
         if flags != 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        let entries_of_device = context.gid_entries();
-        let valid = entries_of_device
+        let ports = (1..=context.device_attr().phys_port_cnt)
+            .map(|port| Ok((port, context.gid_entries_of(port)?)))
+            .collect::<Result<Vec<_>, Errno>>()?;
+        let all = ports
             .iter()
-            .filter(|entry| !entry.gid.is_zero());
+            .flat_map(|(port, entries)| entries.iter().map(move |entry| (*port, entry)));
+        let valid = all.filter(|(_, entry)| !entry.gid.is_zero());
         if max_entries == 0 || entry_size == 0 || valid.clone().count() > max_entries {
             return Err(Errno::INVAL);
         }
-        for entry in valid {
+        for (port, entry) in valid {
             // SAFETY: by contract there are `max_entries` places of `entry_size` bytes.
             let target = unsafe { entries.byte_add(written * entry_size) };
             // SAFETY: as above.
-            unsafe { ffi::write_prefix(target, &gid_entry(entry), entry_size) }?;
+            unsafe { ffi::write_prefix(target, &gid_entry(port, entry), entry_size) }?;
             written += 1;
         }
         Ok(())

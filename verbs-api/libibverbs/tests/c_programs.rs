@@ -36,6 +36,10 @@ rocade_tests::c_programs! {
         raw_clock_stamps_completions,
         command_descriptor_is_one,
         a_missing_answer_costs_no_event;
+    migration:
+        a_device_has_two_ports,
+        a_path_that_fails_is_left,
+        a_program_asks_for_a_migration;
     attributes:
         rates_are_noted,
         enhancements_are_none,
