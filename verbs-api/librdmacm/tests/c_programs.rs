@@ -29,7 +29,6 @@ rocade_tests::c_programs! {
         synchronous_calls_fail_as_events_say,
         identifiers_outlive_no_event;
     rsockets:
-        abc,
         what_was_written_arrives,
         half_of_it_is_closed,
         threads_share_a_socket,

@@ -494,7 +494,7 @@ static void connections_leave_nothing(void)
 	int listener = listening(&addr, 4), before = 0;
 	long resident = 0;
 	char byte;
-	for (int round = 0; round < 2500; round++) {
+	for (int round = 0; round < 2000; round++) {
 		int active = connected_to(&addr);
 		int passive = raccept(listener, NULL, NULL);
 		CHECK(passive >= 0);
