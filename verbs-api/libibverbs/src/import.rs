@@ -17,7 +17,6 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use parking_lot::Mutex;
 use rocade_abi::{ibv_context, ibv_dm, ibv_mr, ibv_pd};
 use rocade_emulator::{Dm, Mr, Pd};
 
@@ -28,12 +27,12 @@ use crate::{
     ffi::{Errno, ptr_verb, void_verb},
     mr::{self, MrObject},
     pd_mr::{self, InUse, Known, PdObject},
-    process::{self, Generation},
+    process,
 };
 
 /// What can be imported, by the handle that its C object shows.
 #[derive(Default)]
-struct Offers {
+pub(crate) struct Offers {
     devices: Vec<(FileKey, Weak<ContextObject>)>,
     domains: HashMap<u32, (Pd, Known)>,
     regions: HashMap<u32, Mr>,
@@ -45,18 +44,9 @@ struct Offers {
 /// Device and inode of an open file.
 type FileKey = (u64, u64);
 
-static OFFERS: Mutex<Option<(Generation, Offers)>> = Mutex::new(None);
-
 /// Those of this process: a child has none of its parent's.
 fn with_offers<R>(f: impl FnOnce(&mut Offers) -> R) -> R {
-    let mut offers = OFFERS.lock();
-    let now = process::generation();
-    if offers.as_ref().is_none_or(|(then, _)| *then != now) {
-        // What the parent had is not ours to drop.
-        std::mem::forget(offers.replace((now, Offers::default())));
-    }
-    let (_, offers) = offers.get_or_insert_with(|| (now, Offers::default()));
-    f(offers)
+    f(&mut process::offers().lock())
 }
 
 fn file_key(fd: RawFd) -> Result<FileKey, Errno> {
