@@ -58,6 +58,9 @@ pub(crate) fn length_ok(
         } else {
             len <= pmtu
         }
+    } else if operation.is_masked_atomic() {
+        // As many as its operands have, which its execution knows.
+        len > 0 && headers.bth.pad_count == 0
     } else {
         len == 0
     };

@@ -5,6 +5,7 @@ mod cross;
 mod dc;
 mod errors;
 mod indirect;
+mod masked;
 mod migration;
 mod modify;
 mod owed;

@@ -24,6 +24,7 @@ use crate::congestion::{MIN_PACKET_COST, Window};
 use crate::cross::Cross;
 use crate::cx::Cx;
 use crate::error::PostError;
+use crate::masked::{self, MaskedOp};
 use crate::memory::{AccessError, Memory};
 use crate::outputs::Fatal;
 use crate::peer::Peer;
@@ -128,7 +129,7 @@ impl SendWqe {
     }
 
     //= WCO-01
-    const fn wc_opcode(&self) -> WcOpcode {
+    fn wc_opcode(&self) -> WcOpcode {
         match self.op {
             //= XCW-06
             SendOp::Send { .. }
@@ -143,6 +144,11 @@ impl SendWqe {
             SendOp::Bind(_) => WcOpcode::BindMw,
             SendOp::Invalidate { .. } => WcOpcode::LocalInv,
             SendOp::Fill => WcOpcode::Umr,
+            //= XAT-24
+            SendOp::Masked { .. } => match self.operands.as_deref() {
+                Some(Operands::Masked(MaskedOp::FetchAdd { .. })) => WcOpcode::MaskedFetchAdd,
+                _ => WcOpcode::MaskedCompSwap,
+            },
         }
     }
 }
@@ -222,6 +228,8 @@ pub(crate) struct Requester {
     /// It is draining, or executes operations of cross-channel: each start has to be looked at.
     is_careful: bool,
     cross: Option<Box<Cross>>,
+    /// The peer understands what is not of the standard.
+    extended: bool,
     window: Window,
     /// Where it may not send as fast as it can.
     limit: Option<Box<RateLimit>>,
@@ -256,6 +264,7 @@ impl Requester {
             draining: false,
             is_careful: false,
             cross: None,
+            extended: false,
             window: Window::new(),
             limit: None,
         }
@@ -299,6 +308,11 @@ impl Requester {
         let limit = self.limit.get_or_insert_with(|| Box::new(RateLimit::new()));
         change(limit);
         self.limit.take_if(|limit| limit.is_idle());
+    }
+
+    /// The peer understands what is not of the standard, or not (XAW-08).
+    pub(crate) const fn set_extended(&mut self, extended: bool) {
+        self.extended = extended;
     }
 
     pub(crate) const fn set_draining(&mut self, draining: bool) {
@@ -384,8 +398,17 @@ impl Requester {
             Some(data) => data.len() as u64,
         };
         //= ATM-05
-        if wr.op.is_atomic() && total < 8 {
-            return Err(PostError::AtomicBuffer);
+        let atomic_len = wr.op.atomic_len();
+        if let Some(len) = atomic_len {
+            if total < u64::from(len) {
+                return Err(PostError::AtomicBuffer);
+            }
+            //= XAW-08
+            if let SendOp::Masked { log_size, .. } = wr.op
+                && !(self.extended && masked::is_size(log_size))
+            {
+                return Err(PostError::UnsupportedOpcode);
+            }
         }
         //= RC-WQE-03
         if self.used >= self.limits.max_wr {
@@ -398,11 +421,7 @@ impl Requester {
         if let Some(gate) = self.cross.as_ref().and_then(|cross| cross.gate.as_ref()) {
             gate.note_posted();
         }
-        let len = if wr.op.is_atomic() {
-            8
-        } else {
-            u32::try_from(total).unwrap_or(u32::MAX)
-        };
+        let len = atomic_len.unwrap_or_else(|| u32::try_from(total).unwrap_or(u32::MAX));
         // Filled in where it stays: to make it elsewhere and move it takes longer than the rest.
         self.used += 1;
         self.sq.push_back(SendWqe::EMPTY);

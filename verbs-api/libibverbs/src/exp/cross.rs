@@ -72,12 +72,12 @@ pub(crate) unsafe extern "C" fn ibv_exp_create_cq(
     }
     // SAFETY: same contract.
     let made = unsafe { cq::ibv_create_cq(context, cqe, cq_context, channel, comp_vector) };
-    // SAFETY: NULL, which is refused, or made just now.
-    if flags != 0
-        && !made.is_null()
-        && let Ok(object) = unsafe { CqObject::borrow(made.cast()) }
-    {
-        object.inner().cq().allow_waits();
+    if flags != 0 && !made.is_null() {
+        // SAFETY: made just now.
+        let object = unsafe { CqObject::borrow(made.cast()) };
+        object
+            .iter()
+            .for_each(|object| object.inner().cq().allow_waits());
     }
     made
 }

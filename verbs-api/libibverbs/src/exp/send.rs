@@ -13,13 +13,12 @@ use rocade_abi::{
 };
 use rocade_emulator::{SendFlags, SendPoster};
 
-use super::{cross, umr};
+use super::{atomics, cross, umr};
 use crate::{
     complaint::Reason,
     ffi::{Errno, int_data_verb},
     post,
     qp::{QpObject, QpState},
-    qp_ex,
 };
 
 /// `ibv_exp_post_send`: on failure `*bad_wr` is the first request that is not queued.
@@ -82,8 +81,8 @@ unsafe fn push(
         //= NOP-01
         IBV_EXP_WR_NOP => Ok(poster.push_nop(request.wr_id, flags(request) & !SendFlags::INLINE)?),
         IBV_EXP_WR_EXT_MASKED_ATOMIC_CMP_AND_SWP | IBV_EXP_WR_EXT_MASKED_ATOMIC_FETCH_AND_ADD => {
-            let what = format!("opcode {:#x}", request.exp_opcode);
-            Err(Errno::OPNOTSUPP.because(qp_ex::not_offered(&what)))
+            // SAFETY: same contract.
+            unsafe { atomics::push(poster, state, request) }
         }
         // SAFETY: same contract.
         _ => unsafe { post::push_send(poster, state, &plain(request)) },
