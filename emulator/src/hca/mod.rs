@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rocade_transport::QpLimits;
 use rocade_wire::{Gid, Guid, Mtu, Pkey};
 
+use crate::config::DeviceIdentity;
 use crate::config::{DeviceConfig, HostNetwork};
 use crate::link::LocalAddr;
 
@@ -32,6 +33,8 @@ pub struct DeviceInfo {
     pub ifname: Option<String>,
     /// Its index, 0 if unknown.
     pub ifindex: u32,
+    /// Vendor and part that it passes for.
+    pub identity: DeviceIdentity,
 }
 
 /// What `ibv_query_device` reports; names as in `ibv_device_attr`.
@@ -187,6 +190,7 @@ impl Hca {
             index: self.index,
             ifname: self.config.ifname.clone(),
             ifindex: self.config.ifindex,
+            identity: self.config.identity,
         }
     }
 

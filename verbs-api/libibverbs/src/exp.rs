@@ -2,6 +2,7 @@
 //! of its files.
 
 pub(crate) mod completion;
+pub(crate) mod dct;
 pub(crate) mod device;
 pub(crate) mod qp;
 pub(crate) mod send;

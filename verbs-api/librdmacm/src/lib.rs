@@ -48,5 +48,6 @@ mod event;
 mod event_str;
 mod ffi;
 mod id;
+mod library;
 mod multicast;
 mod qp;
