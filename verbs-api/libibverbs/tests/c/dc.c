@@ -1,6 +1,7 @@
 /* The dynamically connected transport by the experimental verbs. */
 #include "rig.h"
 
+#include <arpa/inet.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 
