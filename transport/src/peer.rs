@@ -11,6 +11,8 @@ use crate::transmit::Head;
 
 /// The bits of an opcode that name its service (BTH-01).
 const OPCODE_BASE: u8 = 0xe0;
+/// No opcode has these.
+const NO_BASE: u8 = !OPCODE_BASE;
 
 /// Network addresses of a received packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,8 +51,9 @@ impl Framing {
             QpType::Uc => Some(Self::of_service(Service::Uc)),
             QpType::Ud => Some(Self::of_service(Service::Ud)),
             QpType::XrcSend | QpType::XrcRecv => Some(Self::of_service(Service::Xrc)),
+            // Its frames have none: this is nobody's.
+            QpType::RawPacket => Some(Self::of_service(Service::Cnp)),
             QpType::DcInitiator | QpType::DcTarget => Some(Self::of_service(Service::Dc)),
-            QpType::RawPacket => None,
         }
     }
 
@@ -77,6 +80,29 @@ impl Framing {
     pub(crate) const fn owns(self, opcode: Opcode) -> bool {
         opcode.get() & OPCODE_BASE == self.base
     }
+}
+
+/// Path migration states; the discriminants are the `ibv_mig_state` values.
+//= RC-APM-01
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Migration {
+    /// There is one path, or no other one is ready.
+    Migrated = 0,
+    /// The alternate path is ready on this side.
+    Rearm = 1,
+    /// And on the peer's.
+    Armed = 2,
+}
+
+/// The path that is taken when the primary one fails.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Alternate {
+    pub(crate) pkey: Pkey,
+    pub(crate) local: IpAddr,
+    pub(crate) remote: IpAddr,
+    /// A packet that came over it and could not be the peer's has been reported.
+    pub(crate) complained: bool,
 }
 
 /// What a dynamic connection adds to the packets of a peer.
@@ -125,6 +151,11 @@ pub(crate) struct Peer {
     pub(crate) local: IpAddr,
     /// Its address.
     pub(crate) remote: IpAddr,
+    pub(crate) migration: Migration,
+    /// The same in brief, for the packets that come by the million.
+    pub(crate) is_migrated: bool,
+    pub(crate) plain_base: u8,
+    pub(crate) alternate: Option<Box<Alternate>>,
     /// Of a dynamic connection.
     pub(crate) session: Option<Box<SessionTag>>,
 }
@@ -139,8 +170,49 @@ impl Peer {
             framing,
             local: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             remote: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            migration: Migration::Migrated,
+            is_migrated: true,
+            plain_base: framing.base,
+            alternate: None,
             session: None,
         }
+    }
+
+    /// May a path that fails be left for the other one?
+    //= RC-APM-05
+    pub(crate) const fn may_migrate(&self) -> bool {
+        matches!(self.migration, Migration::Armed) && self.alternate.is_some()
+    }
+
+    /// Does the migration bit of a packet say anything new?
+    //= RC-APM-09
+    #[inline]
+    pub(crate) const fn heeds(&self, bth: &Bth) -> bool {
+        match self.migration {
+            Migration::Migrated => false,
+            Migration::Rearm => !bth.migreq,
+            Migration::Armed => bth.migreq,
+        }
+    }
+
+    /// Is a packet this peer's beyond doubt, and says nothing of paths? Of a QP that may migrate no packet is plain.
+    #[inline]
+    pub(crate) fn is_plain(&self, meta: &PacketMeta, bth: &Bth) -> bool {
+        //= BTH-15 RC-LIM-05 BTH-06
+        bth.opcode.get() & OPCODE_BASE == self.plain_base
+            && meta.source == self.remote
+            && meta.destination == self.local
+            && bth.pkey.matches(self.pkey)
+    }
+
+    pub(crate) const fn set_migration(&mut self, migration: Migration) {
+        self.migration = migration;
+        self.is_migrated = matches!(migration, Migration::Migrated);
+        self.plain_base = if self.is_migrated {
+            self.framing.base
+        } else {
+            NO_BASE
+        };
     }
 
     /// Why a packet cannot be this peer's, if so (BTH-15, RC-LIM-05, BTH-06).
@@ -225,8 +297,8 @@ impl Peer {
         Head::new(Bth {
             opcode: self.framing.opcode(operation),
             solicited: false,
-            //= BTH-03
-            migreq: true,
+            //= BTH-03 RC-APM-02
+            migreq: self.is_migrated,
             //= BTH-04
             pad_count: Bth::pad_for(payload_len),
             tver: 0,

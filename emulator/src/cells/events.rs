@@ -23,7 +23,11 @@ pub enum AsyncEventKind {
     CommEst = 4,
     /// The send queue has drained.
     SqDrained = 5,
-    /// The interface behind the device is gone.
+    /// A QP goes on on its alternate path.
+    PathMig = 6,
+    /// The peer of a QP asks for a migration that does not fit the alternate path.
+    PathMigErr = 7,
+    /// The interfaces behind the device are gone.
     DeviceFatal = 8,
     /// The interface behind the port is up, and has a carrier.
     PortActive = 9,

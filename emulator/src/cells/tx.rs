@@ -16,6 +16,8 @@ use crate::link::shm::ShmChannel;
 #[derive(Debug, Default)]
 pub(crate) struct TxState {
     pub(crate) route: Option<(Arc<Uplink>, Path)>,
+    /// The one that is taken when the other fails.
+    alternate: Option<Box<(Arc<Uplink>, Path)>>,
     /// Those of its datagrams.
     pub(crate) ways: Option<Box<Ways>>,
     /// Nothing has been sent through the channel of the route yet, but perhaps over UDP.
@@ -32,6 +34,20 @@ pub(crate) struct TxState {
     pub(crate) bequest: Option<Bequest>,
     /// Why it has to be looked at again.
     pub(crate) listed: Listed,
+    /// From where packets are taken.
+    ear: Ear,
+}
+
+/// To whom a QP listens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Ear {
+    /// To its peer, which uses one way.
+    #[default]
+    Peer,
+    /// An XRC initiator, to whoever has its peer's address: the target may be in another process with each message.
+    Anybody,
+    /// A target that is in another process now: to nobody.
+    Nobody,
 }
 
 #[derive(Debug)]
@@ -54,6 +70,20 @@ impl TxState {
         self.peer_has_entered = false;
         self.route = Some((uplink, path));
         self.bequest = None;
+    }
+
+    /// The path that a migration leads to.
+    pub(crate) fn set_alternate(&mut self, uplink: Arc<Uplink>, path: Path) {
+        self.alternate = Some(Box::new((uplink, path)));
+    }
+
+    /// The alternate path is the one from now on.
+    #[cold]
+    pub(crate) fn migrate(&mut self) {
+        if let Some(alternate) = self.alternate.take() {
+            let (uplink, path) = *alternate;
+            self.set_path(uplink, path);
+        }
     }
 
     /// Datagrams of `qp` may take this route from now on.
@@ -95,12 +125,11 @@ impl TxState {
 
     /// Takes a channel that leads where the path does, unless there is one already.
     pub(crate) fn offer_channel(&mut self, channel: &Arc<ShmChannel>) {
-        if let Some((uplink, path)) = &mut self.route
-            && path.channel.is_none()
-            && channel.leads(uplink.link.local_addr(), path.to, path.slot)
-        {
-            path.channel = Some(Arc::clone(channel));
-            self.enters_channel = true;
+        if let Some((uplink, path)) = &mut self.route {
+            self.enters_channel |= path.offer(uplink, channel);
+        }
+        if let Some((uplink, path)) = self.alternate.as_deref_mut() {
+            path.offer(uplink, channel);
         }
     }
 
@@ -108,8 +137,28 @@ impl TxState {
     pub(crate) fn drop_ended_channel(&mut self) {
         if let Some((_, path)) = &mut self.route {
             path.channel.take_if(|channel| channel.has_ended());
-            self.peer_has_entered &= path.channel.is_some();
+            self.peer_has_entered &= path.channel.is_some() || self.ear == Ear::Nobody;
         }
+        if let Some((_, path)) = self.alternate.as_deref_mut() {
+            path.channel.take_if(|channel| channel.has_ended());
+        }
+    }
+
+    /// Packets may come from any process with the peer's address.
+    pub(crate) const fn hear_anybody(&mut self) {
+        self.ear = Ear::Anybody;
+    }
+
+    /// No packets are taken, until they are again.
+    pub(crate) const fn set_deaf(&mut self, is_deaf: bool) {
+        self.ear = if is_deaf { Ear::Nobody } else { Ear::Peer };
+        // Where that is so, nobody has to look at the ear for each packet.
+        self.peer_has_entered = is_deaf;
+    }
+
+    /// Are there none taken now?
+    pub(crate) fn is_deaf(&self) -> bool {
+        self.ear == Ear::Nobody
     }
 
     /// A packet has come through a channel. False where the peer uses another one.
@@ -122,18 +171,45 @@ impl TxState {
             // Both sides may have asked for a channel at the same time: then there are two.
             let is_own = own.is_parallel_to(channel);
             self.peer_has_entered |= is_own;
-            return is_own;
+            return match self.ear {
+                Ear::Peer => is_own || self.alternate.is_some() && self.may_migrate_to(channel),
+                Ear::Anybody => true,
+                Ear::Nobody => false,
+            };
         }
-        true
+        self.ear != Ear::Nobody
+    }
+
+    /// May the peer use this channel to tell of a migration?
+    #[cold]
+    fn may_migrate_to(&self, channel: &ShmChannel) -> bool {
+        let alternate = self.alternate.as_ref();
+        let own = alternate.and_then(|route| route.1.live_channel());
+        own.is_none_or(|own| own.is_parallel_to(channel))
     }
 
     /// Is the peer in a channel, and nothing that comes over UDP from it? Anybody could send that.
     #[inline]
     pub(crate) fn refuses_udp(&self) -> bool {
-        self.peer_has_entered && self.has_live_channel()
+        self.peer_has_entered && self.refuses_it()
+    }
+
+    /// Of the alternate path too there is a channel, if there is one.
+    #[cold]
+    fn stays_in_channels(&self) -> bool {
+        let alternate = self.alternate.as_ref();
+        alternate.is_none_or(|route| route.1.live_channel().is_some())
     }
 
     #[cold]
+    fn refuses_it(&self) -> bool {
+        match self.ear {
+            Ear::Peer => self.has_live_channel() && self.stays_in_channels(),
+            Ear::Anybody => false,
+            Ear::Nobody => true,
+        }
+    }
+
     fn has_live_channel(&self) -> bool {
         let channel = self
             .route
@@ -145,6 +221,7 @@ impl TxState {
     /// Forgets route and unsent packets.
     pub(crate) fn reset(&mut self) {
         self.route = None;
+        self.alternate = None;
         self.ways = None;
         self.blocked = None;
         self.quiet = None;

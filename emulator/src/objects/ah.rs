@@ -11,7 +11,6 @@ use rocade_wire::Qpn;
 use super::pd::{Pd, PdInner};
 use crate::cells::{Route, Uplink};
 use crate::error::VerbsError;
-use crate::hca::limits;
 use crate::steering::Slot;
 
 /// Highest value of the field: programs also put what a completion says in there (`Completion::sl`).
@@ -58,14 +57,13 @@ impl Ah {
         if !address.is_global {
             return Err(VerbsError::InvalidArgument("is_global"));
         }
-        if address.port_num == 0 || address.port_num > limits::PORTS {
-            return Err(VerbsError::InvalidArgument("port_num"));
-        }
+        let port = hca.port(address.port_num);
+        let port = port.ok_or(VerbsError::InvalidArgument("port_num"))?;
         if address.sl > MAX_SL {
             return Err(VerbsError::InvalidArgument("sl"));
         }
-        let sgid = hca
-            .gid(u32::from(address.sgid_index))
+        let sgid = port
+            .gid(address.sgid_index)
             .ok_or(VerbsError::InvalidArgument("grh.sgid_index"))?;
         let (local, to) = (sgid.to_ip(), address.dgid.to_ip());
         //= ENC-12
@@ -80,7 +78,7 @@ impl Ah {
         }
         let uplink = engine.datagram_uplink(hca.local_addr(local), address.hop_limit)?;
         if to.is_multicast() {
-            let interface = hca.config.ifindex;
+            let interface = port.config.ifindex;
             uplink
                 .link
                 .prepare_multicast(address.hop_limit, interface)?;

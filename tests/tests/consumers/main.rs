@@ -19,6 +19,7 @@ mod nixl;
 mod perftest;
 mod pingpong;
 mod pyverbs;
+mod raw_ethernet;
 mod ucx;
 mod view;
 

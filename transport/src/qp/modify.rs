@@ -1,22 +1,23 @@
 //! `modify_qp`: validation, then application (QPS-*, QPV-*).
 
-use rocade_wire::{AckTimeout, Mtu, Psn, Qkey, Qpn, RnrTimer};
+use alloc::boxed::Box;
+
+use rocade_wire::{AckTimeout, Gid, Mtu, Psn, Qkey, Qpn, RnrTimer};
 
 use super::state::{experimental_rule, transition_rule};
 use super::{ModifyContext, Qp};
 use crate::attr::{AddressVector, QpAttr, QpAttrMask, QpState, QpType};
 use crate::error::ModifyError;
+use crate::peer::{Alternate, Migration};
 use crate::requester::RequesterAttr;
 use crate::responder::ResponderAttr;
 use crate::time::Time;
 
 const COUNTER_MAX: u8 = 7;
 const CODE_MAX: u8 = 31;
-/// Values of `path_mig_state` (RC-APM-01).
-//= RC-APM-01
-const MIGRATED: u32 = 0;
-const REARM: u32 = 1;
-const ARMED: u32 = 2;
+const MIGRATED: u32 = Migration::Migrated as u32;
+const REARM: u32 = Migration::Rearm as u32;
+const ARMED: u32 = Migration::Armed as u32;
 
 pub(super) fn modify(
     qp: &mut Qp,
@@ -183,7 +184,7 @@ fn check_values(
     let alternate = &attr.alt_ah_attr;
     check(
         QpAttrMask::ALT_PATH,
-        leads_somewhere(alternate),
+        leads_somewhere(alternate) && alternate_ok(qp, attr, mask, context),
         "alt_ah_attr",
     )?;
     check(
@@ -208,6 +209,21 @@ fn may_migrate(qp: &Qp, attr: &QpAttr, mask: QpAttrMask) -> bool {
 /// What holds for every address of a connected QP (QPV-01, QPV-04).
 fn leads_somewhere(av: &AddressVector) -> bool {
     av.is_global && av.sl <= 7 && !av.dgid.is_zero() && !av.dgid.is_multicast()
+}
+
+/// The alternate path starts where there is an address of the peer's IP version, and its port takes packets as
+/// long as those of the primary path.
+//= RC-APM-08 QPV-04 ENC-12
+fn alternate_ok(qp: &Qp, attr: &QpAttr, mask: QpAttrMask, context: &ModifyContext) -> bool {
+    let path_mtu = if mask.contains(QpAttrMask::PATH_MTU) {
+        attr.path_mtu
+    } else {
+        qp.attr.path_mtu
+    };
+    let alternate = &context.alternate;
+    let to = attr.alt_ah_attr.dgid.to_ip();
+    let same_family = |from: Gid| from.to_ip().is_ipv4() == to.is_ipv4();
+    alternate.sgid.is_some_and(same_family) && path_mtu <= u32::from(alternate.active_mtu.code())
 }
 
 //= QPV-01, QPV-04, ENC-12, ENC-14
@@ -309,6 +325,7 @@ fn apply(qp: &mut Qp, now: Time, mask: QpAttrMask, next: QpState, context: &Modi
         qp.peer.pmtu = context.active_mtu;
     }
     apply_attrs(qp, mask);
+    apply_paths(qp, mask, context);
     qp.state = next;
     match next {
         QpState::Reset => reset(qp),
@@ -328,7 +345,29 @@ fn apply(qp: &mut Qp, now: Time, mask: QpAttrMask, next: QpState, context: &Modi
     }
 }
 
-fn apply_attrs(qp: &mut Qp, mask: QpAttrMask) {
+fn apply_paths(qp: &mut Qp, mask: QpAttrMask, context: &ModifyContext) {
+    if mask.contains(QpAttrMask::ALT_PATH)
+        && let Some(sgid) = context.alternate.sgid
+    {
+        qp.peer.alternate = Some(Box::new(Alternate {
+            pkey: context.alternate.pkey,
+            local: sgid.to_ip(),
+            remote: qp.attr.alt_ah_attr.dgid.to_ip(),
+            complained: false,
+        }));
+    }
+    if !mask.contains(QpAttrMask::PATH_MIG_STATE) {
+        return;
+    }
+    //= RC-APM-03
+    match (qp.peer.migration, qp.attr.path_mig_state) {
+        (_, REARM) => qp.peer.set_migration(Migration::Rearm),
+        (Migration::Armed, MIGRATED) => qp.migrate(false),
+        _ => {}
+    }
+}
+
+pub(super) fn apply_attrs(qp: &mut Qp, mask: QpAttrMask) {
     let requester = QpAttrMask::TIMEOUT
         | QpAttrMask::RETRY_CNT
         | QpAttrMask::RNR_RETRY
@@ -369,6 +408,9 @@ pub(super) fn reset(qp: &mut Qp) {
     qp.out.events.clear();
     qp.pace.reset();
     qp.comm_est_raised = false;
+    qp.has_moved = false;
+    qp.peer.alternate = None;
+    qp.peer.set_migration(Migration::Migrated);
     qp.attr = QpAttr {
         cap: qp.config.cap,
         ..QpAttr::default()

@@ -43,6 +43,8 @@ pub(crate) struct QpState {
     has_wr_table: bool,
     qp_type: QpType,
     context: Arc<ContextObject>,
+    /// Longest header of a request that is cut into segments.
+    max_tso_header: u16,
     /// An XRC target has none.
     _pd: Option<InUse>,
     /// Of one that was made by an experimental verb.
@@ -57,6 +59,11 @@ impl QpState {
         &self.qp
     }
 
+    /// The context it belongs to.
+    pub(crate) const fn context(&self) -> &Arc<ContextObject> {
+        &self.context
+    }
+
     /// Its transport service.
     pub(crate) const fn qp_type(&self) -> QpType {
         self.qp_type
@@ -65,6 +72,11 @@ impl QpState {
     /// The builders that `libmlx5` has for it.
     pub(crate) const fn builders(&self) -> &Builders {
         &self.builders
+    }
+
+    /// Longest header of a request that is cut into segments; 0 where none is.
+    pub(crate) const fn max_tso_header(&self) -> usize {
+        self.max_tso_header as usize
     }
 
     /// What it was made with besides.
@@ -86,19 +98,20 @@ impl QpState {
     #[cold]
     fn refused(&self, attr: &QpAttr, mask: QpAttrMask, error: &VerbsError) -> Errno {
         let context = self.context.context();
+        let port = match attr.ah_attr.port_num {
+            0 => 1,
+            port => port,
+        };
+        let gids = context.gid_entries_of(port).unwrap_or_default();
         let modify = Modify {
             qp_type: self.qp_type,
             from: self.qp.state(),
             attr,
             mask,
             active_mtu: context
-                .port_attr(1)
+                .port_attr(port)
                 .map_or(Mtu::Mtu4096, |port| port.active_mtu),
-            gids: context
-                .gid_entries()
-                .iter()
-                .map(|entry| entry.gid)
-                .collect(),
+            gids: gids.iter().map(|entry| entry.gid).collect(),
         };
         let reason = modify.refused(error);
         Errno(error.errno()).because(reason).of_qp(&self.qp, "")
@@ -123,6 +136,7 @@ impl QpState {
 pub(crate) unsafe fn create(
     pd: *mut ibv_pd,
     init: &mut ibv_qp_init_attr,
+    max_tso_header: u16,
     fill_in: Option<fn(&mut ibv_qp_ex)>,
 ) -> Result<*mut ibv_qp, Errno> {
     let qp_type = QpType::from_code(init.qp_type).ok_or_else(|| {
@@ -134,7 +148,11 @@ pub(crate) unsafe fn create(
         return Err(Errno::INVAL.because(Reason::new(what, advice)));
     }
     // SAFETY: same contract.
-    unsafe { create_as(pd, init, fill_in, qp_type, |pd, attr| pd.create_qp(attr)) }
+    unsafe {
+        create_as(pd, init, max_tso_header, fill_in, qp_type, |pd, attr| {
+            pd.create_qp(attr)
+        })
+    }
 }
 
 /// Makes a DC initiator; its shared receive queue is ignored, as by the device that it passes for.
@@ -166,7 +184,7 @@ pub(crate) unsafe fn create_initiator(
     };
     let make = |pd: &Pd, attr| pd.create_dci(attr, DciInit { streams });
     // SAFETY: same contract.
-    let qp = unsafe { create_as(init.pd, &mut short, table, QpType::DcInitiator, make) }?;
+    let qp = unsafe { create_as(init.pd, &mut short, 0, table, QpType::DcInitiator, make) }?;
     init.cap = short.cap;
     Ok(qp)
 }
@@ -176,6 +194,7 @@ pub(crate) unsafe fn create_initiator(
 unsafe fn create_as(
     pd: *mut ibv_pd,
     init: &mut ibv_qp_init_attr,
+    max_tso_header: u16,
     fill_in: Option<fn(&mut ibv_qp_ex)>,
     qp_type: QpType,
     make: impl FnOnce(&Pd, QpInitAttr) -> Result<Qp, VerbsError>,
@@ -249,6 +268,7 @@ unsafe fn create_as(
             has_wr_table: fill_in.is_some(),
             qp_type,
             context: Arc::clone(pd_state.context()),
+            max_tso_header,
             _pd: Some(pd_state.in_use()),
             extras: OnceLock::new(),
             builders: Builders::default(),
@@ -299,6 +319,7 @@ pub(crate) unsafe fn create_dct(
             has_wr_table: false,
             qp_type: QpType::DcTarget,
             context: Arc::clone(pd_state.context()),
+            max_tso_header: 0,
             _pd: Some(pd_state.in_use()),
             extras: OnceLock::new(),
             builders: Builders::default(),
@@ -345,6 +366,7 @@ pub(crate) unsafe fn target(
             has_wr_table: false,
             qp_type: QpType::XrcRecv,
             context: Arc::clone(xrcd.context()),
+            max_tso_header: 0,
             _pd: None,
             extras: OnceLock::new(),
             builders: Builders::default(),
@@ -367,7 +389,7 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
         // SAFETY: by contract NULL or valid.
         let init = unsafe { init.as_mut() }.ok_or(Errno::INVAL)?;
         // SAFETY: same contract.
-        unsafe { create(pd, init, None) }
+        unsafe { create(pd, init, 0, None) }
     })
 }
 
