@@ -207,8 +207,11 @@ unsafe fn create_as(
         // It receives nothing (XRC-12).
         QpType::XrcSend => send_cq.clone(),
         //= DC-05
-        // SAFETY: same contract.
-        QpType::DcInitiator => unsafe { cq::optional(init.recv_cq) }?.unwrap_or(send_cq.clone()),
+        QpType::DcInitiator => {
+            // SAFETY: same contract.
+            let recv_cq = unsafe { cq::optional(init.recv_cq) }?;
+            recv_cq.unwrap_or_else(|| send_cq.clone())
+        }
         // SAFETY: same contract.
         _ => unsafe { cq::optional(init.recv_cq) }?.ok_or_else(no_cq)?,
     };
