@@ -159,6 +159,10 @@ rocade_tests::c_programs! {
         other_verbs_are_no_cancellation_points,
         nor_are_they_where_they_log,
         a_thread_may_refuse;
+    domains:
+        allocators_are_called,
+        what_was_made_can_be_imported,
+        what_is_no_device_cannot;
     processes:
         no_verb_is_a_cancellation_point;
 }
