@@ -331,6 +331,7 @@ pub(crate) unsafe fn create_dct(
             max_tso_header: 0,
             _pd: Some(pd_state.in_use()),
             extras: OnceLock::new(),
+            _buffer: None,
             builders: Builders::default(),
         };
         Ok((c, state))
