@@ -3,6 +3,7 @@
 pub mod base;
 pub mod completion;
 pub mod cross;
+pub mod dct;
 pub mod device;
 pub mod qp;
 pub mod send;
@@ -12,7 +13,7 @@ use crate::layout::Layout;
 
 /// All aggregates of the header, by module.
 #[must_use]
-pub fn layouts() -> [&'static [Layout]; 6] {
+pub fn layouts() -> [&'static [Layout]; 7] {
     [
         device::LAYOUTS,
         qp::LAYOUTS,
@@ -20,12 +21,13 @@ pub fn layouts() -> [&'static [Layout]; 6] {
         umr::LAYOUTS,
         completion::LAYOUTS,
         cross::LAYOUTS,
+        dct::LAYOUTS,
     ]
 }
 
 /// All enumerators of the header as (name, value).
 #[must_use]
-pub fn enumerators() -> [&'static [(&'static str, u64)]; 7] {
+pub fn enumerators() -> [&'static [(&'static str, u64)]; 8] {
     [
         base::ENUMERATORS,
         device::ENUMERATORS,
@@ -34,6 +36,7 @@ pub fn enumerators() -> [&'static [(&'static str, u64)]; 7] {
         umr::ENUMERATORS,
         completion::ENUMERATORS,
         cross::ENUMERATORS,
+        dct::ENUMERATORS,
     ]
 }
 
