@@ -31,6 +31,7 @@ rocade_tests::c_programs! {
     tutorials:
         a_receive_before_accepting,
         groups_by_name_and_by_address,
+        a_path_loaded_after_connecting,
         one_queue_for_many_connections;
     processes:
         a_client_that_is_killed_is_missed,
