@@ -50,4 +50,4 @@ pub use rocade_transport::{
     Remap, SendFlags, SendOp, SendWr, Sge, SrqAttr, SrqError, Srqn, WcFlags, WcOpcode, WcStatus,
     Window, WindowKind, experimental_rule, transition_rule,
 };
-pub use rocade_wire::{Gid, Guid, Lkey, Mtu, Pkey, Psn, Qkey, Qpn, Rkey};
+pub use rocade_wire::{Feth, Gid, Guid, Lkey, Mtu, Pkey, Psn, Qkey, Qpn, Rkey};

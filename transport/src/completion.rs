@@ -78,6 +78,10 @@ pub enum WcOpcode {
     BindMw = 5,
     /// Key invalidated.
     LocalInv = 6,
+    /// FLUSH.
+    Flush = 8,
+    /// ATOMIC WRITE.
+    AtomicWrite = 9,
     /// A receive.
     Recv = 128,
     /// A receive consumed by RDMA WRITE with immediate.

@@ -195,6 +195,19 @@ pub(super) fn atomic(span: Span, op: AtomicOp) -> Option<Result<u64, Fault>> {
     Some(executed.map(|()| original))
 }
 
+/// Writes 8 bytes with one instruction. The address must be a multiple of 8; otherwise `None`.
+//= ETH-12
+pub(super) fn store(span: Span, bytes: [u8; 8]) -> Option<Result<(), Fault>> {
+    if span.len != 8 || !span.addr.is_multiple_of(8) {
+        return None;
+    }
+    let target = ptr::with_exposed_provenance_mut::<u64>(span.addr);
+    // SAFETY: aligned, and writable by `Span::new`'s contract.
+    let target = unsafe { AtomicU64::from_ptr(target) };
+    let value = u64::from_ne_bytes(bytes);
+    Some(at_once(span, || target.store(value, Ordering::SeqCst)))
+}
+
 /// Does something that is one instruction on the eight aligned bytes of a span, and that the kernel
 /// cannot do for us: it is asked whether they are there.
 #[inline]

@@ -135,7 +135,11 @@ impl Initiator {
             return Err(PostError::NoDestination);
         }
         let without_streams = to.is_some_and(|to| to.stream != 0) && !self.has_streams();
-        if without_streams {
+        let undefined = matches!(
+            wr.op,
+            crate::wr::SendOp::AtomicWrite { .. } | crate::wr::SendOp::Flush { .. }
+        );
+        if without_streams || undefined {
             return Err(PostError::UnsupportedOpcode);
         }
         if self.used >= self.limits.max_wr {

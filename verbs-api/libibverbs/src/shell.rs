@@ -1,6 +1,6 @@
 //! A C object with the emulator's handle behind it.
 
-use std::{cell::UnsafeCell, mem::MaybeUninit};
+use std::{cell::UnsafeCell, ffi::c_void, mem::MaybeUninit, ptr};
 
 use crate::{ffi::Errno, process};
 
@@ -11,6 +11,8 @@ use crate::{ffi::Errno, process};
 #[repr(C)]
 pub(crate) struct Shell<C, R> {
     c: UnsafeCell<C>,
+    /// What headers newer than ours have behind the structure: a function, or none.
+    newer: UnsafeCell<*const c_void>,
     generation: process::Generation,
     inner: R,
 }
@@ -26,6 +28,7 @@ impl<C, R> Shell<C, R> {
         let (c, inner) = build(address.cast())?;
         place.write(Self {
             c: UnsafeCell::new(c),
+            newer: UnsafeCell::new(ptr::null()),
             generation: process::generation(),
             inner,
         });
@@ -82,6 +85,15 @@ impl<C, R> Shell<C, R> {
     /// The C part, to be accessed through the raw pointer only.
     pub(crate) const fn c(&self) -> *mut C {
         self.c.get()
+    }
+
+    /// Fills in the function that newer headers have behind the structure.
+    ///
+    /// # Safety
+    /// Nobody else may have the object yet.
+    pub(crate) unsafe fn set_newer(&self, function: *const c_void) {
+        // SAFETY: same contract.
+        unsafe { self.newer.get().write(function) };
     }
 
     /// The Rust part.
