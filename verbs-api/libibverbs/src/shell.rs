@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn the_cookie_is_the_address_of_the_object() {
-        let mut cookie = std::ptr::null_mut::<u32>();
+        let mut cookie = ptr::null_mut::<u32>();
         let c = Shell::create(|address| {
             cookie = address;
             Ok((7u32, "inner"))
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn null_is_invalid_and_a_refused_end_keeps_the_object() {
         // SAFETY: NULL is allowed.
-        let null = unsafe { Shell::<u32, Rc<Cell<u32>>>::borrow(std::ptr::null_mut()) };
+        let null = unsafe { Shell::<u32, Rc<Cell<u32>>>::borrow(ptr::null_mut()) };
         assert_eq!(null.err(), Some(Errno::INVAL));
 
         let counter = Rc::new(Cell::new(0));
