@@ -25,6 +25,7 @@ pub mod link;
 mod memory;
 mod objects;
 pub mod random;
+mod raw;
 pub mod steering;
 mod sync;
 mod sys;
@@ -40,14 +41,18 @@ pub use error::VerbsError;
 pub use hca::{DeviceAttr, DeviceFacts, DeviceInfo, GidEntry, PortAttr, PortFacts, limits};
 pub use objects::{
     Advice, Ah, CompChannel, Connection, Context, Cq, CqInitAttr, Datagram, DciInit, DctInitAttr,
-    Dm, Mr, Mw, Pd, Qp, QpInitAttr, RecvPoster, Rereg, ReregFlags, SendPoster, Srq, SrqInitAttr,
-    SrqPoster, ToDct, Xrcd,
+    Dm, Flow, Mr, Mw, Pd, Qp, QpInitAttr, RecvPoster, Rereg, ReregFlags, SendPoster, Srq,
+    SrqInitAttr, SrqPoster, ToDct, Xrcd,
+};
+pub use raw::{
+    EthFields, FlowAttr, FlowKind, FlowSpec, Ipv4Fields, Ipv6Fields, MAX_FLOW_SPECS, Masked,
+    PortFields,
 };
 pub use rocade_transport::{
     AccessFlags, AddressVector, Bind, BindError, Block, CompleteTo, Completion, Counters,
     DciStreams, DctStatus, DropReason, ImmOrInv, Indirect, Layout, MAX_LOG_ERRORED,
-    MAX_LOG_STREAMS, ModifyError, Operands, PostError, QpAttr, QpAttrMask, QpCap, QpState, QpType,
-    Remap, SendFlags, SendOp, SendWr, Sge, SrqAttr, SrqError, Srqn, WcFlags, WcOpcode, WcStatus,
-    Window, WindowKind, experimental_rule, transition_rule,
+    MAX_LOG_STREAMS, MAX_TSO, MAX_TSO_HEADER, ModifyError, Operands, PostError, QpAttr, QpAttrMask,
+    QpCap, QpState, QpType, Remap, SendFlags, SendOp, SendWr, Sge, SrqAttr, SrqError, Srqn, Tso,
+    WcFlags, WcOpcode, WcStatus, Window, WindowKind, experimental_rule, transition_rule,
 };
 pub use rocade_wire::{Feth, Gid, Guid, Lkey, Mtu, Pkey, Psn, Qkey, Qpn, Rkey};

@@ -21,6 +21,8 @@ pub enum PostError {
     /// A datagram or DC request without address handle, or an address handle where there is a connection (EINVAL,
     /// UD-03, DCU-06).
     NoDestination,
+    /// A request to be cut into segments without header or MSS, or with too long a header (EINVAL).
+    BadSegmentation,
     /// The local buffer of an atomic is shorter than 8 bytes (EINVAL, ATM-05).
     AtomicBuffer,
 }
@@ -37,6 +39,7 @@ impl fmt::Display for PostError {
             Self::NoDestination => {
                 "a datagram or DC request needs an address handle, and nothing else takes one"
             }
+            Self::BadSegmentation => "segmentation needs an MSS and a header of 14 to 1024 bytes",
             Self::AtomicBuffer => "the local buffer of an atomic needs 8 bytes",
         })
     }

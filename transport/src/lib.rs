@@ -24,6 +24,7 @@
 //! peer        outputs     who the QP talks to; completions, events and counters
 //! transmit    congestion  the caller's buffer; how much is in flight
 //! pace                    what waits a moment so that it need not leave alone
+//! raw                     frames as they are: the queues of raw packets
 //! rate                    how fast, by attribute and by congestion notifications
 //! queue                   work requests that wait for their turn
 //! attr wr memory window indirect completion event counters error time
@@ -59,6 +60,7 @@ mod peer;
 mod qp;
 mod queue;
 mod rate;
+mod raw;
 mod requester;
 mod responder;
 mod segment;
@@ -94,7 +96,9 @@ pub use qp::{
 pub use queue::{
     ReceiveDomain, Receives, RecvWqe, SharedReceives, Srq, SrqAttr, SrqError, Srqn, Taken,
 };
+pub use raw::{Frame, FrameOrder, MAX_TSO, MAX_TSO_HEADER, Tso};
 pub use requester::MIN_ACK_TIMEOUT_NS;
+pub use responder::{Progress, Repeatable};
 pub use time::Time;
 pub use transmit::{ACK_LEN, Deferred, Source, TxBuffer};
 pub use window::{Bind, BindError, Bindable, Window, WindowKind};

@@ -51,8 +51,9 @@ impl Framing {
             QpType::Uc => Some(Self::of_service(Service::Uc)),
             QpType::Ud => Some(Self::of_service(Service::Ud)),
             QpType::XrcSend | QpType::XrcRecv => Some(Self::of_service(Service::Xrc)),
+            // Its frames have none: this is nobody's.
+            QpType::RawPacket => Some(Self::of_service(Service::Cnp)),
             QpType::DcInitiator | QpType::DcTarget => Some(Self::of_service(Service::Dc)),
-            QpType::RawPacket => None,
         }
     }
 

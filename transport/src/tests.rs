@@ -9,6 +9,7 @@ mod migration;
 mod modify;
 mod owed;
 mod pace;
+mod raw;
 mod refusals;
 mod responder;
 mod retry;

@@ -41,6 +41,7 @@ use crate::link::LocalAddr;
 use crate::steering::Slot;
 
 mod client;
+mod domain;
 mod farewell;
 mod faults;
 mod fdpass;
@@ -55,8 +56,10 @@ mod slots;
 mod start;
 mod sys;
 mod will;
+mod words;
 
 pub use client::{BrokerClient, ServiceOutcome, SharedSocket, StopOutcome, status, stop};
+pub(crate) use domain::{Cell, DomainMemory};
 pub use faults::{
     FaultList, FaultyProcess, MAX_RULE_LEN, NumberedRule, RuleInProcess, add_fault, clear_faults,
     faults,
@@ -64,6 +67,7 @@ pub use faults::{
 pub(crate) use faults::{FaultNews, WhichRule};
 pub(crate) use fdpass::{peer as peer_of, receive};
 pub(crate) use link::BrokerLink;
+pub(crate) use protocol::{DomainKey, TargetNews};
 pub use protocol::{ProtocolError, RefusalCode};
 pub use server::serve;
 pub(crate) use sys::{effective_uid, poll, poll_readable};

@@ -14,8 +14,10 @@ use super::event_queue::AckCounter;
 use super::events::{AsyncEventKind, AsyncEvents, EventElement};
 use super::slots::PendingSlots;
 use super::srq::SrqInner;
+use super::target::{Hold, TargetPart, Travel};
 use super::tx::TxState;
 use crate::hca::Hca;
+use crate::raw::RawPart;
 
 #[derive(Debug)]
 pub(crate) struct QpInner {
@@ -26,6 +28,7 @@ pub(crate) struct QpInner {
     recv_cq: Option<Arc<CqInner>>,
     srq: Option<Arc<SrqInner>>,
     target: Option<Box<TargetPart>>,
+    raw: Option<Box<RawPart>>,
     is_dct: bool,
     cookie: u64,
     core: Mutex<QpCore>,
@@ -39,45 +42,22 @@ pub(crate) struct QpParts {
     /// Where sends and receives complete.
     pub(crate) cqs: Option<(Arc<CqInner>, Arc<CqInner>)>,
     pub(crate) srq: Option<Arc<SrqInner>>,
-    /// The domain of an XRC target, and who has it open.
-    pub(crate) target: Option<(Arc<Domain>, Arc<Hold>)>,
+    /// What an XRC target has besides.
+    pub(crate) target: Option<TargetParts>,
+    /// Of one that has raw packets.
+    pub(crate) raw: Option<Box<RawPart>>,
     /// A DC target whose events are those of such an object, not those of a queue pair.
     pub(crate) is_dct: bool,
 }
 
-/// What an XRC target has besides.
+/// What an XRC target begins with.
 #[derive(Debug)]
-struct TargetPart {
-    domain: Arc<Domain>,
-    /// Who has it open; with the last one it ends, and nobody can open it any more.
-    holds: Mutex<Vec<Arc<Hold>>>,
-}
-
-/// One opening of a target.
-#[derive(Debug)]
-pub(crate) struct Hold {
-    events: Arc<AsyncEvents>,
-    cookie: u64,
-    async_acks: Arc<AckCounter>,
-}
-
-impl Hold {
-    pub(crate) fn new(events: &Arc<AsyncEvents>, cookie: u64) -> Arc<Self> {
-        Arc::new(Self {
-            events: Arc::clone(events),
-            cookie,
-            async_acks: Arc::default(),
-        })
-    }
-
-    pub(crate) fn async_acks(&self) -> &AckCounter {
-        &self.async_acks
-    }
-
-    /// Its events that nobody has read yet are forgotten.
-    pub(crate) fn forget_events(&self) {
-        self.events.forget(&self.async_acks);
-    }
+pub(crate) struct TargetParts {
+    pub(crate) domain: Arc<Domain>,
+    /// Who has it open.
+    pub(crate) hold: Option<Arc<Hold>>,
+    /// Where it is, if the domain is shared.
+    pub(crate) travel: Option<Travel>,
 }
 
 /// What the lock of a QP protects.
@@ -107,9 +87,12 @@ impl QpInner {
         if let Some(srq) = &parts.srq {
             srq.attach_qp();
         }
-        let target = parts.target.map(|(domain, hold)| {
-            let holds = Mutex::new(vec![hold]);
-            Box::new(TargetPart { domain, holds })
+        let target = parts.target.map(|parts| {
+            Box::new(TargetPart {
+                domain: parts.domain,
+                holds: Mutex::new(parts.hold.into_iter().collect()),
+                travel: parts.travel,
+            })
         });
         Arc::new(Self {
             events,
@@ -118,6 +101,7 @@ impl QpInner {
             recv_cq,
             srq: parts.srq,
             target,
+            raw: parts.raw,
             is_dct: parts.is_dct,
             cookie,
             core: Mutex::new(QpCore {
@@ -132,6 +116,17 @@ impl QpInner {
         })
     }
 
+    /// The domain of a target.
+    pub(crate) fn domain(&self) -> Option<&Arc<Domain>> {
+        self.target.as_ref().map(|target| &target.domain)
+    }
+
+    /// Where it is, if it is a target that several processes serve.
+    #[inline]
+    pub(crate) fn travel(&self) -> Option<&Travel> {
+        self.target.as_ref()?.travel.as_ref()
+    }
+
     /// Is it a target of this domain? Then it is held by one more, unless it is about to end.
     //= XRC-11
     pub(crate) fn open_as(&self, domain: &Arc<Domain>, hold: &Arc<Hold>) -> bool {
@@ -140,11 +135,18 @@ impl QpInner {
             return false;
         };
         let mut holds = target.holds.lock();
-        let lives = !holds.is_empty();
+        // With the last one it ends, but where processes share it, and one of them may have it open.
+        let lives = !holds.is_empty() || target.travel.is_some();
         if lives {
             holds.push(Arc::clone(hold));
         }
         lives
+    }
+
+    /// Has this process it open?
+    pub(crate) fn is_open(&self) -> bool {
+        let target = self.target.as_ref();
+        target.is_some_and(|target| !target.holds.lock().is_empty())
     }
 
     /// One of those that have a target open lets go of it: was it the last one? `None` where it had let go before.
@@ -189,6 +191,17 @@ impl QpInner {
     /// report it: no CQ is the target's.
     pub(crate) const fn has_cqs(&self) -> bool {
         self.send_cq.is_some()
+    }
+
+    /// Its way to the frames of the interface.
+    #[inline]
+    pub(crate) fn raw(&self) -> Option<&RawPart> {
+        self.raw.as_deref()
+    }
+
+    /// Are frames of it on their way out for which the interface had no room? Its lock is held.
+    pub(crate) fn waits_for_room(&self) -> bool {
+        self.raw().is_some_and(RawPart::waits_for_room)
     }
 
     /// Its number.

@@ -7,7 +7,7 @@
 //! whose ends are ours.
 
 use std::io;
-use std::net::{IpAddr, UdpSocket};
+use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -20,6 +20,7 @@ use super::EngineInner;
 use super::dispatch::{Dispatch, Origin, Verdict};
 use super::handover::Driver;
 use super::tap::Via;
+use super::travel::{Stray, source_of};
 use crate::broker::BrokerLink;
 use crate::cells::{QpInner, Route, TxState, Uplink};
 use crate::config::LinkMode;
@@ -334,6 +335,15 @@ impl EngineInner {
                     //= BTH-10
                     Verdict::UnknownQp(_) => self.count(|counters| &counters.rx_unknown_qp),
                     Verdict::WrongLink => self.count(|counters| &counters.rx_wrong_link),
+                    Verdict::Elsewhere => {
+                        self.keep(Stray {
+                            source: source_of(channel.peer()),
+                            destination: channel.local(),
+                            bytes: &segment.copied(),
+                            hops: 0,
+                            is_sealed: false,
+                        });
+                    }
                 }
             }
             if undrained >= DRAIN_BYTES {
@@ -429,5 +439,5 @@ impl Origin for FromChannel<'_> {
 
 /// Is this an address of this host (and network namespace)?
 fn is_of_this_host(address: LocalAddr) -> bool {
-    UdpSocket::bind(address.with_port(0)).is_ok()
+    crate::sys::udp_socket(address.with_port(0)).is_ok()
 }

@@ -76,6 +76,10 @@ impl EngineInner {
             0
         };
         self.transmit(inner, core, mem, cause, now, driver);
+        if let Some(travel) = inner.travel() {
+            // Before anybody sees that the message is over: from then on another process can go on.
+            travel.write_down(&core.qp);
+        }
         self.report(inner, core, reserved);
         if let Some(at) = core.qp.next_timeout()
             && core.tx.timer.is_none_or(|pending| at < pending)
@@ -112,6 +116,9 @@ impl EngineInner {
         }
         while let Some(event) = core.qp.poll_event() {
             inner.raise(event);
+            if inner.travel().is_some() {
+                self.raise_elsewhere(inner.qp_num(), event);
+            }
         }
     }
 
@@ -130,6 +137,9 @@ impl EngineInner {
             core.tx.migrate();
         }
         if !core.tx.leads_anywhere() {
+            if let Some(raw) = inner.raw() {
+                self.send_frames(inner, core, raw, mem, driver);
+            }
             return;
         }
         let owed = core.qp.owed_ack();
@@ -460,7 +470,9 @@ impl EngineInner {
         mem: &MemGuard<'_>,
         driver: Driver,
     ) {
-        if core.tx.blocked.is_some() {
+        if inner.raw().is_some() {
+            self.drain(inner, core, mem, Cause::Other, self.now(), driver);
+        } else if core.tx.blocked.is_some() {
             if self.send_blocked(&mut core.tx, driver) {
                 self.drain(inner, core, mem, Cause::Other, self.now(), driver);
             } else {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use parking_lot::MutexGuard;
 use rocade_transport::{
-    Cause, DcDestination, Destination, Operands, PostError, QpState, SendWr, Sge, Srqn, Time,
+    Cause, DcDestination, Destination, Operands, PostError, QpState, SendWr, Sge, Srqn, Time, Tso,
 };
 use rocade_wire::{Qkey, Qpn};
 
@@ -106,6 +106,26 @@ impl<'a> SendPoster<'a> {
     //= XRC-03
     pub fn aim(&mut self, srqn: Srqn) {
         self.core.qp.aim(srqn);
+    }
+
+    /// Queues a request of a raw packet QP that is cut into segments; `data` is what follows the header, where it is
+    /// copied now, and `wr` has none then.
+    ///
+    /// # Errors
+    /// As [`SendPoster::push`].
+    pub fn push_tso(
+        &mut self,
+        wr: &SendWr<'_>,
+        tso: Tso<'_>,
+        data: Option<&[u8]>,
+    ) -> Result<(), VerbsError> {
+        let mut posted = self.core.qp.post_tso(self.now, wr, tso, data);
+        if posted == Err(PostError::QueueFull) && self.inner.reclaim_slots(&mut self.core, true) {
+            posted = self.core.qp.post_tso(self.now, wr, tso, data);
+        }
+        posted?;
+        self.posted += 1;
+        Ok(())
     }
 
     /// Queues a datagram; `data` is its data where it is copied now, and `wr` has none then.

@@ -11,14 +11,16 @@ use rocade_wire::{Gid, Mtu, Pkey, Qpn};
 
 use super::cq::Cq;
 use super::dct::DciInit;
+use super::flow::Flow;
 use super::pd::{Pd, PdInner};
 use super::poster::{RecvPoster, SendPoster};
 use super::srq::Srq;
 use super::xrcd::XrcdInner;
-use crate::cells::{AckCounter, Hold, Path, QpInner, QpParts, SrqInner, Uplink};
+use crate::cells::{AckCounter, Hold, Path, QpInner, QpParts, SrqInner, TargetParts, Uplink};
 use crate::engine::{Driver, EngineInner};
 use crate::error::VerbsError;
 use crate::hca::{Hca, Port, limits};
+use crate::raw::{FlowAttr, RawPart};
 
 /// The bit of a Q_Key that unprivileged processes must not set.
 const CONTROLLED_QKEY: u32 = 1 << 31;
@@ -33,9 +35,8 @@ fn is_privileged() -> bool {
     .is_ok()
 }
 
-/// The bits of a traffic class in which the network marks packets, and the value that allows it to.
-const ECN: u8 = 3;
-const ECN_CAPABLE: u8 = 2;
+/// How often a target is brought here that goes elsewhere before it could be changed.
+const TRIES: usize = 16;
 
 /// What a QP is created with (`ibv_qp_init_attr`).
 #[derive(Clone, Debug)]
@@ -106,9 +107,17 @@ impl Qp {
             None => Receives::Own,
         };
         let config = config(&pd, init.qp_type, init.cap, init.sq_sig_all);
+        let raw = match init.qp_type {
+            QpType::RawPacket => {
+                let port = pd.context.engine.raw_port(&pd.context.hca)?;
+                Some(Box::new(RawPart::new(port)))
+            }
+            _ => None,
+        };
         let parts = QpParts {
             cqs: Some((init.send_cq.inner, init.recv_cq.inner)),
             srq,
+            raw,
             ..QpParts::default()
         };
         let inner = create(&pd, config, receives, init.cookie, parts, |_| ())?;
@@ -122,11 +131,16 @@ impl Qp {
         let hold = Hold::new(&pd.context.events, cookie);
         let config = config(&pd, QpType::XrcRecv, QpCap::default(), false);
         let parts = QpParts {
-            target: Some((Arc::clone(&domain), Arc::clone(&hold))),
+            target: Some(TargetParts {
+                domain: Arc::clone(&domain),
+                hold: Some(Arc::clone(&hold)),
+                travel: None,
+            }),
             ..QpParts::default()
         };
         let receives = Receives::Domain(domain);
         let inner = create(&pd, config, receives, cookie, parts, |_| ())?;
+        pd.context.engine.publish_target(&inner);
         xrcd.children.fetch_add(1, Ordering::AcqRel);
         Ok(Self::held(inner, pd, Some((hold, Arc::clone(xrcd)))))
     }
@@ -139,9 +153,7 @@ impl Qp {
     ) -> Result<Self, VerbsError> {
         let pd = xrcd.nobody();
         let hold = Hold::new(&pd.context.events, cookie);
-        let found = pd.context.engine.qp(qp_num);
-        let opened = found.filter(|inner| inner.open_as(&xrcd.domain, &hold));
-        let inner = opened.ok_or(VerbsError::InvalidArgument("qp_num"))?;
+        let inner = pd.context.engine.open_target(&xrcd.domain, qp_num, &hold)?;
         xrcd.children.fetch_add(1, Ordering::AcqRel);
         Ok(Self::held(inner, pd, Some((hold, Arc::clone(xrcd)))))
     }
@@ -183,7 +195,13 @@ impl Qp {
     /// Its state.
     #[must_use]
     pub fn state(&self) -> QpState {
-        self.inner().lock().qp.state()
+        let core = self.inner().lock();
+        match self.inner().travel() {
+            Some(travel) if !travel.is_here() => {
+                QpState::from_code(travel.attr().qp_state).unwrap_or(QpState::Err)
+            }
+            _ => core.qp.state(),
+        }
     }
 
     /// Statistics.
@@ -198,7 +216,8 @@ impl Qp {
     /// [`VerbsError::Modify`] (EINVAL) if the transition, the mask or a value is wrong;
     /// [`VerbsError::Link`], [`VerbsError::Broker`] if the local address cannot be used;
     /// [`VerbsError::Io`] (such as EMFILE) if there is no socket to the peer to be had;
-    /// [`VerbsError::PeerRefused`] if the peer is not among the allowed ones.
+    /// [`VerbsError::PeerRefused`] if the peer is not among the allowed ones; [`VerbsError::Busy`] for a target that
+    /// another process is at a message with.
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<(), VerbsError> {
         self.modify_by(attr, mask, false)
@@ -215,11 +234,36 @@ impl Qp {
         mask: QpAttrMask,
         experimental: bool,
     ) -> Result<(), VerbsError> {
+        if self.inner().travel().is_none() {
+            return self.modify_here(attr, mask, experimental);
+        }
+        let ends = [QpState::Reset.code(), QpState::Err.code()];
+        let at_once = mask.contains(QpAttrMask::STATE) && ends.contains(&attr.qp_state);
+        for _ in 1..TRIES {
+            self.owner.engine().bring_here(self.inner(), at_once)?;
+            match self.modify_here(attr, mask, experimental) {
+                Err(VerbsError::WouldBlock) => {}
+                result => return result,
+            }
+        }
+        Err(VerbsError::Busy("XRC target"))
+    }
+
+    /// Likewise, where the QP is in this process. [`VerbsError::WouldBlock`] where it is not.
+    fn modify_here(
+        &self,
+        attr: &QpAttr,
+        mask: QpAttrMask,
+        experimental: bool,
+    ) -> Result<(), VerbsError> {
         let owner = &*self.owner;
         let (inner, engine, hca) = (&*owner.inner, owner.engine(), owner.hca());
         let context = owner.modify_context(attr, mask, experimental);
         let (sgid, alt_sgid) = (context.sgid, context.alternate.sgid);
         let is_dynamic = self.qp_type().is_dynamic();
+        if mask.contains(QpAttrMask::PORT) && inner.raw().is_some() && attr.port_num != 1 {
+            return Err(VerbsError::InvalidArgument("port_num"));
+        }
         //= QPV-05
         //= UD-06
         if mask.contains(QpAttrMask::QKEY) && attr.qkey & CONTROLLED_QKEY != 0 && !is_privileged() {
@@ -236,7 +280,7 @@ impl Qp {
         };
         let leads_to_rtr = mask.contains(QpAttrMask::STATE) && attr.qp_state == QpState::Rtr.code();
         if leads_to_rtr && matches!(self.qp_type(), QpType::Ud | QpType::DcInitiator) {
-            owner.listen()?;
+            engine.listen_on(hca)?;
         }
         let answers = match sgid {
             Some(sgid) if leads_to_rtr && self.qp_type() == QpType::DcTarget => {
@@ -257,7 +301,18 @@ impl Qp {
         let now = engine.now();
         let mem = engine.regions().read(now);
         let mut core = inner.lock();
-        core.qp.modify(now, attr, mask, &context)?;
+        if let Some(travel) = inner.travel() {
+            if !travel.is_here() {
+                return Err(VerbsError::WouldBlock);
+            }
+            travel.begin();
+            travel.attr_changed();
+        }
+        let modified = core.qp.modify(now, attr, mask, &context);
+        if let (Err(_), Some(travel)) = (modified, inner.travel()) {
+            travel.write_down(&core.qp);
+        }
+        modified?;
         if let Some((uplink, path)) = route {
             core.tx.set_path(uplink, path);
         }
@@ -296,7 +351,11 @@ impl Qp {
     #[doc(alias = "ibv_query_qp")]
     pub fn query(&self) -> (QpAttr, QpCap) {
         let core = self.inner().lock();
-        (core.qp.query(), core.qp.config().cap)
+        let attr = match self.inner().travel() {
+            Some(travel) if !travel.is_here() => travel.attr(),
+            _ => core.qp.query(),
+        };
+        (attr, core.qp.config().cap)
     }
 
     /// Every send generates a completion.
@@ -346,6 +405,16 @@ impl Qp {
         }
     }
 
+    /// Leads frames that match to this raw packet QP, from now on.
+    ///
+    /// # Errors
+    /// [`VerbsError::InvalidArgument`] for a QP of another type, or a flow that makes no sense;
+    /// [`VerbsError::Io`] without descriptors.
+    #[doc(alias = "ibv_create_flow")]
+    pub fn create_flow(&self, attr: FlowAttr) -> Result<Flow, VerbsError> {
+        Flow::new(Arc::clone(&self.owner), attr)
+    }
+
     //= MC-01
     fn check_group(&self, group: Gid) -> Result<(), VerbsError> {
         if self.qp_type() != QpType::Ud {
@@ -367,12 +436,18 @@ impl Qp {
     ///
     /// # Errors
     /// [`VerbsError::InvalidArgument`] if it was destroyed before; [`VerbsError::Busy`] while it is attached to
-    /// a multicast group.
+    /// a multicast group, or flows lead to it.
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(&self) -> Result<(), VerbsError> {
         //= MC-02
         if self.owner.engine().is_in_group(self.qp_num()) {
             return Err(VerbsError::Busy("attached to a multicast group"));
+        }
+        //= DST-04
+        let flows = self.owner.inner.raw();
+        let flows = flows.map(|raw| raw.port.flows_of(self.qp_num()));
+        if flows.is_some_and(|flows| !flows.is_empty()) {
+            return Err(VerbsError::Busy("flows lead to it"));
         }
         self.drain_sessions();
         if !self.owner.let_go() {
@@ -420,12 +495,17 @@ pub(super) fn create(
     config: QpConfig,
     receives: Receives,
     cookie: u64,
-    parts: QpParts,
+    mut parts: QpParts,
     set_up: impl FnOnce(&mut rocade_transport::Qp),
 ) -> Result<Arc<QpInner>, VerbsError> {
     let engine = &pd.context.engine;
     let qp_num = engine.allocate_qp_num()?;
     let config = QpConfig { qp_num, ..config };
+    if let Some(target) = &mut parts.target {
+        target.travel = engine
+            .share_target(&target.domain, qp_num)
+            .inspect_err(|_| engine.release_qp_num(qp_num))?;
+    }
     let Some(mut qp) = rocade_transport::Qp::new(config, receives) else {
         engine.release_qp_num(qp_num);
         return Err(VerbsError::NotSupported("QP type"));
@@ -435,6 +515,9 @@ pub(super) fn create(
     pd.children.fetch_add(1, Ordering::AcqRel);
     let events = Arc::clone(&pd.context.events);
     let inner = QpInner::new(events, qp, cookie, parts);
+    if config.qp_type == QpType::XrcSend {
+        inner.lock().tx.hear_anybody();
+    }
     engine.add_qp(Arc::clone(&inner));
     Ok(inner)
 }
@@ -460,11 +543,17 @@ impl QpOwner {
         let Some((hold, xrcd)) = &self.hold else {
             return self.end();
         };
-        let Some(was_last) = self.inner.let_go(hold) else {
-            return false;
-        };
-        if was_last {
-            self.end();
+        if self.inner.travel().is_some() {
+            if self.engine().close_target(&self.inner, hold).is_none() {
+                return false;
+            }
+        } else {
+            let Some(was_last) = self.inner.let_go(hold) else {
+                return false;
+            };
+            if was_last {
+                self.end();
+            }
         }
         hold.forget_events();
         xrcd.children.fetch_sub(1, Ordering::AcqRel);
@@ -479,6 +568,7 @@ impl QpOwner {
         let (engine, qp_num) = (self.engine(), inner.qp_num());
         engine.remove_qp(qp_num);
         engine.leave_groups(qp_num);
+        engine.end_flows(inner);
         engine.say_farewell(inner);
         inner.abandon();
         engine.regions().free_windows_of(qp_num);
@@ -486,26 +576,6 @@ impl QpOwner {
         inner.detach();
         self.pd.children.fetch_sub(1, Ordering::AcqRel);
         true
-    }
-
-    /// Datagrams may come to any address of the device: opens all that can be. One will do.
-    fn listen(&self) -> Result<(), VerbsError> {
-        let (engine, hca) = (self.engine(), self.hca());
-        let mut opened = Err(VerbsError::NoData);
-        let gids: Vec<_> = hca.ports().map(Port::gids).collect();
-        let gids = gids.iter().flat_map(|gids| gids.iter());
-        for entry in gids.filter(|entry| !entry.gid.is_zero()) {
-            match engine.uplink_for(hca.local_addr(entry.gid.to_ip())) {
-                Ok(_) => opened = Ok(()),
-                Err(error) => {
-                    tracing::warn!(gid = %entry.gid, %error, "datagrams to this address will not arrive");
-                    if opened.is_err() {
-                        opened = Err(error);
-                    }
-                }
-            }
-        }
-        opened
     }
 
     /// What the transport has to know of the device where these attributes change.
@@ -561,25 +631,15 @@ impl QpOwner {
     fn prepare_route(
         &self,
         sgid: Gid,
-        mut av: AddressVector,
+        av: AddressVector,
         attr: &QpAttr,
         mask: QpAttrMask,
     ) -> Result<(Arc<Uplink>, Path), VerbsError> {
-        let (engine, hca) = (self.engine(), self.hca());
-        let uplink = engine.uplink_for(hca.local_addr(sgid.to_ip()))?;
         let dest = if mask.contains(QpAttrMask::DEST_QPN) {
             Qpn::new(attr.dest_qp_num)
         } else {
             self.inner.lock().qp.dest_qp()
         };
-        let to = av.dgid.to_ip();
-        let channel = engine.channel_to(&uplink, dest, to);
-        //= ENC-10
-        if engine.controls_congestion() && av.traffic_class & ECN == 0 {
-            // The network may mark the packets, rather than drop them.
-            av.traffic_class |= ECN_CAPABLE;
-        }
-        let path = uplink.path_of(dest, to, &av, channel)?;
-        Ok((uplink, path))
+        self.engine().open_route(self.hca(), sgid, &av, dest)
     }
 }

@@ -19,6 +19,8 @@ mod nixl;
 mod perftest;
 mod pingpong;
 mod pyverbs;
+mod raw_ethernet;
+mod rsockets;
 mod ucx;
 mod view;
 

@@ -1,12 +1,14 @@
 //! A queue pair: entry points only.
 
 mod dynamic;
+mod frames;
 mod migrate;
 mod modify;
 mod salvage;
 mod short;
 mod side;
 mod state;
+mod travel;
 
 use alloc::boxed::Box;
 use core::net::IpAddr;
@@ -322,7 +324,7 @@ impl Qp {
         let (sender, initiator) = match &self.send {
             SendSide::Unreliable(sender) => (Some(sender), None),
             SendSide::Dynamic(initiator) => (None, Some(&**initiator)),
-            SendSide::Reliable(_) | SendSide::None => (None, None),
+            SendSide::Reliable(_) | SendSide::Frames(_) | SendSide::None => (None, None),
         };
         let of_datagrams = sender.into_iter().flat_map(Sender::routes);
         of_datagrams.chain(initiator.into_iter().flat_map(Initiator::routes))
@@ -336,18 +338,28 @@ impl Qp {
         to: Option<Destination>,
         inline: Option<&[u8]>,
     ) -> Result<(), PostError> {
+        self.may_post()?;
+        self.send.post(wr, to, inline)?;
+        self.flush_posted(now);
+        Ok(())
+    }
+
+    #[inline]
+    const fn may_post(&self) -> Result<(), PostError> {
         //= PST-01..07
         match self.state {
-            QpState::Reset | QpState::Init | QpState::Rtr => return Err(PostError::InvalidState),
-            QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => {}
+            QpState::Reset | QpState::Init | QpState::Rtr => Err(PostError::InvalidState),
+            QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => Ok(()),
         }
-        self.send.post(wr, to, inline)?;
+    }
+
+    #[inline]
+    fn flush_posted(&mut self, now: Time) {
         if matches!(self.state, QpState::Err | QpState::Sqe) {
             //= RC-STA-02
             let (send, _, mut cx) = self.sides(now, &());
             send.flush(&mut cx);
         }
-        Ok(())
     }
 
     /// The newest send work request, which was queued just now, has these operands: its operation is one that needs
@@ -356,7 +368,7 @@ impl Qp {
         match &mut self.send {
             SendSide::Reliable(requester) => requester.equip(operands),
             SendSide::Dynamic(initiator) => initiator.equip(operands),
-            SendSide::Unreliable(_) | SendSide::None => {}
+            SendSide::Unreliable(_) | SendSide::Frames(_) | SendSide::None => {}
         }
     }
 
@@ -475,8 +487,8 @@ impl Qp {
             self.handle_response(now, headers, packet.payload(), mem);
             return;
         }
-        if let RecvSide::None = self.recv {
-            // An XRC initiator has no requests to answer.
+        if let RecvSide::None | RecvSide::Frames(_) = self.recv {
+            // An XRC initiator has no requests to answer, and raw packets come another way.
             self.out.counters.drop_packet(DropReason::WrongService);
             return;
         }
@@ -488,7 +500,7 @@ impl Qp {
             }
             RecvSide::Connected(receiver) => receiver.handle(&mut cx, headers, packet.payload()),
             RecvSide::Datagrams(receiver) => receiver.handle(&mut cx, meta, packet),
-            RecvSide::Target(_) | RecvSide::None => Ok(()),
+            RecvSide::Target(_) | RecvSide::Frames(_) | RecvSide::None => Ok(()),
         };
         self.conclude(now, result);
     }
@@ -744,7 +756,7 @@ impl Qp {
 
     /// A local error of a side that nobody acknowledges ends that side, and no more (UC-11, UD-12).
     fn conclude_send(&mut self, now: Time, result: Result<(), Fatal>) {
-        if let SendSide::Unreliable(_) = self.send
+        if let SendSide::Unreliable(_) | SendSide::Frames(_) = self.send
             && result.is_err()
         {
             self.state = QpState::Sqe;

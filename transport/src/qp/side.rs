@@ -14,6 +14,7 @@ use crate::memory::Memory;
 use crate::outputs::{Fatal, Outputs};
 use crate::peer::Peer;
 use crate::queue::{RecvSource, SendLimits};
+use crate::raw::{FrameReceiver, FrameSender, Tso};
 use crate::requester::{Requester, RequesterAttr};
 use crate::responder::{Responder, ResponderAttr};
 use crate::time::Time;
@@ -32,6 +33,8 @@ pub(super) enum SendSide {
     Dynamic(Box<Initiator>),
     /// Once: UC and UD.
     Unreliable(Sender),
+    /// Frames as they are: raw packets.
+    Frames(FrameSender),
 }
 
 /// What receives.
@@ -45,6 +48,8 @@ pub(super) enum RecvSide {
     Connected(Connected),
     /// Takes datagrams of anybody: UD.
     Datagrams(Datagrams),
+    /// Takes frames as they are: raw packets.
+    Frames(FrameReceiver),
     /// Acknowledges, and answers, whoever has the key: DC.
     Target(Box<Target>),
 }
@@ -57,10 +62,10 @@ impl SendSide {
             QpType::Uc | QpType::Ud => Some(Self::Unreliable(Sender::new(limits, qp_type))),
             //= XRC-01
             QpType::XrcRecv => Some(Self::None),
+            QpType::RawPacket => Some(Self::Frames(FrameSender::new(limits))),
             //= DC-01
             QpType::DcInitiator => Some(Self::Dynamic(Box::new(Initiator::new(limits)))),
             QpType::DcTarget => Some(Self::None),
-            QpType::RawPacket => None,
         }
     }
 
@@ -70,6 +75,7 @@ impl SendSide {
             Self::Reliable(requester) => requester.queued(),
             Self::Dynamic(initiator) => initiator.queued(),
             Self::Unreliable(sender) => sender.queued(),
+            Self::Frames(sender) => sender.queued(),
             Self::None => 0,
         }
     }
@@ -80,6 +86,7 @@ impl SendSide {
             Self::Reliable(requester) => requester.is_drained(),
             Self::Dynamic(initiator) => initiator.is_drained(),
             Self::Unreliable(sender) => sender.is_drained(),
+            Self::Frames(sender) => sender.is_drained(),
             Self::None => true,
         }
     }
@@ -91,7 +98,8 @@ impl SendSide {
             Self::Reliable(requester) => requester.has_work(),
             Self::Dynamic(initiator) => initiator.has_work(),
             Self::Unreliable(sender) => sender.has_work(),
-            Self::None => false,
+            // Its frames are fetched by another way.
+            Self::Frames(_) | Self::None => false,
         }
     }
 
@@ -108,7 +116,21 @@ impl SendSide {
             Self::Dynamic(_) if to.is_some() => Err(PostError::NoDestination),
             Self::Dynamic(initiator) => initiator.post(wr, None, inline),
             Self::Unreliable(sender) => sender.post(wr, to, inline),
+            Self::Frames(sender) => sender.post(wr, to, None, inline),
             Self::None => Err(PostError::InvalidState),
+        }
+    }
+
+    /// Queues a request that is cut into segments; only raw packets are.
+    pub(super) fn post_tso(
+        &mut self,
+        wr: &SendWr<'_>,
+        tso: Tso<'_>,
+        inline: Option<&[u8]>,
+    ) -> Result<(), PostError> {
+        match self {
+            Self::Frames(sender) => sender.post(wr, None, Some(tso), inline),
+            _ => Err(PostError::UnsupportedOpcode),
         }
     }
 
@@ -117,6 +139,7 @@ impl SendSide {
             Self::Reliable(requester) => requester.unpost(count),
             Self::Dynamic(initiator) => initiator.unpost(count),
             Self::Unreliable(sender) => sender.unpost(count),
+            Self::Frames(sender) => sender.unpost(count),
             Self::None => {}
         }
     }
@@ -126,6 +149,7 @@ impl SendSide {
             Self::Reliable(requester) => requester.unflush(slots),
             Self::Dynamic(initiator) => initiator.unflush(slots),
             Self::Unreliable(sender) => sender.unflush(slots),
+            Self::Frames(sender) => sender.unflush(slots),
             Self::None => {}
         }
     }
@@ -135,6 +159,7 @@ impl SendSide {
             Self::Reliable(requester) => requester.free_slots(slots),
             Self::Dynamic(initiator) => initiator.free_slots(slots),
             Self::Unreliable(sender) => sender.free_slots(slots),
+            Self::Frames(sender) => sender.free_slots(slots),
             Self::None => {}
         }
     }
@@ -145,7 +170,7 @@ impl SendSide {
             Self::Reliable(requester) => requester.start(sq_psn),
             Self::Dynamic(initiator) => initiator.start(sq_psn),
             Self::Unreliable(sender) => sender.start(sq_psn),
-            Self::None => {}
+            Self::Frames(_) | Self::None => {}
         }
     }
 
@@ -153,7 +178,7 @@ impl SendSide {
         match self {
             Self::Reliable(requester) => requester.set_attr(attr),
             Self::Dynamic(initiator) => initiator.set_attr(attr),
-            Self::Unreliable(_) | Self::None => {}
+            Self::Unreliable(_) | Self::Frames(_) | Self::None => {}
         }
     }
 
@@ -176,6 +201,7 @@ impl SendSide {
         match self {
             Self::Reliable(requester) => requester.set_draining(draining),
             Self::Unreliable(sender) => sender.set_draining(draining),
+            Self::Frames(sender) => sender.set_draining(draining),
             //= DCS-08
             Self::Dynamic(_) | Self::None => {}
         }
@@ -185,7 +211,7 @@ impl SendSide {
         match self {
             Self::Reliable(requester) => requester.next_timeout(),
             Self::Dynamic(initiator) => initiator.next_timeout(),
-            Self::Unreliable(_) | Self::None => None,
+            Self::Unreliable(_) | Self::Frames(_) | Self::None => None,
         }
     }
 
@@ -193,7 +219,7 @@ impl SendSide {
         match self {
             Self::Reliable(requester) => requester.handle_timeout(cx),
             Self::Dynamic(initiator) => initiator.handle_timeout(cx),
-            Self::Unreliable(_) | Self::None => Ok(()),
+            Self::Unreliable(_) | Self::Frames(_) | Self::None => Ok(()),
         }
     }
 
@@ -211,7 +237,7 @@ impl SendSide {
             }
             Self::Dynamic(initiator) => initiator.poll_transmit(cx, tx),
             Self::Unreliable(sender) => sender.poll_transmit(cx, tx),
-            Self::None => Ok(()),
+            Self::Frames(_) | Self::None => Ok(()),
         }
     }
 
@@ -224,7 +250,7 @@ impl SendSide {
             }
             Self::Dynamic(initiator) => initiator.fail_request(cx, psn),
             Self::Unreliable(sender) => sender.fail_request(cx, psn),
-            Self::None => Ok(()),
+            Self::Frames(_) | Self::None => Ok(()),
         }
     }
 
@@ -234,6 +260,7 @@ impl SendSide {
             Self::Reliable(requester) => requester.flush(cx),
             Self::Dynamic(initiator) => initiator.flush(cx),
             Self::Unreliable(sender) => sender.flush(cx),
+            Self::Frames(sender) => sender.flush(cx),
             Self::None => {}
         }
     }
@@ -244,6 +271,7 @@ impl SendSide {
             Self::Reliable(requester) => requester.reset(),
             Self::Dynamic(initiator) => initiator.reset(),
             Self::Unreliable(sender) => sender.reset(),
+            Self::Frames(sender) => sender.reset(),
             Self::None => {}
         }
     }
@@ -268,7 +296,7 @@ impl RecvSide {
             },
             QpType::Uc => Some(Self::Connected(Connected::new(receives))),
             QpType::Ud => Some(Self::Datagrams(Datagrams::new(receives))),
-            QpType::RawPacket => None,
+            QpType::RawPacket => Some(Self::Frames(FrameReceiver::new(receives))),
         }
     }
 
@@ -278,6 +306,7 @@ impl RecvSide {
             Self::Reliable(responder) => responder.queued(),
             Self::Connected(receiver) => receiver.queued(),
             Self::Datagrams(receiver) => receiver.queued(),
+            Self::Frames(receiver) => receiver.queued(),
             Self::Target(_) | Self::None => 0,
         }
     }
@@ -288,6 +317,7 @@ impl RecvSide {
             Self::Reliable(responder) => Some(responder.receives()),
             Self::Connected(receiver) => Some(receiver.receives()),
             Self::Datagrams(receiver) => Some(receiver.receives()),
+            Self::Frames(receiver) => Some(receiver.receives()),
             Self::Target(_) | Self::None => None,
         }
     }
@@ -297,7 +327,7 @@ impl RecvSide {
         match self {
             Self::Reliable(responder) => responder.is_in_message(),
             Self::Connected(receiver) => receiver.is_in_message(),
-            Self::Datagrams(_) | Self::Target(_) | Self::None => false,
+            Self::Datagrams(_) | Self::Target(_) | Self::Frames(_) | Self::None => false,
         }
     }
 
@@ -307,6 +337,7 @@ impl RecvSide {
             Self::Reliable(responder) => responder.receives_mut(),
             Self::Connected(receiver) => receiver.receives_mut(),
             Self::Datagrams(receiver) => receiver.receives_mut(),
+            Self::Frames(receiver) => receiver.receives_mut(),
             Self::Target(_) | Self::None => return None,
         })
     }
@@ -330,7 +361,7 @@ impl RecvSide {
         match self {
             Self::Reliable(responder) => responder.start(rq_psn),
             Self::Connected(receiver) => receiver.start(rq_psn),
-            Self::Datagrams(_) | Self::Target(_) | Self::None => {}
+            Self::Datagrams(_) | Self::Target(_) | Self::Frames(_) | Self::None => {}
         }
     }
 
@@ -339,7 +370,7 @@ impl RecvSide {
             Self::Reliable(responder) => responder.set_attr(attr),
             Self::Connected(receiver) => receiver.set_access(attr.access),
             Self::Target(target) => target.set_attr(attr),
-            Self::Datagrams(_) | Self::None => {}
+            Self::Datagrams(_) | Self::Frames(_) | Self::None => {}
         }
     }
 
@@ -459,6 +490,7 @@ impl RecvSide {
             Self::Reliable(responder) => responder.flush(cx),
             Self::Connected(receiver) => receiver.flush(cx),
             Self::Datagrams(receiver) => receiver.flush(cx),
+            Self::Frames(receiver) => receiver.flush(cx),
             Self::Target(target) => target.flush(cx),
             Self::None => {}
         }
@@ -470,6 +502,7 @@ impl RecvSide {
             Self::Reliable(responder) => responder.reset(),
             Self::Connected(receiver) => receiver.reset(),
             Self::Datagrams(receiver) => receiver.reset(),
+            Self::Frames(receiver) => receiver.reset(),
             Self::Target(target) => target.reset(),
             Self::None => {}
         }

@@ -212,7 +212,7 @@ impl Responder {
         self.save(Saved::Read {
             psn,
             packets,
-            pd: cx.who.pd,
+            pd: Some(cx.who.pd),
             rkey,
             va,
             len: dma_len,
@@ -320,7 +320,7 @@ impl Responder {
         let response = match self.saved.back() {
             Some(&Saved::Read {
                 psn,
-                pd,
+                pd: Some(pd),
                 rkey,
                 va,
                 len,
@@ -340,7 +340,7 @@ impl Responder {
                 operation,
                 original,
             }) => Response::of_atomic(psn, operation, original, msn, false),
-            None => return,
+            Some(Saved::Read { pd: None, .. }) | None => return,
         };
         self.schedule(response);
     }

@@ -12,6 +12,7 @@ use rocade_abi::{
 use rocade_emulator::Completion;
 
 use crate::{
+    buffer::Purpose,
     cq::{self, CqObject, CqPlan, CqState},
     ffi::{self, Errno, ptr_verb},
     pd_mr::PdObject,
@@ -49,12 +50,15 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         if flags & !(IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN) != 0 {
             return Err(Errno::INVAL);
         }
-        let parent_domain = if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD == 0 {
-            None
+        let (parent_domain, buffer) = if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD == 0 {
+            (None, None)
         } else {
+            let domain = attr.parent_domain;
             // SAFETY: by contract NULL or a live domain.
-            let domain = unsafe { PdObject::borrow(attr.parent_domain) }?;
-            Some(domain.inner().in_use())
+            let state = unsafe { PdObject::borrow(domain) }?.inner();
+            // SAFETY: as above; the queue keeps the domain busy.
+            let buffer = unsafe { state.buffer(domain, attr.cqe, Purpose::Cq) }?;
+            (Some(state.in_use()), buffer)
         };
         let plan = CqPlan {
             cqe: attr.cqe,
@@ -64,6 +68,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
             single_threaded: flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0,
             ignores_overrun: flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0,
             parent_domain,
+            buffer,
         };
         // SAFETY: by contract an open context and NULL or a live channel.
         unsafe { cq::create(context, plan, install) }
@@ -89,7 +94,7 @@ fn install(c: &mut ibv_cq_ex) {
     c.read_dlid_path_bits = Some(read_zero_u8);
     c.read_completion_ts = Some(read_completion_ts);
     c.read_cvlan = Some(read_zero_u16);
-    c.read_flow_tag = Some(read_zero_u32);
+    c.read_flow_tag = Some(read_flow_tag);
     c.read_tm_info = Some(read_tm_info);
     c.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
 }
@@ -215,7 +220,13 @@ unsafe extern "C" fn read_wc_flags(cq: *mut ibv_cq_ex) -> u32 {
     unsafe { current_u32(cq, |completion| completion.wc_flags.bits()) }
 }
 
-/// LIDs do not exist on RoCE; no flow has a tag.
+/// The tag of the flow that a raw packet came by.
+unsafe extern "C" fn read_flow_tag(cq: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: by contract within the caller's session.
+    unsafe { current_u32(cq, cq::flow_tag) }
+}
+
+/// LIDs do not exist on RoCE.
 unsafe extern "C" fn read_zero_u32(_cq: *mut ibv_cq_ex) -> u32 {
     0
 }

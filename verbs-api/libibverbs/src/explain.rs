@@ -240,6 +240,7 @@ pub(crate) fn post_error(state: QpState, is_send: bool, error: &VerbsError) -> R
 /// The reason why there is no such queue pair.
 pub(crate) fn create_qp(cap: &QpCap, qp_type: QpType, error: &VerbsError) -> Reason {
     let field = match error {
+        VerbsError::NotSupported(_) if qp_type == QpType::RawPacket => return self::error(error),
         VerbsError::NotSupported(_) => return qp_type_missing(&format!("{qp_type:?}")),
         VerbsError::InvalidArgument(field) => field,
         error => return self::error(error),
@@ -262,7 +263,7 @@ pub(crate) fn create_qp(cap: &QpCap, qp_type: QpType, error: &VerbsError) -> Rea
 pub(crate) fn qp_type_missing(name: &str) -> Reason {
     Reason::new(
         format!(
-            "Rocade has no queue pairs of type {} yet, only RC, UC, UD and XRC",
+            "Rocade has no queue pairs of type {} yet, only RC, UC, UD, XRC and RAW_PACKET",
             name.to_uppercase()
         ),
         "use the RC variant of the program: ibv_rc_pingpong, perftest with -c RC",
@@ -282,6 +283,9 @@ pub(crate) fn error(error: &VerbsError) -> Reason {
         }
         VerbsError::Fault => {
             "the whole range has to be mapped, and writable for IBV_ACCESS_LOCAL_WRITE"
+        }
+        VerbsError::NotPermitted(what) if what.contains("CAP_NET_RAW") => {
+            "run the program as root, or in a namespace of one's own: unshare --map-root-user --net"
         }
         VerbsError::Busy(_) => "destroy what uses it first",
         VerbsError::Link(LinkError::NotLocal { .. }) => {

@@ -14,6 +14,7 @@ use rocade_emulator::{
 };
 
 use crate::{
+    buffer::{Buffer, Purpose},
     complaint::Reason,
     context::ContextObject,
     cq,
@@ -40,6 +41,9 @@ pub(crate) struct QpState {
     has_wr_table: bool,
     qp_type: QpType,
     context: Arc<ContextObject>,
+    /// Longest header of a request that is cut into segments.
+    max_tso_header: u16,
+    _buffer: Option<Buffer>,
     /// An XRC target has none.
     _pd: Option<InUse>,
     /// Of one that was made by an experimental verb.
@@ -52,9 +56,19 @@ impl QpState {
         &self.qp
     }
 
+    /// The context it belongs to.
+    pub(crate) const fn context(&self) -> &Arc<ContextObject> {
+        &self.context
+    }
+
     /// Its transport service.
     pub(crate) const fn qp_type(&self) -> QpType {
         self.qp_type
+    }
+
+    /// Longest header of a request that is cut into segments; 0 where none is.
+    pub(crate) const fn max_tso_header(&self) -> usize {
+        self.max_tso_header as usize
     }
 
     /// What it was made with besides.
@@ -114,6 +128,7 @@ impl QpState {
 pub(crate) unsafe fn create(
     pd: *mut ibv_pd,
     init: &mut ibv_qp_init_attr,
+    max_tso_header: u16,
     fill_in: Option<fn(&mut ibv_qp_ex)>,
 ) -> Result<*mut ibv_qp, Errno> {
     // SAFETY: same contract.
@@ -147,6 +162,9 @@ pub(crate) unsafe fn create(
     };
     let cap = cap_from_c(&init.cap);
     let sq_sig_all = init.sq_sig_all != 0;
+    let entries = cap.max_send_wr.saturating_add(cap.max_recv_wr);
+    // SAFETY: same contract; the queue pair keeps the domain busy.
+    let buffer = unsafe { pd_state.buffer(pd, entries, Purpose::Qp) }?;
     let object = QpObject::create(|address| {
         let cookie = address.expose_provenance() as u64;
         let attr = QpInitAttr {
@@ -190,6 +208,8 @@ pub(crate) unsafe fn create(
             has_wr_table: fill_in.is_some(),
             qp_type,
             context: Arc::clone(pd_state.context()),
+            max_tso_header,
+            _buffer: buffer,
             _pd: Some(pd_state.in_use()),
             extras: OnceLock::new(),
         };
@@ -235,6 +255,8 @@ pub(crate) unsafe fn target(
             has_wr_table: false,
             qp_type: QpType::XrcRecv,
             context: Arc::clone(xrcd.context()),
+            max_tso_header: 0,
+            _buffer: None,
             _pd: None,
             extras: OnceLock::new(),
         };
@@ -256,7 +278,7 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
         // SAFETY: by contract NULL or valid.
         let init = unsafe { init.as_mut() }.ok_or(Errno::INVAL)?;
         // SAFETY: same contract.
-        unsafe { create(pd, init, None) }
+        unsafe { create(pd, init, 0, None) }
     })
 }
 

@@ -18,15 +18,16 @@ use rocade_abi::{
     IBV_QP_EX_WITH_ATOMIC_WRITE, IBV_QP_EX_WITH_BIND_MW, IBV_QP_EX_WITH_FLUSH,
     IBV_QP_EX_WITH_LOCAL_INV, IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE,
     IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM,
-    IBV_QP_EX_WITH_SEND_WITH_INV, IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD,
-    IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_INIT_ATTR_XRCD, IBV_QP_OPEN_ATTR_CONTEXT,
-    IBV_QP_OPEN_ATTR_NUM, IBV_QP_OPEN_ATTR_RESERVED, IBV_QP_OPEN_ATTR_TYPE, IBV_QP_OPEN_ATTR_XRCD,
+    IBV_QP_EX_WITH_SEND_WITH_INV, IBV_QP_EX_WITH_TSO, IBV_QP_INIT_ATTR_CREATE_FLAGS,
+    IBV_QP_INIT_ATTR_MAX_TSO_HEADER, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+    IBV_QP_INIT_ATTR_XRCD, IBV_QP_OPEN_ATTR_CONTEXT, IBV_QP_OPEN_ATTR_NUM,
+    IBV_QP_OPEN_ATTR_RESERVED, IBV_QP_OPEN_ATTR_TYPE, IBV_QP_OPEN_ATTR_XRCD, IBV_QPT_RAW_PACKET,
     IBV_QPT_XRC_RECV, ibv_ah, ibv_context, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp,
     ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_sge,
 };
 use rocade_emulator::{
-    Feth, Lkey, Qp, QpCap, QpType, Qpn, Rkey, SendFlags, SendOp, SendPoster, SendWr, Sge, Srqn,
-    Xrcd,
+    Feth, Lkey, MAX_TSO_HEADER, Qp, QpCap, QpType, Qpn, Rkey, SendFlags, SendOp, SendPoster,
+    SendWr, Sge, Srqn, Tso, Xrcd,
 };
 
 use crate::{
@@ -63,6 +64,8 @@ fn supported_ops(qp_type: u32) -> u64 {
                 | IBV_QP_EX_WITH_ATOMIC_WRITE
                 | IBV_QP_EX_WITH_FLUSH
         }
+        //= PST-10
+        Some(QpType::RawPacket) => IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_TSO,
         //= XRC-12
         _ => SEND | WRITE | ANSWERED | LOCAL | IBV_QP_EX_WITH_SEND_WITH_INV,
     }
@@ -107,6 +110,7 @@ pub(crate) unsafe fn create(
     let known = IBV_QP_INIT_ATTR_PD
         | IBV_QP_INIT_ATTR_XRCD
         | IBV_QP_INIT_ATTR_CREATE_FLAGS
+        | IBV_QP_INIT_ATTR_MAX_TSO_HEADER
         | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     if members & !known != 0 {
         let what = format!("comp_mask asks for {:#x} too", members & !known);
@@ -144,6 +148,7 @@ pub(crate) unsafe fn create(
         init.cap = cap_to_c(&QpCap::default());
         return Ok(qp);
     }
+    let max_tso_header = max_tso_header(init)?;
     let mut short = ibv_qp_init_attr {
         qp_context: init.qp_context,
         send_cq: init.send_cq,
@@ -155,13 +160,32 @@ pub(crate) unsafe fn create(
     };
     let table: Option<fn(&mut ibv_qp_ex)> = if with_table { Some(install) } else { None };
     // SAFETY: same contract.
-    let qp = unsafe { qp::create(init.pd, &mut short, table) }?;
+    let qp = unsafe { qp::create(init.pd, &mut short, max_tso_header, table) }?;
     init.cap = short.cap;
     if with_table {
         // SAFETY: made just now, and nobody else has it.
         unsafe { QpObject::borrow(qp.cast())?.set_newer(wr_flush as *const c_void) };
     }
     Ok(qp)
+}
+
+/// Longest header of requests that are cut into segments.
+fn max_tso_header(init: &ibv_qp_init_attr_ex) -> Result<u16, Errno> {
+    if init.comp_mask & IBV_QP_INIT_ATTR_MAX_TSO_HEADER == 0 || init.max_tso_header == 0 {
+        return Ok(0);
+    }
+    if init.qp_type != IBV_QPT_RAW_PACKET {
+        let what = "max_tso_header, which only raw packet queue pairs have";
+        return Err(Errno::OPNOTSUPP.because(Reason::new(what, "")));
+    }
+    if init.max_tso_header > MAX_TSO_HEADER {
+        let what = format!(
+            "max_tso_header is {}, the limit is {MAX_TSO_HEADER}",
+            init.max_tso_header
+        );
+        return Err(Errno::INVAL.because(Reason::new(what, "")));
+    }
+    Ok(init.max_tso_header)
 }
 
 /// Slot `open_qp`: another handle on an XRC target (XRC-11).
@@ -217,6 +241,7 @@ fn install(c: &mut ibv_qp_ex) {
     c.wr_send_inv = Some(wr_send_inv);
     c.wr_local_inv = Some(wr_local_inv);
     c.wr_bind_mw = Some(wr_bind_mw);
+    c.wr_send_tso = Some(wr_send_tso);
     c.wr_set_ud_addr = Some(wr_set_ud_addr);
     c.wr_set_xrc_srqn = Some(wr_set_xrc_srqn);
     c.wr_set_sge = Some(wr_set_sge);
@@ -257,6 +282,15 @@ struct StagedWr {
     to: Option<Remote>,
     /// Of a request of an XRC initiator.
     srqn: Option<Srqn>,
+    /// Of one that is cut into segments.
+    tso: Option<Box<Segments>>,
+}
+
+/// What `wr_send_tso` was given.
+#[derive(Debug)]
+struct Segments {
+    header: Vec<u8>,
+    mss: u16,
 }
 
 /// What `wr_set_ud_addr` was given.
@@ -299,7 +333,16 @@ impl Staged {
             data: Data::Sges(0..0),
             to: None,
             srqn: None,
+            tso: None,
         });
+    }
+
+    /// The last request is cut into segments.
+    fn set_segments(&mut self, segments: Segments) {
+        match self.wrs.last_mut() {
+            Some(wr) => wr.tso = Some(Box::new(segments)),
+            None => self.fail(Errno::INVAL),
+        }
     }
 
     /// The last request goes to this shared receive queue.
@@ -379,6 +422,10 @@ impl Staged {
             flags: wr.flags | inline,
             sges,
         };
+        if let Some(Segments { header, mss }) = wr.tso.as_deref() {
+            let tso = Tso { header, mss: *mss };
+            return Ok(poster.push_tso(&request, tso, data)?);
+        }
         match (wr.to, data) {
             (Some(Remote { ah, qpn, qkey }), data) => {
                 // SAFETY: same contract.
@@ -628,6 +675,22 @@ unsafe extern "C" fn wr_flush(
     if is_wrong {
         // SAFETY: as above.
         unsafe { with_batch(qp, |_, staged| staged.fail(Errno::INVAL)) };
+    }
+}
+
+/// Copies the header at once, as inline data is.
+unsafe extern "C" fn wr_send_tso(qp: *mut ibv_qp_ex, hdr: *mut c_void, hdr_sz: u16, mss: u16) {
+    // SAFETY: by contract between `wr_start` and `wr_complete`.
+    unsafe { begin(qp, SendOp::Send { imm: None }) };
+    // SAFETY: as above.
+    unsafe {
+        with_batch(qp, |state, staged| {
+            // SAFETY: by contract NULL, or readable for its length.
+            match post::tso_header(state, hdr, hdr_sz) {
+                Ok(header) => staged.set_segments(Segments { header, mss }),
+                Err(error) => staged.fail(error),
+            }
+        });
     }
 }
 

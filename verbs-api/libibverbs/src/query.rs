@@ -10,11 +10,11 @@ use rocade_abi::{
     IBV_LINK_LAYER_ETHERNET, IBV_ODP_SUPPORT, IBV_ODP_SUPPORT_ATOMIC, IBV_ODP_SUPPORT_IMPLICIT,
     IBV_ODP_SUPPORT_READ, IBV_ODP_SUPPORT_RECV, IBV_ODP_SUPPORT_SEND, IBV_ODP_SUPPORT_SRQ_RECV,
     IBV_ODP_SUPPORT_WRITE, IBV_PORT_ACTIVE, IBV_PORT_CM_SUP, IBV_PORT_DOWN, IBV_PORT_IP_BASED_GIDS,
-    IBV_QPF_GRH_REQUIRED, IBV_QPT_RC, IBV_VALUES_MASK_RAW_CLOCK, ibv_context, ibv_device_attr,
-    ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_odp_caps, ibv_port_attr,
-    ibv_query_device_ex_input, ibv_values_ex,
+    IBV_QPF_GRH_REQUIRED, IBV_QPT_RAW_PACKET, IBV_QPT_RC, IBV_RAW_PACKET_CAP_IP_CSUM,
+    IBV_VALUES_MASK_RAW_CLOCK, ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_gid,
+    ibv_gid_entry, ibv_odp_caps, ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex,
 };
-use rocade_emulator::{DeviceAttr, GidEntry, limits};
+use rocade_emulator::{DeviceAttr, GidEntry, MAX_TSO, limits};
 
 use crate::{
     complaint::Reason,
@@ -140,7 +140,11 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         c.cq_mod_caps.max_cq_count = u16::MAX;
         c.cq_mod_caps.max_cq_period = u16::MAX;
         c.odp_caps = odp_caps();
+        c.xrc_odp_caps = c.odp_caps.per_transport_caps.rc_odp_caps;
         c.max_dm_size = source.max_dm_size;
+        c.tso_caps.max_tso = MAX_TSO;
+        c.tso_caps.supported_qpts = 1 << IBV_QPT_RAW_PACKET;
+        c.raw_packet_caps = IBV_RAW_PACKET_CAP_IP_CSUM;
         // From a kbit/s, for RC.
         c.packet_pacing_caps.qp_rate_limit_min = 1;
         c.packet_pacing_caps.qp_rate_limit_max = u32::MAX;

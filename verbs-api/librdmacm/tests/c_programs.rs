@@ -20,20 +20,68 @@ rocade_tests::c_programs! {
     PROGRAMS;
     calls:
         enhanced_establishment,
+        //= LRC-01 type=test
+        //= LRC-17 type=test
+        //= LRC-22 type=test
+        //= CMA-16 type=test
         addresses_of_infiniband,
+        //= CMA-09 type=test
         a_path_from_elsewhere,
+        //= LRC-14 type=test
+        //= CMA-07 type=test
         options_are_checked,
+        //= LRC-13 type=test
         addresses_by_hints,
+        //= LRC-24 type=test
+        //= CMA-11 type=test
+        //= CM-FLD-06 type=test
         attributes_for_each_state,
+        //= LRC-12 type=test
         channels_are_changed,
+        //= LRC-02 type=test
+        //= LRC-03 type=test
+        //= LRC-04 type=test
+        //= LRC-05 type=test
+        //= LRC-06 type=test
+        //= LRC-09 type=test
+        //= LRC-10 type=test
+        //= LRC-11 type=test
+        //= LRC-23 type=test
         synchronous_calls_fail_as_events_say,
-        identifiers_outlive_no_event;
+        //= EVT-07 type=test
+        identifiers_outlive_no_event,
+        //= LRC-18 type=test
+        devices_stay_open;
+    rsockets:
+        what_was_written_arrives,
+        half_of_it_is_closed,
+        threads_share_a_socket,
+        errors_are_those_of_tcp,
+        nobody_has_to_wait,
+        all_kinds_are_polled_together,
+        who_waits_hears_of_the_end,
+        pieces_and_peeks,
+        options_are_kept,
+        connections_leave_nothing,
+        a_backlog_is_no_limit,
+        memory_is_written_directly,
+        strangers_do_no_harm,
+        datagrams_arrive_whole,
+        datagrams_of_others_are_ignored;
     tutorials:
+        //= EVT-06 type=test
+        //= LRC-20 type=test
         a_receive_before_accepting,
+        //= CMA-14 type=test
+        //= CMA-15 type=test
+        //= EVT-05 type=test
+        //= LRC-25 type=test
         groups_by_name_and_by_address,
         a_path_loaded_after_connecting,
+        //= LRC-07 type=test
         one_queue_for_many_connections;
     processes:
+        //= CM-ST-10 type=test
         a_client_that_is_killed_is_missed,
         a_client_that_leaves_without_a_word,
         a_server_that_is_killed_is_missed,
