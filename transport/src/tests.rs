@@ -5,6 +5,7 @@ mod dc;
 mod errors;
 mod flush;
 mod indirect;
+mod masked;
 mod migration;
 mod modify;
 mod owed;

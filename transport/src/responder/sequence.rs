@@ -133,6 +133,7 @@ impl Responder {
             Operation::Flush => flush_rights(headers).ok_or(Refusal::INVALID_REQUEST)?,
             //= ETH-12
             Operation::AtomicWrite => AccessFlags::REMOTE_WRITE,
+            _ if operation.is_masked_atomic() => AccessFlags::REMOTE_ATOMIC,
             _ if operation.is_write() => AccessFlags::REMOTE_WRITE,
             _ => AccessFlags::empty(),
         };
@@ -201,6 +202,7 @@ impl Responder {
             | Operation::FetchAdd
             | Operation::Flush
             | Operation::AtomicWrite => self.replay_atomic(psn, operation),
+            _ if operation.is_masked_atomic() => self.replay_atomic(psn, operation),
             _ => None,
         };
         match replay {
@@ -260,7 +262,7 @@ const fn is_resource(operation: Operation) -> bool {
             | Operation::FetchAdd
             | Operation::Flush
             | Operation::AtomicWrite
-    )
+    ) || operation.is_masked_atomic()
 }
 
 /// The rights that a FLUSH needs, of the QP and of the region; `None` where it is none that is defined.
