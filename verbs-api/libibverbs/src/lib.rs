@@ -45,6 +45,7 @@ mod flow;
 mod misc;
 mod mr;
 mod mw;
+mod older_xrc;
 mod pd_mr;
 mod post;
 mod process;
