@@ -4,6 +4,7 @@ mod congested;
 mod cross;
 mod dc;
 mod errors;
+mod flush;
 mod indirect;
 mod masked;
 mod migration;
