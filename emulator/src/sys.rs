@@ -110,11 +110,12 @@ pub(crate) fn eventfd() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A new descriptor that is never ready for anything, closed on exec.
+/// A new descriptor from which there is never anything to read, closed on exec.
 pub(crate) fn silent_fd() -> io::Result<OwnedFd> {
-    // An epoll instance is ready when something in it is, and in this one there is nothing.
+    // A socket that nobody can send to: its file is its own, and known by its inode, however often it is duplicated.
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
     // SAFETY: no pointers.
-    let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+    let fd = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use rocade_transport::{
     AccessError, AccessFlags, Accessor, AtomicOp, Bind, BindError, Extent, Fill, LocalAccess,
-    Memory, RemoteAccess, Sge, Source,
+    MaskedOp, Memory, RemoteAccess, Sge, Source, Words,
 };
 use rocade_wire::{Lkey, Rkey};
 
@@ -313,6 +313,26 @@ impl Memory for MemGuard<'_> {
         self.remote(who, rkey, va, 8, RemoteAccess::Atomic, |span, _| {
             //= UMR-24
             let done = span.and_then(|span| access::atomic(span, op));
+            original = done.ok_or(AccessError::OutOfRange)??;
+            Ok(())
+        })?;
+        Ok(original)
+    }
+
+    //= XAT-23
+    fn masked_remote(
+        &self,
+        who: Accessor,
+        rkey: Rkey,
+        va: u64,
+        log_size: u8,
+        op: &MaskedOp,
+    ) -> Result<Words, AccessError> {
+        let mut original = [0; 4];
+        let len = 1 << log_size;
+        self.remote(who, rkey, va, len, RemoteAccess::Atomic, |span, _| {
+            //= UMR-24
+            let done = span.and_then(|span| access::masked(span, log_size, op));
             original = done.ok_or(AccessError::OutOfRange)??;
             Ok(())
         })?;
