@@ -352,6 +352,7 @@ impl Requester {
         //= ATM-05
         let atomic_len = wr.op.atomic_len();
         if let Some(len) = atomic_len {
+            //= XAT-07
             if total < u64::from(len) {
                 return Err(PostError::AtomicBuffer);
             }
