@@ -281,6 +281,12 @@ impl Pd {
 }
 
 impl Mr {
+    /// Is it of this domain?
+    #[must_use]
+    pub fn is_of(&self, pd: &Pd) -> bool {
+        Arc::ptr_eq(&self.inner.state.lock().pd, &pd.inner)
+    }
+
     /// Key for local use.
     #[must_use]
     pub fn lkey(&self) -> Lkey {
@@ -512,7 +518,8 @@ fn check_access(access: AccessFlags) -> Result<(), VerbsError> {
         return Err(VerbsError::InvalidArgument("access"));
     }
     //= MR-02
-    if access.intersects(AccessFlags::FLUSH_GLOBAL | AccessFlags::FLUSH_PERSISTENT) {
+    // No memory here survives a loss of power.
+    if access.contains(AccessFlags::FLUSH_PERSISTENT) {
         return Err(VerbsError::NotSupported("access"));
     }
     let needs_local_write = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;

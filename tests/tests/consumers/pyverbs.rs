@@ -13,12 +13,8 @@ use crate::{LIMIT, PYTHON};
 /// Where the distribution has them, most of them compressed.
 const SHIPPED: &str = "/usr/share/doc/rdma-core/tests";
 
-/// Tests that fail for want of what is not there yet: importing objects of another process.
-const MISSING: [&str; 3] = [
-    "test_imported_",
-    "test_query_gid_table_bad_flow",
-    "test_rss_traffic",
-];
+/// Tests that fail for want of what is not there yet.
+const MISSING: [&str; 2] = ["test_query_gid_table_bad_flow", "test_rss_traffic"];
 
 fn unpack(target: &Path) -> Result<(), Reason> {
     if !Path::new("/usr/lib/python3/dist-packages/pyverbs/__init__.py").is_file() {
@@ -71,4 +67,34 @@ fn rdma_cores_own_tests_find_the_interface() {
         .lines()
         .filter(|line| line.starts_with("test_rdmacm_") && line.contains("test_rdmacm.CMTestCase"));
     assert_eq!(by_cm.count(), 10, "{output}");
+}
+
+/// Those that look for devices of mlx5, and of them those about dynamic connections: on a device that passes for one.
+//= DC-40 DCU-01..03 DCU-08 XDEC-03 type=test
+#[test]
+fn rdma_cores_own_tests_of_dynamic_connections() {
+    let rig = or_skip!(Rig::loopback(&[("ip", "iproute2")])).with_identity("0x02c9:0x1017");
+    let tests = rig.dir().join("tests");
+    fs::create_dir(&tests).expect("it is ours");
+    or_skip!(unpack(&tests));
+    let script = tests.join("run_tests.py").to_string_lossy().into_owned();
+    let words = [
+        PYTHON,
+        &*script,
+        "--dev",
+        "rocade0",
+        "--port",
+        "1",
+        "--gid",
+        "0",
+        "-v",
+        "-k",
+        "test_mlx5_dc",
+    ];
+    let output = rig
+        .start("pyverbs", &Device::on("lo"), &words)
+        .finish(LIMIT)
+        .output;
+    assert!(output.contains("Ran 7 tests"), "{output}");
+    assert!(output.ends_with("\nOK\n"), "{output}");
 }

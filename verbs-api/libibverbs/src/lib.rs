@@ -26,6 +26,7 @@
 )]
 
 mod ah;
+mod buffer;
 mod cancel;
 mod channel;
 mod cm;
@@ -36,15 +37,18 @@ mod cq_ex;
 mod device;
 mod dm;
 mod domain;
+mod dv;
 mod enum_str;
 mod events;
 mod exp;
 mod explain;
 mod ffi;
 mod flow;
+mod import;
 mod misc;
 mod mr;
 mod mw;
+mod older_xrc;
 mod pd_mr;
 mod post;
 mod process;

@@ -2,17 +2,18 @@
 //! manager calls itself.
 
 use std::{
-    ffi::{CStr, c_char, c_int, c_void},
-    mem::transmute_copy,
+    ffi::{c_int, c_uint, c_void},
     sync::OnceLock,
 };
 
 use rocade_abi::{
-    ROCADE_CM_VERSION, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_device_attr, ibv_gid,
-    ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_srq, ibv_srq_init_attr, rocade_cm_ops,
+    ROCADE_CM_VERSION, ibv_ah, ibv_ah_attr, ibv_comp_channel, ibv_context, ibv_cq, ibv_device,
+    ibv_device_attr, ibv_gid, ibv_mr, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_srq,
+    ibv_srq_init_attr, rocade_cm_ops,
 };
 
 use crate::ffi::Errno;
+use crate::library::{self, function};
 
 macro_rules! verbs {
     ($( $name:ident: fn($($arg:ty),*) -> $result:ty; )+) => {
@@ -56,6 +57,13 @@ verbs! {
     ibv_detach_mcast: fn(*mut ibv_qp, *const ibv_gid, u16) -> c_int;
     ibv_create_srq: fn(*mut ibv_pd, *mut ibv_srq_init_attr) -> *mut ibv_srq;
     ibv_destroy_srq: fn(*mut ibv_srq) -> c_int;
+    ibv_reg_mr: fn(*mut ibv_pd, *mut c_void, usize, c_int) -> *mut ibv_mr;
+    ibv_dereg_mr: fn(*mut ibv_mr) -> c_int;
+    ibv_get_cq_event: fn(*mut ibv_comp_channel, *mut *mut ibv_cq, *mut *mut c_void) -> c_int;
+    ibv_ack_cq_events: fn(*mut ibv_cq, c_uint) -> ();
+    ibv_create_ah: fn(*mut ibv_pd, *mut ibv_ah_attr) -> *mut ibv_ah;
+    ibv_destroy_ah: fn(*mut ibv_ah) -> c_int;
+    ibv_query_gid: fn(*mut ibv_context, u8, c_int, *mut ibv_gid) -> c_int;
 }
 
 /// What is found of the library.
@@ -66,28 +74,9 @@ struct Library {
 
 static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
 
-/// # Safety
-/// `library` must be a handle of dlopen(3), `name` a terminated string, and the function of that name of the
-/// type `F`, which must be a function pointer.
-unsafe fn function<F: Copy>(library: *mut c_void, name: *const c_char) -> Option<F> {
-    // SAFETY: same contract.
-    let found = unsafe { libc::dlsym(library, name) };
-    // SAFETY: `F` is a function pointer, as large as any pointer, and not NULL.
-    (!found.is_null()).then(|| unsafe { transmute_copy(&found) })
-}
-
-/// The library that the program uses, or else the one beside this.
+/// The private table and the verbs.
 fn open() -> Option<Library> {
-    let name = c"libibverbs.so.1";
-    // SAFETY: a terminated string.
-    let mut library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
-    if library.is_null() {
-        library = open_beside(name);
-    }
-    if library.is_null() {
-        // SAFETY: a terminated string.
-        library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
-    }
+    let library = library::find();
     if library.is_null() {
         return None;
     }
@@ -102,25 +91,6 @@ fn open() -> Option<Library> {
     // SAFETY: our library.
     let verbs = unsafe { Verbs::find(library) }?;
     Some(Library { ops, verbs })
-}
-
-/// The library in the directory of this one.
-fn open_beside(name: &CStr) -> *mut c_void {
-    // SAFETY: all zeroes are an answer.
-    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-    let here = open as fn() -> Option<Library> as *const c_void;
-    // SAFETY: an address, and room for the answer.
-    if unsafe { libc::dladdr(here, &raw mut info) } == 0 || info.dli_fname.is_null() {
-        return std::ptr::null_mut();
-    }
-    // SAFETY: a terminated string that lives as long as the library.
-    let own = unsafe { CStr::from_ptr(info.dli_fname) }.to_bytes();
-    let Some(slash) = own.iter().rposition(|byte| *byte == b'/') else {
-        return std::ptr::null_mut();
-    };
-    let path = [&own[..=slash], name.to_bytes_with_nul()].concat();
-    // SAFETY: a terminated string.
-    unsafe { libc::dlopen(path.as_ptr().cast(), libc::RTLD_NOW) }
 }
 
 fn library() -> Result<&'static Library, Errno> {
