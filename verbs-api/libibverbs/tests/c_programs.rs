@@ -36,6 +36,9 @@ rocade_tests::c_programs! {
         raw_clock_stamps_completions,
         command_descriptor_is_one,
         a_missing_answer_costs_no_event;
+    flush:
+        flushed_and_announced,
+        what_is_not_allowed;
     migration:
         a_device_has_two_ports,
         a_path_that_fails_is_left,
