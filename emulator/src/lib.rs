@@ -41,12 +41,12 @@ pub use error::VerbsError;
 pub use hca::{DeviceAttr, DeviceFacts, DeviceInfo, GidEntry, PortAttr, PortFacts, limits};
 pub use objects::{
     Advice, Ah, CompChannel, Connection, Context, Cq, CqInitAttr, Datagram, DciInit, DctInitAttr,
-    Dm, Flow, Mr, Mw, Pd, Qp, QpInitAttr, RecvPoster, Rereg, ReregFlags, SendPoster, Srq,
-    SrqInitAttr, SrqPoster, ToDct, Xrcd,
+    Dm, Flow, Mr, Mw, Pd, Qp, QpInitAttr, RecvPoster, Rereg, ReregFlags, RxHash, SendPoster, Srq,
+    SrqInitAttr, SrqPoster, ToDct, Wq, WqState, Xrcd,
 };
 pub use raw::{
     EthFields, FlowAttr, FlowKind, FlowSpec, Ipv4Fields, Ipv6Fields, MAX_FLOW_SPECS, Masked,
-    PortFields,
+    PortFields, RSS_FIELDS, RSS_KEY_LEN,
 };
 pub use rocade_transport::{
     AccessFlags, AddressVector, Bind, BindError, Block, CompleteTo, Completion, Counters,

@@ -18,11 +18,12 @@ use rocade_abi::{
     IBV_QP_EX_WITH_LOCAL_INV, IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE,
     IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM,
     IBV_QP_EX_WITH_SEND_WITH_INV, IBV_QP_EX_WITH_TSO, IBV_QP_INIT_ATTR_CREATE_FLAGS,
-    IBV_QP_INIT_ATTR_MAX_TSO_HEADER, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
-    IBV_QP_INIT_ATTR_XRCD, IBV_QP_OPEN_ATTR_CONTEXT, IBV_QP_OPEN_ATTR_NUM,
-    IBV_QP_OPEN_ATTR_RESERVED, IBV_QP_OPEN_ATTR_TYPE, IBV_QP_OPEN_ATTR_XRCD, IBV_QPT_RAW_PACKET,
-    IBV_QPT_XRC_RECV, ibv_ah, ibv_context, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp,
-    ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_sge,
+    IBV_QP_INIT_ATTR_IND_TABLE, IBV_QP_INIT_ATTR_MAX_TSO_HEADER, IBV_QP_INIT_ATTR_PD,
+    IBV_QP_INIT_ATTR_RX_HASH, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_INIT_ATTR_XRCD,
+    IBV_QP_OPEN_ATTR_CONTEXT, IBV_QP_OPEN_ATTR_NUM, IBV_QP_OPEN_ATTR_RESERVED,
+    IBV_QP_OPEN_ATTR_TYPE, IBV_QP_OPEN_ATTR_XRCD, IBV_QPT_RAW_PACKET, IBV_QPT_XRC_RECV, ibv_ah,
+    ibv_context, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp, ibv_qp_ex, ibv_qp_init_attr,
+    ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_sge,
 };
 use rocade_emulator::{
     Lkey, MAX_TSO_HEADER, Qp, QpCap, QpType, Qpn, Rkey, SendFlags, SendOp, SendPoster, SendWr, Sge,
@@ -36,6 +37,7 @@ use crate::{
     mw, post,
     qp::{self, QpObject, QpState},
     qp_attr::cap_to_c,
+    rss::{self, TableObject},
 };
 
 /// Operations of the builder that a queue pair of this type executes (WRX-01).
@@ -101,6 +103,8 @@ pub(crate) unsafe fn create(
         | IBV_QP_INIT_ATTR_XRCD
         | IBV_QP_INIT_ATTR_CREATE_FLAGS
         | IBV_QP_INIT_ATTR_MAX_TSO_HEADER
+        | IBV_QP_INIT_ATTR_IND_TABLE
+        | IBV_QP_INIT_ATTR_RX_HASH
         | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     if members & !known != 0 {
         let what = format!("comp_mask asks for {:#x} too", members & !known);
@@ -138,6 +142,10 @@ pub(crate) unsafe fn create(
         init.cap = cap_to_c(&QpCap::default());
         return Ok(qp);
     }
+    if members & IBV_QP_INIT_ATTR_IND_TABLE != 0 {
+        // SAFETY: same contract.
+        return unsafe { create_rss(init) };
+    }
     let max_tso_header = max_tso_header(init)?;
     let mut short = ibv_qp_init_attr {
         qp_context: init.qp_context,
@@ -152,6 +160,25 @@ pub(crate) unsafe fn create(
     // SAFETY: same contract.
     let qp = unsafe { qp::create(init.pd, &mut short, max_tso_header, table) }?;
     init.cap = short.cap;
+    Ok(qp)
+}
+
+/// A queue pair that spreads frames over the receive work queues of a table.
+///
+/// # Safety
+/// What `init` names must be NULL or alive.
+unsafe fn create_rss(init: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp, Errno> {
+    let has_hash = init.comp_mask & IBV_QP_INIT_ATTR_RX_HASH != 0;
+    if !has_hash || init.qp_type != IBV_QPT_RAW_PACKET {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: same contract.
+    let hash = unsafe { rss::rx_hash(&init.rx_hash_conf) }?;
+    // SAFETY: same contract.
+    let table = unsafe { TableObject::borrow(init.rwq_ind_tbl) }?.inner();
+    // SAFETY: same contract.
+    let qp = unsafe { qp::spreading(init.pd, init.qp_context, table, hash) }?;
+    init.cap = cap_to_c(&QpCap::default());
     Ok(qp)
 }
 
