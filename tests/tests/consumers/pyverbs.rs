@@ -14,7 +14,7 @@ use crate::{LIMIT, PYTHON};
 const SHIPPED: &str = "/usr/share/doc/rdma-core/tests";
 
 /// Tests that fail for want of what is not there yet.
-const MISSING: [&str; 2] = ["test_query_gid_table_bad_flow", "test_rss_traffic"];
+const MISSING: [&str; 1] = ["test_query_gid_table_bad_flow"];
 
 fn unpack(target: &Path) -> Result<(), Reason> {
     if !Path::new("/usr/lib/python3/dist-packages/pyverbs/__init__.py").is_file() {
@@ -61,7 +61,7 @@ fn rdma_cores_own_tests_find_the_interface() {
         // What a verb complains of, on the way to failing as the test wants it to, comes in between.
         .filter(|line| *line == "ok" || line.ends_with(" ... ok"))
         .count();
-    assert!(passed >= 120, "only {passed} passed\n{output}");
+    assert!(passed >= 150, "only {passed} passed\n{output}");
     // They fork after the library was used.
     let by_cm = output
         .lines()
