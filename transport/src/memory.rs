@@ -3,6 +3,7 @@
 use rocade_wire::{Lkey, Qpn, Rkey};
 
 use crate::indirect::Fill;
+use crate::masked::{MaskedOp, Words};
 use crate::window::{Bind, BindError};
 use crate::wr::AccessFlags;
 
@@ -42,6 +43,10 @@ pub enum RemoteAccess {
     Write,
     /// Atomics.
     Atomic,
+    /// FLUSH to global visibility.
+    FlushGlobal,
+    /// FLUSH to persistence.
+    FlushPersistent,
 }
 
 impl RemoteAccess {
@@ -53,6 +58,8 @@ impl RemoteAccess {
             Self::Read => AccessFlags::REMOTE_READ,
             Self::Write => AccessFlags::REMOTE_WRITE,
             Self::Atomic => AccessFlags::REMOTE_ATOMIC,
+            Self::FlushGlobal => AccessFlags::FLUSH_GLOBAL,
+            Self::FlushPersistent => AccessFlags::FLUSH_PERSISTENT,
         }
     }
 }
@@ -131,6 +138,17 @@ pub trait Memory {
         access: RemoteAccess,
     ) -> Result<Extent, AccessError>;
 
+    /// Checks a whole memory region without touching it: that the key is one's, and its rights.
+    ///
+    /// # Errors
+    /// The reason of the refusal.
+    fn check_region(
+        &self,
+        who: Accessor,
+        rkey: Rkey,
+        access: RemoteAccess,
+    ) -> Result<(), AccessError>;
+
     /// Copies from a local buffer.
     ///
     /// # Errors
@@ -181,6 +199,18 @@ pub trait Memory {
         src: &[u8],
     ) -> Result<(), AccessError>;
 
+    /// Writes 8 bytes on the peer's behalf, so that nobody ever sees a part of them.
+    ///
+    /// # Errors
+    /// As [`Memory::check_remote`]; `va` is a multiple of 8.
+    fn store_remote(
+        &self,
+        who: Accessor,
+        rkey: Rkey,
+        va: u64,
+        bytes: [u8; 8],
+    ) -> Result<(), AccessError>;
+
     /// Executes an atomic and returns the original value, host byte order.
     ///
     /// # Errors
@@ -192,6 +222,20 @@ pub trait Memory {
         va: u64,
         op: AtomicOp,
     ) -> Result<u64, AccessError>;
+
+    /// Executes a masked atomic on 2^`log_size` bytes and returns their original value: atomic with respect to all others
+    /// of this device.
+    ///
+    /// # Errors
+    /// As [`Memory::check_remote`]; `va` is a multiple of the size, which is one that there is.
+    fn masked_remote(
+        &self,
+        who: Accessor,
+        rkey: Rkey,
+        va: u64,
+        log_size: u8,
+        op: &MaskedOp,
+    ) -> Result<Words, AccessError>;
 
     /// Binds a memory window, for all accesses from now on.
     ///

@@ -3,7 +3,9 @@
 mod congested;
 mod dc;
 mod errors;
+mod flush;
 mod indirect;
+mod masked;
 mod migration;
 mod modify;
 mod owed;

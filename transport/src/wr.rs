@@ -4,9 +4,10 @@ use alloc::boxed::Box;
 use core::net::IpAddr;
 
 use bitflags::bitflags;
-use rocade_wire::{Lkey, Qkey, Qpn, Rkey};
+use rocade_wire::{Feth, Lkey, Qkey, Qpn, Rkey};
 
 use crate::indirect::Fill;
+use crate::masked::MaskedOp;
 use crate::memory::{AccessError, Accessor, Memory};
 use crate::window::Bind;
 
@@ -117,12 +118,40 @@ pub enum SendOp {
         /// Value to add.
         add: u64,
     },
+    /// Atomic write of 8 bytes: they are there all at once, after all that was sent before.
+    AtomicWrite {
+        /// Remote address; a multiple of 8.
+        va: u64,
+        /// Remote key.
+        rkey: Rkey,
+    },
+    /// FLUSH: completes when all that was written to the memory before is where `feth` says. Without data.
+    Flush {
+        /// Remote address.
+        va: u64,
+        /// Remote key.
+        rkey: Rkey,
+        /// Length in bytes, below 2^31.
+        len: u32,
+        /// Placement, and whether it is all of the region.
+        feth: Feth,
+    },
     /// Bind a memory window. Without data and flags other than `SIGNALED` and `FENCE`.
     Bind(Bind),
     /// Make a key of this side invalid, likewise, once everything before it is complete (RC-WQE-05).
     Invalidate {
         /// The key, which is a type 2 window's or an indirect one.
         rkey: Rkey,
+    },
+    /// Masked atomic, as [`Operands::Masked`] says (XAT-10). The local buffer takes the original value. Only for peers that
+    /// are known to understand it ([`Qp::set_extended`](crate::Qp::set_extended)).
+    Masked {
+        /// Remote address; a multiple of the size.
+        va: u64,
+        /// Remote key.
+        rkey: Rkey,
+        /// The operand has 2 to the power of this bytes: 2 to 5.
+        log_size: u8,
     },
     /// Change an indirect memory key, as [`Operands::Fill`] says (UMR-10). Without data and flags other than `SIGNALED`
     /// and `FENCE`.
@@ -134,6 +163,8 @@ pub enum SendOp {
 pub enum Operands {
     /// Of [`SendOp::Fill`].
     Fill(Fill),
+    /// Of [`SendOp::Masked`].
+    Masked(MaskedOp),
 }
 
 impl SendOp {
@@ -144,19 +175,34 @@ impl SendOp {
         matches!(self, Self::Bind(_) | Self::Invalidate { .. } | Self::Fill)
     }
 
-    /// READ and atomics: answered by data, counted by `max_rd_atomic`.
+    /// Answered by a response of its own, counted by `max_rd_atomic`: READ, atomics, ATOMIC WRITE and FLUSH.
     #[must_use]
     pub const fn needs_response_data(&self) -> bool {
+        self.has_result() || matches!(self, Self::AtomicWrite { .. } | Self::Flush { .. })
+    }
+
+    /// READ and atomics: the answer has data.
+    #[must_use]
+    pub const fn has_result(&self) -> bool {
         matches!(
             self,
-            Self::Read { .. } | Self::CmpSwap { .. } | Self::FetchAdd { .. }
+            Self::Read { .. } | Self::CmpSwap { .. } | Self::FetchAdd { .. } | Self::Masked { .. }
         )
     }
 
-    /// Compare-and-swap or fetch-and-add.
+    /// Compare-and-swap or fetch-and-add, masked or not.
     #[must_use]
     pub const fn is_atomic(&self) -> bool {
-        matches!(self, Self::CmpSwap { .. } | Self::FetchAdd { .. })
+        self.atomic_len().is_some()
+    }
+
+    /// Bytes of an atomic's operand.
+    pub(crate) const fn atomic_len(&self) -> Option<u32> {
+        match self {
+            Self::CmpSwap { .. } | Self::FetchAdd { .. } => Some(8),
+            Self::Masked { log_size, .. } => Some(1 << (*log_size & 7)),
+            _ => None,
+        }
     }
 }
 
@@ -209,7 +255,7 @@ pub struct DcDestination {
     pub dct: Qpn,
     /// The access key that is sent.
     pub key: u64,
-    /// The stream: 0 of an initiator that has no streams (DC-40).
+    /// The stream; an initiator that has none does not look at it (DC-40).
     pub stream: u16,
 }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use rocade_transport::{
     AccessError, AccessFlags, Accessor, AtomicOp, Bind, BindError, Extent, Fill, LocalAccess,
-    Memory, RemoteAccess, Sge, Source,
+    MaskedOp, Memory, RemoteAccess, Sge, Source, Words,
 };
 use rocade_wire::{Lkey, Rkey};
 
@@ -250,6 +250,33 @@ impl Memory for MemGuard<'_> {
         }
     }
 
+    fn check_region(
+        &self,
+        who: Accessor,
+        rkey: Rkey,
+        access: RemoteAccess,
+    ) -> Result<(), AccessError> {
+        let region = self.regions.region(rkey.get());
+        let region = region.ok_or(AccessError::BadKey)?;
+        let whole = (region.iova, region.len);
+        region.span((who, self.way), whole.0, whole.1, access.right())?;
+        Ok(())
+    }
+
+    fn store_remote(
+        &self,
+        who: Accessor,
+        rkey: Rkey,
+        va: u64,
+        bytes: [u8; 8],
+    ) -> Result<(), AccessError> {
+        self.remote(who, rkey, va, 8, RemoteAccess::Write, |span, _| {
+            let done = span.and_then(|span| access::store(span, bytes));
+            done.ok_or(AccessError::OutOfRange)??;
+            Ok(())
+        })
+    }
+
     fn read_local(
         &self,
         who: Accessor,
@@ -313,6 +340,26 @@ impl Memory for MemGuard<'_> {
         self.remote(who, rkey, va, 8, RemoteAccess::Atomic, |span, _| {
             //= UMR-24
             let done = span.and_then(|span| access::atomic(span, op));
+            original = done.ok_or(AccessError::OutOfRange)??;
+            Ok(())
+        })?;
+        Ok(original)
+    }
+
+    //= XAT-23
+    fn masked_remote(
+        &self,
+        who: Accessor,
+        rkey: Rkey,
+        va: u64,
+        log_size: u8,
+        op: &MaskedOp,
+    ) -> Result<Words, AccessError> {
+        let mut original = [0; 4];
+        let len = 1 << log_size;
+        self.remote(who, rkey, va, len, RemoteAccess::Atomic, |span, _| {
+            //= UMR-24
+            let done = span.and_then(|span| access::masked(span, log_size, op));
             original = done.ok_or(AccessError::OutOfRange)??;
             Ok(())
         })?;

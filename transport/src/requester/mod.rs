@@ -23,6 +23,7 @@ use crate::completion::{CompleteTo, Completion, WcOpcode, WcStatus};
 use crate::congestion::{MIN_PACKET_COST, Window};
 use crate::cx::Cx;
 use crate::error::PostError;
+use crate::masked::{self, MaskedOp};
 use crate::outputs::Fatal;
 use crate::peer::Peer;
 use crate::queue::{SendLimits, Srqn};
@@ -111,16 +112,23 @@ impl SendWqe {
     }
 
     //= WCO-01
-    const fn wc_opcode(&self) -> WcOpcode {
+    fn wc_opcode(&self) -> WcOpcode {
         match self.op {
             SendOp::Send { .. } | SendOp::SendInv { .. } => WcOpcode::Send,
             SendOp::Write { .. } => WcOpcode::RdmaWrite,
             SendOp::Read { .. } => WcOpcode::RdmaRead,
             SendOp::CmpSwap { .. } => WcOpcode::CompSwap,
             SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
+            SendOp::AtomicWrite { .. } => WcOpcode::AtomicWrite,
+            SendOp::Flush { .. } => WcOpcode::Flush,
             SendOp::Bind(_) => WcOpcode::BindMw,
             SendOp::Invalidate { .. } => WcOpcode::LocalInv,
             SendOp::Fill => WcOpcode::Umr,
+            //= XAT-24
+            SendOp::Masked { .. } => match self.operands.as_deref() {
+                Some(Operands::Masked(MaskedOp::FetchAdd { .. })) => WcOpcode::MaskedFetchAdd,
+                _ => WcOpcode::MaskedCompSwap,
+            },
         }
     }
 }
@@ -197,6 +205,8 @@ pub(crate) struct Requester {
     failed: Option<WcStatus>,
     /// SQD: finish what was started, start nothing (RC-STA-06).
     draining: bool,
+    /// The peer understands what is not of the standard.
+    extended: bool,
     window: Window,
     /// Where it may not send as fast as it can.
     limit: Option<Box<RateLimit>>,
@@ -229,6 +239,7 @@ impl Requester {
             timed: None,
             failed: None,
             draining: false,
+            extended: false,
             window: Window::new(),
             limit: None,
         }
@@ -272,6 +283,11 @@ impl Requester {
         let limit = self.limit.get_or_insert_with(|| Box::new(RateLimit::new()));
         change(limit);
         self.limit.take_if(|limit| limit.is_idle());
+    }
+
+    /// The peer understands what is not of the standard, or not (XAW-08).
+    pub(crate) const fn set_extended(&mut self, extended: bool) {
+        self.extended = extended;
     }
 
     pub(crate) const fn set_draining(&mut self, draining: bool) {
@@ -329,25 +345,39 @@ impl Requester {
             }
             None => total_len(wr.sges),
             //= RC-WQE-06
-            Some(_) if wr.op.needs_response_data() => return Err(PostError::BadInline),
-            Some(data) if data.len() > self.limits.max_inline as usize => {
+            Some(_) if wr.op.has_result() => return Err(PostError::BadInline),
+            Some(data)
+                if data.len() > self.limits.max_inline as usize
+                    && !matches!(wr.op, SendOp::AtomicWrite { .. }) =>
+            {
                 return Err(PostError::BadInline);
             }
             Some(data) => data.len() as u64,
         };
-        //= ATM-05
-        if wr.op.is_atomic() && total < 8 {
+        if let SendOp::AtomicWrite { .. } = wr.op
+            && total != 8
+        {
             return Err(PostError::AtomicBuffer);
+        }
+        //= ATM-05
+        let atomic_len = wr.op.atomic_len();
+        if let Some(len) = atomic_len {
+            //= XAT-07
+            if total < u64::from(len) {
+                return Err(PostError::AtomicBuffer);
+            }
+            //= XAW-08
+            if let SendOp::Masked { log_size, .. } = wr.op
+                && !(self.extended && masked::is_size(log_size))
+            {
+                return Err(PostError::UnsupportedOpcode);
+            }
         }
         //= RC-WQE-03
         if self.used >= self.limits.max_wr {
             return Err(PostError::QueueFull);
         }
-        let len = if wr.op.is_atomic() {
-            8
-        } else {
-            u32::try_from(total).unwrap_or(u32::MAX)
-        };
+        let len = atomic_len.unwrap_or_else(|| u32::try_from(total).unwrap_or(u32::MAX));
         // Filled in where it stays: to make it elsewhere and move it takes longer than the rest.
         self.used += 1;
         self.sq.push_back(SendWqe::EMPTY);

@@ -1,6 +1,8 @@
 //! Execution of a request that passed the checks (RC-RSP-08…12, RC-RSP-24).
 
-use rocade_wire::{Headers, Operation, Psn, Reth};
+use core::sync::atomic::{Ordering, fence};
+
+use rocade_wire::{Headers, Operation, Placement, Psn, Reth, Selectivity};
 
 use super::ack_policy::Response;
 use super::resources::Saved;
@@ -8,6 +10,7 @@ use super::sequence::Refusal;
 use super::{InProgress, RecvDetail, Responder, complete_recv};
 use crate::completion::{ImmOrInv, WcOpcode};
 use crate::cx::Cx;
+use crate::masked::{self, MaskedOp};
 use crate::memory::{Accessor, AtomicOp, Memory, RemoteAccess};
 use crate::outputs::Fatal;
 use crate::queue::RecvWqe;
@@ -42,8 +45,17 @@ impl Responder {
             self.execute_send(cx.memory(), operation, headers, payload, wqe)
         } else if operation.is_write() {
             self.execute_write(cx.memory(), operation, headers, payload, wqe)
+        } else if operation == Operation::AtomicWrite {
+            self.execute_store(cx.memory(), headers, payload)
+                .map_err(|refusal| (refusal, None))
+        } else if operation == Operation::Flush {
+            self.execute_flush(cx.memory(), headers)
+                .map_err(|refusal| (refusal, None))
         } else if let Some(reth) = headers.reth {
             self.execute_read(cx, psn, reth)
+                .map_err(|refusal| (refusal, None))
+        } else if operation.is_masked_atomic() {
+            self.execute_masked(cx.memory(), operation, headers, payload)
                 .map_err(|refusal| (refusal, None))
         } else {
             self.execute_atomic(cx.memory(), operation, headers)
@@ -66,9 +78,14 @@ impl Responder {
             self.note_received(psn);
         }
         match operation {
-            Operation::ReadRequest | Operation::CmpSwap | Operation::FetchAdd => {
+            Operation::ReadRequest
+            | Operation::CmpSwap
+            | Operation::FetchAdd
+            | Operation::AtomicWrite
+            | Operation::Flush => {
                 self.answer_resource();
             }
+            _ if operation.is_masked_atomic() => self.answer_resource(),
             //= RC-ACK-01
             _ if headers.bth.ack_req => self.schedule_ack(psn),
             _ => {}
@@ -243,6 +260,111 @@ impl Responder {
         Ok(Executed::PACKET)
     }
 
+    //= ETH-12 RC-RSP-25
+    fn execute_store(
+        &mut self,
+        (mem, who): (&impl Memory, Accessor),
+        headers: &Headers,
+        payload: &[u8],
+    ) -> Result<Executed, Refusal> {
+        let reth = headers.reth.ok_or(Refusal::INVALID_REQUEST)?;
+        let bytes = payload.try_into().map_err(|_| Refusal::INVALID_REQUEST)?;
+        if reth.dma_len != 8 || !reth.va.is_multiple_of(8) {
+            return Err(Refusal::INVALID_REQUEST);
+        }
+        mem.store_remote(who, reth.rkey, reth.va, bytes)
+            .map_err(|_| Refusal::ACCESS)?;
+        self.save_done(headers, Operation::AtomicWrite);
+        Ok(Executed::PACKET)
+    }
+
+    /// What was written before is in memory: to be visible to all it needs a fence, and no more.
+    //= ETH-13 RC-RSP-25
+    fn execute_flush(
+        &mut self,
+        (mem, who): (&impl Memory, Accessor),
+        headers: &Headers,
+    ) -> Result<Executed, Refusal> {
+        let (Some(reth), Some(feth)) = (headers.reth, headers.feth) else {
+            return Err(Refusal::INVALID_REQUEST);
+        };
+        let is_range = feth.selectivity() == Selectivity::Range && reth.dma_len > 0;
+        let kinds = [
+            (Placement::GLOBAL_VISIBILITY, RemoteAccess::FlushGlobal),
+            (Placement::PERSISTENCE, RemoteAccess::FlushPersistent),
+        ];
+        for (_, access) in kinds.into_iter().filter(|k| feth.placement().contains(k.0)) {
+            let checked = if is_range {
+                let len = u64::from(reth.dma_len);
+                let checked = mem.check_remote(who, reth.rkey, reth.va, len, access);
+                checked.map(|_| ())
+            } else {
+                mem.check_region(who, reth.rkey, access)
+            };
+            checked.map_err(|_| Refusal::ACCESS)?;
+        }
+        fence(Ordering::SeqCst);
+        self.save_done(headers, Operation::Flush);
+        Ok(Executed::PACKET)
+    }
+
+    /// Executed, and answered without data.
+    //= RC-DUP-04
+    fn save_done(&mut self, headers: &Headers, operation: Operation) {
+        self.save(Saved::Atomic {
+            psn: headers.bth.psn,
+            operation,
+            original: 0,
+        });
+    }
+
+    //= XAW-07
+    fn execute_masked(
+        &mut self,
+        (mem, who): (&impl Memory, Accessor),
+        operation: Operation,
+        headers: &Headers,
+        payload: &[u8],
+    ) -> Result<Executed, Refusal> {
+        let eth = headers.masked.ok_or(Refusal::INVALID_REQUEST)?;
+        let log_size = eth.log_size;
+        if !masked::is_size(log_size) {
+            return Err(Refusal::INVALID_REQUEST);
+        }
+        let len = 1 << log_size;
+        mem.check_remote(who, eth.rkey, eth.va, len, RemoteAccess::Atomic)
+            .map_err(|_| Refusal::ACCESS)?;
+        //= XAT-15
+        //= XDEC-16
+        if !eth.va.is_multiple_of(len) {
+            return Err(Refusal::INVALID_REQUEST);
+        }
+        let swaps = matches!(
+            operation,
+            Operation::MaskedCmpSwap | Operation::XrcMaskedCmpSwap
+        );
+        let op = MaskedOp::from_wire(swaps, log_size, payload).ok_or(Refusal::INVALID_REQUEST)?;
+        let original = mem
+            .masked_remote(who, eth.rkey, eth.va, log_size, &op)
+            .map_err(|_| Refusal::ACCESS)?;
+        let psn = headers.bth.psn;
+        self.save(if log_size > 3 {
+            Saved::Wide {
+                psn,
+                operation,
+                log_size,
+                original,
+            }
+        } else {
+            Saved::Atomic {
+                psn,
+                operation,
+                original: original[0],
+            }
+        });
+        Ok(Executed::PACKET)
+    }
+
     /// Queues the response to the READ or atomic just saved, with the MSN that counts it.
     //= RC-ACK-03
     fn answer_resource(&mut self) {
@@ -265,8 +387,19 @@ impl Responder {
                 msn,
                 replay: false,
             },
-            Some(&Saved::Atomic { psn, original, .. }) => Response::Atomic {
+            Some(&Saved::Atomic {
                 psn,
+                operation,
+                original,
+            }) => Response::of_atomic(psn, operation, original, msn, false),
+            Some(&Saved::Wide {
+                psn,
+                log_size,
+                original,
+                ..
+            }) => Response::Wide {
+                psn,
+                log_size,
                 original,
                 msn,
                 replay: false,

@@ -6,6 +6,9 @@ use rocade_abi::{
     IBV_EVENT_COMM_EST, IBV_EVENT_CQ_ERR, IBV_EVENT_PATH_MIG, IBV_EVENT_PATH_MIG_ERR,
     IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_LAST_WQE_REACHED,
     IBV_EVENT_QP_REQ_ERR, IBV_EVENT_SQ_DRAINED, IBV_EVENT_SRQ_ERR, IBV_EVENT_SRQ_LIMIT_REACHED,
+    exp::dct::{
+        IBV_EXP_EVENT_DCT_ACCESS_ERR, IBV_EXP_EVENT_DCT_KEY_VIOLATION, IBV_EXP_EVENT_DCT_REQ_ERR,
+    },
     ibv_async_element, ibv_async_event, ibv_context,
 };
 use rocade_emulator::EventElement;
@@ -14,7 +17,9 @@ use crate::{
     cancel,
     context::ContextObject,
     cq::CqObject,
+    exp::dct::DctObject,
     ffi::{self, Errno, void_verb},
+    older_xrc,
     qp::QpObject,
     srq::SrqObject,
 };
@@ -52,10 +57,18 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
                 port_num: c_int::from(port),
             },
         };
-        let answer = ibv_async_event {
+        let mut answer = ibv_async_event {
             element,
             event_type: next.kind.code(),
         };
+        //= XRCL-14
+        if let EventElement::Qp(cookie) = next.element
+            && let Some(number) = older_xrc::number_of(object(cookie))
+        {
+            let port_num = number.cast_signed();
+            answer.element = ibv_async_element { port_num };
+            answer.event_type |= older_xrc::EVENT_FLAG;
+        }
         // SAFETY: by contract writable.
         unsafe { ffi::write(event, answer) }?;
         Ok(true)
@@ -73,6 +86,11 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event)
     void_verb(|| {
         // SAFETY: by contract an event from `ibv_get_async_event`.
         let event = unsafe { ffi::read(event) }?;
+        if event.event_type & older_xrc::EVENT_FLAG != 0 {
+            // SAFETY: these types of event carry a number.
+            older_xrc::ack_event(unsafe { event.element.port_num }.cast_unsigned());
+            return Ok(());
+        }
         match event.event_type {
             IBV_EVENT_CQ_ERR => {
                 // SAFETY: this type of event carries a CQ.
@@ -95,6 +113,17 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event)
                 let qp = unsafe { event.element.qp };
                 // SAFETY: it lives until its events are acknowledged.
                 unsafe { QpObject::borrow(qp.cast()) }?
+                    .inner()
+                    .qp()
+                    .ack_async_events(1);
+            }
+            IBV_EXP_EVENT_DCT_KEY_VIOLATION
+            | IBV_EXP_EVENT_DCT_ACCESS_ERR
+            | IBV_EXP_EVENT_DCT_REQ_ERR => {
+                // SAFETY: these types of event carry a DC target, where that of a queue pair would be.
+                let dct = unsafe { event.element.qp };
+                // SAFETY: it lives until its events are acknowledged.
+                unsafe { DctObject::borrow(dct.cast()) }?
                     .inner()
                     .qp()
                     .ack_async_events(1);

@@ -14,7 +14,8 @@ use parking_lot::{RawMutex, lock_api::RawMutex as _};
 use rocade_abi::{
     IBV_QP_CREATE_BLOCK_SELF_MCAST_LB, IBV_QP_CREATE_CVLAN_STRIPPING,
     IBV_QP_CREATE_PCI_WRITE_END_PADDING, IBV_QP_CREATE_SCATTER_FCS, IBV_QP_CREATE_SOURCE_QPN,
-    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, IBV_QP_EX_WITH_BIND_MW,
+    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
+    IBV_QP_EX_WITH_ATOMIC_WRITE, IBV_QP_EX_WITH_BIND_MW, IBV_QP_EX_WITH_FLUSH,
     IBV_QP_EX_WITH_LOCAL_INV, IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE,
     IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM,
     IBV_QP_EX_WITH_SEND_WITH_INV, IBV_QP_EX_WITH_TSO, IBV_QP_INIT_ATTR_CREATE_FLAGS,
@@ -26,8 +27,8 @@ use rocade_abi::{
     ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_sge,
 };
 use rocade_emulator::{
-    Lkey, MAX_TSO_HEADER, Qp, QpCap, QpType, Qpn, Rkey, SendFlags, SendOp, SendPoster, SendWr, Sge,
-    Srqn, Tso, Xrcd,
+    Feth, Lkey, MAX_TSO_HEADER, Qp, QpCap, QpType, Qpn, Rkey, SendFlags, SendOp, SendPoster,
+    SendWr, Sge, Srqn, Tso, Xrcd,
 };
 
 use crate::{
@@ -41,7 +42,7 @@ use crate::{
 };
 
 /// Operations of the builder that a queue pair of this type executes (WRX-01).
-fn supported_ops(qp_type: u32) -> u64 {
+pub(crate) fn supported_ops(qp_type: u32) -> u64 {
     const SEND: u64 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
     const WRITE: u64 = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
     const ANSWERED: u64 = IBV_QP_EX_WITH_RDMA_READ
@@ -56,6 +57,15 @@ fn supported_ops(qp_type: u32) -> u64 {
         Some(QpType::Uc) => SEND | WRITE | LOCAL,
         //= XRC-01
         Some(QpType::XrcRecv) => 0,
+        //= WRX-12
+        Some(QpType::Rc | QpType::XrcSend) => {
+            SEND | WRITE
+                | ANSWERED
+                | LOCAL
+                | IBV_QP_EX_WITH_SEND_WITH_INV
+                | IBV_QP_EX_WITH_ATOMIC_WRITE
+                | IBV_QP_EX_WITH_FLUSH
+        }
         //= PST-10
         Some(QpType::RawPacket) => IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_TSO,
         //= XRC-12
@@ -160,6 +170,10 @@ pub(crate) unsafe fn create(
     // SAFETY: same contract.
     let qp = unsafe { qp::create(init.pd, &mut short, max_tso_header, table) }?;
     init.cap = short.cap;
+    if with_table {
+        // SAFETY: made just now, and nobody else has it.
+        unsafe { QpObject::borrow(qp.cast())?.set_newer(wr_flush as *const c_void) };
+    }
     Ok(qp)
 }
 
@@ -239,7 +253,7 @@ pub(crate) fn not_offered(what: &str) -> Reason {
 /// Fills in the builders of all operations the device executes, also of those that were not asked for: a
 /// real driver leaves them NULL.
 //= WRX-13
-fn install(c: &mut ibv_qp_ex) {
+pub(crate) fn install(c: &mut ibv_qp_ex) {
     c.wr_start = Some(wr_start);
     c.wr_complete = Some(wr_complete);
     c.wr_abort = Some(wr_abort);
@@ -250,6 +264,7 @@ fn install(c: &mut ibv_qp_ex) {
     c.wr_rdma_read = Some(wr_rdma_read);
     c.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
     c.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
+    c.wr_atomic_write = Some(wr_atomic_write);
     c.wr_send_inv = Some(wr_send_inv);
     c.wr_local_inv = Some(wr_local_inv);
     c.wr_bind_mw = Some(wr_bind_mw);
@@ -294,8 +309,19 @@ struct StagedWr {
     to: Option<Remote>,
     /// Of a request of an XRC initiator.
     srqn: Option<Srqn>,
+    /// Of a request of a DC initiator.
+    dct: Option<DcRemote>,
     /// Of one that is cut into segments.
     tso: Option<Box<Segments>>,
+}
+
+/// What `mlx5dv_wr_set_dc_addr` was given.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DcRemote {
+    pub(crate) ah: *mut ibv_ah,
+    pub(crate) dctn: u32,
+    pub(crate) key: u64,
+    pub(crate) stream: u16,
 }
 
 /// What `wr_send_tso` was given.
@@ -345,8 +371,17 @@ impl Staged {
             data: Data::Sges(0..0),
             to: None,
             srqn: None,
+            dct: None,
             tso: None,
         });
+    }
+
+    /// The last request goes to this DC target.
+    fn set_dct(&mut self, to: DcRemote) {
+        match self.wrs.last_mut() {
+            Some(wr) => wr.dct = Some(to),
+            None => self.fail(Errno::INVAL),
+        }
     }
 
     /// The last request is cut into segments.
@@ -434,6 +469,12 @@ impl Staged {
             flags: wr.flags | inline,
             sges,
         };
+        if let Some(to) = wr.dct {
+            // SAFETY: same contract.
+            let to = unsafe { post::target(to.ah, to.dctn, to.key, to.stream) }?;
+            poster.push_dynamic(&request, to, data)?;
+            return Ok(());
+        }
         if let Some(Segments { header, mss }) = wr.tso.as_deref() {
             let tso = Tso { header, mss: *mss };
             return Ok(poster.push_tso(&request, tso, data)?);
@@ -640,6 +681,56 @@ unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, va: u64,
     };
 }
 
+/// Copies the 8 bytes at once.
+//= WRX-12
+unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, rkey: u32, va: u64, bytes: *const c_void) {
+    const LEN: usize = 8;
+    let rkey = Rkey::new(rkey);
+    // SAFETY: by contract between `wr_start` and `wr_complete`.
+    unsafe { begin(qp, SendOp::AtomicWrite { va, rkey }) };
+    // SAFETY: as above.
+    unsafe {
+        with_batch(qp, |_, staged| {
+            let start = staged.inline.len();
+            if bytes.is_null() {
+                return staged.fail(Errno::INVAL);
+            }
+            let Some(room) = staged.inline_room(start, LEN, LEN) else {
+                return;
+            };
+            // SAFETY: by contract 8 bytes are readable; `room` is ours.
+            post::copy_in(bytes.expose_provenance(), room);
+            staged.set_data(Data::Inline(start..start + LEN));
+        })
+    };
+}
+
+/// `wr_flush` of newer headers: what `placement` says, of a range or with `level` 1 of the whole region.
+//= WRX-12
+unsafe extern "C" fn wr_flush(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    va: u64,
+    len: usize,
+    placement: u8,
+    level: u8,
+) {
+    let feth = u32::from(placement & 0x0f) | u32::from(level & 3) << 4;
+    let is_wrong = placement == 0 || placement > 3 || level > 1 || len >= 1 << 31;
+    let op = SendOp::Flush {
+        va,
+        rkey: Rkey::new(rkey),
+        len: u32::try_from(len).unwrap_or(0),
+        feth: Feth::from_raw(feth),
+    };
+    // SAFETY: by contract between `wr_start` and `wr_complete`.
+    unsafe { begin(qp, op) };
+    if is_wrong {
+        // SAFETY: as above.
+        unsafe { with_batch(qp, |_, staged| staged.fail(Errno::INVAL)) };
+    }
+}
+
 /// Copies the header at once, as inline data is.
 unsafe extern "C" fn wr_send_tso(qp: *mut ibv_qp_ex, hdr: *mut c_void, hdr_sz: u16, mss: u16) {
     // SAFETY: by contract between `wr_start` and `wr_complete`.
@@ -659,6 +750,15 @@ unsafe extern "C" fn wr_send_tso(qp: *mut ibv_qp_ex, hdr: *mut c_void, hdr_sz: u
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
     // SAFETY: by contract between `wr_start` and `wr_complete`.
     unsafe { with_batch(qp, |_, staged| staged.set_remote(Remote { ah, qpn, qkey })) };
+}
+
+/// The request that the batch has got last goes to this DC target.
+///
+/// # Safety
+/// As for [`with_batch`].
+pub(crate) unsafe fn set_dc_remote(qp: *mut ibv_qp_ex, to: DcRemote) {
+    // SAFETY: same contract.
+    unsafe { with_batch(qp, |_, staged| staged.set_dct(to)) };
 }
 
 unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, srqn: u32) {

@@ -13,7 +13,7 @@ static PROGRAMS: Programs = Programs::new(
     &["ibverbs"],
     rocade_symbols::verify::built_library,
     ("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
-    &["processes", "shared_xrc"],
+    &["processes", "dc", "shared_xrc", "older_xrc"],
 );
 
 rocade_tests::c_programs! {
@@ -36,6 +36,9 @@ rocade_tests::c_programs! {
         raw_clock_stamps_completions,
         command_descriptor_is_one,
         a_missing_answer_costs_no_event;
+    flush:
+        flushed_and_announced,
+        what_is_not_allowed;
     migration:
         a_device_has_two_ports,
         a_path_that_fails_is_left,
@@ -81,6 +84,13 @@ rocade_tests::c_programs! {
         domains_and_files,
         messages_go_to_the_queue_they_name,
         mistakes_are_refused;
+    older_xrc:
+        //= XRCL-07..11 type=test
+        who_dies_leaves_the_others_working,
+        //= XRCL-14 type=test
+        events_go_to_all_who_are_registered,
+        //= XRCL-01..05 XDEC-06 type=test
+        domains_of_files;
     shared_xrc:
         //= XRC-11 type=test
         who_dies_leaves_the_others_working_by_udp,
@@ -100,6 +110,22 @@ rocade_tests::c_programs! {
         //= XST-01 type=test
         //= XDEC-01 type=test
         a_device_says_what_it_can_do;
+    masked:
+        //= XAT-10 type=test
+        //= XAT-13 type=test
+        //= XAT-16 type=test
+        //= XDEC-13 type=test
+        words_and_halves_of_words,
+        //= XAT-14 type=test
+        //= XAT-18 type=test
+        operands_of_several_words,
+        //= XAT-01..06 type=test
+        //= XAT-12 type=test
+        //= XAT-15 type=test
+        //= XST-03 type=test
+        sizes_and_mistakes,
+        //= XAT-23 type=test
+        a_lock;
     umr:
         //= UMR-10 type=test
         //= UMR-15 type=test
@@ -133,6 +159,15 @@ rocade_tests::c_programs! {
         //= XCON-22 type=test
         //= XDEC-12 type=test
         rights_of_64_bits;
+    dc:
+        //= DC-04 DC-08 DC-10..12 DCT-01 DCS-01..04 XCON-08 XCON-11 XST-14 type=test
+        every_operation,
+        //= DC-02 DC-05 DCT-02 DCT-03 DCT-06 DCT-07 DCT-10 DCU-07 XCON-12 XST-15 type=test
+        attributes_and_mistakes,
+        //= DCK-02 DCK-03 DCK-04 DCK-06 XCON-09 XCON-13 XDEC-05 type=test
+        keys_and_events,
+        //= DC-01 DC-06 DCT-11 type=test
+        all_to_all_of_sixteen;
     events:
         restarts_after_a_signal,
         fails_after_a_signal_without_restart,

@@ -12,10 +12,12 @@ pub(crate) const HEADERS: &[(&str, &str)] = headers![
     "infiniband/verbs_exp.h",
     "infiniband/verbs_exp/base.h",
     "infiniband/verbs_exp/completion.h",
+    "infiniband/verbs_exp/dct.h",
     "infiniband/verbs_exp/device.h",
     "infiniband/verbs_exp/qp.h",
     "infiniband/verbs_exp/send.h",
     "infiniband/verbs_exp/umr.h",
+    "infiniband/verbs_xrc.h",
 ];
 
 #[cfg(test)]
