@@ -387,6 +387,7 @@ pub(crate) unsafe fn create_dct(
             extras: OnceLock::new(),
             _buffer: None,
             builders: Builders::default(),
+            _table: None,
         };
         Ok((c, state))
     })?;
