@@ -38,11 +38,11 @@ use std::time::Duration;
 use rocade_wire::mad::ServiceId;
 
 use crate::link::LocalAddr;
+pub use crate::link::SharedSocket;
 use crate::steering::Slot;
 
 mod client;
 mod faults;
-mod fdpass;
 mod group;
 mod gsi;
 mod link;
@@ -55,17 +55,15 @@ mod start;
 mod sys;
 mod will;
 
-pub use client::{BrokerClient, ServiceOutcome, SharedSocket, StopOutcome, status, stop};
+pub use client::{BrokerClient, ServiceOutcome, StopOutcome, status, stop};
 pub use faults::{
     FaultList, FaultyProcess, MAX_RULE_LEN, NumberedRule, RuleInProcess, add_fault, clear_faults,
     faults,
 };
 pub(crate) use faults::{FaultNews, WhichRule};
-pub(crate) use fdpass::{peer as peer_of, receive};
 pub(crate) use link::BrokerLink;
 pub use protocol::{ProtocolError, RefusalCode};
 pub use server::serve;
-pub(crate) use sys::{effective_uid, poll, poll_readable};
 pub(crate) use will::{Bequest, Creditor, Debt, Will};
 
 /// Variable: the directory of the broker's socket, locks and log.

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use parking_lot::{Mutex, RwLock};
 use rocade_transport::{Completion, ReceiveDomain, SharedReceives, Srqn};
 
 use super::srq::SrqInner;
 use crate::error::VerbsError;
+use crate::sync::{Mutex, RwLock};
 
 /// The file that a domain is known by: device and inode (XRCL-04).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -32,6 +32,9 @@ pub(crate) use network::NetworkWatch;
 pub(crate) use qp::{Hold, QpCore, QpInner, QpParts};
 pub(crate) use qp_table::QpTable;
 pub(crate) use routes::{Route, Routes};
-pub(crate) use srq::{SrqInner, SrqNumber};
+pub(crate) use srq::{SrqInner, SrqNumber, SrqNumbers};
 pub(crate) use tx::{Blocked, TxState, way};
 pub(crate) use uplink::{Flow, Flows, Icrcs, Path, RxState, Uplink};
+
+#[cfg(all(test, loom))]
+mod loom_tests;

@@ -1,5 +1,8 @@
 //! Send queues.
 
+use crate::error::PostError;
+use crate::wr::{SendWr, total_len};
+
 /// Limits of a send queue, fixed at creation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SendLimits {
@@ -7,4 +10,37 @@ pub(crate) struct SendLimits {
     pub(crate) max_sge: u32,
     pub(crate) max_inline: u32,
     pub(crate) sig_all: bool,
+}
+
+impl SendLimits {
+    /// May this work request be queued, whose data is `inline` where that is given, while so many slots are in
+    /// use? Then its bytes.
+    #[inline]
+    pub(crate) fn admit(
+        &self,
+        wr: &SendWr<'_>,
+        inline: Option<&[u8]>,
+        used: u32,
+    ) -> Result<u64, PostError> {
+        let total = match inline {
+            _ if wr.op.is_local() => 0,
+            None if wr.sges.len() > self.max_sge as usize => return Err(PostError::TooManySges),
+            None => total_len(wr.sges),
+            //= RC-WQE-06
+            Some(_) if wr.op.needs_response_data() => return Err(PostError::BadInline),
+            Some(data) if data.len() > self.max_inline as usize => {
+                return Err(PostError::BadInline);
+            }
+            Some(data) => data.len() as u64,
+        };
+        //= ATM-05
+        if wr.op.is_atomic() && total < 8 {
+            return Err(PostError::AtomicBuffer);
+        }
+        //= RC-WQE-03
+        if used >= self.max_wr {
+            return Err(PostError::QueueFull);
+        }
+        Ok(total)
+    }
 }

@@ -27,17 +27,15 @@ use crate::outputs::Fatal;
 use crate::peer::Peer;
 use crate::queue::{SendLimits, Srqn};
 use crate::rate::RateLimit;
+use crate::segment::MAX_MESSAGE_LEN;
 use crate::time::Time;
-use crate::wr::{LocalData, Operands, SendFlags, SendOp, SendWr, total_len};
+use crate::wr::{LocalData, Operands, SendFlags, SendOp, SendWr};
 
 use rewind::Rewound;
 
 /// Local ACK timeouts below this are rounded up: a thread cannot be scheduled faster, and a
 /// spurious timeout costs a retry (RC-TMR-01 allows up to four times the value).
 pub const MIN_ACK_TIMEOUT_NS: u64 = 1_000_000;
-
-/// Longest message (MTU-04).
-const MAX_MESSAGE: u64 = 1 << 31;
 
 #[derive(Debug)]
 pub(crate) struct SendWqe {
@@ -315,27 +313,7 @@ impl Requester {
 
     /// Queues a work request (PST-09); `inline` is its data if it was copied at post time.
     pub(crate) fn post(&mut self, wr: &SendWr<'_>, inline: Option<&[u8]>) -> Result<(), PostError> {
-        let total = match inline {
-            _ if wr.op.is_local() => 0,
-            None if wr.sges.len() > self.limits.max_sge as usize => {
-                return Err(PostError::TooManySges);
-            }
-            None => total_len(wr.sges),
-            //= RC-WQE-06
-            Some(_) if wr.op.needs_response_data() => return Err(PostError::BadInline),
-            Some(data) if data.len() > self.limits.max_inline as usize => {
-                return Err(PostError::BadInline);
-            }
-            Some(data) => data.len() as u64,
-        };
-        //= ATM-05
-        if wr.op.is_atomic() && total < 8 {
-            return Err(PostError::AtomicBuffer);
-        }
-        //= RC-WQE-03
-        if self.used >= self.limits.max_wr {
-            return Err(PostError::QueueFull);
-        }
+        let total = self.limits.admit(wr, inline, self.used)?;
         let len = if wr.op.is_atomic() {
             8
         } else {
@@ -348,13 +326,9 @@ impl Requester {
             wqe.wr_id = wr.wr_id;
             wqe.op = wr.op;
             wqe.flags = wr.flags;
-            match inline {
-                _ if wr.op.is_local() => {}
-                None => wqe.data.set_sges(wr.sges),
-                Some(data) => wqe.data.set_inline(data),
-            }
+            wqe.data.set(wr, inline);
             wqe.len = len;
-            wqe.too_long = total > MAX_MESSAGE;
+            wqe.too_long = total > u64::from(MAX_MESSAGE_LEN);
         }
         Ok(())
     }

@@ -5,7 +5,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use super::super::faults::FaultNews;
-use super::super::fdpass;
 use super::super::protocol::{
     Ends, MAX_LEN, ProtocolError, Request, Response, VERSION, version_of, with_version,
 };
@@ -13,6 +12,7 @@ use super::super::sys::{self, HangupWatch};
 use super::super::will::Will;
 use super::super::{BrokerError, RefusalCode};
 use super::{ANSWER_TIMEOUT, Share, Stop, StopOutcome};
+use crate::fdpass;
 use crate::link::LocalAddr;
 use crate::link::shm::ChannelOffer;
 use crate::steering::Slot;
