@@ -26,6 +26,7 @@ pub mod link;
 mod memory;
 mod objects;
 pub mod random;
+mod raw;
 pub mod steering;
 mod sync;
 mod sys;
@@ -38,15 +39,21 @@ pub use cells::{AsyncEvent, AsyncEventKind, EventElement, EventWaiter, FileId, X
 pub use config::{BrokerMode, DeviceConfig, EngineConfig, LinkMode};
 pub use engine::{Engine, EngineCounters};
 pub use error::VerbsError;
-pub use hca::{DeviceAttr, DeviceFacts, DeviceInfo, GidEntry, PortAttr, limits};
+pub use hca::{DeviceAttr, DeviceFacts, DeviceInfo, GidEntry, PortAttr, PortFacts, limits};
 pub use objects::{
-    Advice, Ah, CompChannel, Connection, Context, Cq, CqInitAttr, Datagram, Dm, Mr, Mw, Pd, Qp,
-    QpInitAttr, RecvPoster, Rereg, ReregFlags, SendPoster, Srq, SrqInitAttr, SrqPoster, Xrcd,
+    Advice, Ah, CompChannel, Connection, Context, Cq, CqInitAttr, Datagram, DciInit, DctInitAttr,
+    Dm, Flow, Mr, Mw, Pd, Qp, QpInitAttr, RecvPoster, Rereg, ReregFlags, SendPoster, Srq,
+    SrqInitAttr, SrqPoster, ToDct, Xrcd,
+};
+pub use raw::{
+    EthFields, FlowAttr, FlowKind, FlowSpec, Ipv4Fields, Ipv6Fields, MAX_FLOW_SPECS, Masked,
+    PortFields,
 };
 pub use rocade_transport::{
     AccessFlags, AddressVector, Bind, BindError, Block, CompleteTo, Completion, Counters,
-    DropReason, ImmOrInv, Indirect, Layout, ModifyError, Operands, PostError, QpAttr, QpAttrMask,
-    QpCap, QpState, QpType, Remap, SendFlags, SendOp, SendWr, Sge, SrqAttr, SrqError, Srqn,
-    WcFlags, WcOpcode, WcStatus, Window, WindowKind, transition_rule,
+    DciStreams, DctStatus, DropReason, ImmOrInv, Indirect, Layout, MAX_LOG_ERRORED,
+    MAX_LOG_STREAMS, MAX_TSO, MAX_TSO_HEADER, ModifyError, Operands, PostError, QpAttr, QpAttrMask,
+    QpCap, QpState, QpType, Remap, SendFlags, SendOp, SendWr, Sge, SrqAttr, SrqError, Srqn, Tso,
+    WcFlags, WcOpcode, WcStatus, Window, WindowKind, experimental_rule, transition_rule,
 };
 pub use rocade_wire::{Gid, Guid, Lkey, Mtu, Pkey, Psn, Qkey, Qpn, Rkey};

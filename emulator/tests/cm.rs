@@ -8,6 +8,7 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,7 +17,9 @@ use common::{Side, engine, pattern};
 use rocade_emulator::cm::{
     CmChannel, CmEvent, CmEventKind as Kind, CmId, CmParam, ConnParam, PortSpace, RejReason,
 };
-use rocade_emulator::{Engine, Qp, QpState, QpType, Qpn, SendOp, VerbsError, WcStatus};
+use rocade_emulator::{
+    BrokerMode, Engine, EngineConfig, Qp, QpState, QpType, Qpn, SendOp, VerbsError, WcStatus,
+};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -33,7 +36,10 @@ struct Node {
 
 impl Node {
     fn new(ip: &'static str) -> Self {
-        let engine = engine(ip);
+        Self::on(ip, engine(ip))
+    }
+
+    fn on(ip: &'static str, engine: Engine) -> Self {
         let channel = CmChannel::new(&engine).unwrap();
         Self {
             engine,
@@ -57,14 +63,21 @@ impl Node {
         id
     }
 
+    /// An event, if there is one.
+    fn poll(&self) -> Option<CmEvent> {
+        nonblocking(self.channel.fd());
+        match self.channel.take_event() {
+            Ok(event) => event,
+            Err(VerbsError::WouldBlock) => None,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
     fn next(&self) -> CmEvent {
         let deadline = Instant::now() + PATIENCE;
-        nonblocking(self.channel.fd());
         loop {
-            match self.channel.take_event() {
-                Ok(Some(event)) => return event,
-                Ok(None) | Err(VerbsError::WouldBlock) => {}
-                Err(error) => panic!("{error}"),
+            if let Some(event) = self.poll() {
+                return event;
             }
             assert!(Instant::now() < deadline, "no event");
             thread::sleep(Duration::from_micros(200));
@@ -243,12 +256,23 @@ fn rejections_reach_the_program() {
                 .all(|byte| *byte == 0)
         );
     }
+    // Every reason there is comes as it was sent.
+    for code in (1..=33).chain([35]) {
+        let id = a.id(4);
+        a.routed(&id, 4, addr(b.ip, 7472));
+        id.connect(&param(Qpn::new(1000 + u32::from(code)), &[]))
+            .unwrap();
+        let request = b.expect(Kind::ConnectRequest, 1).new_id.unwrap();
+        request.reject(RejReason::from_code(code), &[]).unwrap();
+        assert_eq!(a.expect(Kind::Rejected, 4).status, i32::from(code));
+    }
     // A request that nobody took ends with its listener.
     let id = a.id(3);
     a.routed(&id, 3, addr(b.ip, 7472));
-    id.connect(&param(Qpn::new(500), &[])).unwrap();
     let deadline = Instant::now() + PATIENCE;
-    while b.engine.cm_counters().rx_messages < 6 {
+    let before = b.engine.cm_counters().rx_messages;
+    id.connect(&param(Qpn::new(500), &[])).unwrap();
+    while b.engine.cm_counters().rx_messages <= before {
         assert!(Instant::now() < deadline);
         thread::sleep(Duration::from_millis(1));
     }
@@ -488,6 +512,94 @@ fn nonsense_is_counted() {
     a.routed(&id, 1, addr(b.ip, 7476));
     id.connect(&param(Qpn::new(5), &[])).unwrap();
     b.expect(Kind::ConnectRequest, 1);
+}
+
+/// What was seen of a connection, on each side.
+type Story = Vec<Kind>;
+
+/// A tenth of all datagrams to QP 1 is lost, others come twice or late: every event of a thousand connections is the
+/// right one, in its place.
+#[test]
+fn a_thousand_connections_though_a_tenth_is_lost() {
+    const COUNT: u64 = 1_000;
+    let lossy = |ip, seed: u8| {
+        let faults = format!(
+            "drop qpn=1 p=10% seed={seed}; dup qpn=1 p=5% seed={seed}; delay by=3ms qpn=1 p=5% seed={seed}"
+        );
+        let config = EngineConfig::from_specs(&[format!("dev={ip}")], BrokerMode::Embedded);
+        Node::on(
+            ip,
+            Engine::new(config.unwrap().with_faults(&faults).unwrap()).unwrap(),
+        )
+    };
+    let (a, b) = (lossy("127.1.9.19", 1), lossy("127.1.9.20", 2));
+    let _listener = b.listener(7478, 0);
+    let mut active = Vec::new();
+    for cookie in 0..COUNT {
+        let id = a.id(cookie);
+        a.routed(&id, cookie, addr(b.ip, 7478));
+        id.connect(&param(Qpn::new(1 + cookie as u32), &cookie.to_be_bytes()))
+            .unwrap();
+        active.push(id);
+    }
+    let mut passive: BTreeMap<u64, CmId> = BTreeMap::new();
+    let mut stories = vec![(Story::new(), Story::new()); COUNT as usize];
+    let mut exits = 0;
+    let deadline = Instant::now() + 10 * PATIENCE;
+    while exits < 2 * COUNT {
+        assert!(Instant::now() < deadline, "{exits} of {}", 2 * COUNT);
+        let (at_a, at_b) = (a.poll(), b.poll());
+        if at_a.is_none() && at_b.is_none() {
+            thread::sleep(Duration::from_micros(500));
+        }
+        if let Some(event) = at_a {
+            assert_eq!(event.status, 0, "{event:?}");
+            let id = &active[event.cookie as usize];
+            match event.kind {
+                Kind::ConnectResponse => id.establish().unwrap(),
+                // The answer to the peer's DREQ, or nothing where it was ours.
+                Kind::Disconnected => id.disconnect().unwrap(),
+                _ => {}
+            }
+            exits += u64::from(event.kind == Kind::TimewaitExit);
+            stories[event.cookie as usize].0.push(event.kind);
+        }
+        if let Some(mut event) = at_b {
+            assert_eq!(event.status, 0, "{event:?}");
+            let cookie = match event.kind {
+                Kind::ConnectRequest => {
+                    let bytes = conn(&event).private_data[..8].try_into().unwrap();
+                    u64::from_be_bytes(bytes)
+                }
+                _ => event.cookie,
+            };
+            match event.kind {
+                Kind::ConnectRequest => {
+                    let id = event.new_id.take().unwrap();
+                    id.accept(cookie, &param(Qpn::new(0x8_0000 + cookie as u32), &[]))
+                        .unwrap();
+                    assert!(passive.insert(cookie, id).is_none(), "asked for twice");
+                }
+                // Half of them end from here, the others from there.
+                Kind::Established if cookie.is_multiple_of(2) => {
+                    passive[&cookie].disconnect().unwrap();
+                }
+                Kind::Established => active[cookie as usize].disconnect().unwrap(),
+                Kind::Disconnected => passive[&cookie].disconnect().unwrap(),
+                _ => {}
+            }
+            exits += u64::from(event.kind == Kind::TimewaitExit);
+            stories[cookie as usize].1.push(event.kind);
+        }
+    }
+    let ends = [Kind::Disconnected, Kind::TimewaitExit];
+    for (of_a, of_b) in stories {
+        assert_eq!(of_a, [&[Kind::ConnectResponse], &ends[..]].concat());
+        let begins = [Kind::ConnectRequest, Kind::Established];
+        assert_eq!(of_b, [begins, ends].concat());
+    }
+    let retries = a.engine.cm_counters().tx_retries + b.engine.cm_counters().tx_retries;
+    assert!(retries > COUNT / 5, "{retries}");
 }
 
 /// As many connections as a busy server has, at the same time, each with its own data.

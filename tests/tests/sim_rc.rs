@@ -88,6 +88,25 @@ fn thousand_mixed_operations_in_both_directions() {
     });
 }
 
+/// Nothing is lost and nothing is doubled by a path that dies in mid-flow, or that a program leaves.
+//= RC-APM-05 RC-APM-06 RC-APM-08 RC-APM-10 type=test
+#[test]
+fn everything_survives_a_change_of_paths() {
+    for receives in [Receives::Own, Receives::Shared, Receives::Xrc] {
+        let report = run("paths", 25, |seed| {
+            let mut scenario = Scenario::swarm(seed, &Kind::ALL, 120);
+            scenario.receives = receives;
+            scenario.path_changes = 30;
+            if receives == Receives::Xrc {
+                scenario.work.truncate(1);
+            }
+            scenario
+        });
+        assert!(report.migrations > 200, "{receives:?}: {report:?}");
+        assert!(report.retransmitted > 100, "{receives:?}: {report:?}");
+    }
+}
+
 /// The rules that users give links ask for the same of the transport: everything arrives, once and intact.
 #[test]
 fn faults_by_rule_are_survived() {

@@ -75,23 +75,37 @@ pub enum QpType {
     XrcSend = 9,
     /// XRC target.
     XrcRecv = 10,
+    /// DC initiator (`IBV_EXP_QPT_DC_INI`).
+    //= XCON-08
+    DcInitiator = 32,
+    /// DC target. `ibv_create_qp` does not know it: see [`QpType::from_code`].
+    DcTarget = 33,
 }
 
 impl QpType {
     /// All types.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::Rc,
         Self::Uc,
         Self::Ud,
         Self::RawPacket,
         Self::XrcSend,
         Self::XrcRecv,
+        Self::DcInitiator,
+        Self::DcTarget,
     ];
 
-    /// The type with this `ibv_qp_type` value.
+    /// The type with this `ibv_qp_type` value. A DC target has none.
     #[must_use]
     pub fn from_code(code: u32) -> Option<Self> {
-        Self::ALL.into_iter().find(|t| *t as u32 == code)
+        let creatable = |t: &Self| *t as u32 == code && *t != Self::DcTarget;
+        Self::ALL.into_iter().find(creatable)
+    }
+
+    /// One of the two ends of dynamic connections.
+    #[must_use]
+    pub const fn is_dynamic(self) -> bool {
+        matches!(self, Self::DcInitiator | Self::DcTarget)
     }
 
     /// The `ibv_qp_type` value.
@@ -150,6 +164,8 @@ bitflags! {
         const DEST_QPN = 1 << 20;
         #[allow(missing_docs, reason = "as above")]
         const RATE_LIMIT = 1 << 25;
+        /// The own key of a DC initiator; of experimental calls only (`IBV_EXP_QP_DC_KEY`, which is bit 54 there).
+        const DC_KEY = 1 << 30;
     }
 }
 
@@ -254,6 +270,8 @@ pub struct QpAttr {
     pub alt_timeout: u8,
     /// Rate limit in kbit/s; ignored.
     pub rate_limit: u32,
+    /// The own key of a DC initiator.
+    pub dc_key: u64,
 }
 
 impl QpAttr {

@@ -78,6 +78,8 @@ pub enum WcOpcode {
     BindMw = 5,
     /// Key invalidated.
     LocalInv = 6,
+    /// Segments of a raw packet QP ([`Tso`](crate::Tso)).
+    Tso = 7,
     /// A receive.
     Recv = 128,
     /// A receive consumed by RDMA WRITE with immediate.
@@ -103,6 +105,8 @@ bitflags! {
         const GRH = 1;
         /// Immediate data is valid.
         const WITH_IMM = 2;
+        /// An IP packet whose checksums are right (raw packets).
+        const IP_CSUM_OK = 4;
         /// A key was invalidated.
         const WITH_INV = 8;
     }
@@ -117,6 +121,8 @@ pub enum ImmOrInv {
     Imm([u8; 4]),
     /// The key that was invalidated.
     Inv(Rkey),
+    /// Neither, but the tag of the flow that a raw packet came by.
+    FlowTag(u32),
 }
 
 impl ImmOrInv {
@@ -133,7 +139,7 @@ impl ImmOrInv {
     #[inline]
     pub(crate) const fn flags(self) -> WcFlags {
         match self {
-            Self::None => WcFlags::empty(),
+            Self::None | Self::FlowTag(_) => WcFlags::empty(),
             Self::Imm(_) => WcFlags::WITH_IMM,
             Self::Inv(_) => WcFlags::WITH_INV,
         }

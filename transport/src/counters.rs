@@ -34,10 +34,14 @@ pub enum DropReason {
     TooLong,
     /// Memory that may not be written (UC-08).
     Access,
+    /// Not the access key of the DC target (DCK-03).
+    BadDcKey,
+    /// Of a DC session that is over, or that there never was (DCW-09).
+    NoSession,
 }
 
 /// Number of [`DropReason`]s.
-const DROP_REASONS: usize = 14;
+const DROP_REASONS: usize = 16;
 
 /// Statistics of a QP; all values count from the creation of the QP.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -18,8 +18,11 @@ pub enum PostError {
     SharedReceives,
     /// The operation is not defined for this QP type (EINVAL, PST-10).
     UnsupportedOpcode,
-    /// A datagram without address handle, or an address handle where there is a connection (EINVAL, UD-03).
+    /// A datagram or DC request without address handle, or an address handle where there is a connection (EINVAL,
+    /// UD-03, DCU-06).
     NoDestination,
+    /// A request to be cut into segments without header or MSS, or with too long a header (EINVAL).
+    BadSegmentation,
     /// The local buffer of an atomic is shorter than 8 bytes (EINVAL, ATM-05).
     AtomicBuffer,
 }
@@ -33,7 +36,10 @@ impl fmt::Display for PostError {
             Self::BadInline => "inline data too long or not allowed with this operation",
             Self::SharedReceives => "the QP takes its receives from a shared receive queue",
             Self::UnsupportedOpcode => "operation not supported by this QP type",
-            Self::NoDestination => "a datagram needs an address handle, and nothing else takes one",
+            Self::NoDestination => {
+                "a datagram or DC request needs an address handle, and nothing else takes one"
+            }
+            Self::BadSegmentation => "segmentation needs an MSS and a header of 14 to 1024 bytes",
             Self::AtomicBuffer => "the local buffer of an atomic needs 8 bytes",
         })
     }

@@ -18,11 +18,13 @@
 //!
 //! ```text
 //! qp                      entry points, states, modify
+//! dc                      one initiator, many targets, and back
 //! requester   responder   the two sides, which do not know each other
 //! cx                      what surrounds a call: time, peer, memory, outputs
 //! peer        outputs     who the QP talks to; completions, events and counters
 //! transmit    congestion  the caller's buffer; how much is in flight
 //! pace                    what waits a moment so that it need not leave alone
+//! raw                     frames as they are: the queues of raw packets
 //! rate                    how fast, by attribute and by congestion notifications
 //! queue                   work requests that wait for their turn
 //! attr wr memory window indirect completion event counters error time
@@ -47,6 +49,7 @@ mod completion;
 mod congestion;
 mod counters;
 mod cx;
+mod dc;
 mod error;
 mod event;
 mod indirect;
@@ -57,6 +60,7 @@ mod peer;
 mod qp;
 mod queue;
 mod rate;
+mod raw;
 mod requester;
 mod responder;
 mod segment;
@@ -73,6 +77,10 @@ mod wr;
 pub use attr::{AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType};
 pub use completion::{CompleteTo, Completion, ImmOrInv, WcFlags, WcOpcode, WcStatus};
 pub use counters::{Counters, DropReason};
+pub use dc::{
+    AnswerRoute, DciStreams, DctStatus, MAX_LOG_ERRORED, MAX_LOG_STREAMS, MAX_SESSIONS,
+    SESSION_IDLE_NS, SESSION_MEMORY_NS,
+};
 pub use error::{ModifyError, PostError};
 pub use event::QpEvent;
 pub use indirect::{Block, Fill, Indirect, Layout, Listed, Remap};
@@ -81,12 +89,18 @@ pub use memory::{
 };
 pub use pace::{ANSWER_NS, AckTiming, Cause, HOLD_NS, Pace, WAIT_NS};
 pub use peer::PacketMeta;
-pub use qp::{ModifyContext, Qp, QpConfig, QpLimits, TransitionRule, transition_rule};
+pub use qp::{
+    AlternateContext, ModifyContext, Qp, QpConfig, QpLimits, TransitionRule, experimental_rule,
+    transition_rule,
+};
 pub use queue::{
     ReceiveDomain, Receives, RecvWqe, SharedReceives, Srq, SrqAttr, SrqError, Srqn, Taken,
 };
+pub use raw::{Frame, FrameOrder, MAX_TSO, MAX_TSO_HEADER, Tso};
 pub use requester::MIN_ACK_TIMEOUT_NS;
 pub use time::Time;
 pub use transmit::{ACK_LEN, Deferred, Source, TxBuffer};
 pub use window::{Bind, BindError, Bindable, Window, WindowKind};
-pub use wr::{AccessFlags, Destination, Operands, RouteTag, SendFlags, SendOp, SendWr, Sge};
+pub use wr::{
+    AccessFlags, DcDestination, Destination, Operands, RouteTag, SendFlags, SendOp, SendWr, Sge,
+};

@@ -20,6 +20,8 @@ pub(crate) struct Outputs {
     pub(crate) completions: VecDeque<Completion>,
     pub(crate) events: VecDeque<QpEvent>,
     pub(crate) counters: Tally,
+    /// What is fatal is so for the path only: the QP goes on on the alternate one.
+    pub(crate) path_failed: bool,
 }
 
 impl Outputs {
@@ -29,6 +31,7 @@ impl Outputs {
             completions: VecDeque::new(),
             events: VecDeque::new(),
             counters: Tally::default(),
+            path_failed: false,
         }
     }
 }

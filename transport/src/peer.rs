@@ -1,8 +1,9 @@
 //! The other end of a connection.
 
+use alloc::boxed::Box;
 use core::net::{IpAddr, Ipv4Addr};
 
-use rocade_wire::{Bth, Mtu, Opcode, Operation, Pkey, Psn, Qpn, Service};
+use rocade_wire::{Bth, DcEth, DcRespEth, Mtu, Opcode, Operation, Pkey, Psn, Qpn, Service};
 
 use crate::attr::QpType;
 use crate::counters::DropReason;
@@ -10,6 +11,8 @@ use crate::transmit::Head;
 
 /// The bits of an opcode that name its service (BTH-01).
 const OPCODE_BASE: u8 = 0xe0;
+/// No opcode has these.
+const NO_BASE: u8 = !OPCODE_BASE;
 
 /// Network addresses of a received packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +51,9 @@ impl Framing {
             QpType::Uc => Some(Self::of_service(Service::Uc)),
             QpType::Ud => Some(Self::of_service(Service::Ud)),
             QpType::XrcSend | QpType::XrcRecv => Some(Self::of_service(Service::Xrc)),
-            QpType::RawPacket => None,
+            // Its frames have none: this is nobody's.
+            QpType::RawPacket => Some(Self::of_service(Service::Cnp)),
+            QpType::DcInitiator | QpType::DcTarget => Some(Self::of_service(Service::Dc)),
         }
     }
 
@@ -77,8 +82,65 @@ impl Framing {
     }
 }
 
-/// Who a QP talks to, and what is the same in all their packets.
+/// Path migration states; the discriminants are the `ibv_mig_state` values.
+//= RC-APM-01
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Migration {
+    /// There is one path, or no other one is ready.
+    Migrated = 0,
+    /// The alternate path is ready on this side.
+    Rearm = 1,
+    /// And on the peer's.
+    Armed = 2,
+}
+
+/// The path that is taken when the primary one fails.
 #[derive(Clone, Copy, Debug)]
+pub(crate) struct Alternate {
+    pub(crate) pkey: Pkey,
+    pub(crate) local: IpAddr,
+    pub(crate) remote: IpAddr,
+    /// A packet that came over it and could not be the peer's has been reported.
+    pub(crate) complained: bool,
+}
+
+/// What a dynamic connection adds to the packets of a peer.
+#[derive(Clone, Debug)]
+pub(crate) struct SessionTag {
+    pub(crate) id: u32,
+    /// Of requests: the key of the target, who sends them, and in which of its lanes.
+    pub(crate) key: u64,
+    pub(crate) dci: Qpn,
+    pub(crate) lane: u8,
+    /// The first packet, as long as it is not acknowledged.
+    pub(crate) start: Option<Psn>,
+}
+
+impl SessionTag {
+    #[cold]
+    fn push_onto(&self, head: &mut Head, operation: Operation, pmtu: Mtu) {
+        //= DCW-03
+        if operation.is_response() {
+            let eth = DcRespEth { session: self.id };
+            head.push(&eth.to_bytes());
+            return;
+        }
+        //= DCW-04 DCW-08
+        let eth = DcEth {
+            key: self.key,
+            start: self.start == Some(head.bth.psn),
+            pmtu: pmtu.code(),
+            lane: self.lane,
+            dci: self.dci,
+            session: self.id,
+        };
+        head.push(&eth.to_bytes());
+    }
+}
+
+/// Who a QP talks to, and what is the same in all their packets.
+#[derive(Clone, Debug)]
 pub(crate) struct Peer {
     /// Its number.
     pub(crate) qpn: Qpn,
@@ -89,6 +151,13 @@ pub(crate) struct Peer {
     pub(crate) local: IpAddr,
     /// Its address.
     pub(crate) remote: IpAddr,
+    pub(crate) migration: Migration,
+    /// The same in brief, for the packets that come by the million.
+    pub(crate) is_migrated: bool,
+    pub(crate) plain_base: u8,
+    pub(crate) alternate: Option<Box<Alternate>>,
+    /// Of a dynamic connection.
+    pub(crate) session: Option<Box<SessionTag>>,
 }
 
 impl Peer {
@@ -101,7 +170,49 @@ impl Peer {
             framing,
             local: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             remote: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            migration: Migration::Migrated,
+            is_migrated: true,
+            plain_base: framing.base,
+            alternate: None,
+            session: None,
         }
+    }
+
+    /// May a path that fails be left for the other one?
+    //= RC-APM-05
+    pub(crate) const fn may_migrate(&self) -> bool {
+        matches!(self.migration, Migration::Armed) && self.alternate.is_some()
+    }
+
+    /// Does the migration bit of a packet say anything new?
+    //= RC-APM-09
+    #[inline]
+    pub(crate) const fn heeds(&self, bth: &Bth) -> bool {
+        match self.migration {
+            Migration::Migrated => false,
+            Migration::Rearm => !bth.migreq,
+            Migration::Armed => bth.migreq,
+        }
+    }
+
+    /// Is a packet this peer's beyond doubt, and says nothing of paths? Of a QP that may migrate no packet is plain.
+    #[inline]
+    pub(crate) fn is_plain(&self, meta: &PacketMeta, bth: &Bth) -> bool {
+        //= BTH-15 RC-LIM-05 BTH-06
+        bth.opcode.get() & OPCODE_BASE == self.plain_base
+            && meta.source == self.remote
+            && meta.destination == self.local
+            && bth.pkey.matches(self.pkey)
+    }
+
+    pub(crate) const fn set_migration(&mut self, migration: Migration) {
+        self.migration = migration;
+        self.is_migrated = matches!(migration, Migration::Migrated);
+        self.plain_base = if self.is_migrated {
+            self.framing.base
+        } else {
+            NO_BASE
+        };
     }
 
     /// Why a packet cannot be this peer's, if so (BTH-15, RC-LIM-05, BTH-06).
@@ -149,7 +260,7 @@ impl Peer {
     /// A congestion notification to the peer.
     //= CNP-01 ETH-11
     pub(crate) fn notification(&self) -> Head {
-        let mut head = self.head(Operation::Acknowledge, Psn::new(0), 0);
+        let mut head = self.bare_head(Operation::Acknowledge, Psn::new(0), 0);
         head.bth.opcode = Opcode::new(Service::Cnp.base() | Operation::Cnp.low_bits());
         head.bth.migreq = false;
         head.bth.becn = true;
@@ -171,14 +282,23 @@ impl Peer {
         }
     }
 
-    /// Head of a packet to the peer; extension headers are the caller's.
+    /// Head of a packet to the peer; extension headers are the caller's, but for that of a session.
     #[inline]
     pub(crate) fn head(&self, operation: Operation, psn: Psn, payload_len: usize) -> Head {
+        let mut head = self.bare_head(operation, psn, payload_len);
+        if let Some(session) = &self.session {
+            session.push_onto(&mut head, operation, self.pmtu);
+        }
+        head
+    }
+
+    #[inline]
+    pub(crate) fn bare_head(&self, operation: Operation, psn: Psn, payload_len: usize) -> Head {
         Head::new(Bth {
             opcode: self.framing.opcode(operation),
             solicited: false,
-            //= BTH-03
-            migreq: true,
+            //= BTH-03 RC-APM-02
+            migreq: self.is_migrated,
             //= BTH-04
             pad_count: Bth::pad_for(payload_len),
             tver: 0,

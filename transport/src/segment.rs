@@ -21,14 +21,14 @@ pub(crate) const fn data_operation(
     last: bool,
     tail: ImmOrInv,
 ) -> Operation {
-    use ImmOrInv::{Imm, Inv};
+    use ImmOrInv::{FlowTag, Imm, Inv};
     match (write, first, last, tail) {
         (false, true, false, _) => Operation::SendFirst,
         (false, false, false, _) => Operation::SendMiddle,
-        (false, false, true, ImmOrInv::None) => Operation::SendLast,
+        (false, false, true, ImmOrInv::None | FlowTag(_)) => Operation::SendLast,
         (false, false, true, Imm(_)) => Operation::SendLastImm,
         (false, false, true, Inv(_)) => Operation::SendLastInv,
-        (false, true, true, ImmOrInv::None) => Operation::SendOnly,
+        (false, true, true, ImmOrInv::None | FlowTag(_)) => Operation::SendOnly,
         (false, true, true, Imm(_)) => Operation::SendOnlyImm,
         (false, true, true, Inv(_)) => Operation::SendOnlyInv,
         (true, true, false, _) => Operation::WriteFirst,

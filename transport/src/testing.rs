@@ -5,6 +5,7 @@
 //! Nothing here sleeps or reads a clock: time jumps to the next packet or deadline. Misuse
 //! panics, as in any test.
 
+mod fabric;
 mod memory;
 mod pacing;
 mod pair;
@@ -12,6 +13,7 @@ mod setup;
 mod srq;
 mod transit;
 
+pub use fabric::{Fabric, FabricNode, NodeId, Trip};
 pub use memory::{Region, TestMemory};
 pub use pacing::Paced;
 pub use pair::{Node, Pair};

@@ -1,11 +1,14 @@
 //! The transport from outside: two QPs, or one QP and hand-made packets.
 
 mod congested;
+mod dc;
 mod errors;
 mod indirect;
+mod migration;
 mod modify;
 mod owed;
 mod pace;
+mod raw;
 mod refusals;
 mod responder;
 mod retry;

@@ -1,6 +1,7 @@
 //! Work requests as the application posts them, and their stored form.
 
 use alloc::boxed::Box;
+use core::net::IpAddr;
 
 use bitflags::bitflags;
 use rocade_wire::{Lkey, Qkey, Qpn, Rkey};
@@ -191,6 +192,25 @@ pub struct Destination {
     pub dest_qp: Qpn,
     /// Its Q_Key; with the highest bit set, the sender's own is sent instead (UD-04).
     pub qkey: Qkey,
+}
+
+/// Where a request of a DC initiator goes (`mlx5dv_wr_set_dc_addr`, `ibv_exp_send_wr.dc`). Requests in a row with the same destination
+/// follow each other at once; any other waits until they are acknowledged (DC-06, DC-07).
+//= DC-07
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DcDestination {
+    /// The way, which the address handle stands for; not [`RouteTag::OWN`].
+    pub route: RouteTag,
+    /// The address that the handle names.
+    pub remote: IpAddr,
+    /// The own address that it is sent from.
+    pub local: IpAddr,
+    /// Number of the target.
+    pub dct: Qpn,
+    /// The access key that is sent.
+    pub key: u64,
+    /// The stream: 0 of an initiator that has no streams (DC-40).
+    pub stream: u16,
 }
 
 /// The local side of a stored work request.

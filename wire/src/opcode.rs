@@ -24,7 +24,10 @@ pub enum Service {
     Cnp,
     /// Extended reliable connection, 0xA0–0xBF.
     Xrc,
-    /// Manufacturer specific, 0xC0–0xFF.
+    /// Dynamically connected, 0xC0–0xDF: Rocade's own encoding, in the range of the manufacturers. Only for peers that
+    /// have shown that they are Rocade.
+    Dc,
+    /// Manufacturer specific, 0xE0–0xFF.
     Manufacturer,
 }
 
@@ -40,6 +43,7 @@ impl Service {
             3 => Self::Ud,
             4 => Self::Cnp,
             5 => Self::Xrc,
+            6 => Self::Dc,
             _ => Self::Manufacturer,
         }
     }
@@ -54,7 +58,9 @@ impl Service {
             Self::Ud => 0x60,
             Self::Cnp => 0x80,
             Self::Xrc => 0xa0,
-            Self::Manufacturer => 0xc0,
+            //= DCW-01
+            Self::Dc => 0xc0,
+            Self::Manufacturer => 0xe0,
         }
     }
 }
@@ -70,20 +76,24 @@ bitflags::bitflags! {
         const XRCETH = 1 << 1;
         /// Datagram extended transport header.
         const DETH = 1 << 2;
+        /// Session of a DC request.
+        const DCETH = 1 << 3;
+        /// Session of a DC response.
+        const DCRETH = 1 << 4;
         /// FLUSH extended transport header.
-        const FETH = 1 << 3;
+        const FETH = 1 << 5;
         /// RDMA extended transport header.
-        const RETH = 1 << 4;
+        const RETH = 1 << 6;
         /// Operands of an atomic request.
-        const ATOMIC_ETH = 1 << 5;
+        const ATOMIC_ETH = 1 << 7;
         /// Immediate data.
-        const IMM_DT = 1 << 6;
+        const IMM_DT = 1 << 8;
         /// Key to invalidate.
-        const IETH = 1 << 7;
+        const IETH = 1 << 9;
         /// Acknowledgement.
-        const AETH = 1 << 8;
+        const AETH = 1 << 10;
         /// Result of an atomic request.
-        const ATOMIC_ACK_ETH = 1 << 9;
+        const ATOMIC_ACK_ETH = 1 << 11;
     }
 }
 
@@ -91,7 +101,7 @@ impl ExtHeaders {
     /// Bytes of these headers, the BTH not counted.
     #[must_use]
     pub const fn len_bytes(self) -> usize {
-        const LEN: [usize; 10] = [4, 4, 8, 4, 16, 28, 4, 4, 4, 8];
+        const LEN: [usize; 12] = [4, 4, 8, 16, 4, 4, 16, 28, 4, 4, 4, 8];
         let mut total = 0;
         let mut bit = 0;
         while bit < LEN.len() {

@@ -4,7 +4,7 @@ use core::fmt;
 
 use crate::ip::Datagram;
 use crate::mad::Mad;
-use crate::{Bth, Headers, NakCode, Packet, Qpn, Selectivity, Syndrome};
+use crate::{Bth, DcRespEth, Headers, NakCode, Packet, Qpn, Selectivity, Syndrome};
 
 impl fmt::Display for Bth {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -74,6 +74,18 @@ impl fmt::Display for Headers {
         if let Some(deth) = self.deth {
             write!(f, " qkey={} src_qp={}", deth.qkey, deth.src_qp)?;
         }
+        if let Some(dc) = self.dceth {
+            write!(f, " dci={} session={:#x}", dc.dci, dc.session)?;
+            if dc.start {
+                write!(f, " START mtu={}", dc.pmtu)?;
+            }
+            if dc.lane != 0 {
+                write!(f, " lane={}", dc.lane)?;
+            }
+        }
+        if let Some(dc) = self.dcreth {
+            write!(f, " session={:#x}", dc.session)?;
+        }
         if let Some(feth) = self.feth {
             match feth.selectivity() {
                 Selectivity::Range => f.write_str(" sel=range")?,
@@ -103,7 +115,17 @@ impl fmt::Display for Headers {
             write!(f, " inv={}", ieth.0)?;
         }
         if let Some(aeth) = self.aeth {
-            write!(f, " {} msn={}", aeth.syndrome, aeth.msn)?;
+            let of_dc = self.dcreth.and(match aeth.syndrome {
+                Syndrome::Nak(NakCode::Reserved(code)) => Some(code),
+                _ => None,
+            });
+            //= DCW-11
+            match of_dc {
+                Some(DcRespEth::NAK_NO_SESSION) => f.write_str(" NAK NO_SESSION")?,
+                Some(DcRespEth::NAK_NO_RESOURCES) => f.write_str(" NAK NO_RESOURCES")?,
+                _ => write!(f, " {}", aeth.syndrome)?,
+            }
+            write!(f, " msn={}", aeth.msn)?;
         }
         if let Some(atomic_ack) = self.atomic_ack {
             write!(f, " original={:#x}", atomic_ack.original)?;

@@ -18,6 +18,7 @@ pub(super) const CASES: &[Case] = &[
     Case::responder("BTH-03", "migreq-is-not-needed", |b| {
         accepted(b, |p| p.edit(|h| h.bth.migreq = false))
     }),
+    Case::responder("RC-APM-02", "answers-say-migrated", migrated),
     Case::responder("BTH-05", "other-version-is-dropped", |b| {
         dropped(b, |p| p.edit(|h| h.bth.tver = 1))
     }),
@@ -101,6 +102,17 @@ fn accepted(bench: &Bench<'_>, vary: impl Fn(PacketBuilder) -> PacketBuilder) ->
     conn.send(&vary(conn.write(0, 0, &GOOD)))?;
     conn.expect_ack(0, 1)?;
     conn.expect_memory(0, &GOOD)
+}
+
+/// A queue pair without an alternate path has nothing to migrate to.
+//= RC-APM-02 RC-APM-09 type=test
+fn migrated(bench: &Bench<'_>) -> CaseResult {
+    let conn = bench.connect(QpSpec::default())?;
+    for (index, migreq) in [(0, true), (1, false), (2, true)] {
+        conn.send(&conn.write(index, 0, &GOOD).edit(|h| h.bth.migreq = migreq))?;
+        equal(conn.receive()?.headers.bth.migreq, true, "MigReq")?;
+    }
+    Ok(())
 }
 
 //= ICRC-10 type=test

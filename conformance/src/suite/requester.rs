@@ -21,6 +21,7 @@ pub(super) const CASES: &[Case] = &[
         "last-packet-asks-for-an-acknowledgement",
         ack_req,
     ),
+    Case::requester("RC-APM-02", "requests-say-migrated", migrated),
     Case::requester("RC-PSN-05", "request-after-a-read", read_psns),
     Case::requester("RC-WQE-01", "completions-in-order", in_order),
     Case::requester("RC-WQE-04", "fence-waits-for-a-read", fence),
@@ -175,6 +176,23 @@ fn reth_once(bench: &Bench<'_>) -> CaseResult {
     ];
     let packets = conn.expect_requests(0, &operations)?;
     equal(packets[0].headers.reth, Some(reth(0, 600)), "RETH")
+}
+
+//= RC-APM-02 type=test
+fn migrated(bench: &Bench<'_>) -> CaseResult {
+    let conn = connect(bench, QpSpec::default())?;
+    post(&conn, 1, SEND, 600)?;
+    post(&conn, 2, WRITE, 8)?;
+    let operations = [
+        Operation::SendFirst,
+        Operation::SendMiddle,
+        Operation::SendLast,
+        Operation::WriteOnly,
+    ];
+    for packet in conn.expect_requests(0, &operations)? {
+        equal(packet.headers.bth.migreq, true, "MigReq")?;
+    }
+    Ok(())
 }
 
 //= RC-ACK-05 RXE-110 type=test

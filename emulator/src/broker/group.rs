@@ -7,16 +7,25 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::time::Instant;
 
+use rocade_transport::cm::CmRoute;
+use rocade_wire::Psn;
+use rocade_wire::mad::Mad;
+use socket2::Socket;
+
+use crate::cm::gsi::packet as gsi_packet;
 use crate::cm::services::Services;
 use crate::link::claim::{Claim, Introduction};
 use crate::link::socket::{self, ReceiveKind, Sharing};
+use crate::link::sys::SendOptions;
 use crate::link::{ForwardKey, LinkError, LocalAddr, ROCE_PORT, sys};
 use crate::steering::{Slot, steering_program};
 
+use super::farewell::Connections;
 use super::gsi::{self, Lapsed, Recipients, Waiting};
 use super::relay::Relay;
 
@@ -70,6 +79,9 @@ pub(super) struct Group {
     steering: Steering,
     relay: Relay,
     users: BTreeSet<Slot>,
+    connections: Connections,
+    /// Where farewells leave from; made with the first one.
+    mourner: Option<Socket>,
 }
 
 impl Group {
@@ -83,6 +95,8 @@ impl Group {
             steering: Steering::Open,
             relay: Relay::default(),
             users: BTreeSet::new(),
+            connections: Connections::default(),
+            mourner: None,
         }
     }
 
@@ -252,8 +266,12 @@ impl Group {
         };
         let (users, local) = (&self.users, self.local);
         let port_of = |slot| ports.is_relay.then(|| ports.relayed(slot)).flatten();
-        let gsi = |source, packet: &[u8]| {
-            let slots = match gsi::recipients(packet, local.ip(), services, users) {
+        let connections = &mut self.connections;
+        let gsi = |source: SocketAddr, packet: &[u8]| {
+            let Some(message) = gsi::message_of(packet) else {
+                return Vec::new();
+            };
+            let slots = match gsi::recipients(&message, local.ip(), services, users) {
                 Recipients::Slots(slots) => slots,
                 Recipients::NobodyListens(service) => {
                     if lapsed.wait(services, (local, service), source, packet, now) {
@@ -262,6 +280,7 @@ impl Group {
                     users.first().copied().into_iter().collect()
                 }
             };
+            connections.observe(source.ip(), &message, slots.first().copied(), now);
             ports.of(slots)
         };
         self.relay
@@ -269,7 +288,7 @@ impl Group {
     }
 
     /// A request need not wait any more: to who listens, or to anybody, who refuses it.
-    pub(super) fn deliver(&mut self, services: &Services<Slot>, waiting: &Waiting) {
+    pub(super) fn deliver(&mut self, services: &Services<Slot>, waiting: &Waiting, now: Instant) {
         let ports = Ports {
             members: &self.members,
             is_relay: matches!(self.steering, Steering::Relay),
@@ -277,8 +296,51 @@ impl Group {
         };
         let listener = services.listener(waiting.service, self.local.ip());
         let to = ports.of(listener.or_else(|| self.users.first().copied()));
+        if let Some(message) = gsi::message_of(&waiting.packet) {
+            let peer = waiting.source.ip();
+            self.connections.observe(peer, &message, listener, now);
+        }
         self.relay
             .deliver(self.local, &self.key, waiting.source, &waiting.packet, &to);
+    }
+
+    /// A process is gone: its peers are told.
+    pub(super) fn mourn(&mut self, slot: Slot, now: Instant) {
+        self.connections.died(slot, now);
+        self.say_farewells(now);
+    }
+
+    /// When there is something to say to peers of who is gone.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.connections.deadline()
+    }
+
+    /// Tells peers of who is gone, as often as is due; all of them where nobody is left at this address.
+    pub(super) fn say_farewells(&mut self, now: Instant) {
+        let messages = self.connections.say(now, self.users.is_empty());
+        for (peer, tid, message) in messages {
+            tracing::info!(local = %self.local, %peer, %message, "farewell");
+            if let Err(error) = self.say(peer, Mad::new(tid, message)) {
+                tracing::warn!(local = %self.local, %peer, %error, "saying farewell");
+            }
+        }
+    }
+
+    fn say(&mut self, peer: IpAddr, mad: Mad) -> io::Result<()> {
+        let to = self.local.peer(peer).ok_or(io::ErrorKind::InvalidInput)?;
+        if self.mourner.is_none() {
+            self.mourner = Some(socket::open_send(self.local, 0, None)?);
+        }
+        let socket = self.mourner.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        let source = socket.local_addr()?.as_socket();
+        let port = source.ok_or(io::ErrorKind::InvalidInput)?.port();
+        let route = CmRoute {
+            local: self.local.ip(),
+            remote: peer,
+        };
+        let packet = gsi_packet(port, Psn::new(0), route, &mad.to_bytes());
+        let packet = packet.ok_or(io::ErrorKind::InvalidInput)?;
+        sys::send(socket.as_fd(), &to, &packet, SendOptions::default()).map(drop)
     }
 
     /// Answers who asks whose the address is.
@@ -308,10 +370,11 @@ impl Group {
     }
 
     /// Notes that the slot is free. Its socket keeps next to nothing from here on.
-    pub(super) fn release(&mut self, slot: Slot) {
+    pub(super) fn release(&mut self, slot: Slot, now: Instant) {
         if !self.users.remove(&slot) {
             return;
         }
+        self.mourn(slot, now);
         if let Some(fd) = self.socket(slot.index()) {
             socket::shrink_receive_buffer(fd);
             socket::drain(fd);
@@ -433,7 +496,7 @@ mod tests {
         group.lease(slot);
         assert_eq!(socket::drain(group.socket(1).unwrap()), 1);
         sender.send_to(&datagram(1), to).unwrap();
-        group.release(slot);
+        group.release(slot, Instant::now());
         assert_eq!(socket::drain(group.socket(1).unwrap()), 0);
         assert!(group.users().is_empty());
     }

@@ -25,23 +25,23 @@ pub(super) enum Recipients {
     NobodyListens(ServiceId),
 }
 
-/// The processes that a packet to QP 1 of this address is for. Who ends a
+/// What a packet to QP 1 says; `None` where it is no message of the manager.
+pub(super) fn message_of(packet: &[u8]) -> Option<CmMessage> {
+    let packet = Packet::parse(packet).ok()?;
+    let mad = Mad::parse(mad_of(&packet)?).ok()?;
+    Some(mad.message)
+}
+
+/// The processes that a message to this address is for. Who ends a
 /// connection of somebody who is gone is answered by whoever is there.
 pub(super) fn recipients(
-    packet: &[u8],
+    message: &CmMessage,
     local: IpAddr,
     services: &Services<Slot>,
     users: &BTreeSet<Slot>,
 ) -> Recipients {
-    let none = || Recipients::Slots(Vec::new());
-    let Ok(packet) = Packet::parse(packet) else {
-        return none();
-    };
-    let Some(Ok(mad)) = mad_of(&packet).map(|mad| Mad::parse(mad)) else {
-        return none();
-    };
     let anybody = || users.first().copied();
-    let one = match &mad.message {
+    let one = match message {
         CmMessage::Req(Req { service_id, .. }) | CmMessage::SidrReq(SidrReq { service_id, .. }) => {
             let listener = services.listener(*service_id, local);
             let Some(listener) = listener else {
@@ -178,7 +178,10 @@ mod tests {
         };
         assert!(services.bind(Slot::new(5), binding));
         let users = BTreeSet::from([3, 5, 7].map(Slot::new));
-        let of = |local, message| recipients(&packet(GSI_QKEY, message), local, &services, &users);
+        let of = |local, message| {
+            let read = message_of(&packet(GSI_QKEY, message)).unwrap();
+            recipients(&read, local, &services, &users)
+        };
         let ask = |service_id| {
             CmMessage::SidrReq(SidrReq {
                 request_id: CommId::new(0x0900_0001),
@@ -221,11 +224,10 @@ mod tests {
         });
         assert_eq!(of(here, gives_up), slots(&[5]));
         let wrong = packet(Qkey::new(7), rtu(0x0700_0123));
-        assert_eq!(recipients(&wrong, here, &services, &users), slots(&[]));
-        assert_eq!(
-            recipients(&wrong[..100], here, &services, &users),
-            slots(&[])
-        );
+        assert_eq!(message_of(&wrong), None);
+        let right = packet(GSI_QKEY, rtu(0x0700_0123));
+        assert!(message_of(&right).is_some());
+        assert_eq!(message_of(&right[..100]), None);
     }
 
     #[test]

@@ -42,6 +42,7 @@ pub use crate::link::SharedSocket;
 use crate::steering::Slot;
 
 mod client;
+mod farewell;
 mod faults;
 mod group;
 mod gsi;

@@ -147,6 +147,7 @@ impl Server {
         let now = Instant::now();
         let deadlines = self.clients.iter().filter_map(Client::deadline);
         let deadlines = deadlines.chain(self.lapsed.deadline());
+        let deadlines = deadlines.chain(self.groups.values().filter_map(Group::deadline));
         let next = deadlines.map(|at| at.saturating_duration_since(now)).min();
         let next = next.unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT);
         if let Some(interval) = self.slots.check_interval() {
@@ -204,6 +205,7 @@ impl Server {
         for (index, entry) in processes.into_iter().zip(&fds[first_process..]) {
             if entry.revents != 0 {
                 self.clients[index].carry_out_will();
+                self.mourn(index);
             }
         }
         // The second one is found by those only who do not find the first.
@@ -230,6 +232,16 @@ impl Server {
         }
     }
 
+    /// The process of a client has ended, though a child of it may keep its connection.
+    fn mourn(&mut self, index: usize) {
+        let now = Instant::now();
+        if let Some(slot) = self.clients[index].slot {
+            for group in self.groups.values_mut() {
+                group.mourn(slot, now);
+            }
+        }
+    }
+
     fn accept_all(&mut self) {
         for which in 0..self.files.listeners().count() {
             self.accept(which);
@@ -250,8 +262,11 @@ impl Server {
         self.check_deadlines();
         for waiting in self.lapsed.ready(&self.services, now) {
             if let Some(group) = self.groups.get_mut(&waiting.local) {
-                group.deliver(&self.services, &waiting);
+                group.deliver(&self.services, &waiting, now);
             }
+        }
+        for group in self.groups.values_mut() {
+            group.say_farewells(now);
         }
         self.drop_gone();
         for slot in self.slots.check_orphans() {

@@ -23,7 +23,11 @@ pub enum AsyncEventKind {
     CommEst = 4,
     /// The send queue has drained.
     SqDrained = 5,
-    /// The interface behind the device is gone.
+    /// A QP goes on on its alternate path.
+    PathMig = 6,
+    /// The peer of a QP asks for a migration that does not fit the alternate path.
+    PathMigErr = 7,
+    /// The interfaces behind the device are gone.
     DeviceFatal = 8,
     /// The interface behind the port is up, and has a carrier.
     PortActive = 9,
@@ -37,6 +41,13 @@ pub enum AsyncEventKind {
     QpLastWqeReached = 16,
     /// The GID table has changed.
     GidChange = 18,
+    /// A packet with a wrong key came to a DC target that was armed.
+    //= XCON-13
+    DctKeyViolation = 32,
+    /// Access violation at a DC target.
+    DctAccessErr = 33,
+    /// Invalid request at a DC target.
+    DctReqErr = 34,
 }
 
 impl AsyncEventKind {
@@ -56,6 +67,8 @@ pub enum EventElement {
     Qp(u64),
     /// A shared receive queue.
     Srq(u64),
+    /// A DC target.
+    Dct(u64),
     /// A port, 1-based.
     Port(u8),
     /// The device.

@@ -65,11 +65,12 @@ impl Groups {
         if joined.len() >= limits::MAX_MCAST_GROUPS as usize {
             return Err(VerbsError::NoMemory("multicast groups"));
         }
-        let of_family = |ip: &&IpAddr| ip.is_ipv4() == group.to_ip().is_ipv4();
-        let own = hca.config.addrs.iter().find(of_family);
+        let of_family = |ip: &IpAddr| ip.is_ipv4() == group.to_ip().is_ipv4();
+        let own = hca.config.addrs().find(of_family);
         let own = own.ok_or(VerbsError::InvalidArgument("gid"))?;
-        let address = LocalAddr::new(group.to_ip(), hca.config.ifindex);
-        let link = UdpLink::join(address, *own, hca.config.ifindex)?;
+        let interface = hca.port_with(own).config.ifindex;
+        let address = LocalAddr::new(group.to_ip(), interface);
+        let link = UdpLink::join(address, own, interface)?;
         let group = Group {
             address: group.to_ip(),
             members: RwLock::new(vec![qpn]),

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use super::events::{AsyncEventKind, AsyncEvents, EventElement};
 use crate::config::HostNetwork;
-use crate::hca::Hca;
+use crate::hca::{Hca, Port};
 use crate::sys;
 
 /// `RTM_NEWLINK`, `RTM_DELLINK`.
@@ -44,14 +44,14 @@ impl NetworkWatch {
     }
 
     /// To all who have opened the device.
-    fn raise(&self, hca: &Arc<Hca>, kind: AsyncEventKind) {
+    fn raise(&self, hca: &Arc<Hca>, port: u8, kind: AsyncEventKind) {
         let all: Vec<_> = {
             let events = self.events.lock();
             events.iter().filter_map(Weak::upgrade).collect()
         };
         let element = match kind {
             AsyncEventKind::DeviceFatal => EventElement::Device,
-            _ => EventElement::Port(1),
+            _ => EventElement::Port(port),
         };
         for events in all.iter().filter(|events| Arc::ptr_eq(events.hca(), hca)) {
             events.raise_of_port(kind, element);
@@ -76,9 +76,9 @@ impl NetworkWatch {
         };
         // What has changed since the devices were made has no event.
         if begins && let Ok(network) = HostNetwork::discover() {
-            for hca in hcas {
-                hca.set_running(network.is_running(hca.config.ifindex));
-                hca.follow(&network);
+            for (_, port) in ports(hcas) {
+                port.set_running(network.is_running(port.config.ifindex));
+                port.follow(&network);
             }
         }
         begins
@@ -108,37 +108,41 @@ impl NetworkWatch {
     }
 
     fn link_changed(&self, hcas: &[Arc<Hca>], index: u32, change: LinkChange) {
-        for hca in hcas.iter().filter(|hca| hca.config.ifindex == index) {
+        for (hca, port) in ports(hcas) {
+            if port.config.ifindex != index {
+                continue;
+            }
             let running = change == LinkChange::Running(true);
-            if hca.set_running(running) {
-                self.raise_port(hca, running);
+            if port.set_running(running) {
+                self.raise_port(hca, port, running);
             }
             //= AEV-07
-            if change == LinkChange::Gone && hca.set_gone() {
-                self.raise(hca, AsyncEventKind::DeviceFatal);
+            if change == LinkChange::Gone && port.set_gone() && hca.is_gone() {
+                self.raise(hca, port.number, AsyncEventKind::DeviceFatal);
             }
         }
     }
 
     //= AEV-08
-    fn raise_port(&self, hca: &Arc<Hca>, running: bool) {
+    fn raise_port(&self, hca: &Arc<Hca>, port: &Port, running: bool) {
         let kind = if running {
             AsyncEventKind::PortActive
         } else {
             AsyncEventKind::PortErr
         };
-        tracing::info!(device = hca.config.name, ?kind, "the interface has changed");
-        self.raise(hca, kind);
+        let (device, number) = (&hca.config.name, port.number);
+        tracing::info!(device, port = number, ?kind, "the interface has changed");
+        self.raise(hca, number, kind);
     }
 
     fn look_at_interfaces(&self, hcas: &[Arc<Hca>]) {
         let Ok(network) = HostNetwork::discover() else {
             return;
         };
-        for hca in hcas {
-            let running = network.is_running(hca.config.ifindex);
-            if hca.set_running(running) {
-                self.raise_port(hca, running);
+        for (hca, port) in ports(hcas) {
+            let running = network.is_running(port.config.ifindex);
+            if port.set_running(running) {
+                self.raise_port(hca, port, running);
             }
         }
     }
@@ -147,12 +151,17 @@ impl NetworkWatch {
         let Ok(network) = HostNetwork::discover() else {
             return;
         };
-        for hca in hcas {
-            if hca.follow(&network) {
-                self.raise(hca, AsyncEventKind::GidChange);
+        for (hca, port) in ports(hcas) {
+            if port.follow(&network) {
+                self.raise(hca, port.number, AsyncEventKind::GidChange);
             }
         }
     }
+}
+
+fn ports(hcas: &[Arc<Hca>]) -> impl Iterator<Item = (&Arc<Hca>, &Port)> {
+    hcas.iter()
+        .flat_map(|hca| hca.ports().map(move |port| (hca, port)))
 }
 
 /// Calls `each` with what the messages say of interfaces, by index.

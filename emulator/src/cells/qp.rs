@@ -16,6 +16,7 @@ use super::slots::PendingSlots;
 use super::srq::SrqInner;
 use super::tx::TxState;
 use crate::hca::Hca;
+use crate::raw::RawPart;
 
 #[derive(Debug)]
 pub(crate) struct QpInner {
@@ -26,6 +27,8 @@ pub(crate) struct QpInner {
     recv_cq: Option<Arc<CqInner>>,
     srq: Option<Arc<SrqInner>>,
     target: Option<Box<TargetPart>>,
+    raw: Option<Box<RawPart>>,
+    is_dct: bool,
     cookie: u64,
     core: Mutex<QpCore>,
     alive: AtomicBool,
@@ -40,6 +43,10 @@ pub(crate) struct QpParts {
     pub(crate) srq: Option<Arc<SrqInner>>,
     /// The domain of an XRC target, and who has it open.
     pub(crate) target: Option<(Arc<Domain>, Arc<Hold>)>,
+    /// Of one that has raw packets.
+    pub(crate) raw: Option<Box<RawPart>>,
+    /// A DC target whose events are those of such an object, not those of a queue pair.
+    pub(crate) is_dct: bool,
 }
 
 /// What an XRC target has besides.
@@ -115,6 +122,8 @@ impl QpInner {
             recv_cq,
             srq: parts.srq,
             target,
+            raw: parts.raw,
+            is_dct: parts.is_dct,
             cookie,
             core: Mutex::new(QpCore {
                 qp,
@@ -185,6 +194,17 @@ impl QpInner {
     /// report it: no CQ is the target's.
     pub(crate) const fn has_cqs(&self) -> bool {
         self.send_cq.is_some()
+    }
+
+    /// Its way to the frames of the interface.
+    #[inline]
+    pub(crate) fn raw(&self) -> Option<&RawPart> {
+        self.raw.as_deref()
+    }
+
+    /// Are frames of it on their way out for which the interface had no room? Its lock is held.
+    pub(crate) fn waits_for_room(&self) -> bool {
+        self.raw().is_some_and(RawPart::waits_for_room)
     }
 
     /// Its number.
@@ -295,16 +315,25 @@ impl QpInner {
     //= AEV-13
     pub(crate) fn raise(&self, event: QpEvent) {
         let kind = match event {
+            QpEvent::ReqErr if self.is_dct => AsyncEventKind::DctReqErr,
+            QpEvent::AccessErr if self.is_dct => AsyncEventKind::DctAccessErr,
+            QpEvent::DctKeyViolation => AsyncEventKind::DctKeyViolation,
             QpEvent::CommEst => AsyncEventKind::CommEst,
             QpEvent::SqDrained => AsyncEventKind::SqDrained,
             QpEvent::ReqErr => AsyncEventKind::QpReqErr,
             QpEvent::AccessErr => AsyncEventKind::QpAccessErr,
+            QpEvent::PathMig => AsyncEventKind::PathMig,
+            QpEvent::PathMigErr => AsyncEventKind::PathMigErr,
             QpEvent::LastWqeReached => AsyncEventKind::QpLastWqeReached,
             QpEvent::Fatal => AsyncEventKind::QpFatal,
         };
         let Some(target) = &self.target else {
             let acks = Some(Arc::clone(&self.async_acks));
-            self.events.raise(kind, EventElement::Qp(self.cookie), acks);
+            let element = match self.is_dct {
+                true => EventElement::Dct(self.cookie),
+                false => EventElement::Qp(self.cookie),
+            };
+            self.events.raise(kind, element, acks);
             return;
         };
         //= XRC-11

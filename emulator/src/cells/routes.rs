@@ -159,6 +159,8 @@ impl Routes {
 #[derive(Debug, Default)]
 pub(crate) struct Ways {
     ways: HashMap<RouteTag, Way>,
+    /// Of a DC target: from where it answers, and with which traffic class and the like.
+    answers: Option<(Arc<Uplink>, AddressVector)>,
 }
 
 #[derive(Debug)]
@@ -193,6 +195,38 @@ impl Ways {
             route: Arc::clone(route),
         };
         self.ways.insert(route.tag, way);
+    }
+
+    /// Answers leave from there, from now on.
+    pub(crate) fn answer_from(&mut self, uplink: Arc<Uplink>, av: AddressVector) {
+        self.answers = Some((uplink, av));
+    }
+
+    /// From where answers leave.
+    pub(crate) const fn answers(&self) -> Option<&(Arc<Uplink>, AddressVector)> {
+        self.answers.as_ref()
+    }
+
+    /// Is it known where this leads to?
+    pub(crate) fn knows(&self, tag: RouteTag) -> bool {
+        self.ways.contains_key(&tag)
+    }
+
+    /// Remembers under this name the route of an answer: they can be asked for again, but for the one that is `needed`.
+    pub(crate) fn learn_answer(
+        &mut self,
+        tag: RouteTag,
+        route: &Arc<Route>,
+        needed: Option<RouteTag>,
+    ) {
+        if self.ways.len() >= REMEMBERED {
+            self.ways.retain(|tag, _| Some(*tag) == needed);
+        }
+        let way = Way {
+            path: route.by_udp.clone(),
+            route: Arc::clone(route),
+        };
+        self.ways.insert(tag, way);
     }
 
     /// May anything be sent on it yet?

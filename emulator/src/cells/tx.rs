@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rocade_transport::{Qp, RouteTag, Time};
+use rocade_transport::{AddressVector, Qp, RouteTag, Time};
 use rocade_wire::Psn;
 
 use super::agenda::Listed;
@@ -16,6 +16,8 @@ use crate::link::shm::ShmChannel;
 #[derive(Debug, Default)]
 pub(crate) struct TxState {
     pub(crate) route: Option<(Arc<Uplink>, Path)>,
+    /// The one that is taken when the other fails.
+    alternate: Option<Box<(Arc<Uplink>, Path)>>,
     /// Those of its datagrams.
     pub(crate) ways: Option<Box<Ways>>,
     /// Nothing has been sent through the channel of the route yet, but perhaps over UDP.
@@ -56,11 +58,44 @@ impl TxState {
         self.bequest = None;
     }
 
+    /// The path that a migration leads to.
+    pub(crate) fn set_alternate(&mut self, uplink: Arc<Uplink>, path: Path) {
+        self.alternate = Some(Box::new((uplink, path)));
+    }
+
+    /// The alternate path is the one from now on.
+    #[cold]
+    pub(crate) fn migrate(&mut self) {
+        if let Some(alternate) = self.alternate.take() {
+            let (uplink, path) = *alternate;
+            self.set_path(uplink, path);
+        }
+    }
+
     /// Datagrams of `qp` may take this route from now on.
     pub(crate) fn learn(&mut self, route: &Arc<Route>, qp: &Qp) {
         let blocked = self.blocked.as_ref().map(|blocked| blocked.route);
         let ways = self.ways.get_or_insert_default();
         ways.learn(route, || qp.queued_routes().chain(blocked));
+    }
+
+    /// A DC target answers from there.
+    pub(crate) fn answer_from(&mut self, uplink: Arc<Uplink>, av: AddressVector) {
+        self.ways.get_or_insert_default().answer_from(uplink, av);
+    }
+
+    /// A route of an answer that is not known yet, and from where it begins.
+    #[cold]
+    pub(crate) fn unknown_answer(&self, tag: RouteTag) -> Option<&(Arc<Uplink>, AddressVector)> {
+        let ways = self.ways.as_ref().filter(|ways| !ways.knows(tag))?;
+        ways.answers()
+    }
+
+    /// It leads there.
+    pub(crate) fn learn_answer(&mut self, tag: RouteTag, route: &Arc<Route>) {
+        let blocked = self.blocked.as_ref().map(|blocked| blocked.route);
+        let ways = self.ways.get_or_insert_default();
+        ways.learn_answer(tag, route, blocked);
     }
 
     /// May anything be sent on a route yet?
@@ -76,12 +111,11 @@ impl TxState {
 
     /// Takes a channel that leads where the path does, unless there is one already.
     pub(crate) fn offer_channel(&mut self, channel: &Arc<ShmChannel>) {
-        if let Some((uplink, path)) = &mut self.route
-            && path.channel.is_none()
-            && channel.leads(uplink.link.local_addr(), path.to, path.slot)
-        {
-            path.channel = Some(Arc::clone(channel));
-            self.enters_channel = true;
+        if let Some((uplink, path)) = &mut self.route {
+            self.enters_channel |= path.offer(uplink, channel);
+        }
+        if let Some((uplink, path)) = self.alternate.as_deref_mut() {
+            path.offer(uplink, channel);
         }
     }
 
@@ -90,6 +124,9 @@ impl TxState {
         if let Some((_, path)) = &mut self.route {
             path.channel.take_if(|channel| channel.has_ended());
             self.peer_has_entered &= path.channel.is_some();
+        }
+        if let Some((_, path)) = self.alternate.as_deref_mut() {
+            path.channel.take_if(|channel| channel.has_ended());
         }
     }
 
@@ -103,15 +140,30 @@ impl TxState {
             // Both sides may have asked for a channel at the same time: then there are two.
             let is_own = own.is_parallel_to(channel);
             self.peer_has_entered |= is_own;
-            return is_own;
+            return is_own || self.alternate.is_some() && self.may_migrate_to(channel);
         }
         true
+    }
+
+    /// May the peer use this channel to tell of a migration?
+    #[cold]
+    fn may_migrate_to(&self, channel: &ShmChannel) -> bool {
+        let alternate = self.alternate.as_ref();
+        let own = alternate.and_then(|route| route.1.live_channel());
+        own.is_none_or(|own| own.is_parallel_to(channel))
     }
 
     /// Is the peer in a channel, and nothing that comes over UDP from it? Anybody could send that.
     #[inline]
     pub(crate) fn refuses_udp(&self) -> bool {
-        self.peer_has_entered && self.has_live_channel()
+        self.peer_has_entered && self.has_live_channel() && self.stays_in_channels()
+    }
+
+    /// Of the alternate path too there is a channel, if there is one.
+    #[cold]
+    fn stays_in_channels(&self) -> bool {
+        let alternate = self.alternate.as_ref();
+        alternate.is_none_or(|route| route.1.live_channel().is_some())
     }
 
     #[cold]
@@ -126,6 +178,7 @@ impl TxState {
     /// Forgets route and unsent packets.
     pub(crate) fn reset(&mut self) {
         self.route = None;
+        self.alternate = None;
         self.ways = None;
         self.blocked = None;
         self.quiet = None;

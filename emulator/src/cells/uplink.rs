@@ -64,6 +64,16 @@ impl Path {
         self.channel.as_ref()
     }
 
+    /// Takes a channel that leads where the path does, unless there is one already; true where it did.
+    pub(super) fn offer(&mut self, uplink: &Uplink, channel: &Arc<ShmChannel>) -> bool {
+        let takes =
+            self.channel.is_none() && channel.leads(uplink.link.local_addr(), self.to, self.slot);
+        if takes {
+            self.channel = Some(Arc::clone(channel));
+        }
+        takes
+    }
+
     /// Likewise, unless it has ended.
     #[inline]
     pub(crate) fn live_channel(&self) -> Option<&ShmChannel> {

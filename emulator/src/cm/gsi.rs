@@ -39,14 +39,21 @@ impl EngineInner {
     ) -> std::io::Result<()> {
         let CmRoute { remote, .. } = transmit.route;
         let path = uplink.path_of(Qpn::GSI, remote, &AddressVector::default(), None)?;
-        let packet = packet(path.source_port(), psn, transmit);
+        let packet = packet(path.source_port(), psn, transmit.route, &transmit.mad);
         let packet = packet.ok_or(std::io::ErrorKind::InvalidInput)?;
         self.send_datagram(uplink, &path, &packet);
         Ok(())
     }
 }
 
-fn packet(source_port: u16, psn: Psn, transmit: &CmTransmit) -> Option<[u8; PACKET_LEN]> {
+/// A MAD as a packet from QP 1 to QP 1.
+//= MAD-01
+pub(crate) fn packet(
+    source_port: u16,
+    psn: Psn,
+    route: CmRoute,
+    mad: &[u8; Mad::LEN],
+) -> Option<[u8; PACKET_LEN]> {
     let opcode = Opcode::of(Service::Ud, Operation::SendOnly)?;
     let mut headers = Headers::new(Bth {
         //= BTH-03
@@ -60,8 +67,8 @@ fn packet(source_port: u16, psn: Psn, transmit: &CmTransmit) -> Option<[u8; PACK
     });
     let mut packet = [0; PACKET_LEN];
     let at = headers.emit(&mut packet).ok()?;
-    packet[at..at + Mad::LEN].copy_from_slice(&transmit.mad[..]);
-    let CmRoute { local, remote } = transmit.route;
+    packet[at..at + Mad::LEN].copy_from_slice(mad);
+    let CmRoute { local, remote } = route;
     let flow = IcrcFlow::new(local, remote, source_port)?;
     let icrc = flow.compute(0, &packet[..at + Mad::LEN]);
     packet[at + Mad::LEN..].copy_from_slice(&icrc.to_le_bytes());

@@ -12,7 +12,7 @@ use super::event::ChannelInner;
 use super::messages::ack_delay;
 use super::services::Binding;
 use crate::error::VerbsError;
-use crate::hca::Hca;
+use crate::hca::{Hca, Port};
 
 /// Names an ID in the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -82,7 +82,6 @@ pub(super) const UDP_QKEY: Qkey = Qkey::new(0x0123_4567);
 const HOP_LIMIT: u8 = 64;
 /// 10 Gbit/s in the code of packet rates.
 const RATE: u8 = 3;
-const PORT: u8 = 1;
 /// A LID that says nothing.
 //= CMA-08
 const PERMISSIVE_LID: u16 = 0xffff;
@@ -199,19 +198,26 @@ impl IdCore {
         matches!(self.qp_type, QpType::Ud)
     }
 
+    /// The port that it is bound to.
+    fn port(&self) -> Option<&Port> {
+        let ip = self.src?.ip();
+        Some(self.hca.as_ref()?.port_with(ip))
+    }
+
+    /// Its number; that of the first one while it is not bound.
+    pub(super) fn port_num(&self) -> u8 {
+        self.port().map_or(1, |port| port.number)
+    }
+
     pub(super) fn gid_index(&self) -> Result<u8, VerbsError> {
-        let hca = self.hca.as_ref().ok_or(VerbsError::NoDevice)?;
+        let port = self.port().ok_or(VerbsError::NoDevice)?;
         let ip = self.src.map(|src| src.ip()).ok_or(VerbsError::NoDevice)?;
-        let gids = hca.gids();
-        let entry = gids.iter().find(|entry| entry.gid.to_ip() == ip);
-        let index = entry.map(|entry| entry.index).ok_or(VerbsError::NoDevice)?;
+        let index = port.index_of(ip).ok_or(VerbsError::NoDevice)?;
         u8::try_from(index).map_err(|_| VerbsError::NoDevice)
     }
 
     pub(super) fn mtu(&self) -> Mtu {
-        self.hca
-            .as_ref()
-            .map_or(Mtu::Mtu1024, |hca| hca.active_mtu())
+        self.port().map_or(Mtu::Mtu1024, Port::active_mtu)
     }
 
     /// The longest that a packet of this ID is on its way.
@@ -265,7 +271,7 @@ impl IdCore {
             hop_limit,
             traffic_class,
             is_global: true,
-            port_num: PORT,
+            port_num: self.port_num(),
             ..AddressVector::default()
         })
     }
@@ -279,7 +285,7 @@ impl IdCore {
             hop_limit: if group.is_ipv4() { HOP_LIMIT } else { 1 },
             traffic_class: self.tos,
             is_global: true,
-            port_num: PORT,
+            port_num: self.port_num(),
             ..AddressVector::default()
         })
     }
@@ -298,7 +304,7 @@ impl IdCore {
             return self.datagram_attr(state, attr);
         }
         if state == QpState::Init {
-            attr.port_num = PORT;
+            attr.port_num = self.port_num();
             if let Some(peer) = self.peer.filter(|_| self.conn.is_some()) {
                 attr.qp_access_flags = AccessFlags::REMOTE_WRITE;
                 if peer.responder_resources > 0 {
@@ -358,7 +364,7 @@ impl IdCore {
     ) -> Result<(QpAttr, QpAttrMask), VerbsError> {
         let mask = match state {
             QpState::Init => {
-                attr.port_num = PORT;
+                attr.port_num = self.port_num();
                 attr.qkey = self.qkey.unwrap_or(UDP_QKEY).get();
                 QpAttrMask::STATE | QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::QKEY
             }

@@ -35,7 +35,8 @@ impl EngineInner {
     /// The device that has an address.
     pub(super) fn hca_with(&self, ip: IpAddr) -> Option<Arc<Hca>> {
         let mut hcas = self.hcas().iter();
-        hcas.find(|hca| hca.config.addrs.contains(&ip)).cloned()
+        hcas.find(|hca| hca.config.addrs().any(|own| own == ip))
+            .cloned()
     }
 
     /// The address of ours that the system would use to reach a peer, and its device.
@@ -50,11 +51,11 @@ impl EngineInner {
         let chosen = socket.local_addr()?;
         // To an own address the system may go from another one; and the one that it would use may be of no device,
         // where another of that kind is.
-        let of_kind = |ip: &&IpAddr| {
+        let of_kind = |ip: &IpAddr| {
             ip.is_ipv4() == dst.is_ipv4() && ip.is_loopback() == dst.ip().is_loopback()
         };
-        let mut others = self.hcas().iter().flat_map(|hca| &hca.config.addrs);
-        let other = others.find(of_kind).copied();
+        let mut others = self.hcas().iter().flat_map(|hca| hca.config.addrs());
+        let other = others.find(of_kind);
         for ip in [Some(dst.ip()), Some(chosen.ip()), other]
             .into_iter()
             .flatten()

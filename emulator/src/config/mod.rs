@@ -6,7 +6,7 @@
 //!
 //! | variable | key in `rocade.toml` | value |
 //! |---|---|---|
-//! | `ROCADE_DEVICES` | `devices = ["..", ..]` | `NAME=IFACE\|ADDR[,IFACE\|ADDR..]`; in the variable separated by `;` |
+//! | `ROCADE_DEVICES` | `devices = ["..", ..]` | `NAME=IFACE\|ADDR[,IFACE\|ADDR..][+IFACE\|ADDR..]`; in the variable separated by `;` |
 //! | `ROCADE_IP` | `ip = ".."` | `ADDR[,ADDR..]`: short for one device `rocade0=ADDR,..` |
 //! | `ROCADE_BROKER` | `broker = ".."` | `auto` (default), `embedded`, or path of the `rocade` executable |
 //! | `ROCADE_BROKER_IDLE_MS` | `broker_idle_ms = N` | a broker without clients ends after this time; 60000 by default |
@@ -31,6 +31,9 @@
 //! puts the addresses in the order in which it names them: `rocade0=::1,127.0.0.1` turns that
 //! around, and `rocade0=127.0.0.2` gives a device with only that address (all of 127.0.0.0/8 is
 //! there without being configured).
+//!
+//! What stands behind a `+` is a second port: `rocade0=eth0+eth1`, or `rocade0=127.0.0.2+127.0.1.2` to try
+//! path migration on one host. Each port has its own GID table.
 
 mod error;
 mod guid;
@@ -110,27 +113,62 @@ pub enum LinkMode {
     Shm,
 }
 
-/// One emulated HCA with one port.
+/// One emulated HCA with one port or two.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceConfig {
     /// Name that programs use, e.g. `rocade0`; at most [`MAX_DEVICE_NAME_LEN`] bytes.
     pub name: String,
+    /// Port number 1.
+    pub port: PortConfig,
+    /// Port number 2.
+    pub second_port: Option<PortConfig>,
+    /// Node GUID, not zero.
+    pub guid: Guid,
+    /// Vendor and part.
+    pub identity: DeviceIdentity,
+    /// The P_Key table of each port, at least one entry.
+    pub pkeys: Vec<Pkey>,
+}
+
+/// A port of an emulated HCA.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortConfig {
     /// The network interface behind it.
     pub ifname: Option<String>,
     /// Its index; the scope id of link-local addresses. 0 if unknown.
     pub ifindex: u32,
     /// Local addresses, at least one; the position is the GID index.
     pub addrs: Vec<IpAddr>,
-    /// Indexes of the interfaces whose addresses are those of the device, whatever they are.
+    /// Indexes of the interfaces whose addresses are those of the port, whatever they are.
     pub follows: Vec<u32>,
     /// MTU of the interface in bytes; the port's active MTU follows from it.
     pub netdev_mtu: u32,
-    /// Node GUID, not zero.
-    pub guid: Guid,
-    /// Vendor and part.
-    pub identity: DeviceIdentity,
-    /// The P_Key table, at least one entry.
-    pub pkeys: Vec<Pkey>,
+}
+
+impl DeviceConfig {
+    /// Its ports in the order of their numbers, from 1.
+    pub fn ports(&self) -> impl Iterator<Item = &PortConfig> {
+        std::iter::once(&self.port).chain(&self.second_port)
+    }
+
+    /// The addresses of all its ports.
+    pub fn addrs(&self) -> impl Iterator<Item = IpAddr> {
+        self.ports().flat_map(|port| port.addrs.iter().copied())
+    }
+}
+
+impl PortConfig {
+    /// A port of a simulated network, with these addresses.
+    #[must_use]
+    pub fn simulated(addrs: Vec<IpAddr>) -> Self {
+        Self {
+            ifname: None,
+            ifindex: 0,
+            addrs,
+            follows: Vec::new(),
+            netdev_mtu: SIMULATED_MTU,
+        }
+    }
 }
 
 /// How a process shares its addresses with other processes.
@@ -169,11 +207,8 @@ impl EngineConfig {
             let address = IpAddr::from([10, 0, 0, last]);
             DeviceConfig {
                 name: name.to_owned(),
-                ifname: None,
-                ifindex: 0,
-                addrs: vec![address],
-                follows: Vec::new(),
-                netdev_mtu: SIMULATED_MTU,
+                port: PortConfig::simulated(vec![address]),
+                second_port: None,
                 guid: Guid::new(0x0200_0000_0000_0000 | u64::from(last)),
                 identity: DeviceIdentity::default(),
                 pkeys: vec![Pkey::DEFAULT],
@@ -193,6 +228,16 @@ impl EngineConfig {
                 latency: Duration::from_micros(5),
             }),
         }
+    }
+
+    /// Each device with a second port, whose addresses are 10.1.0.1 and 10.1.0.2.
+    #[must_use]
+    pub fn with_second_ports(mut self) -> Self {
+        for (last, device) in (1..).zip(&mut self.devices) {
+            let address = IpAddr::from([10, 1, 0, last]);
+            device.second_port = Some(PortConfig::simulated(vec![address]));
+        }
+        self
     }
 
     /// With these rules ([`Rule::parse_list`]) besides.

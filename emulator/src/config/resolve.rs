@@ -4,12 +4,12 @@ use std::net::IpAddr;
 
 use rocade_wire::Pkey;
 
-use super::DeviceConfig;
 use super::error::{ConfigError, Origin};
 use super::guid::HostIdentity;
 use super::host::{self, HostNetwork};
 use super::identity::DeviceIdentity;
 use super::spec::{DeviceSpec, SpecItem};
+use super::{DeviceConfig, PortConfig};
 
 /// A device per interface that has an address.
 pub(super) fn default_devices(network: &HostNetwork, identity: &HostIdentity) -> Vec<DeviceConfig> {
@@ -24,11 +24,14 @@ pub(super) fn default_devices(network: &HostNetwork, identity: &HostIdentity) ->
             DeviceConfig {
                 guid: identity.device_guid(&name, first),
                 name,
-                ifname: Some(interface.name.clone()),
-                ifindex: interface.index,
-                addrs: interface.addrs.clone(),
-                follows: vec![interface.index],
-                netdev_mtu: interface.mtu_bytes,
+                port: PortConfig {
+                    ifname: Some(interface.name.clone()),
+                    ifindex: interface.index,
+                    addrs: interface.addrs.clone(),
+                    follows: vec![interface.index],
+                    netdev_mtu: interface.mtu_bytes,
+                },
+                second_port: None,
                 identity: DeviceIdentity::default(),
                 pkeys: vec![Pkey::DEFAULT],
             }
@@ -54,7 +57,10 @@ pub(super) fn resolve_specs(
                 "a different name for each device",
             ));
         }
-        let shared = |other: &&DeviceConfig| device.addrs.iter().any(|a| other.addrs.contains(a));
+        let shared = |other: &&DeviceConfig| {
+            let mut addrs = device.addrs();
+            addrs.any(|addr| other.addrs().any(|theirs| theirs == addr))
+        };
         if let Some(other) = devices.iter().find(shared) {
             return Err(ConfigError::invalid(
                 origin,
@@ -84,10 +90,38 @@ fn resolve_spec(
         );
         ConfigError::invalid(origin, spec.to_string(), reason, allowed)
     };
+    let port = |items| resolve_port(items, network, &bad);
+    let first = port(&spec.items)?;
+    let second = match &*spec.second {
+        [] => None,
+        items => Some(port(items)?),
+    };
+    let in_both = |second: &PortConfig| first.addrs.iter().any(|a| second.addrs.contains(a));
+    if second.as_ref().is_some_and(in_both) {
+        return Err(bad("its ports have an address in common".to_owned()));
+    }
+    let Some(first_addr) = first.addrs.first() else {
+        return Err(bad("it has no address".to_owned()));
+    };
+    Ok(DeviceConfig {
+        guid: identity.device_guid(&spec.name, *first_addr),
+        name: spec.name.clone(),
+        port: first,
+        second_port: second,
+        identity: DeviceIdentity::default(),
+        pkeys: vec![Pkey::DEFAULT],
+    })
+}
+
+fn resolve_port(
+    items: &[SpecItem],
+    network: &HostNetwork,
+    bad: &impl Fn(String) -> ConfigError,
+) -> Result<PortConfig, ConfigError> {
     let mut addrs: Vec<IpAddr> = Vec::new();
     let mut owners: Vec<&host::Interface> = Vec::new();
     let mut follows = Vec::new();
-    for item in &spec.items {
+    for item in items {
         let (interface, new): (_, &[IpAddr]) = match item {
             SpecItem::Iface(name) => {
                 let interface = network
@@ -130,20 +164,16 @@ fn resolve_spec(
         }
         owners.push(interface);
     }
-    let (Some(first), Some(first_addr)) = (owners.first(), addrs.first()) else {
+    let Some(first) = owners.first() else {
         return Err(bad("it has no address".to_owned()));
     };
     let mtu = owners.iter().map(|owner| owner.mtu_bytes).min();
-    Ok(DeviceConfig {
-        guid: identity.device_guid(&spec.name, *first_addr),
-        name: spec.name.clone(),
+    Ok(PortConfig {
         ifname: Some(first.name.clone()),
         ifindex: first.index,
         netdev_mtu: mtu.unwrap_or(first.mtu_bytes),
         addrs,
         follows,
-        identity: DeviceIdentity::default(),
-        pkeys: vec![Pkey::DEFAULT],
     })
 }
 

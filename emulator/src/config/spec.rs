@@ -1,4 +1,4 @@
-//! Device specifications: `NAME=IFACE|ADDR[,IFACE|ADDR...]`.
+//! Device specifications: `NAME=IFACE|ADDR[,IFACE|ADDR...][+IFACE|ADDR...]`.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -12,7 +12,8 @@ pub const MAX_DEVICE_NAME_LEN: usize = 63;
 const MAX_IFACE_NAME_LEN: usize = 15;
 
 const GRAMMAR: &str = "NAME=IFACE or NAME=ADDR, several separated by commas, \
-                       e.g. rocade0=eth0, rocade0=127.0.0.2 or rocade0=192.0.2.1,fd00::1";
+                       those of a second port behind a '+', e.g. rocade0=eth0, \
+                       rocade0=127.0.0.2, rocade0=192.0.2.1,fd00::1 or rocade0=eth0+eth1";
 
 /// One part of a device: a whole interface or a single address.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,21 +52,25 @@ pub struct DeviceSpec {
     pub name: String,
     /// At least one.
     pub items: Vec<SpecItem>,
+    /// Those of the second port; none where there is no second port.
+    pub second: Vec<SpecItem>,
 }
 
 impl fmt::Display for DeviceSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}=", self.name)?;
-        for (index, item) in self.items.iter().enumerate() {
-            let comma = if index == 0 { "" } else { "," };
-            write!(f, "{comma}{item}")?;
+        for (begin, items) in [("", &self.items), ("+", &self.second)] {
+            for (index, item) in items.iter().enumerate() {
+                let separator = if index == 0 { begin } else { "," };
+                write!(f, "{separator}{item}")?;
+            }
         }
         Ok(())
     }
 }
 
 impl DeviceSpec {
-    /// Parses `NAME=IFACE|ADDR[,IFACE|ADDR...]`. Whether the interface or address exists is
+    /// Parses `NAME=IFACE|ADDR[,IFACE|ADDR...][+IFACE|ADDR...]`. Whether the interface or address exists is
     /// decided later, by [`Settings::resolve`](super::Settings::resolve).
     ///
     /// # Errors
@@ -80,10 +85,16 @@ impl DeviceSpec {
         };
         let name = name.trim();
         check_name(name).map_err(bad)?;
-        let items = parse_items(items).map_err(bad)?;
+        let mut ports = items.split('+').map(parse_items);
+        let mut next = || ports.next().transpose().map_err(bad);
+        let (items, second) = (next()?.unwrap_or_default(), next()?.unwrap_or_default());
+        if ports.next().is_some() {
+            return Err(bad("a device has two ports at most".to_owned()));
+        }
         Ok(Self {
             name: name.to_owned(),
             items,
+            second,
         })
     }
 
@@ -125,6 +136,7 @@ impl DeviceSpec {
         Ok(Self {
             name: "rocade0".to_owned(),
             items,
+            second: Vec::new(),
         })
     }
 }

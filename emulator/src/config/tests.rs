@@ -65,9 +65,9 @@ fn default_devices_have_loopback_last_and_ipv4_first() {
         .map(|d| {
             (
                 d.name.as_str(),
-                d.ifname.as_deref().unwrap(),
-                d.ifindex,
-                d.netdev_mtu,
+                d.port.ifname.as_deref().unwrap(),
+                d.port.ifindex,
+                d.port.netdev_mtu,
             )
         })
         .collect();
@@ -82,37 +82,83 @@ fn default_devices_have_loopback_last_and_ipv4_first() {
     let eth0: Vec<IpAddr> = ["192.0.2.3", "192.0.2.4", "2001:db8::3", "fe80::3"]
         .map(ip)
         .to_vec();
-    assert_eq!(config.devices[0].addrs, eth0);
-    assert_eq!(config.devices[2].addrs, [ip("127.0.0.1"), ip("::1")]);
+    assert_eq!(config.devices[0].port.addrs, eth0);
+    assert_eq!(config.devices[2].port.addrs, [ip("127.0.0.1"), ip("::1")]);
     assert!(matches!(config.broker, BrokerMode::Auto(_)));
 }
 
 #[test]
 fn an_interface_or_addresses_make_a_device() {
     let config = resolve(&["a=lo", "b=fe80::3%eth0,192.0.2.4", "c=127.0.0.2"]).unwrap();
-    assert_eq!(config.devices[0].addrs, [ip("127.0.0.1"), ip("::1")]);
-    assert_eq!(config.devices[1].addrs, [ip("fe80::3"), ip("192.0.2.4")]);
+    assert_eq!(config.devices[0].port.addrs, [ip("127.0.0.1"), ip("::1")]);
     assert_eq!(
-        (config.devices[1].ifindex, config.devices[1].netdev_mtu),
+        config.devices[1].port.addrs,
+        [ip("fe80::3"), ip("192.0.2.4")]
+    );
+    assert_eq!(
+        (
+            config.devices[1].port.ifindex,
+            config.devices[1].port.netdev_mtu
+        ),
         (3, 9000)
     );
     // Not configured anywhere, but the loopback interface takes all of 127.0.0.0/8.
-    assert_eq!(config.devices[2].addrs, [ip("127.0.0.2")]);
-    assert_eq!(config.devices[2].ifname.as_deref(), Some("lo"));
+    assert_eq!(config.devices[2].port.addrs, [ip("127.0.0.2")]);
+    assert_eq!(config.devices[2].port.ifname.as_deref(), Some("lo"));
 }
 
 #[test]
 fn the_order_of_a_specification_is_the_order_of_the_gids() {
     let config = resolve(&["a=::1,lo", "b=::ffff:192.0.2.4,192.0.2.3"]).unwrap();
-    assert_eq!(config.devices[0].addrs, [ip("::1"), ip("127.0.0.1")]);
-    assert_eq!(config.devices[1].addrs, [ip("192.0.2.4"), ip("192.0.2.3")]);
+    assert_eq!(config.devices[0].port.addrs, [ip("::1"), ip("127.0.0.1")]);
+    assert_eq!(
+        config.devices[1].port.addrs,
+        [ip("192.0.2.4"), ip("192.0.2.3")]
+    );
 }
 
 #[test]
 fn a_device_over_two_interfaces_has_the_smaller_mtu() {
     let config = resolve(&["a=lo,192.0.2.3"]).unwrap();
-    assert_eq!(config.devices[0].netdev_mtu, 9000);
+    assert_eq!(config.devices[0].port.netdev_mtu, 9000);
     assert!(refused(&["a=lo,eth0"]).contains("link-local"));
+}
+
+#[test]
+fn a_device_may_have_two_ports() {
+    let config = resolve(&["a=192.0.2.3,192.0.2.4+lo", "b=127.0.0.2"]).unwrap();
+    let device = &config.devices[0];
+    let second = device.second_port.as_ref().unwrap();
+    assert_eq!(device.port.addrs, [ip("192.0.2.3"), ip("192.0.2.4")]);
+    assert_eq!(second.addrs, [ip("127.0.0.1"), ip("::1")]);
+    assert_eq!((device.port.netdev_mtu, second.netdev_mtu), (9000, 65536));
+    assert_eq!((device.port.ifindex, second.ifindex), (3, 1));
+    assert_eq!(
+        (&device.port.follows[..], &second.follows[..]),
+        (&[][..], &[1][..])
+    );
+    assert_eq!(config.devices[1].second_port, None);
+    for (specs, reason) in [
+        (&["a=lo+127.0.0.1"][..], "address in common"),
+        (
+            &["a=127.0.0.2+127.0.0.3", "b=127.0.0.3"],
+            "address in common",
+        ),
+        (&["a=127.0.0.2+127.0.0.3+127.0.0.4"], "two ports"),
+        (&["a=127.0.0.2+"], "missing"),
+        (&["a=+127.0.0.2"], "missing"),
+        (&["a=127.0.0.2+nosuch0"], "no interface nosuch0"),
+    ] {
+        assert!(
+            refused(specs).contains(reason),
+            "{specs:?}: {}",
+            refused(specs)
+        );
+    }
+    for text in ["a=127.0.0.2,lo+eth0,192.0.2.9", "a=lo"] {
+        let spec = DeviceSpec::parse(text, &Origin::Program).unwrap();
+        assert_eq!(spec.to_string(), text);
+    }
 }
 
 #[test]

@@ -19,6 +19,7 @@ use crate::figures::{
     BLIND_NS, SHARED_ROUNDS, SOCKET_ROUNDS, SOCKET_TURN, STREAM_LOOKS, STREAM_PACKETS,
     STREAM_SOCKET_LOOKS,
 };
+use crate::raw::PacketSocket;
 use crate::sys;
 
 /// Starts the thread. It ends when the engine is gone.
@@ -34,6 +35,7 @@ pub(super) fn start(engine: &Arc<EngineInner>) -> io::Result<()> {
 struct WaitSet {
     wake: Arc<OwnedFd>,
     uplinks: Vec<Arc<Uplink>>,
+    frames: Vec<Arc<PacketSocket>>,
     control: Option<Arc<BrokerLink>>,
     network: Option<Arc<OwnedFd>>,
     timeout: Option<Duration>,
@@ -97,6 +99,9 @@ impl WaitSet {
                 set.add(fd.as_raw_fd());
             }
         }
+        for socket in &self.frames {
+            set.add(socket.fd());
+        }
         if set.wait(self.timeout).is_err() {
             // The program has lowered its limit of descriptors below what is open: look now and then.
             let blind = Duration::from_nanos(BLIND_NS);
@@ -133,6 +138,7 @@ impl EngineInner {
             return WaitSet {
                 wake,
                 uplinks: Vec::new(),
+                frames: Vec::new(),
                 control,
                 network,
                 timeout,
@@ -149,6 +155,7 @@ impl EngineInner {
         WaitSet {
             wake,
             uplinks: self.uplinks.read().clone(),
+            frames: self.frames.receivers(),
             control,
             network,
             timeout,
@@ -236,6 +243,7 @@ impl EngineInner {
         let sockets = channels.is_empty() || turn.is_multiple_of(SOCKET_TURN);
         drop(channels);
         if sockets {
+            packets += self.receive_frames(Driver::Background);
             for uplink in self.uplinks.read().iter() {
                 let mut rx = uplink.rx.lock();
                 packets += self.receive(uplink, &mut rx, Driver::Background).packets;
@@ -257,7 +265,7 @@ impl EngineInner {
     /// Receives from all links until they are empty, or the application polls for the rest; true where
     /// there was anything.
     pub(super) fn receive_all(&self) -> bool {
-        let mut packets = self.receive_all_shared();
+        let mut packets = self.receive_all_shared() + self.receive_frames(Driver::Background);
         for uplink in self.uplinks.read().iter() {
             let mut rx = uplink.rx.lock();
             let mut looks = 0;

@@ -80,8 +80,8 @@ impl EngineInner {
     /// Opens the sockets of all addresses that something is bound at; one will do.
     pub(crate) fn open_all(self: &Arc<Self>, to: BoundTo) -> Result<(), VerbsError> {
         let addresses = self.hcas.iter().flat_map(|hca| {
-            let addrs = hca.config.addrs.iter();
-            addrs.map(|ip| hca.local_addr(*ip))
+            let addrs = hca.config.addrs();
+            addrs.map(|ip| hca.local_addr(ip))
         });
         let wanted: Vec<LocalAddr> = addresses.filter(|local| to.covers(local.ip())).collect();
         let mut result = Err(VerbsError::NoDevice);

@@ -9,6 +9,7 @@ mod background;
 mod channels;
 mod dispatch;
 mod duty;
+mod frames;
 mod gsi;
 mod handover;
 mod load;
@@ -50,6 +51,7 @@ use crate::memory::{MemGuard, MrTable};
 use crate::random::Randomness;
 use crate::steering::{QpnAllocator, Slot};
 
+use frames::RawPorts;
 pub(crate) use handover::Driver;
 use handover::Handover;
 use pending::Occasion;
@@ -141,6 +143,7 @@ pub(crate) struct EngineInner {
     opening: Mutex<()>,
     routes: Routes,
     groups: Groups,
+    frames: RawPorts,
     channels: RwLock<Vec<Arc<ShmChannel>>>,
     /// How many; pollers look here first.
     channel_count: AtomicUsize,
@@ -199,6 +202,7 @@ impl Engine {
                 opening: Mutex::default(),
                 routes: Routes::default(),
                 groups: Groups::default(),
+                frames: RawPorts::default(),
                 channels: RwLock::default(),
                 channel_count: AtomicUsize::new(0),
                 agenda: Arc::new(Agenda::new(Arc::new(shm::wake_fd()?))),

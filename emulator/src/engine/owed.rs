@@ -72,7 +72,12 @@ impl EngineInner {
                 let now = self.now();
                 let mem = self.regions().read(now);
                 let mut core = inner.lock();
-                let owes = core.qp.owed_ack().is_some() || core.qp.pace().posts_wait();
+                //= DCW-12
+                core.qp.hang_up();
+                let is_dynamic = core.qp.config().qp_type.is_dynamic();
+                let owes = core.qp.owed_ack().is_some()
+                    || core.qp.pace().posts_wait()
+                    || is_dynamic && core.qp.wants_to_transmit(AckTiming::Now);
                 if owes {
                     self.transmit(inner, &mut core, &mem, Cause::Other, now, driver);
                 } else if core.tx.is_blocked() {

@@ -71,7 +71,9 @@ impl EngineInner {
     /// long: a peer need not make room.
     pub(crate) fn let_posts_leave(&self, cq: &Arc<CqInner>) {
         let until = self.now().plus_ns(LEAVE_NS);
-        let waits = |qp: &Arc<QpInner>| qp.completes_to(cq) && qp.lock().tx.is_blocked();
+        let waits = |qp: &Arc<QpInner>| {
+            qp.completes_to(cq) && (qp.lock().tx.is_blocked() || qp.waits_for_room())
+        };
         while self.qps.read().iter().any(waits) && self.now() < until {
             self.serve(Occasion::Poll);
             std::thread::yield_now();
@@ -100,7 +102,7 @@ impl EngineInner {
     fn retry_blocked(&self, driver: Driver) {
         self.visit(Why::NoRoom, |inner, core, mem| {
             self.resend_blocked(inner, core, mem, driver);
-            core.tx.is_blocked()
+            core.tx.is_blocked() || inner.waits_for_room()
         });
     }
 

@@ -32,7 +32,7 @@ impl EngineInner {
         if !shared.sockets {
             return shared.found;
         }
-        let mut packets = 0;
+        let mut packets = self.receive_frames(Driver::Application);
         for uplink in self.uplinks.read().iter() {
             // Whoever holds the lock is receiving already.
             if let Some(mut rx) = uplink.rx.try_lock() {

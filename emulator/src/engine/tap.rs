@@ -20,7 +20,7 @@ use crate::broker::{FaultNews, WhichRule, Will};
 use crate::cells::{Path, TxState, Uplink};
 use crate::config::EngineConfig;
 use crate::link::capture::{Capture, Medium, Seen};
-use crate::link::fault::{self, Direction, Effect, Faults, Held, Rule};
+use crate::link::fault::{self, Direction, Effect, Ends, Faults, Held, Rule};
 use crate::link::shm::ShmChannel;
 use crate::link::{Inbound, Segments};
 
@@ -100,8 +100,8 @@ impl Origin for Via {
 
 impl State {
     /// What happens to a packet.
-    fn decide(&mut self, direction: Direction, packet: &[u8]) -> Effect {
-        let effect = self.faults.decide(direction, packet);
+    fn decide(&mut self, direction: Direction, ends: Ends, packet: &[u8]) -> Effect {
+        let effect = self.faults.decide(direction, ends, packet);
         if !effect.is_none()
             && let Some(counts) = &self.counts
         {
@@ -259,6 +259,10 @@ impl Way {
         }
     }
 
+    const fn ends(&self) -> Ends {
+        (self.meta.source, self.meta.destination)
+    }
+
     fn back(meta: PacketMeta, via: &Via) -> Self {
         let (udp, tos) = match *via {
             Via::Udp(port, ip_id, tos) => (Some((port, ip_id)), tos),
@@ -284,7 +288,7 @@ impl EngineInner {
         let single = run.bytes.len() <= run.segment_len;
         let effect = if single && self.tap.is_faulty() {
             let mut state = self.tap.state.lock();
-            state.decide(Direction::Tx, run.bytes)
+            state.decide(Direction::Tx, way.ends(), run.bytes)
         } else {
             Effect::NONE
         };
@@ -443,7 +447,8 @@ impl Dispatch<'_> {
         let way = Way::back(*meta, &via);
         let mut effect = Effect::NONE;
         if is_intact && tap.is_faulty() {
-            effect = tap.state.lock().decide(Direction::Rx, &bytes);
+            let mut state = tap.state.lock();
+            effect = state.decide(Direction::Rx, way.ends(), &bytes);
         }
         let note = match (is_packet, is_intact) {
             (false, _) => "no RoCEv2 packet",

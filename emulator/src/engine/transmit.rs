@@ -5,7 +5,10 @@ use std::io;
 use std::iter;
 use std::sync::atomic::Ordering;
 
-use rocade_transport::{AccessError, AckTiming, Cause, Qp, RouteTag, Source, Time, TxBuffer};
+use rocade_transport::{
+    AccessError, AckTiming, AddressVector, Cause, Qp, RouteTag, Source, Time, TxBuffer,
+};
+use rocade_wire::Gid;
 
 use super::EngineInner;
 use super::handover::Driver;
@@ -119,7 +122,13 @@ impl EngineInner {
         driver: Driver,
     ) {
         core.qp.pace_mut().release_posts();
+        if core.qp.take_moved() {
+            core.tx.migrate();
+        }
         if !core.tx.leads_anywhere() {
+            if let Some(raw) = inner.raw() {
+                self.send_frames(inner, core, raw, mem, driver);
+            }
             return;
         }
         let owed = core.qp.owed_ack();
@@ -231,10 +240,15 @@ impl EngineInner {
                 return;
             }
             let tag = buffer.route();
+            if tag != RouteTag::OWN {
+                self.find_answer(qp, tx, tag);
+            }
             let is_ready = tx.is_ready(tag);
             let is_paced = !qp.is_reliable();
             let Some((uplink, path)) = way(&mut tx.route, &mut tx.ways, tag) else {
-                debug_assert!(false, "a route is known as long as a datagram takes it");
+                // An answer to where nothing may go is lost on the way. Any other route is known as long as
+                // a datagram takes it.
+                debug_assert!(qp.answer_route(tag).is_some());
                 continue;
             };
             let channel = path
@@ -299,6 +313,27 @@ impl EngineInner {
             if buffer.bytes().len() >= LONG_RUN {
                 now = self.now();
             }
+        }
+    }
+
+    /// Finds the way of an answer of a DC target, if that is what takes this way, and it is not known yet.
+    fn find_answer(&self, qp: &Qp, tx: &mut TxState, tag: RouteTag) {
+        let Some((uplink, av)) = tx.unknown_answer(tag) else {
+            return;
+        };
+        let Some(answer) = qp
+            .answer_route(tag)
+            .filter(|to| self.peers().allow(to.remote))
+        else {
+            return;
+        };
+        //= DCT-03
+        let av = AddressVector {
+            dgid: Gid::from_ip(answer.remote),
+            ..*av
+        };
+        if let Ok(route) = self.route_to(uplink, answer.dest, &av) {
+            tx.learn_answer(tag, &route);
         }
     }
 
@@ -424,7 +459,9 @@ impl EngineInner {
         mem: &MemGuard<'_>,
         driver: Driver,
     ) {
-        if core.tx.blocked.is_some() {
+        if inner.raw().is_some() {
+            self.drain(inner, core, mem, Cause::Other, self.now(), driver);
+        } else if core.tx.blocked.is_some() {
             if self.send_blocked(&mut core.tx, driver) {
                 self.drain(inner, core, mem, Cause::Other, self.now(), driver);
             } else {

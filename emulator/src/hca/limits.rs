@@ -41,11 +41,19 @@ pub const MAX_MCAST_GROUPS: u32 = 1_024;
 pub const MAX_MCAST_QP_ATTACH: u32 = 256;
 /// Address handles; there is no limit but memory.
 pub const MAX_AH: u32 = 1 << 20;
-/// Ports.
-pub const PORTS: u8 = 1;
 /// Longest message in bytes (MTU-04).
 pub const MAX_MSG_SZ: u32 = 1 << 31;
-/// `BAD_PKEY_CNTR | PORT_ACTIVE_EVENT | SYS_IMAGE_GUID | RC_RNR_NAK_GEN | SRQ_RESIZE | MEM_WINDOW | XRC |
-/// MEM_MGT_EXTENSIONS | MEM_WINDOW_TYPE_2B` of `ibv_device_cap_flags`.
-pub const DEVICE_CAP_FLAGS: u32 =
-    1 << 1 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 13 | 1 << 17 | 1 << 20 | 1 << 21 | 1 << 24;
+/// `BAD_PKEY_CNTR | AUTO_PATH_MIG | PORT_ACTIVE_EVENT | SYS_IMAGE_GUID | RC_RNR_NAK_GEN | SRQ_RESIZE | MEM_WINDOW | XRC |
+/// MEM_MGT_EXTENSIONS | MEM_WINDOW_TYPE_2B | RAW_IP_CSUM | MANAGED_FLOW_STEERING` of `ibv_device_cap_flags`.
+pub const DEVICE_CAP_FLAGS: u32 = 1 << 1
+    | 1 << 4
+    | 1 << 10
+    | 1 << 11
+    | 1 << 12
+    | 1 << 13
+    | 1 << 17
+    | 1 << 20
+    | 1 << 21
+    | 1 << 24
+    | 1 << 26
+    | 1 << 29;

@@ -6,16 +6,15 @@ mod publish;
 mod traffic;
 
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rocade_transport::QpLimits;
 use rocade_wire::{Gid, Guid, Mtu, Pkey};
 
-use crate::config::{DeviceConfig, HostNetwork};
+use crate::config::DeviceConfig;
 use crate::link::LocalAddr;
 
-use port::Port;
+pub(crate) use port::Port;
 pub(crate) use publish::Publisher;
 pub(crate) use traffic::{COUNTER_FILES, Traffic};
 
@@ -28,7 +27,7 @@ pub struct DeviceInfo {
     pub guid: Guid,
     /// Position in the list of devices.
     pub index: u32,
-    /// The network interface behind it, if known.
+    /// The network interface behind its first port, if known.
     pub ifname: Option<String>,
     /// Its index, 0 if unknown.
     pub ifindex: u32,
@@ -114,12 +113,21 @@ pub struct DeviceFacts {
     pub info: DeviceInfo,
     /// Identity and limits.
     pub attr: DeviceAttr,
-    /// Its only port, number 1.
-    pub port: PortAttr,
-    /// The GID table of the port.
-    pub gids: Vec<GidEntry>,
-    /// The P_Key table of the port.
+    /// Its ports in the order of their numbers, from 1.
+    pub ports: Vec<PortFacts>,
+    /// The P_Key table of each port.
     pub pkeys: Vec<Pkey>,
+}
+
+/// What a device says about a port.
+#[derive(Clone, Debug)]
+pub struct PortFacts {
+    /// State and sizes.
+    pub attr: PortAttr,
+    /// The GID table.
+    pub gids: Vec<GidEntry>,
+    /// The network interface behind it, if known.
+    pub ifname: Option<String>,
 }
 
 impl DeviceFacts {
@@ -133,36 +141,55 @@ impl DeviceFacts {
     }
 }
 
-/// One HCA with one port.
+/// One HCA.
 #[derive(Debug)]
 pub(crate) struct Hca {
     pub(crate) config: DeviceConfig,
     pub(crate) index: u32,
     pub(crate) traffic: Traffic,
     port: Port,
-    active_mtu: Mtu,
+    second: Option<Port>,
     /// Device memory in use, in bytes.
     dm_used: AtomicUsize,
 }
 
 impl Hca {
     pub(crate) fn new(config: DeviceConfig, index: u32) -> Self {
-        let port = Port::new(&config);
-        //= MTU-02
-        let active_mtu = Mtu::largest_for_netdev(config.netdev_mtu).unwrap_or(Mtu::Mtu256);
         Self {
+            port: Port::new(1, config.port.clone()),
+            second: config.second_port.clone().map(|port| Port::new(2, port)),
             config,
             index,
             traffic: Traffic::default(),
-            port,
-            active_mtu,
             dm_used: AtomicUsize::new(0),
         }
     }
 
+    /// Its ports in the order of their numbers.
+    pub(crate) fn ports(&self) -> impl Iterator<Item = &Port> {
+        std::iter::once(&self.port).chain(&self.second)
+    }
+
+    /// The port with this number.
+    pub(crate) fn port(&self, number: u8) -> Option<&Port> {
+        self.ports().find(|port| port.number == number)
+    }
+
+    /// The port that has an address, or had it; the first one where none does.
+    pub(crate) fn port_with(&self, ip: IpAddr) -> &Port {
+        let has = |port: &&Port| port.index_of(ip).is_some();
+        let had = |port: &&Port| port.config.addrs.contains(&ip);
+        let found = self.ports().find(has).or_else(|| self.ports().find(had));
+        found.unwrap_or(&self.port)
+    }
+
+    fn port_count(&self) -> u8 {
+        1 + u8::from(self.second.is_some())
+    }
+
     /// Is there a network interface behind it that is known?
     pub(crate) fn has_interface(&self) -> bool {
-        self.config.ifindex != 0 || !self.config.follows.is_empty()
+        self.ports().any(Port::has_interface)
     }
 
     /// Takes device memory, if there is so much left.
@@ -185,8 +212,8 @@ impl Hca {
             name: self.config.name.clone(),
             guid: self.config.guid,
             index: self.index,
-            ifname: self.config.ifname.clone(),
-            ifindex: self.config.ifindex,
+            ifname: self.config.port.ifname.clone(),
+            ifindex: self.config.port.ifindex,
         }
     }
 
@@ -194,43 +221,26 @@ impl Hca {
         DeviceFacts {
             info: self.info(),
             attr: self.device_attr(),
-            port: self.port_attr(),
-            gids: self.gids().to_vec(),
+            ports: self
+                .ports()
+                .map(|port| PortFacts {
+                    attr: self.port_attr(port),
+                    gids: port.gids().to_vec(),
+                    ifname: port.config.ifname.clone(),
+                })
+                .collect(),
             pkeys: self.config.pkeys.clone(),
         }
     }
 
-    pub(crate) fn gids(&self) -> Arc<[GidEntry]> {
-        self.port.gids()
-    }
-
     /// Is it one of the device's addresses?
     pub(crate) fn has_address(&self, ip: IpAddr) -> bool {
-        self.gids()
-            .iter()
-            .any(|entry| entry.gid == Gid::from_ip(ip))
+        self.ports().any(|port| port.index_of(ip).is_some())
     }
 
-    /// The interface is up, or is not; true where that is new.
-    pub(crate) fn set_running(&self, running: bool) -> bool {
-        self.port.set_running(running)
-    }
-
-    /// The interface is no more; true where that is new.
-    pub(crate) fn set_gone(&self) -> bool {
-        self.port.set_gone()
-    }
-
-    /// Brings the GID table into line with the addresses that there are; true where it has changed.
-    pub(crate) fn follow(&self, network: &HostNetwork) -> bool {
-        self.port.follow(&self.config, network)
-    }
-
-    pub(crate) fn gid(&self, index: u32) -> Option<Gid> {
-        let gids = self.gids();
-        let entry = gids.get(index as usize)?;
-        //= QPV-04
-        (!entry.gid.is_zero()).then_some(entry.gid)
+    /// The interfaces of all its ports are no more.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.ports().all(Port::is_gone)
     }
 
     //= ENC-14
@@ -244,19 +254,15 @@ impl Hca {
 
     /// The link address of a local IP address of this device.
     pub(crate) fn local_addr(&self, ip: IpAddr) -> LocalAddr {
-        LocalAddr::new(ip, self.config.ifindex)
+        LocalAddr::new(ip, self.port_with(ip).config.ifindex)
     }
 
-    pub(crate) const fn active_mtu(&self) -> Mtu {
-        self.active_mtu
-    }
-
-    pub(crate) fn port_attr(&self) -> PortAttr {
+    pub(crate) fn port_attr(&self, port: &Port) -> PortAttr {
         PortAttr {
-            active: self.port.is_running(),
-            active_mtu: self.active_mtu,
+            active: port.is_running(),
+            active_mtu: port.active_mtu(),
             max_mtu: Mtu::Mtu4096,
-            gid_tbl_len: u32::try_from(self.gids().len()).unwrap_or(u32::MAX),
+            gid_tbl_len: u32::try_from(port.gids().len()).unwrap_or(u32::MAX),
             max_msg_sz: limits::MAX_MSG_SZ,
             pkey_tbl_len: self.pkey_table_len(),
         }
@@ -266,7 +272,7 @@ impl Hca {
         QpLimits {
             max_qp_init_rd_atom: limits::MAX_RD_ATOM,
             max_qp_rd_atom: limits::MAX_RD_ATOM,
-            port_count: limits::PORTS,
+            port_count: self.port_count(),
             pkey_table_len: self.pkey_table_len(),
         }
     }
@@ -300,7 +306,7 @@ impl Hca {
             atomic_cap: 2,
             max_pkeys: self.pkey_table_len(),
             local_ca_ack_delay: limits::LOCAL_CA_ACK_DELAY,
-            phys_port_cnt: limits::PORTS,
+            phys_port_cnt: self.port_count(),
             completion_timestamp_mask: u64::MAX,
             hca_core_clock_khz: 1_000_000,
             max_mw: limits::MAX_MW,

@@ -5,13 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::RwLock;
-use rocade_wire::Gid;
+use rocade_wire::{Gid, Mtu};
 
 use super::GidEntry;
-use crate::config::{DeviceConfig, HostNetwork};
+use crate::config::{HostNetwork, PortConfig};
 
+/// A port of an HCA.
 #[derive(Debug)]
-pub(super) struct Port {
+pub(crate) struct Port {
+    /// Its number, from 1.
+    pub(crate) number: u8,
+    pub(crate) config: PortConfig,
+    active_mtu: Mtu,
     running: AtomicBool,
     gone: AtomicBool,
     table: RwLock<Table>,
@@ -33,7 +38,7 @@ struct Slot {
 }
 
 impl Port {
-    pub(super) fn new(config: &DeviceConfig) -> Self {
+    pub(super) fn new(number: u8, config: PortConfig) -> Self {
         let there = |addr: &IpAddr| Slot {
             addr: *addr,
             there: true,
@@ -44,19 +49,48 @@ impl Port {
             entries: Arc::new([]),
         };
         table.publish();
+        //= MTU-02
+        let active_mtu = Mtu::largest_for_netdev(config.netdev_mtu).unwrap_or(Mtu::Mtu256);
         Self {
+            number,
+            config,
+            active_mtu,
             running: AtomicBool::new(true),
             gone: AtomicBool::new(false),
             table: RwLock::new(table),
         }
     }
 
-    pub(super) fn is_running(&self) -> bool {
+    pub(crate) const fn active_mtu(&self) -> Mtu {
+        self.active_mtu
+    }
+
+    /// Is there a network interface behind it that is known?
+    pub(super) const fn has_interface(&self) -> bool {
+        self.config.ifindex != 0 || !self.config.follows.is_empty()
+    }
+
+    /// The address at this index of the GID table.
+    pub(crate) fn gid(&self, index: u8) -> Option<Gid> {
+        let gids = self.gids();
+        let entry = gids.get(usize::from(index))?;
+        //= QPV-04
+        (!entry.gid.is_zero()).then_some(entry.gid)
+    }
+
+    /// Where an address is in the GID table.
+    pub(crate) fn index_of(&self, ip: IpAddr) -> Option<u32> {
+        let gids = self.gids();
+        let entry = gids.iter().find(|entry| entry.gid == Gid::from_ip(ip));
+        entry.map(|entry| entry.index)
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
         self.running.load(Ordering::Acquire)
     }
 
-    /// True where that is new.
-    pub(super) fn set_running(&self, running: bool) -> bool {
+    /// The interface is up, or is not; true where that is new.
+    pub(crate) fn set_running(&self, running: bool) -> bool {
         let is_news = self.running.swap(running, Ordering::AcqRel) != running;
         if running {
             self.gone.store(false, Ordering::Release);
@@ -64,24 +98,28 @@ impl Port {
         is_news
     }
 
-    /// True where that is new.
-    pub(super) fn set_gone(&self) -> bool {
+    /// The interface is no more; true where that is new.
+    pub(crate) fn set_gone(&self) -> bool {
         !self.gone.swap(true, Ordering::AcqRel)
     }
 
-    pub(super) fn gids(&self) -> Arc<[GidEntry]> {
+    pub(super) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn gids(&self) -> Arc<[GidEntry]> {
         Arc::clone(&self.table.read().entries)
     }
 
     /// Entries are empty while their address is not there. An address that is new on an interface that the
-    /// device follows takes the first empty entry, or makes the table longer. True where the table changed.
-    pub(super) fn follow(&self, config: &DeviceConfig, network: &HostNetwork) -> bool {
+    /// port follows takes the first empty entry, or makes the table longer. True where the table changed.
+    pub(crate) fn follow(&self, network: &HostNetwork) -> bool {
         let mut table = self.table.write();
         let before = table.slots.clone();
         for slot in &mut table.slots {
             slot.there = network.owner_of(slot.addr).is_some();
         }
-        for addr in followed(config, network) {
+        for addr in followed(&self.config, network) {
             if table.slots.iter().any(|slot| slot.addr == addr) {
                 continue;
             }
@@ -99,9 +137,9 @@ impl Port {
     }
 }
 
-/// Addresses of the interfaces that the device follows; link-local ones only of that whose index they go
+/// Addresses of the interfaces that the port follows; link-local ones only of that whose index they go
 /// with.
-fn followed(config: &DeviceConfig, network: &HostNetwork) -> Vec<IpAddr> {
+fn followed(config: &PortConfig, network: &HostNetwork) -> Vec<IpAddr> {
     let interfaces = network.interfaces.iter().chain(&network.down);
     let ours = interfaces.filter(|interface| config.follows.contains(&interface.index));
     ours.flat_map(|interface| {
@@ -131,10 +169,8 @@ impl Table {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use rocade_wire::{Guid, Pkey};
-
     use super::*;
-    use crate::config::{DeviceIdentity, Interface};
+    use crate::config::Interface;
 
     fn interface(index: u32, addrs: &[&str]) -> Interface {
         Interface {
@@ -149,9 +185,8 @@ mod tests {
         }
     }
 
-    fn config(addrs: &[&str], follows: &[u32]) -> DeviceConfig {
-        DeviceConfig {
-            name: "x".to_owned(),
+    fn config(addrs: &[&str], follows: &[u32]) -> PortConfig {
+        PortConfig {
             ifname: None,
             ifindex: 7,
             addrs: addrs
@@ -160,9 +195,6 @@ mod tests {
                 .collect(),
             follows: follows.to_vec(),
             netdev_mtu: 1500,
-            guid: Guid::new(1),
-            identity: DeviceIdentity::default(),
-            pkeys: vec![Pkey::DEFAULT],
         }
     }
 
@@ -180,10 +212,10 @@ mod tests {
     #[test]
     fn the_table_follows_the_interface() {
         let config = config(&["192.0.2.1", "192.0.2.2"], &[7, 8]);
-        let port = Port::new(&config);
+        let port = Port::new(1, config);
         let follow = |seven: &[&str], eight: &[&str]| {
             let network = HostNetwork::new(vec![interface(7, seven), interface(8, eight)]);
-            (port.follow(&config, &network), gids(&port).join(" "))
+            (port.follow(&network), gids(&port).join(" "))
         };
         let same = follow(&["192.0.2.1", "192.0.2.2"], &[]);
         assert_eq!(same, (false, "192.0.2.1 192.0.2.2".to_owned()));
@@ -204,18 +236,18 @@ mod tests {
     #[test]
     fn an_address_that_was_named_is_the_only_one() {
         let config = config(&["192.0.2.1"], &[]);
-        let port = Port::new(&config);
+        let port = Port::new(1, config);
         let network = |addrs| HostNetwork::new(vec![interface(7, addrs)]);
-        assert!(!port.follow(&config, &network(&["192.0.2.1", "192.0.2.9"])));
-        assert!(port.follow(&config, &network(&["192.0.2.9"])));
+        assert!(!port.follow(&network(&["192.0.2.1", "192.0.2.9"])));
+        assert!(port.follow(&network(&["192.0.2.9"])));
         assert_eq!(gids(&port), ["-"]);
-        assert!(port.follow(&config, &network(&["192.0.2.1"])));
+        assert!(port.follow(&network(&["192.0.2.1"])));
         assert_eq!(gids(&port), ["192.0.2.1"]);
     }
 
     #[test]
     fn states_are_news_once() {
-        let port = Port::new(&config(&["192.0.2.1"], &[]));
+        let port = Port::new(1, config(&["192.0.2.1"], &[]));
         assert!(!port.set_running(true));
         assert!(port.set_running(false) && !port.is_running());
         assert!(!port.set_running(false));

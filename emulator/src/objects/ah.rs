@@ -1,5 +1,6 @@
 //! Address handles.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,7 +11,6 @@ use rocade_wire::Qpn;
 use super::pd::{Pd, PdInner};
 use crate::cells::{Route, Uplink};
 use crate::error::VerbsError;
-use crate::hca::limits;
 use crate::steering::Slot;
 
 /// Highest value of the field: programs also put what a completion says in there (`Completion::sl`).
@@ -57,14 +57,13 @@ impl Ah {
         if !address.is_global {
             return Err(VerbsError::InvalidArgument("is_global"));
         }
-        if address.port_num == 0 || address.port_num > limits::PORTS {
-            return Err(VerbsError::InvalidArgument("port_num"));
-        }
+        let port = hca.port(address.port_num);
+        let port = port.ok_or(VerbsError::InvalidArgument("port_num"))?;
         if address.sl > MAX_SL {
             return Err(VerbsError::InvalidArgument("sl"));
         }
-        let sgid = hca
-            .gid(u32::from(address.sgid_index))
+        let sgid = port
+            .gid(address.sgid_index)
             .ok_or(VerbsError::InvalidArgument("grh.sgid_index"))?;
         let (local, to) = (sgid.to_ip(), address.dgid.to_ip());
         //= ENC-12
@@ -79,7 +78,7 @@ impl Ah {
         }
         let uplink = engine.datagram_uplink(hca.local_addr(local), address.hop_limit)?;
         if to.is_multicast() {
-            let interface = hca.config.ifindex;
+            let interface = port.config.ifindex;
             uplink
                 .link
                 .prepare_multicast(address.hop_limit, interface)?;
@@ -108,6 +107,12 @@ impl Ah {
     #[must_use]
     pub fn address(&self) -> &AddressVector {
         &self.inner.address
+    }
+
+    /// The own address and the other one.
+    pub(super) fn ends(&self) -> (IpAddr, IpAddr) {
+        let local = self.inner.uplink.link.local_addr().ip();
+        (local, self.inner.address.dgid.to_ip())
     }
 
     /// The route to a QP there, for a QP of domain `pd` that is given it by `learn`.

@@ -12,7 +12,7 @@ use super::xrcd::Xrcd;
 use crate::cells::{AsyncEvent, AsyncEvents, EventWaiter, XrcdInitAttr};
 use crate::engine::{Engine, EngineInner};
 use crate::error::VerbsError;
-use crate::hca::{DeviceAttr, DeviceInfo, GidEntry, Hca, PortAttr, limits};
+use crate::hca::{DeviceAttr, DeviceInfo, GidEntry, Hca, PortAttr};
 use crate::sys;
 
 /// An opened device (`ibv_context`).
@@ -95,17 +95,32 @@ impl Context {
     /// [`VerbsError::InvalidArgument`] if there is no such port.
     #[doc(alias = "ibv_query_port")]
     pub fn port_attr(&self, port: u8) -> Result<PortAttr, VerbsError> {
-        if port == 0 || port > limits::PORTS {
-            return Err(VerbsError::InvalidArgument("port_num"));
-        }
-        Ok(self.inner.hca.port_attr())
+        let hca = &self.inner.hca;
+        let port = hca.port(port);
+        let port = port.ok_or(VerbsError::InvalidArgument("port_num"))?;
+        Ok(hca.port_attr(port))
     }
 
-    /// The GID table as it is now; a GID of 0 is an entry that is empty.
+    /// The GID table of port 1 as it is now; a GID of 0 is an entry that is empty.
     #[must_use]
     #[doc(alias = "ibv_query_gid_table")]
     pub fn gid_entries(&self) -> Arc<[GidEntry]> {
-        self.inner.hca.gids()
+        self.inner
+            .hca
+            .ports()
+            .next()
+            .map_or_else(Arc::default, |port| port.gids())
+    }
+
+    /// That of any port (1-based).
+    ///
+    /// # Errors
+    /// [`VerbsError::InvalidArgument`] if there is no such port.
+    #[doc(alias = "ibv_query_gid_table")]
+    pub fn gid_entries_of(&self, port: u8) -> Result<Arc<[GidEntry]>, VerbsError> {
+        let port = self.inner.hca.port(port);
+        let port = port.ok_or(VerbsError::InvalidArgument("port_num"))?;
+        Ok(port.gids())
     }
 
     /// An entry of the P_Key table, host byte order.

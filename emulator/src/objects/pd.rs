@@ -7,6 +7,7 @@ use rocade_transport::{AddressVector, PdTag};
 
 use super::ah::Ah;
 use super::context::ContextInner;
+use super::dct::{DciInit, DctInitAttr};
 use super::qp::{Qp, QpInitAttr};
 use super::srq::{Srq, SrqInitAttr};
 use crate::error::VerbsError;
@@ -48,6 +49,23 @@ impl Pd {
     #[doc(alias = "ibv_create_qp")]
     pub fn create_qp(&self, init: QpInitAttr) -> Result<Qp, VerbsError> {
         Qp::new(Arc::clone(&self.inner), init)
+    }
+
+    /// A new DC initiator in RESET, with what only such a one has.
+    ///
+    /// # Errors
+    /// As [`Pd::create_qp`]; [`VerbsError::InvalidArgument`] for more streams than there may be.
+    pub fn create_dci(&self, init: QpInitAttr, dc: DciInit) -> Result<Qp, VerbsError> {
+        Qp::new_initiator(Arc::clone(&self.inner), init, dc)
+    }
+
+    /// A new DC target in RESET.
+    ///
+    /// # Errors
+    /// [`VerbsError::InvalidArgument`] for a queue of another context (DCT-02), and as [`Pd::create_qp`].
+    #[doc(alias = "ibv_exp_create_dct")]
+    pub fn create_dct(&self, init: DctInitAttr) -> Result<Qp, VerbsError> {
+        Qp::new_dct(Arc::clone(&self.inner), init)
     }
 
     /// A new address handle: a way for datagrams of QPs of this domain.

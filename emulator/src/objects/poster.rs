@@ -3,7 +3,9 @@
 use std::fmt;
 
 use parking_lot::MutexGuard;
-use rocade_transport::{Cause, Destination, Operands, PostError, QpState, SendWr, Sge, Srqn, Time};
+use rocade_transport::{
+    Cause, DcDestination, Destination, Operands, PostError, QpState, SendWr, Sge, Srqn, Time, Tso,
+};
 use rocade_wire::{Qkey, Qpn};
 
 use super::ah::Ah;
@@ -22,6 +24,19 @@ pub struct Datagram<'a> {
     pub dest_qp: Qpn,
     /// Its Q_Key; with the highest bit set, the sender's own is sent instead (UD-04).
     pub qkey: Qkey,
+}
+
+/// Where a request of a DC initiator goes (`mlx5dv_wr_set_dc_addr`).
+#[derive(Clone, Copy, Debug)]
+pub struct ToDct<'a> {
+    /// The way to the target's device.
+    pub ah: &'a Ah,
+    /// The target there.
+    pub dct: Qpn,
+    /// Its access key.
+    pub key: u64,
+    /// The stream; 0 of an initiator without streams.
+    pub stream: u16,
 }
 
 /// The locked send queue of a QP. What was posted is transmitted when the poster is dropped, or waits for
@@ -93,6 +108,26 @@ impl<'a> SendPoster<'a> {
         self.core.qp.aim(srqn);
     }
 
+    /// Queues a request of a raw packet QP that is cut into segments; `data` is what follows the header, where it is
+    /// copied now, and `wr` has none then.
+    ///
+    /// # Errors
+    /// As [`SendPoster::push`].
+    pub fn push_tso(
+        &mut self,
+        wr: &SendWr<'_>,
+        tso: Tso<'_>,
+        data: Option<&[u8]>,
+    ) -> Result<(), VerbsError> {
+        let mut posted = self.core.qp.post_tso(self.now, wr, tso, data);
+        if posted == Err(PostError::QueueFull) && self.inner.reclaim_slots(&mut self.core, true) {
+            posted = self.core.qp.post_tso(self.now, wr, tso, data);
+        }
+        posted?;
+        self.posted += 1;
+        Ok(())
+    }
+
     /// Queues a datagram; `data` is its data where it is copied now, and `wr` has none then.
     ///
     /// # Errors
@@ -124,6 +159,42 @@ impl<'a> SendPoster<'a> {
             let bytes = wr.sges.iter().map(|sge| sge.len);
             self.bytes = bytes.fold(self.bytes, u32::saturating_add);
         }
+        self.posted += 1;
+        Ok(())
+    }
+
+    /// Queues a request of a DC initiator; `data` is its data where it is copied now, and `wr` has none then.
+    ///
+    /// # Errors
+    /// As [`SendPoster::push_datagram`].
+    //= DC-08
+    pub fn push_dynamic(
+        &mut self,
+        wr: &SendWr<'_>,
+        to: ToDct<'_>,
+        data: Option<&[u8]>,
+    ) -> Result<(), VerbsError> {
+        let (local, remote) = to.ah.ends();
+        if remote.is_multicast() {
+            return Err(VerbsError::InvalidArgument("ah of a multicast group"));
+        }
+        let route = to.ah.lead(&self.owner.pd, to.dct, |route| {
+            let QpCore { qp, tx, .. } = &mut *self.core;
+            tx.learn(route, qp);
+        })?;
+        let to = DcDestination {
+            route,
+            remote,
+            local,
+            dct: to.dct,
+            key: to.key,
+            stream: to.stream,
+        };
+        let mut posted = self.core.qp.post_dynamic(self.now, wr, to, data);
+        if posted == Err(PostError::QueueFull) && self.inner.reclaim_slots(&mut self.core, true) {
+            posted = self.core.qp.post_dynamic(self.now, wr, to, data);
+        }
+        posted?;
         self.posted += 1;
         Ok(())
     }

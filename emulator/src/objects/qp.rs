@@ -4,11 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rocade_transport::{
-    Cause, Counters, ModifyContext, QpAttr, QpAttrMask, QpCap, QpConfig, QpState, QpType, Receives,
+    AddressVector, AlternateContext, Cause, Counters, ModifyContext, QpAttr, QpAttrMask, QpCap,
+    QpConfig, QpState, QpType, Receives,
 };
-use rocade_wire::{Gid, Pkey, Qpn};
+use rocade_wire::{Gid, Mtu, Pkey, Qpn};
 
 use super::cq::Cq;
+use super::dct::DciInit;
+use super::flow::Flow;
 use super::pd::{Pd, PdInner};
 use super::poster::{RecvPoster, SendPoster};
 use super::srq::Srq;
@@ -16,7 +19,8 @@ use super::xrcd::XrcdInner;
 use crate::cells::{AckCounter, Hold, Path, QpInner, QpParts, SrqInner, Uplink};
 use crate::engine::{Driver, EngineInner};
 use crate::error::VerbsError;
-use crate::hca::{Hca, limits};
+use crate::hca::{Hca, Port, limits};
+use crate::raw::{FlowAttr, RawPart};
 
 /// The bit of a Q_Key that unprivileged processes must not set.
 const CONTROLLED_QKEY: u32 = 1 << 31;
@@ -80,6 +84,13 @@ impl Drop for QpOwner {
 
 impl Qp {
     pub(super) fn new(pd: Arc<PdInner>, mut init: QpInitAttr) -> Result<Self, VerbsError> {
+        if init.qp_type == QpType::DcInitiator {
+            //= XDEC-16
+            return Self::new_initiator(pd, init, DciInit::default());
+        }
+        if init.qp_type == QpType::DcTarget {
+            return Err(VerbsError::InvalidArgument("qp_type"));
+        }
         let srq = init.srq.as_ref().map(|srq| Arc::clone(srq.inner()));
         let is_initiator = init.qp_type == QpType::XrcSend;
         let fits = |srq: &Arc<SrqInner>| !is_initiator && srq.is_for(&pd.context.events);
@@ -97,12 +108,20 @@ impl Qp {
             None => Receives::Own,
         };
         let config = config(&pd, init.qp_type, init.cap, init.sq_sig_all);
+        let raw = match init.qp_type {
+            QpType::RawPacket => {
+                let port = pd.context.engine.raw_port(&pd.context.hca)?;
+                Some(Box::new(RawPart::new(port)))
+            }
+            _ => None,
+        };
         let parts = QpParts {
             cqs: Some((init.send_cq.inner, init.recv_cq.inner)),
             srq,
-            target: None,
+            raw,
+            ..QpParts::default()
         };
-        let inner = create(&pd, config, receives, init.cookie, parts)?;
+        let inner = create(&pd, config, receives, init.cookie, parts, |_| ())?;
         Ok(Self::held(inner, pd, None))
     }
 
@@ -116,7 +135,8 @@ impl Qp {
             target: Some((Arc::clone(&domain), Arc::clone(&hold))),
             ..QpParts::default()
         };
-        let inner = create(&pd, config, Receives::Domain(domain), cookie, parts)?;
+        let receives = Receives::Domain(domain);
+        let inner = create(&pd, config, receives, cookie, parts, |_| ())?;
         xrcd.children.fetch_add(1, Ordering::AcqRel);
         Ok(Self::held(inner, pd, Some((hold, Arc::clone(xrcd)))))
     }
@@ -136,7 +156,7 @@ impl Qp {
         Ok(Self::held(inner, pd, Some((hold, Arc::clone(xrcd)))))
     }
 
-    fn held(
+    pub(super) fn held(
         inner: Arc<QpInner>,
         pd: Arc<PdInner>,
         hold: Option<(Arc<Hold>, Arc<XrcdInner>)>,
@@ -191,41 +211,56 @@ impl Qp {
     /// [`VerbsError::PeerRefused`] if the peer is not among the allowed ones.
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<(), VerbsError> {
+        self.modify_by(attr, mask, false)
+    }
+
+    /// Likewise; where it is `experimental`, a DC initiator has the state table of the experimental verbs, which knows its
+    /// own key (DCS-09).
+    ///
+    /// # Errors
+    /// As [`Qp::modify`].
+    pub fn modify_by(
+        &self,
+        attr: &QpAttr,
+        mask: QpAttrMask,
+        experimental: bool,
+    ) -> Result<(), VerbsError> {
         let owner = &*self.owner;
         let (inner, engine, hca) = (&*owner.inner, owner.engine(), owner.hca());
-        let sgid = hca.gid(u32::from(attr.ah_attr.sgid_index));
-        let context = ModifyContext {
-            sgid,
-            pkey: hca.pkey(attr.pkey_index).unwrap_or(Pkey::DEFAULT),
-            active_mtu: hca.active_mtu(),
-        };
+        let context = owner.modify_context(attr, mask, experimental);
+        let (sgid, alt_sgid) = (context.sgid, context.alternate.sgid);
+        let is_dynamic = self.qp_type().is_dynamic();
+        if mask.contains(QpAttrMask::PORT) && inner.raw().is_some() && attr.port_num != 1 {
+            return Err(VerbsError::InvalidArgument("port_num"));
+        }
         //= QPV-05
         //= UD-06
         if mask.contains(QpAttrMask::QKEY) && attr.qkey & CONTROLLED_QKEY != 0 && !is_privileged() {
             return Err(VerbsError::NotPermitted("a Q_Key with the highest bit set"));
         }
-        let peer = attr.ah_attr.dgid.to_ip();
-        if mask.contains(QpAttrMask::AV) && attr.ah_attr.is_global && !engine.peers().allow(peer) {
-            let error = VerbsError::PeerRefused(peer);
-            tracing::error!("{error}");
-            return Err(error);
+        // What can fail comes before the QP changes.
+        let route = match mask.contains(QpAttrMask::AV) && !is_dynamic {
+            true => owner.route_to(sgid, &attr.ah_attr, attr, mask)?,
+            false => None,
+        };
+        let alternate = match mask.contains(QpAttrMask::ALT_PATH) && !is_dynamic {
+            true => owner.route_to(alt_sgid, &attr.alt_ah_attr, attr, mask)?,
+            false => None,
+        };
+        let leads_to_rtr = mask.contains(QpAttrMask::STATE) && attr.qp_state == QpState::Rtr.code();
+        if leads_to_rtr && matches!(self.qp_type(), QpType::Ud | QpType::DcInitiator) {
+            owner.listen()?;
         }
-        // What can fail comes before the QP changes. The transport refuses peers of the other IP version.
-        let route = match sgid {
-            Some(sgid)
-                if mask.contains(QpAttrMask::AV) && sgid.to_ip().is_ipv4() == peer.is_ipv4() =>
-            {
-                Some(owner.prepare_route(sgid, attr, mask)?)
+        let answers = match sgid {
+            Some(sgid) if leads_to_rtr && self.qp_type() == QpType::DcTarget => {
+                let local = hca.local_addr(sgid.to_ip());
+                let uplink = engine.datagram_uplink(local, attr.ah_attr.hop_limit)?;
+                Some((uplink, attr.ah_attr))
             }
             _ => None,
         };
-        let leads_to_rtr = mask.contains(QpAttrMask::STATE) && attr.qp_state == QpState::Rtr.code();
-        if leads_to_rtr && inner.lock().qp.config().qp_type == QpType::Ud {
-            owner.listen()?;
-        }
-        let by_udp = route
-            .as_ref()
-            .is_some_and(|(_, path)| path.channel().is_none());
+        let mut routes = route.iter().chain(&alternate);
+        let by_udp = routes.any(|(_, path)| path.channel().is_none());
         if route.is_some()
             || mask.contains(QpAttrMask::STATE) && attr.qp_state == QpState::Reset.code()
         {
@@ -238,6 +273,12 @@ impl Qp {
         core.qp.modify(now, attr, mask, &context)?;
         if let Some((uplink, path)) = route {
             core.tx.set_path(uplink, path);
+        }
+        if let Some((uplink, path)) = alternate {
+            core.tx.set_alternate(uplink, path);
+        }
+        if let Some((uplink, av)) = answers {
+            core.tx.answer_from(uplink, av);
         }
         if core.qp.state() == QpState::Reset {
             core.tx.reset();
@@ -318,6 +359,16 @@ impl Qp {
         }
     }
 
+    /// Leads frames that match to this raw packet QP, from now on.
+    ///
+    /// # Errors
+    /// [`VerbsError::InvalidArgument`] for a QP of another type, or a flow that makes no sense;
+    /// [`VerbsError::Io`] without descriptors.
+    #[doc(alias = "ibv_create_flow")]
+    pub fn create_flow(&self, attr: FlowAttr) -> Result<Flow, VerbsError> {
+        Flow::new(Arc::clone(&self.owner), attr)
+    }
+
     //= MC-01
     fn check_group(&self, group: Gid) -> Result<(), VerbsError> {
         if self.qp_type() != QpType::Ud {
@@ -339,13 +390,20 @@ impl Qp {
     ///
     /// # Errors
     /// [`VerbsError::InvalidArgument`] if it was destroyed before; [`VerbsError::Busy`] while it is attached to
-    /// a multicast group.
+    /// a multicast group, or flows lead to it.
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(&self) -> Result<(), VerbsError> {
         //= MC-02
         if self.owner.engine().is_in_group(self.qp_num()) {
             return Err(VerbsError::Busy("attached to a multicast group"));
         }
+        //= DST-04
+        let flows = self.owner.inner.raw();
+        let flows = flows.map(|raw| raw.port.flows_of(self.qp_num()));
+        if flows.is_some_and(|flows| !flows.is_empty()) {
+            return Err(VerbsError::Busy("flows lead to it"));
+        }
+        self.drain_sessions();
         if !self.owner.let_go() {
             return Err(VerbsError::InvalidArgument("destroyed already"));
         }
@@ -355,7 +413,7 @@ impl Qp {
 }
 
 //= QPC-01
-fn check_cap(cap: &QpCap) -> Result<(), VerbsError> {
+pub(super) fn check_cap(cap: &QpCap) -> Result<(), VerbsError> {
     let checks = [
         (cap.max_send_wr, limits::MAX_QP_WR, "cap.max_send_wr"),
         (cap.max_recv_wr, limits::MAX_QP_WR, "cap.max_recv_wr"),
@@ -374,7 +432,7 @@ fn check_cap(cap: &QpCap) -> Result<(), VerbsError> {
 }
 
 /// What a new QP is.
-fn config(pd: &PdInner, qp_type: QpType, cap: QpCap, sq_sig_all: bool) -> QpConfig {
+pub(super) fn config(pd: &PdInner, qp_type: QpType, cap: QpCap, sq_sig_all: bool) -> QpConfig {
     QpConfig {
         // Its number comes with its creation.
         qp_num: Qpn::new(0),
@@ -386,12 +444,13 @@ fn config(pd: &PdInner, qp_type: QpType, cap: QpCap, sq_sig_all: bool) -> QpConf
     }
 }
 
-fn create(
+pub(super) fn create(
     pd: &PdInner,
     config: QpConfig,
     receives: Receives,
     cookie: u64,
     parts: QpParts,
+    set_up: impl FnOnce(&mut rocade_transport::Qp),
 ) -> Result<Arc<QpInner>, VerbsError> {
     let engine = &pd.context.engine;
     let qp_num = engine.allocate_qp_num()?;
@@ -401,6 +460,7 @@ fn create(
         return Err(VerbsError::NotSupported("QP type"));
     };
     qp.control_congestion(engine.controls_congestion());
+    set_up(&mut qp);
     pd.children.fetch_add(1, Ordering::AcqRel);
     let events = Arc::clone(&pd.context.events);
     let inner = QpInner::new(events, qp, cookie, parts);
@@ -448,6 +508,7 @@ impl QpOwner {
         let (engine, qp_num) = (self.engine(), inner.qp_num());
         engine.remove_qp(qp_num);
         engine.leave_groups(qp_num);
+        engine.end_flows(inner);
         engine.say_farewell(inner);
         inner.abandon();
         engine.regions().free_windows_of(qp_num);
@@ -461,7 +522,9 @@ impl QpOwner {
     fn listen(&self) -> Result<(), VerbsError> {
         let (engine, hca) = (self.engine(), self.hca());
         let mut opened = Err(VerbsError::NoData);
-        for entry in hca.gids().iter().filter(|entry| !entry.gid.is_zero()) {
+        let gids: Vec<_> = hca.ports().map(Port::gids).collect();
+        let gids = gids.iter().flat_map(|gids| gids.iter());
+        for entry in gids.filter(|entry| !entry.gid.is_zero()) {
             match engine.uplink_for(hca.local_addr(entry.gid.to_ip())) {
                 Ok(_) => opened = Ok(()),
                 Err(error) => {
@@ -475,10 +538,60 @@ impl QpOwner {
         opened
     }
 
+    /// What the transport has to know of the device where these attributes change.
+    fn modify_context(&self, attr: &QpAttr, mask: QpAttrMask, experimental: bool) -> ModifyContext {
+        let hca = self.hca();
+        let gid = |av: &AddressVector| hca.port(av.port_num)?.gid(av.sgid_index);
+        let pkey = |index| hca.pkey(index).unwrap_or(Pkey::DEFAULT);
+        let number = if mask.contains(QpAttrMask::AV) {
+            attr.ah_attr.port_num
+        } else {
+            self.inner.lock().qp.query().port_num
+        };
+        let active_mtu = |number| hca.port(number).map_or(Mtu::Mtu4096, Port::active_mtu);
+        ModifyContext {
+            sgid: gid(&attr.ah_attr),
+            pkey: pkey(attr.pkey_index),
+            active_mtu: active_mtu(number),
+            alternate: AlternateContext {
+                sgid: gid(&attr.alt_ah_attr),
+                pkey: pkey(attr.alt_pkey_index),
+                active_mtu: active_mtu(attr.alt_port_num),
+            },
+            experimental,
+        }
+    }
+
+    /// The way from `sgid` along an address vector; `None` where the transport will say what is wrong with it.
+    ///
+    /// # Errors
+    /// The peer is not among the allowed ones; those of [`QpOwner::prepare_route`].
+    fn route_to(
+        &self,
+        sgid: Option<Gid>,
+        av: &AddressVector,
+        attr: &QpAttr,
+        mask: QpAttrMask,
+    ) -> Result<Option<(Arc<Uplink>, Path)>, VerbsError> {
+        let peer = av.dgid.to_ip();
+        if av.is_global && !self.engine().peers().allow(peer) {
+            let error = VerbsError::PeerRefused(peer);
+            tracing::error!("{error}");
+            return Err(error);
+        }
+        match sgid {
+            Some(sgid) if sgid.to_ip().is_ipv4() == peer.is_ipv4() => {
+                self.prepare_route(sgid, *av, attr, mask).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
     /// The way from `sgid` to the peer that the attributes name, opened where it is not in use yet.
     fn prepare_route(
         &self,
         sgid: Gid,
+        mut av: AddressVector,
         attr: &QpAttr,
         mask: QpAttrMask,
     ) -> Result<(Arc<Uplink>, Path), VerbsError> {
@@ -489,9 +602,8 @@ impl QpOwner {
         } else {
             self.inner.lock().qp.dest_qp()
         };
-        let to = attr.ah_attr.dgid.to_ip();
+        let to = av.dgid.to_ip();
         let channel = engine.channel_to(&uplink, dest, to);
-        let mut av = attr.ah_attr;
         //= ENC-10
         if engine.controls_congestion() && av.traffic_class & ECN == 0 {
             // The network may mark the packets, rather than drop them.

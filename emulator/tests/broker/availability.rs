@@ -377,8 +377,8 @@ fn an_address_of_an_interface_that_is_not_up_is_that_interfaces() {
         }
         let config = EngineConfig::from_specs(&["dev=10.78.0.1"], BrokerMode::Embedded).unwrap();
         let device = &config.devices[0];
-        assert_eq!(device.ifname.as_deref(), Some("v0"));
-        assert_eq!(device.netdev_mtu, 1500);
+        assert_eq!(device.port.ifname.as_deref(), Some("v0"));
+        assert_eq!(device.port.netdev_mtu, 1500);
         Ok(())
     };
     let tested = thread::scope(|scope| scope.spawn(test).join().unwrap());

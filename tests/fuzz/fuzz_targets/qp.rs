@@ -413,6 +413,8 @@ impl Run {
         headers.deth = ext.contains(ExtHeaders::DETH).then(Default::default);
         headers.rdeth = ext.contains(ExtHeaders::RDETH).then(Default::default);
         headers.xrceth = ext.contains(ExtHeaders::XRCETH).then(Default::default);
+        headers.dceth = ext.contains(ExtHeaders::DCETH).then(Default::default);
+        headers.dcreth = ext.contains(ExtHeaders::DCRETH).then(Default::default);
     }
 
     fn deliver(&mut self, bytes: &[u8], source: IpAddr) {

@@ -22,6 +22,7 @@ mod rows;
 mod sweep;
 mod sys;
 mod table;
+mod ucx;
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
@@ -52,6 +53,11 @@ enum Task {
     Rows,
     /// Bandwidth and latency over message sizes from 8 B to 4 MiB.
     Sweep(SweepArgs),
+    /// UCX over Rocade beside UCX's own ways between two processes (`ucx_perftest` of ucx-utils).
+    Ucx {
+        #[command(flatten)]
+        common: Common,
+    },
     /// One process of a measurement; not for people.
     #[command(hide = true)]
     Part {
@@ -139,6 +145,7 @@ fn main() -> ExitCode {
             Ok(ExitCode::SUCCESS)
         }
         Some(Task::Sweep(args)) => isolated(|| run_sweep(&args)),
+        Some(Task::Ucx { common }) => isolated(|| run_ucx(&common)),
         None => isolated(|| run_table(&cli.table)),
     };
     result.unwrap_or_else(|failure| {
@@ -184,6 +191,17 @@ fn run_sweep(args: &SweepArgs) -> Result<ExitCode, Failure> {
         document::write_plot("performance-latency.svg", &sweep.latency_svg())?;
         let text = format!("{circumstances}\n{}", sweep.markdown());
         document::replace("sweep", &text)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run_ucx(common: &Common) -> Result<ExitCode, Failure> {
+    let rig = Rig::new(common)?;
+    let circumstances = document::circumstances();
+    let table = ucx::markdown(&rig, common.runs)?;
+    println!("{table}");
+    if common.write {
+        document::replace("ucx", &format!("{circumstances}\n{table}"))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -61,6 +61,12 @@ impl Network {
         !self.prefix.is_empty()
     }
 
+    /// A process inside that lives as long as this.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.holder.as_ref().map(Child::id)
+    }
+
     /// A command inside; the process that it becomes is the program itself (no parent in between).
     #[must_use]
     pub fn command(&self, words: &[OsString]) -> Command {

@@ -133,17 +133,38 @@ impl Rig {
         )
     }
 
+    /// As [`Rig::start`], in another network.
+    ///
+    /// # Panics
+    /// Where it cannot be started.
+    pub fn start_in(
+        &self,
+        network: &Network,
+        name: &str,
+        device: &Device,
+        words: &[&str],
+    ) -> Process {
+        let device = format!("{}={}", device.name, device.place);
+        let all = self.run_words(&["--dev", &device], words);
+        self.start_command(name, network.command(&all))
+    }
+
     /// Starts `words` under `rocade run` with these options.
     ///
     /// # Panics
     /// Where it cannot be started.
     pub fn start_with(&self, name: &str, options: &[&str], words: &[&str]) -> Process {
+        let all = self.run_words(options, words);
+        self.start_command(name, self.network.command(&all))
+    }
+
+    fn run_words(&self, options: &[&str], words: &[&str]) -> Vec<OsString> {
         let mut all: Vec<OsString> = vec![self.rocade.clone().into(), "run".into()];
         all.extend(options.iter().map(OsString::from));
         all.extend(self.options.iter().map(OsString::from));
         all.push("--".into());
         all.extend(words.iter().map(OsString::from));
-        self.start_command(name, self.network.command(&all))
+        all
     }
 
     /// Starts a program of the machine itself inside the rig's network.

@@ -9,6 +9,7 @@ pub mod flow;
 mod ledger;
 pub mod lending;
 pub mod network;
+pub mod paths;
 pub mod rng;
 pub mod scenario;
 pub mod unreliable;

@@ -156,7 +156,9 @@ impl Network {
         if dark.contains(&transit.time.as_ns()) || self.rng.chance(faults.loss) {
             return Fate::Drop;
         }
-        let ruled = self.rules.decide_packet(Direction::Tx, &transit.packet);
+        let ruled = self
+            .rules
+            .decide_packet(Direction::Tx, transit.path, &transit.packet);
         if ruled.corrupt.is_some() {
             // The ICRC would tell.
             return Fate::Drop;
@@ -199,6 +201,8 @@ impl Observer {
         assert!(ahead <= 0, "{headers} leaves a gap after {}", self.next);
         let mut image = *headers;
         image.bth.ack_req = false;
+        // What was sent on one path may be repeated on the other.
+        image.bth.migreq = true;
         let fact = (image, summary(payload));
         if ahead == 0 {
             let psns = match headers.reth {

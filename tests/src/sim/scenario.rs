@@ -4,12 +4,13 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use rocade_transport::testing::{Pair, Setup, Side, TestDomain, TestMemory, TestSrq};
+use rocade_transport::testing::{Fate, Pair, Setup, Side, TestDomain, TestMemory, TestSrq};
 use rocade_transport::{HOLD_NS, QpType, Time};
 use rocade_wire::Psn;
 
 use super::flow::{Flow, Kind, MAX_LEN, Work};
 use super::network::{Faults, Network, Pace};
+use super::paths::Paths;
 use super::rng::Rng;
 
 /// No run lasts longer, in virtual time.
@@ -52,6 +53,8 @@ pub struct Scenario {
     pub work: Vec<Work>,
     /// All packets are handled the general way.
     pub long_way: bool,
+    /// There are two paths, and after so many messages at most the one in use dies, or is left; 0 for one path.
+    pub path_changes: u64,
     /// Where receives come from, and of which service the connection is.
     pub receives: Receives,
 }
@@ -89,6 +92,8 @@ pub struct Report {
     pub held_acks: u64,
     /// Posts that waited for company.
     pub waiting_posts: u64,
+    /// How often a side has changed its path.
+    pub migrations: u64,
     /// Virtual time.
     pub time_ns: u64,
 }
@@ -105,6 +110,7 @@ impl Report {
         self.short_packets += other.short_packets;
         self.held_acks += other.held_acks;
         self.waiting_posts += other.waiting_posts;
+        self.migrations += other.migrations;
         self.time_ns += other.time_ns;
     }
 }
@@ -144,6 +150,7 @@ impl Scenario {
         let timeout = rng.range_u8(12, 15);
         Self {
             receives: Receives::Own,
+            path_changes: 0,
             long_way: false,
             seed,
             pmtu: rng.range_u32(1, 5),
@@ -267,7 +274,17 @@ impl Scenario {
         let mut network = Network::new(self.seed, Rc::clone(&faults), pmtu, first_psns);
         network.set_pace(self.pace);
         network.set_rules(self.rules);
-        pair.set_network(move |transit| network.decide(transit));
+        let mut paths =
+            (self.path_changes > 0).then(|| Paths::new(self.seed, self.path_changes, &mut pair));
+        let dead = paths.as_ref().map(Paths::dead).unwrap_or_default();
+        pair.set_network(move |transit| {
+            let fate = network.decide(transit);
+            let (from, to) = transit.path;
+            match dead.get() {
+                Some(dead) if dead == from || dead == to => Fate::Drop,
+                _ => fate,
+            }
+        });
         let mut flows: Vec<Flow> = Side::BOTH
             .into_iter()
             .zip(&self.work)
@@ -292,6 +309,9 @@ impl Scenario {
             assert!(pair.now() < LIMIT, "no progress");
             deliver(&mut pair, &mut flows);
             let completed: u64 = flows.iter().map(Flow::completed).sum();
+            if let Some(paths) = &mut paths {
+                paths.step(&mut pair, completed, total * 8 / 10);
+            }
             if completed * 10 >= total * 9 {
                 *faults.borrow_mut() = Faults::NONE;
             }
@@ -309,6 +329,10 @@ impl Scenario {
         };
         report.held_acks = pair.paced().acks;
         report.waiting_posts = pair.paced().posts;
+        if let Some(paths) = &mut paths {
+            paths.step(&mut pair, total, 0);
+            report.migrations = paths.migrations;
+        }
         for side in Side::BOTH {
             assert_eq!(pair.take_events(side), []);
             let counters = pair.node(side).qp.counters();
@@ -356,6 +380,7 @@ impl Scenario {
             setup.attr.retry_cnt = self.retry_cnt;
             setup.attr.min_rnr_timer = self.min_rnr_timer;
             setup.config.sq_sig_all = false;
+            Paths::prepare(setup);
             // Queues that are just long enough: a slot that is not given back in time is missed.
             setup.config.cap.max_send_wr = self.queue_len(side, |work| work.window);
             setup.config.cap.max_recv_wr = self.queue_len(side.other(), |work| work.receives);

@@ -14,9 +14,12 @@ mod idle;
 mod infinistore;
 mod messages;
 mod mooncake;
+mod mpi;
+mod nixl;
 mod perftest;
 mod pingpong;
 mod pyverbs;
+mod raw_ethernet;
 mod ucx;
 mod view;
 

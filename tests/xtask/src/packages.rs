@@ -56,6 +56,12 @@ const PACKAGES: &[Package] = &[
     package("python3-pip", "/usr/bin/pip3", VIEW),
     package("infiniband-diags", "ibstat", VIEW),
     package("ucx-utils", "ucx_info", VIEW),
+    package("openmpi-bin", "mpirun", CONSUMERS),
+    package(
+        "python3-mpi4py",
+        "/usr/lib/python3/dist-packages/mpi4py/bench.py",
+        CONSUMERS,
+    ),
     package("util-linux", "setpriv", VIEW),
     package(
         "python3-pyverbs",

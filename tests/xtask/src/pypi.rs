@@ -31,6 +31,12 @@ const PACKAGES: &[Package] = &[
         // PyTorch.
         options: &["--no-deps"],
     },
+    Package {
+        name: "nixl-1.5.1",
+        requirements: &["nixl==1.5.1", "nixl-cu12==1.5.1", "numpy==2.2.6"],
+        // The other half of it, for another CUDA.
+        options: &["--no-deps"],
+    },
 ];
 
 /// Installs what is missing. With `must` the answer counts as a step: failed where something is still missing.

@@ -1,5 +1,8 @@
 //! A queue pair: entry points only.
 
+mod dynamic;
+mod frames;
+mod migrate;
 mod modify;
 mod salvage;
 mod short;
@@ -12,18 +15,19 @@ use core::net::IpAddr;
 use rocade_wire::{Gid, Headers, Msn, Mtu, Operation, Packet, Pkey, Psn, Qpn, Service};
 
 use side::{RecvSide, SendSide};
-pub use state::{TransitionRule, transition_rule};
+pub use state::{TransitionRule, experimental_rule, transition_rule};
 
 use crate::attr::{QpAttr, QpAttrMask, QpCap, QpState, QpType};
 use crate::completion::{Completion, WcStatus};
 use crate::counters::{Counters, DropReason};
 use crate::cx::Cx;
+use crate::dc::Initiator;
 use crate::error::{ModifyError, PostError};
 use crate::event::QpEvent;
 use crate::memory::{Accessor, Memory, PdTag};
 use crate::outputs::{Fatal, Outputs};
 use crate::pace::{AckTiming, Pace};
-use crate::peer::{Framing, PacketMeta, Peer};
+use crate::peer::{Framing, Migration, PacketMeta, Peer};
 use crate::queue::{Receives, RecvLimits, RecvSource, SendLimits, Srqn};
 use crate::rate::MarkWatch;
 use crate::time::Time;
@@ -82,6 +86,21 @@ pub struct ModifyContext {
     pub pkey: Pkey,
     /// The port's active MTU.
     pub active_mtu: Mtu,
+    /// The same of the alternate path.
+    pub alternate: AlternateContext,
+    /// The call is one of the experimental verbs: a DC initiator has another state table then (DCS-09).
+    pub experimental: bool,
+}
+
+/// What the device knows of the alternate path that [`Qp::modify`] loads.
+#[derive(Clone, Copy, Debug)]
+pub struct AlternateContext {
+    /// The GID that `alt_ah_attr.sgid_index` selects, `None` where the entry is empty or absent.
+    pub sgid: Option<Gid>,
+    /// The P_Key that `alt_pkey_index` selects.
+    pub pkey: Pkey,
+    /// The active MTU of its port.
+    pub active_mtu: Mtu,
 }
 
 /// A queue pair. See the crate documentation for the order of calls.
@@ -94,6 +113,8 @@ pub struct Qp {
     send: SendSide,
     recv: RecvSide,
     comm_est_raised: bool,
+    /// It has migrated, and nobody has asked yet.
+    has_moved: bool,
     /// Where congestion is controlled: marks are answered, and notifications heeded.
     marks: Option<Box<MarkWatch>>,
     out: Outputs,
@@ -106,6 +127,7 @@ impl Qp {
     #[must_use]
     pub fn new(config: QpConfig, receives: Receives) -> Option<Self> {
         let framing = Framing::of(config.qp_type)?;
+        let is_target = config.qp_type == QpType::DcTarget;
         //= XRC-01
         let of_domain = matches!(receives, Receives::Domain(_));
         if of_domain != (config.qp_type == QpType::XrcRecv) {
@@ -131,10 +153,14 @@ impl Qp {
             peer: Peer::unknown(framing),
             send: SendSide::of(config.qp_type, send_limits)?,
             recv: RecvSide::of(
-                config.qp_type,
-                RecvSource::new(receives, config.pd, recv_limits),
+                &config,
+                match receives {
+                    Receives::Shared(srq) if is_target => RecvSource::OfTarget(srq, config.pd),
+                    receives => RecvSource::new(receives, config.pd, recv_limits),
+                },
             )?,
             comm_est_raised: false,
+            has_moved: false,
             marks: None,
             out: Outputs::new(config.qp_num),
             pace: Pace::default(),
@@ -187,7 +213,7 @@ impl Qp {
     #[inline]
     #[must_use]
     pub const fn is_reliable(&self) -> bool {
-        matches!(self.recv, RecvSide::Reliable(_))
+        matches!(self.recv, RecvSide::Reliable(_)) || self.config.qp_type.is_dynamic()
     }
 
     /// What it was created with.
@@ -292,13 +318,15 @@ impl Qp {
         self.post(now, wr, Some(to), inline)
     }
 
-    /// The ways of the datagrams that are not complete.
+    /// The ways of the datagrams and DC requests that are not complete.
     pub fn queued_routes(&self) -> impl Iterator<Item = RouteTag> {
-        let sender = match &self.send {
-            SendSide::Unreliable(sender) => Some(sender),
-            SendSide::Reliable(_) | SendSide::None => None,
+        let (sender, initiator) = match &self.send {
+            SendSide::Unreliable(sender) => (Some(sender), None),
+            SendSide::Dynamic(initiator) => (None, Some(&**initiator)),
+            SendSide::Reliable(_) | SendSide::Frames(_) | SendSide::None => (None, None),
         };
-        sender.into_iter().flat_map(Sender::routes)
+        let of_datagrams = sender.into_iter().flat_map(Sender::routes);
+        of_datagrams.chain(initiator.into_iter().flat_map(Initiator::routes))
     }
 
     #[inline]
@@ -309,25 +337,37 @@ impl Qp {
         to: Option<Destination>,
         inline: Option<&[u8]>,
     ) -> Result<(), PostError> {
+        self.may_post()?;
+        self.send.post(wr, to, inline)?;
+        self.flush_posted(now);
+        Ok(())
+    }
+
+    #[inline]
+    const fn may_post(&self) -> Result<(), PostError> {
         //= PST-01..07
         match self.state {
-            QpState::Reset | QpState::Init | QpState::Rtr => return Err(PostError::InvalidState),
-            QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => {}
+            QpState::Reset | QpState::Init | QpState::Rtr => Err(PostError::InvalidState),
+            QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err => Ok(()),
         }
-        self.send.post(wr, to, inline)?;
+    }
+
+    #[inline]
+    fn flush_posted(&mut self, now: Time) {
         if matches!(self.state, QpState::Err | QpState::Sqe) {
             //= RC-STA-02
             let (send, _, mut cx) = self.sides(now, &());
             send.flush(&mut cx);
         }
-        Ok(())
     }
 
     /// The newest send work request, which was queued just now, has these operands: its operation is one that needs
     /// them.
     pub fn equip(&mut self, operands: Operands) {
-        if let SendSide::Reliable(requester) = &mut self.send {
-            requester.equip(operands);
+        match &mut self.send {
+            SendSide::Reliable(requester) => requester.equip(operands),
+            SendSide::Dynamic(initiator) => initiator.equip(operands),
+            SendSide::Unreliable(_) | SendSide::Frames(_) | SendSide::None => {}
         }
     }
 
@@ -436,14 +476,18 @@ impl Qp {
         if meta.is_marked() && !packet.payload().is_empty() {
             self.note_mark(now);
         }
+        if self.config.qp_type.is_dynamic() {
+            self.handle_dynamic(now, meta, packet, mem);
+            return;
+        }
         let headers = packet.headers();
         let operation = headers.bth.opcode.operation();
         if operation.is_some_and(Operation::is_response) {
             self.handle_response(now, headers, packet.payload(), mem);
             return;
         }
-        if let RecvSide::None = self.recv {
-            // An XRC initiator has no requests to answer.
+        if let RecvSide::None | RecvSide::Frames(_) = self.recv {
+            // An XRC initiator has no requests to answer, and raw packets come another way.
             self.out.counters.drop_packet(DropReason::WrongService);
             return;
         }
@@ -455,7 +499,7 @@ impl Qp {
             }
             RecvSide::Connected(receiver) => receiver.handle(&mut cx, headers, packet.payload()),
             RecvSide::Datagrams(receiver) => receiver.handle(&mut cx, meta, packet),
-            RecvSide::None => Ok(()),
+            RecvSide::Target(_) | RecvSide::Frames(_) | RecvSide::None => Ok(()),
         };
         self.conclude(now, result);
     }
@@ -505,13 +549,20 @@ impl Qp {
     }
 
     /// The checks before anything with an effect (BTH-14, BTH-15, RC-LIM-05, BTH-06).
-    fn reject_reason(&self, meta: &PacketMeta, packet: &Packet<'_>) -> Option<DropReason> {
+    fn reject_reason(&mut self, meta: &PacketMeta, packet: &Packet<'_>) -> Option<DropReason> {
         if !self.state.receives() {
             //= RC-RSP-01
             return Some(DropReason::State);
         }
+        if self.config.qp_type.is_dynamic() {
+            // Each session has a peer of its own.
+            return None;
+        }
         if let RecvSide::Datagrams(_) = self.recv {
             return self.peer.reject_datagram(meta, packet.bth());
+        }
+        if self.peer.heeds(packet.bth()) {
+            return self.heed(meta, packet.bth());
         }
         self.peer.reject_reason(meta, packet.bth())
     }
@@ -586,8 +637,9 @@ impl Qp {
     }
 
     /// In ERR there will be no requests for an acknowledgement to leave with.
+    /// And what was promised on one path is not known on the other.
     fn timing(&self, acks: AckTiming) -> AckTiming {
-        if self.state == QpState::Err {
+        if self.state == QpState::Err || self.peer.migration != Migration::Migrated {
             AckTiming::Now
         } else {
             acks
@@ -608,6 +660,7 @@ impl Qp {
 
     fn transmit_requests(&mut self, now: Time, mem: &impl Memory, tx: &mut TxBuffer) {
         if !matches!(self.state, QpState::Rts | QpState::Sqd) {
+            self.say_farewells(tx);
             return;
         }
         let (send, _, mut cx) = self.sides(now, mem);
@@ -692,13 +745,17 @@ impl Qp {
 
     fn conclude(&mut self, now: Time, result: Result<(), Fatal>) {
         if result.is_err() {
-            self.enter_error(now);
+            if core::mem::take(&mut self.out.path_failed) {
+                self.migrate(true);
+            } else {
+                self.enter_error(now);
+            }
         }
     }
 
     /// A local error of a side that nobody acknowledges ends that side, and no more (UC-11, UD-12).
     fn conclude_send(&mut self, now: Time, result: Result<(), Fatal>) {
-        if let SendSide::Unreliable(_) = self.send
+        if let SendSide::Unreliable(_) | SendSide::Frames(_) = self.send
             && result.is_err()
         {
             self.state = QpState::Sqe;

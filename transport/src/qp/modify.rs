@@ -1,22 +1,23 @@
 //! `modify_qp`: validation, then application (QPS-*, QPV-*).
 
-use rocade_wire::{AckTimeout, Mtu, Psn, Qkey, Qpn, RnrTimer};
+use alloc::boxed::Box;
 
-use super::state::transition_rule;
+use rocade_wire::{AckTimeout, Gid, Mtu, Psn, Qkey, Qpn, RnrTimer};
+
+use super::state::{experimental_rule, transition_rule};
 use super::{ModifyContext, Qp};
 use crate::attr::{AddressVector, QpAttr, QpAttrMask, QpState, QpType};
 use crate::error::ModifyError;
+use crate::peer::{Alternate, Migration};
 use crate::requester::RequesterAttr;
 use crate::responder::ResponderAttr;
 use crate::time::Time;
 
 const COUNTER_MAX: u8 = 7;
 const CODE_MAX: u8 = 31;
-/// Values of `path_mig_state` (RC-APM-01).
-//= RC-APM-01
-const MIGRATED: u32 = 0;
-const REARM: u32 = 1;
-const ARMED: u32 = 2;
+const MIGRATED: u32 = Migration::Migrated as u32;
+const REARM: u32 = Migration::Rearm as u32;
+const ARMED: u32 = Migration::Armed as u32;
 
 pub(super) fn modify(
     qp: &mut Qp,
@@ -26,7 +27,7 @@ pub(super) fn modify(
     context: &ModifyContext,
 ) -> Result<(), ModifyError> {
     let mask = without_ignored(qp.config.qp_type, mask);
-    let next = next_state(qp, attr, mask)?;
+    let next = next_state(qp, attr, mask, context)?;
     if qp.state == QpState::Sqd
         && next == QpState::Sqd
         && !qp.send.is_drained()
@@ -59,8 +60,23 @@ fn without_ignored(qp_type: QpType, mask: QpAttrMask) -> QpAttrMask {
 }
 
 //= QPS-02..04
-fn next_state(qp: &Qp, attr: &QpAttr, mask: QpAttrMask) -> Result<QpState, ModifyError> {
-    if mask.contains(QpAttrMask::CUR_STATE) {
+fn next_state(
+    qp: &Qp,
+    attr: &QpAttr,
+    mask: QpAttrMask,
+    context: &ModifyContext,
+) -> Result<QpState, ModifyError> {
+    let qp_type = qp.config.qp_type;
+    //= DCS-08
+    if qp_type.is_dynamic() && !context.experimental && !mask.contains(QpAttrMask::STATE) {
+        return Err(ModifyError::MissingAttr);
+    }
+    let of_experimental = qp_type == QpType::DcInitiator && context.experimental;
+    if of_experimental && mask.contains(QpAttrMask::CUR_STATE) {
+        if QpState::from_code(attr.cur_qp_state) != Some(qp.state) {
+            return Err(ModifyError::WrongCurrentState);
+        }
+    } else if mask.contains(QpAttrMask::CUR_STATE) {
         let named = QpState::from_code(attr.cur_qp_state);
         let may_be_named = matches!(
             named,
@@ -75,8 +91,12 @@ fn next_state(qp: &Qp, attr: &QpAttr, mask: QpAttrMask) -> Result<QpState, Modif
     } else {
         qp.state
     };
-    let rule =
-        transition_rule(qp.config.qp_type, qp.state, next).ok_or(ModifyError::NoTransition)?;
+    let rule = if of_experimental {
+        experimental_rule(qp.state, next)
+    } else {
+        transition_rule(qp_type, qp.state, next)
+    };
+    let rule = rule.ok_or(ModifyError::NoTransition)?;
     if !mask.contains(rule.required) {
         return Err(ModifyError::MissingAttr);
     }
@@ -144,7 +164,8 @@ fn check_values(
         qp.attr.port_num
     };
     if mask.contains(QpAttrMask::AV) {
-        check_av(&attr.ah_attr, port, context)?;
+        let to_anybody = qp.config.qp_type.is_dynamic();
+        check_av(&attr.ah_attr, port, to_anybody, context)?;
     }
     //= QPV-01
     let alt_port_ok = port_ok(attr.alt_port_num) && attr.alt_port_num == attr.alt_ah_attr.port_num;
@@ -163,7 +184,7 @@ fn check_values(
     let alternate = &attr.alt_ah_attr;
     check(
         QpAttrMask::ALT_PATH,
-        leads_somewhere(alternate),
+        leads_somewhere(alternate) && alternate_ok(qp, attr, mask, context),
         "alt_ah_attr",
     )?;
     check(
@@ -190,9 +211,29 @@ fn leads_somewhere(av: &AddressVector) -> bool {
     av.is_global && av.sl <= 7 && !av.dgid.is_zero() && !av.dgid.is_multicast()
 }
 
+/// The alternate path starts where there is an address of the peer's IP version, and its port takes packets as
+/// long as those of the primary path.
+//= RC-APM-08 QPV-04 ENC-12
+fn alternate_ok(qp: &Qp, attr: &QpAttr, mask: QpAttrMask, context: &ModifyContext) -> bool {
+    let path_mtu = if mask.contains(QpAttrMask::PATH_MTU) {
+        attr.path_mtu
+    } else {
+        qp.attr.path_mtu
+    };
+    let alternate = &context.alternate;
+    let to = attr.alt_ah_attr.dgid.to_ip();
+    let same_family = |from: Gid| from.to_ip().is_ipv4() == to.is_ipv4();
+    alternate.sgid.is_some_and(same_family) && path_mtu <= u32::from(alternate.active_mtu.code())
+}
+
 //= QPV-01, QPV-04, ENC-12, ENC-14
 //= QPV-02
-fn check_av(av: &AddressVector, port: u8, context: &ModifyContext) -> Result<(), ModifyError> {
+fn check_av(
+    av: &AddressVector,
+    port: u8,
+    to_anybody: bool,
+    context: &ModifyContext,
+) -> Result<(), ModifyError> {
     if av.port_num != port {
         return Err(ModifyError::BadValue("ah_attr.port_num"));
     }
@@ -205,6 +246,10 @@ fn check_av(av: &AddressVector, port: u8, context: &ModifyContext) -> Result<(),
     let sgid = context
         .sgid
         .ok_or(ModifyError::BadValue("ah_attr.grh.sgid_index"))?;
+    //= DC-08
+    if to_anybody {
+        return Ok(());
+    }
     let same_family = sgid.to_ip().is_ipv4() == av.dgid.to_ip().is_ipv4();
     if av.dgid.is_zero() || av.dgid.is_multicast() || !same_family {
         return Err(ModifyError::BadValue("ah_attr.grh.dgid"));
@@ -240,6 +285,7 @@ fn store(qp: &mut Qp, new: &QpAttr, mask: QpAttrMask) {
         PATH_MIG_STATE => path_mig_state;
         DEST_QPN => dest_qp_num;
         RATE_LIMIT => rate_limit;
+        DC_KEY => dc_key;
     }
 }
 
@@ -279,6 +325,7 @@ fn apply(qp: &mut Qp, now: Time, mask: QpAttrMask, next: QpState, context: &Modi
         qp.peer.pmtu = context.active_mtu;
     }
     apply_attrs(qp, mask);
+    apply_paths(qp, mask, context);
     qp.state = next;
     match next {
         QpState::Reset => reset(qp),
@@ -298,7 +345,29 @@ fn apply(qp: &mut Qp, now: Time, mask: QpAttrMask, next: QpState, context: &Modi
     }
 }
 
-fn apply_attrs(qp: &mut Qp, mask: QpAttrMask) {
+fn apply_paths(qp: &mut Qp, mask: QpAttrMask, context: &ModifyContext) {
+    if mask.contains(QpAttrMask::ALT_PATH)
+        && let Some(sgid) = context.alternate.sgid
+    {
+        qp.peer.alternate = Some(Box::new(Alternate {
+            pkey: context.alternate.pkey,
+            local: sgid.to_ip(),
+            remote: qp.attr.alt_ah_attr.dgid.to_ip(),
+            complained: false,
+        }));
+    }
+    if !mask.contains(QpAttrMask::PATH_MIG_STATE) {
+        return;
+    }
+    //= RC-APM-03
+    match (qp.peer.migration, qp.attr.path_mig_state) {
+        (_, REARM) => qp.peer.set_migration(Migration::Rearm),
+        (Migration::Armed, MIGRATED) => qp.migrate(false),
+        _ => {}
+    }
+}
+
+pub(super) fn apply_attrs(qp: &mut Qp, mask: QpAttrMask) {
     let requester = QpAttrMask::TIMEOUT
         | QpAttrMask::RETRY_CNT
         | QpAttrMask::RNR_RETRY
@@ -339,6 +408,9 @@ pub(super) fn reset(qp: &mut Qp) {
     qp.out.events.clear();
     qp.pace.reset();
     qp.comm_est_raised = false;
+    qp.has_moved = false;
+    qp.peer.alternate = None;
+    qp.peer.set_migration(Migration::Migrated);
     qp.attr = QpAttr {
         cap: qp.config.cap,
         ..QpAttr::default()

@@ -84,7 +84,8 @@ impl Qp {
                 self.conclude_send(now, result);
             }
             Source::Remote { replay, .. } => {
-                let result = self.recv.fail_response(psn, replay, &mut self.out);
+                let (_, recv, mut cx) = self.sides(now, &());
+                let result = recv.fail_response(&mut cx, psn, replay);
                 self.conclude(now, result);
             }
         }

@@ -22,7 +22,7 @@ impl Qp {
     ) -> bool {
         let bth = packet.bth();
         //= BTH-14
-        if self.peer.reject_reason(meta, bth).is_some() || meta.is_marked() {
+        if !self.peer.is_plain(meta, bth) || meta.is_marked() {
             return false;
         }
         if packet.operation() == Operation::Acknowledge {

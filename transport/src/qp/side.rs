@@ -1,15 +1,20 @@
 //! The two sides of a queue pair: which machine sends, and which receives. Both are fixed when the queue
 //! pair is created.
 
+use alloc::boxed::Box;
+
 use rocade_wire::{Msn, Psn, Qkey};
 
+use super::QpConfig;
 use crate::attr::QpType;
 use crate::cx::Cx;
+use crate::dc::{Initiator, Target};
 use crate::error::PostError;
 use crate::memory::Memory;
 use crate::outputs::{Fatal, Outputs};
 use crate::peer::Peer;
 use crate::queue::{RecvSource, SendLimits};
+use crate::raw::{FrameReceiver, FrameSender, Tso};
 use crate::requester::{Requester, RequesterAttr};
 use crate::responder::{Responder, ResponderAttr};
 use crate::time::Time;
@@ -24,8 +29,12 @@ pub(super) enum SendSide {
     None,
     /// Acknowledged and repeated: RC.
     Reliable(Requester),
+    /// Likewise, to one target after another: DC.
+    Dynamic(Box<Initiator>),
     /// Once: UC and UD.
     Unreliable(Sender),
+    /// Frames as they are: raw packets.
+    Frames(FrameSender),
 }
 
 /// What receives.
@@ -39,6 +48,10 @@ pub(super) enum RecvSide {
     Connected(Connected),
     /// Takes datagrams of anybody: UD.
     Datagrams(Datagrams),
+    /// Takes frames as they are: raw packets.
+    Frames(FrameReceiver),
+    /// Acknowledges, and answers, whoever has the key: DC.
+    Target(Box<Target>),
 }
 
 impl SendSide {
@@ -49,7 +62,10 @@ impl SendSide {
             QpType::Uc | QpType::Ud => Some(Self::Unreliable(Sender::new(limits, qp_type))),
             //= XRC-01
             QpType::XrcRecv => Some(Self::None),
-            QpType::RawPacket => None,
+            QpType::RawPacket => Some(Self::Frames(FrameSender::new(limits))),
+            //= DC-01
+            QpType::DcInitiator => Some(Self::Dynamic(Box::new(Initiator::new(limits)))),
+            QpType::DcTarget => Some(Self::None),
         }
     }
 
@@ -57,16 +73,20 @@ impl SendSide {
     pub(super) fn queued(&self) -> usize {
         match self {
             Self::Reliable(requester) => requester.queued(),
+            Self::Dynamic(initiator) => initiator.queued(),
             Self::Unreliable(sender) => sender.queued(),
+            Self::Frames(sender) => sender.queued(),
             Self::None => 0,
         }
     }
 
     /// Everything started has ended.
-    pub(super) const fn is_drained(&self) -> bool {
+    pub(super) fn is_drained(&self) -> bool {
         match self {
             Self::Reliable(requester) => requester.is_drained(),
+            Self::Dynamic(initiator) => initiator.is_drained(),
             Self::Unreliable(sender) => sender.is_drained(),
+            Self::Frames(sender) => sender.is_drained(),
             Self::None => true,
         }
     }
@@ -76,8 +96,10 @@ impl SendSide {
     pub(super) fn has_work(&self) -> bool {
         match self {
             Self::Reliable(requester) => requester.has_work(),
+            Self::Dynamic(initiator) => initiator.has_work(),
             Self::Unreliable(sender) => sender.has_work(),
-            Self::None => false,
+            // Its frames are fetched by another way.
+            Self::Frames(_) | Self::None => false,
         }
     }
 
@@ -91,15 +113,33 @@ impl SendSide {
         match self {
             Self::Reliable(requester) if to.is_none() => requester.post(wr, inline),
             Self::Reliable(_) => Err(PostError::NoDestination),
+            Self::Dynamic(_) if to.is_some() => Err(PostError::NoDestination),
+            Self::Dynamic(initiator) => initiator.post(wr, None, inline),
             Self::Unreliable(sender) => sender.post(wr, to, inline),
+            Self::Frames(sender) => sender.post(wr, to, None, inline),
             Self::None => Err(PostError::InvalidState),
+        }
+    }
+
+    /// Queues a request that is cut into segments; only raw packets are.
+    pub(super) fn post_tso(
+        &mut self,
+        wr: &SendWr<'_>,
+        tso: Tso<'_>,
+        inline: Option<&[u8]>,
+    ) -> Result<(), PostError> {
+        match self {
+            Self::Frames(sender) => sender.post(wr, None, Some(tso), inline),
+            _ => Err(PostError::UnsupportedOpcode),
         }
     }
 
     pub(super) fn unpost(&mut self, count: usize) {
         match self {
             Self::Reliable(requester) => requester.unpost(count),
+            Self::Dynamic(initiator) => initiator.unpost(count),
             Self::Unreliable(sender) => sender.unpost(count),
+            Self::Frames(sender) => sender.unpost(count),
             Self::None => {}
         }
     }
@@ -107,7 +147,9 @@ impl SendSide {
     pub(super) const fn unflush(&mut self, slots: u32) {
         match self {
             Self::Reliable(requester) => requester.unflush(slots),
+            Self::Dynamic(initiator) => initiator.unflush(slots),
             Self::Unreliable(sender) => sender.unflush(slots),
+            Self::Frames(sender) => sender.unflush(slots),
             Self::None => {}
         }
     }
@@ -115,7 +157,9 @@ impl SendSide {
     pub(super) const fn free_slots(&mut self, slots: u32) {
         match self {
             Self::Reliable(requester) => requester.free_slots(slots),
+            Self::Dynamic(initiator) => initiator.free_slots(slots),
             Self::Unreliable(sender) => sender.free_slots(slots),
+            Self::Frames(sender) => sender.free_slots(slots),
             Self::None => {}
         }
     }
@@ -124,14 +168,26 @@ impl SendSide {
     pub(super) fn start(&mut self, sq_psn: Psn) {
         match self {
             Self::Reliable(requester) => requester.start(sq_psn),
+            Self::Dynamic(initiator) => initiator.start(sq_psn),
             Self::Unreliable(sender) => sender.start(sq_psn),
-            Self::None => {}
+            Self::Frames(_) | Self::None => {}
         }
     }
 
     pub(super) fn set_attr(&mut self, attr: RequesterAttr) {
+        match self {
+            Self::Reliable(requester) => requester.set_attr(attr),
+            Self::Dynamic(initiator) => initiator.set_attr(attr),
+            Self::Unreliable(_) | Self::Frames(_) | Self::None => {}
+        }
+    }
+
+    /// Packets take another path from now on, because the old one has failed or not. Where nothing is
+    /// acknowledged, there is nothing to learn of a path.
+    //= RC-APM-11
+    pub(super) fn change_path(&mut self, failed: bool) {
         if let Self::Reliable(requester) = self {
-            requester.set_attr(attr);
+            requester.change_path(failed);
         }
     }
 
@@ -145,21 +201,25 @@ impl SendSide {
         match self {
             Self::Reliable(requester) => requester.set_draining(draining),
             Self::Unreliable(sender) => sender.set_draining(draining),
-            Self::None => {}
+            Self::Frames(sender) => sender.set_draining(draining),
+            //= DCS-08
+            Self::Dynamic(_) | Self::None => {}
         }
     }
 
     pub(super) fn next_timeout(&self) -> Option<Time> {
         match self {
             Self::Reliable(requester) => requester.next_timeout(),
-            Self::Unreliable(_) | Self::None => None,
+            Self::Dynamic(initiator) => initiator.next_timeout(),
+            Self::Unreliable(_) | Self::Frames(_) | Self::None => None,
         }
     }
 
     pub(super) fn handle_timeout<H>(&mut self, cx: &mut Cx<'_, H>) -> Result<(), Fatal> {
         match self {
             Self::Reliable(requester) => requester.handle_timeout(cx),
-            Self::Unreliable(_) | Self::None => Ok(()),
+            Self::Dynamic(initiator) => initiator.handle_timeout(cx),
+            Self::Unreliable(_) | Self::Frames(_) | Self::None => Ok(()),
         }
     }
 
@@ -175,8 +235,9 @@ impl SendSide {
                 requester.poll_transmit(cx, tx);
                 requester.check_failed(cx)
             }
+            Self::Dynamic(initiator) => initiator.poll_transmit(cx, tx),
             Self::Unreliable(sender) => sender.poll_transmit(cx, tx),
-            Self::None => Ok(()),
+            Self::Frames(_) | Self::None => Ok(()),
         }
     }
 
@@ -187,8 +248,9 @@ impl SendSide {
                 requester.fail_request(cx.now, psn);
                 requester.check_failed(cx)
             }
+            Self::Dynamic(initiator) => initiator.fail_request(cx, psn),
             Self::Unreliable(sender) => sender.fail_request(cx, psn),
-            Self::None => Ok(()),
+            Self::Frames(_) | Self::None => Ok(()),
         }
     }
 
@@ -196,7 +258,9 @@ impl SendSide {
     pub(super) fn flush<H>(&mut self, cx: &mut Cx<'_, H>) {
         match self {
             Self::Reliable(requester) => requester.flush(cx),
+            Self::Dynamic(initiator) => initiator.flush(cx),
             Self::Unreliable(sender) => sender.flush(cx),
+            Self::Frames(sender) => sender.flush(cx),
             Self::None => {}
         }
     }
@@ -205,7 +269,9 @@ impl SendSide {
     pub(super) fn reset(&mut self) {
         match self {
             Self::Reliable(requester) => requester.reset(),
+            Self::Dynamic(initiator) => initiator.reset(),
             Self::Unreliable(sender) => sender.reset(),
+            Self::Frames(sender) => sender.reset(),
             Self::None => {}
         }
     }
@@ -213,14 +279,24 @@ impl SendSide {
 
 impl RecvSide {
     /// That of a QP type, `None` where this crate has no state machine for it.
-    pub(super) fn of(qp_type: QpType, receives: RecvSource) -> Option<Self> {
-        match qp_type {
+    pub(super) fn of(config: &QpConfig, receives: RecvSource) -> Option<Self> {
+        match config.qp_type {
             QpType::Rc | QpType::XrcRecv => Some(Self::Reliable(Responder::new(receives))),
             //= XRC-12
             QpType::XrcSend => Some(Self::None),
+            //= DC-05
+            QpType::DcInitiator => Some(Self::None),
+            //= DC-01
+            QpType::DcTarget => match receives {
+                RecvSource::OfTarget(srq, pd) => {
+                    let max_rd_atomic = config.limits.max_qp_rd_atom;
+                    Some(Self::Target(Box::new(Target::new(srq, pd, max_rd_atomic))))
+                }
+                _ => None,
+            },
             QpType::Uc => Some(Self::Connected(Connected::new(receives))),
             QpType::Ud => Some(Self::Datagrams(Datagrams::new(receives))),
-            QpType::RawPacket => None,
+            QpType::RawPacket => Some(Self::Frames(FrameReceiver::new(receives))),
         }
     }
 
@@ -230,7 +306,8 @@ impl RecvSide {
             Self::Reliable(responder) => responder.queued(),
             Self::Connected(receiver) => receiver.queued(),
             Self::Datagrams(receiver) => receiver.queued(),
-            Self::None => 0,
+            Self::Frames(receiver) => receiver.queued(),
+            Self::Target(_) | Self::None => 0,
         }
     }
 
@@ -240,7 +317,8 @@ impl RecvSide {
             Self::Reliable(responder) => Some(responder.receives()),
             Self::Connected(receiver) => Some(receiver.receives()),
             Self::Datagrams(receiver) => Some(receiver.receives()),
-            Self::None => None,
+            Self::Frames(receiver) => Some(receiver.receives()),
+            Self::Target(_) | Self::None => None,
         }
     }
 
@@ -249,7 +327,7 @@ impl RecvSide {
         match self {
             Self::Reliable(responder) => responder.is_in_message(),
             Self::Connected(receiver) => receiver.is_in_message(),
-            Self::Datagrams(_) | Self::None => false,
+            Self::Datagrams(_) | Self::Target(_) | Self::Frames(_) | Self::None => false,
         }
     }
 
@@ -259,7 +337,8 @@ impl RecvSide {
             Self::Reliable(responder) => responder.receives_mut(),
             Self::Connected(receiver) => receiver.receives_mut(),
             Self::Datagrams(receiver) => receiver.receives_mut(),
-            Self::None => return None,
+            Self::Frames(receiver) => receiver.receives_mut(),
+            Self::Target(_) | Self::None => return None,
         })
     }
 
@@ -282,7 +361,7 @@ impl RecvSide {
         match self {
             Self::Reliable(responder) => responder.start(rq_psn),
             Self::Connected(receiver) => receiver.start(rq_psn),
-            Self::Datagrams(_) | Self::None => {}
+            Self::Datagrams(_) | Self::Target(_) | Self::Frames(_) | Self::None => {}
         }
     }
 
@@ -290,7 +369,8 @@ impl RecvSide {
         match self {
             Self::Reliable(responder) => responder.set_attr(attr),
             Self::Connected(receiver) => receiver.set_access(attr.access),
-            Self::Datagrams(_) | Self::None => {}
+            Self::Target(target) => target.set_attr(attr),
+            Self::Datagrams(_) | Self::Frames(_) | Self::None => {}
         }
     }
 
@@ -309,6 +389,10 @@ impl RecvSide {
     ) -> Result<(), Fatal> {
         match self {
             Self::Reliable(responder) => responder.poll_transmit(cx, tx),
+            Self::Target(target) => {
+                target.poll_transmit(cx, tx);
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
@@ -317,6 +401,7 @@ impl RecvSide {
     pub(super) fn has_responses(&self) -> bool {
         match self {
             Self::Reliable(responder) => responder.has_responses(),
+            Self::Target(target) => target.has_responses(),
             _ => false,
         }
     }
@@ -350,40 +435,52 @@ impl RecvSide {
     }
 
     /// The payload of a READ response cannot be read any more.
-    pub(super) fn fail_response(
+    pub(super) fn fail_response<H>(
         &mut self,
+        cx: &mut Cx<'_, H>,
         psn: Psn,
         replay: bool,
-        out: &mut Outputs,
     ) -> Result<(), Fatal> {
         match self {
-            Self::Reliable(responder) => responder.fail_response(psn, replay, out),
+            Self::Reliable(responder) => responder.fail_response(psn, replay, cx.out),
+            Self::Target(target) => {
+                target.fail_response(cx, psn, replay);
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
 
     pub(super) fn discard_responses(&mut self) {
-        if let Self::Reliable(responder) = self {
-            responder.discard_responses();
+        match self {
+            Self::Reliable(responder) => responder.discard_responses(),
+            Self::Target(target) => target.discard_responses(),
+            _ => {}
         }
     }
 
     pub(super) fn discard_unreported(&mut self, seen: usize) {
-        if let Self::Reliable(responder) = self {
-            responder.discard_unreported(seen);
+        match self {
+            Self::Reliable(responder) => responder.discard_unreported(seen),
+            Self::Target(target) => target.discard_unreported(seen),
+            _ => {}
         }
     }
 
     pub(super) fn note_handed_out(&mut self) {
-        if let Self::Reliable(responder) = self {
-            responder.note_handed_out();
+        match self {
+            Self::Reliable(responder) => responder.note_handed_out(),
+            Self::Target(target) => target.note_handed_out(),
+            _ => {}
         }
     }
 
     #[inline]
     pub(super) fn note_reported(&mut self) {
-        if let Self::Reliable(responder) = self {
-            responder.note_reported();
+        match self {
+            Self::Reliable(responder) => responder.note_reported(),
+            Self::Target(target) => target.note_reported(),
+            _ => {}
         }
     }
 
@@ -393,6 +490,8 @@ impl RecvSide {
             Self::Reliable(responder) => responder.flush(cx),
             Self::Connected(receiver) => receiver.flush(cx),
             Self::Datagrams(receiver) => receiver.flush(cx),
+            Self::Frames(receiver) => receiver.flush(cx),
+            Self::Target(target) => target.flush(cx),
             Self::None => {}
         }
     }
@@ -403,6 +502,8 @@ impl RecvSide {
             Self::Reliable(responder) => responder.reset(),
             Self::Connected(receiver) => receiver.reset(),
             Self::Datagrams(receiver) => receiver.reset(),
+            Self::Frames(receiver) => receiver.reset(),
+            Self::Target(target) => target.reset(),
             Self::None => {}
         }
     }

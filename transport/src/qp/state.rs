@@ -33,6 +33,7 @@ const MIG: QpAttrMask = QpAttrMask::PATH_MIG_STATE;
 const CUR: QpAttrMask = QpAttrMask::CUR_STATE;
 const EN: QpAttrMask = QpAttrMask::EN_SQD_ASYNC_NOTIFY;
 const RATE: QpAttrMask = QpAttrMask::RATE_LIMIT;
+const KEY: QpAttrMask = QpAttrMask::DC_KEY;
 
 macro_rules! masks {
     ($($m:expr),* $(,)?) => { NONE$(.union($m))* };
@@ -59,6 +60,8 @@ pub const fn transition_rule(
 ) -> Option<TransitionRule> {
     use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
     match (from, to) {
+        //= DCU-03
+        _ if matches!(qp_type, QpType::DcTarget) => target_rule(from, to),
         //= QPT-30
         (_, Reset) | (Init | Rtr | Rts | Sqd | Sqe | Err, Err) => rule(NONE, NONE),
         (Reset, Init) => reset_to_init(qp_type),
@@ -68,6 +71,8 @@ pub const fn transition_rule(
         (Rts, Rts) => rts_to_rts(qp_type),
         //= QPT-19
         (Rts, Sqd) => match qp_type {
+            //= DCS-08
+            QpType::DcInitiator => None,
             QpType::RawPacket => rule(NONE, NONE),
             _ => rule(NONE, EN),
         },
@@ -81,6 +86,9 @@ pub const fn transition_rule(
 
 const fn reset_to_init(qp_type: QpType) -> Option<TransitionRule> {
     match qp_type {
+        //= DCS-01
+        QpType::DcInitiator => rule(masks!(PK, PO), NONE),
+        QpType::DcTarget => None,
         //= QPT-01
         QpType::Rc | QpType::Uc | QpType::XrcSend | QpType::XrcRecv => {
             rule(masks!(PK, PO, AC), NONE)
@@ -94,6 +102,9 @@ const fn reset_to_init(qp_type: QpType) -> Option<TransitionRule> {
 
 const fn init_to_init(qp_type: QpType) -> Option<TransitionRule> {
     match qp_type {
+        //= DCS-02
+        QpType::DcInitiator => rule(NONE, masks!(PK, PO)),
+        QpType::DcTarget => None,
         //= QPT-05
         QpType::Rc | QpType::Uc | QpType::XrcSend | QpType::XrcRecv => {
             rule(NONE, masks!(PK, PO, AC))
@@ -107,6 +118,9 @@ const fn init_to_init(qp_type: QpType) -> Option<TransitionRule> {
 
 const fn init_to_rtr(qp_type: QpType) -> Option<TransitionRule> {
     match qp_type {
+        //= DCS-03
+        QpType::DcInitiator => rule(MTU, masks!(PK, AV)),
+        QpType::DcTarget => None,
         //= QPT-08
         QpType::Rc | QpType::XrcRecv => {
             rule(masks!(AV, MTU, DQ, RP, MDR, RNRT), masks!(ALT, AC, PK))
@@ -122,6 +136,9 @@ const fn init_to_rtr(qp_type: QpType) -> Option<TransitionRule> {
 
 const fn rtr_to_rts(qp_type: QpType) -> Option<TransitionRule> {
     match qp_type {
+        //= DCS-04
+        QpType::DcInitiator => rule(masks!(TO, RC, RR, SP, MR), RNRT),
+        QpType::DcTarget => None,
         //= QPT-11
         QpType::Rc => rule(masks!(TO, RC, RR, SP, MR), masks!(CUR, ALT, AC, RNRT, MIG)),
         //= QPT-12
@@ -139,6 +156,9 @@ const fn rtr_to_rts(qp_type: QpType) -> Option<TransitionRule> {
 
 const fn rts_to_rts(qp_type: QpType) -> Option<TransitionRule> {
     match qp_type {
+        //= DCS-05
+        QpType::DcInitiator => rule(NONE, RNRT),
+        QpType::DcTarget => None,
         //= QPT-16
         QpType::Rc | QpType::XrcRecv => rule(NONE, masks!(CUR, AC, ALT, MIG, RNRT)),
         //= QPT-17
@@ -152,6 +172,7 @@ const fn rts_to_rts(qp_type: QpType) -> Option<TransitionRule> {
 
 const fn sqd_to_rts(qp_type: QpType) -> Option<TransitionRule> {
     match qp_type {
+        QpType::DcInitiator | QpType::DcTarget => None,
         //= QPT-20
         QpType::Rc | QpType::XrcRecv => rule(NONE, masks!(CUR, ALT, AC, RNRT, MIG)),
         //= QPT-21
@@ -165,6 +186,7 @@ const fn sqd_to_rts(qp_type: QpType) -> Option<TransitionRule> {
 
 const fn sqd_to_sqd(qp_type: QpType) -> Option<TransitionRule> {
     match qp_type {
+        QpType::DcInitiator | QpType::DcTarget => None,
         //= QPT-23
         QpType::Rc => rule(
             NONE,
@@ -185,11 +207,45 @@ const fn sqd_to_sqd(qp_type: QpType) -> Option<TransitionRule> {
 
 const fn sqe_to_rts(qp_type: QpType) -> Option<TransitionRule> {
     match qp_type {
+        QpType::DcInitiator | QpType::DcTarget => None,
         //= QPT-28
         QpType::Ud => rule(NONE, masks!(CUR, QK)),
         //= QPT-29
         QpType::Uc => rule(NONE, masks!(CUR, AC)),
         //= QPT-34
         _ => rule(NONE, NONE),
+    }
+}
+
+/// A DC target as upstream knows it: two steps, and no way back.
+//= DCU-03
+const fn target_rule(from: QpState, to: QpState) -> Option<TransitionRule> {
+    match (from, to) {
+        (QpState::Reset, QpState::Init) => rule(masks!(PK, PO, AC), NONE),
+        (QpState::Init, QpState::Rtr) => rule(masks!(AV, MTU, RNRT), NONE),
+        _ => None,
+    }
+}
+
+/// The rule of a transition of a DC initiator by the experimental verbs; that of [`transition_rule`] is upstream's.
+//= DCS-09
+#[must_use]
+pub const fn experimental_rule(from: QpState, to: QpState) -> Option<TransitionRule> {
+    use QpState::{Err, Init, Reset, Rtr, Rts};
+    match (from, to) {
+        //= DCS-06 DCS-07
+        (_, Reset) => rule(NONE, CUR),
+        (Init | Rtr | Rts | Err, Err) => rule(NONE, CUR),
+        //= DCS-01
+        (Reset, Init) => rule(masks!(PK, PO, KEY), CUR),
+        //= DCS-02
+        (Init, Init) => rule(NONE, masks!(CUR, PK, PO, AC)),
+        //= DCS-03
+        (Init, Rtr) => rule(masks!(AV, MTU), masks!(CUR, PK, KEY)),
+        //= DCS-04
+        (Rtr, Rts) => rule(masks!(TO, RC, RR, MR), masks!(CUR, ALT, RNRT, MIG)),
+        //= DCS-05
+        (Rts, Rts) => rule(NONE, masks!(CUR, ALT, RNRT, MIG)),
+        _ => None,
     }
 }

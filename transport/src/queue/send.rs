@@ -13,6 +13,14 @@ pub(crate) struct SendLimits {
 }
 
 impl SendLimits {
+    /// The same for one of several that share a queue, whose slots are counted elsewhere.
+    pub(crate) const fn unbounded(self) -> Self {
+        Self {
+            max_wr: u32::MAX,
+            ..self
+        }
+    }
+
     /// May this work request be queued, whose data is `inline` where that is given, while so many slots are in
     /// use? Then its bytes.
     #[inline]

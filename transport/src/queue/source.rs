@@ -28,6 +28,8 @@ pub(crate) enum RecvSource {
     Shared(Arc<dyn SharedReceives>),
     /// The one that each request names.
     ByHeader(Named),
+    /// One that others take from too, whose buffers are looked for in this domain (DC-12).
+    OfTarget(Arc<dyn SharedReceives>, PdTag),
 }
 
 /// The shared receive queues of an XRC domain, and the one that the current message names.
@@ -91,7 +93,7 @@ impl RecvSource {
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Own(queue) => queue.len(),
-            Self::Shared(_) | Self::ByHeader(_) => 0,
+            Self::Shared(_) | Self::ByHeader(_) | Self::OfTarget(..) => 0,
         }
     }
 
@@ -106,7 +108,9 @@ impl RecvSource {
         match self {
             Self::Own(queue) => queue.post(wr_id, sges),
             //= PST-08
-            Self::Shared(_) | Self::ByHeader(_) => Err(PostError::SharedReceives),
+            Self::Shared(_) | Self::ByHeader(_) | Self::OfTarget(..) => {
+                Err(PostError::SharedReceives)
+            }
         }
     }
 
@@ -124,6 +128,12 @@ impl RecvSource {
             Self::Own(queue) => queue.take(),
             Self::Shared(srq) => srq.take(),
             Self::ByHeader(named) => named.take(),
+            //= DC-12
+            Self::OfTarget(srq, pd) => {
+                let mut wqe = srq.take()?;
+                wqe.pd = *pd;
+                Some(wqe)
+            }
         }
     }
 
@@ -132,7 +142,7 @@ impl RecvSource {
     pub(crate) fn take_own(&mut self) -> Option<RecvWqe> {
         match self {
             Self::Own(queue) => queue.take(),
-            Self::Shared(_) | Self::ByHeader(_) => None,
+            Self::Shared(_) | Self::ByHeader(_) | Self::OfTarget(..) => None,
         }
     }
 
@@ -140,7 +150,7 @@ impl RecvSource {
     pub(crate) fn forget(&self, srqn: Srqn) {
         match self {
             Self::Own(_) => {}
-            Self::Shared(srq) => srq.forget(),
+            Self::Shared(srq) | Self::OfTarget(srq, _) => srq.forget(),
             Self::ByHeader(named) => named.domain.forget(srqn),
         }
     }

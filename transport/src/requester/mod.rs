@@ -76,6 +76,11 @@ impl SendWqe {
         operands: None,
     };
 
+    /// It has these operands.
+    pub(crate) fn equip(&mut self, operands: Operands) {
+        self.operands = Some(Box::new(operands));
+    }
+
     /// Packets between the start of this WQE and `psn`, modulo 2^24.
     const fn offset_of(&self, psn: Psn) -> u32 {
         psn.sub(self.first_psn.get()).get()
@@ -128,8 +133,15 @@ pub(crate) struct RequesterAttr {
 }
 
 impl RequesterAttr {
+    pub(crate) const NONE: Self = Self {
+        max_rd_atomic: 0,
+        retry_cnt: 0,
+        rnr_retry: 0,
+        timeout: AckTimeout::DISABLED,
+    };
+
     /// `None` waits forever.
-    fn ack_timeout_ns(&self) -> Option<u64> {
+    pub(crate) fn ack_timeout_ns(&self) -> Option<u64> {
         self.timeout.as_ns().map(|ns| ns.max(MIN_ACK_TIMEOUT_NS))
     }
 }
@@ -192,12 +204,7 @@ impl Requester {
     pub(crate) fn new(limits: SendLimits) -> Self {
         Self {
             limits,
-            attr: RequesterAttr {
-                max_rd_atomic: 0,
-                retry_cnt: 0,
-                rnr_retry: 0,
-                timeout: AckTimeout::DISABLED,
-            },
+            attr: RequesterAttr::NONE,
             sq: VecDeque::new(),
             used: 0,
             silent: 0,
@@ -340,10 +347,56 @@ impl Requester {
         }
     }
 
+    /// Takes the newest work request back, which was posted just now.
+    pub(crate) fn take_newest(&mut self) -> Option<SendWqe> {
+        if self.sq.len() > self.started {
+            self.sq.pop_back()
+        } else {
+            None
+        }
+    }
+
+    /// Queues one that was taken back.
+    pub(crate) fn put(&mut self, wqe: SendWqe) {
+        self.sq.push_back(wqe);
+    }
+
+    /// The PSN of the next packet that is sent for the first time.
+    pub(crate) const fn next_psn(&self) -> Psn {
+        self.next_new
+    }
+
+    /// Leaves a PSN to somebody else; everything is acknowledged.
+    pub(crate) fn skip_psn(&mut self) {
+        debug_assert_eq!(self.started, 0);
+        self.start(self.next_new.next());
+    }
+
+    /// The oldest PSN that is not acknowledged.
+    pub(crate) const fn una(&self) -> Psn {
+        self.una
+    }
+
+    /// Has a packet been sent with this PSN that is not acknowledged?
+    pub(crate) const fn awaits(&self, psn: Psn) -> bool {
+        psn.diff(self.next_new) < 0 && psn.diff(self.una) >= 0
+    }
+
+    /// Work requests that have completed without a completion since the last one: where several requesters share
+    /// a queue, they share that, too.
+    pub(crate) const fn silent_mut(&mut self) -> &mut u32 {
+        &mut self.silent
+    }
+
+    /// The oldest work request fails.
+    pub(crate) fn fail<H>(&mut self, cx: &mut Cx<'_, H>, status: WcStatus) -> Fatal {
+        self.fail_front(cx, status)
+    }
+
     /// The newest work request has these operands.
     pub(crate) fn equip(&mut self, operands: Operands) {
         if let Some(wqe) = self.sq.back_mut() {
-            wqe.operands = Some(Box::new(operands));
+            wqe.equip(operands);
         }
     }
 

@@ -4,6 +4,7 @@ use rocade_wire::{Psn, RnrTimer};
 
 use super::{Requester, Timed};
 use crate::completion::WcStatus;
+use crate::congestion::Window;
 use crate::cx::Cx;
 use crate::outputs::Fatal;
 use crate::time::Time;
@@ -116,6 +117,10 @@ impl Requester {
     /// One retry less; none left is fatal for the oldest WQE (RC-REQ-18).
     fn consume_retry<H>(&mut self, cx: &mut Cx<'_, H>) -> Result<(), Fatal> {
         if self.retry_left == 0 {
+            if cx.peer.may_migrate() {
+                cx.out.path_failed = true;
+                return Err(Fatal);
+            }
             //= RC-REQ-18 WCS-12
             return Err(self.fail_front(cx, WcStatus::RetryExcErr));
         }
@@ -123,9 +128,23 @@ impl Requester {
         Ok(())
     }
 
+    /// Goes on on another path, of which nothing is known yet; where the old one has failed, with all that is
+    /// not acknowledged.
+    //= RC-APM-08
+    pub(crate) fn change_path(&mut self, failed: bool) {
+        self.window = Window::new();
+        self.window.set_timeout(self.attr.ack_timeout_ns());
+        self.timed = None;
+        self.timeouts_in_a_row = 0;
+        self.went_back_at = None;
+        if failed && self.rnr_until.is_none() {
+            self.go_back(self.una);
+        }
+    }
+
     /// Something at `una` was lost: a sequence NAK, or responses that skip a READ or atomic
     /// (RC-REQ-04, RC-REQ-05, RC-REQ-12). Repeated reports of the same loss count once.
-    pub(super) fn sequence_error<H>(&mut self, cx: &mut Cx<'_, H>) -> Result<(), Fatal> {
+    pub(crate) fn sequence_error<H>(&mut self, cx: &mut Cx<'_, H>) -> Result<(), Fatal> {
         let psn = self.una;
         //= RC-REQ-19
         if self.rnr_until.is_some() || self.went_back_at == Some(psn) {
@@ -150,7 +169,7 @@ impl Requester {
 
     /// The responder has no receive WQE for the message at `una` (RC-REQ-06).
     //= RC-REQ-06
-    pub(super) fn receiver_not_ready<H>(
+    pub(crate) fn receiver_not_ready<H>(
         &mut self,
         cx: &mut Cx<'_, H>,
         timer: RnrTimer,

@@ -463,7 +463,7 @@ fn data_head(peer: &Peer, wqe: &SendWqe, part: Part, tail: ImmOrInv, reth: Optio
     }
     if part.last {
         match tail {
-            ImmOrInv::None => {}
+            ImmOrInv::None | ImmOrInv::FlowTag(_) => {}
             ImmOrInv::Imm(imm) => head.push(&imm),
             ImmOrInv::Inv(rkey) => head.push(&rkey.get().to_be_bytes()),
         }

@@ -258,7 +258,7 @@ fn aeth_head(
     head
 }
 
-fn push_plain(head: &Head, tx: &mut TxBuffer) -> bool {
+pub(crate) fn push_plain(head: &Head, tx: &mut TxBuffer) -> bool {
     tx.fits(head.segment_len(0)) && tx.push(head, 0, |_| Ok::<(), ()>(())).is_ok()
 }
 
@@ -267,7 +267,13 @@ fn ack_head(peer: &Peer, psn: Psn, msn: Msn, syndrome: Syndrome) -> Head {
     aeth_head(peer, Operation::Acknowledge, psn, 0, aeth)
 }
 
-fn push_ack(peer: &Peer, psn: Psn, msn: Msn, syndrome: Syndrome, tx: &mut TxBuffer) -> bool {
+pub(crate) fn push_ack(
+    peer: &Peer,
+    psn: Psn,
+    msn: Msn,
+    syndrome: Syndrome,
+    tx: &mut TxBuffer,
+) -> bool {
     push_plain(&ack_head(peer, psn, msn, syndrome), tx)
 }
 

@@ -16,6 +16,7 @@ use crate::queue::{RecvSource, RecvWqe, Srqn};
 use crate::wr::AccessFlags;
 
 use ack_policy::Response;
+pub(crate) use ack_policy::{push_ack, push_plain};
 use resources::Saved;
 
 /// The message whose first packet was taken and whose last was not (RC-SEQ-*).
@@ -89,7 +90,7 @@ pub(crate) struct ResponderAttr {
 }
 
 impl ResponderAttr {
-    const NONE: Self = Self {
+    pub(crate) const NONE: Self = Self {
         access: AccessFlags::empty(),
         max_dest_rd_atomic: 0,
         min_rnr_timer: RnrTimer::LONGEST,
@@ -150,6 +151,21 @@ impl Responder {
 
     pub(crate) const fn is_in_message(&self) -> bool {
         !matches!(self.current, InProgress::None)
+    }
+
+    /// What acknowledges everything so far.
+    pub(crate) const fn last_ack(&self) -> (Psn, Msn) {
+        (self.epsn.sub(1), self.msn)
+    }
+
+    /// The next new PSN expected.
+    pub(crate) const fn epsn(&self) -> Psn {
+        self.epsn
+    }
+
+    /// Messages that have used up a receive, and whose completions were not handed out.
+    pub(crate) fn unreported(&self) -> usize {
+        self.received.len()
     }
 
     /// Where its receives come from.

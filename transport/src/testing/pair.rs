@@ -5,8 +5,9 @@ use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
+use core::net::IpAddr;
 
-use rocade_wire::{Packet, ShortPacket};
+use rocade_wire::{Gid, Packet, Pkey, ShortPacket};
 
 use super::pacing::Pacing;
 use super::transit::{Fate, Side, Traced, Transit};
@@ -39,6 +40,14 @@ pub struct Node {
 /// Longer payloads are copied by the harness, as by an engine, the others by the transport.
 const LONGEST_COPY: usize = 200;
 
+/// On its way.
+#[derive(Debug)]
+struct InFlight {
+    to: Side,
+    path: (IpAddr, IpAddr),
+    bytes: Vec<u8>,
+}
+
 type Network = Box<dyn FnMut(&Transit<'_>) -> Fate>;
 
 /// Two connected QPs.
@@ -51,7 +60,7 @@ pub struct Pair {
     gap_ns: u64,
     network: Network,
     tx: TxBuffer,
-    in_flight: BTreeMap<(Time, u64), (Side, Vec<u8>)>,
+    in_flight: BTreeMap<(Time, u64), InFlight>,
     serial: u64,
     sent: [usize; 2],
     link_free: [Time; 2],
@@ -62,6 +71,8 @@ pub struct Pair {
     tracing: bool,
     long_way: bool,
     marks: [bool; 2],
+    /// The P_Key that alternate paths are loaded with.
+    pub alternate_pkey: Pkey,
 }
 
 impl fmt::Debug for Pair {
@@ -118,6 +129,7 @@ impl Pair {
             tracing: true,
             long_way: false,
             marks: [false; 2],
+            alternate_pkey: Pkey::DEFAULT,
         }
     }
 
@@ -291,7 +303,9 @@ impl Pair {
             qp_state: next.code(),
             ..*attr
         };
-        let context = context(self.setups[side as usize].local);
+        let mut context = context(self.setups[side as usize].local);
+        context.alternate.sgid = Some(Gid::from_ip(side.alternate_ip()));
+        context.alternate.pkey = self.alternate_pkey;
         self.node_mut(side)
             .qp
             .modify(now, &attr, QpAttrMask::STATE | more, &context)
@@ -323,7 +337,16 @@ impl Pair {
     /// # Panics
     /// If the bytes are no packet.
     pub fn inject(&mut self, to: Side, bytes: &[u8]) {
-        self.deliver(to, bytes);
+        self.deliver(to, (to.other().ip(), to.ip()), bytes);
+        self.drain(to);
+    }
+
+    /// Likewise, with these addresses.
+    ///
+    /// # Panics
+    /// If the bytes are no packet.
+    pub fn inject_from(&mut self, to: Side, source: IpAddr, destination: IpAddr, bytes: &[u8]) {
+        self.deliver(to, (source, destination), bytes);
         self.drain(to);
     }
 
@@ -353,9 +376,9 @@ impl Pair {
             if entry.key().0 > self.now {
                 break;
             }
-            let (to, bytes) = entry.remove();
+            let InFlight { to, path, bytes } = entry.remove();
             touched[to as usize] = true;
-            self.deliver(to, &bytes);
+            self.deliver(to, path, &bytes);
         }
         for side in Side::BOTH {
             let due = self
@@ -429,11 +452,11 @@ impl Pair {
             .min()
     }
 
-    fn deliver(&mut self, to: Side, bytes: &[u8]) {
+    fn deliver(&mut self, to: Side, (source, destination): (IpAddr, IpAddr), bytes: &[u8]) {
         let packet = Packet::parse(bytes).expect("a packet");
         let meta = PacketMeta {
-            source: to.other().ip(),
-            destination: to.ip(),
+            source,
+            destination,
             traffic_class: if self.marks[to.other() as usize] {
                 3
             } else {
@@ -524,9 +547,11 @@ impl Pair {
             "longer than the path MTU: {packet}"
         );
         assert_eq!(bytes.len(), packet.covered().len() + ICRC_LEN);
+        let path = self.path_from(from);
         let transit = Transit {
             time: self.now,
             from,
+            path,
             index: self.sent[from as usize],
             packet,
         };
@@ -536,6 +561,7 @@ impl Pair {
             self.trace.push(Traced {
                 time: self.now,
                 from,
+                path,
                 text: transit.packet.to_string(),
                 bytes: bytes.to_vec(),
                 dropped: fate == Fate::Drop,
@@ -545,19 +571,30 @@ impl Pair {
         self.link_free[from as usize] = start.plus_ns(self.gap_ns);
         let arrival = start.plus_ns(self.latency_ns);
         match fate {
-            Fate::Deliver => self.put(arrival, from.other(), bytes.to_vec()),
+            Fate::Deliver => self.put(arrival, from.other(), path, bytes.to_vec()),
             Fate::Drop => {}
             Fate::Copies(delays) => {
                 for delay in delays {
-                    self.put(arrival.plus_ns(delay), from.other(), bytes.to_vec());
+                    self.put(arrival.plus_ns(delay), from.other(), path, bytes.to_vec());
                 }
             }
-            Fate::Replace(other) => self.put(arrival, from.other(), other),
+            Fate::Replace(other) => self.put(arrival, from.other(), path, other),
         }
     }
 
-    fn put(&mut self, arrival: Time, to: Side, bytes: Vec<u8>) {
-        self.in_flight.insert((arrival, self.serial), (to, bytes));
+    /// The addresses of what a side sends; datagrams have those of the sides.
+    fn path_from(&self, from: Side) -> (IpAddr, IpAddr) {
+        let qp = &self.node(from).qp;
+        if qp.config().qp_type == QpType::Ud {
+            (from.ip(), from.other().ip())
+        } else {
+            (qp.local(), qp.remote())
+        }
+    }
+
+    fn put(&mut self, arrival: Time, to: Side, path: (IpAddr, IpAddr), bytes: Vec<u8>) {
+        let packet = InFlight { to, path, bytes };
+        self.in_flight.insert((arrival, self.serial), packet);
         self.serial += 1;
     }
 }

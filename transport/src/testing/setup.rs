@@ -7,7 +7,7 @@ use rocade_wire::{Gid, Mtu, Pkey, Qpn};
 
 use super::{TestDomain, TestMemory, TestSrq};
 use crate::attr::{AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType};
-use crate::qp::{ModifyContext, Qp, QpConfig, QpLimits, transition_rule};
+use crate::qp::{AlternateContext, ModifyContext, Qp, QpConfig, QpLimits, transition_rule};
 use crate::queue::Receives;
 use crate::time::Time;
 use crate::wr::AccessFlags;
@@ -22,6 +22,12 @@ pub fn context(local: IpAddr) -> ModifyContext {
         sgid: Some(Gid::from_ip(local)),
         pkey: Pkey::DEFAULT,
         active_mtu: CONTEXT_MTU,
+        alternate: AlternateContext {
+            sgid: Some(Gid::from_ip(local)),
+            pkey: Pkey::DEFAULT,
+            active_mtu: CONTEXT_MTU,
+        },
+        experimental: false,
     }
 }
 

@@ -30,7 +30,18 @@ impl Side {
         }
     }
 
-    pub(crate) fn ip(self) -> IpAddr {
+    /// Its address on the alternate path.
+    #[must_use]
+    pub fn alternate_ip(self) -> IpAddr {
+        match self {
+            Self::A => IpAddr::from([10, 1, 0, 1]),
+            Self::B => IpAddr::from([10, 1, 0, 2]),
+        }
+    }
+
+    /// Its address.
+    #[must_use]
+    pub fn ip(self) -> IpAddr {
         match self {
             Self::A => IpAddr::from([10, 0, 0, 1]),
             Self::B => IpAddr::from([10, 0, 0, 2]),
@@ -45,6 +56,8 @@ pub struct Transit<'a> {
     pub time: Time,
     /// Who sent it.
     pub from: Side,
+    /// Its source and its destination address.
+    pub path: (IpAddr, IpAddr),
     /// How many packets that side has sent before it.
     pub index: usize,
     /// It, parsed.
@@ -71,6 +84,8 @@ pub struct Traced {
     pub time: Time,
     /// By whom.
     pub from: Side,
+    /// Its source and its destination address.
+    pub path: (IpAddr, IpAddr),
     /// In one line, without the P_Key and the like.
     pub text: String,
     /// The UDP payload, ICRC bytes 0.

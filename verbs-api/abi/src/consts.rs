@@ -16,6 +16,39 @@ enumerators! {
         IBV_GID_TYPE_ROCE_V1 = 1,
         IBV_GID_TYPE_ROCE_V2 = 2,
     }
+    u32, "Capability of raw packet queue pairs. (`enum ibv_raw_packet_caps`)": {
+        IBV_RAW_PACKET_CAP_CVLAN_STRIPPING = 1,
+        IBV_RAW_PACKET_CAP_SCATTER_FCS = 2,
+        IBV_RAW_PACKET_CAP_IP_CSUM = 4,
+        IBV_RAW_PACKET_CAP_DELAY_DROP = 8,
+    }
+    u32, "Flag of a flow. (`enum ibv_flow_flags`)": {
+        IBV_FLOW_ATTR_FLAGS_DONT_TRAP = 2,
+        IBV_FLOW_ATTR_FLAGS_EGRESS = 4,
+    }
+    u32, "What a flow is for. (`enum ibv_flow_attr_type`)": {
+        IBV_FLOW_ATTR_NORMAL = 0,
+        IBV_FLOW_ATTR_ALL_DEFAULT = 1,
+        IBV_FLOW_ATTR_MC_DEFAULT = 2,
+        IBV_FLOW_ATTR_SNIFFER = 3,
+    }
+    u32, "Specification of a flow. (`enum ibv_flow_spec_type`)": {
+        IBV_FLOW_SPEC_ETH = 0x20,
+        IBV_FLOW_SPEC_IPV4 = 0x30,
+        IBV_FLOW_SPEC_IPV6 = 0x31,
+        IBV_FLOW_SPEC_IPV4_EXT = 0x32,
+        IBV_FLOW_SPEC_ESP = 0x34,
+        IBV_FLOW_SPEC_TCP = 0x40,
+        IBV_FLOW_SPEC_UDP = 0x41,
+        IBV_FLOW_SPEC_VXLAN_TUNNEL = 0x50,
+        IBV_FLOW_SPEC_GRE = 0x51,
+        IBV_FLOW_SPEC_MPLS = 0x60,
+        IBV_FLOW_SPEC_INNER = 0x100,
+        IBV_FLOW_SPEC_ACTION_TAG = 0x1000,
+        IBV_FLOW_SPEC_ACTION_DROP = 0x1001,
+        IBV_FLOW_SPEC_ACTION_HANDLE = 0x1002,
+        IBV_FLOW_SPEC_ACTION_COUNT = 0x1003,
+    }
     i32, "Kind of node. (`enum ibv_node_type`)": {
         IBV_NODE_UNKNOWN = -1,
         IBV_NODE_CA = 1,

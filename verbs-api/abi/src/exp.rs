@@ -5,28 +5,31 @@ pub mod completion;
 pub mod device;
 pub mod qp;
 pub mod send;
+pub mod umr;
 
 use crate::layout::Layout;
 
 /// All aggregates of the header, by module.
 #[must_use]
-pub fn layouts() -> [&'static [Layout]; 4] {
+pub fn layouts() -> [&'static [Layout]; 5] {
     [
         device::LAYOUTS,
         qp::LAYOUTS,
         send::LAYOUTS,
+        umr::LAYOUTS,
         completion::LAYOUTS,
     ]
 }
 
 /// All enumerators of the header as (name, value).
 #[must_use]
-pub fn enumerators() -> [&'static [(&'static str, u64)]; 5] {
+pub fn enumerators() -> [&'static [(&'static str, u64)]; 6] {
     [
         base::ENUMERATORS,
         device::ENUMERATORS,
         qp::ENUMERATORS,
         send::ENUMERATORS,
+        umr::ENUMERATORS,
         completion::ENUMERATORS,
     ]
 }

@@ -1,6 +1,6 @@
 //! Self-description of the mirrored types, for the layout test.
 
-use crate::{attr, consts, context, device, extended, object, rdma, wr};
+use crate::{attr, consts, context, device, extended, flow, object, rdma, wr};
 
 /// One member of a mirrored aggregate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub struct Layout {
 
 /// All mirrored aggregates, by module.
 #[must_use]
-pub fn all() -> [&'static [Layout]; 7] {
+pub fn all() -> [&'static [Layout]; 8] {
     [
         device::LAYOUTS,
         object::LAYOUTS,
@@ -37,6 +37,7 @@ pub fn all() -> [&'static [Layout]; 7] {
         extended::LAYOUTS,
         context::LAYOUTS,
         rdma::LAYOUTS,
+        flow::LAYOUTS,
     ]
 }
 

@@ -10,7 +10,7 @@
 //! # Layers
 //! * In [`layout`] a mirrored type describes itself to the layout test.
 //! * Enumerators are in [`consts`].
-//! * The modules [`device`], [`object`], [`attr`], [`wr`], [`extended`], [`context`] hold the
+//! * The modules [`device`], [`object`], [`attr`], [`wr`], [`extended`], [`flow`], [`context`] hold the
 //!   structures; [`rdma`] those of the connection manager.
 //! * [`exp`] mirrors our own header of experimental verbs.
 //! * [`private`] is between two of our own libraries.
@@ -29,6 +29,7 @@ pub mod context;
 pub mod device;
 pub mod exp;
 pub mod extended;
+pub mod flow;
 pub mod layout;
 pub mod object;
 pub mod private;
@@ -40,6 +41,7 @@ pub use consts::*;
 pub use context::*;
 pub use device::*;
 pub use extended::*;
+pub use flow::*;
 pub use object::*;
 pub use private::*;
 pub use rdma::*;

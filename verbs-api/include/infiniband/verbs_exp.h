@@ -21,5 +21,6 @@
 #include <infiniband/verbs_exp/qp.h>
 #include <infiniband/verbs_exp/send.h>
 #include <infiniband/verbs_exp/completion.h>
+#include <infiniband/verbs_exp/umr.h>
 
 #endif

@@ -80,9 +80,7 @@ pub(crate) unsafe extern "C" fn ibv_create_ah(
 /// neither IP version.
 //= GRH-05
 fn sender(context: &Context, port: u8, wc: &ibv_wc, grh: &ibv_grh) -> Result<ibv_ah_attr, Errno> {
-    if port != 1 {
-        return Err(Errno::INVAL.because(Reason::new("port_num is not 1", "")));
-    }
+    let gids = context.gid_entries_of(port)?;
     if wc.wc_flags & IBV_WC_GRH == 0 {
         let what = "the completion is of no datagram: IBV_WC_GRH is not set";
         return Err(Errno::INVAL.because(Reason::new(what, "")));
@@ -91,7 +89,6 @@ fn sender(context: &Context, port: u8, wc: &ibv_wc, grh: &ibv_grh) -> Result<ibv
         let what = "what is in front of the message is no IP header";
         Errno(libc::EPROTONOSUPPORT).because(Reason::new(what, ""))
     })?;
-    let gids = context.gid_entries();
     let is_v4 = header.to.to_ip().is_ipv4();
     let own = gids.iter().find(|entry| {
         // A message to a group may be answered from any address.

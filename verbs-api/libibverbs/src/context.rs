@@ -6,8 +6,8 @@ use rocade_abi::{VERBS_ABI_IS_EXTENDED, ibv_context, ibv_context_ops, verbs_cont
 use rocade_emulator::Context;
 
 use crate::{
-    cq, cq_ex, device::DeviceObject, dm, domain, ffi::Errno, mr, mw, post, process, qp, qp_ex,
-    query, srq, xrcd,
+    cq, cq_ex, device::DeviceObject, dm, domain, ffi::Errno, flow, mr, mw, post, process, qp,
+    qp_ex, query, srq, xrcd,
 };
 
 /// What a pointer to an `ibv_context` really points into: the program holds the address of the
@@ -175,6 +175,8 @@ fn tables() -> verbs_context {
     c.reg_dm_mr = Some(mr::reg_dm_mr);
     c.alloc_null_mr = Some(mr::alloc_null_mr);
     c.advise_mr = Some(mr::advise_mr);
+    c.ibv_create_flow = Some(flow::create_flow);
+    c.ibv_destroy_flow = Some(flow::destroy_flow);
     c.modify_qp_rate_limit = Some(qp::modify_qp_rate_limit);
     c.alloc_td = Some(domain::alloc_td);
     c.dealloc_td = Some(domain::dealloc_td);

@@ -263,9 +263,17 @@ fn to_wc(completion: &Completion) -> ibv_wc {
 /// Immediate data as it lies in memory (network byte order), or the invalidated key as a number.
 pub(crate) const fn imm_data(completion: &Completion) -> u32 {
     match completion.imm_or_inv {
-        ImmOrInv::None => 0,
+        ImmOrInv::None | ImmOrInv::FlowTag(_) => 0,
         ImmOrInv::Imm(bytes) => u32::from_ne_bytes(bytes),
         ImmOrInv::Inv(rkey) => rkey.get(),
+    }
+}
+
+/// The tag of the flow that a raw packet came by.
+pub(crate) const fn flow_tag(completion: &Completion) -> u32 {
+    match completion.imm_or_inv {
+        ImmOrInv::FlowTag(tag) => tag,
+        _ => 0,
     }
 }
 

@@ -89,7 +89,7 @@ fn install(c: &mut ibv_cq_ex) {
     c.read_dlid_path_bits = Some(read_zero_u8);
     c.read_completion_ts = Some(read_completion_ts);
     c.read_cvlan = Some(read_zero_u16);
-    c.read_flow_tag = Some(read_zero_u32);
+    c.read_flow_tag = Some(read_flow_tag);
     c.read_tm_info = Some(read_tm_info);
     c.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
 }
@@ -215,7 +215,13 @@ unsafe extern "C" fn read_wc_flags(cq: *mut ibv_cq_ex) -> u32 {
     unsafe { current_u32(cq, |completion| completion.wc_flags.bits()) }
 }
 
-/// LIDs do not exist on RoCE; no flow has a tag.
+/// The tag of the flow that a raw packet came by.
+unsafe extern "C" fn read_flow_tag(cq: *mut ibv_cq_ex) -> u32 {
+    // SAFETY: by contract within the caller's session.
+    unsafe { current_u32(cq, cq::flow_tag) }
+}
+
+/// LIDs do not exist on RoCE.
 unsafe extern "C" fn read_zero_u32(_cq: *mut ibv_cq_ex) -> u32 {
     0
 }

@@ -45,6 +45,8 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
             EventElement::Srq(cookie) => ibv_async_element {
                 srq: object(cookie),
             },
+            // Its pointer is where that of a queue pair would be.
+            EventElement::Dct(cookie) => ibv_async_element { qp: object(cookie) },
             EventElement::Device => ibv_async_element { port_num: 0 },
             EventElement::Port(port) => ibv_async_element {
                 port_num: c_int::from(port),

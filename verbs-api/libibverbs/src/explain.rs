@@ -107,7 +107,8 @@ impl Modify<'_> {
             "ah_attr.grh.dgid" => self.bad_dgid(),
             "ah_attr.port_num" | "port_num" | "alt_port_num" => Reason::new(
                 format!("{field} is wrong"),
-                "the device has one port, number 1; port_num and ah_attr.port_num are both 1",
+                "ports count from 1, and a device has one unless it is configured with two; port_num and \
+                 ah_attr.port_num are the same, and so are alt_port_num and alt_ah_attr.port_num",
             ),
             _ => match self.range_of(field) {
                 Some((value, range)) => {
@@ -239,6 +240,7 @@ pub(crate) fn post_error(state: QpState, is_send: bool, error: &VerbsError) -> R
 /// The reason why there is no such queue pair.
 pub(crate) fn create_qp(cap: &QpCap, qp_type: QpType, error: &VerbsError) -> Reason {
     let field = match error {
+        VerbsError::NotSupported(_) if qp_type == QpType::RawPacket => return self::error(error),
         VerbsError::NotSupported(_) => return qp_type_missing(&format!("{qp_type:?}")),
         VerbsError::InvalidArgument(field) => field,
         error => return self::error(error),
@@ -261,7 +263,7 @@ pub(crate) fn create_qp(cap: &QpCap, qp_type: QpType, error: &VerbsError) -> Rea
 pub(crate) fn qp_type_missing(name: &str) -> Reason {
     Reason::new(
         format!(
-            "Rocade has no queue pairs of type {} yet, only RC, UC, UD and XRC",
+            "Rocade has no queue pairs of type {} yet, only RC, UC, UD, XRC and RAW_PACKET",
             name.to_uppercase()
         ),
         "use the RC variant of the program: ibv_rc_pingpong, perftest with -c RC",
@@ -273,12 +275,17 @@ pub(crate) fn error(error: &VerbsError) -> Reason {
     let advice = match error {
         VerbsError::InvalidArgument("cqe") => "from 1 to max_cqe of `ibv_devinfo -v`",
         VerbsError::InvalidArgument("comp_vector") => "below num_comp_vectors of the context",
-        VerbsError::InvalidArgument("port_num") => "the device has one port, number 1",
+        VerbsError::InvalidArgument("port_num") => {
+            "ports count from 1, and a device has one unless it is configured with two"
+        }
         VerbsError::InvalidArgument("remote write needs local write") => {
             "add IBV_ACCESS_LOCAL_WRITE"
         }
         VerbsError::Fault => {
             "the whole range has to be mapped, and writable for IBV_ACCESS_LOCAL_WRITE"
+        }
+        VerbsError::NotPermitted(what) if what.contains("CAP_NET_RAW") => {
+            "run the program as root, or in a namespace of one's own: unshare --map-root-user --net"
         }
         VerbsError::Busy(_) => "destroy what uses it first",
         VerbsError::Link(LinkError::NotLocal { .. }) => {

@@ -41,6 +41,7 @@ mod events;
 mod exp;
 mod explain;
 mod ffi;
+mod flow;
 mod misc;
 mod mr;
 mod mw;

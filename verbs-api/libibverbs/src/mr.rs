@@ -41,7 +41,7 @@ impl MrState {
 }
 
 /// Makes the C object of a region.
-fn new_mr(
+pub(crate) fn new_mr(
     pd: *mut ibv_pd,
     state: &PdState,
     mr: Mr,
@@ -101,16 +101,34 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
     access: c_uint,
 ) -> *mut ibv_mr {
     ptr_verb(|| {
-        // SAFETY: by contract a live domain.
-        let state = unsafe { PdObject::borrow(pd) }?.inner();
         // The emulator knows which of the unknown bits may be ignored.
         let access = AccessFlags::from_bits_retain(access);
-        let start = addr.expose_provenance() as u64;
-        // SAFETY: the program promises to keep the range mapped while the region exists; that is
-        // the contract of the verb.
-        let mr = unsafe { state.pd().reg_mr(start, length, iova, access) }?;
-        new_mr(pd, state, mr, (addr, length))
+        // SAFETY: same contract.
+        unsafe { register(pd, addr, length, iova, access) }
     })
+}
+
+/// Makes a region of memory of the program.
+///
+/// # Errors
+/// What the emulator says.
+///
+/// # Safety
+/// `pd` must be NULL or a live domain. The program promises to keep the range mapped while the region exists; that is
+/// the contract of the verb.
+pub(crate) unsafe fn register(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: AccessFlags,
+) -> Result<*mut ibv_mr, Errno> {
+    // SAFETY: same contract.
+    let state = unsafe { PdObject::borrow(pd) }?.inner();
+    let start = addr.expose_provenance() as u64;
+    // SAFETY: same contract.
+    let mr = unsafe { state.pd().reg_mr(start, length, iova, access) }?;
+    new_mr(pd, state, mr, (addr, length))
 }
 
 /// Slot `alloc_null_mr`.

@@ -1,15 +1,18 @@
 //! Posting work requests.
 
-use std::{ffi::c_int, ptr};
+use std::{
+    ffi::{c_int, c_void},
+    ptr,
+};
 
 use rocade_abi::{
     IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_WRITE, IBV_WR_BIND_MW,
     IBV_WR_FLUSH, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
-    IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_ah,
-    ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge,
+    IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV,
+    IBV_WR_TSO, ibv_ah, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge,
 };
 use rocade_emulator::{
-    Datagram, Lkey, Qkey, QpType, Qpn, Rkey, SendFlags, SendOp, SendPoster, SendWr, Sge, Srqn,
+    Datagram, Lkey, Qkey, QpType, Qpn, Rkey, SendFlags, SendOp, SendPoster, SendWr, Sge, Srqn, Tso,
     limits,
 };
 
@@ -96,11 +99,15 @@ pub(crate) unsafe extern "C" fn post_recv(
 
 /// # Safety
 /// The list of `request`, and with inline data the buffers in it, must be readable.
-unsafe fn push_send(
+pub(crate) unsafe fn push_send(
     poster: &mut SendPoster<'_>,
     state: &QpState,
     request: &ibv_send_wr,
 ) -> Result<(), Errno> {
+    if request.opcode == IBV_WR_TSO && state.qp_type() == QpType::RawPacket {
+        // SAFETY: same contract.
+        return unsafe { push_tso(poster, state, request) };
+    }
     // SAFETY: same contract, with the objects that it names.
     let op = unsafe { operation(request) }?;
     let flags = SendFlags::from_bits_truncate(request.send_flags);
@@ -170,6 +177,69 @@ unsafe fn push_datagram(
             Ok(poster.push_datagram(&SendWr { sges, ..wr }, to, None)?)
         })
     }
+}
+
+/// # Safety
+/// As for [`push_send`]; the header must be NULL or readable.
+unsafe fn push_tso(
+    poster: &mut SendPoster<'_>,
+    state: &QpState,
+    request: &ibv_send_wr,
+) -> Result<(), Errno> {
+    // SAFETY: all members of the union are integers and pointers, for which any bytes are a value; the opcode says
+    // which the program has set.
+    let asked = unsafe { request.bind_mw.tso };
+    // SAFETY: same contract.
+    let header = unsafe { tso_header(state, asked.hdr, asked.hdr_sz) }?;
+    let tso = Tso {
+        header: &header,
+        mss: asked.mss,
+    };
+    let wr = SendWr {
+        wr_id: request.wr_id,
+        op: SendOp::Send { imm: None },
+        flags: SendFlags::from_bits_truncate(request.send_flags),
+        sges: &[],
+    };
+    if wr.flags.contains(SendFlags::INLINE) {
+        // SAFETY: same contract.
+        return unsafe {
+            with_inline_data(request, state.inline_limits(), |data| {
+                Ok(poster.push_tso(&wr, tso, Some(data))?)
+            })
+        };
+    }
+    // SAFETY: same contract.
+    unsafe {
+        with_sges(request.sg_list, request.num_sge, |sges| {
+            Ok(poster.push_tso(&SendWr { sges, ..wr }, tso, None)?)
+        })
+    }
+}
+
+/// A copy of the header of a request that is cut into segments.
+///
+/// # Errors
+/// `EINVAL` without one, or where it is longer than the queue pair was made for.
+///
+/// # Safety
+/// `header` must be NULL or readable for `len` bytes.
+pub(crate) unsafe fn tso_header(
+    state: &QpState,
+    header: *const c_void,
+    len: u16,
+) -> Result<Vec<u8>, Errno> {
+    let len = usize::from(len);
+    if header.is_null() || len > state.max_tso_header() {
+        let max = state.max_tso_header();
+        let what = format!("the header has {len} bytes, the queue pair takes {max}");
+        let advice = "ask for more with IBV_QP_INIT_ATTR_MAX_TSO_HEADER in ibv_create_qp_ex";
+        return Err(Errno::INVAL.because(Reason::new(what, advice)));
+    }
+    let mut copy = vec![0; len];
+    // SAFETY: by contract readable; the copy is ours.
+    unsafe { copy_in(header.expose_provenance(), &mut copy) };
+    Ok(copy)
 }
 
 /// The destination that an address handle and two numbers name.

@@ -2,7 +2,7 @@
 
 use std::{
     ffi::{c_int, c_uint, c_void},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use rocade_abi::{
@@ -17,6 +17,7 @@ use crate::{
     complaint::Reason,
     context::ContextObject,
     cq,
+    exp::qp::Extras,
     explain::{self, Modify},
     ffi::{self, Errno, int_verb, ptr_verb},
     pd_mr::{InUse, PdObject},
@@ -39,8 +40,12 @@ pub(crate) struct QpState {
     has_wr_table: bool,
     qp_type: QpType,
     context: Arc<ContextObject>,
+    /// Longest header of a request that is cut into segments.
+    max_tso_header: u16,
     /// An XRC target has none.
     _pd: Option<InUse>,
+    /// Of one that was made by an experimental verb.
+    extras: OnceLock<Extras>,
 }
 
 impl QpState {
@@ -49,9 +54,29 @@ impl QpState {
         &self.qp
     }
 
+    /// The context it belongs to.
+    pub(crate) const fn context(&self) -> &Arc<ContextObject> {
+        &self.context
+    }
+
     /// Its transport service.
     pub(crate) const fn qp_type(&self) -> QpType {
         self.qp_type
+    }
+
+    /// Longest header of a request that is cut into segments; 0 where none is.
+    pub(crate) const fn max_tso_header(&self) -> usize {
+        self.max_tso_header as usize
+    }
+
+    /// What it was made with besides.
+    pub(crate) fn extras(&self) -> Extras {
+        self.extras.get().copied().unwrap_or(Extras::NONE)
+    }
+
+    /// The same, when it has just been made.
+    pub(crate) fn set_extras(&self, extras: Extras) {
+        let _ = self.extras.set(extras);
     }
 
     /// How much inline data a send may have.
@@ -63,19 +88,20 @@ impl QpState {
     #[cold]
     fn refused(&self, attr: &QpAttr, mask: QpAttrMask, error: &VerbsError) -> Errno {
         let context = self.context.context();
+        let port = match attr.ah_attr.port_num {
+            0 => 1,
+            port => port,
+        };
+        let gids = context.gid_entries_of(port).unwrap_or_default();
         let modify = Modify {
             qp_type: self.qp_type,
             from: self.qp.state(),
             attr,
             mask,
             active_mtu: context
-                .port_attr(1)
+                .port_attr(port)
                 .map_or(Mtu::Mtu4096, |port| port.active_mtu),
-            gids: context
-                .gid_entries()
-                .iter()
-                .map(|entry| entry.gid)
-                .collect(),
+            gids: gids.iter().map(|entry| entry.gid).collect(),
         };
         let reason = modify.refused(error);
         Errno(error.errno()).because(reason).of_qp(&self.qp, "")
@@ -100,6 +126,7 @@ impl QpState {
 pub(crate) unsafe fn create(
     pd: *mut ibv_pd,
     init: &mut ibv_qp_init_attr,
+    max_tso_header: u16,
     fill_in: Option<fn(&mut ibv_qp_ex)>,
 ) -> Result<*mut ibv_qp, Errno> {
     // SAFETY: same contract.
@@ -176,7 +203,9 @@ pub(crate) unsafe fn create(
             has_wr_table: fill_in.is_some(),
             qp_type,
             context: Arc::clone(pd_state.context()),
+            max_tso_header,
             _pd: Some(pd_state.in_use()),
+            extras: OnceLock::new(),
         };
         Ok((c, state))
     })?;
@@ -220,7 +249,9 @@ pub(crate) unsafe fn target(
             has_wr_table: false,
             qp_type: QpType::XrcRecv,
             context: Arc::clone(xrcd.context()),
+            max_tso_header: 0,
             _pd: None,
+            extras: OnceLock::new(),
         };
         Ok((c, state))
     })?;
@@ -240,7 +271,7 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
         // SAFETY: by contract NULL or valid.
         let init = unsafe { init.as_mut() }.ok_or(Errno::INVAL)?;
         // SAFETY: same contract.
-        unsafe { create(pd, init, None) }
+        unsafe { create(pd, init, 0, None) }
     })
 }
 

@@ -115,6 +115,7 @@ pub(crate) fn attr_from_c(attr: &ibv_qp_attr, mask: u32) -> Result<QpAttr, Errno
         alt_port_num: attr.alt_port_num,
         alt_timeout: attr.alt_timeout,
         rate_limit: attr.rate_limit,
+        dc_key: 0,
     })
 }
 

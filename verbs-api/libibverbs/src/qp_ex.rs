@@ -17,14 +17,16 @@ use rocade_abi::{
     IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, IBV_QP_EX_WITH_BIND_MW,
     IBV_QP_EX_WITH_LOCAL_INV, IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE,
     IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM,
-    IBV_QP_EX_WITH_SEND_WITH_INV, IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD,
-    IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_INIT_ATTR_XRCD, IBV_QP_OPEN_ATTR_CONTEXT,
-    IBV_QP_OPEN_ATTR_NUM, IBV_QP_OPEN_ATTR_RESERVED, IBV_QP_OPEN_ATTR_TYPE, IBV_QP_OPEN_ATTR_XRCD,
+    IBV_QP_EX_WITH_SEND_WITH_INV, IBV_QP_EX_WITH_TSO, IBV_QP_INIT_ATTR_CREATE_FLAGS,
+    IBV_QP_INIT_ATTR_MAX_TSO_HEADER, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+    IBV_QP_INIT_ATTR_XRCD, IBV_QP_OPEN_ATTR_CONTEXT, IBV_QP_OPEN_ATTR_NUM,
+    IBV_QP_OPEN_ATTR_RESERVED, IBV_QP_OPEN_ATTR_TYPE, IBV_QP_OPEN_ATTR_XRCD, IBV_QPT_RAW_PACKET,
     IBV_QPT_XRC_RECV, ibv_ah, ibv_context, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp,
     ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_sge,
 };
 use rocade_emulator::{
-    Lkey, Qp, QpCap, QpType, Qpn, Rkey, SendFlags, SendOp, SendPoster, SendWr, Sge, Srqn, Xrcd,
+    Lkey, MAX_TSO_HEADER, Qp, QpCap, QpType, Qpn, Rkey, SendFlags, SendOp, SendPoster, SendWr, Sge,
+    Srqn, Tso, Xrcd,
 };
 
 use crate::{
@@ -52,6 +54,8 @@ fn supported_ops(qp_type: u32) -> u64 {
         Some(QpType::Uc) => SEND | WRITE | LOCAL,
         //= XRC-01
         Some(QpType::XrcRecv) => 0,
+        //= PST-10
+        Some(QpType::RawPacket) => IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_TSO,
         //= XRC-12
         _ => SEND | WRITE | ANSWERED | LOCAL | IBV_QP_EX_WITH_SEND_WITH_INV,
     }
@@ -71,66 +75,103 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     init: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
     ptr_verb(|| {
-        // SAFETY: by contract an open context.
-        unsafe { ContextObject::borrow(context) }?;
         // SAFETY: by contract NULL or valid.
         let init = unsafe { init.as_mut() }.ok_or(Errno::INVAL)?;
-        let members = init.comp_mask;
-        let known = IBV_QP_INIT_ATTR_PD
-            | IBV_QP_INIT_ATTR_XRCD
-            | IBV_QP_INIT_ATTR_CREATE_FLAGS
-            | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-        if members & !known != 0 {
-            let what = format!("comp_mask asks for {:#x} too", members & !known);
-            return Err(Errno::OPNOTSUPP.because(not_offered(&what)));
-        }
-        let is_target = init.qp_type == IBV_QPT_XRC_RECV;
-        let needed = if is_target {
-            IBV_QP_INIT_ATTR_XRCD
-        } else {
-            IBV_QP_INIT_ATTR_PD
-        };
-        if members & needed == 0 {
-            return Err(Errno::INVAL);
-        }
-        if members & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && init.create_flags != 0 {
-            //= QPC-02
-            let is_known = init.create_flags & !KNOWN_CREATE_FLAGS == 0;
-            let errno = if is_known {
-                Errno::OPNOTSUPP
-            } else {
-                Errno::INVAL
-            };
-            let what = format!("create_flags are {:#x}", init.create_flags);
-            return Err(errno.because(not_offered(&what)));
-        }
-        let with_table = members & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
-        let extra = init.send_ops_flags & !supported_ops(init.qp_type);
-        if with_table && extra != 0 {
-            let what = format!("send_ops_flags ask for {extra:#x} too");
-            return Err(Errno::OPNOTSUPP.because(not_offered(&what)));
-        }
-        if is_target {
-            // SAFETY: same contract.
-            let qp = unsafe { qp::target(init.xrcd, init.qp_context, Xrcd::create_target) }?;
-            init.cap = cap_to_c(&QpCap::default());
-            return Ok(qp);
-        }
-        let mut short = ibv_qp_init_attr {
-            qp_context: init.qp_context,
-            send_cq: init.send_cq,
-            recv_cq: init.recv_cq,
-            srq: init.srq,
-            cap: init.cap,
-            qp_type: init.qp_type,
-            sq_sig_all: init.sq_sig_all,
-        };
-        let table: Option<fn(&mut ibv_qp_ex)> = if with_table { Some(install) } else { None };
         // SAFETY: same contract.
-        let qp = unsafe { qp::create(init.pd, &mut short, table) }?;
-        init.cap = short.cap;
-        Ok(qp)
+        unsafe { create(context, init) }
     })
+}
+
+/// Makes a queue pair, and writes the granted sizes back to `init`.
+///
+/// # Errors
+/// `EINVAL` for what nobody knows or is missing, `EOPNOTSUPP` for what is not offered, and what the emulator
+/// says.
+///
+/// # Safety
+/// `context`, and what `init` names, must be NULL or alive.
+pub(crate) unsafe fn create(
+    context: *mut ibv_context,
+    init: &mut ibv_qp_init_attr_ex,
+) -> Result<*mut ibv_qp, Errno> {
+    // SAFETY: same contract.
+    unsafe { ContextObject::borrow(context) }?;
+    let members = init.comp_mask;
+    let known = IBV_QP_INIT_ATTR_PD
+        | IBV_QP_INIT_ATTR_XRCD
+        | IBV_QP_INIT_ATTR_CREATE_FLAGS
+        | IBV_QP_INIT_ATTR_MAX_TSO_HEADER
+        | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    if members & !known != 0 {
+        let what = format!("comp_mask asks for {:#x} too", members & !known);
+        return Err(Errno::OPNOTSUPP.because(not_offered(&what)));
+    }
+    let is_target = init.qp_type == IBV_QPT_XRC_RECV;
+    let needed = if is_target {
+        IBV_QP_INIT_ATTR_XRCD
+    } else {
+        IBV_QP_INIT_ATTR_PD
+    };
+    if members & needed == 0 {
+        return Err(Errno::INVAL);
+    }
+    if members & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && init.create_flags != 0 {
+        //= QPC-02
+        let is_known = init.create_flags & !KNOWN_CREATE_FLAGS == 0;
+        let errno = if is_known {
+            Errno::OPNOTSUPP
+        } else {
+            Errno::INVAL
+        };
+        let what = format!("create_flags are {:#x}", init.create_flags);
+        return Err(errno.because(not_offered(&what)));
+    }
+    let with_table = members & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
+    let extra = init.send_ops_flags & !supported_ops(init.qp_type);
+    if with_table && extra != 0 {
+        let what = format!("send_ops_flags ask for {extra:#x} too");
+        return Err(Errno::OPNOTSUPP.because(not_offered(&what)));
+    }
+    if is_target {
+        // SAFETY: same contract.
+        let qp = unsafe { qp::target(init.xrcd, init.qp_context, Xrcd::create_target) }?;
+        init.cap = cap_to_c(&QpCap::default());
+        return Ok(qp);
+    }
+    let max_tso_header = max_tso_header(init)?;
+    let mut short = ibv_qp_init_attr {
+        qp_context: init.qp_context,
+        send_cq: init.send_cq,
+        recv_cq: init.recv_cq,
+        srq: init.srq,
+        cap: init.cap,
+        qp_type: init.qp_type,
+        sq_sig_all: init.sq_sig_all,
+    };
+    let table: Option<fn(&mut ibv_qp_ex)> = if with_table { Some(install) } else { None };
+    // SAFETY: same contract.
+    let qp = unsafe { qp::create(init.pd, &mut short, max_tso_header, table) }?;
+    init.cap = short.cap;
+    Ok(qp)
+}
+
+/// Longest header of requests that are cut into segments.
+fn max_tso_header(init: &ibv_qp_init_attr_ex) -> Result<u16, Errno> {
+    if init.comp_mask & IBV_QP_INIT_ATTR_MAX_TSO_HEADER == 0 || init.max_tso_header == 0 {
+        return Ok(0);
+    }
+    if init.qp_type != IBV_QPT_RAW_PACKET {
+        let what = "max_tso_header, which only raw packet queue pairs have";
+        return Err(Errno::OPNOTSUPP.because(Reason::new(what, "")));
+    }
+    if init.max_tso_header > MAX_TSO_HEADER {
+        let what = format!(
+            "max_tso_header is {}, the limit is {MAX_TSO_HEADER}",
+            init.max_tso_header
+        );
+        return Err(Errno::INVAL.because(Reason::new(what, "")));
+    }
+    Ok(init.max_tso_header)
 }
 
 /// Slot `open_qp`: another handle on an XRC target (XRC-11).
@@ -164,7 +205,7 @@ pub(crate) unsafe extern "C" fn open_qp(
     })
 }
 
-fn not_offered(what: &str) -> Reason {
+pub(crate) fn not_offered(what: &str) -> Reason {
     Reason::new(format!("{what}, which Rocade does not offer yet"), "")
 }
 
@@ -185,6 +226,7 @@ fn install(c: &mut ibv_qp_ex) {
     c.wr_send_inv = Some(wr_send_inv);
     c.wr_local_inv = Some(wr_local_inv);
     c.wr_bind_mw = Some(wr_bind_mw);
+    c.wr_send_tso = Some(wr_send_tso);
     c.wr_set_ud_addr = Some(wr_set_ud_addr);
     c.wr_set_xrc_srqn = Some(wr_set_xrc_srqn);
     c.wr_set_sge = Some(wr_set_sge);
@@ -225,6 +267,15 @@ struct StagedWr {
     to: Option<Remote>,
     /// Of a request of an XRC initiator.
     srqn: Option<Srqn>,
+    /// Of one that is cut into segments.
+    tso: Option<Box<Segments>>,
+}
+
+/// What `wr_send_tso` was given.
+#[derive(Debug)]
+struct Segments {
+    header: Vec<u8>,
+    mss: u16,
 }
 
 /// What `wr_set_ud_addr` was given.
@@ -267,7 +318,16 @@ impl Staged {
             data: Data::Sges(0..0),
             to: None,
             srqn: None,
+            tso: None,
         });
+    }
+
+    /// The last request is cut into segments.
+    fn set_segments(&mut self, segments: Segments) {
+        match self.wrs.last_mut() {
+            Some(wr) => wr.tso = Some(Box::new(segments)),
+            None => self.fail(Errno::INVAL),
+        }
     }
 
     /// The last request goes to this shared receive queue.
@@ -347,6 +407,10 @@ impl Staged {
             flags: wr.flags | inline,
             sges,
         };
+        if let Some(Segments { header, mss }) = wr.tso.as_deref() {
+            let tso = Tso { header, mss: *mss };
+            return Ok(poster.push_tso(&request, tso, data)?);
+        }
         match (wr.to, data) {
             (Some(Remote { ah, qpn, qkey }), data) => {
                 // SAFETY: same contract.
@@ -547,6 +611,22 @@ unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, va: u64,
             },
         )
     };
+}
+
+/// Copies the header at once, as inline data is.
+unsafe extern "C" fn wr_send_tso(qp: *mut ibv_qp_ex, hdr: *mut c_void, hdr_sz: u16, mss: u16) {
+    // SAFETY: by contract between `wr_start` and `wr_complete`.
+    unsafe { begin(qp, SendOp::Send { imm: None }) };
+    // SAFETY: as above.
+    unsafe {
+        with_batch(qp, |state, staged| {
+            // SAFETY: by contract NULL, or readable for its length.
+            match post::tso_header(state, hdr, hdr_sz) {
+                Ok(header) => staged.set_segments(Segments { header, mss }),
+                Err(error) => staged.fail(error),
+            }
+        });
+    }
 }
 
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {

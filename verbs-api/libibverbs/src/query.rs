@@ -9,11 +9,12 @@ use rocade_abi::{
     IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET, IBV_ODP_SUPPORT, IBV_ODP_SUPPORT_ATOMIC,
     IBV_ODP_SUPPORT_IMPLICIT, IBV_ODP_SUPPORT_READ, IBV_ODP_SUPPORT_RECV, IBV_ODP_SUPPORT_SEND,
     IBV_ODP_SUPPORT_SRQ_RECV, IBV_ODP_SUPPORT_WRITE, IBV_PORT_ACTIVE, IBV_PORT_CM_SUP,
-    IBV_PORT_DOWN, IBV_PORT_IP_BASED_GIDS, IBV_QPF_GRH_REQUIRED, IBV_QPT_RC,
-    IBV_VALUES_MASK_RAW_CLOCK, ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_gid,
-    ibv_gid_entry, ibv_odp_caps, ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex,
+    IBV_PORT_DOWN, IBV_PORT_IP_BASED_GIDS, IBV_QPF_GRH_REQUIRED, IBV_QPT_RAW_PACKET, IBV_QPT_RC,
+    IBV_RAW_PACKET_CAP_IP_CSUM, IBV_VALUES_MASK_RAW_CLOCK, ibv_context, ibv_device_attr,
+    ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_odp_caps, ibv_port_attr,
+    ibv_query_device_ex_input, ibv_values_ex,
 };
-use rocade_emulator::{DeviceAttr, GidEntry, limits};
+use rocade_emulator::{DeviceAttr, GidEntry, MAX_TSO, limits};
 
 use crate::{
     complaint::Reason,
@@ -140,6 +141,9 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         c.cq_mod_caps.max_cq_period = u16::MAX;
         c.odp_caps = odp_caps();
         c.max_dm_size = source.max_dm_size;
+        c.tso_caps.max_tso = MAX_TSO;
+        c.tso_caps.supported_qpts = 1 << IBV_QPT_RAW_PACKET;
+        c.raw_packet_caps = IBV_RAW_PACKET_CAP_IP_CSUM;
         // From a kbit/s, for RC.
         c.packet_pacing_caps.qp_rate_limit_min = 1;
         c.packet_pacing_caps.qp_rate_limit_max = u32::MAX;
@@ -222,9 +226,8 @@ pub(crate) unsafe extern "C" fn ibv_query_gid(
     neg_verb(|| {
         // SAFETY: by contract an open context.
         let context = unsafe { ContextObject::borrow(context) }?.context();
-        context.port_attr(port_num)?;
+        let entries = context.gid_entries_of(port_num)?;
         let index = usize::try_from(index).map_err(|_| Errno::INVAL)?;
-        let entries = context.gid_entries();
         let entry = entries
             .get(index)
             .ok_or_else(|| beyond(index, entries.len()))?;
@@ -251,9 +254,8 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
     neg_verb(|| {
         // SAFETY: by contract an open context.
         let context = unsafe { ContextObject::borrow(context) }?.context();
-        context.port_attr(port_num)?;
+        let entries = context.gid_entries_of(port_num)?;
         let index = usize::try_from(index).map_err(|_| Errno::INVAL)?;
-        let entries = context.gid_entries();
         entries
             .get(index)
             .ok_or_else(|| beyond(index, entries.len()))?;
@@ -263,13 +265,13 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_type(
     })
 }
 
-fn gid_entry(entry: &GidEntry) -> ibv_gid_entry {
+fn gid_entry(port: u8, entry: &GidEntry) -> ibv_gid_entry {
     ibv_gid_entry {
         gid: ibv_gid {
             raw: entry.gid.octets(),
         },
         gid_index: entry.index,
-        port_num: 1,
+        port_num: port.into(),
         gid_type: IBV_GID_TYPE_ROCE_V2,
         ndev_ifindex: entry.ifindex,
     }
@@ -291,9 +293,9 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_ex(
         if flags != 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        context.port_attr(u8::try_from(port_num).map_err(|_| Errno::INVAL)?)?;
+        let port = u8::try_from(port_num).map_err(|_| Errno::INVAL)?;
         let index = usize::try_from(gid_index).map_err(|_| Errno::INVAL)?;
-        let entries = context.gid_entries();
+        let entries = context.gid_entries_of(port)?;
         let found = entries
             .get(index)
             .ok_or_else(|| beyond(index, entries.len()))?;
@@ -301,7 +303,7 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_ex(
             return Err(Errno::NODATA);
         }
         // SAFETY: by contract NULL or writable for `entry_size` bytes.
-        unsafe { ffi::write_prefix(entry, &gid_entry(found), entry_size) }
+        unsafe { ffi::write_prefix(entry, &gid_entry(port, found), entry_size) }
     })
 }
 
@@ -321,18 +323,21 @@ pub(crate) unsafe extern "C" fn ibv_query_gid_table(
         if flags != 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        let entries_of_device = context.gid_entries();
-        let valid = entries_of_device
+        let ports = (1..=context.device_attr().phys_port_cnt)
+            .map(|port| Ok((port, context.gid_entries_of(port)?)))
+            .collect::<Result<Vec<_>, Errno>>()?;
+        let all = ports
             .iter()
-            .filter(|entry| !entry.gid.is_zero());
+            .flat_map(|(port, entries)| entries.iter().map(move |entry| (*port, entry)));
+        let valid = all.filter(|(_, entry)| !entry.gid.is_zero());
         if max_entries == 0 || entry_size == 0 || valid.clone().count() > max_entries {
             return Err(Errno::INVAL);
         }
-        for entry in valid {
+        for (port, entry) in valid {
             // SAFETY: by contract there are `max_entries` places of `entry_size` bytes.
             let target = unsafe { entries.byte_add(written * entry_size) };
             // SAFETY: as above.
-            unsafe { ffi::write_prefix(target, &gid_entry(entry), entry_size) }?;
+            unsafe { ffi::write_prefix(target, &gid_entry(port, entry), entry_size) }?;
             written += 1;
         }
         Ok(())

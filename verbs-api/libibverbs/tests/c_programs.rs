@@ -36,6 +36,10 @@ rocade_tests::c_programs! {
         raw_clock_stamps_completions,
         command_descriptor_is_one,
         a_missing_answer_costs_no_event;
+    migration:
+        a_device_has_two_ports,
+        a_path_that_fails_is_left,
+        a_program_asks_for_a_migration;
     attributes:
         rates_are_noted,
         enhancements_are_none,
@@ -84,6 +88,39 @@ rocade_tests::c_programs! {
         //= XST-01 type=test
         //= XDEC-01 type=test
         a_device_says_what_it_can_do;
+    umr:
+        //= UMR-10 type=test
+        //= UMR-15 type=test
+        //= UMR-16 type=test
+        a_list_in_every_operation,
+        //= UMR-30 type=test
+        //= UMR-35 type=test
+        a_column_of_a_matrix,
+        //= UMR-07 type=test
+        //= UMR-11 type=test
+        //= XST-12 type=test
+        lists_beyond_the_request,
+        //= UMR-02 type=test
+        //= UMR-03 type=test
+        //= UMR-04 type=test
+        //= UMR-06 type=test
+        //= UMR-12 type=test
+        //= UMR-25 type=test
+        //= UMR-30 type=test
+        //= XCON-19 type=test
+        //= XCON-20 type=test
+        //= XCON-23 type=test
+        //= XDEC-14 type=test
+        //= XST-05..07 type=test
+        //= XST-10..11 type=test
+        mistakes_are_refused,
+        //= UMR-08 type=test
+        //= UMR-18 type=test
+        //= XST-19 type=test
+        keys_end_and_are_invalidated,
+        //= XCON-22 type=test
+        //= XDEC-12 type=test
+        rights_of_64_bits;
     events:
         restarts_after_a_signal,
         fails_after_a_signal_without_restart,

@@ -32,4 +32,9 @@ rocade_tests::c_programs! {
         a_receive_before_accepting,
         groups_by_name_and_by_address,
         one_queue_for_many_connections;
+    processes:
+        a_client_that_is_killed_is_missed,
+        a_client_that_leaves_without_a_word,
+        a_server_that_is_killed_is_missed,
+        a_server_comes_back;
 }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::process::ExitCode;
 
 use comfy_table::Table;
-use rocade_emulator::config::{DeviceConfig, Settings};
+use rocade_emulator::config::{DeviceConfig, PortConfig, Settings};
 use rocade_wire::{Gid, Mtu};
 use serde::Serialize;
 
@@ -20,7 +20,7 @@ struct DeviceView<'a> {
     name: &'a str,
     interface: Option<&'a str>,
     state: &'static str,
-    /// Active MTU of the port; none where it is down.
+    /// Active MTU of the first port; none where it is down.
     mtu_bytes: Option<u32>,
     guid: String,
     gids: Vec<GidView>,
@@ -28,6 +28,7 @@ struct DeviceView<'a> {
 
 #[derive(Serialize)]
 struct GidView {
+    port: u8,
     index: usize,
     gid: String,
     address: String,
@@ -51,22 +52,28 @@ pub(crate) fn print(args: &DevicesArgs, settings: Settings) -> Result<ExitCode, 
 }
 
 fn view(device: &DeviceConfig) -> DeviceView<'_> {
-    let mtu = Mtu::largest_for_netdev(device.netdev_mtu);
-    let gids = device.addrs.iter().enumerate();
+    let mtu = Mtu::largest_for_netdev(device.port.netdev_mtu);
+    let gids = (1u8..).zip(device.ports()).flat_map(|(number, port)| {
+        let addrs = port.addrs.iter().enumerate();
+        addrs.map(move |(index, &addr)| GidView {
+            port: number,
+            index,
+            gid: Gid::from_ip(addr).to_string(),
+            address: shown(addr, port),
+        })
+    });
     DeviceView {
         name: &device.name,
-        interface: device.ifname.as_deref(),
-        state: if mtu.is_some() { "ACTIVE" } else { "DOWN" },
+        interface: device.port.ifname.as_deref(),
+        state: state(mtu),
         mtu_bytes: mtu.map(Mtu::bytes),
         guid: format!("{:016x}", device.guid.get()),
-        gids: gids
-            .map(|(index, &addr)| GidView {
-                index,
-                gid: Gid::from_ip(addr).to_string(),
-                address: shown(addr, device),
-            })
-            .collect(),
+        gids: gids.collect(),
     }
+}
+
+const fn state(mtu: Option<Mtu>) -> &'static str {
+    if mtu.is_some() { "ACTIVE" } else { "DOWN" }
 }
 
 fn rows(devices: &[DeviceConfig]) -> Table {
@@ -81,29 +88,35 @@ fn rows(devices: &[DeviceConfig]) -> Table {
         "address",
     ]);
     for device in devices {
-        let mtu = Mtu::largest_for_netdev(device.netdev_mtu);
-        let state = if mtu.is_some() { "ACTIVE" } else { "DOWN" };
-        let mtu = mtu.map_or_else(|| "-".to_owned(), |mtu| mtu.bytes().to_string());
-        let ifname = device.ifname.as_deref().unwrap_or("-");
-        for (index, &addr) in device.addrs.iter().enumerate() {
-            // The device's own columns stand on its first line only.
-            let [name, ifname, state, mtu] = if index == 0 {
-                [&device.name, ifname, state, &mtu]
-            } else {
-                [""; 4]
+        for (number, port) in (1u8..).zip(device.ports()) {
+            // A second port is told from the first by its number.
+            let name = match number {
+                1 => device.name.clone(),
+                _ => format!("{}/{number}", device.name),
             };
-            let index = index.to_string();
-            let gid = Gid::from_ip(addr).to_string();
-            let addr = shown(addr, device);
-            table.add_row([name, ifname, state, mtu, &index, &gid, &addr]);
+            let mtu = Mtu::largest_for_netdev(port.netdev_mtu);
+            let bytes = mtu.map_or_else(|| "-".to_owned(), |mtu| mtu.bytes().to_string());
+            let ifname = port.ifname.as_deref().unwrap_or("-");
+            for (index, &addr) in port.addrs.iter().enumerate() {
+                // The port's own columns stand on its first line only.
+                let [name, ifname, state, bytes] = if index == 0 {
+                    [&name, ifname, state(mtu), &bytes]
+                } else {
+                    [""; 4]
+                };
+                let index = index.to_string();
+                let gid = Gid::from_ip(addr).to_string();
+                let addr = shown(addr, port);
+                table.add_row([name, ifname, state, bytes, &index, &gid, &addr]);
+            }
         }
     }
     table
 }
 
 /// A link-local address with the interface that it belongs to.
-fn shown(addr: IpAddr, device: &DeviceConfig) -> String {
-    match (addr, &device.ifname) {
+fn shown(addr: IpAddr, port: &PortConfig) -> String {
+    match (addr, &port.ifname) {
         (IpAddr::V6(v6), Some(ifname)) if v6.is_unicast_link_local() => format!("{v6}%{ifname}"),
         _ => addr.to_string(),
     }

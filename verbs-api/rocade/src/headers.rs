@@ -15,6 +15,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = headers![
     "infiniband/verbs_exp/device.h",
     "infiniband/verbs_exp/qp.h",
     "infiniband/verbs_exp/send.h",
+    "infiniband/verbs_exp/umr.h",
 ];
 
 #[cfg(test)]

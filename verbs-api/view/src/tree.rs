@@ -13,7 +13,7 @@
 
 use std::collections::BTreeMap;
 
-use rocade_emulator::{DeviceFacts, Gid, GidEntry, Guid};
+use rocade_emulator::{DeviceFacts, Gid, GidEntry, Guid, PortFacts};
 
 use crate::host::{HostFiles, Locality};
 
@@ -217,7 +217,9 @@ impl Tree {
         let chars = CharDevices::numbered(first, info.index);
         self.parent(device, host);
         self.ib_device(device);
-        self.port(device);
+        for (number, port) in (1..).zip(&device.ports) {
+            self.port(device, number, port);
+        }
         self.character_devices(&info.name, &chars, &host.char_device);
         let Some(ifname) = &info.ifname else { return };
         if let Some(owner) = self.interfaces.get(ifname) {
@@ -280,9 +282,9 @@ impl Tree {
         self.link(format!("{base}/subsystem"), subsystem);
     }
 
-    fn port(&mut self, device: &DeviceFacts) {
+    fn port(&mut self, device: &DeviceFacts, number: u8, port: &PortFacts) {
         let name = &device.info.name;
-        let base = format!("sys/devices/rocade/hca/{name}/infiniband/{name}/ports/1");
+        let base = format!("sys/devices/rocade/hca/{name}/infiniband/{name}/ports/{number}");
         let cap_mask = format!("{CAP_MASK:#010x}");
         for (file, text) in [
             ("state", "4: ACTIVE"),
@@ -297,8 +299,8 @@ impl Tree {
         ] {
             self.file(format!("{base}/{file}"), text);
         }
-        for entry in &device.gids {
-            self.gid(&base, entry, device.info.ifname.as_deref());
+        for entry in &port.gids {
+            self.gid(&base, entry, port.ifname.as_deref());
         }
         for (index, pkey) in device.pkeys.iter().enumerate() {
             let key = pkey.get();

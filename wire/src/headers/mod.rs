@@ -3,12 +3,14 @@
 
 mod aeth;
 mod bth;
+mod dc;
 mod eth;
 
 use core::fmt;
 
 pub use aeth::{Aeth, AtomicAckEth, NakCode, Syndrome};
 pub use bth::Bth;
+pub use dc::{DcEth, DcHello, DcRespEth};
 pub use eth::{AtomicEth, Deth, Feth, Ieth, ImmDt, Placement, Rdeth, Reth, Selectivity, XrcEth};
 
 use crate::{ExtHeaders, Opcode, Pkey, Psn, Qpn, Rkey};
@@ -17,8 +19,8 @@ use crate::{ExtHeaders, Opcode, Pkey, Psn, Qpn, Rkey};
 //= ETH-11
 pub const CNP_BODY_LEN: usize = 16;
 
-/// Bytes of the longest combination of headers that an operation code defines (RD atomics).
-pub const MAX_HEADERS_LEN: usize = Bth::LEN + Rdeth::LEN + Deth::LEN + AtomicEth::LEN;
+/// Bytes of the longest combination of headers that an operation code defines (DC atomics).
+pub const MAX_HEADERS_LEN: usize = Bth::LEN + DcEth::LEN + AtomicEth::LEN;
 
 /// A buffer ends before the headers do.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -55,6 +57,10 @@ pub struct Headers {
     pub xrceth: Option<XrcEth>,
     /// Datagram header.
     pub deth: Option<Deth>,
+    /// Session of a DC request.
+    pub dceth: Option<DcEth>,
+    /// Session of a DC response.
+    pub dcreth: Option<DcRespEth>,
     /// FLUSH header.
     pub feth: Option<Feth>,
     /// RDMA header.
@@ -81,6 +87,8 @@ impl Headers {
             rdeth: None,
             xrceth: None,
             deth: None,
+            dceth: None,
+            dcreth: None,
             feth: None,
             reth: None,
             atomic: None,
@@ -113,6 +121,8 @@ impl Headers {
             flag(self.rdeth.is_some(), ExtHeaders::RDETH)
                 | flag(self.xrceth.is_some(), ExtHeaders::XRCETH)
                 | flag(self.deth.is_some(), ExtHeaders::DETH)
+                | flag(self.dceth.is_some(), ExtHeaders::DCETH)
+                | flag(self.dcreth.is_some(), ExtHeaders::DCRETH)
                 | flag(self.feth.is_some(), ExtHeaders::FETH)
                 | flag(self.reth.is_some(), ExtHeaders::RETH)
                 | flag(self.atomic.is_some(), ExtHeaders::ATOMIC_ETH)
@@ -165,6 +175,12 @@ impl Headers {
         if ext.contains(ExtHeaders::DETH) {
             headers.deth = Some(Deth::from_bytes(cursor.take()?));
         }
+        if ext.contains(ExtHeaders::DCETH) {
+            headers.dceth = Some(DcEth::from_bytes(cursor.take()?));
+        }
+        if ext.contains(ExtHeaders::DCRETH) {
+            headers.dcreth = Some(DcRespEth::from_bytes(cursor.take()?));
+        }
         if ext.contains(ExtHeaders::FETH) {
             headers.feth = Some(Feth::from_bytes(cursor.take()?));
         }
@@ -210,6 +226,8 @@ impl Headers {
         let rest = put_some(rest, self.rdeth.as_ref().map(Rdeth::to_bytes))?;
         let rest = put_some(rest, self.xrceth.as_ref().map(XrcEth::to_bytes))?;
         let rest = put_some(rest, self.deth.as_ref().map(Deth::to_bytes))?;
+        let rest = put_some(rest, self.dceth.as_ref().map(DcEth::to_bytes))?;
+        let rest = put_some(rest, self.dcreth.as_ref().map(DcRespEth::to_bytes))?;
         let rest = put_some(rest, self.feth.as_ref().map(Feth::to_bytes))?;
         let rest = put_some(rest, self.reth.as_ref().map(Reth::to_bytes))?;
         let rest = put_some(rest, self.atomic.as_ref().map(AtomicEth::to_bytes))?;

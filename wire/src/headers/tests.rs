@@ -211,6 +211,89 @@ fn all_256_syndromes() {
 }
 
 #[test]
+//= DCW-04 type=test
+fn dc_headers() {
+    let bytes: [u8; 16] = [1, 2, 3, 4, 5, 6, 7, 8, 0xb6, 9, 10, 11, 12, 13, 14, 15];
+    let eth = DcEth {
+        key: 0x0102_0304_0506_0708,
+        start: true,
+        pmtu: 3,
+        lane: 6,
+        dci: Qpn::new(0x09_0a0b),
+        session: 0x0c0d_0e0f,
+    };
+    assert_eq!(eth.to_bytes(), bytes);
+    assert_eq!(DcEth::from_bytes(&bytes), eth);
+    let wide = DcEth {
+        start: false,
+        pmtu: 0xf8,
+        lane: 0xf0,
+        ..eth
+    };
+    assert_eq!(wide.to_bytes()[8], 0);
+    let response = DcRespEth {
+        session: 0x0102_0304,
+    };
+    assert_eq!(response.to_bytes(), [1, 2, 3, 4]);
+
+    let opcode = Opcode::of(Service::Dc, Operation::WriteOnlyImm).unwrap();
+    let mut headers = Headers::new(Bth::new(opcode, Qpn::new(1), Psn::new(2)));
+    headers.dceth = Some(eth);
+    headers.reth = Some(Reth::default());
+    headers.imm = Some(ImmDt(*b"imm."));
+    assert!(headers.agrees_with_opcode());
+    let mut out = [0; 64];
+    assert_eq!(headers.emit(&mut out), Ok(48));
+    assert_eq!(out[12..28], bytes);
+    assert_eq!(&out[44..48], b"imm.");
+    let text = std::format!("{headers}");
+    assert!(
+        text.contains("dci=0x090a0b session=0xc0d0e0f START mtu=3 lane=6"),
+        "{text}"
+    );
+}
+
+#[test]
+//= DCW-11 type=test
+fn dc_naks_have_names() {
+    for (code, name) in [
+        (0x1e, "NO_SESSION"),
+        (0x1d, "NO_RESOURCES"),
+        (0x1c, "RESERVED(28)"),
+    ] {
+        let opcode = Opcode::of(Service::Dc, Operation::Acknowledge).unwrap();
+        let mut headers = Headers::new(Bth::new(opcode, Qpn::new(1), Psn::new(2)));
+        headers.dcreth = Some(DcRespEth { session: 7 });
+        headers.aeth = Some(Aeth {
+            syndrome: Syndrome::from_code(0x60 | code),
+            msn: Msn::new(0),
+        });
+        let text = std::format!("{headers}");
+        assert!(
+            text.contains(&std::format!("session=0x7 NAK {name} msn=")),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+//= DCW-18 type=test
+fn hello_is_nothing_else() {
+    for hello in [DcHello::Ask, DcHello::Answer] {
+        let bytes = hello.to_bytes();
+        assert_eq!(DcHello::from_payload(&bytes), Some(hello));
+        for at in 0..bytes.len() {
+            let mut other = bytes;
+            other[at] ^= 0x42;
+            assert_eq!(DcHello::from_payload(&other), None);
+            assert_eq!(DcHello::from_payload(&bytes[..at]), None);
+        }
+    }
+    assert_eq!(DcHello::from_payload(b"RocDC\x01\0\0\0"), None);
+    assert_ne!(DcHello::QKEY & 1 << 31, 0);
+}
+
+#[test]
 //= OPC-35 type=test
 fn order_of_the_headers() {
     let opcode = Opcode::of(Service::Xrc, Operation::WriteOnlyImm).unwrap();

@@ -79,12 +79,14 @@ macro_rules! operations {
                 $((Service::Rd, Some(Operation::$variant)) => concat!("RD ", $name),)*
                 $((Service::Ud, Some(Operation::$variant)) => concat!("UD ", $name),)*
                 $((Service::Xrc, Some(Operation::$variant)) => concat!("XRC ", $name),)*
+                $((Service::Dc, Some(Operation::$variant)) => concat!("DC ", $name),)*
                 (Service::Cnp, Some(_)) => "CNP",
                 (Service::Rc, None) => "RC RESERVED",
                 (Service::Uc, None) => "UC RESERVED",
                 (Service::Rd, None) => "RD RESERVED",
                 (Service::Ud, None) => "UD RESERVED",
                 (Service::Xrc, None) => "XRC RESERVED",
+                (Service::Dc, None) => "DC RESERVED",
                 (Service::Cnp, None) => "CNP RESERVED",
                 (Service::Manufacturer, _) => "MANUFACTURER",
             }
@@ -140,6 +142,8 @@ operations! {
     SendLastInv = 0x16, "SEND_LAST_INV";
     /// SEND with invalidate in one packet.
     SendOnlyInv = 0x17, "SEND_ONLY_INV";
+    /// End of a DC session.
+    Disconnect = 0x1a, "DISCONNECT";
     /// FLUSH (annex A19).
     Flush = 0x1c, "FLUSH";
     /// ATOMIC WRITE (annex A19).
@@ -283,6 +287,7 @@ impl Operation {
             | Self::AtomicAcknowledge
             | Self::CmpSwap
             | Self::FetchAdd
+            | Self::Disconnect
             | Self::Flush => PayloadRule::Empty,
             _ if self.is_first() || self.is_middle() => PayloadRule::FullMtu,
             _ if self.is_last() => PayloadRule::OneToMtu,
@@ -313,6 +318,7 @@ impl Operation {
             | Self::WriteMiddle
             | Self::WriteLast
             | Self::ReadResponseMiddle
+            | Self::Disconnect
             | Self::Cnp => ExtHeaders::empty(),
         }
     }
@@ -323,8 +329,14 @@ impl Operation {
             //= OPC-33
             return matches!(service, Service::Cnp);
         }
+        if matches!(self, Self::Disconnect) {
+            //= DCW-02
+            return matches!(service, Service::Dc);
+        }
         match service {
             Service::Rc | Service::Xrc => true,
+            //= DCW-01
+            Service::Dc => !matches!(self, Self::Flush | Self::AtomicWrite),
             //= OPC-30
             Service::Uc => (self.is_send() && !self.has_inv()) || self.is_write(),
             //= OPC-34
@@ -344,6 +356,9 @@ impl Operation {
         match service {
             //= OPC-32
             Service::Xrc if self.is_request() => rc.union(ExtHeaders::XRCETH),
+            //= DCW-03
+            Service::Dc if self.is_request() => rc.union(ExtHeaders::DCETH),
+            Service::Dc => rc.union(ExtHeaders::DCRETH),
             Service::Ud => rc.union(ExtHeaders::DETH),
             Service::Rd if self.is_request() => rc.union(ExtHeaders::RDETH).union(ExtHeaders::DETH),
             Service::Rd => rc.union(ExtHeaders::RDETH),

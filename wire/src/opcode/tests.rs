@@ -3,13 +3,14 @@ use std::format;
 
 use super::{ExtHeaders, Opcode, Operation, PayloadRule, Service};
 
-const SERVICES: [Service; 7] = [
+const SERVICES: [Service; 8] = [
     Service::Rc,
     Service::Uc,
     Service::Rd,
     Service::Ud,
     Service::Cnp,
     Service::Xrc,
+    Service::Dc,
     Service::Manufacturer,
 ];
 
@@ -72,6 +73,9 @@ fn expected_ext_len(opcode: u8) -> Option<usize> {
         4 if low == 1 => Some(0),
         //= OPC-32 type=test
         5 => RC_EXT_LEN[low].map(|len| len + if is_response { 0 } else { 4 }),
+        //= DCW-02 DCW-03 type=test
+        6 if low == 0x1a => Some(16),
+        6 if low < 0x1c => RC_EXT_LEN[low].map(|len| len + if is_response { 4 } else { 16 }),
         _ => None,
     }
 }
@@ -116,7 +120,7 @@ fn number_of_defined_codes_per_service() {
             .filter(|code| code.service() == service && code.operation().is_some())
             .count()
     };
-    assert_eq!(SERVICES.map(defined), [25, 12, 21, 2, 1, 25, 0]);
+    assert_eq!(SERVICES.map(defined), [25, 12, 21, 2, 1, 25, 24, 0]);
 }
 
 #[test]
@@ -170,6 +174,14 @@ fn spot_checks_against_the_published_numbers() {
             "XRC SEND_ONLY_INV",
             ExtHeaders::XRCETH.union(ExtHeaders::IETH),
         ),
+        //= DCW-01 type=test
+        (0xc4, "DC SEND_ONLY", ExtHeaders::DCETH),
+        (
+            0xd1,
+            "DC ACKNOWLEDGE",
+            ExtHeaders::DCRETH.union(ExtHeaders::AETH),
+        ),
+        (0xda, "DC DISCONNECT", ExtHeaders::DCETH),
     ];
     for (byte, name, ext) in cases {
         let opcode = Opcode::new(byte);

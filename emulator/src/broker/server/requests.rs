@@ -119,9 +119,10 @@ impl Server {
     /// A slot has become free.
     pub(super) fn release(&mut self, slot: Slot) {
         self.services.release_all(slot);
-        self.groups
-            .values_mut()
-            .for_each(|group| group.release(slot));
+        let now = Instant::now();
+        for group in self.groups.values_mut() {
+            group.release(slot, now);
+        }
     }
 
     fn answer(&mut self, index: usize, request: Request, fds: Vec<OwnedFd>) -> Result<(), Refusal> {

@@ -15,7 +15,7 @@ use std::fmt::Write as _;
 
 pub use held::Held;
 pub use parse::RuleError;
-pub use rule::{Action, Direction, Rule};
+pub use rule::{Action, Direction, Ends, Rule};
 
 use rocade_wire::{Bth, Packet};
 
@@ -145,18 +145,23 @@ impl Faults {
     }
 
     /// What happens to the next packet, `udp_payload` from BTH to ICRC. To what is no packet, nothing.
-    pub fn decide(&mut self, direction: Direction, udp_payload: &[u8]) -> Effect {
+    pub fn decide(&mut self, direction: Direction, ends: Ends, udp_payload: &[u8]) -> Effect {
         match Packet::parse(udp_payload) {
-            Ok(packet) => self.decide_packet(direction, &packet),
+            Ok(packet) => self.decide_packet(direction, ends, &packet),
             Err(_) => Effect::NONE,
         }
     }
 
     /// Likewise, for a packet that has been read.
-    pub fn decide_packet(&mut self, direction: Direction, packet: &Packet<'_>) -> Effect {
+    pub fn decide_packet(
+        &mut self,
+        direction: Direction,
+        ends: Ends,
+        packet: &Packet<'_>,
+    ) -> Effect {
         let mut effect = Effect::NONE;
         for armed in &mut self.armed {
-            if !armed.rule.fits(direction, packet) || !armed.strikes() {
+            if !armed.rule.fits(direction, ends, packet) || !armed.strikes() {
                 continue;
             }
             armed.hits += 1;

@@ -11,8 +11,8 @@ use crate::config::nearest;
 /// What a rule begins with.
 const ACTIONS: [&str; 6] = ["drop", "dup", "delay", "reorder", "corrupt", "ecn"];
 /// What follows.
-const KEYS: [&str; 9] = [
-    "opcode", "qpn", "psn", "dir", "nth", "every", "p", "seed", "by",
+const KEYS: [&str; 10] = [
+    "opcode", "qpn", "ip", "psn", "dir", "nth", "every", "p", "seed", "by",
 ];
 /// The longest delay.
 const MAX_DELAY_NS: u64 = 60_000_000_000;
@@ -83,6 +83,7 @@ impl Rule {
             direction: Some(Direction::Tx),
             opcodes: Vec::new(),
             qpn: None,
+            ip: None,
             psn: None,
             nth: None,
             every: None,
@@ -131,6 +132,10 @@ impl Rule {
             "qpn" => match number(value).and_then(|n| u32::try_from(n).ok()) {
                 Some(qpn) if qpn < 1 << 24 => self.qpn = Some(Qpn::new(qpn)),
                 _ => return error(word, "it is no QP number", "a number below 2^24, e.g. 0x11"),
+            },
+            "ip" => match value.parse() {
+                Ok(ip) => self.ip = Some(ip),
+                Err(_) => return error(word, "it is no IP address", "192.0.2.1 or fd00::1"),
             },
             "psn" => match range(value, number) {
                 Some((first, last)) if last < 1 << 24 => {

@@ -1,6 +1,7 @@
 //! What a rule says.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use rocade_wire::{Operation, Packet, Psn, Qpn, Syndrome};
 
@@ -36,6 +37,9 @@ pub enum Direction {
     Rx,
 }
 
+/// The source and the destination address of a packet.
+pub type Ends = (IpAddr, IpAddr);
+
 /// Classes of packets beside the names of operations.
 pub(super) const CLASSES: [&str; 6] = ["REQUEST", "RESPONSE", "ACK", "NAK", "RNR_NAK", "ATOMIC"];
 
@@ -48,6 +52,8 @@ pub struct Rule {
     /// One of these; any where empty.
     pub(super) opcodes: Vec<String>,
     pub(super) qpn: Option<Qpn>,
+    /// Where it comes from or goes to.
+    pub(super) ip: Option<IpAddr>,
     /// First and last.
     pub(super) psn: Option<(Psn, Psn)>,
     /// First and last of those that fit, from 1.
@@ -65,15 +71,16 @@ impl Rule {
         &self.action
     }
 
-    /// Does a packet fit, whichever of those that do it may be?
+    /// Does a packet fit, whichever of those that do it may be? `ends` are its source and its destination.
     #[must_use]
-    pub fn fits(&self, direction: Direction, packet: &Packet<'_>) -> bool {
+    pub fn fits(&self, direction: Direction, ends: Ends, packet: &Packet<'_>) -> bool {
         let bth = packet.bth();
         let within = |(first, last): (Psn, Psn)| {
             bth.psn.diff(first) >= 0 && last.diff(bth.psn) >= 0 && last.diff(first) >= 0
         };
         self.direction.is_none_or(|own| own == direction)
             && self.qpn.is_none_or(|qpn| qpn == bth.dest_qp)
+            && self.ip.is_none_or(|ip| ip == ends.0 || ip == ends.1)
             && self.psn.is_none_or(within)
             && (self.opcodes.is_empty() || self.opcodes.iter().any(|name| is_called(packet, name)))
     }
@@ -166,6 +173,9 @@ impl fmt::Display for Rule {
         }
         if let Some(qpn) = self.qpn {
             write!(f, " qpn={:#x}", qpn.get())?;
+        }
+        if let Some(ip) = self.ip {
+            write!(f, " ip={ip}")?;
         }
         let range = |f: &mut fmt::Formatter<'_>, key, first: u64, last: u64| {
             if first == last {

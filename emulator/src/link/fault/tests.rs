@@ -4,6 +4,12 @@ use rocade_wire::{Opcode, Operation, Service};
 
 use super::*;
 
+/// Where packets come from and go to.
+const ENDS: Ends = (
+    std::net::IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)),
+    std::net::IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 2)),
+);
+
 /// A packet of RC with an AETH that says Acknowledge, where it has one.
 fn packet(operation: Operation, qpn: u32, psn: u32) -> Vec<u8> {
     let opcode = Opcode::of(Service::Rc, operation).expect("RC has it");
@@ -23,7 +29,7 @@ fn faults(text: &str) -> Faults {
 fn lost(text: &str, operation: Operation) -> Vec<usize> {
     let mut faults = faults(text);
     let bytes = packet(operation, 0x11, 7);
-    let lost = |_: &usize| faults.decide(Direction::Tx, &bytes).copies == 0;
+    let lost = |_: &usize| faults.decide(Direction::Tx, ENDS, &bytes).copies == 0;
     (1..=10).filter(lost).collect()
 }
 
@@ -45,8 +51,9 @@ fn the_third_is_the_third() {
 #[test]
 fn packets_are_told_apart() {
     let read = packet(Operation::ReadRequest, 0x11, 0x00ff_fffe);
-    let hit =
-        |rule: &str, direction, bytes: &[u8]| !faults(rule).decide(direction, bytes).is_none();
+    let hit = |rule: &str, direction, bytes: &[u8]| {
+        !faults(rule).decide(direction, ENDS, bytes).is_none()
+    };
     for (rule, expected) in [
         ("drop opcode=RDMA_READ_REQUEST", true),
         ("drop opcode=read_request", true),
@@ -57,6 +64,9 @@ fn packets_are_told_apart() {
         ("drop qpn=0x11", true),
         ("drop qpn=17", true),
         ("drop qpn=18", false),
+        ("drop ip=192.0.2.1", true),
+        ("drop ip=192.0.2.2", true),
+        ("drop ip=192.0.2.3", false),
         ("drop psn=0xfffffe", true),
         ("drop psn=0xfffff0..5", true),
         ("drop psn=0..5", false),
@@ -122,7 +132,7 @@ fn what_is_wrong_is_named() {
 #[test]
 fn effects_add_up() {
     let bytes = packet(Operation::SendOnly, 1, 1);
-    let effect = |text: &str| faults(text).decide(Direction::Tx, &bytes);
+    let effect = |text: &str| faults(text).decide(Direction::Tx, ENDS, &bytes);
     assert!(effect("drop nth=2").is_none());
     assert_eq!(effect("dup").copies, 2);
     assert_eq!(effect("dup; drop; dup").copies, 0);
@@ -158,10 +168,10 @@ fn rules_that_stay_go_on_counting() {
     let bytes = packet(Operation::SendOnly, 1, 1);
     let mut faults = faults("drop nth=3; dup nth=1");
     for _ in 0..2 {
-        faults.decide(Direction::Tx, &bytes);
+        faults.decide(Direction::Tx, ENDS, &bytes);
     }
     faults.replace(&Rule::parse_list("ecn; drop nth=3").expect("rules"));
-    assert_eq!(faults.decide(Direction::Tx, &bytes).copies, 0);
+    assert_eq!(faults.decide(Direction::Tx, ENDS, &bytes).copies, 0);
     let hits: Vec<_> = faults
         .rules()
         .map(|(rule, hits)| (rule.to_string(), hits))
@@ -242,6 +252,7 @@ fn any_rule() -> impl Strategy<Value = Rule> {
                 direction,
                 opcodes: names.into_iter().map(str::to_owned).collect(),
                 qpn: qpn.map(rocade_wire::Qpn::new),
+                ip: qpn.map(|ip| std::net::Ipv4Addr::from(ip).into()),
                 psn: psn.map(|(a, b)| (rocade_wire::Psn::new(a), rocade_wire::Psn::new(b))),
                 nth: nth.map(|(first, more)| (first, first.saturating_add(more))),
                 every,
@@ -281,12 +292,12 @@ proptest! {
             }
             let bytes = packet(operation, qpn, psn);
             let direction = if tx { Direction::Tx } else { Direction::Rx };
-            let effect = first.decide(direction, &bytes);
-            prop_assert_eq!(&effect, &second.decide(direction, &bytes));
+            let effect = first.decide(direction, ENDS, &bytes);
+            prop_assert_eq!(&effect, &second.decide(direction, ENDS, &bytes));
             effects += u64::from(!effect.is_none());
             let read = Packet::parse(&bytes).expect("a packet");
             for rule in &rules {
-                let fits = rule.fits(direction, &read);
+                let fits = rule.fits(direction, ENDS, &read);
                 let named = effect.note.contains(&format!("({})", rule));
                 let twins = rules.iter().filter(|twin| *twin == rule).count();
                 prop_assert!(fits || !named || twins > 1, "{} by {}", effect.note, rule);
@@ -302,7 +313,7 @@ fn chance_is_as_likely_as_it_says() {
     let bytes = packet(Operation::SendOnly, 1, 1);
     let count = |text: &str| {
         let mut faults = faults(text);
-        let is_lost = |_: &u32| faults.decide(Direction::Tx, &bytes).copies == 0;
+        let is_lost = |_: &u32| faults.decide(Direction::Tx, ENDS, &bytes).copies == 0;
         (0..100_000).filter(is_lost).count()
     };
     assert!((9_700..10_300).contains(&count("drop p=0.1 seed=3")));

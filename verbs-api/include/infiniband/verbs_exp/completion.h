@@ -58,6 +58,9 @@ struct ibv_exp_wc {
 	uint64_t exp_wc_flags; /* enum ibv_exp_wc_flags */
 };
 
+/* As ibv_poll_cq. wc_size is sizeof(struct ibv_exp_wc) as the program knows it: no more is written of each. */
+int ibv_exp_poll_cq(struct ibv_cq *cq, int num_entries, struct ibv_exp_wc *wc, uint32_t wc_size);
+
 #ifdef __cplusplus
 }
 #endif

@@ -113,6 +113,18 @@ struct ibv_exp_qp_attr {
 	uint32_t comp_mask; /* 0 */
 };
 
+/* Needs a protection domain or, for an XRC target, an XRC domain: comp_mask has IBV_EXP_QP_INIT_ATTR_PD or
+ * IBV_EXP_QP_INIT_ATTR_XRCD. Sizes that were granted are written back. */
+struct ibv_qp *ibv_exp_create_qp(struct ibv_context *context,
+				 struct ibv_exp_qp_init_attr *qp_init_attr);
+
+/* exp_attr_mask: enum ibv_qp_attr_mask, and IBV_EXP_QP_DC_KEY of a DC initiator. */
+int ibv_exp_modify_qp(struct ibv_qp *qp, struct ibv_exp_qp_attr *attr, uint64_t exp_attr_mask);
+
+/* All attributes, whatever the mask says; init_attr may be NULL. */
+int ibv_exp_query_qp(struct ibv_qp *qp, struct ibv_exp_qp_attr *attr, uint64_t exp_attr_mask,
+		     struct ibv_exp_qp_init_attr *init_attr);
+
 #ifdef __cplusplus
 }
 #endif

@@ -241,6 +241,10 @@ struct ibv_exp_send_wr {
 	} ext_op;
 };
 
+/* As ibv_post_send, of which all operations are here too. */
+int ibv_exp_post_send(struct ibv_qp *qp, struct ibv_exp_send_wr *wr,
+		      struct ibv_exp_send_wr **bad_wr);
+
 #ifdef __cplusplus
 }
 #endif

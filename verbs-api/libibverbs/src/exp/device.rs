@@ -5,13 +5,13 @@ use std::{ffi::c_int, mem};
 use rocade_abi::{
     exp::device::{
         IBV_EXP_DEVICE_ATTR_EXP_CAP_FLAGS, IBV_EXP_DEVICE_ATTR_INLINE_RECV_SZ,
-        IBV_EXP_DEVICE_ATTR_ODP, IBV_EXP_DEVICE_ATTR_WITH_HCA_CORE_CLOCK,
+        IBV_EXP_DEVICE_ATTR_ODP, IBV_EXP_DEVICE_ATTR_UMR, IBV_EXP_DEVICE_ATTR_WITH_HCA_CORE_CLOCK,
         IBV_EXP_DEVICE_ATTR_WITH_TIMESTAMP_MASK, IBV_EXP_DEVICE_MW_TYPE_2B, IBV_EXP_DEVICE_ODP,
-        ibv_exp_device_attr,
+        IBV_EXP_DEVICE_UMR, ibv_exp_device_attr,
     },
     ibv_context,
 };
-use rocade_emulator::{DeviceAttr, limits};
+use rocade_emulator::{DeviceAttr, Indirect, limits};
 
 use crate::{
     context::ContextObject,
@@ -21,7 +21,7 @@ use crate::{
 
 /// What this device has besides `device_cap_flags`.
 //= XCON-04
-const CAP_FLAGS: u64 = IBV_EXP_DEVICE_ODP | IBV_EXP_DEVICE_MW_TYPE_2B;
+const CAP_FLAGS: u64 = IBV_EXP_DEVICE_ODP | IBV_EXP_DEVICE_MW_TYPE_2B | IBV_EXP_DEVICE_UMR;
 
 /// `ibv_exp_query_device`: what is asked for and there; other bits of `comp_mask` are cleared (XDEC-01).
 //= XST-01
@@ -57,6 +57,7 @@ fn answer(source: &DeviceAttr, wanted: u32) -> ibv_exp_device_attr {
     let with_clock = has(IBV_EXP_DEVICE_ATTR_WITH_HCA_CORE_CLOCK);
     let with_flags = has(IBV_EXP_DEVICE_ATTR_EXP_CAP_FLAGS);
     let with_odp = has(IBV_EXP_DEVICE_ATTR_ODP);
+    let with_umr = has(IBV_EXP_DEVICE_ATTR_UMR);
     // Received data goes to memory, never into a completion: 0.
     has(IBV_EXP_DEVICE_ATTR_INLINE_RECV_SZ);
     if with_timestamp_mask {
@@ -67,6 +68,15 @@ fn answer(source: &DeviceAttr, wanted: u32) -> ibv_exp_device_attr {
     }
     if with_flags {
         c.exp_device_cap_flags = u64::from(source.device_cap_flags) | CAP_FLAGS;
+    }
+    //= UMR-02
+    //= XST-04
+    if with_umr {
+        c.umr_caps.max_klm_list_size = limits::MAX_INDIRECT_ENTRIES;
+        c.umr_caps.max_send_wqe_inline_klms = limits::MAX_INLINE_ENTRIES;
+        c.umr_caps.max_umr_recursion_depth = u32::from(Indirect::MAX_DEPTH);
+        //= UMR-03
+        c.umr_caps.max_umr_stride_dimension = 1;
     }
     if with_odp {
         let odp = query::odp_caps();

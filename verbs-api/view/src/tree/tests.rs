@@ -1,21 +1,27 @@
 use std::collections::BTreeSet;
 
+use rocade_emulator::config::PortConfig;
 use rocade_emulator::{DeviceConfig, DeviceFacts, Guid};
 
 use super::*;
 use crate::host::Locality;
 
+fn port(ifname: Option<&str>, addrs: &[&str]) -> PortConfig {
+    let addrs = addrs.iter().map(|addr| addr.parse().expect("an address"));
+    PortConfig {
+        ifname: ifname.map(str::to_owned),
+        ifindex: 1,
+        addrs: addrs.collect(),
+        follows: Vec::new(),
+        netdev_mtu: 1500,
+    }
+}
+
 fn device(name: &str, ifname: Option<&str>, addrs: &[&str]) -> DeviceConfig {
     DeviceConfig {
         name: name.to_owned(),
-        ifname: ifname.map(str::to_owned),
-        ifindex: 1,
-        addrs: addrs
-            .iter()
-            .map(|addr| addr.parse().expect("an address"))
-            .collect(),
-        follows: Vec::new(),
-        netdev_mtu: 1500,
+        port: port(ifname, addrs),
+        second_port: None,
         guid: Guid::new(0x526f_0203_0405_0607),
         identity: rocade_emulator::config::DeviceIdentity::default(),
         pkeys: vec![rocade_emulator::Pkey::DEFAULT],
@@ -78,6 +84,28 @@ fn attributes_by_way_of_the_class_directories() {
     assert_eq!(tree.find("/dev/infiniband/uverbs0"), Some(&Node::Char));
     assert_eq!(tree.find(&format!("{dev}/no_such_file")), None);
     assert_eq!(tree.find(&format!("{dev}/ports/1/gids/2")), None);
+}
+
+#[test]
+fn a_second_port_has_its_own_directory() {
+    let mut device = device("a", Some("eth0"), &["127.0.0.2"]);
+    device.second_port = Some(port(Some("eth1"), &["127.0.0.3", "127.0.0.4"]));
+    let tree = tree(&[device], 0);
+    for (file, text) in [
+        ("1/gids/0", "0000:0000:0000:0000:0000:ffff:7f00:0002"),
+        ("1/gid_attrs/ndevs/0", "eth0"),
+        ("2/gids/1", "0000:0000:0000:0000:0000:ffff:7f00:0004"),
+        ("2/gid_attrs/ndevs/1", "eth1"),
+        ("2/state", "4: ACTIVE"),
+        ("2/pkeys/0", "0xffff"),
+    ] {
+        assert_file(
+            &tree,
+            &format!("/sys/class/infiniband/a/ports/{file}"),
+            text,
+        );
+    }
+    assert_eq!(tree.find("/sys/class/infiniband/a/ports/3/state"), None);
 }
 
 #[test]

@@ -1,0 +1,48 @@
+//! Flows: what leads frames to raw packet QPs.
+
+use std::sync::Arc;
+
+use super::qp::QpOwner;
+use crate::error::VerbsError;
+use crate::raw::{FlowAttr, FlowId};
+
+/// A flow (`ibv_flow`). It ends with `destroy`, or with its only handle.
+#[derive(Debug)]
+#[doc(alias = "ibv_flow")]
+pub struct Flow {
+    qp: Arc<QpOwner>,
+    id: FlowId,
+}
+
+impl Flow {
+    pub(super) fn new(qp: Arc<QpOwner>, attr: FlowAttr) -> Result<Self, VerbsError> {
+        let raw = qp.inner.raw().filter(|_| qp.inner.is_alive());
+        let raw = raw.ok_or(VerbsError::InvalidArgument("not a raw packet QP"))?;
+        let id = qp.engine().add_flow(&qp.inner, &raw.port, attr)?;
+        Ok(Self { qp, id })
+    }
+
+    /// Ends it: no frame comes by it any more.
+    ///
+    /// # Errors
+    /// [`VerbsError::InvalidArgument`] if it has ended before.
+    #[doc(alias = "ibv_destroy_flow")]
+    pub fn destroy(&self) -> Result<(), VerbsError> {
+        if self.end() {
+            Ok(())
+        } else {
+            Err(VerbsError::InvalidArgument("destroyed already"))
+        }
+    }
+
+    fn end(&self) -> bool {
+        let raw = self.qp.inner.raw();
+        raw.is_some_and(|raw| self.qp.engine().remove_flow(&raw.port, self.id))
+    }
+}
+
+impl Drop for Flow {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,291 @@
+//! Raw packets: the port of a device to its network interface, and the flows that lead from there to queue pairs.
+
+mod flow;
+mod frame;
+mod socket;
+
+use std::io;
+use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock};
+use rocade_transport::FrameOrder;
+use rocade_wire::Qpn;
+
+use crate::error::VerbsError;
+use crate::hca::Hca;
+
+pub(crate) use flow::{Direction, FlowId, Target};
+pub use flow::{
+    EthFields, FlowAttr, FlowKind, FlowSpec, Ipv4Fields, Ipv6Fields, MAX_FLOW_SPECS, Masked,
+    PortFields,
+};
+pub(crate) use frame::Layout;
+pub(crate) use socket::PacketSocket;
+
+use flow::FlowTable;
+use socket::{FrameBuffer, Interface, Membership};
+
+/// What a link adds to the MTU: an Ethernet header with a tag.
+const LINK_HEADER: u32 = 18;
+
+/// A device's way to the frames of its interface.
+#[derive(Debug)]
+pub(crate) struct RawPort {
+    pub(crate) hca: Arc<Hca>,
+    interface: Interface,
+    sends: PacketSocket,
+    /// There is one as long as there are flows.
+    receives: RwLock<Option<Arc<PacketSocket>>>,
+    table: RwLock<FlowTable>,
+    /// One thread at a time receives.
+    pub(crate) rx: Mutex<FrameBuffers>,
+}
+
+/// What receiving needs.
+#[derive(Debug, Default)]
+pub(crate) struct FrameBuffers {
+    buffer: FrameBuffer,
+    segments: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl RawPort {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// [`VerbsError::NotPermitted`] without `CAP_NET_RAW`; [`VerbsError::NotSupported`] where the device has no
+    /// interface of Ethernet.
+    //= QPC-02
+    pub(crate) fn open(hca: &Arc<Hca>) -> Result<Self, VerbsError> {
+        if hca.config.port.ifindex == 0 {
+            return Err(VerbsError::NotSupported(
+                "raw packets of a device without network interface",
+            ));
+        }
+        let sends = PacketSocket::open(hca.config.port.ifindex, false);
+        let sends = sends.map_err(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => VerbsError::NotPermitted(
+                "raw packet queue pairs, without CAP_NET_RAW in the network namespace",
+            ),
+            _ => error.into(),
+        })?;
+        let interface = sends.interface()?.ok_or(VerbsError::NotSupported(
+            "raw packets of an interface that has no Ethernet frames",
+        ))?;
+        Ok(Self {
+            hca: Arc::clone(hca),
+            interface,
+            sends,
+            receives: RwLock::default(),
+            table: RwLock::default(),
+            rx: Mutex::default(),
+        })
+    }
+
+    /// The longest frame that may have a place on the link; the interface itself has the last word.
+    pub(crate) fn longest(&self) -> usize {
+        usize::try_from(self.hca.config.port.netdev_mtu.saturating_add(LINK_HEADER)).unwrap_or(0)
+    }
+
+    /// As [`PacketSocket::send`].
+    pub(crate) fn send(&self, frame: &[u8]) -> io::Result<()> {
+        self.sends.send(frame)
+    }
+
+    /// What frames come through, while there are flows.
+    pub(crate) fn receiver(&self) -> Option<Arc<PacketSocket>> {
+        self.receives.read().clone()
+    }
+
+    /// A flow to a QP, from now on.
+    ///
+    /// # Errors
+    /// [`VerbsError::InvalidArgument`] for one that makes no sense; [`VerbsError::Io`] without descriptors.
+    pub(crate) fn add_flow(&self, qpn: Qpn, attr: FlowAttr) -> Result<FlowId, VerbsError> {
+        attr.check()?;
+        let mut receives = self.receives.write();
+        let socket = match &mut *receives {
+            Some(socket) => socket,
+            none => none.insert(Arc::new(PacketSocket::open(
+                self.hca.config.port.ifindex,
+                true,
+            )?)),
+        };
+        if let Some(membership) = self.membership(&attr)
+            && let Err(error) = socket.set_membership(membership, true)
+        {
+            // What the interface does not let in does not come.
+            tracing::warn!(%error, ?membership, "the interface does not let these frames in");
+        }
+        Ok(self.table.write().add(qpn, attr))
+    }
+
+    /// Ends a flow; false where it has ended already.
+    pub(crate) fn remove_flow(&self, id: FlowId) -> bool {
+        let mut receives = self.receives.write();
+        let mut table = self.table.write();
+        let Some(attr) = table.remove(id) else {
+            return false;
+        };
+        if table.is_empty() {
+            *receives = None;
+        } else if let (Some(socket), Some(membership)) = (&*receives, self.membership(&attr)) {
+            let _ = socket.set_membership(membership, false);
+        }
+        true
+    }
+
+    /// The flows that lead to a QP.
+    pub(crate) fn flows_of(&self, qpn: Qpn) -> Vec<FlowId> {
+        self.table.read().of_qp(qpn)
+    }
+
+    /// What the interface has to let in for a flow.
+    fn membership(&self, attr: &FlowAttr) -> Option<Membership> {
+        if self.interface.is_loopback {
+            return None;
+        }
+        match (attr.kind, attr.address()) {
+            (FlowKind::AllDefault | FlowKind::Sniffer, _) => Some(Membership::All),
+            (FlowKind::McDefault, _) => Some(Membership::AllGroups),
+            (FlowKind::Normal, None) => None,
+            (FlowKind::Normal, Some(mac)) if mac == self.interface.mac => None,
+            (FlowKind::Normal, Some(mac)) if mac[0] & 1 != 0 => Some(Membership::Group(mac)),
+            (FlowKind::Normal, Some(mac)) => Some(Membership::Address(mac)),
+        }
+    }
+
+    /// Receives what the kernel hands over at once, and calls `each` with each frame in it and where it goes.
+    /// False where there was nothing.
+    pub(crate) fn receive(
+        &self,
+        socket: &PacketSocket,
+        rx: &mut FrameBuffers,
+        mut each: impl FnMut(&[u8], &Layout, &[Target]),
+    ) -> bool {
+        let arrived = match socket.receive(&mut rx.buffer) {
+            Ok(Some(arrived)) => arrived,
+            Ok(None) => return false,
+            Err(error) => {
+                // The interface is down.
+                tracing::debug!(%error, "receiving frames failed");
+                return false;
+            }
+        };
+        let bytes = rx.buffer.frame(&arrived);
+        if arrived.is_outgoing && self.interface.is_loopback {
+            // It comes again.
+            return true;
+        }
+        let to_itself = bytes.starts_with(&self.interface.mac);
+        let direction = if arrived.is_outgoing && !to_itself {
+            Direction::Out
+        } else {
+            Direction::In
+        };
+        let mut hand_over = |frame: &[u8]| {
+            if let Some(layout) = Layout::of(frame) {
+                let targets = self.table.read().targets(frame, &layout, direction);
+                each(frame, &layout, &targets);
+            }
+        };
+        let header_len = arrived.segment_len.and_then(|_| frame::header_len(bytes));
+        if let (Some(segment_len), Some(header_len)) = (arrived.segment_len, header_len) {
+            rx.segments.clear();
+            rx.ends.clear();
+            let (out, ends) = (&mut rx.segments, &mut rx.ends);
+            frame::cut(bytes, header_len, segment_len, out, ends);
+            let mut start = 0;
+            for end in ends {
+                hand_over(&out[start..*end]);
+                start = *end;
+            }
+        } else {
+            hand_over(bytes);
+        }
+        true
+    }
+}
+
+/// Is it IPv4 with TCP or UDP, and are both checksums right?
+pub(crate) fn has_right_checksums(frame: &[u8], layout: &Layout) -> bool {
+    frame::has_right_checksums(frame, layout)
+}
+
+/// The frames of one request, on their way out.
+#[derive(Debug, Default)]
+pub(crate) struct Outgoing {
+    /// What the transport has put together.
+    pub(crate) request: Vec<u8>,
+    segments: Vec<u8>,
+    ends: Vec<usize>,
+    /// Frames that have left.
+    sent: usize,
+}
+
+impl Outgoing {
+    /// Forgets what has not left.
+    pub(crate) fn clear(&mut self) {
+        self.ends.clear();
+        self.sent = 0;
+    }
+
+    /// Makes frames of the request.
+    pub(crate) fn prepare(&mut self, order: FrameOrder) {
+        self.clear();
+        match order.segments {
+            Some((header_len, mss)) => {
+                self.segments.clear();
+                let (out, ends) = (&mut self.segments, &mut self.ends);
+                frame::cut(&self.request, header_len, mss, out, ends);
+            }
+            None => {
+                if order.checksums {
+                    frame::fill_checksums(&mut self.request);
+                }
+                std::mem::swap(&mut self.segments, &mut self.request);
+                self.ends.push(self.segments.len());
+            }
+        }
+    }
+
+    /// The next frame to leave.
+    pub(crate) fn next(&self) -> Option<&[u8]> {
+        let end = *self.ends.get(self.sent)?;
+        let start = match self.sent {
+            0 => 0,
+            sent => *self.ends.get(sent - 1)?,
+        };
+        self.segments.get(start..end)
+    }
+
+    /// It has left.
+    pub(crate) const fn left(&mut self) {
+        self.sent += 1;
+    }
+
+    /// How many there are in all.
+    pub(crate) const fn count(&self) -> u64 {
+        self.ends.len() as u64
+    }
+}
+
+/// The raw part of a queue pair.
+#[derive(Debug)]
+pub(crate) struct RawPart {
+    pub(crate) port: Arc<RawPort>,
+    /// Locked while the queue pair is.
+    pub(crate) outgoing: Mutex<Outgoing>,
+}
+
+impl RawPart {
+    pub(crate) fn new(port: Arc<RawPort>) -> Self {
+        let outgoing = Mutex::default();
+        Self { port, outgoing }
+    }
+
+    /// Are frames on their way out for which the interface had no room?
+    pub(crate) fn waits_for_room(&self) -> bool {
+        self.outgoing.lock().next().is_some()
+    }
+}

@@ -1,0 +1,362 @@
+//! Packet sockets: whole frames from and to a network interface. All `unsafe` of raw packets is in this file;
+//! what it exports is safe to call with any argument.
+//!
+//! Frames are sent and received by the system calls themselves: the functions of the C library are points at
+//! which a thread can be cancelled, and we are called with locks held.
+
+use std::ffi::c_int;
+use std::io;
+use std::mem::{self, MaybeUninit};
+use std::ops::Range;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr;
+
+use super::frame;
+
+/// Options of linux/if_packet.h.
+const PACKET_ADD_MEMBERSHIP: c_int = 1;
+const PACKET_DROP_MEMBERSHIP: c_int = 2;
+const PACKET_AUXDATA: c_int = 8;
+const PACKET_VNET_HDR: c_int = 15;
+/// `sll_pkttype`: it leaves the interface.
+const PACKET_OUTGOING: u8 = 4;
+/// `tp_status`: the tag is that of a VLAN, and its type is said.
+const VLAN_VALID: u32 = 1 << 4;
+const VLAN_TPID_VALID: u32 = 1 << 6;
+const VLAN_TPID: u16 = 0x8100;
+/// Types of interfaces: Ethernet, loopback.
+const ARPHRD_ETHER: u16 = 1;
+const ARPHRD_LOOPBACK: u16 = 772;
+/// `virtio_net_hdr`: the checksum is left to the device.
+const NEEDS_CSUM: u8 = 1;
+
+/// Room for a tag that is put in again.
+const TAG_ROOM: usize = 4;
+/// Addresses at the beginning of a frame.
+const ADDRESSES: usize = 12;
+/// The longest that the kernel hands over, merged segments included.
+const LONGEST: usize = 128 << 10;
+/// Receive buffer asked for: bursts have to wait there for their reader.
+const RECEIVE_BUFFER: c_int = 16 << 20;
+
+/// What the kernel says in front of a frame (`virtio_net_hdr`), in host byte order.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct VnetHeader {
+    flags: u8,
+    gso_type: u8,
+    hdr_len: u16,
+    gso_size: u16,
+    csum_start: u16,
+    csum_offset: u16,
+}
+
+/// `tpacket_auxdata`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct AuxData {
+    status: u32,
+    len: u32,
+    snaplen: u32,
+    mac: u16,
+    net: u16,
+    vlan_tci: u16,
+    vlan_tpid: u16,
+}
+
+/// `packet_mreq`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    ifindex: c_int,
+    kind: u16,
+    len: u16,
+    address: [u8; 8],
+}
+
+/// A control message buffer, aligned as `cmsghdr` needs it.
+#[repr(C, align(8))]
+struct Control([u8; 128]);
+
+/// What an interface is to let in besides frames to its own address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Membership {
+    /// Those to this group.
+    Group([u8; 6]),
+    /// All.
+    All,
+    /// Those to any group.
+    AllGroups,
+    /// Those to this address.
+    Address([u8; 6]),
+}
+
+/// What an interface is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Interface {
+    /// Its address.
+    pub(crate) mac: [u8; 6],
+    /// Each frame comes back to it.
+    pub(crate) is_loopback: bool,
+}
+
+/// A packet socket that is bound to an interface.
+#[derive(Debug)]
+pub(crate) struct PacketSocket {
+    fd: OwnedFd,
+    ifindex: c_int,
+}
+
+/// A buffer for one frame.
+#[derive(Debug)]
+pub(crate) struct FrameBuffer(Box<[u8]>);
+
+impl Default for FrameBuffer {
+    fn default() -> Self {
+        Self(vec![0; TAG_ROOM + LONGEST].into())
+    }
+}
+
+/// A frame that has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Arrived {
+    place: Range<usize>,
+    /// The interface has sent it.
+    pub(crate) is_outgoing: bool,
+    /// It consists of several with so many bytes behind the headers.
+    pub(crate) segment_len: Option<usize>,
+}
+
+impl FrameBuffer {
+    /// The bytes of a frame.
+    pub(crate) fn frame(&self, arrived: &Arrived) -> &[u8] {
+        self.0.get(arrived.place.clone()).unwrap_or(&[])
+    }
+}
+
+fn socklen<T>() -> libc::socklen_t {
+    libc::socklen_t::try_from(size_of::<T>()).unwrap_or(0)
+}
+
+fn check(result: c_int) -> io::Result<()> {
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+impl PacketSocket {
+    /// One to send through, or to receive all that goes through the interface.
+    ///
+    /// # Errors
+    /// `PermissionDenied` without `CAP_NET_RAW`.
+    pub(crate) fn open(ifindex: u32, receives: bool) -> io::Result<Self> {
+        let all = u16::try_from(libc::ETH_P_ALL).unwrap_or(0).to_be();
+        let protocol = if receives { all } else { 0 };
+        let flags = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // No protocol yet: frames of other interfaces would come.
+        // SAFETY: no pointers.
+        let fd = unsafe { libc::socket(libc::AF_PACKET, flags, 0) };
+        check(fd)?;
+        // SAFETY: a new descriptor that nobody else owns.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let ifindex = c_int::try_from(ifindex).unwrap_or(0);
+        let socket = Self { fd, ifindex };
+        if receives {
+            socket.set(libc::SOL_PACKET, PACKET_VNET_HDR, &1)?;
+            socket.set(libc::SOL_PACKET, PACKET_AUXDATA, &1)?;
+            let forced = socket.set(libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &RECEIVE_BUFFER);
+            if forced.is_err() {
+                socket.set(libc::SOL_SOCKET, libc::SO_RCVBUF, &RECEIVE_BUFFER)?;
+            }
+        }
+        // SAFETY: the structure consists of integers, for which zero is a value.
+        let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
+        address.sll_family = libc::sa_family_t::try_from(libc::AF_PACKET).unwrap_or(0);
+        address.sll_protocol = protocol;
+        address.sll_ifindex = ifindex;
+        let len = socklen::<libc::sockaddr_ll>();
+        // SAFETY: the address lives across the call, and `len` is its length.
+        let bound = unsafe { libc::bind(socket.fd.as_raw_fd(), (&raw const address).cast(), len) };
+        check(bound)?;
+        Ok(socket)
+    }
+
+    /// The descriptor, to wait for.
+    pub(crate) fn fd(&self) -> c_int {
+        self.fd.as_raw_fd()
+    }
+
+    /// The interface that it is bound to; `None` where that has no frames of Ethernet.
+    pub(crate) fn interface(&self) -> io::Result<Option<Interface>> {
+        // SAFETY: the structure consists of integers, for which zero is a value.
+        let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
+        let mut len = socklen::<libc::sockaddr_ll>();
+        // SAFETY: both pointers are to live locals, and `len` is the length of the other.
+        let result = unsafe {
+            libc::getsockname(self.fd.as_raw_fd(), (&raw mut address).cast(), &raw mut len)
+        };
+        check(result)?;
+        let is_loopback = address.sll_hatype == ARPHRD_LOOPBACK;
+        if !is_loopback && address.sll_hatype != ARPHRD_ETHER {
+            return Ok(None);
+        }
+        let mac = address.sll_addr.first_chunk().copied();
+        Ok(mac.map(|mac| Interface { mac, is_loopback }))
+    }
+
+    fn set<T>(&self, level: c_int, name: c_int, value: &T) -> io::Result<()> {
+        // SAFETY: `value` is a live object of exactly the stated size, which the kernel only reads.
+        let result = unsafe {
+            libc::setsockopt(
+                self.fd.as_raw_fd(),
+                level,
+                name,
+                ptr::from_ref(value).cast(),
+                socklen::<T>(),
+            )
+        };
+        check(result)
+    }
+
+    /// Lets more in, or takes that back; the kernel counts.
+    pub(crate) fn set_membership(&self, membership: Membership, joins: bool) -> io::Result<()> {
+        let (kind, address) = match membership {
+            Membership::Group(address) => (0, address),
+            Membership::All => (1, [0; 6]),
+            Membership::AllGroups => (2, [0; 6]),
+            Membership::Address(address) => (3, address),
+        };
+        let mut padded = [0; 8];
+        padded[..6].copy_from_slice(&address);
+        let request = Request {
+            ifindex: self.ifindex,
+            kind,
+            len: 6,
+            address: padded,
+        };
+        let name = if joins {
+            PACKET_ADD_MEMBERSHIP
+        } else {
+            PACKET_DROP_MEMBERSHIP
+        };
+        self.set(libc::SOL_PACKET, name, &request)
+    }
+
+    /// Sends a frame without blocking.
+    ///
+    /// # Errors
+    /// `WouldBlock` where there is no room; EMSGSIZE where it is too long for the interface.
+    pub(crate) fn send(&self, frame: &[u8]) -> io::Result<()> {
+        // SAFETY: `frame` is readable for its length; no address.
+        let sent = unsafe {
+            libc::syscall(
+                libc::SYS_sendto,
+                self.fd.as_raw_fd(),
+                frame.as_ptr(),
+                frame.len(),
+                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+                ptr::null::<libc::sockaddr>(),
+                0,
+            )
+        };
+        if sent < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+
+    /// Receives a frame without blocking, its tag and its checksum in place; `None` where there is nothing.
+    ///
+    /// # Errors
+    /// Those of recvmsg(2), such as `NetworkDown`; the socket can be used on.
+    pub(crate) fn receive(&self, buffer: &mut FrameBuffer) -> io::Result<Option<Arrived>> {
+        let mut header = VnetHeader::default();
+        // SAFETY: the structure consists of integers, for which zero is a value.
+        let mut from: libc::sockaddr_ll = unsafe { mem::zeroed() };
+        let mut control = MaybeUninit::<Control>::uninit();
+        let room = &mut buffer.0[TAG_ROOM..];
+        let mut pieces = [
+            libc::iovec {
+                iov_base: (&raw mut header).cast(),
+                iov_len: size_of::<VnetHeader>(),
+            },
+            libc::iovec {
+                iov_base: room.as_mut_ptr().cast(),
+                iov_len: room.len(),
+            },
+        ];
+        // SAFETY: msghdr is plain old data for which zero is a valid value.
+        let mut msg: libc::msghdr = unsafe { mem::zeroed() };
+        msg.msg_name = (&raw mut from).cast();
+        msg.msg_namelen = socklen::<libc::sockaddr_ll>();
+        msg.msg_iov = pieces.as_mut_ptr();
+        msg.msg_iovlen = pieces.len();
+        msg.msg_control = control.as_mut_ptr().cast();
+        msg.msg_controllen = size_of::<Control>();
+        // SAFETY: every pointer in `msg` is to a live local or to the buffer, which is exclusively borrowed,
+        // each with its true length.
+        let received = unsafe {
+            libc::syscall(
+                libc::SYS_recvmsg,
+                self.fd.as_raw_fd(),
+                &raw mut msg,
+                libc::MSG_DONTWAIT,
+            )
+        };
+        let Ok(received) = usize::try_from(received) else {
+            let error = io::Error::last_os_error();
+            return match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
+                _ => Err(error),
+            };
+        };
+        let len = received.saturating_sub(size_of::<VnetHeader>());
+        let bytes = &mut buffer.0[TAG_ROOM..TAG_ROOM + len.min(LONGEST)];
+        if header.flags & NEEDS_CSUM != 0 {
+            let (start, offset) = (header.csum_start.into(), header.csum_offset.into());
+            if start < bytes.len() {
+                frame::complete_checksum(bytes, start, offset);
+            }
+        }
+        let mut place = TAG_ROOM..TAG_ROOM + bytes.len();
+        if let Some((tpid, tci)) = tag(&msg)
+            && bytes.len() >= ADDRESSES
+        {
+            buffer.0.copy_within(TAG_ROOM..TAG_ROOM + ADDRESSES, 0);
+            let [a, b] = tpid.to_be_bytes();
+            let [c, d] = tci.to_be_bytes();
+            buffer.0[ADDRESSES..ADDRESSES + 4].copy_from_slice(&[a, b, c, d]);
+            place.start = 0;
+        }
+        let segment_len = usize::from(header.gso_size);
+        Ok(Some(Arrived {
+            place,
+            is_outgoing: from.sll_pkttype == PACKET_OUTGOING,
+            segment_len: (header.gso_type != 0 && segment_len > 0).then_some(segment_len),
+        }))
+    }
+}
+
+/// The VLAN tag that the kernel has taken off a frame.
+fn tag(msg: &libc::msghdr) -> Option<(u16, u16)> {
+    // SAFETY: the kernel has filled in `msg`, and its buffer is alive.
+    let mut control = unsafe { libc::CMSG_FIRSTHDR(msg) };
+    // SAFETY: NULL, or a header inside the buffer.
+    while let Some(head) = unsafe { control.as_ref() } {
+        // 8: PACKET_AUXDATA, whose message has the same number.
+        if head.cmsg_level == libc::SOL_PACKET && head.cmsg_type == PACKET_AUXDATA {
+            // SAFETY: the kernel puts a whole structure there.
+            let aux = unsafe { libc::CMSG_DATA(control).cast::<AuxData>().read_unaligned() };
+            if aux.status & VLAN_VALID == 0 {
+                return None;
+            }
+            let said = aux.status & VLAN_TPID_VALID != 0;
+            let tpid = if said { aux.vlan_tpid } else { VLAN_TPID };
+            return Some((tpid, aux.vlan_tci));
+        }
+        // SAFETY: as above.
+        control = unsafe { libc::CMSG_NXTHDR(msg, control) };
+    }
+    None
+}

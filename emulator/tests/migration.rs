@@ -1,0 +1,205 @@
+//! Devices with two ports: path migration when a path fails and when the program asks for it, over UDP and
+//! through shared memory.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "tests: a failure may panic, sizes are small"
+)]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{ALL_ACCESS, Side, pattern};
+use rocade_emulator::link::fault::Rule;
+use rocade_emulator::{
+    AddressVector, AsyncEventKind, BrokerMode, Connection, Engine, EngineConfig, EventElement,
+    LinkMode, QpAttr, QpAttrMask, QpState, SendOp, WcStatus,
+};
+
+const LEN: usize = 1 << 20;
+const MIGRATED: u32 = 0;
+const REARM: u32 = 1;
+const ARMED: u32 = 2;
+/// 8 ms.
+const TIMEOUT: u8 = 11;
+
+/// Two devices of one engine, each with two ports.
+fn engine(net: u8, link: LinkMode, faults: &str) -> Engine {
+    let spec = |name, last| format!("{name}=127.9.{net}.{last}+127.10.{net}.{last}");
+    let specs = [spec("a", 1), spec("b", 2)];
+    let config = EngineConfig::from_specs(&specs, BrokerMode::Embedded).unwrap();
+    Engine::new(EngineConfig {
+        link,
+        faults: Rule::parse_list(faults).unwrap(),
+        ..config
+    })
+    .unwrap()
+}
+
+/// Connected over their first ports.
+fn pair(net: u8, link: LinkMode, faults: &str) -> (Side, Side) {
+    let engine = engine(net, link, faults);
+    let a = Side::on_device(engine.clone(), "a", LEN);
+    let b = Side::on_device(engine, "b", LEN);
+    for (side, peer) in [(&a, &b), (&b, &a)] {
+        let connection = Connection {
+            timeout: TIMEOUT,
+            retry_cnt: 3,
+            ..side.connection(peer.qp.qp_num().get(), peer.gid())
+        };
+        side.qp.connect(ALL_ACCESS, &connection).unwrap();
+    }
+    (a, b)
+}
+
+/// Loads the path over this port of both ends.
+fn rearm(side: &Side, peer: &Side, port: u8) {
+    let attr = QpAttr {
+        qp_state: QpState::Rts.code(),
+        alt_ah_attr: AddressVector {
+            dgid: peer.context.gid_entries_of(port).unwrap()[0].gid,
+            hop_limit: 64,
+            is_global: true,
+            port_num: port,
+            ..AddressVector::default()
+        },
+        alt_port_num: port,
+        alt_timeout: TIMEOUT,
+        path_mig_state: REARM,
+        ..QpAttr::default()
+    };
+    let mask = QpAttrMask::ALT_PATH | QpAttrMask::PATH_MIG_STATE;
+    side.qp.modify(&attr, mask).unwrap();
+}
+
+fn migration_of(side: &Side) -> u32 {
+    side.qp.query().0.path_mig_state
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < Duration::from_secs(20), "not yet: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// WRITE, SEND and READ of several packets each, every byte compared.
+fn talk(a: &Side, b: &Side, seed: usize) {
+    let len = 20_000;
+    let rkey = b.mr.rkey();
+    let data = pattern(len, seed);
+    a.fill(0, &data);
+    let va = b.addr(200_000);
+    let write = SendOp::Write {
+        va,
+        rkey,
+        imm: None,
+    };
+    a.send(1, write, &[a.sge(0, len)]);
+    b.qp.recv_queue().push(3, &[b.sge(600_000, len)]).unwrap();
+    a.send(2, SendOp::Send { imm: None }, &[a.sge(0, len)]);
+    a.send(4, SendOp::Read { va, rkey }, &[a.sge(400_000, len)]);
+    for wr_id in [1, 2, 4] {
+        let completion = a.completion();
+        assert_eq!(
+            (completion.wr_id, completion.status),
+            (wr_id, WcStatus::Success)
+        );
+    }
+    assert_eq!(b.completion().status, WcStatus::Success);
+    assert_eq!(b.bytes(200_000, len), data);
+    assert_eq!(a.bytes(400_000, len), data);
+    assert_eq!(b.bytes(600_000, len), data);
+    assert!(a.cq.poll_one().is_none() && b.cq.poll_one().is_none());
+}
+
+/// Both ready to migrate to their second ports.
+fn armed(a: &Side, b: &Side) {
+    rearm(a, b, 2);
+    rearm(b, a, 2);
+    assert_eq!((migration_of(a), migration_of(b)), (REARM, REARM));
+    talk(a, b, 1);
+    assert_eq!((migration_of(a), migration_of(b)), (ARMED, ARMED));
+}
+
+/// The side has told that it is on the path over this port now, once.
+fn assert_moved(side: &Side, peer: &Side, port: u8) {
+    wait_until("migrated", || migration_of(side) == MIGRATED);
+    let attr = side.qp.query().0;
+    assert_eq!((attr.port_num, attr.ah_attr.port_num), (port, port));
+    let gid = peer.context.gid_entries_of(port).unwrap()[0].gid;
+    assert_eq!((attr.ah_attr.dgid, attr.alt_port_num), (gid, 0));
+    let event = side.context.next_async_event().unwrap();
+    assert_eq!(event.kind, AsyncEventKind::PathMig);
+    assert_eq!(event.element, EventElement::Qp(9));
+    side.context.ack_async_event(&event);
+}
+
+#[test]
+fn each_port_has_its_own_addresses() {
+    let engine = engine(1, LinkMode::Udp, "");
+    let context = engine.open_device("a").unwrap();
+    assert_eq!(context.device_attr().phys_port_cnt, 2);
+    for (port, ip) in [(1, "127.9.1.1"), (2, "127.10.1.1")] {
+        let gids = context.gid_entries_of(port).unwrap();
+        let gids: Vec<_> = gids.iter().map(|entry| entry.gid.to_ip()).collect();
+        assert_eq!(gids, [ip.parse::<std::net::IpAddr>().unwrap()]);
+        assert_eq!(context.port_attr(port).unwrap().gid_tbl_len, 1);
+    }
+    for port in [0, 3] {
+        assert!(context.gid_entries_of(port).is_err());
+        assert!(context.port_attr(port).is_err());
+    }
+}
+
+/// Each packet of every message may be the one at which the path dies.
+//= RC-APM-05 RC-APM-06 type=test
+#[test]
+fn a_path_that_dies_is_left() {
+    for (net, link) in [(2, LinkMode::Udp), (3, LinkMode::Shm)] {
+        for dies_at in [130, 143, 151, 177, 200] {
+            let faults = format!("drop ip=127.9.{net}.1 nth={dies_at}..");
+            let (a, b) = pair(net, link, &faults);
+            armed(&a, &b);
+            for seed in 2..12 {
+                talk(&a, &b, seed);
+            }
+            assert_moved(&a, &b, 2);
+            assert_moved(&b, &a, 2);
+            for side in [&a, &b] {
+                side.qp.destroy().unwrap();
+            }
+        }
+    }
+}
+
+/// And back again, as often as one likes.
+//= RC-APM-03 RC-APM-10 type=test
+#[test]
+fn the_program_may_ask_for_a_migration() {
+    for (net, link) in [(4, LinkMode::Udp), (5, LinkMode::Shm)] {
+        let (a, b) = pair(net, link, "");
+        armed(&a, &b);
+        for round in 0..6 {
+            let (from, to) = if round % 2 == 0 { (&a, &b) } else { (&b, &a) };
+            let port = 2 - round % 2;
+            let attr = QpAttr {
+                path_mig_state: MIGRATED,
+                ..QpAttr::default()
+            };
+            from.qp.modify(&attr, QpAttrMask::PATH_MIG_STATE).unwrap();
+            assert_moved(from, to, port as u8);
+            assert_eq!(migration_of(to), ARMED);
+            talk(from, to, round);
+            assert_moved(to, from, port as u8);
+            for (side, peer) in [(from, to), (to, from)] {
+                rearm(side, peer, 3 - port as u8);
+            }
+            talk(to, from, round);
+            assert_eq!((migration_of(from), migration_of(to)), (ARMED, ARMED));
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Two paths between a pair, one of which dies now and then: what is sent goes on on the other.
+
+use std::cell::Cell;
+use std::net::IpAddr;
+use std::rc::Rc;
+
+use rocade_transport::testing::{Pair, Setup, Side, context};
+use rocade_transport::{AddressVector, QpAttr, QpAttrMask, QpEvent, QpState};
+use rocade_wire::Gid;
+
+use super::rng::Rng;
+
+const MIGRATED: u32 = 0;
+const REARM: u32 = 1;
+const ARMED: u32 = 2;
+
+/// A pair that changes its path, again and again.
+#[derive(Debug)]
+pub struct Paths {
+    rng: Rng,
+    /// Everything is lost that has this address at an end.
+    dead: Rc<Cell<Option<IpAddr>>>,
+    /// When so many messages are through, something happens to the path.
+    due: u64,
+    /// Messages between two such times, at most.
+    distance: u64,
+    /// A migration is under way.
+    under_way: bool,
+    /// How often a side has migrated.
+    pub migrations: u64,
+}
+
+impl Paths {
+    /// Both sides get a second port; to be called before the pair is made.
+    pub fn prepare(setup: &mut Setup) {
+        setup.config.limits.port_count = 2;
+    }
+
+    /// The alternate path of both sides is ready.
+    #[must_use]
+    pub fn new(seed: u64, distance: u64, pair: &mut Pair) -> Self {
+        let mut rng = Rng::new(seed, 9);
+        Side::BOTH.iter().for_each(|side| rearm(pair, *side));
+        Self {
+            due: rng.range(1, distance),
+            rng,
+            dead: Rc::default(),
+            distance,
+            under_way: false,
+            migrations: 0,
+        }
+    }
+
+    /// Which address is dead, for the network.
+    #[must_use]
+    pub fn dead(&self) -> Rc<Cell<Option<IpAddr>>> {
+        Rc::clone(&self.dead)
+    }
+
+    /// Looks at the pair after a step, when so many messages are through. Nothing happens any more after `last`.
+    ///
+    /// # Panics
+    /// If a side reports something else than a migration.
+    pub fn step(&mut self, pair: &mut Pair, completed: u64, last: u64) {
+        for side in Side::BOTH {
+            for event in pair.take_events(side) {
+                assert_eq!(event, QpEvent::PathMig);
+                self.migrations += 1;
+            }
+        }
+        let states = Side::BOTH.map(|side| pair.node(side).qp.query().path_mig_state);
+        let locals = Side::BOTH.map(|side| pair.node(side).qp.local());
+        if self.under_way && states == [MIGRATED; 2] {
+            self.under_way = false;
+            self.dead.set(None);
+            self.due = completed + self.rng.range(1, self.distance);
+        }
+        if !self.under_way && completed < last {
+            for (side, state) in Side::BOTH.into_iter().zip(states) {
+                if state == MIGRATED {
+                    rearm(pair, side);
+                }
+            }
+        }
+        if self.under_way || states != [ARMED; 2] || completed < self.due || completed >= last {
+            return;
+        }
+        self.under_way = true;
+        match self.rng.below(3) {
+            0 => {
+                let side = Side::BOTH[usize::from(self.rng.chance(500))];
+                let attr = QpAttr {
+                    path_mig_state: MIGRATED,
+                    ..QpAttr::default()
+                };
+                let mask = QpAttrMask::PATH_MIG_STATE;
+                pair.modify(side, QpState::Rts, mask, &attr);
+            }
+            _ => self.dead.set(Some(locals[0])),
+        }
+    }
+}
+
+/// Loads the path that is not in use.
+fn rearm(pair: &mut Pair, side: Side) {
+    let is_first = pair.node(side).qp.local() == side.ip();
+    let (local, remote) = if is_first {
+        (side.alternate_ip(), side.other().alternate_ip())
+    } else {
+        (side.ip(), side.other().ip())
+    };
+    let port = if is_first { 2 } else { 1 };
+    let attr = QpAttr {
+        alt_ah_attr: AddressVector {
+            dgid: Gid::from_ip(remote),
+            is_global: true,
+            port_num: port,
+            ..AddressVector::default()
+        },
+        alt_port_num: port,
+        alt_timeout: pair.node(side).qp.query().timeout,
+        path_mig_state: REARM,
+        ..QpAttr::default()
+    };
+    let now = pair.now();
+    let mask = QpAttrMask::ALT_PATH | QpAttrMask::PATH_MIG_STATE;
+    let qp = &mut pair.node_mut(side).qp;
+    qp.modify(now, &attr, mask, &context(local))
+        .expect("a path that fits");
+}

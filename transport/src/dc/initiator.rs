@@ -1,0 +1,609 @@
+//! The initiator: whose turn it is, and to which target.
+
+use alloc::collections::{BTreeSet, VecDeque};
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+use rocade_wire::{
+    DcHello, DcRespEth, Headers, NakCode, Operation, Packet, Psn, RnrTimer, Syndrome,
+};
+
+use super::lane::{Farewell, Hello, Lane, peer_at};
+use super::{DciStreams, hello_of, push_hello};
+use crate::completion::WcStatus;
+use crate::counters::DropReason;
+use crate::cx::Cx;
+use crate::error::PostError;
+use crate::memory::Memory;
+use crate::outputs::Fatal;
+use crate::peer::{PacketMeta, SessionTag};
+use crate::queue::SendLimits;
+use crate::requester::{Requester, RequesterAttr};
+use crate::responder::push_plain;
+use crate::time::Time;
+use crate::transmit::TxBuffer;
+use crate::wr::{DcDestination, Operands, RouteTag, SendWr};
+
+/// What a NAK for want of resources stands for: 1.28 ms.
+//= DCW-11
+const NO_RESOURCES_CODE: u8 = 14;
+/// Ends of sessions that wait for room; where there are more, the oldest are not told.
+const MAX_FAREWELLS: usize = 64;
+/// Addresses that are known to be those of Rocade.
+const MAX_KNOWN: usize = 4096;
+
+#[derive(Debug)]
+pub(crate) struct Initiator {
+    limits: SendLimits,
+    attr: RequesterAttr,
+    /// Slots in use: those of all lanes, and those whose completion the application has not taken.
+    used: u32,
+    /// Work requests that are complete without a completion, since the last one.
+    silent: u32,
+    lanes: Vec<Lane>,
+    /// Whose turn it is.
+    turn: usize,
+    /// Whose packets are in the caller's buffer.
+    last: usize,
+    /// Where several lanes are: the lane of each work request since the last change.
+    recent: Vec<usize>,
+    farewells: VecDeque<Farewell>,
+    /// Where somebody has shown that it is Rocade.
+    known: BTreeSet<IpAddr>,
+    /// Streams in error, and how many of them are too many; 0 without streams: then one error is.
+    errored: BTreeSet<u16>,
+    max_errored: usize,
+    next_session: u32,
+}
+
+impl Initiator {
+    pub(crate) fn new(limits: SendLimits) -> Self {
+        Self {
+            limits,
+            attr: RequesterAttr::NONE,
+            used: 0,
+            silent: 0,
+            lanes: Vec::from([Lane::new(limits.unbounded())]),
+            turn: 0,
+            last: 0,
+            recent: Vec::new(),
+            farewells: VecDeque::new(),
+            known: BTreeSet::new(),
+            errored: BTreeSet::new(),
+            max_errored: 0,
+            next_session: 0,
+        }
+    }
+
+    /// Before it is used: the number of its first session, which must not have been that of an earlier initiator with the same number
+    /// (DCW-07), and whether it has streams.
+    //= DCW-07
+    pub(crate) fn set_up(&mut self, first_session: u32, streams: Option<DciStreams>) {
+        self.next_session = first_session;
+        if let Some(streams) = streams {
+            let lanes = 1 << streams.log_concurrent;
+            self.lanes
+                .resize_with(lanes, || Lane::new(self.limits.unbounded()));
+            self.max_errored = 1 << streams.log_errored;
+        }
+    }
+
+    /// Has it streams?
+    pub(crate) const fn has_streams(&self) -> bool {
+        self.max_errored > 0
+    }
+
+    /// A stream takes requests again; false where there is no such thing as streams.
+    //= DC-40
+    pub(crate) fn reset_stream(&mut self, stream: u16) -> bool {
+        self.errored.remove(&stream);
+        self.has_streams()
+    }
+
+    fn lane_of(&self, to: Option<DcDestination>) -> usize {
+        to.map_or(0, |to| usize::from(to.stream) % self.lanes.len())
+    }
+
+    pub(crate) fn queued(&self) -> usize {
+        let queued = |lane: &Lane| lane.requester.queued() + lane.held.len();
+        self.lanes.iter().map(queued).sum()
+    }
+
+    pub(crate) fn is_drained(&self) -> bool {
+        self.lanes.iter().all(|lane| lane.requester.is_drained())
+    }
+
+    pub(crate) fn has_work(&self) -> bool {
+        !self.farewells.is_empty() || self.lanes.iter().any(Lane::has_work)
+    }
+
+    /// The ways of everything that is not complete.
+    pub(crate) fn routes(&self) -> impl Iterator<Item = RouteTag> {
+        let farewells = self.farewells.iter().map(|farewell| farewell.route);
+        self.lanes.iter().flat_map(Lane::routes).chain(farewells)
+    }
+
+    /// Queues a work request. Only those that concern this side alone have no destination.
+    pub(crate) fn post(
+        &mut self,
+        wr: &SendWr<'_>,
+        to: Option<DcDestination>,
+        inline: Option<&[u8]>,
+    ) -> Result<(), PostError> {
+        //= DCU-06 DCU-07
+        if to.is_none() && !wr.op.is_local() {
+            return Err(PostError::NoDestination);
+        }
+        let without_streams = to.is_some_and(|to| to.stream != 0) && !self.has_streams();
+        if without_streams {
+            return Err(PostError::UnsupportedOpcode);
+        }
+        if self.used >= self.limits.max_wr {
+            return Err(PostError::QueueFull);
+        }
+        let index = self.lane_of(to);
+        let lane = &mut self.lanes[index];
+        //= DC-04
+        lane.requester.post(wr, inline)?;
+        // Slots are counted here, for all lanes.
+        lane.requester.free_slots(1);
+        self.used += 1;
+        lane.idle_at = None;
+        let is_dead = to.is_some_and(|to| self.errored.contains(&to.stream));
+        //= DC-06
+        if (is_dead || !lane.held.is_empty() || !lane.goes_on(to))
+            && let Some(wqe) = lane.requester.take_newest()
+        {
+            lane.held.push_back(super::lane::Held { wqe, to });
+        }
+        if self.lanes.len() > 1 {
+            self.recent.push(index);
+        }
+        Ok(())
+    }
+
+    /// The newest work request has these operands.
+    pub(crate) fn equip(&mut self, operands: Operands) {
+        let lane = &mut self.lanes[self.recent.last().copied().unwrap_or(0)];
+        match lane.held.back_mut() {
+            Some(held) => held.wqe.equip(operands),
+            None => lane.requester.equip(operands),
+        }
+    }
+
+    /// Removes the newest `count` work requests; nothing has happened since they were posted.
+    pub(crate) fn unpost(&mut self, count: usize) {
+        for _ in 0..count {
+            let lane = &mut self.lanes[self.recent.pop().unwrap_or(0)];
+            let wqe = lane.held.pop_back().map(|held| held.wqe);
+            if wqe.or_else(|| lane.requester.take_newest()).is_some() {
+                self.used -= 1;
+            }
+        }
+    }
+
+    /// The newest one, flushed when it was posted, is taken back with its completion.
+    pub(crate) const fn unflush(&mut self, slots: u32) {
+        self.used -= 1;
+        self.silent = slots - 1;
+    }
+
+    pub(crate) const fn free_slots(&mut self, slots: u32) {
+        self.used = self.used.saturating_sub(slots);
+    }
+
+    pub(crate) fn start(&mut self, sq_psn: Psn) {
+        for lane in &mut self.lanes {
+            lane.requester.start(sq_psn);
+        }
+    }
+
+    pub(crate) fn set_attr(&mut self, attr: RequesterAttr) {
+        self.attr = attr;
+        for lane in &mut self.lanes {
+            lane.requester.set_attr(attr);
+        }
+    }
+
+    /// Calls `f` with the requester of a lane and who that talks to.
+    fn with_lane<H, R>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        index: usize,
+        f: impl FnOnce(&mut Requester, &mut Cx<'_, H>) -> R,
+    ) -> R {
+        let lane = &mut self.lanes[index];
+        let peer = lane
+            .session
+            .as_ref()
+            .map_or(cx.peer, |session| &session.peer);
+        let mut cx = Cx {
+            now: cx.now,
+            peer,
+            who: cx.who,
+            host: cx.host,
+            out: &mut *cx.out,
+        };
+        *lane.requester.silent_mut() = self.silent;
+        let result = f(&mut lane.requester, &mut cx);
+        self.silent = *lane.requester.silent_mut();
+        *lane.requester.silent_mut() = 0;
+        result
+    }
+
+    /// Ends the session of a lane.
+    fn part(&mut self, index: usize) {
+        if let Some(farewell) = self.lanes[index].part() {
+            if self.farewells.len() >= MAX_FAREWELLS {
+                self.farewells.pop_front();
+            }
+            self.farewells.push_back(farewell);
+        }
+    }
+
+    /// A lane has failed: the error is reported. Without streams that is the end of the initiator, else of
+    /// the stream, as long as there are not too many.
+    //= DC-09 DC-40
+    fn concede<H>(&mut self, cx: &mut Cx<'_, H>, index: usize) -> Result<(), Fatal> {
+        let lane = &self.lanes[index];
+        let session = lane.session.as_ref().map(|session| session.to);
+        let hello = lane.hello.as_ref().map(|hello| hello.to);
+        let Some(to) = session.or(hello).filter(|_| self.has_streams()) else {
+            return Err(Fatal);
+        };
+        self.errored.insert(to.stream);
+        if self.errored.len() >= self.max_errored {
+            return Err(Fatal);
+        }
+        self.with_lane(cx, index, Requester::flush);
+        self.part(index);
+        self.lanes[index].hello = None;
+        Ok(())
+    }
+
+    /// Lets a lane go on to the next target if it is done with the last one.
+    fn advance<H>(&mut self, cx: &mut Cx<'_, H>, index: usize) {
+        loop {
+            let lane = &mut self.lanes[index];
+            let Some(to) = lane.held.front().map(|held| held.to) else {
+                return;
+            };
+            let is_dead = to.is_some_and(|to| self.errored.contains(&to.stream));
+            if !is_dead && lane.goes_on(to) {
+                if let Some(held) = lane.held.pop_front() {
+                    lane.requester.put(held.wqe);
+                }
+                continue;
+            }
+            //= DC-06
+            let (Some(to), true) = (to, lane.is_quiet()) else {
+                return;
+            };
+            if is_dead {
+                //= DC-40
+                if let Some(held) = lane.held.pop_front() {
+                    lane.requester.put(held.wqe);
+                }
+                self.with_lane(cx, index, Requester::flush);
+                continue;
+            }
+            self.part(index);
+            if !self.known.contains(&to.remote) {
+                self.ask(cx, index, to);
+                return;
+            }
+            self.lanes[index].hello = None;
+            self.open(cx, index, to);
+        }
+    }
+
+    fn ask<H>(&mut self, cx: &Cx<'_, H>, index: usize, to: DcDestination) {
+        let lane = &mut self.lanes[index];
+        let asks = lane.hello.as_ref().is_some_and(|hello| hello.to == to);
+        if !asks {
+            lane.hello = Some(Hello {
+                to,
+                peer: peer_at(to, cx.peer),
+                is_due: true,
+                again_at: None,
+                tries_left: self.attr.retry_cnt,
+            });
+        }
+    }
+
+    fn open<H>(&mut self, cx: &Cx<'_, H>, index: usize, to: DcDestination) {
+        let id = self.next_session;
+        self.next_session = id.wrapping_add(1);
+        let tag = SessionTag {
+            id,
+            key: to.key,
+            dci: cx.who.qpn,
+            lane: u8::try_from(index).unwrap_or(0),
+            start: None,
+        };
+        let lane = &mut self.lanes[index];
+        lane.requester.set_attr(self.attr);
+        lane.open(to, cx.peer, tag);
+    }
+
+    /// Appends requests of one lane, and reports what has failed meanwhile.
+    pub(crate) fn poll_transmit<H: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        tx: &mut TxBuffer,
+    ) -> Result<(), Fatal> {
+        self.recent.clear();
+        if !self.say_farewells(tx) {
+            return Ok(());
+        }
+        let count = self.lanes.len();
+        for offset in 0..count {
+            let index = (self.turn + offset) % count;
+            let sent = self.poll_lane(cx, index, tx);
+            self.with_lane(cx, index, Requester::check_failed)
+                .or_else(|Fatal| self.concede(cx, index))?;
+            if sent {
+                self.turn = (index + 1) % count;
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// True where something was appended, or nothing can be.
+    fn poll_lane<H: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        index: usize,
+        tx: &mut TxBuffer,
+    ) -> bool {
+        loop {
+            self.advance(cx, index);
+            let lane = &mut self.lanes[index];
+            if let Some(hello) = lane.hello.as_mut().filter(|hello| hello.is_due) {
+                if !tx.leads_to(hello.to.route)
+                    || !push_hello(&hello.peer, cx.who.qpn, DcHello::Ask, tx)
+                {
+                    return true;
+                }
+                tx.lead_to(hello.to.route);
+                hello.is_due = false;
+                let wait_ns = self.attr.ack_timeout_ns();
+                hello.again_at = wait_ns.map(|ns| cx.now.plus_ns(ns));
+                return true;
+            }
+            let route = lane.session.as_ref().map(|session| session.to.route);
+            if route.is_some_and(|route| !tx.leads_to(route)) {
+                return true;
+            }
+            let before = tx.segments();
+            self.with_lane(cx, index, |requester, cx| requester.poll_transmit(cx, tx));
+            if let Some(route) = route.filter(|_| tx.segments() > before) {
+                tx.lead_to(route);
+                self.last = index;
+                return true;
+            }
+            // What concerned this side alone is done, perhaps.
+            let lane = &mut self.lanes[index];
+            if !lane.is_quiet() || lane.held.is_empty() || lane.hello.is_some() {
+                lane.note_idle(cx.now);
+                return false;
+            }
+        }
+    }
+
+    /// Appends the ends of sessions; false where some are left.
+    //= DCW-12
+    pub(crate) fn say_farewells(&mut self, tx: &mut TxBuffer) -> bool {
+        while let Some(Farewell { route, peer, psn }) = self.farewells.front() {
+            let head = peer.head(Operation::Disconnect, *psn, 0);
+            if !tx.leads_to(*route) || !push_plain(&head, tx) {
+                return false;
+            }
+            tx.lead_to(*route);
+            self.farewells.pop_front();
+        }
+        true
+    }
+
+    /// Handles a packet to the initiator that is a response.
+    pub(crate) fn handle_response<H: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        meta: &PacketMeta,
+        headers: &Headers,
+        payload: &[u8],
+    ) -> Result<(), Fatal> {
+        let id = headers.dcreth.map(|eth| eth.session);
+        let of_session = |lane: &Lane| {
+            let session = lane.session.as_ref();
+            session.is_some_and(|session| id.is_some_and(|id| session.is(id)))
+        };
+        let Some(index) = self.lanes.iter().position(of_session) else {
+            cx.out.counters.drop_packet(DropReason::NoSession);
+            return Ok(());
+        };
+        //= DCW-06
+        let lane = &self.lanes[index];
+        let peer = lane
+            .session
+            .as_ref()
+            .map_or(cx.peer, |session| &session.peer);
+        if let Some(reason) = peer.reject_reason(meta, &headers.bth) {
+            cx.out.counters.drop_packet(reason);
+            return Ok(());
+        }
+        let start = lane.session.as_ref().and_then(|session| session.start());
+        let result = self.with_lane(cx, index, |requester, cx| {
+            take_response(requester, cx, headers, payload, start)
+                .and_then(|()| requester.check_failed(cx))
+        });
+        let lane = &mut self.lanes[index];
+        let una = lane.requester.una();
+        if let Some(session) = &mut lane.session {
+            session.note_una(una);
+        }
+        lane.note_idle(cx.now);
+        result.or_else(|Fatal| self.concede(cx, index))
+    }
+
+    /// Handles a datagram to the initiator: somebody has shown that it is Rocade.
+    //= DCW-18
+    pub(crate) fn handle_datagram<H>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        meta: &PacketMeta,
+        packet: &Packet<'_>,
+    ) {
+        let (who, local) = (meta.source, meta.destination);
+        let awaited = |hello: &mut Hello| hello.to.remote == who && hello.to.local == local;
+        let is_answer = matches!(hello_of(packet), Some((DcHello::Answer, _)));
+        let is_ours = packet.bth().pkey.matches(cx.peer.pkey);
+        let mut was_awaited = false;
+        if is_answer && is_ours {
+            for lane in &mut self.lanes {
+                was_awaited |= lane.hello.take_if(awaited).is_some();
+            }
+        }
+        if !was_awaited {
+            cx.out.counters.drop_packet(DropReason::WrongService);
+            return;
+        }
+        if self.known.len() >= MAX_KNOWN {
+            self.known.clear();
+        }
+        self.known.insert(who);
+    }
+
+    pub(crate) fn next_timeout(&self) -> Option<Time> {
+        self.lanes.iter().filter_map(Lane::next_timeout).min()
+    }
+
+    pub(crate) fn handle_timeout<H>(&mut self, cx: &mut Cx<'_, H>) -> Result<(), Fatal> {
+        for index in 0..self.lanes.len() {
+            let result = self
+                .with_lane(cx, index, Requester::handle_timeout)
+                .and_then(|()| self.repeat_hello(cx, index));
+            if result.is_err() {
+                // Perhaps somebody else is there now.
+                let session = self.lanes[index].session.as_ref();
+                if let Some(remote) = session.map(|session| session.to.remote) {
+                    self.known.remove(&remote);
+                }
+                self.concede(cx, index)?;
+            }
+            let lane = &mut self.lanes[index];
+            if lane.idle_at.take_if(|at| *at <= cx.now).is_some() {
+                self.part(index);
+            }
+        }
+        Ok(())
+    }
+
+    fn repeat_hello<H>(&mut self, cx: &mut Cx<'_, H>, index: usize) -> Result<(), Fatal> {
+        let lane = &mut self.lanes[index];
+        let Some(hello) = &mut lane.hello else {
+            return Ok(());
+        };
+        if hello.again_at.is_none_or(|at| at > cx.now) {
+            return Ok(());
+        }
+        if lane.held.is_empty() {
+            lane.hello = None;
+            return Ok(());
+        }
+        cx.out.counters.rare().timeouts += 1;
+        hello.again_at = None;
+        if hello.tries_left > 0 {
+            hello.tries_left -= 1;
+            hello.is_due = true;
+            return Ok(());
+        }
+        //= DC-09
+        if let Some(held) = lane.held.pop_front() {
+            lane.requester.put(held.wqe);
+        }
+        Err(self.with_lane(cx, index, |requester, cx| {
+            requester.fail(cx, WcStatus::RetryExcErr)
+        }))
+    }
+
+    /// The payload of a request in the last buffer cannot be read any more.
+    pub(crate) fn fail_request<H>(&mut self, cx: &mut Cx<'_, H>, psn: Psn) -> Result<(), Fatal> {
+        let index = self.last;
+        self.with_lane(cx, index, |requester, cx| {
+            requester.fail_request(cx.now, psn);
+            requester.check_failed(cx)
+        })
+        .or_else(|Fatal| self.concede(cx, index))
+    }
+
+    /// Ends all sessions, whatever is on its way.
+    //= DCW-12
+    pub(crate) fn flush<H>(&mut self, cx: &mut Cx<'_, H>) {
+        for index in 0..self.lanes.len() {
+            let lane = &mut self.lanes[index];
+            lane.hello = None;
+            for held in lane.held.drain(..) {
+                lane.requester.put(held.wqe);
+            }
+            self.with_lane(cx, index, Requester::flush);
+            self.part(index);
+        }
+    }
+
+    /// Ends the sessions where nothing is on its way: the initiator is about to be reset.
+    pub(crate) fn hang_up(&mut self) {
+        for index in 0..self.lanes.len() {
+            if self.lanes[index].is_quiet() {
+                self.part(index);
+            }
+        }
+    }
+
+    pub(crate) fn reset(&mut self) {
+        for lane in &mut self.lanes {
+            *lane = Lane::new(self.limits.unbounded());
+        }
+        self.used = 0;
+        self.silent = 0;
+        self.recent.clear();
+        self.farewells.clear();
+        self.errored.clear();
+        self.attr = RequesterAttr::NONE;
+    }
+}
+
+/// A response in its session, which begins with `start` unless that is acknowledged.
+fn take_response<H: Memory>(
+    requester: &mut Requester,
+    cx: &mut Cx<'_, H>,
+    headers: &Headers,
+    payload: &[u8],
+    start: Option<Psn>,
+) -> Result<(), Fatal> {
+    let code = match (headers.bth.opcode.operation(), headers.aeth) {
+        (Some(Operation::Acknowledge), Some(aeth)) => match aeth.syndrome {
+            Syndrome::Nak(NakCode::Reserved(code)) => Some(code),
+            _ => None,
+        },
+        _ => None,
+    };
+    if code.is_some() && !requester.awaits(headers.bth.psn) {
+        cx.out.counters.drop_packet(DropReason::GhostResponse);
+        return Ok(());
+    }
+    match code {
+        //= DCW-10
+        Some(DcRespEth::NAK_NO_SESSION) if start == Some(requester.una()) => {
+            requester.sequence_error(cx)
+        }
+        Some(DcRespEth::NAK_NO_SESSION) => Err(requester.fail(cx, WcStatus::RetryExcErr)),
+        //= DCW-11
+        Some(DcRespEth::NAK_NO_RESOURCES) => {
+            let timer = RnrTimer::new(NO_RESOURCES_CODE).unwrap_or(RnrTimer::LONGEST);
+            requester.receiver_not_ready(cx, timer)
+        }
+        _ => requester.handle_response(cx, headers, payload),
+    }
+}

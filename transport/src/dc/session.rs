@@ -1,0 +1,166 @@
+//! A session as its target sees it.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::net::IpAddr;
+
+use rocade_wire::{Headers, Operation, Qpn};
+
+use crate::counters::DropReason;
+use crate::cx::Cx;
+use crate::memory::{Memory, PdTag};
+use crate::outputs::Fatal;
+use crate::peer::{Peer, SessionTag};
+use crate::queue::{RecvSource, SharedReceives};
+use crate::responder::{Responder, ResponderAttr};
+use crate::time::Time;
+
+/// Whose sessions follow each other.
+//= DCW-09
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Who {
+    pub(super) source: IpAddr,
+    pub(super) dci: Qpn,
+    pub(super) lane: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Open,
+    /// A request was refused: nothing else is taken.
+    Failed,
+    /// The initiator has ended it. What comes late is acknowledged and not executed.
+    Over,
+}
+
+/// What is left to do after a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Aftermath {
+    None,
+    /// The session is over, and its end has to be told again.
+    Acknowledge,
+}
+
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) who: Who,
+    pub(super) id: u32,
+    pub(super) peer: Peer,
+    pub(super) responder: Responder,
+    state: State,
+    /// When it was heard of.
+    pub(super) last: Time,
+    /// It waits to send something.
+    pub(super) is_listed: bool,
+    /// Part of the name of the way to the initiator.
+    pub(super) serial: u64,
+}
+
+impl Session {
+    /// One that begins with the packet whose peer this is.
+    pub(super) fn new(
+        who: Who,
+        peer: Peer,
+        receives: (&Arc<dyn SharedReceives>, PdTag),
+        attr: ResponderAttr,
+        headers: &Headers,
+    ) -> Self {
+        let (srq, pd) = receives;
+        let mut responder = Responder::new(RecvSource::OfTarget(Arc::clone(srq), pd));
+        responder.set_attr(attr);
+        responder.start(headers.bth.psn);
+        let id = headers.dceth.map_or(0, |eth| eth.session);
+        let tag = SessionTag {
+            id,
+            key: 0,
+            dci: who.dci,
+            lane: who.lane,
+            start: None,
+        };
+        Self {
+            who,
+            id,
+            peer: Peer {
+                qpn: who.dci,
+                remote: who.source,
+                session: Some(Box::new(tag)),
+                ..peer
+            },
+            responder,
+            state: State::Open,
+            last: Time::ZERO,
+            is_listed: false,
+            serial: 0,
+        }
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.state == State::Open
+    }
+
+    /// Calls `f` with the responder and the initiator that it talks to.
+    pub(super) fn with<H, R>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        f: impl FnOnce(&mut Responder, &mut Cx<'_, H>) -> R,
+    ) -> R {
+        let mut cx = Cx {
+            now: cx.now,
+            peer: &self.peer,
+            who: cx.who,
+            host: cx.host,
+            out: &mut *cx.out,
+        };
+        let before = cx.out.completions.len();
+        let result = f(&mut self.responder, &mut cx);
+        for completion in cx.out.completions.iter_mut().skip(before) {
+            //= DC-11
+            completion.src_qp = self.who.dci;
+        }
+        result
+    }
+
+    /// Nothing else is taken; a message that has begun ends in an error.
+    pub(super) fn fail<H>(&mut self, cx: &mut Cx<'_, H>) {
+        self.state = State::Failed;
+        self.with(cx, Responder::flush);
+    }
+
+    /// A request of the session, or its end.
+    pub(super) fn handle<H: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        headers: &Headers,
+        payload: &[u8],
+    ) -> Aftermath {
+        self.last = cx.now;
+        let psn = headers.bth.psn;
+        let is_old = psn.diff(self.responder.epsn()) < 0;
+        let is_end = headers.bth.opcode.operation() == Some(Operation::Disconnect);
+        match (self.state, is_end) {
+            //= DCW-12
+            (State::Open | State::Failed, true) if !is_old => {
+                self.state = State::Over;
+                self.with(cx, Responder::flush);
+                self.responder.discard_responses();
+                cx.out.counters.rx_packets += 1;
+            }
+            (State::Open, false) => {
+                let result = self.with(cx, |responder, cx| {
+                    responder.handle_request(cx, headers, payload)
+                });
+                if result == Err(Fatal) {
+                    self.fail(cx);
+                }
+            }
+            //= DCW-14
+            (State::Over, false) if is_old => {
+                cx.out.counters.rare().duplicate_requests += 1;
+                return Aftermath::Acknowledge;
+            }
+            (State::Failed, _) => cx.out.counters.drop_packet(DropReason::State),
+            _ => cx.out.counters.drop_packet(DropReason::Duplicate),
+        }
+        Aftermath::None
+    }
+}

@@ -1,0 +1,577 @@
+//! The target: sessions of many initiators, one key, one shared receive queue.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::net::IpAddr;
+
+use rocade_wire::{
+    CreditCode, DcEth, DcHello, DcRespEth, Headers, Msn, Mtu, NakCode, Operation, Packet, Psn, Qpn,
+    Service, Syndrome,
+};
+
+use super::session::{Aftermath, Session, Who};
+use super::{AnswerRoute, DctStatus, MAX_SESSIONS, SESSION_MEMORY_NS, hello_of, push_hello};
+use crate::counters::DropReason;
+use crate::cx::Cx;
+use crate::event::QpEvent;
+use crate::memory::{Memory, PdTag};
+use crate::outputs::{Fatal, Outputs};
+use crate::peer::{PacketMeta, Peer, SessionTag};
+use crate::queue::SharedReceives;
+use crate::responder::{Responder, ResponderAttr, push_ack};
+use crate::time::Time;
+use crate::transmit::TxBuffer;
+use crate::wr::RouteTag;
+
+/// Answers outside of sessions that wait to be sent; where there are more, nobody is answered.
+const MAX_ERRANDS: usize = 64;
+/// How often sessions are looked for that can be forgotten.
+const SWEEP_NS: u64 = SESSION_MEMORY_NS / 4;
+
+/// Names of ways: the highest bit says that it is one to an initiator, the next that it is one of an errand.
+const ANSWER: u64 = 1 << 63;
+const ERRAND: u64 = 1 << 62;
+const INDEX_BITS: u32 = 20;
+
+/// What is said to somebody without a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Word {
+    Hello,
+    Ack { psn: Psn, msn: Msn },
+    Nak { psn: Psn, code: NakCode },
+}
+
+#[derive(Debug)]
+struct Errand {
+    serial: u64,
+    peer: Peer,
+    word: Word,
+}
+
+/// Does somebody want to know of the next wrong key?
+//= DCK-04
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Alarm {
+    Off,
+    Armed,
+    Fired,
+}
+
+#[derive(Debug)]
+pub(crate) struct Target {
+    receives: Arc<dyn SharedReceives>,
+    /// The domain of its buffers and keys.
+    pd: PdTag,
+    attr: ResponderAttr,
+    key: u64,
+    violations: u32,
+    alarm: Alarm,
+    is_draining: bool,
+    /// By index, which stays what it is.
+    sessions: Vec<Option<Box<Session>>>,
+    by_who: BTreeMap<Who, usize>,
+    free: Vec<usize>,
+    /// Those that have something to send.
+    ready: VecDeque<usize>,
+    /// Whose messages have completed, in the order of the completions that were not handed out.
+    unreported: VecDeque<usize>,
+    errands: VecDeque<Errand>,
+    /// The one in the caller's buffer.
+    spoken: Option<Errand>,
+    /// Whose responses are in the caller's buffer.
+    last: usize,
+    serial: u64,
+    swept: Time,
+}
+
+impl Target {
+    pub(crate) fn new(receives: Arc<dyn SharedReceives>, pd: PdTag, max_rd_atomic: u8) -> Self {
+        Self {
+            receives,
+            pd,
+            attr: ResponderAttr {
+                max_dest_rd_atomic: max_rd_atomic,
+                ..ResponderAttr::NONE
+            },
+            key: 0,
+            violations: 0,
+            alarm: Alarm::Off,
+            is_draining: false,
+            sessions: Vec::new(),
+            by_who: BTreeMap::new(),
+            free: Vec::new(),
+            ready: VecDeque::new(),
+            unreported: VecDeque::new(),
+            errands: VecDeque::new(),
+            spoken: None,
+            last: 0,
+            serial: 0,
+            swept: Time::ZERO,
+        }
+    }
+
+    pub(crate) const fn set_key(&mut self, key: u64) {
+        self.key = key;
+    }
+
+    pub(crate) const fn set_attr(&mut self, attr: ResponderAttr) {
+        self.attr.access = attr.access;
+        self.attr.min_rnr_timer = attr.min_rnr_timer;
+    }
+
+    /// The next wrong key is reported, once; those before it are not.
+    //= DCK-04 DCK-05
+    pub(crate) const fn arm(&mut self) {
+        self.alarm = Alarm::Armed;
+    }
+
+    /// Takes no new sessions from now on.
+    //= DCT-09 DCW-16
+    pub(crate) const fn drain(&mut self) {
+        self.is_draining = true;
+    }
+
+    //= DCT-07
+    pub(crate) fn status(&self) -> DctStatus {
+        let open = self
+            .sessions
+            .iter()
+            .flatten()
+            .filter(|session| session.is_open());
+        DctStatus {
+            key: self.key,
+            key_violations: self.violations,
+            sessions: open.count(),
+            is_draining: self.is_draining,
+        }
+    }
+
+    /// Where what takes this way goes.
+    pub(crate) fn answer_route(&self, route: RouteTag) -> Option<AnswerRoute> {
+        if route.0 & ANSWER == 0 {
+            return None;
+        }
+        let peer = if route.0 & ERRAND != 0 {
+            let is_it = |errand: &&Errand| errand.route() == route;
+            &self.spoken.as_ref().filter(is_it)?.peer
+        } else {
+            let index = usize::try_from(route.0 & ((1 << INDEX_BITS) - 1)).ok()?;
+            let session = self.sessions.get(index)?.as_ref()?;
+            &session.peer
+        };
+        Some(AnswerRoute {
+            local: peer.local,
+            remote: peer.remote,
+            dest: peer.qpn,
+        })
+    }
+
+    /// Handles a packet to the target. The checks come in this order: service, P_Key, address, key, session (DCW-17).
+    //= DCW-17
+    pub(crate) fn handle<H: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        meta: &PacketMeta,
+        packet: &Packet<'_>,
+    ) {
+        let headers = packet.headers();
+        if let Some(reason) = self.reject_reason(cx, meta, headers) {
+            cx.out.counters.drop_packet(reason);
+            return;
+        }
+        if headers.bth.opcode.service() == Service::Ud {
+            self.greet(cx, meta, packet);
+            return;
+        }
+        let (Some(eth), Some(operation)) = (headers.dceth, headers.bth.opcode.operation()) else {
+            cx.out.counters.drop_packet(DropReason::Reserved);
+            return;
+        };
+        //= DCK-01
+        if eth.key != self.key {
+            self.note_violation(cx.out);
+            return;
+        }
+        let who = Who {
+            source: meta.source,
+            dci: eth.dci,
+            lane: eth.lane,
+        };
+        let found = self.by_who.get(&who).copied();
+        let known = found.and_then(|index| self.sessions[index].as_ref());
+        let index = match (found, known) {
+            (Some(index), Some(session)) if session.id == eth.session => index,
+            //= DCW-09
+            (Some(_), Some(session)) if is_before(eth.session, session.id) => {
+                cx.out.counters.drop_packet(DropReason::NoSession);
+                return;
+            }
+            _ => match self.begin(cx, who, eth, headers, operation) {
+                Some(index) => index,
+                None => return,
+            },
+        };
+        self.hand_over(cx, index, headers, packet.payload());
+    }
+
+    fn reject_reason<H>(
+        &self,
+        cx: &Cx<'_, H>,
+        meta: &PacketMeta,
+        headers: &Headers,
+    ) -> Option<DropReason> {
+        let bth = &headers.bth;
+        let is_hello = bth.opcode.service() == Service::Ud;
+        //= BTH-15 BTH-06
+        if !is_hello && !cx.peer.framing.owns(bth.opcode) {
+            Some(DropReason::WrongService)
+        } else if !bth.pkey.matches(cx.peer.pkey) {
+            Some(DropReason::BadPkey)
+        } else if meta.destination != cx.peer.local {
+            //= DCT-04
+            Some(DropReason::WrongAddress)
+        } else {
+            None
+        }
+    }
+
+    //= DCK-03 DCK-04 DCK-07
+    #[cold]
+    fn note_violation(&mut self, out: &mut Outputs) {
+        out.counters.drop_packet(DropReason::BadDcKey);
+        self.violations = self.violations.saturating_add(1);
+        if self.alarm == Alarm::Armed {
+            self.alarm = Alarm::Fired;
+            out.events.push_back(QpEvent::DctKeyViolation);
+        }
+    }
+
+    //= DCW-18
+    fn greet<H>(&mut self, cx: &mut Cx<'_, H>, meta: &PacketMeta, packet: &Packet<'_>) {
+        if let Some((DcHello::Ask, from)) = hello_of(packet) {
+            self.run_errand(Self::stranger(cx, meta.source, from, None), Word::Hello);
+        } else {
+            cx.out.counters.drop_packet(DropReason::WrongService);
+        }
+    }
+
+    /// Somebody without a session.
+    fn stranger<H>(cx: &Cx<'_, H>, remote: IpAddr, dci: Qpn, session: Option<u32>) -> Peer {
+        let tag = |id| {
+            Box::new(SessionTag {
+                id,
+                key: 0,
+                dci,
+                lane: 0,
+                start: None,
+            })
+        };
+        Peer {
+            qpn: dci,
+            remote,
+            session: session.map(tag),
+            ..cx.peer.clone()
+        }
+    }
+
+    fn run_errand(&mut self, peer: Peer, word: Word) {
+        if self.errands.len() < MAX_ERRANDS {
+            self.serial += 1;
+            self.errands.push_back(Errand {
+                serial: self.serial,
+                peer,
+                word,
+            });
+        }
+    }
+
+    /// A packet of a session that is not known, or is newer than the one that is: begins it, or says why not.
+    //= DCW-09
+    fn begin<H: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        who: Who,
+        eth: DcEth,
+        headers: &Headers,
+        operation: Operation,
+    ) -> Option<usize> {
+        let psn = headers.bth.psn;
+        let refuse = |target: &mut Self, cx: &mut Cx<'_, H>, code| {
+            let peer = Self::stranger(cx, who.source, who.dci, Some(eth.session));
+            target.run_errand(peer, Word::Nak { psn, code });
+        };
+        if operation == Operation::Disconnect {
+            cx.out.counters.drop_packet(DropReason::NoSession);
+            return None;
+        }
+        //= DCW-16
+        if self.is_draining {
+            cx.out.counters.drop_packet(DropReason::State);
+            return None;
+        }
+        if !eth.start {
+            cx.out.counters.drop_packet(DropReason::NoSession);
+            let code = NakCode::Reserved(DcRespEth::NAK_NO_SESSION);
+            refuse(self, cx, code);
+            return None;
+        }
+        //= DCT-05
+        let pmtu = Mtu::from_code(eth.pmtu).filter(|mtu| mtu.bytes() <= cx.peer.pmtu_bytes());
+        let Some(pmtu) = pmtu else {
+            cx.out.counters.rare().fatal_naks_sent += 1;
+            refuse(self, cx, NakCode::InvalidRequest);
+            return None;
+        };
+        let Some(index) = self.place_for(cx, who) else {
+            //= DCW-11
+            refuse(self, cx, NakCode::Reserved(DcRespEth::NAK_NO_RESOURCES));
+            return None;
+        };
+        let peer = Peer {
+            pmtu,
+            ..cx.peer.clone()
+        };
+        let mut session = Session::new(who, peer, (&self.receives, self.pd), self.attr, headers);
+        self.serial += 1;
+        session.serial = self.serial;
+        session.is_listed = self.ready.contains(&index);
+        self.sessions[index] = Some(Box::new(session));
+        self.by_who.insert(who, index);
+        Some(index)
+    }
+
+    /// Where the next session of an initiator goes: in the place of the one before, or in a free one.
+    fn place_for<H: Memory>(&mut self, cx: &mut Cx<'_, H>, who: Who) -> Option<usize> {
+        if let Some(&index) = self.by_who.get(&who) {
+            self.forget(cx, index);
+            return Some(index);
+        }
+        let is_full = self.by_who.len() >= MAX_SESSIONS;
+        if is_full || cx.now.ns_since(self.swept) >= SWEEP_NS {
+            self.sweep(cx);
+        }
+        if self.by_who.len() >= MAX_SESSIONS {
+            return None;
+        }
+        if let Some(index) = self.free.pop() {
+            return Some(index);
+        }
+        self.sessions.push(None);
+        Some(self.sessions.len() - 1)
+    }
+
+    /// Forgets what has not been heard of for long.
+    //= DCW-14 DCW-15
+    fn sweep<H: Memory>(&mut self, cx: &mut Cx<'_, H>) {
+        self.swept = cx.now;
+        for index in 0..self.sessions.len() {
+            let is_old = |session: &Session| {
+                !session.is_listed && cx.now.ns_since(session.last) >= SESSION_MEMORY_NS
+            };
+            let is_over = self.sessions[index].as_deref().is_some_and(is_old);
+            if is_over && !self.unreported.contains(&index) {
+                self.forget(cx, index);
+                self.free.push(index);
+            }
+        }
+    }
+
+    /// Ends a session of which nothing more is expected. The place is to be used again.
+    fn forget<H>(&mut self, cx: &mut Cx<'_, H>, index: usize) {
+        if let Some(mut session) = self.sessions[index].take() {
+            session.with(cx, Responder::flush);
+            self.by_who.remove(&session.who);
+        }
+        // Its completions stay in their order; whose they were does not matter any more.
+        if self.unreported.contains(&index) {
+            for of in &mut self.unreported {
+                if *of == index {
+                    *of = usize::MAX;
+                }
+            }
+        }
+    }
+
+    fn hand_over<H: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        index: usize,
+        headers: &Headers,
+        payload: &[u8],
+    ) {
+        let Some(session) = &mut self.sessions[index] else {
+            return;
+        };
+        let before = session.responder.unreported();
+        let aftermath = session.handle(cx, headers, payload);
+        let messages = session.responder.unreported().saturating_sub(before);
+        for _ in 0..messages {
+            self.unreported.push_back(index);
+        }
+        if session.responder.has_responses() && !session.is_listed {
+            session.is_listed = true;
+            self.ready.push_back(index);
+        }
+        if aftermath == Aftermath::Acknowledge {
+            let (psn, msn) = session.responder.last_ack();
+            let peer = session.peer.clone();
+            self.run_errand(peer, Word::Ack { psn, msn });
+        }
+    }
+
+    pub(crate) fn has_responses(&self) -> bool {
+        !self.ready.is_empty() || !self.errands.is_empty()
+    }
+
+    /// Appends answers to one initiator.
+    pub(crate) fn poll_transmit<H: Memory>(&mut self, cx: &mut Cx<'_, H>, tx: &mut TxBuffer) {
+        while let Some(errand) = self.errands.front() {
+            let route = errand.route();
+            if !tx.leads_to(route) || !errand.push(cx.out.qp_num, tx) {
+                return;
+            }
+            tx.lead_to(route);
+            cx.out.counters.tx_packets += 1;
+            self.spoken = self.errands.pop_front();
+        }
+        while let Some(&index) = self.ready.front() {
+            let Some(session) = &mut self.sessions[index] else {
+                self.ready.pop_front();
+                continue;
+            };
+            let route = session.route(index);
+            if !tx.leads_to(route) {
+                return;
+            }
+            let before = tx.segments();
+            if session.with(cx, |responder, cx| responder.poll_transmit(cx, tx)) == Err(Fatal) {
+                // The NAK that takes the place of the response.
+                session.fail(cx);
+                let sent = session.with(cx, |responder, cx| responder.poll_transmit(cx, tx));
+                debug_assert!(sent.is_ok());
+            }
+            if tx.segments() > before {
+                tx.lead_to(route);
+                self.last = index;
+            }
+            if session.responder.has_responses() {
+                return;
+            }
+            session.is_listed = false;
+            self.ready.pop_front();
+            if !tx.is_empty() {
+                return;
+            }
+        }
+    }
+
+    /// The payload of a response in the last buffer cannot be read any more.
+    pub(crate) fn fail_response<H>(&mut self, cx: &mut Cx<'_, H>, psn: Psn, replay: bool) {
+        let index = self.last;
+        let Some(session) = self.sessions.get_mut(index).and_then(Option::as_mut) else {
+            return;
+        };
+        let failed = session.with(cx, |responder, cx| {
+            responder.fail_response(psn, replay, cx.out)
+        });
+        if failed == Err(Fatal) {
+            session.fail(cx);
+        }
+        if session.responder.has_responses() && !session.is_listed {
+            session.is_listed = true;
+            self.ready.push_back(index);
+        }
+    }
+
+    /// The completion of the oldest message was handed out.
+    pub(crate) fn note_handed_out(&mut self) {
+        let index = self.unreported.pop_front();
+        let session = index.and_then(|index| self.sessions.get_mut(index)?.as_mut());
+        if let Some(session) = session {
+            session.responder.note_handed_out();
+        }
+    }
+
+    /// The completions of all messages so far were handed out.
+    pub(crate) fn note_reported(&mut self) {
+        for index in self.unreported.drain(..) {
+            if let Some(session) = self.sessions.get_mut(index).and_then(Option::as_mut) {
+                session.responder.note_reported();
+            }
+        }
+    }
+
+    /// Of the messages whose completions wait to be handed out only the first `seen` will be: no others are
+    /// acknowledged.
+    //= RC-ERR-G
+    pub(crate) fn discard_unreported(&mut self, seen: usize) {
+        for (index, session) in self.sessions.iter_mut().enumerate() {
+            if let Some(session) = session {
+                let told = self.unreported.iter().take(seen);
+                let own = told.filter(|of| **of == index).count();
+                session.responder.discard_unreported(own);
+            }
+        }
+    }
+
+    pub(crate) fn discard_responses(&mut self) {
+        for session in self.sessions.iter_mut().flatten() {
+            session.responder.discard_responses();
+        }
+    }
+
+    /// Ends all sessions. What they have taken and not completed completes in error.
+    pub(crate) fn flush<H>(&mut self, cx: &mut Cx<'_, H>) {
+        for session in self.sessions.iter_mut().flatten() {
+            session.fail(cx);
+        }
+    }
+
+    /// Forgets everything without completions.
+    pub(crate) fn reset(&mut self) {
+        for session in self.sessions.iter_mut().flatten() {
+            session.responder.reset();
+        }
+        self.sessions.clear();
+        self.by_who.clear();
+        self.free.clear();
+        self.ready.clear();
+        self.unreported.clear();
+        self.errands.clear();
+        self.is_draining = false;
+    }
+}
+
+impl Session {
+    /// The way to its initiator.
+    fn route(&self, index: usize) -> RouteTag {
+        RouteTag(ANSWER | (self.serial << INDEX_BITS) & (ERRAND - 1) | index as u64)
+    }
+}
+
+impl Errand {
+    const fn route(&self) -> RouteTag {
+        RouteTag(ANSWER | ERRAND | self.serial)
+    }
+
+    fn push(&self, from: Qpn, tx: &mut TxBuffer) -> bool {
+        match self.word {
+            Word::Hello => push_hello(&self.peer, from, DcHello::Answer, tx),
+            Word::Ack { psn, msn } => {
+                let syndrome = Syndrome::Ack(CreditCode::INVALID);
+                push_ack(&self.peer, psn, msn, syndrome, tx)
+            }
+            Word::Nak { psn, code } => {
+                push_ack(&self.peer, psn, Msn::new(0), Syndrome::Nak(code), tx)
+            }
+        }
+    }
+}
+
+/// Is one session older than another, modulo 2^32?
+//= DCW-07
+const fn is_before(id: u32, other: u32) -> bool {
+    id.wrapping_sub(other) > u32::MAX / 2
+}

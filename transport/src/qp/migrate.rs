@@ -1,0 +1,92 @@
+//! Automatic path migration (RC-APM-*).
+
+use rocade_wire::Bth;
+
+use super::{Qp, modify};
+use crate::attr::{AddressVector, QpAttrMask};
+use crate::counters::DropReason;
+use crate::event::QpEvent;
+use crate::peer::{Alternate, Migration, PacketMeta};
+
+impl Qp {
+    /// It has migrated since this was asked last: [`Qp::local`], [`Qp::remote`] and the attributes of the primary
+    /// path are those that were the alternate one's. Whatever it sends from now on goes there.
+    pub const fn take_moved(&mut self) -> bool {
+        core::mem::replace(&mut self.has_moved, false)
+    }
+
+    /// Has it an alternate path?
+    #[must_use]
+    pub const fn has_alternate(&self) -> bool {
+        self.peer.alternate.is_some()
+    }
+
+    /// A packet with a migration bit that says something ([`Peer::heeds`](crate::peer::Peer::heeds)). Why it
+    /// is dropped, if so.
+    #[cold]
+    pub(super) fn heed(&mut self, meta: &PacketMeta, bth: &Bth) -> Option<DropReason> {
+        if self.peer.migration == Migration::Rearm {
+            let reason = self.peer.reject_reason(meta, bth);
+            if reason.is_none() {
+                //= RC-APM-04
+                self.set_migration(Migration::Armed);
+            }
+            return reason;
+        }
+        if !self.peer.framing.owns(bth.opcode) {
+            return Some(DropReason::WrongService);
+        }
+        let Some(alternate) = self.peer.alternate.as_deref_mut() else {
+            return Some(DropReason::WrongAddress);
+        };
+        //= RC-APM-07
+        if meta.source != alternate.remote || meta.destination != alternate.local {
+            return Some(DropReason::WrongAddress);
+        }
+        if !bth.pkey.matches(alternate.pkey) {
+            if !core::mem::replace(&mut alternate.complained, true) {
+                //= AEV-06
+                self.out.events.push_back(QpEvent::PathMigErr);
+            }
+            return Some(DropReason::BadPkey);
+        }
+        //= RC-APM-05
+        self.migrate(false);
+        None
+    }
+
+    /// The alternate path becomes the primary one, because that has failed or not.
+    //= RC-APM-06
+    #[cold]
+    pub(super) fn migrate(&mut self, failed: bool) {
+        let Some(alternate) = self.peer.alternate.take() else {
+            return;
+        };
+        let Alternate {
+            pkey,
+            local,
+            remote,
+            ..
+        } = *alternate;
+        (self.peer.pkey, self.peer.local, self.peer.remote) = (pkey, local, remote);
+        let attr = &mut self.attr;
+        attr.ah_attr = attr.alt_ah_attr;
+        attr.port_num = attr.alt_port_num;
+        attr.pkey_index = attr.alt_pkey_index;
+        attr.timeout = attr.alt_timeout;
+        //= RC-APM-10
+        attr.alt_ah_attr = AddressVector::default();
+        (attr.alt_port_num, attr.alt_pkey_index, attr.alt_timeout) = (0, 0, 0);
+        self.set_migration(Migration::Migrated);
+        modify::apply_attrs(self, QpAttrMask::TIMEOUT);
+        self.send.change_path(failed);
+        self.has_moved = true;
+        //= AEV-06
+        self.out.events.push_back(QpEvent::PathMig);
+    }
+
+    pub(super) fn set_migration(&mut self, migration: Migration) {
+        self.peer.set_migration(migration);
+        self.attr.path_mig_state = migration as u32;
+    }
+}

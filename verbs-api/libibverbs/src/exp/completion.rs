@@ -1,0 +1,74 @@
+//! Completions.
+
+use std::{ffi::c_int, ptr};
+
+use rocade_abi::{
+    exp::completion::{IBV_EXP_WC_UMR, IBV_EXP_WC_WITH_TIMESTAMP, ibv_exp_wc},
+    ibv_cq,
+};
+use rocade_emulator::{Completion, WcOpcode};
+
+use crate::{
+    cq::{self, CqObject},
+    ffi::{self, Errno, neg_data_verb},
+};
+
+/// `ibv_exp_poll_cq`: the number of completions written to `wc`, of `wc_size` bytes each; negative on failure.
+//= XST-19
+pub(crate) unsafe extern "C" fn ibv_exp_poll_cq(
+    cq: *mut ibv_cq,
+    num_entries: c_int,
+    wc: *mut ibv_exp_wc,
+    wc_size: u32,
+) -> c_int {
+    neg_data_verb(|| {
+        // SAFETY: by contract a live CQ.
+        let state = unsafe { CqObject::borrow(cq.cast()) }?.inner();
+        if num_entries > 0 && wc.is_null() || wc_size == 0 {
+            return Err(Errno::INVAL);
+        }
+        let max = usize::try_from(num_entries).map_err(|_| Errno::INVAL)?;
+        let size = wc_size as usize;
+        let polled = state.cq().poll_with(max, |index, completion| {
+            // SAFETY: by contract there are `num_entries` places of that size, and `index` is below that.
+            let place = unsafe { wc.byte_add(index * size) };
+            // SAFETY: as above. It is not NULL, so that nothing fails.
+            let _ = unsafe { ffi::write_prefix(place, &to_wc(&completion), size) };
+        });
+        c_int::try_from(polled).map_err(|_| Errno::INVAL)
+    })
+}
+
+/// The experimental form of a completion.
+fn to_wc(completion: &Completion) -> ibv_exp_wc {
+    ibv_exp_wc {
+        wr_id: completion.wr_id,
+        status: completion.status.code(),
+        exp_opcode: opcode(completion.opcode),
+        vendor_err: completion.vendor_err,
+        byte_len: completion.byte_len,
+        imm_data: cq::imm_data(completion),
+        qp_num: completion.qp_num.get(),
+        src_qp: completion.src_qp.get(),
+        reserved: 0,
+        pkey_index: 0,
+        slid: 0,
+        sl: completion.sl,
+        dlid_path_bits: 0,
+        timestamp: completion.timestamp_ns,
+        qp: ptr::null_mut(),
+        srq: ptr::null_mut(),
+        dct: ptr::null_mut(),
+        //= XCON-11
+        exp_wc_flags: u64::from(completion.wc_flags.bits()) | IBV_EXP_WC_WITH_TIMESTAMP,
+    }
+}
+
+//= XCON-10
+const fn opcode(opcode: WcOpcode) -> u32 {
+    match opcode {
+        //= UMR-16
+        WcOpcode::Umr => IBV_EXP_WC_UMR,
+        plain => plain.code(),
+    }
+}

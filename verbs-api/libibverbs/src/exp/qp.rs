@@ -1,0 +1,282 @@
+//! Queue pairs.
+
+use std::{
+    ffi::{c_int, c_void},
+    mem, ptr,
+};
+
+use rocade_abi::{
+    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_XRCD,
+    exp::qp::{
+        IBV_EXP_QP_CREATE_ATOMIC_BE_REPLY, IBV_EXP_QP_CREATE_CROSS_CHANNEL,
+        IBV_EXP_QP_CREATE_IGNORE_RQ_OVERFLOW, IBV_EXP_QP_CREATE_IGNORE_SQ_OVERFLOW,
+        IBV_EXP_QP_CREATE_MANAGED_RECV, IBV_EXP_QP_CREATE_MANAGED_SEND, IBV_EXP_QP_CREATE_UMR,
+        IBV_EXP_QP_INIT_ATTR_ATOMICS_ARG, IBV_EXP_QP_INIT_ATTR_CREATE_FLAGS,
+        IBV_EXP_QP_INIT_ATTR_INL_RECV, IBV_EXP_QP_INIT_ATTR_MAX_INL_KLMS, IBV_EXP_QP_INIT_ATTR_PD,
+        IBV_EXP_QP_INIT_ATTR_QPG, IBV_EXP_QP_INIT_ATTR_XRCD, IBV_EXP_QPG_NONE, ibv_exp_qp_attr,
+        ibv_exp_qp_init_attr,
+    },
+    ibv_context, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+};
+use rocade_emulator::limits;
+
+use crate::{
+    complaint::Reason,
+    ffi::{self, Errno, int_verb, ptr_verb, set_errno},
+    qp::{self, QpObject},
+    qp_ex,
+};
+
+/// What a queue pair was made with besides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Extras {
+    /// It may change indirect keys.
+    pub(crate) umr: bool,
+    /// Longest list of keys in a work request.
+    pub(crate) max_inline_entries: u32,
+    /// Longest operand of masked atomics in bytes.
+    pub(crate) max_atomic_arg: u32,
+}
+
+impl Extras {
+    /// Of a queue pair that was made as a plain one.
+    pub(crate) const NONE: Self = Self {
+        umr: false,
+        max_inline_entries: 0,
+        max_atomic_arg: 0,
+    };
+}
+
+/// All members of `ibv_exp_qp_init_attr` that this library knows.
+//= XCON-06
+const KNOWN_MEMBERS: u32 = IBV_EXP_QP_INIT_ATTR_PD
+    | IBV_EXP_QP_INIT_ATTR_XRCD
+    | IBV_EXP_QP_INIT_ATTR_CREATE_FLAGS
+    | IBV_EXP_QP_INIT_ATTR_INL_RECV
+    | IBV_EXP_QP_INIT_ATTR_QPG
+    | IBV_EXP_QP_INIT_ATTR_ATOMICS_ARG
+    | IBV_EXP_QP_INIT_ATTR_MAX_INL_KLMS;
+
+/// Flags that there are, none of which this device has.
+const NOT_OFFERED: u32 = IBV_EXP_QP_CREATE_CROSS_CHANNEL
+    | IBV_EXP_QP_CREATE_MANAGED_SEND
+    | IBV_EXP_QP_CREATE_MANAGED_RECV
+    | IBV_EXP_QP_CREATE_IGNORE_SQ_OVERFLOW
+    | IBV_EXP_QP_CREATE_IGNORE_RQ_OVERFLOW
+    | IBV_EXP_QP_CREATE_ATOMIC_BE_REPLY;
+
+/// What `init` asks for besides.
+///
+/// # Errors
+/// `EINVAL` for what nobody knows or exceeds the device's limits, `EOPNOTSUPP` for what is not offered.
+//= XCON-20
+//= XCON-07
+fn extras(init: &ibv_exp_qp_init_attr) -> Result<Extras, Errno> {
+    let has = |member: u32| init.comp_mask & member != 0;
+    if init.comp_mask & !KNOWN_MEMBERS != 0 {
+        let unknown = init.comp_mask & !KNOWN_MEMBERS;
+        let what = format!("comp_mask has {unknown:#x}, which nobody knows");
+        return Err(Errno::INVAL.because(Reason::new(what, "")));
+    }
+    let flags = if has(IBV_EXP_QP_INIT_ATTR_CREATE_FLAGS) {
+        init.exp_create_flags
+    } else {
+        0
+    };
+    if flags & !(NOT_OFFERED | IBV_EXP_QP_CREATE_UMR) != 0 {
+        let what = format!("exp_create_flags are {flags:#x}, some of which nobody knows");
+        return Err(Errno::INVAL.because(Reason::new(what, "")));
+    }
+    if flags & NOT_OFFERED != 0 {
+        let what = format!("exp_create_flags are {flags:#x}");
+        return Err(Errno::OPNOTSUPP.because(qp_ex::not_offered(&what)));
+    }
+    //= XCON-23
+    if has(IBV_EXP_QP_INIT_ATTR_QPG) && init.qpg.qpg_type != IBV_EXP_QPG_NONE {
+        return Err(Errno::OPNOTSUPP.because(qp_ex::not_offered("a group of queue pairs")));
+    }
+    let mut extras = Extras {
+        umr: flags & IBV_EXP_QP_CREATE_UMR != 0,
+        ..Extras::NONE
+    };
+    //= UMR-04
+    if has(IBV_EXP_QP_INIT_ATTR_MAX_INL_KLMS) {
+        extras.max_inline_entries = init.max_inl_send_klms;
+        if extras.max_inline_entries > limits::MAX_INLINE_ENTRIES {
+            let what = format!("max_inl_send_klms is beyond {}", limits::MAX_INLINE_ENTRIES);
+            return Err(Errno::INVAL.because(Reason::new(what, "")));
+        }
+    }
+    //= XAT-06
+    if has(IBV_EXP_QP_INIT_ATTR_ATOMICS_ARG) {
+        extras.max_atomic_arg = init.max_atomic_arg;
+    }
+    Ok(extras)
+}
+
+/// `ibv_exp_create_qp`.
+//= XST-05
+pub(crate) unsafe extern "C" fn ibv_exp_create_qp(
+    context: *mut ibv_context,
+    init: *mut ibv_exp_qp_init_attr,
+) -> *mut ibv_qp {
+    let mut asked = Extras::NONE;
+    let checked = int_verb(|| {
+        // SAFETY: by contract NULL or valid.
+        let init = unsafe { init.as_ref() }.ok_or(Errno::INVAL)?;
+        asked = extras(init)?;
+        Ok(())
+    });
+    if checked != 0 {
+        return ptr::null_mut();
+    }
+    ptr_verb(|| {
+        // SAFETY: not NULL as of the first look, and by contract valid.
+        let init = unsafe { init.as_mut() }.ok_or(Errno::INVAL)?;
+        // SAFETY: the structure consists of integers and pointers, for which zero is a value.
+        let mut plain: ibv_qp_init_attr_ex = unsafe { mem::zeroed() };
+        plain.qp_context = init.qp_context;
+        plain.send_cq = init.send_cq;
+        plain.recv_cq = init.recv_cq;
+        plain.srq = init.srq;
+        plain.cap = init.cap;
+        plain.qp_type = init.qp_type;
+        plain.sq_sig_all = init.sq_sig_all;
+        if init.comp_mask & IBV_EXP_QP_INIT_ATTR_PD != 0 {
+            plain.comp_mask |= IBV_QP_INIT_ATTR_PD;
+            plain.pd = init.pd;
+        }
+        if init.comp_mask & IBV_EXP_QP_INIT_ATTR_XRCD != 0 {
+            plain.comp_mask |= IBV_QP_INIT_ATTR_XRCD;
+            plain.xrcd = init.xrcd;
+        }
+        // SAFETY: same contract.
+        let qp = unsafe { qp_ex::create(context, &mut plain) }?;
+        init.cap = plain.cap;
+        // A hint that is not taken.
+        init.max_inl_recv = 0;
+        // SAFETY: made just now.
+        let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
+        state.set_extras(asked);
+        Ok(qp)
+    })
+}
+
+/// `ibv_exp_modify_qp`: positive errno (XST-06).
+//= XST-06
+pub(crate) unsafe extern "C" fn ibv_exp_modify_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_exp_qp_attr,
+    exp_attr_mask: u64,
+) -> c_int {
+    let mut plain = None;
+    let checked = int_verb(|| {
+        // SAFETY: by contract NULL or readable.
+        let attr = unsafe { ffi::read(attr) }?;
+        let mask = c_int::try_from(exp_attr_mask);
+        match mask {
+            Ok(mask) if attr.comp_mask == 0 => plain = Some((to_plain(&attr), mask)),
+            _ => {
+                let what = format!("attr_mask {exp_attr_mask:#x}, or comp_mask is not 0");
+                return Err(Errno::INVAL.because(Reason::new(what, "")));
+            }
+        }
+        Ok(())
+    });
+    match plain {
+        // SAFETY: same contract.
+        Some((mut attr, mask)) => unsafe { qp::ibv_modify_qp(qp, &raw mut attr, mask) },
+        None => checked,
+    }
+}
+
+/// `ibv_exp_query_qp`: all attributes.
+//= XST-07
+pub(crate) unsafe extern "C" fn ibv_exp_query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_exp_qp_attr,
+    _exp_attr_mask: u64,
+    init: *mut ibv_exp_qp_init_attr,
+) -> c_int {
+    if attr.is_null() {
+        set_errno(libc::EINVAL);
+        return libc::EINVAL;
+    }
+    // SAFETY: the structures consist of integers and pointers, for which zero is a value.
+    let mut plain: ibv_qp_attr = unsafe { mem::zeroed() };
+    // SAFETY: as above.
+    let mut plain_init: ibv_qp_init_attr = unsafe { mem::zeroed() };
+    // SAFETY: same contract; the other structures are ours.
+    let failed = unsafe { qp::ibv_query_qp(qp, &raw mut plain, 0, &raw mut plain_init) };
+    if failed != 0 {
+        return failed;
+    }
+    int_verb(|| {
+        // SAFETY: by contract writable.
+        unsafe { ffi::write(attr, from_plain(&plain)) }?;
+        if init.is_null() {
+            return Ok(());
+        }
+        // SAFETY: the query has succeeded, so it is a live QP.
+        let object = unsafe { QpObject::borrow(qp.cast()) }?;
+        // SAFETY: by contract writable.
+        unsafe { ffi::write(init, init_from_plain(&plain_init, object.inner().extras())) }?;
+        // SAFETY: written just now; the C part of the queue pair is alive, and its members do not change.
+        unsafe {
+            (*init).pd = (*object.c()).qp_base.pd;
+            if !(*init).pd.is_null() {
+                (*init).comp_mask |= IBV_EXP_QP_INIT_ATTR_PD;
+            }
+        }
+        Ok(())
+    })
+}
+
+fn init_from_plain(plain: &ibv_qp_init_attr, extras: Extras) -> ibv_exp_qp_init_attr {
+    // SAFETY: the structure consists of integers and pointers, for which zero is a value.
+    let mut init: ibv_exp_qp_init_attr = unsafe { mem::zeroed() };
+    init.qp_context = plain.qp_context.cast::<c_void>();
+    init.send_cq = plain.send_cq;
+    init.recv_cq = plain.recv_cq;
+    init.srq = plain.srq;
+    init.cap = plain.cap;
+    init.qp_type = plain.qp_type;
+    init.sq_sig_all = plain.sq_sig_all;
+    init.comp_mask = IBV_EXP_QP_INIT_ATTR_CREATE_FLAGS
+        | IBV_EXP_QP_INIT_ATTR_ATOMICS_ARG
+        | IBV_EXP_QP_INIT_ATTR_MAX_INL_KLMS;
+    if extras.umr {
+        init.exp_create_flags = IBV_EXP_QP_CREATE_UMR;
+    }
+    init.max_atomic_arg = extras.max_atomic_arg;
+    init.max_inl_send_klms = extras.max_inline_entries;
+    init
+}
+
+/// Copies the members that two structures have in common.
+macro_rules! copy_members {
+    ($from:ident, $to:ident) => {{
+        copy_members!($from, $to:
+            qp_state cur_qp_state path_mtu path_mig_state qkey rq_psn sq_psn dest_qp_num
+            qp_access_flags cap ah_attr alt_ah_attr pkey_index alt_pkey_index en_sqd_async_notify
+            sq_draining max_rd_atomic max_dest_rd_atomic min_rnr_timer port_num timeout retry_cnt
+            rnr_retry alt_port_num alt_timeout)
+    }};
+    ($from:ident, $to:ident: $($member:ident)+) => {{
+        $( $to.$member = $from.$member; )+
+    }};
+}
+
+fn to_plain(attr: &ibv_exp_qp_attr) -> ibv_qp_attr {
+    // SAFETY: the structure consists of integers, for which zero is a value.
+    let mut plain: ibv_qp_attr = unsafe { mem::zeroed() };
+    copy_members!(attr, plain);
+    plain
+}
+
+fn from_plain(plain: &ibv_qp_attr) -> ibv_exp_qp_attr {
+    // SAFETY: the structure consists of integers, for which zero is a value.
+    let mut attr: ibv_exp_qp_attr = unsafe { mem::zeroed() };
+    copy_members!(plain, attr);
+    attr
+}

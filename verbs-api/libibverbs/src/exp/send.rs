@@ -1,0 +1,125 @@
+//! Send work requests.
+
+use std::ffi::c_int;
+
+use rocade_abi::{
+    exp::send::{
+        IBV_EXP_SEND_IP_CSUM, IBV_EXP_SEND_WITH_CALC, IBV_EXP_WR_CQE_WAIT,
+        IBV_EXP_WR_EXT_MASKED_ATOMIC_CMP_AND_SWP, IBV_EXP_WR_EXT_MASKED_ATOMIC_FETCH_AND_ADD,
+        IBV_EXP_WR_NOP, IBV_EXP_WR_RECV_ENABLE, IBV_EXP_WR_SEND_ENABLE, IBV_EXP_WR_UMR_FILL,
+        IBV_EXP_WR_UMR_INVALIDATE, ibv_exp_send_wr,
+    },
+    ibv_qp, ibv_send_wr, ibv_send_wr_qp_type,
+};
+use rocade_emulator::{SendFlags, SendPoster};
+
+use super::umr;
+use crate::{
+    complaint::Reason,
+    ffi::{Errno, int_data_verb},
+    post,
+    qp::{QpObject, QpState},
+    qp_ex,
+};
+
+/// `ibv_exp_post_send`: on failure `*bad_wr` is the first request that is not queued.
+//= XST-08
+pub(crate) unsafe extern "C" fn ibv_exp_post_send(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_exp_send_wr,
+    bad_wr: *mut *mut ibv_exp_send_wr,
+) -> c_int {
+    let mut current = wr;
+    int_data_verb(|| {
+        // SAFETY: by contract a live QP.
+        let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
+        let mut poster = state.qp().send_queue();
+        while !current.is_null() {
+            // SAFETY: by contract the chain consists of readable work requests.
+            let request = unsafe { &*current };
+            // SAFETY: as above, with the lists, buffers and objects they name.
+            let posted = unsafe { push(&mut poster, state, request) };
+            if let Err(error) = posted {
+                if !bad_wr.is_null() {
+                    // SAFETY: by contract writable.
+                    unsafe { bad_wr.write(current) };
+                }
+                drop(poster);
+                return Err(error.of_post(state.qp(), true));
+            }
+            current = request.next;
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+/// What `request` names must be readable, or live.
+unsafe fn push(
+    poster: &mut SendPoster<'_>,
+    state: &QpState,
+    request: &ibv_exp_send_wr,
+) -> Result<(), Errno> {
+    //= XCON-20
+    if request.comp_mask != 0 {
+        return Err(Errno::INVAL.because(Reason::new("comp_mask is not 0", "")));
+    }
+    //= XCC-01
+    if request.exp_send_flags & IBV_EXP_SEND_WITH_CALC != 0 {
+        let what = "the queue pair was made without IBV_EXP_QP_CREATE_CROSS_CHANNEL";
+        return Err(Errno::INVAL.because(Reason::new(what, "")));
+    }
+    //= XCON-02
+    match request.exp_opcode {
+        IBV_EXP_WR_UMR_FILL | IBV_EXP_WR_UMR_INVALIDATE => {
+            // SAFETY: same contract.
+            unsafe { umr::push(poster, state, request) }
+        }
+        IBV_EXP_WR_SEND_ENABLE | IBV_EXP_WR_RECV_ENABLE | IBV_EXP_WR_CQE_WAIT => {
+            //= XCH-02
+            let what = "the queue pair was made without IBV_EXP_QP_CREATE_CROSS_CHANNEL";
+            Err(Errno::INVAL.because(Reason::new(what, "")))
+        }
+        IBV_EXP_WR_NOP
+        | IBV_EXP_WR_EXT_MASKED_ATOMIC_CMP_AND_SWP
+        | IBV_EXP_WR_EXT_MASKED_ATOMIC_FETCH_AND_ADD => {
+            let what = format!("opcode {:#x}", request.exp_opcode);
+            Err(Errno::OPNOTSUPP.because(qp_ex::not_offered(&what)))
+        }
+        // SAFETY: same contract.
+        _ => unsafe { post::push_send(poster, state, &plain(request)) },
+    }
+}
+
+/// The flags of a request that mean the same in both forms.
+//= XCON-03
+pub(super) fn flags(request: &ibv_exp_send_wr) -> SendFlags {
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the plain flags are the lower half"
+    )]
+    let mut flags = SendFlags::from_bits_truncate(request.exp_send_flags as u32);
+    flags.remove(SendFlags::IP_CSUM);
+    if request.exp_send_flags & IBV_EXP_SEND_IP_CSUM != 0 {
+        flags |= SendFlags::IP_CSUM;
+    }
+    flags
+}
+
+/// The plain form of a request, for operations that have one; others have an opcode that is no plain one.
+fn plain(request: &ibv_exp_send_wr) -> ibv_send_wr {
+    ibv_send_wr {
+        wr_id: request.wr_id,
+        next: std::ptr::null_mut(),
+        sg_list: request.sg_list,
+        num_sge: request.num_sge,
+        opcode: request.exp_opcode,
+        send_flags: flags(request).bits(),
+        imm_data: request.ex,
+        wr: request.wr,
+        qp_type: ibv_send_wr_qp_type {
+            remote_srqn: request.xrc_remote_srq_num,
+        },
+        bind_mw: request.bind_mw,
+    }
+}

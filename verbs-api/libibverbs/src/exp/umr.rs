@@ -1,0 +1,342 @@
+//! Memory regions, and indirect memory keys (UMR).
+
+use std::{ffi::c_int, ptr, sync::Arc};
+
+use rocade_abi::{
+    exp::{
+        base::{
+            IBV_EXP_ACCESS_MW_ZERO_BASED, IBV_EXP_ACCESS_ON_DEMAND, IBV_EXP_ACCESS_RELAXED,
+            IBV_EXP_START_FLAG,
+        },
+        send::{
+            IBV_EXP_SEND_INLINE, IBV_EXP_UMR_MR_LIST, IBV_EXP_UMR_MR_LIST_FIXED_SIZE,
+            IBV_EXP_UMR_REPEAT, IBV_EXP_WR_UMR_INVALIDATE, ibv_exp_mem_region,
+            ibv_exp_mem_repeat_block, ibv_exp_mkey_list_container, ibv_exp_send_wr,
+            ibv_exp_send_wr_umr,
+        },
+        umr::{
+            IBV_EXP_MKEY_LIST_TYPE_INDIRECT_MR, IBV_EXP_MR_FIXED_BUFFER_SIZE,
+            IBV_EXP_MR_INDIRECT_KLMS, IBV_EXP_MR_SIGNATURE_EN, ibv_exp_create_mr_in,
+            ibv_exp_mkey_attr, ibv_exp_mkey_list_container_attr, ibv_exp_reg_mr_in,
+        },
+    },
+    ibv_mr,
+};
+use rocade_emulator::{
+    AccessFlags, Block, Layout, Lkey, Remap, SendFlags, SendOp, SendPoster, SendWr, limits,
+};
+
+use super::send;
+use crate::{
+    complaint::Reason,
+    context::ContextObject,
+    ffi::{self, Errno, int_verb, ptr_verb},
+    mr::{self, MrObject},
+    pd_mr::{InUse, PdObject},
+    qp::QpState,
+    shell::Shell,
+};
+
+/// Room for a list. The list is copied when its request is posted, so that there is nothing in it.
+type ContainerObject = Shell<ibv_exp_mkey_list_container, ContainerState>;
+
+struct ContainerState {
+    entries: u32,
+    _context: Arc<ContextObject>,
+    _pd: InUse,
+}
+
+fn invalid(what: &str) -> Errno {
+    Errno::INVAL.because(Reason::new(what, ""))
+}
+
+/// `ibv_exp_reg_mr`.
+//= XDEC-12
+pub(crate) unsafe extern "C" fn ibv_exp_reg_mr(input: *mut ibv_exp_reg_mr_in) -> *mut ibv_mr {
+    ptr_verb(|| {
+        // SAFETY: by contract NULL or readable.
+        let input = unsafe { ffi::read(input) }?;
+        if input.comp_mask != 0 || input.create_flags != 0 {
+            return Err(invalid("comp_mask or create_flags is not 0"));
+        }
+        let access = rights(input.exp_access)?;
+        // SAFETY: same contract as `ibv_reg_mr`.
+        unsafe {
+            mr::register(
+                input.pd,
+                input.addr,
+                input.length,
+                input.addr.addr() as u64,
+                access,
+            )
+        }
+    })
+}
+
+/// Rights of 64 bits.
+///
+/// # Errors
+/// `EOPNOTSUPP` for those that are not offered, `EINVAL` for what nobody knows.
+//= XCON-22
+fn rights(access: u64) -> Result<AccessFlags, Errno> {
+    /// Allocated, shared or physical memory, no RDMA, atomics in a tunnel.
+    const NOT_OFFERED: u64 = 0xff << 37 | 3 << 48;
+    let known = IBV_EXP_ACCESS_MW_ZERO_BASED | IBV_EXP_ACCESS_ON_DEMAND | IBV_EXP_ACCESS_RELAXED;
+    let upper = access & !(IBV_EXP_START_FLAG - 1);
+    if upper & !(NOT_OFFERED | known) != 0 {
+        return Err(invalid("exp_access has rights that nobody knows"));
+    }
+    if upper & NOT_OFFERED != 0 {
+        let what = "exp_access has rights that Rocade does not offer";
+        return Err(Errno::OPNOTSUPP.because(Reason::new(what, "")));
+    }
+    let mut flags = AccessFlags::from_bits_retain(low_half(access));
+    for (bit, flag) in [
+        (IBV_EXP_ACCESS_ON_DEMAND, AccessFlags::ON_DEMAND),
+        (IBV_EXP_ACCESS_RELAXED, AccessFlags::RELAXED_ORDERING),
+    ] {
+        flags.set(flag, flags.contains(flag) || access & bit != 0);
+    }
+    Ok(flags)
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the plain flags are the lower half"
+)]
+const fn low_half(flags: u64) -> u32 {
+    flags as u32
+}
+
+/// `ibv_exp_create_mr`: an indirect memory key without memory.
+//= UMR-05
+//= XST-10
+//= XCON-19
+pub(crate) unsafe extern "C" fn ibv_exp_create_mr(input: *mut ibv_exp_create_mr_in) -> *mut ibv_mr {
+    ptr_verb(|| {
+        // SAFETY: by contract NULL or readable.
+        let input = unsafe { ffi::read(input) }?;
+        // SAFETY: by contract a live domain.
+        let pd = unsafe { PdObject::borrow(input.pd) }?.inner();
+        let flags = input.attr.create_flags;
+        let known =
+            IBV_EXP_MR_INDIRECT_KLMS | IBV_EXP_MR_FIXED_BUFFER_SIZE | IBV_EXP_MR_SIGNATURE_EN;
+        if input.comp_mask != 0 || flags & !known != 0 || flags & known == 0 {
+            return Err(invalid(
+                "comp_mask is not 0, or create_flags are unknown or none",
+            ));
+        }
+        if flags & IBV_EXP_MR_SIGNATURE_EN != 0 {
+            return Err(Errno::OPNOTSUPP.because(Reason::new("there are no signatures", "")));
+        }
+        let access = rights(input.attr.exp_access_flags)?;
+        let entries = input.attr.max_klm_list_size;
+        let key = pd.pd().create_indirect(entries, access)?;
+        mr::new_mr(input.pd, pd, key, (ptr::null_mut(), 0))
+    })
+}
+
+/// `ibv_exp_query_mkey`.
+//= UMR-06
+//= XST-11
+pub(crate) unsafe extern "C" fn ibv_exp_query_mkey(
+    mr: *mut ibv_mr,
+    attr: *mut ibv_exp_mkey_attr,
+) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract a live key.
+        let mr = unsafe { MrObject::borrow(mr) }?.inner().mr();
+        // SAFETY: by contract NULL or readable.
+        let asked = unsafe { ffi::read(attr) }?;
+        let entries = mr
+            .max_entries()
+            .ok_or_else(|| invalid("not an indirect key"))?;
+        if asked.comp_mask != 0 {
+            return Err(invalid("comp_mask is not 0"));
+        }
+        let answer = ibv_exp_mkey_attr {
+            max_klm_list_size: entries,
+            comp_mask: 0,
+        };
+        // SAFETY: not NULL, and by contract writable.
+        unsafe { ffi::write(attr, answer) }
+    })
+}
+
+/// `ibv_exp_alloc_mkey_list_memory`.
+//= UMR-07
+//= XST-12
+pub(crate) unsafe extern "C" fn ibv_exp_alloc_mkey_list_memory(
+    attr: *mut ibv_exp_mkey_list_container_attr,
+) -> *mut ibv_exp_mkey_list_container {
+    ptr_verb(|| {
+        // SAFETY: by contract NULL or readable.
+        let attr = unsafe { ffi::read(attr) }?;
+        // SAFETY: by contract a live domain.
+        let pd = unsafe { PdObject::borrow(attr.pd) }?.inner();
+        let entries = attr.max_klm_list_size;
+        if attr.comp_mask != 0
+            || attr.mkey_list_type != IBV_EXP_MKEY_LIST_TYPE_INDIRECT_MR
+            || !(1..=limits::MAX_INDIRECT_ENTRIES).contains(&entries)
+        {
+            return Err(invalid("comp_mask, mkey_list_type or max_klm_list_size"));
+        }
+        let context = Arc::clone(pd.context());
+        ContainerObject::create(|_| {
+            let c = ibv_exp_mkey_list_container {
+                max_klm_list_size: entries,
+                context: context.as_c(),
+            };
+            let state = ContainerState {
+                entries,
+                _context: context,
+                _pd: pd.in_use(),
+            };
+            Ok((c, state))
+        })
+    })
+}
+
+/// `ibv_exp_dealloc_mkey_list_memory`.
+pub(crate) unsafe extern "C" fn ibv_exp_dealloc_mkey_list_memory(
+    container: *mut ibv_exp_mkey_list_container,
+) -> c_int {
+    // SAFETY: by contract a live container that is not used afterwards.
+    int_verb(|| unsafe { ContainerObject::end(container, |_| Ok(())) })
+}
+
+/// Queues a `UMR_FILL` or `UMR_INVALIDATE`.
+///
+/// # Safety
+/// The objects and lists that `request` names must be live.
+//= UMR-10
+pub(super) unsafe fn push(
+    poster: &mut SendPoster<'_>,
+    state: &QpState,
+    request: &ibv_exp_send_wr,
+) -> Result<(), Errno> {
+    let extras = state.extras();
+    //= UMR-04
+    if !extras.umr {
+        let what = "the queue pair was made without IBV_EXP_QP_CREATE_UMR";
+        return Err(invalid(what));
+    }
+    // SAFETY: the opcode says that it is this member.
+    let umr = unsafe { request.ext_op.umr };
+    // SAFETY: by contract NULL or a live key.
+    let key = unsafe { MrObject::borrow(umr.modified_mr) }?.inner().mr();
+    let (access, remap) = if request.exp_opcode == IBV_EXP_WR_UMR_INVALIDATE {
+        (None, Remap::Free)
+    } else {
+        //= UMR-11
+        let room = if request.exp_send_flags & IBV_EXP_SEND_INLINE != 0 {
+            if umr.num_mrs > extras.max_inline_entries {
+                let what = "more entries than max_inl_send_klms";
+                return Err(Errno(libc::ENOMEM).because(Reason::new(what, "")));
+            }
+            extras.max_inline_entries
+        } else {
+            // SAFETY: by contract NULL or a live container.
+            unsafe { ContainerObject::borrow(umr.memory_objects) }?
+                .inner()
+                .entries
+        };
+        if umr.num_mrs > room {
+            return Err(invalid("more entries than memory_objects has room for"));
+        }
+        // SAFETY: same contract.
+        let layout = unsafe { layout(&umr) }?;
+        let base = umr.base_addr;
+        let access = AccessFlags::from_bits_retain(low_half(umr.exp_access));
+        (Some(access), Remap::To { base, layout })
+    };
+    let operands = key.change(access, remap, false)?;
+    let wr = SendWr {
+        wr_id: request.wr_id,
+        op: SendOp::Fill,
+        flags: send::flags(request).difference(SendFlags::INLINE),
+        sges: &[],
+    };
+    Ok(poster.push_with(&wr, operands)?)
+}
+
+/// The layout that a request describes.
+///
+/// # Errors
+/// `EINVAL` where it is none.
+///
+/// # Safety
+/// The lists must have as many entries as it says, whose keys are live.
+unsafe fn layout(umr: &ibv_exp_send_wr_umr) -> Result<Layout, Errno> {
+    let count = umr.num_mrs as usize;
+    //= UMR-12
+    if umr.mem_list.is_null() || count == 0 {
+        return Err(invalid("no list, or an empty one"));
+    }
+    let too_long = |_| invalid("lengths or addresses wrap around");
+    match umr.umr_type {
+        //= UMR-25
+        IBV_EXP_UMR_MR_LIST | IBV_EXP_UMR_MR_LIST_FIXED_SIZE => {
+            let list = umr.mem_list.cast::<ibv_exp_mem_region>();
+            let blocks: Result<Vec<Block>, Errno> = (0..count)
+                .map(|index| {
+                    // SAFETY: by contract there are `num_mrs` entries.
+                    let entry = unsafe { list.add(index).read() };
+                    // SAFETY: by contract a live key.
+                    let lkey = unsafe { lkey_of(entry.mr) }?;
+                    Ok(Block {
+                        lkey,
+                        addr: entry.base_addr,
+                        len: entry.length as u64,
+                        stride: 0,
+                    })
+                })
+                .collect();
+            let blocks = blocks?;
+            let lengths_differ = blocks.windows(2).any(|two| two[0].len != two[1].len);
+            if umr.umr_type == IBV_EXP_UMR_MR_LIST_FIXED_SIZE && lengths_differ {
+                return Err(invalid("entries of a list of fixed size differ in length"));
+            }
+            Layout::list(blocks).map_err(too_long)
+        }
+        IBV_EXP_UMR_REPEAT => {
+            //= UMR-30
+            if umr.stride_dim != 1 || umr.repeat_count.is_null() {
+                return Err(invalid("stride_dim is not 1, or repeat_count NULL"));
+            }
+            // SAFETY: by contract one entry for each dimension.
+            let repeats = unsafe { umr.repeat_count.read() } as u64;
+            let list = umr.mem_list.cast::<ibv_exp_mem_repeat_block>();
+            let blocks: Result<Vec<Block>, Errno> = (0..count)
+                // SAFETY: by contract there are `num_mrs` entries.
+                .map(|index| unsafe { repeat_block(&list.add(index).read()) })
+                .collect();
+            Layout::repeated(blocks?, repeats).map_err(too_long)
+        }
+        _ => Err(invalid("umr_type is none")),
+    }
+}
+
+/// # Safety
+/// The key must be live, and the lists have an entry for each dimension, of which there is one.
+unsafe fn repeat_block(entry: &ibv_exp_mem_repeat_block) -> Result<Block, Errno> {
+    if entry.byte_count.is_null() || entry.stride.is_null() {
+        return Err(invalid("byte_count or stride is NULL"));
+    }
+    Ok(Block {
+        // SAFETY: same contract.
+        lkey: unsafe { lkey_of(entry.mr) }?,
+        addr: entry.base_addr,
+        // SAFETY: same contract.
+        len: unsafe { entry.byte_count.read() } as u64,
+        // SAFETY: same contract.
+        stride: unsafe { entry.stride.read() } as u64,
+    })
+}
+
+/// # Safety
+/// `mr` must be NULL or a live region or key.
+unsafe fn lkey_of(mr: *mut ibv_mr) -> Result<Lkey, Errno> {
+    // SAFETY: same contract.
+    Ok(unsafe { MrObject::borrow(mr) }?.inner().mr().lkey())
+}

@@ -1,0 +1,273 @@
+//! Flows: which frames come to which raw packet queue pair.
+
+use std::{ffi::c_int, ptr, sync::Arc};
+
+use rocade_abi::{
+    IBV_FLOW_ATTR_ALL_DEFAULT, IBV_FLOW_ATTR_FLAGS_DONT_TRAP, IBV_FLOW_ATTR_FLAGS_EGRESS,
+    IBV_FLOW_ATTR_MC_DEFAULT, IBV_FLOW_ATTR_NORMAL, IBV_FLOW_ATTR_SNIFFER,
+    IBV_FLOW_SPEC_ACTION_COUNT, IBV_FLOW_SPEC_ACTION_DROP, IBV_FLOW_SPEC_ACTION_HANDLE,
+    IBV_FLOW_SPEC_ACTION_TAG, IBV_FLOW_SPEC_ESP, IBV_FLOW_SPEC_ETH, IBV_FLOW_SPEC_GRE,
+    IBV_FLOW_SPEC_INNER, IBV_FLOW_SPEC_IPV4, IBV_FLOW_SPEC_IPV4_EXT, IBV_FLOW_SPEC_IPV6,
+    IBV_FLOW_SPEC_MPLS, IBV_FLOW_SPEC_TCP, IBV_FLOW_SPEC_UDP, IBV_FLOW_SPEC_VXLAN_TUNNEL, ibv_flow,
+    ibv_flow_attr, ibv_flow_eth_filter, ibv_flow_ipv4_ext_filter, ibv_flow_ipv4_filter,
+    ibv_flow_ipv6_filter, ibv_flow_spec_action_drop, ibv_flow_spec_action_tag, ibv_flow_spec_eth,
+    ibv_flow_spec_ipv4, ibv_flow_spec_ipv4_ext, ibv_flow_spec_ipv6, ibv_flow_spec_tcp_udp,
+    ibv_flow_tcp_udp_filter, ibv_qp,
+};
+use rocade_emulator::{
+    EthFields, Flow, FlowAttr, FlowKind, FlowSpec, Ipv4Fields, Ipv6Fields, MAX_FLOW_SPECS, Masked,
+    PortFields,
+};
+
+use crate::{
+    complaint::Reason,
+    context::ContextObject,
+    ffi::{self, Errno, int_verb, ptr_verb},
+    qp::QpObject,
+    shell::Shell,
+};
+
+/// A flow.
+type FlowObject = Shell<ibv_flow, FlowState>;
+
+/// What stands behind an `ibv_flow`.
+struct FlowState {
+    flow: Flow,
+    _context: Arc<ContextObject>,
+}
+
+/// Flags that there are; the lowest bit was once a name for what is so anyway.
+const KNOWN_FLAGS: u32 = 1 | IBV_FLOW_ATTR_FLAGS_DONT_TRAP | IBV_FLOW_ATTR_FLAGS_EGRESS;
+
+/// Slot `ibv_create_flow`.
+pub(crate) unsafe extern "C" fn create_flow(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_flow_attr,
+) -> *mut ibv_flow {
+    ptr_verb(|| {
+        // SAFETY: by contract a live QP.
+        let qp = unsafe { QpObject::borrow(qp.cast()) }?.inner();
+        // SAFETY: by contract NULL or readable, with the specifications that it counts behind it.
+        let plan = unsafe { flow_attr(attr) }?;
+        let flow = qp.qp().create_flow(plan).map_err(|error| {
+            let errno = Errno::from(error);
+            errno.of_qp(qp.qp(), ":")
+        })?;
+        let context = Arc::clone(qp.context());
+        FlowObject::create(|_| {
+            let c = ibv_flow {
+                comp_mask: 0,
+                context: context.as_c(),
+                handle: 0,
+            };
+            Ok((
+                c,
+                FlowState {
+                    flow,
+                    _context: context,
+                },
+            ))
+        })
+    })
+}
+
+/// Slot `ibv_destroy_flow`.
+pub(crate) unsafe extern "C" fn destroy_flow(flow: *mut ibv_flow) -> c_int {
+    // SAFETY: by contract a live flow that is not used afterwards.
+    int_verb(|| unsafe { FlowObject::end(flow, |state| Ok(state.flow.destroy()?)) })
+}
+
+fn unknown(what: String, errno: Errno) -> Errno {
+    errno.because(Reason::new(what, ""))
+}
+
+/// # Safety
+/// `attr` must be NULL or readable, and be followed by the specifications that it counts.
+unsafe fn flow_attr(attr: *const ibv_flow_attr) -> Result<FlowAttr, Errno> {
+    // SAFETY: same contract.
+    let head = unsafe { ffi::read(attr) }?;
+    if head.comp_mask != 0 || head.port != 1 {
+        let what = format!("comp_mask is {:#x}, port {}", head.comp_mask, head.port);
+        return Err(unknown(what, Errno::INVAL));
+    }
+    if head.flags & !KNOWN_FLAGS != 0 {
+        return Err(unknown(
+            format!("flags are {:#x}", head.flags),
+            Errno::INVAL,
+        ));
+    }
+    if head.flags & IBV_FLOW_ATTR_FLAGS_EGRESS != 0 {
+        let what = "flows of what leaves are not offered".to_owned();
+        return Err(unknown(what, Errno::OPNOTSUPP));
+    }
+    let kind = match head.r#type {
+        IBV_FLOW_ATTR_NORMAL => FlowKind::Normal,
+        IBV_FLOW_ATTR_ALL_DEFAULT => FlowKind::AllDefault,
+        IBV_FLOW_ATTR_MC_DEFAULT => FlowKind::McDefault,
+        IBV_FLOW_ATTR_SNIFFER => FlowKind::Sniffer,
+        other => return Err(unknown(format!("type is {other}"), Errno::INVAL)),
+    };
+    let count = usize::from(head.num_of_specs);
+    if count > MAX_FLOW_SPECS {
+        let what = format!("num_of_specs is {count}, the limit is {MAX_FLOW_SPECS}");
+        return Err(unknown(what, Errno::INVAL));
+    }
+    let mut specs = Vec::with_capacity(count);
+    // SAFETY: the specifications begin behind the head.
+    let mut next: *const u8 = unsafe { attr.add(1) }.cast();
+    for _ in 0..count {
+        // SAFETY: by contract there is one more, whose size is as it says.
+        let (spec, size) = unsafe { flow_spec(next) }?;
+        specs.push(spec);
+        // SAFETY: the next one is behind it.
+        next = unsafe { next.add(size) };
+    }
+    Ok(FlowAttr {
+        kind,
+        priority: head.priority,
+        dont_trap: head.flags & IBV_FLOW_ATTR_FLAGS_DONT_TRAP != 0,
+        specs,
+    })
+}
+
+/// A specification, and how many bytes it takes.
+///
+/// # Safety
+/// `place` must have one.
+unsafe fn flow_spec(place: *const u8) -> Result<(FlowSpec, usize), Errno> {
+    /// Reads one of the type that the head says.
+    ///
+    /// # Safety
+    /// It must have the size that it says.
+    unsafe fn take<T>(place: *const u8, size: usize) -> Result<T, Errno> {
+        if size != size_of::<T>() {
+            let what = format!(
+                "a specification says it has {size} bytes, it has {}",
+                size_of::<T>()
+            );
+            return Err(unknown(what, Errno::INVAL));
+        }
+        // SAFETY: by contract there are as many bytes; they need not be aligned.
+        Ok(unsafe { ptr::read_unaligned(place.cast()) })
+    }
+    // SAFETY: each specification begins with these two.
+    let head: ibv_flow_spec_action_drop = unsafe { ptr::read_unaligned(place.cast()) };
+    let size = usize::from(head.size);
+    let spec = match head.r#type {
+        IBV_FLOW_SPEC_ETH => {
+            // SAFETY: by contract.
+            let ibv_flow_spec_eth { val, mask, .. } = unsafe { take(place, size) }?;
+            let (val, mask) = (eth(val), eth(mask));
+            FlowSpec::Eth(Masked { val, mask })
+        }
+        IBV_FLOW_SPEC_IPV4 => {
+            // SAFETY: by contract.
+            let ibv_flow_spec_ipv4 { val, mask, .. } = unsafe { take(place, size) }?;
+            let (val, mask) = (ipv4(val), ipv4(mask));
+            FlowSpec::Ipv4(Masked { val, mask })
+        }
+        IBV_FLOW_SPEC_IPV4_EXT => {
+            // SAFETY: by contract.
+            let ibv_flow_spec_ipv4_ext { val, mask, .. } = unsafe { take(place, size) }?;
+            let (val, mask) = (ipv4_ext(val), ipv4_ext(mask));
+            FlowSpec::Ipv4(Masked { val, mask })
+        }
+        IBV_FLOW_SPEC_IPV6 => {
+            // SAFETY: by contract.
+            let ibv_flow_spec_ipv6 { val, mask, .. } = unsafe { take(place, size) }?;
+            let (val, mask) = (ipv6(val), ipv6(mask));
+            FlowSpec::Ipv6(Masked { val, mask })
+        }
+        IBV_FLOW_SPEC_TCP | IBV_FLOW_SPEC_UDP => {
+            // SAFETY: by contract.
+            let ibv_flow_spec_tcp_udp { val, mask, .. } = unsafe { take(place, size) }?;
+            let (val, mask) = (ports(val), ports(mask));
+            if head.r#type == IBV_FLOW_SPEC_TCP {
+                FlowSpec::Tcp(Masked { val, mask })
+            } else {
+                FlowSpec::Udp(Masked { val, mask })
+            }
+        }
+        IBV_FLOW_SPEC_ACTION_TAG => {
+            // SAFETY: by contract.
+            let tag: ibv_flow_spec_action_tag = unsafe { take(place, size) }?;
+            FlowSpec::Tag(tag.tag_id)
+        }
+        IBV_FLOW_SPEC_ACTION_DROP => {
+            // SAFETY: by contract.
+            let _: ibv_flow_spec_action_drop = unsafe { take(place, size) }?;
+            FlowSpec::Drop
+        }
+        other => {
+            let is_known = matches!(
+                other & !IBV_FLOW_SPEC_INNER,
+                IBV_FLOW_SPEC_ETH
+                    | IBV_FLOW_SPEC_IPV4
+                    | IBV_FLOW_SPEC_IPV4_EXT
+                    | IBV_FLOW_SPEC_IPV6
+                    | IBV_FLOW_SPEC_TCP
+                    | IBV_FLOW_SPEC_UDP
+                    | IBV_FLOW_SPEC_ESP
+                    | IBV_FLOW_SPEC_VXLAN_TUNNEL
+                    | IBV_FLOW_SPEC_GRE
+                    | IBV_FLOW_SPEC_MPLS
+                    | IBV_FLOW_SPEC_ACTION_HANDLE
+                    | IBV_FLOW_SPEC_ACTION_COUNT
+            );
+            let errno = if is_known {
+                Errno::OPNOTSUPP
+            } else {
+                Errno::INVAL
+            };
+            let what = format!("specifications of type {other:#x} are not offered");
+            return Err(unknown(what, errno));
+        }
+    };
+    Ok((spec, size))
+}
+
+const fn eth(filter: ibv_flow_eth_filter) -> EthFields {
+    EthFields {
+        dst_mac: filter.dst_mac,
+        src_mac: filter.src_mac,
+        ether_type: filter.ether_type.to_ne_bytes(),
+        vlan_tag: filter.vlan_tag.to_ne_bytes(),
+    }
+}
+
+fn ipv4(filter: ibv_flow_ipv4_filter) -> Ipv4Fields {
+    Ipv4Fields {
+        src_ip: filter.src_ip.to_ne_bytes(),
+        dst_ip: filter.dst_ip.to_ne_bytes(),
+        ..Ipv4Fields::default()
+    }
+}
+
+const fn ipv4_ext(filter: ibv_flow_ipv4_ext_filter) -> Ipv4Fields {
+    Ipv4Fields {
+        src_ip: filter.src_ip.to_ne_bytes(),
+        dst_ip: filter.dst_ip.to_ne_bytes(),
+        proto: filter.proto,
+        tos: filter.tos,
+        ttl: filter.ttl,
+        flags: filter.flags,
+    }
+}
+
+const fn ipv6(filter: ibv_flow_ipv6_filter) -> Ipv6Fields {
+    Ipv6Fields {
+        src_ip: filter.src_ip,
+        dst_ip: filter.dst_ip,
+        flow_label: filter.flow_label.to_ne_bytes(),
+        next_hdr: filter.next_hdr,
+        traffic_class: filter.traffic_class,
+        hop_limit: filter.hop_limit,
+    }
+}
+
+const fn ports(filter: ibv_flow_tcp_udp_filter) -> PortFields {
+    PortFields {
+        dst_port: filter.dst_port.to_ne_bytes(),
+        src_port: filter.src_port.to_ne_bytes(),
+    }
+}

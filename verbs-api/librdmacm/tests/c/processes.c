@@ -1,0 +1,274 @@
+/* Processes that die, and those that they were connected to. Each forks before it uses the library. */
+#include "cm_rig.h"
+
+#include <sys/wait.h>
+#include <time.h>
+
+/* A child, and pipes that what both say to each other goes through. */
+struct child {
+	pid_t pid;
+	int tell, hear;
+};
+
+static int to_parent, from_parent;
+
+static struct child spawn(void (*run)(void))
+{
+	int down[2], up[2];
+	CHECK_INT(pipe(down), 0);
+	CHECK_INT(pipe(up), 0);
+	pid_t pid = fork();
+	CHECK(pid >= 0);
+	if (!pid) {
+		from_parent = down[0];
+		to_parent = up[1];
+		close(down[1]);
+		close(up[0]);
+		run();
+		_exit(0);
+	}
+	close(down[0]);
+	close(up[1]);
+	return (struct child){ .pid = pid, .tell = down[1], .hear = up[0] };
+}
+
+static void tell(int fd, int number)
+{
+	CHECK_INT(write(fd, &number, sizeof(number)), sizeof(number));
+}
+
+static int hear(int fd)
+{
+	int number;
+	CHECK_INT(read(fd, &number, sizeof(number)), sizeof(number));
+	return number;
+}
+
+static void murder(struct child *child)
+{
+	int status;
+	CHECK_INT(kill(child->pid, SIGKILL), 0);
+	CHECK_INT(waitpid(child->pid, &status, 0), child->pid);
+	CHECK(WIFSIGNALED(status));
+}
+
+static double seconds(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec + now.tv_nsec / 1e9;
+}
+
+/* Long before retries of anybody would be over. */
+#define PROMPTLY 4
+
+static struct rdma_event_channel *channel;
+static struct rdma_cm_id *listener;
+
+/* Listens, and says where. */
+static int serve(int port)
+{
+	struct sockaddr_in addr = at_port(port);
+	channel = rdma_create_event_channel();
+	CHECK_INT(rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP), 0);
+	CHECK_INT(rdma_bind_addr(listener, (struct sockaddr *)&addr), 0);
+	CHECK_INT(rdma_listen(listener, 8), 0);
+	return ntohs(rdma_get_src_port(listener));
+}
+
+/* Asks for a connection. */
+static struct rdma_cm_id *ask(int port)
+{
+	struct sockaddr_in addr = at_port(port);
+	struct ibv_qp_init_attr attr = small_attr(IBV_QPT_RC);
+	struct rdma_cm_id *id;
+	if (!channel)
+		channel = rdma_create_event_channel();
+	CHECK_INT(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP), 0);
+	CHECK_INT(rdma_resolve_addr(id, NULL, (struct sockaddr *)&addr, 2000), 0);
+	pass(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
+	CHECK_INT(rdma_resolve_route(id, 2000), 0);
+	pass(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
+	CHECK_INT(rdma_create_qp(id, NULL, &attr), 0);
+	struct rdma_conn_param param = { .retry_count = 7, .rnr_retry_count = 7 };
+	CHECK_INT(rdma_connect(id, &param), 0);
+	return id;
+}
+
+static struct rdma_cm_id *accept_one(void)
+{
+	struct ibv_qp_init_attr attr = small_attr(IBV_QPT_RC);
+	struct rdma_cm_event *event = expect(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
+	struct rdma_cm_id *id = event->id;
+	CHECK_INT(rdma_create_qp(id, NULL, &attr), 0);
+	CHECK_INT(rdma_accept(id, NULL), 0);
+	CHECK_INT(rdma_ack_cm_event(event), 0);
+	pass(channel, RDMA_CM_EVENT_ESTABLISHED);
+	return id;
+}
+
+static void leave(struct rdma_cm_id *id)
+{
+	rdma_destroy_qp(id);
+	CHECK_INT(rdma_destroy_id(id), 0);
+}
+
+/* The connection has ended, and it did not take long. */
+static void ended(struct rdma_cm_id *id, double since)
+{
+	struct rdma_cm_event *event = expect(channel, RDMA_CM_EVENT_DISCONNECTED);
+	CHECK(event->id == id);
+	CHECK_INT(event->status, 0);
+	rdma_ack_cm_event(event);
+	CHECK(seconds() - since < PROMPTLY);
+	CHECK_INT(rdma_disconnect(id), 0);
+	pass(channel, RDMA_CM_EVENT_TIMEWAIT_EXIT);
+	leave(id);
+}
+
+static void client(void)
+{
+	int port = hear(from_parent);
+	for (int i = 0; i < 3; i++) {
+		ask(port);
+		pass(channel, RDMA_CM_EVENT_ESTABLISHED);
+	}
+	tell(to_parent, 1);
+	hear(from_parent);
+	_exit(3);
+}
+
+static void a_client_that_is_killed_is_missed(void)
+{
+	struct child child = spawn(client);
+	struct rdma_cm_id *ids[3];
+	tell(child.tell, serve(0));
+	for (int i = 0; i < 3; i++)
+		ids[i] = accept_one();
+	hear(child.hear);
+	murder(&child);
+	double since = seconds();
+	struct rdma_cm_event *event;
+	int missed = 0;
+	for (int left = 3; left; left--) {
+		event = expect(channel, RDMA_CM_EVENT_DISCONNECTED);
+		for (int i = 0; i < 3; i++)
+			missed |= (event->id == ids[i]) << i;
+		rdma_ack_cm_event(event);
+	}
+	CHECK_INT(missed, 7);
+	CHECK(seconds() - since < PROMPTLY);
+	for (int i = 0; i < 3; i++)
+		leave(ids[i]);
+}
+
+/* The same by _exit, which runs nothing of the library. */
+static void a_client_that_leaves_without_a_word(void)
+{
+	struct child child = spawn(client);
+	struct rdma_cm_id *ids[3];
+	int status;
+	tell(child.tell, serve(0));
+	for (int i = 0; i < 3; i++)
+		ids[i] = accept_one();
+	hear(child.hear);
+	tell(child.tell, 1);
+	CHECK_INT(waitpid(child.pid, &status, 0), child.pid);
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 3);
+	for (int i = 0; i < 3; i++)
+		pass(channel, RDMA_CM_EVENT_DISCONNECTED);
+	for (int i = 0; i < 3; i++)
+		leave(ids[i]);
+}
+
+static void server(void)
+{
+	tell(to_parent, serve(hear(from_parent)));
+	accept_one();
+	tell(to_parent, 1);
+	/* The next one is not answered. */
+	expect(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
+	tell(to_parent, 2);
+	hear(from_parent);
+}
+
+static void a_server_that_is_killed_is_missed(void)
+{
+	struct child child = spawn(server);
+	tell(child.tell, 0);
+	int port = hear(child.hear);
+	struct rdma_cm_id *id = ask(port);
+	pass(channel, RDMA_CM_EVENT_ESTABLISHED);
+	hear(child.hear);
+	struct rdma_cm_id *waiting = ask(port);
+	hear(child.hear);
+	murder(&child);
+	/* The connection ends, the request is rejected; in which order is nobody's business. */
+	double since = seconds();
+	int seen = 0;
+	while (seen != 3) {
+		struct rdma_cm_event *event;
+		CHECK_INT(rdma_get_cm_event(channel, &event), 0);
+		if (event->id == id && event->event == RDMA_CM_EVENT_DISCONNECTED)
+			seen |= 1;
+		if (event->id == waiting && event->event == RDMA_CM_EVENT_REJECTED) {
+			CHECK_INT(event->status, 28);
+			seen |= 2;
+		}
+		rdma_ack_cm_event(event);
+	}
+	CHECK(seconds() - since < PROMPTLY);
+	leave(id);
+	leave(waiting);
+
+	/* Its port is free, and who asks there now is told so. */
+	id = ask(port);
+	struct rdma_cm_event *event = expect(channel, RDMA_CM_EVENT_REJECTED);
+	CHECK_INT(event->status, 8);
+	rdma_ack_cm_event(event);
+	leave(id);
+	struct rdma_event_channel *old = channel;
+	CHECK_INT(serve(port), port);
+	CHECK_INT(rdma_destroy_id(listener), 0);
+	rdma_destroy_event_channel(channel);
+	rdma_destroy_event_channel(old);
+}
+
+static void late_server(void)
+{
+	serve(hear(from_parent));
+	tell(to_parent, 1);
+	accept_one();
+	hear(from_parent);
+}
+
+/* A server that comes back takes the port of the one that was killed, and the same client comes again. */
+static void a_server_comes_back(void)
+{
+	struct child first = spawn(server), second = spawn(late_server);
+	tell(first.tell, 0);
+	int port = hear(first.hear);
+	struct rdma_cm_id *id = ask(port);
+	pass(channel, RDMA_CM_EVENT_ESTABLISHED);
+	hear(first.hear);
+	murder(&first);
+	ended(id, seconds());
+	tell(second.tell, port);
+	hear(second.hear);
+	id = ask(port);
+	pass(channel, RDMA_CM_EVENT_ESTABLISHED);
+	murder(&second);
+	ended(id, seconds());
+}
+
+int main(int argc, char **argv)
+{
+	static const struct test_case cases[] = {
+		{ "a_client_that_is_killed_is_missed", a_client_that_is_killed_is_missed },
+		{ "a_client_that_leaves_without_a_word", a_client_that_leaves_without_a_word },
+		{ "a_server_that_is_killed_is_missed", a_server_that_is_killed_is_missed },
+		{ "a_server_comes_back", a_server_comes_back },
+		{ 0 },
+	};
+	return run_cm_case(cases, argc, argv);
+}
