@@ -4,7 +4,10 @@
 //! completions, asynchronous events, the contents of its memory. All values are those of the verbs
 //! API; nothing says how the device is driven.
 
-use std::{fmt, net::IpAddr};
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+};
 
 use rocade_wire::{AckTimeout, Mtu, Psn, Qpn, Rkey, RnrTimer, Service};
 
@@ -419,6 +422,68 @@ pub trait Peer {
     /// # Errors
     /// [`Unable`] makes the case a skipped one.
     fn open(&self, spec: &QpSpec) -> Result<Box<dyn PeerQp>, Unable>;
+
+    /// A user of its connection manager.
+    ///
+    /// # Errors
+    /// [`Unable`] makes the case a skipped one.
+    fn manager(&self) -> Result<Box<dyn PeerManager>, Unable> {
+        Err(Unable("no connection manager".to_owned()))
+    }
+}
+
+/// What the owner of a connection, or service, hears.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ManagerEvent {
+    /// The number of its kind (`rdma_cm_event_type`).
+    pub kind: u32,
+    /// 0, a negative errno value, or the reason of a rejection.
+    pub status: i32,
+    /// What comes with it of the other side's program.
+    pub private_data: Vec<u8>,
+}
+
+/// A user of the connection manager of the device under test, who deals with one connection at a time: that of the last
+/// request, in either direction. Dropping it ends all it has.
+pub trait PeerManager {
+    /// Listens at a free port, for connections or for datagrams. The port.
+    ///
+    /// # Errors
+    /// [`Unable`] makes the case a skipped one.
+    fn listen(&self, datagrams: bool) -> Result<u16, Unable>;
+
+    /// Asks for a connection of a queue pair.
+    ///
+    /// # Errors
+    /// [`Unable`] makes the case a skipped one.
+    fn connect(&self, to: SocketAddr, qpn: Qpn, private_data: &[u8]) -> Result<(), Unable>;
+
+    /// Accepts, with a queue pair.
+    ///
+    /// # Errors
+    /// There is nothing to accept.
+    fn accept(&self, qpn: Qpn, private_data: &[u8]) -> Result<(), Unable>;
+
+    /// The peer has accepted, and may send.
+    ///
+    /// # Errors
+    /// It has not.
+    fn establish(&self) -> Result<(), Unable>;
+
+    /// Rejects.
+    ///
+    /// # Errors
+    /// There is nothing to reject.
+    fn reject(&self, private_data: &[u8]) -> Result<(), Unable>;
+
+    /// Disconnects, or answers the peer that does.
+    ///
+    /// # Errors
+    /// There is no connection.
+    fn disconnect(&self) -> Result<(), Unable>;
+
+    /// The next event, if there is one.
+    fn poll_event(&self) -> Option<ManagerEvent>;
 }
 
 /// A queue pair of the device under test. Dropping it destroys it.

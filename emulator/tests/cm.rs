@@ -281,6 +281,7 @@ fn rejections_reach_the_program() {
     b.none();
 }
 
+//= CMA-03 type=test
 //= CMA-05 type=test
 #[test]
 fn private_data_of_every_length_arrives() {
@@ -465,6 +466,62 @@ fn an_id_moves_to_another_channel() {
     assert_eq!(id.migrate(&a.channel).unwrap(), 2);
     assert_eq!(id.destroy(), 2);
     assert_eq!(id.destroy(), 0);
+}
+
+/// A REQ as it is on the wire, of which a peer makes its queue pair.
+//= MAD-01 type=test
+//= MAD-06 type=test
+//= CMA-01 type=test
+//= CMA-02 type=test
+//= CMA-07 type=test
+//= CMA-08 type=test
+//= CM-FLD-02 type=test
+#[test]
+fn a_request_says_how_it_is_reached() {
+    use rocade_wire::mad::{CmMessage, CmTimeout, IpCmHeader, Mad, ServiceId, TransportType};
+    use rocade_wire::{Gid, Packet, Pkey};
+    let a = Node::new("127.1.9.21");
+    let peer = UdpSocket::bind("127.1.9.22:4791").unwrap();
+    peer.set_read_timeout(Some(PATIENCE)).unwrap();
+    let id = a.id(1);
+    id.set_tos(0x28).unwrap();
+    a.routed(&id, 1, addr("127.1.9.22", 7471));
+    id.connect(&param(Qpn::new(0x123), b"hi")).unwrap();
+    let mut buffer = [0; 2048];
+    let (len, from) = peer.recv_from(&mut buffer).unwrap();
+    assert_eq!((len, from.ip()), (12 + 8 + 256 + 4, a.ip.parse().unwrap()));
+    let packet = Packet::parse(&buffer[..len]).unwrap();
+    let (bth, deth) = (packet.bth(), packet.headers().deth.unwrap());
+    assert_eq!((bth.dest_qp, bth.pkey), (Qpn::GSI, Pkey::DEFAULT));
+    assert_eq!((deth.src_qp, deth.qkey.get()), (Qpn::GSI, 0x8001_0000));
+    let CmMessage::Req(req) = Mad::parse(packet.payload()).unwrap().message else {
+        panic!("another message");
+    };
+    assert_eq!(req.service_id, ServiceId::new(0x0106_1d2f));
+    assert_eq!((req.transport, req.qpn.get()), (TransportType::Rc, 0x123));
+    assert_eq!((req.responder_resources, req.initiator_depth), (4, 3));
+    let timeouts = [req.remote_response_timeout, req.local_response_timeout];
+    assert_eq!(timeouts, [CmTimeout::new(20); 2]);
+    assert_eq!((req.max_cm_retries, req.pkey), (15, Pkey::DEFAULT));
+    let path = req.primary;
+    let gid = |ip: &str| Gid::from_ip(ip.parse().unwrap());
+    assert_eq!(
+        (path.local_gid, path.remote_gid),
+        (gid(a.ip), gid("127.1.9.22"))
+    );
+    assert_eq!((path.local_lid, path.remote_lid), (0xffff, 0xffff));
+    assert_eq!((path.hop_limit, path.subnet_local), (64, false));
+    assert_eq!(
+        (path.traffic_class, path.ack_timeout),
+        (0x28, CmTimeout::new(17))
+    );
+    let header = IpCmHeader::parse(&req.private_data).unwrap();
+    let port = id.addresses().local.unwrap().port();
+    assert_eq!((header.src_port, header.src), (port, from.ip()));
+    assert_eq!(header.dst, peer.local_addr().unwrap().ip());
+    let label = (u32::from(port) * 31 + 7471) & 0xf_ffff;
+    assert_eq!(path.flow_label, label);
+    assert_eq!(req.private_data[36..39], *b"hi\0");
 }
 
 /// Who sends nonsense to QP 1 is counted, and disturbs nobody.

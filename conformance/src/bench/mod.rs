@@ -127,7 +127,7 @@ impl<'p> Bench<'p> {
     }
 
     /// Until when an answer has to come.
-    fn patience(&self) -> Instant {
+    pub(crate) fn patience(&self) -> Instant {
         (Instant::now() + self.timing.patience).min(self.deadline.get())
     }
 

@@ -4,6 +4,7 @@ mod acknowledge;
 mod duplicates;
 mod errors;
 mod failures;
+mod manager;
 mod messages;
 mod packets;
 mod requester;
@@ -78,6 +79,10 @@ pub const AREAS: &[Area] = &[
     Area {
         name: "unreliable",
         cases: unreliable::CASES,
+    },
+    Area {
+        name: "manager",
+        cases: manager::CASES,
     },
 ];
 

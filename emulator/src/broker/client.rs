@@ -9,10 +9,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use rocade_wire::Qpn;
 
 use super::faults::{FaultNews, RuleForClient, WhichRule};
 use super::paths::Paths;
-use super::protocol::{Ends, ProtocolError, Request, Response};
+use super::protocol::{DomainKey, Ends, ProtocolError, Request, Response, TargetNews};
 use super::start::{self, Connector, Step};
 use super::sys::{self, HangupWatch};
 use super::will::Will;
@@ -25,6 +26,7 @@ use crate::steering::Slot;
 mod connection;
 mod ports;
 mod resume;
+mod xrc;
 
 use connection::Connection;
 use resume::{Progress, Resume};
@@ -71,6 +73,8 @@ struct State {
     holdings: Holdings,
     /// Channels that others have asked for, and that nobody has taken yet.
     offers: Vec<ChannelOffer>,
+    /// What has happened to XRC targets, likewise.
+    of_targets: Vec<(Qpn, TargetNews)>,
     /// Rules for faults that hold from now on, and that nobody has taken yet.
     faults: Option<FaultNews>,
 }
@@ -88,8 +92,18 @@ struct Holdings {
     will: Option<Arc<Will>>,
     /// Our ports of the connection manager.
     ports: Vec<Binding>,
+    /// The XRC domains that we share with others.
+    domains: Vec<SharedDomain>,
     /// Rules for faults that we were started with; empty where they hold no more.
     own_faults: Vec<String>,
+}
+
+/// What a process has of a shared XRC domain.
+struct SharedDomain {
+    key: DomainKey,
+    memory: OwnedFd,
+    /// The targets that it has open.
+    targets: Vec<Qpn>,
 }
 
 /// What a process has of a shared address.
@@ -136,6 +150,7 @@ impl State {
         };
         let news = connection.news();
         self.offers.extend(news.offers);
+        self.of_targets.extend(news.of_targets);
         if let Some(lock) = news.lock {
             self.holdings.lock = lock;
         }
@@ -219,9 +234,11 @@ impl BrokerClient {
                 wake: None,
                 will: will.map(Arc::new),
                 ports: Vec::new(),
+                domains: Vec::new(),
                 own_faults,
             },
             offers: Vec::new(),
+            of_targets: Vec::new(),
             faults: None,
         };
         let client = Self {
@@ -272,6 +289,7 @@ impl BrokerClient {
                 }
             };
             state.holdings.shares.insert(local, share);
+            self.mind_news(&mut state);
         }
         let share = state.holdings.shares.get(&local);
         let own = share.and_then(|share| Some((share.sockets.get(self.slot.index())?, share.key)));
@@ -355,6 +373,7 @@ impl BrokerClient {
             return Ok(None);
         };
         let result = connection.channel(Ends { local, peer, slot });
+        self.mind_news(&mut state);
         if result.as_ref().is_err_and(BrokerError::ends_connection) {
             self.disconnect(&mut state, 0);
         }
@@ -402,6 +421,44 @@ impl BrokerClient {
         // A child of fork shares the epoll instance with its parent, who still needs it.
         if self.check_process().is_ok() {
             self.watch.forget(line);
+        }
+    }
+
+    /// What has come between answers: somebody shall look at it.
+    fn mind_news(&self, state: &mut State) {
+        const AT_ONCE: Duration = Duration::from_micros(1);
+        state.keep_news();
+        if !state.of_targets.is_empty() {
+            self.watch.wake_after(Some(AT_ONCE));
+        }
+    }
+
+    /// Asks the broker, or the next one, until its deadline.
+    fn ask_patiently<R>(
+        &self,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+        mut understand: impl FnMut(&mut State, Response, Vec<OwnedFd>) -> Result<R, BrokerError>,
+    ) -> Result<R, BrokerError> {
+        self.check_process()?;
+        let mut state = self.state.lock();
+        let deadline = Instant::now() + self.config.start_timeout;
+        loop {
+            let answer = match &mut state.link {
+                Link::Up(connection) => connection.ask(request, fds, ANSWER_TIMEOUT),
+                _ => Err(BrokerError::Lost),
+            };
+            let result = answer.and_then(|(answer, fds)| understand(&mut state, answer, fds));
+            self.mind_news(&mut state);
+            if result.as_ref().is_err_and(BrokerError::ends_connection) {
+                self.disconnect(&mut state, 0);
+            }
+            match result {
+                Err(error) if error.may_pass() && Instant::now() < deadline => {
+                    self.reconnect(&mut state, deadline)?;
+                }
+                result => return result,
+            }
         }
     }
 

@@ -79,6 +79,8 @@ pub(super) struct Group {
     steering: Steering,
     relay: Relay,
     users: BTreeSet<Slot>,
+    /// Slots whose process is gone, and XRC targets of which live on.
+    orphaned: BTreeSet<Slot>,
     connections: Connections,
     /// Where farewells leave from; made with the first one.
     mourner: Option<Socket>,
@@ -95,6 +97,7 @@ impl Group {
             steering: Steering::Open,
             relay: Relay::default(),
             users: BTreeSet::new(),
+            orphaned: BTreeSet::new(),
             connections: Connections::default(),
             mourner: None,
         }
@@ -369,12 +372,57 @@ impl Group {
         self.users.insert(slot);
     }
 
+    /// Notes that the process of a slot is gone, but not all its QPs: the broker receives for them.
+    pub(super) fn orphan(&mut self, slot: Slot, now: Instant) {
+        if self.users.remove(&slot) {
+            self.mourn(slot, now);
+            self.orphaned.insert(slot);
+        }
+    }
+
+    /// Frees the slots without process for which nothing has to be received any more.
+    pub(super) fn keep_orphaned(&mut self, is_needed: impl Fn(Slot) -> bool) {
+        let orphaned = self.orphaned.iter().copied();
+        let free: Vec<_> = orphaned.filter(|slot| !is_needed(*slot)).collect();
+        for slot in free {
+            self.orphaned.remove(&slot);
+            self.empty(slot);
+        }
+    }
+
+    /// The sockets of slots without process that the broker receives from.
+    pub(super) fn orphaned(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let sockets = self.orphaned.iter();
+        sockets.filter_map(|slot| self.socket(slot.index()))
+    }
+
+    /// Passes on what has come for slots without process; `route` says to whom.
+    pub(super) fn receive_orphaned(&mut self, route: impl Fn(&[u8]) -> Option<Slot>) {
+        let ports = Ports {
+            members: &self.members,
+            is_relay: matches!(self.steering, Steering::Relay),
+            local: self.local,
+        };
+        let to = |packet: &[u8]| ports.of(route(packet)).pop();
+        for slot in &self.orphaned {
+            if let Some(member) = self.members.get(slot.index()) {
+                let from = member.fd.as_fd();
+                self.relay
+                    .pass_on_orphaned(from, self.local, &self.key, *slot, to);
+            }
+        }
+    }
+
     /// Notes that the slot is free. Its socket keeps next to nothing from here on.
     pub(super) fn release(&mut self, slot: Slot, now: Instant) {
         if !self.users.remove(&slot) {
             return;
         }
         self.mourn(slot, now);
+        self.empty(slot);
+    }
+
+    fn empty(&self, slot: Slot) {
         if let Some(fd) = self.socket(slot.index()) {
             socket::shrink_receive_buffer(fd);
             socket::drain(fd);

@@ -42,6 +42,7 @@ pub use crate::link::SharedSocket;
 use crate::steering::Slot;
 
 mod client;
+mod domain;
 mod farewell;
 mod faults;
 mod group;
@@ -55,14 +56,17 @@ mod slots;
 mod start;
 mod sys;
 mod will;
+mod words;
 
 pub use client::{BrokerClient, ServiceOutcome, StopOutcome, status, stop};
+pub(crate) use domain::{Cell, DomainMemory};
 pub use faults::{
     FaultList, FaultyProcess, MAX_RULE_LEN, NumberedRule, RuleInProcess, add_fault, clear_faults,
     faults,
 };
 pub(crate) use faults::{FaultNews, WhichRule};
 pub(crate) use link::BrokerLink;
+pub(crate) use protocol::{DomainKey, TargetNews};
 pub use protocol::{ProtocolError, RefusalCode};
 pub use server::serve;
 pub(crate) use will::{Bequest, Creditor, Debt, Will};

@@ -14,21 +14,25 @@
 //! told to stop, and says what is wrong with a program of another version.
 
 mod codec;
+mod xrc;
 
 use core::fmt;
 use std::error::Error;
+
+use rocade_wire::Qpn;
 
 use super::faults::{
     FaultNews, FaultyProcess, MAX_RULE_LEN, NumberedRule, RuleForClient, RuleInProcess, WhichRule,
 };
 use super::{AddressStatus, BrokerStatus, ServiceStatus, SlotStatus};
-
 use crate::cm::services::{Binding, BoundTo, Conflict};
 use crate::fdpass::MAX_FDS;
 use crate::link::{ForwardKey, LocalAddr};
 use crate::steering::Slot;
 
 use codec::{Reader, Writer};
+pub(crate) use xrc::{DomainKey, TargetNews};
+pub(super) use xrc::{DomainOpening, TargetCall};
 
 /// Version of the protocol. A broker and a client of different versions do not work together.
 pub(super) const VERSION: u16 = 5;
@@ -106,6 +110,12 @@ pub(super) enum Request {
     Listen(Binding),
     /// Gives a port back.
     Release(Binding),
+    /// Opens an XRC domain that processes share. With its memory, the client has it from an earlier broker.
+    OpenDomain(DomainOpening),
+    /// The client has closed it.
+    CloseDomain(DomainKey),
+    /// Something about a target of a domain that the client has open.
+    Target(DomainKey, Qpn, TargetCall),
     /// A rule for faults that holds for all clients.
     AddFault(String),
     /// Takes the rule of that number away, or all.
@@ -172,6 +182,22 @@ pub(super) enum Response {
     /// Comes unasked: another client has asked for a channel to this one. Descriptors as with
     /// `Channel`.
     Offer(Ends),
+    /// Answer to `OpenDomain`: its memory comes along.
+    Domain,
+    /// Answer to `OpenDomain`: it is there and should not be, or the other way round.
+    NoDomain {
+        /// It is there.
+        exists: bool,
+    },
+    /// Answer to `Target`: done.
+    Target {
+        /// Nobody has it open any more, and it is gone.
+        is_gone: bool,
+    },
+    /// Answer to `Target`: there is none of that number, or no room for one.
+    NoTarget,
+    /// Comes unasked: something has happened to a target of a domain that the client has open.
+    TargetNews(Qpn, TargetNews),
     /// Comes unasked: the slot's lock file comes along, locked, in place of the one before, which
     /// was deleted.
     Lock,
@@ -345,6 +371,19 @@ impl Request {
             }
             Self::Listen(binding) => Writer::of_binding(10, binding),
             Self::Release(binding) => Writer::of_binding(11, binding),
+            Self::OpenDomain(opening) => opening.encode(30),
+            Self::CloseDomain(key) => {
+                let mut w = Writer::new(31);
+                w.domain(key);
+                w.finish()
+            }
+            Self::Target(key, qpn, call) => {
+                let mut w = Writer::new(32);
+                w.domain(key);
+                w.u32(qpn.get());
+                w.call(*call);
+                w.finish()
+            }
             Self::AddFault(text) => {
                 let mut w = Writer::new(20);
                 w.text(text, MAX_TEXT_LEN);
@@ -412,6 +451,13 @@ impl Request {
             ),
             10 => (Self::Listen(r.binding()?), 0..=0),
             11 => (Self::Release(r.binding()?), 0..=0),
+            30 => {
+                let opening = r.opening()?;
+                let fds = usize::from(opening.resumes);
+                (Self::OpenDomain(opening), fds..=fds)
+            }
+            31 => (Self::CloseDomain(r.domain()?), 0..=0),
+            32 => (Self::Target(r.domain()?, r.qpn()?, r.call()?), 0..=0),
             20 => (Self::AddFault(r.text(MAX_TEXT_LEN)?), 0..=0),
             21 => {
                 let id = r.u32()?;
@@ -480,6 +526,24 @@ impl Response {
             Self::PortTaken(conflict) => {
                 let mut w = Writer::new(111);
                 w.u8(u8::from(*conflict == Conflict::Everywhere));
+                w.finish()
+            }
+            Self::Domain => Writer::new(130).finish(),
+            Self::NoDomain { exists } => {
+                let mut w = Writer::new(131);
+                w.u8((*exists).into());
+                w.finish()
+            }
+            Self::Target { is_gone } => {
+                let mut w = Writer::new(132);
+                w.u8((*is_gone).into());
+                w.finish()
+            }
+            Self::NoTarget => Writer::new(133).finish(),
+            Self::TargetNews(qpn, news) => {
+                let mut w = Writer::new(134);
+                w.u32(qpn.get());
+                w.news(*news);
                 w.finish()
             }
             Self::FaultNews(news) => {
@@ -575,6 +639,11 @@ impl Response {
                 };
                 (Self::PortTaken(conflict), 0..=0)
             }
+            130 => (Self::Domain, 1..=1),
+            131 => (Self::NoDomain { exists: r.flag()? }, 0..=0),
+            132 => (Self::Target { is_gone: r.flag()? }, 0..=0),
+            133 => (Self::NoTarget, 0..=0),
+            134 => (Self::TargetNews(r.qpn()?, r.news()?), 0..=0),
             120 => {
                 let generation = r.u32()?;
                 let rules = r.list(Reader::rule_for_client)?;

@@ -44,7 +44,7 @@ impl Relay {
             for segment in Segments::new(data, segment_len) {
                 // A process that got it by mistake may have sent it back.
                 let (source, packet) = match forward::unwrap(key, Slot::BROKER, segment) {
-                    Some(unwrapped) => unwrapped,
+                    Some((source, packet, _)) => (source, packet),
                     None => (received.source, segment),
                 };
                 let is_steered = Slot::of_packet(packet).is_some_and(|slot| slot != Slot::BROKER);
@@ -58,6 +58,33 @@ impl Relay {
             }
         }
         left
+    }
+
+    /// Passes on what is in the socket of a slot whose process is gone: to the ports that `to` finds for a packet.
+    pub(super) fn pass_on_orphaned(
+        &mut self,
+        from: BorrowedFd<'_>,
+        local: LocalAddr,
+        key: &ForwardKey,
+        slot: Slot,
+        to: impl Fn(&[u8]) -> Option<(Slot, u16)>,
+    ) {
+        self.buffer.resize(BUFFER_LEN, 0);
+        for _ in 0..MOST_AT_ONCE {
+            let Ok(received) = sys::receive(from, &mut self.buffer) else {
+                break;
+            };
+            let segment_len = received.segment_len.unwrap_or(received.len).max(1);
+            for segment in Segments::new(&self.buffer[..received.len], segment_len) {
+                let (source, packet) = match forward::unwrap(key, slot, segment) {
+                    Some((source, packet, _)) => (source, packet),
+                    None => (received.source, segment),
+                };
+                if let Some(to) = to(packet) {
+                    deliver(&mut self.sender, local, key, source, packet, &[to]);
+                }
+            }
+        }
     }
 
     /// Passes on one packet to the ports of some slots.
@@ -98,7 +125,11 @@ fn deliver(
 }
 
 fn wrap(packet: &[u8], key: &ForwardKey, source: SocketAddr, slot: Slot) -> Option<Vec<u8>> {
-    let header = forward::header(key, slot, source, packet)?;
+    if forward::is_wrapped(packet) {
+        // From one process to another, who will see whether it has the key.
+        return (Slot::of_packet(packet) == Some(slot)).then(|| packet.to_vec());
+    }
+    let header = forward::header(key, slot, source, 0, packet)?;
     Some([&header, packet].concat())
 }
 

@@ -21,6 +21,7 @@ mod faults;
 mod files;
 mod requests;
 mod will;
+mod xrc;
 
 use connections::{Client, Reserve};
 use faults::FaultTable;
@@ -70,6 +71,8 @@ struct Server {
     faults: FaultTable,
     /// Services without a listener, and who waits for one.
     lapsed: Lapsed,
+    /// XRC domains that processes share.
+    domains: xrc::Domains,
     /// Others who have addresses that clients have asked for.
     rivals: BTreeMap<LocalAddr, Rival>,
     started: Instant,
@@ -109,6 +112,7 @@ impl Server {
             services: Services::default(),
             faults: FaultTable::new(),
             lapsed: Lapsed::default(),
+            domains: xrc::Domains::default(),
             rivals: BTreeMap::new(),
             started: now,
             recovery_deadline: now + config.recovery_timeout,
@@ -175,6 +179,7 @@ impl Server {
         for group in self.groups.values() {
             fds.extend(group.socket(0).map(readable));
             fds.push(readable(group.claim().fd()));
+            fds.extend(group.orphaned().map(readable));
         }
         let first_client = fds.len();
         fds.extend(self.clients.iter().map(Client::poll));
@@ -228,6 +233,7 @@ impl Server {
         for group in self.groups.values_mut() {
             let received = group.receive(&self.services, &mut self.lapsed, now);
             self.gsi_datagrams += u64::try_from(received).unwrap_or(0);
+            group.receive_orphaned(|packet| self.domains.route(packet));
             group.introduce(&introduction);
         }
     }
@@ -271,6 +277,9 @@ impl Server {
         self.drop_gone();
         for slot in self.slots.check_orphans() {
             self.release(slot);
+        }
+        for group in self.groups.values_mut() {
+            group.keep_orphaned(|slot| self.domains.needs(slot));
         }
         // All sockets of an address that nobody has go at once: no order to keep.
         self.groups.retain(|_, group| !group.users().is_empty());

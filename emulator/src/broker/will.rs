@@ -10,7 +10,6 @@
 //! no moment at which a death leaves half of something. The others say where it goes, and change
 //! only while nothing is owed.
 
-mod memory;
 mod report;
 
 use std::io;
@@ -22,8 +21,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use rocade_wire::{Msn, Pkey, Psn, Qpn};
 
+use super::words::{self, Shared};
 use crate::link::LocalAddr;
-use memory::Shared;
 pub(crate) use report::{Report, read as read_report};
 
 /// Words of an entry: a cache line.
@@ -84,7 +83,7 @@ impl Will {
     /// Those of memfd_create(2), ftruncate(2) and mmap(2).
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
-            shared: Shared::new(LEN + report::LEN)?,
+            shared: Shared::new(c"rocade-will", LEN + report::LEN)?,
             used: Mutex::new(0),
             deposited: AtomicBool::new(false),
         })
@@ -214,7 +213,7 @@ fn words_to_ip([high, low]: [u64; 2]) -> IpAddr {
 /// there.
 pub(super) fn read(file: &OwnedFd) -> Vec<(Creditor, Debt)> {
     let mut bytes = [0; LEN];
-    let Ok(len) = memory::read(file.as_fd(), &mut bytes) else {
+    let Ok(len) = words::read(file.as_fd(), &mut bytes) else {
         return Vec::new();
     };
     let (words, _) = bytes[..len].as_chunks::<{ size_of::<u64>() }>();

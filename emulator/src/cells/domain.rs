@@ -1,12 +1,16 @@
 //! XRC domains: which shared receive queues belong together (XRC-01).
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use rocade_transport::{Completion, ReceiveDomain, SharedReceives, Srqn};
+use rocade_wire::Qpn;
 
+use super::events::AsyncEvents;
 use super::srq::SrqInner;
+use crate::broker::{Cell, DomainKey, DomainMemory};
 use crate::error::VerbsError;
+use crate::steering::Slot;
 use crate::sync::{Mutex, RwLock};
 
 /// The file that a domain is known by: device and inode (XRCL-04).
@@ -36,6 +40,19 @@ pub(crate) struct Domain {
     /// The device that it is of, and the file that names it.
     key: Option<(u32, FileId)>,
     srqs: RwLock<HashMap<Srqn, Arc<SrqInner>>>,
+    shared: Option<Shared>,
+}
+
+/// What is shared with other processes of a domain.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    /// As what the broker knows it.
+    pub(crate) key: DomainKey,
+    pub(crate) memory: Arc<DomainMemory>,
+    /// The slot of this process.
+    pub(crate) slot: Slot,
+    /// Who has opened it: their device is that of its targets.
+    pub(crate) openers: Mutex<Vec<Weak<AsyncEvents>>>,
 }
 
 /// The domains of a process that files name, and how often each is open.
@@ -45,47 +62,120 @@ pub(crate) struct Domains {
 }
 
 impl Domains {
-    /// One lock for check and creation.
+    /// One lock for check and creation; `share` asks the broker, where there is one.
     //= XRCL-03
-    pub(crate) fn open(&self, device: u32, init: XrcdInitAttr) -> Result<Arc<Domain>, VerbsError> {
+    pub(crate) fn open(
+        &self,
+        events: &Arc<AsyncEvents>,
+        init: XrcdInitAttr,
+        share: impl FnOnce(DomainKey) -> Result<Option<(DomainMemory, Slot)>, VerbsError>,
+    ) -> Result<Arc<Domain>, VerbsError> {
         let Some(file) = init.file else {
             //= XRCL-02
-            return Ok(Arc::new(Domain::new(None)));
+            return Ok(Arc::new(Domain::new(None, None)));
         };
-        let key = Some((device, file));
+        let device = events.hca();
+        let key = Some((device.index, file));
         let mut named = self.named.lock();
-        match named.iter_mut().find(|(domain, _)| domain.key == key) {
-            Some(_) if init.exclusive => Err(VerbsError::InvalidArgument(
-                "the file has an XRC domain already",
-            )),
-            Some((domain, openings)) => {
-                *openings += 1;
-                Ok(Arc::clone(domain))
+        if let Some((domain, openings)) = named.iter_mut().find(|(domain, _)| domain.key == key) {
+            if init.exclusive {
+                return Err(VerbsError::InvalidArgument(
+                    "the file has an XRC domain already",
+                ));
             }
-            None if init.create => {
-                let domain = Arc::new(Domain::new(key));
-                named.push((Arc::clone(&domain), 1));
-                Ok(domain)
+            *openings += 1;
+            domain.opened_by(events);
+            return Ok(Arc::clone(domain));
+        }
+        //= XRCL-04
+        let shared_key = DomainKey {
+            guid: device.config.guid.get(),
+            device: file.device,
+            inode: file.inode,
+        };
+        let shared = share(shared_key)?.map(|(memory, slot)| Shared {
+            key: shared_key,
+            memory: Arc::new(memory),
+            slot,
+            openers: Mutex::default(),
+        });
+        if shared.is_none() && !init.create {
+            return Err(VerbsError::WouldBlock);
+        }
+        let domain = Arc::new(Domain::new(key, shared));
+        domain.opened_by(events);
+        named.push((Arc::clone(&domain), 1));
+        Ok(domain)
+    }
+
+    /// One opening less. With the last one it ends, unless it `lingers`; `ends` tells the broker.
+    pub(crate) fn close(
+        &self,
+        domain: &Arc<Domain>,
+        lingers: impl FnOnce() -> bool,
+        ends: impl FnOnce(),
+    ) {
+        let mut named = self.named.lock();
+        let found = named
+            .iter()
+            .position(|(other, _)| Arc::ptr_eq(other, domain));
+        if let Some(at) = found {
+            let openings = &mut named[at].1;
+            *openings = openings.saturating_sub(1);
+            if *openings == 0 && !lingers() {
+                named.swap_remove(at);
+                ends();
             }
-            None => Err(VerbsError::WouldBlock),
         }
     }
 
-    pub(crate) fn close(&self, domain: &Arc<Domain>) {
-        self.named.lock().retain_mut(|(other, openings)| {
-            if Arc::ptr_eq(other, domain) {
-                *openings -= 1;
-            }
-            *openings > 0
-        });
+    /// A target of a domain has gone, for which it may have lingered.
+    pub(crate) fn reconsider(
+        &self,
+        domain: &Arc<Domain>,
+        lingers: impl FnOnce() -> bool,
+        ends: impl FnOnce(),
+    ) {
+        let mut named = self.named.lock();
+        let is_closed =
+            |(other, openings): &(Arc<Domain>, u32)| Arc::ptr_eq(other, domain) && *openings == 0;
+        if let Some(at) = named.iter().position(is_closed)
+            && !lingers()
+        {
+            named.swap_remove(at);
+            ends();
+        }
+    }
+
+    /// The shared domain that has a target of this number, and its cell.
+    pub(crate) fn find_target(&self, qpn: Qpn) -> Option<(Arc<Domain>, Cell)> {
+        let named = self.named.lock();
+        named.iter().find_map(|(domain, _)| {
+            let cell = domain.shared.as_ref()?.memory.find(qpn)?;
+            Some((Arc::clone(domain), cell))
+        })
     }
 }
 
 impl Domain {
-    fn new(key: Option<(u32, FileId)>) -> Self {
+    fn new(key: Option<(u32, FileId)>, shared: Option<Shared>) -> Self {
         Self {
             key,
             srqs: RwLock::default(),
+            shared,
+        }
+    }
+
+    /// What other processes have of it.
+    pub(crate) const fn shared(&self) -> Option<&Shared> {
+        self.shared.as_ref()
+    }
+
+    fn opened_by(&self, events: &Arc<AsyncEvents>) {
+        if let Some(shared) = &self.shared {
+            let mut openers = shared.openers.lock();
+            openers.retain(|other| other.strong_count() > 0);
+            openers.push(Arc::downgrade(events));
         }
     }
 
@@ -137,6 +227,14 @@ impl ReceiveDomain for Domain {
     fn find(&self, srqn: Srqn) -> Option<Arc<dyn SharedReceives>> {
         let srq = self.of(srqn).filter(|srq| srq.is_alive())?;
         Some(srq)
+    }
+
+    //= XRC-06
+    fn is_elsewhere(&self, srqn: Srqn) -> bool {
+        // Its number says in which process it is.
+        let slot = Slot::of(Qpn::new(srqn.get()));
+        let is_of_other = |shared: &Shared| slot != shared.slot && shared.memory.is_member(slot);
+        self.shared.as_ref().is_some_and(is_of_other)
     }
 
     fn forget(&self, srqn: Srqn) {

@@ -14,6 +14,7 @@ mod qp_table;
 mod routes;
 mod slots;
 mod srq;
+mod target;
 mod tx;
 mod uplink;
 
@@ -29,10 +30,11 @@ pub(crate) use event_queue::{AckCounter, EventQueue};
 pub(crate) use events::AsyncEvents;
 pub(crate) use groups::Groups;
 pub(crate) use network::NetworkWatch;
-pub(crate) use qp::{Hold, QpCore, QpInner, QpParts};
+pub(crate) use qp::{QpCore, QpInner, QpParts, TargetParts};
 pub(crate) use qp_table::QpTable;
 pub(crate) use routes::{Route, Routes};
 pub(crate) use srq::{SrqInner, SrqNumber, SrqNumbers};
+pub(crate) use target::{Hold, Travel};
 pub(crate) use tx::{Blocked, TxState, way};
 pub(crate) use uplink::{Flow, Flows, Icrcs, Path, RxState, Uplink};
 

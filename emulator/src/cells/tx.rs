@@ -34,6 +34,20 @@ pub(crate) struct TxState {
     pub(crate) bequest: Option<Bequest>,
     /// Why it has to be looked at again.
     pub(crate) listed: Listed,
+    /// From where packets are taken.
+    ear: Ear,
+}
+
+/// To whom a QP listens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Ear {
+    /// To its peer, which uses one way.
+    #[default]
+    Peer,
+    /// An XRC initiator, to whoever has its peer's address: the target may be in another process with each message.
+    Anybody,
+    /// A target that is in another process now: to nobody.
+    Nobody,
 }
 
 #[derive(Debug)]
@@ -123,11 +137,28 @@ impl TxState {
     pub(crate) fn drop_ended_channel(&mut self) {
         if let Some((_, path)) = &mut self.route {
             path.channel.take_if(|channel| channel.has_ended());
-            self.peer_has_entered &= path.channel.is_some();
+            self.peer_has_entered &= path.channel.is_some() || self.ear == Ear::Nobody;
         }
         if let Some((_, path)) = self.alternate.as_deref_mut() {
             path.channel.take_if(|channel| channel.has_ended());
         }
+    }
+
+    /// Packets may come from any process with the peer's address.
+    pub(crate) const fn hear_anybody(&mut self) {
+        self.ear = Ear::Anybody;
+    }
+
+    /// No packets are taken, until they are again.
+    pub(crate) const fn set_deaf(&mut self, is_deaf: bool) {
+        self.ear = if is_deaf { Ear::Nobody } else { Ear::Peer };
+        // Where that is so, nobody has to look at the ear for each packet.
+        self.peer_has_entered = is_deaf;
+    }
+
+    /// Are there none taken now?
+    pub(crate) fn is_deaf(&self) -> bool {
+        self.ear == Ear::Nobody
     }
 
     /// A packet has come through a channel. False where the peer uses another one.
@@ -140,9 +171,13 @@ impl TxState {
             // Both sides may have asked for a channel at the same time: then there are two.
             let is_own = own.is_parallel_to(channel);
             self.peer_has_entered |= is_own;
-            return is_own || self.alternate.is_some() && self.may_migrate_to(channel);
+            return match self.ear {
+                Ear::Peer => is_own || self.alternate.is_some() && self.may_migrate_to(channel),
+                Ear::Anybody => true,
+                Ear::Nobody => false,
+            };
         }
-        true
+        self.ear != Ear::Nobody
     }
 
     /// May the peer use this channel to tell of a migration?
@@ -156,7 +191,7 @@ impl TxState {
     /// Is the peer in a channel, and nothing that comes over UDP from it? Anybody could send that.
     #[inline]
     pub(crate) fn refuses_udp(&self) -> bool {
-        self.peer_has_entered && self.has_live_channel() && self.stays_in_channels()
+        self.peer_has_entered && self.refuses_it()
     }
 
     /// Of the alternate path too there is a channel, if there is one.
@@ -167,6 +202,14 @@ impl TxState {
     }
 
     #[cold]
+    fn refuses_it(&self) -> bool {
+        match self.ear {
+            Ear::Peer => self.has_live_channel() && self.stays_in_channels(),
+            Ear::Anybody => false,
+            Ear::Nobody => true,
+        }
+    }
+
     fn has_live_channel(&self) -> bool {
         let channel = self
             .route

@@ -160,6 +160,18 @@ impl CmChannel {
         })
     }
 
+    /// Another one, of the same engine.
+    ///
+    /// # Errors
+    /// As [`CmChannel::new`].
+    pub fn another(&self) -> Result<Self, VerbsError> {
+        let events = EventQueue::new()?;
+        Ok(Self {
+            engine: Arc::clone(&self.engine),
+            inner: Arc::new(ChannelInner { events }),
+        })
+    }
+
     /// The descriptor that is readable while an event waits; the application may set `O_NONBLOCK`.
     #[must_use]
     pub fn fd(&self) -> RawFd {

@@ -54,7 +54,8 @@ impl IdCore {
         }
     }
 
-    /// A REP.
+    /// A REP, whose private data are the program's alone.
+    //= CMA-03
     pub(super) fn reply(&self, param: &ConnParam) -> Rep {
         Rep {
             local_id: CommId::new(0),

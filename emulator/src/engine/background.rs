@@ -174,12 +174,14 @@ impl EngineInner {
                 self.take_faults(&broker);
                 self.take_offers();
                 self.drop_ended_channels();
+                self.take_target_news(&broker);
             }
         }
         if woken.by_network {
             self.network.changed(&self.hcas);
         }
         self.lead_new_routes();
+        self.serve_travels();
         let stops = self.handover.stops();
         let step = self.drive(turn, woken.by_packets || by_shared, stops);
         if self.tap.is_on() {

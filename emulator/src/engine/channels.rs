@@ -20,6 +20,7 @@ use super::EngineInner;
 use super::dispatch::{Dispatch, Origin, Verdict};
 use super::handover::Driver;
 use super::tap::Via;
+use super::travel::{Stray, source_of};
 use crate::broker::BrokerLink;
 use crate::cells::{QpInner, Route, TxState, Uplink};
 use crate::config::LinkMode;
@@ -324,6 +325,15 @@ impl EngineInner {
                     //= BTH-10
                     Verdict::UnknownQp(_) => self.count(|counters| &counters.rx_unknown_qp),
                     Verdict::WrongLink => self.count(|counters| &counters.rx_wrong_link),
+                    Verdict::Elsewhere => {
+                        self.keep(Stray {
+                            source: source_of(channel.peer()),
+                            destination: channel.local(),
+                            bytes: &segment.copied(),
+                            hops: 0,
+                            is_sealed: false,
+                        });
+                    }
                 }
             }
             if undrained >= DRAIN_BYTES {

@@ -42,6 +42,8 @@ pub(super) enum Verdict {
     UnknownQp(Qpn),
     /// The QP does not listen there.
     WrongLink,
+    /// It is a target that is in another process now, or has to go there for this packet.
+    Elsewhere,
 }
 
 /// A QP that is being handed packets.
@@ -157,6 +159,11 @@ impl<'e> Dispatch<'e> {
             Err(verdict) => return verdict,
         };
         locked.core.qp.handle_packet(now, meta, &packet, mem);
+        if locked.inner.travel().is_some() && locked.core.qp.take_stray() {
+            // What comes behind it waits too.
+            locked.core.tx.set_deaf(true);
+            return Verdict::Elsewhere;
+        }
         self.packets += 1;
         self.bytes += bytes.len();
         Verdict::Taken
@@ -197,6 +204,8 @@ impl<'e> Dispatch<'e> {
         let locked = locked.ok_or(Verdict::UnknownQp(dest))?;
         if origin.is_heard(&mut locked.core.tx) {
             Ok(locked)
+        } else if locked.core.tx.is_deaf() {
+            Err(Verdict::Elsewhere)
         } else {
             Err(Verdict::WrongLink)
         }
@@ -212,6 +221,11 @@ impl<'e> Dispatch<'e> {
                 inner,
                 core: inner.lock(),
             });
+            if let Some(Locked { inner, .. }) = &self.current
+                && let Some(travel) = inner.travel()
+            {
+                travel.begin();
+            }
         }
         self.current.as_mut()
     }

@@ -20,6 +20,7 @@ mod progress;
 mod simulation;
 mod tap;
 mod transmit;
+mod travel;
 
 use std::io;
 use std::path::PathBuf;
@@ -31,12 +32,12 @@ use std::time::{Duration, Instant};
 use crossbeam::utils::CachePadded;
 use parking_lot::{Mutex, RwLock};
 use rocade_transport::cm::CmCounters;
-use rocade_transport::{PdTag, Time};
+use rocade_transport::{AddressVector, PdTag, Time};
 use rocade_wire::{Gid, Qpn};
 
 use crate::broker::{BrokerLink, Will};
 use crate::cells::{
-    Agenda, AsyncEvents, Domains, Groups, NetworkWatch, QpCore, QpInner, QpTable, Routes,
+    Agenda, AsyncEvents, Domains, Groups, NetworkWatch, Path, QpCore, QpInner, QpTable, Routes,
     SrqNumber, SrqNumbers, Uplink,
 };
 use crate::clock::Clock;
@@ -56,6 +57,7 @@ pub(crate) use handover::Driver;
 use handover::Handover;
 use pending::Occasion;
 use tap::Tap;
+use travel::Travels;
 
 /// The hardware of one process.
 ///
@@ -108,6 +110,10 @@ struct AtomicCounters {
     rx_shared: AtomicU64,
 }
 
+/// The bits of a traffic class in which the network marks packets, and the value that allows it to.
+const ECN: u8 = 3;
+const ECN_CAPABLE: u8 = 2;
+
 /// How the process shares its addresses, once it has a QP.
 #[derive(Debug)]
 struct Attachment {
@@ -151,6 +157,7 @@ pub(crate) struct EngineInner {
     /// What the broker does for us when we are gone.
     will: OnceLock<Arc<Will>>,
     domains: Domains,
+    travels: Travels,
     network: NetworkWatch,
     /// The background thread has been started.
     has_background: Mutex<bool>,
@@ -208,6 +215,7 @@ impl Engine {
                 agenda: Arc::new(Agenda::new(Arc::new(shm::wake_fd()?))),
                 will: OnceLock::new(),
                 domains: Domains::default(),
+                travels: Travels::default(),
                 network: NetworkWatch::default(),
                 has_background: Mutex::new(false),
                 handover: Handover::new(),
@@ -292,11 +300,6 @@ impl EngineInner {
 
     pub(crate) const fn regions(&self) -> &MrTable {
         &self.regions
-    }
-
-    /// Its XRC domains.
-    pub(crate) const fn domains(&self) -> &Domains {
-        &self.domains
     }
 
     /// A QP of this number, if there is one.
@@ -456,6 +459,27 @@ impl EngineInner {
         // The background thread has one more descriptor to wait for.
         self.call_background();
         Ok(uplink)
+    }
+
+    /// The way from an address of `hca` to a QP of a peer, opened where it is not in use yet.
+    pub(crate) fn open_route(
+        &self,
+        hca: &Hca,
+        sgid: Gid,
+        av: &AddressVector,
+        dest: Qpn,
+    ) -> Result<(Arc<Uplink>, Path), VerbsError> {
+        let uplink = self.uplink_for(hca.local_addr(sgid.to_ip()))?;
+        let to = av.dgid.to_ip();
+        let channel = self.channel_to(&uplink, dest, to);
+        let mut av = *av;
+        //= ENC-10
+        if self.controls_congestion() && av.traffic_class & ECN == 0 {
+            // The network may mark the packets, rather than drop them.
+            av.traffic_class |= ECN_CAPABLE;
+        }
+        let path = uplink.path_of(dest, to, &av, channel)?;
+        Ok((uplink, path))
     }
 
     /// A link that tells of marks, if anybody wants to know.

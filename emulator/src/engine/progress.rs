@@ -10,6 +10,7 @@ use super::dispatch::{Dispatch, Origin, Verdict, cause_of};
 use super::handover::Driver;
 use super::pending::Occasion;
 use super::tap::Via;
+use super::travel::Stray;
 use super::{AtomicCounters, EngineInner};
 use crate::cells::{Flow, Flows, RxState, TxState, Uplink};
 use crate::figures::{
@@ -175,14 +176,15 @@ impl EngineInner {
         let mut checked: u16 = 0;
         let mut sender = flows.find(local, batch.source);
         for segment in batch.segments() {
-            let (source, segment, forwarded) = match uplink.link.arrival(segment) {
-                Arrival::Direct => (batch.source, segment, false),
-                Arrival::Forwarded(source, inner) => (source, inner, true),
+            let (source, segment, hops) = match uplink.link.arrival(segment) {
+                Arrival::Direct => (batch.source, segment, 0),
+                Arrival::Forwarded(source, inner, hops) => (source, inner, hops.saturating_add(1)),
                 Arrival::Forged => {
                     self.count(|counters| &counters.rx_forged);
                     continue;
                 }
             };
+            let forwarded = hops > 0;
             if !(if forwarded {
                 self.peers.allow(source.ip())
             } else {
@@ -194,6 +196,13 @@ impl EngineInner {
             if forwarded {
                 sender = flows.find(local, source);
             }
+            let stray = |bytes, hops| Stray {
+                source,
+                destination: local,
+                bytes,
+                hops,
+                is_sealed: true,
+            };
             let meta = PacketMeta {
                 source: source.ip(),
                 destination: local,
@@ -235,12 +244,18 @@ impl EngineInner {
                         }
                         continue;
                     }
+                    if forwarded && self.may_be_shared(dest) && self.keep(stray(segment, hops)) {
+                        continue;
+                    }
                     if dest == Qpn::GSI && self.to_gsi(uplink, source.ip(), segment, forwarded) {
                         continue;
                     }
                     self.pass_on(uplink, source, segment, forwarded, |c| &c.rx_unknown_qp);
                 }
                 Verdict::WrongLink => self.count(|counters| &counters.rx_wrong_link),
+                Verdict::Elsewhere => {
+                    self.keep(stray(segment, hops));
+                }
             }
         }
         if let Some(flow) = flows.at(sender) {

@@ -72,6 +72,10 @@ impl EngineInner {
             0
         };
         self.transmit(inner, core, mem, cause, now, driver);
+        if let Some(travel) = inner.travel() {
+            // Before anybody sees that the message is over: from then on another process can go on.
+            travel.write_down(&core.qp);
+        }
         self.report(inner, core, reserved);
         if let Some(at) = core.qp.next_timeout()
             && core.tx.timer.is_none_or(|pending| at < pending)
@@ -108,6 +112,9 @@ impl EngineInner {
         }
         while let Some(event) = core.qp.poll_event() {
             inner.raise(event);
+            if inner.travel().is_some() {
+                self.raise_elsewhere(inner.qp_num(), event);
+            }
         }
     }
 

@@ -9,9 +9,11 @@
 //! 0xFF  magic0 magic1 version family  slot   source port   source address (v6)  scope id    key   packet
 //! ```
 //!
+//! `family` is 4 or 6, and in its upper half how often the packet was passed on before.
+//!
 //! Opcode 0xFF is in the manufacturer range, and `magic0` has a TVer that no packet has, so that
-//! nobody takes such a datagram for a packet. A wrapped packet is never wrapped again, and
-//! unwrapping yields packets of the own slot only: there can be no loop.
+//! nobody takes such a datagram for a packet. A stray that was passed on is never passed on again. Packets of XRC
+//! targets that several processes serve (`broker/domain.rs`) are, to who has the target now, but not often: there can be no loop.
 //!
 //! The wrapper says who the sender is, and anybody can send datagrams: so it carries the
 //! [`ForwardKey`] of the address, which only the processes that share the address have.
@@ -28,9 +30,12 @@ pub(crate) const HEADER_LEN: usize = KEY_AT + KEY_LEN;
 /// Bytes of a key.
 pub(crate) const KEY_LEN: usize = 16;
 
-const MAGIC: [u8; 4] = [0xFF, 0x52, 0xF0, 2];
+const MAGIC: [u8; 4] = [0xFF, 0x52, 0xF0, 3];
 const FAMILY_V4: u8 = 4;
 const FAMILY_V6: u8 = 6;
+const FAMILY_BITS: u32 = 4;
+/// How often a packet is passed on at most.
+pub(crate) const MAX_HOPS: u8 = 4;
 const SLOT_AT: usize = 5;
 const KEY_AT: usize = 28;
 
@@ -80,9 +85,9 @@ impl fmt::Debug for ForwardKey {
 pub enum Arrival<'d> {
     /// As it came from the network.
     Direct,
-    /// A packet for our slot that another process on this address has passed on: its original
-    /// sender, and the packet.
-    Forwarded(SocketAddr, &'d [u8]),
+    /// A packet that another process on this address has passed on to us: its original
+    /// sender, the packet, and how often that had been passed on before.
+    Forwarded(SocketAddr, &'d [u8], u8),
     /// It pretends to be one, and is not: to be dropped.
     Forged,
 }
@@ -93,17 +98,18 @@ pub(crate) fn is_wrapped(datagram: &[u8]) -> bool {
     datagram.starts_with(&MAGIC[..3])
 }
 
-/// The header to put before a packet of `to_slot` that came from `source`.
+/// The header to put before a packet for `to_slot` that came from `source` and was passed on `hops` times before.
 ///
 /// `None` if the packet must not be forwarded: it is wrapped already, too short to have a
-/// destination, or neither for that slot nor for QP 1, which all slots share.
+/// destination, or was passed on too often.
 pub(crate) fn header(
     key: &ForwardKey,
     to_slot: Slot,
     source: SocketAddr,
+    hops: u8,
     packet: &[u8],
 ) -> Option<[u8; HEADER_LEN]> {
-    if is_wrapped(packet) || !may_reach(packet, to_slot) {
+    if is_wrapped(packet) || packet.len() < SLOT_AT + 3 || hops >= MAX_HOPS {
         return None;
     }
     let mut header = [0; HEADER_LEN];
@@ -112,7 +118,7 @@ pub(crate) fn header(
         SocketAddr::V4(addr) => (FAMILY_V4, addr.ip().to_ipv6_mapped(), 0),
         SocketAddr::V6(addr) => (FAMILY_V6, *addr.ip(), addr.scope_id()),
     };
-    header[4] = family;
+    header[4] = family | hops << FAMILY_BITS;
     header[SLOT_AT] = to_slot.get();
     header[6..8].copy_from_slice(&source.port().to_be_bytes());
     header[8..24].copy_from_slice(&ip.octets());
@@ -121,37 +127,34 @@ pub(crate) fn header(
     Some(header)
 }
 
-/// Is a packet for this slot, or for QP 1? Whom that one is for is in its payload.
-fn may_reach(packet: &[u8], slot: Slot) -> bool {
-    let dest = packet.get(SLOT_AT..SLOT_AT + 3);
-    dest.is_some_and(|dest| dest[0] == slot.get() || dest == [0, 0, 1])
-}
-
-/// The original sender and the packet, if this is a packet of `slot` that somebody has wrapped who
-/// has the key.
+/// The original sender, the packet, and how often it was passed on before, if this is a datagram to `slot` that
+/// somebody has wrapped who has the key.
 pub(crate) fn unwrap<'d>(
     key: &ForwardKey,
     slot: Slot,
     datagram: &'d [u8],
-) -> Option<(SocketAddr, &'d [u8])> {
+) -> Option<(SocketAddr, &'d [u8], u8)> {
     let (header, packet) = datagram.split_first_chunk::<HEADER_LEN>()?;
     let (_, proof) = header.split_last_chunk::<KEY_LEN>()?;
     if !header.starts_with(&MAGIC) || ForwardKey(*proof) != *key {
         return None;
     }
-    let for_us = header[SLOT_AT] == slot.get() && may_reach(packet, slot);
-    if !for_us || is_wrapped(packet) {
+    if header[SLOT_AT] != slot.get() || is_wrapped(packet) || packet.len() < SLOT_AT + 3 {
         return None;
     }
     let port = u16::from_be_bytes([header[6], header[7]]);
     let ip = Ipv6Addr::from(<[u8; 16]>::try_from(&header[8..24]).ok()?);
     let scope_id = u32::from_be_bytes(<[u8; 4]>::try_from(&header[24..28]).ok()?);
-    let source = match (header[4], ip.to_canonical()) {
+    let (hops, family) = (
+        header[4] >> FAMILY_BITS,
+        header[4] & ((1 << FAMILY_BITS) - 1),
+    );
+    let source = match (family, ip.to_canonical()) {
         (FAMILY_V4, IpAddr::V4(ip)) => SocketAddrV4::new(ip, port).into(),
         (FAMILY_V6, IpAddr::V6(ip)) => SocketAddrV6::new(ip, port, 0, scope_id).into(),
         _ => return None,
     };
-    Some((source, packet))
+    Some((source, packet, hops))
 }
 
 #[cfg(test)]
@@ -169,7 +172,11 @@ mod tests {
     const KEY: ForwardKey = ForwardKey(*b"0123456789abcdef");
 
     fn wrap(slot: u8, source: SocketAddr, packet: &[u8]) -> Option<Vec<u8>> {
-        let header = header(&KEY, Slot::new(slot), source, packet)?;
+        wrap_again(slot, source, 0, packet)
+    }
+
+    fn wrap_again(slot: u8, source: SocketAddr, hops: u8, packet: &[u8]) -> Option<Vec<u8>> {
+        let header = header(&KEY, Slot::new(slot), source, hops, packet)?;
         Some([&header[..], packet].concat())
     }
 
@@ -186,7 +193,7 @@ mod tests {
             assert_eq!(wrapped[5], 7);
             assert_eq!(
                 unwrap(&KEY, Slot::new(7), &wrapped),
-                Some((source, &packet(7)[..]))
+                Some((source, &packet(7)[..], 0))
             );
         }
     }
@@ -196,34 +203,32 @@ mod tests {
         let source = "192.0.2.1:50000".parse().unwrap();
         let wrapped = wrap(7, source, &packet(7)).unwrap();
         assert_eq!(wrap(7, source, &wrapped), None);
-        assert_eq!(wrap(8, source, &packet(7)), None);
         assert_eq!(wrap(0, source, &[0; 5]), None);
+        assert_eq!(wrap(0, source, &[0; 7]), None);
+    }
+
+    #[test]
+    fn a_packet_is_not_passed_on_for_ever() {
+        let source: SocketAddr = "192.0.2.1:50000".parse().unwrap();
+        for hops in 0..MAX_HOPS {
+            // Of the target of another slot.
+            let wrapped = wrap_again(8, source, hops, &packet(7)).unwrap();
+            assert_eq!(
+                unwrap(&KEY, Slot::new(8), &wrapped),
+                Some((source, &packet(7)[..], hops))
+            );
+        }
+        assert_eq!(wrap_again(8, source, MAX_HOPS, &packet(7)), None);
     }
 
     #[test]
     fn only_the_slot_it_is_for_unwraps() {
         let source = "192.0.2.1:50000".parse().unwrap();
-        let mut wrapped = wrap(7, source, &packet(7)).unwrap();
+        let wrapped = wrap(7, source, &packet(7)).unwrap();
         assert_eq!(unwrap(&KEY, Slot::new(8), &wrapped), None);
-        // The inner destination is another one than the header says.
-        wrapped[HEADER_LEN + 5] = 8;
-        assert_eq!(unwrap(&KEY, Slot::new(7), &wrapped), None);
         assert_eq!(unwrap(&KEY, Slot::new(7), &packet(7)), None);
-    }
-
-    #[test]
-    fn qp_1_is_in_all_slots() {
-        let source = "192.0.2.1:50000".parse().unwrap();
-        let mut gsi = packet(0);
-        gsi[5..8].copy_from_slice(&[0, 0, 1]);
-        let wrapped = wrap(7, source, &gsi).unwrap();
-        assert_eq!(wrapped[5], 7);
-        assert_eq!(
-            unwrap(&KEY, Slot::new(7), &wrapped),
-            Some((source, &gsi[..]))
-        );
-        gsi[7] = 2;
-        assert_eq!(wrap(7, source, &gsi), None);
+        let short = &wrapped[..HEADER_LEN + 7];
+        assert_eq!(unwrap(&KEY, Slot::new(7), short), None);
     }
 
     #[test]
@@ -252,8 +257,9 @@ mod tests {
                 bytes[..4].copy_from_slice(&MAGIC);
                 bytes[KEY_AT..HEADER_LEN].copy_from_slice(&KEY.0);
             }
-            if let Some((_, packet)) = unwrap(&KEY, Slot::new(slot), &bytes) {
-                prop_assert!(may_reach(packet, Slot::new(slot)));
+            if let Some((_, packet, _)) = unwrap(&KEY, Slot::new(slot), &bytes) {
+                prop_assert!(packet.len() >= 8);
+                prop_assert_eq!(bytes[5], slot);
             }
         }
     }

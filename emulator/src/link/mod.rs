@@ -109,6 +109,11 @@ pub(crate) trait Link: fmt::Debug + Send + Sync {
         Arrival::Direct
     }
 
+    /// As [`UdpLink::hand_over`]; false where that cannot be.
+    fn hand_over(&self, _to: Slot, _source: SocketAddr, _hops: u8, _segment: &[u8]) -> bool {
+        false
+    }
+
     /// As [`UdpLink::forward`]; false where the packet is for nobody.
     fn forward(&self, _to: Slot, _source: SocketAddr, _segment: &[u8]) -> bool {
         false
@@ -161,6 +166,10 @@ impl Link for UdpLink {
 
     fn arrival<'s>(&self, segment: &'s [u8]) -> Arrival<'s> {
         Self::arrival(self, segment)
+    }
+
+    fn hand_over(&self, to: Slot, source: SocketAddr, hops: u8, segment: &[u8]) -> bool {
+        Self::hand_over(self, to, source, hops, segment).is_ok()
     }
 
     fn forward(&self, to: Slot, source: SocketAddr, segment: &[u8]) -> bool {

@@ -324,7 +324,7 @@ fn a_packet_of_another_slot_is_forwarded_once() {
     let mut buf = RxBuffer::new();
     let batch = receive(&members[2], &mut buf).unwrap();
     assert_eq!(batch.source.ip(), local.ip());
-    let forwarded = Arrival::Forwarded(source, &stray);
+    let forwarded = Arrival::Forwarded(source, &stray, 0);
     assert_eq!(members[2].arrival(batch.data), forwarded);
     assert_eq!(members[2].arrival(&stray), Arrival::Direct);
 

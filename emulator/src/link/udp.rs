@@ -513,12 +513,31 @@ impl UdpLink {
     /// this process or not for `to_slot`, or it is a forwarded one. Else those of sending. On any
     /// error drop the packet.
     pub fn forward(&self, to_slot: Slot, source: SocketAddr, segment: &[u8]) -> io::Result<()> {
+        let is_there = |slot| slot == to_slot || segment.get(5..8) == Some(&[0, 0, 1]);
+        if !Slot::of_packet(segment).is_some_and(is_there) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        self.hand_over(to_slot, source, 0, segment)
+    }
+
+    /// Passes a packet on to the process that serves its QP now, which may be another one than the number says
+    /// (XRC targets). It has been passed on `hops` times before.
+    ///
+    /// # Errors
+    /// As [`Self::forward`], but for whom the packet is.
+    pub fn hand_over(
+        &self,
+        to_slot: Slot,
+        source: SocketAddr,
+        hops: u8,
+        segment: &[u8],
+    ) -> io::Result<()> {
         let wrong = || io::Error::from(io::ErrorKind::InvalidInput);
         let (own, key) = self.place.ok_or_else(wrong)?;
         if own == to_slot {
             return Err(wrong());
         }
-        let header = forward::header(&key, to_slot, source, segment).ok_or_else(wrong)?;
+        let header = forward::header(&key, to_slot, source, hops, segment).ok_or_else(wrong)?;
         let path = self.path_to_slot(to_slot, 0)?;
         let datagram = [&header, segment].concat();
         self.send(path, self.local.ip(), 0, &datagram, datagram.len())
@@ -542,8 +561,8 @@ impl UdpLink {
         }
         self.place
             .and_then(|(slot, key)| forward::unwrap(&key, slot, segment))
-            .map_or(Arrival::Forged, |(source, packet)| {
-                Arrival::Forwarded(source, packet)
+            .map_or(Arrival::Forged, |(source, packet, hops)| {
+                Arrival::Forwarded(source, packet, hops)
             })
     }
 }

@@ -16,7 +16,7 @@ use super::pd::{Pd, PdInner};
 use super::poster::{RecvPoster, SendPoster};
 use super::srq::Srq;
 use super::xrcd::XrcdInner;
-use crate::cells::{AckCounter, Hold, Path, QpInner, QpParts, SrqInner, Uplink};
+use crate::cells::{AckCounter, Hold, Path, QpInner, QpParts, SrqInner, TargetParts, Uplink};
 use crate::engine::{Driver, EngineInner};
 use crate::error::VerbsError;
 use crate::hca::{Hca, Port, limits};
@@ -35,9 +35,8 @@ fn is_privileged() -> bool {
     .is_ok()
 }
 
-/// The bits of a traffic class in which the network marks packets, and the value that allows it to.
-const ECN: u8 = 3;
-const ECN_CAPABLE: u8 = 2;
+/// How often a target is brought here that goes elsewhere before it could be changed.
+const TRIES: usize = 16;
 
 /// What a QP is created with (`ibv_qp_init_attr`).
 #[derive(Clone, Debug)]
@@ -132,11 +131,16 @@ impl Qp {
         let hold = Hold::new(&pd.context.events, cookie);
         let config = config(&pd, QpType::XrcRecv, QpCap::default(), false);
         let parts = QpParts {
-            target: Some((Arc::clone(&domain), Arc::clone(&hold))),
+            target: Some(TargetParts {
+                domain: Arc::clone(&domain),
+                hold: Some(Arc::clone(&hold)),
+                travel: None,
+            }),
             ..QpParts::default()
         };
         let receives = Receives::Domain(domain);
         let inner = create(&pd, config, receives, cookie, parts, |_| ())?;
+        pd.context.engine.publish_target(&inner);
         xrcd.children.fetch_add(1, Ordering::AcqRel);
         Ok(Self::held(inner, pd, Some((hold, Arc::clone(xrcd)))))
     }
@@ -149,9 +153,7 @@ impl Qp {
     ) -> Result<Self, VerbsError> {
         let pd = xrcd.nobody();
         let hold = Hold::new(&pd.context.events, cookie);
-        let found = pd.context.engine.qp(qp_num);
-        let opened = found.filter(|inner| inner.open_as(&xrcd.domain, &hold));
-        let inner = opened.ok_or(VerbsError::InvalidArgument("qp_num"))?;
+        let inner = pd.context.engine.open_target(&xrcd.domain, qp_num, &hold)?;
         xrcd.children.fetch_add(1, Ordering::AcqRel);
         Ok(Self::held(inner, pd, Some((hold, Arc::clone(xrcd)))))
     }
@@ -193,7 +195,13 @@ impl Qp {
     /// Its state.
     #[must_use]
     pub fn state(&self) -> QpState {
-        self.inner().lock().qp.state()
+        let core = self.inner().lock();
+        match self.inner().travel() {
+            Some(travel) if !travel.is_here() => {
+                QpState::from_code(travel.attr().qp_state).unwrap_or(QpState::Err)
+            }
+            _ => core.qp.state(),
+        }
     }
 
     /// Statistics.
@@ -208,7 +216,8 @@ impl Qp {
     /// [`VerbsError::Modify`] (EINVAL) if the transition, the mask or a value is wrong;
     /// [`VerbsError::Link`], [`VerbsError::Broker`] if the local address cannot be used;
     /// [`VerbsError::Io`] (such as EMFILE) if there is no socket to the peer to be had;
-    /// [`VerbsError::PeerRefused`] if the peer is not among the allowed ones.
+    /// [`VerbsError::PeerRefused`] if the peer is not among the allowed ones; [`VerbsError::Busy`] for a target that
+    /// another process is at a message with.
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<(), VerbsError> {
         self.modify_by(attr, mask, false)
@@ -220,6 +229,28 @@ impl Qp {
     /// # Errors
     /// As [`Qp::modify`].
     pub fn modify_by(
+        &self,
+        attr: &QpAttr,
+        mask: QpAttrMask,
+        experimental: bool,
+    ) -> Result<(), VerbsError> {
+        if self.inner().travel().is_none() {
+            return self.modify_here(attr, mask, experimental);
+        }
+        let ends = [QpState::Reset.code(), QpState::Err.code()];
+        let at_once = mask.contains(QpAttrMask::STATE) && ends.contains(&attr.qp_state);
+        for _ in 1..TRIES {
+            self.owner.engine().bring_here(self.inner(), at_once)?;
+            match self.modify_here(attr, mask, experimental) {
+                Err(VerbsError::WouldBlock) => {}
+                result => return result,
+            }
+        }
+        Err(VerbsError::Busy("XRC target"))
+    }
+
+    /// Likewise, where the QP is in this process. [`VerbsError::WouldBlock`] where it is not.
+    fn modify_here(
         &self,
         attr: &QpAttr,
         mask: QpAttrMask,
@@ -249,7 +280,7 @@ impl Qp {
         };
         let leads_to_rtr = mask.contains(QpAttrMask::STATE) && attr.qp_state == QpState::Rtr.code();
         if leads_to_rtr && matches!(self.qp_type(), QpType::Ud | QpType::DcInitiator) {
-            owner.listen()?;
+            engine.listen_on(hca)?;
         }
         let answers = match sgid {
             Some(sgid) if leads_to_rtr && self.qp_type() == QpType::DcTarget => {
@@ -270,7 +301,18 @@ impl Qp {
         let now = engine.now();
         let mem = engine.regions().read(now);
         let mut core = inner.lock();
-        core.qp.modify(now, attr, mask, &context)?;
+        if let Some(travel) = inner.travel() {
+            if !travel.is_here() {
+                return Err(VerbsError::WouldBlock);
+            }
+            travel.begin();
+            travel.attr_changed();
+        }
+        let modified = core.qp.modify(now, attr, mask, &context);
+        if let (Err(_), Some(travel)) = (modified, inner.travel()) {
+            travel.write_down(&core.qp);
+        }
+        modified?;
         if let Some((uplink, path)) = route {
             core.tx.set_path(uplink, path);
         }
@@ -309,7 +351,11 @@ impl Qp {
     #[doc(alias = "ibv_query_qp")]
     pub fn query(&self) -> (QpAttr, QpCap) {
         let core = self.inner().lock();
-        (core.qp.query(), core.qp.config().cap)
+        let attr = match self.inner().travel() {
+            Some(travel) if !travel.is_here() => travel.attr(),
+            _ => core.qp.query(),
+        };
+        (attr, core.qp.config().cap)
     }
 
     /// Every send generates a completion.
@@ -449,12 +495,17 @@ pub(super) fn create(
     config: QpConfig,
     receives: Receives,
     cookie: u64,
-    parts: QpParts,
+    mut parts: QpParts,
     set_up: impl FnOnce(&mut rocade_transport::Qp),
 ) -> Result<Arc<QpInner>, VerbsError> {
     let engine = &pd.context.engine;
     let qp_num = engine.allocate_qp_num()?;
     let config = QpConfig { qp_num, ..config };
+    if let Some(target) = &mut parts.target {
+        target.travel = engine
+            .share_target(&target.domain, qp_num)
+            .inspect_err(|_| engine.release_qp_num(qp_num))?;
+    }
     let Some(mut qp) = rocade_transport::Qp::new(config, receives) else {
         engine.release_qp_num(qp_num);
         return Err(VerbsError::NotSupported("QP type"));
@@ -464,6 +515,9 @@ pub(super) fn create(
     pd.children.fetch_add(1, Ordering::AcqRel);
     let events = Arc::clone(&pd.context.events);
     let inner = QpInner::new(events, qp, cookie, parts);
+    if config.qp_type == QpType::XrcSend {
+        inner.lock().tx.hear_anybody();
+    }
     engine.add_qp(Arc::clone(&inner));
     Ok(inner)
 }
@@ -489,11 +543,17 @@ impl QpOwner {
         let Some((hold, xrcd)) = &self.hold else {
             return self.end();
         };
-        let Some(was_last) = self.inner.let_go(hold) else {
-            return false;
-        };
-        if was_last {
-            self.end();
+        if self.inner.travel().is_some() {
+            if self.engine().close_target(&self.inner, hold).is_none() {
+                return false;
+            }
+        } else {
+            let Some(was_last) = self.inner.let_go(hold) else {
+                return false;
+            };
+            if was_last {
+                self.end();
+            }
         }
         hold.forget_events();
         xrcd.children.fetch_sub(1, Ordering::AcqRel);
@@ -516,26 +576,6 @@ impl QpOwner {
         inner.detach();
         self.pd.children.fetch_sub(1, Ordering::AcqRel);
         true
-    }
-
-    /// Datagrams may come to any address of the device: opens all that can be. One will do.
-    fn listen(&self) -> Result<(), VerbsError> {
-        let (engine, hca) = (self.engine(), self.hca());
-        let mut opened = Err(VerbsError::NoData);
-        let gids: Vec<_> = hca.ports().map(Port::gids).collect();
-        let gids = gids.iter().flat_map(|gids| gids.iter());
-        for entry in gids.filter(|entry| !entry.gid.is_zero()) {
-            match engine.uplink_for(hca.local_addr(entry.gid.to_ip())) {
-                Ok(_) => opened = Ok(()),
-                Err(error) => {
-                    tracing::warn!(gid = %entry.gid, %error, "datagrams to this address will not arrive");
-                    if opened.is_err() {
-                        opened = Err(error);
-                    }
-                }
-            }
-        }
-        opened
     }
 
     /// What the transport has to know of the device where these attributes change.
@@ -591,25 +631,15 @@ impl QpOwner {
     fn prepare_route(
         &self,
         sgid: Gid,
-        mut av: AddressVector,
+        av: AddressVector,
         attr: &QpAttr,
         mask: QpAttrMask,
     ) -> Result<(Arc<Uplink>, Path), VerbsError> {
-        let (engine, hca) = (self.engine(), self.hca());
-        let uplink = engine.uplink_for(hca.local_addr(sgid.to_ip()))?;
         let dest = if mask.contains(QpAttrMask::DEST_QPN) {
             Qpn::new(attr.dest_qp_num)
         } else {
             self.inner.lock().qp.dest_qp()
         };
-        let to = av.dgid.to_ip();
-        let channel = engine.channel_to(&uplink, dest, to);
-        //= ENC-10
-        if engine.controls_congestion() && av.traffic_class & ECN == 0 {
-            // The network may mark the packets, rather than drop them.
-            av.traffic_class |= ECN_CAPABLE;
-        }
-        let path = uplink.path_of(dest, to, &av, channel)?;
-        Ok((uplink, path))
+        self.engine().open_route(self.hca(), sgid, &av, dest)
     }
 }

@@ -45,7 +45,7 @@ pub(crate) struct XrcdInner {
 
 impl Xrcd {
     pub(super) fn open(context: Arc<ContextInner>, init: XrcdInitAttr) -> Result<Self, VerbsError> {
-        let domain = context.engine.domains().open(context.hca.index, init)?;
+        let domain = context.engine.open_domain(&context.events, init)?;
         Ok(Self {
             owner: Arc::new(XrcdOwner {
                 inner: Arc::new(XrcdInner {
@@ -137,7 +137,7 @@ impl XrcdInner {
     fn close(&self) -> bool {
         let first = self.open.swap(false, Ordering::AcqRel);
         if first {
-            self.context.engine.domains().close(&self.domain);
+            self.context.engine.close_domain(&self.domain);
         }
         first
     }

@@ -379,7 +379,7 @@ fn packets_for_another_process_can_be_forwarded() {
     let mut buf = RxBuffer::new();
     wait_readable(links[1].rx_fd().as_raw_fd());
     let batch = links[1].recv(&mut buf).unwrap().unwrap();
-    let forwarded = Arrival::Forwarded(source, &packet[..]);
+    let forwarded = Arrival::Forwarded(source, &packet[..], 0);
     assert_eq!(links[1].arrival(batch.data), forwarded);
 }
 

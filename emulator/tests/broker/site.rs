@@ -110,7 +110,7 @@ pub(crate) fn receive_tag(link: &UdpLink) -> u8 {
     loop {
         if let Some(batch) = link.recv(&mut buf).unwrap() {
             return match link.arrival(batch.data) {
-                Arrival::Forwarded(_, packet) => packet[12],
+                Arrival::Forwarded(_, packet, _) => packet[12],
                 _ => batch.data[12],
             };
         }

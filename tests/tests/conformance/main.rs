@@ -121,4 +121,5 @@ areas! {
     windows 14
     shared 17
     unreliable 16
+    manager 16
 }

@@ -55,6 +55,7 @@ impl Cm {
         let conn = |_| Conn {
             local_qpn: req.qpn,
             //= CMA-06
+            //= CM-FLD-04
             interval_ns: 2 * packet_life.as_ns() + req.remote_response_timeout.as_ns(),
             max_retries: req.max_cm_retries,
             timewait_ns: req.primary.ack_timeout.as_ns(),

@@ -364,8 +364,26 @@ fn answers_repeat_the_transaction() {
     assert_ne!(question.tid, tid);
 }
 
+/// IDs are of the process, and not those of connections that there are, also when all have had their turn.
+//= CM-FLD-01 type=test
+#[test]
+fn ids_are_not_given_twice() {
+    let config = CmConfig {
+        guid: Guid::new(1),
+        prefix: 7,
+        seed: 0x00ff_fffd,
+    };
+    let mut cm = Cm::new(config);
+    let connect = |cm: &mut Cm, qpn| cm.connect(Time::ZERO, to_b(), LIFE, req(qpn)).get();
+    let first: Vec<u32> = (0..4).map(|qpn| connect(&mut cm, qpn)).collect();
+    assert_eq!(first, [0x07ff_fffe, 0x07ff_ffff, 0x0700_0000, 0x0700_0001]);
+    cm.next_id = 0x00ff_fffd;
+    assert_eq!(connect(&mut cm, 9), 0x0700_0002);
+}
+
 //= CMA-06 type=test
 //= CM-ST-07 type=test
+//= CM-FLD-04 type=test
 #[test]
 fn a_request_is_sent_sixteen_times() {
     let mut pair = Pair::new();

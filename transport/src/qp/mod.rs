@@ -8,6 +8,7 @@ mod salvage;
 mod short;
 mod side;
 mod state;
+mod travel;
 
 use alloc::boxed::Box;
 use core::net::IpAddr;

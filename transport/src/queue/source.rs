@@ -40,6 +40,8 @@ pub(crate) struct Named {
     pd: PdTag,
     /// The queue itself, from the packet that takes a receive until that is taken.
     found: Option<Arc<dyn SharedReceives>>,
+    /// The last packet was for a queue of another process, and nothing was done with it.
+    is_stray: bool,
 }
 
 /// Why a request is not for any queue of the domain.
@@ -49,6 +51,8 @@ pub(crate) enum NotNamed {
     Unknown,
     /// It is not the one that the message began with (XRC-03).
     Changed,
+    /// It is in another process, which has to take the message.
+    Elsewhere,
 }
 
 impl Named {
@@ -60,12 +64,32 @@ impl Named {
             return Err(NotNamed::Changed);
         }
         if begins || takes {
-            //= XRC-06
-            let srq = self.domain.find(srqn).ok_or(NotNamed::Unknown)?;
+            let Some(srq) = self.domain.find(srqn) else {
+                return Err(self.not_here(srqn, begins));
+            };
             (self.srqn, self.pd) = (srqn, srq.pd());
             self.found = takes.then_some(srq);
         }
         Ok(self.pd)
+    }
+
+    /// The domain of the keys in a packet that asks again for what it may have asked of another process.
+    pub(crate) fn look_up(&mut self, srqn: Srqn) -> Result<PdTag, NotNamed> {
+        match self.domain.find(srqn) {
+            Some(srq) => Ok(srq.pd()),
+            None => Err(self.not_here(srqn, true)),
+        }
+    }
+
+    #[cold]
+    fn not_here(&mut self, srqn: Srqn, may_move: bool) -> NotNamed {
+        if may_move && self.domain.is_elsewhere(srqn) {
+            self.is_stray = true;
+            NotNamed::Elsewhere
+        } else {
+            //= XRC-06
+            NotNamed::Unknown
+        }
     }
 
     fn take(&mut self) -> Option<RecvWqe> {
@@ -85,7 +109,16 @@ impl RecvSource {
                 srqn: Srqn::NONE,
                 pd,
                 found: None,
+                is_stray: false,
             }),
+        }
+    }
+
+    /// Was the last packet for a queue of another process? Tells it once.
+    pub(crate) const fn take_stray(&mut self) -> bool {
+        match self {
+            Self::ByHeader(named) => core::mem::replace(&mut named.is_stray, false),
+            Self::Own(_) | Self::Shared(_) | Self::OfTarget(..) => false,
         }
     }
 

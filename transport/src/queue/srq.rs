@@ -177,6 +177,13 @@ pub trait ReceiveDomain: fmt::Debug + Send + Sync {
     /// That with this number, if it is one of the domain (XRC-06).
     fn find(&self, srqn: Srqn) -> Option<Arc<dyn SharedReceives>>;
 
+    /// Is there one of that number in the domain, in another process that shares it? Asked where
+    /// [`ReceiveDomain::find`] knows none.
+    fn is_elsewhere(&self, srqn: Srqn) -> bool {
+        let _ = srqn;
+        false
+    }
+
     /// A receive that was taken from that queue will not complete: its slot is free.
     fn forget(&self, srqn: Srqn);
 }

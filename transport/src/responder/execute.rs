@@ -200,7 +200,7 @@ impl Responder {
         self.save(Saved::Read {
             psn,
             packets,
-            pd: cx.who.pd,
+            pd: Some(cx.who.pd),
             rkey,
             va,
             len: dma_len,
@@ -250,7 +250,7 @@ impl Responder {
         let response = match self.saved.back() {
             Some(&Saved::Read {
                 psn,
-                pd,
+                pd: Some(pd),
                 rkey,
                 va,
                 len,
@@ -271,7 +271,7 @@ impl Responder {
                 msn,
                 replay: false,
             },
-            None => return,
+            Some(Saved::Read { pd: None, .. }) | None => return,
         };
         self.schedule(response);
     }

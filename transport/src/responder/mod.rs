@@ -5,6 +5,7 @@ mod execute;
 mod resources;
 mod sequence;
 mod short;
+mod travel;
 
 use alloc::collections::VecDeque;
 
@@ -18,6 +19,7 @@ use crate::wr::AccessFlags;
 use ack_policy::Response;
 pub(crate) use ack_policy::{push_ack, push_plain};
 use resources::Saved;
+pub use travel::{Progress, Repeatable};
 
 /// The message whose first packet was taken and whose last was not (RC-SEQ-*).
 #[derive(Debug)]

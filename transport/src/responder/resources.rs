@@ -13,7 +13,8 @@ pub(super) enum Saved {
     Read {
         psn: Psn,
         packets: u32,
-        pd: PdTag,
+        /// `None` where another process has executed it.
+        pd: Option<PdTag>,
         rkey: Rkey,
         va: u64,
         len: u32,
@@ -67,9 +68,16 @@ impl Responder {
             )
     }
 
-    /// The response to a duplicate READ, if it repeats a saved one or its tail (RC-DUP-03).
+    /// The response to a duplicate READ, if it repeats a saved one or its tail (RC-DUP-03). `named` is the domain
+    /// of the XRC SRQ in the request.
     //= RC-DUP-03
-    pub(super) fn replay_read(&self, peer: &Peer, psn: Psn, reth: &Reth) -> Option<Response> {
+    pub(super) fn replay_read(
+        &self,
+        peer: &Peer,
+        psn: Psn,
+        reth: &Reth,
+        named: Option<PdTag>,
+    ) -> Option<Response> {
         let repeated = self.saved.iter().find_map(|saved| {
             let Saved::Read {
                 psn: first,
@@ -89,7 +97,7 @@ impl Responder {
             let skipped = skipped_packets * peer.pmtu_bytes();
             let is_tail =
                 reth.va == va.wrapping_add(u64::from(skipped)) && reth.dma_len == len - skipped;
-            is_tail.then_some(pd)
+            pd.or(named).filter(|_| is_tail)
         });
         //= RC-DUP-07
         let end = psn.add(peer.packets(reth.dma_len));

@@ -37,7 +37,7 @@ impl Refusal {
             //= XRC-06
             NotNamed::Unknown => Self::ACCESS,
             //= XRC-03
-            NotNamed::Changed => Self::INVALID_REQUEST,
+            NotNamed::Changed | NotNamed::Elsewhere => Self::INVALID_REQUEST,
         }
     }
 
@@ -89,6 +89,8 @@ impl Responder {
             match named.aim(srqn, begins, takes) {
                 //= XRC-04
                 Ok(pd) => cx.who.pd = pd,
+                // Whoever has it gets the packet too: here it has not been.
+                Err(NotNamed::Elsewhere) => return Ok(()),
                 Err(why) => return Err(self.refuse(cx, psn, Refusal::of_srqn(why), None)),
             }
         }
@@ -178,11 +180,20 @@ impl Responder {
             self.schedule_ack(psn);
             return;
         }
+        let named = match (&mut self.receives, headers.xrceth) {
+            (RecvSource::ByHeader(named), Some(eth)) if operation == Operation::ReadRequest => {
+                match named.look_up(Srqn::new(eth.srqn)) {
+                    Err(NotNamed::Elsewhere) => return,
+                    found => found.ok(),
+                }
+            }
+            _ => None,
+        };
         let replay = match operation {
             _ if !self.may_replay() => None,
             Operation::ReadRequest => headers
                 .reth
-                .and_then(|reth| self.replay_read(cx.peer, psn, &reth)),
+                .and_then(|reth| self.replay_read(cx.peer, psn, &reth, named)),
             Operation::CmpSwap | Operation::FetchAdd => self.replay_atomic(psn, operation),
             _ => None,
         };

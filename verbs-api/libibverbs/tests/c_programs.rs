@@ -13,7 +13,7 @@ static PROGRAMS: Programs = Programs::new(
     &["ibverbs"],
     rocade_symbols::verify::built_library,
     ("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
-    &["processes"],
+    &["processes", "shared_xrc"],
 );
 
 rocade_tests::c_programs! {
@@ -81,6 +81,18 @@ rocade_tests::c_programs! {
         domains_and_files,
         messages_go_to_the_queue_they_name,
         mistakes_are_refused;
+    shared_xrc:
+        //= XRC-11 type=test
+        who_dies_leaves_the_others_working_by_udp,
+        //= XRC-11 type=test
+        who_dies_leaves_the_others_working_by_shm,
+        a_stream_to_all_queues_by_udp,
+        a_stream_to_all_queues_by_shm,
+        //= XRC-16 type=test
+        any_process_changes_the_target,
+        a_death_under_traffic,
+        //= XRC-06 type=test
+        a_number_of_another_domain_opens_nothing;
     experimental:
         //= XCON-04 type=test
         //= XCON-05 type=test

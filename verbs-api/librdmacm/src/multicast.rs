@@ -50,6 +50,7 @@ fn bytes_of(address: &sockaddr_storage) -> &[u8] {
 }
 
 /// A group is joined: the queue pair is attached, and the program gets its context.
+//= EVT-05
 //= CMA-15
 pub(crate) fn joined(object: &IdObject, event: &mut rdma_cm_event, private_data: &[u8]) {
     let token = token_of(private_data);

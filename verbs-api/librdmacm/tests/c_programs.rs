@@ -20,19 +20,51 @@ rocade_tests::c_programs! {
     PROGRAMS;
     calls:
         enhanced_establishment,
+        //= LRC-01 type=test
+        //= LRC-17 type=test
+        //= LRC-22 type=test
+        //= CMA-16 type=test
         addresses_of_infiniband,
+        //= CMA-09 type=test
         a_path_from_elsewhere,
+        //= LRC-14 type=test
+        //= CMA-07 type=test
         options_are_checked,
+        //= LRC-13 type=test
         addresses_by_hints,
+        //= LRC-24 type=test
+        //= CMA-11 type=test
+        //= CM-FLD-06 type=test
         attributes_for_each_state,
+        //= LRC-12 type=test
         channels_are_changed,
+        //= LRC-02 type=test
+        //= LRC-03 type=test
+        //= LRC-04 type=test
+        //= LRC-05 type=test
+        //= LRC-06 type=test
+        //= LRC-09 type=test
+        //= LRC-10 type=test
+        //= LRC-11 type=test
+        //= LRC-23 type=test
         synchronous_calls_fail_as_events_say,
-        identifiers_outlive_no_event;
+        //= EVT-07 type=test
+        identifiers_outlive_no_event,
+        //= LRC-18 type=test
+        devices_stay_open;
     tutorials:
+        //= EVT-06 type=test
+        //= LRC-20 type=test
         a_receive_before_accepting,
+        //= CMA-14 type=test
+        //= CMA-15 type=test
+        //= EVT-05 type=test
+        //= LRC-25 type=test
         groups_by_name_and_by_address,
+        //= LRC-07 type=test
         one_queue_for_many_connections;
     processes:
+        //= CM-ST-10 type=test
         a_client_that_is_killed_is_missed,
         a_client_that_leaves_without_a_word,
         a_server_that_is_killed_is_missed,

@@ -52,6 +52,10 @@ impl DeviceList {
         })
     }
 
+    pub(crate) const fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
     /// Name, GUID and interface of each device, in order.
     #[must_use]
     pub fn devices(&self) -> Vec<DeviceInfo> {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 
+use rocade_emulator::cm::RejReason;
 use rocade_emulator::config::ConfigError;
 use rocade_emulator::{VerbsError, WcStatus};
 
@@ -39,6 +40,17 @@ pub enum Error {
         /// What happened to it.
         status: WcStatus,
     },
+    /// The peer rejects the connection.
+    Rejected {
+        /// Why: `RejReason::Consumer` where it is the program that does not want it.
+        reason: RejReason,
+        /// What it says besides: 148 bytes, of which those that it does not use are 0.
+        private_data: Vec<u8>,
+    },
+    /// The peer does not answer, or no device leads to it.
+    Unreachable,
+    /// The connection has ended.
+    Disconnected,
     /// There is no such device, or none at all.
     NoDevice(String),
     /// The port has no GID with this index.
@@ -79,6 +91,9 @@ impl fmt::Display for Error {
             }
             Self::NoDevice(name) if name.is_empty() => f.write_str("there is no device"),
             Self::NoDevice(name) => write!(f, "there is no device {name}"),
+            Self::Rejected { reason, .. } => write!(f, "the peer rejects the connection: {reason}"),
+            Self::Unreachable => f.write_str("the peer does not answer"),
+            Self::Disconnected => f.write_str("the connection has ended"),
             Self::NoGid(index) => write!(f, "the port has no GID with index {index}"),
             Self::Malformed(what) => write!(f, "malformed {what}"),
         }

@@ -7,7 +7,8 @@
 //! may change it at any moment; a work request that names memory which is gone completes with an
 //! error.
 //!
-//! What is not here yet: connection management.
+//! Connections by IP address and port are those of the connection manager: [`Listener`], [`Route`], [`Request`],
+//! [`Connection`], blocking or as futures.
 //!
 //! # Two hosts in one test
 //! ```
@@ -44,18 +45,21 @@
 //! [`Endpoint::exchange`] and the example `rc_pingpong`.
 
 mod completion;
+mod connection;
 mod datagram;
 mod device;
 mod endpoint;
 mod error;
 mod memory;
 mod queue_pair;
+mod reactor;
 mod request;
 mod shared_receives;
 mod sys;
 mod window;
 mod xrc;
 
+pub use rocade_emulator::cm::RejReason;
 pub use rocade_emulator::{
     AccessFlags, AsyncEventKind, BrokerMode, CompleteTo, Completion, Counters, DeviceAttr,
     DeviceConfig, DeviceInfo, EngineConfig, EngineCounters, Gid, GidEntry, Guid, ImmOrInv, Lkey,
@@ -63,6 +67,7 @@ pub use rocade_emulator::{
 };
 
 pub use self::completion::CompletionQueue;
+pub use self::connection::{Connection, Listener, PeerOptions, Request, Route};
 pub use self::datagram::{AddressHandle, DatagramEnd, DatagramQueuePair, GRH_LEN};
 pub use self::device::{Context, DeviceList, ProtectionDomain};
 pub use self::endpoint::{Endpoint, RemoteMemory};

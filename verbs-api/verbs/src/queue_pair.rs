@@ -1,8 +1,8 @@
 //! Queue pairs: built, then connected, then used.
 
 use rocade_emulator::{
-    AccessFlags, Completion, Connection, Counters, Gid, Psn, Qp, QpCap, QpInitAttr, QpState,
-    QpType, Qpn, Sge,
+    AccessFlags, Completion, Connection, Counters, Gid, Mtu, Psn, Qp, QpAttr, QpAttrMask, QpCap,
+    QpInitAttr, QpState, QpType, Qpn, Sge,
 };
 
 use crate::completion::CompletionQueue;
@@ -287,6 +287,26 @@ impl UnconnectedQueuePair {
         self.qp.to_rts(&connection)?;
         Ok(QueuePair { qp: self.qp, peer })
     }
+
+    /// Goes to RTR and RTS with what the connection manager knows of the peer.
+    pub(crate) fn follow(
+        self,
+        steps: impl Fn(QpState) -> Result<(QpAttr, QpAttrMask)>,
+    ) -> Result<QueuePair> {
+        let (attr, mask) = steps(QpState::Rtr)?;
+        self.qp.modify(&attr, mask)?;
+        let code = u8::try_from(attr.path_mtu).unwrap_or(0);
+        let mut peer = Endpoint {
+            gid: attr.ah_attr.dgid,
+            qp_num: Qpn::new(attr.dest_qp_num),
+            psn: Psn::new(attr.rq_psn),
+            mtu: Mtu::from_code(code).unwrap_or(self.endpoint.mtu),
+        };
+        peer.mtu = peer.mtu.min(self.endpoint.mtu);
+        let (attr, mask) = steps(QpState::Rts)?;
+        self.qp.modify(&attr, mask)?;
+        Ok(QueuePair { qp: self.qp, peer })
+    }
 }
 
 /// A connected queue pair (RC or UC, state RTS).
@@ -301,6 +321,15 @@ pub struct QueuePair {
 }
 
 impl QueuePair {
+    /// To ERR: whatever is posted comes back flushed.
+    pub(crate) fn stop(&self) -> Result<()> {
+        let attr = QpAttr {
+            qp_state: QpState::Err.code(),
+            ..QpAttr::default()
+        };
+        Ok(self.qp.modify(&attr, QpAttrMask::STATE)?)
+    }
+
     /// Its number.
     #[must_use]
     pub fn qp_num(&self) -> Qpn {

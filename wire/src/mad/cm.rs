@@ -665,6 +665,7 @@ impl CmMessage {
                 info: b.array(D + 12),
                 private_data: b.array(D + 84),
             }),
+            //= CM-SAP
             _ => return None,
         })
     }

@@ -192,4 +192,6 @@ impl Mad {
 }
 
 #[cfg(test)]
+mod layout;
+#[cfg(test)]
 mod tests;

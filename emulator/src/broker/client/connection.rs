@@ -4,9 +4,11 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use rocade_wire::Qpn;
+
 use super::super::faults::FaultNews;
 use super::super::protocol::{
-    Ends, MAX_LEN, ProtocolError, Request, Response, VERSION, version_of, with_version,
+    Ends, MAX_LEN, ProtocolError, Request, Response, TargetNews, VERSION, version_of, with_version,
 };
 use super::super::sys::{self, HangupWatch};
 use super::super::will::Will;
@@ -28,6 +30,8 @@ pub(super) struct Connection {
     offers: Vec<ChannelOffer>,
     /// A new lock of our slot.
     lock: Option<OwnedFd>,
+    /// What has happened to XRC targets.
+    of_targets: Vec<(Qpn, TargetNews)>,
     /// Rules for faults that hold for us now.
     faults: Option<FaultNews>,
 }
@@ -38,6 +42,8 @@ pub(super) struct News {
     pub(super) offers: Vec<ChannelOffer>,
     /// A new lock of our slot.
     pub(super) lock: Option<OwnedFd>,
+    /// What has happened to XRC targets.
+    pub(super) of_targets: Vec<(Qpn, TargetNews)>,
     /// Rules for faults that hold for us now.
     pub(super) faults: Option<FaultNews>,
 }
@@ -48,6 +54,7 @@ impl Connection {
             socket,
             offers: Vec::new(),
             lock: None,
+            of_targets: Vec::new(),
             faults: None,
         }
     }
@@ -61,6 +68,7 @@ impl Connection {
         News {
             offers: std::mem::take(&mut self.offers),
             lock: self.lock.take(),
+            of_targets: std::mem::take(&mut self.of_targets),
             faults: self.faults.take(),
         }
     }
@@ -110,6 +118,7 @@ impl Connection {
                 }
                 Response::Offer(ends) => self.offers.push(offer(ends, false, fds)?),
                 Response::Lock => self.lock = fds.into_iter().next(),
+                Response::TargetNews(qpn, news) => self.of_targets.push((qpn, news)),
                 Response::FaultNews(news) => self.faults = Some(news),
                 response => return Ok(Some((response, fds))),
             }
@@ -195,7 +204,12 @@ impl Connection {
                 Ok(Response::Error { code, text }) => {
                     return Err(BrokerError::Refused { code, text });
                 }
-                Ok(Response::Offer(_) | Response::Lock | Response::FaultNews(_)) => {}
+                Ok(
+                    Response::Offer(_)
+                    | Response::Lock
+                    | Response::TargetNews(..)
+                    | Response::FaultNews(_),
+                ) => {}
                 Err(ProtocolError::Version(_)) if theirs != version => {
                     return Ok(Stop::OtherVersion(theirs));
                 }

@@ -1,10 +1,8 @@
 //! Ports of the connection manager, which the broker hands out for the host.
 
-use std::time::Instant;
-
 use super::super::BrokerError;
 use super::super::protocol::{ProtocolError, Request, Response};
-use super::{ANSWER_TIMEOUT, BrokerClient, Link, State};
+use super::{BrokerClient, State};
 use crate::cm::services::{Binding, Conflict};
 
 impl BrokerClient {
@@ -75,24 +73,6 @@ impl BrokerClient {
         request: &Request,
         mut understand: impl FnMut(&mut State, Response) -> Result<R, BrokerError>,
     ) -> Result<R, BrokerError> {
-        self.check_process()?;
-        let mut state = self.state.lock();
-        let deadline = Instant::now() + self.config.start_timeout;
-        loop {
-            let answer = match &mut state.link {
-                Link::Up(connection) => connection.ask(request, &[], ANSWER_TIMEOUT),
-                _ => Err(BrokerError::Lost),
-            };
-            let result = answer.and_then(|(answer, _)| understand(&mut state, answer));
-            if result.as_ref().is_err_and(BrokerError::ends_connection) {
-                self.disconnect(&mut state, 0);
-            }
-            match result {
-                Err(error) if error.may_pass() && Instant::now() < deadline => {
-                    self.reconnect(&mut state, deadline)?;
-                }
-                result => return result,
-            }
-        }
+        self.ask_patiently(request, &[], |state, answer, _| understand(state, answer))
     }
 }

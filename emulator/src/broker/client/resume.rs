@@ -5,7 +5,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use super::super::BrokerError;
-use super::super::protocol::{ProtocolError, Request, Response, SOCKETS_AT_ONCE};
+use super::super::protocol::{
+    DomainOpening, ProtocolError, Request, Response, SOCKETS_AT_ONCE, TargetCall,
+};
 use super::super::sys::HangupWatch;
 use super::connection::Connection;
 use super::{ANSWER_TIMEOUT, Holdings, process_name};
@@ -24,6 +26,10 @@ enum Say {
     Will,
     /// A port of ours, by its place in the list.
     Port(usize),
+    /// An XRC domain, likewise.
+    Domain(usize),
+    /// A target of it, likewise.
+    Target(usize, usize),
 }
 
 /// How far it is.
@@ -58,6 +64,14 @@ impl Resume {
         });
         let share = holdings.wake.is_some().then_some(Say::Share);
         let will = holdings.will.is_some().then_some(Say::Will);
+        let domains = holdings
+            .domains
+            .iter()
+            .enumerate()
+            .flat_map(|(at, domain)| {
+                let targets = (0..domain.targets.len()).map(move |target| Say::Target(at, target));
+                [Say::Domain(at)].into_iter().chain(targets)
+            });
         let resume = Self {
             connection,
             to_say: [Say::Hello]
@@ -66,6 +80,7 @@ impl Resume {
                 .chain(share)
                 .chain(will)
                 .chain((0..holdings.ports.len()).map(Say::Port))
+                .chain(domains)
                 .collect(),
             deadline: Instant::now() + ANSWER_TIMEOUT,
         };
@@ -100,6 +115,12 @@ impl Resume {
                         .for_each(|will| will.set_deposited(true));
                 }
                 (Say::Port(_), Response::Bound(_)) => {}
+                (Say::Domain(_), Response::Domain) => {}
+                (Say::Target(..), Response::Target { .. }) => {}
+                (Say::Domain(_), Response::NoDomain { .. })
+                | (Say::Target(..), Response::NoTarget) => {
+                    tracing::warn!("an XRC domain of ours is not that of the others any more");
+                }
                 // Somebody was faster; requests go there.
                 (Say::Port(_), Response::PortTaken(_)) => {
                     tracing::warn!("a port of ours has another owner");
@@ -162,6 +183,23 @@ impl Resume {
                 let any_port = false;
                 let bind = Request::Bind { binding, any_port };
                 self.connection.send(&bind, &[])
+            }
+            Say::Domain(at) => {
+                let domain = holdings.domains.get(at).ok_or(BrokerError::Lost)?;
+                let opening = DomainOpening {
+                    key: domain.key,
+                    create: true,
+                    exclusive: false,
+                    resumes: true,
+                };
+                let request = Request::OpenDomain(opening);
+                self.connection.send(&request, &[domain.memory.as_fd()])
+            }
+            Say::Target(at, target) => {
+                let domain = holdings.domains.get(at).ok_or(BrokerError::Lost)?;
+                let qpn = domain.targets.get(target).ok_or(BrokerError::Lost)?;
+                let request = Request::Target(domain.key, *qpn, TargetCall::Open);
+                self.connection.send(&request, &[])
             }
             Say::Will => {
                 let will = holdings.will.iter().map(|will| will.fd());

@@ -52,6 +52,37 @@ fn key() -> impl Strategy<Value = ForwardKey> {
     any::<[u8; 16]>().prop_map(ForwardKey::from_bytes)
 }
 
+fn domain() -> impl Strategy<Value = DomainKey> {
+    any::<[u64; 3]>().prop_map(|[guid, device, inode]| DomainKey {
+        guid,
+        device,
+        inode,
+    })
+}
+
+fn qpn() -> impl Strategy<Value = Qpn> {
+    (0u32..1 << 24).prop_map(Qpn::new)
+}
+
+fn target_call() -> impl Strategy<Value = TargetCall> {
+    prop_oneof![
+        Just(TargetCall::New),
+        Just(TargetCall::Open),
+        Just(TargetCall::Close),
+        Just(TargetCall::Want),
+        any::<u8>().prop_map(TargetCall::Event),
+    ]
+}
+
+fn target_news() -> impl Strategy<Value = TargetNews> {
+    prop_oneof![
+        Just(TargetNews::Wanted),
+        Just(TargetNews::Gone),
+        Just(TargetNews::Failed),
+        any::<u8>().prop_map(TargetNews::Event),
+    ]
+}
+
 fn texts() -> impl Strategy<Value = Vec<String>> {
     proptest::collection::vec("[a-z= ]{0,40}", 0..4)
 }
@@ -117,6 +148,18 @@ fn request() -> impl Strategy<Value = (Request, usize)> {
         binding().prop_map(|binding| (Request::Listen(binding), 0)),
         binding().prop_map(|binding| (Request::Release(binding), 0)),
         ends().prop_map(|ends| (Request::Channel(ends), 0)),
+        (domain(), any::<[bool; 3]>()).prop_map(|(key, [create, exclusive, resumes])| {
+            let opening = DomainOpening {
+                key,
+                create,
+                exclusive,
+                resumes,
+            };
+            (Request::OpenDomain(opening), usize::from(resumes))
+        }),
+        domain().prop_map(|key| (Request::CloseDomain(key), 0)),
+        (domain(), qpn(), target_call())
+            .prop_map(|(key, qpn, call)| (Request::Target(key, qpn, call), 0)),
     ]
 }
 
@@ -215,6 +258,11 @@ fn response() -> impl Strategy<Value = (Response, usize)> {
         ends().prop_map(|ends| (Response::Channel(ends), CHANNEL_FDS)),
         ends().prop_map(|ends| (Response::Offer(ends), CHANNEL_FDS)),
         Just((Response::NoChannel, 0)),
+        Just((Response::Domain, 1)),
+        any::<bool>().prop_map(|exists| (Response::NoDomain { exists }, 0)),
+        any::<bool>().prop_map(|is_gone| (Response::Target { is_gone }, 0)),
+        Just((Response::NoTarget, 0)),
+        (qpn(), target_news()).prop_map(|(qpn, news)| (Response::TargetNews(qpn, news), 0)),
         (any::<u16>(), ".{0,40}").prop_map(|(code, text)| {
             (
                 Response::Error {
@@ -246,7 +294,7 @@ proptest! {
 
     #[test]
     fn garbage_behind_a_good_header_does_no_harm(
-        kind in prop_oneof![0u16..9, 100u16..110, Just(199)],
+        kind in prop_oneof![0u16..33, 100u16..135, Just(199)],
         body in proptest::collection::vec(any::<u8>(), 0..200),
         fds in 0usize..4,
     ) {

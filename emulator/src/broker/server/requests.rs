@@ -120,9 +120,16 @@ impl Server {
     pub(super) fn release(&mut self, slot: Slot) {
         self.services.release_all(slot);
         let now = Instant::now();
+        let news = self.domains.leave_all(slot);
+        let lives_on = self.domains.needs(slot);
         for group in self.groups.values_mut() {
-            group.release(slot, now);
+            if lives_on {
+                group.orphan(slot, now);
+            } else {
+                group.release(slot, now);
+            }
         }
+        self.tell(news);
     }
 
     fn answer(&mut self, index: usize, request: Request, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
@@ -200,6 +207,17 @@ impl Server {
                 self.clients[index].send(&Response::Accepted, &[]);
                 Ok(())
             }
+            (Request::OpenDomain(opening), Some(slot)) => {
+                self.open_domain(index, slot, opening, fds.into_iter().next())
+            }
+            (Request::CloseDomain(key), Some(slot)) => {
+                self.close_domain(index, slot, &key);
+                Ok(())
+            }
+            (Request::Target(key, qpn, call), Some(slot)) => {
+                self.call_target(index, slot, &key, qpn, call);
+                Ok(())
+            }
             (Request::AddFault(rule), _) => {
                 let answer = self.add_fault(&rule)?;
                 self.clients[index].send(&answer, &[]);
@@ -250,7 +268,9 @@ impl Server {
     /// Leases a slot to a new client.
     fn lease(&mut self, index: usize) -> Result<(), Refusal> {
         let client = &self.clients[index];
-        let taken = |slot| self.clients.iter().any(|client| client.slot == Some(slot));
+        let taken = |slot| {
+            self.domains.needs(slot) || self.clients.iter().any(|client| client.slot == Some(slot))
+        };
         let (slot, lock) = self
             .slots
             .lease(taken, client.peer.pid, &client.name)

@@ -6,7 +6,7 @@
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{REPORT_AT, Will, memory};
+use super::{REPORT_AT, Will, words};
 
 /// Most rules that are counted.
 pub(crate) const MAX_COUNTED: usize = 64;
@@ -51,7 +51,7 @@ impl Will {
 /// What a client has counted. Whatever it has done to the file: what cannot be read is not there.
 pub(crate) fn read(file: &OwnedFd) -> Report {
     let mut bytes = [0; REPORT_AT + LEN];
-    let Ok(len) = memory::read(file.as_fd(), &mut bytes) else {
+    let Ok(len) = words::read(file.as_fd(), &mut bytes) else {
         return Report::default();
     };
     let (words, _) = bytes[..len].as_chunks::<{ size_of::<u64>() }>();

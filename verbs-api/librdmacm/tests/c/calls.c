@@ -568,6 +568,27 @@ static void identifiers_outlive_no_event(void)
 	rdma_destroy_event_channel(ends.server);
 }
 
+/* The devices stay open when the list is gone: identifiers have the same ones. */
+static void devices_stay_open(void)
+{
+	int count = -1, same;
+	struct ibv_context **list = rdma_get_devices(&count), **again;
+	CHECK(list && count == 1 && list[0] && !list[1]);
+	struct ibv_context *first = list[0];
+	rdma_free_devices(list);
+	struct ibv_device_attr attr;
+	CHECK_INT(ibv_query_device(first, &attr), 0);
+	again = rdma_get_devices(&same);
+	CHECK(again && same == 1 && again[0] == first);
+	rdma_free_devices(again);
+	again = rdma_get_devices(NULL);
+	CHECK(again && again[0] == first);
+	rdma_free_devices(again);
+	struct ends ends = routed(RDMA_PS_TCP);
+	CHECK(ends.active->verbs == first && ends.listener->verbs == first);
+	finish(&ends);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
@@ -580,6 +601,7 @@ int main(int argc, char **argv)
 		{ "channels_are_changed", channels_are_changed },
 		{ "synchronous_calls_fail_as_events_say", synchronous_calls_fail_as_events_say },
 		{ "identifiers_outlive_no_event", identifiers_outlive_no_event },
+		{ "devices_stay_open", devices_stay_open },
 		{ 0 },
 	};
 	return run_cm_case(cases, argc, argv);

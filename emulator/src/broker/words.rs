@@ -1,7 +1,6 @@
-//! The memory of a will: mapped by its owner, only read by the broker. All `unsafe` of wills is in
-//! this file.
+//! Words in memory that processes share: last wills, and XRC domains. All `unsafe` of both is in this file.
 
-use std::ffi::c_int;
+use std::ffi::{CStr, c_int};
 use std::fs::File;
 use std::io;
 use std::mem::size_of;
@@ -28,11 +27,11 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    /// `len` bytes of zeros.
-    pub(super) fn new(len: usize) -> io::Result<Self> {
+    /// `len` bytes of zeros, in a file that is called so.
+    pub(super) fn new(name: &CStr, len: usize) -> io::Result<Self> {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: the name is a C string.
-        let fd = check(unsafe { libc::memfd_create(c"rocade-will".as_ptr(), flags) })?;
+        let fd = check(unsafe { libc::memfd_create(name.as_ptr(), flags) })?;
         // SAFETY: a fresh fd that nobody else owns.
         let file = unsafe { OwnedFd::from_raw_fd(fd) };
         let size = libc::off_t::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -40,6 +39,26 @@ impl Shared {
         check(unsafe { libc::ftruncate(file.as_raw_fd(), size) })?;
         // SAFETY: takes no pointers.
         check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) })?;
+        Self::map(file, len)
+    }
+
+    /// The file that another process has made, whose first `len` bytes count.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a file that is shorter, or can become so.
+    pub(super) fn of(file: OwnedFd, len: usize) -> io::Result<Self> {
+        // SAFETY: takes no pointers.
+        let seals = check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) })?;
+        let file = File::from(file);
+        let size = usize::try_from(file.metadata()?.len()).unwrap_or(0);
+        if seals & libc::F_SEAL_SHRINK == 0 || size < len {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        Self::map(file.into(), len)
+    }
+
+    /// Maps a file that is sealed and long enough.
+    fn map(file: OwnedFd, len: usize) -> io::Result<Self> {
         // SAFETY: without MAP_FIXED the kernel chooses addresses that nobody uses.
         let start = unsafe {
             libc::mmap(
@@ -62,7 +81,7 @@ impl Shared {
     pub(super) fn words(&self) -> &[AtomicU64] {
         // SAFETY: the mapping is aligned to pages, `len` bytes long, and lives as long as `self`; the file
         // cannot shrink; every value is a valid word; nobody accesses it but through atomics and
-        // pread(2).
+        // pread(2), in whatever process.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len / size_of::<AtomicU64>()) }
     }
 
@@ -74,7 +93,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: what was mapped in `new`, and nobody borrows from it any more.
+        // SAFETY: what was mapped in `map`, and nobody borrows from it any more.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
     }
 }

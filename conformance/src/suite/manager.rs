@@ -1,0 +1,710 @@
+//! The connection manager: messages crafted by hand, right, wrong, late and again, and what the device's owner hears.
+//!
+//! Every message of the rig has a communication ID that was never used before. What must not be answered is followed
+//! by a question that must be: for a service that nobody has.
+
+use std::cell::Cell;
+use std::net::IpAddr;
+use std::time::Instant;
+
+use rocade_wire::mad::{
+    CmMessage, CmPath, CmTimeout, CommId, Drep, Dreq, Ece, Failover, GSI_QKEY, IpCmHeader, Mad,
+    Mra, Rej, RejReason, Rejected, Rep, Req, Rtu, ServiceId, SidrRep, SidrReq, SidrStatus,
+    TransactionId, TransportType,
+};
+use rocade_wire::{Deth, Gid, Guid, Opcode, Operation, Pkey, Psn, Qkey, Qpn, Service};
+
+use crate::{
+    Bench, Case, CaseResult, PacketBuilder,
+    case::{CaseError, equal, fail},
+    peer::{ManagerEvent, PeerManager},
+};
+
+pub(super) const CASES: &[Case] = &[
+    Case::responder("CM-ST-02", "request-reply-ready", made),
+    Case::responder("CM-ST-04", "a-repeated-request-is-one", repeated),
+    Case::responder("CM-ST-04", "nobody-listens", nobody),
+    Case::responder("CMA-04", "a-header-of-another-version", other_header),
+    Case::responder("CMA-04", "the-header-names-somebody-else", other_source),
+    Case::responder("CM-REJ", "what-the-owner-rejects", rejected),
+    Case::responder("CM-ST-06", "who-is-unknown-may-disconnect", unknown_dreq),
+    Case::responder("CM-ST-06", "a-dreq-names-the-queue-pair", dreq),
+    Case::responder("CM-ST-08", "a-reply-is-rejected", rejected_reply),
+    Case::responder("CM-ST-12", "a-service-is-found", service),
+    Case::responder("MAD-04", "of-another-class-or-version", other_class),
+    Case::responder("MAD-07", "what-nobody-has-asked-for", unsolicited),
+    Case::requester("CM-ST-01", "asks-and-says-it-is-ready", asks),
+    Case::requester("CM-ST-05", "a-repeated-reply", repeated_reply),
+    Case::requester("CM-ST-09", "told-to-wait", told_to_wait),
+    Case::requester("CM-ST-03", "disconnects", disconnects),
+];
+
+/// Kinds of events, by the numbers of `rdma_cm_event_type`.
+const REQUEST: u32 = 4;
+const RESPONSE: u32 = 5;
+const REJECTED: u32 = 8;
+const ESTABLISHED: u32 = 9;
+const DISCONNECTED: u32 = 10;
+
+/// Port space TCP.
+const TCP: u16 = 0x0106;
+/// Nobody listens there: the fence.
+const NOBODY: ServiceId = ServiceId::new(0x7777_7777_0000_0001);
+const RIG_GUID: Guid = Guid::new(0x0200_c0ff_ee00_0001);
+
+/// The rig's manager, and that of the peer.
+struct Talk<'b> {
+    bench: &'b Bench<'b>,
+    manager: Box<dyn PeerManager>,
+    /// The rig's ID and transaction of the case.
+    id: CommId,
+    tid: TransactionId,
+    /// The rig's queue pair.
+    qpn: Qpn,
+    psn: Cell<u32>,
+}
+
+impl<'b> Talk<'b> {
+    fn new(bench: &'b Bench<'b>) -> CaseResult<Self> {
+        let manager = bench
+            .peer()
+            .manager()
+            .map_err(|unable| CaseError::Skipped(unable.to_string()))?;
+        bench.rig().expect(Qpn::GSI, Service::Ud);
+        let fresh = bench.rig().new_qpn();
+        Ok(Self {
+            bench,
+            manager,
+            id: CommId::new(0x4200_0000 | fresh.get()),
+            tid: TransactionId::new(0x1234_5678_0000_0000 | u64::from(fresh.get())),
+            qpn: fresh,
+            psn: Cell::new(0),
+        })
+    }
+
+    fn listen(&self, datagrams: bool) -> CaseResult<ServiceId> {
+        let port = self.manager.listen(datagrams);
+        let port = port.map_err(|unable| CaseError::Skipped(unable.to_string()))?;
+        Ok(ServiceId::of_port(
+            if datagrams { 0x0111 } else { TCP },
+            port,
+        ))
+    }
+
+    fn send_bytes(&self, mad: &[u8]) -> CaseResult {
+        let opcode = Opcode::of(Service::Ud, Operation::SendOnly);
+        let opcode = opcode.ok_or_else(|| CaseError::Failed("no such opcode".to_owned()))?;
+        let psn = Psn::new(self.psn.replace(self.psn.get() + 1));
+        let packet = PacketBuilder::new(opcode, Qpn::GSI, psn).payload(mad);
+        self.bench.rig().send(&packet.edit(|headers| {
+            headers.deth = Some(Deth {
+                qkey: GSI_QKEY,
+                src_qp: Qpn::GSI,
+                resv: 0,
+            });
+        }))
+    }
+
+    fn send(&self, message: CmMessage) -> CaseResult {
+        self.send_bytes(&Mad::new(self.tid, message).to_bytes())
+    }
+
+    /// The peer's next message, and its transaction.
+    fn hear(&self) -> CaseResult<(TransactionId, CmMessage)> {
+        let deadline = self.bench.patience();
+        let Some(packet) = self.bench.rig().receive(Qpn::GSI, deadline)? else {
+            return fail("no message of the peer's manager");
+        };
+        let deth = packet.headers.deth;
+        //= MAD-01 type=test
+        let ends = deth.map(|deth| (deth.src_qp, deth.qkey));
+        equal(ends, Some((Qpn::GSI, GSI_QKEY)), "source QP and Q_Key")?;
+        match Mad::parse(&packet.payload) {
+            Ok(mad) => Ok((mad.tid, mad.message)),
+            Err(error) => fail(format!("the peer sent no message: {error}")),
+        }
+    }
+
+    /// Nothing but the answer to a question that is asked now.
+    fn fence(&self) -> CaseResult {
+        let request_id = CommId::new(0x4300_0000 | self.bench.rig().new_qpn().get());
+        self.send(CmMessage::SidrReq(SidrReq {
+            request_id,
+            pkey: Pkey::DEFAULT,
+            service_id: NOBODY,
+            private_data: [0; SidrReq::PRIVATE_LEN],
+        }))?;
+        let CmMessage::SidrRep(rep) = self.hear()?.1 else {
+            return fail("an answer to what must not be answered");
+        };
+        equal(
+            (rep.request_id, rep.status),
+            (request_id, SidrStatus::ServiceIdNotSupported),
+            "the fence",
+        )
+    }
+
+    /// The next event of the owner.
+    fn event(&self, kind: u32) -> CaseResult<ManagerEvent> {
+        let deadline = self.bench.patience();
+        loop {
+            if let Some(event) = self.manager.poll_event() {
+                equal(event.kind, kind, "event")?;
+                return Ok(event);
+            }
+            if Instant::now() >= deadline {
+                return fail(format!("no event {kind}"));
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    fn no_event(&self) -> CaseResult {
+        self.fence()?;
+        match self.manager.poll_event() {
+            None => Ok(()),
+            Some(event) => fail(format!("an event: {event:?}")),
+        }
+    }
+
+    fn header(&self) -> IpCmHeader {
+        IpCmHeader {
+            src_port: 40_000,
+            src: self.bench.rig().local(),
+            dst: self.bench.peer().address(),
+        }
+    }
+
+    fn path(&self) -> CmPath {
+        let gid = |ip: IpAddr| Gid::from_ip(ip);
+        CmPath {
+            local_gid: gid(self.bench.rig().local()),
+            remote_gid: gid(self.bench.peer().address()),
+            packet_rate: 3,
+            hop_limit: 1,
+            subnet_local: true,
+            ack_timeout: CmTimeout::new(8),
+            ..CmPath::NONE
+        }
+    }
+
+    fn req(&self, service_id: ServiceId, text: &[u8]) -> Req {
+        let mut private_data = [0; Req::PRIVATE_LEN];
+        private_data[..IpCmHeader::LEN].copy_from_slice(&self.header().to_bytes());
+        private_data[IpCmHeader::LEN..][..text.len()].copy_from_slice(text);
+        Req {
+            local_id: self.id,
+            ece: Ece::NONE,
+            service_id,
+            ca_guid: RIG_GUID,
+            qkey: Qkey::new(0),
+            qpn: self.qpn,
+            responder_resources: 3,
+            eecn: 0,
+            initiator_depth: 2,
+            remote_eecn: 0,
+            remote_response_timeout: CmTimeout::new(20),
+            transport: TransportType::Rc,
+            flow_control: false,
+            starting_psn: Psn::new(0xff_fffe),
+            local_response_timeout: CmTimeout::new(20),
+            retry_count: 7,
+            pkey: Pkey::DEFAULT,
+            mtu: 3,
+            rdc_exists: false,
+            rnr_retry_count: 6,
+            max_cm_retries: 15,
+            srq: false,
+            primary: self.path(),
+            alternate: CmPath::NONE,
+            sap_supported: false,
+            private_data,
+        }
+    }
+
+    fn ask(&self, service: ServiceId) -> CaseResult {
+        self.send(CmMessage::Req(self.req(service, b"rig")))
+    }
+
+    fn rep(&self, to: CommId) -> CmMessage {
+        let mut private_data = [0; Rep::PRIVATE_LEN];
+        private_data[..3].copy_from_slice(b"rig");
+        CmMessage::Rep(Rep {
+            local_id: self.id,
+            remote_id: to,
+            qkey: Qkey::new(0),
+            qpn: self.qpn,
+            eecn: Qpn::new(0),
+            ece: Ece::NONE,
+            starting_psn: Psn::new(5),
+            responder_resources: 1,
+            initiator_depth: 1,
+            target_ack_delay: CmTimeout::new(0),
+            failover: Failover::NotSupported,
+            flow_control: false,
+            rnr_retry_count: 7,
+            srq: false,
+            ca_guid: RIG_GUID,
+            private_data,
+        })
+    }
+
+    fn rtu(&self, to: CommId) -> CmMessage {
+        CmMessage::Rtu(Rtu {
+            local_id: self.id,
+            remote_id: to,
+            private_data: [0; Rtu::PRIVATE_LEN],
+        })
+    }
+
+    fn dreq(&self, to: CommId, remote_qpn: Qpn) -> CmMessage {
+        CmMessage::Dreq(Dreq {
+            local_id: self.id,
+            remote_id: to,
+            remote_qpn,
+            private_data: [0; Dreq::PRIVATE_LEN],
+        })
+    }
+
+    fn rej(&self, to: CommId, rejected: Rejected, reason: RejReason) -> CmMessage {
+        let mut private_data = [0; Rej::PRIVATE_LEN];
+        private_data[..2].copy_from_slice(b"no");
+        CmMessage::Rej(Rej {
+            local_id: self.id,
+            remote_id: to,
+            rejected,
+            reason,
+            info_len: 0,
+            info: [0; Rej::INFO_LEN],
+            private_data,
+        })
+    }
+
+    fn accept(&self) -> CaseResult {
+        self.done(self.manager.accept(OWN_QPN, b"peer"))
+    }
+
+    fn done(&self, outcome: Result<(), crate::peer::Unable>) -> CaseResult {
+        outcome.map_err(|unable| CaseError::Failed(unable.to_string()))
+    }
+
+    fn hear_rep(&self) -> CaseResult<(TransactionId, Rep)> {
+        match self.hear()? {
+            (tid, CmMessage::Rep(rep)) => Ok((tid, rep)),
+            (_, other) => fail(format!("{other} instead of a REP")),
+        }
+    }
+
+    fn hear_rej(&self, rejected: Rejected, reason: RejReason) -> CaseResult<Rej> {
+        match self.hear()? {
+            (tid, CmMessage::Rej(rej)) => {
+                //= MAD-05 type=test
+                equal(tid, self.tid, "transaction")?;
+                equal(rej.remote_id, self.id, "whose")?;
+                equal((rej.rejected, rej.reason), (rejected, reason), "rejection")?;
+                Ok(rej)
+            }
+            (_, other) => fail(format!("{other} instead of a REJ")),
+        }
+    }
+
+    /// A connection that the rig has asked for: the peer's ID.
+    fn connected(&self) -> CaseResult<CommId> {
+        self.ask(self.listen(false)?)?;
+        self.event(REQUEST)?;
+        self.accept()?;
+        let (_, rep) = self.hear_rep()?;
+        self.send(self.rtu(rep.local_id))?;
+        self.event(ESTABLISHED)?;
+        Ok(rep.local_id)
+    }
+
+    /// A request of the peer.
+    fn asked(&self) -> CaseResult<(TransactionId, Req)> {
+        let to = (self.bench.rig().local(), 7_471).into();
+        let asked = self.manager.connect(to, OWN_QPN, b"peer");
+        asked.map_err(|unable| CaseError::Skipped(unable.to_string()))?;
+        match self.hear()? {
+            (tid, CmMessage::Req(req)) => Ok((tid, req)),
+            (_, other) => fail(format!("{other} instead of a REQ")),
+        }
+    }
+
+    /// A message of the rig that answers one of the peer's.
+    fn answer(&self, tid: TransactionId, message: CmMessage) -> CaseResult {
+        self.send_bytes(&Mad::new(tid, message).to_bytes())
+    }
+
+    /// The peer's RTU, which goes with its request.
+    fn hear_rtu(&self, tid: TransactionId, id: CommId) -> CaseResult {
+        match self.hear()? {
+            (told, CmMessage::Rtu(rtu)) => {
+                equal(told, tid, "transaction")?;
+                equal((rtu.local_id, rtu.remote_id), (id, self.id), "IDs")
+            }
+            (_, other) => fail(format!("{other} instead of an RTU")),
+        }
+    }
+}
+
+/// What the peer's owner says its queue pair is.
+const OWN_QPN: Qpn = Qpn::new(0x0001_2345);
+
+//= CM-ST-02 type=test
+//= CM-REP type=test
+fn made(bench: &Bench<'_>) -> CaseResult {
+    let talk = Talk::new(bench)?;
+    talk.ask(talk.listen(false)?)?;
+    let event = talk.event(REQUEST)?;
+    //= CMA-05 type=test
+    equal(event.private_data.len(), 56, "length of the private data")?;
+    equal(&event.private_data[..4], b"rig\0", "private data")?;
+    talk.accept()?;
+    let (tid, rep) = talk.hear_rep()?;
+    equal(tid, talk.tid, "transaction")?;
+    equal(rep.remote_id, talk.id, "remote ID")?;
+    equal(rep.local_id.get() != 0, true, "a local ID")?;
+    equal(rep.qpn, OWN_QPN, "QP")?;
+    equal(rep.ca_guid.get() != 0, true, "a GUID")?;
+    //= CM-FLD-02 type=test
+    let depths = (rep.responder_resources, rep.initiator_depth);
+    equal(depths, (2, 3), "depths: the other way round")?;
+    equal(&rep.private_data[..5], b"peer\0", "private data")?;
+    talk.no_event()?;
+    talk.send(talk.rtu(rep.local_id))?;
+    talk.event(ESTABLISHED)?;
+    // Again: nothing is new.
+    talk.send(talk.rtu(rep.local_id))?;
+    talk.no_event()
+}
+
+//= CM-ST-04 type=test
+fn repeated(bench: &Bench<'_>) -> CaseResult {
+    let talk = Talk::new(bench)?;
+    let service = talk.listen(false)?;
+    talk.ask(service)?;
+    talk.event(REQUEST)?;
+    talk.ask(service)?;
+    match talk.hear()?.1 {
+        CmMessage::Mra(mra) => {
+            equal(mra.remote_id, talk.id, "remote ID")?;
+            equal(mra.received, Rejected::Req, "what was received")?;
+        }
+        other => return fail(format!("{other} instead of an MRA")),
+    }
+    talk.no_event()?;
+    talk.accept()?;
+    let (_, rep) = talk.hear_rep()?;
+    // The reply is repeated on its own.
+    talk.ask(service)?;
+    talk.no_event()?;
+    talk.send(talk.rtu(rep.local_id))?;
+    talk.event(ESTABLISHED).map(drop)
+}
+
+//= CM-ST-04 type=test
+fn nobody(bench: &Bench<'_>) -> CaseResult {
+    let talk = Talk::new(bench)?;
+    talk.ask(NOBODY)?;
+    let rej = talk.hear_rej(Rejected::Req, RejReason::InvalidServiceId)?;
+    equal(rej.local_id, CommId::new(0), "local ID")
+}
+
+//= CMA-04 type=test
+fn other_header(bench: &Bench<'_>) -> CaseResult {
+    let talk = Talk::new(bench)?;
+    let mut req = talk.req(talk.listen(false)?, b"");
+    req.private_data[0] = 0x10;
+    talk.send(CmMessage::Req(req))?;
+    talk.hear_rej(Rejected::Req, RejReason::Consumer)?;
+    talk.no_event()
+}
+
+//= CMA-04 type=test
+fn other_source(bench: &Bench<'_>) -> CaseResult {
+    let talk = Talk::new(bench)?;
+    let mut req = talk.req(talk.listen(false)?, b"");
+    req.private_data[19] ^= 0x40;
+    talk.send(CmMessage::Req(req))?;
+    talk.hear_rej(Rejected::Req, RejReason::Consumer)?;
+    talk.no_event()
+}
+
+//= CM-REJ type=test
+fn rejected(bench: &Bench<'_>) -> CaseResult {
+    let talk = Talk::new(bench)?;
+    talk.ask(talk.listen(false)?)?;
+    talk.event(REQUEST)?;
+    talk.done(talk.manager.reject(b"peer"))?;
+    let rej = talk.hear_rej(Rejected::Req, RejReason::Consumer)?;
+    equal(&rej.private_data[..5], b"peer\0", "private data")?;
+    // Too late.
+    talk.send(talk.rtu(rej.local_id))?;
+    talk.no_event()
+}
+
+//= CM-ST-06 type=test
+fn unknown_dreq(bench: &Bench<'_>) -> CaseResult {
+    let talk = Talk::new(bench)?;
+    // Some connection of the same process, long ago.
+    let once = talk.connected()?;
+    let unknown = CommId::new(once.get() ^ 0x0055_5555);
+    talk.send(talk.dreq(unknown, OWN_QPN))?;
+    match talk.hear()? {
+        (tid, CmMessage::Drep(drep)) => {
+            equal(tid, talk.tid, "transaction")?;
+            equal((drep.local_id, drep.remote_id), (unknown, talk.id), "IDs")?;
+        }
+        (_, other) => return fail(format!("{other} instead of a DREP")),
+    }
+    talk.no_event()
+}
+
+//= CM-ST-06 type=test
+//= CM-ST-03 type=test
+fn dreq(bench: &Bench<'_>) -> CaseResult {
+    let talk = Talk::new(bench)?;
+    let peers = talk.connected()?;
+    talk.send(talk.dreq(peers, Qpn::new(OWN_QPN.get() + 1)))?;
+    talk.no_event()?;
+    talk.send(talk.dreq(peers, OWN_QPN))?;
+    talk.event(DISCONNECTED)?;
+    // The answer is the owner's.
+    talk.no_event()?;
+    talk.done(talk.manager.disconnect())?;
+    for again in [true, false] {
+        match talk.hear()?.1 {
+            CmMessage::Drep(drep) => {
+                equal((drep.local_id, drep.remote_id), (peers, talk.id), "IDs")?;
+            }
+            other => return fail(format!("{other} instead of a DREP")),
+        }
+        if again {
+            talk.send(talk.dreq(peers, OWN_QPN))?;
+        }
+    }
+    Ok(())
+}
+
+//= CM-ST-08 type=test
+fn rejected_reply(bench: &Bench<'_>) -> CaseResult {
+    let talk = Talk::new(bench)?;
+    talk.ask(talk.listen(false)?)?;
+    talk.event(REQUEST)?;
+    talk.accept()?;
+    let (_, rep) = talk.hear_rep()?;
+    let peers = rep.local_id;
+    // Of somebody else, who does not know both IDs.
+    let stranger = CmMessage::Rej(Rej {
+        local_id: CommId::new(talk.id.get() + 1),
+        remote_id: peers,
+        rejected: Rejected::Rep,
+        reason: RejReason::Consumer,
+        info_len: 0,
+        info: [0; Rej::INFO_LEN],
+        private_data: [0; Rej::PRIVATE_LEN],
+    });
+    talk.send(stranger)?;
+    talk.no_event()?;
+    talk.send(talk.rej(peers, Rejected::Rep, RejReason::Consumer))?;
+    let event = talk.event(REJECTED)?;
+    equal(event.status, 28, "status")?;
+    equal(&event.private_data[..3], b"no\0", "private data")?;
+    talk.send(talk.rtu(peers))?;
+    talk.no_event()
+}
+
+//= CM-ST-12 type=test
+fn service(bench: &Bench<'_>) -> CaseResult {
+    let talk = Talk::new(bench)?;
+    let mut private_data = [0; SidrReq::PRIVATE_LEN];
+    private_data[..IpCmHeader::LEN].copy_from_slice(&talk.header().to_bytes());
+    private_data[IpCmHeader::LEN] = 7;
+    let question = CmMessage::SidrReq(SidrReq {
+        request_id: talk.id,
+        pkey: Pkey::DEFAULT,
+        service_id: talk.listen(true)?,
+        private_data,
+    });
+    talk.send(question.clone())?;
+    let event = talk.event(REQUEST)?;
+    equal(event.private_data.len(), 180, "length of the private data")?;
+    equal(event.private_data[0], 7, "private data")?;
+    // Asked again: the owner is not.
+    talk.send(question.clone())?;
+    talk.no_event()?;
+    talk.accept()?;
+    let hear = || -> CaseResult<SidrRep> {
+        match talk.hear()? {
+            (tid, CmMessage::SidrRep(rep)) => {
+                equal(tid, talk.tid, "transaction")?;
+                Ok(rep)
+            }
+            (_, other) => fail(format!("{other} instead of a SIDR_REP")),
+        }
+    };
+    let first = hear()?;
+    equal(
+        (first.request_id, first.status, first.qpn),
+        (talk.id, SidrStatus::Success, OWN_QPN),
+        "answer",
+    )?;
+    equal(first.qkey, Qkey::new(0x0123_4567), "Q_Key")?;
+    talk.send(question)?;
+    equal(hear()?, first, "the same answer")?;
+    talk.no_event()
+}
+
+//= MAD-04 type=test
+fn other_class(bench: &Bench<'_>) -> CaseResult {
+    let talk = Talk::new(bench)?;
+    let req = CmMessage::Req(talk.req(talk.listen(false)?, b""));
+    let right = Mad::new(talk.tid, req).to_bytes();
+    for (at, value) in [(0, 2), (1, 3), (2, 1), (3, 1), (3, 0x83), (17, 0x30)] {
+        let mut wrong = right;
+        wrong[at] = value;
+        talk.send_bytes(&wrong)?;
+    }
+    // Too short, too long.
+    talk.send_bytes(&right[..252])?;
+    talk.send_bytes(&[&right[..], &[0; 4]].concat())?;
+    talk.no_event()?;
+    talk.send_bytes(&right)?;
+    talk.event(REQUEST).map(drop)
+}
+
+//= MAD-07 type=test
+fn unsolicited(bench: &Bench<'_>) -> CaseResult {
+    let talk = Talk::new(bench)?;
+    let peers = talk.connected()?;
+    let unknown = CommId::new(peers.get() ^ 0x0055_5555);
+    for to in [unknown, CommId::new(0), CommId::new(u32::MAX)] {
+        talk.send(talk.rep(to))?;
+        talk.send(talk.rtu(to))?;
+        talk.send(talk.rej(to, Rejected::Rep, RejReason::Consumer))?;
+        talk.send(CmMessage::Drep(Drep {
+            local_id: talk.id,
+            remote_id: to,
+            private_data: [0; Drep::PRIVATE_LEN],
+        }))?;
+        talk.send(CmMessage::Mra(Mra {
+            local_id: talk.id,
+            remote_id: to,
+            received: Rejected::Req,
+            service_timeout: CmTimeout::new(31),
+            private_data: [0; Mra::PRIVATE_LEN],
+        }))?;
+    }
+    // The connection that there is does not mind: what comes next is its end.
+    talk.send(CmMessage::Drep(Drep {
+        local_id: talk.id,
+        remote_id: peers,
+        private_data: [0; Drep::PRIVATE_LEN],
+    }))?;
+    talk.no_event()?;
+    talk.send(talk.dreq(peers, OWN_QPN))?;
+    talk.event(DISCONNECTED).map(drop)
+}
+
+//= CM-ST-01 type=test
+fn asks(bench: &Bench<'_>) -> CaseResult {
+    let talk = Talk::new(bench)?;
+    let (tid, req) = talk.asked()?;
+    //= CMA-01 type=test
+    equal(req.service_id, ServiceId::new(0x0106_1d2f), "service")?;
+    equal((req.transport, req.qpn), (TransportType::Rc, OWN_QPN), "QP")?;
+    //= CMA-02 type=test
+    match IpCmHeader::parse(&req.private_data) {
+        Ok(header) => equal(
+            (header.src, header.dst),
+            (bench.peer().address(), bench.rig().local()),
+            "addresses of the header",
+        )?,
+        Err(error) => return fail(error.to_string()),
+    }
+    let text = &req.private_data[IpCmHeader::LEN..][..5];
+    equal(text, b"peer\0", "private data")?;
+    let gids = (req.primary.local_gid, req.primary.remote_gid);
+    let own = Gid::from_ip(bench.peer().address());
+    equal(gids, (own, Gid::from_ip(bench.rig().local())), "path")?;
+    talk.answer(tid, talk.rep(req.local_id))?;
+    let event = talk.event(RESPONSE)?;
+    equal(event.private_data.len(), 196, "length of the private data")?;
+    equal(&event.private_data[..4], b"rig\0", "private data")?;
+    talk.done(talk.manager.establish())?;
+    talk.hear_rtu(tid, req.local_id)
+}
+
+//= CM-ST-05 type=test
+fn repeated_reply(bench: &Bench<'_>) -> CaseResult {
+    let talk = Talk::new(bench)?;
+    let (tid, req) = talk.asked()?;
+    let rep = talk.rep(req.local_id);
+    talk.answer(tid, rep.clone())?;
+    talk.event(RESPONSE)?;
+    // Before the owner is ready: it takes longer.
+    talk.answer(tid, rep.clone())?;
+    match talk.hear()?.1 {
+        CmMessage::Mra(mra) => equal(mra.received, Rejected::Rep, "what was received")?,
+        other => return fail(format!("{other} instead of an MRA")),
+    }
+    talk.done(talk.manager.establish())?;
+    talk.hear_rtu(tid, req.local_id)?;
+    // The RTU was lost.
+    talk.answer(tid, rep)?;
+    talk.hear_rtu(tid, req.local_id)?;
+    talk.no_event()
+}
+
+//= CM-ST-09 type=test
+fn told_to_wait(bench: &Bench<'_>) -> CaseResult {
+    let talk = Talk::new(bench)?;
+    let (tid, req) = talk.asked()?;
+    talk.answer(
+        tid,
+        CmMessage::Mra(Mra {
+            local_id: talk.id,
+            remote_id: req.local_id,
+            received: Rejected::Req,
+            service_timeout: CmTimeout::new(20),
+            private_data: [0; Mra::PRIVATE_LEN],
+        }),
+    )?;
+    talk.no_event()?;
+    talk.answer(
+        tid,
+        talk.rej(req.local_id, Rejected::Req, RejReason::from_code(26)),
+    )?;
+    let event = talk.event(REJECTED)?;
+    equal(event.status, 26, "status")
+}
+
+//= CM-ST-03 type=test
+fn disconnects(bench: &Bench<'_>) -> CaseResult {
+    let talk = Talk::new(bench)?;
+    let (tid, req) = talk.asked()?;
+    talk.answer(tid, talk.rep(req.local_id))?;
+    talk.event(RESPONSE)?;
+    talk.done(talk.manager.establish())?;
+    talk.hear_rtu(tid, req.local_id)?;
+    talk.done(talk.manager.disconnect())?;
+    let (tid, dreq) = match talk.hear()? {
+        (tid, CmMessage::Dreq(dreq)) => (tid, dreq),
+        (_, other) => return fail(format!("{other} instead of a DREQ")),
+    };
+    equal(
+        (dreq.local_id, dreq.remote_id, dreq.remote_qpn),
+        (req.local_id, talk.id, talk.qpn),
+        "connection",
+    )?;
+    talk.no_event()?;
+    talk.answer(
+        tid,
+        CmMessage::Drep(Drep {
+            local_id: talk.id,
+            remote_id: dreq.local_id,
+            private_data: [0; Drep::PRIVATE_LEN],
+        }),
+    )?;
+    talk.event(DISCONNECTED).map(drop)
+}

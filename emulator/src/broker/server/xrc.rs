@@ -1,0 +1,301 @@
+//! XRC domains that processes share: who has them open, and what becomes of their targets.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+
+use rocade_wire::Qpn;
+
+use super::super::domain::{Cell, DomainMemory};
+use super::super::protocol::{
+    DomainKey, DomainOpening, RefusalCode, Response, TargetCall, TargetNews,
+};
+use super::Server;
+use super::requests::Refusal;
+use crate::steering::Slot;
+
+/// Domains that there can be: each has a descriptor.
+const MAX_DOMAINS: usize = 256;
+/// The upper bits of an opcode, and those of an XRC request: the number of an SRQ follows its BTH.
+const SERVICE: u8 = 0xe0;
+const XRC: u8 = 0xa0;
+const SRQ_SLOT_AT: usize = 13;
+
+/// Something that a client is told unasked.
+type News = (Slot, Qpn, TargetNews);
+
+#[derive(Default)]
+pub(super) struct Domains {
+    all: BTreeMap<DomainKey, Domain>,
+}
+
+struct Domain {
+    memory: Arc<DomainMemory>,
+    members: BTreeSet<Slot>,
+    targets: BTreeMap<u32, Target>,
+}
+
+struct Target {
+    cell: Cell,
+    openers: BTreeSet<Slot>,
+}
+
+impl Domain {
+    fn new(memory: DomainMemory) -> Self {
+        Self {
+            memory: Arc::new(memory),
+            members: BTreeSet::new(),
+            targets: BTreeMap::new(),
+        }
+    }
+
+    fn join(&mut self, slot: Slot) {
+        self.members.insert(slot);
+        self.memory.set_member(slot, true);
+    }
+
+    fn others(&self, slot: Slot) -> impl Iterator<Item = Slot> {
+        self.members
+            .iter()
+            .copied()
+            .filter(move |other| *other != slot)
+    }
+
+    /// What a client does about a target.
+    fn call(
+        &mut self,
+        slot: Slot,
+        qpn: Qpn,
+        call: TargetCall,
+        lives: impl Fn(Slot) -> bool,
+    ) -> (Response, Vec<News>) {
+        let gone = |is_gone| Response::Target { is_gone };
+        if call == TargetCall::New {
+            let cell = self.memory.add(qpn, slot).filter(|_| Slot::of(qpn) == slot);
+            let Some(cell) = cell else {
+                return (Response::NoTarget, Vec::new());
+            };
+            let openers = [slot].into();
+            self.targets.insert(qpn.get(), Target { cell, openers });
+            return (gone(false), Vec::new());
+        }
+        if call == TargetCall::Open && !self.targets.contains_key(&qpn.get()) {
+            // An earlier broker may have known it.
+            if let Some(cell) = self.memory.find(qpn) {
+                let openers = BTreeSet::new();
+                if cell.control().holder.is_some_and(|holder| !lives(holder)) {
+                    cell.forsake();
+                }
+                self.targets.insert(qpn.get(), Target { cell, openers });
+            }
+        }
+        let others: Vec<_> = self.others(slot).collect();
+        let tell = |news| others.iter().map(|other| (*other, qpn, news)).collect();
+        let Some(target) = self.targets.get_mut(&qpn.get()) else {
+            return (Response::NoTarget, Vec::new());
+        };
+        match call {
+            TargetCall::New | TargetCall::Open => {
+                target.openers.insert(slot);
+                (gone(false), Vec::new())
+            }
+            TargetCall::Close => {
+                let had = target.openers.remove(&slot);
+                if !had || !target.openers.is_empty() {
+                    return (gone(false), Vec::new());
+                }
+                self.memory.remove(&target.cell);
+                self.targets.remove(&qpn.get());
+                (gone(true), tell(TargetNews::Gone))
+            }
+            TargetCall::Want => {
+                let holder = target.cell.control().holder;
+                let holder = holder.filter(|holder| *holder != slot);
+                let news = holder.map(|holder| (holder, qpn, TargetNews::Wanted));
+                (gone(false), news.into_iter().collect())
+            }
+            TargetCall::Event(code) => (gone(false), tell(TargetNews::Event(code))),
+        }
+    }
+
+    /// A process is gone, or has closed the domain.
+    //= XRC-11
+    fn leave(&mut self, slot: Slot, news: &mut Vec<News>) {
+        if !self.members.remove(&slot) {
+            return;
+        }
+        self.memory.set_member(slot, false);
+        let members = &self.members;
+        let memory = &self.memory;
+        self.targets.retain(|&number, target| {
+            let qpn = Qpn::new(number);
+            let mut tell = |what| news.extend(members.iter().map(|other| (*other, qpn, what)));
+            target.openers.remove(&slot);
+            if target.openers.is_empty() {
+                memory.remove(&target.cell);
+                tell(TargetNews::Gone);
+                return false;
+            }
+            let is_held = target.cell.control().holder == Some(slot);
+            if is_held && !target.cell.forsake() {
+                tell(TargetNews::Failed);
+            }
+            true
+        });
+    }
+}
+
+/// Are they the same file?
+fn is_same(one: BorrowedFd<'_>, other: BorrowedFd<'_>) -> io::Result<bool> {
+    let identity = |fd: BorrowedFd<'_>| {
+        let data = File::from(fd.try_clone_to_owned()?).metadata()?;
+        io::Result::Ok((data.dev(), data.ino()))
+    };
+    Ok(identity(one)? == identity(other)?)
+}
+
+impl Domains {
+    /// Check and creation are one.
+    //= XRCL-03
+    fn open(
+        &mut self,
+        slot: Slot,
+        opening: DomainOpening,
+        memory: Option<OwnedFd>,
+    ) -> io::Result<Result<&Domain, bool>> {
+        let count = self.all.len();
+        let known = self.all.contains_key(&opening.key);
+        if let Some(memory) = memory {
+            if !known {
+                let domain = Domain::new(DomainMemory::of(memory)?);
+                self.all.insert(opening.key, domain);
+            } else if !is_same(self.all[&opening.key].memory.fd(), memory.as_fd())? {
+                // Others have made one meanwhile, when nobody knew of this.
+                return Ok(Err(true));
+            }
+        } else if known && opening.exclusive || !known && !opening.create {
+            return Ok(Err(known));
+        } else if !known {
+            if count >= MAX_DOMAINS {
+                return Err(io::ErrorKind::OutOfMemory.into());
+            }
+            self.all
+                .insert(opening.key, Domain::new(DomainMemory::new()?));
+        }
+        let domain = self.all.get_mut(&opening.key);
+        let domain = domain.ok_or(io::ErrorKind::NotFound)?;
+        domain.join(slot);
+        Ok(Ok(domain))
+    }
+
+    /// Does the broker receive for targets of a process with this slot, should it be gone?
+    pub(super) fn needs(&self, slot: Slot) -> bool {
+        let targets = self.all.values().flat_map(|domain| domain.targets.keys());
+        targets
+            .into_iter()
+            .any(|number| Slot::of(Qpn::new(*number)) == slot)
+    }
+
+    /// The process of a slot is gone.
+    pub(super) fn leave_all(&mut self, slot: Slot) -> Vec<News> {
+        let mut news = Vec::new();
+        self.all.retain(|_, domain| {
+            domain.leave(slot, &mut news);
+            !domain.members.is_empty()
+        });
+        news
+    }
+
+    /// Who is to get a packet to a target whose own process is gone: its holder, else whose SRQ it names, else
+    /// anybody, who will refuse it.
+    pub(super) fn route(&self, packet: &[u8]) -> Option<Slot> {
+        let [slot, high, low] = *packet.get(5..8)?.first_chunk()?;
+        let number = u32::from_be_bytes([0, slot, high, low]);
+        let mut domains = self.all.values();
+        let (domain, target) =
+            domains.find_map(|domain| Some((domain, domain.targets.get(&number)?)))?;
+        let named = || {
+            let is_xrc = packet.first().is_some_and(|opcode| opcode & SERVICE == XRC);
+            let slot = packet.get(SRQ_SLOT_AT).filter(|_| is_xrc)?;
+            let slot = Slot::new(*slot);
+            domain.members.contains(&slot).then_some(slot)
+        };
+        let holder = target.cell.control().holder;
+        let holder = holder.filter(|holder| domain.members.contains(holder));
+        holder
+            .or_else(named)
+            .or_else(|| target.openers.first().copied())
+    }
+}
+
+impl Server {
+    pub(super) fn open_domain(
+        &mut self,
+        index: usize,
+        slot: Slot,
+        opening: DomainOpening,
+        memory: Option<OwnedFd>,
+    ) -> Result<(), Refusal> {
+        let opened = self.domains.open(slot, opening, memory);
+        let opened = opened.map_err(|error| match error.kind() {
+            io::ErrorKind::OutOfMemory => {
+                Refusal::new(RefusalCode::Limit, "there are too many shared XRC domains")
+            }
+            _ => Refusal::system("sharing an XRC domain", &error),
+        })?;
+        let client = &mut self.clients[index];
+        match opened {
+            Ok(domain) => client.send(&Response::Domain, &[domain.memory.fd()]),
+            Err(exists) => client.send(&Response::NoDomain { exists }, &[]),
+        }
+        Ok(())
+    }
+
+    pub(super) fn close_domain(&mut self, index: usize, slot: Slot, key: &DomainKey) {
+        let mut news = Vec::new();
+        if let Some(domain) = self.domains.all.get_mut(key) {
+            domain.leave(slot, &mut news);
+            if domain.members.is_empty() {
+                self.domains.all.remove(key);
+            }
+        }
+        self.clients[index].send(&Response::Accepted, &[]);
+        self.tell(news);
+    }
+
+    pub(super) fn call_target(
+        &mut self,
+        index: usize,
+        slot: Slot,
+        key: &DomainKey,
+        qpn: Qpn,
+        call: TargetCall,
+    ) {
+        let clients = &self.clients;
+        let lives = |slot| clients.iter().any(|client| client.slot == Some(slot));
+        let domain = self.domains.all.get_mut(key);
+        let domain = domain.filter(|domain| domain.members.contains(&slot));
+        let (answer, news) = domain.map_or_else(
+            || (Response::NoTarget, Vec::new()),
+            |domain| domain.call(slot, qpn, call, lives),
+        );
+        self.clients[index].send(&answer, &[]);
+        self.tell(news);
+    }
+
+    /// Tells clients what has happened to targets. Who does not listen finds it in the domain's memory.
+    pub(super) fn tell(&mut self, news: Vec<News>) {
+        for (slot, qpn, what) in news {
+            let mut clients = self.clients.iter_mut();
+            let client = clients.find(|client| client.slot == Some(slot) && !client.gone);
+            if let Some(client) = client
+                && !client.offer(&Response::TargetNews(qpn, what), &[])
+            {
+                tracing::debug!(%slot, ?qpn, ?what, "a client does not listen");
+            }
+        }
+    }
+}

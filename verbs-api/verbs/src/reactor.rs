@@ -1,0 +1,76 @@
+//! Wakes tasks when a descriptor becomes readable, without any runtime: one thread for all, which begins with the first
+//! task that waits.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, RawFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::thread;
+
+use crate::sys::{self, Bell};
+
+/// Who waits for what.
+#[derive(Debug)]
+struct Reactor {
+    waiting: Mutex<Vec<(RawFd, Waker)>>,
+    /// Rings when somebody has joined.
+    bell: Bell,
+}
+
+/// That of this process, and its number: a child has none, as threads do not survive `fork`.
+static REACTOR: Mutex<Option<(u32, Arc<Reactor>)>> = Mutex::new(None);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What is inside is whole at any moment.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Wakes the task once when the descriptor is readable, or closed. A task may be woken for nothing.
+pub(crate) fn wake_when_readable(fd: BorrowedFd<'_>, waker: &Waker) -> io::Result<()> {
+    let reactor = get()?;
+    let fd = fd.as_raw_fd();
+    let mut waiting = lock(&reactor.waiting);
+    let is_known = |(known, other): &(RawFd, Waker)| *known == fd && other.will_wake(waker);
+    if !waiting.iter().any(is_known) {
+        waiting.push((fd, waker.clone()));
+        drop(waiting);
+        reactor.bell.ring();
+    }
+    Ok(())
+}
+
+fn get() -> io::Result<Arc<Reactor>> {
+    let mut current = lock(&REACTOR);
+    let process = std::process::id();
+    if let Some((owner, reactor)) = &*current
+        && *owner == process
+    {
+        return Ok(Arc::clone(reactor));
+    }
+    let reactor = Arc::new(Reactor {
+        waiting: Mutex::default(),
+        bell: Bell::new()?,
+    });
+    let own = Arc::clone(&reactor);
+    thread::Builder::new()
+        .name("rocade-wake".to_owned())
+        .spawn(move || own.run())?;
+    *current = Some((process, Arc::clone(&reactor)));
+    Ok(reactor)
+}
+
+impl Reactor {
+    fn run(&self) {
+        loop {
+            let fds: Vec<RawFd> = lock(&self.waiting).iter().map(|(fd, _)| *fd).collect();
+            let ready = sys::wait_any(self.bell.as_fd(), &fds);
+            self.bell.silence();
+            let woken: Vec<_> = lock(&self.waiting)
+                .extract_if(.., |(fd, _)| ready.contains(fd))
+                .collect();
+            for (_, waker) in woken {
+                waker.wake();
+            }
+        }
+    }
+}
