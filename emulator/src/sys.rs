@@ -6,8 +6,11 @@
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::io;
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
+
+use socket2::{Domain, Protocol, Socket, Type};
 
 /// The monotonic clock, in nanoseconds.
 #[inline]
@@ -71,6 +74,32 @@ pub(crate) fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::R
     }
 }
 
+/// A socket of IP. The system call is made directly: a library that is loaded before ours may have put itself in
+/// the place of `socket`, to make sockets of programs run over RDMA.
+pub(crate) fn socket(domain: Domain, kind: Type, protocol: Option<Protocol>) -> io::Result<Socket> {
+    let (domain, kind) = (c_int::from(domain), c_int::from(kind));
+    let protocol = protocol.map_or(0, c_int::from);
+    // SAFETY: no pointers.
+    let fd = unsafe { libc::syscall(libc::SYS_socket, domain, kind, protocol) };
+    let fd = c_int::try_from(fd).unwrap_or(-1);
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the system call has just returned it to us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) }.into())
+}
+
+/// A UDP socket with an address, made in the same way.
+pub(crate) fn udp_socket(address: SocketAddr) -> io::Result<UdpSocket> {
+    let socket = socket(
+        Domain::for_address(address),
+        Type::DGRAM.cloexec(),
+        Some(Protocol::UDP),
+    )?;
+    socket.bind(&address.into())?;
+    Ok(socket.into())
+}
+
 /// A socket that tells of changes of interfaces and their addresses; it does not block.
 pub(crate) fn route_socket() -> io::Result<OwnedFd> {
     let flags = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
@@ -121,11 +150,12 @@ pub(crate) fn eventfd() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// A new descriptor that is never ready for anything, closed on exec.
+/// A new descriptor from which there is never anything to read, closed on exec.
 pub(crate) fn silent_fd() -> io::Result<OwnedFd> {
-    // An epoll instance is ready when something in it is, and in this one there is nothing.
+    // A socket that nobody can send to: its file is its own, and known by its inode, however often it is duplicated.
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
     // SAFETY: no pointers.
-    let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+    let fd = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }

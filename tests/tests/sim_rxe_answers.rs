@@ -17,8 +17,8 @@ use std::path::Path;
 use pcap_file::pcap::PcapReader;
 use rocade_transport::testing::Setup;
 use rocade_transport::{
-    AccessError, Accessor, AckTiming, AtomicOp, Bind, BindError, Extent, Fill, LocalAccess, Memory,
-    PacketMeta, QpState, RemoteAccess, Sge, Time, TxBuffer,
+    AccessError, Accessor, AckTiming, AtomicOp, Bind, BindError, Extent, Fill, LocalAccess,
+    MaskedOp, Memory, PacketMeta, QpState, RemoteAccess, Sge, Time, TxBuffer, Words,
 };
 use rocade_wire::ip::Datagram;
 use rocade_wire::{Lkey, NakCode, Operation, Packet, Psn, Qpn, Rkey, Service, Syndrome};
@@ -170,6 +170,17 @@ impl Memory for Inferred {
         };
         self.write_remote(who, rkey, va, &new.to_ne_bytes())?;
         Ok(original)
+    }
+
+    fn masked_remote(
+        &self,
+        _: Accessor,
+        _: Rkey,
+        _: u64,
+        _: u8,
+        _: &MaskedOp,
+    ) -> Result<Words, AccessError> {
+        Err(AccessError::BadKey)
     }
 
     fn bind(&self, _: Accessor, _: &Bind) -> Result<(), BindError> {

@@ -84,15 +84,19 @@ pub enum WcOpcode {
     Recv = 128,
     /// A receive consumed by RDMA WRITE with immediate.
     RecvRdmaWithImm = 129,
+    /// Masked compare and swap. Of what is above the lower 16 bits, plain verbs know nothing.
+    MaskedCompSwap = 0x1_0003,
+    /// Fetch and add on several fields.
+    MaskedFetchAdd = 0x1_0004,
     /// Indirect memory key changed (UMR-16): `IBV_WC_DRIVER1`, as mlx5 has it (UMU-03).
     Umr = 135,
 }
 
 impl WcOpcode {
-    /// The `ibv_wc_opcode` value.
+    /// The `ibv_wc_opcode` value; a masked atomic has that of the plain one.
     #[must_use]
     pub const fn code(self) -> u32 {
-        self as u32
+        self as u32 & 0xffff
     }
 }
 

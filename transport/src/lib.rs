@@ -27,7 +27,7 @@
 //! raw                     frames as they are: the queues of raw packets
 //! rate                    how fast, by attribute and by congestion notifications
 //! queue                   work requests that wait for their turn
-//! attr wr memory window indirect completion event counters error time
+//! attr wr memory window indirect masked completion event counters error time
 //! ```
 //!
 //! A folder's files use each other: they hold the methods of the type that its `mod.rs` defines.
@@ -53,6 +53,7 @@ mod dc;
 mod error;
 mod event;
 mod indirect;
+mod masked;
 mod memory;
 mod outputs;
 mod pace;
@@ -84,6 +85,7 @@ pub use dc::{
 pub use error::{ModifyError, PostError};
 pub use event::QpEvent;
 pub use indirect::{Block, Fill, Indirect, Layout, Listed, Remap};
+pub use masked::{MASKED_SIZES, MaskedOp, Words};
 pub use memory::{
     AccessError, Accessor, AtomicOp, Extent, LocalAccess, Memory, PdTag, RemoteAccess,
 };

@@ -3,6 +3,7 @@
 use rocade_wire::{Lkey, Qpn, Rkey};
 
 use crate::indirect::Fill;
+use crate::masked::{MaskedOp, Words};
 use crate::window::{Bind, BindError};
 use crate::wr::AccessFlags;
 
@@ -192,6 +193,20 @@ pub trait Memory {
         va: u64,
         op: AtomicOp,
     ) -> Result<u64, AccessError>;
+
+    /// Executes a masked atomic on 2^`log_size` bytes and returns their original value: atomic with respect to all others
+    /// of this device.
+    ///
+    /// # Errors
+    /// As [`Memory::check_remote`]; `va` is a multiple of the size, which is one that there is.
+    fn masked_remote(
+        &self,
+        who: Accessor,
+        rkey: Rkey,
+        va: u64,
+        log_size: u8,
+        op: &MaskedOp,
+    ) -> Result<Words, AccessError>;
 
     /// Binds a memory window, for all accesses from now on.
     ///

@@ -78,7 +78,21 @@ impl Framing {
     /// Whether an opcode is one of the service, reserved ones included.
     #[inline]
     pub(crate) const fn owns(self, opcode: Opcode) -> bool {
-        opcode.get() & OPCODE_BASE == self.base
+        opcode.get() & OPCODE_BASE == self.base || self.owns_besides(opcode)
+    }
+
+    /// Whether an opcode is one of Rocade's own for the service: masked atomics and their responses.
+    //= XAW-02
+    //= XAW-06
+    #[cold]
+    const fn owns_besides(self, opcode: Opcode) -> bool {
+        let is_rc = self.base == Service::Rc.base();
+        match opcode.get() {
+            0xf2 => is_rc || self.names_srq(),
+            0xf8 | 0xf9 => is_rc,
+            0xfa | 0xfb => self.names_srq(),
+            _ => false,
+        }
     }
 }
 
@@ -329,7 +343,10 @@ mod tests {
         }
         for opcode in 0..=u8::MAX {
             let opcode = Opcode::new(opcode);
-            assert_eq!(framing.owns(opcode), opcode.service() == Service::Rc);
+            //= XAW-02 type=test
+            let is_own = matches!(opcode.get(), 0xf2 | 0xf8 | 0xf9);
+            let owned = opcode.service() == Service::Rc || is_own;
+            assert_eq!(framing.owns(opcode), owned);
         }
     }
 }

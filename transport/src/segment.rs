@@ -58,6 +58,9 @@ pub(crate) fn length_ok(
         } else {
             len <= pmtu
         }
+    } else if operation.is_masked_atomic() {
+        // As many as its operands have, which its execution knows.
+        len > 0 && headers.bth.pad_count == 0
     } else {
         len == 0
     };
@@ -94,7 +97,7 @@ pub(crate) fn execute_local<H: Memory>(
                 .fill(cx.who, fill)
                 //= UMR-12
                 .map_err(|_| WcStatus::MwBindErr),
-            None => Err(WcStatus::LocQpOpErr),
+            Some(Operands::Masked(_)) | None => Err(WcStatus::LocQpOpErr),
         },
         _ => Err(WcStatus::LocQpOpErr),
     }

@@ -4,6 +4,7 @@ mod congested;
 mod dc;
 mod errors;
 mod indirect;
+mod masked;
 mod migration;
 mod modify;
 mod owed;

@@ -7,6 +7,7 @@ use bitflags::bitflags;
 use rocade_wire::{Lkey, Qkey, Qpn, Rkey};
 
 use crate::indirect::Fill;
+use crate::masked::MaskedOp;
 use crate::memory::{AccessError, Accessor, Memory};
 use crate::window::Bind;
 
@@ -124,6 +125,16 @@ pub enum SendOp {
         /// The key, which is a type 2 window's or an indirect one.
         rkey: Rkey,
     },
+    /// Masked atomic, as [`Operands::Masked`] says (XAT-10). The local buffer takes the original value. Only for peers that
+    /// are known to understand it ([`Qp::set_extended`](crate::Qp::set_extended)).
+    Masked {
+        /// Remote address; a multiple of the size.
+        va: u64,
+        /// Remote key.
+        rkey: Rkey,
+        /// The operand has 2 to the power of this bytes: 2 to 5.
+        log_size: u8,
+    },
     /// Change an indirect memory key, as [`Operands::Fill`] says (UMR-10). Without data and flags other than `SIGNALED`
     /// and `FENCE`.
     Fill,
@@ -134,6 +145,8 @@ pub enum SendOp {
 pub enum Operands {
     /// Of [`SendOp::Fill`].
     Fill(Fill),
+    /// Of [`SendOp::Masked`].
+    Masked(MaskedOp),
 }
 
 impl SendOp {
@@ -149,14 +162,23 @@ impl SendOp {
     pub const fn needs_response_data(&self) -> bool {
         matches!(
             self,
-            Self::Read { .. } | Self::CmpSwap { .. } | Self::FetchAdd { .. }
+            Self::Read { .. } | Self::CmpSwap { .. } | Self::FetchAdd { .. } | Self::Masked { .. }
         )
     }
 
-    /// Compare-and-swap or fetch-and-add.
+    /// Compare-and-swap or fetch-and-add, masked or not.
     #[must_use]
     pub const fn is_atomic(&self) -> bool {
-        matches!(self, Self::CmpSwap { .. } | Self::FetchAdd { .. })
+        self.atomic_len().is_some()
+    }
+
+    /// Bytes of an atomic's operand.
+    pub(crate) const fn atomic_len(&self) -> Option<u32> {
+        match self {
+            Self::CmpSwap { .. } | Self::FetchAdd { .. } => Some(8),
+            Self::Masked { log_size, .. } => Some(1 << (*log_size & 7)),
+            _ => None,
+        }
     }
 }
 

@@ -65,8 +65,8 @@ mod short;
 pub use codes::{AckTimeout, CreditCode, Mtu, RnrTimer};
 pub use headers::{
     Aeth, AtomicAckEth, AtomicEth, Bth, CNP_BODY_LEN, DcEth, DcHello, DcRespEth, Deth, Feth,
-    Headers, Ieth, ImmDt, MAX_HEADERS_LEN, NakCode, Placement, Rdeth, Reth, Selectivity, Syndrome,
-    Truncated, XrcEth,
+    Headers, Ieth, ImmDt, MAX_HEADERS_LEN, MaskedEth, NakCode, Placement, Rdeth, Reth, Selectivity,
+    Syndrome, Truncated, XrcEth,
 };
 pub use ids::{Gid, Guid, Lkey, Msn, Pkey, Qkey, Qpn, Rkey};
 pub use opcode::{ExtHeaders, Opcode, Operation, PayloadRule, Service};

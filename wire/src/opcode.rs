@@ -27,7 +27,7 @@ pub enum Service {
     /// Dynamically connected, 0xC0–0xDF: Rocade's own encoding, in the range of the manufacturers. Only for peers that
     /// have shown that they are Rocade.
     Dc,
-    /// Manufacturer specific, 0xE0–0xFF.
+    /// Manufacturer specific, 0xE0–0xFF; among them are codes of Rocade's own.
     Manufacturer,
 }
 
@@ -94,6 +94,8 @@ bitflags::bitflags! {
         const AETH = 1 << 10;
         /// Result of an atomic request.
         const ATOMIC_ACK_ETH = 1 << 11;
+        /// Place and size of a masked atomic; its operands are the payload.
+        const MASKED_ETH = 1 << 12;
     }
 }
 
@@ -101,7 +103,7 @@ impl ExtHeaders {
     /// Bytes of these headers, the BTH not counted.
     #[must_use]
     pub const fn len_bytes(self) -> usize {
-        const LEN: [usize; 12] = [4, 4, 8, 16, 4, 4, 16, 28, 4, 4, 4, 8];
+        const LEN: [usize; 13] = [4, 4, 8, 16, 4, 4, 16, 28, 4, 4, 4, 8, 16];
         let mut total = 0;
         let mut bit = 0;
         while bit < LEN.len() {
@@ -156,7 +158,8 @@ const fn entry(opcode: u8) -> Entry {
     let low = opcode & 0x1f;
     let candidate = match service {
         Service::Cnp if low == Operation::Cnp.low_bits() => Some(Operation::Cnp),
-        Service::Cnp | Service::Manufacturer => None,
+        Service::Manufacturer => Operation::own(opcode),
+        Service::Cnp => None,
         _ => Operation::from_low_bits(low),
     };
     match candidate {

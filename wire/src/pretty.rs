@@ -130,6 +130,10 @@ impl fmt::Display for Headers {
         if let Some(atomic_ack) = self.atomic_ack {
             write!(f, " original={:#x}", atomic_ack.original)?;
         }
+        if let Some(masked) = self.masked {
+            let (va, rkey, log_size) = (masked.va, masked.rkey, masked.log_size);
+            write!(f, " va={va:#x} rkey={rkey} size=2^{log_size}")?;
+        }
         Ok(())
     }
 }

@@ -357,15 +357,17 @@ unsafe fn second_child(plan: &Plan) -> ! {
         (&plan.line, LIFE_LINE),
     ];
     for (fd, place) in places {
+        // Not the C library's function, which a library preloaded into the application may have replaced: it would look
+        // after what the place was there.
         // SAFETY: takes no pointers. The copies are above all places, so none is overwritten.
-        unsafe { libc::dup2(fd.as_raw_fd(), place) };
+        unsafe { libc::syscall(libc::SYS_dup3, fd.as_raw_fd(), place, 0) };
     }
     // SAFETY: takes no pointers.
     let closed = unsafe { libc::syscall(libc::SYS_close_range, LIFE_LINE + 1, u32::MAX, 0) };
     if closed != 0 {
         for fd in LIFE_LINE + 1..4096 {
             // SAFETY: this process owns its whole fd table and uses none of these again.
-            unsafe { libc::close(fd) };
+            unsafe { libc::syscall(libc::SYS_close, fd) };
         }
     }
     for signal in 1..=64 {

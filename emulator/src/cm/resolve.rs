@@ -1,11 +1,12 @@
 //! Addresses: which device has one, and which leads to a peer.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
 
 use crate::engine::EngineInner;
 use crate::hca::Hca;
+use crate::sys;
 
 /// The address that stands for all.
 pub(super) const fn unspecified(like: IpAddr) -> IpAddr {
@@ -45,7 +46,7 @@ impl EngineInner {
     /// There is no route, or it leads through an address that is not of a device.
     //= CMA-16
     pub(super) fn source_for(&self, dst: SocketAddr) -> io::Result<(SocketAddr, Arc<Hca>)> {
-        let socket = UdpSocket::bind((unspecified(dst.ip()), 0))?;
+        let socket = sys::udp_socket((unspecified(dst.ip()), 0).into())?;
         // The port does not matter, but must not be 0.
         socket.connect(with_port(dst, dst.port().max(1)))?;
         let chosen = socket.local_addr()?;

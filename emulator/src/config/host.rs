@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io;
-use std::net::{IpAddr, UdpSocket};
+use std::net::IpAddr;
 
 use super::sys;
 
@@ -160,7 +160,7 @@ pub(super) fn gid_rank(addr: &IpAddr) -> u8 {
 }
 
 fn is_bindable(addr: IpAddr) -> bool {
-    UdpSocket::bind((addr, 0)).is_ok()
+    crate::sys::udp_socket((addr, 0).into()).is_ok()
 }
 
 fn mtu_of(name: &str) -> u32 {

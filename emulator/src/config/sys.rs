@@ -5,8 +5,10 @@
 
 use std::ffi::CString;
 use std::io;
-use std::net::UdpSocket;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd;
+
+use crate::sys::udp_socket;
 
 /// Index of the interface `name` in this network namespace; `None` if there is none.
 pub(super) fn interface_index(name: &str) -> Option<u32> {
@@ -32,7 +34,8 @@ pub(super) fn interface_mtu(name: &str) -> io::Result<u32> {
         *to = libc::c_char::from_ne_bytes([from]);
     }
     // Any socket will do as a handle on the network namespace.
-    let handle = UdpSocket::bind("0.0.0.0:0").or_else(|_| UdpSocket::bind("[::]:0"))?;
+    let handle = udp_socket((Ipv4Addr::UNSPECIFIED, 0).into())
+        .or_else(|_| udp_socket((Ipv6Addr::UNSPECIFIED, 0).into()))?;
     // SAFETY: the descriptor is open for the whole call; SIOCGIFMTU reads the name and writes
     // the MTU, both inside `request`, which is exclusively borrowed here.
     let result = unsafe { libc::ioctl(handle.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) };

@@ -7,7 +7,7 @@
 //! whose ends are ours.
 
 use std::io;
-use std::net::{IpAddr, UdpSocket};
+use std::net::IpAddr;
 use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -429,5 +429,5 @@ impl Origin for FromChannel<'_> {
 
 /// Is this an address of this host (and network namespace)?
 fn is_of_this_host(address: LocalAddr) -> bool {
-    UdpSocket::bind(address.with_port(0)).is_ok()
+    crate::sys::udp_socket(address.with_port(0)).is_ok()
 }

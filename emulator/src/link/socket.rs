@@ -267,7 +267,7 @@ fn new_socket(local: LocalAddr) -> io::Result<Socket> {
         IpAddr::V6(_) => Domain::IPV6,
     };
     let kind = Type::DGRAM.nonblocking().cloexec();
-    let socket = Socket::new(domain, kind, Some(Protocol::UDP))?;
+    let socket = crate::sys::socket(domain, kind, Some(Protocol::UDP))?;
     if domain == Domain::IPV6 {
         socket.set_only_v6(true)?;
     }

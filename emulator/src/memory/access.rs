@@ -6,9 +6,10 @@
 
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use rocade_transport::AtomicOp;
+use parking_lot::RwLock;
+use rocade_transport::{AtomicOp, MaskedOp, Words};
 use rocade_wire::crc;
 
 use super::guard::section::guarded;
@@ -182,6 +183,7 @@ pub(super) fn atomic(span: Span, op: AtomicOp) -> Option<Result<u64, Fault>> {
     let target = ptr::with_exposed_provenance_mut::<u64>(span.addr);
     // SAFETY: aligned, and writable by `Span::new`'s contract.
     let target = unsafe { AtomicU64::from_ptr(target) };
+    let _narrow = WIDE.read();
     let mut original = 0;
     let executed = at_once(span, || {
         original = match op {
@@ -195,13 +197,85 @@ pub(super) fn atomic(span: Span, op: AtomicOp) -> Option<Result<u64, Fault>> {
     Some(executed.map(|()| original))
 }
 
-/// Does something that is one instruction on the eight aligned bytes of a span, and that the kernel
-/// cannot do for us: it is asked whether they are there.
+/// Held for writing by an atomic on more than the processor does at once, for reading by all others.
+static WIDE: RwLock<()> = RwLock::new(());
+
+//= XAT-16
+//= XAT-23
+/// Executes a masked atomic on 2^`log_size` bytes: up to 8, atomic with respect to the CPU too, else to all atomics of this
+/// process. The address must be a multiple of the size; otherwise `None`.
+pub(super) fn masked(span: Span, log_size: u8, op: &MaskedOp) -> Option<Result<Words, Fault>> {
+    let len = 1usize << log_size;
+    if span.len != len || !span.addr.is_multiple_of(len) {
+        return None;
+    }
+    let mut old = [0; 4];
+    let executed = match log_size {
+        2 => {
+            let _narrow = WIDE.read();
+            let target = ptr::with_exposed_provenance_mut::<u32>(span.addr);
+            // SAFETY: aligned, and writable by `Span::new`'s contract.
+            let target = unsafe { AtomicU32::from_ptr(target) };
+            at_once(span, || {
+                let mut found = target.load(Ordering::SeqCst);
+                loop {
+                    old[0] = u64::from(found);
+                    #[expect(clippy::cast_possible_truncation, reason = "the value has 32 bits")]
+                    let new = op.apply(log_size, &old)[0] as u32;
+                    let order = Ordering::SeqCst;
+                    match target.compare_exchange_weak(found, new, order, order) {
+                        Ok(_) => break,
+                        Err(other) => found = other,
+                    }
+                }
+            })
+        }
+        3 => {
+            let _narrow = WIDE.read();
+            let target = ptr::with_exposed_provenance_mut::<u64>(span.addr);
+            // SAFETY: aligned, and writable by `Span::new`'s contract.
+            let target = unsafe { AtomicU64::from_ptr(target) };
+            at_once(span, || {
+                let mut found = target.load(Ordering::SeqCst);
+                loop {
+                    old[0] = found;
+                    let new = op.apply(log_size, &old)[0];
+                    let order = Ordering::SeqCst;
+                    match target.compare_exchange_weak(found, new, order, order) {
+                        Ok(_) => break,
+                        Err(other) => found = other,
+                    }
+                }
+            })
+        }
+        _ => {
+            let _alone = WIDE.write();
+            let target = ptr::with_exposed_provenance_mut::<u64>(span.addr);
+            at_once(span, || {
+                for (index, word) in old.iter_mut().enumerate().take(len / 8) {
+                    // SAFETY: inside the span, aligned, and readable by `Span::new`'s contract.
+                    *word =
+                        unsafe { AtomicU64::from_ptr(target.add(index)) }.load(Ordering::SeqCst);
+                }
+                let new = op.apply(log_size, &old);
+                for (index, word) in new.iter().enumerate().take(len / 8) {
+                    // SAFETY: likewise, and writable.
+                    unsafe { AtomicU64::from_ptr(target.add(index)) }
+                        .store(*word, Ordering::SeqCst);
+                }
+            })
+        }
+    };
+    Some(executed.map(|()| old))
+}
+
+/// Does something that is loads, stores and arithmetic on the aligned bytes of a span, which are on one page, and that the
+/// kernel cannot do for us: it is asked whether they are there.
 #[inline]
 fn at_once(span: Span, access: impl FnMut()) -> Result<(), Fault> {
     if span.way == Way::Kernel {
         kernel::probe(span.addr)?;
     }
-    // SAFETY: one instruction and arithmetic.
+    // SAFETY: loads, stores and arithmetic, which may be left anywhere.
     unsafe { guarded(span.addr, span.len, access) }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use rocade_transport::{
     AccessError, AccessFlags, Accessor, AtomicOp, Bind, BindError, Extent, Fill, LocalAccess,
-    Memory, RemoteAccess, Sge, Source,
+    MaskedOp, Memory, RemoteAccess, Sge, Source, Words,
 };
 use rocade_wire::{Lkey, Rkey};
 
@@ -269,6 +269,27 @@ impl Memory for MemGuard<'_> {
         self.reach(who, rkey.get(), (va, 8), asked, |span, _| {
             //= UMR-24
             let done = span.and_then(|span| access::atomic(span, op));
+            original = done.ok_or(AccessError::OutOfRange)??;
+            Ok(())
+        })?;
+        Ok(original)
+    }
+
+    //= XAT-23
+    fn masked_remote(
+        &self,
+        who: Accessor,
+        rkey: Rkey,
+        va: u64,
+        log_size: u8,
+        op: &MaskedOp,
+    ) -> Result<Words, AccessError> {
+        let mut original = [0; 4];
+        let len = 1 << log_size;
+        let asked = Asked::Remote(RemoteAccess::Atomic);
+        self.reach(who, rkey.get(), (va, len), asked, |span, _| {
+            //= UMR-24
+            let done = span.and_then(|span| access::masked(span, log_size, op));
             original = done.ok_or(AccessError::OutOfRange)??;
             Ok(())
         })?;

@@ -74,6 +74,12 @@ impl Context {
 }
 
 impl Dm {
+    /// Was it made with this context?
+    #[must_use]
+    pub fn is_from(&self, context: &Context) -> bool {
+        Arc::ptr_eq(&self.inner.context, &context.inner)
+    }
+
     /// Of copies, in bytes: what devices demand whose memory is on another chip.
     pub const ALIGN: usize = 4;
 

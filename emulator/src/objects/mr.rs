@@ -281,6 +281,12 @@ impl Pd {
 }
 
 impl Mr {
+    /// Is it of this domain?
+    #[must_use]
+    pub fn is_of(&self, pd: &Pd) -> bool {
+        Arc::ptr_eq(&self.inner.state.lock().pd, &pd.inner)
+    }
+
     /// Key for local use.
     #[must_use]
     pub fn lkey(&self) -> Lkey {

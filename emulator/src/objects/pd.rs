@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rocade_transport::{AddressVector, PdTag};
 
 use super::ah::Ah;
-use super::context::ContextInner;
+use super::context::{Context, ContextInner};
 use super::dct::{DciInit, DctInitAttr};
 use super::qp::{Qp, QpInitAttr};
 use super::srq::{Srq, SrqInitAttr};
@@ -28,6 +28,18 @@ pub(super) struct PdInner {
 }
 
 impl Pd {
+    /// Its number: no other domain of the process has it.
+    #[must_use]
+    pub fn handle(&self) -> u32 {
+        self.inner.id.0
+    }
+
+    /// Was it made with this context?
+    #[must_use]
+    pub fn is_of(&self, context: &Context) -> bool {
+        Arc::ptr_eq(&self.inner.context, &context.inner)
+    }
+
     pub(super) fn new(context: Arc<ContextInner>) -> Self {
         let id = context.engine.next_pd();
         Self {

@@ -1,5 +1,6 @@
 //! Queue pairs.
 
+use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -315,9 +316,16 @@ impl Qp {
         modified?;
         if let Some((uplink, path)) = route {
             core.tx.set_path(uplink, path);
+            let peer = attr.ah_attr.dgid.to_ip();
+            let is_ours = engine.is_simulated() || is_of_this_host(peer);
+            core.qp.set_extended(is_ours);
         }
         if let Some((uplink, path)) = alternate {
             core.tx.set_alternate(uplink, path);
+            let peer = attr.alt_ah_attr.dgid.to_ip();
+            if !engine.is_simulated() && !is_of_this_host(peer) {
+                core.qp.set_extended(false);
+            }
         }
         if let Some((uplink, av)) = answers {
             core.tx.answer_from(uplink, av);
@@ -642,4 +650,11 @@ impl QpOwner {
         };
         self.engine().open_route(self.hca(), sgid, &av, dest)
     }
+}
+
+/// Is it an address of this host, in this network namespace? Then the port of RoCEv2 there is ours, and whoever answers
+/// is Rocade. A kernel's RoCE, which does not take packets well that are not of the standard, cannot be there as well.
+//= XAW-08
+fn is_of_this_host(address: IpAddr) -> bool {
+    UdpSocket::bind((address, 0)).is_ok()
 }

@@ -19,7 +19,7 @@ const START: Duration = Duration::from_secs(30);
 const PLACE: &str = "lo";
 const IP: &str = "127.0.0.1";
 
-fn start(rig: &Rig, words: &str) -> Process {
+pub(super) fn start(rig: &Rig, words: &str) -> Process {
     let words: Vec<&str> = ["stdbuf", "-oL"]
         .into_iter()
         .chain(words.split(' '))
@@ -28,14 +28,14 @@ fn start(rig: &Rig, words: &str) -> Process {
 }
 
 /// Starts a server and waits until it listens.
-fn serve(rig: &Rig, words: &str, port: u16) -> Process {
+pub(super) fn serve(rig: &Rig, words: &str, port: u16) -> Process {
     let mut server = start(rig, words);
     rig.wait_service(&mut server, TCP, port, START);
     server
 }
 
 /// Runs a pair to its end; both have to succeed, and neither complains. Gives their outputs.
-fn pair(rig: &Rig, server: &str, port: u16, client: &str) -> [String; 2] {
+pub(super) fn pair(rig: &Rig, server: &str, port: u16, client: &str) -> [String; 2] {
     let server = serve(rig, server, port);
     let client = start(rig, client).finish(LIMIT).expect_success();
     let server = server.finish(LIMIT).expect_success();

@@ -20,6 +20,7 @@ mod perftest;
 mod pingpong;
 mod pyverbs;
 mod raw_ethernet;
+mod rsockets;
 mod ucx;
 mod view;
 

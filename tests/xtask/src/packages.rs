@@ -37,6 +37,12 @@ const PACKAGES: &[Package] = &[
     package("perftest", "ib_write_bw", CONSUMERS),
     package("rdmacm-utils", "rping", CONSUMERS),
     package("qperf", "qperf", CONSUMERS),
+    package(
+        "librdmacm1",
+        "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so",
+        CONSUMERS,
+    ),
+    package("sockperf", "sockperf", CONSUMERS),
     package("iproute2", "ip", CONSUMERS),
     package("tshark", "tshark", CAPTURES),
     package("tcpdump", "tcpdump", CAPTURES),

@@ -362,6 +362,13 @@ impl Qp {
         }
     }
 
+    /// The peer is known to understand what is not of the standard, or not: masked atomics are refused then (XAW-08).
+    pub const fn set_extended(&mut self, extended: bool) {
+        if let SendSide::Reliable(requester) = &mut self.send {
+            requester.set_extended(extended);
+        }
+    }
+
     /// The newest send work request, which was queued just now, has these operands: its operation is one that needs
     /// them.
     pub fn equip(&mut self, operands: Operands) {

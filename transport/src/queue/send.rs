@@ -42,7 +42,8 @@ impl SendLimits {
             Some(data) => data.len() as u64,
         };
         //= ATM-05
-        if wr.op.is_atomic() && total < 8 {
+        let needed = wr.op.atomic_len().map_or(0, u64::from);
+        if total < needed {
             return Err(PostError::AtomicBuffer);
         }
         //= RC-WQE-03

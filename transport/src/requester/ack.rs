@@ -6,6 +6,7 @@ use super::{Requester, SendWqe};
 use crate::completion::WcStatus;
 use crate::counters::DropReason;
 use crate::cx::Cx;
+use crate::masked;
 use crate::memory::Memory;
 use crate::outputs::Fatal;
 use crate::peer::Peer;
@@ -61,7 +62,10 @@ impl Requester {
                 Some(Syndrome::Ack(_)),
             ) => self.handle_read_response(cx, headers, operation, payload),
             (Operation::AtomicAcknowledge, Some(Syndrome::Ack(_))) => {
-                self.handle_atomic_ack(cx, headers)
+                self.handle_atomic_ack(cx, headers, &[])
+            }
+            (Operation::WideAtomicAcknowledge, Some(Syndrome::Ack(_))) => {
+                self.handle_atomic_ack(cx, headers, payload)
             }
             //= RC-REQ-15
             (Operation::Acknowledge, _) | (_, Some(Syndrome::Reserved(_))) => {
@@ -224,6 +228,7 @@ impl Requester {
         &mut self,
         cx: &mut Cx<'_, H>,
         headers: &Headers,
+        payload: &[u8],
     ) -> Result<(), Fatal> {
         let psn = headers.bth.psn;
         if self.skip_to(cx, psn) == Reached::MissingResponse {
@@ -232,17 +237,31 @@ impl Requester {
         let Some(front) = self.sq.front() else {
             return Ok(());
         };
-        let (true, Some(ack)) = (front.op.is_atomic(), headers.atomic_ack) else {
+        //= XAW-06
+        let mut result = [0; 32];
+        let len = match (&front.op, headers.atomic_ack) {
+            (SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. }, Some(ack)) => {
+                result[..8].copy_from_slice(&ack.original.to_ne_bytes());
+                8
+            }
+            (SendOp::Masked { log_size: 2, .. }, Some(ack)) => {
+                masked::to_memory(&[ack.original, 0, 0, 0], 2, &mut result)
+            }
+            (SendOp::Masked { log_size: 3, .. }, Some(ack)) => {
+                masked::to_memory(&[ack.original, 0, 0, 0], 3, &mut result)
+            }
+            (&SendOp::Masked { log_size, .. }, None)
+                if log_size > 3 && payload.len() == masked::wire_len(log_size) =>
+            {
+                let words = masked::get_words(log_size, payload);
+                masked::to_memory(&words, log_size, &mut result)
+            }
             //= RC-REQ-10
-            return Err(self.fail_front(cx, WcStatus::BadRespErr));
+            _ => return Err(self.fail_front(cx, WcStatus::BadRespErr)),
         };
         //= RC-WQE-10
         //= ATM-02
-        if front
-            .data
-            .scatter(cx.memory(), 0, &ack.original.to_ne_bytes())
-            .is_err()
-        {
+        if front.data.scatter(cx.memory(), 0, &result[..len]).is_err() {
             return Err(self.fail_front(cx, WcStatus::LocProtErr));
         }
         cx.out.counters.rx_packets += 1;

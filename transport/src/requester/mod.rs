@@ -23,6 +23,7 @@ use crate::completion::{CompleteTo, Completion, WcOpcode, WcStatus};
 use crate::congestion::{MIN_PACKET_COST, Window};
 use crate::cx::Cx;
 use crate::error::PostError;
+use crate::masked::{self, MaskedOp};
 use crate::outputs::Fatal;
 use crate::peer::Peer;
 use crate::queue::{SendLimits, Srqn};
@@ -109,7 +110,7 @@ impl SendWqe {
     }
 
     //= WCO-01
-    const fn wc_opcode(&self) -> WcOpcode {
+    fn wc_opcode(&self) -> WcOpcode {
         match self.op {
             SendOp::Send { .. } | SendOp::SendInv { .. } => WcOpcode::Send,
             SendOp::Write { .. } => WcOpcode::RdmaWrite,
@@ -119,6 +120,11 @@ impl SendWqe {
             SendOp::Bind(_) => WcOpcode::BindMw,
             SendOp::Invalidate { .. } => WcOpcode::LocalInv,
             SendOp::Fill => WcOpcode::Umr,
+            //= XAT-24
+            SendOp::Masked { .. } => match self.operands.as_deref() {
+                Some(Operands::Masked(MaskedOp::FetchAdd { .. })) => WcOpcode::MaskedFetchAdd,
+                _ => WcOpcode::MaskedCompSwap,
+            },
         }
     }
 }
@@ -195,6 +201,8 @@ pub(crate) struct Requester {
     failed: Option<WcStatus>,
     /// SQD: finish what was started, start nothing (RC-STA-06).
     draining: bool,
+    /// The peer understands what is not of the standard.
+    extended: bool,
     window: Window,
     /// Where it may not send as fast as it can.
     limit: Option<Box<RateLimit>>,
@@ -227,6 +235,7 @@ impl Requester {
             timed: None,
             failed: None,
             draining: false,
+            extended: false,
             window: Window::new(),
             limit: None,
         }
@@ -270,6 +279,11 @@ impl Requester {
         let limit = self.limit.get_or_insert_with(|| Box::new(RateLimit::new()));
         change(limit);
         self.limit.take_if(|limit| limit.is_idle());
+    }
+
+    /// The peer understands what is not of the standard, or not (XAW-08).
+    pub(crate) const fn set_extended(&mut self, extended: bool) {
+        self.extended = extended;
     }
 
     pub(crate) const fn set_draining(&mut self, draining: bool) {
@@ -320,12 +334,15 @@ impl Requester {
 
     /// Queues a work request (PST-09); `inline` is its data if it was copied at post time.
     pub(crate) fn post(&mut self, wr: &SendWr<'_>, inline: Option<&[u8]>) -> Result<(), PostError> {
+        //= XAW-08
+        if let SendOp::Masked { log_size, .. } = wr.op
+            && !(self.extended && masked::is_size(log_size))
+        {
+            return Err(PostError::UnsupportedOpcode);
+        }
         let total = self.limits.admit(wr, inline, self.used)?;
-        let len = if wr.op.is_atomic() {
-            8
-        } else {
-            u32::try_from(total).unwrap_or(u32::MAX)
-        };
+        let total_len = || u32::try_from(total).unwrap_or(u32::MAX);
+        let len = wr.op.atomic_len().unwrap_or_else(total_len);
         // Filled in where it stays: to make it elsewhere and move it takes longer than the rest.
         self.used += 1;
         self.sq.push_back(SendWqe::EMPTY);

@@ -1,17 +1,18 @@
 //! From work requests to request packets (RC-SEG-*, RC-PSN-05).
 
-use rocade_wire::{AtomicEth, Operation, Psn, Reth, XrcEth};
+use rocade_wire::{AtomicEth, MaskedEth, Opcode, Operation, Psn, Reth, Rkey, Service, XrcEth};
 
 use super::rewind::RESEND_BYTES;
 use super::{Requester, SendWqe};
 use crate::completion::{ImmOrInv, WcStatus};
 use crate::cx::Cx;
+use crate::masked::MaskedOp;
 use crate::memory::{AccessError, Accessor, Extent, LocalAccess, Memory};
 use crate::peer::Peer;
 use crate::segment::data_operation;
 use crate::time::Time;
 use crate::transmit::{Head, Source, TxBuffer};
-use crate::wr::{SendFlags, SendOp, Sge};
+use crate::wr::{Operands, SendFlags, SendOp, Sge};
 
 /// Which packet of a SEND or WRITE.
 #[derive(Clone, Copy)]
@@ -133,6 +134,14 @@ impl Requester {
         tx: &mut TxBuffer,
     ) -> Result<(), AccessError> {
         let payload_len = step.payload_len as usize;
+        if let Some(op) = masked_op(wqe) {
+            let mut operands = [0; 128];
+            let len = op.to_wire(masked_size(wqe), &mut operands);
+            return tx.push(&step.head, payload_len, |payload| {
+                payload.copy_from_slice(&operands[..len]);
+                Ok(())
+            });
+        }
         if tx.defers(payload_len)
             && let Some((lkey, addr)) = wqe.data.in_one(step.offset, payload_len)
         {
@@ -250,6 +259,8 @@ impl Requester {
         let error = if wqe.too_long {
             //= WCS-01
             Some(WcStatus::LocLenErr)
+        } else if matches!(wqe.op, SendOp::Masked { .. }) && wqe.operands.is_none() {
+            Some(WcStatus::LocQpOpErr)
         } else if needs_data && self.attr.max_rd_atomic == 0 {
             //= RC-LIM-02
             Some(WcStatus::LocQpOpErr)
@@ -335,7 +346,47 @@ impl Requester {
                 };
                 self.atomic_step(peer, wqe, Operation::FetchAdd, eth)
             }
+            SendOp::Masked { va, rkey, log_size } => {
+                return self.masked_step(peer, wqe, (va, rkey, log_size));
+            }
             SendOp::Bind(_) | SendOp::Invalidate { .. } | SendOp::Fill => return None,
+        })
+    }
+
+    /// A masked atomic; its operands are the payload, which [`Self::push`] makes.
+    //= XAW-02
+    //= XAW-03
+    fn masked_step(
+        &self,
+        peer: &Peer,
+        wqe: &SendWqe,
+        (va, rkey, log_size): (u64, Rkey, u8),
+    ) -> Option<Step> {
+        let op = masked_op(wqe)?;
+        let payload_len = op.to_wire(log_size, &mut [0; 128]);
+        let swaps = matches!(op, MaskedOp::CmpSwap { .. });
+        let operation = match (peer.framing.names_srq(), swaps) {
+            (false, true) => Operation::MaskedCmpSwap,
+            (false, false) => Operation::MaskedFetchAdd,
+            (true, true) => Operation::XrcMaskedCmpSwap,
+            (true, false) => Operation::XrcMaskedFetchAdd,
+        };
+        let mut head = request_head(peer, wqe, operation, self.cursor, 0);
+        head.bth.opcode = Opcode::of(Service::Manufacturer, operation)?;
+        head.bth.ack_req = true;
+        let eth = MaskedEth {
+            va,
+            rkey,
+            log_size,
+            resv: [0; 3],
+        };
+        head.push(&eth.to_bytes());
+        Some(Step {
+            head,
+            offset: 0,
+            payload_len: len_u32(payload_len),
+            psns: 1,
+            cost: u64::from(wqe.packet_cost),
         })
     }
 
@@ -410,6 +461,26 @@ impl Requester {
             self.packets_since_ack_req += 1;
         }
     }
+}
+
+/// What a masked atomic does.
+#[inline]
+fn masked_op(wqe: &SendWqe) -> Option<&MaskedOp> {
+    match wqe.operands.as_deref() {
+        Some(Operands::Masked(op)) => Some(op),
+        _ => None,
+    }
+}
+
+const fn masked_size(wqe: &SendWqe) -> u8 {
+    match wqe.op {
+        SendOp::Masked { log_size, .. } => log_size,
+        _ => 0,
+    }
+}
+
+fn len_u32(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
 }
 
 /// READ and atomic results must be writable when the work request starts (RC-REQ-13).

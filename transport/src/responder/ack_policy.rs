@@ -1,9 +1,12 @@
 //! Responses: queued in PSN order, coalesced, turned into packets (RC-ACK-*).
 
-use rocade_wire::{Aeth, AtomicAckEth, CreditCode, Msn, NakCode, Operation, Psn, Rkey, Syndrome};
+use rocade_wire::{
+    Aeth, AtomicAckEth, CreditCode, Msn, NakCode, Opcode, Operation, Psn, Rkey, Service, Syndrome,
+};
 
 use super::Responder;
 use crate::cx::Cx;
+use crate::masked::{self, Words};
 use crate::memory::{AccessError, Extent, Memory, PdTag, RemoteAccess};
 use crate::outputs::{Fatal, Outputs};
 use crate::peer::Peer;
@@ -45,6 +48,14 @@ pub(super) enum Response {
         msn: Msn,
         replay: bool,
     },
+    /// The result of a masked atomic on more than 8 bytes.
+    Wide {
+        psn: Psn,
+        log_size: u8,
+        original: Words,
+        msn: Msn,
+        replay: bool,
+    },
 }
 
 impl Response {
@@ -55,7 +66,9 @@ impl Response {
     pub(super) const fn is_new_resource(&self) -> bool {
         matches!(
             self,
-            Self::Read { replay: false, .. } | Self::Atomic { replay: false, .. }
+            Self::Read { replay: false, .. }
+                | Self::Atomic { replay: false, .. }
+                | Self::Wide { replay: false, .. }
         )
     }
 
@@ -178,6 +191,13 @@ impl Responder {
                 Response::Atomic {
                     psn, original, msn, ..
                 } => push_atomic_ack(cx.peer, psn, msn, original, tx),
+                Response::Wide {
+                    psn,
+                    log_size,
+                    original,
+                    msn,
+                    ..
+                } => push_wide_ack(cx.peer, (psn, msn), (log_size, &original), tx),
                 Response::Read { .. } => match push_read(cx, response, tx) {
                     ReadPush::Full => false,
                     ReadPush::Done => true,
@@ -285,6 +305,30 @@ fn push_atomic_ack(peer: &Peer, psn: Psn, msn: Msn, original: u64, tx: &mut TxBu
     let mut head = aeth_head(peer, Operation::AtomicAcknowledge, psn, 0, aeth);
     head.push(&AtomicAckEth { original }.to_bytes());
     push_plain(&head, tx)
+}
+
+//= XAW-06
+fn push_wide_ack(
+    peer: &Peer,
+    (psn, msn): (Psn, Msn),
+    (log_size, original): (u8, &Words),
+    tx: &mut TxBuffer,
+) -> bool {
+    let aeth = Aeth {
+        syndrome: Syndrome::Ack(CreditCode::INVALID),
+        msn,
+    };
+    let operation = Operation::WideAtomicAcknowledge;
+    let len = masked::wire_len(log_size);
+    let mut head = aeth_head(peer, operation, psn, len, Some(aeth));
+    if let Some(opcode) = Opcode::of(Service::Manufacturer, operation) {
+        head.bth.opcode = opcode;
+    }
+    let put = |payload: &mut [u8]| {
+        masked::put_words(original, log_size, payload);
+        Ok::<(), ()>(())
+    };
+    tx.fits(head.segment_len(len)) && tx.push(&head, len, put).is_ok()
 }
 
 enum ReadPush {

@@ -8,6 +8,7 @@ use super::sequence::Refusal;
 use super::{InProgress, RecvDetail, Responder, complete_recv};
 use crate::completion::{ImmOrInv, WcOpcode};
 use crate::cx::Cx;
+use crate::masked::{self, MaskedOp};
 use crate::memory::{Accessor, AtomicOp, Memory, RemoteAccess};
 use crate::outputs::Fatal;
 use crate::queue::RecvWqe;
@@ -45,6 +46,9 @@ impl Responder {
         } else if let Some(reth) = headers.reth {
             self.execute_read(cx, psn, reth)
                 .map_err(|refusal| (refusal, None))
+        } else if operation.is_masked_atomic() {
+            self.execute_masked(cx.memory(), operation, headers, payload)
+                .map_err(|refusal| (refusal, None))
         } else {
             self.execute_atomic(cx.memory(), operation, headers)
                 .map_err(|refusal| (refusal, None))
@@ -69,6 +73,7 @@ impl Responder {
             Operation::ReadRequest | Operation::CmpSwap | Operation::FetchAdd => {
                 self.answer_resource();
             }
+            _ if operation.is_masked_atomic() => self.answer_resource(),
             //= RC-ACK-01
             _ if headers.bth.ack_req => self.schedule_ack(psn),
             _ => {}
@@ -243,6 +248,53 @@ impl Responder {
         Ok(Executed::PACKET)
     }
 
+    //= XAW-07
+    fn execute_masked(
+        &mut self,
+        (mem, who): (&impl Memory, Accessor),
+        operation: Operation,
+        headers: &Headers,
+        payload: &[u8],
+    ) -> Result<Executed, Refusal> {
+        let eth = headers.masked.ok_or(Refusal::INVALID_REQUEST)?;
+        let log_size = eth.log_size;
+        if !masked::is_size(log_size) {
+            return Err(Refusal::INVALID_REQUEST);
+        }
+        let len = 1 << log_size;
+        mem.check_remote(who, eth.rkey, eth.va, len, RemoteAccess::Atomic)
+            .map_err(|_| Refusal::ACCESS)?;
+        //= XAT-15
+        //= XDEC-16
+        if !eth.va.is_multiple_of(len) {
+            return Err(Refusal::INVALID_REQUEST);
+        }
+        let swaps = matches!(
+            operation,
+            Operation::MaskedCmpSwap | Operation::XrcMaskedCmpSwap
+        );
+        let op = MaskedOp::from_wire(swaps, log_size, payload).ok_or(Refusal::INVALID_REQUEST)?;
+        let original = mem
+            .masked_remote(who, eth.rkey, eth.va, log_size, &op)
+            .map_err(|_| Refusal::ACCESS)?;
+        let psn = headers.bth.psn;
+        self.save(if log_size > 3 {
+            Saved::Wide {
+                psn,
+                operation,
+                log_size,
+                original,
+            }
+        } else {
+            Saved::Atomic {
+                psn,
+                operation,
+                original: original[0],
+            }
+        });
+        Ok(Executed::PACKET)
+    }
+
     /// Queues the response to the READ or atomic just saved, with the MSN that counts it.
     //= RC-ACK-03
     fn answer_resource(&mut self) {
@@ -267,6 +319,18 @@ impl Responder {
             },
             Some(&Saved::Atomic { psn, original, .. }) => Response::Atomic {
                 psn,
+                original,
+                msn,
+                replay: false,
+            },
+            Some(&Saved::Wide {
+                psn,
+                log_size,
+                original,
+                ..
+            }) => Response::Wide {
+                psn,
+                log_size,
                 original,
                 msn,
                 replay: false,

@@ -4,6 +4,7 @@ use rocade_wire::{Operation, Psn, Reth, Rkey};
 
 use super::Responder;
 use super::ack_policy::Response;
+use crate::masked::Words;
 use crate::memory::PdTag;
 use crate::peer::Peer;
 
@@ -23,6 +24,13 @@ pub(super) enum Saved {
         psn: Psn,
         operation: Operation,
         original: u64,
+    },
+    /// A masked atomic on more than 8 bytes.
+    Wide {
+        psn: Psn,
+        operation: Operation,
+        log_size: u8,
+        original: Words,
     },
 }
 
@@ -58,7 +66,9 @@ impl Responder {
         self.saved
             .iter()
             .map(|saved| match *saved {
-                Saved::Read { psn, .. } | Saved::Atomic { psn, .. } => psn,
+                Saved::Read { psn, .. } | Saved::Atomic { psn, .. } | Saved::Wide { psn, .. } => {
+                    psn
+                }
             })
             .filter(|psn| psn.diff(duplicate) > 0 && psn.diff(self.epsn) < 0)
             .map(|psn| psn.sub(1))
@@ -129,6 +139,18 @@ impl Responder {
                 original,
             } if p == psn && o == operation => Some(Response::Atomic {
                 psn,
+                original,
+                msn: self.msn,
+                replay: true,
+            }),
+            Saved::Wide {
+                psn: p,
+                operation: o,
+                log_size,
+                original,
+            } if p == psn && o == operation => Some(Response::Wide {
+                psn,
+                log_size,
                 original,
                 msn: self.msn,
                 replay: true,

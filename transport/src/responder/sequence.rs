@@ -129,6 +129,7 @@ impl Responder {
         let needed = match operation {
             Operation::ReadRequest => AccessFlags::REMOTE_READ,
             Operation::CmpSwap | Operation::FetchAdd => AccessFlags::REMOTE_ATOMIC,
+            _ if operation.is_masked_atomic() => AccessFlags::REMOTE_ATOMIC,
             Operation::Flush | Operation::AtomicWrite => return Err(Refusal::INVALID_REQUEST),
             _ if operation.is_write() => AccessFlags::REMOTE_WRITE,
             _ => AccessFlags::empty(),
@@ -195,6 +196,7 @@ impl Responder {
                 .reth
                 .and_then(|reth| self.replay_read(cx.peer, psn, &reth, named)),
             Operation::CmpSwap | Operation::FetchAdd => self.replay_atomic(psn, operation),
+            _ if operation.is_masked_atomic() => self.replay_atomic(psn, operation),
             _ => None,
         };
         match replay {
@@ -250,5 +252,5 @@ const fn is_resource(operation: Operation) -> bool {
     matches!(
         operation,
         Operation::ReadRequest | Operation::CmpSwap | Operation::FetchAdd
-    )
+    ) || operation.is_masked_atomic()
 }

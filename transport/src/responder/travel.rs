@@ -47,8 +47,9 @@ pub enum Repeatable {
 }
 
 impl Repeatable {
-    fn of(saved: &Saved) -> Self {
-        match *saved {
+    /// `None` of a masked atomic, which is not taken along: a duplicate of it is dropped there, not executed again.
+    fn of(saved: &Saved) -> Option<Self> {
+        Some(match *saved {
             Saved::Read {
                 psn,
                 packets,
@@ -63,6 +64,8 @@ impl Repeatable {
                 va,
                 len,
             },
+            Saved::Atomic { operation, .. } if operation.is_masked_atomic() => return None,
+            Saved::Wide { .. } => return None,
             Saved::Atomic {
                 psn,
                 operation,
@@ -72,7 +75,7 @@ impl Repeatable {
                 is_add: operation == Operation::FetchAdd,
                 original,
             },
-        }
+        })
     }
 
     const fn to_saved(self) -> Saved {
@@ -120,7 +123,7 @@ impl Responder {
     }
 
     pub(crate) fn repeatable(&self) -> impl Iterator<Item = Repeatable> {
-        self.saved.iter().map(Repeatable::of)
+        self.saved.iter().filter_map(Repeatable::of)
     }
 
     /// Goes on where another one has stopped.

@@ -8,6 +8,7 @@ use core::ops::Range;
 use rocade_wire::{Lkey, Qpn, Rkey};
 
 use crate::indirect::{Fill, Indirect, Listed};
+use crate::masked::{self, MaskedOp, Words};
 use crate::memory::{
     AccessError, Accessor, AtomicOp, Extent, LocalAccess, Memory, PdTag, RemoteAccess,
 };
@@ -532,6 +533,36 @@ impl Memory for TestMemory {
             bytes.copy_from_slice(&new.to_ne_bytes());
             Ok(original)
         })?;
+        self.atomics.set(self.atomics.get() + 1);
+        self.note_write();
+        Ok(original)
+    }
+
+    fn masked_remote(
+        &self,
+        who: Accessor,
+        rkey: Rkey,
+        va: u64,
+        log_size: u8,
+        op: &MaskedOp,
+    ) -> Result<Words, AccessError> {
+        let len = 1u64 << log_size;
+        assert!(va.is_multiple_of(len), "the transport checks the alignment");
+        let execute = |bytes: Result<&mut [u8], AccessError>| {
+            let bytes = bytes?;
+            let mut old = [0; 4];
+            if log_size == 2 {
+                old[0] = u32::from_ne_bytes((&*bytes).try_into().expect("4 bytes")).into();
+            }
+            for (word, place) in old.iter_mut().zip(bytes.as_chunks::<8>().0) {
+                *word = u64::from_ne_bytes(*place);
+            }
+            let mut new = [0; 32];
+            let len = masked::to_memory(&op.apply(log_size, &old), log_size, &mut new);
+            bytes.copy_from_slice(&new[..len]);
+            Ok(old)
+        };
+        let original = self.remote(who, rkey, va, len, RemoteAccess::Atomic, execute)?;
         self.atomics.set(self.atomics.get() + 1);
         self.note_write();
         Ok(original)

@@ -166,7 +166,10 @@ fn verb_name(name: &str) -> String {
 fn is_quiet(name: &str, Errno(code): Errno) -> bool {
     match code {
         libc::ENOMEM => name.starts_with("post_") || name.starts_with("wr_"),
-        libc::EAGAIN | libc::EINTR => matches!(name, "get_cq_event" | "get_async_event"),
+        libc::EAGAIN | libc::EINTR => matches!(
+            name,
+            "get_cq_event" | "get_async_event" | "rdma_get_cm_event"
+        ),
         libc::EOPNOTSUPP | libc::ENODATA | libc::ENOENT => {
             PROBES.iter().any(|probe| name.starts_with(probe))
         }

@@ -1,13 +1,19 @@
 //! Open devices and the function tables inside them.
 
-use std::{cell::UnsafeCell, mem::offset_of, ptr, sync::Arc};
+use std::{
+    cell::UnsafeCell,
+    mem::offset_of,
+    os::fd::{AsRawFd, OwnedFd},
+    ptr,
+    sync::Arc,
+};
 
 use rocade_abi::{VERBS_ABI_IS_EXTENDED, ibv_context, ibv_context_ops, verbs_context};
 use rocade_emulator::Context;
 
 use crate::{
-    cq, cq_ex, device::DeviceObject, dm, domain, ffi::Errno, flow, mr, mw, post, process, qp,
-    qp_ex, query, srq, xrcd,
+    cq, cq_ex, device::DeviceObject, dm, domain, ffi::Errno, flow, import, mr, mw, post, process,
+    qp, qp_ex, query, srq, xrcd,
 };
 
 /// What a pointer to an `ibv_context` really points into: the program holds the address of the
@@ -19,6 +25,8 @@ pub(crate) struct ContextObject {
     generation: process::Generation,
     context: Context,
     device: &'static DeviceObject,
+    /// Of a context that was imported: the descriptor that it came by.
+    _came_by: Option<OwnedFd>,
 }
 
 // SAFETY: the C part is only read through raw pointers after it is made; the rest is `Sync`.
@@ -119,23 +127,44 @@ impl ContextObject {
 /// The errno of the emulator.
 pub(crate) fn open(device: &'static DeviceObject) -> Result<*mut ibv_context, Errno> {
     let context = process::host()?.engine().open_device(&device.info().name)?;
+    let object = make(device, context, None);
+    import::offer_device(&object);
+    Ok(hand_out(object))
+}
+
+/// Another context on what `object` has opened, by a duplicate of its descriptor. Both see the same asynchronous
+/// events, each of them once.
+pub(crate) fn open_again(object: &ContextObject, fd: OwnedFd) -> *mut ibv_context {
+    hand_out(make(object.device, object.context.clone(), Some(fd)))
+}
+
+fn make(
+    device: &'static DeviceObject,
+    context: Context,
+    came_by: Option<OwnedFd>,
+) -> Arc<ContextObject> {
     let mut c = tables();
     c.context.device = device.as_c();
-    c.context.cmd_fd = context.command_fd();
+    let own = context.command_fd();
+    c.context.cmd_fd = came_by.as_ref().map_or(own, AsRawFd::as_raw_fd);
     c.context.async_fd = context.async_fd();
     c.context.num_comp_vectors = query::NUM_COMP_VECTORS;
     c.context.abi_compat = VERBS_ABI_IS_EXTENDED;
     let generation = process::generation();
-    let object = Arc::new(ContextObject {
+    Arc::new(ContextObject {
         c: UnsafeCell::new(c),
         generation,
         context,
         device,
-    });
+        _came_by: came_by,
+    })
+}
+
+/// The program's reference, given back in `close`.
+fn hand_out(object: Arc<ContextObject>) -> *mut ibv_context {
     let c = object.as_c();
-    // The program's reference, given back in `close`.
     let _ = Arc::into_raw(object);
-    Ok(c)
+    c
 }
 
 /// Gives back the program's reference.

@@ -15,6 +15,7 @@ use rocade_abi::{
 use rocade_emulator::{Completion, Cq, CqInitAttr, ImmOrInv};
 
 use crate::{
+    buffer::Buffer,
     channel::ChannelObject,
     context::ContextObject,
     ffi::{self, Errno, int_data_verb, int_verb, neg_data_verb, ptr_verb, to_int},
@@ -29,6 +30,7 @@ pub(crate) type CqObject = Shell<ibv_cq_ex, CqState>;
 pub(crate) struct CqState {
     cq: Cq,
     context: Arc<ContextObject>,
+    _buffer: Option<Buffer>,
     _parent_domain: Option<InUse>,
     /// Held from `start_poll` to `end_poll` unless the program promised to use one thread.
     lock: parking_lot::RawMutex,
@@ -83,6 +85,8 @@ pub(crate) struct CqPlan {
     pub(crate) single_threaded: bool,
     pub(crate) ignores_overrun: bool,
     pub(crate) parent_domain: Option<InUse>,
+    /// Memory that it gave.
+    pub(crate) buffer: Option<Buffer>,
 }
 
 /// Makes a completion queue; `fill_in` may add to the C part.
@@ -130,6 +134,7 @@ pub(crate) unsafe fn create(
         let state = CqState {
             cq,
             context,
+            _buffer: plan.buffer,
             _parent_domain: plan.parent_domain,
             lock: parking_lot::RawMutex::INIT,
             locked: !plan.single_threaded,
@@ -156,6 +161,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
             single_threaded: false,
             ignores_overrun: false,
             parent_domain: None,
+            buffer: None,
         };
         // SAFETY: same contract.
         unsafe { create(context, plan, |_| ()) }.map(<*mut ibv_cq_ex>::cast)

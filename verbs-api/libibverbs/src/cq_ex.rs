@@ -12,6 +12,7 @@ use rocade_abi::{
 use rocade_emulator::Completion;
 
 use crate::{
+    buffer::Purpose,
     cq::{self, CqObject, CqPlan, CqState},
     ffi::{self, Errno, ptr_verb},
     pd_mr::PdObject,
@@ -49,12 +50,15 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         if flags & !(IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN) != 0 {
             return Err(Errno::INVAL);
         }
-        let parent_domain = if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD == 0 {
-            None
+        let (parent_domain, buffer) = if attr.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD == 0 {
+            (None, None)
         } else {
+            let domain = attr.parent_domain;
             // SAFETY: by contract NULL or a live domain.
-            let domain = unsafe { PdObject::borrow(attr.parent_domain) }?;
-            Some(domain.inner().in_use())
+            let state = unsafe { PdObject::borrow(domain) }?.inner();
+            // SAFETY: as above; the queue keeps the domain busy.
+            let buffer = unsafe { state.buffer(domain, attr.cqe, Purpose::Cq) }?;
+            (Some(state.in_use()), buffer)
         };
         let plan = CqPlan {
             cqe: attr.cqe,
@@ -64,6 +68,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
             single_threaded: flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0,
             ignores_overrun: flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0,
             parent_domain,
+            buffer,
         };
         // SAFETY: by contract an open context and NULL or a live channel.
         unsafe { cq::create(context, plan, install) }

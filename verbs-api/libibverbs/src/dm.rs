@@ -12,6 +12,7 @@ use rocade_emulator::Dm;
 use crate::{
     context::ContextObject,
     ffi::{self, Errno, int_verb, ptr_verb},
+    import,
     shell::Shell,
 };
 
@@ -21,6 +22,7 @@ pub(crate) type DmObject = Shell<ibv_dm, DmState>;
 /// What stands behind an `ibv_dm`.
 pub(crate) struct DmState {
     dm: Dm,
+    handle: u32,
     _context: Arc<ContextObject>,
 }
 
@@ -47,22 +49,31 @@ pub(crate) unsafe extern "C" fn alloc_dm(
             return Err(Errno::INVAL);
         }
         let dm = context.context().alloc_dm(attr.length)?;
-        DmObject::create(|_| {
-            let c = ibv_dm {
-                context: context.as_c(),
-                memcpy_to_dm: Some(memcpy_to_dm),
-                memcpy_from_dm: Some(memcpy_from_dm),
-                comp_mask: 0,
-                handle: 0,
-            };
-            Ok((
-                c,
-                DmState {
-                    dm,
-                    _context: context,
-                },
-            ))
-        })
+        let handle = import::offer_memory(&dm);
+        new_dm(dm, context, handle)
+    })
+}
+
+/// The C object of device memory.
+pub(crate) fn new_dm(
+    dm: Dm,
+    context: Arc<ContextObject>,
+    handle: u32,
+) -> Result<*mut ibv_dm, Errno> {
+    DmObject::create(|_| {
+        let c = ibv_dm {
+            context: context.as_c(),
+            memcpy_to_dm: Some(memcpy_to_dm),
+            memcpy_from_dm: Some(memcpy_from_dm),
+            comp_mask: 0,
+            handle,
+        };
+        let state = DmState {
+            dm,
+            handle,
+            _context: context,
+        };
+        Ok((c, state))
     })
 }
 
@@ -71,7 +82,13 @@ pub(crate) unsafe extern "C" fn alloc_dm(
 //= DST-10
 pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     // SAFETY: by contract live device memory that is not used afterwards.
-    int_verb(|| unsafe { DmObject::end(dm, |state| Ok(state.dm.destroy()?)) })
+    int_verb(|| unsafe {
+        DmObject::end(dm, |state| {
+            state.dm.destroy()?;
+            import::withdraw_memory(state.handle);
+            Ok(())
+        })
+    })
 }
 
 /// Room for a copy of `length` bytes, which is no more than there can be.

@@ -11,6 +11,7 @@ use rocade_abi::{
 };
 
 use crate::{
+    buffer::Allocators,
     context::ContextObject,
     ffi::{self, Errno, int_verb, ptr_verb},
     pd_mr::{InUse, PdObject, new_pd},
@@ -56,8 +57,8 @@ pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     int_verb(|| unsafe { TdObject::end(td, |state| state.in_use.check()) })
 }
 
-/// Slot `alloc_parent_domain`: a second handle on the protection domain. Custom allocators are
-/// accepted and never called: queues are not in memory the program could provide.
+/// Slot `alloc_parent_domain`: a second handle on the protection domain. Custom allocators are called for each
+/// queue that is made with it.
 pub(crate) unsafe extern "C" fn alloc_parent_domain(
     context: *mut ibv_context,
     attr: *mut ibv_parent_domain_init_attr,
@@ -79,6 +80,17 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
             // SAFETY: by contract a live thread domain.
             Some(unsafe { TdObject::borrow(attr.td) }?.inner().in_use.clone())
         };
-        new_pd(pd.parent(thread_domain))
+        let allocators = if attr.comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS == 0 {
+            None
+        } else {
+            let pd_context = if attr.comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT == 0 {
+                std::ptr::null_mut()
+            } else {
+                attr.pd_context
+            };
+            let both = Allocators::new(attr.alloc, attr.free, pd_context);
+            Some(both.ok_or(Errno::INVAL)?)
+        };
+        new_pd(pd.parent(thread_domain, allocators))
     })
 }

@@ -26,6 +26,7 @@
 )]
 
 mod ah;
+mod buffer;
 mod cancel;
 mod channel;
 mod cm;
@@ -42,6 +43,7 @@ mod exp;
 mod explain;
 mod ffi;
 mod flow;
+mod import;
 mod misc;
 mod mr;
 mod mw;

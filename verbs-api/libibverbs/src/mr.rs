@@ -18,6 +18,7 @@ use crate::{
     context::ContextObject,
     dm::DmObject,
     ffi::{Errno, int_verb, ptr_verb},
+    import,
     pd_mr::{InUse, PdObject, PdState},
     post::to_sge,
     shell::Shell,
@@ -45,6 +46,16 @@ pub(crate) fn new_mr(
     pd: *mut ibv_pd,
     state: &PdState,
     mr: Mr,
+    range: (*mut c_void, usize),
+) -> Result<*mut ibv_mr, Errno> {
+    import::offer_region(&mr);
+    shell_of(pd, state, mr, range)
+}
+
+fn shell_of(
+    pd: *mut ibv_pd,
+    state: &PdState,
+    mr: Mr,
     (addr, length): (*mut c_void, usize),
 ) -> Result<*mut ibv_mr, Errno> {
     let context = Arc::clone(state.context());
@@ -54,7 +65,7 @@ pub(crate) fn new_mr(
             pd,
             addr,
             length,
-            handle: 0,
+            handle: mr.lkey().get(),
             lkey: mr.lkey().get(),
             rkey: mr.rkey().get(),
         };
@@ -67,6 +78,11 @@ pub(crate) fn new_mr(
             },
         ))
     })
+}
+
+/// The C object of a region that there is already.
+pub(crate) fn imported(pd: *mut ibv_pd, state: &PdState, mr: Mr) -> Result<*mut ibv_mr, Errno> {
+    shell_of(pd, state, mr, (import::NO_ADDRESS, 0))
 }
 
 /// `ibv_reg_mr` as a function: binaries whose access flags are constants call it directly.
@@ -165,7 +181,13 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
 /// `ibv_dereg_mr`.
 pub(crate) unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     // SAFETY: by contract a live region that is not used afterwards.
-    int_verb(|| unsafe { MrObject::end(mr, |state| Ok(state.mr.destroy()?)) })
+    int_verb(|| unsafe {
+        MrObject::end(mr, |state| {
+            state.mr.destroy()?;
+            import::withdraw_region(&state.mr);
+            Ok(())
+        })
+    })
 }
 
 /// `ibv_rereg_mr`: 0, or a negative `enum ibv_rereg_mr_err_code` and errno (MR-10).

@@ -1,13 +1,18 @@
 //! Protection domains.
 
-use std::{ffi::c_int, sync::Arc};
+use std::{
+    ffi::c_int,
+    sync::{Arc, Weak},
+};
 
 use rocade_abi::{ibv_context, ibv_pd};
 use rocade_emulator::Pd;
 
 use crate::{
+    buffer::{Allocators, Buffer, Purpose},
     context::ContextObject,
     ffi::{Errno, int_verb, ptr_verb},
+    import,
     shell::Shell,
 };
 
@@ -20,12 +25,28 @@ pub(crate) type PdObject = Shell<ibv_pd, PdState>;
 pub(crate) struct InUse(Arc<()>);
 
 impl InUse {
+    /// For who has to find it, and does not use it.
+    pub(crate) fn known(&self) -> Known {
+        Known(Arc::downgrade(&self.0))
+    }
+
     /// `EBUSY` where somebody else holds it too.
     pub(crate) fn check(&self) -> Result<(), Errno> {
         if Arc::strong_count(&self.0) > 1 {
             return Err(Errno(libc::EBUSY));
         }
         Ok(())
+    }
+}
+
+/// An [`InUse`] of a domain that may have ended.
+#[derive(Debug)]
+pub(crate) struct Known(Weak<()>);
+
+impl Known {
+    /// To be held, unless it has ended.
+    pub(crate) fn hold(&self) -> Option<InUse> {
+        self.0.upgrade().map(InUse)
     }
 }
 
@@ -36,6 +57,8 @@ pub(crate) struct PdState {
     in_use: InUse,
     /// What a parent domain is made of; empty for a domain of its own.
     parts: Vec<InUse>,
+    /// Of a parent domain whose program has memory of its own for queues.
+    allocators: Option<Allocators>,
 }
 
 impl PdState {
@@ -55,23 +78,64 @@ impl PdState {
     }
 
     /// A parent domain of this one and, maybe, a thread domain.
-    pub(crate) fn parent(&self, thread_domain: Option<InUse>) -> Self {
+    pub(crate) fn parent(
+        &self,
+        thread_domain: Option<InUse>,
+        allocators: Option<Allocators>,
+    ) -> Self {
         let parts = [Some(self.in_use()), thread_domain];
         Self {
             pd: self.pd.clone(),
             context: Arc::clone(&self.context),
             in_use: InUse::default(),
             parts: parts.into_iter().flatten().collect(),
+            allocators,
         }
+    }
+
+    /// Memory of the program for a queue of so many entries, where it has its own.
+    ///
+    /// # Errors
+    /// `ENOMEM` where it has no more.
+    ///
+    /// # Safety
+    /// `pd` must be the C object of this, and outlive the buffer.
+    pub(crate) unsafe fn buffer(
+        &self,
+        pd: *mut ibv_pd,
+        entries: u32,
+        purpose: Purpose,
+    ) -> Result<Option<Buffer>, Errno> {
+        let Some(allocators) = self.allocators else {
+            return Ok(None);
+        };
+        // SAFETY: same contract.
+        unsafe { allocators.allocate(pd, entries, purpose) }
     }
 
     fn close(&self) -> Result<(), Errno> {
         self.in_use.check()?;
         if self.parts.is_empty() {
             self.pd.destroy()?;
+            import::withdraw_domain(&self.pd);
         }
         Ok(())
     }
+}
+
+/// The C object of a domain that there is already; that one is in use as long as there is this.
+pub(crate) fn imported(
+    pd: Pd,
+    original: InUse,
+    context: Arc<ContextObject>,
+) -> Result<*mut ibv_pd, Errno> {
+    new_pd(PdState {
+        pd,
+        context,
+        in_use: InUse::default(),
+        parts: vec![original],
+        allocators: None,
+    })
 }
 
 /// Makes the C object of a domain.
@@ -83,7 +147,7 @@ pub(crate) fn new_pd(state: PdState) -> Result<*mut ibv_pd, Errno> {
         Ok((
             ibv_pd {
                 context: state.context.as_c(),
-                handle: 0,
+                handle: state.pd.handle(),
             },
             state,
         ))
@@ -96,11 +160,14 @@ pub(crate) unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut 
         // SAFETY: by contract an open context.
         let context = unsafe { ContextObject::share(context) }?;
         let pd = context.context().alloc_pd()?;
+        let in_use = InUse::default();
+        import::offer_domain(&pd, &in_use);
         new_pd(PdState {
             pd,
             context,
-            in_use: InUse::default(),
+            in_use,
             parts: Vec::new(),
+            allocators: None,
         })
     })
 }

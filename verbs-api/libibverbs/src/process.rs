@@ -26,6 +26,7 @@ use crate::{
     device::DeviceObject,
     explain,
     ffi::Errno,
+    import::Offers,
 };
 
 /// Counts the `fork`s between the process that loaded the library and this one.
@@ -42,6 +43,7 @@ struct State {
     host: OnceLock<Result<Host, (Errno, Reason)>>,
     /// What was complained of.
     said: Mutex<Vec<String>>,
+    offers: Mutex<Offers>,
 }
 
 /// The engine and the devices it offers.
@@ -97,6 +99,11 @@ pub(crate) fn host() -> Result<&'static Host, Errno> {
     host.map_err(|(errno, reason)| errno.because(reason.clone()))
 }
 
+/// What can be imported in this process.
+pub(crate) fn offers() -> &'static Mutex<Offers> {
+    &state().offers
+}
+
 /// What this process has complained of.
 pub(crate) fn said() -> &'static Mutex<Vec<String>> {
     &state().said
@@ -118,6 +125,7 @@ fn state() -> &'static State {
             generation: current,
             host: OnceLock::new(),
             said: Mutex::default(),
+            offers: Mutex::default(),
         }));
         let swap = STATE.compare_exchange(found, fresh, Ordering::AcqRel, Ordering::Acquire);
         if swap.is_err() {

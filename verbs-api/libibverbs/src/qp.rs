@@ -14,6 +14,7 @@ use rocade_emulator::{
 };
 
 use crate::{
+    buffer::{Buffer, Purpose},
     complaint::Reason,
     context::ContextObject,
     cq,
@@ -42,6 +43,7 @@ pub(crate) struct QpState {
     context: Arc<ContextObject>,
     /// Longest header of a request that is cut into segments.
     max_tso_header: u16,
+    _buffer: Option<Buffer>,
     /// An XRC target has none.
     _pd: Option<InUse>,
     /// Of one that was made by an experimental verb.
@@ -160,6 +162,9 @@ pub(crate) unsafe fn create(
     };
     let cap = cap_from_c(&init.cap);
     let sq_sig_all = init.sq_sig_all != 0;
+    let entries = cap.max_send_wr.saturating_add(cap.max_recv_wr);
+    // SAFETY: same contract; the queue pair keeps the domain busy.
+    let buffer = unsafe { pd_state.buffer(pd, entries, Purpose::Qp) }?;
     let object = QpObject::create(|address| {
         let cookie = address.expose_provenance() as u64;
         let attr = QpInitAttr {
@@ -204,6 +209,7 @@ pub(crate) unsafe fn create(
             qp_type,
             context: Arc::clone(pd_state.context()),
             max_tso_header,
+            _buffer: buffer,
             _pd: Some(pd_state.in_use()),
             extras: OnceLock::new(),
         };
@@ -250,6 +256,7 @@ pub(crate) unsafe fn target(
             qp_type: QpType::XrcRecv,
             context: Arc::clone(xrcd.context()),
             max_tso_header: 0,
+            _buffer: None,
             _pd: None,
             extras: OnceLock::new(),
         };

@@ -140,6 +140,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         c.cq_mod_caps.max_cq_count = u16::MAX;
         c.cq_mod_caps.max_cq_period = u16::MAX;
         c.odp_caps = odp_caps();
+        c.xrc_odp_caps = c.odp_caps.per_transport_caps.rc_odp_caps;
         c.max_dm_size = source.max_dm_size;
         c.tso_caps.max_tso = MAX_TSO;
         c.tso_caps.supported_qpts = 1 << IBV_QPT_RAW_PACKET;

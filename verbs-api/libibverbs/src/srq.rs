@@ -11,6 +11,7 @@ use rocade_abi::{
 use rocade_emulator::{Pd, Srq, SrqInitAttr, VerbsError, limits};
 
 use crate::{
+    buffer::{Buffer, Purpose},
     complaint::Reason,
     context::ContextObject,
     cq,
@@ -28,6 +29,7 @@ pub(crate) type SrqObject = Shell<ibv_srq, SrqState>;
 pub(crate) struct SrqState {
     srq: Srq,
     _context: Arc<ContextObject>,
+    _buffer: Option<Buffer>,
     _pd: InUse,
 }
 
@@ -54,6 +56,8 @@ unsafe fn create(
 ) -> Result<*mut ibv_srq, Errno> {
     // SAFETY: same contract.
     let pd_state = unsafe { PdObject::borrow(pd) }?.inner();
+    // SAFETY: same contract; the queue keeps the domain busy.
+    let buffer = unsafe { pd_state.buffer(pd, attr.max_wr, Purpose::Srq) }?;
     SrqObject::create(|address| {
         let init = SrqInitAttr {
             max_wr: attr.max_wr,
@@ -73,6 +77,7 @@ unsafe fn create(
         let state = SrqState {
             srq,
             _context: Arc::clone(pd_state.context()),
+            _buffer: buffer,
             _pd: pd_state.in_use(),
         };
         Ok((c, state))

@@ -100,6 +100,22 @@ rocade_tests::c_programs! {
         //= XST-01 type=test
         //= XDEC-01 type=test
         a_device_says_what_it_can_do;
+    masked:
+        //= XAT-10 type=test
+        //= XAT-13 type=test
+        //= XAT-16 type=test
+        //= XDEC-13 type=test
+        words_and_halves_of_words,
+        //= XAT-14 type=test
+        //= XAT-18 type=test
+        operands_of_several_words,
+        //= XAT-01..06 type=test
+        //= XAT-12 type=test
+        //= XAT-15 type=test
+        //= XST-03 type=test
+        sizes_and_mistakes,
+        //= XAT-23 type=test
+        a_lock;
     umr:
         //= UMR-10 type=test
         //= UMR-15 type=test
@@ -150,6 +166,10 @@ rocade_tests::c_programs! {
         other_verbs_are_no_cancellation_points,
         nor_are_they_where_they_log,
         a_thread_may_refuse;
+    domains:
+        allocators_are_called,
+        what_was_made_can_be_imported,
+        what_is_no_device_cannot;
     processes:
         no_verb_is_a_cancellation_point;
 }

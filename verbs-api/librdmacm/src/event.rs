@@ -20,15 +20,19 @@ use crate::{
 
 /// `enum rdma_cm_event_type`.
 pub(crate) const ADDR_RESOLVED: c_uint = 0;
+pub(crate) const ADDR_ERROR: c_uint = 1;
 pub(crate) const ROUTE_RESOLVED: c_uint = 2;
+pub(crate) const ROUTE_ERROR: c_uint = 3;
 pub(crate) const CONNECT_REQUEST: c_uint = 4;
 pub(crate) const CONNECT_RESPONSE: c_uint = 5;
 pub(crate) const CONNECT_ERROR: c_uint = 6;
+pub(crate) const UNREACHABLE: c_uint = 7;
 pub(crate) const REJECTED: c_uint = 8;
 pub(crate) const ESTABLISHED: c_uint = 9;
 pub(crate) const DISCONNECTED: c_uint = 10;
 pub(crate) const MULTICAST_JOIN: c_uint = 12;
 pub(crate) const MULTICAST_ERROR: c_uint = 13;
+pub(crate) const TIMEWAIT_EXIT: c_uint = 15;
 
 /// The consumer's reason of a rejection.
 const REJ_CONSUMER: u16 = 28;

@@ -82,6 +82,11 @@ pub(crate) fn ptr_call<T>(f: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
     guarded(f).unwrap_or(ptr::null_mut())
 }
 
+/// Convention "a number, or -1 and errno".
+pub(crate) fn number_call(f: impl FnOnce() -> Result<isize, Errno>) -> isize {
+    guarded(f).unwrap_or(-1)
+}
+
 /// For functions that cannot report a failure.
 pub(crate) fn void_call(f: impl FnOnce() -> Result<(), Errno>) {
     let _ = guarded(f);

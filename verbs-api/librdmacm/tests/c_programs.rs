@@ -52,6 +52,22 @@ rocade_tests::c_programs! {
         identifiers_outlive_no_event,
         //= LRC-18 type=test
         devices_stay_open;
+    rsockets:
+        what_was_written_arrives,
+        half_of_it_is_closed,
+        threads_share_a_socket,
+        errors_are_those_of_tcp,
+        nobody_has_to_wait,
+        all_kinds_are_polled_together,
+        who_waits_hears_of_the_end,
+        pieces_and_peeks,
+        options_are_kept,
+        connections_leave_nothing,
+        a_backlog_is_no_limit,
+        memory_is_written_directly,
+        strangers_do_no_harm,
+        datagrams_arrive_whole,
+        datagrams_of_others_are_ignored;
     tutorials:
         //= EVT-06 type=test
         //= LRC-20 type=test

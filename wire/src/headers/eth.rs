@@ -98,6 +98,47 @@ impl AtomicEth {
     }
 }
 
+/// Place and size of a masked atomic. Its operands follow: words of 8 bytes, that of the lowest address first.
+//= XAW-03
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+pub struct MaskedEth {
+    /// Virtual address of the operand.
+    pub va: u64,
+    /// The region's remote key.
+    pub rkey: Rkey,
+    /// The operand has 2 to the power of this bytes.
+    pub log_size: u8,
+    /// Sent as zeros, ignored.
+    pub resv: [u8; 3],
+}
+
+impl MaskedEth {
+    /// Bytes on the wire.
+    pub const LEN: usize = 16;
+
+    /// Reads the header.
+    #[must_use]
+    pub const fn from_bytes(b: &[u8; Self::LEN]) -> Self {
+        Self {
+            va: be64(b, 0),
+            rkey: Rkey::new(be32(b, 8)),
+            log_size: b[12],
+            resv: [b[13], b[14], b[15]],
+        }
+    }
+
+    /// Writes the header.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let mut out = [0; Self::LEN];
+        out[..8].copy_from_slice(&self.va.to_be_bytes());
+        out[8..12].copy_from_slice(&self.rkey.get().to_be_bytes());
+        out[12] = self.log_size;
+        out[13..].copy_from_slice(&self.resv);
+        out
+    }
+}
+
 /// Datagram extended transport header.
 //= ETH-05
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]

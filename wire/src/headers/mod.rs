@@ -11,7 +11,9 @@ use core::fmt;
 pub use aeth::{Aeth, AtomicAckEth, NakCode, Syndrome};
 pub use bth::Bth;
 pub use dc::{DcEth, DcHello, DcRespEth};
-pub use eth::{AtomicEth, Deth, Feth, Ieth, ImmDt, Placement, Rdeth, Reth, Selectivity, XrcEth};
+pub use eth::{
+    AtomicEth, Deth, Feth, Ieth, ImmDt, MaskedEth, Placement, Rdeth, Reth, Selectivity, XrcEth,
+};
 
 use crate::{ExtHeaders, Opcode, Pkey, Psn, Qpn, Rkey};
 
@@ -75,6 +77,8 @@ pub struct Headers {
     pub aeth: Option<Aeth>,
     /// Result of an atomic request.
     pub atomic_ack: Option<AtomicAckEth>,
+    /// Place and size of a masked atomic.
+    pub masked: Option<MaskedEth>,
 }
 
 impl Headers {
@@ -96,6 +100,7 @@ impl Headers {
             ieth: None,
             aeth: None,
             atomic_ack: None,
+            masked: None,
         }
     }
 
@@ -129,7 +134,8 @@ impl Headers {
                 | flag(self.imm.is_some(), ExtHeaders::IMM_DT)
                 | flag(self.ieth.is_some(), ExtHeaders::IETH)
                 | flag(self.aeth.is_some(), ExtHeaders::AETH)
-                | flag(self.atomic_ack.is_some(), ExtHeaders::ATOMIC_ACK_ETH),
+                | flag(self.atomic_ack.is_some(), ExtHeaders::ATOMIC_ACK_ETH)
+                | flag(self.masked.is_some(), ExtHeaders::MASKED_ETH),
         )
     }
 
@@ -202,6 +208,9 @@ impl Headers {
         if ext.contains(ExtHeaders::ATOMIC_ACK_ETH) {
             headers.atomic_ack = Some(AtomicAckEth::from_bytes(cursor.take()?));
         }
+        if ext.contains(ExtHeaders::MASKED_ETH) {
+            headers.masked = Some(MaskedEth::from_bytes(cursor.take()?));
+        }
         Ok((headers, cursor.rest))
     }
 
@@ -235,6 +244,7 @@ impl Headers {
         let rest = put_some(rest, self.ieth.map(|ieth| ieth.0.get().to_be_bytes()))?;
         let rest = put_some(rest, self.aeth.as_ref().map(Aeth::to_bytes))?;
         let rest = put_some(rest, self.atomic_ack.as_ref().map(AtomicAckEth::to_bytes))?;
+        let rest = put_some(rest, self.masked.as_ref().map(MaskedEth::to_bytes))?;
         Some(total_len - rest.len())
     }
 }

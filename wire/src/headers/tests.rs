@@ -107,6 +107,16 @@ fn layouts() {
         compare: 0x1516_1718_191a_1b1c,
     };
     assert_eq!(atomic.to_bytes().as_slice(), bytes);
+    //= XAW-03 type=test
+    let bytes = count_up(16);
+    let masked = MaskedEth {
+        va: 0x0102_0304_0506_0708,
+        rkey: Rkey::new(0x090a_0b0c),
+        log_size: 13,
+        resv: [14, 15, 16],
+    };
+    assert_eq!(MaskedEth::from_bytes(bytes.first_chunk().unwrap()), masked);
+    assert_eq!(masked.to_bytes().as_slice(), bytes);
     let deth = Deth {
         qkey: Qkey::new(0x0102_0304),
         resv: 5,

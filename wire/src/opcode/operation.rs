@@ -88,7 +88,8 @@ macro_rules! operations {
                 (Service::Xrc, None) => "XRC RESERVED",
                 (Service::Dc, None) => "DC RESERVED",
                 (Service::Cnp, None) => "CNP RESERVED",
-                (Service::Manufacturer, _) => "MANUFACTURER",
+                $((Service::Manufacturer, Some(Operation::$variant)) => $name,)*
+                (Service::Manufacturer, None) => "MANUFACTURER",
             }
         }
     };
@@ -148,6 +149,16 @@ operations! {
     Flush = 0x1c, "FLUSH";
     /// ATOMIC WRITE (annex A19).
     AtomicWrite = 0x1d, "ATOMIC_WRITE";
+    /// Masked compare and swap: Rocade's own, only for peers that are Rocade.
+    MaskedCmpSwap = 0x18, "MASKED_CMP_SWAP";
+    /// Fetch and add on several fields, likewise.
+    MaskedFetchAdd = 0x19, "MASKED_FETCH_ADD";
+    /// Masked compare and swap of an XRC initiator, likewise.
+    XrcMaskedCmpSwap = 0x1a, "XRC_MASKED_CMP_SWAP";
+    /// Fetch and add on several fields of an XRC initiator, likewise.
+    XrcMaskedFetchAdd = 0x1b, "XRC_MASKED_FETCH_ADD";
+    /// Response to a masked atomic on more than 8 bytes, which are its payload, likewise.
+    WideAtomicAcknowledge = 0x12, "WIDE_ATOMIC_ACKNOWLEDGE";
     /// Congestion notification packet.
     Cnp = 0x01, "CNP";
 }
@@ -171,6 +182,7 @@ impl Operation {
                 | Self::ReadResponseOnly
                 | Self::Acknowledge
                 | Self::AtomicAcknowledge
+                | Self::WideAtomicAcknowledge
         )
     }
 
@@ -220,6 +232,32 @@ impl Operation {
     #[must_use]
     pub const fn is_atomic(self) -> bool {
         matches!(self, Self::CmpSwap | Self::FetchAdd)
+    }
+
+    /// A masked atomic, of whichever service.
+    #[must_use]
+    pub const fn is_masked_atomic(self) -> bool {
+        matches!(
+            self,
+            Self::MaskedCmpSwap
+                | Self::MaskedFetchAdd
+                | Self::XrcMaskedCmpSwap
+                | Self::XrcMaskedFetchAdd
+        )
+    }
+
+    /// Not of the standard, but Rocade's own: the codes 0xF2 and 0xF8 to 0xFB.
+    //= XAW-02
+    //= XAW-06
+    pub(super) const fn own(opcode: u8) -> Option<Self> {
+        match opcode {
+            0xf2 => Some(Self::WideAtomicAcknowledge),
+            0xf8 => Some(Self::MaskedCmpSwap),
+            0xf9 => Some(Self::MaskedFetchAdd),
+            0xfa => Some(Self::XrcMaskedCmpSwap),
+            0xfb => Some(Self::XrcMaskedFetchAdd),
+            _ => None,
+        }
     }
 
     /// First packet of several of a message.
@@ -281,6 +319,8 @@ impl Operation {
         //= OPC-00 OPC-02 OPC-04 OPC-12 OPC-17 OPC-26 ETH-11
         match self {
             Self::AtomicWrite => PayloadRule::Exactly(8),
+            Self::WideAtomicAcknowledge => PayloadRule::OneToMtu,
+            _ if self.is_masked_atomic() => PayloadRule::OneToMtu,
             Self::Cnp => PayloadRule::Exactly(16),
             Self::ReadRequest
             | Self::Acknowledge
@@ -306,7 +346,13 @@ impl Operation {
             Self::ReadResponseFirst
             | Self::ReadResponseLast
             | Self::ReadResponseOnly
+            | Self::WideAtomicAcknowledge
             | Self::Acknowledge => ExtHeaders::AETH,
+            //= XAW-03
+            Self::MaskedCmpSwap | Self::MaskedFetchAdd => ExtHeaders::MASKED_ETH,
+            Self::XrcMaskedCmpSwap | Self::XrcMaskedFetchAdd => {
+                ExtHeaders::XRCETH.union(ExtHeaders::MASKED_ETH)
+            }
             Self::AtomicAcknowledge => ExtHeaders::AETH.union(ExtHeaders::ATOMIC_ACK_ETH),
             Self::CmpSwap | Self::FetchAdd => ExtHeaders::ATOMIC_ETH,
             Self::SendLastInv | Self::SendOnlyInv => ExtHeaders::IETH,
@@ -328,6 +374,9 @@ impl Operation {
         if matches!(self, Self::Cnp) {
             //= OPC-33
             return matches!(service, Service::Cnp);
+        }
+        if self.is_masked_atomic() || matches!(self, Self::WideAtomicAcknowledge) {
+            return matches!(service, Service::Manufacturer);
         }
         if matches!(self, Self::Disconnect) {
             //= DCW-02

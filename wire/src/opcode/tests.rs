@@ -76,6 +76,11 @@ fn expected_ext_len(opcode: u8) -> Option<usize> {
         //= DCW-02 DCW-03 type=test
         6 if low == 0x1a => Some(16),
         6 if low < 0x1c => RC_EXT_LEN[low].map(|len| len + if is_response { 4 } else { 16 }),
+        //= XAW-02 type=test
+        //= XAW-06 type=test
+        7 if low == 0x12 => Some(4),
+        7 if matches!(low, 0x18 | 0x19) => Some(16),
+        7 if matches!(low, 0x1a | 0x1b) => Some(20),
         _ => None,
     }
 }
@@ -120,7 +125,7 @@ fn number_of_defined_codes_per_service() {
             .filter(|code| code.service() == service && code.operation().is_some())
             .count()
     };
-    assert_eq!(SERVICES.map(defined), [25, 12, 21, 2, 1, 25, 24, 0]);
+    assert_eq!(SERVICES.map(defined), [25, 12, 21, 2, 1, 25, 24, 5]);
 }
 
 #[test]

@@ -3,7 +3,10 @@
 use std::{ffi::c_int, ptr};
 
 use rocade_abi::{
-    exp::completion::{IBV_EXP_WC_UMR, IBV_EXP_WC_WITH_TIMESTAMP, ibv_exp_wc},
+    exp::completion::{
+        IBV_EXP_WC_MASKED_COMP_SWAP, IBV_EXP_WC_MASKED_FETCH_ADD, IBV_EXP_WC_UMR,
+        IBV_EXP_WC_WITH_TIMESTAMP, ibv_exp_wc,
+    },
     ibv_cq,
 };
 use rocade_emulator::{Completion, WcOpcode};
@@ -69,6 +72,9 @@ const fn opcode(opcode: WcOpcode) -> u32 {
     match opcode {
         //= UMR-16
         WcOpcode::Umr => IBV_EXP_WC_UMR,
+        //= XAT-24
+        WcOpcode::MaskedCompSwap => IBV_EXP_WC_MASKED_COMP_SWAP,
+        WcOpcode::MaskedFetchAdd => IBV_EXP_WC_MASKED_FETCH_ADD,
         plain => plain.code(),
     }
 }

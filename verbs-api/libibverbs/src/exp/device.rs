@@ -4,14 +4,16 @@ use std::{ffi::c_int, mem};
 
 use rocade_abi::{
     exp::device::{
-        IBV_EXP_DEVICE_ATTR_EXP_CAP_FLAGS, IBV_EXP_DEVICE_ATTR_INLINE_RECV_SZ,
+        IBV_EXP_DEVICE_ATTR_EXP_CAP_FLAGS, IBV_EXP_DEVICE_ATTR_EXT_ATOMIC_ARGS,
+        IBV_EXP_DEVICE_ATTR_INLINE_RECV_SZ, IBV_EXP_DEVICE_ATTR_MASKED_ATOMICS,
         IBV_EXP_DEVICE_ATTR_ODP, IBV_EXP_DEVICE_ATTR_UMR, IBV_EXP_DEVICE_ATTR_WITH_HCA_CORE_CLOCK,
-        IBV_EXP_DEVICE_ATTR_WITH_TIMESTAMP_MASK, IBV_EXP_DEVICE_MW_TYPE_2B, IBV_EXP_DEVICE_ODP,
+        IBV_EXP_DEVICE_ATTR_WITH_TIMESTAMP_MASK, IBV_EXP_DEVICE_EXT_ATOMICS,
+        IBV_EXP_DEVICE_EXT_MASKED_ATOMICS, IBV_EXP_DEVICE_MW_TYPE_2B, IBV_EXP_DEVICE_ODP,
         IBV_EXP_DEVICE_UMR, ibv_exp_device_attr,
     },
     ibv_context,
 };
-use rocade_emulator::{DeviceAttr, Indirect, limits};
+use rocade_emulator::{DeviceAttr, Indirect, MASKED_SIZES, limits};
 
 use crate::{
     context::ContextObject,
@@ -21,7 +23,16 @@ use crate::{
 
 /// What this device has besides `device_cap_flags`.
 //= XCON-04
-const CAP_FLAGS: u64 = IBV_EXP_DEVICE_ODP | IBV_EXP_DEVICE_MW_TYPE_2B | IBV_EXP_DEVICE_UMR;
+const CAP_FLAGS: u64 = IBV_EXP_DEVICE_ODP
+    | IBV_EXP_DEVICE_MW_TYPE_2B
+    | IBV_EXP_DEVICE_UMR
+    | IBV_EXP_DEVICE_EXT_ATOMICS
+    | IBV_EXP_DEVICE_EXT_MASKED_ATOMICS;
+
+/// Fields of a fetch-and-add have at most 8 bytes.
+const LOG_MAX_FIELD: u32 = 3;
+/// Four operands of 32 bytes.
+const LOG_MAX_OPERANDS: u32 = 7;
 
 /// `ibv_exp_query_device`: what is asked for and there; other bits of `comp_mask` are cleared (XDEC-01).
 //= XST-01
@@ -57,6 +68,8 @@ fn answer(source: &DeviceAttr, wanted: u32) -> ibv_exp_device_attr {
     let with_clock = has(IBV_EXP_DEVICE_ATTR_WITH_HCA_CORE_CLOCK);
     let with_flags = has(IBV_EXP_DEVICE_ATTR_EXP_CAP_FLAGS);
     let with_odp = has(IBV_EXP_DEVICE_ATTR_ODP);
+    let with_sizes = has(IBV_EXP_DEVICE_ATTR_EXT_ATOMIC_ARGS);
+    let with_masked = has(IBV_EXP_DEVICE_ATTR_MASKED_ATOMICS);
     let with_umr = has(IBV_EXP_DEVICE_ATTR_UMR);
     // Received data goes to memory, never into a completion: 0.
     has(IBV_EXP_DEVICE_ATTR_INLINE_RECV_SZ);
@@ -68,6 +81,20 @@ fn answer(source: &DeviceAttr, wanted: u32) -> ibv_exp_device_attr {
     }
     if with_flags {
         c.exp_device_cap_flags = u64::from(source.device_cap_flags) | CAP_FLAGS;
+    }
+    //= XAT-01..03
+    //= XST-03
+    if with_sizes {
+        c.ext_atom.log_atomic_arg_sizes = u64::from(MASKED_SIZES);
+        c.ext_atom.max_fa_bit_boundary = LOG_MAX_FIELD;
+        c.ext_atom.log_max_atomic_inline = LOG_MAX_OPERANDS;
+    }
+    //= XAT-04
+    //= XAT-05
+    if with_masked {
+        c.masked_atomic.masked_log_atomic_arg_sizes = u64::from(MASKED_SIZES);
+        c.masked_atomic.max_fa_bit_boundary = LOG_MAX_FIELD;
+        c.masked_atomic.log_max_atomic_inline = LOG_MAX_OPERANDS;
     }
     //= UMR-02
     //= XST-04

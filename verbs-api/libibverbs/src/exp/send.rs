@@ -13,7 +13,7 @@ use rocade_abi::{
 };
 use rocade_emulator::{SendFlags, SendPoster};
 
-use super::umr;
+use super::{atomics, umr};
 use crate::{
     complaint::Reason,
     ffi::{Errno, int_data_verb},
@@ -80,9 +80,11 @@ unsafe fn push(
             let what = "the queue pair was made without IBV_EXP_QP_CREATE_CROSS_CHANNEL";
             Err(Errno::INVAL.because(Reason::new(what, "")))
         }
-        IBV_EXP_WR_NOP
-        | IBV_EXP_WR_EXT_MASKED_ATOMIC_CMP_AND_SWP
-        | IBV_EXP_WR_EXT_MASKED_ATOMIC_FETCH_AND_ADD => {
+        IBV_EXP_WR_EXT_MASKED_ATOMIC_CMP_AND_SWP | IBV_EXP_WR_EXT_MASKED_ATOMIC_FETCH_AND_ADD => {
+            // SAFETY: same contract.
+            unsafe { atomics::push(poster, state, request) }
+        }
+        IBV_EXP_WR_NOP => {
             let what = format!("opcode {:#x}", request.exp_opcode);
             Err(Errno::OPNOTSUPP.because(qp_ex::not_offered(&what)))
         }

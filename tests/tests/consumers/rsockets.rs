@@ -1,0 +1,209 @@
+//! Programs on sockets over RDMA: those of rdmacm-utils, and programs that know TCP only, under librspreload.
+
+use std::{
+    fs,
+    io::Read,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+use rocade_tests::{
+    harness::{Device, Process, Rig},
+    or_skip,
+    skip::Reason,
+};
+
+use crate::{LIMIT, LINKS, RDMACM, cm};
+
+/// Port space of streams, as in service IDs.
+const TCP: u16 = 0x0106;
+const IP: &str = "127.0.0.1";
+/// Debian's library that brings programs here.
+const PRELOAD: &str = "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so";
+/// Ample for all sizes of a benchmark.
+const ALL_SIZES: Duration = Duration::from_secs(300);
+
+/// Runs a server and a client, which both have to succeed.
+fn pair(rig: &Rig, server: &str, port: u16, client: &str) -> [String; 2] {
+    let server = cm::serve(rig, server, port);
+    let client = cm::start(rig, client).finish(ALL_SIZES).expect_success();
+    let server = server.finish(LIMIT).expect_success();
+    for output in [&client, &server] {
+        let complains = output.lines().any(|line| line.starts_with("rocade"));
+        assert!(!complains, "{output}");
+        assert!(!output.contains("data verification failed"), "{output}");
+    }
+    [server, client]
+}
+
+/// `name` as server and client, over both links, at an address.
+fn on_all_links(name: &str, port: u16, arguments: &str, address: &str, expected: &[&str]) {
+    for link in LINKS {
+        let rig = or_skip!(Rig::loopback(RDMACM)).with_link(link);
+        let server = format!("{name} -b {address} {arguments}");
+        let client = format!("{name} -s {address} {arguments}");
+        for output in pair(&rig, &server, port, &client) {
+            for word in expected {
+                assert!(output.contains(word), "{output}");
+            }
+        }
+    }
+}
+
+/// Every byte is looked at; sizes from 64 bytes to 6 MB.
+#[test]
+fn rstream_of_all_sizes() {
+    on_all_links("rstream", 7471, "-T v -S all", IP, &["64_lat", "6m_bw"]);
+}
+
+/// Calls that wait, poll, or do neither; addresses found by the connection manager.
+#[test]
+fn rstream_in_all_ways() {
+    for way in ["-T b", "-T a", "-T n", "-T r", "-f ip", "-k 30"] {
+        let arguments = format!("-T v {way} -S 5000 -C 50 -I 50 -B 8192 -i 128");
+        on_all_links("rstream", 7471, &arguments, IP, &["custom"]);
+    }
+}
+
+#[test]
+fn rstream_over_ipv6() {
+    let arguments = "-T v -f ipv6 -S 5000 -I 50";
+    on_all_links("rstream", 7471, arguments, "::1", &["custom"]);
+}
+
+/// Memory that the other side writes directly.
+#[test]
+fn riostream_of_all_sizes() {
+    on_all_links("riostream", 7471, "-T v -S all", IP, &["64_lat", "6m_bw"]);
+}
+
+#[test]
+fn riostream_in_all_ways() {
+    for way in ["-T b", "-T a", "-T n"] {
+        let arguments = format!("-T v {way} -S 5000 -C 50 -I 50");
+        on_all_links("riostream", 7471, &arguments, IP, &["custom"]);
+    }
+}
+
+/// 100 MB, no two pages alike.
+#[test]
+fn rcopy_of_a_large_file() {
+    for link in LINKS {
+        let rig = or_skip!(Rig::loopback(RDMACM)).with_link(link);
+        let (from, to) = (rig.dir().join("from"), rig.dir().join("to"));
+        let words = (0_u32..25_000_000).flat_map(|at| at.wrapping_mul(0x9e37_79b9).to_le_bytes());
+        fs::write(&from, words.collect::<Vec<u8>>()).expect("room for a file");
+        let mut server = cm::serve(&rig, "rcopy", 7427);
+        let (from_name, to_name) = (from.display(), to.display());
+        let client = cm::start(&rig, &format!("rcopy {from_name} 127.0.0.1:{to_name}"));
+        let output = client.finish(LIMIT).expect_success();
+        assert!(output.contains("100000000 bytes"), "{output}");
+        assert!(same(&from, &to), "the copy differs");
+        server.kill();
+    }
+}
+
+fn same(one: &Path, other: &Path) -> bool {
+    let read = |path: &Path| {
+        let mut bytes = Vec::new();
+        let mut file = fs::File::open(path).expect("the file is there");
+        file.read_to_end(&mut bytes).expect("it can be read");
+        bytes
+    };
+    read(one) == read(other)
+}
+
+/// Starts a server whose UDP port nobody else tells of.
+fn serve_datagrams(rig: &Rig, words: &str, port: u16) -> Process {
+    let mut server = cm::start(rig, words);
+    let line = format!(":{port} ");
+    server.wait_until("its UDP port", LIMIT, |_| {
+        let sockets = rig.start_plain("ss", &["ss", "-lun"]).finish(LIMIT);
+        sockets.output.contains(&line).then_some(())
+    });
+    server
+}
+
+/// Datagrams, which the server counts or sends back; it never ends by itself.
+#[test]
+fn udpong() {
+    for link in LINKS {
+        for way in ["-T e", "-T b -T e", "-T a -T e", "-T b"] {
+            let rig = or_skip!(Rig::loopback(RDMACM)).with_link(link);
+            let mut server = serve_datagrams(&rig, &format!("udpong -b 127.0.0.1 {way}"), 7174);
+            for size in [64, 1000, 1400] {
+                let client = format!("udpong -s 127.0.0.1 {way} -S {size} -C 300");
+                let output = cm::start(&rig, &client).finish(LIMIT).expect_success();
+                assert!(output.contains("custom"), "{output}");
+            }
+            server.kill();
+        }
+    }
+}
+
+/// Who waits for a peer that is killed is told soon; in either role.
+#[test]
+fn a_killed_peer_is_noticed() {
+    for link in LINKS {
+        for survivor in 0..2 {
+            let rig = or_skip!(Rig::loopback(RDMACM)).with_link(link);
+            let arguments = "-T b -S 1000 -C 1 -I 100000000";
+            let server = cm::serve(&rig, &format!("rstream -b 127.0.0.1 {arguments}"), 7471);
+            let client = cm::start(&rig, &format!("rstream -s 127.0.0.1 {arguments}"));
+            let mut both = [server, client];
+            // Until they are at it.
+            let busy = Instant::now() + LIMIT;
+            for process in &both {
+                let at_it = Duration::from_millis(100);
+                while process.cpu_time().unwrap_or_default() < at_it && Instant::now() < busy {
+                    thread::sleep(Duration::from_millis(10));
+                }
+            }
+            both[1 - survivor].kill();
+            let [server, client] = both;
+            let left = if survivor == 0 { server } else { client };
+            left.finish(LIMIT);
+        }
+    }
+}
+
+/// Programs under the library, and what of theirs is found.
+fn preload(program: &'static str, package: &'static str) -> Result<Rig, Reason> {
+    if !Path::new(PRELOAD).is_file() {
+        return Err(Reason::Package("librdmacm1".to_owned()));
+    }
+    Rig::loopback(&[(program, package), ("ip", "iproute2")])
+}
+
+fn start_preloaded(rig: &Rig, environment: &str, words: &str) -> Process {
+    let preload = format!("LD_PRELOAD={PRELOAD}");
+    let words: Vec<&str> = ["env", &preload]
+        .into_iter()
+        .chain(environment.split_whitespace())
+        .chain(words.split(' '))
+        .collect();
+    rig.start(words[2], &Device::on("lo"), &words)
+}
+
+/// A program that knows TCP only. That it went over RDMA is seen by who listens.
+#[test]
+fn sockperf_under_librspreload() {
+    for link in LINKS {
+        let rig = or_skip!(preload("sockperf", "sockperf")).with_link(link);
+        let server = "sockperf sr --tcp -i 127.0.0.1 -p 6001";
+        let mut server = start_preloaded(&rig, "", server);
+        rig.wait_service(&mut server, TCP, 6001, LIMIT);
+        for client in ["pp -t 1", "ping-pong -t 1 -m 5000 --full-rtt"] {
+            let words = format!("sockperf {client} --tcp -i 127.0.0.1 -p 6001");
+            let client = start_preloaded(&rig, "", &words);
+            let output = client.finish(LIMIT).expect_success();
+            assert!(output.contains("percentile 50.000"), "{output}");
+            assert!(
+                output.contains("# dropped messages = 0; # duplicated messages = 0"),
+                "{output}"
+            );
+        }
+        server.kill();
+    }
+}

@@ -1,0 +1,177 @@
+//! Masked atomics: compare-and-swap under masks, fetch-and-add on several fields (XAT-*).
+
+/// An operand of up to 32 bytes: words of 8 bytes in the byte order of the host, that of the lowest address first. A shorter
+/// one is in the first words, one of 4 bytes in the lower half of the first (XAT-13, XAT-14).
+pub type Words = [u64; 4];
+
+/// Sizes of operands, as a mask: bit n for 2^n bytes.
+pub const MASKED_SIZES: u8 = 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5;
+
+/// What a masked atomic does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MaskedOp {
+    /// Where the value and `compare` agree in all bits of `compare_mask`, the bits of `swap_mask` become those of
+    /// `swap` (XAT-17).
+    CmpSwap {
+        /// Expected value.
+        compare: Words,
+        /// Bits of it that count.
+        compare_mask: Words,
+        /// New value.
+        swap: Words,
+        /// Bits of it that count.
+        swap_mask: Words,
+    },
+    /// Adds, where nothing is carried out of a bit that `boundary` marks (XAT-19).
+    FetchAdd {
+        /// Addend.
+        add: Words,
+        /// The highest bit of each field.
+        boundary: Words,
+    },
+}
+
+/// Bytes that an operand of 2^`log_size` bytes takes in a packet (XAW-04).
+pub(crate) const fn wire_len(log_size: u8) -> usize {
+    if log_size < 3 { 8 } else { 1 << log_size }
+}
+
+/// Is there a masked atomic on so many bytes?
+pub(crate) const fn is_size(log_size: u8) -> bool {
+    log_size < 8 && MASKED_SIZES & 1 << log_size != 0
+}
+
+impl MaskedOp {
+    /// The value after it, for an operand of 2^`log_size` bytes that has been `old`.
+    //= XAT-17
+    //= XAT-18
+    //= XAT-19..21
+    #[must_use]
+    pub fn apply(&self, log_size: u8, old: &Words) -> Words {
+        let width = if log_size < 3 { 32 } else { 64 };
+        let mut new = *old;
+        let words = wire_len(log_size) / 8;
+        match self {
+            Self::CmpSwap {
+                compare,
+                compare_mask,
+                swap,
+                swap_mask,
+            } => {
+                let all = u64::MAX >> (64 - width);
+                let differs = |i: usize| (old[i] ^ compare[i]) & compare_mask[i] & all != 0;
+                if (0..words).any(differs) {
+                    return new;
+                }
+                for i in 0..words {
+                    let mask = swap_mask[i] & all;
+                    new[i] = old[i] & !mask | swap[i] & mask;
+                }
+            }
+            Self::FetchAdd { add, boundary } => {
+                for i in 0..words {
+                    new[i] = add_fields(old[i], add[i], boundary[i], width);
+                }
+            }
+        }
+        new
+    }
+
+    /// The operands as they are sent: swap, compare, swap mask, compare mask; or addend, boundary. Returns their
+    /// length in bytes.
+    //= XAW-03
+    //= XAW-04
+    pub(crate) fn to_wire(self, log_size: u8, out: &mut [u8; 128]) -> usize {
+        let len = wire_len(log_size);
+        let (operands, count) = match self {
+            Self::CmpSwap {
+                compare,
+                compare_mask,
+                swap,
+                swap_mask,
+            } => ([swap, compare, swap_mask, compare_mask], 4),
+            Self::FetchAdd { add, boundary } => ([add, boundary, [0; 4], [0; 4]], 2),
+        };
+        for (operand, part) in operands.iter().zip(out[..count * len].chunks_mut(len)) {
+            put_words(operand, log_size, part);
+        }
+        count * len
+    }
+
+    /// The operands of a packet, `None` where their length is wrong.
+    pub(crate) fn from_wire(swap: bool, log_size: u8, bytes: &[u8]) -> Option<Self> {
+        let len = wire_len(log_size);
+        let count = if swap { 4 } else { 2 };
+        if bytes.len() != count * len {
+            return None;
+        }
+        let operand = |index: usize| get_words(log_size, &bytes[index * len..][..len]);
+        Some(if swap {
+            Self::CmpSwap {
+                swap: operand(0),
+                compare: operand(1),
+                swap_mask: operand(2),
+                compare_mask: operand(3),
+            }
+        } else {
+            Self::FetchAdd {
+                add: operand(0),
+                boundary: operand(1),
+            }
+        })
+    }
+}
+
+/// The sum, with nothing carried out of the bits of `boundary` and the highest of `width`.
+//= XAT-20
+const fn add_fields(old: u64, add: u64, boundary: u64, width: u32) -> u64 {
+    let all = u64::MAX >> (64 - width);
+    let ends = (boundary | 1 << (width - 1)) & all;
+    let below = all & !ends;
+    ((old & below) + (add & below)) ^ ((old ^ add) & ends)
+}
+
+/// Writes an operand as it is sent.
+pub(crate) fn put_words(words: &Words, log_size: u8, out: &mut [u8]) {
+    for (index, (word, place)) in words.iter().zip(out.chunks_exact_mut(8)).enumerate() {
+        let word = if log_size < 3 && index == 0 {
+            *word & u64::from(u32::MAX)
+        } else {
+            *word
+        };
+        place.copy_from_slice(&word.to_be_bytes());
+    }
+}
+
+/// Reads one.
+pub(crate) fn get_words(log_size: u8, bytes: &[u8]) -> Words {
+    let mut words = [0; 4];
+    for (word, place) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+        *word = u64::from_be_bytes(*place);
+    }
+    if log_size < 3 {
+        words[0] &= u64::from(u32::MAX);
+    }
+    words
+}
+
+/// The bytes of an operand as they are in memory here; returns their length.
+//= XAT-25
+pub(crate) fn to_memory(words: &Words, log_size: u8, out: &mut [u8; 32]) -> usize {
+    if log_size < 3 {
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the value is in the lower half"
+        )]
+        let value = words[0] as u32;
+        out[..4].copy_from_slice(&value.to_ne_bytes());
+        return 4;
+    }
+    for (word, place) in words.iter().zip(out.chunks_exact_mut(8)) {
+        place.copy_from_slice(&word.to_ne_bytes());
+    }
+    1 << log_size
+}
+
+#[cfg(test)]
+mod tests;

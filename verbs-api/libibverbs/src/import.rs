@@ -1,0 +1,199 @@
+//! Importing: another handle on a device, domain, region or device memory of this process.
+//!
+//! With a kernel driver, processes pass each other the descriptor of an open device. Here the device is in the
+//! process, with its memory: a descriptor of another process's leads nowhere, and within the process it is known by the
+//! file behind it, however often it was duplicated.
+
+use std::{
+    collections::HashMap,
+    ffi::c_int,
+    fs::File,
+    mem::ManuallyDrop,
+    os::{
+        fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd},
+        unix::fs::MetadataExt as _,
+    },
+    ptr,
+    sync::{Arc, Weak},
+};
+
+use rocade_abi::{ibv_context, ibv_dm, ibv_mr, ibv_pd};
+use rocade_emulator::{Dm, Mr, Pd};
+
+use crate::{
+    complaint::Reason,
+    context::{self, ContextObject},
+    dm::{self, DmObject},
+    ffi::{Errno, ptr_verb, void_verb},
+    mr::{self, MrObject},
+    pd_mr::{self, InUse, Known, PdObject},
+    process,
+};
+
+/// What can be imported, by the handle that its C object shows.
+#[derive(Default)]
+pub(crate) struct Offers {
+    devices: Vec<(FileKey, Weak<ContextObject>)>,
+    domains: HashMap<u32, (Pd, Known)>,
+    regions: HashMap<u32, Mr>,
+    memories: HashMap<u32, Dm>,
+    /// Handles of device memory given so far.
+    named: u32,
+}
+
+/// Device and inode of an open file.
+type FileKey = (u64, u64);
+
+/// Those of this process: a child has none of its parent's.
+fn with_offers<R>(f: impl FnOnce(&mut Offers) -> R) -> R {
+    f(&mut process::offers().lock())
+}
+
+fn file_key(fd: RawFd) -> Result<FileKey, Errno> {
+    if fd < 0 {
+        return Err(Errno(libc::EBADF));
+    }
+    // SAFETY: the descriptor is only looked at, and left as it is.
+    let file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd) });
+    let known = file.metadata();
+    let known = known.map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EBADF)))?;
+    Ok((known.dev(), known.ino()))
+}
+
+/// A context was opened.
+pub(crate) fn offer_device(context: &Arc<ContextObject>) {
+    let Ok(key) = file_key(context.context().command_fd()) else {
+        return;
+    };
+    with_offers(|offers| {
+        offers.devices.retain(|(_, other)| other.strong_count() > 0);
+        offers.devices.push((key, Arc::downgrade(context)));
+    });
+}
+
+/// A domain was made.
+pub(crate) fn offer_domain(pd: &Pd, in_use: &InUse) {
+    let handle = pd.handle();
+    let offer = (pd.clone(), in_use.known());
+    with_offers(|offers| offers.domains.insert(handle, offer));
+}
+
+/// It has ended.
+pub(crate) fn withdraw_domain(pd: &Pd) {
+    with_offers(|offers| offers.domains.remove(&pd.handle()));
+}
+
+/// A region was made.
+pub(crate) fn offer_region(mr: &Mr) {
+    with_offers(|offers| offers.regions.insert(mr.lkey().get(), mr.clone()));
+}
+
+/// It has ended.
+pub(crate) fn withdraw_region(mr: &Mr) {
+    with_offers(|offers| offers.regions.remove(&mr.lkey().get()));
+}
+
+/// Device memory was made; gives its handle.
+pub(crate) fn offer_memory(dm: &Dm) -> u32 {
+    with_offers(|offers| {
+        offers.named += 1;
+        offers.memories.insert(offers.named, dm.clone());
+        offers.named
+    })
+}
+
+/// It has ended.
+pub(crate) fn withdraw_memory(handle: u32) {
+    with_offers(|offers| offers.memories.remove(&handle));
+}
+
+fn unknown(what: &str, handle: u32) -> Errno {
+    let what = format!("there is no {what} with handle {handle} on this device");
+    Errno::INVAL.because(Reason::new(what, ""))
+}
+
+/// `ibv_import_device`: the descriptor is the context's from then on.
+pub(crate) unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
+    ptr_verb(|| {
+        let key = file_key(cmd_fd)?;
+        let found = with_offers(|offers| {
+            let mut devices = offers.devices.iter();
+            devices.find_map(|(known, context)| context.upgrade().filter(|_| *known == key))
+        });
+        let found = found.ok_or_else(|| {
+            let what = format!("descriptor {cmd_fd} is no open device of this process");
+            let advice = "devices of other processes cannot be imported: they are in there";
+            Errno::INVAL.because(Reason::new(what, advice))
+        })?;
+        // SAFETY: by contract it is given to us.
+        let fd = unsafe { OwnedFd::from_raw_fd(cmd_fd) };
+        debug_assert_eq!(fd.as_raw_fd(), cmd_fd);
+        Ok(context::open_again(&found, fd))
+    })
+}
+
+/// `ibv_import_pd`.
+pub(crate) unsafe extern "C" fn ibv_import_pd(
+    context: *mut ibv_context,
+    pd_handle: u32,
+) -> *mut ibv_pd {
+    ptr_verb(|| {
+        // SAFETY: by contract an open context.
+        let context = unsafe { ContextObject::share(context) }?;
+        let found = with_offers(|offers| {
+            let (pd, in_use) = offers.domains.get(&pd_handle)?;
+            Some((pd.clone(), in_use.hold()?))
+        });
+        let found = found.filter(|(pd, _)| pd.is_of(context.context()));
+        let (pd, in_use) = found.ok_or_else(|| unknown("protection domain", pd_handle))?;
+        pd_mr::imported(pd, in_use, context)
+    })
+}
+
+/// `ibv_unimport_pd`: the domain itself stays.
+pub(crate) unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
+    // SAFETY: by contract an imported domain that is not used afterwards.
+    void_verb(|| unsafe { PdObject::end(pd, |_| Ok(())) });
+}
+
+/// `ibv_import_mr`: address and length are not known.
+pub(crate) unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, mr_handle: u32) -> *mut ibv_mr {
+    ptr_verb(|| {
+        // SAFETY: by contract a live domain.
+        let state = unsafe { PdObject::borrow(pd) }?.inner();
+        let found = with_offers(|offers| offers.regions.get(&mr_handle).cloned());
+        let found = found.filter(|mr| mr.is_of(state.pd()));
+        let mr = found.ok_or_else(|| unknown("region", mr_handle))?;
+        mr::imported(pd, state, mr)
+    })
+}
+
+/// `ibv_unimport_mr`: the region itself stays.
+pub(crate) unsafe extern "C" fn ibv_unimport_mr(mr: *mut ibv_mr) {
+    // SAFETY: by contract an imported region that is not used afterwards.
+    void_verb(|| unsafe { MrObject::end(mr, |_| Ok(())) });
+}
+
+/// `ibv_import_dm`.
+pub(crate) unsafe extern "C" fn ibv_import_dm(
+    context: *mut ibv_context,
+    dm_handle: u32,
+) -> *mut ibv_dm {
+    ptr_verb(|| {
+        // SAFETY: by contract an open context.
+        let context = unsafe { ContextObject::share(context) }?;
+        let found = with_offers(|offers| offers.memories.get(&dm_handle).cloned());
+        let found = found.filter(|dm| dm.is_from(context.context()));
+        let memory = found.ok_or_else(|| unknown("device memory", dm_handle))?;
+        dm::new_dm(memory, context, dm_handle)
+    })
+}
+
+/// `ibv_unimport_dm`: the memory itself stays.
+pub(crate) unsafe extern "C" fn ibv_unimport_dm(dm: *mut ibv_dm) {
+    // SAFETY: by contract imported memory that is not used afterwards.
+    void_verb(|| unsafe { DmObject::end(dm, |_| Ok(())) });
+}
+
+/// Where the address of an imported region would be.
+pub(crate) const NO_ADDRESS: *mut std::ffi::c_void = ptr::null_mut();

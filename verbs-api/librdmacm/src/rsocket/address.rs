@@ -1,0 +1,139 @@
+//! Addresses as programs see them.
+
+use std::{
+    ffi::c_int,
+    mem::{size_of, zeroed},
+    net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6},
+    ptr,
+};
+
+use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
+
+use crate::{ffi::Errno, id::address_len};
+
+/// Reads an address from C.
+///
+/// # Errors
+/// `EINVAL` where it is too short, `EAFNOSUPPORT` where it is none of IP.
+///
+/// # Safety
+/// It must be NULL or readable for `len` bytes.
+pub(super) unsafe fn read(addr: *const sockaddr, len: socklen_t) -> Result<SocketAddr, Errno> {
+    if addr.is_null() {
+        return Err(Errno(libc::EFAULT));
+    }
+    let len = usize::try_from(len).unwrap_or(0);
+    if len < size_of::<u16>() {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: all zeroes are an address.
+    let mut storage: sockaddr_storage = unsafe { zeroed() };
+    let len = len.min(size_of::<sockaddr_storage>());
+    // SAFETY: both are that long.
+    unsafe { ptr::copy_nonoverlapping(addr.cast::<u8>(), (&raw mut storage).cast(), len) };
+    let needed = address_len(storage.ss_family.into()).ok_or(Errno(libc::EAFNOSUPPORT))?;
+    if len < needed {
+        return Err(Errno::INVAL);
+    }
+    from_storage(&storage).ok_or(Errno(libc::EAFNOSUPPORT))
+}
+
+/// The address in there; `None` where it is none of IP.
+pub(super) fn from_storage(storage: &sockaddr_storage) -> Option<SocketAddr> {
+    match c_int::from(storage.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: the family says so, and the storage is large enough.
+            let v4 = unsafe { ptr::from_ref(storage).cast::<sockaddr_in>().read() };
+            let ip = u32::from_be(v4.sin_addr.s_addr);
+            Some(SocketAddrV4::new(ip.into(), u16::from_be(v4.sin_port)).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: likewise.
+            let v6 = unsafe { ptr::from_ref(storage).cast::<sockaddr_in6>().read() };
+            let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
+            let flow = u32::from_be(v6.sin6_flowinfo);
+            let port = u16::from_be(v6.sin6_port);
+            Some(SocketAddrV6::new(ip, port, flow, v6.sin6_scope_id).into())
+        }
+        _ => None,
+    }
+}
+
+/// The other way.
+pub(super) fn to_storage(addr: SocketAddr) -> sockaddr_storage {
+    // SAFETY: all zeroes are an address.
+    let mut storage: sockaddr_storage = unsafe { zeroed() };
+    match addr {
+        SocketAddr::V4(addr) => {
+            // SAFETY: all zeroes are an address.
+            let mut v4: sockaddr_in = unsafe { zeroed() };
+            v4.sin_family = family(libc::AF_INET);
+            v4.sin_port = addr.port().to_be();
+            v4.sin_addr.s_addr = u32::from(*addr.ip()).to_be();
+            // SAFETY: the storage is large enough, and aligned for each.
+            unsafe { (&raw mut storage).cast::<sockaddr_in>().write(v4) };
+        }
+        SocketAddr::V6(addr) => {
+            // SAFETY: all zeroes are an address.
+            let mut v6: sockaddr_in6 = unsafe { zeroed() };
+            v6.sin6_family = family(libc::AF_INET6);
+            v6.sin6_port = addr.port().to_be();
+            v6.sin6_flowinfo = addr.flowinfo().to_be();
+            v6.sin6_addr.s6_addr = addr.ip().octets();
+            v6.sin6_scope_id = addr.scope_id();
+            // SAFETY: as above.
+            unsafe { (&raw mut storage).cast::<sockaddr_in6>().write(v6) };
+        }
+    }
+    storage
+}
+
+fn family(family: c_int) -> libc::sa_family_t {
+    libc::sa_family_t::try_from(family).unwrap_or(0)
+}
+
+/// An address for the network: IPv4 is IPv4, also where an IPv6 socket is told of it.
+pub(super) fn unmapped(addr: SocketAddr) -> SocketAddr {
+    match addr.ip() {
+        IpAddr::V6(ip) => ip
+            .to_ipv4_mapped()
+            .map_or(addr, |ip| SocketAddr::new(ip.into(), addr.port())),
+        IpAddr::V4(_) => addr,
+    }
+}
+
+/// An address for the program: an IPv6 socket knows IPv4 as part of IPv6.
+pub(super) fn for_domain(addr: SocketAddr, domain: c_int) -> SocketAddr {
+    match addr.ip() {
+        IpAddr::V4(ip) if domain == libc::AF_INET6 => {
+            SocketAddr::new(ip.to_ipv6_mapped().into(), addr.port())
+        }
+        _ => addr,
+    }
+}
+
+/// Writes an address for C, as much as there is room for, and says how long it is.
+///
+/// # Safety
+/// `addr` must be writable for `*len` bytes, and `len` be NULL or valid.
+pub(super) unsafe fn write(
+    found: SocketAddr,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+) -> Result<(), Errno> {
+    // SAFETY: by contract.
+    let room = unsafe { len.as_mut() }.ok_or(Errno(libc::EFAULT))?;
+    let storage = to_storage(found);
+    let full = address_len(storage.ss_family.into()).ok_or(Errno::INVAL)?;
+    let fits = full.min(usize::try_from(*room).unwrap_or(0));
+    if fits > 0 && addr.is_null() {
+        return Err(Errno(libc::EFAULT));
+    }
+    if fits > 0 {
+        let from = (&raw const storage).cast::<u8>();
+        // SAFETY: the storage is that long; by contract writable.
+        unsafe { ptr::copy_nonoverlapping(from, addr.cast::<u8>(), fits) };
+    }
+    *room = socklen_t::try_from(full).unwrap_or(0);
+    Ok(())
+}

@@ -1,0 +1,440 @@
+//! How stream sockets get connected.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, atomic::Ordering},
+};
+
+use rocade_rsockets::{ConnData, End};
+
+use super::{
+    address,
+    cm::{Id, OPTION_AFONLY, OPTION_REUSEADDR, OPTION_TOS},
+    link::Link,
+    process::Process,
+    service::News,
+    stream::{Listener, Phase, State, StreamSocket},
+    wait::{IN, OUT},
+};
+use crate::{event, ffi::Errno, id::PS_TCP};
+
+/// What a program expects to hear when an address leads nowhere.
+fn unreachable(errno: Errno) -> Errno {
+    match errno.0 {
+        libc::ENODEV | libc::EADDRNOTAVAIL => Errno(libc::ENETUNREACH),
+        _ => errno,
+    }
+}
+
+impl State {
+    /// The ID, which is made when it is first needed.
+    fn id(&mut self, process: &'static Process, token: usize) -> Result<&Id, Errno> {
+        if self.id.is_none() {
+            let id = Id::new(process.service()?.channel(), token, PS_TCP)?;
+            if self.options.reuse_addr {
+                id.set_option(OPTION_REUSEADDR, &1_i32.to_ne_bytes())?;
+            }
+            if let Some(only) = self.options.v6_only {
+                id.set_option(OPTION_AFONLY, &i32::from(only).to_ne_bytes())?;
+            }
+            if let Some(tos) = self.options.tos {
+                id.set_option(OPTION_TOS, &[tos])?;
+            }
+            self.id = Some(id);
+        }
+        self.id.as_ref().ok_or(Errno::INVAL)
+    }
+
+    /// It could not be connected: what is left of the attempt, to be dropped without the lock.
+    fn fail(&mut self, error: i32) -> (Option<Link>, Option<Id>) {
+        self.phase = Phase::Failed;
+        self.error = error;
+        self.changed();
+        (self.link.take(), self.id.take())
+    }
+}
+
+impl StreamSocket {
+    fn check_family(&self, addr: SocketAddr) -> Result<(), Errno> {
+        let fits = if addr.is_ipv4() {
+            libc::AF_INET
+        } else {
+            libc::AF_INET6
+        };
+        if fits == self.domain {
+            Ok(())
+        } else {
+            Err(Errno(libc::EAFNOSUPPORT))
+        }
+    }
+
+    pub(super) fn bind(&self, process: &'static Process, addr: SocketAddr) -> Result<(), Errno> {
+        self.check_family(addr)?;
+        let mut state = self.state.lock();
+        let is_bound = state.id.as_ref().and_then(Id::local).is_some();
+        if !matches!(state.phase, Phase::New) || is_bound {
+            return Err(Errno::INVAL);
+        }
+        let id = state.id(process, self.token)?;
+        id.bind(address::unmapped(addr))
+            .map_err(|errno| match errno.0 {
+                libc::ENODEV => Errno(libc::EADDRNOTAVAIL),
+                _ => errno,
+            })
+    }
+
+    pub(super) fn listen(&self, process: &'static Process, backlog: i32) -> Result<(), Errno> {
+        let mut state = self.state.lock();
+        let most = usize::try_from(backlog).unwrap_or(0).max(1);
+        match &mut state.phase {
+            Phase::Listening(listener) => {
+                listener.backlog = most;
+                return Ok(());
+            }
+            Phase::New => {}
+            _ => return Err(Errno::INVAL),
+        }
+        let any = if self.domain == libc::AF_INET6 {
+            "[::]:0"
+        } else {
+            "0.0.0.0:0"
+        };
+        let id = state.id(process, self.token)?;
+        if id.local().is_none() {
+            id.bind(any.parse().map_err(|_| Errno::INVAL)?)?;
+        }
+        // Requests are read at once; how many connections are made is decided here.
+        id.listen(0)?;
+        state.phase = Phase::Listening(Listener {
+            backlog: most,
+            ..Listener::default()
+        });
+        Ok(())
+    }
+
+    pub(super) fn connect(&self, process: &'static Process, addr: SocketAddr) -> Result<(), Errno> {
+        let nonblocking = self.nonblocking.load(Ordering::Relaxed);
+        self.check_family(addr)?;
+        {
+            let mut state = self.state.lock();
+            match &state.phase {
+                Phase::New => {}
+                Phase::Failed => {
+                    state.phase = Phase::New;
+                    state.error = 0;
+                }
+                Phase::Connecting if nonblocking => return Err(Errno(libc::EALREADY)),
+                Phase::Connecting => return self.finish_connect(state),
+                Phase::Connected | Phase::Accepting(_) => return Err(Errno(libc::EISCONN)),
+                Phase::Listening(_) => return Err(Errno(libc::EISCONN)),
+                Phase::Closed => return Err(Errno(libc::EBADF)),
+            }
+            let id = state.id(process, self.token)?;
+            id.resolve_addr(None, here_if_anywhere(address::unmapped(addr)))
+                .map_err(unreachable)?;
+            state.phase = Phase::Connecting;
+            if nonblocking {
+                return Err(Errno(libc::EINPROGRESS));
+            }
+            self.finish_connect(state)
+        }
+    }
+
+    /// Waits for what becomes of it.
+    fn finish_connect(&self, state: parking_lot::MutexGuard<'_, State>) -> Result<(), Errno> {
+        drop(state);
+        self.wait(OUT, false, None, |state| match state.phase {
+            Phase::Connecting => Ok(None),
+            Phase::Connected => Ok(Some(())),
+            _ => match state.take_error() {
+                0 => Err(Errno(libc::ECONNABORTED)),
+                error => Err(Errno(error)),
+            },
+        })
+    }
+
+    pub(super) fn accept(&self, process: &'static Process) -> Result<Arc<Self>, Errno> {
+        let nonblocking = self.nonblocking.load(Ordering::Relaxed);
+        let accepted = self.wait(IN, nonblocking, None, |state| match &mut state.phase {
+            Phase::Listening(listener) => Ok(listener.ready.pop_front()),
+            Phase::Closed => Err(Errno(libc::EBADF)),
+            _ => Err(Errno::INVAL),
+        })?;
+        self.admit(process);
+        Ok(accepted)
+    }
+
+    /// Back to the queue: no descriptor could be made for it.
+    pub(super) fn unaccept(&self, socket: Arc<Self>) {
+        let mut state = self.state.lock();
+        if let Phase::Listening(listener) = &mut state.phase {
+            listener.ready.push_front(socket);
+            state.changed();
+        } else {
+            drop(state);
+            socket.close();
+        }
+    }
+
+    /// Accepts requests that wait, as many as there may be connections that nobody has taken.
+    fn admit(&self, process: &'static Process) {
+        loop {
+            let (id, data, options) = {
+                let mut state = self.state.lock();
+                let options = state.options.clone();
+                let Phase::Listening(listener) = &mut state.phase else {
+                    return;
+                };
+                if listener.accepting.len() + listener.ready.len() > listener.backlog {
+                    return;
+                }
+                let Some((id, data)) = listener.waiting.pop_front() else {
+                    return;
+                };
+                (id, data, options)
+            };
+            let socket = Arc::new(Self::new(process.new_token(), self.domain, options));
+            process.know(&socket);
+            let mut state = self.state.lock();
+            let Phase::Listening(listener) = &mut state.phase else {
+                id.reject();
+                return;
+            };
+            // Before the peer can confirm.
+            listener.accepting.push(Arc::clone(&socket));
+            drop(state);
+            if socket
+                .accept_request(process, self.token, id, data)
+                .is_err()
+            {
+                self.forget(&socket);
+            }
+        }
+    }
+
+    /// A request is accepted.
+    fn accept_request(
+        &self,
+        process: &'static Process,
+        listener: usize,
+        id: Id,
+        data: ConnData,
+    ) -> Result<(), Errno> {
+        id.set_token(self.token);
+        let mut state = self.state.lock();
+        let made = Link::new(&id, &state.options);
+        let mut link = match made {
+            Ok(link) => link,
+            Err(errno) => {
+                id.reject();
+                return Err(errno);
+            }
+        };
+        link.start(data);
+        state.phase = Phase::Accepting(process.weak(listener));
+        let accepted = id.accept(&link.conn_data().encode());
+        state.link = Some(link);
+        state.id = Some(id);
+        if let Err(errno) = accepted {
+            let left = state.fail(errno.0);
+            drop(state);
+            drop(left);
+            return Err(errno);
+        }
+        Ok(())
+    }
+
+    /// A socket that never got connected.
+    fn forget(&self, socket: &Arc<Self>) {
+        let mut state = self.state.lock();
+        if let Phase::Listening(listener) = &mut state.phase {
+            listener
+                .accepting
+                .retain(|other| !Arc::ptr_eq(other, socket));
+        }
+    }
+
+    /// Something was heard of an ID of this socket.
+    pub(super) fn hear(self: &Arc<Self>, process: &'static Process, news: &News) {
+        match news.kind {
+            event::CONNECT_REQUEST => self.hear_request(process, news),
+            event::ADDR_RESOLVED => self.go_on(news, |state| {
+                let id = state.id.as_ref().ok_or(Errno::INVAL)?;
+                id.resolve_route()
+            }),
+            event::ROUTE_RESOLVED => self.go_on(news, |state| {
+                let id = state.id.as_ref().ok_or(Errno::INVAL)?;
+                let link = Link::new(id, &state.options)?;
+                let said = id.connect(&link.conn_data().encode());
+                state.link = Some(link);
+                said
+            }),
+            event::ESTABLISHED => self.hear_established(process, news),
+            event::DISCONNECTED => self.hear_end(process, news, libc::ECONNRESET),
+            _ => self.hear_end(process, news, failure(news)),
+        }
+    }
+
+    /// One step of connecting.
+    fn go_on(&self, news: &News, step: impl FnOnce(&mut State) -> Result<(), Errno>) {
+        let mut state = self.state.lock();
+        if !state.is_about(news) || !matches!(state.phase, Phase::Connecting) {
+            return;
+        }
+        if let Err(errno) = step(&mut state) {
+            let left = state.fail(unreachable(errno).0);
+            drop(state);
+            drop(left);
+        }
+    }
+
+    fn hear_request(&self, process: &'static Process, news: &News) {
+        /// Requests that wait, at most.
+        const MOST: usize = 1024;
+        let Some(id) = news.new_id.take() else {
+            return;
+        };
+        let Ok(data) = ConnData::decode(&news.private) else {
+            id.reject();
+            return;
+        };
+        {
+            let mut state = self.state.lock();
+            match &mut state.phase {
+                Phase::Listening(listener) if listener.waiting.len() < MOST => {
+                    listener.waiting.push_back((id, data));
+                }
+                _ => {
+                    drop(state);
+                    id.reject();
+                    return;
+                }
+            }
+        }
+        self.admit(process);
+    }
+
+    fn hear_established(self: &Arc<Self>, process: &'static Process, news: &News) {
+        let mut state = self.state.lock();
+        if !state.is_about(news) {
+            return;
+        }
+        let state_ref = &mut *state;
+        let Some(link) = &mut state_ref.link else {
+            return;
+        };
+        let parent = match &state_ref.phase {
+            Phase::Connecting => {
+                let Ok(data) = ConnData::decode(&news.private) else {
+                    let left = state.fail(libc::ECONNREFUSED);
+                    drop(state);
+                    drop(left);
+                    return;
+                };
+                link.start(data);
+                None
+            }
+            Phase::Accepting(parent) => Some(parent.clone()),
+            _ => return,
+        };
+        link.open();
+        state.phase = Phase::Connected;
+        state.turn();
+        state.changed();
+        drop(state);
+        let Some(parent) = parent else { return };
+        let Some(parent) = parent.upgrade() else {
+            self.close();
+            return;
+        };
+        let mut listening = parent.state.lock();
+        if let Phase::Listening(listener) = &mut listening.phase {
+            listener.accepting.retain(|other| !Arc::ptr_eq(other, self));
+            listener.ready.push_back(Arc::clone(self));
+            listening.changed();
+        }
+        drop(listening);
+        parent.admit(process);
+    }
+
+    /// The connection has ended, or will not be.
+    fn hear_end(self: &Arc<Self>, process: &'static Process, news: &News, error: i32) {
+        let mut state = self.state.lock();
+        if let Phase::Listening(listener) = &mut state.phase {
+            // Who asked has given up.
+            let gone = |id: &Id| std::ptr::eq(id.as_ptr(), news.id);
+            let at = listener.waiting.iter().position(|(id, _)| gone(id));
+            let gone = at.and_then(|at| listener.waiting.remove(at));
+            drop(state);
+            drop(gone);
+            return;
+        }
+        if !state.is_about(news) || news.kind == event::TIMEWAIT_EXIT {
+            return;
+        }
+        match &state.phase {
+            Phase::Connected => {
+                let Some(link) = &mut state.link else { return };
+                // What has arrived before this is there already.
+                link.ended(End::Peers);
+                if let Some(id) = &state.id {
+                    id.disconnect();
+                }
+                state.turn();
+                state.changed();
+            }
+            Phase::Connecting => {
+                let left = state.fail(error);
+                drop(state);
+                drop(left);
+            }
+            Phase::Accepting(parent) => {
+                let parent = parent.clone();
+                let left = state.fail(error);
+                drop(state);
+                drop(left);
+                if let Some(parent) = parent.upgrade() {
+                    parent.forget(self);
+                    parent.admit(process);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl State {
+    /// The ID is this socket's.
+    fn is_about(&self, news: &News) -> bool {
+        self.id
+            .as_ref()
+            .is_some_and(|id| std::ptr::eq(id.as_ptr(), news.id))
+    }
+}
+
+/// "Any address", as a destination, is this host.
+fn here_if_anywhere(addr: SocketAddr) -> SocketAddr {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+    match addr {
+        SocketAddr::V4(v4) if v4.ip().is_unspecified() => {
+            SocketAddr::new(Ipv4Addr::LOCALHOST.into(), v4.port())
+        }
+        SocketAddr::V6(v6) if v6.ip().is_unspecified() => {
+            SocketAddr::new(Ipv6Addr::LOCALHOST.into(), v6.port())
+        }
+        _ => addr,
+    }
+}
+
+/// What a program expects for an event that is the end of an attempt.
+fn failure(news: &News) -> i32 {
+    match news.kind {
+        event::REJECTED => libc::ECONNREFUSED,
+        event::UNREACHABLE => libc::ETIMEDOUT,
+        event::ADDR_ERROR | event::ROUTE_ERROR => match -news.status {
+            errno if errno > 0 => unreachable(Errno(errno)).0,
+            _ => libc::EHOSTUNREACH,
+        },
+        _ => libc::ECONNABORTED,
+    }
+}

@@ -1,0 +1,144 @@
+//! Memory that the peer may write directly, and that this side may.
+
+use std::ffi::{c_int, c_void};
+
+use rocade_abi::{IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE, ibv_mr};
+use rocade_rsockets::{Iomap, Sge, Stream};
+
+use super::{
+    link::Link,
+    stream::{Phase, StreamSocket},
+};
+use crate::{engine::verbs, ffi::Errno};
+
+/// A range that was mapped.
+struct Map {
+    mr: *mut ibv_mr,
+    start: usize,
+    len: usize,
+    /// Entry of the peer's list; `None` where only this side writes.
+    index: Option<u16>,
+    offset: u64,
+    /// The peer has been told.
+    told: bool,
+}
+
+// SAFETY: a region of libibverbs, which any thread may use.
+unsafe impl Send for Map {}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        if let Ok(verbs) = verbs() {
+            // SAFETY: registered when this was made.
+            unsafe { (verbs.ibv_dereg_mr)(self.mr) };
+        }
+    }
+}
+
+/// All of a socket.
+#[derive(Default)]
+pub(super) struct Maps {
+    all: Vec<Map>,
+    /// Some have not been told of.
+    pending: bool,
+}
+
+impl Maps {
+    /// Tells the peer of them, as far as that is possible now.
+    pub(super) fn announce(&mut self, link: &mut Link) {
+        if !self.pending {
+            return;
+        }
+        for map in self.all.iter_mut().filter(|map| !map.told) {
+            let Some(index) = map.index else { continue };
+            let entry = Iomap {
+                offset: map.offset,
+                sge: Sge {
+                    addr: map.start as u64,
+                    // SAFETY: alive as long as this.
+                    key: unsafe { (*map.mr).rkey },
+                    length: u32::try_from(map.len).unwrap_or(u32::MAX),
+                },
+            };
+            let write = link
+                .stream_mut()
+                .and_then(|stream| stream.send_iomap(index, entry));
+            let Some(write) = write else { return };
+            link.post(&write, None);
+            map.told = true;
+        }
+        self.pending = false;
+    }
+
+    /// An entry of the peer's list that is not in use.
+    fn free_index(&self, entries: u16) -> Option<u16> {
+        (0..entries).find(|index| !self.all.iter().any(|map| map.index == Some(*index)))
+    }
+}
+
+impl StreamSocket {
+    /// `riomap`: the offset of the range.
+    ///
+    /// # Safety
+    /// The range must stay valid until it is unmapped, or the socket closed.
+    pub(super) unsafe fn map(
+        &self,
+        start: *mut c_void,
+        len: usize,
+        prot: c_int,
+        offset: i64,
+    ) -> Result<i64, Errno> {
+        if prot & !libc::PROT_WRITE != 0 || u32::try_from(len).is_err() {
+            return Err(Errno::INVAL);
+        }
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        if !matches!(state.phase, Phase::Connected) {
+            return Err(Errno::INVAL);
+        }
+        let pd = state.id.as_ref().ok_or(Errno::INVAL)?.pd()?;
+        let mut access = IBV_ACCESS_LOCAL_WRITE;
+        let mut index = None;
+        if prot & libc::PROT_WRITE != 0 {
+            access |= IBV_ACCESS_REMOTE_WRITE;
+            let stream = state.link.as_ref().and_then(Link::stream);
+            let entries = stream.map_or(0, Stream::peers_iomaps);
+            index = Some(state.maps.free_index(entries).ok_or(Errno(libc::ENOMEM))?);
+        }
+        let access = c_int::try_from(access).map_err(|_| Errno::INVAL)?;
+        // SAFETY: a live domain; by contract a valid range.
+        let mr = Errno::made(unsafe { (verbs()?.ibv_reg_mr)(pd, start, len, access) })?;
+        let start = start.expose_provenance();
+        let at = match offset {
+            -1 => start as u64,
+            offset => offset.cast_unsigned(),
+        };
+        state.maps.all.push(Map {
+            mr,
+            start,
+            len,
+            index,
+            offset: at,
+            told: index.is_none(),
+        });
+        state.maps.pending |= index.is_some();
+        if let Some(link) = &mut state.link {
+            state.maps.announce(link);
+        }
+        Ok(at.cast_signed())
+    }
+
+    /// `riounmap`.
+    pub(super) fn unmap(&self, start: *mut c_void, len: usize) -> Result<(), Errno> {
+        let start = start.addr();
+        let mut state = self.state.lock();
+        let all = &mut state.maps.all;
+        let found = all
+            .iter()
+            .position(|map| map.start == start && map.len == len);
+        let map = all.remove(found.ok_or(Errno::INVAL)?);
+        drop(state);
+        drop(map);
+        Ok(())
+    }
+}

@@ -1,0 +1,153 @@
+//! The caller's bytes, in one piece or several.
+
+use std::ptr;
+
+use libc::iovec;
+
+use super::memory::Buffer;
+use crate::ffi::Errno;
+
+/// A place in a list of pieces.
+pub(super) struct Cursor {
+    one: [iovec; 1],
+    /// Empty where there is one.
+    several: Vec<iovec>,
+    piece: usize,
+    at: usize,
+    left: usize,
+    total: usize,
+}
+
+impl Cursor {
+    /// One piece.
+    ///
+    /// # Safety
+    /// It must be readable, or writable if it is written to, for `len` bytes while this lives.
+    pub(super) unsafe fn one(start: *const u8, len: usize) -> Result<Self, Errno> {
+        let piece = iovec {
+            iov_base: start.cast_mut().cast(),
+            iov_len: len,
+        };
+        Self::new(piece, Vec::new())
+    }
+
+    /// Several.
+    ///
+    /// # Safety
+    /// As [`Self::one`], for each; the list must be readable.
+    pub(super) unsafe fn several(pieces: *const iovec, count: usize) -> Result<Self, Errno> {
+        /// As the kernel has it.
+        const MOST: usize = 1024;
+        const NOTHING: iovec = iovec {
+            iov_base: ptr::null_mut(),
+            iov_len: 0,
+        };
+        if count > MOST {
+            return Err(Errno(libc::EMSGSIZE));
+        }
+        if count == 0 {
+            return Self::new(NOTHING, Vec::new());
+        }
+        if pieces.is_null() {
+            return Err(Errno(libc::EFAULT));
+        }
+        // SAFETY: by contract.
+        let pieces = unsafe { std::slice::from_raw_parts(pieces, count) };
+        Self::new(NOTHING, pieces.to_vec())
+    }
+
+    fn new(one: iovec, several: Vec<iovec>) -> Result<Self, Errno> {
+        let mut total = 0_usize;
+        for piece in [one].iter().chain(&several) {
+            if piece.iov_base.is_null() && piece.iov_len > 0 {
+                return Err(Errno(libc::EFAULT));
+            }
+            total = total.checked_add(piece.iov_len).ok_or(Errno::INVAL)?;
+        }
+        // What is returned has a sign.
+        if isize::try_from(total).is_err() {
+            return Err(Errno::INVAL);
+        }
+        Ok(Self {
+            one: [one],
+            several,
+            piece: 0,
+            at: 0,
+            left: total,
+            total,
+        })
+    }
+
+    pub(super) const fn left(&self) -> usize {
+        self.left
+    }
+
+    pub(super) const fn done(&self) -> usize {
+        self.total - self.left
+    }
+
+    /// Takes pieces of `len` bytes together.
+    fn walk(
+        &mut self,
+        len: usize,
+        mut each: impl FnMut(*mut u8, usize, usize) -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        let mut done = 0;
+        while done < len {
+            let pieces = if self.several.is_empty() {
+                &self.one[..]
+            } else {
+                &self.several
+            };
+            let piece = pieces.get(self.piece).ok_or(Errno::INVAL)?;
+            let now = (piece.iov_len - self.at).min(len - done);
+            if now > 0 {
+                let place = piece.iov_base.cast::<u8>().wrapping_add(self.at);
+                each(place, done, now)?;
+            }
+            done += now;
+            self.at += now;
+            self.left -= now;
+            if self.at == piece.iov_len {
+                self.piece += 1;
+                self.at = 0;
+            }
+        }
+        Ok(())
+    }
+
+    /// The next bytes, as many as there is room for.
+    pub(super) fn copy(&mut self, to: &mut [u8]) {
+        let len = to.len().min(self.left);
+        let to = to.as_mut_ptr();
+        let _ = self.walk(len, |from, at, now| {
+            // SAFETY: readable by the contract of the constructor; there is room for `len`.
+            unsafe { ptr::copy_nonoverlapping(from, to.wrapping_add(at), now) };
+            Ok(())
+        });
+    }
+
+    /// Bytes to the caller.
+    pub(super) fn fill(&mut self, from: &[u8]) {
+        let len = from.len().min(self.left);
+        let _ = self.walk(len, |to, at, now| {
+            // SAFETY: writable by the contract of the constructor.
+            unsafe { ptr::copy_nonoverlapping(from.as_ptr().wrapping_add(at), to, now) };
+            Ok(())
+        });
+    }
+
+    /// The next bytes into a buffer.
+    pub(super) fn stage(&mut self, to: &Buffer, place: usize, len: usize) -> Result<(), Errno> {
+        // SAFETY: readable by the contract of the constructor.
+        self.walk(len, |from, at, now| unsafe {
+            to.put(place + at, from, now)
+        })
+    }
+
+    /// Bytes of a buffer to the caller.
+    pub(super) fn unstage(&mut self, from: &Buffer, place: usize, len: usize) -> Result<(), Errno> {
+        // SAFETY: writable by the contract of the constructor.
+        self.walk(len, |to, at, now| unsafe { from.get(place + at, to, now) })
+    }
+}

@@ -1,0 +1,329 @@
+//! The queue pair of a stream, with its buffers.
+
+use std::{
+    mem::zeroed,
+    ptr,
+    time::{Duration, Instant},
+};
+
+use rocade_abi::{
+    IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE, IBV_QPT_RC, IBV_SEND_INLINE, IBV_WC_SUCCESS,
+    IBV_WC_WITH_IMM, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, ibv_qp, ibv_qp_init_attr,
+    ibv_send_wr, ibv_send_wr_rdma, ibv_send_wr_remote, rdma_cm_id,
+};
+use rocade_rsockets::{
+    Config, ConnData, End, IOMAP_LEN, Iomap, Peers, SGE_LEN, SGL_SLOTS, Sge, Source, Stream, Write,
+};
+
+use super::{
+    cm::Id,
+    iov::Cursor,
+    memory::Buffer,
+    options::Options,
+    queue::{self, Queue},
+};
+use crate::{
+    ffi::Errno,
+    qp::{extended, make_qp, rdma_destroy_qp},
+};
+
+/// Marks the completions of receives.
+const RECV: u64 = 1 << 63;
+/// Receives beyond those that data may take: what is not data shall not find the queue empty.
+const SPARE_RECVS: u16 = 16;
+/// Sizes of queues.
+const MIN_SLOTS: u16 = 16;
+const MAX_SLOTS: u16 = 16_384 - SPARE_RECVS;
+/// Inline data that a queue pair takes.
+const MAX_INLINE: usize = 1024;
+/// After so long without a sign of life a peer is asked for one.
+pub(super) const SILENCE: Duration = Duration::from_secs(5);
+
+/// What a connection runs on.
+pub(super) struct Link {
+    id: *mut rdma_cm_id,
+    qp: *mut ibv_qp,
+    pub(super) queue: Queue,
+    /// The receive buffer, and behind it the lists.
+    recv: Lists,
+    send: Buffer,
+    config: Config,
+    stream: Option<Stream>,
+    /// The peer may be sent to.
+    open: bool,
+    heard: Instant,
+}
+
+// SAFETY: objects of libibverbs, which any thread may use.
+unsafe impl Send for Link {}
+
+/// Memory that the peer writes into.
+struct Lists {
+    buffer: Buffer,
+    /// Where the lists begin.
+    at: usize,
+}
+
+impl Peers for Lists {
+    fn take_target(&mut self, slot: usize) -> Sge {
+        let at = self.at + slot * SGE_LEN;
+        let sge = Sge::from_bytes(self.buffer.read(at), cfg!(target_endian = "big"));
+        self.buffer.write(at, &[0; SGE_LEN]);
+        sge
+    }
+
+    fn iomap(&mut self, index: u16) -> Iomap {
+        let at = self.at + SGL_SLOTS * SGE_LEN + usize::from(index) * IOMAP_LEN;
+        Iomap::from_bytes(self.buffer.read(at), cfg!(target_endian = "big"))
+    }
+}
+
+impl Link {
+    /// Makes the queue pair of an ID that has a device.
+    pub(super) fn new(id: &Id, options: &Options) -> Result<Self, Errno> {
+        let (device, pd) = (id.device()?, id.pd()?);
+        let send_slots = options.send_slots.clamp(MIN_SLOTS, MAX_SLOTS);
+        let recv_slots = options.recv_slots.clamp(MIN_SLOTS, MAX_SLOTS);
+        let recvs = recv_slots + SPARE_RECVS;
+        let queue = Queue::new(device, u32::from(send_slots) + u32::from(recvs))?;
+        let recv_buffer = options.recv_buffer & !1;
+        // Lists are of 64-bit numbers.
+        let at = usize::try_from(recv_buffer.next_multiple_of(8)).map_err(|_| Errno::INVAL)?;
+        let len = at + Stream::lists_len(options.iomaps);
+        let access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+        let recv = Lists {
+            buffer: Buffer::new(pd, len, access)?,
+            at,
+        };
+        let send_len = usize::try_from(options.send_buffer).map_err(|_| Errno::INVAL)?;
+        let send = Buffer::new(pd, send_len, 0)?;
+        let inline = usize::from(options.inline).min(MAX_INLINE);
+        let config = Config {
+            send_slots,
+            recv_slots,
+            send_buffer: options.send_buffer,
+            recv_buffer,
+            recv_addr: recv.buffer.addr(0),
+            recv_key: recv.buffer.rkey(),
+            inline: u32::try_from(inline).unwrap_or(0),
+            iomaps: options.iomaps,
+            big_endian: cfg!(target_endian = "big"),
+        };
+        // SAFETY: all zeroes are attributes.
+        let mut attr: ibv_qp_init_attr = unsafe { zeroed() };
+        attr.send_cq = queue.cq;
+        attr.recv_cq = queue.cq;
+        attr.qp_type = IBV_QPT_RC;
+        attr.sq_sig_all = 1;
+        attr.cap.max_send_wr = send_slots.into();
+        attr.cap.max_recv_wr = recvs.into();
+        attr.cap.max_send_sge = 1;
+        attr.cap.max_recv_sge = 1;
+        attr.cap.max_inline_data = u32::try_from(inline.max(IOMAP_LEN)).unwrap_or(0);
+        make_qp(id.as_ptr(), &mut extended(ptr::null_mut(), &attr))?;
+        let link = Self {
+            id: id.as_ptr(),
+            // SAFETY: alive; it has just got its queue pair.
+            qp: unsafe { (*id.as_ptr()).qp },
+            queue,
+            recv,
+            send,
+            config,
+            stream: None,
+            open: false,
+            heard: Instant::now(),
+        };
+        // SAFETY: made just now.
+        unsafe { queue::post_empty_recvs(link.qp, RECV, recvs.into()) }?;
+        Ok(link)
+    }
+
+    /// What the peer has to know.
+    pub(super) fn conn_data(&self) -> ConnData {
+        Stream::conn_data(
+            &self.config,
+            self.recv.buffer.addr(self.recv.at),
+            self.recv.buffer.rkey(),
+        )
+    }
+
+    /// The peer's answer to that.
+    pub(super) fn start(&mut self, peer: ConnData) {
+        self.stream = Some(Stream::new(self.config, peer));
+    }
+
+    /// The connection is made: from now on messages are taken and sent.
+    pub(super) fn open(&mut self) {
+        self.open = true;
+        self.heard = Instant::now();
+        self.flush();
+    }
+
+    /// The stream, once the connection is made.
+    pub(super) const fn stream(&self) -> Option<&Stream> {
+        if self.open {
+            self.stream.as_ref()
+        } else {
+            None
+        }
+    }
+
+    pub(super) const fn stream_mut(&mut self) -> Option<&mut Stream> {
+        if self.open {
+            self.stream.as_mut()
+        } else {
+            None
+        }
+    }
+
+    /// The connection has ended.
+    pub(super) fn ended(&mut self, end: End) {
+        self.progress();
+        if let Some(stream) = &mut self.stream {
+            stream.ended(end);
+        }
+    }
+
+    /// Takes completions; how many there were.
+    pub(super) fn progress(&mut self) -> usize {
+        let Some(stream) = self.stream.as_mut().filter(|_| self.open) else {
+            return 0;
+        };
+        let mut again = 0;
+        let recv = &mut self.recv;
+        let taken = self.queue.take(|wc| {
+            let succeeded = wc.status == IBV_WC_SUCCESS;
+            if wc.wr_id & RECV == 0 {
+                stream.completed();
+            } else if succeeded {
+                again += 1;
+                if wc.wc_flags & IBV_WC_WITH_IMM != 0 {
+                    // What the peer has done wrong has ended the stream.
+                    let _ = stream.received(u32::from_be(wc.imm_data), recv);
+                }
+            }
+            if !succeeded {
+                stream.ended(End::Failure);
+            }
+        });
+        if taken == 0 {
+            return 0;
+        }
+        self.heard = Instant::now();
+        // SAFETY: alive as long as this.
+        if again > 0 && unsafe { queue::post_empty_recvs(self.qp, RECV, again) }.is_err() {
+            stream.ended(End::Failure);
+        }
+        self.flush();
+        taken
+    }
+
+    /// Sends what has become due.
+    pub(super) fn flush(&mut self) {
+        while let Some(write) = self.stream_mut().and_then(Stream::next_control) {
+            self.post(&write, None);
+        }
+    }
+
+    /// Asks for a sign of life, when there was none for long.
+    pub(super) fn keep_alive(&mut self) {
+        if self.heard.elapsed() < SILENCE {
+            return;
+        }
+        if let Some(write) = self.stream_mut().and_then(Stream::keep_alive) {
+            self.post(&write, None);
+        }
+    }
+
+    /// Posts what the stream wants written, with bytes of the caller; the stream ends where that fails.
+    pub(super) fn post(&mut self, write: &Write, caller: Option<&mut Cursor>) {
+        if self.try_post(write, caller).is_err()
+            && let Some(stream) = &mut self.stream
+        {
+            stream.ended(End::Failure);
+        }
+    }
+
+    fn try_post(&mut self, write: &Write, caller: Option<&mut Cursor>) -> Result<(), Errno> {
+        let mut here = [0_u8; MAX_INLINE];
+        let inline = |bytes: &[u8]| {
+            let addr = bytes.as_ptr().expose_provenance() as u64;
+            let len = u32::try_from(bytes.len()).unwrap_or(0);
+            (queue::sge(addr, len, 0), IBV_SEND_INLINE)
+        };
+        let (mut sge, flags) = match &write.source {
+            Source::Nothing => (queue::sge(0, 0, 0), 0),
+            Source::Here(bytes, len) => inline(bytes.get(..*len).ok_or(Errno::INVAL)?),
+            Source::Callers(len) => {
+                let len = usize::try_from(*len).map_err(|_| Errno::INVAL)?;
+                let place = here.get_mut(..len).ok_or(Errno::INVAL)?;
+                caller.ok_or(Errno::INVAL)?.copy(place);
+                inline(&here[..len])
+            }
+            Source::Staged { at, len } => {
+                let place = usize::try_from(*at).map_err(|_| Errno::INVAL)?;
+                let bytes = usize::try_from(*len).map_err(|_| Errno::INVAL)?;
+                caller
+                    .ok_or(Errno::INVAL)?
+                    .stage(&self.send, place, bytes)?;
+                let entry = queue::sge(self.send.addr(place), *len, self.send.lkey());
+                (entry, 0)
+            }
+        };
+        // SAFETY: all zeroes are a request.
+        let mut wr: ibv_send_wr = unsafe { zeroed() };
+        if write.source != Source::Nothing {
+            wr.sg_list = &raw mut sge;
+            wr.num_sge = 1;
+        }
+        wr.send_flags = flags;
+        wr.opcode = IBV_WR_RDMA_WRITE;
+        if let Some(imm) = write.imm {
+            wr.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+            wr.imm_data = imm.to_be();
+        }
+        wr.wr = ibv_send_wr_remote {
+            rdma: ibv_send_wr_rdma {
+                remote_addr: write.remote_addr,
+                rkey: write.rkey,
+            },
+        };
+        // SAFETY: alive as long as this; the bytes are here, or in our buffer.
+        unsafe { queue::post_send(self.qp, &mut wr) }
+    }
+
+    /// Copies bytes that have arrived to the caller, and counts them as read unless it only looks: how many.
+    pub(super) fn copy_out(&mut self, to: &mut Cursor, look_only: bool) -> usize {
+        let mut done = 0;
+        while to.left() > 0 {
+            let Some(stream) = self.stream_mut() else {
+                break;
+            };
+            let skip = if look_only { done } else { 0 };
+            let (at, len) = stream.readable(u32::try_from(skip).unwrap_or(u32::MAX), to.left());
+            if len == 0 {
+                break;
+            }
+            if !look_only {
+                stream.consume(len);
+            }
+            let place = usize::try_from(at).unwrap_or(0);
+            let len = usize::try_from(len).unwrap_or(0);
+            if to.unstage(&self.recv.buffer, place, len).is_err() {
+                break;
+            }
+            done += len;
+            if !look_only {
+                self.flush();
+            }
+        }
+        done
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // SAFETY: the ID outlives this; its queue pair is ours.
+        unsafe { rdma_destroy_qp(self.id) };
+    }
+}

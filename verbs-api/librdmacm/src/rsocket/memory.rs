@@ -1,0 +1,119 @@
+//! Registered memory of a socket.
+
+use std::{
+    ffi::{c_int, c_void},
+    ptr::{self, NonNull},
+};
+
+use rocade_abi::{ibv_mr, ibv_pd};
+
+use crate::{engine::verbs, ffi::Errno};
+
+/// Pages of our own, registered. Peers may write into them at any time: they are only ever copied, never borrowed.
+pub(super) struct Buffer {
+    start: NonNull<u8>,
+    len: usize,
+    mr: *mut ibv_mr,
+}
+
+// SAFETY: the pages and the region may be used from any thread.
+unsafe impl Send for Buffer {}
+
+impl Buffer {
+    /// # Errors
+    /// `ENOMEM`, or what registering says.
+    pub(super) fn new(pd: *mut ibv_pd, len: usize, access: u32) -> Result<Self, Errno> {
+        let len = len.max(1);
+        let access = c_int::try_from(access).map_err(|_| Errno::INVAL)?;
+        let (prot, flags) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+        );
+        // SAFETY: new pages.
+        let pages = unsafe { libc::mmap(ptr::null_mut(), len, prot, flags, -1, 0) };
+        if pages == libc::MAP_FAILED {
+            return Err(Errno::last());
+        }
+        let mut buffer = Self {
+            start: NonNull::new(pages.cast()).ok_or(Errno(libc::ENOMEM))?,
+            len,
+            mr: ptr::null_mut(),
+        };
+        let verbs = verbs()?;
+        // SAFETY: a live domain, and memory that lives until the region is deregistered.
+        buffer.mr = Errno::made(unsafe { (verbs.ibv_reg_mr)(pd, pages, len, access) })?;
+        Ok(buffer)
+    }
+
+    /// Address of a place.
+    pub(super) fn addr(&self, at: usize) -> u64 {
+        self.start.as_ptr().wrapping_add(at).expose_provenance() as u64
+    }
+
+    pub(super) fn lkey(&self) -> u32 {
+        // SAFETY: alive as long as this.
+        unsafe { (*self.mr).lkey }
+    }
+
+    pub(super) fn rkey(&self) -> u32 {
+        // SAFETY: alive as long as this.
+        unsafe { (*self.mr).rkey }
+    }
+
+    fn place(&self, at: usize, len: usize) -> Result<*mut u8, Errno> {
+        let end = at.checked_add(len).ok_or(Errno::INVAL)?;
+        if end > self.len {
+            return Err(Errno::INVAL);
+        }
+        Ok(self.start.as_ptr().wrapping_add(at))
+    }
+
+    /// Copies into it.
+    ///
+    /// # Safety
+    /// `from` must be readable for `len` bytes.
+    pub(super) unsafe fn put(&self, at: usize, from: *const u8, len: usize) -> Result<(), Errno> {
+        let place = self.place(at, len)?;
+        // SAFETY: by contract, and inside the pages.
+        unsafe { ptr::copy_nonoverlapping(from, place, len) };
+        Ok(())
+    }
+
+    /// Copies out of it.
+    ///
+    /// # Safety
+    /// `to` must be writable for `len` bytes.
+    pub(super) unsafe fn get(&self, at: usize, to: *mut u8, len: usize) -> Result<(), Errno> {
+        let place = self.place(at, len)?;
+        // SAFETY: by contract, and inside the pages.
+        unsafe { ptr::copy_nonoverlapping(place, to, len) };
+        Ok(())
+    }
+
+    /// A copy of some bytes; zeroes where there are none.
+    pub(super) fn read<const N: usize>(&self, at: usize) -> [u8; N] {
+        let mut bytes = [0; N];
+        // SAFETY: writable for its length.
+        let _ = unsafe { self.get(at, bytes.as_mut_ptr(), N) };
+        bytes
+    }
+
+    /// Puts bytes there.
+    pub(super) fn write(&self, at: usize, bytes: &[u8]) {
+        // SAFETY: readable for its length.
+        let _ = unsafe { self.put(at, bytes.as_ptr(), bytes.len()) };
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if !self.mr.is_null()
+            && let Ok(verbs) = verbs()
+        {
+            // SAFETY: made in `new`.
+            unsafe { (verbs.ibv_dereg_mr)(self.mr) };
+        }
+        // SAFETY: mapped in `new`; nothing uses it any more.
+        unsafe { libc::munmap(self.start.as_ptr().cast::<c_void>(), self.len) };
+    }
+}

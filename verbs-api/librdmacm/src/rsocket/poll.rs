@@ -1,0 +1,209 @@
+//! `rpoll` and `rselect`: sockets of both kinds, and ordinary descriptors.
+
+use std::{
+    ffi::c_int,
+    os::fd::RawFd,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLPRI, fd_set, pollfd};
+
+use super::{
+    link::SILENCE,
+    process::{Process, Socket},
+    stream::{SPIN, StreamSocket},
+    sys,
+    wait::Waker,
+};
+use crate::ffi::Errno;
+
+impl Socket {
+    /// What of `events` is so.
+    fn poll(&self, events: i16) -> i16 {
+        match self {
+            Self::Stream(socket) => socket.poll(events),
+            Self::Datagram(socket) => socket.poll(events),
+        }
+    }
+
+    /// This thread is about to sleep, and wants to hear of `events`: descriptors to look at too.
+    fn prepare(&self, waker: &Arc<Waker>, events: i16, fds: &mut Vec<pollfd>) {
+        let interest = StreamSocket::interest(events);
+        match self {
+            Self::Stream(socket) => {
+                let fd = socket.prepare(waker, interest);
+                fds.push(sys::readable(fd));
+            }
+            Self::Datagram(socket) => socket.prepare(waker, interest, fds),
+        }
+    }
+
+    /// It has slept; `fds` are those that [`Self::prepare`] gave.
+    fn unprepare(&self, waker: &Arc<Waker>, fds: &[pollfd]) {
+        match self {
+            Self::Stream(socket) => {
+                let has_event = fds.iter().any(|fd| fd.revents != 0);
+                socket.unprepare(waker, has_event);
+            }
+            Self::Datagram(socket) => socket.unprepare(waker, fds),
+        }
+    }
+}
+
+/// Waits for one socket; `EAGAIN` when it is time.
+pub(super) fn wait_for(
+    socket: &Socket,
+    events: i16,
+    deadline: Option<Instant>,
+) -> Result<(), Errno> {
+    let spin_until = Instant::now() + SPIN;
+    loop {
+        if socket.poll(events) != 0 {
+            return Ok(());
+        }
+        let now = Instant::now();
+        if deadline.is_some_and(|deadline| deadline <= now) {
+            return Err(Errno(libc::EAGAIN));
+        }
+        if now >= spin_until {
+            sleep(&[(socket.clone(), events)], &mut [], deadline)?;
+        }
+    }
+}
+
+/// Sleeps until something may have happened, to sockets or ordinary descriptors.
+fn sleep(
+    sockets: &[(Socket, i16)],
+    others: &mut [pollfd],
+    deadline: Option<Instant>,
+) -> Result<(), Errno> {
+    let waker = Waker::current()?;
+    waker.clear();
+    let mut fds = vec![sys::readable(waker.fd())];
+    fds.extend_from_slice(others);
+    let mut parts = Vec::with_capacity(sockets.len());
+    for (socket, events) in sockets {
+        let before = fds.len();
+        socket.prepare(&waker, *events, &mut fds);
+        parts.push(before..fds.len());
+    }
+    let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    let limit = match left {
+        Some(left) if sockets.is_empty() => Some(left),
+        Some(left) => Some(left.min(SILENCE)),
+        None if sockets.is_empty() => None,
+        None => Some(SILENCE),
+    };
+    let slept = sys::poll(&mut fds, limit);
+    for ((socket, _), part) in sockets.iter().zip(parts) {
+        socket.unprepare(&waker, &fds[part]);
+    }
+    slept.map(|_| ())
+}
+
+/// `rpoll`: how many descriptors have something to tell.
+pub(super) fn poll(
+    process: &Process,
+    fds: &mut [pollfd],
+    limit: Option<Duration>,
+) -> Result<usize, Errno> {
+    let start = Instant::now();
+    let deadline = limit.and_then(|limit| start.checked_add(limit));
+    let found: Vec<Option<Socket>> = fds.iter().map(|fd| process.socket(fd.fd)).collect();
+    let sockets: Vec<(Socket, i16)> = found
+        .iter()
+        .zip(fds.iter())
+        .filter_map(|(socket, fd)| Some((socket.clone()?, fd.events)))
+        .collect();
+    let mut others: Vec<pollfd> = found
+        .iter()
+        .zip(fds.iter())
+        .filter(|(socket, _)| socket.is_none())
+        .map(|(_, fd)| *fd)
+        .collect();
+    loop {
+        if !others.is_empty() {
+            sys::poll(&mut others, Some(Duration::ZERO))?;
+        }
+        let mut other = others.iter();
+        for (fd, socket) in fds.iter_mut().zip(&found) {
+            fd.revents = match socket {
+                Some(socket) => socket.poll(fd.events),
+                None => other.next().map_or(0, |other| other.revents),
+            };
+        }
+        let count = fds.iter().filter(|fd| fd.revents != 0).count();
+        let now = Instant::now();
+        if count > 0 || deadline.is_some_and(|deadline| deadline <= now) {
+            return Ok(count);
+        }
+        if sockets.is_empty() || now.duration_since(start) >= SPIN {
+            sleep(&sockets, &mut others, deadline)?;
+        }
+    }
+}
+
+/// The bit of a descriptor in a set.
+///
+/// # Safety
+/// `set` must be NULL or valid, and `fd` below `FD_SETSIZE`.
+unsafe fn is_in(set: *const fd_set, fd: RawFd) -> bool {
+    // SAFETY: by contract.
+    !set.is_null() && unsafe { libc::FD_ISSET(fd, set) }
+}
+
+/// `rselect`: how many bits are set.
+///
+/// # Safety
+/// The sets must be NULL or valid.
+pub(super) unsafe fn select(
+    process: &Process,
+    count: c_int,
+    sets: [*mut fd_set; 3],
+    limit: Option<Duration>,
+) -> Result<usize, Errno> {
+    const WANTED: [i16; 3] = [POLLIN, POLLOUT, POLLPRI];
+    const TOLD: [i16; 3] = [POLLIN | POLLHUP | POLLERR, POLLOUT | POLLERR, POLLPRI];
+    let most = c_int::try_from(libc::FD_SETSIZE).unwrap_or(c_int::MAX);
+    if count < 0 || count > most {
+        return Err(Errno::INVAL);
+    }
+    let mut fds = Vec::new();
+    for fd in 0..count {
+        let mut events = 0;
+        for (set, wanted) in sets.iter().zip(WANTED) {
+            // SAFETY: by contract; `fd` is in range.
+            if unsafe { is_in(*set, fd) } {
+                events |= wanted;
+            }
+        }
+        if events != 0 {
+            fds.push(pollfd {
+                fd,
+                events,
+                revents: 0,
+            });
+        }
+    }
+    poll(process, &mut fds, limit)?;
+    if fds.iter().any(|fd| fd.revents & libc::POLLNVAL != 0) {
+        return Err(Errno(libc::EBADF));
+    }
+    let mut bits = 0;
+    for (set, (wanted, told)) in sets.iter().zip(WANTED.into_iter().zip(TOLD)) {
+        if set.is_null() {
+            continue;
+        }
+        // SAFETY: by contract valid.
+        unsafe { libc::FD_ZERO(*set) };
+        for fd in &fds {
+            if fd.events & wanted != 0 && fd.revents & told != 0 {
+                // SAFETY: by contract valid; the descriptor is in range.
+                unsafe { libc::FD_SET(fd.fd, *set) };
+                bits += 1;
+            }
+        }
+    }
+    Ok(bits)
+}

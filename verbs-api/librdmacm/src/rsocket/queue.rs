@@ -1,0 +1,185 @@
+//! A completion queue with its channel, and the verbs that the data path needs.
+
+use std::{
+    ffi::{c_int, c_void},
+    mem::MaybeUninit,
+    os::fd::RawFd,
+    ptr,
+};
+
+use rocade_abi::{
+    ibv_comp_channel, ibv_context, ibv_cq, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_wc,
+};
+
+use super::sys;
+use crate::{engine::verbs, ffi::Errno};
+
+/// Completions that are taken at a time.
+const BATCH: usize = 16;
+const BATCH_INT: c_int = 16;
+
+/// Completions, and a descriptor that tells of them.
+pub(super) struct Queue {
+    pub(super) cq: *mut ibv_cq,
+    channel: *mut ibv_comp_channel,
+    armed: bool,
+}
+
+// SAFETY: objects of libibverbs, which any thread may use.
+unsafe impl Send for Queue {}
+
+impl Queue {
+    pub(super) fn new(device: *mut ibv_context, entries: u32) -> Result<Self, Errno> {
+        let verbs = verbs()?;
+        let entries = i32::try_from(entries).map_err(|_| Errno::INVAL)?;
+        let mut queue = Self {
+            cq: ptr::null_mut(),
+            channel: ptr::null_mut(),
+            armed: false,
+        };
+        // SAFETY: an open device.
+        queue.channel = Errno::made(unsafe { (verbs.ibv_create_comp_channel)(device) })?;
+        sys::set_nonblocking(queue.fd(), true)?;
+        // SAFETY: an open device and a live channel.
+        queue.cq = Errno::made(unsafe {
+            (verbs.ibv_create_cq)(device, entries, ptr::null_mut(), queue.channel, 0)
+        })?;
+        Ok(queue)
+    }
+
+    /// Readable when there are completions, once [`Self::arm`]ed.
+    pub(super) fn fd(&self) -> RawFd {
+        // SAFETY: a live channel.
+        unsafe { (*self.channel).fd }
+    }
+
+    pub(super) const fn is_armed(&self) -> bool {
+        self.armed
+    }
+
+    /// Asks to be told of the next completion. What came before has to be looked at afterwards.
+    pub(super) fn arm(&mut self) {
+        // SAFETY: a live CQ; its context has the table.
+        let asked = unsafe { (*(*self.cq).context).ops.req_notify_cq };
+        if let Some(ask) = asked {
+            // SAFETY: a live CQ.
+            self.armed = unsafe { ask(self.cq, 0) } == 0;
+        }
+    }
+
+    /// Takes the event of the channel, if there is one.
+    pub(super) fn take_event(&mut self) {
+        let Ok(verbs) = verbs() else { return };
+        let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut::<c_void>());
+        // SAFETY: a live channel, which does not block, and room for the answers.
+        if unsafe { (verbs.ibv_get_cq_event)(self.channel, &raw mut cq, &raw mut context) } == 0 {
+            // SAFETY: the channel's only CQ.
+            unsafe { (verbs.ibv_ack_cq_events)(self.cq, 1) };
+            self.armed = false;
+        }
+    }
+
+    /// Takes completions; how many there were.
+    pub(super) fn take(&mut self, mut each: impl FnMut(&ibv_wc)) -> usize {
+        // SAFETY: a live CQ; its context has the table.
+        let Some(poll) = (unsafe { (*(*self.cq).context).ops.poll_cq }) else {
+            return 0;
+        };
+        let mut found = [const { MaybeUninit::<ibv_wc>::uninit() }; BATCH];
+        let mut taken = 0;
+        loop {
+            // SAFETY: a live CQ, and room for so many.
+            let count = unsafe { poll(self.cq, BATCH_INT, found.as_mut_ptr().cast()) };
+            let count = usize::try_from(count).unwrap_or(0).min(BATCH);
+            for wc in &found[..count] {
+                // SAFETY: so many were written.
+                each(unsafe { wc.assume_init_ref() });
+            }
+            taken += count;
+            if count < BATCH {
+                break;
+            }
+        }
+        if taken > 0 && self.armed {
+            self.take_event();
+        }
+        taken
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        let Ok(verbs) = verbs() else { return };
+        // SAFETY: made in `new`; the queue pair is gone, and all events are acknowledged.
+        unsafe {
+            if !self.cq.is_null() {
+                (verbs.ibv_destroy_cq)(self.cq);
+            }
+            if !self.channel.is_null() {
+                (verbs.ibv_destroy_comp_channel)(self.channel);
+            }
+        }
+    }
+}
+
+/// Posts one send.
+///
+/// # Safety
+/// The queue pair must be alive, and what the request points to readable.
+pub(super) unsafe fn post_send(qp: *mut ibv_qp, wr: &mut ibv_send_wr) -> Result<(), Errno> {
+    let mut bad = ptr::null_mut();
+    // SAFETY: by contract.
+    let post = unsafe { (*(*qp).context).ops.post_send }.ok_or(Errno::INVAL)?;
+    // SAFETY: by contract.
+    Errno::check(unsafe { post(qp, wr, &raw mut bad) })
+}
+
+/// Posts `count` receives without a place for data.
+///
+/// # Safety
+/// The queue pair must be alive.
+pub(super) unsafe fn post_empty_recvs(
+    qp: *mut ibv_qp,
+    wr_id: u64,
+    count: usize,
+) -> Result<(), Errno> {
+    let template = ibv_recv_wr {
+        wr_id,
+        next: ptr::null_mut(),
+        sg_list: ptr::null_mut(),
+        num_sge: 0,
+    };
+    let mut wrs = [template; BATCH];
+    let mut left = count;
+    while left > 0 {
+        let now = left.min(BATCH);
+        for at in 0..now {
+            wrs[at].next = if at + 1 < now {
+                &raw mut wrs[at + 1]
+            } else {
+                ptr::null_mut()
+            };
+        }
+        // SAFETY: by contract; the list lives.
+        unsafe { post_recv(qp, &mut wrs[0]) }?;
+        left -= now;
+    }
+    Ok(())
+}
+
+/// Posts receives.
+///
+/// # Safety
+/// The queue pair must be alive, and so must what the request points to.
+pub(super) unsafe fn post_recv(qp: *mut ibv_qp, wr: &mut ibv_recv_wr) -> Result<(), Errno> {
+    let mut bad = ptr::null_mut();
+    // SAFETY: by contract.
+    let post = unsafe { (*(*qp).context).ops.post_recv }.ok_or(Errno::INVAL)?;
+    // SAFETY: by contract.
+    Errno::check(unsafe { post(qp, wr, &raw mut bad) })
+}
+
+/// A gather list of one entry.
+pub(super) fn sge(addr: u64, length: u32, lkey: u32) -> ibv_sge {
+    ibv_sge { addr, length, lkey }
+}

@@ -1,0 +1,146 @@
+//! The thread that hears of connections, and reads the UDP sockets of datagram sockets.
+
+use std::{
+    cell::Cell,
+    ffi::{c_int, c_uint},
+    os::fd::{AsRawFd, OwnedFd},
+    ptr,
+    sync::{Arc, Weak},
+};
+
+use parking_lot::Mutex;
+use rocade_abi::{rdma_cm_event, rdma_cm_id, rdma_event_channel};
+use rocade_rsockets::ConnData;
+
+use super::{cm::Id, datagram::DatagramSocket, process::Process, sys};
+use crate::{
+    event::{self, rdma_ack_cm_event, rdma_get_cm_event},
+    ffi::Errno,
+    id::ChannelObject,
+};
+
+/// What an event said. It is acknowledged by then: ending its ID waits for that.
+pub(super) struct News {
+    pub(super) kind: c_uint,
+    pub(super) status: c_int,
+    pub(super) id: *mut rdma_cm_id,
+    token: usize,
+    /// Of a request.
+    pub(super) new_id: Cell<Option<Id>>,
+    pub(super) private: [u8; ConnData::LEN],
+}
+
+/// The thread and what it watches.
+pub(super) struct Service {
+    channel: *mut rdma_event_channel,
+    wake: OwnedFd,
+    datagrams: Mutex<Vec<Weak<DatagramSocket>>>,
+}
+
+// SAFETY: a channel of this library, which any thread may use.
+unsafe impl Send for Service {}
+// SAFETY: likewise.
+unsafe impl Sync for Service {}
+
+impl Service {
+    /// Starts it. It ends with the process.
+    pub(super) fn start(process: &'static Process) -> Result<Arc<Self>, Errno> {
+        let channel = ChannelObject::create()?;
+        // SAFETY: made just now.
+        sys::set_nonblocking(unsafe { (*channel).fd }, true)?;
+        let service = Arc::new(Self {
+            channel,
+            wake: sys::eventfd()?,
+            datagrams: Mutex::default(),
+        });
+        let own = Arc::clone(&service);
+        sys::without_signals(|| {
+            let thread = std::thread::Builder::new()
+                .name("rocade-rsockets".to_owned())
+                .spawn(move || own.run(process));
+            thread.map(|_| ()).map_err(|_| Errno(libc::EAGAIN))
+        })?;
+        Ok(service)
+    }
+
+    /// The channel of all IDs.
+    pub(super) const fn channel(&self) -> *mut rdma_event_channel {
+        self.channel
+    }
+
+    /// Reads the UDP socket of that from now on.
+    pub(super) fn watch(&self, socket: &Arc<DatagramSocket>) {
+        self.datagrams.lock().push(Arc::downgrade(socket));
+        sys::set_event(&self.wake);
+    }
+
+    fn run(&self, process: &'static Process) {
+        loop {
+            let sockets: Vec<Arc<DatagramSocket>> = {
+                let mut all = self.datagrams.lock();
+                all.retain(|socket| socket.strong_count() > 0);
+                all.iter().filter_map(Weak::upgrade).collect()
+            };
+            // SAFETY: it lives as long as this.
+            let channel = unsafe { (*self.channel).fd };
+            let mut fds = vec![sys::readable(self.wake.as_raw_fd()), sys::readable(channel)];
+            fds.extend(sockets.iter().map(|socket| sys::readable(socket.udp_fd())));
+            // Sockets that are closed meanwhile stay open until this has looked again.
+            let _ = sys::poll(&mut fds, None);
+            if fds[0].revents != 0 {
+                sys::clear_event(&self.wake);
+            }
+            if fds[1].revents != 0 {
+                while let Some(news) = self.next() {
+                    if let Some(socket) = process.weak(news.token).upgrade() {
+                        socket.hear(process, &news);
+                    }
+                }
+            }
+            for (fd, socket) in fds[2..].iter().zip(&sockets) {
+                if fd.revents != 0 {
+                    socket.read_udp();
+                }
+            }
+        }
+    }
+
+    /// Something has to be looked at again: a socket is closed.
+    pub(super) fn look_again(&self) {
+        sys::set_event(&self.wake);
+    }
+
+    fn next(&self) -> Option<News> {
+        let mut told: *mut rdma_cm_event = ptr::null_mut();
+        // SAFETY: a live channel, which does not block, and room for the event.
+        if unsafe { rdma_get_cm_event(self.channel, &raw mut told) } != 0 {
+            return None;
+        }
+        // SAFETY: an event was written; its ID lives until it is acknowledged.
+        let news = unsafe {
+            let param = (*told).param.conn;
+            let is_request = (*told).event == event::CONNECT_REQUEST;
+            let about = if is_request {
+                (*told).listen_id
+            } else {
+                (*told).id
+            };
+            let mut private = [0; ConnData::LEN];
+            if !param.private_data.is_null() {
+                let len = usize::from(param.private_data_len).min(private.len());
+                ptr::copy_nonoverlapping(param.private_data.cast(), private.as_mut_ptr(), len);
+            }
+            News {
+                kind: (*told).event,
+                status: (*told).status,
+                id: about,
+                token: (*about).context.addr(),
+                new_id: Cell::new(is_request.then(|| Id::of_request((*told).id))),
+                private,
+            }
+        };
+        // SAFETY: it is not used afterwards.
+        unsafe { rdma_ack_cm_event(told) };
+        Some(news)
+    }
+}

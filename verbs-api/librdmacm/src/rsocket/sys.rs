@@ -1,0 +1,250 @@
+//! System calls.
+//!
+//! Those that a preloaded library may have replaced to bring programs here (`socket`, `poll`) are made directly.
+
+use std::{
+    ffi::c_int,
+    mem::size_of,
+    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+    ptr,
+    time::Duration,
+};
+
+use libc::{pollfd, sockaddr, sockaddr_storage};
+
+use crate::ffi::Errno;
+
+fn checked(result: i64) -> Result<i64, Errno> {
+    if result < 0 {
+        Err(Errno::last())
+    } else {
+        Ok(result)
+    }
+}
+
+fn owned(result: i64) -> Result<OwnedFd, Errno> {
+    let fd = c_int::try_from(checked(result)?).map_err(|_| Errno::INVAL)?;
+    // SAFETY: a new descriptor that nobody else has.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A counter behind a descriptor; readable while it is not 0.
+pub(super) fn eventfd() -> Result<OwnedFd, Errno> {
+    // SAFETY: no pointers.
+    owned(i64::from(unsafe {
+        libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)
+    }))
+}
+
+/// Makes a counter readable.
+pub(super) fn set_event(fd: &OwnedFd) {
+    let one = 1_u64;
+    // SAFETY: 8 bytes are readable.
+    let _ = unsafe { libc::syscall(libc::SYS_write, fd.as_raw_fd(), &raw const one, 8_usize) };
+}
+
+/// Makes it 0.
+pub(super) fn clear_event(fd: &OwnedFd) {
+    let mut count = 0_u64;
+    // SAFETY: 8 bytes are writable.
+    let _ = unsafe { libc::syscall(libc::SYS_read, fd.as_raw_fd(), &raw mut count, 8_usize) };
+}
+
+/// A UDP socket.
+pub(super) fn udp_socket(domain: c_int) -> Result<OwnedFd, Errno> {
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+    // SAFETY: no pointers.
+    owned(unsafe { libc::syscall(libc::SYS_socket, domain, kind, 0) })
+}
+
+/// `O_NONBLOCK` on or off.
+pub(super) fn set_nonblocking(fd: RawFd, on: bool) -> Result<(), Errno> {
+    // SAFETY: no pointers.
+    let flags = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFL, 0) };
+    let flags = checked(flags)?;
+    let bit = i64::from(libc::O_NONBLOCK);
+    let flags = if on { flags | bit } else { flags & !bit };
+    // SAFETY: no pointers.
+    checked(unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_SETFL, flags) })?;
+    Ok(())
+}
+
+/// Waits until one of the descriptors is ready, or the time is up: how many are ready.
+///
+/// # Errors
+/// `EINTR`.
+pub(super) fn poll(fds: &mut [pollfd], limit: Option<Duration>) -> Result<usize, Errno> {
+    let limit = limit.map(|limit| libc::timespec {
+        tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: limit.subsec_nanos().into(),
+    });
+    let limit = limit
+        .as_ref()
+        .map_or(ptr::null(), ptr::from_ref::<libc::timespec>);
+    // SAFETY: as many entries as said, and a time that lives or none; no signal mask.
+    let ready = unsafe {
+        libc::syscall(
+            libc::SYS_ppoll,
+            fds.as_mut_ptr(),
+            fds.len(),
+            // ppoll(2) of the kernel changes its time.
+            limit.cast_mut(),
+            ptr::null::<libc::sigset_t>(),
+            8_usize,
+        )
+    };
+    Ok(usize::try_from(checked(ready)?).unwrap_or(0))
+}
+
+/// An entry for that.
+pub(super) const fn readable(fd: RawFd) -> pollfd {
+    pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    }
+}
+
+/// Which local address leads to a destination.
+pub(super) fn source_of(destination: &sockaddr_storage) -> Result<sockaddr_storage, Errno> {
+    let domain = c_int::from(destination.ss_family);
+    let len = crate::id::address_len(domain).ok_or(Errno(libc::EAFNOSUPPORT))?;
+    let socket = udp_socket(domain)?;
+    connect(&socket, destination, len)?;
+    name(&socket)
+}
+
+/// connect(2).
+pub(super) fn connect(
+    socket: &OwnedFd,
+    address: &sockaddr_storage,
+    len: usize,
+) -> Result<(), Errno> {
+    let address = ptr::from_ref(address).cast::<sockaddr>();
+    // SAFETY: an address of that length.
+    checked(unsafe { libc::syscall(libc::SYS_connect, socket.as_raw_fd(), address, len) })?;
+    Ok(())
+}
+
+/// getsockname(2).
+pub(super) fn name(socket: &OwnedFd) -> Result<sockaddr_storage, Errno> {
+    // SAFETY: all zeroes are an address.
+    let mut address: sockaddr_storage = unsafe { std::mem::zeroed() };
+    let mut len = libc::socklen_t::try_from(size_of::<sockaddr_storage>()).unwrap_or(0);
+    // SAFETY: room for the answer.
+    checked(unsafe {
+        libc::syscall(
+            libc::SYS_getsockname,
+            socket.as_raw_fd(),
+            &raw mut address,
+            &raw mut len,
+        )
+    })?;
+    Ok(address)
+}
+
+/// Runs `start` with all signals blocked, so that the thread it makes gets none.
+pub(super) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+    // SAFETY: all zeroes are a set, which is filled.
+    let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: likewise.
+    let mut before: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: both are ours.
+    unsafe {
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+    }
+    let result = start();
+    // SAFETY: what was there before.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut()) };
+    result
+}
+
+/// A datagram from a UDP socket, if there is one: its length and sender.
+pub(super) fn recv_from(
+    socket: &OwnedFd,
+    bytes: &mut [u8],
+) -> Result<(usize, sockaddr_storage), Errno> {
+    // SAFETY: all zeroes are an address.
+    let mut from: sockaddr_storage = unsafe { std::mem::zeroed() };
+    let mut len = libc::socklen_t::try_from(size_of::<sockaddr_storage>()).unwrap_or(0);
+    // SAFETY: room for the datagram and the address.
+    let got = checked(unsafe {
+        libc::syscall(
+            libc::SYS_recvfrom,
+            socket.as_raw_fd(),
+            bytes.as_mut_ptr(),
+            bytes.len(),
+            libc::MSG_DONTWAIT,
+            &raw mut from,
+            &raw mut len,
+        )
+    })?;
+    Ok((usize::try_from(got).unwrap_or(0), from))
+}
+
+/// Sends a datagram.
+pub(super) fn send_to(
+    socket: &OwnedFd,
+    bytes: &[u8],
+    to: &sockaddr_storage,
+    len: usize,
+) -> Result<(), Errno> {
+    // SAFETY: readable for their lengths.
+    checked(unsafe {
+        libc::syscall(
+            libc::SYS_sendto,
+            socket.as_raw_fd(),
+            bytes.as_ptr(),
+            bytes.len(),
+            libc::MSG_NOSIGNAL,
+            ptr::from_ref(to),
+            len,
+        )
+    })?;
+    Ok(())
+}
+
+/// bind(2).
+pub(super) fn bind(socket: &OwnedFd, address: &sockaddr_storage, len: usize) -> Result<(), Errno> {
+    let address = ptr::from_ref(address).cast::<sockaddr>();
+    // SAFETY: an address of that length.
+    checked(unsafe { libc::syscall(libc::SYS_bind, socket.as_raw_fd(), address, len) })?;
+    Ok(())
+}
+
+/// getsockopt(2).
+///
+/// # Safety
+/// `value` must be writable for `*len` bytes, and `len` valid.
+pub(super) unsafe fn option(
+    socket: &OwnedFd,
+    (level, name): (c_int, c_int),
+    value: *mut libc::c_void,
+    len: *mut libc::socklen_t,
+) -> Result<(), Errno> {
+    let fd = socket.as_raw_fd();
+    // SAFETY: by contract.
+    checked(unsafe { libc::syscall(libc::SYS_getsockopt, fd, level, name, value, len) })?;
+    Ok(())
+}
+
+/// setsockopt(2).
+pub(super) fn set_option(
+    socket: &OwnedFd,
+    (level, name): (c_int, c_int),
+    value: &[u8],
+) -> Result<(), Errno> {
+    let fd = socket.as_raw_fd();
+    let (value, len) = (value.as_ptr(), value.len());
+    // SAFETY: readable for its length.
+    checked(unsafe { libc::syscall(libc::SYS_setsockopt, fd, level, name, value, len) })?;
+    Ok(())
+}
+
+/// `F_GETFD` and `F_SETFD`.
+pub(super) fn descriptor_flags(fd: RawFd, command: c_int, argument: c_int) -> Result<c_int, Errno> {
+    // SAFETY: no pointers.
+    let flags = checked(unsafe { libc::syscall(libc::SYS_fcntl, fd, command, argument) })?;
+    Ok(c_int::try_from(flags).unwrap_or(0))
+}

@@ -1,0 +1,139 @@
+//! What arrives, and how it is read.
+
+use super::{End, Peers, SGL_SLOTS, Stream, Violation};
+use crate::{Control, Message};
+
+impl Stream {
+    /// Immediate data have arrived, in host byte order. What came with them is in place.
+    ///
+    /// # Errors
+    /// The peer has broken the protocol, and the stream has ended.
+    pub fn received(&mut self, imm: u32, peers: &mut impl Peers) -> Result<(), Violation> {
+        let outcome = match Message::parse(imm) {
+            Message::Data(len) => self.received_data(len),
+            Message::Credits(limit) => self.received_credits(limit, peers),
+            Message::Iomap(index) => self.received_iomap(index, peers),
+            Message::Control(Control::Disconnect) => {
+                self.peer_sends = false;
+                self.ended(End::Peers);
+                Ok(())
+            }
+            Message::Control(Control::Shutdown) => {
+                self.peer_sends = false;
+                if !self.writes {
+                    self.ended(End::Peers);
+                }
+                Ok(())
+            }
+            Message::Control(Control::KeepAlive) | Message::Unknown(_) => Ok(()),
+        };
+        if outcome.is_err() {
+            self.ended(End::Failure);
+        }
+        outcome
+    }
+
+    fn received_data(&mut self, len: u32) -> Result<(), Violation> {
+        if self.end.is_some() {
+            // It had not heard of that.
+            return Ok(());
+        }
+        if !self.peer_sends {
+            return Err(Violation::AfterEnd);
+        }
+        if len > self.granted {
+            return Err(Violation::Overrun);
+        }
+        if self.queue.len() >= usize::from(self.config.recv_slots) {
+            return Err(Violation::Credits);
+        }
+        self.granted -= len;
+        if len == 0 {
+            self.consumed = self.consumed.wrapping_add(1);
+            return Ok(());
+        }
+        self.queue.push_back(len);
+        self.unread += len;
+        if !self.reads {
+            self.consume(len);
+        }
+        Ok(())
+    }
+
+    fn received_credits(&mut self, limit: u16, peers: &mut impl Peers) -> Result<(), Violation> {
+        if limit.wrapping_sub(self.sent) > self.peer.credits {
+            return Err(Violation::Credits);
+        }
+        self.limit = limit;
+        // An entry is taken once, before the peer can know that we are done with it.
+        while self.targets[self.filling].length == 0 {
+            let target = peers.take_target(self.filling);
+            if target.length == 0 {
+                break;
+            }
+            self.targets[self.filling] = target;
+            self.filling = (self.filling + 1) % SGL_SLOTS;
+        }
+        Ok(())
+    }
+
+    fn received_iomap(&mut self, index: u16, peers: &mut impl Peers) -> Result<(), Violation> {
+        let Some(entry) = self.iomaps.get_mut(usize::from(index)) else {
+            return Err(Violation::Iomap);
+        };
+        *entry = peers.iomap(index);
+        // It has cost the peer a credit.
+        self.consumed = self.consumed.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Bytes that can be read.
+    #[must_use]
+    pub const fn unread(&self) -> u32 {
+        self.unread
+    }
+
+    /// There are none, and there will be none.
+    #[must_use]
+    pub const fn at_end(&self) -> bool {
+        self.unread == 0 && (!self.peer_sends || !self.reads || self.end.is_some())
+    }
+
+    /// The peer sends nothing more, or we do not want to know.
+    #[must_use]
+    pub const fn reading_is_over(&self) -> bool {
+        !self.peer_sends || !self.reads || self.end.is_some()
+    }
+
+    /// Place and length of bytes in the receive buffer: up to `most` after the first `skip`, as far as they are in one piece.
+    #[must_use]
+    pub fn readable(&self, skip: u32, most: usize) -> (u32, u32) {
+        let left = self.unread.saturating_sub(skip);
+        let at = (self.read_at + skip.min(self.unread)) % self.config.recv_buffer;
+        let piece = left.min(self.config.recv_buffer - at);
+        (at, piece.min(u32::try_from(most).unwrap_or(u32::MAX)))
+    }
+
+    /// The first so many bytes have been read.
+    pub fn consume(&mut self, len: u32) {
+        let len = len.min(self.unread);
+        self.unread -= len;
+        self.freed += len;
+        self.read_at = (self.read_at + len) % self.config.recv_buffer;
+        let mut left = len;
+        while let Some(first) = self.queue.front_mut() {
+            if *first > left {
+                *first -= left;
+                break;
+            }
+            left -= *first;
+            self.queue.pop_front();
+            self.consumed = self.consumed.wrapping_add(1);
+        }
+    }
+
+    pub(super) fn stop_reading(&mut self) {
+        self.reads = false;
+        self.consume(self.unread);
+    }
+}
