@@ -111,7 +111,8 @@ impl Layout {
     /// Calls `f(key, address, length)` for each piece of `len` bytes from `offset`, until it fails. The range must be
     /// inside.
     //= UMR-20
-    //= UMR-31
+    //= UMR-22..23
+    //= UMR-31..35
     fn pieces<E>(
         &self,
         offset: u64,
@@ -304,6 +305,7 @@ impl Indirect {
             Remap::To { layout, .. } if layout.entries > self.capacity => {
                 return Err(BindError::OutOfRange);
             }
+            //= UMR-14
             //= UMR-17
             Remap::To { base, layout } => {
                 self.mapping = Some(Mapping {
@@ -352,6 +354,7 @@ impl Indirect {
         f: impl FnMut(Lkey, u64, u64) -> Result<(), E>,
     ) -> Result<(), E> {
         //= UMR-05
+        //= UMR-15
         let mapping = self.mapping.as_ref().ok_or(AccessError::BadKey)?;
         if self.pd != who.pd {
             return Err(AccessError::WrongPd.into());

@@ -4,7 +4,8 @@
 /// one is in the first words, one of 4 bytes in the lower half of the first (XAT-13, XAT-14).
 pub type Words = [u64; 4];
 
-/// Sizes of operands, as a mask: bit n for 2^n bytes.
+/// Sizes of operands, as a mask: bit n for 2^n bytes. The longest fit into the smallest packet.
+//= XAW-05
 pub const MASKED_SIZES: u8 = 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5;
 
 /// What a masked atomic does.
@@ -45,7 +46,8 @@ impl MaskedOp {
     /// The value after it, for an operand of 2^`log_size` bytes that has been `old`.
     //= XAT-17
     //= XAT-18
-    //= XAT-19..21
+    //= XAT-19..22
+    //= XEX-01..13
     #[must_use]
     pub fn apply(&self, log_size: u8, old: &Words) -> Words {
         let width = if log_size < 3 { 32 } else { 64 };

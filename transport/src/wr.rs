@@ -231,7 +231,7 @@ pub struct DcDestination {
     pub dct: Qpn,
     /// The access key that is sent.
     pub key: u64,
-    /// The stream: 0 of an initiator that has no streams (DC-40).
+    /// The stream; an initiator that has none does not look at it (DC-40).
     pub stream: u16,
 }
 

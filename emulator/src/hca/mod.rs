@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rocade_transport::QpLimits;
 use rocade_wire::{Gid, Guid, Mtu, Pkey};
 
-use crate::config::DeviceConfig;
+use crate::config::{DeviceConfig, DeviceIdentity};
 use crate::link::LocalAddr;
 
 pub(crate) use port::Port;
@@ -31,6 +31,8 @@ pub struct DeviceInfo {
     pub ifname: Option<String>,
     /// Its index, 0 if unknown.
     pub ifindex: u32,
+    /// Vendor and part that it passes for.
+    pub identity: DeviceIdentity,
 }
 
 /// What `ibv_query_device` reports; names as in `ibv_device_attr`.
@@ -214,6 +216,7 @@ impl Hca {
             index: self.index,
             ifname: self.config.port.ifname.clone(),
             ifindex: self.config.port.ifindex,
+            identity: self.config.identity,
         }
     }
 

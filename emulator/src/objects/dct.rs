@@ -126,14 +126,14 @@ impl Qp {
     /// A stream of a DC initiator that is in error takes requests again.
     ///
     /// # Errors
-    /// [`VerbsError::InvalidArgument`] where there are no streams.
+    /// [`VerbsError::InvalidArgument`] where it is not in error.
     //= DC-40
     #[doc(alias = "mlx5dv_dci_stream_id_reset")]
     pub fn reset_stream(&self, stream: u16) -> Result<(), VerbsError> {
         if self.inner().lock().qp.reset_stream(stream) {
             Ok(())
         } else {
-            Err(VerbsError::InvalidArgument("no streams"))
+            Err(VerbsError::InvalidArgument("a stream that is not in error"))
         }
     }
 

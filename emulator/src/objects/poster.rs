@@ -35,7 +35,7 @@ pub struct ToDct<'a> {
     pub dct: Qpn,
     /// Its access key.
     pub key: u64,
-    /// The stream; 0 of an initiator without streams.
+    /// The stream; an initiator that has none does not look at it.
     pub stream: u16,
 }
 

@@ -41,6 +41,8 @@ pub struct Rig {
     rocade: PathBuf,
     /// `ROCADE_LINK`; empty for the default.
     link: &'static str,
+    /// `ROCADE_IDENTITY`, likewise.
+    identity: &'static str,
     /// More options of `rocade run`.
     options: Vec<String>,
     started: Mutex<u32>,
@@ -83,6 +85,7 @@ impl Rig {
             dir,
             rocade,
             link: "",
+            identity: "",
             options: Vec::new(),
             started: Mutex::new(0),
             _serial: serial,
@@ -93,6 +96,13 @@ impl Rig {
     #[must_use]
     pub fn with_link(mut self, link: &'static str) -> Self {
         self.link = link;
+        self
+    }
+
+    /// The same rig with devices that pass for others, by vendor and part.
+    #[must_use]
+    pub fn with_identity(mut self, identity: &'static str) -> Self {
+        self.identity = identity;
         self
     }
 
@@ -222,6 +232,7 @@ impl Rig {
         command.env("ROCADE_RUNTIME_DIR", self.dir.path().join("run"));
         // An empty variable counts as not set.
         command.env("ROCADE_LINK", self.link);
+        command.env("ROCADE_IDENTITY", self.identity);
         command
             .env_remove("LD_LIBRARY_PATH")
             .env_remove("LD_PRELOAD");

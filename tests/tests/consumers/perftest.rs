@@ -30,6 +30,46 @@ macro_rules! programs {
     }};
 }
 
+/// perftest looks at vendor and part to find out what a device can do.
+const CONNECTX_5: &str = "0x02c9:0x1017";
+
+macro_rules! dynamic {
+    ($($name:ident: $program:literal $arguments:expr;)*) => {
+        /// The same over dynamic connections.
+        mod dynamic {
+            use super::*;
+
+            fn run(link: &'static str, program: &str, arguments: &[&str]) {
+                let rig = or_skip!(Rig::loopback(PERFTEST));
+                let rig = rig.with_link(link).with_identity(CONNECTX_5);
+                let arguments = [arguments, &["-c", "DC"]].concat();
+                Perftest::new(program, &arguments).run(&rig, LIMIT);
+            }
+
+            $(
+                #[test]
+                fn $name() {
+                    for link in ["udp", "shm"] {
+                        run(link, $program, &$arguments);
+                    }
+                }
+            )*
+        }
+    };
+}
+
+//= DCU-01 DCU-02 DCU-06 type=test
+dynamic! {
+    write_bw: "ib_write_bw" ["-s", "65536", "-n", "1000"];
+    write_lat: "ib_write_lat" ["-s", "64", "-n", "1000"];
+    send_bw: "ib_send_bw" ["-s", "65536", "-n", "1000"];
+    send_lat: "ib_send_lat" ["-s", "64", "-n", "1000"];
+    read_bw: "ib_read_bw" ["-s", "65536", "-n", "1000"];
+    read_lat: "ib_read_lat" ["-s", "64", "-n", "1000"];
+    atomic_bw: "ib_atomic_bw" ["-n", "1000"];
+    atomic_lat: "ib_atomic_lat" ["-n", "1000"];
+}
+
 programs! {
     write_bw: "ib_write_bw" ["-s", "65536", "-n", "1000"];
     write_lat: "ib_write_lat" ["-s", "65536", "-n", "1000"];

@@ -68,3 +68,33 @@ fn rdma_cores_own_tests_find_the_interface() {
         .filter(|line| line.starts_with("test_rdmacm_") && line.contains("test_rdmacm.CMTestCase"));
     assert_eq!(by_cm.count(), 10, "{output}");
 }
+
+/// Those that look for devices of mlx5, and of them those about dynamic connections: on a device that passes for one.
+//= DC-40 DCU-01..03 DCU-08 XDEC-03 type=test
+#[test]
+fn rdma_cores_own_tests_of_dynamic_connections() {
+    let rig = or_skip!(Rig::loopback(&[("ip", "iproute2")])).with_identity("0x02c9:0x1017");
+    let tests = rig.dir().join("tests");
+    fs::create_dir(&tests).expect("it is ours");
+    or_skip!(unpack(&tests));
+    let script = tests.join("run_tests.py").to_string_lossy().into_owned();
+    let words = [
+        PYTHON,
+        &*script,
+        "--dev",
+        "rocade0",
+        "--port",
+        "1",
+        "--gid",
+        "0",
+        "-v",
+        "-k",
+        "test_mlx5_dc",
+    ];
+    let output = rig
+        .start("pyverbs", &Device::on("lo"), &words)
+        .finish(LIMIT)
+        .output;
+    assert!(output.contains("Ran 7 tests"), "{output}");
+    assert!(output.ends_with("\nOK\n"), "{output}");
+}

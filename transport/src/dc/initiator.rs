@@ -93,11 +93,10 @@ impl Initiator {
         self.max_errored > 0
     }
 
-    /// A stream takes requests again; false where there is no such thing as streams.
+    /// A stream that is in error takes requests again; false where it is not.
     //= DC-40
     pub(crate) fn reset_stream(&mut self, stream: u16) -> bool {
-        self.errored.remove(&stream);
-        self.has_streams()
+        self.errored.remove(&stream)
     }
 
     fn lane_of(&self, to: Option<DcDestination>) -> usize {
@@ -134,10 +133,10 @@ impl Initiator {
         if to.is_none() && !wr.op.is_local() {
             return Err(PostError::NoDestination);
         }
-        let without_streams = to.is_some_and(|to| to.stream != 0) && !self.has_streams();
-        if without_streams {
-            return Err(PostError::UnsupportedOpcode);
-        }
+        let to = to.map(|to| DcDestination {
+            stream: if self.has_streams() { to.stream } else { 0 },
+            ..to
+        });
         if self.used >= self.limits.max_wr {
             return Err(PostError::QueueFull);
         }

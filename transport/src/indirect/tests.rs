@@ -341,6 +341,7 @@ fn a_key_is_free_filled_refilled_and_freed() {
     assert_eq!(pieces(&key, 0, 1), Err(AccessError::BadKey));
 }
 
+//= UMR-33 type=test
 #[test]
 fn a_piece_that_fails_ends_the_access() {
     let key = filled(0, Layout::repeated([block(1, 0, 1, 1)], 1 << 40).unwrap());

@@ -135,6 +135,7 @@ fn several_words_are_compared_together_and_added_apart() {
 
 //= XAW-03 type=test
 //= XAW-04 type=test
+//= XAW-05 type=test
 //= XAT-14 type=test
 #[test]
 fn operands_in_a_packet() {

@@ -58,7 +58,7 @@ impl Qp {
         }
     }
 
-    /// A stream of a DC initiator takes requests again after an error; false where it has no streams.
+    /// A stream of a DC initiator takes requests again after an error; false where it is not in error.
     //= DC-40
     pub fn reset_stream(&mut self, stream: u16) -> bool {
         match &mut self.send {

@@ -42,6 +42,7 @@ impl SendLimits {
             Some(data) => data.len() as u64,
         };
         //= ATM-05
+        //= XAT-07
         let needed = wr.op.atomic_len().map_or(0, u64::from);
         if total < needed {
             return Err(PostError::AtomicBuffer);

@@ -2,6 +2,7 @@
 
 pub mod base;
 pub mod completion;
+pub mod dct;
 pub mod device;
 pub mod qp;
 pub mod send;
@@ -11,19 +12,20 @@ use crate::layout::Layout;
 
 /// All aggregates of the header, by module.
 #[must_use]
-pub fn layouts() -> [&'static [Layout]; 5] {
+pub fn layouts() -> [&'static [Layout]; 6] {
     [
         device::LAYOUTS,
         qp::LAYOUTS,
         send::LAYOUTS,
         umr::LAYOUTS,
         completion::LAYOUTS,
+        dct::LAYOUTS,
     ]
 }
 
 /// All enumerators of the header as (name, value).
 #[must_use]
-pub fn enumerators() -> [&'static [(&'static str, u64)]; 6] {
+pub fn enumerators() -> [&'static [(&'static str, u64)]; 7] {
     [
         base::ENUMERATORS,
         device::ENUMERATORS,
@@ -31,6 +33,7 @@ pub fn enumerators() -> [&'static [(&'static str, u64)]; 6] {
         send::ENUMERATORS,
         umr::ENUMERATORS,
         completion::ENUMERATORS,
+        dct::ENUMERATORS,
     ]
 }
 

@@ -1,6 +1,6 @@
 //! Self-description of the mirrored types, for the layout test.
 
-use crate::{attr, consts, context, device, extended, flow, object, rdma, wr};
+use crate::{attr, consts, context, device, extended, flow, mlx5, object, rdma, wr};
 
 /// One member of a mirrored aggregate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub struct Layout {
 
 /// All mirrored aggregates, by module.
 #[must_use]
-pub fn all() -> [&'static [Layout]; 8] {
+pub fn all() -> [&'static [Layout]; 9] {
     [
         device::LAYOUTS,
         object::LAYOUTS,
@@ -38,6 +38,7 @@ pub fn all() -> [&'static [Layout]; 8] {
         context::LAYOUTS,
         rdma::LAYOUTS,
         flow::LAYOUTS,
+        mlx5::LAYOUTS,
     ]
 }
 

@@ -12,6 +12,7 @@
 //! * Enumerators are in [`consts`].
 //! * The modules [`device`], [`object`], [`attr`], [`wr`], [`extended`], [`flow`], [`context`] hold the
 //!   structures; [`rdma`] those of the connection manager.
+//! * [`mlx5`] has those of `mlx5dv.h`.
 //! * [`exp`] mirrors our own header of experimental verbs.
 //! * [`private`] is between two of our own libraries.
 //!
@@ -31,6 +32,7 @@ pub mod exp;
 pub mod extended;
 pub mod flow;
 pub mod layout;
+pub mod mlx5;
 pub mod object;
 pub mod private;
 pub mod rdma;

@@ -1,4 +1,4 @@
-//! What `librdmacm.so.1` asks `libibverbs.so.1` for, which holds the engine: a table of functions, as a kernel has
+//! What `librdmacm.so.1` and `libmlx5.so.1` ask `libibverbs.so.1` for, which holds the engine: a table of functions, as a kernel has
 //! system calls.
 //!
 //! Both libraries are of one build. All functions return 0 or a positive errno value, unless they say otherwise.
@@ -7,7 +7,11 @@ use core::ffi::{c_int, c_void};
 
 use libc::{sockaddr, sockaddr_storage};
 
-use crate::{ibv_ah_attr, ibv_ece, ibv_qp_attr, rdma_conn_param};
+use crate::mlx5::{mlx5dv_context, mlx5dv_context_attr, mlx5dv_qp_ex, mlx5dv_qp_init_attr};
+use crate::{
+    ibv_ah, ibv_ah_attr, ibv_context, ibv_device, ibv_ece, ibv_qp, ibv_qp_attr, ibv_qp_ex,
+    ibv_qp_init_attr_ex, rdma_conn_param,
+};
 
 /// To be raised with each change of the table.
 pub const ROCADE_CM_VERSION: u32 = 3;
@@ -187,6 +191,38 @@ pub struct rocade_cm_ops {
 impl core::fmt::Debug for rocade_cm_ops {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("rocade_cm_ops")
+            .field("version", &self.version)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Changes with [`rocade_mlx5_ops`].
+pub const ROCADE_MLX5_VERSION: u32 = 1;
+
+/// What `libmlx5.so.1` calls: as the functions of `mlx5dv.h` of these names.
+#[repr(C)]
+#[derive(Clone, Copy)]
+#[allow(missing_docs, reason = "as the mlx5dv functions of these names")]
+pub struct rocade_mlx5_ops {
+    /// [`ROCADE_MLX5_VERSION`].
+    pub version: u32,
+    pub is_supported: unsafe extern "C" fn(*mut ibv_device) -> bool,
+    pub open_device:
+        unsafe extern "C" fn(*mut ibv_device, *mut mlx5dv_context_attr) -> *mut ibv_context,
+    pub query_device: unsafe extern "C" fn(*mut ibv_context, *mut mlx5dv_context) -> c_int,
+    pub create_qp: unsafe extern "C" fn(
+        *mut ibv_context,
+        *mut ibv_qp_init_attr_ex,
+        *mut mlx5dv_qp_init_attr,
+    ) -> *mut ibv_qp,
+    pub qp_ex_from_ibv_qp_ex: unsafe extern "C" fn(*mut ibv_qp_ex) -> *mut mlx5dv_qp_ex,
+    pub dci_stream_id_reset: unsafe extern "C" fn(*mut ibv_qp, u16) -> c_int,
+    pub map_ah_to_qp: unsafe extern "C" fn(*mut ibv_ah, u32) -> c_int,
+}
+
+impl core::fmt::Debug for rocade_mlx5_ops {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("rocade_mlx5_ops")
             .field("version", &self.version)
             .finish_non_exhaustive()
     }

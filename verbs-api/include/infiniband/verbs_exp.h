@@ -20,6 +20,7 @@
 #include <infiniband/verbs_exp/device.h>
 #include <infiniband/verbs_exp/qp.h>
 #include <infiniband/verbs_exp/send.h>
+#include <infiniband/verbs_exp/dct.h>
 #include <infiniband/verbs_exp/completion.h>
 #include <infiniband/verbs_exp/umr.h>
 

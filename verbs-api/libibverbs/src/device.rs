@@ -71,9 +71,15 @@ impl DeviceObject {
     ///
     /// # Safety
     /// `device` must be NULL or come from `ibv_get_device_list`.
-    unsafe fn borrow(device: *mut ibv_device) -> Result<&'static Self, Errno> {
+    pub(crate) unsafe fn borrow(device: *mut ibv_device) -> Result<&'static Self, Errno> {
         // SAFETY: devices are leaked and immutable, and `c` is their first member.
         unsafe { device.cast::<Self>().as_ref() }.ok_or(Errno::INVAL)
+    }
+
+    /// Vendor and part that it passes for.
+    pub(crate) const fn identity(&self) -> (u32, u32) {
+        let identity = &self.info.identity;
+        (identity.vendor_id, identity.part_id)
     }
 
     /// The pointer the program gets.

@@ -6,6 +6,9 @@ use rocade_abi::{
     IBV_EVENT_COMM_EST, IBV_EVENT_CQ_ERR, IBV_EVENT_PATH_MIG, IBV_EVENT_PATH_MIG_ERR,
     IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_LAST_WQE_REACHED,
     IBV_EVENT_QP_REQ_ERR, IBV_EVENT_SQ_DRAINED, IBV_EVENT_SRQ_ERR, IBV_EVENT_SRQ_LIMIT_REACHED,
+    exp::dct::{
+        IBV_EXP_EVENT_DCT_ACCESS_ERR, IBV_EXP_EVENT_DCT_KEY_VIOLATION, IBV_EXP_EVENT_DCT_REQ_ERR,
+    },
     ibv_async_element, ibv_async_event, ibv_context,
 };
 use rocade_emulator::EventElement;
@@ -14,6 +17,7 @@ use crate::{
     cancel,
     context::ContextObject,
     cq::CqObject,
+    exp::dct::DctObject,
     ffi::{self, Errno, void_verb},
     qp::QpObject,
     srq::SrqObject,
@@ -95,6 +99,17 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event)
                 let qp = unsafe { event.element.qp };
                 // SAFETY: it lives until its events are acknowledged.
                 unsafe { QpObject::borrow(qp.cast()) }?
+                    .inner()
+                    .qp()
+                    .ack_async_events(1);
+            }
+            IBV_EXP_EVENT_DCT_KEY_VIOLATION
+            | IBV_EXP_EVENT_DCT_ACCESS_ERR
+            | IBV_EXP_EVENT_DCT_REQ_ERR => {
+                // SAFETY: these types of event carry a DC target, where that of a queue pair would be.
+                let dct = unsafe { event.element.qp };
+                // SAFETY: it lives until its events are acknowledged.
+                unsafe { DctObject::borrow(dct.cast()) }?
                     .inner()
                     .qp()
                     .ack_async_events(1);

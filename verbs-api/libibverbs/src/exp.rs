@@ -3,6 +3,7 @@
 
 pub(crate) mod atomics;
 pub(crate) mod completion;
+pub(crate) mod dct;
 pub(crate) mod device;
 pub(crate) mod qp;
 pub(crate) mod send;

@@ -37,6 +37,7 @@ mod cq_ex;
 mod device;
 mod dm;
 mod domain;
+mod dv;
 mod enum_str;
 mod events;
 mod exp;

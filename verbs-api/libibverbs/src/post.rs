@@ -12,8 +12,8 @@ use rocade_abi::{
     IBV_WR_TSO, ibv_ah, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge,
 };
 use rocade_emulator::{
-    Datagram, Lkey, Qkey, QpType, Qpn, Rkey, SendFlags, SendOp, SendPoster, SendWr, Sge, Srqn, Tso,
-    limits,
+    Datagram, Lkey, Qkey, QpType, Qpn, Rkey, SendFlags, SendOp, SendPoster, SendWr, Sge, Srqn,
+    ToDct, Tso, limits,
 };
 
 use crate::{
@@ -242,6 +242,44 @@ pub(crate) unsafe fn tso_header(
     Ok(copy)
 }
 
+/// A request of a DC initiator that goes to a target.
+///
+/// # Errors
+/// As [`push_send`].
+///
+/// # Safety
+/// As for [`push_send`].
+pub(crate) unsafe fn push_dynamic(
+    poster: &mut SendPoster<'_>,
+    state: &QpState,
+    request: &ibv_send_wr,
+    to: ToDct<'_>,
+) -> Result<(), Errno> {
+    // SAFETY: same contract, with the objects that it names.
+    let op = unsafe { operation(request) }?;
+    let flags = SendFlags::from_bits_truncate(request.send_flags);
+    let wr = SendWr {
+        wr_id: request.wr_id,
+        op,
+        flags,
+        sges: &[],
+    };
+    if flags.contains(SendFlags::INLINE) {
+        // SAFETY: same contract.
+        return unsafe {
+            with_inline_data(request, state.inline_limits(), |data| {
+                Ok(poster.push_dynamic(&wr, to, Some(data))?)
+            })
+        };
+    }
+    // SAFETY: same contract.
+    unsafe {
+        with_sges(request.sg_list, request.num_sge, |sges| {
+            Ok(poster.push_dynamic(&SendWr { sges, ..wr }, to, None)?)
+        })
+    }
+}
+
 /// The destination that an address handle and two numbers name.
 ///
 /// # Errors
@@ -260,6 +298,29 @@ pub(crate) unsafe fn datagram<'a>(
         ah,
         dest_qp: Qpn::new(qpn),
         qkey: Qkey::new(qkey),
+    })
+}
+
+/// The DC target that an address handle, a number and a key name.
+///
+/// # Errors
+/// `EINVAL` without address handle.
+///
+/// # Safety
+/// As for [`datagram`].
+pub(crate) unsafe fn target<'a>(
+    ah: *mut ibv_ah,
+    dctn: u32,
+    key: u64,
+    stream: u16,
+) -> Result<ToDct<'a>, Errno> {
+    // SAFETY: same contract.
+    let ah = unsafe { AhObject::borrow(ah) }?.inner().ah();
+    Ok(ToDct {
+        ah,
+        dct: Qpn::new(dctn),
+        key,
+        stream,
     })
 }
 

@@ -2,15 +2,17 @@
 
 use std::{
     ffi::{c_int, c_uint, c_void},
+    ptr,
     sync::{Arc, OnceLock},
 };
 
 use rocade_abi::{
     IBV_QP_STATE, IBV_QPS_RESET, IBV_QPT_XRC_RECV, ibv_ece, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex,
-    ibv_qp_init_attr, ibv_qp_rate_limit_attr, ibv_xrcd,
+    ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_rate_limit_attr, ibv_xrcd,
 };
 use rocade_emulator::{
-    Mtu, Qp, QpAttr, QpAttrMask, QpInitAttr, QpState as State, QpType, VerbsError, Xrcd,
+    DciInit, DciStreams, Mtu, Pd, Qp, QpAttr, QpAttrMask, QpInitAttr, QpState as State, QpType,
+    VerbsError, Xrcd,
 };
 
 use crate::{
@@ -18,13 +20,14 @@ use crate::{
     complaint::Reason,
     context::ContextObject,
     cq,
+    dv::Builders,
     exp::qp::Extras,
     explain::{self, Modify},
     ffi::{self, Errno, int_verb, ptr_verb},
     pd_mr::{InUse, PdObject},
     post::InlineLimits,
     qp_attr::{attr_from_c, attr_to_c, cap_from_c, cap_to_c},
-    qp_ex::WrBatch,
+    qp_ex::{self, WrBatch},
     shell::Shell,
     srq::SrqObject,
     xrcd::XrcdObject,
@@ -48,6 +51,8 @@ pub(crate) struct QpState {
     _pd: Option<InUse>,
     /// Of one that was made by an experimental verb.
     extras: OnceLock<Extras>,
+    /// Of `libmlx5`.
+    builders: Builders,
 }
 
 impl QpState {
@@ -64,6 +69,11 @@ impl QpState {
     /// Its transport service.
     pub(crate) const fn qp_type(&self) -> QpType {
         self.qp_type
+    }
+
+    /// The builders that `libmlx5` has for it.
+    pub(crate) const fn builders(&self) -> &Builders {
+        &self.builders
     }
 
     /// Longest header of a request that is cut into segments; 0 where none is.
@@ -131,8 +141,6 @@ pub(crate) unsafe fn create(
     max_tso_header: u16,
     fill_in: Option<fn(&mut ibv_qp_ex)>,
 ) -> Result<*mut ibv_qp, Errno> {
-    // SAFETY: same contract.
-    let pd_state = unsafe { PdObject::borrow(pd) }?.inner();
     let qp_type = QpType::from_code(init.qp_type).ok_or_else(|| {
         Errno::INVAL.because(explain::qp_type_missing(&format!("{}", init.qp_type)))
     })?;
@@ -142,10 +150,70 @@ pub(crate) unsafe fn create(
         return Err(Errno::INVAL.because(Reason::new(what, advice)));
     }
     // SAFETY: same contract.
+    unsafe {
+        create_as(pd, init, max_tso_header, fill_in, qp_type, |pd, attr| {
+            pd.create_qp(attr)
+        })
+    }
+}
+
+/// Makes a DC initiator; its shared receive queue is ignored, as by the device that it passes for.
+///
+/// # Errors
+/// As [`create`].
+///
+/// # Safety
+/// What `init` points at must be NULL or alive.
+//= DC-05
+pub(crate) unsafe fn create_initiator(
+    init: &mut ibv_qp_init_attr_ex,
+    with_table: bool,
+    streams: Option<DciStreams>,
+) -> Result<*mut ibv_qp, Errno> {
+    let mut short = ibv_qp_init_attr {
+        qp_context: init.qp_context,
+        send_cq: init.send_cq,
+        recv_cq: init.recv_cq,
+        srq: ptr::null_mut(),
+        cap: init.cap,
+        qp_type: init.qp_type,
+        sq_sig_all: init.sq_sig_all,
+    };
+    let table: Option<fn(&mut ibv_qp_ex)> = if with_table {
+        Some(qp_ex::install)
+    } else {
+        None
+    };
+    let make = |pd: &Pd, attr| pd.create_dci(attr, DciInit { streams });
+    // SAFETY: same contract.
+    let qp = unsafe { create_as(init.pd, &mut short, 0, table, QpType::DcInitiator, make) }?;
+    init.cap = short.cap;
+    Ok(qp)
+}
+
+/// # Safety
+/// `pd` and what `init` points at must be NULL or alive.
+unsafe fn create_as(
+    pd: *mut ibv_pd,
+    init: &mut ibv_qp_init_attr,
+    max_tso_header: u16,
+    fill_in: Option<fn(&mut ibv_qp_ex)>,
+    qp_type: QpType,
+    make: impl FnOnce(&Pd, QpInitAttr) -> Result<Qp, VerbsError>,
+) -> Result<*mut ibv_qp, Errno> {
+    // SAFETY: same contract.
+    let pd_state = unsafe { PdObject::borrow(pd) }?.inner();
+    // SAFETY: same contract.
     let send_cq = unsafe { cq::optional(init.send_cq) }?.ok_or_else(no_cq)?;
     let recv_cq = match qp_type {
         // It receives nothing (XRC-12).
         QpType::XrcSend => send_cq.clone(),
+        //= DC-05
+        QpType::DcInitiator => {
+            // SAFETY: same contract.
+            let recv_cq = unsafe { cq::optional(init.recv_cq) }?;
+            recv_cq.unwrap_or_else(|| send_cq.clone())
+        }
         // SAFETY: same contract.
         _ => unsafe { cq::optional(init.recv_cq) }?.ok_or_else(no_cq)?,
     };
@@ -176,7 +244,7 @@ pub(crate) unsafe fn create(
             sq_sig_all,
             cookie,
         };
-        let qp = pd_state.pd().create_qp(attr).map_err(|error| {
+        let qp = make(pd_state.pd(), attr).map_err(|error| {
             let reason = explain::create_qp(&cap, qp_type, &error);
             Errno(error.errno()).because(reason)
         })?;
@@ -212,6 +280,59 @@ pub(crate) unsafe fn create(
             _buffer: buffer,
             _pd: Some(pd_state.in_use()),
             extras: OnceLock::new(),
+            builders: Builders::default(),
+        };
+        Ok((c, state))
+    })?;
+    Ok(object.cast())
+}
+
+/// Makes the C object of a DC target that looks like a queue pair, which `make` creates with the cookie it is given.
+///
+/// # Errors
+/// What the emulator says.
+///
+/// # Safety
+/// What `init` points at must be NULL or alive.
+//= DCU-02
+pub(crate) unsafe fn create_dct(
+    init: &mut ibv_qp_init_attr_ex,
+    make: impl FnOnce(&Pd, u64) -> Result<Qp, VerbsError>,
+) -> Result<*mut ibv_qp, Errno> {
+    // SAFETY: same contract.
+    let pd_state = unsafe { PdObject::borrow(init.pd) }?.inner();
+    let object = QpObject::create(|address| {
+        let qp = make(pd_state.pd(), address.expose_provenance() as u64)?;
+        init.cap = cap_to_c(&qp.query().1);
+        // SAFETY: the structure consists of integers, pointers, optional function pointers and
+        // pthread objects, for all of which zero bytes are a value.
+        let mut c: ibv_qp_ex = unsafe { std::mem::zeroed() };
+        c.qp_base.context = pd_state.context().as_c();
+        c.qp_base.qp_context = init.qp_context;
+        c.qp_base.pd = init.pd;
+        c.qp_base.send_cq = init.send_cq;
+        c.qp_base.recv_cq = init.recv_cq;
+        c.qp_base.srq = init.srq;
+        //= DCU-04
+        c.qp_base.qp_num = qp.qp_num().get();
+        c.qp_base.handle = c.qp_base.qp_num;
+        c.qp_base.state = IBV_QPS_RESET;
+        c.qp_base.qp_type = init.qp_type;
+        let state = QpState {
+            qp,
+            inline_limits: InlineLimits {
+                entries: 0,
+                bytes: 0,
+            },
+            batch: WrBatch::default(),
+            has_wr_table: false,
+            qp_type: QpType::DcTarget,
+            context: Arc::clone(pd_state.context()),
+            max_tso_header: 0,
+            _pd: Some(pd_state.in_use()),
+            extras: OnceLock::new(),
+            _buffer: None,
+            builders: Builders::default(),
         };
         Ok((c, state))
     })?;
@@ -259,6 +380,7 @@ pub(crate) unsafe fn target(
             _buffer: None,
             _pd: None,
             extras: OnceLock::new(),
+            builders: Builders::default(),
         };
         Ok((c, state))
     })?;
@@ -290,6 +412,9 @@ pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_
         let object = unsafe { QpObject::borrow(qp.cast()) }?;
         if object.inner().has_wr_table {
             Ok(object.c())
+        } else if object.inner().qp_type() == QpType::DcTarget {
+            // It sends nothing, and programs ask all the same.
+            Err(Errno::INVAL)
         } else {
             let what = "the queue pair was made without IBV_QP_INIT_ATTR_SEND_OPS_FLAGS";
             let reason = Reason::new(what, "make it with ibv_create_qp_ex and send_ops_flags");
@@ -305,25 +430,50 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
     attr_mask: c_int,
 ) -> c_int {
     int_verb(|| {
-        // SAFETY: by contract a live QP.
-        let object = unsafe { QpObject::borrow(qp.cast()) }?;
         // SAFETY: by contract NULL or readable.
         let attr = unsafe { ffi::read(attr) }?;
-        let bits = attr_mask.cast_unsigned();
-        let mask = QpAttrMask::from_bits(bits).ok_or_else(|| {
-            let what = format!("attr_mask {bits:#x} has bits that nobody knows");
-            Errno::INVAL.because(Reason::new(what, ""))
-        })?;
-        let attr_of_mask = attr_from_c(&attr, bits)?;
-        let state = object.inner();
-        let outcome = state.qp.modify(&attr_of_mask, mask);
-        outcome.map_err(|error| state.refused(&attr_of_mask, mask, &error))?;
-        if bits & IBV_QP_STATE != 0 {
-            // SAFETY: the C part is alive; the program only reads this member.
-            unsafe { (*object.c()).qp_base.state = attr.qp_state };
-        }
-        Ok(())
+        // SAFETY: by contract a live QP.
+        unsafe { modify(qp, &attr, attr_mask.cast_unsigned(), None, false) }
     })
+}
+
+/// Changes a queue pair; `dc_key` is the own key of a DC initiator, which has a state table of its own where the change is
+/// `experimental` (DCS-09).
+///
+/// # Errors
+/// What the emulator says.
+///
+/// # Safety
+/// `qp` must be NULL or a live queue pair.
+//= DCS-09
+pub(crate) unsafe fn modify(
+    qp: *mut ibv_qp,
+    attr: &ibv_qp_attr,
+    bits: u32,
+    dc_key: Option<u64>,
+    experimental: bool,
+) -> Result<(), Errno> {
+    // SAFETY: same contract.
+    let object = unsafe { QpObject::borrow(qp.cast()) }?;
+    let known = QpAttrMask::from_bits(bits);
+    let known = known.filter(|mask| !mask.contains(QpAttrMask::DC_KEY));
+    let mut mask = known.ok_or_else(|| {
+        let what = format!("attr_mask {bits:#x} has bits that nobody knows");
+        Errno::INVAL.because(Reason::new(what, ""))
+    })?;
+    let mut attr_of_mask = attr_from_c(attr, bits)?;
+    if let Some(dc_key) = dc_key {
+        attr_of_mask.dc_key = dc_key;
+        mask |= QpAttrMask::DC_KEY;
+    }
+    let state = object.inner();
+    let outcome = state.qp.modify_by(&attr_of_mask, mask, experimental);
+    outcome.map_err(|error| state.refused(&attr_of_mask, mask, &error))?;
+    if bits & IBV_QP_STATE != 0 {
+        // SAFETY: the C part is alive; the program only reads this member.
+        unsafe { (*object.c()).qp_base.state = attr.qp_state };
+    }
+    Ok(())
 }
 
 /// `ibv_query_qp`: all attributes, whatever the mask says (QPC-04).

@@ -39,7 +39,7 @@ use crate::{
 };
 
 /// Operations of the builder that a queue pair of this type executes (WRX-01).
-fn supported_ops(qp_type: u32) -> u64 {
+pub(crate) fn supported_ops(qp_type: u32) -> u64 {
     const SEND: u64 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
     const WRITE: u64 = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
     const ANSWERED: u64 = IBV_QP_EX_WITH_RDMA_READ
@@ -212,7 +212,7 @@ pub(crate) fn not_offered(what: &str) -> Reason {
 /// Fills in the builders of all operations the device executes, also of those that were not asked for: a
 /// real driver leaves them NULL.
 //= WRX-13
-fn install(c: &mut ibv_qp_ex) {
+pub(crate) fn install(c: &mut ibv_qp_ex) {
     c.wr_start = Some(wr_start);
     c.wr_complete = Some(wr_complete);
     c.wr_abort = Some(wr_abort);
@@ -267,8 +267,19 @@ struct StagedWr {
     to: Option<Remote>,
     /// Of a request of an XRC initiator.
     srqn: Option<Srqn>,
+    /// Of a request of a DC initiator.
+    dct: Option<DcRemote>,
     /// Of one that is cut into segments.
     tso: Option<Box<Segments>>,
+}
+
+/// What `mlx5dv_wr_set_dc_addr` was given.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DcRemote {
+    pub(crate) ah: *mut ibv_ah,
+    pub(crate) dctn: u32,
+    pub(crate) key: u64,
+    pub(crate) stream: u16,
 }
 
 /// What `wr_send_tso` was given.
@@ -318,8 +329,17 @@ impl Staged {
             data: Data::Sges(0..0),
             to: None,
             srqn: None,
+            dct: None,
             tso: None,
         });
+    }
+
+    /// The last request goes to this DC target.
+    fn set_dct(&mut self, to: DcRemote) {
+        match self.wrs.last_mut() {
+            Some(wr) => wr.dct = Some(to),
+            None => self.fail(Errno::INVAL),
+        }
     }
 
     /// The last request is cut into segments.
@@ -407,6 +427,12 @@ impl Staged {
             flags: wr.flags | inline,
             sges,
         };
+        if let Some(to) = wr.dct {
+            // SAFETY: same contract.
+            let to = unsafe { post::target(to.ah, to.dctn, to.key, to.stream) }?;
+            poster.push_dynamic(&request, to, data)?;
+            return Ok(());
+        }
         if let Some(Segments { header, mss }) = wr.tso.as_deref() {
             let tso = Tso { header, mss: *mss };
             return Ok(poster.push_tso(&request, tso, data)?);
@@ -632,6 +658,15 @@ unsafe extern "C" fn wr_send_tso(qp: *mut ibv_qp_ex, hdr: *mut c_void, hdr_sz: u
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
     // SAFETY: by contract between `wr_start` and `wr_complete`.
     unsafe { with_batch(qp, |_, staged| staged.set_remote(Remote { ah, qpn, qkey })) };
+}
+
+/// The request that the batch has got last goes to this DC target.
+///
+/// # Safety
+/// As for [`with_batch`].
+pub(crate) unsafe fn set_dc_remote(qp: *mut ibv_qp_ex, to: DcRemote) {
+    // SAFETY: same contract.
+    unsafe { with_batch(qp, |_, staged| staged.set_dct(to)) };
 }
 
 unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, srqn: u32) {

@@ -13,7 +13,7 @@ static PROGRAMS: Programs = Programs::new(
     &["ibverbs"],
     rocade_symbols::verify::built_library,
     ("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
-    &["processes", "shared_xrc"],
+    &["processes", "dc", "shared_xrc"],
 );
 
 rocade_tests::c_programs! {
@@ -149,6 +149,15 @@ rocade_tests::c_programs! {
         //= XCON-22 type=test
         //= XDEC-12 type=test
         rights_of_64_bits;
+    dc:
+        //= DC-04 DC-08 DC-10..12 DCT-01 DCS-01..04 XCON-08 XCON-11 XST-14 type=test
+        every_operation,
+        //= DC-02 DC-05 DCT-02 DCT-03 DCT-06 DCT-07 DCT-10 DCU-07 XCON-12 XST-15 type=test
+        attributes_and_mistakes,
+        //= DCK-02 DCK-03 DCK-04 DCK-06 XCON-09 XCON-13 XDEC-05 type=test
+        keys_and_events,
+        //= DC-01 DC-06 DCT-11 type=test
+        all_to_all_of_sixteen;
     events:
         restarts_after_a_signal,
         fails_after_a_signal_without_restart,

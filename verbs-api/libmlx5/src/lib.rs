@@ -1,8 +1,19 @@
 //! Drop-in `libmlx5.so.1`: programs link with it for what only mlx5 devices can do.
-//! `mlx5dv_is_supported` answers false, so that nobody takes an emulated device for one whose
-//! queues may be written directly; every other function fails with `EOPNOTSUPP`.
+//! `mlx5dv_is_supported` says yes to devices that were given the identity of one (`identity` in the configuration), so that
+//! nobody takes another for one whose queues may be written directly. Dynamic connections are offered; every other function fails
+//! with `EOPNOTSUPP`.
 //!
-//! The exported symbols are listed in `exports.tsv`.
+//! The engine is in `libibverbs.so.1`. The exported symbols are listed in `exports.tsv`.
+
+// Test builds have no version script, so nothing is exported and the functions look unused.
+#![cfg_attr(
+    test,
+    allow(dead_code, reason = "exported symbols are left out of test builds")
+)]
+
+mod forward;
+#[path = "../../librdmacm/src/library.rs"]
+mod library;
 
 #[cfg(not(test))]
 mod exports {
@@ -10,7 +21,6 @@ mod exports {
 }
 
 /// Fails quietly: programs call these functions to find out whether the device has them.
-#[cfg(not(test))]
 pub(crate) fn unsupported(_function: &str) {
     // SAFETY: the C library returns a valid pointer to the errno of this thread.
     unsafe { *libc::__errno_location() = libc::EOPNOTSUPP };

@@ -2,8 +2,7 @@
 //! manager calls itself.
 
 use std::{
-    ffi::{CStr, c_char, c_int, c_uint, c_void},
-    mem::transmute_copy,
+    ffi::{c_int, c_uint, c_void},
     sync::OnceLock,
 };
 
@@ -14,6 +13,7 @@ use rocade_abi::{
 };
 
 use crate::ffi::Errno;
+use crate::library::{self, function};
 
 macro_rules! verbs {
     ($( $name:ident: fn($($arg:ty),*) -> $result:ty; )+) => {
@@ -74,28 +74,9 @@ struct Library {
 
 static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
 
-/// # Safety
-/// `library` must be a handle of dlopen(3), `name` a terminated string, and the function of that name of the
-/// type `F`, which must be a function pointer.
-unsafe fn function<F: Copy>(library: *mut c_void, name: *const c_char) -> Option<F> {
-    // SAFETY: same contract.
-    let found = unsafe { libc::dlsym(library, name) };
-    // SAFETY: `F` is a function pointer, as large as any pointer, and not NULL.
-    (!found.is_null()).then(|| unsafe { transmute_copy(&found) })
-}
-
-/// The library that the program uses, or else the one beside this.
+/// The private table and the verbs.
 fn open() -> Option<Library> {
-    let name = c"libibverbs.so.1";
-    // SAFETY: a terminated string.
-    let mut library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
-    if library.is_null() {
-        library = open_beside(name);
-    }
-    if library.is_null() {
-        // SAFETY: a terminated string.
-        library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
-    }
+    let library = library::find();
     if library.is_null() {
         return None;
     }
@@ -110,25 +91,6 @@ fn open() -> Option<Library> {
     // SAFETY: our library.
     let verbs = unsafe { Verbs::find(library) }?;
     Some(Library { ops, verbs })
-}
-
-/// The library in the directory of this one.
-fn open_beside(name: &CStr) -> *mut c_void {
-    // SAFETY: all zeroes are an answer.
-    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-    let here = open as fn() -> Option<Library> as *const c_void;
-    // SAFETY: an address, and room for the answer.
-    if unsafe { libc::dladdr(here, &raw mut info) } == 0 || info.dli_fname.is_null() {
-        return std::ptr::null_mut();
-    }
-    // SAFETY: a terminated string that lives as long as the library.
-    let own = unsafe { CStr::from_ptr(info.dli_fname) }.to_bytes();
-    let Some(slash) = own.iter().rposition(|byte| *byte == b'/') else {
-        return std::ptr::null_mut();
-    };
-    let path = [&own[..=slash], name.to_bytes_with_nul()].concat();
-    // SAFETY: a terminated string.
-    unsafe { libc::dlopen(path.as_ptr().cast(), libc::RTLD_NOW) }
 }
 
 fn library() -> Result<&'static Library, Errno> {

@@ -26,6 +26,7 @@ mod event;
 mod event_str;
 mod ffi;
 mod id;
+mod library;
 mod multicast;
 mod qp;
 mod rsocket;

@@ -12,6 +12,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = headers![
     "infiniband/verbs_exp.h",
     "infiniband/verbs_exp/base.h",
     "infiniband/verbs_exp/completion.h",
+    "infiniband/verbs_exp/dct.h",
     "infiniband/verbs_exp/device.h",
     "infiniband/verbs_exp/qp.h",
     "infiniband/verbs_exp/send.h",

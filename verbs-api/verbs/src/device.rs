@@ -12,6 +12,7 @@ use rocade_emulator::{
 use crate::completion::CompletionQueue;
 use crate::datagram::{AddressHandle, DatagramQueuePair};
 use crate::error::{Error, Result};
+use crate::indirect::IndirectKey;
 use crate::memory::MemoryRegion;
 use crate::queue_pair::QueuePairBuilder;
 use crate::shared_receives::SharedReceiveQueue;
@@ -279,6 +280,14 @@ impl ProtectionDomain {
     #[doc(alias = "ibv_alloc_mw")]
     pub fn memory_window(&self) -> Result<MemoryWindow> {
         MemoryWindow::new(self)
+    }
+
+    /// A new key for up to `entries` pieces of other keys, none of which it has yet, that allows no more than `rights`.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`] for no entries or too many, or if keys run out.
+    pub fn indirect_key(&self, entries: u32, rights: AccessFlags) -> Result<IndirectKey> {
+        IndirectKey::new(self, entries, rights)
     }
 
     /// A new shared receive queue with room for `depth` receives of up to `max_sges` scatter/gather entries.

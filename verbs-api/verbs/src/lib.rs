@@ -1,7 +1,8 @@
 //! RDMA from Rust, without a C library in between.
 //!
 //! The objects are those of verbs, on Rocade's emulated NIC: [`DeviceList`], [`Context`],
-//! [`ProtectionDomain`], [`MemoryRegion`], [`MemoryWindow`], [`CompletionQueue`], [`SharedReceiveQueue`],
+//! [`ProtectionDomain`], [`MemoryRegion`], [`MemoryWindow`], [`IndirectKey`],
+//! [`CompletionQueue`], [`SharedReceiveQueue`],
 //! [`XrcDomain`], [`QueuePair`]. They are safe:
 //! a registered buffer belongs to its region and is read and written through it, because the peer
 //! may change it at any moment; a work request that names memory which is gone completes with an
@@ -50,6 +51,8 @@ mod datagram;
 mod device;
 mod endpoint;
 mod error;
+mod indirect;
+mod masked;
 mod memory;
 mod queue_pair;
 mod reactor;
@@ -72,6 +75,8 @@ pub use self::datagram::{AddressHandle, DatagramEnd, DatagramQueuePair, GRH_LEN}
 pub use self::device::{Context, DeviceList, ProtectionDomain};
 pub use self::endpoint::{Endpoint, RemoteMemory};
 pub use self::error::{Error, Result};
+pub use self::indirect::{IndirectKey, KeyChange};
+pub use self::masked::MaskedAtomic;
 pub use self::memory::MemoryRegion;
 pub use self::queue_pair::{ConnectOptions, QueuePair, QueuePairBuilder, UnconnectedQueuePair};
 pub use self::request::SendRequest;

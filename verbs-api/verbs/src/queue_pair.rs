@@ -373,9 +373,10 @@ impl QueuePair {
     pub fn post_sends(&self, requests: &[SendRequest<'_>]) -> Result<()> {
         let mut queue = self.qp.send_queue();
         for request in requests {
-            match request.parts() {
-                (wr, Some(data)) => queue.push_inline(&wr, data)?,
-                (wr, None) => queue.push(&wr)?,
+            match (request.parts(), request.operands()) {
+                ((wr, Some(data)), _) => queue.push_inline(&wr, data)?,
+                ((wr, None), Some(operands)) => queue.push_with(&wr, operands.clone())?,
+                ((wr, None), None) => queue.push(&wr)?,
             }
             if let Some(srqn) = request.queue() {
                 queue.aim(srqn);

@@ -1,6 +1,6 @@
 //! Send work requests.
 
-use rocade_emulator::{Bind, Rkey, SendFlags, SendOp, SendWr, Sge, Srqn};
+use rocade_emulator::{Bind, Operands, Rkey, SendFlags, SendOp, SendWr, Sge, Srqn};
 
 use crate::endpoint::RemoteMemory;
 
@@ -18,6 +18,7 @@ pub struct SendRequest<'a> {
     sges: &'a [Sge],
     inline: Option<&'a [u8]>,
     queue: Option<Srqn>,
+    operands: Option<&'a Operands>,
 }
 
 impl<'a> SendRequest<'a> {
@@ -29,7 +30,14 @@ impl<'a> SendRequest<'a> {
             sges,
             inline,
             queue: None,
+            operands: None,
         }
+    }
+
+    pub(crate) const fn with_operands(op: SendOp, sges: &'a [Sge], operands: &'a Operands) -> Self {
+        let mut request = Self::new(op, sges, None);
+        request.operands = Some(operands);
+        request
     }
 
     /// Sends the bytes of `sges` to a receive buffer of the peer.
@@ -171,6 +179,11 @@ impl<'a> SendRequest<'a> {
     /// The shared receive queue that it names.
     pub(crate) const fn queue(&self) -> Option<Srqn> {
         self.queue
+    }
+
+    /// What its operation has besides.
+    pub(crate) const fn operands(&self) -> Option<&'a Operands> {
+        self.operands
     }
 
     /// The request as the emulator takes it, and its inline data.

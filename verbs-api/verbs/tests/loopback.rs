@@ -7,8 +7,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rocade_verbs::{
     AccessFlags, AsyncEventKind, BrokerMode, CompletionQueue, ConnectOptions, DeviceList,
-    EngineConfig, Error, ImmOrInv, MemoryRegion, ProtectionDomain, QpState, QueuePair,
-    RemoteMemory, Rkey, SendRequest, UnconnectedQueuePair, WcOpcode, WcStatus,
+    EngineConfig, Error, ImmOrInv, MaskedAtomic, MemoryRegion, ProtectionDomain, QpState,
+    QueuePair, RemoteMemory, Rkey, SendRequest, UnconnectedQueuePair, WcOpcode, WcStatus,
 };
 
 /// Long enough for any machine; a test that waits for so long fails.
@@ -500,4 +500,63 @@ fn a_region_changes_its_rights_and_its_size() {
         .post_send(&SendRequest::write(&[own], a.memory.remote()))
         .unwrap();
     assert_eq!(failed(&b.cq), WcStatus::RemAccessErr);
+}
+
+//= UMR-03 type=test
+//= UMR-16 type=test
+//= XAT-17 type=test
+#[test]
+fn pieces_of_regions_are_one_range_and_atomics_have_masks() {
+    let (a, b) = nodes("127.3.14.1", "127.3.14.2");
+    let (a_qp, b_qp) = connected(&a, &b);
+    let data = sample(4096);
+    a.memory.write(0, &data).unwrap();
+    let key = a.pd.indirect_key(2, everything()).unwrap();
+    let pieces = [
+        a.memory.sge(3000..3100).unwrap(),
+        a.memory.sge(7..1000).unwrap(),
+    ];
+    let change = key.list(&pieces).unwrap();
+    a_qp.post_sends(&[
+        SendRequest::change_key(&change).unsignaled(),
+        SendRequest::write(&[key.sge(0, 1093)], b.memory.remote()),
+    ])
+    .unwrap();
+    a.cq.wait(LONG).unwrap();
+    let expected = [&data[3000..3100], &data[7..1000]].concat();
+    assert_eq!(b.memory.to_vec(0, 1093).unwrap(), expected);
+    // The peer reads every other byte, then finds the key gone.
+    let every_other = key
+        .repeated(&[(a.memory.sge(..1).unwrap(), 2)], 50)
+        .unwrap();
+    a_qp.post_send(&SendRequest::change_key(&every_other))
+        .unwrap();
+    let done = a.cq.wait(LONG).unwrap();
+    assert_eq!(done.opcode, WcOpcode::Umr);
+    let into = [b.memory.sge(..50).unwrap()];
+    b_qp.post_send(&SendRequest::read(&into, key.remote(0, 50)))
+        .unwrap();
+    b.cq.wait(LONG).unwrap();
+    let wanted: Vec<u8> = data[..100].iter().step_by(2).copied().collect();
+    assert_eq!(b.memory.to_vec(0, 50).unwrap(), wanted);
+    // An atomic on two fields.
+    b.memory
+        .write(64, &0xffff_ffff_ffff_ffffu64.to_ne_bytes())
+        .unwrap();
+    let add = MaskedAtomic::fetch_add(1, 1 << 31);
+    let mut at = b.memory.remote();
+    at.addr += 64;
+    let result = [a.memory.sge(..8).unwrap()];
+    a_qp.post_send(&SendRequest::masked(&result, at, &add))
+        .unwrap();
+    assert_eq!(a.cq.wait(LONG).unwrap().opcode, WcOpcode::MaskedFetchAdd);
+    let sum = 0xffff_ffff_0000_0000u64.to_ne_bytes();
+    assert_eq!(b.memory.to_vec(64, 8).unwrap(), sum);
+    a_qp.post_send(&SendRequest::change_key(&key.free().unwrap()))
+        .unwrap();
+    a.cq.wait(LONG).unwrap();
+    b_qp.post_send(&SendRequest::read(&into, key.remote(0, 50)))
+        .unwrap();
+    assert_eq!(failed(&b.cq), WcStatus::RemAccessErr);
+    assert!(key.list(&[pieces[0]; 3]).is_err() && key.list(&[]).is_err());
 }

@@ -2,13 +2,6 @@
 
 use super::constants;
 
-/// A DC target.
-#[repr(C)]
-#[derive(Debug)]
-pub struct ibv_exp_dct {
-    _private: [u8; 0],
-}
-
 constants! {
     u64, "Flags of ours begin here.": {
         IBV_EXP_START_FLAG = 1 << 32,

@@ -2,7 +2,7 @@
 
 use core::ffi::{c_int, c_uint};
 
-use super::{base::ibv_exp_dct, constants};
+use super::{constants, dct::ibv_exp_dct};
 use crate::{ibv_qp, ibv_srq, layout::mirror};
 
 constants! {

@@ -4,13 +4,14 @@ use std::{ffi::c_int, ptr};
 
 use rocade_abi::{
     exp::completion::{
-        IBV_EXP_WC_MASKED_COMP_SWAP, IBV_EXP_WC_MASKED_FETCH_ADD, IBV_EXP_WC_UMR,
-        IBV_EXP_WC_WITH_TIMESTAMP, ibv_exp_wc,
+        IBV_EXP_WC_DCT, IBV_EXP_WC_MASKED_COMP_SWAP, IBV_EXP_WC_MASKED_FETCH_ADD, IBV_EXP_WC_SRQ,
+        IBV_EXP_WC_UMR, IBV_EXP_WC_WITH_TIMESTAMP, ibv_exp_wc,
     },
     ibv_cq,
 };
 use rocade_emulator::{Completion, WcOpcode};
 
+use super::dct;
 use crate::{
     cq::{self, CqObject},
     ffi::{self, Errno, neg_data_verb},
@@ -44,6 +45,16 @@ pub(crate) unsafe extern "C" fn ibv_exp_poll_cq(
 
 /// The experimental form of a completion.
 fn to_wc(completion: &Completion) -> ibv_exp_wc {
+    //= DC-11 XCON-11
+    let target = match completion.is_send() {
+        true => None,
+        false => dct::find(completion.qp_num.get()),
+    };
+    let (dct, srq) = target.unwrap_or((ptr::null_mut(), ptr::null_mut()));
+    let valid = match target {
+        Some(_) => IBV_EXP_WC_DCT | IBV_EXP_WC_SRQ,
+        None => 0,
+    };
     ibv_exp_wc {
         wr_id: completion.wr_id,
         status: completion.status.code(),
@@ -60,10 +71,10 @@ fn to_wc(completion: &Completion) -> ibv_exp_wc {
         dlid_path_bits: 0,
         timestamp: completion.timestamp_ns,
         qp: ptr::null_mut(),
-        srq: ptr::null_mut(),
-        dct: ptr::null_mut(),
+        srq,
+        dct,
         //= XCON-11
-        exp_wc_flags: u64::from(completion.wc_flags.bits()) | IBV_EXP_WC_WITH_TIMESTAMP,
+        exp_wc_flags: u64::from(completion.wc_flags.bits()) | IBV_EXP_WC_WITH_TIMESTAMP | valid,
     }
 }
 

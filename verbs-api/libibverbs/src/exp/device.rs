@@ -6,10 +6,11 @@ use rocade_abi::{
     exp::device::{
         IBV_EXP_DEVICE_ATTR_EXP_CAP_FLAGS, IBV_EXP_DEVICE_ATTR_EXT_ATOMIC_ARGS,
         IBV_EXP_DEVICE_ATTR_INLINE_RECV_SZ, IBV_EXP_DEVICE_ATTR_MASKED_ATOMICS,
-        IBV_EXP_DEVICE_ATTR_ODP, IBV_EXP_DEVICE_ATTR_UMR, IBV_EXP_DEVICE_ATTR_WITH_HCA_CORE_CLOCK,
-        IBV_EXP_DEVICE_ATTR_WITH_TIMESTAMP_MASK, IBV_EXP_DEVICE_EXT_ATOMICS,
-        IBV_EXP_DEVICE_EXT_MASKED_ATOMICS, IBV_EXP_DEVICE_MW_TYPE_2B, IBV_EXP_DEVICE_ODP,
-        IBV_EXP_DEVICE_UMR, ibv_exp_device_attr,
+        IBV_EXP_DEVICE_ATTR_MAX_DCT, IBV_EXP_DEVICE_ATTR_ODP, IBV_EXP_DEVICE_ATTR_UMR,
+        IBV_EXP_DEVICE_ATTR_WITH_HCA_CORE_CLOCK, IBV_EXP_DEVICE_ATTR_WITH_TIMESTAMP_MASK,
+        IBV_EXP_DEVICE_DC_RD_REQ, IBV_EXP_DEVICE_DC_RD_RES, IBV_EXP_DEVICE_DC_TRANSPORT,
+        IBV_EXP_DEVICE_EXT_ATOMICS, IBV_EXP_DEVICE_EXT_MASKED_ATOMICS, IBV_EXP_DEVICE_MW_TYPE_2B,
+        IBV_EXP_DEVICE_ODP, IBV_EXP_DEVICE_UMR, ibv_exp_device_attr,
     },
     ibv_context,
 };
@@ -27,7 +28,8 @@ const CAP_FLAGS: u64 = IBV_EXP_DEVICE_ODP
     | IBV_EXP_DEVICE_MW_TYPE_2B
     | IBV_EXP_DEVICE_UMR
     | IBV_EXP_DEVICE_EXT_ATOMICS
-    | IBV_EXP_DEVICE_EXT_MASKED_ATOMICS;
+    | IBV_EXP_DEVICE_EXT_MASKED_ATOMICS
+    | IBV_EXP_DEVICE_DC_TRANSPORT;
 
 /// Fields of a fetch-and-add have at most 8 bytes.
 const LOG_MAX_FIELD: u32 = 3;
@@ -59,10 +61,10 @@ pub(crate) unsafe extern "C" fn ibv_exp_query_device(
 /// The plain part, and of the rest what `wanted` asks for.
 fn answer(source: &DeviceAttr, wanted: u32) -> ibv_exp_device_attr {
     let mut c = plain(source);
+    let mut there = 0;
     let mut has = |bit: u32| {
-        let is_wanted = wanted & bit != 0;
-        c.comp_mask |= wanted & bit;
-        is_wanted
+        there |= wanted & bit;
+        wanted & bit != 0
     };
     let with_timestamp_mask = has(IBV_EXP_DEVICE_ATTR_WITH_TIMESTAMP_MASK);
     let with_clock = has(IBV_EXP_DEVICE_ATTR_WITH_HCA_CORE_CLOCK);
@@ -73,6 +75,16 @@ fn answer(source: &DeviceAttr, wanted: u32) -> ibv_exp_device_attr {
     let with_umr = has(IBV_EXP_DEVICE_ATTR_UMR);
     // Received data goes to memory, never into a completion: 0.
     has(IBV_EXP_DEVICE_ATTR_INLINE_RECV_SZ);
+    //= DC-02
+    if has(IBV_EXP_DEVICE_DC_RD_REQ) {
+        c.max_dc_req_rd_atom = to_int(source.max_qp_init_rd_atom);
+    }
+    if has(IBV_EXP_DEVICE_DC_RD_RES) {
+        c.max_dc_res_rd_atom = to_int(source.max_qp_rd_atom);
+    }
+    if has(IBV_EXP_DEVICE_ATTR_MAX_DCT) {
+        c.max_dct = to_int(source.max_qp);
+    }
     if with_timestamp_mask {
         c.timestamp_mask = source.completion_timestamp_mask;
     }
@@ -112,8 +124,10 @@ fn answer(source: &DeviceAttr, wanted: u32) -> ibv_exp_device_attr {
         services.rc_odp_caps = odp.per_transport_caps.rc_odp_caps;
         services.uc_odp_caps = odp.per_transport_caps.uc_odp_caps;
         services.ud_odp_caps = odp.per_transport_caps.ud_odp_caps;
+        services.dc_odp_caps = odp.per_transport_caps.rc_odp_caps;
         services.xrc_odp_caps = odp.per_transport_caps.rc_odp_caps;
     }
+    c.comp_mask = there;
     c
 }
 

@@ -11,7 +11,7 @@ use rocade_abi::{
         IBV_EXP_QP_CREATE_ATOMIC_BE_REPLY, IBV_EXP_QP_CREATE_CROSS_CHANNEL,
         IBV_EXP_QP_CREATE_IGNORE_RQ_OVERFLOW, IBV_EXP_QP_CREATE_IGNORE_SQ_OVERFLOW,
         IBV_EXP_QP_CREATE_MANAGED_RECV, IBV_EXP_QP_CREATE_MANAGED_SEND, IBV_EXP_QP_CREATE_UMR,
-        IBV_EXP_QP_INIT_ATTR_ATOMICS_ARG, IBV_EXP_QP_INIT_ATTR_CREATE_FLAGS,
+        IBV_EXP_QP_DC_KEY, IBV_EXP_QP_INIT_ATTR_ATOMICS_ARG, IBV_EXP_QP_INIT_ATTR_CREATE_FLAGS,
         IBV_EXP_QP_INIT_ATTR_INL_RECV, IBV_EXP_QP_INIT_ATTR_MAX_INL_KLMS, IBV_EXP_QP_INIT_ATTR_PD,
         IBV_EXP_QP_INIT_ATTR_QPG, IBV_EXP_QP_INIT_ATTR_XRCD, IBV_EXP_QPG_NONE, ibv_exp_qp_attr,
         ibv_exp_qp_init_attr,
@@ -173,9 +173,12 @@ pub(crate) unsafe extern "C" fn ibv_exp_modify_qp(
     let checked = int_verb(|| {
         // SAFETY: by contract NULL or readable.
         let attr = unsafe { ffi::read(attr) }?;
-        let mask = c_int::try_from(exp_attr_mask);
+        let key = (exp_attr_mask & IBV_EXP_QP_DC_KEY != 0).then_some(attr.dct_key);
+        let mask = c_int::try_from(exp_attr_mask & !IBV_EXP_QP_DC_KEY);
         match mask {
-            Ok(mask) if attr.comp_mask == 0 => plain = Some((to_plain(&attr), mask)),
+            Ok(mask) if attr.comp_mask == 0 => {
+                plain = Some((to_plain(&attr), mask.cast_unsigned(), key));
+            }
             _ => {
                 let what = format!("attr_mask {exp_attr_mask:#x}, or comp_mask is not 0");
                 return Err(Errno::INVAL.because(Reason::new(what, "")));
@@ -184,8 +187,9 @@ pub(crate) unsafe extern "C" fn ibv_exp_modify_qp(
         Ok(())
     });
     match plain {
+        //= XCON-09
         // SAFETY: same contract.
-        Some((mut attr, mask)) => unsafe { qp::ibv_modify_qp(qp, &raw mut attr, mask) },
+        Some((attr, mask, key)) => int_verb(|| unsafe { qp::modify(qp, &attr, mask, key, true) }),
         None => checked,
     }
 }
@@ -212,13 +216,15 @@ pub(crate) unsafe extern "C" fn ibv_exp_query_qp(
         return failed;
     }
     int_verb(|| {
+        let mut answer = from_plain(&plain);
+        // SAFETY: the query has succeeded, so it is a live QP.
+        let object = unsafe { QpObject::borrow(qp.cast()) }?;
+        answer.dct_key = object.inner().qp().query().0.dc_key;
         // SAFETY: by contract writable.
-        unsafe { ffi::write(attr, from_plain(&plain)) }?;
+        unsafe { ffi::write(attr, answer) }?;
         if init.is_null() {
             return Ok(());
         }
-        // SAFETY: the query has succeeded, so it is a live QP.
-        let object = unsafe { QpObject::borrow(qp.cast()) }?;
         // SAFETY: by contract writable.
         unsafe { ffi::write(init, init_from_plain(&plain_init, object.inner().extras())) }?;
         // SAFETY: written just now; the C part of the queue pair is alive, and its members do not change.

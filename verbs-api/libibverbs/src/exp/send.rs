@@ -3,6 +3,7 @@
 use std::ffi::c_int;
 
 use rocade_abi::{
+    IBV_WR_BIND_MW, IBV_WR_LOCAL_INV,
     exp::send::{
         IBV_EXP_SEND_IP_CSUM, IBV_EXP_SEND_WITH_CALC, IBV_EXP_WR_CQE_WAIT,
         IBV_EXP_WR_EXT_MASKED_ATOMIC_CMP_AND_SWP, IBV_EXP_WR_EXT_MASKED_ATOMIC_FETCH_AND_ADD,
@@ -11,7 +12,7 @@ use rocade_abi::{
     },
     ibv_qp, ibv_send_wr, ibv_send_wr_qp_type,
 };
-use rocade_emulator::{SendFlags, SendPoster};
+use rocade_emulator::{QpType, SendFlags, SendPoster};
 
 use super::{atomics, umr};
 use crate::{
@@ -21,6 +22,10 @@ use crate::{
     qp::{QpObject, QpState},
     qp_ex,
 };
+
+/// The bit of a DC key that says that it is for the initiator's own to be sent.
+//= DCK-02
+const OWN_KEY: u64 = 1 << 63;
 
 /// `ibv_exp_post_send`: on failure `*bad_wr` is the first request that is not queued.
 //= XST-08
@@ -33,12 +38,17 @@ pub(crate) unsafe extern "C" fn ibv_exp_post_send(
     int_data_verb(|| {
         // SAFETY: by contract a live QP.
         let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
+        // Before the queue is locked.
+        let own_key = match state.qp_type() {
+            QpType::DcInitiator => state.qp().query().0.dc_key,
+            _ => 0,
+        };
         let mut poster = state.qp().send_queue();
         while !current.is_null() {
             // SAFETY: by contract the chain consists of readable work requests.
             let request = unsafe { &*current };
             // SAFETY: as above, with the lists, buffers and objects they name.
-            let posted = unsafe { push(&mut poster, state, request) };
+            let posted = unsafe { push(&mut poster, state, request, own_key) };
             if let Err(error) = posted {
                 if !bad_wr.is_null() {
                     // SAFETY: by contract writable.
@@ -59,6 +69,7 @@ unsafe fn push(
     poster: &mut SendPoster<'_>,
     state: &QpState,
     request: &ibv_exp_send_wr,
+    own_key: u64,
 ) -> Result<(), Errno> {
     //= XCON-20
     if request.comp_mask != 0 {
@@ -87,6 +98,23 @@ unsafe fn push(
         IBV_EXP_WR_NOP => {
             let what = format!("opcode {:#x}", request.exp_opcode);
             Err(Errno::OPNOTSUPP.because(qp_ex::not_offered(&what)))
+        }
+        // What concerns this side alone.
+        IBV_WR_LOCAL_INV | IBV_WR_BIND_MW => {
+            // SAFETY: same contract.
+            unsafe { post::push_send(poster, state, &plain(request)) }
+        }
+        _ if state.qp_type() == QpType::DcInitiator => {
+            let dc = request.dc;
+            //= DCK-02
+            let key = match dc.dct_access_key & OWN_KEY {
+                0 => dc.dct_access_key,
+                _ => own_key,
+            };
+            // SAFETY: same contract.
+            let to = unsafe { post::target(dc.ah, dc.dct_number, key, 0) }?;
+            // SAFETY: same contract.
+            unsafe { post::push_dynamic(poster, state, &plain(request), to) }
         }
         // SAFETY: same contract.
         _ => unsafe { post::push_send(poster, state, &plain(request)) },

@@ -1,0 +1,371 @@
+//! What devices have that pass for such of mlx5: `libmlx5.so.1` calls these functions through a private table. They are named
+//! after what a program has called, because complaints name them so.
+
+use std::{ffi::c_int, sync::OnceLock};
+
+use rocade_abi::{
+    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QPT_DRIVER, ROCADE_MLX5_VERSION,
+    ibv_ah, ibv_context, ibv_device, ibv_qp, ibv_qp_ex, ibv_qp_init_attr_ex,
+    mlx5::{
+        MLX5DV_CONTEXT_MASK_DC_ODP_CAPS, MLX5DV_CONTEXT_MASK_DCI_STREAMS,
+        MLX5DV_CONTEXT_MASK_NUM_LAG_PORTS, MLX5DV_DCTYPE_DCI, MLX5DV_DCTYPE_DCT,
+        MLX5DV_QP_CREATE_HINTS, MLX5DV_QP_INIT_ATTR_MASK_DC, MLX5DV_QP_INIT_ATTR_MASK_DCI_STREAMS,
+        MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS, mlx5dv_context, mlx5dv_context_attr,
+        mlx5dv_dci_streams_caps, mlx5dv_qp_ex, mlx5dv_qp_init_attr,
+    },
+    rocade_mlx5_ops,
+};
+use rocade_emulator::{DciStreams, DctInitAttr, MAX_LOG_ERRORED, MAX_LOG_STREAMS, QpType};
+
+use crate::{
+    ah::AhObject,
+    complaint::Reason,
+    context::ContextObject,
+    cq,
+    device::{self, DeviceObject},
+    ffi::{self, Errno, int_verb, ptr_verb},
+    qp::{self, QpObject, QpState},
+    qp_ex::{self, DcRemote},
+    query,
+};
+
+/// The vendor in `ibv_device_attr`, and its parts that are of mlx5.
+const VENDOR: u32 = 0x02c9;
+const PARTS: [std::ops::RangeInclusive<u32>; 2] = [0x1011..=0x1025, 0xa2d0..=0xa2df];
+/// SRQ receives into memory that is paged on demand (`IBV_ODP_SUPPORT_SRQ_RECV`).
+const ODP_SRQ_RECV: u32 = 1 << 5;
+
+static OPS: rocade_mlx5_ops = rocade_mlx5_ops {
+    version: ROCADE_MLX5_VERSION,
+    is_supported: mlx5dv_is_supported,
+    open_device: mlx5dv_open_device,
+    query_device: mlx5dv_query_device,
+    create_qp: mlx5dv_create_qp,
+    qp_ex_from_ibv_qp_ex: mlx5dv_qp_ex_from_ibv_qp_ex,
+    dci_stream_id_reset: mlx5dv_dci_stream_id_reset,
+    map_ah_to_qp: mlx5dv_map_ah_to_qp,
+};
+
+/// The functions for `libmlx5.so.1`.
+pub(crate) extern "C" fn rocade_mlx5() -> *const rocade_mlx5_ops {
+    &raw const OPS
+}
+
+/// Does a device of this identity pass for one of mlx5?
+fn is_mlx5(vendor_id: u32, part_id: u32) -> bool {
+    vendor_id == VENDOR && PARTS.iter().any(|parts| parts.contains(&part_id))
+}
+
+/// Does that of the context?
+///
+/// # Errors
+/// `EOPNOTSUPP` where it does not.
+fn expect_mlx5(context: &ContextObject) -> Result<(), Errno> {
+    let attr = context.context().device_attr();
+    if is_mlx5(attr.vendor_id, attr.vendor_part_id) {
+        return Ok(());
+    }
+    let what = "the device does not pass for one of mlx5";
+    let advice = "set identity to its vendor and part, e.g. 0x02c9:0x1017";
+    Err(Errno::OPNOTSUPP.because(Reason::new(what, advice)))
+}
+
+unsafe extern "C" fn mlx5dv_is_supported(device: *mut ibv_device) -> bool {
+    // SAFETY: by contract NULL or a device of the list.
+    let object = unsafe { DeviceObject::borrow(device) };
+    object.is_ok_and(|object| {
+        let (vendor_id, part_id) = object.identity();
+        is_mlx5(vendor_id, part_id)
+    })
+}
+
+unsafe extern "C" fn mlx5dv_open_device(
+    device: *mut ibv_device,
+    attr: *mut mlx5dv_context_attr,
+) -> *mut ibv_context {
+    // SAFETY: same contract.
+    let is_supported = unsafe { mlx5dv_is_supported(device) };
+    let checked = int_verb(|| {
+        // SAFETY: by contract NULL or readable.
+        let attr = unsafe { attr.as_ref() };
+        // Queues and commands that programs write themselves are not offered.
+        let is_plain = attr.is_none_or(|attr| attr.flags == 0 && attr.comp_mask == 0);
+        if is_plain && is_supported {
+            Ok(())
+        } else {
+            Err(Errno::OPNOTSUPP)
+        }
+    });
+    if checked != 0 {
+        return std::ptr::null_mut();
+    }
+    // SAFETY: same contract.
+    unsafe { device::ibv_open_device(device) }
+}
+
+/// What is asked for and there; other bits of `comp_mask` are cleared.
+//= DCU-08
+unsafe extern "C" fn mlx5dv_query_device(
+    context: *mut ibv_context,
+    attr: *mut mlx5dv_context,
+) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract an open context.
+        let context = unsafe { ContextObject::share_inherited(context) }?;
+        expect_mlx5(&context)?;
+        if attr.is_null() {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: not NULL, and by contract readable.
+        let wanted = unsafe { (&raw const (*attr).comp_mask).read() };
+        // SAFETY: the structure consists of integers and a pointer, for which zero is a value.
+        let mut answer: mlx5dv_context = unsafe { std::mem::zeroed() };
+        answer.comp_mask = wanted
+            & (MLX5DV_CONTEXT_MASK_DC_ODP_CAPS
+                | MLX5DV_CONTEXT_MASK_NUM_LAG_PORTS
+                | MLX5DV_CONTEXT_MASK_DCI_STREAMS);
+        if wanted & MLX5DV_CONTEXT_MASK_DC_ODP_CAPS != 0 {
+            let odp = query::odp_caps();
+            answer.dc_odp_caps = odp.per_transport_caps.rc_odp_caps | ODP_SRQ_RECV;
+        }
+        if wanted & MLX5DV_CONTEXT_MASK_NUM_LAG_PORTS != 0 {
+            answer.num_lag_ports = 1;
+        }
+        if wanted & MLX5DV_CONTEXT_MASK_DCI_STREAMS != 0 {
+            answer.dci_streams_caps = mlx5dv_dci_streams_caps {
+                max_log_num_concurent: MAX_LOG_STREAMS,
+                max_log_num_errored: MAX_LOG_ERRORED,
+            };
+        }
+        // SAFETY: by contract writable.
+        unsafe { ffi::write(attr, answer) }
+    })
+}
+
+/// Ends of dynamic connections, and ordinary queue pairs.
+unsafe extern "C" fn mlx5dv_create_qp(
+    context: *mut ibv_context,
+    init: *mut ibv_qp_init_attr_ex,
+    dv: *mut mlx5dv_qp_init_attr,
+) -> *mut ibv_qp {
+    ptr_verb(|| {
+        // SAFETY: by contract an open context.
+        expect_mlx5(unsafe { ContextObject::borrow(context) }?)?;
+        // SAFETY: by contract NULL or valid.
+        let init = unsafe { init.as_mut() }.ok_or(Errno::INVAL)?;
+        // SAFETY: by contract NULL or valid.
+        let dv = unsafe { dv.as_ref() };
+        let has = |bit: u64| dv.is_some_and(|dv| dv.comp_mask & bit != 0);
+        let flags = dv.filter(|_| has(MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS));
+        let flags = flags.map_or(0, |dv| dv.create_flags) & !MLX5DV_QP_CREATE_HINTS;
+        let known = MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS
+            | MLX5DV_QP_INIT_ATTR_MASK_DC
+            | MLX5DV_QP_INIT_ATTR_MASK_DCI_STREAMS;
+        if flags != 0 || has(!known) {
+            return Err(Errno::OPNOTSUPP.because(qp_ex::not_offered("a flag of mlx5dv_create_qp")));
+        }
+        let is_driver = init.qp_type == IBV_QPT_DRIVER;
+        match dv.filter(|_| has(MLX5DV_QP_INIT_ATTR_MASK_DC)) {
+            // SAFETY: same contract.
+            None if !is_driver => unsafe { qp_ex::create(context, init) },
+            Some(dv) if is_driver => {
+                let dc = &dv.dc_init_attr;
+                match dc.dc_type {
+                    //= DCU-01
+                    MLX5DV_DCTYPE_DCI => {
+                        let [log_concurrent, log_errored, ..] = dc.dct_access_key.to_ne_bytes();
+                        let streams = DciStreams {
+                            log_concurrent,
+                            log_errored,
+                        };
+                        let wants = has(MLX5DV_QP_INIT_ATTR_MASK_DCI_STREAMS);
+                        // SAFETY: same contract.
+                        unsafe { create_dci(init, wants.then_some(streams)) }
+                    }
+                    // SAFETY: same contract.
+                    MLX5DV_DCTYPE_DCT => unsafe { create_dct(init, dc.dct_access_key) },
+                    _ => Err(Errno::INVAL),
+                }
+            }
+            _ => Err(Errno::INVAL.because(Reason::new(
+                "IBV_QPT_DRIVER goes with MLX5DV_QP_INIT_ATTR_MASK_DC, and nothing else does",
+                "",
+            ))),
+        }
+    })
+}
+
+/// # Safety
+/// What `init` points at must be NULL or alive.
+//= DCU-01
+unsafe fn create_dci(
+    init: &mut ibv_qp_init_attr_ex,
+    streams: Option<DciStreams>,
+) -> Result<*mut ibv_qp, Errno> {
+    let known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    if init.comp_mask & IBV_QP_INIT_ATTR_PD == 0 || init.comp_mask & !known != 0 {
+        return Err(Errno::INVAL);
+    }
+    let with_table = init.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
+    let extra = init.send_ops_flags & !qp_ex::supported_ops(QpType::DcInitiator.code());
+    if with_table && extra != 0 {
+        let what = format!("send_ops_flags ask for {extra:#x} too");
+        return Err(Errno::OPNOTSUPP.because(qp_ex::not_offered(&what)));
+    }
+    // SAFETY: same contract.
+    unsafe { qp::create_initiator(init, with_table, streams) }
+}
+
+/// # Safety
+/// What `init` points at must be NULL or alive.
+//= DCU-02 DCU-04
+unsafe fn create_dct(init: &mut ibv_qp_init_attr_ex, key: u64) -> Result<*mut ibv_qp, Errno> {
+    let sends = init.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0 && init.send_ops_flags != 0;
+    if init.comp_mask & IBV_QP_INIT_ATTR_PD == 0 || sends {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: same contract.
+    let cq = unsafe { cq::optional(init.recv_cq) }?.ok_or(Errno::INVAL)?;
+    // SAFETY: same contract.
+    let srq = unsafe { crate::srq::SrqObject::borrow(init.srq) }?;
+    let srq = srq.inner().srq().clone();
+    // SAFETY: same contract.
+    unsafe {
+        qp::create_dct(init, |pd, cookie| {
+            pd.create_dct(DctInitAttr {
+                cq,
+                srq,
+                key,
+                cookie,
+                has_dct_events: false,
+            })
+        })
+    }
+}
+
+/// The builders of a queue pair that `libmlx5` has, made when they are asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Builders(OnceLock<Box<DvQp>>);
+
+/// What a pointer to an `mlx5dv_qp_ex` points at.
+#[repr(C)]
+struct DvQp {
+    c: mlx5dv_qp_ex,
+    qp: *mut ibv_qp_ex,
+}
+
+impl std::fmt::Debug for DvQp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DvQp").finish_non_exhaustive()
+    }
+}
+
+// SAFETY: nothing in it changes after it is made; the pointer is only handed to functions whose callers vouch for it.
+unsafe impl Sync for DvQp {}
+// SAFETY: as above.
+unsafe impl Send for DvQp {}
+
+impl Builders {
+    fn of(&self, qp: *mut ibv_qp_ex) -> *mut mlx5dv_qp_ex {
+        let made = self.0.get_or_init(|| {
+            // SAFETY: the structure consists of an integer and optional functions, for which zero is a value.
+            let mut c: mlx5dv_qp_ex = unsafe { std::mem::zeroed() };
+            c.wr_set_dc_addr = Some(wr_set_dc_addr);
+            c.wr_set_dc_addr_stream = Some(wr_set_dc_addr_stream);
+            Box::new(DvQp { c, qp })
+        });
+        std::ptr::from_ref::<DvQp>(made).cast_mut().cast()
+    }
+}
+
+unsafe extern "C" fn mlx5dv_qp_ex_from_ibv_qp_ex(qp: *mut ibv_qp_ex) -> *mut mlx5dv_qp_ex {
+    // Programs ask for those of queue pairs that send nothing, too.
+    if qp.is_null() {
+        return std::ptr::null_mut();
+    }
+    ptr_verb(|| {
+        // SAFETY: by contract a live extended QP.
+        let object = unsafe { QpObject::borrow(qp) }?;
+        Ok(object.inner().builders().of(qp))
+    })
+}
+
+/// The request that the batch has got last goes to that target.
+///
+/// # Safety
+/// `mqp` must come from [`mlx5dv_qp_ex_from_ibv_qp_ex`], between `wr_start` and `wr_complete`.
+unsafe fn aim(mqp: *mut mlx5dv_qp_ex, to: DcRemote) {
+    // SAFETY: by contract it is the first member of a live `DvQp`.
+    let qp = unsafe { (*mqp.cast::<DvQp>()).qp };
+    // SAFETY: same contract.
+    unsafe { qp_ex::set_dc_remote(qp, to) };
+}
+
+//= DCU-06 XDEC-03
+unsafe extern "C" fn wr_set_dc_addr(mqp: *mut mlx5dv_qp_ex, ah: *mut ibv_ah, dctn: u32, key: u64) {
+    let stream = 0;
+    // SAFETY: by contract between `wr_start` and `wr_complete`.
+    unsafe {
+        aim(
+            mqp,
+            DcRemote {
+                ah,
+                dctn,
+                key,
+                stream,
+            },
+        )
+    };
+}
+
+//= DC-40
+unsafe extern "C" fn wr_set_dc_addr_stream(
+    mqp: *mut mlx5dv_qp_ex,
+    ah: *mut ibv_ah,
+    dctn: u32,
+    key: u64,
+    stream: u16,
+) {
+    // SAFETY: by contract between `wr_start` and `wr_complete`.
+    unsafe {
+        aim(
+            mqp,
+            DcRemote {
+                ah,
+                dctn,
+                key,
+                stream,
+            },
+        )
+    };
+}
+
+/// A stream that is in error takes requests again.
+//= DC-40
+unsafe extern "C" fn mlx5dv_dci_stream_id_reset(qp: *mut ibv_qp, stream_id: u16) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract a live QP.
+        let state: &QpState = unsafe { QpObject::borrow(qp.cast()) }?.inner();
+        Ok(state.qp().reset_stream(stream_id)?)
+    })
+}
+
+/// Says that packets of a peer's queue pair come from where the address handle leads to: nothing here has to know.
+unsafe extern "C" fn mlx5dv_map_ah_to_qp(ah: *mut ibv_ah, _qp_num: u32) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract NULL or a live address handle.
+        unsafe { AhObject::borrow(ah) }?;
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_of_mlx5_are_known_by_vendor_and_part() {
+        assert!(is_mlx5(0x02c9, 0x1017) && is_mlx5(0x02c9, 0xa2d6));
+        assert!(!is_mlx5(0x02c9, 0x1003) && !is_mlx5(0x15b3, 0x1017) && !is_mlx5(0x526f, 1));
+    }
+}

@@ -1,0 +1,263 @@
+//! Targets of the dynamically connected transport.
+
+use std::{
+    collections::HashMap,
+    ffi::c_int,
+    sync::{
+        Arc, LazyLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use parking_lot::Mutex;
+use rocade_abi::{
+    exp::dct::{
+        IBV_EXP_DCT_OOO_RW_DATA_PLACEMENT, IBV_EXP_DCT_STATE_ACTIVE, IBV_EXP_DCT_STATE_DRAINED,
+        IBV_EXP_DCT_STATE_DRAINING, ibv_exp_arm_attr, ibv_exp_dct, ibv_exp_dct_attr,
+        ibv_exp_dct_init_attr,
+    },
+    ibv_context, ibv_srq,
+};
+use rocade_emulator::{
+    AccessFlags, AddressVector, DctInitAttr, Qp, QpAttr, QpAttrMask, QpState as State,
+};
+
+use crate::{
+    complaint::Reason,
+    context::ContextObject,
+    cq,
+    ffi::{self, Errno, int_verb, ptr_verb},
+    pd_mr::{InUse, PdObject},
+    shell::Shell,
+    srq::SrqObject,
+};
+
+/// A target.
+pub(crate) type DctObject = Shell<ibv_exp_dct, DctState>;
+
+/// What stands behind an `ibv_exp_dct`.
+pub(crate) struct DctState {
+    qp: Qp,
+    _context: Arc<ContextObject>,
+    _pd: InUse,
+}
+
+impl DctState {
+    /// The emulator's target.
+    pub(crate) const fn qp(&self) -> &Qp {
+        &self.qp
+    }
+}
+
+/// The targets by number, for completions to name them: as addresses.
+static TARGETS: LazyLock<Mutex<HashMap<u32, (usize, usize)>>> = LazyLock::new(Mutex::default);
+static TARGET_COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// The target of that number and its queue, as the program knows them.
+//= DC-11
+pub(super) fn find(number: u32) -> Option<(*mut ibv_exp_dct, *mut ibv_srq)> {
+    if TARGET_COUNT.load(Ordering::Acquire) == 0 {
+        return None;
+    }
+    let (dct, srq) = TARGETS.lock().get(&number).copied()?;
+    Some((
+        std::ptr::with_exposed_provenance_mut(dct),
+        std::ptr::with_exposed_provenance_mut(srq),
+    ))
+}
+
+fn invalid(what: &str) -> Errno {
+    Errno::INVAL.because(Reason::new(what, ""))
+}
+
+/// The attributes of the two steps to RTR.
+//= DCT-02 DCT-06
+fn attributes(init: &ibv_exp_dct_init_attr) -> Result<QpAttr, Errno> {
+    if init.comp_mask != 0 || init.create_flags & !IBV_EXP_DCT_OOO_RW_DATA_PLACEMENT != 0 {
+        return Err(invalid(
+            "comp_mask or create_flags has bits that nobody knows",
+        ));
+    }
+    let rights = AccessFlags::LOCAL_WRITE
+        | AccessFlags::REMOTE_WRITE
+        | AccessFlags::REMOTE_READ
+        | AccessFlags::REMOTE_ATOMIC;
+    let access = AccessFlags::from_bits(init.access_flags).filter(|flags| rights.contains(*flags));
+    let Some(qp_access_flags) = access else {
+        return Err(invalid("access_flags has bits that no target has"));
+    };
+    if init.flow_label >= 1 << 20 {
+        return Err(invalid("flow_label has more than 20 bits"));
+    }
+    Ok(QpAttr {
+        qp_access_flags,
+        pkey_index: init.pkey_index.into(),
+        port_num: init.port,
+        path_mtu: init.mtu,
+        min_rnr_timer: init.min_rnr_timer,
+        //= DCT-03 DCT-04
+        ah_attr: AddressVector {
+            sgid_index: init.gid_index,
+            flow_label: init.flow_label,
+            hop_limit: init.hop_limit,
+            traffic_class: init.tclass,
+            is_global: true,
+            port_num: init.port,
+            ..AddressVector::default()
+        },
+        ..QpAttr::default()
+    })
+}
+
+fn activate(qp: &Qp, attr: &QpAttr) -> Result<(), Errno> {
+    let step = |next: State, mask| {
+        let attr = QpAttr {
+            qp_state: next.code(),
+            ..*attr
+        };
+        qp.modify(&attr, QpAttrMask::STATE | mask)
+    };
+    let init = QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::ACCESS_FLAGS;
+    step(State::Init, init)?;
+    let rtr = QpAttrMask::AV | QpAttrMask::PATH_MTU | QpAttrMask::MIN_RNR_TIMER;
+    Ok(step(State::Rtr, rtr)?)
+}
+
+/// `ibv_exp_create_dct`: NULL and errno on failure.
+//= XST-14 DCT-01
+pub(crate) unsafe extern "C" fn ibv_exp_create_dct(
+    context: *mut ibv_context,
+    init: *mut ibv_exp_dct_init_attr,
+) -> *mut ibv_exp_dct {
+    ptr_verb(|| {
+        // SAFETY: by contract an open context.
+        let context = unsafe { ContextObject::share(context) }?;
+        // SAFETY: by contract NULL or readable.
+        let init = unsafe { ffi::read(init) }?;
+        let attr = attributes(&init)?;
+        // SAFETY: by contract NULL or live, as are the others.
+        let pd = unsafe { PdObject::borrow(init.pd) }?.inner();
+        if !Arc::ptr_eq(pd.context(), &context) {
+            return Err(invalid("pd is of another context"));
+        }
+        // SAFETY: as above.
+        let cq = unsafe { cq::optional(init.cq) }?.ok_or_else(|| invalid("cq is NULL"))?;
+        // SAFETY: as above.
+        let srq = unsafe { SrqObject::borrow(init.srq) }?.inner();
+        let srq = srq.srq().clone();
+        DctObject::create(|address| {
+            let cookie = address.expose_provenance();
+            let qp = pd.pd().create_dct(DctInitAttr {
+                cq,
+                srq,
+                key: init.dc_key,
+                cookie: cookie as u64,
+                has_dct_events: true,
+            })?;
+            activate(&qp, &attr)?;
+            // SAFETY: the structure consists of integers, pointers and pthread objects, for all of which zero bytes
+            // are a value.
+            let mut c: ibv_exp_dct = unsafe { std::mem::zeroed() };
+            c.context = context.as_c();
+            c.dct_num = qp.qp_num().get();
+            c.handle = c.dct_num;
+            c.pd = init.pd;
+            c.srq = init.srq;
+            c.cq = init.cq;
+            let names = (cookie, init.srq.expose_provenance());
+            TARGETS.lock().insert(c.dct_num, names);
+            TARGET_COUNT.fetch_add(1, Ordering::AcqRel);
+            let state = DctState {
+                qp,
+                _context: Arc::clone(&context),
+                _pd: pd.in_use(),
+            };
+            Ok((c, state))
+        })
+    })
+}
+
+/// `ibv_exp_destroy_dct`.
+//= DCT-09
+pub(crate) unsafe extern "C" fn ibv_exp_destroy_dct(dct: *mut ibv_exp_dct) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract a live target that is not used afterwards.
+        unsafe {
+            DctObject::end(dct, |state| {
+                let number = state.qp.qp_num().get();
+                state.qp.destroy()?;
+                if TARGETS.lock().remove(&number).is_some() {
+                    TARGET_COUNT.fetch_sub(1, Ordering::AcqRel);
+                }
+                Ok(())
+            })
+        }
+    })
+}
+
+/// `ibv_exp_query_dct`.
+//= DCT-07 XST-15
+pub(crate) unsafe extern "C" fn ibv_exp_query_dct(
+    dct: *mut ibv_exp_dct,
+    attr: *mut ibv_exp_dct_attr,
+) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract a live target.
+        let object = unsafe { DctObject::borrow(dct) }?;
+        if attr.is_null() {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: not NULL, and by contract readable.
+        if unsafe { (&raw const (*attr).comp_mask).read() } != 0 {
+            return Err(invalid("comp_mask is not 0"));
+        }
+        let qp = object.inner().qp();
+        let status = qp.dct_status()?;
+        let (current, _) = qp.query();
+        // SAFETY: the C part is alive; the program does not change these members.
+        let c = unsafe { object.c().read() };
+        let address = current.ah_attr;
+        let answer = ibv_exp_dct_attr {
+            dc_key: status.key,
+            port: current.port_num,
+            access_flags: current.qp_access_flags.bits(),
+            min_rnr_timer: current.min_rnr_timer,
+            tclass: address.traffic_class,
+            flow_label: address.flow_label,
+            mtu: current.path_mtu,
+            pkey_index: u8::try_from(current.pkey_index).unwrap_or(u8::MAX),
+            gid_index: address.sgid_index,
+            hop_limit: address.hop_limit,
+            key_violations: status.key_violations,
+            //= XCON-12
+            state: match (status.is_draining, status.sessions) {
+                (false, _) => IBV_EXP_DCT_STATE_ACTIVE,
+                (true, 0) => IBV_EXP_DCT_STATE_DRAINED,
+                (true, _) => IBV_EXP_DCT_STATE_DRAINING,
+            },
+            srq: c.srq,
+            cq: c.cq,
+            pd: c.pd,
+            comp_mask: 0,
+        };
+        // SAFETY: by contract writable.
+        unsafe { ffi::write(attr, answer) }
+    })
+}
+
+/// `ibv_exp_arm_dct`.
+//= DCK-04 DCK-06
+pub(crate) unsafe extern "C" fn ibv_exp_arm_dct(
+    dct: *mut ibv_exp_dct,
+    attr: *mut ibv_exp_arm_attr,
+) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract a live target.
+        let object = unsafe { DctObject::borrow(dct) }?;
+        // SAFETY: by contract NULL or readable.
+        if unsafe { ffi::read(attr) }?.comp_mask != 0 {
+            return Err(invalid("comp_mask is not 0"));
+        }
+        Ok(object.inner().qp().arm_dct()?)
+    })
+}

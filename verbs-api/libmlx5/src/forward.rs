@@ -1,0 +1,72 @@
+//! What `libibverbs.so.1` does for this library.
+
+use std::{ffi::c_int, ptr, sync::OnceLock};
+
+use rocade_abi::{
+    ROCADE_MLX5_VERSION, ibv_ah, ibv_context, ibv_device, ibv_qp, ibv_qp_ex, ibv_qp_init_attr_ex,
+    mlx5::{mlx5dv_context, mlx5dv_context_attr, mlx5dv_qp_ex, mlx5dv_qp_init_attr},
+    rocade_mlx5_ops,
+};
+
+use crate::{
+    library::{self, function},
+    unsupported,
+};
+
+/// The private table; `None` where another `libibverbs.so.1` than ours is in use.
+fn ops() -> Option<&'static rocade_mlx5_ops> {
+    static OPS: OnceLock<Option<&'static rocade_mlx5_ops>> = OnceLock::new();
+    *OPS.get_or_init(|| {
+        let library = library::find();
+        if library.is_null() {
+            return None;
+        }
+        // SAFETY: a handle of dlopen; the function has this type in our library, and no other has it.
+        let ops: extern "C" fn() -> *const rocade_mlx5_ops =
+            unsafe { function(library, c"rocade_mlx5".as_ptr()) }?;
+        // SAFETY: the table is a static of the library, which is never unloaded.
+        let ops = unsafe { ops().as_ref() }?;
+        (ops.version == ROCADE_MLX5_VERSION).then_some(ops)
+    })
+}
+
+/// Functions that do what those of the table do, and fail where there is none.
+macro_rules! forward {
+    ($( $name:ident = $op:ident($($arg:ident: $ty:ty),*) -> $result:ty, else $otherwise:expr; )+) => {
+        $(
+            #[doc = concat!("`", stringify!($name), "`.")]
+            pub(crate) unsafe extern "C" fn $name($($arg: $ty),*) -> $result {
+                match ops() {
+                    // SAFETY: same contract.
+                    Some(ops) => unsafe { (ops.$op)($($arg),*) },
+                    None => {
+                        unsupported(stringify!($name));
+                        $otherwise
+                    }
+                }
+            }
+        )+
+    };
+}
+
+forward! {
+    mlx5dv_is_supported = is_supported(device: *mut ibv_device) -> bool, else false;
+    mlx5dv_open_device = open_device(
+        device: *mut ibv_device, attr: *mut mlx5dv_context_attr
+    ) -> *mut ibv_context, else ptr::null_mut();
+    mlx5dv_query_device = query_device(
+        context: *mut ibv_context, attr: *mut mlx5dv_context
+    ) -> c_int, else libc::EOPNOTSUPP;
+    mlx5dv_create_qp = create_qp(
+        context: *mut ibv_context, init: *mut ibv_qp_init_attr_ex, dv: *mut mlx5dv_qp_init_attr
+    ) -> *mut ibv_qp, else ptr::null_mut();
+    mlx5dv_qp_ex_from_ibv_qp_ex = qp_ex_from_ibv_qp_ex(
+        qp: *mut ibv_qp_ex
+    ) -> *mut mlx5dv_qp_ex, else ptr::null_mut();
+    mlx5dv_dci_stream_id_reset = dci_stream_id_reset(
+        qp: *mut ibv_qp, stream_id: u16
+    ) -> c_int, else libc::EOPNOTSUPP;
+    mlx5dv_map_ah_to_qp = map_ah_to_qp(
+        ah: *mut ibv_ah, qp_num: u32
+    ) -> c_int, else libc::EOPNOTSUPP;
+}

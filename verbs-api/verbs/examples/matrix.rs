@@ -1,0 +1,86 @@
+//! A column of a matrix goes to another host, in one message and without a copy.
+//!
+//! ```sh
+//! cargo run --package rocade-verbs --example matrix
+//! ```
+//! The numbers of a column are a row apart. A key that stands for them makes one range of them: the WRITE gathers them, and the
+//! other side has them next to each other. Then the other side takes the diagonal, which it knows of as a key only. A lock, one
+//! bit of a word, is taken by a masked atomic.
+
+use std::time::Duration;
+
+use rocade_verbs::{
+    AccessFlags, BrokerMode, ConnectOptions, DeviceList, EngineConfig, MaskedAtomic, Result,
+    SendRequest,
+};
+
+const PATIENCE: Duration = Duration::from_secs(5);
+const ROWS: usize = 8;
+const ROW: usize = ROWS * 8;
+
+fn main() -> Result<()> {
+    let specs = ["here=127.0.0.95", "there=127.0.0.96"];
+    let list = DeviceList::new(EngineConfig::from_specs(&specs, BrokerMode::Embedded)?)?;
+    let here = list.open("here")?.protection_domain()?;
+    let there = list.open("there")?.protection_domain()?;
+    let here_cq = here.context().completion_queue(16)?;
+    let there_cq = there.context().completion_queue(16)?;
+    let all = AccessFlags::LOCAL_WRITE
+        | AccessFlags::REMOTE_WRITE
+        | AccessFlags::REMOTE_READ
+        | AccessFlags::REMOTE_ATOMIC;
+    let matrix = here.register(ROWS * ROW, all)?;
+    let column = there.register(ROW + 8, all)?;
+    for index in 0..ROWS * ROWS {
+        matrix.write(index * 8, &index.to_ne_bytes())?;
+    }
+
+    let (a, b) = (
+        here.queue_pair(&here_cq).build()?,
+        there.queue_pair(&there_cq).build()?,
+    );
+    let (a_end, b_end) = (a.endpoint(), b.endpoint());
+    let a = a.connect(b_end, &ConnectOptions::default())?;
+    let b = b.connect(a_end, &ConnectOptions::default())?;
+
+    // Column 3: one number, and again a row further, for as many rows as there are.
+    let key = here.indirect_key(4, all)?;
+    let third = key.repeated(&[(matrix.sge(24..32)?, ROW as u64)], ROWS as u64)?;
+    a.post_sends(&[
+        SendRequest::change_key(&third).unsignaled(),
+        SendRequest::write(&[key.sge(0, 64)], column.remote()),
+    ])?;
+    here_cq.wait(PATIENCE)?;
+    let numbers = |bytes: Vec<u8>| {
+        let words = bytes.as_chunks::<8>().0.iter();
+        words
+            .map(|word| usize::from_ne_bytes(*word))
+            .collect::<Vec<_>>()
+    };
+    let got = numbers(column.to_vec(0, ROW)?);
+    println!("column 3: {got:?}");
+    assert_eq!(got, (0..ROWS).map(|row| row * ROWS + 3).collect::<Vec<_>>());
+
+    // The diagonal: a row and a number further each time. The reader sees one range.
+    let diagonal = key.repeated(&[(matrix.sge(..8)?, ROW as u64 + 8)], ROWS as u64)?;
+    a.post_send(&SendRequest::change_key(&diagonal))?;
+    here_cq.wait(PATIENCE)?;
+    let range = key.remote(0, ROW as u64);
+    b.post_send(&SendRequest::read(&[column.sge(..ROW)?], range))?;
+    there_cq.wait(PATIENCE)?;
+    let got = numbers(column.to_vec(0, ROW)?);
+    println!("diagonal: {got:?}");
+    assert_eq!(
+        got,
+        (0..ROWS).map(|row| row * (ROWS + 1)).collect::<Vec<_>>()
+    );
+
+    // Bit 0 of the first number is a lock: taken where it is clear, whatever the other bits are.
+    let take = MaskedAtomic::compare_swap(0, 1, 1, 1);
+    let result = [column.sge(ROW..)?];
+    b.post_send(&SendRequest::masked(&result, matrix.remote(), &take))?;
+    there_cq.wait(PATIENCE)?;
+    assert_eq!(numbers(matrix.to_vec(0, 8)?), [1], "it is ours");
+    println!("the lock is taken");
+    Ok(())
+}
