@@ -117,6 +117,8 @@ impl SendWqe {
             SendOp::Read { .. } => WcOpcode::RdmaRead,
             SendOp::CmpSwap { .. } => WcOpcode::CompSwap,
             SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
+            SendOp::AtomicWrite { .. } => WcOpcode::AtomicWrite,
+            SendOp::Flush { .. } => WcOpcode::Flush,
             SendOp::Bind(_) => WcOpcode::BindMw,
             SendOp::Invalidate { .. } => WcOpcode::LocalInv,
             SendOp::Fill => WcOpcode::Umr,
