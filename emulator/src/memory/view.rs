@@ -221,7 +221,8 @@ impl Memory for MemGuard<'_> {
         va: u64,
         bytes: [u8; 8],
     ) -> Result<(), AccessError> {
-        self.remote(who, rkey, va, 8, RemoteAccess::Write, |span, _| {
+        let asked = Asked::Remote(RemoteAccess::Write);
+        self.reach(who, rkey.get(), (va, 8), asked, |span, _| {
             let done = span.and_then(|span| access::store(span, bytes));
             done.ok_or(AccessError::OutOfRange)??;
             Ok(())
