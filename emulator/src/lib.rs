@@ -56,4 +56,4 @@ pub use rocade_transport::{
     Srqn, Tso, WcFlags, WcOpcode, WcStatus, Window, WindowKind, Words, experimental_rule,
     transition_rule,
 };
-pub use rocade_wire::{Gid, Guid, Lkey, Mtu, Pkey, Psn, Qkey, Qpn, Rkey};
+pub use rocade_wire::{Feth, Gid, Guid, Lkey, Mtu, Pkey, Psn, Qkey, Qpn, Rkey};

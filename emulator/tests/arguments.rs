@@ -50,7 +50,7 @@ fn registration() {
         libc::EINVAL
     );
     assert_eq!(
-        errno(reg(addr, 64, AccessFlags::FLUSH_GLOBAL)),
+        errno(reg(addr, 64, AccessFlags::FLUSH_PERSISTENT)),
         libc::EOPNOTSUPP
     );
     let unknown = AccessFlags::from_bits_retain(1 << 15);

@@ -124,6 +124,21 @@ impl Memory for Inferred {
         }
     }
 
+    fn check_region(&self, _: Accessor, _: Rkey, _: RemoteAccess) -> Result<(), AccessError> {
+        // That peer flushes nothing.
+        Err(AccessError::BadKey)
+    }
+
+    fn store_remote(
+        &self,
+        who: Accessor,
+        rkey: Rkey,
+        va: u64,
+        bytes: [u8; 8],
+    ) -> Result<(), AccessError> {
+        self.write_remote(who, rkey, va, &bytes)
+    }
+
     fn read_local(&self, _: Accessor, _: Lkey, _: u64, _: &mut [u8]) -> Result<(), AccessError> {
         Ok(())
     }

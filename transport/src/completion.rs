@@ -80,6 +80,10 @@ pub enum WcOpcode {
     LocalInv = 6,
     /// Segments of a raw packet QP ([`Tso`](crate::Tso)).
     Tso = 7,
+    /// FLUSH.
+    Flush = 8,
+    /// ATOMIC WRITE.
+    AtomicWrite = 9,
     /// A receive.
     Recv = 128,
     /// A receive consumed by RDMA WRITE with immediate.

@@ -43,6 +43,10 @@ pub enum RemoteAccess {
     Write,
     /// Atomics.
     Atomic,
+    /// FLUSH to global visibility.
+    FlushGlobal,
+    /// FLUSH to persistence.
+    FlushPersistent,
 }
 
 impl RemoteAccess {
@@ -54,6 +58,8 @@ impl RemoteAccess {
             Self::Read => AccessFlags::REMOTE_READ,
             Self::Write => AccessFlags::REMOTE_WRITE,
             Self::Atomic => AccessFlags::REMOTE_ATOMIC,
+            Self::FlushGlobal => AccessFlags::FLUSH_GLOBAL,
+            Self::FlushPersistent => AccessFlags::FLUSH_PERSISTENT,
         }
     }
 }
@@ -132,6 +138,17 @@ pub trait Memory {
         access: RemoteAccess,
     ) -> Result<Extent, AccessError>;
 
+    /// Checks a whole memory region without touching it: that the key is one's, and its rights.
+    ///
+    /// # Errors
+    /// The reason of the refusal.
+    fn check_region(
+        &self,
+        who: Accessor,
+        rkey: Rkey,
+        access: RemoteAccess,
+    ) -> Result<(), AccessError>;
+
     /// Copies from a local buffer.
     ///
     /// # Errors
@@ -180,6 +197,18 @@ pub trait Memory {
         rkey: Rkey,
         va: u64,
         src: &[u8],
+    ) -> Result<(), AccessError>;
+
+    /// Writes 8 bytes on the peer's behalf, so that nobody ever sees a part of them.
+    ///
+    /// # Errors
+    /// As [`Memory::check_remote`]; `va` is a multiple of 8.
+    fn store_remote(
+        &self,
+        who: Accessor,
+        rkey: Rkey,
+        va: u64,
+        bytes: [u8; 8],
     ) -> Result<(), AccessError>;
 
     /// Executes an atomic and returns the original value, host byte order.

@@ -58,6 +58,9 @@ pub(crate) fn length_ok(
         } else {
             len <= pmtu
         }
+    } else if operation == Operation::AtomicWrite {
+        //= ETH-12
+        len == 8
     } else if operation.is_masked_atomic() {
         // As many as its operands have, which its execution knows.
         len > 0 && headers.bth.pad_count == 0
@@ -68,7 +71,8 @@ pub(crate) fn length_ok(
         && (len > 0 || headers.bth.pad_count == 0)
         && headers
             .reth
-            .is_none_or(|reth| reth.dma_len <= MAX_MESSAGE_LEN)
+            // That of a FLUSH may mean nothing.
+            .is_none_or(|reth| reth.dma_len <= MAX_MESSAGE_LEN || operation == Operation::Flush)
 }
 
 /// Executes an operation that concerns this side alone.

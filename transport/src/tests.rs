@@ -3,6 +3,7 @@
 mod congested;
 mod dc;
 mod errors;
+mod flush;
 mod indirect;
 mod masked;
 mod migration;

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use core::net::IpAddr;
 
 use bitflags::bitflags;
-use rocade_wire::{Lkey, Qkey, Qpn, Rkey};
+use rocade_wire::{Feth, Lkey, Qkey, Qpn, Rkey};
 
 use crate::indirect::Fill;
 use crate::masked::MaskedOp;
@@ -118,6 +118,24 @@ pub enum SendOp {
         /// Value to add.
         add: u64,
     },
+    /// Atomic write of 8 bytes: they are there all at once, after all that was sent before.
+    AtomicWrite {
+        /// Remote address; a multiple of 8.
+        va: u64,
+        /// Remote key.
+        rkey: Rkey,
+    },
+    /// FLUSH: completes when all that was written to the memory before is where `feth` says. Without data.
+    Flush {
+        /// Remote address.
+        va: u64,
+        /// Remote key.
+        rkey: Rkey,
+        /// Length in bytes, below 2^31.
+        len: u32,
+        /// Placement, and whether it is all of the region.
+        feth: Feth,
+    },
     /// Bind a memory window. Without data and flags other than `SIGNALED` and `FENCE`.
     Bind(Bind),
     /// Make a key of this side invalid, likewise, once everything before it is complete (RC-WQE-05).
@@ -157,9 +175,15 @@ impl SendOp {
         matches!(self, Self::Bind(_) | Self::Invalidate { .. } | Self::Fill)
     }
 
-    /// READ and atomics: answered by data, counted by `max_rd_atomic`.
+    /// Answered by a response of its own, counted by `max_rd_atomic`: READ, atomics, ATOMIC WRITE and FLUSH.
     #[must_use]
     pub const fn needs_response_data(&self) -> bool {
+        self.has_result() || matches!(self, Self::AtomicWrite { .. } | Self::Flush { .. })
+    }
+
+    /// READ and atomics: the answer has data.
+    #[must_use]
+    pub const fn has_result(&self) -> bool {
         matches!(
             self,
             Self::Read { .. } | Self::CmpSwap { .. } | Self::FetchAdd { .. } | Self::Masked { .. }

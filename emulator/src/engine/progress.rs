@@ -257,10 +257,10 @@ impl EngineInner {
                         }
                         continue;
                     }
-                    if forwarded && self.may_be_shared(dest) && self.keep(stray(segment, hops)) {
+                    if dest == Qpn::GSI && self.to_gsi(uplink, source.ip(), segment, forwarded) {
                         continue;
                     }
-                    if dest == Qpn::GSI && self.to_gsi(uplink, source.ip(), segment, forwarded) {
+                    if forwarded && self.may_be_shared(dest) && self.keep(stray(segment, hops)) {
                         continue;
                     }
                     self.pass_on(uplink, source, segment, forwarded, |c| &c.rx_unknown_qp);

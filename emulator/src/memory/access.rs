@@ -269,6 +269,20 @@ pub(super) fn masked(span: Span, log_size: u8, op: &MaskedOp) -> Option<Result<W
     Some(executed.map(|()| old))
 }
 
+/// Writes 8 bytes with one instruction. The address must be a multiple of 8; otherwise `None`.
+//= ETH-12
+pub(super) fn store(span: Span, bytes: [u8; 8]) -> Option<Result<(), Fault>> {
+    if span.len != 8 || !span.addr.is_multiple_of(8) {
+        return None;
+    }
+    let target = ptr::with_exposed_provenance_mut::<u64>(span.addr);
+    // SAFETY: aligned, and writable by `Span::new`'s contract.
+    let target = unsafe { AtomicU64::from_ptr(target) };
+    let value = u64::from_ne_bytes(bytes);
+    let _narrow = WIDE.read();
+    Some(at_once(span, || target.store(value, Ordering::SeqCst)))
+}
+
 /// Does something that is loads, stores and arithmetic on the aligned bytes of a span, which are on one page, and that the
 /// kernel cannot do for us: it is asked whether they are there.
 #[inline]

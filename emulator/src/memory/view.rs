@@ -250,6 +250,33 @@ impl Memory for MemGuard<'_> {
         }
     }
 
+    fn check_region(
+        &self,
+        who: Accessor,
+        rkey: Rkey,
+        access: RemoteAccess,
+    ) -> Result<(), AccessError> {
+        let region = self.regions.region(rkey.get());
+        let region = region.ok_or(AccessError::BadKey)?;
+        let whole = (region.iova, region.len);
+        region.span((who, self.way), whole.0, whole.1, access.right())?;
+        Ok(())
+    }
+
+    fn store_remote(
+        &self,
+        who: Accessor,
+        rkey: Rkey,
+        va: u64,
+        bytes: [u8; 8],
+    ) -> Result<(), AccessError> {
+        self.remote(who, rkey, va, 8, RemoteAccess::Write, |span, _| {
+            let done = span.and_then(|span| access::store(span, bytes));
+            done.ok_or(AccessError::OutOfRange)??;
+            Ok(())
+        })
+    }
+
     fn read_local(
         &self,
         who: Accessor,

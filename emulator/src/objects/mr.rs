@@ -518,7 +518,8 @@ fn check_access(access: AccessFlags) -> Result<(), VerbsError> {
         return Err(VerbsError::InvalidArgument("access"));
     }
     //= MR-02
-    if access.intersects(AccessFlags::FLUSH_GLOBAL | AccessFlags::FLUSH_PERSISTENT) {
+    // No memory here survives a loss of power.
+    if access.contains(AccessFlags::FLUSH_PERSISTENT) {
         return Err(VerbsError::NotSupported("access"));
     }
     let needs_local_write = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;

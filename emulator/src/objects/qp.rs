@@ -16,7 +16,7 @@ use super::flow::Flow;
 use super::pd::{Pd, PdInner};
 use super::poster::{RecvPoster, SendPoster};
 use super::srq::Srq;
-use super::xrcd::XrcdInner;
+use super::xrcd::{Xrcd, XrcdInner};
 use crate::cells::{AckCounter, Hold, Path, QpInner, QpParts, SrqInner, TargetParts, Uplink};
 use crate::engine::{Driver, EngineInner};
 use crate::error::VerbsError;
@@ -185,6 +185,15 @@ impl Qp {
         Pd {
             inner: Arc::clone(&self.owner.pd),
         }
+    }
+
+    /// Is it a target of this XRC domain, whichever opening that is?
+    #[must_use]
+    pub fn is_target_of(&self, xrcd: &Xrcd) -> bool {
+        let domain = &xrcd.inner().domain;
+        self.inner()
+            .domain()
+            .is_some_and(|own| Arc::ptr_eq(own, domain))
     }
 
     /// Its transport service.

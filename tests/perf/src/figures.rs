@@ -9,6 +9,8 @@ pub(crate) enum Unit {
     Gbps,
     /// 10^6 messages or datagrams per second.
     Mps,
+    /// 10^3 connections per second.
+    Kps,
     /// Microseconds, half of a round trip.
     Micros,
     /// 1024 bytes.
@@ -20,6 +22,7 @@ impl fmt::Display for Unit {
         f.write_str(match self {
             Self::Gbps => "Gbit/s",
             Self::Mps => "M/s",
+            Self::Kps => "k/s",
             Self::Micros => "µs",
             Self::Kib => "KiB",
         })

@@ -24,13 +24,13 @@ mod sys;
 mod table;
 mod ucx;
 
-use std::{path::PathBuf, process::ExitCode, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Args, Parser, Subcommand};
 
 use self::{
     child::Failure,
-    probe::{copy, ping_pong, scale, stream},
+    probe::{connect, copy, ping_pong, scale, stream},
     rig::{Link, Rig},
     rows::{ROWS, Row},
     sweep::Sweep,
@@ -131,6 +131,12 @@ enum Part {
     },
     Idle {
         queue_pairs: u32,
+    },
+    AcceptTcp,
+    AcceptRdma,
+    AskRdma {
+        to: SocketAddr,
+        count: u32,
     },
 }
 
@@ -236,5 +242,8 @@ fn run_part(part: Part) -> Result<(), Failure> {
             messages,
         } => scale::source(queue_pairs, messages),
         Part::Idle { queue_pairs } => scale::idle(queue_pairs),
+        Part::AcceptTcp => connect::accept_tcp(),
+        Part::AcceptRdma => connect::accept_rdma(),
+        Part::AskRdma { to, count } => connect::ask_rdma(to, count),
     }
 }

@@ -1,5 +1,6 @@
 //! What can be measured: floors (what the machine gives at best) and Rocade.
 
+pub(crate) mod connect;
 pub(crate) mod copy;
 pub(crate) mod guest;
 pub(crate) mod perftest;
@@ -45,6 +46,10 @@ pub(crate) enum Probe {
     RoundRobin { queue_pairs: u32 },
     /// KiB per idle queue pair.
     IdleQp,
+    /// Connections made and ended by TCP: 10^3 per second.
+    TcpConnections,
+    /// The same by the connection manager.
+    Connections,
     /// A program of perftest in the guest.
     InGuest(Perftest, Provider),
 }
@@ -77,6 +82,8 @@ impl Probe {
                 scale::round_robin(rig, queue_pairs).map(|bytes| bytes * BITS_PER_GBIT)
             }
             Self::IdleQp => scale::idle_kib(rig),
+            Self::TcpConnections => connect::by_tcp(rig.count(10_000)),
+            Self::Connections => connect::by_manager(rig, rig.count(5_000)),
             Self::InGuest(program, provider) => {
                 rig.guest()?
                     .measure(&program, provider, rig.count(program.iterations))

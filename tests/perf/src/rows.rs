@@ -389,6 +389,17 @@ pub(crate) const ROWS: &[Row] = &[
         unit: Unit::Kib,
     },
     Row {
+        name: "connections",
+        what: "connections made and ended by the connection manager, one after the other",
+        against: "TCP: connect, accept, close",
+        ours: Probe::Connections,
+        floor: Some(Probe::TcpConnections),
+        limit: false,
+        shared_cache: false,
+        bound: Bound::AtLeast(0.2),
+        unit: Unit::Kps,
+    },
+    Row {
         name: "guest_write_bw",
         what: "in one guest: ib_write_bw 64 KiB, MTU 4096, Rocade (auto)",
         against: "the same on the kernel's rxe",

@@ -99,6 +99,15 @@ programs! {
     write_bw_xrc: "ib_write_bw" ["-s", "65536", "-n", "1000", "-c", "XRC"];
     read_bw_xrc: "ib_read_bw" ["-s", "65536", "-n", "1000", "-c", "XRC"];
     atomic_bw_xrc: "ib_atomic_bw" ["-n", "1000", "-c", "XRC"];
+    write_lat_xrc: "ib_write_lat" ["-s", "4096", "-n", "1000", "-c", "XRC"];
+    read_lat_xrc: "ib_read_lat" ["-s", "4096", "-n", "1000", "-c", "XRC"];
+    atomic_lat_xrc: "ib_atomic_lat" ["-n", "1000", "-c", "XRC"];
+    send_bw_xrc_all_sizes: "ib_send_bw" ["-a", "-n", "20", "-c", "XRC"];
+    send_bw_xrc_with_events: "ib_send_bw" ["-s", "65536", "-n", "1000", "-c", "XRC", "-e"];
+    write_bw_xrc_post_list: "ib_write_bw" ["-s", "4096", "-n", "1024", "-c", "XRC", "-l", "8"];
+    send_lat_xrc_inline: "ib_send_lat" ["-s", "64", "-n", "1000", "-c", "XRC", "-I", "64"];
+    uc_send_bw_srq: "ib_send_bw" ["-c", "UC", "-s", "4096", "-n", "1000", "--use-srq"];
+    ud_send_bw_srq: "ib_send_bw" ["-c", "UD", "-s", "1024", "-n", "1000", "--use-srq"];
     uc_write_bw: "ib_write_bw" ["-c", "UC", "-s", "65536", "-n", "1000"];
     uc_write_lat: "ib_write_lat" ["-c", "UC", "-s", "65536", "-n", "1000"];
     uc_send_bw: "ib_send_bw" ["-c", "UC", "-s", "65536", "-n", "1000"];

@@ -100,6 +100,26 @@ fn xrc() {
     }
 }
 
+/// XRC with several clients, which share an XRC domain with the server and each other: all of them name the same file.
+#[test]
+fn xrc_with_four_clients() {
+    for link in LINKS {
+        let rig = or_skip!(Rig::loopback(UTILS)).with_link(link);
+        let pair = Pingpong::of("ibv_xsrq_pingpong", &["-c", "4"]);
+        let port = free_port();
+        let server = pair.start_server(&rig, port);
+        let words = format!("ibv_xsrq_pingpong -d rocade0 -g 0 -p {port} -c 4 127.0.0.1");
+        let words: Vec<&str> = words.split(' ').collect();
+        let clients: Vec<_> = (0..4)
+            .map(|client| rig.start(&format!("client {client}"), &Device::on("lo"), &words))
+            .collect();
+        for side in clients.into_iter().chain([server]) {
+            let output = side.finish(LIMIT).expect_success();
+            assert!(output.contains("success"), "{output}");
+        }
+    }
+}
+
 /// UC and UD, which lose nothing where there is room.
 #[test]
 fn unreliable_services() {

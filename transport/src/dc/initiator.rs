@@ -133,6 +133,13 @@ impl Initiator {
         if to.is_none() && !wr.op.is_local() {
             return Err(PostError::NoDestination);
         }
+        let undefined = matches!(
+            wr.op,
+            crate::wr::SendOp::AtomicWrite { .. } | crate::wr::SendOp::Flush { .. }
+        );
+        if undefined {
+            return Err(PostError::UnsupportedOpcode);
+        }
         let to = to.map(|to| DcDestination {
             stream: if self.has_streams() { to.stream } else { 0 },
             ..to

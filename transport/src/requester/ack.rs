@@ -202,6 +202,15 @@ impl Requester {
         let Some(front) = self.sq.front() else {
             return Ok(());
         };
+        if let SendOp::AtomicWrite { .. } | SendOp::Flush { .. } = front.op {
+            //= ETH-12 ETH-13
+            if operation != Operation::ReadResponseOnly || !payload.is_empty() {
+                return Err(self.fail_front(cx, WcStatus::BadRespErr));
+            }
+            cx.out.counters.rx_packets += 1;
+            self.response_taken(cx, psn);
+            return Ok(());
+        }
         if !matches!(front.op, SendOp::Read { .. }) {
             //= RC-REQ-10
             return Err(self.fail_front(cx, WcStatus::BadRespErr));

@@ -119,6 +119,8 @@ impl SendWqe {
             SendOp::Read { .. } => WcOpcode::RdmaRead,
             SendOp::CmpSwap { .. } => WcOpcode::CompSwap,
             SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
+            SendOp::AtomicWrite { .. } => WcOpcode::AtomicWrite,
+            SendOp::Flush { .. } => WcOpcode::Flush,
             SendOp::Bind(_) => WcOpcode::BindMw,
             SendOp::Invalidate { .. } => WcOpcode::LocalInv,
             SendOp::Fill => WcOpcode::Umr,
@@ -343,12 +345,20 @@ impl Requester {
             }
             None => total_len(wr.sges),
             //= RC-WQE-06
-            Some(_) if wr.op.needs_response_data() => return Err(PostError::BadInline),
-            Some(data) if data.len() > self.limits.max_inline as usize => {
+            Some(_) if wr.op.has_result() => return Err(PostError::BadInline),
+            Some(data)
+                if data.len() > self.limits.max_inline as usize
+                    && !matches!(wr.op, SendOp::AtomicWrite { .. }) =>
+            {
                 return Err(PostError::BadInline);
             }
             Some(data) => data.len() as u64,
         };
+        if let SendOp::AtomicWrite { .. } = wr.op
+            && total != 8
+        {
+            return Err(PostError::AtomicBuffer);
+        }
         //= ATM-05
         let atomic_len = wr.op.atomic_len();
         if let Some(len) = atomic_len {

@@ -1,6 +1,8 @@
 //! From work requests to request packets (RC-SEG-*, RC-PSN-05).
 
-use rocade_wire::{AtomicEth, MaskedEth, Opcode, Operation, Psn, Reth, Rkey, Service, XrcEth};
+use rocade_wire::{
+    AtomicEth, Feth, MaskedEth, Opcode, Operation, Psn, Reth, Rkey, Service, XrcEth,
+};
 
 use super::rewind::RESEND_BYTES;
 use super::{Requester, SendWqe};
@@ -264,7 +266,7 @@ impl Requester {
         } else if needs_data && self.attr.max_rd_atomic == 0 {
             //= RC-LIM-02
             Some(WcStatus::LocQpOpErr)
-        } else if needs_data && !result_buffers_ok(wqe, cx.memory()) {
+        } else if wqe.op.has_result() && !result_buffers_ok(wqe, cx.memory()) {
             //= RC-REQ-13
             Some(WcStatus::LocProtErr)
         } else {
@@ -346,11 +348,58 @@ impl Requester {
                 };
                 self.atomic_step(peer, wqe, Operation::FetchAdd, eth)
             }
+            SendOp::AtomicWrite { va, rkey } => {
+                let reth = Reth {
+                    va,
+                    rkey,
+                    dma_len: 8,
+                };
+                self.single_step(peer, wqe, Operation::AtomicWrite, None, reth)
+            }
+            SendOp::Flush {
+                va,
+                rkey,
+                len,
+                feth,
+            } => {
+                let reth = Reth {
+                    va,
+                    rkey,
+                    dma_len: len,
+                };
+                self.single_step(peer, wqe, Operation::Flush, Some(feth), reth)
+            }
             SendOp::Masked { va, rkey, log_size } => {
                 return self.masked_step(peer, wqe, (va, rkey, log_size));
             }
             SendOp::Bind(_) | SendOp::Invalidate { .. } | SendOp::Fill => return None,
         })
+    }
+
+    /// An ATOMIC WRITE, or with a `feth` a FLUSH.
+    //= OPC-25 OPC-26 OPC-35
+    fn single_step(
+        &self,
+        peer: &Peer,
+        wqe: &SendWqe,
+        operation: Operation,
+        feth: Option<Feth>,
+        reth: Reth,
+    ) -> Step {
+        let payload_len = wqe.len;
+        let mut head = request_head(peer, wqe, operation, self.cursor, payload_len);
+        head.bth.ack_req = true;
+        if let Some(feth) = feth {
+            head.push(&feth.to_bytes());
+        }
+        head.push(&reth.to_bytes());
+        Step {
+            head,
+            offset: 0,
+            payload_len,
+            psns: 1,
+            cost: u64::from(wqe.packet_cost),
+        }
     }
 
     /// A masked atomic; its operands are the payload, which [`Self::push`] makes.

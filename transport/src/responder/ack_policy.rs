@@ -72,6 +72,35 @@ impl Response {
         )
     }
 
+    /// That to an atomic; to an ATOMIC WRITE and a FLUSH that of a READ of nothing.
+    //= ETH-12 ETH-13
+    pub(super) const fn of_atomic(
+        psn: Psn,
+        operation: Operation,
+        original: u64,
+        msn: Msn,
+        replay: bool,
+    ) -> Self {
+        match operation {
+            Operation::AtomicWrite | Operation::Flush => Self::Read {
+                psn,
+                pd: PdTag(0),
+                rkey: Rkey::new(0),
+                va: 0,
+                left: 0,
+                first: true,
+                msn,
+                replay,
+            },
+            _ => Self::Atomic {
+                psn,
+                original,
+                msn,
+                replay,
+            },
+        }
+    }
+
     /// PSN after the last packet of a READ response.
     pub(super) const fn read_end(&self, peer: &Peer) -> Option<Psn> {
         match *self {

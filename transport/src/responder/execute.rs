@@ -1,6 +1,8 @@
 //! Execution of a request that passed the checks (RC-RSP-08…12, RC-RSP-24).
 
-use rocade_wire::{Headers, Operation, Psn, Reth};
+use core::sync::atomic::{Ordering, fence};
+
+use rocade_wire::{Headers, Operation, Placement, Psn, Reth, Selectivity};
 
 use super::ack_policy::Response;
 use super::resources::Saved;
@@ -43,6 +45,12 @@ impl Responder {
             self.execute_send(cx.memory(), operation, headers, payload, wqe)
         } else if operation.is_write() {
             self.execute_write(cx.memory(), operation, headers, payload, wqe)
+        } else if operation == Operation::AtomicWrite {
+            self.execute_store(cx.memory(), headers, payload)
+                .map_err(|refusal| (refusal, None))
+        } else if operation == Operation::Flush {
+            self.execute_flush(cx.memory(), headers)
+                .map_err(|refusal| (refusal, None))
         } else if let Some(reth) = headers.reth {
             self.execute_read(cx, psn, reth)
                 .map_err(|refusal| (refusal, None))
@@ -70,7 +78,11 @@ impl Responder {
             self.note_received(psn);
         }
         match operation {
-            Operation::ReadRequest | Operation::CmpSwap | Operation::FetchAdd => {
+            Operation::ReadRequest
+            | Operation::CmpSwap
+            | Operation::FetchAdd
+            | Operation::AtomicWrite
+            | Operation::Flush => {
                 self.answer_resource();
             }
             _ if operation.is_masked_atomic() => self.answer_resource(),
@@ -248,6 +260,64 @@ impl Responder {
         Ok(Executed::PACKET)
     }
 
+    //= ETH-12 RC-RSP-25
+    fn execute_store(
+        &mut self,
+        (mem, who): (&impl Memory, Accessor),
+        headers: &Headers,
+        payload: &[u8],
+    ) -> Result<Executed, Refusal> {
+        let reth = headers.reth.ok_or(Refusal::INVALID_REQUEST)?;
+        let bytes = payload.try_into().map_err(|_| Refusal::INVALID_REQUEST)?;
+        if reth.dma_len != 8 || !reth.va.is_multiple_of(8) {
+            return Err(Refusal::INVALID_REQUEST);
+        }
+        mem.store_remote(who, reth.rkey, reth.va, bytes)
+            .map_err(|_| Refusal::ACCESS)?;
+        self.save_done(headers, Operation::AtomicWrite);
+        Ok(Executed::PACKET)
+    }
+
+    /// What was written before is in memory: to be visible to all it needs a fence, and no more.
+    //= ETH-13 RC-RSP-25
+    fn execute_flush(
+        &mut self,
+        (mem, who): (&impl Memory, Accessor),
+        headers: &Headers,
+    ) -> Result<Executed, Refusal> {
+        let (Some(reth), Some(feth)) = (headers.reth, headers.feth) else {
+            return Err(Refusal::INVALID_REQUEST);
+        };
+        let is_range = feth.selectivity() == Selectivity::Range && reth.dma_len > 0;
+        let kinds = [
+            (Placement::GLOBAL_VISIBILITY, RemoteAccess::FlushGlobal),
+            (Placement::PERSISTENCE, RemoteAccess::FlushPersistent),
+        ];
+        for (_, access) in kinds.into_iter().filter(|k| feth.placement().contains(k.0)) {
+            let checked = if is_range {
+                let len = u64::from(reth.dma_len);
+                let checked = mem.check_remote(who, reth.rkey, reth.va, len, access);
+                checked.map(|_| ())
+            } else {
+                mem.check_region(who, reth.rkey, access)
+            };
+            checked.map_err(|_| Refusal::ACCESS)?;
+        }
+        fence(Ordering::SeqCst);
+        self.save_done(headers, Operation::Flush);
+        Ok(Executed::PACKET)
+    }
+
+    /// Executed, and answered without data.
+    //= RC-DUP-04
+    fn save_done(&mut self, headers: &Headers, operation: Operation) {
+        self.save(Saved::Atomic {
+            psn: headers.bth.psn,
+            operation,
+            original: 0,
+        });
+    }
+
     //= XAW-07
     fn execute_masked(
         &mut self,
@@ -317,12 +387,11 @@ impl Responder {
                 msn,
                 replay: false,
             },
-            Some(&Saved::Atomic { psn, original, .. }) => Response::Atomic {
+            Some(&Saved::Atomic {
                 psn,
+                operation,
                 original,
-                msn,
-                replay: false,
-            },
+            }) => Response::of_atomic(psn, operation, original, msn, false),
             Some(&Saved::Wide {
                 psn,
                 log_size,

@@ -137,12 +137,9 @@ impl Responder {
                 psn: p,
                 operation: o,
                 original,
-            } if p == psn && o == operation => Some(Response::Atomic {
-                psn,
-                original,
-                msn: self.msn,
-                replay: true,
-            }),
+            } if p == psn && o == operation => {
+                Some(Response::of_atomic(psn, o, original, self.msn, true))
+            }
             Saved::Wide {
                 psn: p,
                 operation: o,

@@ -1,7 +1,7 @@
 //! The order of checks for a request: PSN, opcode sequence, rights, resources, receive WQE,
 //! length (RC-RSP-01…07), and duplicates (RC-DUP-*).
 
-use rocade_wire::{Headers, NakCode, Operation, Psn, Syndrome};
+use rocade_wire::{Headers, NakCode, Operation, Placement, Psn, Selectivity, Syndrome};
 
 use super::{InProgress, Responder, fail_recv};
 use crate::completion::WcStatus;
@@ -11,7 +11,7 @@ use crate::event::QpEvent;
 use crate::memory::Memory;
 use crate::outputs::{Fatal, Outputs};
 use crate::queue::{NotNamed, RecvSource, RecvWqe, Srqn};
-use crate::segment::length_ok;
+use crate::segment::{MAX_MESSAGE_LEN, length_ok};
 use crate::wr::AccessFlags;
 
 /// Why a request is refused, and with which NAK (RC-ERR-A, RC-ERR-C).
@@ -129,8 +129,11 @@ impl Responder {
         let needed = match operation {
             Operation::ReadRequest => AccessFlags::REMOTE_READ,
             Operation::CmpSwap | Operation::FetchAdd => AccessFlags::REMOTE_ATOMIC,
+            //= ETH-09 ETH-13
+            Operation::Flush => flush_rights(headers).ok_or(Refusal::INVALID_REQUEST)?,
+            //= ETH-12
+            Operation::AtomicWrite => AccessFlags::REMOTE_WRITE,
             _ if operation.is_masked_atomic() => AccessFlags::REMOTE_ATOMIC,
-            Operation::Flush | Operation::AtomicWrite => return Err(Refusal::INVALID_REQUEST),
             _ if operation.is_write() => AccessFlags::REMOTE_WRITE,
             _ => AccessFlags::empty(),
         };
@@ -195,7 +198,10 @@ impl Responder {
             Operation::ReadRequest => headers
                 .reth
                 .and_then(|reth| self.replay_read(cx.peer, psn, &reth, named)),
-            Operation::CmpSwap | Operation::FetchAdd => self.replay_atomic(psn, operation),
+            Operation::CmpSwap
+            | Operation::FetchAdd
+            | Operation::Flush
+            | Operation::AtomicWrite => self.replay_atomic(psn, operation),
             _ if operation.is_masked_atomic() => self.replay_atomic(psn, operation),
             _ => None,
         };
@@ -251,6 +257,36 @@ const fn needs_receive(operation: Operation) -> bool {
 const fn is_resource(operation: Operation) -> bool {
     matches!(
         operation,
-        Operation::ReadRequest | Operation::CmpSwap | Operation::FetchAdd
+        Operation::ReadRequest
+            | Operation::CmpSwap
+            | Operation::FetchAdd
+            | Operation::Flush
+            | Operation::AtomicWrite
     ) || operation.is_masked_atomic()
+}
+
+/// The rights that a FLUSH needs, of the QP and of the region; `None` where it is none that is defined.
+//= ETH-09 ETH-13
+fn flush_rights(headers: &Headers) -> Option<AccessFlags> {
+    let (feth, reth) = (headers.feth?, headers.reth?);
+    let placement = feth.placement();
+    let known = Placement::GLOBAL_VISIBILITY | Placement::PERSISTENCE;
+    let is_defined = !placement.is_empty()
+        && placement.difference(known).is_empty()
+        && match feth.selectivity() {
+            Selectivity::Range => reth.dma_len < MAX_MESSAGE_LEN,
+            Selectivity::MemoryRegion => true,
+            Selectivity::Reserved(_) => false,
+        }
+        && !headers.bth.solicited;
+    let mut rights = AccessFlags::empty();
+    rights.set(
+        AccessFlags::FLUSH_GLOBAL,
+        placement.contains(Placement::GLOBAL_VISIBILITY),
+    );
+    rights.set(
+        AccessFlags::FLUSH_PERSISTENT,
+        placement.contains(Placement::PERSISTENCE),
+    );
+    is_defined.then_some(rights)
 }

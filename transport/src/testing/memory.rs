@@ -413,6 +413,34 @@ impl Memory for TestMemory {
         self.remote(who, rkey, va, len, access, |_| Ok(extent))
     }
 
+    fn check_region(
+        &self,
+        who: Accessor,
+        rkey: Rkey,
+        access: RemoteAccess,
+    ) -> Result<(), AccessError> {
+        let found = {
+            let regions = self.regions.borrow();
+            let mut found = regions.iter().map(|mr| mr.region);
+            found.find(|region| region.rkey == rkey)
+        };
+        let region = found.ok_or(AccessError::BadKey)?;
+        let len = u64::from(region.len);
+        self.check_remote(who, rkey, region.addr, len, access)
+            .map(|_| ())
+    }
+
+    fn store_remote(
+        &self,
+        who: Accessor,
+        rkey: Rkey,
+        va: u64,
+        bytes: [u8; 8],
+    ) -> Result<(), AccessError> {
+        assert!(va.is_multiple_of(8), "the transport checks the alignment");
+        self.write_remote(who, rkey, va, &bytes)
+    }
+
     fn read_local(
         &self,
         who: Accessor,

@@ -1,6 +1,6 @@
 //! A shared receive queue behind a lock.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use std::sync::{Mutex, PoisonError};
 
@@ -11,6 +11,7 @@ use crate::queue::{ReceiveDomain, RecvWqe, SharedReceives, Srq, Srqn};
 #[derive(Debug, Default)]
 pub struct TestDomain {
     srqs: Mutex<BTreeMap<Srqn, Arc<TestSrq>>>,
+    elsewhere: Mutex<BTreeSet<Srqn>>,
 }
 
 impl TestDomain {
@@ -32,11 +33,29 @@ impl TestDomain {
             None => srqs.remove(&srqn),
         };
     }
+
+    /// From now on the number stands for a queue of another process.
+    pub fn set_elsewhere(&self, srqn: Srqn) {
+        self.set(srqn, None);
+        let mut elsewhere = self
+            .elsewhere
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        elsewhere.insert(srqn);
+    }
 }
 
 impl ReceiveDomain for TestDomain {
     fn find(&self, srqn: Srqn) -> Option<Arc<dyn SharedReceives>> {
         self.get(srqn).map(|srq| srq as _)
+    }
+
+    fn is_elsewhere(&self, srqn: Srqn) -> bool {
+        let elsewhere = self
+            .elsewhere
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        elsewhere.contains(&srqn)
     }
 
     fn forget(&self, srqn: Srqn) {

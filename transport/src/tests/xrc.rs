@@ -462,3 +462,86 @@ fn what_ends_without_a_completion_gives_its_slot_back() {
     assert_eq!(post(&rig), Err(PostError::QueueFull));
     assert_eq!(rig.pair.take_completions(Side::B), []);
 }
+
+/// Nothing is done with the first packet of a message for a queue of another process, which has to get it.
+#[test]
+fn a_message_for_a_queue_elsewhere_leaves_no_trace() {
+    let mut rig = rig();
+    let region = rig.region;
+    rig.domain.set_elsewhere(NOBODY);
+    let at_rest = |rig: &Rig| {
+        let progress = rig.pair.node(Side::B).qp.progress();
+        progress.map(|progress| (progress.epsn, progress.msn))
+    };
+    let before = at_rest(&rig);
+    for operation in [SendOnly, SendFirst, WriteFirst, ReadRequest, FetchAdd] {
+        let full = [1; PMTU as usize];
+        let request = Request::new(operation, 0);
+        let request = match operation {
+            SendFirst => request.payload(&full),
+            WriteFirst => request
+                .reth(region.addr, region.rkey, 2 * PMTU)
+                .payload(&full),
+            ReadRequest => request.reth(region.addr, region.rkey, 8),
+            FetchAdd => request.atomic(region.addr, region.rkey, 1, 0),
+            _ => request,
+        };
+        assert!(rig.answer(request, NOBODY).is_empty(), "{operation:?}");
+        let qp = &mut rig.pair.node_mut(Side::B).qp;
+        assert!(qp.take_stray(), "{operation:?}");
+        assert!(!qp.take_stray(), "it is told once");
+        assert!(before.is_some() && at_rest(&rig) == before, "{operation:?}");
+    }
+    // In the middle of a message a number that changes is a mistake, wherever its queue is.
+    rig.post(0, 1);
+    let begin = Request::new(SendFirst, 0).payload(&[1; PMTU as usize]);
+    assert_eq!(rig.answer(begin, ONE), ["ACK psn=0 msn=0"]);
+    assert_eq!(at_rest(&rig), None);
+    let end = Request::new(SendLast, 1).payload(&[1; 4]);
+    assert_eq!(rig.answer(end, NOBODY), ["NAK INVALID_REQUEST psn=1 msn=0"]);
+    assert!(!rig.pair.node_mut(Side::B).qp.take_stray());
+}
+
+/// What one process has executed another one answers again, and does not execute.
+//= RC-DUP-03 type=test
+//= RC-DUP-04 type=test
+#[test]
+fn another_goes_on_where_one_has_stopped() {
+    let mut one = rig();
+    let region = one.region;
+    let add =
+        |region: &Region, psn| Request::new(FetchAdd, psn).atomic(region.addr, region.rkey, 5, 0);
+    let read =
+        |region: &Region, psn| Request::new(ReadRequest, psn).reth(region.addr, region.rkey, 8);
+    let added = one.answer(add(&region, 0), ONE);
+    assert_eq!(
+        one.answer(read(&region, 1), ONE),
+        ["ReadResponseOnly ACK psn=1 msn=2"]
+    );
+    let (progress, repeatable) = {
+        let qp = &one.pair.node(Side::B).qp;
+        (qp.progress().unwrap(), qp.repeatable().collect::<Vec<_>>())
+    };
+    assert_eq!(repeatable.len(), 2);
+
+    let mut other = rig();
+    let region = other.region;
+    let qp = &mut other.pair.node_mut(Side::B).qp;
+    qp.resume(progress, repeatable.iter().copied());
+    assert_eq!(qp.progress(), Some(progress));
+    assert_eq!(qp.repeatable().collect::<Vec<_>>(), repeatable);
+    let again = other.answer(add(&region, 0), ONE);
+    assert_eq!(added.len(), 1);
+    assert_eq!(added[0].replace("msn=1", "msn=2"), again[0]);
+    // Memory is that of the queue in the request: the key of the first process says nothing here.
+    other.post(0, 1);
+    assert_eq!(
+        other.answer(Request::new(SendOnly, 2), ONE),
+        ["ACK psn=2 msn=3"]
+    );
+    assert_eq!(
+        other.answer(Request::new(SendOnly, 0), ONE).len(),
+        1,
+        "a duplicate"
+    );
+}

@@ -478,6 +478,12 @@ enumerators! {
 
 /// Work request opcode of a FLUSH, known to newer headers only.
 pub const IBV_WR_FLUSH: u32 = 14;
+/// Extended QP: `wr_flush`, known to newer headers only.
+pub const IBV_QP_EX_WITH_FLUSH: u64 = 0x800;
+/// Device capability: FLUSH to global visibility, of the extended flags.
+pub const IBV_DEVICE_FLUSH_GLOBAL: u64 = 1 << 38;
+/// Device capability: ATOMIC WRITE, likewise.
+pub const IBV_DEVICE_ATOMIC_WRITE: u64 = 1 << 40;
 /// Completion opcode of a FLUSH, known to newer headers only.
 pub const IBV_WC_FLUSH: u32 = 8;
 /// Asynchronous event of newer headers: the speed of the device has changed.

@@ -19,6 +19,7 @@ use crate::{
     cq::CqObject,
     exp::dct::DctObject,
     ffi::{self, Errno, void_verb},
+    older_xrc,
     qp::QpObject,
     srq::SrqObject,
 };
@@ -56,10 +57,18 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
                 port_num: c_int::from(port),
             },
         };
-        let answer = ibv_async_event {
+        let mut answer = ibv_async_event {
             element,
             event_type: next.kind.code(),
         };
+        //= XRCL-14
+        if let EventElement::Qp(cookie) = next.element
+            && let Some(number) = older_xrc::number_of(object(cookie))
+        {
+            let port_num = number.cast_signed();
+            answer.element = ibv_async_element { port_num };
+            answer.event_type |= older_xrc::EVENT_FLAG;
+        }
         // SAFETY: by contract writable.
         unsafe { ffi::write(event, answer) }?;
         Ok(true)
@@ -77,6 +86,11 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event)
     void_verb(|| {
         // SAFETY: by contract an event from `ibv_get_async_event`.
         let event = unsafe { ffi::read(event) }?;
+        if event.event_type & older_xrc::EVENT_FLAG != 0 {
+            // SAFETY: these types of event carry a number.
+            older_xrc::ack_event(unsafe { event.element.port_num }.cast_unsigned());
+            return Ok(());
+        }
         match event.event_type {
             IBV_EVENT_CQ_ERR => {
                 // SAFETY: this type of event carries a CQ.

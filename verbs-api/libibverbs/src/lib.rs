@@ -48,6 +48,7 @@ mod import;
 mod misc;
 mod mr;
 mod mw;
+mod older_xrc;
 mod pd_mr;
 mod post;
 mod process;

@@ -371,9 +371,9 @@ unsafe fn operation(request: &ibv_send_wr) -> Result<SendOp, Errno> {
             // SAFETY: same contract.
             unsafe { mw::bind_operation(bind.mw, bind.rkey, &bind.bind_info) }?
         }
-        IBV_WR_FLUSH | IBV_WR_ATOMIC_WRITE => {
-            return Err(not_an_operation(Errno::OPNOTSUPP, request));
-        }
+        IBV_WR_ATOMIC_WRITE => SendOp::AtomicWrite { va, rkey },
+        // The structure has no members for its operands: `ibv_wr_flush` has.
+        IBV_WR_FLUSH => return Err(not_an_operation(Errno::OPNOTSUPP, request)),
         // TSO, which RC does not have, among them.
         _ => return Err(not_an_operation(Errno::INVAL, request)),
     })

@@ -14,7 +14,8 @@ use parking_lot::{RawMutex, lock_api::RawMutex as _};
 use rocade_abi::{
     IBV_QP_CREATE_BLOCK_SELF_MCAST_LB, IBV_QP_CREATE_CVLAN_STRIPPING,
     IBV_QP_CREATE_PCI_WRITE_END_PADDING, IBV_QP_CREATE_SCATTER_FCS, IBV_QP_CREATE_SOURCE_QPN,
-    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, IBV_QP_EX_WITH_BIND_MW,
+    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
+    IBV_QP_EX_WITH_ATOMIC_WRITE, IBV_QP_EX_WITH_BIND_MW, IBV_QP_EX_WITH_FLUSH,
     IBV_QP_EX_WITH_LOCAL_INV, IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE,
     IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM,
     IBV_QP_EX_WITH_SEND_WITH_INV, IBV_QP_EX_WITH_TSO, IBV_QP_INIT_ATTR_CREATE_FLAGS,
@@ -25,8 +26,8 @@ use rocade_abi::{
     ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_sge,
 };
 use rocade_emulator::{
-    Lkey, MAX_TSO_HEADER, Qp, QpCap, QpType, Qpn, Rkey, SendFlags, SendOp, SendPoster, SendWr, Sge,
-    Srqn, Tso, Xrcd,
+    Feth, Lkey, MAX_TSO_HEADER, Qp, QpCap, QpType, Qpn, Rkey, SendFlags, SendOp, SendPoster,
+    SendWr, Sge, Srqn, Tso, Xrcd,
 };
 
 use crate::{
@@ -55,6 +56,15 @@ pub(crate) fn supported_ops(qp_type: u32) -> u64 {
         Some(QpType::Uc) => SEND | WRITE | LOCAL,
         //= XRC-01
         Some(QpType::XrcRecv) => 0,
+        //= WRX-12
+        Some(QpType::Rc | QpType::XrcSend) => {
+            SEND | WRITE
+                | ANSWERED
+                | LOCAL
+                | IBV_QP_EX_WITH_SEND_WITH_INV
+                | IBV_QP_EX_WITH_ATOMIC_WRITE
+                | IBV_QP_EX_WITH_FLUSH
+        }
         //= PST-10
         Some(QpType::RawPacket) => IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_TSO,
         //= XRC-12
@@ -153,6 +163,10 @@ pub(crate) unsafe fn create(
     // SAFETY: same contract.
     let qp = unsafe { qp::create(init.pd, &mut short, max_tso_header, table) }?;
     init.cap = short.cap;
+    if with_table {
+        // SAFETY: made just now, and nobody else has it.
+        unsafe { QpObject::borrow(qp.cast())?.set_newer(wr_flush as *const c_void) };
+    }
     Ok(qp)
 }
 
@@ -224,6 +238,7 @@ pub(crate) fn install(c: &mut ibv_qp_ex) {
     c.wr_rdma_read = Some(wr_rdma_read);
     c.wr_atomic_cmp_swp = Some(wr_atomic_cmp_swp);
     c.wr_atomic_fetch_add = Some(wr_atomic_fetch_add);
+    c.wr_atomic_write = Some(wr_atomic_write);
     c.wr_send_inv = Some(wr_send_inv);
     c.wr_local_inv = Some(wr_local_inv);
     c.wr_bind_mw = Some(wr_bind_mw);
@@ -697,6 +712,56 @@ unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, va: u64,
             },
         )
     };
+}
+
+/// Copies the 8 bytes at once.
+//= WRX-12
+unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, rkey: u32, va: u64, bytes: *const c_void) {
+    const LEN: usize = 8;
+    let rkey = Rkey::new(rkey);
+    // SAFETY: by contract between `wr_start` and `wr_complete`.
+    unsafe { begin(qp, SendOp::AtomicWrite { va, rkey }) };
+    // SAFETY: as above.
+    unsafe {
+        with_batch(qp, |_, staged| {
+            let start = staged.inline.len();
+            if bytes.is_null() {
+                return staged.fail(Errno::INVAL);
+            }
+            let Some(room) = staged.inline_room(start, LEN, LEN) else {
+                return;
+            };
+            // SAFETY: by contract 8 bytes are readable; `room` is ours.
+            post::copy_in(bytes.expose_provenance(), room);
+            staged.set_data(Data::Inline(start..start + LEN));
+        })
+    };
+}
+
+/// `wr_flush` of newer headers: what `placement` says, of a range or with `level` 1 of the whole region.
+//= WRX-12
+unsafe extern "C" fn wr_flush(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    va: u64,
+    len: usize,
+    placement: u8,
+    level: u8,
+) {
+    let feth = u32::from(placement & 0x0f) | u32::from(level & 3) << 4;
+    let is_wrong = placement == 0 || placement > 3 || level > 1 || len >= 1 << 31;
+    let op = SendOp::Flush {
+        va,
+        rkey: Rkey::new(rkey),
+        len: u32::try_from(len).unwrap_or(0),
+        feth: Feth::from_raw(feth),
+    };
+    // SAFETY: by contract between `wr_start` and `wr_complete`.
+    unsafe { begin(qp, op) };
+    if is_wrong {
+        // SAFETY: as above.
+        unsafe { with_batch(qp, |_, staged| staged.fail(Errno::INVAL)) };
+    }
 }
 
 /// Copies the header at once, as inline data is.

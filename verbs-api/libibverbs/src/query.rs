@@ -6,13 +6,13 @@ use std::{
 };
 
 use rocade_abi::{
-    IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET, IBV_ODP_SUPPORT, IBV_ODP_SUPPORT_ATOMIC,
-    IBV_ODP_SUPPORT_IMPLICIT, IBV_ODP_SUPPORT_READ, IBV_ODP_SUPPORT_RECV, IBV_ODP_SUPPORT_SEND,
-    IBV_ODP_SUPPORT_SRQ_RECV, IBV_ODP_SUPPORT_WRITE, IBV_PORT_ACTIVE, IBV_PORT_CM_SUP,
-    IBV_PORT_DOWN, IBV_PORT_IP_BASED_GIDS, IBV_QPF_GRH_REQUIRED, IBV_QPT_RAW_PACKET, IBV_QPT_RC,
-    IBV_RAW_PACKET_CAP_IP_CSUM, IBV_VALUES_MASK_RAW_CLOCK, ibv_context, ibv_device_attr,
-    ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_odp_caps, ibv_port_attr,
-    ibv_query_device_ex_input, ibv_values_ex,
+    IBV_DEVICE_ATOMIC_WRITE, IBV_DEVICE_FLUSH_GLOBAL, IBV_GID_TYPE_ROCE_V2,
+    IBV_LINK_LAYER_ETHERNET, IBV_ODP_SUPPORT, IBV_ODP_SUPPORT_ATOMIC, IBV_ODP_SUPPORT_IMPLICIT,
+    IBV_ODP_SUPPORT_READ, IBV_ODP_SUPPORT_RECV, IBV_ODP_SUPPORT_SEND, IBV_ODP_SUPPORT_SRQ_RECV,
+    IBV_ODP_SUPPORT_WRITE, IBV_PORT_ACTIVE, IBV_PORT_CM_SUP, IBV_PORT_DOWN, IBV_PORT_IP_BASED_GIDS,
+    IBV_QPF_GRH_REQUIRED, IBV_QPT_RAW_PACKET, IBV_QPT_RC, IBV_RAW_PACKET_CAP_IP_CSUM,
+    IBV_VALUES_MASK_RAW_CLOCK, ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_gid,
+    ibv_gid_entry, ibv_odp_caps, ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex,
 };
 use rocade_emulator::{DeviceAttr, GidEntry, MAX_TSO, limits};
 
@@ -149,7 +149,8 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         c.packet_pacing_caps.qp_rate_limit_min = 1;
         c.packet_pacing_caps.qp_rate_limit_max = u32::MAX;
         c.packet_pacing_caps.supported_qpts = 1 << IBV_QPT_RC;
-        c.device_cap_flags_ex = u64::from(source.device_cap_flags);
+        c.device_cap_flags_ex =
+            u64::from(source.device_cap_flags) | IBV_DEVICE_FLUSH_GLOBAL | IBV_DEVICE_ATOMIC_WRITE;
         c.phys_port_cnt_ex = u32::from(source.phys_port_cnt);
         // SAFETY: by contract NULL or writable for `attr_size` bytes.
         unsafe { ffi::write_prefix(attr, &c, attr_size) }

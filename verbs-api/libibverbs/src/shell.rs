@@ -1,6 +1,6 @@
 //! A C object with the emulator's handle behind it.
 
-use std::{cell::UnsafeCell, mem::MaybeUninit};
+use std::{cell::UnsafeCell, ffi::c_void, mem::MaybeUninit, ptr};
 
 use crate::{ffi::Errno, process};
 
@@ -11,6 +11,8 @@ use crate::{ffi::Errno, process};
 #[repr(C)]
 pub(crate) struct Shell<C, R> {
     c: UnsafeCell<C>,
+    /// What headers newer than ours have behind the structure: a function, or none.
+    newer: UnsafeCell<*const c_void>,
     generation: process::Generation,
     inner: R,
 }
@@ -26,6 +28,7 @@ impl<C, R> Shell<C, R> {
         let (c, inner) = build(address.cast())?;
         place.write(Self {
             c: UnsafeCell::new(c),
+            newer: UnsafeCell::new(ptr::null()),
             generation: process::generation(),
             inner,
         });
@@ -84,6 +87,15 @@ impl<C, R> Shell<C, R> {
         self.c.get()
     }
 
+    /// Fills in the function that newer headers have behind the structure.
+    ///
+    /// # Safety
+    /// Nobody else may have the object yet.
+    pub(crate) unsafe fn set_newer(&self, function: *const c_void) {
+        // SAFETY: same contract.
+        unsafe { self.newer.get().write(function) };
+    }
+
     /// The Rust part.
     pub(crate) const fn inner(&self) -> &R {
         &self.inner
@@ -120,7 +132,7 @@ mod tests {
 
     #[test]
     fn the_cookie_is_the_address_of_the_object() {
-        let mut cookie = std::ptr::null_mut::<u32>();
+        let mut cookie = ptr::null_mut::<u32>();
         let c = Shell::create(|address| {
             cookie = address;
             Ok((7u32, "inner"))
@@ -139,7 +151,7 @@ mod tests {
     #[test]
     fn null_is_invalid_and_a_refused_end_keeps_the_object() {
         // SAFETY: NULL is allowed.
-        let null = unsafe { Shell::<u32, Rc<Cell<u32>>>::borrow(std::ptr::null_mut()) };
+        let null = unsafe { Shell::<u32, Rc<Cell<u32>>>::borrow(ptr::null_mut()) };
         assert_eq!(null.err(), Some(Errno::INVAL));
 
         let counter = Rc::new(Cell::new(0));

@@ -13,7 +13,7 @@ static PROGRAMS: Programs = Programs::new(
     &["ibverbs"],
     rocade_symbols::verify::built_library,
     ("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
-    &["processes", "dc", "shared_xrc"],
+    &["processes", "dc", "shared_xrc", "older_xrc"],
 );
 
 rocade_tests::c_programs! {
@@ -36,6 +36,9 @@ rocade_tests::c_programs! {
         raw_clock_stamps_completions,
         command_descriptor_is_one,
         a_missing_answer_costs_no_event;
+    flush:
+        flushed_and_announced,
+        what_is_not_allowed;
     migration:
         a_device_has_two_ports,
         a_path_that_fails_is_left,
@@ -81,6 +84,13 @@ rocade_tests::c_programs! {
         domains_and_files,
         messages_go_to_the_queue_they_name,
         mistakes_are_refused;
+    older_xrc:
+        //= XRCL-07..11 type=test
+        who_dies_leaves_the_others_working,
+        //= XRCL-14 type=test
+        events_go_to_all_who_are_registered,
+        //= XRCL-01..05 XDEC-06 type=test
+        domains_of_files;
     shared_xrc:
         //= XRC-11 type=test
         who_dies_leaves_the_others_working_by_udp,

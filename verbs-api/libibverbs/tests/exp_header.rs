@@ -60,6 +60,9 @@ fn each_file_compiles_alone() {
         rocade_tests::skip!(reason);
     }
     compile("verbs_exp", "#include <infiniband/verbs_exp.h>\n");
+    compile("verbs_xrc", "#include <infiniband/verbs_xrc.h>\n");
+    let as_of_old = "#define ROCADE_XRC_LEGACY\n#include <infiniband/verbs_xrc.h>\n";
+    compile("verbs_xrc_legacy", as_of_old);
     let parts = fs::read_dir(include().join("infiniband/verbs_exp")).expect("the directory");
     for part in parts {
         let name = part.expect("an entry").file_name();

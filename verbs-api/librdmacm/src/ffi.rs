@@ -84,7 +84,13 @@ pub(crate) fn ptr_call<T>(f: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
 
 /// Convention "a number, or -1 and errno".
 pub(crate) fn number_call(f: impl FnOnce() -> Result<isize, Errno>) -> isize {
-    guarded(f).unwrap_or(-1)
+    // As a system call, it leaves errno alone unless it fails: there are programs that look at it after a 0.
+    // SAFETY: the C library returns a valid pointer to the errno of this thread.
+    let before = unsafe { *libc::__errno_location() };
+    guarded(f).map_or(-1, |number| {
+        set_errno(before);
+        number
+    })
 }
 
 /// For functions that cannot report a failure.

@@ -77,6 +77,7 @@ rocade_tests::c_programs! {
         //= EVT-05 type=test
         //= LRC-25 type=test
         groups_by_name_and_by_address,
+        a_path_loaded_after_connecting,
         //= LRC-07 type=test
         one_queue_for_many_connections;
     processes:

@@ -17,6 +17,7 @@ pub(crate) const HEADERS: &[(&str, &str)] = headers![
     "infiniband/verbs_exp/qp.h",
     "infiniband/verbs_exp/send.h",
     "infiniband/verbs_exp/umr.h",
+    "infiniband/verbs_xrc.h",
 ];
 
 #[cfg(test)]

@@ -68,6 +68,7 @@ fn an_installation_works_and_goes_without_a_trace() {
         "bin/rocade",
         "lib/rocade/libibverbs.so.1",
         "include/infiniband/verbs_exp.h",
+        "include/infiniband/verbs_xrc.h",
         "include/infiniband/verbs_exp/device.h",
         "lib/rocade/libmana.so.1",
         "lib/rocade/librocade_preload.so",

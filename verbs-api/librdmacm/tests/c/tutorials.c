@@ -356,11 +356,169 @@ static void one_queue_for_many_connections(void)
 	rdma_destroy_ep(shared.listener);
 }
 
+/* Two ports: the second one's address is that of the first one but for its second byte. */
+static void have_two_ports(void)
+{
+	unsigned byte[4];
+	char devices[64];
+	CHECK_INT(sscanf(own_ip, "%u.%u.%u.%u", &byte[0], &byte[1], &byte[2], &byte[3]), 4);
+	snprintf(devices, sizeof(devices), "rocade0=%s+%u.%u.%u.%u", own_ip, byte[0], byte[1] ^ 0x80,
+		 byte[2], byte[3]);
+	unsetenv("ROCADE_IP");
+	setenv("ROCADE_DEVICES", devices, 1);
+}
+
+/* Connected: now the other port is to be the way out. Both ends are on this device. */
+static void load_alternate_path(struct rdma_cm_id *id)
+{
+	struct ibv_qp_attr attr = {
+		.alt_ah_attr = { .is_global = 1, .port_num = 2, .grh.hop_limit = 64 },
+		.alt_port_num = 2,
+		.alt_timeout = 14,
+		.path_mig_state = IBV_MIG_REARM,
+	};
+	CHECK_INT(ibv_query_gid(id->verbs, 2, 0, &attr.alt_ah_attr.grh.dgid), 0);
+	CHECK_INT(ibv_modify_qp(id->qp, &attr, IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE), 0);
+}
+
+static struct ibv_qp_attr attributes_of(struct rdma_cm_id *id)
+{
+	struct ibv_qp_attr attr;
+	struct ibv_qp_init_attr init;
+	CHECK_INT(ibv_query_qp(id->qp, &attr, IBV_QP_PATH_MIG_STATE | IBV_QP_AV, &init), 0);
+	return attr;
+}
+
+static void wait_for_migration(struct rdma_cm_id *id, enum ibv_mig_state state)
+{
+	while (attributes_of(id).path_mig_state != state)
+		usleep(100);
+}
+
+struct crossing {
+	struct meeting meeting;
+	/* Both have loaded their paths; the client has migrated; the server has. */
+	pthread_barrier_t loaded, asked, moved;
+};
+
+/* Each end hears of it as an event of the device, by name of its queue pair. */
+static void hear_of_migration(struct rdma_cm_id *one, struct rdma_cm_id *other)
+{
+	int seen = 0;
+	for (int i = 0; i < 2; i++) {
+		struct ibv_async_event event;
+		CHECK_INT(ibv_get_async_event(one->verbs, &event), 0);
+		CHECK_INT(event.event_type, IBV_EVENT_PATH_MIG);
+		seen |= event.element.qp == one->qp ? 1 : event.element.qp == other->qp ? 2 : 4;
+		ibv_ack_async_event(&event);
+	}
+	CHECK_INT(seen, 3);
+}
+
+static struct rdma_cm_id *server_id;
+
+static void *serve_over_two_paths(void *argument)
+{
+	struct crossing *crossing = argument;
+	struct rdma_event_channel *channel = crossing->meeting.channel;
+	struct rdma_cm_event *event = expect(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
+	struct rdma_cm_id *id = server_id = event->id;
+	CHECK_INT(rdma_ack_cm_event(event), 0);
+	CHECK_INT(id->port_num, 1);
+	struct connection *conn = build(id);
+	post_recv(id, 1);
+	post_recv(id, 2);
+	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1 };
+	CHECK_INT(rdma_accept(id, &param), 0);
+	pass(channel, RDMA_CM_EVENT_ESTABLISHED);
+	load_alternate_path(id);
+	pthread_barrier_wait(&crossing->loaded);
+	completed(conn->cq);
+	pthread_barrier_wait(&crossing->asked);
+	/* The next message comes over the other path, and takes this end along. */
+	completed(conn->cq);
+	wait_for_migration(id, IBV_MIG_MIGRATED);
+	CHECK_INT(attributes_of(id).port_num, 2);
+	pthread_barrier_wait(&crossing->moved);
+	say(id, "over there");
+	completed(conn->cq);
+	pass(channel, RDMA_CM_EVENT_DISCONNECTED);
+	CHECK_INT(rdma_disconnect(id), 0);
+	end(id);
+	return NULL;
+}
+
+static void ask_over_two_paths(void *argument)
+{
+	struct crossing *crossing = argument;
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct addrinfo *found;
+	struct rdma_cm_id *id;
+	CHECK_INT(getaddrinfo(own_ip, crossing->meeting.port, NULL, &found), 0);
+	CHECK_INT(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP), 0);
+	CHECK_INT(rdma_resolve_addr(id, NULL, found->ai_addr, 500), 0);
+	freeaddrinfo(found);
+	pass(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
+	struct connection *conn = build(id);
+	CHECK_INT(rdma_resolve_route(id, 500), 0);
+	pass(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
+	post_recv(id, 3);
+	struct rdma_conn_param param = { .initiator_depth = 1, .responder_resources = 1,
+					 .retry_count = 7, .rnr_retry_count = 7 };
+	CHECK_INT(rdma_connect(id, &param), 0);
+	pass(channel, RDMA_CM_EVENT_ESTABLISHED);
+	load_alternate_path(id);
+	pthread_barrier_wait(&crossing->loaded);
+	/* A message and its acknowledgement tell each end that the other one is ready. */
+	say(id, "ready");
+	completed(conn->cq);
+	wait_for_migration(id, IBV_MIG_ARMED);
+	struct ibv_qp_attr attr = { .path_mig_state = IBV_MIG_MIGRATED };
+	pthread_barrier_wait(&crossing->asked);
+	CHECK_INT(ibv_modify_qp(id->qp, &attr, IBV_QP_PATH_MIG_STATE), 0);
+	CHECK_INT(attributes_of(id).port_num, 2);
+	say(id, "from the other side");
+	for (int left = 2; left; left--) {
+		completed(conn->cq);
+		if (left == 2)
+			pthread_barrier_wait(&crossing->moved);
+	}
+	CHECK(!strcmp(conn->buffer, "over there"));
+	hear_of_migration(id, server_id);
+	/* The connection manager has not noticed anything. */
+	no_event(channel);
+	CHECK_INT(rdma_disconnect(id), 0);
+	pass(channel, RDMA_CM_EVENT_DISCONNECTED);
+	end(id);
+	rdma_destroy_event_channel(channel);
+}
+
+/*= RC-APM-03 RC-APM-06 CM-ST-11 type=test */
+static void a_path_loaded_after_connecting(void)
+{
+	have_two_ports();
+	struct crossing crossing = { .meeting.channel = rdma_create_event_channel() };
+	struct meeting *meeting = &crossing.meeting;
+	CHECK_INT(pthread_barrier_init(&crossing.loaded, NULL, 2), 0);
+	CHECK_INT(pthread_barrier_init(&crossing.asked, NULL, 2), 0);
+	CHECK_INT(pthread_barrier_init(&crossing.moved, NULL, 2), 0);
+	struct sockaddr_in addr = at_port(0);
+	CHECK_INT(rdma_create_id(meeting->channel, &meeting->listener, NULL, RDMA_PS_TCP), 0);
+	CHECK_INT(rdma_bind_addr(meeting->listener, (struct sockaddr *)&addr), 0);
+	CHECK_INT(rdma_listen(meeting->listener, 1), 0);
+	snprintf(meeting->port, sizeof(meeting->port), "%d",
+		 ntohs(rdma_get_src_port(meeting->listener)));
+	beside(serve_over_two_paths, &crossing, ask_over_two_paths);
+	CHECK_INT(rdma_destroy_id(meeting->listener), 0);
+	rdma_destroy_event_channel(meeting->channel);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
 		{ "a_receive_before_accepting", a_receive_before_accepting },
 		{ "groups_by_name_and_by_address", groups_by_name_and_by_address },
+		{ "a_path_loaded_after_connecting", a_path_loaded_after_connecting },
 		{ "one_queue_for_many_connections", one_queue_for_many_connections },
 		{ 0 },
 	};
