@@ -294,7 +294,7 @@ unsafe fn create_as(
 ///
 /// # Safety
 /// What `init` points at must be NULL or alive.
-//= DCU-02
+//= DCU-02 DCU-05
 pub(crate) unsafe fn create_dct(
     init: &mut ibv_qp_init_attr_ex,
     make: impl FnOnce(&Pd, u64) -> Result<Qp, VerbsError>,
