@@ -19,6 +19,7 @@ pub mod cm;
 pub mod config;
 mod engine;
 mod error;
+mod fdpass;
 mod figures;
 mod hca;
 pub mod link;

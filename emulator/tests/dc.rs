@@ -493,7 +493,7 @@ fn initiators_that_are_done_leave() {
     assert!(begin.elapsed() < Duration::from_millis(900));
 }
 
-//= DCT-02 DC-05 DCU-03 DCS-08 DCS-09 DC-40 XDEC-16 type=test
+//= DCT-02 DC-05 DCU-05 DCU-03 DCS-08 DCS-09 DC-40 XDEC-16 type=test
 #[test]
 fn wrong_arguments() {
     let sides = sides(LinkMode::Udp, 8, 2);
@@ -561,6 +561,11 @@ fn wrong_arguments() {
     assert_eq!(
         post(&good.qp, &handles[1]).unwrap_err().errno(),
         libc::EINVAL
+    );
+    // What upstream knows of a target does not tell its key.
+    assert_eq!(
+        (good.qp.query().0.dc_key, good.qp.state()),
+        (0, QpState::Rtr)
     );
     // A target goes from RESET to INIT to RTR, and nowhere else.
     for next in [QpState::Reset, QpState::Init, QpState::Rts, QpState::Err] {

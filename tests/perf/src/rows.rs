@@ -70,6 +70,15 @@ const WRITE_BW_1024: Perftest =
 const SEND_LAT: Perftest = perftest("ib_send_lat", "-s 8", 20_000, Column::Typical);
 const WRITE_LAT: Perftest = perftest("ib_write_lat", "-s 8", 20_000, Column::Typical);
 const SEND_LIST: Perftest = perftest("ib_send_bw", "-s 64 -l 64", 1_280_000, Column::MessageRate);
+const SEND_RATE_DC: Perftest = perftest("ib_send_bw", "-s 64 -c DC", 200_000, Column::MessageRate);
+const SEND_RATE_SRQ: Perftest = perftest(
+    "ib_send_bw",
+    "-s 64 --use-srq",
+    200_000,
+    Column::MessageRate,
+);
+const WRITE_BW_DC: Perftest = perftest("ib_write_bw", "-s 65536 -c DC", 20_000, Column::Bandwidth);
+const WRITE_BW_64K: Perftest = perftest("ib_write_bw", "-s 65536", 20_000, Column::Bandwidth);
 const SEND_LAT_EVENTS: Perftest = perftest("ib_send_lat", "-s 64 -e", 5000, Column::Typical);
 /// Emulation is slow: fewer rounds, and time for acknowledgements.
 const GUEST_WRITE_BW: Perftest = perftest(
@@ -198,6 +207,28 @@ pub(crate) const ROWS: &[Row] = &[
         shared_cache: false,
         bound: Bound::AtMost(1.3),
         unit: Unit::Micros,
+    },
+    Row {
+        name: "dc_send_64",
+        what: "ib_send_bw 64 B over DC, udp",
+        against: "the same over RC with a shared receive queue",
+        ours: Probe::Perftest(SEND_RATE_DC, Link::Udp),
+        floor: Some(Probe::Perftest(SEND_RATE_SRQ, Link::Udp)),
+        limit: false,
+        shared_cache: false,
+        bound: Bound::None,
+        unit: Unit::Mps,
+    },
+    Row {
+        name: "dc_write_64k",
+        what: "ib_write_bw 64 KiB over DC, udp",
+        against: "the same over RC",
+        ours: Probe::Perftest(WRITE_BW_DC, Link::Udp),
+        floor: Some(Probe::Perftest(WRITE_BW_64K, Link::Udp)),
+        limit: false,
+        shared_cache: false,
+        bound: Bound::None,
+        unit: Unit::Gbps,
     },
     Row {
         name: "send_list_64",

@@ -149,7 +149,7 @@ impl Initiator {
         }
         let index = self.lane_of(to);
         let lane = &mut self.lanes[index];
-        //= DC-04
+        //= DC-04 DC-10 PST-11
         lane.requester.post(wr, inline)?;
         // Slots are counted here, for all lanes.
         lane.requester.free_slots(1);
@@ -439,10 +439,8 @@ impl Initiator {
             cx.out.counters.drop_packet(reason);
             return Ok(());
         }
-        let start = lane.session.as_ref().and_then(|session| session.start());
         let result = self.with_lane(cx, index, |requester, cx| {
-            take_response(requester, cx, headers, payload, start)
-                .and_then(|()| requester.check_failed(cx))
+            take_response(requester, cx, headers, payload).and_then(|()| requester.check_failed(cx))
         });
         let lane = &mut self.lanes[index];
         let una = lane.requester.una();
@@ -580,13 +578,12 @@ impl Initiator {
     }
 }
 
-/// A response in its session, which begins with `start` unless that is acknowledged.
+/// A response in its session.
 fn take_response<H: Memory>(
     requester: &mut Requester,
     cx: &mut Cx<'_, H>,
     headers: &Headers,
     payload: &[u8],
-    start: Option<Psn>,
 ) -> Result<(), Fatal> {
     let code = match (headers.bth.opcode.operation(), headers.aeth) {
         (Some(Operation::Acknowledge), Some(aeth)) => match aeth.syndrome {
@@ -601,10 +598,9 @@ fn take_response<H: Memory>(
     }
     match code {
         //= DCW-10
-        Some(DcRespEth::NAK_NO_SESSION) if start == Some(requester.una()) => {
-            requester.sequence_error(cx)
-        }
-        Some(DcRespEth::NAK_NO_SESSION) => Err(requester.fail(cx, WcStatus::RetryExcErr)),
+        // Where the START is acknowledged, the NAK may be a late one of before. If not, the target has lost its memory: no
+        // retry will help, and they end.
+        Some(DcRespEth::NAK_NO_SESSION) => requester.sequence_error(cx),
         //= DCW-11
         Some(DcRespEth::NAK_NO_RESOURCES) => {
             let timer = RnrTimer::new(NO_RESOURCES_CODE).unwrap_or(RnrTimer::LONGEST);

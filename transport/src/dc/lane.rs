@@ -36,11 +36,6 @@ impl Session {
         self.tag().is_some_and(|tag| tag.id == id)
     }
 
-    /// The START, unless it is acknowledged.
-    pub(super) fn start(&self) -> Option<Psn> {
-        self.tag()?.start
-    }
-
     /// Something at or behind `una` is the oldest packet that is not acknowledged.
     pub(super) fn note_una(&mut self, una: Psn) {
         if let Some(tag) = &mut self.peer.session {
@@ -70,6 +65,7 @@ pub(super) struct Farewell {
     pub(super) psn: Psn,
 }
 
+//= DC-03
 /// One sequence of sessions: where an initiator has streams, several go on at a time.
 #[derive(Debug)]
 pub(super) struct Lane {

@@ -67,6 +67,7 @@ impl Session {
     ) -> Self {
         let (srq, pd) = receives;
         let mut responder = Responder::new(RecvSource::OfTarget(Arc::clone(srq), pd));
+        //= DC-13 DC-14
         responder.set_attr(attr);
         responder.start(headers.bth.psn);
         let id = headers.dceth.map_or(0, |eth| eth.session);

@@ -237,7 +237,7 @@ impl Target {
         }
     }
 
-    //= DCK-03 DCK-04 DCK-07
+    //= DCK-03 DCK-04 DCK-07 DCT-08
     #[cold]
     fn note_violation(&mut self, out: &mut Outputs) {
         out.counters.drop_packet(DropReason::BadDcKey);

@@ -857,7 +857,7 @@ fn receive_buffers_are_of_the_targets_domain() {
     );
 }
 
-//= DC-05 DCU-06 DCU-07 DCS-09 type=test
+//= DC-05 DCU-06 DCU-07 DCS-09 PST-11 type=test
 #[test]
 fn what_cannot_be_posted() {
     let (mut fabric, dci, dcts) = star(1);

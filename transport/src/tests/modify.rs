@@ -44,6 +44,7 @@ fn table() -> String {
 /// Every transition of every type, as reviewed against QPT-01 to QPT-34. After a deliberate
 /// change: `ROCADE_BLESS=1 cargo test -p rocade-transport`.
 //= QPT-01..02 QPT-04..06 QPT-08..34 type=test
+//= DCS-01..07 type=test
 #[test]
 fn the_transition_table_is_the_committed_one() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/tests/transitions.txt");

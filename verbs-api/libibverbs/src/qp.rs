@@ -348,7 +348,7 @@ pub(crate) unsafe fn spreading(
 ///
 /// # Safety
 /// What `init` points at must be NULL or alive.
-//= DCU-02
+//= DCU-02 DCU-05
 pub(crate) unsafe fn create_dct(
     init: &mut ibv_qp_init_attr_ex,
     make: impl FnOnce(&Pd, u64) -> Result<Qp, VerbsError>,

@@ -34,6 +34,7 @@ use rocade_emulator::{
 use crate::{
     complaint::Reason,
     context::ContextObject,
+    dv::mkey::KeyChange,
     ffi::{self, Errno, ptr_verb},
     mw, post,
     qp::{self, QpObject, QpState},
@@ -313,6 +314,8 @@ struct StagedWr {
     dct: Option<DcRemote>,
     /// Of one that is cut into segments.
     tso: Option<Box<Segments>>,
+    /// Of one that changes an indirect memory key.
+    change: Option<Box<KeyChange>>,
 }
 
 /// What `mlx5dv_wr_set_dc_addr` was given.
@@ -373,6 +376,7 @@ impl Staged {
             srqn: None,
             dct: None,
             tso: None,
+            change: None,
         });
     }
 
@@ -469,6 +473,9 @@ impl Staged {
             flags: wr.flags | inline,
             sges,
         };
+        if let Some(change) = wr.change.as_deref() {
+            return Ok(poster.push_with(&request, change.operands()?)?);
+        }
         if let Some(to) = wr.dct {
             // SAFETY: same contract.
             let to = unsafe { post::target(to.ah, to.dctn, to.key, to.stream) }?;
@@ -520,6 +527,59 @@ unsafe fn begin(qp: *mut ibv_qp_ex, op: SendOp) {
     let flags = SendFlags::from_bits_truncate(flags).difference(SendFlags::INLINE);
     // SAFETY: same contract.
     unsafe { with_batch(qp, |_, staged| staged.begin(wr_id, flags, op)) };
+}
+
+/// Begins a change of an indirect memory key, which `make` describes. The list is in the request, and has to be.
+///
+/// # Safety
+/// As for [`with_batch`].
+//= UMU-03
+pub(crate) unsafe fn begin_change(
+    qp: *mut ibv_qp_ex,
+    make: impl FnOnce() -> Result<KeyChange, Errno>,
+) {
+    // SAFETY: same contract.
+    let flags = unsafe { (*qp).wr_flags };
+    // SAFETY: same contract.
+    unsafe { begin(qp, SendOp::Fill) };
+    let made = if SendFlags::from_bits_truncate(flags).contains(SendFlags::INLINE) {
+        make()
+    } else {
+        Err(Errno::OPNOTSUPP)
+    };
+    // SAFETY: same contract.
+    unsafe {
+        with_batch(qp, |state, staged| match (made, staged.wrs.last_mut()) {
+            (Ok(_), _) if !state.extras().umr => staged.fail(Errno::INVAL),
+            (Ok(change), Some(wr)) => wr.change = Some(Box::new(change)),
+            (Ok(_), None) => staged.fail(Errno::INVAL),
+            (Err(error), _) => staged.fail(error),
+        });
+    }
+}
+
+/// Goes on with it.
+///
+/// # Safety
+/// As for [`with_batch`].
+//= UMU-07
+pub(crate) unsafe fn go_on_with_change(
+    qp: *mut ibv_qp_ex,
+    set: impl FnOnce(&mut KeyChange) -> Result<(), Errno>,
+) {
+    // SAFETY: same contract.
+    unsafe {
+        with_batch(qp, |_, staged| {
+            let change = staged
+                .wrs
+                .last_mut()
+                .and_then(|wr| wr.change.as_deref_mut());
+            let done = change.ok_or(Errno::INVAL).and_then(set);
+            if let Err(error) = done {
+                staged.fail(error);
+            }
+        });
+    }
 }
 
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {

@@ -100,6 +100,10 @@ impl AddressHandle {
         })
     }
 
+    pub(crate) const fn raw(&self) -> &Ah {
+        &self.raw
+    }
+
     /// Where it leads.
     #[must_use]
     pub fn gid(&self) -> Gid {

@@ -11,6 +11,7 @@ use rocade_emulator::{
 
 use crate::completion::CompletionQueue;
 use crate::datagram::{AddressHandle, DatagramQueuePair};
+use crate::dynamic::{DynamicInitiator, DynamicTarget};
 use crate::error::{Error, Result};
 use crate::indirect::IndirectKey;
 use crate::memory::MemoryRegion;
@@ -307,6 +308,30 @@ impl ProtectionDomain {
     #[doc(alias = "ibv_create_ah")]
     pub fn address(&self, to: Gid) -> Result<AddressHandle> {
         AddressHandle::new(self, to)
+    }
+
+    /// A target of dynamic connections: initiators that know `key` may do what `access` says, and write messages that take
+    /// receives of `receives` and complete in `cq`.
+    ///
+    /// # Errors
+    /// [`Error::NoGid`]; [`Error::Verbs`] if the device's first address cannot be used, or the queues are not of this device.
+    #[doc(alias = "ibv_exp_create_dct")]
+    pub fn dynamic_target(
+        &self,
+        cq: &CompletionQueue,
+        receives: &SharedReceiveQueue,
+        access: AccessFlags,
+        key: u64,
+    ) -> Result<DynamicTarget> {
+        DynamicTarget::new(self, cq, receives, access, key)
+    }
+
+    /// An initiator of dynamic connections, ready to send. 64 requests of up to 4 entries may be outstanding.
+    ///
+    /// # Errors
+    /// [`Error::NoGid`]; [`Error::Verbs`] if the device's addresses cannot be used.
+    pub fn dynamic_initiator(&self, cq: &CompletionQueue) -> Result<DynamicInitiator> {
+        DynamicInitiator::new(self, cq)
     }
 
     /// A queue pair for datagrams that listens to who knows `qkey`, ready to send and receive. 64 sends and

@@ -1,0 +1,326 @@
+//! Dynamic connections in virtual time: many initiators, several targets each, and a network that loses, repeats and delays.
+//!
+//! A seed decides everything. What is checked: atomics are executed once, messages arrive once and in the order of their
+//! initiator, memory is what was written last, and everything completes.
+
+use std::collections::BTreeMap;
+
+use rocade_tests::sim::{each_seed, rng::Rng};
+use rocade_transport::testing::{Fabric, Fate, NodeId, Region};
+use rocade_transport::{
+    AccessFlags, DcDestination, DciStreams, QpState, SendOp, WcOpcode, WcStatus,
+};
+
+const KEY: u64 = 0x5eed;
+const ALL: AccessFlags = AccessFlags::LOCAL_WRITE
+    .union(AccessFlags::REMOTE_READ)
+    .union(AccessFlags::REMOTE_WRITE)
+    .union(AccessFlags::REMOTE_ATOMIC);
+/// Longest message.
+const LONG: u32 = 5000;
+const MS: u64 = 1_000_000;
+
+#[derive(Debug)]
+struct Plan {
+    seed: u64,
+    initiators: u8,
+    targets: u8,
+    log_streams: Option<u8>,
+    requests: u64,
+    /// What is lost, comes twice, and comes late, in thousandths.
+    loss: u64,
+    repeats: u64,
+    delays: u64,
+    longest_delay_ns: u64,
+    /// Receives are posted late.
+    is_short_of_receives: bool,
+}
+
+impl Plan {
+    fn swarm(seed: u64) -> Self {
+        let mut rng = Rng::new(seed, 1);
+        let is_calm = rng.below(8) == 0;
+        Self {
+            seed,
+            initiators: u8::try_from(rng.range(1, 5)).unwrap_or(1),
+            targets: u8::try_from(rng.range(1, 4)).unwrap_or(1),
+            log_streams: (rng.below(3) == 0).then(|| u8::try_from(rng.below(4)).unwrap_or(0)),
+            requests: rng.range(20, 120),
+            loss: if is_calm { 0 } else { rng.below(40) },
+            repeats: if is_calm { 0 } else { rng.below(60) },
+            delays: if is_calm { 0 } else { rng.below(100) },
+            longest_delay_ns: [50_000, MS, 300 * MS][usize::try_from(rng.below(3)).unwrap_or(0)],
+            is_short_of_receives: rng.below(3) == 0,
+        }
+    }
+}
+
+/// What one initiator has asked of one target.
+#[derive(Default)]
+struct Flow {
+    sent: u64,
+    added: u64,
+    written: u64,
+}
+
+struct Ends {
+    dci: NodeId,
+    local: Region,
+}
+
+struct Run {
+    fabric: Fabric,
+    plan: Plan,
+    rng: Rng,
+    ends: Vec<Ends>,
+    dcts: Vec<(NodeId, Region)>,
+    flows: BTreeMap<(usize, usize, u16), Flow>,
+    posted_receives: u64,
+}
+
+fn stream_count(plan: &Plan) -> u16 {
+    plan.log_streams.map_or(1, |log| 2 << log)
+}
+
+impl Run {
+    fn new(plan: Plan) -> Self {
+        let mut fabric = Fabric::default();
+        let mut network = Rng::new(plan.seed, 2);
+        let (loss, repeats, delays) = (plan.loss, plan.repeats, plan.delays);
+        let longest = plan.longest_delay_ns;
+        fabric.set_network(move |_| {
+            if network.below(1000) < loss {
+                return Fate::Drop;
+            }
+            let copies = 1 + usize::from(network.below(1000) < repeats);
+            let delay = |network: &mut Rng| match network.below(1000) < delays {
+                true => network.below(longest),
+                false => 0,
+            };
+            Fate::Copies((0..copies).map(|_| delay(&mut network)).collect())
+        });
+        let streams = plan.log_streams.map(|log_concurrent| DciStreams {
+            log_concurrent,
+            log_errored: 3,
+        });
+        let ends = (0..plan.initiators)
+            .map(|n| {
+                let dci = fabric.add_initiator(1 + n / 2, streams, |setup| {
+                    setup.attr.max_rd_atomic = 4;
+                });
+                let local = fabric.node(dci).mem.register(2 * LONG, ALL);
+                Ends { dci, local }
+            })
+            .collect();
+        let dcts = (0..plan.targets)
+            .map(|n| {
+                let dct = fabric.add_target(20 + n / 2, KEY + u64::from(n), |_| {});
+                (dct, fabric.node(dct).mem.register(1 << 20, ALL))
+            })
+            .collect();
+        let rng = Rng::new(plan.seed, 3);
+        Self {
+            fabric,
+            rng,
+            ends,
+            dcts,
+            flows: BTreeMap::new(),
+            posted_receives: 0,
+            plan,
+        }
+    }
+
+    /// Where the words of a flow are at its target: counter, and what was written.
+    fn place(&self, from: usize, to: usize, stream: u16) -> u64 {
+        let slot = from as u64 * 16 + u64::from(stream);
+        self.dcts[to].1.addr + slot * 16
+    }
+
+    fn post_receives(&mut self, count: u64) {
+        for to in 0..self.dcts.len() {
+            for _ in 0..count {
+                let (dct, region) = self.dcts[to];
+                let place = 0x8000 + self.posted_receives % 64 * u64::from(LONG);
+                let sge = region.part(place, LONG);
+                self.posted_receives += 1;
+                self.fabric.recv(dct, self.posted_receives, &[sge]);
+            }
+        }
+    }
+
+    fn post(&mut self, from: usize) {
+        let to = usize::try_from(self.rng.below(self.dcts.len() as u64)).unwrap_or(0);
+        let streams = u64::from(stream_count(&self.plan));
+        let stream = u16::try_from(self.rng.below(streams)).unwrap_or(0);
+        let Ends { dci, local } = self.ends[from];
+        let (dct, region) = self.dcts[to];
+        let destination = DcDestination {
+            stream,
+            ..self.fabric.to(dci, dct, KEY + to as u64)
+        };
+        let place = self.place(from, to, stream);
+        let rkey = region.rkey;
+        let kind = self.rng.below(4);
+        let flow = self.flows.entry((from, to, stream)).or_default();
+        let (op, sge) = match kind {
+            0 => {
+                let imm = u32::try_from(flow.sent).unwrap_or(0).to_be_bytes();
+                let len = self.rng.range_u32(0, LONG);
+                (SendOp::Send { imm: Some(imm) }, local.part(0, len))
+            }
+            1 => (
+                SendOp::FetchAdd {
+                    va: place,
+                    rkey,
+                    add: 1,
+                },
+                local.part(64, 8),
+            ),
+            2 => (SendOp::Read { va: place, rkey }, local.part(128, 16)),
+            _ => (
+                SendOp::FetchAdd {
+                    va: place + 8,
+                    rkey,
+                    add: 3,
+                },
+                local.part(64, 8),
+            ),
+        };
+        let wr_id = u64::from(stream) << 32 | kind << 8 | to as u64;
+        match self.fabric.try_post(dci, destination, wr_id, op, &[sge]) {
+            Ok(()) => match kind {
+                0 => flow.sent += 1,
+                1 => flow.added += 1,
+                2 => {}
+                _ => flow.written += 3,
+            },
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn run(mut self) -> usize {
+        let early = if self.plan.is_short_of_receives {
+            0
+        } else {
+            300
+        };
+        self.post_receives(early);
+        let mut outstanding = 0;
+        let mut done = 0;
+        for request in 0..self.plan.requests {
+            for from in 0..self.ends.len() {
+                self.post(from);
+                outstanding += 1;
+            }
+            if request == 5 && early == 0 {
+                self.post_receives(300);
+            }
+            let pause = self.rng.below(400_000);
+            self.fabric.run_for(pause);
+            // The queues have 64 places.
+            while request % 16 == 15 && done < outstanding {
+                assert!(
+                    self.fabric.step(rocade_transport::Time::from_ns(u64::MAX)),
+                    "it hangs"
+                );
+                done += self.reap();
+            }
+            done += self.reap();
+        }
+        while done < outstanding {
+            let until = rocade_transport::Time::from_ns(u64::MAX);
+            assert!(
+                self.fabric.step(until),
+                "{done} of {outstanding} and nothing happens"
+            );
+            done += self.reap();
+        }
+        self.fabric.run();
+        self.check();
+        self.fabric.trace().len()
+    }
+
+    fn reap(&mut self) -> usize {
+        let mut done = 0;
+        for end in &self.ends {
+            for completion in self.fabric.take_completions(end.dci) {
+                assert_eq!(completion.status, WcStatus::Success, "{completion:?}");
+                done += 1;
+            }
+        }
+        done
+    }
+
+    fn check(&mut self) {
+        for end in &self.ends {
+            assert_eq!(self.fabric.node(end.dci).qp.state(), QpState::Rts);
+        }
+        for (&(from, to, stream), flow) in &self.flows {
+            let place = self.place(from, to, stream) - self.dcts[to].1.addr;
+            let start = usize::try_from(place).expect("small");
+            let (dct, region) = self.dcts[to];
+            let memory = &self.fabric.node(dct).mem;
+            assert_eq!(
+                memory.bytes(&region, start..start + 8),
+                flow.added.to_ne_bytes()
+            );
+            assert_eq!(
+                memory.bytes(&region, start + 8..start + 16),
+                flow.written.to_ne_bytes()
+            );
+        }
+        let mut sent = BTreeMap::<_, Vec<u64>>::new();
+        for (to, &(dct, _)) in self.dcts.iter().enumerate() {
+            let status = self.fabric.node(dct).qp.target_status().expect("a target");
+            assert_eq!(status.key_violations, 0);
+            // An end that is lost is not told again.
+            assert!(status.sessions == 0 || self.plan.loss > 0);
+            for received in self.fabric.take_completions(dct) {
+                assert_eq!(received.status, WcStatus::Success);
+                assert_eq!(received.opcode, WcOpcode::Recv);
+                let rocade_transport::ImmOrInv::Imm(imm) = received.imm_or_inv else {
+                    panic!("{received:?}");
+                };
+                let number = u32::from_be_bytes(imm);
+                sent.entry((received.src_qp.get(), to))
+                    .or_default()
+                    .push(number.into());
+            }
+        }
+        for (from, end) in self.ends.iter().enumerate() {
+            let qpn = self.fabric.node(end.dci).qp.qp_num().get();
+            for to in 0..self.dcts.len() {
+                let mut numbers = sent.remove(&(qpn, to)).unwrap_or_default();
+                let own = |((f, t, _), flow): (&(usize, usize, u16), &Flow)| {
+                    (*f == from && *t == to).then_some(flow.sent)
+                };
+                let expected: Vec<u64> = self.flows.iter().filter_map(own).collect();
+                if expected.len() > 1 {
+                    // Streams are in order among themselves.
+                    numbers.sort_unstable();
+                }
+                let mut all: Vec<u64> = expected.iter().flat_map(|count| 0..*count).collect();
+                all.sort_unstable();
+                assert_eq!(numbers, all, "{from} to {to}");
+            }
+        }
+    }
+}
+
+//= DC-01 DC-03 DC-06 DCW-05 DCW-08 DCW-09 DCW-10 DCW-14 type=test
+#[test]
+fn everything_arrives_once() {
+    let mut packets = 0;
+    each_seed(
+        150,
+        Plan::swarm,
+        |plan| Run::new(plan_again(plan)).run(),
+        |count| packets += count,
+    );
+    println!("{packets} packets");
+}
+
+/// The same plan, to be used up.
+fn plan_again(plan: &Plan) -> Plan {
+    Plan::swarm(plan.seed)
+}

@@ -1,0 +1,95 @@
+//! Many workers and many stores, each worker with one queue for all of them: dynamic connections.
+//!
+//! ```sh
+//! cargo run --package rocade-verbs --example dynamic
+//! ```
+//! With connections, every worker would need a queue pair for every store. Here each store makes one *target*, and each worker one
+//! *initiator*; a request says which target it is for. All of them are in this process, each on a NIC with an address of its own.
+
+use std::time::Duration;
+
+use rocade_verbs::{
+    AccessFlags, BrokerMode, DeviceList, DynamicEnd, EngineConfig, RemoteMemory, Result,
+    SendRequest, WcStatus,
+};
+
+const WORKERS: u8 = 4;
+const STORES: u8 = 3;
+const ROUNDS: u64 = 10;
+/// Whoever knows it may write. A real program would draw one by lot, and tell it those who may.
+const KEY: u64 = 0x0bad_cafe_0000_0001;
+const PATIENCE: Duration = Duration::from_secs(5);
+
+fn main() -> Result<()> {
+    let name = |kind: &str, n: u8| format!("{kind}{n}");
+    let specs: Vec<String> = (0..WORKERS)
+        .map(|n| format!("{}=127.0.71.{}", name("worker", n), n + 1))
+        .chain((0..STORES).map(|n| format!("{}=127.0.72.{}", name("store", n), n + 1)))
+        .collect();
+    let list = DeviceList::new(EngineConfig::from_specs(&specs, BrokerMode::Embedded)?)?;
+
+    // A store: memory that may be written and counted in, and a target that lets in who has the key.
+    let mut stores = Vec::new();
+    for n in 0..STORES {
+        let domain = list.open(&name("store", n))?.protection_domain()?;
+        let cq = domain.context().completion_queue(64)?;
+        let rights = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC;
+        let memory = domain.register(4096, rights | AccessFlags::LOCAL_WRITE)?;
+        // Messages would take receives from this queue. There are none here: all is done by WRITE and atomics.
+        let receives = domain.shared_receive_queue(1, 1)?;
+        let target = domain.dynamic_target(&cq, &receives, rights, KEY)?;
+        stores.push((target, memory));
+    }
+    // What a worker has to know of each store, as it would be sent to it.
+    let ends: Vec<(DynamicEnd, RemoteMemory)> = stores
+        .iter()
+        .map(|(target, memory)| (target.end(), memory.remote()))
+        .collect();
+
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..WORKERS)
+            .map(|n| {
+                let (list, ends, name) = (&list, &ends, &name);
+                scope.spawn(move || -> Result<()> {
+                    let domain = list.open(&name("worker", n))?.protection_domain()?;
+                    let cq = domain.context().completion_queue(64)?;
+                    let initiator = domain.dynamic_initiator(&cq)?;
+                    let memory = domain.register(64, AccessFlags::LOCAL_WRITE)?;
+                    let ways = ends.iter().map(|(end, _)| domain.address(end.gid));
+                    let ways = ways.collect::<Result<Vec<_>>>()?;
+                    for round in 0..ROUNDS {
+                        for ((end, remote), way) in ends.iter().zip(&ways) {
+                            // Posted one after the other to three stores: the queue goes from one to the next by itself.
+                            let place = 64 + 8 * u64::from(n);
+                            let text = round.to_be_bytes();
+                            let write = SendRequest::write_inline(&text, remote.at(place));
+                            initiator.post_send(&write.unsignaled(), way, end)?;
+                            let result = [memory.sge(0..8)?];
+                            let add = SendRequest::fetch_add(&result, remote.at(0), 1);
+                            initiator.post_send(&add, way, end)?;
+                        }
+                        for _ in ends {
+                            assert_eq!(cq.wait(PATIENCE)?.status, WcStatus::Success);
+                        }
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().expect("no worker panics"))
+    })?;
+
+    for (n, (target, memory)) in stores.into_iter().enumerate() {
+        let counted = memory.load_u64(0)?;
+        assert_eq!(counted, u64::from(WORKERS) * ROUNDS);
+        println!(
+            "store {n}: {counted} requests, {} forged",
+            target.key_violations()?
+        );
+        // Takes no new initiators, and waits for those that are still there.
+        target.close()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,244 @@
+//! Dynamic connections: one initiator that writes to many targets, and targets that many initiators write to.
+
+use rocade_emulator::{
+    AccessFlags, AddressVector, DctInitAttr, Gid, Mtu, Qp, QpAttr, QpAttrMask, QpCap, QpInitAttr,
+    QpState, QpType, Qpn, ToDct, VerbsError,
+};
+
+use crate::completion::CompletionQueue;
+use crate::datagram::AddressHandle;
+use crate::device::ProtectionDomain;
+use crate::error::{Error, Result};
+use crate::request::SendRequest;
+use crate::shared_receives::SharedReceiveQueue;
+
+/// The only port of a device.
+const PORT: u8 = 1;
+
+/// What somebody has to know to write to a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DynamicEnd {
+    /// GID of the port, which on RoCE is its IP address.
+    pub gid: Gid,
+    /// Its number.
+    pub number: Qpn,
+    /// Its access key.
+    pub key: u64,
+}
+
+/// A target (DCT): takes what any initiator sends that knows its key, in the order of each, and once.
+///
+/// Nothing is connected. Its receives come from a shared queue, and memory that initiators read or write is of the target's
+/// protection domain.
+#[derive(Debug)]
+#[doc(alias = "ibv_exp_dct")]
+pub struct DynamicTarget {
+    qp: Qp,
+    end: DynamicEnd,
+}
+
+/// An initiator (DCI): sends reliably to one target after another, whichever each request names.
+///
+/// Requests in a row to the same target follow each other at once. One to another target waits, by itself, until all before it are
+/// acknowledged.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use rocade_verbs::{AccessFlags, BrokerMode, DeviceList, EngineConfig, SendRequest};
+///
+/// let specs = ["a=127.0.0.78", "b=127.0.0.79"];
+/// let list = DeviceList::new(EngineConfig::from_specs(&specs, BrokerMode::Embedded)?)?;
+/// let (a, b) = (list.open("a")?.protection_domain()?, list.open("b")?.protection_domain()?);
+/// let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);
+///
+/// // Who knows number and key of the target may write.
+/// let receives = b.shared_receive_queue(16, 1)?;
+/// let memory = b.register(64, AccessFlags::LOCAL_WRITE)?;
+/// receives.post_recv(1, &[memory.sge(..)?])?;
+/// let target = b.dynamic_target(&b_cq, &receives, AccessFlags::empty(), 0x1234)?;
+///
+/// let initiator = a.dynamic_initiator(&a_cq)?;
+/// let address = a.address(target.end().gid)?;
+/// initiator.post_send(&SendRequest::send_inline(b"hello"), &address, &target.end())?;
+///
+/// let received = b_cq.wait(Duration::from_secs(5))?;
+/// assert_eq!(received.src_qp, initiator.number());
+/// assert_eq!(memory.to_vec(0, received.byte_len as usize)?, b"hello");
+/// # Ok::<(), rocade_verbs::Error>(())
+/// ```
+#[derive(Debug)]
+#[doc(alias = "IBV_EXP_QPT_DC_INI")]
+pub struct DynamicInitiator {
+    qp: Qp,
+}
+
+//= DCS-10
+fn attr(gid_index: u32, access: AccessFlags, mtu: Mtu) -> Result<QpAttr> {
+    Ok(QpAttr {
+        qp_access_flags: access,
+        port_num: PORT,
+        path_mtu: mtu.code().into(),
+        timeout: 14,
+        retry_cnt: 7,
+        rnr_retry: 7,
+        max_rd_atomic: 16,
+        min_rnr_timer: 12,
+        ah_attr: AddressVector {
+            sgid_index: u8::try_from(gid_index).map_err(|_| Error::NoGid(gid_index))?,
+            is_global: true,
+            port_num: PORT,
+            ..AddressVector::default()
+        },
+        ..QpAttr::default()
+    })
+}
+
+fn advance(qp: &Qp, attr: &QpAttr, steps: &[QpState]) -> Result<()> {
+    for next in steps {
+        let rule = rocade_emulator::transition_rule(qp.qp_type(), qp.state(), *next);
+        let mask = rule.map_or(QpAttrMask::STATE, |rule| rule.required | QpAttrMask::STATE);
+        let attr = QpAttr {
+            qp_state: next.code(),
+            ..*attr
+        };
+        qp.modify(&attr, mask)?;
+    }
+    Ok(())
+}
+
+impl DynamicTarget {
+    pub(crate) fn new(
+        pd: &ProtectionDomain,
+        cq: &CompletionQueue,
+        receives: &SharedReceiveQueue,
+        access: AccessFlags,
+        key: u64,
+    ) -> Result<Self> {
+        let entry = pd
+            .context()
+            .gids()
+            .first()
+            .copied()
+            .ok_or(Error::NoGid(0))?;
+        let mtu = pd.context().port()?.active_mtu;
+        let qp = pd.raw().create_dct(DctInitAttr {
+            cq: cq.raw().clone(),
+            srq: receives.raw().clone(),
+            key,
+            cookie: 0,
+            has_dct_events: true,
+        })?;
+        let attr = attr(entry.index, access, mtu)?;
+        advance(&qp, &attr, &[QpState::Init, QpState::Rtr])?;
+        let end = DynamicEnd {
+            gid: entry.gid,
+            number: qp.qp_num(),
+            key,
+        };
+        Ok(Self { qp, end })
+    }
+
+    /// What others need to write to it.
+    #[must_use]
+    pub const fn end(&self) -> DynamicEnd {
+        self.end
+    }
+
+    /// Packets with another key since it was made.
+    ///
+    /// # Errors
+    /// None, as long as it lives.
+    #[doc(alias = "ibv_exp_query_dct")]
+    pub fn key_violations(&self) -> Result<u32> {
+        Ok(self.qp.dct_status()?.key_violations)
+    }
+
+    /// The next packet with another key is an event of the device, once
+    /// ([`AsyncEventKind::DctKeyViolation`](crate::AsyncEventKind::DctKeyViolation)).
+    ///
+    /// # Errors
+    /// None, as long as it lives.
+    #[doc(alias = "ibv_exp_arm_dct")]
+    pub fn arm(&self) -> Result<()> {
+        Ok(self.qp.arm_dct()?)
+    }
+
+    /// Ends it: takes no new initiators, and gives those that there are up to a second to leave. Dropped, it ends at once.
+    ///
+    /// # Errors
+    /// None that matter: it is gone.
+    #[doc(alias = "ibv_exp_destroy_dct")]
+    pub fn close(self) -> Result<()> {
+        Ok(self.qp.destroy()?)
+    }
+}
+
+impl DynamicInitiator {
+    pub(crate) fn new(pd: &ProtectionDomain, cq: &CompletionQueue) -> Result<Self> {
+        let entry = pd
+            .context()
+            .gids()
+            .first()
+            .copied()
+            .ok_or(Error::NoGid(0))?;
+        let mtu = pd.context().port()?.active_mtu;
+        let cap = QpCap {
+            max_send_wr: 64,
+            max_recv_wr: 0,
+            max_send_sge: 4,
+            max_recv_sge: 0,
+            max_inline_data: 64,
+        };
+        let qp = pd.raw().create_qp(QpInitAttr {
+            send_cq: cq.raw().clone(),
+            recv_cq: cq.raw().clone(),
+            srq: None,
+            cap,
+            qp_type: QpType::DcInitiator,
+            sq_sig_all: false,
+            cookie: 0,
+        })?;
+        let attr = attr(entry.index, AccessFlags::empty(), mtu)?;
+        advance(&qp, &attr, &[QpState::Init, QpState::Rtr, QpState::Rts])?;
+        Ok(Self { qp })
+    }
+
+    /// Its number, which completions at targets name as the source.
+    #[must_use]
+    pub fn number(&self) -> Qpn {
+        self.qp.qp_num()
+    }
+
+    /// Its state: RTS, or ERR after a request has failed: what is posted then is flushed.
+    #[must_use]
+    #[doc(alias = "ibv_query_qp")]
+    pub fn state(&self) -> QpState {
+        self.qp.state()
+    }
+
+    /// Posts a request to a target: `to` says which, of those that `address` leads to.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`] if the queue is full, or the address is of another protection domain or leads elsewhere.
+    #[doc(alias = "ibv_exp_post_send")]
+    #[doc(alias = "mlx5dv_wr_set_dc_addr")]
+    pub fn post_send(
+        &self,
+        request: &SendRequest<'_>,
+        address: &AddressHandle,
+        to: &DynamicEnd,
+    ) -> Result<()> {
+        if address.gid() != to.gid {
+            return Err(VerbsError::InvalidArgument("the address leads elsewhere").into());
+        }
+        let (wr, inline) = request.parts();
+        let to = ToDct {
+            ah: address.raw(),
+            dct: to.number,
+            key: to.key,
+            stream: 0,
+        };
+        Ok(self.qp.send_queue().push_dynamic(&wr, to, inline)?)
+    }
+}
