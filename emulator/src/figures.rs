@@ -1,4 +1,4 @@
-//! The figures of who drives and who waits how long, in one place, with what has to hold between them.
+//! The figures of who drives, how much at a time, and who waits how long, in one place, with what has to hold between them.
 //!
 //! Times are in nanoseconds. Those at which what a QP holds back leaves are the transport's
 //! ([`HOLD_NS`], [`WAIT_NS`]).
@@ -14,6 +14,12 @@ pub(crate) const PATIENCE_NS: u64 = 15_000;
 pub(crate) const CLOCK_TURN: u64 = 4;
 /// A poll in vain this long ago goes on: the thread that woke up may have interrupted it.
 pub(crate) const FRESH_NS: u64 = 3_000;
+
+/// What a poll of shared memory counts that finds something, where one in vain counts 1.
+pub(crate) const BUSY_POLL: u64 = 8;
+/// With shared memory in use the sockets have their turn after so many polls of it: every few
+/// microseconds.
+pub(crate) const POLLED_SOCKET_TURN: u64 = 64;
 
 /// How long a CQ that is to shrink waits for posts to leave that found no way yet. Asking the broker for one takes
 /// less than a millisecond.
@@ -66,7 +72,43 @@ pub(crate) const STREAM_SOCKET_LOOKS: u32 = 40;
 /// How often to look for packets where the system does not let the thread wait for them.
 pub(crate) const BLIND_NS: u64 = 1_000_000;
 
+// One call that receives.
+
+/// Batches from a socket at most, so that acknowledgements do not wait too long.
+pub(crate) const MAX_BATCHES: usize = 12;
+/// A batch of so many bytes is part of a stream, unless its packets are shorter than [`BULK_SEGMENT`]:
+/// after a batch of small messages the application has to post new receives. A peer that is as fast
+/// as we are would otherwise use up all that are posted, and then wait for the RNR timer.
+pub(crate) const LONG_BATCH: usize = 4_096;
+pub(crate) const BULK_SEGMENT: usize = 512;
+/// How long to look for the rest of a message before the part of it is acknowledged.
+pub(crate) const MORE_NS: u64 = 12_000;
+/// Runs from a channel at most, so that one peer cannot hold a poller.
+pub(crate) const MAX_RUNS: usize = 16;
+/// After so many bytes for a QP out of a channel it is drained, within a call too: its peer goes on sending while we
+/// receive the rest.
+pub(crate) const DRAIN_BYTES: usize = 64 << 10;
+/// How often to receive from a channel for what its peer has promised: a ring that is full, nearly.
+pub(crate) const PROMISED_ROUNDS: usize = 64;
+/// How often to receive from a socket before a run that comes after what is in it: more than fits.
+pub(crate) const MAX_UDP_BEFORE: usize = 1 << 14;
+
+// One call that sends.
+
+/// An acknowledgement waits for so many bytes of an answer at most: a slow peer needs milliseconds for
+/// more, and would take it for lost.
+pub(crate) const LONG_ANSWER: usize = 128 << 10;
+/// A run of so many bytes takes long enough to look at the clock again.
+pub(crate) const LONG_RUN: usize = 8_192;
+/// How often to try to send what a QP owes that ends, where a ring or a socket is full, and the pause between two tries.
+pub(crate) const LAST_TRIES: usize = 20;
+pub(crate) const LAST_PAUSE_NS: u64 = 1_000_000;
+
 // The agenda.
+
+/// QPs that may hold acknowledgements at a time: the background thread looks at each of them. In a
+/// process with more conversations there is always something else to send.
+pub(crate) const MAX_HOLDING: usize = 64;
 
 /// How long the background thread leaves alone what there was no room for: the application may be at it.
 pub(crate) const RETRY_NS: u64 = 500_000;
@@ -76,6 +118,12 @@ const MAX_BACK_NS: u64 = STEP_BACK_NS << STEP_BACK_DOUBLINGS;
 
 // A poller that was interrupted is not idle, and one that is idle polls at the clock often enough to be seen.
 const _: () = assert!(FRESH_NS < PATIENCE_NS);
+// Polls of a stream go to the sockets as well, but not each of them.
+const _: () = assert!(1 < BUSY_POLL && BUSY_POLL < POLLED_SOCKET_TURN);
+// The rest of a message is waited for, but not for longer than others wait for the processor.
+const _: () = assert!(BULK_SEGMENT < LONG_BATCH && MORE_NS < PATIENCE_NS);
+// What is answered at length is acknowledged before the sender's smallest window is spent.
+const _: () = assert!(LONG_RUN < DRAIN_BYTES && DRAIN_BYTES < LONG_ANSWER);
 // Who steps back gives a poll time to come by; and it is back before long where the poller loses the processor.
 const _: () = assert!(FRESH_NS < STEP_BACK_NS && STEP_BACK_DOUBLINGS_UNSEEN < STEP_BACK_DOUBLINGS);
 const _: () = assert!(STEP_BACK_NS << STEP_BACK_DOUBLINGS_UNSEEN < MIN_ACK_TIMEOUT_NS);

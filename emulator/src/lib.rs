@@ -19,6 +19,7 @@ pub mod cm;
 pub mod config;
 mod engine;
 mod error;
+mod fdpass;
 mod figures;
 mod hca;
 pub mod link;
@@ -40,13 +41,19 @@ pub use engine::{Engine, EngineCounters};
 pub use error::VerbsError;
 pub use hca::{DeviceAttr, DeviceFacts, DeviceInfo, GidEntry, PortAttr, PortFacts, limits};
 pub use objects::{
+<<<<<<< HEAD
     Advice, Ah, CompChannel, Connection, Context, Cq, CqInitAttr, CrossChannel, Datagram, DciInit,
     DctInitAttr, Dm, Flow, Mr, Mw, Pd, Qp, QpInitAttr, RecvPoster, Rereg, ReregFlags, SendPoster,
     Srq, SrqInitAttr, SrqPoster, ToDct, Xrcd,
+=======
+    Advice, Ah, CompChannel, Connection, Context, Cq, CqInitAttr, Datagram, DciInit, DctInitAttr,
+    Dm, Flow, Mr, Mw, Pd, Qp, QpInitAttr, RecvPoster, Rereg, ReregFlags, RxHash, SendPoster, Srq,
+    SrqInitAttr, SrqPoster, ToDct, Wq, WqState, Xrcd,
+>>>>>>> main
 };
 pub use raw::{
     EthFields, FlowAttr, FlowKind, FlowSpec, Ipv4Fields, Ipv6Fields, MAX_FLOW_SPECS, Masked,
-    PortFields,
+    PortFields, RSS_FIELDS, RSS_KEY_LEN,
 };
 pub use rocade_transport::{
     AccessFlags, AddressVector, Bind, BindError, Block, Calc, CalcOp, CompleteTo, Completion,

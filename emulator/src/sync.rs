@@ -1,20 +1,29 @@
 //! The synchronisation primitives that the loom models replace.
 //!
-//! What is shared between threads and modelled (the completion ring with its arming, the
+//! What is shared between threads and modelled (keys and the memory behind them, completion and shared receive queues, the
 //! hand-over between inline and background progress, the agenda) takes its atomics and locks from here.
 
 #[cfg(not(loom))]
 pub(crate) mod atomic {
-    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+    pub(crate) use std::sync::atomic::{
+        AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    };
 }
 
 #[cfg(loom)]
 pub(crate) mod atomic {
-    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+    pub(crate) use loom::sync::atomic::{
+        AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    };
 }
 
+#[cfg(loom)]
+pub(crate) use loom::sync::{MutexGuard, RwLockReadGuard};
 #[cfg(not(loom))]
-pub(crate) use parking_lot::Mutex;
+pub(crate) use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
+
+#[cfg(loom)]
+const WHOLE: &str = "no model panics while it holds a lock";
 
 /// A lock as parking_lot's.
 #[cfg(loom)]
@@ -23,17 +32,52 @@ pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 
 #[cfg(loom)]
 impl<T> Mutex<T> {
-    pub(crate) fn lock(&self) -> loom::sync::MutexGuard<'_, T> {
-        self.0
-            .lock()
-            .expect("no model panics while it holds a lock")
+    pub(crate) fn new(value: T) -> Self {
+        Self(loom::sync::Mutex::new(value))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().expect(WHOLE)
     }
 
     /// A model has no time.
-    pub(crate) fn try_lock_for(
-        &self,
-        _: std::time::Duration,
-    ) -> Option<loom::sync::MutexGuard<'_, T>> {
+    pub(crate) fn try_lock_for(&self, _: std::time::Duration) -> Option<MutexGuard<'_, T>> {
         self.0.try_lock().ok()
+    }
+}
+
+/// Likewise.
+#[cfg(loom)]
+#[derive(Debug)]
+pub(crate) struct RwLock<T>(loom::sync::RwLock<T>);
+
+#[cfg(loom)]
+impl<T: Default> Default for RwLock<T> {
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
+#[cfg(loom)]
+impl<T> RwLock<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(loom::sync::RwLock::new(value))
+    }
+
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, T> {
+        self.0.read().expect(WHOLE)
+    }
+
+    /// No model reads twice at a time.
+    pub(crate) fn read_recursive(&self) -> RwLockReadGuard<'_, T> {
+        self.read()
+    }
+
+    pub(crate) fn try_read_for(&self, _: std::time::Duration) -> Option<RwLockReadGuard<'_, T>> {
+        self.0.try_read().ok()
+    }
+
+    pub(crate) fn write(&self) -> loom::sync::RwLockWriteGuard<'_, T> {
+        self.0.write().expect(WHOLE)
     }
 }

@@ -12,7 +12,7 @@ use crate::error::PostError;
 use crate::memory::Memory;
 use crate::outputs::Fatal;
 use crate::queue::{RecvSource, RecvWqe, SendLimits};
-use crate::wr::{Destination, LocalData, SendFlags, SendOp, SendWr, total_len};
+use crate::wr::{Destination, LocalData, SendFlags, SendOp, SendWr};
 
 /// Most bytes behind the header of a request that is to be cut into segments (`tso_caps.max_tso`).
 pub const MAX_TSO: u32 = 1 << 18;
@@ -154,27 +154,10 @@ impl FrameSender {
                 return Err(PostError::BadSegmentation);
             }
         }
-        let len = match inline {
-            None if wr.sges.len() > self.limits.max_sge as usize => {
-                return Err(PostError::TooManySges);
-            }
-            None => total_len(wr.sges),
-            //= RC-WQE-06
-            Some(data) if data.len() > self.limits.max_inline as usize => {
-                return Err(PostError::BadInline);
-            }
-            Some(data) => data.len() as u64,
-        };
-        //= RC-WQE-03
-        if self.used >= self.limits.max_wr {
-            return Err(PostError::QueueFull);
-        }
+        let len = self.limits.admit(wr, inline, self.used)?;
         self.used += 1;
         let mut data = LocalData::EMPTY;
-        match inline {
-            None => data.set_sges(wr.sges),
-            Some(bytes) => data.set_inline(bytes),
-        }
+        data.set(wr, inline);
         self.sq.push_back(Wqe {
             wr_id: wr.wr_id,
             flags: wr.flags,

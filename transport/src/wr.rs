@@ -308,7 +308,18 @@ impl LocalData {
         }; 2],
     };
 
-    /// Takes over what a work request names; only for what is [`LocalData::EMPTY`].
+    /// Takes over the data of a work request, `inline` where that is given; only for what is
+    /// [`LocalData::EMPTY`].
+    #[inline]
+    pub(crate) fn set(&mut self, wr: &SendWr<'_>, inline: Option<&[u8]>) {
+        match inline {
+            _ if wr.op.is_local() => {}
+            None => self.set_sges(wr.sges),
+            Some(data) => self.set_inline(data),
+        }
+    }
+
+    /// Takes over what a work request names; likewise.
     #[inline]
     pub(crate) fn set_sges(&mut self, sges: &[Sge]) {
         match (self, sges) {
@@ -326,7 +337,7 @@ impl LocalData {
     }
 
     /// Takes over a copy of inline data.
-    pub(crate) fn set_inline(&mut self, data: &[u8]) {
+    fn set_inline(&mut self, data: &[u8]) {
         let mut bytes = [0; SHORT_INLINE];
         *self = match (bytes.get_mut(..data.len()), u8::try_from(data.len())) {
             (Some(room), Ok(len)) => {

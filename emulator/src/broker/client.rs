@@ -20,7 +20,7 @@ use super::will::Will;
 use super::{BrokerConfig, BrokerError, BrokerStatus};
 use crate::cm::services::Binding;
 use crate::link::shm::ChannelOffer;
-use crate::link::{ForwardKey, LocalAddr};
+use crate::link::{ForwardKey, LocalAddr, SharedSocket};
 use crate::steering::Slot;
 
 mod connection;
@@ -114,14 +114,6 @@ struct Share {
     key: ForwardKey,
     /// Our copies of the sockets 0 up to our own.
     sockets: Vec<OwnedFd>,
-}
-
-/// This process's receive socket on a shared address; for
-/// [`UdpLink::from_broker`](crate::link::UdpLink::from_broker).
-#[derive(Debug)]
-pub struct SharedSocket {
-    pub(crate) fd: OwnedFd,
-    pub(crate) key: ForwardKey,
 }
 
 /// The connection, or what is done to get another.

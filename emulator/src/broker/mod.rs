@@ -38,13 +38,13 @@ use std::time::Duration;
 use rocade_wire::mad::ServiceId;
 
 use crate::link::LocalAddr;
+pub use crate::link::SharedSocket;
 use crate::steering::Slot;
 
 mod client;
 mod domain;
 mod farewell;
 mod faults;
-mod fdpass;
 mod group;
 mod gsi;
 mod link;
@@ -58,19 +58,17 @@ mod sys;
 mod will;
 mod words;
 
-pub use client::{BrokerClient, ServiceOutcome, SharedSocket, StopOutcome, status, stop};
+pub use client::{BrokerClient, ServiceOutcome, StopOutcome, status, stop};
 pub(crate) use domain::{Cell, DomainMemory};
 pub use faults::{
     FaultList, FaultyProcess, MAX_RULE_LEN, NumberedRule, RuleInProcess, add_fault, clear_faults,
     faults,
 };
 pub(crate) use faults::{FaultNews, WhichRule};
-pub(crate) use fdpass::{peer as peer_of, receive};
 pub(crate) use link::BrokerLink;
 pub(crate) use protocol::{DomainKey, TargetNews};
 pub use protocol::{ProtocolError, RefusalCode};
 pub use server::serve;
-pub(crate) use sys::{effective_uid, poll, poll_readable};
 pub(crate) use will::{Bequest, Creditor, Debt, Will};
 
 /// Variable: the directory of the broker's socket, locks and log.

@@ -7,7 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use super::{BrokerConfig, BrokerError, effective_uid};
+use super::sys::effective_uid;
+use super::{BrokerConfig, BrokerError};
 use crate::random;
 use crate::steering::Slot;
 

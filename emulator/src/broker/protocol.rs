@@ -26,6 +26,7 @@ use super::faults::{
 };
 use super::{AddressStatus, BrokerStatus, ServiceStatus, SlotStatus};
 use crate::cm::services::{Binding, BoundTo, Conflict};
+use crate::fdpass::MAX_FDS;
 use crate::link::{ForwardKey, LocalAddr};
 use crate::steering::Slot;
 
@@ -37,8 +38,6 @@ pub(super) use xrc::{DomainOpening, TargetCall};
 pub(super) const VERSION: u16 = 5;
 /// Longest message in bytes.
 pub(super) const MAX_LEN: usize = 32 << 10;
-/// Most file descriptors that come with one message.
-pub(super) const MAX_FDS: usize = 64;
 
 /// Most sockets that one answer brings: descriptors on their way are limited for each user, so that
 /// those that nobody takes must be few.

@@ -14,9 +14,8 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::paths::{Paths, open_lock};
-use super::{
-    BrokerConfig, BrokerError, IDLE_VARIABLE, RUNTIME_DIR_VARIABLE, effective_uid, fdpass, sys,
-};
+use super::{BrokerConfig, BrokerError, IDLE_VARIABLE, RUNTIME_DIR_VARIABLE, sys};
+use crate::fdpass;
 
 /// How often a client starts a broker that dies at once.
 const MOST_STARTS: u32 = 3;
@@ -75,7 +74,7 @@ fn connect_to(address: &SockAddr) -> Result<OwnedFd, BrokerError> {
             },
         })?;
     let peer = fdpass::peer(socket.as_fd()).map_err(BrokerError::doing("asking who listens"))?;
-    if peer.uid != effective_uid() {
+    if peer.uid != sys::effective_uid() {
         return Err(BrokerError::ForeignBroker { uid: peer.uid });
     }
     Ok(socket.into())

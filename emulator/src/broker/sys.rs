@@ -1,5 +1,5 @@
 //! Small system calls of the broker and its clients: locks, waiting, and starting a program that
-//! outlives this process. All but fd passing; `unsafe` is confined to this file and `fdpass.rs`.
+//! outlives this process. `unsafe` of the broker is confined to this file and `will/memory.rs`.
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::fs::File;
@@ -11,45 +11,7 @@ use std::path::PathBuf;
 use std::ptr;
 use std::time::Duration;
 
-/// The user whose rights this process has.
-pub(crate) fn effective_uid() -> u32 {
-    // SAFETY: has no arguments and always succeeds.
-    unsafe { libc::geteuid() }
-}
-
-/// An entry for [`poll`] that waits for input or a hang-up.
-pub(crate) fn poll_readable(fd: BorrowedFd<'_>) -> libc::pollfd {
-    libc::pollfd {
-        fd: fd.as_raw_fd(),
-        events: libc::POLLIN,
-        revents: 0,
-    }
-}
-
-/// Waits until one of the fds has what it waits for, or the time is over (`None`: for ever).
-/// Returns how many have; 0 also after a signal.
-pub(crate) fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<usize> {
-    let timeout_ms = match timeout {
-        None => -1,
-        // Rounded up, so that a wait for a deadline does not end just before it.
-        Some(timeout) => c_int::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX),
-    };
-    let count = libc::nfds_t::try_from(fds.len())
-        .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-    // SAFETY: `fds` is a valid array of `count` entries, exclusively borrowed.
-    let ready = unsafe { libc::poll(fds.as_mut_ptr(), count, timeout_ms) };
-    match usize::try_from(ready) {
-        Ok(ready) => Ok(ready),
-        Err(_) => {
-            let error = io::Error::last_os_error();
-            if error.kind() == io::ErrorKind::Interrupted {
-                Ok(0)
-            } else {
-                Err(error)
-            }
-        }
-    }
-}
+pub(super) use crate::sys::{effective_uid, poll, poll_readable};
 
 /// A descriptor of a process that is readable when the process has ended (pidfd_open(2)).
 pub(crate) fn open_process(pid: u32) -> io::Result<OwnedFd> {

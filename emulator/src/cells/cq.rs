@@ -1,9 +1,7 @@
 //! Completion queues: what the engine and the handles share of one.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
 use rocade_transport::{Completion, Time};
 use rocade_wire::Qpn;
 
@@ -12,13 +10,29 @@ use super::cq_ring::{Added, CqRing};
 use super::cross::Waits;
 use super::event_queue::{AckCounter, EventQueue};
 use super::events::{AsyncEventKind, AsyncEvents, EventElement};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Where completion events arrive.
 #[derive(Debug)]
 pub(crate) struct ChannelInner {
     pub(crate) events: EventQueue<Arc<CqInner>>,
     /// CQs that use it.
-    pub(crate) cqs: AtomicU32,
+    cqs: AtomicU32,
+}
+
+impl ChannelInner {
+    pub(crate) fn new(events: EventQueue<Arc<CqInner>>) -> Self {
+        Self {
+            events,
+            cqs: AtomicU32::new(0),
+        }
+    }
+
+    /// Do CQs use it?
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.cqs.load(Ordering::Acquire) > 0
+    }
 }
 
 #[derive(Debug)]

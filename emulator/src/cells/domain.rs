@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use parking_lot::{Mutex, RwLock};
 use rocade_transport::{Completion, ReceiveDomain, SharedReceives, Srqn};
 use rocade_wire::Qpn;
 
@@ -12,6 +11,7 @@ use super::srq::SrqInner;
 use crate::broker::{Cell, DomainKey, DomainMemory};
 use crate::error::VerbsError;
 use crate::steering::Slot;
+use crate::sync::{Mutex, RwLock};
 
 /// The file that a domain is known by: device and inode (XRCL-04).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -35,7 +35,10 @@ pub(crate) use network::NetworkWatch;
 pub(crate) use qp::{QpCore, QpInner, QpParts, TargetParts};
 pub(crate) use qp_table::QpTable;
 pub(crate) use routes::{Route, Routes};
-pub(crate) use srq::{SrqInner, SrqNumber};
+pub(crate) use srq::{SrqInner, SrqNumber, SrqNumbers};
 pub(crate) use target::{Hold, Travel};
 pub(crate) use tx::{Blocked, TxState, way};
 pub(crate) use uplink::{Flow, Flows, Icrcs, Path, RxState, Uplink};
+
+#[cfg(all(test, loom))]
+mod loom_tests;

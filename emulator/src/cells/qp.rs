@@ -28,14 +28,20 @@ pub(crate) struct QpInner {
     send_cq: Option<Arc<CqInner>>,
     recv_cq: Option<Arc<CqInner>>,
     srq: Option<Arc<SrqInner>>,
-    target: Option<Box<TargetPart>>,
-    raw: Option<Box<RawPart>>,
+    rare: Option<Box<Rare>>,
     is_dct: bool,
     cross: OnceLock<Box<CrossPart>>,
     cookie: u64,
     core: Mutex<QpCore>,
     alive: AtomicBool,
     async_acks: Arc<AckCounter>,
+}
+
+/// What only few QPs have.
+#[derive(Debug)]
+enum Rare {
+    Target(TargetPart),
+    Raw(Box<RawPart>),
 }
 
 /// What a QP completes to and takes from.
@@ -90,20 +96,20 @@ impl QpInner {
             srq.attach_qp();
         }
         let target = parts.target.map(|parts| {
-            Box::new(TargetPart {
+            Rare::Target(TargetPart {
                 domain: parts.domain,
                 holds: Mutex::new(parts.hold.into_iter().collect()),
                 travel: parts.travel,
             })
         });
+        let rare = target.or_else(|| parts.raw.map(Rare::Raw));
         Arc::new(Self {
             events,
             qp_num: qp.config().qp_num,
             send_cq,
             recv_cq,
             srq: parts.srq,
-            target,
-            raw: parts.raw,
+            rare: rare.map(Box::new),
             is_dct: parts.is_dct,
             cross: OnceLock::new(),
             cookie,
@@ -119,22 +125,30 @@ impl QpInner {
         })
     }
 
+    #[inline]
+    fn target(&self) -> Option<&TargetPart> {
+        match self.rare.as_deref()? {
+            Rare::Target(target) => Some(target),
+            Rare::Raw(_) => None,
+        }
+    }
+
     /// The domain of a target.
     pub(crate) fn domain(&self) -> Option<&Arc<Domain>> {
-        self.target.as_ref().map(|target| &target.domain)
+        self.target().map(|target| &target.domain)
     }
 
     /// Where it is, if it is a target that several processes serve.
     #[inline]
     pub(crate) fn travel(&self) -> Option<&Travel> {
-        self.target.as_ref()?.travel.as_ref()
+        self.target()?.travel.as_ref()
     }
 
     /// Is it a target of this domain? Then it is held by one more, unless it is about to end.
     //= XRC-11
     pub(crate) fn open_as(&self, domain: &Arc<Domain>, hold: &Arc<Hold>) -> bool {
         let of_domain = |target: &&TargetPart| Arc::ptr_eq(&target.domain, domain);
-        let Some(target) = self.target.as_deref().filter(of_domain) else {
+        let Some(target) = self.target().filter(of_domain) else {
             return false;
         };
         let mut holds = target.holds.lock();
@@ -148,14 +162,14 @@ impl QpInner {
 
     /// Has this process it open?
     pub(crate) fn is_open(&self) -> bool {
-        let target = self.target.as_ref();
+        let target = self.target();
         target.is_some_and(|target| !target.holds.lock().is_empty())
     }
 
     /// One of those that have a target open lets go of it: was it the last one? `None` where it had let go before.
     //= XRC-11
     pub(crate) fn let_go(&self, hold: &Arc<Hold>) -> Option<bool> {
-        let mut holds = self.target.as_ref()?.holds.lock();
+        let mut holds = self.target()?.holds.lock();
         let index = holds.iter().position(|other| Arc::ptr_eq(other, hold))?;
         holds.remove(index);
         Some(holds.is_empty())
@@ -225,7 +239,10 @@ impl QpInner {
     /// Its way to the frames of the interface.
     #[inline]
     pub(crate) fn raw(&self) -> Option<&RawPart> {
-        self.raw.as_deref()
+        match self.rare.as_deref()? {
+            Rare::Raw(raw) => Some(raw),
+            Rare::Target(_) => None,
+        }
     }
 
     /// Are frames of it on their way out for which the interface had no room? Its lock is held.
@@ -266,7 +283,7 @@ impl QpInner {
         let mut reserved = 0;
         each_run(completions, |to, srqn, run| {
             let count = run.count();
-            let granted = match (self.cq_of(to), &self.target) {
+            let granted = match (self.cq_of(to), self.target()) {
                 (Some(cq), _) => cq.reserve(count),
                 (None, Some(target)) => target.domain.reserve(srqn, count),
                 (None, None) => count,
@@ -288,7 +305,7 @@ impl QpInner {
             ..
         } = core;
         each_run(qp.pending_completions(), |to, srqn, run| {
-            lost += match (self.cq_of(to), &self.srq, &self.target) {
+            lost += match (self.cq_of(to), &self.srq, self.target()) {
                 //= XRC-05
                 (None, _, Some(target)) => target.domain.complete(srqn, run, reserved),
                 (None, _, None) => run.count(),
@@ -353,7 +370,7 @@ impl QpInner {
             QpEvent::LastWqeReached => AsyncEventKind::QpLastWqeReached,
             QpEvent::Fatal => AsyncEventKind::QpFatal,
         };
-        let Some(target) = &self.target else {
+        let Some(target) = self.target() else {
             let acks = Some(Arc::clone(&self.async_acks));
             let element = match self.is_dct {
                 true => EventElement::Dct(self.cookie),

@@ -1,9 +1,7 @@
 //! Shared receive queues: what queue pairs, completion queues and handles share of one.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
-use parking_lot::{Mutex, MutexGuard};
 use rocade_transport::{Completion, PdTag, RecvWqe, SharedReceives, Srqn, Taken};
 use rocade_wire::Qpn;
 
@@ -12,27 +10,38 @@ use super::domain::Domain;
 use super::event_queue::AckCounter;
 use super::events::{AsyncEventKind, AsyncEvents, EventElement};
 use super::slots::PendingSlots;
-use crate::steering::QpnAllocator;
+use crate::steering::{QpnAllocator, Slot};
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use crate::sync::{Mutex, MutexGuard};
 
-/// The number of a shared receive queue, given back when nobody knows the queue any more.
+/// The numbers of a process's shared receive queues.
+#[derive(Clone, Debug)]
+pub(crate) struct SrqNumbers(Arc<Mutex<QpnAllocator>>);
+
+/// One of them, given back when nobody knows its queue any more.
 #[derive(Debug)]
 pub(crate) struct SrqNumber {
     number: Qpn,
-    numbers: Arc<Mutex<QpnAllocator>>,
+    numbers: SrqNumbers,
 }
 
-impl SrqNumber {
+impl SrqNumbers {
+    /// Those of a slot.
+    pub(crate) fn new(slot: Slot) -> Self {
+        Self(Arc::new(Mutex::new(QpnAllocator::new(slot))))
+    }
+
     /// A free one.
-    pub(crate) fn allocate(numbers: &Arc<Mutex<QpnAllocator>>) -> Option<Self> {
-        let number = numbers.lock().allocate()?;
-        let numbers = Arc::clone(numbers);
-        Some(Self { number, numbers })
+    pub(crate) fn allocate(&self) -> Option<SrqNumber> {
+        let number = self.0.lock().allocate()?;
+        let numbers = self.clone();
+        Some(SrqNumber { number, numbers })
     }
 }
 
 impl Drop for SrqNumber {
     fn drop(&mut self) {
-        self.numbers.lock().release(self.number);
+        self.numbers.0.lock().release(self.number);
     }
 }
 
@@ -180,6 +189,7 @@ impl SrqInner {
         drop(self.pending.lock());
         if let Some(xrc) = &self.xrc {
             xrc.cq.detach_qp();
+            fence(Ordering::SeqCst);
             xrc.domain.retire(self.srqn());
         }
         true
@@ -205,6 +215,8 @@ impl SrqInner {
         if let Some(xrc) = &self.xrc {
             let count = u32::try_from(count).unwrap_or(u32::MAX);
             let before = xrc.taken.fetch_sub(count, Ordering::AcqRel);
+            // Here and in `end`: a change, a fence, a look at the other's. So one of both sees that it is over.
+            fence(Ordering::SeqCst);
             if before == count && !self.is_alive() {
                 xrc.domain.retire(self.srqn());
             }

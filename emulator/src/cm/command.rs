@@ -740,5 +740,5 @@ fn ephemeral_port() -> u16 {
 /// May this process take ports below 1024?
 //= CMA-13
 fn may_use_low_ports() -> bool {
-    crate::broker::effective_uid() == 0
+    crate::sys::effective_uid() == 0
 }

@@ -41,11 +41,13 @@ mod host;
 mod identity;
 mod names;
 mod peers;
+mod resolve;
 mod settings;
 mod spec;
 mod sys;
 #[cfg(test)]
 mod tests;
+mod values;
 
 use std::net::IpAddr;
 use std::path::PathBuf;

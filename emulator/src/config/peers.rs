@@ -32,22 +32,13 @@ impl Peers {
     /// # Errors
     /// [`ConfigError::Invalid`] if an item is none of these, or there is no item.
     pub fn parse(text: &str, origin: &Origin) -> Result<Self, ConfigError> {
-        Self::from_items(&text.split(',').collect::<Vec<_>>(), text, origin)
-    }
-
-    /// Likewise, of a list in a file; `value` is for error messages.
-    pub(super) fn from_items<S: AsRef<str>>(
-        items: &[S],
-        value: &str,
-        origin: &Origin,
-    ) -> Result<Self, ConfigError> {
-        let bad = |reason: String| ConfigError::invalid(origin, value, reason, ALLOWED);
-        if items.is_empty() {
+        let bad = |reason: String| ConfigError::invalid(origin, text, reason, ALLOWED);
+        if text.is_empty() {
             return Err(bad("nobody is in it".to_owned()));
         }
-        let networks = items
-            .iter()
-            .map(|item| Network::parse(item.as_ref().trim()).map_err(bad))
+        let networks = text
+            .split(',')
+            .map(|item| Network::parse(item.trim()).map_err(bad))
             .collect::<Result<_, _>>()?;
         Ok(Self {
             networks: Some(networks),

@@ -1,7 +1,6 @@
 //! Where settings come from: flags, environment, file; and how they become an [`EngineConfig`].
 
 use std::ffi::OsString;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,12 +10,17 @@ use serde::Deserialize;
 
 use super::error::{ConfigError, Origin};
 use super::guid::HostIdentity;
-use super::host::{self, HostNetwork};
-use super::identity::{self, DeviceIdentity};
+use super::host::HostNetwork;
+use super::identity::DeviceIdentity;
 use super::names;
 use super::peers::Peers;
-use super::spec::{DeviceSpec, SpecItem};
-use super::{BrokerMode, DeviceConfig, EngineConfig, LinkMode, PortConfig};
+use super::resolve::{default_devices, resolve_specs};
+use super::spec::DeviceSpec;
+use super::values::{
+    Setting, parse_broker, parse_devices, parse_dir, parse_faults, parse_file, parse_icrc,
+    parse_identity, parse_idle, parse_ip, parse_link, parse_peers, parse_pkeys, parse_switch,
+};
+use super::{BrokerMode, EngineConfig, LinkMode};
 use crate::broker::BrokerConfig;
 use crate::link::fault::Rule;
 
@@ -54,6 +58,9 @@ pub const ENV_CONFIG: &str = "ROCADE_CONFIG";
 /// Name of the configuration file in every place where it is looked for.
 pub const FILE_NAME: &str = "rocade.toml";
 
+/// A value as it was said, and by whom.
+type Said = (String, Origin);
+
 /// How processes that share an address find each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BrokerSetting {
@@ -63,12 +70,6 @@ pub enum BrokerSetting {
     Executable(PathBuf),
     /// No broker: this process alone uses its addresses.
     Embedded,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Setting<T> {
-    value: T,
-    origin: Origin,
 }
 
 /// Settings of one source, or of several merged; what is `None` was not said.
@@ -109,6 +110,30 @@ struct FileKeys {
     log: Option<String>,
 }
 
+impl FileKeys {
+    /// What a key says, as its variable would.
+    fn text(&self, key: &str) -> Option<String> {
+        let list = |list: &Option<Vec<String>>, by: &str| list.as_ref().map(|list| list.join(by));
+        match key {
+            "devices" => list(&self.devices, ";"),
+            "ip" => self.ip.clone(),
+            "broker" => self.broker.clone(),
+            "broker_idle_ms" => self.broker_idle_ms.map(|ms| ms.to_string()),
+            "runtime_dir" => self.runtime_dir.clone(),
+            "link" => self.link.clone(),
+            "icrc" => self.icrc.clone(),
+            "peers" => list(&self.peers, ","),
+            "dcqcn" => self.dcqcn.clone(),
+            "identity" => self.identity.clone(),
+            "pkeys" => list(&self.pkeys, ","),
+            "capture" => self.capture.clone(),
+            "fault" => list(&self.fault, "\n"),
+            "log" => self.log.clone(),
+            _ => None,
+        }
+    }
+}
+
 impl Settings {
     /// The environment, and below it the configuration file: `$ROCADE_CONFIG`, else the first
     /// that exists of `$XDG_CONFIG_HOME/rocade/rocade.toml` (`~/.config/...` by default) and
@@ -134,7 +159,7 @@ impl Settings {
     /// [`ConfigError`] for the first value that is not allowed, or when `ROCADE_IP` and
     /// `ROCADE_DEVICES` are both set.
     pub fn from_env(var: impl Fn(&str) -> Option<OsString>) -> Result<Self, ConfigError> {
-        let get = |name: &'static str| -> Result<Option<(String, Origin)>, ConfigError> {
+        let say = |name: &'static str, _| -> Result<Option<Said>, ConfigError> {
             let Some(value) = var(name).filter(|value| !value.is_empty()) else {
                 return Ok(None);
             };
@@ -149,38 +174,47 @@ impl Settings {
                 )),
             }
         };
-        let devices = match (get(ENV_DEVICES)?, get(ENV_IP)?) {
+        Self::from_source(say, "unset one of them")
+    }
+
+    /// What somebody says, by variable or key. `advice` is for who says both devices and an address.
+    fn from_source(
+        mut say: impl FnMut(&'static str, &'static str) -> Result<Option<Said>, ConfigError>,
+        advice: &'static str,
+    ) -> Result<Self, ConfigError> {
+        let devices = match (say(ENV_DEVICES, "devices")?, say(ENV_IP, "ip")?) {
             (Some((_, first)), Some((_, second))) => {
                 return Err(ConfigError::Conflict {
                     first,
                     second,
-                    advice: "unset one of them",
+                    advice,
                 });
             }
-            (Some((text, origin)), None) => Some(Setting {
-                value: DeviceSpec::parse_list(&text, &origin)?,
-                origin,
-            }),
-            (None, Some((text, origin))) => Some(Setting {
-                value: vec![DeviceSpec::from_ip_list(&text, &origin)?],
-                origin,
-            }),
-            (None, None) => None,
+            (devices, ip) => devices
+                .map(parse_devices)
+                .or_else(|| ip.map(parse_ip))
+                .transpose()?,
         };
         Ok(Self {
             devices,
-            broker: get(ENV_BROKER)?.map(parse_broker).transpose()?,
-            broker_idle: get(ENV_BROKER_IDLE_MS)?.map(parse_idle).transpose()?,
-            runtime_dir: get(ENV_RUNTIME_DIR)?.map(parse_dir).transpose()?,
-            link: get(ENV_LINK)?.map(parse_link).transpose()?,
-            icrc: get(ENV_ICRC)?.map(parse_icrc).transpose()?,
-            peers: get(ENV_PEERS)?.map(parse_peers).transpose()?,
-            dcqcn: get(ENV_DCQCN)?.map(parse_switch).transpose()?,
-            identity: get(ENV_IDENTITY)?.map(parse_identity).transpose()?,
-            pkeys: get(ENV_PKEYS)?.map(parse_pkeys).transpose()?,
-            capture: get(ENV_CAPTURE)?.map(parse_file).transpose()?,
-            faults: get(ENV_FAULT)?.map(parse_faults).transpose()?,
-            log: get(ENV_LOG)?.map(|(value, origin)| Setting { value, origin }),
+            broker: say(ENV_BROKER, "broker")?.map(parse_broker).transpose()?,
+            broker_idle: say(ENV_BROKER_IDLE_MS, "broker_idle_ms")?
+                .map(parse_idle)
+                .transpose()?,
+            runtime_dir: say(ENV_RUNTIME_DIR, "runtime_dir")?
+                .map(parse_dir)
+                .transpose()?,
+            link: say(ENV_LINK, "link")?.map(parse_link).transpose()?,
+            icrc: say(ENV_ICRC, "icrc")?.map(parse_icrc).transpose()?,
+            peers: say(ENV_PEERS, "peers")?.map(parse_peers).transpose()?,
+            dcqcn: say(ENV_DCQCN, "dcqcn")?.map(parse_switch).transpose()?,
+            identity: say(ENV_IDENTITY, "identity")?
+                .map(parse_identity)
+                .transpose()?,
+            pkeys: say(ENV_PKEYS, "pkeys")?.map(parse_pkeys).transpose()?,
+            capture: say(ENV_CAPTURE, "capture")?.map(parse_file).transpose()?,
+            faults: say(ENV_FAULT, "fault")?.map(parse_faults).transpose()?,
+            log: say(ENV_LOG, "log")?.map(|(value, origin)| Setting { value, origin }),
         })
     }
 
@@ -206,74 +240,14 @@ impl Settings {
             path: path.to_owned(),
             reason: error.to_string().trim_end().to_owned(),
         })?;
-        let origin = |key: &'static str| Origin::File {
-            path: path.to_owned(),
-            key,
+        let say = |_, key: &'static str| {
+            let origin = Origin::File {
+                path: path.to_owned(),
+                key,
+            };
+            Ok(keys.text(key).map(|text| (text, origin)))
         };
-        let with = |key: &'static str, value: Option<String>| value.map(|v| (v, origin(key)));
-        let devices = match (keys.devices, keys.ip) {
-            (Some(_), Some(_)) => {
-                return Err(ConfigError::Conflict {
-                    first: origin("devices"),
-                    second: origin("ip"),
-                    advice: "remove one of them",
-                });
-            }
-            (Some(specs), None) => {
-                let origin = origin("devices");
-                let value = specs
-                    .iter()
-                    .map(|spec| DeviceSpec::parse(spec, &origin))
-                    .collect::<Result<_, _>>()?;
-                Some(Setting { value, origin })
-            }
-            (None, Some(ip)) => {
-                let origin = origin("ip");
-                Some(Setting {
-                    value: vec![DeviceSpec::from_ip_list(&ip, &origin)?],
-                    origin,
-                })
-            }
-            (None, None) => None,
-        };
-        Ok(Self {
-            devices,
-            broker: with("broker", keys.broker).map(parse_broker).transpose()?,
-            broker_idle: keys.broker_idle_ms.map(|ms| Setting {
-                value: Duration::from_millis(ms),
-                origin: origin("broker_idle_ms"),
-            }),
-            runtime_dir: with("runtime_dir", keys.runtime_dir)
-                .map(parse_dir)
-                .transpose()?,
-            link: with("link", keys.link).map(parse_link).transpose()?,
-            icrc: with("icrc", keys.icrc).map(parse_icrc).transpose()?,
-            peers: keys
-                .peers
-                .map(|items| {
-                    let (origin, value) = (origin("peers"), items.join(","));
-                    Peers::from_items(&items, &value, &origin)
-                        .map(|value| Setting { value, origin })
-                })
-                .transpose()?,
-            dcqcn: with("dcqcn", keys.dcqcn).map(parse_switch).transpose()?,
-            identity: with("identity", keys.identity)
-                .map(parse_identity)
-                .transpose()?,
-            pkeys: keys
-                .pkeys
-                .map(|items| parse_pkeys((items.join(","), origin("pkeys"))))
-                .transpose()?,
-            capture: with("capture", keys.capture).map(parse_file).transpose()?,
-            faults: keys
-                .fault
-                .map(|rules| parse_faults((rules.join("\n"), origin("fault"))))
-                .transpose()?,
-            log: keys.log.map(|value| Setting {
-                value,
-                origin: origin("log"),
-            }),
-        })
+        Self::from_source(say, "remove one of them")
     }
 
     /// The flags `--dev SPEC` (any number) and `--ip ADDR[,ADDR..]` of the `rocade` command.
@@ -284,10 +258,7 @@ impl Settings {
         let (dev_origin, ip_origin) = (Origin::Flag("--dev"), Origin::Flag("--ip"));
         let devices = match (dev, ip) {
             ([], None) => None,
-            ([], Some(ip)) => Some(Setting {
-                value: vec![DeviceSpec::from_ip_list(ip, &ip_origin)?],
-                origin: ip_origin,
-            }),
+            ([], Some(ip)) => Some(parse_ip((ip.to_owned(), ip_origin))?),
             (_, Some(_)) => {
                 return Err(ConfigError::Conflict {
                     first: dev_origin,
@@ -540,319 +511,4 @@ pub fn config_file(
         .flatten()
         .map(|dir| dir.join(FILE_NAME))
         .find(|path| path.is_file())
-}
-
-fn parse_broker((value, origin): (String, Origin)) -> Result<Setting<BrokerSetting>, ConfigError> {
-    let broker = match value.as_str() {
-        "auto" => BrokerSetting::Auto,
-        "embedded" => BrokerSetting::Embedded,
-        path if path.contains('/') => BrokerSetting::Executable(path.into()),
-        _ => {
-            return Err(ConfigError::invalid(
-                &origin,
-                value,
-                "there is no such way to reach the broker",
-                "auto, embedded, or the path of the rocade executable (with a '/')",
-            ));
-        }
-    };
-    Ok(Setting {
-        value: broker,
-        origin,
-    })
-}
-
-fn parse_idle((value, origin): (String, Origin)) -> Result<Setting<Duration>, ConfigError> {
-    match value.parse() {
-        Ok(ms) => Ok(Setting {
-            value: Duration::from_millis(ms),
-            origin,
-        }),
-        Err(_) => {
-            let reason = "it is not a number of milliseconds";
-            Err(ConfigError::invalid(
-                &origin,
-                value,
-                reason,
-                "a whole number, e.g. 60000",
-            ))
-        }
-    }
-}
-
-fn parse_dir(value: (String, Origin)) -> Result<Setting<PathBuf>, ConfigError> {
-    parse_path(value, "an absolute path of a directory that is yours")
-}
-
-fn parse_path(
-    (value, origin): (String, Origin),
-    allowed: &str,
-) -> Result<Setting<PathBuf>, ConfigError> {
-    let path = PathBuf::from(&value);
-    if !path.is_absolute() {
-        return Err(ConfigError::invalid(
-            &origin,
-            value,
-            "the path is relative",
-            allowed,
-        ));
-    }
-    Ok(Setting {
-        value: path,
-        origin,
-    })
-}
-
-fn parse_file(value: (String, Origin)) -> Result<Setting<PathBuf>, ConfigError> {
-    parse_path(
-        value,
-        "an absolute path, because programs change their directory",
-    )
-}
-
-fn parse_faults((value, origin): (String, Origin)) -> Result<Setting<Vec<Rule>>, ConfigError> {
-    match Rule::parse_list(&value) {
-        Ok(value) => Ok(Setting { value, origin }),
-        Err(error) => Err(ConfigError::invalid(
-            &origin,
-            error.at,
-            error.reason,
-            error.allowed,
-        )),
-    }
-}
-
-fn parse_peers((value, origin): (String, Origin)) -> Result<Setting<Peers>, ConfigError> {
-    let value = Peers::parse(&value, &origin)?;
-    Ok(Setting { value, origin })
-}
-
-fn parse_switch((text, origin): (String, Origin)) -> Result<Setting<bool>, ConfigError> {
-    let value = match text.as_str() {
-        "on" => true,
-        "off" => false,
-        _ => {
-            let reason = "it is neither";
-            return Err(ConfigError::invalid(&origin, text, reason, "on or off"));
-        }
-    };
-    Ok(Setting { value, origin })
-}
-
-fn parse_identity(
-    (value, origin): (String, Origin),
-) -> Result<Setting<DeviceIdentity>, ConfigError> {
-    let value = DeviceIdentity::parse(&value, &origin)?;
-    Ok(Setting { value, origin })
-}
-
-fn parse_pkeys((text, origin): (String, Origin)) -> Result<Setting<Vec<Pkey>>, ConfigError> {
-    let value = identity::parse_pkeys(text.split(','), &text, &origin)?;
-    Ok(Setting { value, origin })
-}
-
-fn parse_link((value, origin): (String, Origin)) -> Result<Setting<LinkMode>, ConfigError> {
-    let value = match value.as_str() {
-        "auto" => LinkMode::Auto,
-        "udp" => LinkMode::Udp,
-        "shm" => LinkMode::Shm,
-        _ => {
-            let reason = "there is no such link";
-            return Err(ConfigError::invalid(
-                &origin,
-                value,
-                reason,
-                "auto, udp or shm",
-            ));
-        }
-    };
-    Ok(Setting { value, origin })
-}
-
-fn parse_icrc((name, origin): (String, Origin)) -> Result<Setting<Way>, ConfigError> {
-    match name.parse() {
-        Ok(value) => Ok(Setting { value, origin }),
-        Err(reason) => {
-            let here: Vec<&str> = Way::available().map(Way::name).collect();
-            let allowed = format!("on this processor {}", here.join(", "));
-            Err(ConfigError::invalid(
-                &origin,
-                name,
-                reason.to_string(),
-                allowed,
-            ))
-        }
-    }
-}
-
-fn default_devices(network: &HostNetwork, identity: &HostIdentity) -> Vec<DeviceConfig> {
-    let with_addr = network
-        .interfaces
-        .iter()
-        .filter_map(|i| Some((i, *i.addrs.first()?)));
-    with_addr
-        .enumerate()
-        .map(|(number, (interface, first))| {
-            let name = format!("rocade{number}");
-            DeviceConfig {
-                guid: identity.device_guid(&name, first),
-                name,
-                port: PortConfig {
-                    ifname: Some(interface.name.clone()),
-                    ifindex: interface.index,
-                    addrs: interface.addrs.clone(),
-                    follows: vec![interface.index],
-                    netdev_mtu: interface.mtu_bytes,
-                },
-                second_port: None,
-                identity: DeviceIdentity::default(),
-                pkeys: vec![Pkey::DEFAULT],
-            }
-        })
-        .collect()
-}
-
-fn resolve_specs(
-    specs: &[DeviceSpec],
-    origin: &Origin,
-    network: &HostNetwork,
-    identity: &HostIdentity,
-) -> Result<Vec<DeviceConfig>, ConfigError> {
-    let mut devices: Vec<DeviceConfig> = Vec::new();
-    for spec in specs {
-        let device = resolve_spec(spec, origin, network, identity)?;
-        if devices.iter().any(|other| other.name == device.name) {
-            return Err(ConfigError::invalid(
-                origin,
-                spec.to_string(),
-                format!("there are two devices called {}", device.name),
-                "a different name for each device",
-            ));
-        }
-        let shared = |other: &&DeviceConfig| {
-            let mut addrs = device.addrs();
-            addrs.any(|addr| other.addrs().any(|theirs| theirs == addr))
-        };
-        if let Some(other) = devices.iter().find(shared) {
-            return Err(ConfigError::invalid(
-                origin,
-                spec.to_string(),
-                format!(
-                    "{} and {} have an address in common",
-                    other.name, device.name
-                ),
-                "each address on one device only, e.g. rocade0=127.0.0.2 and rocade1=127.0.0.3",
-            ));
-        }
-        devices.push(device);
-    }
-    Ok(devices)
-}
-
-fn resolve_spec(
-    spec: &DeviceSpec,
-    origin: &Origin,
-    network: &HostNetwork,
-    identity: &HostIdentity,
-) -> Result<DeviceConfig, ConfigError> {
-    let bad = |reason: String| {
-        let allowed = format!(
-            "an interface that is up or an address of this host; here: {}",
-            network.summary()
-        );
-        ConfigError::invalid(origin, spec.to_string(), reason, allowed)
-    };
-    let port = |items| resolve_port(items, network, &bad);
-    let first = port(&spec.items)?;
-    let second = match &*spec.second {
-        [] => None,
-        items => Some(port(items)?),
-    };
-    let in_both = |second: &PortConfig| first.addrs.iter().any(|a| second.addrs.contains(a));
-    if second.as_ref().is_some_and(in_both) {
-        return Err(bad("its ports have an address in common".to_owned()));
-    }
-    let Some(first_addr) = first.addrs.first() else {
-        return Err(bad("it has no address".to_owned()));
-    };
-    Ok(DeviceConfig {
-        guid: identity.device_guid(&spec.name, *first_addr),
-        name: spec.name.clone(),
-        port: first,
-        second_port: second,
-        identity: DeviceIdentity::default(),
-        pkeys: vec![Pkey::DEFAULT],
-    })
-}
-
-fn resolve_port(
-    items: &[SpecItem],
-    network: &HostNetwork,
-    bad: &impl Fn(String) -> ConfigError,
-) -> Result<PortConfig, ConfigError> {
-    let mut addrs: Vec<IpAddr> = Vec::new();
-    let mut owners: Vec<&host::Interface> = Vec::new();
-    let mut follows = Vec::new();
-    for item in items {
-        let (interface, new): (_, &[IpAddr]) = match item {
-            SpecItem::Iface(name) => {
-                let interface = network
-                    .by_name(name)
-                    .ok_or_else(|| bad(no_interface(name)))?;
-                follows.push(interface.index);
-                (interface, &interface.addrs)
-            }
-            SpecItem::Addr { addr, zone: None } => {
-                let missing = || bad(format!("{addr} is not an address of this host"));
-                (
-                    network.owner_of(*addr).ok_or_else(missing)?,
-                    std::slice::from_ref(addr),
-                )
-            }
-            SpecItem::Addr {
-                addr,
-                zone: Some(zone),
-            } => {
-                let interface = network
-                    .by_name(zone)
-                    .ok_or_else(|| bad(no_interface(zone)))?;
-                if !interface.addrs.contains(addr) {
-                    return Err(bad(format!("{addr} is not an address of {zone}")));
-                }
-                (interface, std::slice::from_ref(addr))
-            }
-        };
-        let first_owner = owners.first().copied().unwrap_or(interface);
-        if interface.index != first_owner.index && new.iter().any(host::is_link_local_v6) {
-            return Err(bad(format!(
-                "a link-local address of {} cannot join a device of {}",
-                interface.name, first_owner.name
-            )));
-        }
-        for addr in new {
-            if !addrs.contains(addr) {
-                addrs.push(*addr);
-            }
-        }
-        owners.push(interface);
-    }
-    let Some(first) = owners.first() else {
-        return Err(bad("it has no address".to_owned()));
-    };
-    let mtu = owners.iter().map(|owner| owner.mtu_bytes).min();
-    Ok(PortConfig {
-        ifname: Some(first.name.clone()),
-        ifindex: first.index,
-        netdev_mtu: mtu.unwrap_or(first.mtu_bytes),
-        addrs,
-        follows,
-    })
-}
-
-fn no_interface(name: &str) -> String {
-    if host::exists(name) {
-        format!("the interface {name} is down or has no IP address")
-    } else {
-        format!("there is no interface {name}")
-    }
 }

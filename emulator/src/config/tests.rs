@@ -305,6 +305,25 @@ fn a_wrong_rule_is_named_with_where_it_stands() {
 }
 
 #[test]
+fn lists_of_a_file_say_what_variables_say() {
+    let path = Path::new("/etc/rocade/rocade.toml");
+    let file = |text: &str| Settings::from_toml(text, path);
+    let both = file("devices = ['a=lo', 'b=127.0.0.2']\nfault = ['drop nth=1', 'ecn']").unwrap();
+    let variables = Settings::from_env(env(&[
+        ("ROCADE_DEVICES", "a=lo;b=127.0.0.2"),
+        ("ROCADE_FAULT", "drop nth=1;ecn"),
+    ]))
+    .unwrap();
+    assert_eq!(both.devices(), variables.devices());
+    assert_eq!(both.faults(), variables.faults());
+    assert_eq!(file("devices = []").unwrap().devices(), Some(&[][..]));
+    let nobody = file("peers = []").unwrap_err().to_string();
+    assert!(nobody.contains("nobody is in it"), "{nobody}");
+    let idle = file("broker_idle_ms = 7").unwrap().broker_config();
+    assert_eq!(idle.idle_timeout.as_millis(), 7);
+}
+
+#[test]
 fn the_file_says_the_same_as_the_environment() {
     let text = r#"
         devices = ["a=lo", "b=192.0.2.3"]

@@ -24,20 +24,10 @@ use super::travel::{Stray, source_of};
 use crate::broker::BrokerLink;
 use crate::cells::{QpInner, Route, TxState, Uplink};
 use crate::config::LinkMode;
+use crate::figures::{DRAIN_BYTES, MAX_RUNS, MAX_UDP_BEFORE, PROMISED_ROUNDS};
 use crate::link::shm::{self, ChannelOffer, ShmChannel, ShmReceiver, ShmRun};
 use crate::link::{Inbound as _, LocalAddr};
 use crate::steering::Slot;
-
-/// Runs that one call receives from a channel at most, so that one peer cannot hold a poller.
-const MAX_RUNS: usize = 16;
-/// After so many bytes for a QP it is drained, within a call too: its peer goes on sending while we
-/// receive the rest.
-const DRAIN_BYTES: usize = 64 << 10;
-
-/// How often to receive from a channel for what its peer has promised: a ring that is full, nearly.
-const PROMISED_ROUNDS: usize = 64;
-/// How often to receive from a socket before a run that comes after what is in it: more than fits.
-const MAX_UDP_BEFORE: usize = 1 << 14;
 
 impl EngineInner {
     /// The channel from a local address to a QP of a peer, made if need be.

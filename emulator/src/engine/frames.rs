@@ -212,6 +212,10 @@ impl EngineInner {
     }
 
     fn take_frame(&self, qpn: Qpn, frame: &Frame<'_>, driver: Driver) {
+        let found = self.qp(qpn);
+        let raw = found.as_ref().and_then(|inner| inner.raw());
+        let other = raw.and_then(|raw| raw.queue_of(frame.bytes));
+        let qpn = other.unwrap_or(qpn);
         self.with_qp(qpn, |inner, core, mem| {
             let now = self.now();
             core.qp.handle_frame(now, mem, frame);

@@ -38,7 +38,7 @@ use rocade_wire::{Gid, Qpn};
 use crate::broker::{BrokerLink, Will};
 use crate::cells::{
     Agenda, AsyncEvents, Domains, Groups, NetworkWatch, Path, QpCore, QpInner, QpTable, Routes,
-    SrqNumber, Uplink,
+    SrqNumber, SrqNumbers, Uplink,
 };
 use crate::clock::Clock;
 use crate::cm::CmHost;
@@ -120,7 +120,7 @@ struct Attachment {
     broker: Option<Arc<BrokerLink>>,
     qp_numbers: QpnAllocator,
     /// Those of shared receive queues, once there is one.
-    srq_numbers: Option<Arc<Mutex<QpnAllocator>>>,
+    srq_numbers: Option<SrqNumbers>,
 }
 
 /// What threads that poll count.
@@ -354,8 +354,8 @@ impl EngineInner {
         self.with_attachment(|attachment| {
             let slot = attachment.qp_numbers.slot();
             let numbers = &mut attachment.srq_numbers;
-            let new = || Arc::new(Mutex::new(QpnAllocator::new(slot)));
-            SrqNumber::allocate(numbers.get_or_insert_with(new))
+            let numbers = numbers.get_or_insert_with(|| SrqNumbers::new(slot));
+            numbers.allocate()
         })?
         .ok_or(VerbsError::NoMemory("SRQ numbers"))
     }

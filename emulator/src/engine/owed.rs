@@ -20,12 +20,8 @@ use super::EngineInner;
 use super::handover::Driver;
 use crate::broker::Debt;
 use crate::cells::{QpCore, QpInner, Why};
+use crate::figures::{LAST_PAUSE_NS, LAST_TRIES};
 use crate::sys;
-
-/// How often to try again to send what a QP owes that ends, where a ring or a socket is full.
-const LAST_TRIES: usize = 20;
-/// The pause between two tries.
-const PAUSE: Duration = Duration::from_millis(1);
 
 impl EngineInner {
     /// When a lone acknowledgement leaves, with this cause to transmit.
@@ -92,7 +88,7 @@ impl EngineInner {
                     return;
                 }
             }
-            thread::sleep(PAUSE);
+            thread::sleep(Duration::from_nanos(LAST_PAUSE_NS));
         }
     }
 

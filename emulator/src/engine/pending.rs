@@ -19,12 +19,12 @@ use rocade_wire::Qpn;
 use super::EngineInner;
 use super::handover::Driver;
 use crate::cells::{CqInner, QpCore, QpInner, Why};
+<<<<<<< HEAD
 use crate::figures::{LEAVE_NS, MAX_CHAIN};
+=======
+use crate::figures::{LEAVE_NS, MAX_HOLDING};
+>>>>>>> main
 use crate::memory::MemGuard;
-
-/// QPs that may hold acknowledgements at a time: the background thread looks at each of them. In a
-/// process with more conversations there is always something else to send.
-const MAX_HOLDING: usize = 64;
 
 /// Who looks at the agenda, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

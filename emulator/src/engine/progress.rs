@@ -13,26 +13,13 @@ use super::tap::Via;
 use super::travel::Stray;
 use super::{AtomicCounters, EngineInner};
 use crate::cells::{Flow, Flows, RxState, TxState, Uplink};
-use crate::figures::{CLOCK_TURN, PATIENCE_NS};
+use crate::figures::{
+    BULK_SEGMENT, BUSY_POLL, CLOCK_TURN, LONG_BATCH, MAX_BATCHES, MORE_NS, PATIENCE_NS,
+    POLLED_SOCKET_TURN,
+};
 use crate::hca::Traffic;
 use crate::link::{Arrival, RxBatch};
 use crate::steering::Slot;
-
-/// Batches that one call receives from a link at most, so that acknowledgements do not wait too long.
-const MAX_BATCHES: usize = 12;
-/// A batch of so many bytes is part of a stream, unless its packets are shorter than [`BULK_SEGMENT`]:
-/// after a batch of small messages the application has to post new receives. A peer that is as fast
-/// as we are would otherwise use up all that are posted, and then wait for the RNR timer.
-const LONG_BATCH: usize = 4_096;
-const BULK_SEGMENT: usize = 512;
-/// How long to look for the rest of a message before the part of it is acknowledged.
-const MORE_NS: u64 = 12_000;
-
-/// What a poll of shared memory counts that finds something.
-const BUSY_POLL: u64 = 8;
-/// With shared memory in use the sockets have their turn after so many polls of it: every few
-/// microseconds.
-const SOCKET_TURN: u64 = 64;
 
 impl EngineInner {
     /// Drives all links on behalf of a thread that polls an empty CQ. False where nothing was received.
@@ -102,7 +89,7 @@ impl EngineInner {
         let before = self.polls.shared.load(Ordering::Relaxed);
         let polls = before.wrapping_add(if found { BUSY_POLL } else { 1 });
         self.polls.shared.store(polls, Ordering::Relaxed);
-        let sockets = polls / SOCKET_TURN != before / SOCKET_TURN;
+        let sockets = polls / POLLED_SOCKET_TURN != before / POLLED_SOCKET_TURN;
         if found {
             self.polls.idle_since.store(0, Ordering::Relaxed);
         } else if !sockets {

@@ -14,6 +14,7 @@ use super::EngineInner;
 use super::handover::Driver;
 use crate::cells::{Blocked, Icrcs, Path, QpCore, QpInner, TxState, Uplink, Why, way};
 use crate::config::LinkMode;
+use crate::figures::{LONG_ANSWER, LONG_RUN};
 use crate::link::shm::{Piece, ShmChannel, ShmSent};
 use crate::link::{MAX_SEGMENTS, MAX_SEND_LEN};
 use crate::memory::{Fault, MemGuard, Readable};
@@ -22,11 +23,6 @@ const ICRC_LEN: usize = 4;
 /// Longer payloads are copied here, not by the transport: for UDP summed up in the same pass, for a
 /// channel right into its ring.
 const LONGEST_COPY: usize = 256;
-/// An acknowledgement waits for so many bytes of an answer at most: a slow peer needs milliseconds for
-/// more, and would take it for lost.
-const LONG_ANSWER: usize = 128 << 10;
-/// A run of so many bytes takes long enough to look at the clock again.
-const LONG_RUN: usize = 8_192;
 
 thread_local! {
     static TX_BUFFER: RefCell<TxBuffer> = RefCell::new(TxBuffer::new(MAX_SEND_LEN, MAX_SEGMENTS));

@@ -21,8 +21,9 @@ use std::time::Duration;
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
 use super::{Holder, LocalAddr};
-use crate::broker::{effective_uid, peer_of, poll, poll_readable};
+use crate::fdpass;
 use crate::random;
+use crate::sys::{effective_uid, poll, poll_readable};
 
 /// Names that an address has.
 const NAMES: u8 = 8;
@@ -147,7 +148,7 @@ impl Rival {
     pub(crate) fn holder(&mut self) -> Option<Holder> {
         if self.introduction.is_none() {
             let mut buf = vec![0; MAX_INTRODUCTION_LEN];
-            let received = crate::broker::receive(self.connection.as_fd(), &mut buf);
+            let received = fdpass::receive(self.connection.as_fd(), &mut buf);
             self.introduction = received
                 .ok()
                 .and_then(|(len, _)| Introduction::decode(&buf[..len]));
@@ -206,7 +207,7 @@ fn look(local: LocalAddr, index: u8, bound: bool) -> Result<(), ClaimError> {
         let connection = new_socket().map_err(ClaimError::System)?;
         match connection.connect(&address) {
             Ok(()) => {
-                let peer = peer_of(connection.as_fd()).map_err(ClaimError::System)?;
+                let peer = fdpass::peer(connection.as_fd()).map_err(ClaimError::System)?;
                 if peer.uid != effective_uid() {
                     return Ok(());
                 }

@@ -126,7 +126,7 @@ pub(crate) fn of(socket: &BoundSocket) -> Holder {
     if socket.uid == 0 && Path::new("/sys/module/rdma_rxe").exists() {
         return Holder::KernelRxe;
     }
-    if socket.uid == crate::broker::effective_uid() {
+    if socket.uid == crate::sys::effective_uid() {
         return Holder::Unknown;
     }
     Holder::OtherUser { uid: socket.uid }

@@ -34,7 +34,7 @@ pub use holder::Holder;
 pub(crate) use port_speed::PortSpeed;
 pub use rx::{RxBatch, RxBuffer, Segments};
 pub use sim::Simulation;
-pub use udp::{MAX_SEGMENTS, MAX_SEND_LEN, TxPath, UdpLink};
+pub use udp::{MAX_SEGMENTS, MAX_SEND_LEN, SharedSocket, TxPath, UdpLink};
 
 /// The UDP destination port of every RoCEv2 packet.
 //= ENC-02

@@ -11,7 +11,6 @@ use rocade_wire::icrc::IcrcFlow;
 
 use super::socket::{self, Sharing};
 use super::*;
-use crate::broker::SharedSocket;
 use crate::steering::{Slot, steering_program};
 
 /// An address of 127.0.0.0/8 that no other test uses, in this process or another.
@@ -25,8 +24,8 @@ fn own_address() -> LocalAddr {
 /// Waits until the link has something and receives it; `None` after two seconds.
 fn receive<'b>(link: &UdpLink, buf: &'b mut RxBuffer) -> Option<RxBatch<'b>> {
     let readable = |timeout| {
-        let mut fds = [crate::broker::poll_readable(link.rx_fd())];
-        crate::broker::poll(&mut fds, Some(timeout)).expect("poll") > 0
+        let mut fds = [crate::sys::poll_readable(link.rx_fd())];
+        crate::sys::poll(&mut fds, Some(timeout)).expect("poll") > 0
     };
     readable(Duration::from_secs(2)).then(|| link.recv(buf).expect("recv"))?
 }

@@ -18,7 +18,6 @@ use super::habit::Habit;
 use super::socket::{self, ReceiveKind, Sharing};
 use super::sys::{self, SendOptions};
 use super::{LinkError, LocalAddr, RxBatch, RxBuffer, holder};
-use crate::broker::SharedSocket;
 use crate::steering::{Slot, slot_of};
 
 /// Most segments that one [`UdpLink::send`] may have.
@@ -84,6 +83,14 @@ pub struct UdpLink {
     other_hop_limit: OnceLock<u8>,
     opening: Mutex<()>,
     gso: AtomicBool,
+}
+
+/// This process's receive socket on a shared address; for
+/// [`UdpLink::from_broker`].
+#[derive(Debug)]
+pub struct SharedSocket {
+    pub(crate) fd: OwnedFd,
+    pub(crate) key: ForwardKey,
 }
 
 impl UdpLink {

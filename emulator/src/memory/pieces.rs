@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use parking_lot::RwLockReadGuard;
 use rocade_transport::{AccessError, AccessFlags, Accessor, Indirect};
 use rocade_wire::Lkey;
 
 use super::access::Span;
 use super::table::MemGuard;
+use crate::sync::RwLockReadGuard;
 
 /// All places of an access, and the locks under which they stay what they are: who changes a key, listed by
 /// another or not, waits until the access is done.

@@ -6,10 +6,8 @@
 //! Regions need none. Who writes under such a lock takes no other; so who reads may hold several.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use parking_lot::{RwLock, RwLockReadGuard};
 use rocade_transport::{
     AccessError, AccessFlags, Accessor, Bind, BindError, Bindable, Fill, Indirect, Listed, PdTag,
     Sge, Time, Window, WindowKind,
@@ -19,6 +17,8 @@ use rocade_wire::{Lkey, Qpn, Rkey};
 use super::guard::{self, Way};
 use crate::hca::limits::{MAX_MR, MAX_MW};
 use crate::random;
+use crate::sync::atomic::{AtomicU32, Ordering};
+use crate::sync::{RwLock, RwLockReadGuard};
 
 /// A memory region.
 #[derive(Clone, Copy, Debug)]
@@ -237,7 +237,7 @@ impl MrTable {
                 key: found,
                 object: Object::Region { region, windows },
             }) if *found == key => {
-                if *windows.get_mut() > 0 {
+                if windows.load(Ordering::Relaxed) > 0 {
                     return Err(Kept::Bound);
                 }
                 *region = with;

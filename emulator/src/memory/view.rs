@@ -72,140 +72,103 @@ impl MemGuard<'_> {
         Some(Readable::new(span.ok()?, regions))
     }
 
-    /// Does something at the place that a local access goes to: to each piece of it, which is nowhere where memory
+    /// Does something at the place that an access goes to: to each piece of it, which is nowhere where memory
     /// has been promised that is not there.
+    //= MR-13
     #[inline]
-    fn local(
+    fn reach(
         &self,
         who: Accessor,
-        lkey: Lkey,
-        addr: u64,
-        len: u64,
-        access: LocalAccess,
+        key: u32,
+        (va, len): (u64, u64),
+        asked: Asked,
         mut f: impl FnMut(Option<Span>, Range<usize>) -> Result<(), AccessError>,
     ) -> Result<(), AccessError> {
-        let right = local_right(access);
-        match self.regions.region(lkey.get()) {
+        match self.regions.region(key) {
             Some(region) => {
-                let span = region.span((who, self.way), addr, len, right)?;
+                let span = region.span((who, self.way), va, len, asked.right())?;
                 f(Some(span), 0..span.len())
             }
-            None => self.elsewhere(who, lkey.get(), (addr, len), right, f),
+            None => self.elsewhere(who, key, (va, len), asked, usize::MAX, f),
         }
     }
 
-    /// Likewise, where the key is no region's.
+    /// Likewise, where the key is no region's. A window or an indirect key stays as it is until that is done: who
+    /// changes it waits. So many pieces are looked at, at most.
     #[cold]
     fn elsewhere(
         &self,
         who: Accessor,
         key: u32,
         (va, len): (u64, u64),
-        right: AccessFlags,
+        asked: Asked,
+        most: usize,
         mut f: impl FnMut(Option<Span>, Range<usize>) -> Result<(), AccessError>,
     ) -> Result<(), AccessError> {
-        if let Some(pd) = self.regions.null(key) {
-            //= NUL-01
+        //= NUL-01
+        if matches!(asked, Asked::Local(_))
+            && let Some(pd) = self.regions.null(key)
+        {
             if pd != who.pd {
                 return Err(AccessError::WrongPd);
             }
             return f(None, 0..usize::try_from(len).unwrap_or(usize::MAX));
         }
         //= KEY-05
-        let pieces = self.pieces(who, key, (va, len), right, usize::MAX)?;
+        if let Asked::Remote(access) = asked
+            && let Some(window) = self.regions.window(key)
+        {
+            let window = window.read();
+            //= MW-08
+            let (lkey, va) = window.resolve(who, Rkey::new(key), va, len, access)?;
+            let region = self.regions.region(lkey.get());
+            let span = region.ok_or(AccessError::BadKey)?.part(self.way, va, len)?;
+            return f(Some(span), 0..span.len());
+        }
+        let pieces = self.pieces(who, key, (va, len), asked.right(), most)?;
         pieces.each(f)
     }
 
-    /// Does something at the place that a remote access goes to, likewise.
-    //= MR-13
+    /// May memory be accessed so?
     #[inline]
-    fn remote(
+    fn check(
         &self,
         who: Accessor,
-        rkey: Rkey,
-        va: u64,
-        len: u64,
-        access: RemoteAccess,
-        mut f: impl FnMut(Option<Span>, Range<usize>) -> Result<(), AccessError>,
-    ) -> Result<(), AccessError> {
-        match self.regions.region(rkey.get()) {
-            Some(region) => {
-                let span = region.span((who, self.way), va, len, access.right())?;
-                f(Some(span), 0..span.len())
-            }
-            None => self.opened(who, rkey, va, len, access, f),
-        }
-    }
-
-    /// Likewise, through a window or an indirect key. It stays as it is until that is done: who changes it waits.
-    #[cold]
-    fn opened(
-        &self,
-        who: Accessor,
-        rkey: Rkey,
-        va: u64,
-        len: u64,
-        access: RemoteAccess,
-        mut f: impl FnMut(Option<Span>, Range<usize>) -> Result<(), AccessError>,
-    ) -> Result<(), AccessError> {
-        let Some(window) = self.regions.window(rkey.get()) else {
-            let pieces = self.pieces(who, rkey.get(), (va, len), access.right(), usize::MAX)?;
-            return pieces.each(f);
-        };
-        let window = window.read();
-        //= MW-08
-        let (lkey, va) = window.resolve(who, rkey, va, len, access)?;
-        let region = self.regions.region(lkey.get());
-        let span = region.ok_or(AccessError::BadKey)?.part(self.way, va, len)?;
-        f(Some(span), 0..span.len())
-    }
-
-    /// The answer to a check of a local key that is no region's.
-    #[cold]
-    fn check_elsewhere(
-        &self,
-        who: Accessor,
-        lkey: Lkey,
-        range: (u64, u64),
-        access: LocalAccess,
-    ) -> Result<Extent, AccessError> {
-        if let Some(pd) = self.regions.null(lkey.get()) {
-            return if pd == who.pd {
-                Ok(Extent::Pieces)
-            } else {
-                Err(AccessError::WrongPd)
-            };
-        }
-        self.pieces(who, lkey.get(), range, local_right(access), CHECKED_PIECES)
-            .map(|_| Extent::Pieces)
-    }
-
-    /// Likewise of a remote one.
-    #[cold]
-    fn check_opened(
-        &self,
-        who: Accessor,
-        rkey: Rkey,
+        key: u32,
         (va, len): (u64, u64),
-        access: RemoteAccess,
+        asked: Asked,
     ) -> Result<Extent, AccessError> {
-        if self.regions.indirect(rkey.get()).is_some() {
-            self.pieces(who, rkey.get(), (va, len), access.right(), CHECKED_PIECES)?;
-        } else {
-            self.opened(who, rkey, va, len, access, |_, _| Ok(()))?;
+        match self.regions.region(key) {
+            Some(region) => {
+                region.span((who, self.way), va, len, asked.right())?;
+                Ok(Extent::One)
+            }
+            None => {
+                self.elsewhere(who, key, (va, len), asked, CHECKED_PIECES, |_, _| Ok(()))?;
+                Ok(Extent::Pieces)
+            }
         }
-        Ok(Extent::Pieces)
     }
 }
 
-/// The right that a local access needs.
-#[inline]
-const fn local_right(access: LocalAccess) -> AccessFlags {
-    match access {
-        //= MR-03
-        LocalAccess::Read => AccessFlags::empty(),
-        //= MR-12
-        LocalAccess::Write => AccessFlags::LOCAL_WRITE,
+/// What is asked of a key, and by whom: some keys are only for one of them.
+#[derive(Clone, Copy)]
+enum Asked {
+    Local(LocalAccess),
+    Remote(RemoteAccess),
+}
+
+impl Asked {
+    /// The right that it needs.
+    #[inline]
+    const fn right(self) -> AccessFlags {
+        match self {
+            //= MR-03
+            Self::Local(LocalAccess::Read) => AccessFlags::empty(),
+            //= MR-12
+            Self::Local(LocalAccess::Write) => AccessFlags::LOCAL_WRITE,
+            Self::Remote(access) => access.right(),
+        }
     }
 }
 
@@ -223,13 +186,7 @@ impl Memory for MemGuard<'_> {
         len: u64,
         access: LocalAccess,
     ) -> Result<Extent, AccessError> {
-        match self.regions.region(lkey.get()) {
-            Some(region) => {
-                region.span((who, self.way), addr, len, local_right(access))?;
-                Ok(Extent::One)
-            }
-            None => self.check_elsewhere(who, lkey, (addr, len), access),
-        }
+        self.check(who, lkey.get(), (addr, len), Asked::Local(access))
     }
 
     #[inline]
@@ -241,13 +198,7 @@ impl Memory for MemGuard<'_> {
         len: u64,
         access: RemoteAccess,
     ) -> Result<Extent, AccessError> {
-        match self.regions.region(rkey.get()) {
-            Some(region) => {
-                region.span((who, self.way), va, len, access.right())?;
-                Ok(Extent::One)
-            }
-            None => self.check_opened(who, rkey, (va, len), access),
-        }
+        self.check(who, rkey.get(), (va, len), Asked::Remote(access))
     }
 
     fn check_region(
@@ -270,7 +221,8 @@ impl Memory for MemGuard<'_> {
         va: u64,
         bytes: [u8; 8],
     ) -> Result<(), AccessError> {
-        self.remote(who, rkey, va, 8, RemoteAccess::Write, |span, _| {
+        let asked = Asked::Remote(RemoteAccess::Write);
+        self.reach(who, rkey.get(), (va, 8), asked, |span, _| {
             let done = span.and_then(|span| access::store(span, bytes));
             done.ok_or(AccessError::OutOfRange)??;
             Ok(())
@@ -285,7 +237,8 @@ impl Memory for MemGuard<'_> {
         dst: &mut [u8],
     ) -> Result<(), AccessError> {
         let len = dst.len() as u64;
-        self.local(who, lkey, addr, len, LocalAccess::Read, |span, range| {
+        let asked = Asked::Local(LocalAccess::Read);
+        self.reach(who, lkey.get(), (addr, len), asked, |span, range| {
             read(span, &mut dst[range])
         })
     }
@@ -298,7 +251,8 @@ impl Memory for MemGuard<'_> {
         src: &[u8],
     ) -> Result<(), AccessError> {
         let len = src.len() as u64;
-        self.local(who, lkey, addr, len, LocalAccess::Write, |span, range| {
+        let asked = Asked::Local(LocalAccess::Write);
+        self.reach(who, lkey.get(), (addr, len), asked, |span, range| {
             write(span, &src[range])
         })
     }
@@ -311,7 +265,8 @@ impl Memory for MemGuard<'_> {
         dst: &mut [u8],
     ) -> Result<(), AccessError> {
         let len = dst.len() as u64;
-        self.remote(who, rkey, va, len, RemoteAccess::Read, |span, range| {
+        let asked = Asked::Remote(RemoteAccess::Read);
+        self.reach(who, rkey.get(), (va, len), asked, |span, range| {
             read(span, &mut dst[range])
         })
     }
@@ -324,7 +279,8 @@ impl Memory for MemGuard<'_> {
         src: &[u8],
     ) -> Result<(), AccessError> {
         let len = src.len() as u64;
-        self.remote(who, rkey, va, len, RemoteAccess::Write, |span, range| {
+        let asked = Asked::Remote(RemoteAccess::Write);
+        self.reach(who, rkey.get(), (va, len), asked, |span, range| {
             write(span, &src[range])
         })
     }
@@ -337,7 +293,8 @@ impl Memory for MemGuard<'_> {
         op: AtomicOp,
     ) -> Result<u64, AccessError> {
         let mut original = 0;
-        self.remote(who, rkey, va, 8, RemoteAccess::Atomic, |span, _| {
+        let asked = Asked::Remote(RemoteAccess::Atomic);
+        self.reach(who, rkey.get(), (va, 8), asked, |span, _| {
             //= UMR-24
             let done = span.and_then(|span| access::atomic(span, op));
             original = done.ok_or(AccessError::OutOfRange)??;
@@ -357,7 +314,8 @@ impl Memory for MemGuard<'_> {
     ) -> Result<Words, AccessError> {
         let mut original = [0; 4];
         let len = 1 << log_size;
-        self.remote(who, rkey, va, len, RemoteAccess::Atomic, |span, _| {
+        let asked = Asked::Remote(RemoteAccess::Atomic);
+        self.reach(who, rkey.get(), (va, len), asked, |span, _| {
             //= UMR-24
             let done = span.and_then(|span| access::masked(span, log_size, op));
             original = done.ok_or(AccessError::OutOfRange)??;
@@ -399,3 +357,6 @@ fn write(span: Option<Span>, src: &[u8]) -> Result<(), AccessError> {
         None => Ok(()),
     }
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests;

@@ -2,7 +2,6 @@
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::cells::{ChannelInner, EventQueue, EventWaiter};
 use crate::engine::EngineInner;
@@ -21,10 +20,7 @@ impl CompChannel {
         let events = EventQueue::new()?;
         Ok(Self {
             engine,
-            inner: Arc::new(ChannelInner {
-                events,
-                cqs: AtomicU32::new(0),
-            }),
+            inner: Arc::new(ChannelInner::new(events)),
         })
     }
 
@@ -83,7 +79,7 @@ impl CompChannel {
     /// [`VerbsError::Busy`] while CQs are attached (CQ-09).
     #[doc(alias = "ibv_destroy_comp_channel")]
     pub fn destroy(&self) -> Result<(), VerbsError> {
-        if self.inner.cqs.load(Ordering::Acquire) > 0 {
+        if self.inner.is_in_use() {
             return Err(VerbsError::Busy("completion channel"));
         }
         Ok(())

@@ -15,6 +15,7 @@ mod mw;
 mod pd;
 mod poster;
 mod qp;
+mod rss;
 mod srq;
 mod xrcd;
 
@@ -32,5 +33,6 @@ pub use mw::Mw;
 pub use pd::Pd;
 pub use poster::{Datagram, RecvPoster, SendPoster, ToDct};
 pub use qp::{Qp, QpInitAttr};
+pub use rss::{RxHash, Wq, WqState};
 pub use srq::{Srq, SrqInitAttr, SrqPoster};
 pub use xrcd::Xrcd;

@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use parking_lot::MutexGuard;
 use rocade_transport::{PostError, Sge, SrqAttr};
 
 use super::cq::Cq;
@@ -13,6 +12,7 @@ use super::xrcd::{Xrcd, XrcdInner};
 use crate::cells::SrqInner;
 use crate::error::VerbsError;
 use crate::hca::limits;
+use crate::sync::MutexGuard;
 
 /// What a shared receive queue is created with (`ibv_srq_init_attr`).
 #[derive(Clone, Copy, Debug)]

@@ -3,6 +3,7 @@
 mod flow;
 mod frame;
 mod socket;
+mod spread;
 
 use std::io;
 use std::sync::Arc;
@@ -21,6 +22,8 @@ pub use flow::{
 };
 pub(crate) use frame::Layout;
 pub(crate) use socket::PacketSocket;
+pub(crate) use spread::Spread;
+pub use spread::{RSS_FIELDS, RSS_KEY_LEN};
 
 use flow::FlowTable;
 use socket::{FrameBuffer, Interface, Membership};
@@ -276,12 +279,31 @@ pub(crate) struct RawPart {
     pub(crate) port: Arc<RawPort>,
     /// Locked while the queue pair is.
     pub(crate) outgoing: Mutex<Outgoing>,
+    /// Frames go to other queues.
+    spread: Option<Box<Spread>>,
 }
 
 impl RawPart {
+    /// One whose frames are spread over others.
+    pub(crate) fn spreading(port: Arc<RawPort>, spread: Spread) -> Self {
+        Self {
+            spread: Some(Box::new(spread)),
+            ..Self::new(port)
+        }
+    }
+
+    /// The queue that a frame goes to, where that is another one.
+    pub(crate) fn queue_of(&self, frame: &[u8]) -> Option<Qpn> {
+        self.spread.as_ref()?.queue_of(frame)
+    }
+
     pub(crate) fn new(port: Arc<RawPort>) -> Self {
         let outgoing = Mutex::default();
-        Self { port, outgoing }
+        Self {
+            port,
+            outgoing,
+            spread: None,
+        }
     }
 
     /// Are frames on their way out for which the interface had no room?

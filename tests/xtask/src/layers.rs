@@ -73,6 +73,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_emulator_keeps_its_layers() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let found = circles(&root).expect("the sources");
+        assert!(found.is_empty(), "{found:#?}");
+    }
+
+    #[test]
     fn what_is_above_is_found() {
         let names = |line| names_above(line, &["objects", "engine"]);
         assert_eq!(names("use crate::objects::Qp;"), Some("objects"));

@@ -1,5 +1,8 @@
 //! Send queues.
 
+use crate::error::PostError;
+use crate::wr::{SendOp, SendWr, total_len};
+
 /// Limits of a send queue, fixed at creation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SendLimits {
@@ -16,5 +19,39 @@ impl SendLimits {
             max_wr: u32::MAX,
             ..self
         }
+    }
+
+    /// May this work request be queued, whose data is `inline` where that is given, while so many slots are in
+    /// use? Then its bytes.
+    #[inline]
+    pub(crate) fn admit(
+        &self,
+        wr: &SendWr<'_>,
+        inline: Option<&[u8]>,
+        used: u32,
+    ) -> Result<u64, PostError> {
+        let is_atomic_write = matches!(wr.op, SendOp::AtomicWrite { .. });
+        let total = match inline {
+            _ if wr.op.is_local() => 0,
+            None if wr.sges.len() > self.max_sge as usize => return Err(PostError::TooManySges),
+            None => total_len(wr.sges),
+            //= RC-WQE-06
+            Some(_) if wr.op.has_result() => return Err(PostError::BadInline),
+            Some(data) if data.len() > self.max_inline as usize && !is_atomic_write => {
+                return Err(PostError::BadInline);
+            }
+            Some(data) => data.len() as u64,
+        };
+        //= ATM-05
+        //= XAT-07
+        let needed = wr.op.atomic_len().map_or(0, u64::from);
+        if total < needed || is_atomic_write && total != 8 {
+            return Err(PostError::AtomicBuffer);
+        }
+        //= RC-WQE-03
+        if used >= self.max_wr {
+            return Err(PostError::QueueFull);
+        }
+        Ok(total)
     }
 }

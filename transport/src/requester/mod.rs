@@ -30,17 +30,15 @@ use crate::outputs::Fatal;
 use crate::peer::Peer;
 use crate::queue::{SendLimits, Srqn};
 use crate::rate::RateLimit;
+use crate::segment::MAX_MESSAGE_LEN;
 use crate::time::Time;
-use crate::wr::{LocalData, Operands, SendFlags, SendOp, SendWr, total_len};
+use crate::wr::{LocalData, Operands, SendFlags, SendOp, SendWr};
 
 use rewind::Rewound;
 
 /// Local ACK timeouts below this are rounded up: a thread cannot be scheduled faster, and a
 /// spurious timeout costs a retry (RC-TMR-01 allows up to four times the value).
 pub const MIN_ACK_TIMEOUT_NS: u64 = 1_000_000;
-
-/// Longest message (MTU-04).
-const MAX_MESSAGE: u64 = 1 << 31;
 
 #[derive(Debug)]
 pub(crate) struct SendWqe {
@@ -386,27 +384,13 @@ impl Requester {
 
     /// Queues a work request (PST-09); `inline` is its data if it was copied at post time.
     pub(crate) fn post(&mut self, wr: &SendWr<'_>, inline: Option<&[u8]>) -> Result<(), PostError> {
-        let total = match inline {
-            _ if wr.op.is_local() => 0,
-            None if wr.sges.len() > self.limits.max_sge as usize => {
-                return Err(PostError::TooManySges);
-            }
-            None => total_len(wr.sges),
-            //= RC-WQE-06
-            Some(_) if wr.op.has_result() => return Err(PostError::BadInline),
-            Some(data)
-                if data.len() > self.limits.max_inline as usize
-                    && !matches!(wr.op, SendOp::AtomicWrite { .. }) =>
-            {
-                return Err(PostError::BadInline);
-            }
-            Some(data) => data.len() as u64,
-        };
-        if let SendOp::AtomicWrite { .. } = wr.op
-            && total != 8
+        //= XAW-08
+        if let SendOp::Masked { log_size, .. } = wr.op
+            && !(self.extended && masked::is_size(log_size))
         {
-            return Err(PostError::AtomicBuffer);
+            return Err(PostError::UnsupportedOpcode);
         }
+<<<<<<< HEAD
         //= ATM-05
         let atomic_len = wr.op.atomic_len();
         if let Some(len) = atomic_len {
@@ -433,6 +417,11 @@ impl Requester {
             gate.note_posted();
         }
         let len = atomic_len.unwrap_or_else(|| u32::try_from(total).unwrap_or(u32::MAX));
+=======
+        let total = self.limits.admit(wr, inline, self.used)?;
+        let total_len = || u32::try_from(total).unwrap_or(u32::MAX);
+        let len = wr.op.atomic_len().unwrap_or_else(total_len);
+>>>>>>> main
         // Filled in where it stays: to make it elsewhere and move it takes longer than the rest.
         self.used += 1;
         self.sq.push_back(SendWqe::EMPTY);
@@ -440,13 +429,9 @@ impl Requester {
             wqe.wr_id = wr.wr_id;
             wqe.op = wr.op;
             wqe.flags = wr.flags;
-            match inline {
-                _ if wr.op.is_local() => {}
-                None => wqe.data.set_sges(wr.sges),
-                Some(data) => wqe.data.set_inline(data),
-            }
+            wqe.data.set(wr, inline);
             wqe.len = len;
-            wqe.too_long = total > MAX_MESSAGE;
+            wqe.too_long = total > u64::from(MAX_MESSAGE_LEN);
         }
         Ok(())
     }

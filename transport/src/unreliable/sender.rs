@@ -18,7 +18,7 @@ use crate::peer::Peer;
 use crate::queue::SendLimits;
 use crate::segment::{MAX_MESSAGE_LEN, data_operation, execute_local};
 use crate::transmit::{Head, Source, TxBuffer};
-use crate::wr::{Destination, LocalData, RouteTag, SendFlags, SendOp, SendWr, Sge, total_len};
+use crate::wr::{Destination, LocalData, RouteTag, SendFlags, SendOp, SendWr, Sge};
 
 /// The bit of a Q_Key that says that it is for the QP's own to be sent (UD-04).
 const CONTROLLED: u32 = 1 << 31;
@@ -194,34 +194,14 @@ impl Sender {
         if to.is_some() != self.datagrams {
             return Err(PostError::NoDestination);
         }
-        let is_local = wr.op.is_local();
-        let total = match inline {
-            _ if is_local => 0,
-            None if wr.sges.len() > self.limits.max_sge as usize => {
-                return Err(PostError::TooManySges);
-            }
-            None => total_len(wr.sges),
-            //= RC-WQE-06
-            Some(data) if data.len() > self.limits.max_inline as usize => {
-                return Err(PostError::BadInline);
-            }
-            Some(data) => data.len() as u64,
-        };
-        //= RC-WQE-03
-        if self.used >= self.limits.max_wr {
-            return Err(PostError::QueueFull);
-        }
+        let total = self.limits.admit(wr, inline, self.used)?;
         self.used += 1;
         self.sq.push_back(Wqe::EMPTY);
         if let Some(wqe) = self.sq.back_mut() {
             wqe.wr_id = wr.wr_id;
             wqe.op = wr.op;
             wqe.flags = wr.flags;
-            match inline {
-                _ if is_local => {}
-                None => wqe.data.set_sges(wr.sges),
-                Some(data) => wqe.data.set_inline(data),
-            }
+            wqe.data.set(wr, inline);
             wqe.len = u32::try_from(total).unwrap_or(u32::MAX);
             wqe.too_long = total > u64::from(MAX_MESSAGE_LEN);
             wqe.to = to;

@@ -3,7 +3,7 @@
 use core::ffi::c_void;
 
 use crate::layout::mirror;
-use crate::{ibv_ah, ibv_sge};
+use crate::{ibv_ah, ibv_pd, ibv_sge};
 
 mirror! {
     /// How a device is opened.
@@ -60,6 +60,33 @@ mirror! {
         send_ops_flags: u64,
     }
 
+    /// What an indirect memory key is made with.
+    pub struct mlx5dv_mkey_init_attr {
+        pd: *mut ibv_pd,
+        create_flags: u32,
+        max_entries: u16,
+    }
+
+    /// An indirect memory key.
+    pub struct mlx5dv_mkey {
+        lkey: u32,
+        rkey: u32,
+    }
+
+    /// A piece that comes back at a distance.
+    pub struct mlx5dv_mr_interleaved {
+        addr: u64,
+        bytes_count: u32,
+        bytes_skip: u32,
+        lkey: u32,
+    }
+
+    /// How a key is changed.
+    pub struct mlx5dv_mkey_conf_attr {
+        conf_flags: u32,
+        comp_mask: u64,
+    }
+
     /// The builders that a queue pair has besides.
     pub struct mlx5dv_qp_ex {
         comp_mask: u64,
@@ -93,6 +120,13 @@ pub const MLX5DV_QP_INIT_ATTR_MASK_DC: u64 = 2;
 pub const MLX5DV_QP_INIT_ATTR_MASK_SEND_OPS_FLAGS: u64 = 4;
 #[allow(missing_docs, reason = "as above")]
 pub const MLX5DV_QP_INIT_ATTR_MASK_DCI_STREAMS: u64 = 8;
+
+/// Builders of a queue pair: interleaved layouts, lists, changes step by step.
+pub const MLX5DV_QP_EX_WITH_MKEYS: u64 = 1 | 2 | 4;
+/// `enum mlx5dv_mkey_init_attr_flags`.
+pub const MLX5DV_MKEY_INIT_ATTR_FLAGS_INDIRECT: u32 = 1;
+#[allow(missing_docs, reason = "as above")]
+pub const MLX5DV_MKEY_INIT_ATTR_FLAGS_REMOTE_INVALIDATE: u32 = 16;
 
 /// Creation flags that only say where small messages go, or how often a peer acknowledges.
 pub const MLX5DV_QP_CREATE_HINTS: u32 = 1 << 3 | 1 << 4 | 1 << 5;

@@ -7,7 +7,10 @@ use core::ffi::{c_int, c_void};
 
 use libc::{sockaddr, sockaddr_storage};
 
-use crate::mlx5::{mlx5dv_context, mlx5dv_context_attr, mlx5dv_qp_ex, mlx5dv_qp_init_attr};
+use crate::mlx5::{
+    mlx5dv_context, mlx5dv_context_attr, mlx5dv_mkey, mlx5dv_mkey_init_attr, mlx5dv_qp_ex,
+    mlx5dv_qp_init_attr,
+};
 use crate::{
     ibv_ah, ibv_ah_attr, ibv_context, ibv_device, ibv_ece, ibv_qp, ibv_qp_attr, ibv_qp_ex,
     ibv_qp_init_attr_ex, rdma_conn_param,
@@ -197,7 +200,7 @@ impl core::fmt::Debug for rocade_cm_ops {
 }
 
 /// Changes with [`rocade_mlx5_ops`].
-pub const ROCADE_MLX5_VERSION: u32 = 1;
+pub const ROCADE_MLX5_VERSION: u32 = 2;
 
 /// What `libmlx5.so.1` calls: as the functions of `mlx5dv.h` of these names.
 #[repr(C)]
@@ -218,6 +221,8 @@ pub struct rocade_mlx5_ops {
     pub qp_ex_from_ibv_qp_ex: unsafe extern "C" fn(*mut ibv_qp_ex) -> *mut mlx5dv_qp_ex,
     pub dci_stream_id_reset: unsafe extern "C" fn(*mut ibv_qp, u16) -> c_int,
     pub map_ah_to_qp: unsafe extern "C" fn(*mut ibv_ah, u32) -> c_int,
+    pub create_mkey: unsafe extern "C" fn(*mut mlx5dv_mkey_init_attr) -> *mut mlx5dv_mkey,
+    pub destroy_mkey: unsafe extern "C" fn(*mut mlx5dv_mkey) -> c_int,
 }
 
 impl core::fmt::Debug for rocade_mlx5_ops {

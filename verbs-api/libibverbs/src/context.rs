@@ -13,7 +13,7 @@ use rocade_emulator::Context;
 
 use crate::{
     cq, cq_ex, device::DeviceObject, dm, domain, ffi::Errno, flow, import, mr, mw, post, process,
-    qp, qp_ex, query, srq, xrcd,
+    qp, qp_ex, query, rss, srq, xrcd,
 };
 
 /// What a pointer to an `ibv_context` really points into: the program holds the address of the
@@ -204,6 +204,11 @@ fn tables() -> verbs_context {
     c.reg_dm_mr = Some(mr::reg_dm_mr);
     c.alloc_null_mr = Some(mr::alloc_null_mr);
     c.advise_mr = Some(mr::advise_mr);
+    c.create_wq = Some(rss::create_wq);
+    c.modify_wq = Some(rss::modify_wq);
+    c.destroy_wq = Some(rss::destroy_wq);
+    c.create_rwq_ind_table = Some(rss::create_rwq_ind_table);
+    c.destroy_rwq_ind_table = Some(rss::destroy_rwq_ind_table);
     c.ibv_create_flow = Some(flow::create_flow);
     c.ibv_destroy_flow = Some(flow::destroy_flow);
     c.modify_qp_rate_limit = Some(qp::modify_qp_rate_limit);

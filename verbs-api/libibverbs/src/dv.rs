@@ -1,16 +1,19 @@
 //! What devices have that pass for such of mlx5: `libmlx5.so.1` calls these functions through a private table. They are named
 //! after what a program has called, because complaints name them so.
 
+pub(crate) mod mkey;
+
 use std::{ffi::c_int, sync::OnceLock};
 
 use rocade_abi::{
-    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QPT_DRIVER, ROCADE_MLX5_VERSION,
-    ibv_ah, ibv_context, ibv_device, ibv_qp, ibv_qp_ex, ibv_qp_init_attr_ex,
+    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QPT_DRIVER, IBV_QPT_RC,
+    ROCADE_MLX5_VERSION, ibv_ah, ibv_context, ibv_device, ibv_qp, ibv_qp_ex, ibv_qp_init_attr_ex,
     mlx5::{
         MLX5DV_CONTEXT_MASK_DC_ODP_CAPS, MLX5DV_CONTEXT_MASK_DCI_STREAMS,
         MLX5DV_CONTEXT_MASK_NUM_LAG_PORTS, MLX5DV_DCTYPE_DCI, MLX5DV_DCTYPE_DCT,
-        MLX5DV_QP_CREATE_HINTS, MLX5DV_QP_INIT_ATTR_MASK_DC, MLX5DV_QP_INIT_ATTR_MASK_DCI_STREAMS,
-        MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS, mlx5dv_context, mlx5dv_context_attr,
+        MLX5DV_QP_CREATE_HINTS, MLX5DV_QP_EX_WITH_MKEYS, MLX5DV_QP_INIT_ATTR_MASK_DC,
+        MLX5DV_QP_INIT_ATTR_MASK_DCI_STREAMS, MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS,
+        MLX5DV_QP_INIT_ATTR_MASK_SEND_OPS_FLAGS, mlx5dv_context, mlx5dv_context_attr,
         mlx5dv_dci_streams_caps, mlx5dv_qp_ex, mlx5dv_qp_init_attr,
     },
     rocade_mlx5_ops,
@@ -23,6 +26,7 @@ use crate::{
     context::ContextObject,
     cq,
     device::{self, DeviceObject},
+    exp::qp::Extras,
     ffi::{self, Errno, int_verb, ptr_verb},
     qp::{self, QpObject, QpState},
     qp_ex::{self, DcRemote},
@@ -44,6 +48,8 @@ static OPS: rocade_mlx5_ops = rocade_mlx5_ops {
     qp_ex_from_ibv_qp_ex: mlx5dv_qp_ex_from_ibv_qp_ex,
     dci_stream_id_reset: mlx5dv_dci_stream_id_reset,
     map_ah_to_qp: mlx5dv_map_ah_to_qp,
+    create_mkey: mkey::mlx5dv_create_mkey,
+    destroy_mkey: mkey::mlx5dv_destroy_mkey,
 };
 
 /// The functions for `libmlx5.so.1`.
@@ -160,14 +166,17 @@ unsafe extern "C" fn mlx5dv_create_qp(
         let flags = flags.map_or(0, |dv| dv.create_flags) & !MLX5DV_QP_CREATE_HINTS;
         let known = MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS
             | MLX5DV_QP_INIT_ATTR_MASK_DC
+            | MLX5DV_QP_INIT_ATTR_MASK_SEND_OPS_FLAGS
             | MLX5DV_QP_INIT_ATTR_MASK_DCI_STREAMS;
-        if flags != 0 || has(!known) {
+        let ops = dv.filter(|_| has(MLX5DV_QP_INIT_ATTR_MASK_SEND_OPS_FLAGS));
+        let ops = ops.map_or(0, |dv| dv.send_ops_flags);
+        if flags != 0 || has(!known) || ops & !MLX5DV_QP_EX_WITH_MKEYS != 0 {
             return Err(Errno::OPNOTSUPP.because(qp_ex::not_offered("a flag of mlx5dv_create_qp")));
         }
         let is_driver = init.qp_type == IBV_QPT_DRIVER;
         match dv.filter(|_| has(MLX5DV_QP_INIT_ATTR_MASK_DC)) {
             // SAFETY: same contract.
-            None if !is_driver => unsafe { qp_ex::create(context, init) },
+            None if !is_driver => unsafe { create_plain(context, init, ops != 0) },
             Some(dv) if is_driver => {
                 let dc = &dv.dc_init_attr;
                 match dc.dc_type {
@@ -193,6 +202,32 @@ unsafe extern "C" fn mlx5dv_create_qp(
             ))),
         }
     })
+}
+
+/// A queue pair like any other, which may have builders for indirect memory keys: on RC only.
+///
+/// # Safety
+/// `context`, and what `init` points at, must be NULL or alive.
+//= UMU-01
+unsafe fn create_plain(
+    context: *mut ibv_context,
+    init: &mut ibv_qp_init_attr_ex,
+    with_mkeys: bool,
+) -> Result<*mut ibv_qp, Errno> {
+    if with_mkeys && init.qp_type != IBV_QPT_RC {
+        return Err(Errno::OPNOTSUPP.because(qp_ex::not_offered("memory keys of this QP type")));
+    }
+    // SAFETY: same contract.
+    let qp = unsafe { qp_ex::create(context, init) }?;
+    if with_mkeys {
+        // SAFETY: made just now.
+        let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
+        state.set_extras(Extras {
+            umr: true,
+            ..Extras::NONE
+        });
+    }
+    Ok(qp)
 }
 
 /// # Safety
@@ -272,6 +307,12 @@ impl Builders {
             let mut c: mlx5dv_qp_ex = unsafe { std::mem::zeroed() };
             c.wr_set_dc_addr = Some(wr_set_dc_addr);
             c.wr_set_dc_addr_stream = Some(wr_set_dc_addr_stream);
+            c.wr_mr_list = Some(mkey::wr_mr_list);
+            c.wr_mr_interleaved = Some(mkey::wr_mr_interleaved);
+            c.wr_mkey_configure = Some(mkey::wr_mkey_configure);
+            c.wr_set_mkey_access_flags = Some(mkey::wr_set_mkey_access_flags);
+            c.wr_set_mkey_layout_list = Some(mkey::wr_set_mkey_layout_list);
+            c.wr_set_mkey_layout_interleaved = Some(mkey::wr_set_mkey_layout_interleaved);
             Box::new(DvQp { c, qp })
         });
         std::ptr::from_ref::<DvQp>(made).cast_mut().cast()
@@ -290,13 +331,22 @@ unsafe extern "C" fn mlx5dv_qp_ex_from_ibv_qp_ex(qp: *mut ibv_qp_ex) -> *mut mlx
     })
 }
 
+/// The queue pair of builders.
+///
+/// # Safety
+/// `mqp` must come from [`mlx5dv_qp_ex_from_ibv_qp_ex`], and be alive.
+unsafe fn queue_pair(mqp: *mut mlx5dv_qp_ex) -> *mut ibv_qp_ex {
+    // SAFETY: by contract it is the first member of a live `DvQp`.
+    unsafe { (*mqp.cast::<DvQp>()).qp }
+}
+
 /// The request that the batch has got last goes to that target.
 ///
 /// # Safety
 /// `mqp` must come from [`mlx5dv_qp_ex_from_ibv_qp_ex`], between `wr_start` and `wr_complete`.
 unsafe fn aim(mqp: *mut mlx5dv_qp_ex, to: DcRemote) {
-    // SAFETY: by contract it is the first member of a live `DvQp`.
-    let qp = unsafe { (*mqp.cast::<DvQp>()).qp };
+    // SAFETY: same contract.
+    let qp = unsafe { queue_pair(mqp) };
     // SAFETY: same contract.
     unsafe { qp_ex::set_dc_remote(qp, to) };
 }

@@ -57,6 +57,7 @@ mod qp_attr;
 mod qp_ex;
 mod query;
 mod rates;
+mod rss;
 mod shell;
 mod srq;
 mod xrcd;

@@ -12,7 +12,7 @@ use rocade_abi::{
 };
 use rocade_emulator::{
     DciInit, DciStreams, Mtu, Pd, Qp, QpAttr, QpAttrMask, QpInitAttr, QpState as State, QpType,
-    VerbsError, Xrcd,
+    RxHash, VerbsError, Xrcd,
 };
 
 use crate::{
@@ -28,6 +28,7 @@ use crate::{
     post::InlineLimits,
     qp_attr::{attr_from_c, attr_to_c, cap_from_c, cap_to_c},
     qp_ex::{self, WrBatch},
+    rss::TableState,
     shell::Shell,
     srq::SrqObject,
     xrcd::XrcdObject,
@@ -47,6 +48,8 @@ pub(crate) struct QpState {
     /// Longest header of a request that is cut into segments.
     max_tso_header: u16,
     _buffer: Option<Buffer>,
+    /// Of one that spreads frames.
+    _table: Option<InUse>,
     /// An XRC target has none.
     _pd: Option<InUse>,
     /// Of one that was made by an experimental verb.
@@ -278,6 +281,57 @@ unsafe fn create_as(
             context: Arc::clone(pd_state.context()),
             max_tso_header,
             _buffer: buffer,
+            _table: None,
+            _pd: Some(pd_state.in_use()),
+            extras: OnceLock::new(),
+            builders: Builders::default(),
+        };
+        Ok((c, state))
+    })?;
+    Ok(object.cast())
+}
+
+/// Makes a queue pair that spreads frames over the queues of a table. It has no queues of its own.
+///
+/// # Errors
+/// What the emulator says.
+///
+/// # Safety
+/// `pd` must be NULL or a live domain.
+pub(crate) unsafe fn spreading(
+    pd: *mut ibv_pd,
+    qp_context: *mut c_void,
+    table: &TableState,
+    hash: RxHash,
+) -> Result<*mut ibv_qp, Errno> {
+    // SAFETY: same contract.
+    let pd_state = unsafe { PdObject::borrow(pd) }?.inner();
+    let object = QpObject::create(|address| {
+        let cookie = address.expose_provenance() as u64;
+        let qp = pd_state.pd().create_rss_qp(table.queues(), hash, cookie)?;
+        // SAFETY: the structure consists of integers, pointers, optional function pointers and
+        // pthread objects, for all of which zero bytes are a value.
+        let mut c: ibv_qp_ex = unsafe { std::mem::zeroed() };
+        c.qp_base.context = pd_state.context().as_c();
+        c.qp_base.qp_context = qp_context;
+        c.qp_base.pd = pd;
+        c.qp_base.qp_num = qp.qp_num().get();
+        c.qp_base.handle = c.qp_base.qp_num;
+        c.qp_base.state = IBV_QPS_RESET;
+        c.qp_base.qp_type = QpType::RawPacket.code();
+        let state = QpState {
+            qp,
+            inline_limits: InlineLimits {
+                entries: 0,
+                bytes: 0,
+            },
+            batch: WrBatch::default(),
+            has_wr_table: false,
+            qp_type: QpType::RawPacket,
+            context: Arc::clone(pd_state.context()),
+            max_tso_header: 0,
+            _buffer: None,
+            _table: Some(table.in_use()),
             _pd: Some(pd_state.in_use()),
             extras: OnceLock::new(),
             builders: Builders::default(),
@@ -333,6 +387,7 @@ pub(crate) unsafe fn create_dct(
             extras: OnceLock::new(),
             _buffer: None,
             builders: Builders::default(),
+            _table: None,
         };
         Ok((c, state))
     })?;
@@ -378,6 +433,7 @@ pub(crate) unsafe fn target(
             context: Arc::clone(xrcd.context()),
             max_tso_header: 0,
             _buffer: None,
+            _table: None,
             _pd: None,
             extras: OnceLock::new(),
             builders: Builders::default(),

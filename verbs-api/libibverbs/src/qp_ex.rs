@@ -19,11 +19,12 @@ use rocade_abi::{
     IBV_QP_EX_WITH_LOCAL_INV, IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE,
     IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM,
     IBV_QP_EX_WITH_SEND_WITH_INV, IBV_QP_EX_WITH_TSO, IBV_QP_INIT_ATTR_CREATE_FLAGS,
-    IBV_QP_INIT_ATTR_MAX_TSO_HEADER, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
-    IBV_QP_INIT_ATTR_XRCD, IBV_QP_OPEN_ATTR_CONTEXT, IBV_QP_OPEN_ATTR_NUM,
-    IBV_QP_OPEN_ATTR_RESERVED, IBV_QP_OPEN_ATTR_TYPE, IBV_QP_OPEN_ATTR_XRCD, IBV_QPT_RAW_PACKET,
-    IBV_QPT_XRC_RECV, ibv_ah, ibv_context, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp,
-    ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_sge,
+    IBV_QP_INIT_ATTR_IND_TABLE, IBV_QP_INIT_ATTR_MAX_TSO_HEADER, IBV_QP_INIT_ATTR_PD,
+    IBV_QP_INIT_ATTR_RX_HASH, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_INIT_ATTR_XRCD,
+    IBV_QP_OPEN_ATTR_CONTEXT, IBV_QP_OPEN_ATTR_NUM, IBV_QP_OPEN_ATTR_RESERVED,
+    IBV_QP_OPEN_ATTR_TYPE, IBV_QP_OPEN_ATTR_XRCD, IBV_QPT_RAW_PACKET, IBV_QPT_XRC_RECV, ibv_ah,
+    ibv_context, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp, ibv_qp_ex, ibv_qp_init_attr,
+    ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_sge,
 };
 use rocade_emulator::{
     Feth, Lkey, MAX_TSO_HEADER, Qp, QpCap, QpType, Qpn, Rkey, SendFlags, SendOp, SendPoster,
@@ -33,10 +34,12 @@ use rocade_emulator::{
 use crate::{
     complaint::Reason,
     context::ContextObject,
+    dv::mkey::KeyChange,
     ffi::{self, Errno, ptr_verb},
     mw, post,
     qp::{self, QpObject, QpState},
     qp_attr::cap_to_c,
+    rss::{self, TableObject},
 };
 
 /// Operations of the builder that a queue pair of this type executes (WRX-01).
@@ -111,6 +114,8 @@ pub(crate) unsafe fn create(
         | IBV_QP_INIT_ATTR_XRCD
         | IBV_QP_INIT_ATTR_CREATE_FLAGS
         | IBV_QP_INIT_ATTR_MAX_TSO_HEADER
+        | IBV_QP_INIT_ATTR_IND_TABLE
+        | IBV_QP_INIT_ATTR_RX_HASH
         | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     if members & !known != 0 {
         let what = format!("comp_mask asks for {:#x} too", members & !known);
@@ -148,6 +153,10 @@ pub(crate) unsafe fn create(
         init.cap = cap_to_c(&QpCap::default());
         return Ok(qp);
     }
+    if members & IBV_QP_INIT_ATTR_IND_TABLE != 0 {
+        // SAFETY: same contract.
+        return unsafe { create_rss(init) };
+    }
     let max_tso_header = max_tso_header(init)?;
     let mut short = ibv_qp_init_attr {
         qp_context: init.qp_context,
@@ -166,6 +175,25 @@ pub(crate) unsafe fn create(
         // SAFETY: made just now, and nobody else has it.
         unsafe { QpObject::borrow(qp.cast())?.set_newer(wr_flush as *const c_void) };
     }
+    Ok(qp)
+}
+
+/// A queue pair that spreads frames over the receive work queues of a table.
+///
+/// # Safety
+/// What `init` names must be NULL or alive.
+unsafe fn create_rss(init: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp, Errno> {
+    let has_hash = init.comp_mask & IBV_QP_INIT_ATTR_RX_HASH != 0;
+    if !has_hash || init.qp_type != IBV_QPT_RAW_PACKET {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: same contract.
+    let hash = unsafe { rss::rx_hash(&init.rx_hash_conf) }?;
+    // SAFETY: same contract.
+    let table = unsafe { TableObject::borrow(init.rwq_ind_tbl) }?.inner();
+    // SAFETY: same contract.
+    let qp = unsafe { qp::spreading(init.pd, init.qp_context, table, hash) }?;
+    init.cap = cap_to_c(&QpCap::default());
     Ok(qp)
 }
 
@@ -286,6 +314,8 @@ struct StagedWr {
     dct: Option<DcRemote>,
     /// Of one that is cut into segments.
     tso: Option<Box<Segments>>,
+    /// Of one that changes an indirect memory key.
+    change: Option<Box<KeyChange>>,
 }
 
 /// What `mlx5dv_wr_set_dc_addr` was given.
@@ -346,6 +376,7 @@ impl Staged {
             srqn: None,
             dct: None,
             tso: None,
+            change: None,
         });
     }
 
@@ -442,6 +473,9 @@ impl Staged {
             flags: wr.flags | inline,
             sges,
         };
+        if let Some(change) = wr.change.as_deref() {
+            return Ok(poster.push_with(&request, change.operands()?)?);
+        }
         if let Some(to) = wr.dct {
             // SAFETY: same contract.
             let to = unsafe { post::target(to.ah, to.dctn, to.key, to.stream) }?;
@@ -493,6 +527,59 @@ unsafe fn begin(qp: *mut ibv_qp_ex, op: SendOp) {
     let flags = SendFlags::from_bits_truncate(flags).difference(SendFlags::INLINE);
     // SAFETY: same contract.
     unsafe { with_batch(qp, |_, staged| staged.begin(wr_id, flags, op)) };
+}
+
+/// Begins a change of an indirect memory key, which `make` describes. The list is in the request, and has to be.
+///
+/// # Safety
+/// As for [`with_batch`].
+//= UMU-03
+pub(crate) unsafe fn begin_change(
+    qp: *mut ibv_qp_ex,
+    make: impl FnOnce() -> Result<KeyChange, Errno>,
+) {
+    // SAFETY: same contract.
+    let flags = unsafe { (*qp).wr_flags };
+    // SAFETY: same contract.
+    unsafe { begin(qp, SendOp::Fill) };
+    let made = if SendFlags::from_bits_truncate(flags).contains(SendFlags::INLINE) {
+        make()
+    } else {
+        Err(Errno::OPNOTSUPP)
+    };
+    // SAFETY: same contract.
+    unsafe {
+        with_batch(qp, |state, staged| match (made, staged.wrs.last_mut()) {
+            (Ok(_), _) if !state.extras().umr => staged.fail(Errno::INVAL),
+            (Ok(change), Some(wr)) => wr.change = Some(Box::new(change)),
+            (Ok(_), None) => staged.fail(Errno::INVAL),
+            (Err(error), _) => staged.fail(error),
+        });
+    }
+}
+
+/// Goes on with it.
+///
+/// # Safety
+/// As for [`with_batch`].
+//= UMU-07
+pub(crate) unsafe fn go_on_with_change(
+    qp: *mut ibv_qp_ex,
+    set: impl FnOnce(&mut KeyChange) -> Result<(), Errno>,
+) {
+    // SAFETY: same contract.
+    unsafe {
+        with_batch(qp, |_, staged| {
+            let change = staged
+                .wrs
+                .last_mut()
+                .and_then(|wr| wr.change.as_deref_mut());
+            let done = change.ok_or(Errno::INVAL).and_then(set);
+            if let Err(error) = done {
+                staged.fail(error);
+            }
+        });
+    }
 }
 
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {

@@ -14,12 +14,13 @@ use rocade_abi::{
     IBV_VALUES_MASK_RAW_CLOCK, ibv_context, ibv_device_attr, ibv_device_attr_ex, ibv_gid,
     ibv_gid_entry, ibv_odp_caps, ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex,
 };
-use rocade_emulator::{DeviceAttr, GidEntry, MAX_TSO, limits};
+use rocade_emulator::{DeviceAttr, GidEntry, MAX_TSO, RSS_FIELDS, limits};
 
 use crate::{
     complaint::Reason,
     context::ContextObject,
     ffi::{self, Errno, fill, int_verb, neg_verb, to_int},
+    rss,
 };
 
 /// Completion vectors of a context.
@@ -144,6 +145,12 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         c.max_dm_size = source.max_dm_size;
         c.tso_caps.max_tso = MAX_TSO;
         c.tso_caps.supported_qpts = 1 << IBV_QPT_RAW_PACKET;
+        c.rss_caps.supported_qpts = 1 << IBV_QPT_RAW_PACKET;
+        c.rss_caps.max_rwq_indirection_tables = limits::MAX_QP;
+        c.rss_caps.max_rwq_indirection_table_size = 1 << rss::MAX_LOG_TABLE;
+        c.rss_caps.rx_hash_fields_mask = u64::from(RSS_FIELDS);
+        c.rss_caps.rx_hash_function = rss::TOEPLITZ;
+        c.max_wq_type_rq = limits::MAX_QP;
         c.raw_packet_caps = IBV_RAW_PACKET_CAP_IP_CSUM;
         // From a kbit/s, for RC.
         c.packet_pacing_caps.qp_rate_limit_min = 1;

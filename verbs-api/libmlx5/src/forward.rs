@@ -4,7 +4,10 @@ use std::{ffi::c_int, ptr, sync::OnceLock};
 
 use rocade_abi::{
     ROCADE_MLX5_VERSION, ibv_ah, ibv_context, ibv_device, ibv_qp, ibv_qp_ex, ibv_qp_init_attr_ex,
-    mlx5::{mlx5dv_context, mlx5dv_context_attr, mlx5dv_qp_ex, mlx5dv_qp_init_attr},
+    mlx5::{
+        mlx5dv_context, mlx5dv_context_attr, mlx5dv_mkey, mlx5dv_mkey_init_attr, mlx5dv_qp_ex,
+        mlx5dv_qp_init_attr,
+    },
     rocade_mlx5_ops,
 };
 
@@ -65,6 +68,12 @@ forward! {
     ) -> *mut mlx5dv_qp_ex, else ptr::null_mut();
     mlx5dv_dci_stream_id_reset = dci_stream_id_reset(
         qp: *mut ibv_qp, stream_id: u16
+    ) -> c_int, else libc::EOPNOTSUPP;
+    mlx5dv_create_mkey = create_mkey(
+        attr: *mut mlx5dv_mkey_init_attr
+    ) -> *mut mlx5dv_mkey, else ptr::null_mut();
+    mlx5dv_destroy_mkey = destroy_mkey(
+        mkey: *mut mlx5dv_mkey
     ) -> c_int, else libc::EOPNOTSUPP;
     mlx5dv_map_ah_to_qp = map_ah_to_qp(
         ah: *mut ibv_ah, qp_num: u32

@@ -1,6 +1,6 @@
 //! Drop-in `libmlx5.so.1`: programs link with it for what only mlx5 devices can do.
 //! `mlx5dv_is_supported` says yes to devices that were given the identity of one (`identity` in the configuration), so that
-//! nobody takes another for one whose queues may be written directly. Dynamic connections are offered; every other function fails
+//! nobody takes another for one whose queues may be written directly. Dynamic connections and indirect memory keys are offered; every other function fails
 //! with `EOPNOTSUPP`.
 //!
 //! The engine is in `libibverbs.so.1`. The exported symbols are listed in `exports.tsv`.

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use rocade_wire::Qpn;
 
 use super::super::faults::FaultNews;
-use super::super::fdpass;
 use super::super::protocol::{
     Ends, MAX_LEN, ProtocolError, Request, Response, TargetNews, VERSION, version_of, with_version,
 };
@@ -15,6 +14,7 @@ use super::super::sys::{self, HangupWatch};
 use super::super::will::Will;
 use super::super::{BrokerError, RefusalCode};
 use super::{ANSWER_TIMEOUT, Share, Stop, StopOutcome};
+use crate::fdpass;
 use crate::link::LocalAddr;
 use crate::link::shm::ChannelOffer;
 use crate::steering::Slot;

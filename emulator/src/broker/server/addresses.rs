@@ -4,9 +4,10 @@ use std::collections::btree_map::Entry;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use super::super::SlotStatus;
 use super::super::group::{Group, RestoreError};
 use super::super::protocol::{RefusalCode, Response, SOCKETS_AT_ONCE};
-use super::super::{SlotStatus, effective_uid};
+use super::super::sys::effective_uid;
 use super::requests::Refusal;
 use super::{Client, LOOK_AGAIN, Pending, Server};
 use crate::link::claim::{Claim, ClaimError};

@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 
 use socket2::Socket;
 
-use super::super::fdpass::{self, Peer};
 use super::super::protocol::{MAX_LEN, RefusalCode, Response, VERSION, with_version};
-use super::super::{effective_uid, sys};
+use super::super::sys::{self, effective_uid};
 use super::faults::ClientFaults;
 use super::will::Deposit;
 use super::{LOOK_AGAIN, Pending, Server};
+use crate::fdpass::{self, Peer};
 use crate::steering::Slot;
 
 /// Most connections at a time: a client for each slot, and some that ask for the status.

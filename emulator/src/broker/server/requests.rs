@@ -8,12 +8,13 @@ use super::super::protocol::{
     MAX_LEN, ProtocolError, RefusalCode, Request, Response, VERSION, version_of,
 };
 use super::super::slots::Resumed;
-use super::super::{AddressStatus, BrokerStatus, ServiceStatus, SlotStatus, fdpass};
+use super::super::{AddressStatus, BrokerStatus, ServiceStatus, SlotStatus};
 use super::Server;
 use super::connections::{NO_DESCRIPTORS, means_no_descriptor};
 use super::will::Deposit;
 use crate::cm::port_range;
 use crate::cm::services::Binding;
+use crate::fdpass;
 use crate::random;
 use crate::steering::Slot;
 

@@ -6,7 +6,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use libc::{c_int, socklen_t};
 
-use super::protocol::MAX_FDS;
+/// Most file descriptors that come with one message.
+pub(crate) const MAX_FDS: usize = 64;
 
 /// Room for [`MAX_FDS`] descriptors in a control message, headers included.
 const CONTROL_LEN: usize = 64 + MAX_FDS * size_of::<RawFd>();
@@ -258,6 +259,6 @@ mod tests {
         let (a, _b) = pair();
         let peer = peer(a.as_fd()).unwrap();
         assert_eq!(peer.pid, std::process::id());
-        assert_eq!(peer.uid, super::super::effective_uid());
+        assert_eq!(peer.uid, crate::sys::effective_uid());
     }
 }

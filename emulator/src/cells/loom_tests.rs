@@ -1,0 +1,168 @@
+//! Queues that threads meet at: shared receives and the CQs that owe their slots, XRC queues that end in a message,
+//! events that wait for company.
+
+use loom::thread;
+use rocade_transport::{
+    Completion, PdTag, PostError, ReceiveDomain, SharedReceives, Srqn, Time, WcStatus,
+};
+use std::sync::Arc;
+
+use super::cq_ring::test_completion;
+use super::*;
+use crate::config::EngineConfig;
+use crate::hca::Hca;
+use crate::steering::Slot;
+use crate::sys;
+
+const PD: PdTag = PdTag(3);
+const PERIOD_NS: u64 = 1_000;
+
+struct Device {
+    events: Arc<AsyncEvents>,
+    agenda: Arc<Agenda>,
+}
+
+impl Device {
+    fn new() -> Self {
+        let config = EngineConfig::simulated(1);
+        let device = config.devices.into_iter().next().expect("a device");
+        let hca = Arc::new(Hca::new(device, 0));
+        let bell = sys::eventfd().expect("a descriptor");
+        Self {
+            events: Arc::new(AsyncEvents::new(hca).expect("a queue")),
+            agenda: Arc::new(Agenda::new(Arc::new(bell))),
+        }
+    }
+
+    fn cq(&self, channel: Option<Arc<ChannelInner>>) -> Arc<CqInner> {
+        let (events, agenda) = (Arc::clone(&self.events), Arc::clone(&self.agenda));
+        CqInner::new(events, agenda, channel, 0, CqRing::new(4, false))
+    }
+
+    /// A queue with room for one receive, which is there.
+    fn srq(&self, xrc: Option<(&Arc<Domain>, &Arc<CqInner>)>) -> Arc<SrqInner> {
+        let number = SrqNumbers::new(Slot::EMBEDDED)
+            .allocate()
+            .expect("a number");
+        let core = rocade_transport::Srq::new(PD, 1, 1);
+        let xrc = xrc.map(|(domain, cq)| (Arc::clone(domain), Arc::clone(cq)));
+        let srq = SrqInner::new(Arc::clone(&self.events), number, 0, PD, core, xrc);
+        assert_eq!(srq.lock().post(1, &[]), Ok(()));
+        srq
+    }
+}
+
+fn completion(srqn: Srqn) -> Completion {
+    Completion {
+        srqn,
+        ..test_completion(1, false, WcStatus::Success)
+    }
+}
+
+/// Whoever has taken the completion of a shared receive has room for the next one.
+//= RC-WQE-03 type=test
+#[test]
+fn loom_a_shared_receive_that_was_polled_has_freed_its_slot() {
+    loom::model(|| {
+        let device = Device::new();
+        let cq = device.cq(None);
+        let srq = device.srq(None);
+        let packet = {
+            let (srq, cq) = (Arc::clone(&srq), Arc::clone(&cq));
+            thread::spawn(move || {
+                assert!(srq.take().is_some());
+                let done = completion(srq.srqn());
+                assert_eq!(srq.add_completions(&cq, [done].iter(), &mut 0), 0);
+            })
+        };
+        let poll_and_post = || {
+            if cq.take(1, &mut |_, _| {}) == 0 {
+                return false;
+            }
+            let mut core = srq.lock();
+            assert_eq!(core.post(2, &[]), Err(PostError::QueueFull));
+            assert!(srq.reclaim_slots(&mut core));
+            assert_eq!(core.post(2, &[]), Ok(()));
+            true
+        };
+        let early = poll_and_post();
+        packet.join().unwrap();
+        assert!(early || poll_and_post());
+        assert!(!srq.reclaim_slots(&mut srq.lock()), "each once");
+    });
+}
+
+/// An XRC queue that ends while a message takes a receive of it is kept until that has completed, and no longer.
+//= XRC-05 type=test
+#[test]
+fn loom_an_xrc_queue_ends_with_its_last_message() {
+    loom::model(|| {
+        let device = Device::new();
+        let (cq, domain) = (device.cq(None), domain());
+        let srq = device.srq(Some((&domain, &cq)));
+        let (srqn, weak) = (srq.srqn(), Arc::downgrade(&srq));
+        let message = {
+            let domain = Arc::clone(&domain);
+            thread::spawn(move || {
+                let taken = domain.find(srqn).and_then(|queue| queue.take());
+                if taken.is_some() {
+                    let done = completion(srqn);
+                    assert_eq!(domain.complete(srqn, [done].iter(), &mut 0), 0);
+                }
+                taken.is_some()
+            })
+        };
+        assert!(srq.end());
+        let was_alive = srq.is_alive();
+        drop(srq);
+        assert!(!was_alive && domain.find(srqn).is_none());
+        let taken = message.join().unwrap();
+        assert!(weak.upgrade().is_none(), "nobody needs it any more");
+        assert!(taken || cq.is_empty());
+        assert!(!cq.is_in_use());
+    });
+}
+
+fn domain() -> Arc<Domain> {
+    let new = XrcdInitAttr::default();
+    Domains::default().open(0, new).expect("one of its own")
+}
+
+/// An event that waits comes: with enough completions, or when its time is up, and once.
+//= CQ-10 type=test
+#[test]
+fn loom_an_event_that_waits_comes_once() {
+    for completions in [1, 2] {
+        loom::model(move || {
+            let device = Device::new();
+            let channel = Arc::new(ChannelInner::new(EventQueue::new().expect("a queue")));
+            let cq = device.cq(Some(Arc::clone(&channel)));
+            cq.moderate(2, PERIOD_NS, Time::ZERO);
+            assert!(cq.arm(false));
+            let engine = {
+                let cq = Arc::clone(&cq);
+                thread::spawn(move || {
+                    for _ in 0..completions {
+                        let done = completion(Srqn::NONE);
+                        cq.add([done].iter(), &mut 0, |_, _| {});
+                    }
+                })
+            };
+            let look = || {
+                let due = Time::from_ns(PERIOD_NS);
+                for cq in device.agenda.take_events(due) {
+                    cq.raise_due_event(due);
+                }
+            };
+            look();
+            engine.join().unwrap();
+            look();
+            let mut count = 0;
+            while channel.events.pop(|_| ()).expect("it blocks").is_some() {
+                count += 1;
+            }
+            assert_eq!(count, 1);
+            cq.end();
+        });
+    }
+}
