@@ -41,15 +41,9 @@ pub use engine::{Engine, EngineCounters};
 pub use error::VerbsError;
 pub use hca::{DeviceAttr, DeviceFacts, DeviceInfo, GidEntry, PortAttr, PortFacts, limits};
 pub use objects::{
-<<<<<<< HEAD
     Advice, Ah, CompChannel, Connection, Context, Cq, CqInitAttr, CrossChannel, Datagram, DciInit,
-    DctInitAttr, Dm, Flow, Mr, Mw, Pd, Qp, QpInitAttr, RecvPoster, Rereg, ReregFlags, SendPoster,
-    Srq, SrqInitAttr, SrqPoster, ToDct, Xrcd,
-=======
-    Advice, Ah, CompChannel, Connection, Context, Cq, CqInitAttr, Datagram, DciInit, DctInitAttr,
-    Dm, Flow, Mr, Mw, Pd, Qp, QpInitAttr, RecvPoster, Rereg, ReregFlags, RxHash, SendPoster, Srq,
-    SrqInitAttr, SrqPoster, ToDct, Wq, WqState, Xrcd,
->>>>>>> main
+    DctInitAttr, Dm, Flow, Mr, Mw, Pd, Qp, QpInitAttr, RecvPoster, Rereg, ReregFlags, RxHash,
+    SendPoster, Srq, SrqInitAttr, SrqPoster, ToDct, Wq, WqState, Xrcd,
 };
 pub use raw::{
     EthFields, FlowAttr, FlowKind, FlowSpec, Ipv4Fields, Ipv6Fields, MAX_FLOW_SPECS, Masked,

@@ -337,7 +337,7 @@ impl LocalData {
     }
 
     /// Takes over a copy of inline data.
-    fn set_inline(&mut self, data: &[u8]) {
+    pub(crate) fn set_inline(&mut self, data: &[u8]) {
         let mut bytes = [0; SHORT_INLINE];
         *self = match (bytes.get_mut(..data.len()), u8::try_from(data.len())) {
             (Some(room), Ok(len)) => {

@@ -19,11 +19,7 @@ use rocade_wire::Qpn;
 use super::EngineInner;
 use super::handover::Driver;
 use crate::cells::{CqInner, QpCore, QpInner, Why};
-<<<<<<< HEAD
-use crate::figures::{LEAVE_NS, MAX_CHAIN};
-=======
-use crate::figures::{LEAVE_NS, MAX_HOLDING};
->>>>>>> main
+use crate::figures::{LEAVE_NS, MAX_CHAIN, MAX_HOLDING};
 use crate::memory::MemGuard;
 
 /// Who looks at the agenda, and when.

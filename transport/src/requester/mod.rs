@@ -390,38 +390,17 @@ impl Requester {
         {
             return Err(PostError::UnsupportedOpcode);
         }
-<<<<<<< HEAD
-        //= ATM-05
-        let atomic_len = wr.op.atomic_len();
-        if let Some(len) = atomic_len {
-            //= XAT-07
-            if total < u64::from(len) {
-                return Err(PostError::AtomicBuffer);
-            }
-            //= XAW-08
-            if let SendOp::Masked { log_size, .. } = wr.op
-                && !(self.extended && masked::is_size(log_size))
-            {
-                return Err(PostError::UnsupportedOpcode);
-            }
-        }
-        //= RC-WQE-03
-        if self.used >= self.limits.max_wr {
-            //= XCH-06
-            let counts = self.cross.as_ref().is_none_or(|cross| cross.counts_slots);
-            if counts || self.sq.len() >= self.limits.max_wr as usize {
-                return Err(PostError::QueueFull);
-            }
-        }
+        //= XCH-06
+        let used = match &self.cross {
+            Some(cross) if !cross.counts_slots => u32::try_from(self.sq.len()).unwrap_or(u32::MAX),
+            _ => self.used,
+        };
+        let total = self.limits.admit(wr, inline, used)?;
         if let Some(gate) = self.cross.as_ref().and_then(|cross| cross.gate.as_ref()) {
             gate.note_posted();
         }
-        let len = atomic_len.unwrap_or_else(|| u32::try_from(total).unwrap_or(u32::MAX));
-=======
-        let total = self.limits.admit(wr, inline, self.used)?;
         let total_len = || u32::try_from(total).unwrap_or(u32::MAX);
         let len = wr.op.atomic_len().unwrap_or_else(total_len);
->>>>>>> main
         // Filled in where it stays: to make it elsewhere and move it takes longer than the rest.
         self.used += 1;
         self.sq.push_back(SendWqe::EMPTY);
