@@ -5,6 +5,7 @@
 //! which a thread can be cancelled, and we are called with locks held.
 
 use std::ffi::c_int;
+use std::fmt;
 use std::io;
 use std::mem::{self, MaybeUninit};
 use std::ops::Range;
@@ -108,8 +109,13 @@ pub(crate) struct PacketSocket {
 }
 
 /// A buffer for one frame.
-#[derive(Debug)]
 pub(crate) struct FrameBuffer(Box<[u8]>);
+
+impl fmt::Debug for FrameBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FrameBuffer").finish_non_exhaustive()
+    }
+}
 
 impl Default for FrameBuffer {
     fn default() -> Self {

@@ -1,8 +1,8 @@
 //! Queue pairs: built, then connected, then used.
 
 use rocade_emulator::{
-    AccessFlags, Completion, Connection, Counters, Gid, Mtu, Psn, Qp, QpAttr, QpAttrMask, QpCap,
-    QpInitAttr, QpState, QpType, Qpn, Sge,
+    AccessFlags, Completion, Connection, Counters, CrossChannel, Gid, Mtu, Psn, Qp, QpAttr,
+    QpAttrMask, QpCap, QpInitAttr, QpState, QpType, Qpn, Sge,
 };
 
 use crate::completion::CompletionQueue;
@@ -25,6 +25,7 @@ pub struct QueuePairBuilder<'a> {
     access: AccessFlags,
     psn: Option<Psn>,
     qp_type: QpType,
+    pub(crate) cross: Option<CrossChannel>,
 }
 
 impl<'a> QueuePairBuilder<'a> {
@@ -50,6 +51,7 @@ impl<'a> QueuePairBuilder<'a> {
             access,
             psn: None,
             qp_type: QpType::Rc,
+            cross: None,
         }
     }
 
@@ -157,6 +159,9 @@ impl<'a> QueuePairBuilder<'a> {
             sq_sig_all: false,
             cookie: 0,
         })?;
+        if let Some(how) = self.cross {
+            qp.take_part(how)?;
+        }
         UnconnectedQueuePair::new(context, qp, self.gid_index, self.access, self.psn)
     }
 }
@@ -328,6 +333,10 @@ impl QueuePair {
             ..QpAttr::default()
         };
         Ok(self.qp.modify(&attr, QpAttrMask::STATE)?)
+    }
+
+    pub(crate) const fn raw(&self) -> &Qp {
+        &self.qp
     }
 
     /// Its number.
