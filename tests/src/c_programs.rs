@@ -1,6 +1,6 @@
 //! C programs, compiled against the installed headers, run with the built libraries.
 //!
-//! A program has several cases, chosen by its first argument; [`c_programs!`](crate::c_programs) makes a test of each.
+//! A program has several cases, chosen by its first argument; [`c_programs!`](crate::c_programs!) makes a test of each.
 
 use std::{
     os::unix::fs::symlink,

@@ -1,7 +1,7 @@
 //! What the integration tests of Rocade share.
 //!
 //! * [`harness`]: unmodified verbs programs as processes on Rocade, and the rxe guest;
-//! * [`c_programs`]: programs in C, compiled against the headers of the distribution;
+//! * [`mod@c_programs`]: programs in C, compiled against the headers of the distribution;
 //! * [`sim`]: reliable connections over a bad network in virtual time;
 //! * [`mod@skip`]: tests that cannot run on this machine say why.
 

@@ -26,7 +26,7 @@
 //! Without a specification there is one device per interface that is up and has an address:
 //! `rocade0`, `rocade1`, ... by interface index, interfaces with only link-local addresses after
 //! the others, loopback last. The GID table of a device lists its IPv4 addresses first, then
-//! IPv6, then link-local IPv6 (whose scope id is [`DeviceConfig::ifindex`]). So GID index 0 is
+//! IPv6, then link-local IPv6 (whose scope id is [`PortConfig::ifindex`]). So GID index 0 is
 //! IPv4 wherever there is IPv4; `lo` has 127.0.0.1 at index 0 and ::1 at index 1. A specification
 //! puts the addresses in the order in which it names them: `rocade0=::1,127.0.0.1` turns that
 //! around, and `rocade0=127.0.0.2` gives a device with only that address (all of 127.0.0.0/8 is
