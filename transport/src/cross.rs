@@ -73,12 +73,13 @@ impl Gate {
     }
 }
 
-/// How a send queue takes part in such operations.
+/// How a queue takes part in such operations.
 #[derive(Clone, Debug)]
 pub(crate) struct Cross {
     /// It executes only what was released to it.
     pub(crate) gate: Option<Arc<Gate>>,
-    /// Its slots are in use until the application has taken their completions; else until they are executed (XCH-06).
+    /// Its slots are in use until the application has taken their completions; else until they are executed, or a message has
+    /// taken them (XCH-06).
     pub(crate) counts_slots: bool,
 }
 

@@ -17,8 +17,6 @@ struct Run {
 /// The completions of one queue that its QP has not seen taken.
 #[derive(Debug, Default)]
 pub(super) struct PendingSlots {
-    /// Nobody asks for them (XCH-06).
-    ignored: bool,
     runs: VecDeque<Run>,
 }
 
@@ -30,7 +28,6 @@ impl PendingSlots {
             Some(run) if run.each == slots && run.first + u64::from(run.count) == number => {
                 run.count += 1;
             }
-            _ if self.ignored => {}
             _ => self.runs.push_back(Run {
                 first: number,
                 count: 1,
@@ -54,11 +51,6 @@ impl PendingSlots {
             self.runs.pop_front();
         }
         slots
-    }
-
-    /// Nobody is going to ask.
-    pub(super) const fn ignore(&mut self) {
-        self.ignored = true;
     }
 
     /// The completions were removed from the CQ.

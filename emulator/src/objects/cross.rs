@@ -92,11 +92,11 @@ impl Qp {
             send,
             recv,
         };
-        if inner.manage(part, managed) {
-            Ok(())
-        } else {
-            Err(VerbsError::InvalidArgument("said before"))
+        if self.owner().cross.set(Box::new(part)).is_err() {
+            return Err(VerbsError::InvalidArgument("said before"));
         }
+        inner.manage(managed);
+        Ok(())
     }
 }
 
@@ -166,7 +166,7 @@ impl SendPoster<'_> {
     ) -> Result<(), VerbsError> {
         self.check_master()?;
         //= XCE-07
-        let part = qp.inner().cross();
+        let part = qp.owner().cross.get();
         let queue = part.and_then(|part| match is_recv {
             true => part.recv.as_ref(),
             false => part.send.as_ref(),
@@ -216,11 +216,8 @@ impl SendPoster<'_> {
     }
 
     fn check_master(&self) -> Result<(), VerbsError> {
-        let is_master = self
-            .owner()
-            .inner
-            .cross()
-            .is_some_and(|part| part.is_master);
+        let cross = self.owner().cross.get();
+        let is_master = cross.is_some_and(|part| part.is_master);
         if is_master { Ok(()) } else { Err(NO_MASTER) }
     }
 }

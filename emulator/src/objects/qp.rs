@@ -1,8 +1,8 @@
 //! Queue pairs.
 
 use std::net::{IpAddr, UdpSocket};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
 use rocade_transport::{
     AddressVector, AlternateContext, Cause, Counters, ModifyContext, QpAttr, QpAttrMask, QpCap,
@@ -17,7 +17,9 @@ use super::pd::{Pd, PdInner};
 use super::poster::{RecvPoster, SendPoster};
 use super::srq::Srq;
 use super::xrcd::{Xrcd, XrcdInner};
-use crate::cells::{AckCounter, Hold, Path, QpInner, QpParts, SrqInner, TargetParts, Uplink};
+use crate::cells::{
+    AckCounter, CrossPart, Hold, Path, QpInner, QpParts, SrqInner, TargetParts, Uplink,
+};
 use crate::engine::{Driver, EngineInner};
 use crate::error::VerbsError;
 use crate::hca::{Hca, Port, limits};
@@ -74,6 +76,8 @@ pub(super) struct QpOwner {
     pub(super) pd: Arc<PdInner>,
     /// Of a target, which others may have open too, and through which domain it was opened.
     hold: Option<(Arc<Hold>, Arc<XrcdInner>)>,
+    /// What it has to do with cross-channel operations.
+    pub(super) cross: OnceLock<Box<CrossPart>>,
 }
 
 impl Drop for QpOwner {
@@ -165,7 +169,12 @@ impl Qp {
         hold: Option<(Arc<Hold>, Arc<XrcdInner>)>,
     ) -> Self {
         Self {
-            owner: Arc::new(QpOwner { inner, pd, hold }),
+            owner: Arc::new(QpOwner {
+                inner,
+                pd,
+                hold,
+                cross: OnceLock::new(),
+            }),
         }
     }
 
@@ -346,7 +355,7 @@ impl Qp {
         if core.qp.state() == QpState::Reset {
             core.tx.reset();
             inner.purge_completions(&mut core);
-            if let Some(cross) = inner.cross() {
+            if let Some(cross) = owner.cross.get() {
                 cross.reset();
             }
         }

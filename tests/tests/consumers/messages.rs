@@ -52,19 +52,6 @@ fn pingpong_without_a_gid_is_told_the_option() {
     assert_has(&output, &["RoCE needs a GID: -g 0"]);
 }
 
-#[test]
-fn what_is_not_offered_yet_is_said() {
-    let rig = or_skip!(Rig::loopback(
-        &[UTILS, &[("riostream", "rdmacm-utils")]].concat()
-    ));
-    let output = rig
-        .start("riostream", &Device::on("lo"), &["riostream"])
-        .finish(LIMIT)
-        .output;
-    assert_eq!(ours(&output).len(), 1, "{output}");
-    assert_has(&output, &["rsocket: ", "librdmacm"]);
-}
-
 /// A kernel driver or another program has the port.
 #[test]
 fn a_port_that_is_taken_is_said() {

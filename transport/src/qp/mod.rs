@@ -180,7 +180,10 @@ impl Qp {
             });
         }
         if let Some(RecvSource::Own(queue)) = self.recv.receives_mut() {
-            queue.set_cross(managed.recv, !managed.receives_untaken);
+            queue.set_cross(Cross {
+                gate: managed.recv,
+                counts_slots: !managed.receives_untaken,
+            });
         }
     }
 

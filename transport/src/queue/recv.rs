@@ -1,10 +1,10 @@
 //! Receive work requests.
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::sync::Arc;
 
 use super::srq::Srqn;
-use crate::cross::Gate;
+use crate::cross::{Cross, Gate};
 use crate::error::PostError;
 use crate::memory::{AccessError, Accessor, Memory, PdTag};
 use crate::wr::{LocalData, Sge};
@@ -52,10 +52,7 @@ pub(crate) struct RecvQueue {
     /// Slots in use: those of `wqes`, those that were taken, and those whose completion the application has not
     /// seen.
     used: u32,
-    /// It has only what is released to it.
-    gate: Option<Arc<Gate>>,
-    /// Slots are in use until the application has taken their completions; else until a message has taken them (XCH-06).
-    counts_slots: bool,
+    cross: Option<Box<Cross>>,
 }
 
 impl RecvQueue {
@@ -65,8 +62,7 @@ impl RecvQueue {
             limits,
             wqes: VecDeque::new(),
             used: 0,
-            gate: None,
-            counts_slots: true,
+            cross: None,
         }
     }
 
@@ -97,11 +93,12 @@ impl RecvQueue {
         //= RC-WQE-03
         if self.used >= self.limits.max_wr {
             //= XCH-06
-            if self.counts_slots || self.wqes.len() >= self.limits.max_wr as usize {
+            let counts = self.cross.as_ref().is_none_or(|cross| cross.counts_slots);
+            if counts || self.wqes.len() >= self.limits.max_wr as usize {
                 return Err(PostError::QueueFull);
             }
         }
-        if let Some(gate) = &self.gate {
+        if let Some(gate) = self.gate() {
             gate.note_posted();
         }
         self.used += 1;
@@ -149,21 +146,24 @@ impl RecvQueue {
     //= XCE-05
     #[inline]
     fn is_open(&self) -> bool {
-        let gate = self.gate.as_deref();
-        gate.is_none_or(|gate| gate.is_open(self.wqes.len()))
+        self.gate().is_none_or(|gate| gate.is_open(self.wqes.len()))
+    }
+
+    #[inline]
+    fn gate(&self) -> Option<&Gate> {
+        self.cross.as_ref()?.gate.as_deref()
     }
 
     /// It takes part in cross-channel operations.
-    pub(crate) fn set_cross(&mut self, gate: Option<Arc<Gate>>, counts_slots: bool) {
-        self.gate = gate;
-        self.counts_slots = counts_slots;
+    pub(crate) fn set_cross(&mut self, cross: Cross) {
+        self.cross = Some(Box::new(cross));
     }
 
     /// Forgets all receives.
     pub(crate) fn reset(&mut self) {
         self.wqes = VecDeque::new();
         self.used = 0;
-        if let Some(gate) = &self.gate {
+        if let Some(gate) = self.gate() {
             gate.reset();
         }
     }

@@ -225,8 +225,6 @@ pub(crate) struct Requester {
     failed: Option<WcStatus>,
     /// SQD: finish what was started, start nothing (RC-STA-06).
     draining: bool,
-    /// It is draining, or executes operations of cross-channel: each start has to be looked at.
-    is_careful: bool,
     cross: Option<Box<Cross>>,
     /// The peer understands what is not of the standard.
     extended: bool,
@@ -262,7 +260,6 @@ impl Requester {
             timed: None,
             failed: None,
             draining: false,
-            is_careful: false,
             cross: None,
             extended: false,
             window: Window::new(),
@@ -317,13 +314,11 @@ impl Requester {
 
     pub(crate) const fn set_draining(&mut self, draining: bool) {
         self.draining = draining;
-        self.is_careful = draining || self.cross.is_some();
     }
 
     /// It takes part in cross-channel operations.
     pub(crate) fn set_cross(&mut self, cross: Cross) {
         self.cross = Some(Box::new(cross));
-        self.is_careful = true;
     }
 
     /// May the next WQE be started, for all that concerns its place?
@@ -349,8 +344,7 @@ impl Requester {
             Some(last) => self.cursor == last.end_psn(),
             None => true,
         };
-        let may_start =
-            self.started < self.sq.len() && (!self.is_careful || self.draining || self.may_start());
+        let may_start = self.started < self.sq.len() && (self.draining || self.may_start());
         !all_sent || may_start || self.failed.is_some()
     }
 
@@ -501,7 +495,6 @@ impl Requester {
             if let Some(gate) = &cross.gate {
                 gate.reset();
             }
-            self.is_careful = true;
             self.cross = Some(cross);
         }
     }

@@ -174,7 +174,7 @@ impl Requester {
         tx: &mut TxBuffer,
     ) -> bool {
         debug_assert_eq!(self.cursor, self.next_new);
-        if self.is_careful {
+        if self.draining || self.cross.is_some() {
             return false;
         }
         let Some(wqe) = self.sq.get_mut(self.started) else {

@@ -219,7 +219,7 @@ pub(crate) unsafe extern "C" fn ibv_exp_post_task(
             break 0;
         };
         // SAFETY: by contract with the requests and objects that they name.
-        let failed = unsafe { post(context, task) };
+        let failed = unsafe { exp_post_task(context, task) };
         if failed != 0 {
             break failed;
         }
@@ -236,7 +236,7 @@ pub(crate) unsafe extern "C" fn ibv_exp_post_task(
 
 /// # Safety
 /// What `task` names must be readable, or live.
-unsafe fn post(context: *mut ibv_context, task: &ibv_exp_task) -> c_int {
+unsafe fn exp_post_task(context: *mut ibv_context, task: &ibv_exp_task) -> c_int {
     let checked = int_verb(|| {
         // SAFETY: by contract NULL, which is refused, or a live queue pair.
         let object = unsafe { QpObject::borrow(task.item.qp.cast()) }?;
