@@ -6,8 +6,10 @@
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
@@ -224,8 +226,18 @@ unsafe extern "C-unwind" {
 /// Waiting for it is what a blocking read(2) is to signals: it goes on after a handler with
 /// `SA_RESTART` and fails after another, which poll(2) does always. And it is what a verb that can be
 /// cancelled needs: a thread that ends in it has taken nothing away.
+///
+/// Programs end an event channel while a thread of theirs waits at it (rping does), which then waits for ever, as in read(2) of
+/// a descriptor that is closed. So what a thread waits at is never taken from under it.
 #[derive(Debug)]
-pub(crate) struct Gate(Box<UnsafeCell<libc::sem_t>>);
+pub(crate) struct Gate(ManuallyDrop<Box<Place>>);
+
+#[derive(Debug)]
+struct Place {
+    semaphore: UnsafeCell<libc::sem_t>,
+    /// Threads that wait, and those that were cancelled in it.
+    waiting: AtomicU32,
+}
 
 // SAFETY: a semaphore is made for several threads; the functions synchronise.
 unsafe impl Send for Gate {}
@@ -236,9 +248,11 @@ impl Gate {
     /// A closed one.
     pub(crate) fn new() -> io::Result<Self> {
         // SAFETY: a sem_t is plain data, for which zero is a value until it is initialised below.
-        let gate = Self(Box::new(UnsafeCell::new(unsafe { std::mem::zeroed() })));
+        let semaphore = UnsafeCell::new(unsafe { std::mem::zeroed() });
+        let waiting = AtomicU32::new(0);
+        let gate = Self(ManuallyDrop::new(Box::new(Place { semaphore, waiting })));
         // SAFETY: the place stays where it is, and nobody else knows it yet.
-        let result = unsafe { libc::sem_init(gate.0.get(), 0, 0) };
+        let result = unsafe { libc::sem_init(gate.0.semaphore.get(), 0, 0) };
         if result < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -248,13 +262,13 @@ impl Gate {
     /// Lets one more through.
     pub(crate) fn open(&self) {
         // SAFETY: an initialised semaphore. Fails where the counter would overflow: it is open then.
-        unsafe { libc::sem_post(self.0.get()) };
+        unsafe { libc::sem_post(self.0.semaphore.get()) };
     }
 
     /// Lets one less through; false where it is closed already.
     pub(crate) fn close(&self) -> bool {
         // SAFETY: an initialised semaphore.
-        unsafe { libc::sem_trywait(self.0.get()) == 0 }
+        unsafe { libc::sem_trywait(self.0.semaphore.get()) == 0 }
     }
 
     /// Waits until it is open, and leaves it so.
@@ -263,8 +277,10 @@ impl Gate {
     /// `Interrupted` by a signal whose handler does not restart system calls.
     pub(crate) fn wait(&self) -> io::Result<()> {
         // Nothing here may have to be dropped when the thread is cancelled.
+        self.0.waiting.fetch_add(1, Ordering::SeqCst);
         // SAFETY: an initialised semaphore.
-        let result = unsafe { sem_wait(self.0.get()) };
+        let result = unsafe { sem_wait(self.0.semaphore.get()) };
+        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
         if result < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -275,8 +291,13 @@ impl Gate {
 
 impl Drop for Gate {
     fn drop(&mut self) {
-        // SAFETY: initialised, and nobody waits: they would have a reference.
-        unsafe { libc::sem_destroy(self.0.get()) };
+        if self.0.waiting.load(Ordering::SeqCst) > 0 {
+            return;
+        }
+        // SAFETY: initialised, and nobody waits.
+        unsafe { libc::sem_destroy(self.0.semaphore.get()) };
+        // SAFETY: dropped once, here, and not used afterwards.
+        unsafe { ManuallyDrop::drop(&mut self.0) };
     }
 }
 

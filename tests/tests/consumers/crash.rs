@@ -109,12 +109,12 @@ fn eight_pairs_and_a_death(rig: &Rig) {
         let server = pair.start_server(rig, port);
         others.push((server, pair.start_client(rig, "127.0.0.1", port)));
     }
+    let victim = EndlessPair::start(rig);
+    // The last one: it may be done before anything else starts, and its slots are free then.
     let pair = Pingpong::new(&["-c", "-s", "65536", "-n", "2000"]);
     let port = free_port();
     let server = pair.start_server(rig, port);
     others.push((server, pair.start_client(rig, "127.0.0.1", port)));
-    let victim = EndlessPair::start(rig);
-
     let mut in_use = BTreeSet::new();
     for (_, client) in &mut others {
         let output = client.wait_until("address of the peer", LIMIT, |client| {

@@ -19,6 +19,7 @@ static PROGRAMS: Programs = Programs::new(
 rocade_tests::c_programs! {
     PROGRAMS;
     calls:
+        a_channel_ends_under_a_waiter,
         enhanced_establishment,
         //= LRC-01 type=test
         //= LRC-17 type=test

@@ -589,9 +589,50 @@ static void devices_stay_open(void)
 	finish(&ends);
 }
 
+static volatile pid_t waits_as;
+
+static void *wait_for_ever(void *channel)
+{
+	struct rdma_cm_event *event;
+	waits_as = (pid_t)syscall(SYS_gettid);
+	rdma_get_cm_event(channel, &event);
+	CHECK(!"there was no event");
+	return NULL;
+}
+
+static void do_nothing(int number)
+{
+	(void)number;
+}
+
+/* rping ends its channel while its thread waits there: that thread goes on waiting, whatever becomes of the memory. */
+static void a_channel_ends_under_a_waiter(void)
+{
+	struct sigaction action = { .sa_handler = do_nothing, .sa_flags = SA_RESTART };
+	CHECK_INT(sigaction(SIGUSR1, &action, NULL), 0);
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	CHECK(channel);
+	pthread_t thread;
+	CHECK_INT(pthread_create(&thread, NULL, wait_for_ever, channel), 0);
+	while (!waits_as)
+		sched_yield();
+	wait_until_asleep(waits_as);
+	rdma_destroy_event_channel(channel);
+	/* Somebody else has the memory now. */
+	for (int i = 0; i < 4096; i++) {
+		size_t length = 8 + i % 512;
+		memset(malloc(length), 0xff, length);
+	}
+	for (int i = 0; i < 100; i++) {
+		CHECK_INT(pthread_kill(thread, SIGUSR1), 0);
+		wait_until_asleep(waits_as);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
+		{ "a_channel_ends_under_a_waiter", a_channel_ends_under_a_waiter },
 		{ "enhanced_establishment", enhanced_establishment },
 		{ "addresses_of_infiniband", addresses_of_infiniband },
 		{ "a_path_from_elsewhere", a_path_from_elsewhere },
