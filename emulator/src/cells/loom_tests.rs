@@ -98,7 +98,7 @@ fn loom_a_shared_receive_that_was_polled_has_freed_its_slot() {
 fn loom_an_xrc_queue_ends_with_its_last_message() {
     loom::model(|| {
         let device = Device::new();
-        let (cq, domain) = (device.cq(None), domain());
+        let (cq, domain) = (device.cq(None), domain(&device));
         let srq = device.srq(Some((&domain, &cq)));
         let (srqn, weak) = (srq.srqn(), Arc::downgrade(&srq));
         let message = {
@@ -123,9 +123,11 @@ fn loom_an_xrc_queue_ends_with_its_last_message() {
     });
 }
 
-fn domain() -> Arc<Domain> {
+fn domain(device: &Device) -> Arc<Domain> {
     let new = XrcdInitAttr::default();
-    Domains::default().open(0, new).expect("one of its own")
+    Domains::default()
+        .open(&device.events, new, |_| Ok(None))
+        .expect("one of its own")
 }
 
 /// An event that waits comes: with enough completions, or when its time is up, and once.
