@@ -251,8 +251,8 @@ impl Way {
             meta: PacketMeta {
                 source: uplink.link.local(),
                 destination: path.to,
-                traffic_class: 0,
-                hop_limit: 64,
+                traffic_class: path.traffic_class,
+                hop_limit: path.hop_limit,
             },
             udp: (!shared).then_some((path.tx.source_port, 0)),
             tos: path.traffic_class,
@@ -266,7 +266,7 @@ impl Way {
     fn back(meta: PacketMeta, via: &Via) -> Self {
         let (udp, tos) = match *via {
             Via::Udp(port, ip_id, tos) => (Some((port, ip_id)), tos),
-            Via::Channel(_) => (None, 0),
+            Via::Channel(_) => (None, meta.traffic_class),
         };
         Self { meta, udp, tos }
     }
