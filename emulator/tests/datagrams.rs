@@ -94,6 +94,7 @@ fn a_queue_pair_can_write_to_itself_and_its_neighbours() {
 
 //= UD-03 type=test
 //= ENC-14 type=test
+//= QPC-05 type=test
 #[test]
 fn addresses_that_lead_nowhere_are_refused() {
     let a = Side::new("127.2.0.4", 4096);
@@ -173,6 +174,7 @@ fn a_queue_does_not_shrink_below_what_was_posted_for_it() {
 }
 
 /// Datagrams leave although their address handle is gone before they could.
+//= DST-08 type=test
 #[test]
 fn an_address_handle_may_go_before_its_datagrams() {
     let (a, b, from, to, ah) = pair("127.2.0.5", "127.2.0.6");
@@ -233,6 +235,7 @@ fn a_queue_pair_writes_to_many() {
 //= UD-05 type=test
 //= UD-09 type=test
 //= UD-10 type=test
+//= GRH-06 type=test
 #[test]
 fn what_cannot_be_taken_is_dropped_and_harms_nobody() {
     let (a, b, from, to, ah) = pair("127.2.0.9", "127.2.0.10");

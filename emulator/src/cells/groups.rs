@@ -55,6 +55,7 @@ impl Groups {
         group: Gid,
         qpn: Qpn,
     ) -> Result<bool, VerbsError> {
+        //= MC-05
         let group = group.to_ip();
         let mut joined = self.joined.lock();
         if of_address(&joined, hca, group).any(|known| known.has(qpn)) {

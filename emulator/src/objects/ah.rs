@@ -54,6 +54,7 @@ impl Ah {
     pub(super) fn new(pd: Arc<PdInner>, address: &AddressVector) -> Result<Self, VerbsError> {
         let hca = &pd.context.hca;
         //= ENC-14
+        //= QPC-05
         if !address.is_global {
             return Err(VerbsError::InvalidArgument("is_global"));
         }
@@ -150,6 +151,7 @@ impl Ah {
     ///
     /// # Errors
     /// [`VerbsError::InvalidArgument`] if it was destroyed before.
+    //= DST-08
     #[doc(alias = "ibv_destroy_ah")]
     pub fn destroy(&self) -> Result<(), VerbsError> {
         if self.inner.end() {

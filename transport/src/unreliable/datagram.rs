@@ -88,6 +88,7 @@ impl Datagrams {
         let total = GRH_LEN + len;
         if wqe.data.len() < total as u64 {
             //= UD-10
+            //= GRH-06
             counters.drop_packet(DropReason::TooLong);
             self.spare = Some(wqe);
             return Ok(());
