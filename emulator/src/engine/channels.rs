@@ -80,6 +80,7 @@ impl EngineInner {
     }
 
     /// The channel between two addresses of this process, or from one to itself: both ends are ours.
+    //= UD-15
     fn own_channel(
         &self,
         local: LocalAddr,

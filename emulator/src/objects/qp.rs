@@ -102,7 +102,7 @@ impl Qp {
         if !srq.as_ref().is_none_or(fits) {
             return Err(VerbsError::InvalidArgument("srq"));
         }
-        //= SRQ-09
+        //= SRQ-09 QPC-03
         //= XRC-12
         if srq.is_some() || is_initiator {
             (init.cap.max_recv_wr, init.cap.max_recv_sge) = (0, 0);
