@@ -54,7 +54,6 @@ impl Ah {
     pub(super) fn new(pd: Arc<PdInner>, address: &AddressVector) -> Result<Self, VerbsError> {
         let hca = &pd.context.hca;
         //= ENC-14
-        //= QPC-05
         if !address.is_global {
             return Err(VerbsError::InvalidArgument("is_global"));
         }
@@ -67,7 +66,7 @@ impl Ah {
             .gid(address.sgid_index)
             .ok_or(VerbsError::InvalidArgument("grh.sgid_index"))?;
         let (local, to) = (sgid.to_ip(), address.dgid.to_ip());
-        //= ENC-12
+        //= ENC-12 QPC-05
         if address.dgid.is_zero() || local.is_ipv4() != to.is_ipv4() {
             return Err(VerbsError::InvalidArgument("grh.dgid"));
         }
@@ -115,6 +114,7 @@ impl Ah {
     }
 
     /// The route to a QP there, for a QP of domain `pd` that is given it by `learn`.
+    //= DST-08
     pub(super) fn lead(
         &self,
         pd: &Arc<PdInner>,
@@ -151,7 +151,6 @@ impl Ah {
     ///
     /// # Errors
     /// [`VerbsError::InvalidArgument`] if it was destroyed before.
-    //= DST-08
     #[doc(alias = "ibv_destroy_ah")]
     pub fn destroy(&self) -> Result<(), VerbsError> {
         if self.inner.end() {

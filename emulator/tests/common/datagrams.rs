@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rocade_emulator::{
     AddressVector, Ah, Completion, Datagram, Gid, Qkey, Qp, QpAttr, QpAttrMask, QpCap, QpInitAttr,
-    QpState, QpType, Qpn, SendFlags, SendOp, SendWr,
+    QpState, QpType, Qpn, SendFlags, SendOp, SendWr, Srq,
 };
 
 use super::Side;
@@ -13,6 +13,10 @@ pub const QKEY: u32 = 0x1234;
 pub const GRH: usize = 40;
 
 pub fn create(side: &Side, qp_type: QpType) -> Qp {
+    create_with(side, qp_type, None)
+}
+
+pub fn create_with(side: &Side, qp_type: QpType, srq: Option<&Srq>) -> Qp {
     let cap = QpCap {
         max_send_wr: 64,
         max_recv_wr: 64,
@@ -23,7 +27,7 @@ pub fn create(side: &Side, qp_type: QpType) -> Qp {
     let init = QpInitAttr {
         send_cq: side.cq.clone(),
         recv_cq: side.cq.clone(),
-        srq: None,
+        srq: srq.cloned(),
         cap,
         qp_type,
         sq_sig_all: true,
