@@ -269,18 +269,20 @@ fn a_blackout_is_survived() {
 }
 
 fn upheaval(upheaval: Upheaval) {
-    let mut sum = Outcome::default();
-    let plan = |seed| Plan::swarm(seed, upheaval);
-    each_seed(200, plan, Plan::run, |outcome| sum.add(&outcome));
-    println!("{upheaval:?}: {sum:?}");
-    assert!(sum.short_packets > 0 || sum.done == 0);
-    // Many were stopped in the middle, unless the connection goes on. One seed alone says little.
-    let cuts_off = matches!(upheaval, Upheaval::Error | Upheaval::Destroy);
-    let one_seed = std::env::var_os("ROCADE_SEED").is_some();
-    assert!(
-        one_seed || (sum.done > 100 && (sum.cut_off > 100) == cuts_off),
-        "{sum:?}"
-    );
+    for receives in [Receives::Own, Receives::Shared, Receives::Xrc] {
+        let mut sum = Outcome::default();
+        let plan = |seed| Plan::swarm(seed, upheaval, receives);
+        each_seed(120, plan, Plan::run, |outcome| sum.add(&outcome));
+        println!("{upheaval:?}, {receives:?}: {sum:?}");
+        assert!(sum.short_packets > 0 || sum.done == 0);
+        // Many were stopped in the middle, unless the connection goes on. One seed alone says little.
+        let cuts_off = matches!(upheaval, Upheaval::Error | Upheaval::Destroy);
+        let one_seed = std::env::var_os("ROCADE_SEED").is_some();
+        assert!(
+            one_seed || (sum.done > 100 && (sum.cut_off > 100) == cuts_off),
+            "{receives:?}: {sum:?}"
+        );
+    }
 }
 
 //= RC-STA-06 type=test
