@@ -4,6 +4,7 @@ use rocade_tests::sim::each_seed;
 use rocade_tests::sim::flow::Kind;
 use rocade_tests::sim::lending::Lending;
 use rocade_tests::sim::network::Faults;
+use rocade_tests::sim::relay::{self, Relay};
 use rocade_tests::sim::scenario::{Receives, Report, Scenario};
 use rocade_tests::sim::upheaval::{Outcome, Plan, Upheaval};
 
@@ -44,6 +45,27 @@ fn what_is_lent_through_windows_is_taken_back() {
         |count| repeated += count,
     );
     assert!(repeated > 300, "the network was bad: {repeated}");
+    each_seed(100, Lending::stopping, Lending::run, |count| {
+        repeated += count
+    });
+}
+
+/// Work that is posted in advance and set off by completions alone.
+//= XCW-01 XCW-07 XCE-05 XCE-06 type=test
+#[test]
+fn queues_that_wait_for_each_other_survive_a_bad_network() {
+    let mut sum = relay::Outcome::default();
+    for stops in [false, true] {
+        let plan = |seed| Relay::swarm(seed, stops);
+        each_seed(100, plan, Relay::run, |outcome| {
+            sum.echoed += outcome.echoed;
+            sum.ended += outcome.ended;
+            sum.repeated += outcome.repeated;
+        });
+        let one_seed = std::env::var_os("ROCADE_SEED").is_some();
+        assert!(one_seed || (sum.ended > 100) == stops, "{sum:?}");
+    }
+    println!("relay: {sum:?}");
 }
 
 #[test]

@@ -11,6 +11,8 @@ mod ledger;
 pub mod lending;
 pub mod network;
 pub mod paths;
+mod queue;
+pub mod relay;
 pub mod rng;
 pub mod scenario;
 pub mod unreliable;
