@@ -33,6 +33,13 @@ pub(super) const CASES: &[Case] = &[
     Case::responder("CM-ST-12", "a-service-is-found", service),
     Case::responder("MAD-04", "of-another-class-or-version", other_class),
     Case::responder("MAD-07", "what-nobody-has-asked-for", unsolicited),
+    Case::responder("CM-ST-07", "an-unanswered-reply-is-repeated", repeats_reply),
+    Case::responder("CM-ST-07", "a-reply-is-given-up", gives_up),
+    Case::responder("CM-ST-04", "the-queue-pair-is-still-connected", stale),
+    Case::responder("CM-ST-03", "both-disconnect", both_disconnect),
+    Case::responder("CM-ST-10", "destroyed-before-it-answers", destroyed_asked),
+    Case::responder("CM-ST-10", "destroyed-while-connected", destroyed_connected),
+    Case::requester("CM-ST-10", "destroyed-while-it-asks", destroyed_asking),
     Case::requester("CM-ST-01", "asks-and-says-it-is-ready", asks),
     Case::requester("CM-ST-05", "a-repeated-reply", repeated_reply),
     Case::requester("CM-ST-09", "told-to-wait", told_to_wait),
@@ -42,6 +49,7 @@ pub(super) const CASES: &[Case] = &[
 /// Kinds of events, by the numbers of `rdma_cm_event_type`.
 const REQUEST: u32 = 4;
 const RESPONSE: u32 = 5;
+const UNREACHABLE: u32 = 7;
 const REJECTED: u32 = 8;
 const ESTABLISHED: u32 = 9;
 const DISCONNECTED: u32 = 10;
@@ -604,6 +612,143 @@ fn unsolicited(bench: &Bench<'_>) -> CaseResult {
     talk.no_event()?;
     talk.send(talk.dreq(peers, OWN_QPN))?;
     talk.event(DISCONNECTED).map(drop)
+}
+
+/// A request whose reply is repeated after a moment.
+fn impatient(talk: &Talk<'_>, retries: u8) -> CaseResult {
+    let service = talk.listen(false)?;
+    let req = Req {
+        local_response_timeout: CmTimeout::new(14),
+        max_cm_retries: retries,
+        ..talk.req(service, b"rig")
+    };
+    talk.send(CmMessage::Req(req))?;
+    talk.event(REQUEST)?;
+    talk.accept()
+}
+
+//= CM-ST-07 MAD-07 type=test
+fn repeats_reply(bench: &Bench<'_>) -> CaseResult {
+    let talk = Talk::new(bench)?;
+    impatient(&talk, 15)?;
+    let first = talk.hear_rep()?;
+    equal(talk.hear_rep()?, first, "the reply again")?;
+    talk.send(talk.rtu(first.1.local_id))?;
+    talk.event(ESTABLISHED).map(drop)
+}
+
+//= CM-ST-07 type=test
+fn gives_up(bench: &Bench<'_>) -> CaseResult {
+    let talk = Talk::new(bench)?;
+    impatient(&talk, 2)?;
+    let first = talk.hear_rep()?;
+    for _ in 0..2 {
+        equal(talk.hear_rep()?, first, "the reply again")?;
+    }
+    let event = talk.event(UNREACHABLE)?;
+    equal(event.status, -110, "status")?;
+    talk.send(talk.rtu(first.1.local_id))?;
+    talk.no_event()
+}
+
+/// A queue pair cannot have another connection: what the peer knows of the first one is out of date.
+//= CM-ST-04 type=test
+fn stale(bench: &Bench<'_>) -> CaseResult {
+    let talk = Talk::new(bench)?;
+    let peers = talk.connected()?;
+    let service = talk.listen(false)?;
+    let again = Req {
+        local_id: CommId::new(talk.id.get() ^ 0x0100_0000),
+        ..talk.req(service, b"rig")
+    };
+    let its_id = again.local_id;
+    talk.send(CmMessage::Req(again))?;
+    let (mut is_rejected, mut is_ended) = (false, false);
+    while !(is_rejected && is_ended) {
+        match talk.hear()?.1 {
+            CmMessage::Rej(rej) => {
+                let what = (rej.remote_id, rej.rejected, rej.reason.code());
+                equal(what, (its_id, Rejected::Req, 10), "rejection")?;
+                is_rejected = true;
+            }
+            CmMessage::Dreq(dreq) => {
+                equal((dreq.local_id, dreq.remote_id), (peers, talk.id), "IDs")?;
+                is_ended = true;
+            }
+            other => return fail(format!("{other} instead of a REJ and a DREQ")),
+        }
+    }
+    Ok(())
+}
+
+fn hear_dreq(talk: &Talk<'_>) -> CaseResult<(TransactionId, Dreq)> {
+    match talk.hear()? {
+        (tid, CmMessage::Dreq(dreq)) => Ok((tid, dreq)),
+        (_, other) => fail(format!("{other} instead of a DREQ")),
+    }
+}
+
+//= CM-ST-03 type=test
+fn both_disconnect(bench: &Bench<'_>) -> CaseResult {
+    let talk = Talk::new(bench)?;
+    let peers = talk.connected()?;
+    talk.done(talk.manager.disconnect())?;
+    let (_, dreq) = hear_dreq(&talk)?;
+    equal((dreq.local_id, dreq.remote_id), (peers, talk.id), "IDs")?;
+    // The two cross.
+    talk.send(talk.dreq(peers, OWN_QPN))?;
+    match talk.hear()?.1 {
+        CmMessage::Drep(drep) => {
+            equal((drep.local_id, drep.remote_id), (peers, talk.id), "IDs")?;
+        }
+        other => return fail(format!("{other} instead of a DREP")),
+    }
+    talk.event(DISCONNECTED).map(drop)
+}
+
+fn new_manager(bench: &Bench<'_>) -> CaseResult<Box<dyn PeerManager>> {
+    let manager = bench.peer().manager();
+    manager.map_err(|unable| CaseError::Skipped(unable.to_string()))
+}
+
+//= CM-ST-10 type=test
+fn destroyed_asked(bench: &Bench<'_>) -> CaseResult {
+    let mut talk = Talk::new(bench)?;
+    talk.ask(talk.listen(false)?)?;
+    talk.event(REQUEST)?;
+    talk.manager = new_manager(bench)?;
+    talk.hear_rej(Rejected::Req, RejReason::Consumer).map(drop)
+}
+
+//= CM-ST-10 type=test
+fn destroyed_connected(bench: &Bench<'_>) -> CaseResult {
+    let mut talk = Talk::new(bench)?;
+    let peers = talk.connected()?;
+    talk.manager = new_manager(bench)?;
+    let (_, dreq) = hear_dreq(&talk)?;
+    equal(
+        (dreq.local_id, dreq.remote_id, dreq.remote_qpn),
+        (peers, talk.id, talk.qpn),
+        "connection",
+    )
+}
+
+//= CM-ST-07 CM-ST-10 type=test
+fn destroyed_asking(bench: &Bench<'_>) -> CaseResult {
+    let mut talk = Talk::new(bench)?;
+    let (tid, req) = talk.asked()?;
+    talk.manager = new_manager(bench)?;
+    match talk.hear()? {
+        (told, CmMessage::Rej(rej)) => {
+            equal(told, tid, "transaction")?;
+            let ids = (rej.local_id, rej.remote_id);
+            equal(ids, (req.local_id, CommId::new(0)), "IDs")?;
+            equal(rej.reason, RejReason::Timeout, "reason")?;
+            equal(rej.info_len, 8, "length of the information")?;
+            equal(rej.timeout_guid(), Some(req.ca_guid), "GUID")
+        }
+        (_, other) => fail(format!("{other} instead of a REJ")),
+    }
 }
 
 //= CM-ST-01 type=test
