@@ -53,6 +53,9 @@ struct Siege {
     keyless: bool,
 }
 
+/// What was sent, and by whom.
+type Heard = Rc<RefCell<Vec<(NodeId, Vec<u8>)>>>;
+
 /// An initiator and a target at work, and somebody who has heard what they say.
 struct Besieged {
     fabric: Fabric,
@@ -63,7 +66,7 @@ struct Besieged {
     there: Region,
     /// Memory of the target that no request names.
     secret: Region,
-    heard: Rc<RefCell<Vec<(NodeId, Vec<u8>)>>>,
+    heard: Heard,
     posted: u64,
     ended: u64,
     added: u64,
@@ -72,7 +75,7 @@ struct Besieged {
 impl Besieged {
     fn new(seed: u64) -> Self {
         let mut fabric = Fabric::default();
-        let heard = Rc::<RefCell<Vec<_>>>::default();
+        let heard = Heard::default();
         let ears = Rc::clone(&heard);
         fabric.set_network(move |trip| {
             let bytes = trip.packet.as_bytes().to_vec();
