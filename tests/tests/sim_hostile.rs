@@ -24,7 +24,7 @@ fn each(run: fn(&Attack) -> Harm) -> Harm {
     sum
 }
 
-//= BTH-05 BTH-06 BTH-15 BTH-18 OPC-36 RC-DUP-01 type=test
+//= BTH-05 BTH-06 BTH-15 OPC-36 RC-DUP-01 type=test
 #[test]
 fn a_connection_does_not_notice_noise() {
     let harm = each(Attack::make_noise);
