@@ -33,10 +33,27 @@ pub(crate) unsafe extern "C" fn ibv_exp_post_send(
     wr: *mut ibv_exp_send_wr,
     bad_wr: *mut *mut ibv_exp_send_wr,
 ) -> c_int {
+    // SAFETY: same contract.
+    unsafe { post(qp, wr, bad_wr, false) }
+}
+
+/// Likewise, `in_turn` where it is the caller's turn to count.
+///
+/// # Safety
+/// As for [`ibv_exp_post_send`].
+pub(super) unsafe fn post(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_exp_send_wr,
+    bad_wr: *mut *mut ibv_exp_send_wr,
+    in_turn: bool,
+) -> c_int {
     let mut current = wr;
     int_data_verb(|| {
         // SAFETY: by contract a live QP.
         let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
+        //= XCT-03
+        let counts = state.extras().cross != 0 && !in_turn;
+        let _turn = counts.then(cross::turn);
         // Before the queue is locked.
         let own_key = match state.qp_type() {
             QpType::DcInitiator => state.qp().query().0.dc_key,
@@ -74,10 +91,24 @@ unsafe fn push(
     if request.comp_mask != 0 {
         return Err(Errno::INVAL.because(Reason::new("comp_mask is not 0", "")));
     }
+    // A request that says nothing of a target is none for one: what it names there is not looked at.
+    let to = || {
+        if state.qp_type() != QpType::DcInitiator {
+            return Ok(None);
+        }
+        let dc = request.dc;
+        //= DCK-02
+        let key = match dc.dct_access_key & OWN_KEY {
+            0 => dc.dct_access_key,
+            _ => own_key,
+        };
+        // SAFETY: same contract.
+        unsafe { post::target(dc.ah, dc.dct_number, key, 0) }.map(Some)
+    };
     //= XCC-01
     if request.exp_send_flags & IBV_EXP_SEND_WITH_CALC != 0 {
         // SAFETY: same contract.
-        return unsafe { cross::push_calc(poster, state, request) };
+        return unsafe { cross::push_calc(poster, state, request, to()?) };
     }
     //= XCON-02
     match request.exp_opcode {
@@ -93,27 +124,20 @@ unsafe fn push(
         IBV_EXP_WR_NOP => Ok(poster.push_nop(request.wr_id, flags(request) & !SendFlags::INLINE)?),
         IBV_EXP_WR_EXT_MASKED_ATOMIC_CMP_AND_SWP | IBV_EXP_WR_EXT_MASKED_ATOMIC_FETCH_AND_ADD => {
             // SAFETY: same contract.
-            unsafe { atomics::push(poster, state, request) }
+            unsafe { atomics::push(poster, state, request, to()?) }
         }
         // What concerns this side alone.
         IBV_WR_LOCAL_INV | IBV_WR_BIND_MW => {
             // SAFETY: same contract.
             unsafe { post::push_send(poster, state, &plain(request)) }
         }
-        _ if state.qp_type() == QpType::DcInitiator => {
-            let dc = request.dc;
-            //= DCK-02
-            let key = match dc.dct_access_key & OWN_KEY {
-                0 => dc.dct_access_key,
-                _ => own_key,
-            };
-            // SAFETY: same contract.
-            let to = unsafe { post::target(dc.ah, dc.dct_number, key, 0) }?;
-            // SAFETY: same contract.
-            unsafe { post::push_dynamic(poster, state, &plain(request), to) }
-        }
         // SAFETY: same contract.
-        _ => unsafe { post::push_send(poster, state, &plain(request)) },
+        _ => match to()? {
+            // SAFETY: same contract.
+            Some(to) => unsafe { post::push_dynamic(poster, state, &plain(request), to) },
+            // SAFETY: same contract.
+            None => unsafe { post::push_send(poster, state, &plain(request)) },
+        },
     }
 }
 
