@@ -73,7 +73,11 @@ impl Framing {
     //= XAW-02
     pub(crate) const fn own_opcode(self, operation: Operation) -> Option<Opcode> {
         let is_dc = self.base == Service::Dc.base();
-        let service = if is_dc { Service::Dc } else { Service::Manufacturer };
+        let service = if is_dc {
+            Service::Dc
+        } else {
+            Service::Manufacturer
+        };
         Opcode::of(service, operation)
     }
 

@@ -9,8 +9,8 @@ use rocade_wire::{
     DcHello, DcRespEth, Headers, NakCode, Operation, Packet, Psn, RnrTimer, Syndrome,
 };
 
-use super::lane::{Farewell, Hello, Lane, peer_at};
 use super::DciStreams;
+use super::lane::{Farewell, Hello, Lane, peer_at};
 use crate::completion::WcStatus;
 use crate::counters::DropReason;
 use crate::cross::{Cross, Gate};

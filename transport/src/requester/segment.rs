@@ -1,8 +1,6 @@
 //! From work requests to request packets (RC-SEG-*, RC-PSN-05).
 
-use rocade_wire::{
-    AtomicEth, Feth, MaskedEth, Operation, Psn, Reth, Rkey, XrcEth,
-};
+use rocade_wire::{AtomicEth, Feth, MaskedEth, Operation, Psn, Reth, Rkey, XrcEth};
 
 use super::acquaint::Asks;
 use super::rewind::RESEND_BYTES;

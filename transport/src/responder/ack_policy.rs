@@ -1,8 +1,6 @@
 //! Responses: queued in PSN order, coalesced, turned into packets (RC-ACK-*).
 
-use rocade_wire::{
-    Aeth, AtomicAckEth, CreditCode, Msn, NakCode, Operation, Psn, Rkey, Syndrome,
-};
+use rocade_wire::{Aeth, AtomicAckEth, CreditCode, Msn, NakCode, Operation, Psn, Rkey, Syndrome};
 
 use super::Responder;
 use crate::cx::Cx;

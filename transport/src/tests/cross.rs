@@ -388,7 +388,10 @@ fn what_is_read_is_computed() {
             let sum: u64 = (0..1000u64).map(|n| n * 7 % 1001).sum();
             (8, sum.to_be_bytes().to_vec())
         };
-        assert_eq!((done[0].byte_len as usize, done[0].opcode), (len, WcOpcode::RdmaRead));
+        assert_eq!(
+            (done[0].byte_len as usize, done[0].opcode),
+            (len, WcOpcode::RdmaRead)
+        );
         let after = pair.node(Side::A).mem.all(&here);
         assert_eq!(after[..5], result[..5]);
         assert_eq!(after[100..95 + len], result[5..]);
@@ -450,7 +453,10 @@ fn a_master_may_be_unreliable() {
     assert_eq!(statuses(&done), [(3, OK), (4, OK), (5, OK)]);
     assert_eq!(done[0].opcode, WcOpcode::Send);
     assert!(gate.is_open(1));
-    assert_eq!(pair.node(Side::B).mem.bytes(&there, 0..8), 42u64.to_be_bytes());
+    assert_eq!(
+        pair.node(Side::B).mem.bytes(&there, 0..8),
+        42u64.to_be_bytes()
+    );
     assert_eq!(Arc::strong_count(&until), 1, "nobody waits any more");
     // What waits is flushed like everything else.
     until.counter.store(0, Ordering::Relaxed);
@@ -467,7 +473,11 @@ fn a_master_may_be_unreliable() {
         setup.config.qp_type = QpType::Ud;
     });
     for op in [SendOp::Nop, SendOp::Wait, SendOp::Enable] {
-        let wr = SendWr { op, sges: &[], ..wr };
+        let wr = SendWr {
+            op,
+            sges: &[],
+            ..wr
+        };
         let refused = pair.try_send(Side::A, &wr);
         assert_eq!(refused, Err(PostError::UnsupportedOpcode));
     }

@@ -4,15 +4,13 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use rocade_wire::{
-    Bth, DcHello, Deth, Headers, Opcode, Operation, Psn, Qkey, Qpn, Rkey, Service,
-};
+use rocade_wire::{Bth, DcHello, Deth, Headers, Opcode, Operation, Psn, Qkey, Qpn, Rkey, Service};
 
 use super::{ALL, operations, register, register_filled, statuses, write};
 use crate::testing::{Fate, Pair, Region, Side, TestDomain, TestMemory, TestSrq};
 use crate::{
-    AccessFlags, Counters, MaskedOp, Operands, PdTag, PostError, QpAttr, QpAttrMask, QpState, QpType, SendFlags,
-    SendOp, SendWr, Sge, WcOpcode, WcStatus, Words,
+    AccessFlags, Counters, MaskedOp, Operands, PdTag, PostError, QpAttr, QpAttrMask, QpState,
+    QpType, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, Words,
 };
 
 const OK: WcStatus = WcStatus::Success;
@@ -381,7 +379,10 @@ fn results_may_be_big_endian() {
     ] {
         try_post(&mut pair, (&there, log_size), op, &[result.sge()]).unwrap();
         pair.run();
-        assert_eq!(pair.node(Side::A).mem.bytes(&result, 0..1 << log_size), expected);
+        assert_eq!(
+            pair.node(Side::A).mem.bytes(&result, 0..1 << log_size),
+            expected
+        );
     }
     try_post(&mut pair, (&there, 2), op, &[result.part(32, 8)]).unwrap();
     let (va, rkey) = (there.addr + 8, there.rkey);
@@ -389,10 +390,19 @@ fn results_may_be_big_endian() {
     pair.send(Side::A, 8, add, &[result.part(48, 8)]);
     pair.run();
     let mem = &pair.node(Side::A).mem;
-    let half = if cfg!(target_endian = "little") { 4..8 } else { 0..4 };
+    let half = if cfg!(target_endian = "little") {
+        4..8
+    } else {
+        0..4
+    };
     assert_eq!(mem.bytes(&result, 32..36), words[0].to_be_bytes()[half]);
     assert_eq!(mem.bytes(&result, 36..40), [0; 4]);
     assert_eq!(mem.bytes(&result, 48..56), words[1].to_be_bytes());
     // It stays so when the queue pair is used again.
-    pair.modify(Side::A, QpState::Reset, QpAttrMask::empty(), &QpAttr::default());
+    pair.modify(
+        Side::A,
+        QpState::Reset,
+        QpAttrMask::empty(),
+        &QpAttr::default(),
+    );
 }

@@ -13,7 +13,15 @@ static PROGRAMS: Programs = Programs::new(
     &["ibverbs"],
     rocade_symbols::verify::built_library,
     ("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
-    &["cross", "cross_more", "dc", "dc_extended", "older_xrc", "processes", "shared_xrc"],
+    &[
+        "cross",
+        "cross_more",
+        "dc",
+        "dc_extended",
+        "older_xrc",
+        "processes",
+        "shared_xrc",
+    ],
 );
 
 rocade_tests::c_programs! {

@@ -5,8 +5,8 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 use crate::{
-    Block, Calc, CalcOp, Condition, Fill, Gate, Indirect, Layout, Managed, MaskedOp, Operands, Reduction,
-    Release, Remap,
+    Block, Calc, CalcOp, Condition, Fill, Gate, Indirect, Layout, Managed, MaskedOp, Operands,
+    Reduction, Release, Remap,
 };
 
 const OK: WcStatus = WcStatus::Success;
@@ -81,7 +81,13 @@ fn masked_atomics_of_every_size() {
                     boundary: [0x80; 4],
                 });
                 wr_id += 1;
-                equipped(&mut fabric, dci, to, (wr_id, op, add), &[result.part(0, 32)]);
+                equipped(
+                    &mut fabric,
+                    dci,
+                    to,
+                    (wr_id, op, add),
+                    &[result.part(0, 32)],
+                );
             }
         }
         fabric.run();
@@ -168,7 +174,16 @@ fn operations_of_this_side_take_their_turn() {
     let gone = WcStatus::LocProtErr;
     assert_eq!(
         done(&mut fabric, dci),
-        [(1, OK), (2, OK), (3, OK), (5, OK), (4, OK), (6, OK), (8, OK), (9, gone)]
+        [
+            (1, OK),
+            (2, OK),
+            (3, OK),
+            (5, OK),
+            (4, OK),
+            (6, OK),
+            (8, OK),
+            (9, gone)
+        ]
     );
     for n in 0..2 {
         let bytes = fabric.node(dcts[n]).mem.bytes(&there[n], 0..32);
@@ -202,7 +217,10 @@ fn an_initiator_may_be_a_master() {
     fabric.node_mut(dci).qp.manage(Managed::default());
     let here = region(&fabric, dci, 64);
     let there = [0, 1].map(|n| region(&fabric, dcts[n], 64));
-    fabric.node(dci).mem.fill(&here, 0, &[40u64, 2].map(u64::to_be_bytes).concat());
+    fabric
+        .node(dci)
+        .mem
+        .fill(&here, 0, &[40u64, 2].map(u64::to_be_bytes).concat());
     let numbers = [5u64, 6, 7].map(u64::to_be_bytes).concat();
     fabric.node(dcts[1]).mem.fill(&there[1], 32, &numbers);
     let (flag, gate) = (Arc::new(Flag::default()), Arc::new(Gate::default()));
@@ -233,8 +251,14 @@ fn an_initiator_may_be_a_master() {
     let rest = [2, 3, 4, 5, 6].map(|wr_id| (wr_id, OK));
     assert_eq!(done(&mut fabric, dci), rest);
     assert!(gate.is_open(1));
-    assert_eq!(fabric.node(dcts[1]).mem.bytes(&there[1], 0..8), 42u64.to_be_bytes());
-    assert_eq!(fabric.node(dci).mem.bytes(&here, 32..40), 18u64.to_be_bytes());
+    assert_eq!(
+        fabric.node(dcts[1]).mem.bytes(&there[1], 0..8),
+        42u64.to_be_bytes()
+    );
+    assert_eq!(
+        fabric.node(dci).mem.bytes(&here, 32..40),
+        18u64.to_be_bytes()
+    );
     assert_eq!(fabric.node(dci).mem.bytes(&here, 40..56), [0; 16]);
 }
 
@@ -290,7 +314,8 @@ fn an_initiator_may_be_managed() {
     let context = crate::testing::context(core::net::Ipv4Addr::LOCALHOST.into());
     let state = crate::QpAttrMask::STATE;
     let qp = &mut fabric.node_mut(dci).qp;
-    qp.modify(crate::Time::ZERO, &attr, state, &context).unwrap();
+    qp.modify(crate::Time::ZERO, &attr, state, &context)
+        .unwrap();
     fabric.drain(dci);
     assert_eq!(done(&mut fabric, dci), [(8, WcStatus::WrFlushErr)]);
     let attr = crate::QpAttr {
@@ -298,6 +323,7 @@ fn an_initiator_may_be_managed() {
         ..attr
     };
     let qp = &mut fabric.node_mut(dci).qp;
-    qp.modify(crate::Time::ZERO, &attr, state, &context).unwrap();
+    qp.modify(crate::Time::ZERO, &attr, state, &context)
+        .unwrap();
     assert_eq!(gate.posted(), 0);
 }

@@ -266,9 +266,7 @@ unsafe fn exp_post_task(context: *mut ibv_context, task: &ibv_exp_task) -> c_int
     if task.task_type == IBV_EXP_TASK_SEND {
         let mut bad = ptr::null_mut();
         // SAFETY: same contract.
-        return unsafe {
-            send::post(task.item.qp, task.item.requests.cast(), &raw mut bad, true)
-        };
+        return unsafe { send::post(task.item.qp, task.item.requests.cast(), &raw mut bad, true) };
     }
     let mut bad: *mut ibv_recv_wr = ptr::null_mut();
     // SAFETY: same contract.

@@ -130,7 +130,8 @@ fn answer(source: &DeviceAttr, wanted: u32) -> ibv_exp_device_attr {
     if with_masked {
         c.masked_atomic.masked_log_atomic_arg_sizes = u64::from(MASKED_SIZES);
         // For queue pairs that are made with IBV_EXP_QP_CREATE_ATOMIC_BE_REPLY.
-        c.masked_atomic.masked_log_atomic_arg_sizes_network_endianness = u64::from(MASKED_SIZES);
+        c.masked_atomic
+            .masked_log_atomic_arg_sizes_network_endianness = u64::from(MASKED_SIZES);
         c.masked_atomic.max_fa_bit_boundary = LOG_MAX_FIELD;
         c.masked_atomic.log_max_atomic_inline = LOG_MAX_OPERANDS;
     }

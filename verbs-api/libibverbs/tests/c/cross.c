@@ -190,7 +190,7 @@ static void sends_compute(void)
 	CHECK_INT(post(c.r.a, calc(list, 2, IBV_EXP_CALC_OP_NUMBER, IBV_EXP_CALC_DATA_TYPE_INT)), EINVAL);
 	list[1].length = 7;
 	CHECK_INT(post(c.r.a, calc(list, 2, IBV_EXP_CALC_OP_ADD, IBV_EXP_CALC_DATA_TYPE_UINT)), EINVAL);
-	wr.exp_opcode = IBV_EXP_WR_RDMA_READ;
+	wr.exp_opcode = IBV_EXP_WR_RDMA_WRITE_WITH_IMM;
 	CHECK_INT(post(c.r.a, wr), EINVAL);
 	struct ibv_exp_device_attr device = { .comp_mask = IBV_EXP_DEVICE_ATTR_CALC_CAP |
 							  IBV_EXP_DEVICE_ATTR_EXP_CAP_FLAGS };

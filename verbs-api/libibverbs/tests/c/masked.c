@@ -162,7 +162,6 @@ static void sizes_and_mistakes(void)
 	CHECK_INT(attr.masked_atomic.masked_log_atomic_arg_sizes, 0x3c);
 	/* On request, see results_may_be_big_endian. */
 	CHECK_INT(attr.masked_atomic.masked_log_atomic_arg_sizes_network_endianness, 0x3c);
-	CHECK_INT(attr.exp_atomic_cap, IBV_ATOMIC_HCA);
 
 	struct ibv_sge sge;
 	struct ibv_exp_send_wr *bad;
