@@ -119,6 +119,7 @@ rocade_tests::c_programs! {
         //= XCON-15 type=test
         //= XST-01 type=test
         //= XDEC-01 type=test
+        //= XDEC-11 type=test
         a_device_says_what_it_can_do;
     masked:
         //= XAT-10 type=test

@@ -239,9 +239,10 @@ impl DynamicInitiator {
             stream: 0,
         };
         let mut queue = self.qp.send_queue();
-        Ok(match (request.parts(), request.operands()) {
+        match (request.parts(), request.operands()) {
             ((wr, None), Some(operands)) => queue.push_dynamic_with(&wr, to, operands.clone())?,
             ((wr, inline), _) => queue.push_dynamic(&wr, to, inline)?,
-        })
+        }
+        Ok(())
     }
 }

@@ -90,10 +90,11 @@ pub(super) unsafe fn push(
     unsafe {
         post::with_sges(request.sg_list, request.num_sge, |sges| {
             let (wr, op) = (SendWr { sges, ..wr }, Operands::Masked(op));
-            Ok(match to {
+            match to {
                 Some(to) => poster.push_dynamic_with(&wr, to, op)?,
                 None => poster.push_with(&wr, op)?,
-            })
+            }
+            Ok(())
         })
     }?;
     if state.qp_type() == QpType::XrcSend {
