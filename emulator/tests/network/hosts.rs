@@ -35,7 +35,11 @@ fn place(side: &Side) -> Place {
 /// Waits for an interface to have a carrier and its address.
 fn wait_for(interface: &str) {
     let deadline = Instant::now() + Duration::from_secs(20);
-    while HostNetwork::discover().unwrap().by_name(interface).is_none() {
+    while HostNetwork::discover()
+        .unwrap()
+        .by_name(interface)
+        .is_none()
+    {
         assert!(Instant::now() < deadline, "{interface} is not up");
         thread::yield_now();
     }
@@ -147,7 +151,9 @@ fn a_plain_peer_gets_no_masked_atomic() {
     let made = on_two_hosts(
         |to_here, at_there| {
             let socket = UdpSocket::bind("192.0.2.2:4791").unwrap();
-            socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+            socket
+                .set_read_timeout(Some(Duration::from_millis(50)))
+                .unwrap();
             let nobody = Place {
                 qpn: Qpn::new(0x1234),
                 gid: Gid::from_ip("192.0.2.2".parse().unwrap()),
@@ -175,9 +181,15 @@ fn a_plain_peer_gets_no_masked_atomic() {
             masked(&side, 1, peer, 3);
             side.send(2, SendOp::Send { imm: None }, &[side.sge(0, 8)]);
             let completion = side.completion();
-            assert_eq!((completion.wr_id, completion.status), (1, WcStatus::RetryExcErr));
+            assert_eq!(
+                (completion.wr_id, completion.status),
+                (1, WcStatus::RetryExcErr)
+            );
             let completion = side.completion();
-            assert_eq!((completion.wr_id, completion.status), (2, WcStatus::WrFlushErr));
+            assert_eq!(
+                (completion.wr_id, completion.status),
+                (2, WcStatus::WrFlushErr)
+            );
         },
     );
     if !made {

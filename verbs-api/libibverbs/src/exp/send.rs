@@ -4,15 +4,17 @@ use std::ffi::c_int;
 
 use rocade_abi::{
     IBV_WR_BIND_MW, IBV_WR_LOCAL_INV,
+    exp::base::IBV_EXP_ACCESS_MW_ZERO_BASED,
     exp::send::{
         IBV_EXP_SEND_IP_CSUM, IBV_EXP_SEND_WITH_CALC, IBV_EXP_WR_CQE_WAIT,
         IBV_EXP_WR_EXT_MASKED_ATOMIC_CMP_AND_SWP, IBV_EXP_WR_EXT_MASKED_ATOMIC_FETCH_AND_ADD,
         IBV_EXP_WR_NOP, IBV_EXP_WR_RECV_ENABLE, IBV_EXP_WR_SEND_ENABLE, IBV_EXP_WR_UMR_FILL,
         IBV_EXP_WR_UMR_INVALIDATE, ibv_exp_send_wr,
     },
-    ibv_qp, ibv_send_wr, ibv_send_wr_qp_type,
+    ibv_mw_bind_info, ibv_qp, ibv_send_wr, ibv_send_wr_bind_mw, ibv_send_wr_qp_type,
+    ibv_send_wr_tail,
 };
-use rocade_emulator::{QpType, SendFlags, SendPoster};
+use rocade_emulator::{AccessFlags, QpType, SendFlags, SendPoster};
 
 use super::{atomics, cross, umr};
 use crate::{
@@ -127,10 +129,10 @@ unsafe fn push(
             unsafe { atomics::push(poster, state, request, to()?) }
         }
         // What concerns this side alone.
-        IBV_WR_LOCAL_INV | IBV_WR_BIND_MW => {
-            // SAFETY: same contract.
-            unsafe { post::push_send(poster, state, &plain(request)) }
-        }
+        // SAFETY: same contract.
+        IBV_WR_LOCAL_INV => unsafe { post::push_send(poster, state, &plain(request)) },
+        // SAFETY: same contract.
+        IBV_WR_BIND_MW => unsafe { post::push_send(poster, state, &bind(request)?) },
         // SAFETY: same contract.
         _ => match to()? {
             // SAFETY: same contract.
@@ -170,6 +172,40 @@ pub(super) fn plain(request: &ibv_exp_send_wr) -> ibv_send_wr {
         qp_type: ibv_send_wr_qp_type {
             remote_srqn: request.xrc_remote_srq_num,
         },
-        bind_mw: request.bind_mw,
+        // A window's rights are others, see `bind`.
+        bind_mw: ibv_send_wr_tail {
+            // SAFETY: all members of the union are integers and pointers, for which any bytes are a value.
+            tso: unsafe { request.bind_mw.tso },
+        },
     }
+}
+
+/// The plain form of a bind, whose rights fit into 32 bits there.
+//= XDEC-15
+//= XCON-22
+fn bind(request: &ibv_exp_send_wr) -> Result<ibv_send_wr, Errno> {
+    // SAFETY: all members of the union are integers and pointers, for which any bytes are a value.
+    let asked = unsafe { request.bind_mw.bind_mw };
+    let info = asked.bind_info;
+    let mut rights = umr::rights(info.exp_mw_access_flags)?;
+    let zero_based = info.exp_mw_access_flags & IBV_EXP_ACCESS_MW_ZERO_BASED != 0;
+    rights.set(
+        AccessFlags::ZERO_BASED,
+        zero_based || rights.contains(AccessFlags::ZERO_BASED),
+    );
+    Ok(ibv_send_wr {
+        bind_mw: ibv_send_wr_tail {
+            bind_mw: ibv_send_wr_bind_mw {
+                mw: asked.mw,
+                rkey: asked.rkey,
+                bind_info: ibv_mw_bind_info {
+                    mr: info.mr,
+                    addr: info.addr,
+                    length: info.length,
+                    mw_access_flags: rights.bits(),
+                },
+            },
+        },
+        ..plain(request)
+    })
 }
