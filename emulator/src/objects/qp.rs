@@ -76,7 +76,7 @@ pub(super) struct QpOwner {
     pub(super) inner: Arc<QpInner>,
     pub(super) pd: Arc<PdInner>,
     /// Of a target, which others may have open too, and through which domain it was opened.
-    hold: Option<(Arc<Hold>, Arc<XrcdInner>)>,
+    hold: Option<Box<(Arc<Hold>, Arc<XrcdInner>)>>,
     /// What it has to do with cross-channel operations.
     pub(super) cross: OnceLock<Box<CrossPart>>,
 }
@@ -176,7 +176,7 @@ impl Qp {
             owner: Arc::new(QpOwner {
                 inner,
                 pd,
-                hold,
+                hold: hold.map(Box::new),
                 cross: OnceLock::new(),
             }),
         }
@@ -310,6 +310,9 @@ impl Qp {
         if leads_to_rtr && matches!(self.qp_type(), QpType::Ud | QpType::DcInitiator) {
             engine.listen_on(hca)?;
         }
+        if leads_to_rtr && self.qp_type() == QpType::Ud {
+            engine.show_headers();
+        }
         let answers = match sgid {
             Some(sgid) if leads_to_rtr && self.qp_type() == QpType::DcTarget => {
                 let local = hca.local_addr(sgid.to_ip());
@@ -433,7 +436,8 @@ impl Qp {
     pub fn attach_mcast(&self, group: Gid) -> Result<(), VerbsError> {
         self.check_group(group)?;
         let (engine, hca) = (self.owner.engine(), self.owner.hca());
-        engine.attach_to_group(hca, group, self.qp_num())
+        let port = self.owner.inner.lock().qp.query().port_num.max(1);
+        engine.attach_to_group((hca, port), group, self.qp_num())
     }
 
     /// Detaches it.
@@ -449,6 +453,20 @@ impl Qp {
         } else {
             Err(VerbsError::InvalidArgument("not attached to this group"))
         }
+    }
+
+    /// The QP gets no copy of what it sends to a group itself (`IBV_QP_CREATE_BLOCK_SELF_MCAST_LB`).
+    ///
+    /// # Errors
+    /// [`VerbsError::InvalidArgument`] for a QP that is none of datagrams.
+    //= MC-07
+    #[doc(alias = "IBV_QP_CREATE_BLOCK_SELF_MCAST_LB")]
+    pub fn block_own_multicast(&self) -> Result<(), VerbsError> {
+        if self.qp_type() != QpType::Ud {
+            return Err(VerbsError::InvalidArgument("not a datagram QP"));
+        }
+        self.owner.inner.lock().tx.hear_others();
+        Ok(())
     }
 
     /// Leads frames that match to this raw packet QP, from now on.
@@ -474,7 +492,9 @@ impl Qp {
 
     /// Acknowledges asynchronous events of this QP.
     pub fn ack_async_events(&self, count: u32) {
-        self.owner.async_acks().ack(u64::from(count));
+        if let Some(acks) = self.owner.async_acks() {
+            acks.ack(u64::from(count));
+        }
     }
 
     /// Ends the QP, or lets go of a target that others have open: its completions are removed from the CQs (CQ-13); waits until its
@@ -499,7 +519,9 @@ impl Qp {
         if !self.owner.let_go() {
             return Err(VerbsError::InvalidArgument("destroyed already"));
         }
-        self.owner.async_acks().wait();
+        if let Some(acks) = self.owner.async_acks() {
+            acks.wait();
+        }
         Ok(())
     }
 }
@@ -576,16 +598,16 @@ impl QpOwner {
         &self.pd.context.hca
     }
 
-    fn async_acks(&self) -> &AckCounter {
-        match &self.hold {
-            Some((hold, _)) => hold.async_acks(),
+    fn async_acks(&self) -> Option<&AckCounter> {
+        match self.hold.as_deref() {
+            Some((hold, _)) => Some(hold.async_acks()),
             None => self.inner.async_acks(),
         }
     }
 
     /// False where it was let go of before. With the last one that lets go of a target it ends.
     fn let_go(&self) -> bool {
-        let Some((hold, xrcd)) = &self.hold else {
+        let Some((hold, xrcd)) = self.hold.as_deref() else {
             return self.end();
         };
         if self.inner.travel().is_some() {

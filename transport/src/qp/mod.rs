@@ -1,5 +1,6 @@
 //! A queue pair: entry points only.
 
+mod attributes;
 mod dynamic;
 mod frames;
 mod migrate;
@@ -15,6 +16,7 @@ use core::net::IpAddr;
 
 use rocade_wire::{DcHello, Gid, Headers, Msn, Mtu, Operation, Packet, Pkey, Psn, Qpn, Service};
 
+use attributes::Attributes;
 use side::{RecvSide, SendSide};
 pub use state::{TransitionRule, experimental_rule, transition_rule};
 
@@ -110,7 +112,7 @@ pub struct AlternateContext {
 #[derive(Debug)]
 pub struct Qp {
     config: QpConfig,
-    attr: QpAttr,
+    attr: Attributes,
     state: QpState,
     peer: Peer,
     send: SendSide,
@@ -150,10 +152,7 @@ impl Qp {
         };
         Some(Self {
             config,
-            attr: QpAttr {
-                cap: config.cap,
-                ..QpAttr::default()
-            },
+            attr: Attributes::default(),
             state: QpState::Reset,
             peer: Peer::unknown(framing),
             send: SendSide::of(config.qp_type, send_limits)?,
@@ -282,7 +281,7 @@ impl Qp {
             qp_state: self.state.code(),
             cur_qp_state: self.state.code(),
             sq_draining: draining,
-            ..self.attr
+            ..self.attr.all(self.config.cap)
         }
     }
 
@@ -660,7 +659,7 @@ impl Qp {
         if self.state == QpState::Rtr && !self.comm_est_raised && connected {
             self.comm_est_raised = true;
             //= AEV-04
-            self.out.events.push_back(QpEvent::CommEst);
+            self.out.events.push(QpEvent::CommEst);
         }
     }
 
@@ -669,7 +668,7 @@ impl Qp {
         if self.state == QpState::Sqd && self.attr.en_sqd_async_notify && self.send.is_drained() {
             self.attr.en_sqd_async_notify = false;
             //= AEV-05
-            self.out.events.push_back(QpEvent::SqDrained);
+            self.out.events.push(QpEvent::SqDrained);
         }
     }
 
@@ -809,7 +808,7 @@ impl Qp {
 
     /// The next asynchronous event.
     pub fn poll_event(&mut self) -> Option<QpEvent> {
-        self.out.events.pop_front()
+        self.out.events.pop()
     }
 
     /// A completion could not be reported: to ERR, with an event (RC-STA-10, RC-ERR-G). Of the pending
@@ -820,7 +819,7 @@ impl Qp {
         let messages = seen.filter(|completion| is_received(completion)).count();
         self.recv.discard_unreported(messages);
         if self.state != QpState::Err {
-            self.out.events.push_back(QpEvent::Fatal);
+            self.out.events.push(QpEvent::Fatal);
             self.conclude(now, Err(Fatal));
         }
     }
@@ -869,7 +868,7 @@ impl Qp {
         //= AEV-10
         //= RC-STA-08
         if recv.receives().is_some_and(RecvSource::is_shared) {
-            self.out.events.push_back(QpEvent::LastWqeReached);
+            self.out.events.push(QpEvent::LastWqeReached);
         }
     }
 

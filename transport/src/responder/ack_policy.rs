@@ -286,7 +286,7 @@ impl Responder {
         self.queue.clear();
         self.schedule_nak(psn, Syndrome::Nak(NakCode::RemoteAccess), out);
         //= RC-ERR-C
-        out.events.push_back(crate::event::QpEvent::AccessErr);
+        out.events.push(crate::event::QpEvent::AccessErr);
         Fatal
     }
 }

@@ -20,7 +20,7 @@ use super::{atomics, cross, umr};
 use crate::{
     complaint::Reason,
     ffi::{Errno, int_data_verb},
-    post,
+    post::{self, Chained},
     qp::{QpObject, QpState},
 };
 
@@ -49,7 +49,6 @@ pub(super) unsafe fn post(
     bad_wr: *mut *mut ibv_exp_send_wr,
     in_turn: bool,
 ) -> c_int {
-    let mut current = wr;
     int_data_verb(|| {
         // SAFETY: by contract a live QP.
         let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
@@ -62,23 +61,22 @@ pub(super) unsafe fn post(
             _ => 0,
         };
         let mut poster = state.qp().send_queue();
-        while !current.is_null() {
-            // SAFETY: by contract the chain consists of readable work requests.
-            let request = unsafe { &*current };
-            // SAFETY: as above, with the lists, buffers and objects they name.
-            let posted = unsafe { push(&mut poster, state, request, own_key) };
-            if let Err(error) = posted {
-                if !bad_wr.is_null() {
-                    // SAFETY: by contract writable.
-                    unsafe { bad_wr.write(current) };
-                }
-                drop(poster);
-                return Err(error.of_post(state.qp(), true));
-            }
-            current = request.next;
-        }
-        Ok(())
+        // SAFETY: by contract readable work requests, with the lists, buffers and objects they name.
+        let posted = unsafe {
+            post::each_of_chain(wr, bad_wr, |request| {
+                push(&mut poster, state, request, own_key)
+            })
+        };
+        drop(poster);
+        posted.map_err(|error| error.of_post(state.qp(), true))
     })
+}
+
+impl Chained for ibv_exp_send_wr {
+    #[inline]
+    fn next(&self) -> *mut Self {
+        self.next
+    }
 }
 
 /// # Safety
