@@ -31,7 +31,8 @@ rocade_tests::c_programs! {
         a_header_of_ipv6_is_read,
         address_handles_are_checked,
         batches_of_datagrams,
-        groups_are_joined_and_left;
+        groups_are_joined_and_left,
+        own_datagrams_can_be_kept_out;
     semantics:
         failed_batch_leaves_nothing,
         failed_chain_keeps_its_head,
