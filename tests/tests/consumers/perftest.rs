@@ -73,10 +73,8 @@ dynamic! {
     write_bw_inline: "ib_write_bw" ["-s", "64", "-n", "1000", "-I", "64"];
     write_lat_inline: "ib_write_lat" ["-s", "64", "-n", "500", "-I", "64"];
     send_bw_both_ways_four_qps: "ib_send_bw" ["-s", "4096", "-n", "500", "-b", "-q", "4"];
-    send_bw_with_events: "ib_send_bw" ["-s", "4096", "-n", "500", "-e"];
     send_bw_all_sizes: "ib_send_bw" ["-a", "-n", "20"];
     send_bw_post_list: "ib_send_bw" ["-s", "4096", "-n", "512", "-l", "8"];
-    send_lat_with_events: "ib_send_lat" ["-s", "64", "-n", "200", "-e"];
     read_bw_both_ways: "ib_read_bw" ["-s", "4096", "-n", "500", "-b"];
     read_bw_four_qps: "ib_read_bw" ["-s", "4096", "-n", "500", "-q", "4"];
     atomic_bw_both_ways: "ib_atomic_bw" ["-n", "500", "-b"];
