@@ -1,6 +1,6 @@
 //! The packets that come by the million, and have hardly any headers: a short way to read them.
 
-use crate::{Bth, ExtHeaders, ICRC_LEN, Operation, Packet};
+use crate::{Aeth, Bth, CreditCode, ExtHeaders, ICRC_LEN, Msn, Operation, Packet};
 
 /// The bytes that decide: BTH, and the syndrome behind it. No packet is shorter.
 const HEAD_LEN: usize = Packet::MIN_LEN;
@@ -70,6 +70,15 @@ impl<'a> ShortPacket<'a> {
     #[must_use]
     pub const fn operation(&self) -> Operation {
         self.operation
+    }
+
+    /// What a positive Acknowledge says of receives and completed messages; of another packet it means nothing.
+    #[inline]
+    #[must_use]
+    pub fn credits(&self) -> (CreditCode, Msn) {
+        let aeth = self.body().first_chunk().copied().unwrap_or([0; Aeth::LEN]);
+        let msn = Aeth::from_bytes(&aeth).msn;
+        (CreditCode::from_low_bits(aeth[0]), msn)
     }
 
     /// What is between BTH and ICRC: the payload, or the AETH of an Acknowledge.

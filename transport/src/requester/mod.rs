@@ -8,6 +8,7 @@
 //! for nothing, `cursor` goes forward again (`rewind`).
 
 mod ack;
+mod credits;
 mod local;
 mod middles;
 mod retry;
@@ -34,6 +35,7 @@ use crate::segment::MAX_MESSAGE_LEN;
 use crate::time::Time;
 use crate::wr::{LocalData, Operands, SendFlags, SendOp, SendWr};
 
+use credits::Credits;
 use rewind::Rewound;
 
 /// Local ACK timeouts below this are rounded up: a thread cannot be scheduled faster, and a
@@ -207,6 +209,7 @@ pub(crate) struct Requester {
     /// Started READ/atomic WQEs that are not complete.
     rd_wqes: usize,
     packets_since_ack_req: u32,
+    credits: Credits,
     retry_left: u8,
     rnr_left: u8,
     ack_deadline: Option<Time>,
@@ -250,6 +253,7 @@ impl Requester {
             rd_pending: VecDeque::new(),
             rd_wqes: 0,
             packets_since_ack_req: 0,
+            credits: Credits::new(),
             retry_left: 0,
             rnr_left: 0,
             ack_deadline: None,
