@@ -13,14 +13,18 @@ use std::time::{Duration, Instant};
 use common::{ALL_ACCESS, Side, engine, pattern};
 use rocade_emulator::{
     AddressVector, Ah, Completion, Connection, Datagram, DropReason, Gid, PostError, Psn, Qkey, Qp,
-    QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QpType, Qpn, SendFlags, SendOp, SendWr,
-    VerbsError, WcFlags, WcStatus,
+    QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QpType, Qpn, SendFlags, SendOp, SendWr, Srq,
+    SrqInitAttr, VerbsError, WcFlags, WcStatus,
 };
 
 const QKEY: u32 = 0x1234;
 const GRH: usize = 40;
 
 fn create(side: &Side, qp_type: QpType) -> Qp {
+    create_with(side, qp_type, None)
+}
+
+fn create_with(side: &Side, qp_type: QpType, srq: Option<&Srq>) -> Qp {
     let cap = QpCap {
         max_send_wr: 64,
         max_recv_wr: 64,
@@ -31,7 +35,7 @@ fn create(side: &Side, qp_type: QpType) -> Qp {
     let init = QpInitAttr {
         send_cq: side.cq.clone(),
         recv_cq: side.cq.clone(),
-        srq: None,
+        srq: srq.cloned(),
         cap,
         qp_type,
         sq_sig_all: true,
@@ -175,6 +179,7 @@ fn a_queue_pair_can_write_to_itself_and_its_neighbours() {
 }
 
 //= UD-03 type=test
+//= QPC-05 type=test
 //= ENC-14 type=test
 #[test]
 fn addresses_that_lead_nowhere_are_refused() {
@@ -255,6 +260,7 @@ fn a_queue_does_not_shrink_below_what_was_posted_for_it() {
 }
 
 /// Datagrams leave although their address handle is gone before they could.
+//= DST-08 type=test
 #[test]
 fn an_address_handle_may_go_before_its_datagrams() {
     let (a, b, from, to, ah) = pair("127.2.0.5", "127.2.0.6");
@@ -468,6 +474,53 @@ fn connected_queue_pairs_take_no_address() {
     let error = send_to(&a.qp, &ah, &a.qp, &wr(1, &[a.sge(0, 4)])).unwrap_err();
     assert!(matches!(error, VerbsError::Post(PostError::NoDestination)));
     let _ = engine("127.2.0.17");
+}
+
+/// Receives of a shared queue serve datagrams and UC as they do RC.
+//= QPC-03 type=test
+#[test]
+fn shared_receives_serve_every_service() {
+    let a = Side::new("127.2.0.18", 1 << 16);
+    let srq_init = SrqInitAttr {
+        max_wr: 8,
+        max_sge: 1,
+        cookie: 3,
+    };
+    for qp_type in [QpType::Ud, QpType::Uc] {
+        let srq = a.pd.create_srq(srq_init).unwrap();
+        let from = create(&a, qp_type);
+        let to = create_with(&a, qp_type, Some(&srq));
+        let header = if qp_type == QpType::Ud { GRH } else { 0 };
+        srq.recv_queue().push(5, &[a.sge(1000, 100)]).unwrap();
+        a.fill(0, b"shared");
+        let source = [a.sge(0, 6)];
+        let wr = wr(6, &source);
+        if qp_type == QpType::Ud {
+            to_rts(&from, QKEY);
+            to_rts(&to, QKEY);
+            let ah = a.pd.create_ah(&address(a.gid())).unwrap();
+            send_to(&from, &ah, &to, &wr).unwrap();
+        } else {
+            for (qp, other) in [(&from, &to), (&to, &from)] {
+                let connection = Connection {
+                    rq_psn: Psn::new(0),
+                    ..Connection::to(a.gid(), other.qp_num())
+                };
+                qp.connect(ALL_ACCESS, &connection).unwrap();
+            }
+            from.send_queue().push(&wr).unwrap();
+        }
+        let mut done = completions(&a, 2);
+        done.sort_by_key(|completion| completion.wr_id);
+        assert_eq!((done[0].wr_id, done[0].status), (5, WcStatus::Success));
+        assert_eq!(done[0].byte_len as usize, header + 6);
+        assert_eq!((done[1].wr_id, done[1].status), (6, WcStatus::Success));
+        assert_eq!(a.bytes(1000 + header, 6), b"shared");
+        let own = to.recv_queue().push(7, &[a.sge(1000, 100)]);
+        assert_eq!(own.unwrap_err().errno(), 22);
+        to.destroy().unwrap();
+        srq.destroy().unwrap();
+    }
 }
 
 /// A datagram to a group of the network behind an address.

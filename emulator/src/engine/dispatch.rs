@@ -10,10 +10,10 @@ use rocade_transport::{Cause, PacketMeta, Time};
 use rocade_wire::{ICRC_LEN, Qpn};
 
 use super::handover::Driver;
-use super::tap::Via;
 use super::{AtomicCounters, EngineInner};
 use crate::cells::{QpCore, QpInner, QpTable, TxState};
 use crate::link::Inbound;
+use crate::link::tap::Via;
 use crate::memory::MemGuard;
 
 /// Where a packet comes from.

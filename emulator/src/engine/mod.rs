@@ -12,13 +12,12 @@ mod duty;
 mod frames;
 mod gsi;
 mod handover;
-mod load;
 mod overrun;
 mod owed;
 mod pending;
 mod progress;
 mod simulation;
-mod tap;
+mod tapped;
 mod transmit;
 mod travel;
 
@@ -35,29 +34,31 @@ use rocade_transport::cm::CmCounters;
 use rocade_transport::{AddressVector, PdTag, Time};
 use rocade_wire::{Gid, Qpn};
 
-use crate::broker::{BrokerLink, Will};
+use crate::broker::{BrokerLink, HitTally, Will};
 use crate::cells::{
-    Agenda, AsyncEvents, Domains, Groups, NetworkWatch, Path, QpCore, QpInner, QpTable, Routes,
-    SrqNumber, SrqNumbers, Uplink,
+    Agenda, AsyncEvents, Groups, NetworkWatch, Path, QpCore, QpInner, QpTable, Routes, SrqNumber,
+    SrqNumbers, Uplink,
 };
 use crate::clock::Clock;
 use crate::cm::CmHost;
 use crate::config::{BrokerMode, EngineConfig, LinkMode, Peers};
 use crate::error::VerbsError;
-use crate::hca::{DeviceFacts, DeviceInfo, Hca, Publisher};
+use crate::hca::{DeviceFacts, DeviceInfo, Hca, Port, Publisher};
+use crate::link::fault::Rule;
 use crate::link::shm::{self, ShmChannel};
 use crate::link::sim::{Network, SimLink};
+use crate::link::tap::Tap;
 use crate::link::{Holder, Link, LinkError, LocalAddr, UdpLink};
 use crate::memory::{MemGuard, MrTable};
 use crate::random::Randomness;
+use crate::raw::RawPorts;
 use crate::steering::{QpnAllocator, Slot};
+use crate::travel::Travels;
 
-use frames::RawPorts;
 pub(crate) use handover::Driver;
 use handover::Handover;
 use pending::Occasion;
-use tap::Tap;
-use travel::Travels;
+use tapped::WayOut;
 
 /// The hardware of one process.
 ///
@@ -156,7 +157,6 @@ pub(crate) struct EngineInner {
     agenda: Arc<Agenda>,
     /// What the broker does for us when we are gone.
     will: OnceLock<Arc<Will>>,
-    domains: Domains,
     travels: Travels,
     network: NetworkWatch,
     /// The background thread has been started.
@@ -169,7 +169,7 @@ pub(crate) struct EngineInner {
     counters: AtomicCounters,
     publisher: Publisher,
     cm: CmHost,
-    tap: Tap,
+    tap: Tap<WayOut>,
     /// The network, where it is simulated.
     sim: Option<Arc<Network>>,
     random: Randomness,
@@ -189,7 +189,12 @@ impl Engine {
             None => Clock::new(),
             Some(network) => Clock::simulated(network.time()),
         };
-        let tap = Tap::new(&config, clock.now());
+        let tap = Tap::new(
+            &config.faults,
+            config.capture,
+            config.simulation,
+            clock.now(),
+        );
         let random = Randomness::new(config.simulation.map(|sim| sim.seed));
         let hcas = (0u32..)
             .zip(config.devices)
@@ -214,7 +219,6 @@ impl Engine {
                 channel_count: AtomicUsize::new(0),
                 agenda: Arc::new(Agenda::new(Arc::new(shm::wake_fd()?))),
                 will: OnceLock::new(),
-                domains: Domains::default(),
                 travels: Travels::default(),
                 network: NetworkWatch::default(),
                 has_background: Mutex::new(false),
@@ -380,7 +384,8 @@ impl EngineInner {
                 srq_numbers: None,
             },
             BrokerMode::Auto(config) => {
-                let broker = BrokerLink::connect(config, self.tap.own_rules())?;
+                let own_rules = self.tap.own_rules().iter().map(Rule::to_string);
+                let broker = BrokerLink::connect(config, own_rules.collect())?;
                 self.take_faults(&broker);
                 self.share(&broker);
                 if let Some(will) = broker.client().will() {
@@ -406,7 +411,10 @@ impl EngineInner {
     /// Goes by the rules for faults that the broker has told, if there are others now.
     fn take_faults(&self, broker: &BrokerLink) {
         if let Some(news) = broker.client().take_faults() {
-            self.tap.obey(&news, broker.client().will());
+            let (ids, rules) = news.rules_with(self.tap.own_rules());
+            let will = broker.client().will();
+            let tally = will.map(|will| HitTally::new(will, news.generation, ids) as _);
+            self.tap.obey(&rules, tally);
         }
     }
 
@@ -424,10 +432,19 @@ impl EngineInner {
         self.qps.write().insert(qp);
     }
 
-    pub(crate) fn remove_qp(&self, qpn: Qpn) {
-        // Dropped after the lock: it may be the last reference.
+    /// A QP that was alive ends.
+    pub(crate) fn end_qp(&self, inner: &QpInner) {
+        let qpn = inner.qp_num();
+        // Dropped after the lock: it may be the last reference but the caller's.
         let removed = self.qps.write().remove(qpn);
         drop(removed);
+        self.leave_groups(qpn);
+        self.end_flows(inner);
+        self.say_farewell(inner);
+        inner.abandon();
+        self.regions.free_windows_of(qpn);
+        self.release_qp_num(qpn);
+        inner.detach();
     }
 
     /// The link of a local address; opens it if this is its first use.
@@ -459,6 +476,35 @@ impl EngineInner {
         // The background thread has one more descriptor to wait for.
         self.call_background();
         Ok(uplink)
+    }
+
+    /// Opens the links of these addresses. One will do: the error of the last is told where none can be.
+    fn open_any(&self, addresses: impl Iterator<Item = LocalAddr>) -> Result<(), VerbsError> {
+        let mut result = Err(VerbsError::NoDevice);
+        for local in addresses {
+            match self.uplink_for(local) {
+                Ok(_) => result = Ok(()),
+                Err(error) => {
+                    tracing::warn!(%error, %local, "packets to this address will not arrive");
+                    if result.is_err() {
+                        result = Err(error);
+                    }
+                }
+            }
+        }
+        result
+    }
+
+    /// Packets may come to any address of a device: opens all that can be.
+    pub(crate) fn listen_on(&self, hca: &Hca) -> Result<(), VerbsError> {
+        let gids: Vec<_> = hca.ports().map(Port::gids).collect();
+        let gids = gids.iter().flat_map(|gids| gids.iter());
+        let known = gids.filter(|entry| !entry.gid.is_zero());
+        let opened = self.open_any(known.map(|entry| hca.local_addr(entry.gid.to_ip())));
+        opened.map_err(|error| match error {
+            VerbsError::NoDevice => VerbsError::NoData,
+            error => error,
+        })
     }
 
     /// The way from an address of `hca` to a QP of a peer, opened where it is not in use yet.
@@ -521,7 +567,7 @@ impl EngineInner {
     }
 
     /// A QP ends without having been detached.
-    pub(crate) fn leave_groups(&self, qpn: Qpn) {
+    fn leave_groups(&self, qpn: Qpn) {
         if self.groups.forget(&self.uplinks, qpn) {
             self.call_background();
         }

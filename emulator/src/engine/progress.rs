@@ -9,8 +9,6 @@ use rocade_wire::{Bth, ICRC_LEN, Qpn};
 use super::dispatch::{Dispatch, Origin, Verdict, cause_of};
 use super::handover::Driver;
 use super::pending::Occasion;
-use super::tap::Via;
-use super::travel::Stray;
 use super::{AtomicCounters, EngineInner};
 use crate::cells::{Flow, Flows, RxState, TxState, Uplink};
 use crate::figures::{
@@ -18,8 +16,10 @@ use crate::figures::{
     POLLED_SOCKET_TURN,
 };
 use crate::hca::Traffic;
+use crate::link::tap::Via;
 use crate::link::{Arrival, RxBatch};
 use crate::steering::Slot;
+use crate::travel::Stray;
 
 impl EngineInner {
     /// Drives all links on behalf of a thread that polls an empty CQ. False where nothing was received.
@@ -247,14 +247,15 @@ impl EngineInner {
                     if dest == Qpn::GSI && self.to_gsi(uplink, source.ip(), segment, forwarded) {
                         continue;
                     }
-                    if forwarded && self.may_be_shared(dest) && self.keep(stray(segment, hops)) {
+                    let keeps = || self.travels.keep(self, stray(segment, hops));
+                    if forwarded && self.may_be_shared(dest) && keeps() {
                         continue;
                     }
                     self.pass_on(uplink, source, segment, forwarded, |c| &c.rx_unknown_qp);
                 }
                 Verdict::WrongLink => self.count(|counters| &counters.rx_wrong_link),
                 Verdict::Elsewhere => {
-                    self.keep(stray(segment, hops));
+                    self.travels.keep(self, stray(segment, hops));
                 }
             }
         }

@@ -45,6 +45,15 @@ impl<'a> Run<'a> {
             promise,
         }
     }
+
+    /// A run of one.
+    pub(super) const fn single(bytes: &'a [u8], promise: bool) -> Self {
+        Self {
+            bytes,
+            segment_len: bytes.len(),
+            promise,
+        }
+    }
 }
 
 impl EngineInner {
@@ -113,7 +122,7 @@ impl EngineInner {
         while let Some(event) = core.qp.poll_event() {
             inner.raise(event);
             if inner.travel().is_some() {
-                self.raise_elsewhere(inner.qp_num(), event);
+                self.travels.raise(self, inner.qp_num(), event);
             }
         }
     }
@@ -212,7 +221,7 @@ impl EngineInner {
 
     /// Counts a run of so many segments and bytes.
     #[inline]
-    fn note_sent(
+    pub(super) fn note_sent(
         &self,
         inner: &QpInner,
         (segments, len): (usize, usize),
@@ -367,12 +376,7 @@ impl EngineInner {
             let (covered, icrc) = segment.split_at_mut(segment.len() - ICRC_LEN);
             let crc = path.icrc.of_len(covered.len()).compute(0, covered);
             icrc.copy_from_slice(&crc.to_le_bytes());
-            let run = Run {
-                bytes: segment,
-                segment_len: segment.len(),
-                promise: false,
-            };
-            self.put(uplink, path, enters, run, driver);
+            self.put(uplink, path, enters, Run::single(segment, false), driver);
         });
     }
 

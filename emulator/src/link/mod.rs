@@ -27,6 +27,7 @@ pub(crate) mod shm;
 pub(crate) mod sim;
 pub(crate) mod socket;
 pub(crate) mod sys;
+pub(crate) mod tap;
 mod udp;
 
 pub use forward::{Arrival, ForwardKey};

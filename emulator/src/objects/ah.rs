@@ -66,7 +66,7 @@ impl Ah {
             .gid(address.sgid_index)
             .ok_or(VerbsError::InvalidArgument("grh.sgid_index"))?;
         let (local, to) = (sgid.to_ip(), address.dgid.to_ip());
-        //= ENC-12
+        //= ENC-12 QPC-05
         if address.dgid.is_zero() || local.is_ipv4() != to.is_ipv4() {
             return Err(VerbsError::InvalidArgument("grh.dgid"));
         }
@@ -116,6 +116,7 @@ impl Ah {
     }
 
     /// The route to a QP there, for a QP of domain `pd` that is given it by `learn`.
+    //= DST-08
     pub(super) fn lead(
         &self,
         pd: &Arc<PdInner>,

@@ -20,6 +20,7 @@ use std::time::Duration;
 use rocade_emulator::broker::{
     self, BrokerClient, BrokerConfig, BrokerError, RefusalCode, ServiceOutcome,
 };
+use rocade_emulator::link::fault::Rule;
 use rocade_emulator::link::{Arrival, RxBuffer, UdpLink};
 use rocade_emulator::steering::Slot;
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -321,6 +322,20 @@ fn a_second_broker_does_not_start() {
         Err(BrokerError::AlreadyRunning)
     ));
     assert_eq!(leased(&site.status()), [(1, true)]);
+}
+
+/// News that come with the answer to a question are for those who look after the control fd.
+#[test]
+fn news_beside_an_answer_are_minded() {
+    let site = Site::new();
+    let client = BrokerClient::connect_or_start(&site.config).unwrap();
+    let rule = Rule::parse("drop opcode=CNP").unwrap();
+    for _ in 0..3 {
+        broker::add_fault(&site.config, &rule).unwrap();
+        client.socket_for(own_address()).unwrap();
+        wait_readable(client.control_fd());
+        assert_eq!(client.service(), ServiceOutcome::Connected);
+    }
 }
 
 #[test]

@@ -87,6 +87,7 @@ impl Datagrams {
         };
         let total = GRH_LEN + len;
         if wqe.data.len() < total as u64 {
+            //= GRH-06
             //= UD-10
             counters.drop_packet(DropReason::TooLong);
             self.spare = Some(wqe);
