@@ -11,6 +11,8 @@ const HEAD_LEN: usize = Packet::MIN_LEN;
 pub struct ShortPacket<'a> {
     bth: Bth,
     operation: Operation,
+    /// The AETH of an Acknowledge.
+    behind_bth: [u8; Aeth::LEN],
     bytes: &'a [u8],
 }
 
@@ -54,6 +56,7 @@ impl<'a> ShortPacket<'a> {
         Some(Self {
             bth,
             operation,
+            behind_bth: *head.last_chunk()?,
             bytes: udp_payload,
         })
     }
@@ -75,10 +78,9 @@ impl<'a> ShortPacket<'a> {
     /// What a positive Acknowledge says of receives and completed messages; of another packet it means nothing.
     #[inline]
     #[must_use]
-    pub fn credits(&self) -> (CreditCode, Msn) {
-        let aeth = self.body().first_chunk().copied().unwrap_or([0; Aeth::LEN]);
-        let msn = Aeth::from_bytes(&aeth).msn;
-        (CreditCode::from_low_bits(aeth[0]), msn)
+    pub const fn credits(&self) -> (CreditCode, Msn) {
+        let msn = Aeth::from_bytes(&self.behind_bth).msn;
+        (CreditCode::from_low_bits(self.behind_bth[0]), msn)
     }
 
     /// What is between BTH and ICRC: the payload, or the AETH of an Acknowledge.
@@ -136,7 +138,11 @@ mod tests {
                     prop_assert_eq!(short.covered(), packet.covered());
                     prop_assert_eq!(short.icrc_bytes(), packet.icrc_bytes());
                     match packet.headers().aeth {
-                        Some(aeth) => prop_assert!(matches!(aeth.syndrome, Syndrome::Ack(_))),
+                        Some(aeth) => {
+                            let (credits, msn) = short.credits();
+                            prop_assert_eq!(Syndrome::Ack(credits), aeth.syndrome);
+                            prop_assert_eq!(msn, aeth.msn);
+                        }
                         None => prop_assert_eq!(short.body(), packet.payload()),
                     }
                 }

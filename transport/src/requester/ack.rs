@@ -351,7 +351,7 @@ impl Requester {
         };
         self.started -= 1;
         self.current = self.current.saturating_sub(1);
-        self.rd_wqes -= usize::from(wqe.op.needs_response_data());
+        self.rd_wqes -= u32::from(wqe.op.needs_response_data());
         self.set_una(wqe.end_psn());
         //= RC-WQE-02
         if self.limits.sig_all || wqe.flags.contains(SendFlags::SIGNALED) {

@@ -25,7 +25,7 @@ const LONGEST_WAIT_NS: u64 = 50_000_000;
 
 /// What to do about a message that the peer is not known to have a receive for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Beyond {
+pub(super) enum Beyond {
     /// Try: nobody knows whether the peer will say more.
     First,
     /// Try: the peer has not said that it had receives when it had.
@@ -44,7 +44,6 @@ pub(super) struct Credits {
     room: i32,
     /// Requests started, as the peer counts them (SSN).
     ssn: Msn,
-    beyond: Beyond,
 }
 
 impl Credits {
@@ -52,7 +51,6 @@ impl Credits {
         Self {
             room: UNTOLD,
             ssn: Msn::new(0),
-            beyond: Beyond::First,
         }
     }
 
@@ -101,9 +99,6 @@ impl Credits {
         } else {
             self.room.max(room)
         };
-        if self.beyond == Beyond::First {
-            self.beyond = Beyond::Wait;
-        }
     }
 }
 
@@ -156,33 +151,36 @@ impl Requester {
         self.credits.told(code, msn);
         let is_news = self.credits.room > before;
         if is_news {
-            if self.credits.beyond == Beyond::Waiting {
+            if self.beyond == Beyond::Waiting {
                 self.rnr_until = None;
             }
-            self.credits.beyond = Beyond::Wait;
+            self.beyond = Beyond::Wait;
         }
         is_news
     }
 
     /// The oldest message has got its receive, or none was missing.
+    #[inline]
     pub(super) fn note_taken(&mut self) {
-        if self.credits.beyond == Beyond::Waited {
+        match self.beyond {
+            Beyond::First => self.beyond = Beyond::Wait,
             // There was a receive, and the peer did not say so.
-            self.credits.beyond = Beyond::Try;
+            Beyond::Waited => self.beyond = Beyond::Try,
+            Beyond::Try | Beyond::Wait | Beyond::Waiting => {}
         }
     }
 
     /// There was none.
     pub(super) fn note_not_taken(&mut self) {
-        if self.credits.beyond == Beyond::Waited {
-            self.credits.beyond = Beyond::Wait;
+        if self.beyond == Beyond::Waited {
+            self.beyond = Beyond::Wait;
         }
     }
 
     /// The wait for anything that the peer has to have for a message is over.
     pub(super) fn note_waited(&mut self) {
-        if self.credits.beyond == Beyond::Waiting {
-            self.credits.beyond = Beyond::Waited;
+        if self.beyond == Beyond::Waiting {
+            self.beyond = Beyond::Waited;
         }
     }
 
@@ -193,7 +191,7 @@ impl Requester {
         if self.started > 0 {
             return false;
         }
-        match self.credits.beyond {
+        match self.beyond {
             Beyond::First | Beyond::Try | Beyond::Waited => {
                 self.credits.room = 0;
                 true
@@ -201,7 +199,7 @@ impl Requester {
             Beyond::Wait => {
                 let timeout_ns = self.attr.ack_timeout_ns().unwrap_or(LONGEST_WAIT_NS);
                 self.rnr_until = Some(now.plus_ns(timeout_ns.min(LONGEST_WAIT_NS)));
-                self.credits.beyond = Beyond::Waiting;
+                self.beyond = Beyond::Waiting;
                 false
             }
             Beyond::Waiting => false,

@@ -35,7 +35,7 @@ use crate::segment::MAX_MESSAGE_LEN;
 use crate::time::Time;
 use crate::wr::{LocalData, Operands, SendFlags, SendOp, SendWr};
 
-use credits::Credits;
+use credits::{Beyond, Credits};
 use rewind::Rewound;
 
 /// Local ACK timeouts below this are rounded up: a thread cannot be scheduled faster, and a
@@ -207,9 +207,10 @@ pub(crate) struct Requester {
     /// Ends of the READ and atomic requests on their way (RC-LIM-01).
     rd_pending: VecDeque<Psn>,
     /// Started READ/atomic WQEs that are not complete.
-    rd_wqes: usize,
+    rd_wqes: u32,
     packets_since_ack_req: u32,
     credits: Credits,
+    beyond: Beyond,
     retry_left: u8,
     rnr_left: u8,
     ack_deadline: Option<Time>,
@@ -254,6 +255,7 @@ impl Requester {
             rd_wqes: 0,
             packets_since_ack_req: 0,
             credits: Credits::new(),
+            beyond: Beyond::First,
             retry_left: 0,
             rnr_left: 0,
             ack_deadline: None,

@@ -304,7 +304,7 @@ impl Requester {
         self.next_cost = wqe.end_cost();
         self.credits.note_started(wqe.requests(), takes_receive);
         self.started += 1;
-        self.rd_wqes += usize::from(needs_data);
+        self.rd_wqes += u32::from(needs_data);
         true
     }
 

@@ -133,7 +133,11 @@ impl Responder {
     pub(super) fn schedule_nak(&mut self, psn: Psn, syndrome: Syndrome, out: &mut Outputs) {
         match syndrome {
             Syndrome::Nak(NakCode::PsnSequence) => out.counters.rare().seq_naks_sent += 1,
-            Syndrome::RnrNak(_) => out.counters.rare().rnr_naks_sent += 1,
+            Syndrome::RnrNak(_) => {
+                out.counters.rare().rnr_naks_sent += 1;
+                // Who was refused tries again without being told.
+                self.told_none = false;
+            }
             _ => out.counters.rare().fatal_naks_sent += 1,
         }
         //= RC-RSP-21

@@ -166,12 +166,20 @@ fn who_was_told_of_no_receives_hears_of_the_next() {
     assert_eq!(told(&mut pair), []);
     send_only(1).inject(&mut pair);
     assert_eq!(told(&mut pair), [(1, 2)]);
-    // In ERR there is nothing to tell.
+    // Who was refused tries again of its own accord.
     send_only(2).inject(&mut pair);
+    send_only(3).inject(&mut pair);
+    assert_eq!(told(&mut pair), [(0, 3), (0x2c, 3)]);
+    pair.recv(Side::B, 4, &[]);
+    pair.drain_both();
+    assert_eq!(told(&mut pair), []);
+    // In ERR there is nothing to tell.
+    send_only(3).inject(&mut pair);
+    assert_eq!(told(&mut pair), [(0, 4)]);
     let none = QpAttrMask::empty();
     pair.modify(Side::B, QpState::Err, none, &QpAttr::default());
     pair.clear_trace();
-    pair.recv(Side::B, 4, &[]);
+    pair.recv(Side::B, 5, &[]);
     pair.drain_both();
     assert_eq!(told(&mut pair), []);
 }

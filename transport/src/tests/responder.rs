@@ -121,8 +121,6 @@ fn a_missing_receive_is_reported_and_nothing_else_happens() {
     );
     assert_eq!(pair.node(Side::B).mem.writes(), writes);
     pair.recv(Side::B, 6, &[]);
-    pair.drain_both();
-    assert_eq!(answers(&mut pair), ["ACK psn=1 msn=1"], "it has one now");
     assert_eq!(answer(&mut pair, &last), ["ACK psn=2 msn=2"]);
     assert_eq!(pair.take_completions(Side::B)[0].byte_len, PMTU + 1);
 }
