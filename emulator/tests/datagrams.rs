@@ -8,73 +8,14 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
-
+use common::datagrams::{
+    GRH, QKEY, address, completions, create, create_with, to_rts, ud, wait, wr,
+};
 use common::{ALL_ACCESS, Side, engine, pattern};
 use rocade_emulator::{
-    AddressVector, Ah, Completion, Connection, Datagram, DropReason, Gid, PostError, Psn, Qkey, Qp,
-    QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QpType, Qpn, SendFlags, SendOp, SendWr, Srq,
-    SrqInitAttr, VerbsError, WcFlags, WcStatus,
+    AddressVector, Ah, Connection, Datagram, DropReason, Gid, PostError, Psn, Qkey, Qp, QpAttr,
+    QpAttrMask, QpState, QpType, Qpn, SendOp, SendWr, SrqInitAttr, VerbsError, WcFlags, WcStatus,
 };
-
-const QKEY: u32 = 0x1234;
-const GRH: usize = 40;
-
-fn create(side: &Side, qp_type: QpType) -> Qp {
-    create_with(side, qp_type, None)
-}
-
-fn create_with(side: &Side, qp_type: QpType, srq: Option<&Srq>) -> Qp {
-    let cap = QpCap {
-        max_send_wr: 64,
-        max_recv_wr: 64,
-        max_send_sge: 4,
-        max_recv_sge: 4,
-        max_inline_data: 64,
-    };
-    let init = QpInitAttr {
-        send_cq: side.cq.clone(),
-        recv_cq: side.cq.clone(),
-        srq: srq.cloned(),
-        cap,
-        qp_type,
-        sq_sig_all: true,
-        cookie: 1,
-    };
-    side.pd.create_qp(init).unwrap()
-}
-
-fn to_rts(qp: &Qp, qkey: u32) {
-    let modify = |state: QpState, more| {
-        let attr = QpAttr {
-            qp_state: state.code(),
-            port_num: 1,
-            qkey,
-            ..QpAttr::default()
-        };
-        qp.modify(&attr, QpAttrMask::STATE | more)
-    };
-    let init = QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::QKEY;
-    modify(QpState::Init, init).unwrap();
-    modify(QpState::Rtr, QpAttrMask::empty()).unwrap();
-    modify(QpState::Rts, QpAttrMask::SQ_PSN).unwrap();
-}
-
-/// A datagram QP in RTS.
-fn ud(side: &Side) -> Qp {
-    let qp = create(side, QpType::Ud);
-    to_rts(&qp, QKEY);
-    qp
-}
-
-fn address(to: Gid) -> AddressVector {
-    AddressVector {
-        dgid: to,
-        is_global: true,
-        port_num: 1,
-        ..AddressVector::default()
-    }
-}
 
 fn send_to(qp: &Qp, ah: &Ah, dest: &Qp, wr: &SendWr<'_>) -> Result<(), VerbsError> {
     let to = Datagram {
@@ -85,37 +26,12 @@ fn send_to(qp: &Qp, ah: &Ah, dest: &Qp, wr: &SendWr<'_>) -> Result<(), VerbsErro
     qp.send_queue().push_datagram(wr, to, None)
 }
 
-fn wr<'a>(wr_id: u64, sges: &'a [rocade_emulator::Sge]) -> SendWr<'a> {
-    SendWr {
-        wr_id,
-        op: SendOp::Send { imm: None },
-        flags: SendFlags::SIGNALED,
-        sges,
-    }
-}
-
 /// Two sides, a datagram QP each, and the way from the first to the second.
 fn pair(a: &str, b: &str) -> (Side, Side, Qp, Qp, Ah) {
     let (a, b) = (Side::new(a, 1 << 16), Side::new(b, 1 << 16));
     let (from, to) = (ud(&a), ud(&b));
     let ah = a.pd.create_ah(&address(b.gid())).unwrap();
     (a, b, from, to, ah)
-}
-
-/// Waits until `done`, polling an empty CQ of `side`.
-fn wait(side: &Side, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !done() {
-        assert!(
-            side.cq.poll_one().is_none(),
-            "a completion that nobody asked for"
-        );
-        assert!(Instant::now() < deadline);
-    }
-}
-
-fn completions(side: &Side, count: usize) -> Vec<Completion> {
-    (0..count).map(|_| side.completion()).collect()
 }
 
 //= UD-07 type=test
@@ -321,6 +237,7 @@ fn a_queue_pair_writes_to_many() {
 //= UD-05 type=test
 //= UD-09 type=test
 //= UD-10 type=test
+//= GRH-06 type=test
 #[test]
 fn what_cannot_be_taken_is_dropped_and_harms_nobody() {
     let (a, b, from, to, ah) = pair("127.2.0.9", "127.2.0.10");
@@ -520,136 +437,5 @@ fn shared_receives_serve_every_service() {
         assert_eq!(own.unwrap_err().errno(), 22);
         to.destroy().unwrap();
         srq.destroy().unwrap();
-    }
-}
-
-/// A datagram to a group of the network behind an address.
-fn send_to_group(qp: &Qp, ah: &Ah, qkey: u32, wr: &SendWr<'_>) {
-    let to = Datagram {
-        ah,
-        dest_qp: Qpn::MULTICAST,
-        qkey: Qkey::new(qkey),
-    };
-    qp.send_queue().push_datagram(wr, to, None).unwrap();
-}
-
-//= MC-01 type=test
-//= MC-03 type=test
-//= MC-04 type=test
-//= MC-05 type=test
-//= MC-06 type=test
-//= MC-07 type=test
-//= MC-08 type=test
-#[test]
-fn a_group_gets_a_copy_each() {
-    // The loopback interface has no route to groups of IPv6.
-    let (a, b) = (
-        Side::new("127.2.1.1", 1 << 16),
-        Side::new("127.2.1.2", 1 << 16),
-    );
-    let group = Gid::from_ip("239.1.2.3".parse().unwrap());
-    let sender = ud(&a);
-    let members = [ud(&b), ud(&b), ud(&a)];
-    let outsider = ud(&b);
-    for qp in &members {
-        qp.attach_mcast(group).unwrap();
-        qp.attach_mcast(group).unwrap();
-    }
-    // One has no receive, and one another Q_Key: the others do not mind.
-    let deaf = ud(&b);
-    deaf.attach_mcast(group).unwrap();
-    let stranger = create(&b, QpType::Ud);
-    to_rts(&stranger, QKEY + 1);
-    stranger.attach_mcast(group).unwrap();
-    let receivers = [(&members[0], &b), (&members[1], &b), (&members[2], &a)];
-    for (index, (qp, side)) in receivers.iter().enumerate() {
-        qp.recv_queue()
-            .push(index as u64, &[side.sge(1000 * index, 100)])
-            .unwrap();
-    }
-    outsider.recv_queue().push(7, &[b.sge(0, 100)]).unwrap();
-    stranger.recv_queue().push(8, &[b.sge(0, 100)]).unwrap();
-    let ah = a.pd.create_ah(&address(group)).unwrap();
-    a.fill(0, b"all of you");
-    send_to_group(&sender, &ah, QKEY, &wr(9, &[a.sge(0, 10)]));
-    let mut at_a = completions(&a, 2);
-    at_a.sort_by_key(|completion| completion.wr_id);
-    assert_eq!((at_a[0].wr_id, at_a[1].wr_id), (2, 9));
-    let mut at_b = completions(&b, 2);
-    at_b.sort_by_key(|completion| completion.wr_id);
-    for (wr_id, (completion, side)) in [(&at_b[0], &b), (&at_b[1], &b), (&at_a[0], &a)]
-        .iter()
-        .enumerate()
-    {
-        assert_eq!(
-            (completion.wr_id, completion.status),
-            (wr_id as u64, WcStatus::Success)
-        );
-        assert_eq!(completion.src_qp, sender.qp_num());
-        assert_eq!(completion.byte_len as usize, GRH + 10);
-        let bytes = side.bytes(1000 * wr_id, GRH + 10);
-        assert_eq!(&bytes[GRH..], b"all of you");
-        // The header names the group.
-        assert_eq!(bytes[GRH - 4..GRH], [239, 1, 2, 3]);
-    }
-    wait(&b, || deaf.counters().dropped(DropReason::NoReceive) == 1);
-    wait(&b, || stranger.counters().dropped(DropReason::BadQkey) == 1);
-    assert_eq!(outsider.counters().rx_packets, 0);
-    // Who has left gets nothing; the group lives on for the others.
-    members[0].detach_mcast(group).unwrap();
-    members[0].recv_queue().push(20, &[b.sge(0, 100)]).unwrap();
-    members[1].recv_queue().push(21, &[b.sge(0, 100)]).unwrap();
-    send_to_group(&sender, &ah, QKEY, &wr(22, &[a.sge(0, 10)]));
-    assert_eq!(b.completion().wr_id, 21);
-    assert_eq!(members[0].counters().rx_packets, 1);
-}
-
-//= MC-01 type=test
-//= MC-02 type=test
-#[test]
-fn groups_are_left_before_the_end() {
-    let a = Side::new("127.2.1.3", 4096);
-    let group = Gid::from_ip("239.1.2.4".parse().unwrap());
-    let qp = ud(&a);
-    assert_eq!(
-        qp.attach_mcast(a.gid()).unwrap_err().errno(),
-        22,
-        "no group"
-    );
-    let v6 = Gid::from_ip("ff11::1".parse().unwrap());
-    assert_eq!(
-        qp.attach_mcast(v6).unwrap_err().errno(),
-        22,
-        "no address of IPv6"
-    );
-    assert_eq!(
-        a.qp.attach_mcast(group).unwrap_err().errno(),
-        22,
-        "an RC QP"
-    );
-    assert_eq!(
-        qp.detach_mcast(group).unwrap_err().errno(),
-        22,
-        "not attached"
-    );
-    qp.attach_mcast(group).unwrap();
-    assert!(matches!(qp.destroy(), Err(VerbsError::Busy(_))));
-    qp.detach_mcast(group).unwrap();
-    assert_eq!(qp.detach_mcast(group).unwrap_err().errno(), 22);
-    qp.destroy().unwrap();
-    // One that is dropped leaves by itself.
-    let other = ud(&a);
-    other.attach_mcast(group).unwrap();
-    let joined = || {
-        std::fs::read_to_string("/proc/net/igmp")
-            .unwrap()
-            .contains("040201EF")
-    };
-    assert!(joined(), "the kernel tells the network");
-    drop(other);
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while joined() {
-        assert!(Instant::now() < deadline, "the socket stays open");
-        std::thread::yield_now();
     }
 }

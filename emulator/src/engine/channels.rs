@@ -307,15 +307,17 @@ impl EngineInner {
         let qps = self.qps.read();
         let now = self.now();
         let mem = self.regions().read(now);
-        let meta = PacketMeta {
+        let mut meta = PacketMeta {
             source: channel.peer(),
             destination: channel.local(),
             traffic_class: 0,
-            hop_limit: 64,
+            hop_limit: 0,
         };
         let mut dispatch = Dispatch::new(self, &qps, &mem, now, driver);
         let (mut undrained, mut last) = (0, None);
         receiver.receive(MAX_RUNS, after_udp, |run: ShmRun<'_>| {
+            //= ENC-08
+            (meta.traffic_class, meta.hop_limit) = run.header();
             for segment in run.segments() {
                 undrained += segment.len();
                 match dispatch.packet(&meta, segment, &mut FromChannel(channel), None) {

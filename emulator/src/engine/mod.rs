@@ -23,7 +23,7 @@ mod travel;
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -150,6 +150,8 @@ pub(crate) struct EngineInner {
     opening: Mutex<()>,
     routes: Routes,
     groups: Groups,
+    /// There are datagram QPs, which show their program the headers of packets.
+    shows_headers: AtomicBool,
     frames: RawPorts,
     channels: RwLock<Vec<Arc<ShmChannel>>>,
     /// How many; pollers look here first.
@@ -214,6 +216,7 @@ impl Engine {
                 opening: Mutex::default(),
                 routes: Routes::default(),
                 groups: Groups::default(),
+                shows_headers: AtomicBool::new(false),
                 frames: RawPorts::default(),
                 channels: RwLock::default(),
                 channel_count: AtomicUsize::new(0),
@@ -528,23 +531,41 @@ impl EngineInner {
         Ok((uplink, path))
     }
 
-    /// A link that tells of marks, if anybody wants to know.
+    /// A link that tells what else packets have in their headers, if anybody wants to know.
     fn with_marks(&self, link: UdpLink) -> UdpLink {
-        if self.dcqcn {
+        if self.shows_headers.load(Ordering::Relaxed) {
+            // Where the system does not tell, they show what is usual.
+            let _ = link.report_headers();
+        } else if self.dcqcn {
             // Where the system does not tell, there are none.
             let _ = link.set_receive_tos(true);
         }
         link
     }
 
-    /// Attaches a QP of `hca` to a multicast group. Twice is once.
+    /// From now on the headers of packets are shown to programs.
+    //= UD-08
+    pub(crate) fn show_headers(&self) {
+        if self.shows_headers.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let _opening = self.opening.lock();
+        for uplink in self.uplinks.read().iter() {
+            if let Err(error) = uplink.link.report_headers() {
+                tracing::debug!(%error, "headers of packets are not told");
+            }
+        }
+    }
+
+    /// Attaches a QP of a port of `hca` to a multicast group. Twice is once.
     pub(crate) fn attach_to_group(
         &self,
-        hca: &Arc<Hca>,
+        (hca, port): (&Arc<Hca>, u8),
         group: Gid,
         qpn: Qpn,
     ) -> Result<(), VerbsError> {
-        if self.groups.attach(&self.uplinks, hca, group, qpn)? {
+        let at = (hca, port);
+        if self.groups.attach(&self.uplinks, at, group, qpn)? {
             // The background thread has one more descriptor to wait for.
             self.call_background();
         }

@@ -17,7 +17,7 @@ use crate::figures::{
 };
 use crate::hca::Traffic;
 use crate::link::tap::Via;
-use crate::link::{Arrival, RxBatch};
+use crate::link::{Arrival, DEFAULT_HOP_LIMIT, RxBatch};
 use crate::steering::Slot;
 use crate::travel::Stray;
 
@@ -207,7 +207,7 @@ impl EngineInner {
                 source: source.ip(),
                 destination: local,
                 traffic_class: batch.tos.unwrap_or(0),
-                hop_limit: 64,
+                hop_limit: batch.hop_limit.unwrap_or(DEFAULT_HOP_LIMIT),
             };
             let (flow, tos) = (flows.at(sender), batch.tos.unwrap_or(0));
             let verdict = dispatch.packet(
@@ -238,7 +238,10 @@ impl EngineInner {
                         //= MC-03
                         if dest == Qpn::MULTICAST {
                             let members = group.members();
-                            dispatch.hand_to(&meta, segment, &members, dirty.as_deref_mut());
+                            let hca = uplink.hca.as_ref();
+                            let is_own = hca.is_some_and(|hca| hca.has_address(meta.source));
+                            let to = (&*members, is_own);
+                            dispatch.hand_to(&meta, segment, to, dirty.as_deref_mut());
                         } else {
                             self.count(|counters| &counters.rx_unknown_qp);
                         }

@@ -119,7 +119,7 @@ impl Envelope {
     pub(crate) const fn of(meta: &PacketMeta, via: &Via) -> Self {
         let (udp, tos) = match *via {
             Via::Udp(port, ip_id, tos) => (Some((port, ip_id)), tos),
-            Via::Channel(_) => (None, 0),
+            Via::Channel(_) => (None, meta.traffic_class),
         };
         Self {
             source: meta.source,

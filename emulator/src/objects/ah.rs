@@ -79,9 +79,7 @@ impl Ah {
         let uplink = engine.datagram_uplink(hca.local_addr(local), address.hop_limit)?;
         if to.is_multicast() {
             let interface = port.config.ifindex;
-            uplink
-                .link
-                .prepare_multicast(address.hop_limit, interface)?;
+            uplink.link.prepare_multicast(interface)?;
         }
         pd.children.fetch_add(1, Ordering::AcqRel);
         Ok(Self {

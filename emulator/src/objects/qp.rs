@@ -310,6 +310,9 @@ impl Qp {
         if leads_to_rtr && matches!(self.qp_type(), QpType::Ud | QpType::DcInitiator) {
             engine.listen_on(hca)?;
         }
+        if leads_to_rtr && self.qp_type() == QpType::Ud {
+            engine.show_headers();
+        }
         let answers = match sgid {
             Some(sgid) if leads_to_rtr && self.qp_type() == QpType::DcTarget => {
                 let local = hca.local_addr(sgid.to_ip());
@@ -428,7 +431,8 @@ impl Qp {
     pub fn attach_mcast(&self, group: Gid) -> Result<(), VerbsError> {
         self.check_group(group)?;
         let (engine, hca) = (self.owner.engine(), self.owner.hca());
-        engine.attach_to_group(hca, group, self.qp_num())
+        let port = self.owner.inner.lock().qp.query().port_num.max(1);
+        engine.attach_to_group((hca, port), group, self.qp_num())
     }
 
     /// Detaches it.
@@ -444,6 +448,20 @@ impl Qp {
         } else {
             Err(VerbsError::InvalidArgument("not attached to this group"))
         }
+    }
+
+    /// The QP gets no copy of what it sends to a group itself (`IBV_QP_CREATE_BLOCK_SELF_MCAST_LB`).
+    ///
+    /// # Errors
+    /// [`VerbsError::InvalidArgument`] for a QP that is none of datagrams.
+    //= MC-07
+    #[doc(alias = "IBV_QP_CREATE_BLOCK_SELF_MCAST_LB")]
+    pub fn block_own_multicast(&self) -> Result<(), VerbsError> {
+        if self.qp_type() != QpType::Ud {
+            return Err(VerbsError::InvalidArgument("not a datagram QP"));
+        }
+        self.owner.inner.lock().tx.hear_others();
+        Ok(())
     }
 
     /// Leads frames that match to this raw packet QP, from now on.

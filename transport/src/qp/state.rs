@@ -95,6 +95,7 @@ const fn reset_to_init(qp_type: QpType) -> Option<TransitionRule> {
         }
         //= UD-13
         //= QPT-02
+        //= UD-13
         QpType::Ud => rule(masks!(PK, PO, QK), NONE),
         //= QPT-04
         QpType::RawPacket => rule(PO, NONE),
