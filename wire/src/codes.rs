@@ -181,12 +181,13 @@ impl CreditCode {
     pub const fn from_credits(credits: u32) -> Self {
         //= AETH-20
         match credits {
-            0 | 1 => Self(credits as u8),
+            0 => Self(0),
+            1 => Self(1),
             2..=0xffff => {
                 // Two codes for each power of two: that, and one and a half times as many.
                 let log = credits.ilog2();
                 let upper = (credits >> (log - 1)) & 1;
-                let code = (2 * log + upper) as u8;
+                let [code, ..] = (2 * log + upper).to_le_bytes();
                 Self(if code > 30 { 30 } else { code })
             }
             _ => Self(30),

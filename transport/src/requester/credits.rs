@@ -71,7 +71,9 @@ impl Credits {
     #[inline]
     pub(super) const fn note_started(&mut self, requests: u32, takes_receive: bool) {
         self.ssn = Msn::new(self.ssn.get().wrapping_add(requests));
-        self.room -= takes_receive as i32;
+        if takes_receive {
+            self.room -= 1;
+        }
     }
 
     /// The peer has completed `msn` messages and has so many receives.

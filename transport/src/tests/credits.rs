@@ -354,8 +354,7 @@ fn slow_receiver(
         true => Fate::Drop,
         false => Fate::Deliver,
     });
-    for wr_id in 0..200 {
-        let len = [0, 8, PMTU, 3 * PMTU][wr_id as usize % 4];
+    for (wr_id, len) in (0..200).zip([0, 8, PMTU, 3 * PMTU].into_iter().cycle()) {
         pair.send(Side::A, wr_id, send(), &[src.part(0, len)]);
     }
     let mut posted = 0;
