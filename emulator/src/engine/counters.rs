@@ -21,7 +21,7 @@ pub struct EngineCounters {
     pub rx_unknown_qp: u64,
     /// Packets that came over UDP, or through another channel, for a QP whose peer uses a channel.
     pub rx_wrong_link: u64,
-    /// Packets from addresses that are not among the allowed peers ([`Peers`]), not looked at further.
+    /// Packets from addresses that are not among the allowed peers ([`Peers`](crate::config::Peers)), not looked at further.
     pub rx_refused: u64,
     /// Datagrams that pretended to be passed on by another process of this host, and were not.
     pub rx_forged: u64,
