@@ -13,6 +13,7 @@ mod duty;
 mod frames;
 mod gsi;
 mod handover;
+mod inline;
 mod overrun;
 mod owed;
 mod pending;
@@ -472,7 +473,7 @@ impl EngineInner {
 
     /// A link that tells what else packets have in their headers, if anybody wants to know.
     fn with_marks(&self, link: UdpLink) -> UdpLink {
-        if self.shows_headers.load(Ordering::Relaxed) {
+        if self.shows_headers.load(Ordering::Acquire) {
             // Where the system does not tell, they show what is usual.
             let _ = link.report_headers();
         } else if self.dcqcn {
@@ -485,7 +486,7 @@ impl EngineInner {
     /// From now on the headers of packets are shown to programs.
     //= UD-08
     pub(crate) fn show_headers(&self) {
-        if self.shows_headers.swap(true, Ordering::AcqRel) {
+        if self.shows_headers.load(Ordering::Acquire) {
             return;
         }
         let _opening = self.opening.lock();
@@ -494,6 +495,8 @@ impl EngineInner {
                 tracing::debug!(%error, "headers of packets are not told");
             }
         }
+        // Not before: who sees it need not wait.
+        self.shows_headers.store(true, Ordering::Release);
     }
 
     /// Attaches a QP of a port of `hca` to a multicast group. Twice is once.
