@@ -281,6 +281,7 @@ impl EngineInner {
             if !channel.has_packets() {
                 continue;
             }
+            channel.fetch_ahead();
             let receiver = if driver == Driver::Background {
                 Some(channel.receiver())
             } else {
@@ -350,13 +351,10 @@ impl EngineInner {
         });
         let (received, bytes) = (dispatch.packets, dispatch.bytes);
         if let Some(qp) = dispatch.current().map(|(qp, _)| qp).or(last) {
-            qp.hca().traffic.received(received, bytes);
+            qp.hca().traffic.received(received, bytes, true);
             self.count_traffic();
         }
         dispatch.let_go(None);
-        self.counters
-            .rx_shared
-            .fetch_add(received, Ordering::Relaxed);
         received
     }
 

@@ -254,7 +254,7 @@ impl<'e> Dispatch<'e> {
     /// for which there is none: the application may want to post some.
     pub(super) fn uses_up_receives(&self) -> bool {
         self.current().is_some_and(|(_, core)| {
-            !core.qp.is_reliable() && core.qp.pending_completions().len() > 0
+            !core.qp.is_reliable() && core.qp.completions_waiting() > 0
         })
     }
 

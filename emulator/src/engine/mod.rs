@@ -107,7 +107,6 @@ struct AtomicCounters {
     rx_refused: AtomicU64,
     rx_forged: AtomicU64,
     forwarded: AtomicU64,
-    rx_shared: AtomicU64,
 }
 
 /// The bits of a traffic class in which the network marks packets, and the value that allows it to.
@@ -283,7 +282,7 @@ impl Engine {
             rx_forged: get(&c.rx_forged),
             forwarded: get(&c.forwarded),
             tx_shared: traffic().map(|traffic| traffic.tx_shared).sum(),
-            rx_shared: get(&c.rx_shared),
+            rx_shared: traffic().map(|traffic| traffic.rx_shared).sum(),
         }
     }
 }

@@ -388,6 +388,20 @@ impl Qp {
         }
     }
 
+    /// Is every slot of the send queue in use, or of the receive queue? Where that is not known, posting tells.
+    #[inline]
+    #[must_use]
+    pub const fn is_full(&self, is_send: bool) -> bool {
+        match (is_send, &self.send) {
+            (true, SendSide::Reliable(requester)) => requester.is_full(),
+            (true, _) => false,
+            (false, _) => match self.recv.receives() {
+                Some(RecvSource::Own(queue)) => queue.is_full(),
+                _ => false,
+            },
+        }
+    }
+
     /// The newest send work request, which was queued just now, has these operands: its operation is one that needs
     /// them.
     pub fn equip(&mut self, operands: Operands) {
@@ -659,8 +673,12 @@ impl Qp {
     #[must_use]
     #[inline]
     pub fn wants_to_transmit(&self, acks: AckTiming) -> bool {
-        let holds = self.timing(acks) == AckTiming::Later && self.recv.lone_ack().is_some();
-        self.send.has_work() || (self.recv.has_responses() && !holds)
+        let holds = || {
+            acks == AckTiming::Later
+                && self.timing(acks) == AckTiming::Later
+                && self.recv.lone_ack().is_some()
+        };
+        self.send.has_work() || (self.recv.has_responses() && !holds())
     }
 
     /// In ERR there will be no requests for an acknowledgement to leave with.
@@ -721,9 +739,17 @@ impl Qp {
         self.recv.owed_ack()
     }
 
+    /// How many completions wait.
+    #[inline]
+    #[must_use]
+    pub fn completions_waiting(&self) -> usize {
+        self.out.completions.len()
+    }
+
     /// The completions that [`Qp::poll_completion`] will return, in order.
-    pub fn pending_completions(&self) -> impl ExactSizeIterator<Item = &Completion> {
-        self.out.completions.iter()
+    #[inline]
+    pub fn pending_completions(&mut self) -> &[Completion] {
+        self.out.completions.make_contiguous()
     }
 
     /// Drops the completions that [`Qp::pending_completions`] has told of: they were handed on.
