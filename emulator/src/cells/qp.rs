@@ -146,6 +146,13 @@ impl QpInner {
         self.target()?.travel.as_ref()
     }
 
+    /// Other processes may go on with a target that is new.
+    pub(crate) fn publish(&self) {
+        if let Some(travel) = self.travel() {
+            travel.write_down(&self.lock().qp);
+        }
+    }
+
     /// Is it a target of this domain? Then it is held by one more, unless it is about to end.
     //= XRC-11
     pub(crate) fn open_as(&self, domain: &Arc<Domain>, hold: &Arc<Hold>) -> bool {

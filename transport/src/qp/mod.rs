@@ -608,6 +608,7 @@ impl Qp {
         self.peer.reject_reason(meta, packet.bth())
     }
 
+    //= UC-12
     //= RC-STA-07
     fn note_comm_est(&mut self) {
         let connected = !matches!(self.recv, RecvSide::Datagrams(_));
@@ -807,6 +808,7 @@ impl Qp {
     }
 
     /// A local error of a side that nobody acknowledges ends that side, and no more (UC-11, UD-12).
+    //= UC-11 UD-12 RC-STA-05
     fn conclude_send(&mut self, now: Time, result: Result<(), Fatal>) {
         if let SendSide::Unreliable(_) | SendSide::Frames(_) = self.send
             && result.is_err()
@@ -822,11 +824,13 @@ impl Qp {
     /// Responses queued before the error still go out, the NAK that caused it among them
     /// (RC-ERR-C, RC-STA-03).
     //= RC-STA-03
+    //= XRC-09
     fn enter_error(&mut self, now: Time) {
         self.state = QpState::Err;
         let (send, recv, mut cx) = self.sides(now, &());
         send.flush(&mut cx);
         recv.flush(&mut cx);
+        //= AEV-10
         //= RC-STA-08
         if recv.receives().is_some_and(RecvSource::is_shared) {
             self.out.events.push_back(QpEvent::LastWqeReached);

@@ -176,6 +176,7 @@ impl Responder {
         out: &mut Outputs,
     ) -> Option<[u8; ACK_LEN]> {
         let (psn, msn) = self.owed_ack().filter(|_| self.queue.len() == 1)?;
+        //= XRC-08
         let head = ack_head(peer, psn, msn, Syndrome::Ack(CreditCode::INVALID));
         let packet = head.alone()?;
         out.counters.acks_sent += 1;

@@ -96,6 +96,7 @@ impl Responder {
         }
         let wqe = if needs_receive(operation) {
             let Some(wqe) = self.receives.take() else {
+                //= XRC-07
                 //= RC-RSP-06
                 //= RC-ERR-B
                 self.schedule_nak(psn, Syndrome::RnrNak(self.attr.min_rnr_timer), cx.out);

@@ -22,9 +22,9 @@ use rocade_abi::{
     IBV_QP_INIT_ATTR_IND_TABLE, IBV_QP_INIT_ATTR_MAX_TSO_HEADER, IBV_QP_INIT_ATTR_PD,
     IBV_QP_INIT_ATTR_RX_HASH, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_INIT_ATTR_XRCD,
     IBV_QP_OPEN_ATTR_CONTEXT, IBV_QP_OPEN_ATTR_NUM, IBV_QP_OPEN_ATTR_RESERVED,
-    IBV_QP_OPEN_ATTR_TYPE, IBV_QP_OPEN_ATTR_XRCD, IBV_QPT_RAW_PACKET, IBV_QPT_XRC_RECV, ibv_ah,
-    ibv_context, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp, ibv_qp_ex, ibv_qp_init_attr,
-    ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_sge,
+    IBV_QP_OPEN_ATTR_TYPE, IBV_QP_OPEN_ATTR_XRCD, IBV_QPT_RAW_PACKET, IBV_QPT_UD, IBV_QPT_XRC_RECV,
+    ibv_ah, ibv_context, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp, ibv_qp_ex,
+    ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_sge,
 };
 use rocade_emulator::{
     Feth, Lkey, MAX_TSO_HEADER, Qp, QpCap, QpType, Qpn, Rkey, SendFlags, SendOp, SendPoster,
@@ -74,9 +74,8 @@ pub(crate) fn supported_ops(qp_type: u32) -> u64 {
     }
 }
 
-/// Flags that there are, none of which this device has.
-const KNOWN_CREATE_FLAGS: u32 = IBV_QP_CREATE_BLOCK_SELF_MCAST_LB
-    | IBV_QP_CREATE_SCATTER_FCS
+/// Flags that there are, and that this device does not have.
+const KNOWN_CREATE_FLAGS: u32 = IBV_QP_CREATE_SCATTER_FCS
     | IBV_QP_CREATE_CVLAN_STRIPPING
     | IBV_QP_CREATE_SOURCE_QPN
     | IBV_QP_CREATE_PCI_WRITE_END_PADDING;
@@ -130,9 +129,20 @@ pub(crate) unsafe fn create(
     if members & needed == 0 {
         return Err(Errno::INVAL);
     }
-    if members & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && init.create_flags != 0 {
+    let flags = match members & IBV_QP_INIT_ATTR_CREATE_FLAGS {
+        0 => 0,
+        _ => init.create_flags,
+    };
+    //= MC-07
+    let blocks_own = flags & IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0;
+    if blocks_own && init.qp_type != IBV_QPT_UD {
+        let what = "IBV_QP_CREATE_BLOCK_SELF_MCAST_LB, which only datagram queue pairs have";
+        return Err(Errno::INVAL.because(Reason::new(what, "")));
+    }
+    let others = flags & !IBV_QP_CREATE_BLOCK_SELF_MCAST_LB;
+    if others != 0 {
         //= QPC-02
-        let is_known = init.create_flags & !KNOWN_CREATE_FLAGS == 0;
+        let is_known = others & !KNOWN_CREATE_FLAGS == 0;
         let errno = if is_known {
             Errno::OPNOTSUPP
         } else {
@@ -171,6 +181,11 @@ pub(crate) unsafe fn create(
     // SAFETY: same contract.
     let qp = unsafe { qp::create(init.pd, &mut short, max_tso_header, table) }?;
     init.cap = short.cap;
+    if blocks_own {
+        // SAFETY: made just now, and nobody else has it.
+        let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
+        state.qp().block_own_multicast()?;
+    }
     if with_table {
         // SAFETY: made just now, and nobody else has it.
         unsafe { QpObject::borrow(qp.cast())?.set_newer(wr_flush as *const c_void) };
@@ -807,6 +822,7 @@ unsafe extern "C" fn wr_send_tso(qp: *mut ibv_qp_ex, hdr: *mut c_void, hdr_sz: u
     }
 }
 
+//= WRX-03
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
     // SAFETY: by contract between `wr_start` and `wr_complete`.
     unsafe { with_batch(qp, |_, staged| staged.set_remote(Remote { ah, qpn, qkey })) };
