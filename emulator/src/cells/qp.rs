@@ -10,7 +10,7 @@ use rocade_wire::Qpn;
 
 use super::cq::CqInner;
 use super::domain::Domain;
-use super::event_queue::AckCounter;
+use super::event_queue::{AckCounter, LazyAcks};
 use super::events::{AsyncEventKind, AsyncEvents, EventElement};
 use super::slots::PendingSlots;
 use super::srq::SrqInner;
@@ -32,7 +32,7 @@ pub(crate) struct QpInner {
     cookie: u64,
     core: Mutex<QpCore>,
     alive: AtomicBool,
-    async_acks: Arc<AckCounter>,
+    async_acks: LazyAcks,
 }
 
 /// What only few QPs have.
@@ -123,7 +123,7 @@ impl QpInner {
                 recv_slots: PendingSlots::default(),
             }),
             alive: AtomicBool::new(true),
-            async_acks: Arc::default(),
+            async_acks: LazyAcks::default(),
         })
     }
 
@@ -200,7 +200,9 @@ impl QpInner {
 
     /// Its queues may end.
     pub(crate) fn detach(&self) {
-        self.events.forget(&self.async_acks);
+        if let Some(acks) = self.async_acks.get() {
+            self.events.forget(acks);
+        }
         for cq in self.send_cq.iter().chain(&self.recv_cq) {
             cq.detach_qp();
         }
@@ -209,8 +211,9 @@ impl QpInner {
         }
     }
 
-    pub(crate) fn async_acks(&self) -> &AckCounter {
-        &self.async_acks
+    /// Who counts its events, where there were any.
+    pub(crate) fn async_acks(&self) -> Option<&AckCounter> {
+        self.async_acks.get().map(|acks| &**acks)
     }
 
     /// Does a completion that is lost end all QPs of its CQ? That of an XRC SRQ ends only the target that was to
@@ -371,7 +374,7 @@ impl QpInner {
             QpEvent::Fatal => AsyncEventKind::QpFatal,
         };
         let Some(target) = self.target() else {
-            let acks = Some(Arc::clone(&self.async_acks));
+            let acks = Some(self.async_acks.share());
             let element = match self.is_dct {
                 true => EventElement::Dct(self.cookie),
                 false => EventElement::Qp(self.cookie),
@@ -421,6 +424,6 @@ mod tests {
     #[test]
     fn an_idle_queue_pair_is_small() {
         let size = size_of::<QpInner>();
-        assert!(size <= 1_288, "{size}");
+        assert!(size <= 1_176, "{size}");
     }
 }

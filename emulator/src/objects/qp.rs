@@ -76,7 +76,7 @@ pub(super) struct QpOwner {
     pub(super) inner: Arc<QpInner>,
     pub(super) pd: Arc<PdInner>,
     /// Of a target, which others may have open too, and through which domain it was opened.
-    hold: Option<(Arc<Hold>, Arc<XrcdInner>)>,
+    hold: Option<Box<(Arc<Hold>, Arc<XrcdInner>)>>,
     /// What it has to do with cross-channel operations.
     pub(super) cross: OnceLock<Box<CrossPart>>,
 }
@@ -176,7 +176,7 @@ impl Qp {
             owner: Arc::new(QpOwner {
                 inner,
                 pd,
-                hold,
+                hold: hold.map(Box::new),
                 cross: OnceLock::new(),
             }),
         }
@@ -377,6 +377,14 @@ impl Qp {
         Ok(())
     }
 
+    /// Original values that atomics bring are big-endian in memory, unit by unit, instead of in the host's byte order; to be said
+    /// before anything is posted.
+    //= XAT-05
+    #[doc(alias = "IBV_EXP_QP_CREATE_ATOMIC_BE_REPLY")]
+    pub fn set_big_endian_results(&self) {
+        self.inner().lock().qp.set_big_endian_results(true);
+    }
+
     /// Notes how fast the QP shall send, in kbit/s; 0 is as fast as it can. Its answers are
     /// not slowed down, and only RC is.
     ///
@@ -484,7 +492,9 @@ impl Qp {
 
     /// Acknowledges asynchronous events of this QP.
     pub fn ack_async_events(&self, count: u32) {
-        self.owner.async_acks().ack(u64::from(count));
+        if let Some(acks) = self.owner.async_acks() {
+            acks.ack(u64::from(count));
+        }
     }
 
     /// Ends the QP, or lets go of a target that others have open: its completions are removed from the CQs (CQ-13); waits until its
@@ -509,7 +519,9 @@ impl Qp {
         if !self.owner.let_go() {
             return Err(VerbsError::InvalidArgument("destroyed already"));
         }
-        self.owner.async_acks().wait();
+        if let Some(acks) = self.owner.async_acks() {
+            acks.wait();
+        }
         Ok(())
     }
 }
@@ -586,16 +598,16 @@ impl QpOwner {
         &self.pd.context.hca
     }
 
-    fn async_acks(&self) -> &AckCounter {
-        match &self.hold {
-            Some((hold, _)) => hold.async_acks(),
+    fn async_acks(&self) -> Option<&AckCounter> {
+        match self.hold.as_deref() {
+            Some((hold, _)) => Some(hold.async_acks()),
             None => self.inner.async_acks(),
         }
     }
 
     /// False where it was let go of before. With the last one that lets go of a target it ends.
     fn let_go(&self) -> bool {
-        let Some((hold, xrcd)) = &self.hold else {
+        let Some((hold, xrcd)) = self.hold.as_deref() else {
             return self.end();
         };
         if self.inner.travel().is_some() {
@@ -694,7 +706,7 @@ impl QpOwner {
 }
 
 /// Is it an address of this host, in this network namespace? Then the port of RoCEv2 there is ours, and whoever answers
-/// is Rocade. A kernel's RoCE, which does not take packets well that are not of the standard, cannot be there as well.
+/// is Rocade: nobody has to be asked. A kernel's RoCE, which does not take packets well that are not of the standard, cannot be there as well.
 //= XAW-08
 fn is_of_this_host(address: IpAddr) -> bool {
     UdpSocket::bind((address, 0)).is_ok()

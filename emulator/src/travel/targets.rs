@@ -234,6 +234,6 @@ fn adopt_target(
     };
     let inner = QpInner::new(events, qp, 0, parts);
     inner.lock().tx.set_deaf(true);
-    host.qps().write().insert_foreign(Arc::clone(&inner));
+    host.qps().write().insert(Arc::clone(&inner));
     Some(inner)
 }

@@ -1,5 +1,6 @@
 //! A queue pair: entry points only.
 
+mod attributes;
 mod dynamic;
 mod frames;
 mod migrate;
@@ -13,8 +14,9 @@ mod travel;
 use alloc::boxed::Box;
 use core::net::IpAddr;
 
-use rocade_wire::{Gid, Headers, Msn, Mtu, Operation, Packet, Pkey, Psn, Qpn, Service};
+use rocade_wire::{DcHello, Gid, Headers, Msn, Mtu, Operation, Packet, Pkey, Psn, Qpn, Service};
 
+use attributes::Attributes;
 use side::{RecvSide, SendSide};
 pub use state::{TransitionRule, experimental_rule, transition_rule};
 
@@ -26,6 +28,7 @@ use crate::cx::Cx;
 use crate::dc::Initiator;
 use crate::error::{ModifyError, PostError};
 use crate::event::QpEvent;
+use crate::greeting::{hello_of, push_hello};
 use crate::memory::{Accessor, Memory, PdTag};
 use crate::outputs::{Fatal, Outputs};
 use crate::pace::{AckTiming, Pace};
@@ -109,7 +112,7 @@ pub struct AlternateContext {
 #[derive(Debug)]
 pub struct Qp {
     config: QpConfig,
-    attr: QpAttr,
+    attr: Attributes,
     state: QpState,
     peer: Peer,
     send: SendSide,
@@ -117,6 +120,8 @@ pub struct Qp {
     comm_est_raised: bool,
     /// It has migrated, and nobody has asked yet.
     has_moved: bool,
+    /// The peer has asked whether this is Rocade.
+    owes_hello: bool,
     /// Where congestion is controlled: marks are answered, and notifications heeded.
     marks: Option<Box<MarkWatch>>,
     out: Outputs,
@@ -147,10 +152,7 @@ impl Qp {
         };
         Some(Self {
             config,
-            attr: QpAttr {
-                cap: config.cap,
-                ..QpAttr::default()
-            },
+            attr: Attributes::default(),
             state: QpState::Reset,
             peer: Peer::unknown(framing),
             send: SendSide::of(config.qp_type, send_limits)?,
@@ -163,21 +165,26 @@ impl Qp {
             )?,
             comm_est_raised: false,
             has_moved: false,
+            owes_hello: false,
             marks: None,
             out: Outputs::new(config.qp_num),
             pace: Pace::default(),
         })
     }
 
-    /// Its queues take part in cross-channel operations from now on: to be said before anything is posted. Send queues
-    /// of UC and UD have no part in them, nor has one that is shared.
+    /// Its queues take part in cross-channel operations from now on: to be said before anything is posted. Those of UD have no
+    /// part in them, nor has a receive queue that is shared, nor an initiator that has streams.
     //= XCH-02
     pub fn manage(&mut self, managed: Managed) {
-        if let SendSide::Reliable(requester) = &mut self.send {
-            requester.set_cross(Cross {
-                gate: managed.send,
-                counts_slots: !managed.sends_untaken,
-            });
+        let cross = Cross {
+            gate: managed.send,
+            counts_slots: !managed.sends_untaken,
+        };
+        match &mut self.send {
+            SendSide::Reliable(requester) => requester.set_cross(cross),
+            SendSide::Dynamic(initiator) => initiator.set_cross(cross),
+            SendSide::Unreliable(sender) => sender.set_cross(cross),
+            SendSide::Frames(_) | SendSide::None => {}
         }
         if let Some(RecvSource::Own(queue)) = self.recv.receives_mut() {
             queue.set_cross(Cross {
@@ -274,7 +281,7 @@ impl Qp {
             qp_state: self.state.code(),
             cur_qp_state: self.state.code(),
             sq_draining: draining,
-            ..self.attr
+            ..self.attr.all(self.config.cap)
         }
     }
 
@@ -381,7 +388,8 @@ impl Qp {
         }
     }
 
-    /// The peer is known to understand what is not of the standard, or not: masked atomics are refused then (XAW-08).
+    /// The peer is known to understand what is not of the standard, or is not: then it is asked before the first masked atomic
+    /// (XAW-08).
     pub const fn set_extended(&mut self, extended: bool) {
         if let SendSide::Reliable(requester) = &mut self.send {
             requester.set_extended(extended);
@@ -402,13 +410,25 @@ impl Qp {
         }
     }
 
+    /// Original values that atomics bring are big-endian in memory, unit by unit, or of the host's byte order
+    /// (`IBV_EXP_QP_CREATE_ATOMIC_BE_REPLY`); to be said before anything is posted.
+    //= XAT-05
+    pub fn set_big_endian_results(&mut self, on: bool) {
+        match &mut self.send {
+            SendSide::Reliable(requester) => requester.set_big_endian_results(on),
+            SendSide::Dynamic(initiator) => initiator.set_big_endian_results(on),
+            SendSide::Unreliable(_) | SendSide::Frames(_) | SendSide::None => {}
+        }
+    }
+
     /// The newest send work request, which was queued just now, has these operands: its operation is one that needs
     /// them.
     pub fn equip(&mut self, operands: Operands) {
         match &mut self.send {
             SendSide::Reliable(requester) => requester.equip(operands),
             SendSide::Dynamic(initiator) => initiator.equip(operands),
-            SendSide::Unreliable(_) | SendSide::Frames(_) | SendSide::None => {}
+            SendSide::Unreliable(sender) => sender.equip(operands),
+            SendSide::Frames(_) | SendSide::None => {}
         }
     }
 
@@ -506,9 +526,13 @@ impl Qp {
         packet: &Packet<'_>,
         mem: &impl Memory,
     ) {
-        if packet.bth().opcode.service() == Service::Cnp {
-            self.handle_notification(now, meta, packet);
-            return;
+        match packet.bth().opcode.service() {
+            Service::Cnp => {
+                self.handle_notification(now, meta, packet);
+                return;
+            }
+            Service::Ud if self.heeds_hello(meta, packet) => return,
+            _ => {}
         }
         if let Some(reason) = self.reject_reason(meta, packet) {
             self.out.counters.drop_packet(reason);
@@ -552,6 +576,40 @@ impl Qp {
             && marks.marked(now)
         {
             responder.notify();
+        }
+    }
+
+    /// Takes the question of the peer whether this is Rocade, or its answer; false where the packet is something else. Who else asks is
+    /// told nothing.
+    //= XAW-08
+    #[cold]
+    fn heeds_hello(&mut self, meta: &PacketMeta, packet: &Packet<'_>) -> bool {
+        let Some((hello, from)) = hello_of(packet) else {
+            return false;
+        };
+        let peer = &self.peer;
+        let is_peer = meta.source == peer.remote
+            && meta.destination == peer.local
+            && from == peer.qpn
+            && packet.bth().pkey.matches(peer.pkey);
+        if !is_peer || !self.state.receives() {
+            return false;
+        }
+        match (hello, &mut self.send, &self.recv) {
+            (DcHello::Ask, _, RecvSide::Reliable(_)) => {
+                self.owes_hello = true;
+                true
+            }
+            (DcHello::Answer, SendSide::Reliable(requester), _) => requester.met(),
+            _ => false,
+        }
+    }
+
+    #[cold]
+    fn answer_hello(&mut self, tx: &mut TxBuffer) {
+        if push_hello(&self.peer, self.config.qp_num, DcHello::Answer, tx) {
+            self.out.counters.tx_packets += 1;
+            self.owes_hello = false;
         }
     }
 
@@ -615,7 +673,7 @@ impl Qp {
         if self.state == QpState::Rtr && !self.comm_est_raised && connected {
             self.comm_est_raised = true;
             //= AEV-04
-            self.out.events.push_back(QpEvent::CommEst);
+            self.out.events.push(QpEvent::CommEst);
         }
     }
 
@@ -624,7 +682,7 @@ impl Qp {
         if self.state == QpState::Sqd && self.attr.en_sqd_async_notify && self.send.is_drained() {
             self.attr.en_sqd_async_notify = false;
             //= AEV-05
-            self.out.events.push_back(QpEvent::SqDrained);
+            self.out.events.push(QpEvent::SqDrained);
         }
     }
 
@@ -651,6 +709,9 @@ impl Qp {
         acks: AckTiming,
         tx: &mut TxBuffer,
     ) {
+        if self.owes_hello {
+            self.answer_hello(tx);
+        }
         let acks = self.timing(acks);
         let behind = acks != AckTiming::Now && self.recv.lone_ack().is_some();
         if !behind {
@@ -679,7 +740,7 @@ impl Qp {
                 && self.timing(acks) == AckTiming::Later
                 && self.recv.lone_ack().is_some()
         };
-        self.send.has_work() || (self.recv.has_responses() && !holds())
+        self.send.has_work() || (self.recv.has_responses() && !holds()) || self.owes_hello
     }
 
     /// In ERR there will be no requests for an acknowledgement to leave with.
@@ -773,7 +834,7 @@ impl Qp {
 
     /// The next asynchronous event.
     pub fn poll_event(&mut self) -> Option<QpEvent> {
-        self.out.events.pop_front()
+        self.out.events.pop()
     }
 
     /// A completion could not be reported: to ERR, with an event (RC-STA-10, RC-ERR-G). Of the pending
@@ -784,7 +845,7 @@ impl Qp {
         let messages = seen.filter(|completion| is_received(completion)).count();
         self.recv.discard_unreported(messages);
         if self.state != QpState::Err {
-            self.out.events.push_back(QpEvent::Fatal);
+            self.out.events.push(QpEvent::Fatal);
             self.conclude(now, Err(Fatal));
         }
     }
@@ -833,7 +894,7 @@ impl Qp {
         //= AEV-10
         //= RC-STA-08
         if recv.receives().is_some_and(RecvSource::is_shared) {
-            self.out.events.push_back(QpEvent::LastWqeReached);
+            self.out.events.push(QpEvent::LastWqeReached);
         }
     }
 

@@ -233,7 +233,7 @@ impl Responder {
             fail_recv(cx, &wqe, refusal.status);
         } else {
             //= AEV-02 AEV-03
-            cx.out.events.push_back(match refusal.nak {
+            cx.out.events.push(match refusal.nak {
                 NakCode::RemoteAccess => QpEvent::AccessErr,
                 _ => QpEvent::ReqErr,
             });
