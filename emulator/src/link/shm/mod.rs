@@ -34,7 +34,7 @@ use crate::steering::Slot;
 /// class (1), hop limit (1).
 const RECORD_HEADER: usize = 8;
 /// Where in it the flags are.
-const RECORD_FLAGS: u64 = 6;
+const RECORD_FLAGS: usize = 4;
 /// Flag: the run comes after what its queue pair has sent over UDP.
 const AFTER_UDP: u16 = 1;
 /// Most records that a ring has room for.
@@ -276,7 +276,7 @@ impl ShmChannel {
         let mut header = [0; RECORD_HEADER];
         header[..2].copy_from_slice(&len.to_le_bytes());
         header[2..4].copy_from_slice(&segment_len.to_le_bytes());
-        header[4..6].copy_from_slice(&flags.to_le_bytes());
+        header[RECORD_FLAGS..][..2].copy_from_slice(&flags.to_le_bytes());
         header[6] = sending.traffic_class;
         header[7] = sending.hop_limit;
         self.memory.write(self.tx, at, &header);
@@ -463,7 +463,10 @@ impl<'a> ShmReceiver<'a> {
     #[inline]
     pub(crate) fn is_after_udp(&self) -> bool {
         let control = self.channel.memory.control(self.channel.tx.reverse());
-        let is_there = self.consumer.available(control).is_ok_and(|count| count > 0);
+        let is_there = self
+            .consumer
+            .available(control)
+            .is_ok_and(|count| count > 0);
         is_there && self.next_is_after_udp()
     }
 
@@ -515,7 +518,7 @@ impl<'a> ShmReceiver<'a> {
     #[inline]
     fn next_is_after_udp(&self) -> bool {
         let mut flags = [0; 2];
-        let at = self.consumer.position().wrapping_add(RECORD_FLAGS);
+        let at = self.consumer.position().wrapping_add(RECORD_FLAGS as u64);
         let direction = self.channel.tx.reverse();
         self.channel.memory.copy(direction, at, &mut flags);
         u16::from_le_bytes(flags) == AFTER_UDP
