@@ -10,7 +10,9 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use rocade_wire::Qpn;
-use rocade_wire::mad::{CmMessage, CommId, Dreq, Rej, RejReason, Rejected, TransactionId};
+use rocade_wire::mad::{
+    CmMessage, CommId, Dreq, Rej, RejReason, Rejected, TransactionId, TransportType,
+};
 
 use crate::steering::Slot;
 
@@ -37,6 +39,20 @@ struct Known {
     /// The peer's.
     qpn: Qpn,
     since: Instant,
+    /// An XRC target, which may live on with others: a connection once made ends without a word.
+    is_target: bool,
+}
+
+impl Known {
+    const fn new(slot: Slot, own: CommId, qpn: Qpn, since: Instant) -> Self {
+        Self {
+            slot,
+            own,
+            qpn,
+            since,
+            is_target: false,
+        }
+    }
 }
 
 /// A process is gone, and its peer does not know yet.
@@ -67,8 +83,11 @@ impl Connections {
         match message {
             CmMessage::Req(req) => {
                 let Some(slot) = to else { return };
-                let (own, qpn) = (CommId::new(0), req.qpn);
-                self.remember((peer, req.local_id), slot, own, qpn, now);
+                let known = Known {
+                    is_target: req.transport == TransportType::Xrc,
+                    ..Known::new(slot, CommId::new(0), req.qpn, now)
+                };
+                self.remember((peer, req.local_id), known, now);
             }
             CmMessage::Rep(rep) => {
                 let Some(slot) = to else { return };
@@ -77,10 +96,17 @@ impl Connections {
                 } else {
                     rep.qpn
                 };
-                self.remember((peer, rep.local_id), slot, rep.remote_id, qpn, now);
+                let known = Known::new(slot, rep.remote_id, qpn, now);
+                self.remember((peer, rep.local_id), known, now);
             }
             CmMessage::Rtu(rtu) => {
                 let end = (peer, rtu.local_id);
+                let farewell = self.farewells.get(&end).map(|farewell| &farewell.known);
+                let known = self.known.get(&end).or(farewell);
+                //= CM-ST-10
+                if known.is_some_and(|known| known.is_target) {
+                    return self.forget(end);
+                }
                 if let Some(known) = self.known.get_mut(&end) {
                     known.own = rtu.remote_id;
                 }
@@ -97,19 +123,13 @@ impl Connections {
         }
     }
 
-    fn remember(&mut self, end: PeerEnd, slot: Slot, own: CommId, qpn: Qpn, now: Instant) {
+    fn remember(&mut self, end: PeerEnd, new: Known, now: Instant) {
         if self.known.len() >= MOST {
             let lives = |known: &Known| known.own.get() != 0 || now < known.since + STALE;
             self.known.retain(|_, known| lives(known));
         }
         if self.known.len() < MOST {
-            let known = Known {
-                slot,
-                own,
-                qpn,
-                since: now,
-            };
-            self.known.insert(end, known);
+            self.known.insert(end, new);
         }
     }
 
@@ -309,7 +329,8 @@ mod tests {
         let slot = Slot::new(3);
         for id in 0..=u32::try_from(MOST).unwrap() {
             let end = (PEER, CommId::new(id));
-            connections.remember(end, slot, CommId::new(0), Qpn::new(1), now);
+            let known = Known::new(slot, CommId::new(0), Qpn::new(1), now);
+            connections.remember(end, known, now);
         }
         assert_eq!(connections.known.len(), MOST);
         let late = now + STALE;

@@ -12,6 +12,7 @@ mod devices;
 mod events;
 mod idle;
 mod infinistore;
+mod libfabric;
 mod messages;
 mod mooncake;
 mod mpi;
@@ -21,6 +22,7 @@ mod pingpong;
 mod pyverbs;
 mod raw_ethernet;
 mod rsockets;
+mod storage;
 mod ucx;
 mod view;
 

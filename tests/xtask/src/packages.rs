@@ -43,6 +43,8 @@ const PACKAGES: &[Package] = &[
         CONSUMERS,
     ),
     package("sockperf", "sockperf", CONSUMERS),
+    package("fio", "fio", CONSUMERS),
+    package("libfabric-bin", "fi_pingpong", CONSUMERS),
     package("iproute2", "ip", CONSUMERS),
     package("tshark", "tshark", CAPTURES),
     package("tcpdump", "tcpdump", CAPTURES),
