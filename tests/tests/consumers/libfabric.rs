@@ -25,7 +25,7 @@ fn rig(needs: &[(&str, &str)], link: &'static str) -> Result<Rig, Reason> {
         ));
     }
     let script = "ip link add vt0 type veth peer name vt1 && ip addr add 192.0.2.1/24 dev vt0 && \
-        ip link set vt0 up && ip link set vt1 up";
+        ip addr add fd92::1/64 dev vt0 nodad && ip link set vt0 up && ip link set vt1 up";
     let made = rig.start_plain("ip", &["sh", "-c", script]).finish(LIMIT);
     if !made.status.success() {
         let why = format!("cannot make a veth pair: {}", made.output.trim());
