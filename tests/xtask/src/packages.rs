@@ -45,6 +45,8 @@ const PACKAGES: &[Package] = &[
     package("sockperf", "sockperf", CONSUMERS),
     package("fio", "fio", CONSUMERS),
     package("libfabric-bin", "fi_pingpong", CONSUMERS),
+    package("tgt", "/usr/sbin/tgtd", CONSUMERS),
+    package("libiscsi-bin", "iscsi-test-cu", CONSUMERS),
     package("iproute2", "ip", CONSUMERS),
     package("tshark", "tshark", CAPTURES),
     package("tcpdump", "tcpdump", CAPTURES),
