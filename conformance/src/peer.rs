@@ -38,6 +38,8 @@ pub struct Rights {
     pub read: bool,
     /// CmpSwap and FetchAdd.
     pub atomic: bool,
+    /// FLUSH, for visibility.
+    pub flush: bool,
 }
 
 impl Rights {
@@ -46,12 +48,14 @@ impl Rights {
         write: true,
         read: true,
         atomic: true,
+        flush: true,
     };
     /// None.
     pub const NONE: Self = Self {
         write: false,
         read: false,
         atomic: false,
+        flush: false,
     };
 }
 
@@ -122,6 +126,12 @@ impl Buffer {
 /// The Q_Key of datagram queue pairs, the peer's and the rig's.
 pub const QKEY: u32 = 0x1bad_cafe;
 
+/// The number of the rig's shared receive queue, which XRC initiators name.
+pub const RIG_SRQN: u32 = 0x00c0_ffee;
+
+/// The access key of DC targets.
+pub const DC_KEY: u64 = 0xfeed_0123_4567_beef;
+
 /// Where a queue pair takes its receives from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReceivesFrom {
@@ -137,7 +147,7 @@ pub enum ReceivesFrom {
 /// A queue pair that the suite asks for. [`Default`] is what most cases want.
 #[derive(Clone, Debug)]
 pub struct QpSpec {
-    /// Its transport service: RC, UC or UD. A datagram queue pair sends to the rig.
+    /// Its transport service: RC, UC or UD; XRC is an initiator, DC a target. A datagram queue pair sends to the rig.
     pub service: Service,
     /// The rig's address. Filled in by the bench.
     pub rig_addr: IpAddr,
@@ -283,6 +293,22 @@ pub enum WorkOp {
         /// Value to add.
         add: u64,
     },
+    /// FLUSH of a range, for visibility; the buffer does not count.
+    Flush {
+        /// Remote address.
+        va: u64,
+        /// Remote key.
+        rkey: Rkey,
+        /// Bytes.
+        len: u32,
+    },
+    /// ATOMIC WRITE.
+    AtomicWrite {
+        /// Remote address.
+        va: u64,
+        /// Remote key.
+        rkey: Rkey,
+    },
 }
 
 /// A send work request; it asks for a completion.
@@ -364,6 +390,7 @@ codes! {
         QpAccessErr = 3,
         CommEst = 4,
         SqDrained = 5,
+        PathMig = 6,
         LastWqeReached = 16,
     }
 }
@@ -523,6 +550,33 @@ pub trait PeerQp {
     /// # Errors
     /// [`Unable`] makes the case a skipped one.
     fn window(&self) -> Result<Rkey, Unable>;
+
+    /// An indirect key of these pieces, one behind the other, whose addresses count from 0. It lives as long as the
+    /// queue pair.
+    ///
+    /// # Errors
+    /// [`Unable`] makes the case a skipped one.
+    fn indirect(&self, pieces: &[Buffer], rights: Rights) -> Result<Rkey, Unable> {
+        let _ = (pieces, rights);
+        Err(Unable("no indirect keys".to_owned()))
+    }
+
+    /// Loads the path to this address of the rig as the alternate one, and moves to REARM.
+    ///
+    /// # Errors
+    /// [`Unable`] makes the case a skipped one.
+    fn rearm(&self, to: IpAddr) -> Result<(), Unable> {
+        let _ = to;
+        Err(Unable("no path migration".to_owned()))
+    }
+
+    /// Destroys it; memory and completions stay.
+    ///
+    /// # Errors
+    /// [`Unable`] makes the case a skipped one.
+    fn destroy(&self) -> Result<(), Unable> {
+        Err(Unable("it cannot be destroyed by itself".to_owned()))
+    }
 
     /// Posts a receive.
     ///

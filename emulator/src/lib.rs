@@ -23,6 +23,7 @@ mod fdpass;
 mod figures;
 mod hca;
 pub mod link;
+mod load;
 mod memory;
 mod objects;
 pub mod random;
@@ -30,6 +31,7 @@ mod raw;
 pub mod steering;
 mod sync;
 mod sys;
+mod travel;
 
 /// Unit tests use the helpers of `tests/common` too.
 #[cfg(all(test, not(loom)))]

@@ -527,7 +527,7 @@ fn an_id_moves_to_another_channel() {
 }
 
 /// A REQ as it is on the wire, of which a peer makes its queue pair.
-//= MAD-01 type=test
+//= MAD-01 UD-16 type=test
 //= MAD-06 type=test
 //= CMA-01 type=test
 //= CMA-02 type=test

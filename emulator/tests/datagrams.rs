@@ -8,69 +8,14 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
-
+use common::datagrams::{
+    GRH, QKEY, address, completions, create, create_with, to_rts, ud, wait, wr,
+};
 use common::{ALL_ACCESS, Side, engine, pattern};
 use rocade_emulator::{
-    AddressVector, Ah, Completion, Connection, Datagram, DropReason, Gid, PostError, Psn, Qkey, Qp,
-    QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QpType, Qpn, SendFlags, SendOp, SendWr,
-    VerbsError, WcFlags, WcStatus,
+    AddressVector, Ah, Connection, Datagram, DropReason, Gid, PostError, Psn, Qkey, Qp, QpAttr,
+    QpAttrMask, QpState, QpType, Qpn, SendOp, SendWr, SrqInitAttr, VerbsError, WcFlags, WcStatus,
 };
-
-const QKEY: u32 = 0x1234;
-const GRH: usize = 40;
-
-fn create(side: &Side, qp_type: QpType) -> Qp {
-    let cap = QpCap {
-        max_send_wr: 64,
-        max_recv_wr: 64,
-        max_send_sge: 4,
-        max_recv_sge: 4,
-        max_inline_data: 64,
-    };
-    let init = QpInitAttr {
-        send_cq: side.cq.clone(),
-        recv_cq: side.cq.clone(),
-        srq: None,
-        cap,
-        qp_type,
-        sq_sig_all: true,
-        cookie: 1,
-    };
-    side.pd.create_qp(init).unwrap()
-}
-
-fn to_rts(qp: &Qp, qkey: u32) {
-    let modify = |state: QpState, more| {
-        let attr = QpAttr {
-            qp_state: state.code(),
-            port_num: 1,
-            qkey,
-            ..QpAttr::default()
-        };
-        qp.modify(&attr, QpAttrMask::STATE | more)
-    };
-    let init = QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::QKEY;
-    modify(QpState::Init, init).unwrap();
-    modify(QpState::Rtr, QpAttrMask::empty()).unwrap();
-    modify(QpState::Rts, QpAttrMask::SQ_PSN).unwrap();
-}
-
-/// A datagram QP in RTS.
-fn ud(side: &Side) -> Qp {
-    let qp = create(side, QpType::Ud);
-    to_rts(&qp, QKEY);
-    qp
-}
-
-fn address(to: Gid) -> AddressVector {
-    AddressVector {
-        dgid: to,
-        is_global: true,
-        port_num: 1,
-        ..AddressVector::default()
-    }
-}
 
 fn send_to(qp: &Qp, ah: &Ah, dest: &Qp, wr: &SendWr<'_>) -> Result<(), VerbsError> {
     let to = Datagram {
@@ -81,37 +26,12 @@ fn send_to(qp: &Qp, ah: &Ah, dest: &Qp, wr: &SendWr<'_>) -> Result<(), VerbsErro
     qp.send_queue().push_datagram(wr, to, None)
 }
 
-fn wr<'a>(wr_id: u64, sges: &'a [rocade_emulator::Sge]) -> SendWr<'a> {
-    SendWr {
-        wr_id,
-        op: SendOp::Send { imm: None },
-        flags: SendFlags::SIGNALED,
-        sges,
-    }
-}
-
 /// Two sides, a datagram QP each, and the way from the first to the second.
 fn pair(a: &str, b: &str) -> (Side, Side, Qp, Qp, Ah) {
     let (a, b) = (Side::new(a, 1 << 16), Side::new(b, 1 << 16));
     let (from, to) = (ud(&a), ud(&b));
     let ah = a.pd.create_ah(&address(b.gid())).unwrap();
     (a, b, from, to, ah)
-}
-
-/// Waits until `done`, polling an empty CQ of `side`.
-fn wait(side: &Side, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !done() {
-        assert!(
-            side.cq.poll_one().is_none(),
-            "a completion that nobody asked for"
-        );
-        assert!(Instant::now() < deadline);
-    }
-}
-
-fn completions(side: &Side, count: usize) -> Vec<Completion> {
-    (0..count).map(|_| side.completion()).collect()
 }
 
 //= UD-07 type=test
@@ -175,6 +95,7 @@ fn a_queue_pair_can_write_to_itself_and_its_neighbours() {
 }
 
 //= UD-03 type=test
+//= QPC-05 type=test
 //= ENC-14 type=test
 #[test]
 fn addresses_that_lead_nowhere_are_refused() {
@@ -255,6 +176,7 @@ fn a_queue_does_not_shrink_below_what_was_posted_for_it() {
 }
 
 /// Datagrams leave although their address handle is gone before they could.
+//= DST-08 type=test
 #[test]
 fn an_address_handle_may_go_before_its_datagrams() {
     let (a, b, from, to, ah) = pair("127.2.0.5", "127.2.0.6");
@@ -315,6 +237,7 @@ fn a_queue_pair_writes_to_many() {
 //= UD-05 type=test
 //= UD-09 type=test
 //= UD-10 type=test
+//= GRH-06 type=test
 #[test]
 fn what_cannot_be_taken_is_dropped_and_harms_nobody() {
     let (a, b, from, to, ah) = pair("127.2.0.9", "127.2.0.10");
@@ -470,133 +393,49 @@ fn connected_queue_pairs_take_no_address() {
     let _ = engine("127.2.0.17");
 }
 
-/// A datagram to a group of the network behind an address.
-fn send_to_group(qp: &Qp, ah: &Ah, qkey: u32, wr: &SendWr<'_>) {
-    let to = Datagram {
-        ah,
-        dest_qp: Qpn::MULTICAST,
-        qkey: Qkey::new(qkey),
-    };
-    qp.send_queue().push_datagram(wr, to, None).unwrap();
-}
-
-//= MC-01 type=test
-//= MC-03 type=test
-//= MC-04 type=test
-//= MC-05 type=test
-//= MC-06 type=test
-//= MC-07 type=test
-//= MC-08 type=test
+/// Receives of a shared queue serve datagrams and UC as they do RC.
+//= QPC-03 type=test
 #[test]
-fn a_group_gets_a_copy_each() {
-    // The loopback interface has no route to groups of IPv6.
-    let (a, b) = (
-        Side::new("127.2.1.1", 1 << 16),
-        Side::new("127.2.1.2", 1 << 16),
-    );
-    let group = Gid::from_ip("239.1.2.3".parse().unwrap());
-    let sender = ud(&a);
-    let members = [ud(&b), ud(&b), ud(&a)];
-    let outsider = ud(&b);
-    for qp in &members {
-        qp.attach_mcast(group).unwrap();
-        qp.attach_mcast(group).unwrap();
-    }
-    // One has no receive, and one another Q_Key: the others do not mind.
-    let deaf = ud(&b);
-    deaf.attach_mcast(group).unwrap();
-    let stranger = create(&b, QpType::Ud);
-    to_rts(&stranger, QKEY + 1);
-    stranger.attach_mcast(group).unwrap();
-    let receivers = [(&members[0], &b), (&members[1], &b), (&members[2], &a)];
-    for (index, (qp, side)) in receivers.iter().enumerate() {
-        qp.recv_queue()
-            .push(index as u64, &[side.sge(1000 * index, 100)])
-            .unwrap();
-    }
-    outsider.recv_queue().push(7, &[b.sge(0, 100)]).unwrap();
-    stranger.recv_queue().push(8, &[b.sge(0, 100)]).unwrap();
-    let ah = a.pd.create_ah(&address(group)).unwrap();
-    a.fill(0, b"all of you");
-    send_to_group(&sender, &ah, QKEY, &wr(9, &[a.sge(0, 10)]));
-    let mut at_a = completions(&a, 2);
-    at_a.sort_by_key(|completion| completion.wr_id);
-    assert_eq!((at_a[0].wr_id, at_a[1].wr_id), (2, 9));
-    let mut at_b = completions(&b, 2);
-    at_b.sort_by_key(|completion| completion.wr_id);
-    for (wr_id, (completion, side)) in [(&at_b[0], &b), (&at_b[1], &b), (&at_a[0], &a)]
-        .iter()
-        .enumerate()
-    {
-        assert_eq!(
-            (completion.wr_id, completion.status),
-            (wr_id as u64, WcStatus::Success)
-        );
-        assert_eq!(completion.src_qp, sender.qp_num());
-        assert_eq!(completion.byte_len as usize, GRH + 10);
-        let bytes = side.bytes(1000 * wr_id, GRH + 10);
-        assert_eq!(&bytes[GRH..], b"all of you");
-        // The header names the group.
-        assert_eq!(bytes[GRH - 4..GRH], [239, 1, 2, 3]);
-    }
-    wait(&b, || deaf.counters().dropped(DropReason::NoReceive) == 1);
-    wait(&b, || stranger.counters().dropped(DropReason::BadQkey) == 1);
-    assert_eq!(outsider.counters().rx_packets, 0);
-    // Who has left gets nothing; the group lives on for the others.
-    members[0].detach_mcast(group).unwrap();
-    members[0].recv_queue().push(20, &[b.sge(0, 100)]).unwrap();
-    members[1].recv_queue().push(21, &[b.sge(0, 100)]).unwrap();
-    send_to_group(&sender, &ah, QKEY, &wr(22, &[a.sge(0, 10)]));
-    assert_eq!(b.completion().wr_id, 21);
-    assert_eq!(members[0].counters().rx_packets, 1);
-}
-
-//= MC-01 type=test
-//= MC-02 type=test
-#[test]
-fn groups_are_left_before_the_end() {
-    let a = Side::new("127.2.1.3", 4096);
-    let group = Gid::from_ip("239.1.2.4".parse().unwrap());
-    let qp = ud(&a);
-    assert_eq!(
-        qp.attach_mcast(a.gid()).unwrap_err().errno(),
-        22,
-        "no group"
-    );
-    let v6 = Gid::from_ip("ff11::1".parse().unwrap());
-    assert_eq!(
-        qp.attach_mcast(v6).unwrap_err().errno(),
-        22,
-        "no address of IPv6"
-    );
-    assert_eq!(
-        a.qp.attach_mcast(group).unwrap_err().errno(),
-        22,
-        "an RC QP"
-    );
-    assert_eq!(
-        qp.detach_mcast(group).unwrap_err().errno(),
-        22,
-        "not attached"
-    );
-    qp.attach_mcast(group).unwrap();
-    assert!(matches!(qp.destroy(), Err(VerbsError::Busy(_))));
-    qp.detach_mcast(group).unwrap();
-    assert_eq!(qp.detach_mcast(group).unwrap_err().errno(), 22);
-    qp.destroy().unwrap();
-    // One that is dropped leaves by itself.
-    let other = ud(&a);
-    other.attach_mcast(group).unwrap();
-    let joined = || {
-        std::fs::read_to_string("/proc/net/igmp")
-            .unwrap()
-            .contains("040201EF")
+fn shared_receives_serve_every_service() {
+    let a = Side::new("127.2.0.18", 1 << 16);
+    let srq_init = SrqInitAttr {
+        max_wr: 8,
+        max_sge: 1,
+        cookie: 3,
     };
-    assert!(joined(), "the kernel tells the network");
-    drop(other);
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while joined() {
-        assert!(Instant::now() < deadline, "the socket stays open");
-        std::thread::yield_now();
+    for qp_type in [QpType::Ud, QpType::Uc] {
+        let srq = a.pd.create_srq(srq_init).unwrap();
+        let from = create(&a, qp_type);
+        let to = create_with(&a, qp_type, Some(&srq));
+        let header = if qp_type == QpType::Ud { GRH } else { 0 };
+        srq.recv_queue().push(5, &[a.sge(1000, 100)]).unwrap();
+        a.fill(0, b"shared");
+        let source = [a.sge(0, 6)];
+        let wr = wr(6, &source);
+        if qp_type == QpType::Ud {
+            to_rts(&from, QKEY);
+            to_rts(&to, QKEY);
+            let ah = a.pd.create_ah(&address(a.gid())).unwrap();
+            send_to(&from, &ah, &to, &wr).unwrap();
+        } else {
+            for (qp, other) in [(&from, &to), (&to, &from)] {
+                let connection = Connection {
+                    rq_psn: Psn::new(0),
+                    ..Connection::to(a.gid(), other.qp_num())
+                };
+                qp.connect(ALL_ACCESS, &connection).unwrap();
+            }
+            from.send_queue().push(&wr).unwrap();
+        }
+        let mut done = completions(&a, 2);
+        done.sort_by_key(|completion| completion.wr_id);
+        assert_eq!((done[0].wr_id, done[0].status), (5, WcStatus::Success));
+        assert_eq!(done[0].byte_len as usize, header + 6);
+        assert_eq!((done[1].wr_id, done[1].status), (6, WcStatus::Success));
+        assert_eq!(a.bytes(1000 + header, 6), b"shared");
+        let own = to.recv_queue().push(7, &[a.sge(1000, 100)]);
+        assert_eq!(own.unwrap_err().errno(), 22);
+        to.destroy().unwrap();
+        srq.destroy().unwrap();
     }
 }

@@ -6,9 +6,10 @@
 use std::collections::BTreeMap;
 
 use rocade_tests::sim::{each_seed, rng::Rng};
-use rocade_transport::testing::{Fabric, Fate, NodeId, Region};
+use rocade_transport::testing::{Fabric, Fate, NodeId, Region, Setup, context};
 use rocade_transport::{
-    AccessFlags, DcDestination, DciStreams, QpState, SendOp, WcOpcode, WcStatus,
+    AccessFlags, DcDestination, DciStreams, ImmOrInv, QpAttrMask, QpState, QpType, SendOp,
+    WcOpcode, WcStatus, transition_rule,
 };
 
 const KEY: u64 = 0x5eed;
@@ -278,7 +279,7 @@ impl Run {
             for received in self.fabric.take_completions(dct) {
                 assert_eq!(received.status, WcStatus::Success);
                 assert_eq!(received.opcode, WcOpcode::Recv);
-                let rocade_transport::ImmOrInv::Imm(imm) = received.imm_or_inv else {
+                let ImmOrInv::Imm(imm) = received.imm_or_inv else {
                     panic!("{received:?}");
                 };
                 let number = u32::from_be_bytes(imm);
@@ -323,4 +324,250 @@ fn everything_arrives_once() {
 /// The same plan, to be used up.
 fn plan_again(plan: &Plan) -> Plan {
     Plan::swarm(plan.seed)
+}
+
+/// Upheavals: a target is destroyed under traffic, or an initiator is put into ERR, and begins anew.
+struct Cut {
+    run: Run,
+    /// What each initiator has posted, in order: to whom, and which kind.
+    posted: Vec<Vec<(usize, Kind)>>,
+    /// So many of them have ended.
+    ended: Vec<usize>,
+    has_failed: Vec<bool>,
+    gone: Option<usize>,
+    /// By initiator and target: additions that have succeeded, and all.
+    sums: BTreeMap<(usize, usize), (u64, u64)>,
+    /// SENDs: how many were posted, and the numbers of those that have succeeded.
+    sends: BTreeMap<(usize, usize), (u32, Vec<u32>)>,
+    cut_off: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Add,
+    Send(u32),
+}
+
+impl Cut {
+    fn new(plan: Plan) -> Self {
+        let run = Run::new(plan);
+        let count = run.ends.len();
+        Self {
+            posted: vec![Vec::new(); count],
+            ended: vec![0; count],
+            has_failed: vec![false; count],
+            gone: None,
+            sums: BTreeMap::new(),
+            sends: BTreeMap::new(),
+            cut_off: 0,
+            run,
+        }
+    }
+
+    fn post(&mut self, from: usize) {
+        let run = &mut self.run;
+        let to = usize::try_from(run.rng.below(run.dcts.len() as u64)).unwrap_or(0);
+        let Ends { dci, local } = run.ends[from];
+        let (dct, region) = run.dcts[to];
+        let destination = run.fabric.to(dci, dct, KEY + to as u64);
+        let (kind, op, sge) = if run.rng.below(2) == 0 {
+            let (next, _) = self.sends.entry((from, to)).or_default();
+            let number = *next;
+            *next += 1;
+            let imm = Some(number.to_be_bytes());
+            let len = run.rng.range_u32(0, LONG);
+            (Kind::Send(number), SendOp::Send { imm }, local.part(0, len))
+        } else {
+            self.sums.entry((from, to)).or_default().1 += 1;
+            let (va, rkey) = (run.place(from, to, 0), region.rkey);
+            let add = SendOp::FetchAdd { va, rkey, add: 1 };
+            (Kind::Add, add, local.part(64, 8))
+        };
+        let wr_id = self.posted[from].len() as u64;
+        self.posted[from].push((to, kind));
+        let run = &mut self.run;
+        let posted = run.fabric.try_post(dci, destination, wr_id, op, &[sge]);
+        posted.expect("there is room");
+    }
+
+    /// Each request ends once, in order; behind the first that fails none succeeds.
+    fn reap(&mut self) {
+        for from in 0..self.run.ends.len() {
+            let dci = self.run.ends[from].dci;
+            for completion in self.run.fabric.take_completions(dci) {
+                let index = self.ended[from];
+                assert_eq!(completion.wr_id, index as u64, "{completion:?}");
+                self.ended[from] += 1;
+                let (to, kind) = self.posted[from][index];
+                match completion.status {
+                    WcStatus::Success => {
+                        assert!(!self.has_failed[from], "{completion:?}");
+                        match kind {
+                            Kind::Add => self.sums.entry((from, to)).or_default().0 += 1,
+                            Kind::Send(number) => {
+                                self.sends.entry((from, to)).or_default().1.push(number);
+                            }
+                        }
+                    }
+                    WcStatus::RetryExcErr if !self.has_failed[from] => {
+                        assert_eq!(Some(to), self.gone, "only who is gone is silent");
+                        self.has_failed[from] = true;
+                        self.cut_off += 1;
+                    }
+                    WcStatus::WrFlushErr => {
+                        self.has_failed[from] = true;
+                        self.cut_off += 1;
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+    }
+
+    fn set_state(&mut self, from: usize, state: QpState) {
+        let node = self.run.fabric.node(self.run.ends[from].dci);
+        let (ip, now, old) = (node.ip, self.run.fabric.now(), node.qp.state());
+        let required = match (old, state) {
+            (_, QpState::Err | QpState::Reset) => QpAttrMask::empty(),
+            _ => {
+                transition_rule(QpType::DcInitiator, old, state)
+                    .expect("a way to RTS")
+                    .required
+            }
+        };
+        let mut attr = Setup::new(1, ip, 0, ip).attr;
+        attr.qp_state = state.code();
+        let mask = QpAttrMask::STATE | required;
+        let dci = self.run.ends[from].dci;
+        let node = self.run.fabric.node_mut(dci);
+        let modified = node.qp.modify(now, &attr, mask, &context(ip));
+        modified.expect("valid attributes");
+        self.run.fabric.drain(dci);
+    }
+
+    /// Until all has ended that was posted.
+    fn settle(&mut self) {
+        self.run.fabric.run();
+        self.reap();
+        for (from, posted) in self.posted.iter().enumerate() {
+            assert_eq!(self.ended[from], posted.len(), "requests without end");
+        }
+    }
+
+    fn go(mut self) -> usize {
+        self.run.post_receives(300);
+        let rounds = self.run.rng.range(1, 20);
+        for _ in 0..rounds {
+            for from in 0..self.run.ends.len() {
+                self.post(from);
+            }
+            let pause = self.run.rng.below(100_000);
+            self.run.fabric.run_for(pause);
+            self.reap();
+        }
+        if self.run.rng.below(2) == 0 {
+            let (dct, _) = self.run.dcts[0];
+            let node = self.run.fabric.node_mut(dct);
+            node.qp.abandon();
+            node.is_dead = true;
+            self.gone = Some(0);
+            let writes = node.mem.writes();
+            self.settle();
+            assert_eq!(self.run.fabric.node(dct).mem.writes(), writes);
+        } else {
+            self.set_state(0, QpState::Err);
+            self.settle();
+        }
+        for from in 0..self.run.ends.len() {
+            if self.run.fabric.node(self.run.ends[from].dci).qp.state() == QpState::Err {
+                for next in [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts] {
+                    self.set_state(from, next);
+                }
+                self.has_failed[from] = false;
+            }
+        }
+        if self.gone.is_none() {
+            for from in 0..self.run.ends.len() {
+                self.post(from);
+            }
+            self.settle();
+            let failed = self.has_failed.iter().any(|failed| *failed);
+            assert!(!failed, "who has begun anew is as good as new");
+        }
+        self.judge();
+        self.cut_off
+    }
+
+    fn judge(&mut self) {
+        for (&(from, to), &(least, most)) in &self.sums {
+            let (dct, region) = self.run.dcts[to];
+            let place = self.run.place(from, to, 0) - region.addr;
+            let start = usize::try_from(place).expect("small");
+            let bytes = self
+                .run
+                .fabric
+                .node(dct)
+                .mem
+                .bytes(&region, start..start + 8);
+            let sum = u64::from_ne_bytes(bytes.try_into().expect("8 bytes"));
+            assert!((least..=most).contains(&sum), "{sum} of {least}..={most}");
+        }
+        let names: BTreeMap<u32, usize> = (0..self.run.ends.len())
+            .map(|from| {
+                let node = self.run.fabric.node(self.run.ends[from].dci);
+                (node.qp.qp_num().get(), from)
+            })
+            .collect();
+        for to in 0..self.run.dcts.len() {
+            let (dct, _) = self.run.dcts[to];
+            let mut received = BTreeMap::<usize, Vec<u32>>::new();
+            for completion in self.run.fabric.take_completions(dct) {
+                let ImmOrInv::Imm(imm) = completion.imm_or_inv else {
+                    continue;
+                };
+                let from = names[&completion.src_qp.get()];
+                let number = u32::from_be_bytes(imm);
+                received.entry(from).or_default().push(number);
+            }
+            if Some(to) == self.gone {
+                continue;
+            }
+            for from in 0..self.run.ends.len() {
+                let numbers = received.remove(&from).unwrap_or_default();
+                assert!(numbers.is_sorted_by(|a, b| a < b), "each once, in order");
+                let (posted, succeeded) = self.sends.remove(&(from, to)).unwrap_or_default();
+                assert!(numbers.iter().all(|number| *number < posted));
+                let is_there = |number: &u32| numbers.binary_search(number).is_ok();
+                assert!(
+                    succeeded.iter().all(is_there),
+                    "acknowledged, but not received"
+                );
+            }
+        }
+    }
+}
+
+//= DC-01 DC-06 DCT-11 type=test
+#[test]
+fn upheavals_end_everything_once() {
+    let mut cut_off = 0;
+    each_seed(
+        200,
+        |seed| Plan {
+            log_streams: None,
+            longest_delay_ns: 50_000,
+            ..Plan::swarm(seed)
+        },
+        |plan| {
+            Cut::new(Plan {
+                log_streams: None,
+                longest_delay_ns: 50_000,
+                ..plan_again(plan)
+            })
+            .go()
+        },
+        |count| cut_off += count,
+    );
+    println!("{cut_off} cut off");
+    assert!(cut_off > 100 || std::env::var_os("ROCADE_SEED").is_some());
 }

@@ -4,6 +4,7 @@ use rocade_tests::sim::each_seed;
 use rocade_tests::sim::flow::Kind;
 use rocade_tests::sim::lending::Lending;
 use rocade_tests::sim::network::Faults;
+use rocade_tests::sim::relay::{self, Relay};
 use rocade_tests::sim::scenario::{Receives, Report, Scenario};
 use rocade_tests::sim::upheaval::{Outcome, Plan, Upheaval};
 
@@ -44,6 +45,27 @@ fn what_is_lent_through_windows_is_taken_back() {
         |count| repeated += count,
     );
     assert!(repeated > 300, "the network was bad: {repeated}");
+    each_seed(100, Lending::stopping, Lending::run, |count| {
+        repeated += count
+    });
+}
+
+/// Work that is posted in advance and set off by completions alone.
+//= XCW-01 XCW-07 XCE-05 XCE-06 type=test
+#[test]
+fn queues_that_wait_for_each_other_survive_a_bad_network() {
+    let mut sum = relay::Outcome::default();
+    for stops in [false, true] {
+        let plan = |seed| Relay::swarm(seed, stops);
+        each_seed(100, plan, Relay::run, |outcome| {
+            sum.echoed += outcome.echoed;
+            sum.ended += outcome.ended;
+            sum.repeated += outcome.repeated;
+        });
+        let one_seed = std::env::var_os("ROCADE_SEED").is_some();
+        assert!(one_seed || (sum.ended > 100) == stops, "{sum:?}");
+    }
+    println!("relay: {sum:?}");
 }
 
 #[test]
@@ -269,18 +291,20 @@ fn a_blackout_is_survived() {
 }
 
 fn upheaval(upheaval: Upheaval) {
-    let mut sum = Outcome::default();
-    let plan = |seed| Plan::swarm(seed, upheaval);
-    each_seed(200, plan, Plan::run, |outcome| sum.add(&outcome));
-    println!("{upheaval:?}: {sum:?}");
-    assert!(sum.short_packets > 0 || sum.done == 0);
-    // Many were stopped in the middle, unless the connection goes on. One seed alone says little.
-    let cuts_off = matches!(upheaval, Upheaval::Error | Upheaval::Destroy);
-    let one_seed = std::env::var_os("ROCADE_SEED").is_some();
-    assert!(
-        one_seed || (sum.done > 100 && (sum.cut_off > 100) == cuts_off),
-        "{sum:?}"
-    );
+    for receives in [Receives::Own, Receives::Shared, Receives::Xrc] {
+        let mut sum = Outcome::default();
+        let plan = |seed| Plan::swarm(seed, upheaval, receives);
+        each_seed(120, plan, Plan::run, |outcome| sum.add(&outcome));
+        println!("{upheaval:?}, {receives:?}: {sum:?}");
+        assert!(sum.short_packets > 0 || sum.done == 0);
+        // Many were stopped in the middle, unless the connection goes on. One seed alone says little.
+        let cuts_off = matches!(upheaval, Upheaval::Error | Upheaval::Destroy);
+        let one_seed = std::env::var_os("ROCADE_SEED").is_some();
+        assert!(
+            one_seed || (sum.done > 100 && (sum.cut_off > 100) == cuts_off),
+            "{receives:?}: {sum:?}"
+        );
+    }
 }
 
 //= RC-STA-06 type=test

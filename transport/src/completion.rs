@@ -93,6 +93,7 @@ pub enum WcOpcode {
     /// Fetch and add on several fields.
     MaskedFetchAdd = 0x1_0004,
     /// Indirect memory key changed (UMR-16): `IBV_WC_DRIVER1`, as mlx5 has it (UMU-03).
+    //= WCO-04
     Umr = 135,
 }
 

@@ -1,5 +1,6 @@
 //! What comes out of a QP besides packets.
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
 use rocade_wire::Qpn;
@@ -18,7 +19,7 @@ pub(crate) struct Outputs {
     /// The QP that they are of.
     pub(crate) qp_num: Qpn,
     pub(crate) completions: VecDeque<Completion>,
-    pub(crate) events: VecDeque<QpEvent>,
+    pub(crate) events: Events,
     pub(crate) counters: Tally,
     /// What is fatal is so for the path only: the QP goes on on the alternate one.
     pub(crate) path_failed: bool,
@@ -29,9 +30,34 @@ impl Outputs {
         Self {
             qp_num,
             completions: VecDeque::new(),
-            events: VecDeque::new(),
+            events: Events::default(),
             counters: Tally::default(),
             path_failed: false,
         }
+    }
+}
+
+/// Asynchronous events in order. Most QPs never have any, and the few do not take the room of a queue in all others.
+#[derive(Debug, Default)]
+pub(crate) struct Events(Option<Box<Pending>>);
+
+#[derive(Debug, Default)]
+struct Pending {
+    events: VecDeque<QpEvent>,
+}
+
+impl Events {
+    #[cold]
+    pub(crate) fn push(&mut self, event: QpEvent) {
+        self.0.get_or_insert_default().events.push_back(event);
+    }
+
+    #[inline]
+    pub(crate) fn pop(&mut self) -> Option<QpEvent> {
+        self.0.as_mut()?.events.pop_front()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.0 = None;
     }
 }

@@ -50,6 +50,7 @@ impl Framing {
             QpType::Rc => Some(Self::of_service(Service::Rc)),
             QpType::Uc => Some(Self::of_service(Service::Uc)),
             QpType::Ud => Some(Self::of_service(Service::Ud)),
+            //= XRC-02
             QpType::XrcSend | QpType::XrcRecv => Some(Self::of_service(Service::Xrc)),
             // Its frames have none: this is nobody's.
             QpType::RawPacket => Some(Self::of_service(Service::Cnp)),

@@ -88,6 +88,7 @@ pub(crate) fn execute_local<H: Memory>(
         SendOp::Bind(bind) => cx
             .host
             .bind(cx.who, &bind)
+            //= WCS-06
             //= MW-05
             .map_err(|_| WcStatus::MwBindErr),
         SendOp::Invalidate { rkey } => cx

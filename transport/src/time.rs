@@ -1,36 +1,75 @@
 //! Time as an argument.
 
-/// A point in time: nanoseconds since an origin that the caller chose.
+use core::fmt;
+use core::num::NonZeroU64;
+
+/// A point in time: nanoseconds since an origin that the caller chose, 584 years at most.
 ///
 /// The transport only compares and adds; it never reads a clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Time(u64);
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time(
+    /// One more than the nanoseconds, so that a time that may be missing takes no more room: a QP has several.
+    NonZeroU64,
+);
 
 impl Time {
     /// The origin.
-    pub const ZERO: Self = Self(0);
+    pub const ZERO: Self = Self::from_ns(0);
 
     /// `ns` nanoseconds after the origin.
+    #[inline]
     #[must_use]
     pub const fn from_ns(ns: u64) -> Self {
-        Self(ns)
+        Self(NonZeroU64::MIN.saturating_add(ns))
     }
 
     /// Nanoseconds since the origin.
+    #[inline]
     #[must_use]
     pub const fn as_ns(self) -> u64 {
-        self.0
+        self.0.get() - 1
     }
 
     /// This time plus `ns` nanoseconds; stays at the end of time instead of wrapping.
+    #[inline]
     #[must_use]
     pub const fn plus_ns(self, ns: u64) -> Self {
         Self(self.0.saturating_add(ns))
     }
 
     /// Nanoseconds from `earlier` to this time, 0 where `earlier` is later.
+    #[inline]
     #[must_use]
     pub const fn ns_since(self, earlier: Self) -> u64 {
-        self.0.saturating_sub(earlier.0)
+        self.0.get().saturating_sub(earlier.0.get())
+    }
+}
+
+impl Default for Time {
+    fn default() -> Self {
+        Self::ZERO
+    }
+}
+
+impl fmt::Debug for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Time").field(&self.as_ns()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_has_an_end_and_does_not_wrap() {
+        assert_eq!((Time::ZERO, Time::ZERO.as_ns()), (Time::default(), 0));
+        assert_eq!(Time::from_ns(7).plus_ns(5).as_ns(), 12);
+        assert_eq!(Time::from_ns(12).ns_since(Time::from_ns(7)), 5);
+        assert_eq!(Time::from_ns(7).ns_since(Time::from_ns(12)), 0);
+        let end = Time::from_ns(u64::MAX);
+        assert_eq!(end.plus_ns(1), end);
+        assert!(Time::from_ns(u64::MAX - 2) < end);
+        assert_eq!(size_of::<Option<Time>>(), size_of::<u64>());
     }
 }

@@ -7,8 +7,8 @@ use rocade_wire::{Mtu, Opcode, Operation, Psn, Qpn, Rkey, Service};
 use super::{Bench, Link, skip};
 use crate::{
     PacketBuilder, PeerQp,
-    case::{CaseResult, equal, fail},
-    peer::{Buffer, Completion, Event, Region, State, Status, Work},
+    case::{CaseError, CaseResult, equal, fail},
+    peer::{Buffer, Completion, Event, Region, Rights, State, Status, Work},
     rig::Received,
 };
 
@@ -183,6 +183,38 @@ impl<'b> Conn<'b> {
         let rkey = self.link.qp.window().map_err(skip)?;
         self.note(&format!("peer has a memory window, key {rkey}"));
         Ok(rkey)
+    }
+
+    /// An indirect key of the peer.
+    ///
+    /// # Errors
+    /// Skips where it has none.
+    pub fn indirect(&self, pieces: &[Buffer], rights: Rights) -> CaseResult<Rkey> {
+        let rkey = self.link.qp.indirect(pieces, rights).map_err(skip)?;
+        self.note(&format!("peer has an indirect key, {rkey}, of {pieces:?}"));
+        Ok(rkey)
+    }
+
+    /// The peer loads the path to the rig's other address, and says that it is ready to migrate.
+    ///
+    /// # Errors
+    /// Skips where it cannot, or the rig has one address only.
+    pub fn rearm(&self) -> CaseResult {
+        let to =
+            self.bench.rig().stranger().ok_or_else(|| {
+                CaseError::Skipped("the rig has only one address here".to_owned())
+            })?;
+        self.note(&format!("peer rearms, with the path to {to}"));
+        self.link.qp.rearm(to).map_err(skip)
+    }
+
+    /// Destroys the peer's queue pair, but nothing else of it.
+    ///
+    /// # Errors
+    /// Skips where it cannot.
+    pub fn destroy(&self) -> CaseResult {
+        self.note("peer destroys the queue pair");
+        self.link.qp.destroy().map_err(skip)
     }
 
     /// Deregisters a region of the peer.

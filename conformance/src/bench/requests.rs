@@ -1,19 +1,20 @@
 //! The rig as requester: its packets, and the answers it expects.
 
 use rocade_wire::{
-    Deth, Msn, NakCode, Opcode, Operation, Qkey, RnrTimer, Service, Syndrome, XrcEth,
+    DcEth, Deth, Msn, NakCode, Opcode, Operation, Qkey, RnrTimer, Service, Syndrome, XrcEth,
 };
 
 use super::conn::{Conn, rc_packet};
 use crate::{
     PacketBuilder,
     case::{CaseResult, equal, fail},
-    peer::QKEY,
+    peer::{DC_KEY, QKEY},
     rig::Received,
 };
 
 impl Conn<'_> {
-    /// Request packet `index` of this operation; to an XRC target, for its only shared receive queue.
+    /// Request packet `index` of this operation; to an XRC target, for its only shared receive queue; to a DC target, of
+    /// the session that index 0 begins.
     #[must_use]
     pub fn request(&self, operation: Operation, index: i32) -> PacketBuilder {
         let packet = self.rc_request(operation, index);
@@ -30,6 +31,16 @@ impl Conn<'_> {
                     headers.xrceth = Some(XrcEth {
                         resv: 0,
                         srqn: self.qp().srqn(),
+                    });
+                }
+                Service::Dc => {
+                    headers.dceth = Some(DcEth {
+                        key: DC_KEY,
+                        start: index == 0,
+                        pmtu: 1,
+                        lane: 0,
+                        dci: self.rig_qpn(),
+                        session: u32::MAX,
                     });
                 }
                 Service::Ud => {

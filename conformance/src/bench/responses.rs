@@ -1,6 +1,6 @@
 //! The rig as responder: the requests it expects, and its answers.
 
-use rocade_wire::{CreditCode, Msn, NakCode, Operation, Reth, RnrTimer, Syndrome};
+use rocade_wire::{CreditCode, Msn, NakCode, Opcode, Operation, Reth, RnrTimer, Syndrome};
 
 use super::conn::{Conn, rc_packet};
 use crate::{
@@ -52,7 +52,11 @@ impl Conn<'_> {
     /// The answer with the PSN of request `index`.
     #[must_use]
     pub fn answer(&self, operation: Operation, index: i32) -> PacketBuilder {
-        rc_packet(operation, self.qp().qpn(), self.peer_psn(index))
+        let packet = rc_packet(operation, self.qp().qpn(), self.peer_psn(index));
+        match Opcode::of(self.service(), operation) {
+            Some(opcode) => packet.edit(|headers| headers.bth.opcode = opcode),
+            None => packet,
+        }
     }
 
     /// Sends an acknowledgement of any kind for request `index`.

@@ -121,6 +121,13 @@ impl Rig {
         self.local
     }
 
+    /// Its other address, where it has one.
+    #[must_use]
+    pub fn stranger(&self) -> Option<IpAddr> {
+        let sender = self.stranger.as_ref()?;
+        sender.socket.local_addr().ok().map(|address| address.ip())
+    }
+
     /// A queue pair number that was never used before.
     pub fn new_qpn(&self) -> Qpn {
         let qpn = self.next_qpn.get();

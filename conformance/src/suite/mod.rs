@@ -2,10 +2,15 @@
 
 mod acknowledge;
 mod duplicates;
+mod dynamic;
 mod errors;
+mod extended;
 mod failures;
+mod flush;
+mod initiator;
 mod manager;
 mod messages;
+mod migration;
 mod packets;
 mod requester;
 mod resources;
@@ -83,6 +88,26 @@ pub const AREAS: &[Area] = &[
     Area {
         name: "manager",
         cases: manager::CASES,
+    },
+    Area {
+        name: "initiator",
+        cases: initiator::CASES,
+    },
+    Area {
+        name: "flush",
+        cases: flush::CASES,
+    },
+    Area {
+        name: "extended",
+        cases: extended::CASES,
+    },
+    Area {
+        name: "dynamic",
+        cases: dynamic::CASES,
+    },
+    Area {
+        name: "migration",
+        cases: migration::CASES,
     },
 ];
 

@@ -37,6 +37,7 @@ const WRITES: Rights = Rights {
     write: true,
     read: false,
     atomic: false,
+    flush: false,
 };
 
 fn bind(rkey: Rkey) -> WindowBind {

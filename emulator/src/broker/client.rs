@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rocade_wire::Qpn;
 
 use super::faults::{FaultNews, RuleForClient, WhichRule};
@@ -143,12 +143,13 @@ impl State {
         }
     }
 
-    /// Keeps what has come unasked: it is good whatever becomes of the connection.
-    fn keep_news(&mut self) {
+    /// Keeps what has come unasked: it is good whatever becomes of the connection. Is there any?
+    fn keep_news(&mut self) -> bool {
         let Some(connection) = self.connection() else {
-            return;
+            return false;
         };
         let news = connection.news();
+        let is_any = !news.is_empty();
         self.offers.extend(news.offers);
         self.of_targets.extend(news.of_targets);
         if let Some(lock) = news.lock {
@@ -166,6 +167,7 @@ impl State {
             }
             self.faults = Some(faults);
         }
+        is_any
     }
 
     /// The broker knows all.
@@ -389,7 +391,7 @@ impl BrokerClient {
         let state = if wait {
             Some(self.state.lock())
         } else {
-            self.state.try_lock()
+            self.try_state()
         };
         let Some(mut state) = state else {
             return Vec::new();
@@ -397,7 +399,7 @@ impl BrokerClient {
         if let Link::Up(connection) = &mut state.link {
             // Whether it has ended is for `service` to see.
             connection.take_news();
-            state.keep_news();
+            self.mind_news(&mut state);
         }
         std::mem::take(&mut state.offers)
     }
@@ -405,9 +407,18 @@ impl BrokerClient {
     /// The rules for faults that hold from now on, if they have changed since the last call.
     pub(crate) fn take_faults(&self) -> Option<FaultNews> {
         self.check_process().ok()?;
-        let mut state = self.state.try_lock()?;
-        state.keep_news();
-        state.faults.take()
+        self.try_state()?.faults.take()
+    }
+
+    /// For who comes for news after [`Self::service`]: while another thread uses the connection there is nothing,
+    /// and the control fd calls again.
+    fn try_state(&self) -> Option<MutexGuard<'_, State>> {
+        let mut state = self.state.try_lock();
+        match &mut state {
+            Some(state) => self.mind_news(state),
+            None => self.watch.wake_after(Some(BUSY_RETRY)),
+        }
+        state
     }
 
     /// Makes the control fd readable when the other end of a socket is closed.
@@ -424,11 +435,11 @@ impl BrokerClient {
         }
     }
 
-    /// What has come between answers: somebody shall look at it.
+    /// What has come beside an answer or other news: somebody shall look at it, for whom the control fd was
+    /// readable no longer than it was unread.
     fn mind_news(&self, state: &mut State) {
         const AT_ONCE: Duration = Duration::from_micros(1);
-        state.keep_news();
-        if !state.of_targets.is_empty() {
+        if state.keep_news() {
             self.watch.wake_after(Some(AT_ONCE));
         }
     }

@@ -67,6 +67,20 @@ pub(crate) struct FaultNews {
     pub(crate) rules: Vec<RuleForClient>,
 }
 
+impl FaultNews {
+    /// The rules and their numbers, for a client that was started with its `own`.
+    pub(crate) fn rules_with(&self, own: &[Rule]) -> (Vec<u32>, Vec<Rule>) {
+        let rule = |which: &WhichRule| match which {
+            WhichRule::Own(index) => own.get(usize::from(*index)).cloned(),
+            WhichRule::Text(text) => Rule::parse(text).ok(),
+        };
+        let known = self.rules.iter();
+        known
+            .filter_map(|of| Some((of.id, rule(&of.which)?)))
+            .unzip()
+    }
+}
+
 /// A rule as a client is told of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RuleForClient {

@@ -165,6 +165,7 @@ mod tests {
         packet
     }
 
+    //= UD-16 type=test
     #[test]
     fn each_message_finds_its_process() {
         let service = ServiceId::of_port(0x106, 7471);

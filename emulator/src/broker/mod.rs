@@ -64,12 +64,11 @@ pub use faults::{
     FaultList, FaultyProcess, MAX_RULE_LEN, NumberedRule, RuleInProcess, add_fault, clear_faults,
     faults,
 };
-pub(crate) use faults::{FaultNews, WhichRule};
 pub(crate) use link::BrokerLink;
 pub(crate) use protocol::{DomainKey, TargetNews};
 pub use protocol::{ProtocolError, RefusalCode};
 pub use server::serve;
-pub(crate) use will::{Bequest, Creditor, Debt, Will};
+pub(crate) use will::{Bequest, Creditor, Debt, HitTally, Will};
 
 /// Variable: the directory of the broker's socket, locks and log.
 const RUNTIME_DIR_VARIABLE: &str = "ROCADE_RUNTIME_DIR";

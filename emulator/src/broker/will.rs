@@ -23,7 +23,7 @@ use rocade_wire::{Msn, Pkey, Psn, Qpn};
 
 use super::words::{self, Shared};
 use crate::link::LocalAddr;
-pub(crate) use report::{Report, read as read_report};
+pub(crate) use report::{HitTally, Report, read as read_report};
 
 /// Words of an entry: a cache line.
 const WORDS: usize = 8;

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Condvar, Mutex};
 
@@ -155,6 +156,22 @@ impl AckCounter {
         while *unacked > 0 {
             self.all_acked.wait(&mut unacked);
         }
+    }
+}
+
+/// That of an object that seldom has events: made with the first of them.
+#[derive(Debug, Default)]
+pub(crate) struct LazyAcks(OnceLock<Arc<AckCounter>>);
+
+impl LazyAcks {
+    /// For an event.
+    pub(crate) fn share(&self) -> Arc<AckCounter> {
+        Arc::clone(self.0.get_or_init(Arc::default))
+    }
+
+    /// Where there were any.
+    pub(crate) fn get(&self) -> Option<&Arc<AckCounter>> {
+        self.0.get()
     }
 }
 

@@ -3,7 +3,9 @@
 //! A socket that is bound to a unicast address never sees what is sent to a group. So a group has a socket
 //! of its own in each process, bound to the group and a member of it on the device's interface: it is one
 //! more uplink, whose packets go to all QPs that are attached. The kernel tells the network
-//! (IGMP, MLD) that it is a member.
+//! (IGMP, MLD) that it is a member, and copies what this host sends for all members on it. That is why groups have UDP
+//! whatever link other packets take: a sender need not know the members, and those of other users, of no broker and
+//! on other hosts get their copies the same way.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -20,6 +22,8 @@ use crate::link::{LocalAddr, UdpLink};
 #[derive(Debug)]
 pub(crate) struct Group {
     address: IpAddr,
+    /// The port of the device that has joined it.
+    port: u8,
     members: RwLock<Vec<Qpn>>,
 }
 
@@ -41,38 +45,44 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// Attaches a QP of `hca` to a group. Twice is once. True where `uplinks` has one more now.
+    /// Attaches a QP of a port of `hca` to a group. Twice is once. True where `uplinks` has one more now.
     //= MC-01
+    //= MC-06
     pub(crate) fn attach(
         &self,
         uplinks: &RwLock<Vec<Arc<Uplink>>>,
-        hca: &Arc<Hca>,
+        (hca, port): (&Arc<Hca>, u8),
         group: Gid,
         qpn: Qpn,
     ) -> Result<bool, VerbsError> {
+        //= MC-05
+        let group = group.to_ip();
         let mut joined = self.joined.lock();
-        if let Some(known) = find(&joined, hca, group.to_ip()) {
+        if of_address(&joined, hca, group).any(|known| known.has(qpn)) {
+            return Ok(false);
+        }
+        let port = hca.port(port).ok_or(VerbsError::InvalidArgument("port"))?;
+        let mut of_port = of_address(&joined, hca, group).filter(|known| known.port == port.number);
+        if let Some(known) = of_port.next() {
             let mut members = known.members.write();
-            if members.contains(&qpn) {
-                return Ok(false);
-            }
             if members.len() >= limits::MAX_MCAST_QP_ATTACH as usize {
                 return Err(VerbsError::NoMemory("QPs of a multicast group"));
             }
             members.push(qpn);
             return Ok(false);
         }
+        drop(of_port);
         if joined.len() >= limits::MAX_MCAST_GROUPS as usize {
             return Err(VerbsError::NoMemory("multicast groups"));
         }
-        let of_family = |ip: &IpAddr| ip.is_ipv4() == group.to_ip().is_ipv4();
-        let own = hca.config.addrs().find(of_family);
+        let of_family = |ip: &IpAddr| ip.is_ipv4() == group.is_ipv4();
+        let own = port.config.addrs.iter().copied().find(of_family);
         let own = own.ok_or(VerbsError::InvalidArgument("gid"))?;
-        let interface = hca.port_with(own).config.ifindex;
-        let address = LocalAddr::new(group.to_ip(), interface);
-        let link = UdpLink::join(address, own, interface)?;
+        let interface = port.config.ifindex;
+        let link = UdpLink::join(LocalAddr::new(group, interface), own, interface)?;
         let group = Group {
-            address: group.to_ip(),
+            address: group,
+            port: port.number,
             members: RwLock::new(vec![qpn]),
         };
         let uplink = Arc::new(Uplink::of_group(Box::new(link), Arc::clone(hca), group));
@@ -92,14 +102,9 @@ impl Groups {
         qpn: Qpn,
     ) -> Option<bool> {
         let mut joined = self.joined.lock();
-        let known = find(&joined, hca, group.to_ip())?;
-        let mut members = known.members.write();
-        let before = members.len();
-        members.retain(|member| *member != qpn);
-        let was_member = members.len() < before;
-        drop(members);
-        let left = leave_empty(uplinks, &mut joined);
-        was_member.then_some(left)
+        let known = of_address(&joined, hca, group.to_ip()).find(|known| known.has(qpn))?;
+        known.members.write().retain(|member| *member != qpn);
+        Some(leave_empty(uplinks, &mut joined))
     }
 
     /// Is a QP attached to any group?
@@ -132,12 +137,17 @@ fn leave_empty(uplinks: &RwLock<Vec<Arc<Uplink>>>, joined: &mut Vec<Arc<Uplink>>
     any
 }
 
-fn find<'j>(joined: &'j [Arc<Uplink>], hca: &Arc<Hca>, address: IpAddr) -> Option<&'j Group> {
-    let of_hca = |uplink: &&Arc<Uplink>| {
+/// Those of a device with this address: one for each port that has joined it.
+fn of_address<'j>(
+    joined: &'j [Arc<Uplink>],
+    hca: &Arc<Hca>,
+    address: IpAddr,
+) -> impl Iterator<Item = &'j Group> {
+    let hca = Arc::clone(hca);
+    let groups = joined.iter().filter_map(move |uplink| {
         let own = uplink.hca.as_ref();
-        own.is_some_and(|own| Arc::ptr_eq(own, hca))
-    };
-    let groups = joined.iter().filter(of_hca);
-    let mut groups = groups.filter_map(|uplink| uplink.group.as_ref());
-    groups.find(|group| group.address == address)
+        own.filter(|own| Arc::ptr_eq(own, &hca))?;
+        uplink.group.as_ref()
+    });
+    groups.filter(move |group| group.address == address)
 }

@@ -10,7 +10,7 @@ use rocade_wire::Qpn;
 
 use super::cq::CqInner;
 use super::domain::Domain;
-use super::event_queue::AckCounter;
+use super::event_queue::{AckCounter, LazyAcks};
 use super::events::{AsyncEventKind, AsyncEvents, EventElement};
 use super::slots::PendingSlots;
 use super::srq::SrqInner;
@@ -32,7 +32,7 @@ pub(crate) struct QpInner {
     cookie: u64,
     core: Mutex<QpCore>,
     alive: AtomicBool,
-    async_acks: Arc<AckCounter>,
+    async_acks: LazyAcks,
 }
 
 /// What only few QPs have.
@@ -123,7 +123,7 @@ impl QpInner {
                 recv_slots: PendingSlots::default(),
             }),
             alive: AtomicBool::new(true),
-            async_acks: Arc::default(),
+            async_acks: LazyAcks::default(),
         })
     }
 
@@ -144,6 +144,13 @@ impl QpInner {
     #[inline]
     pub(crate) fn travel(&self) -> Option<&Travel> {
         self.target()?.travel.as_ref()
+    }
+
+    /// Other processes may go on with a target that is new.
+    pub(crate) fn publish(&self) {
+        if let Some(travel) = self.travel() {
+            travel.write_down(&self.lock().qp);
+        }
     }
 
     /// Is it a target of this domain? Then it is held by one more, unless it is about to end.
@@ -193,7 +200,9 @@ impl QpInner {
 
     /// Its queues may end.
     pub(crate) fn detach(&self) {
-        self.events.forget(&self.async_acks);
+        if let Some(acks) = self.async_acks.get() {
+            self.events.forget(acks);
+        }
         for cq in self.send_cq.iter().chain(&self.recv_cq) {
             cq.detach_qp();
         }
@@ -202,8 +211,9 @@ impl QpInner {
         }
     }
 
-    pub(crate) fn async_acks(&self) -> &AckCounter {
-        &self.async_acks
+    /// Who counts its events, where there were any.
+    pub(crate) fn async_acks(&self) -> Option<&AckCounter> {
+        self.async_acks.get().map(|acks| &**acks)
     }
 
     /// Does a completion that is lost end all QPs of its CQ? That of an XRC SRQ ends only the target that was to
@@ -364,7 +374,7 @@ impl QpInner {
             QpEvent::Fatal => AsyncEventKind::QpFatal,
         };
         let Some(target) = self.target() else {
-            let acks = Some(Arc::clone(&self.async_acks));
+            let acks = Some(self.async_acks.share());
             let element = match self.is_dct {
                 true => EventElement::Dct(self.cookie),
                 false => EventElement::Qp(self.cookie),
@@ -416,6 +426,6 @@ mod tests {
     #[test]
     fn an_idle_queue_pair_is_small() {
         let size = size_of::<QpInner>();
-        assert!(size <= 1_288, "{size}");
+        assert!(size <= 1_176, "{size}");
     }
 }

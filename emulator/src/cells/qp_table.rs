@@ -6,55 +6,177 @@ use rocade_wire::Qpn;
 
 use super::qp::QpInner;
 
-/// Indexed by the low 16 bits: the upper 8 are the slot, the same for all QPs that a process makes.
-#[derive(Debug, Default)]
-pub(crate) struct QpTable {
-    entries: Vec<Option<Arc<QpInner>>>,
-    /// XRC targets of other processes, which this one serves too.
-    foreign: Vec<Arc<QpInner>>,
+/// The QPs of a process, and XRC targets of other processes that this one serves too.
+pub(crate) type QpTable = NumberTable<Arc<QpInner>>;
+
+/// What has a number.
+pub(crate) trait Numbered {
+    fn number(&self) -> Qpn;
 }
 
-const fn index(qpn: Qpn) -> usize {
-    (qpn.get() & 0xffff) as usize
+impl Numbered for Arc<QpInner> {
+    #[inline]
+    fn number(&self) -> Qpn {
+        self.qp_num()
+    }
 }
 
-impl QpTable {
-    pub(crate) fn insert(&mut self, qp: Arc<QpInner>) {
-        let index = index(qp.qp_num());
-        if self.entries.len() <= index {
-            self.entries.resize_with(index + 1, || None);
+/// Things are at the place that the low bits of their numbers say, or behind it where that is taken. The numbers are
+/// random, and at most half of the places are taken, so the way is short.
+#[derive(Debug)]
+pub(crate) struct NumberTable<T> {
+    /// A power of two of them, or none.
+    places: Vec<Option<T>>,
+    count: usize,
+}
+
+/// Places at first.
+const FEW: usize = 16;
+
+impl<T> Default for NumberTable<T> {
+    fn default() -> Self {
+        Self {
+            places: Vec::new(),
+            count: 0,
         }
-        self.entries[index] = Some(qp);
+    }
+}
+
+impl<T: Numbered> NumberTable<T> {
+    /// Adds one, in place of that with its number.
+    pub(crate) fn insert(&mut self, new: T) {
+        if self.places.len() < 2 * (self.count + 1) {
+            let more = (2 * self.places.len()).max(FEW);
+            let mut before = Vec::new();
+            before.resize_with(more, || None);
+            std::mem::swap(&mut self.places, &mut before);
+            for old in before.into_iter().flatten() {
+                self.put(old);
+            }
+        }
+        if self.put(new).is_none() {
+            self.count += 1;
+        }
     }
 
-    /// Adds a target that another process has made.
-    pub(crate) fn insert_foreign(&mut self, qp: Arc<QpInner>) {
-        self.foreign.push(qp);
+    /// Returns the one that was in its place. There is a place that is free.
+    fn put(&mut self, new: T) -> Option<T> {
+        let mut at = self.home(new.number());
+        while let Some(other) = &self.places[at]
+            && other.number() != new.number()
+        {
+            at = self.behind(at);
+        }
+        self.places[at].replace(new)
     }
 
-    pub(crate) fn remove(&mut self, qpn: Qpn) -> Option<Arc<QpInner>> {
-        let own = |entry: &mut Option<Arc<QpInner>>| entry.take_if(|qp| qp.qp_num() == qpn);
-        self.entries.get_mut(index(qpn)).and_then(own).or_else(|| {
-            let mut foreign = self.foreign.iter();
-            let at = foreign.position(|qp| qp.qp_num() == qpn)?;
-            Some(self.foreign.swap_remove(at))
-        })
+    pub(crate) fn remove(&mut self, number: Qpn) -> Option<T> {
+        let mut hole = self.find(number)?;
+        let removed = self.places[hole].take();
+        self.count -= 1;
+        // Whoever has had to go further than the hole is found no more, unless it moves there.
+        let mut at = self.behind(hole);
+        while let Some(other) = &self.places[at] {
+            let mask = self.mask();
+            let way = at.wrapping_sub(self.home(other.number())) & mask;
+            if way >= at.wrapping_sub(hole) & mask {
+                self.places.swap(hole, at);
+                hole = at;
+            }
+            at = self.behind(at);
+        }
+        removed
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<QpInner>> {
-        self.entries.iter().flatten().chain(&self.foreign)
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.places.iter().flatten()
     }
 
-    pub(crate) fn get(&self, qpn: Qpn) -> Option<&Arc<QpInner>> {
-        self.entries
-            .get(index(qpn))
-            .and_then(Option::as_ref)
-            .filter(|qp| qp.qp_num() == qpn)
-            .or_else(|| self.get_foreign(qpn))
+    #[inline]
+    pub(crate) fn get(&self, number: Qpn) -> Option<&T> {
+        let mut at = self.home(number);
+        loop {
+            let found = self.places.get(at)?.as_ref()?;
+            if found.number() == number {
+                return Some(found);
+            }
+            at = self.behind(at);
+        }
     }
 
-    #[cold]
-    fn get_foreign(&self, qpn: Qpn) -> Option<&Arc<QpInner>> {
-        self.foreign.iter().find(|qp| qp.qp_num() == qpn)
+    fn find(&self, number: Qpn) -> Option<usize> {
+        let mut at = self.home(number);
+        while self.places.get(at)?.as_ref()?.number() != number {
+            at = self.behind(at);
+        }
+        Some(at)
+    }
+
+    /// Of no meaning while there are no places.
+    #[inline]
+    const fn mask(&self) -> usize {
+        self.places.len().wrapping_sub(1)
+    }
+
+    #[inline]
+    const fn home(&self, number: Qpn) -> usize {
+        number.get() as usize & self.mask()
+    }
+
+    #[inline]
+    const fn behind(&self, place: usize) -> usize {
+        (place + 1) & self.mask()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    impl Numbered for (Qpn, usize) {
+        fn number(&self) -> Qpn {
+            self.0
+        }
+    }
+
+    proptest! {
+        /// Whatever comes and goes: what is there is found, and nothing else. Few low bits, so that many want one place.
+        #[test]
+        fn what_is_there_is_found(
+            steps in prop::collection::vec((0u32..5, 0u32..8, any::<bool>()), 0..200),
+        ) {
+            let mut table = NumberTable::default();
+            let mut model = BTreeMap::new();
+            for (step, (high, low, comes)) in steps.into_iter().enumerate() {
+                let number = Qpn::new(high << 16 | (low + 13));
+                if comes {
+                    table.insert((number, step));
+                    model.insert(number.get(), step);
+                } else {
+                    let removed = table.remove(number).map(|(_, step)| step);
+                    prop_assert_eq!(removed, model.remove(&number.get()));
+                }
+                for high in 0..5 {
+                    for low in 0..32 {
+                        let number = Qpn::new(high << 16 | low);
+                        let found = table.get(number).map(|(_, step)| step);
+                        prop_assert_eq!(found, model.get(&number.get()));
+                    }
+                }
+                let mut all: Vec<_> = table.iter().map(|(number, step)| (number.get(), *step)).collect();
+                all.sort_unstable();
+                prop_assert!(all.into_iter().eq(model.clone()));
+            }
+        }
+    }
+
+    #[test]
+    fn an_empty_table_has_nothing() {
+        let mut table = NumberTable::<(Qpn, usize)>::default();
+        assert!(table.get(Qpn::new(7)).is_none() && table.remove(Qpn::new(7)).is_none());
     }
 }

@@ -93,6 +93,12 @@ impl Travel {
         self.slot
     }
 
+    /// The other process that has it now.
+    pub(crate) fn holder_elsewhere(&self) -> Option<Slot> {
+        let holder = self.cell.control().holder;
+        holder.filter(|holder| *holder != self.slot)
+    }
+
     /// Is it this process's turn, and does its QP know all?
     #[inline]
     pub(crate) fn is_here(&self) -> bool {

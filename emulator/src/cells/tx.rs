@@ -46,6 +46,8 @@ enum Ear {
     Peer,
     /// An XRC initiator, to whoever has its peer's address: the target may be in another process with each message.
     Anybody,
+    /// A datagram QP, to anybody but itself: of what it sends to a group it wants no copy.
+    Others,
     /// A target that is in another process now: to nobody.
     Nobody,
 }
@@ -149,6 +151,16 @@ impl TxState {
         self.ear = Ear::Anybody;
     }
 
+    /// Of what the QP sends to a group it gets no copy.
+    pub(crate) const fn hear_others(&mut self) {
+        self.ear = Ear::Others;
+    }
+
+    /// Is that so?
+    pub(crate) fn hears_only_others(&self) -> bool {
+        self.ear == Ear::Others
+    }
+
     /// No packets are taken, until they are again.
     pub(crate) const fn set_deaf(&mut self, is_deaf: bool) {
         self.ear = if is_deaf { Ear::Nobody } else { Ear::Peer };
@@ -173,7 +185,7 @@ impl TxState {
             self.peer_has_entered |= is_own;
             return match self.ear {
                 Ear::Peer => is_own || self.alternate.is_some() && self.may_migrate_to(channel),
-                Ear::Anybody => true,
+                Ear::Anybody | Ear::Others => true,
                 Ear::Nobody => false,
             };
         }
@@ -205,7 +217,7 @@ impl TxState {
     fn refuses_it(&self) -> bool {
         match self.ear {
             Ear::Peer => self.has_live_channel() && self.stays_in_channels(),
-            Ear::Anybody => false,
+            Ear::Anybody | Ear::Others => false,
             Ear::Nobody => true,
         }
     }

@@ -12,7 +12,7 @@ use rocade_wire::icrc::{IcrcCheck, IcrcFlow, IcrcOfLen};
 use super::groups::Group;
 use crate::hca::{Hca, Traffic};
 use crate::link::shm::ShmChannel;
-use crate::link::{Link, PortSpeed, RxBuffer, TxPath};
+use crate::link::{DEFAULT_HOP_LIMIT, Link, PortSpeed, RxBuffer, TxPath};
 use crate::steering::Slot;
 
 /// Peers whose flow is remembered; a further one replaces the oldest.
@@ -47,6 +47,8 @@ pub(crate) struct Path {
     pub(crate) icrc: Icrcs,
     pub(crate) to: IpAddr,
     pub(crate) traffic_class: u8,
+    /// As packets have it: never 0.
+    pub(crate) hop_limit: u8,
     /// The slot that the destination QP is in.
     pub(crate) slot: Slot,
     /// The channel to that process.
@@ -123,7 +125,11 @@ impl Uplink {
         av: &AddressVector,
         channel: Option<Arc<ShmChannel>>,
     ) -> io::Result<Path> {
-        let tx = self.link.tx_path(dest, av.hop_limit)?;
+        let tx = if to.is_multicast() {
+            self.link.group_path(av.hop_limit)?
+        } else {
+            self.link.tx_path(dest, av.hop_limit)?
+        };
         let icrc = IcrcFlow::new(self.link.local(), to, tx.source_port)
             .ok_or(io::ErrorKind::InvalidInput)?;
         let slot = Slot::of(dest);
@@ -132,6 +138,11 @@ impl Uplink {
             icrc: Icrcs::new(icrc),
             to,
             traffic_class: av.traffic_class,
+            //= ENC-08
+            hop_limit: match av.hop_limit {
+                0 => DEFAULT_HOP_LIMIT,
+                limit => limit,
+            },
             slot,
             channel,
         })

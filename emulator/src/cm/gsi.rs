@@ -16,6 +16,7 @@ const PACKET_LEN: usize = 12 + 8 + Mad::LEN + 4;
 
 /// The MAD in a packet to QP 1 whose ICRC is right; `None` where there is none.
 //= MAD-01
+//= UD-16
 pub(crate) fn mad_of<'p>(packet: &Packet<'p>) -> Option<&'p [u8; Mad::LEN]> {
     let bth = packet.bth();
     let is_ud =

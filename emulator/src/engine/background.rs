@@ -11,7 +11,6 @@ use rocade_transport::{HOLD_NS, Time};
 use super::EngineInner;
 use super::duty::{Duty, Observation, Step};
 use super::handover::Driver;
-use super::load::Load;
 use super::pending::Occasion;
 use crate::broker::BrokerLink;
 use crate::cells::{Uplink, Why};
@@ -19,6 +18,7 @@ use crate::figures::{
     BLIND_NS, SHARED_ROUNDS, SOCKET_ROUNDS, SOCKET_TURN, STREAM_LOOKS, STREAM_PACKETS,
     STREAM_SOCKET_LOOKS,
 };
+use crate::load::Load;
 use crate::raw::PacketSocket;
 use crate::sys;
 
@@ -174,14 +174,14 @@ impl EngineInner {
                 self.take_faults(&broker);
                 self.take_offers();
                 self.drop_ended_channels();
-                self.take_target_news(&broker);
+                self.travels.take_news(self, &broker);
             }
         }
         if woken.by_network {
             self.network.changed(&self.hcas);
         }
         self.lead_new_routes();
-        self.serve_travels();
+        self.travels.serve(self);
         let stops = self.handover.stops();
         let step = self.drive(turn, woken.by_packets || by_shared, stops);
         if self.tap.is_on() {

@@ -19,15 +19,15 @@ use rocade_wire::{ICRC_LEN, Qpn};
 use super::EngineInner;
 use super::dispatch::{Dispatch, Origin, Verdict};
 use super::handover::Driver;
-use super::tap::Via;
-use super::travel::{Stray, source_of};
 use crate::broker::BrokerLink;
 use crate::cells::{QpInner, Route, TxState, Uplink};
 use crate::config::LinkMode;
 use crate::figures::{DRAIN_BYTES, MAX_RUNS, MAX_UDP_BEFORE, PROMISED_ROUNDS};
 use crate::link::shm::{self, ChannelOffer, ShmChannel, ShmReceiver, ShmRun};
+use crate::link::tap::Via;
 use crate::link::{Inbound as _, LocalAddr};
 use crate::steering::Slot;
+use crate::travel::{Stray, source_of};
 
 impl EngineInner {
     /// The channel from a local address to a QP of a peer, made if need be.
@@ -80,6 +80,7 @@ impl EngineInner {
     }
 
     /// The channel between two addresses of this process, or from one to itself: both ends are ours.
+    //= UD-15
     fn own_channel(
         &self,
         local: LocalAddr,
@@ -306,15 +307,17 @@ impl EngineInner {
         let qps = self.qps.read();
         let now = self.now();
         let mem = self.regions().read(now);
-        let meta = PacketMeta {
+        let mut meta = PacketMeta {
             source: channel.peer(),
             destination: channel.local(),
             traffic_class: 0,
-            hop_limit: 64,
+            hop_limit: 0,
         };
         let mut dispatch = Dispatch::new(self, &qps, &mem, now, driver);
         let (mut undrained, mut last) = (0, None);
         receiver.receive(MAX_RUNS, after_udp, |run: ShmRun<'_>| {
+            //= ENC-08
+            (meta.traffic_class, meta.hop_limit) = run.header();
             for segment in run.segments() {
                 undrained += segment.len();
                 match dispatch.packet(&meta, segment, &mut FromChannel(channel), None) {
@@ -326,13 +329,15 @@ impl EngineInner {
                     Verdict::UnknownQp(_) => self.count(|counters| &counters.rx_unknown_qp),
                     Verdict::WrongLink => self.count(|counters| &counters.rx_wrong_link),
                     Verdict::Elsewhere => {
-                        self.keep(Stray {
+                        let bytes = segment.copied();
+                        let stray = Stray {
                             source: source_of(channel.peer()),
                             destination: channel.local(),
-                            bytes: &segment.copied(),
+                            bytes: &bytes,
                             hops: 0,
                             is_sealed: false,
-                        });
+                        };
+                        self.travels.keep(self, stray);
                     }
                 }
             }

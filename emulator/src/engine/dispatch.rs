@@ -10,10 +10,10 @@ use rocade_transport::{Cause, PacketMeta, Time};
 use rocade_wire::{ICRC_LEN, Qpn};
 
 use super::handover::Driver;
-use super::tap::Via;
 use super::{AtomicCounters, EngineInner};
 use crate::cells::{QpCore, QpInner, QpTable, TxState};
 use crate::link::Inbound;
+use crate::link::tap::Via;
 use crate::memory::MemGuard;
 
 /// Where a packet comes from.
@@ -169,14 +169,15 @@ impl<'e> Dispatch<'e> {
         Verdict::Taken
     }
 
-    /// Hands one that is intact to several QPs: what becomes of it at one does not matter to the others
-    /// (MC-08).
+    /// Hands one that is intact to several QPs: what becomes of it at one does not matter to the others.
+    /// `is_own` tells whether it has been sent from an address of theirs.
+    //= MC-08
     #[cold]
     pub(super) fn hand_to<'p>(
         &mut self,
         meta: &PacketMeta,
         bytes: impl Inbound<'p>,
-        members: &[Qpn],
+        (members, is_own): (&[Qpn], bool),
         mut later: Option<&mut Vec<Qpn>>,
     ) {
         let Ok(packet) = bytes.whole() else {
@@ -185,6 +186,12 @@ impl<'e> Dispatch<'e> {
         let (now, mem) = (self.now, self.mem);
         for &member in members {
             if let Some(locked) = self.switch_to(member, later.as_deref_mut()) {
+                //= MC-07
+                let deth = packet.headers().deth;
+                let by_itself = is_own && deth.is_some_and(|deth| deth.src_qp == member);
+                if by_itself && locked.core.tx.hears_only_others() {
+                    continue;
+                }
                 locked.core.qp.handle_packet(now, meta, &packet, mem);
             }
         }

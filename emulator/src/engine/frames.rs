@@ -1,12 +1,10 @@
 //! Raw packets: from the queues of a QP to the network interface, and back.
 //!
-//! Nothing else of the engine sees them: no link, no capture, no faults. A port has a speed, as for everything that
-//! nobody acknowledges.
+//! Nothing else of the engine sees them: no link, no capture, no faults.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
-use parking_lot::RwLock;
 use rocade_transport::{Cause, Frame, QpState, WcStatus};
 use rocade_wire::Qpn;
 
@@ -15,55 +13,8 @@ use super::handover::Driver;
 use crate::cells::{QpCore, QpInner, Why};
 use crate::error::VerbsError;
 use crate::hca::Hca;
-use crate::link::PortSpeed;
 use crate::memory::MemGuard;
-use crate::raw::{self, FlowAttr, FlowId, PacketSocket, RawPart, RawPort};
-
-/// Frames that one look receives at most.
-const FRAMES: usize = 16;
-
-/// The raw ports of a process.
-#[derive(Debug, Default)]
-pub(super) struct RawPorts {
-    ports: RwLock<Vec<Arc<RawPort>>>,
-    speed: PortSpeed,
-    /// Pollers look here first: there are flows.
-    receiving: AtomicBool,
-}
-
-/// What has become of a request.
-enum Sent {
-    All,
-    NoRoom,
-    Refused,
-}
-
-impl RawPorts {
-    /// Are there any flows?
-    #[inline]
-    pub(super) fn is_receiving(&self) -> bool {
-        self.receiving.load(Ordering::Acquire)
-    }
-
-    /// What frames come through.
-    pub(super) fn receivers(&self) -> Vec<Arc<PacketSocket>> {
-        if !self.is_receiving() {
-            return Vec::new();
-        }
-        self.ports
-            .read()
-            .iter()
-            .filter_map(|port| port.receiver())
-            .collect()
-    }
-
-    /// Flows came or went.
-    fn look(&self) {
-        let ports = self.ports.read();
-        let any = ports.iter().any(|port| port.receiver().is_some());
-        self.receiving.store(any, Ordering::Release);
-    }
-}
+use crate::raw::{FlowAttr, FlowId, RawPart, RawPort, Sent};
 
 impl EngineInner {
     /// The raw port of a device; opened where this is its first use.
@@ -74,13 +25,7 @@ impl EngineInner {
         if self.is_simulated() {
             return Err(VerbsError::NotSupported("raw packets in a simulation"));
         }
-        let mut ports = self.frames.ports.write();
-        if let Some(port) = ports.iter().find(|port| Arc::ptr_eq(&port.hca, hca)) {
-            return Ok(Arc::clone(port));
-        }
-        let port = Arc::new(RawPort::open(hca)?);
-        ports.push(Arc::clone(&port));
-        Ok(port)
+        self.frames.port_of(hca)
     }
 
     /// Leads frames to a QP.
@@ -90,15 +35,14 @@ impl EngineInner {
         port: &RawPort,
         attr: FlowAttr,
     ) -> Result<FlowId, VerbsError> {
-        let id = port.add_flow(inner.qp_num(), attr)?;
-        self.frames.look();
+        let id = self.frames.add_flow(port, inner.qp_num(), attr)?;
         // The background thread may have one more descriptor to wait for.
         self.call_background();
         Ok(id)
     }
 
     /// Ends the flows that lead to a QP and that nobody has ended before.
-    pub(crate) fn end_flows(&self, inner: &QpInner) {
+    pub(super) fn end_flows(&self, inner: &QpInner) {
         if let Some(raw) = inner.raw() {
             for flow in raw.port.flows_of(inner.qp_num()) {
                 self.remove_flow(&raw.port, flow);
@@ -108,8 +52,7 @@ impl EngineInner {
 
     /// Ends a flow; false where it has ended already.
     pub(crate) fn remove_flow(&self, port: &RawPort, id: FlowId) -> bool {
-        let was_there = port.remove_flow(id);
-        self.frames.look();
+        let was_there = self.frames.remove_flow(port, id);
         self.call_background();
         was_there
     }
@@ -129,6 +72,13 @@ impl EngineInner {
             outgoing.clear();
             return;
         }
+        let count = |len: usize, left: bool| {
+            if !left {
+                self.counters.tx_errors.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+            self.note_sent(inner, (1, len), false, driver);
+        };
         loop {
             if outgoing.next().is_none() {
                 let longest = raw.port.longest();
@@ -138,7 +88,8 @@ impl EngineInner {
                 };
                 outgoing.prepare(order);
             }
-            let sent = self.put_frames(&raw.port, &mut outgoing, driver);
+            let now = || self.now();
+            let sent = self.frames.send(&raw.port, &mut outgoing, now, count);
             let count = outgoing.count();
             match sent {
                 Sent::NoRoom => return self.list(inner.qp_num(), core, Why::NoRoom, self.now()),
@@ -149,64 +100,14 @@ impl EngineInner {
         }
     }
 
-    fn put_frames(&self, port: &RawPort, outgoing: &mut raw::Outgoing, driver: Driver) -> Sent {
-        while let Some(frame) = outgoing.next() {
-            if !self.frames.speed.admits(self.now(), frame.len()) {
-                return Sent::NoRoom;
-            }
-            match port.send(frame) {
-                Ok(()) => {
-                    port.hca.traffic.sent(1, frame.len(), false);
-                    self.count_traffic();
-                    if driver == Driver::Application {
-                        self.handover.sent();
-                    }
-                }
-                Err(error) => match error.raw_os_error() {
-                    Some(libc::EAGAIN) => return Sent::NoRoom,
-                    Some(libc::EMSGSIZE | libc::EINVAL) => return Sent::Refused,
-                    _ => {
-                        // Lost on the way: the interface is down, its queue is full.
-                        tracing::debug!(%error, "a frame was lost");
-                        self.counters.tx_errors.fetch_add(1, Ordering::Relaxed);
-                    }
-                },
-            }
-            outgoing.left();
-        }
-        Sent::All
-    }
-
     /// Receives frames for as long as there are some, but not for ever. Returns how many QPs have got.
     pub(super) fn receive_frames(&self, driver: Driver) -> u64 {
-        if !self.frames.is_receiving() {
-            return 0;
-        }
         let mut packets = 0;
-        let ports = self.frames.ports.read().clone();
-        for port in &ports {
-            // Whoever holds the lock is receiving already.
-            let (Some(socket), Some(mut rx)) = (port.receiver(), port.rx.try_lock()) else {
-                continue;
-            };
-            for _ in 0..FRAMES {
-                let more = port.receive(&socket, &mut rx, |bytes, layout, targets| {
-                    let checksums_ok =
-                        !targets.is_empty() && raw::has_right_checksums(bytes, layout);
-                    for (qpn, flow_tag) in targets {
-                        let frame = Frame {
-                            bytes,
-                            checksums_ok,
-                            flow_tag: *flow_tag,
-                        };
-                        self.take_frame(*qpn, &frame, driver);
-                        packets += 1;
-                    }
-                });
-                if !more {
-                    break;
-                }
-            }
+        if self.frames.is_receiving() {
+            self.frames.receive(|qpn, frame| {
+                self.take_frame(qpn, frame, driver);
+                packets += 1;
+            });
         }
         packets
     }

@@ -14,7 +14,6 @@ use crate::cm::gsi::mad_of;
 use crate::cm::services::{Binding, BoundTo, Conflict};
 use crate::error::VerbsError;
 use crate::hca::Hca;
-use crate::link::LocalAddr;
 use crate::steering::Slot;
 
 impl EngineInner {
@@ -78,25 +77,12 @@ impl EngineInner {
     }
 
     /// Opens the sockets of all addresses that something is bound at; one will do.
-    pub(crate) fn open_all(self: &Arc<Self>, to: BoundTo) -> Result<(), VerbsError> {
+    pub(crate) fn open_all(&self, to: BoundTo) -> Result<(), VerbsError> {
         let addresses = self.hcas.iter().flat_map(|hca| {
             let addrs = hca.config.addrs();
             addrs.map(|ip| hca.local_addr(ip))
         });
-        let wanted: Vec<LocalAddr> = addresses.filter(|local| to.covers(local.ip())).collect();
-        let mut result = Err(VerbsError::NoDevice);
-        for local in wanted {
-            match self.uplink_for(local) {
-                Ok(_) => result = Ok(()),
-                Err(error) => {
-                    tracing::warn!(%error, %local, "no connections to this address");
-                    if result.is_err() {
-                        result = Err(error);
-                    }
-                }
-            }
-        }
-        result
+        self.open_any(addresses.filter(|local| to.covers(local.ip())))
     }
 
     /// Takes a port for the host. `None` where nobody shares it with this process.

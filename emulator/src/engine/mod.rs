@@ -12,19 +12,18 @@ mod duty;
 mod frames;
 mod gsi;
 mod handover;
-mod load;
 mod overrun;
 mod owed;
 mod pending;
 mod progress;
 mod simulation;
-mod tap;
+mod tapped;
 mod transmit;
 mod travel;
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -35,29 +34,31 @@ use rocade_transport::cm::CmCounters;
 use rocade_transport::{AddressVector, PdTag, Time};
 use rocade_wire::{Gid, Qpn};
 
-use crate::broker::{BrokerLink, Will};
+use crate::broker::{BrokerLink, HitTally, Will};
 use crate::cells::{
-    Agenda, AsyncEvents, Domains, Groups, NetworkWatch, Path, QpCore, QpInner, QpTable, Routes,
-    SrqNumber, SrqNumbers, Uplink,
+    Agenda, AsyncEvents, Groups, NetworkWatch, Path, QpCore, QpInner, QpTable, Routes, SrqNumber,
+    SrqNumbers, Uplink,
 };
 use crate::clock::Clock;
 use crate::cm::CmHost;
 use crate::config::{BrokerMode, EngineConfig, LinkMode, Peers};
 use crate::error::VerbsError;
-use crate::hca::{DeviceFacts, DeviceInfo, Hca, Publisher};
+use crate::hca::{DeviceFacts, DeviceInfo, Hca, Port, Publisher};
+use crate::link::fault::Rule;
 use crate::link::shm::{self, ShmChannel};
 use crate::link::sim::{Network, SimLink};
+use crate::link::tap::Tap;
 use crate::link::{Holder, Link, LinkError, LocalAddr, UdpLink};
 use crate::memory::{MemGuard, MrTable};
 use crate::random::Randomness;
+use crate::raw::RawPorts;
 use crate::steering::{QpnAllocator, Slot};
+use crate::travel::Travels;
 
-use frames::RawPorts;
 pub(crate) use handover::Driver;
 use handover::Handover;
 use pending::Occasion;
-use tap::Tap;
-use travel::Travels;
+use tapped::WayOut;
 
 /// The hardware of one process.
 ///
@@ -149,6 +150,8 @@ pub(crate) struct EngineInner {
     opening: Mutex<()>,
     routes: Routes,
     groups: Groups,
+    /// There are datagram QPs, which show their program the headers of packets.
+    shows_headers: AtomicBool,
     frames: RawPorts,
     channels: RwLock<Vec<Arc<ShmChannel>>>,
     /// How many; pollers look here first.
@@ -156,7 +159,6 @@ pub(crate) struct EngineInner {
     agenda: Arc<Agenda>,
     /// What the broker does for us when we are gone.
     will: OnceLock<Arc<Will>>,
-    domains: Domains,
     travels: Travels,
     network: NetworkWatch,
     /// The background thread has been started.
@@ -169,7 +171,7 @@ pub(crate) struct EngineInner {
     counters: AtomicCounters,
     publisher: Publisher,
     cm: CmHost,
-    tap: Tap,
+    tap: Tap<WayOut>,
     /// The network, where it is simulated.
     sim: Option<Arc<Network>>,
     random: Randomness,
@@ -189,7 +191,12 @@ impl Engine {
             None => Clock::new(),
             Some(network) => Clock::simulated(network.time()),
         };
-        let tap = Tap::new(&config, clock.now());
+        let tap = Tap::new(
+            &config.faults,
+            config.capture,
+            config.simulation,
+            clock.now(),
+        );
         let random = Randomness::new(config.simulation.map(|sim| sim.seed));
         let hcas = (0u32..)
             .zip(config.devices)
@@ -209,12 +216,12 @@ impl Engine {
                 opening: Mutex::default(),
                 routes: Routes::default(),
                 groups: Groups::default(),
+                shows_headers: AtomicBool::new(false),
                 frames: RawPorts::default(),
                 channels: RwLock::default(),
                 channel_count: AtomicUsize::new(0),
                 agenda: Arc::new(Agenda::new(Arc::new(shm::wake_fd()?))),
                 will: OnceLock::new(),
-                domains: Domains::default(),
                 travels: Travels::default(),
                 network: NetworkWatch::default(),
                 has_background: Mutex::new(false),
@@ -380,7 +387,8 @@ impl EngineInner {
                 srq_numbers: None,
             },
             BrokerMode::Auto(config) => {
-                let broker = BrokerLink::connect(config, self.tap.own_rules())?;
+                let own_rules = self.tap.own_rules().iter().map(Rule::to_string);
+                let broker = BrokerLink::connect(config, own_rules.collect())?;
                 self.take_faults(&broker);
                 self.share(&broker);
                 if let Some(will) = broker.client().will() {
@@ -406,7 +414,10 @@ impl EngineInner {
     /// Goes by the rules for faults that the broker has told, if there are others now.
     fn take_faults(&self, broker: &BrokerLink) {
         if let Some(news) = broker.client().take_faults() {
-            self.tap.obey(&news, broker.client().will());
+            let (ids, rules) = news.rules_with(self.tap.own_rules());
+            let will = broker.client().will();
+            let tally = will.map(|will| HitTally::new(will, news.generation, ids) as _);
+            self.tap.obey(&rules, tally);
         }
     }
 
@@ -424,10 +435,19 @@ impl EngineInner {
         self.qps.write().insert(qp);
     }
 
-    pub(crate) fn remove_qp(&self, qpn: Qpn) {
-        // Dropped after the lock: it may be the last reference.
+    /// A QP that was alive ends.
+    pub(crate) fn end_qp(&self, inner: &QpInner) {
+        let qpn = inner.qp_num();
+        // Dropped after the lock: it may be the last reference but the caller's.
         let removed = self.qps.write().remove(qpn);
         drop(removed);
+        self.leave_groups(qpn);
+        self.end_flows(inner);
+        self.say_farewell(inner);
+        inner.abandon();
+        self.regions.free_windows_of(qpn);
+        self.release_qp_num(qpn);
+        inner.detach();
     }
 
     /// The link of a local address; opens it if this is its first use.
@@ -461,6 +481,35 @@ impl EngineInner {
         Ok(uplink)
     }
 
+    /// Opens the links of these addresses. One will do: the error of the last is told where none can be.
+    fn open_any(&self, addresses: impl Iterator<Item = LocalAddr>) -> Result<(), VerbsError> {
+        let mut result = Err(VerbsError::NoDevice);
+        for local in addresses {
+            match self.uplink_for(local) {
+                Ok(_) => result = Ok(()),
+                Err(error) => {
+                    tracing::warn!(%error, %local, "packets to this address will not arrive");
+                    if result.is_err() {
+                        result = Err(error);
+                    }
+                }
+            }
+        }
+        result
+    }
+
+    /// Packets may come to any address of a device: opens all that can be.
+    pub(crate) fn listen_on(&self, hca: &Hca) -> Result<(), VerbsError> {
+        let gids: Vec<_> = hca.ports().map(Port::gids).collect();
+        let gids = gids.iter().flat_map(|gids| gids.iter());
+        let known = gids.filter(|entry| !entry.gid.is_zero());
+        let opened = self.open_any(known.map(|entry| hca.local_addr(entry.gid.to_ip())));
+        opened.map_err(|error| match error {
+            VerbsError::NoDevice => VerbsError::NoData,
+            error => error,
+        })
+    }
+
     /// The way from an address of `hca` to a QP of a peer, opened where it is not in use yet.
     pub(crate) fn open_route(
         &self,
@@ -482,23 +531,41 @@ impl EngineInner {
         Ok((uplink, path))
     }
 
-    /// A link that tells of marks, if anybody wants to know.
+    /// A link that tells what else packets have in their headers, if anybody wants to know.
     fn with_marks(&self, link: UdpLink) -> UdpLink {
-        if self.dcqcn {
+        if self.shows_headers.load(Ordering::Relaxed) {
+            // Where the system does not tell, they show what is usual.
+            let _ = link.report_headers();
+        } else if self.dcqcn {
             // Where the system does not tell, there are none.
             let _ = link.set_receive_tos(true);
         }
         link
     }
 
-    /// Attaches a QP of `hca` to a multicast group. Twice is once.
+    /// From now on the headers of packets are shown to programs.
+    //= UD-08
+    pub(crate) fn show_headers(&self) {
+        if self.shows_headers.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let _opening = self.opening.lock();
+        for uplink in self.uplinks.read().iter() {
+            if let Err(error) = uplink.link.report_headers() {
+                tracing::debug!(%error, "headers of packets are not told");
+            }
+        }
+    }
+
+    /// Attaches a QP of a port of `hca` to a multicast group. Twice is once.
     pub(crate) fn attach_to_group(
         &self,
-        hca: &Arc<Hca>,
+        (hca, port): (&Arc<Hca>, u8),
         group: Gid,
         qpn: Qpn,
     ) -> Result<(), VerbsError> {
-        if self.groups.attach(&self.uplinks, hca, group, qpn)? {
+        let at = (hca, port);
+        if self.groups.attach(&self.uplinks, at, group, qpn)? {
             // The background thread has one more descriptor to wait for.
             self.call_background();
         }
@@ -521,7 +588,7 @@ impl EngineInner {
     }
 
     /// A QP ends without having been detached.
-    pub(crate) fn leave_groups(&self, qpn: Qpn) {
+    fn leave_groups(&self, qpn: Qpn) {
         if self.groups.forget(&self.uplinks, qpn) {
             self.call_background();
         }

@@ -9,8 +9,6 @@ use rocade_wire::{Bth, ICRC_LEN, Qpn};
 use super::dispatch::{Dispatch, Origin, Verdict, cause_of};
 use super::handover::Driver;
 use super::pending::Occasion;
-use super::tap::Via;
-use super::travel::Stray;
 use super::{AtomicCounters, EngineInner};
 use crate::cells::{Flow, Flows, RxState, TxState, Uplink};
 use crate::figures::{
@@ -18,8 +16,10 @@ use crate::figures::{
     POLLED_SOCKET_TURN,
 };
 use crate::hca::Traffic;
-use crate::link::{Arrival, RxBatch};
+use crate::link::tap::Via;
+use crate::link::{Arrival, DEFAULT_HOP_LIMIT, RxBatch};
 use crate::steering::Slot;
+use crate::travel::Stray;
 
 impl EngineInner {
     /// Drives all links on behalf of a thread that polls an empty CQ. False where nothing was received.
@@ -207,7 +207,7 @@ impl EngineInner {
                 source: source.ip(),
                 destination: local,
                 traffic_class: batch.tos.unwrap_or(0),
-                hop_limit: 64,
+                hop_limit: batch.hop_limit.unwrap_or(DEFAULT_HOP_LIMIT),
             };
             let (flow, tos) = (flows.at(sender), batch.tos.unwrap_or(0));
             let verdict = dispatch.packet(
@@ -238,7 +238,10 @@ impl EngineInner {
                         //= MC-03
                         if dest == Qpn::MULTICAST {
                             let members = group.members();
-                            dispatch.hand_to(&meta, segment, &members, dirty.as_deref_mut());
+                            let hca = uplink.hca.as_ref();
+                            let is_own = hca.is_some_and(|hca| hca.has_address(meta.source));
+                            let to = (&*members, is_own);
+                            dispatch.hand_to(&meta, segment, to, dirty.as_deref_mut());
                         } else {
                             self.count(|counters| &counters.rx_unknown_qp);
                         }
@@ -247,14 +250,15 @@ impl EngineInner {
                     if dest == Qpn::GSI && self.to_gsi(uplink, source.ip(), segment, forwarded) {
                         continue;
                     }
-                    if forwarded && self.may_be_shared(dest) && self.keep(stray(segment, hops)) {
+                    let keeps = || self.travels.keep(self, stray(segment, hops));
+                    if forwarded && self.may_be_shared(dest) && keeps() {
                         continue;
                     }
                     self.pass_on(uplink, source, segment, forwarded, |c| &c.rx_unknown_qp);
                 }
                 Verdict::WrongLink => self.count(|counters| &counters.rx_wrong_link),
                 Verdict::Elsewhere => {
-                    self.keep(stray(segment, hops));
+                    self.travels.keep(self, stray(segment, hops));
                 }
             }
         }

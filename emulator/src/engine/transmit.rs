@@ -15,7 +15,7 @@ use super::handover::Driver;
 use crate::cells::{Blocked, Icrcs, Path, QpCore, QpInner, TxState, Uplink, Why, way};
 use crate::config::LinkMode;
 use crate::figures::{LONG_ANSWER, LONG_RUN};
-use crate::link::shm::{Piece, ShmChannel, ShmSent};
+use crate::link::shm::{Piece, Sending, ShmChannel, ShmSent};
 use crate::link::{MAX_SEGMENTS, MAX_SEND_LEN};
 use crate::memory::{Fault, MemGuard, Readable};
 
@@ -42,6 +42,15 @@ impl<'a> Run<'a> {
         Self {
             bytes: buffer.bytes(),
             segment_len: buffer.segment_len(),
+            promise,
+        }
+    }
+
+    /// A run of one.
+    pub(super) const fn single(bytes: &'a [u8], promise: bool) -> Self {
+        Self {
+            bytes,
+            segment_len: bytes.len(),
             promise,
         }
     }
@@ -113,7 +122,7 @@ impl EngineInner {
         while let Some(event) = core.qp.poll_event() {
             inner.raise(event);
             if inner.travel().is_some() {
-                self.raise_elsewhere(inner.qp_num(), event);
+                self.travels.raise(self, inner.qp_num(), event);
             }
         }
     }
@@ -193,8 +202,8 @@ impl EngineInner {
             return false;
         };
         let (piece, len) = (iter::once(Piece::Bytes(&ack)), ack.len());
-        let enters = &mut tx.enters_channel;
-        let sent = send_shared(channel, enters, piece, len, len, true, driver);
+        let sending = sending(path, len, len, true, driver);
+        let sent = send_shared(channel, &mut tx.enters_channel, piece, sending);
         self.note_sent(inner, (1, len), true, driver);
         // No registered memory is read.
         if sent == Ok(false) {
@@ -212,7 +221,7 @@ impl EngineInner {
 
     /// Counts a run of so many segments and bytes.
     #[inline]
-    fn note_sent(
+    pub(super) fn note_sent(
         &self,
         inner: &QpInner,
         (segments, len): (usize, usize),
@@ -282,10 +291,9 @@ impl EngineInner {
                 // A channel that has just ended: lost on the way.
                 Some(channel) => {
                     let (len, segment_len) = (buffer.bytes().len(), buffer.segment_len());
+                    let sending = sending(path, len, segment_len, promise, driver);
                     let pieces = pieces(buffer, mem);
-                    let enters = &mut tx.enters_channel;
-                    let sent =
-                        send_shared(channel, enters, pieces, len, segment_len, promise, driver);
+                    let sent = send_shared(channel, &mut tx.enters_channel, pieces, sending);
                     tx.quiet.take_if(|_| !promise && sent == Ok(true));
                     sent
                 }
@@ -367,12 +375,7 @@ impl EngineInner {
             let (covered, icrc) = segment.split_at_mut(segment.len() - ICRC_LEN);
             let crc = path.icrc.of_len(covered.len()).compute(0, covered);
             icrc.copy_from_slice(&crc.to_le_bytes());
-            let run = Run {
-                bytes: segment,
-                segment_len: segment.len(),
-                promise: false,
-            };
-            self.put(uplink, path, enters, run, driver);
+            self.put(uplink, path, enters, Run::single(segment, false), driver);
         });
     }
 
@@ -419,22 +422,15 @@ impl EngineInner {
         let pieces = iter::once(Piece::Bytes(run.bytes));
         let (len, segment_len) = (run.bytes.len(), run.segment_len);
         // No registered memory is read.
-        send_shared(
-            channel,
-            enters,
-            pieces,
-            len,
-            segment_len,
-            run.promise,
-            driver,
-        )
-        .unwrap_or(true)
+        let sending = sending(path, len, segment_len, run.promise, driver);
+        send_shared(channel, enters, pieces, sending).unwrap_or(true)
     }
 
     /// False where the socket has no room. Other failures count as loss on the way: the
     /// transport's retries decide.
     fn send(&self, uplink: &Uplink, path: &Path, run: &[u8], segment_len: usize) -> bool {
-        if self.link_mode == LinkMode::Shm {
+        // Groups have no other way.
+        if self.link_mode == LinkMode::Shm && !path.to.is_multicast() {
             self.counters.tx_errors.fetch_add(1, Ordering::Relaxed);
             return true;
         }
@@ -478,19 +474,33 @@ impl EngineInner {
     }
 }
 
-/// False where the channel has no room. `enters` as in [`TxState`], the rest as for [`ShmChannel::send`].
+/// How a run of so many bytes goes through the channel of a path.
+#[inline]
+fn sending(path: &Path, len: usize, segment_len: usize, promise: bool, driver: Driver) -> Sending {
+    Sending {
+        len,
+        segment_len,
+        traffic_class: path.traffic_class,
+        hop_limit: path.hop_limit,
+        after_udp: false,
+        wait: driver == Driver::Background,
+        promise,
+    }
+}
+
+/// False where the channel has no room. `enters` as in [`TxState`].
 #[inline]
 fn send_shared<'a>(
     channel: &ShmChannel,
     enters: &mut bool,
     run: impl Iterator<Item = Piece<'a>>,
-    run_len: usize,
-    segment_len: usize,
-    promise: bool,
-    driver: Driver,
+    sending: Sending,
 ) -> Result<bool, Fault> {
-    let wait = driver == Driver::Background;
-    let sent = channel.send(run, run_len, segment_len, *enters, wait, promise);
+    let sending = Sending {
+        after_udp: *enters,
+        ..sending
+    };
+    let sent = channel.send(run, sending);
     *enters &= matches!(sent, ShmSent::Full | ShmSent::Fault);
     match sent {
         ShmSent::Fault => Err(Fault),

@@ -16,6 +16,7 @@ use rocade_wire::{Packet, PacketError, Qpn, ShortPacket};
 use crate::steering::Slot;
 
 pub mod capture;
+mod carried;
 pub(crate) mod claim;
 pub mod fault;
 pub(crate) mod forward;
@@ -27,6 +28,7 @@ pub(crate) mod shm;
 pub(crate) mod sim;
 pub(crate) mod socket;
 pub(crate) mod sys;
+pub(crate) mod tap;
 mod udp;
 
 pub use forward::{Arrival, ForwardKey};
@@ -39,6 +41,9 @@ pub use udp::{MAX_SEGMENTS, MAX_SEND_LEN, SharedSocket, TxPath, UdpLink};
 /// The UDP destination port of every RoCEv2 packet.
 //= ENC-02
 pub const ROCE_PORT: u16 = 4791;
+
+/// What the kernel uses as TTL/hop limit unless told otherwise, and 0 stands for.
+pub(crate) const DEFAULT_HOP_LIMIT: u8 = 64;
 
 /// A local address, and the way from there to others.
 pub(crate) trait Link: fmt::Debug + Send + Sync {
@@ -87,8 +92,24 @@ pub(crate) trait Link: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// `Unsupported` where there are no groups.
-    fn prepare_multicast(&self, _hop_limit: u8, _interface: u32) -> io::Result<()> {
+    fn prepare_multicast(&self, _interface: u32) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// As [`UdpLink::group_path`].
+    ///
+    /// # Errors
+    /// As [`Link::prepare_multicast`].
+    fn group_path(&self, _hop_limit: u8) -> io::Result<TxPath> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// As [`UdpLink::report_headers`].
+    ///
+    /// # Errors
+    /// Those of the system.
+    fn report_headers(&self) -> io::Result<()> {
+        Ok(())
     }
 
     /// As [`UdpLink::send`].
@@ -149,8 +170,16 @@ impl Link for UdpLink {
         Self::open_paths(self, hop_limit)
     }
 
-    fn prepare_multicast(&self, hop_limit: u8, interface: u32) -> io::Result<()> {
-        Self::prepare_multicast(self, hop_limit, interface)
+    fn prepare_multicast(&self, interface: u32) -> io::Result<()> {
+        Self::prepare_multicast(self, interface)
+    }
+
+    fn group_path(&self, hop_limit: u8) -> io::Result<TxPath> {
+        Self::group_path(self, hop_limit)
+    }
+
+    fn report_headers(&self) -> io::Result<()> {
+        Self::report_headers(self)
     }
 
     fn send(

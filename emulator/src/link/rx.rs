@@ -52,6 +52,9 @@ pub struct RxBatch<'b> {
     /// IPv4 TOS or IPv6 traffic class: DSCP in bits 7:2, ECN in bits 1:0 (ENC-08). Only after
     /// [`UdpLink::set_receive_tos`](super::UdpLink::set_receive_tos).
     pub tos: Option<u8>,
+    /// IPv4 TTL or IPv6 hop limit (ENC-08). Only after
+    /// [`UdpLink::report_headers`](super::UdpLink::report_headers).
+    pub hop_limit: Option<u8>,
 }
 
 impl<'b> RxBatch<'b> {

@@ -131,6 +131,7 @@ impl Link for SimLink {
             segment_len: len,
             source: SocketAddr::new(packet.from, PORT),
             tos: Some(packet.tos),
+            hop_limit: None,
         }))
     }
 

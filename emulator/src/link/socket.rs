@@ -81,6 +81,7 @@ pub(crate) fn open_group(
         .set_reuse_address(true)
         .map_err(failed("setting SO_REUSEADDR"))?;
     configure_receive(socket.as_fd(), group);
+    report_headers(socket.as_fd(), group).map_err(failed("asking for headers"))?;
     let mut address = group.with_port(ROCE_PORT);
     if let SocketAddr::V6(address) = &mut address {
         // Groups of some scopes mean nothing without an interface.
@@ -108,21 +109,16 @@ pub(crate) fn open_group(
     Ok(socket)
 }
 
-/// How a send socket of `local` sends to groups.
+/// By which interface a send socket of `local` sends to groups.
 pub(crate) fn set_multicast(
     fd: BorrowedFd<'_>,
     local: LocalAddr,
-    hop_limit: u8,
     interface: u32,
 ) -> io::Result<()> {
-    let socket = SockRef::from(&fd);
     match local.ip() {
         // The interface is that of the address the socket is bound to.
-        IpAddr::V4(_) => socket.set_multicast_ttl_v4(hop_limit.into()),
-        IpAddr::V6(_) => {
-            socket.set_multicast_hops_v6(hop_limit.into())?;
-            socket.set_multicast_if_v6(interface)
-        }
+        IpAddr::V4(_) => Ok(()),
+        IpAddr::V6(_) => SockRef::from(&fd).set_multicast_if_v6(interface),
     }
 }
 
@@ -152,6 +148,16 @@ pub(crate) fn set_receive_tos(fd: BorrowedFd<'_>, local: LocalAddr, on: bool) ->
         IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS),
     };
     sys::set_int(fd, level, name, c_int::from(on))
+}
+
+/// Has traffic class and hop limit of each datagram reported: datagrams show both to their receiver.
+pub(crate) fn report_headers(fd: BorrowedFd<'_>, local: LocalAddr) -> io::Result<()> {
+    set_receive_tos(fd, local, true)?;
+    let (level, name) = match local.ip() {
+        IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_RECVTTL),
+        IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT),
+    };
+    sys::set_int(fd, level, name, 1)
 }
 
 /// Asks for a receive buffer of this many bytes, beyond the system's limit if privileged.
@@ -261,7 +267,7 @@ pub(crate) fn open_relayed(local: LocalAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-fn new_socket(local: LocalAddr) -> io::Result<Socket> {
+pub(super) fn new_socket(local: LocalAddr) -> io::Result<Socket> {
     let domain = match local.ip() {
         IpAddr::V4(_) => Domain::IPV4,
         IpAddr::V6(_) => Domain::IPV6,

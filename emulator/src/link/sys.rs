@@ -30,6 +30,8 @@ pub(crate) struct Received {
     pub(crate) source: SocketAddr,
     /// IPv4 TOS or IPv6 traffic class, where the socket reports it.
     pub(crate) tos: Option<u8>,
+    /// IPv4 TTL or IPv6 hop limit, likewise.
+    pub(crate) hop_limit: Option<u8>,
     /// The datagram was longer than the buffer.
     pub(crate) truncated: bool,
 }
@@ -150,6 +152,7 @@ pub(crate) fn receive(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Received
         segment_len: None,
         source,
         tos: None,
+        hop_limit: None,
         truncated: msg.msg_flags & libc::MSG_TRUNC != 0,
     };
     read_control(&msg, &mut meta);
@@ -287,6 +290,10 @@ fn read_control(msg: &libc::msghdr, meta: &mut Received) {
             (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
                 let value = read_value::<c_int>(data, len).unwrap_or(0);
                 meta.tos = u8::try_from(value).ok();
+            }
+            (libc::IPPROTO_IP, libc::IP_TTL) | (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
+                let value = read_value::<c_int>(data, len).unwrap_or(0);
+                meta.hop_limit = u8::try_from(value).ok();
             }
             _ => {}
         }

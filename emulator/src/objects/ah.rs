@@ -66,7 +66,7 @@ impl Ah {
             .gid(address.sgid_index)
             .ok_or(VerbsError::InvalidArgument("grh.sgid_index"))?;
         let (local, to) = (sgid.to_ip(), address.dgid.to_ip());
-        //= ENC-12
+        //= ENC-12 QPC-05
         if address.dgid.is_zero() || local.is_ipv4() != to.is_ipv4() {
             return Err(VerbsError::InvalidArgument("grh.dgid"));
         }
@@ -79,9 +79,7 @@ impl Ah {
         let uplink = engine.datagram_uplink(hca.local_addr(local), address.hop_limit)?;
         if to.is_multicast() {
             let interface = port.config.ifindex;
-            uplink
-                .link
-                .prepare_multicast(address.hop_limit, interface)?;
+            uplink.link.prepare_multicast(interface)?;
         }
         pd.children.fetch_add(1, Ordering::AcqRel);
         Ok(Self {
@@ -116,6 +114,7 @@ impl Ah {
     }
 
     /// The route to a QP there, for a QP of domain `pd` that is given it by `learn`.
+    //= DST-08
     pub(super) fn lead(
         &self,
         pd: &Arc<PdInner>,

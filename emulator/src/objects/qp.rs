@@ -24,6 +24,7 @@ use crate::engine::{Driver, EngineInner};
 use crate::error::VerbsError;
 use crate::hca::{Hca, Port, limits};
 use crate::raw::{FlowAttr, RawPart};
+use crate::travel::share_target;
 
 /// The bit of a Q_Key that unprivileged processes must not set.
 const CONTROLLED_QKEY: u32 = 1 << 31;
@@ -75,7 +76,7 @@ pub(super) struct QpOwner {
     pub(super) inner: Arc<QpInner>,
     pub(super) pd: Arc<PdInner>,
     /// Of a target, which others may have open too, and through which domain it was opened.
-    hold: Option<(Arc<Hold>, Arc<XrcdInner>)>,
+    hold: Option<Box<(Arc<Hold>, Arc<XrcdInner>)>>,
     /// What it has to do with cross-channel operations.
     pub(super) cross: OnceLock<Box<CrossPart>>,
 }
@@ -101,7 +102,7 @@ impl Qp {
         if !srq.as_ref().is_none_or(fits) {
             return Err(VerbsError::InvalidArgument("srq"));
         }
-        //= SRQ-09
+        //= SRQ-09 QPC-03
         //= XRC-12
         if srq.is_some() || is_initiator {
             (init.cap.max_recv_wr, init.cap.max_recv_sge) = (0, 0);
@@ -145,7 +146,7 @@ impl Qp {
         };
         let receives = Receives::Domain(domain);
         let inner = create(&pd, config, receives, cookie, parts, |_| ())?;
-        pd.context.engine.publish_target(&inner);
+        inner.publish();
         xrcd.children.fetch_add(1, Ordering::AcqRel);
         Ok(Self::held(inner, pd, Some((hold, Arc::clone(xrcd)))))
     }
@@ -158,7 +159,10 @@ impl Qp {
     ) -> Result<Self, VerbsError> {
         let pd = xrcd.nobody();
         let hold = Hold::new(&pd.context.events, cookie);
-        let inner = pd.context.engine.open_target(&xrcd.domain, qp_num, &hold)?;
+        let engine = &*pd.context.engine;
+        let inner = engine
+            .travels()
+            .open_target(engine, &xrcd.domain, qp_num, &hold)?;
         xrcd.children.fetch_add(1, Ordering::AcqRel);
         Ok(Self::held(inner, pd, Some((hold, Arc::clone(xrcd)))))
     }
@@ -172,7 +176,7 @@ impl Qp {
             owner: Arc::new(QpOwner {
                 inner,
                 pd,
-                hold,
+                hold: hold.map(Box::new),
                 cross: OnceLock::new(),
             }),
         }
@@ -263,7 +267,8 @@ impl Qp {
         let ends = [QpState::Reset.code(), QpState::Err.code()];
         let at_once = mask.contains(QpAttrMask::STATE) && ends.contains(&attr.qp_state);
         for _ in 1..TRIES {
-            self.owner.engine().bring_here(self.inner(), at_once)?;
+            let engine = &**self.owner.engine();
+            engine.travels().bring_here(engine, self.inner(), at_once)?;
             match self.modify_here(attr, mask, experimental) {
                 Err(VerbsError::WouldBlock) => {}
                 result => return result,
@@ -304,6 +309,9 @@ impl Qp {
         let leads_to_rtr = mask.contains(QpAttrMask::STATE) && attr.qp_state == QpState::Rtr.code();
         if leads_to_rtr && matches!(self.qp_type(), QpType::Ud | QpType::DcInitiator) {
             engine.listen_on(hca)?;
+        }
+        if leads_to_rtr && self.qp_type() == QpType::Ud {
+            engine.show_headers();
         }
         let answers = match sgid {
             Some(sgid) if leads_to_rtr && self.qp_type() == QpType::DcTarget => {
@@ -420,7 +428,8 @@ impl Qp {
     pub fn attach_mcast(&self, group: Gid) -> Result<(), VerbsError> {
         self.check_group(group)?;
         let (engine, hca) = (self.owner.engine(), self.owner.hca());
-        engine.attach_to_group(hca, group, self.qp_num())
+        let port = self.owner.inner.lock().qp.query().port_num.max(1);
+        engine.attach_to_group((hca, port), group, self.qp_num())
     }
 
     /// Detaches it.
@@ -436,6 +445,20 @@ impl Qp {
         } else {
             Err(VerbsError::InvalidArgument("not attached to this group"))
         }
+    }
+
+    /// The QP gets no copy of what it sends to a group itself (`IBV_QP_CREATE_BLOCK_SELF_MCAST_LB`).
+    ///
+    /// # Errors
+    /// [`VerbsError::InvalidArgument`] for a QP that is none of datagrams.
+    //= MC-07
+    #[doc(alias = "IBV_QP_CREATE_BLOCK_SELF_MCAST_LB")]
+    pub fn block_own_multicast(&self) -> Result<(), VerbsError> {
+        if self.qp_type() != QpType::Ud {
+            return Err(VerbsError::InvalidArgument("not a datagram QP"));
+        }
+        self.owner.inner.lock().tx.hear_others();
+        Ok(())
     }
 
     /// Leads frames that match to this raw packet QP, from now on.
@@ -461,7 +484,9 @@ impl Qp {
 
     /// Acknowledges asynchronous events of this QP.
     pub fn ack_async_events(&self, count: u32) {
-        self.owner.async_acks().ack(u64::from(count));
+        if let Some(acks) = self.owner.async_acks() {
+            acks.ack(u64::from(count));
+        }
     }
 
     /// Ends the QP, or lets go of a target that others have open: its completions are removed from the CQs (CQ-13); waits until its
@@ -486,7 +511,9 @@ impl Qp {
         if !self.owner.let_go() {
             return Err(VerbsError::InvalidArgument("destroyed already"));
         }
-        self.owner.async_acks().wait();
+        if let Some(acks) = self.owner.async_acks() {
+            acks.wait();
+        }
         Ok(())
     }
 }
@@ -535,8 +562,7 @@ pub(super) fn create(
     let qp_num = engine.allocate_qp_num()?;
     let config = QpConfig { qp_num, ..config };
     if let Some(target) = &mut parts.target {
-        target.travel = engine
-            .share_target(&target.domain, qp_num)
+        target.travel = share_target(&**engine, &target.domain, qp_num)
             .inspect_err(|_| engine.release_qp_num(qp_num))?;
     }
     let Some(mut qp) = rocade_transport::Qp::new(config, receives) else {
@@ -564,20 +590,22 @@ impl QpOwner {
         &self.pd.context.hca
     }
 
-    fn async_acks(&self) -> &AckCounter {
-        match &self.hold {
-            Some((hold, _)) => hold.async_acks(),
+    fn async_acks(&self) -> Option<&AckCounter> {
+        match self.hold.as_deref() {
+            Some((hold, _)) => Some(hold.async_acks()),
             None => self.inner.async_acks(),
         }
     }
 
     /// False where it was let go of before. With the last one that lets go of a target it ends.
     fn let_go(&self) -> bool {
-        let Some((hold, xrcd)) = &self.hold else {
+        let Some((hold, xrcd)) = self.hold.as_deref() else {
             return self.end();
         };
         if self.inner.travel().is_some() {
-            if self.engine().close_target(&self.inner, hold).is_none() {
+            let engine = &**self.engine();
+            let travels = engine.travels();
+            if travels.close_target(engine, &self.inner, hold).is_none() {
                 return false;
             }
         } else {
@@ -598,15 +626,7 @@ impl QpOwner {
         if !inner.dies() {
             return false;
         }
-        let (engine, qp_num) = (self.engine(), inner.qp_num());
-        engine.remove_qp(qp_num);
-        engine.leave_groups(qp_num);
-        engine.end_flows(inner);
-        engine.say_farewell(inner);
-        inner.abandon();
-        engine.regions().free_windows_of(qp_num);
-        engine.release_qp_num(qp_num);
-        inner.detach();
+        self.engine().end_qp(inner);
         self.pd.children.fetch_sub(1, Ordering::AcqRel);
         true
     }

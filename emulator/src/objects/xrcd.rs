@@ -137,7 +137,8 @@ impl XrcdInner {
     fn close(&self) -> bool {
         let first = self.open.swap(false, Ordering::AcqRel);
         if first {
-            self.context.engine.close_domain(&self.domain);
+            let engine = &*self.context.engine;
+            engine.travels().close_domain(engine, &self.domain);
         }
         first
     }

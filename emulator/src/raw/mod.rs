@@ -2,6 +2,7 @@
 
 mod flow;
 mod frame;
+mod ports;
 mod socket;
 mod spread;
 
@@ -21,6 +22,7 @@ pub use flow::{
     PortFields,
 };
 pub(crate) use frame::Layout;
+pub(crate) use ports::{RawPorts, Sent};
 pub(crate) use socket::PacketSocket;
 pub(crate) use spread::Spread;
 pub use spread::{RSS_FIELDS, RSS_KEY_LEN};
@@ -211,7 +213,7 @@ impl RawPort {
 }
 
 /// Is it IPv4 with TCP or UDP, and are both checksums right?
-pub(crate) fn has_right_checksums(frame: &[u8], layout: &Layout) -> bool {
+fn has_right_checksums(frame: &[u8], layout: &Layout) -> bool {
     frame::has_right_checksums(frame, layout)
 }
 

@@ -20,6 +20,7 @@ use std::time::Duration;
 use rocade_emulator::broker::{
     self, BrokerClient, BrokerConfig, BrokerError, RefusalCode, ServiceOutcome,
 };
+use rocade_emulator::link::fault::Rule;
 use rocade_emulator::link::{Arrival, RxBuffer, UdpLink};
 use rocade_emulator::steering::Slot;
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -321,6 +322,61 @@ fn a_second_broker_does_not_start() {
         Err(BrokerError::AlreadyRunning)
     ));
     assert_eq!(leased(&site.status()), [(1, true)]);
+}
+
+/// News that come with the answer to a question are for those who look after the control fd.
+#[test]
+fn news_beside_an_answer_are_minded() {
+    let site = Site::new();
+    let client = BrokerClient::connect_or_start(&site.config).unwrap();
+    let rule = Rule::parse("drop opcode=CNP").unwrap();
+    for _ in 0..3 {
+        broker::add_fault(&site.config, &rule).unwrap();
+        client.socket_for(own_address()).unwrap();
+        wait_readable(client.control_fd());
+        assert_eq!(client.service(), ServiceOutcome::Connected);
+    }
+}
+
+/// As many processes as there are slots share an address; who comes then is told why not, and gets in when one has
+/// left.
+#[test]
+fn three_hundred_processes_on_one_address() {
+    const SLOTS: usize = 255;
+    let site = Site::new();
+    let ip = own_address();
+    // The first one starts the broker.
+    let mut clients = vec![ClientProcess::start(&site)];
+    let all = (1..300).map(|_| ClientProcess::spawn(&site));
+    let (mut in_time, mut late) = (Vec::new(), Vec::new());
+    for mut client in all.collect::<Vec<_>>() {
+        match client.answer().split_once(' ').unwrap() {
+            ("slot", slot) => {
+                client.slot = slot.parse().unwrap();
+                in_time.push(client);
+            }
+            (_, error) => {
+                assert!(error.contains("all 255 slots are in use"), "{error}");
+                late.push(client);
+            }
+        }
+    }
+    clients.append(&mut in_time);
+    assert_eq!((clients.len(), late.len()), (SLOTS, 300 - SLOTS));
+    clients.sort_by_key(|client| client.slot);
+    assert!(clients.iter().map(|client| client.slot).eq(1..=255));
+    for client in &mut clients {
+        client.open(ip);
+    }
+    for client in &mut clients {
+        client.check(ip, client.slot ^ 0x55);
+    }
+    clients.swap_remove(100).crash();
+    site.wait_for(|status| leased(status).len() == SLOTS - 1);
+    let mut next = ClientProcess::start(&site);
+    assert_eq!(next.slot, 101);
+    next.open(ip);
+    next.check(ip, 7);
 }
 
 #[test]

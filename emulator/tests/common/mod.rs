@@ -8,6 +8,8 @@
     reason = "shared by several test programs, none of which uses all of it; a failure may panic, sizes are small"
 )]
 
+pub mod datagrams;
+
 use std::time::{Duration, Instant};
 
 use rocade_emulator::{

@@ -189,6 +189,23 @@ fn a_process_that_is_stopped_is_behind() {
     exchange(&side, &mut node, 1);
 }
 
+/// News may come while others are being read.
+#[test]
+fn no_change_is_missed() {
+    let site = Site::new();
+    let config = broker_config(site.dir.path());
+    let _side = Side::on(site.engine(LinkMode::Auto), MEMORY);
+    for _ in 0..100 {
+        for _ in 0..5 {
+            broker::add_fault(&config, &rule("drop opcode=CNP")).unwrap();
+        }
+        let there = settle(&config);
+        assert_eq!(of_pid(&there, std::process::id()).len(), 5);
+        assert_eq!(broker::clear_faults(&config, None).unwrap(), 5);
+        settle(&config);
+    }
+}
+
 #[test]
 fn too_many_rules_are_refused() {
     let site = Site::new();

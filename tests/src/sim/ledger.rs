@@ -1,30 +1,11 @@
 //! What one side has sent in a life of its QP, and the judgement of what came of it.
 
 use rocade_transport::testing::{Pair, Region, Side};
-use rocade_transport::{AccessFlags, Completion, QpState, SendFlags, SendOp, SendWr, WcStatus};
+use rocade_transport::{Completion, QpState, SendFlags, SendWr, WcStatus};
+use rocade_wire::Rkey;
 
+use super::kinds::{FIELDS_START, IDLE, Kind, MAX_LEN, RIGHTS};
 use super::rng::{Rng, payload};
-
-/// Longest message.
-const MAX_LEN: u32 = 6000;
-/// What a buffer holds where nothing was written.
-const IDLE: u8 = 0xee;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Send,
-    Write,
-    WriteImm,
-    Read,
-    /// Adds 1 to the counter that all atomics share, so the value tells how many were executed.
-    Add,
-}
-
-impl Kind {
-    const fn takes_receive(self) -> bool {
-        matches!(self, Self::Send | Self::WriteImm)
-    }
-}
 
 /// A message has buffers of its own, so that everything can be looked at in the end.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +14,8 @@ struct Message {
     len: u32,
     local: Region,
     remote: Region,
+    /// Where the sender says it is.
+    target: (u64, Rkey),
 }
 
 /// How much of a message is in its buffer.
@@ -53,7 +36,8 @@ pub(super) struct Ledger {
     messages: Vec<Message>,
     /// Messages before and after the upheaval.
     batches: Vec<usize>,
-    counter: Region,
+    /// That of [`Kind::Add`] and that of [`Kind::AddFields`].
+    words: [Region; 2],
     posted: usize,
     /// Completions of sends, of all of them and of successful ones.
     sent: usize,
@@ -74,46 +58,47 @@ impl Ledger {
     /// Draws the messages and registers their buffers.
     pub(super) fn new(seed: u64, from: Side, count: [usize; 2], pair: &Pair) -> Self {
         let mut rng = Rng::new(seed, 21 + from as u64);
-        let access = AccessFlags::LOCAL_WRITE
-            | AccessFlags::REMOTE_READ
-            | AccessFlags::REMOTE_WRITE
-            | AccessFlags::REMOTE_ATOMIC;
         let seed = seed ^ (from as u64) << 60;
         let buffer = |side: Side| {
             let mem = &pair.node(side).mem;
-            let region = mem.register(MAX_LEN, access);
+            let region = mem.register(MAX_LEN, RIGHTS);
             mem.fill(&region, 0, &vec![IDLE; MAX_LEN as usize]);
             region
         };
+        let words = [0, FIELDS_START].map(|start| {
+            let mem = &pair.node(from.other()).mem;
+            let word = mem.register(8, RIGHTS);
+            mem.fill(&word, 0, &start.to_ne_bytes());
+            word
+        });
         let total: usize = count.iter().sum();
         let messages = (0..total)
             .map(|index| {
-                let kinds = [
-                    Kind::Send,
-                    Kind::Write,
-                    Kind::WriteImm,
-                    Kind::Read,
-                    Kind::Add,
-                ];
-                let kind = rng.pick(&kinds);
+                let kind = rng.pick(&Kind::ALL);
                 let limit = rng.pick(&[0, 64, MAX_LEN]);
-                let len = if kind == Kind::Add {
-                    8
-                } else {
-                    rng.range_u32(0, limit)
-                };
+                let len = kind.len(rng.range_u32(0, limit));
                 let (local, remote) = (buffer(from), buffer(from.other()));
                 let data = payload(seed, index as u64, len);
-                match kind {
-                    Kind::Read => pair.node(from.other()).mem.fill(&remote, 0, &data),
-                    Kind::Add => {}
-                    _ => pair.node(from).mem.fill(&local, 0, &data),
+                let there = &pair.node(from.other()).mem;
+                if kind.is_read() {
+                    let mut all = data;
+                    all.resize(MAX_LEN as usize, IDLE);
+                    there.fill(&remote, 0, &kind.seen(all));
+                } else if !kind.is_atomic() {
+                    pair.node(from).mem.fill(&local, 0, &data);
                 }
+                let target = if kind.is_atomic() {
+                    let word = &words[usize::from(kind == Kind::AddFields)];
+                    (word.addr, word.rkey)
+                } else {
+                    kind.target(pair, from.other(), &remote, len)
+                };
                 Message {
                     kind,
                     len,
                     local,
                     remote,
+                    target,
                 }
             })
             .collect();
@@ -122,7 +107,7 @@ impl Ledger {
             from,
             messages,
             batches: count.to_vec(),
-            counter: pair.node(from.other()).mem.register(8, access),
+            words,
             posted: 0,
             sent: 0,
             succeeded: 0,
@@ -166,32 +151,19 @@ impl Ledger {
                 kind,
                 len,
                 local,
-                remote,
+                target,
+                ..
             } = self.messages[index];
-            let (va, rkey) = (remote.addr, remote.rkey);
-            let imm = Some([7; 4]);
-            let op = match kind {
-                Kind::Send => SendOp::Send { imm: None },
-                Kind::Write => SendOp::Write {
-                    va,
-                    rkey,
-                    imm: None,
-                },
-                Kind::WriteImm => SendOp::Write { va, rkey, imm },
-                Kind::Read => SendOp::Read { va, rkey },
-                Kind::Add => SendOp::FetchAdd {
-                    va: self.counter.addr,
-                    rkey: self.counter.rkey,
-                    add: 1,
-                },
-            };
             let wr = SendWr {
                 wr_id: index as u64,
-                op,
+                op: kind.op(target, len),
                 flags: SendFlags::SIGNALED,
-                sges: &[local.part(0, len)],
+                sges: &[local.part(0, len)][usize::from(kind == Kind::Flush)..],
             };
             pair.try_send(self.from, &wr).expect("there is room");
+            if let Some(operands) = kind.operands() {
+                pair.node_mut(self.from).qp.equip(operands);
+            }
             self.posted += 1;
         }
     }
@@ -205,8 +177,12 @@ impl Ledger {
         );
         assert!(index < self.posted, "{completion:?}");
         self.sent += 1;
+        let opcode = self.messages[index].kind.opcode();
         match (completion.status, self.error) {
-            (WcStatus::Success, None) => self.succeeded += 1,
+            (WcStatus::Success, None) => {
+                assert_eq!(completion.opcode, opcode, "{completion:?}");
+                self.succeeded += 1;
+            }
             (WcStatus::WrFlushErr, _) => {
                 self.error.get_or_insert(WcStatus::WrFlushErr);
             }
@@ -227,12 +203,17 @@ impl Ledger {
             matches!(done, Extent::All | Extent::Unknown),
             "{index} {message:?}: {done:?}"
         );
-        if message.kind == Kind::Add {
-            let before = &self.messages[..index];
-            let adds = before.iter().filter(|m| m.kind == Kind::Add).count();
+        if message.kind.is_atomic() {
             let original = pair.node(self.from).mem.bytes(&message.local, 0..8);
-            assert_eq!(original, (adds as u64).to_ne_bytes(), "executed once each");
+            let before = message.kind.word_after(self.count_of(message.kind, index));
+            assert_eq!(original, before.to_ne_bytes(), "executed once each");
         }
+    }
+
+    /// Messages of this kind among the first `end`.
+    fn count_of(&self, kind: Kind, end: usize) -> u64 {
+        let same = self.messages[..end].iter().filter(|m| m.kind == kind);
+        same.count() as u64
     }
 
     /// Completions so far, of the sender and of the receiver.
@@ -274,11 +255,14 @@ impl Ledger {
     fn extent(&self, pair: &Pair, index: usize) -> Extent {
         let message = &self.messages[index];
         let (side, region) = match message.kind {
-            Kind::Add => return Extent::Unknown,
-            Kind::Read => (self.from, &message.local),
+            Kind::Add | Kind::AddFields | Kind::Flush => return Extent::Unknown,
+            Kind::Read | Kind::ReadIndirect => (self.from, &message.local),
             _ => (self.from.other(), &message.remote),
         };
-        let bytes = pair.node(side).mem.all(region);
+        let mut bytes = pair.node(side).mem.all(region);
+        if !message.kind.is_read() {
+            bytes = message.kind.seen(bytes);
+        }
         let len = message.len as usize;
         let data = payload(self.seed, index as u64, message.len);
         let idle = |bytes: &[u8]| bytes.iter().all(|byte| *byte == IDLE);
@@ -298,12 +282,13 @@ impl Ledger {
         if idle(&bytes) {
             Extent::Nothing
         } else {
+            assert_ne!(message.kind, Kind::Store, "message {index} is torn");
             Extent::Beginning
         }
     }
 
-    /// After the end: everything is accounted for. Gives the numbers of messages done and cut off.
-    pub(super) fn judge(&self, pair: &Pair) -> (usize, usize) {
+    /// After the end: everything is accounted for; `left` receives have stayed in a shared queue. Gives the numbers of messages done and cut off.
+    pub(super) fn judge(&self, pair: &Pair, left: usize) -> (usize, usize) {
         if !self.requests_forgotten {
             assert_eq!(
                 self.sent, self.posted,
@@ -324,12 +309,12 @@ impl Ledger {
         let receiver = pair.node(self.from.other());
         if receiver.qp.state() == QpState::Err {
             let posted = self.receives().count();
-            assert_eq!(self.received, posted, "a completion per receive");
+            assert_eq!(self.received + left, posted, "a completion per receive");
         }
         let (mut open, mut last_touched) = (None, 0);
         for (index, message) in self.messages.iter().enumerate() {
             let extent = self.extent(pair, index);
-            if message.kind == Kind::Read {
+            if message.kind.is_read() {
                 continue;
             }
             // Execution is in order: behind a message that is not complete there is nothing.
@@ -345,18 +330,17 @@ impl Ledger {
                 open.get_or_insert(index);
             }
         }
-        let counter = receiver.mem.all(&self.counter);
-        let value = u64::from_ne_bytes(counter.try_into().expect("8 bytes"));
-        let adds = |messages: &[Message]| {
-            let count = messages.iter().filter(|m| m.kind == Kind::Add).count();
-            count as u64
-        };
-        let possible = adds(&self.messages[..self.succeeded.max(last_touched)])
-            ..=adds(&self.messages[..open.unwrap_or(self.posted).min(self.posted)]);
-        assert!(
-            possible.contains(&value),
-            "{value} atomics, not {possible:?}"
-        );
+        let least = self.succeeded.max(last_touched);
+        let most = open.unwrap_or(self.posted).min(self.posted);
+        for (kind, word) in [Kind::Add, Kind::AddFields].into_iter().zip(&self.words) {
+            let bytes = receiver.mem.all(word);
+            let value = u64::from_ne_bytes(bytes.try_into().expect("8 bytes"));
+            let mut possible = self.count_of(kind, least)..=self.count_of(kind, most);
+            assert!(
+                possible.any(|count| kind.word_after(count) == value),
+                "{kind:?}: {value:#x} after {least} to {most} messages"
+            );
+        }
         (self.succeeded, self.posted - self.succeeded)
     }
 
@@ -369,7 +353,7 @@ impl Ledger {
             .map(|m| mem.all(if ours { &m.local } else { &m.remote }))
             .collect();
         if !ours {
-            image.push(mem.all(&self.counter));
+            image.extend(self.words.iter().map(|word| mem.all(word)));
         }
         image
     }

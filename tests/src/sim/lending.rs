@@ -8,15 +8,17 @@ use std::rc::Rc;
 
 use rocade_transport::testing::{Pair, Region, Side};
 use rocade_transport::{
-    AccessFlags, Bind, Completion, ImmOrInv, SendFlags, SendOp, SendWr, WcOpcode, WcStatus,
-    WindowKind,
+    AccessFlags, Bind, Completion, ImmOrInv, QpAttr, QpAttrMask, QpState, SendFlags, SendOp,
+    SendWr, Time, WcOpcode, WcStatus, WindowKind,
 };
 use rocade_wire::{Psn, Rkey};
 
 use super::flow::Kind;
 use super::network::{Faults, Network};
+use super::queue::Queue;
 use super::rng::{Rng, payload};
 use super::scenario::Scenario;
+use super::upheaval::Upheaval;
 
 /// What a buffer holds while it is not lent.
 const IDLE: u8 = 0xee;
@@ -32,6 +34,8 @@ pub struct Lending {
     pub windows: u8,
     /// How often each is lent.
     pub rounds: u64,
+    /// Who is stopped in the middle of it, and when, in virtual time.
+    pub stop: Option<(Side, u64, Upheaval)>,
 }
 
 /// A window of B, with the memory that it opens.
@@ -53,12 +57,13 @@ struct Run {
     places: Vec<Place>,
     /// One of A per window, where it reads back to.
     back: Vec<Region>,
-    /// Completions that either side has to get, in order.
-    expected: [VecDeque<(u64, WcOpcode)>; 2],
-    posted: [u64; 2],
+    /// What either side has posted, and what has ended.
+    queues: [Queue; 2],
+    opcodes: [Vec<WcOpcode>; 2],
     /// Windows that B invalidates itself, in order.
     invalidated: VecDeque<u8>,
     rounds_left: u64,
+    is_stopped: bool,
 }
 
 impl Lending {
@@ -74,7 +79,20 @@ impl Lending {
             scenario,
             windows: rng.range_u8(1, 12),
             rounds,
+            stop: None,
         }
+    }
+
+    /// One that is stopped in the middle.
+    #[must_use]
+    pub fn stopping(seed: u64) -> Self {
+        let mut lending = Self::swarm(seed, 20);
+        let mut rng = Rng::new(seed, 34);
+        lending.scenario.timeout = 10;
+        let at_ns = rng.below(100 * lending.scenario.latency_ns);
+        let how = rng.pick(&[Upheaval::Error, Upheaval::Destroy]);
+        lending.stop = Some((rng.pick(&Side::BOTH), at_ns, how));
+        lending
     }
 
     /// Runs it, and returns how many packets were sent again.
@@ -101,23 +119,33 @@ impl Lending {
         for window in 0..self.windows {
             run.lend(&mut pair, window);
         }
+        let end = self.stop.map(|(_, at_ns, _)| Time::from_ns(at_ns));
         while run.places.iter().any(|place| place.lent) {
+            pair.drain_both();
+            if pair.next_event() > end && end.is_some() {
+                break;
+            }
             assert!(pair.step(), "nothing is pending, work is left: {run:?}");
             run.deliver(&mut pair);
             if run.rounds_left * 10 <= total {
                 *faults.borrow_mut() = Faults::NONE;
             }
         }
+        if let Some(stop) = self.stop {
+            run.stop(&mut pair, stop);
+        }
         pair.run();
         run.deliver(&mut pair);
         let mut repeated = 0;
         for side in Side::BOTH {
-            assert!(run.expected[side as usize].is_empty(), "{run:?}");
+            let is_gone = pair.node(side).qp.state() == QpState::Reset;
+            let queue = &run.queues[side as usize];
+            assert!(is_gone || queue.is_accounted_for(), "{side:?}: {queue:?}");
             assert_eq!(pair.take_events(side), []);
             repeated += pair.node(side).qp.counters().retransmitted_packets;
         }
-        for place in &run.places {
-            place.check_idle(&pair);
+        for window in 0..self.windows {
+            run.check_end(&pair, window);
         }
         repeated
     }
@@ -154,16 +182,16 @@ impl Run {
             rng: Rng::new(seed, 32),
             places: places.collect(),
             back: (0..windows).map(|_| a.register(MAX_LEN, own)).collect(),
-            expected: [VecDeque::new(), VecDeque::new()],
-            posted: [0; 2],
+            queues: [Queue::default(), Queue::default()],
+            opcodes: [Vec::new(), Vec::new()],
             invalidated: VecDeque::new(),
             rounds_left: 0,
+            is_stopped: false,
         }
     }
 
     fn post(&mut self, pair: &mut Pair, side: Side, op: SendOp, part: Option<(Region, u32)>) {
-        let wr_id = self.posted[side as usize];
-        self.posted[side as usize] += 1;
+        let wr_id = self.queues[side as usize].posted.len() as u64;
         // Such that no slot waits for long.
         let signaled = self.rng.chance(700)
             || wr_id.is_multiple_of(8)
@@ -173,16 +201,14 @@ impl Run {
         // A key may be given back when what was read with it is there: a READ that has to be repeated needs it.
         let is_message = matches!(op, SendOp::Send { .. } | SendOp::SendInv { .. });
         flags.set(SendFlags::FENCE, is_message || self.rng.chance(100));
-        if signaled {
-            let opcode = match op {
-                SendOp::Write { .. } => WcOpcode::RdmaWrite,
-                SendOp::Read { .. } => WcOpcode::RdmaRead,
-                SendOp::Bind(_) => WcOpcode::BindMw,
-                SendOp::Invalidate { .. } => WcOpcode::LocalInv,
-                _ => WcOpcode::Send,
-            };
-            self.expected[side as usize].push_back((wr_id, opcode));
-        }
+        self.queues[side as usize].posted.push(signaled);
+        self.opcodes[side as usize].push(match op {
+            SendOp::Write { .. } => WcOpcode::RdmaWrite,
+            SendOp::Read { .. } => WcOpcode::RdmaRead,
+            SendOp::Bind(_) => WcOpcode::BindMw,
+            SendOp::Invalidate { .. } => WcOpcode::LocalInv,
+            _ => WcOpcode::Send,
+        });
         let sge = part.map(|(region, len)| region.part(0, len));
         let wr = SendWr {
             wr_id,
@@ -207,6 +233,9 @@ impl Run {
 
     /// B lends a window, and tells A the tag of its key.
     fn lend(&mut self, pair: &mut Pair, window: u8) {
+        if self.is_stopped {
+            return;
+        }
         let place = &mut self.places[usize::from(window)];
         place.check_idle(pair);
         place.rkey = place.rkey.with_next_tag();
@@ -226,6 +255,9 @@ impl Run {
 
     /// A uses what it was lent, and gives it back or says that it may be taken.
     fn work(&mut self, pair: &mut Pair, window: u8) {
+        if self.is_stopped {
+            return;
+        }
         let index = usize::from(window);
         let (bytes, len) = (self.bytes(window), self.len(window));
         let back = self.back[index];
@@ -281,20 +313,58 @@ impl Run {
     fn deliver(&mut self, pair: &mut Pair) {
         for side in Side::BOTH {
             for completion in pair.take_completions(side) {
-                assert_eq!(completion.status, WcStatus::Success, "{completion:?}");
                 if completion.is_send() {
                     self.sent(pair, side, &completion);
-                } else {
-                    pair.recv(side, 0, &[]);
+                } else if completion.status == WcStatus::Success {
+                    if !self.is_stopped {
+                        pair.recv(side, 0, &[]);
+                    }
                     self.received(pair, side, &completion);
+                } else {
+                    assert!(self.is_stopped, "{completion:?}");
+                    assert_eq!(completion.status, WcStatus::WrFlushErr);
                 }
             }
         }
     }
 
+    /// Puts a side into ERR, or destroys it.
+    fn stop(&mut self, pair: &mut Pair, (side, _, how): (Side, u64, Upheaval)) {
+        self.deliver(pair);
+        self.is_stopped = true;
+        if how == Upheaval::Destroy {
+            pair.node_mut(side).qp.abandon();
+        } else {
+            let attr = QpAttr::default();
+            pair.modify(side, QpState::Err, QpAttrMask::empty(), &attr);
+        }
+        self.deliver(pair);
+        let before = pair.node(side).mem.writes();
+        pair.run();
+        assert_eq!(pair.node(side).mem.writes(), before, "it has stopped");
+    }
+
+    /// What is lent holds a beginning of what was written, all else nothing.
+    fn check_end(&self, pair: &Pair, window: u8) {
+        let place = &self.places[usize::from(window)];
+        if !place.lent {
+            return place.check_idle(pair);
+        }
+        let found = pair.node(Side::B).mem.all(&place.region);
+        let data = self.bytes(window);
+        let written = found.iter().zip(&data).take_while(|(a, b)| a == b).count();
+        let rest = found[written..].iter().all(|byte| *byte == IDLE);
+        assert!(rest, "something else than its data: {place:?}");
+    }
+
     fn sent(&mut self, pair: &mut Pair, side: Side, completion: &Completion) {
-        let expected = self.expected[side as usize].pop_front();
-        assert_eq!(Some((completion.wr_id, completion.opcode)), expected);
+        self.queues[side as usize].end(completion);
+        if completion.status != WcStatus::Success {
+            assert!(self.is_stopped, "{completion:?}");
+            return;
+        }
+        let index = usize::try_from(completion.wr_id).expect("few requests");
+        assert_eq!(completion.opcode, self.opcodes[side as usize][index]);
         if completion.opcode == WcOpcode::LocalInv {
             let window = self.invalidated.pop_front().expect("one that was posted");
             self.taken_back(pair, window);
@@ -309,6 +379,7 @@ impl Run {
                 let window = self.places.iter().position(lent).expect("one that is lent");
                 self.taken_back(pair, u8::try_from(window).expect("few windows"));
             }
+            (Side::B, ImmOrInv::Imm(_)) if self.is_stopped => {}
             (Side::B, ImmOrInv::Imm([window, ..])) => {
                 let rkey = self.places[usize::from(window)].rkey;
                 self.post(pair, Side::B, SendOp::Invalidate { rkey }, None);

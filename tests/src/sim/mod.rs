@@ -6,10 +6,13 @@
 //! ([`network`]). Each run takes the same seeds as ever, and one that nobody has tried yet ([`seeds`]).
 
 pub mod flow;
+mod kinds;
 mod ledger;
 pub mod lending;
 pub mod network;
 pub mod paths;
+mod queue;
+pub mod relay;
 pub mod rng;
 pub mod scenario;
 pub mod unreliable;

@@ -8,13 +8,16 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use rocade_transport::testing::{Pair, Setup, Side};
-use rocade_transport::{HOLD_NS, QpAttr, QpAttrMask, QpEvent, QpState, Time};
+use std::sync::Arc;
+
+use rocade_transport::testing::{Pair, Setup, Side, TestDomain, TestMemory, TestSrq};
+use rocade_transport::{AccessFlags, HOLD_NS, QpAttr, QpAttrMask, QpEvent, QpState, QpType, Time};
 use rocade_wire::{Operation, Psn};
 
 use super::ledger::Ledger;
 use super::network::{Faults, Network};
 use super::rng::Rng;
+use super::scenario::Receives;
 
 const NO_MORE: QpAttrMask = QpAttrMask::empty();
 /// No run lasts longer, in virtual time.
@@ -47,6 +50,8 @@ pub struct Plan {
     pub upheaval: Upheaval,
     /// To whom.
     pub victim: Side,
+    /// Where receives come from, and of which service the connection is.
+    pub receives: Receives,
     /// When, in virtual time.
     pub at_ns: u64,
     /// How much later the other side notices, where it has to ([`Upheaval::Reset`]).
@@ -94,7 +99,7 @@ impl Outcome {
 impl Plan {
     /// A random plan.
     #[must_use]
-    pub fn swarm(seed: u64, upheaval: Upheaval) -> Self {
+    pub fn swarm(seed: u64, upheaval: Upheaval, receives: Receives) -> Self {
         let mut rng = Rng::new(seed, 11);
         let timeout = rng.range_u8(9, 12);
         let timeout_ns = 4096 << timeout;
@@ -102,6 +107,7 @@ impl Plan {
         Self {
             seed,
             upheaval,
+            receives,
             victim: rng.pick(&Side::BOTH),
             at_ns: rng.below(40 * latency_ns),
             lag_ns: rng.below(3 * timeout_ns),
@@ -160,6 +166,40 @@ impl Plan {
         setup.attr.path_mtu = self.pmtu;
         setup.attr.timeout = self.timeout;
         setup.attr.min_rnr_timer = 1;
+        setup.attr.qp_access_flags |= AccessFlags::FLUSH_GLOBAL;
+    }
+
+    /// What this side may have to send.
+    fn messages_of(&self, side: Side) -> [usize; 2] {
+        match (self.receives, side) {
+            // A target only answers.
+            (Receives::Xrc, Side::B) => [0; 2],
+            _ => self.messages,
+        }
+    }
+}
+
+/// The shared queue of a side that has one.
+fn share(receives: Receives, side: Side, setup: &mut Setup) -> Option<Arc<TestSrq>> {
+    let srq = || Arc::new(TestSrq::new(TestMemory::PD, setup.config.cap.max_recv_wr));
+    match (receives, side) {
+        (Receives::Own, _) => None,
+        (Receives::Shared, _) => {
+            let srq = srq();
+            setup.srq = Some(Arc::clone(&srq));
+            Some(srq)
+        }
+        (Receives::Xrc, Side::A) => {
+            setup.config.qp_type = QpType::XrcSend;
+            None
+        }
+        (Receives::Xrc, Side::B) => {
+            let (srq, domain) = (srq(), TestDomain::default());
+            domain.set(TestDomain::FIRST, Some(&srq));
+            setup.config.qp_type = QpType::XrcRecv;
+            setup.domain = Some(Arc::new(domain));
+            Some(srq)
+        }
     }
 }
 
@@ -189,18 +229,25 @@ struct Run<'a> {
     ledgers: Vec<[Ledger; 2]>,
     /// In which of them A and B are.
     lives: [usize; 2],
+    /// The shared receive queues of A and B.
+    shared: [Option<Arc<TestSrq>>; 2],
 }
 
 impl<'a> Run<'a> {
     fn new(plan: &'a Plan) -> Self {
         let mut setups = None;
+        let mut shared = [None, None];
         let mut pair = Pair::new(|side, setup| {
             plan.setup(side, setup, 0);
+            shared[side as usize] = share(plan.receives, side, setup);
             setups.get_or_insert_with(|| [setup.clone(), setup.clone()])[side as usize] =
                 setup.clone();
         });
         let setups = setups.expect("two sides");
         pair.stop_tracing();
+        for side in Side::BOTH {
+            pair.node_mut(side).qp.set_extended(true);
+        }
         pair.set_latency(plan.latency_ns);
         pair.set_gap(plan.gap_ns);
         if plan.hold_ns > 0 {
@@ -229,7 +276,8 @@ impl<'a> Run<'a> {
             assert!(may, "{from:?} has stopped, and sends {packet}");
             decide.borrow_mut().decide(transit)
         });
-        let ledgers = Side::BOTH.map(|side| Ledger::new(plan.seed, side, plan.messages, &pair));
+        let ledgers =
+            Side::BOTH.map(|side| Ledger::new(plan.seed, side, plan.messages_of(side), &pair));
         Self {
             plan,
             pair,
@@ -239,6 +287,7 @@ impl<'a> Run<'a> {
             voices,
             ledgers: vec![ledgers],
             lives: [0; 2],
+            shared,
         }
     }
 
@@ -349,8 +398,9 @@ impl<'a> Run<'a> {
     /// The victim begins a new life at once, while its peer is still in the old one; then the peer does.
     fn reconnect(&mut self) {
         let victim = self.plan.victim;
-        let messages = self.plan.messages;
-        let fresh = Side::BOTH.map(|side| Ledger::new(!self.plan.seed, side, messages, &self.pair));
+        let plan = self.plan;
+        let fresh = Side::BOTH
+            .map(|side| Ledger::new(!plan.seed, side, plan.messages_of(side), &self.pair));
         self.ledgers.push(fresh);
         self.begin_anew(victim);
         let before = self.requests_of(victim).progress();
@@ -376,11 +426,50 @@ impl<'a> Run<'a> {
         let next = Psn::new(attr.sq_psn);
         self.network.borrow_mut().begin(side, next);
         self.pair.modify(side, QpState::Reset, NO_MORE, &attr);
+        self.forget_shared(side);
         for (next, mask) in Setup::PATH_TO_RTS {
             self.pair.modify(side, next, mask, &attr);
         }
+        self.pair.node_mut(side).qp.set_extended(true);
         self.post_receives(side);
         self.post_batch(side);
+    }
+
+    /// What is left of a shared queue; all else of it has been given back, but for what a message has that will
+    /// never end.
+    fn left(&self, side: Side) -> usize {
+        let Some(srq) = &self.shared[side as usize] else {
+            return 0;
+        };
+        srq.with(|srq| {
+            let (left, mut room) = (srq.queued(), 0);
+            while srq.post(0, &[]).is_ok() {
+                room += 1;
+            }
+            let max_wr = self.setups[side as usize].config.cap.max_recv_wr as usize;
+            let in_use = max_wr - room - left;
+            let most = usize::from(self.pair.node(side).qp.receives_message());
+            assert!(in_use <= most, "{in_use} slots of {side:?}");
+            left
+        })
+    }
+
+    /// Somebody else takes the receives that are left of a shared queue.
+    fn forget_shared(&mut self, side: Side) {
+        if let Some(srq) = &self.shared[side as usize] {
+            srq.with(|srq| {
+                while srq.take().is_some() {
+                    srq.free_slots(1);
+                }
+            });
+        }
+    }
+
+    /// What a QP has to say at the end: that its receives are with others, where they are.
+    fn last_words(&self, side: Side) -> Vec<QpEvent> {
+        let is_over = self.pair.node(side).qp.state() == QpState::Err;
+        let shares = self.shared[side as usize].is_some();
+        Vec::from_iter((is_over && shares).then_some(QpEvent::LastWqeReached))
     }
 
     fn heal(&mut self) {
@@ -398,11 +487,11 @@ impl<'a> Run<'a> {
         let mut outcome = Outcome::default();
         let (last, earlier) = self.ledgers.split_last().expect("a life");
         for ledger in earlier.iter().flatten() {
-            ledger.judge(&self.pair);
+            ledger.judge(&self.pair, 0);
             ledger.check_closed(&self.pair);
         }
-        for ledger in last {
-            let (done, cut_off) = ledger.judge(&self.pair);
+        for (from, ledger) in Side::BOTH.into_iter().zip(last) {
+            let (done, cut_off) = ledger.judge(&self.pair, self.left(from.other()));
             outcome.done += done;
             outcome.cut_off += cut_off;
         }
@@ -411,7 +500,7 @@ impl<'a> Run<'a> {
             "the connection lives: {outcome:?}"
         );
         for side in Side::BOTH {
-            assert_eq!(self.pair.take_events(side), []);
+            assert_eq!(self.pair.take_events(side), self.last_words(side));
             let qp = &self.pair.node(side).qp;
             assert_eq!(qp.next_timeout(), None);
             outcome.short_packets += qp.counters().short_packets;

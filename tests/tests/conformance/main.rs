@@ -122,4 +122,9 @@ areas! {
     shared 17
     unreliable 16
     manager 16
+    initiator 10
+    flush 15
+    extended 14
+    dynamic 18
+    migration 7
 }

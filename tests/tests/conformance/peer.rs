@@ -8,17 +8,17 @@ use std::{
 };
 
 use rocade_conformance::peer::{
-    Buffer, Completion, Event, ManagerEvent, Peer, PeerManager, PeerQp, QKEY, QpSpec, ReceivesFrom,
-    Region, RegionSpec, Rights, State, Status, Unable, Work, WorkOp,
+    Buffer, Completion, DC_KEY, Event, ManagerEvent, Peer, PeerManager, PeerQp, QKEY, QpSpec,
+    RIG_SRQN, ReceivesFrom, Region, RegionSpec, Rights, State, Status, Unable, Work, WorkOp,
 };
 use rocade_emulator::cm::{CmChannel, CmId, CmParam, ConnParam, PortSpace, RejReason};
 use rocade_emulator::{
-    AccessFlags, Ah, Bind, BrokerMode, Connection, Context, Cq, Datagram, Engine, EngineConfig,
-    Gid, ImmOrInv, Lkey, Mr, Mw, Pd, Qkey, Qp, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState,
-    QpType, Qpn, Rkey, SendFlags, SendOp, SendWr, Sge, Srq, SrqInitAttr, VerbsError, WindowKind,
-    Xrcd, XrcdInitAttr,
+    AccessFlags, AddressVector, Ah, Bind, Block, BrokerMode, Connection, Context, Cq, Datagram,
+    DctInitAttr, Engine, EngineConfig, Gid, ImmOrInv, Layout, Lkey, Mr, Mw, Pd, Qkey, Qp, QpAttr,
+    QpAttrMask, QpCap, QpInitAttr, QpState, QpType, Qpn, Remap, Rkey, SendFlags, SendOp, SendWr,
+    Sge, Srq, SrqInitAttr, Srqn, VerbsError, WindowKind, Xrcd, XrcdInitAttr, transition_rule,
 };
-use rocade_wire::Service;
+use rocade_wire::{Feth, Placement, Selectivity, Service};
 
 /// An engine of its own, without a broker, in this process.
 pub(crate) struct RocadePeer {
@@ -193,6 +193,7 @@ fn access(rights: Rights) -> AccessFlags {
     flags.set(AccessFlags::REMOTE_WRITE, rights.write);
     flags.set(AccessFlags::REMOTE_READ, rights.read);
     flags.set(AccessFlags::REMOTE_ATOMIC, rights.atomic);
+    flags.set(AccessFlags::FLUSH_GLOBAL, rights.flush);
     flags
 }
 
@@ -248,6 +249,7 @@ struct RocadeQp {
     context: Context,
     pd: Pd,
     windows: RefCell<Vec<Mw>>,
+    keys: RefCell<Vec<Mr>>,
     regions: Vec<Memory>,
     /// Where datagrams go.
     rig: Option<(Ah, Qpn)>,
@@ -255,7 +257,8 @@ struct RocadeQp {
 
 impl Drop for RocadeQp {
     fn drop(&mut self) {
-        self.qp.destroy().unwrap();
+        // An error means that the case has destroyed it.
+        let _ended = self.qp.destroy();
     }
 }
 
@@ -282,6 +285,7 @@ impl RocadeQp {
         let qp_type = match spec.service {
             Service::Uc => QpType::Uc,
             Service::Ud => QpType::Ud,
+            Service::Xrc => QpType::XrcSend,
             _ => QpType::Rc,
         };
         let rig = if spec.service == Service::Ud {
@@ -306,6 +310,17 @@ impl RocadeQp {
             cookie: 0,
         };
         let (qp, srq, xrcd) = match spec.receives_from {
+            _ if spec.service == Service::Dc => {
+                let srq = foreign_pd.create_srq(of_queue)?;
+                let init = DctInitAttr {
+                    cq: cq.clone(),
+                    srq: srq.clone(),
+                    key: DC_KEY,
+                    cookie: 0,
+                    has_dct_events: false,
+                };
+                (pd.create_dct(init)?, Some(srq), None)
+            }
             ReceivesFrom::Own => (own_qp(None)?, None, None),
             ReceivesFrom::Shared => {
                 let srq = foreign_pd.create_srq(of_queue)?;
@@ -325,9 +340,17 @@ impl RocadeQp {
             context,
             pd,
             windows: RefCell::default(),
+            keys: RefCell::default(),
             regions,
             rig,
         };
+        if spec.service == Service::Dc {
+            this.set_up_target(spec)?;
+            for (id, buffer) in (0..).zip(&spec.receives) {
+                this.receive(id, *buffer)?;
+            }
+            return Ok(this);
+        }
         if spec.service == Service::Ud {
             this.to_init_as_ud()?;
         } else {
@@ -342,6 +365,26 @@ impl RocadeQp {
             this.qp.to_rts(&connection)?;
         }
         Ok(this)
+    }
+
+    /// A DC target is ready in RTR.
+    fn set_up_target(&self, spec: &QpSpec) -> Result<(), VerbsError> {
+        for next in [QpState::Init, QpState::Rtr] {
+            let rule = transition_rule(self.qp.qp_type(), self.qp.state(), next);
+            let required = rule.map_or(QpAttrMask::empty(), |rule| rule.required);
+            let attr = QpAttr {
+                qp_state: next.code(),
+                port_num: 1,
+                qp_access_flags: access(spec.rights),
+                path_mtu: spec.pmtu.code().into(),
+                min_rnr_timer: spec.min_rnr_timer.code(),
+                max_dest_rd_atomic: spec.max_dest_rd_atomic,
+                ah_attr: connection(spec).address(),
+                ..QpAttr::default()
+            };
+            self.qp.modify(&attr, QpAttrMask::STATE | required)?;
+        }
+        Ok(())
     }
 
     fn to_init_as_ud(&self) -> Result<(), VerbsError> {
@@ -419,6 +462,61 @@ impl PeerQp for RocadeQp {
         Ok(rkey)
     }
 
+    fn indirect(&self, pieces: &[Buffer], rights: Rights) -> Result<Rkey, Unable> {
+        let entries = u32::try_from(pieces.len()).map_err(|_| Unable("too many".to_owned()))?;
+        let rights = access(rights).difference(AccessFlags::FLUSH_GLOBAL);
+        let key = self.pd.create_indirect(entries, rights).map_err(unable)?;
+        let blocks = pieces.iter().map(|piece| {
+            let sge = self.sge(*piece);
+            Block {
+                lkey: sge.lkey,
+                addr: sge.addr,
+                len: sge.len.into(),
+                stride: 0,
+            }
+        });
+        let layout = Layout::list(blocks).map_err(|error| Unable(format!("{error:?}")))?;
+        let remap = Remap::To { base: 0, layout };
+        let change = key.change(Some(rights), remap, false).map_err(unable)?;
+        let fill = SendWr {
+            wr_id: 0,
+            op: SendOp::Fill,
+            flags: SendFlags::SIGNALED,
+            sges: &[],
+        };
+        let posted = self.qp.send_queue().push_with(&fill, change);
+        posted.map_err(unable)?;
+        let done = self.poll_completion();
+        if done.is_none_or(|done| done.status != Status::Success) {
+            return Err(Unable(format!("the key was not filled: {done:?}")));
+        }
+        let rkey = key.rkey();
+        self.keys.borrow_mut().push(key);
+        Ok(rkey)
+    }
+
+    fn rearm(&self, to: IpAddr) -> Result<(), Unable> {
+        let attr = QpAttr {
+            alt_ah_attr: AddressVector {
+                dgid: Gid::from_ip(to),
+                hop_limit: 64,
+                is_global: true,
+                port_num: 1,
+                ..AddressVector::default()
+            },
+            alt_port_num: 1,
+            alt_timeout: 0,
+            path_mig_state: 1,
+            ..QpAttr::default()
+        };
+        let mask = QpAttrMask::ALT_PATH | QpAttrMask::PATH_MIG_STATE;
+        self.qp.modify(&attr, mask).map_err(unable)
+    }
+
+    fn destroy(&self) -> Result<(), Unable> {
+        self.qp.destroy().map_err(unable)
+    }
+
     fn post_recv(&self, id: u64, buffer: Buffer) -> Result<(), Unable> {
         self.receive(id, buffer).map_err(unable)
     }
@@ -454,7 +552,15 @@ impl PeerQp for RocadeQp {
                 swap,
             },
             WorkOp::FetchAdd { va, rkey, add } => SendOp::FetchAdd { va, rkey, add },
+            WorkOp::Flush { va, rkey, len } => SendOp::Flush {
+                va,
+                rkey,
+                len,
+                feth: Feth::new(Placement::GLOBAL_VISIBILITY, Selectivity::Range),
+            },
+            WorkOp::AtomicWrite { va, rkey } => SendOp::AtomicWrite { va, rkey },
         };
+        let sges = [self.sge(work.buffer)];
         let mut flags = SendFlags::SIGNALED;
         flags.set(SendFlags::SOLICITED, work.solicited);
         flags.set(SendFlags::FENCE, work.fence);
@@ -462,11 +568,16 @@ impl PeerQp for RocadeQp {
             wr_id: work.id,
             op,
             flags,
-            sges: &[self.sge(work.buffer)],
+            sges: &sges[usize::from(matches!(work.op, WorkOp::Flush { .. }))..],
         };
+        let is_initiator = self.qp.qp_type() == QpType::XrcSend;
         let mut queue = self.qp.send_queue();
         let posted = match &self.rig {
-            None => queue.push(&wr),
+            None => queue.push(&wr).inspect(|()| {
+                if is_initiator {
+                    queue.aim(Srqn::new(RIG_SRQN));
+                }
+            }),
             Some((ah, dest_qp)) => {
                 let to = Datagram {
                     ah,

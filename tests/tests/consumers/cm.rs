@@ -191,25 +191,6 @@ fn udaddy() {
     }
 }
 
-/// A multicast group, joined as a member and to send only.
-#[test]
-fn mckey() {
-    for (link, arguments) in [("", ""), ("udp", ""), ("", " -o")] {
-        let rig = or_skip!(Rig::loopback(RDMACM)).with_link(link);
-        let command = "mckey -m 239.1.1.1 -b 127.0.0.1 -C 20";
-        let mut receiver = start(&rig, command);
-        receiver.wait_until("its joining", START, |process| {
-            process.output().contains("joined dgid").then_some(())
-        });
-        let sender = start(&rig, &format!("{command} -s{arguments}"));
-        for side in [sender, receiver] {
-            let output = side.finish(LIMIT).expect_success();
-            assert!(output.contains("return status 0"), "{output}");
-            assert!(output.contains("data transfers complete"), "{output}");
-        }
-    }
-}
-
 /// A hundred connections at a time; the server goes on for ever.
 #[test]
 fn cmtime() {

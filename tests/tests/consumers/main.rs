@@ -10,6 +10,7 @@ mod cm;
 mod crash;
 mod devices;
 mod events;
+mod groups;
 mod idle;
 mod infinistore;
 mod libfabric;

@@ -13,7 +13,8 @@ use crate::{LIMIT, PERFTEST};
 const SERVER_MAC: &str = "02:00:00:00:00:02";
 const CLIENT_MAC: &str = "02:00:00:00:00:01";
 
-fn ip(network: &Network, words: &str) -> bool {
+/// Runs `ip`, and whether it worked.
+pub(super) fn ip(network: &Network, words: &str) -> bool {
     let words: Vec<OsString> = words.split(' ').map(OsString::from).collect();
     let mut command = network.command(&words);
     let done = command.stdin(Stdio::null()).stderr(Stdio::null()).status();
@@ -35,13 +36,19 @@ fn connect(rig: &Rig, other: &Network) -> Result<(), Reason> {
     if !made {
         return Err(refused());
     }
-    // The carrier takes its time.
-    let until = Instant::now() + LIMIT;
-    while !shown(here, "x0").contains("LOWER_UP") || !shown(other, "x1").contains("LOWER_UP") {
-        assert!(Instant::now() < until, "the veth pair does not come up");
-        thread::yield_now();
-    }
+    wait_for_carrier([(here, "x0"), (other, "x1")]);
     Ok(())
+}
+
+/// Waits until both ends are up: it takes its time.
+pub(super) fn wait_for_carrier(ends: [(&Network, &str); 2]) {
+    let until = Instant::now() + LIMIT;
+    for (network, interface) in ends {
+        while !shown(network, interface).contains("LOWER_UP") {
+            assert!(Instant::now() < until, "the veth pair does not come up");
+            thread::yield_now();
+        }
+    }
 }
 
 /// What `ip` says of an interface.

@@ -9,14 +9,22 @@ struct Layer {
 }
 
 /// What the rest of the crate sees is above everything in this list.
-const LAYERS: [Layer; 7] = [
+const LAYERS: [Layer; 9] = [
     layer("engine", &["objects"]),
-    layer("cells", &["objects", "engine", "cm"]),
-    layer("broker", &["objects", "engine", "cells"]),
-    layer("memory", &["objects", "engine", "cells", "cm", "broker"]),
-    layer("hca", &["objects", "engine", "cells", "cm", "broker"]),
-    layer("link", &["objects", "engine", "cells", "cm", "broker"]),
-    layer("steering", &["objects", "engine", "cells", "cm", "broker"]),
+    layer("travel", &["objects", "engine", "cm"]),
+    layer("cells", &["objects", "engine", "travel", "cm"]),
+    layer("broker", &["objects", "engine", "travel", "cells"]),
+    layer("raw", ABOVE_LINKS),
+    layer("memory", ABOVE_ALL),
+    layer("hca", ABOVE_ALL),
+    layer("link", ABOVE_ALL),
+    layer("steering", ABOVE_ALL),
+];
+
+const ABOVE_LINKS: &[&str] = &["objects", "engine", "travel", "cells", "cm", "broker"];
+/// What has neither threads nor other processes in view.
+const ABOVE_ALL: &[&str] = &[
+    "objects", "engine", "travel", "cells", "cm", "broker", "raw",
 ];
 
 const fn layer(folder: &'static str, above: &'static [&'static str]) -> Layer {

@@ -31,6 +31,8 @@ struct Rule {
 #[derive(Debug)]
 struct Open {
     line: String,
+    /// Its number in the list, from 0: two lines may say the same.
+    number: usize,
     id: String,
     lacks_code: bool,
     lacks_test: bool,
@@ -117,7 +119,7 @@ impl Book {
     }
 
     fn add_open(&mut self, text: &str) {
-        for fields in rows(text) {
+        for (number, fields) in numbered_rows(text) {
             let (id, lacks, why) = match fields[..] {
                 [id, lacks, why] => (id, lacks, why),
                 _ => ("", "", ""),
@@ -133,6 +135,7 @@ impl Book {
             }
             self.open.push(Open {
                 line: fields.join("\t"),
+                number,
                 id: id.to_owned(),
                 lacks_code: lacks != "test",
                 lacks_test: lacks != "code",
@@ -173,16 +176,16 @@ impl Book {
                 if !lacks {
                     continue;
                 }
-                let mut lines = self.open.iter_mut();
-                let excuse = lines.find(|open| {
-                    open.is_about(id)
-                        && if is_code {
-                            open.lacks_code
-                        } else {
-                            open.lacks_test
-                        }
+                let excuses = self.open.iter_mut().filter(|open| {
+                    let lacks_it = if is_code {
+                        open.lacks_code
+                    } else {
+                        open.lacks_test
+                    };
+                    lacks_it && open.is_about(id)
                 });
-                if let Some(open) = excuse {
+                // A line of its own says more than one of many rules.
+                if let Some(open) = excuses.min_by_key(|open| open.id != *id) {
                     open.used = true;
                     continue;
                 }
@@ -206,9 +209,19 @@ impl Book {
     fn prune(&self, root: &Path) -> io::Result<()> {
         let path = root.join(OPEN);
         let text = fs::read_to_string(&path)?;
-        let is_spare = |line: &str| self.open.iter().any(|open| !open.used && open.line == line);
-        let kept: Vec<_> = text.lines().filter(|line| !is_spare(line)).collect();
-        fs::write(path, kept.join("\n") + "\n")
+        fs::write(path, self.pruned(&text))
+    }
+
+    /// The list without the lines that are no longer needed.
+    fn pruned(&self, text: &str) -> String {
+        let is_spare = |number| {
+            let mut lines = self.open.iter();
+            lines.any(|open| open.number == number && !open.used)
+        };
+        let lines = (0..).zip(text.lines());
+        let kept: Vec<_> = lines.filter(|(number, _)| !is_spare(*number)).collect();
+        let kept = kept.into_iter().map(|(_, line)| line.to_owned() + "\n");
+        kept.collect()
     }
 
     /// By area: rules, those with code, with a test, with both.
@@ -246,10 +259,14 @@ impl Open {
 
 /// The rows of a table with tabs between fields.
 fn rows(text: &str) -> impl Iterator<Item = Vec<&str>> {
-    let lines = text
-        .lines()
-        .filter(|line| !line.is_empty() && !line.starts_with('#'));
-    lines.map(|line| line.split('\t').collect())
+    numbered_rows(text).map(|(_, fields)| fields)
+}
+
+/// Likewise, with the numbers of their lines, from 0.
+fn numbered_rows(text: &str) -> impl Iterator<Item = (usize, Vec<&str>)> {
+    let lines = (0..).zip(text.lines());
+    let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    lines.map(|(number, line)| (number, line.split('\t').collect()))
 }
 
 /// The rules that a line cites, and whether as a test.
@@ -356,6 +373,26 @@ mod tests {
             book.table()
                 .ends_with("all                     2      2      2      2\n")
         );
+    }
+
+    #[test]
+    fn pruning_leaves_what_is_needed() {
+        let pruned = |open: &str, source: &str| book(open, source).pruned(open);
+        let whole = "//= AB-01\n//= AB-01 type=test\n";
+        // The same twice: one of them is needed.
+        let line = "AB-*\tboth\tnot yet: x\n";
+        let twice = format!("# a list\n{line}\n{line}");
+        assert_eq!(pruned(&twice, whole), format!("# a list\n{line}\n"));
+        // A line of its own says why; the one of all rules is spare then, wherever it stands, and stays where it is not.
+        let own = "AB-02\tboth\tnever: y\n";
+        for list in [[own, line], [line, own]] {
+            assert_eq!(pruned(&list.concat(), whole), own);
+            assert_eq!(pruned(&list.concat(), ""), list.concat());
+        }
+        // Half of it.
+        let half = "AB-02\tcode\tnever: y\n";
+        assert_eq!(pruned(&[half, line].concat(), whole), [half, line].concat());
+        assert_eq!(pruned(own, "//= AB-01..02\n//= AB-01..02 type=test\n"), "");
     }
 
     #[test]

@@ -244,7 +244,7 @@ impl Target {
         self.violations = self.violations.saturating_add(1);
         if self.alarm == Alarm::Armed {
             self.alarm = Alarm::Fired;
-            out.events.push_back(QpEvent::DctKeyViolation);
+            out.events.push(QpEvent::DctKeyViolation);
         }
     }
 

@@ -3,7 +3,7 @@
 use rocade_wire::Bth;
 
 use super::{Qp, modify};
-use crate::attr::{AddressVector, QpAttrMask};
+use crate::attr::QpAttrMask;
 use crate::counters::DropReason;
 use crate::event::QpEvent;
 use crate::peer::{Alternate, Migration, PacketMeta};
@@ -46,7 +46,7 @@ impl Qp {
         if !bth.pkey.matches(alternate.pkey) {
             if !core::mem::replace(&mut alternate.complained, true) {
                 //= AEV-06
-                self.out.events.push_back(QpEvent::PathMigErr);
+                self.out.events.push(QpEvent::PathMigErr);
             }
             return Some(DropReason::BadPkey);
         }
@@ -69,20 +69,14 @@ impl Qp {
             ..
         } = *alternate;
         (self.peer.pkey, self.peer.local, self.peer.remote) = (pkey, local, remote);
-        let attr = &mut self.attr;
-        attr.ah_attr = attr.alt_ah_attr;
-        attr.port_num = attr.alt_port_num;
-        attr.pkey_index = attr.alt_pkey_index;
-        attr.timeout = attr.alt_timeout;
         //= RC-APM-10
-        attr.alt_ah_attr = AddressVector::default();
-        (attr.alt_port_num, attr.alt_pkey_index, attr.alt_timeout) = (0, 0, 0);
+        self.attr.take_alternate();
         self.set_migration(Migration::Migrated);
         modify::apply_attrs(self, QpAttrMask::TIMEOUT);
         self.send.change_path(failed);
         self.has_moved = true;
         //= AEV-06
-        self.out.events.push_back(QpEvent::PathMig);
+        self.out.events.push(QpEvent::PathMig);
     }
 
     pub(super) fn set_migration(&mut self, migration: Migration) {

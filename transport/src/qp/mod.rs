@@ -1,5 +1,6 @@
 //! A queue pair: entry points only.
 
+mod attributes;
 mod dynamic;
 mod frames;
 mod migrate;
@@ -15,6 +16,7 @@ use core::net::IpAddr;
 
 use rocade_wire::{Gid, Headers, Msn, Mtu, Operation, Packet, Pkey, Psn, Qpn, Service};
 
+use attributes::Attributes;
 use side::{RecvSide, SendSide};
 pub use state::{TransitionRule, experimental_rule, transition_rule};
 
@@ -109,7 +111,7 @@ pub struct AlternateContext {
 #[derive(Debug)]
 pub struct Qp {
     config: QpConfig,
-    attr: QpAttr,
+    attr: Attributes,
     state: QpState,
     peer: Peer,
     send: SendSide,
@@ -147,10 +149,7 @@ impl Qp {
         };
         Some(Self {
             config,
-            attr: QpAttr {
-                cap: config.cap,
-                ..QpAttr::default()
-            },
+            attr: Attributes::default(),
             state: QpState::Reset,
             peer: Peer::unknown(framing),
             send: SendSide::of(config.qp_type, send_limits)?,
@@ -274,7 +273,7 @@ impl Qp {
             qp_state: self.state.code(),
             cur_qp_state: self.state.code(),
             sq_draining: draining,
-            ..self.attr
+            ..self.attr.all(self.config.cap)
         }
     }
 
@@ -594,13 +593,14 @@ impl Qp {
         self.peer.reject_reason(meta, packet.bth())
     }
 
+    //= UC-12
     //= RC-STA-07
     fn note_comm_est(&mut self) {
         let connected = !matches!(self.recv, RecvSide::Datagrams(_));
         if self.state == QpState::Rtr && !self.comm_est_raised && connected {
             self.comm_est_raised = true;
             //= AEV-04
-            self.out.events.push_back(QpEvent::CommEst);
+            self.out.events.push(QpEvent::CommEst);
         }
     }
 
@@ -609,7 +609,7 @@ impl Qp {
         if self.state == QpState::Sqd && self.attr.en_sqd_async_notify && self.send.is_drained() {
             self.attr.en_sqd_async_notify = false;
             //= AEV-05
-            self.out.events.push_back(QpEvent::SqDrained);
+            self.out.events.push(QpEvent::SqDrained);
         }
     }
 
@@ -746,7 +746,7 @@ impl Qp {
 
     /// The next asynchronous event.
     pub fn poll_event(&mut self) -> Option<QpEvent> {
-        self.out.events.pop_front()
+        self.out.events.pop()
     }
 
     /// A completion could not be reported: to ERR, with an event (RC-STA-10, RC-ERR-G). Of the pending
@@ -757,7 +757,7 @@ impl Qp {
         let messages = seen.filter(|completion| is_received(completion)).count();
         self.recv.discard_unreported(messages);
         if self.state != QpState::Err {
-            self.out.events.push_back(QpEvent::Fatal);
+            self.out.events.push(QpEvent::Fatal);
             self.conclude(now, Err(Fatal));
         }
     }
@@ -781,6 +781,7 @@ impl Qp {
     }
 
     /// A local error of a side that nobody acknowledges ends that side, and no more (UC-11, UD-12).
+    //= UC-11 UD-12 RC-STA-05
     fn conclude_send(&mut self, now: Time, result: Result<(), Fatal>) {
         if let SendSide::Unreliable(_) | SendSide::Frames(_) = self.send
             && result.is_err()
@@ -796,14 +797,16 @@ impl Qp {
     /// Responses queued before the error still go out, the NAK that caused it among them
     /// (RC-ERR-C, RC-STA-03).
     //= RC-STA-03
+    //= XRC-09
     fn enter_error(&mut self, now: Time) {
         self.state = QpState::Err;
         let (send, recv, mut cx) = self.sides(now, &());
         send.flush(&mut cx);
         recv.flush(&mut cx);
+        //= AEV-10
         //= RC-STA-08
         if recv.receives().is_some_and(RecvSource::is_shared) {
-            self.out.events.push_back(QpEvent::LastWqeReached);
+            self.out.events.push(QpEvent::LastWqeReached);
         }
     }
 

@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 
 use rocade_wire::{AckTimeout, Gid, Mtu, Psn, Qkey, Qpn, RnrTimer};
 
+use super::attributes::Attributes;
 use super::state::{experimental_rule, transition_rule};
 use super::{ModifyContext, Qp};
 use crate::attr::{AddressVector, QpAttr, QpAttrMask, QpState, QpType};
@@ -40,8 +41,7 @@ pub(super) fn modify(
         return Err(ModifyError::NotDrained);
     }
     check_values(qp, attr, mask, context)?;
-    //= QPS-06
-    store(qp, attr, mask);
+    qp.attr.store(attr, mask);
     apply(qp, now, mask, next, context);
     Ok(())
 }
@@ -198,7 +198,7 @@ fn check_values(
 /// for what is so already.
 //= RC-APM-03
 fn may_migrate(qp: &Qp, attr: &QpAttr, mask: QpAttrMask) -> bool {
-    let has_alternate = mask.contains(QpAttrMask::ALT_PATH) || qp.attr.alt_port_num != 0;
+    let has_alternate = mask.contains(QpAttrMask::ALT_PATH) || qp.attr.alternate().port_num != 0;
     match (qp.attr.path_mig_state, attr.path_mig_state) {
         (MIGRATED | ARMED, MIGRATED) => true,
         (MIGRATED | REARM, REARM) => has_alternate,
@@ -255,38 +255,6 @@ fn check_av(
         return Err(ModifyError::BadValue("ah_attr.grh.dgid"));
     }
     Ok(())
-}
-
-/// Copies the attributes that the mask names.
-fn store(qp: &mut Qp, new: &QpAttr, mask: QpAttrMask) {
-    let attr = &mut qp.attr;
-    macro_rules! take {
-        ($($bit:ident => $($field:ident),+;)*) => {
-            $(if mask.contains(QpAttrMask::$bit) { $(attr.$field = new.$field;)+ })*
-        };
-    }
-    take! {
-        EN_SQD_ASYNC_NOTIFY => en_sqd_async_notify;
-        ACCESS_FLAGS => qp_access_flags;
-        PKEY_INDEX => pkey_index;
-        PORT => port_num;
-        QKEY => qkey;
-        AV => ah_attr;
-        PATH_MTU => path_mtu;
-        TIMEOUT => timeout;
-        RETRY_CNT => retry_cnt;
-        RNR_RETRY => rnr_retry;
-        RQ_PSN => rq_psn;
-        MAX_QP_RD_ATOMIC => max_rd_atomic;
-        ALT_PATH => alt_ah_attr, alt_pkey_index, alt_port_num, alt_timeout;
-        MIN_RNR_TIMER => min_rnr_timer;
-        SQ_PSN => sq_psn;
-        MAX_DEST_RD_ATOMIC => max_dest_rd_atomic;
-        PATH_MIG_STATE => path_mig_state;
-        DEST_QPN => dest_qp_num;
-        RATE_LIMIT => rate_limit;
-        DC_KEY => dc_key;
-    }
 }
 
 /// The values are valid: brings requester, responder and state into line with them.
@@ -352,7 +320,7 @@ fn apply_paths(qp: &mut Qp, mask: QpAttrMask, context: &ModifyContext) {
         qp.peer.alternate = Some(Box::new(Alternate {
             pkey: context.alternate.pkey,
             local: sgid.to_ip(),
-            remote: qp.attr.alt_ah_attr.dgid.to_ip(),
+            remote: qp.attr.alternate().ah_attr.dgid.to_ip(),
             complained: false,
         }));
     }
@@ -411,8 +379,5 @@ pub(super) fn reset(qp: &mut Qp) {
     qp.has_moved = false;
     qp.peer.alternate = None;
     qp.peer.set_migration(Migration::Migrated);
-    qp.attr = QpAttr {
-        cap: qp.config.cap,
-        ..QpAttr::default()
-    };
+    qp.attr = Attributes::default();
 }

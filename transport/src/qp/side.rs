@@ -58,6 +58,7 @@ impl SendSide {
     /// That of a QP type, `None` where this crate has no state machine for it.
     pub(super) fn of(qp_type: QpType, limits: SendLimits) -> Option<Self> {
         match qp_type {
+            //= XRC-13
             QpType::Rc | QpType::XrcSend => Some(Self::Reliable(Requester::new(limits))),
             QpType::Uc | QpType::Ud => Some(Self::Unreliable(Sender::new(limits, qp_type))),
             //= XRC-01

@@ -93,7 +93,9 @@ const fn reset_to_init(qp_type: QpType) -> Option<TransitionRule> {
         QpType::Rc | QpType::Uc | QpType::XrcSend | QpType::XrcRecv => {
             rule(masks!(PK, PO, AC), NONE)
         }
+        //= UD-13
         //= QPT-02
+        //= UD-13
         QpType::Ud => rule(masks!(PK, PO, QK), NONE),
         //= QPT-04
         QpType::RawPacket => rule(PO, NONE),
@@ -143,6 +145,7 @@ const fn rtr_to_rts(qp_type: QpType) -> Option<TransitionRule> {
         QpType::Rc => rule(masks!(TO, RC, RR, SP, MR), masks!(CUR, ALT, AC, RNRT, MIG)),
         //= QPT-12
         QpType::XrcSend => rule(masks!(TO, RC, RR, SP, MR), masks!(CUR, ALT, AC, MIG)),
+        //= XRC-10
         //= QPT-13
         QpType::XrcRecv => rule(masks!(TO, SP), masks!(CUR, ALT, AC, RNRT, MIG)),
         //= QPT-14

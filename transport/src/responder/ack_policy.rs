@@ -176,6 +176,7 @@ impl Responder {
         out: &mut Outputs,
     ) -> Option<[u8; ACK_LEN]> {
         let (psn, msn) = self.owed_ack().filter(|_| self.queue.len() == 1)?;
+        //= XRC-08
         let head = ack_head(peer, psn, msn, Syndrome::Ack(CreditCode::INVALID));
         let packet = head.alone()?;
         out.counters.acks_sent += 1;
@@ -287,7 +288,7 @@ impl Responder {
         self.queue.clear();
         self.schedule_nak(psn, Syndrome::Nak(NakCode::RemoteAccess), out);
         //= RC-ERR-C
-        out.events.push_back(crate::event::QpEvent::AccessErr);
+        out.events.push(crate::event::QpEvent::AccessErr);
         Fatal
     }
 }

@@ -260,6 +260,7 @@ impl Responder {
         Ok(Executed::PACKET)
     }
 
+    //= ORD-07
     //= ETH-12 RC-RSP-25
     fn execute_store(
         &mut self,
@@ -279,6 +280,7 @@ impl Responder {
     }
 
     /// What was written before is in memory: to be visible to all it needs a fence, and no more.
+    //= ORD-06
     //= ETH-13 RC-RSP-25
     fn execute_flush(
         &mut self,

@@ -96,6 +96,7 @@ impl Responder {
         }
         let wqe = if needs_receive(operation) {
             let Some(wqe) = self.receives.take() else {
+                //= XRC-07
                 //= RC-RSP-06
                 //= RC-ERR-B
                 self.schedule_nak(psn, Syndrome::RnrNak(self.attr.min_rnr_timer), cx.out);
@@ -232,7 +233,7 @@ impl Responder {
             fail_recv(cx, &wqe, refusal.status);
         } else {
             //= AEV-02 AEV-03
-            cx.out.events.push_back(match refusal.nak {
+            cx.out.events.push(match refusal.nak {
                 NakCode::RemoteAccess => QpEvent::AccessErr,
                 _ => QpEvent::ReqErr,
             });

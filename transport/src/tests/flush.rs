@@ -52,6 +52,7 @@ fn atomic_write(psn: u32, va: u64, rkey: Rkey, len: u32, bytes: &[u8]) -> Reques
 //= ETH-12 ETH-13 OPC-25 OPC-26 type=test
 //= RC-PSN-06 WRX-12 type=test
 #[test]
+//= ORD-06 ORD-07 type=test
 fn a_write_is_flushed_and_announced() {
     let mut pair = Pair::new(|_, setup| allow(setup));
     let src = register_filled(&pair, Side::A, 3 * PMTU, 1);

@@ -8,7 +8,7 @@ use super::{PMTU, operations, pattern, read, register, register_filled, send, st
 use crate::testing::{Fate, Pair, Region, Side};
 use crate::{
     AccessFlags, Block, Fill, Indirect, Layout, Operands, PostError, QpState, QpType, Remap,
-    SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus,
+    SendFlags, SendOp, SendWr, Sge, WcStatus,
 };
 
 const OK: WcStatus = WcStatus::Success;
@@ -65,7 +65,8 @@ fn backwards(pair: &mut Pair, side: Side, region: &Region, len: u32) -> Rkey {
     pair.drain_both();
     let done = pair.take_completions(side);
     assert_eq!(statuses(&done), [(900, OK)]);
-    assert_eq!((done[0].opcode, done[0].byte_len), (WcOpcode::Umr, 0));
+    //= WCO-04 type=test
+    assert_eq!((done[0].opcode as u32, done[0].byte_len), (0x87, 0));
     key
 }
 

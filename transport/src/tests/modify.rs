@@ -1,6 +1,7 @@
 //! The table of `modify_qp`, and its value checks.
 
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::Write as _;
 use core::net::IpAddr;
@@ -8,7 +9,7 @@ use core::net::IpAddr;
 use rocade_wire::{Gid, Mtu};
 
 use super::states::{NO_MORE, STATES, modify, setup};
-use crate::testing::{Setup, context};
+use crate::testing::{Setup, TestDomain, context};
 use crate::{
     ModifyContext, ModifyError, QpAttr, QpAttrMask, QpState, QpType, Time, transition_rule,
 };
@@ -52,6 +53,65 @@ fn the_transition_table_is_the_committed_one() {
         std::fs::write(path, table()).unwrap();
     }
     assert_eq!(std::fs::read_to_string(path).unwrap(), table());
+}
+
+/// What one end of an XRC connection does not have may be set, and is not looked at.
+//= QPV-07 type=test
+#[test]
+fn what_the_other_end_of_xrc_has_is_passed_over() {
+    let of_target = QpAttrMask::MAX_DEST_RD_ATOMIC | QpAttrMask::MIN_RNR_TIMER;
+    let of_initiator = QpAttrMask::MAX_QP_RD_ATOMIC | QpAttrMask::RETRY_CNT | QpAttrMask::RNR_RETRY;
+    for (qp_type, passed_over) in [
+        (QpType::XrcSend, of_target),
+        (QpType::XrcRecv, of_initiator),
+    ] {
+        let mut setup = setup();
+        setup.config.qp_type = qp_type;
+        setup.domain = (qp_type == QpType::XrcRecv).then(|| Arc::new(TestDomain::default()));
+        for (from, to) in [
+            (QpState::Init, QpState::Rtr),
+            (QpState::Rtr, QpState::Rts),
+            (QpState::Rts, QpState::Rts),
+        ] {
+            let mut qp = setup.build(from);
+            // Nonsense that would be refused where it counts.
+            let attr = QpAttr {
+                min_rnr_timer: 200,
+                retry_cnt: 200,
+                rnr_retry: 200,
+                ..full_attr(to)
+            };
+            let attr = if qp_type == QpType::XrcSend {
+                QpAttr {
+                    retry_cnt: 7,
+                    rnr_retry: 7,
+                    ..attr
+                }
+            } else {
+                QpAttr {
+                    min_rnr_timer: 12,
+                    ..attr
+                }
+            };
+            let required = transition_rule(qp_type, from, to).unwrap().required;
+            let mask = QpAttrMask::STATE | required;
+            assert_eq!(
+                modify(&mut qp, &attr, mask | passed_over),
+                Ok(()),
+                "{qp_type:?} {to:?}"
+            );
+            assert_eq!(qp.state(), to);
+            let found = qp.query();
+            let other = match qp_type {
+                QpType::XrcSend => found.min_rnr_timer,
+                _ => found.retry_cnt.max(found.rnr_retry),
+            };
+            assert_ne!(other, 200);
+            // For RC they count.
+            let mut rc = super::states::setup().build(from);
+            assert!(modify(&mut rc, &attr, mask | passed_over).is_err());
+        }
+    }
 }
 
 /// All attributes valid for any transition.

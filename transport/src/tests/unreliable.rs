@@ -125,6 +125,7 @@ fn failed(of: fn() -> Pair, post: fn(&mut Pair, u64, &[Sge])) -> (Pair, crate::t
 //= UD-12 type=test
 //= RC-STA-02 type=test
 #[test]
+//= PST-06 type=test
 fn a_local_error_ends_the_send_queue_only_until_rts() {
     let by_uc: fn(&mut Pair, u64, &[Sge]) = |pair, wr_id, sges| {
         pair.send(Side::A, wr_id, send(), sges);

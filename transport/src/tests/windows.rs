@@ -227,6 +227,7 @@ fn a_fenced_bind_waits_for_reads() {
     }
 }
 
+//= WCS-06 type=test
 //= MW-05 type=test
 //= INV-01 type=test
 //= RC-STA-01 type=test

@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use rocade_wire::{Opcode, Operation, Rkey, Service, XrcEth};
+use rocade_wire::{CreditCode, Opcode, Operation, Rkey, Service, Syndrome, XrcEth};
 
 use super::responder::answer;
 use super::states::NO_MORE;
@@ -96,6 +96,7 @@ impl Request {
 //= XRC-02 type=test
 //= XRC-03 type=test
 //= XRC-05 type=test
+//= XRC-08 type=test
 //= XRC-10 type=test
 #[test]
 fn messages_of_all_kinds_go_to_the_queue_they_name() {
@@ -153,7 +154,12 @@ fn messages_of_all_kinds_go_to_the_queue_they_name() {
             let named = packet.headers().xrceth.map(|eth| eth.srqn);
             match traced.from {
                 Side::A => assert!([Some(ONE.get()), Some(OTHER.get())].contains(&named)),
-                Side::B => assert_eq!(named, None),
+                Side::B => {
+                    assert_eq!(named, None);
+                    if let Some(aeth) = packet.headers().aeth {
+                        assert_eq!(aeth.syndrome, Syndrome::Ack(CreditCode::INVALID));
+                    }
+                }
             }
         }
         assert_eq!(pair.take_events(Side::A), []);
@@ -405,7 +411,7 @@ fn each_end_has_one_side_only() {
     let mut ack = Request::new(Operation::Acknowledge, 0);
     ack.headers.bth.opcode = Opcode::of(Service::Xrc, Operation::Acknowledge).unwrap();
     ack.headers.aeth = Some(rocade_wire::Aeth {
-        syndrome: rocade_wire::Syndrome::Ack(rocade_wire::CreditCode::INVALID),
+        syndrome: Syndrome::Ack(CreditCode::INVALID),
         msn: rocade_wire::Msn::new(0),
     });
     rig.pair.inject(Side::B, &ack.bytes());

@@ -87,7 +87,9 @@ impl Datagrams {
         };
         let total = GRH_LEN + len;
         if wqe.data.len() < total as u64 {
+            //= GRH-06
             //= UD-10
+            //= GRH-06
             counters.drop_packet(DropReason::TooLong);
             self.spare = Some(wqe);
             return Ok(());

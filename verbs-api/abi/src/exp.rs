@@ -27,6 +27,7 @@ pub fn layouts() -> [&'static [Layout]; 7] {
 
 /// All enumerators of the header as (name, value).
 #[must_use]
+//= XST-20..21
 pub fn enumerators() -> [&'static [(&'static str, u64)]; 8] {
     [
         base::ENUMERATORS,

@@ -258,7 +258,7 @@ mod tests {
             ("ibverbs::qp::ibv_modify_qp::{{closure}}", "ibv_modify_qp"),
             ("ibverbs::post::post_send::{{closure}}", "ibv_post_send"),
             (
-                "ibverbs::qp_ex::wr_complete::{{closure}}",
+                "ibverbs::wr_build::wr_complete::{{closure}}",
                 "ibv_wr_complete",
             ),
             (

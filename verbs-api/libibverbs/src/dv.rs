@@ -29,8 +29,8 @@ use crate::{
     exp::qp::Extras,
     ffi::{self, Errno, int_verb, ptr_verb},
     qp::{self, QpObject, QpState},
-    qp_ex::{self, DcRemote},
-    query,
+    qp_ex, query,
+    wr_batch::{self, DcRemote},
 };
 
 /// The vendor in `ibv_device_attr`, and its parts that are of mlx5.
@@ -348,7 +348,7 @@ unsafe fn aim(mqp: *mut mlx5dv_qp_ex, to: DcRemote) {
     // SAFETY: same contract.
     let qp = unsafe { queue_pair(mqp) };
     // SAFETY: same contract.
-    unsafe { qp_ex::set_dc_remote(qp, to) };
+    unsafe { wr_batch::set_dc_remote(qp, to) };
 }
 
 //= DCU-06 XDEC-03

@@ -60,6 +60,8 @@ mod rates;
 mod rss;
 mod shell;
 mod srq;
+mod wr_batch;
+mod wr_build;
 mod xrcd;
 
 #[cfg(not(test))]

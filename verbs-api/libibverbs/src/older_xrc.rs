@@ -40,6 +40,7 @@ pub(crate) struct ibv_xrc_domain {
 /// `struct ibv_xrc_qp_init_attr`: that of a queue pair, and its domain.
 #[repr(C)]
 #[derive(Clone, Copy)]
+//= XRCL-12
 pub(crate) struct ibv_xrc_qp_init_attr {
     qp_context: *mut c_void,
     send_cq: *mut ibv_cq,

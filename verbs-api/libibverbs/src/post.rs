@@ -37,29 +37,83 @@ pub(crate) unsafe extern "C" fn post_send(
     wr: *mut ibv_send_wr,
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
-    let mut current = wr;
     int_data_verb(|| {
         // SAFETY: by contract a live QP.
         let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
         let mut poster = state.qp().send_queue();
-        while !current.is_null() {
-            // SAFETY: by contract the chain consists of readable work requests.
-            let request = unsafe { &*current };
-            // SAFETY: as above, with the lists and buffers they name.
-            let posted = unsafe { push_send(&mut poster, state, request) };
-            if let Err(error) = posted {
-                //= RC-WQE-13
-                if !bad_wr.is_null() {
-                    // SAFETY: by contract writable.
-                    unsafe { bad_wr.write(current) };
-                }
-                drop(poster);
-                return Err(error.of_post(state.qp(), true));
-            }
-            current = request.next;
-        }
-        Ok(())
+        // SAFETY: by contract readable work requests, with the lists and buffers they name.
+        let posted =
+            unsafe { each_of_chain(wr, bad_wr, |request| push_send(&mut poster, state, request)) };
+        drop(poster);
+        posted.map_err(|error| error.of_post(state.qp(), true))
     })
+}
+
+/// A work request that says which one comes behind it.
+pub(crate) trait Chained {
+    fn next(&self) -> *mut Self;
+}
+
+impl Chained for ibv_send_wr {
+    #[inline]
+    fn next(&self) -> *mut Self {
+        self.next
+    }
+}
+
+impl Chained for ibv_recv_wr {
+    #[inline]
+    fn next(&self) -> *mut Self {
+        self.next
+    }
+}
+
+/// Calls `push` with each request of a chain until it fails: `*bad_wr` is the first that is not queued then.
+///
+/// # Safety
+/// The chain must consist of readable work requests; `bad_wr` must be NULL or writable.
+//= PST-09
+//= RC-WQE-13
+#[inline]
+pub(crate) unsafe fn each_of_chain<R: Chained>(
+    first: *mut R,
+    bad_wr: *mut *mut R,
+    mut push: impl FnMut(&R) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    let mut current = first;
+    while !current.is_null() {
+        // SAFETY: same contract.
+        let request = unsafe { &*current };
+        if let Err(error) = push(request) {
+            if !bad_wr.is_null() {
+                // SAFETY: same contract.
+                unsafe { bad_wr.write(current) };
+            }
+            return Err(error);
+        }
+        current = request.next();
+    }
+    Ok(())
+}
+
+/// Queues a chain of receives with `push`; on failure `*bad_wr` is the first that is not queued.
+///
+/// # Safety
+/// As for [`each_of_chain`], with the lists that the requests name.
+#[inline]
+pub(crate) unsafe fn post_receives<E: Into<Errno>>(
+    first: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+    mut push: impl FnMut(u64, &[Sge]) -> Result<(), E>,
+) -> Result<(), Errno> {
+    // SAFETY: same contract.
+    unsafe {
+        each_of_chain(first, bad_wr, |request| {
+            with_sges(request.sg_list, request.num_sge, |sges| {
+                push(request.wr_id, sges).map_err(Into::into)
+            })
+        })
+    }
 }
 
 /// Slot `post_recv`, likewise.
@@ -69,31 +123,14 @@ pub(crate) unsafe extern "C" fn post_recv(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    let mut current = wr;
     int_data_verb(|| {
         // SAFETY: by contract a live QP.
         let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
         let mut poster = state.qp().recv_queue();
-        while !current.is_null() {
-            // SAFETY: by contract the chain consists of readable work requests.
-            let request = unsafe { &*current };
-            // SAFETY: by contract the list has as many entries as the request says.
-            let posted = unsafe {
-                with_sges(request.sg_list, request.num_sge, |sges| {
-                    Ok(poster.push(request.wr_id, sges)?)
-                })
-            };
-            if let Err(error) = posted {
-                if !bad_wr.is_null() {
-                    // SAFETY: by contract writable.
-                    unsafe { bad_wr.write(current) };
-                }
-                drop(poster);
-                return Err(error.of_post(state.qp(), false));
-            }
-            current = request.next;
-        }
-        Ok(())
+        // SAFETY: by contract readable work requests, and lists with as many entries as they say.
+        let posted = unsafe { post_receives(wr, bad_wr, |wr_id, sges| poster.push(wr_id, sges)) };
+        drop(poster);
+        posted.map_err(|error| error.of_post(state.qp(), false))
     })
 }
 
@@ -201,18 +238,10 @@ unsafe fn push_datagram(
         flags,
         sges: &[],
     };
-    if flags.contains(SendFlags::INLINE) {
-        // SAFETY: same contract.
-        return unsafe {
-            with_inline_data(request, state.inline_limits(), |data| {
-                Ok(poster.push_datagram(&wr, to, Some(data))?)
-            })
-        };
-    }
     // SAFETY: same contract.
     unsafe {
-        with_sges(request.sg_list, request.num_sge, |sges| {
-            Ok(poster.push_datagram(&SendWr { sges, ..wr }, to, None)?)
+        with_data(state, request, &wr, |wr, data| {
+            Ok(poster.push_datagram(wr, to, data)?)
         })
     }
 }
@@ -239,18 +268,10 @@ unsafe fn push_tso(
         flags: SendFlags::from_bits_truncate(request.send_flags),
         sges: &[],
     };
-    if wr.flags.contains(SendFlags::INLINE) {
-        // SAFETY: same contract.
-        return unsafe {
-            with_inline_data(request, state.inline_limits(), |data| {
-                Ok(poster.push_tso(&wr, tso, Some(data))?)
-            })
-        };
-    }
     // SAFETY: same contract.
     unsafe {
-        with_sges(request.sg_list, request.num_sge, |sges| {
-            Ok(poster.push_tso(&SendWr { sges, ..wr }, tso, None)?)
+        with_data(state, request, &wr, |wr, data| {
+            Ok(poster.push_tso(wr, tso, data)?)
         })
     }
 }
@@ -293,27 +314,10 @@ pub(crate) unsafe fn push_dynamic(
     request: &ibv_send_wr,
     to: ToDct<'_>,
 ) -> Result<(), Errno> {
-    // SAFETY: same contract, with the objects that it names.
-    let op = unsafe { operation(request) }?;
-    let flags = SendFlags::from_bits_truncate(request.send_flags);
-    let wr = SendWr {
-        wr_id: request.wr_id,
-        op,
-        flags,
-        sges: &[],
-    };
-    if flags.contains(SendFlags::INLINE) {
-        // SAFETY: same contract.
-        return unsafe {
-            with_inline_data(request, state.inline_limits(), |data| {
-                Ok(poster.push_dynamic(&wr, to, Some(data))?)
-            })
-        };
-    }
     // SAFETY: same contract.
     unsafe {
-        with_sges(request.sg_list, request.num_sge, |sges| {
-            Ok(poster.push_dynamic(&SendWr { sges, ..wr }, to, None)?)
+        push_as(state, request, |wr, data| {
+            Ok(poster.push_dynamic(wr, to, data)?)
         })
     }
 }

@@ -27,10 +27,11 @@ use crate::{
     pd_mr::{InUse, PdObject},
     post::InlineLimits,
     qp_attr::{attr_from_c, attr_to_c, cap_from_c, cap_to_c},
-    qp_ex::{self, WrBatch},
     rss::TableState,
     shell::Shell,
     srq::SrqObject,
+    wr_batch::WrBatch,
+    wr_build,
     xrcd::XrcdObject,
 };
 
@@ -59,6 +60,27 @@ pub(crate) struct QpState {
 }
 
 impl QpState {
+    /// Of one that sends nothing inline, has no functions of its own and keeps nothing busy.
+    fn new(qp: Qp, qp_type: QpType, context: &Arc<ContextObject>) -> Self {
+        Self {
+            qp,
+            inline_limits: InlineLimits {
+                entries: 0,
+                bytes: 0,
+            },
+            batch: WrBatch::default(),
+            has_wr_table: false,
+            qp_type,
+            context: Arc::clone(context),
+            max_tso_header: 0,
+            _buffer: None,
+            _table: None,
+            _pd: None,
+            extras: OnceLock::new(),
+            builders: Builders::default(),
+        }
+    }
+
     /// The emulator's queue pair.
     pub(crate) const fn qp(&self) -> &Qp {
         &self.qp
@@ -183,7 +205,7 @@ pub(crate) unsafe fn create_initiator(
         sq_sig_all: init.sq_sig_all,
     };
     let table: Option<fn(&mut ibv_qp_ex)> = if with_table {
-        Some(qp_ex::install)
+        Some(wr_build::install)
     } else {
         None
     };
@@ -253,38 +275,24 @@ unsafe fn create_as(
         })?;
         let granted = qp.query().1;
         init.cap = cap_to_c(&granted);
-        // SAFETY: the structure consists of integers, pointers, optional function pointers and
-        // pthread objects, for all of which zero bytes are a value.
-        let mut c: ibv_qp_ex = unsafe { std::mem::zeroed() };
-        c.qp_base.context = pd_state.context().as_c();
-        c.qp_base.qp_context = init.qp_context;
+        let mut c = c_part(pd_state.context(), init.qp_context, &qp, init.qp_type);
         c.qp_base.pd = pd;
         c.qp_base.send_cq = init.send_cq;
         c.qp_base.recv_cq = init.recv_cq;
         c.qp_base.srq = init.srq;
-        c.qp_base.qp_num = qp.qp_num().get();
-        c.qp_base.handle = c.qp_base.qp_num;
-        c.qp_base.state = IBV_QPS_RESET;
-        c.qp_base.qp_type = init.qp_type;
         if let Some(fill_in) = fill_in {
             fill_in(&mut c);
         }
         let state = QpState {
-            qp,
             inline_limits: InlineLimits {
                 entries: usize::try_from(granted.max_send_sge).unwrap_or(0),
                 bytes: usize::try_from(granted.max_inline_data).unwrap_or(0),
             },
-            batch: WrBatch::default(),
             has_wr_table: fill_in.is_some(),
-            qp_type,
-            context: Arc::clone(pd_state.context()),
             max_tso_header,
             _buffer: buffer,
-            _table: None,
             _pd: Some(pd_state.in_use()),
-            extras: OnceLock::new(),
-            builders: Builders::default(),
+            ..QpState::new(qp, qp_type, pd_state.context())
         };
         Ok((c, state))
     })?;
@@ -309,32 +317,13 @@ pub(crate) unsafe fn spreading(
     let object = QpObject::create(|address| {
         let cookie = address.expose_provenance() as u64;
         let qp = pd_state.pd().create_rss_qp(table.queues(), hash, cookie)?;
-        // SAFETY: the structure consists of integers, pointers, optional function pointers and
-        // pthread objects, for all of which zero bytes are a value.
-        let mut c: ibv_qp_ex = unsafe { std::mem::zeroed() };
-        c.qp_base.context = pd_state.context().as_c();
-        c.qp_base.qp_context = qp_context;
+        let qp_type = QpType::RawPacket;
+        let mut c = c_part(pd_state.context(), qp_context, &qp, qp_type.code());
         c.qp_base.pd = pd;
-        c.qp_base.qp_num = qp.qp_num().get();
-        c.qp_base.handle = c.qp_base.qp_num;
-        c.qp_base.state = IBV_QPS_RESET;
-        c.qp_base.qp_type = QpType::RawPacket.code();
         let state = QpState {
-            qp,
-            inline_limits: InlineLimits {
-                entries: 0,
-                bytes: 0,
-            },
-            batch: WrBatch::default(),
-            has_wr_table: false,
-            qp_type: QpType::RawPacket,
-            context: Arc::clone(pd_state.context()),
-            max_tso_header: 0,
-            _buffer: None,
             _table: Some(table.in_use()),
             _pd: Some(pd_state.in_use()),
-            extras: OnceLock::new(),
-            builders: Builders::default(),
+            ..QpState::new(qp, qp_type, pd_state.context())
         };
         Ok((c, state))
     })?;
@@ -358,36 +347,15 @@ pub(crate) unsafe fn create_dct(
     let object = QpObject::create(|address| {
         let qp = make(pd_state.pd(), address.expose_provenance() as u64)?;
         init.cap = cap_to_c(&qp.query().1);
-        // SAFETY: the structure consists of integers, pointers, optional function pointers and
-        // pthread objects, for all of which zero bytes are a value.
-        let mut c: ibv_qp_ex = unsafe { std::mem::zeroed() };
-        c.qp_base.context = pd_state.context().as_c();
-        c.qp_base.qp_context = init.qp_context;
+        //= DCU-04
+        let mut c = c_part(pd_state.context(), init.qp_context, &qp, init.qp_type);
         c.qp_base.pd = init.pd;
         c.qp_base.send_cq = init.send_cq;
         c.qp_base.recv_cq = init.recv_cq;
         c.qp_base.srq = init.srq;
-        //= DCU-04
-        c.qp_base.qp_num = qp.qp_num().get();
-        c.qp_base.handle = c.qp_base.qp_num;
-        c.qp_base.state = IBV_QPS_RESET;
-        c.qp_base.qp_type = init.qp_type;
         let state = QpState {
-            qp,
-            inline_limits: InlineLimits {
-                entries: 0,
-                bytes: 0,
-            },
-            batch: WrBatch::default(),
-            has_wr_table: false,
-            qp_type: QpType::DcTarget,
-            context: Arc::clone(pd_state.context()),
-            max_tso_header: 0,
             _pd: Some(pd_state.in_use()),
-            extras: OnceLock::new(),
-            _buffer: None,
-            builders: Builders::default(),
-            _table: None,
+            ..QpState::new(qp, QpType::DcTarget, pd_state.context())
         };
         Ok((c, state))
     })?;
@@ -412,35 +380,26 @@ pub(crate) unsafe fn target(
     let xrcd = unsafe { XrcdObject::borrow(xrcd) }?.inner();
     let object = QpObject::create(|address| {
         let qp = make(xrcd.xrcd(), address.expose_provenance() as u64)?;
-        // SAFETY: the structure consists of integers, pointers, optional function pointers and
-        // pthread objects, for all of which zero bytes are a value.
-        let mut c: ibv_qp_ex = unsafe { std::mem::zeroed() };
-        c.qp_base.context = xrcd.context().as_c();
-        c.qp_base.qp_context = qp_context;
-        c.qp_base.qp_num = qp.qp_num().get();
-        c.qp_base.handle = c.qp_base.qp_num;
+        let mut c = c_part(xrcd.context(), qp_context, &qp, IBV_QPT_XRC_RECV);
+        // One that is opened may be in any.
         c.qp_base.state = qp.state().code();
-        c.qp_base.qp_type = IBV_QPT_XRC_RECV;
-        let state = QpState {
-            qp,
-            inline_limits: InlineLimits {
-                entries: 0,
-                bytes: 0,
-            },
-            batch: WrBatch::default(),
-            has_wr_table: false,
-            qp_type: QpType::XrcRecv,
-            context: Arc::clone(xrcd.context()),
-            max_tso_header: 0,
-            _buffer: None,
-            _table: None,
-            _pd: None,
-            extras: OnceLock::new(),
-            builders: Builders::default(),
-        };
-        Ok((c, state))
+        Ok((c, QpState::new(qp, QpType::XrcRecv, xrcd.context())))
     })?;
     Ok(object.cast())
+}
+
+/// The C part of a new queue pair, in RESET and without the objects that it uses.
+fn c_part(context: &ContextObject, qp_context: *mut c_void, qp: &Qp, qp_type: u32) -> ibv_qp_ex {
+    // SAFETY: the structure consists of integers, pointers, optional function pointers and
+    // pthread objects, for all of which zero bytes are a value.
+    let mut c: ibv_qp_ex = unsafe { std::mem::zeroed() };
+    c.qp_base.context = context.as_c();
+    c.qp_base.qp_context = qp_context;
+    c.qp_base.qp_num = qp.qp_num().get();
+    c.qp_base.handle = c.qp_base.qp_num;
+    c.qp_base.state = IBV_QPS_RESET;
+    c.qp_base.qp_type = qp_type;
+    c
 }
 
 fn no_cq() -> Errno {

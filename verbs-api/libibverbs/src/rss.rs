@@ -13,7 +13,7 @@ use crate::{
     cq,
     ffi::{self, Errno, int_data_verb, int_verb, ptr_verb},
     pd_mr::{InUse, PdObject},
-    post::with_sges,
+    post::post_receives,
     shell::Shell,
 };
 
@@ -140,30 +140,12 @@ unsafe extern "C" fn post_wq_recv(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    let mut current = wr;
     int_data_verb(|| {
         // SAFETY: by contract a live queue.
         let state = unsafe { WqObject::borrow(wq) }?.inner();
         let mut poster = state.wq.recv_queue();
-        while !current.is_null() {
-            // SAFETY: by contract the chain consists of readable work requests.
-            let request = unsafe { &*current };
-            // SAFETY: by contract the list has as many entries as the request says.
-            let posted = unsafe {
-                with_sges(request.sg_list, request.num_sge, |sges| {
-                    Ok(poster.push(request.wr_id, sges)?)
-                })
-            };
-            if let Err(error) = posted {
-                if !bad_wr.is_null() {
-                    // SAFETY: by contract writable.
-                    unsafe { bad_wr.write(current) };
-                }
-                return Err(error);
-            }
-            current = request.next;
-        }
-        Ok(())
+        // SAFETY: by contract readable work requests, and lists with as many entries as they say.
+        unsafe { post_receives(wr, bad_wr, |wr_id, sges| poster.push(wr_id, sges)) }
     })
 }
 

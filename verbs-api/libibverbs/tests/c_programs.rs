@@ -81,11 +81,13 @@ rocade_tests::c_programs! {
         events_name_their_object,
         extended_creation;
     xrc:
+        //= XRC-14 type=test
         domains_and_files,
         messages_go_to_the_queue_they_name,
         mistakes_are_refused;
     older_xrc:
         //= XRCL-07..11 type=test
+        //= XRCL-06 XRCL-12 type=test
         who_dies_leaves_the_others_working,
         //= XRCL-14 type=test
         events_go_to_all_who_are_registered,

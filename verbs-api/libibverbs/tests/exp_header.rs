@@ -83,6 +83,7 @@ fn each_file_compiles_alone() {
 //= XCON-22 type=test
 //= XST-02..05 type=test
 //= XST-08 type=test
+//= XST-09 XST-13 type=test
 //= XST-19..21 type=test
 #[test]
 fn the_mirror_is_the_header() {

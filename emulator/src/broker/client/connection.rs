@@ -48,6 +48,18 @@ pub(super) struct News {
     pub(super) faults: Option<FaultNews>,
 }
 
+impl News {
+    pub(super) const fn is_empty(&self) -> bool {
+        let Self {
+            offers,
+            lock,
+            of_targets,
+            faults,
+        } = self;
+        offers.is_empty() && lock.is_none() && of_targets.is_empty() && faults.is_none()
+    }
+}
+
 impl Connection {
     pub(super) const fn new(socket: OwnedFd) -> Self {
         Self {

@@ -147,11 +147,9 @@ impl BrokerClient {
         if self.check_process().is_err() {
             return Vec::new();
         }
-        let Some(mut state) = self.state.try_lock() else {
-            return Vec::new();
-        };
-        state.keep_news();
-        std::mem::take(&mut state.of_targets)
+        self.try_state()
+            .map(|mut state| std::mem::take(&mut state.of_targets))
+            .unwrap_or_default()
     }
 }
 

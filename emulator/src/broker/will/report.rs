@@ -4,9 +4,11 @@
 //! changes.
 
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{REPORT_AT, Will, words};
+use crate::link::tap::Tally;
 
 /// Most rules that are counted.
 pub(crate) const MAX_COUNTED: usize = 64;
@@ -22,13 +24,43 @@ pub(crate) struct Report {
     pub(crate) hits: Vec<(u32, u64)>,
 }
 
+/// Counts in a will what the rules of a list hit.
+#[derive(Debug)]
+pub(crate) struct HitTally {
+    will: Arc<Will>,
+    generation: u32,
+    /// The numbers of the rules.
+    ids: Vec<u32>,
+}
+
+impl HitTally {
+    pub(crate) fn new(will: Arc<Will>, generation: u32, ids: Vec<u32>) -> Box<Self> {
+        Box::new(Self {
+            will,
+            generation,
+            ids,
+        })
+    }
+}
+
+impl Tally for HitTally {
+    fn begin(&self, hits: &mut dyn Iterator<Item = u64>) {
+        let hits = self.ids.iter().copied().zip(hits);
+        self.will.count_anew(self.generation, hits);
+    }
+
+    fn count(&self, index: usize, hits: u64) {
+        self.will.count(index, hits);
+    }
+}
+
 impl Will {
     fn report(&self) -> &[AtomicU64] {
         &self.shared.words()[REPORT_AT / size_of::<u64>()..][..WORDS]
     }
 
     /// The process goes by this list from now on.
-    pub(crate) fn count_anew(&self, generation: u32, hits: impl Iterator<Item = (u32, u64)>) {
+    fn count_anew(&self, generation: u32, hits: impl Iterator<Item = (u32, u64)>) {
         let words = self.report();
         words[0].store(0, Ordering::SeqCst);
         let mut hits = hits.take(MAX_COUNTED);
@@ -41,7 +73,7 @@ impl Will {
     }
 
     /// So many packets the `index`th rule of the list has hit.
-    pub(crate) fn count(&self, index: usize, hits: u64) {
+    fn count(&self, index: usize, hits: u64) {
         if let Some(word) = self.report().get(2 + 2 * index) {
             word.store(hits, Ordering::Relaxed);
         }

@@ -30,7 +30,8 @@ use super::{Inbound, LocalAddr};
 use crate::memory::Readable;
 use crate::steering::Slot;
 
-/// Bytes before each run in the ring, little-endian: its length (4), that of its segments (2), flags (2).
+/// Bytes before each run in the ring, little-endian: its length (2), that of its segments (2), flags (2), traffic
+/// class (1), hop limit (1).
 const RECORD_HEADER: usize = 8;
 /// Flag: the run comes after what its queue pair has sent over UDP.
 const AFTER_UDP: u16 = 1;
@@ -42,6 +43,7 @@ const RECORD_ALIGN: usize = 128;
 const RECORDS_AHEAD: u64 = 2;
 /// Longest run in bytes.
 pub(crate) const MAX_RUN: usize = 65_535;
+const _: () = assert!(super::MAX_SEND_LEN <= MAX_RUN && MAX_RUN <= u16::MAX as usize);
 /// A ring that is fuller than this may have a producer that waits for room. The producer
 /// waits only where less than a longest record is free.
 const CROWDED: u64 = RING_LEN as u64 / 4;
@@ -72,6 +74,25 @@ pub(crate) enum Piece<'a> {
     Bytes(&'a [u8]),
     /// In registered memory.
     Registered(Readable<'a>),
+}
+
+/// How a run is sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sending {
+    /// Bytes of the run, at most [`MAX_RUN`].
+    pub(crate) len: usize,
+    /// Bytes of its segments; the last may be shorter.
+    pub(crate) segment_len: usize,
+    /// What its packets would have in the IP header.
+    pub(crate) traffic_class: u8,
+    /// Likewise.
+    pub(crate) hop_limit: u8,
+    /// For the first run that a queue pair sends this way: the peer receives what has come over UDP before it.
+    pub(crate) after_udp: bool,
+    /// See [`ShmSent::Full`].
+    pub(crate) wait: bool,
+    /// It is not seen before the next run, or [`ShmChannel::keep_promise`], or our end.
+    pub(crate) promise: bool,
 }
 
 /// What has become of a run.
@@ -214,34 +235,27 @@ impl ShmChannel {
         }
     }
 
-    /// Sends a run of segments, `run_len` bytes, at most [`MAX_RUN`], in any number of pieces. The bytes of
-    /// the ICRC are there, their value is of no importance.
-    ///
-    /// `after_udp`, for the first run that a queue pair sends this way: the peer receives what has come
-    /// over UDP before it. `wait`: see [`ShmSent::Full`]. A run that is only a `promise` is not seen before
-    /// the next one, or [`ShmChannel::keep_promise`], or our end.
+    /// Sends a run of segments, in any number of pieces. The bytes of the ICRC are there, their value is of no
+    /// importance.
     #[inline]
     pub(crate) fn send<'a>(
         &self,
         run: impl Iterator<Item = Piece<'a>>,
-        run_len: usize,
-        segment_len: usize,
-        after_udp: bool,
-        wait: bool,
-        promise: bool,
+        sending: Sending,
     ) -> ShmSent {
-        let flags = if after_udp { AFTER_UDP } else { 0 };
-        let (Ok(len), Ok(segment_len)) = (u32::try_from(run_len), u16::try_from(segment_len))
-        else {
+        let (run_len, promise) = (sending.len, sending.promise);
+        let flags = if sending.after_udp { AFTER_UDP } else { 0 };
+        let lens = (u16::try_from(run_len), u16::try_from(sending.segment_len));
+        let (Ok(len), Ok(segment_len)) = lens else {
             return ShmSent::Ended;
         };
-        if self.has_ended() || run_len > MAX_RUN {
+        if self.has_ended() {
             return ShmSent::Ended;
         }
         let need = record_len(run_len);
         let control = self.memory.control(self.tx);
         let mut producer = self.producer.lock();
-        match self.room(&mut producer, need, wait) {
+        match self.room(&mut producer, need, sending.wait) {
             Ok(true) => {}
             Ok(false) => {
                 // The peer makes room only for what it sees.
@@ -255,9 +269,11 @@ impl ShmChannel {
         }
         let at = producer.position();
         let mut header = [0; RECORD_HEADER];
-        header[..4].copy_from_slice(&len.to_le_bytes());
-        header[4..6].copy_from_slice(&segment_len.to_le_bytes());
-        header[6..].copy_from_slice(&flags.to_le_bytes());
+        header[..2].copy_from_slice(&len.to_le_bytes());
+        header[2..4].copy_from_slice(&segment_len.to_le_bytes());
+        header[4..6].copy_from_slice(&flags.to_le_bytes());
+        header[6] = sending.traffic_class;
+        header[7] = sending.hop_limit;
         self.memory.write(self.tx, at, &header);
         let mut place = at.wrapping_add(RECORD_HEADER as u64);
         let end = place.wrapping_add(run_len as u64);
@@ -406,6 +422,8 @@ pub(crate) struct ShmRun<'a> {
     len: usize,
     segment_len: usize,
     after_udp: bool,
+    traffic_class: u8,
+    hop_limit: u8,
 }
 
 /// One segment of a run.
@@ -497,11 +515,11 @@ fn next_run(channel: &ShmChannel, at: u64, available: u64) -> Option<ShmRun<'_>>
         return None;
     }
     channel.memory.copy(channel.tx.reverse(), at, &mut header);
-    let [a, b, c, d, e, f, g, h] = header;
-    let len = u32::from_le_bytes([a, b, c, d]) as usize;
-    let segment_len = usize::from(u16::from_le_bytes([e, f]));
-    let flags = u16::from_le_bytes([g, h]);
-    if len == 0 || len > MAX_RUN || segment_len == 0 || record_len(len) > available {
+    let [a, b, c, d, e, f, traffic_class, hop_limit] = header;
+    let len = usize::from(u16::from_le_bytes([a, b]));
+    let segment_len = usize::from(u16::from_le_bytes([c, d]));
+    let flags = u16::from_le_bytes([e, f]);
+    if len == 0 || segment_len == 0 || record_len(len) > available {
         return None;
     }
     if flags & !AFTER_UDP != 0 {
@@ -513,10 +531,17 @@ fn next_run(channel: &ShmChannel, at: u64, available: u64) -> Option<ShmRun<'_>>
         len,
         segment_len,
         after_udp: flags != 0,
+        traffic_class,
+        hop_limit,
     })
 }
 
 impl<'a> ShmRun<'a> {
+    /// What its packets would have in the IP header: traffic class and hop limit, as the peer says.
+    pub(crate) const fn header(&self) -> (u8, u8) {
+        (self.traffic_class, self.hop_limit)
+    }
+
     /// The segments.
     #[inline]
     pub(crate) fn segments(self) -> impl Iterator<Item = ShmSegment<'a>> {

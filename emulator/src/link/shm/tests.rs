@@ -31,25 +31,35 @@ fn pair() -> (ShmChannel, ShmChannel) {
 fn send(channel: &ShmChannel, run: &[u8], segment_len: usize) -> ShmSent {
     let (head, tail) = run.split_at(run.len() / 2);
     let pieces = [Piece::Bytes(head), Piece::Bytes(tail)];
-    channel.send(
-        pieces.into_iter(),
-        run.len(),
+    channel.send(pieces.into_iter(), sending(run, segment_len))
+}
+
+fn sending(run: &[u8], segment_len: usize) -> Sending {
+    Sending {
+        len: run.len(),
         segment_len,
-        false,
-        true,
-        false,
-    )
+        traffic_class: 0x62,
+        hop_limit: 9,
+        after_udp: false,
+        wait: true,
+        promise: false,
+    }
 }
 
 fn send_after_udp(channel: &ShmChannel, run: &[u8], segment_len: usize) -> ShmSent {
     let pieces = std::iter::once(Piece::Bytes(run));
-    channel.send(pieces, run.len(), segment_len, true, true, false)
+    let sending = Sending {
+        after_udp: true,
+        ..sending(run, segment_len)
+    };
+    channel.send(pieces, sending)
 }
 
 /// What one call receives: runs as lists of segments.
 fn receive(channel: &ShmChannel, max: usize) -> Vec<Vec<Vec<u8>>> {
     let mut runs = Vec::new();
     channel.receiver().receive(max, true, |run| {
+        assert_eq!(run.header(), (0x62, 9));
         let mut segments = Vec::new();
         for segment in run.segments() {
             let bytes = segment.in_place();

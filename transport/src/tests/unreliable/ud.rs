@@ -113,6 +113,7 @@ fn anybody_may_send_a_datagram() {
 
 //= UD-05 type=test
 //= UD-09 type=test
+//= GRH-06 type=test
 //= UD-10 type=test
 //= UD-01 type=test
 #[test]

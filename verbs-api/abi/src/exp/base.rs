@@ -4,6 +4,7 @@ use super::constants;
 
 constants! {
     u64, "Flags of ours begin here.": {
+        //= XCON-01
         IBV_EXP_START_FLAG = 1 << 32,
     }
     u32, "Enumerators of ours begin here.": {

@@ -23,6 +23,7 @@ constants! {
         IBV_EXP_CQ_IGNORE_OVERRUN = 1 << 0,
     }
     u32, "Which queue. (`enum ibv_exp_task_type`)": {
+        //= XCON-18
         IBV_EXP_TASK_SEND = 0,
         IBV_EXP_TASK_RECV = 1,
     }

@@ -25,6 +25,7 @@ constants! {
         IBV_EXP_DEVICE_CROSS_CHANNEL = 1 << 60,
     }
     u32, "Which members are valid. (`enum ibv_exp_device_attr_comp_mask`)": {
+        //= XCON-05
         IBV_EXP_DEVICE_ATTR_CALC_CAP = 1 << 0,
         IBV_EXP_DEVICE_ATTR_WITH_TIMESTAMP_MASK = 1 << 1,
         IBV_EXP_DEVICE_ATTR_WITH_HCA_CORE_CLOCK = 1 << 2,

@@ -31,6 +31,7 @@ constants! {
         IBV_EXP_SEND_EXT_ATOMIC_INLINE = 1 << 35,
     }
     u32, "What a send computes. (`enum ibv_exp_calc_op`)": {
+        //= XCON-16
         IBV_EXP_CALC_OP_ADD = 0,
         IBV_EXP_CALC_OP_MAXLOC = 1,
         IBV_EXP_CALC_OP_BAND = 2,
@@ -47,6 +48,7 @@ constants! {
         IBV_EXP_CALC_DATA_SIZE_64_BIT_LOC = 0x100,
     }
     u32, "Layout of a memory key. (`enum ibv_exp_umr_wr_type`)": {
+        //= XCON-17
         IBV_EXP_UMR_MR_LIST = 0,
         IBV_EXP_UMR_REPEAT = 1,
         IBV_EXP_UMR_MR_LIST_FIXED_SIZE = 2,
@@ -55,6 +57,7 @@ constants! {
 
 mirror! {
     /// An entry of a list.
+    //= XST-13
     pub struct ibv_exp_mem_region {
         base_addr: u64,
         mr: *mut ibv_mr,
@@ -76,6 +79,7 @@ mirror! {
     }
 
     /// Operands of a masked compare-and-swap.
+    //= XST-09
     pub struct ibv_exp_cmp_swap {
         compare_mask: u64,
         compare_val: u64,

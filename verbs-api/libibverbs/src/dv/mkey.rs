@@ -21,8 +21,8 @@ use crate::{
     context::ContextObject,
     ffi::{self, Errno, int_verb, ptr_verb},
     pd_mr::{InUse, PdObject},
-    qp_ex,
     shell::Shell,
+    wr_batch,
 };
 
 type MkeyObject = Shell<mlx5dv_mkey, MkeyState>;
@@ -191,7 +191,7 @@ pub(super) unsafe extern "C" fn wr_mr_list(
 ) {
     // SAFETY: by contract between `wr_start` and `wr_complete`, with a live key and a list of so many entries.
     unsafe {
-        qp_ex::begin_change(queue_pair(mqp), || {
+        wr_batch::begin_change(queue_pair(mqp), || {
             let key = key_of(mkey)?;
             let remap = list_of(&key, count, list)?;
             Ok(of_free(key, access, remap))
@@ -209,7 +209,7 @@ pub(super) unsafe extern "C" fn wr_mr_interleaved(
 ) {
     // SAFETY: by contract between `wr_start` and `wr_complete`, with a live key and a list of so many entries.
     unsafe {
-        qp_ex::begin_change(queue_pair(mqp), || {
+        wr_batch::begin_change(queue_pair(mqp), || {
             let key = key_of(mkey)?;
             let remap = interleaved_of(&key, repeats, count, list.cast())?;
             Ok(of_free(key, access, remap))
@@ -226,7 +226,7 @@ pub(super) unsafe extern "C" fn wr_mkey_configure(
 ) {
     // SAFETY: by contract between `wr_start` and `wr_complete`, with a live key; the attributes are NULL or readable.
     unsafe {
-        qp_ex::begin_change(queue_pair(mqp), || {
+        wr_batch::begin_change(queue_pair(mqp), || {
             let attr = ffi::read(attr.cast::<mlx5dv_mkey_conf_attr>())?;
             if attr.conf_flags != 0 || attr.comp_mask != 0 {
                 return Err(Errno::OPNOTSUPP);
@@ -245,7 +245,7 @@ pub(super) unsafe extern "C" fn wr_mkey_configure(
 pub(super) unsafe extern "C" fn wr_set_mkey_access_flags(mqp: *mut mlx5dv_qp_ex, access: u32) {
     // SAFETY: by contract between `wr_start` and `wr_complete`.
     unsafe {
-        qp_ex::go_on_with_change(queue_pair(mqp), |change| {
+        wr_batch::go_on_with_change(queue_pair(mqp), |change| {
             change.access = Some(AccessFlags::from_bits_retain(access));
             change.step()
         });
@@ -259,7 +259,7 @@ pub(super) unsafe extern "C" fn wr_set_mkey_layout_list(
 ) {
     // SAFETY: by contract between `wr_start` and `wr_complete`, with a list of so many entries.
     unsafe {
-        qp_ex::go_on_with_change(queue_pair(mqp), |change| {
+        wr_batch::go_on_with_change(queue_pair(mqp), |change| {
             change.remap = list_of(&change.key, count, list)?;
             change.step()
         });
@@ -274,7 +274,7 @@ pub(super) unsafe extern "C" fn wr_set_mkey_layout_interleaved(
 ) {
     // SAFETY: by contract between `wr_start` and `wr_complete`, with a list of so many entries.
     unsafe {
-        qp_ex::go_on_with_change(queue_pair(mqp), |change| {
+        wr_batch::go_on_with_change(queue_pair(mqp), |change| {
             change.remap = interleaved_of(&change.key, repeats, count, list.cast())?;
             change.step()
         });

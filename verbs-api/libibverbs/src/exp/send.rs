@@ -18,7 +18,7 @@ use super::{atomics, cross, umr};
 use crate::{
     complaint::Reason,
     ffi::{Errno, int_data_verb},
-    post,
+    post::{self, Chained},
     qp::{QpObject, QpState},
 };
 
@@ -33,7 +33,6 @@ pub(crate) unsafe extern "C" fn ibv_exp_post_send(
     wr: *mut ibv_exp_send_wr,
     bad_wr: *mut *mut ibv_exp_send_wr,
 ) -> c_int {
-    let mut current = wr;
     int_data_verb(|| {
         // SAFETY: by contract a live QP.
         let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
@@ -43,23 +42,22 @@ pub(crate) unsafe extern "C" fn ibv_exp_post_send(
             _ => 0,
         };
         let mut poster = state.qp().send_queue();
-        while !current.is_null() {
-            // SAFETY: by contract the chain consists of readable work requests.
-            let request = unsafe { &*current };
-            // SAFETY: as above, with the lists, buffers and objects they name.
-            let posted = unsafe { push(&mut poster, state, request, own_key) };
-            if let Err(error) = posted {
-                if !bad_wr.is_null() {
-                    // SAFETY: by contract writable.
-                    unsafe { bad_wr.write(current) };
-                }
-                drop(poster);
-                return Err(error.of_post(state.qp(), true));
-            }
-            current = request.next;
-        }
-        Ok(())
+        // SAFETY: by contract readable work requests, with the lists, buffers and objects they name.
+        let posted = unsafe {
+            post::each_of_chain(wr, bad_wr, |request| {
+                push(&mut poster, state, request, own_key)
+            })
+        };
+        drop(poster);
+        posted.map_err(|error| error.of_post(state.qp(), true))
     })
+}
+
+impl Chained for ibv_exp_send_wr {
+    #[inline]
+    fn next(&self) -> *mut Self {
+        self.next
+    }
 }
 
 /// # Safety

@@ -271,6 +271,50 @@ static void groups_are_joined_and_left(void)
 	rig_close(&r);
 }
 
+/* What was sent by itself does not come back where that is not wanted; groups of both IP versions. */
+/*= MC-04 MC-07 type=test */
+static void own_datagrams_can_be_kept_out(void)
+{
+	struct rig r = rig_open();
+	struct ibv_qp_init_attr_ex init = {
+		.send_cq = r.cq, .recv_cq = r.cq, .cap = small_qp(r.cq).cap, .qp_type = IBV_QPT_UD, .pd = r.pd,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS,
+		.create_flags = IBV_QP_CREATE_BLOCK_SELF_MCAST_LB,
+	};
+	struct ibv_qp *quiet = ud_in_rts(ibv_create_qp_ex(r.context, &init)), *other = create_ud(&r);
+	union ibv_gid group = { 0 };
+	CHECK_INT(inet_pton(AF_INET6, "::ffff:239.9.9.10", group.raw), 1);
+	CHECK_INT(ibv_attach_mcast(quiet, &group, 0), 0);
+	CHECK_INT(ibv_attach_mcast(other, &group, 0), 0);
+	struct ibv_ah_attr attr = path_to_self(r.context);
+	attr.grh.dgid = group;
+	attr.grh.traffic_class = 0x68;
+	attr.grh.hop_limit = 3;
+	struct ibv_ah *ah = ibv_create_ah(r.pd, &attr);
+	CHECK(ah);
+	receive_at(&r, quiet, 5, 1000, 100);
+	receive_at(&r, other, 6, 2000, 100);
+	CHECK_INT(send_to(&r, quiet, ah, 0xffffff, 4), 0);
+	CHECK_INT(sent_and_received(&r).wr_id, 6);
+	/* An IPv4 header: its type of service, its time to live, whom it was for. */
+	unsigned char *ip = (unsigned char *)r.buffer + 2000 + 20;
+	CHECK_INT(ip[1], 0x68);
+	CHECK_INT(ip[8], 3);
+	CHECK(!memcmp(ip + 16, group.raw + 12, 4));
+	receive_at(&r, other, 7, 2000, 100);
+	CHECK_INT(send_to(&r, other, ah, 0xffffff, 4), 0);
+	uint64_t seen = 0;
+	for (int i = 0; i < 3; i++)
+		seen |= 1ull << next_completion(r.cq).wr_id;
+	CHECK_INT(seen, 1 << 5 | 1 << 7 | 1 << 1);
+	CHECK_INT(ibv_detach_mcast(quiet, &group, 0), 0);
+	CHECK_INT(ibv_detach_mcast(other, &group, 0), 0);
+	CHECK_INT(ibv_destroy_ah(ah), 0);
+	CHECK_INT(ibv_destroy_qp(quiet), 0);
+	CHECK_INT(ibv_destroy_qp(other), 0);
+	rig_close(&r);
+}
+
 int main(int argc, char **argv)
 {
 	const struct test_case cases[] = {
@@ -279,6 +323,7 @@ int main(int argc, char **argv)
 		{ "address_handles_are_checked", address_handles_are_checked },
 		{ "batches_of_datagrams", batches_of_datagrams },
 		{ "groups_are_joined_and_left", groups_are_joined_and_left },
+		{ "own_datagrams_can_be_kept_out", own_datagrams_can_be_kept_out },
 		{ 0 },
 	};
 	return run_case(cases, argc, argv);

@@ -158,6 +158,8 @@ static void flags_of_extended_qps_are_checked(void)
 		{ 1u << 20, 0, EINVAL },
 		{ IBV_QP_CREATE_SCATTER_FCS | 1, 0, EINVAL },
 		{ IBV_QP_CREATE_SCATTER_FCS, 0, EOPNOTSUPP },
+		/* What datagrams have, and this one is connected. */
+		{ IBV_QP_CREATE_BLOCK_SELF_MCAST_LB, 0, EINVAL },
 		{ 0, IBV_QP_EX_WITH_TSO, EOPNOTSUPP },
 		{ 0, 1ull << 40, EOPNOTSUPP },
 	};

@@ -12,7 +12,7 @@ use crate::figures::{BUSY_NS, IDLE_NS};
 
 /// How busy the system is.
 #[derive(Debug, Default)]
-pub(super) struct Load {
+pub(crate) struct Load {
     file: Option<File>,
     processors: usize,
     /// Until when the answer holds.
@@ -22,7 +22,7 @@ pub(super) struct Load {
 
 impl Load {
     /// Fewer threads want to run than there are processors.
-    pub(super) fn has_idle_processors(&mut self, now: Time) -> bool {
+    pub(crate) fn has_idle_processors(&mut self, now: Time) -> bool {
         if self.until.is_none_or(|until| until <= now) {
             // Those that run now, with this thread among them.
             self.idle = self.running().is_some_and(|n| n <= self.processors);

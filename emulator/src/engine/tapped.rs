@@ -1,0 +1,186 @@
+//! Packets on their way through the tap (`link/tap.rs`): what it lets through, changes or keeps for a while.
+
+use std::sync::Arc;
+
+use rocade_transport::PacketMeta;
+use rocade_wire::{ICRC_LEN, Packet, Qpn};
+
+use super::EngineInner;
+use super::dispatch::{Dispatch, Origin, Verdict};
+use super::handover::Driver;
+use super::transmit::Run;
+use crate::cells::{Path, TxState, Uplink};
+use crate::link::tap::{Arrived, Arriving, Departure, ECN_CE, Envelope, Leaving, Via};
+use crate::link::{Inbound, Segments};
+
+impl Origin for Via {
+    fn is_intact<'p>(&mut self, _: impl FnOnce() -> (&'p [u8], [u8; ICRC_LEN])) -> bool {
+        true
+    }
+
+    fn is_heard(&self, tx: &mut TxState) -> bool {
+        match self {
+            Self::Udp(..) => !tx.refuses_udp(),
+            Self::Channel(channel) => tx.hears_from(channel),
+        }
+    }
+
+    fn via(&self) -> Self {
+        self.clone()
+    }
+}
+
+/// The way out of a packet that may be late.
+pub(super) type WayOut = (Arc<Uplink>, Path);
+
+impl EngineInner {
+    /// Sends a run that is complete and sealed, unless something happens to it. False where there is no room.
+    #[cold]
+    pub(super) fn send_tapped(
+        &self,
+        uplink: &Arc<Uplink>,
+        path: &Path,
+        enters: &mut bool,
+        run: Run<'_>,
+        driver: Driver,
+    ) -> bool {
+        let shared = path.live_channel().is_some();
+        let envelope = Envelope {
+            source: uplink.link.local(),
+            destination: path.to,
+            udp: (!shared).then_some((path.tx.source_port, 0)),
+            tos: path.traffic_class,
+        };
+        let way_out = |is_marked| {
+            let mut path = path.clone();
+            path.traffic_class |= if is_marked { ECN_CE } else { 0 };
+            (Arc::clone(uplink), path)
+        };
+        let segments = Segments::new(run.bytes, run.segment_len);
+        let mut sent = true;
+        match self.tap.depart(self.now(), envelope, segments, way_out) {
+            Departure::Free => sent = self.put(uplink, path, enters, run, driver),
+            Departure::Changed(leaving) => self.leave(&leaving, enters, run.promise, driver),
+            Departure::Late(due) => {
+                self.agenda.call_before(due);
+                return true;
+            }
+        }
+        if self.tap.is_faulty() {
+            self.tap.has_left();
+            self.release_leaving(driver);
+        }
+        sent
+    }
+
+    /// Sends a packet that is no QP's, complete and sealed. What there is no room for is lost.
+    pub(crate) fn send_datagram(&self, uplink: &Arc<Uplink>, path: &Path, bytes: &[u8]) {
+        let run = Run::single(bytes, false);
+        let driver = Driver::Application;
+        if self.tap.is_on() {
+            self.send_tapped(uplink, path, &mut false, run, driver);
+        } else {
+            self.put(uplink, path, &mut false, run, driver);
+        }
+    }
+
+    fn release_leaving(&self, driver: Driver) {
+        let now = self.now();
+        while let Some(leaving) = self.tap.take_leaving(now) {
+            self.leave(&leaving, &mut false, false, driver);
+        }
+    }
+
+    fn leave(&self, leaving: &Leaving<WayOut>, enters: &mut bool, promise: bool, driver: Driver) {
+        let (uplink, path) = &leaving.way;
+        for _ in 0..leaving.copies {
+            // What there is no room for is lost.
+            let run = Run::single(&leaving.bytes, promise);
+            self.put(uplink, path, enters, run, driver);
+        }
+    }
+
+    /// Lets go on what has been late for long enough.
+    #[cold]
+    pub(super) fn release_late(&self, driver: Driver) {
+        self.release_leaving(driver);
+        loop {
+            let now = self.now();
+            let Some(mut arriving) = self.tap.take_arriving(now) else {
+                return;
+            };
+            let qps = self.qps.read();
+            let mem = self.regions().read(now);
+            let mut dispatch = Dispatch::new(self, &qps, &mem, now, driver);
+            let verdict = dispatch.arrive(&mut arriving, None);
+            dispatch.let_go(None);
+            if verdict == Verdict::UnknownQp(Qpn::GSI) {
+                let Arriving { meta, bytes, .. } = arriving;
+                let uplinks = self.uplinks.read();
+                let mut uplinks = uplinks.iter();
+                let here = uplinks.find(|uplink| uplink.link.local() == meta.destination);
+                // It was for this process when it came.
+                if let Some(uplink) = here {
+                    self.to_gsi(uplink, meta.source, &bytes, true);
+                }
+            }
+        }
+    }
+}
+
+impl Dispatch<'_> {
+    /// [`Dispatch::packet`] where packets are captured, or something happens to them.
+    #[cold]
+    pub(super) fn tapped_packet<'p>(
+        &mut self,
+        meta: &PacketMeta,
+        packet: impl Inbound<'p>,
+        origin: &mut impl Origin,
+        mut later: Option<&mut Vec<Qpn>>,
+    ) -> Verdict {
+        // Not the time of the batch: its later packets may have left after that.
+        let (tap, now) = (&self.engine.tap, self.engine.now());
+        let bytes = packet.copied();
+        if Packet::parse(&bytes).is_err() {
+            tap.refuse(now, meta, &bytes, &origin.via(), "no RoCEv2 packet");
+            return Verdict::Malformed;
+        }
+        let is_intact = origin.is_intact(|| match bytes.split_last_chunk() {
+            Some((covered, icrc)) => (covered, *icrc),
+            None => (&[], [0; ICRC_LEN]),
+        });
+        // Checking has told the Identification.
+        let via = origin.via();
+        if !is_intact {
+            tap.refuse(now, meta, &bytes, &via, "wrong ICRC");
+            return Verdict::BadIcrc;
+        }
+        let mut arriving = match tap.arrive(now, meta, bytes, via) {
+            Arrived::Now(arriving) => arriving,
+            Arrived::Damaged => return Verdict::BadIcrc,
+            Arrived::Late(due) => {
+                self.engine.agenda.call_before(due);
+                return Verdict::Taken;
+            }
+        };
+        let verdict = self.arrive(&mut arriving, later.as_deref_mut());
+        if tap.is_faulty() {
+            tap.has_arrived();
+            while let Some(mut next) = tap.take_arriving(now) {
+                self.arrive(&mut next, later.as_deref_mut());
+            }
+        }
+        verdict
+    }
+
+    fn arrive(&mut self, arriving: &mut Arriving, mut later: Option<&mut Vec<Qpn>>) -> Verdict {
+        let mut verdict = Verdict::Taken;
+        for _ in 0..arriving.copies {
+            let Arriving {
+                meta, bytes, via, ..
+            } = &mut *arriving;
+            verdict = self.hand_over(meta, &**bytes, via, later.as_deref_mut());
+        }
+        verdict
+    }
+}

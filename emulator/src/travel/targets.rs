@@ -1,0 +1,239 @@
+//! Opening and closing of domains and targets that processes share.
+
+use std::sync::{Arc, Weak};
+
+use rocade_transport::{PdTag, QpCap, QpConfig, QpType, Receives};
+use rocade_wire::Qpn;
+
+use super::{Host, Travels, qp};
+use crate::broker::{BrokerLink, Cell, DomainMemory};
+use crate::cells::{
+    AsyncEvents, Domain, Hold, QpInner, QpParts, TargetParts, Travel, XrcdInitAttr,
+};
+use crate::error::VerbsError;
+use crate::steering::Slot;
+
+impl Travels {
+    /// Opens an XRC domain; that of a file is known to all processes of the broker, which `join` joins.
+    pub(crate) fn open_domain(
+        &self,
+        host: &dyn Host,
+        events: &Arc<AsyncEvents>,
+        init: XrcdInitAttr,
+        join: impl FnOnce() -> Result<Option<Arc<BrokerLink>>, VerbsError>,
+    ) -> Result<Arc<Domain>, VerbsError> {
+        let domain = self.domains.open(events, init, |key| {
+            let Some(broker) = join()? else {
+                return Ok(None);
+            };
+            let opened = broker
+                .client()
+                .open_domain(key, init.create, init.exclusive)?;
+            let memory = opened.map_err(|exists| {
+                if exists {
+                    VerbsError::InvalidArgument("the file has an XRC domain already")
+                } else {
+                    VerbsError::WouldBlock
+                }
+            })?;
+            Ok(Some((DomainMemory::of(memory)?, broker.slot())))
+        })?;
+        if domain.shared().is_some()
+            && let Err(error) = host.listen_on(events.hca())
+        {
+            self.close_domain(host, &domain);
+            return Err(error);
+        }
+        Ok(domain)
+    }
+
+    /// An opening of a domain ends.
+    pub(crate) fn close_domain(&self, host: &dyn Host, domain: &Arc<Domain>) {
+        let (lingers, ends) = (|| lingers(host, domain), || end_domain(host, domain));
+        self.domains.close(domain, lingers, ends);
+    }
+
+    /// A target is gone that others had open.
+    pub(super) fn target_gone(&self, host: &dyn Host, inner: &QpInner) {
+        end_target(host, inner);
+        if let Some(domain) = inner.domain() {
+            let (lingers, ends) = (|| lingers(host, domain), || end_domain(host, domain));
+            self.domains.reconsider(domain, lingers, ends);
+        }
+    }
+
+    /// A target of this number in the domain, held by one more.
+    //= XRC-11
+    pub(crate) fn open_target(
+        &self,
+        host: &dyn Host,
+        domain: &Arc<Domain>,
+        qpn: Qpn,
+        hold: &Arc<Hold>,
+    ) -> Result<Arc<QpInner>, VerbsError> {
+        let unknown = || VerbsError::InvalidArgument("qp_num");
+        let Some(shared) = domain.shared() else {
+            let found = qp(host, qpn).filter(|inner| inner.open_as(domain, hold));
+            return found.ok_or_else(unknown);
+        };
+        let _turn = self.opening.lock();
+        let cell = shared.memory.find(qpn).ok_or_else(unknown)?;
+        let inner = match qp(host, qpn) {
+            Some(inner) => inner,
+            None => adopt_target(host, domain, qpn, cell).ok_or_else(unknown)?,
+        };
+        let was_open = inner.is_open();
+        if !inner.open_as(domain, hold) {
+            return Err(unknown());
+        }
+        if !was_open {
+            let broker = host.broker().ok_or(VerbsError::NoData)?;
+            let opened = broker.client().open_target(shared.key, qpn);
+            if !matches!(opened, Ok(true)) {
+                inner.let_go(hold);
+            }
+            if !opened? {
+                return Err(unknown());
+            }
+        }
+        Ok(inner)
+    }
+
+    /// One of those that have a shared target open lets go of it. `None` where it had let go before.
+    //= XRC-11
+    pub(crate) fn close_target(
+        &self,
+        host: &dyn Host,
+        inner: &QpInner,
+        hold: &Arc<Hold>,
+    ) -> Option<()> {
+        let _turn = self.opening.lock();
+        let was_last = inner.let_go(hold)?;
+        let shared = inner.domain().and_then(|domain| domain.shared());
+        if let Some(shared) = shared.filter(|_| was_last) {
+            let closed = host.broker().map_or(Ok(true), |broker| {
+                broker.client().close_target(shared.key, inner.qp_num())
+            });
+            match closed {
+                Ok(true) => end_target(host, inner),
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::info!(%error, "letting go of an XRC target");
+                    end_target(host, inner);
+                }
+            }
+        }
+        Some(())
+    }
+
+    /// The target of this number in a shared domain of this process, known to it or not.
+    pub(super) fn find_target(&self, host: &dyn Host, qpn: Qpn) -> Option<Arc<QpInner>> {
+        let found = qp(host, qpn).or_else(|| {
+            let (domain, cell) = self.domains.find_target(qpn)?;
+            let _turn = self.opening.lock();
+            // Another thread may have been faster.
+            qp(host, qpn).or_else(|| adopt_target(host, &domain, qpn, cell))
+        });
+        found.filter(|inner| inner.travel().is_some())
+    }
+}
+
+/// A new target of a domain; `None` where that is no other process's concern.
+pub(crate) fn share_target(
+    host: &dyn Host,
+    domain: &Domain,
+    qpn: Qpn,
+) -> Result<Option<Travel>, VerbsError> {
+    let Some(shared) = domain.shared() else {
+        return Ok(None);
+    };
+    let full = VerbsError::NoMemory("targets of the XRC domain");
+    let broker = host.broker().ok_or(VerbsError::NoData)?;
+    if !broker.client().new_target(shared.key, qpn)? {
+        return Err(full);
+    }
+    let cell = shared.memory.find(qpn).ok_or(full)?;
+    Ok(Some(Travel::new(cell, shared.slot, true)))
+}
+
+/// Are there targets of this process that others have open? Their packets come here.
+fn lingers(host: &dyn Host, domain: &Arc<Domain>) -> bool {
+    let is_own = |qp: &Arc<QpInner>| {
+        let slot = qp.travel().map(Travel::slot);
+        slot == Some(Slot::of(qp.qp_num()))
+            && qp.domain().is_some_and(|other| Arc::ptr_eq(other, domain))
+    };
+    host.qps().read().iter().any(is_own)
+}
+
+/// Nobody in this process has a domain open any more.
+fn end_domain(host: &dyn Host, domain: &Arc<Domain>) {
+    let Some(shared) = domain.shared() else {
+        return;
+    };
+    let of_domain =
+        |qp: &&Arc<QpInner>| qp.domain().is_some_and(|other| Arc::ptr_eq(other, domain));
+    let targets: Vec<_> = host
+        .qps()
+        .read()
+        .iter()
+        .filter(of_domain)
+        .cloned()
+        .collect();
+    for target in targets {
+        end_target(host, &target);
+    }
+    if let Some(broker) = host.broker()
+        && let Err(error) = broker.client().close_domain(shared.key)
+    {
+        tracing::info!(%error, "closing an XRC domain");
+    }
+}
+
+/// A target is gone.
+fn end_target(host: &dyn Host, inner: &QpInner) {
+    if inner.dies() {
+        host.end_qp(inner);
+    }
+}
+
+/// Makes a QP for a target of another process.
+fn adopt_target(
+    host: &dyn Host,
+    domain: &Arc<Domain>,
+    qpn: Qpn,
+    cell: Cell,
+) -> Option<Arc<QpInner>> {
+    let shared = domain.shared()?;
+    if Slot::of(qpn) == shared.slot {
+        // It was ours once, and others have kept it.
+        return None;
+    }
+    let events = {
+        let openers = shared.openers.lock();
+        openers.iter().find_map(Weak::upgrade)?
+    };
+    let config = QpConfig {
+        qp_num: qpn,
+        qp_type: QpType::XrcRecv,
+        pd: PdTag(0),
+        cap: QpCap::default(),
+        sq_sig_all: false,
+        limits: events.hca().qp_limits(),
+    };
+    let receives = Receives::Domain(Arc::clone(domain) as _);
+    let mut qp = rocade_transport::Qp::new(config, receives)?;
+    qp.control_congestion(host.controls_congestion());
+    let parts = QpParts {
+        target: Some(TargetParts {
+            domain: Arc::clone(domain),
+            hold: None,
+            travel: Some(Travel::new(cell, shared.slot, false)),
+        }),
+        ..QpParts::default()
+    };
+    let inner = QpInner::new(events, qp, 0, parts);
+    inner.lock().tx.set_deaf(true);
+    host.qps().write().insert(Arc::clone(&inner));
+    Some(inner)
+}

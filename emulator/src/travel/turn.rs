@@ -1,0 +1,347 @@
+//! Whose turn it is: handing targets over, taking them, and placing the packets that have waited for that.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rocade_transport::{PacketMeta, QpAttr, QpAttrMask, QpEvent, QpState};
+use rocade_wire::{Packet, Qpn};
+
+use super::like::{become_like, context_of, sgid_of};
+use super::{Host, Kept, Stray, Travels, code_of, event_of, hand_over, qp};
+use crate::broker::{BrokerLink, TargetNews};
+use crate::cells::{Path, QpCore, QpInner, Travel, Uplink};
+use crate::error::VerbsError;
+use crate::steering::Slot;
+
+/// How often a packet is looked at again when its target has just gone elsewhere.
+const TRIES: usize = 4;
+/// For how long a target is waited for that another process holds.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often its holder is asked.
+const ASK_AGAIN: Duration = Duration::from_millis(20);
+const LOOK_AGAIN: Duration = Duration::from_micros(200);
+
+/// What becomes of a packet of a target.
+enum Course {
+    /// It was taken, or is for nobody.
+    Done,
+    /// It is for this process.
+    To(Slot),
+    /// The target has just gone elsewhere.
+    Again,
+}
+
+impl Travels {
+    /// What has happened to targets, for the background thread: to be called without locks.
+    pub(crate) fn serve(&self, host: &dyn Host) {
+        if !self.is_busy.load(Ordering::Acquire) {
+            return;
+        }
+        let raised = std::mem::take(&mut *self.raised.lock());
+        for (qpn, event) in raised {
+            tell_of(host, qpn, event);
+        }
+        let mut touched: Vec<Arc<QpInner>> = Vec::new();
+        loop {
+            let kept = {
+                let mut kept = self.kept.lock();
+                if kept.is_empty() {
+                    self.is_busy.store(false, Ordering::Release);
+                    break;
+                }
+                std::mem::take(&mut *kept)
+            };
+            for packet in kept {
+                self.place(host, packet, &mut touched);
+            }
+            // What comes from now on is not behind anything that waits, but for what has come just now.
+            for inner in touched.drain(..) {
+                let mut core = inner.lock();
+                if inner.travel().is_some_and(Travel::is_here) {
+                    core.tx.set_deaf(false);
+                }
+            }
+        }
+        if !self.raised.lock().is_empty() {
+            self.is_busy.store(true, Ordering::Release);
+            host.call_background();
+        }
+    }
+
+    /// News of the broker.
+    pub(crate) fn take_news(&self, host: &dyn Host, broker: &BrokerLink) {
+        for (qpn, news) in broker.client().take_target_news() {
+            let Some(inner) = qp(host, qpn).filter(|inner| inner.travel().is_some()) else {
+                continue;
+            };
+            match news {
+                TargetNews::Wanted => self.yield_target(host, &inner),
+                TargetNews::Gone => self.target_gone(host, &inner),
+                TargetNews::Failed => {
+                    inner.raise(QpEvent::Fatal);
+                    inner.raise(QpEvent::LastWqeReached);
+                }
+                TargetNews::Event(code) => {
+                    if let Some(event) = event_of(code) {
+                        inner.raise(event);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Finds out whose a packet is, and lets it have it.
+    fn place(&self, host: &dyn Host, packet: Kept, touched: &mut Vec<Arc<QpInner>>) {
+        let Some(inner) = self.find_target(host, packet.dest) else {
+            host.count_stray(false);
+            return;
+        };
+        if !touched.iter().any(|other| Arc::ptr_eq(other, &inner)) {
+            touched.push(Arc::clone(&inner));
+        }
+        for _ in 0..TRIES {
+            match self.try_place(host, &packet, &inner) {
+                Course::Done => return,
+                Course::To(slot) => return send_on(host, packet, slot),
+                Course::Again => {}
+            }
+        }
+        host.count_stray(false);
+    }
+
+    fn try_place(&self, host: &dyn Host, packet: &Kept, inner: &Arc<QpInner>) -> Course {
+        let Some(travel) = inner.travel() else {
+            return Course::Done;
+        };
+        if !travel.is_here() {
+            if let Some(holder) = travel.holder_elsewhere() {
+                return Course::To(holder);
+            }
+            return match self.take_target(host, inner) {
+                Ok(_) => Course::Again,
+                Err(error) => {
+                    tracing::warn!(%error, qp_num = ?inner.qp_num(), "going on with an XRC target");
+                    Course::Done
+                }
+            };
+        }
+        let Ok(whole) = Packet::parse(&packet.bytes) else {
+            return Course::Done;
+        };
+        let meta = PacketMeta {
+            source: packet.source.ip(),
+            destination: packet.destination,
+            traffic_class: 0,
+            hop_limit: 64,
+        };
+        let now = host.now();
+        let mem = host.regions().read(now);
+        let mut core = inner.lock();
+        if !travel.is_here() {
+            return Course::Again;
+        }
+        travel.begin();
+        core.qp.handle_packet(now, &meta, &whole, &mem);
+        let is_stray = core.qp.take_stray();
+        host.drain(inner, &mut core, &mem, now);
+        if !is_stray {
+            return Course::Done;
+        }
+        let srqn = whole.headers().xrceth.map(|eth| Qpn::new(eth.srqn));
+        let to = srqn.map(Slot::of);
+        match to {
+            // Else it is lost on the way: the peer sends it again.
+            Some(to) if release(inner, &mut core, Some(to)) => Course::To(to),
+            _ => Course::Done,
+        }
+    }
+
+    /// Somebody wants a target.
+    fn yield_target(&self, host: &dyn Host, inner: &QpInner) {
+        let Some(travel) = inner.travel() else { return };
+        let Some((slot, at_once)) = travel
+            .cell()
+            .wanted()
+            .filter(|(slot, _)| *slot != travel.slot())
+        else {
+            return;
+        };
+        let now = host.now();
+        let mem = host.regions().read(now);
+        let mut core = inner.lock();
+        if !travel.is_here() {
+            drop(core);
+            let Some(_turn) = self.taking.try_lock() else {
+                return;
+            };
+            let control = travel.cell().control();
+            if !travel.is_here() && control.holder == Some(travel.slot()) && control.is_whole {
+                // It was given to us, and no packet has come.
+                travel.cell().hand_to(Some(slot));
+            }
+            return;
+        }
+        travel.begin();
+        host.drain(inner, &mut core, &mem, now);
+        if core.qp.progress().is_none() && at_once {
+            // In the middle of a message that will not go on.
+            let step = QpAttr {
+                qp_state: QpState::Err.code(),
+                ..QpAttr::default()
+            };
+            let context = context_of(inner.hca(), &step);
+            // From any state.
+            let _ = core.qp.modify(now, &step, QpAttrMask::STATE, &context);
+            host.drain(inner, &mut core, &mem, now);
+        }
+        release(inner, &mut core, Some(slot));
+    }
+
+    /// Waits until a target is here, which another process may hold: it is asked for it, and to give up the message that
+    /// it is at if that must be `at_once`.
+    pub(crate) fn bring_here(
+        &self,
+        host: &dyn Host,
+        inner: &QpInner,
+        at_once: bool,
+    ) -> Result<(), VerbsError> {
+        let Some(travel) = inner.travel() else {
+            return Ok(());
+        };
+        let begin = Instant::now();
+        let mut asked: Option<Instant> = None;
+        while !travel.is_here() {
+            if self.take_target(host, inner)? {
+                inner.lock().tx.set_deaf(false);
+                return Ok(());
+            }
+            if begin.elapsed() > PATIENCE {
+                return Err(VerbsError::Busy(
+                    "XRC target: another process is at a message",
+                ));
+            }
+            if asked.is_none_or(|at| at.elapsed() > ASK_AGAIN) {
+                travel.cell().want(travel.slot(), at_once);
+                let shared = inner.domain().and_then(|domain| domain.shared());
+                if let (Some(shared), Some(broker)) = (shared, host.broker()) {
+                    broker.client().want_target(shared.key, inner.qp_num())?;
+                }
+                asked = Some(Instant::now());
+            }
+            thread::sleep(LOOK_AGAIN);
+        }
+        Ok(())
+    }
+
+    /// Takes a target, if it is this process's turn or nobody's. False where another one holds it.
+    fn take_target(&self, host: &dyn Host, inner: &QpInner) -> Result<bool, VerbsError> {
+        let Some(travel) = inner.travel() else {
+            return Ok(true);
+        };
+        if !travel.cell().is_of(inner.qp_num()) {
+            return Err(VerbsError::InvalidArgument("the XRC target is gone"));
+        }
+        // Opening the way may take a while, so the QP is not locked. Who else takes it meanwhile has to wait.
+        let _turn = self.taking.lock();
+        let (attr, has_failed) = {
+            let _core = inner.lock();
+            if travel.is_here() {
+                return Ok(true);
+            }
+            let Some(taken) = travel.take() else {
+                return Ok(false);
+            };
+            taken
+        };
+        let route = attr.map(|attr| route_of_target(host, inner, &attr));
+        let route = match route.transpose() {
+            Ok(route) => route.flatten(),
+            Err(error) => {
+                travel.forget_attr();
+                travel.cell().hand_to(None);
+                return Err(error);
+            }
+        };
+        let now = host.now();
+        let mem = host.regions().read(now);
+        let mut core = inner.lock();
+        if travel.is_here() {
+            return Ok(true);
+        }
+        if let Some(attr) = attr {
+            core.tx.reset();
+            become_like(&mut core.qp, inner.hca(), &attr, now)?;
+            if let Some((uplink, path)) = route {
+                core.tx.set_path(uplink, path);
+                core.tx.set_deaf(true);
+            }
+        }
+        travel.arrive(&mut core.qp);
+        if has_failed {
+            core.qp.set_fatal(now, 0);
+        }
+        // Everybody has been told.
+        while core.qp.poll_event().is_some() {}
+        // What it is at is written down.
+        host.drain(inner, &mut core, &mem, now);
+        Ok(true)
+    }
+}
+
+fn tell_of(host: &dyn Host, qpn: Qpn, event: QpEvent) {
+    let Some(inner) = qp(host, qpn) else { return };
+    let shared = inner.domain().and_then(|domain| domain.shared());
+    if let (Some(shared), Some(broker)) = (shared, host.broker())
+        && let Some(code) = code_of(event)
+        && let Err(error) = broker.client().raise_of_target(shared.key, qpn, code)
+    {
+        tracing::info!(%error, ?qpn, ?event, "telling other processes");
+    }
+}
+
+fn send_on(host: &dyn Host, mut packet: Kept, slot: Slot) {
+    if !packet.seal() {
+        return;
+    }
+    let stray = Stray {
+        source: packet.source,
+        destination: packet.destination,
+        bytes: &packet.bytes,
+        hops: packet.hops,
+        is_sealed: true,
+    };
+    hand_over(host, &stray, slot);
+}
+
+/// Gives a target that is here to another process, or to whoever needs it first. False where it has something to
+/// send still.
+fn release(inner: &QpInner, core: &mut QpCore, to: Option<Slot>) -> bool {
+    let Some(travel) = inner.travel() else {
+        return false;
+    };
+    if core.tx.is_blocked() || !travel.hand_to(&core.qp, to) {
+        return false;
+    }
+    core.tx.announce_quiet_ack();
+    core.tx.set_deaf(true);
+    true
+}
+
+fn route_of_target(
+    host: &dyn Host,
+    inner: &QpInner,
+    attr: &QpAttr,
+) -> Result<Option<(Arc<Uplink>, Path)>, VerbsError> {
+    let is_connected = matches!(
+        QpState::from_code(attr.qp_state),
+        Some(QpState::Rtr | QpState::Rts | QpState::Sqd)
+    );
+    let hca = inner.hca();
+    let Some(sgid) = sgid_of(hca, attr).filter(|_| is_connected) else {
+        return Ok(None);
+    };
+    let dest = Qpn::new(attr.dest_qp_num);
+    host.open_way(hca, sgid, &attr.ah_attr, dest).map(Some)
+}

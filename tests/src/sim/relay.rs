@@ -1,0 +1,341 @@
+//! Queues that wait for each other, over a bad network: B's send queue executes what A releases, A's sends back what it
+//! has received, and nobody posts anything on the way.
+//!
+//! All work is posted before it begins. A waits for the completion of each receive, sends the buffer back and
+//! releases B's next message. Had it not waited, the echo would be of a buffer that is still empty.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rocade_transport::testing::{Pair, Region, Side};
+use rocade_transport::{
+    AccessFlags, Completion, Condition, Gate, ImmOrInv, Managed, Operands, QpAttr, QpAttrMask,
+    QpState, Release, SendFlags, SendOp, SendWr, Sge, WcStatus, has_reached,
+};
+use rocade_wire::{Psn, Qpn};
+
+use super::flow::Kind;
+use super::network::{Faults, Network};
+use super::queue::Queue;
+use super::rng::{Rng, payload};
+use super::scenario::Scenario;
+
+const MAX_LEN: u32 = 3000;
+
+/// What a seed stands for.
+#[derive(Clone, Debug)]
+pub struct Relay {
+    /// Network and attributes.
+    pub scenario: Scenario,
+    /// Messages there and back.
+    pub messages: u32,
+    /// Requests of A per message: a wait, an echo, a release.
+    pub signaled: bool,
+    /// Who is put into ERR, and when, in virtual time.
+    pub stop: Option<(Side, u64)>,
+}
+
+/// What a run was like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Messages that came back.
+    pub echoed: u32,
+    /// Requests that were flushed or failed.
+    pub ended: usize,
+    /// Packets sent again.
+    pub repeated: u64,
+}
+
+/// Holds when the CQ of A's receives has had so many completions.
+#[derive(Debug)]
+struct Received {
+    count: Arc<AtomicU32>,
+    value: u32,
+}
+
+impl Condition for Received {
+    fn holds_for(&self, _: Qpn) -> bool {
+        has_reached(self.count.load(Ordering::Relaxed), self.value)
+    }
+}
+
+/// Opens the gate of B's send queue so far.
+#[derive(Debug)]
+struct Next(Arc<Gate>, Arc<AtomicU32>, u32);
+
+impl Release for Next {
+    fn release(&self) {
+        self.0.release_to(self.2);
+        self.1.fetch_max(self.2, Ordering::Relaxed);
+    }
+}
+
+struct Run<'r> {
+    relay: &'r Relay,
+    pair: Pair,
+    received: Arc<AtomicU32>,
+    released: Arc<AtomicU32>,
+    gate: Arc<Gate>,
+    /// Of A and B.
+    queues: [Queue; 2],
+    /// Receives of A and B that have ended.
+    taken: [u32; 2],
+    sources: Vec<Region>,
+    relayed: Vec<Region>,
+    sinks: Vec<Region>,
+}
+
+impl Relay {
+    /// A random one.
+    #[must_use]
+    pub fn swarm(seed: u64, stops: bool) -> Self {
+        let mut rng = Rng::new(seed, 41);
+        let messages = rng.range_u32(1, 40);
+        let mut scenario = Scenario::hostile(seed, &[Kind::Send], 1);
+        scenario.work[0].window = 3 * 40;
+        scenario.work[0].receives = 40;
+        scenario.work.push(scenario.work[0].clone());
+        // Otherwise seconds pass before a peer is given up.
+        scenario.timeout = if stops { 10 } else { scenario.timeout };
+        let at_ns = rng.below(2 * u64::from(messages) * scenario.latency_ns);
+        Self {
+            scenario,
+            messages,
+            signaled: rng.chance(500),
+            stop: stops.then(|| (rng.pick(&Side::BOTH), at_ns)),
+        }
+    }
+
+    /// Runs it.
+    ///
+    /// # Panics
+    /// If any guarantee is violated.
+    #[must_use]
+    pub fn run(&self) -> Outcome {
+        let mut run = Run::new(self);
+        run.post_everything();
+        let Some((victim, at_ns)) = self.stop else {
+            run.until(None);
+            return run.finish();
+        };
+        run.until(Some(at_ns));
+        run.break_down(victim);
+        run.until(None);
+        // The other one may wait for ever, as it was told to.
+        run.break_down(victim.other());
+        run.until(None);
+        run.finish()
+    }
+}
+
+impl<'r> Run<'r> {
+    fn new(relay: &'r Relay) -> Self {
+        let scenario = &relay.scenario;
+        let mut pair = scenario.pair();
+        let faults = Rc::new(RefCell::new(Faults {
+            loss: scenario.faults.loss.min(20),
+            ..scenario.faults
+        }));
+        let first_psns = scenario.first_psns.map(Psn::new);
+        let pmtu = 128 << scenario.pmtu;
+        let mut network = Network::new(scenario.seed, faults, pmtu, first_psns);
+        let released = Arc::new(AtomicU32::new(1));
+        let allowed = Arc::clone(&released);
+        pair.set_network(move |transit| {
+            if let Some(number) = transit.packet.headers().imm
+                && transit.from == Side::B
+            {
+                let number = u32::from_be_bytes(number.0);
+                assert!(number < allowed.load(Ordering::Relaxed), "not released yet");
+            }
+            network.decide(transit)
+        });
+        let gate = Arc::new(Gate::default());
+        pair.node_mut(Side::B).qp.manage(Managed {
+            send: Some(Arc::clone(&gate)),
+            ..Managed::default()
+        });
+        let regions = |side: Side| -> Vec<Region> {
+            let mem = &pair.node(side).mem;
+            (0..relay.messages)
+                .map(|_| mem.register(MAX_LEN, AccessFlags::LOCAL_WRITE))
+                .collect()
+        };
+        let (sources, relayed, sinks) = (regions(Side::B), regions(Side::A), regions(Side::B));
+        Self {
+            relay,
+            received: Arc::default(),
+            released,
+            gate,
+            queues: [Queue::default(), Queue::default()],
+            taken: [0; 2],
+            sources,
+            relayed,
+            sinks,
+            pair,
+        }
+    }
+
+    fn len(&self, message: u32) -> u32 {
+        let mut rng = Rng::new(self.relay.scenario.seed ^ u64::from(message), 42);
+        let longest = rng.pick(&[0, 64, MAX_LEN]);
+        rng.range_u32(0, longest)
+    }
+
+    fn bytes(&self, message: u32) -> Vec<u8> {
+        payload(self.relay.scenario.seed, message.into(), self.len(message))
+    }
+
+    fn post(&mut self, side: Side, op: SendOp, sge: Option<Sge>, operands: Option<Operands>) {
+        let queue = &mut self.queues[side as usize];
+        let wr_id = queue.posted.len() as u64;
+        // The last one is, so that all are accounted for.
+        let total = if side == Side::A { 3 } else { 1 } * u64::from(self.relay.messages);
+        let signaled = self.relay.signaled || wr_id + 1 == total;
+        queue.posted.push(signaled);
+        let mut flags = SendFlags::empty();
+        flags.set(SendFlags::SIGNALED, signaled);
+        let sges = sge.as_slice();
+        let wr = SendWr {
+            wr_id,
+            op,
+            flags,
+            sges,
+        };
+        self.pair.try_send(side, &wr).expect("there is room");
+        if let Some(operands) = operands {
+            self.pair.node_mut(side).qp.equip(operands);
+        }
+    }
+
+    fn post_everything(&mut self) {
+        for message in 0..self.relay.messages {
+            let index = message as usize;
+            let (there, back) = (self.relayed[index], self.sinks[index]);
+            self.pair.recv(Side::A, message.into(), &[there.sge()]);
+            self.pair.recv(Side::B, message.into(), &[back.sge()]);
+            let (len, source) = (self.len(message), self.sources[index]);
+            let bytes = self.bytes(message);
+            self.pair.node(Side::B).mem.fill(&source, 0, &bytes);
+            let send = SendOp::Send {
+                imm: Some(message.to_be_bytes()),
+            };
+            self.post(Side::B, send, Some(source.part(0, len)), None);
+            let until = Received {
+                count: Arc::clone(&self.received),
+                value: message + 1,
+            };
+            let wait = Operands::Wait(Arc::new(until));
+            self.post(Side::A, SendOp::Wait, None, Some(wait));
+            self.post(Side::A, send, Some(there.part(0, len)), None);
+            let (gate, released) = (Arc::clone(&self.gate), Arc::clone(&self.released));
+            let next = Next(gate, released, message + 2);
+            let enable = Operands::Enable(Arc::new(next));
+            self.post(Side::A, SendOp::Enable, None, Some(enable));
+        }
+        self.gate.release_to(1);
+        self.pair.node_mut(Side::B);
+    }
+
+    /// Steps until this time, or until nothing is pending.
+    fn until(&mut self, at_ns: Option<u64>) {
+        loop {
+            let before = self.released.load(Ordering::Relaxed);
+            self.pair.drain_both();
+            // What waits is woken by a completion, or by a release.
+            let is_woken = self.collect();
+            if is_woken || self.released.load(Ordering::Relaxed) != before {
+                for side in Side::BOTH {
+                    self.pair.node_mut(side);
+                }
+                continue;
+            }
+            let next = self.pair.next_event();
+            if next.is_none_or(|next| at_ns.is_some_and(|at| next.as_ns() > at)) {
+                return;
+            }
+            self.pair.step();
+        }
+    }
+
+    fn collect(&mut self) -> bool {
+        let mut any = false;
+        for side in Side::BOTH {
+            for completion in self.pair.take_completions(side) {
+                any = true;
+                if completion.is_send() {
+                    self.queues[side as usize].end(&completion);
+                } else {
+                    self.take(side, &completion);
+                }
+            }
+        }
+        any
+    }
+
+    fn take(&mut self, side: Side, completion: &Completion) {
+        let message = self.taken[side as usize];
+        assert_eq!(completion.wr_id, u64::from(message), "each once, in order");
+        self.taken[side as usize] += 1;
+        if completion.status != WcStatus::Success {
+            assert_eq!(completion.status, WcStatus::WrFlushErr);
+            return;
+        }
+        let imm = ImmOrInv::Imm(message.to_be_bytes());
+        assert_eq!(completion.imm_or_inv, imm);
+        let regions = match side {
+            Side::A => &self.relayed,
+            Side::B => &self.sinks,
+        };
+        let len = self.len(message) as usize;
+        let found = self
+            .pair
+            .node(side)
+            .mem
+            .bytes(&regions[message as usize], 0..len);
+        assert!(
+            found == self.bytes(message),
+            "message {message} at {side:?}"
+        );
+        if side == Side::A {
+            self.received.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn break_down(&mut self, side: Side) {
+        if self.pair.node(side).qp.state() != QpState::Err {
+            let attr = QpAttr::default();
+            let none = QpAttrMask::empty();
+            self.pair.modify(side, QpState::Err, none, &attr);
+        }
+    }
+
+    fn finish(self) -> Outcome {
+        let total = self.relay.messages;
+        let mut outcome = Outcome::default();
+        for side in Side::BOTH {
+            let queue = &self.queues[side as usize];
+            assert_eq!(
+                queue.ended,
+                queue.posted.len(),
+                "{side:?}: requests without end"
+            );
+            assert_eq!(
+                self.taken[side as usize], total,
+                "{side:?}: receives without end"
+            );
+            outcome.ended += queue.flushed;
+            let counters = self.pair.node(side).qp.counters();
+            outcome.repeated += counters.retransmitted_packets;
+        }
+        outcome.echoed = self.received.load(Ordering::Relaxed);
+        let whole = self.relay.stop.is_none();
+        assert!(
+            !whole || (outcome.echoed == total && outcome.ended == 0),
+            "{outcome:?}"
+        );
+        outcome
+    }
+}

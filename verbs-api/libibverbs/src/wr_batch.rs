@@ -1,0 +1,394 @@
+//! The work requests of an extended queue pair between `wr_start` and `wr_complete`.
+//!
+//! A batch is collected here and handed to the emulator in `wr_complete`, all or nothing. The
+//! lock of the batch is held in between, so batches of several threads do not mix (WRX-02).
+
+use std::{cell::UnsafeCell, ops::Range};
+
+use parking_lot::{RawMutex, lock_api::RawMutex as _};
+use rocade_abi::{ibv_ah, ibv_qp_ex};
+use rocade_emulator::{Qp, SendFlags, SendOp, SendPoster, SendWr, Sge, Srqn, Tso};
+
+use crate::{
+    dv::mkey::KeyChange,
+    ffi::{self, Errno},
+    post,
+    qp::{QpObject, QpState},
+};
+
+/// The batch of a QP and the lock around it.
+pub(crate) struct WrBatch {
+    lock: RawMutex,
+    staged: UnsafeCell<Staged>,
+}
+
+impl WrBatch {
+    /// Begins one: waits for that of another thread.
+    pub(crate) fn start(&self) {
+        self.lock.lock();
+        // SAFETY: locked by this thread just now.
+        unsafe { &mut *self.staged.get() }.clear();
+    }
+
+    /// Hands it to the emulator, or nothing of it (WRX-06), and ends it.
+    ///
+    /// # Safety
+    /// The calling thread must have started it, and the address handles of datagrams must be alive.
+    pub(crate) unsafe fn complete(&self, qp: &Qp) -> Result<(), Errno> {
+        // SAFETY: by contract this thread holds the lock.
+        let outcome = unsafe { (*self.staged.get()).post(qp) };
+        // SAFETY: as above.
+        unsafe { self.lock.unlock() };
+        outcome
+    }
+
+    /// Ends it; the next one begins with nothing.
+    ///
+    /// # Safety
+    /// The calling thread must have started it.
+    pub(crate) unsafe fn abort(&self) {
+        // SAFETY: same contract.
+        unsafe { self.lock.unlock() };
+    }
+}
+
+impl Default for WrBatch {
+    fn default() -> Self {
+        Self {
+            lock: RawMutex::INIT,
+            staged: UnsafeCell::default(),
+        }
+    }
+}
+
+/// Where the data of a staged request is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Data {
+    Sges(Range<usize>),
+    Inline(Range<usize>),
+}
+
+#[derive(Debug)]
+struct StagedWr {
+    wr_id: u64,
+    op: SendOp,
+    flags: SendFlags,
+    data: Data,
+    /// Of a datagram.
+    to: Option<Remote>,
+    /// Of a request of an XRC initiator.
+    srqn: Option<Srqn>,
+    /// Of a request of a DC initiator.
+    dct: Option<DcRemote>,
+    /// Of one that is cut into segments.
+    tso: Option<Box<Segments>>,
+    /// Of one that changes an indirect memory key.
+    change: Option<Box<KeyChange>>,
+}
+
+/// What `mlx5dv_wr_set_dc_addr` was given.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DcRemote {
+    pub(crate) ah: *mut ibv_ah,
+    pub(crate) dctn: u32,
+    pub(crate) key: u64,
+    pub(crate) stream: u16,
+}
+
+/// What `wr_send_tso` was given.
+#[derive(Debug)]
+pub(crate) struct Segments {
+    pub(crate) header: Vec<u8>,
+    pub(crate) mss: u16,
+}
+
+/// What `wr_set_ud_addr` was given.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Remote {
+    pub(crate) ah: *mut ibv_ah,
+    pub(crate) qpn: u32,
+    pub(crate) qkey: u32,
+}
+
+/// Work requests since `wr_start`; the vectors keep their room from batch to batch.
+#[derive(Debug, Default)]
+pub(crate) struct Staged {
+    wrs: Vec<StagedWr>,
+    sges: Vec<Sge>,
+    inline: Vec<u8>,
+    /// The first error, which `wr_complete` reports (WRX-06).
+    error: Option<Errno>,
+}
+
+impl Staged {
+    fn clear(&mut self) {
+        self.wrs.clear();
+        self.sges.clear();
+        self.inline.clear();
+        self.error = None;
+    }
+
+    pub(crate) fn fail(&mut self, error: Errno) {
+        self.error.get_or_insert(error);
+    }
+
+    /// Begins a request without data: a request that gets none has length 0 (WRX-04).
+    //= WRX-04
+    fn begin(&mut self, wr_id: u64, flags: SendFlags, op: SendOp) {
+        self.wrs.push(StagedWr {
+            wr_id,
+            op,
+            flags,
+            data: Data::Sges(0..0),
+            to: None,
+            srqn: None,
+            dct: None,
+            tso: None,
+            change: None,
+        });
+    }
+
+    /// Says more of the last request.
+    fn of_last(&mut self, set: impl FnOnce(&mut StagedWr)) {
+        match self.wrs.last_mut() {
+            Some(wr) => set(wr),
+            // A setter without a builder before it.
+            None => self.fail(Errno::INVAL),
+        }
+    }
+
+    /// It is cut into segments.
+    pub(crate) fn set_segments(&mut self, segments: Segments) {
+        self.of_last(|wr| wr.tso = Some(Box::new(segments)));
+    }
+
+    /// It goes to this shared receive queue.
+    pub(crate) fn set_srqn(&mut self, srqn: u32) {
+        self.of_last(|wr| wr.srqn = Some(Srqn::new(srqn)));
+    }
+
+    /// It goes there.
+    pub(crate) fn set_remote(&mut self, to: Remote) {
+        self.of_last(|wr| wr.to = Some(to));
+    }
+
+    /// Its data are these elements.
+    pub(crate) fn set_sges(&mut self, sges: &[Sge]) {
+        let start = self.sges.len();
+        self.sges.extend_from_slice(sges);
+        let end = self.sges.len();
+        self.of_last(|wr| wr.data = Data::Sges(start..end));
+    }
+
+    /// Its data are the inline bytes from `start` on.
+    pub(crate) fn set_inline(&mut self, start: usize) {
+        let end = self.inline.len();
+        self.of_last(|wr| wr.data = Data::Inline(start..end));
+    }
+
+    /// How many inline bytes there are so far.
+    pub(crate) const fn inline_len(&self) -> usize {
+        self.inline.len()
+    }
+
+    /// Room for `len` more bytes of inline data of the last request.
+    pub(crate) fn inline_room(
+        &mut self,
+        start: usize,
+        len: usize,
+        max: usize,
+    ) -> Option<&mut [u8]> {
+        let filled = self.inline.len();
+        if len > max.saturating_sub(filled - start) {
+            self.fail(Errno::INVAL);
+            return None;
+        }
+        self.inline.resize(filled + len, 0);
+        self.inline.get_mut(filled..)
+    }
+
+    /// Hands everything to the emulator, or nothing (WRX-06).
+    ///
+    /// # Safety
+    /// The address handles of datagrams must be alive.
+    //= WRX-06
+    unsafe fn post(&self, qp: &Qp) -> Result<(), Errno> {
+        if let Some(error) = self.error {
+            return Err(error);
+        }
+        //= WRX-11
+        let mut poster = qp.send_queue();
+        for wr in &self.wrs {
+            // SAFETY: same contract.
+            let posted = unsafe { self.post_one(&mut poster, wr) };
+            //= WRX-08 WRX-09
+            if let Err(error) = posted {
+                poster.rollback();
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// As for [`Self::post`].
+    unsafe fn post_one(&self, poster: &mut SendPoster<'_>, wr: &StagedWr) -> Result<(), Errno> {
+        let (sges, data, inline) = match &wr.data {
+            Data::Sges(range) => {
+                let sges = self.sges.get(range.clone()).unwrap_or(&[]);
+                (sges, None, SendFlags::empty())
+            }
+            Data::Inline(range) => {
+                let data = self.inline.get(range.clone()).unwrap_or(&[]);
+                (&[][..], Some(data), SendFlags::INLINE)
+            }
+        };
+        let request = SendWr {
+            wr_id: wr.wr_id,
+            op: wr.op,
+            flags: wr.flags | inline,
+            sges,
+        };
+        if let Some(change) = wr.change.as_deref() {
+            return Ok(poster.push_with(&request, change.operands()?)?);
+        }
+        if let Some(to) = wr.dct {
+            // SAFETY: same contract.
+            let to = unsafe { post::target(to.ah, to.dctn, to.key, to.stream) }?;
+            poster.push_dynamic(&request, to, data)?;
+            return Ok(());
+        }
+        if let Some(Segments { header, mss }) = wr.tso.as_deref() {
+            let tso = Tso { header, mss: *mss };
+            return Ok(poster.push_tso(&request, tso, data)?);
+        }
+        match (wr.to, data) {
+            (Some(Remote { ah, qpn, qkey }), data) => {
+                // SAFETY: same contract.
+                let to = unsafe { post::datagram(ah, qpn, qkey) }?;
+                poster.push_datagram(&request, to, data)?;
+            }
+            (None, None) => poster.push(&request)?,
+            (None, Some(data)) => poster.push_inline(&request, data)?,
+        }
+        if let Some(srqn) = wr.srqn {
+            poster.aim(srqn);
+        }
+        Ok(())
+    }
+}
+
+/// Runs `f` on the batch of `qp`; a builder cannot report anything, so a dead QP is ignored.
+///
+/// # Safety
+/// `qp` must be a live extended QP whose batch the calling thread has locked by `wr_start`.
+pub(crate) unsafe fn with_batch(qp: *mut ibv_qp_ex, f: impl FnOnce(&QpState, &mut Staged)) {
+    ffi::void_verb(|| {
+        // SAFETY: same contract.
+        let state = unsafe { QpObject::borrow(qp) }?.inner();
+        // SAFETY: the lock is held by this thread, so nobody else has a reference.
+        f(state, unsafe { &mut *state.batch().staged.get() });
+        Ok(())
+    });
+}
+
+/// Begins a request with `wr_id` and `wr_flags` as they are in the C part now (WRX-02).
+///
+/// # Safety
+/// As for [`with_batch`].
+//= WRX-02
+pub(crate) unsafe fn begin(qp: *mut ibv_qp_ex, op: SendOp) {
+    // SAFETY: same contract; the program writes these members before it calls a builder.
+    let (wr_id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
+    let flags = SendFlags::from_bits_truncate(flags).difference(SendFlags::INLINE);
+    // SAFETY: same contract.
+    unsafe { with_batch(qp, |_, staged| staged.begin(wr_id, flags, op)) };
+}
+
+/// Begins a change of an indirect memory key, which `make` describes. The list is in the request, and has to be.
+///
+/// # Safety
+/// As for [`with_batch`].
+//= UMU-03
+pub(crate) unsafe fn begin_change(
+    qp: *mut ibv_qp_ex,
+    make: impl FnOnce() -> Result<KeyChange, Errno>,
+) {
+    // SAFETY: same contract.
+    let flags = unsafe { (*qp).wr_flags };
+    // SAFETY: same contract.
+    unsafe { begin(qp, SendOp::Fill) };
+    let made = if SendFlags::from_bits_truncate(flags).contains(SendFlags::INLINE) {
+        make()
+    } else {
+        Err(Errno::OPNOTSUPP)
+    };
+    // SAFETY: same contract.
+    unsafe {
+        with_batch(qp, |state, staged| match (made, staged.wrs.last_mut()) {
+            (Ok(_), _) if !state.extras().umr => staged.fail(Errno::INVAL),
+            (Ok(change), Some(wr)) => wr.change = Some(Box::new(change)),
+            (Ok(_), None) => staged.fail(Errno::INVAL),
+            (Err(error), _) => staged.fail(error),
+        });
+    }
+}
+
+/// Goes on with it.
+///
+/// # Safety
+/// As for [`with_batch`].
+//= UMU-07
+pub(crate) unsafe fn go_on_with_change(
+    qp: *mut ibv_qp_ex,
+    set: impl FnOnce(&mut KeyChange) -> Result<(), Errno>,
+) {
+    // SAFETY: same contract.
+    unsafe {
+        with_batch(qp, |_, staged| {
+            let change = staged
+                .wrs
+                .last_mut()
+                .and_then(|wr| wr.change.as_deref_mut());
+            let done = change.ok_or(Errno::INVAL).and_then(set);
+            if let Err(error) = done {
+                staged.fail(error);
+            }
+        });
+    }
+}
+
+/// The request that the batch has got last goes to this DC target.
+///
+/// # Safety
+/// As for [`with_batch`].
+pub(crate) unsafe fn set_dc_remote(qp: *mut ibv_qp_ex, to: DcRemote) {
+    // SAFETY: same contract.
+    unsafe { with_batch(qp, |_, staged| staged.of_last(|wr| wr.dct = Some(to))) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_error_stays() {
+        let mut staged = Staged::default();
+        staged.set_sges(&[]);
+        staged.fail(Errno::NODEV);
+        assert_eq!(staged.error, Some(Errno::INVAL));
+        staged.clear();
+        assert_eq!(staged.error, None);
+    }
+
+    #[test]
+    fn inline_data_of_one_request_is_bounded_and_that_of_the_next_starts_anew() {
+        let mut staged = Staged::default();
+        staged.begin(1, SendFlags::empty(), SendOp::Send { imm: None });
+        assert_eq!(staged.inline_room(0, 6, 8).map(|room| room.len()), Some(6));
+        assert!(staged.inline_room(0, 3, 8).is_none());
+        assert_eq!(staged.error, Some(Errno::INVAL));
+        staged.begin(2, SendFlags::empty(), SendOp::Send { imm: None });
+        assert_eq!(staged.inline_room(6, 8, 8).map(|room| room.len()), Some(8));
+    }
+}
