@@ -20,6 +20,7 @@ impl IdCore {
         private_data: [u8; Req::PRIVATE_LEN],
     ) -> Req {
         //= CM-FLD-09
+        //= XRC-15
         let is_xrc = matches!(self.qp_type, QpType::XrcSend | QpType::XrcRecv);
         // What an initiator has no responder for stays 0.
         let unless_xrc = |value: u8| if is_xrc { 0 } else { value };
