@@ -28,6 +28,13 @@ pub(crate) const LEAVE_NS: u64 = 20_000_000;
 /// Queue pairs that one turn wakes at most, where each wakes the next: others want their turn, too.
 pub(crate) const MAX_CHAIN: usize = 256;
 
+// The thread that waits for an event of the connection manager.
+
+/// How long it looks after the sockets itself.
+pub(crate) const ATTEND_NS: u64 = 2_000_000;
+/// Awakenings by packets that bring it no event, before it leaves them to the background thread.
+pub(crate) const ATTEND_VAIN: u32 = 4;
+
 // The background thread: whether it steps back for the application.
 
 /// How long the thread steps back at first; doubles each time that was right.

@@ -55,8 +55,8 @@ pub use rocade_transport::{
     AccessFlags, AddressVector, Bind, BindError, Block, Calc, CalcOp, CompleteTo, Completion,
     Counters, DciStreams, DctStatus, DropReason, ImmOrInv, Indirect, Layout, MASKED_SIZES,
     MAX_LOG_ERRORED, MAX_LOG_STREAMS, MAX_TSO, MAX_TSO_HEADER, MaskedOp, ModifyError, Operands,
-    PostError, QpAttr, QpAttrMask, QpCap, QpState, QpType, Remap, SendFlags, SendOp, SendWr, Sge,
-    SrqAttr, SrqError, Srqn, Tso, WcFlags, WcOpcode, WcStatus, Window, WindowKind, Words,
-    experimental_rule, transition_rule,
+    PostError, QpAttr, QpAttrMask, QpCap, QpState, QpType, Reduction, Remap, SendFlags, SendOp,
+    SendWr, Sge, SrqAttr, SrqError, Srqn, Tso, WcFlags, WcOpcode, WcStatus, Window, WindowKind,
+    Words, experimental_rule, transition_rule,
 };
 pub use rocade_wire::{Feth, Gid, Guid, Lkey, Mtu, Pkey, Psn, Qkey, Qpn, Rkey};

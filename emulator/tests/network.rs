@@ -4,6 +4,9 @@
 
 #![allow(clippy::unwrap_used, reason = "tests: a failure may panic")]
 
+mod common;
+#[path = "network/hosts.rs"]
+mod hosts;
 #[path = "common/sandbox.rs"]
 mod sandbox;
 

@@ -149,30 +149,66 @@ impl Calc {
         len: u32,
         (mem, who): (&M, Accessor),
     ) -> Result<[u8; 16], AccessError> {
-        let mut result: Option<(u64, u64)> = None;
+        let mut reduction = Reduction::new(self);
         for offset in (0..len).step_by(self.element_len()) {
             let mut element = [0; 16];
-            data.gather((mem, who), offset, &mut element[..self.element_len()])?;
+            let element = &mut element[..self.element_len()];
+            data.gather((mem, who), offset, element)?;
+            reduction.add(element);
+        }
+        Ok(reduction.result())
+    }
+}
+
+/// What is computed of elements that come one after another: those that a READ brings (XCC-01).
+#[derive(Clone, Copy, Debug)]
+pub struct Reduction {
+    calc: Calc,
+    /// Value and location so far.
+    so_far: Option<(u64, u64)>,
+}
+
+impl Reduction {
+    /// Of no elements yet.
+    #[must_use]
+    pub const fn new(calc: Calc) -> Self {
+        Self { calc, so_far: None }
+    }
+
+    /// Length of an element, and of the result, in bytes.
+    pub(crate) const fn element_len(&self) -> usize {
+        self.calc.element_len()
+    }
+
+    /// Takes in more of them; what is no whole element at the end does not count.
+    pub(crate) fn add(&mut self, elements: &[u8]) {
+        for bytes in elements.chunks_exact(self.calc.element_len()) {
+            let mut element = [0; 16];
+            element[..bytes.len()].copy_from_slice(bytes);
             let [value, location] = halves(element);
-            result = Some(match result {
+            self.so_far = Some(match self.so_far {
                 None => (value, location),
                 //= XCC-05
-                Some((best, at)) if self.op == CalcOp::MaxLoc => {
+                Some((best, at)) if self.calc.op == CalcOp::MaxLoc => {
                     if value > best {
                         (value, location)
                     } else {
                         (best, at)
                     }
                 }
-                Some((sum, at)) => (self.op.of(sum, value), at),
+                Some((sum, at)) => (self.calc.op.of(sum, value), at),
             });
         }
-        //= XCC-03
-        let (value, location) = result.unwrap_or_default();
+    }
+
+    /// The result, of which the first [`Calc::element_len`] bytes count.
+    //= XCC-03
+    pub(crate) fn result(&self) -> [u8; 16] {
+        let (value, location) = self.so_far.unwrap_or_default();
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&value.to_be_bytes());
         bytes[8..].copy_from_slice(&location.to_be_bytes());
-        Ok(bytes)
+        bytes
     }
 }
 

@@ -53,6 +53,7 @@ mod cx;
 mod dc;
 mod error;
 mod event;
+mod greeting;
 mod indirect;
 mod masked;
 mod memory;
@@ -79,7 +80,7 @@ mod wr;
 pub use attr::{AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType};
 pub use completion::{CompleteTo, Completion, ImmOrInv, WcFlags, WcOpcode, WcStatus};
 pub use counters::{Counters, DropReason};
-pub use cross::{Calc, CalcOp, Condition, Gate, Managed, Release, has_reached};
+pub use cross::{Calc, CalcOp, Condition, Gate, Managed, Reduction, Release, has_reached};
 pub use dc::{
     AnswerRoute, DciStreams, DctStatus, MAX_LOG_ERRORED, MAX_LOG_STREAMS, MAX_SESSIONS,
     SESSION_IDLE_NS, SESSION_MEMORY_NS,

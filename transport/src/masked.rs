@@ -157,19 +157,28 @@ pub(crate) fn get_words(log_size: u8, bytes: &[u8]) -> Words {
     words
 }
 
-/// The bytes of an operand as they are in memory here; returns their length.
+/// The bytes of an original value as the buffer gets them, each unit of 8 bytes (or the only one of 4) in the byte order of the
+/// host, or big-endian; returns their length.
+//= XAT-05
 //= XAT-25
-pub(crate) fn to_memory(words: &Words, log_size: u8, out: &mut [u8; 32]) -> usize {
+pub(crate) fn to_memory(
+    words: &Words,
+    log_size: u8,
+    big_endian: bool,
+    out: &mut [u8; 32],
+) -> usize {
     if log_size < 3 {
         #[expect(
             clippy::cast_possible_truncation,
             reason = "the value is in the lower half"
         )]
         let value = words[0] as u32;
+        let value = if big_endian { value.to_be() } else { value };
         out[..4].copy_from_slice(&value.to_ne_bytes());
         return 4;
     }
     for (word, place) in words.iter().zip(out.chunks_exact_mut(8)) {
+        let word = if big_endian { word.to_be() } else { *word };
         place.copy_from_slice(&word.to_ne_bytes());
     }
     1 << log_size

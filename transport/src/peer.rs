@@ -70,6 +70,18 @@ impl Framing {
         Opcode::new(self.base | operation.low_bits())
     }
 
+    /// The opcode of an operation that is not of the standard.
+    //= XAW-02
+    pub(crate) const fn own_opcode(self, operation: Operation) -> Option<Opcode> {
+        let is_dc = self.base == Service::Dc.base();
+        let service = if is_dc {
+            Service::Dc
+        } else {
+            Service::Manufacturer
+        };
+        Opcode::of(service, operation)
+    }
+
     /// Do its requests name a shared receive queue (XRC-03)?
     #[inline]
     pub(crate) const fn names_srq(self) -> bool {

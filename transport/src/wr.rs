@@ -7,7 +7,7 @@ use core::net::IpAddr;
 use bitflags::bitflags;
 use rocade_wire::{Feth, Lkey, Qkey, Qpn, Rkey};
 
-use crate::cross::{Calc, Condition, Release};
+use crate::cross::{Calc, Condition, Reduction, Release};
 use crate::indirect::Fill;
 use crate::masked::MaskedOp;
 use crate::memory::{AccessError, Accessor, Memory};
@@ -151,8 +151,9 @@ pub enum SendOp {
     Wait,
     /// Release work requests of another queue, as [`Operands::Enable`] says (XCE-04). Without data.
     Enable,
-    /// Masked atomic, as [`Operands::Masked`] says (XAT-10). The local buffer takes the original value. Only for peers that
-    /// are known to understand it ([`Qp::set_extended`](crate::Qp::set_extended)).
+    /// Masked atomic, as [`Operands::Masked`] says (XAT-10). The local buffer takes the original value. A peer that
+    /// is not known to understand it ([`Qp::set_extended`](crate::Qp::set_extended)) is asked first, and where it does not answer, the
+    /// request fails with `RETRY_EXC_ERR`.
     Masked {
         /// Remote address; a multiple of the size.
         va: u64,
@@ -175,6 +176,9 @@ pub enum Operands {
     Enable(Arc<dyn Release>),
     /// Of a SEND or WRITE that sends what is computed of its elements, whose length its data has to be a multiple of (XCC-01).
     Calc(Calc),
+    /// Of a READ whose buffers take, at their beginning, what is computed of the elements that it reads; the rest of them stays as it
+    /// is. Their length, which has to be a multiple of that of an element, says how many are read (XCC-01).
+    Reduce(Reduction),
     /// Of [`SendOp::Fill`].
     Fill(Fill),
     /// Of [`SendOp::Masked`].

@@ -159,6 +159,7 @@ const fn entry(opcode: u8) -> Entry {
     let candidate = match service {
         Service::Cnp if low == Operation::Cnp.low_bits() => Some(Operation::Cnp),
         Service::Manufacturer => Operation::own(opcode),
+        Service::Dc if low == Operation::DC_WIDE => Some(Operation::WideAtomicAcknowledge),
         Service::Cnp => None,
         _ => Operation::from_low_bits(low),
     };
@@ -206,7 +207,7 @@ impl Opcode {
     #[must_use]
     pub const fn of(service: Service, operation: Operation) -> Option<Self> {
         if operation.is_defined_in(service) {
-            Some(Self(service.base() | operation.low_bits()))
+            Some(Self(service.base() | operation.low_bits_in(service)))
         } else {
             None
         }

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::time::Instant;
 
-use rocade_transport::cm::CmRoute;
+use rocade_transport::cm::{Bond, CmRoute};
 use rocade_wire::Psn;
 use rocade_wire::mad::Mad;
 use socket2::Socket;
@@ -25,7 +25,7 @@ use crate::link::sys::SendOptions;
 use crate::link::{ForwardKey, LinkError, LocalAddr, ROCE_PORT, sys};
 use crate::steering::{Slot, steering_program};
 
-use super::farewell::Connections;
+use super::farewell::Farewells;
 use super::gsi::{self, Lapsed, Recipients, Waiting};
 use super::relay::Relay;
 
@@ -81,7 +81,9 @@ pub(super) struct Group {
     users: BTreeSet<Slot>,
     /// Slots whose process is gone, and XRC targets of which live on.
     orphaned: BTreeSet<Slot>,
-    connections: Connections,
+    /// Slots without a process whose sockets this broker has made or got back: it answers there as on its own.
+    vacant: BTreeSet<Slot>,
+    farewells: Farewells,
     /// Where farewells leave from; made with the first one.
     mourner: Option<Socket>,
 }
@@ -98,7 +100,8 @@ impl Group {
             relay: Relay::default(),
             users: BTreeSet::new(),
             orphaned: BTreeSet::new(),
-            connections: Connections::default(),
+            vacant: BTreeSet::new(),
+            farewells: Farewells::default(),
             mourner: None,
         }
     }
@@ -182,8 +185,10 @@ impl Group {
             };
             // Nobody reads it until its slot is leased.
             socket::shrink_receive_buffer(socket.as_fd());
+            let index = u8::try_from(self.members.len());
             self.members
                 .push(Member::new(socket.into()).map_err(failed)?);
+            self.vacant.extend(index.map(Slot::new));
         }
         Ok(())
     }
@@ -192,6 +197,7 @@ impl Group {
     /// be closed.
     pub(super) fn shrink(&mut self, len: usize) {
         self.members.truncate(len);
+        self.vacant.retain(|slot| slot.index() < len);
     }
 
     /// Opens the broker's own socket.
@@ -252,28 +258,25 @@ impl Group {
     }
 
     /// Reads what has come for the broker, which is for QP 1 of some process, and for others where it passes
-    /// packets on. Returns how many datagrams were for slot 0, or for nobody.
+    /// packets on; and what has come for slots without a process. Returns how many datagrams were for slot 0, or for nobody.
     pub(super) fn receive(
         &mut self,
         services: &Services<Slot>,
         lapsed: &mut Lapsed,
         now: Instant,
     ) -> usize {
-        let Some(first) = self.members.first() else {
-            return 0;
-        };
         let ports = Ports {
             members: &self.members,
             is_relay: matches!(self.steering, Steering::Relay),
             local: self.local,
         };
         let (users, local) = (&self.users, self.local);
-        let port_of = |slot| ports.is_relay.then(|| ports.relayed(slot)).flatten();
-        let connections = &mut self.connections;
-        let gsi = |source: SocketAddr, packet: &[u8]| {
+        let farewells = &mut self.farewells;
+        let mut gsi = |source: SocketAddr, packet: &[u8]| {
             let Some(message) = gsi::message_of(packet) else {
                 return Vec::new();
             };
+            farewells.hear(source.ip(), &message);
             let slots = match gsi::recipients(&message, local.ip(), services, users) {
                 Recipients::Slots(slots) => slots,
                 Recipients::NobodyListens(service) => {
@@ -283,15 +286,32 @@ impl Group {
                     users.first().copied().into_iter().collect()
                 }
             };
-            connections.observe(source.ip(), &message, slots.first().copied(), now);
             ports.of(slots)
         };
-        self.relay
-            .pass_on(first.fd.as_fd(), local, &self.key, port_of, gsi)
+        let mut received = 0;
+        let vacant = self.vacant.iter().copied();
+        for slot in [Slot::BROKER].into_iter().chain(vacant) {
+            let Some(member) = self.members.get(slot.index()) else {
+                continue;
+            };
+            let from = (member.fd.as_fd(), slot);
+            let passes = ports.is_relay && slot == Slot::BROKER;
+            let port_of = |slot| passes.then(|| ports.relayed(slot)).flatten();
+            received += self
+                .relay
+                .pass_on(from, local, &self.key, port_of, &mut gsi);
+        }
+        received
+    }
+
+    /// The sockets of slots without a process, where messages for QP 1 may come.
+    pub(super) fn vacant(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let slots = self.vacant.iter();
+        slots.filter_map(|slot| self.socket(slot.index()))
     }
 
     /// A request need not wait any more: to who listens, or to anybody, who refuses it.
-    pub(super) fn deliver(&mut self, services: &Services<Slot>, waiting: &Waiting, now: Instant) {
+    pub(super) fn deliver(&mut self, services: &Services<Slot>, waiting: &Waiting) {
         let ports = Ports {
             members: &self.members,
             is_relay: matches!(self.steering, Steering::Relay),
@@ -299,28 +319,29 @@ impl Group {
         };
         let listener = services.listener(waiting.service, self.local.ip());
         let to = ports.of(listener.or_else(|| self.users.first().copied()));
-        if let Some(message) = gsi::message_of(&waiting.packet) {
-            let peer = waiting.source.ip();
-            self.connections.observe(peer, &message, listener, now);
-        }
         self.relay
             .deliver(self.local, &self.key, waiting.source, &waiting.packet, &to);
     }
 
-    /// A process is gone: its peers are told.
-    pub(super) fn mourn(&mut self, slot: Slot, now: Instant) {
-        self.connections.died(slot, now);
+    /// A process is gone that had these bonds, here or at other addresses: its peers are told.
+    pub(super) fn mourn(&mut self, bonds: &[Bond], now: Instant) {
+        for bond in bonds
+            .iter()
+            .filter(|bond| bond.route.local == self.local.ip())
+        {
+            self.farewells.add(*bond, now);
+        }
         self.say_farewells(now);
     }
 
     /// When there is something to say to peers of who is gone.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.connections.deadline()
+        self.farewells.deadline()
     }
 
     /// Tells peers of who is gone, as often as is due; all of them where nobody is left at this address.
     pub(super) fn say_farewells(&mut self, now: Instant) {
-        let messages = self.connections.say(now, self.users.is_empty());
+        let messages = self.farewells.say(now, self.users.is_empty());
         for (peer, tid, message) in messages {
             tracing::info!(local = %self.local, %peer, %message, "farewell");
             if let Err(error) = self.say(peer, Mad::new(tid, message)) {
@@ -357,6 +378,7 @@ impl Group {
         if !self.users.insert(slot) {
             return;
         }
+        self.vacant.remove(&slot);
         let Some(fd) = self.socket(slot.index()) else {
             return;
         };
@@ -370,12 +392,13 @@ impl Group {
     /// Notes that a client of an earlier broker uses the address.
     pub(super) fn resume(&mut self, slot: Slot) {
         self.users.insert(slot);
+        self.vacant.remove(&slot);
     }
 
     /// Notes that the process of a slot is gone, but not all its QPs: the broker receives for them.
     pub(super) fn orphan(&mut self, slot: Slot, now: Instant) {
         if self.users.remove(&slot) {
-            self.mourn(slot, now);
+            self.say_farewells(now);
             self.orphaned.insert(slot);
         }
     }
@@ -418,14 +441,15 @@ impl Group {
         if !self.users.remove(&slot) {
             return;
         }
-        self.mourn(slot, now);
+        self.say_farewells(now);
         self.empty(slot);
     }
 
-    fn empty(&self, slot: Slot) {
+    /// What is in the socket is read as what comes later: a request that the process has not got to is anybody's.
+    fn empty(&mut self, slot: Slot) {
+        self.vacant.insert(slot);
         if let Some(fd) = self.socket(slot.index()) {
             socket::shrink_receive_buffer(fd);
-            socket::drain(fd);
         }
     }
 }
@@ -527,6 +551,24 @@ mod tests {
         for index in 0..4 {
             assert_eq!(socket::drain(group.socket(index).unwrap()), 1, "{index}");
         }
+        // Messages to QP 1: a REQ, and those to who has named a connection.
+        for (attribute, id_at, slot) in [(0x10, 48, 0), (0x13, 48, 2), (0x16, 48, 3), (0x18, 44, 1)]
+        {
+            let mut message = [0; 280];
+            (message[0], message[7]) = (0x64, 1);
+            (message[21], message[37]) = (7, attribute);
+            message[id_at] = if slot == 0 { 3 } else { slot };
+            let to = local(1).with_port(ROCE_PORT);
+            sender.send_to(&message, to).unwrap();
+            for index in 0..4 {
+                let arrived = socket::drain(group.socket(index).unwrap());
+                assert_eq!(
+                    arrived,
+                    usize::from(index == usize::from(slot)),
+                    "{attribute:#x}"
+                );
+            }
+        }
     }
 
     #[test]
@@ -545,6 +587,9 @@ mod tests {
         assert_eq!(socket::drain(group.socket(1).unwrap()), 1);
         sender.send_to(&datagram(1), to).unwrap();
         group.release(slot, Instant::now());
+        assert_eq!(group.vacant().count(), 1);
+        let mut lapsed = Lapsed::default();
+        group.receive(&Services::default(), &mut lapsed, Instant::now());
         assert_eq!(socket::drain(group.socket(1).unwrap()), 0);
         assert!(group.users().is_empty());
     }

@@ -68,7 +68,7 @@ pub(crate) use link::BrokerLink;
 pub(crate) use protocol::{DomainKey, TargetNews};
 pub use protocol::{ProtocolError, RefusalCode};
 pub use server::serve;
-pub(crate) use will::{Bequest, Creditor, Debt, HitTally, Will};
+pub(crate) use will::{Bequest, Creditor, Debt, HitTally, Ledger, Will};
 
 /// Variable: the directory of the broker's socket, locks and log.
 const RUNTIME_DIR_VARIABLE: &str = "ROCADE_RUNTIME_DIR";

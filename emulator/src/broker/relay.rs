@@ -22,16 +22,16 @@ pub(super) struct Relay {
 }
 
 impl Relay {
-    /// Passes on what is in the socket, each packet wrapped as between processes
+    /// Passes on what is in the socket of a slot, each packet wrapped as between processes
     /// (`link/forward.rs`) to the port that its slot has: `port_of` where the broker has to steer, and
     /// `gsi` for those to QP 1, which tells whose they are. Returns how many were for slot 0 or for nobody.
     pub(super) fn pass_on(
         &mut self,
-        from: BorrowedFd<'_>,
+        (from, slot): (BorrowedFd<'_>, Slot),
         local: LocalAddr,
         key: &ForwardKey,
         port_of: impl Fn(Slot) -> Option<u16>,
-        mut gsi: impl FnMut(SocketAddr, &[u8]) -> Vec<(Slot, u16)>,
+        gsi: &mut impl FnMut(SocketAddr, &[u8]) -> Vec<(Slot, u16)>,
     ) -> usize {
         self.buffer.resize(BUFFER_LEN, 0);
         let mut left = 0;
@@ -43,7 +43,7 @@ impl Relay {
             let data = &self.buffer[..received.len];
             for segment in Segments::new(data, segment_len) {
                 // A process that got it by mistake may have sent it back.
-                let (source, packet) = match forward::unwrap(key, Slot::BROKER, segment) {
+                let (source, packet) = match forward::unwrap(key, slot, segment) {
                     Some((source, packet, _)) => (source, packet),
                     None => (received.source, segment),
                 };

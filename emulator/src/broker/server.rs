@@ -1,13 +1,14 @@
 //! The broker's main loop: one thread, one poll, no request takes long.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use super::group::Group;
 use super::gsi::Lapsed;
 use super::paths::Paths;
 use super::slots::SlotTable;
+use super::will::read_bonds;
 use super::{BrokerConfig, BrokerError, sys};
 use crate::cm::services::Services;
 use crate::link::LocalAddr;
@@ -71,6 +72,8 @@ struct Server {
     faults: FaultTable,
     /// Services without a listener, and who waits for one.
     lapsed: Lapsed,
+    /// Wills of processes that have lost their connection, but live perhaps.
+    wills: BTreeMap<Slot, OwnedFd>,
     /// XRC domains that processes share.
     domains: xrc::Domains,
     /// Others who have addresses that clients have asked for.
@@ -112,6 +115,7 @@ impl Server {
             services: Services::default(),
             faults: FaultTable::new(),
             lapsed: Lapsed::default(),
+            wills: BTreeMap::new(),
             domains: xrc::Domains::default(),
             rivals: BTreeMap::new(),
             started: now,
@@ -180,6 +184,7 @@ impl Server {
             fds.extend(group.socket(0).map(readable));
             fds.push(readable(group.claim().fd()));
             fds.extend(group.orphaned().map(readable));
+            fds.extend(group.vacant().map(readable));
         }
         let first_client = fds.len();
         fds.extend(self.clients.iter().map(Client::poll));
@@ -209,8 +214,10 @@ impl Server {
         }
         for (index, entry) in processes.into_iter().zip(&fds[first_process..]) {
             if entry.revents != 0 {
-                self.clients[index].carry_out_will();
-                self.mourn(index);
+                // Though a child of it may keep its connection.
+                if let Some(will) = self.clients[index].carry_out_will() {
+                    self.mourn(&will);
+                }
             }
         }
         // The second one is found by those only who do not find the first.
@@ -238,13 +245,11 @@ impl Server {
         }
     }
 
-    /// The process of a client has ended, though a child of it may keep its connection.
-    fn mourn(&mut self, index: usize) {
-        let now = Instant::now();
-        if let Some(slot) = self.clients[index].slot {
-            for group in self.groups.values_mut() {
-                group.mourn(slot, now);
-            }
+    /// A process has ended: its peers are told.
+    fn mourn(&mut self, will: &OwnedFd) {
+        let (bonds, now) = (read_bonds(will), Instant::now());
+        for group in self.groups.values_mut() {
+            group.mourn(&bonds, now);
         }
     }
 
@@ -268,7 +273,7 @@ impl Server {
         self.check_deadlines();
         for waiting in self.lapsed.ready(&self.services, now) {
             if let Some(group) = self.groups.get_mut(&waiting.local) {
-                group.deliver(&self.services, &waiting, now);
+                group.deliver(&self.services, &waiting);
             }
         }
         for group in self.groups.values_mut() {

@@ -91,6 +91,12 @@ fn limit_of(pid: u32, resource: Resource) -> io::Result<libc::rlimit> {
     Ok(unsafe { limit.assume_init() })
 }
 
+/// May this process make a file of this length? It would be killed if it tried to make a longer one.
+pub(crate) fn allows_files_of(len: usize) -> bool {
+    let limit = limit_of(0, libc::RLIMIT_FSIZE);
+    limit.is_ok_and(|limit| libc::rlim_t::try_from(len).is_ok_and(|len| len <= limit.rlim_cur))
+}
+
 /// Has a file that becomes too long be an error of the call, not the end of this process.
 pub(crate) fn survive_file_size_limit() {
     // SAFETY: sets a valid disposition for a valid signal.

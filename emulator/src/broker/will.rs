@@ -10,6 +10,7 @@
 //! no moment at which a death leaves half of something. The others say where it goes, and change
 //! only while nothing is owed.
 
+mod ledger;
 mod report;
 
 use std::io;
@@ -21,8 +22,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use rocade_wire::{Msn, Pkey, Psn, Qpn};
 
+use super::sys;
 use super::words::{self, Shared};
 use crate::link::LocalAddr;
+pub(crate) use ledger::{Ledger, read as read_bonds};
 pub(crate) use report::{HitTally, Report, read as read_report};
 
 /// Words of an entry: a cache line.
@@ -33,6 +36,8 @@ const ENTRIES: usize = 64;
 const LEN: usize = ENTRIES * WORDS * size_of::<u64>();
 /// Behind it, what the process counts (`report.rs`).
 const REPORT_AT: usize = LEN;
+/// Behind that, its connections (`ledger.rs`), in pages of their own.
+const LEDGER_AT: usize = (REPORT_AT + report::LEN).next_multiple_of(4096);
 
 /// Where an acknowledgement goes, and what it says besides PSN and MSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,8 +87,14 @@ impl Will {
     /// # Errors
     /// Those of memfd_create(2), ftruncate(2) and mmap(2).
     pub(crate) fn new() -> io::Result<Self> {
+        let whole = LEDGER_AT + ledger::LEN;
+        let len = if sys::allows_files_of(whole) {
+            whole
+        } else {
+            LEDGER_AT
+        };
         Ok(Self {
-            shared: Shared::new(c"rocade-will", LEN + report::LEN)?,
+            shared: Shared::new(c"rocade-will", len)?,
             used: Mutex::new(0),
             deposited: AtomicBool::new(false),
         })

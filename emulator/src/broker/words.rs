@@ -100,12 +100,18 @@ impl Drop for Shared {
 
 /// Reads a file from its beginning, and returns how much there was. It may be any file, of anybody.
 pub(super) fn read(file: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<usize> {
+    read_at(file, bytes, 0)
+}
+
+/// The same from some place on.
+pub(super) fn read_at(file: BorrowedFd<'_>, bytes: &mut [u8], at: usize) -> io::Result<usize> {
     // What is no regular file could block, or never end.
     let file = File::from(file.try_clone_to_owned()?);
     if !file.metadata()?.is_file() {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    file.read_at(bytes, 0)
+    let at = u64::try_from(at).map_err(|_| io::ErrorKind::InvalidInput)?;
+    file.read_at(bytes, at)
 }
 
 fn check(result: c_int) -> io::Result<c_int> {

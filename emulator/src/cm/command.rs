@@ -1,14 +1,14 @@
 //! What programs do with their connections.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rocade_transport::cm::{CmError, CmRoute, private_data, refusal};
 use rocade_transport::{QpAttr, QpAttrMask, QpState, QpType, Time};
 use rocade_wire::mad::{
     CommId, Ece, IpCmHeader, RejReason, Rep, Req, ServiceId, SidrRep, SidrReq, SidrStatus,
 };
-use rocade_wire::{Pkey, Qkey, Qpn};
+use rocade_wire::{Gid, Pkey, Qkey, Qpn};
 
 use super::CmAddresses;
 use super::address::{CmAddr, PathHint};
@@ -111,6 +111,16 @@ impl CmId {
             })
         });
         addresses.unwrap_or_default()
+    }
+
+    /// Is this a GID of the device that its address is of?
+    #[must_use]
+    pub fn has_gid(&self, gid: Gid) -> bool {
+        let is_own = self.with_id(|id| {
+            let hca = id.hca.as_ref();
+            Ok(hca.is_some_and(|hca| hca.has_address(gid.to_ip())))
+        });
+        is_own.unwrap_or(false)
     }
 
     /// The way to the peer.
@@ -742,7 +752,9 @@ fn in_use(conflict: Conflict) -> VerbsError {
 
 /// A port for an active side, which nobody has to find.
 fn ephemeral_port() -> u16 {
-    let (first, last) = port_range();
+    /// As it was when the process asked first: reading it takes longer than all the rest of this.
+    static RANGE: OnceLock<(u16, u16)> = OnceLock::new();
+    let (first, last) = *RANGE.get_or_init(port_range);
     let offset = random::below(usize::from(last - first) + 1);
     first + u16::try_from(offset).unwrap_or(0)
 }

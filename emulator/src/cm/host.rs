@@ -15,6 +15,7 @@ use rocade_wire::{Guid, Psn};
 use super::event::{ByKey, CmEventKind, CmParam, Waiting};
 use super::id::{IdCore, IdKey, IdState};
 use super::services::{Binding, Services};
+use crate::broker::{Ledger, Will};
 use crate::engine::EngineInner;
 use crate::error::VerbsError;
 use crate::random;
@@ -49,12 +50,14 @@ pub(crate) struct CmCore {
     pub(super) by_conn: BTreeMap<CommId, IdKey>,
     /// Ports of this process; of the host as well where there is no broker.
     pub(super) services: Services<IdKey>,
+    /// What the broker knows of the connections, where there is one.
+    ledger: Option<Ledger>,
     next_key: u64,
     psn: Psn,
 }
 
 impl CmCore {
-    fn new(guid: Guid, slot: Slot) -> Self {
+    fn new(guid: Guid, slot: Slot, will: Option<Arc<Will>>) -> Self {
         let config = CmConfig {
             guid,
             prefix: slot.get(),
@@ -65,6 +68,7 @@ impl CmCore {
             ids: BTreeMap::new(),
             by_conn: BTreeMap::new(),
             services: Services::default(),
+            ledger: will.and_then(Ledger::new),
             next_key: 1,
             psn: Psn::new(0),
         }
@@ -207,7 +211,7 @@ impl EngineInner {
     ) -> Result<R, VerbsError> {
         let slot = self.attached_slot()?;
         let mut core = self.cm().lock();
-        let core = core.get_or_insert_with(|| CmCore::new(self.node_guid(), slot));
+        let core = core.get_or_insert_with(|| CmCore::new(self.node_guid(), slot, self.will()));
         let now = self.now();
         let result = f(core, now);
         self.follow_up(core, now);
@@ -230,7 +234,7 @@ impl EngineInner {
         let Some(slot) = self.slot() else { return };
         let host = self.cm();
         let mut core = host.lock();
-        let core = core.get_or_insert_with(|| CmCore::new(self.node_guid(), slot));
+        let core = core.get_or_insert_with(|| CmCore::new(self.node_guid(), slot, self.will()));
         host.has_arrived.store(false, Ordering::Release);
         let arrived = std::mem::take(&mut *host.arrived.lock());
         for Arrived { route, mad } in arrived {
@@ -261,6 +265,12 @@ impl EngineInner {
     fn follow_up(&self, core: &mut CmCore, now: Time) {
         while let Some(event) = core.cm.poll_event() {
             core.react(self, now, event);
+        }
+        // Before the peer learns of it.
+        while let Some((id, bond)) = core.cm.poll_bond() {
+            if let Some(ledger) = &mut core.ledger {
+                ledger.write(id, bond);
+            }
         }
         while let Some(transmit) = core.cm.poll_transmit() {
             let psn = core.psn;

@@ -8,6 +8,7 @@ use rocade_transport::Time;
 use rocade_wire::{Guid, Packet};
 
 use super::EngineInner;
+use crate::broker::Will;
 use crate::cells::Uplink;
 use crate::cm::CmHost;
 use crate::cm::gsi::mad_of;
@@ -51,6 +52,11 @@ impl EngineInner {
         attachment.as_ref().map(|a| a.qp_numbers.slot())
     }
 
+    /// What outlives this process, where there is a broker.
+    pub(crate) fn will(&self) -> Option<Arc<Will>> {
+        self.will.get().cloned()
+    }
+
     /// Has the background thread wake up by then.
     pub(crate) fn call_background_before(&self, at: Time) {
         self.agenda.call_before(at);
@@ -65,7 +71,9 @@ impl EngineInner {
         segment: &[u8],
         forwarded: bool,
     ) -> bool {
-        if uplink.link.slot().is_some() && !forwarded {
+        // Others come to the broker first.
+        let is_ours = |own| Slot::of_datagram(segment) == Some(own);
+        if !forwarded && !uplink.link.slot().is_none_or(is_ours) {
             return false;
         }
         let packet = Packet::parse(segment).ok();

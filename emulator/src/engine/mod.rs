@@ -12,6 +12,7 @@ mod duty;
 mod frames;
 mod gsi;
 mod handover;
+mod inline;
 mod overrun;
 mod owed;
 mod pending;

@@ -6,7 +6,7 @@ use std::iter;
 use std::sync::atomic::Ordering;
 
 use rocade_transport::{
-    AccessError, AckTiming, AddressVector, Cause, Qp, RouteTag, Source, Time, TxBuffer,
+    AccessError, AckTiming, AddressVector, Cause, Qp, QpType, RouteTag, Source, Time, TxBuffer,
 };
 use rocade_wire::Gid;
 
@@ -141,7 +141,10 @@ impl EngineInner {
         if core.qp.take_moved() {
             core.tx.migrate();
         }
-        if !core.tx.leads_anywhere() {
+        // Before it is told of a target, an initiator may have to do what concerns this side alone.
+        let leads_anywhere =
+            core.tx.leads_anywhere() || core.qp.config().qp_type == QpType::DcInitiator;
+        if !leads_anywhere {
             if let Some(raw) = inner.raw() {
                 self.send_frames(inner, core, raw, mem, driver);
             }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use rocade_transport::{
-    Calc, Managed, Operands, PostError, QpType, SendFlags, SendOp, SendWr, Sge,
+    Calc, Managed, Operands, PostError, QpType, Reduction, SendFlags, SendOp, SendWr, Sge,
 };
 
 use super::cq::Cq;
-use super::poster::SendPoster;
+use super::poster::{SendPoster, ToDct};
 use super::qp::Qp;
 use crate::cells::{CrossPart, ManagedQueue, Releasing, Waiting};
 use crate::error::VerbsError;
@@ -52,25 +52,26 @@ impl Qp {
     /// It takes part in cross-channel operations; to be said once, before anything is posted.
     ///
     /// # Errors
-    /// [`VerbsError::InvalidArgument`] where its queues cannot: UC and UD do not, nobody releases receives that are shared
-    /// (XDEC-09), or it was said before; [`VerbsError::NotSupported`] for a managed DC initiator.
+    /// [`VerbsError::InvalidArgument`] where its queues cannot: those of UD do not, nor an initiator that has streams; nobody releases
+    /// receives that are shared (XDEC-09); or it was said before.
     //= XCH-02
     pub fn take_part(&self, how: CrossChannel) -> Result<(), VerbsError> {
         let inner = self.inner();
-        let (qp_type, shares) = {
-            let core = inner.lock();
-            (core.qp.config().qp_type, inner.has_srq())
+        let shares = inner.has_srq();
+        let (qp_type, has_streams) = {
+            let qp = &inner.lock().qp;
+            (qp.config().qp_type, qp.has_streams())
         };
         match qp_type {
-            QpType::Rc | QpType::XrcSend => {}
-            QpType::DcInitiator if how.managed_send => {
-                return Err(VerbsError::NotSupported("a managed DC initiator"));
+            QpType::DcInitiator if has_streams => {
+                return Err(VerbsError::InvalidArgument("streams have no common order"));
             }
-            QpType::DcInitiator => {}
+            QpType::Rc | QpType::Uc | QpType::XrcSend | QpType::DcInitiator => {}
             _ => return Err(VerbsError::InvalidArgument("qp_type")),
         }
         //= XDEC-09
-        if how.managed_recv && (shares || qp_type != QpType::Rc) {
+        let has_receives = matches!(qp_type, QpType::Rc | QpType::Uc);
+        if how.managed_recv && (shares || !has_receives) {
             return Err(VerbsError::InvalidArgument(
                 "a managed receive queue that is shared",
             ));
@@ -185,33 +186,38 @@ impl SendPoster<'_> {
     }
 
     /// Queues a SEND or WRITE of what is computed of the elements that `wr` names (`IBV_EXP_SEND_WITH_CALC`); `data` is
-    /// their copy where they are copied now.
+    /// their copy where they are copied now. Or a READ of as many elements as its buffers have room for, which writes what is
+    /// computed of them to their beginning. A DC initiator sends it `to` a target.
     ///
     /// # Errors
-    /// As [`SendPoster::push`]; [`VerbsError::InvalidArgument`] unless the queue pair is a master, the operation is SEND or
+    /// As [`SendPoster::push`]; [`VerbsError::InvalidArgument`] unless the queue pair is a master, the operation is SEND, READ or
     /// WRITE without immediate data, and the elements are whole.
     //= XCC-01
     pub fn push_calc(
         &mut self,
         wr: &SendWr<'_>,
+        to: Option<ToDct<'_>>,
         calc: Calc,
         data: Option<&[u8]>,
     ) -> Result<(), VerbsError> {
         self.check_master()?;
-        if !matches!(wr.op, SendOp::Send { .. } | SendOp::Write { imm: None, .. }) {
-            return Err(VerbsError::Post(PostError::UnsupportedOpcode));
-        }
+        let operands = match wr.op {
+            SendOp::Send { .. } | SendOp::Write { imm: None, .. } => Operands::Calc(calc),
+            SendOp::Read { .. } => Operands::Reduce(Reduction::new(calc)),
+            _ => return Err(VerbsError::Post(PostError::UnsupportedOpcode)),
+        };
         let len = |sge: &Sge| u64::from(sge.len);
         let total = data.map_or_else(|| wr.sges.iter().map(len).sum(), |data| data.len() as u64);
         //= XCC-04
         if total == 0 || !total.is_multiple_of(calc.element_len() as u64) {
             return Err(VerbsError::InvalidArgument("elements that are not whole"));
         }
-        match data {
-            Some(data) => self.push_inline(wr, data)?,
-            None => self.push(wr)?,
+        match (to, data) {
+            (Some(to), data) => self.push_dynamic(wr, to, data)?,
+            (None, Some(data)) => self.push_inline(wr, data)?,
+            (None, None) => self.push(wr)?,
         }
-        self.equip(Operands::Calc(calc));
+        self.equip(operands);
         Ok(())
     }
 

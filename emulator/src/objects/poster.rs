@@ -208,6 +208,22 @@ impl<'a> SendPoster<'a> {
         Ok(())
     }
 
+    /// Likewise, one whose operation has operands besides.
+    ///
+    /// # Errors
+    /// As [`SendPoster::push_datagram`].
+    //= XDEC-16
+    pub fn push_dynamic_with(
+        &mut self,
+        wr: &SendWr<'_>,
+        to: ToDct<'_>,
+        operands: Operands,
+    ) -> Result<(), VerbsError> {
+        self.push_dynamic(wr, to, None)?;
+        self.equip(operands);
+        Ok(())
+    }
+
     #[inline]
     fn post(&mut self, wr: &SendWr<'_>, data: Option<&[u8]>) -> Result<(), PostError> {
         let posted = self.core.qp.post_send(self.now, wr, data);

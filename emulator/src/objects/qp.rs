@@ -377,6 +377,14 @@ impl Qp {
         Ok(())
     }
 
+    /// Original values that atomics bring are big-endian in memory, unit by unit, instead of in the host's byte order; to be said
+    /// before anything is posted.
+    //= XAT-05
+    #[doc(alias = "IBV_EXP_QP_CREATE_ATOMIC_BE_REPLY")]
+    pub fn set_big_endian_results(&self) {
+        self.inner().lock().qp.set_big_endian_results(true);
+    }
+
     /// Notes how fast the QP shall send, in kbit/s; 0 is as fast as it can. Its answers are
     /// not slowed down, and only RC is.
     ///
@@ -698,7 +706,7 @@ impl QpOwner {
 }
 
 /// Is it an address of this host, in this network namespace? Then the port of RoCEv2 there is ours, and whoever answers
-/// is Rocade. A kernel's RoCE, which does not take packets well that are not of the standard, cannot be there as well.
+/// is Rocade: nobody has to be asked. A kernel's RoCE, which does not take packets well that are not of the standard, cannot be there as well.
 //= XAW-08
 fn is_of_this_host(address: IpAddr) -> bool {
     UdpSocket::bind((address, 0)).is_ok()

@@ -2,7 +2,7 @@
 //!
 //! Several processes share one IP address and UDP port 4791. Each holds one socket of a
 //! `SO_REUSEPORT` group, and a classic BPF program on the group ([`steering_program`]) picks the
-//! socket by the slot bits of the destination QP number. A QP number is therefore made of
+//! socket by the slot bits of the destination QP number, and those of the communication ID in messages to QP 1. A QP number is therefore made of
 //! 8 bits of slot and 16 bits that are unique inside the process ([`QpnAllocator`]).
 
 use core::fmt;
@@ -10,6 +10,7 @@ use core::fmt;
 use rocade_wire::Qpn;
 
 mod cbpf;
+mod gsi;
 mod qpn_alloc;
 
 pub use cbpf::{DEST_QP_SLOT_OFFSET, Insn, Program, steering_program};
@@ -63,6 +64,29 @@ impl Slot {
     pub fn of_packet(packet: &[u8]) -> Option<Self> {
         let at = usize::try_from(DEST_QP_SLOT_OFFSET).ok()?;
         packet.get(at).copied().map(Self)
+    }
+
+    /// The slot to which the kernel brings a datagram: that of a packet, or for messages to QP 1 that name a connection, of
+    /// who has named it so. Slot 0 where that cannot be told.
+    #[must_use]
+    pub fn of_datagram(payload: &[u8]) -> Option<Self> {
+        let byte = |at: u32| payload.get(usize::try_from(at).ok()?).copied();
+        let half = |at| Some(u32::from(byte(at)?) << 8 | u32::from(byte(at + 1)?));
+        let slot = byte(DEST_QP_SLOT_OFFSET)?;
+        if slot != 0 {
+            return Some(Self(slot));
+        }
+        let is_cm = half(DEST_QP_SLOT_OFFSET + 1)? == 1
+            && u32::from(byte(0)?) == gsi::OPCODE
+            && u32::from(byte(gsi::CLASS_AT)?) == gsi::CLASS_CM;
+        if !is_cm {
+            return Some(Self::BROKER);
+        }
+        match half(gsi::ATTRIBUTE_AT)? {
+            gsi::SIDR_REP => byte(gsi::FIRST_ID_AT).map(Self),
+            gsi::MRA..=gsi::DREP | gsi::LAP | gsi::APR => byte(gsi::SECOND_ID_AT).map(Self),
+            _ => Some(Self::BROKER),
+        }
     }
 
     /// The QP number with these low 16 bits in this slot.

@@ -2,7 +2,7 @@
  * Looks at every byte that WRITE, READ and atomics move, which perftest does not; through memory windows too, whose keys
  * either side makes invalid.
  *
- *	rdma-data requests|responds DEVICE GID_INDEX PORT [HOST]
+ *	rdma-data requests|requests-part|responds DEVICE GID_INDEX PORT [HOST]
  *
  * With HOST it connects to the other side by TCP, else it waits for it. The requester asks the responder over TCP to
  * fill its buffer or to look at it, and posts the RDMA operations in between.
@@ -318,6 +318,17 @@ static void request(void)
 	ask((struct order){ .what = END });
 }
 
+/* The first 16 KiB alone: all that a key of rdma-matrix opens. */
+static void request_part(void)
+{
+	static const uint32_t lengths[] = { 1, 15, 16, 17, 1024, 4097 };
+	for (uint32_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+		for (uint32_t j = 0; j < 2; j++)
+			write_and_read(2 * i + j, 5 * j, lengths[i]);
+	atomics();
+	ask((struct order){ .what = END });
+}
+
 static void post_local(struct ibv_send_wr wr)
 {
 	struct ibv_send_wr *bad;
@@ -408,7 +419,7 @@ static void respond(void)
 int main(int argc, char **argv)
 {
 	if (argc < 5) {
-		fprintf(stderr, "usage: %s requests|responds DEVICE GID_INDEX PORT [HOST]\n", argv[0]);
+		fprintf(stderr, "usage: %s requests|requests-part|responds DEVICE GID_INDEX PORT [HOST]\n", argv[0]);
 		return 2;
 	}
 	open_device(argv[2]);
@@ -416,6 +427,8 @@ int main(int argc, char **argv)
 	connect_qp(atoi(argv[3]));
 	if (!strcmp(argv[1], "requests"))
 		request();
+	else if (!strcmp(argv[1], "requests-part"))
+		request_part();
 	else
 		respond();
 	printf("verified %lu operations, %lu bytes\n", operations, bytes);

@@ -245,6 +245,16 @@ fn a_listener_that_is_killed_leaves_its_port() {
 fn a_broker_that_is_killed_is_no_loss() {
     let rig = or_skip!(Rig::loopback(RDMACM));
     let mut server = serve(&rig, "rping -s -P -a 127.0.0.1", 7174);
+    replace_broker(&rig, &mut server);
+    let output = start(&rig, "rping -c -a 127.0.0.1 -C 5 -v")
+        .finish(LIMIT)
+        .expect_success();
+    assert!(output.contains("rdma-ping-4: "), "{output}");
+    server.kill();
+}
+
+/// Kills the broker of a server that listens at port 7174, and waits for the next one.
+fn replace_broker(rig: &Rig, server: &mut Process) {
     let status = rig.rocade(&["broker", "status"]).output;
     let pid = status
         .split("pid ")
@@ -253,14 +263,32 @@ fn a_broker_that_is_killed_is_no_loss() {
     let pid = pid.unwrap_or_else(|| panic!("{status}")).to_owned();
     let killed = rig.start_plain("kill", &["kill", "-KILL", &pid]);
     killed.finish(LIMIT).expect_success();
-    rig.wait_service(&mut server, TCP, 7174, START);
+    rig.wait_service(server, TCP, 7174, START);
     let status = rig.rocade(&["broker", "status"]).output;
     assert!(!status.contains(&format!("pid {pid},")), "{status}");
-    let output = start(&rig, "rping -c -a 127.0.0.1 -C 5 -v")
-        .finish(LIMIT)
-        .expect_success();
-    assert!(output.contains("rdma-ping-4: "), "{output}");
-    server.kill();
+}
+
+/// A peer is told at once when a process is killed, by a broker that was not there when they connected, too. It would notice by
+/// its retries, but as a broken queue pair.
+#[test]
+fn the_next_broker_knows_the_connections() {
+    for link in LINKS {
+        let rig = or_skip!(Rig::loopback(RDMACM)).with_link(link);
+        // It ends when its client has gone, and says how.
+        let mut server = serve(&rig, "rping -s -a 127.0.0.1", 7174);
+        let mut client = start(&rig, "env ROCADE_LOG=info rping -c -a 127.0.0.1 -d");
+        client.wait_until("a round", START, |client| {
+            client.output().contains("recv completion").then_some(())
+        });
+        replace_broker(&rig, &mut server);
+        client.wait_until("its return to a broker", START, |client| {
+            let output = client.output();
+            output.contains("resumed with a new broker").then_some(())
+        });
+        client.kill();
+        let output = server.finish(LIMIT).output;
+        assert!(output.contains("DISCONNECT EVENT"), "{output}");
+    }
 }
 
 /// qperf's queue pairs know each other by address with `-cm1` only.

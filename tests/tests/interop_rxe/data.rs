@@ -33,6 +33,20 @@ fn program(dir: &Path) -> Result<PathBuf, Reason> {
     Ok(program)
 }
 
+/// Compiles the program that knows of indirect keys, which only our library has.
+fn matrix_program(rig: &Rig) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let program = rig.dir().join("rdma-matrix");
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-O2", "-Wall", "-Wextra", "-Werror", "-I"]);
+    gcc.arg(root.join("../verbs-api/include")).arg("-o");
+    gcc.arg(&program)
+        .arg(root.join("interop/data/rdma-matrix.c"));
+    gcc.arg(rig.rocade_path().with_file_name("libibverbs.so"));
+    assert!(gcc.status().is_ok_and(|status| status.success()), "gcc");
+    program
+}
+
 /// The program on both sides, ready to be started.
 struct Pair<'a> {
     rig: &'a Rig,
@@ -57,6 +71,15 @@ impl Pair<'_> {
         words.extend(host.map(str::to_owned));
         let listen = host.is_none().then_some(port);
         self.guest.spawn(NAME, listen, &strs(&words));
+    }
+
+    /// Both have verified so many operations.
+    fn check_counts(&self, process: Process, counts: [u32; 2]) {
+        let outputs = finish(process, self.guest, NAME, LONG);
+        for (output, count) in outputs.iter().zip(counts) {
+            let line = format!("verified {count} operations");
+            assert!(output.contains(&line), "{count}: {outputs:?}");
+        }
     }
 
     fn check(&self, process: Process) {
@@ -94,5 +117,39 @@ fn every_byte_is_where_it_belongs() {
     let port = free_port();
     pair.in_guest("requests", port, None);
     pair.check(pair.on_rocade("responds", port, Some(RxeGuest::ADDRESS)));
+    watch.check();
+}
+
+/// Columns of a matrix of ours are one memory key (UMR): gathered into the kernel's memory and scattered out of it by our requests, and
+/// likewise by those of the kernel, which knows a key and an address. And the kernel gets no packet that it does not know: a masked
+/// atomic fails before.
+//= UMR-35 XAW-08 type=test
+#[test]
+fn a_matrix_goes_to_the_kernel_and_back() {
+    let (rig, guest) = or_skip!(rig());
+    let theirs = or_skip!(program(rig.dir()));
+    let ours = matrix_program(&rig);
+    guest.put(&theirs);
+    let watch = Watch::new(guest);
+    let gid = gid_index(&rig, "::ffff:192.168.77.1").to_string();
+    let pair = Pair {
+        rig: &rig,
+        guest,
+        ours,
+        gid,
+    };
+    let port = free_port();
+    pair.in_guest("responds", port, None);
+    let process = pair.on_rocade("requests", port, Some(RxeGuest::ADDRESS));
+    pair.check_counts(process, [12, 6]);
+    // 6 lengths at 2 places, a WRITE and a READ each, and 76 atomics.
+    let port = free_port();
+    pair.in_guest("requests-part", port, None);
+    let process = pair.on_rocade("responds", port, Some(RxeGuest::ADDRESS));
+    pair.check_counts(process, [12, 100]);
+    let port = free_port();
+    pair.in_guest("responds", port, None);
+    let process = pair.on_rocade("masked", port, Some(RxeGuest::ADDRESS));
+    pair.check_counts(process, [1, 1]);
     watch.check();
 }

@@ -299,6 +299,9 @@ impl Cm {
                 let message = dreq(id, remote_id, conn.remote_qpn, &[]);
                 let tid = self.own_tid(id);
                 self.send(route, tid, message);
+                if let Some(conn) = self.conns.get_mut(&id) {
+                    conn.is_parting = true;
+                }
                 State::TimeWait
             }
             State::DreqRcvd => {

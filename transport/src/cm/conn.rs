@@ -92,6 +92,8 @@ pub(super) struct Conn {
     pub(super) deadline: Option<Time>,
     /// Its owner wants to hear nothing more.
     pub(super) is_abandoned: bool,
+    /// The peer was sent a DREQ, for which nobody waits any more, and has not answered.
+    pub(super) is_parting: bool,
 }
 
 impl Conn {
@@ -113,6 +115,7 @@ impl Conn {
             timewait_ns: 0,
             deadline: None,
             is_abandoned: false,
+            is_parting: false,
         }
     }
 

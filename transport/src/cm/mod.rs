@@ -16,6 +16,7 @@
 //! Datagrams are lost and come twice: each is sent again until it is answered, and each receiver may get it
 //! again (MAD-07). What fits no connection, or not its state, is counted and changes nothing.
 
+mod bond;
 mod commands;
 mod conn;
 mod receive;
@@ -31,6 +32,7 @@ use rocade_wire::mad::{
 };
 use rocade_wire::{Guid, Qpn};
 
+pub use bond::{Bond, BondKind};
 pub use commands::{private_data, refusal};
 
 use crate::Time;
@@ -196,6 +198,8 @@ pub struct Cm {
     by_request: BTreeMap<(IpAddr, CommId), CommId>,
     listeners: BTreeSet<ServiceId>,
     timers: BTreeSet<(Time, CommId)>,
+    /// Those in another state than `poll_bond` has told.
+    moved: BTreeSet<CommId>,
     out: VecDeque<CmTransmit>,
     events: VecDeque<CmEvent>,
     counters: CmCounters,
@@ -219,6 +223,7 @@ impl Cm {
             by_request: BTreeMap::new(),
             listeners: BTreeSet::new(),
             timers: BTreeSet::new(),
+            moved: BTreeSet::new(),
             out: VecDeque::new(),
             events: VecDeque::new(),
             counters: CmCounters {
@@ -328,6 +333,7 @@ impl Cm {
             return;
         };
         conn.state = state;
+        self.moved.insert(id);
         if let Some(at) = conn.deadline.take() {
             self.timers.remove(&(at, id));
         }
@@ -387,6 +393,7 @@ impl Cm {
             }
         };
         self.conns.insert(id, make(id));
+        self.moved.insert(id);
         id
     }
 

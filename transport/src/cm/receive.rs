@@ -279,6 +279,7 @@ impl Cm {
                 self.raise(id, CmEvent::Disconnect { id });
             }
             State::TimeWait => {
+                self.parted(id);
                 self.count(|counters| &mut counters.rx_duplicates);
                 self.send_drep(route, tid, dreq);
             }
@@ -304,8 +305,19 @@ impl Cm {
                 self.enter(now, id, State::TimeWait);
                 self.raise(id, CmEvent::Disconnected { id });
             }
-            Some(State::TimeWait) => self.count(|counters| &mut counters.rx_duplicates),
+            Some(State::TimeWait) => {
+                self.parted(id);
+                self.count(|counters| &mut counters.rx_duplicates);
+            }
             _ => self.count(unsolicited),
+        }
+    }
+
+    /// The peer knows that the connection has ended.
+    fn parted(&mut self, id: CommId) {
+        if let Some(conn) = self.conns.get_mut(&id) {
+            conn.is_parting = false;
+            self.moved.insert(id);
         }
     }
 

@@ -14,6 +14,7 @@ use super::commands::{private_data, refusal};
 use super::{Cm, CmConfig, CmError, CmEvent, CmRoute};
 use crate::Time;
 
+mod bonds;
 mod ends;
 mod trouble;
 

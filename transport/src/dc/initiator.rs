@@ -1,5 +1,6 @@
 //! The initiator: whose turn it is, and to which target.
 
+use alloc::boxed::Box;
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use core::net::IpAddr;
@@ -8,12 +9,14 @@ use rocade_wire::{
     DcHello, DcRespEth, Headers, NakCode, Operation, Packet, Psn, RnrTimer, Syndrome,
 };
 
+use super::DciStreams;
 use super::lane::{Farewell, Hello, Lane, peer_at};
-use super::{DciStreams, hello_of, push_hello};
 use crate::completion::WcStatus;
 use crate::counters::DropReason;
+use crate::cross::{Cross, Gate};
 use crate::cx::Cx;
 use crate::error::PostError;
+use crate::greeting::{hello_of, push_hello};
 use crate::memory::Memory;
 use crate::outputs::Fatal;
 use crate::peer::{PacketMeta, SessionTag};
@@ -54,6 +57,8 @@ pub(crate) struct Initiator {
     errored: BTreeSet<u16>,
     max_errored: usize,
     next_session: u32,
+    cross: Option<Box<Cross>>,
+    big_endian_results: bool,
 }
 
 impl Initiator {
@@ -72,7 +77,45 @@ impl Initiator {
             errored: BTreeSet::new(),
             max_errored: 0,
             next_session: 0,
+            cross: None,
+            big_endian_results: false,
         }
+    }
+
+    /// It takes part in cross-channel operations; one with streams, which have no common order, does not.
+    //= XCH-02
+    pub(crate) fn set_cross(&mut self, cross: Cross) {
+        debug_assert!(!self.has_streams());
+        self.cross = Some(Box::new(cross));
+        self.prepare_lanes();
+    }
+
+    pub(crate) fn set_big_endian_results(&mut self, on: bool) {
+        self.big_endian_results = on;
+        self.prepare_lanes();
+    }
+
+    /// Tells the requesters what they have to know. What waits for its release does so here, not there.
+    fn prepare_lanes(&mut self) {
+        for Lane { requester, .. } in &mut self.lanes {
+            requester.set_big_endian_results(self.big_endian_results);
+            if self.cross.is_some() {
+                requester.set_cross(Cross {
+                    gate: None,
+                    counts_slots: true,
+                });
+            }
+        }
+    }
+
+    fn gate(&self) -> Option<&Gate> {
+        self.cross.as_ref()?.gate.as_deref()
+    }
+
+    /// May the oldest of the work requests that a lane holds be started, as far as others have to release it?
+    //= XCE-05
+    fn is_released(&self, lane: &Lane) -> bool {
+        self.gate().is_none_or(|gate| gate.is_open(lane.held.len()))
     }
 
     /// Before it is used: the number of its first session, which must not have been that of an earlier initiator with the same number
@@ -84,6 +127,7 @@ impl Initiator {
             let lanes = 1 << streams.log_concurrent;
             self.lanes
                 .resize_with(lanes, || Lane::new(self.limits.unbounded()));
+            self.prepare_lanes();
             self.max_errored = 1 << streams.log_errored;
         }
     }
@@ -113,7 +157,8 @@ impl Initiator {
     }
 
     pub(crate) fn has_work(&self) -> bool {
-        !self.farewells.is_empty() || self.lanes.iter().any(Lane::has_work)
+        let has_work = |lane: &Lane| lane.has_work(self.is_released(lane));
+        !self.farewells.is_empty() || self.lanes.iter().any(has_work)
     }
 
     /// The ways of everything that is not complete.
@@ -144,7 +189,12 @@ impl Initiator {
             stream: if self.has_streams() { to.stream } else { 0 },
             ..to
         });
-        if self.used >= self.limits.max_wr {
+        //= XCH-06
+        let used = match &self.cross {
+            Some(cross) if !cross.counts_slots => u32::try_from(self.queued()).unwrap_or(u32::MAX),
+            _ => self.used,
+        };
+        if used >= self.limits.max_wr {
             return Err(PostError::QueueFull);
         }
         let index = self.lane_of(to);
@@ -155,9 +205,16 @@ impl Initiator {
         lane.requester.free_slots(1);
         self.used += 1;
         lane.idle_at = None;
+        let is_managed = self.cross.as_ref().is_some_and(|cross| match &cross.gate {
+            Some(gate) => {
+                gate.note_posted();
+                true
+            }
+            None => false,
+        });
         let is_dead = to.is_some_and(|to| self.errored.contains(&to.stream));
         //= DC-06
-        if (is_dead || !lane.held.is_empty() || !lane.goes_on(to))
+        if (is_dead || is_managed || !lane.held.is_empty() || !lane.goes_on(to))
             && let Some(wqe) = lane.requester.take_newest()
         {
             lane.held.push_back(super::lane::Held { wqe, to });
@@ -184,6 +241,9 @@ impl Initiator {
             let wqe = lane.held.pop_back().map(|held| held.wqe);
             if wqe.or_else(|| lane.requester.take_newest()).is_some() {
                 self.used -= 1;
+                if let Some(gate) = self.gate() {
+                    gate.note_unposted(1);
+                }
             }
         }
     }
@@ -270,6 +330,9 @@ impl Initiator {
     /// Lets a lane go on to the next target if it is done with the last one.
     fn advance<H>(&mut self, cx: &mut Cx<'_, H>, index: usize) {
         loop {
+            if !self.is_released(&self.lanes[index]) {
+                return;
+            }
             let lane = &mut self.lanes[index];
             let Some(to) = lane.held.front().map(|held| held.to) else {
                 return;
@@ -390,8 +453,9 @@ impl Initiator {
                 return true;
             }
             // What concerned this side alone is done, perhaps.
+            let is_released = self.is_released(&self.lanes[index]);
             let lane = &mut self.lanes[index];
-            if !lane.is_quiet() || lane.held.is_empty() || lane.hello.is_some() {
+            if !lane.may_switch(is_released) {
                 lane.note_idle(cx.now);
                 return false;
             }
@@ -568,6 +632,10 @@ impl Initiator {
     pub(crate) fn reset(&mut self) {
         for lane in &mut self.lanes {
             *lane = Lane::new(self.limits.unbounded());
+        }
+        self.prepare_lanes();
+        if let Some(gate) = self.gate() {
+            gate.reset();
         }
         self.used = 0;
         self.silent = 0;

@@ -80,8 +80,11 @@ pub(super) struct Lane {
 
 impl Lane {
     pub(super) fn new(limits: SendLimits) -> Self {
+        let mut requester = Requester::new(limits);
+        // Who answers a session has shown that it is Rocade.
+        requester.set_extended(true);
         Self {
-            requester: Requester::new(limits),
+            requester,
             held: VecDeque::new(),
             session: None,
             hello: None,
@@ -114,10 +117,17 @@ impl Lane {
         }
     }
 
-    pub(super) fn has_work(&self) -> bool {
-        let may_switch = self.is_quiet() && !self.held.is_empty() && self.hello.is_none();
+    /// Has something to do that it holds, which is released, or not?
+    pub(super) fn may_switch(&self, is_released: bool) -> bool {
+        let Some(next) = self.held.front().filter(|_| is_released) else {
+            return false;
+        };
+        self.hello.is_none() && (self.is_quiet() || self.goes_on(next.to))
+    }
+
+    pub(super) fn has_work(&self, is_released: bool) -> bool {
         self.requester.has_work()
-            || may_switch
+            || self.may_switch(is_released)
             || self.hello.as_ref().is_some_and(|hello| hello.is_due)
     }
 

@@ -11,13 +11,10 @@ mod target;
 
 use core::net::IpAddr;
 
-use rocade_wire::{Bth, DcHello, Deth, Opcode, Operation, Packet, Psn, Qkey, Qpn, Service};
+use rocade_wire::Qpn;
 
 pub(crate) use initiator::Initiator;
 pub(crate) use target::Target;
-
-use crate::peer::Peer;
-use crate::transmit::{Head, TxBuffer};
 
 /// So long an initiator that has nothing to send keeps the session to its last target.
 //= DCW-12
@@ -67,39 +64,4 @@ pub struct AnswerRoute {
     pub remote: IpAddr,
     /// Its number.
     pub dest: Qpn,
-}
-
-/// Appends a datagram that asks who somebody is, or tells; false where there is no room.
-fn push_hello(peer: &Peer, from: Qpn, hello: DcHello, tx: &mut TxBuffer) -> bool {
-    let payload = hello.to_bytes();
-    let mut head = Head::new(Bth {
-        opcode: Opcode::new(Service::Ud.base() | Operation::SendOnly.low_bits()),
-        pkey: peer.pkey,
-        ..Bth::new(Opcode::new(0), peer.qpn, Psn::new(0))
-    });
-    let deth = Deth {
-        qkey: Qkey::new(DcHello::QKEY),
-        resv: 0,
-        src_qp: from,
-    };
-    head.push(&deth.to_bytes());
-    tx.fits(head.segment_len(payload.len()))
-        && tx
-            .push(&head, payload.len(), |room| {
-                room.copy_from_slice(&payload);
-                Ok::<(), ()>(())
-            })
-            .is_ok()
-}
-
-/// The question or answer in a datagram, and who sends it.
-//= DCW-18
-fn hello_of(packet: &Packet<'_>) -> Option<(DcHello, Qpn)> {
-    let headers = packet.headers();
-    let deth = headers.deth?;
-    let is_plain = headers.bth.opcode.operation() == Some(Operation::SendOnly);
-    if !is_plain || deth.qkey.get() != DcHello::QKEY {
-        return None;
-    }
-    Some((DcHello::from_payload(packet.payload())?, deth.src_qp))
 }

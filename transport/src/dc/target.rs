@@ -12,10 +12,11 @@ use rocade_wire::{
 };
 
 use super::session::{Aftermath, Session, Who};
-use super::{AnswerRoute, DctStatus, MAX_SESSIONS, SESSION_MEMORY_NS, hello_of, push_hello};
+use super::{AnswerRoute, DctStatus, MAX_SESSIONS, SESSION_MEMORY_NS};
 use crate::counters::DropReason;
 use crate::cx::Cx;
 use crate::event::QpEvent;
+use crate::greeting::{hello_of, push_hello};
 use crate::memory::{Memory, PdTag};
 use crate::outputs::{Fatal, Outputs};
 use crate::peer::{PacketMeta, Peer, SessionTag};

@@ -23,6 +23,12 @@ impl Qp {
         }
     }
 
+    /// Is it a DC initiator that has streams?
+    #[must_use]
+    pub fn has_streams(&self) -> bool {
+        matches!(&self.send, SendSide::Dynamic(initiator) if initiator.has_streams())
+    }
+
     /// Before anything else of a DC target: its access key.
     pub fn set_up_target(&mut self, key: u64) {
         if let RecvSide::Target(target) = &mut self.recv {

@@ -14,7 +14,7 @@ mod travel;
 use alloc::boxed::Box;
 use core::net::IpAddr;
 
-use rocade_wire::{Gid, Headers, Msn, Mtu, Operation, Packet, Pkey, Psn, Qpn, Service};
+use rocade_wire::{DcHello, Gid, Headers, Msn, Mtu, Operation, Packet, Pkey, Psn, Qpn, Service};
 
 use attributes::Attributes;
 use side::{RecvSide, SendSide};
@@ -28,6 +28,7 @@ use crate::cx::Cx;
 use crate::dc::Initiator;
 use crate::error::{ModifyError, PostError};
 use crate::event::QpEvent;
+use crate::greeting::{hello_of, push_hello};
 use crate::memory::{Accessor, Memory, PdTag};
 use crate::outputs::{Fatal, Outputs};
 use crate::pace::{AckTiming, Pace};
@@ -119,6 +120,8 @@ pub struct Qp {
     comm_est_raised: bool,
     /// It has migrated, and nobody has asked yet.
     has_moved: bool,
+    /// The peer has asked whether this is Rocade.
+    owes_hello: bool,
     /// Where congestion is controlled: marks are answered, and notifications heeded.
     marks: Option<Box<MarkWatch>>,
     out: Outputs,
@@ -162,21 +165,26 @@ impl Qp {
             )?,
             comm_est_raised: false,
             has_moved: false,
+            owes_hello: false,
             marks: None,
             out: Outputs::new(config.qp_num),
             pace: Pace::default(),
         })
     }
 
-    /// Its queues take part in cross-channel operations from now on: to be said before anything is posted. Send queues
-    /// of UC and UD have no part in them, nor has one that is shared.
+    /// Its queues take part in cross-channel operations from now on: to be said before anything is posted. Those of UD have no
+    /// part in them, nor has a receive queue that is shared, nor an initiator that has streams.
     //= XCH-02
     pub fn manage(&mut self, managed: Managed) {
-        if let SendSide::Reliable(requester) = &mut self.send {
-            requester.set_cross(Cross {
-                gate: managed.send,
-                counts_slots: !managed.sends_untaken,
-            });
+        let cross = Cross {
+            gate: managed.send,
+            counts_slots: !managed.sends_untaken,
+        };
+        match &mut self.send {
+            SendSide::Reliable(requester) => requester.set_cross(cross),
+            SendSide::Dynamic(initiator) => initiator.set_cross(cross),
+            SendSide::Unreliable(sender) => sender.set_cross(cross),
+            SendSide::Frames(_) | SendSide::None => {}
         }
         if let Some(RecvSource::Own(queue)) = self.recv.receives_mut() {
             queue.set_cross(Cross {
@@ -380,10 +388,22 @@ impl Qp {
         }
     }
 
-    /// The peer is known to understand what is not of the standard, or not: masked atomics are refused then (XAW-08).
+    /// The peer is known to understand what is not of the standard, or is not: then it is asked before the first masked atomic
+    /// (XAW-08).
     pub const fn set_extended(&mut self, extended: bool) {
         if let SendSide::Reliable(requester) = &mut self.send {
             requester.set_extended(extended);
+        }
+    }
+
+    /// Original values that atomics bring are big-endian in memory, unit by unit, or of the host's byte order
+    /// (`IBV_EXP_QP_CREATE_ATOMIC_BE_REPLY`); to be said before anything is posted.
+    //= XAT-05
+    pub fn set_big_endian_results(&mut self, on: bool) {
+        match &mut self.send {
+            SendSide::Reliable(requester) => requester.set_big_endian_results(on),
+            SendSide::Dynamic(initiator) => initiator.set_big_endian_results(on),
+            SendSide::Unreliable(_) | SendSide::Frames(_) | SendSide::None => {}
         }
     }
 
@@ -393,7 +413,8 @@ impl Qp {
         match &mut self.send {
             SendSide::Reliable(requester) => requester.equip(operands),
             SendSide::Dynamic(initiator) => initiator.equip(operands),
-            SendSide::Unreliable(_) | SendSide::Frames(_) | SendSide::None => {}
+            SendSide::Unreliable(sender) => sender.equip(operands),
+            SendSide::Frames(_) | SendSide::None => {}
         }
     }
 
@@ -491,9 +512,13 @@ impl Qp {
         packet: &Packet<'_>,
         mem: &impl Memory,
     ) {
-        if packet.bth().opcode.service() == Service::Cnp {
-            self.handle_notification(now, meta, packet);
-            return;
+        match packet.bth().opcode.service() {
+            Service::Cnp => {
+                self.handle_notification(now, meta, packet);
+                return;
+            }
+            Service::Ud if self.heeds_hello(meta, packet) => return,
+            _ => {}
         }
         if let Some(reason) = self.reject_reason(meta, packet) {
             self.out.counters.drop_packet(reason);
@@ -537,6 +562,40 @@ impl Qp {
             && marks.marked(now)
         {
             responder.notify();
+        }
+    }
+
+    /// Takes the question of the peer whether this is Rocade, or its answer; false where the packet is something else. Who else asks is
+    /// told nothing.
+    //= XAW-08
+    #[cold]
+    fn heeds_hello(&mut self, meta: &PacketMeta, packet: &Packet<'_>) -> bool {
+        let Some((hello, from)) = hello_of(packet) else {
+            return false;
+        };
+        let peer = &self.peer;
+        let is_peer = meta.source == peer.remote
+            && meta.destination == peer.local
+            && from == peer.qpn
+            && packet.bth().pkey.matches(peer.pkey);
+        if !is_peer || !self.state.receives() {
+            return false;
+        }
+        match (hello, &mut self.send, &self.recv) {
+            (DcHello::Ask, _, RecvSide::Reliable(_)) => {
+                self.owes_hello = true;
+                true
+            }
+            (DcHello::Answer, SendSide::Reliable(requester), _) => requester.met(),
+            _ => false,
+        }
+    }
+
+    #[cold]
+    fn answer_hello(&mut self, tx: &mut TxBuffer) {
+        if push_hello(&self.peer, self.config.qp_num, DcHello::Answer, tx) {
+            self.out.counters.tx_packets += 1;
+            self.owes_hello = false;
         }
     }
 
@@ -636,6 +695,9 @@ impl Qp {
         acks: AckTiming,
         tx: &mut TxBuffer,
     ) {
+        if self.owes_hello {
+            self.answer_hello(tx);
+        }
         let acks = self.timing(acks);
         let behind = acks != AckTiming::Now && self.recv.lone_ack().is_some();
         if !behind {
@@ -660,7 +722,7 @@ impl Qp {
     #[inline]
     pub fn wants_to_transmit(&self, acks: AckTiming) -> bool {
         let holds = self.timing(acks) == AckTiming::Later && self.recv.lone_ack().is_some();
-        self.send.has_work() || (self.recv.has_responses() && !holds)
+        self.send.has_work() || (self.recv.has_responses() && !holds) || self.owes_hello
     }
 
     /// In ERR there will be no requests for an acknowledgement to leave with.

@@ -367,6 +367,7 @@ pub(super) fn apply_attrs(qp: &mut Qp, mask: QpAttrMask) {
 //= RC-STA-04
 pub(super) fn reset(qp: &mut Qp) {
     qp.send.reset();
+    qp.owes_hello = false;
     if let Some(receives) = qp.recv.receives() {
         let unreported = qp.out.completions.iter().filter(|c| !c.is_send());
         unreported.for_each(|completion| receives.forget(completion.srqn));

@@ -7,10 +7,10 @@ use crate::completion::WcStatus;
 use crate::counters::DropReason;
 use crate::cx::Cx;
 use crate::masked;
-use crate::memory::Memory;
+use crate::memory::{AccessError, Memory};
 use crate::outputs::Fatal;
 use crate::peer::Peer;
-use crate::wr::{SendFlags, SendOp};
+use crate::wr::{Operands, SendFlags, SendOp};
 
 /// How far an acknowledgement reached.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -224,13 +224,45 @@ impl Requester {
             //= RC-REQ-11
             return Err(self.fail_front(cx, WcStatus::LocLenErr));
         }
-        if !payload.is_empty() && front.data.scatter(cx.memory(), offset, payload).is_err() {
+        let placed = if front.operands.is_some() {
+            self.reduce(cx, psn, payload)
+        } else if payload.is_empty() {
+            Ok(())
+        } else {
+            front.data.scatter(cx.memory(), offset, payload)
+        };
+        if placed.is_err() {
             //= RC-REQ-13
             return Err(self.fail_front(cx, WcStatus::LocProtErr));
         }
         cx.out.counters.rx_packets += 1;
         self.response_taken(cx, psn);
         Ok(())
+    }
+
+    /// The oldest WQE is a READ that computes, and these are its next elements: a response has whole ones, and each arrives once. With
+    /// the last ones the result takes its place.
+    //= XCC-01
+    #[cold]
+    fn reduce<H: Memory>(
+        &mut self,
+        cx: &Cx<'_, H>,
+        psn: Psn,
+        payload: &[u8],
+    ) -> Result<(), AccessError> {
+        let Some(front) = self.sq.front_mut() else {
+            return Ok(());
+        };
+        let Some(Operands::Reduce(reduction)) = front.operands.as_deref_mut() else {
+            return Err(AccessError::OutOfRange);
+        };
+        reduction.add(payload);
+        let (len, result) = (reduction.element_len(), reduction.result());
+        if front.end_psn() != psn.next() {
+            return Ok(());
+        }
+        front.len = u32::try_from(len).unwrap_or(0);
+        front.data.scatter(cx.memory(), 0, &result[..len])
     }
 
     fn handle_atomic_ack<H: Memory>(
@@ -248,22 +280,19 @@ impl Requester {
         };
         //= XAW-06
         let mut result = [0; 32];
+        let big_endian = self.big_endian_results;
         let len = match (&front.op, headers.atomic_ack) {
             (SendOp::CmpSwap { .. } | SendOp::FetchAdd { .. }, Some(ack)) => {
-                result[..8].copy_from_slice(&ack.original.to_ne_bytes());
-                8
+                masked::to_memory(&[ack.original, 0, 0, 0], 3, big_endian, &mut result)
             }
-            (SendOp::Masked { log_size: 2, .. }, Some(ack)) => {
-                masked::to_memory(&[ack.original, 0, 0, 0], 2, &mut result)
-            }
-            (SendOp::Masked { log_size: 3, .. }, Some(ack)) => {
-                masked::to_memory(&[ack.original, 0, 0, 0], 3, &mut result)
+            (&SendOp::Masked { log_size, .. }, Some(ack)) if log_size <= 3 => {
+                masked::to_memory(&[ack.original, 0, 0, 0], log_size, big_endian, &mut result)
             }
             (&SendOp::Masked { log_size, .. }, None)
                 if log_size > 3 && payload.len() == masked::wire_len(log_size) =>
             {
                 let words = masked::get_words(log_size, payload);
-                masked::to_memory(&words, log_size, &mut result)
+                masked::to_memory(&words, log_size, big_endian, &mut result)
             }
             //= RC-REQ-10
             _ => return Err(self.fail_front(cx, WcStatus::BadRespErr)),

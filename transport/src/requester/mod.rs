@@ -8,6 +8,7 @@
 //! for nothing, `cursor` goes forward again (`rewind`).
 
 mod ack;
+mod acquaint;
 mod local;
 mod middles;
 mod retry;
@@ -34,6 +35,7 @@ use crate::segment::MAX_MESSAGE_LEN;
 use crate::time::Time;
 use crate::wr::{LocalData, Operands, SendFlags, SendOp, SendWr};
 
+use acquaint::Asks;
 use rewind::Rewound;
 
 /// Local ACK timeouts below this are rounded up: a thread cannot be scheduled faster, and a
@@ -228,6 +230,10 @@ pub(crate) struct Requester {
     cross: Option<Box<Cross>>,
     /// The peer understands what is not of the standard.
     extended: bool,
+    /// It is being asked.
+    asks: Asks,
+    /// Results of atomics are big-endian.
+    big_endian_results: bool,
     window: Window,
     /// Where it may not send as fast as it can.
     limit: Option<Box<RateLimit>>,
@@ -262,6 +268,8 @@ impl Requester {
             draining: false,
             cross: None,
             extended: false,
+            asks: Asks::No,
+            big_endian_results: false,
             window: Window::new(),
             limit: None,
         }
@@ -307,9 +315,9 @@ impl Requester {
         self.limit.take_if(|limit| limit.is_idle());
     }
 
-    /// The peer understands what is not of the standard, or not (XAW-08).
-    pub(crate) const fn set_extended(&mut self, extended: bool) {
-        self.extended = extended;
+    /// Results of atomics are big-endian in memory, or of the host's byte order (XAT-05).
+    pub(crate) const fn set_big_endian_results(&mut self, on: bool) {
+        self.big_endian_results = on;
     }
 
     pub(crate) const fn set_draining(&mut self, draining: bool) {
@@ -378,9 +386,8 @@ impl Requester {
 
     /// Queues a work request (PST-09); `inline` is its data if it was copied at post time.
     pub(crate) fn post(&mut self, wr: &SendWr<'_>, inline: Option<&[u8]>) -> Result<(), PostError> {
-        //= XAW-08
         if let SendOp::Masked { log_size, .. } = wr.op
-            && !(self.extended && masked::is_size(log_size))
+            && !masked::is_size(log_size)
         {
             return Err(PostError::UnsupportedOpcode);
         }
@@ -490,7 +497,10 @@ impl Requester {
     /// Forgets everything without completions (RC-STA-04).
     pub(crate) fn reset(&mut self) {
         let cross = self.cross.take();
-        *self = Self::new(self.limits);
+        *self = Self {
+            big_endian_results: self.big_endian_results,
+            ..Self::new(self.limits)
+        };
         if let Some(cross) = cross {
             if let Some(gate) = &cross.gate {
                 gate.reset();
@@ -509,6 +519,7 @@ impl Requester {
         self.rewound = None;
         self.timed = None;
         self.failed = None;
+        self.asks = Asks::No;
         self.wait_for_rate(None);
         self.una = self.next_new;
         self.cursor = self.next_new;

@@ -2,6 +2,7 @@
 
 use rocade_wire::{Psn, RnrTimer};
 
+use super::acquaint::Asks;
 use super::{Requester, Timed};
 use crate::completion::WcStatus;
 use crate::congestion::Window;
@@ -96,6 +97,9 @@ impl Requester {
         }
         self.packets_since_ack_req = 0;
         self.ack_deadline = None;
+        if self.asks == Asks::Sent {
+            self.ask_again();
+        }
         // A local error further on will be found again when transmission gets there.
         self.failed = None;
     }
@@ -214,6 +218,10 @@ impl Requester {
             self.timeouts_in_a_row = self.timeouts_in_a_row.saturating_add(1);
             self.ack_deadline = None;
             self.consume_retry(cx)?;
+            if self.asks != Asks::No {
+                self.ask_again();
+                return Ok(());
+            }
             let in_flight = self.in_flight(self.una_cost());
             self.window.on_timeout(in_flight);
             self.went_back_at = None;

@@ -1,9 +1,8 @@
 //! From work requests to request packets (RC-SEG-*, RC-PSN-05).
 
-use rocade_wire::{
-    AtomicEth, Feth, MaskedEth, Opcode, Operation, Psn, Reth, Rkey, Service, XrcEth,
-};
+use rocade_wire::{AtomicEth, Feth, MaskedEth, Operation, Psn, Reth, Rkey, XrcEth};
 
+use super::acquaint::Asks;
 use super::rewind::RESEND_BYTES;
 use super::{Requester, SendWqe};
 use crate::completion::{ImmOrInv, WcStatus};
@@ -100,6 +99,9 @@ impl Requester {
                 break;
             }
             self.sent(cx, &step, una_cost);
+        }
+        if self.asks == Asks::Due {
+            self.ask(cx, tx);
         }
         if budget != usize::MAX {
             self.note_spent(cx.now, tx.bytes().len() - begin, budget);
@@ -251,6 +253,11 @@ impl Requester {
         }
         //= RC-WQE-04
         if wqe.flags.contains(SendFlags::FENCE) && self.rd_wqes > 0 {
+            return false;
+        }
+        //= XAW-08
+        if matches!(wqe.op, SendOp::Masked { .. }) && !self.extended {
+            self.want_to_ask();
             return false;
         }
         let computed = wqe.compute(cx);
@@ -430,7 +437,7 @@ impl Requester {
             (true, false) => Operation::XrcMaskedFetchAdd,
         };
         let mut head = request_head(peer, wqe, operation, self.cursor, 0);
-        head.bth.opcode = Opcode::of(Service::Manufacturer, operation)?;
+        head.bth.opcode = peer.framing.own_opcode(operation)?;
         head.bth.ack_req = true;
         let eth = MaskedEth {
             va,

@@ -1,8 +1,6 @@
 //! Responses: queued in PSN order, coalesced, turned into packets (RC-ACK-*).
 
-use rocade_wire::{
-    Aeth, AtomicAckEth, CreditCode, Msn, NakCode, Opcode, Operation, Psn, Rkey, Service, Syndrome,
-};
+use rocade_wire::{Aeth, AtomicAckEth, CreditCode, Msn, NakCode, Operation, Psn, Rkey, Syndrome};
 
 use super::Responder;
 use crate::cx::Cx;
@@ -351,7 +349,7 @@ fn push_wide_ack(
     let operation = Operation::WideAtomicAcknowledge;
     let len = masked::wire_len(log_size);
     let mut head = aeth_head(peer, operation, psn, len, Some(aeth));
-    if let Some(opcode) = Opcode::of(Service::Manufacturer, operation) {
+    if let Some(opcode) = peer.framing.own_opcode(operation) {
         head.bth.opcode = opcode;
     }
     let put = |payload: &mut [u8]| {

@@ -586,7 +586,7 @@ impl Memory for TestMemory {
                 *word = u64::from_ne_bytes(*place);
             }
             let mut new = [0; 32];
-            let len = masked::to_memory(&op.apply(log_size, &old), log_size, &mut new);
+            let len = masked::to_memory(&op.apply(log_size, &old), log_size, false, &mut new);
             bytes.copy_from_slice(&new[..len]);
             Ok(old)
         };

@@ -6,11 +6,11 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use rocade_wire::{Operation, Qpn};
 
-use super::{operations, register, register_filled, send, statuses, write};
+use super::{operations, read, register, register_filled, send, statuses, write};
 use crate::testing::{Fate, Pair, Side};
 use crate::{
     Calc, CalcOp, Condition, Gate, Managed, Operands, PostError, QpAttr, QpAttrMask, QpState,
-    Release, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, has_reached,
+    QpType, Reduction, Release, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, has_reached,
 };
 
 const OK: WcStatus = WcStatus::Success;
@@ -335,4 +335,211 @@ fn what_is_computed_is_sent() {
     pair.drain_both();
     pair.run();
     assert_eq!(ids(&mut pair, Side::A), [(1, WcStatus::LocProtErr)]);
+}
+
+/// A READ writes what is computed of the elements that it reads, and leaves the rest of its buffers alone; whatever is lost, each
+/// element counts once.
+//= XCC-01 type=test
+//= XCC-03 type=test
+//= XCC-06 type=test
+#[test]
+fn what_is_read_is_computed() {
+    for (located, loss) in [(false, 0), (true, 0), (false, 3), (true, 4)] {
+        let mut pair = managed_pair(|_| Managed::default());
+        let there = register(&pair, Side::B, 8000);
+        let here = register_filled(&pair, Side::A, 8100, 5);
+        let before = pair.node(Side::A).mem.all(&here);
+        let numbers: Vec<u8> = (0..1000u64)
+            .flat_map(|n| (n * 7 % 1001).to_be_bytes())
+            .collect();
+        pair.node(Side::B).mem.fill(&there, 0, &numbers);
+        let mut count = 0;
+        pair.set_network(move |_| {
+            count += 1;
+            if loss > 0 && count < 20 && count % loss == 0 {
+                Fate::Drop
+            } else {
+                Fate::Deliver
+            }
+        });
+        let op = if located { CalcOp::MaxLoc } else { CalcOp::Add };
+        let sges = [here.part(0, 5), here.part(100, 7995)];
+        let reduce = Operands::Reduce(Reduction::new(Calc { op, located }));
+        let wr = SendWr {
+            wr_id: 1,
+            op: read(&there),
+            flags: SIGNALED,
+            sges: &sges,
+        };
+        let qp = &mut pair.node_mut(Side::A).qp;
+        qp.post_send(crate::Time::ZERO, &wr, None).unwrap();
+        qp.equip(reduce);
+        pair.drain_both();
+        pair.run();
+        let done = pair.take_completions(Side::A);
+        assert_eq!(statuses(&done), [(1, OK)]);
+        let (len, result) = if located {
+            // Values are those at even places.
+            let even = (0..1000u64).step_by(2).map(|n| n * 7 % 1001);
+            let (at, best) = even.enumerate().max_by_key(|(_, value)| *value).unwrap();
+            let location = (2 * at as u64 + 1) * 7 % 1001;
+            (16, [best.to_be_bytes(), location.to_be_bytes()].concat())
+        } else {
+            let sum: u64 = (0..1000u64).map(|n| n * 7 % 1001).sum();
+            (8, sum.to_be_bytes().to_vec())
+        };
+        assert_eq!(
+            (done[0].byte_len as usize, done[0].opcode),
+            (len, WcOpcode::RdmaRead)
+        );
+        let after = pair.node(Side::A).mem.all(&here);
+        assert_eq!(after[..5], result[..5]);
+        assert_eq!(after[100..95 + len], result[5..]);
+        assert_eq!(after[5..100], before[5..100]);
+        assert_eq!(after[95 + len..], before[95 + len..]);
+    }
+}
+
+fn of_uc(managed: Managed) -> Pair {
+    let mut pair = Pair::in_states(QpState::Rts, QpState::Rts, |_, setup| {
+        setup.config.qp_type = QpType::Uc;
+    });
+    pair.node_mut(Side::A).qp.manage(managed);
+    pair
+}
+
+//= XCH-02 type=test
+//= XCW-01 type=test
+//= XCC-01 type=test
+#[test]
+fn a_master_may_be_unreliable() {
+    let gate = Arc::new(Gate::default());
+    let mut pair = of_uc(Managed::default());
+    let region = register_filled(&pair, Side::A, 16, 1);
+    let there = register(&pair, Side::B, 16);
+    let until = Arc::new(Until {
+        value: 1,
+        ..Until::default()
+    });
+    let numbers = [40u64, 2].map(u64::to_be_bytes).concat();
+    pair.node(Side::A).mem.fill(&region, 0, &numbers);
+    pair.send(Side::A, 1, write(&there), &[region.sge()]);
+    post(&mut pair, 2, SendOp::Nop, SIGNALED, None);
+    let wait = Operands::Wait(Arc::clone(&until) as Arc<dyn Condition>);
+    post(&mut pair, 3, SendOp::Wait, SIGNALED, Some(wait));
+    let open = Operands::Enable(Arc::new(Open(Arc::clone(&gate), 2)));
+    post(&mut pair, 4, SendOp::Enable, SIGNALED, Some(open));
+    let wr = SendWr {
+        wr_id: 5,
+        op: write(&there),
+        flags: SIGNALED,
+        sges: &[region.sge()],
+    };
+    let qp = &mut pair.node_mut(Side::A).qp;
+    qp.post_send(crate::Time::ZERO, &wr, None).unwrap();
+    let (op, located) = (CalcOp::Add, false);
+    qp.equip(Operands::Calc(Calc { op, located }));
+    gate.note_posted();
+    gate.note_posted();
+    pair.drain_both();
+    pair.run();
+    assert_eq!(ids(&mut pair, Side::A), [(1, OK), (2, OK)]);
+    assert!(!gate.is_open(2));
+    assert_eq!(pair.node(Side::B).mem.all(&there), numbers);
+    until.counter.store(1, Ordering::Relaxed);
+    pair.drain_both();
+    pair.run();
+    let done = pair.take_completions(Side::A);
+    assert_eq!(statuses(&done), [(3, OK), (4, OK), (5, OK)]);
+    assert_eq!(done[0].opcode, WcOpcode::Send);
+    assert!(gate.is_open(1));
+    assert_eq!(
+        pair.node(Side::B).mem.bytes(&there, 0..8),
+        42u64.to_be_bytes()
+    );
+    assert_eq!(Arc::strong_count(&until), 1, "nobody waits any more");
+    // What waits is flushed like everything else.
+    until.counter.store(0, Ordering::Relaxed);
+    let wait = Operands::Wait(Arc::clone(&until) as Arc<dyn Condition>);
+    post(&mut pair, 6, SendOp::Wait, SendFlags::empty(), Some(wait));
+    pair.send(Side::A, 7, write(&there), &[region.sge()]);
+    let none = QpAttrMask::empty();
+    pair.modify(Side::A, QpState::Err, none, &QpAttr::default());
+    pair.drain_both();
+    let flushed = WcStatus::WrFlushErr;
+    assert_eq!(ids(&mut pair, Side::A), [(6, flushed), (7, flushed)]);
+    // There is no such thing for datagrams.
+    let mut pair = Pair::in_states(QpState::Rts, QpState::Rts, |_, setup| {
+        setup.config.qp_type = QpType::Ud;
+    });
+    for op in [SendOp::Nop, SendOp::Wait, SendOp::Enable] {
+        let wr = SendWr {
+            op,
+            sges: &[],
+            ..wr
+        };
+        let refused = pair.try_send(Side::A, &wr);
+        assert_eq!(refused, Err(PostError::UnsupportedOpcode));
+    }
+}
+
+//= XCE-05 type=test
+//= XCE-06 type=test
+//= XCH-06 type=test
+#[test]
+fn an_unreliable_queue_may_be_managed() {
+    let gate = Arc::new(Gate::default());
+    let mut pair = of_uc(Managed {
+        send: Some(Arc::clone(&gate)),
+        sends_untaken: true,
+        ..Managed::default()
+    });
+    let region = register_filled(&pair, Side::A, 4000, 1);
+    let there = register(&pair, Side::B, 4000);
+    for wr_id in 1..=3 {
+        pair.send(Side::A, wr_id, write(&there), &[region.sge()]);
+    }
+    pair.run();
+    assert_eq!((ids(&mut pair, Side::A), gate.posted()), (Vec::new(), 3));
+    gate.release_to(2);
+    pair.drain_both();
+    pair.run();
+    assert_eq!(ids(&mut pair, Side::A), [(1, OK), (2, OK)]);
+    pair.node_mut(Side::A).qp.unpost_send(1);
+    assert_eq!(gate.posted(), 2);
+    // Nobody takes completions, yet the queue does not fill.
+    for wr_id in 3..300 {
+        pair.send(Side::A, wr_id, write(&there), &[region.part(0, 8)]);
+        gate.release_to(gate.posted());
+        pair.drain_both();
+        pair.run();
+    }
+    assert_eq!(ids(&mut pair, Side::A).len(), 297);
+    let none = QpAttrMask::empty();
+    pair.modify(Side::A, QpState::Reset, none, &QpAttr::default());
+    assert_eq!(gate.posted(), 0);
+}
+
+/// A receive of UC that is not released does not exist: what comes for it is lost.
+//= XCE-05 type=test
+#[test]
+fn an_unreliable_receive_exists_once_it_is_released() {
+    let gate = Arc::new(Gate::default());
+    let mut pair = of_uc(Managed::default());
+    let managed = Managed {
+        recv: Some(Arc::clone(&gate)),
+        ..Managed::default()
+    };
+    pair.node_mut(Side::B).qp.manage(managed);
+    let region = register_filled(&pair, Side::A, 8, 1);
+    let there = register(&pair, Side::B, 8);
+    pair.recv(Side::B, 7, &[there.sge()]);
+    pair.send(Side::A, 1, send(), &[region.sge()]);
+    pair.run();
+    assert_eq!(ids(&mut pair, Side::B), []);
+    gate.release_to(1);
+    pair.send(Side::A, 2, send(), &[region.sge()]);
+    pair.run();
+    assert_eq!(ids(&mut pair, Side::B), [(7, OK)]);
+    assert_eq!(ids(&mut pair, Side::A), [(1, OK), (2, OK)]);
 }

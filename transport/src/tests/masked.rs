@@ -4,13 +4,13 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use rocade_wire::{Operation, Rkey};
+use rocade_wire::{Bth, DcHello, Deth, Headers, Opcode, Operation, Psn, Qkey, Qpn, Rkey, Service};
 
-use super::{ALL, operations, register, register_filled, statuses};
+use super::{ALL, operations, register, register_filled, statuses, write};
 use crate::testing::{Fate, Pair, Region, Side, TestDomain, TestMemory, TestSrq};
 use crate::{
-    AccessFlags, Counters, MaskedOp, Operands, PdTag, PostError, QpState, QpType, SendFlags,
-    SendOp, SendWr, Sge, WcOpcode, WcStatus, Words,
+    AccessFlags, Counters, MaskedOp, Operands, PdTag, PostError, QpAttr, QpAttrMask, QpState,
+    QpType, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus, Words,
 };
 
 const OK: WcStatus = WcStatus::Success;
@@ -222,11 +222,7 @@ fn what_is_not_posted() {
     }
     let short = try_post(&mut pair, (&there, 4), op, &[result.part(0, 15)]);
     assert_eq!(short, Err(PostError::AtomicBuffer));
-    pair.node_mut(Side::A).qp.set_extended(false);
-    let refused = try_post(&mut pair, (&there, 3), op, &[result.sge()]);
-    assert_eq!(refused, Err(PostError::UnsupportedOpcode));
     // Forgotten operands.
-    pair.node_mut(Side::A).qp.set_extended(true);
     let wr = SendOp::Masked {
         va: there.addr,
         rkey: Rkey::new(there.rkey.get()),
@@ -236,4 +232,177 @@ fn what_is_not_posted() {
     pair.run();
     let done = pair.take_completions(Side::A);
     assert_eq!(statuses(&done), [(1, WcStatus::LocQpOpErr)]);
+}
+
+fn sent(pair: &Pair, side: Side) -> Vec<Operation> {
+    let sent = operations(pair, side).into_iter();
+    sent.map(|(operation, _)| operation).collect()
+}
+
+/// Who is not known is asked, once, behind what was sent before; both are.
+//= XAW-08 type=test
+#[test]
+fn a_peer_is_asked_before_the_first_one() {
+    for qp_type in [QpType::Rc, QpType::XrcSend] {
+        let mut pair = connected(qp_type);
+        pair.node_mut(Side::A).qp.set_extended(false);
+        let result = register(&pair, Side::A, 64);
+        let there = register(&pair, Side::B, 64);
+        let add = MaskedOp::FetchAdd {
+            add: [1; 4],
+            boundary: [0; 4],
+        };
+        // The question is lost, and then the answer.
+        let mut lost = 0;
+        pair.set_network(move |transit| {
+            let is_hello = transit.packet.headers().deth.is_some();
+            lost += u32::from(is_hello);
+            if is_hello && lost < 3 {
+                Fate::Drop
+            } else {
+                Fate::Deliver
+            }
+        });
+        pair.send(Side::A, 1, write(&there), &[result.part(0, 8)]);
+        for _ in 0..2 {
+            try_post(&mut pair, (&there, 3), add, &[result.sge()]).unwrap();
+        }
+        pair.send(Side::A, 2, write(&there), &[result.part(0, 8)]);
+        pair.run();
+        let done = pair.take_completions(Side::A);
+        assert_eq!(statuses(&done), [(1, OK), (7, OK), (7, OK), (2, OK)]);
+        let masked = match qp_type {
+            QpType::Rc => Operation::MaskedFetchAdd,
+            _ => Operation::XrcMaskedFetchAdd,
+        };
+        // Asked three times: of the first two one question and one answer were lost.
+        let asked = Operation::SendOnly;
+        let write = Operation::WriteOnly;
+        let expected = [write, asked, asked, asked, masked, masked, write];
+        assert_eq!(sent(&pair, Side::A), expected, "{}", pair.trace_text());
+        // Known from now on.
+        try_post(&mut pair, (&there, 3), add, &[result.sge()]).unwrap();
+        pair.run();
+        assert_eq!(sent(&pair, Side::A).len(), expected.len() + 1);
+    }
+}
+
+/// To a device that drops the question nothing else is sent, and the request fails as if its packets were lost.
+//= XAW-08 type=test
+#[test]
+fn a_stranger_never_gets_one() {
+    let mut pair = connected(QpType::Rc);
+    pair.node_mut(Side::A).qp.set_extended(false);
+    pair.set_network(|transit| match transit.packet.headers().deth {
+        Some(_) => Fate::Drop,
+        None => Fate::Deliver,
+    });
+    let result = register(&pair, Side::A, 64);
+    let there = register(&pair, Side::B, 64);
+    pair.send(Side::A, 1, write(&there), &[result.part(0, 8)]);
+    let op = swap([0; 4], [0; 4], [1; 4]);
+    try_post(&mut pair, (&there, 3), op, &[result.sge()]).unwrap();
+    pair.send(Side::A, 2, write(&there), &[result.part(0, 8)]);
+    pair.run();
+    let done = pair.take_completions(Side::A);
+    let (lost, flushed) = (WcStatus::RetryExcErr, WcStatus::WrFlushErr);
+    assert_eq!(statuses(&done), [(1, OK), (7, lost), (2, flushed)]);
+    assert_eq!(pair.node(Side::A).qp.state(), QpState::Err);
+    // As often as any request: once, and seven times more.
+    let mut expected = vec![Operation::WriteOnly];
+    expected.extend([Operation::SendOnly; 8]);
+    assert_eq!(sent(&pair, Side::A), expected);
+}
+
+/// Questions and answers that nobody waits for are dropped: of other queue pairs, with another key, unasked.
+//= XAW-08 type=test
+#[test]
+fn only_the_peer_is_told() {
+    let mut pair = connected(QpType::Rc);
+    let hello = |from: u32, qkey: u32, payload: &[u8]| {
+        let mut headers = Headers::new(Bth::new(
+            Opcode::of(Service::Ud, Operation::SendOnly).unwrap(),
+            Qpn::new(0x22),
+            Psn::new(0),
+        ));
+        headers.bth.pad_count = [0, 3, 2, 1][payload.len() % 4];
+        headers.deth = Some(Deth {
+            qkey: Qkey::new(qkey),
+            resv: 0,
+            src_qp: Qpn::new(from),
+        });
+        let mut bytes = vec![0; headers.len()];
+        headers.emit(&mut bytes).unwrap();
+        bytes.extend(payload);
+        bytes.resize(bytes.len() + usize::from(headers.bth.pad_count) + 4, 0);
+        bytes
+    };
+    let ask = DcHello::Ask.to_bytes();
+    let answer = DcHello::Answer.to_bytes();
+    for packet in [
+        hello(0x12, DcHello::QKEY, &ask),
+        hello(0x11, DcHello::QKEY ^ 1, &ask),
+        hello(0x11, DcHello::QKEY, b"something"),
+        hello(0x11, DcHello::QKEY, &answer),
+    ] {
+        pair.inject(Side::B, &packet);
+    }
+    pair.run();
+    assert_eq!(counters(&pair).dropped(crate::DropReason::WrongService), 4);
+    assert_eq!(sent(&pair, Side::B), []);
+    let stranger = "192.0.2.99".parse().unwrap();
+    let packet = hello(0x11, DcHello::QKEY, &ask);
+    pair.inject_from(Side::B, stranger, Side::B.ip(), &packet);
+    pair.run();
+    assert_eq!(sent(&pair, Side::B), []);
+    pair.inject(Side::B, &packet);
+    pair.run();
+    assert_eq!(sent(&pair, Side::B), [Operation::SendOnly]);
+}
+
+/// Results are big-endian where the queue pair is made so, unit by unit.
+//= XAT-05 type=test
+//= XAT-25 type=test
+#[test]
+fn results_may_be_big_endian() {
+    let mut pair = connected(QpType::Rc);
+    pair.node_mut(Side::A).qp.set_big_endian_results(true);
+    let result = register(&pair, Side::A, 64);
+    let there = register(&pair, Side::B, 64);
+    let words = [0x0102_0304_0506_0708u64, 0x1112_1314_1516_1718];
+    let in_memory = words.map(u64::to_ne_bytes).concat();
+    pair.node(Side::B).mem.fill(&there, 0, &in_memory);
+    let op = swap([0; 4], EVERYTHING, [1; 4]);
+    for (log_size, expected) in [
+        (3, words.map(u64::to_be_bytes).concat()[..8].to_vec()),
+        (4, words.map(u64::to_be_bytes).concat()),
+    ] {
+        try_post(&mut pair, (&there, log_size), op, &[result.sge()]).unwrap();
+        pair.run();
+        assert_eq!(
+            pair.node(Side::A).mem.bytes(&result, 0..1 << log_size),
+            expected
+        );
+    }
+    try_post(&mut pair, (&there, 2), op, &[result.part(32, 8)]).unwrap();
+    let (va, rkey) = (there.addr + 8, there.rkey);
+    let add = SendOp::FetchAdd { va, rkey, add: 1 };
+    pair.send(Side::A, 8, add, &[result.part(48, 8)]);
+    pair.run();
+    let mem = &pair.node(Side::A).mem;
+    let half = if cfg!(target_endian = "little") {
+        4..8
+    } else {
+        0..4
+    };
+    assert_eq!(mem.bytes(&result, 32..36), words[0].to_be_bytes()[half]);
+    assert_eq!(mem.bytes(&result, 36..40), [0; 4]);
+    assert_eq!(mem.bytes(&result, 48..56), words[1].to_be_bytes());
+    // It stays so when the queue pair is used again.
+    pair.modify(
+        Side::A,
+        QpState::Reset,
+        QpAttrMask::empty(),
+        &QpAttr::default(),
+    );
 }

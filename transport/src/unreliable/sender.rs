@@ -4,12 +4,14 @@
 //! all their packets; they are complete as soon as the caller comes back with an empty one, because then
 //! it has passed on, or given up, what was in it. Of the next one `packets` packets are.
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
 use rocade_wire::{Deth, Psn, Qkey, Qpn, Reth};
 
 use crate::attr::QpType;
 use crate::completion::{CompleteTo, Completion, ImmOrInv, WcOpcode, WcStatus};
+use crate::cross::{Cross, Gate};
 use crate::cx::Cx;
 use crate::error::PostError;
 use crate::memory::{AccessError, Accessor, Extent, LocalAccess, Memory};
@@ -18,7 +20,7 @@ use crate::peer::Peer;
 use crate::queue::SendLimits;
 use crate::segment::{MAX_MESSAGE_LEN, data_operation, execute_local};
 use crate::transmit::{Head, Source, TxBuffer};
-use crate::wr::{Destination, LocalData, RouteTag, SendFlags, SendOp, SendWr, Sge};
+use crate::wr::{Destination, LocalData, Operands, RouteTag, SendFlags, SendOp, SendWr, Sge};
 
 /// The bit of a Q_Key that says that it is for the QP's own to be sent (UD-04).
 const CONTROLLED: u32 = 1 << 31;
@@ -35,6 +37,8 @@ struct Wqe {
     packets: u32,
     /// Of a datagram.
     to: Option<Destination>,
+    /// What its operation has besides; few have.
+    operands: Option<Box<Operands>>,
 }
 
 impl Wqe {
@@ -48,7 +52,21 @@ impl Wqe {
         first_psn: Psn::new(0),
         packets: 0,
         to: None,
+        operands: None,
     };
+
+    /// What is sent takes the place of what it is computed of (XCC-01).
+    fn compute<H: Memory>(&mut self, cx: &Cx<'_, H>) -> Result<(), AccessError> {
+        let Some(&Operands::Calc(calc)) = self.operands.as_deref() else {
+            return Ok(());
+        };
+        let result = calc.reduce(&self.data, self.len, cx.memory())?;
+        let result = &result[..calc.element_len()];
+        self.data.set_inline(result);
+        self.len = u32::try_from(result.len()).unwrap_or(0);
+        self.operands = None;
+        Ok(())
+    }
 
     const fn wc_opcode(&self) -> WcOpcode {
         match self.op {
@@ -99,6 +117,7 @@ pub(crate) struct Sender {
     qkey: Qkey,
     /// SQD: finish what was started, start nothing (RC-STA-06).
     draining: bool,
+    cross: Option<Box<Cross>>,
 }
 
 impl Sender {
@@ -114,6 +133,30 @@ impl Sender {
             psn: Psn::new(0),
             qkey: Qkey::new(0),
             draining: false,
+            cross: None,
+        }
+    }
+
+    /// It takes part in cross-channel operations.
+    pub(crate) fn set_cross(&mut self, cross: Cross) {
+        self.cross = Some(Box::new(cross));
+    }
+
+    fn gate(&self) -> Option<&Gate> {
+        self.cross.as_ref()?.gate.as_deref()
+    }
+
+    /// May the next work request be started, for all that concerns its place?
+    fn may_start(&self) -> bool {
+        let waiting = self.sq.len() - self.sent;
+        //= XCE-05
+        !self.draining && self.gate().is_none_or(|gate| gate.is_open(waiting))
+    }
+
+    /// The newest work request has these operands.
+    pub(crate) fn equip(&mut self, operands: Operands) {
+        if let Some(wqe) = self.sq.back_mut() {
+            wqe.operands = Some(Box::new(operands));
         }
     }
 
@@ -137,7 +180,7 @@ impl Sender {
 
     /// Is there anything to send, or to complete?
     pub(crate) fn has_work(&self) -> bool {
-        let may_start = self.sent < self.sq.len() && (!self.draining || self.packets > 0);
+        let may_start = self.sent < self.sq.len() && (self.packets > 0 || self.may_start());
         self.sent > 0 || may_start
     }
 
@@ -155,8 +198,12 @@ impl Sender {
     pub(crate) fn unpost(&mut self, count: usize) {
         let started = self.sent + usize::from(self.packets > 0);
         let keep = self.sq.len().saturating_sub(count).max(started);
-        self.used -= u32::try_from(self.sq.len() - keep).unwrap_or(self.used);
+        let gone = u32::try_from(self.sq.len() - keep).unwrap_or(self.used);
+        self.used -= gone;
         self.sq.truncate(keep);
+        if let Some(gate) = self.gate() {
+            gate.note_unposted(gone);
+        }
     }
 
     /// The newest one, flushed when it was posted, is taken back with its completion.
@@ -184,6 +231,8 @@ impl Sender {
             SendOp::Write { .. } => !self.datagrams,
             //= MW-09
             SendOp::Bind(_) | SendOp::Invalidate { .. } => !self.datagrams,
+            //= XCH-02
+            SendOp::Nop | SendOp::Wait | SendOp::Enable => !self.datagrams,
             //= UMR-19
             _ => false,
         };
@@ -194,7 +243,15 @@ impl Sender {
         if to.is_some() != self.datagrams {
             return Err(PostError::NoDestination);
         }
-        let total = self.limits.admit(wr, inline, self.used)?;
+        //= XCH-06
+        let used = match &self.cross {
+            Some(cross) if !cross.counts_slots => u32::try_from(self.sq.len()).unwrap_or(u32::MAX),
+            _ => self.used,
+        };
+        let total = self.limits.admit(wr, inline, used)?;
+        if let Some(gate) = self.gate() {
+            gate.note_posted();
+        }
         self.used += 1;
         self.sq.push_back(Wqe::EMPTY);
         if let Some(wqe) = self.sq.back_mut() {
@@ -219,18 +276,26 @@ impl Sender {
         if tx.is_empty() {
             self.complete_sent(cx);
         }
-        while let Some(wqe) = self.sq.get_mut(self.sent) {
+        while self.sent < self.sq.len() {
+            let may_start = self.packets > 0 || self.may_start();
+            let Some(wqe) = self.sq.get_mut(self.sent).filter(|_| may_start) else {
+                break;
+            };
             if self.packets == 0 {
-                if self.draining {
-                    break;
-                }
                 if wqe.op.is_local() {
-                    //= RC-WQE-05
-                    if matches!(wqe.op, SendOp::Invalidate { .. }) && self.sent > 0 {
+                    let waits = match (wqe.op, wqe.operands.as_deref()) {
+                        //= RC-WQE-05
+                        (SendOp::Invalidate { .. }, _) => self.sent > 0,
+                        //= XCW-01
+                        (SendOp::Wait, Some(Operands::Wait(condition))) => {
+                            !condition.holds_for(cx.out.qp_num)
+                        }
+                        _ => false,
+                    };
+                    if waits {
                         break;
                     }
-                    let op = wqe.op;
-                    match execute_local(cx, op, &mut None) {
+                    match execute_local(cx, wqe.op, &mut wqe.operands) {
                         Ok(()) => self.sent += 1,
                         Err(status) => return self.fail(cx, status, tx),
                     }
@@ -245,6 +310,10 @@ impl Sender {
                 };
                 if wqe.too_long || wqe.len > longest {
                     return self.fail(cx, WcStatus::LocLenErr, tx);
+                }
+                //= XCC-01
+                if wqe.compute(cx).is_err() {
+                    return self.fail(cx, WcStatus::LocProtErr, tx);
                 }
                 wqe.first_psn = self.psn;
                 wqe.packets = cx.peer.packets(wqe.len);
@@ -356,7 +425,12 @@ impl Sender {
 
     /// Forgets everything without completions (RC-STA-04).
     pub(crate) fn reset(&mut self) {
+        let cross = self.cross.take();
+        if let Some(gate) = cross.as_ref().and_then(|cross| cross.gate.as_ref()) {
+            gate.reset();
+        }
         *self = Self {
+            cross,
             sq: VecDeque::new(),
             used: 0,
             silent: 0,

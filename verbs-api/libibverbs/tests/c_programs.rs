@@ -13,7 +13,15 @@ static PROGRAMS: Programs = Programs::new(
     &["ibverbs"],
     rocade_symbols::verify::built_library,
     ("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
-    &["cross", "dc", "older_xrc", "processes", "shared_xrc"],
+    &[
+        "cross",
+        "cross_more",
+        "dc",
+        "dc_extended",
+        "older_xrc",
+        "processes",
+        "shared_xrc",
+    ],
 );
 
 rocade_tests::c_programs! {
@@ -111,6 +119,7 @@ rocade_tests::c_programs! {
         //= XCON-15 type=test
         //= XST-01 type=test
         //= XDEC-01 type=test
+        //= XDEC-11 type=test
         a_device_says_what_it_can_do;
     masked:
         //= XAT-10 type=test
@@ -127,7 +136,10 @@ rocade_tests::c_programs! {
         //= XST-03 type=test
         sizes_and_mistakes,
         //= XAT-23 type=test
-        a_lock;
+        a_lock,
+        //= XAT-05 type=test
+        //= XAT-25 type=test
+        results_may_be_big_endian;
     umr:
         //= UMR-10 type=test
         //= UMR-15 type=test
@@ -189,6 +201,26 @@ rocade_tests::c_programs! {
         //= XCT-03..05 type=test
         eight_processes_sum_up,
         eight_processes_find_the_greatest;
+    cross_more:
+        //= XCH-02 XCE-01 XCE-05 XCW-01 XCC-01 NOP-01 type=test
+        unreliable_queues_take_part,
+        //= XCC-01..06 type=test
+        reads_compute,
+        //= XCT-01..03 type=test
+        a_list_with_a_mistake,
+        //= XCT-03 XCW-04 type=test
+        lists_are_posted_as_a_whole,
+        //= XCE-07 XCW-05 XCW-07 XDEC-10 type=test
+        deadlocks_are_the_programs_own;
+    dc_extended:
+        //= DC-04 XDEC-16 XAT-06 XAT-13..15 XAW-07 type=test
+        masked_atomics,
+        //= DC-04 XDEC-16 UMR-16 UMR-18 UMR-19 NOP-01 type=test
+        operations_of_this_side,
+        //= XCH-02 XDEC-16 XCE-01 XCW-01 XCC-01 type=test
+        initiators_take_part,
+        //= DC-09 DCT-09 DCW-16 type=test
+        targets_that_are_gone;
     dc:
         //= DC-04 DC-08 DC-10..12 DCT-01 DCS-01..04 XCON-08 XCON-11 XST-14 type=test
         every_operation,

@@ -114,3 +114,59 @@ fn the_mirror_is_the_header() {
     }
     compile("mirror", &text);
 }
+
+/// Everything that the rules name is there, by that name, with that number; and what is called is exported.
+//= XCON-02..19 type=test
+//= XCON-22..23 type=test
+//= XST-01..21 type=test
+//= XDEC-04 type=test
+//= XDEC-05 type=test
+//= XDEC-15 type=test
+#[test]
+fn every_name_of_the_rules_is_there() {
+    if let Some(reason) = missing() {
+        rocade_tests::skip!(reason);
+    }
+    let mut text = "#include <infiniband/verbs_exp.h>\n\
+                    #ifndef __cplusplus\n#define static_assert _Static_assert\n#endif\n"
+        .to_owned();
+    let table = include_str!("exp_names.tsv");
+    let lines = table.lines().filter(|line| !line.starts_with('#'));
+    let mut calls = Vec::new();
+    for (row, line) in lines.enumerate() {
+        let mut fields = line.split('\t');
+        let (kind, name) = (fields.next(), fields.next().expect("a name"));
+        let rest = fields.next().unwrap_or_default();
+        let _ = match kind {
+            Some("value") => writeln!(
+                text,
+                "static_assert((unsigned long long){name} == {rest}ULL, \"{name}\");"
+            ),
+            Some("struct") => rest.split(' ').try_for_each(|member| {
+                writeln!(
+                    text,
+                    "static_assert(sizeof(((struct {name} *)0)->{member}) > 0, \"{name}\");"
+                )
+            }),
+            Some("enum") => writeln!(text, "static_assert(sizeof(enum {name}) > 0, \"{name}\");"),
+            Some("call") => {
+                calls.push(name);
+                writeln!(
+                    text,
+                    "static inline void *call{row}(void)\n{{\n\treturn (void *){name};\n}}"
+                )
+            }
+            other => panic!("{other:?}: {line}"),
+        };
+    }
+    compile("names", &text);
+    assert!(calls.len() >= 20);
+    // Two are functions of the header.
+    let inline = ["ibv_exp_get_async_event", "ibv_exp_ack_async_event"];
+    let exported = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("exports.tsv"));
+    let exported = exported.expect("the list of what is exported");
+    for call in calls.into_iter().filter(|call| !inline.contains(call)) {
+        let is_it = |line: &str| line.split('\t').next() == Some(call);
+        assert!(exported.lines().any(is_it), "{call} is not exported");
+    }
+}

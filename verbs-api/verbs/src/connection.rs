@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::future::poll_fn;
+use std::io;
 use std::net::SocketAddr;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -71,8 +72,6 @@ impl Id {
     ) -> Result<T> {
         let start = Instant::now();
         loop {
-            // Packets are the background thread's affair while this one sleeps.
-            let _ = self.channel.begin_wait();
             while let Some(event) = self.take()? {
                 if let Some(done) = react(event)? {
                     return Ok(done);
@@ -81,7 +80,12 @@ impl Id {
             let Some(left) = timeout.checked_sub(start.elapsed()) else {
                 return Err(Error::TimedOut);
             };
-            sys::wait_readable(self.fd(), left)?;
+            match self.channel.wait_readable(left) {
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => {
+                    return Err(VerbsError::Io(error).into());
+                }
+                _ => {}
+            }
         }
     }
 
@@ -321,7 +325,7 @@ impl Route {
     }
 
     fn ask(self, qp: UnconnectedQueuePair, options: &PeerOptions) -> Result<Asked> {
-        check_device(&self.context()?, &qp)?;
+        check_device(&self.id, &qp)?;
         self.id.id.connect(&options.param(&qp))?;
         Ok(Asked {
             id: self.id,
@@ -332,9 +336,8 @@ impl Route {
 }
 
 /// The queue pair has to be of the device that has the addresses.
-fn check_device(context: &Context, qp: &UnconnectedQueuePair) -> Result<()> {
-    let gid = qp.endpoint().gid;
-    if context.gids().iter().any(|entry| entry.gid == gid) {
+fn check_device(id: &Id, qp: &UnconnectedQueuePair) -> Result<()> {
+    if id.id.has_gid(qp.endpoint().gid) {
         return Ok(());
     }
     Err(VerbsError::InvalidArgument("the queue pair is of another device").into())
@@ -526,7 +529,7 @@ impl Request {
     }
 
     fn answer(self, qp: UnconnectedQueuePair, options: &PeerOptions) -> Result<Connection> {
-        check_device(&self.context()?, &qp)?;
+        check_device(&self.id, &qp)?;
         let mut param = options.param(&qp);
         param.responder_resources = param
             .responder_resources

@@ -42,7 +42,7 @@ impl CompletionQueue {
 }
 
 impl QueuePairBuilder<'_> {
-    /// Makes it one that takes part in cross-channel operations, as `how` says. RC and XRC initiators can.
+    /// Makes it one that takes part in cross-channel operations, as `how` says. RC, UC and XRC initiators can.
     #[doc(alias = "IBV_EXP_QP_CREATE_CROSS_CHANNEL")]
     pub const fn cross_channel(mut self, how: CrossChannel) -> Self {
         self.cross = Some(how);
@@ -92,7 +92,8 @@ impl QueuePair {
     }
 
     /// Posts a SEND or WRITE of what is computed, when its turn comes, of the elements that it names: 8 bytes each,
-    /// big-endian, as is the result.
+    /// big-endian, as is the result. Or a READ of as many elements as its buffers have room for, which writes what is computed of them to
+    /// their beginning, and nothing else.
     ///
     /// # Errors
     /// [`Error::Verbs`](crate::Error::Verbs) unless this is a master, the request is one of these without immediate data,
@@ -100,6 +101,6 @@ impl QueuePair {
     #[doc(alias = "IBV_EXP_SEND_WITH_CALC")]
     pub fn post_calc(&self, request: &SendRequest<'_>, calc: Calc) -> Result<()> {
         let (wr, data) = request.parts();
-        Ok(self.raw().send_queue().push_calc(&wr, calc, data)?)
+        Ok(self.raw().send_queue().push_calc(&wr, None, calc, data)?)
     }
 }

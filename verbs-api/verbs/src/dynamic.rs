@@ -232,13 +232,17 @@ impl DynamicInitiator {
         if address.gid() != to.gid {
             return Err(VerbsError::InvalidArgument("the address leads elsewhere").into());
         }
-        let (wr, inline) = request.parts();
         let to = ToDct {
             ah: address.raw(),
             dct: to.number,
             key: to.key,
             stream: 0,
         };
-        Ok(self.qp.send_queue().push_dynamic(&wr, to, inline)?)
+        let mut queue = self.qp.send_queue();
+        match (request.parts(), request.operands()) {
+            ((wr, None), Some(operands)) => queue.push_dynamic_with(&wr, to, operands.clone())?,
+            ((wr, inline), _) => queue.push_dynamic(&wr, to, inline)?,
+        }
+        Ok(())
     }
 }

@@ -32,8 +32,9 @@ impl MaskedAtomic {
 }
 
 impl<'a> SendRequest<'a> {
-    /// Changes the 8 bytes at `at`; what was there comes back into `result`. Only for peers that are Rocade for certain, of
-    /// this host or of a simulated network: with others the request is refused.
+    /// Changes the 8 bytes at `at`; what was there comes back into `result`. A peer that is not of
+    /// this host is asked first whether it is Rocade; where it does not say so, the request fails with
+    /// [`RetryExcErr`](rocade_emulator::WcStatus::RetryExcErr), and nothing that is not of the standard is sent to it.
     pub const fn masked(result: &'a [Sge], at: RemoteMemory, atomic: &'a MaskedAtomic) -> Self {
         let op = SendOp::Masked {
             va: at.addr,

@@ -246,6 +246,19 @@ impl Operation {
         )
     }
 
+    /// Bits 4:0 of its code in DC that is nobody else's: an Atomic Acknowledge has the code that the response to a masked atomic
+    /// on more than 8 bytes has in the manufacturers' range.
+    //= XAW-06
+    pub(super) const DC_WIDE: u8 = 0x1f;
+
+    /// Bits 4:0 of the operation code in a service.
+    pub(super) const fn low_bits_in(self, service: Service) -> u8 {
+        match (self, service) {
+            (Self::WideAtomicAcknowledge, Service::Dc) => Self::DC_WIDE,
+            _ => self.low_bits(),
+        }
+    }
+
     /// Not of the standard, but Rocade's own: the codes 0xF2 and 0xF8 to 0xFB.
     //= XAW-02
     //= XAW-06
@@ -376,7 +389,13 @@ impl Operation {
             return matches!(service, Service::Cnp);
         }
         if self.is_masked_atomic() || matches!(self, Self::WideAtomicAcknowledge) {
-            return matches!(service, Service::Manufacturer);
+            let names_srq = matches!(self, Self::XrcMaskedCmpSwap | Self::XrcMaskedFetchAdd);
+            //= DCW-02
+            return match service {
+                Service::Manufacturer => true,
+                Service::Dc => !names_srq,
+                _ => false,
+            };
         }
         if matches!(self, Self::Disconnect) {
             //= DCW-02

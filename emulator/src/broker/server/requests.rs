@@ -106,10 +106,11 @@ impl Server {
     pub(super) fn drop_gone(&mut self) {
         let gone: Vec<_> = self.clients.extract_if(.., |client| client.gone).collect();
         for mut client in gone {
-            client.carry_out_will();
+            let will = client.carry_out_will();
             let Some(slot) = client.slot else { continue };
             tracing::info!(pid = client.peer.pid, %slot, "client gone");
             drop(client);
+            self.wills.extend(will.map(|will| (slot, will)));
             if self.slots.disconnected(slot) {
                 self.release(slot);
             }
@@ -120,6 +121,9 @@ impl Server {
     pub(super) fn release(&mut self, slot: Slot) {
         self.services.release_all(slot);
         let now = Instant::now();
+        if let Some(will) = self.wills.remove(&slot) {
+            self.mourn(&will);
+        }
         let news = self.domains.leave_all(slot);
         let lives_on = self.domains.needs(slot);
         for group in self.groups.values_mut() {
@@ -306,6 +310,8 @@ impl Server {
                 return Err(Refusal::new(RefusalCode::NotAllowed, text));
             }
         };
+        // It lives, and brings its will again.
+        self.wills.remove(&slot);
         // An earlier connection of the same client: its end does not free the slot.
         for earlier in self
             .clients

@@ -40,11 +40,10 @@ impl Deposit {
 }
 
 impl Client {
-    /// The client is gone: pays what it owes.
-    pub(super) fn carry_out_will(&mut self) {
-        let Some(deposit) = self.deposit.take() else {
-            return;
-        };
+    /// The client is gone: pays what it owes. The will, if it is not carried out yet: its connections may live on, with the
+    /// process.
+    pub(super) fn carry_out_will(&mut self) -> Option<OwnedFd> {
+        let deposit = self.deposit.take()?;
         for (creditor, debt) in will::read(&deposit.will) {
             let pid = self.peer.pid;
             match pay(&creditor, debt) {
@@ -52,6 +51,7 @@ impl Client {
                 Err(error) => tracing::warn!(pid, %error, ?creditor, "acknowledging"),
             }
         }
+        Some(deposit.will)
     }
 }
 

@@ -3,7 +3,7 @@
 use core::ffi::{c_int, c_uint};
 
 use super::{constants, dct::ibv_exp_dct};
-use crate::{ibv_qp, ibv_srq, layout::mirror};
+use crate::{ibv_qp, ibv_srq, ibv_wc_tm_info, layout::mirror};
 
 constants! {
     u32, "What is complete. (`enum ibv_exp_wc_opcode`)": {
@@ -53,5 +53,6 @@ mirror! {
         srq: *mut ibv_srq,
         dct: *mut ibv_exp_dct,
         exp_wc_flags: u64,
+        tm_info: ibv_wc_tm_info,
     }
 }

@@ -1,11 +1,11 @@
 //! `verbs_exp/send.h`.
 
-use core::ffi::{c_int, c_uint};
+use core::ffi::{c_int, c_uint, c_void};
 
 use super::constants;
 use crate::{
-    ibv_ah, ibv_context, ibv_cq, ibv_mr, ibv_qp, ibv_send_wr_atomic, ibv_send_wr_rdma,
-    ibv_send_wr_remote, ibv_send_wr_tail, ibv_send_wr_ud, ibv_sge, layout::mirror,
+    ibv_ah, ibv_context, ibv_cq, ibv_mr, ibv_mw, ibv_qp, ibv_send_wr_atomic, ibv_send_wr_rdma,
+    ibv_send_wr_remote, ibv_send_wr_tso, ibv_send_wr_ud, ibv_sge, layout::mirror,
 };
 
 constants! {
@@ -93,6 +93,14 @@ mirror! {
         field_boundary: u64,
     }
 
+    /// Range and rights of a memory window.
+    pub struct ibv_exp_mw_bind_info {
+        mr: *mut ibv_mr,
+        addr: u64,
+        length: u64,
+        exp_mw_access_flags: u64,
+    }
+
     /// Send work request.
     pub struct ibv_exp_send_wr {
         wr_id: u64,
@@ -109,7 +117,7 @@ mirror! {
         op: ibv_exp_send_wr_calc,
         dc: ibv_exp_send_wr_dc,
         /// C has an anonymous union here.
-        bind_mw: ibv_send_wr_tail,
+        bind_mw: ibv_exp_send_wr_tail,
         exp_send_flags: u64,
         comp_mask: u32,
         ext_op: ibv_exp_send_wr_ext_op,
@@ -140,7 +148,10 @@ mirror! {
         "dc.ah": *mut ibv_ah = dc.ah,
         "dc.dct_access_key": u64 = dc.dct_access_key,
         "dc.dct_number": u32 = dc.dct_number,
+        "bind_mw.mw": *mut ibv_mw = bind_mw.bind_mw.mw,
         "bind_mw.rkey": u32 = bind_mw.bind_mw.rkey,
+        "bind_mw.bind_info": ibv_exp_mw_bind_info = bind_mw.bind_mw.bind_info,
+        "tso.hdr": *mut c_void = bind_mw.tso.hdr,
         "tso.mss": u16 = bind_mw.tso.mss,
         "ext_op.umr.umr_type": u32 = ext_op.umr.umr_type,
         "ext_op.umr.memory_objects": *mut ibv_exp_mkey_list_container = ext_op.umr.memory_objects,
@@ -255,7 +266,7 @@ pub struct ibv_exp_send_wr_umr {
     /// Entries of the list.
     pub num_mrs: u32,
     /// The list: [`ibv_exp_mem_region`], or with `IBV_EXP_UMR_REPEAT` [`ibv_exp_mem_repeat_block`].
-    pub mem_list: *mut core::ffi::c_void,
+    pub mem_list: *mut c_void,
     /// With `IBV_EXP_UMR_REPEAT` how often, one for each dimension.
     pub repeat_count: *mut usize,
     /// Dimensions.
@@ -290,4 +301,32 @@ impl core::fmt::Debug for ibv_exp_masked_operands {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str("ibv_exp_masked_operands")
     }
+}
+
+/// What is at the place of `bind_mw`: the opcode says which.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub union ibv_exp_send_wr_tail {
+    /// `IBV_WR_BIND_MW`.
+    pub bind_mw: ibv_exp_send_wr_bind_mw,
+    /// `IBV_EXP_WR_TSO`.
+    pub tso: ibv_send_wr_tso,
+}
+
+impl core::fmt::Debug for ibv_exp_send_wr_tail {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("ibv_exp_send_wr_tail")
+    }
+}
+
+/// Bind of a type 2 memory window.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct ibv_exp_send_wr_bind_mw {
+    /// The window.
+    pub mw: *mut ibv_mw,
+    /// New rkey.
+    pub rkey: u32,
+    /// Range and rights.
+    pub bind_info: ibv_exp_mw_bind_info,
 }

@@ -56,6 +56,7 @@ struct ibv_exp_wc {
 	struct ibv_srq *srq;
 	struct ibv_exp_dct *dct;
 	uint64_t exp_wc_flags; /* enum ibv_exp_wc_flags */
+	struct ibv_wc_tm_info tm_info; /* of tag matching, which there is none: 0 */
 };
 
 /* As ibv_poll_cq. wc_size is sizeof(struct ibv_exp_wc) as the program knows it: no more is written of each. */

@@ -115,7 +115,11 @@ struct ibv_exp_device_attr {
 	uint32_t hw_ver;
 	int max_qp;
 	int max_qp_wr;
-	int reserved; /* see exp_device_cap_flags */
+	/* The flags that fit into it: those of struct ibv_device_attr. All are in exp_device_cap_flags. */
+	union {
+		int reserved;
+		int device_cap_flags;
+	};
 	int max_sge;
 	int max_sge_rd;
 	int max_cq;

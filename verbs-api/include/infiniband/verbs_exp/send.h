@@ -60,6 +60,7 @@ enum ibv_exp_calc_data_type {
 	IBV_EXP_CALC_DATA_TYPE_NUMBER,
 };
 
+#define ibv_exp_data_size ibv_exp_calc_data_size
 enum ibv_exp_calc_data_size {
 	IBV_EXP_CALC_DATA_SIZE_64_BIT = 0,
 	IBV_EXP_CALC_DATA_SIZE_NUMBER,
@@ -112,6 +113,14 @@ struct ibv_exp_cmp_swap {
 struct ibv_exp_fetch_add {
 	uint64_t add_val;
 	uint64_t field_boundary;
+};
+
+/* As struct ibv_mw_bind_info, with rights of 64 bits (enum ibv_exp_access_flags). */
+struct ibv_exp_mw_bind_info {
+	struct ibv_mr *mr;
+	uint64_t addr;
+	uint64_t length;
+	uint64_t exp_mw_access_flags;
 };
 
 struct ibv_exp_send_wr {
@@ -190,7 +199,7 @@ struct ibv_exp_send_wr {
 		struct {
 			struct ibv_mw *mw;
 			uint32_t rkey;
-			struct ibv_mw_bind_info bind_info;
+			struct ibv_exp_mw_bind_info bind_info;
 		} bind_mw;
 		struct {
 			void *hdr;

@@ -8,7 +8,7 @@ use rocade_abi::exp::send::{
 };
 use rocade_emulator::{
     MASKED_SIZES, MaskedOp, Operands, QpType, Rkey, SendFlags, SendOp, SendPoster, SendWr, Srqn,
-    Words,
+    ToDct, Words,
 };
 
 use super::send;
@@ -27,6 +27,7 @@ pub(super) unsafe fn push(
     poster: &mut SendPoster<'_>,
     state: &QpState,
     request: &ibv_exp_send_wr,
+    to: Option<ToDct<'_>>,
 ) -> Result<(), Errno> {
     // SAFETY: the opcode says that it is this member.
     let masked = unsafe { &request.ext_op.masked_atomics };
@@ -88,7 +89,12 @@ pub(super) unsafe fn push(
     // SAFETY: same contract.
     unsafe {
         post::with_sges(request.sg_list, request.num_sge, |sges| {
-            Ok(poster.push_with(&SendWr { sges, ..wr }, Operands::Masked(op))?)
+            let (wr, op) = (SendWr { sges, ..wr }, Operands::Masked(op));
+            match to {
+                Some(to) => poster.push_dynamic_with(&wr, to, op)?,
+                None => poster.push_with(&wr, op)?,
+            }
+            Ok(())
         })
     }?;
     if state.qp_type() == QpType::XrcSend {

@@ -7,7 +7,7 @@ use rocade_abi::{
         IBV_EXP_WC_DCT, IBV_EXP_WC_MASKED_COMP_SWAP, IBV_EXP_WC_MASKED_FETCH_ADD, IBV_EXP_WC_SRQ,
         IBV_EXP_WC_UMR, IBV_EXP_WC_WITH_TIMESTAMP, ibv_exp_wc,
     },
-    ibv_cq,
+    ibv_cq, ibv_wc_tm_info,
 };
 use rocade_emulator::{Completion, WcOpcode};
 
@@ -75,6 +75,7 @@ fn to_wc(completion: &Completion) -> ibv_exp_wc {
         dct,
         //= XCON-11
         exp_wc_flags: u64::from(completion.wc_flags.bits()) | IBV_EXP_WC_WITH_TIMESTAMP | valid,
+        tm_info: ibv_wc_tm_info { tag: 0, r#priv: 0 },
     }
 }
 

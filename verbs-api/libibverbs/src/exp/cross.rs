@@ -5,7 +5,7 @@ use std::{
     ptr,
 };
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rocade_abi::{
     exp::{
         cross::{
@@ -24,7 +24,7 @@ use rocade_abi::{
     },
     ibv_comp_channel, ibv_context, ibv_cq, ibv_recv_wr,
 };
-use rocade_emulator::{Calc, CalcOp, SendFlags, SendPoster};
+use rocade_emulator::{Calc, CalcOp, SendFlags, SendPoster, ToDct};
 
 use super::send;
 use crate::{
@@ -161,13 +161,14 @@ pub(super) unsafe fn push_calc(
     poster: &mut SendPoster<'_>,
     state: &QpState,
     request: &ibv_exp_send_wr,
+    to: Option<ToDct<'_>>,
 ) -> Result<(), Errno> {
     let calc = calc(request)?;
     let plain = send::plain(request);
     // SAFETY: same contract.
     unsafe {
         post::push_as(state, &plain, |wr, data| {
-            Ok(poster.push_calc(wr, calc, data)?)
+            Ok(poster.push_calc(wr, to, calc, data)?)
         })
     }
 }
@@ -199,8 +200,14 @@ fn calc(request: &ibv_exp_send_wr) -> Result<Calc, Errno> {
     Ok(Calc { op, located })
 }
 
-/// One list of tasks at a time.
+/// Lists of tasks, and chains of requests that take part in cross-channel operations, one at a time: what they wait for and release is
+/// counted from what was posted before.
 static TASKS: Mutex<()> = Mutex::new(());
+
+/// Nobody else counts as long as the caller has this.
+pub(super) fn turn() -> MutexGuard<'static, ()> {
+    TASKS.lock()
+}
 
 /// `ibv_exp_post_task`.
 //= XST-18
@@ -212,7 +219,7 @@ pub(crate) unsafe extern "C" fn ibv_exp_post_task(
     bad: *mut *mut ibv_exp_task,
 ) -> c_int {
     let mut current = task;
-    let turn = TASKS.lock();
+    let turn = turn();
     let failed = loop {
         // SAFETY: by contract the list consists of readable tasks.
         let Some(task) = (unsafe { current.as_ref() }) else {
@@ -259,9 +266,7 @@ unsafe fn exp_post_task(context: *mut ibv_context, task: &ibv_exp_task) -> c_int
     if task.task_type == IBV_EXP_TASK_SEND {
         let mut bad = ptr::null_mut();
         // SAFETY: same contract.
-        return unsafe {
-            send::ibv_exp_post_send(task.item.qp, task.item.requests.cast(), &raw mut bad)
-        };
+        return unsafe { send::post(task.item.qp, task.item.requests.cast(), &raw mut bad, true) };
     }
     let mut bad: *mut ibv_recv_wr = ptr::null_mut();
     // SAFETY: same contract.

@@ -129,6 +129,9 @@ fn answer(source: &DeviceAttr, wanted: u32) -> ibv_exp_device_attr {
     //= XAT-05
     if with_masked {
         c.masked_atomic.masked_log_atomic_arg_sizes = u64::from(MASKED_SIZES);
+        // For queue pairs that are made with IBV_EXP_QP_CREATE_ATOMIC_BE_REPLY.
+        c.masked_atomic
+            .masked_log_atomic_arg_sizes_network_endianness = u64::from(MASKED_SIZES);
         c.masked_atomic.max_fa_bit_boundary = LOG_MAX_FIELD;
         c.masked_atomic.log_max_atomic_inline = LOG_MAX_OPERANDS;
     }
@@ -178,6 +181,9 @@ fn plain(source: &DeviceAttr) -> ibv_exp_device_attr {
     c.max_qp_rd_atom = to_int(source.max_qp_rd_atom);
     c.max_res_rd_atom = to_int(source.max_res_rd_atom);
     c.max_qp_init_rd_atom = to_int(source.max_qp_init_rd_atom);
+    // What has no bit in a word of 32 is in `exp_device_cap_flags` alone.
+    //= XDEC-11
+    c.reserved = source.device_cap_flags.cast_signed();
     //= XCON-15
     c.exp_atomic_cap = source.atomic_cap;
     c.max_mw = to_int(source.max_mw);

@@ -38,6 +38,8 @@ pub(crate) struct Extras {
     pub(crate) max_atomic_arg: u32,
     /// Flags of cross-channel that it was made with.
     pub(crate) cross: u32,
+    /// Original values of atomics are big-endian.
+    pub(crate) big_endian: bool,
 }
 
 impl Extras {
@@ -47,6 +49,7 @@ impl Extras {
         max_inline_entries: 0,
         max_atomic_arg: 0,
         cross: 0,
+        big_endian: false,
     };
 }
 
@@ -60,8 +63,8 @@ const KNOWN_MEMBERS: u32 = IBV_EXP_QP_INIT_ATTR_PD
     | IBV_EXP_QP_INIT_ATTR_ATOMICS_ARG
     | IBV_EXP_QP_INIT_ATTR_MAX_INL_KLMS;
 
-/// Flags that there are, none of which this device has.
-const NOT_OFFERED: u32 = IBV_EXP_QP_CREATE_ATOMIC_BE_REPLY;
+/// Those that are no matter of cross-channel.
+const OTHERS: u32 = IBV_EXP_QP_CREATE_ATOMIC_BE_REPLY | IBV_EXP_QP_CREATE_UMR;
 
 /// Those of cross-channel.
 const CROSS: u32 = IBV_EXP_QP_CREATE_CROSS_CHANNEL
@@ -88,13 +91,9 @@ fn extras(init: &ibv_exp_qp_init_attr) -> Result<Extras, Errno> {
     } else {
         0
     };
-    if flags & !(NOT_OFFERED | CROSS | IBV_EXP_QP_CREATE_UMR) != 0 {
+    if flags & !(CROSS | OTHERS) != 0 {
         let what = format!("exp_create_flags are {flags:#x}, some of which nobody knows");
         return Err(Errno::INVAL.because(Reason::new(what, "")));
-    }
-    if flags & NOT_OFFERED != 0 {
-        let what = format!("exp_create_flags are {flags:#x}");
-        return Err(Errno::OPNOTSUPP.because(qp_ex::not_offered(&what)));
     }
     //= XCON-23
     if has(IBV_EXP_QP_INIT_ATTR_QPG) && init.qpg.qpg_type != IBV_EXP_QPG_NONE {
@@ -103,6 +102,8 @@ fn extras(init: &ibv_exp_qp_init_attr) -> Result<Extras, Errno> {
     let mut extras = Extras {
         umr: flags & IBV_EXP_QP_CREATE_UMR != 0,
         cross: flags & CROSS,
+        //= XAT-05
+        big_endian: flags & IBV_EXP_QP_CREATE_ATOMIC_BE_REPLY != 0,
         ..Extras::NONE
     };
     //= UMR-04
@@ -164,6 +165,9 @@ pub(crate) unsafe extern "C" fn ibv_exp_create_qp(
         // SAFETY: made just now.
         let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
         state.set_extras(asked);
+        if asked.big_endian {
+            state.qp().set_big_endian_results();
+        }
         if asked.cross != 0
             && let Err(error) = state.qp().take_part(cross_channel(asked.cross))
         {
@@ -279,6 +283,9 @@ fn init_from_plain(plain: &ibv_qp_init_attr, extras: Extras) -> ibv_exp_qp_init_
     init.exp_create_flags = extras.cross;
     if extras.umr {
         init.exp_create_flags |= IBV_EXP_QP_CREATE_UMR;
+    }
+    if extras.big_endian {
+        init.exp_create_flags |= IBV_EXP_QP_CREATE_ATOMIC_BE_REPLY;
     }
     init.max_atomic_arg = extras.max_atomic_arg;
     init.max_inl_send_klms = extras.max_inline_entries;

@@ -4,15 +4,17 @@ use std::ffi::c_int;
 
 use rocade_abi::{
     IBV_WR_BIND_MW, IBV_WR_LOCAL_INV,
+    exp::base::IBV_EXP_ACCESS_MW_ZERO_BASED,
     exp::send::{
         IBV_EXP_SEND_IP_CSUM, IBV_EXP_SEND_WITH_CALC, IBV_EXP_WR_CQE_WAIT,
         IBV_EXP_WR_EXT_MASKED_ATOMIC_CMP_AND_SWP, IBV_EXP_WR_EXT_MASKED_ATOMIC_FETCH_AND_ADD,
         IBV_EXP_WR_NOP, IBV_EXP_WR_RECV_ENABLE, IBV_EXP_WR_SEND_ENABLE, IBV_EXP_WR_UMR_FILL,
         IBV_EXP_WR_UMR_INVALIDATE, ibv_exp_send_wr,
     },
-    ibv_qp, ibv_send_wr, ibv_send_wr_qp_type,
+    ibv_mw_bind_info, ibv_qp, ibv_send_wr, ibv_send_wr_bind_mw, ibv_send_wr_qp_type,
+    ibv_send_wr_tail,
 };
-use rocade_emulator::{QpType, SendFlags, SendPoster};
+use rocade_emulator::{AccessFlags, QpType, SendFlags, SendPoster};
 
 use super::{atomics, cross, umr};
 use crate::{
@@ -33,9 +35,26 @@ pub(crate) unsafe extern "C" fn ibv_exp_post_send(
     wr: *mut ibv_exp_send_wr,
     bad_wr: *mut *mut ibv_exp_send_wr,
 ) -> c_int {
+    // SAFETY: same contract.
+    unsafe { post(qp, wr, bad_wr, false) }
+}
+
+/// Likewise, `in_turn` where it is the caller's turn to count.
+///
+/// # Safety
+/// As for [`ibv_exp_post_send`].
+pub(super) unsafe fn post(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_exp_send_wr,
+    bad_wr: *mut *mut ibv_exp_send_wr,
+    in_turn: bool,
+) -> c_int {
     int_data_verb(|| {
         // SAFETY: by contract a live QP.
         let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
+        //= XCT-03
+        let counts = state.extras().cross != 0 && !in_turn;
+        let _turn = counts.then(cross::turn);
         // Before the queue is locked.
         let own_key = match state.qp_type() {
             QpType::DcInitiator => state.qp().query().0.dc_key,
@@ -72,10 +91,24 @@ unsafe fn push(
     if request.comp_mask != 0 {
         return Err(Errno::INVAL.because(Reason::new("comp_mask is not 0", "")));
     }
+    // A request that says nothing of a target is none for one: what it names there is not looked at.
+    let to = || {
+        if state.qp_type() != QpType::DcInitiator {
+            return Ok(None);
+        }
+        let dc = request.dc;
+        //= DCK-02
+        let key = match dc.dct_access_key & OWN_KEY {
+            0 => dc.dct_access_key,
+            _ => own_key,
+        };
+        // SAFETY: same contract.
+        unsafe { post::target(dc.ah, dc.dct_number, key, 0) }.map(Some)
+    };
     //= XCC-01
     if request.exp_send_flags & IBV_EXP_SEND_WITH_CALC != 0 {
         // SAFETY: same contract.
-        return unsafe { cross::push_calc(poster, state, request) };
+        return unsafe { cross::push_calc(poster, state, request, to()?) };
     }
     //= XCON-02
     match request.exp_opcode {
@@ -91,27 +124,20 @@ unsafe fn push(
         IBV_EXP_WR_NOP => Ok(poster.push_nop(request.wr_id, flags(request) & !SendFlags::INLINE)?),
         IBV_EXP_WR_EXT_MASKED_ATOMIC_CMP_AND_SWP | IBV_EXP_WR_EXT_MASKED_ATOMIC_FETCH_AND_ADD => {
             // SAFETY: same contract.
-            unsafe { atomics::push(poster, state, request) }
+            unsafe { atomics::push(poster, state, request, to()?) }
         }
         // What concerns this side alone.
-        IBV_WR_LOCAL_INV | IBV_WR_BIND_MW => {
-            // SAFETY: same contract.
-            unsafe { post::push_send(poster, state, &plain(request)) }
-        }
-        _ if state.qp_type() == QpType::DcInitiator => {
-            let dc = request.dc;
-            //= DCK-02
-            let key = match dc.dct_access_key & OWN_KEY {
-                0 => dc.dct_access_key,
-                _ => own_key,
-            };
-            // SAFETY: same contract.
-            let to = unsafe { post::target(dc.ah, dc.dct_number, key, 0) }?;
-            // SAFETY: same contract.
-            unsafe { post::push_dynamic(poster, state, &plain(request), to) }
-        }
         // SAFETY: same contract.
-        _ => unsafe { post::push_send(poster, state, &plain(request)) },
+        IBV_WR_LOCAL_INV => unsafe { post::push_send(poster, state, &plain(request)) },
+        // SAFETY: same contract.
+        IBV_WR_BIND_MW => unsafe { post::push_send(poster, state, &bind(request)?) },
+        // SAFETY: same contract.
+        _ => match to()? {
+            // SAFETY: same contract.
+            Some(to) => unsafe { post::push_dynamic(poster, state, &plain(request), to) },
+            // SAFETY: same contract.
+            None => unsafe { post::push_send(poster, state, &plain(request)) },
+        },
     }
 }
 
@@ -144,6 +170,40 @@ pub(super) fn plain(request: &ibv_exp_send_wr) -> ibv_send_wr {
         qp_type: ibv_send_wr_qp_type {
             remote_srqn: request.xrc_remote_srq_num,
         },
-        bind_mw: request.bind_mw,
+        // A window's rights are others, see `bind`.
+        bind_mw: ibv_send_wr_tail {
+            // SAFETY: all members of the union are integers and pointers, for which any bytes are a value.
+            tso: unsafe { request.bind_mw.tso },
+        },
     }
+}
+
+/// The plain form of a bind, whose rights fit into 32 bits there.
+//= XDEC-15
+//= XCON-22
+fn bind(request: &ibv_exp_send_wr) -> Result<ibv_send_wr, Errno> {
+    // SAFETY: all members of the union are integers and pointers, for which any bytes are a value.
+    let asked = unsafe { request.bind_mw.bind_mw };
+    let info = asked.bind_info;
+    let mut rights = umr::rights(info.exp_mw_access_flags)?;
+    let zero_based = info.exp_mw_access_flags & IBV_EXP_ACCESS_MW_ZERO_BASED != 0;
+    rights.set(
+        AccessFlags::ZERO_BASED,
+        zero_based || rights.contains(AccessFlags::ZERO_BASED),
+    );
+    Ok(ibv_send_wr {
+        bind_mw: ibv_send_wr_tail {
+            bind_mw: ibv_send_wr_bind_mw {
+                mw: asked.mw,
+                rkey: asked.rkey,
+                bind_info: ibv_mw_bind_info {
+                    mr: info.mr,
+                    addr: info.addr,
+                    length: info.length,
+                    mw_access_flags: rights.bits(),
+                },
+            },
+        },
+        ..plain(request)
+    })
 }

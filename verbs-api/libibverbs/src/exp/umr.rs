@@ -78,7 +78,7 @@ pub(crate) unsafe extern "C" fn ibv_exp_reg_mr(input: *mut ibv_exp_reg_mr_in) ->
 /// # Errors
 /// `EOPNOTSUPP` for those that are not offered, `EINVAL` for what nobody knows.
 //= XCON-22
-fn rights(access: u64) -> Result<AccessFlags, Errno> {
+pub(super) fn rights(access: u64) -> Result<AccessFlags, Errno> {
     /// Allocated, shared or physical memory, no RDMA, atomics in a tunnel.
     const NOT_OFFERED: u64 = 0xff << 37 | 3 << 48;
     let known = IBV_EXP_ACCESS_MW_ZERO_BASED | IBV_EXP_ACCESS_ON_DEMAND | IBV_EXP_ACCESS_RELAXED;

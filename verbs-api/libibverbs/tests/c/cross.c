@@ -1,112 +1,8 @@
 /* Queue pairs that wait for each other: nobody posts or polls between the first request and the last completion. */
-#include "rig.h"
+#include "cross.h"
 
-#include <endian.h>
-#include <infiniband/verbs_exp.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-
-#define MASTER IBV_EXP_QP_CREATE_CROSS_CHANNEL
-#define MANAGED_SEND IBV_EXP_QP_CREATE_MANAGED_SEND
-#define MANAGED_RECV IBV_EXP_QP_CREATE_MANAGED_RECV
-#define LAST IBV_EXP_SEND_WAIT_EN_LAST
-#define SIGNALED IBV_EXP_SEND_SIGNALED
-
-static struct ibv_cq *waitable_cq(struct ibv_context *context, struct ibv_comp_channel *channel)
-{
-	struct ibv_exp_cq_init_attr attr = { .comp_mask = IBV_EXP_CQ_INIT_ATTR_FLAGS,
-					     .flags = IBV_EXP_CQ_CREATE_CROSS_CHANNEL };
-	struct ibv_cq *cq = ibv_exp_create_cq(context, 64, NULL, channel, 0, &attr);
-	CHECK(cq);
-	return cq;
-}
-
-static struct ibv_qp *cross_qp(struct ibv_pd *pd, struct ibv_cq *send_cq, struct ibv_cq *recv_cq,
-			       uint32_t flags)
-{
-	struct ibv_qp_init_attr small = small_qp(send_cq);
-	struct ibv_exp_qp_init_attr init = {
-		.send_cq = send_cq, .recv_cq = recv_cq, .cap = small.cap, .qp_type = IBV_QPT_RC,
-		.pd = pd, .exp_create_flags = flags,
-		.comp_mask = IBV_EXP_QP_INIT_ATTR_PD | IBV_EXP_QP_INIT_ATTR_CREATE_FLAGS,
-	};
-	struct ibv_qp *qp = ibv_exp_create_qp(pd->context, &init);
-	CHECK(qp);
-	struct ibv_exp_qp_attr attr;
-	struct ibv_exp_qp_init_attr got;
-	CHECK_INT(ibv_exp_query_qp(qp, &attr, 0, &got), 0);
-	CHECK_INT(got.exp_create_flags, flags);
-	return qp;
-}
-
-/* Receives of `r->b` complete to `recv_cq`, its master is connected to itself. */
-struct cross {
-	struct rig r;
-	struct ibv_cq *recv_cq, *master_cq;
-	struct ibv_qp *master;
-};
-
-static struct cross cross_open(uint32_t a_flags, uint32_t b_flags)
-{
-	struct cross c = { .r = rig_open() };
-	c.recv_cq = waitable_cq(c.r.context, NULL);
-	c.master_cq = waitable_cq(c.r.context, c.r.channel);
-	CHECK_INT(ibv_destroy_qp(c.r.a), 0);
-	CHECK_INT(ibv_destroy_qp(c.r.b), 0);
-	c.r.a = cross_qp(c.r.pd, c.r.cq, c.r.cq, a_flags);
-	c.r.b = cross_qp(c.r.pd, c.r.cq, c.recv_cq, b_flags);
-	c.master = cross_qp(c.r.pd, c.master_cq, c.master_cq, MASTER);
-	connect_qp(c.r.a, c.r.b->qp_num);
-	connect_qp(c.r.b, c.r.a->qp_num);
-	connect_qp(c.master, c.master->qp_num);
-	return c;
-}
-
-static void cross_close(struct cross *c)
-{
-	CHECK_INT(ibv_destroy_qp(c->master), 0);
-	CHECK_INT(ibv_destroy_qp(c->r.a), 0);
-	CHECK_INT(ibv_destroy_qp(c->r.b), 0);
-	CHECK_INT(ibv_destroy_cq(c->master_cq), 0);
-	CHECK_INT(ibv_destroy_cq(c->recv_cq), 0);
-	struct ibv_qp_init_attr init = small_qp(c->r.cq);
-	c->r.a = ibv_create_qp(c->r.pd, &init);
-	c->r.b = ibv_create_qp(c->r.pd, &init);
-	rig_close(&c->r);
-}
-
-static struct ibv_exp_send_wr wait_for(struct ibv_cq *cq, int count, uint64_t flags, uint64_t wr_id)
-{
-	struct ibv_exp_send_wr wr = { .wr_id = wr_id, .exp_opcode = IBV_EXP_WR_CQE_WAIT,
-				      .exp_send_flags = flags };
-	wr.task.cqe_wait.cq = cq;
-	wr.task.cqe_wait.cq_count = count;
-	return wr;
-}
-
-static struct ibv_exp_send_wr enable(enum ibv_exp_wr_opcode opcode, struct ibv_qp *qp, int count,
-				     uint64_t flags)
-{
-	struct ibv_exp_send_wr wr = { .wr_id = 7, .exp_opcode = opcode, .exp_send_flags = flags };
-	wr.task.wqe_enable.qp = qp;
-	wr.task.wqe_enable.wqe_count = count;
-	return wr;
-}
-
-static int post(struct ibv_qp *qp, struct ibv_exp_send_wr wr)
-{
-	struct ibv_exp_send_wr *bad = NULL;
-	int result = ibv_exp_post_send(qp, &wr, &bad);
-	CHECK(!result == !bad);
-	return result;
-}
-
-static void expect(struct ibv_cq *cq, uint64_t wr_id)
-{
-	struct ibv_wc wc = next_completion(cq);
-	CHECK_INT(wc.status, IBV_WC_SUCCESS);
-	CHECK_INT(wc.wr_id, wr_id);
-}
 
 /* The example of the rules: bases and groups. */
 static void waits_count_completions(void)
@@ -235,17 +131,6 @@ static void mistakes_are_refused(void)
 	cross_close(&c);
 }
 
-static struct ibv_exp_send_wr calc(struct ibv_sge *list, int count, enum ibv_exp_calc_op op,
-				   enum ibv_exp_calc_data_type type)
-{
-	struct ibv_exp_send_wr wr = { .wr_id = 5, .sg_list = list, .num_sge = count,
-				      .exp_opcode = IBV_EXP_WR_SEND,
-				      .exp_send_flags = IBV_EXP_SEND_WITH_CALC | SIGNALED };
-	wr.op.calc.calc_op = op;
-	wr.op.calc.data_type = type;
-	return wr;
-}
-
 static void sends_compute(void)
 {
 	struct cross c = cross_open(MASTER, 0);
@@ -305,7 +190,7 @@ static void sends_compute(void)
 	CHECK_INT(post(c.r.a, calc(list, 2, IBV_EXP_CALC_OP_NUMBER, IBV_EXP_CALC_DATA_TYPE_INT)), EINVAL);
 	list[1].length = 7;
 	CHECK_INT(post(c.r.a, calc(list, 2, IBV_EXP_CALC_OP_ADD, IBV_EXP_CALC_DATA_TYPE_UINT)), EINVAL);
-	wr.exp_opcode = IBV_EXP_WR_RDMA_READ;
+	wr.exp_opcode = IBV_EXP_WR_RDMA_WRITE_WITH_IMM;
 	CHECK_INT(post(c.r.a, wr), EINVAL);
 	struct ibv_exp_device_attr device = { .comp_mask = IBV_EXP_DEVICE_ATTR_CALC_CAP |
 							  IBV_EXP_DEVICE_ATTR_EXP_CAP_FLAGS };

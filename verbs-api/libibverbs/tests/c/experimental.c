@@ -32,6 +32,8 @@ static void a_device_says_what_it_can_do(void)
 	CHECK_INT(attr.max_pkeys, plain.max_pkeys);
 	CHECK_INT(attr.phys_port_cnt, plain.phys_port_cnt);
 	CHECK_INT(attr.exp_device_cap_flags, 0);
+	CHECK_INT(attr.device_cap_flags, plain.device_cap_flags);
+	CHECK_INT(attr.reserved, plain.device_cap_flags);
 	CHECK_INT(attr.timestamp_mask, 0);
 	CHECK_INT(attr.odp_caps.general_odp_caps, 0);
 

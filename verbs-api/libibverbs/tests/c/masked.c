@@ -1,6 +1,7 @@
 /* Masked atomics. */
 #include "rig.h"
 
+#include <endian.h>
 #include <infiniband/verbs_exp.h>
 
 /* As rig_open, but with masked atomics of up to 32 bytes. */
@@ -159,7 +160,8 @@ static void sizes_and_mistakes(void)
 	CHECK_INT(attr.ext_atom.max_fa_bit_boundary, 3);
 	CHECK_INT(attr.ext_atom.log_max_atomic_inline, 7);
 	CHECK_INT(attr.masked_atomic.masked_log_atomic_arg_sizes, 0x3c);
-	CHECK_INT(attr.masked_atomic.masked_log_atomic_arg_sizes_network_endianness, 0);
+	/* On request, see results_may_be_big_endian. */
+	CHECK_INT(attr.masked_atomic.masked_log_atomic_arg_sizes_network_endianness, 0x3c);
 
 	struct ibv_sge sge;
 	struct ibv_exp_send_wr *bad;
@@ -281,6 +283,61 @@ static void a_lock(void)
 	rig_close(&r);
 }
 
+/* Of queue pairs that are made so, original values come big-endian, word by word; of others they come in the host's order. */
+static void results_may_be_big_endian(void)
+{
+	struct rig r = masked_open();
+	struct ibv_qp_init_attr small = small_qp(r.cq);
+	struct ibv_exp_qp_init_attr init = {
+		.send_cq = r.cq, .recv_cq = r.cq, .cap = small.cap, .qp_type = IBV_QPT_RC, .pd = r.pd,
+		.max_atomic_arg = 16, .exp_create_flags = IBV_EXP_QP_CREATE_ATOMIC_BE_REPLY,
+		.comp_mask = IBV_EXP_QP_INIT_ATTR_PD | IBV_EXP_QP_INIT_ATTR_ATOMICS_ARG |
+			     IBV_EXP_QP_INIT_ATTR_CREATE_FLAGS,
+	};
+	struct ibv_qp *qp = ibv_exp_create_qp(r.context, &init);
+	CHECK(qp);
+	struct ibv_exp_qp_attr now;
+	struct ibv_exp_qp_init_attr got;
+	CHECK_INT(ibv_exp_query_qp(qp, &now, 0, &got), 0);
+	CHECK(got.exp_create_flags & IBV_EXP_QP_CREATE_ATOMIC_BE_REPLY);
+	connect_qp(qp, qp->qp_num);
+	size_t offset = ((uintptr_t)r.buffer + 15) / 16 * 16 - (uintptr_t)r.buffer;
+	uint64_t zeros[2] = { 0, 0 };
+	struct ibv_sge sge;
+	for (uint32_t log_size = 2; log_size <= 4; log_size++) {
+		set(&r, offset, 0x0102030405060708);
+		set(&r, offset + 8, 0x1112131415161718);
+		memset(r.buffer + 4096, 0, 32);
+		struct ibv_exp_send_wr wr =
+			request(&r, IBV_EXP_WR_EXT_MASKED_ATOMIC_FETCH_AND_ADD, log_size, &sge);
+		wr.ext_op.masked_atomics.remote_addr = (uintptr_t)r.buffer + offset;
+		struct ibv_exp_fetch_add *add = &wr.ext_op.masked_atomics.wr_data.inline_data.op.fetch_add;
+		if (log_size == 4)
+			add->add_val = add->field_boundary = (uintptr_t)zeros;
+		CHECK_INT(execute(&r, qp, &wr), IBV_WC_SUCCESS);
+		uint64_t first = log_size == 2 ? htobe32(0x05060708) : htobe64(0x0102030405060708);
+		CHECK(word(&r, 4096) == first);
+		CHECK(word(&r, 4104) == (log_size == 4 ? htobe64(0x1112131415161718) : 0));
+		/* What is in memory there, and operands, are of the host's order all the same. */
+		CHECK(word(&r, offset) == 0x0102030405060708);
+		CHECK_INT(execute(&r, r.a, &wr), IBV_WC_SUCCESS);
+		CHECK((uint32_t)word(&r, 4096) == 0x05060708);
+	}
+	/* The standard's own, too. */
+	struct ibv_sge result = sge_at(&r, 4096, 8);
+	struct ibv_send_wr plain = { .sg_list = &result, .num_sge = 1, .opcode = IBV_WR_ATOMIC_FETCH_AND_ADD,
+				     .send_flags = IBV_SEND_SIGNALED }, *bad;
+	plain.wr.atomic.remote_addr = (uintptr_t)r.buffer + offset;
+	plain.wr.atomic.compare_add = 1;
+	plain.wr.atomic.rkey = r.mr->rkey;
+	CHECK_INT(ibv_post_send(qp, &plain, &bad), 0);
+	CHECK_INT(next_completion(r.cq).status, IBV_WC_SUCCESS);
+	CHECK(word(&r, 4096) == htobe64(0x0102030405060708));
+	CHECK(word(&r, offset) == 0x0102030405060709);
+	CHECK_INT(ibv_destroy_qp(qp), 0);
+	rig_close(&r);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
@@ -288,6 +345,7 @@ int main(int argc, char **argv)
 		{ "operands_of_several_words", operands_of_several_words },
 		{ "sizes_and_mistakes", sizes_and_mistakes },
 		{ "a_lock", a_lock },
+		{ "results_may_be_big_endian", results_may_be_big_endian },
 		{ NULL, NULL },
 	};
 	return run_case(cases, argc, argv);

@@ -402,9 +402,41 @@ static void keys_end_and_are_invalidated(void)
 	rig_close(&r);
 }
 
+/* A window that is bound by the experimental verbs: its rights have 64 bits, too. */
+static void windows_have_them(struct rig *r)
+{
+	struct ibv_mr *region = ibv_reg_mr(r->pd, r->buffer, BUFFER_LEN, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND);
+	struct ibv_mw *mw = ibv_alloc_mw(r->pd, IBV_MW_TYPE_2);
+	CHECK(region && mw);
+	struct ibv_exp_send_wr bind = { .wr_id = 5, .exp_opcode = IBV_EXP_WR_BIND_MW,
+					.exp_send_flags = IBV_EXP_SEND_SIGNALED };
+	bind.bind_mw.mw = mw;
+	bind.bind_mw.rkey = ibv_inc_rkey(mw->rkey);
+	bind.bind_mw.bind_info.mr = region;
+	bind.bind_mw.bind_info.addr = (uintptr_t)r->buffer + 64;
+	bind.bind_mw.bind_info.length = 64;
+	bind.bind_mw.bind_info.exp_mw_access_flags = IBV_EXP_ACCESS_REMOTE_WRITE | IBV_EXP_ACCESS_MW_ZERO_BASED;
+	execute(r, r->b, &bind, (enum ibv_exp_wc_opcode)IBV_WC_BIND_MW);
+	memset(r->buffer + 64, 0, 64);
+	memcpy(r->buffer, "zero-based", 10);
+	struct ibv_sge sge = sge_at(r, 0, 10);
+	struct ibv_exp_send_wr write = rdma(IBV_EXP_WR_RDMA_WRITE, &sge, 16, bind.bind_mw.rkey);
+	execute(r, r->a, &write, IBV_EXP_WC_RDMA_WRITE);
+	CHECK(!memcmp(r->buffer + 80, "zero-based", 10));
+	struct ibv_exp_send_wr *bad;
+	bind.bind_mw.rkey = ibv_inc_rkey(bind.bind_mw.rkey);
+	bind.bind_mw.bind_info.exp_mw_access_flags = IBV_EXP_ACCESS_PHYSICAL_ADDR;
+	CHECK_INT(ibv_exp_post_send(r->b, &bind, &bad), EOPNOTSUPP);
+	bind.bind_mw.bind_info.exp_mw_access_flags = 1ULL << 60;
+	CHECK_INT(ibv_exp_post_send(r->b, &bind, &bad), EINVAL);
+	CHECK_INT(ibv_dealloc_mw(mw), 0);
+	CHECK_INT(ibv_dereg_mr(region), 0);
+}
+
 static void rights_of_64_bits(void)
 {
 	struct rig r = umr_open();
+	windows_have_them(&r);
 	struct ibv_exp_reg_mr_in in = { .pd = r.pd, .addr = r.buffer, .length = 100,
 					.exp_access = ALL_RIGHTS | IBV_EXP_ACCESS_RELAXED };
 	struct ibv_mr *mr = ibv_exp_reg_mr(&in);

@@ -343,18 +343,24 @@ impl StreamSocket {
         state.changed();
         drop(state);
         let Some(parent) = parent else { return };
-        let Some(parent) = parent.upgrade() else {
-            self.close();
-            return;
-        };
-        let mut listening = parent.state.lock();
-        if let Phase::Listening(listener) = &mut listening.phase {
+        let parent = parent.upgrade();
+        let is_welcome = parent.as_ref().is_some_and(|parent| {
+            let mut listening = parent.state.lock();
+            let Phase::Listening(listener) = &mut listening.phase else {
+                return false;
+            };
             listener.accepting.retain(|other| !Arc::ptr_eq(other, self));
             listener.ready.push_back(Arc::clone(self));
             listening.changed();
+            true
+        });
+        match parent {
+            Some(parent) if is_welcome => parent.admit(process),
+            _ => {
+                process.keep_no_more(self);
+                self.close_unseen();
+            }
         }
-        drop(listening);
-        parent.admit(process);
     }
 
     /// The connection has ended, or will not be.
@@ -393,6 +399,7 @@ impl StreamSocket {
                 let left = state.fail(error);
                 drop(state);
                 drop(left);
+                process.keep_no_more(self);
                 if let Some(parent) = parent.upgrade() {
                     parent.forget(self);
                     parent.admit(process);

@@ -37,6 +37,8 @@ pub(super) struct Process {
     generation: u32,
     table: RwLock<BTreeMap<RawFd, Entry>>,
     tokens: Mutex<HashMap<usize, Weak<StreamSocket>>>,
+    /// Accepted for a listener that is closed, and not confirmed yet: they end when they are.
+    parting: Mutex<Vec<Arc<StreamSocket>>>,
     next_token: AtomicUsize,
     service: Mutex<Option<Arc<Service>>>,
 }
@@ -62,6 +64,7 @@ pub(super) fn process() -> Result<&'static Process, Errno> {
             generation,
             table: RwLock::default(),
             tokens: Mutex::default(),
+            parting: Mutex::default(),
             next_token: AtomicUsize::new(1),
             service: Mutex::new(None),
         }));
@@ -109,6 +112,19 @@ impl Process {
 
     pub(super) fn forget(&self, token: usize) {
         self.tokens.lock().remove(&token);
+    }
+
+    /// Keeps a socket that nobody will accept until its peer has confirmed the connection, and hears of its end then.
+    pub(super) fn keep(&self, socket: &Arc<StreamSocket>) {
+        self.parting.lock().push(Arc::clone(socket));
+    }
+
+    pub(super) fn keep_no_more(&self, socket: &Arc<StreamSocket>) {
+        let mut parting = self.parting.lock();
+        let at = parting.iter().position(|other| Arc::ptr_eq(other, socket));
+        let kept = at.map(|at| parting.swap_remove(at));
+        drop(parting);
+        drop(kept);
     }
 
     /// The thread that hears of connections.

@@ -550,6 +550,15 @@ impl StreamSocket {
 
     /// The program has no use for it any more.
     pub(super) fn close(&self) {
+        self.close_with(true);
+    }
+
+    /// The same for one that the program has never seen: its peer hears that this was all, and nobody waits for that.
+    pub(super) fn close_unseen(&self) {
+        self.close_with(false);
+    }
+
+    fn close_with(&self, may_linger: bool) {
         let lingers = {
             let mut state = self.state.lock();
             state.turn();
@@ -561,7 +570,7 @@ impl StreamSocket {
                 Some(())
             });
             state.changed();
-            open.is_some() && lingers
+            open.is_some() && lingers && may_linger
         };
         if lingers {
             self.linger();
@@ -626,8 +635,18 @@ impl Listener {
         for (id, _) in &self.waiting {
             id.reject();
         }
-        for socket in self.accepting.iter().chain(&self.ready) {
+        for socket in &self.ready {
             socket.close();
+        }
+        let Ok(process) = process() else { return };
+        // Rejected now, a peer that believes itself connected would see its connection break.
+        for socket in &self.accepting {
+            process.keep(socket);
+            let is_early = matches!(socket.state.lock().phase, Phase::Accepting(_));
+            if !is_early {
+                process.keep_no_more(socket);
+                socket.close();
+            }
         }
     }
 }

@@ -1,0 +1,64 @@
+//! A thread that waits for an event of the connection manager: it receives itself, at first.
+//!
+//! What makes and ends connections is a handful of messages, each of which is answered at once. Were each received by
+//! the background thread, which then wakes the one that waits, that would be two awakenings where one will do. So who waits looks
+//! after the sockets for a moment, and counts as polling meanwhile, so that the background thread steps back (`handover.rs`).
+//! Should packets come that are none of its business, it leaves them to others.
+
+use std::io;
+use std::os::fd::{AsRawFd as _, RawFd};
+use std::time::Duration;
+
+use super::EngineInner;
+use super::handover::Driver;
+use crate::figures::{ATTEND_NS, ATTEND_VAIN};
+use crate::sys;
+
+impl EngineInner {
+    /// Waits until `fd` is readable, as it is when the event `is_there`, or the time is up. False where it was up.
+    pub(crate) fn wait_attentively(
+        &self,
+        fd: RawFd,
+        is_there: impl Fn() -> bool,
+        timeout: Duration,
+    ) -> io::Result<bool> {
+        let now = self.now();
+        let until = now.plus_ns(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
+        let attends_until = until.min(now.plus_ns(ATTEND_NS));
+        let mut in_vain = 0;
+        while in_vain < ATTEND_VAIN && self.now() < attends_until {
+            let left = attends_until.ns_since(self.now());
+            let mut set = sys::PollSet::default();
+            let own = set.add(fd);
+            let uplinks = self.uplinks.read().clone();
+            for socket in uplinks.iter().filter_map(|uplink| uplink.link.rx_fd()) {
+                set.add(socket.as_raw_fd());
+            }
+            self.handover.polled();
+            self.handover.polled_in_vain(self.now().as_ns());
+            set.wait(Some(Duration::from_nanos(left)))?;
+            if set.is_ready(own) {
+                return Ok(true);
+            }
+            if !set.any_ready_from(own + 1) {
+                continue;
+            }
+            self.handover.polled();
+            for uplink in &uplinks {
+                // Whoever holds the lock is receiving already.
+                if let Some(mut rx) = uplink.rx.try_lock() {
+                    self.receive(uplink, &mut rx, Driver::Application);
+                }
+            }
+            if is_there() {
+                return Ok(true);
+            }
+            in_vain += 1;
+        }
+        self.leave_inline();
+        let mut set = sys::PollSet::default();
+        set.add(fd);
+        set.wait(Some(Duration::from_nanos(until.ns_since(self.now()))))?;
+        Ok(set.is_ready(0))
+    }
+}

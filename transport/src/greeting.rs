@@ -1,0 +1,41 @@
+//! How queue pairs find out whether the other end is Rocade: a datagram that any other device drops (docs/dc.md).
+
+use rocade_wire::{Bth, DcHello, Deth, Opcode, Operation, Packet, Psn, Qkey, Qpn, Service};
+
+use crate::peer::Peer;
+use crate::transmit::{Head, TxBuffer};
+
+/// Appends a datagram that asks who somebody is, or tells; false where there is no room.
+pub(crate) fn push_hello(peer: &Peer, from: Qpn, hello: DcHello, tx: &mut TxBuffer) -> bool {
+    let payload = hello.to_bytes();
+    let mut head = Head::new(Bth {
+        opcode: Opcode::new(Service::Ud.base() | Operation::SendOnly.low_bits()),
+        pkey: peer.pkey,
+        ..Bth::new(Opcode::new(0), peer.qpn, Psn::new(0))
+    });
+    let deth = Deth {
+        qkey: Qkey::new(DcHello::QKEY),
+        resv: 0,
+        src_qp: from,
+    };
+    head.push(&deth.to_bytes());
+    tx.fits(head.segment_len(payload.len()))
+        && tx
+            .push(&head, payload.len(), |room| {
+                room.copy_from_slice(&payload);
+                Ok::<(), ()>(())
+            })
+            .is_ok()
+}
+
+/// The question or answer in a datagram, and who sends it.
+//= DCW-18
+pub(crate) fn hello_of(packet: &Packet<'_>) -> Option<(DcHello, Qpn)> {
+    let headers = packet.headers();
+    let deth = headers.deth?;
+    let is_plain = headers.bth.opcode.operation() == Some(Operation::SendOnly);
+    if !is_plain || deth.qkey.get() != DcHello::QKEY {
+        return None;
+    }
+    Some((DcHello::from_payload(packet.payload())?, deth.src_qp))
+}
