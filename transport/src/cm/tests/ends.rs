@@ -317,6 +317,10 @@ fn a_target_ends_without_a_word() {
     pair.a.ready(pair.now, a, &[]).unwrap();
     assert_eq!(pair.event_of_b(), CmEvent::Ready { id: b });
 
+    // Nor is there anything to tell should its process be killed.
+    let mut bonds = std::iter::from_fn(|| pair.b.poll_bond());
+    assert_eq!(bonds.find(|(id, _)| *id == b), Some((b, None)));
+
     // By either side: the DREQ names the receiver's queue pair.
     pair.tell_b(dreq(a, b, 0x11));
     assert_eq!(pair.b.poll_event(), None);
