@@ -21,9 +21,9 @@ pub(crate) const BUSY_POLL: u64 = 8;
 /// microseconds.
 pub(crate) const POLLED_SOCKET_TURN: u64 = 64;
 
-/// How long a CQ that is to shrink waits for posts to leave that found no way yet. Asking the broker for one takes
-/// less than a millisecond.
-pub(crate) const LEAVE_NS: u64 = 20_000_000;
+/// How long a CQ that is to shrink waits at most for posts to leave that found no way yet. Asking the broker for one takes
+/// less than a millisecond where the machine is idle.
+pub(crate) const LEAVE_NS: u64 = 500_000_000;
 
 /// Queue pairs that one turn wakes at most, where each wakes the next: others want their turn, too.
 pub(crate) const MAX_CHAIN: usize = 256;

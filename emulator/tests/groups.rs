@@ -18,7 +18,7 @@ use common::datagrams::{
 use common::{Side, engine};
 use rocade_emulator::{
     AddressVector, Ah, BrokerMode, Datagram, DropReason, Engine, EngineConfig, Gid, LinkMode, Qkey,
-    Qp, QpType, VerbsError, WcStatus,
+    Qp, QpAttr, QpAttrMask, QpState, QpType, VerbsError, WcStatus,
 };
 
 /// That of ::1, of which there is but one.
@@ -241,8 +241,8 @@ fn headers_say_what_the_address_handle_did() {
                 "{link:?} {a}"
             );
         }
-        let counters = a_side.engine.counters();
-        assert_eq!(counters.tx_shared > 0, shared, "{counters:?}");
+        let counters = b_side.engine.counters();
+        assert_eq!(counters.rx_shared > 0, shared, "{counters:?}");
     }
 }
 
@@ -502,4 +502,54 @@ fn groups_have_udp_whatever_the_link() {
     send_to_group(&sender, &ah, QKEY, &wr(2, &[a.sge(0, 10)]));
     completions(&a, 2);
     assert_eq!(a.engine.counters().tx_shared, 0);
+}
+
+/// Each port of a device joins for its own queue pairs: one copy each.
+//= MC-03 type=test
+#[test]
+fn each_port_joins_for_its_own() {
+    let specs = ["dev=127.2.2.10+127.2.2.11".to_owned()];
+    let config = EngineConfig::from_specs(&specs, BrokerMode::Embedded).unwrap();
+    let a = Side::on(Engine::new(config).unwrap(), 1 << 16);
+    let group = group("239.1.3.8");
+    let members = [1, 2].map(|port_num| {
+        let qp = create(&a, QpType::Ud);
+        let to = |state: QpState, mask| {
+            let attr = QpAttr {
+                qp_state: state.code(),
+                port_num,
+                qkey: QKEY,
+                ..QpAttr::default()
+            };
+            qp.modify(&attr, QpAttrMask::STATE | mask).unwrap();
+        };
+        let init = QpAttrMask::PKEY_INDEX | QpAttrMask::PORT | QpAttrMask::QKEY;
+        to(QpState::Init, init);
+        to(QpState::Rtr, QpAttrMask::empty());
+        qp.attach_mcast(group).unwrap();
+        qp.attach_mcast(group).unwrap();
+        for wr_id in [1, 2] {
+            let sge = a.sge(1000 * usize::from(port_num), 100);
+            qp.recv_queue().push(wr_id, &[sge]).unwrap();
+        }
+        qp
+    });
+    let sender = ud(&a);
+    for (port_num, wr_id) in [(1, 1), (2, 2)] {
+        let way = AddressVector {
+            port_num,
+            ..address(group)
+        };
+        let ah = a.pd.create_ah(&way).unwrap();
+        send_to_group(&sender, &ah, QKEY, &wr(9, &[a.sge(0, 10)]));
+        let got = completions(&a, 3);
+        assert_eq!(got.iter().filter(|c| c.wr_id == wr_id).count(), 2);
+        assert_eq!(got.iter().filter(|c| c.wr_id == 9).count(), 1);
+    }
+    for qp in &members {
+        assert_eq!(qp.counters().rx_packets, 2);
+        qp.detach_mcast(group).unwrap();
+        assert_eq!(qp.detach_mcast(group).unwrap_err().errno(), 22);
+        qp.destroy().unwrap();
+    }
 }

@@ -3,21 +3,21 @@
 //! Every message of the rig has a communication ID that was never used before. What must not be answered is followed
 //! by a question that must be: for a service that nobody has.
 
-use std::cell::Cell;
-use std::net::IpAddr;
-use std::time::Instant;
+mod talk;
 
 use rocade_wire::mad::{
-    CmMessage, CmPath, CmTimeout, CommId, Drep, Dreq, Ece, Failover, GSI_QKEY, IpCmHeader, Mad,
-    Mra, Rej, RejReason, Rejected, Rep, Req, Rtu, ServiceId, SidrRep, SidrReq, SidrStatus,
-    TransactionId, TransportType,
+    CmMessage, CmTimeout, CommId, Drep, Dreq, IpCmHeader, Mad, Mra, Rej, RejReason, Rejected, Req,
+    ServiceId, SidrRep, SidrReq, SidrStatus, TransactionId, TransportType,
 };
-use rocade_wire::{Deth, Gid, Guid, Opcode, Operation, Pkey, Psn, Qkey, Qpn, Service};
+use rocade_wire::{Gid, Pkey, Qkey, Qpn};
 
 use crate::{
-    Bench, Case, CaseResult, PacketBuilder,
+    Bench, Case, CaseResult,
     case::{CaseError, equal, fail},
-    peer::{ManagerEvent, PeerManager},
+    peer::PeerManager,
+};
+use talk::{
+    DISCONNECTED, ESTABLISHED, NOBODY, OWN_QPN, REJECTED, REQUEST, RESPONSE, Talk, UNREACHABLE,
 };
 
 pub(super) const CASES: &[Case] = &[
@@ -33,322 +33,18 @@ pub(super) const CASES: &[Case] = &[
     Case::responder("CM-ST-12", "a-service-is-found", service),
     Case::responder("MAD-04", "of-another-class-or-version", other_class),
     Case::responder("MAD-07", "what-nobody-has-asked-for", unsolicited),
+    Case::responder("CM-ST-07", "an-unanswered-reply-is-repeated", repeats_reply),
+    Case::responder("CM-ST-07", "a-reply-is-given-up", gives_up),
+    Case::responder("CM-ST-04", "the-queue-pair-is-still-connected", stale),
+    Case::responder("CM-ST-03", "both-disconnect", both_disconnect),
+    Case::responder("CM-ST-10", "destroyed-before-it-answers", destroyed_asked),
+    Case::responder("CM-ST-10", "destroyed-while-connected", destroyed_connected),
+    Case::requester("CM-ST-10", "destroyed-while-it-asks", destroyed_asking),
     Case::requester("CM-ST-01", "asks-and-says-it-is-ready", asks),
     Case::requester("CM-ST-05", "a-repeated-reply", repeated_reply),
     Case::requester("CM-ST-09", "told-to-wait", told_to_wait),
     Case::requester("CM-ST-03", "disconnects", disconnects),
 ];
-
-/// Kinds of events, by the numbers of `rdma_cm_event_type`.
-const REQUEST: u32 = 4;
-const RESPONSE: u32 = 5;
-const REJECTED: u32 = 8;
-const ESTABLISHED: u32 = 9;
-const DISCONNECTED: u32 = 10;
-
-/// Port space TCP.
-const TCP: u16 = 0x0106;
-/// Nobody listens there: the fence.
-const NOBODY: ServiceId = ServiceId::new(0x7777_7777_0000_0001);
-const RIG_GUID: Guid = Guid::new(0x0200_c0ff_ee00_0001);
-
-/// The rig's manager, and that of the peer.
-struct Talk<'b> {
-    bench: &'b Bench<'b>,
-    manager: Box<dyn PeerManager>,
-    /// The rig's ID and transaction of the case.
-    id: CommId,
-    tid: TransactionId,
-    /// The rig's queue pair.
-    qpn: Qpn,
-    psn: Cell<u32>,
-}
-
-impl<'b> Talk<'b> {
-    fn new(bench: &'b Bench<'b>) -> CaseResult<Self> {
-        let manager = bench
-            .peer()
-            .manager()
-            .map_err(|unable| CaseError::Skipped(unable.to_string()))?;
-        bench.rig().expect(Qpn::GSI, Service::Ud);
-        let fresh = bench.rig().new_qpn();
-        Ok(Self {
-            bench,
-            manager,
-            id: CommId::new(0x4200_0000 | fresh.get()),
-            tid: TransactionId::new(0x1234_5678_0000_0000 | u64::from(fresh.get())),
-            qpn: fresh,
-            psn: Cell::new(0),
-        })
-    }
-
-    fn listen(&self, datagrams: bool) -> CaseResult<ServiceId> {
-        let port = self.manager.listen(datagrams);
-        let port = port.map_err(|unable| CaseError::Skipped(unable.to_string()))?;
-        Ok(ServiceId::of_port(
-            if datagrams { 0x0111 } else { TCP },
-            port,
-        ))
-    }
-
-    fn send_bytes(&self, mad: &[u8]) -> CaseResult {
-        let opcode = Opcode::of(Service::Ud, Operation::SendOnly);
-        let opcode = opcode.ok_or_else(|| CaseError::Failed("no such opcode".to_owned()))?;
-        let psn = Psn::new(self.psn.replace(self.psn.get() + 1));
-        let packet = PacketBuilder::new(opcode, Qpn::GSI, psn).payload(mad);
-        self.bench.rig().send(&packet.edit(|headers| {
-            headers.deth = Some(Deth {
-                qkey: GSI_QKEY,
-                src_qp: Qpn::GSI,
-                resv: 0,
-            });
-        }))
-    }
-
-    fn send(&self, message: CmMessage) -> CaseResult {
-        self.send_bytes(&Mad::new(self.tid, message).to_bytes())
-    }
-
-    /// The peer's next message, and its transaction.
-    fn hear(&self) -> CaseResult<(TransactionId, CmMessage)> {
-        let deadline = self.bench.patience();
-        let Some(packet) = self.bench.rig().receive(Qpn::GSI, deadline)? else {
-            return fail("no message of the peer's manager");
-        };
-        let deth = packet.headers.deth;
-        //= MAD-01 type=test
-        let ends = deth.map(|deth| (deth.src_qp, deth.qkey));
-        equal(ends, Some((Qpn::GSI, GSI_QKEY)), "source QP and Q_Key")?;
-        match Mad::parse(&packet.payload) {
-            Ok(mad) => Ok((mad.tid, mad.message)),
-            Err(error) => fail(format!("the peer sent no message: {error}")),
-        }
-    }
-
-    /// Nothing but the answer to a question that is asked now.
-    fn fence(&self) -> CaseResult {
-        let request_id = CommId::new(0x4300_0000 | self.bench.rig().new_qpn().get());
-        self.send(CmMessage::SidrReq(SidrReq {
-            request_id,
-            pkey: Pkey::DEFAULT,
-            service_id: NOBODY,
-            private_data: [0; SidrReq::PRIVATE_LEN],
-        }))?;
-        let CmMessage::SidrRep(rep) = self.hear()?.1 else {
-            return fail("an answer to what must not be answered");
-        };
-        equal(
-            (rep.request_id, rep.status),
-            (request_id, SidrStatus::ServiceIdNotSupported),
-            "the fence",
-        )
-    }
-
-    /// The next event of the owner.
-    fn event(&self, kind: u32) -> CaseResult<ManagerEvent> {
-        let deadline = self.bench.patience();
-        loop {
-            if let Some(event) = self.manager.poll_event() {
-                equal(event.kind, kind, "event")?;
-                return Ok(event);
-            }
-            if Instant::now() >= deadline {
-                return fail(format!("no event {kind}"));
-            }
-            std::thread::yield_now();
-        }
-    }
-
-    fn no_event(&self) -> CaseResult {
-        self.fence()?;
-        match self.manager.poll_event() {
-            None => Ok(()),
-            Some(event) => fail(format!("an event: {event:?}")),
-        }
-    }
-
-    fn header(&self) -> IpCmHeader {
-        IpCmHeader {
-            src_port: 40_000,
-            src: self.bench.rig().local(),
-            dst: self.bench.peer().address(),
-        }
-    }
-
-    fn path(&self) -> CmPath {
-        let gid = |ip: IpAddr| Gid::from_ip(ip);
-        CmPath {
-            local_gid: gid(self.bench.rig().local()),
-            remote_gid: gid(self.bench.peer().address()),
-            packet_rate: 3,
-            hop_limit: 1,
-            subnet_local: true,
-            ack_timeout: CmTimeout::new(8),
-            ..CmPath::NONE
-        }
-    }
-
-    fn req(&self, service_id: ServiceId, text: &[u8]) -> Req {
-        let mut private_data = [0; Req::PRIVATE_LEN];
-        private_data[..IpCmHeader::LEN].copy_from_slice(&self.header().to_bytes());
-        private_data[IpCmHeader::LEN..][..text.len()].copy_from_slice(text);
-        Req {
-            local_id: self.id,
-            ece: Ece::NONE,
-            service_id,
-            ca_guid: RIG_GUID,
-            qkey: Qkey::new(0),
-            qpn: self.qpn,
-            responder_resources: 3,
-            eecn: 0,
-            initiator_depth: 2,
-            remote_eecn: 0,
-            remote_response_timeout: CmTimeout::new(20),
-            transport: TransportType::Rc,
-            flow_control: false,
-            starting_psn: Psn::new(0xff_fffe),
-            local_response_timeout: CmTimeout::new(20),
-            retry_count: 7,
-            pkey: Pkey::DEFAULT,
-            mtu: 3,
-            rdc_exists: false,
-            rnr_retry_count: 6,
-            max_cm_retries: 15,
-            srq: false,
-            primary: self.path(),
-            alternate: CmPath::NONE,
-            sap_supported: false,
-            private_data,
-        }
-    }
-
-    fn ask(&self, service: ServiceId) -> CaseResult {
-        self.send(CmMessage::Req(self.req(service, b"rig")))
-    }
-
-    fn rep(&self, to: CommId) -> CmMessage {
-        let mut private_data = [0; Rep::PRIVATE_LEN];
-        private_data[..3].copy_from_slice(b"rig");
-        CmMessage::Rep(Rep {
-            local_id: self.id,
-            remote_id: to,
-            qkey: Qkey::new(0),
-            qpn: self.qpn,
-            eecn: Qpn::new(0),
-            ece: Ece::NONE,
-            starting_psn: Psn::new(5),
-            responder_resources: 1,
-            initiator_depth: 1,
-            target_ack_delay: CmTimeout::new(0),
-            failover: Failover::NotSupported,
-            flow_control: false,
-            rnr_retry_count: 7,
-            srq: false,
-            ca_guid: RIG_GUID,
-            private_data,
-        })
-    }
-
-    fn rtu(&self, to: CommId) -> CmMessage {
-        CmMessage::Rtu(Rtu {
-            local_id: self.id,
-            remote_id: to,
-            private_data: [0; Rtu::PRIVATE_LEN],
-        })
-    }
-
-    fn dreq(&self, to: CommId, remote_qpn: Qpn) -> CmMessage {
-        CmMessage::Dreq(Dreq {
-            local_id: self.id,
-            remote_id: to,
-            remote_qpn,
-            private_data: [0; Dreq::PRIVATE_LEN],
-        })
-    }
-
-    fn rej(&self, to: CommId, rejected: Rejected, reason: RejReason) -> CmMessage {
-        let mut private_data = [0; Rej::PRIVATE_LEN];
-        private_data[..2].copy_from_slice(b"no");
-        CmMessage::Rej(Rej {
-            local_id: self.id,
-            remote_id: to,
-            rejected,
-            reason,
-            info_len: 0,
-            info: [0; Rej::INFO_LEN],
-            private_data,
-        })
-    }
-
-    fn accept(&self) -> CaseResult {
-        self.done(self.manager.accept(OWN_QPN, b"peer"))
-    }
-
-    fn done(&self, outcome: Result<(), crate::peer::Unable>) -> CaseResult {
-        outcome.map_err(|unable| CaseError::Failed(unable.to_string()))
-    }
-
-    fn hear_rep(&self) -> CaseResult<(TransactionId, Rep)> {
-        match self.hear()? {
-            (tid, CmMessage::Rep(rep)) => Ok((tid, rep)),
-            (_, other) => fail(format!("{other} instead of a REP")),
-        }
-    }
-
-    fn hear_rej(&self, rejected: Rejected, reason: RejReason) -> CaseResult<Rej> {
-        match self.hear()? {
-            (tid, CmMessage::Rej(rej)) => {
-                //= MAD-05 type=test
-                equal(tid, self.tid, "transaction")?;
-                equal(rej.remote_id, self.id, "whose")?;
-                equal((rej.rejected, rej.reason), (rejected, reason), "rejection")?;
-                Ok(rej)
-            }
-            (_, other) => fail(format!("{other} instead of a REJ")),
-        }
-    }
-
-    /// A connection that the rig has asked for: the peer's ID.
-    fn connected(&self) -> CaseResult<CommId> {
-        self.ask(self.listen(false)?)?;
-        self.event(REQUEST)?;
-        self.accept()?;
-        let (_, rep) = self.hear_rep()?;
-        self.send(self.rtu(rep.local_id))?;
-        self.event(ESTABLISHED)?;
-        Ok(rep.local_id)
-    }
-
-    /// A request of the peer.
-    fn asked(&self) -> CaseResult<(TransactionId, Req)> {
-        let to = (self.bench.rig().local(), 7_471).into();
-        let asked = self.manager.connect(to, OWN_QPN, b"peer");
-        asked.map_err(|unable| CaseError::Skipped(unable.to_string()))?;
-        match self.hear()? {
-            (tid, CmMessage::Req(req)) => Ok((tid, req)),
-            (_, other) => fail(format!("{other} instead of a REQ")),
-        }
-    }
-
-    /// A message of the rig that answers one of the peer's.
-    fn answer(&self, tid: TransactionId, message: CmMessage) -> CaseResult {
-        self.send_bytes(&Mad::new(tid, message).to_bytes())
-    }
-
-    /// The peer's RTU, which goes with its request.
-    fn hear_rtu(&self, tid: TransactionId, id: CommId) -> CaseResult {
-        match self.hear()? {
-            (told, CmMessage::Rtu(rtu)) => {
-                equal(told, tid, "transaction")?;
-                equal((rtu.local_id, rtu.remote_id), (id, self.id), "IDs")
-            }
-            (_, other) => fail(format!("{other} instead of an RTU")),
-        }
-    }
-}
-
-/// What the peer's owner says its queue pair is.
-const OWN_QPN: Qpn = Qpn::new(0x0001_2345);
 
 //= CM-ST-02 type=test
 //= CM-REP type=test
@@ -604,6 +300,153 @@ fn unsolicited(bench: &Bench<'_>) -> CaseResult {
     talk.no_event()?;
     talk.send(talk.dreq(peers, OWN_QPN))?;
     talk.event(DISCONNECTED).map(drop)
+}
+
+/// A request whose reply is repeated after a moment.
+fn impatient(talk: &Talk<'_>, retries: u8) -> CaseResult {
+    let service = talk.listen(false)?;
+    let req = Req {
+        local_response_timeout: CmTimeout::new(14),
+        max_cm_retries: retries,
+        ..talk.req(service, b"rig")
+    };
+    talk.send(CmMessage::Req(req))?;
+    talk.event(REQUEST)?;
+    talk.accept()
+}
+
+//= CM-ST-07 MAD-07 type=test
+fn repeats_reply(bench: &Bench<'_>) -> CaseResult {
+    let talk = Talk::new(bench)?;
+    impatient(&talk, 15)?;
+    let first = talk.hear_rep()?;
+    equal(talk.hear_rep()?, first.clone(), "the reply again")?;
+    talk.send(talk.rtu(first.1.local_id))?;
+    talk.event(ESTABLISHED).map(drop)
+}
+
+//= CM-ST-07 type=test
+fn gives_up(bench: &Bench<'_>) -> CaseResult {
+    let talk = Talk::new(bench)?;
+    impatient(&talk, 2)?;
+    let first = talk.hear_rep()?;
+    for _ in 0..2 {
+        equal(talk.hear_rep()?, first.clone(), "the reply again")?;
+    }
+    let event = talk.event(UNREACHABLE)?;
+    equal(event.status, -110, "status")?;
+    talk.send(talk.rtu(first.1.local_id))?;
+    talk.no_event()
+}
+
+/// A queue pair cannot have another connection: what the peer knows of the first one is out of date.
+//= CM-ST-04 type=test
+fn stale(bench: &Bench<'_>) -> CaseResult {
+    let talk = Talk::new(bench)?;
+    let peers = talk.connected()?;
+    let service = talk.listen(false)?;
+    let again = Req {
+        local_id: CommId::new(talk.id.get() ^ 0x0100_0000),
+        ..talk.req(service, b"rig")
+    };
+    let its_id = again.local_id;
+    talk.send(CmMessage::Req(again))?;
+    let (mut is_rejected, mut is_ended) = (false, false);
+    while !(is_rejected && is_ended) {
+        match talk.hear()?.1 {
+            CmMessage::Rej(rej) => {
+                let what = (rej.remote_id, rej.rejected, rej.reason.code());
+                equal(what, (its_id, Rejected::Req, 10), "rejection")?;
+                is_rejected = true;
+            }
+            CmMessage::Dreq(dreq) => {
+                equal((dreq.local_id, dreq.remote_id), (peers, talk.id), "IDs")?;
+                // Else it would ask again.
+                talk.send(CmMessage::Drep(Drep {
+                    local_id: talk.id,
+                    remote_id: peers,
+                    private_data: [0; Drep::PRIVATE_LEN],
+                }))?;
+                is_ended = true;
+            }
+            other => return fail(format!("{other} instead of a REJ and a DREQ")),
+        }
+    }
+    Ok(())
+}
+
+fn hear_dreq(talk: &Talk<'_>) -> CaseResult<(TransactionId, Dreq)> {
+    match talk.hear()? {
+        (tid, CmMessage::Dreq(dreq)) => Ok((tid, dreq)),
+        (_, other) => fail(format!("{other} instead of a DREQ")),
+    }
+}
+
+//= CM-ST-03 type=test
+fn both_disconnect(bench: &Bench<'_>) -> CaseResult {
+    let talk = Talk::new(bench)?;
+    let peers = talk.connected()?;
+    talk.done(talk.manager.disconnect())?;
+    let (_, dreq) = hear_dreq(&talk)?;
+    equal((dreq.local_id, dreq.remote_id), (peers, talk.id), "IDs")?;
+    // The two cross, and the answer is the owner's.
+    talk.send(talk.dreq(peers, OWN_QPN))?;
+    talk.event(DISCONNECTED)?;
+    talk.done(talk.manager.disconnect())?;
+    match talk.hear()?.1 {
+        CmMessage::Drep(drep) => equal((drep.local_id, drep.remote_id), (peers, talk.id), "IDs"),
+        other => fail(format!("{other} instead of a DREP")),
+    }
+}
+
+fn new_manager(bench: &Bench<'_>) -> CaseResult<Box<dyn PeerManager>> {
+    let manager = bench.peer().manager();
+    manager.map_err(|unable| CaseError::Skipped(unable.to_string()))
+}
+
+//= CM-ST-10 type=test
+fn destroyed_asked(bench: &Bench<'_>) -> CaseResult {
+    let mut talk = Talk::new(bench)?;
+    talk.ask(talk.listen(false)?)?;
+    talk.event(REQUEST)?;
+    talk.manager = new_manager(bench)?;
+    talk.hear_rej(Rejected::Req, RejReason::Consumer).map(drop)
+}
+
+//= CM-ST-10 type=test
+fn destroyed_connected(bench: &Bench<'_>) -> CaseResult {
+    let mut talk = Talk::new(bench)?;
+    let peers = talk.connected()?;
+    talk.manager = new_manager(bench)?;
+    let (_, dreq) = hear_dreq(&talk)?;
+    equal(
+        (dreq.local_id, dreq.remote_id, dreq.remote_qpn),
+        (peers, talk.id, talk.qpn),
+        "connection",
+    )?;
+    talk.send(CmMessage::Drep(Drep {
+        local_id: talk.id,
+        remote_id: peers,
+        private_data: [0; Drep::PRIVATE_LEN],
+    }))
+}
+
+//= CM-ST-07 CM-ST-10 type=test
+fn destroyed_asking(bench: &Bench<'_>) -> CaseResult {
+    let mut talk = Talk::new(bench)?;
+    let (tid, req) = talk.asked()?;
+    talk.manager = new_manager(bench)?;
+    match talk.hear()? {
+        (told, CmMessage::Rej(rej)) => {
+            equal(told, tid, "transaction")?;
+            let ids = (rej.local_id, rej.remote_id);
+            equal(ids, (req.local_id, CommId::new(0)), "IDs")?;
+            equal(rej.reason, RejReason::Timeout, "reason")?;
+            equal(rej.info_len, 8, "length of the information")?;
+            equal(rej.timeout_guid(), Some(req.ca_guid), "GUID")
+        }
+        (_, other) => fail(format!("{other} instead of a REJ")),
+    }
 }
 
 //= CM-ST-01 type=test

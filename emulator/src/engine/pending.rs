@@ -74,6 +74,8 @@ impl EngineInner {
     /// long: a peer need not make room.
     pub(crate) fn let_posts_leave(&self, cq: &Arc<CqInner>) {
         let until = self.now().plus_ns(LEAVE_NS);
+        // On a busy machine the background thread may take its time.
+        self.lead_new_routes();
         let waits = |qp: &Arc<QpInner>| {
             qp.completes_to(cq) && (qp.lock().tx.is_blocked() || qp.waits_for_room())
         };

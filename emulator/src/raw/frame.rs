@@ -287,6 +287,9 @@ fn number(segment: &mut [u8], layout: &Layout, (index, offset, is_last): (u16, u
 
 #[cfg(all(test, not(loom)))]
 pub(crate) mod tests {
+    use proptest::prelude::{any, prop_assert, prop_assert_eq};
+    use rocade_wire::Qpn;
+
     use super::*;
 
     /// A frame of UDP or TCP over IPv4 or IPv6, with right checksums.
@@ -491,5 +494,54 @@ pub(crate) mod tests {
         );
         assert_eq!(udp.1, [46, 92, 136]);
         assert!(oracle(&udp.0[92..]) && be16(&udp.0[92..], 38) == 10);
+    }
+
+    proptest::proptest! {
+        /// Whatever comes from the network, or from a program to be cut: it is read as far as it goes, and nothing of it is lost.
+        #[test]
+        fn any_frame_is_taken(
+            (v6, is_tcp, tag) in (any::<bool>(), any::<bool>(), any::<Option<u16>>()),
+            data in proptest::collection::vec(any::<u8>(), 0..200),
+            changes in proptest::collection::vec((0usize..90, any::<u8>()), 0..6),
+            (left, header, mss) in (0usize..300, 0usize..120, 0usize..80),
+            (start, offset) in (0usize..400, 0usize..400),
+        ) {
+            let protocol = if is_tcp { TCP } else { UDP };
+            let mut bytes = frame(v6, protocol, tag, &data);
+            for (at, value) in changes {
+                if let Some(byte) = bytes.get_mut(at) {
+                    *byte = value;
+                }
+            }
+            bytes.truncate(left);
+            if let Some(layout) = Layout::of(&bytes) {
+                has_right_checksums(&bytes, &layout);
+                let spread = super::super::spread::Spread::new(vec![Qpn::new(1), Qpn::new(2)], [7; 40], u32::MAX);
+                prop_assert!(spread.queue_of(&bytes).is_some());
+            }
+            if let Some(len) = header_len(&bytes) {
+                prop_assert!(len <= bytes.len());
+            }
+            let mut filled = bytes.clone();
+            fill_checksums(&mut filled);
+            complete_checksum(&mut filled, start, offset);
+            prop_assert_eq!(filled.len(), bytes.len());
+            let (mut out, mut ends) = (Vec::new(), Vec::new());
+            cut(&bytes, header, mss, &mut out, &mut ends);
+            let header = header.min(bytes.len());
+            let mut begin = 0;
+            let mut found = Vec::new();
+            for end in ends {
+                prop_assert!((header..=header + mss.max(1)).contains(&(end - begin)));
+                found.extend_from_slice(&out[begin + header..end]);
+                begin = end;
+            }
+            prop_assert_eq!(begin, out.len());
+            prop_assert_eq!(found.len(), bytes.len() - header);
+            // Checksums are those of headers, which were not cut.
+            if header_len(&bytes).is_some_and(|len| header >= len) {
+                prop_assert_eq!(&found[..], &bytes[header..]);
+            }
+        }
     }
 }

@@ -6,6 +6,7 @@
 //! ([`network`]). Each run takes the same seeds as ever, and one that nobody has tried yet ([`seeds`]).
 
 pub mod flow;
+pub mod hostile;
 mod kinds;
 mod ledger;
 pub mod lending;

@@ -180,7 +180,7 @@ impl Plan {
 }
 
 /// The shared queue of a side that has one.
-fn share(receives: Receives, side: Side, setup: &mut Setup) -> Option<Arc<TestSrq>> {
+pub(super) fn share(receives: Receives, side: Side, setup: &mut Setup) -> Option<Arc<TestSrq>> {
     let srq = || Arc::new(TestSrq::new(TestMemory::PD, setup.config.cap.max_recv_wr));
     match (receives, side) {
         (Receives::Own, _) => None,

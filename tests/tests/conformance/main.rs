@@ -121,7 +121,7 @@ areas! {
     windows 14
     shared 17
     unreliable 16
-    manager 16
+    manager 23
     initiator 10
     flush 15
     extended 14

@@ -97,17 +97,103 @@ fn ucmatose_in_both_roles() {
     watch.check();
 }
 
+/// Datagram services, by both IP versions.
 #[test]
 fn udaddy_in_both_roles() {
     let (rig, guest) = or_skip!(rig());
-    let [theirs, ours] = IPV4;
-    let server = |ip| format!("udaddy -b {ip} -c 2 -C 5");
-    let client = |ip| format!("udaddy -s {ip} -c 2 -C 5");
-    let outputs = to_guest(&rig, guest, 7174, &server(theirs), &client(theirs));
-    let more = from_guest(&rig, guest, (UDP, 7174), &server(ours), &client(ours));
-    for output in outputs.iter().chain(&more) {
-        assert!(output.contains("return status 0"), "{output}");
+    let watch = Watch::new(guest);
+    for [theirs, ours] in [IPV4, IPV6] {
+        let server = |ip| format!("udaddy -b {ip} -c 2 -C 5");
+        let client = |ip| format!("udaddy -s {ip} -c 2 -C 5");
+        let outputs = to_guest(&rig, guest, 7174, &server(theirs), &client(theirs));
+        let more = from_guest(&rig, guest, (UDP, 7174), &server(ours), &client(ours));
+        for output in outputs.iter().chain(&more) {
+            assert!(output.contains("return status 0"), "{output}");
+        }
     }
+    watch.check();
+}
+
+fn check_mckey(outputs: &[String; 2]) {
+    for output in outputs {
+        assert!(output.contains("return status 0"), "{output}");
+        assert!(output.contains("data transfers complete"), "{output}");
+    }
+}
+
+/// A group with a member in the guest, then one with a member on Rocade. On RoCE the kernel joins groups of IPv4 only.
+//= MC-05 type=test
+//= MC-06 type=test
+//= CMA-14 type=test
+#[test]
+fn mckey_in_both_roles() {
+    let (rig, guest) = or_skip!(rig());
+    let watch = Watch::new(guest);
+    let [theirs, ours] = IPV4;
+    let of = |ip| format!("mckey -m 239.7.7.7 -b {ip} -C 5");
+    let device = Device::on(RxeGuest::BRIDGE);
+
+    guest.spawn("mckey", None, &strs(&words(&of(theirs))));
+    // The address of the link that the kernel listens to for a queue pair that is attached.
+    let addresses = || guest.shell("cat /proc/net/dev_mcast").output;
+    let attached = (0..150).any(|_| {
+        let found = addresses().contains("3333ef070707");
+        if !found {
+            thread::sleep(Duration::from_millis(100));
+        }
+        found
+    });
+    assert!(attached, "{}", addresses());
+    let sender = rig.start(
+        "sender",
+        &device,
+        &strs(&words(&format!("{} -s", of(ours)))),
+    );
+    let sender = sender.finish(SHORT).expect_success();
+    check_mckey(&[sender, guest.wait("mckey", SHORT).expect_success()]);
+
+    let line = format!("stdbuf -oL {}", of(ours));
+    let mut receiver = rig.start("receiver", &device, &strs(&words(&line)));
+    receiver.wait_until("its joining", SHORT, |process| {
+        process.output().contains("joined dgid").then_some(())
+    });
+    guest.spawn("mckey", None, &strs(&words(&format!("{} -s", of(theirs)))));
+    let sender = guest.wait("mckey", SHORT).expect_success();
+    check_mckey(&[sender, receiver.finish(SHORT).expect_success()]);
+    watch.check();
+}
+
+/// Sockets over RDMA: both sides follow one protocol, and look at every byte. Sizes up to several buffers, and the ways to
+/// wait that there are. Asynchronous is Rocade's side only: rstream takes it for a failure when its peer's farewell comes together
+/// with the last bytes, which is so in the slow guest.
+#[test]
+fn rstream_in_both_roles() {
+    let (rig, guest) = or_skip!(rig());
+    let watch = Watch::new(guest);
+    let small = ("", "-S 64 -C 20 -I 20");
+    for ([theirs, ours], (way, sizes)) in [
+        (IPV4, small),
+        (IPV6, small),
+        (IPV4, ("-T a", "-S 5000 -C 10 -I 10")),
+        (IPV4, ("-T n", "-S 400000 -C 2 -I 4")),
+    ] {
+        let here = |role, ip| format!("rstream {role} {ip} -T v {way} {sizes}");
+        let way = if way == "-T a" { "-T b" } else { way };
+        let there = |role, ip| format!("rstream {role} {ip} -T v {way} {sizes}");
+        let outputs = to_guest(&rig, guest, 7471, &there("-b", theirs), &here("-s", theirs));
+        let more = from_guest(
+            &rig,
+            guest,
+            (TCP, 7471),
+            &here("-b", ours),
+            &there("-s", ours),
+        );
+        for output in outputs.iter().chain(&more) {
+            assert!(output.contains("custom"), "{output}");
+            assert!(!output.contains("data verification failed"), "{output}");
+        }
+    }
+    watch.check();
 }
 
 /// Nobody listens in the guest, or on Rocade: the kernel's rejection is understood, and ours.

@@ -234,6 +234,15 @@ impl DatagramQueuePair {
         Ok(self.qp.detach_mcast(group)?)
     }
 
+    /// Of what it sends itself to a group that it is attached to, it gets no copy from now on.
+    ///
+    /// # Errors
+    /// None; they are those of the emulator.
+    #[doc(alias = "IBV_QP_CREATE_BLOCK_SELF_MCAST_LB")]
+    pub fn block_own_multicast(&self) -> Result<()> {
+        Ok(self.qp.block_own_multicast()?)
+    }
+
     /// Whether a completion is one of this queue pair, where several share a completion queue.
     #[must_use]
     pub fn owns(&self, completion: &Completion) -> bool {

@@ -1,0 +1,248 @@
+//! Hostile packets to queue pairs at work, in virtual time; see `rocade_tests::sim::hostile`.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use rocade_tests::sim::each_seed;
+use rocade_tests::sim::hostile::{Attack, Harm};
+use rocade_tests::sim::rng::Rng;
+use rocade_tests::sim::scenario::Receives;
+use rocade_transport::testing::{Fabric, Fate, NodeId, Region};
+use rocade_transport::{AccessFlags, QpState, SendOp, WcStatus};
+use rocade_wire::Packet;
+
+fn each(run: fn(&Attack) -> Harm) -> Harm {
+    let mut sum = Harm::default();
+    for receives in [Receives::Own, Receives::Shared, Receives::Xrc] {
+        let plan = |seed| Attack::swarm(seed, receives);
+        each_seed(100, plan, run, |harm| {
+            sum.sent += harm.sent;
+            sum.ended += harm.ended;
+        });
+        println!("{receives:?}: {sum:?}");
+    }
+    sum
+}
+
+//= BTH-05 BTH-06 BTH-15 OPC-36 RC-DUP-01 type=test
+#[test]
+fn a_connection_does_not_notice_noise() {
+    let harm = each(Attack::make_noise);
+    let one_seed = std::env::var_os("ROCADE_SEED").is_some();
+    assert!(one_seed || harm.sent > 5000, "{harm:?}");
+}
+
+//= BTH-14 RC-STA-01 type=test
+#[test]
+fn forgeries_do_no_lasting_harm() {
+    let harm = each(Attack::forge);
+    let one_seed = std::env::var_os("ROCADE_SEED").is_some();
+    assert!(one_seed || harm.ended > 20, "{harm:?}");
+}
+
+const KEY: u64 = 0x5eed_0001_0002_0003;
+const OPEN: AccessFlags = AccessFlags::LOCAL_WRITE
+    .union(AccessFlags::REMOTE_READ)
+    .union(AccessFlags::REMOTE_WRITE)
+    .union(AccessFlags::REMOTE_ATOMIC);
+
+#[derive(Debug)]
+struct Siege {
+    seed: u64,
+    /// The attacker does not know the access key.
+    keyless: bool,
+}
+
+/// What was sent, and by whom.
+type Heard = Rc<RefCell<Vec<(NodeId, Vec<u8>)>>>;
+
+/// An initiator and a target at work, and somebody who has heard what they say.
+struct Besieged {
+    fabric: Fabric,
+    rng: Rng,
+    dci: NodeId,
+    dct: NodeId,
+    here: Region,
+    there: Region,
+    /// Memory of the target that no request names.
+    secret: Region,
+    heard: Heard,
+    posted: u64,
+    ended: u64,
+    added: u64,
+}
+
+impl Besieged {
+    fn new(seed: u64) -> Self {
+        let mut fabric = Fabric::default();
+        let heard = Heard::default();
+        let ears = Rc::clone(&heard);
+        fabric.set_network(move |trip| {
+            let bytes = trip.packet.as_bytes().to_vec();
+            ears.borrow_mut().push((trip.from, bytes));
+            Fate::Deliver
+        });
+        let dci = fabric.add_initiator(1, None, |setup| setup.attr.rnr_retry = 3);
+        let dct = fabric.add_target(2, KEY, |_| {});
+        let here = fabric.node(dci).mem.register(8192, OPEN);
+        let there = fabric.node(dct).mem.register(8192, OPEN);
+        let secret = fabric.node(dct).mem.register(64, AccessFlags::LOCAL_WRITE);
+        Self {
+            rng: Rng::new(seed, 61),
+            fabric,
+            dci,
+            dct,
+            here,
+            there,
+            secret,
+            heard,
+            posted: 0,
+            ended: 0,
+            added: 0,
+        }
+    }
+
+    fn post(&mut self) {
+        if self.posted - self.ended >= 32 || self.fabric.node(self.dci).qp.state() != QpState::Rts {
+            return;
+        }
+        let (va, rkey) = (self.there.addr, self.there.rkey);
+        let len = self.rng.range_u32(0, 4000);
+        let (op, sge) = match self.rng.below(3) {
+            0 => (SendOp::FetchAdd { va, rkey, add: 1 }, self.here.part(0, 8)),
+            1 => (
+                SendOp::Write {
+                    va: va + 64,
+                    rkey,
+                    imm: None,
+                },
+                self.here.part(64, len),
+            ),
+            _ => (SendOp::Send { imm: None }, self.here.part(64, len)),
+        };
+        if let SendOp::Send { .. } = op {
+            self.fabric
+                .recv(self.dct, 1, &[self.there.part(4096, 4096)]);
+        }
+        self.added += u64::from(matches!(op, SendOp::FetchAdd { .. }));
+        let to = self.fabric.to(self.dci, self.dct, KEY);
+        self.fabric.post(self.dci, to, self.posted, op, &[sge]);
+        self.posted += 1;
+    }
+
+    fn strike(&mut self, keyless: bool) {
+        let heard = self.heard.borrow();
+        if heard.is_empty() {
+            return;
+        }
+        let rng = &mut self.rng;
+        let index = usize::try_from(rng.below(heard.len() as u64)).unwrap_or(0);
+        let (from, mut bytes) = heard[index].clone();
+        drop(heard);
+        let is_request = from == self.dci;
+        let is_datagram = bytes[0] >> 5 == 3;
+        for _ in 0..rng.range(1, 3) {
+            match rng.below(6) {
+                0 => bytes[0] = bytes[0] & 0xe0 | rng.range_u8(0, 31),
+                1 => bytes[1] ^= 1 << rng.below(8),
+                2 => bytes[11] = bytes[11].wrapping_add(rng.range_u8(0, 20)),
+                3 => {
+                    // The session and all behind it.
+                    let at = 20 + usize::try_from(rng.below(32)).unwrap_or(0);
+                    if let Some(byte) = bytes.get_mut(at) {
+                        *byte ^= 1 << rng.below(8);
+                    }
+                }
+                4 => bytes.truncate(usize::try_from(rng.range(16, 64)).unwrap_or(16)),
+                _ => bytes.extend(vec![rng.range_u8(0, 255); 40]),
+            }
+        }
+        // What has the key, or answers who knows it, is more than noise.
+        if keyless && (!is_request || is_datagram) {
+            return;
+        }
+        if keyless && bytes.len() > 20 {
+            bytes[12] ^= rng.range_u8(1, 255);
+        }
+        if Packet::parse(&bytes).is_err() {
+            return;
+        }
+        let (source, to) = if is_request {
+            (self.dci, self.dct)
+        } else {
+            (self.dct, self.dci)
+        };
+        let source = self.fabric.node(source).ip;
+        self.fabric.inject(source, to, &bytes);
+    }
+
+    fn reap(&mut self) -> bool {
+        let mut whole = true;
+        for completion in self.fabric.take_completions(self.dci) {
+            assert_eq!(completion.wr_id, self.ended, "each once, in order");
+            self.ended += 1;
+            whole &= completion.status == WcStatus::Success;
+        }
+        self.fabric.take_completions(self.dct);
+        whole
+    }
+}
+
+fn besiege(siege: &Siege) -> u64 {
+    let mut run = Besieged::new(siege.seed);
+    let secret = run.fabric.node(run.dct).mem.all(&run.secret);
+    let mut is_whole = true;
+    for _ in 0..200 {
+        match run.rng.below(6) {
+            0 | 1 => run.post(),
+            2 => {
+                let ns = run.rng.below(100_000);
+                run.fabric.run_for(ns);
+            }
+            _ => run.strike(siege.keyless),
+        }
+        is_whole &= run.reap();
+    }
+    run.fabric.run();
+    is_whole &= run.reap();
+    assert_eq!(run.ended, run.posted, "nothing hangs");
+    assert_eq!(run.fabric.node(run.dct).mem.all(&run.secret), secret);
+    if siege.keyless {
+        assert!(is_whole, "who has no key is not noticed");
+        let counter = run.fabric.node(run.dct).mem.bytes(&run.there, 0..8);
+        assert_eq!(counter, run.added.to_ne_bytes(), "and executes nothing");
+        assert_eq!(run.fabric.node(run.dci).qp.state(), QpState::Rts);
+    }
+    // The target serves whoever comes next.
+    let next = run.fabric.add_initiator(5, None, |_| {});
+    let local = run.fabric.node(next).mem.register(64, OPEN);
+    run.fabric.node(next).mem.fill(&local, 0, &[0x77; 64]);
+    let to = run.fabric.to(next, run.dct, KEY);
+    let write = SendOp::Write {
+        va: run.there.addr + 128,
+        rkey: run.there.rkey,
+        imm: None,
+    };
+    run.fabric.post(next, to, 1, write, &[local.sge()]);
+    run.fabric.run();
+    let done = run.fabric.take_completions(next);
+    assert_eq!((done.len(), done[0].status), (1, WcStatus::Success));
+    assert_eq!(
+        run.fabric.node(run.dct).mem.bytes(&run.there, 128..192),
+        [0x77; 64]
+    );
+    u64::from(!is_whole)
+}
+
+//= DCK-01 DCK-03 DCW-17 DCW-18 type=test
+#[test]
+fn a_target_serves_on_whatever_comes() {
+    for keyless in [true, false] {
+        let mut harmed = 0;
+        let plan = |seed| Siege { seed, keyless };
+        each_seed(150, plan, besiege, |count| harmed += count);
+        println!("without key {keyless}: {harmed} harmed");
+        let one_seed = std::env::var_os("ROCADE_SEED").is_some();
+        assert!(one_seed || (harmed > 0) != keyless, "{harmed}");
+    }
+}
