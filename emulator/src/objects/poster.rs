@@ -318,25 +318,23 @@ impl<'a> RecvPoster<'a> {
 
 impl Drop for RecvPoster<'_> {
     fn drop(&mut self) {
-        let flushed = self
+        let has_news = self
             .core
             .as_ref()
-            .is_some_and(|core| core.qp.state() == QpState::Err);
-        if flushed {
-            // In ERR the receives were flushed at once (RC-STA-02). The regions' lock comes first.
+            .is_some_and(|core| core.qp.state() == QpState::Err || core.qp.owes_credit());
+        if has_news {
+            // In ERR the receives were flushed at once (RC-STA-02), and a peer may wait for them (RC-ACK-06).
+            // The regions' lock comes first.
             self.core = None;
             let engine = self.owner.engine();
             let now = engine.now();
             let mem = engine.regions().read(now);
             let core = &mut self.inner.lock();
-            engine.drain(
-                self.inner,
-                core,
-                &mem,
-                Cause::Other,
-                now,
-                Driver::Application,
-            );
+            let cause = match core.qp.state() {
+                QpState::Err => Cause::Other,
+                _ => core.qp.pace().cause_of_credit(),
+            };
+            engine.drain(self.inner, core, &mem, cause, now, Driver::Application);
         }
     }
 }

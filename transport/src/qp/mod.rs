@@ -442,8 +442,28 @@ impl Qp {
             //= RC-STA-02
             let (_, recv, mut cx) = self.sides(now, &());
             recv.flush(&mut cx);
+        } else if let RecvSide::Reliable(responder) = &mut self.recv {
+            responder.note_posted();
         }
         Ok(())
+    }
+
+    /// Has a receive been posted that the peer is to hear of? Then all is to be transmitted (RC-ACK-06).
+    #[inline]
+    #[must_use]
+    pub const fn owes_credit(&self) -> bool {
+        match &self.recv {
+            RecvSide::Reliable(responder) => responder.owes_credit(),
+            _ => false,
+        }
+    }
+
+    /// The peer is known to give credits: before it has, one message may be on its way. To be said before the first
+    /// one is posted.
+    pub const fn expect_credits(&mut self) {
+        if let (SendSide::Reliable(requester), QpType::Rc) = (&mut self.send, self.config.qp_type) {
+            requester.expect_credits();
+        }
     }
 
     /// Has a part of a message come, and not all of it?

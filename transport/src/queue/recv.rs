@@ -160,6 +160,12 @@ impl RecvQueue {
         self.cross.as_ref()?.gate.as_deref()
     }
 
+    /// Does it take part in cross-channel operations?
+    #[inline]
+    pub(crate) const fn is_managed(&self) -> bool {
+        self.cross.is_some()
+    }
+
     /// It takes part in cross-channel operations.
     pub(crate) fn set_cross(&mut self, cross: Cross) {
         self.cross = Some(Box::new(cross));
