@@ -43,7 +43,6 @@ pub(super) struct AtomicCounters {
     pub(super) rx_refused: AtomicU64,
     pub(super) rx_forged: AtomicU64,
     pub(super) forwarded: AtomicU64,
-    pub(super) rx_shared: AtomicU64,
 }
 
 impl Engine {
@@ -65,7 +64,7 @@ impl Engine {
             rx_forged: get(&c.rx_forged),
             forwarded: get(&c.forwarded),
             tx_shared: traffic().map(|traffic| traffic.tx_shared).sum(),
-            rx_shared: get(&c.rx_shared),
+            rx_shared: traffic().map(|traffic| traffic.rx_shared).sum(),
         }
     }
 }

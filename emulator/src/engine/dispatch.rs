@@ -258,9 +258,8 @@ impl<'e> Dispatch<'e> {
     /// Has the last packet used up a receive, which its sender cannot know? Nobody would send the message again
     /// for which there is none: the application may want to post some.
     pub(super) fn uses_up_receives(&self) -> bool {
-        self.current().is_some_and(|(_, core)| {
-            !core.qp.is_reliable() && core.qp.pending_completions().len() > 0
-        })
+        self.current()
+            .is_some_and(|(_, core)| !core.qp.is_reliable() && core.qp.completions_waiting() > 0)
     }
 
     /// The QP that had the last packet, unless it was let go.

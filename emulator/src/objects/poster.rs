@@ -204,6 +204,10 @@ impl<'a> SendPoster<'a> {
             posted = self.core.qp.post_dynamic(self.now, wr, to, data);
         }
         posted?;
+        if data.is_none() {
+            let bytes = wr.sges.iter().map(|sge| sge.len);
+            self.bytes = bytes.fold(self.bytes, u32::saturating_add);
+        }
         self.posted += 1;
         Ok(())
     }
@@ -226,6 +230,9 @@ impl<'a> SendPoster<'a> {
 
     #[inline]
     fn post(&mut self, wr: &SendWr<'_>, data: Option<&[u8]>) -> Result<(), PostError> {
+        if self.core.qp.is_full(true) {
+            self.inner.reclaim_slots(&mut self.core, true);
+        }
         let posted = self.core.qp.post_send(self.now, wr, data);
         if posted != Err(PostError::QueueFull) || !self.inner.reclaim_slots(&mut self.core, true) {
             return posted;
@@ -296,6 +303,9 @@ impl<'a> RecvPoster<'a> {
                 QpState::Err => self.owner.engine().now(),
                 _ => Time::ZERO,
             };
+            if core.qp.is_full(false) {
+                self.inner.reclaim_slots(core, false);
+            }
             let mut posted = core.qp.post_recv(now, wr_id, sges);
             if posted == Err(PostError::QueueFull) && self.inner.reclaim_slots(core, false) {
                 posted = core.qp.post_recv(now, wr_id, sges);

@@ -5,7 +5,7 @@ use rocade_wire::{Gid, Mtu, Pkey, Qpn};
 use crate::attr::{QpCap, QpType};
 use crate::memory::{Accessor, PdTag};
 
-/// Device limits that [`Qp::modify`] checks attributes against (QPV-03, QPV-09).
+/// Device limits that [`Qp::modify`](crate::Qp::modify) checks attributes against (QPV-03, QPV-09).
 #[derive(Clone, Copy, Debug)]
 pub struct QpLimits {
     /// READs and atomics a QP may have outstanding as requester.
@@ -47,7 +47,7 @@ impl QpConfig {
     }
 }
 
-/// What the device knows and [`Qp::modify`] needs.
+/// What the device knows and [`Qp::modify`](crate::Qp::modify) needs.
 #[derive(Clone, Copy, Debug)]
 pub struct ModifyContext {
     /// The GID that `ah_attr.sgid_index` selects, `None` where the entry is empty or absent.
@@ -62,7 +62,7 @@ pub struct ModifyContext {
     pub experimental: bool,
 }
 
-/// What the device knows of the alternate path that [`Qp::modify`] loads.
+/// What the device knows of the alternate path that [`Qp::modify`](crate::Qp::modify) loads.
 #[derive(Clone, Copy, Debug)]
 pub struct AlternateContext {
     /// The GID that `alt_ah_attr.sgid_index` selects, `None` where the entry is empty or absent.

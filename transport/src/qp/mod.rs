@@ -331,6 +331,20 @@ impl Qp {
         }
     }
 
+    /// Is every slot of the send queue in use, or of the receive queue? Where that is not known, posting tells.
+    #[inline]
+    #[must_use]
+    pub const fn is_full(&self, is_send: bool) -> bool {
+        match (is_send, &self.send) {
+            (true, SendSide::Reliable(requester)) => requester.is_full(),
+            (true, _) => false,
+            (false, _) => match self.recv.receives() {
+                Some(RecvSource::Own(queue)) => queue.is_full(),
+                _ => false,
+            },
+        }
+    }
+
     /// Original values that atomics bring are big-endian in memory, unit by unit, or of the host's byte order
     /// (`IBV_EXP_QP_CREATE_ATOMIC_BE_REPLY`); to be said before anything is posted.
     //= XAT-05
@@ -640,9 +654,17 @@ impl Qp {
         self.send.next_timeout()
     }
 
+    /// How many completions wait.
+    #[inline]
+    #[must_use]
+    pub fn completions_waiting(&self) -> usize {
+        self.out.completions.len()
+    }
+
     /// The completions that [`Qp::poll_completion`] will return, in order.
-    pub fn pending_completions(&self) -> impl ExactSizeIterator<Item = &Completion> {
-        self.out.completions.iter()
+    #[inline]
+    pub fn pending_completions(&mut self) -> &[Completion] {
+        self.out.completions.make_contiguous()
     }
 
     /// Drops the completions that [`Qp::pending_completions`] has told of: they were handed on.

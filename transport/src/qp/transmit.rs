@@ -47,8 +47,12 @@ impl Qp {
     #[must_use]
     #[inline]
     pub fn wants_to_transmit(&self, acks: AckTiming) -> bool {
-        let holds = self.timing(acks) == AckTiming::Later && self.recv.lone_ack().is_some();
-        self.send.has_work() || (self.recv.has_responses() && !holds) || self.owes_hello
+        let holds = || {
+            acks == AckTiming::Later
+                && self.timing(acks) == AckTiming::Later
+                && self.recv.lone_ack().is_some()
+        };
+        self.send.has_work() || (self.recv.has_responses() && !holds()) || self.owes_hello
     }
 
     /// In ERR there will be no requests for an acknowledgement to leave with.

@@ -85,6 +85,12 @@ impl RecvQueue {
         self.used
     }
 
+    /// Are all slots in use?
+    #[inline]
+    pub(crate) const fn is_full(&self) -> bool {
+        self.used >= self.limits.max_wr
+    }
+
     /// Queues a receive (PST-09).
     pub(crate) fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         if sges.len() > self.limits.max_sge as usize {

@@ -348,7 +348,13 @@ impl Requester {
         self.started == 0
     }
 
+    /// Are all slots in use?
+    pub(crate) const fn is_full(&self) -> bool {
+        self.used >= self.limits.max_wr
+    }
+
     /// Is there anything to start, to send again or to report?
+    #[inline]
     pub(crate) fn has_work(&self) -> bool {
         let all_sent = match self
             .started

@@ -38,7 +38,7 @@ struct Step {
 impl Requester {
     /// Appends request packets to `tx` while they fit, the window is open and there is work.
     pub(crate) fn poll_transmit<H: Memory>(&mut self, cx: &mut Cx<'_, H>, tx: &mut TxBuffer) {
-        if self.rnr_until.is_some() {
+        if self.rnr_until.is_some() || self.limit.is_none() && self.send_all_short(cx, tx) {
             return;
         }
         let full_packet = Self::packet_cost(cx.peer, cx.peer.pmtu_bytes(), 1);
@@ -113,6 +113,21 @@ impl Requester {
         if budget != usize::MAX {
             self.note_spent(cx.now, tx.bytes().len() - begin, budget);
         }
+    }
+
+    /// Sends what can go the short way, if everything that was started has been sent. True where that was all.
+    #[inline]
+    fn send_all_short<H: Memory>(&mut self, cx: &mut Cx<'_, H>, tx: &mut TxBuffer) -> bool {
+        if self.failed.is_some() || self.cursor != self.next_new || self.current != self.started {
+            return false;
+        }
+        let una_cost = self.una_cost();
+        while self.started < self.sq.len() {
+            if !self.send_short(cx, una_cost, tx) {
+                return false;
+            }
+        }
+        true
     }
 
     /// So many bytes have left, where there is a limit.
