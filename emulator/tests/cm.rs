@@ -355,6 +355,64 @@ fn a_datagram_service_is_found() {
     assert_eq!(event.status, 2);
 }
 
+/// A listener is asked for queue pairs of its own type only; an XRC target is named where others have a context.
+//= CMA-04 type=test
+//= CM-FLD-09 type=test
+//= CMA-10 type=test
+#[test]
+fn a_listener_has_a_type() {
+    let (a, b) = (Node::new("127.1.9.23"), Node::new("127.1.9.24"));
+    let id = |node: &Node, qp_type, cookie| {
+        CmId::new(&node.channel, PortSpace::Ib, qp_type, cookie).unwrap()
+    };
+    let asking = [QpType::Rc, QpType::Uc, QpType::XrcSend];
+    let listening = [QpType::Rc, QpType::Uc, QpType::XrcRecv];
+    for (port, waits) in (7480..).zip(listening) {
+        let listener = id(&b, waits, 1);
+        listener.bind(addr(b.ip, port)).unwrap();
+        listener.listen(0).unwrap();
+        for (asks, fitting) in asking.into_iter().zip(listening) {
+            let active = id(&a, asks, 2);
+            a.routed(&active, 2, addr(b.ip, port));
+            let number = u32::from(port) << 4 | asks.code();
+            active.connect(&param(Qpn::new(number), &[])).unwrap();
+            if fitting != waits {
+                assert_eq!(a.expect(Kind::Rejected, 2).status, 28);
+                continue;
+            }
+            let event = b.expect(Kind::ConnectRequest, 1);
+            let is_xrc = asks == QpType::XrcSend;
+            let asked = conn(&event);
+            let resources = (asked.responder_resources, asked.initiator_depth);
+            assert_eq!(resources, if is_xrc { (3, 0) } else { (3, 4) });
+            let retries = (asked.retry_count, asked.rnr_retry_count);
+            assert_eq!(retries, if is_xrc { (0, 0) } else { (7, 6) });
+            let passive = event.new_id.unwrap();
+            passive.accept(3, &param(Qpn::new(0x77), &[])).unwrap();
+            let event = a.expect(Kind::ConnectResponse, 2);
+            let answer = conn(&event);
+            assert_eq!((answer.qp_num, answer.srq), (Qpn::new(0x77), is_xrc));
+            assert_eq!(active.qp_attr(QpState::Rtr).unwrap().0.dest_qp_num, 0x77);
+            for (id, kind) in [(&active, asks), (&passive, waits)] {
+                for (from, to) in [
+                    (QpState::Reset, QpState::Init),
+                    (QpState::Init, QpState::Rtr),
+                    (QpState::Rtr, QpState::Rts),
+                ] {
+                    let rule = rocade_transport::transition_rule(kind, from, to).unwrap();
+                    let (_, mask) = id.qp_attr(to).unwrap();
+                    let mask = mask - rocade_transport::QpAttrMask::STATE;
+                    assert_eq!(mask, rule.required, "{kind:?} to {to:?}");
+                }
+            }
+            active.establish().unwrap();
+            b.expect(Kind::Established, 3);
+            drop(active);
+            b.expect(Kind::Disconnected, 3);
+        }
+    }
+}
+
 //= CMA-13 type=test
 //= LRC-16 type=test
 #[test]

@@ -85,12 +85,6 @@ impl Counters {
     pub const fn dropped(&self, reason: DropReason) -> u64 {
         self.drops[reason as usize]
     }
-
-    /// Packets dropped for any reason.
-    #[must_use]
-    pub fn dropped_total(&self) -> u64 {
-        self.drops.iter().sum()
-    }
 }
 
 /// How a QP keeps its [`Counters`]: what is rare takes no room before it happens.

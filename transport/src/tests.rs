@@ -1,6 +1,7 @@
 //! The transport from outside: two QPs, or one QP and hand-made packets.
 
 mod congested;
+mod credits;
 mod cross;
 mod dc;
 mod errors;
@@ -29,7 +30,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use rocade_wire::{
-    AtomicEth, Bth, Headers, ImmDt, Opcode, Operation, Packet, Psn, Qpn, Reth, Rkey, Service,
+    Aeth, AtomicEth, Bth, Headers, ImmDt, Opcode, Operation, Packet, Psn, Qpn, Reth, Rkey, Service,
+    Syndrome,
 };
 
 use crate::testing::{Pair, Region, Side};
@@ -160,7 +162,8 @@ impl Request {
     }
 }
 
-/// What B has answered since the last call: operation, PSN from [`PSN`], syndrome text, MSN.
+/// What B has answered since the last call: operation, PSN from [`PSN`], syndrome text, MSN. How many receives it has is not
+/// told here ([`credits`]).
 fn answers(pair: &mut Pair) -> Vec<alloc::string::String> {
     let answers = pair
         .trace()
@@ -180,6 +183,12 @@ fn answer_text(packet: &Packet<'_>) -> alloc::string::String {
         None => "? ".into(),
     };
     match packet.headers().aeth {
+        Some(Aeth {
+            syndrome: Syndrome::Ack(_),
+            msn,
+        }) => {
+            alloc::format!("{what}ACK psn={psn} msn={}", msn.get())
+        }
         Some(aeth) => alloc::format!("{what}{} psn={psn} msn={}", aeth.syndrome, aeth.msn.get()),
         None => alloc::format!("{what}psn={psn}"),
     }

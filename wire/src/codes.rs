@@ -176,12 +176,22 @@ impl CreditCode {
     }
 
     /// The code of the largest number of credits that is not above `credits`.
+    #[inline]
     #[must_use]
-    pub fn from_credits(credits: u32) -> Self {
+    pub const fn from_credits(credits: u32) -> Self {
         //= AETH-20
-        let at_or_below = CREDITS.partition_point(|&c| u32::from(c) <= credits);
-        // At least 1 because the first entry is 0, at most 31.
-        Self(u8::try_from(at_or_below.saturating_sub(1)).unwrap_or(0))
+        match credits {
+            0 => Self(0),
+            1 => Self(1),
+            2..=0xffff => {
+                // Two codes for each power of two: that, and one and a half times as many.
+                let log = credits.ilog2();
+                let upper = (credits >> (log - 1)) & 1;
+                let [code, ..] = (2 * log + upper).to_le_bytes();
+                Self(if code > 30 { 30 } else { code })
+            }
+            _ => Self(30),
+        }
     }
 
     /// The code, `0..=31`.

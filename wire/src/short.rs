@@ -1,6 +1,6 @@
 //! The packets that come by the million, and have hardly any headers: a short way to read them.
 
-use crate::{Bth, ExtHeaders, ICRC_LEN, Operation, Packet};
+use crate::{Aeth, Bth, CreditCode, ExtHeaders, ICRC_LEN, Msn, Operation, Packet};
 
 /// The bytes that decide: BTH, and the syndrome behind it. No packet is shorter.
 const HEAD_LEN: usize = Packet::MIN_LEN;
@@ -11,6 +11,8 @@ const HEAD_LEN: usize = Packet::MIN_LEN;
 pub struct ShortPacket<'a> {
     bth: Bth,
     operation: Operation,
+    /// The AETH of an Acknowledge.
+    behind_bth: [u8; Aeth::LEN],
     bytes: &'a [u8],
 }
 
@@ -54,6 +56,7 @@ impl<'a> ShortPacket<'a> {
         Some(Self {
             bth,
             operation,
+            behind_bth: *head.last_chunk()?,
             bytes: udp_payload,
         })
     }
@@ -70,6 +73,14 @@ impl<'a> ShortPacket<'a> {
     #[must_use]
     pub const fn operation(&self) -> Operation {
         self.operation
+    }
+
+    /// What a positive Acknowledge says of receives and completed messages; of another packet it means nothing.
+    #[inline]
+    #[must_use]
+    pub const fn credits(&self) -> (CreditCode, Msn) {
+        let msn = Aeth::from_bytes(&self.behind_bth).msn;
+        (CreditCode::from_low_bits(self.behind_bth[0]), msn)
     }
 
     /// What is between BTH and ICRC: the payload, or the AETH of an Acknowledge.
@@ -127,7 +138,11 @@ mod tests {
                     prop_assert_eq!(short.covered(), packet.covered());
                     prop_assert_eq!(short.icrc_bytes(), packet.icrc_bytes());
                     match packet.headers().aeth {
-                        Some(aeth) => prop_assert!(matches!(aeth.syndrome, Syndrome::Ack(_))),
+                        Some(aeth) => {
+                            let (credits, msn) = short.credits();
+                            prop_assert_eq!(Syndrome::Ack(credits), aeth.syndrome);
+                            prop_assert_eq!(msn, aeth.msn);
+                        }
                         None => prop_assert_eq!(short.body(), packet.payload()),
                     }
                 }

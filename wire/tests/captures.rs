@@ -18,7 +18,9 @@ use rocade_wire::ip::{self, Datagram};
 use rocade_wire::mad::{
     CmMessage, CommId, IpCmHeader, Mad, RejReason, Rejected, ServiceId, SidrStatus,
 };
-use rocade_wire::{Headers, Operation, Packet, PrettyDatagram, Psn, Qkey, Qpn, Service, Syndrome};
+use rocade_wire::{
+    CreditCode, Headers, Operation, Packet, PrettyDatagram, Psn, Qkey, Qpn, Service, Syndrome,
+};
 
 /// Packets per folder; a capture that is missing or not read must not pass unnoticed.
 const PACKETS: [(&str, usize); 4] = [
@@ -242,6 +244,10 @@ fn fields_are_in_the_places_where_rxe_puts_them() {
         );
         if let Some(aeth) = packet.headers().aeth {
             assert!(!matches!(aeth.syndrome, Syndrome::Reserved(_)), "{context}");
+            //= RXE-50 type=test
+            if let Syndrome::Ack(credits) = aeth.syndrome {
+                assert_eq!(credits, CreditCode::INVALID, "rxe sets no limit: {context}");
+            }
         }
         // The path MTU is 256 at least: what the code allows is not more than one of the five.
         let rule = operation.payload_rule();

@@ -161,6 +161,8 @@ pub(crate) struct Ways {
     ways: HashMap<RouteTag, Way>,
     /// Of a DC target: from where it answers, and with which traffic class and the like.
     answers: Option<(Arc<Uplink>, AddressVector)>,
+    /// The way that was taken last is a socket.
+    by_socket: bool,
 }
 
 #[derive(Debug)]
@@ -229,6 +231,11 @@ impl Ways {
         self.ways.insert(tag, way);
     }
 
+    /// Did the last run leave through a socket?
+    pub(crate) const fn use_socket(&self) -> bool {
+        self.by_socket
+    }
+
     /// May anything be sent on it yet?
     pub(crate) fn is_ready(&self, tag: RouteTag) -> bool {
         let way = self.ways.get(&tag);
@@ -248,6 +255,7 @@ impl Ways {
             path.channel.clone_from(&current);
         }
         drop(current);
+        self.by_socket = path.channel.is_none();
         Some((&route.uplink, path))
     }
 }

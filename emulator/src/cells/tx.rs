@@ -265,6 +265,11 @@ impl TxState {
             .is_some_and(|(_, path)| path.channel.is_none())
     }
 
+    /// The same of the last run of a DC initiator, whose runs take different ways.
+    pub(crate) fn ways_use_socket(&self) -> bool {
+        self.ways.as_ref().is_some_and(|ways| ways.use_socket())
+    }
+
     /// Who gets the acknowledgements of a QP.
     pub(crate) fn creditor(&self, qp: &Qp) -> Option<Creditor> {
         let (uplink, path) = self.route.as_ref()?;

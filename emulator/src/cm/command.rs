@@ -131,6 +131,14 @@ impl CmId {
         self.with_id(|id| id.address())
     }
 
+    /// The number of the port that it is bound to, from 1; that of the first one while it is not bound.
+    ///
+    /// # Errors
+    /// The ID is gone.
+    pub fn port_num(&self) -> Result<u8, VerbsError> {
+        self.with_id(|id| Ok(id.port_num()))
+    }
+
     /// The path MTU.
     ///
     /// # Errors
@@ -170,7 +178,7 @@ impl CmId {
             )));
         }
         let to = match addr.ip() {
-            ip if !ip.is_unspecified() => BoundTo::Ip(ip),
+            ip if !self.engine.stands_for_all(ip) => BoundTo::Ip(ip),
             IpAddr::V4(_) => BoundTo::AnyV4,
             IpAddr::V6(_) if af_only => BoundTo::AnyV6,
             IpAddr::V6(_) => BoundTo::Any,
@@ -194,7 +202,7 @@ impl CmId {
 
     /// Opens the socket of a local address, or of all.
     fn prepare_local(&self, ip: IpAddr) -> Result<Option<Arc<Hca>>, VerbsError> {
-        if ip.is_unspecified() {
+        if self.engine.stands_for_all(ip) {
             return Ok(None);
         }
         let hca = self.engine.hca_with(ip).ok_or(VerbsError::NoDevice)?;
@@ -237,7 +245,7 @@ impl CmId {
         dst: impl Into<CmAddr>,
     ) -> Result<(), VerbsError> {
         let given = dst.into();
-        let dst = given.socket();
+        let dst = self.engine.instead_of_loopback(given.socket());
         let state = self.with_id(|id| Ok(id.state))?;
         let says = |src: SocketAddr| !(src.ip().is_unspecified() && src.port() == 0);
         match (state, src) {
@@ -252,10 +260,12 @@ impl CmId {
         }
         let own = self.with_id(|id| Ok(id.src))?;
         let found = match own {
-            Some(own) if !own.ip().is_unspecified() => match self.engine.hca_with(own.ip()) {
-                Some(hca) if own.is_ipv4() == dst.is_ipv4() => Ok((own, hca)),
-                _ => Err(std::io::Error::from_raw_os_error(libc::ENETUNREACH)),
-            },
+            Some(own) if !self.engine.stands_for_all(own.ip()) => {
+                match self.engine.hca_with(own.ip()) {
+                    Some(hca) if own.is_ipv4() == dst.is_ipv4() => Ok((own, hca)),
+                    _ => Err(std::io::Error::from_raw_os_error(libc::ENETUNREACH)),
+                }
+            }
             _ => self.engine.source_for(dst),
         };
         let opened = found.and_then(|(own, hca)| {

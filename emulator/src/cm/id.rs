@@ -320,7 +320,6 @@ impl IdCore {
         let peer = self
             .peer
             .ok_or(VerbsError::InvalidArgument("no peer yet"))?;
-        let is_reliable = self.qp_type != QpType::Uc;
         match state {
             QpState::Rtr => {
                 attr.path_mtu = peer.mtu.min(self.mtu().code()).into();
@@ -333,7 +332,7 @@ impl IdCore {
                     | QpAttrMask::PATH_MTU
                     | QpAttrMask::DEST_QPN
                     | QpAttrMask::RQ_PSN;
-                if is_reliable {
+                if matches!(self.qp_type, QpType::Rc | QpType::XrcRecv) {
                     mask |= QpAttrMask::MAX_DEST_RD_ATOMIC | QpAttrMask::MIN_RNR_TIMER;
                 }
                 Ok((attr, mask))
@@ -345,11 +344,13 @@ impl IdCore {
                 attr.rnr_retry = peer.rnr_retry_count;
                 attr.max_rd_atomic = peer.initiator_depth;
                 let mut mask = QpAttrMask::STATE | QpAttrMask::SQ_PSN;
-                if is_reliable {
-                    mask |= QpAttrMask::TIMEOUT
-                        | QpAttrMask::RETRY_CNT
+                if matches!(self.qp_type, QpType::Rc | QpType::XrcSend) {
+                    mask |= QpAttrMask::RETRY_CNT
                         | QpAttrMask::RNR_RETRY
                         | QpAttrMask::MAX_QP_RD_ATOMIC;
+                }
+                if self.qp_type != QpType::Uc {
+                    mask |= QpAttrMask::TIMEOUT;
                 }
                 Ok((attr, mask))
             }

@@ -19,6 +19,11 @@ impl IdCore {
         param: &ConnParam,
         private_data: [u8; Req::PRIVATE_LEN],
     ) -> Req {
+        //= CM-FLD-09
+        //= XRC-15
+        let is_xrc = matches!(self.qp_type, QpType::XrcSend | QpType::XrcRecv);
+        // What an initiator has no responder for stays 0.
+        let unless_xrc = |value: u8| if is_xrc { 0 } else { value };
         Req {
             local_id: CommId::new(0),
             ece: self.local_ece,
@@ -26,27 +31,27 @@ impl IdCore {
             ca_guid: Guid::new(0),
             qkey: Qkey::new(0),
             qpn: param.qp_num,
-            responder_resources: param.responder_resources,
+            responder_resources: unless_xrc(param.responder_resources),
             eecn: 0,
             initiator_depth: param.initiator_depth,
             remote_eecn: 0,
             remote_response_timeout: RESPONSE_TIMEOUT,
             transport: match self.qp_type {
                 QpType::Uc => TransportType::Uc,
-                QpType::XrcSend | QpType::XrcRecv => TransportType::Xrc,
+                _ if is_xrc => TransportType::Xrc,
                 _ => TransportType::Rc,
             },
             flow_control: param.flow_control,
             //= CM-FLD-08
             starting_psn: self.rq_psn,
             local_response_timeout: RESPONSE_TIMEOUT,
-            retry_count: param.retry_count.min(7),
+            retry_count: unless_xrc(param.retry_count.min(7)),
             pkey: Pkey::DEFAULT,
             mtu: self.mtu().code(),
             rdc_exists: false,
-            rnr_retry_count: param.rnr_retry_count.min(7),
+            rnr_retry_count: unless_xrc(param.rnr_retry_count.min(7)),
             max_cm_retries: MAX_CM_RETRIES,
-            srq: param.srq,
+            srq: param.srq && !is_xrc,
             primary: self.path(route.local, route.remote),
             alternate: CmPath::NONE,
             sap_supported: false,
@@ -57,21 +62,27 @@ impl IdCore {
     /// A REP, whose private data are the program's alone.
     //= CMA-03
     pub(super) fn reply(&self, param: &ConnParam) -> Rep {
+        //= CM-FLD-09
+        let is_target = self.qp_type == QpType::XrcRecv;
+        let (qpn, eecn) = match param.qp_num {
+            target if is_target => (Qpn::new(0), target),
+            qpn => (qpn, Qpn::new(0)),
+        };
         Rep {
             local_id: CommId::new(0),
             remote_id: CommId::new(0),
             qkey: Qkey::new(0),
-            qpn: param.qp_num,
-            eecn: Qpn::new(0),
+            qpn,
+            eecn,
             ece: self.local_ece,
             starting_psn: self.rq_psn,
             responder_resources: param.responder_resources,
-            initiator_depth: param.initiator_depth,
+            initiator_depth: if is_target { 0 } else { param.initiator_depth },
             target_ack_delay: ack_delay(),
             failover: Failover::NotSupported,
-            flow_control: param.flow_control,
+            flow_control: param.flow_control && !is_target,
             rnr_retry_count: param.rnr_retry_count.min(7),
-            srq: param.srq,
+            srq: param.srq || is_target,
             ca_guid: Guid::new(0),
             private_data: private_data(&param.private_data),
         }

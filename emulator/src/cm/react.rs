@@ -87,10 +87,10 @@ impl CmCore {
 
     /// The listener for a request, unless too many wait there.
     //= CMA-04
-    fn listener_for(&self, service: ServiceId, route: CmRoute, is_datagram: bool) -> Option<IdKey> {
+    fn listener_for(&self, service: ServiceId, route: CmRoute, qp_type: QpType) -> Option<IdKey> {
         let key = self.services.listener(service, route.local)?;
         let listener = self.ids.get(&key)?;
-        (listener.is_datagram() == is_datagram).then_some(key)
+        (listener.qp_type == qp_type).then_some(key)
     }
 
     /// A new ID for a request, on the channel of its listener. `None` where the request is dealt with.
@@ -101,10 +101,10 @@ impl CmCore {
         conn: CommId,
         route: CmRoute,
         service: ServiceId,
-        (private_data, is_datagram): (&[u8], bool),
+        (private_data, qp_type): (&[u8], QpType),
     ) -> Option<(IdKey, IdCore)> {
         let found = self
-            .listener_for(service, route, is_datagram)
+            .listener_for(service, route, qp_type)
             .zip(engine.hca_with(route.local));
         let found = found.and_then(|(key, hca)| {
             let is_ib = self.ids.get(&key)?.ib.is_some();
@@ -163,16 +163,15 @@ impl CmCore {
         route: CmRoute,
         req: &Req,
     ) {
-        let about = (&req.private_data[..], false);
+        let qp_type = match req.transport {
+            TransportType::Uc => QpType::Uc,
+            TransportType::Xrc => QpType::XrcRecv,
+            _ => QpType::Rc,
+        };
+        let about = (&req.private_data[..], qp_type);
         let Some((listener, mut id)) = self.admit(engine, now, conn, route, req.service_id, about)
         else {
             return;
-        };
-        // The type of the queue pair is that of the request.
-        id.qp_type = match (req.transport, id.qp_type) {
-            (TransportType::Uc, _) => QpType::Uc,
-            (TransportType::Xrc, _) => QpType::XrcRecv,
-            (_, listening) => listening,
         };
         id.peer = Some(peer_of_request(req));
         id.remote_ece = req.ece;
@@ -199,7 +198,7 @@ impl CmCore {
         route: CmRoute,
         req: &SidrReq,
     ) {
-        let about = (&req.private_data[..], true);
+        let about = (&req.private_data[..], QpType::Ud);
         let Some((listener, id)) = self.admit(engine, now, conn, route, req.service_id, about)
         else {
             return;
@@ -218,10 +217,10 @@ impl CmCore {
         let Some(id) = self.ids.get_mut(&key) else {
             return;
         };
-        let qp_num = if rep.qpn.get() == 0 {
-            rep.eecn
-        } else {
-            rep.qpn
+        //= CM-FLD-09
+        let qp_num = match id.qp_type {
+            QpType::XrcSend => rep.eecn,
+            _ => rep.qpn,
         };
         id.remote_ece = rep.ece;
         id.peer = Some(PeerEnd {

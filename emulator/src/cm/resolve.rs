@@ -32,12 +32,44 @@ pub(super) const fn canonical(addr: SocketAddr) -> SocketAddr {
     }
 }
 
+/// An address of a device, without a port.
+fn scoped(hca: &Hca, ip: IpAddr) -> SocketAddr {
+    match ip {
+        IpAddr::V4(_) => SocketAddr::new(ip, 0),
+        IpAddr::V6(v6) => SocketAddrV6::new(v6, 0, 0, hca.local_addr(ip).scope_id()).into(),
+    }
+}
+
 impl EngineInner {
     /// The device that has an address.
     pub(super) fn hca_with(&self, ip: IpAddr) -> Option<Arc<Hca>> {
         let mut hcas = self.hcas().iter();
         hcas.find(|hca| hca.config.addrs().any(|own| own == ip))
             .cloned()
+    }
+
+    /// Does an address stand for all? A loopback address does where no device has one.
+    pub(super) fn stands_for_all(&self, ip: IpAddr) -> bool {
+        ip.is_unspecified() || (ip.is_loopback() && !self.has_loopback())
+    }
+
+    fn has_loopback(&self) -> bool {
+        let mut addrs = self.hcas().iter().flat_map(|hca| hca.config.addrs());
+        addrs.any(|own| own.is_loopback())
+    }
+
+    /// This host by an address that a device has: the peer's, where a loopback address is asked for that none has.
+    //= CMA-16
+    pub(super) fn instead_of_loopback(&self, dst: SocketAddr) -> SocketAddr {
+        if !dst.ip().is_loopback() || self.has_loopback() {
+            return dst;
+        }
+        let mut own = self.hcas().iter().flat_map(|hca| {
+            let addrs = hca.config.addrs();
+            addrs.map(|own| scoped(hca, own))
+        });
+        let own = own.find(|own| own.is_ipv4() == dst.is_ipv4());
+        own.map_or(dst, |own| with_port(own, dst.port()))
     }
 
     /// The address of ours that the system would use to reach a peer, and its device.
@@ -62,12 +94,7 @@ impl EngineInner {
             .flatten()
         {
             if let Some(hca) = self.hca_with(ip) {
-                let scope = hca.local_addr(ip).scope_id();
-                let addr = match ip {
-                    IpAddr::V4(_) => SocketAddr::new(ip, 0),
-                    IpAddr::V6(v6) => SocketAddrV6::new(v6, 0, 0, scope).into(),
-                };
-                return Ok((addr, hca));
+                return Ok((scoped(&hca, ip), hca));
             }
         }
         Err(io::Error::from_raw_os_error(libc::ENODEV))

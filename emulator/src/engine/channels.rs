@@ -282,6 +282,7 @@ impl EngineInner {
             if !channel.has_packets() {
                 continue;
             }
+            channel.fetch_ahead();
             let receiver = if driver == Driver::Background {
                 Some(channel.receiver())
             } else {
@@ -300,13 +301,19 @@ impl EngineInner {
         receiver: &mut ShmReceiver<'_>,
         driver: Driver,
     ) -> u64 {
+        let tables = || {
+            let (qps, now) = (self.qps.read(), self.now());
+            (qps, now, self.regions().read(now))
+        };
+        let mut locked = tables();
+        // The first look at the record comes behind the locks: its cache line is on its way meanwhile.
         let after_udp = receiver.is_after_udp();
         if after_udp {
+            drop(locked);
             self.receive_udp_before(channel, driver);
+            locked = tables();
         }
-        let qps = self.qps.read();
-        let now = self.now();
-        let mem = self.regions().read(now);
+        let (qps, now, mem) = locked;
         let mut meta = PacketMeta {
             source: channel.peer(),
             destination: channel.local(),
@@ -355,13 +362,10 @@ impl EngineInner {
         });
         let (received, bytes) = (dispatch.packets, dispatch.bytes);
         if let Some(qp) = dispatch.current().map(|(qp, _)| qp).or(last) {
-            qp.hca().traffic.received(received, bytes);
+            qp.hca().traffic.received(received, bytes, true);
             self.count_traffic();
         }
         dispatch.let_go(None);
-        self.counters
-            .rx_shared
-            .fetch_add(received, Ordering::Relaxed);
         received
     }
 

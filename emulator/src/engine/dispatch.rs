@@ -3,14 +3,12 @@
 //! A link brings packets in runs, and says of each what nobody else knows: whether its ICRC is right, and
 //! whether a QP listens to it. Consecutive packets of one QP are handled under one lock.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use parking_lot::MutexGuard;
 use rocade_transport::{Cause, PacketMeta, Time};
 use rocade_wire::{ICRC_LEN, Qpn};
 
+use super::EngineInner;
 use super::handover::Driver;
-use super::{AtomicCounters, EngineInner};
 use crate::cells::{QpCore, QpInner, QpTable, TxState};
 use crate::link::Inbound;
 use crate::link::tap::Via;
@@ -260,9 +258,8 @@ impl<'e> Dispatch<'e> {
     /// Has the last packet used up a receive, which its sender cannot know? Nobody would send the message again
     /// for which there is none: the application may want to post some.
     pub(super) fn uses_up_receives(&self) -> bool {
-        self.current().is_some_and(|(_, core)| {
-            !core.qp.is_reliable() && core.qp.pending_completions().len() > 0
-        })
+        self.current()
+            .is_some_and(|(_, core)| !core.qp.is_reliable() && core.qp.completions_waiting() > 0)
     }
 
     /// The QP that had the last packet, unless it was let go.
@@ -278,11 +275,5 @@ pub(super) fn cause_of(core: &QpCore) -> Cause {
         Cause::ReceivedPart
     } else {
         Cause::Received
-    }
-}
-
-impl EngineInner {
-    pub(super) fn count(&self, counter: impl FnOnce(&AtomicCounters) -> &AtomicU64) {
-        counter(&self.counters).fetch_add(1, Ordering::Relaxed);
     }
 }

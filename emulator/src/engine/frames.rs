@@ -120,7 +120,7 @@ impl EngineInner {
         self.with_qp(qpn, |inner, core, mem| {
             let now = self.now();
             core.qp.handle_frame(now, mem, frame);
-            inner.hca().traffic.received(1, frame.bytes.len());
+            inner.hca().traffic.received(1, frame.bytes.len(), false);
             self.count_traffic();
             self.drain(inner, core, mem, Cause::Received, now, driver);
         });

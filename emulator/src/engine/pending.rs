@@ -168,7 +168,9 @@ impl EngineInner {
     /// Shared memory needs no system call, and there nothing waits.
     #[inline]
     pub(crate) fn may_wait(&self, qpn: Qpn, core: &mut QpCore, bytes: u32, now: Time) -> bool {
-        let waits = core.tx.uses_socket() && core.qp.may_wait(now, bytes);
+        let calls = core.tx.uses_socket()
+            || core.qp.config().qp_type.is_dynamic() && core.tx.ways_use_socket();
+        let waits = calls && core.qp.may_wait(now, bytes);
         if waits {
             self.list(qpn, core, Why::WaitingPost, now);
         }

@@ -267,10 +267,10 @@ impl EngineInner {
         }
         let qp = dispatch.current().map(|(_, core)| &core.qp);
         let mid_message = qp.is_some_and(|qp| qp.receives_message());
-        let completes = qp.is_some_and(|qp| qp.pending_completions().len() > 0);
+        let completes = qp.is_some_and(|qp| qp.completions_waiting() > 0);
         dispatch.let_go(dirty);
         let (packets, bytes) = (dispatch.packets, dispatch.bytes);
-        uplink.count(|traffic| traffic.received(packets, bytes));
+        uplink.count(|traffic| traffic.received(packets, bytes, false));
         self.count_traffic();
         Delivered {
             packets,

@@ -96,12 +96,11 @@ impl EngineInner {
 
     /// Reserves room in the CQs for the completions that wait, and returns for how many.
     fn reserve(&self, inner: &QpInner, core: &mut QpCore) -> usize {
-        let waiting = core.qp.pending_completions();
-        let total = waiting.len();
+        let total = core.qp.completions_waiting();
         if total == 0 {
             return 0;
         }
-        let reserved = inner.reserve(waiting);
+        let reserved = inner.reserve(core.qp.pending_completions());
         if reserved < total {
             core.qp.set_fatal(self.now(), reserved);
         }
@@ -110,7 +109,7 @@ impl EngineInner {
 
     /// Hands out completions, the first `reserved` of which have room, and events.
     fn report(&self, inner: &QpInner, core: &mut QpCore, mut reserved: usize) {
-        while core.qp.pending_completions().len() > 0 {
+        while core.qp.completions_waiting() > 0 {
             if inner.complete(core, &mut reserved) > 0 {
                 core.qp.set_fatal(self.now(), 0);
                 core.overrun = inner.has_cqs();

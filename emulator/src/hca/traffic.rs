@@ -15,15 +15,19 @@ pub(crate) struct Traffic {
 
 #[derive(Debug, Default)]
 struct Sent {
+    /// Through sockets.
     packets: AtomicU64,
-    bytes: AtomicU64,
-    /// Those of the packets that went through shared memory.
+    /// Through shared memory.
     shared: AtomicU64,
+    bytes: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Received {
+    /// Out of sockets.
     packets: AtomicU64,
+    /// Out of shared memory.
+    shared: AtomicU64,
     bytes: AtomicU64,
     bad_icrc: AtomicU64,
     malformed: AtomicU64,
@@ -35,6 +39,7 @@ pub(crate) struct Totals {
     pub(crate) tx_packets: u64,
     pub(crate) tx_shared: u64,
     pub(crate) rx_packets: u64,
+    pub(crate) rx_shared: u64,
 }
 
 /// Names below `ports/N`, in the order of [`Traffic::values`].
@@ -56,17 +61,24 @@ impl Traffic {
     /// A run of packets has left; `bytes` are those from BTH to ICRC.
     #[inline]
     pub(crate) fn sent(&self, packets: u64, bytes: usize, shared: bool) {
-        self.tx.packets.fetch_add(packets, Ordering::Relaxed);
+        let counter = if shared {
+            &self.tx.shared
+        } else {
+            &self.tx.packets
+        };
+        counter.fetch_add(packets, Ordering::Relaxed);
         self.tx.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        if shared {
-            self.tx.shared.fetch_add(packets, Ordering::Relaxed);
-        }
     }
 
     /// Packets were handed to QPs.
     #[inline]
-    pub(crate) fn received(&self, packets: u64, bytes: usize) {
-        self.rx.packets.fetch_add(packets, Ordering::Relaxed);
+    pub(crate) fn received(&self, packets: u64, bytes: usize, shared: bool) {
+        let counter = if shared {
+            &self.rx.shared
+        } else {
+            &self.rx.packets
+        };
+        counter.fetch_add(packets, Ordering::Relaxed);
         self.rx.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
@@ -81,10 +93,13 @@ impl Traffic {
     }
 
     pub(crate) fn totals(&self) -> Totals {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let (tx_shared, rx_shared) = (get(&self.tx.shared), get(&self.rx.shared));
         Totals {
-            tx_packets: self.tx.packets.load(Ordering::Relaxed),
-            tx_shared: self.tx.shared.load(Ordering::Relaxed),
-            rx_packets: self.rx.packets.load(Ordering::Relaxed),
+            tx_packets: get(&self.tx.packets) + tx_shared,
+            tx_shared,
+            rx_packets: get(&self.rx.packets) + rx_shared,
+            rx_shared,
         }
     }
 
@@ -92,7 +107,11 @@ impl Traffic {
     /// bytes.
     pub(crate) fn values(&self) -> [u64; COUNTER_FILES.len()] {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let (sent, received) = (get(&self.tx.packets), get(&self.rx.packets));
+        let Totals {
+            tx_packets: sent,
+            rx_packets: received,
+            ..
+        } = self.totals();
         let (bad_icrc, malformed) = (get(&self.rx.bad_icrc), get(&self.rx.malformed));
         [
             sent,

@@ -204,6 +204,10 @@ impl<'a> SendPoster<'a> {
             posted = self.core.qp.post_dynamic(self.now, wr, to, data);
         }
         posted?;
+        if data.is_none() {
+            let bytes = wr.sges.iter().map(|sge| sge.len);
+            self.bytes = bytes.fold(self.bytes, u32::saturating_add);
+        }
         self.posted += 1;
         Ok(())
     }
@@ -226,6 +230,9 @@ impl<'a> SendPoster<'a> {
 
     #[inline]
     fn post(&mut self, wr: &SendWr<'_>, data: Option<&[u8]>) -> Result<(), PostError> {
+        if self.core.qp.is_full(true) {
+            self.inner.reclaim_slots(&mut self.core, true);
+        }
         let posted = self.core.qp.post_send(self.now, wr, data);
         if posted != Err(PostError::QueueFull) || !self.inner.reclaim_slots(&mut self.core, true) {
             return posted;
@@ -296,6 +303,9 @@ impl<'a> RecvPoster<'a> {
                 QpState::Err => self.owner.engine().now(),
                 _ => Time::ZERO,
             };
+            if core.qp.is_full(false) {
+                self.inner.reclaim_slots(core, false);
+            }
             let mut posted = core.qp.post_recv(now, wr_id, sges);
             if posted == Err(PostError::QueueFull) && self.inner.reclaim_slots(core, false) {
                 posted = core.qp.post_recv(now, wr_id, sges);
@@ -308,25 +318,23 @@ impl<'a> RecvPoster<'a> {
 
 impl Drop for RecvPoster<'_> {
     fn drop(&mut self) {
-        let flushed = self
+        let has_news = self
             .core
             .as_ref()
-            .is_some_and(|core| core.qp.state() == QpState::Err);
-        if flushed {
-            // In ERR the receives were flushed at once (RC-STA-02). The regions' lock comes first.
+            .is_some_and(|core| core.qp.state() == QpState::Err || core.qp.owes_credit());
+        if has_news {
+            // In ERR the receives were flushed at once (RC-STA-02), and a peer may wait for them (RC-ACK-06).
+            // The regions' lock comes first.
             self.core = None;
             let engine = self.owner.engine();
             let now = engine.now();
             let mem = engine.regions().read(now);
             let core = &mut self.inner.lock();
-            engine.drain(
-                self.inner,
-                core,
-                &mem,
-                Cause::Other,
-                now,
-                Driver::Application,
-            );
+            let cause = match core.qp.state() {
+                QpState::Err => Cause::Other,
+                _ => core.qp.pace().cause_of_credit(),
+            };
+            engine.drain(self.inner, core, &mem, cause, now, Driver::Application);
         }
     }
 }

@@ -345,6 +345,9 @@ impl Qp {
         }
         modified?;
         if let Some((uplink, path)) = route {
+            if core.qp.state() == QpState::Rtr && path.live_channel().is_some() {
+                core.qp.expect_credits();
+            }
             core.tx.set_path(uplink, path);
             let peer = attr.ah_attr.dgid.to_ip();
             let is_ours = engine.is_simulated() || is_of_this_host(peer);

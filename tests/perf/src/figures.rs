@@ -9,9 +9,9 @@ pub(crate) enum Unit {
     Gbps,
     /// 10^6 messages or datagrams per second.
     Mps,
-    /// 10^3 connections per second.
+    /// 10^3 connections, binds and the like per second.
     Kps,
-    /// Microseconds, half of a round trip.
+    /// Microseconds; half of a round trip, where it is not said otherwise.
     Micros,
     /// 1024 bytes.
     Kib,

@@ -30,9 +30,9 @@ use clap::{Args, Parser, Subcommand};
 
 use self::{
     child::Failure,
-    probe::{connect, copy, ping_pong, scale, stream},
+    probe::{connect, copy, offload, ping_pong, scale, stream},
     rig::{Link, Rig},
-    rows::{ROWS, Row},
+    rows::Row,
     sweep::Sweep,
     table::Measured,
 };
@@ -132,6 +132,10 @@ enum Part {
     Idle {
         queue_pairs: u32,
     },
+    Offload {
+        what: offload::What,
+        count: u32,
+    },
     AcceptTcp,
     AcceptRdma,
     AskRdma {
@@ -145,7 +149,7 @@ fn main() -> ExitCode {
     let result = match cli.task {
         Some(Task::Part { part }) => run_part(part).map(|()| ExitCode::SUCCESS),
         Some(Task::Rows) => {
-            for row in ROWS {
+            for row in rows::all() {
                 println!("{:<20} {} / {}", row.name, row.what, row.against);
             }
             Ok(ExitCode::SUCCESS)
@@ -215,7 +219,7 @@ fn run_ucx(common: &Common) -> Result<ExitCode, Failure> {
 fn select(names: &[String], no_guest: bool) -> Result<Vec<Row>, Failure> {
     if let Some(unknown) = names
         .iter()
-        .find(|name| ROWS.iter().all(|row| row.name != **name))
+        .find(|name| rows::all().all(|row| row.name != **name))
     {
         return Err(format!("no row {unknown:?}; `rocade-perf rows` lists them"));
     }
@@ -223,7 +227,7 @@ fn select(names: &[String], no_guest: bool) -> Result<Vec<Row>, Failure> {
         let guest = row.name.starts_with("guest_");
         (names.is_empty() || names.iter().any(|name| name == row.name)) && !(no_guest && guest)
     };
-    Ok(ROWS.iter().filter(wanted).copied().collect())
+    Ok(rows::all().filter(wanted).copied().collect())
 }
 
 fn run_part(part: Part) -> Result<(), Failure> {
@@ -242,6 +246,7 @@ fn run_part(part: Part) -> Result<(), Failure> {
             messages,
         } => scale::source(queue_pairs, messages),
         Part::Idle { queue_pairs } => scale::idle(queue_pairs),
+        Part::Offload { what, count } => offload::run(what, count),
         Part::AcceptTcp => connect::accept_tcp(),
         Part::AcceptRdma => connect::accept_rdma(),
         Part::AskRdma { to, count } => connect::ask_rdma(to, count),

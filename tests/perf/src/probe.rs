@@ -3,13 +3,14 @@
 pub(crate) mod connect;
 pub(crate) mod copy;
 pub(crate) mod guest;
+pub(crate) mod offload;
 pub(crate) mod perftest;
 pub(crate) mod ping_pong;
 pub(crate) mod scale;
 pub(crate) mod stream;
 pub(crate) mod sum;
 
-use self::{guest::Provider, perftest::Perftest, ping_pong::Wait, stream::Flow};
+use self::{guest::Provider, offload::What, perftest::Perftest, ping_pong::Wait, stream::Flow};
 use crate::{
     child::Failure,
     rig::{Link, Rig},
@@ -50,6 +51,8 @@ pub(crate) enum Probe {
     TcpConnections,
     /// The same by the connection manager.
     Connections,
+    /// What only a queue pair does, or the plain way to the same end.
+    Offload { what: What, count: u32 },
     /// A program of perftest in the guest.
     InGuest(Perftest, Provider),
 }
@@ -84,6 +87,7 @@ impl Probe {
             Self::IdleQp => scale::idle_kib(rig),
             Self::TcpConnections => connect::by_tcp(rig.count(10_000)),
             Self::Connections => connect::by_manager(rig, rig.count(5_000)),
+            Self::Offload { what, count } => offload::measure(rig, what, rig.count(count)),
             Self::InGuest(program, provider) => {
                 rig.guest()?
                     .measure(&program, provider, rig.count(program.iterations))

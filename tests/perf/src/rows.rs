@@ -1,10 +1,12 @@
 //! The rows of the table: what is asked, and of what.
 
+mod guest;
+mod services;
+
 use crate::{
     figures::{Bound, Unit},
     probe::{
         Probe,
-        guest::Provider,
         perftest::{Column, Perftest},
         ping_pong::{SMALL_LEN, Wait},
         stream::Flow,
@@ -70,24 +72,7 @@ const WRITE_BW_1024: Perftest =
 const SEND_LAT: Perftest = perftest("ib_send_lat", "-s 8", 20_000, Column::Typical);
 const WRITE_LAT: Perftest = perftest("ib_write_lat", "-s 8", 20_000, Column::Typical);
 const SEND_LIST: Perftest = perftest("ib_send_bw", "-s 64 -l 64", 1_280_000, Column::MessageRate);
-const SEND_RATE_DC: Perftest = perftest("ib_send_bw", "-s 64 -c DC", 200_000, Column::MessageRate);
-const SEND_RATE_SRQ: Perftest = perftest(
-    "ib_send_bw",
-    "-s 64 --use-srq",
-    200_000,
-    Column::MessageRate,
-);
-const WRITE_BW_DC: Perftest = perftest("ib_write_bw", "-s 65536 -c DC", 20_000, Column::Bandwidth);
-const WRITE_BW_64K: Perftest = perftest("ib_write_bw", "-s 65536", 20_000, Column::Bandwidth);
 const SEND_LAT_EVENTS: Perftest = perftest("ib_send_lat", "-s 64 -e", 5000, Column::Typical);
-/// Emulation is slow: fewer rounds, and time for acknowledgements.
-const GUEST_WRITE_BW: Perftest = perftest(
-    "ib_write_bw",
-    "-s 65536 -m 4096 -u 18",
-    2000,
-    Column::Bandwidth,
-);
-const GUEST_SEND_LAT: Perftest = perftest("ib_send_lat", "-s 8 -u 18", 2000, Column::Typical);
 
 const STREAM_4096: Option<Probe> = Some(Probe::Stream {
     segment_len: 4152,
@@ -104,7 +89,12 @@ const SPIN_ON_MEMORY: Option<Probe> = Some(Probe::PingPong {
 });
 
 /// All rows, in the order of the table. The guest comes last: it takes the longest.
-pub(crate) const ROWS: &[Row] = &[
+pub(crate) fn all() -> impl Iterator<Item = &'static Row> {
+    ROWS.iter().chain(services::ROWS).chain(guest::ROWS)
+}
+
+/// RC and the machine.
+const ROWS: &[Row] = &[
     Row {
         name: "write_bw_4096",
         what: "ib_write_bw 1 MiB, MTU 4096, udp",
@@ -207,28 +197,6 @@ pub(crate) const ROWS: &[Row] = &[
         shared_cache: false,
         bound: Bound::AtMost(1.3),
         unit: Unit::Micros,
-    },
-    Row {
-        name: "dc_send_64",
-        what: "ib_send_bw 64 B over DC, udp",
-        against: "the same over RC with a shared receive queue",
-        ours: Probe::Perftest(SEND_RATE_DC, Link::Udp),
-        floor: Some(Probe::Perftest(SEND_RATE_SRQ, Link::Udp)),
-        limit: false,
-        shared_cache: false,
-        bound: Bound::None,
-        unit: Unit::Mps,
-    },
-    Row {
-        name: "dc_write_64k",
-        what: "ib_write_bw 64 KiB over DC, udp",
-        against: "the same over RC",
-        ours: Probe::Perftest(WRITE_BW_DC, Link::Udp),
-        floor: Some(Probe::Perftest(WRITE_BW_64K, Link::Udp)),
-        limit: false,
-        shared_cache: false,
-        bound: Bound::None,
-        unit: Unit::Gbps,
     },
     Row {
         name: "send_list_64",
@@ -430,50 +398,6 @@ pub(crate) const ROWS: &[Row] = &[
         bound: Bound::AtLeast(0.2),
         unit: Unit::Kps,
     },
-    Row {
-        name: "guest_write_bw",
-        what: "in one guest: ib_write_bw 64 KiB, MTU 4096, Rocade (auto)",
-        against: "the same on the kernel's rxe",
-        ours: Probe::InGuest(GUEST_WRITE_BW, Provider::Rocade("auto")),
-        floor: Some(Probe::InGuest(GUEST_WRITE_BW, Provider::Rxe)),
-        limit: false,
-        shared_cache: false,
-        bound: Bound::AtLeast(3.0),
-        unit: Unit::Gbps,
-    },
-    Row {
-        name: "guest_write_bw_udp",
-        what: "in one guest: ib_write_bw 64 KiB, MTU 4096, Rocade (udp)",
-        against: "the same on the kernel's rxe",
-        ours: Probe::InGuest(GUEST_WRITE_BW, Provider::Rocade("udp")),
-        floor: Some(Probe::InGuest(GUEST_WRITE_BW, Provider::Rxe)),
-        limit: false,
-        shared_cache: false,
-        bound: Bound::None,
-        unit: Unit::Gbps,
-    },
-    Row {
-        name: "guest_send_lat",
-        what: "in one guest: ib_send_lat 8 B, Rocade (auto)",
-        against: "the same on the kernel's rxe",
-        ours: Probe::InGuest(GUEST_SEND_LAT, Provider::Rocade("auto")),
-        floor: Some(Probe::InGuest(GUEST_SEND_LAT, Provider::Rxe)),
-        limit: false,
-        shared_cache: false,
-        bound: Bound::AtMost(0.7),
-        unit: Unit::Micros,
-    },
-    Row {
-        name: "guest_send_lat_udp",
-        what: "in one guest: ib_send_lat 8 B, Rocade (udp)",
-        against: "the same on the kernel's rxe",
-        ours: Probe::InGuest(GUEST_SEND_LAT, Provider::Rocade("udp")),
-        floor: Some(Probe::InGuest(GUEST_SEND_LAT, Provider::Rxe)),
-        limit: false,
-        shared_cache: false,
-        bound: Bound::None,
-        unit: Unit::Micros,
-    },
 ];
 
 #[cfg(test)]
@@ -486,20 +410,15 @@ mod tests {
     fn every_way_to_compute_the_icrc_has_its_row() {
         for name in Way::names() {
             let is_its = |row: &&Row| matches!(row.ours, Probe::Sum { way } if way == name);
-            assert_eq!(ROWS.iter().filter(is_its).count(), 1, "{name}");
+            assert_eq!(all().filter(is_its).count(), 1, "{name}");
         }
     }
 
     #[test]
     fn names_are_unique() {
-        for (index, row) in ROWS.iter().enumerate() {
-            assert!(
-                ROWS.iter()
-                    .skip(index + 1)
-                    .all(|other| other.name != row.name),
-                "{}",
-                row.name
-            );
+        for (index, row) in all().enumerate() {
+            let is_it = |other: &Row| other.name == row.name;
+            assert!(!all().skip(index + 1).any(is_it), "{}", row.name);
         }
     }
 }

@@ -283,7 +283,7 @@ pub(crate) fn markdown(rows: &[Measured]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rows::ROWS;
+    use crate::rows;
 
     fn pair(floor: f64, ours: f64, nanos: f64) -> Pair {
         Pair {
@@ -296,8 +296,7 @@ mod tests {
     /// Two floors that differ by a factor of four, each with what belongs to it.
     #[test]
     fn pairs_are_compared_within_themselves() {
-        let row = *ROWS
-            .iter()
+        let row = *rows::all()
             .find(|row| row.name == "shm_write_bw_ring")
             .expect("a row");
         let measured = Measured {

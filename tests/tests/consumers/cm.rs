@@ -159,6 +159,23 @@ fn endpoints() {
     );
 }
 
+/// A target and an initiator of XRC; the number of the shared receive queue comes with the answer.
+//= XRC-15 type=test
+#[test]
+fn endpoints_of_xrc() {
+    const IB: u16 = 0x013f;
+    for link in LINKS {
+        let rig = or_skip!(Rig::loopback(RDMACM)).with_link(link);
+        let mut server = start(&rig, "rdma_xserver -c x");
+        rig.wait_service(&mut server, IB, 7471, START);
+        let client = start(&rig, "rdma_xclient -s 127.0.0.1 -c x");
+        for (side, name) in [(client, "rdma_xclient"), (server, "rdma_xserver")] {
+            let output = side.finish(LIMIT).expect_success();
+            assert!(output.contains(&format!("{name}: end 0")), "{output}");
+        }
+    }
+}
+
 /// Datagram services: SIDR_REQ and SIDR_REP tell the queue pair, `rdma_create_qp` makes it ready.
 #[test]
 fn udaddy() {

@@ -13,6 +13,7 @@ mod events;
 mod groups;
 mod idle;
 mod infinistore;
+mod libfabric;
 mod messages;
 mod mooncake;
 mod mpi;
@@ -22,6 +23,7 @@ mod pingpong;
 mod pyverbs;
 mod raw_ethernet;
 mod rsockets;
+mod storage;
 mod ucx;
 mod view;
 

@@ -68,6 +68,17 @@ dynamic! {
     read_lat: "ib_read_lat" ["-s", "64", "-n", "1000"];
     atomic_bw: "ib_atomic_bw" ["-n", "1000"];
     atomic_lat: "ib_atomic_lat" ["-n", "1000"];
+    write_bw_both_ways: "ib_write_bw" ["-s", "65536", "-n", "500", "-b"];
+    write_bw_four_qps: "ib_write_bw" ["-s", "4096", "-n", "500", "-q", "4"];
+    write_bw_inline: "ib_write_bw" ["-s", "64", "-n", "1000", "-I", "64"];
+    write_lat_inline: "ib_write_lat" ["-s", "64", "-n", "500", "-I", "64"];
+    send_bw_both_ways_four_qps: "ib_send_bw" ["-s", "4096", "-n", "500", "-b", "-q", "4"];
+    send_bw_all_sizes: "ib_send_bw" ["-a", "-n", "20"];
+    send_bw_post_list: "ib_send_bw" ["-s", "4096", "-n", "512", "-l", "8"];
+    read_bw_both_ways: "ib_read_bw" ["-s", "4096", "-n", "500", "-b"];
+    read_bw_four_qps: "ib_read_bw" ["-s", "4096", "-n", "500", "-q", "4"];
+    atomic_bw_both_ways: "ib_atomic_bw" ["-n", "500", "-b"];
+    atomic_bw_four_qps: "ib_atomic_bw" ["-n", "500", "-q", "4"];
 }
 
 programs! {

@@ -3,7 +3,7 @@
 use rocade_wire::Qpn;
 use rocade_wire::mad::CommId;
 
-use super::conn::{Conn, State};
+use super::conn::{Conn, End, State};
 use super::{Cm, CmRoute};
 
 /// What a peer waits for, or relies on.
@@ -36,6 +36,8 @@ impl Conn {
     const fn bond_kind(&self) -> Option<BondKind> {
         match self.state {
             State::ReqRcvd | State::MraReqSent => Some(BondKind::Asked),
+            //= CM-ST-10
+            State::Established if matches!(self.end, End::XrcTarget) => None,
             State::RepRcvd
             | State::MraRepSent
             | State::RepSent

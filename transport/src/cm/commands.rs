@@ -3,10 +3,10 @@
 use rocade_wire::Qpn;
 use rocade_wire::mad::{
     CmMessage, CmTimeout, CommId, Drep, Dreq, Ece, Rej, RejReason, Rejected, Rep, Req, Rtu,
-    SidrRep, SidrReq, SidrStatus, TransactionId,
+    SidrRep, SidrReq, SidrStatus, TransactionId, TransportType,
 };
 
-use super::conn::{Conn, State};
+use super::conn::{Conn, End, State};
 use super::{Cm, CmError, CmRoute};
 use crate::Time;
 
@@ -53,6 +53,10 @@ impl Cm {
         req: Req,
     ) -> CommId {
         let conn = |_| Conn {
+            end: match req.transport {
+                TransportType::Xrc => End::XrcInitiator,
+                _ => End::Both,
+            },
             local_qpn: req.qpn,
             //= CMA-06
             //= CM-FLD-04
@@ -84,11 +88,7 @@ impl Cm {
     pub fn reply(&mut self, now: Time, id: CommId, rep: Rep) -> Result<(), CmError> {
         let guid = self.config.guid;
         let conn = self.conn(id, &[State::ReqRcvd, State::MraReqSent])?;
-        conn.local_qpn = if rep.qpn.get() == 0 {
-            rep.eecn
-        } else {
-            rep.qpn
-        };
+        conn.local_qpn = conn.end.qpn_in(&rep);
         let (tid, remote_id) = (conn.tid, conn.remote_id);
         let message = CmMessage::Rep(Rep {
             local_id: id,
@@ -293,6 +293,8 @@ impl Cm {
                     _ => State::Idle,
                 }
             }
+            // It may have other holders, who go on receiving.
+            State::Established if conn.end == End::XrcTarget => State::Idle,
             State::Established => {
                 let message = dreq(id, remote_id, conn.remote_qpn, &[]);
                 let tid = self.own_tid(id);

@@ -2,7 +2,7 @@
 
 use alloc::boxed::Box;
 
-use rocade_wire::mad::{CommId, Mad, ServiceId, TransactionId};
+use rocade_wire::mad::{CommId, Mad, Rep, ServiceId, TransactionId};
 use rocade_wire::{Guid, Qpn};
 
 use super::{CmRoute, Named};
@@ -46,9 +46,32 @@ impl State {
     }
 }
 
+/// What is connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// A queue pair that sends and receives.
+    Both,
+    /// An XRC initiator.
+    XrcInitiator,
+    /// An XRC target, which may outlive its connection.
+    XrcTarget,
+}
+
+impl End {
+    /// Whose queue pair a REP names.
+    pub(super) const fn qpn_in(self, rep: &Rep) -> Qpn {
+        match self {
+            Self::Both => rep.qpn,
+            //= CM-FLD-09
+            Self::XrcInitiator | Self::XrcTarget => rep.eecn,
+        }
+    }
+}
+
 /// A connection.
 #[derive(Debug)]
 pub(super) struct Conn {
+    pub(super) end: End,
     pub(super) state: State,
     pub(super) route: CmRoute,
     /// What the peer calls it; 0 while unknown.
@@ -76,6 +99,7 @@ pub(super) struct Conn {
 impl Conn {
     pub(super) fn new(state: State, route: CmRoute, tid: TransactionId) -> Self {
         Self {
+            end: End::Both,
             state,
             route,
             remote_id: CommId::new(0),

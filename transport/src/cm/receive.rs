@@ -8,7 +8,7 @@ use rocade_wire::mad::{
 };
 
 use super::commands::refusal;
-use super::conn::{Conn, State};
+use super::conn::{Conn, End, State};
 use super::{Cm, CmCounters, CmEvent, CmRoute};
 use crate::Time;
 
@@ -75,6 +75,10 @@ impl Cm {
             return self.refuse(route, tid, &req, RejReason::InvalidTransportType);
         }
         let id = self.add(|_| Conn {
+            end: match service {
+                TransportType::Xrc => End::XrcTarget,
+                _ => End::Both,
+            },
             remote_id: req.local_id,
             remote_guid: req.ca_guid,
             remote_qpn: req.qpn,
@@ -178,11 +182,7 @@ impl Cm {
         }
         conn.remote_id = rep.local_id;
         conn.remote_guid = rep.ca_guid;
-        conn.remote_qpn = if rep.qpn.get() == 0 {
-            rep.eecn
-        } else {
-            rep.qpn
-        };
+        conn.remote_qpn = conn.end.qpn_in(&rep);
         conn.tid = tid;
         conn.resend = None;
         let (name, qp) = (conn.remote_name(), conn.remote_qp());
@@ -364,18 +364,22 @@ impl Cm {
     /// Alternate paths are not loaded on RoCE.
     //= CM-ST-11
     fn on_lap(&mut self, route: CmRoute, tid: TransactionId, lap: &Lap) {
-        let state = self
-            .find(route, lap.remote_id, lap.local_id)
-            .map(|conn| conn.state);
-        if state != Some(State::Established) {
+        let conn = self.find(route, lap.remote_id, lap.local_id);
+        let Some(conn) = conn.filter(|conn| conn.state == State::Established) else {
             return self.count(unsolicited);
-        }
+        };
+        //= CM-APR-S
+        let status = if conn.local_qpn == lap.remote_qpn {
+            ApStatus::NotSupported
+        } else {
+            ApStatus::QpnMismatch
+        };
         self.count(|counters| &mut counters.rx_refused);
         let message = CmMessage::Apr(Apr {
             local_id: lap.remote_id,
             remote_id: lap.local_id,
             info_len: 0,
-            status: ApStatus::NotSupported,
+            status,
             info: [0; Apr::INFO_LEN],
             private_data: [0; Apr::PRIVATE_LEN],
         });

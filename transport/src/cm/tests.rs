@@ -4,8 +4,9 @@ use std::vec::Vec;
 use std::{format, vec};
 
 use rocade_wire::mad::{
-    Apr, CmMessage, CmPath, CmTimeout, CommId, Dreq, Ece, Failover, Lap, Mad, Mra, Rej, RejReason,
-    Rejected, Rep, Req, Rtu, ServiceId, SidrRep, SidrReq, SidrStatus, TransactionId, TransportType,
+    ApStatus, Apr, CmMessage, CmPath, CmTimeout, CommId, Dreq, Ece, Failover, Lap, Mad, Mra, Rej,
+    RejReason, Rejected, Rep, Req, Rtu, ServiceId, SidrRep, SidrReq, SidrStatus, TransactionId,
+    TransportType,
 };
 use rocade_wire::{Gid, Guid, Pkey, Psn, Qkey, Qpn};
 

@@ -88,6 +88,16 @@ impl Pace {
         self.answers.held_since()
     }
 
+    /// The cause to transmit when there are receives again that the peer is to hear of: if it gets an answer soon, that will
+    /// do.
+    #[must_use]
+    pub fn cause_of_credit(&self) -> Cause {
+        match self.held_since() {
+            Some(_) => Cause::Received,
+            None => Cause::Other,
+        }
+    }
+
     /// Nothing was held for so long that nobody has to look after the acknowledgements of the QP, until it holds
     /// one again.
     #[must_use]

@@ -1,6 +1,7 @@
 //! A queue pair: entry points only.
 
 mod attributes;
+mod config;
 mod dynamic;
 mod frames;
 mod migrate;
@@ -9,18 +10,20 @@ mod salvage;
 mod short;
 mod side;
 mod state;
+mod transmit;
 mod travel;
 
 use alloc::boxed::Box;
 use core::net::IpAddr;
 
-use rocade_wire::{DcHello, Gid, Headers, Msn, Mtu, Operation, Packet, Pkey, Psn, Qpn, Service};
+use rocade_wire::{DcHello, Headers, Operation, Packet, Pkey, Qpn, Service};
 
 use attributes::Attributes;
+pub use config::{AlternateContext, ModifyContext, QpConfig, QpLimits};
 use side::{RecvSide, SendSide};
 pub use state::{TransitionRule, experimental_rule, transition_rule};
 
-use crate::attr::{QpAttr, QpAttrMask, QpCap, QpState, QpType};
+use crate::attr::{QpAttr, QpAttrMask, QpState, QpType};
 use crate::completion::{Completion, WcStatus};
 use crate::counters::{Counters, DropReason};
 use crate::cross::{Cross, Managed};
@@ -29,84 +32,16 @@ use crate::dc::Initiator;
 use crate::error::{ModifyError, PostError};
 use crate::event::QpEvent;
 use crate::greeting::{hello_of, push_hello};
-use crate::memory::{Accessor, Memory, PdTag};
+use crate::memory::Memory;
 use crate::outputs::{Fatal, Outputs};
-use crate::pace::{AckTiming, Pace};
-use crate::peer::{Framing, Migration, PacketMeta, Peer};
+use crate::pace::Pace;
+use crate::peer::{Framing, PacketMeta, Peer};
 use crate::queue::{Receives, RecvLimits, RecvSource, SendLimits, Srqn};
 use crate::rate::MarkWatch;
 use crate::time::Time;
-use crate::transmit::{ACK_LEN, TxBuffer};
+use crate::transmit::TxBuffer;
 use crate::unreliable::Sender;
 use crate::wr::{Destination, Operands, RouteTag, SendWr, Sge};
-
-/// Device limits that [`Qp::modify`] checks attributes against (QPV-03, QPV-09).
-#[derive(Clone, Copy, Debug)]
-pub struct QpLimits {
-    /// READs and atomics a QP may have outstanding as requester.
-    pub max_qp_init_rd_atom: u8,
-    /// READs and atomics a QP can answer at a time.
-    pub max_qp_rd_atom: u8,
-    /// Physical ports.
-    pub port_count: u8,
-    /// Entries of the P_Key table.
-    pub pkey_table_len: u16,
-}
-
-/// What is fixed when a QP is created.
-#[derive(Clone, Copy, Debug)]
-pub struct QpConfig {
-    /// Its number.
-    pub qp_num: Qpn,
-    /// Its transport service; this crate has state machines for RC, UC, UD and XRC.
-    pub qp_type: QpType,
-    /// The protection domain that it belongs to.
-    pub pd: PdTag,
-    /// Its queue sizes, already granted.
-    pub cap: QpCap,
-    /// Every send completes with a CQE.
-    pub sq_sig_all: bool,
-    /// Device limits.
-    pub limits: QpLimits,
-}
-
-impl QpConfig {
-    /// As whom the QP accesses memory.
-    #[inline]
-    #[must_use]
-    pub const fn accessor(&self) -> Accessor {
-        Accessor {
-            pd: self.pd,
-            qpn: self.qp_num,
-        }
-    }
-}
-
-/// What the device knows and [`Qp::modify`] needs.
-#[derive(Clone, Copy, Debug)]
-pub struct ModifyContext {
-    /// The GID that `ah_attr.sgid_index` selects, `None` where the entry is empty or absent.
-    pub sgid: Option<Gid>,
-    /// The P_Key that `pkey_index` selects.
-    pub pkey: Pkey,
-    /// The port's active MTU.
-    pub active_mtu: Mtu,
-    /// The same of the alternate path.
-    pub alternate: AlternateContext,
-    /// The call is one of the experimental verbs: a DC initiator has another state table then (DCS-09).
-    pub experimental: bool,
-}
-
-/// What the device knows of the alternate path that [`Qp::modify`] loads.
-#[derive(Clone, Copy, Debug)]
-pub struct AlternateContext {
-    /// The GID that `alt_ah_attr.sgid_index` selects, `None` where the entry is empty or absent.
-    pub sgid: Option<Gid>,
-    /// The P_Key that `alt_pkey_index` selects.
-    pub pkey: Pkey,
-    /// The active MTU of its port.
-    pub active_mtu: Mtu,
-}
 
 /// A queue pair. See the crate documentation for the order of calls.
 #[derive(Debug)]
@@ -396,6 +331,20 @@ impl Qp {
         }
     }
 
+    /// Is every slot of the send queue in use, or of the receive queue? Where that is not known, posting tells.
+    #[inline]
+    #[must_use]
+    pub const fn is_full(&self, is_send: bool) -> bool {
+        match (is_send, &self.send) {
+            (true, SendSide::Reliable(requester)) => requester.is_full(),
+            (true, _) => false,
+            (false, _) => match self.recv.receives() {
+                Some(RecvSource::Own(queue)) => queue.is_full(),
+                _ => false,
+            },
+        }
+    }
+
     /// Original values that atomics bring are big-endian in memory, unit by unit, or of the host's byte order
     /// (`IBV_EXP_QP_CREATE_ATOMIC_BE_REPLY`); to be said before anything is posted.
     //= XAT-05
@@ -493,8 +442,28 @@ impl Qp {
             //= RC-STA-02
             let (_, recv, mut cx) = self.sides(now, &());
             recv.flush(&mut cx);
+        } else if let RecvSide::Reliable(responder) = &mut self.recv {
+            responder.note_posted();
         }
         Ok(())
+    }
+
+    /// Has a receive been posted that the peer is to hear of? Then all is to be transmitted (RC-ACK-06).
+    #[inline]
+    #[must_use]
+    pub const fn owes_credit(&self) -> bool {
+        match &self.recv {
+            RecvSide::Reliable(responder) => responder.owes_credit(),
+            _ => false,
+        }
+    }
+
+    /// The peer is known to give credits: before it has, one message may be on its way. To be said before the first
+    /// one is posted.
+    pub const fn expect_credits(&mut self) {
+        if let (SendSide::Reliable(requester), QpType::Rc) = (&mut self.send, self.config.qp_type) {
+            requester.expect_credits();
+        }
     }
 
     /// Has a part of a message come, and not all of it?
@@ -685,107 +654,17 @@ impl Qp {
         self.send.next_timeout()
     }
 
-    /// Appends packets to `tx`, responses first but for what [`AckTiming`] says. All have the same
-    /// destination. To be called with an empty buffer until it stays empty, with
-    /// [`AckTiming::Behind`] at most once.
-    pub fn poll_transmit(
-        &mut self,
-        now: Time,
-        mem: &impl Memory,
-        acks: AckTiming,
-        tx: &mut TxBuffer,
-    ) {
-        if self.owes_hello {
-            self.answer_hello(tx);
-        }
-        let acks = self.timing(acks);
-        let behind = acks != AckTiming::Now && self.recv.lone_ack().is_some();
-        if !behind {
-            self.transmit_responses(now, mem, tx);
-        }
-        // The last request and the ACK leave in one run.
-        tx.stay_open(behind && acks == AckTiming::Last);
-        self.transmit_requests(now, mem, tx);
-        tx.stay_open(false);
-        let its_turn = match acks {
-            AckTiming::Now | AckTiming::Behind => true,
-            AckTiming::Last => tx.is_empty() || !self.send.has_work(),
-            AckTiming::Later => !tx.is_empty(),
-        };
-        if behind && its_turn {
-            self.transmit_responses(now, mem, tx);
-        }
-    }
-
-    /// Would [`Qp::poll_transmit`] have anything to look at? Where not, it need not be called.
-    #[must_use]
+    /// How many completions wait.
     #[inline]
-    pub fn wants_to_transmit(&self, acks: AckTiming) -> bool {
-        let holds = self.timing(acks) == AckTiming::Later && self.recv.lone_ack().is_some();
-        self.send.has_work() || (self.recv.has_responses() && !holds) || self.owes_hello
-    }
-
-    /// In ERR there will be no requests for an acknowledgement to leave with.
-    /// And what was promised on one path is not known on the other.
-    fn timing(&self, acks: AckTiming) -> AckTiming {
-        if self.state == QpState::Err || self.peer.migration != Migration::Migrated {
-            AckTiming::Now
-        } else {
-            acks
-        }
-    }
-
-    fn transmit_responses(&mut self, now: Time, mem: &impl Memory, tx: &mut TxBuffer) {
-        let (_, recv, mut cx) = self.sides(now, mem);
-        let result = recv.poll_transmit(&mut cx, tx);
-        if result.is_err() {
-            self.conclude(now, result);
-            // The NAK that took the place of the response (RC-STA-03): there is nothing else.
-            let (_, recv, mut cx) = self.sides(now, mem);
-            let result = recv.poll_transmit(&mut cx, tx);
-            debug_assert!(result.is_ok());
-        }
-    }
-
-    fn transmit_requests(&mut self, now: Time, mem: &impl Memory, tx: &mut TxBuffer) {
-        if !matches!(self.state, QpState::Rts | QpState::Sqd) {
-            self.say_farewells(tx);
-            return;
-        }
-        let (send, _, mut cx) = self.sides(now, mem);
-        let result = send.poll_transmit(&mut cx, tx);
-        self.conclude_send(now, result);
-        self.note_drained();
-    }
-
-    /// Has a request been sent that is not acknowledged yet?
     #[must_use]
-    pub fn requests_in_flight(&self) -> bool {
-        !self.send.is_drained()
-    }
-
-    /// The PSN of the acknowledgement that waits to be sent and is all that waits, after
-    /// [`AckTiming::Later`].
-    #[must_use]
-    pub fn lone_ack(&self) -> Option<Psn> {
-        self.recv.lone_ack()
-    }
-
-    /// The packet of [`Qp::lone_ack`], which the caller sends at once; the value of its ICRC is of no importance.
-    pub fn take_lone_ack(&mut self) -> Option<[u8; ACK_LEN]> {
-        self.recv.take_lone_ack(&self.peer, &mut self.out)
-    }
-
-    /// The acknowledgement, if that is the next response to be sent: PSN and MSN. It covers messages
-    /// whose completions the application may have seen, so it has to leave before the QP is reset.
-    #[must_use]
-    pub fn owed_ack(&self) -> Option<(Psn, Msn)> {
-        self.recv.owed_ack()
+    pub fn completions_waiting(&self) -> usize {
+        self.out.completions.len()
     }
 
     /// The completions that [`Qp::poll_completion`] will return, in order.
-    pub fn pending_completions(&self) -> impl ExactSizeIterator<Item = &Completion> {
-        self.out.completions.iter()
+    #[inline]
+    pub fn pending_completions(&mut self) -> &[Completion] {
+        self.out.completions.make_contiguous()
     }
 
     /// Drops the completions that [`Qp::pending_completions`] has told of: they were handed on.

@@ -32,7 +32,7 @@ impl Qp {
             let (SendSide::Reliable(requester), _, mut cx) = self.sides(now, &()) else {
                 return false;
             };
-            let Some(result) = requester.take_ack(&mut cx, bth.psn) else {
+            let Some(result) = requester.take_ack(&mut cx, bth.psn, packet.credits()) else {
                 return false;
             };
             self.out.counters.short_packets += 1;

@@ -85,6 +85,12 @@ impl RecvQueue {
         self.used
     }
 
+    /// Are all slots in use?
+    #[inline]
+    pub(crate) const fn is_full(&self) -> bool {
+        self.used >= self.limits.max_wr
+    }
+
     /// Queues a receive (PST-09).
     pub(crate) fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         if sges.len() > self.limits.max_sge as usize {
@@ -152,6 +158,12 @@ impl RecvQueue {
     #[inline]
     fn gate(&self) -> Option<&Gate> {
         self.cross.as_ref()?.gate.as_deref()
+    }
+
+    /// Does it take part in cross-channel operations?
+    #[inline]
+    pub(crate) const fn is_managed(&self) -> bool {
+        self.cross.is_some()
     }
 
     /// It takes part in cross-channel operations.

@@ -2,6 +2,8 @@
 
 use alloc::sync::Arc;
 
+use rocade_wire::CreditCode;
+
 use super::recv::{RecvLimits, RecvQueue, RecvWqe};
 use super::srq::{ReceiveDomain, SharedReceives, Srqn};
 use crate::error::PostError;
@@ -128,6 +130,25 @@ impl RecvSource {
             Self::Own(queue) => queue.len(),
             Self::Shared(_) | Self::ByHeader(_) | Self::OfTarget(..) => 0,
         }
+    }
+
+    /// How many messages it has receives for, as the peer is told: nobody knows where others take from it too, or
+    /// where the program decides when a receive may be taken.
+    //= RC-CRD-01 XRC-08
+    #[inline]
+    pub(crate) fn credits(&self) -> CreditCode {
+        match self {
+            Self::Own(queue) if !queue.is_managed() => {
+                CreditCode::from_credits(u32::try_from(queue.len()).unwrap_or(u32::MAX))
+            }
+            _ => CreditCode::INVALID,
+        }
+    }
+
+    /// Has it receives of its own?
+    #[inline]
+    pub(crate) fn has_some(&self) -> bool {
+        self.len() > 0
     }
 
     /// Do others take from it, too?

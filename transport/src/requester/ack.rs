@@ -1,6 +1,6 @@
 //! From responses to completions (RC-REQ-*).
 
-use rocade_wire::{Headers, NakCode, Operation, Psn, Syndrome};
+use rocade_wire::{Aeth, CreditCode, Headers, Msn, NakCode, Operation, Psn, Syndrome};
 
 use super::{Requester, SendWqe};
 use crate::completion::WcStatus;
@@ -37,7 +37,9 @@ impl Requester {
         }
         //= RC-REQ-02
         if psn.diff(self.una) < 0 {
-            cx.out.counters.drop_packet(DropReason::GhostResponse);
+            if !self.take_update(headers) {
+                cx.out.counters.drop_packet(DropReason::GhostResponse);
+            }
             return Ok(());
         }
         let Some(operation) = headers.bth.opcode.operation() else {
@@ -45,6 +47,13 @@ impl Requester {
             return Ok(());
         };
         let syndrome = headers.aeth.map(|aeth| aeth.syndrome);
+        if let Some(Aeth {
+            syndrome: Syndrome::Ack(credits),
+            msn,
+        }) = headers.aeth
+        {
+            self.note_credits(credits, msn);
+        }
         match (operation, syndrome) {
             (Operation::Acknowledge, Some(Syndrome::Ack(_))) => self.handle_ack(cx, psn),
             (Operation::Acknowledge, Some(Syndrome::RnrNak(timer))) => {
@@ -81,18 +90,36 @@ impl Requester {
         }
     }
 
+    /// A response that answers nothing may be an acknowledgement that the last one has become better than it was.
+    #[cold]
+    fn take_update(&mut self, headers: &Headers) -> bool {
+        let is_last = headers.bth.psn == self.una.sub(1);
+        match (headers.bth.opcode.operation(), headers.aeth) {
+            (
+                Some(Operation::Acknowledge),
+                Some(Aeth {
+                    syndrome: Syndrome::Ack(credits),
+                    msn,
+                }),
+            ) if is_last => self.note_update(credits, msn),
+            _ => false,
+        }
+    }
+
     /// Handles a positive acknowledgement; `None`, and nothing has changed, where its PSN is not in flight.
     #[inline]
     pub(crate) fn take_ack<H>(
         &mut self,
         cx: &mut Cx<'_, H>,
         psn: Psn,
+        (credits, msn): (CreditCode, Msn),
     ) -> Option<Result<(), Fatal>> {
         //= RC-REQ-01
         //= RC-REQ-02
         if psn.diff(self.next_new) >= 0 || psn.diff(self.una) < 0 {
             return None;
         }
+        self.note_credits(credits, msn);
         let result = self.handle_ack(cx, psn);
         Some(result.and_then(|()| self.check_failed(cx)))
     }
@@ -353,7 +380,7 @@ impl Requester {
         };
         self.started -= 1;
         self.current = self.current.saturating_sub(1);
-        self.rd_wqes -= usize::from(wqe.op.needs_response_data());
+        self.rd_wqes -= u32::from(wqe.op.needs_response_data());
         self.set_una(wqe.end_psn());
         //= RC-WQE-02
         if self.limits.sig_all || wqe.flags.contains(SendFlags::SIGNALED) {

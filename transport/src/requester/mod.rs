@@ -9,6 +9,7 @@
 
 mod ack;
 mod acquaint;
+mod credits;
 mod local;
 mod middles;
 mod retry;
@@ -36,6 +37,7 @@ use crate::time::Time;
 use crate::wr::{LocalData, Operands, SendFlags, SendOp, SendWr};
 
 use acquaint::Asks;
+use credits::{Beyond, Credits};
 use rewind::Rewound;
 
 /// Local ACK timeouts below this are rounded up: a thread cannot be scheduled faster, and a
@@ -207,8 +209,10 @@ pub(crate) struct Requester {
     /// Ends of the READ and atomic requests on their way (RC-LIM-01).
     rd_pending: VecDeque<Psn>,
     /// Started READ/atomic WQEs that are not complete.
-    rd_wqes: usize,
+    rd_wqes: u32,
     packets_since_ack_req: u32,
+    credits: Credits,
+    beyond: Beyond,
     retry_left: u8,
     rnr_left: u8,
     ack_deadline: Option<Time>,
@@ -256,6 +260,8 @@ impl Requester {
             rd_pending: VecDeque::new(),
             rd_wqes: 0,
             packets_since_ack_req: 0,
+            credits: Credits::new(),
+            beyond: Beyond::First,
             retry_left: 0,
             rnr_left: 0,
             ack_deadline: None,
@@ -342,7 +348,13 @@ impl Requester {
         self.started == 0
     }
 
+    /// Are all slots in use?
+    pub(crate) const fn is_full(&self) -> bool {
+        self.used >= self.limits.max_wr
+    }
+
     /// Is there anything to start, to send again or to report?
+    #[inline]
     pub(crate) fn has_work(&self) -> bool {
         let all_sent = match self
             .started

@@ -183,6 +183,7 @@ impl Requester {
             return Ok(());
         }
         cx.out.counters.rare().rnr_naks_received += 1;
+        self.note_not_taken();
         //= RC-TMR-05
         if self.attr.rnr_retry != 7 {
             if self.rnr_left == 0 {
@@ -209,6 +210,7 @@ impl Requester {
         if let Some(until) = self.rnr_until {
             if until <= cx.now {
                 self.rnr_until = None;
+                self.note_waited();
             }
             return Ok(());
         }
@@ -232,7 +234,8 @@ impl Requester {
 
     /// A positive acknowledgement reloads the RNR counter and ends an RNR wait that it
     /// overtakes (RC-REQ-17, RC-REQ-19).
-    pub(super) const fn on_positive_ack(&mut self) {
+    pub(super) fn on_positive_ack(&mut self) {
+        self.note_taken();
         self.rnr_left = self.attr.rnr_retry;
         self.rnr_until = None;
     }

@@ -38,7 +38,7 @@ struct Step {
 impl Requester {
     /// Appends request packets to `tx` while they fit, the window is open and there is work.
     pub(crate) fn poll_transmit<H: Memory>(&mut self, cx: &mut Cx<'_, H>, tx: &mut TxBuffer) {
-        if self.rnr_until.is_some() {
+        if self.rnr_until.is_some() || self.limit.is_none() && self.send_all_short(cx, tx) {
             return;
         }
         let full_packet = Self::packet_cost(cx.peer, cx.peer.pmtu_bytes(), 1);
@@ -58,6 +58,7 @@ impl Requester {
                 limit.budget(cx.now)
             }
         };
+        let mut beyond = self.first_beyond();
         while self.failed.is_none() && tx.bytes().len() - begin < budget {
             while self.current < self.started && self.cursor == self.sq[self.current].end_psn() {
                 self.current += 1;
@@ -69,6 +70,10 @@ impl Requester {
                 if !self.start_next(cx) {
                     break;
                 }
+                beyond = self.first_beyond();
+            }
+            if self.is_held(beyond) {
+                break;
             }
             if self.send_middles(cx, una_cost, (limit, interval), tx) {
                 continue;
@@ -89,7 +94,9 @@ impl Requester {
             // With an answer to the first packet, a retry fails only if that one is lost.
             let repeats_oldest = self.cursor == self.una && self.cursor != self.next_new;
             //= RC-ACK-05
-            if last_in_window || repeats_oldest || self.packets_since_ack_req + 1 >= interval {
+            //= RC-CRD-04
+            let asks = last_in_window || repeats_oldest || self.credits.is_exceeded();
+            if asks || self.packets_since_ack_req + 1 >= interval {
                 step.head.bth.ack_req = true;
             }
             if Self::push(cx.memory(), wqe, &step, tx).is_err() {
@@ -106,6 +113,21 @@ impl Requester {
         if budget != usize::MAX {
             self.note_spent(cx.now, tx.bytes().len() - begin, budget);
         }
+    }
+
+    /// Sends what can go the short way, if everything that was started has been sent. True where that was all.
+    #[inline]
+    fn send_all_short<H: Memory>(&mut self, cx: &mut Cx<'_, H>, tx: &mut TxBuffer) -> bool {
+        if self.failed.is_some() || self.cursor != self.next_new || self.current != self.started {
+            return false;
+        }
+        let una_cost = self.una_cost();
+        while self.started < self.sq.len() {
+            if !self.send_short(cx, una_cost, tx) {
+                return false;
+            }
+        }
+        true
     }
 
     /// So many bytes have left, where there is a limit.
@@ -194,6 +216,10 @@ impl Requester {
             ),
             _ => return false,
         };
+        let takes_receive = reth.is_none() || imm.is_some();
+        if takes_receive && !self.credits.has_room() {
+            return false;
+        }
         let cost = Self::packet_cost(cx.peer, wqe.len, 1);
         let fenced = wqe.flags.contains(SendFlags::FENCE) && self.rd_wqes > 0;
         let full = self.next_cost - una_cost + u64::from(cost) > self.window.bytes();
@@ -228,6 +254,7 @@ impl Requester {
         wqe.cost_base = self.next_cost;
         wqe.packet_cost = cost;
         self.next_cost += u64::from(cost);
+        self.credits.note_started(1, takes_receive);
         self.started += 1;
         self.current = self.started;
         self.time(cx.now, self.next_new, una_cost);
@@ -248,6 +275,7 @@ impl Requester {
             return false;
         };
         let needs_data = wqe.op.needs_response_data();
+        let takes_receive = wqe.takes_receive();
         if wqe.op.is_local() {
             return false;
         }
@@ -260,6 +288,13 @@ impl Requester {
             self.want_to_ask();
             return false;
         }
+        //= RC-CRD-03
+        if takes_receive && !self.credits.has_room() && !self.may_exceed(cx.now) {
+            return false;
+        }
+        let Some(wqe) = self.sq.get_mut(self.started) else {
+            return false;
+        };
         let computed = wqe.compute(cx);
         wqe.first_psn = self.next_new;
         wqe.packets = cx.peer.packets(wqe.len);
@@ -289,8 +324,9 @@ impl Requester {
             return false;
         }
         self.next_cost = wqe.end_cost();
+        self.credits.note_started(wqe.requests(), takes_receive);
         self.started += 1;
-        self.rd_wqes += usize::from(needs_data);
+        self.rd_wqes += u32::from(needs_data);
         true
     }
 

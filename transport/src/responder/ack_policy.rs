@@ -131,7 +131,11 @@ impl Responder {
     pub(super) fn schedule_nak(&mut self, psn: Psn, syndrome: Syndrome, out: &mut Outputs) {
         match syndrome {
             Syndrome::Nak(NakCode::PsnSequence) => out.counters.rare().seq_naks_sent += 1,
-            Syndrome::RnrNak(_) => out.counters.rare().rnr_naks_sent += 1,
+            Syndrome::RnrNak(_) => {
+                out.counters.rare().rnr_naks_sent += 1;
+                // Who was refused tries again without being told.
+                self.told_none = false;
+            }
             _ => out.counters.rare().fatal_naks_sent += 1,
         }
         //= RC-RSP-21
@@ -174,13 +178,21 @@ impl Responder {
         out: &mut Outputs,
     ) -> Option<[u8; ACK_LEN]> {
         let (psn, msn) = self.owed_ack().filter(|_| self.queue.len() == 1)?;
-        //= XRC-08
-        let head = ack_head(peer, psn, msn, Syndrome::Ack(CreditCode::INVALID));
+        let credits = self.receives.credits();
+        let head = ack_head(peer, psn, msn, Syndrome::Ack(credits));
         let packet = head.alone()?;
+        self.note_told(credits);
         out.counters.acks_sent += 1;
         out.counters.tx_packets += 1;
         self.queue.pop_front();
         Some(packet)
+    }
+
+    /// An acknowledgement has left that says this.
+    #[inline]
+    const fn note_told(&mut self, credits: CreditCode) {
+        self.told_none = credits.code() == 0;
+        self.owes_credit = false;
     }
 
     #[inline]
@@ -200,13 +212,20 @@ impl Responder {
         cx: &mut Cx<'_, H>,
         tx: &mut TxBuffer,
     ) -> Result<(), Fatal> {
+        if self.queue.is_empty() {
+            return Ok(());
+        }
+        //= RC-CRD-01
+        let credits = self.receives.credits();
         //= RC-RSP-25
         while let Some(response) = self.queue.front().copied() {
             let done = match response {
                 Response::Ack { psn, msn } => {
-                    //= RC-CRD-05
-                    let syndrome = Syndrome::Ack(CreditCode::INVALID);
+                    let syndrome = Syndrome::Ack(credits);
                     let sent = push_ack(cx.peer, psn, msn, syndrome, tx);
+                    if sent {
+                        self.note_told(credits);
+                    }
                     cx.out.counters.acks_sent += u64::from(sent);
                     sent
                 }
@@ -218,15 +237,15 @@ impl Responder {
                 }
                 Response::Atomic {
                     psn, original, msn, ..
-                } => push_atomic_ack(cx.peer, psn, msn, original, tx),
+                } => push_atomic_ack(cx.peer, (psn, msn, credits), original, tx),
                 Response::Wide {
                     psn,
                     log_size,
                     original,
                     msn,
                     ..
-                } => push_wide_ack(cx.peer, (psn, msn), (log_size, &original), tx),
-                Response::Read { .. } => match push_read(cx, response, tx) {
+                } => push_wide_ack(cx.peer, (psn, msn, credits), (log_size, &original), tx),
+                Response::Read { .. } => match push_read(cx, response, credits, tx) {
                     ReadPush::Full => false,
                     ReadPush::Done => true,
                     ReadPush::More { rest, packets } => {
@@ -325,9 +344,14 @@ pub(crate) fn push_ack(
     push_plain(&ack_head(peer, psn, msn, syndrome), tx)
 }
 
-fn push_atomic_ack(peer: &Peer, psn: Psn, msn: Msn, original: u64, tx: &mut TxBuffer) -> bool {
+fn push_atomic_ack(
+    peer: &Peer,
+    (psn, msn, credits): (Psn, Msn, CreditCode),
+    original: u64,
+    tx: &mut TxBuffer,
+) -> bool {
     let aeth = Some(Aeth {
-        syndrome: Syndrome::Ack(CreditCode::INVALID),
+        syndrome: Syndrome::Ack(credits),
         msn,
     });
     let mut head = aeth_head(peer, Operation::AtomicAcknowledge, psn, 0, aeth);
@@ -338,12 +362,12 @@ fn push_atomic_ack(peer: &Peer, psn: Psn, msn: Msn, original: u64, tx: &mut TxBu
 //= XAW-06
 fn push_wide_ack(
     peer: &Peer,
-    (psn, msn): (Psn, Msn),
+    (psn, msn, credits): (Psn, Msn, CreditCode),
     (log_size, original): (u8, &Words),
     tx: &mut TxBuffer,
 ) -> bool {
     let aeth = Aeth {
-        syndrome: Syndrome::Ack(CreditCode::INVALID),
+        syndrome: Syndrome::Ack(credits),
         msn,
     };
     let operation = Operation::WideAtomicAcknowledge;
@@ -370,7 +394,12 @@ enum ReadPush {
     Failed { replay: bool },
 }
 
-fn push_read<H: Memory>(cx: &mut Cx<'_, H>, response: Response, tx: &mut TxBuffer) -> ReadPush {
+fn push_read<H: Memory>(
+    cx: &mut Cx<'_, H>,
+    response: Response,
+    credits: CreditCode,
+    tx: &mut TxBuffer,
+) -> ReadPush {
     let Response::Read {
         psn,
         pd,
@@ -395,7 +424,7 @@ fn push_read<H: Memory>(cx: &mut Cx<'_, H>, response: Response, tx: &mut TxBuffe
     };
     //= RC-ACK-04
     let aeth = (first || last).then_some(Aeth {
-        syndrome: Syndrome::Ack(CreditCode::INVALID),
+        syndrome: Syndrome::Ack(credits),
         msn,
     });
     let head = aeth_head(cx.peer, operation, psn, payload_len as usize, aeth);

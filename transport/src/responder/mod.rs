@@ -109,6 +109,10 @@ pub(crate) struct Responder {
     /// A NAK for `epsn` was sent; no other until a request with that PSN comes
     /// (RC-RSP-20, RC-RSP-21).
     nak_outstanding: bool,
+    /// The last response said that there are no receives.
+    told_none: bool,
+    /// The next acknowledgement says that there are some again.
+    owes_credit: bool,
     current: InProgress,
     /// READs and atomics that can be answered again (RC-DUP-05).
     saved: VecDeque<Saved>,
@@ -128,6 +132,8 @@ impl Responder {
             epsn: Psn::new(0),
             msn: Msn::new(0),
             nak_outstanding: false,
+            told_none: false,
+            owes_credit: false,
             current: InProgress::None,
             saved: VecDeque::new(),
             queue: VecDeque::new(),
@@ -153,6 +159,23 @@ impl Responder {
 
     pub(crate) const fn is_in_message(&self) -> bool {
         !matches!(self.current, InProgress::None)
+    }
+
+    /// Receives have been posted: tells a peer that was told of none.
+    //= RC-ACK-06
+    #[inline]
+    pub(crate) fn note_posted(&mut self) {
+        if self.told_none && self.receives.has_some() {
+            self.told_none = false;
+            self.owes_credit = true;
+            self.schedule_ack(self.epsn.sub(1));
+        }
+    }
+
+    /// Does an acknowledgement wait to be sent that says that there are receives again?
+    #[inline]
+    pub(crate) const fn owes_credit(&self) -> bool {
+        self.owes_credit
     }
 
     /// What acknowledges everything so far.
@@ -251,6 +274,8 @@ impl Responder {
         self.epsn = Psn::new(0);
         self.msn = Msn::new(0);
         self.nak_outstanding = false;
+        self.told_none = false;
+        self.owes_credit = false;
         self.current = InProgress::None;
         self.saved = VecDeque::new();
         self.queue = VecDeque::new();

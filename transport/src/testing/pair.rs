@@ -290,6 +290,10 @@ impl Pair {
         if qp.state() == QpState::Err {
             // It was flushed.
             self.note(side, Cause::Other);
+        } else if qp.owes_credit() {
+            let cause = qp.pace().cause_of_credit();
+            self.note(side, cause);
+            self.drain(side);
         }
     }
 

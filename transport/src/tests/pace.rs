@@ -11,6 +11,9 @@ const LATENCY_NS: u64 = 5_000;
 /// Messages of 8 bytes there and back, so often.
 fn converse(pair: &mut Pair, rounds: u64) {
     let (here, there) = (register(pair, Side::A, 8), register(pair, Side::B, 8));
+    // One more than is needed: nobody has to wait for credits.
+    pair.recv(Side::A, 2 * rounds, &[here.sge()]);
+    pair.recv(Side::B, 2 * rounds, &[there.sge()]);
     for round in 0..rounds {
         pair.recv(Side::A, 2 * round, &[here.sge()]);
         pair.recv(Side::B, 2 * round, &[there.sge()]);

@@ -93,6 +93,7 @@ fn keys_rights_and_ranges_are_checked() {
 fn without_data_neither_key_nor_address_count() {
     let (mut pair, _) = target();
     let nowhere = |operation, psn| Request::new(operation, psn).reth(1, Rkey::new(0xdead), 0);
+    pair.recv(Side::B, 3, &[]);
     assert_eq!(
         answer(&mut pair, &nowhere(WriteOnly, 0)),
         ["ACK psn=0 msn=1"]
@@ -106,7 +107,6 @@ fn without_data_neither_key_nor_address_count() {
         ["ReadResponseOnly ACK psn=1 msn=2"]
     );
     let with_imm = nowhere(Operation::WriteOnlyImm, 2).imm([9; 4]);
-    pair.recv(Side::B, 3, &[]);
     assert_eq!(answer(&mut pair, &with_imm), ["ACK psn=2 msn=3"]);
     assert_eq!(
         statuses(&pair.take_completions(Side::B)),

@@ -29,7 +29,7 @@ fn meta(pair: &Pair, to: Side) -> PacketMeta {
 /// What a side's application and its peer can see of it.
 fn image(pair: &Pair, side: Side) -> (Counters, usize, usize, usize, u64) {
     let node = pair.node(side);
-    let completions = node.qp.pending_completions().len();
+    let completions = node.qp.completions_waiting();
     (
         node.qp.counters().clone(),
         completions,

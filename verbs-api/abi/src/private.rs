@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// To be raised with each change of the table.
-pub const ROCADE_CM_VERSION: u32 = 3;
+pub const ROCADE_CM_VERSION: u32 = 4;
 /// Longest private data of an event in bytes.
 pub const ROCADE_CM_PRIVATE_LEN: usize = 232;
 
@@ -119,6 +119,8 @@ pub struct rocade_cm_route {
     pub dst: sockaddr_storage,
     /// Place in the list of devices; -1 for none.
     pub device: c_int,
+    /// Port of the device, from 1.
+    pub port_num: u8,
     pub mtu: u8,
     pub traffic_class: u8,
     pub hop_limit: u8,

@@ -610,6 +610,7 @@ unsafe extern "C" fn rdma_route(c: *mut rocade_cm_id, route: *mut rocade_cm_rout
             src,
             dst,
             device: device.map_or(-1, ffi::to_int),
+            port_num: id.port_num()?,
             mtu: id.mtu()?.code(),
             traffic_class: way.traffic_class,
             hop_limit: way.hop_limit,

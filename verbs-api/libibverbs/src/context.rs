@@ -174,6 +174,7 @@ fn hand_out(object: Arc<ContextObject>) -> *mut ibv_context {
 ///
 /// # Safety
 /// `context` must be NULL or come from [`open`], and not be used afterwards.
+//= DST-09
 pub(crate) unsafe fn close(context: *mut ibv_context) -> Result<(), Errno> {
     // SAFETY: same contract.
     match unsafe { ContextObject::borrow(context) } {

@@ -44,7 +44,9 @@ rocade_tests::c_programs! {
         gid_table_fits_or_fails,
         raw_clock_stamps_completions,
         command_descriptor_is_one,
-        a_missing_answer_costs_no_event;
+        a_missing_answer_costs_no_event,
+        //= DST-09 type=test
+        a_device_closed_before_its_objects;
     flush:
         flushed_and_announced,
         what_is_not_allowed;

@@ -7,11 +7,15 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use rocade_abi::{ibv_context, ibv_device_attr, ibv_pd};
+use rocade_abi::{
+    IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_context, ibv_device_attr, ibv_pd,
+    ibv_xrcd, ibv_xrcd_init_attr,
+};
 
 use crate::{
     engine,
     ffi::{Errno, ptr_call},
+    qp::table_of,
 };
 
 /// An open device.
@@ -20,6 +24,8 @@ pub(crate) struct Device {
     pub(crate) verbs: *mut ibv_context,
     /// The domain for who has none.
     pub(crate) pd: *mut ibv_pd,
+    /// The XRC domain for who has none; NULL until somebody asks.
+    xrcd: *mut ibv_xrcd,
     /// READs and atomics that a QP may have outstanding, as requester and as responder.
     pub(crate) max_initiator_depth: u8,
     pub(crate) max_responder_resources: u8,
@@ -76,6 +82,33 @@ pub(crate) fn of(verbs: *mut ibv_context) -> Result<Device, Errno> {
     found.copied().ok_or(Errno::NODEV)
 }
 
+/// The XRC domain for who has none: the process's own, without a file.
+///
+/// # Errors
+/// `ENODEV` where the device is none of ours; those of opening it.
+//= LRC-05
+pub(crate) fn xrcd_of(verbs: *mut ibv_context) -> Result<*mut ibv_xrcd, Errno> {
+    all()?;
+    let mut devices = DEVICES.lock();
+    let mut open = devices.open.iter_mut();
+    let device = open.find(|device| device.verbs == verbs);
+    let device = device.ok_or(Errno::NODEV)?;
+    if device.xrcd.is_null() {
+        // SAFETY: an open device of our libibverbs.
+        let open = unsafe { table_of(verbs) }
+            .open_xrcd
+            .ok_or(Errno(libc::EOPNOTSUPP))?;
+        let mut attr = ibv_xrcd_init_attr {
+            comp_mask: IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
+            fd: -1,
+            oflags: libc::O_CREAT,
+        };
+        // SAFETY: an open device, and attributes.
+        device.xrcd = Errno::made(unsafe { open(verbs, &raw mut attr) })?;
+    }
+    Ok(device.xrcd)
+}
+
 fn open_all() -> Result<Vec<Device>, Errno> {
     let verbs = engine::verbs()?;
     let mut count = 0;
@@ -108,6 +141,7 @@ fn open_one(device: *mut rocade_abi::ibv_device) -> Result<Device, Errno> {
     Ok(Device {
         verbs: context,
         pd,
+        xrcd: ptr::null_mut(),
         max_initiator_depth: byte(attr.max_qp_init_rd_atom),
         max_responder_resources: byte(attr.max_qp_rd_atom),
     })

@@ -9,7 +9,7 @@ use std::{
 use rocade_abi::{
     ROCADE_CM_VERSION, ibv_ah, ibv_ah_attr, ibv_comp_channel, ibv_context, ibv_cq, ibv_device,
     ibv_device_attr, ibv_gid, ibv_mr, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_srq,
-    ibv_srq_init_attr, rocade_cm_ops,
+    rocade_cm_ops,
 };
 
 use crate::ffi::Errno;
@@ -50,12 +50,12 @@ verbs! {
     ibv_destroy_comp_channel: fn(*mut ibv_comp_channel) -> c_int;
     ibv_create_cq: fn(*mut ibv_context, c_int, *mut c_void, *mut ibv_comp_channel, c_int) -> *mut ibv_cq;
     ibv_destroy_cq: fn(*mut ibv_cq) -> c_int;
+    ibv_resize_cq: fn(*mut ibv_cq, c_int) -> c_int;
     ibv_create_qp: fn(*mut ibv_pd, *mut ibv_qp_init_attr) -> *mut ibv_qp;
     ibv_modify_qp: fn(*mut ibv_qp, *mut ibv_qp_attr, c_int) -> c_int;
     ibv_destroy_qp: fn(*mut ibv_qp) -> c_int;
     ibv_attach_mcast: fn(*mut ibv_qp, *const ibv_gid, u16) -> c_int;
     ibv_detach_mcast: fn(*mut ibv_qp, *const ibv_gid, u16) -> c_int;
-    ibv_create_srq: fn(*mut ibv_pd, *mut ibv_srq_init_attr) -> *mut ibv_srq;
     ibv_destroy_srq: fn(*mut ibv_srq) -> c_int;
     ibv_reg_mr: fn(*mut ibv_pd, *mut c_void, usize, c_int) -> *mut ibv_mr;
     ibv_dereg_mr: fn(*mut ibv_mr) -> c_int;

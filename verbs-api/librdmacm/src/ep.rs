@@ -10,7 +10,8 @@ use crate::{
     event::{self, rdma_get_cm_event},
     ffi::{Errno, int_call, void_call},
     id::{self, IdObject, qp_type_of, rdma_set_option},
-    qp::{extended, make_qp, rdma_destroy_qp, rdma_destroy_srq},
+    qp::{extended, make_qp, rdma_destroy_qp},
+    srq::rdma_destroy_srq,
 };
 
 /// `RDMA_OPTION_IB`, `RDMA_OPTION_IB_PATH`.

@@ -231,7 +231,7 @@ impl IdObject {
             }
             if let Some(device) = device {
                 (*c).verbs = device.verbs;
-                (*c).port_num = 1;
+                (*c).port_num = route.port_num;
                 if (*c).pd.is_null() {
                     (*c).pd = device.pd;
                 }
@@ -316,11 +316,16 @@ pub(crate) fn create(
     };
     // SAFETY: by contract, or made just now.
     let raw_channel = unsafe { ChannelObject::raw(channel) }?;
+    //= LRC-22
+    let connects = match qp_type_of(ps) {
+        Some(of_ps) if ps != PS_IB => of_ps,
+        _ => qp_type,
+    };
     let make = |cookie| {
         let mut raw = ptr::null_mut();
         let new = ops()?.id_new;
         // SAFETY: a live channel, and room for the answer.
-        Errno::check(unsafe { new(raw_channel, ps, qp_type, cookie, &raw mut raw) })?;
+        Errno::check(unsafe { new(raw_channel, ps, connects, cookie, &raw mut raw) })?;
         Ok(raw)
     };
     let made = IdObject::create(make, channel, context, (ps, qp_type));

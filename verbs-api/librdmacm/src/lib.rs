@@ -30,3 +30,4 @@ mod library;
 mod multicast;
 mod qp;
 mod rsocket;
+mod srq;

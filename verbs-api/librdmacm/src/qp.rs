@@ -1,19 +1,16 @@
 //! Queue pairs of IDs, and what belongs to them.
 
-use std::{
-    ffi::{c_int, c_uint},
-    mem::offset_of,
-    ptr,
-};
+use std::{ffi::c_int, mem::offset_of, ptr};
 
 use rocade_abi::{
-    IBV_QP_INIT_ATTR_PD, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPT_UD, IBV_SRQ_INIT_ATTR_PD,
-    ibv_comp_channel, ibv_cq, ibv_pd, ibv_qp, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_srq,
-    ibv_srq_init_attr, ibv_srq_init_attr_ex, rdma_cm_id, verbs_context,
+    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_XRCD, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPT_UD,
+    IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, ibv_comp_channel, ibv_context, ibv_cq, ibv_pd, ibv_qp,
+    ibv_qp_init_attr, ibv_qp_init_attr_ex, rdma_cm_id, verbs_context,
 };
 
 use crate::{
     connect::qp_to,
+    devices,
     engine::verbs,
     ffi::{Errno, int_call, void_call},
     id::IdObject,
@@ -23,7 +20,7 @@ use crate::{
 const SGE_BYTES: u32 = 16;
 
 /// Makes the CQ, and the channel, that an ID lacks; nothing for a size of 0.
-fn make_cq(
+pub(crate) fn make_cq(
     id: *mut rdma_cm_id,
     entries: u32,
 ) -> Result<(*mut ibv_comp_channel, *mut ibv_cq), Errno> {
@@ -80,10 +77,14 @@ fn make_cqs(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Result<(), E
     Ok(())
 }
 
-/// Ends the CQs that were made for an ID.
+/// Ends the CQs that were made for an ID; where a queue for XRC is left, they are that one's.
 //= LRC-06
-fn end_cqs(id: *mut rdma_cm_id) -> Result<(), Errno> {
+pub(crate) fn end_cqs(id: *mut rdma_cm_id) -> Result<(), Errno> {
     let verbs = verbs()?;
+    // SAFETY: by contract a live ID.
+    if unsafe { (*id).qp_type == IBV_QPT_XRC_RECV && !(*id).srq.is_null() } {
+        return Ok(());
+    }
     // SAFETY: by contract a live ID; what it has is alive.
     unsafe {
         for (channel, cq) in [
@@ -102,7 +103,20 @@ fn end_cqs(id: *mut rdma_cm_id) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The function of the extended table of a device.
+/// The extended table of a device.
+///
+/// # Safety
+/// `device` must be an open device of our `libibverbs.so.1`.
+pub(crate) unsafe fn table_of<'a>(device: *mut ibv_context) -> &'a verbs_context {
+    // SAFETY: by contract; a context of ours is inside its extended table.
+    unsafe {
+        &*device
+            .byte_sub(offset_of!(verbs_context, context))
+            .cast::<verbs_context>()
+    }
+}
+
+/// The plain call where that is enough, or else the one for extended attributes.
 fn create_qp_ex(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp, Errno> {
     let verbs = verbs()?;
     if attr.comp_mask & !IBV_QP_INIT_ATTR_PD == 0 {
@@ -122,13 +136,10 @@ fn create_qp_ex(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Result<*
     }
     // SAFETY: by contract a live ID with a device.
     let device = unsafe { (*id).verbs };
-    // SAFETY: a context of our libibverbs is inside its extended table.
-    let table = unsafe {
-        &*device
-            .byte_sub(offset_of!(verbs_context, context))
-            .cast::<verbs_context>()
-    };
-    let create = table.create_qp_ex.ok_or(Errno(libc::EOPNOTSUPP))?;
+    // SAFETY: an open device of our libibverbs.
+    let create = unsafe { table_of(device) }
+        .create_qp_ex
+        .ok_or(Errno(libc::EOPNOTSUPP))?;
     // SAFETY: an open device, and attributes of live objects.
     Errno::made(unsafe { create(device, attr) })
 }
@@ -159,9 +170,15 @@ pub(crate) fn make_qp(id: *mut rdma_cm_id, attr: &mut ibv_qp_init_attr_ex) -> Re
         if differs((*id).send_cq, attr.send_cq) || differs((*id).recv_cq, attr.recv_cq) {
             return Err(Errno::INVAL);
         }
-        if attr.srq.is_null() {
+        // That of an XRC target is named by each request.
+        if attr.srq.is_null() && !matches!(qp_type, IBV_QPT_XRC_RECV | IBV_QPT_XRC_SEND) {
             attr.srq = (*id).srq;
         }
+    }
+    let has_domain = attr.comp_mask & IBV_QP_INIT_ATTR_XRCD != 0 && !attr.xrcd.is_null();
+    if qp_type == IBV_QPT_XRC_RECV && !has_domain {
+        attr.xrcd = devices::xrcd_of(device)?;
+        attr.comp_mask |= IBV_QP_INIT_ATTR_XRCD;
     }
     // Where a gather list would be, inline data have room: adapters grant that much, and programs count on it.
     let least = attr.cap.max_send_sge.saturating_mul(SGE_BYTES);
@@ -264,92 +281,5 @@ pub(crate) unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
         unsafe { IdObject::borrow(id) }?;
         // SAFETY: likewise.
         unsafe { end_qp(id) }
-    });
-}
-
-/// `rdma_create_srq`.
-//= LRC-07
-pub(crate) unsafe extern "C" fn rdma_create_srq(
-    id: *mut rdma_cm_id,
-    pd: *mut ibv_pd,
-    attr: *mut ibv_srq_init_attr,
-) -> c_int {
-    int_call(|| {
-        // SAFETY: by contract NULL or valid.
-        let attr = unsafe { attr.as_mut() }.ok_or(Errno::INVAL)?;
-        make_srq(id, pd, attr)
-    })
-}
-
-/// `rdma_create_srq_ex`: plain ones only so far.
-//= LRC-07
-pub(crate) unsafe extern "C" fn rdma_create_srq_ex(
-    id: *mut rdma_cm_id,
-    attr: *mut ibv_srq_init_attr_ex,
-) -> c_int {
-    /// `IBV_SRQT_BASIC`.
-    const BASIC: c_uint = 0;
-    const TYPE: u32 = 1;
-    int_call(|| {
-        // SAFETY: by contract NULL or valid.
-        let attr = unsafe { attr.as_mut() }.ok_or(Errno::INVAL)?;
-        if attr.comp_mask & TYPE != 0 && attr.srq_type != BASIC {
-            return Err(Errno(libc::EOPNOTSUPP));
-        }
-        let pd = if attr.comp_mask & IBV_SRQ_INIT_ATTR_PD != 0 {
-            attr.pd
-        } else {
-            ptr::null_mut()
-        };
-        let mut short = ibv_srq_init_attr {
-            srq_context: attr.srq_context,
-            attr: attr.attr,
-        };
-        make_srq(id, pd, &mut short)?;
-        attr.attr = short.attr;
-        Ok(())
-    })
-}
-
-fn make_srq(
-    id: *mut rdma_cm_id,
-    pd: *mut ibv_pd,
-    attr: &mut ibv_srq_init_attr,
-) -> Result<(), Errno> {
-    // SAFETY: by contract a live ID.
-    unsafe { IdObject::borrow(id) }?;
-    // SAFETY: the C part is alive.
-    let (own, device, srq) = unsafe { ((*id).pd, (*id).verbs, (*id).srq) };
-    let pd = if pd.is_null() { own } else { pd };
-    // SAFETY: by contract a live domain.
-    if !srq.is_null() || pd.is_null() || unsafe { (*pd).context } != device {
-        return Err(Errno::INVAL);
-    }
-    // SAFETY: a live domain.
-    let srq = Errno::made(unsafe { (verbs()?.ibv_create_srq)(pd, attr) })?;
-    // SAFETY: the C part is alive.
-    unsafe {
-        (*id).srq = srq;
-        if (*id).pd.is_null() {
-            (*id).pd = pd;
-        }
-    }
-    Ok(())
-}
-
-/// `rdma_destroy_srq`.
-pub(crate) unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
-    void_call(|| {
-        // SAFETY: by contract a live ID.
-        unsafe { IdObject::borrow(id) }?;
-        // SAFETY: the C part is alive.
-        let srq: *mut ibv_srq = unsafe { (*id).srq };
-        if !srq.is_null() {
-            // SAFETY: a live SRQ.
-            Errno::check(unsafe { (verbs()?.ibv_destroy_srq)(srq) })?;
-            // SAFETY: the C part is alive.
-            unsafe { (*id).srq = ptr::null_mut() };
-        }
-        Ok(())
     });
 }

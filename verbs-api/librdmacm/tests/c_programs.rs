@@ -80,7 +80,10 @@ rocade_tests::c_programs! {
         groups_by_name_and_by_address,
         a_path_loaded_after_connecting,
         //= LRC-07 type=test
-        one_queue_for_many_connections;
+        one_queue_for_many_connections,
+        //= CM-FLD-09 type=test
+        //= XRC-15 type=test
+        targets_are_connected_by_address;
     processes:
         //= CM-ST-10 type=test
         a_client_that_is_killed_is_missed,

@@ -9,8 +9,8 @@
 use std::time::Duration;
 
 use rocade_verbs::{
-    AccessFlags, BrokerMode, DeviceList, DynamicEnd, EngineConfig, RemoteMemory, Result,
-    SendRequest, WcStatus,
+    AccessFlags, BrokerMode, DeviceList, DynamicEnd, EngineConfig, MaskedAtomic, RemoteMemory,
+    Result, SendRequest, WcStatus,
 };
 
 const WORKERS: u8 = 4;
@@ -65,7 +65,10 @@ fn main() -> Result<()> {
                             let write = SendRequest::write_inline(&text, remote.at(place));
                             initiator.post_send(&write.unsignaled(), way, end)?;
                             let result = [memory.sge(0..8)?];
-                            let add = SendRequest::fetch_add(&result, remote.at(0), 1);
+                            // Two counters in one word, and one atomic for both: requests above, bytes below. A masked
+                            // atomic carries nothing out of the lower one, whose highest bit it is told.
+                            let both = MaskedAtomic::fetch_add(1 << 32 | 8, 1 << 31);
+                            let add = SendRequest::masked(&result, remote.at(0), &both);
                             initiator.post_send(&add, way, end)?;
                         }
                         for _ in ends {
@@ -82,10 +85,12 @@ fn main() -> Result<()> {
     })?;
 
     for (n, (target, memory)) in stores.into_iter().enumerate() {
-        let counted = memory.load_u64(0)?;
-        assert_eq!(counted, u64::from(WORKERS) * ROUNDS);
+        let counters = memory.load_u64(0)?;
+        let (requests, bytes) = (counters >> 32, counters & u64::from(u32::MAX));
+        assert_eq!(requests, u64::from(WORKERS) * ROUNDS);
+        assert_eq!(bytes, 8 * requests);
         println!(
-            "store {n}: {counted} requests, {} forged",
+            "store {n}: {requests} requests, {bytes} bytes, {} forged",
             target.key_violations()?
         );
         // Takes no new initiators, and waits for those that are still there.

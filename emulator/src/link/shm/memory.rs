@@ -209,6 +209,24 @@ impl SharedMemory {
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), place.as_ptr(), bytes.len()) };
     }
 
+    /// Something will be read there soon: its cache line, which the producer has written, comes meanwhile.
+    #[inline]
+    pub(super) fn fetch(&self, direction: Direction, position: u64) {
+        let place = self.place(direction, position, 1);
+        // SAFETY: a hint, which has no effect but on caches, and faults nowhere.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            std::arch::asm!("prefetcht0 [{}]", in(reg) place.as_ptr(), options(nostack, preserves_flags, readonly));
+        }
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        unsafe {
+            std::arch::asm!("prfm pldl1keep, [{}]", in(reg) place.as_ptr(), options(nostack, preserves_flags, readonly));
+        }
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+        let _ = place;
+    }
+
     /// Something will be written there soon: its cache line, which the consumer has read, comes back meanwhile.
     #[inline]
     pub(super) fn fetch_for_writing(&self, direction: Direction, position: u64) {

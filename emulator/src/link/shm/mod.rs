@@ -33,6 +33,8 @@ use crate::steering::Slot;
 /// Bytes before each run in the ring, little-endian: its length (2), that of its segments (2), flags (2), traffic
 /// class (1), hop limit (1).
 const RECORD_HEADER: usize = 8;
+/// Where in it the flags are.
+const RECORD_FLAGS: usize = 4;
 /// Flag: the run comes after what its queue pair has sent over UDP.
 const AFTER_UDP: u16 = 1;
 /// Most records that a ring has room for.
@@ -119,6 +121,8 @@ pub(crate) struct ShmChannel {
     consumer: Mutex<Consumer>,
     /// The consumer's position, to look for news without its lock.
     head: AtomicU64,
+    /// The producer's position, to fetch ahead without its lock.
+    next: AtomicU64,
     life_line: UnixStream,
     wake: OwnedFd,
     /// We have announced our sleep.
@@ -147,6 +151,7 @@ impl ShmChannel {
             producer: Mutex::new(Producer::new(len)),
             consumer: Mutex::new(Consumer::new(len)),
             head: AtomicU64::new(0),
+            next: AtomicU64::new(0),
             life_line: offer.life_line.into(),
             wake: offer.wake,
             announced: AtomicBool::new(false),
@@ -271,7 +276,7 @@ impl ShmChannel {
         let mut header = [0; RECORD_HEADER];
         header[..2].copy_from_slice(&len.to_le_bytes());
         header[2..4].copy_from_slice(&segment_len.to_le_bytes());
-        header[4..6].copy_from_slice(&flags.to_le_bytes());
+        header[RECORD_FLAGS..][..2].copy_from_slice(&flags.to_le_bytes());
         header[6] = sending.traffic_class;
         header[7] = sending.hop_limit;
         self.memory.write(self.tx, at, &header);
@@ -293,6 +298,7 @@ impl ShmChannel {
             }
             place = place.wrapping_add(len);
         }
+        self.next.store(at.wrapping_add(need), Ordering::Relaxed);
         if promise {
             producer.promise(control, need);
             return ShmSent::Sent;
@@ -300,11 +306,21 @@ impl ShmChannel {
         producer.publish(control, need);
         drop(producer);
         self.wake_peer();
-        for record in 0..RECORDS_AHEAD {
-            let next = at.wrapping_add(need + record * RECORD_ALIGN as u64);
-            self.memory.fetch_for_writing(self.tx, next);
-        }
         ShmSent::Sent
+    }
+
+    /// There are packets: the cache lines that they are in are needed at once, and soon those that answers go
+    /// to, which the peer has read. All of them come while the locks are taken, not one after the other.
+    #[inline]
+    pub(crate) fn fetch_ahead(&self) {
+        let head = self.head.load(Ordering::Relaxed);
+        let next = self.next.load(Ordering::Relaxed);
+        for record in 0..RECORDS_AHEAD {
+            let ahead = record * RECORD_ALIGN as u64;
+            let (from, to) = (head.wrapping_add(ahead), next.wrapping_add(ahead));
+            self.memory.fetch(self.tx.reverse(), from);
+            self.memory.fetch_for_writing(self.tx, to);
+        }
     }
 
     /// The peer sees what was promised, and is woken for it where it sleeps.
@@ -446,8 +462,12 @@ impl<'a> ShmReceiver<'a> {
     /// Does what has come over UDP have to be received before the next run?
     #[inline]
     pub(crate) fn is_after_udp(&self) -> bool {
-        self.next()
-            .is_ok_and(|next| next.is_some_and(|(run, _)| run.after_udp))
+        let control = self.channel.memory.control(self.channel.tx.reverse());
+        let is_there = self
+            .consumer
+            .available(control)
+            .is_ok_and(|count| count > 0);
+        is_there && self.next_is_after_udp()
     }
 
     /// Hands up to `max` runs to `each` until it breaks off, and gives their room back. Stops before a run for which
@@ -492,6 +512,16 @@ impl<'a> ShmReceiver<'a> {
         if crowded && control.has_to_wake_producer() {
             memory::wake(channel.wake.as_fd());
         }
+    }
+
+    /// What the flags of the next record say, whatever else it says.
+    #[inline]
+    fn next_is_after_udp(&self) -> bool {
+        let mut flags = [0; 2];
+        let at = self.consumer.position().wrapping_add(RECORD_FLAGS as u64);
+        let direction = self.channel.tx.reverse();
+        self.channel.memory.copy(direction, at, &mut flags);
+        u16::from_le_bytes(flags) == AFTER_UDP
     }
 
     /// The next run, if there is one, and how many bytes are there.

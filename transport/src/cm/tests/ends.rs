@@ -293,26 +293,89 @@ fn a_datagram_service_is_found() {
     assert_eq!(pair.sent - sent, 16);
 }
 
+/// An XRC target has its number where others have that of an end-to-end context, and may outlive its connection.
+//= CM-FLD-09 type=test
+//= CM-ST-10 type=test
+#[test]
+fn a_target_ends_without_a_word() {
+    let mut pair = Pair::new();
+    let xrc = Req {
+        transport: TransportType::Xrc,
+        ..req(0x11)
+    };
+    let a = pair.a.connect(pair.now, to_b(), LIFE, xrc);
+    let CmEvent::Request { id: b, req, .. } = pair.event_of_b() else {
+        panic!()
+    };
+    assert_eq!(req.transport, TransportType::Xrc);
+    let target = Rep {
+        eecn: Qpn::new(0x22),
+        ..rep(0)
+    };
+    pair.b.reply(pair.now, b, target).unwrap();
+    assert!(matches!(pair.event_of_a(), CmEvent::Reply { .. }));
+    pair.a.ready(pair.now, a, &[]).unwrap();
+    assert_eq!(pair.event_of_b(), CmEvent::Ready { id: b });
+
+    // Nor is there anything to tell should its process be killed.
+    let mut bonds = std::iter::from_fn(|| pair.b.poll_bond());
+    assert_eq!(bonds.find(|(id, _)| *id == b), Some((b, None)));
+
+    // By either side: the DREQ names the receiver's queue pair.
+    pair.tell_b(dreq(a, b, 0x11));
+    assert_eq!(pair.b.poll_event(), None);
+    let sent = pair.sent;
+    pair.b.destroy(pair.now, b);
+    pair.quiet();
+    assert_eq!(pair.sent, sent);
+    assert!(pair.b.is_empty());
+    // It is nobody's any more, which is answered.
+    pair.a.disconnect(pair.now, a, &[]).unwrap();
+    let CmMessage::Dreq(message) = pair.said_by_a() else {
+        panic!()
+    };
+    assert_eq!(message.remote_qpn, Qpn::new(0x22));
+    pair.tell_b(CmMessage::Dreq(message));
+    assert_eq!(pair.event_of_a(), CmEvent::Disconnected { id: a });
+}
+
 //= CM-ST-11 type=test
+//= CM-APR-S type=test
 #[test]
 fn alternate_paths_are_refused() {
     let mut pair = Pair::new();
     let (a, b) = pair.connection();
-    let lap = |remote_id| {
+    let lap_to = |remote_id, qpn| {
         CmMessage::Lap(Lap {
             local_id: a,
             remote_id,
-            remote_qpn: Qpn::new(0x22),
+            remote_qpn: Qpn::new(qpn),
             remote_response_timeout: CmTimeout::new(20),
             alternate: CmPath::NONE,
             private_data: [0; 168],
         })
     };
-    pair.tell_b(lap(b));
-    let CmMessage::Apr(Apr { status, .. }) = pair.said_by_b() else {
-        panic!()
-    };
-    assert_eq!(status.code(), 2);
-    pair.tell_b(lap(CommId::new(b.get() + 1)));
+    // Not supported; not this queue pair.
+    for (qpn, code) in [(0x22, 2), (0x23, 6)] {
+        pair.tell_b(lap_to(b, qpn));
+        let CmMessage::Apr(apr) = pair.said_by_b() else {
+            panic!()
+        };
+        assert_eq!(apr.status.code(), code);
+        assert_eq!((apr.local_id, apr.remote_id), (b, a));
+    }
+    pair.tell_b(lap_to(CommId::new(b.get() + 1), 0x22));
     assert!(pair.b.poll_transmit().is_none());
+    // An answer that nobody has asked for changes nothing.
+    let counted = pair.a.counters().rx_unsolicited;
+    pair.tell_a(CmMessage::Apr(Apr {
+        local_id: b,
+        remote_id: a,
+        info_len: 0,
+        status: ApStatus::NotSupported,
+        info: [0; 72],
+        private_data: [0; 148],
+    }));
+    assert_eq!(pair.a.counters().rx_unsolicited, counted + 1);
+    pair.quiet();
 }

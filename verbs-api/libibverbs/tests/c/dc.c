@@ -250,22 +250,26 @@ static void all_to_all_of_sixteen(void)
 	pthread_barrierattr_init(&shared);
 	pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
 	pthread_barrier_init(&board->barrier, &shared, PROCESSES);
+	pid_t children[PROCESSES];
 	for (int i = 0; i < PROCESSES; i++) {
-		pid_t child = fork();
-		CHECK(child >= 0);
-		if (!child) {
+		children[i] = fork();
+		CHECK(children[i] >= 0);
+		if (!children[i]) {
 			alarm(DEADLINE);
 			talk_to_all(board, i);
 			_exit(0);
 		}
 	}
-	for (int i = 0; i < PROCESSES; i++) {
+	int failed = 0;
+	for (int left = PROCESSES; left; left--) {
 		int status;
 		CHECK(wait(&status) > 0);
 		/* The others would wait for it for ever. */
-		if (status)
-			kill(0, SIGKILL);
+		if (status && !failed++)
+			for (int i = 0; i < PROCESSES; i++)
+				kill(children[i], SIGTERM);
 	}
+	CHECK_INT(failed, 0);
 }
 
 static const struct test_case cases[] = {

@@ -337,6 +337,29 @@ static void a_missing_answer_costs_no_event(void)
 	rig_close(&r);
 }
 
+/* What was made from it works on, and all of it is given back with the last object. */
+static void a_device_closed_before_its_objects(void)
+{
+	struct rig r = rig_open();
+	int fd = r.context->async_fd;
+	CHECK_INT(ibv_close_device(r.context), 0);
+	post_receive(&r, 1);
+	post_send(&r, 2);
+	CHECK_INT(next_completion(r.cq).status, IBV_WC_SUCCESS);
+	CHECK_INT(next_completion(r.cq).status, IBV_WC_SUCCESS);
+	struct ibv_context *other = open_device();
+	CHECK_INT(ibv_close_device(other), 0);
+	CHECK_INT(ibv_destroy_qp(r.a), 0);
+	CHECK_INT(ibv_destroy_qp(r.b), 0);
+	CHECK_INT(ibv_destroy_cq(r.cq), 0);
+	CHECK_INT(ibv_destroy_comp_channel(r.channel), 0);
+	CHECK_INT(ibv_dereg_mr(r.mr), 0);
+	CHECK_INT(fcntl(fd, F_GETFD), FD_CLOEXEC);
+	CHECK_INT(ibv_dealloc_pd(r.pd), 0);
+	CHECK(fcntl(fd, F_GETFD) < 0 && errno == EBADF);
+	free(r.buffer);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
@@ -351,6 +374,7 @@ int main(int argc, char **argv)
 		{ "raw_clock_stamps_completions", raw_clock_stamps_completions },
 		{ "command_descriptor_is_one", command_descriptor_is_one },
 		{ "a_missing_answer_costs_no_event", a_missing_answer_costs_no_event },
+		{ "a_device_closed_before_its_objects", a_device_closed_before_its_objects },
 		{ 0 },
 	};
 	return run_case(cases, argc, argv);

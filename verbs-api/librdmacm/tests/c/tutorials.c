@@ -356,6 +356,131 @@ static void one_queue_for_many_connections(void)
 	rdma_destroy_ep(shared.listener);
 }
 
+static struct rdma_addrinfo *xrc_info(const char *port, enum ibv_qp_type type, int flags)
+{
+	struct rdma_addrinfo *info, hints = { .ai_flags = flags, .ai_port_space = RDMA_PS_IB,
+					      .ai_qp_type = type };
+	CHECK_INT(rdma_getaddrinfo(own_ip, port, &hints, &info), 0);
+	CHECK_INT(info->ai_qp_type, type);
+	CHECK_INT(info->ai_port_space, RDMA_PS_IB);
+	return info;
+}
+
+/* A queue that belongs to the domain of the device's targets; its number goes to who connects. */
+static void make_xrc_queue(struct rdma_cm_id *id, int is_extended, uint32_t *number)
+{
+	struct ibv_srq_init_attr attr = { .attr = { .max_wr = 64, .max_sge = 1 } };
+	struct ibv_srq_init_attr_ex ex = { .attr = attr.attr, .srq_type = IBV_SRQT_XRC };
+	if (is_extended) {
+		CHECK_FAILS(rdma_create_srq_ex(id, &ex), EINVAL);
+		ex.comp_mask = IBV_SRQ_INIT_ATTR_TYPE;
+		CHECK_INT(rdma_create_srq_ex(id, &ex), 0);
+		CHECK(ex.xrcd && ex.pd == id->pd && ex.cq == id->recv_cq);
+		CHECK_FAILS(rdma_create_srq_ex(id, &ex), EINVAL);
+	} else {
+		CHECK_INT(rdma_create_srq(id, NULL, &attr), 0);
+	}
+	/* All that it can take has room in the completion queue. */
+	CHECK(id->recv_cq && id->recv_cq->cqe >= 64);
+	CHECK_INT(ibv_get_srq_num(id->srq, number), 0);
+}
+
+static void *serve_xrc(void *argument)
+{
+	struct rdma_cm_id *listener = ((struct shared *)argument)->listener;
+	char *buffer = calloc(4, 64);
+	for (int i = 0; i < 2; i++) {
+		struct rdma_cm_id *id;
+		struct ibv_wc wc;
+		uint32_t number;
+		CHECK_INT(rdma_get_request(listener, &id), 0);
+		CHECK_INT(id->qp_type, IBV_QPT_XRC_RECV);
+		CHECK_INT(id->qp->qp_type, IBV_QPT_XRC_RECV);
+		make_xrc_queue(id, i, &number);
+		struct ibv_mr *mr = rdma_reg_write(id, buffer, 256);
+		CHECK(mr);
+		CHECK_INT(rdma_post_recv(id, NULL, buffer, 64, mr), 0);
+		uint64_t told[3] = { number, (uintptr_t)buffer + 128, mr->rkey };
+		struct rdma_conn_param param = { .private_data = told, .private_data_len = sizeof(told),
+						 .responder_resources = 1 };
+		CHECK_INT(rdma_accept(id, &param), 0);
+		CHECK_INT(rdma_get_recv_comp(id, &wc), 1);
+		CHECK_INT(wc.status, IBV_WC_SUCCESS);
+		CHECK_INT(wc.qp_num, id->qp->qp_num);
+		CHECK(!strcmp(buffer, "sent") && !strcmp(buffer + 128, "written"));
+		memset(buffer, 0, 256);
+		CHECK_INT(rdma_disconnect(id), 0);
+		CHECK_INT(rdma_dereg_mr(mr), 0);
+		rdma_destroy_ep(id);
+	}
+	free(buffer);
+	return NULL;
+}
+
+static void post_xrc(struct rdma_cm_id *id, struct ibv_send_wr wr, char *text, struct ibv_mr *mr)
+{
+	struct ibv_sge sge = { .addr = (uintptr_t)text, .length = 16, .lkey = mr->lkey };
+	struct ibv_send_wr *bad;
+	struct ibv_wc wc;
+	wr.sg_list = &sge;
+	wr.num_sge = 1;
+	CHECK_INT(ibv_post_send(id->qp, &wr, &bad), 0);
+	CHECK_INT(rdma_get_send_comp(id, &wc), 1);
+	CHECK_INT(wc.status, IBV_WC_SUCCESS);
+}
+
+static void ask_xrc(void *argument)
+{
+	struct shared *shared = argument;
+	/* A queue pair of another type is none for this service. */
+	struct ibv_qp_init_attr attr = small_attr(IBV_QPT_RC);
+	struct rdma_cm_id *id;
+	struct rdma_addrinfo *info = xrc_info(shared->port, IBV_QPT_RC, 0);
+	CHECK_INT(rdma_create_ep(&id, info, NULL, &attr), 0);
+	rdma_freeaddrinfo(info);
+	CHECK_FAILS(rdma_connect(id, NULL), ECONNREFUSED);
+	CHECK_INT(id->event->status, 28);
+	rdma_destroy_ep(id);
+	for (int i = 0; i < 2; i++) {
+		char text[2][16] = { "written", "sent" };
+		uint64_t told[3];
+		info = xrc_info(shared->port, IBV_QPT_XRC_SEND, 0);
+		attr = small_attr(IBV_QPT_XRC_SEND);
+		CHECK_INT(rdma_create_ep(&id, info, NULL, &attr), 0);
+		rdma_freeaddrinfo(info);
+		CHECK_INT(id->qp->qp_type, IBV_QPT_XRC_SEND);
+		struct ibv_mr *mr = rdma_reg_msgs(id, text, sizeof(text));
+		CHECK(mr);
+		CHECK_INT(rdma_connect(id, NULL), 0);
+		memcpy(told, id->event->param.conn.private_data, sizeof(told));
+		CHECK_INT(id->event->param.conn.srq, 1);
+		CHECK(id->event->param.conn.qp_num);
+		struct ibv_send_wr wr = { .opcode = IBV_WR_RDMA_WRITE, .qp_type.xrc.remote_srqn = told[0],
+					  .wr.rdma = { .remote_addr = told[1], .rkey = told[2] } };
+		post_xrc(id, wr, text[0], mr);
+		wr.opcode = IBV_WR_SEND;
+		post_xrc(id, wr, text[1], mr);
+		rdma_disconnect(id);
+		CHECK_INT(rdma_dereg_mr(mr), 0);
+		rdma_destroy_ep(id);
+	}
+}
+
+/*= CM-FLD-09 LRC-05 LRC-07 LRC-22 XRC-15 type=test */
+static void targets_are_connected_by_address(void)
+{
+	struct shared shared = { 0 };
+	struct ibv_qp_init_attr attr = small_attr(IBV_QPT_XRC_RECV);
+	shared.info = xrc_info(NULL, IBV_QPT_XRC_RECV, RAI_PASSIVE);
+	CHECK_INT(rdma_create_ep(&shared.listener, shared.info, NULL, &attr), 0);
+	rdma_freeaddrinfo(shared.info);
+	CHECK_INT(rdma_listen(shared.listener, 2), 0);
+	snprintf(shared.port, sizeof(shared.port), "%d",
+		 ntohs(rdma_get_src_port(shared.listener)));
+	beside(serve_xrc, &shared, ask_xrc);
+	rdma_destroy_ep(shared.listener);
+}
+
 /* Two ports: the second one's address is that of the first one but for its second byte. */
 static void have_two_ports(void)
 {
@@ -520,6 +645,7 @@ int main(int argc, char **argv)
 		{ "groups_by_name_and_by_address", groups_by_name_and_by_address },
 		{ "a_path_loaded_after_connecting", a_path_loaded_after_connecting },
 		{ "one_queue_for_many_connections", one_queue_for_many_connections },
+		{ "targets_are_connected_by_address", targets_are_connected_by_address },
 		{ 0 },
 	};
 	return run_cm_case(cases, argc, argv);

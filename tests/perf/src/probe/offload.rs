@@ -1,0 +1,312 @@
+//! What a queue pair does that a socket cannot, beside the plain way to the same end. Both ends are in one process, over UDP,
+//! and one thread drives them.
+
+use std::{
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use rocade_verbs::{
+    AccessFlags, BrokerMode, CompletionQueue, ConnectOptions, CrossChannel, DeviceList,
+    EngineConfig, InGroup, ManagedQueue, ProtectionDomain, QueuePair, SendRequest,
+};
+
+use crate::{
+    child::{self, Failure, Peer},
+    figures::float,
+    rig::{Link, Rig},
+};
+
+const LIMIT: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Bytes of a message that is gathered, and of each of its pieces.
+const GATHERED: usize = 64 << 10;
+const PIECE: usize = 1 << 10;
+/// Messages in flight.
+const WINDOW: u32 = 16;
+const KEY: u64 = 0x7065_7266;
+const MASTER: CrossChannel = CrossChannel {
+    is_master: true,
+    managed_send: false,
+    managed_recv: false,
+    sends_untaken: false,
+    receives_untaken: false,
+};
+
+/// What is done over and over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum What {
+    /// A window of 4 KiB is bound, and its key made invalid: 10^3 per second.
+    Bind,
+    /// A region of 4 KiB is registered, and deregistered: 10^3 per second.
+    Register,
+    /// WRITEs of 64 KiB out of 64 pieces behind one indirect key: Gbit/s.
+    Gather,
+    /// The same out of one piece.
+    Contiguous,
+    /// WRITEs of 64 B by DC, each to the next one of 16 targets: 10^6 per second.
+    Switch,
+    /// The same to one target.
+    Stay,
+    /// A message and its answer, which a WAIT and an ENABLE that were posted before set free: microseconds.
+    Chain,
+    /// The same, where the answer is posted when the completion has been polled.
+    Cpu,
+}
+
+/// Measures in a process of its own.
+pub(crate) fn measure(rig: &Rig, what: What, count: u32) -> Result<f64, Failure> {
+    let mut command: Command = child::part_command()?;
+    rig.engine_environment(&mut command, Link::Udp);
+    let name = clap::ValueEnum::to_possible_value(&what).ok_or("no name")?;
+    command.args(["offload", name.get_name(), &count.to_string()]);
+    let part = Peer::start(command, Stdio::inherit())?;
+    let figure = part.value(LIMIT)?;
+    part.finish(LIMIT)?;
+    Ok(figure)
+}
+
+/// That process.
+pub(crate) fn run(what: What, count: u32) -> Result<(), Failure> {
+    let specs = ["here=127.0.81.1", "there=127.0.81.2"];
+    let config = EngineConfig::from_specs(&specs, BrokerMode::Embedded).map_err(text)?;
+    let list = DeviceList::new(config).map_err(text)?;
+    let open = |name| list.open(name).and_then(|nic| nic.protection_domain());
+    let (here, there) = (open("here").map_err(text)?, open("there").map_err(text)?);
+    let figure = match what {
+        What::Bind => bind(&here, &there, count),
+        What::Register => register(&here, count),
+        What::Gather | What::Contiguous => write(&here, &there, what == What::Gather, count),
+        What::Switch => dynamic(&here, &there, 16, count),
+        What::Stay => dynamic(&here, &there, 1, count),
+        What::Chain | What::Cpu => answers(&here, &there, what == What::Chain, count),
+    };
+    println!("{}", figure?);
+    Ok(())
+}
+
+/// Two queue pairs, connected; the second may take part in cross-channel operations.
+fn pair(
+    (here, cq): (&ProtectionDomain, &CompletionQueue),
+    (there, sends, receives): (&ProtectionDomain, &CompletionQueue, &CompletionQueue),
+    cross: Option<CrossChannel>,
+) -> Result<(QueuePair, QueuePair), Failure> {
+    let a = here.queue_pair(cq).depth(128, 128).build().map_err(text)?;
+    let b = there.queue_pair(sends).recv_cq(receives).depth(128, 128);
+    let b = match cross {
+        Some(how) => b.cross_channel(how),
+        None => b,
+    };
+    let b = b.build().map_err(text)?;
+    let (a_end, b_end) = (a.endpoint(), b.endpoint());
+    let options = ConnectOptions::default();
+    let a = a.connect(b_end, &options).map_err(text)?;
+    let b = b.connect(a_end, &options).map_err(text)?;
+    Ok((a, b))
+}
+
+/// So many per second, in `unit`s, of what `each` does.
+fn rate(
+    count: u32,
+    unit: f64,
+    mut each: impl FnMut() -> Result<(), Failure>,
+) -> Result<f64, Failure> {
+    for _ in 0..count / 10 {
+        each()?;
+    }
+    let began = Instant::now();
+    for _ in 0..count {
+        each()?;
+    }
+    Ok(f64::from(count) / began.elapsed().as_secs_f64() / unit)
+}
+
+fn bind(here: &ProtectionDomain, there: &ProtectionDomain, count: u32) -> Result<f64, Failure> {
+    let cq = here.context().completion_queue(16).map_err(text)?;
+    let other = there.context().completion_queue(16).map_err(text)?;
+    let (qp, _peer) = pair((here, &cq), (there, &other, &other), None)?;
+    let access = AccessFlags::LOCAL_WRITE | AccessFlags::MW_BIND;
+    let memory = here.register(4096, access).map_err(text)?;
+    let window = here.memory_window().map_err(text)?;
+    rate(count, 1e3, || {
+        let (bind, lent) = window
+            .lend(&memory, .., AccessFlags::REMOTE_WRITE)
+            .map_err(text)?;
+        let requests = [bind.unsignaled(), SendRequest::invalidate(lent.rkey)];
+        qp.post_sends(&requests).map_err(text)?;
+        cq.wait(PATIENCE).map(drop).map_err(text)
+    })
+}
+
+fn register(here: &ProtectionDomain, count: u32) -> Result<f64, Failure> {
+    rate(count, 1e3, || {
+        let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+        here.register(4096, access).map(drop).map_err(text)
+    })
+}
+
+fn write(
+    here: &ProtectionDomain,
+    there: &ProtectionDomain,
+    gathers: bool,
+    count: u32,
+) -> Result<f64, Failure> {
+    let cq = here.context().completion_queue(64).map_err(text)?;
+    let other = there.context().completion_queue(16).map_err(text)?;
+    let (qp, _peer) = pair((here, &cq), (there, &other, &other), None)?;
+    let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+    let target = there.register(GATHERED, access).map_err(text)?;
+    let memory = here.register(2 * GATHERED, access).map_err(text)?;
+    let pieces = GATHERED / PIECE;
+    let key = here.indirect_key(64, access).map_err(text)?;
+    let data = if gathers {
+        // Every other piece of the memory, the last one first.
+        let of = |index: usize| memory.sge(2 * index * PIECE..(2 * index + 1) * PIECE);
+        let list: Result<Vec<_>, _> = (0..pieces).rev().map(of).collect();
+        let change = key.list(&list.map_err(text)?).map_err(text)?;
+        qp.post_send(&SendRequest::change_key(&change))
+            .map_err(text)?;
+        cq.wait(PATIENCE).map_err(text)?;
+        key.sge(0, u32::try_from(GATHERED).map_err(text)?)
+    } else {
+        memory.sge(..GATHERED).map_err(text)?
+    };
+    let data = [data];
+    let request = SendRequest::write(&data, target.remote());
+    let per_second = windowed(&cq, count, |_| qp.post_send(&request).map_err(text))?;
+    Ok(per_second * float(GATHERED as u64) * 8.0 / 1e9)
+}
+
+/// Requests per second with [`WINDOW`] of them in flight.
+fn windowed(
+    cq: &CompletionQueue,
+    count: u32,
+    mut post: impl FnMut(u32) -> Result<(), Failure>,
+) -> Result<f64, Failure> {
+    let warm_up = count / 10;
+    let mut began = Instant::now();
+    let mut done = 0;
+    for number in 0..warm_up + count {
+        while number >= done + WINDOW {
+            cq.wait(PATIENCE).map_err(text)?;
+            done += 1;
+        }
+        if number == warm_up {
+            began = Instant::now();
+        }
+        post(number)?;
+    }
+    while done < warm_up + count {
+        cq.wait(PATIENCE).map_err(text)?;
+        done += 1;
+    }
+    Ok(f64::from(count) / began.elapsed().as_secs_f64())
+}
+
+fn dynamic(
+    here: &ProtectionDomain,
+    there: &ProtectionDomain,
+    targets: u32,
+    count: u32,
+) -> Result<f64, Failure> {
+    let cq = here.context().completion_queue(64).map_err(text)?;
+    let other = there.context().completion_queue(16).map_err(text)?;
+    let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+    let memory = there.register(4096, access).map_err(text)?;
+    let receives = there.shared_receive_queue(16, 1).map_err(text)?;
+    let make = |_| there.dynamic_target(&other, &receives, AccessFlags::REMOTE_WRITE, KEY);
+    let targets: Result<Vec<_>, _> = (0..targets).map(make).collect();
+    let targets = targets.map_err(text)?;
+    let ends: Vec<_> = targets.iter().map(|target| target.end()).collect();
+    let initiator = here.dynamic_initiator(&cq).map_err(text)?;
+    let way = ends.first().ok_or("no target")?.gid;
+    let way = here.address(way).map_err(text)?;
+    let payload = [0x5a; 64];
+    let request = SendRequest::write_inline(&payload, memory.remote());
+    let mut next = ends.iter().cycle();
+    let per_second = windowed(&cq, count, |_| {
+        let end = next.next().ok_or("no target")?;
+        initiator.post_send(&request, &way, end).map_err(text)
+    })?;
+    Ok(per_second / 1e6)
+}
+
+/// Microseconds from a message to the end of its answer.
+fn answers(
+    here: &ProtectionDomain,
+    there: &ProtectionDomain,
+    chained: bool,
+    count: u32,
+) -> Result<f64, Failure> {
+    const BATCH: u32 = 32;
+    let cq = here.context().completion_queue(256).map_err(text)?;
+    let arrivals = there.context().completion_queue(256).map_err(text)?;
+    let departures = there.context().completion_queue(256).map_err(text)?;
+    let decisions = there.context().completion_queue(256).map_err(text)?;
+    arrivals.allow_waits();
+    let managed = CrossChannel {
+        managed_send: true,
+        ..MASTER
+    };
+    let end = (there, &departures, &arrivals);
+    let (a, b) = pair((here, &cq), end, chained.then_some(managed))?;
+    let master = there.queue_pair(&decisions).depth(128, 1);
+    let master = master.cross_channel(MASTER).build().map_err(text)?;
+    let own_end = master.endpoint();
+    let master = master
+        .connect(own_end, &ConnectOptions::default())
+        .map_err(text)?;
+    let room = |pd: &ProtectionDomain| pd.register(8, AccessFlags::LOCAL_WRITE).map_err(text);
+    let (a_room, b_room) = (room(here)?, room(there)?);
+    let text8 = [1; 8];
+    let (ask, answer) = (
+        SendRequest::send_inline(&text8).unsignaled(),
+        SendRequest::send_inline(&text8),
+    );
+    let mut spent = Duration::ZERO;
+    for batch in 0..=count / BATCH {
+        for _ in 0..BATCH {
+            let place = [a_room.sge(..).map_err(text)?];
+            a.post_recv(0, &place).map_err(text)?;
+            let place = [b_room.sge(..).map_err(text)?];
+            b.post_recv(0, &place).map_err(text)?;
+            if chained {
+                b.post_send(&answer).map_err(text)?;
+                master
+                    .post_wait(1, &arrivals, 1, InGroup::Last)
+                    .map_err(text)?;
+                master
+                    .post_enable(&b, ManagedQueue::Send, 1, InGroup::Last)
+                    .map_err(text)?;
+            }
+        }
+        let began = Instant::now();
+        for number in 0..BATCH {
+            // The last one is signaled: its completion frees the places of all.
+            let last = number + 1 == BATCH;
+            let signaled = SendRequest::send_inline(&text8).wr_id(2);
+            a.post_send(if last { &signaled } else { &ask })
+                .map_err(text)?;
+            if !chained {
+                arrivals.wait(PATIENCE).map_err(text)?;
+                b.post_send(&answer).map_err(text)?;
+            }
+            while cq.wait(PATIENCE).map_err(text)?.wr_id != 0 {}
+        }
+        // The first batch is for practice.
+        spent += began.elapsed() * u32::from(batch > 0);
+        for _ in 0..BATCH {
+            departures.wait(PATIENCE).map_err(text)?;
+            if chained {
+                arrivals.wait(PATIENCE).map_err(text)?;
+                decisions.wait(PATIENCE).map_err(text)?;
+            }
+        }
+    }
+    let rounds = (count / BATCH) * BATCH;
+    Ok(spent.as_secs_f64() * 1e6 / f64::from(rounds.max(1)))
+}
+
+fn text(error: impl ToString) -> Failure {
+    error.to_string()
+}

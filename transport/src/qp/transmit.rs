@@ -1,0 +1,115 @@
+//! What leaves a queue pair, and when: responses, acknowledgements that may wait, requests.
+
+use rocade_wire::{Msn, Psn};
+
+use super::Qp;
+use crate::attr::QpState;
+use crate::memory::Memory;
+use crate::pace::AckTiming;
+use crate::peer::Migration;
+use crate::time::Time;
+use crate::transmit::{ACK_LEN, TxBuffer};
+
+impl Qp {
+    /// Appends packets to `tx`, responses first but for what [`AckTiming`] says. All have the same
+    /// destination. To be called with an empty buffer until it stays empty, with
+    /// [`AckTiming::Behind`] at most once.
+    pub fn poll_transmit(
+        &mut self,
+        now: Time,
+        mem: &impl Memory,
+        acks: AckTiming,
+        tx: &mut TxBuffer,
+    ) {
+        if self.owes_hello {
+            self.answer_hello(tx);
+        }
+        let acks = self.timing(acks);
+        let behind = acks != AckTiming::Now && self.recv.lone_ack().is_some();
+        if !behind {
+            self.transmit_responses(now, mem, tx);
+        }
+        // The last request and the ACK leave in one run.
+        tx.stay_open(behind && acks == AckTiming::Last);
+        self.transmit_requests(now, mem, tx);
+        tx.stay_open(false);
+        let its_turn = match acks {
+            AckTiming::Now | AckTiming::Behind => true,
+            AckTiming::Last => tx.is_empty() || !self.send.has_work(),
+            AckTiming::Later => !tx.is_empty(),
+        };
+        if behind && its_turn {
+            self.transmit_responses(now, mem, tx);
+        }
+    }
+
+    /// Would [`Qp::poll_transmit`] have anything to look at? Where not, it need not be called.
+    #[must_use]
+    #[inline]
+    pub fn wants_to_transmit(&self, acks: AckTiming) -> bool {
+        let holds = || {
+            acks == AckTiming::Later
+                && self.timing(acks) == AckTiming::Later
+                && self.recv.lone_ack().is_some()
+        };
+        self.send.has_work() || (self.recv.has_responses() && !holds()) || self.owes_hello
+    }
+
+    /// In ERR there will be no requests for an acknowledgement to leave with.
+    /// And what was promised on one path is not known on the other.
+    fn timing(&self, acks: AckTiming) -> AckTiming {
+        if self.state == QpState::Err || self.peer.migration != Migration::Migrated {
+            AckTiming::Now
+        } else {
+            acks
+        }
+    }
+
+    fn transmit_responses(&mut self, now: Time, mem: &impl Memory, tx: &mut TxBuffer) {
+        let (_, recv, mut cx) = self.sides(now, mem);
+        let result = recv.poll_transmit(&mut cx, tx);
+        if result.is_err() {
+            self.conclude(now, result);
+            // The NAK that took the place of the response (RC-STA-03): there is nothing else.
+            let (_, recv, mut cx) = self.sides(now, mem);
+            let result = recv.poll_transmit(&mut cx, tx);
+            debug_assert!(result.is_ok());
+        }
+    }
+
+    fn transmit_requests(&mut self, now: Time, mem: &impl Memory, tx: &mut TxBuffer) {
+        if !matches!(self.state, QpState::Rts | QpState::Sqd) {
+            self.say_farewells(tx);
+            return;
+        }
+        let (send, _, mut cx) = self.sides(now, mem);
+        let result = send.poll_transmit(&mut cx, tx);
+        self.conclude_send(now, result);
+        self.note_drained();
+    }
+
+    /// Has a request been sent that is not acknowledged yet?
+    #[must_use]
+    pub fn requests_in_flight(&self) -> bool {
+        !self.send.is_drained()
+    }
+
+    /// The PSN of the acknowledgement that waits to be sent and is all that waits, after
+    /// [`AckTiming::Later`].
+    #[must_use]
+    pub fn lone_ack(&self) -> Option<Psn> {
+        self.recv.lone_ack()
+    }
+
+    /// The packet of [`Qp::lone_ack`], which the caller sends at once; the value of its ICRC is of no importance.
+    pub fn take_lone_ack(&mut self) -> Option<[u8; ACK_LEN]> {
+        self.recv.take_lone_ack(&self.peer, &mut self.out)
+    }
+
+    /// The acknowledgement, if that is the next response to be sent: PSN and MSN. It covers messages
+    /// whose completions the application may have seen, so it has to leave before the QP is reset.
+    #[must_use]
+    pub fn owed_ack(&self) -> Option<(Psn, Msn)> {
+        self.recv.owed_ack()
+    }
+}
