@@ -17,6 +17,7 @@ mod cells;
 mod clock;
 pub mod cm;
 pub mod config;
+mod counters;
 mod engine;
 mod error;
 mod fdpass;
@@ -39,7 +40,8 @@ extern crate self as rocade_emulator;
 
 pub use cells::{AsyncEvent, AsyncEventKind, EventElement, EventWaiter, FileId, XrcdInitAttr};
 pub use config::{BrokerMode, DeviceConfig, EngineConfig, LinkMode};
-pub use engine::{Engine, EngineCounters};
+pub use counters::EngineCounters;
+pub use engine::Engine;
 pub use error::VerbsError;
 pub use hca::{DeviceAttr, DeviceFacts, DeviceInfo, GidEntry, PortAttr, PortFacts, limits};
 pub use objects::{

@@ -7,7 +7,6 @@
 
 mod background;
 mod channels;
-mod counters;
 mod dispatch;
 mod duty;
 mod frames;
@@ -44,6 +43,7 @@ use crate::cells::{
 use crate::clock::Clock;
 use crate::cm::CmHost;
 use crate::config::{BrokerMode, EngineConfig, LinkMode, Peers};
+use crate::counters::{AtomicCounters, EngineCounters};
 use crate::error::VerbsError;
 use crate::hca::{DeviceFacts, DeviceInfo, Hca, Port, Publisher};
 use crate::link::fault::Rule;
@@ -57,8 +57,6 @@ use crate::raw::RawPorts;
 use crate::steering::{QpnAllocator, Slot};
 use crate::travel::Travels;
 
-use counters::AtomicCounters;
-pub use counters::EngineCounters;
 pub(crate) use handover::Driver;
 use handover::Handover;
 use pending::Occasion;
@@ -228,6 +226,12 @@ impl Engine {
         &self.inner
     }
 
+    /// Statistics.
+    #[must_use]
+    pub fn counters(&self) -> EngineCounters {
+        self.inner.counters.with(&self.inner.hcas)
+    }
+
     /// What the connection manager has counted.
     #[must_use]
     pub fn cm_counters(&self) -> CmCounters {
@@ -236,6 +240,10 @@ impl Engine {
 }
 
 impl EngineInner {
+    fn count(&self, counter: impl FnOnce(&AtomicCounters) -> &AtomicU64) {
+        counter(&self.counters).fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Any 32 bits.
     pub(crate) fn random_word(&self) -> u32 {
         self.random.word()

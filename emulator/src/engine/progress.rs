@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rocade_transport::PacketMeta;
 use rocade_wire::{Bth, ICRC_LEN, Qpn};
 
+use super::EngineInner;
 use super::dispatch::{Dispatch, Origin, Verdict, cause_of};
 use super::handover::Driver;
 use super::pending::Occasion;
-use super::{AtomicCounters, EngineInner};
 use crate::cells::{Flow, Flows, RxState, TxState, Uplink};
+use crate::counters::AtomicCounters;
 use crate::figures::{
     BULK_SEGMENT, BUSY_POLL, CLOCK_TURN, LONG_BATCH, MAX_BATCHES, MORE_NS, PATIENCE_NS,
     POLLED_SOCKET_TURN,

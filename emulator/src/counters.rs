@@ -1,8 +1,9 @@
 //! What an engine counts.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Engine, EngineInner};
+use crate::hca::Hca;
 
 /// Statistics of an engine, since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,43 +35,35 @@ pub struct EngineCounters {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct AtomicCounters {
-    pub(super) tx_errors: AtomicU64,
-    pub(super) rx_malformed: AtomicU64,
-    pub(super) rx_bad_icrc: AtomicU64,
-    pub(super) rx_unknown_qp: AtomicU64,
-    pub(super) rx_wrong_link: AtomicU64,
-    pub(super) rx_refused: AtomicU64,
-    pub(super) rx_forged: AtomicU64,
-    pub(super) forwarded: AtomicU64,
+pub(crate) struct AtomicCounters {
+    pub(crate) tx_errors: AtomicU64,
+    pub(crate) rx_malformed: AtomicU64,
+    pub(crate) rx_bad_icrc: AtomicU64,
+    pub(crate) rx_unknown_qp: AtomicU64,
+    pub(crate) rx_wrong_link: AtomicU64,
+    pub(crate) rx_refused: AtomicU64,
+    pub(crate) rx_forged: AtomicU64,
+    pub(crate) forwarded: AtomicU64,
 }
 
-impl Engine {
-    /// Statistics.
-    #[must_use]
-    pub fn counters(&self) -> EngineCounters {
-        let c = &self.inner.counters;
+impl AtomicCounters {
+    /// As they are now, with what the devices of the engine have counted.
+    pub(crate) fn with(&self, hcas: &[Arc<Hca>]) -> EngineCounters {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let traffic = || self.inner.hcas.iter().map(|hca| hca.traffic.totals());
+        let traffic = || hcas.iter().map(|hca| hca.traffic.totals());
         EngineCounters {
             tx_packets: traffic().map(|traffic| traffic.tx_packets).sum(),
-            tx_errors: get(&c.tx_errors),
+            tx_errors: get(&self.tx_errors),
             rx_packets: traffic().map(|traffic| traffic.rx_packets).sum(),
-            rx_malformed: get(&c.rx_malformed),
-            rx_bad_icrc: get(&c.rx_bad_icrc),
-            rx_unknown_qp: get(&c.rx_unknown_qp),
-            rx_wrong_link: get(&c.rx_wrong_link),
-            rx_refused: get(&c.rx_refused),
-            rx_forged: get(&c.rx_forged),
-            forwarded: get(&c.forwarded),
+            rx_malformed: get(&self.rx_malformed),
+            rx_bad_icrc: get(&self.rx_bad_icrc),
+            rx_unknown_qp: get(&self.rx_unknown_qp),
+            rx_wrong_link: get(&self.rx_wrong_link),
+            rx_refused: get(&self.rx_refused),
+            rx_forged: get(&self.rx_forged),
+            forwarded: get(&self.forwarded),
             tx_shared: traffic().map(|traffic| traffic.tx_shared).sum(),
             rx_shared: traffic().map(|traffic| traffic.rx_shared).sum(),
         }
-    }
-}
-
-impl EngineInner {
-    pub(super) fn count(&self, counter: impl FnOnce(&AtomicCounters) -> &AtomicU64) {
-        counter(&self.counters).fetch_add(1, Ordering::Relaxed);
     }
 }
