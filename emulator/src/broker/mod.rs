@@ -66,7 +66,7 @@ pub use faults::{
 };
 pub(crate) use link::BrokerLink;
 pub(crate) use protocol::{DomainKey, TargetNews};
-pub use protocol::{ProtocolError, RefusalCode};
+pub use protocol::{ProtocolError, RefusalCode, VERSION as PROTOCOL_VERSION};
 pub use server::serve;
 pub(crate) use will::{Bequest, Creditor, Debt, HitTally, Ledger, Will};
 

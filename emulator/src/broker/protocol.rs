@@ -35,7 +35,7 @@ pub(crate) use xrc::{DomainKey, TargetNews};
 pub(super) use xrc::{DomainOpening, TargetCall};
 
 /// Version of the protocol. A broker and a client of different versions do not work together.
-pub(super) const VERSION: u16 = 6;
+pub const VERSION: u16 = 6;
 /// Longest message in bytes.
 pub(super) const MAX_LEN: usize = 32 << 10;
 

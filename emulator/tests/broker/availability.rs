@@ -7,7 +7,9 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rocade_emulator::broker::{self, BrokerClient, BrokerConfig, BrokerError, ServiceOutcome};
+use rocade_emulator::broker::{
+    self, BrokerClient, BrokerConfig, BrokerError, PROTOCOL_VERSION, ServiceOutcome,
+};
 use rocade_emulator::config::{BrokerMode, EngineConfig};
 use rocade_emulator::link::{ROCE_PORT, UdpLink};
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -26,7 +28,9 @@ fn connect(site: &Site) -> Socket {
 
 fn message(kind: u8, body: &[u8]) -> Vec<u8> {
     let len = u8::try_from(12 + body.len()).unwrap();
-    [&[b'R', b'C', b'D', b'B', 5, 0, kind, 0, len, 0, 0, 0], body].concat()
+    let [low, high] = PROTOCOL_VERSION.to_le_bytes();
+    let head = [b'R', b'C', b'D', b'B', low, high, kind, 0, len, 0, 0, 0];
+    [&head, body].concat()
 }
 
 /// Leases a slot and hangs up on nobody.
