@@ -13,7 +13,7 @@ use super::duty::{Duty, Observation, Step};
 use super::handover::Driver;
 use super::pending::Occasion;
 use crate::broker::BrokerLink;
-use crate::cells::{Uplink, Why};
+use crate::cells::{QpInner, Uplink, Why};
 use crate::figures::{
     BLIND_NS, SHARED_ROUNDS, SOCKET_ROUNDS, SOCKET_TURN, STREAM_LOOKS, STREAM_PACKETS,
     STREAM_SOCKET_LOOKS,
@@ -288,6 +288,23 @@ impl EngineInner {
             }
         }
         packets > 0
+    }
+
+    /// A queue pair is about to end what it has sent: what has come by now counts, the acknowledgement above all, which
+    /// may wait in a socket or a ring while nobody looks.
+    pub(crate) fn receive_before_end(&self, inner: &QpInner) {
+        if !inner.lock().qp.awaits_acknowledgements() {
+            return;
+        }
+        self.receive_all_promised();
+        for uplink in self.uplinks.read().iter() {
+            let mut rx = uplink.rx.lock();
+            for _ in 0..SOCKET_ROUNDS {
+                if !self.receive(uplink, &mut rx, Driver::Application).more {
+                    break;
+                }
+            }
+        }
     }
 
     /// Receives from all channels until they are empty, or others have waited long enough. In a

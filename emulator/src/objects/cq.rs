@@ -81,7 +81,8 @@ impl Cq {
         if taken > 0 {
             return taken;
         }
-        if engine.progress_inline() {
+        // Another thread may have received meanwhile.
+        if engine.progress_inline() || !self.inner.is_empty() {
             self.inner.take(max, &mut each)
         } else {
             0

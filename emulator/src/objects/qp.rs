@@ -329,6 +329,9 @@ impl Qp {
             // A reset forgets what is owed, and on another way nobody waits for it.
             engine.say_farewell(inner);
         }
+        if mask.contains(QpAttrMask::STATE) && attr.qp_state == QpState::Err.code() {
+            engine.receive_before_end(inner);
+        }
         let now = engine.now();
         let mem = engine.regions().read(now);
         let mut core = inner.lock();

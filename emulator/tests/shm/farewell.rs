@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use rocade_emulator::{Gid, LinkMode, SendOp, WcStatus};
+use rocade_emulator::{Gid, LinkMode, QpAttr, QpAttrMask, QpState, SendOp, WcStatus};
 
 use crate::common::Side;
 use crate::node::{Node, Site};
@@ -65,6 +65,39 @@ fn nothing_is_lost(link: &str, ending: &str, one_process: bool) {
     }
     let counters = engine.counters();
     assert_eq!(counters.tx_shared > 0, link != "udp", "{counters:?}");
+}
+
+/// What was acknowledged before the sender ended its queue pair too has succeeded, whether anybody has looked or not.
+fn the_sender_ends_after_it(link: &str) {
+    let site = Site::new();
+    let engine = site.engine(LinkMode::Auto);
+    let mut node = site.node_at(site.address, link);
+    for index in 0..TRIES {
+        let side = Side::on(engine.clone(), ROOM);
+        let remote = node.new_qp_with(ROOM, index);
+        side.to_rts(remote.qpn, Gid::from_ip(node.address));
+        node.connect_back(&side, remote);
+        assert_eq!(node.ask(&format!("converse {index} 1 error")), "listening");
+        side.send(1, SendOp::Send { imm: None }, &[side.sge(8, 8)]);
+        assert_eq!(node.answer(), "heard");
+        let attr = QpAttr {
+            qp_state: QpState::Err.code(),
+            ..QpAttr::default()
+        };
+        side.qp.modify(&attr, QpAttrMask::STATE).unwrap();
+        let status = side.completion().status;
+        assert_eq!(status, WcStatus::Success, "over {link}, {index}");
+    }
+}
+
+#[test]
+fn the_sender_ends_after_it_over_udp() {
+    the_sender_ends_after_it("udp");
+}
+
+#[test]
+fn the_sender_ends_after_it_in_shared_memory() {
+    the_sender_ends_after_it("auto");
 }
 
 macro_rules! endings {

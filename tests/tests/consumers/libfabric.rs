@@ -73,6 +73,11 @@ fn fi_pingpong_over_connections() {
 }
 
 #[test]
+fn fi_pingpong_over_messages_on_connections() {
+    exchange("verbs;ofi_rxm", "rdm", &["64", "4k", "1m"]);
+}
+
+#[test]
 fn fi_pingpong_over_datagrams() {
     exchange("verbs", "dgram", &["64", "256", "1k"]);
 }

@@ -466,7 +466,8 @@ impl Initiator {
     //= DCW-12
     pub(crate) fn say_farewells(&mut self, tx: &mut TxBuffer) -> bool {
         while let Some(Farewell { route, peer, psn }) = self.farewells.front() {
-            let head = peer.head(Operation::Disconnect, *psn, 0);
+            let mut head = peer.head(Operation::Disconnect, *psn, 0);
+            head.bth.ack_req = true;
             if !tx.leads_to(*route) || !push_plain(&head, tx) {
                 return false;
             }

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::net::IpAddr;
 
-use rocade_wire::{Headers, Operation, Qpn};
+use rocade_wire::{Headers, Msn, Operation, Psn, Qpn};
 
 use crate::counters::DropReason;
 use crate::cx::Cx;
@@ -29,15 +29,15 @@ enum State {
     Open,
     /// A request was refused: nothing else is taken.
     Failed,
-    /// The initiator has ended it. What comes late is acknowledged and not executed.
-    Over,
+    /// The initiator has ended it, with this packet. What comes late is acknowledged and not executed.
+    Over(Psn),
 }
 
 /// What is left to do after a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Aftermath {
     None,
-    /// The session is over, and its end has to be told again.
+    /// The session is over: its end has to be acknowledged, the first time or again.
     Acknowledge,
 }
 
@@ -57,6 +57,15 @@ pub(super) struct Session {
 }
 
 impl Session {
+    /// What an acknowledgement of everything says.
+    pub(super) fn last_ack(&self) -> (Psn, Msn) {
+        let (psn, msn) = self.responder.last_ack();
+        match self.state {
+            State::Over(end) => (end, msn),
+            State::Open | State::Failed => (psn, msn),
+        }
+    }
+
     /// One that begins with the packet whose peer this is.
     pub(super) fn new(
         who: Who,
@@ -141,10 +150,11 @@ impl Session {
         match (self.state, is_end) {
             //= DCW-12
             (State::Open | State::Failed, true) if !is_old => {
-                self.state = State::Over;
+                self.state = State::Over(psn);
                 self.with(cx, Responder::flush);
                 self.responder.discard_responses();
                 cx.out.counters.rx_packets += 1;
+                return Aftermath::Acknowledge;
             }
             (State::Open, false) => {
                 let result = self.with(cx, |responder, cx| {
@@ -155,7 +165,7 @@ impl Session {
                 }
             }
             //= DCW-14
-            (State::Over, false) if is_old => {
+            (State::Over(end), _) if is_old || is_end && psn == end => {
                 cx.out.counters.rare().duplicate_requests += 1;
                 return Aftermath::Acknowledge;
             }

@@ -416,7 +416,7 @@ impl Target {
             self.ready.push_back(index);
         }
         if aftermath == Aftermath::Acknowledge {
-            let (psn, msn) = session.responder.last_ack();
+            let (psn, msn) = session.last_ack();
             let peer = session.peer.clone();
             self.run_errand(peer, Word::Ack { psn, msn });
         }

@@ -654,6 +654,12 @@ impl Qp {
         self.send.next_timeout()
     }
 
+    /// Has it begun anything that is not acknowledged?
+    #[must_use]
+    pub fn awaits_acknowledgements(&self) -> bool {
+        !self.send.is_drained()
+    }
+
     /// How many completions wait.
     #[inline]
     #[must_use]

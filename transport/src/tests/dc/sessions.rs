@@ -151,7 +151,7 @@ fn the_end_of_a_session_is_remembered() {
         fabric.trace()
     );
     assert!(
-        fabric.trace()[0].contains("psn=0xfffff0") && fabric.trace()[0].contains(" ACK msn=1"),
+        fabric.trace()[0].contains("psn=0xfffff1") && fabric.trace()[0].contains(" ACK msn=1"),
         "{:?}",
         fabric.trace()
     );
