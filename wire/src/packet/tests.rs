@@ -76,7 +76,7 @@ fn other_versions_are_refused() {
 
 #[test]
 fn reserved_codes_have_no_extension_headers() {
-    for opcode in [0x15, 0x1f, 0x36, 0x66, 0x80, 0xdf, 0xff] {
+    for opcode in [0x15, 0x1f, 0x36, 0x66, 0x80, 0xde, 0xff] {
         let bytes = bytes_of(opcode, 1, 9);
         let packet = Packet::parse(&bytes).unwrap();
         assert!(packet.headers().ext().is_empty());
