@@ -138,7 +138,7 @@ fn every_operation_reaches_its_target() {
         (count(&fabric, "START"), count(&fabric, "DISCONNECT")),
         (1, 1)
     );
-    let [.., end, answer] = &trace[..] else {
+    let [.., end, answer] = trace else {
         panic!("{trace:?}")
     };
     assert!(end.starts_with("DC DISCONNECT") && answer.starts_with("DC ACK"));
