@@ -370,7 +370,6 @@ impl Dialogue<'_> {
 }
 
 /// Linux' responder announces no receives, ours does.
-//= RXE-50
 fn without_credits(bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let aeth = Packet::parse(&bytes).unwrap().headers().aeth;
