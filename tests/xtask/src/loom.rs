@@ -23,6 +23,9 @@ pub(crate) fn run(workspace: &Workspace) -> Tally {
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
     command.env("RUSTFLAGS", format!("{flags} --cfg loom"));
     command.env("CARGO_TARGET_DIR", workspace.target().join("loom"));
+    // Built for this alone: what makes it a little faster takes minutes.
+    command.env("CARGO_PROFILE_RELEASE_LTO", "off");
+    command.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
     let headline = format!("loom models of {}", packages.join(", "));
     step::run(&headline, LIMIT, command).as_tests()
 }
