@@ -4,6 +4,7 @@
 //! work requests of another queue ([`SendOp::Enable`](crate::SendOp::Enable)), which executes only what was released to
 //! it: its [`Gate`]. Others compute what they send ([`Calc`]).
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -11,7 +12,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use rocade_wire::Qpn;
 
 use crate::memory::{AccessError, Accessor, Memory};
-use crate::wr::LocalData;
+use crate::wr::{LocalData, Operands};
 
 /// What a [`SendOp::Wait`](crate::SendOp::Wait) waits for.
 pub trait Condition: fmt::Debug + Send + Sync {
@@ -229,6 +230,25 @@ impl CalcOp {
             Self::Or => a | b,
         }
     }
+}
+
+/// What is sent takes the place of what it is computed of: of a request with such operands, its data and their length.
+//= XCC-01
+//= XCC-06
+pub(crate) fn compute<M: Memory>(
+    operands: &mut Option<Box<Operands>>,
+    (data, len): (&mut LocalData, &mut u32),
+    memory: (&M, Accessor),
+) -> Result<(), AccessError> {
+    let Some(&Operands::Calc(calc)) = operands.as_deref() else {
+        return Ok(());
+    };
+    let result = calc.reduce(data, *len, memory)?;
+    let result = &result[..calc.element_len()];
+    data.set_inline(result);
+    *len = u32::try_from(result.len()).unwrap_or(0);
+    *operands = None;
+    Ok(())
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use rocade_wire::{AckTimeout, Psn};
 
 use crate::completion::{CompleteTo, Completion, WcOpcode, WcStatus};
 use crate::congestion::{MIN_PACKET_COST, Window};
-use crate::cross::Cross;
+use crate::cross::{self, Cross};
 use crate::cx::Cx;
 use crate::error::PostError;
 use crate::masked::{self, MaskedOp};
@@ -83,19 +83,13 @@ impl SendWqe {
         operands: None,
     };
 
-    /// What is sent takes the place of what it is computed of, where it is (XCC-01).
-    //= XCC-01
-    //= XCC-06
+    /// What is sent takes the place of what it is computed of, where it is.
     fn compute<H: Memory>(&mut self, cx: &Cx<'_, H>) -> Result<(), AccessError> {
-        let Some(&Operands::Calc(calc)) = self.operands.as_deref() else {
-            return Ok(());
-        };
-        let result = calc.reduce(&self.data, self.len, cx.memory())?;
-        let result = &result[..calc.element_len()];
-        self.data.set_inline(result);
-        self.len = u32::try_from(result.len()).unwrap_or(0);
-        self.operands = None;
-        Ok(())
+        cross::compute(
+            &mut self.operands,
+            (&mut self.data, &mut self.len),
+            cx.memory(),
+        )
     }
 
     /// It has these operands.

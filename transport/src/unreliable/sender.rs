@@ -11,7 +11,7 @@ use rocade_wire::{Deth, Psn, Qkey, Qpn, Reth};
 
 use crate::attr::QpType;
 use crate::completion::{CompleteTo, Completion, ImmOrInv, WcOpcode, WcStatus};
-use crate::cross::{Cross, Gate};
+use crate::cross::{self, Cross, Gate};
 use crate::cx::Cx;
 use crate::error::PostError;
 use crate::memory::{AccessError, Accessor, Extent, LocalAccess, Memory};
@@ -55,17 +55,13 @@ impl Wqe {
         operands: None,
     };
 
-    /// What is sent takes the place of what it is computed of (XCC-01).
+    /// What is sent takes the place of what it is computed of.
     fn compute<H: Memory>(&mut self, cx: &Cx<'_, H>) -> Result<(), AccessError> {
-        let Some(&Operands::Calc(calc)) = self.operands.as_deref() else {
-            return Ok(());
-        };
-        let result = calc.reduce(&self.data, self.len, cx.memory())?;
-        let result = &result[..calc.element_len()];
-        self.data.set_inline(result);
-        self.len = u32::try_from(result.len()).unwrap_or(0);
-        self.operands = None;
-        Ok(())
+        cross::compute(
+            &mut self.operands,
+            (&mut self.data, &mut self.len),
+            cx.memory(),
+        )
     }
 
     const fn wc_opcode(&self) -> WcOpcode {
