@@ -35,6 +35,10 @@ pub const ALL_ACCESS: AccessFlags = AccessFlags::LOCAL_WRITE
     .union(AccessFlags::REMOTE_READ)
     .union(AccessFlags::REMOTE_ATOMIC);
 
+/// The local ACK timeout of connected sides, 1.07 s: on a busy machine a peer may not run for longer than usual timeouts,
+/// and seven of those are soon over. What is sent again is found out by NAKs.
+pub const TIMEOUT: u8 = 18;
+
 pub fn engine(address: &str) -> Engine {
     let spec = format!("dev={address}");
     let config = EngineConfig::from_specs(&[spec], BrokerMode::Embedded).unwrap();
@@ -130,6 +134,7 @@ impl Side {
             max_rd_atomic: 4,
             max_dest_rd_atomic: 4,
             min_rnr_timer: 1,
+            timeout: TIMEOUT,
             ..Connection::to(peer_gid, Qpn::new(peer_qpn))
         }
     }
