@@ -22,8 +22,8 @@ const LEN: usize = 1 << 20;
 const MIGRATED: u32 = 0;
 const REARM: u32 = 1;
 const ARMED: u32 = 2;
-/// 0.13 s, of a path that is going to die: four of them, and it is left.
-const DOOMED: u8 = 15;
+/// 67 ms at least, of a path that is going to die: four of them, and it is left.
+const DOOMED: u8 = 14;
 
 /// Two devices of one engine, each with two ports.
 fn engine(net: u8, link: LinkMode, faults: &str) -> Engine {

@@ -12,7 +12,7 @@ use std::fs::File;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::{Side, pattern};
+use common::{Side, connect, pattern};
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
 use rocade_emulator::link::fault::Rule;
@@ -25,9 +25,7 @@ const LEN: usize = 1 << 20;
 /// Two devices of one engine, connected.
 fn pair(net: u8, link: LinkMode, faults: &str, capture: Option<&Path>) -> (Side, Side) {
     let (a, b) = unconnected(net, link, faults, capture);
-    // 0.27 s: some of what is lost is missed by nobody else.
-    a.to_rts_with_timeout(b.qp.qp_num().get(), b.gid(), 16);
-    b.to_rts_with_timeout(a.qp.qp_num().get(), a.gid(), 16);
+    connect(&a, &b);
     (a, b)
 }
 
