@@ -8,8 +8,6 @@ use crate::endpoint::RemoteMemory;
 const FLUSH_RANGE: Feth = Feth::from_raw(1);
 /// Likewise, of the region.
 const FLUSH_REGION: Feth = Feth::from_raw(1 | 1 << 4);
-/// A FLUSH of a range covers less than this.
-const MAX_FLUSH: u64 = 1 << 31;
 
 /// What a send queue is asked to do.
 ///
@@ -162,27 +160,23 @@ impl<'a> SendRequest<'a> {
     /// `FLUSH_GLOBAL`; a range of 2 GiB or more is an invalid request.
     //= WRX-12
     #[doc(alias = "ibv_wr_flush")]
-    pub const fn flush(range: RemoteMemory) -> Self {
+    pub fn flush(range: RemoteMemory) -> Self {
         Self::flush_of(range, range.len, FLUSH_RANGE)
     }
 
     /// [`flush`](Self::flush) for all of the region that `region` is in.
     //= WRX-12
     #[doc(alias = "ibv_wr_flush")]
-    pub const fn flush_region(region: RemoteMemory) -> Self {
+    pub fn flush_region(region: RemoteMemory) -> Self {
         Self::flush_of(region, 0, FLUSH_REGION)
     }
 
-    const fn flush_of(place: RemoteMemory, len: u64, feth: Feth) -> Self {
+    fn flush_of(place: RemoteMemory, len: u64, feth: Feth) -> Self {
         let op = SendOp::Flush {
             va: place.addr,
             rkey: place.rkey,
             // What is too long stays so: the peer refuses it.
-            len: if len < MAX_FLUSH {
-                len as u32
-            } else {
-                u32::MAX
-            },
+            len: u32::try_from(len).unwrap_or(u32::MAX),
             feth,
         };
         Self::new(op, &[], None)
