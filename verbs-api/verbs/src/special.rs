@@ -122,7 +122,7 @@ impl DeviceRegion {
 /// ```
 /// # use std::time::Duration;
 /// # use rocade_verbs::*;
-/// # let specs = ["a=127.0.0.114", "b=127.0.0.115"];
+/// # let specs = ["a=127.0.0.117", "b=127.0.0.118"];
 /// # let list = DeviceList::new(EngineConfig::from_specs(&specs, BrokerMode::Embedded)?)?;
 /// # let (a, b) = (list.open("a")?.protection_domain()?, list.open("b")?.protection_domain()?);
 /// # let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);
