@@ -243,7 +243,7 @@ rocade_tests::c_programs! {
         targets_come_and_go,
         //= DCK-01 DCK-03 DCK-04 DCK-07 DCT-07 DCT-08 type=test
         a_storm_of_forged_keys,
-        //= DCT-09 DCT-10 DCK-06 type=test
+        //= DCT-09 DCK-06 type=test
         destroying_waits_for_events,
         //= DC-09 DC-13 DC-14 DCT-05 XAT-15 type=test
         what_a_target_refuses,
