@@ -146,12 +146,14 @@ fn unreliable_services() {
 
 #[test]
 fn completion_timestamps() {
-    let rig = or_skip!(Rig::loopback(UTILS));
-    for output in exchange(&rig, &["-t"]) {
-        assert!(
-            output.contains("completion clock"),
-            "no statistics of timestamps in\n{output}"
-        );
+    for link in LINKS {
+        let rig = or_skip!(Rig::loopback(UTILS)).with_link(link);
+        for output in exchange(&rig, &["-t"]) {
+            assert!(
+                output.contains("completion clock"),
+                "no statistics of timestamps in\n{output}"
+            );
+        }
     }
 }
 
