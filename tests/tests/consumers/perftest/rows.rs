@@ -195,6 +195,9 @@ impl Row {
             1024
         } else if self.tool.is_latency {
             4096
+        } else if self.service == Service::Uc {
+            // Whoever waits for all of them must not lose one: less than what a socket holds.
+            16384
         } else {
             65536
         }
