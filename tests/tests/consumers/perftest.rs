@@ -25,9 +25,9 @@ const LINKS: [&str; 2] = ["udp", "shm"];
 /// perftest looks at vendor and part to find out what a device can do: inline data, `ibv_wr_*`, DC.
 const CONNECTX_5: &str = "0x02c9:0x1017";
 
-/// How a side complains that has failed in something.
+/// How a side complains that has failed in something: words that are no hexadecimal number.
 const COMPLAINTS: &[&str] = &[
-    "error", "fail", "couldn't", "unable", "did not", "mismatch", "bad ", "invalid", "cannot",
+    "error", "fail", "couldn't", "unable", "did not", "mismatch", "bad wc", "invalid", "cannot",
 ];
 
 /// What perftest says where it has left its CQ ([`Row::leaves_cq`]).
