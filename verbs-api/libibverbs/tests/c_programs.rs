@@ -48,6 +48,13 @@ rocade_tests::c_programs! {
         a_missing_answer_costs_no_event,
         //= DST-09 type=test
         a_device_closed_before_its_objects;
+    misuse:
+        what_is_in_use_does_not_end,
+        an_overrun_ends_all_queues,
+        each_state_takes_what_it_should,
+        limits_are_kept,
+        keys_of_others_open_nothing,
+        a_flood_for_nobody;
     flush:
         flushed_and_announced,
         what_is_not_allowed;
