@@ -124,7 +124,8 @@ areas! {
     manager 23
     initiator 10
     flush 15
-    extended 14
+    extended 21
     dynamic 18
+    dynamic_initiator 13
     migration 7
 }
