@@ -26,13 +26,15 @@ use crate::{
 };
 
 /// How long an answer may take; the device may have to wait for hardware.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Where orders go and answers come from.
 struct Link {
     orders: Box<dyn Write>,
     answers: Receiver<String>,
     child: Option<Child>,
+    /// Why nothing is asked any more.
+    is_lost: Option<Unable>,
 }
 
 impl Link {
@@ -49,16 +51,24 @@ impl Link {
             orders,
             answers: receiver,
             child: None,
+            is_lost: None,
         }
     }
 
     fn ask(&mut self, order: &str) -> Result<String, Unable> {
+        if let Some(why) = &self.is_lost {
+            return Err(why.clone());
+        }
         let sent = self.orders.write_all(format!("{order}\n").as_bytes());
-        sent.and_then(|()| self.orders.flush())
-            .map_err(|error| Unable(format!("the agent is gone: {error}")))?;
-        self.answers
-            .recv_timeout(PATIENCE)
-            .map_err(|error| Unable(format!("the agent does not answer: {error}")))
+        let sent = sent.and_then(|()| self.orders.flush());
+        let answer = match sent {
+            Ok(()) => self.answers.recv_timeout(PATIENCE).map_err(|error| {
+                let order = order.split_whitespace().next().unwrap_or_default();
+                Unable(format!("the agent does not answer to {order}: {error}"))
+            }),
+            Err(error) => Err(Unable(format!("the agent is gone: {error}"))),
+        };
+        answer.inspect_err(|why| self.is_lost = Some(why.clone()))
     }
 }
 
@@ -67,6 +77,9 @@ impl Drop for Link {
         // It ends with its input.
         self.orders = Box::new(io::sink());
         if let Some(child) = &mut self.child {
+            if self.is_lost.is_some() {
+                let _dead = child.kill();
+            }
             let _status = child.wait();
         }
     }
@@ -123,6 +136,12 @@ impl Agent {
         let (answers, orders) =
             connect().map_err(|error: io::Error| Unable(format!("{to}: {error}")))?;
         Self::greet(Link::new(Box::new(orders), answers), address)
+    }
+
+    /// Why the agent is asked nothing any more, if it was lost.
+    #[must_use]
+    pub fn lost(&self) -> Option<Unable> {
+        self.link.borrow().is_lost.clone()
     }
 
     fn greet(mut link: Link, address: IpAddr) -> Result<Self, Unable> {

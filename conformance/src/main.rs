@@ -11,7 +11,7 @@ use std::{
 
 use clap::{ArgGroup, Parser};
 use rocade_conformance::{
-    Agent, Bench, Case, Expectations, Report, Rig, Selection, Timing,
+    Agent, Bench, Expectations, Report, Rig, Selection, Timing,
     report::Verdict,
     run,
     suite::{self, Area},
@@ -57,6 +57,9 @@ struct Arguments {
     /// How long silence has to last, in milliseconds: longer than an answer is on its way
     #[arg(long, value_name = "MS", default_value_t = 20)]
     silence: u64,
+    /// Print the name of each case before it is run: what does not come back is the last one
+    #[arg(short, long)]
+    verbose: bool,
     /// Only print the names of the cases
     #[arg(long)]
     list: bool,
@@ -114,7 +117,16 @@ fn check(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
     let bench = Bench::new(rig, &agent, timing);
     let mut report = Report::new(bench.peer().name());
     for area in areas {
-        let part = run(&bench, area.cases, &selection, &expectations);
+        let mut part = Report::new(bench.peer().name());
+        for case in area.cases.iter().filter(|case| selection.matches(case)) {
+            if arguments.verbose {
+                eprintln!("{}", case.name());
+            }
+            part.merge(run(&bench, &[*case], &selection, &expectations));
+            if let Some(why) = agent.lost() {
+                return Err(format!("lost in {}: {why}", case.name()).into());
+            }
+        }
         eprintln!("{}", summary(area.name, &part));
         report.merge(part);
     }
@@ -128,7 +140,7 @@ fn check(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
 
 fn list(areas: &[&Area], selection: &Selection) {
     for area in areas {
-        let is_selected = |case: &&Case| selection.matches(case);
+        let is_selected = |case: &&rocade_conformance::Case| selection.matches(case);
         for case in area.cases.iter().filter(is_selected) {
             println!("{:<11} {:<6} {}", area.name, case.level, case.name());
         }

@@ -393,6 +393,8 @@ fn start_lost(bench: &Bench<'_>) -> CaseResult {
 //= DCW-10 type=test
 fn forgotten(bench: &Bench<'_>) -> CaseResult {
     let patient = QpSpec {
+        // Which retries are due to a NAK and which to its being the same again, the count does not say.
+        ack_timeout: ack_timeout(13),
         retry_cnt: 2,
         ..spec()
     };

@@ -10,6 +10,7 @@
 )]
 
 mod peer;
+mod verbs;
 
 use std::{
     env, fs, io,

@@ -605,10 +605,11 @@ impl PeerQp for RocadeQp {
             flags,
             sges: &sges[usize::from(matches!(work.op, WorkOp::Flush { .. }))..],
         };
-        let is_initiator = self.qp.qp_type() == QpType::XrcSend;
+        // While the queue is locked, nothing can be asked.
+        let qp_type = self.qp.qp_type();
         let mut queue = self.qp.send_queue();
         let posted = match (&self.rig, operands(&work.op)) {
-            (Some((ah, rig_qpn)), operands) if self.qp.qp_type() == QpType::DcInitiator => {
+            (Some((ah, rig_qpn)), operands) if qp_type == QpType::DcInitiator => {
                 let to = ToDct {
                     ah,
                     dct: work.target.unwrap_or(*rig_qpn),
@@ -622,7 +623,7 @@ impl PeerQp for RocadeQp {
             }
             (None, Some(operands)) => queue.push_with(&wr, operands),
             (None, None) => queue.push(&wr).inspect(|()| {
-                if is_initiator {
+                if qp_type == QpType::XrcSend {
                     queue.aim(Srqn::new(RIG_SRQN));
                 }
             }),
