@@ -212,7 +212,8 @@ impl Engine {
     }
 
     /// Keeps the counters of the devices up to date that are files below `dir`, as
-    /// `NAME/infiniband/NAME/ports/1/{counters,hw_counters}/*`; they have to be there.
+    /// `NAME/infiniband/NAME/ports/1/{counters,hw_counters}/*`; they have to be there. And, in the directories of the ports, state
+    /// and GIDs.
     pub fn publish_counters(&self, dir: PathBuf) {
         self.inner.publisher.start(dir, &self.inner.hcas);
     }
@@ -549,6 +550,7 @@ impl EngineInner {
     pub(crate) fn watch_network(self: &Arc<Self>, events: &Arc<AsyncEvents>) {
         let any = self.hcas.iter().any(|hca| hca.has_interface());
         if any && self.network.tell(events, &self.hcas) {
+            self.publisher.note_network();
             if let Err(error) = self.start_background() {
                 tracing::warn!("no events of network interfaces: {error}");
             }

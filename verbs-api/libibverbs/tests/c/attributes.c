@@ -155,7 +155,17 @@ static void partitions_are_apart(void)
 
 	send_between(&r, 1, 1, IBV_WC_SUCCESS);
 	send_between(&r, 0, 0, IBV_WC_SUCCESS);
+	CHECK_INT(ibv_query_port(r.context, 1, &port), 0);
+	CHECK_INT(port.bad_pkey_cntr, 0);
+	CHECK_INT(port.qkey_viol_cntr, 0);
 	send_between(&r, 0, 1, IBV_WC_RETRY_EXC_ERR);
+	/* The port counts what it has dropped. */
+	do {
+		struct ibv_wc wc;
+		CHECK_INT(ibv_poll_cq(r.cq, 1, &wc), 0);
+		CHECK_INT(ibv_query_port(r.context, 1, &port), 0);
+	} while (port.bad_pkey_cntr == 0);
+	CHECK_INT(port.qkey_viol_cntr, 0);
 	/* Limited members do not talk to each other. */
 	send_between(&r, 2, 2, IBV_WC_RETRY_EXC_ERR);
 
