@@ -392,7 +392,7 @@ fn queue_pairs_share_their_receives() {
 
 #[test]
 fn events_are_waited_for() {
-    let (a, b) = nodes("127.0.22.1", "127.0.22.2");
+    let (a, b) = nodes("127.0.23.1", "127.0.23.2");
     let context = b.pd.context();
     assert_eq!(context.poll_event().unwrap(), None);
     let nothing = context.wait_event(Duration::from_millis(20));
