@@ -31,7 +31,6 @@ fn prepare(context: &Context) -> Result<(CompletionQueue, MemoryRegion, Unconnec
 fn serve(list: &DeviceList) -> Result<()> {
     let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     let listener = Listener::bind(list, SocketAddr::new(any, PORT))?;
-    println!("waits at port {PORT}");
     let request = listener.wait(PATIENCE)?;
     println!("{} asks", request.peer_addr()?);
     let (cq, memory, qp) = prepare(&request.context()?)?;

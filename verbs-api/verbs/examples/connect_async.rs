@@ -70,9 +70,9 @@ fn run(mut tasks: Vec<Pin<Box<dyn Future<Output = Result<()>>>>>) -> Result<()> 
 }
 
 fn main() -> Result<()> {
-    let config = EngineConfig::from_specs(&["a=127.0.0.100"], BrokerMode::Embedded)?;
+    let config = EngineConfig::from_specs(&["a=127.0.0.92"], BrokerMode::Embedded)?;
     let list = DeviceList::new(config)?;
-    let listener = Listener::bind(&list, ([127, 0, 0, 100], 0).into())?;
+    let listener = Listener::bind(&list, ([127, 0, 0, 92], 0).into())?;
     let address = listener.local_addr()?;
     let mut tasks: Vec<Pin<Box<dyn Future<Output = _>>>> = vec![Box::pin(serve(listener))];
     for number in 0..CLIENTS {

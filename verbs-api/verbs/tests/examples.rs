@@ -1,137 +1,152 @@
-//! The examples do what they say, but for `rc_pingpong`, whose TCP port others may have. `cargo test` builds them along with the tests.
-#![expect(clippy::unwrap_used, reason = "in a test")]
+//! Each example does what it says.
+//!
+//! They have fixed addresses, so they run one after the other.
+#![cfg(target_os = "linux")]
 
-use std::env;
-use std::io::{BufRead, BufReader, Read};
-use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
-/// A running example; it is killed where the test ends before it does.
-struct Example {
-    name: String,
-    child: Child,
-    output: BufReader<ChildStdout>,
+/// Long enough for a machine that is busy.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// Examples that are one process, and what they say in the end.
+const ALONE: [(&str, &str); 12] = [
+    ("connect_async", "client 3: connected to 127.0.0.92"),
+    ("devinfo", "GID 0"),
+    ("dynamic", "store 1: "),
+    // Without the privilege it says so.
+    ("frames", ""),
+    ("journal", "the count stays 3"),
+    ("matrix", "the lock is taken"),
+    ("relay", "c has 100 and gets"),
+    ("shared_receives", "buffers for all"),
+    ("ud_multicast", "hello, all"),
+    ("two_ports", "\"the other path\" (from port 2, at port 2)"),
+    ("windows", "without a bind there is nothing to be written"),
+    ("xrc", "the other process hears \"for you\""),
+];
+
+/// Those of [`ALONE`] whose processes share an address.
+const WITH_BROKER: [&str; 1] = ["xrc"];
+
+/// Examples that are two, of which the second is given the first one's address.
+const PAIRS: [(&str, &str, &[&str]); 2] = [
+    (
+        "rc_pingpong",
+        "1000 round trips of 4096 bytes",
+        &["127.0.0.110"],
+    ),
+    ("connect", "over and out", &["127.0.0.110", "over and out"]),
+];
+
+/// The directory of the built examples.
+fn built() -> PathBuf {
+    let test = std::env::current_exe().expect("a test has a path");
+    let profile = test.ancestors().nth(2).expect("target/PROFILE/deps/test");
+    cargo_build(profile, &["--package", "rocade-verbs", "--examples"]);
+    profile.join("examples")
 }
 
-/// Where cargo puts them: `target/<profile>/examples`, beside the directory of this test.
-fn built(name: &str) -> PathBuf {
-    let test = env::current_exe().unwrap();
-    let path = test.ancestors().nth(2).unwrap().join("examples").join(name);
-    assert!(path.is_file(), "cargo build --examples: {}", path.display());
-    path
+fn cargo_build(profile: &Path, what: &[&str]) {
+    let mut cargo = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));
+    cargo.args(["build", "--quiet"]).args(what);
+    cargo.arg("--target-dir").arg(profile.join(".."));
+    if profile.ends_with("release") {
+        cargo.arg("--release");
+    }
+    assert!(cargo.status().expect("cargo runs").success());
 }
 
-impl Example {
-    /// Starts it with devices on this address, and no broker.
-    fn start(name: &str, ip: &str, arguments: &[&str]) -> Self {
-        let mut command = Command::new(built(name));
-        for (variable, _) in env::vars_os() {
-            let ours = variable.to_string_lossy().starts_with("ROCADE_");
-            if ours && variable != "ROCADE_LOG" {
-                command.env_remove(variable);
-            }
-        }
-        command
-            .args(arguments)
-            .env("ROCADE_DEVICES", format!("dev={ip}"))
-            .env("ROCADE_BROKER", "embedded")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        let name = format!("{name} at {ip}");
-        Self {
-            name,
-            child,
-            output,
-        }
+/// The broker of an example.
+fn broker(directory: &Path, name: &str) -> PathBuf {
+    if !WITH_BROKER.contains(&name) {
+        return "embedded".into();
     }
+    let profile = directory.parent().expect("of the examples");
+    cargo_build(profile, &["--package", "rocade"]);
+    profile.join("rocade")
+}
 
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).unwrap();
-        assert!(!line.is_empty(), "{} says no more", self.name);
-        line
-    }
+/// A process of an example on a device of its own.
+fn start(directory: &Path, name: &str, ip: &str, arguments: &[&str]) -> Ours {
+    let child = Command::new(directory.join(name))
+        .args(arguments)
+        .env("ROCADE_DEVICES", format!("dev={ip}"))
+        .env("ROCADE_BROKER", broker(directory, name))
+        .env("ROCADE_RUNTIME_DIR", env!("CARGO_TARGET_TMPDIR"))
+        .env("ROCADE_BROKER_IDLE_MS", "100")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    Ours(Some(
+        child.unwrap_or_else(|error| panic!("{name}: {error}")),
+    ))
+}
 
-    /// The rest of what it says; it has to succeed.
-    fn finish(mut self) -> String {
-        let mut rest = String::new();
-        self.output.read_to_string(&mut rest).unwrap();
-        let status = self.child.wait().unwrap();
-        assert!(status.success(), "{}: {status}\n{rest}", self.name);
-        rest
+/// Ends with the test, whatever becomes of that.
+struct Ours(Option<Child>);
+
+impl Ours {
+    fn output(mut self) -> Output {
+        let child = self.0.take().expect("it was started");
+        child.wait_with_output().expect("it is ours")
     }
 }
 
-impl Drop for Example {
+impl Drop for Ours {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 
-/// Runs one that needs nobody else; every one of these texts has to be in its output.
-fn says(name: &str, ip: &str, expected: &[&str]) {
-    let output = Example::start(name, ip, &[]).finish();
-    for text in expected {
-        assert!(output.contains(text), "{text:?} is not in\n{output}");
+/// What it says, when it has ended well.
+fn said(name: &str, output: Output) -> String {
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    assert!(output.status.success(), "{name}: {}\n{text}", output.status);
+    text
+}
+
+#[test]
+fn each_example_runs() {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    let sources = std::fs::read_dir(sources).expect("the examples are here");
+    let named = |source: std::fs::DirEntry| {
+        let name = source.file_name().into_string().expect("a plain name");
+        name.strip_suffix(".rs").map(str::to_owned)
+    };
+    let all: BTreeSet<_> = sources.flatten().filter_map(named).collect();
+    let alone = ALONE.iter().map(|(name, _)| *name);
+    let known = alone.chain(PAIRS.iter().map(|(name, ..)| *name));
+    assert_eq!(all, known.map(str::to_owned).collect());
+
+    let directory = built();
+    for (name, says) in ALONE {
+        let process = start(&directory, name, "127.0.0.110", &[]);
+        let text = said(name, process.output());
+        assert!(text.contains(says), "{name}: {text}");
     }
-}
-
-/// Server and client, two processes: `connect`.
-#[test]
-fn processes_meet_by_address_and_port() {
-    let mut server = Example::start("connect", "127.0.77.1", &[]);
-    assert!(server.line().starts_with("waits at port "));
-    let client = Example::start("connect", "127.0.77.2", &["127.0.77.1", "good morning"]);
-    assert_eq!(client.finish(), "good morning\n");
-    assert!(server.finish().starts_with("127.0.77.2:"));
-}
-
-#[test]
-fn connections_are_futures() {
-    let clients: Vec<String> = (0..4)
-        .flat_map(|n| {
-            [
-                format!("server: client {n} asks"),
-                format!("client {n}: connected to 127.0.0.100:"),
-            ]
-        })
-        .collect();
-    let expected: Vec<&str> = clients.iter().map(String::as_str).collect();
-    says("connect_async", "127.0.77.3", &expected);
-}
-
-#[test]
-fn devices_are_listed() {
-    let expected = ["dev\n", "::ffff:127.0.77.4", "node GUID"];
-    says("devinfo", "127.0.77.4", &expected);
-}
-
-#[test]
-fn work_is_shared_lent_and_released() {
-    let stores = [0, 1, 2].map(|n| format!("store {n}: 40 requests, 320 bytes, 0 forged"));
-    says(
-        "dynamic",
-        "127.0.77.5",
-        &stores.each_ref().map(|line| &**line),
-    );
-    let columns = [
-        "[3, 11, 19, 27, 35, 43, 51, 59]",
-        "[0, 9, 18, 27, 36, 45, 54, 63]",
-        "the lock is taken",
-    ];
-    says("matrix", "127.0.77.6", &columns);
-    says("relay", "127.0.77.7", &["gets [0, 0, 0, 0, 0, 0, 0, 23]"]);
-    let line = "8 connections, 50 requests each, 16 buffers for all";
-    says("shared_receives", "127.0.77.8", &[line]);
-    let hears = [86, 87, 88].map(|n| format!("127.0.0.{n}) hears \"hello, all\""));
-    says(
-        "ud_multicast",
-        "127.0.77.9",
-        &hears.each_ref().map(|line| &**line),
-    );
-    let lent = ["part 2 of the work", "without a bind there is nothing"];
-    says("windows", "127.0.77.10", &lent);
+    for (name, says, arguments) in PAIRS {
+        let mut first = start(&directory, name, "127.0.0.110", &[]);
+        let deadline = Instant::now() + LIMIT;
+        let text = loop {
+            let second = start(&directory, name, "127.0.0.111", arguments);
+            let output = second.output();
+            // The first one may not listen yet.
+            if output.status.success() || Instant::now() > deadline {
+                break said(name, output);
+            }
+            let child = first.0.as_mut().expect("it was started");
+            if let Some(status) = child.try_wait().expect("it is ours") {
+                panic!("{name}: the first process has ended with {status}");
+            }
+        };
+        assert!(text.contains(says), "{name}: {text}");
+        said(name, first.output());
+    }
 }
