@@ -631,3 +631,26 @@ fn wrong_arguments() {
         .unwrap();
     assert_eq!(dci.query().0.dc_key, 77);
 }
+
+/// A number that is reserved is no queue pair's, and goes back once.
+#[test]
+fn numbers_are_reserved() {
+    let sides = sides(LinkMode::Udp, 12, 1);
+    let [a] = &sides[..] else { panic!() };
+    let context = &a.context;
+    let mut reserved: Vec<_> = (0..100)
+        .map(|_| context.reserve_qp_num().expect("a number"))
+        .collect();
+    reserved.push(initiator(a, None).qp_num());
+    let own = reserved.len();
+    reserved.sort_unstable();
+    reserved.dedup();
+    assert_eq!(reserved.len(), own, "each is one of a kind");
+    let refused = |qpn| context.release_qp_num(qpn).map_err(|error| error.errno());
+    for qpn in reserved {
+        let first = refused(qpn);
+        // One of them was that of a queue pair.
+        assert!(first.is_ok() || first == Err(libc::EINVAL));
+        assert_eq!(refused(qpn), Err(libc::EINVAL));
+    }
+}
