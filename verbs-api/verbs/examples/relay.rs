@@ -15,7 +15,7 @@ use rocade_verbs::{
     Result, SendRequest,
 };
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(60);
 const SUM: Calc = Calc {
     op: CalcOp::Add,
     located: false,

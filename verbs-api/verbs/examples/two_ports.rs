@@ -13,7 +13,7 @@ use rocade_verbs::{
     Gid, MemoryRegion, PathState, QueuePair, Result, SendRequest,
 };
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The first address of a port.
 fn address(context: &Context, port: u8) -> Result<Gid> {
