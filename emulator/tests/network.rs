@@ -24,10 +24,9 @@ use sandbox::own_network;
 /// Changes the network of this thread, as `ip -batch` would be told.
 #[track_caller]
 fn ip(batch: &str) {
-    let file = std::env::temp_dir().join(format!("rocade-ip-{:?}", std::thread::current().id()));
+    let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&file, batch).unwrap();
-    let done = Command::new("ip").arg("-batch").arg(&file).output();
-    std::fs::remove_file(&file).unwrap();
+    let done = Command::new("ip").arg("-batch").arg(file.path()).output();
     let done = done.unwrap();
     let complaint = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success(), "{batch}: {complaint}");

@@ -27,7 +27,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam::utils::CachePadded;
 use parking_lot::{Mutex, RwLock};
@@ -612,20 +612,17 @@ impl EngineInner {
 /// A link without a broker. An engine of this process that has just ended may still have the address,
 /// until its background thread notices.
 fn bind_alone(local: LocalAddr) -> Result<UdpLink, LinkError> {
-    const PATIENCE: Duration = Duration::from_millis(500);
+    // Not a time: where the process does not run, its background thread does not either.
+    const ATTEMPTS: u32 = 500;
     const PAUSE: Duration = Duration::from_millis(1);
     let is_own = |holder: &Holder| matches!(holder, Holder::Process { pid, .. } if *pid == std::process::id());
-    let begin = Instant::now();
-    loop {
+    for _ in 0..ATTEMPTS {
         match UdpLink::bind(local) {
-            Err(LinkError::InUse { holder, .. })
-                if is_own(&holder) && begin.elapsed() < PATIENCE =>
-            {
-                thread::sleep(PAUSE);
-            }
+            Err(LinkError::InUse { holder, .. }) if is_own(&holder) => thread::sleep(PAUSE),
             result => return result,
         }
     }
+    UdpLink::bind(local)
 }
 
 impl Drop for EngineInner {

@@ -6,6 +6,7 @@
 //! after the other: the programs spin, and a machine may have two cores.
 
 mod capture;
+mod conformance;
 mod guest;
 mod network;
 mod ports;
@@ -16,6 +17,7 @@ mod user;
 
 pub use self::{
     capture::{Capture, datagrams, own_datagrams, tshark},
+    conformance::{conformance_agent, start_conformance},
     guest::{IcrcCounters, RxeGuest},
     network::Network,
     ports::free_port,

@@ -152,6 +152,7 @@ rocade_tests::c_programs! {
         //= XAT-25 type=test
         results_may_be_big_endian;
     umr:
+        //= UMR-01 type=test
         //= UMR-10 type=test
         //= UMR-15 type=test
         //= UMR-16 type=test
@@ -235,7 +236,7 @@ rocade_tests::c_programs! {
         //= DC-09 DCT-09 DCW-16 type=test
         targets_that_are_gone;
     dc:
-        //= DC-04 DC-08 DC-10..12 DCT-01 DCS-01..04 XCON-08 XCON-11 XST-14 type=test
+        //= DC-04 DC-08 DC-10..12 DCT-01 DCS-01..04 DCS-10 XCON-08 XCON-11 XST-14 type=test
         every_operation,
         //= DC-02 DC-05 DCT-02 DCT-03 DCT-06 DCT-07 DCT-10 DCU-07 XCON-12 XST-15 type=test
         attributes_and_mistakes,
@@ -273,6 +274,8 @@ rocade_tests::c_programs! {
     cross_edges:
         //= XCH-05 XCW-07 type=test
         what_counts,
+        //= XCW-01 XCW-08 type=test
+        a_wait_behind_a_slow_send,
         //= XCW-01 XCW-02 XCW-05 type=test
         counts_go_round,
         //= XCW-07 XCW-08 XDEC-10 type=test

@@ -61,6 +61,31 @@ static void what_counts(void)
 	cross_close(&c);
 }
 
+/* Waits behind a send that is not acknowledged yet: the first is over, the second goes on waiting when the send completes. */
+static void a_wait_behind_a_slow_send(void)
+{
+	struct cross c = cross_open(MASTER, 0);
+	struct ibv_cq *watched = waitable_cq(c.r.context, NULL);
+	struct ibv_qp *other = another_master(&c, watched);
+	CHECK_INT(post(other, nop(1, SIGNALED)), 0);
+	expect(watched, 1);
+	/* Nobody has posted a receive for it. */
+	post_send(&c.r, 10);
+	CHECK_INT(post(c.r.a, wait_for(watched, 1, LAST | SIGNALED, 11)), 0);
+	CHECK_INT(post(c.r.a, wait_for(watched, 1, LAST | SIGNALED, 12)), 0);
+	expect_nothing(c.r.cq);
+	post_receive(&c.r, 20);
+	expect(c.recv_cq, 20);
+	expect(c.r.cq, 10);
+	expect(c.r.cq, 11);
+	expect_nothing(c.r.cq);
+	CHECK_INT(post(other, nop(2, SIGNALED)), 0);
+	expect(c.r.cq, 12);
+	CHECK_INT(ibv_destroy_qp(other), 0);
+	CHECK_INT(ibv_destroy_cq(watched), 0);
+	cross_close(&c);
+}
+
 /* A CQ counts modulo 2^32: as far ahead as a count goes twice is behind. */
 static void counts_go_round(void)
 {
@@ -245,6 +270,7 @@ int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
 		{ "what_counts", what_counts },
+		{ "a_wait_behind_a_slow_send", a_wait_behind_a_slow_send },
 		{ "counts_go_round", counts_go_round },
 		{ "waits_for_oneself", waits_for_oneself },
 		{ "chains_in_a_circle", chains_in_a_circle },
