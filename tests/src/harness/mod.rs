@@ -23,7 +23,7 @@ pub use self::{
     ports::free_port,
     process::{Finished, Process},
     rig::{Device, Rig},
-    tools::{Perftest, Pingpong, devinfo_gids, has_result, qp_numbers},
+    tools::{Perftest, Pingpong, devinfo_gids, has_result, perftest_rows, qp_numbers},
     user::{Installation, User},
 };
 
