@@ -18,7 +18,7 @@ use rocade_emulator::link::{Arrival, ROCE_PORT, RxBuffer, UdpLink};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tempfile::TempDir;
 
-use crate::processes::{PATIENCE, ROLE, broker_config, wait_until};
+use crate::processes::{PATIENCE, ROLE, broker_config, kill, wait_until};
 
 pub(crate) const RECOVERY_MS: &str = "ROCADE_TEST_RECOVERY_MS";
 
@@ -310,13 +310,6 @@ pub(crate) fn send(ip: IpAddr, slot: u8, tag: u8) {
     packet[5] = slot;
     let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
     sender.send_to(&packet, (ip, ROCE_PORT)).unwrap();
-}
-
-pub(crate) fn kill(pid: u32, signal: i32) {
-    let pid = libc::pid_t::try_from(pid).unwrap();
-    assert!(pid > 1);
-    // SAFETY: takes no pointers.
-    assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
 }
 
 pub(crate) fn alive(pid: u32) -> bool {
