@@ -324,10 +324,8 @@ mod tests {
         let page = |n: usize| ptr::without_provenance_mut(start.addr() + n * PAGE_LEN);
         for n in (1..PAGES).step_by(2) {
             // SAFETY: a page of that mapping.
-            assert_eq!(
-                unsafe { libc::mprotect(page(n), PAGE_LEN, libc::PROT_READ) },
-                0
-            );
+            let result = unsafe { libc::mprotect(page(n), PAGE_LEN, libc::PROT_READ) };
+            assert_eq!(result, 0);
         }
         let last = start.addr() as u64 + (PAGES as u64 - 2) * PAGE;
         // Linux before 6.11 has nothing but the text.
