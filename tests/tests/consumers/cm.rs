@@ -205,19 +205,24 @@ fn cmtime() {
     server.kill();
 }
 
-/// The first connection of `-R` tells about the second, for which the server listens anew.
+/// The first connection of `-R` tells about the second, for which the server listens anew. With `-z` the connection is only there to
+/// tell each other about queue pairs that are connected without it.
 #[test]
 fn perftest_by_the_connection_manager() {
     for link in LINKS {
         let rig = or_skip!(Rig::loopback(PERFTEST)).with_link(link);
         for (program, arguments) in [
-            ("ib_send_bw", "-s 65536 -n 1000"),
-            ("ib_write_bw", "-s 65536 -n 1000 -q 4"),
-            ("ib_read_lat", "-s 64 -n 1000"),
-            ("ib_atomic_lat", "-n 1000"),
-            ("ib_send_lat", "-s 64 -n 1000 -T 96"),
+            ("ib_send_bw", "-R -s 65536 -n 1000"),
+            ("ib_write_bw", "-R -s 65536 -n 1000 -q 4"),
+            ("ib_read_lat", "-R -s 64 -n 1000"),
+            ("ib_atomic_lat", "-R -n 1000"),
+            ("ib_send_lat", "-R -s 64 -n 1000 -T 96"),
+            ("ib_send_bw", "-z -s 65536 -n 1000"),
+            ("ib_send_bw", "-z -c UD -s 1024 -n 100"),
+            ("ib_write_lat", "-z -c UC -s 64 -n 1000"),
+            ("ib_read_bw", "-z -s 65536 -n 1000 -q 4"),
         ] {
-            let server = format!("{program} -F -R {arguments} -p 18600");
+            let server = format!("{program} -F {arguments} -p 18600");
             let client = format!("{server} {IP}");
             let [_, output] = pair(&rig, &server, 18600, &client);
             assert!(output.contains("#bytes"), "{output}");
