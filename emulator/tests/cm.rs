@@ -818,6 +818,7 @@ fn five_thousand_connections_at_a_time() {
     let _listener = b.listener(7477, 0);
     let mut active = Vec::new();
     let mut passive = Vec::new();
+    let mut psns = Vec::new();
     for cookie in 10..10 + COUNT {
         let id = a.id(cookie);
         a.routed(&id, cookie, addr(b.ip, 7477));
@@ -830,8 +831,19 @@ fn five_thousand_connections_at_a_time() {
         a.expect(Kind::ConnectResponse, cookie);
         id.establish().unwrap();
         b.expect(Kind::Established, cookie);
+        let psn = |id: &CmId, state| id.qp_attr(state).unwrap().0;
+        for (one, other) in [(&id, &new), (&new, &id)] {
+            let first = psn(one, QpState::Rtr).rq_psn;
+            assert_eq!(psn(other, QpState::Rts).sq_psn, first);
+            psns.push(first);
+        }
         active.push(id);
         passive.push(new);
+    }
+    // Nobody can guess with which PSN a peer begins.
+    for bit in 0..24 {
+        let ones = psns.iter().filter(|psn| *psn >> bit & 1 == 1).count();
+        assert!((4500..5500).contains(&ones), "bit {bit}: {ones} of 10000");
     }
     for (id, cookie) in active.iter().zip(10..) {
         id.disconnect().unwrap();

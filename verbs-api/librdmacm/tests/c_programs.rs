@@ -52,7 +52,8 @@ rocade_tests::c_programs! {
         //= EVT-07 type=test
         identifiers_outlive_no_event,
         //= LRC-18 type=test
-        devices_stay_open;
+        devices_stay_open,
+        there_are_no_devices_where_asking_fails;
     rsockets:
         what_was_written_arrives,
         half_of_it_is_closed,

@@ -611,6 +611,20 @@ static void devices_stay_open(void)
 	finish(&ends);
 }
 
+/* A program may go by the number alone. */
+static void there_are_no_devices_where_asking_fails(void)
+{
+	setenv("ROCADE_LINK", "no such link", 1);
+	for (int i = 0; i < 2; i++) {
+		int count = -1;
+		errno = 0;
+		CHECK(!rdma_get_devices(&count));
+		CHECK_INT(count, 0);
+		CHECK(errno);
+		CHECK(!rdma_get_devices(NULL));
+	}
+}
+
 static volatile pid_t waits_as;
 
 static void *wait_for_ever(void *channel)
@@ -665,6 +679,7 @@ int main(int argc, char **argv)
 		{ "synchronous_calls_fail_as_events_say", synchronous_calls_fail_as_events_say },
 		{ "identifiers_outlive_no_event", identifiers_outlive_no_event },
 		{ "devices_stay_open", devices_stay_open },
+		{ "there_are_no_devices_where_asking_fails", there_are_no_devices_where_asking_fails },
 		{ 0 },
 	};
 	return run_cm_case(cases, argc, argv);
