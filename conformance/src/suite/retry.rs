@@ -37,6 +37,11 @@ pub(super) const CASES: &[Case] = &[
         "progress-reloads-the-counter",
         counter_reloaded,
     ),
+    Case::requester(
+        "RC-REQ-17",
+        "progress-reloads-the-rnr-counter",
+        rnr_counter_reloaded,
+    ),
     Case::requester("RC-REQ-06", "waits-after-an-rnr-nak", rnr_wait),
     Case::requester("RC-REQ-06", "resumes-with-the-refused-packet", rnr_resume),
     Case::requester("RC-REQ-06", "no-retry-if-rnr-retry-is-0", |b| {
@@ -173,8 +178,8 @@ fn retries_shared(bench: &Bench<'_>) -> CaseResult {
 /// A responder that forgets about its NAK when it answers a duplicate repeats it.
 //= RC-REQ-05 RC-DUP-08 type=test
 fn repeated_nak(bench: &Bench<'_>) -> CaseResult {
-    // 1.07 s.
-    let timeout = ack_timeout(18);
+    // 8.6 s.
+    let timeout = ack_timeout(21);
     let conn = connect(
         bench,
         QpSpec {
@@ -239,6 +244,26 @@ fn counter_reloaded(bench: &Bench<'_>) -> CaseResult {
     conn.ack(2, 3)?;
     for id in 0..3 {
         conn.expect_completion(id, Status::Success)?;
+    }
+    Ok(())
+}
+
+//= RC-REQ-17 RC-TMR-05 type=test
+fn rnr_counter_reloaded(bench: &Bench<'_>) -> CaseResult {
+    let conn = connect(
+        bench,
+        QpSpec {
+            rnr_retry: 1,
+            ..QpSpec::default()
+        },
+    )?;
+    for index in 0..3 {
+        post(&conn, 7, SEND, 8)?;
+        conn.expect_request(Operation::SendOnly, index)?;
+        conn.rnr_nak(index, rnr_timer(1), index.unsigned_abs())?;
+        conn.expect_request(Operation::SendOnly, index)?;
+        conn.ack(index, index.unsigned_abs() + 1)?;
+        conn.expect_completion(7, Status::Success)?;
     }
     Ok(())
 }
@@ -347,7 +372,8 @@ fn rnr_not_cut(bench: &Bench<'_>) -> CaseResult {
         bench,
         QpSpec {
             rnr_retry: 1,
-            retry_cnt: 1,
+            // A sequence NAK during the wait is not even a retry.
+            retry_cnt: 0,
             ..QpSpec::default()
         },
     )?;
@@ -491,7 +517,8 @@ const TIMEOUT: u8 = 11;
 //= RC-TMR-03 type=test
 fn timeout_resends(bench: &Bench<'_>) -> CaseResult {
     let spec = QpSpec {
-        ack_timeout: ack_timeout(TIMEOUT),
+        // 0.27 s: the answer has to come before the retries are over, on a busy machine too.
+        ack_timeout: ack_timeout(16),
         retry_cnt: 7,
         ..QpSpec::default()
     };

@@ -259,6 +259,17 @@ impl QpInner {
         self.events.hca()
     }
 
+    /// Its port counts the packets with wrong keys that it has got since the last call.
+    //= BTH-06 UD-05
+    #[inline]
+    pub(crate) fn note_violations(&self, core: &mut QpCore) {
+        if let Some(violations) = core.qp.take_violations()
+            && let Some(port) = self.hca().port(core.qp.port_num())
+        {
+            port.count_violations(violations);
+        }
+    }
+
     /// Locks the QP. The region table's guard has to be taken before.
     pub(crate) fn lock(&self) -> MutexGuard<'_, QpCore> {
         self.core.lock()
@@ -375,11 +386,14 @@ impl QpInner {
         };
         let Some(target) = self.target() else {
             let acks = Some(self.async_acks.share());
-            let element = match self.is_dct {
-                true => EventElement::Dct(self.cookie),
-                false => EventElement::Qp(self.cookie),
-            };
-            self.events.raise(kind, element, acks);
+            if self.is_dct {
+                // An error ends a session, and the target takes the next one.
+                let element = EventElement::Dct(self.cookie);
+                self.events.raise_unless_many(kind, element, acks);
+            } else {
+                let element = EventElement::Qp(self.cookie);
+                self.events.raise(kind, element, acks);
+            }
             return;
         };
         //= XRC-11

@@ -10,6 +10,7 @@
 )]
 
 mod peer;
+mod verbs;
 
 use std::{
     env, fs, io,
@@ -117,14 +118,15 @@ areas! {
     resources 20
     requester 21
     failures 15
-    retry 22
+    retry 23
     windows 14
     shared 17
     unreliable 16
     manager 23
     initiator 10
     flush 15
-    extended 14
+    extended 21
     dynamic 18
+    dynamic_initiator 13
     migration 7
 }

@@ -40,6 +40,9 @@ static inline void receive(struct ends *e, uint64_t wr_id)
 	CHECK_INT(ibv_post_srq_recv(e->srq, &wr, &bad), 0);
 }
 
+/* Of initiators: 4.096 us * 2^timeout. */
+static uint8_t dci_timeout __attribute__((unused)) = 14;
+
 /* From RESET to RTS, by the table of the experimental verbs. */
 static inline void start(struct ends *e, uint64_t own_key)
 {
@@ -53,7 +56,7 @@ static inline void start(struct ends *e, uint64_t own_key)
 	CHECK_INT(ibv_exp_modify_qp(e->dci, &attr, IBV_QP_STATE | IBV_QP_AV), EINVAL);
 	CHECK_INT(ibv_exp_modify_qp(e->dci, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU), 0);
 	attr.qp_state = IBV_QPS_RTS;
-	attr.timeout = 14;
+	attr.timeout = 16;
 	attr.retry_cnt = 7;
 	attr.rnr_retry = 7;
 	attr.max_rd_atomic = 4;
