@@ -1,5 +1,9 @@
 //! A connection of two paths, the interface of one of which goes down.
 
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::{self, JoinHandle};
+
 use rocade_emulator::{
     AsyncEventKind, BrokerMode, Connection, Engine, EngineConfig, LinkMode, QpAttr, QpAttrMask,
 };
@@ -13,33 +17,96 @@ use super::{ip, without_ipv6};
 /// 134 ms: what is waited for in vain is not a busy machine.
 const TIMEOUT: u8 = 15;
 
-/// Four interfaces, two of each device.
-fn two_devices() -> Engine {
-    without_ipv6();
-    ip("link set lo up\n\
-        link add v0 type veth peer name v1\n\
-        link add w0 type veth peer name w1\n\
-        addr add 192.0.2.1/24 dev v0\naddr add 192.0.2.2/24 dev v1\n\
-        addr add 198.51.100.1/24 dev w0\naddr add 198.51.100.2/24 dev w1\n\
-        link set v0 up\nlink set v1 up\nlink set w0 up\nlink set w1 up\n");
-    for interface in ["v0", "v1", "w0", "w1"] {
-        wait_for(interface);
-    }
-    let config = EngineConfig::from_specs(&["a=v0+w0", "b=v1+w1"], BrokerMode::Embedded).unwrap();
-    Engine::new(EngineConfig {
+/// One of two hosts, each with two interfaces: what has to be done there, as sockets are opened.
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A device of the two interfaces.
+fn device(first: &str, second: &str) -> Arc<Side> {
+    wait_for(first);
+    wait_for(second);
+    let specs = [format!("dev={first}+{second}")];
+    let config = EngineConfig::from_specs(&specs, BrokerMode::Embedded).unwrap();
+    let engine = Engine::new(EngineConfig {
         link: LinkMode::Udp,
         ..config
-    })
-    .unwrap()
+    });
+    Arc::new(Side::on(engine.unwrap(), 1 << 20))
 }
 
-fn arm(sides: [&Side; 2], port: u8, seed: usize) {
-    let [a, b] = sides;
+/// The other host: it has `v1` and `w1`.
+struct Neighbour {
+    jobs: Option<Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Neighbour {
+    /// Begins, with the interfaces of this thread's host at the other ends.
+    fn new() -> Self {
+        let (jobs, todo) = channel::<Job>();
+        let (say_who, who) = channel();
+        let thread = thread::spawn(move || {
+            assert!(own_network());
+            without_ipv6();
+            // SAFETY: a system call without arguments.
+            say_who.send(unsafe { libc::gettid() }).unwrap();
+            todo.iter().for_each(|job| job());
+        });
+        let tid = who.recv().unwrap();
+        without_ipv6();
+        ip(&format!(
+            "link set lo up\n\
+             link add v0 type veth peer name v1\nlink set v1 netns {tid}\n\
+             link add w0 type veth peer name w1\nlink set w1 netns {tid}\n\
+             addr add 192.0.2.1/24 dev v0\nlink set v0 up\n\
+             addr add 198.51.100.1/24 dev w0\nlink set w0 up\n"
+        ));
+        let neighbour = Self {
+            jobs: Some(jobs),
+            thread: Some(thread),
+        };
+        neighbour.run(|| {
+            ip("link set lo up\n\
+                addr add 192.0.2.2/24 dev v1\nlink set v1 up\n\
+                addr add 198.51.100.2/24 dev w1\nlink set w1 up\n");
+        });
+        neighbour
+    }
+
+    /// Does something there, and waits for it.
+    fn run<R: Send + 'static>(&self, job: impl FnOnce() -> R + Send + 'static) -> R {
+        let (say, done) = channel();
+        let job: Job = Box::new(move || say.send(job()).unwrap());
+        self.jobs.as_ref().unwrap().send(job).unwrap();
+        done.recv().expect("the other host is well")
+    }
+}
+
+impl Drop for Neighbour {
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            let ended = thread.join();
+            assert!(ended.is_ok() || thread::panicking());
+        }
+    }
+}
+
+fn arm(there: &Neighbour, (a, b): (&Arc<Side>, &Arc<Side>), port: u8, seed: usize) {
     rearm(a, b, port, TIMEOUT);
-    rearm(b, a, port, TIMEOUT);
+    let (own, peer) = (Arc::clone(b), Arc::clone(a));
+    there.run(move || rearm(&own, &peer, port, TIMEOUT));
     assert_eq!((migration_of(a), migration_of(b)), (REARM, REARM));
     talk(a, b, seed);
     assert_eq!((migration_of(a), migration_of(b)), (ARMED, ARMED));
+}
+
+fn connect(side: &Side, peer: &Side) {
+    let connection = Connection {
+        timeout: TIMEOUT,
+        retry_cnt: 3,
+        ..side.connection(peer.qp.qp_num().get(), peer.gid())
+    };
+    side.qp.connect(ALL_ACCESS, &connection).unwrap();
 }
 
 /// It is on the path over this port, and has said so once, besides what has become of the port that it has left.
@@ -67,33 +134,26 @@ fn a_path_whose_interface_goes_down_is_left() {
     if !own_network() {
         rocade_skip::skip!("cannot make a network namespace");
     }
-    let engine = two_devices();
-    let a = Side::on_device(engine.clone(), "a", 1 << 20);
-    let b = Side::on_device(engine, "b", 1 << 20);
-    for (side, peer) in [(&a, &b), (&b, &a)] {
-        let connection = Connection {
-            timeout: TIMEOUT,
-            retry_cnt: 3,
-            ..side.connection(peer.qp.qp_num().get(), peer.gid())
-        };
-        side.qp.connect(ALL_ACCESS, &connection).unwrap();
-    }
-    let both = [&a, &b];
-    arm(both, 2, 1);
+    let there = Neighbour::new();
+    let a = device("v0", "w0");
+    let b = there.run(|| device("v1", "w1"));
+    connect(&a, &b);
+    let (own, peer) = (Arc::clone(&b), Arc::clone(&a));
+    there.run(move || connect(&own, &peer));
+    let both = (&a, &b);
+    arm(&there, both, 2, 1);
     ip("link set v0 down\n");
     for seed in 2..8 {
         let (from, to) = if seed % 2 == 0 { (&a, &b) } else { (&b, &a) };
         talk(from, to, seed);
     }
-    for side in both {
-        assert_moved(side, 2);
-    }
+    assert_moved(&a, 2);
+    assert_moved(&b, 2);
     // It comes back, and is the alternate path of the other one now.
     ip("link set v0 up\n");
-    for interface in ["v0", "v1"] {
-        wait_for(interface);
-    }
-    arm(both, 1, 8);
+    wait_for("v0");
+    there.run(|| wait_for("v1"));
+    arm(&there, both, 1, 8);
     let attr = QpAttr {
         path_mig_state: MIGRATED,
         ..QpAttr::default()

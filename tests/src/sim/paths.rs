@@ -128,12 +128,20 @@ pub(super) struct Crossing {
 impl Crossing {
     /// The alternate path of both sides is ready. Everything is lost that has the address at an end that `dead` says.
     pub(super) fn new(detour: Detour, dead: &Rc<Cell<Option<IpAddr>>>, pair: &mut Pair) -> Self {
-        Side::BOTH.iter().for_each(|side| rearm(pair, *side));
-        Self {
+        let mut crossing = Self {
             detour,
             dead: Rc::clone(dead),
-            has_begun: false,
-        }
+            has_begun: true,
+        };
+        crossing.begin_anew(pair);
+        crossing
+    }
+
+    /// Both sides are on the first path; there is one more change of paths to come.
+    pub(super) fn begin_anew(&mut self, pair: &mut Pair) {
+        Side::BOTH.iter().for_each(|side| rearm(pair, *side));
+        self.dead.set(None);
+        self.has_begun = false;
     }
 
     /// Looks at the pair after a step.

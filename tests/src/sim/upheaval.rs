@@ -460,6 +460,9 @@ impl<'a> Run<'a> {
             "nobody answers"
         );
         self.begin_anew(victim.other());
+        if let Some(crossing) = &mut self.crossing {
+            crossing.begin_anew(&mut self.pair);
+        }
         self.linger();
         self.heal();
     }
