@@ -11,7 +11,7 @@ enum { A, B };
 /* What the processes know of each other. */
 struct place {
 	/* Of the ports. */
-	char ip[2][16];
+	char ip[2][48];
 	uint32_t qpn, rkey;
 	uint64_t address;
 };
@@ -19,6 +19,8 @@ struct place {
 static struct place *places;
 /* How often a packet is lost before a path is left, and after how long; slow enough for any machine unless it is wanted. */
 static int timeout = 18, retries = 7;
+/* Where what each sends and receives is written, if it is. */
+static char capture[2][32];
 /* The P_Key of the alternate path, by who. */
 static int alternate_pkey[2];
 
@@ -45,9 +47,11 @@ static void *begin(int who)
 {
 	struct end *end = calloc(1, sizeof(*end));
 	struct place *own = &places[who];
-	char devices[64];
+	char devices[128];
 	snprintf(devices, sizeof(devices), "dev%d=%s+%s", who, own->ip[0], own->ip[1]);
 	CHECK_INT(setenv("ROCADE_DEVICES", devices, 1), 0);
+	if (*capture[who])
+		CHECK_INT(setenv("ROCADE_CAPTURE", capture[who], 1), 0);
 	end->who = who;
 	end->context = open_device();
 	end->pd = ibv_alloc_pd(end->context);
@@ -369,11 +373,12 @@ static void a_path_of_no_use_by_shm(void)
 	of_no_use("auto");
 }
 
+/* Captures are big-endian. */
 static uint32_t word_at(const unsigned char *bytes)
 {
 	uint32_t word;
 	memcpy(&word, bytes, sizeof(word));
-	return word;
+	return ntohl(word);
 }
 
 /* What the packets that left a process say, one after the other, in phases: from which of its ports, and the migration bit.
@@ -415,10 +420,12 @@ static void every_packet_says_how_it_is(const char *link)
 {
 	static const int wanted[] = { 0x11, 0x10, 0x21, 0x20, 0x11 };
 	enum { MOST = 16, WANTED = sizeof(wanted) / sizeof(*wanted) };
-	char path[] = "/tmp/rocade-apm-XXXXXX";
-	int fd = mkstemp(path), phases[MOST], count;
-	CHECK(fd >= 0);
-	CHECK_INT(setenv("ROCADE_CAPTURE", path, 1), 0);
+	int fd[2], phases[MOST], count;
+	for (int who = A; who <= B; who++) {
+		strcpy(capture[who], "/tmp/rocade-apm-XXXXXX");
+		fd[who] = mkstemp(capture[who]);
+		CHECK(fd[who] >= 0);
+	}
 	connect_two(link);
 	converse(A, 1);
 	arm(2, 2);
@@ -427,14 +434,13 @@ static void every_packet_says_how_it_is(const char *link)
 	arm(1, 4);
 	CHECK_INT(order(&worker[B], 'M', 0), 0);
 	converse(B, 5);
-	/* Both write into it, and each has its own addresses. */
 	for (int who = A; who <= B; who++) {
-		while ((count = phases_of(fd, &places[who], phases, MOST)) < WANTED)
+		while ((count = phases_of(fd[who], &places[who], phases, MOST)) < WANTED)
 			usleep(1000);
 		CHECK_INT(count, WANTED);
 		CHECK(!memcmp(phases, wanted, sizeof(wanted)));
+		CHECK_INT(unlink(capture[who]), 0);
 	}
-	CHECK_INT(unlink(path), 0);
 	part_ways();
 }
 

@@ -8,7 +8,7 @@
 enum { SERVER, CLIENT };
 
 /* Addresses of the ports of each end. */
-static char ip_of[2][2][16];
+static char ip_of[2][2][48];
 
 /* What an end knows of its connection. */
 struct talk {
@@ -37,7 +37,7 @@ static void choose_addresses(void)
 
 static void be(int end)
 {
-	char devices[64];
+	char devices[128];
 	snprintf(devices, sizeof(devices), "rocade%d=%s+%s", end, ip_of[end][0], ip_of[end][1]);
 	CHECK_INT(unsetenv("ROCADE_IP"), 0);
 	CHECK_INT(setenv("ROCADE_DEVICES", devices, 1), 0);
