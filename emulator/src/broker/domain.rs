@@ -780,11 +780,19 @@ mod tests {
         cell.control();
         // A count of three; one half of an entry, and one with nothing behind it.
         cell.write(COUNT_AT, 3);
-        for (index, first) in [(0, 3 | 4 << 32 | 5 << 40), (1, 4), (2, 3 | 4 << 32 | 5 << 40)] {
+        for (index, first) in [
+            (0, 3 | 4 << 32 | 5 << 40),
+            (1, 4),
+            (2, 3 | 4 << 32 | 5 << 40),
+        ] {
             cell.write(REPEATABLE_AT + index * REPEATABLE_WORDS, first);
         }
         assert_eq!(cell.repeatable().count(), 1);
-        for wrong in [3 | 3 << 32 | 5 << 40, 3 | 4 << 32 | 1 << 40, 3 | 4 << 32 | 8 << 40] {
+        for wrong in [
+            3 | 3 << 32 | 5 << 40,
+            3 | 4 << 32 | 1 << 40,
+            3 | 4 << 32 | 8 << 40,
+        ] {
             cell.write(REPEATABLE_AT, wrong);
             assert_eq!(cell.repeatable().count(), 0);
         }

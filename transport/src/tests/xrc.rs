@@ -4,9 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use rocade_wire::{
-    CreditCode, MaskedEth, Opcode, Operation, Rkey, Service, Syndrome, XrcEth,
-};
+use rocade_wire::{CreditCode, MaskedEth, Opcode, Operation, Rkey, Service, Syndrome, XrcEth};
 
 use super::responder::answer;
 use super::states::NO_MORE;
