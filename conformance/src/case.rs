@@ -35,6 +35,32 @@ pub enum Role {
     Requester,
 }
 
+/// What a device need not have, and a case may need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Feature {
+    /// It answers FLUSH.
+    Flush,
+    /// It answers ATOMIC WRITE.
+    AtomicWrite,
+    /// It knows the operations that only Rocade has. Others may take their codes badly.
+    Own,
+}
+
+impl Feature {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Flush, Self::AtomicWrite, Self::Own];
+
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Flush => "flush",
+            Self::AtomicWrite => "atomic-write",
+            Self::Own => "own",
+        }
+    }
+}
+
 /// One check: a fresh queue pair, a few packets, an expectation.
 #[derive(Clone, Copy)]
 pub struct Case {
@@ -46,6 +72,8 @@ pub struct Case {
     pub level: Level,
     /// Which half of the peer it tests.
     pub role: Role,
+    /// What the peer must have; else nothing is sent to it.
+    pub needs: Option<Feature>,
     /// Does it.
     pub run: fn(&Bench<'_>) -> CaseResult,
 }
@@ -62,6 +90,7 @@ impl Case {
             slug,
             level: Level::Must,
             role: Role::Responder,
+            needs: None,
             run,
         }
     }
@@ -83,6 +112,15 @@ impl Case {
     pub const fn should(self) -> Self {
         Self {
             level: Level::Should,
+            ..self
+        }
+    }
+
+    /// The same case, only for a peer that has this.
+    #[must_use]
+    pub const fn needing(self, feature: Feature) -> Self {
+        Self {
+            needs: Some(feature),
             ..self
         }
     }

@@ -11,6 +11,8 @@ use crate::Case;
 pub enum Expected {
     /// It passes.
     Pass,
+    /// It passes, or the peer cannot be asked for it: nothing is known of the peer.
+    PassOrSkip,
     /// It fails, for this reason.
     Fail(String),
     /// It must not be run, for this reason.
@@ -27,7 +29,7 @@ enum Kind {
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 struct Deviation {
-    /// `RULE/slug`, or a rule id for all its cases.
+    /// `RULE/slug`, a rule id for all its cases, or with `*` at the end the beginning of names.
     case: String,
     expect: Kind,
     reason: String,
@@ -35,7 +37,13 @@ struct Deviation {
 
 impl Deviation {
     fn concerns(&self, case: &Case) -> bool {
-        self.case == case.rule || self.case == case.name()
+        let name = case.name();
+        self.case == case.rule
+            || self.case == name
+            || self
+                .case
+                .strip_suffix('*')
+                .is_some_and(|start| name.starts_with(start))
     }
 }
 
@@ -45,6 +53,8 @@ impl Deviation {
 pub struct Expectations {
     #[serde(default)]
     deviation: Vec<Deviation>,
+    #[serde(skip)]
+    is_unknown: bool,
 }
 
 /// A file of expectations is wrong.
@@ -60,6 +70,15 @@ impl fmt::Display for ExpectationsError {
 impl Error for ExpectationsError {}
 
 impl Expectations {
+    /// Of a peer that nothing is known of: what it cannot be asked for is no surprise.
+    #[must_use]
+    pub const fn unknown() -> Self {
+        Self {
+            deviation: Vec::new(),
+            is_unknown: true,
+        }
+    }
+
     /// Reads the text of a file. Every deviation has a reason and concerns one of `cases`.
     ///
     /// # Errors
@@ -80,7 +99,7 @@ impl Expectations {
         Ok(parsed)
     }
 
-    /// What is expected of a case; the entry for the case itself wins over that for its rule.
+    /// What is expected of a case; the entry for the case itself wins over others, of which the first counts.
     #[must_use]
     pub fn of(&self, case: &Case) -> Expected {
         let name = case.name();
@@ -94,6 +113,7 @@ impl Expectations {
                     .find(|deviation| deviation.concerns(case))
             });
         match found {
+            None if self.is_unknown => Expected::PassOrSkip,
             None => Expected::Pass,
             Some(deviation) => {
                 let reason = deviation.reason.clone();
@@ -123,11 +143,22 @@ mod tests {
         assert_eq!(expectations.of(&CASES[0]), Expected::Fail("a".to_owned()));
         assert_eq!(expectations.of(&CASES[1]), Expected::Skip("b".to_owned()));
         assert_eq!(Expectations::default().of(&CASES[0]), Expected::Pass);
+        let unknown = Expectations::unknown();
+        assert_eq!(unknown.of(&CASES[0]), Expected::PassOrSkip);
+    }
+
+    #[test]
+    fn an_entry_may_be_for_many_rules() {
+        let text = "[[deviation]]\ncase = 'A-*'\nexpect = 'skip'\nreason = 'a'\n\
+            [[deviation]]\ncase = 'A-1/y'\nexpect = 'fail'\nreason = 'b'\n";
+        let expectations = Expectations::parse(text, &CASES).unwrap();
+        assert_eq!(expectations.of(&CASES[0]), Expected::Skip("a".to_owned()));
+        assert_eq!(expectations.of(&CASES[1]), Expected::Fail("b".to_owned()));
     }
 
     #[test]
     fn mistakes_are_found() {
-        for (case, reason) in [("A-2", "a"), ("A-1", " ")] {
+        for (case, reason) in [("A-2", "a"), ("B*", "a"), ("A-1", " ")] {
             let text =
                 format!("[[deviation]]\ncase = '{case}'\nexpect = 'fail'\nreason = '{reason}'");
             assert!(Expectations::parse(&text, &CASES).is_err());

@@ -9,6 +9,7 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
+use crate::case::Feature;
 use rocade_wire::{AckTimeout, Mtu, Psn, Qpn, Rkey, RnrTimer, Service};
 
 /// The RNR timer with this code.
@@ -149,6 +150,8 @@ pub enum ReceivesFrom {
 pub struct QpSpec {
     /// Its transport service: RC, UC or UD; XRC is an initiator, DC a target. A datagram queue pair sends to the rig.
     pub service: Service,
+    /// A DC initiator instead, which sends to targets of the rig.
+    pub initiates: bool,
     /// The rig's address. Filled in by the bench.
     pub rig_addr: IpAddr,
     /// The rig's queue pair number. Filled in by the bench.
@@ -200,6 +203,7 @@ impl Default for QpSpec {
     fn default() -> Self {
         Self {
             service: Service::Rc,
+            initiates: false,
             rig_addr: IpAddr::from([0, 0, 0, 0]),
             rig_qpn: Qpn::new(0),
             rq_psn: Psn::new(0x00ff_fffe),
@@ -235,6 +239,29 @@ pub struct WindowBind {
     pub rights: Rights,
     /// Remote addresses count from its start.
     pub zero_based: bool,
+}
+
+/// What a masked atomic does. Operands are words of 8 bytes, that of the lowest address first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MaskedWork {
+    /// Compares and swaps the bits of masks.
+    CmpSwap {
+        /// New value.
+        swap: [u64; 4],
+        /// Expected value.
+        compare: [u64; 4],
+        /// Bits of the new value that count.
+        swap_mask: [u64; 4],
+        /// Bits of the expected value that count.
+        compare_mask: [u64; 4],
+    },
+    /// Adds in fields.
+    FetchAdd {
+        /// Addend.
+        add: [u64; 4],
+        /// The highest bit of each field.
+        boundary: [u64; 4],
+    },
 }
 
 /// What the peer's requester is asked to do.
@@ -293,6 +320,17 @@ pub enum WorkOp {
         /// Value to add.
         add: u64,
     },
+    /// A masked atomic.
+    Masked {
+        /// Remote address.
+        va: u64,
+        /// Remote key.
+        rkey: Rkey,
+        /// The operand has 2 to the power of this bytes.
+        log_size: u8,
+        /// What it does.
+        op: MaskedWork,
+    },
     /// FLUSH of a range, for visibility; the buffer does not count.
     Flush {
         /// Remote address.
@@ -324,6 +362,8 @@ pub struct Work {
     pub solicited: bool,
     /// Wait for earlier READs and atomics.
     pub fence: bool,
+    /// The rig's target that a DC initiator sends it to; that of the connection if none is named.
+    pub target: Option<Qpn>,
 }
 
 impl Work {
@@ -336,6 +376,7 @@ impl Work {
             buffer,
             solicited: false,
             fence: false,
+            target: None,
         }
     }
 }
@@ -443,6 +484,12 @@ pub trait Peer {
 
     /// Its address.
     fn address(&self) -> IpAddr;
+
+    /// Whether it has this. Otherwise the cases that need it are skipped.
+    fn can(&self, feature: Feature) -> bool {
+        let _ = feature;
+        true
+    }
 
     /// Makes a queue pair and connects it to the rig.
     ///

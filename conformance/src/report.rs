@@ -78,7 +78,9 @@ impl Entry {
                 (Verdict::UnexpectedPass, Some(why.clone()), None)
             }
             (Outcome::Passed, _) => (Verdict::Pass, None, None),
-            (Outcome::Skipped(why), Expected::Skip(_)) => (Verdict::Skip, Some(why), None),
+            (Outcome::Skipped(why), Expected::Skip(_) | Expected::PassOrSkip) => {
+                (Verdict::Skip, Some(why), None)
+            }
             (Outcome::Skipped(why), _) => (Verdict::UnexpectedSkip, Some(why), None),
             (Outcome::Failed { reason, transcript }, Expected::Fail(why)) => (
                 Verdict::KnownFailure,
@@ -255,6 +257,8 @@ mod tests {
             (skipped(), &Expected::Pass, Verdict::UnexpectedSkip),
             (skipped(), &known, Verdict::UnexpectedSkip),
             (skipped(), &never, Verdict::Skip),
+            (skipped(), &Expected::PassOrSkip, Verdict::Skip),
+            (failed(), &Expected::PassOrSkip, Verdict::Fail),
         ] {
             assert_eq!(entry(outcome, expected).verdict, verdict);
         }

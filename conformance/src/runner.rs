@@ -71,7 +71,13 @@ pub fn run(
 fn run_case(bench: &Bench<'_>, case: &Case) -> CaseRun {
     bench.start_case();
     let start = Instant::now();
-    let result = catch_unwind(AssertUnwindSafe(|| (case.run)(bench)));
+    let result = match case.needs.filter(|&feature| !bench.peer().can(feature)) {
+        Some(feature) => Ok(Err(CaseError::Skipped(format!(
+            "the peer does not have: {}",
+            feature.name()
+        )))),
+        None => catch_unwind(AssertUnwindSafe(|| (case.run)(bench))),
+    };
     let failed = |reason| Outcome::Failed {
         reason,
         transcript: bench.rig().transcript(),

@@ -492,6 +492,12 @@ fn a_backlog_is_of_requests_that_nobody_took() {
             id
         })
         .collect();
+    // All have come before there is room again.
+    let deadline = Instant::now() + PATIENCE;
+    while b.engine.cm_counters().rx_messages < 4 {
+        assert!(Instant::now() < deadline);
+        thread::sleep(Duration::from_millis(1));
+    }
     let mut taken = Vec::new();
     // Those for which there was no room come again.
     for _ in 0..4 {
@@ -757,6 +763,12 @@ fn five_thousand_connections_at_a_time() {
         let event = next();
         assert_eq!((event.kind, event.cookie), (Kind::Disconnected, cookie));
     }
+    // On a slow machine some are sent again, and may come when all is over.
     let counters = [a.engine.cm_counters(), b.engine.cm_counters()];
-    assert_eq!(counters.map(|counters| counters.rx_unsolicited), [0, 0]);
+    let again: u64 = counters.iter().map(|counters| counters.tx_retries).sum();
+    let unsolicited: u64 = counters
+        .iter()
+        .map(|counters| counters.rx_unsolicited)
+        .sum();
+    assert!(unsolicited <= 2 * again, "{counters:?}");
 }

@@ -55,6 +55,27 @@ fn marks_bring_notifications() {
     assert_eq!(b.bytes(0, 1 << 20), common::pattern(1 << 20, 7));
 }
 
+/// Who sends the responses of a READ is told, and what it says arrives all the same.
+//= ENC-10 CNP-01 type=test
+#[test]
+fn responses_bring_notifications() {
+    let (a, b) = (side("127.0.75.1", true), side("127.0.75.2", true));
+    connect(&a, &b, MARKED);
+    b.fill(0, &common::pattern(1 << 20, 9));
+    let op = SendOp::Read {
+        va: b.addr(0),
+        rkey: b.mr.rkey(),
+    };
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while b.qp.counters().cnps_received < 3 {
+        a.send(1, op, &[a.sge(0, 1 << 20)]);
+        assert_eq!(a.completion().status, WcStatus::Success);
+        assert!(Instant::now() < deadline, "{:?}", a.qp.counters());
+    }
+    assert!(a.qp.counters().marked_packets > 3);
+    assert_eq!(a.bytes(0, 1 << 20), common::pattern(1 << 20, 9));
+}
+
 #[test]
 fn without_the_switch_there_are_none() {
     let (a, b) = (side("127.0.73.1", false), side("127.0.73.2", false));

@@ -267,6 +267,13 @@ fn what_cannot_be_taken_is_dropped_and_harms_nobody() {
         .push_datagram(&wr(2, &sges), wrong_key, None)
         .unwrap();
     wait(&b, || to.counters().dropped(DropReason::BadQkey) == 1);
+    // Its port counts it; that of the sender has nothing to count.
+    let violations = |side: &Side| {
+        let port = side.context.port_attr(1).unwrap();
+        (port.bad_pkey_cntr, port.qkey_viol_cntr)
+    };
+    wait(&b, || violations(&b) == (0, 1));
+    assert_eq!(violations(&a), (0, 0));
     send_to(&from, &ah, &to, &wr(3, &[a.sge(0, 99)])).unwrap();
     assert_eq!(b.completion().wr_id, 7);
     assert_eq!(to.state(), QpState::Rts);

@@ -8,9 +8,10 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{ALL_ACCESS, Side, engine, pattern};
+use common::{ALL_ACCESS, Side, TIMEOUT, engine, pattern};
 use rocade_emulator::{
     AddressVector, Ah, AsyncEventKind, BrokerMode, Completion, Cq, DciInit, DciStreams,
     DctInitAttr, Engine, EngineConfig, EventElement, LinkMode, Mtu, Qp, QpAttr, QpAttrMask, QpCap,
@@ -20,6 +21,9 @@ use rocade_emulator::{
 
 const KEY: u64 = 0xfeed_0000_1111_beef;
 const ROOM: usize = 1 << 20;
+
+/// 67 ms, for requests that nobody answers.
+const SHORT: u8 = 14;
 
 /// What an end may be created with in these tests.
 fn cap() -> QpCap {
@@ -38,7 +42,7 @@ fn attr_of(side: &Side, next: QpState) -> QpAttr {
         qp_access_flags: ALL_ACCESS,
         port_num: 1,
         path_mtu: Mtu::Mtu1024.code().into(),
-        timeout: 14,
+        timeout: TIMEOUT,
         retry_cnt: 7,
         rnr_retry: 7,
         max_rd_atomic: 4,
@@ -55,10 +59,19 @@ fn attr_of(side: &Side, next: QpState) -> QpAttr {
 }
 
 fn bring_to(side: &Side, qp: &Qp, last: QpState) {
+    bring_with(TIMEOUT, side, qp, last);
+}
+
+/// Likewise, with this local ACK timeout.
+fn bring_with(timeout: u8, side: &Side, qp: &Qp, last: QpState) {
     for next in [QpState::Init, QpState::Rtr, QpState::Rts] {
         let rule = transition_rule(qp.qp_type(), qp.state(), next).unwrap();
         let mask = QpAttrMask::STATE | rule.required;
-        qp.modify(&attr_of(side, next), mask).unwrap();
+        let attr = QpAttr {
+            timeout,
+            ..attr_of(side, next)
+        };
+        qp.modify(&attr, mask).unwrap();
         if next == last {
             return;
         }
@@ -66,6 +79,10 @@ fn bring_to(side: &Side, qp: &Qp, last: QpState) {
 }
 
 fn initiator(side: &Side, streams: Option<DciStreams>) -> Qp {
+    initiator_with(TIMEOUT, side, streams)
+}
+
+fn initiator_with(timeout: u8, side: &Side, streams: Option<DciStreams>) -> Qp {
     let init = QpInitAttr {
         send_cq: side.cq.clone(),
         recv_cq: side.cq.clone(),
@@ -79,7 +96,7 @@ fn initiator(side: &Side, streams: Option<DciStreams>) -> Qp {
         None => side.pd.create_qp(init).unwrap(),
         Some(_) => side.pd.create_dci(init, DciInit { streams }).unwrap(),
     };
-    bring_to(side, &qp, QpState::Rts);
+    bring_with(timeout, side, &qp, QpState::Rts);
     qp
 }
 
@@ -157,12 +174,12 @@ impl Way<'_> {
 }
 
 fn completion(cq: &Cq) -> Completion {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         if let Some(completion) = cq.poll_one() {
             return completion;
         }
-        assert!(Instant::now() < deadline, "no completion in 20 s");
+        assert!(Instant::now() < deadline, "no completion in 60 s");
     }
 }
 
@@ -346,10 +363,17 @@ fn all_into_one_through_shared_memory() {
 fn a_forged_key_raises_one_event_when_armed() {
     let sides = sides(LinkMode::Udp, 5, 2);
     let [a, b] = &sides[..] else { panic!() };
-    let dci = initiator(a, None);
+    let dci = initiator_with(SHORT, a, None);
     let target = target(b, KEY);
     let handle = ah(a, b);
     let violations = || target.qp.dct_status().unwrap().key_violations;
+    let violated_beyond = |before| {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while violations() <= before {
+            assert!(Instant::now() < deadline, "nobody has seen them");
+            std::thread::yield_now();
+        }
+    };
     let forge = || {
         let dct = target.qp.qp_num();
         let way = Way {
@@ -368,15 +392,15 @@ fn a_forged_key_raises_one_event_when_armed() {
         assert_eq!(dci.state(), QpState::Err);
         let reset = attr_of(a, QpState::Reset);
         dci.modify(&reset, QpAttrMask::STATE).unwrap();
-        bring_to(a, &dci, QpState::Rts);
+        bring_with(SHORT, a, &dci, QpState::Rts);
     };
     a.fill(0, &[9; 8]);
     forge();
+    violated_beyond(0);
     let before = violations();
-    assert!(before >= 1);
     target.qp.arm_dct().unwrap();
     forge();
-    assert!(violations() > before);
+    violated_beyond(before);
     let event = b.context.next_async_event().unwrap();
     assert_eq!(event.kind, AsyncEventKind::DctKeyViolation);
     assert_eq!(event.element, EventElement::Dct(6));
@@ -405,9 +429,10 @@ fn a_target_is_destroyed_under_traffic() {
         assert_eq!(target.srq.destroy().unwrap_err().errno(), busy());
         assert_eq!(target.cq.destroy().unwrap_err().errno(), busy());
         assert_eq!(c.pd.destroy().unwrap_err().errno(), busy());
+        let at_it = AtomicU32::new(0);
         std::thread::scope(|scope| {
             for side in [a, b] {
-                let (target, c) = (&target, &c);
+                let (target, c, at_it) = (&target, &c, &at_it);
                 scope.spawn(move || {
                     let dci = initiator(side, None);
                     let handle = ah(side, c);
@@ -426,6 +451,9 @@ fn a_target_is_destroyed_under_traffic() {
                     for wr_id in 0.. {
                         way.post(wr_id, op, &[side.sge(0, 50_000)]);
                         match completion(&side.cq).status {
+                            WcStatus::Success if wr_id == 0 => {
+                                at_it.fetch_add(1, Ordering::Relaxed);
+                            }
                             WcStatus::Success => {}
                             status => {
                                 assert_eq!(status, WcStatus::RetryExcErr);
@@ -436,7 +464,9 @@ fn a_target_is_destroyed_under_traffic() {
                     }
                 });
             }
-            while target.qp.dct_status().unwrap().sessions < 2 {
+            let deadline = Instant::now() + Duration::from_secs(20);
+            while at_it.load(Ordering::Relaxed) < 2 {
+                assert!(Instant::now() < deadline, "they do not get there");
                 std::thread::yield_now();
             }
             let begin = Instant::now();
@@ -455,6 +485,16 @@ fn a_target_is_destroyed_under_traffic() {
 fn initiators_that_are_done_leave() {
     let sides = sides(LinkMode::Udp, 7, 2);
     let [a, b] = &sides[..] else { panic!() };
+    // A target waits for a second for others; once may take long on a busy machine, but not each time.
+    let quickest = (0..4).map(|_| destroyed_when_all_have_left(a, b)).min();
+    assert!(
+        quickest.is_some_and(|took| took < Duration::from_millis(900)),
+        "{quickest:?}"
+    );
+}
+
+/// How long it takes to destroy a target whose initiators have left, in each of their ways.
+fn destroyed_when_all_have_left(a: &Side, b: &Side) -> Duration {
     let target = target(b, KEY);
     let handle = ah(a, b);
     let sessions = || target.qp.dct_status().unwrap().sessions;
@@ -482,7 +522,7 @@ fn initiators_that_are_done_leave() {
             "destroy" => dci.destroy().unwrap(),
             _ => {}
         }
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(20);
         while sessions() > 0 {
             assert!(Instant::now() < deadline, "{ending}");
             std::thread::yield_now();
@@ -490,7 +530,7 @@ fn initiators_that_are_done_leave() {
     }
     let begin = Instant::now();
     target.qp.destroy().unwrap();
-    assert!(begin.elapsed() < Duration::from_millis(900));
+    begin.elapsed()
 }
 
 //= DCT-02 DC-05 DCU-05 DCU-03 DCS-08 DCS-09 DC-40 XDEC-16 type=test
@@ -590,4 +630,27 @@ fn wrong_arguments() {
     dci.modify_by(&init_attr, plain | QpAttrMask::DC_KEY, true)
         .unwrap();
     assert_eq!(dci.query().0.dc_key, 77);
+}
+
+/// A number that is reserved is no queue pair's, and goes back once.
+#[test]
+fn numbers_are_reserved() {
+    let sides = sides(LinkMode::Udp, 12, 1);
+    let [a] = &sides[..] else { panic!() };
+    let context = &a.context;
+    let mut reserved: Vec<_> = (0..100)
+        .map(|_| context.reserve_qp_num().expect("a number"))
+        .collect();
+    reserved.push(initiator(a, None).qp_num());
+    let own = reserved.len();
+    reserved.sort_unstable();
+    reserved.dedup();
+    assert_eq!(reserved.len(), own, "each is one of a kind");
+    let refused = |qpn| context.release_qp_num(qpn).map_err(|error| error.errno());
+    for qpn in reserved {
+        let first = refused(qpn);
+        // One of them was that of a queue pair.
+        assert!(first.is_ok() || first == Err(libc::EINVAL));
+        assert_eq!(refused(qpn), Err(libc::EINVAL));
+    }
 }

@@ -11,7 +11,7 @@ mod common;
 #[path = "common/two_paths.rs"]
 mod two_paths;
 
-use common::{ALL_ACCESS, Side};
+use common::{ALL_ACCESS, Side, TIMEOUT};
 use rocade_emulator::link::fault::Rule;
 use rocade_emulator::{
     AsyncEventKind, BrokerMode, Connection, Engine, EngineConfig, EventElement, LinkMode, QpAttr,
@@ -20,8 +20,8 @@ use rocade_emulator::{
 use two_paths::{ARMED, MIGRATED, REARM, migration_of, talk, wait_until};
 
 const LEN: usize = 1 << 20;
-/// 8 ms.
-const TIMEOUT: u8 = 11;
+/// 67 ms at least, of a path that is going to die: four of them, and it is left.
+const DOOMED: u8 = 14;
 
 /// Two devices of one engine, each with two ports.
 fn engine(net: u8, link: LinkMode, faults: &str) -> Engine {
@@ -37,13 +37,13 @@ fn engine(net: u8, link: LinkMode, faults: &str) -> Engine {
 }
 
 /// Connected over their first ports.
-fn pair(net: u8, link: LinkMode, faults: &str) -> (Side, Side) {
+fn pair(net: u8, link: LinkMode, faults: &str, timeout: u8) -> (Side, Side) {
     let engine = engine(net, link, faults);
     let a = Side::on_device(engine.clone(), "a", LEN);
     let b = Side::on_device(engine, "b", LEN);
     for (side, peer) in [(&a, &b), (&b, &a)] {
         let connection = Connection {
-            timeout: TIMEOUT,
+            timeout,
             retry_cnt: 3,
             ..side.connection(peer.qp.qp_num().get(), peer.gid())
         };
@@ -102,7 +102,7 @@ fn a_path_that_dies_is_left() {
     for (net, link) in [(2, LinkMode::Udp), (3, LinkMode::Shm)] {
         for dies_at in [130, 143, 151, 177, 200] {
             let faults = format!("drop ip=127.9.{net}.1 nth={dies_at}..");
-            let (a, b) = pair(net, link, &faults);
+            let (a, b) = pair(net, link, &faults, DOOMED);
             armed(&a, &b);
             for seed in 2..12 {
                 talk(&a, &b, seed);
@@ -121,7 +121,7 @@ fn a_path_that_dies_is_left() {
 #[test]
 fn the_program_may_ask_for_a_migration() {
     for (net, link) in [(4, LinkMode::Udp), (5, LinkMode::Shm)] {
-        let (a, b) = pair(net, link, "");
+        let (a, b) = pair(net, link, "", TIMEOUT);
         armed(&a, &b);
         for round in 0..6 {
             let (from, to) = if round % 2 == 0 { (&a, &b) } else { (&b, &a) };

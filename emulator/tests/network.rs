@@ -28,10 +28,9 @@ use sandbox::own_network;
 /// Changes the network of this thread, as `ip -batch` would be told.
 #[track_caller]
 fn ip(batch: &str) {
-    let file = std::env::temp_dir().join(format!("rocade-ip-{:?}", std::thread::current().id()));
+    let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&file, batch).unwrap();
-    let done = Command::new("ip").arg("-batch").arg(&file).output();
-    std::fs::remove_file(&file).unwrap();
+    let done = Command::new("ip").arg("-batch").arg(file.path()).output();
     let done = done.unwrap();
     let complaint = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success(), "{batch}: {complaint}");
@@ -157,6 +156,52 @@ fn addresses_come_and_go() {
     assert_eq!(next(&context), GidChange);
     assert_eq!(gids(&context), ["192.0.2.1", "198.51.100.9"]);
     assert!(connects(&context, 1));
+}
+
+/// The files that a run shows follow the interface, too.
+//= AEV-08 type=test
+#[test]
+fn files_say_what_the_port_is_now() {
+    if !wire() {
+        rocade_skip::skip!("cannot make a network namespace");
+    }
+    let dir = std::env::temp_dir().join(format!("rocade-ports-{}", std::process::id()));
+    let port = dir.join("dev/infiniband/dev/ports/1");
+    for inside in ["gids", "gid_attrs/types", "gid_attrs/ndevs", "counters"] {
+        std::fs::create_dir_all(port.join(inside)).unwrap();
+    }
+    let config = EngineConfig::from_specs(&["dev=v0"], BrokerMode::Embedded).unwrap();
+    let engine = Engine::new(config).unwrap();
+    engine.publish_counters(dir.clone());
+    // What has changed before the device is opened counts as well.
+    ip("addr add 192.0.2.2/24 dev v0\n");
+    let context = engine.open_device("dev").unwrap();
+    let says = |file: &str, text: &str| {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let path = port.join(file);
+        while std::fs::read_to_string(&path).ok().as_deref() != Some(text) {
+            assert!(Instant::now() < deadline, "{file}: {text}");
+            std::thread::yield_now();
+        }
+    };
+    says("state", "4: ACTIVE\n");
+    says("gids/1", "0000:0000:0000:0000:0000:ffff:c000:0202\n");
+    ip("addr del 192.0.2.2/24 dev v0\n");
+    says("gids/1", "0000:0000:0000:0000:0000:0000:0000:0000\n");
+    ip("addr add 192.0.2.3/24 dev v0\nlink set v0 down\n");
+    says("gids/1", "0000:0000:0000:0000:0000:ffff:c000:0203\n");
+    says("gid_attrs/ndevs/1", "v0\n");
+    says("state", "1: DOWN\n");
+    says("phys_state", "3: Disabled\n");
+    ip("link set v0 up\n");
+    says("state", "4: ACTIVE\n");
+    drop(context);
+    // The engine may be writing, for the last time.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while std::fs::remove_dir_all(&dir).is_err() {
+        assert!(Instant::now() < deadline, "{}", dir.display());
+        std::thread::yield_now();
+    }
 }
 
 /// Can a queue pair use the entry of the GID table?

@@ -414,10 +414,18 @@ fn an_overrun_cq_has_one_event_and_takes_all_its_queue_pairs_along() {
 fn an_overrun_cq_stays_one() {
     let (a, b) = (Side::new("127.2.5.15", 4096), Side::new("127.2.5.16", 4096));
     a.cq.resize(1).unwrap();
+    let idle = sibling(&a, (&a.cq, &a.cq), 2);
+    idle.to_rtr(2, b.gid());
     to_err(&a);
     assert!(post(&a, 1, SendFlags::SIGNALED));
     assert!(post(&a, 2, SendFlags::SIGNALED));
     assert_eq!(next_event(&a).kind, AsyncEventKind::CqErr);
+    // Who sees this finds all that were there in ERR: none that comes now is one of them.
+    let event = next_event(&a);
+    assert_eq!(
+        (event.kind, event.element),
+        (AsyncEventKind::QpFatal, EventElement::Qp(2))
+    );
     let late = sibling(&a, (&a.cq, &a.cq), 1);
     connect(&late, &b);
     assert!(post(&late, 3, SendFlags::SIGNALED));
@@ -429,6 +437,7 @@ fn an_overrun_cq_stays_one() {
     assert_eq!(late.qp.state(), QpState::Err);
     // An event that was not read goes with its QP.
     late.qp.destroy().unwrap();
+    idle.qp.destroy().unwrap();
     a.qp.destroy().unwrap();
     a.cq.destroy().unwrap();
 }

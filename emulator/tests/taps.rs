@@ -24,6 +24,12 @@ const LEN: usize = 1 << 20;
 
 /// Two devices of one engine, connected.
 fn pair(net: u8, link: LinkMode, faults: &str, capture: Option<&Path>) -> (Side, Side) {
+    let (a, b) = unconnected(net, link, faults, capture);
+    connect(&a, &b);
+    (a, b)
+}
+
+fn unconnected(net: u8, link: LinkMode, faults: &str, capture: Option<&Path>) -> (Side, Side) {
     let specs = [format!("a=127.9.{net}.1"), format!("b=127.9.{net}.2")];
     let config = EngineConfig::from_specs(&specs, BrokerMode::Embedded).unwrap();
     let engine = Engine::new(EngineConfig {
@@ -35,7 +41,6 @@ fn pair(net: u8, link: LinkMode, faults: &str, capture: Option<&Path>) -> (Side,
     .unwrap();
     let a = Side::on_device(engine.clone(), "a", LEN);
     let b = Side::on_device(engine, "b", LEN);
-    connect(&a, &b);
     (a, b)
 }
 
@@ -207,7 +212,10 @@ fn a_packet_that_is_late_arrives_when_nothing_follows() {
         for (step, dir) in [(0, "tx"), (2, "rx")] {
             let rules =
                 format!("delay by=30ms dir={dir} opcode=SEND_ONLY; reorder by=9 opcode=ACK");
-            let (a, b) = pair(net + step, link, &rules, None);
+            let (a, b) = unconnected(net + step, link, &rules, None);
+            // Seventeen seconds: on whatever machine, nothing is sent again that is only late.
+            a.to_rts_with_timeout(b.qp.qp_num().get(), b.gid(), 22);
+            b.to_rts(a.qp.qp_num().get(), a.gid());
             b.qp.recv_queue().push(3, &[b.sge(0, 8)]).unwrap();
             let begin = Instant::now();
             a.send(4, SendOp::Send { imm: None }, &[a.sge(0, 8)]);

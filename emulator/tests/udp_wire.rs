@@ -18,7 +18,7 @@ use rocade_wire::Qpn;
 use rocade_wire::icrc::{self, IcrcFlow};
 use rocade_wire::ip::Datagram;
 
-const PATIENCE_MS: i32 = 10_000;
+const PATIENCE_MS: i32 = 30_000;
 
 /// The packets that leave through the device, and a way to let packets arrive through it.
 struct Tun {

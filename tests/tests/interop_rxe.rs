@@ -5,6 +5,8 @@
 
 #[path = "interop_rxe/cm.rs"]
 mod cm;
+#[path = "interop_rxe/conformance.rs"]
+mod conformance;
 #[path = "interop_rxe/data.rs"]
 mod data;
 

@@ -1,16 +1,23 @@
 //! Dynamic connections in virtual time: many initiators, several targets each, and a network that loses, repeats and delays.
 //!
 //! A seed decides everything. What is checked: atomics are executed once, messages arrive once and in the order of their
-//! initiator, memory is what was written last, and everything completes.
+//! initiator, memory is what was written last, be it through a key that stands for pieces of others, and everything completes.
 
 use std::collections::BTreeMap;
 
-use rocade_tests::sim::{each_seed, rng::Rng};
-use rocade_transport::testing::{Fabric, Fate, NodeId, Region, Setup, context};
-use rocade_transport::{
-    AccessFlags, DcDestination, DciStreams, ImmOrInv, QpAttrMask, QpState, QpType, SendOp,
-    WcOpcode, WcStatus, transition_rule,
+use rocade_tests::sim::{
+    each_seed,
+    rng::{Rng, payload},
 };
+use rocade_transport::testing::{
+    Fabric, FabricNode, Fate, NodeId, Region, Setup, TestMemory, context,
+};
+use rocade_transport::{
+    AccessFlags, Accessor, Block, DcDestination, DciStreams, Fill, ImmOrInv, Indirect, Layout,
+    MaskedOp, Memory, Operands, QpAttrMask, QpState, QpType, Remap, SendFlags, SendOp, SendWr, Sge,
+    Time, WcOpcode, WcStatus, transition_rule,
+};
+use rocade_wire::Rkey;
 
 const KEY: u64 = 0x5eed;
 const ALL: AccessFlags = AccessFlags::LOCAL_WRITE
@@ -20,6 +27,16 @@ const ALL: AccessFlags = AccessFlags::LOCAL_WRITE
 /// Longest message.
 const LONG: u32 = 5000;
 const MS: u64 = 1_000_000;
+/// Length of what is written at once: several packets.
+const WRITTEN: u32 = 2500;
+/// So many flows have a place to write to.
+const PLACES: u64 = 80;
+/// Where they are, in the memory of each target; behind them those behind the key, in pieces whose order is turned round.
+const STRAIGHT: u64 = 0x60000;
+const TURNED: u64 = STRAIGHT + PLACES * WRITTEN as u64;
+const PIECE: u64 = 1000;
+/// What is added to each of the four fields of a word, which go round after every fourth time.
+const STEP: u16 = 0x4001;
 
 #[derive(Debug)]
 struct Plan {
@@ -59,9 +76,45 @@ impl Plan {
 /// What one initiator has asked of one target.
 #[derive(Default)]
 struct Flow {
+    /// SENDs, and WRITEs with immediate data: all have a number.
     sent: u64,
     added: u64,
-    written: u64,
+    /// Additions to the four fields of a word.
+    stepped: u16,
+    /// The last WRITE, straight and through the key.
+    written: [Option<u64>; 2],
+}
+
+/// A target, its memory, and the key of a part of it.
+struct Store {
+    dct: NodeId,
+    region: Region,
+    turned: Rkey,
+}
+
+/// A key of the last places, whose pieces are turned round.
+fn turn_round(node: &FabricNode, region: &Region) -> Rkey {
+    let count = PLACES * u64::from(WRITTEN) / PIECE;
+    let key = node.mem.create_indirect(u32::try_from(count).unwrap_or(0));
+    let pieces = (0..count).rev().map(|n| Block {
+        lkey: region.lkey,
+        addr: region.addr + TURNED + n * PIECE,
+        len: PIECE,
+        stride: 0,
+    });
+    let layout = Layout::list(pieces).expect("a layout");
+    let fill = Fill {
+        key,
+        if_free: true,
+        access: Some(Indirect::RIGHTS),
+        remap: Remap::To { base: 0, layout },
+    };
+    let who = Accessor {
+        pd: TestMemory::PD,
+        qpn: node.qp.qp_num(),
+    };
+    Memory::fill(&node.mem, who, fill).expect("it may be filled");
+    key
 }
 
 struct Ends {
@@ -69,14 +122,24 @@ struct Ends {
     local: Region,
 }
 
+fn slot(from: usize, stream: u16) -> u64 {
+    from as u64 * 16 + u64::from(stream)
+}
+
+fn index(place: u64) -> usize {
+    usize::try_from(place).expect("small")
+}
+
 struct Run {
     fabric: Fabric,
     plan: Plan,
     rng: Rng,
     ends: Vec<Ends>,
-    dcts: Vec<(NodeId, Region)>,
+    dcts: Vec<Store>,
     flows: BTreeMap<(usize, usize, u16), Flow>,
     posted_receives: u64,
+    /// WRITEs so far.
+    writes: u64,
 }
 
 fn stream_count(plan: &Plan) -> u16 {
@@ -116,7 +179,13 @@ impl Run {
         let dcts = (0..plan.targets)
             .map(|n| {
                 let dct = fabric.add_target(20 + n / 2, KEY + u64::from(n), |_| {});
-                (dct, fabric.node(dct).mem.register(1 << 20, ALL))
+                let region = fabric.node(dct).mem.register(1 << 20, ALL);
+                let turned = turn_round(fabric.node(dct), &region);
+                Store {
+                    dct,
+                    region,
+                    turned,
+                }
             })
             .collect();
         let rng = Rng::new(plan.seed, 3);
@@ -127,20 +196,43 @@ impl Run {
             dcts,
             flows: BTreeMap::new(),
             posted_receives: 0,
+            writes: 0,
             plan,
         }
     }
 
-    /// Where the words of a flow are at its target: counter, and what was written.
+    /// Where the two words of a flow are at its target: a counter, and four in one.
     fn place(&self, from: usize, to: usize, stream: u16) -> u64 {
-        let slot = from as u64 * 16 + u64::from(stream);
-        self.dcts[to].1.addr + slot * 16
+        self.dcts[to].region.addr + slot(from, stream) * 16
+    }
+
+    /// A buffer with what the next WRITE of an initiator writes.
+    fn source(&mut self, from: usize) -> Region {
+        self.writes += 1;
+        let mem = &self.fabric.node(self.ends[from].dci).mem;
+        let source = mem.register(WRITTEN, ALL);
+        let bytes = payload(self.plan.seed, self.writes, WRITTEN);
+        mem.fill(&source, 0, &bytes);
+        source
+    }
+
+    /// What is at the place of a flow, straight or through the key.
+    fn found(&self, (from, to, stream): (usize, usize, u16), through_key: bool) -> Vec<u8> {
+        let Store { dct, region, .. } = self.dcts[to];
+        let memory = self.fabric.node(dct).mem.all(&region);
+        let offset = slot(from, stream) * u64::from(WRITTEN);
+        let last = PLACES * u64::from(WRITTEN) / PIECE - 1;
+        let byte = |at: u64| match through_key {
+            true => memory[index(TURNED + (last - at / PIECE) * PIECE + at % PIECE)],
+            false => memory[index(STRAIGHT + at)],
+        };
+        (offset..offset + u64::from(WRITTEN)).map(byte).collect()
     }
 
     fn post_receives(&mut self, count: u64) {
         for to in 0..self.dcts.len() {
             for _ in 0..count {
-                let (dct, region) = self.dcts[to];
+                let Store { dct, region, .. } = self.dcts[to];
                 let place = 0x8000 + self.posted_receives % 64 * u64::from(LONG);
                 let sge = region.part(place, LONG);
                 self.posted_receives += 1;
@@ -153,50 +245,87 @@ impl Run {
         let to = usize::try_from(self.rng.below(self.dcts.len() as u64)).unwrap_or(0);
         let streams = u64::from(stream_count(&self.plan));
         let stream = u16::try_from(self.rng.below(streams)).unwrap_or(0);
-        let Ends { dci, local } = self.ends[from];
-        let (dct, region) = self.dcts[to];
         let destination = DcDestination {
             stream,
-            ..self.fabric.to(dci, dct, KEY + to as u64)
+            ..self
+                .fabric
+                .to(self.ends[from].dci, self.dcts[to].dct, KEY + to as u64)
         };
-        let place = self.place(from, to, stream);
-        let rkey = region.rkey;
-        let kind = self.rng.below(4);
-        let flow = self.flows.entry((from, to, stream)).or_default();
-        let (op, sge) = match kind {
-            0 => {
-                let imm = u32::try_from(flow.sent).unwrap_or(0).to_be_bytes();
-                let len = self.rng.range_u32(0, LONG);
-                (SendOp::Send { imm: Some(imm) }, local.part(0, len))
-            }
-            1 => (
-                SendOp::FetchAdd {
-                    va: place,
-                    rkey,
-                    add: 1,
-                },
-                local.part(64, 8),
-            ),
-            2 => (SendOp::Read { va: place, rkey }, local.part(128, 16)),
-            _ => (
-                SendOp::FetchAdd {
-                    va: place + 8,
-                    rkey,
-                    add: 3,
-                },
-                local.part(64, 8),
-            ),
+        let kind = self.rng.below(7);
+        let (op, sge, operands) = self.request((from, to, stream), kind);
+        let wr = SendWr {
+            wr_id: u64::from(stream) << 32 | kind << 8 | to as u64,
+            op,
+            flags: SendFlags::SIGNALED,
+            sges: &[sge],
         };
-        let wr_id = u64::from(stream) << 32 | kind << 8 | to as u64;
-        match self.fabric.try_post(dci, destination, wr_id, op, &[sge]) {
-            Ok(()) => match kind {
-                0 => flow.sent += 1,
-                1 => flow.added += 1,
-                2 => {}
-                _ => flow.written += 3,
-            },
-            Err(error) => panic!("{error}"),
+        let dci = self.ends[from].dci;
+        let now = self.fabric.now();
+        let qp = &mut self.fabric.node_mut(dci).qp;
+        let posted = qp.post_dynamic(now, &wr, destination, None);
+        posted.expect("there is room");
+        if let Some(operands) = operands {
+            qp.equip(operands);
         }
+        self.fabric.drain(dci);
+    }
+
+    /// A request of that kind, which a flow remembers.
+    fn request(
+        &mut self,
+        (from, to, stream): (usize, usize, u16),
+        kind: u64,
+    ) -> (SendOp, Sge, Option<Operands>) {
+        let local = self.ends[from].local;
+        let Store { region, turned, .. } = self.dcts[to];
+        let (place, rkey) = (self.place(from, to, stream), region.rkey);
+        let area = slot(from, stream) * u64::from(WRITTEN);
+        let straight = region.addr + STRAIGHT + area;
+        let source = (4..7).contains(&kind).then(|| self.source(from).sge());
+        let (len, by_key) = (self.rng.range_u32(0, LONG), self.rng.below(2) == 0);
+        let flow = self.flows.entry((from, to, stream)).or_default();
+        let number = u32::try_from(flow.sent).unwrap_or(0).to_be_bytes();
+        flow.sent += u64::from(matches!(kind, 0 | 6));
+        let write = |va, rkey, imm| SendOp::Write { va, rkey, imm };
+        let last = Some(self.writes);
+        let (op, sge) = match kind {
+            0 => (SendOp::Send { imm: Some(number) }, local.part(0, len)),
+            1 => {
+                flow.added += 1;
+                let (va, add) = (place, 1);
+                (SendOp::FetchAdd { va, rkey, add }, local.part(64, 8))
+            }
+            2 if by_key => {
+                let (va, rkey) = (area, turned);
+                (SendOp::Read { va, rkey }, local.part(128, WRITTEN))
+            }
+            2 => (SendOp::Read { va: place, rkey }, local.part(128, 16)),
+            3 => {
+                flow.stepped = flow.stepped.wrapping_add(1);
+                let (va, log_size) = (place + 8, 3);
+                let op = SendOp::Masked { va, rkey, log_size };
+                (op, local.part(64, 8))
+            }
+            4 => {
+                flow.written[0] = last;
+                (write(straight, rkey, None), source.expect("drawn"))
+            }
+            5 => {
+                flow.written[1] = last;
+                (write(area, turned, None), source.expect("drawn"))
+            }
+            _ => {
+                flow.written[0] = last;
+                let op = write(straight, rkey, Some(number));
+                (op, source.expect("drawn"))
+            }
+        };
+        let step = (0..4).map(|field| u64::from(STEP) << (16 * field)).sum();
+        let add = MaskedOp::FetchAdd {
+            add: [step; 4],
+            boundary: [0x8000_8000_8000_8000; 4],
+        };
+        (op, sge, (kind == 3).then_some(Operands::Masked(add)))
     }
 
     fn run(mut self) -> usize {
@@ -220,16 +349,13 @@ impl Run {
             self.fabric.run_for(pause);
             // The queues have 64 places.
             while request % 16 == 15 && done < outstanding {
-                assert!(
-                    self.fabric.step(rocade_transport::Time::from_ns(u64::MAX)),
-                    "it hangs"
-                );
+                assert!(self.fabric.step(Time::from_ns(u64::MAX)), "it hangs");
                 done += self.reap();
             }
             done += self.reap();
         }
         while done < outstanding {
-            let until = rocade_transport::Time::from_ns(u64::MAX);
+            let until = Time::from_ns(u64::MAX);
             assert!(
                 self.fabric.step(until),
                 "{done} of {outstanding} and nothing happens"
@@ -257,28 +383,37 @@ impl Run {
             assert_eq!(self.fabric.node(end.dci).qp.state(), QpState::Rts);
         }
         for (&(from, to, stream), flow) in &self.flows {
-            let place = self.place(from, to, stream) - self.dcts[to].1.addr;
-            let start = usize::try_from(place).expect("small");
-            let (dct, region) = self.dcts[to];
+            let Store { dct, region, .. } = self.dcts[to];
+            let start = index(self.place(from, to, stream) - region.addr);
             let memory = &self.fabric.node(dct).mem;
             assert_eq!(
                 memory.bytes(&region, start..start + 8),
                 flow.added.to_ne_bytes()
             );
-            assert_eq!(
-                memory.bytes(&region, start + 8..start + 16),
-                flow.written.to_ne_bytes()
-            );
+            let field = u64::from(STEP.wrapping_mul(flow.stepped));
+            let fields: u64 = (0..4).map(|n| field << (16 * n)).sum();
+            let found = memory.bytes(&region, start + 8..start + 16);
+            assert_eq!(found, fields.to_ne_bytes());
+            for (through_key, written) in [(false, flow.written[0]), (true, flow.written[1])] {
+                if let Some(number) = written {
+                    let found = self.found((from, to, stream), through_key);
+                    let expected = payload(self.plan.seed, number, WRITTEN);
+                    assert!(found == expected, "what was written last");
+                }
+            }
         }
         let mut sent = BTreeMap::<_, Vec<u64>>::new();
-        for (to, &(dct, _)) in self.dcts.iter().enumerate() {
+        for (to, &Store { dct, .. }) in self.dcts.iter().enumerate() {
             let status = self.fabric.node(dct).qp.target_status().expect("a target");
             assert_eq!(status.key_violations, 0);
             // An end that is lost is not told again.
             assert!(status.sessions == 0 || self.plan.loss > 0);
             for received in self.fabric.take_completions(dct) {
                 assert_eq!(received.status, WcStatus::Success);
-                assert_eq!(received.opcode, WcOpcode::Recv);
+                assert!(matches!(
+                    received.opcode,
+                    WcOpcode::Recv | WcOpcode::RecvRdmaWithImm
+                ));
                 let ImmOrInv::Imm(imm) = received.imm_or_inv else {
                     panic!("{received:?}");
                 };
@@ -308,7 +443,8 @@ impl Run {
     }
 }
 
-//= DC-01 DC-03 DC-06 DCW-05 DCW-08 DCW-09 DCW-10 DCW-14 type=test
+//= DC-01 DC-03 DC-04 DC-06 DCW-05 DCW-08 DCW-09 DCW-10 DCW-14 type=test
+//= UMR-20 UMR-24 XAT-19 XAT-24 XDEC-16 type=test
 #[test]
 fn everything_arrives_once() {
     let mut packets = 0;
@@ -368,7 +504,7 @@ impl Cut {
         let run = &mut self.run;
         let to = usize::try_from(run.rng.below(run.dcts.len() as u64)).unwrap_or(0);
         let Ends { dci, local } = run.ends[from];
-        let (dct, region) = run.dcts[to];
+        let Store { dct, region, .. } = run.dcts[to];
         let destination = run.fabric.to(dci, dct, KEY + to as u64);
         let (kind, op, sge) = if run.rng.below(2) == 0 {
             let (next, _) = self.sends.entry((from, to)).or_default();
@@ -466,7 +602,7 @@ impl Cut {
             self.reap();
         }
         if self.run.rng.below(2) == 0 {
-            let (dct, _) = self.run.dcts[0];
+            let dct = self.run.dcts[0].dct;
             let node = self.run.fabric.node_mut(dct);
             node.qp.abandon();
             node.is_dead = true;
@@ -500,7 +636,7 @@ impl Cut {
 
     fn judge(&mut self) {
         for (&(from, to), &(least, most)) in &self.sums {
-            let (dct, region) = self.run.dcts[to];
+            let Store { dct, region, .. } = self.run.dcts[to];
             let place = self.run.place(from, to, 0) - region.addr;
             let start = usize::try_from(place).expect("small");
             let bytes = self
@@ -519,7 +655,7 @@ impl Cut {
             })
             .collect();
         for to in 0..self.run.dcts.len() {
-            let (dct, _) = self.run.dcts[to];
+            let dct = self.run.dcts[to].dct;
             let mut received = BTreeMap::<usize, Vec<u32>>::new();
             for completion in self.run.fabric.take_completions(dct) {
                 let ImmOrInv::Imm(imm) = completion.imm_or_inv else {

@@ -87,6 +87,16 @@ impl Counters {
     }
 }
 
+/// Packets with a key that is not the QP's: its port counts them, whichever QP they are for.
+//= BTH-06 UD-05
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Violations {
+    /// With another P_Key.
+    pub pkey: u32,
+    /// With another Q_Key.
+    pub qkey: u32,
+}
+
 /// How a QP keeps its [`Counters`]: what is rare takes no room before it happens.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
@@ -95,23 +105,45 @@ pub(crate) struct Tally {
     pub(crate) short_packets: u64,
     pub(crate) acks_sent: u64,
     /// The others.
-    rare: Option<Box<Counters>>,
+    rare: Option<Box<Rare>>,
+}
+
+#[derive(Debug, Default)]
+struct Rare {
+    counters: Counters,
+    /// Those that the port does not know of.
+    violations: Violations,
 }
 
 impl Tally {
     /// The counters that are not counted here.
     #[cold]
     pub(crate) fn rare(&mut self) -> &mut Counters {
-        self.rare.get_or_insert_default()
+        &mut self.rare.get_or_insert_default().counters
     }
 
     pub(crate) fn drop_packet(&mut self, reason: DropReason) {
-        self.rare().drops[reason as usize] += 1;
+        let rare = self.rare.get_or_insert_default();
+        rare.counters.drops[reason as usize] += 1;
+        let violated = match reason {
+            DropReason::BadPkey => &mut rare.violations.pkey,
+            DropReason::BadQkey => &mut rare.violations.qkey,
+            _ => return,
+        };
+        *violated = violated.saturating_add(1);
+    }
+
+    /// The violations since the last call, where there are any.
+    #[inline]
+    pub(crate) fn take_violations(&mut self) -> Option<Violations> {
+        let violations = &mut self.rare.as_deref_mut()?.violations;
+        let new = core::mem::take(violations);
+        (new != Violations::default()).then_some(new)
     }
 
     /// All of them.
     pub(crate) fn all(&self) -> Counters {
-        let rare = self.rare.as_deref().cloned();
+        let rare = self.rare.as_deref().map(|rare| rare.counters.clone());
         Counters {
             tx_packets: self.tx_packets,
             rx_packets: self.rx_packets,

@@ -195,6 +195,7 @@ struct Mapping {
 }
 
 /// An indirect memory key.
+//= UMR-01
 #[derive(Clone, Debug)]
 pub struct Indirect {
     pd: PdTag,

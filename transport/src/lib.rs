@@ -79,7 +79,7 @@ mod wr;
 
 pub use attr::{AddressVector, QpAttr, QpAttrMask, QpCap, QpState, QpType};
 pub use completion::{CompleteTo, Completion, ImmOrInv, WcFlags, WcOpcode, WcStatus};
-pub use counters::{Counters, DropReason};
+pub use counters::{Counters, DropReason, Violations};
 pub use cross::{Calc, CalcOp, Condition, Gate, Managed, Reduction, Release, has_reached};
 pub use dc::{
     AnswerRoute, DciStreams, DctStatus, MAX_LOG_ERRORED, MAX_LOG_STREAMS, MAX_SESSIONS,

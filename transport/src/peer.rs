@@ -356,7 +356,7 @@ mod tests {
         }
         for opcode in 0..=u8::MAX {
             let opcode = Opcode::new(opcode);
-            //= XAW-02 type=test
+            //= XAW-01 XAW-02 type=test
             let is_own = matches!(opcode.get(), 0xf2 | 0xf8 | 0xf9);
             let owned = opcode.service() == Service::Rc || is_own;
             assert_eq!(framing.owns(opcode), owned);

@@ -24,8 +24,13 @@ const ALPHA_ONE: u64 = 1 << 10;
 const ALPHA_WEIGHT: u32 = 4;
 /// Slower never, however many notifications come.
 const LEAST_BPS: u64 = 10_000_000;
+/// Nor are READ responses slower than this: between two packets of 4 KiB there would be more than a third of the shortest ACK
+/// timeout, and their requester would ask again.
+const LEAST_RESPONSES_BPS: u64 = 100_000_000;
 /// At this rate nothing has to be limited.
 const LINE_BPS: u64 = 100_000_000_000;
+/// What is sent at, where nobody measures it.
+const UNMEASURED_BPS: u64 = 10_000_000_000;
 
 const NS_PER_S: u128 = 1_000_000_000;
 
@@ -34,6 +39,8 @@ const NS_PER_S: u128 = 1_000_000_000;
 pub(crate) struct RateLimit {
     /// By attribute, in bits per second.
     fixed_bps: Option<u64>,
+    /// Notifications make it no slower than this.
+    least_bps: u64,
     reaction: Option<Reaction>,
     /// When what has been sent is through, at the rate.
     free_at: Time,
@@ -56,9 +63,18 @@ impl RateLimit {
     pub(crate) const fn new() -> Self {
         Self {
             fixed_bps: None,
+            least_bps: LEAST_BPS,
             reaction: None,
             free_at: Time::ZERO,
             waits_until: None,
+        }
+    }
+
+    /// Of READ responses.
+    const fn of_responses() -> Self {
+        Self {
+            least_bps: LEAST_RESPONSES_BPS,
+            ..Self::new()
         }
     }
 
@@ -76,7 +92,8 @@ impl RateLimit {
     pub(crate) fn notified(&mut self, now: Time, bps: Option<u64>) {
         self.advance(now);
         let fresh = || {
-            let bps = bps.unwrap_or(LINE_BPS).clamp(LEAST_BPS, LINE_BPS);
+            let bps = bps.unwrap_or(UNMEASURED_BPS);
+            let bps = bps.clamp(LEAST_BPS, LINE_BPS);
             Reaction {
                 current_bps: bps,
                 target_bps: bps,
@@ -86,7 +103,8 @@ impl RateLimit {
                 steps: 0,
             }
         };
-        self.reaction.get_or_insert_with(fresh).slow_down(now);
+        let reaction = self.reaction.get_or_insert_with(fresh);
+        reaction.slow_down(now, self.least_bps);
     }
 
     fn bps(&self) -> u64 {
@@ -129,10 +147,10 @@ impl RateLimit {
 }
 
 impl Reaction {
-    fn slow_down(&mut self, now: Time) {
+    fn slow_down(&mut self, now: Time, least_bps: u64) {
         self.target_bps = self.current_bps;
         let less = self.current_bps * self.alpha / (2 * ALPHA_ONE);
-        self.current_bps = (self.current_bps - less).max(LEAST_BPS);
+        self.current_bps = (self.current_bps - less).max(least_bps);
         self.alpha += (ALPHA_ONE - self.alpha) >> ALPHA_WEIGHT;
         self.alpha_at = now;
         self.step_at = now;
@@ -160,6 +178,23 @@ impl Reaction {
             }
         }
         self.step_at = self.step_at.plus_ns(steps * STEP_NS);
+    }
+}
+
+/// Congestion control of a QP, but for the pace of its requests, which is their sender's.
+#[derive(Debug)]
+pub(crate) struct Control {
+    pub(crate) watch: MarkWatch,
+    /// READ responses are requests of nobody here: they have a pace of their own.
+    pub(crate) responses: RateLimit,
+}
+
+impl Default for Control {
+    fn default() -> Self {
+        Self {
+            watch: MarkWatch::default(),
+            responses: RateLimit::of_responses(),
+        }
     }
 }
 

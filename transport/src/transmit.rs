@@ -185,6 +185,18 @@ impl TxBuffer {
         self.max_bytes
     }
 
+    /// Takes no more than `max_bytes` bytes in all from now on, but for a first segment. Returns how many it took before.
+    pub(crate) fn limit(&mut self, max_bytes: usize) -> usize {
+        let before = self.max_bytes;
+        self.max_bytes = before.min(max_bytes);
+        before
+    }
+
+    /// Takes as many as that returned.
+    pub(crate) const fn set_limit(&mut self, max_bytes: usize) {
+        self.max_bytes = max_bytes;
+    }
+
     /// Empties the buffer, keeping its memory.
     pub fn clear(&mut self) {
         self.used = 0;

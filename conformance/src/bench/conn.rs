@@ -42,7 +42,7 @@ impl<'b> Conn<'b> {
         Self { bench, link }
     }
 
-    pub(super) const fn rig_qpn(&self) -> Qpn {
+    pub(crate) const fn rig_qpn(&self) -> Qpn {
         self.link.rig_qpn
     }
 

@@ -35,9 +35,9 @@ impl Default for Timing {
     /// For a peer on the same machine, which may be busy.
     fn default() -> Self {
         Self {
-            patience: Duration::from_secs(5),
+            patience: Duration::from_secs(20),
             silence: Duration::from_millis(5),
-            case_limit: Duration::from_secs(30),
+            case_limit: Duration::from_secs(90),
         }
     }
 }

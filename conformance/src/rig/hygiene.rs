@@ -1,6 +1,6 @@
 //! What holds for every packet that a well-behaved device sends.
 
-use rocade_wire::{Bth, Operation, Packet, Pkey, Service};
+use rocade_wire::{Bth, DcHello, Operation, Packet, Pkey, Service};
 
 /// Checks the fields that do not depend on the state of the connection; the error names the
 /// rule. `service` is that of the connection.
@@ -9,9 +9,7 @@ pub(super) fn check(packet: &Packet<'_>, service: Service) -> Result<(), String>
     let Some(operation) = bth.opcode.operation() else {
         return Err(format!("OPC-36: sent the reserved {}", bth.opcode));
     };
-    // Rocade's own answer to a wide atomic is of no service.
-    let is_wide = operation == Operation::WideAtomicAcknowledge;
-    if bth.opcode.service() != service && !is_wide {
+    if bth.opcode.service() != service && !is_own(operation) && !is_hello(packet) {
         let sent = bth.opcode;
         return Err(format!(
             "BTH-15: sent {sent} on a queue pair of {service:?}"
@@ -56,6 +54,22 @@ pub(super) fn check(packet: &Packet<'_>, service: Service) -> Result<(), String>
         Some((_, rule)) => Err(format!("{rule}, in {packet}")),
         None => Ok(()),
     }
+}
+
+/// Rocade's own operations besides the standard's are of no service.
+fn is_own(operation: Operation) -> bool {
+    matches!(
+        operation,
+        Operation::WideAtomicAcknowledge | Operation::MaskedCmpSwap | Operation::MaskedFetchAdd
+    )
+}
+
+/// Rocade asks others by a datagram whether they are Rocade.
+fn is_hello(packet: &Packet<'_>) -> bool {
+    let qkey = packet.headers().deth.map(|deth| deth.qkey.get());
+    packet.bth().opcode.operation() == Some(Operation::SendOnly)
+        && qkey == Some(DcHello::QKEY)
+        && DcHello::from_payload(packet.payload()).is_some()
 }
 
 /// Whether some path MTU allows this length.

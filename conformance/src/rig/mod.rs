@@ -161,6 +161,9 @@ impl Rig {
         transcript.sent(&bytes);
         match sender.socket.send_to(&bytes, (self.peer, ROCE_UDP_PORT)) {
             Ok(_) => Ok(()),
+            Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => Err(CaseError::Skipped(
+                "the packet is longer than the network takes".to_owned(),
+            )),
             Err(error) => fail(format!("cannot send: {error}")),
         }
     }

@@ -80,6 +80,7 @@ fn ask(
     bench: &Bench<'_>,
     qkey: u32,
     payload: &[u8],
+    patience: Instant,
 ) -> CaseResult<Option<DcHello>> {
     let from = bench.rig().new_qpn();
     bench.rig().expect(from, Service::Ud);
@@ -96,7 +97,7 @@ fn ask(
     // An answer would be there before this one.
     conn.send(&start(conn, &[]))?;
     expect_ack(conn, 0, SESSION, 1)?;
-    let deadline = Instant::now() + Duration::from_millis(1);
+    let deadline = patience.max(Instant::now() + Duration::from_millis(1));
     let Some(answer) = bench.rig().receive(from, deadline)? else {
         return Ok(None);
     };
@@ -111,7 +112,8 @@ fn ask(
 //= DCW-18 type=test
 fn hello(bench: &Bench<'_>) -> CaseResult {
     let conn = bench.connect(spec(0))?;
-    let answer = ask(&conn, bench, DcHello::QKEY, &DcHello::Ask.to_bytes())?;
+    let question = DcHello::Ask.to_bytes();
+    let answer = ask(&conn, bench, DcHello::QKEY, &question, bench.patience())?;
     equal(answer, Some(DcHello::Answer), "answer")
 }
 
@@ -126,7 +128,8 @@ fn no_hello(bench: &Bench<'_>) -> CaseResult {
         (DcHello::QKEY, &[]),
     ] {
         let conn = bench.connect(spec(0))?;
-        equal(ask(&conn, bench, qkey, payload)?, None, "answer")?;
+        let now = Instant::now();
+        equal(ask(&conn, bench, qkey, payload, now)?, None, "answer")?;
     }
     Ok(())
 }

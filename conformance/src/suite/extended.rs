@@ -1,30 +1,35 @@
 //! What only Rocade has on the wire: masked atomics; and indirect keys, of which a peer sees no more than a key.
 
-use rocade_wire::{MaskedEth, NakCode, Opcode, Operation, Rkey};
+use rocade_wire::{MaskedEth, Msn, NakCode, Opcode, Operation, Rkey};
 
-use super::pattern;
+use super::{
+    dynamic_initiator::{is_question, say_yes},
+    pattern,
+};
 use crate::{
-    Bench, Case, CaseResult, Conn, PacketBuilder, QpSpec,
+    Bench, Case, CaseResult, Conn, Feature, PacketBuilder, QpSpec,
+    bench::POSITIVE,
     case::equal,
-    peer::{Buffer, Rights, State, Status, Work, WorkOp},
+    peer::{Buffer, MaskedWork, Rights, State, Status, Work, WorkOp},
+    rig::Received,
 };
 
 pub(super) const CASES: &[Case] = &[
-    Case::responder("XAW-03", "masked-compare-and-swap", masked_swap),
-    Case::responder("XAW-03", "masked-add-in-fields", masked_add),
-    Case::responder("XAW-04", "half-a-word", half_word),
-    Case::responder("XAW-06", "operands-of-several-words", wide),
-    Case::responder("XAW-07", "a-repeated-masked-atomic", repeated),
-    Case::responder("XAW-07", "of-a-size-that-is-none", |b| {
+    masked_case("XAW-03", "masked-compare-and-swap", masked_swap),
+    masked_case("XAW-03", "masked-add-in-fields", masked_add),
+    masked_case("XAW-04", "half-a-word", half_word),
+    masked_case("XAW-06", "operands-of-several-words", wide),
+    masked_case("XAW-07", "a-repeated-masked-atomic", repeated),
+    masked_case("XAW-07", "of-a-size-that-is-none", |b| {
         masked_refused(b, NakCode::InvalidRequest, |c| masked(c, 0, 0, 6, &[0; 64]))
     }),
-    Case::responder("XAW-07", "unaligned", |b| {
+    masked_case("XAW-07", "unaligned", |b| {
         masked_refused(b, NakCode::InvalidRequest, |c| masked(c, 0, 4, 3, &[0; 16]))
     }),
-    Case::responder("XAW-07", "operands-that-end-early", |b| {
+    masked_case("XAW-07", "operands-that-end-early", |b| {
         masked_refused(b, NakCode::InvalidRequest, |c| masked(c, 0, 0, 3, &[0; 8]))
     }),
-    Case::responder("XAW-07", "beyond-the-region", |b| {
+    masked_case("XAW-07", "beyond-the-region", |b| {
         masked_refused(b, NakCode::RemoteAccess, |c| {
             masked(c, 0, 4096, 3, &[0; 16])
         })
@@ -42,7 +47,30 @@ pub(super) const CASES: &[Case] = &[
         no_access(b, rights, |c, key| write(c, key, 0, &[1; 8]))
     }),
     Case::responder("UMR-18", "an-indirect-key-that-was-freed", freed),
+    Case::requester(
+        "XAW-03",
+        "masked-compare-and-swap-as-it-is-sent",
+        sends_swap,
+    ),
+    Case::requester("XAW-03", "masked-add-as-it-is-sent", sends_add),
+    Case::requester("XAW-04", "half-a-word-as-it-is-sent", sends_half),
+    Case::requester("XAW-06", "several-words-as-they-are-sent", sends_wide),
+    Case::requester("XAW-06", "an-answer-of-another-length", wrong_answer),
+    Case::requester("XAW-07", "repeats-the-same-masked-atomic", repeats),
+    Case::requester("XAW-07", "a-masked-atomic-is-refused", |b| {
+        is_refused(b, NakCode::InvalidRequest, Status::RemInvReqErr)?;
+        is_refused(b, NakCode::RemoteAccess, Status::RemAccessErr)
+    }),
 ];
+
+/// A case of a responder that is Rocade.
+const fn masked_case(
+    rule: &'static str,
+    slug: &'static str,
+    run: fn(&Bench<'_>) -> CaseResult,
+) -> Case {
+    Case::responder(rule, slug, run).needing(Feature::Own)
+}
 
 /// A masked atomic of 2^`log_size` bytes at `offset`, with these operands.
 fn masked(
@@ -252,4 +280,166 @@ fn freed(bench: &Bench<'_>) -> CaseResult {
     conn.send(&write(&conn, key, 0, &[9; 8]).edit(|h| h.bth.psn = conn.psn(1)))?;
     conn.expect_nak(1, NakCode::RemoteAccess, 1)?;
     conn.expect_memory(2000, &pattern(8))
+}
+
+const VA: u64 = 0x0123_4567_89ab_cd00;
+const RKEY: Rkey = Rkey::new(0x00fe_d123);
+/// Where results go.
+const RESULT: usize = 64;
+
+const ADD: MaskedWork = MaskedWork::FetchAdd {
+    add: [0x0102_0304_0506_0708, 2, 3, 4],
+    boundary: [1 << 63, 1 << 31, 0, 0],
+};
+
+fn post_masked(conn: &Conn<'_>, id: u64, log_size: u8, op: MaskedWork) -> CaseResult {
+    let op = WorkOp::Masked {
+        va: VA,
+        rkey: RKEY,
+        log_size,
+        op,
+    };
+    conn.post_send(&Work::new(id, op, Buffer::new(RESULT, 1 << log_size)))
+}
+
+/// The next request is this masked atomic. A peer that does not know that the rig understands it asks before.
+fn expect_masked(conn: &Conn<'_>, index: i32, opcode: u8, log_size: u8) -> CaseResult<Received> {
+    let mut packet = conn.receive()?;
+    if is_question(conn, &packet) {
+        say_yes(conn)?;
+        packet = conn.receive()?;
+    }
+    let headers = packet.headers;
+    equal(headers.bth.opcode, Opcode::new(opcode), "opcode")?;
+    equal(headers.bth.psn, conn.peer_psn(index), "PSN of the request")?;
+    equal(headers.bth.ack_req, true, "AckReq")?;
+    let eth = MaskedEth {
+        va: VA,
+        rkey: RKEY,
+        log_size,
+        resv: [0; 3],
+    };
+    equal(headers.masked, Some(eth), "header")?;
+    Ok(packet)
+}
+
+fn result(conn: &Conn<'_>, index: i32, original: u64) -> CaseResult {
+    let packet = conn.answer(Operation::AtomicAcknowledge, index);
+    let packet = packet.aeth(POSITIVE, Msn::new(1));
+    conn.send(&packet.atomic_ack(original))
+}
+
+/// The answer to an operand of several words.
+fn wide_result(conn: &Conn<'_>, index: i32, original: &[u64]) -> CaseResult {
+    let packet = conn.answer(Operation::Acknowledge, index).edit(|headers| {
+        headers.bth.opcode = Opcode::new(0xf2);
+    });
+    let packet = packet.aeth(POSITIVE, Msn::new(1));
+    conn.send(&packet.payload(&words(original)))
+}
+
+//= XAW-02 XAW-03 XAW-06 XAT-25 type=test
+fn sends_swap(bench: &Bench<'_>) -> CaseResult {
+    let conn = bench.connect(QpSpec::default())?;
+    let op = MaskedWork::CmpSwap {
+        swap: [1, 0, 0, 0],
+        compare: [2, 0, 0, 0],
+        swap_mask: [3, 0, 0, 0],
+        compare_mask: [1 << 63, 0, 0, 0],
+    };
+    post_masked(&conn, 1, 3, op)?;
+    let packet = expect_masked(&conn, 0, 0xf8, 3)?;
+    equal(packet.payload, words(&[1, 2, 3, 1 << 63]), "operands")?;
+    conn.expect_no_completion()?;
+    let original = 0x1122_3344_5566_7788_u64;
+    result(&conn, 0, original)?;
+    conn.expect_completion(1, Status::Success)?;
+    conn.expect_memory(RESULT, &original.to_ne_bytes())
+}
+
+//= XAW-02 XAW-03 XAW-07 type=test
+fn sends_add(bench: &Bench<'_>) -> CaseResult {
+    let conn = bench.connect(QpSpec::default())?;
+    post_masked(&conn, 1, 3, ADD)?;
+    let packet = expect_masked(&conn, 0, 0xf9, 3)?;
+    let operands = words(&[0x0102_0304_0506_0708, 1 << 63]);
+    equal(packet.payload, operands, "operands")?;
+    result(&conn, 0, 9)?;
+    conn.expect_completion(1, Status::Success)?;
+    // It takes one number.
+    conn.post_send(&Work::new(2, WorkOp::Send { imm: None }, Buffer::new(0, 8)))?;
+    conn.expect_request(Operation::SendOnly, 1)?;
+    conn.ack(1, 2)?;
+    conn.expect_completion(2, Status::Success).map(drop)
+}
+
+//= XAW-04 XAT-13 type=test
+fn sends_half(bench: &Bench<'_>) -> CaseResult {
+    let conn = bench.connect(QpSpec::default())?;
+    conn.qp().write_memory(0, RESULT, &[0xee; 8]);
+    let op = MaskedWork::FetchAdd {
+        add: [7, 0, 0, 0],
+        boundary: [1 << 31, 0, 0, 0],
+    };
+    post_masked(&conn, 1, 2, op)?;
+    let packet = expect_masked(&conn, 0, 0xf9, 2)?;
+    equal(packet.payload, words(&[7, 1 << 31]), "operands")?;
+    result(&conn, 0, 0x1234_5678)?;
+    conn.expect_completion(1, Status::Success)?;
+    conn.expect_memory(RESULT, &0x1234_5678_u32.to_ne_bytes())?;
+    conn.expect_memory(RESULT + 4, &[0xee; 4])
+}
+
+//= XAW-06 XAT-14 XAT-25 type=test
+fn sends_wide(bench: &Bench<'_>) -> CaseResult {
+    let conn = bench.connect(QpSpec::default())?;
+    post_masked(&conn, 1, 4, ADD)?;
+    let packet = expect_masked(&conn, 0, 0xf9, 4)?;
+    let operands = words(&[0x0102_0304_0506_0708, 2, 1 << 63, 1 << 31]);
+    equal(packet.payload, operands, "operands")?;
+    let original = [0x1122_3344_5566_7788_u64, 99];
+    wide_result(&conn, 0, &original)?;
+    conn.expect_completion(1, Status::Success)?;
+    conn.expect_memory(RESULT, &original.map(u64::to_ne_bytes).concat())
+}
+
+/// Of one word to an operand of two, or of four.
+//= XAW-06 RC-REQ-10 type=test
+fn wrong_answer(bench: &Bench<'_>) -> CaseResult {
+    for len in [1, 4] {
+        let conn = bench.connect(QpSpec::default())?;
+        post_masked(&conn, 1, 4, ADD)?;
+        expect_masked(&conn, 0, 0xf9, 4)?;
+        wide_result(&conn, 0, &[5; 4][..len])?;
+        conn.expect_completion(1, Status::BadRespErr)?;
+        conn.expect_state(State::Err)?;
+        conn.expect_memory(RESULT, &[0; 32])?;
+    }
+    Ok(())
+}
+
+//= XAW-07 RC-REQ-16 type=test
+fn repeats(bench: &Bench<'_>) -> CaseResult {
+    let conn = bench.connect(QpSpec::default())?;
+    post_masked(&conn, 1, 4, ADD)?;
+    let first = expect_masked(&conn, 0, 0xf9, 4)?;
+    conn.nak(0, NakCode::PsnSequence, 0)?;
+    let second = expect_masked(&conn, 0, 0xf9, 4)?;
+    equal(second.payload, first.payload, "operands")?;
+    wide_result(&conn, 0, &[1, 2])?;
+    conn.expect_completion(1, Status::Success)?;
+    // A late answer changes nothing.
+    wide_result(&conn, 0, &[3, 4])?;
+    conn.expect_no_completion()?;
+    conn.expect_memory(RESULT, &[1u64, 2].map(u64::to_ne_bytes).concat())
+}
+
+//= XAW-07 type=test
+fn is_refused(bench: &Bench<'_>, code: NakCode, status: Status) -> CaseResult {
+    let conn = bench.connect(QpSpec::default())?;
+    post_masked(&conn, 1, 3, ADD)?;
+    expect_masked(&conn, 0, 0xf9, 3)?;
+    conn.nak(0, code, 0)?;
+    conn.expect_completion(1, status)?;
+    conn.expect_state(State::Err)
 }

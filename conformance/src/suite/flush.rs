@@ -4,27 +4,27 @@ use rocade_wire::{Feth, NakCode, Operation, Placement, Reth, Rkey, Selectivity};
 
 use super::pattern;
 use crate::{
-    Bench, Case, CaseResult, Conn, PacketBuilder, QpSpec,
+    Bench, Case, CaseResult, Conn, Feature, PacketBuilder, QpSpec,
     case::equal,
     peer::{Buffer, RegionSpec, Rights, State, Status, Work, WorkOp},
 };
 
 pub(super) const CASES: &[Case] = &[
-    Case::responder("RC-RSP-25", "a-flush-is-answered-in-its-turn", flushes),
-    Case::responder("ETH-13", "flush-of-a-region", flush_region),
-    Case::responder("ETH-13", "flush-that-asks-for-nothing", |b| {
+    flushing("RC-RSP-25", "a-flush-is-answered-in-its-turn", flushes),
+    flushing("ETH-13", "flush-of-a-region", flush_region),
+    flushing("ETH-13", "flush-that-asks-for-nothing", |b| {
         bad_flush(b, Feth::from_raw(0x00))
     }),
-    Case::responder("ETH-13", "flush-of-a-reserved-kind", |b| {
+    flushing("ETH-13", "flush-of-a-reserved-kind", |b| {
         bad_flush(b, Feth::from_raw(0x05))
     }),
-    Case::responder("ETH-13", "flush-of-a-reserved-extent", |b| {
+    flushing("ETH-13", "flush-of-a-reserved-extent", |b| {
         bad_flush(b, Feth::from_raw(0x21))
     }),
-    Case::responder("RC-RSP-08", "flush-beyond-the-region", |b| {
+    flushing("RC-RSP-08", "flush-beyond-the-region", |b| {
         no_access(b, RegionSpec::new(4096), |c| flush(c, 0, 4097))
     }),
-    Case::responder("RC-RSP-08", "flush-of-a-region-without-the-right", |b| {
+    flushing("RC-RSP-08", "flush-of-a-region-without-the-right", |b| {
         let rights = Rights {
             flush: false,
             ..Rights::ALL
@@ -35,7 +35,7 @@ pub(super) const CASES: &[Case] = &[
         };
         no_access(b, region, |c| flush(c, 0, 8))
     }),
-    Case::responder(
+    flushing(
         "RC-LIM-04",
         "flush-that-the-queue-pair-does-not-allow",
         |b| {
@@ -46,19 +46,19 @@ pub(super) const CASES: &[Case] = &[
             refused(b, rights, |c| flush(c, 0, 8))
         },
     ),
-    Case::responder("ORD-07", "an-atomic-write-stores-its-bytes", stores),
-    Case::responder(
+    storing("ORD-07", "an-atomic-write-stores-its-bytes", stores),
+    storing(
         "RC-DUP-04",
         "a-repeated-atomic-write-stores-nothing",
         repeated_store,
     ),
-    Case::responder("ETH-12", "unaligned-atomic-write", |b| {
+    storing("ETH-12", "unaligned-atomic-write", |b| {
         refused(b, Rights::ALL, |c| store(c, 0, 4, 8, &[1; 8]))
     }),
-    Case::responder("ETH-12", "atomic-write-of-another-length", |b| {
+    storing("ETH-12", "atomic-write-of-another-length", |b| {
         refused(b, Rights::ALL, |c| store(c, 0, 8, 16, &[1; 8]))
     }),
-    Case::responder("RC-RSP-08", "atomic-write-without-the-right", |b| {
+    storing("RC-RSP-08", "atomic-write-without-the-right", |b| {
         let rights = Rights {
             write: false,
             ..Rights::ALL
@@ -72,6 +72,24 @@ pub(super) const CASES: &[Case] = &[
     Case::requester("ETH-13", "flush-as-it-is-sent", asks_to_flush),
     Case::requester("ETH-12", "atomic-write-as-it-is-sent", asks_to_store),
 ];
+
+/// A case of a responder that knows FLUSH.
+const fn flushing(
+    rule: &'static str,
+    slug: &'static str,
+    run: fn(&Bench<'_>) -> CaseResult,
+) -> Case {
+    Case::responder(rule, slug, run).needing(Feature::Flush)
+}
+
+/// A case of a responder that knows ATOMIC WRITE.
+const fn storing(
+    rule: &'static str,
+    slug: &'static str,
+    run: fn(&Bench<'_>) -> CaseResult,
+) -> Case {
+    Case::responder(rule, slug, run).needing(Feature::AtomicWrite)
+}
 
 const GLOBAL: Feth = Feth::new(Placement::GLOBAL_VISIBILITY, Selectivity::Range);
 

@@ -3,6 +3,7 @@
 mod acknowledge;
 mod duplicates;
 mod dynamic;
+mod dynamic_initiator;
 mod errors;
 mod extended;
 mod failures;
@@ -104,6 +105,10 @@ pub const AREAS: &[Area] = &[
     Area {
         name: "dynamic",
         cases: dynamic::CASES,
+    },
+    Area {
+        name: "dynamic_initiator",
+        cases: dynamic_initiator::CASES,
     },
     Area {
         name: "migration",

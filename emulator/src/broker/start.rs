@@ -345,7 +345,7 @@ mod tests {
     #[test]
     fn a_broker_that_hangs_is_given_up() {
         let dir = tempfile::tempdir().unwrap();
-        let mut config = config(dir.path(), &["/bin/sh", "-c", "exec sleep 1"]);
+        let mut config = config(dir.path(), &["/bin/sh", "-c", "exec sleep 20"]);
         config.start_timeout = Duration::from_millis(50);
         let error = start(&config);
         assert!(

@@ -271,6 +271,7 @@ impl CqInner {
                 each(number, completion);
             }
             //= XCW-08
+            //= XCH-05
             ring.take_waiters(|who| self.agenda.wake_qp(who));
             self.publish(&ring);
         }

@@ -259,6 +259,17 @@ impl QpInner {
         self.events.hca()
     }
 
+    /// Its port counts the packets with wrong keys that it has got since the last call.
+    //= BTH-06 UD-05
+    #[inline]
+    pub(crate) fn note_violations(&self, core: &mut QpCore) {
+        if let Some(violations) = core.qp.take_violations()
+            && let Some(port) = self.hca().port(core.qp.port_num())
+        {
+            port.count_violations(violations);
+        }
+    }
+
     /// Locks the QP. The region table's guard has to be taken before.
     pub(crate) fn lock(&self) -> MutexGuard<'_, QpCore> {
         self.core.lock()

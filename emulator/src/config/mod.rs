@@ -14,7 +14,7 @@
 //! | `ROCADE_LINK` | `link = ".."` | `auto` (default), `udp`, `shm`: [`LinkMode`] |
 //! | `ROCADE_ICRC` | `icrc = ".."` | how ICRCs are computed, for measurements: `avx512`, `vpclmul256`, `pclmul128`, `pmull`, `crc32`, `table`; the processor's best by default |
 //! | `ROCADE_PEERS` | `peers = ["..", ..]` | `ADDR[/PREFIX][,..]`: who may talk to this process; anybody by default: [`Peers`] |
-//! | `ROCADE_DCQCN` | `dcqcn = ".."` | `on` or `off` (default): congestion control of RC over UDP |
+//! | `ROCADE_DCQCN` | `dcqcn = ".."` | `on` or `off` (default): congestion control of RC, XRC and UC over UDP |
 //! | `ROCADE_IDENTITY` | `identity = ".."` | `VENDOR:PART`: what the devices say they are: [`DeviceIdentity`] |
 //! | `ROCADE_PKEYS` | `pkeys = ["..", ..]` | `PKEY[,..]`: the P_Key table; only 0xffff by default |
 //! | `ROCADE_CAPTURE` | `capture = ".."` | file that all packets are appended to, see [`capture`](crate::link::capture) |

@@ -179,6 +179,7 @@ impl EngineInner {
         }
         if woken.by_network {
             self.network.changed(&self.hcas);
+            self.publisher.note_network();
         }
         self.lead_new_routes();
         self.travels.serve(self);

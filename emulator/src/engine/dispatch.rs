@@ -5,7 +5,7 @@
 
 use parking_lot::MutexGuard;
 use rocade_transport::{Cause, PacketMeta, Time};
-use rocade_wire::{ICRC_LEN, Qpn};
+use rocade_wire::{ICRC_LEN, Packet, Qpn};
 
 use super::EngineInner;
 use super::handover::Driver;
@@ -48,6 +48,14 @@ pub(super) enum Verdict {
 struct Locked<'a> {
     inner: &'a QpInner,
     core: MutexGuard<'a, QpCore>,
+}
+
+impl Locked<'_> {
+    /// The general way, for any packet.
+    fn handle(&mut self, now: Time, meta: &PacketMeta, packet: &Packet<'_>, mem: &MemGuard<'_>) {
+        self.core.qp.handle_packet(now, meta, packet, mem);
+        self.inner.note_violations(&mut self.core);
+    }
 }
 
 /// Hands packets to QPs. Lock order: QP table, regions, QP, CQ.
@@ -129,7 +137,7 @@ impl<'e> Dispatch<'e> {
             let Ok(packet) = packet.whole() else {
                 return Verdict::Malformed;
             };
-            locked.core.qp.handle_packet(now, meta, &packet, mem);
+            locked.handle(now, meta, &packet, mem);
         }
         self.packets += 1;
         self.bytes += packet.len();
@@ -156,7 +164,7 @@ impl<'e> Dispatch<'e> {
             Ok(locked) => locked,
             Err(verdict) => return verdict,
         };
-        locked.core.qp.handle_packet(now, meta, &packet, mem);
+        locked.handle(now, meta, &packet, mem);
         if locked.inner.travel().is_some() && locked.core.qp.take_stray() {
             // What comes behind it waits too.
             locked.core.tx.set_deaf(true);
@@ -190,7 +198,7 @@ impl<'e> Dispatch<'e> {
                 if by_itself && locked.core.tx.hears_only_others() {
                     continue;
                 }
-                locked.core.qp.handle_packet(now, meta, &packet, mem);
+                locked.handle(now, meta, &packet, mem);
             }
         }
         self.packets += 1;

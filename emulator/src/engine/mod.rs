@@ -27,7 +27,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam::utils::CachePadded;
 use parking_lot::{Mutex, RwLock};
@@ -212,7 +212,8 @@ impl Engine {
     }
 
     /// Keeps the counters of the devices up to date that are files below `dir`, as
-    /// `NAME/infiniband/NAME/ports/1/{counters,hw_counters}/*`; they have to be there.
+    /// `NAME/infiniband/NAME/ports/1/{counters,hw_counters}/*`; they have to be there. And, in the directories of the ports, state
+    /// and GIDs.
     pub fn publish_counters(&self, dir: PathBuf) {
         self.inner.publisher.start(dir, &self.inner.hcas);
     }
@@ -549,6 +550,7 @@ impl EngineInner {
     pub(crate) fn watch_network(self: &Arc<Self>, events: &Arc<AsyncEvents>) {
         let any = self.hcas.iter().any(|hca| hca.has_interface());
         if any && self.network.tell(events, &self.hcas) {
+            self.publisher.note_network();
             if let Err(error) = self.start_background() {
                 tracing::warn!("no events of network interfaces: {error}");
             }
@@ -610,20 +612,17 @@ impl EngineInner {
 /// A link without a broker. An engine of this process that has just ended may still have the address,
 /// until its background thread notices.
 fn bind_alone(local: LocalAddr) -> Result<UdpLink, LinkError> {
-    const PATIENCE: Duration = Duration::from_millis(500);
+    // Not a time: where the process does not run, its background thread does not either.
+    const ATTEMPTS: u32 = 500;
     const PAUSE: Duration = Duration::from_millis(1);
     let is_own = |holder: &Holder| matches!(holder, Holder::Process { pid, .. } if *pid == std::process::id());
-    let begin = Instant::now();
-    loop {
+    for _ in 0..ATTEMPTS {
         match UdpLink::bind(local) {
-            Err(LinkError::InUse { holder, .. })
-                if is_own(&holder) && begin.elapsed() < PATIENCE =>
-            {
-                thread::sleep(PAUSE);
-            }
+            Err(LinkError::InUse { holder, .. }) if is_own(&holder) => thread::sleep(PAUSE),
             result => return result,
         }
     }
+    UdpLink::bind(local)
 }
 
 impl Drop for EngineInner {

@@ -95,6 +95,10 @@ pub struct PortAttr {
     pub max_msg_sz: u32,
     /// Entries of the P_Key table.
     pub pkey_tbl_len: u16,
+    /// Packets for queue pairs of the port that had another P_Key, since the process opened its devices (BTH-06).
+    pub bad_pkey_cntr: u32,
+    /// Likewise, datagrams with another Q_Key (UD-05).
+    pub qkey_viol_cntr: u32,
 }
 
 /// An entry of the GID table; a GID of 0 says that it is empty.
@@ -261,6 +265,7 @@ impl Hca {
     }
 
     pub(crate) fn port_attr(&self, port: &Port) -> PortAttr {
+        let violations = port.violations();
         PortAttr {
             active: port.is_running(),
             active_mtu: port.active_mtu(),
@@ -268,6 +273,8 @@ impl Hca {
             gid_tbl_len: u32::try_from(port.gids().len()).unwrap_or(u32::MAX),
             max_msg_sz: limits::MAX_MSG_SZ,
             pkey_tbl_len: self.pkey_table_len(),
+            bad_pkey_cntr: violations.pkey,
+            qkey_viol_cntr: violations.qkey,
         }
     }
 

@@ -2,9 +2,10 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use parking_lot::RwLock;
+use rocade_transport::Violations;
 use rocade_wire::{Gid, Mtu};
 
 use super::GidEntry;
@@ -20,6 +21,8 @@ pub(crate) struct Port {
     running: AtomicBool,
     gone: AtomicBool,
     table: RwLock<Table>,
+    bad_pkeys: AtomicU32,
+    bad_qkeys: AtomicU32,
 }
 
 #[derive(Debug)]
@@ -58,6 +61,8 @@ impl Port {
             running: AtomicBool::new(true),
             gone: AtomicBool::new(false),
             table: RwLock::new(table),
+            bad_pkeys: AtomicU32::new(0),
+            bad_qkeys: AtomicU32::new(0),
         }
     }
 
@@ -87,6 +92,23 @@ impl Port {
 
     pub(crate) fn is_running(&self) -> bool {
         self.running.load(Ordering::Acquire)
+    }
+
+    /// Packets with keys that are not those of their queue pairs. At the greatest number they stay.
+    #[cold]
+    pub(crate) fn count_violations(&self, new: Violations) {
+        for (count, more) in [(&self.bad_pkeys, new.pkey), (&self.bad_qkeys, new.qkey)] {
+            let sum = |count: u32| Some(count.saturating_add(more));
+            let _ = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
+        }
+    }
+
+    /// All of them, since the port was made.
+    pub(super) fn violations(&self) -> Violations {
+        Violations {
+            pkey: self.bad_pkeys.load(Ordering::Relaxed),
+            qkey: self.bad_qkeys.load(Ordering::Relaxed),
+        }
     }
 
     /// The interface is up, or is not; true where that is new.

@@ -1,21 +1,23 @@
-//! The counters that programs read as files (`/sys/class/infiniband/DEV/ports/1/counters`).
+//! What programs read as files (`/sys/class/infiniband/DEV/ports`) and changes: counters, and state and GIDs of a port.
 //!
-//! The files hold the sum over all processes that use them: each adds what has come since it did so
+//! State and GIDs are written when the network interface changes, by each process that has the device open: all of them say
+//! the same. The files of the counters hold the sum over all processes that use them: each adds what has come since it did so
 //! last, under a lock that the system takes back from a process that ends. That is the background
 //! thread's work, a few times a second while packets go, and nobody's else: who sends or receives only
 //! looks at one word, and calls the thread for the first packets after a pause.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File, Permissions, TryLockError};
 use std::io::{self, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use rocade_transport::Time;
 
-use super::{COUNTER_FILES, Hca};
+use super::{COUNTER_FILES, Hca, PortFacts};
 
 /// How far the files may be behind.
 const INTERVAL_NS: u64 = 200_000_000;
@@ -37,6 +39,8 @@ pub(crate) struct Publisher {
     state: AtomicU8,
     /// When to write, in ns.
     at: AtomicU64,
+    /// A port may have changed since its files were written.
+    ports_changed: AtomicBool,
     files: Mutex<Option<Files>>,
 }
 
@@ -47,6 +51,40 @@ struct Files {
     process: u32,
     /// What this process has added so far, by device.
     added: Vec<[u64; COUNTER_FILES.len()]>,
+    /// What is shown of the ports, by device.
+    shown: Vec<Vec<(PathBuf, String)>>,
+}
+
+impl PortFacts {
+    /// The files of the port that change with its network interface, below its directory, and what they say.
+    //= AEV-08
+    #[must_use]
+    pub fn changing_files(&self) -> Vec<(String, String)> {
+        let (state, phys_state) = if self.attr.active {
+            ("4: ACTIVE", "5: LinkUp")
+        } else {
+            ("1: DOWN", "3: Disabled")
+        };
+        let mut files = vec![
+            ("state".to_owned(), format!("{state}\n")),
+            ("phys_state".to_owned(), format!("{phys_state}\n")),
+        ];
+        for entry in &self.gids {
+            let index = entry.index;
+            let octets = entry.gid.octets();
+            let (pairs, _) = octets.as_chunks();
+            let groups: Vec<_> = pairs
+                .iter()
+                .map(|[high, low]| format!("{high:02x}{low:02x}"))
+                .collect();
+            files.push((format!("gids/{index}"), format!("{}\n", groups.join(":"))));
+            files.push((format!("gid_attrs/types/{index}"), "RoCE v2\n".to_owned()));
+            if let Some(ifname) = &self.ifname {
+                files.push((format!("gid_attrs/ndevs/{index}"), format!("{ifname}\n")));
+            }
+        }
+        files
+    }
 }
 
 impl Publisher {
@@ -71,8 +109,19 @@ impl Publisher {
             dir,
             process: std::process::id(),
             added,
+            shown: vec![Vec::new(); hcas.len()],
         });
+        self.ports_changed.store(true, Ordering::Release);
         self.state.store(DIRTY, Ordering::Release);
+    }
+
+    /// A network interface has changed: the background thread writes what its ports say at once.
+    pub(crate) fn note_network(&self) {
+        if self.state.load(Ordering::Acquire) != OFF {
+            self.ports_changed.store(true, Ordering::Release);
+            self.at.store(0, Ordering::Relaxed);
+            self.state.store(DIRTY, Ordering::Release);
+        }
     }
 
     /// When the background thread has to write the files.
@@ -119,6 +168,7 @@ impl Publisher {
             dir,
             process,
             added,
+            shown,
         }) = &mut *files
         else {
             return true;
@@ -127,6 +177,13 @@ impl Publisher {
             return true;
         }
         let mut done = true;
+        if self.ports_changed.swap(false, Ordering::AcqRel) {
+            for (hca, shown) in hcas.iter().zip(shown) {
+                if let Err(error) = show_ports(dir, hca, shown) {
+                    tracing::debug!(device = hca.config.name, %error, "ports are not shown as they are");
+                }
+            }
+        }
         for (hca, added) in hcas.iter().zip(added) {
             let port = port_dir(dir, hca);
             match add(&port, &hca.traffic.values(), added) {
@@ -143,8 +200,36 @@ impl Publisher {
 }
 
 fn port_dir(dir: &Path, hca: &Hca) -> PathBuf {
+    ports_dir(dir, hca).join("1")
+}
+
+fn ports_dir(dir: &Path, hca: &Hca) -> PathBuf {
     let name = &hca.config.name;
-    dir.join(name).join("infiniband").join(name).join("ports/1")
+    dir.join(name).join("infiniband").join(name).join("ports")
+}
+
+/// Writes what the ports of a device say, as far as that is not what was `shown`.
+fn show_ports(dir: &Path, hca: &Hca, shown: &mut Vec<(PathBuf, String)>) -> io::Result<()> {
+    let ports = ports_dir(dir, hca);
+    let mut now = Vec::new();
+    for (number, port) in (1..).zip(hca.facts().ports) {
+        let at = ports.join(format!("{number}"));
+        let files = port.changing_files().into_iter();
+        now.extend(files.map(|(file, text)| (at.join(file), text)));
+    }
+    // Beside all directories that programs list.
+    let new = dir.join(format!(".{}-{}", hca.config.name, std::process::id()));
+    for (path, text) in now.iter().filter(|file| !shown.contains(file)) {
+        if fs::read_to_string(path).is_ok_and(|there| there == *text) {
+            continue;
+        }
+        // Whoever reads sees the old text or the new one.
+        fs::write(&new, text)?;
+        fs::set_permissions(&new, Permissions::from_mode(0o444))?;
+        fs::rename(&new, path)?;
+    }
+    *shown = now;
+    Ok(())
 }
 
 /// Adds to the files of a port what has come since `added`.
@@ -181,6 +266,77 @@ fn add_one(path: &Path, more: u64) -> io::Result<()> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    fn device(addrs: &[&str]) -> Arc<Hca> {
+        let port = crate::config::PortConfig {
+            ifname: Some("v0".to_owned()),
+            ifindex: 7,
+            addrs: addrs
+                .iter()
+                .map(|addr| addr.parse().expect("an address"))
+                .collect(),
+            follows: vec![7],
+            netdev_mtu: 1500,
+        };
+        let config = crate::config::DeviceConfig {
+            name: "dev".to_owned(),
+            port,
+            second_port: None,
+            guid: rocade_wire::Guid::new(7),
+            identity: crate::config::DeviceIdentity::default(),
+            pkeys: vec![rocade_wire::Pkey::DEFAULT],
+        };
+        Arc::new(Hca::new(config, 0))
+    }
+
+    //= AEV-08 type=test
+    #[test]
+    fn ports_are_shown_as_they_are() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let hcas = [device(&["192.0.2.1"])];
+        let port = hcas[0].port(1).expect("the first port");
+        let at = port_dir(dir.path(), &hcas[0]);
+        for inside in ["gids", "gid_attrs/types", "gid_attrs/ndevs", "counters"] {
+            fs::create_dir_all(at.join(inside)).expect("writable");
+        }
+        let read = |file: &str| fs::read_to_string(at.join(file)).expect("there");
+        let publisher = Publisher::default();
+        let now = Time::from_ns(1);
+        publisher.note_network();
+        assert!(publisher.due().is_none(), "nobody reads");
+        publisher.start(dir.path().to_owned(), &hcas);
+        publisher.publish(now, &hcas);
+        assert_eq!(read("state"), "4: ACTIVE\n");
+        let first = "0000:0000:0000:0000:0000:ffff:c000:0201\n";
+        assert_eq!(read("gids/0"), first);
+
+        assert!(port.set_running(false));
+        let interface = crate::config::Interface {
+            name: "v0".to_owned(),
+            index: 7,
+            mtu_bytes: 1500,
+            loopback: false,
+            addrs: vec!["192.0.2.1".parse().unwrap(), "fd77::3".parse().unwrap()],
+        };
+        let network = crate::config::HostNetwork::new(vec![interface]);
+        assert!(port.follow(&network));
+        publisher.publish(now, &hcas);
+        assert_eq!(read("state"), "4: ACTIVE\n", "nobody has said so");
+        // At once, however long ago the counters were written.
+        publisher.note_network();
+        publisher.publish(now, &hcas);
+        assert_eq!(read("state"), "1: DOWN\n");
+        assert_eq!(read("phys_state"), "3: Disabled\n");
+        assert_eq!(read("gids/0"), first);
+        assert_eq!(read("gids/1"), "fd77:0000:0000:0000:0000:0000:0000:0003\n");
+        assert_eq!(read("gid_attrs/types/1"), "RoCE v2\n");
+        assert_eq!(read("gid_attrs/ndevs/1"), "v0\n");
+        let gone = crate::config::HostNetwork::new(Vec::new());
+        assert!(port.follow(&gone));
+        publisher.note_network();
+        publisher.publish(now, &hcas);
+        assert_eq!(read("gids/1"), "0000:0000:0000:0000:0000:0000:0000:0000\n");
+    }
 
     #[test]
     fn processes_add_up() {

@@ -1,9 +1,11 @@
 //! An opened device, and its asynchronous events.
 
+use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
-use rocade_wire::Psn;
+use parking_lot::Mutex;
+use rocade_wire::{Psn, Qpn};
 
 use super::comp_channel::CompChannel;
 use super::cq::{Cq, CqInitAttr};
@@ -28,6 +30,16 @@ pub(crate) struct ContextInner {
     pub(super) hca: Arc<Hca>,
     pub(super) events: Arc<AsyncEvents>,
     command: OwnedFd,
+    /// Numbers that no queue pair gets.
+    reserved: Mutex<BTreeSet<Qpn>>,
+}
+
+impl Drop for ContextInner {
+    fn drop(&mut self) {
+        for qpn in &*self.reserved.get_mut() {
+            self.engine.release_qp_num(*qpn);
+        }
+    }
 }
 
 impl Engine {
@@ -51,6 +63,7 @@ impl Context {
             hca,
             events,
             command,
+            reserved: Mutex::default(),
         });
         inner.engine.watch_network(&inner.events);
         Ok(Self { inner })
@@ -60,6 +73,31 @@ impl Context {
     #[must_use]
     pub fn random_psn(&self) -> Psn {
         Psn::new(self.inner.engine.random_word() & 0x00ff_ffff)
+    }
+
+    /// A queue pair number that no queue pair of these addresses gets until it is released, or the context ends: for connections that
+    /// are known by a number without a queue pair.
+    ///
+    /// # Errors
+    /// [`VerbsError::NoMemory`]: all are in use.
+    #[doc(alias = "mlx5dv_reserved_qpn_alloc")]
+    pub fn reserve_qp_num(&self) -> Result<Qpn, VerbsError> {
+        let qpn = self.inner.engine.allocate_qp_num()?;
+        self.inner.reserved.lock().insert(qpn);
+        Ok(qpn)
+    }
+
+    /// Gives such a number back.
+    ///
+    /// # Errors
+    /// [`VerbsError::InvalidArgument`]: it is not reserved by this context.
+    #[doc(alias = "mlx5dv_reserved_qpn_dealloc")]
+    pub fn release_qp_num(&self, qpn: Qpn) -> Result<(), VerbsError> {
+        if !self.inner.reserved.lock().remove(&qpn) {
+            return Err(VerbsError::InvalidArgument("a number that is not reserved"));
+        }
+        self.inner.engine.release_qp_num(qpn);
+        Ok(())
     }
 
     /// Name and place of the device.

@@ -144,6 +144,7 @@ impl Travels {
         }
         travel.begin();
         core.qp.handle_packet(now, &meta, &whole, &mem);
+        inner.note_violations(&mut core);
         let is_stray = core.qp.take_stray();
         host.drain(inner, &mut core, &mem, now);
         if !is_stray {

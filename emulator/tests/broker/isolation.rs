@@ -387,7 +387,8 @@ fn clients_keep_their_slots_when_directory_and_broker_are_gone() {
 fn a_broker_that_nobody_uses_does_not_bring_its_directory_back() {
     let site = Site::new();
     let config = BrokerConfig {
-        idle_timeout: Duration::from_millis(1500),
+        // It has to be there still when it is asked.
+        idle_timeout: Duration::from_secs(5),
         ..site.config.clone()
     };
     drop(BrokerClient::connect_or_start(&config).unwrap());

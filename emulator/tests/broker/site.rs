@@ -312,6 +312,16 @@ pub(crate) fn send(ip: IpAddr, slot: u8, tag: u8) {
     sender.send_to(&packet, (ip, ROCE_PORT)).unwrap();
 }
 
+/// Reads once; a process that was stopped meanwhile goes on reading.
+pub(crate) fn read(socket: &mut Socket, buf: &mut [u8]) -> std::io::Result<usize> {
+    loop {
+        match socket.read(buf) {
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
 pub(crate) fn kill(pid: u32, signal: i32) {
     let pid = libc::pid_t::try_from(pid).unwrap();
     assert!(pid > 1);

@@ -89,7 +89,7 @@ fn programs_of_other_versions_are_told_and_can_stop_the_broker() {
             socket.set_read_timeout(Some(PATIENCE)).unwrap();
             socket.send(&message(version, kind, body)).unwrap();
             let mut buf = vec![0; 2048];
-            let len = socket.read(&mut buf).unwrap();
+            let len = read(&mut socket, &mut buf).unwrap();
             buf.truncate(len);
             buf
         };

@@ -5,15 +5,15 @@ use std::time::{Duration, Instant};
 
 use rocade_emulator::{Gid, LinkMode, QpAttr, QpAttrMask, QpState, SendOp, WcStatus};
 
-use crate::common::Side;
+use crate::common::{Side, TIMEOUT};
 use crate::node::{Node, Site};
 
 /// Conversations for each way to end.
 const TRIES: usize = 200;
 /// Enough for the peer to count on answers.
 const MESSAGES: u64 = 24;
-/// That of the queue pairs here.
-const ACK_TIMEOUT: Duration = Duration::from_millis(67);
+/// That of the queue pairs here (`common::TIMEOUT`).
+const ACK_TIMEOUT: Duration = Duration::from_nanos(4096 << TIMEOUT);
 /// A side's memory in bytes.
 const ROOM: usize = 64;
 

@@ -362,8 +362,8 @@ fn the_last_acknowledgement_of_a_conversation_leaves() {
                 let side = Side::on(engine.clone(), MEMORY);
                 let mut node = site.node_at(site.address, link);
                 let remote = node.new_qp(0);
-                // Two seconds: on whatever machine, nothing is sent again that is acknowledged.
-                side.to_rts_with_timeout(remote.qpn, Gid::from_ip(node.address), 19);
+                // Seventeen seconds: on whatever machine, nothing is sent again that is acknowledged.
+                side.to_rts_with_timeout(remote.qpn, Gid::from_ip(node.address), 22);
                 node.connect_back(&side, remote);
                 converse(&side, &mut node, 50, ending);
                 if ending == "exit" {
@@ -392,10 +392,12 @@ fn a_killed_peer_is_noticed_and_its_slot_is_used_again() {
     let failed = loop {
         let wc = side.completion();
         assert_eq!(wc.wr_id, next);
-        next += 1;
         if wc.status != WcStatus::Success {
             break wc;
         }
+        // Some are always under way, however long the signal takes.
+        write(&side, remote, 99 + next, 0, 0, 1 << 20);
+        next += 1;
     };
     assert_eq!(failed.status, WcStatus::RetryExcErr);
     assert_eq!(side.completion().status, WcStatus::WrFlushErr);

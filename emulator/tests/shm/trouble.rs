@@ -100,7 +100,7 @@ fn live_queue_pairs_go_on_while_another_waits_for_a_stopped_broker() {
     let mut node = site.node();
     node.new_qp(0);
     let broker = BrokerMode::Auto(BrokerConfig {
-        start_timeout: Duration::from_secs(1),
+        start_timeout: Duration::from_secs(5),
         ..broker_config(site.dir.path())
     });
     let config = EngineConfig::from_specs(&[spec], broker).unwrap();

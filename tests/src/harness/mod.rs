@@ -6,6 +6,7 @@
 //! after the other: the programs spin, and a machine may have two cores.
 
 mod capture;
+mod conformance;
 mod guest;
 mod network;
 mod ports;
@@ -16,12 +17,13 @@ mod user;
 
 pub use self::{
     capture::{Capture, datagrams, own_datagrams, tshark},
+    conformance::{conformance_agent, start_conformance},
     guest::{IcrcCounters, RxeGuest},
     network::Network,
     ports::free_port,
     process::{Finished, Process},
     rig::{Device, Rig},
-    tools::{Perftest, Pingpong, devinfo_gids, has_result, qp_numbers},
+    tools::{Perftest, Pingpong, devinfo_gids, has_result, perftest_rows, qp_numbers},
     user::{Installation, User},
 };
 

@@ -202,14 +202,25 @@ fn as_strs(words: &[String]) -> Vec<&str> {
 /// Whether perftest printed a row of its table: numbers only, below the row that begins with `#bytes`.
 #[must_use]
 pub fn has_result(output: &str) -> bool {
+    !perftest_rows(output).is_empty()
+}
+
+/// The rows of perftest's table: bytes per message, and how many messages.
+#[must_use]
+pub fn perftest_rows(output: &str) -> Vec<(u64, u64)> {
     let rows = output
         .lines()
         .skip_while(|line| !line.trim_start().starts_with("#bytes"))
         .skip(1);
-    rows.take_while(|line| !line.contains("---")).any(|line| {
-        let fields: Vec<_> = line.split_whitespace().collect();
-        fields.len() > 2 && fields.iter().all(|field| field.parse::<f64>().is_ok())
-    })
+    rows.take_while(|line| !line.contains("---"))
+        .filter_map(|line| {
+            let fields: Vec<_> = line.split_whitespace().collect();
+            let numbers =
+                fields.len() > 2 && fields.iter().all(|field| field.parse::<f64>().is_ok());
+            let number = |at: usize| fields.get(at)?.parse().ok();
+            Some((number(0)?, number(1)?)).filter(|_| numbers)
+        })
+        .collect()
 }
 
 /// The GID table that `ibv_devinfo -v` prints, in order of the index.
@@ -252,6 +263,7 @@ mod tests {
     fn reads_perftest_results() {
         let table = " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]\n \
                      65536      1000             4321.00            4300.12               0.068802\n---\n";
+        assert_eq!(perftest_rows(table), [(65536, 1000)]);
         assert!(has_result(table));
         assert!(!has_result(
             " #bytes     #iterations\n Completion with error at client\n---\n 1 2 3\n"

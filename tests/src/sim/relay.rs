@@ -1,8 +1,8 @@
 //! Queues that wait for each other, over a bad network: B's send queue executes what A releases, A's sends back what it
 //! has received, and nobody posts anything on the way.
 //!
-//! All work is posted before it begins. A waits for the completion of each receive, sends the buffer back and
-//! releases B's next message. Had it not waited, the echo would be of a buffer that is still empty.
+//! All work is posted before it begins. A waits for the completion of each receive, releases a receive of B, sends the buffer
+//! back, or what is computed of it, and releases B's next message. Had it not waited, the echo would be of a buffer that is still empty.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rocade_transport::testing::{Pair, Region, Side};
 use rocade_transport::{
-    AccessFlags, Completion, Condition, Gate, ImmOrInv, Managed, Operands, QpAttr, QpAttrMask,
-    QpState, Release, SendFlags, SendOp, SendWr, Sge, WcStatus, has_reached,
+    AccessFlags, Calc, CalcOp, Completion, Condition, Gate, ImmOrInv, Managed, Operands, QpAttr,
+    QpAttrMask, QpState, Release, SendFlags, SendOp, SendWr, Sge, WcStatus, has_reached,
 };
 use rocade_wire::{Psn, Qpn};
 
@@ -31,8 +31,12 @@ pub struct Relay {
     pub scenario: Scenario,
     /// Messages there and back.
     pub messages: u32,
-    /// Requests of A per message: a wait, an echo, a release.
+    /// Each request completes, else only the last.
     pub signaled: bool,
+    /// What comes back is the sum of the numbers that the message consists of.
+    pub sums: bool,
+    /// B has the receives that A releases, one for each echo.
+    pub receives_are_managed: bool,
     /// Who is put into ERR, and when, in virtual time.
     pub stop: Option<(Side, u64)>,
 }
@@ -61,7 +65,10 @@ impl Condition for Received {
     }
 }
 
-/// Opens the gate of B's send queue so far.
+/// Requests of A per message: a wait, the release of a receive, an echo, the release of a message.
+const STEPS: u64 = 4;
+
+/// Opens the gate of a queue of B so far.
 #[derive(Debug)]
 struct Next(Arc<Gate>, Arc<AtomicU32>, u32);
 
@@ -78,6 +85,9 @@ struct Run<'r> {
     received: Arc<AtomicU32>,
     released: Arc<AtomicU32>,
     gate: Arc<Gate>,
+    /// The same of B's receives, where they are managed.
+    receivable: Arc<AtomicU32>,
+    recv_gate: Arc<Gate>,
     /// Of A and B.
     queues: [Queue; 2],
     /// Receives of A and B that have ended.
@@ -94,7 +104,7 @@ impl Relay {
         let mut rng = Rng::new(seed, 41);
         let messages = rng.range_u32(1, 40);
         let mut scenario = Scenario::hostile(seed, &[Kind::Send], 1);
-        scenario.work[0].window = 3 * 40;
+        scenario.work[0].window = STEPS * 40;
         scenario.work[0].receives = 40;
         scenario.work.push(scenario.work[0].clone());
         // Otherwise seconds pass before a peer is given up.
@@ -104,6 +114,8 @@ impl Relay {
             scenario,
             messages,
             signaled: rng.chance(500),
+            sums: rng.chance(500),
+            receives_are_managed: rng.chance(500),
             stop: stops.then(|| (rng.pick(&Side::BOTH), at_ns)),
         }
     }
@@ -153,10 +165,14 @@ impl<'r> Run<'r> {
             network.decide(transit)
         });
         let gate = Arc::new(Gate::default());
+        let recv_gate = Arc::new(Gate::default());
         pair.node_mut(Side::B).qp.manage(Managed {
             send: Some(Arc::clone(&gate)),
+            recv: relay.receives_are_managed.then(|| Arc::clone(&recv_gate)),
             ..Managed::default()
         });
+        // A computes, but nobody releases what it has.
+        pair.node_mut(Side::A).qp.manage(Managed::default());
         let regions = |side: Side| -> Vec<Region> {
             let mem = &pair.node(side).mem;
             (0..relay.messages)
@@ -169,6 +185,8 @@ impl<'r> Run<'r> {
             received: Arc::default(),
             released,
             gate,
+            receivable: Arc::default(),
+            recv_gate,
             queues: [Queue::default(), Queue::default()],
             taken: [0; 2],
             sources,
@@ -181,7 +199,24 @@ impl<'r> Run<'r> {
     fn len(&self, message: u32) -> u32 {
         let mut rng = Rng::new(self.relay.scenario.seed ^ u64::from(message), 42);
         let longest = rng.pick(&[0, 64, MAX_LEN]);
-        rng.range_u32(0, longest)
+        let len = rng.range_u32(0, longest);
+        if self.relay.sums {
+            // Whole numbers, one at least.
+            len / 8 * 8 + 8
+        } else {
+            len
+        }
+    }
+
+    /// What comes back of a message.
+    fn echo(&self, message: u32) -> Vec<u8> {
+        let bytes = self.bytes(message);
+        if !self.relay.sums {
+            return bytes;
+        }
+        let numbers = bytes.as_chunks::<8>().0.iter();
+        let add = |sum: u64, number: &[u8; 8]| sum.wrapping_add(u64::from_be_bytes(*number));
+        numbers.fold(0, add).to_be_bytes().to_vec()
     }
 
     fn bytes(&self, message: u32) -> Vec<u8> {
@@ -192,7 +227,8 @@ impl<'r> Run<'r> {
         let queue = &mut self.queues[side as usize];
         let wr_id = queue.posted.len() as u64;
         // The last one is, so that all are accounted for.
-        let total = if side == Side::A { 3 } else { 1 } * u64::from(self.relay.messages);
+        let steps = if side == Side::A { STEPS } else { 1 };
+        let total = steps * u64::from(self.relay.messages);
         let signaled = self.relay.signaled || wr_id + 1 == total;
         queue.posted.push(signaled);
         let mut flags = SendFlags::empty();
@@ -229,7 +265,15 @@ impl<'r> Run<'r> {
             };
             let wait = Operands::Wait(Arc::new(until));
             self.post(Side::A, SendOp::Wait, None, Some(wait));
-            self.post(Side::A, send, Some(there.part(0, len)), None);
+            let (gate, released) = (Arc::clone(&self.recv_gate), Arc::clone(&self.receivable));
+            let receive = Operands::Enable(Arc::new(Next(gate, released, message + 1)));
+            self.post(Side::A, SendOp::Enable, None, Some(receive));
+            let sum = Operands::Calc(Calc {
+                op: CalcOp::Add,
+                located: false,
+            });
+            let sum = self.relay.sums.then_some(sum);
+            self.post(Side::A, send, Some(there.part(0, len)), sum);
             let (gate, released) = (Arc::clone(&self.gate), Arc::clone(&self.released));
             let next = Next(gate, released, message + 2);
             let enable = Operands::Enable(Arc::new(next));
@@ -285,20 +329,25 @@ impl<'r> Run<'r> {
         }
         let imm = ImmOrInv::Imm(message.to_be_bytes());
         assert_eq!(completion.imm_or_inv, imm);
+        let expected_len = match side {
+            Side::A => self.len(message),
+            Side::B if self.relay.sums => 8,
+            Side::B => self.len(message),
+        };
+        assert_eq!(completion.byte_len, expected_len);
         let regions = match side {
             Side::A => &self.relayed,
             Side::B => &self.sinks,
         };
-        let len = self.len(message) as usize;
-        let found = self
-            .pair
-            .node(side)
-            .mem
-            .bytes(&regions[message as usize], 0..len);
-        assert!(
-            found == self.bytes(message),
-            "message {message} at {side:?}"
-        );
+        let expected = match side {
+            Side::A => self.bytes(message),
+            Side::B => self.echo(message),
+        };
+        let memory = &self.pair.node(side).mem;
+        let found = memory.bytes(&regions[message as usize], 0..expected.len());
+        assert!(found == expected, "message {message} at {side:?}");
+        let is_early = self.receivable.load(Ordering::Relaxed) <= message;
+        assert!(side == Side::A || !is_early, "a receive that is not there");
         if side == Side::A {
             self.received.fetch_add(1, Ordering::Relaxed);
         }

@@ -10,6 +10,7 @@
 )]
 
 mod peer;
+mod verbs;
 
 use std::{
     env, fs, io,
@@ -124,7 +125,8 @@ areas! {
     manager 23
     initiator 10
     flush 15
-    extended 14
+    extended 21
     dynamic 18
+    dynamic_initiator 13
     migration 7
 }

@@ -8,15 +8,17 @@ use std::{
 };
 
 use rocade_conformance::peer::{
-    Buffer, Completion, DC_KEY, Event, ManagerEvent, Peer, PeerManager, PeerQp, QKEY, QpSpec,
-    RIG_SRQN, ReceivesFrom, Region, RegionSpec, Rights, State, Status, Unable, Work, WorkOp,
+    Buffer, Completion, DC_KEY, Event, ManagerEvent, MaskedWork, Peer, PeerManager, PeerQp, QKEY,
+    QpSpec, RIG_SRQN, ReceivesFrom, Region, RegionSpec, Rights, State, Status, Unable, Work,
+    WorkOp,
 };
 use rocade_emulator::cm::{CmChannel, CmId, CmParam, ConnParam, PortSpace, RejReason};
 use rocade_emulator::{
     AccessFlags, AddressVector, Ah, Bind, Block, BrokerMode, Connection, Context, Cq, Datagram,
-    DctInitAttr, Engine, EngineConfig, Gid, ImmOrInv, Layout, Lkey, Mr, Mw, Pd, Qkey, Qp, QpAttr,
-    QpAttrMask, QpCap, QpInitAttr, QpState, QpType, Qpn, Remap, Rkey, SendFlags, SendOp, SendWr,
-    Sge, Srq, SrqInitAttr, Srqn, VerbsError, WindowKind, Xrcd, XrcdInitAttr, transition_rule,
+    DctInitAttr, Engine, EngineConfig, Gid, ImmOrInv, Layout, Lkey, MaskedOp, Mr, Mw, Operands, Pd,
+    Qkey, Qp, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QpType, Qpn, Remap, Rkey, SendFlags,
+    SendOp, SendWr, Sge, Srq, SrqInitAttr, Srqn, ToDct, VerbsError, WindowKind, Xrcd, XrcdInitAttr,
+    transition_rule,
 };
 use rocade_wire::{Feth, Placement, Selectivity, Service};
 
@@ -169,6 +171,27 @@ impl PeerManager for RocadeManager {
     }
 }
 
+/// What a masked atomic has besides its operation.
+fn operands(op: &WorkOp) -> Option<Operands> {
+    let WorkOp::Masked { op, .. } = *op else {
+        return None;
+    };
+    Some(Operands::Masked(match op {
+        MaskedWork::CmpSwap {
+            swap,
+            compare,
+            swap_mask,
+            compare_mask,
+        } => MaskedOp::CmpSwap {
+            compare,
+            compare_mask,
+            swap,
+            swap_mask,
+        },
+        MaskedWork::FetchAdd { add, boundary } => MaskedOp::FetchAdd { add, boundary },
+    }))
+}
+
 fn unable(error: VerbsError) -> Unable {
     Unable(error.to_string())
 }
@@ -251,7 +274,7 @@ struct RocadeQp {
     windows: RefCell<Vec<Mw>>,
     keys: RefCell<Vec<Mr>>,
     regions: Vec<Memory>,
-    /// Where datagrams go.
+    /// Where datagrams and requests of DC initiators go.
     rig: Option<(Ah, Qpn)>,
 }
 
@@ -286,9 +309,10 @@ impl RocadeQp {
             Service::Uc => QpType::Uc,
             Service::Ud => QpType::Ud,
             Service::Xrc => QpType::XrcSend,
+            Service::Dc => QpType::DcInitiator,
             _ => QpType::Rc,
         };
-        let rig = if spec.service == Service::Ud {
+        let rig = if spec.service == Service::Ud || spec.initiates {
             Some((pd.create_ah(&connection(spec).address())?, spec.rig_qpn))
         } else {
             None
@@ -310,6 +334,7 @@ impl RocadeQp {
             cookie: 0,
         };
         let (qp, srq, xrcd) = match spec.receives_from {
+            _ if spec.service == Service::Dc && spec.initiates => (own_qp(None)?, None, None),
             _ if spec.service == Service::Dc => {
                 let srq = foreign_pd.create_srq(of_queue)?;
                 let init = DctInitAttr {
@@ -345,7 +370,7 @@ impl RocadeQp {
             rig,
         };
         if spec.service == Service::Dc {
-            this.set_up_target(spec)?;
+            this.set_up_dynamic(spec)?;
             for (id, buffer) in (0..).zip(&spec.receives) {
                 this.receive(id, *buffer)?;
             }
@@ -367,9 +392,11 @@ impl RocadeQp {
         Ok(this)
     }
 
-    /// A DC target is ready in RTR.
-    fn set_up_target(&self, spec: &QpSpec) -> Result<(), VerbsError> {
-        for next in [QpState::Init, QpState::Rtr] {
+    /// A DC target is ready in RTR, an initiator in RTS.
+    fn set_up_dynamic(&self, spec: &QpSpec) -> Result<(), VerbsError> {
+        let states = [QpState::Init, QpState::Rtr, QpState::Rts];
+        let count = if spec.initiates { 3 } else { 2 };
+        for &next in &states[..count] {
             let rule = transition_rule(self.qp.qp_type(), self.qp.state(), next);
             let required = rule.map_or(QpAttrMask::empty(), |rule| rule.required);
             let attr = QpAttr {
@@ -379,6 +406,11 @@ impl RocadeQp {
                 path_mtu: spec.pmtu.code().into(),
                 min_rnr_timer: spec.min_rnr_timer.code(),
                 max_dest_rd_atomic: spec.max_dest_rd_atomic,
+                max_rd_atomic: spec.max_rd_atomic,
+                sq_psn: spec.sq_psn.get(),
+                timeout: spec.ack_timeout.code(),
+                retry_cnt: spec.retry_cnt,
+                rnr_retry: spec.rnr_retry,
                 ah_attr: connection(spec).address(),
                 ..QpAttr::default()
             };
@@ -552,6 +584,9 @@ impl PeerQp for RocadeQp {
                 swap,
             },
             WorkOp::FetchAdd { va, rkey, add } => SendOp::FetchAdd { va, rkey, add },
+            WorkOp::Masked {
+                va, rkey, log_size, ..
+            } => SendOp::Masked { va, rkey, log_size },
             WorkOp::Flush { va, rkey, len } => SendOp::Flush {
                 va,
                 rkey,
@@ -570,15 +605,29 @@ impl PeerQp for RocadeQp {
             flags,
             sges: &sges[usize::from(matches!(work.op, WorkOp::Flush { .. }))..],
         };
-        let is_initiator = self.qp.qp_type() == QpType::XrcSend;
+        // While the queue is locked, nothing can be asked.
+        let qp_type = self.qp.qp_type();
         let mut queue = self.qp.send_queue();
-        let posted = match &self.rig {
-            None => queue.push(&wr).inspect(|()| {
-                if is_initiator {
+        let posted = match (&self.rig, operands(&work.op)) {
+            (Some((ah, rig_qpn)), operands) if qp_type == QpType::DcInitiator => {
+                let to = ToDct {
+                    ah,
+                    dct: work.target.unwrap_or(*rig_qpn),
+                    key: DC_KEY,
+                    stream: 0,
+                };
+                match operands {
+                    Some(operands) => queue.push_dynamic_with(&wr, to, operands),
+                    None => queue.push_dynamic(&wr, to, None),
+                }
+            }
+            (None, Some(operands)) => queue.push_with(&wr, operands),
+            (None, None) => queue.push(&wr).inspect(|()| {
+                if qp_type == QpType::XrcSend {
                     queue.aim(Srqn::new(RIG_SRQN));
                 }
             }),
-            Some((ah, dest_qp)) => {
+            (Some((ah, dest_qp)), _) => {
                 let to = Datagram {
                     ah,
                     dest_qp: *dest_qp,

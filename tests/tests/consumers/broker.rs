@@ -88,7 +88,7 @@ fn a_transfer_survives_broker_stop() {
 }
 
 fn transfer_and_broker_stop(rig: &Rig) {
-    let pair = Perftest::new("ib_send_bw", &["-s", "65536", "-D", "3"]);
+    let pair = Perftest::new("ib_send_bw", &["-s", "65536", "-D", "2"]);
     let port = free_port();
     let server = pair.start_server(rig, port);
     let mut client = pair.start_client(rig, "127.0.0.1", port);

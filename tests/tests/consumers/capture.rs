@@ -20,7 +20,11 @@ fn tshark_finds_nothing_malformed() {
     Pingpong::new(&["-c", "-s", "10001", "-n", "20"]).run(&rig, LIMIT);
     Pingpong::new(&["-r", "1", "-s", "1", "-n", "20", "-m", "256"]).run(&rig, LIMIT);
     for program in ["ib_write_bw", "ib_send_lat", "ib_read_bw"] {
-        Perftest::new(program, &["-s", "20000", "-n", "20", "-m", "1024"]).run(&rig, LIMIT);
+        Perftest::new(
+            program,
+            &["-s", "20000", "-n", "20", "-m", "1024", "-u", "18"],
+        )
+        .run(&rig, LIMIT);
     }
     for kind in ["FETCH_AND_ADD", "CMP_AND_SWAP"] {
         Perftest::new("ib_atomic_bw", &["-n", "20", "-A", kind]).run(&rig, LIMIT);
@@ -77,7 +81,11 @@ fn tshark_reads_our_own_captures() {
         let path = file.to_string_lossy().into_owned();
         let rule = "drop opcode=READ_RESPONSE nth=3";
         let rig = rig.with_options(&["--capture", &path, "--fault", rule]);
-        Perftest::new("ib_read_bw", &["-s", "20000", "-n", "20", "-m", "1024"]).run(&rig, LIMIT);
+        Perftest::new(
+            "ib_read_bw",
+            &["-s", "20000", "-n", "20", "-m", "1024", "-u", "18"],
+        )
+        .run(&rig, LIMIT);
 
         let all = own_datagrams(&file);
         assert!(all.len() > 500, "{link}: {} packets", all.len());

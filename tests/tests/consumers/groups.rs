@@ -65,28 +65,34 @@ fn check_mckey(sides: impl IntoIterator<Item = Process>) {
     }
 }
 
-/// Groups of both IP versions, joined as a member and to send only, and by a sender that wants no copies.
+/// The arguments of three pairs of mckey, each for a group of its own: the group is of IPv4 or IPv6.
+fn pairs_of_mckey(group: &str, address: &str) -> [(String, String); 3] {
+    [(1, "-s"), (2, "-s -o"), (3, "-s -l")].map(|(n, sender)| {
+        let both = format!("-m {group}{n} -b {address} -C 20");
+        let sender = format!("mckey {both} {sender}");
+        (both, sender)
+    })
+}
+
+/// Groups of both IP versions, joined as a member and to send only, and by a sender that wants no copies. All at once, because
+/// each mckey sleeps for three seconds.
 //= CMA-14 type=test
 //= CMA-15 type=test
 #[test]
 fn mckey() {
-    let v4 = "-m 239.1.1.1 -b 127.0.0.1 -C 20";
-    let v6 = "-m ff1e::239:1 -b ::1 -C 20";
     for link in ["", "shm"] {
         let rig = or_skip!(Rig::loopback(RDMACM)).with_link(link);
-        for (arguments, of_sender) in [
-            (v4, "-s"),
-            (v4, "-s -o"),
-            (v4, "-s -l"),
-            (v6, "-s"),
-            (v6, "-s -o"),
-            (v6, "-s -l"),
-        ] {
-            let receiver = receiver(&rig, "lo", arguments);
-            let line = format!("mckey {arguments} {of_sender}");
-            let sender = rig.start("sender", &Device::on("lo"), &words(&line));
-            check_mckey([sender, receiver]);
-        }
+        let v4 = pairs_of_mckey("239.1.1.", "127.0.0.1");
+        let v6 = pairs_of_mckey("ff1e::239:", "::1");
+        let pairs = [v4, v6].concat();
+        let receivers: Vec<_> = pairs
+            .iter()
+            .map(|(arguments, _)| receiver(&rig, "lo", arguments))
+            .collect();
+        let senders = pairs
+            .iter()
+            .map(|(_, line)| rig.start("sender", &Device::on("lo"), &words(line)));
+        check_mckey(senders.collect::<Vec<_>>().into_iter().chain(receivers));
     }
 }
 
@@ -145,18 +151,17 @@ fn client(rig: &Rig, other: &Network, line: &str) -> Process {
 #[test]
 fn mckey_between_hosts() {
     let (rig, other) = or_skip!(two_hosts(RDMACM));
-    for (group, here, there) in [
+    let groups = [
         ("239.1.1.3", "192.0.2.1", "192.0.2.2"),
         ("ff1e::239:3", "fd77::1", "fd77::2"),
-    ] {
-        let receiver = receiver(&rig, "x0", &format!("-m {group} -b {here} -C 20"));
-        let sender = client(
-            &rig,
-            &other,
-            &format!("mckey -m {group} -b {there} -C 20 -s"),
-        );
-        check_mckey([sender, receiver]);
-    }
+    ];
+    let receivers =
+        groups.map(|(group, here, _)| receiver(&rig, "x0", &format!("-m {group} -b {here} -C 20")));
+    let senders = groups.map(|(group, _, there)| {
+        let line = format!("mckey -m {group} -b {there} -C 20 -s");
+        client(&rig, &other, &line)
+    });
+    check_mckey(senders.into_iter().chain(receivers));
 }
 
 /// perftest's own group is of a scope that no network carries: it gets another one.

@@ -1,134 +1,191 @@
-//! perftest's programs over RC, UC and UD, over UDP and through shared memory.
+//! perftest's eight programs: every service and option that each takes, over UDP and through shared memory.
+//!
+//! `perftest/rows.rs` knows what perftest takes. In a normal run a short table has every option of every program and
+//! service on both links (`ROCADE_TEST_TABLE=full`: all pairs of options, both ways to post; see docs/consumers.md).
+
+mod document;
+mod rows;
+
+use std::{
+    env,
+    panic::{self, AssertUnwindSafe},
+    time::Duration,
+};
 
 use rocade_tests::{
-    harness::{Perftest, Rig},
+    harness::{Finished, Perftest, Rig, free_port, perftest_rows},
     or_skip,
 };
 
+use self::rows::{Choice, Posts, Row, Service, Side, Tool};
 use crate::{LIMIT, PERFTEST};
 
-macro_rules! programs {
-    ($($name:ident: $program:literal $arguments:expr;)*) => {$(
-        #[test]
-        fn $name() {
-            let rig = or_skip!(Rig::loopback(PERFTEST)).with_link("udp");
-            Perftest::new($program, &$arguments).run(&rig, LIMIT);
-        }
-    )*
+const LINKS: [&str; 2] = ["udp", "shm"];
 
-    /// The same through shared memory, and by no other way.
-    mod shared_memory {
-        use super::*;
-
-        $(
-            #[test]
-            fn $name() {
-                let rig = or_skip!(Rig::loopback(PERFTEST)).with_link("shm");
-                Perftest::new($program, &$arguments).run(&rig, LIMIT);
-            }
-        )*
-    }};
-}
-
-/// perftest looks at vendor and part to find out what a device can do.
+/// perftest looks at vendor and part to find out what a device can do: inline data, `ibv_wr_*`, DC.
 const CONNECTX_5: &str = "0x02c9:0x1017";
 
-macro_rules! dynamic {
-    ($($name:ident: $program:literal $arguments:expr;)*) => {
-        /// The same over dynamic connections.
-        mod dynamic {
+/// How a side complains that has failed in something: words that are no hexadecimal number.
+const COMPLAINTS: &[&str] = &[
+    "error", "fail", "couldn't", "unable", "did not", "mismatch", "bad wc", "invalid", "cannot",
+];
+
+/// What perftest says where it has left its CQ ([`Row::leaves_cq`]).
+const CHANNEL: &str = "Failed to close event channel";
+const AFTER_CHANNEL: &[&str] = &[
+    CHANNEL,
+    "Couldn't destroy all SEND resources",
+    "Failed to destroy resources",
+];
+
+fn is_full() -> bool {
+    env::var("ROCADE_TEST_TABLE").is_ok_and(|value| value == "full")
+}
+
+/// Runs rows on one rig, and fails with all that went wrong.
+fn run_all(rig: &Rig, rows: impl IntoIterator<Item = Row>) {
+    let mut failures = Vec::new();
+    let mut count = 0;
+    for row in rows {
+        count += 1;
+        if let Err(cause) = panic::catch_unwind(AssertUnwindSafe(|| run(rig, &row))) {
+            let text = cause.downcast_ref::<String>().cloned();
+            failures.push(format!("=== {row}\n{}", text.unwrap_or_default()));
+        }
+    }
+    let text = failures.join("\n");
+    assert!(failures.is_empty(), "{} of {count}\n{text}", failures.len());
+}
+
+/// Runs both sides, which end as they should, and the client reports all messages.
+fn run(rig: &Rig, row: &Row) {
+    let arguments = row.arguments();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let mut pair = Perftest::new(row.tool.program(), &words);
+    if row.has(Choice::Multicast) {
+        // perftest's own group is one of IPv6, and so must be the GID: that of ::1.
+        pair.gid_index = [1, 1];
+    }
+    let port = free_port();
+    if let Some(refusal) = row.refusal() {
+        let alone = pair.start_client(rig, "127.0.0.1", port).finish(LIMIT);
+        let output = alone.expect_failure();
+        assert!(output.contains(refusal), "no {refusal:?} in\n{output}");
+        return;
+    }
+    let server = pair.start_server(rig, port);
+    let client = pair.start_client(rig, "127.0.0.1", port).finish(LIMIT);
+    let found = perftest_rows(&client.output);
+    let server = if found == row.expected() {
+        server.finish(LIMIT)
+    } else {
+        // It may wait for a client that never came.
+        server.finish_or_kill(Duration::from_secs(2))
+    };
+    let outputs = format!("client:\n{}\nserver:\n{}", client.output, server.output);
+    assert_eq!(found, row.expected(), "{outputs}");
+    for (side, finished) in [(Side::Server, &server), (Side::Client, &client)] {
+        assert_ends_well(row, side, finished, &outputs);
+    }
+}
+
+fn assert_ends_well(row: &Row, side: Side, finished: &Finished, outputs: &str) {
+    let leaves_cq = row.leaves_cq(side);
+    let status = i32::from(leaves_cq);
+    assert_eq!(finished.status.code(), Some(status), "{side:?}\n{outputs}");
+    assert_eq!(finished.output.contains(CHANNEL), leaves_cq, "{outputs}");
+    for line in finished.output.lines() {
+        let lower = line.to_lowercase();
+        let complains = COMPLAINTS.iter().any(|word| lower.contains(word));
+        let is_known = leaves_cq && AFTER_CHANNEL.iter().any(|words| line.contains(words));
+        assert!(!complains || is_known, "{side:?}: {line}\n{outputs}");
+        let is_ours = line.starts_with("rocade") && env::var_os("ROCADE_LOG").is_none();
+        let of_channel = leaves_cq && line.contains("ibv_destroy_comp_channel: still in use");
+        assert!(!is_ours || of_channel, "{side:?}: {line}\n{outputs}");
+    }
+}
+
+/// The rows of a service over a link: those of the short table, or all.
+fn table(service: Service, link: usize) {
+    let rig = or_skip!(Rig::loopback(PERFTEST));
+    let rig = rig.with_link(LINKS[link]).with_identity(CONNECTX_5);
+    if is_full() {
+        run_all(&rig, rows::full().filter(|row| row.service == service));
+    } else {
+        run_all(&rig, rows::short(service, link));
+    }
+}
+
+macro_rules! tables {
+    ($($name:ident: $service:ident;)*) => {$(
+        mod $name {
             use super::*;
 
-            fn run(link: &'static str, program: &str, arguments: &[&str]) {
-                let rig = or_skip!(Rig::loopback(PERFTEST));
-                let rig = rig.with_link(link).with_identity(CONNECTX_5);
-                let arguments = [arguments, &["-c", "DC"]].concat();
-                Perftest::new(program, &arguments).run(&rig, LIMIT);
+            #[test]
+            fn udp() {
+                table(Service::$service, 0);
             }
 
-            $(
-                #[test]
-                fn $name() {
-                    for link in ["udp", "shm"] {
-                        run(link, $program, &$arguments);
-                    }
-                }
-            )*
+            #[test]
+            fn shared_memory() {
+                table(Service::$service, 1);
+            }
         }
-    };
+    )*};
 }
 
 //= DCU-01 DCU-02 DCU-06 type=test
-dynamic! {
-    write_bw: "ib_write_bw" ["-s", "65536", "-n", "1000"];
-    write_lat: "ib_write_lat" ["-s", "64", "-n", "1000"];
-    send_bw: "ib_send_bw" ["-s", "65536", "-n", "1000"];
-    send_lat: "ib_send_lat" ["-s", "64", "-n", "1000"];
-    read_bw: "ib_read_bw" ["-s", "65536", "-n", "1000"];
-    read_lat: "ib_read_lat" ["-s", "64", "-n", "1000"];
-    atomic_bw: "ib_atomic_bw" ["-n", "1000"];
-    atomic_lat: "ib_atomic_lat" ["-n", "1000"];
-    write_bw_both_ways: "ib_write_bw" ["-s", "65536", "-n", "500", "-b"];
-    write_bw_four_qps: "ib_write_bw" ["-s", "4096", "-n", "500", "-q", "4"];
-    write_bw_inline: "ib_write_bw" ["-s", "64", "-n", "1000", "-I", "64"];
-    write_lat_inline: "ib_write_lat" ["-s", "64", "-n", "500", "-I", "64"];
-    send_bw_both_ways_four_qps: "ib_send_bw" ["-s", "4096", "-n", "500", "-b", "-q", "4"];
-    send_bw_all_sizes: "ib_send_bw" ["-a", "-n", "20"];
-    send_bw_post_list: "ib_send_bw" ["-s", "4096", "-n", "512", "-l", "8"];
-    read_bw_both_ways: "ib_read_bw" ["-s", "4096", "-n", "500", "-b"];
-    read_bw_four_qps: "ib_read_bw" ["-s", "4096", "-n", "500", "-q", "4"];
-    atomic_bw_both_ways: "ib_atomic_bw" ["-n", "500", "-b"];
-    atomic_bw_four_qps: "ib_atomic_bw" ["-n", "500", "-q", "4"];
+tables! {
+    rc: Rc;
+    uc: Uc;
+    ud: Ud;
+    xrc: Xrc;
+    dc: Dc;
 }
 
-programs! {
-    write_bw: "ib_write_bw" ["-s", "65536", "-n", "1000"];
-    write_lat: "ib_write_lat" ["-s", "65536", "-n", "1000"];
-    send_bw: "ib_send_bw" ["-s", "65536", "-n", "1000"];
-    send_lat: "ib_send_lat" ["-s", "65536", "-n", "1000"];
-    read_bw: "ib_read_bw" ["-s", "65536", "-n", "1000"];
-    read_lat: "ib_read_lat" ["-s", "65536", "-n", "1000"];
-    // Atomics are 8 bytes.
-    atomic_bw: "ib_atomic_bw" ["-n", "1000"];
-    atomic_lat: "ib_atomic_lat" ["-n", "1000"];
-    atomic_bw_compare_and_swap: "ib_atomic_bw" ["-n", "1000", "-A", "CMP_AND_SWAP"];
-    atomic_lat_compare_and_swap: "ib_atomic_lat" ["-n", "1000", "-A", "CMP_AND_SWAP"];
-    write_bw_inline: "ib_write_bw" ["-s", "64", "-n", "5000", "-I", "64"];
-    write_lat_small: "ib_write_lat" ["-s", "2", "-n", "1000"];
-    send_lat_small: "ib_send_lat" ["-s", "2", "-n", "1000"];
-    send_bw_with_events: "ib_send_bw" ["-s", "65536", "-n", "1000", "-e"];
-    write_bw_both_ways: "ib_write_bw" ["-s", "65536", "-n", "1000", "-b"];
-    send_bw_both_ways: "ib_send_bw" ["-s", "65536", "-n", "1000", "-b"];
-    write_bw_four_qps: "ib_write_bw" ["-s", "65536", "-n", "1000", "-q", "4"];
-    read_bw_mtu_1024: "ib_read_bw" ["-s", "65536", "-n", "1000", "-m", "1024"];
-    send_bw_srq: "ib_send_bw" ["-s", "65536", "-n", "1000", "--use-srq"];
-    send_bw_srq_both_ways_four_qps: "ib_send_bw" ["-s", "4096", "-n", "1000", "--use-srq", "-b", "-q", "4"];
-    send_lat_srq: "ib_send_lat" ["-s", "64", "-n", "1000", "--use-srq"];
-    send_bw_xrc: "ib_send_bw" ["-s", "65536", "-n", "1000", "-c", "XRC"];
-    send_bw_xrc_both_ways_four_qps: "ib_send_bw" ["-s", "4096", "-n", "1000", "-c", "XRC", "-b", "-q", "4"];
-    send_lat_xrc: "ib_send_lat" ["-s", "64", "-n", "1000", "-c", "XRC"];
-    write_bw_xrc: "ib_write_bw" ["-s", "65536", "-n", "1000", "-c", "XRC"];
-    read_bw_xrc: "ib_read_bw" ["-s", "65536", "-n", "1000", "-c", "XRC"];
-    atomic_bw_xrc: "ib_atomic_bw" ["-n", "1000", "-c", "XRC"];
-    write_lat_xrc: "ib_write_lat" ["-s", "4096", "-n", "1000", "-c", "XRC"];
-    read_lat_xrc: "ib_read_lat" ["-s", "4096", "-n", "1000", "-c", "XRC"];
-    atomic_lat_xrc: "ib_atomic_lat" ["-n", "1000", "-c", "XRC"];
-    send_bw_xrc_all_sizes: "ib_send_bw" ["-a", "-n", "20", "-c", "XRC"];
-    send_bw_xrc_with_events: "ib_send_bw" ["-s", "65536", "-n", "1000", "-c", "XRC", "-e"];
-    write_bw_xrc_post_list: "ib_write_bw" ["-s", "4096", "-n", "1024", "-c", "XRC", "-l", "8"];
-    send_lat_xrc_inline: "ib_send_lat" ["-s", "64", "-n", "1000", "-c", "XRC", "-I", "64"];
-    uc_send_bw_srq: "ib_send_bw" ["-c", "UC", "-s", "4096", "-n", "1000", "--use-srq"];
-    ud_send_bw_srq: "ib_send_bw" ["-c", "UD", "-s", "1024", "-n", "1000", "--use-srq"];
-    uc_write_bw: "ib_write_bw" ["-c", "UC", "-s", "65536", "-n", "1000"];
-    uc_write_lat: "ib_write_lat" ["-c", "UC", "-s", "65536", "-n", "1000"];
-    uc_send_bw: "ib_send_bw" ["-c", "UC", "-s", "65536", "-n", "1000"];
-    uc_send_lat: "ib_send_lat" ["-c", "UC", "-s", "4096", "-n", "1000"];
-    uc_write_bw_both_ways: "ib_write_bw" ["-c", "UC", "-s", "65536", "-n", "1000", "-b"];
-    ud_send_bw: "ib_send_bw" ["-c", "UD", "-n", "1000"];
-    ud_send_bw_small: "ib_send_bw" ["-c", "UD", "-s", "64", "-n", "5000"];
-    ud_send_bw_with_events: "ib_send_bw" ["-c", "UD", "-n", "1000", "-e"];
-    ud_send_bw_post_list: "ib_send_bw" ["-c", "UD", "-n", "1024", "-l", "8"];
-    ud_send_lat: "ib_send_lat" ["-c", "UD", "-s", "64", "-n", "1000"];
-    ud_send_lat_inline: "ib_send_lat" ["-c", "UD", "-s", "64", "-n", "1000", "-I", "64"];
-    write_bw_post_list: "ib_write_bw" ["-s", "4096", "-n", "1024", "-l", "8"];
+#[test]
+fn what_perftest_refuses() {
+    let rig = or_skip!(Rig::loopback(PERFTEST)).with_identity(CONNECTX_5);
+    run_all(&rig, rows::refusals());
+}
+
+/// A thousand messages of each kind, without options, over one link or the other.
+#[test]
+fn a_thousand_messages() {
+    for (n, link) in LINKS.into_iter().enumerate() {
+        let rig = or_skip!(Rig::loopback(PERFTEST));
+        let rig = rig.with_link(link).with_identity(CONNECTX_5);
+        let rows = Tool::all()
+            .flat_map(|tool| Service::ALL.map(|service| Row::new(tool, service, &[], Posts::New)))
+            .filter(|row| row.refusal().is_none());
+        let of_link = rows.enumerate().filter(|(m, _)| m % 2 == n);
+        run_all(
+            &rig,
+            of_link.map(|(_, row)| Row {
+                iterations: 1000,
+                ..row
+            }),
+        );
+    }
+}
+
+/// On a device that perftest does not know it posts the old way and sends nothing inline.
+#[test]
+fn on_a_device_that_perftest_does_not_know() {
+    for link in LINKS {
+        let rig = or_skip!(Rig::loopback(PERFTEST)).with_link(link);
+        for (program, arguments) in [
+            ("ib_write_bw", "-s 65536 -n 1000"),
+            ("ib_send_bw", "-s 65536 -n 1000 -e"),
+            ("ib_read_bw", "-s 65536 -n 1000 -m 1024"),
+            ("ib_write_lat", "-s 2 -n 1000"),
+            ("ib_send_lat", "-s 64 -n 1000 -c UD"),
+            ("ib_atomic_bw", "-n 1000 -A CMP_AND_SWAP"),
+            ("ib_atomic_lat", "-n 1000 -A CMP_AND_SWAP"),
+            ("ib_write_bw", "-s 65536 -n 1000 -c XRC"),
+        ] {
+            let words: Vec<&str> = arguments.split(' ').collect();
+            Perftest::new(program, &words).run(&rig, LIMIT);
+        }
+    }
 }

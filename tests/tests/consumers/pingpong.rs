@@ -23,8 +23,9 @@ fn report(pair: &Pingpong, rig: &Rig) -> [String; 2] {
     let report = format!("{} iters in ", count.map_or("1000", String::as_str));
     for output in &outputs {
         assert!(output.contains(&report), "no {report:?} in\n{output}");
-        // With -c the server checks the buffer, but its exit status does not tell.
+        // With -c the server checks the buffer, but its exit status does not tell; nor that of -P.
         assert!(!output.contains("invalid data"), "{output}");
+        assert!(!output.contains("Couldn't"), "{output}");
     }
     outputs
 }
@@ -68,6 +69,10 @@ variants! {
     one_receive_at_a_time_with_events: ["-r", "1", "-e", "-n", "200"];
     new_post_send: ["-N"];
     new_post_send_checked: ["-N", "-c", "-e"];
+    on_demand_paging: ["-o", "-c"];
+    on_demand_paging_with_prefetch: ["-o", "-P", "-c"];
+    implicit_on_demand_paging: ["-O", "-c"];
+    device_memory: ["-j", "-c"];
     one_byte: ["-s", "1", "-c"];
     odd_size: ["-s", "4097", "-c"];
 }
@@ -80,6 +85,7 @@ fn shared_receive_queue() {
         for arguments in [
             &["-q", "16"][..],
             &["-q", "16", "-e"],
+            &["-q", "16", "-c", "-e"],
             &["-q", "16", "-c", "-s", "4097"],
             &["-q", "4", "-r", "8", "-c"],
             &["-q", "1", "-s", "1", "-n", "200"],
@@ -140,12 +146,14 @@ fn unreliable_services() {
 
 #[test]
 fn completion_timestamps() {
-    let rig = or_skip!(Rig::loopback(UTILS));
-    for output in exchange(&rig, &["-t"]) {
-        assert!(
-            output.contains("completion clock"),
-            "no statistics of timestamps in\n{output}"
-        );
+    for link in LINKS {
+        let rig = or_skip!(Rig::loopback(UTILS)).with_link(link);
+        for output in exchange(&rig, &["-t"]) {
+            assert!(
+                output.contains("completion clock"),
+                "no statistics of timestamps in\n{output}"
+            );
+        }
     }
 }
 

@@ -98,6 +98,16 @@ fn rdma_cores_own_tests_of_memory_keys() {
     assert!(output.contains("Ran 11 tests"), "{output}");
 }
 
+/// Likewise those of connections whose queue pairs are a DC target and initiators, which all but the first of one side know by a
+/// number that is nobody's.
+//= DCU-03 type=test
+#[test]
+fn rdma_cores_own_tests_of_connections_by_dc() {
+    let output = or_skip!(tests_of_mlx5("test_mlx5_rdmacm"));
+    assert!(output.contains("Ran 2 tests"), "{output}");
+    assert!(output.ends_with("\nOK\n"), "{output}");
+}
+
 /// The output of those whose names contain this.
 fn tests_of_mlx5(pattern: &str) -> Result<String, Reason> {
     let rig = Rig::loopback(&[("ip", "iproute2")])?.with_identity("0x02c9:0x1017");

@@ -10,50 +10,66 @@ use crate::{LIMIT, LINKS};
 
 const NEEDS: &[(&str, &str)] = &[("ucx_perftest", "ucx-utils"), ("env", "coreutils")];
 
-fn exchange(rig: &Rig, transports: &str, test: &str, size: &str) {
+/// A pair of programs; what to do is said by the client, after the settings of both in `environment`.
+fn exchange(rig: &Rig, environment: &[&str], test: &[&str]) {
     let port = free_port().to_string();
-    let tls = format!("UCX_TLS={transports}");
-    let words = [
-        "env",
-        &tls,
-        "UCX_NET_DEVICES=rocade0:1",
-        "ucx_perftest",
-        "-p",
-        &port,
-    ];
+    let words = [&["env"], environment, &["ucx_perftest", "-p", &port]].concat();
     let mut server = rig.start("ucx_perftest server", &Device::on("lo"), &words);
     server.wait_listening(port.parse().expect("a port"), LIMIT);
-    let client = [
-        &words[..],
-        &["127.0.0.1", "-t", test, "-n", "500", "-w", "50", "-s", size],
-    ]
-    .concat();
+    let short = ["127.0.0.1", "-n", "500", "-w", "50"];
+    let client = [&words[..], &short, test].concat();
     let output = rig
         .start("ucx_perftest client", &Device::on("lo"), &client)
         .finish(LIMIT)
         .expect_success();
     assert!(
         output.contains("Final:"),
-        "{transports} {test} reports nothing:\n{output}"
+        "{environment:?} {test:?} reports nothing:\n{output}"
     );
     drop(server.finish_or_kill(LIMIT));
 }
 
+/// As applications use it (UCP).
 #[test]
 fn ucx_uses_rc_and_ud() {
     for link in LINKS {
         let rig = or_skip!(Rig::loopback(NEEDS)).with_link(link);
-        for transports in ["rc_verbs,ud_verbs", "ud_verbs"] {
+        for transports in ["UCX_TLS=rc_verbs,ud_verbs", "UCX_TLS=ud_verbs"] {
             for (test, size) in [
                 ("tag_lat", "64"),
                 ("tag_bw", "65536"),
                 ("ucp_put_bw", "4096"),
                 ("ucp_get", "4096"),
+                ("ucp_am_lat", "64"),
                 ("ucp_am_bw", "4096"),
                 ("ucp_fadd", "8"),
             ] {
-                exchange(&rig, transports, test, size);
+                let environment = [transports, "UCX_NET_DEVICES=rocade0:1"];
+                exchange(&rig, &environment, &["-t", test, "-s", size]);
             }
+        }
+    }
+}
+
+/// The transports by themselves (UCT). UCX has active messages over `ud_verbs` and nothing else; over `rc_verbs` this version
+/// has atomics on devices that are atomic among themselves (`IBV_ATOMIC_HCA`), not on those that are so with the processor, too.
+#[test]
+fn the_transports_of_ucx_by_themselves() {
+    for link in LINKS {
+        let rig = or_skip!(Rig::loopback(NEEDS)).with_link(link);
+        for (transport, test, layout, size) in [
+            ("rc_verbs", "am_lat", "short", "8"),
+            ("rc_verbs", "am_lat", "bcopy", "2048"),
+            ("rc_verbs", "am_lat", "zcopy", "2048"),
+            ("rc_verbs", "put_bw", "zcopy", "65536"),
+            ("rc_verbs", "get", "zcopy", "4096"),
+            ("ud_verbs", "am_lat", "short", "8"),
+            ("ud_verbs", "am_lat", "bcopy", "2048"),
+            ("ud_verbs", "am_lat", "zcopy", "2048"),
+        ] {
+            let device = ["-x", transport, "-d", "rocade0:1"];
+            let test = ["-t", test, "-D", layout, "-s", size];
+            exchange(&rig, &[], &[&device[..], &test].concat());
         }
     }
 }

@@ -237,8 +237,8 @@ fn counts(user: User, link: &'static str) {
     let place = or_skip!(Installation::new(&rig, user, &[]));
     let script = "cd /sys/class/infiniband/rocade0/ports/1; \
         see() { cat counters/port_${1}_packets counters/port_${1}_data hw_counters/$2; }; \
-        ib_write_bw -d rocade0 -F -x 0 -s 65536 -n 2000 >/dev/null & \
-        until ib_write_bw -d rocade0 -F -x 0 -s 65536 -n 2000 127.0.0.1 >/dev/null 2>&1; do :; done; wait; \
+        ib_write_bw -d rocade0 -F -x 0 -u 18 -s 65536 -n 2000 >/dev/null & \
+        until ib_write_bw -d rocade0 -F -x 0 -u 18 -s 65536 -n 2000 127.0.0.1 >/dev/null 2>&1; do :; done; wait; \
         see xmit sent_pkts; see rcv rcvd_pkts";
     let output = run(
         &rig,

@@ -15,7 +15,7 @@ use crate::{
 };
 
 const BUILD_LIMIT: Duration = Duration::from_secs(1200);
-const TEST_LIMIT: Duration = Duration::from_secs(1500);
+const TEST_LIMIT: Duration = Duration::from_secs(2400);
 
 /// Runs the whole suite; `filters` name tests of `cargo test` and leave the rest out.
 pub(crate) fn run(workspace: &Workspace, install: bool, filters: &[String]) -> Tally {

@@ -26,7 +26,7 @@ pub use transmit::AckTerms;
 
 use crate::attr::{QpAttr, QpAttrMask, QpState, QpType};
 use crate::completion::{Completion, WcStatus};
-use crate::counters::{Counters, DropReason};
+use crate::counters::{Counters, DropReason, Violations};
 use crate::cross::{Cross, Managed};
 use crate::cx::Cx;
 use crate::dc::Initiator;
@@ -38,11 +38,33 @@ use crate::outputs::{Fatal, Outputs};
 use crate::pace::Pace;
 use crate::peer::{Framing, PacketMeta, Peer};
 use crate::queue::{Receives, RecvLimits, RecvSource, SendLimits, Srqn};
-use crate::rate::MarkWatch;
+use crate::rate::Control;
+use crate::responder::push_plain;
 use crate::time::Time;
 use crate::transmit::TxBuffer;
 use crate::unreliable::Sender;
 use crate::wr::{Destination, Operands, RouteTag, SendWr, Sge};
+
+/// What it has to say besides requests and responses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Owed {
+    /// The peer has asked whether this is Rocade.
+    hello: bool,
+    /// Packets of the peer were marked, and there are no responses to tell it with.
+    notification: bool,
+}
+
+impl Owed {
+    const NOTHING: Self = Self {
+        hello: false,
+        notification: false,
+    };
+
+    #[inline]
+    fn is_any(self) -> bool {
+        self != Self::NOTHING
+    }
+}
 
 /// A queue pair. See the crate documentation for the order of calls.
 #[derive(Debug)]
@@ -56,10 +78,9 @@ pub struct Qp {
     comm_est_raised: bool,
     /// It has migrated, and nobody has asked yet.
     has_moved: bool,
-    /// The peer has asked whether this is Rocade.
-    owes_hello: bool,
+    owes: Owed,
     /// Where congestion is controlled: marks are answered, and notifications heeded.
-    marks: Option<Box<MarkWatch>>,
+    control: Option<Box<Control>>,
     out: Outputs,
     pace: Pace,
 }
@@ -101,8 +122,8 @@ impl Qp {
             )?,
             comm_est_raised: false,
             has_moved: false,
-            owes_hello: false,
-            marks: None,
+            owes: Owed::NOTHING,
+            control: None,
             out: Outputs::new(config.qp_num),
             pace: Pace::default(),
         })
@@ -189,6 +210,18 @@ impl Qp {
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.out.counters.all()
+    }
+
+    /// Packets with keys that are not its own, since the last call.
+    #[inline]
+    pub fn take_violations(&mut self) -> Option<Violations> {
+        self.out.counters.take_violations()
+    }
+
+    /// The port that it uses, from 1; meaningful from INIT on.
+    #[must_use]
+    pub const fn port_num(&self) -> u8 {
+        self.attr.port_num
     }
 
     /// Of the statistics, how many Acknowledge packets were sent.
@@ -425,9 +458,10 @@ impl Qp {
     }
 
     /// Controls congestion (DCQCN) from now on, or not: marked packets are answered by notifications, and the
-    /// peer's slow requests down. They are counted in any case. Of RC alone.
+    /// peer's slow down requests and READ responses. They are counted in any case. Of RC, XRC and UC: datagrams and dynamic
+    /// connections go on as before.
     pub fn control_congestion(&mut self, on: bool) {
-        self.marks = on.then(Box::default);
+        self.control = on.then(Box::default);
     }
 
     /// Queues a receive work request.
@@ -528,10 +562,21 @@ impl Qp {
     //= ENC-10
     fn note_mark(&mut self, now: Time) {
         self.out.counters.rare().marked_packets += 1;
-        if let (Some(marks), RecvSide::Reliable(responder)) = (&mut self.marks, &mut self.recv)
-            && marks.marked(now)
-        {
-            responder.notify();
+        let knows_peer = match self.recv {
+            RecvSide::Reliable(_) | RecvSide::Connected(_) => true,
+            // The responses that an XRC initiator has asked for.
+            RecvSide::None => true,
+            RecvSide::Datagrams(_) | RecvSide::Frames(_) | RecvSide::Target(_) => false,
+        };
+        let Some(control) = &mut self.control else {
+            return;
+        };
+        if !knows_peer || self.config.qp_type.is_dynamic() || !control.watch.marked(now) {
+            return;
+        }
+        match &mut self.recv {
+            RecvSide::Reliable(responder) => responder.notify(),
+            _ => self.owes.notification = true,
         }
     }
 
@@ -553,7 +598,7 @@ impl Qp {
         }
         match (hello, &mut self.send, &self.recv) {
             (DcHello::Ask, _, RecvSide::Reliable(_)) => {
-                self.owes_hello = true;
+                self.owes.hello = true;
                 true
             }
             (DcHello::Answer, SendSide::Reliable(requester), _) => requester.met(),
@@ -562,10 +607,16 @@ impl Qp {
     }
 
     #[cold]
-    fn answer_hello(&mut self, tx: &mut TxBuffer) {
-        if push_hello(&self.peer, self.config.qp_num, DcHello::Answer, tx) {
+    fn say_what_is_owed(&mut self, tx: &mut TxBuffer) {
+        if self.owes.hello && push_hello(&self.peer, self.config.qp_num, DcHello::Answer, tx) {
             self.out.counters.tx_packets += 1;
-            self.owes_hello = false;
+            self.owes.hello = false;
+        }
+        //= CNP-01
+        if self.owes.notification && push_plain(&self.peer.notification(), tx) {
+            self.out.counters.tx_packets += 1;
+            self.out.counters.rare().cnps_sent += 1;
+            self.owes.notification = false;
         }
     }
 
@@ -581,8 +632,17 @@ impl Qp {
             return;
         }
         self.out.counters.rare().cnps_received += 1;
-        if let (Some(_), SendSide::Reliable(requester)) = (&self.marks, &mut self.send) {
-            requester.notified(now);
+        let Some(control) = &mut self.control else {
+            return;
+        };
+        // Both are on the same path.
+        if let RecvSide::Reliable(_) = self.recv {
+            control.responses.notified(now, None);
+        }
+        match &mut self.send {
+            SendSide::Reliable(requester) => requester.notified(now),
+            SendSide::Unreliable(sender) => sender.notified(now),
+            SendSide::Dynamic(_) | SendSide::Frames(_) | SendSide::None => {}
         }
     }
 
@@ -644,6 +704,10 @@ impl Qp {
 
     /// Fires the timers that are due.
     pub fn handle_timeout(&mut self, now: Time) {
+        if let Some(control) = &mut self.control {
+            let waits = &mut control.responses.waits_until;
+            waits.take_if(|until| *until <= now);
+        }
         let (send, _, mut cx) = self.sides(now, &());
         let result = send.handle_timeout(&mut cx);
         self.conclude_send(now, result);
@@ -652,7 +716,15 @@ impl Qp {
     /// When [`Qp::handle_timeout`] has to be called next, `None` where nothing is pending.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Time> {
-        self.send.next_timeout()
+        let timer = self.send.next_timeout();
+        match self
+            .control
+            .as_ref()
+            .and_then(|it| it.responses.waits_until)
+        {
+            None => timer,
+            Some(until) => Some(timer.map_or(until, |timer| timer.min(until))),
+        }
     }
 
     /// Has it begun anything that is not acknowledged?

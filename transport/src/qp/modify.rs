@@ -6,10 +6,11 @@ use rocade_wire::{AckTimeout, Gid, Mtu, Psn, Qkey, Qpn, RnrTimer};
 
 use super::attributes::Attributes;
 use super::state::{experimental_rule, transition_rule};
-use super::{ModifyContext, Qp};
+use super::{ModifyContext, Owed, Qp};
 use crate::attr::{AddressVector, QpAttr, QpAttrMask, QpState, QpType};
 use crate::error::ModifyError;
 use crate::peer::{Alternate, Migration};
+use crate::rate::Control;
 use crate::requester::RequesterAttr;
 use crate::responder::ResponderAttr;
 use crate::time::Time;
@@ -367,7 +368,10 @@ pub(super) fn apply_attrs(qp: &mut Qp, mask: QpAttrMask) {
 //= RC-STA-04
 pub(super) fn reset(qp: &mut Qp) {
     qp.send.reset();
-    qp.owes_hello = false;
+    qp.owes = Owed::NOTHING;
+    if let Some(control) = &mut qp.control {
+        **control = Control::default();
+    }
     if let Some(receives) = qp.recv.receives() {
         let unreported = qp.out.completions.iter().filter(|c| !c.is_send());
         unreported.for_each(|completion| receives.forget(completion.srqn));

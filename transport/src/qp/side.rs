@@ -212,7 +212,8 @@ impl SendSide {
         match self {
             Self::Reliable(requester) => requester.next_timeout(),
             Self::Dynamic(initiator) => initiator.next_timeout(),
-            Self::Unreliable(_) | Self::Frames(_) | Self::None => None,
+            Self::Unreliable(sender) => sender.next_timeout(),
+            Self::Frames(_) | Self::None => None,
         }
     }
 
@@ -220,7 +221,11 @@ impl SendSide {
         match self {
             Self::Reliable(requester) => requester.handle_timeout(cx),
             Self::Dynamic(initiator) => initiator.handle_timeout(cx),
-            Self::Unreliable(_) | Self::Frames(_) | Self::None => Ok(()),
+            Self::Unreliable(sender) => {
+                sender.handle_timeout(cx.now);
+                Ok(())
+            }
+            Self::Frames(_) | Self::None => Ok(()),
         }
     }
 
@@ -403,6 +408,14 @@ impl RecvSide {
         match self {
             Self::Reliable(responder) => responder.has_responses(),
             Self::Target(target) => target.has_responses(),
+            _ => false,
+        }
+    }
+
+    /// Is the response to a READ next?
+    pub(super) fn is_reading(&self) -> bool {
+        match self {
+            Self::Reliable(responder) => responder.is_reading(),
             _ => false,
         }
     }

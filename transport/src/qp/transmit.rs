@@ -33,8 +33,8 @@ impl Qp {
         acks: AckTiming,
         tx: &mut TxBuffer,
     ) {
-        if self.owes_hello {
-            self.answer_hello(tx);
+        if self.owes.is_any() {
+            self.say_what_is_owed(tx);
         }
         let acks = self.timing(acks);
         let behind = acks != AckTiming::Now && self.recv.lone_ack().is_some();
@@ -64,7 +64,7 @@ impl Qp {
                 && self.timing(acks) == AckTiming::Later
                 && self.recv.lone_ack().is_some()
         };
-        self.send.has_work() || (self.recv.has_responses() && !holds()) || self.owes_hello
+        self.send.has_work() || (self.recv.has_responses() && !holds()) || self.owes.is_any()
     }
 
     /// In ERR there will be no requests for an acknowledgement to leave with.
@@ -78,6 +78,44 @@ impl Qp {
     }
 
     fn transmit_responses(&mut self, now: Time, mem: &impl Memory, tx: &mut TxBuffer) {
+        if let Some(control) = &self.control
+            && !control.responses.is_idle()
+        {
+            self.pace_responses(now, mem, tx);
+        } else {
+            self.transmit_all_responses(now, mem, tx);
+        }
+    }
+
+    /// As many responses as the path takes now, where it is congested. Only those of a READ wait, and what is behind them.
+    //= ENC-10
+    #[cold]
+    fn pace_responses(&mut self, now: Time, mem: &impl Memory, tx: &mut TxBuffer) {
+        let Some(control) = &mut self.control else {
+            return;
+        };
+        let limit = &mut control.responses;
+        limit.waits_until = None;
+        let budget = limit.budget(now);
+        let begin = tx.bytes().len();
+        if budget > 0 || !self.recv.is_reading() {
+            let room = tx.limit(begin + budget);
+            self.transmit_all_responses(now, mem, tx);
+            tx.set_limit(room);
+        }
+        let reads = self.recv.is_reading();
+        let Some(control) = &mut self.control else {
+            return;
+        };
+        let limit = &mut control.responses;
+        let spent = tx.bytes().len() - begin;
+        limit.spend(now, spent);
+        if reads && (budget == 0 || limit.budget(now) == 0) {
+            limit.waits_until = Some(limit.ready_at().max(now.plus_ns(1)));
+        }
+    }
+
+    fn transmit_all_responses(&mut self, now: Time, mem: &impl Memory, tx: &mut TxBuffer) {
         let (_, recv, mut cx) = self.sides(now, mem);
         let result = recv.poll_transmit(&mut cx, tx);
         if result.is_err() {

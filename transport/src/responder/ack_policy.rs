@@ -195,6 +195,11 @@ impl Responder {
         self.owes_credit = false;
     }
 
+    /// Is the response to a READ next?
+    pub(crate) fn is_reading(&self) -> bool {
+        matches!(self.queue.front(), Some(Response::Read { .. }))
+    }
+
     #[inline]
     pub(crate) fn has_responses(&self) -> bool {
         !self.queue.is_empty()

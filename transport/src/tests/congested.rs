@@ -5,9 +5,12 @@ use alloc::vec::Vec;
 use rocade_wire::{Bth, Opcode, Operation, Packet, Pkey, Psn, Qpn, Service};
 
 use super::responder::{answer, target, write_only};
-use super::{register, register_filled, send, write};
+use super::{read, register, register_filled, send, statuses, write};
 use crate::testing::{Pair, Side, TestMemory};
-use crate::{Counters, DropReason, PacketMeta, QpState, Time, WcStatus};
+use crate::{
+    AckTiming, Counters, DropReason, PacketMeta, QpAttr, QpAttrMask, QpState, QpType, Time,
+    WcStatus,
+};
 
 const MS: u64 = 1_000_000;
 
@@ -143,6 +146,138 @@ fn a_congested_path_is_sent_to_more_slowly() {
     pair.run_for(10_000 * MS);
     let later = transfer(&mut pair, len);
     assert!(later < 2 * free, "{later} ns, {free} ns before");
+}
+
+/// Time that reading `len` bytes takes.
+fn read_back(pair: &mut Pair, len: u32) -> u64 {
+    let source = register_filled(pair, Side::B, len, 7);
+    let target = register(pair, Side::A, len);
+    let begin = pair.now();
+    pair.send(Side::A, 1, read(&source), &[target.sge()]);
+    pair.run();
+    let done = pair.take_completions(Side::A);
+    assert_eq!(statuses(&done), [(1, WcStatus::Success)]);
+    let (sent, arrived) = (
+        pair.node(Side::B).mem.all(&source),
+        pair.node(Side::A).mem.all(&target),
+    );
+    assert_eq!(sent, arrived);
+    pair.now().ns_since(begin)
+}
+
+/// The responses of a READ are data as well: who sends them hears of it, and goes slower.
+//= ENC-10 CNP-01 CNP-03 type=test
+#[test]
+fn a_congested_path_is_read_from_more_slowly() {
+    let len = 4 << 20;
+    let free = read_back(&mut controlled(), len);
+    let mut pair = controlled();
+    pair.mark_packets(Side::B, true);
+    let marked = read_back(&mut pair, len);
+    assert!(counters(&pair, Side::B).cnps_received > 3);
+    assert!(marked > 2 * free, "{marked} ns, {free} ns without marks");
+    // Slow, but not so slow that anybody asks again.
+    assert_eq!(counters(&pair, Side::A).timeouts, 0);
+    assert_eq!(counters(&pair, Side::B).duplicate_requests, 0);
+    // And recovers.
+    pair.mark_packets(Side::B, false);
+    pair.run_for(10_000 * MS);
+    let later = read_back(&mut pair, len);
+    assert!(later < 2 * free, "{later} ns, {free} ns before");
+}
+
+/// However often it is told, a responder stays fast enough for the shortest ACK timeout, and what is no data is not held up.
+//= ENC-10 type=test
+#[test]
+fn responses_never_stop() {
+    let mut pair = controlled();
+    for _ in 0..400 {
+        pair.inject(Side::B, &notification(Qpn::new(0x22), Pkey::DEFAULT));
+        pair.drain_both();
+    }
+    pair.run();
+    let ns = read_back(&mut pair, 256 << 10);
+    // 100 Mbit/s at least: 12.5 MB/s, 21 ms.
+    assert!((2 * MS..22 * MS).contains(&ns), "{ns}");
+    assert_eq!(counters(&pair, Side::A).timeouts, 0);
+    for _ in 0..400 {
+        pair.inject(Side::B, &notification(Qpn::new(0x22), Pkey::DEFAULT));
+        pair.drain_both();
+    }
+    let ns = transfer(&mut pair, 1 << 20);
+    assert!(ns < 20 * MS, "{ns}: writes are acknowledged as ever");
+}
+
+/// A READ that waits for its turn ends with its queue pair: nothing is sent after a reset, and no timer is left.
+#[test]
+fn responses_that_wait_end_with_their_queue_pair() {
+    let mut pair = controlled();
+    for _ in 0..400 {
+        pair.inject(Side::B, &notification(Qpn::new(0x22), Pkey::DEFAULT));
+        pair.drain_both();
+    }
+    let source = register_filled(&pair, Side::B, 1 << 20, 7);
+    let target = register(&pair, Side::A, 1 << 20);
+    pair.send(Side::A, 1, read(&source), &[target.sge()]);
+    pair.run_for(2 * MS);
+    assert!(pair.node(Side::B).qp.next_timeout().is_some());
+    pair.modify(
+        Side::B,
+        QpState::Reset,
+        QpAttrMask::empty(),
+        &QpAttr::default(),
+    );
+    assert_eq!(pair.node(Side::B).qp.next_timeout(), None);
+    assert!(!pair.node(Side::B).qp.wants_to_transmit(AckTiming::Now));
+}
+
+fn unreliable() -> Pair {
+    let mut pair = Pair::new(|_, setup| setup.config.qp_type = QpType::Uc);
+    for side in Side::BOTH {
+        pair.node_mut(side).qp.control_congestion(true);
+    }
+    pair
+}
+
+/// UC answers marks too, though it answers nothing else, and heeds what it is told.
+//= ENC-10 CNP-01 CNP-02 type=test
+#[test]
+fn unreliable_connections_are_controlled_too() {
+    let len = 4 << 20;
+    let free = transfer(&mut unreliable(), len);
+    let mut pair = unreliable();
+    pair.mark_packets(Side::A, true);
+    // All of the first one is on its way before anybody complains.
+    transfer(&mut pair, len);
+    assert!(counters_of(&pair) > 0);
+    let marked = transfer(&mut pair, len);
+    assert!(counters_of(&pair) > 3);
+    assert_eq!(counters(&pair, Side::B).cnps_sent, counters_of(&pair));
+    assert!(marked > 2 * free, "{marked} ns, {free} ns without marks");
+    pair.mark_packets(Side::A, false);
+    pair.run_for(10_000 * MS);
+    let later = transfer(&mut pair, len);
+    assert!(later < 2 * free, "{later} ns, {free} ns before");
+    // What waits is flushed with the queue, and leaves no timer.
+    for _ in 0..400 {
+        pair.inject(Side::A, &notification(Qpn::new(0x11), Pkey::DEFAULT));
+        pair.drain_both();
+    }
+    let source = register_filled(&pair, Side::A, len, 5);
+    let target = register(&pair, Side::B, len);
+    pair.send(Side::A, 9, write(&target), &[source.sge()]);
+    pair.run_for(MS);
+    assert!(pair.node(Side::A).qp.next_timeout().is_some());
+    pair.modify(
+        Side::A,
+        QpState::Err,
+        QpAttrMask::empty(),
+        &QpAttr::default(),
+    );
+    assert_eq!(pair.node(Side::A).qp.next_timeout(), None);
+    pair.run();
+    let done = pair.take_completions(Side::A);
+    assert_eq!(statuses(&done), [(9, WcStatus::WrFlushErr)]);
 }
 
 //= CNP-03 type=test

@@ -18,7 +18,9 @@ use crate::memory::{AccessError, Accessor, Extent, LocalAccess, Memory};
 use crate::outputs::Fatal;
 use crate::peer::Peer;
 use crate::queue::SendLimits;
+use crate::rate::RateLimit;
 use crate::segment::{MAX_MESSAGE_LEN, data_operation, execute_local};
+use crate::time::Time;
 use crate::transmit::{Head, Source, TxBuffer};
 use crate::wr::{Destination, LocalData, Operands, RouteTag, SendFlags, SendOp, SendWr, Sge};
 
@@ -114,6 +116,8 @@ pub(crate) struct Sender {
     /// SQD: finish what was started, start nothing (RC-STA-06).
     draining: bool,
     cross: Option<Box<Cross>>,
+    /// Where it may not send as fast as it can.
+    limit: Option<Box<RateLimit>>,
 }
 
 impl Sender {
@@ -130,6 +134,25 @@ impl Sender {
             qkey: Qkey::new(0),
             draining: false,
             cross: None,
+            limit: None,
+        }
+    }
+
+    /// The path is congested.
+    pub(crate) fn notified(&mut self, now: Time) {
+        let limit = self.limit.get_or_insert_with(|| Box::new(RateLimit::new()));
+        limit.notified(now, None);
+    }
+
+    /// When [`Sender::handle_timeout`] is due.
+    pub(crate) fn next_timeout(&self) -> Option<Time> {
+        self.limit.as_ref()?.waits_until
+    }
+
+    /// What waited may be sent, if it is time.
+    pub(crate) fn handle_timeout(&mut self, now: Time) {
+        if let Some(limit) = &mut self.limit {
+            limit.waits_until.take_if(|until| *until <= now);
         }
     }
 
@@ -272,7 +295,40 @@ impl Sender {
         if tx.is_empty() {
             self.complete_sent(cx);
         }
-        while self.sent < self.sq.len() {
+        match &mut self.limit {
+            None => self.append(cx, tx, usize::MAX),
+            Some(limit) => {
+                limit.waits_until = None;
+                let budget = limit.budget(cx.now);
+                let begin = tx.bytes().len();
+                let result = self.append(cx, tx, budget);
+                self.note_spent(cx.now, tx.bytes().len() - begin, budget);
+                result
+            }
+        }
+    }
+
+    /// So many bytes have left, where there is a limit.
+    #[cold]
+    fn note_spent(&mut self, now: Time, bytes: usize, budget: usize) {
+        let waits = bytes >= budget && self.sent < self.sq.len();
+        let Some(limit) = &mut self.limit else { return };
+        limit.spend(now, bytes);
+        if waits {
+            limit.waits_until = Some(limit.ready_at().max(now.plus_ns(1)));
+        }
+        self.limit.take_if(|limit| limit.is_idle());
+    }
+
+    /// Likewise, until there are `budget` bytes more in it.
+    fn append<H: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        tx: &mut TxBuffer,
+        budget: usize,
+    ) -> Result<(), Fatal> {
+        let begin = tx.bytes().len();
+        while self.sent < self.sq.len() && tx.bytes().len() - begin < budget {
             let may_start = self.packets > 0 || self.may_start();
             let Some(wqe) = self.sq.get_mut(self.sent).filter(|_| may_start) else {
                 break;
@@ -414,6 +470,9 @@ impl Sender {
     pub(crate) fn flush<H>(&mut self, cx: &mut Cx<'_, H>) {
         self.complete_sent(cx);
         self.packets = 0;
+        if let Some(limit) = &mut self.limit {
+            limit.waits_until = None;
+        }
         while let Some(wqe) = self.sq.pop_front() {
             self.report(cx, &wqe, WcStatus::WrFlushErr);
         }
@@ -435,6 +494,7 @@ impl Sender {
             psn: Psn::new(0),
             qkey: Qkey::new(0),
             draining: false,
+            limit: None,
             ..*self
         };
     }

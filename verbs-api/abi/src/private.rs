@@ -202,7 +202,7 @@ impl core::fmt::Debug for rocade_cm_ops {
 }
 
 /// Changes with [`rocade_mlx5_ops`].
-pub const ROCADE_MLX5_VERSION: u32 = 2;
+pub const ROCADE_MLX5_VERSION: u32 = 3;
 
 /// What `libmlx5.so.1` calls: as the functions of `mlx5dv.h` of these names.
 #[repr(C)]
@@ -225,6 +225,8 @@ pub struct rocade_mlx5_ops {
     pub map_ah_to_qp: unsafe extern "C" fn(*mut ibv_ah, u32) -> c_int,
     pub create_mkey: unsafe extern "C" fn(*mut mlx5dv_mkey_init_attr) -> *mut mlx5dv_mkey,
     pub destroy_mkey: unsafe extern "C" fn(*mut mlx5dv_mkey) -> c_int,
+    pub reserved_qpn_alloc: unsafe extern "C" fn(*mut ibv_context, *mut u32) -> c_int,
+    pub reserved_qpn_dealloc: unsafe extern "C" fn(*mut ibv_context, u32) -> c_int,
 }
 
 impl core::fmt::Debug for rocade_mlx5_ops {

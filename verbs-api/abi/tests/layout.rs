@@ -119,3 +119,19 @@ fn container_rule_of_the_extended_context() {
     let compat = rocade_abi::VERBS_ABI_IS_EXTENDED as usize;
     assert_eq!(format!("{compat:#x}"), data.derived["abi_compat_extended"]);
 }
+
+/// Both are known by their places alone: the one ends the structure, the other is where newer headers have it, behind that.
+//= WRX-12 type=test
+#[test]
+fn newer_builders_are_behind_the_older_ones() {
+    let data = measured();
+    let members = &data.members["struct ibv_qp_ex"];
+    assert_eq!(members["wr_atomic_write"], (344, Some(8)));
+    assert_eq!(
+        std::mem::offset_of!(rocade_abi::ibv_qp_ex, wr_atomic_write),
+        344
+    );
+    // `wr_flush`.
+    assert_eq!(size_of::<rocade_abi::ibv_qp_ex>(), 352);
+    assert_eq!(data.aggregates["struct ibv_qp_ex"].0, 352);
+}

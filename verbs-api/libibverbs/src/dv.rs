@@ -18,7 +18,7 @@ use rocade_abi::{
     },
     rocade_mlx5_ops,
 };
-use rocade_emulator::{DciStreams, DctInitAttr, MAX_LOG_ERRORED, MAX_LOG_STREAMS, QpType};
+use rocade_emulator::{DciStreams, DctInitAttr, MAX_LOG_ERRORED, MAX_LOG_STREAMS, QpType, Qpn};
 
 use crate::{
     ah::AhObject,
@@ -50,6 +50,8 @@ static OPS: rocade_mlx5_ops = rocade_mlx5_ops {
     map_ah_to_qp: mlx5dv_map_ah_to_qp,
     create_mkey: mkey::mlx5dv_create_mkey,
     destroy_mkey: mkey::mlx5dv_destroy_mkey,
+    reserved_qpn_alloc: mlx5dv_reserved_qpn_alloc,
+    reserved_qpn_dealloc: mlx5dv_reserved_qpn_dealloc,
 };
 
 /// The functions for `libmlx5.so.1`.
@@ -397,6 +399,30 @@ unsafe extern "C" fn mlx5dv_dci_stream_id_reset(qp: *mut ibv_qp, stream_id: u16)
         // SAFETY: by contract a live QP.
         let state: &QpState = unsafe { QpObject::borrow(qp.cast()) }?.inner();
         Ok(state.qp().reset_stream(stream_id)?)
+    })
+}
+
+/// A number that no queue pair gets, for connections whose queue pair is another's (a DC target serves many).
+unsafe extern "C" fn mlx5dv_reserved_qpn_alloc(context: *mut ibv_context, qpn: *mut u32) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract an open context.
+        let object = unsafe { ContextObject::borrow(context) }?;
+        expect_mlx5(object)?;
+        if qpn.is_null() {
+            return Err(Errno::INVAL);
+        }
+        let number = object.context().reserve_qp_num()?;
+        // SAFETY: not NULL, and by contract writable.
+        unsafe { ffi::write(qpn, number.get()) }
+    })
+}
+
+/// `EINVAL` for any other number.
+unsafe extern "C" fn mlx5dv_reserved_qpn_dealloc(context: *mut ibv_context, qpn: u32) -> c_int {
+    int_verb(|| {
+        // SAFETY: by contract an open context.
+        let object = unsafe { ContextObject::borrow(context) }?;
+        Ok(object.context().release_qp_num(Qpn::new(qpn))?)
     })
 }
 

@@ -94,7 +94,8 @@ fn own_attribute(dir: &Path, file: &Path) -> Option<String> {
     if !name.starts_with("infiniband") && !name.starts_with("infiniband_verbs") {
         return None;
     }
-    match process::host().ok()?.tree().find(path.to_str()?)? {
+    let tree = process::host().ok()?.tree();
+    match tree.find(path.to_str()?)? {
         Node::File(text) => Some(text.clone()),
         _ => None,
     }

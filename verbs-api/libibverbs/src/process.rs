@@ -50,7 +50,6 @@ struct State {
 pub(crate) struct Host {
     engine: Engine,
     devices: Vec<&'static DeviceObject>,
-    tree: OnceLock<Tree>,
 }
 
 impl Host {
@@ -64,10 +63,9 @@ impl Host {
         &self.devices
     }
 
-    /// The files of the devices, as a view shows them.
-    pub(crate) fn tree(&self) -> &Tree {
-        self.tree
-            .get_or_init(|| Tree::of_attributes(&self.engine.facts(), first_number()))
+    /// The files of the devices as they are now, as a view shows them.
+    pub(crate) fn tree(&self) -> Tree {
+        Tree::of_attributes(&self.engine.facts(), first_number())
     }
 }
 
@@ -164,11 +162,7 @@ fn start() -> Result<Host, (Errno, Reason)> {
         .into_iter()
         .map(|info| DeviceObject::leak(&info, &CharDevices::numbered(first, info.index).verbs))
         .collect();
-    Ok(Host {
-        engine,
-        devices,
-        tree: OnceLock::new(),
-    })
+    Ok(Host { engine, devices })
 }
 
 extern "C" fn child_after_fork() {

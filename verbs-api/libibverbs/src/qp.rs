@@ -11,8 +11,8 @@ use rocade_abi::{
     ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_rate_limit_attr, ibv_xrcd,
 };
 use rocade_emulator::{
-    DciInit, DciStreams, Mtu, Pd, Qp, QpAttr, QpAttrMask, QpInitAttr, QpState as State, QpType,
-    RxHash, VerbsError, Xrcd,
+    DciInit, DciStreams, Mtu, Pd, Qp, QpAttr, QpAttrMask, QpInitAttr, QpType, RxHash, VerbsError,
+    Xrcd,
 };
 
 use crate::{
@@ -575,17 +575,18 @@ pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece
     })
 }
 
-/// `ibv_set_ece`, before the queue pair sends: what a peer offers is taken note of, and none of it is used.
+/// `ibv_set_ece`, in any state: what a peer offers is taken note of, and none of it is used. A vendor of 0 is that of a peer that does
+/// not know of this (`EOPNOTSUPP`).
 pub(crate) unsafe extern "C" fn ibv_set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     int_verb(|| {
         // SAFETY: by contract a live QP.
-        let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
+        unsafe { QpObject::borrow(qp.cast()) }?;
         // SAFETY: by contract NULL or readable.
         let offered = unsafe { ffi::read(ece) }?;
-        let is_early = matches!(state.qp.state(), State::Reset | State::Init | State::Rtr);
-        if offered.comp_mask != 0 || !is_early {
-            return Err(Errno::INVAL);
+        match offered {
+            ibv_ece { vendor_id: 0, .. } => Err(Errno::OPNOTSUPP),
+            ibv_ece { comp_mask: 0, .. } => Ok(()),
+            _ => Err(Errno::INVAL),
         }
-        Ok(())
     })
 }

@@ -187,6 +187,9 @@ unsafe fn query_port(
     c.gid_tbl_len = to_int(source.gid_tbl_len);
     c.port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
     c.max_msg_sz = source.max_msg_sz;
+    //= BTH-06 UD-05
+    c.bad_pkey_cntr = source.bad_pkey_cntr;
+    c.qkey_viol_cntr = source.qkey_viol_cntr;
     c.pkey_tbl_len = source.pkey_tbl_len;
     c.max_vl_num = 1;
     c.active_width = WIDTH_4X;

@@ -1,8 +1,15 @@
 //! A C object with the emulator's handle behind it.
 
-use std::{cell::UnsafeCell, ffi::c_void, mem::MaybeUninit, ptr};
+use std::{
+    cell::UnsafeCell,
+    ffi::c_void,
+    mem::{self, MaybeUninit},
+    ptr,
+};
 
-use crate::{ffi::Errno, process};
+use rocade_abi::ibv_qp_ex;
+
+use crate::{ffi::Errno, process, qp::QpObject};
 
 /// What a pointer to a C object of type `C` really points at.
 ///
@@ -16,6 +23,13 @@ pub(crate) struct Shell<C, R> {
     generation: process::Generation,
     inner: R,
 }
+
+/// Where newer headers have `wr_flush`: right behind `wr_atomic_write`, which ends what ours know.
+//= WRX-12
+const _: () = {
+    assert!(mem::offset_of!(ibv_qp_ex, wr_atomic_write) == 344);
+    assert!(mem::offset_of!(QpObject, newer) == 352);
+};
 
 impl<C, R> Shell<C, R> {
     /// Makes an object; `build` gets the address the C object will have, to be used as cookie.

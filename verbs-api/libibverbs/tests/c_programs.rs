@@ -22,6 +22,7 @@ static PROGRAMS: Programs = Programs::new(
         "older_xrc",
         "processes",
         "shared_xrc",
+        "together",
     ],
 );
 
@@ -48,6 +49,13 @@ rocade_tests::c_programs! {
         a_missing_answer_costs_no_event,
         //= DST-09 type=test
         a_device_closed_before_its_objects;
+    misuse:
+        what_is_in_use_does_not_end,
+        an_overrun_ends_all_queues,
+        each_state_takes_what_it_should,
+        limits_are_kept,
+        keys_of_others_open_nothing,
+        a_flood_for_nobody;
     flush:
         flushed_and_announced,
         what_is_not_allowed;
@@ -160,6 +168,7 @@ rocade_tests::c_programs! {
         //= XAT-25 type=test
         results_may_be_big_endian;
     umr:
+        //= UMR-01 type=test
         //= UMR-10 type=test
         //= UMR-15 type=test
         //= UMR-16 type=test
@@ -218,7 +227,9 @@ rocade_tests::c_programs! {
         //= XCH-04..06 type=test
         nobody_polls,
         //= XCT-03..05 type=test
-        eight_processes_sum_up,
+        eight_processes_sum_up_by_udp,
+        //= XCT-03..05 type=test
+        eight_processes_sum_up_by_shm,
         eight_processes_find_the_greatest;
     cross_more:
         //= XCH-02 XCE-01 XCE-05 XCW-01 XCC-01 NOP-01 type=test
@@ -241,14 +252,67 @@ rocade_tests::c_programs! {
         //= DC-09 DCT-09 DCW-16 type=test
         targets_that_are_gone;
     dc:
-        //= DC-04 DC-08 DC-10..12 DCT-01 DCS-01..04 XCON-08 XCON-11 XST-14 type=test
+        //= DC-04 DC-08 DC-10..12 DCT-01 DCS-01..04 DCS-10 XCON-08 XCON-11 XST-14 type=test
         every_operation,
         //= DC-02 DC-05 DCT-02 DCT-03 DCT-06 DCT-07 DCT-10 DCU-07 XCON-12 XST-15 type=test
         attributes_and_mistakes,
         //= DCK-02 DCK-03 DCK-04 DCK-06 XCON-09 XCON-13 XDEC-05 type=test
         keys_and_events,
         //= DC-01 DC-06 DCT-11 type=test
-        all_to_all_of_sixteen;
+        all_to_all_of_sixteen_by_udp,
+        //= DC-01 DC-06 DCT-11 type=test
+        all_to_all_of_sixteen_by_shm;
+    dc_hostile:
+        //= DC-03 DC-09 DCT-09 DCW-16 type=test
+        targets_come_and_go,
+        //= DCK-01 DCK-03 DCK-04 DCK-07 DCT-07 DCT-08 type=test
+        a_storm_of_forged_keys,
+        //= DCT-09 DCK-06 type=test
+        destroying_waits_for_events,
+        //= DC-09 DC-13 DC-14 DCT-05 XAT-15 type=test
+        what_a_target_refuses,
+        //= DCW-06 DCW-09 DCW-17 type=test
+        packets_of_nobody;
+    together:
+        //= XCT-03..05 XCW-01 XCE-01 type=test
+        a_barrier_of_eight_by_udp,
+        //= XCT-03..05 XCW-01 XCE-01 type=test
+        a_barrier_of_eight_by_shm,
+        //= XAT-17 XAT-23 type=test
+        a_lock_of_eight_by_udp,
+        //= XAT-17 XAT-23 type=test
+        a_lock_of_eight_by_shm;
+    calc:
+        //= XCC-01..06 XCON-16 XDEC-07 type=test
+        every_operation_on_every_type,
+        //= XCC-01 XCC-02 XCC-04 type=test
+        nothing_else;
+    cross_edges:
+        //= XCH-05 XCW-07 type=test
+        what_counts,
+        //= XCW-01 XCW-08 type=test
+        a_wait_behind_a_slow_send,
+        //= XCW-01 XCW-02 XCW-05 type=test
+        counts_go_round,
+        //= XCW-07 XCW-08 XDEC-10 type=test
+        waits_for_oneself,
+        //= XCE-07 XCE-08 XDEC-10 type=test
+        chains_in_a_circle,
+        //= XCE-02 XCE-05 XCE-06 type=test
+        releases_of_what_is_not_there,
+        //= XCT-01 XCT-02 XCW-03 type=test
+        a_queue_that_is_full;
+    umr_more:
+        //= UMR-21 UMR-32 UMR-36 type=test
+        layouts_of_nothing_and_of_overlaps,
+        //= UMR-03 XDEC-14 type=test
+        keys_of_keys_down_to_the_last,
+        //= UMR-08 UMR-12 UMR-13 UMR-24 type=test
+        keys_of_what_is_not_ours,
+        //= UMR-08 UMR-17 UMR-18 type=test
+        changes_under_a_reader,
+        //= UMR-07 UMR-11 type=test
+        lists_are_taken_at_once;
     events:
         restarts_after_a_signal,
         fails_after_a_signal_without_restart,

@@ -54,6 +54,7 @@ fn compile(name: &str, text: &str) {
     }
 }
 
+//= XDEC-02 type=test
 #[test]
 fn each_file_compiles_alone() {
     if let Some(reason) = missing() {

@@ -75,6 +75,12 @@ forward! {
     mlx5dv_destroy_mkey = destroy_mkey(
         mkey: *mut mlx5dv_mkey
     ) -> c_int, else libc::EOPNOTSUPP;
+    mlx5dv_reserved_qpn_alloc = reserved_qpn_alloc(
+        context: *mut ibv_context, qpn: *mut u32
+    ) -> c_int, else libc::EOPNOTSUPP;
+    mlx5dv_reserved_qpn_dealloc = reserved_qpn_dealloc(
+        context: *mut ibv_context, qpn: u32
+    ) -> c_int, else libc::EOPNOTSUPP;
     mlx5dv_map_ah_to_qp = map_ah_to_qp(
         ah: *mut ibv_ah, qp_num: u32
     ) -> c_int, else libc::EOPNOTSUPP;

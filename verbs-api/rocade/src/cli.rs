@@ -26,7 +26,7 @@ Settings (flags win over variables, variables over the file):
   ROCADE_LINK         auto (default: shared memory between processes of a host, else UDP),
                       udp (always: what a capture of the loopback interface needs), shm
   ROCADE_PEERS        ADDR[/PREFIX][,..]: who may talk to the program's queue pairs (anybody)
-  ROCADE_DCQCN        on: congestion control of RC over UDP (off)
+  ROCADE_DCQCN        on: congestion control of RC, XRC and UC over UDP (off)
   ROCADE_IDENTITY     VENDOR:PART, what the devices say they are, e.g. 0x02c9:0x1017
   ROCADE_PKEYS        PKEY[,..]: the P_Key table (0xffff)
   ROCADE_CAPTURE      a pcapng file that all packets are appended to, for Wireshark

@@ -8,7 +8,7 @@
 //! The first one is as good as the second one, it only waits for a connection. Devices come from
 //! the environment: `ROCADE_IP=127.0.0.2`, for example.
 
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use rocade_verbs::{AccessFlags, ConnectOptions, DeviceList, Result, SendRequest};
@@ -19,6 +19,15 @@ const PORT: u16 = 18_515;
 const LEN: usize = 4096;
 const ROUND_TRIPS: u32 = 1000;
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Where there is IPv6, it is for IPv4 too.
+fn listen() -> std::io::Result<TcpListener> {
+    let any = [
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+    ];
+    TcpListener::bind(&any.map(|ip| SocketAddr::new(ip, PORT))[..])
+}
 
 fn main() -> Result<()> {
     let peer = std::env::args().nth(1);
@@ -35,7 +44,7 @@ fn main() -> Result<()> {
 
     let stream = match &peer {
         Some(host) => TcpStream::connect((host.as_str(), PORT))?,
-        None => TcpListener::bind(("::", PORT))?.accept()?.0,
+        None => listen()?.accept()?.0,
     };
     let other = qp.endpoint().exchange(&stream, &stream)?;
     let qp = qp.connect(other, &ConnectOptions::default())?;

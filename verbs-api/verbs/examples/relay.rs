@@ -1,39 +1,42 @@
-//! A sum that goes through a chain of devices while nobody computes.
+//! A sum that goes along a chain of hosts while nobody computes.
 //!
 //! ```sh
 //! cargo run --package rocade-verbs --example relay
 //! ```
-//! Each member of the chain waits for what comes from the left, adds its own number and sends the sum to the right. The
-//! requests for all that are posted before the first number leaves: a *managed* queue pair holds the send that computes,
-//! and a *master* waits for the receive and then releases it. From then on the program only waits for the last completion.
+//! Each member of the chain has a number. The first sends its own to the right; each that follows waits for what comes from the
+//! left, adds its own and sends the sum on; the last has the total. Usually each of them would sleep, wake up, add, and send. Here
+//! all that is posted before the first number leaves, and the NICs do the rest:
+//!
+//! * the queue pair to the *right* is managed: it holds the send that adds up until somebody releases it;
+//! * the *master* waits for the completion of the receive, then releases that send. It sends nothing itself, and is connected to itself.
+//!
+//! A barrier or an allreduce is made of the same three steps, with several rounds instead of one.
 
 use std::time::Duration;
 
 use rocade_verbs::{
     AccessFlags, BrokerMode, Calc, CalcOp, CompletionQueue, ConnectOptions, CrossChannel,
     DeviceList, EngineConfig, InGroup, ManagedQueue, MemoryRegion, ProtectionDomain, QueuePair,
-    Result, SendRequest,
+    Result, SendRequest, Task, post_tasks,
 };
 
 const PATIENCE: Duration = Duration::from_secs(5);
+const NUMBERS: [u64; 5] = [3, 20, 100, 4000, 50_000];
+/// Of all 8-byte numbers that a send names, the sum. They are big-endian, and so is the sum.
 const SUM: Calc = Calc {
     op: CalcOp::Add,
     located: false,
 };
-const MASTER: CrossChannel = CrossChannel {
-    is_master: true,
-    managed_send: false,
-    managed_recv: false,
-    sends_untaken: false,
-    receives_untaken: false,
-};
 
-/// One of the chain: its number at the beginning of its memory, and behind it what comes from the left.
+/// One of the chain. Its number is at the beginning of its memory, and behind it what comes from the left.
 struct Member {
     pd: ProtectionDomain,
     memory: MemoryRegion,
+    /// What has come from the left: the master waits for its completions.
     arrivals: CompletionQueue,
     departures: CompletionQueue,
+    decisions: CompletionQueue,
+    master: QueuePair,
 }
 
 impl Member {
@@ -43,22 +46,34 @@ impl Member {
         let arrivals = pd.context().completion_queue(16)?;
         arrivals.allow_waits();
         let departures = pd.context().completion_queue(16)?;
+        let decisions = pd.context().completion_queue(16)?;
+        let role = CrossChannel {
+            is_master: true,
+            ..CrossChannel::default()
+        };
+        let master = pd.queue_pair(&decisions).cross_channel(role).build()?;
+        let own_end = master.endpoint();
+        let master = master.connect(own_end, &ConnectOptions::default())?;
         Ok(Self {
             pd,
             memory,
             arrivals,
             departures,
+            decisions,
+            master,
         })
     }
 }
 
-/// The queue pair from one member to the next, and that at which it arrives.
+/// The queue pair from one member to the next, and the one at which it arrives.
 fn connect(from: &Member, to: &Member) -> Result<(QueuePair, QueuePair)> {
-    let sends = CrossChannel {
+    // It computes, and sends what is released to it.
+    let role = CrossChannel {
+        is_master: true,
         managed_send: true,
-        ..MASTER
+        ..CrossChannel::default()
     };
-    let right = from.pd.queue_pair(&from.departures).cross_channel(sends);
+    let right = from.pd.queue_pair(&from.departures).cross_channel(role);
     let left = to.pd.queue_pair(&to.departures).recv_cq(&to.arrivals);
     let (right, left) = (right.build()?, left.build()?);
     left.post_recv(1, &[to.memory.sge(8..16)?])?;
@@ -69,36 +84,57 @@ fn connect(from: &Member, to: &Member) -> Result<(QueuePair, QueuePair)> {
 }
 
 fn main() -> Result<()> {
-    let names = ["a=127.0.0.97", "b=127.0.0.98", "c=127.0.0.99"];
-    let list = DeviceList::new(EngineConfig::from_specs(&names, BrokerMode::Embedded)?)?;
-    let member = |name, number| Member::new(list.open(name)?.protection_domain()?, number);
-    let (a, b, c) = (member("a", 3)?, member("b", 20)?, member("c", 100)?);
-    let (a_right, _b_left) = connect(&a, &b)?;
-    let (b_right, _c_left) = connect(&b, &c)?;
+    let specs = (1..=NUMBERS.len()).map(|n| format!("member{n}=127.0.73.{n}"));
+    let specs: Vec<String> = specs.collect();
+    let list = DeviceList::new(EngineConfig::from_specs(&specs, BrokerMode::Embedded)?)?;
+    let members = (1..).zip(NUMBERS).map(|(n, number)| {
+        let device = list.open(&format!("member{n}"))?;
+        Member::new(device.protection_domain()?, number)
+    });
+    let members: Vec<Member> = members.collect::<Result<_>>()?;
+    let links = members.windows(2).map(|pair| connect(&pair[0], &pair[1]));
+    let links: Vec<_> = links.collect::<Result<_>>()?;
 
-    // The middle: a master, connected to itself because it sends nothing.
-    let decisions = b.pd.context().completion_queue(16)?;
-    let master = b.pd.queue_pair(&decisions).cross_channel(MASTER).build()?;
-    let own_end = master.endpoint();
-    let master = master.connect(own_end, &ConnectOptions::default())?;
-    let (own, sum) = (b.memory.sge(0..8)?, b.memory.sge(8..16)?);
-    b_right.post_calc(&SendRequest::send(&[own, sum]), SUM)?;
-    master.post_wait(7, &b.arrivals, 1, InGroup::Last)?;
-    master.post_enable(&b_right, ManagedQueue::Send, 0, InGroup::Last)?;
-    assert!(c.arrivals.poll().is_none(), "nothing has moved yet");
+    // All but the first and the last: a list of tasks says what is to happen once something has arrived.
+    for (member, (right, _)) in members.iter().zip(&links).skip(1) {
+        let both = [member.memory.sge(0..8)?, member.memory.sge(8..16)?];
+        let posted = post_tasks(&[
+            Task::Calc(right, &SendRequest::send(&both), SUM),
+            Task::Wait {
+                master: &member.master,
+                wr_id: 7,
+                cq: &member.arrivals,
+                count: 1,
+                group: InGroup::Last,
+            },
+            // 0: all that is there, which is that one send.
+            Task::Enable {
+                master: &member.master,
+                of: right,
+                which: ManagedQueue::Send,
+                count: 0,
+                group: InGroup::Last,
+            },
+        ]);
+        posted.map_err(|(_, error)| error)?;
+    }
+    let (first, last) = (&members[0], &members[NUMBERS.len() - 1]);
+    assert!(last.arrivals.poll().is_none(), "nothing has moved yet");
 
-    // The first number leaves, and all the rest happens by itself.
-    a_right.post_send(&SendRequest::send(&[a.memory.sge(0..8)?]))?;
-    let first = a.pd.context().completion_queue(16)?;
-    let starter = a.pd.queue_pair(&first).cross_channel(MASTER).build()?;
-    let own_end = starter.endpoint();
-    let starter = starter.connect(own_end, &ConnectOptions::default())?;
-    starter.post_enable(&a_right, ManagedQueue::Send, 0, InGroup::Last)?;
+    // The first number leaves. From here on the program only waits.
+    let (right, _) = &links[0];
+    right.post_send(&SendRequest::send(&[first.memory.sge(0..8)?]))?;
+    let master = &first.master;
+    master.post_enable(right, ManagedQueue::Send, 0, InGroup::Last)?;
 
-    c.arrivals.wait(PATIENCE)?;
-    let arrived = c.memory.to_vec(8, 8)?;
-    println!("c has {} and gets {:?}", 100, arrived);
-    assert_eq!(arrived, 23_u64.to_be_bytes());
-    assert_eq!(decisions.wait(PATIENCE)?.wr_id, 7);
+    last.arrivals.wait(PATIENCE)?;
+    let arrived = last.memory.to_vec(8, 8)?.try_into().expect("8 bytes");
+    let total = u64::from_be_bytes(arrived) + NUMBERS[NUMBERS.len() - 1];
+    println!("{NUMBERS:?}: {total}");
+    assert_eq!(total, NUMBERS.iter().sum::<u64>());
+    // The wait of each member in between is over, which its completion says.
+    for member in &members[1..NUMBERS.len() - 1] {
+        assert_eq!(member.decisions.wait(PATIENCE)?.wr_id, 7);
+    }
     Ok(())
 }

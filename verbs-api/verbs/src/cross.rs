@@ -1,7 +1,9 @@
 //! Queue pairs that wait for each other without the program (cross-channel).
 
-use rocade_emulator::SendFlags;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 pub use rocade_emulator::{Calc, CalcOp, CrossChannel};
+use rocade_emulator::{SendFlags, Sge};
 
 use crate::completion::CompletionQueue;
 use crate::error::Result;
@@ -25,6 +27,85 @@ pub enum InGroup {
     More,
     /// The next counts start behind this group.
     Last,
+}
+
+/// Counts are taken one after another: those of a list as a whole.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One of a list for [`post_tasks`].
+#[derive(Debug, Clone, Copy)]
+#[doc(alias = "ibv_exp_task")]
+pub enum Task<'a> {
+    /// As [`QueuePair::post_send`].
+    Send(&'a QueuePair, &'a SendRequest<'a>),
+    /// As [`QueuePair::post_calc`].
+    Calc(&'a QueuePair, &'a SendRequest<'a>, Calc),
+    /// As [`QueuePair::post_recv`].
+    Recv(&'a QueuePair, u64, &'a [Sge]),
+    /// As [`QueuePair::post_wait`], by this master.
+    Wait {
+        /// Who waits.
+        master: &'a QueuePair,
+        /// Of its completion.
+        wr_id: u64,
+        /// What it waits for.
+        cq: &'a CompletionQueue,
+        /// So many completions of it.
+        count: u32,
+        /// Whether the group of counts goes on.
+        group: InGroup,
+    },
+    /// As [`QueuePair::post_enable`], by this master.
+    Enable {
+        /// Who releases.
+        master: &'a QueuePair,
+        /// Whose requests.
+        of: &'a QueuePair,
+        /// Which of them.
+        which: ManagedQueue,
+        /// So many, or 0 for all that are there.
+        count: u32,
+        /// Whether the group of counts goes on.
+        group: InGroup,
+    },
+}
+
+/// Posts a list of tasks to several queues, in order. What other threads wait for and release by such lists, or by the posts that
+/// count, is counted before or after the whole of it. Example: `relay`.
+///
+/// # Errors
+/// Which task failed, the first being 0, and why. Those before it stay posted.
+#[doc(alias = "ibv_exp_post_task")]
+//= XCT-01 XCT-02 XCT-03
+pub fn post_tasks(tasks: &[Task<'_>]) -> std::result::Result<(), (usize, crate::Error)> {
+    let _turn = turn();
+    for (index, task) in tasks.iter().enumerate() {
+        let posted = match *task {
+            Task::Send(qp, request) => qp.post_send(request),
+            Task::Calc(qp, request, calc) => qp.push_calc(request, calc),
+            Task::Recv(qp, wr_id, sges) => qp.post_recv(wr_id, sges),
+            Task::Wait {
+                master,
+                wr_id,
+                cq,
+                count,
+                group,
+            } => master.push_wait(wr_id, cq, count, group),
+            Task::Enable {
+                master,
+                of,
+                which,
+                count,
+                group,
+            } => master.push_enable(of, which, count, group),
+        };
+        posted.map_err(|error| (index, error))?;
+    }
+    Ok(())
 }
 
 impl CompletionQueue {
@@ -65,6 +146,17 @@ impl QueuePair {
         count: u32,
         group: InGroup,
     ) -> Result<()> {
+        let _turn = turn();
+        self.push_wait(wr_id, cq, count, group)
+    }
+
+    fn push_wait(
+        &self,
+        wr_id: u64,
+        cq: &CompletionQueue,
+        count: u32,
+        group: InGroup,
+    ) -> Result<()> {
         let last = group == InGroup::Last;
         let mut queue = self.raw().send_queue();
         Ok(queue.push_wait((wr_id, SendFlags::SIGNALED), cq.raw(), count, last)?)
@@ -79,6 +171,17 @@ impl QueuePair {
     #[doc(alias = "IBV_EXP_WR_SEND_ENABLE")]
     #[doc(alias = "IBV_EXP_WR_RECV_ENABLE")]
     pub fn post_enable(
+        &self,
+        of: &Self,
+        which: ManagedQueue,
+        count: u32,
+        group: InGroup,
+    ) -> Result<()> {
+        let _turn = turn();
+        self.push_enable(of, which, count, group)
+    }
+
+    fn push_enable(
         &self,
         of: &Self,
         which: ManagedQueue,
@@ -100,6 +203,11 @@ impl QueuePair {
     /// and its elements are whole.
     #[doc(alias = "IBV_EXP_SEND_WITH_CALC")]
     pub fn post_calc(&self, request: &SendRequest<'_>, calc: Calc) -> Result<()> {
+        let _turn = turn();
+        self.push_calc(request, calc)
+    }
+
+    fn push_calc(&self, request: &SendRequest<'_>, calc: Calc) -> Result<()> {
         let (wr, data) = request.parts();
         Ok(self.raw().send_queue().push_calc(&wr, None, calc, data)?)
     }

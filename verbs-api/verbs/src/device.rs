@@ -1,6 +1,7 @@
 //! Devices, and what is made from an opened one.
 
 use std::fmt;
+use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -21,7 +22,7 @@ use crate::sys;
 use crate::window::MemoryWindow;
 use crate::xrc::XrcDomain;
 
-/// The only port of a device.
+/// The first port of a device.
 pub(crate) const PORT: u8 = 1;
 
 /// The devices of this process, and the engine behind them.
@@ -137,7 +138,7 @@ impl Context {
         self.raw.device_attr()
     }
 
-    /// State of the device's only port.
+    /// State of the device's first port.
     ///
     /// # Errors
     /// None that can happen here: the port exists.
@@ -146,7 +147,25 @@ impl Context {
         Ok(self.raw.port_attr(PORT)?)
     }
 
-    /// The GID table of the port: its IP addresses, as they are now. A GID of 0 is an empty entry.
+    /// State of any port, from 1 on; how many there are is in the [attributes](Self::attributes).
+    ///
+    /// # Errors
+    /// [`Error::Verbs`] if there is no such port.
+    #[doc(alias = "ibv_query_port")]
+    pub fn port_at(&self, port: u8) -> Result<PortAttr> {
+        Ok(self.raw.port_attr(port)?)
+    }
+
+    /// The GID table of any port.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`] if there is no such port.
+    #[doc(alias = "ibv_query_gid_table")]
+    pub fn gids_of(&self, port: u8) -> Result<Arc<[GidEntry]>> {
+        Ok(self.raw.gid_entries_of(port)?)
+    }
+
+    /// The GID table of the first port: its IP addresses, as they are now. A GID of 0 is an empty entry.
     #[must_use]
     #[doc(alias = "ibv_query_gid_table")]
     pub fn gids(&self) -> Arc<[GidEntry]> {
@@ -230,6 +249,16 @@ impl Context {
     #[doc(alias = "ibv_open_xrcd")]
     pub fn xrc_domain(&self) -> Result<XrcDomain> {
         XrcDomain::new(self)
+    }
+
+    /// The XRC domain that a file names: every process of this user that opens it by that file, on the same device, has
+    /// the same one. It needs a broker; without one it is the process's own.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the file cannot be looked at; [`Error::Verbs`] if the process cannot join the others.
+    #[doc(alias = "ibv_open_xrcd")]
+    pub fn shared_xrc_domain(&self, file: &File) -> Result<XrcDomain> {
+        XrcDomain::of_file(self, file)
     }
 
     /// A new protection domain.

@@ -56,10 +56,13 @@ mod error;
 mod indirect;
 mod masked;
 mod memory;
+mod path;
 mod queue_pair;
+mod raw;
 mod reactor;
 mod request;
 mod shared_receives;
+mod special;
 mod sys;
 mod window;
 mod xrc;
@@ -67,13 +70,14 @@ mod xrc;
 pub use rocade_emulator::cm::RejReason;
 pub use rocade_emulator::{
     AccessFlags, AsyncEventKind, BrokerMode, CompleteTo, Completion, Counters, DeviceAttr,
-    DeviceConfig, DeviceInfo, EngineConfig, EngineCounters, Gid, GidEntry, Guid, ImmOrInv, Lkey,
-    Mtu, PortAttr, Psn, QpState, Qpn, Rkey, Sge, WcOpcode, WcStatus,
+    DeviceConfig, DeviceInfo, EngineConfig, EngineCounters, EthFields, Flow, FlowAttr, FlowKind,
+    FlowSpec, Gid, GidEntry, Guid, ImmOrInv, Ipv4Fields, Ipv6Fields, Lkey, Masked, Mtu, PortAttr,
+    PortFields, Psn, QpState, Qpn, Rkey, Sge, VerbsError, WcFlags, WcOpcode, WcStatus,
 };
 
 pub use self::completion::CompletionQueue;
 pub use self::connection::{Connection, Listener, PeerOptions, Request, Route};
-pub use self::cross::{Calc, CalcOp, CrossChannel, InGroup, ManagedQueue};
+pub use self::cross::{Calc, CalcOp, CrossChannel, InGroup, ManagedQueue, Task, post_tasks};
 pub use self::datagram::{AddressHandle, DatagramEnd, DatagramQueuePair, GRH_LEN};
 pub use self::device::{Context, DeviceList, ProtectionDomain};
 pub use self::dynamic::{DynamicEnd, DynamicInitiator, DynamicTarget};
@@ -82,8 +86,11 @@ pub use self::error::{Error, Result};
 pub use self::indirect::{IndirectKey, KeyChange};
 pub use self::masked::MaskedAtomic;
 pub use self::memory::MemoryRegion;
+pub use self::path::PathState;
 pub use self::queue_pair::{ConnectOptions, QueuePair, QueuePairBuilder, UnconnectedQueuePair};
+pub use self::raw::RawQueuePair;
 pub use self::request::SendRequest;
 pub use self::shared_receives::SharedReceiveQueue;
+pub use self::special::{DeviceMemory, DeviceRegion, NullRegion};
 pub use self::window::MemoryWindow;
-pub use self::xrc::XrcDomain;
+pub use self::xrc::{TargetHold, XrcDomain};

@@ -40,7 +40,8 @@ impl<'a> QueuePairBuilder<'a> {
         let access = AccessFlags::LOCAL_WRITE
             | AccessFlags::REMOTE_WRITE
             | AccessFlags::REMOTE_READ
-            | AccessFlags::REMOTE_ATOMIC;
+            | AccessFlags::REMOTE_ATOMIC
+            | AccessFlags::FLUSH_GLOBAL;
         Self {
             pd,
             send_cq: cq,

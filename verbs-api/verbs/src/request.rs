@@ -1,8 +1,13 @@
 //! Send work requests.
 
-use rocade_emulator::{Bind, Operands, Rkey, SendFlags, SendOp, SendWr, Sge, Srqn};
+use rocade_emulator::{Bind, Feth, Operands, Rkey, SendFlags, SendOp, SendWr, Sge, Srqn};
 
 use crate::endpoint::RemoteMemory;
+
+/// To global visibility, of a range.
+const FLUSH_RANGE: Feth = Feth::from_raw(1);
+/// Likewise, of the region.
+const FLUSH_REGION: Feth = Feth::from_raw(1 | 1 << 4);
 
 /// What a send queue is asked to do.
 ///
@@ -132,6 +137,49 @@ impl<'a> SendRequest<'a> {
             result,
             None,
         )
+    }
+
+    /// Replaces the 8 bytes at `at`, a multiple of 8, by `data`, which is copied when the request is posted: who looks at
+    /// them there sees the old ones or the new ones, and never parts of both. All requests before this one are executed by
+    /// then, so the 8 bytes may announce what these have written. Of RC, XRC and DC.
+    ///
+    /// With a number's [`to_ne_bytes`](u64::to_ne_bytes) the peer finds it by
+    /// [`load_u64`](crate::MemoryRegion::load_u64).
+    //= WRX-12
+    #[doc(alias = "ibv_wr_atomic_write")]
+    pub const fn atomic_write(data: &'a [u8; 8], at: RemoteMemory) -> Self {
+        let op = SendOp::AtomicWrite {
+            va: at.addr,
+            rkey: at.rkey,
+        };
+        Self::new(op, &[], Some(data))
+    }
+
+    /// Completes when everybody on the peer's host can see what was written to `range` before: an acknowledged WRITE says
+    /// only that it has arrived. Of RC, XRC and DC. The region and the peer's queue pair have to allow
+    /// `FLUSH_GLOBAL`; a range of 2 GiB or more is an invalid request.
+    //= WRX-12
+    #[doc(alias = "ibv_wr_flush")]
+    pub fn flush(range: RemoteMemory) -> Self {
+        Self::flush_of(range, range.len, FLUSH_RANGE)
+    }
+
+    /// [`flush`](Self::flush) for all of the region that `region` is in.
+    //= WRX-12
+    #[doc(alias = "ibv_wr_flush")]
+    pub fn flush_region(region: RemoteMemory) -> Self {
+        Self::flush_of(region, 0, FLUSH_REGION)
+    }
+
+    fn flush_of(place: RemoteMemory, len: u64, feth: Feth) -> Self {
+        let op = SendOp::Flush {
+            va: place.addr,
+            rkey: place.rkey,
+            // What is too long stays so: the peer refuses it.
+            len: u32::try_from(len).unwrap_or(u32::MAX),
+            feth,
+        };
+        Self::new(op, &[], None)
     }
 
     /// Sets the number that the completion carries; 0 by default.

@@ -1,6 +1,9 @@
 //! XRC: one connection that reaches many receive queues.
 
-use rocade_emulator::{AccessFlags, SrqInitAttr, Xrcd, XrcdInitAttr};
+use std::fs::File;
+use std::os::unix::fs::MetadataExt as _;
+
+use rocade_emulator::{AccessFlags, FileId, Qp, Qpn, SrqInitAttr, Xrcd, XrcdInitAttr};
 
 use crate::completion::CompletionQueue;
 use crate::device::{Context, ProtectionDomain};
@@ -8,7 +11,7 @@ use crate::error::Result;
 use crate::queue_pair::UnconnectedQueuePair;
 use crate::shared_receives::SharedReceiveQueue;
 
-/// Shared receive queues, and the targets that receive for them (XRC).
+/// Shared receive queues, and the targets that receive for them (XRC). Between processes: the example `xrc`.
 ///
 /// Each request of an initiator ([`QueuePairBuilder::xrc_initiator`](crate::QueuePairBuilder::xrc_initiator)) names
 /// one of the queues ([`SendRequest::to_queue`](crate::SendRequest::to_queue)). Its message takes a receive from there,
@@ -49,9 +52,23 @@ pub struct XrcDomain {
 
 impl XrcDomain {
     pub(crate) fn new(context: &Context) -> Result<Self> {
+        Self::open(context, None)
+    }
+
+    pub(crate) fn of_file(context: &Context, file: &File) -> Result<Self> {
+        let about = file.metadata()?;
+        let id = FileId {
+            device: about.dev(),
+            inode: about.ino(),
+        };
+        Self::open(context, Some(id))
+    }
+
+    fn open(context: &Context, file: Option<FileId>) -> Result<Self> {
         let xrcd = context.raw().open_xrcd(XrcdInitAttr {
+            file,
             create: true,
-            ..XrcdInitAttr::default()
+            exclusive: false,
         })?;
         Ok(Self {
             context: context.clone(),
@@ -80,6 +97,17 @@ impl XrcDomain {
         Ok(SharedReceiveQueue::from_raw(srq))
     }
 
+    /// Keeps a target of the domain alive, which another process may have made: it lives until nobody holds it.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`](crate::Error::Verbs) if the domain has no such target.
+    //= XRC-11
+    #[doc(alias = "ibv_open_qp")]
+    pub fn hold_target(&self, number: Qpn) -> Result<TargetHold> {
+        let qp = self.xrcd.open_target(number, 0)?;
+        Ok(TargetHold { qp })
+    }
+
     /// A new target, on the first address of the device: the end of a connection that receives for the domain's
     /// queues, and sends nothing. Its peer may do what `access` says.
     ///
@@ -89,5 +117,19 @@ impl XrcDomain {
     pub fn target(&self, access: AccessFlags) -> Result<UnconnectedQueuePair> {
         let qp = self.xrcd.create_target(0)?;
         UnconnectedQueuePair::new(&self.context, qp, 0, access, None)
+    }
+}
+
+/// Holds a target of an XRC domain; see [`XrcDomain::hold_target`].
+#[derive(Debug)]
+pub struct TargetHold {
+    qp: Qp,
+}
+
+impl TargetHold {
+    /// Its number.
+    #[must_use]
+    pub fn qp_num(&self) -> Qpn {
+        self.qp.qp_num()
     }
 }

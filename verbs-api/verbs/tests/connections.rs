@@ -289,15 +289,19 @@ fn a_future_may_be_dropped() {
         let mut cx = TaskContext::from_waker(Waker::noop());
         assert!(asks.as_mut().poll(&mut cx).is_pending());
     }
-    // Its request may have come, and cannot be accepted any more; or it was taken back before.
-    if let Ok(request) = listener.wait(Duration::from_secs(1)) {
-        let (_side, qp) = side(&request.context().unwrap());
-        assert!(request.accept(qp, &PeerOptions::default(), LONG).is_err());
-    }
     let route = Route::to(&list, address).unwrap();
     let (_a, qp) = side(&route.context().unwrap());
-    let asks = thread::spawn(move || route.connect(qp, &PeerOptions::default(), LONG));
-    let request = listener.wait(LONG).unwrap();
+    let next = PeerOptions::with_data(*b"next");
+    let asks = thread::spawn(move || route.connect(qp, &next, LONG));
+    // The first request may have come, and cannot be accepted any more; or it was taken back before.
+    let request = loop {
+        let request = listener.wait(LONG).unwrap();
+        if request.private_data().starts_with(b"next") {
+            break request;
+        }
+        let (_side, qp) = side(&request.context().unwrap());
+        assert!(request.accept(qp, &PeerOptions::default(), LONG).is_err());
+    };
     let (_b, qp) = side(&request.context().unwrap());
     request.accept(qp, &PeerOptions::default(), LONG).unwrap();
     asks.join().unwrap().unwrap();

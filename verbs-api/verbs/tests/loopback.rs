@@ -6,9 +6,10 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use rocade_verbs::{
-    AccessFlags, AsyncEventKind, BrokerMode, CompletionQueue, ConnectOptions, DeviceList,
-    EngineConfig, Error, ImmOrInv, MaskedAtomic, MemoryRegion, ProtectionDomain, QpState,
-    QueuePair, RemoteMemory, Rkey, SendRequest, UnconnectedQueuePair, WcOpcode, WcStatus,
+    AccessFlags, AsyncEventKind, BrokerMode, Calc, CalcOp, CompletionQueue, ConnectOptions,
+    CrossChannel, DeviceList, EngineConfig, Error, ImmOrInv, InGroup, ManagedQueue, MaskedAtomic,
+    MemoryRegion, ProtectionDomain, QpState, QueuePair, RemoteMemory, Rkey, SendRequest, Task,
+    UnconnectedQueuePair, WcOpcode, WcStatus, post_tasks,
 };
 
 /// Long enough for any machine; a test that waits for so long fails.
@@ -391,7 +392,7 @@ fn queue_pairs_share_their_receives() {
 
 #[test]
 fn events_are_waited_for() {
-    let (a, b) = nodes("127.0.22.1", "127.0.22.2");
+    let (a, b) = nodes("127.0.23.1", "127.0.23.2");
     let context = b.pd.context();
     assert_eq!(context.poll_event().unwrap(), None);
     let nothing = context.wait_event(Duration::from_millis(20));
@@ -552,6 +553,54 @@ fn pieces_of_regions_are_one_range_and_atomics_have_masks() {
     assert_eq!(a.cq.wait(LONG).unwrap().opcode, WcOpcode::MaskedFetchAdd);
     let sum = 0xffff_ffff_0000_0000u64.to_ne_bytes();
     assert_eq!(b.memory.to_vec(64, 8).unwrap(), sum);
+    // On less and on more than a word.
+    b.memory.write(64, &[0xff; 32]).unwrap();
+    let change = |atomic: &MaskedAtomic, at: RemoteMemory| {
+        let result = [a.memory.sge(..atomic.len()).unwrap()];
+        let request = SendRequest::masked(&result, at, atomic);
+        a_qp.post_send(&request).unwrap();
+        let done = a.cq.wait(LONG).unwrap();
+        assert_eq!(done.byte_len as usize, atomic.len());
+        a.memory.to_vec(0, atomic.len()).unwrap()
+    };
+    let half = MaskedAtomic::fetch_add_u32(0x0001_0001, 0x8000_8000);
+    assert_eq!(change(&half, at), [0xff; 4]);
+    assert_eq!(b.memory.to_vec(64, 4).unwrap(), [0; 4]);
+    assert_eq!(b.memory.to_vec(68, 4).unwrap(), [0xff; 4]);
+    let half = MaskedAtomic::compare_swap_u32(0, u32::MAX, 0x1234_5678, 0xffff);
+    assert_eq!(change(&half, at), [0; 4]);
+    assert_eq!(b.memory.to_vec(64, 4).unwrap(), 0x5678u32.to_ne_bytes());
+    // From 32 bytes on, whose start may be anywhere in the region.
+    let up = at.addr.next_multiple_of(32);
+    let (offset, at) = (
+        64 + usize::try_from(up - at.addr).unwrap(),
+        at.at(up - at.addr),
+    );
+    b.memory.write(offset, &[0; 32]).unwrap();
+    let add = MaskedAtomic::fetch_add_words([1, 2, 3, u64::MAX], [0; 4]);
+    assert_eq!(change(&add, at), [0; 32]);
+    let swap = |expected| {
+        MaskedAtomic::compare_swap_words([1, expected], [u64::MAX; 2], [7, 8], [u64::MAX; 2])
+    };
+    let words = |bytes: Vec<u8>| {
+        bytes
+            .as_chunks::<8>()
+            .0
+            .iter()
+            .copied()
+            .map(u64::from_ne_bytes)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(words(change(&swap(3), at)), [1, 2]);
+    assert_eq!(
+        words(b.memory.to_vec(offset, 32).unwrap()),
+        [1, 2, 3, u64::MAX]
+    );
+    assert_eq!(words(change(&swap(2), at)), [1, 2]);
+    assert_eq!(
+        words(b.memory.to_vec(offset, 32).unwrap()),
+        [7, 8, 3, u64::MAX]
+    );
     a_qp.post_send(&SendRequest::change_key(&key.free().unwrap()))
         .unwrap();
     a.cq.wait(LONG).unwrap();
@@ -559,4 +608,72 @@ fn pieces_of_regions_are_one_range_and_atomics_have_masks() {
         .unwrap();
     assert_eq!(failed(&b.cq), WcStatus::RemAccessErr);
     assert!(key.list(&[pieces[0]; 3]).is_err() && key.list(&[]).is_err());
+}
+
+/// A list for two queues: in order, and up to the task that fails.
+//= XCT-01 XCT-02 type=test
+#[test]
+fn tasks_are_posted_in_order_up_to_the_one_that_fails() {
+    let (a, b) = nodes("127.3.15.1", "127.3.15.2");
+    let role = |managed_send| CrossChannel {
+        is_master: true,
+        managed_send,
+        ..CrossChannel::default()
+    };
+    let (sends, decisions) = (a.pd.queue_pair(&a.cq), a.pd.context());
+    let decisions = decisions.completion_queue(16).unwrap();
+    decisions.allow_waits();
+    let arrivals = b.pd.context().completion_queue(16).unwrap();
+    let sends = sends.cross_channel(role(true)).build().unwrap();
+    let master = a.pd.queue_pair(&decisions).cross_channel(role(false));
+    let master = master.build().unwrap();
+    let receives = b.pd.queue_pair(&b.cq).recv_cq(&arrivals).build().unwrap();
+    let ends = (sends.endpoint(), receives.endpoint(), master.endpoint());
+    let options = ConnectOptions::default();
+    let sends = sends.connect(ends.1, &options).unwrap();
+    let receives = receives.connect(ends.0, &options).unwrap();
+    let master = master.connect(ends.2, &options).unwrap();
+    let (text, room) = ([a.memory.sge(..16).unwrap()], [b.memory.sge(..16).unwrap()]);
+    let request = SendRequest::send(&text);
+    let release = |count| Task::Enable {
+        master: &master,
+        of: &sends,
+        which: ManagedQueue::Send,
+        count,
+        group: InGroup::Last,
+    };
+    let failed = post_tasks(&[
+        Task::Recv(&receives, 5, &room),
+        Task::Send(&sends, &request),
+        release(1),
+        release(1),
+        Task::Send(&sends, &request),
+    ]);
+    assert_eq!(failed.unwrap_err().0, 3, "only one is there");
+    assert_eq!(arrivals.wait(LONG).unwrap().wr_id, 5);
+    a.cq.wait(LONG).unwrap();
+    // The last was not posted, and the count of the one that failed does not count.
+    assert_eq!(post_tasks(&[release(1)]).unwrap_err().0, 0);
+    let whole = post_tasks(&[
+        Task::Recv(&receives, 6, &room),
+        Task::Calc(
+            &sends,
+            &request,
+            Calc {
+                op: CalcOp::Xor,
+                located: false,
+            },
+        ),
+        release(1),
+        Task::Wait {
+            master: &master,
+            wr_id: 9,
+            cq: &decisions,
+            count: 0,
+            group: InGroup::Last,
+        },
+    ]);
+    whole.unwrap();
+    assert_eq!(arrivals.wait(LONG).unwrap().byte_len, 8);
+    assert_eq!(decisions.wait(LONG).unwrap().wr_id, 9);
 }

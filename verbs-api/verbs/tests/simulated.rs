@@ -135,11 +135,7 @@ fn time_is_virtual() -> Result<()> {
     );
     // And then nothing happens any more.
     assert!(matches!(a.cq.wait(MINUTE), Err(Error::TimedOut)));
-    assert!(
-        begin.elapsed() < Duration::from_secs(5),
-        "{:?}",
-        begin.elapsed()
-    );
+    assert!(begin.elapsed() < MINUTE, "{:?}", begin.elapsed());
     Ok(())
 }
 

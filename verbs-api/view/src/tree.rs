@@ -13,7 +13,7 @@
 
 use std::collections::BTreeMap;
 
-use rocade_emulator::{DeviceFacts, Gid, GidEntry, Guid, PortFacts};
+use rocade_emulator::{DeviceFacts, Guid, PortFacts};
 
 use crate::host::{HostFiles, Locality};
 
@@ -287,8 +287,6 @@ impl Tree {
         let base = format!("sys/devices/rocade/hca/{name}/infiniband/{name}/ports/{number}");
         let cap_mask = format!("{CAP_MASK:#010x}");
         for (file, text) in [
-            ("state", "4: ACTIVE"),
-            ("phys_state", "5: LinkUp"),
             ("rate", "100 Gb/sec (4X EDR)"),
             ("link_layer", "Ethernet"),
             ("lid", "0x0"),
@@ -299,8 +297,9 @@ impl Tree {
         ] {
             self.file(format!("{base}/{file}"), text);
         }
-        for entry in &port.gids {
-            self.gid(&base, entry, port.ifname.as_deref());
+        // The engine writes these again when the network interface changes.
+        for (file, text) in port.changing_files() {
+            self.add(format!("{base}/{file}"), Node::File(text));
         }
         for (index, pkey) in device.pkeys.iter().enumerate() {
             let key = pkey.get();
@@ -311,15 +310,6 @@ impl Tree {
         }
         for counter in HW_COUNTERS {
             self.add(format!("{base}/hw_counters/{counter}"), Node::Counter);
-        }
-    }
-
-    fn gid(&mut self, base: &str, entry: &GidEntry, ifname: Option<&str>) {
-        let index = entry.index;
-        self.file(format!("{base}/gids/{index}"), gid_text(entry.gid));
-        self.file(format!("{base}/gid_attrs/types/{index}"), "RoCE v2");
-        if let Some(ifname) = ifname {
-            self.file(format!("{base}/gid_attrs/ndevs/{index}"), ifname);
         }
     }
 
@@ -365,15 +355,7 @@ fn attributes(device: &DeviceFacts) -> [(&'static str, String); 8] {
 
 /// Four groups of four digits.
 fn guid_text(guid: Guid) -> String {
-    groups(&guid.get().to_be_bytes())
-}
-
-/// Eight groups of four digits.
-fn gid_text(gid: Gid) -> String {
-    groups(&gid.octets())
-}
-
-fn groups(bytes: &[u8]) -> String {
+    let bytes = guid.get().to_be_bytes();
     let pairs = bytes.chunks(2);
     let groups: Vec<String> = pairs
         .map(|pair| pair.iter().map(|byte| format!("{byte:02x}")).collect())

@@ -260,6 +260,7 @@ impl Operation {
     }
 
     /// Not of the standard, but Rocade's own: the codes 0xF2 and 0xF8 to 0xFB.
+    //= XAW-01
     //= XAW-02
     //= XAW-06
     pub(super) const fn own(opcode: u8) -> Option<Self> {

@@ -1,6 +1,7 @@
 //! What is of UD alone.
 
 use super::*;
+use crate::Violations;
 
 //= UD-07 type=test
 //= UD-08 type=test
@@ -149,6 +150,11 @@ fn datagrams_that_cannot_be_taken_are_dropped_and_counted() {
     foreign[2..4].copy_from_slice(&[0x12, 0x34]);
     deliver(&mut pair, peer, &foreign);
     assert_eq!(dropped(&pair, Side::B, DropReason::BadPkey), 1);
+    // The port counts both, once.
+    let qp = &mut pair.node_mut(Side::B).qp;
+    let both = Violations { pkey: 1, qkey: 1 };
+    assert_eq!(qp.take_violations(), Some(both));
+    assert_eq!(qp.take_violations(), None);
     assert!(pair.take_completions(Side::B).is_empty());
     // The receive is still there.
     deliver(&mut pair, peer, &ud_packet(QKEY, None, b"1234"));

@@ -324,8 +324,9 @@ static void allreduce(struct meeting *meeting, int self, int is_sum)
 	free(memory);
 }
 
-static void in_processes(int is_sum)
+static void in_processes(const char *link, int is_sum)
 {
+	CHECK_INT(setenv("ROCADE_LINK", link, 1), 0);
 	struct meeting *meeting = mmap(NULL, sizeof(*meeting), PROT_READ | PROT_WRITE,
 				       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	CHECK(meeting != MAP_FAILED);
@@ -354,14 +355,19 @@ static void in_processes(int is_sum)
 	CHECK_INT(failed, 0);
 }
 
-static void eight_processes_sum_up(void)
+static void eight_processes_sum_up_by_udp(void)
 {
-	in_processes(1);
+	in_processes("udp", 1);
+}
+
+static void eight_processes_sum_up_by_shm(void)
+{
+	in_processes("shm", 1);
 }
 
 static void eight_processes_find_the_greatest(void)
 {
-	in_processes(0);
+	in_processes("auto", 0);
 }
 
 int main(int argc, char **argv)
@@ -372,7 +378,8 @@ int main(int argc, char **argv)
 		{ "mistakes_are_refused", mistakes_are_refused },
 		{ "sends_compute", sends_compute },
 		{ "nobody_polls", nobody_polls },
-		{ "eight_processes_sum_up", eight_processes_sum_up },
+		{ "eight_processes_sum_up_by_udp", eight_processes_sum_up_by_udp },
+		{ "eight_processes_sum_up_by_shm", eight_processes_sum_up_by_shm },
 		{ "eight_processes_find_the_greatest", eight_processes_find_the_greatest },
 		{ NULL, NULL },
 	};

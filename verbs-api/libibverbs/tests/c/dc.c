@@ -241,8 +241,9 @@ static void talk_to_all(struct board *board, int me)
 	ends_close(&e);
 }
 
-static void all_to_all_of_sixteen(void)
+static void all_to_all_of_sixteen(const char *link)
 {
+	CHECK_INT(setenv("ROCADE_LINK", link, 1), 0);
 	struct board *board = mmap(NULL, sizeof(*board), PROT_READ | PROT_WRITE,
 				   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	CHECK(board != MAP_FAILED);
@@ -272,11 +273,22 @@ static void all_to_all_of_sixteen(void)
 	CHECK_INT(failed, 0);
 }
 
+static void all_to_all_of_sixteen_by_udp(void)
+{
+	all_to_all_of_sixteen("udp");
+}
+
+static void all_to_all_of_sixteen_by_shm(void)
+{
+	all_to_all_of_sixteen("shm");
+}
+
 static const struct test_case cases[] = {
 	{ "every_operation", every_operation },
 	{ "attributes_and_mistakes", attributes_and_mistakes },
 	{ "keys_and_events", keys_and_events },
-	{ "all_to_all_of_sixteen", all_to_all_of_sixteen },
+	{ "all_to_all_of_sixteen_by_udp", all_to_all_of_sixteen_by_udp },
+	{ "all_to_all_of_sixteen_by_shm", all_to_all_of_sixteen_by_shm },
 	{ 0 },
 };
 

@@ -53,7 +53,7 @@ static inline void start(struct ends *e, uint64_t own_key)
 	CHECK_INT(ibv_exp_modify_qp(e->dci, &attr, IBV_QP_STATE | IBV_QP_AV), EINVAL);
 	CHECK_INT(ibv_exp_modify_qp(e->dci, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU), 0);
 	attr.qp_state = IBV_QPS_RTS;
-	attr.timeout = 14;
+	attr.timeout = 16;
 	attr.retry_cnt = 7;
 	attr.rnr_retry = 7;
 	attr.max_rd_atomic = 4;

@@ -32,7 +32,7 @@ static void rearm(struct ibv_qp *qp, uint8_t port)
 		.path_mig_state = IBV_MIG_REARM,
 		.alt_ah_attr = path_over(qp->context, port),
 		.alt_port_num = port,
-		.alt_timeout = 11,
+		.alt_timeout = 16,
 	};
 	CHECK_INT(ibv_modify_qp(qp, &attr, IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE), 0);
 }
@@ -90,7 +90,7 @@ static void check_both_moved(struct rig *r, uint8_t port)
 		CHECK_INT(attr.path_mig_state, IBV_MIG_MIGRATED);
 		CHECK_INT(attr.port_num, port);
 		CHECK_INT(attr.ah_attr.port_num, port);
-		CHECK_INT(attr.timeout, 11);
+		CHECK_INT(attr.timeout, 16);
 		CHECK_INT(attr.alt_port_num, 0);
 		struct ibv_ah_attr wanted = path_over(r->context, port);
 		CHECK(!memcmp(&attr.ah_attr.grh.dgid, &wanted.grh.dgid, sizeof(wanted.grh.dgid)));

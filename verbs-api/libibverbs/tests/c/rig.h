@@ -154,7 +154,8 @@ static inline void to_rts(struct ibv_qp *qp)
 	struct ibv_qp_attr attr = {
 		.qp_state = IBV_QPS_RTS,
 		.sq_psn = 0x123,
-		.timeout = 14,
+		/* 0.27 s at least: on a busy machine a thread may not run for longer than usual. */
+		.timeout = 16,
 		.retry_cnt = 7,
 		.rnr_retry = 7,
 		.max_rd_atomic = 4,

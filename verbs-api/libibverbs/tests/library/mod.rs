@@ -236,7 +236,8 @@ impl Device {
 
         attr.qp_state = IBV_QPS_RTS;
         attr.sq_psn = 0x123;
-        attr.timeout = 14;
+        // Half a second: on a busy machine a thread may not run for longer than usual.
+        attr.timeout = 17;
         attr.retry_cnt = 7;
         attr.rnr_retry = 7;
         attr.max_rd_atomic = 4;

@@ -1,0 +1,662 @@
+/*
+ * The far end of the conformance suite on a device with verbs: makes queue pairs, posts work and tells what it saw, as
+ * the suite orders. Nothing but libibverbs of any rdma-core is needed:
+ *
+ *	cc -O2 -o agent agent.c -libverbs
+ *	./agent -d DEVICE [-p PORT] [-g GID_INDEX] [-f FEATURE] [-l TCP_PORT]
+ *
+ * Orders come by standard input and are answered on standard output; with -l, on the first connection to that TCP
+ * port. Without -g the GID is that of the address which the suite tests. -f says that the device has what it does not
+ * report: flush, atomic-write, or own (the operations that only Rocade has).
+ *
+ * An order is a line of words, numbers among them in C's notation; so is the answer: "ok ...", "none", or
+ * "unable WHY". docs/conformance.md lists them.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <infiniband/verbs.h>
+#include <netinet/tcp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { ENDS = 256, REGIONS = 8, WINDOWS = 16, DEPTH = 64, CQ_DEPTH = 256, QKEY = 0x1badcafe, SRQN = 0xc0ffee };
+/* Rights as the suite writes them. */
+enum { WRITE = 1, READ = 2, ATOMIC = 4, FLUSH = 8 };
+/* What headers of older rdma-cores do not name. */
+enum { ACCESS_FLUSH_GLOBAL = 1 << 8, CAP_FLUSH_GLOBAL = 38, CAP_ATOMIC_WRITE = 40 };
+
+#define RECEIVE (1ull << 63)
+
+struct region {
+	struct ibv_mr *mr;
+	uint8_t *bytes;
+	size_t len;
+};
+
+/* A queue pair and all that it needs, in a context of its own: asynchronous events are a context's. */
+struct end {
+	struct ibv_context *context;
+	struct ibv_pd *pd, *foreign;
+	struct ibv_cq *cq;
+	struct ibv_xrcd *xrcd;
+	struct ibv_srq *srq;
+	struct ibv_qp *qp;
+	struct ibv_ah *ah;
+	struct ibv_mw *windows[WINDOWS];
+	struct region regions[REGIONS];
+	uint32_t rig_qpn;
+	int window_count;
+};
+
+static const char *device_name, *features[8];
+static int port = 1, gid_index = -1, feature_count, can_flush;
+static struct ibv_device *device;
+static struct end *ends[ENDS];
+static FILE *in, *out;
+/* The order's words that are still to be read. */
+static char *rest;
+
+static int answer(const char *format, ...)
+{
+	va_list args;
+	va_start(args, format);
+	vfprintf(out, format, args);
+	va_end(args);
+	fputc('\n', out);
+	return 0;
+}
+
+static int unable(const char *what)
+{
+	return answer("unable %s: %s", what, strerror(errno));
+}
+
+static const char *word(void)
+{
+	char *start = strtok_r(NULL, " \n", &rest);
+	return start ? start : "";
+}
+
+static uint64_t number(void)
+{
+	return strtoull(word(), NULL, 0);
+}
+
+static int access_of(unsigned rights)
+{
+	return IBV_ACCESS_LOCAL_WRITE | (rights & WRITE ? IBV_ACCESS_REMOTE_WRITE : 0) |
+	       (rights & READ ? IBV_ACCESS_REMOTE_READ : 0) | (rights & ATOMIC ? IBV_ACCESS_REMOTE_ATOMIC : 0) |
+	       (rights & FLUSH && can_flush ? ACCESS_FLUSH_GLOBAL : 0);
+}
+
+static void gid_of(const char *address, union ibv_gid *gid)
+{
+	static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
+	if (inet_pton(AF_INET6, address, gid->raw) == 1)
+		return;
+	memcpy(gid->raw, mapped, sizeof mapped);
+	if (inet_pton(AF_INET, address, gid->raw + 12) != 1)
+		memset(gid, 0, sizeof *gid);
+}
+
+static struct ibv_ah_attr path_to(const char *address)
+{
+	struct ibv_ah_attr attr = {.is_global = 1, .port_num = port};
+	attr.grh.sgid_index = gid_index;
+	attr.grh.hop_limit = 64;
+	gid_of(address, &attr.grh.dgid);
+	return attr;
+}
+
+/* Whether an entry of the GID table is of RoCEv2, as far as the kernel tells. */
+static int is_v2(int index)
+{
+	char path[256], type[32] = "v2";
+	snprintf(path, sizeof path, "/sys/class/infiniband/%s/ports/%d/gid_attrs/types/%d", device_name, port, index);
+	FILE *file = fopen(path, "r");
+	if (file) {
+		if (!fgets(type, sizeof type, file))
+			type[0] = 0;
+		fclose(file);
+	}
+	return strstr(type, "v2") != NULL;
+}
+
+/* hello ADDRESS: the device's name and what it can do beyond the ordinary. */
+static int hello(void)
+{
+	struct ibv_device_attr_ex attr = {0};
+	union ibv_gid wanted = {{0}}, gid;
+	struct ibv_port_attr port_attr;
+	gid_of(word(), &wanted);
+	struct ibv_context *context = ibv_open_device(device);
+	if (!context)
+		return unable("ibv_open_device");
+	if (ibv_query_device_ex(context, NULL, &attr))
+		attr.device_cap_flags_ex = 0;
+	if (ibv_query_port(context, port, &port_attr))
+		port_attr.gid_tbl_len = 0;
+	for (int i = 0; gid_index < 0 && i < port_attr.gid_tbl_len; i++)
+		if (!ibv_query_gid(context, port, i, &gid) && !memcmp(&gid, &wanted, sizeof gid) && is_v2(i))
+			gid_index = i;
+	ibv_close_device(context);
+	if (gid_index < 0)
+		return answer("unable the device has no GID of that address");
+	if (attr.device_cap_flags_ex >> CAP_FLUSH_GLOBAL & 1)
+		features[feature_count++] = "flush";
+	if (attr.device_cap_flags_ex >> CAP_ATOMIC_WRITE & 1)
+		features[feature_count++] = "atomic-write";
+	fprintf(out, "ok %s", device_name);
+	for (int i = 0; i < feature_count; i++) {
+		can_flush |= !strcmp(features[i], "flush");
+		fprintf(out, " %s", features[i]);
+	}
+	return answer("");
+}
+
+static void destroy(struct end *end)
+{
+	if (end->qp)
+		ibv_destroy_qp(end->qp);
+	for (int i = 0; i < end->window_count; i++)
+		ibv_dealloc_mw(end->windows[i]);
+	for (int i = 0; i < REGIONS; i++) {
+		if (end->regions[i].mr)
+			ibv_dereg_mr(end->regions[i].mr);
+		free(end->regions[i].bytes);
+	}
+	if (end->ah)
+		ibv_destroy_ah(end->ah);
+	if (end->srq)
+		ibv_destroy_srq(end->srq);
+	if (end->xrcd)
+		ibv_close_xrcd(end->xrcd);
+	if (end->cq)
+		ibv_destroy_cq(end->cq);
+	if (end->foreign)
+		ibv_dealloc_pd(end->foreign);
+	if (end->pd)
+		ibv_dealloc_pd(end->pd);
+	if (end->context)
+		ibv_close_device(end->context);
+	free(end);
+}
+
+static int local_sge(struct end *end, struct ibv_sge *sge)
+{
+	unsigned region = number();
+	uint64_t offset = number();
+	if (region >= REGIONS || !end->regions[region].bytes)
+		return -1;
+	sge->addr = (uintptr_t)end->regions[region].bytes + offset;
+	sge->length = number();
+	sge->lkey = end->regions[region].mr ? end->regions[region].mr->lkey : 0;
+	if (number())
+		sge->lkey ^= 0x00ff0001;
+	return 0;
+}
+
+static int post_receive(struct end *end, uint64_t id)
+{
+	struct ibv_sge sge;
+	struct ibv_recv_wr wr = {.wr_id = id | RECEIVE, .sg_list = &sge, .num_sge = 1}, *bad;
+	if (local_sge(end, &sge))
+		return EINVAL;
+	return end->srq ? ibv_post_srq_recv(end->srq, &wr, &bad) : ibv_post_recv(end->qp, &wr, &bad);
+}
+
+static int make_region(struct end *end, struct region *region)
+{
+	region->len = number();
+	int access = access_of(number());
+	struct ibv_pd *pd = number() ? end->foreign : end->pd;
+	access |= number() ? IBV_ACCESS_MW_BIND : 0;
+	if (posix_memalign((void **)&region->bytes, 4096, region->len + 1))
+		return -1;
+	memset(region->bytes, 0, region->len + 1);
+	region->mr = ibv_reg_mr(pd, region->bytes, region->len, access);
+	return region->mr ? 0 : -1;
+}
+
+/* The shared receive queue, of another protection domain than the queue pair's; of an XRC domain, perhaps. */
+static int make_srq(struct end *end, int is_xrc)
+{
+	struct ibv_xrcd_init_attr domain = {
+		.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = -1, .oflags = O_CREAT};
+	struct ibv_srq_init_attr plain = {.attr = {.max_wr = DEPTH, .max_sge = 1}};
+	if (!is_xrc) {
+		end->srq = ibv_create_srq(end->foreign, &plain);
+		return end->srq ? 0 : -1;
+	}
+	end->xrcd = ibv_open_xrcd(end->context, &domain);
+	if (!end->xrcd)
+		return -1;
+	struct ibv_srq_init_attr_ex attr = {.attr = plain.attr, .srq_type = IBV_SRQT_XRC, .pd = end->foreign,
+		.xrcd = end->xrcd, .cq = end->cq,
+		.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ};
+	end->srq = ibv_create_srq_ex(end->context, &attr);
+	return end->srq ? 0 : -1;
+}
+
+static int make_qp(struct end *end, enum ibv_qp_type type)
+{
+	struct ibv_qp_init_attr_ex attr = {.qp_type = type, .sq_sig_all = 1};
+	if (type == IBV_QPT_XRC_RECV) {
+		attr.comp_mask = IBV_QP_INIT_ATTR_XRCD;
+		attr.xrcd = end->xrcd;
+	} else {
+		attr.comp_mask = IBV_QP_INIT_ATTR_PD;
+		attr.pd = end->pd;
+		attr.send_cq = end->cq;
+		attr.cap.max_send_wr = DEPTH;
+		attr.cap.max_send_sge = 1;
+		if (type != IBV_QPT_XRC_SEND) {
+			attr.recv_cq = end->cq;
+			attr.srq = end->srq;
+			attr.cap.max_recv_wr = end->srq ? 0 : DEPTH;
+			attr.cap.max_recv_sge = end->srq ? 0 : 1;
+		}
+	}
+	end->qp = ibv_create_qp_ex(end->context, &attr);
+	return end->qp ? 0 : -1;
+}
+
+static int change(struct end *end, enum ibv_qp_state state, struct ibv_qp_attr *attr, int mask)
+{
+	attr->qp_state = state;
+	errno = ibv_modify_qp(end->qp, attr, IBV_QP_STATE | mask);
+	return errno;
+}
+
+static int to_init(struct end *end, struct ibv_qp_attr *attr)
+{
+	int is_ud = end->qp->qp_type == IBV_QPT_UD;
+	return change(end, IBV_QPS_INIT, attr,
+		      IBV_QP_PKEY_INDEX | IBV_QP_PORT | (is_ud ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS));
+}
+
+static int to_rtr(struct end *end, struct ibv_qp_attr *attr)
+{
+	enum ibv_qp_type type = end->qp->qp_type;
+	int mask = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+	if (type == IBV_QPT_RC || type == IBV_QPT_XRC_RECV)
+		mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+	return change(end, IBV_QPS_RTR, attr, type == IBV_QPT_UD ? 0 : mask);
+}
+
+static int to_rts(struct end *end, struct ibv_qp_attr *attr)
+{
+	enum ibv_qp_type type = end->qp->qp_type;
+	int mask = IBV_QP_SQ_PSN;
+	if (type == IBV_QPT_XRC_RECV)
+		mask |= IBV_QP_TIMEOUT;
+	if (type == IBV_QPT_RC || type == IBV_QPT_XRC_SEND)
+		mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+	return change(end, IBV_QPS_RTS, attr, mask);
+}
+
+/* What the queue pair is called, and where its memory is. */
+static int describe(int handle, struct end *end, int regions)
+{
+	uint32_t srqn = 0;
+	if (end->xrcd && ibv_get_srq_num(end->srq, &srqn))
+		return unable("ibv_get_srq_num");
+	fprintf(out, "ok %d %u %u", handle, end->qp->qp_num, srqn);
+	for (int i = 0; i < regions; i++)
+		fprintf(out, " %llu %u", (unsigned long long)(uintptr_t)end->regions[i].bytes, end->regions[i].mr->rkey);
+	return answer("");
+}
+
+static int is(const char *a, const char *b)
+{
+	return !strcmp(a, b);
+}
+
+static const char *build(struct end *end, int *regions)
+{
+	const char *service = word(), *from = word(), *rig = word();
+	struct ibv_qp_attr attr = {.port_num = port, .qkey = QKEY, .ah_attr = path_to(rig)};
+	attr.dest_qp_num = end->rig_qpn = number();
+	attr.rq_psn = number();
+	attr.sq_psn = number();
+	attr.path_mtu = number();
+	attr.qp_access_flags = access_of(number());
+	attr.max_dest_rd_atomic = number();
+	attr.max_rd_atomic = number();
+	attr.min_rnr_timer = number();
+	attr.timeout = number();
+	attr.retry_cnt = number();
+	attr.rnr_retry = number();
+	int is_sender = number(), is_xrc = is(from, "xrc");
+	enum ibv_qp_type type = is(service, "uc")  ? IBV_QPT_UC :
+				is(service, "ud")  ? IBV_QPT_UD :
+				is(service, "xrc") ? IBV_QPT_XRC_SEND :
+				is_xrc             ? IBV_QPT_XRC_RECV :
+						     IBV_QPT_RC;
+	errno = EOPNOTSUPP;
+	if (is(service, "dc"))
+		return "dynamic connections";
+	if (!(end->context = ibv_open_device(device)))
+		return "ibv_open_device";
+	fcntl(end->context->async_fd, F_SETFL, fcntl(end->context->async_fd, F_GETFL) | O_NONBLOCK);
+	if (!(end->pd = ibv_alloc_pd(end->context)) || !(end->foreign = ibv_alloc_pd(end->context)))
+		return "ibv_alloc_pd";
+	*regions = number();
+	for (int i = 0; i < *regions; i++)
+		if (i == REGIONS || make_region(end, &end->regions[i]))
+			return "ibv_reg_mr";
+	if (!(end->cq = ibv_create_cq(end->context, CQ_DEPTH, NULL, NULL, 0)))
+		return "ibv_create_cq";
+	if (!is(from, "own") && make_srq(end, is_xrc))
+		return is_xrc ? "XRC" : "ibv_create_srq";
+	if (make_qp(end, type))
+		return "ibv_create_qp";
+	if (type == IBV_QPT_UD && !(end->ah = ibv_create_ah(end->pd, &attr.ah_attr)))
+		return "ibv_create_ah";
+	if (to_init(end, &attr))
+		return "ibv_modify_qp to INIT";
+	for (uint64_t id = 0, count = number(); id < count; id++)
+		if ((errno = post_receive(end, id)))
+			return "ibv_post_recv";
+	if (to_rtr(end, &attr))
+		return "ibv_modify_qp to RTR";
+	if (is_sender && to_rts(end, &attr))
+		return "ibv_modify_qp to RTS";
+	return NULL;
+}
+
+/* open SERVICE FROM RIG_ADDRESS RIG_QPN RQ_PSN SQ_PSN MTU RIGHTS DEST_RD_ATOMIC RD_ATOMIC MIN_RNR_TIMER TIMEOUT RETRY_CNT
+ * RNR_RETRY RTS  REGIONS {LEN RIGHTS FOREIGN BINDABLE}  RECEIVES {REGION OFFSET LEN BAD_KEY} */
+static int open_end(void)
+{
+	int handle = 0, regions = 0;
+	while (handle < ENDS && ends[handle])
+		handle++;
+	struct end *end = handle < ENDS ? calloc(1, sizeof *end) : NULL;
+	if (!end)
+		return answer("unable too many queue pairs");
+	const char *failed = build(end, &regions);
+	if (failed) {
+		unable(failed);
+		destroy(end);
+		return 0;
+	}
+	ends[handle] = end;
+	return describe(handle, end, regions);
+}
+
+static int memory(struct end *end, int is_write)
+{
+	unsigned region = number();
+	size_t offset = number(), len;
+	const char *text = word();
+	len = is_write ? strlen(text) / 2 : strtoull(text, NULL, 0);
+	if (region >= REGIONS || offset > end->regions[region].len || len > end->regions[region].len - offset)
+		return answer("unable not inside the region");
+	/* The device writes it too. */
+	volatile uint8_t *bytes = end->regions[region].bytes + offset;
+	for (size_t i = 0; is_write && i < len; i++) {
+		char digits[3] = {text[2 * i], text[2 * i + 1]};
+		bytes[i] = strtoul(digits, NULL, 16);
+	}
+	if (is_write)
+		return answer("ok");
+	fputs("ok ", out);
+	for (size_t i = 0; i < len; i++)
+		fprintf(out, "%02x", bytes[i]);
+	return answer("");
+}
+
+static int deregister(struct end *end)
+{
+	unsigned region = number();
+	if (region >= REGIONS || !end->regions[region].mr)
+		return answer("unable no such region");
+	if ((errno = ibv_dereg_mr(end->regions[region].mr)))
+		return unable("ibv_dereg_mr");
+	end->regions[region].mr = NULL;
+	return answer("ok");
+}
+
+static int window(struct end *end)
+{
+	struct ibv_mw *window = end->window_count < WINDOWS ? ibv_alloc_mw(end->pd, IBV_MW_TYPE_2) : NULL;
+	if (!window)
+		return unable("ibv_alloc_mw");
+	end->windows[end->window_count++] = window;
+	return answer("ok %u", window->rkey);
+}
+
+/* bind RKEY REGION OFFSET LEN RIGHTS ZERO_BASED: the window is the one whose key differs in the low byte at most. */
+static int bind_window(struct end *end, struct ibv_send_wr *wr)
+{
+	uint32_t rkey = wr->bind_mw.rkey = number();
+	unsigned region = number();
+	if (region >= REGIONS)
+		return -1;
+	for (int i = 0; i < end->window_count; i++)
+		if (end->windows[i]->rkey >> 8 == rkey >> 8)
+			wr->bind_mw.mw = end->windows[i];
+	wr->bind_mw.bind_info.mr = end->regions[region].mr;
+	wr->bind_mw.bind_info.addr = (uintptr_t)end->regions[region].bytes + number();
+	wr->bind_mw.bind_info.length = number();
+	int access = access_of(number()) & ~IBV_ACCESS_LOCAL_WRITE;
+	wr->bind_mw.bind_info.mw_access_flags = access | (number() ? IBV_ACCESS_ZERO_BASED : 0);
+	return wr->bind_mw.mw && wr->bind_mw.bind_info.mr ? 0 : -1;
+}
+
+static int operation(struct end *end, struct ibv_send_wr *wr)
+{
+	const char *name = word();
+	int with_imm = is(name, "send-imm") || is(name, "write-imm");
+	if (is(name, "send") || is(name, "send-imm")) {
+		wr->opcode = with_imm ? IBV_WR_SEND_WITH_IMM : IBV_WR_SEND;
+	} else if (is(name, "send-inv") || is(name, "invalidate")) {
+		wr->opcode = is(name, "send-inv") ? IBV_WR_SEND_WITH_INV : IBV_WR_LOCAL_INV;
+		wr->invalidate_rkey = number();
+		wr->num_sge = wr->opcode == IBV_WR_SEND_WITH_INV;
+	} else if (is(name, "bind")) {
+		wr->opcode = IBV_WR_BIND_MW;
+		wr->num_sge = 0;
+		return bind_window(end, wr);
+	} else if (is(name, "write") || is(name, "write-imm") || is(name, "read")) {
+		wr->opcode = with_imm          ? IBV_WR_RDMA_WRITE_WITH_IMM :
+			     is(name, "write") ? IBV_WR_RDMA_WRITE :
+						 IBV_WR_RDMA_READ;
+		wr->wr.rdma.remote_addr = number();
+		wr->wr.rdma.rkey = number();
+	} else if (is(name, "cmp-swap") || is(name, "fetch-add")) {
+		wr->opcode = is(name, "cmp-swap") ? IBV_WR_ATOMIC_CMP_AND_SWP : IBV_WR_ATOMIC_FETCH_AND_ADD;
+		wr->wr.atomic.remote_addr = number();
+		wr->wr.atomic.rkey = number();
+		wr->wr.atomic.compare_add = number();
+		wr->wr.atomic.swap = wr->opcode == IBV_WR_ATOMIC_CMP_AND_SWP ? number() : 0;
+	} else {
+		return -1;
+	}
+	if (with_imm)
+		wr->imm_data = htonl(number());
+	return 0;
+}
+
+/* send HANDLE ID SOLICITED FENCE REGION OFFSET LEN BAD_KEY OPERATION ... */
+static int post_send(struct end *end)
+{
+	struct ibv_sge sge;
+	struct ibv_send_wr wr = {.wr_id = number(), .sg_list = &sge, .num_sge = 1}, *bad;
+	wr.send_flags = IBV_SEND_SIGNALED | (number() ? IBV_SEND_SOLICITED : 0);
+	wr.send_flags |= number() ? IBV_SEND_FENCE : 0;
+	if (!end->qp || local_sge(end, &sge))
+		return answer("unable no such queue pair or region");
+	if (operation(end, &wr))
+		return answer("unable not a request of plain verbs");
+	if (end->ah) {
+		wr.wr.ud.ah = end->ah;
+		wr.wr.ud.remote_qpn = end->rig_qpn;
+		wr.wr.ud.remote_qkey = QKEY;
+	}
+	if (end->qp->qp_type == IBV_QPT_XRC_SEND)
+		wr.qp_type.xrc.remote_srqn = SRQN;
+	if ((errno = ibv_post_send(end->qp, &wr, &bad)))
+		return unable("ibv_post_send");
+	return answer("ok");
+}
+
+/* ok ID STATUS IS_RECEIVE BYTE_LEN WITH VALUE; WITH is 1 for immediate data, 2 for a key made invalid. */
+static int poll_one(struct end *end)
+{
+	struct ibv_wc wc = {0};
+	int got = ibv_poll_cq(end->cq, 1, &wc);
+	if (got <= 0)
+		return got ? answer("unable ibv_poll_cq") : answer("none");
+	int with = wc.wc_flags & IBV_WC_WITH_IMM ? 1 : wc.wc_flags & IBV_WC_WITH_INV ? 2 : 0;
+	return answer("ok %llu %d %d %u %d %u", (unsigned long long)(wc.wr_id & ~RECEIVE), wc.status,
+		      !!(wc.wr_id & RECEIVE), wc.byte_len, with, with == 1 ? ntohl(wc.imm_data) : wc.invalidated_rkey);
+}
+
+static int event(struct end *end)
+{
+	struct ibv_async_event event;
+	if (ibv_get_async_event(end->context, &event))
+		return answer("none");
+	ibv_ack_async_event(&event);
+	return answer("ok %d", event.event_type);
+}
+
+static int state(struct end *end)
+{
+	struct ibv_qp_attr attr;
+	struct ibv_qp_init_attr init;
+	if (!end->qp || (errno = ibv_query_qp(end->qp, &attr, IBV_QP_STATE, &init)))
+		return unable("ibv_query_qp");
+	return answer("ok %d", attr.qp_state);
+}
+
+static int to_error(struct end *end)
+{
+	struct ibv_qp_attr attr = {0};
+	return !end->qp || change(end, IBV_QPS_ERR, &attr, 0) ? unable("ibv_modify_qp to ERR") : answer("ok");
+}
+
+/* rearm HANDLE ADDRESS: the alternate path leads there. */
+static int rearm(struct end *end)
+{
+	struct ibv_qp_attr attr = {.alt_ah_attr = path_to(word()), .alt_port_num = port, .path_mig_state = IBV_MIG_REARM};
+	errno = end->qp ? ibv_modify_qp(end->qp, &attr, IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE) : EINVAL;
+	return errno ? unable("path migration") : answer("ok");
+}
+
+static int destroy_qp(struct end *end)
+{
+	if (!end->qp || (errno = ibv_destroy_qp(end->qp)))
+		return unable("ibv_destroy_qp");
+	end->qp = NULL;
+	return answer("ok");
+}
+
+static int obey(char *line)
+{
+	const char *order = strtok_r(line, " \n", &rest);
+	if (!order)
+		return 0;
+	if (is(order, "hello"))
+		return hello();
+	if (is(order, "open"))
+		return open_end();
+	unsigned handle = number();
+	struct end *end = handle < ENDS ? ends[handle] : NULL;
+	if (!end)
+		return answer("unable no such queue pair");
+	if (is(order, "close")) {
+		destroy(end);
+		ends[handle] = NULL;
+		return answer("ok");
+	}
+	if (is(order, "read") || is(order, "write"))
+		return memory(end, is(order, "write"));
+	if (is(order, "receive")) {
+		errno = end->qp ? post_receive(end, number()) : EINVAL;
+		return errno ? unable("ibv_post_recv") : answer("ok");
+	}
+	return is(order, "send")       ? post_send(end) :
+	       is(order, "poll")       ? poll_one(end) :
+	       is(order, "event")      ? event(end) :
+	       is(order, "state")      ? state(end) :
+	       is(order, "error")      ? to_error(end) :
+	       is(order, "deregister") ? deregister(end) :
+	       is(order, "window")     ? window(end) :
+	       is(order, "rearm")      ? rearm(end) :
+	       is(order, "destroy")    ? destroy_qp(end) :
+					 answer("unable to %s", order);
+}
+
+static int fail(const char *what)
+{
+	fprintf(stderr, "agent: %s\n", what);
+	return 2;
+}
+
+/* The first connection to a TCP port becomes where orders come from. */
+static int serve(int tcp_port)
+{
+	struct sockaddr_in6 any = {.sin6_family = AF_INET6, .sin6_port = htons(tcp_port)};
+	int yes = 1, no = 0, listener = socket(AF_INET6, SOCK_STREAM, 0);
+	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+	setsockopt(listener, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
+	if (bind(listener, (struct sockaddr *)&any, sizeof any) || listen(listener, 1))
+		return -1;
+	int peer = accept(listener, NULL, NULL);
+	close(listener);
+	if (peer < 0)
+		return -1;
+	setsockopt(peer, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+	in = fdopen(peer, "r");
+	out = fdopen(dup(peer), "w");
+	return in && out ? 0 : -1;
+}
+
+int main(int argc, char **argv)
+{
+	int option, tcp_port = 0, count = 0;
+	while ((option = getopt(argc, argv, "d:p:g:f:l:")) != -1)
+		switch (option) {
+		case 'd': device_name = optarg; break;
+		case 'p': port = atoi(optarg); break;
+		case 'g': gid_index = atoi(optarg); break;
+		case 'l': tcp_port = atoi(optarg); break;
+		case 'f':
+			if (feature_count < 4)
+				features[feature_count++] = optarg;
+			break;
+		default: return fail("see the head of agent.c");
+		}
+	struct ibv_device **devices = ibv_get_device_list(&count);
+	for (int i = 0; i < count; i++)
+		if (!device_name || is(ibv_get_device_name(devices[i]), device_name))
+			device = device ? device : devices[i];
+	if (!device)
+		return fail("no such device");
+	device_name = ibv_get_device_name(device);
+	in = stdin;
+	out = stdout;
+	if (tcp_port && serve(tcp_port))
+		return fail(strerror(errno));
+	char *line = NULL;
+	size_t room = 0;
+	while (getline(&line, &room, in) > 0) {
+		obey(line);
+		fflush(out);
+	}
+	for (int i = 0; i < ENDS; i++)
+		if (ends[i])
+			destroy(ends[i]);
+	free(line);
+	ibv_free_device_list(devices);
+	return 0;
+}

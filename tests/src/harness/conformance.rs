@@ -1,0 +1,48 @@
+//! The conformance suite as its users run it: the command `rocade-conformance`, and the agent in C.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use super::{Process, Rig};
+use crate::skip::{Reason, missing_command};
+
+/// Compiles the agent with the machine's compiler and libibverbs, into the rig's directory.
+///
+/// # Errors
+/// The package that is missing.
+///
+/// # Panics
+/// If the compiler complains.
+pub fn conformance_agent(rig: &Rig) -> Result<PathBuf, Reason> {
+    if let Some(reason) = missing_command(&[("gcc", "gcc")]) {
+        return Err(reason);
+    }
+    if !Path::new("/usr/include/infiniband/verbs.h").exists() {
+        return Err(Reason::Package("libibverbs-dev".to_owned()));
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let agent = rig.dir().join("conformance-agent");
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"])
+        .arg(&agent)
+        .arg(root.join("../conformance/agent/agent.c"))
+        .arg("-libverbs");
+    assert!(gcc.status().is_ok_and(|status| status.success()), "gcc");
+    Ok(agent)
+}
+
+/// Starts the suite in the rig's network, with the expectations of this name.
+///
+/// # Panics
+/// Where it cannot be started.
+pub fn start_conformance(rig: &Rig, expectations: &str, arguments: &[&str]) -> Process {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let suite = rig.rocade_path().with_file_name("rocade-conformance");
+    let file = root.join("../conformance/expectations").join(expectations);
+    let (suite, file) = (suite.to_string_lossy(), file.to_string_lossy());
+    let mut words = vec![&*suite, "--verbose", "--expect", &*file];
+    words.extend(arguments);
+    rig.start_plain("rocade-conformance", &words)
+}

@@ -1,0 +1,143 @@
+//! Frames as they are: raw packet queue pairs, the flows that lead frames to them, and what a device does to frames.
+
+use rocade_emulator::{
+    Completion, Flow, FlowAttr, QpAttr, QpAttrMask, QpCap, QpInitAttr, QpState, QpType, SendFlags,
+    SendOp, SendWr, Sge, Tso,
+};
+
+use crate::completion::CompletionQueue;
+use crate::device::{PORT, ProtectionDomain};
+use crate::error::Result;
+
+/// A queue pair that sends and receives whole Ethernet frames on the network interface of its device. It needs the
+/// capability `CAP_NET_RAW`.
+///
+/// It receives what a [flow](Self::flow) leads to it, and nothing without one.
+#[derive(Debug)]
+#[doc(alias = "IBV_QPT_RAW_PACKET")]
+pub struct RawQueuePair {
+    qp: rocade_emulator::Qp,
+}
+
+impl RawQueuePair {
+    pub(crate) fn new(
+        pd: &ProtectionDomain,
+        sends: &CompletionQueue,
+        receives: &CompletionQueue,
+    ) -> Result<Self> {
+        let qp = pd.raw().create_qp(QpInitAttr {
+            send_cq: sends.raw().clone(),
+            recv_cq: receives.raw().clone(),
+            srq: None,
+            cap: QpCap {
+                max_send_wr: 64,
+                max_recv_wr: 64,
+                max_send_sge: 4,
+                max_recv_sge: 4,
+                max_inline_data: 256,
+            },
+            qp_type: QpType::RawPacket,
+            sq_sig_all: false,
+            cookie: 0,
+        })?;
+        let port = QpAttr {
+            port_num: PORT,
+            ..QpAttr::default()
+        };
+        for (state, more) in [
+            (QpState::Init, QpAttrMask::PORT),
+            (QpState::Rtr, QpAttrMask::empty()),
+            (QpState::Rts, QpAttrMask::empty()),
+        ] {
+            let attr = QpAttr {
+                qp_state: state.code(),
+                ..port
+            };
+            qp.modify(&attr, QpAttrMask::STATE | more)?;
+        }
+        Ok(Self { qp })
+    }
+
+    /// Sends the frame in `sges`, from the Ethernet header on. With `checksums` the device fills in those of IPv4, TCP
+    /// and UDP.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`](crate::Error::Verbs) if the queue is full or there are too many entries.
+    pub fn send(&self, wr_id: u64, sges: &[Sge], checksums: bool) -> Result<()> {
+        Ok(self
+            .qp
+            .send_queue()
+            .push(&request(wr_id, sges, checksums))?)
+    }
+
+    /// Sends the bytes of `sges` in frames of `mss` bytes each, the last perhaps less: `headers`, of Ethernet, IP and TCP, are in
+    /// front of each, with lengths, sequence numbers, flags and checksums as they have to be.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`](crate::Error::Verbs) if the queue is full, `mss` is 0, or the headers are too long.
+    #[doc(alias = "ibv_wr_send_tso")]
+    pub fn send_segments(
+        &self,
+        wr_id: u64,
+        (headers, mss): (&[u8], u16),
+        sges: &[Sge],
+    ) -> Result<()> {
+        let tso = Tso {
+            header: headers,
+            mss,
+        };
+        let request = request(wr_id, sges, false);
+        Ok(self.qp.send_queue().push_tso(&request, tso, None)?)
+    }
+
+    /// Posts room for a frame.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`](crate::Error::Verbs) if the queue is full or there are too many entries.
+    #[doc(alias = "ibv_post_recv")]
+    pub fn post_recv(&self, wr_id: u64, sges: &[Sge]) -> Result<()> {
+        Ok(self.qp.recv_queue().push(wr_id, sges)?)
+    }
+
+    /// Leads the frames that match to this queue pair, until the flow is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`](crate::Error::Verbs) for specifications that no device has.
+    #[doc(alias = "ibv_create_flow")]
+    pub fn flow(&self, attr: FlowAttr) -> Result<Flow> {
+        Ok(self.qp.create_flow(attr)?)
+    }
+
+    /// Whether a completion is one of this queue pair, where several share a completion queue.
+    #[must_use]
+    pub fn owns(&self, completion: &Completion) -> bool {
+        completion.qp_num == self.qp.qp_num()
+    }
+}
+
+fn request(wr_id: u64, sges: &[Sge], checksums: bool) -> SendWr<'_> {
+    let mut flags = SendFlags::SIGNALED;
+    flags.set(SendFlags::IP_CSUM, checksums);
+    SendWr {
+        wr_id,
+        op: SendOp::Send { imm: None },
+        flags,
+        sges,
+    }
+}
+
+impl ProtectionDomain {
+    /// A queue pair for frames on the interface of the device's first port. 64 sends and receives of up to 4 entries may be
+    /// outstanding.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`](crate::Error::Verbs) with
+    /// [`VerbsError::NotPermitted`](rocade_emulator::VerbsError::NotPermitted) without `CAP_NET_RAW`.
+    pub fn raw_queue_pair(
+        &self,
+        sends: &CompletionQueue,
+        receives: &CompletionQueue,
+    ) -> Result<RawQueuePair> {
+        RawQueuePair::new(self, sends, receives)
+    }
+}

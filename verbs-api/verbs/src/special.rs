@@ -1,0 +1,203 @@
+//! Memory that is not the program's own: of the device, and none at all.
+
+use std::ops::Range;
+
+use rocade_emulator::{AccessFlags, Dm, Mr, Sge, VerbsError};
+
+use crate::device::{Context, ProtectionDomain};
+use crate::endpoint::RemoteMemory;
+use crate::error::{Error, Result};
+
+/// Memory of the device: the program copies to it and from it, work requests and peers reach the parts that are
+/// [registered](ProtectionDomain::register_device_memory).
+///
+/// ```
+/// # use std::time::Duration;
+/// # use rocade_verbs::*;
+/// # let specs = ["a=127.0.0.114", "b=127.0.0.115"];
+/// # let list = DeviceList::new(EngineConfig::from_specs(&specs, BrokerMode::Embedded)?)?;
+/// # let (a, b) = (list.open("a")?.protection_domain()?, list.open("b")?.protection_domain()?);
+/// # let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);
+/// # let (a_qp, b_qp) = (a.queue_pair(&a_cq).build()?, b.queue_pair(&b_cq).build()?);
+/// # let (a_end, b_end) = (a_qp.endpoint(), b_qp.endpoint());
+/// # let a_qp = a_qp.connect(b_end, &ConnectOptions::default())?;
+/// # let _b_qp = b_qp.connect(a_end, &ConnectOptions::default())?;
+/// let counters = b.context().device_memory(64)?;
+/// let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+/// let second_half = b.register_device_memory(&counters, 32..64, access)?;
+///
+/// // The peer sees the registered part as addresses from 0 on.
+/// let to = second_half.remote().at(8);
+/// a_qp.post_send(&SendRequest::write_inline(b"onboard!", to))?;
+/// a_cq.wait(Duration::from_secs(5))?;
+/// let mut text = [0; 8];
+/// counters.read(40, &mut text)?;
+/// assert_eq!(&text, b"onboard!");
+/// # Ok::<(), rocade_verbs::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+#[doc(alias = "ibv_dm")]
+pub struct DeviceMemory {
+    dm: Dm,
+}
+
+impl DeviceMemory {
+    /// Offsets and lengths of copies are multiples of this.
+    pub const ALIGN: usize = Dm::ALIGN;
+
+    /// Length in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.dm.len()
+    }
+
+    /// Never.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Copies `data` to `offset`.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`]: beyond the end, or not [aligned](Self::ALIGN). Nothing is written then.
+    #[doc(alias = "ibv_memcpy_to_dm")]
+    pub fn write(&self, offset: usize, data: &[u8]) -> Result<()> {
+        Ok(self.dm.write(offset as u64, data)?)
+    }
+
+    /// Fills `data` from `offset` on.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    #[doc(alias = "ibv_memcpy_from_dm")]
+    pub fn read(&self, offset: usize, data: &mut [u8]) -> Result<()> {
+        Ok(self.dm.read(offset as u64, data)?)
+    }
+}
+
+/// A registered part of device memory. Its addresses begin at 0.
+#[derive(Debug)]
+pub struct DeviceRegion {
+    mr: Mr,
+    len: usize,
+}
+
+impl DeviceRegion {
+    /// What the peer needs for RDMA on it.
+    #[must_use]
+    pub fn remote(&self) -> RemoteMemory {
+        RemoteMemory {
+            addr: 0,
+            rkey: self.mr.rkey(),
+            len: self.len as u64,
+        }
+    }
+
+    /// A part of it as an entry of a scatter/gather list.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`].
+    pub fn sge(&self, range: Range<usize>) -> Result<Sge> {
+        let (offset, len) = (range.start, range.len());
+        let outside = Error::OutOfRange {
+            offset,
+            len,
+            region_len: self.len,
+        };
+        match u32::try_from(len) {
+            Ok(short) if range.end <= self.len && range.start <= range.end => Ok(Sge {
+                addr: offset as u64,
+                len: short,
+                lkey: self.mr.lkey(),
+            }),
+            _ => Err(outside),
+        }
+    }
+}
+
+/// A region that takes everything and has nothing: what is written there vanishes, and what is read are zeros. It
+/// stands for the parts of a message that nobody wants. Peers cannot use it.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use rocade_verbs::*;
+/// # let specs = ["a=127.0.0.117", "b=127.0.0.118"];
+/// # let list = DeviceList::new(EngineConfig::from_specs(&specs, BrokerMode::Embedded)?)?;
+/// # let (a, b) = (list.open("a")?.protection_domain()?, list.open("b")?.protection_domain()?);
+/// # let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);
+/// # let (a_qp, b_qp) = (a.queue_pair(&a_cq).build()?, b.queue_pair(&b_cq).build()?);
+/// # let (a_end, b_end) = (a_qp.endpoint(), b_qp.endpoint());
+/// # let a_qp = a_qp.connect(b_end, &ConnectOptions::default())?;
+/// # let b_qp = b_qp.connect(a_end, &ConnectOptions::default())?;
+/// let (memory, nothing) = (b.register(4, AccessFlags::LOCAL_WRITE)?, b.null_region()?);
+/// // Of a message of 12 bytes only the last 4 are of interest.
+/// b_qp.post_recv(1, &[nothing.sge(8), memory.sge(..)?])?;
+/// a_qp.post_send(&SendRequest::send_inline(b"headers:body"))?;
+/// assert_eq!(b_cq.wait(Duration::from_secs(5))?.byte_len, 12);
+/// assert_eq!(memory.to_vec(0, 4)?, b"body");
+/// # Ok::<(), rocade_verbs::Error>(())
+/// ```
+#[derive(Debug)]
+#[doc(alias = "ibv_alloc_null_mr")]
+pub struct NullRegion {
+    mr: Mr,
+}
+
+impl NullRegion {
+    /// `len` bytes of it.
+    #[must_use]
+    pub fn sge(&self, len: u32) -> Sge {
+        Sge {
+            addr: 0,
+            len,
+            lkey: self.mr.lkey(),
+        }
+    }
+}
+
+impl Context {
+    /// `len` zero bytes of the device's own memory.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`]: none, or more than the device has left.
+    #[doc(alias = "ibv_alloc_dm")]
+    pub fn device_memory(&self, len: usize) -> Result<DeviceMemory> {
+        let dm = self.raw().alloc_dm(len)?;
+        Ok(DeviceMemory { dm })
+    }
+}
+
+impl ProtectionDomain {
+    /// Registers a part of device memory.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`]: beyond the end, of another opening of the device, or rights that contradict each other.
+    #[doc(alias = "ibv_reg_dm_mr")]
+    pub fn register_device_memory(
+        &self,
+        memory: &DeviceMemory,
+        range: Range<usize>,
+        access: AccessFlags,
+    ) -> Result<DeviceRegion> {
+        if range.start > range.end {
+            return Err(VerbsError::InvalidArgument("range").into());
+        }
+        let access = access | AccessFlags::ZERO_BASED;
+        let len = range.len();
+        let mr = self
+            .raw()
+            .reg_dm_mr(&memory.dm, range.start as u64, len, access)?;
+        Ok(DeviceRegion { mr, len })
+    }
+
+    /// A new region that takes everything and has nothing.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`] if keys run out.
+    #[doc(alias = "ibv_alloc_null_mr")]
+    pub fn null_region(&self) -> Result<NullRegion> {
+        let mr = self.raw().alloc_null_mr()?;
+        Ok(NullRegion { mr })
+    }
+}

@@ -1,0 +1,152 @@
+//! Each example does what it says.
+//!
+//! They have fixed addresses, so they run one after the other.
+#![cfg(target_os = "linux")]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Long enough for a machine that is busy.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// Examples that are one process, and what they say in the end.
+const ALONE: [(&str, &str); 12] = [
+    ("connect_async", "client 3: connected to 127.0.0.92"),
+    ("devinfo", "GID 0"),
+    ("dynamic", "store 1: "),
+    // Without the privilege it says so.
+    ("frames", ""),
+    ("journal", "the count stays 3"),
+    ("matrix", "the lock is taken"),
+    ("relay", "c has 100 and gets"),
+    ("shared_receives", "buffers for all"),
+    ("ud_multicast", "hello, all"),
+    ("two_ports", "\"the other path\" (from port 2, at port 2)"),
+    ("windows", "without a bind there is nothing to be written"),
+    ("xrc", "the other process hears \"for you\""),
+];
+
+/// Those of [`ALONE`] whose processes share an address.
+const WITH_BROKER: [&str; 1] = ["xrc"];
+
+/// Examples that are two, of which the second is given the first one's address.
+const PAIRS: [(&str, &str, &[&str]); 2] = [
+    (
+        "rc_pingpong",
+        "1000 round trips of 4096 bytes",
+        &["127.0.0.110"],
+    ),
+    ("connect", "over and out", &["127.0.0.110", "over and out"]),
+];
+
+/// The directory of the built examples.
+fn built() -> PathBuf {
+    let test = std::env::current_exe().expect("a test has a path");
+    let profile = test.ancestors().nth(2).expect("target/PROFILE/deps/test");
+    cargo_build(profile, &["--package", "rocade-verbs", "--examples"]);
+    profile.join("examples")
+}
+
+fn cargo_build(profile: &Path, what: &[&str]) {
+    let mut cargo = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));
+    cargo.args(["build", "--quiet"]).args(what);
+    cargo.arg("--target-dir").arg(profile.join(".."));
+    if profile.ends_with("release") {
+        cargo.arg("--release");
+    }
+    assert!(cargo.status().expect("cargo runs").success());
+}
+
+/// The broker of an example.
+fn broker(directory: &Path, name: &str) -> PathBuf {
+    if !WITH_BROKER.contains(&name) {
+        return "embedded".into();
+    }
+    let profile = directory.parent().expect("of the examples");
+    cargo_build(profile, &["--package", "rocade"]);
+    profile.join("rocade")
+}
+
+/// A process of an example on a device of its own.
+fn start(directory: &Path, name: &str, ip: &str, arguments: &[&str]) -> Ours {
+    let child = Command::new(directory.join(name))
+        .args(arguments)
+        .env("ROCADE_DEVICES", format!("dev={ip}"))
+        .env("ROCADE_BROKER", broker(directory, name))
+        .env("ROCADE_RUNTIME_DIR", env!("CARGO_TARGET_TMPDIR"))
+        .env("ROCADE_BROKER_IDLE_MS", "100")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    Ours(Some(
+        child.unwrap_or_else(|error| panic!("{name}: {error}")),
+    ))
+}
+
+/// Ends with the test, whatever becomes of that.
+struct Ours(Option<Child>);
+
+impl Ours {
+    fn output(mut self) -> Output {
+        let child = self.0.take().expect("it was started");
+        child.wait_with_output().expect("it is ours")
+    }
+}
+
+impl Drop for Ours {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// What it says, when it has ended well.
+fn said(name: &str, output: Output) -> String {
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    assert!(output.status.success(), "{name}: {}\n{text}", output.status);
+    text
+}
+
+#[test]
+fn each_example_runs() {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    let sources = std::fs::read_dir(sources).expect("the examples are here");
+    let named = |source: std::fs::DirEntry| {
+        let name = source.file_name().into_string().expect("a plain name");
+        name.strip_suffix(".rs").map(str::to_owned)
+    };
+    let all: BTreeSet<_> = sources.flatten().filter_map(named).collect();
+    let alone = ALONE.iter().map(|(name, _)| *name);
+    let known = alone.chain(PAIRS.iter().map(|(name, ..)| *name));
+    assert_eq!(all, known.map(str::to_owned).collect());
+
+    let directory = built();
+    for (name, says) in ALONE {
+        let process = start(&directory, name, "127.0.0.110", &[]);
+        let text = said(name, process.output());
+        assert!(text.contains(says), "{name}: {text}");
+    }
+    for (name, says, arguments) in PAIRS {
+        let mut first = start(&directory, name, "127.0.0.110", &[]);
+        let deadline = Instant::now() + LIMIT;
+        let text = loop {
+            let second = start(&directory, name, "127.0.0.111", arguments);
+            let output = second.output();
+            // The first one may not listen yet.
+            if output.status.success() || Instant::now() > deadline {
+                break said(name, output);
+            }
+            let child = first.0.as_mut().expect("it was started");
+            if let Some(status) = child.try_wait().expect("it is ours") {
+                panic!("{name}: the first process has ended with {status}");
+            }
+        };
+        assert!(text.contains(says), "{name}: {text}");
+        said(name, first.output());
+    }
+}
