@@ -487,8 +487,8 @@ fn an_acknowledgement_can_be_left_to_others() {
     let mut pair = Pair::new(two_ports);
     let said = |pair: &mut Pair| {
         talk(pair);
-        let from_b = pair.trace().iter().filter(|t| t.from == Side::B);
-        let ack = from_b.last().expect("an answer").packet();
+        let mut from_b = pair.trace().iter().filter(|t| t.from == Side::B);
+        let ack = from_b.next_back().expect("an answer").packet();
         let aeth = ack.headers().aeth.expect("an acknowledgement");
         let rocade_wire::Syndrome::Ack(credits) = aeth.syndrome else {
             panic!("{ack}")
