@@ -2,11 +2,12 @@
 
 use std::{
     error::Error,
-    fs,
+    fs, io,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
     process::ExitCode,
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 use clap::{ArgGroup, Parser};
@@ -107,7 +108,7 @@ fn check(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
         (None, Some(to)) => Agent::connect(to, address)?,
         (None, None) => return Err("no agent".into()),
     };
-    let rig = Rig::bind(local, address, arguments.stranger)
+    let rig = bind(local, address, arguments.stranger)
         .map_err(|error| format!("UDP port 4791 of {local}: {error}"))?;
     let timing = Timing {
         patience: Duration::from_millis(arguments.patience),
@@ -136,6 +137,19 @@ fn check(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
             .map_err(|error| format!("{}: {error}", file.display()))?;
     }
     Ok(report.unexpected().count() == 0)
+}
+
+/// Takes the port. Who has it may be about to end.
+fn bind(local: IpAddr, peer: IpAddr, stranger: Option<IpAddr>) -> io::Result<Rig> {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        match Rig::bind(local, peer, stranger) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {
+                thread::sleep(Duration::from_millis(50));
+            }
+            bound => return bound,
+        }
+    }
 }
 
 fn list(areas: &[&Area], selection: &Selection) {

@@ -15,10 +15,11 @@ use std::time::{Duration, Instant};
 
 use common::{Side, engine, pattern};
 use rocade_emulator::cm::{
-    CmChannel, CmEvent, CmEventKind as Kind, CmId, CmParam, ConnParam, PortSpace, RejReason,
+    CmAddr, CmChannel, CmEvent, CmEventKind as Kind, CmId, CmParam, ConnParam, IbAddr, PortSpace,
+    RejReason, ServiceId,
 };
 use rocade_emulator::{
-    BrokerMode, Engine, EngineConfig, Qp, QpState, QpType, Qpn, SendOp, VerbsError, WcStatus,
+    BrokerMode, Engine, EngineConfig, Gid, Qp, QpState, QpType, Qpn, SendOp, VerbsError, WcStatus,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -240,12 +241,14 @@ fn rejections_reach_the_program() {
     assert_eq!(event.status, 8);
     assert_eq!(conn(&event).private_data.len(), 148);
 
-    for len in [0, 1, 55, 148] {
+    for len in 0..=148 {
         let id = a.id(2);
         a.routed(&id, 2, addr(b.ip, 7472));
         id.connect(&param(Qpn::new(100 + len as u32), &[])).unwrap();
         let request = b.expect(Kind::ConnectRequest, 1).new_id.unwrap();
         let data = pattern(len, len);
+        let too_long = request.reject(RejReason::Consumer, &pattern(149, 1));
+        assert_eq!(too_long.unwrap_err().errno(), libc::EINVAL);
         request.reject(RejReason::Consumer, &data).unwrap();
         let event = a.expect(Kind::Rejected, 2);
         assert_eq!(event.status, 28);
@@ -265,6 +268,21 @@ fn rejections_reach_the_program() {
         let request = b.expect(Kind::ConnectRequest, 1).new_id.unwrap();
         request.reject(RejReason::from_code(code), &[]).unwrap();
         assert_eq!(a.expect(Kind::Rejected, 4).status, i32::from(code));
+    }
+    // And where the answer is what is rejected.
+    for code in (1..=33_u16).chain([35]) {
+        let id = a.id(5);
+        a.routed(&id, 5, addr(b.ip, 7472));
+        let qpn = Qpn::new(2000 + u32::from(code));
+        id.connect(&param(qpn, &[])).unwrap();
+        let passive = b.expect(Kind::ConnectRequest, 1).new_id.unwrap();
+        passive.accept(6, &param(qpn, &[])).unwrap();
+        a.expect(Kind::ConnectResponse, 5);
+        let said = code.to_be_bytes();
+        id.reject(RejReason::from_code(code), &said).unwrap();
+        let event = b.expect(Kind::Rejected, 6);
+        assert_eq!(event.status, i32::from(code));
+        assert_eq!(conn(&event).private_data[..3], [said[0], said[1], 0]);
     }
     // A request that nobody took ends with its listener.
     let id = a.id(3);
@@ -353,6 +371,75 @@ fn a_datagram_service_is_found() {
     new.reject(RejReason::Consumer, b"no").unwrap();
     let event = a.expect(Kind::Unreachable, 5);
     assert_eq!(event.status, 2);
+}
+
+/// The same of datagram services, and of InfiniBand's own addresses, which leave more room.
+//= CMA-05 type=test
+#[test]
+fn private_data_of_every_length_arrives_at_a_service() {
+    let (a, b) = (Node::new("127.1.9.25"), Node::new("127.1.9.26"));
+    let service = b.datagram_id(1);
+    service.bind(addr(b.ip, 5557)).unwrap();
+    service.listen(0).unwrap();
+    let data = |event: &CmEvent| match &event.param {
+        CmParam::Ud(ud) => ud.private_data.clone(),
+        CmParam::Conn(conn) => conn.private_data.clone(),
+        other => panic!("{other:?}"),
+    };
+    let too_long = |result: Result<(), VerbsError>| {
+        assert_eq!(result.unwrap_err().errno(), libc::EINVAL);
+    };
+    let qpn = Qpn::new(9);
+    for len in 0..=180 {
+        let id = a.datagram_id(2);
+        a.routed(&id, 2, addr(b.ip, 5557));
+        too_long(id.connect(&param(qpn, &pattern(181, 1))));
+        id.connect(&param(qpn, &pattern(len, len))).unwrap();
+        let mut event = b.expect(Kind::ConnectRequest, 1);
+        let got = data(&event);
+        assert_eq!((got.len(), &got[..len]), (180, &pattern(len, len)[..]));
+        assert!(got[len..].iter().all(|byte| *byte == 0));
+        let new = event.new_id.take().unwrap();
+        let answer = pattern(len.min(136), len + 1);
+        let kind = if len.is_multiple_of(2) {
+            too_long(new.accept(3, &param(qpn, &pattern(137, 1))));
+            new.accept(3, &param(qpn, &answer)).unwrap();
+            Kind::Established
+        } else {
+            too_long(new.reject(RejReason::Consumer, &pattern(137, 1)));
+            new.reject(RejReason::Consumer, &answer).unwrap();
+            Kind::Unreachable
+        };
+        let got = data(&a.expect(kind, 2));
+        assert_eq!((got.len(), &got[..answer.len()]), (136, &answer[..]));
+    }
+    let of_ib = |ip: &str, port| {
+        CmAddr::Ib(IbAddr {
+            gid: Gid::from_ip(ip.parse().unwrap()),
+            service_id: ServiceId::of_port(0x013f, port),
+            service_mask: u64::MAX,
+        })
+    };
+    let new_id =
+        |node: &Node, cookie| CmId::new(&node.channel, PortSpace::Ib, QpType::Rc, cookie).unwrap();
+    let listener = new_id(&b, 4);
+    listener.bind(of_ib(b.ip, 5558)).unwrap();
+    listener.listen(0).unwrap();
+    for len in 0..=92 {
+        let id = new_id(&a, 5);
+        id.resolve_addr(None, of_ib(b.ip, 5558)).unwrap();
+        a.expect(Kind::AddrResolved, 5);
+        id.resolve_route().unwrap();
+        a.expect(Kind::RouteResolved, 5);
+        let qpn = Qpn::new(1000 + len as u32);
+        too_long(id.connect(&param(qpn, &pattern(93, 1))));
+        id.connect(&param(qpn, &pattern(len, len))).unwrap();
+        let event = b.expect(Kind::ConnectRequest, 4);
+        let got = data(&event);
+        assert_eq!((got.len(), &got[..len]), (92, &pattern(len, len)[..]));
+        drop(event);
+        a.expect(Kind::Rejected, 5);
+    }
 }
 
 /// A listener is asked for queue pairs of its own type only; an XRC target is named where others have a context.
@@ -731,6 +818,7 @@ fn five_thousand_connections_at_a_time() {
     let _listener = b.listener(7477, 0);
     let mut active = Vec::new();
     let mut passive = Vec::new();
+    let mut psns = Vec::new();
     for cookie in 10..10 + COUNT {
         let id = a.id(cookie);
         a.routed(&id, cookie, addr(b.ip, 7477));
@@ -743,8 +831,19 @@ fn five_thousand_connections_at_a_time() {
         a.expect(Kind::ConnectResponse, cookie);
         id.establish().unwrap();
         b.expect(Kind::Established, cookie);
+        let psn = |id: &CmId, state| id.qp_attr(state).unwrap().0;
+        for (one, other) in [(&id, &new), (&new, &id)] {
+            let first = psn(one, QpState::Rtr).rq_psn;
+            assert_eq!(psn(other, QpState::Rts).sq_psn, first);
+            psns.push(first);
+        }
         active.push(id);
         passive.push(new);
+    }
+    // Nobody can guess with which PSN a peer begins.
+    for bit in 0..24 {
+        let ones = psns.iter().filter(|psn| *psn >> bit & 1 == 1).count();
+        assert!((4500..5500).contains(&ones), "bit {bit}: {ones} of 10000");
     }
     for (id, cookie) in active.iter().zip(10..) {
         id.disconnect().unwrap();

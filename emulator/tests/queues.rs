@@ -9,6 +9,7 @@
 mod common;
 
 use std::thread;
+use std::time::{Duration, Instant};
 
 use common::{Side, connect, pair};
 use rocade_emulator::{
@@ -55,10 +56,19 @@ fn next_event(side: &Side) -> AsyncEvent {
     event
 }
 
-/// Waits until all sends are acknowledged, without polling the CQ. The QP is in SQD then.
-fn drain(side: &Side) {
-    // SQD starts nothing: posts that wait for company leave before.
+/// Waits until all of so many sends are acknowledged, without polling the CQ. The QP is in SQD then.
+fn drain(side: &Side, sends: u64) {
     to_state(side, QpState::Rts);
+    // SQD starts nothing: posts that wait for company, or for acknowledgements, leave before.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let started = || {
+        let counters = side.qp.counters();
+        counters.tx_packets - counters.retransmitted_packets
+    };
+    while started() < sends {
+        assert!(Instant::now() < deadline, "{:?}", side.qp.counters());
+        thread::yield_now();
+    }
     let attr = QpAttr {
         qp_state: QpState::Sqd.code(),
         en_sqd_async_notify: true,
@@ -90,7 +100,7 @@ fn a_send_slot_is_free_when_its_completion_was_polled() {
     let signaled = SendFlags::SIGNALED;
     let mut sent = fill(|id| post(&a, id, signaled));
     assert_eq!(sent, DEPTH);
-    drain(&a);
+    drain(&a, sent);
     assert!(!post(&a, sent, signaled), "acknowledged, but not polled");
     // Whatever is polled, just so many fit in: the CQ cannot be overrun.
     let mut polled = 0;
@@ -105,7 +115,7 @@ fn a_send_slot_is_free_when_its_completion_was_polled() {
         }
         assert!(!post(&a, sent, signaled));
         to_state(&a, QpState::Rts);
-        drain(&a);
+        drain(&a, sent);
     }
     drop(b);
     assert_eq!(a.qp.state(), QpState::Sqd);
@@ -120,18 +130,18 @@ fn an_unsignaled_send_is_free_with_the_next_signaled_one() {
         for id in 1..DEPTH {
             assert!(post(&a, id, silent), "round {round}");
         }
-        drain(&a);
+        drain(&a, round * DEPTH + DEPTH - 1);
         assert!(post(&a, DEPTH, SendFlags::SIGNALED));
         assert!(!post(&a, 0, silent));
         to_state(&a, QpState::Rts);
-        drain(&a);
+        drain(&a, (round + 1) * DEPTH);
         assert!(!post(&a, 0, silent), "acknowledged, but not polled");
         assert_eq!(a.completion().wr_id, DEPTH);
         to_state(&a, QpState::Rts);
     }
     // Who never asks for a completion gets no room, until the QP is reset.
     assert_eq!(fill(|id| post(&a, id, silent)), DEPTH);
-    drain(&a);
+    drain(&a, 4 * DEPTH);
     assert!(!post(&a, 0, silent));
     to_state(&a, QpState::Err);
     assert!(!post(&a, 0, silent), "nothing was left to flush");
@@ -149,7 +159,7 @@ fn queues_in_err_are_full_until_what_was_flushed_is_polled() {
     for id in 0..10 {
         assert!(post(&a, id, SendFlags::empty()));
     }
-    drain(&a);
+    drain(&a, 10);
     to_state(&a, QpState::Err);
     let sent = fill(|id| post(&a, id, SendFlags::empty()));
     assert_eq!(sent, DEPTH - 10, "ten have no completion yet");
@@ -405,7 +415,7 @@ fn an_overrun_cq_has_one_event_and_takes_all_its_queue_pairs_along() {
     // Other CQs of the QPs work.
     let flushed = other.poll_one().unwrap();
     assert_eq!((flushed.wr_id, flushed.status), (6, WcStatus::WrFlushErr));
-    drain(&elsewhere);
+    drain(&elsewhere, 0);
 }
 
 /// A QP that loses a completion to a CQ that was overrun before ends like the others did.

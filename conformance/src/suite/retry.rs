@@ -37,6 +37,11 @@ pub(super) const CASES: &[Case] = &[
         "progress-reloads-the-counter",
         counter_reloaded,
     ),
+    Case::requester(
+        "RC-REQ-17",
+        "progress-reloads-the-rnr-counter",
+        rnr_counter_reloaded,
+    ),
     Case::requester("RC-REQ-06", "waits-after-an-rnr-nak", rnr_wait),
     Case::requester("RC-REQ-06", "resumes-with-the-refused-packet", rnr_resume),
     Case::requester("RC-REQ-06", "no-retry-if-rnr-retry-is-0", |b| {
@@ -243,6 +248,26 @@ fn counter_reloaded(bench: &Bench<'_>) -> CaseResult {
     Ok(())
 }
 
+//= RC-REQ-17 RC-TMR-05 type=test
+fn rnr_counter_reloaded(bench: &Bench<'_>) -> CaseResult {
+    let conn = connect(
+        bench,
+        QpSpec {
+            rnr_retry: 1,
+            ..QpSpec::default()
+        },
+    )?;
+    for index in 0..3 {
+        post(&conn, 7, SEND, 8)?;
+        conn.expect_request(Operation::SendOnly, index)?;
+        conn.rnr_nak(index, rnr_timer(1), index.unsigned_abs())?;
+        conn.expect_request(Operation::SendOnly, index)?;
+        conn.ack(index, index.unsigned_abs() + 1)?;
+        conn.expect_completion(7, Status::Success)?;
+    }
+    Ok(())
+}
+
 fn duration(timer: RnrTimer) -> Duration {
     Duration::from_nanos(timer.as_ns())
 }
@@ -347,7 +372,8 @@ fn rnr_not_cut(bench: &Bench<'_>) -> CaseResult {
         bench,
         QpSpec {
             rnr_retry: 1,
-            retry_cnt: 1,
+            // A sequence NAK during the wait is not even a retry.
+            retry_cnt: 0,
             ..QpSpec::default()
         },
     )?;

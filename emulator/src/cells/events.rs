@@ -43,6 +43,7 @@ pub enum AsyncEventKind {
     GidChange = 18,
     /// A packet with a wrong key came to a DC target that was armed.
     //= XCON-13
+    //= AEV-11
     DctKeyViolation = 32,
     /// Access violation at a DC target.
     DctAccessErr = 33,
@@ -110,12 +111,21 @@ impl AsyncEvents {
         &self.queue
     }
 
-    /// Raises an event that is not about an object of the program's. Who reads none does not need more than
-    /// so many.
+    /// Raises an event that is not about an object of the program's, see [`Self::raise_unless_many`].
     pub(crate) fn raise_of_port(&self, kind: AsyncEventKind, element: EventElement) {
+        self.raise_unless_many(kind, element, None);
+    }
+
+    /// Raises an event that others can cause again and again. Who reads none does not need more than so many.
+    pub(crate) fn raise_unless_many(
+        &self,
+        kind: AsyncEventKind,
+        element: EventElement,
+        acks: Option<Arc<AckCounter>>,
+    ) {
         const ENOUGH: usize = 1024;
         if self.queue.len() < ENOUGH {
-            self.raise(kind, element, None);
+            self.raise(kind, element, acks);
         }
     }
 

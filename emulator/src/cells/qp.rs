@@ -386,11 +386,14 @@ impl QpInner {
         };
         let Some(target) = self.target() else {
             let acks = Some(self.async_acks.share());
-            let element = match self.is_dct {
-                true => EventElement::Dct(self.cookie),
-                false => EventElement::Qp(self.cookie),
-            };
-            self.events.raise(kind, element, acks);
+            if self.is_dct {
+                // An error ends a session, and the target takes the next one.
+                let element = EventElement::Dct(self.cookie);
+                self.events.raise_unless_many(kind, element, acks);
+            } else {
+                let element = EventElement::Qp(self.cookie);
+                self.events.raise(kind, element, acks);
+            }
             return;
         };
         //= XRC-11

@@ -301,6 +301,47 @@ mod tests {
         }
     }
 
+    /// What this thread has computed so far, in ns.
+    fn processor_time() -> i64 {
+        // SAFETY: plain data, written by the call.
+        let time = unsafe {
+            let mut time = std::mem::zeroed();
+            libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time);
+            time
+        };
+        time.tv_sec * 1_000_000_000 + time.tv_nsec
+    }
+
+    /// Text about all mappings would take milliseconds each time.
+    #[test]
+    fn many_mappings_make_no_difference() {
+        const PAGES: usize = 20_000;
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping.
+        let start = unsafe { libc::mmap(ptr::null_mut(), PAGES * PAGE_LEN, rights, flags, -1, 0) };
+        assert_ne!(start, libc::MAP_FAILED);
+        let page = |n: usize| ptr::without_provenance_mut(start.addr() + n * PAGE_LEN);
+        for n in (1..PAGES).step_by(2) {
+            // SAFETY: a page of that mapping.
+            let result = unsafe { libc::mprotect(page(n), PAGE_LEN, libc::PROT_READ) };
+            assert_eq!(result, 0);
+        }
+        let last = start.addr() as u64 + (PAGES as u64 - 2) * PAGE;
+        // Linux before 6.11 has nothing but the text.
+        let tells = ask(&File::open(MAPS).unwrap(), &(last..last + 1), true).is_ok();
+        let before = processor_time();
+        for _ in 0..if tells { 500 } else { 1 } {
+            assert!(is_mapped(last, PAGE, true));
+            assert!(!is_mapped(last, 2 * PAGE, true));
+            assert!(is_mapped(last, 2 * PAGE, false));
+        }
+        let took = processor_time() - before;
+        assert!(!tells || took < 500_000_000, "1500 questions: {took} ns");
+        // SAFETY: that mapping.
+        unsafe { libc::munmap(start, PAGES * PAGE_LEN) };
+    }
+
     //= MR-08 type=test
     #[test]
     fn own_memory() {

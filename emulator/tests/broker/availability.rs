@@ -13,7 +13,7 @@ use rocade_emulator::config::{BrokerMode, EngineConfig};
 use rocade_emulator::link::{ROCE_PORT, UdpLink};
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use crate::processes::{PATIENCE, wait_until};
+use crate::processes::{PATIENCE, Stopped, wait_until};
 use crate::sandbox::{self, Refused};
 use crate::site::*;
 
@@ -236,30 +236,6 @@ fn kill_the_next(config: &BrokerConfig, before: u32) {
         }
     }
     panic!("no new broker");
-}
-
-/// Stops a process and lets it go on.
-struct Stopped(u32);
-
-impl Stopped {
-    fn new(pid: u32) -> Self {
-        kill(pid, libc::SIGSTOP);
-        let tasks = format!("/proc/{pid}/task");
-        wait_until(|| {
-            fs::read_dir(&tasks).unwrap().flatten().all(|task| {
-                let stat = fs::read_to_string(task.path().join("stat")).unwrap();
-                stat.rsplit_once(") ")
-                    .is_some_and(|(_, rest)| rest.starts_with('T'))
-            })
-        });
-        Self(pid)
-    }
-}
-
-impl Drop for Stopped {
-    fn drop(&mut self) {
-        kill(self.0, libc::SIGCONT);
-    }
 }
 
 #[test]

@@ -15,7 +15,7 @@ use rocade_wire::icrc::IcrcFlow;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::common::{Side, connect};
-use crate::processes::{EXE, wait_until};
+use crate::processes::{EXE, kill, wait_until};
 use crate::site::*;
 
 fn engine(site: &Site, ip: IpAddr) -> Engine {

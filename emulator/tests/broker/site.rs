@@ -18,7 +18,7 @@ use rocade_emulator::link::{Arrival, ROCE_PORT, RxBuffer, UdpLink};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tempfile::TempDir;
 
-use crate::processes::{PATIENCE, ROLE, broker_config, wait_until};
+use crate::processes::{PATIENCE, ROLE, broker_config, kill, wait_until};
 
 pub(crate) const RECOVERY_MS: &str = "ROCADE_TEST_RECOVERY_MS";
 
@@ -320,13 +320,6 @@ pub(crate) fn read(socket: &mut Socket, buf: &mut [u8]) -> std::io::Result<usize
             result => return result,
         }
     }
-}
-
-pub(crate) fn kill(pid: u32, signal: i32) {
-    let pid = libc::pid_t::try_from(pid).unwrap();
-    assert!(pid > 1);
-    // SAFETY: takes no pointers.
-    assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
 }
 
 pub(crate) fn alive(pid: u32) -> bool {

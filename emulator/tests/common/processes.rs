@@ -2,6 +2,7 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::fs;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -24,6 +25,38 @@ pub(crate) fn broker_config(dir: &Path) -> BrokerConfig {
         command: Some([vec!["env".into(), role, exe], arguments.to_vec()].concat()),
         start_timeout: PATIENCE,
         ..BrokerConfig::default()
+    }
+}
+
+/// Sends a signal to a process.
+pub(crate) fn kill(pid: u32, signal: i32) {
+    let pid = libc::pid_t::try_from(pid).unwrap();
+    assert!(pid > 1);
+    // SAFETY: takes no pointers.
+    assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+}
+
+/// Stops all threads of a process, which goes on when this is dropped.
+pub(crate) struct Stopped(u32);
+
+impl Stopped {
+    pub(crate) fn new(pid: u32) -> Self {
+        kill(pid, libc::SIGSTOP);
+        let tasks = format!("/proc/{pid}/task");
+        wait_until(|| {
+            fs::read_dir(&tasks).unwrap().flatten().all(|task| {
+                let stat = fs::read_to_string(task.path().join("stat")).unwrap();
+                stat.rsplit_once(") ")
+                    .is_some_and(|(_, rest)| rest.starts_with('T'))
+            })
+        });
+        Self(pid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        kill(self.0, libc::SIGCONT);
     }
 }
 

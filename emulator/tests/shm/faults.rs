@@ -173,7 +173,7 @@ fn a_process_that_is_stopped_is_behind() {
     let side = Side::on(site.engine(LinkMode::Auto), MEMORY);
     let mut node = site.node();
     node.connect(&side, 0);
-    node.stop();
+    let stopped = node.stop();
     for _ in 0..3 {
         broker::add_fault(&config, &rule("drop opcode=NAK")).unwrap();
     }
@@ -184,7 +184,7 @@ fn a_process_that_is_stopped_is_behind() {
     };
     wait_until(|| up_to_date(std::process::id()));
     assert!(!up_to_date(node.child.id()));
-    node.signal(libc::SIGCONT);
+    drop(stopped);
     assert_eq!(of_pid(&settle(&config), node.child.id()).len(), 3);
     exchange(&side, &mut node, 1);
 }

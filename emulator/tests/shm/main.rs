@@ -443,7 +443,7 @@ fn fill_the_ring(when_there_is_room: impl FnOnce(&[Side], &mut Node)) {
     for (index, side) in sides.iter().enumerate() {
         side.fill(0, &pattern(1 << 20, index));
     }
-    node.stop();
+    let stopped = node.stop();
     for (side, remote) in sides.iter().zip(&remotes) {
         write(side, *remote, 1, 0, 0, 1 << 20);
         assert!(side.cq.poll_one().is_none());
@@ -452,7 +452,7 @@ fn fill_the_ring(when_there_is_room: impl FnOnce(&[Side], &mut Node)) {
     // waits for room counts as sent.
     let c = engine.counters();
     assert!((900..2000).contains(&c.tx_shared), "{c:?}");
-    node.signal(libc::SIGCONT);
+    drop(stopped);
     when_there_is_room(&sides, &mut node);
     for index in 0..QPS {
         assert!(has_arrived(&mut node, index));

@@ -1,7 +1,6 @@
 //! The processes that the tests start: how they are told what to do, and what they do.
 
 use std::env;
-use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::process::CommandExt;
@@ -11,7 +10,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::common::{Side, pattern};
 use crate::gone::Victim;
-use crate::processes::{ROLE, broker_config, wait_until};
+use crate::processes::{ROLE, Stopped, broker_config, kill, wait_until};
 use rocade_emulator::broker::{self, BrokerError};
 use rocade_emulator::config::Settings;
 use rocade_emulator::{
@@ -166,10 +165,10 @@ fn end(side: &Side, way: &str) {
                     libc::_exit(0);
                 }
             }
-            signal(std::process::id(), libc::SIGKILL);
+            kill(std::process::id(), libc::SIGKILL);
         }
-        "term" => signal(std::process::id(), libc::SIGTERM),
-        "kill" => signal(std::process::id(), libc::SIGKILL),
+        "term" => kill(std::process::id(), libc::SIGTERM),
+        "kill" => kill(std::process::id(), libc::SIGKILL),
         _ => panic!("{way}"),
     }
 }
@@ -231,7 +230,7 @@ impl Site {
     pub(crate) fn kill_broker(&self) {
         let config = broker_config(self.dir.path());
         let pid = broker::status(&config).unwrap().pid;
-        signal(pid, libc::SIGKILL);
+        kill(pid, libc::SIGKILL);
         wait_until(|| {
             matches!(
                 broker::status(&config),
@@ -343,20 +342,12 @@ impl Node {
     }
 
     pub(crate) fn signal(&self, number: i32) {
-        signal(self.child.id(), number);
+        kill(self.child.id(), number);
     }
 
-    /// Stops all of its threads.
-    pub(crate) fn stop(&self) {
-        self.signal(libc::SIGSTOP);
-        let tasks = format!("/proc/{}/task", self.child.id());
-        wait_until(|| {
-            fs::read_dir(&tasks).unwrap().flatten().all(|task| {
-                let stat = fs::read_to_string(task.path().join("stat")).unwrap();
-                stat.rsplit_once(") ")
-                    .is_some_and(|(_, rest)| rest.starts_with('T'))
-            })
-        });
+    /// Stops it until the answer is dropped.
+    pub(crate) fn stop(&self) -> Stopped {
+        Stopped::new(self.child.id())
     }
 }
 
@@ -366,13 +357,6 @@ impl Drop for Node {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-pub(crate) fn signal(pid: u32, number: i32) {
-    let pid = libc::pid_t::try_from(pid).unwrap();
-    assert!(pid > 1);
-    // SAFETY: takes no pointers.
-    assert_eq!(unsafe { libc::kill(pid, number) }, 0);
 }
 
 /// An address that no other test has: others than those of the broker's tests.

@@ -1,6 +1,5 @@
 //! Queue pairs while the broker is stopped, or in a sandbox.
 
-use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -12,32 +11,12 @@ use rocade_emulator::{
 
 use crate::common::{ALL_ACCESS, Side};
 use crate::node::*;
-use crate::processes::{broker_config, wait_until};
+use crate::processes::{Stopped, broker_config, wait_until};
 use crate::sandbox;
 
 /// The site's broker, stopped until this is dropped.
-struct StoppedBroker(u32);
-
-impl StoppedBroker {
-    fn of(site: &Site) -> Self {
-        let pid = broker::status(&broker_config(site.dir.path())).unwrap().pid;
-        signal(pid, libc::SIGSTOP);
-        let tasks = format!("/proc/{pid}/task");
-        wait_until(|| {
-            fs::read_dir(&tasks).unwrap().flatten().all(|task| {
-                let stat = fs::read_to_string(task.path().join("stat")).unwrap();
-                stat.rsplit_once(") ")
-                    .is_some_and(|(_, rest)| rest.starts_with('T'))
-            })
-        });
-        Self(pid)
-    }
-}
-
-impl Drop for StoppedBroker {
-    fn drop(&mut self) {
-        signal(self.0, libc::SIGCONT);
-    }
+fn stopped_broker(site: &Site) -> Stopped {
+    Stopped::new(broker::status(&broker_config(site.dir.path())).unwrap().pid)
 }
 
 /// A message there, and one back; the node sleeps in between.
@@ -73,7 +52,7 @@ fn new_queue_pairs_connect_over_udp_while_the_broker_is_stopped() {
     node.new_qp(0);
     site.wait_for_clients(3);
 
-    let stopped = StoppedBroker::of(&site);
+    let stopped = stopped_broker(&site);
     round_trip(&old, &mut third, 0, 1);
     let new = Side::on(engine, MEMORY);
     third.connect(&new, 1);
@@ -114,7 +93,7 @@ fn live_queue_pairs_go_on_while_another_waits_for_a_stopped_broker() {
     node.connect(&live, 1);
     round_trip(&live, &mut node, 1, 1);
 
-    let _stopped = StoppedBroker::of(&site);
+    let _stopped = stopped_broker(&site);
     let has_returned = AtomicBool::new(false);
     let is_waiting = AtomicBool::new(false);
     thread::scope(|scope| {

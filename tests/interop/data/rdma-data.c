@@ -22,7 +22,7 @@
 enum { BUFFER = (1 << 20) + (1 << 16), COUNTER = 64, IDLE = 0xee, RD_ATOMIC = 4 };
 
 /* How to reach one side. */
-struct place {
+struct peer {
 	uint64_t addr;
 	uint32_t rkey, qpn, psn;
 	uint8_t gid[16];
@@ -42,12 +42,17 @@ static struct ibv_qp *qp;
 static struct ibv_pd *pd;
 static struct ibv_mr *mr;
 static uint8_t *buffer;
+/* What a key of ours opens: parts of the buffer, one behind the other. Here the whole of it. */
+static struct {
+	uint64_t addr, first, width, stride, len;
+	uint32_t lkey, rkey;
+} opened;
 static uint8_t inbox[16];
 static struct ibv_mr *inbox_mr;
-static struct place theirs;
+static struct peer theirs;
 /* What opens their memory: the region's key, or that of a window. */
 static uint32_t key;
-static int peer;
+static int stream;
 static unsigned long operations, bytes;
 
 static void fail(const char *format, ...)
@@ -76,34 +81,42 @@ static uint8_t pattern(uint32_t seed, uint64_t at)
 	return x >> at % 8 * 8;
 }
 
-/* The buffer holds the pattern in one range, and nothing outside of it. */
+/* Where in the buffer a byte is that the key opens. */
+static uint64_t place(uint64_t at)
+{
+	return opened.first + at / opened.width * opened.stride + at % opened.width;
+}
+
+/* One range of what the key opens holds the pattern, and nothing else does. */
 static void check(const char *what, uint32_t seed, uint64_t offset, uint64_t len)
 {
-	for (uint64_t i = 0; i < BUFFER; i++) {
-		int inside = i >= offset && i < offset + len;
-		uint8_t expected = inside ? pattern(seed, i) : IDLE;
-		if (buffer[i] != expected)
+	static uint8_t expected[BUFFER];
+	memset(expected, IDLE, BUFFER);
+	for (uint64_t at = offset; at < offset + len; at++)
+		expected[place(at)] = pattern(seed, at);
+	for (uint64_t i = 0; i < BUFFER; i++)
+		if (buffer[i] != expected[i])
 			fail("%s of %lu bytes at %lu: byte %lu is %02x, not %02x", what, (long)len, (long)offset,
-			     (long)i, buffer[i], expected);
-	}
+			     (long)i, buffer[i], expected[i]);
 }
 
 static void fill(uint32_t seed)
 {
-	for (uint64_t i = 0; i < BUFFER; i++)
-		buffer[i] = pattern(seed, i);
+	memset(buffer, IDLE, BUFFER);
+	for (uint64_t at = 0; at < opened.len; at++)
+		buffer[place(at)] = pattern(seed, at);
 }
 
 static void put(const void *data, size_t len)
 {
-	if (write(peer, data, len) != (ssize_t)len)
+	if (write(stream, data, len) != (ssize_t)len)
 		fail("write to the peer");
 }
 
 static void get(void *data, size_t len)
 {
 	for (size_t got = 0; got < len;) {
-		ssize_t n = read(peer, (char *)data + got, len - got);
+		ssize_t n = read(stream, (char *)data + got, len - got);
 		if (n <= 0)
 			fail("the peer is gone");
 		got += n;
@@ -129,10 +142,10 @@ static void connect_tcp(const char *port, const char *host)
 	if (host) {
 		if (connect(s, info->ai_addr, info->ai_addrlen))
 			fail("connect");
-		peer = s;
+		stream = s;
 		return;
 	}
-	if (bind(s, info->ai_addr, info->ai_addrlen) || listen(s, 1) || (peer = accept(s, NULL, NULL)) < 0)
+	if (bind(s, info->ai_addr, info->ai_addrlen) || listen(s, 1) || (stream = accept(s, NULL, NULL)) < 0)
 		fail("listen");
 }
 
@@ -150,6 +163,10 @@ static void open_device(const char *name)
 	buffer = need(aligned_alloc(4096, BUFFER), "memory");
 	memset(buffer, IDLE, BUFFER);
 	mr = need(ibv_reg_mr(pd, buffer, BUFFER, access), "MR");
+	opened.addr = (uintptr_t)buffer;
+	opened.width = opened.stride = opened.len = BUFFER;
+	opened.lkey = mr->lkey;
+	opened.rkey = mr->rkey;
 	inbox_mr = need(ibv_reg_mr(pd, inbox, sizeof inbox, IBV_ACCESS_LOCAL_WRITE), "MR");
 	struct ibv_qp_init_attr init = {
 		.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .sq_sig_all = 1,
@@ -167,7 +184,7 @@ static void modify(struct ibv_qp_attr attr, int mask)
 
 static void connect_qp(int gid_index)
 {
-	struct place ours = { .addr = (uintptr_t)buffer, .rkey = mr->rkey, .qpn = qp->qp_num, .psn = 0xfffff0 };
+	struct peer ours = { .addr = opened.addr, .rkey = opened.rkey, .qpn = qp->qp_num, .psn = 0xfffff0 };
 	union ibv_gid gid;
 	if (ibv_query_gid(context, 1, gid_index, &gid))
 		fail("GID %d", gid_index);
@@ -199,7 +216,7 @@ static void connect_qp(int gid_index)
 
 static void post(enum ibv_wr_opcode opcode, uint64_t local, uint32_t len, struct ibv_send_wr wr)
 {
-	struct ibv_sge sge = { .addr = (uintptr_t)buffer + local, .length = len, .lkey = mr->lkey };
+	struct ibv_sge sge = { .addr = opened.addr + local, .length = len, .lkey = opened.lkey };
 	struct ibv_send_wr *bad;
 	wr.opcode = opcode;
 	wr.sg_list = &sge;
@@ -395,10 +412,10 @@ static void respond(void)
 			bytes += order.len;
 			break;
 		case SET:
-			memcpy(buffer + COUNTER, &order.value, 8);
+			memcpy(buffer + place(COUNTER), &order.value, 8);
 			break;
 		case GET:
-			memcpy(&order.value, buffer + COUNTER, 8);
+			memcpy(&order.value, buffer + place(COUNTER), 8);
 			break;
 		case LEND:
 			lend(&order);

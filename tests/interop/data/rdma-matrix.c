@@ -19,34 +19,8 @@ enum { ROWS = 1024, ROW = 1024, COLUMN = 48, WIDTH = 16, KEY_LEN = ROWS * WIDTH 
 
 static struct ibv_mr *matrix;
 
-static uint8_t *element(uint64_t at)
-{
-	return buffer + at / WIDTH * ROW + COLUMN + at % WIDTH;
-}
-
-/* The elements hold the pattern in one range, and nothing else does. */
-static void check_matrix(const char *what, uint32_t seed, uint64_t offset, uint64_t len)
-{
-	for (uint64_t i = 0; i < BUFFER; i++) {
-		uint64_t row = i / ROW, column = i % ROW;
-		int is_element = row < ROWS && column >= COLUMN && column < COLUMN + WIDTH;
-		uint64_t at = row * WIDTH + column - COLUMN;
-		int inside = is_element && at >= offset && at < offset + len;
-		uint8_t expected = inside ? pattern(seed, at) : IDLE;
-		if (buffer[i] != expected)
-			fail("%s of %lu bytes at %lu: byte %lu is %02x, not %02x", what, (long)len, (long)offset,
-			     (long)i, buffer[i], expected);
-	}
-}
-
-static void fill_matrix(uint32_t seed)
-{
-	memset(buffer, IDLE, BUFFER);
-	for (uint64_t at = 0; at < KEY_LEN; at++)
-		*element(at) = pattern(seed, at);
-}
-
-/* The queue pair, made again: one that may change keys, and has masked atomics. */
+/* The queue pair, made again: one that may change keys, and has masked atomics. And the key, which a work request fills
+ * later. */
 static void renew_qp(void)
 {
 	struct ibv_exp_qp_init_attr init = {
@@ -67,6 +41,13 @@ static void renew_qp(void)
 					      IBV_EXP_ACCESS_REMOTE_READ | IBV_EXP_ACCESS_REMOTE_ATOMIC },
 	};
 	matrix = need(ibv_exp_create_mr(&in), "key");
+	opened.addr = KEY_BASE;
+	opened.first = COLUMN;
+	opened.width = WIDTH;
+	opened.stride = ROW;
+	opened.len = KEY_LEN;
+	opened.lkey = matrix->lkey;
+	opened.rkey = matrix->rkey;
 }
 
 static void post_exp(struct ibv_exp_send_wr wr)
@@ -80,7 +61,7 @@ static void post_exp(struct ibv_exp_send_wr wr)
 static void make_key(void)
 {
 	size_t repeat = ROWS, width = WIDTH, stride = ROW;
-	struct ibv_exp_mem_repeat_block block = { (uintptr_t)element(0), mr, &width, &stride };
+	struct ibv_exp_mem_repeat_block block = { (uintptr_t)buffer + COLUMN, mr, &width, &stride };
 	struct ibv_exp_send_wr wr = { .exp_opcode = IBV_EXP_WR_UMR_FILL,
 				      .exp_send_flags = IBV_EXP_SEND_INLINE | IBV_EXP_SEND_SIGNALED };
 	wr.ext_op.umr.umr_type = IBV_EXP_UMR_REPEAT;
@@ -96,78 +77,14 @@ static void make_key(void)
 	wait_for(1);
 }
 
-/* As connect_qp, but the peer is told of the key instead of the buffer. */
-static void connect_matrix(int gid_index)
-{
-	struct ibv_mr *whole = mr;
-	uint8_t *memory = buffer;
-	buffer = (uint8_t *)(uintptr_t)KEY_BASE;
-	mr = matrix;
-	connect_qp(gid_index);
-	buffer = memory;
-	mr = whole;
-	make_key();
-}
-
-static void transfer(enum ibv_wr_opcode opcode, uint64_t offset, uint32_t len)
-{
-	struct ibv_sge sge = { .addr = KEY_BASE + offset, .length = len, .lkey = matrix->lkey };
-	struct ibv_send_wr wr = at(offset), *bad;
-	wr.opcode = opcode;
-	wr.sg_list = &sge;
-	wr.num_sge = 1;
-	errno = ibv_post_send(qp, &wr, &bad);
-	if (errno)
-		fail("post");
-	wait_for(1);
-	operations++;
-	bytes += len;
-}
-
 static void request_matrix(void)
 {
 	static const struct { uint64_t offset; uint32_t len; } parts[] = {
 		{ 0, KEY_LEN }, { 0, 1 }, { 15, 2 }, { 16, 1024 }, { 5, 4097 }, { KEY_LEN - 17, 17 },
 	};
-	for (uint32_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-		ask((struct order){ .what = CLEAR });
-		fill_matrix(i);
-		transfer(IBV_WR_RDMA_WRITE, parts[i].offset, parts[i].len);
-		ask((struct order){ .what = CHECK, .seed = i, .offset = parts[i].offset, .len = parts[i].len });
-		ask((struct order){ .what = FILL, .seed = ~i });
-		memset(buffer, IDLE, BUFFER);
-		transfer(IBV_WR_RDMA_READ, parts[i].offset, parts[i].len);
-		check_matrix("READ", ~i, parts[i].offset, parts[i].len);
-	}
+	for (uint32_t i = 0; i < sizeof parts / sizeof *parts; i++)
+		write_and_read(i, parts[i].offset, parts[i].len);
 	ask((struct order){ .what = END });
-}
-
-static void respond_matrix(void)
-{
-	struct order order = { 0 };
-	while (order.what != END) {
-		get(&order, sizeof order);
-		switch (order.what) {
-		case CLEAR:
-			memset(buffer, IDLE, BUFFER);
-			break;
-		case FILL:
-			fill_matrix(order.seed);
-			break;
-		case CHECK:
-			check_matrix("WRITE", order.seed, order.offset, order.len);
-			operations++;
-			bytes += order.len;
-			break;
-		case SET:
-			memcpy(element(COUNTER), &order.value, 8);
-			break;
-		case GET:
-			memcpy(&order.value, element(COUNTER), 8);
-			break;
-		}
-		put(&order, sizeof order);
-	}
 }
 
 /* The peer does not answer the question whether it knows masked atomics, and gets none. */
@@ -203,16 +120,15 @@ int main(int argc, char **argv)
 	open_device(argv[2]);
 	renew_qp();
 	connect_tcp(argv[4], argv[5]);
-	if (!strcmp(argv[1], "requests")) {
-		connect_qp(atoi(argv[3]));
-		make_key();
-		request_matrix();
-	} else if (!strcmp(argv[1], "masked")) {
-		connect_qp(atoi(argv[3]));
+	connect_qp(atoi(argv[3]));
+	if (!strcmp(argv[1], "masked")) {
 		try_masked();
 	} else {
-		connect_matrix(atoi(argv[3]));
-		respond_matrix();
+		make_key();
+		if (!strcmp(argv[1], "requests"))
+			request_matrix();
+		else
+			respond();
 	}
 	printf("verified %lu operations, %lu bytes\n", operations, bytes);
 	(void)rdma_data;

@@ -6,6 +6,7 @@ use std::{
     path::{Path, PathBuf},
     process::{self, Command, Output, Stdio},
     sync::OnceLock,
+    thread,
     time::Duration,
 };
 
@@ -99,6 +100,22 @@ impl RxeGuest {
     pub fn shell(&self, command: &str) -> Finished {
         let output = self.call(&["exec", "--timeout", "60", command]);
         finished(command, &output)
+    }
+
+    /// Waits until a command line has printed what is wanted.
+    ///
+    /// # Panics
+    /// Where that does not come: then with what was printed last.
+    pub fn wait_until(&self, what: &str, command: &str, wanted: impl Fn(&str) -> bool) {
+        let mut output = String::new();
+        for _ in 0..150 {
+            output = self.shell(command).output;
+            if wanted(&output) {
+                return;
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
+        panic!("the guest waits for {what} in vain: {output}");
     }
 
     /// Copies a file into the guest's directory `/share`.

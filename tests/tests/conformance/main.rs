@@ -118,7 +118,7 @@ areas! {
     resources 20
     requester 21
     failures 15
-    retry 22
+    retry 23
     windows 14
     shared 17
     unreliable 16

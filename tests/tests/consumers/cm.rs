@@ -7,7 +7,7 @@ use rocade_tests::{
     or_skip,
 };
 
-use crate::{LIMIT, LINKS, PERFTEST, RDMACM};
+use crate::{LIMIT, LINKS, PERFTEST, RDMACM, groups::two_hosts};
 
 /// Port spaces, as in service IDs.
 const TCP: u16 = 0x0106;
@@ -205,19 +205,28 @@ fn cmtime() {
     server.kill();
 }
 
-/// The first connection of `-R` tells about the second, for which the server listens anew.
+/// The first connection of `-R` tells about the second, for which the server listens anew. With `-z` the connection is only there to
+/// tell each other about queue pairs that are connected without it.
 #[test]
 fn perftest_by_the_connection_manager() {
     for link in LINKS {
         let rig = or_skip!(Rig::loopback(PERFTEST)).with_link(link);
         for (program, arguments) in [
-            ("ib_send_bw", "-s 65536 -n 1000"),
-            ("ib_write_bw", "-s 65536 -n 1000 -q 4"),
-            ("ib_read_lat", "-s 64 -n 1000"),
-            ("ib_atomic_lat", "-n 1000"),
-            ("ib_send_lat", "-s 64 -n 1000 -T 96"),
+            ("ib_send_bw", "-R -s 65536 -n 1000"),
+            ("ib_write_bw", "-R -s 65536 -n 1000 -q 4"),
+            ("ib_write_bw", "-R -s 4096 -n 500 -b"),
+            ("ib_send_lat", "-R -s 64 -n 200 -e"),
+            ("ib_send_bw", "-R -s 4096 -n 500 --use-srq -q 2"),
+            ("ib_send_bw", "-R -c UD -s 1024 -n 500"),
+            ("ib_read_lat", "-R -s 64 -n 1000"),
+            ("ib_atomic_lat", "-R -n 1000"),
+            ("ib_send_lat", "-R -s 64 -n 1000 -T 96"),
+            ("ib_send_bw", "-z -s 65536 -n 1000"),
+            ("ib_send_bw", "-z -c UD -s 1024 -n 100"),
+            ("ib_write_lat", "-z -c UC -s 64 -n 1000"),
+            ("ib_read_bw", "-z -s 65536 -n 1000 -q 4"),
         ] {
-            let server = format!("{program} -F -R {arguments} -p 18600");
+            let server = format!("{program} -F {arguments} -p 18600");
             let client = format!("{server} {IP}");
             let [_, output] = pair(&rig, &server, 18600, &client);
             assert!(output.contains("#bytes"), "{output}");
@@ -287,6 +296,29 @@ fn the_next_broker_knows_the_connections() {
         });
         client.kill();
         let output = server.finish(LIMIT).output;
+        assert!(output.contains("DISCONNECT EVENT"), "{output}");
+    }
+}
+
+/// A peer on another host is told of the end of a process that was killed as well, by datagrams of that host's broker; in either role.
+#[test]
+fn a_killed_process_on_another_host_is_missed() {
+    for victim in 0..2 {
+        let (rig, other) = or_skip!(two_hosts(RDMACM));
+        let words = |line| ["stdbuf", "-oL"].into_iter().chain(str::split(line, ' '));
+        let line: Vec<&str> = words("rping -s -a 192.0.2.1").collect();
+        let mut server = rig.start("server", &Device::on("x0"), &line);
+        rig.wait_service(&mut server, TCP, 7174, START);
+        let line: Vec<&str> = words("rping -c -a 192.0.2.1 -d").collect();
+        let mut client = rig.start_in(&other, "client", &Device::on("x1"), &line);
+        client.wait_until("a round", START, |client| {
+            client.output().contains("recv completion").then_some(())
+        });
+        let mut both = [server, client];
+        both[victim].kill();
+        let [server, client] = both;
+        let survivor = if victim == 0 { client } else { server };
+        let output = survivor.finish(LIMIT).output;
         assert!(output.contains("DISCONNECT EVENT"), "{output}");
     }
 }

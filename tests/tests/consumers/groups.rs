@@ -122,7 +122,7 @@ fn a_member_that_is_killed() {
 }
 
 /// Two hosts: x0 of the rig's network and x1 of another one, with an address of each IP version.
-fn two_hosts(needs: &[(&str, &str)]) -> Result<(Rig, Network), Reason> {
+pub(super) fn two_hosts(needs: &[(&str, &str)]) -> Result<(Rig, Network), Reason> {
     let rig = Rig::loopback(needs)?;
     let (here, other) = (rig.network(), Network::isolated());
     let refused = || Reason::Machine("cannot make a veth pair".to_owned());

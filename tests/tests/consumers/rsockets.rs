@@ -81,6 +81,14 @@ fn rstream_over_ipv6() {
     on_all_links("rstream", 7471, arguments, "::1", &["custom"]);
 }
 
+/// Addresses of InfiniBand's own: the GID of a device, which is an IP address.
+#[test]
+fn rstream_by_gid() {
+    let arguments = "-T v -f gid -S 5000 -I 50";
+    on_all_links("rstream", 7471, arguments, "::ffff:127.0.0.1", &["custom"]);
+    on_all_links("rstream", 7471, arguments, "::1", &["custom"]);
+}
+
 /// Memory that the other side writes directly. Who waits looks at it without a call, for as long as the system lets it: a
 /// round costs a time slice where there are fewer processors than programs, so the rounds are few.
 #[test]
@@ -199,6 +207,48 @@ fn start_preloaded(rig: &Rig, environment: &str, words: &str) -> Process {
     rig.start(words[2], &Device::on("lo"), &words)
 }
 
+/// A program that sends and receives by the calls of TCP, waiting in each way that there is, and one that serves by forking. Every byte
+/// is looked at; that they went over RDMA is seen in the capture.
+#[test]
+fn servers_of_all_kinds_under_librspreload() {
+    let ways = [
+        "-T s -T b",
+        "-T s -T n",
+        "-T s -T a",
+        "-T f -T b",
+        "-T f -T a",
+    ];
+    for link in LINKS {
+        for way in ways {
+            let rig = or_skip!(preload("rstream", "rdmacm-utils")).with_link(link);
+            let file = rig.dir().join("capture.pcapng");
+            let path = file.to_string_lossy().into_owned();
+            let rig = rig.with_options(&["--capture", &path]);
+            let forks = way.starts_with("-T f");
+            let environment = if forks { "RDMAV_FORK_SAFE=1" } else { "" };
+            let both = format!("127.0.0.1 {way} -T v -S 5000 -C 20 -I 10");
+            let mut server =
+                start_preloaded(&rig, environment, &format!("stdbuf -oL rstream -b {both}"));
+            if forks {
+                // It begins with a socket of the kernel's.
+                server.wait_listening(7471, LIMIT);
+            } else {
+                rig.wait_service(&mut server, TCP, 7471, LIMIT);
+            }
+            let client = format!("stdbuf -oL rstream -s {both}");
+            let client = start_preloaded(&rig, environment, &client).finish(LIMIT);
+            for output in [client, server.finish(LIMIT)] {
+                let output = output.expect_success();
+                assert!(output.contains("custom"), "{output}");
+                assert!(!output.contains("data verification failed"), "{output}");
+            }
+            // Either direction is twice that.
+            let captured = fs::metadata(&file).map_or(0, |file| file.len());
+            assert!(captured > 5000 * 20 * 10 / 2, "{way}: {captured} bytes");
+        }
+    }
+}
+
 /// A program that knows TCP only. That it went over RDMA is seen by who listens.
 #[test]
 fn sockperf_under_librspreload() {
@@ -207,10 +257,18 @@ fn sockperf_under_librspreload() {
         let server = "sockperf sr --tcp -i 127.0.0.1 -p 6001";
         let mut server = start_preloaded(&rig, "", server);
         rig.wait_service(&mut server, TCP, 6001, LIMIT);
-        for client in ["pp -t 1", "ping-pong -t 1 -m 5000 --full-rtt"] {
+        for client in [
+            "pp -t 1",
+            "ping-pong -t 1 -m 5000 --full-rtt",
+            "tp -t 1 -m 1000",
+        ] {
             let words = format!("sockperf {client} --tcp -i 127.0.0.1 -p 6001");
-            let client = start_preloaded(&rig, "", &words);
-            let output = client.finish(LIMIT).expect_success();
+            let output = start_preloaded(&rig, "", &words);
+            let output = output.finish(LIMIT).expect_success();
+            if client.starts_with("tp") {
+                assert!(output.contains("Message Rate is"), "{output}");
+                continue;
+            }
             assert!(output.contains("percentile 50.000"), "{output}");
             assert!(
                 output.contains("# dropped messages = 0; # duplicated messages = 0"),

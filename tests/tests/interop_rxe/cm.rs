@@ -1,7 +1,5 @@
 //! Connections by `librdmacm` between Rocade and the kernel's `rdma_cm`, in both roles.
 
-use std::{thread, time::Duration};
-
 use rocade_tests::{
     harness::{Device, Rig, RxeGuest},
     or_skip,
@@ -19,17 +17,10 @@ const IPV6: [&str; 2] = ["fd77::2", "fd77::1"];
 
 /// Waits until the guest's `rdma_cm` listens at a port.
 fn wait_for_listener(guest: &RxeGuest, port: u16) {
-    let listening = (0..150).any(|_| {
-        let ids = guest.shell("rdma resource show cm_id").output;
-        let found = ids
-            .lines()
-            .any(|line| line.contains("LISTEN") && line.contains(&format!(":{port} ")));
-        if !found {
-            thread::sleep(Duration::from_millis(100));
-        }
-        found
+    guest.wait_until("a listener", "rdma resource show cm_id", |ids| {
+        ids.lines()
+            .any(|line| line.contains("LISTEN") && line.contains(&format!(":{port} ")))
     });
-    assert!(listening, "nobody listens at port {port} in the guest");
 }
 
 /// The guest listens, Rocade connects. The commands get the guest's address at their end.
@@ -135,15 +126,9 @@ fn mckey_in_both_roles() {
 
     guest.spawn("mckey", None, &strs(&words(&of(theirs))));
     // The address of the link that the kernel listens to for a queue pair that is attached.
-    let addresses = || guest.shell("cat /proc/net/dev_mcast").output;
-    let attached = (0..150).any(|_| {
-        let found = addresses().contains("3333ef070707");
-        if !found {
-            thread::sleep(Duration::from_millis(100));
-        }
-        found
+    guest.wait_until("a member", "cat /proc/net/dev_mcast", |addresses| {
+        addresses.contains("3333ef070707")
     });
-    assert!(attached, "{}", addresses());
     let sender = rig.start(
         "sender",
         &device,

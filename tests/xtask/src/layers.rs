@@ -1,6 +1,10 @@
-//! Which parts of the emulator know which others: dependencies point one way only.
+//! Which parts of the emulator and of the transport know which others: dependencies point one way only.
 
-use std::{fs, io, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    path::Path,
+};
 
 /// A folder of `emulator/src`, and the modules that its files may not name.
 struct Layer {
@@ -34,12 +38,21 @@ const fn layer(folder: &'static str, above: &'static [&'static str]) -> Layer {
     Layer { folder, above }
 }
 
-/// The lines that name what is above them.
+/// The modules of the transport that know each other: a work request may change a key or compute, and memory is who does it.
+const CIRCLE: [&str; 5] = ["cross", "indirect", "memory", "window", "wr"];
+
+/// The lines that name what is above them, and the modules of the transport that are in a circle of their own.
 ///
 /// # Errors
 /// Those of reading the tree.
 pub(crate) fn circles(root: &Path) -> io::Result<Vec<String>> {
     let mut found = Vec::new();
+    let transport = uses(&root.join("transport/src"))?;
+    for module in in_circles(&transport) {
+        if !CIRCLE.contains(&&*module) {
+            found.push(format!("transport/src/{module}: is in a circle of imports"));
+        }
+    }
     for layer in &LAYERS {
         let folder = root.join("emulator/src").join(layer.folder);
         search(&folder, layer, &mut found)?;
@@ -63,6 +76,62 @@ fn search(folder: &Path, layer: &Layer, found: &mut Vec<String>) -> io::Result<(
         }
     }
     Ok(())
+}
+
+/// The modules of a crate, and those that each names outside of tests; the crate itself stands for all that it shows.
+fn uses(src: &Path) -> io::Result<BTreeMap<String, BTreeSet<String>>> {
+    let mut uses = BTreeMap::new();
+    for entry in fs::read_dir(src)? {
+        let path = entry?.path();
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        if !matches!(&*name, "lib" | "tests" | "testing") {
+            named(&path, uses.entry(name.into_owned()).or_default())?;
+        }
+    }
+    Ok(uses)
+}
+
+fn named(path: &Path, found: &mut BTreeSet<String>) -> io::Result<()> {
+    if path.is_dir() {
+        for entry in fs::read_dir(path)? {
+            let path = entry?.path();
+            if path.file_stem().is_none_or(|stem| stem != "tests") {
+                named(&path, found)?;
+            }
+        }
+        return Ok(());
+    }
+    let text = fs::read_to_string(path)?;
+    let code = text.lines().take_while(|line| *line != "#[cfg(test)]");
+    let code = code.filter(|line| !line.trim_start().starts_with("//"));
+    for path in code.flat_map(|line| line.split("crate::").skip(1)) {
+        let end = path.find(|c: char| !c.is_alphanumeric() && c != '_');
+        found.insert(path[..end.unwrap_or(path.len())].to_owned());
+    }
+    Ok(())
+}
+
+/// Those from which a way leads back to them. What is no module is the crate's own name for something: it leads to all.
+fn in_circles(uses: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
+    let leads_back = |from: &String| {
+        let mut seen = BTreeSet::new();
+        let mut next = vec![from];
+        while let Some(module) = next.pop() {
+            for used in uses.get(module).into_iter().flatten() {
+                if used == from && module != from || !uses.contains_key(used) {
+                    return true;
+                }
+                if seen.insert(used) {
+                    next.push(used);
+                }
+            }
+        }
+        false
+    };
+    uses.keys()
+        .filter(|name| leads_back(name))
+        .cloned()
+        .collect()
 }
 
 /// What a line of code names that it may not: a module, or what the crate shows to others.
@@ -89,6 +158,36 @@ mod tests {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let found = circles(&root).expect("the sources");
         assert!(found.is_empty(), "{found:#?}");
+    }
+
+    #[test]
+    fn circles_are_found() {
+        let of = |pairs: &[(&str, &str)]| {
+            let mut uses: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+            for name in ["a", "b", "c", "d"] {
+                uses.entry(name.to_owned()).or_default();
+            }
+            for (from, to) in pairs {
+                let used = uses.entry((*from).to_owned()).or_default();
+                used.insert((*to).to_owned());
+            }
+            in_circles(&uses).join(" ")
+        };
+        assert_eq!(of(&[("a", "b"), ("b", "c"), ("a", "c"), ("a", "a")]), "");
+        assert_eq!(of(&[("a", "b"), ("b", "c"), ("c", "b")]), "b c");
+        assert_eq!(
+            of(&[("a", "b"), ("b", "c"), ("c", "a"), ("d", "a")]),
+            "a b c"
+        );
+        assert_eq!(of(&[("d", "Qp")]), "d");
+    }
+
+    /// And it is one: the documentation says no more than there is.
+    #[test]
+    fn the_circle_of_the_transport_is_the_one_that_is_explained() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let uses = uses(&root.join("transport/src")).expect("the sources");
+        assert_eq!(in_circles(&uses), CIRCLE);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use rocade_wire::mad::{
 
 use super::conn::{Conn, End, State};
 use super::{Cm, CmError, CmRoute};
-use crate::Time;
+use crate::time::Time;
 
 /// For how long the answer to a request for a service is kept: longer than its sender asks again.
 const SIDR_KEPT_NS: u64 = 70_000_000_000;

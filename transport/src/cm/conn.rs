@@ -6,7 +6,7 @@ use rocade_wire::mad::{CommId, Mad, Rep, ServiceId, TransactionId};
 use rocade_wire::{Guid, Qpn};
 
 use super::{CmRoute, Named};
-use crate::Time;
+use crate::time::Time;
 
 /// States, by the names of the standard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

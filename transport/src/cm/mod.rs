@@ -35,7 +35,7 @@ use rocade_wire::{Guid, Qpn};
 pub use bond::{Bond, BondKind};
 pub use commands::{private_data, refusal};
 
-use crate::Time;
+use crate::time::Time;
 use conn::{Conn, State};
 
 /// What a process is to the managers of others.

@@ -10,7 +10,7 @@ use rocade_wire::mad::{
 use super::commands::refusal;
 use super::conn::{Conn, End, State};
 use super::{Cm, CmCounters, CmEvent, CmRoute};
-use crate::Time;
+use crate::time::Time;
 
 /// How much longer an answer may take, as an MRA says.
 //= CMA-06

@@ -269,8 +269,10 @@ rocade_tests::c_programs! {
         a_storm_of_forged_keys,
         //= DCT-09 DCK-06 type=test
         destroying_waits_for_events,
-        //= DC-09 DC-13 DC-14 DCT-05 XAT-15 type=test
+        //= DC-09 DC-13 DC-14 DCT-05 XAT-15 AEV-11 XCON-13 type=test
         what_a_target_refuses,
+        //= AEV-11 type=test
+        events_that_nobody_reads,
         //= DCW-06 DCW-09 DCW-17 type=test
         packets_of_nobody;
     together:

@@ -2,15 +2,16 @@
 
 use std::{
     ffi::{c_char, c_int, c_void},
+    net::Ipv6Addr,
     ptr,
 };
 
-use libc::{addrinfo, sockaddr};
-use rocade_abi::{IBV_QPT_RC, IBV_QPT_UD, rdma_addrinfo};
+use libc::{addrinfo, sockaddr, sockaddr_in6};
+use rocade_abi::{AF_IB, IBV_QPT_RC, IBV_QPT_UD, rdma_addrinfo, sockaddr_ib};
 
 use crate::{
     ffi::{set_errno, void_call},
-    id::{PS_TCP, PS_UDP},
+    id::{PS_TCP, PS_UDP, ib_address},
 };
 
 /// The address is that of this side.
@@ -129,6 +130,11 @@ unsafe fn set_dst(rai: &mut rdma_addrinfo, addr: *const sockaddr, len: u32) {
     rai.ai_dst_len = if rai.ai_dst_addr.is_null() { 0 } else { len };
 }
 
+/// Are InfiniBand's own addresses asked for? A GID looks, and is looked up, like an address of IPv6.
+const fn wants_gids(hints: &rdma_addrinfo) -> bool {
+    hints.ai_flags & RAI_FAMILY != 0 && hints.ai_family == AF_IB
+}
+
 /// The hints as getaddrinfo(3) wants them.
 fn plain_hints(hints: Option<&rdma_addrinfo>) -> addrinfo {
     // SAFETY: all zeroes are hints.
@@ -141,7 +147,10 @@ fn plain_hints(hints: Option<&rdma_addrinfo>) -> addrinfo {
     if hints.ai_flags & RAI_NUMERICHOST != 0 {
         plain.ai_flags |= libc::AI_NUMERICHOST;
     }
-    if hints.ai_flags & RAI_FAMILY != 0 {
+    if wants_gids(hints) {
+        plain.ai_family = libc::AF_INET6;
+        plain.ai_flags |= libc::AI_V4MAPPED;
+    } else if hints.ai_flags & RAI_FAMILY != 0 {
         plain.ai_family = hints.ai_family;
     }
     let is = |value: c_int, code: u32| u32::try_from(value) == Ok(code);
@@ -191,16 +200,47 @@ unsafe fn take(rai: &mut rdma_addrinfo, first: &addrinfo, hints: Option<&rdma_ad
     let given = |value: Option<c_int>| value.filter(|value| *value != 0);
     rai.ai_qp_type = given(hints.map(|hints| hints.ai_qp_type)).unwrap_or(qp_type);
     rai.ai_port_space = given(hints.map(|hints| hints.ai_port_space)).unwrap_or(port_space);
+    // SAFETY: by contract.
+    let own = unsafe { as_gid(first, hints, rai.ai_port_space) };
+    let (addr, len) = match &own {
+        Some(ib) => {
+            rai.ai_family = AF_IB;
+            (ptr::from_ref(ib).cast(), IB_LEN)
+        }
+        None => (first.ai_addr.cast_const(), first.ai_addrlen),
+    };
     // SAFETY: the address is as long as the answer says; the name is terminated.
     unsafe {
         if is_passive {
-            set_src(rai, first.ai_addr, first.ai_addrlen);
+            set_src(rai, addr, len);
             rai.ai_src_canonname = copy_name(first.ai_canonname);
         } else {
-            set_dst(rai, first.ai_addr, first.ai_addrlen);
+            set_dst(rai, addr, len);
             rai.ai_dst_canonname = copy_name(first.ai_canonname);
         }
     }
+}
+
+/// The length of an address of InfiniBand's own.
+#[expect(clippy::cast_possible_truncation, reason = "a few dozen bytes")]
+const IB_LEN: u32 = size_of::<sockaddr_ib>() as u32;
+
+/// The address as one of InfiniBand's own, where those are asked for.
+///
+/// # Safety
+/// `first` must be of getaddrinfo(3).
+unsafe fn as_gid(
+    first: &addrinfo,
+    hints: Option<&rdma_addrinfo>,
+    port_space: c_int,
+) -> Option<sockaddr_ib> {
+    if !hints.is_some_and(wants_gids) || first.ai_family != libc::AF_INET6 {
+        return None;
+    }
+    // SAFETY: the family says so.
+    let v6 = unsafe { first.ai_addr.cast::<sockaddr_in6>().read_unaligned() };
+    let gid = Ipv6Addr::from(v6.sin6_addr.s6_addr);
+    Some(ib_address(gid, u16::from_be(v6.sin6_port), port_space))
 }
 
 /// # Safety

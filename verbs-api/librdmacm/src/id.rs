@@ -3,6 +3,7 @@
 use std::{
     cell::UnsafeCell,
     ffi::{c_int, c_uint, c_void},
+    net::Ipv6Addr,
     ptr,
 };
 
@@ -567,6 +568,21 @@ pub(crate) fn address_len(family: c_int) -> Option<usize> {
         libc::AF_INET6 => Some(size_of::<libc::sockaddr_in6>()),
         AF_IB => Some(size_of::<sockaddr_ib>()),
         _ => None,
+    }
+}
+
+/// A port of a port space at a GID; bits of the service ID that are 0 for want of one are the manager's to choose.
+pub(crate) fn ib_address(gid: Ipv6Addr, port: u16, port_space: c_int) -> sockaddr_ib {
+    let space = u64::try_from(port_space).unwrap_or(0);
+    let mask = |is_given: bool, bits: u64| if is_given { bits } else { 0 };
+    sockaddr_ib {
+        sib_family: u16::try_from(AF_IB).unwrap_or(0),
+        sib_pkey: u16::MAX,
+        sib_flowinfo: 0,
+        sib_addr: gid.octets(),
+        sib_sid: (space << 16 | u64::from(port)).to_be(),
+        sib_sid_mask: (mask(space != 0, !0xffff) | mask(port != 0, 0xffff)).to_be(),
+        sib_scope_id: 0,
     }
 }
 

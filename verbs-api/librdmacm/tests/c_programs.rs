@@ -52,12 +52,14 @@ rocade_tests::c_programs! {
         //= EVT-07 type=test
         identifiers_outlive_no_event,
         //= LRC-18 type=test
-        devices_stay_open;
+        devices_stay_open,
+        there_are_no_devices_where_asking_fails;
     rsockets:
         what_was_written_arrives,
         half_of_it_is_closed,
         threads_share_a_socket,
         errors_are_those_of_tcp,
+        gids_are_addresses,
         nobody_has_to_wait,
         all_kinds_are_polled_together,
         who_waits_hears_of_the_end,
@@ -94,5 +96,6 @@ rocade_tests::c_programs! {
         a_client_that_is_killed_is_missed,
         a_client_that_leaves_without_a_word,
         a_server_that_is_killed_is_missed,
-        a_server_comes_back;
+        a_server_comes_back,
+        a_thousand_connections_though_a_tenth_is_lost;
 }

@@ -18,7 +18,7 @@ const STORES: u8 = 3;
 const ROUNDS: u64 = 10;
 /// Whoever knows it may write. A real program would draw one by lot, and tell it those who may.
 const KEY: u64 = 0x0bad_cafe_0000_0001;
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn main() -> Result<()> {
     let name = |kind: &str, n: u8| format!("{kind}{n}");

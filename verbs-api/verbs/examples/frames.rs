@@ -12,7 +12,7 @@ use rocade_verbs::{
     PortFields, Result, VerbsError,
 };
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(60);
 const UDP: u8 = 17;
 const TCP: u8 = 6;
 /// Ethernet and IPv4 headers.

@@ -14,7 +14,7 @@ use rocade_verbs::{
     WcOpcode, WcStatus,
 };
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// The count is in front of the entries.
 const COUNT: usize = 0;
 const ENTRIES: usize = 64;

@@ -14,7 +14,7 @@ use rocade_verbs::{
     SendRequest,
 };
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(60);
 const ROWS: usize = 8;
 const ROW: usize = ROWS * 8;
 

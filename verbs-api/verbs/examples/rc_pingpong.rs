@@ -18,7 +18,7 @@ const PORT: u16 = 18_515;
 /// Bytes of a message.
 const LEN: usize = 4096;
 const ROUND_TRIPS: u32 = 1000;
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Where there is IPv6, it is for IPv4 too.
 fn listen() -> std::io::Result<TcpListener> {

@@ -20,7 +20,7 @@ use rocade_verbs::{
     Result, SendRequest, Task, post_tasks,
 };
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(60);
 const NUMBERS: [u64; 5] = [3, 20, 100, 4000, 50_000];
 /// Of all 8-byte numbers that a send names, the sum. They are big-endian, and so is the sum.
 const SUM: Calc = Calc {

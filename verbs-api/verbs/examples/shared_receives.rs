@@ -17,7 +17,7 @@ const MESSAGES: u32 = 50;
 /// Bytes of a receive buffer, and how many there are for all connections together.
 const ROOM: usize = 64;
 const BUFFERS: u32 = 16;
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn main() -> Result<()> {
     let specs = ["client=127.0.0.91", "server=127.0.0.92"];

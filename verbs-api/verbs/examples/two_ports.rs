@@ -13,7 +13,7 @@ use rocade_verbs::{
     Gid, MemoryRegion, PathState, QueuePair, Result, SendRequest,
 };
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The first address of a port.
 fn address(context: &Context, port: u8) -> Result<Gid> {
@@ -43,7 +43,7 @@ fn say(
 }
 
 fn main() -> Result<()> {
-    let specs = ["a=127.0.73.1+127.0.74.1", "b=127.0.73.2+127.0.74.2"];
+    let specs = ["a=127.0.76.1+127.0.77.1", "b=127.0.76.2+127.0.77.2"];
     let list = DeviceList::new(EngineConfig::from_specs(&specs, BrokerMode::Embedded)?)?;
     let (a, b) = (
         list.open("a")?.protection_domain()?,

@@ -13,7 +13,7 @@ use rocade_verbs::{
 };
 
 const QKEY: u32 = 0x5eed;
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Member {
     cq: CompletionQueue,

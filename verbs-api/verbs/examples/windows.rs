@@ -13,7 +13,7 @@ use rocade_verbs::{
     RemoteMemory, Result, SendRequest, WcStatus,
 };
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(60);
 const PART: usize = 1024;
 
 fn main() -> Result<()> {

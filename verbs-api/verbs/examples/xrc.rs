@@ -19,7 +19,7 @@ use rocade_verbs::{
     SendRequest, SharedReceiveQueue, XrcDomain,
 };
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What each process has: a queue of the domain, with a receive, and where that completes.
 struct Member {

@@ -20,7 +20,7 @@ const ALONE: [(&str, &str); 12] = [
     ("frames", ""),
     ("journal", "the count stays 3"),
     ("matrix", "the lock is taken"),
-    ("relay", "c has 100 and gets"),
+    ("relay", "50000]: 54123"),
     ("shared_receives", "buffers for all"),
     ("ud_multicast", "hello, all"),
     ("two_ports", "\"the other path\" (from port 2, at port 2)"),

@@ -73,6 +73,18 @@ fn sample(len: usize) -> Vec<u8> {
 }
 
 #[test]
+fn first_psns_are_random_in_all_bits() {
+    let (a, b) = nodes("127.0.11.31", "127.0.11.32");
+    let psns: Vec<u32> = (0..500)
+        .map(|n| [&a, &b][n % 2].queue_pair().endpoint().psn.get())
+        .collect();
+    for bit in 0..24 {
+        let ones = psns.iter().filter(|psn| *psn >> bit & 1 == 1).count();
+        assert!((150..350).contains(&ones), "bit {bit}: {ones} of 500");
+    }
+}
+
+#[test]
 fn send_carries_data_and_immediate() {
     let (a, b) = nodes("127.0.11.1", "127.0.11.2");
     let (a_qp, b_qp) = connected(&a, &b);

@@ -40,6 +40,9 @@ static inline void receive(struct ends *e, uint64_t wr_id)
 	CHECK_INT(ibv_post_srq_recv(e->srq, &wr, &bad), 0);
 }
 
+/* Of initiators: 4.096 us * 2^timeout. */
+static uint8_t dci_timeout __attribute__((unused)) = 14;
+
 /* From RESET to RTS, by the table of the experimental verbs. */
 static inline void start(struct ends *e, uint64_t own_key)
 {

@@ -8,13 +8,18 @@ use std::{
 };
 
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
+use rocade_abi::{AF_IB, sockaddr_ib};
 
-use crate::{ffi::Errno, id::address_len};
+use crate::{
+    ffi::Errno,
+    id::{PS_TCP, address_len, ib_address},
+};
 
-/// Reads an address from C.
+/// Reads an address from C. One of InfiniBand's own is a GID, which on RoCE is an address of IPv6, and a service ID, whose end is
+/// the port.
 ///
 /// # Errors
-/// `EINVAL` where it is too short, `EAFNOSUPPORT` where it is none of IP.
+/// `EINVAL` where it is too short, `EAFNOSUPPORT` where it is none of these.
 ///
 /// # Safety
 /// It must be NULL or readable for `len` bytes.
@@ -34,6 +39,13 @@ pub(super) unsafe fn read(addr: *const sockaddr, len: socklen_t) -> Result<Socke
     let needed = address_len(storage.ss_family.into()).ok_or(Errno(libc::EAFNOSUPPORT))?;
     if len < needed {
         return Err(Errno::INVAL);
+    }
+    if c_int::from(storage.ss_family) == AF_IB {
+        // SAFETY: the family says so, and the storage is large enough.
+        let ib = unsafe { (&raw const storage).cast::<sockaddr_ib>().read() };
+        let [.., high, low] = u64::from_be(ib.sib_sid).to_be_bytes();
+        let port = u16::from_be_bytes([high, low]);
+        return Ok(SocketAddr::new(Ipv6Addr::from(ib.sib_addr).into(), port));
     }
     from_storage(&storage).ok_or(Errno(libc::EAFNOSUPPORT))
 }
@@ -102,28 +114,40 @@ pub(super) fn unmapped(addr: SocketAddr) -> SocketAddr {
     }
 }
 
-/// An address for the program: an IPv6 socket knows IPv4 as part of IPv6.
-pub(super) fn for_domain(addr: SocketAddr, domain: c_int) -> SocketAddr {
-    match addr.ip() {
-        IpAddr::V4(ip) if domain == libc::AF_INET6 => {
-            SocketAddr::new(ip.to_ipv6_mapped().into(), addr.port())
+/// An address for the program: an IPv6 socket knows IPv4 as part of IPv6, and InfiniBand's own addresses are GIDs.
+fn for_domain(addr: SocketAddr, domain: c_int) -> sockaddr_storage {
+    let v6 = match addr.ip() {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    };
+    match domain {
+        AF_IB => {
+            let space = c_int::try_from(PS_TCP).unwrap_or(0);
+            let ib = ib_address(v6, addr.port(), space);
+            // SAFETY: all zeroes are an address.
+            let mut storage: sockaddr_storage = unsafe { zeroed() };
+            // SAFETY: the storage is large enough, and aligned for each.
+            unsafe { (&raw mut storage).cast::<sockaddr_ib>().write(ib) };
+            storage
         }
-        _ => addr,
+        libc::AF_INET6 if addr.is_ipv4() => to_storage(SocketAddr::new(v6.into(), addr.port())),
+        _ => to_storage(addr),
     }
 }
 
-/// Writes an address for C, as much as there is room for, and says how long it is.
+/// Writes an address for C, as one of this domain, as much as there is room for, and says how long it is.
 ///
 /// # Safety
 /// `addr` must be writable for `*len` bytes, and `len` be NULL or valid.
 pub(super) unsafe fn write(
     found: SocketAddr,
+    domain: c_int,
     addr: *mut sockaddr,
     len: *mut socklen_t,
 ) -> Result<(), Errno> {
     // SAFETY: by contract.
     let room = unsafe { len.as_mut() }.ok_or(Errno(libc::EFAULT))?;
-    let storage = to_storage(found);
+    let storage = for_domain(found, domain);
     let full = address_len(storage.ss_family.into()).ok_or(Errno::INVAL)?;
     let fits = full.min(usize::try_from(*room).unwrap_or(0));
     if fits > 0 && addr.is_null() {

@@ -5,6 +5,7 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
+use rocade_abi::AF_IB;
 use rocade_rsockets::{ConnData, End};
 
 use super::{
@@ -61,7 +62,9 @@ impl StreamSocket {
         } else {
             libc::AF_INET6
         };
-        if fits == self.domain {
+        // A GID is an address of IPv6.
+        let is_gid = self.domain == AF_IB && addr.is_ipv6();
+        if fits == self.domain || is_gid {
             Ok(())
         } else {
             Err(Errno(libc::EAFNOSUPPORT))
@@ -94,7 +97,7 @@ impl StreamSocket {
             Phase::New => {}
             _ => return Err(Errno::INVAL),
         }
-        let any = if self.domain == libc::AF_INET6 {
+        let any = if matches!(self.domain, libc::AF_INET6 | AF_IB) {
             "[::]:0"
         } else {
             "0.0.0.0:0"

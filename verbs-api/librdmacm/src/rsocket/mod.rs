@@ -29,6 +29,7 @@ use std::{
 };
 
 use libc::{fd_set, iovec, msghdr, pollfd, sockaddr, socklen_t, timeval};
+use rocade_abi::AF_IB;
 use rocade_rsockets::How;
 
 use self::{
@@ -79,7 +80,8 @@ pub(crate) extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) ->
     number(|| {
         let nonblocking = kind & libc::SOCK_NONBLOCK != 0;
         let kind = kind & !(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK);
-        if domain != libc::AF_INET && domain != libc::AF_INET6 {
+        let is_stream = kind == libc::SOCK_STREAM;
+        if !(matches!(domain, libc::AF_INET | libc::AF_INET6) || domain == AF_IB && is_stream) {
             return Err(Errno(libc::EAFNOSUPPORT));
         }
         // Here, so that nothing has to be opened later: a preloaded library that brings programs here lets
@@ -148,9 +150,8 @@ pub(crate) unsafe extern "C" fn raccept(
         if !addr.is_null()
             && let Some(peer) = accepted.peer()
         {
-            let peer = address::for_domain(peer, accepted.domain);
             // SAFETY: by contract writable.
-            unsafe { address::write(peer, addr, len) }?;
+            unsafe { address::write(peer, accepted.domain, addr, len) }?;
         }
         Ok(process.insert(Socket::Stream(accepted), Some(own)))
     })
@@ -213,15 +214,10 @@ unsafe fn receive(
         wait_all: flags & libc::MSG_WAITALL != 0,
         peek: flags & libc::MSG_PEEK != 0,
     };
-    let (got, source) = match find(fd)?.1 {
-        Socket::Stream(socket) => {
-            let got = socket.recv(&mut to, flags)?;
-            let peer = socket.peer();
-            (
-                got,
-                peer.map(|peer| address::for_domain(peer, socket.domain)),
-            )
-        }
+    let socket = find(fd)?.1;
+    let domain = socket.domain();
+    let (got, source) = match socket {
+        Socket::Stream(socket) => (socket.recv(&mut to, flags)?, socket.peer()),
         Socket::Datagram(socket) => {
             let limit = socket.state.lock().options.recv_timeout;
             let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
@@ -243,7 +239,7 @@ unsafe fn receive(
         && !len.is_null()
     {
         // SAFETY: by contract writable.
-        unsafe { address::write(source, addr, len) }?;
+        unsafe { address::write(source, domain, addr, len) }?;
     }
     Ok(got)
 }
@@ -475,7 +471,7 @@ pub(crate) unsafe extern "C" fn rselect(
 /// "Any address" of a family.
 fn nowhere(domain: c_int) -> std::net::SocketAddr {
     use std::net::{Ipv4Addr, Ipv6Addr};
-    if domain == libc::AF_INET6 {
+    if matches!(domain, libc::AF_INET6 | AF_IB) {
         (Ipv6Addr::UNSPECIFIED, 0).into()
     } else {
         (Ipv4Addr::UNSPECIFIED, 0).into()
@@ -489,15 +485,13 @@ pub(crate) unsafe extern "C" fn rgetpeername(
     len: *mut socklen_t,
 ) -> c_int {
     call(|| {
-        let peer = match find(fd)?.1 {
-            Socket::Stream(socket) => {
-                let peer = socket.peer().ok_or(Errno(libc::ENOTCONN))?;
-                address::for_domain(peer, socket.domain)
-            }
+        let socket = find(fd)?.1;
+        let peer = match &socket {
+            Socket::Stream(socket) => socket.peer().ok_or(Errno(libc::ENOTCONN))?,
             Socket::Datagram(socket) => socket.peer_name()?,
         };
         // SAFETY: by contract writable.
-        unsafe { address::write(peer, addr, len) }
+        unsafe { address::write(peer, socket.domain(), addr, len) }
     })
 }
 
@@ -508,15 +502,13 @@ pub(crate) unsafe extern "C" fn rgetsockname(
     len: *mut socklen_t,
 ) -> c_int {
     call(|| {
-        let own = match find(fd)?.1 {
-            Socket::Stream(socket) => {
-                let own = socket.local().unwrap_or_else(|| nowhere(socket.domain));
-                address::for_domain(own, socket.domain)
-            }
+        let socket = find(fd)?.1;
+        let own = match &socket {
+            Socket::Stream(socket) => socket.local().unwrap_or_else(|| nowhere(socket.domain)),
             Socket::Datagram(socket) => socket.local()?,
         };
         // SAFETY: by contract writable.
-        unsafe { address::write(own, addr, len) }
+        unsafe { address::write(own, socket.domain(), addr, len) }
     })
 }
 

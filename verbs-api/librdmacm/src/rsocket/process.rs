@@ -25,6 +25,16 @@ pub(super) enum Socket {
     Datagram(Arc<DatagramSocket>),
 }
 
+impl Socket {
+    /// The family of its addresses.
+    pub(super) fn domain(&self) -> i32 {
+        match self {
+            Self::Stream(socket) => socket.domain,
+            Self::Datagram(socket) => socket.domain,
+        }
+    }
+}
+
 /// A socket with the descriptor that programs know it by.
 struct Entry {
     socket: Socket,

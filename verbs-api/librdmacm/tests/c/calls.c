@@ -304,6 +304,28 @@ static void addresses_by_hints(void)
 	CHECK(info->ai_family == AF_INET && info->ai_port_space == RDMA_PS_TCP);
 	rdma_freeaddrinfo(info);
 
+	/* A GID looks like an address of IPv6; the service is a port of the port space. */
+	struct rdma_addrinfo by_gid = { .ai_flags = RAI_NUMERICHOST | RAI_FAMILY,
+					.ai_family = AF_IB, .ai_port_space = RDMA_PS_TCP };
+	CHECK_INT(rdma_getaddrinfo("::ffff:192.0.2.7", "7471", &by_gid, &info), 0);
+	CHECK(info->ai_family == AF_IB && info->ai_port_space == RDMA_PS_TCP);
+	CHECK(info->ai_dst_len == sizeof(struct sockaddr_ib) && !info->ai_src_len);
+	struct sockaddr_ib *ib = (void *)info->ai_dst_addr;
+	CHECK_INT(ib->sib_family, AF_IB);
+	CHECK(ib->sib_addr.sib_raw[10] == 0xff && ib->sib_addr.sib_raw[15] == 7);
+	CHECK_INT(be64toh(ib->sib_sid), RDMA_IB_IP_PS_TCP | 7471);
+	CHECK(ib->sib_sid_mask == ~0ull);
+	rdma_freeaddrinfo(info);
+	by_gid.ai_flags |= RAI_PASSIVE;
+	by_gid.ai_port_space = RDMA_PS_UDP;
+	CHECK_INT(rdma_getaddrinfo("fd00::5", NULL, &by_gid, &info), 0);
+	CHECK(info->ai_src_len == sizeof(struct sockaddr_ib) && !info->ai_dst_len);
+	ib = (void *)info->ai_src_addr;
+	CHECK_INT(be64toh(ib->sib_sid), RDMA_IB_IP_PS_UDP);
+	CHECK(be64toh(ib->sib_sid_mask) == ~0xffffull);
+	rdma_freeaddrinfo(info);
+	CHECK_INT(rdma_getaddrinfo("localhost", NULL, &by_gid, &info), EAI_NONAME);
+
 	/* The source of the hints, beside the destination of the node. */
 	CHECK_INT(rdma_getaddrinfo(own_ip, "3", &hints, &info), 0);
 	CHECK(!memcmp(info->ai_src_addr, &src, sizeof(src)));
@@ -589,6 +611,20 @@ static void devices_stay_open(void)
 	finish(&ends);
 }
 
+/* A program may go by the number alone. */
+static void there_are_no_devices_where_asking_fails(void)
+{
+	setenv("ROCADE_LINK", "no such link", 1);
+	for (int i = 0; i < 2; i++) {
+		int count = -1;
+		errno = 0;
+		CHECK(!rdma_get_devices(&count));
+		CHECK_INT(count, 0);
+		CHECK(errno);
+		CHECK(!rdma_get_devices(NULL));
+	}
+}
+
 static volatile pid_t waits_as;
 
 static void *wait_for_ever(void *channel)
@@ -643,6 +679,7 @@ int main(int argc, char **argv)
 		{ "synchronous_calls_fail_as_events_say", synchronous_calls_fail_as_events_say },
 		{ "identifiers_outlive_no_event", identifiers_outlive_no_event },
 		{ "devices_stay_open", devices_stay_open },
+		{ "there_are_no_devices_where_asking_fails", there_are_no_devices_where_asking_fails },
 		{ 0 },
 	};
 	return run_cm_case(cases, argc, argv);

@@ -72,7 +72,7 @@ static int serve(int port)
 	channel = rdma_create_event_channel();
 	CHECK_INT(rdma_create_id(channel, &listener, NULL, RDMA_PS_TCP), 0);
 	CHECK_INT(rdma_bind_addr(listener, (struct sockaddr *)&addr), 0);
-	CHECK_INT(rdma_listen(listener, 8), 0);
+	CHECK_INT(rdma_listen(listener, 0), 0);
 	return ntohs(rdma_get_src_port(listener));
 }
 
@@ -261,6 +261,167 @@ static void a_server_comes_back(void)
 	ended(id, seconds());
 }
 
+#define MANY 1000
+/* Nothing takes that long; who waits longer waits for ever. */
+#define TOO_LONG 240
+
+/* What is to happen to a connection, and how much of it has. */
+struct story {
+	const int *events;
+	int number, seen;
+};
+
+static const int of_active[] = { RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_ROUTE_RESOLVED,
+				 RDMA_CM_EVENT_ESTABLISHED, RDMA_CM_EVENT_DISCONNECTED,
+				 RDMA_CM_EVENT_TIMEWAIT_EXIT, -1 };
+static const int of_passive[] = { RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_CM_EVENT_ESTABLISHED,
+				  RDMA_CM_EVENT_DISCONNECTED, RDMA_CM_EVENT_TIMEWAIT_EXIT, -1 };
+static struct story stories[MANY];
+/* Whose is an identifier that two threads know. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* A tenth of what this process says to managers is lost. */
+static void lose_a_tenth(int seed)
+{
+	char rule[64];
+	snprintf(rule, sizeof(rule), "drop qpn=1 p=10%% seed=%d", seed);
+	CHECK_INT(setenv("ROCADE_FAULT", rule, 1), 0);
+	alarm(TOO_LONG);
+}
+
+static void make_queue_pair(struct rdma_cm_id *id)
+{
+	static struct ibv_cq *cq;
+	struct ibv_qp_init_attr attr = small_attr(IBV_QPT_RC);
+	if (!cq)
+		CHECK((cq = ibv_create_cq(id->verbs, 16, NULL, NULL, 0)));
+	attr.send_cq = attr.recv_cq = cq;
+	CHECK_INT(rdma_create_qp(id, NULL, &attr), 0);
+}
+
+/* The next event of the process has to be the next one of its connection. */
+static struct story *take(struct rdma_cm_event **event)
+{
+	CHECK_INT(rdma_get_cm_event(channel, event), 0);
+	struct rdma_cm_id *id = (*event)->id;
+	if ((*event)->event == RDMA_CM_EVENT_CONNECT_REQUEST) {
+		int number;
+		memcpy(&number, (*event)->param.conn.private_data, sizeof(number));
+		CHECK(number >= 0 && number < MANY);
+		id->context = stories + number;
+	}
+	struct story *story = id->context;
+	if ((int)(*event)->event != story->events[story->seen] || (*event)->status) {
+		fprintf(stderr, "connection %d, after %d events: %s, status %d\n", story->number,
+			story->seen, rdma_event_str((*event)->event), (*event)->status);
+		_exit(1);
+	}
+	story->seen++;
+	return story;
+}
+
+/* All connections, from the first event to the last. Those with an odd number are ended by who accepted. Of the others who asked
+ * hears when they are made on both sides: an RTU may be lost, and a connection that ends before is never established. */
+static void live_through(const int *events)
+{
+	int left = MANY;
+	while (left) {
+		struct rdma_cm_event *event;
+		struct rdma_conn_param param = { .retry_count = 7, .rnr_retry_count = 7 };
+		struct story *story = take(&event);
+		struct rdma_cm_id *id = event->id;
+		int kind = event->event;
+		CHECK_INT(rdma_ack_cm_event(event), 0);
+		switch (kind) {
+		case RDMA_CM_EVENT_ADDR_RESOLVED:
+			CHECK_INT(rdma_resolve_route(id, 2000), 0);
+			break;
+		case RDMA_CM_EVENT_ROUTE_RESOLVED:
+			make_queue_pair(id);
+			param.private_data = &story->number;
+			param.private_data_len = sizeof(story->number);
+			CHECK_INT(rdma_connect(id, &param), 0);
+			break;
+		case RDMA_CM_EVENT_CONNECT_REQUEST:
+			make_queue_pair(id);
+			CHECK_INT(rdma_accept(id, &param), 0);
+			break;
+		case RDMA_CM_EVENT_ESTABLISHED:
+			if (events == of_passive && story->number % 2)
+				CHECK_INT(rdma_disconnect(id), 0);
+			else if (events == of_passive)
+				tell(to_parent, story->number);
+			break;
+		case RDMA_CM_EVENT_DISCONNECTED:
+			CHECK_INT(rdma_disconnect(id), 0);
+			break;
+		default:
+			pthread_mutex_lock(&lock);
+			leave(id);
+			pthread_mutex_unlock(&lock);
+			left--;
+		}
+	}
+	no_event(channel);
+	for (int i = 0; i < MANY; i++)
+		CHECK_INT(stories[i].events[stories[i].seen], -1);
+}
+
+static void begin_stories(const int *events)
+{
+	for (int i = 0; i < MANY; i++)
+		stories[i] = (struct story){ .events = events, .number = i };
+}
+
+static void server_of_many(void)
+{
+	lose_a_tenth(2);
+	begin_stories(of_passive);
+	tell(to_parent, serve(0));
+	live_through(of_passive);
+	tell(to_parent, 1);
+	hear(from_parent);
+}
+
+static struct rdma_cm_id *asked[MANY];
+
+static void *end_the_even(void *argument)
+{
+	for (int left = MANY / 2; left; left--) {
+		int number = hear(*(int *)argument);
+		pthread_mutex_lock(&lock);
+		CHECK_INT(rdma_disconnect(asked[number]), 0);
+		pthread_mutex_unlock(&lock);
+	}
+	return NULL;
+}
+
+/* A tenth of the messages of both processes is lost: every connection is made once and ends once, with no event too many. */
+static void a_thousand_connections_though_a_tenth_is_lost(void)
+{
+	struct child child = spawn(server_of_many);
+	lose_a_tenth(1);
+	begin_stories(of_active);
+	struct sockaddr_in addr = at_port(hear(child.hear));
+	channel = rdma_create_event_channel();
+	double since = seconds();
+	for (int i = 0; i < MANY; i++) {
+		CHECK_INT(rdma_create_id(channel, &asked[i], stories + i, RDMA_PS_TCP), 0);
+		CHECK_INT(rdma_resolve_addr(asked[i], NULL, (struct sockaddr *)&addr, 2000), 0);
+	}
+	pthread_t thread;
+	CHECK_INT(pthread_create(&thread, NULL, end_the_even, &child.hear), 0);
+	live_through(of_active);
+	CHECK_INT(pthread_join(thread, NULL), 0);
+	CHECK_INT(hear(child.hear), 1);
+	/* What was lost has cost a wait. */
+	CHECK(seconds() - since > PROMPTLY);
+	tell(child.tell, 1);
+	int status;
+	CHECK_INT(waitpid(child.pid, &status, 0), child.pid);
+	CHECK(WIFEXITED(status) && !WEXITSTATUS(status));
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
@@ -268,6 +429,8 @@ int main(int argc, char **argv)
 		{ "a_client_that_leaves_without_a_word", a_client_that_leaves_without_a_word },
 		{ "a_server_that_is_killed_is_missed", a_server_that_is_killed_is_missed },
 		{ "a_server_comes_back", a_server_comes_back },
+		{ "a_thousand_connections_though_a_tenth_is_lost",
+		  a_thousand_connections_though_a_tenth_is_lost },
 		{ 0 },
 	};
 	return run_cm_case(cases, argc, argv);

@@ -230,6 +230,63 @@ static void errors_are_those_of_tcp(void)
 	CHECK_INT(rclose(listener), 0);
 }
 
+/* A socket of InfiniBand's own addresses: on RoCE a GID is an IP address, and who knows that one meets it there. */
+static void gids_are_addresses(void)
+{
+	struct rdma_addrinfo *info, hints = { .ai_flags = RAI_NUMERICHOST | RAI_FAMILY | RAI_PASSIVE,
+					      .ai_family = AF_IB, .ai_port_space = RDMA_PS_TCP };
+	struct sockaddr_ib own = { 0 }, active_name, peer;
+	socklen_t len = sizeof(own);
+	char gid[64], port[16], byte = 0;
+	CHECK_FAILS(rsocket(AF_IB, SOCK_DGRAM, 0), EAFNOSUPPORT);
+	snprintf(gid, sizeof(gid), "::ffff:%s", own_ip);
+	CHECK_INT(rdma_getaddrinfo(gid, NULL, &hints, &info), 0);
+	int listener = rsocket(info->ai_family, SOCK_STREAM, 0);
+	CHECK(listener >= 0);
+	CHECK_INT(rgetsockname(listener, (struct sockaddr *)&own, &len), 0);
+	CHECK(own.sib_family == AF_IB && !own.sib_addr.sib_raw[11]);
+	CHECK_INT(rbind(listener, info->ai_src_addr, info->ai_src_len), 0);
+	CHECK_INT(rlisten(listener, 2), 0);
+	CHECK_INT(rgetsockname(listener, (struct sockaddr *)&own, &len), 0);
+	CHECK_INT(len, sizeof(own));
+	CHECK(!memcmp(&own.sib_addr, &((struct sockaddr_ib *)info->ai_src_addr)->sib_addr, 16));
+	rdma_freeaddrinfo(info);
+	CHECK_INT(be64toh(own.sib_sid) >> 16, RDMA_PS_TCP);
+	int number = be64toh(own.sib_sid) & 0xffff;
+	CHECK(number);
+
+	snprintf(port, sizeof(port), "%d", number);
+	hints.ai_flags &= ~RAI_PASSIVE;
+	CHECK_INT(rdma_getaddrinfo(gid, port, &hints, &info), 0);
+	int active = rsocket(AF_IB, SOCK_STREAM, 0);
+	struct sockaddr_in addr = at_port(number);
+	CHECK_FAILS(rconnect(active, (struct sockaddr *)&addr, sizeof(addr)), EAFNOSUPPORT);
+	CHECK_FAILS(rconnect(active, info->ai_dst_addr, info->ai_dst_len - 1), EINVAL);
+	CHECK_INT(rconnect(active, info->ai_dst_addr, info->ai_dst_len), 0);
+	rdma_freeaddrinfo(info);
+	int passive = raccept(listener, (struct sockaddr *)&peer, &len);
+	CHECK(passive >= 0);
+	CHECK_INT(len, sizeof(peer));
+	CHECK_INT(rgetsockname(active, (struct sockaddr *)&active_name, &len), 0);
+	CHECK(!memcmp(&peer, &active_name, sizeof(peer)));
+	CHECK_INT(rgetpeername(active, (struct sockaddr *)&peer, &len), 0);
+	CHECK(!memcmp(&peer, &own, sizeof(peer)));
+	CHECK_INT(rsend(active, "g", 1, 0), 1);
+	CHECK_INT(rrecv(passive, &byte, 1, 0), 1);
+	CHECK_INT(byte, 'g');
+	CHECK_INT(rclose(active), 0);
+	CHECK_INT(rclose(passive), 0);
+
+	active = connected_to(&addr);
+	passive = raccept(listener, NULL, NULL);
+	CHECK_INT(rsend(passive, "h", 1, 0), 1);
+	CHECK_INT(rrecv(active, &byte, 1, 0), 1);
+	CHECK_INT(byte, 'h');
+	CHECK_INT(rclose(active), 0);
+	CHECK_INT(rclose(passive), 0);
+	CHECK_INT(rclose(listener), 0);
+}
+
 static short polled(int fd, short events, int limit)
 {
 	struct pollfd poll = { .fd = fd, .events = events };
@@ -738,6 +795,7 @@ static const struct test_case cases[] = {
 	{ "half_of_it_is_closed", half_of_it_is_closed },
 	{ "threads_share_a_socket", threads_share_a_socket },
 	{ "errors_are_those_of_tcp", errors_are_those_of_tcp },
+	{ "gids_are_addresses", gids_are_addresses },
 	{ "nobody_has_to_wait", nobody_has_to_wait },
 	{ "all_kinds_are_polled_together", all_kinds_are_polled_together },
 	{ "who_waits_hears_of_the_end", who_waits_hears_of_the_end },
