@@ -37,7 +37,7 @@ pub(crate) use qp_table::QpTable;
 pub(crate) use routes::{Route, Routes};
 pub(crate) use srq::{SrqInner, SrqNumber, SrqNumbers};
 pub(crate) use target::{Hold, Travel};
-pub(crate) use tx::{Blocked, TxState, way};
+pub(crate) use tx::{Blocked, TxState, debt_of, way};
 pub(crate) use uplink::{Flow, Flows, Icrcs, Path, RxState, Uplink};
 
 #[cfg(all(test, loom))]
