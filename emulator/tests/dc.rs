@@ -15,7 +15,7 @@ use common::{ALL_ACCESS, Side, TIMEOUT, engine, pattern};
 use rocade_emulator::{
     AddressVector, Ah, AsyncEventKind, BrokerMode, Completion, Cq, DciInit, DciStreams,
     DctInitAttr, Engine, EngineConfig, EventElement, LinkMode, Mtu, Qp, QpAttr, QpAttrMask, QpCap,
-    QpInitAttr, QpState, QpType, Qpn, SendFlags, SendOp, SendWr, Srq, SrqInitAttr, ToDct,
+    QpInitAttr, QpState, QpType, Qpn, Rkey, SendFlags, SendOp, SendWr, Srq, SrqInitAttr, ToDct,
     VerbsError, WcOpcode, WcStatus, transition_rule,
 };
 
@@ -415,6 +415,53 @@ fn a_forged_key_raises_one_event_when_armed() {
     b.context.ack_async_event(&event);
     target.qp.destroy().unwrap();
     assert!(a.qp.arm_dct().is_err() && a.qp.dct_status().is_err());
+}
+
+/// Whoever has the key can make as many errors as he likes: who reads no events has no more than so many of them,
+/// whatever they are about.
+//= AEV-13 type=test
+#[test]
+fn events_that_nobody_reads_are_bounded() {
+    const MOST: usize = 1024;
+    let sides = sides(LinkMode::Udp, 9, 2);
+    let [a, b] = &sides[..] else { panic!() };
+    let (dci, other) = (initiator(a, None), target(b, KEY));
+    let init = DctInitAttr {
+        has_dct_events: false,
+        ..dct_init(b, &other.cq, &other.srq, KEY)
+    };
+    let qp = b.pd.create_dct(init).unwrap();
+    bring_to(b, &qp, QpState::Rtr);
+    let handle = ah(a, b);
+    let way = Way {
+        qp: &dci,
+        ah: &handle,
+        dct: qp.qp_num(),
+        key: KEY,
+    };
+    let op = SendOp::Write {
+        va: b.addr(0),
+        rkey: Rkey::new(b.mr.rkey().get() ^ 0x100),
+        imm: None,
+    };
+    for _ in 0..MOST + 20 {
+        way.post(1, op, &[a.sge(0, 8)]);
+        expect(&a.cq, 1, WcStatus::RemAccessErr);
+        let reset = attr_of(a, QpState::Reset);
+        dci.modify(&reset, QpAttrMask::STATE).unwrap();
+        bring_to(a, &dci, QpState::Rts);
+    }
+    // SAFETY: the descriptor is open as long as the context.
+    let flags = unsafe { libc::fcntl(b.context.async_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
+    assert_eq!(flags, 0);
+    let mut events = 0;
+    while let Ok(event) = b.context.next_async_event() {
+        assert_eq!(event.kind, AsyncEventKind::QpAccessErr);
+        assert_eq!(event.element, EventElement::Qp(6));
+        b.context.ack_async_event(&event);
+        events += 1;
+    }
+    assert_eq!(events, MOST);
 }
 
 /// Its sessions end, one way or the other, and those who still talk to it find out.

@@ -8,20 +8,18 @@
 )]
 
 mod common;
+#[path = "common/two_paths.rs"]
+mod two_paths;
 
-use std::time::{Duration, Instant};
-
-use common::{ALL_ACCESS, Side, TIMEOUT, pattern};
+use common::{ALL_ACCESS, Side, TIMEOUT};
 use rocade_emulator::link::fault::Rule;
 use rocade_emulator::{
-    AddressVector, AsyncEventKind, BrokerMode, Connection, Engine, EngineConfig, EventElement,
-    LinkMode, QpAttr, QpAttrMask, QpState, SendOp, WcStatus,
+    AsyncEventKind, BrokerMode, Connection, Engine, EngineConfig, EventElement, LinkMode, QpAttr,
+    QpAttrMask,
 };
+use two_paths::{ARMED, MIGRATED, REARM, migration_of, talk, wait_until};
 
 const LEN: usize = 1 << 20;
-const MIGRATED: u32 = 0;
-const REARM: u32 = 1;
-const ARMED: u32 = 2;
 /// 67 ms at least, of a path that is going to die: four of them, and it is left.
 const DOOMED: u8 = 14;
 
@@ -54,66 +52,8 @@ fn pair(net: u8, link: LinkMode, faults: &str, timeout: u8) -> (Side, Side) {
     (a, b)
 }
 
-/// Loads the path over this port of both ends.
 fn rearm(side: &Side, peer: &Side, port: u8) {
-    let attr = QpAttr {
-        qp_state: QpState::Rts.code(),
-        alt_ah_attr: AddressVector {
-            dgid: peer.context.gid_entries_of(port).unwrap()[0].gid,
-            hop_limit: 64,
-            is_global: true,
-            port_num: port,
-            ..AddressVector::default()
-        },
-        alt_port_num: port,
-        alt_timeout: TIMEOUT,
-        path_mig_state: REARM,
-        ..QpAttr::default()
-    };
-    let mask = QpAttrMask::ALT_PATH | QpAttrMask::PATH_MIG_STATE;
-    side.qp.modify(&attr, mask).unwrap();
-}
-
-fn migration_of(side: &Side) -> u32 {
-    side.qp.query().0.path_mig_state
-}
-
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !is_so() {
-        assert!(begin.elapsed() < Duration::from_secs(20), "not yet: {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// WRITE, SEND and READ of several packets each, every byte compared.
-fn talk(a: &Side, b: &Side, seed: usize) {
-    let len = 20_000;
-    let rkey = b.mr.rkey();
-    let data = pattern(len, seed);
-    a.fill(0, &data);
-    let va = b.addr(200_000);
-    let write = SendOp::Write {
-        va,
-        rkey,
-        imm: None,
-    };
-    a.send(1, write, &[a.sge(0, len)]);
-    b.qp.recv_queue().push(3, &[b.sge(600_000, len)]).unwrap();
-    a.send(2, SendOp::Send { imm: None }, &[a.sge(0, len)]);
-    a.send(4, SendOp::Read { va, rkey }, &[a.sge(400_000, len)]);
-    for wr_id in [1, 2, 4] {
-        let completion = a.completion();
-        assert_eq!(
-            (completion.wr_id, completion.status),
-            (wr_id, WcStatus::Success)
-        );
-    }
-    assert_eq!(b.completion().status, WcStatus::Success);
-    assert_eq!(b.bytes(200_000, len), data);
-    assert_eq!(a.bytes(400_000, len), data);
-    assert_eq!(b.bytes(600_000, len), data);
-    assert!(a.cq.poll_one().is_none() && b.cq.poll_one().is_none());
+    two_paths::rearm(side, peer, port, TIMEOUT);
 }
 
 /// Both ready to migrate to their second ports.

@@ -7,8 +7,12 @@
 mod common;
 #[path = "network/hosts.rs"]
 mod hosts;
+#[path = "network/paths.rs"]
+mod paths;
 #[path = "common/sandbox.rs"]
 mod sandbox;
+#[path = "common/two_paths.rs"]
+mod two_paths;
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -32,18 +36,22 @@ fn ip(batch: &str) {
     assert!(done.status.success(), "{batch}: {complaint}");
 }
 
-/// A pair of interfaces `v0` and `v1` that are up; `v0` has an IPv4 address, and nothing else.
-fn wire() -> bool {
-    if !own_network() {
-        return false;
-    }
+/// Link-local addresses would come and go by themselves.
+fn without_ipv6() {
     for which in ["all", "default"] {
-        // Link-local addresses would come and go by themselves.
         let path = format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6");
         if std::path::Path::new(&path).exists() {
             std::fs::write(path, "1").unwrap();
         }
     }
+}
+
+/// A pair of interfaces `v0` and `v1` that are up; `v0` has an IPv4 address, and nothing else.
+fn wire() -> bool {
+    if !own_network() {
+        return false;
+    }
+    without_ipv6();
     ip("link set lo up\n\
         link add v0 type veth peer name v1\n\
         addr add 192.0.2.1/24 dev v0\n\

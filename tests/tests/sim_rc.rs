@@ -129,6 +129,24 @@ fn everything_survives_a_change_of_paths() {
     }
 }
 
+/// The path changes before, while or after a side is drained, put into ERR, reset and connected again, or destroyed; packets of
+/// the old path come late, beyond the ACK timeout.
+//= RC-APM-05 RC-APM-06 RC-APM-08 RC-APM-10 RC-STA-04 RC-STA-06 type=test
+#[test]
+fn a_change_of_paths_meets_a_change_of_states() {
+    for upheaval in Upheaval::ALL {
+        let mut sum = Outcome::default();
+        for receives in [Receives::Own, Receives::Shared, Receives::Xrc] {
+            let plan = |seed| Plan::swarm(seed, upheaval, receives).with_detour();
+            each_seed(100, plan, Plan::run, |outcome| sum.add(&outcome));
+        }
+        println!("{upheaval:?}: {sum:?}");
+        let one_seed = std::env::var_os("ROCADE_SEED").is_some();
+        assert!(one_seed || sum.done > 100, "{upheaval:?}: {sum:?}");
+        assert!(one_seed || sum.migrations > 50, "{upheaval:?}: {sum:?}");
+    }
+}
+
 /// The rules that users give links ask for the same of the transport: everything arrives, once and intact.
 #[test]
 fn faults_by_rule_are_survived() {

@@ -95,8 +95,8 @@ pub use memory::{
 pub use pace::{ANSWER_NS, AckTiming, Cause, HOLD_NS, Pace, WAIT_NS};
 pub use peer::PacketMeta;
 pub use qp::{
-    AlternateContext, ModifyContext, Qp, QpConfig, QpLimits, TransitionRule, experimental_rule,
-    transition_rule,
+    AckTerms, AlternateContext, ModifyContext, Qp, QpConfig, QpLimits, TransitionRule,
+    experimental_rule, transition_rule,
 };
 pub use queue::{
     ReceiveDomain, Receives, RecvWqe, SharedReceives, Srq, SrqAttr, SrqError, Srqn, Taken,

@@ -246,18 +246,21 @@ impl TxBuffer {
     /// from the beginning of the segment then.
     #[inline]
     pub fn for_each_segment(&mut self, mut each: impl FnMut(&mut [u8], Option<Deferred>)) {
-        let mut deferred = self.deferred.iter().copied().peekable();
+        let mut deferred = &self.deferred[..];
         let mut start = 0;
-        while start < self.used {
-            let end = self.used.min(start + self.segment_len);
-            let payload = deferred.next_if(|payload| payload.at < end);
-            each(
-                &mut self.bytes[start..end],
-                payload.map(|Deferred { at, source }| Deferred {
+        for segment in self.bytes[..self.used].chunks_mut(self.segment_len.max(1)) {
+            let end = start + segment.len();
+            let mut payload = None;
+            if let Some((&Deferred { at, source }, rest)) = deferred.split_first()
+                && at < end
+            {
+                deferred = rest;
+                payload = Some(Deferred {
                     at: at - start,
                     source,
-                }),
-            );
+                });
+            }
+            each(segment, payload);
             start = end;
         }
     }

@@ -201,6 +201,15 @@ impl SendOp {
         )
     }
 
+    /// SENDs and WRITEs, for which most questions have the same answer.
+    #[inline]
+    pub(crate) const fn is_common(&self) -> bool {
+        matches!(
+            self,
+            Self::Send { .. } | Self::SendInv { .. } | Self::Write { .. }
+        )
+    }
+
     /// Answered by a response of its own, counted by `max_rd_atomic`: READ, atomics, ATOMIC WRITE and FLUSH.
     #[must_use]
     pub const fn needs_response_data(&self) -> bool {

@@ -15,12 +15,13 @@
 //! ```
 
 use std::io;
+use std::iter;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use rocade_transport::{AccessFlags, AddressVector, Progress, QpAttr, Repeatable};
-use rocade_wire::{Gid, Msn, Psn, Qpn, Rkey};
+use rocade_wire::{Gid, Msn, Operation, Psn, Qpn, Rkey};
 
 use super::words::Shared;
 use crate::steering::Slot;
@@ -45,8 +46,26 @@ const PROGRESS_AT: usize = 32;
 const COUNT_AT: usize = 33;
 const REPEATABLE_AT: usize = 40;
 const REPEATABLE_WORDS: usize = 3;
-/// The most that a target remembers (`limits::MAX_RD_ATOM`).
-const MAX_REPEATABLE: usize = 128;
+/// As many entries as there is room for. A target remembers 128 requests at most (`limits::MAX_RD_ATOM`), and a masked atomic
+/// on more than 8 bytes takes two: where there are too many of these, the oldest requests cannot be answered again.
+const MAX_REPEATABLE: usize = (CELL_WORDS - REPEATABLE_AT) / REPEATABLE_WORDS;
+/// What an entry is.
+const READ: u32 = 1;
+const ATOMIC: u32 = 2;
+const WIDE: u32 = 3;
+/// The other half of a [`WIDE`] one.
+const WIDE_MORE: u32 = 4;
+/// The operations of [`ATOMIC`] and [`WIDE`], by the numbers that processes tell each other.
+const OPERATIONS: [Operation; 8] = [
+    Operation::CmpSwap,
+    Operation::FetchAdd,
+    Operation::Flush,
+    Operation::AtomicWrite,
+    Operation::MaskedCmpSwap,
+    Operation::MaskedFetchAdd,
+    Operation::XrcMaskedCmpSwap,
+    Operation::XrcMaskedFetchAdd,
+];
 /// How often the attributes are read again while somebody writes them.
 const ATTR_READS: usize = 1000;
 
@@ -281,21 +300,31 @@ impl Cell {
     pub(crate) fn write_progress(
         &self,
         progress: Progress,
-        repeatable: impl Iterator<Item = Repeatable>,
+        repeatable: impl Iterator<Item = Repeatable> + Clone,
     ) {
         let word = u64::from(progress.epsn.get())
             | u64::from(progress.msn.get()) << 24
             | u64::from(progress.comm_est_raised) << 48;
         self.write(PROGRESS_AT, word);
+        let total: usize = repeatable.clone().map(entries_of).sum();
+        let mut excess = total.saturating_sub(MAX_REPEATABLE);
+        let newest = repeatable.skip_while(|one| {
+            let is_too_old = excess > 0;
+            excess = excess.saturating_sub(entries_of(*one));
+            is_too_old
+        });
         let mut count = 0;
-        for (index, one) in repeatable.take(MAX_REPEATABLE).enumerate() {
-            let at = REPEATABLE_AT + index * REPEATABLE_WORDS;
-            for (at, word) in (at..).zip(words_of(one)) {
-                self.write(at, word);
+        for one in newest {
+            let (first, second) = words_of(one);
+            for words in iter::once(first).chain(second) {
+                let at = REPEATABLE_AT + count * REPEATABLE_WORDS;
+                for (at, word) in (at..).zip(words) {
+                    self.write(at, word);
+                }
+                count += 1;
             }
-            count += 1;
         }
-        self.write(COUNT_AT, count);
+        self.write(COUNT_AT, u64::try_from(count).unwrap_or(0));
     }
 
     /// What the last holder knew.
@@ -311,9 +340,14 @@ impl Cell {
     /// What it could repeat, the oldest first.
     pub(crate) fn repeatable(&self) -> impl Iterator<Item = Repeatable> {
         let count = usize::try_from(self.word(COUNT_AT)).unwrap_or(MAX_REPEATABLE);
-        (0..count.min(MAX_REPEATABLE)).filter_map(|index| {
+        let count = count.min(MAX_REPEATABLE);
+        let entry = |index: usize| {
             let at = REPEATABLE_AT + index * REPEATABLE_WORDS;
-            repeatable_of([self.word(at), self.word(at + 1), self.word(at + 2)])
+            [self.word(at), self.word(at + 1), self.word(at + 2)]
+        };
+        (0..count).filter_map(move |index| {
+            let next = (index + 1 < count).then(|| entry(index + 1));
+            repeatable_of(entry(index), next)
         })
     }
 
@@ -353,7 +387,28 @@ fn low(word: u64, bits: u32) -> u32 {
     u32::try_from(word & ((1 << bits) - 1)).unwrap_or(0)
 }
 
-fn words_of(one: Repeatable) -> [u64; REPEATABLE_WORDS] {
+type Entry = [u64; REPEATABLE_WORDS];
+
+/// How many entries a request takes.
+const fn entries_of(one: Repeatable) -> usize {
+    match one {
+        Repeatable::Read { .. } | Repeatable::Atomic { .. } => 1,
+        Repeatable::Wide { .. } => 2,
+    }
+}
+
+fn number_of(operation: Operation) -> u64 {
+    let at = OPERATIONS.iter().position(|other| *other == operation);
+    // No other is remembered.
+    at.and_then(|at| u64::try_from(at).ok()).unwrap_or(u64::MAX)
+}
+
+fn operation_of(number: u64) -> Option<Operation> {
+    OPERATIONS.get(usize::try_from(number).ok()?).copied()
+}
+
+fn words_of(one: Repeatable) -> (Entry, Option<Entry>) {
+    let begin = |kind: u32, psn: Psn| u64::from(kind) | u64::from(psn.get()) << 8;
     match one {
         Repeatable::Read {
             psn,
@@ -361,34 +416,57 @@ fn words_of(one: Repeatable) -> [u64; REPEATABLE_WORDS] {
             rkey,
             va,
             len,
-        } => [
-            1 | u64::from(psn.get()) << 8 | u64::from(packets) << 32,
-            u64::from(rkey.get()) | u64::from(len) << 32,
-            va,
-        ],
+        } => {
+            let first = begin(READ, psn) | u64::from(packets) << 32;
+            let second = u64::from(rkey.get()) | u64::from(len) << 32;
+            ([first, second, va], None)
+        }
         Repeatable::Atomic {
             psn,
-            is_add,
+            operation,
             original,
-        } => [2 | u64::from(psn.get()) << 8, u64::from(is_add), original],
+        } => ([begin(ATOMIC, psn), number_of(operation), original], None),
+        Repeatable::Wide {
+            psn,
+            operation,
+            log_size,
+            original: [a, b, c, d],
+        } => {
+            let first = begin(WIDE, psn) | u64::from(log_size) << 32;
+            let first = first | (number_of(operation) & 0xff) << 40;
+            ([first, a, b], Some([u64::from(WIDE_MORE), c, d]))
+        }
     }
 }
 
-fn repeatable_of([first, second, third]: [u64; REPEATABLE_WORDS]) -> Option<Repeatable> {
+fn repeatable_of([first, second, third]: Entry, next: Option<Entry>) -> Option<Repeatable> {
     let psn = Psn::new(low(first >> 8, 24));
     match low(first, 8) {
-        1 => Some(Repeatable::Read {
+        READ => Some(Repeatable::Read {
             psn,
             packets: low(first >> 32, 32),
             rkey: Rkey::new(low(second, 32)),
             va: third,
             len: low(second >> 32, 32),
         }),
-        2 => Some(Repeatable::Atomic {
+        ATOMIC => Some(Repeatable::Atomic {
             psn,
-            is_add: second != 0,
+            operation: operation_of(second)?,
             original: third,
         }),
+        WIDE => {
+            let [more, fourth, fifth] = next?;
+            let [_, _, _, _, log_size, operation, _, _] = first.to_le_bytes();
+            let operation = operation_of(operation.into())?;
+            let is_whole = more == u64::from(WIDE_MORE);
+            let is_wide = operation.is_masked_atomic() && matches!(log_size, 4 | 5);
+            (is_whole && is_wide).then_some(Repeatable::Wide {
+                psn,
+                operation,
+                log_size,
+                original: [second, third, fourth, fifth],
+            })
+        }
         _ => None,
     }
 }
@@ -559,12 +637,23 @@ mod tests {
             },
             Repeatable::Atomic {
                 psn: Psn::new(3),
-                is_add: true,
+                operation: Operation::FetchAdd,
                 original: u64::MAX,
             },
-            Repeatable::Atomic {
+            Repeatable::Wide {
                 psn: Psn::new(4),
-                is_add: false,
+                operation: Operation::XrcMaskedCmpSwap,
+                log_size: 5,
+                original: [u64::MAX, 1, 0, 0x0304_0000_0000_0003],
+            },
+            Repeatable::Atomic {
+                psn: Psn::new(5),
+                operation: Operation::CmpSwap,
+                original: 0,
+            },
+            Repeatable::Atomic {
+                psn: Psn::new(6),
+                operation: Operation::AtomicWrite,
                 original: 0,
             },
         ];
@@ -578,6 +667,47 @@ mod tests {
         memory.remove(&cell);
         assert!(!cell.is_of(QPN));
         assert!(other.find(QPN).is_none());
+    }
+
+    /// All operations that a target remembers come back as what they were.
+    #[test]
+    fn each_operation_has_a_number() {
+        let cell = memory().add(QPN, A).unwrap();
+        let progress = cell.progress();
+        for operation in OPERATIONS {
+            let one = Repeatable::Atomic {
+                psn: Psn::new(1),
+                operation,
+                original: 5,
+            };
+            cell.write_progress(progress, iter::once(one));
+            assert_eq!(cell.repeatable().collect::<Vec<_>>(), [one]);
+        }
+    }
+
+    /// Where there is no room for all, the newest are kept: what comes again is more likely one of them.
+    #[test]
+    fn the_oldest_are_forgotten_first() {
+        let cell = memory().add(QPN, A).unwrap();
+        let wide = |psn: usize| Repeatable::Wide {
+            psn: Psn::new(u32::try_from(psn).unwrap()),
+            operation: Operation::XrcMaskedFetchAdd,
+            log_size: 4,
+            original: [7; 4],
+        };
+        let most = MAX_REPEATABLE / 2;
+        for (count, kept) in [(most, most), (128, most)] {
+            cell.write_progress(cell.progress(), (0..count).map(wide));
+            let expected: Vec<_> = (count - kept..count).map(wide).collect();
+            assert_eq!(cell.repeatable().collect::<Vec<_>>(), expected);
+        }
+        let short = |psn| Repeatable::Atomic {
+            psn: Psn::new(psn),
+            operation: Operation::Flush,
+            original: 0,
+        };
+        cell.write_progress(cell.progress(), (0..128).map(short));
+        assert_eq!(cell.repeatable().count(), 128);
     }
 
     #[test]
@@ -648,6 +778,24 @@ mod tests {
         cell.progress();
         assert_eq!(cell.repeatable().count(), 0);
         cell.control();
+        // A count of three; one half of an entry, and one with nothing behind it.
+        cell.write(COUNT_AT, 3);
+        for (index, first) in [
+            (0, 3 | 4 << 32 | 5 << 40),
+            (1, 4),
+            (2, 3 | 4 << 32 | 5 << 40),
+        ] {
+            cell.write(REPEATABLE_AT + index * REPEATABLE_WORDS, first);
+        }
+        assert_eq!(cell.repeatable().count(), 1);
+        for wrong in [
+            3 | 3 << 32 | 5 << 40,
+            3 | 4 << 32 | 1 << 40,
+            3 | 4 << 32 | 8 << 40,
+        ] {
+            cell.write(REPEATABLE_AT, wrong);
+            assert_eq!(cell.repeatable().count(), 0);
+        }
         let short = tempfile::tempfile().unwrap();
         assert!(DomainMemory::of(short.into()).is_err());
     }

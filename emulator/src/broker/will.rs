@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use rocade_wire::{Msn, Pkey, Psn, Qpn};
+use rocade_wire::{CreditCode, Msn, Opcode, Operation, Pkey, Psn, Qpn, Service};
 
 use super::sys;
 use super::words::{self, Shared};
@@ -39,7 +39,7 @@ const REPORT_AT: usize = LEN;
 /// Behind that, its connections (`ledger.rs`), in pages of their own.
 const LEDGER_AT: usize = (REPORT_AT + report::LEN).next_multiple_of(4096);
 
-/// Where an acknowledgement goes, and what it says besides PSN and MSN.
+/// Where an acknowledgement goes, and what is the same in all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Creditor {
     /// Address that it leaves from.
@@ -48,6 +48,8 @@ pub(crate) struct Creditor {
     pub(crate) peer: IpAddr,
     /// The peer's QP.
     pub(crate) dest_qp: Qpn,
+    /// That of an acknowledgement in the service that connects them.
+    pub(crate) opcode: Opcode,
     /// Of the packets to it.
     pub(crate) pkey: Pkey,
     /// Likewise: IPv4 TOS or IPv6 traffic class.
@@ -61,6 +63,10 @@ pub(crate) struct Debt {
     pub(crate) psn: Psn,
     /// Messages completed.
     pub(crate) msn: Msn,
+    /// How many more there are receives for.
+    pub(crate) credits: CreditCode,
+    /// The migration bit.
+    pub(crate) migreq: bool,
 }
 
 /// A process's will.
@@ -165,39 +171,64 @@ impl Drop for Bequest {
     }
 }
 
+// What a program or broker of an earlier version does not write or read is 0 there: no credits are told then, the migration bit
+// is set, and the service is RC.
 impl Debt {
     const OWED: u64 = 1 << 63;
+    const READY: u64 = 1 << 62;
 
     fn to_word(self) -> u64 {
-        Self::OWED | u64::from(self.msn.get()) << 24 | u64::from(self.psn.get())
+        let credits = self.credits.code() ^ CreditCode::INVALID.code();
+        Self::OWED
+            | if self.migreq { 0 } else { Self::READY }
+            | u64::from(credits) << 48
+            | u64::from(self.msn.get()) << 24
+            | u64::from(self.psn.get())
     }
 
     fn from_word(word: u64) -> Option<Self> {
         let low24 = |word: u64| u32::try_from(word & 0xFF_FFFF).unwrap_or(0);
+        let [_, credits, ..] = word.to_be_bytes();
+        let credits = CreditCode::new(credits ^ CreditCode::INVALID.code());
         (word & Self::OWED != 0).then(|| Self {
             psn: Psn::new(low24(word)),
             msn: Msn::new(low24(word >> 24)),
+            credits: credits.unwrap_or(CreditCode::INVALID),
+            migreq: word & Self::READY == 0,
         })
     }
 }
 
 impl Creditor {
+    /// Who acknowledges anything, by what is written for it.
+    //= RC-ACK-07 XRC-02
+    fn opcode_of(number: u8) -> Option<Opcode> {
+        let service = match number {
+            0 => Service::Rc,
+            1 => Service::Xrc,
+            _ => return None,
+        };
+        Opcode::of(service, Operation::Acknowledge)
+    }
+
     fn to_words(self) -> [u64; WORDS - 1] {
         let [l0, l1] = ip_to_words(self.local.ip());
         let [p0, p1] = ip_to_words(self.peer);
         let numbers = u64::from(self.dest_qp.get())
             | u64::from(self.pkey.get()) << 24
-            | u64::from(self.traffic_class) << 40;
+            | u64::from(self.traffic_class) << 40
+            | u64::from(self.opcode.service() == Service::Xrc) << 48;
         [l0, l1, p0, p1, numbers, self.local.scope_id().into(), 0]
     }
 
     fn from_words([l0, l1, p0, p1, numbers, scope, _]: [u64; WORDS - 1]) -> Option<Self> {
-        let [_, _, tc, pkey1, pkey0, q2, q1, q0] = numbers.to_be_bytes();
+        let [_, service, tc, pkey1, pkey0, q2, q1, q0] = numbers.to_be_bytes();
         let scope = u32::try_from(scope).ok()?;
         Some(Self {
             local: LocalAddr::new(words_to_ip([l0, l1]), scope),
             peer: words_to_ip([p0, p1]),
             dest_qp: Qpn::new(u32::from_be_bytes([0, q2, q1, q0])),
+            opcode: Self::opcode_of(service)?,
             pkey: Pkey::new(u16::from_be_bytes([pkey1, pkey0])),
             traffic_class: tc,
         })
@@ -245,6 +276,7 @@ mod tests {
             local: LocalAddr::new(local.parse().expect("an address"), 0),
             peer: peer.parse().expect("an address"),
             dest_qp: Qpn::new(0xAB_CDEF),
+            opcode: Creditor::opcode_of(0).expect("RC has acknowledgements"),
             pkey: Pkey::new(0x8123),
             traffic_class: 0x60,
         }
@@ -254,7 +286,42 @@ mod tests {
         Debt {
             psn: Psn::new(psn),
             msn: Msn::new(msn),
+            credits: CreditCode::INVALID,
+            migreq: true,
         }
+    }
+
+    /// Whatever it says is read as it was written, and what earlier versions write is what they mean.
+    //= RC-APM-02 RC-CRD-01 XRC-02 type=test
+    #[test]
+    fn an_acknowledgement_says_what_its_process_would() {
+        let will = Arc::new(Will::new().unwrap());
+        let file = will.fd().try_clone_to_owned().unwrap();
+        let xrc = Creditor {
+            opcode: Opcode::new(0xb1),
+            ..creditor("127.0.0.2", "10.1.2.3")
+        };
+        let mut entry = will.bequest(&xrc).unwrap();
+        for credits in (0..=31).map(|code| CreditCode::new(code).unwrap()) {
+            for migreq in [false, true] {
+                let owed = Debt {
+                    credits,
+                    migreq,
+                    ..debt(0xFF_FFFF, 0xAB_CDEF)
+                };
+                entry.owe(owed);
+                assert_eq!(read(&file), [(xrc, owed)]);
+            }
+        }
+        let old = Debt::OWED | 5 << 24 | 7;
+        assert_eq!(Debt::from_word(old), Some(debt(7, 5)));
+        let nonsense = Debt::from_word(u64::MAX).unwrap();
+        assert_eq!(nonsense.credits, CreditCode::INVALID);
+        let words = creditor("127.0.0.2", "10.1.2.3").to_words();
+        assert_eq!(Creditor::from_words(words).unwrap().opcode.get(), 0x11);
+        let mut other = words;
+        other[4] |= 2 << 48;
+        assert_eq!(Creditor::from_words(other), None, "of no service");
     }
 
     #[test]

@@ -32,12 +32,12 @@ pub(crate) use event_queue::{AckCounter, EventQueue};
 pub(crate) use events::AsyncEvents;
 pub(crate) use groups::Groups;
 pub(crate) use network::NetworkWatch;
-pub(crate) use qp::{QpCore, QpInner, QpParts, TargetParts};
+pub(crate) use qp::{DctEvents, QpCore, QpInner, QpParts, TargetParts};
 pub(crate) use qp_table::QpTable;
 pub(crate) use routes::{Route, Routes};
 pub(crate) use srq::{SrqInner, SrqNumber, SrqNumbers};
 pub(crate) use target::{Hold, Travel};
-pub(crate) use tx::{Blocked, TxState, way};
+pub(crate) use tx::{Blocked, TxState, debt_of, way};
 pub(crate) use uplink::{Flow, Flows, Icrcs, Path, RxState, Uplink};
 
 #[cfg(all(test, loom))]

@@ -28,7 +28,7 @@ pub(crate) struct QpInner {
     recv_cq: Option<Arc<CqInner>>,
     srq: Option<Arc<SrqInner>>,
     rare: Option<Box<Rare>>,
-    is_dct: bool,
+    dct: Option<DctEvents>,
     cookie: u64,
     core: Mutex<QpCore>,
     alive: AtomicBool,
@@ -52,8 +52,17 @@ pub(crate) struct QpParts {
     pub(crate) target: Option<TargetParts>,
     /// Of one that has raw packets.
     pub(crate) raw: Option<Box<RawPart>>,
-    /// A DC target whose events are those of such an object, not those of a queue pair.
-    pub(crate) is_dct: bool,
+    /// Of a DC target.
+    pub(crate) dct: Option<DctEvents>,
+}
+
+/// What the events of a DC target are about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DctEvents {
+    /// A target, as `ibv_exp_create_dct` makes it.
+    OfTarget,
+    /// A queue pair, as `mlx5dv_create_qp` makes it.
+    OfQp,
 }
 
 /// What an XRC target begins with.
@@ -111,7 +120,7 @@ impl QpInner {
             recv_cq,
             srq: parts.srq,
             rare: rare.map(Box::new),
-            is_dct: parts.is_dct,
+            dct: parts.dct,
             cookie,
             core: Mutex::new(QpCore {
                 qp,
@@ -371,9 +380,10 @@ impl QpInner {
 
     //= AEV-13
     pub(crate) fn raise(&self, event: QpEvent) {
+        let is_dct = self.dct == Some(DctEvents::OfTarget);
         let kind = match event {
-            QpEvent::ReqErr if self.is_dct => AsyncEventKind::DctReqErr,
-            QpEvent::AccessErr if self.is_dct => AsyncEventKind::DctAccessErr,
+            QpEvent::ReqErr if is_dct => AsyncEventKind::DctReqErr,
+            QpEvent::AccessErr if is_dct => AsyncEventKind::DctAccessErr,
             QpEvent::DctKeyViolation => AsyncEventKind::DctKeyViolation,
             QpEvent::CommEst => AsyncEventKind::CommEst,
             QpEvent::SqDrained => AsyncEventKind::SqDrained,
@@ -386,12 +396,15 @@ impl QpInner {
         };
         let Some(target) = self.target() else {
             let acks = Some(self.async_acks.share());
-            if self.is_dct {
-                // An error ends a session, and the target takes the next one.
-                let element = EventElement::Dct(self.cookie);
+            let element = if is_dct {
+                EventElement::Dct(self.cookie)
+            } else {
+                EventElement::Qp(self.cookie)
+            };
+            // An error ends a session of a target, and it takes the next one.
+            if self.dct.is_some() {
                 self.events.raise_unless_many(kind, element, acks);
             } else {
-                let element = EventElement::Qp(self.cookie);
                 self.events.raise(kind, element, acks);
             }
             return;

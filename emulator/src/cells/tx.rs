@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rocade_transport::{AddressVector, Qp, RouteTag, Time};
-use rocade_wire::Psn;
+use rocade_wire::{Msn, Psn};
 
 use super::agenda::Listed;
 use super::routes::{Route, Ways};
@@ -277,6 +277,7 @@ impl TxState {
             local: uplink.link.local_addr(),
             peer: path.to,
             dest_qp: qp.dest_qp(),
+            opcode: qp.ack_terms().opcode,
             pkey: qp.pkey(),
             traffic_class: path.traffic_class,
         })
@@ -289,7 +290,7 @@ impl TxState {
             return;
         };
         match qp.owed_ack() {
-            Some((psn, msn)) => bequest.owe(Debt { psn, msn }),
+            Some(owed) => bequest.owe(debt_of(qp, owed)),
             // What there was no room for has not left yet.
             None if self.blocked.is_some() => {}
             None => bequest.settle(),
@@ -309,6 +310,17 @@ impl TxState {
         {
             channel.keep_promise();
         }
+    }
+}
+
+/// An acknowledgement of a QP, as it would send it now.
+pub(crate) fn debt_of(qp: &Qp, (psn, msn): (Psn, Msn)) -> Debt {
+    let terms = qp.ack_terms();
+    Debt {
+        psn,
+        msn,
+        credits: terms.credits,
+        migreq: terms.migreq,
     }
 }
 

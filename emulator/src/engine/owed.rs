@@ -18,8 +18,7 @@ use rocade_wire::{Msn, Psn};
 
 use super::EngineInner;
 use super::handover::Driver;
-use crate::broker::Debt;
-use crate::cells::{QpCore, QpInner, Why};
+use crate::cells::{QpCore, QpInner, Why, debt_of};
 use crate::figures::{LAST_PAUSE_NS, LAST_TRIES};
 use crate::sys;
 
@@ -56,11 +55,11 @@ impl EngineInner {
     /// There was no room for what has to leave, an acknowledgement perhaps among it.
     #[cold]
     pub(super) fn note_unsent(&self, core: &mut QpCore, owed: Option<(Psn, Msn)>) {
-        if let Some((psn, msn)) = owed
+        if let Some(owed) = owed
             && self.may_write_down(core)
             && let Some(bequest) = &mut core.tx.bequest
         {
-            bequest.owe(Debt { psn, msn });
+            bequest.owe(debt_of(&core.qp, owed));
         }
     }
 

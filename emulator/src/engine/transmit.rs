@@ -156,14 +156,13 @@ impl EngineInner {
         }
         let mut acks = self.ack_timing(core, cause);
         let acks_before = core.qp.acks_sent();
-        let is_quiet = core.qp.lone_ack().is_some()
-            && !core.qp.wants_to_transmit(acks)
-            && !core.tx.uses_socket();
+        let wants = core.qp.wants_to_transmit(acks);
+        let is_quiet = !wants && core.qp.lone_ack().is_some() && !core.tx.uses_socket();
         if is_quiet {
             acks = AckTiming::Now;
         }
         let promised = is_quiet && self.promise_ack(inner, core, driver);
-        if !promised && core.qp.wants_to_transmit(acks) {
+        if !promised && (wants || is_quiet) {
             let with_buffer = TX_BUFFER.try_with(|buffer| {
                 let buffer = &mut buffer.borrow_mut();
                 self.transmit_through(inner, core, mem, (acks, now, driver), is_quiet, buffer);

@@ -12,7 +12,7 @@ use super::cq::Cq;
 use super::pd::PdInner;
 use super::qp::{Qp, QpInitAttr, check_cap, config, create};
 use super::srq::Srq;
-use crate::cells::QpParts;
+use crate::cells::{DctEvents, QpParts};
 use crate::error::VerbsError;
 
 /// So long a target that is destroyed waits for its initiators to leave.
@@ -90,7 +90,11 @@ impl Qp {
         let parts = QpParts {
             cqs: Some((Arc::clone(&init.cq.inner), init.cq.inner)),
             srq: Some(Arc::clone(&srq)),
-            is_dct: init.has_dct_events,
+            dct: Some(if init.has_dct_events {
+                DctEvents::OfTarget
+            } else {
+                DctEvents::OfQp
+            }),
             ..QpParts::default()
         };
         let receives = Receives::Shared(srq);

@@ -244,7 +244,8 @@ impl Qp {
     /// [`VerbsError::Link`], [`VerbsError::Broker`] if the local address cannot be used;
     /// [`VerbsError::Io`] (such as EMFILE) if there is no socket to the peer to be had;
     /// [`VerbsError::PeerRefused`] if the peer is not among the allowed ones; [`VerbsError::Busy`] for a target that
-    /// another process is at a message with.
+    /// another process is at a message with; [`VerbsError::InvalidArgument`] for an alternate path of a target whose domain
+    /// a file names (QPV-08).
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<(), VerbsError> {
         self.modify_by(attr, mask, false)
@@ -263,6 +264,13 @@ impl Qp {
     ) -> Result<(), VerbsError> {
         if self.inner().travel().is_none() {
             return self.modify_here(attr, mask, experimental);
+        }
+        //= QPV-08
+        if mask.contains(QpAttrMask::ALT_PATH) {
+            // Each process has its own ways, and none may leave the way of the others.
+            return Err(VerbsError::InvalidArgument(
+                "alt_ah_attr: a target of a shared XRC domain has one path",
+            ));
         }
         let ends = [QpState::Reset.code(), QpState::Err.code()];
         let at_once = mask.contains(QpAttrMask::STATE) && ends.contains(&attr.qp_state);

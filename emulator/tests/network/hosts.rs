@@ -33,7 +33,7 @@ fn place(side: &Side) -> Place {
 }
 
 /// Waits for an interface to have a carrier and its address.
-fn wait_for(interface: &str) {
+pub(super) fn wait_for(interface: &str) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while HostNetwork::discover()
         .unwrap()

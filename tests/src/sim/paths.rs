@@ -89,16 +89,84 @@ impl Paths {
         match self.rng.below(3) {
             0 => {
                 let side = Side::BOTH[usize::from(self.rng.chance(500))];
-                let attr = QpAttr {
-                    path_mig_state: MIGRATED,
-                    ..QpAttr::default()
-                };
-                let mask = QpAttrMask::PATH_MIG_STATE;
-                pair.modify(side, QpState::Rts, mask, &attr);
+                ask(pair, side);
             }
             _ => self.dead.set(Some(locals[0])),
         }
     }
+}
+
+/// A single change of paths, while something else happens to the connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Detour {
+    /// When, in virtual time; not before both sides are ready.
+    pub at_ns: u64,
+    /// Who asks for it; else the path in use dies.
+    pub asked_by: Option<Side>,
+}
+
+impl Detour {
+    /// A random one, within this time.
+    #[must_use]
+    pub fn swarm(seed: u64, span_ns: u64) -> Self {
+        let mut rng = Rng::new(seed, 13);
+        Self {
+            at_ns: rng.below(span_ns),
+            asked_by: rng.pick(&[None, None, Some(Side::A), Some(Side::B)]),
+        }
+    }
+}
+
+/// A detour under way.
+#[derive(Debug)]
+pub(super) struct Crossing {
+    detour: Detour,
+    dead: Rc<Cell<Option<IpAddr>>>,
+    has_begun: bool,
+}
+
+impl Crossing {
+    /// The alternate path of both sides is ready. Everything is lost that has the address at an end that `dead` says.
+    pub(super) fn new(detour: Detour, dead: &Rc<Cell<Option<IpAddr>>>, pair: &mut Pair) -> Self {
+        let mut crossing = Self {
+            detour,
+            dead: Rc::clone(dead),
+            has_begun: true,
+        };
+        crossing.begin_anew(pair);
+        crossing
+    }
+
+    /// Both sides are on the first path; there is one more change of paths to come.
+    pub(super) fn begin_anew(&mut self, pair: &mut Pair) {
+        Side::BOTH.iter().for_each(|side| rearm(pair, *side));
+        self.dead.set(None);
+        self.has_begun = false;
+    }
+
+    /// Looks at the pair after a step.
+    pub(super) fn step(&mut self, pair: &mut Pair) {
+        let is_due = !self.has_begun && pair.now().as_ns() >= self.detour.at_ns;
+        let is_armed = |side| pair.node(side).qp.query().path_mig_state == ARMED;
+        if !is_due || !Side::BOTH.into_iter().all(is_armed) {
+            return;
+        }
+        match self.detour.asked_by {
+            None => self.dead.set(Some(pair.node(Side::A).qp.local())),
+            Some(side) if pair.node(side).qp.state() == QpState::Rts => ask(pair, side),
+            // In another state it is not the time to ask.
+            Some(_) => return,
+        }
+        self.has_begun = true;
+    }
+}
+
+fn ask(pair: &mut Pair, side: Side) {
+    let attr = QpAttr {
+        path_mig_state: MIGRATED,
+        ..QpAttr::default()
+    };
+    pair.modify(side, QpState::Rts, QpAttrMask::PATH_MIG_STATE, &attr);
 }
 
 /// Loads the path that is not in use.

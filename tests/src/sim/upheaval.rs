@@ -6,16 +6,17 @@
 //! changes no memory any more.
 
 use std::cell::{Cell, RefCell};
+use std::net::IpAddr;
 use std::rc::Rc;
-
 use std::sync::Arc;
 
-use rocade_transport::testing::{Pair, Setup, Side, TestDomain, TestMemory, TestSrq};
+use rocade_transport::testing::{Fate, Pair, Setup, Side, TestDomain, TestMemory, TestSrq};
 use rocade_transport::{AccessFlags, HOLD_NS, QpAttr, QpAttrMask, QpEvent, QpState, QpType, Time};
 use rocade_wire::{Operation, Psn};
 
 use super::ledger::Ledger;
 use super::network::{Faults, Network};
+use super::paths::{Crossing, Detour, Paths};
 use super::rng::Rng;
 use super::scenario::Receives;
 
@@ -74,6 +75,8 @@ pub struct Plan {
     pub hold_ns: u64,
     /// The network.
     pub faults: Faults,
+    /// There are two paths, and the connection goes from one to the other.
+    pub detour: Option<Detour>,
 }
 
 /// What a run was like.
@@ -85,6 +88,8 @@ pub struct Outcome {
     pub cut_off: usize,
     /// Packets that were taken the short way.
     pub short_packets: u64,
+    /// How often a side has changed its path.
+    pub migrations: usize,
 }
 
 impl Outcome {
@@ -93,6 +98,7 @@ impl Outcome {
         self.done += other.done;
         self.cut_off += other.cut_off;
         self.short_packets += other.short_packets;
+        self.migrations += other.migrations;
     }
 }
 
@@ -131,6 +137,17 @@ impl Plan {
                 late_ns: 3 * timeout_ns,
                 blackout_ns: 0,
             },
+            detour: None,
+        }
+    }
+
+    /// The same with two paths, of which the first one is left at some time: before, while or after the rest happens.
+    #[must_use]
+    pub fn with_detour(self) -> Self {
+        let detour = Detour::swarm(self.seed, 80 * self.latency_ns);
+        Self {
+            detour: Some(detour),
+            ..self
         }
     }
 
@@ -167,6 +184,9 @@ impl Plan {
         setup.attr.timeout = self.timeout;
         setup.attr.min_rnr_timer = 1;
         setup.attr.qp_access_flags |= AccessFlags::FLUSH_GLOBAL;
+        if self.detour.is_some() {
+            Paths::prepare(setup);
+        }
     }
 
     /// What this side may have to send.
@@ -231,6 +251,10 @@ struct Run<'a> {
     lives: [usize; 2],
     /// The shared receive queues of A and B.
     shared: [Option<Arc<TestSrq>>; 2],
+    crossing: Option<Crossing>,
+    /// Everything is lost that has this address at an end.
+    dead: Rc<Cell<Option<IpAddr>>>,
+    migrations: usize,
 }
 
 impl<'a> Run<'a> {
@@ -261,6 +285,11 @@ impl<'a> Run<'a> {
         let network = Rc::new(RefCell::new(network));
         let voices: Rc<[Cell<Voice>; 2]> = Rc::default();
         let (decide, allowed) = (Rc::clone(&network), Rc::clone(&voices));
+        let dead: Rc<Cell<Option<IpAddr>>> = Rc::default();
+        let is_dead = Rc::clone(&dead);
+        let crossing = plan
+            .detour
+            .map(|detour| Crossing::new(detour, &dead, &mut pair));
         pair.set_network(move |transit| {
             let operation = transit.packet.bth().opcode.operation();
             let (from, packet) = (transit.from, &transit.packet);
@@ -274,7 +303,12 @@ impl<'a> Run<'a> {
                 allowed[from as usize].set(Voice::Nothing);
             }
             assert!(may, "{from:?} has stopped, and sends {packet}");
-            decide.borrow_mut().decide(transit)
+            let fate = decide.borrow_mut().decide(transit);
+            let (source, destination) = transit.path;
+            match is_dead.get() {
+                Some(dead) if dead == source || dead == destination => Fate::Drop,
+                _ => fate,
+            }
         });
         let ledgers =
             Side::BOTH.map(|side| Ledger::new(plan.seed, side, plan.messages_of(side), &pair));
@@ -288,6 +322,9 @@ impl<'a> Run<'a> {
             ledgers: vec![ledgers],
             lives: [0; 2],
             shared,
+            crossing,
+            dead,
+            migrations: 0,
         }
     }
 
@@ -319,6 +356,18 @@ impl<'a> Run<'a> {
                 }
             }
         }
+        if let Some(crossing) = &mut self.crossing {
+            crossing.step(&mut self.pair);
+        }
+    }
+
+    /// What a side has said, but for changes of its path.
+    fn events(&mut self, side: Side) -> Vec<QpEvent> {
+        let mut events = self.pair.take_events(side);
+        let all = events.len();
+        events.retain(|event| *event != QpEvent::PathMig);
+        self.migrations += all - events.len();
+        events
     }
 
     /// Steps until this time, or, where there is none, until nothing is pending.
@@ -354,7 +403,7 @@ impl<'a> Run<'a> {
         let notify = QpAttrMask::EN_SQD_ASYNC_NOTIFY;
         self.pair.modify(victim, QpState::Sqd, notify, &attr);
         self.collect();
-        while self.pair.take_events(victim) != [QpEvent::SqDrained] {
+        while self.events(victim) != [QpEvent::SqDrained] {
             assert!(self.pair.step(), "never drained");
             self.collect();
         }
@@ -411,6 +460,9 @@ impl<'a> Run<'a> {
             "nobody answers"
         );
         self.begin_anew(victim.other());
+        if let Some(crossing) = &mut self.crossing {
+            crossing.begin_anew(&mut self.pair);
+        }
         self.linger();
         self.heal();
     }
@@ -420,6 +472,8 @@ impl<'a> Run<'a> {
             ledger.close(&self.pair, side);
         }
         self.lives[side as usize] = 1;
+        // It begins on the path of its first life.
+        self.dead.set(None);
         let setup = &mut self.setups[side as usize];
         self.plan.setup(side, setup, 1);
         let attr = setup.attr;
@@ -484,7 +538,11 @@ impl<'a> Run<'a> {
                 .for_each(|side| self.post_batch(side));
         }
         self.until(None);
-        let mut outcome = Outcome::default();
+        let last_events = Side::BOTH.map(|side| self.events(side));
+        let mut outcome = Outcome {
+            migrations: self.migrations,
+            ..Outcome::default()
+        };
         let (last, earlier) = self.ledgers.split_last().expect("a life");
         for ledger in earlier.iter().flatten() {
             ledger.judge(&self.pair, 0);
@@ -500,7 +558,7 @@ impl<'a> Run<'a> {
             "the connection lives: {outcome:?}"
         );
         for side in Side::BOTH {
-            assert_eq!(self.pair.take_events(side), self.last_words(side));
+            assert_eq!(last_events[side as usize], self.last_words(side));
             let qp = &self.pair.node(side).qp;
             assert_eq!(qp.next_timeout(), None);
             outcome.short_packets += qp.counters().short_packets;

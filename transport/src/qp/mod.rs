@@ -22,6 +22,7 @@ use attributes::Attributes;
 pub use config::{AlternateContext, ModifyContext, QpConfig, QpLimits};
 use side::{RecvSide, SendSide};
 pub use state::{TransitionRule, experimental_rule, transition_rule};
+pub use transmit::AckTerms;
 
 use crate::attr::{QpAttr, QpAttrMask, QpState, QpType};
 use crate::completion::{Completion, WcStatus};

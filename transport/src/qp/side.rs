@@ -93,7 +93,7 @@ impl SendSide {
     }
 
     /// Is there anything to start, to send again or to report?
-    #[inline]
+    #[inline(always)]
     pub(super) fn has_work(&self) -> bool {
         match self {
             Self::Reliable(requester) => requester.has_work(),

@@ -1,14 +1,26 @@
 //! What leaves a queue pair, and when: responses, acknowledgements that may wait, requests.
 
-use rocade_wire::{Msn, Psn};
+use rocade_wire::{CreditCode, Msn, Opcode, Operation, Psn};
 
 use super::Qp;
 use crate::attr::QpState;
 use crate::memory::Memory;
 use crate::pace::AckTiming;
 use crate::peer::Migration;
+use crate::queue::RecvSource;
 use crate::time::Time;
 use crate::transmit::{ACK_LEN, TxBuffer};
+
+/// What an acknowledgement says besides PSN and MSN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AckTerms {
+    /// Of the service.
+    pub opcode: Opcode,
+    /// The migration bit.
+    pub migreq: bool,
+    /// How many messages there are receives for.
+    pub credits: CreditCode,
+}
 
 impl Qp {
     /// Appends packets to `tx`, responses first but for what [`AckTiming`] says. All have the same
@@ -149,5 +161,17 @@ impl Qp {
     #[must_use]
     pub fn owed_ack(&self) -> Option<(Psn, Msn)> {
         self.recv.owed_ack()
+    }
+
+    /// What the acknowledgement says besides, should somebody else have to send it.
+    //= RC-APM-02 RC-CRD-01
+    #[must_use]
+    pub fn ack_terms(&self) -> AckTerms {
+        let receives = self.recv.receives();
+        AckTerms {
+            opcode: self.peer.framing.opcode(Operation::Acknowledge),
+            migreq: self.peer.is_migrated,
+            credits: receives.map_or(CreditCode::INVALID, RecvSource::credits),
+        }
     }
 }

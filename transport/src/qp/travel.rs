@@ -42,8 +42,8 @@ impl Qp {
         self.out.completions.is_empty() && !self.recv.has_responses()
     }
 
-    /// The READs and atomics that it can answer again, the oldest first.
-    pub fn repeatable(&self) -> impl Iterator<Item = Repeatable> {
+    /// What it can answer again, the oldest first.
+    pub fn repeatable(&self) -> impl Iterator<Item = Repeatable> + Clone {
         self.responder().into_iter().flat_map(Responder::repeatable)
     }
 

@@ -30,6 +30,34 @@ impl SendLimits {
         inline: Option<&[u8]>,
         used: u32,
     ) -> Result<u64, PostError> {
+        //= RC-WQE-03
+        let is_full = used >= self.max_wr;
+        if wr.op.is_common() {
+            let total = match inline {
+                None if wr.sges.len() > self.max_sge as usize => {
+                    return Err(PostError::TooManySges);
+                }
+                None => total_len(wr.sges),
+                Some(data) if data.len() > self.max_inline as usize => {
+                    return Err(PostError::BadInline);
+                }
+                Some(data) => data.len() as u64,
+            };
+            return if is_full {
+                Err(PostError::QueueFull)
+            } else {
+                Ok(total)
+            };
+        }
+        let total = self.length_of(wr, inline)?;
+        if is_full {
+            return Err(PostError::QueueFull);
+        }
+        Ok(total)
+    }
+
+    /// The bytes of one that is no plain SEND or WRITE.
+    fn length_of(&self, wr: &SendWr<'_>, inline: Option<&[u8]>) -> Result<u64, PostError> {
         let is_atomic_write = matches!(wr.op, SendOp::AtomicWrite { .. });
         let total = match inline {
             _ if wr.op.is_local() => 0,
@@ -47,10 +75,6 @@ impl SendLimits {
         let needed = wr.op.atomic_len().map_or(0, u64::from);
         if total < needed || is_atomic_write && total != 8 {
             return Err(PostError::AtomicBuffer);
-        }
-        //= RC-WQE-03
-        if used >= self.max_wr {
-            return Err(PostError::QueueFull);
         }
         Ok(total)
     }

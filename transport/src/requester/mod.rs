@@ -350,6 +350,9 @@ impl Requester {
     /// Is there anything to start, to send again or to report?
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
+        if self.started < self.sq.len() && (self.draining || self.may_start()) {
+            return true;
+        }
         let all_sent = match self
             .started
             .checked_sub(1)
@@ -358,8 +361,7 @@ impl Requester {
             Some(last) => self.cursor == last.end_psn(),
             None => true,
         };
-        let may_start = self.started < self.sq.len() && (self.draining || self.may_start());
-        !all_sent || may_start || self.failed.is_some()
+        !all_sent || self.failed.is_some()
     }
 
     /// WQEs not completed yet.
@@ -407,7 +409,12 @@ impl Requester {
             gate.note_posted();
         }
         let total_len = || u32::try_from(total).unwrap_or(u32::MAX);
-        let len = wr.op.atomic_len().unwrap_or_else(total_len);
+        let atomic_len = if wr.op.is_common() {
+            None
+        } else {
+            wr.op.atomic_len()
+        };
+        let len = atomic_len.unwrap_or_else(total_len);
         // Filled in where it stays: to make it elsewhere and move it takes longer than the rest.
         self.used += 1;
         self.sq.push_back(SendWqe::EMPTY);
@@ -495,7 +502,7 @@ impl Requester {
     //= RC-STA-01 WCS-05
     pub(crate) fn flush<H>(&mut self, cx: &mut Cx<'_, H>) {
         while let Some(wqe) = self.sq.pop_front() {
-            self.report(cx, &wqe, WcStatus::WrFlushErr, 0);
+            self.report(cx, (wqe.wr_id, wqe.wc_opcode()), WcStatus::WrFlushErr, 0);
         }
         self.stop();
     }
@@ -534,20 +541,26 @@ impl Requester {
     /// Completes the oldest WQE in error; the QP goes to ERR.
     fn fail_front<H>(&mut self, cx: &mut Cx<'_, H>, status: WcStatus) -> Fatal {
         if let Some(wqe) = self.sq.pop_front() {
-            self.report(cx, &wqe, status, 0);
+            self.report(cx, (wqe.wr_id, wqe.wc_opcode()), status, 0);
         }
         Fatal
     }
 
     /// The completion of a WQE, which stands for those before it that have none (RC-WQE-03).
     #[inline]
-    fn report<H>(&mut self, cx: &mut Cx<'_, H>, wqe: &SendWqe, status: WcStatus, byte_len: u32) {
+    fn report<H>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        (wr_id, opcode): (u64, WcOpcode),
+        status: WcStatus,
+        byte_len: u32,
+    ) {
         let slots = self.silent + 1;
         self.silent = 0;
         let completion = Completion {
             byte_len,
             slots,
-            ..cx.completion(CompleteTo::SendCq, wqe.wr_id, status, wqe.wc_opcode())
+            ..cx.completion(CompleteTo::SendCq, wr_id, status, opcode)
         };
         cx.out.completions.push_back(completion);
     }

@@ -7,6 +7,7 @@ use rocade_wire::{Msn, Operation, Psn, Rkey};
 
 use super::resources::Saved;
 use super::{InProgress, Responder};
+use crate::masked::Words;
 
 /// What a target knows between two messages, but for what it must be able to repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +20,7 @@ pub struct Progress {
     pub comm_est_raised: bool,
 }
 
-/// A READ or atomic that was executed and may be asked for again (RC-DUP-05).
+/// A request that was executed, has an answer of its own, and may come again (RC-DUP-05).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repeatable {
     /// A READ.
@@ -35,21 +36,31 @@ pub enum Repeatable {
         /// Bytes.
         len: u32,
     },
-    /// An atomic.
+    /// An atomic on up to 8 bytes, FLUSH or ATOMIC WRITE.
     Atomic {
         /// Its PSN.
         psn: Psn,
-        /// A fetch and add, else a compare and swap.
-        is_add: bool,
-        /// What was there before.
+        /// Which of them.
+        operation: Operation,
+        /// What was there before; 0 where that is not told.
         original: u64,
+    },
+    /// A masked atomic on more than 8 bytes.
+    Wide {
+        /// Its PSN.
+        psn: Psn,
+        /// Which of them.
+        operation: Operation,
+        /// It was on 2 to the power of this many bytes.
+        log_size: u8,
+        /// What was there before.
+        original: Words,
     },
 }
 
 impl Repeatable {
-    /// `None` of a masked atomic, which is not taken along: a duplicate of it is dropped there, not executed again.
-    fn of(saved: &Saved) -> Option<Self> {
-        Some(match *saved {
+    const fn of(saved: &Saved) -> Self {
+        match *saved {
             Saved::Read {
                 psn,
                 packets,
@@ -64,18 +75,27 @@ impl Repeatable {
                 va,
                 len,
             },
-            Saved::Atomic { operation, .. } if operation.is_masked_atomic() => return None,
-            Saved::Wide { .. } => return None,
             Saved::Atomic {
                 psn,
                 operation,
                 original,
             } => Self::Atomic {
                 psn,
-                is_add: operation == Operation::FetchAdd,
+                operation,
                 original,
             },
-        })
+            Saved::Wide {
+                psn,
+                operation,
+                log_size,
+                original,
+            } => Self::Wide {
+                psn,
+                operation,
+                log_size,
+                original,
+            },
+        }
     }
 
     const fn to_saved(self) -> Saved {
@@ -96,15 +116,22 @@ impl Repeatable {
             },
             Self::Atomic {
                 psn,
-                is_add,
+                operation,
                 original,
             } => Saved::Atomic {
                 psn,
-                operation: if is_add {
-                    Operation::FetchAdd
-                } else {
-                    Operation::CmpSwap
-                },
+                operation,
+                original,
+            },
+            Self::Wide {
+                psn,
+                operation,
+                log_size,
+                original,
+            } => Saved::Wide {
+                psn,
+                operation,
+                log_size,
                 original,
             },
         }
@@ -122,8 +149,8 @@ impl Responder {
         (self.epsn, self.msn)
     }
 
-    pub(crate) fn repeatable(&self) -> impl Iterator<Item = Repeatable> {
-        self.saved.iter().filter_map(Repeatable::of)
+    pub(crate) fn repeatable(&self) -> impl Iterator<Item = Repeatable> + Clone {
+        self.saved.iter().map(Repeatable::of)
     }
 
     /// Goes on where another one has stopped.

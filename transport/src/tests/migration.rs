@@ -479,3 +479,34 @@ fn half_a_read_is_enough() {
     let reads = operations(&pair, Side::A);
     assert_eq!(reads.last(), Some(&(Operation::ReadRequest, 4)));
 }
+
+/// What somebody else has to know who sends an acknowledgement of the QP: all that it would say itself.
+//= RC-APM-02 RC-CRD-01 type=test
+#[test]
+fn an_acknowledgement_can_be_left_to_others() {
+    let mut pair = Pair::new(two_ports);
+    let said = |pair: &mut Pair| {
+        talk(pair);
+        let mut from_b = pair.trace().iter().filter(|t| t.from == Side::B);
+        let ack = from_b.next_back().expect("an answer").packet();
+        let aeth = ack.headers().aeth.expect("an acknowledgement");
+        let rocade_wire::Syndrome::Ack(credits) = aeth.syndrome else {
+            panic!("{ack}")
+        };
+        let terms = pair.node(Side::B).qp.ack_terms();
+        assert_eq!(terms.opcode, ack.bth().opcode);
+        assert_eq!(terms.credits, credits);
+        assert_eq!(terms.migreq, ack.bth().migreq);
+        terms
+    };
+    let alone = said(&mut pair);
+    assert!(alone.migreq);
+    rearm(&mut pair);
+    let ready = said(&mut pair);
+    assert!(!ready.migreq);
+    pair.recv(Side::B, 9, &[]);
+    let more = pair.node(Side::B).qp.ack_terms().credits;
+    assert_ne!(more, ready.credits, "there is a receive");
+    pair.modify(Side::B, QpState::Rts, MIG, &QpAttr::default());
+    assert!(pair.node(Side::B).qp.ack_terms().migreq);
+}

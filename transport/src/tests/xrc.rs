@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use rocade_wire::{CreditCode, Opcode, Operation, Rkey, Service, Syndrome, XrcEth};
+use rocade_wire::{CreditCode, MaskedEth, Opcode, Operation, Rkey, Service, Syndrome, XrcEth};
 
 use super::responder::answer;
 use super::states::NO_MORE;
@@ -550,4 +550,56 @@ fn another_goes_on_where_one_has_stopped() {
         1,
         "a duplicate"
     );
+}
+
+/// The same of what is not answered as a READ or atomic of the standard is. A duplicate that nobody answers would be the end
+/// of the connection.
+//= RC-DUP-04 XAW-07 type=test
+#[test]
+fn another_answers_again_what_only_some_peers_send() {
+    let masked = |region: &Region, log_size: u8| {
+        let operands = vec![1; 2 * 8.max(1 << log_size)];
+        let mut request = Request::new(SendOnly, 0).payload(&operands);
+        let operation = Operation::XrcMaskedFetchAdd;
+        request.headers.bth.opcode = Opcode::of(Service::Manufacturer, operation).unwrap();
+        request.headers.masked = Some(MaskedEth {
+            va: region.addr,
+            rkey: region.rkey,
+            log_size,
+            resv: [0; 3],
+        });
+        request.headers.xrceth = Some(XrcEth {
+            resv: 0,
+            srqn: ONE.get(),
+        });
+        request
+    };
+    let store = |region: &Region| {
+        let request = Request::new(Operation::AtomicWrite, 0);
+        let request = request.reth(region.addr, region.rkey, 8).payload(&[7; 8]);
+        request.to(ONE)
+    };
+    type Make<'a> = &'a dyn Fn(&Region) -> Request;
+    let kinds: [(&str, Make<'_>); 4] = [
+        ("ReadResponseOnly", &store),
+        ("AtomicAcknowledge", &|region| masked(region, 2)),
+        ("AtomicAcknowledge", &|region| masked(region, 3)),
+        ("WideAtomicAcknowledge", &|region| masked(region, 5)),
+    ];
+    for (response, make) in kinds {
+        let (mut one, mut other) = (rig(), rig());
+        let request = make(&one.region);
+        let first = answer(&mut one.pair, &request);
+        assert_eq!(first, [alloc::format!("{response} ACK psn=0 msn=1")]);
+        let qp = &one.pair.node(Side::B).qp;
+        let (progress, repeatable) = (qp.progress().unwrap(), qp.repeatable());
+        let here = &mut other.pair.node_mut(Side::B).qp;
+        here.resume(progress, repeatable);
+        let before = other.pair.node(Side::B).mem.all(&other.region);
+        let request = make(&other.region);
+        assert_eq!(answer(&mut other.pair, &request), first);
+        let memory = &other.pair.node(Side::B).mem;
+        assert_eq!(memory.all(&other.region), before, "{response}");
+        assert_eq!(memory.atomics(), 0, "{response}");
+    }
 }

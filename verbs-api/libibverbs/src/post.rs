@@ -148,20 +148,13 @@ pub(crate) unsafe fn push_send(
     // SAFETY: same contract, with the objects that it names.
     let op = unsafe { operation(request) }?;
     let flags = SendFlags::from_bits_truncate(request.send_flags);
-    let wr_id = request.wr_id;
     if state.qp_type() == QpType::Ud {
         // SAFETY: same contract.
         return unsafe { push_datagram(poster, state, request, (op, flags)) };
     }
-    let wr = SendWr {
-        wr_id,
-        op,
-        flags,
-        sges: &[],
-    };
     // SAFETY: same contract.
     unsafe {
-        with_data(state, request, &wr, |wr, data| {
+        with_data(state, request, (op, flags), |wr, data| {
             Ok(match data {
                 Some(data) => poster.push_inline(wr, data),
                 None => poster.push(wr),
@@ -183,15 +176,11 @@ pub(crate) unsafe fn push_as(
     request: &ibv_send_wr,
     push: impl FnOnce(&SendWr<'_>, Option<&[u8]>) -> Result<(), Errno>,
 ) -> Result<(), Errno> {
-    let wr = SendWr {
-        wr_id: request.wr_id,
-        // SAFETY: same contract.
-        op: unsafe { operation(request) }?,
-        flags: SendFlags::from_bits_truncate(request.send_flags),
-        sges: &[],
-    };
     // SAFETY: same contract.
-    unsafe { with_data(state, request, &wr, push) }
+    let op = unsafe { operation(request) }?;
+    let flags = SendFlags::from_bits_truncate(request.send_flags);
+    // SAFETY: same contract.
+    unsafe { with_data(state, request, (op, flags), push) }
 }
 
 /// Calls `push` with the buffers of `request`, or with a copy of what is in them.
@@ -202,19 +191,31 @@ pub(crate) unsafe fn push_as(
 unsafe fn with_data(
     state: &QpState,
     request: &ibv_send_wr,
-    wr: &SendWr<'_>,
+    (op, flags): (SendOp, SendFlags),
     push: impl FnOnce(&SendWr<'_>, Option<&[u8]>) -> Result<(), Errno>,
 ) -> Result<(), Errno> {
-    if wr.flags.contains(SendFlags::INLINE) {
+    let wr_id = request.wr_id;
+    if flags.contains(SendFlags::INLINE) {
+        let wr = SendWr {
+            wr_id,
+            op,
+            flags,
+            sges: &[],
+        };
         // SAFETY: same contract.
-        unsafe { with_inline_data(request, state.inline_limits(), |data| push(wr, Some(data))) }
+        unsafe { with_inline_data(request, state.inline_limits(), |data| push(&wr, Some(data))) }
     } else {
+        let push = |sges: &[Sge]| {
+            let wr = SendWr {
+                wr_id,
+                op,
+                flags,
+                sges,
+            };
+            push(&wr, None)
+        };
         // SAFETY: same contract.
-        unsafe {
-            with_sges(request.sg_list, request.num_sge, |sges| {
-                push(&SendWr { sges, ..*wr }, None)
-            })
-        }
+        unsafe { with_sges(request.sg_list, request.num_sge, push) }
     }
 }
 
@@ -231,16 +232,9 @@ unsafe fn push_datagram(
     let remote = unsafe { request.wr.ud };
     // SAFETY: by contract NULL or a live address handle.
     let to = unsafe { datagram(remote.ah, remote.remote_qpn, remote.remote_qkey) }?;
-    let wr_id = request.wr_id;
-    let wr = SendWr {
-        wr_id,
-        op,
-        flags,
-        sges: &[],
-    };
     // SAFETY: same contract.
     unsafe {
-        with_data(state, request, &wr, |wr, data| {
+        with_data(state, request, (op, flags), |wr, data| {
             Ok(poster.push_datagram(wr, to, data)?)
         })
     }
@@ -262,15 +256,11 @@ unsafe fn push_tso(
         header: &header,
         mss: asked.mss,
     };
-    let wr = SendWr {
-        wr_id: request.wr_id,
-        op: SendOp::Send { imm: None },
-        flags: SendFlags::from_bits_truncate(request.send_flags),
-        sges: &[],
-    };
+    let op = SendOp::Send { imm: None };
+    let flags = SendFlags::from_bits_truncate(request.send_flags);
     // SAFETY: same contract.
     unsafe {
-        with_data(state, request, &wr, |wr, data| {
+        with_data(state, request, (op, flags), |wr, data| {
             Ok(poster.push_tso(wr, tso, data)?)
         })
     }

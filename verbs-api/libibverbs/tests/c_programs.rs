@@ -18,6 +18,7 @@ static PROGRAMS: Programs = Programs::new(
         "cross_more",
         "dc",
         "dc_extended",
+        "migration_processes",
         "older_xrc",
         "processes",
         "shared_xrc",
@@ -62,6 +63,19 @@ rocade_tests::c_programs! {
         a_device_has_two_ports,
         a_path_that_fails_is_left,
         a_program_asks_for_a_migration;
+    migration_processes:
+        //= RC-APM-03 RC-APM-10 type=test
+        asked_for_by_udp,
+        asked_for_by_shm,
+        //= RC-APM-05 RC-APM-06 type=test
+        a_dead_path_is_left_by_udp,
+        a_dead_path_is_left_by_shm,
+        //= RC-APM-07 AEV-06 type=test
+        a_path_of_no_use_by_udp,
+        a_path_of_no_use_by_shm,
+        //= RC-APM-02 type=test
+        packets_say_how_it_is_by_udp,
+        packets_say_how_it_is_by_shm;
     attributes:
         rates_are_noted,
         enhancements_are_none,
@@ -122,6 +136,8 @@ rocade_tests::c_programs! {
         //= XRC-16 type=test
         any_process_changes_the_target,
         a_death_under_traffic,
+        //= QPV-08 type=test
+        a_shared_target_has_one_path,
         //= XRC-06 type=test
         a_number_of_another_domain_opens_nothing;
     experimental:

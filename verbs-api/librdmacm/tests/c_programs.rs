@@ -13,7 +13,7 @@ static PROGRAMS: Programs = Programs::new(
     &["rdmacm", "ibverbs"],
     rocade_symbols::verify::built_library,
     ("/usr/include/rdma/rdma_cma.h", "librdmacm-dev"),
-    &["processes"],
+    &["alternate", "processes"],
 );
 
 rocade_tests::c_programs! {
@@ -86,6 +86,11 @@ rocade_tests::c_programs! {
         //= CM-FLD-09 type=test
         //= XRC-15 type=test
         targets_are_connected_by_address;
+    alternate:
+        //= RC-APM-03..06 type=test
+        //= AEV-06 type=test
+        two_processes_by_udp,
+        two_processes_by_shm;
     processes:
         //= CM-ST-10 type=test
         a_client_that_is_killed_is_missed,

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rocade_wire::icrc::IcrcFlow;
-use rocade_wire::{Aeth, Bth, CreditCode, Opcode, Operation, Service, Syndrome};
+use rocade_wire::{Aeth, Bth, Syndrome};
 
 use super::super::sys;
 use super::super::will::{self, Creditor, Debt};
@@ -84,16 +84,15 @@ fn acknowledgement(
     local: LocalAddr,
     source_port: u16,
 ) -> Option<Vec<u8>> {
-    let opcode = Opcode::of(Service::Rc, Operation::Acknowledge)?;
     let bth = Bth {
-        //= BTH-03
-        migreq: true,
+        //= BTH-03 RC-APM-02
+        migreq: debt.migreq,
         pkey: creditor.pkey,
-        ..Bth::new(opcode, creditor.dest_qp, debt.psn)
+        ..Bth::new(creditor.opcode, creditor.dest_qp, debt.psn)
     };
     let aeth = Aeth {
-        //= RC-CRD-05
-        syndrome: Syndrome::Ack(CreditCode::INVALID),
+        //= RC-CRD-01
+        syndrome: Syndrome::Ack(debt.credits),
         msn: debt.msn,
     };
     let mut packet = [&bth.to_bytes()[..], &aeth.to_bytes()[..]].concat();
@@ -104,28 +103,36 @@ fn acknowledgement(
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use rocade_wire::{Msn, Packet, Pkey, Psn, Qpn};
+    use rocade_wire::{CreditCode, Msn, Opcode, Packet, Pkey, Psn, Qpn};
 
     use super::*;
 
+    //= RC-APM-02 RC-CRD-01 type=test
     #[test]
     fn an_acknowledgement_is_a_whole_packet() {
         let creditor = Creditor {
             local: LocalAddr::new("127.0.0.2".parse().unwrap(), 0),
             peer: "127.0.0.3".parse().unwrap(),
             dest_qp: Qpn::new(0x12_3456),
+            opcode: Opcode::new(0xb1),
             pkey: Pkey::DEFAULT,
             traffic_class: 0,
         };
         let debt = Debt {
             psn: Psn::new(77),
             msn: Msn::new(3),
+            credits: CreditCode::new(9).unwrap(),
+            migreq: false,
         };
         let bytes = acknowledgement(&creditor, debt, creditor.local, 50_000).unwrap();
         let packet = Packet::parse(&bytes).unwrap();
         assert_eq!(packet.bth().dest_qp, creditor.dest_qp);
         assert_eq!(packet.bth().psn, debt.psn);
-        assert_eq!(packet.headers().aeth.unwrap().msn, debt.msn);
+        assert_eq!(packet.bth().opcode, creditor.opcode);
+        assert!(!packet.bth().migreq);
+        let aeth = packet.headers().aeth.unwrap();
+        assert_eq!(aeth.msn, debt.msn);
+        assert_eq!(aeth.syndrome, Syndrome::Ack(debt.credits));
         let flow = IcrcFlow::new(creditor.local.ip(), creditor.peer, 50_000).unwrap();
         let crc = flow.compute(0, packet.covered());
         assert_eq!(packet.icrc_bytes(), crc.to_le_bytes());

@@ -379,3 +379,74 @@ fn alternate_paths_are_refused() {
     assert_eq!(pair.a.counters().rx_unsolicited, counted + 1);
     pair.quiet();
 }
+
+/// Offers of a path where no connection is made, from somebody else, or without end: each is answered at most once, and what is
+/// there goes on as if they had not come.
+//= CM-ST-11 MAD-07 type=test
+#[test]
+fn offers_of_paths_change_nothing() {
+    let lap = |local_id, remote_id, qpn| {
+        CmMessage::Lap(Lap {
+            local_id,
+            remote_id,
+            remote_qpn: Qpn::new(qpn),
+            remote_response_timeout: CmTimeout::new(31),
+            alternate: CmPath {
+                local_gid: Gid::from_ip([10, 0, 0, 3].into()),
+                remote_gid: Gid::from_ip([10, 0, 0, 2].into()),
+                sl: 0xf,
+                ..CmPath::NONE
+            },
+            private_data: [0xff; 168],
+        })
+    };
+    let ignored = |pair: &mut Pair, a: CommId, b: CommId| {
+        pair.settle();
+        let counted = [&pair.a, &pair.b].map(|cm| cm.counters().rx_unsolicited);
+        pair.tell_a(lap(b, a, 0x11));
+        pair.tell_b(lap(a, b, 0x22));
+        let now = [&pair.a, &pair.b].map(|cm| cm.counters().rx_unsolicited);
+        assert_eq!(now, counted.map(|count| count + 1));
+        assert!(pair.a.poll_transmit().is_none() && pair.b.poll_transmit().is_none());
+    };
+    let mut pair = Pair::new();
+    let (a, b) = pair.request();
+    ignored(&mut pair, a, b);
+    pair.b.reply(pair.now, b, rep(0x22)).unwrap();
+    assert!(matches!(pair.event_of_a(), CmEvent::Reply { .. }));
+    ignored(&mut pair, a, b);
+    pair.a.ready(pair.now, a, &[]).unwrap();
+    assert_eq!(pair.event_of_b(), CmEvent::Ready { id: b });
+
+    // Of somebody else, of a connection that is not this one, of none.
+    let stranger = CmRoute {
+        remote: [10, 0, 0, 9].into(),
+        ..back(to_b())
+    };
+    let mad = Mad::new(TransactionId::new(5), lap(a, b, 0x22)).to_bytes();
+    let counted = pair.b.counters().rx_unsolicited;
+    pair.b.handle_mad(pair.now, stranger, &mad);
+    for (local_id, remote_id) in [(CommId::new(9), b), (a, CommId::new(9)), (b, a)] {
+        pair.tell_b(lap(local_id, remote_id, 0x22));
+    }
+    assert_eq!(pair.b.counters().rx_unsolicited, counted + 4);
+    assert!(pair.b.poll_transmit().is_none());
+    let (before, due) = (pair.b.len(), pair.b.next_timeout());
+    for _ in 0..1000 {
+        pair.tell_b(lap(a, b, 0x22));
+        let CmMessage::Apr(apr) = pair.said_by_b() else {
+            panic!()
+        };
+        assert_eq!(apr.status, ApStatus::NotSupported);
+        assert!(pair.b.poll_transmit().is_none());
+    }
+    assert_eq!((pair.b.len(), pair.b.next_timeout()), (before, due));
+    pair.quiet();
+
+    pair.a.disconnect(pair.now, a, &[]).unwrap();
+    assert_eq!(pair.event_of_b(), CmEvent::Disconnect { id: b });
+    ignored(&mut pair, a, b);
+    pair.b.answer_disconnect(pair.now, b, &[]).unwrap();
+    assert_eq!(pair.event_of_a(), CmEvent::Disconnected { id: a });
+    ignored(&mut pair, a, b);
+}

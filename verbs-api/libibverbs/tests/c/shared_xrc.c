@@ -78,6 +78,17 @@ static uint64_t carry_out(void *state, struct order order)
 		CHECK_INT(ibv_modify_qp(m->target, &attr, IBV_QP_STATE), 0);
 		return 0;
 	}
+	case 'R': { /* an alternate path: the error */
+		struct ibv_qp_attr attr = { .path_mig_state = IBV_MIG_REARM,
+					    .alt_ah_attr = path_to_self(m->s.context),
+					    .alt_port_num = 1, .alt_timeout = 14 };
+		int error = ibv_modify_qp(m->target, &attr,
+					  IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE);
+		/* Without a path there is nothing to be ready for. */
+		attr.path_mig_state = IBV_MIG_REARM;
+		CHECK_INT(ibv_modify_qp(m->target, &attr, IBV_QP_PATH_MIG_STATE), EINVAL);
+		return error;
+	}
 	case 'Q': {
 		struct ibv_qp_attr attr;
 		struct ibv_qp_init_attr init;
@@ -389,6 +400,23 @@ static void a_death_under_traffic(void)
 	}
 }
 
+/* Each process that serves a target has its own ways: there is no other one that all of them could take. */
+static void a_shared_target_has_one_path(void)
+{
+	struct sender sender = gather("auto");
+	talk_to(&sender, 1, 1);
+	/* Wherever it is. */
+	for (int i = 0; i < WORKERS; i++)
+		CHECK_INT(order(&worker[i], 'R', 0), EINVAL);
+	talk_to_all(&sender, 1);
+	CHECK_INT(order(&worker[2], 'Q', 0), IBV_QPS_RTS);
+	for (int i = 0; i < WORKERS; i++) {
+		order(&worker[i], 'F', 0);
+		order(&worker[i], 'X', 0);
+		end_worker(&worker[i]);
+	}
+}
+
 /* A target is of one domain, and cannot be opened from another one. */
 static void a_number_of_another_domain_opens_nothing(void)
 {
@@ -422,6 +450,7 @@ int main(int argc, char **argv)
 		{ "a_stream_to_all_queues_by_shm", a_stream_to_all_queues_by_shm },
 		{ "any_process_changes_the_target", any_process_changes_the_target },
 		{ "a_death_under_traffic", a_death_under_traffic },
+		{ "a_shared_target_has_one_path", a_shared_target_has_one_path },
 		{ "a_number_of_another_domain_opens_nothing",
 		  a_number_of_another_domain_opens_nothing },
 		{ 0 },
