@@ -323,7 +323,7 @@ impl TxBuffer {
     /// Appends headers and `payload_len` bytes of payload, which `fill` writes, plus pad.
     /// The caller has asked [`TxBuffer::fits`] before and set the pad count in the BTH.
     /// If `fill` fails, the buffer is as before.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push<E>(
         &mut self,
         head: &Head,

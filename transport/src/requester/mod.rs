@@ -393,6 +393,7 @@ impl Requester {
     }
 
     /// Queues a work request (PST-09); `inline` is its data if it was copied at post time.
+    #[inline(always)]
     pub(crate) fn post(&mut self, wr: &SendWr<'_>, inline: Option<&[u8]>) -> Result<(), PostError> {
         if let SendOp::Masked { log_size, .. } = wr.op
             && !masked::is_size(log_size)
