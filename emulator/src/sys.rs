@@ -14,6 +14,11 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
+/// Held by tests that start programs, and shared by tests of locks: a process that is about to become another program has
+/// copies of all files for a moment, and so of their locks.
+#[cfg(test)]
+pub(crate) static STARTS: parking_lot::RwLock<()> = parking_lot::RwLock::new(());
+
 /// The monotonic clock, in nanoseconds.
 #[inline]
 pub(crate) fn monotonic_ns() -> u64 {

@@ -58,9 +58,6 @@ mod sys;
 mod will;
 mod words;
 
-#[cfg(test)]
-pub(crate) use sys::STARTS;
-
 pub use client::{BrokerClient, ServiceOutcome, StopOutcome, status, stop};
 pub(crate) use domain::{Cell, DomainMemory};
 pub use faults::{

@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn slots_are_leased_from_the_lowest_while_their_locks_are_free() {
-        let _no_starts = sys::STARTS.read();
+        let _no_starts = crate::sys::STARTS.read();
         let dir = tempfile::tempdir().unwrap();
         let mut table = SlotTable::new(paths(&dir));
         let lease = |table: &mut SlotTable| table.lease(|_| false, 7, "x y").unwrap().unwrap();
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_new_table_knows_who_lives() {
-        let _no_starts = sys::STARTS.read();
+        let _no_starts = crate::sys::STARTS.read();
         let dir = tempfile::tempdir().unwrap();
         let mut old = SlotTable::new(paths(&dir));
         let (one, lock_one) = old.lease(|_| false, 1, "a").unwrap().unwrap();
@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn a_client_whose_lock_was_deleted_gets_another_unless_the_slot_is_leased() {
-        let _no_starts = sys::STARTS.read();
+        let _no_starts = crate::sys::STARTS.read();
         let dir = tempfile::tempdir().unwrap();
         let mut old = SlotTable::new(paths(&dir));
         let lease = |table: &mut SlotTable| table.lease(|_| false, 1, "a").unwrap().unwrap();
@@ -319,7 +319,7 @@ mod tests {
 
     #[test]
     fn an_orphan_keeps_its_slot_when_its_file_is_deleted() {
-        let _no_starts = sys::STARTS.read();
+        let _no_starts = crate::sys::STARTS.read();
         let dir = tempfile::tempdir().unwrap();
         let mut table = SlotTable::new(paths(&dir));
         let lease = |table: &mut SlotTable| table.lease(|_| false, 1, "a").unwrap().unwrap();
@@ -331,7 +331,7 @@ mod tests {
 
     #[test]
     fn there_are_255_slots() {
-        let _no_starts = sys::STARTS.read();
+        let _no_starts = crate::sys::STARTS.read();
         let dir = tempfile::tempdir().unwrap();
         let mut table = SlotTable::new(paths(&dir));
         let leases: Vec<_> =

@@ -323,7 +323,7 @@ mod tests {
     }
 
     fn start(config: &BrokerConfig) -> BrokerError {
-        let _starts = sys::STARTS.write();
+        let _starts = crate::sys::STARTS.write();
         Connector::new(config, &Paths::new(config))
             .run()
             .unwrap_err()

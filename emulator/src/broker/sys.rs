@@ -42,11 +42,6 @@ pub(crate) fn try_lock(file: BorrowedFd<'_>) -> io::Result<bool> {
     }
 }
 
-/// Held by tests that start programs, and shared by tests of locks: a process that is about to become another program has
-/// copies of all files for a moment, and so of their locks.
-#[cfg(test)]
-pub(crate) static STARTS: parking_lot::RwLock<()> = parking_lot::RwLock::new(());
-
 /// Resources of which a broker needs more than a program that starts it may have use for.
 const RAISED: [Resource; 4] = [
     libc::RLIMIT_NOFILE,
@@ -429,7 +424,7 @@ mod tests {
 
     #[test]
     fn a_lock_is_held_until_the_last_copy_is_closed() {
-        let _no_starts = STARTS.read();
+        let _no_starts = crate::sys::STARTS.read();
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
         let open = || {
@@ -451,7 +446,7 @@ mod tests {
 
     #[test]
     fn a_detached_program_runs_in_its_own_session_without_our_files() {
-        let _starts = STARTS.write();
+        let _starts = crate::sys::STARTS.write();
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         let log = File::create(&path).unwrap();
@@ -482,7 +477,7 @@ mod tests {
 
     #[test]
     fn a_program_that_does_not_exist_hangs_up_and_says_so() {
-        let _starts = STARTS.write();
+        let _starts = crate::sys::STARTS.write();
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         let log = File::create(&path).unwrap();

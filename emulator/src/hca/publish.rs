@@ -340,7 +340,7 @@ mod tests {
 
     #[test]
     fn processes_add_up() {
-        let _no_starts = crate::broker::STARTS.read();
+        let _no_starts = crate::sys::STARTS.read();
         let port = tempfile::tempdir().expect("a temporary directory");
         for dir in ["counters", "hw_counters"] {
             fs::create_dir(port.path().join(dir)).expect("writable");
