@@ -6,6 +6,7 @@ mod dynamic;
 mod frames;
 mod migrate;
 mod modify;
+mod notices;
 mod salvage;
 mod short;
 mod side;
@@ -16,10 +17,11 @@ mod travel;
 use alloc::boxed::Box;
 use core::net::IpAddr;
 
-use rocade_wire::{DcHello, Headers, Operation, Packet, Pkey, Qpn, Service};
+use rocade_wire::{Headers, Operation, Packet, Pkey, Qpn, Service};
 
 use attributes::Attributes;
 pub use config::{AlternateContext, ModifyContext, QpConfig, QpLimits};
+use notices::Owed;
 use side::{RecvSide, SendSide};
 pub use state::{TransitionRule, experimental_rule, transition_rule};
 pub use transmit::AckTerms;
@@ -32,39 +34,15 @@ use crate::cx::Cx;
 use crate::dc::Initiator;
 use crate::error::{ModifyError, PostError};
 use crate::event::QpEvent;
-use crate::greeting::{hello_of, push_hello};
 use crate::memory::Memory;
 use crate::outputs::{Fatal, Outputs};
 use crate::pace::Pace;
 use crate::peer::{Framing, PacketMeta, Peer};
 use crate::queue::{Receives, RecvLimits, RecvSource, SendLimits, Srqn};
 use crate::rate::Control;
-use crate::responder::push_plain;
 use crate::time::Time;
-use crate::transmit::TxBuffer;
 use crate::unreliable::Sender;
 use crate::wr::{Destination, Operands, RouteTag, SendWr, Sge};
-
-/// What it has to say besides requests and responses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Owed {
-    /// The peer has asked whether this is Rocade.
-    hello: bool,
-    /// Packets of the peer were marked, and there are no responses to tell it with.
-    notification: bool,
-}
-
-impl Owed {
-    const NOTHING: Self = Self {
-        hello: false,
-        notification: false,
-    };
-
-    #[inline]
-    fn is_any(self) -> bool {
-        self != Self::NOTHING
-    }
-}
 
 /// A queue pair. See the crate documentation for the order of calls.
 #[derive(Debug)]
@@ -457,13 +435,6 @@ impl Qp {
         &mut self.pace
     }
 
-    /// Controls congestion (DCQCN) from now on, or not: marked packets are answered by notifications, and the
-    /// peer's slow down requests and READ responses. They are counted in any case. Of RC, XRC and UC: datagrams and dynamic
-    /// connections go on as before.
-    pub fn control_congestion(&mut self, on: bool) {
-        self.control = on.then(Box::default);
-    }
-
     /// Queues a receive work request.
     ///
     /// # Errors
@@ -557,93 +528,6 @@ impl Qp {
             RecvSide::Target(_) | RecvSide::Frames(_) | RecvSide::None => Ok(()),
         };
         self.conclude(now, result);
-    }
-
-    //= ENC-10
-    fn note_mark(&mut self, now: Time) {
-        self.out.counters.rare().marked_packets += 1;
-        let knows_peer = match self.recv {
-            RecvSide::Reliable(_) | RecvSide::Connected(_) => true,
-            // The responses that an XRC initiator has asked for.
-            RecvSide::None => true,
-            RecvSide::Datagrams(_) | RecvSide::Frames(_) | RecvSide::Target(_) => false,
-        };
-        let Some(control) = &mut self.control else {
-            return;
-        };
-        if !knows_peer || self.config.qp_type.is_dynamic() || !control.watch.marked(now) {
-            return;
-        }
-        match &mut self.recv {
-            RecvSide::Reliable(responder) => responder.notify(),
-            _ => self.owes.notification = true,
-        }
-    }
-
-    /// Takes the question of the peer whether this is Rocade, or its answer; false where the packet is something else. Who else asks is
-    /// told nothing.
-    //= XAW-08
-    #[cold]
-    fn heeds_hello(&mut self, meta: &PacketMeta, packet: &Packet<'_>) -> bool {
-        let Some((hello, from)) = hello_of(packet) else {
-            return false;
-        };
-        let peer = &self.peer;
-        let is_peer = meta.source == peer.remote
-            && meta.destination == peer.local
-            && from == peer.qpn
-            && packet.bth().pkey.matches(peer.pkey);
-        if !is_peer || !self.state.receives() {
-            return false;
-        }
-        match (hello, &mut self.send, &self.recv) {
-            (DcHello::Ask, _, RecvSide::Reliable(_)) => {
-                self.owes.hello = true;
-                true
-            }
-            (DcHello::Answer, SendSide::Reliable(requester), _) => requester.met(),
-            _ => false,
-        }
-    }
-
-    #[cold]
-    fn say_what_is_owed(&mut self, tx: &mut TxBuffer) {
-        if self.owes.hello && push_hello(&self.peer, self.config.qp_num, DcHello::Answer, tx) {
-            self.out.counters.tx_packets += 1;
-            self.owes.hello = false;
-        }
-        //= CNP-01
-        if self.owes.notification && push_plain(&self.peer.notification(), tx) {
-            self.out.counters.tx_packets += 1;
-            self.out.counters.rare().cnps_sent += 1;
-            self.owes.notification = false;
-        }
-    }
-
-    //= CNP-03
-    fn handle_notification(&mut self, now: Time, meta: &PacketMeta, packet: &Packet<'_>) {
-        let reason = if self.state.receives() {
-            self.peer.reject_notification(meta, packet.bth())
-        } else {
-            Some(DropReason::State)
-        };
-        if let Some(reason) = reason {
-            self.out.counters.drop_packet(reason);
-            return;
-        }
-        self.out.counters.rare().cnps_received += 1;
-        let Some(control) = &mut self.control else {
-            return;
-        };
-        // Both are on the same path.
-        if let RecvSide::Reliable(_) = self.recv {
-            control.responses.notified(now, None);
-        }
-        match &mut self.send {
-            SendSide::Reliable(requester) => requester.notified(now),
-            SendSide::Unreliable(sender) => sender.notified(now),
-            SendSide::Dynamic(_) | SendSide::Frames(_) | SendSide::None => {}
-        }
     }
 
     fn handle_response(&mut self, now: Time, headers: &Headers, payload: &[u8], mem: &impl Memory) {

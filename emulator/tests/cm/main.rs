@@ -6,9 +6,10 @@
     reason = "tests: a failure may panic, sizes are small"
 )]
 
+#[path = "../common/mod.rs"]
 mod common;
+mod many;
 
-use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,9 +19,7 @@ use rocade_emulator::cm::{
     CmAddr, CmChannel, CmEvent, CmEventKind as Kind, CmId, CmParam, ConnParam, IbAddr, PortSpace,
     RejReason, ServiceId,
 };
-use rocade_emulator::{
-    BrokerMode, Engine, EngineConfig, Gid, Qp, QpState, QpType, Qpn, SendOp, VerbsError, WcStatus,
-};
+use rocade_emulator::{Engine, Gid, Qp, QpState, QpType, Qpn, SendOp, VerbsError, WcStatus};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -720,154 +719,4 @@ fn nonsense_is_counted() {
     a.routed(&id, 1, addr(b.ip, 7476));
     id.connect(&param(Qpn::new(5), &[])).unwrap();
     b.expect(Kind::ConnectRequest, 1);
-}
-
-/// What was seen of a connection, on each side.
-type Story = Vec<Kind>;
-
-/// A tenth of all datagrams to QP 1 is lost, others come twice or late: every event of a thousand connections is the
-/// right one, in its place.
-#[test]
-fn a_thousand_connections_though_a_tenth_is_lost() {
-    const COUNT: u64 = 1_000;
-    let lossy = |ip, seed: u8| {
-        let faults = format!(
-            "drop qpn=1 p=10% seed={seed}; dup qpn=1 p=5% seed={seed}; delay by=3ms qpn=1 p=5% seed={seed}"
-        );
-        let config = EngineConfig::from_specs(&[format!("dev={ip}")], BrokerMode::Embedded);
-        Node::on(
-            ip,
-            Engine::new(config.unwrap().with_faults(&faults).unwrap()).unwrap(),
-        )
-    };
-    let (a, b) = (lossy("127.1.9.19", 1), lossy("127.1.9.20", 2));
-    let _listener = b.listener(7478, 0);
-    let mut active = Vec::new();
-    for cookie in 0..COUNT {
-        let id = a.id(cookie);
-        a.routed(&id, cookie, addr(b.ip, 7478));
-        id.connect(&param(Qpn::new(1 + cookie as u32), &cookie.to_be_bytes()))
-            .unwrap();
-        active.push(id);
-    }
-    let mut passive: BTreeMap<u64, CmId> = BTreeMap::new();
-    let mut stories = vec![(Story::new(), Story::new()); COUNT as usize];
-    let mut exits = 0;
-    let deadline = Instant::now() + 10 * PATIENCE;
-    while exits < 2 * COUNT {
-        assert!(Instant::now() < deadline, "{exits} of {}", 2 * COUNT);
-        let (at_a, at_b) = (a.poll(), b.poll());
-        if at_a.is_none() && at_b.is_none() {
-            thread::sleep(Duration::from_micros(500));
-        }
-        if let Some(event) = at_a {
-            assert_eq!(event.status, 0, "{event:?}");
-            let id = &active[event.cookie as usize];
-            match event.kind {
-                Kind::ConnectResponse => id.establish().unwrap(),
-                // The answer to the peer's DREQ, or nothing where it was ours.
-                Kind::Disconnected => id.disconnect().unwrap(),
-                _ => {}
-            }
-            exits += u64::from(event.kind == Kind::TimewaitExit);
-            stories[event.cookie as usize].0.push(event.kind);
-        }
-        if let Some(mut event) = at_b {
-            assert_eq!(event.status, 0, "{event:?}");
-            let cookie = match event.kind {
-                Kind::ConnectRequest => {
-                    let bytes = conn(&event).private_data[..8].try_into().unwrap();
-                    u64::from_be_bytes(bytes)
-                }
-                _ => event.cookie,
-            };
-            match event.kind {
-                Kind::ConnectRequest => {
-                    let id = event.new_id.take().unwrap();
-                    id.accept(cookie, &param(Qpn::new(0x8_0000 + cookie as u32), &[]))
-                        .unwrap();
-                    assert!(passive.insert(cookie, id).is_none(), "asked for twice");
-                }
-                // Half of them end from here, the others from there.
-                Kind::Established if cookie.is_multiple_of(2) => {
-                    passive[&cookie].disconnect().unwrap();
-                }
-                Kind::Established => active[cookie as usize].disconnect().unwrap(),
-                Kind::Disconnected => passive[&cookie].disconnect().unwrap(),
-                _ => {}
-            }
-            exits += u64::from(event.kind == Kind::TimewaitExit);
-            stories[cookie as usize].1.push(event.kind);
-        }
-    }
-    let ends = [Kind::Disconnected, Kind::TimewaitExit];
-    for (of_a, of_b) in stories {
-        assert_eq!(of_a, [&[Kind::ConnectResponse], &ends[..]].concat());
-        let begins = [Kind::ConnectRequest, Kind::Established];
-        assert_eq!(of_b, [begins, ends].concat());
-    }
-    let retries = a.engine.cm_counters().tx_retries + b.engine.cm_counters().tx_retries;
-    assert!(retries > COUNT / 5, "{retries}");
-}
-
-/// As many connections as a busy server has, at the same time, each with its own data.
-#[test]
-fn five_thousand_connections_at_a_time() {
-    const COUNT: u64 = 5_000;
-    let (a, b) = (Node::new("127.1.9.17"), Node::new("127.1.9.18"));
-    let _listener = b.listener(7477, 0);
-    let mut active = Vec::new();
-    let mut passive = Vec::new();
-    let mut psns = Vec::new();
-    for cookie in 10..10 + COUNT {
-        let id = a.id(cookie);
-        a.routed(&id, cookie, addr(b.ip, 7477));
-        let qpn = Qpn::new(cookie as u32);
-        id.connect(&param(qpn, &cookie.to_be_bytes())).unwrap();
-        let event = b.expect(Kind::ConnectRequest, 1);
-        assert_eq!(conn(&event).private_data[..8], cookie.to_be_bytes());
-        let new = event.new_id.unwrap();
-        new.accept(cookie, &param(qpn, &[])).unwrap();
-        a.expect(Kind::ConnectResponse, cookie);
-        id.establish().unwrap();
-        b.expect(Kind::Established, cookie);
-        let psn = |id: &CmId, state| id.qp_attr(state).unwrap().0;
-        for (one, other) in [(&id, &new), (&new, &id)] {
-            let first = psn(one, QpState::Rtr).rq_psn;
-            assert_eq!(psn(other, QpState::Rts).sq_psn, first);
-            psns.push(first);
-        }
-        active.push(id);
-        passive.push(new);
-    }
-    // Nobody can guess with which PSN a peer begins.
-    for bit in 0..24 {
-        let ones = psns.iter().filter(|psn| *psn >> bit & 1 == 1).count();
-        assert!((4500..5500).contains(&ones), "bit {bit}: {ones} of 10000");
-    }
-    for (id, cookie) in active.iter().zip(10..) {
-        id.disconnect().unwrap();
-        b.expect(Kind::Disconnected, cookie);
-    }
-    for (id, cookie) in passive.iter().zip(10..) {
-        id.disconnect().unwrap();
-        // Those that were quick have rested already.
-        let next = || {
-            let mut event = a.next();
-            while event.kind == Kind::TimewaitExit {
-                event = a.next();
-            }
-            event
-        };
-        let event = next();
-        assert_eq!((event.kind, event.cookie), (Kind::Disconnected, cookie));
-    }
-    // On a slow machine some are sent again, and may come when all is over.
-    let counters = [a.engine.cm_counters(), b.engine.cm_counters()];
-    let again: u64 = counters.iter().map(|counters| counters.tx_retries).sum();
-    let unsolicited: u64 = counters
-        .iter()
-        .map(|counters| counters.rx_unsolicited)
-        .sum();
-    assert!(unsolicited <= 2 * again, "{counters:?}");
 }

@@ -1,0 +1,225 @@
+//! What processes write into a shared domain, and what they read there.
+
+use super::*;
+
+fn memory() -> Arc<DomainMemory> {
+    Arc::new(DomainMemory::new().expect("memory"))
+}
+
+const QPN: Qpn = Qpn::new(0x03_1234);
+const A: Slot = Slot::new(3);
+const B: Slot = Slot::new(255);
+
+fn attr() -> QpAttr {
+    QpAttr {
+        qp_state: 3,
+        cur_qp_state: 3,
+        path_mtu: 5,
+        port_num: 1,
+        min_rnr_timer: 12,
+        max_dest_rd_atomic: 16,
+        timeout: 14,
+        qp_access_flags: AccessFlags::REMOTE_READ | AccessFlags::REMOTE_WRITE,
+        pkey_index: 2,
+        dest_qp_num: 0xab_cdef,
+        rq_psn: 0xff_ffff,
+        sq_psn: 7,
+        ah_attr: AddressVector {
+            dgid: Gid::new([9; 16]),
+            sgid_index: 1,
+            flow_label: 0xf_ffff,
+            hop_limit: 64,
+            traffic_class: 2,
+            is_global: true,
+            sl: 3,
+            dlid: 0xffff,
+            src_path_bits: 4,
+            static_rate: 5,
+            port_num: 1,
+        },
+        ..QpAttr::default()
+    }
+}
+
+#[test]
+fn another_process_reads_what_was_written() {
+    let memory = memory();
+    let cell = memory.add(QPN, A).unwrap();
+    cell.write_attr(&attr());
+    let progress = Progress {
+        epsn: Psn::new(0xff_ffff),
+        msn: Msn::new(0xab_cdef),
+        comm_est_raised: true,
+    };
+    let repeatable = [
+        Repeatable::Read {
+            psn: Psn::new(0xff_fff0),
+            packets: 7,
+            rkey: Rkey::new(0xdead_beef),
+            va: u64::MAX,
+            len: 0x8000_0000,
+        },
+        Repeatable::Atomic {
+            psn: Psn::new(3),
+            operation: Operation::FetchAdd,
+            original: u64::MAX,
+        },
+        Repeatable::Wide {
+            psn: Psn::new(4),
+            operation: Operation::XrcMaskedCmpSwap,
+            log_size: 5,
+            original: [u64::MAX, 1, 0, 0x0304_0000_0000_0003],
+        },
+        Repeatable::Atomic {
+            psn: Psn::new(5),
+            operation: Operation::CmpSwap,
+            original: 0,
+        },
+        Repeatable::Atomic {
+            psn: Psn::new(6),
+            operation: Operation::AtomicWrite,
+            original: 0,
+        },
+    ];
+    cell.write_progress(progress, repeatable.into_iter());
+    let other = Arc::new(DomainMemory::of(memory.fd().try_clone_to_owned().unwrap()).unwrap());
+    let cell = other.find(QPN).unwrap();
+    assert_eq!(cell.attr().0, attr());
+    assert_eq!(cell.progress(), progress);
+    assert_eq!(cell.repeatable().collect::<Vec<_>>(), repeatable);
+    assert!(cell.is_of(QPN));
+    memory.remove(&cell);
+    assert!(!cell.is_of(QPN));
+    assert!(other.find(QPN).is_none());
+}
+
+/// All operations that a target remembers come back as what they were.
+#[test]
+fn each_operation_has_a_number() {
+    let cell = memory().add(QPN, A).unwrap();
+    let progress = cell.progress();
+    for operation in OPERATIONS {
+        let one = Repeatable::Atomic {
+            psn: Psn::new(1),
+            operation,
+            original: 5,
+        };
+        cell.write_progress(progress, iter::once(one));
+        assert_eq!(cell.repeatable().collect::<Vec<_>>(), [one]);
+    }
+}
+
+/// Where there is no room for all, the newest are kept: what comes again is more likely one of them.
+#[test]
+fn the_oldest_are_forgotten_first() {
+    let cell = memory().add(QPN, A).unwrap();
+    let wide = |psn: usize| Repeatable::Wide {
+        psn: Psn::new(u32::try_from(psn).unwrap()),
+        operation: Operation::XrcMaskedFetchAdd,
+        log_size: 4,
+        original: [7; 4],
+    };
+    let most = MAX_REPEATABLE / 2;
+    for (count, kept) in [(most, most), (128, most)] {
+        cell.write_progress(cell.progress(), (0..count).map(wide));
+        let expected: Vec<_> = (count - kept..count).map(wide).collect();
+        assert_eq!(cell.repeatable().collect::<Vec<_>>(), expected);
+    }
+    let short = |psn| Repeatable::Atomic {
+        psn: Psn::new(psn),
+        operation: Operation::Flush,
+        original: 0,
+    };
+    cell.write_progress(cell.progress(), (0..128).map(short));
+    assert_eq!(cell.repeatable().count(), 128);
+}
+
+#[test]
+fn a_holder_that_dies_between_messages_loses_nothing() {
+    let memory = memory();
+    let cell = memory.add(QPN, A).unwrap();
+    assert!(!cell.take(B), "held");
+    cell.finish(A);
+    cell.begin(A);
+    cell.finish(A);
+    assert!(cell.forsake());
+    assert_eq!(cell.control().holder, None);
+    assert!(cell.take(B));
+    assert!(!cell.take(A), "somebody was faster");
+    assert!(cell.take(B), "it is his");
+    cell.begin(B);
+    assert!(!cell.forsake());
+    let control = cell.control();
+    assert!(control.has_failed && !control.is_whole);
+    assert!(cell.take(A));
+    assert!(cell.control().has_failed);
+    assert!(!cell.forsake(), "stays so");
+}
+
+#[test]
+fn who_wants_it_is_forgotten_when_it_is_handed_on() {
+    let cell = memory().add(QPN, A).unwrap();
+    assert_eq!(cell.wanted(), None);
+    cell.want(B, true);
+    assert_eq!(cell.wanted(), Some((B, true)));
+    cell.hand_to(Some(B));
+    assert_eq!(cell.wanted(), None);
+    assert!(cell.take(B));
+}
+
+#[test]
+fn members_come_and_go() {
+    let memory = memory();
+    for slot in [1, 63, 64, 255] {
+        let slot = Slot::new(slot);
+        assert!(!memory.is_member(slot));
+        memory.set_member(slot, true);
+        assert!(memory.is_member(slot));
+    }
+    memory.set_member(Slot::new(63), false);
+    assert!(!memory.is_member(Slot::new(63)));
+    assert!(memory.is_member(Slot::new(64)));
+}
+
+#[test]
+fn there_is_room_for_so_many() {
+    let memory = memory();
+    for number in 1..=MAX_TARGETS {
+        let qpn = Qpn::new(u32::try_from(number).unwrap());
+        memory.add(qpn, A).unwrap();
+    }
+    assert!(memory.add(QPN, A).is_none());
+}
+
+#[test]
+fn nonsense_is_no_trouble() {
+    let memory = memory();
+    let cell = memory.add(QPN, A).unwrap();
+    for word in cell.words() {
+        word.store(u64::MAX, Ordering::Relaxed);
+    }
+    cell.attr();
+    cell.progress();
+    assert_eq!(cell.repeatable().count(), 0);
+    cell.control();
+    // A count of three; one half of an entry, and one with nothing behind it.
+    cell.write(COUNT_AT, 3);
+    for (index, first) in [
+        (0, 3 | 4 << 32 | 5 << 40),
+        (1, 4),
+        (2, 3 | 4 << 32 | 5 << 40),
+    ] {
+        cell.write(REPEATABLE_AT + index * REPEATABLE_WORDS, first);
+    }
+    assert_eq!(cell.repeatable().count(), 1);
+    for wrong in [
+        3 | 3 << 32 | 5 << 40,
+        3 | 4 << 32 | 1 << 40,
+        3 | 4 << 32 | 8 << 40,
+    ] {
+        cell.write(REPEATABLE_AT, wrong);
+        assert_eq!(cell.repeatable().count(), 0);
+    }
+    let short = tempfile::tempfile().unwrap();
+    assert!(DomainMemory::of(short.into()).is_err());
+}
