@@ -1,8 +1,6 @@
 /* Queue pairs that wait for each other: nobody posts or polls between the first request and the last completion. */
 #include "cross.h"
-
-#include <sys/mman.h>
-#include <sys/wait.h>
+#include "gathering.h"
 
 /* The example of the rules: bases and groups. */
 static void waits_count_completions(void)
@@ -324,50 +322,29 @@ static void allreduce(struct meeting *meeting, int self, int is_sum)
 	free(memory);
 }
 
-static void in_processes(const char *link, int is_sum)
+static void sum_up(void *meeting, int self)
 {
-	CHECK_INT(setenv("ROCADE_LINK", link, 1), 0);
-	struct meeting *meeting = mmap(NULL, sizeof(*meeting), PROT_READ | PROT_WRITE,
-				       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	CHECK(meeting != MAP_FAILED);
-	pthread_barrierattr_t shared;
-	CHECK_INT(pthread_barrierattr_init(&shared), 0);
-	CHECK_INT(pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED), 0);
-	CHECK_INT(pthread_barrier_init(&meeting->barrier, &shared, PROCESSES), 0);
-	pid_t children[PROCESSES];
-	for (int self = 0; self < PROCESSES; self++) {
-		children[self] = fork();
-		CHECK(children[self] >= 0);
-		if (!children[self]) {
-			alarm(DEADLINE);
-			allreduce(meeting, self, is_sum);
-			exit(0);
-		}
-	}
-	int failed = 0;
-	for (int left = PROCESSES; left; left--) {
-		int status;
-		CHECK(wait(&status) > 0);
-		if (status && !failed++)
-			for (int self = 0; self < PROCESSES; self++)
-				kill(children[self], SIGTERM);
-	}
-	CHECK_INT(failed, 0);
+	allreduce(meeting, self, 1);
+}
+
+static void find_the_greatest(void *meeting, int self)
+{
+	allreduce(meeting, self, 0);
 }
 
 static void eight_processes_sum_up_by_udp(void)
 {
-	in_processes("udp", 1);
+	in_processes(PROCESSES, "udp", sizeof(struct meeting), sum_up);
 }
 
 static void eight_processes_sum_up_by_shm(void)
 {
-	in_processes("shm", 1);
+	in_processes(PROCESSES, "shm", sizeof(struct meeting), sum_up);
 }
 
 static void eight_processes_find_the_greatest(void)
 {
-	in_processes("auto", 0);
+	in_processes(PROCESSES, "auto", sizeof(struct meeting), find_the_greatest);
 }
 
 int main(int argc, char **argv)

@@ -1,9 +1,8 @@
 /* The dynamically connected transport by the experimental verbs. */
 #include "dc.h"
+#include "gathering.h"
 
 #include <arpa/inet.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
 
 static void every_operation(void)
 {
@@ -178,8 +177,9 @@ struct board {
 };
 
 /* Each has one initiator, and writes to all others in each round, and adds one to a counter there. */
-static void talk_to_all(struct board *board, int me)
+static void talk_to_all(void *shared, int me)
 {
+	struct board *board = shared;
 	struct ends e = ends_open();
 	board->places[me].dct = e.dct->dct_num;
 	board->places[me].rkey = e.mr->rkey;
@@ -243,36 +243,9 @@ static void talk_to_all(struct board *board, int me)
 
 static void all_to_all_of_sixteen(const char *link)
 {
-	CHECK_INT(setenv("ROCADE_LINK", link, 1), 0);
 	/* One of so many may not run for long on a busy machine: 1 s, and that 8 times. */
 	dci_timeout = 18;
-	struct board *board = mmap(NULL, sizeof(*board), PROT_READ | PROT_WRITE,
-				   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	CHECK(board != MAP_FAILED);
-	pthread_barrierattr_t shared;
-	pthread_barrierattr_init(&shared);
-	pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
-	pthread_barrier_init(&board->barrier, &shared, PROCESSES);
-	pid_t children[PROCESSES];
-	for (int i = 0; i < PROCESSES; i++) {
-		children[i] = fork();
-		CHECK(children[i] >= 0);
-		if (!children[i]) {
-			alarm(DEADLINE);
-			talk_to_all(board, i);
-			_exit(0);
-		}
-	}
-	int failed = 0;
-	for (int left = PROCESSES; left; left--) {
-		int status;
-		CHECK(wait(&status) > 0);
-		/* The others would wait for it for ever. */
-		if (status && !failed++)
-			for (int i = 0; i < PROCESSES; i++)
-				kill(children[i], SIGTERM);
-	}
-	CHECK_INT(failed, 0);
+	in_processes(PROCESSES, link, sizeof(struct board), talk_to_all);
 }
 
 static void all_to_all_of_sixteen_by_udp(void)

@@ -1,10 +1,9 @@
 /* Processes that work together by what no other software NIC has: a barrier that tasks alone carry, and a lock by masked
  * atomics around a counter in memory that none of those who count owns. */
 #include "cross.h"
+#include "gathering.h"
 
 #include <sched.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
 
 enum { PROCESSES = 8, ROUNDS = 3, TURNS = 16, COUNTS = 20 };
 
@@ -31,8 +30,9 @@ static int add_one(int *counter)
 
 /* A process of the barrier. In each round it tells one, further on by a power of two, that all before it are there.
  * Everything is posted at once; then it sleeps until the last wait is over. */
-static void meet(struct meeting *meeting, int self)
+static void meet(void *shared, int self)
 {
+	struct meeting *meeting = shared;
 	struct ibv_context *context = open_device();
 	struct ibv_pd *pd = ibv_alloc_pd(context);
 	struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
@@ -214,7 +214,7 @@ static void contend(struct meeting *meeting, int self)
 	rig_close(&r);
 }
 
-static void play_a_part(struct meeting *meeting, int self)
+static void play_a_part(void *meeting, int self)
 {
 	if (self == PROCESSES)
 		own(meeting);
@@ -222,58 +222,24 @@ static void play_a_part(struct meeting *meeting, int self)
 		contend(meeting, self);
 }
 
-/* Runs so many processes, which reach each other by `link`. */
-static void in_processes(int count, const char *link, void (*run)(struct meeting *, int))
-{
-	enum { MOST = PROCESSES + 1 };
-	CHECK_INT(setenv("ROCADE_LINK", link, 1), 0);
-	struct meeting *meeting = mmap(NULL, sizeof(*meeting), PROT_READ | PROT_WRITE,
-				       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	CHECK(meeting != MAP_FAILED);
-	pthread_barrierattr_t shared;
-	CHECK_INT(pthread_barrierattr_init(&shared), 0);
-	CHECK_INT(pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED), 0);
-	CHECK_INT(pthread_barrier_init(&meeting->barrier, &shared, count), 0);
-	pid_t children[MOST];
-	for (int self = 0; self < count; self++) {
-		children[self] = fork();
-		CHECK(children[self] >= 0);
-		if (!children[self]) {
-			alarm(DEADLINE);
-			run(meeting, self);
-			exit(0);
-		}
-	}
-	int failed = 0;
-	for (int left = count; left; left--) {
-		int status;
-		CHECK(wait(&status) > 0);
-		/* The others would wait for it for ever. */
-		if (status && !failed++)
-			for (int self = 0; self < count; self++)
-				kill(children[self], SIGTERM);
-	}
-	CHECK_INT(failed, 0);
-}
-
 static void a_barrier_of_eight_by_udp(void)
 {
-	in_processes(PROCESSES, "udp", meet);
+	in_processes(PROCESSES, "udp", sizeof(struct meeting), meet);
 }
 
 static void a_barrier_of_eight_by_shm(void)
 {
-	in_processes(PROCESSES, "shm", meet);
+	in_processes(PROCESSES, "shm", sizeof(struct meeting), meet);
 }
 
 static void a_lock_of_eight_by_udp(void)
 {
-	in_processes(PROCESSES + 1, "udp", play_a_part);
+	in_processes(PROCESSES + 1, "udp", sizeof(struct meeting), play_a_part);
 }
 
 static void a_lock_of_eight_by_shm(void)
 {
-	in_processes(PROCESSES + 1, "shm", play_a_part);
+	in_processes(PROCESSES + 1, "shm", sizeof(struct meeting), play_a_part);
 }
 
 int main(int argc, char **argv)
