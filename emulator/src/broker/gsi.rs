@@ -69,10 +69,26 @@ pub(super) fn recipients(
 
 /// For how long a service is remembered that somebody listened for.
 const REMEMBERED: Duration = Duration::from_secs(2);
-/// For how long a request waits for the next listener.
-const PATIENCE: Duration = Duration::from_millis(300);
+/// For how long a request waits for the next listener: longer than a program does not run on a busy machine, and shorter than
+/// its sender waits before it asks again (4.6 s).
+const PATIENCE: Duration = Duration::from_secs(2);
 /// Requests that wait at most.
 const MAX_WAITING: usize = 64;
+
+/// The port spaces of TCP and UDP (CMA-01).
+const IP_SPACES: [u16; 2] = [0x0106, 0x0111];
+
+/// Services of one port: who has taken connections there may take datagrams next (perftest with `-R -c UD`).
+fn of_one_port(service: ServiceId) -> impl Iterator<Item = ServiceId> {
+    let [.., port1, port0] = service.get().to_be_bytes();
+    let port = u16::from_be_bytes([port1, port0]);
+    let spaces = IP_SPACES.map(|space| ServiceId::of_port(space, port));
+    let others = spaces.contains(&service).then_some(spaces);
+    let others = others.into_iter().flatten();
+    [service]
+        .into_iter()
+        .chain(others.filter(move |other| *other != service))
+}
 
 /// A request that waits for a listener.
 #[derive(Debug)]
@@ -107,11 +123,10 @@ impl Lapsed {
         packet: &[u8],
         now: Instant,
     ) -> bool {
-        let lapsed = self
-            .services
-            .get(&service)
-            .is_some_and(|until| *until > now);
-        let expected = lapsed || services.is_bound(service, local.ip());
+        let lapsed =
+            |service: &ServiceId| self.services.get(service).is_some_and(|until| *until > now);
+        let expected = of_one_port(service)
+            .any(|service| lapsed(&service) || services.is_bound(service, local.ip()));
         if !expected || self.waiting.len() >= MAX_WAITING {
             return false;
         }
@@ -229,6 +244,39 @@ mod tests {
         let right = packet(GSI_QKEY, rtu(0x0700_0123));
         assert!(message_of(&right).is_some());
         assert_eq!(message_of(&right[..100]), None);
+    }
+
+    /// Whoever has the port for connections may take datagrams there next, and the other way round.
+    #[test]
+    fn a_request_waits_for_who_has_the_port_in_the_other_space() {
+        let [tcp, udp] = IP_SPACES.map(|space| ServiceId::of_port(space, 7471));
+        let local: LocalAddr = IpAddr::from([10, 0, 0, 1]).into();
+        let source = "10.0.0.2:49152".parse().unwrap();
+        let now = Instant::now();
+        for (has, asked, waits) in [
+            (tcp, udp, true),
+            (udp, tcp, true),
+            (tcp, ServiceId::of_port(IP_SPACES[1], 7472), false),
+            (ServiceId::of_port(0x013f, 7471), udp, false),
+            (tcp, ServiceId::of_port(0x013f, 7471), false),
+        ] {
+            let (mut lapsed, mut services) = (Lapsed::default(), Services::default());
+            let wait = |lapsed: &mut Lapsed, services: &Services<Slot>| {
+                lapsed.wait(services, (local, asked), source, &[1], now)
+            };
+            assert!(!wait(&mut lapsed, &services));
+            lapsed.remember(has, now);
+            assert_eq!(wait(&mut lapsed, &services), waits, "{has:?} {asked:?}");
+            let binding = Binding {
+                service: has,
+                to: BoundTo::AnyV4,
+                reuse: false,
+                listens: true,
+            };
+            assert!(services.bind(Slot::new(3), binding));
+            let mut lapsed = Lapsed::default();
+            assert_eq!(wait(&mut lapsed, &services), waits, "{has:?} {asked:?}");
+        }
     }
 
     #[test]
