@@ -12,7 +12,7 @@ use rocade_emulator::{
 
 use crate::completion::CompletionQueue;
 use crate::datagram::{AddressHandle, DatagramQueuePair};
-use crate::dynamic::{DynamicInitiator, DynamicTarget};
+use crate::dynamic::{DynamicInitiator, DynamicInitiatorBuilder, DynamicTarget};
 use crate::error::{Error, Result};
 use crate::indirect::IndirectKey;
 use crate::memory::MemoryRegion;
@@ -360,7 +360,15 @@ impl ProtectionDomain {
     /// # Errors
     /// [`Error::NoGid`]; [`Error::Verbs`] if the device's addresses cannot be used.
     pub fn dynamic_initiator(&self, cq: &CompletionQueue) -> Result<DynamicInitiator> {
-        DynamicInitiator::new(self, cq)
+        self.dynamic_initiator_builder(cq).build()
+    }
+
+    /// Starts to describe an initiator of dynamic connections.
+    pub const fn dynamic_initiator_builder<'a>(
+        &'a self,
+        cq: &'a CompletionQueue,
+    ) -> DynamicInitiatorBuilder<'a> {
+        DynamicInitiatorBuilder::new(self, cq)
     }
 
     /// A queue pair for datagrams that listens to who knows `qkey`, ready to send and receive. 64 sends and

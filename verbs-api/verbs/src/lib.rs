@@ -77,10 +77,14 @@ pub use rocade_emulator::{
 
 pub use self::completion::CompletionQueue;
 pub use self::connection::{Connection, Listener, PeerOptions, Request, Route};
-pub use self::cross::{Calc, CalcOp, CrossChannel, InGroup, ManagedQueue, Task, post_tasks};
+pub use self::cross::{
+    Calc, CalcOp, CrossChannel, CrossQueuePair, InGroup, ManagedQueue, Task, post_tasks,
+};
 pub use self::datagram::{AddressHandle, DatagramEnd, DatagramQueuePair, GRH_LEN};
 pub use self::device::{Context, DeviceList, ProtectionDomain};
-pub use self::dynamic::{DynamicEnd, DynamicInitiator, DynamicTarget};
+pub use self::dynamic::{
+    DciStreams, DynamicEnd, DynamicInitiator, DynamicInitiatorBuilder, DynamicTarget,
+};
 pub use self::endpoint::{Endpoint, RemoteMemory};
 pub use self::error::{Error, Result};
 pub use self::indirect::{IndirectKey, KeyChange};
