@@ -321,7 +321,19 @@ impl Peer {
 
     #[inline]
     pub(crate) fn bare_head(&self, operation: Operation, psn: Psn, payload_len: usize) -> Head {
-        Head::new(Bth {
+        Head::new(self.bth(operation, psn, payload_len))
+    }
+
+    /// Have its packets no extension headers but those that the operation has with RC?
+    #[inline]
+    pub(crate) const fn adds_nothing(&self) -> bool {
+        self.session.is_none() && !self.framing.names_srq()
+    }
+
+    /// The BTH of a packet to the peer.
+    #[inline(always)]
+    pub(crate) const fn bth(&self, operation: Operation, psn: Psn, payload_len: usize) -> Bth {
+        Bth {
             opcode: self.framing.opcode(operation),
             solicited: false,
             //= BTH-03 RC-APM-02
@@ -337,7 +349,7 @@ impl Peer {
             ack_req: false,
             resv7: 0,
             psn,
-        })
+        }
     }
 }
 

@@ -47,6 +47,11 @@ impl Head {
         Bth::LEN + self.ext_len
     }
 
+    #[inline]
+    fn ext(&self) -> &[u8] {
+        &self.ext[..self.ext_len]
+    }
+
     /// All of a packet that has no payload; `None` where it is not as long.
     #[inline]
     pub(crate) fn alone<const N: usize>(&self) -> Option<[u8; N]> {
@@ -65,6 +70,12 @@ impl Head {
     pub(crate) const fn segment_len(&self, payload_len: usize) -> usize {
         self.len() + payload_len + pad_len(payload_len) + ICRC_LEN
     }
+}
+
+/// Length of a segment with these extension headers and a payload as long, pad and ICRC included.
+#[inline]
+pub(crate) const fn segment_len(ext: &[u8], payload_len: usize) -> usize {
+    Bth::LEN + ext.len() + payload_len + pad_len(payload_len) + ICRC_LEN
 }
 
 /// Where in registered memory the payload of a packet is. Key, rights and range have been checked; the
@@ -330,17 +341,28 @@ impl TxBuffer {
         payload_len: usize,
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
+        self.push_parts((&head.bth, head.ext()), payload_len, fill)
+    }
+
+    /// Likewise, with the BTH and what follows it: nothing has to be put together before.
+    #[inline(always)]
+    pub(crate) fn push_parts<E>(
+        &mut self,
+        (bth, ext): (&Bth, &[u8]),
+        payload_len: usize,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
         let start = self.used;
-        let len = head.segment_len(payload_len);
+        let len = segment_len(ext, payload_len);
         if self.bytes.len() < start + len {
             self.bytes.resize(start + len, 0);
         }
         let segment = &mut self.bytes[start..start + len];
-        let (bth, rest) = segment.split_at_mut(Bth::LEN);
-        bth.copy_from_slice(&head.bth.to_bytes());
-        let (ext, rest) = rest.split_at_mut(head.ext_len);
+        let (place, rest) = segment.split_at_mut(Bth::LEN);
+        place.copy_from_slice(&bth.to_bytes());
+        let (place, rest) = rest.split_at_mut(ext.len());
         if !ext.is_empty() {
-            ext.copy_from_slice(&head.ext[..head.ext_len]);
+            place.copy_from_slice(ext);
         }
         let (payload, rest) = rest.split_at_mut(payload_len);
         fill(payload)?;
@@ -381,7 +403,7 @@ impl TxBuffer {
     ) {
         let payload_len = first.payload_len();
         let len = head.segment_len(payload_len);
-        let ext = &head.ext[..head.ext_len];
+        let ext = head.ext();
         let start = self.used;
         let end = start + count as usize * len;
         if self.bytes.len() < end {

@@ -22,7 +22,9 @@ pub enum WindowKind {
 }
 
 /// A window's new binding.
+// Packed so that it does not make all other work requests larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(Rust, packed(4))]
 pub struct Bind {
     /// The key after it. Its index names the window, its low byte is the new tag.
     pub rkey: Rkey,

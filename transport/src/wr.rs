@@ -333,14 +333,21 @@ impl LocalData {
     }
 
     /// Takes over what a work request names; likewise.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn set_sges(&mut self, sges: &[Sge]) {
         match (self, sges) {
-            (_, []) => {}
             (Self::Few { count, entries }, &[a]) => {
                 *count = 1;
                 entries[0] = a;
             }
+            (this, sges) => this.set_all(sges),
+        }
+    }
+
+    /// Likewise, of any number.
+    fn set_all(&mut self, sges: &[Sge]) {
+        match (self, sges) {
+            (_, []) => {}
             (Self::Few { count, entries }, &[a, b]) => {
                 *count = 2;
                 *entries = [a, b];
@@ -403,7 +410,6 @@ impl LocalData {
 
     /// Copies `dst.len()` bytes from offset `offset` of the message into `dst`.
     #[inline]
-    //= RC-WQE-11
     pub(crate) fn gather(
         &self,
         (mem, who): (&impl Memory, Accessor),
@@ -413,6 +419,17 @@ impl LocalData {
         if let Some((lkey, addr)) = self.in_one(offset, dst.len()) {
             return mem.read_local(who, lkey, addr, dst);
         }
+        self.gather_rest((mem, who), offset, dst)
+    }
+
+    /// Likewise, of what is not in one entry.
+    //= RC-WQE-11
+    fn gather_rest(
+        &self,
+        (mem, who): (&impl Memory, Accessor),
+        offset: u32,
+        dst: &mut [u8],
+    ) -> Result<(), AccessError> {
         if let Some(data) = self.inline() {
             let start = offset as usize;
             let src = start
@@ -447,7 +464,10 @@ impl LocalData {
 /// Length of a message in these buffers, which may be more than a message can have.
 #[inline]
 pub(crate) fn total_len(sges: &[Sge]) -> u64 {
-    sges.iter().map(|sge| u64::from(sge.len)).sum()
+    match sges {
+        [sge] => u64::from(sge.len),
+        _ => sges.iter().map(|sge| u64::from(sge.len)).sum(),
+    }
 }
 
 /// Calls `f(address, lkey, range of the caller's buffer)` for each piece of the scatter/gather

@@ -74,9 +74,7 @@ impl<'a> SendPoster<'a> {
     /// [`VerbsError::Post`]; what was queued before stays queued (RC-WQE-13).
     pub fn push(&mut self, wr: &SendWr<'_>) -> Result<(), VerbsError> {
         self.post(wr, None)?;
-        let bytes = wr.sges.iter().map(|sge| sge.len);
-        self.bytes = bytes.fold(self.bytes, u32::saturating_add);
-        self.posted += 1;
+        self.count(wr.sges);
         Ok(())
     }
 
@@ -164,11 +162,7 @@ impl<'a> SendPoster<'a> {
             posted = self.core.qp.post_datagram(self.now, wr, to, data);
         }
         posted?;
-        if data.is_none() {
-            let bytes = wr.sges.iter().map(|sge| sge.len);
-            self.bytes = bytes.fold(self.bytes, u32::saturating_add);
-        }
-        self.posted += 1;
+        self.count(if data.is_none() { wr.sges } else { &[] });
         Ok(())
     }
 
@@ -204,11 +198,7 @@ impl<'a> SendPoster<'a> {
             posted = self.core.qp.post_dynamic(self.now, wr, to, data);
         }
         posted?;
-        if data.is_none() {
-            let bytes = wr.sges.iter().map(|sge| sge.len);
-            self.bytes = bytes.fold(self.bytes, u32::saturating_add);
-        }
-        self.posted += 1;
+        self.count(if data.is_none() { wr.sges } else { &[] });
         Ok(())
     }
 
@@ -226,6 +216,17 @@ impl<'a> SendPoster<'a> {
         self.push_dynamic(wr, to, None)?;
         self.equip(operands);
         Ok(())
+    }
+
+    /// One more is queued, with these buffers.
+    #[inline]
+    fn count(&mut self, sges: &[Sge]) {
+        let bytes = match sges {
+            [sge] => sge.len,
+            _ => sges.iter().map(|sge| sge.len).fold(0, u32::saturating_add),
+        };
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.posted += 1;
     }
 
     #[inline]

@@ -275,7 +275,13 @@ impl Qp {
         wr: &SendWr<'_>,
         inline: Option<&[u8]>,
     ) -> Result<(), PostError> {
-        self.post(now, wr, None, inline)
+        self.may_post()?;
+        match &mut self.send {
+            SendSide::Reliable(requester) => requester.post(wr, inline)?,
+            send => send.post(wr, None, inline)?,
+        }
+        self.flush_posted(now);
+        Ok(())
     }
 
     /// Likewise for a datagram.
@@ -289,7 +295,10 @@ impl Qp {
         to: Destination,
         inline: Option<&[u8]>,
     ) -> Result<(), PostError> {
-        self.post(now, wr, Some(to), inline)
+        self.may_post()?;
+        self.send.post(wr, Some(to), inline)?;
+        self.flush_posted(now);
+        Ok(())
     }
 
     /// The ways of the datagrams and DC requests that are not complete.
@@ -301,20 +310,6 @@ impl Qp {
         };
         let of_datagrams = sender.into_iter().flat_map(Sender::routes);
         of_datagrams.chain(initiator.into_iter().flat_map(Initiator::routes))
-    }
-
-    #[inline]
-    fn post(
-        &mut self,
-        now: Time,
-        wr: &SendWr<'_>,
-        to: Option<Destination>,
-        inline: Option<&[u8]>,
-    ) -> Result<(), PostError> {
-        self.may_post()?;
-        self.send.post(wr, to, inline)?;
-        self.flush_posted(now);
-        Ok(())
     }
 
     #[inline]

@@ -104,7 +104,6 @@ impl SendSide {
         }
     }
 
-    #[inline]
     pub(super) fn post(
         &mut self,
         wr: &SendWr<'_>,

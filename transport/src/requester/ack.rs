@@ -170,6 +170,7 @@ impl Requester {
 
     /// Acknowledges everything before `target`, which lies in `una..=next_new`. Whole messages
     /// complete, a message in the middle of which `target` lies does not (RC-ACK-08).
+    #[inline(never)]
     fn acknowledge_before<H>(&mut self, cx: &mut Cx<'_, H>, target: Psn) -> Reached {
         let cost_before = self.una_cost();
         let una_before = self.una;
@@ -182,12 +183,13 @@ impl Requester {
                 break;
             }
             if front.offset_of(target) >= front.packets {
-                self.complete_front(cx);
+                self.complete_one(cx);
             } else {
                 //= RC-ACK-08
                 self.set_una(target);
             }
         }
+        self.complete_executed(cx);
         if self.una != una_before {
             self.on_progress(cx.now, cost_before);
         }
@@ -350,6 +352,7 @@ impl Requester {
         self.on_progress(cx.now, cost_before);
     }
 
+    #[inline]
     fn set_una(&mut self, una: Psn) {
         self.una = una;
         if self.cursor.diff(una) < 0 {
@@ -368,12 +371,14 @@ impl Requester {
     }
 
     /// The oldest WQE is done, and with it what was only waiting for its turn to complete.
+    #[inline(never)]
     fn complete_front<H>(&mut self, cx: &mut Cx<'_, H>) {
         self.complete_one(cx);
         self.complete_executed(cx);
     }
 
     /// The oldest WQE is done: completes it if asked to (RC-WQE-02).
+    #[inline(always)]
     pub(super) fn complete_one<H>(&mut self, cx: &mut Cx<'_, H>) {
         // Looked at where it is: to move it elsewhere first takes longer than the rest.
         let Some(wqe) = self.sq.front() else {

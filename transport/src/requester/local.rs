@@ -62,7 +62,19 @@ impl Requester {
     /// Completes the oldest WQEs that were executed here.
     #[inline]
     pub(super) fn complete_executed<H>(&mut self, cx: &mut Cx<'_, H>) {
-        while self.started > 0 && self.sq.front().is_some_and(|front| front.packets == 0) {
+        if self.front_is_executed() {
+            self.complete_all_executed(cx);
+        }
+    }
+
+    #[inline]
+    fn front_is_executed(&self) -> bool {
+        self.started > 0 && self.sq.front().is_some_and(|front| front.packets == 0)
+    }
+
+    #[cold]
+    fn complete_all_executed<H>(&mut self, cx: &mut Cx<'_, H>) {
+        while self.front_is_executed() {
             self.complete_one(cx);
         }
     }

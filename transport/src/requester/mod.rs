@@ -395,7 +395,9 @@ impl Requester {
     /// Queues a work request (PST-09); `inline` is its data if it was copied at post time.
     #[inline(always)]
     pub(crate) fn post(&mut self, wr: &SendWr<'_>, inline: Option<&[u8]>) -> Result<(), PostError> {
-        if let SendOp::Masked { log_size, .. } = wr.op
+        let is_common = wr.op.is_common();
+        if !is_common
+            && let SendOp::Masked { log_size, .. } = wr.op
             && !masked::is_size(log_size)
         {
             return Err(PostError::UnsupportedOpcode);
@@ -410,11 +412,7 @@ impl Requester {
             gate.note_posted();
         }
         let total_len = || u32::try_from(total).unwrap_or(u32::MAX);
-        let atomic_len = if wr.op.is_common() {
-            None
-        } else {
-            wr.op.atomic_len()
-        };
+        let atomic_len = if is_common { None } else { wr.op.atomic_len() };
         let len = atomic_len.unwrap_or_else(total_len);
         // Filled in where it stays: to make it elsewhere and move it takes longer than the rest.
         self.used += 1;
@@ -423,7 +421,10 @@ impl Requester {
             wqe.wr_id = wr.wr_id;
             wqe.op = wr.op;
             wqe.flags = wr.flags;
-            wqe.data.set(wr, inline);
+            match inline {
+                None if is_common => wqe.data.set_sges(wr.sges),
+                _ => wqe.data.set(wr, inline),
+            }
             wqe.len = len;
             wqe.too_long = total > u64::from(MAX_MESSAGE_LEN);
         }

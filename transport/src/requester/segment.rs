@@ -1,6 +1,6 @@
 //! From work requests to request packets (RC-SEG-*, RC-PSN-05).
 
-use rocade_wire::{AtomicEth, Feth, MaskedEth, Operation, Psn, Reth, Rkey, XrcEth};
+use rocade_wire::{AtomicEth, Bth, Feth, MaskedEth, Operation, Psn, Reth, Rkey, XrcEth};
 
 use super::acquaint::Asks;
 use super::rewind::RESEND_BYTES;
@@ -12,7 +12,7 @@ use crate::memory::{AccessError, Accessor, Extent, LocalAccess, Memory};
 use crate::peer::Peer;
 use crate::segment::data_operation;
 use crate::time::Time;
-use crate::transmit::{Head, Source, TxBuffer};
+use crate::transmit::{Head, Source, TxBuffer, segment_len};
 use crate::wr::{Operands, SendFlags, SendOp, Sge};
 
 /// Which packet of a SEND or WRITE.
@@ -64,7 +64,8 @@ impl Requester {
                 self.current += 1;
             }
             if self.current == self.started {
-                if self.send_short(cx, una_cost, tx) || self.run_local(cx) {
+                let room = budget.saturating_sub(tx.bytes().len() - begin);
+                if self.send_shorts(cx, una_cost, room, tx) || self.run_local(cx) {
                     continue;
                 }
                 if !self.start_next(cx) {
@@ -122,12 +123,27 @@ impl Requester {
             return false;
         }
         let una_cost = self.una_cost();
-        while self.started < self.sq.len() {
-            if !self.send_short(cx, una_cost, tx) {
-                return false;
-            }
+        self.send_shorts(cx, una_cost, usize::MAX, tx);
+        self.started == self.sq.len()
+    }
+
+    /// Sends WQEs the short way, one after the other, until one cannot go it or `room` bytes are taken. True where there was one.
+    /// Only where everything started has been sent.
+    #[inline(never)]
+    fn send_shorts<H: Memory>(
+        &mut self,
+        cx: &mut Cx<'_, H>,
+        una_cost: u64,
+        room: usize,
+        tx: &mut TxBuffer,
+    ) -> bool {
+        if self.draining || self.cross.is_some() {
+            return false;
         }
-        true
+        let begin = tx.bytes().len();
+        let started = self.started;
+        while self.send_short(cx, una_cost, tx) && tx.bytes().len() - begin < room {}
+        self.started != started
     }
 
     /// So many bytes have left, where there is a limit.
@@ -188,9 +204,9 @@ impl Requester {
     }
 
     /// Starts and sends the next WQE if it is a SEND or WRITE of one packet that nothing holds up:
-    /// small messages come in long runs. False, and nothing has changed, where the general way has
+    /// small messages come in long runs. False, and nothing has changed, where there is none or the general way has
     /// to look at it. Only where everything started has been sent.
-    #[inline]
+    #[inline(always)]
     fn send_short<H: Memory>(
         &mut self,
         cx: &mut Cx<'_, H>,
@@ -198,9 +214,6 @@ impl Requester {
         tx: &mut TxBuffer,
     ) -> bool {
         debug_assert_eq!(self.cursor, self.next_new);
-        if self.draining || self.cross.is_some() {
-            return false;
-        }
         let Some(wqe) = self.sq.get_mut(self.started) else {
             return false;
         };
@@ -227,26 +240,37 @@ impl Requester {
         if wqe.len > cx.peer.pmtu_bytes() || fenced || full || deferred {
             return false;
         }
-        let whole = Part {
-            psn: self.next_new,
-            payload_len: wqe.len,
-            first: true,
-            last: true,
-        };
-        let tail = ImmOrInv::of(imm);
-        let head = data_head(cx.peer, wqe, whole, tail, reth);
         let len = wqe.len as usize;
-        if !tx.fits(head.segment_len(len)) {
-            return false;
-        }
-        let pushed = tx.push(&head, len, |payload| {
-            if payload.is_empty() {
-                Ok(())
-            } else {
-                wqe.data.gather(cx.memory(), 0, payload)
-            }
-        });
-        if pushed.is_err() {
+        let data = &wqe.data;
+        let fill = |payload: &mut [u8]| match data.in_one(0, payload.len()) {
+            _ if payload.is_empty() => Ok(()),
+            Some((lkey, addr)) => cx.host.read_local(cx.who, lkey, addr, payload),
+            None => data.gather(cx.memory(), 0, payload),
+        };
+        let pushed = if imm.is_none() && cx.peer.adds_nothing() {
+            let (operation, ext) = match &reth {
+                None => (Operation::SendOnly, &[][..]),
+                Some(reth) => (Operation::WriteOnly, &reth.to_bytes()[..]),
+            };
+            let bth = Bth {
+                //= RC-WQE-08
+                solicited: reth.is_none() && wqe.flags.contains(SendFlags::SOLICITED),
+                //= RXE-110
+                ack_req: true,
+                ..cx.peer.bth(operation, self.next_new, len)
+            };
+            tx.fits(segment_len(ext, len)) && tx.push_parts((&bth, ext), len, fill).is_ok()
+        } else {
+            let whole = Part {
+                psn: self.next_new,
+                payload_len: wqe.len,
+                first: true,
+                last: true,
+            };
+            let head = data_head(cx.peer, wqe, whole, ImmOrInv::of(imm), reth);
+            tx.fits(head.segment_len(len)) && tx.push(&head, len, fill).is_ok()
+        };
+        if !pushed {
             return false;
         }
         wqe.first_psn = self.next_new;

@@ -43,7 +43,7 @@ pub(crate) unsafe extern "C" fn post_send(
         let mut poster = state.qp().send_queue();
         // SAFETY: by contract readable work requests, with the lists and buffers they name.
         let posted =
-            unsafe { each_of_chain(wr, bad_wr, |request| push_send(&mut poster, state, request)) };
+            unsafe { each_of_chain(wr, bad_wr, |request| push_one(&mut poster, state, request)) };
         drop(poster);
         posted.map_err(|error| error.of_post(state.qp(), true))
     })
@@ -137,6 +137,20 @@ pub(crate) unsafe extern "C" fn post_recv(
 /// # Safety
 /// The list of `request`, and with inline data the buffers in it, must be readable.
 pub(crate) unsafe fn push_send(
+    poster: &mut SendPoster<'_>,
+    state: &QpState,
+    request: &ibv_send_wr,
+) -> Result<(), Errno> {
+    // SAFETY: same contract.
+    unsafe { push_one(poster, state, request) }
+}
+
+/// Likewise, for where it is done again and again.
+///
+/// # Safety
+/// As for [`push_send`].
+#[inline(always)]
+unsafe fn push_one(
     poster: &mut SendPoster<'_>,
     state: &QpState,
     request: &ibv_send_wr,
@@ -362,7 +376,30 @@ pub(crate) unsafe fn target<'a>(
 /// # Safety
 /// The objects that `request` names must be NULL or live.
 //= PST-10
+#[inline(always)]
 unsafe fn operation(request: &ibv_send_wr) -> Result<SendOp, Errno> {
+    match request.opcode {
+        IBV_WR_SEND => Ok(SendOp::Send { imm: None }),
+        IBV_WR_RDMA_WRITE => {
+            // SAFETY: all members of the union are integers, for which any bytes are a value; the opcode says that
+            // the program has set this one.
+            let rdma = unsafe { request.wr.rdma };
+            Ok(SendOp::Write {
+                va: rdma.remote_addr,
+                rkey: Rkey::new(rdma.rkey),
+                imm: None,
+            })
+        }
+        // SAFETY: same contract.
+        _ => unsafe { other_operation(request) },
+    }
+}
+
+/// Likewise, of all that is neither a SEND nor a WRITE, or is one with immediate data.
+///
+/// # Safety
+/// As for [`operation`].
+unsafe fn other_operation(request: &ibv_send_wr) -> Result<SendOp, Errno> {
     let imm = Some(request.imm_data.to_ne_bytes());
     // SAFETY: all members of the union are integers, for which any bytes are a value; the opcode
     // says which the program has set.
@@ -371,13 +408,7 @@ unsafe fn operation(request: &ibv_send_wr) -> Result<SendOp, Errno> {
     let atomic = unsafe { request.wr.atomic };
     let (va, rkey) = (rdma.remote_addr, Rkey::new(rdma.rkey));
     Ok(match request.opcode {
-        IBV_WR_SEND => SendOp::Send { imm: None },
         IBV_WR_SEND_WITH_IMM => SendOp::Send { imm },
-        IBV_WR_RDMA_WRITE => SendOp::Write {
-            va,
-            rkey,
-            imm: None,
-        },
         IBV_WR_RDMA_WRITE_WITH_IMM => SendOp::Write { va, rkey, imm },
         IBV_WR_RDMA_READ => SendOp::Read { va, rkey },
         IBV_WR_ATOMIC_CMP_AND_SWP => SendOp::CmpSwap {

@@ -106,7 +106,8 @@ impl Bth {
     }
 
     /// Writes the header. Bits that do not fit their field are dropped.
-    #[inline]
+    // Where most fields are known, little of it is left.
+    #[inline(always)]
     #[must_use]
     pub const fn to_bytes(&self) -> [u8; Self::LEN] {
         let flags = if self.solicited { Self::SOLICITED } else { 0 }
