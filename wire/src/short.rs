@@ -9,10 +9,9 @@ const HEAD_LEN: usize = Packet::MIN_LEN;
 /// no headers of its own to it. TVer is 0. Nothing else is known of it, the service included.
 #[derive(Clone, Copy, Debug)]
 pub struct ShortPacket<'a> {
-    bth: Bth,
+    /// As they are: who looks at a field takes it from here, and most look at few.
+    head: [u8; HEAD_LEN],
     operation: Operation,
-    /// The AETH of an Acknowledge.
-    behind_bth: [u8; Aeth::LEN],
     bytes: &'a [u8],
 }
 
@@ -33,7 +32,7 @@ impl<'a> ShortPacket<'a> {
     #[inline(always)]
     #[must_use]
     pub fn parse_in_place(head: &[u8; HEAD_LEN], udp_payload: &'a [u8]) -> Option<Self> {
-        let bth = Bth::from_bytes(head.first_chunk()?);
+        let bth = bth_of(head);
         //= BTH-04 BTH-05 ENC-16
         if bth.pad_count != 0 || bth.tver != 0 || udp_payload.len() < Packet::MIN_LEN {
             return None;
@@ -54,18 +53,17 @@ impl<'a> ShortPacket<'a> {
             _ => return None,
         }
         Some(Self {
-            bth,
+            head: *head,
             operation,
-            behind_bth: *head.last_chunk()?,
             bytes: udp_payload,
         })
     }
 
     /// The base transport header.
-    #[inline]
+    #[inline(always)]
     #[must_use]
-    pub const fn bth(&self) -> &Bth {
-        &self.bth
+    pub const fn bth(&self) -> Bth {
+        bth_of(&self.head)
     }
 
     /// Which of them it is.
@@ -79,8 +77,9 @@ impl<'a> ShortPacket<'a> {
     #[inline]
     #[must_use]
     pub const fn credits(&self) -> (CreditCode, Msn) {
-        let msn = Aeth::from_bytes(&self.behind_bth).msn;
-        (CreditCode::from_low_bits(self.behind_bth[0]), msn)
+        let [.., syndrome, a, b, c] = self.head;
+        let msn = Aeth::from_bytes(&[syndrome, a, b, c]).msn;
+        (CreditCode::from_low_bits(syndrome), msn)
     }
 
     /// What is between BTH and ICRC: the payload, or the AETH of an Acknowledge.
@@ -102,6 +101,14 @@ impl<'a> ShortPacket<'a> {
     #[must_use]
     pub fn icrc_bytes(&self) -> [u8; ICRC_LEN] {
         self.bytes.last_chunk().copied().unwrap_or([0; ICRC_LEN])
+    }
+}
+
+#[inline(always)]
+const fn bth_of(head: &[u8; HEAD_LEN]) -> Bth {
+    match head.first_chunk() {
+        Some(bth) => Bth::from_bytes(bth),
+        None => Bth::from_bytes(&[0; Bth::LEN]),
     }
 }
 
@@ -133,7 +140,7 @@ mod tests {
             match ShortPacket::parse(&bytes) {
                 Some(short) => {
                     let packet = packet.unwrap();
-                    prop_assert_eq!(short.bth(), packet.bth());
+                    prop_assert_eq!(&short.bth(), packet.bth());
                     prop_assert_eq!(Some(short.operation()), packet.bth().opcode.operation());
                     prop_assert_eq!(short.covered(), packet.covered());
                     prop_assert_eq!(short.icrc_bytes(), packet.icrc_bytes());

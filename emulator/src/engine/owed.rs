@@ -78,7 +78,7 @@ impl EngineInner {
                     || core.qp.pace().posts_wait()
                     || is_dynamic && core.qp.wants_to_transmit(AckTiming::Now);
                 if owes {
-                    self.transmit(inner, &mut core, &mem, Cause::Other, now, driver);
+                    self.transmit(inner, &mut core, &mem, Cause::Other, (now, driver), true);
                 } else if core.tx.is_blocked() {
                     self.resend_blocked(inner, &mut core, &mem, driver);
                 }
@@ -109,7 +109,7 @@ impl EngineInner {
             };
             if let Some(mut core) = inner.try_lock_for(PATIENCE) {
                 let (now, driver) = (self.now(), Driver::Application);
-                self.transmit(&inner, &mut core, &mem, Cause::Other, now, driver);
+                self.transmit(&inner, &mut core, &mem, Cause::Other, (now, driver), true);
                 // A child that lives on would keep the peer from noticing that we are gone.
                 core.tx.announce_quiet_ack();
             }

@@ -74,13 +74,14 @@ impl EngineInner {
         now: Time,
         driver: Driver,
     ) {
-        let reserved = if core.qp.wants_to_transmit(AckTiming::Now) {
+        let wants = core.qp.wants_to_transmit(AckTiming::Now);
+        let reserved = if wants {
             self.reserve(inner, core)
         } else {
             // Nothing is acknowledged: a completion that is lost will not be, either.
             0
         };
-        self.transmit(inner, core, mem, cause, now, driver);
+        self.transmit(inner, core, mem, cause, (now, driver), wants);
         if let Some(travel) = inner.travel() {
             // Before anybody sees that the message is over: from then on another process can go on.
             travel.write_down(&core.qp);
@@ -126,15 +127,15 @@ impl EngineInner {
         }
     }
 
-    /// Sends what the QP has to send, but for an acknowledgement that is held back.
+    /// Sends what the QP has to send, but for an acknowledgement that is held back; `wants`: there may be anything.
     pub(super) fn transmit(
         &self,
         inner: &QpInner,
         core: &mut QpCore,
         mem: &MemGuard<'_>,
         cause: Cause,
-        now: Time,
-        driver: Driver,
+        (now, driver): (Time, Driver),
+        wants: bool,
     ) {
         core.qp.pace_mut().release_posts();
         if core.qp.take_moved() {
@@ -156,7 +157,7 @@ impl EngineInner {
         }
         let mut acks = self.ack_timing(core, cause);
         let acks_before = core.qp.acks_sent();
-        let wants = core.qp.wants_to_transmit(acks);
+        let wants = wants && (acks != AckTiming::Later || core.qp.wants_to_transmit(acks));
         let is_quiet = !wants && core.qp.lone_ack().is_some() && !core.tx.uses_socket();
         if is_quiet {
             acks = AckTiming::Now;

@@ -20,7 +20,7 @@ impl Qp {
         packet: &ShortPacket<'_>,
         mem: &impl Memory,
     ) -> bool {
-        let bth = packet.bth();
+        let bth = &packet.bth();
         //= BTH-14
         if !self.peer.is_plain(meta, bth) || meta.is_marked() {
             return false;

@@ -350,6 +350,14 @@ impl Requester {
     /// Is there anything to start, to send again or to report?
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
+        if self.started == self.sq.len() && self.current == self.started {
+            return self.failed.is_some();
+        }
+        self.has_unsent()
+    }
+
+    /// Likewise, where not all is known to have been sent.
+    fn has_unsent(&self) -> bool {
         if self.started < self.sq.len() && (self.draining || self.may_start()) {
             return true;
         }

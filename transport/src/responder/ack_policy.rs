@@ -346,7 +346,13 @@ pub(crate) fn push_ack(
     syndrome: Syndrome,
     tx: &mut TxBuffer,
 ) -> bool {
-    push_plain(&ack_head(peer, psn, msn, syndrome), tx)
+    if peer.session.is_some() {
+        return push_plain(&ack_head(peer, psn, msn, syndrome), tx);
+    }
+    let bth = peer.bth(Operation::Acknowledge, psn, 0);
+    let aeth = Aeth { syndrome, msn }.to_bytes();
+    let nothing = |_: &mut [u8]| Ok::<(), ()>(());
+    tx.fits(ACK_LEN) && tx.push_parts((&bth, &aeth), 0, nothing).is_ok()
 }
 
 fn push_atomic_ack(

@@ -201,7 +201,7 @@ pub(crate) unsafe fn push_as(
 ///
 /// # Safety
 /// As for [`push_send`].
-#[inline]
+#[inline(always)]
 unsafe fn with_data(
     state: &QpState,
     request: &ibv_send_wr,

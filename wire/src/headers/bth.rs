@@ -85,7 +85,7 @@ impl Bth {
     }
 
     /// Reads the header.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub const fn from_bytes(b: &[u8; Self::LEN]) -> Self {
         Self {
