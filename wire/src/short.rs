@@ -1,11 +1,11 @@
 //! The packets that come by the million, and have hardly any headers: a short way to read them.
 
-use crate::{Aeth, Bth, CreditCode, ExtHeaders, ICRC_LEN, Msn, Operation, Packet};
+use crate::{Aeth, Bth, CreditCode, ExtHeaders, ICRC_LEN, Msn, Operation, Packet, Reth};
 
 /// The bytes that decide: BTH, and the syndrome behind it. No packet is shorter.
 const HEAD_LEN: usize = Packet::MIN_LEN;
 
-/// A SEND Only, a SEND or WRITE Middle, all without pad, or a positive Acknowledge, of a service that adds
+/// A SEND or WRITE Only, a SEND or WRITE Middle, all without pad, or a positive Acknowledge, of a service that adds
 /// no headers of its own to it. TVer is 0. Nothing else is known of it, the service included.
 #[derive(Clone, Copy, Debug)]
 pub struct ShortPacket<'a> {
@@ -18,20 +18,28 @@ pub struct ShortPacket<'a> {
 impl<'a> ShortPacket<'a> {
     /// Length of an Acknowledge: BTH, AETH, ICRC.
     const ACK_LEN: usize = 20;
+    /// Length of BTH and RETH.
+    const WRITE_HEAD_LEN: usize = Bth::LEN + Reth::LEN;
 
     /// `None` where the UDP payload is something else, which [`Packet::parse`] has to look at.
     #[inline]
     #[must_use]
     pub fn parse(udp_payload: &'a [u8]) -> Option<Self> {
-        Self::parse_in_place(udp_payload.first_chunk()?, udp_payload)
+        Self::read(udp_payload.first_chunk()?, udp_payload, true)
     }
 
     /// Likewise for a packet in memory that somebody else may change meanwhile: `head` is a copy of its
-    /// first bytes, and of `udp_payload` only the length is used.
-    // Everything but the few facts that its caller looks at goes away where it is part of it.
+    /// first bytes, and of `udp_payload` only the length is used. A WRITE Only is something else then: its RETH is not
+    /// in the copy.
     #[inline(always)]
     #[must_use]
     pub fn parse_in_place(head: &[u8; HEAD_LEN], udp_payload: &'a [u8]) -> Option<Self> {
+        Self::read(head, udp_payload, false)
+    }
+
+    // Everything but the few facts that its caller looks at goes away where it is part of it.
+    #[inline(always)]
+    fn read(head: &[u8; HEAD_LEN], udp_payload: &'a [u8], stays: bool) -> Option<Self> {
         let bth = bth_of(head);
         //= BTH-04 BTH-05 ENC-16
         if bth.pad_count != 0 || bth.tver != 0 || udp_payload.len() < Packet::MIN_LEN {
@@ -50,6 +58,10 @@ impl<'a> ShortPacket<'a> {
                     return None;
                 }
             }
+            Operation::WriteOnly
+                if stays
+                    && ext == ExtHeaders::RETH
+                    && udp_payload.len() >= Self::WRITE_HEAD_LEN + ICRC_LEN => {}
             _ => return None,
         }
         Some(Self {
@@ -82,11 +94,25 @@ impl<'a> ShortPacket<'a> {
         (CreditCode::from_low_bits(syndrome), msn)
     }
 
-    /// What is between BTH and ICRC: the payload, or the AETH of an Acknowledge.
+    /// Where a WRITE Only goes.
+    #[inline]
+    #[must_use]
+    pub fn reth(&self) -> Option<Reth> {
+        let of_write = self.operation == Operation::WriteOnly;
+        let reth = self.bytes.get(Bth::LEN..)?.first_chunk()?;
+        of_write.then(|| Reth::from_bytes(reth))
+    }
+
+    /// The payload, or the AETH of an Acknowledge.
     #[inline]
     #[must_use]
     pub fn body(&self) -> &'a [u8] {
-        &self.covered()[Bth::LEN..]
+        let head_len = if self.operation == Operation::WriteOnly {
+            Self::WRITE_HEAD_LEN
+        } else {
+            Bth::LEN
+        };
+        &self.covered()[head_len..]
     }
 
     /// Everything before the ICRC.
@@ -152,14 +178,20 @@ mod tests {
                         }
                         None => prop_assert_eq!(short.body(), packet.payload()),
                     }
+                    prop_assert_eq!(short.reth(), packet.headers().reth);
                 }
                 None => if let Ok(packet) = packet {
                     let operation = packet.bth().opcode.operation();
                     let of_data = matches!(
                         operation,
-                        Some(Operation::SendOnly | Operation::SendMiddle | Operation::WriteMiddle)
+                        Some(Operation::SendOnly | Operation::SendMiddle
+                            | Operation::WriteMiddle | Operation::WriteOnly)
                     );
-                    let has_more_headers = packet.bth().opcode.ext() != Some(ExtHeaders::empty());
+                    let usual = match operation {
+                        Some(Operation::WriteOnly) => ExtHeaders::RETH,
+                        _ => ExtHeaders::empty(),
+                    };
+                    let has_more_headers = packet.bth().opcode.ext() != Some(usual);
                     prop_assert!(!of_data || has_more_headers || packet.bth().pad_count > 0);
                     let ack = packet.headers().aeth.map(|aeth| aeth.syndrome);
                     let is_plain_ack = operation == Some(Operation::Acknowledge)
@@ -202,6 +234,16 @@ mod tests {
             of(Service::Xrc, Operation::Acknowledge),
         ];
         assert_eq!(taken, expected);
+        let is_write = |code: &Opcode| {
+            let bytes = [&[code.get(), 0][..], &[0; 30]].concat();
+            assert!(ShortPacket::parse(&bytes[..31]).is_none_or(|short| short.reth().is_none()));
+            let head = bytes.first_chunk().unwrap();
+            assert!(ShortPacket::parse_in_place(head, &bytes).is_none_or(|it| it.reth().is_none()));
+            ShortPacket::parse(&bytes).is_some_and(|short| short.reth().is_some())
+        };
+        let writes: Vec<_> = (0..=u8::MAX).map(Opcode::new).filter(is_write).collect();
+        let expected = [Service::Rc, Service::Uc].map(|service| of(service, Operation::WriteOnly));
+        assert_eq!(writes, expected);
     }
 
     #[test]

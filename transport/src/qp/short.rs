@@ -47,7 +47,7 @@ impl Qp {
         let (_, RecvSide::Reliable(responder), mut cx) = self.sides(now, mem) else {
             return false;
         };
-        let taken = responder.take_short(&mut cx, packet.operation(), bth, packet.body());
+        let taken = responder.take_short(&mut cx, packet);
         if taken {
             self.out.counters.short_packets += 1;
             self.note_comm_est();

@@ -1,8 +1,8 @@
-//! The common requests without detours: a SEND of one packet, and the middle of a message.
+//! The common requests without detours: a SEND or WRITE of one packet, and the middle of a message.
 //!
 //! Anything unusual about one of them is left to the general way.
 
-use rocade_wire::{Bth, Operation};
+use rocade_wire::{Bth, Operation, Reth, ShortPacket};
 
 use super::execute::len_u32;
 use super::{InProgress, RecvDetail, Responder, complete_recv};
@@ -14,16 +14,15 @@ use crate::segment::MAX_MESSAGE_LEN;
 use crate::wr::AccessFlags;
 
 impl Responder {
-    /// Executes a SEND Only, or a SEND or WRITE Middle, without pad. False where it is not what is expected
+    /// Executes a SEND or WRITE Only, or a SEND or WRITE Middle, without pad. False where it is not what is expected
     /// next, or has to be refused: then nothing has changed but, perhaps, a receive buffer.
     #[inline]
     pub(crate) fn take_short<H: Memory>(
         &mut self,
         cx: &mut Cx<'_, H>,
-        operation: Operation,
-        bth: &Bth,
-        payload: &[u8],
+        packet: &ShortPacket<'_>,
     ) -> bool {
+        let (bth, operation, payload) = (&packet.bth(), packet.operation(), packet.body());
         //= RC-PSN-02
         if bth.psn != self.epsn {
             return false;
@@ -32,6 +31,10 @@ impl Responder {
         let taken = match operation {
             //= RC-RSP-07
             Operation::SendOnly => payload.len() <= pmtu && self.take_send(cx, bth, payload),
+            Operation::WriteOnly => {
+                let reth = packet.reth().filter(|_| payload.len() <= pmtu);
+                reth.is_some_and(|reth| self.take_write(cx.memory(), reth, payload))
+            }
             _ => payload.len() == pmtu && self.take_middle(cx.memory(), operation, payload),
         };
         if taken {
@@ -77,6 +80,31 @@ impl Responder {
         complete_recv(cx, wqe, detail);
         receives.take();
         self.note_received(bth.psn);
+        true
+    }
+
+    #[inline]
+    fn take_write(
+        &mut self,
+        (mem, who): (&impl Memory, Accessor),
+        reth: Reth,
+        payload: &[u8],
+    ) -> bool {
+        //= RC-RSP-03
+        let begins = matches!(self.current, InProgress::None);
+        //= RC-RSP-04
+        let allowed = self.attr.access.contains(AccessFlags::REMOTE_WRITE);
+        //= RC-RSP-09
+        let is_all = reth.dma_len == len_u32(payload);
+        if !begins || !allowed || !is_all {
+            return false;
+        }
+        //= RC-RSP-08
+        if !payload.is_empty() && mem.write_remote(who, reth.rkey, reth.va, payload).is_err() {
+            return false;
+        }
+        //= RC-RSP-24
+        self.msn = self.msn.next();
         true
     }
 

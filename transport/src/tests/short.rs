@@ -3,15 +3,15 @@
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
-use rocade_wire::{Opcode, Operation, Packet, Pkey, Psn, Service, ShortPacket};
+use rocade_wire::{Opcode, Operation, Packet, Pkey, Psn, Reth, Rkey, Service, ShortPacket};
 
-use super::responder::target;
+use super::responder::{target, target_with};
 use super::states::NO_MORE;
 use super::{PMTU, Request, pattern, register, register_filled, send, statuses, write};
 use crate::testing::{Pair, Region, Setup, Side};
-use crate::{Counters, DropReason, PacketMeta, QpAttr, QpState, WcStatus};
+use crate::{AccessFlags, Counters, DropReason, PacketMeta, QpAttr, QpState, WcStatus};
 
-use Operation::{Acknowledge, SendFirst, SendMiddle, SendOnly, WriteFirst, WriteMiddle};
+use Operation::{Acknowledge, SendFirst, SendMiddle, SendOnly, WriteFirst, WriteMiddle, WriteOnly};
 
 const STRANGER: IpAddr = IpAddr::V4(core::net::Ipv4Addr::new(10, 0, 0, 3));
 
@@ -110,6 +110,86 @@ fn a_send_is_taken_only_where_everything_about_it_is_right() {
     let completions = pair.take_completions(Side::B);
     assert_eq!(statuses(&completions), [(1, WcStatus::Success)]);
     assert_eq!(pair.node(Side::B).mem.bytes(&region, 0..8), [7; 8]);
+}
+
+/// A WRITE of eight bytes.
+fn write_of_8(to: &Region, psn: u32) -> Request {
+    let reth = Request::new(WriteOnly, psn).reth(to.addr, to.rkey, 8);
+    reth.payload(&[7; 8])
+}
+
+//= BTH-06, BTH-14, BTH-15, RC-LIM-05 type=test
+#[test]
+fn a_write_is_taken_only_where_everything_about_it_is_right() {
+    let (mut pair, region) = target();
+    let bytes = write_of_8(&region, 0).bytes();
+    only_ours_is_taken(&mut pair, Side::B, &bytes);
+    assert_eq!(pair.node(Side::B).mem.bytes(&region, 0..8), [7; 8]);
+    // Where nothing is written, it does not matter where.
+    let nothing = Request::new(WriteOnly, 1).reth(0, Rkey::new(0), 0);
+    let meta = meta(&pair, Side::B);
+    assert!(try_short(&mut pair, Side::B, &meta, &nothing.bytes()));
+    assert_eq!(answers_of(&mut pair), ["ACK psn=1 msn=2"]);
+}
+
+/// What B answers, in the end.
+fn answers_of(pair: &mut Pair) -> Vec<alloc::string::String> {
+    pair.drain_both();
+    super::answers(pair)
+}
+
+/// A WRITE that has to be refused is left to the long way, as it was; that says why.
+//= RC-RSP-03, RC-RSP-04, RC-RSP-07, RC-RSP-08, RC-RSP-09 type=test
+#[test]
+fn a_write_that_has_to_be_refused_goes_the_long_way() {
+    let refused = |(mut pair, region): (Pair, Region), psn, adapt: &dyn Fn(&mut Request), why| {
+        let mut request = write_of_8(&region, psn);
+        adapt(&mut request);
+        let bytes = request.bytes();
+        let (meta, before) = (meta(&pair, Side::B), image(&pair, Side::B));
+        assert!(!try_short(&mut pair, Side::B, &meta, &bytes), "{why}");
+        assert_eq!(image(&pair, Side::B), before, "{why}");
+        pair.clear_trace();
+        pair.inject(Side::B, &bytes);
+        pair.run();
+        assert_eq!(super::answers(&mut pair), [why]);
+    };
+    let reth = |adapt: fn(&mut Reth)| {
+        move |request: &mut Request| request.headers.reth.iter_mut().for_each(adapt)
+    };
+    let access = "NAK REMOTE_ACCESS psn=0 msn=0";
+    let invalid = "NAK INVALID_REQUEST psn=0 msn=0";
+    let key = reth(|reth| reth.rkey = Rkey::new(reth.rkey.get() ^ 1));
+    refused(target(), 0, &key, access);
+    let range = reth(|reth| reth.va += u64::from(10 * PMTU));
+    refused(target(), 0, &range, access);
+    refused(target(), 0, &reth(|reth| reth.dma_len = 9), invalid);
+    refused(target(), 0, &reth(|reth| reth.dma_len = 7), invalid);
+    let too_long = |request: &mut Request| {
+        request.payload = pattern(PMTU + 4, 3);
+        reth(|reth| reth.dma_len = PMTU + 4)(request);
+    };
+    refused(target(), 0, &too_long, invalid);
+    let no_writes = target_with(|setup| setup.attr.qp_access_flags = AccessFlags::REMOTE_READ);
+    refused(no_writes, 0, &|_| {}, invalid);
+    for first in [SendFirst, WriteFirst] {
+        let (mut pair, region) = target();
+        pair.recv(Side::B, 1, &[region.sge()]);
+        let opening = Request::new(first, 0).payload(&pattern(PMTU, 3));
+        let opening = if first == WriteFirst {
+            opening.reth(region.addr, region.rkey, 3 * PMTU)
+        } else {
+            opening
+        };
+        opening.inject(&mut pair);
+        pair.run();
+        refused(
+            (pair, region),
+            1,
+            &|_| {},
+            "NAK INVALID_REQUEST psn=1 msn=0",
+        );
+    }
 }
 
 //= BTH-06, BTH-14, BTH-15, RC-LIM-05 type=test
