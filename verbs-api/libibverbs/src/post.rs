@@ -464,7 +464,25 @@ pub(crate) const fn to_sge(sge: ibv_sge) -> Sge {
 ///
 /// # Safety
 /// `list` must have `count` readable entries.
+#[inline(always)]
 pub(crate) unsafe fn with_sges<T>(
+    list: *const ibv_sge,
+    count: c_int,
+    f: impl FnOnce(&[Sge]) -> Result<T, Errno>,
+) -> Result<T, Errno> {
+    if count == 1 && !list.is_null() {
+        // SAFETY: by contract there is one entry.
+        return f(&[to_sge(unsafe { list.read() })]);
+    }
+    // SAFETY: same contract.
+    unsafe { with_all_sges(list, count, f) }
+}
+
+/// Likewise, with any number of entries.
+///
+/// # Safety
+/// As for [`with_sges`].
+unsafe fn with_all_sges<T>(
     list: *const ibv_sge,
     count: c_int,
     f: impl FnOnce(&[Sge]) -> Result<T, Errno>,
@@ -476,10 +494,6 @@ pub(crate) unsafe fn with_sges<T>(
     if list.is_null() || count > MAX_SGE {
         let what = format!("num_sge is {count}, or sg_list NULL; the device has {MAX_SGE} entries");
         return Err(Errno::INVAL.because(Reason::new(what, "")));
-    }
-    if count == 1 {
-        // SAFETY: by contract there is one entry.
-        return f(&[to_sge(unsafe { list.read() })]);
     }
     let mut sges = [Sge::default(); MAX_SGE];
     for (index, sge) in sges.iter_mut().enumerate().take(count) {
