@@ -7,19 +7,19 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rocade_emulator::{
     AccessFlags, AsyncEventKind, Context as RawContext, DeviceAttr, DeviceInfo, Engine,
-    EngineConfig, EngineCounters, Gid, GidEntry, Pd as RawPd, PortAttr, Psn, VerbsError,
+    EngineConfig, EngineCounters, Gid, GidEntry, Pd as RawPd, Pkey, PortAttr, Psn, VerbsError,
 };
 
 use crate::completion::CompletionQueue;
 use crate::datagram::{AddressHandle, DatagramQueuePair};
+use crate::domain::ThreadDomain;
 use crate::dynamic::{DynamicInitiator, DynamicInitiatorBuilder, DynamicTarget};
 use crate::error::{Error, Result};
 use crate::indirect::IndirectKey;
-use crate::memory::MemoryRegion;
 use crate::queue_pair::QueuePairBuilder;
 use crate::shared_receives::SharedReceiveQueue;
 use crate::sys;
-use crate::window::MemoryWindow;
+use crate::window::{MemoryWindow, SharedWindow};
 use crate::xrc::XrcDomain;
 
 /// The first port of a device.
@@ -172,6 +172,16 @@ impl Context {
         self.raw.gid_entries()
     }
 
+    /// The P_Key table: the partitions that queue pairs may belong to, each by its index. `ROCADE_PKEYS` or the
+    /// [configuration](crate::DeviceConfig::pkeys) makes it; by default it has one entry, 0xffff.
+    #[must_use]
+    #[doc(alias = "ibv_query_pkey")]
+    #[doc(alias = "ibv_get_pkey_index")]
+    pub fn pkeys(&self) -> Vec<Pkey> {
+        let entries = (0..).map_while(|index| self.raw.pkey(index).ok());
+        entries.map(Pkey::new).collect()
+    }
+
     /// The next asynchronous event, if there is one: of the port, when the network interface behind it
     /// changes, or of a queue pair or completion queue made from this context. It counts as acknowledged.
     ///
@@ -270,6 +280,7 @@ impl Context {
         Ok(ProtectionDomain {
             context: self.clone(),
             raw: self.raw.alloc_pd()?,
+            thread: None,
         })
     }
 }
@@ -280,6 +291,8 @@ impl Context {
 pub struct ProtectionDomain {
     context: Context,
     raw: RawPd,
+    /// Of a parent domain, its part.
+    pub(crate) thread: Option<ThreadDomain>,
 }
 
 impl ProtectionDomain {
@@ -293,16 +306,6 @@ impl ProtectionDomain {
         &self.raw
     }
 
-    /// Registers a new buffer of `len` zero bytes, at least 1. Without rights it can be sent from;
-    /// to receive into it takes `LOCAL_WRITE`, and so do `REMOTE_WRITE` and `REMOTE_ATOMIC`.
-    ///
-    /// # Errors
-    /// [`Error::Verbs`] if `len` is 0, the rights contradict each other, or keys run out.
-    #[doc(alias = "ibv_reg_mr")]
-    pub fn register(&self, len: usize, access: AccessFlags) -> Result<MemoryRegion> {
-        MemoryRegion::register(&self.raw, len, access)
-    }
-
     /// A new memory window, which lends no memory yet.
     ///
     /// # Errors
@@ -310,6 +313,16 @@ impl ProtectionDomain {
     #[doc(alias = "ibv_alloc_mw")]
     pub fn memory_window(&self) -> Result<MemoryWindow> {
         MemoryWindow::new(self)
+    }
+
+    /// A new window for the peers of all queue pairs of this domain, which is not bound yet.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`] if keys run out.
+    #[doc(alias = "ibv_alloc_mw")]
+    #[doc(alias = "IBV_MW_TYPE_1")]
+    pub fn shared_window(&self) -> Result<SharedWindow> {
+        SharedWindow::new(self)
     }
 
     /// A new key for up to `entries` pieces of other keys, none of which it has yet, that allows no more than `rights`.

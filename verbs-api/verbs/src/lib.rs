@@ -50,6 +50,7 @@ mod connection;
 mod cross;
 mod datagram;
 mod device;
+mod domain;
 mod dynamic;
 mod endpoint;
 mod error;
@@ -71,8 +72,8 @@ pub use rocade_emulator::cm::RejReason;
 pub use rocade_emulator::{
     AccessFlags, AsyncEventKind, BrokerMode, CompleteTo, Completion, Counters, DeviceAttr,
     DeviceConfig, DeviceInfo, EngineConfig, EngineCounters, EthFields, Flow, FlowAttr, FlowKind,
-    FlowSpec, Gid, GidEntry, Guid, ImmOrInv, Ipv4Fields, Ipv6Fields, Lkey, Masked, Mtu, PortAttr,
-    PortFields, Psn, QpState, Qpn, Rkey, Sge, VerbsError, WcFlags, WcOpcode, WcStatus,
+    FlowSpec, Gid, GidEntry, Guid, ImmOrInv, Ipv4Fields, Ipv6Fields, Lkey, Masked, Mtu, Pkey,
+    PortAttr, PortFields, Psn, QpState, Qpn, Rkey, Sge, VerbsError, WcFlags, WcOpcode, WcStatus,
 };
 
 pub use self::completion::CompletionQueue;
@@ -82,6 +83,7 @@ pub use self::cross::{
 };
 pub use self::datagram::{AddressHandle, DatagramEnd, DatagramQueuePair, GRH_LEN};
 pub use self::device::{Context, DeviceList, ProtectionDomain};
+pub use self::domain::ThreadDomain;
 pub use self::dynamic::{
     DciStreams, DynamicEnd, DynamicInitiator, DynamicInitiatorBuilder, DynamicTarget,
 };
@@ -89,12 +91,12 @@ pub use self::endpoint::{Endpoint, RemoteMemory};
 pub use self::error::{Error, Result};
 pub use self::indirect::{IndirectKey, KeyChange};
 pub use self::masked::MaskedAtomic;
-pub use self::memory::MemoryRegion;
+pub use self::memory::{Advice, MemoryRegion};
 pub use self::path::PathState;
 pub use self::queue_pair::{ConnectOptions, QueuePair, QueuePairBuilder, UnconnectedQueuePair};
 pub use self::raw::RawQueuePair;
 pub use self::request::SendRequest;
 pub use self::shared_receives::SharedReceiveQueue;
 pub use self::special::{DeviceMemory, DeviceRegion, NullRegion};
-pub use self::window::MemoryWindow;
+pub use self::window::{MemoryWindow, SharedWindow};
 pub use self::xrc::{TargetHold, XrcDomain};
