@@ -3,22 +3,21 @@
 use std::fmt;
 use std::fs::File;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use rocade_emulator::{
-    AccessFlags, AsyncEventKind, Context as RawContext, DeviceAttr, DeviceInfo, Engine,
-    EngineConfig, EngineCounters, Gid, GidEntry, Pd as RawPd, Pkey, PortAttr, Psn, VerbsError,
+    AccessFlags, Context as RawContext, DeviceAttr, DeviceInfo, Engine, EngineConfig,
+    EngineCounters, Gid, GidEntry, Pd as RawPd, Pkey, PortAttr, Psn,
 };
 
 use crate::completion::CompletionQueue;
-use crate::datagram::{AddressHandle, DatagramQueuePair};
+use crate::datagram::{AddressHandle, DatagramQueuePair, DatagramQueuePairBuilder};
 use crate::domain::ThreadDomain;
 use crate::dynamic::{DynamicInitiator, DynamicInitiatorBuilder, DynamicTarget};
 use crate::error::{Error, Result};
 use crate::indirect::IndirectKey;
 use crate::queue_pair::QueuePairBuilder;
 use crate::shared_receives::SharedReceiveQueue;
-use crate::sys;
 use crate::window::{MemoryWindow, SharedWindow};
 use crate::xrc::XrcDomain;
 
@@ -180,42 +179,6 @@ impl Context {
     pub fn pkeys(&self) -> Vec<Pkey> {
         let entries = (0..).map_while(|index| self.raw.pkey(index).ok());
         entries.map(Pkey::new).collect()
-    }
-
-    /// The next asynchronous event, if there is one: of the port, when the network interface behind it
-    /// changes, or of a queue pair or completion queue made from this context. It counts as acknowledged.
-    ///
-    /// # Errors
-    /// None that can happen here.
-    #[doc(alias = "ibv_get_async_event")]
-    #[doc(alias = "ibv_ack_async_event")]
-    pub fn poll_event(&self) -> Result<Option<AsyncEventKind>> {
-        match self.raw.take_async_event() {
-            Ok(Some(event)) => {
-                self.raw.ack_async_event(&event);
-                Ok(Some(event.kind))
-            }
-            Ok(None) | Err(VerbsError::WouldBlock) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Waits up to `timeout` for an asynchronous event.
-    ///
-    /// # Errors
-    /// [`Error::TimedOut`].
-    pub fn wait_event(&self, timeout: Duration) -> Result<AsyncEventKind> {
-        let start = Instant::now();
-        loop {
-            if let Some(kind) = self.poll_event()? {
-                return Ok(kind);
-            }
-            let Some(left) = timeout.checked_sub(start.elapsed()) else {
-                return Err(Error::TimedOut);
-            };
-            // SAFETY: the descriptor belongs to the context, which outlives this borrow.
-            sys::wait_readable(unsafe { sys::borrow(self.raw.async_fd()) }, left)?;
-        }
     }
 
     /// A new completion queue with room for `entries` completions, at least 1.
@@ -396,7 +359,17 @@ impl ProtectionDomain {
         cq: &CompletionQueue,
         qkey: u32,
     ) -> Result<DatagramQueuePair> {
-        DatagramQueuePair::new(self, cq, qkey)
+        self.datagram_queue_pair_builder(cq, qkey).build()
+    }
+
+    /// Starts to describe a queue pair for datagrams.
+    #[doc(alias = "ibv_create_qp")]
+    pub const fn datagram_queue_pair_builder<'a>(
+        &'a self,
+        cq: &'a CompletionQueue,
+        qkey: u32,
+    ) -> DatagramQueuePairBuilder<'a> {
+        DatagramQueuePairBuilder::new(self, cq, qkey)
     }
 
     /// Starts to describe a connected queue pair: of service RC, unless the builder says otherwise.

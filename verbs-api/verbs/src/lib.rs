@@ -45,6 +45,7 @@
 //! Between processes or machines the endpoints travel over any byte stream, see
 //! [`Endpoint::exchange`] and the example `rc_pingpong`.
 
+mod attributes;
 mod completion;
 mod connection;
 mod cross;
@@ -54,6 +55,7 @@ mod domain;
 mod dynamic;
 mod endpoint;
 mod error;
+mod events;
 mod indirect;
 mod masked;
 mod memory;
@@ -76,12 +78,15 @@ pub use rocade_emulator::{
     PortAttr, PortFields, Psn, QpState, Qpn, Rkey, Sge, VerbsError, WcFlags, WcOpcode, WcStatus,
 };
 
+pub use self::attributes::{Ece, QpCap, QueuePairAttributes};
 pub use self::completion::CompletionQueue;
 pub use self::connection::{Connection, Listener, PeerOptions, Request, Route};
 pub use self::cross::{
     Calc, CalcOp, CrossChannel, CrossQueuePair, InGroup, ManagedQueue, Task, post_tasks,
 };
-pub use self::datagram::{AddressHandle, DatagramEnd, DatagramQueuePair, GRH_LEN};
+pub use self::datagram::{
+    AddressHandle, DatagramEnd, DatagramQueuePair, DatagramQueuePairBuilder, GRH_LEN,
+};
 pub use self::device::{Context, DeviceList, ProtectionDomain};
 pub use self::domain::ThreadDomain;
 pub use self::dynamic::{
@@ -89,6 +94,7 @@ pub use self::dynamic::{
 };
 pub use self::endpoint::{Endpoint, RemoteMemory};
 pub use self::error::{Error, Result};
+pub use self::events::{About, Event, ObjectId};
 pub use self::indirect::{IndirectKey, KeyChange};
 pub use self::masked::MaskedAtomic;
 pub use self::memory::{Advice, MemoryRegion};
