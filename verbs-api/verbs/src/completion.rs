@@ -56,6 +56,9 @@ impl CompletionQueue {
 
     /// Takes the next completion, whatever its status, if there is one.
     #[doc(alias = "ibv_poll_cq")]
+    #[doc(alias = "ibv_start_poll")]
+    #[doc(alias = "ibv_next_poll")]
+    #[doc(alias = "ibv_end_poll")]
     pub fn poll(&self) -> Option<Completion> {
         self.cq.poll_one()
     }

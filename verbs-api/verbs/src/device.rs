@@ -60,6 +60,9 @@ impl DeviceList {
 
     /// Name, GUID and interface of each device, in order.
     #[must_use]
+    #[doc(alias = "ibv_get_device_name")]
+    #[doc(alias = "ibv_get_device_guid")]
+    #[doc(alias = "ibv_get_device_index")]
     pub fn devices(&self) -> Vec<DeviceInfo> {
         self.engine.devices()
     }
@@ -133,6 +136,7 @@ impl Context {
     /// Identity and limits of the device.
     #[must_use]
     #[doc(alias = "ibv_query_device")]
+    #[doc(alias = "ibv_query_device_ex")]
     pub fn attributes(&self) -> DeviceAttr {
         self.raw.device_attr()
     }
@@ -166,6 +170,8 @@ impl Context {
 
     /// The GID table of the first port: its IP addresses, as they are now. A GID of 0 is an empty entry.
     #[must_use]
+    #[doc(alias = "ibv_query_gid")]
+    #[doc(alias = "ibv_query_gid_ex")]
     #[doc(alias = "ibv_query_gid_table")]
     pub fn gids(&self) -> Arc<[GidEntry]> {
         self.raw.gid_entries()
@@ -186,6 +192,7 @@ impl Context {
     /// # Errors
     /// [`Error::Verbs`] if `entries` is 0 or above the limit, or without file descriptors.
     #[doc(alias = "ibv_create_cq")]
+    #[doc(alias = "ibv_create_cq_ex")]
     pub fn completion_queue(&self, entries: u32) -> Result<CompletionQueue> {
         CompletionQueue::new(&self.raw, entries, false)
     }
@@ -374,6 +381,7 @@ impl ProtectionDomain {
 
     /// Starts to describe a connected queue pair: of service RC, unless the builder says otherwise.
     #[doc(alias = "ibv_create_qp")]
+    #[doc(alias = "ibv_create_qp_ex")]
     pub fn queue_pair<'a>(&'a self, cq: &'a CompletionQueue) -> QueuePairBuilder<'a> {
         QueuePairBuilder::new(self, cq)
     }

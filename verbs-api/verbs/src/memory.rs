@@ -370,6 +370,7 @@ impl ProtectionDomain {
     /// # Errors
     /// As [`register`](Self::register); [`Error::Verbs`] also if the addresses end before the region.
     #[doc(alias = "ibv_reg_mr_iova")]
+    #[doc(alias = "ibv_reg_mr_iova2")]
     //= MR-05
     pub fn register_at(
         &self,

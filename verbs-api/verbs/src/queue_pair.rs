@@ -2,7 +2,7 @@
 
 use rocade_emulator::{
     AccessFlags, Completion, Connection, Counters, CrossChannel, Gid, Mtu, Psn, Qp, QpAttr,
-    QpAttrMask, QpCap, QpInitAttr, QpState, QpType, Qpn, Sge,
+    QpAttrMask, QpCap, QpInitAttr, QpState, QpType, Qpn, SendPoster, Sge,
 };
 
 use crate::completion::CompletionQueue;
@@ -396,17 +396,29 @@ impl QueuePair {
     /// are posted.
     pub fn post_sends(&self, requests: &[SendRequest<'_>]) -> Result<()> {
         let mut queue = self.qp.send_queue();
-        for request in requests {
-            match (request.parts(), request.operands()) {
-                ((wr, Some(data)), _) => queue.push_inline(&wr, data)?,
-                ((wr, None), Some(operands)) => queue.push_with(&wr, operands.clone())?,
-                ((wr, None), None) => queue.push(&wr)?,
-            }
-            if let Some(srqn) = request.queue() {
-                queue.aim(srqn);
-            }
+        requests
+            .iter()
+            .try_for_each(|request| push(&mut queue, request))
+    }
+
+    /// Posts several send requests, all of them or none.
+    ///
+    /// # Errors
+    /// As [`post_send`](Self::post_send), for the first request that is refused; none is posted then.
+    #[doc(alias = "ibv_qp_to_qp_ex")]
+    #[doc(alias = "ibv_wr_start")]
+    #[doc(alias = "ibv_wr_complete")]
+    #[doc(alias = "ibv_wr_abort")]
+    //= WRX-06
+    pub fn post_batch(&self, requests: &[SendRequest<'_>]) -> Result<()> {
+        let mut queue = self.qp.send_queue();
+        let posted = requests
+            .iter()
+            .try_for_each(|request| push(&mut queue, request));
+        if posted.is_err() {
+            queue.rollback();
         }
-        Ok(())
+        posted
     }
 
     /// Posts a receive.
@@ -424,4 +436,16 @@ impl QueuePair {
     pub fn owns(&self, completion: &Completion) -> bool {
         completion.qp_num == self.qp_num()
     }
+}
+
+fn push(queue: &mut SendPoster<'_>, request: &SendRequest<'_>) -> Result<()> {
+    match (request.parts(), request.operands()) {
+        ((wr, Some(data)), _) => queue.push_inline(&wr, data)?,
+        ((wr, None), Some(operands)) => queue.push_with(&wr, operands.clone())?,
+        ((wr, None), None) => queue.push(&wr)?,
+    }
+    if let Some(srqn) = request.queue() {
+        queue.aim(srqn);
+    }
+    Ok(())
 }

@@ -280,3 +280,31 @@ fn events_name_their_objects() {
         "{seen:?}"
     );
 }
+
+/// A batch is posted as a whole; one that is only half good leaves nothing behind.
+//= WRX-06 NOP-01 type=test
+#[test]
+fn a_batch_is_whole_or_nothing() {
+    let (a, b) = nodes(EngineConfig::simulated(8));
+    let a_qp = a.pd.queue_pair(&a.cq).depth(3, 1).build().unwrap();
+    let (a_qp, _b_qp) = connect(a_qp, b.queue_pair());
+    let write = |text, at| SendRequest::write_inline(text, b.memory.remote().at(at));
+    let too_long = [7; 65];
+    let bad = [write(b"no", 0), write(&too_long, 0)];
+    assert_eq!(errno(a_qp.post_batch(&bad)), libc::EINVAL);
+    let many = [SendRequest::nop(); 4];
+    assert_eq!(errno(a_qp.post_batch(&many)), libc::ENOMEM);
+    assert!(matches!(a.cq.wait(MINUTE), Err(Error::TimedOut)));
+    assert_eq!(b.memory.to_vec(0, 2).unwrap(), [0; 2]);
+    // All of the queue is free.
+    let good = [
+        write(b"one", 0).unsignaled(),
+        write(b"two", 3).wr_id(2),
+        SendRequest::nop().fence().wr_id(3),
+    ];
+    a_qp.post_batch(&good).unwrap();
+    for wr_id in [2, 3] {
+        assert_eq!(a.cq.wait(MINUTE).unwrap().wr_id, wr_id);
+    }
+    assert_eq!(b.memory.to_vec(0, 6).unwrap(), b"onetwo");
+}
