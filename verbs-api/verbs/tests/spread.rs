@@ -1,5 +1,4 @@
 //! Frames spread over work queues, by the safe API, on the loopback interface.
-#![expect(clippy::unwrap_used, reason = "in a test")]
 
 use std::collections::BTreeMap;
 use std::time::Duration;
