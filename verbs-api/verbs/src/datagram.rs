@@ -81,6 +81,20 @@ impl DatagramEnd {
     }
 }
 
+/// How messages travel on the way of an [`AddressHandle`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[doc(alias = "ibv_global_route")]
+pub struct AddressOptions {
+    /// Which entry of the GID table, that is, which local address they come from; `None` is the first of the same IP version.
+    pub gid_index: Option<u8>,
+    /// IPv4 TOS or IPv6 traffic class.
+    pub traffic_class: u8,
+    /// IPv4 TTL or IPv6 hop limit; 0 means 64.
+    pub hop_limit: u8,
+    /// IPv6 flow label, 20 bits; 0 lets the device choose.
+    pub flow_label: u32,
+}
+
 /// The way to a device or to a multicast group. It may go before what was posted with it has left.
 #[derive(Debug, Clone)]
 #[doc(alias = "ibv_ah")]
@@ -89,14 +103,20 @@ pub struct AddressHandle {
 }
 
 impl AddressHandle {
-    pub(crate) fn new(pd: &ProtectionDomain, to: Gid) -> Result<Self> {
+    pub(crate) fn new(pd: &ProtectionDomain, to: Gid, options: &AddressOptions) -> Result<Self> {
         let same_family = |gid: Gid| gid.to_ip().is_ipv4() == to.to_ip().is_ipv4();
         let gids = pd.context().gids();
         let own = gids.iter().find(|entry| same_family(entry.gid));
-        let index = own.ok_or(Error::NoGid(0))?.index;
+        let first = || {
+            let index = own.ok_or(Error::NoGid(0))?.index;
+            u8::try_from(index).map_err(|_| Error::NoGid(index))
+        };
         let address = AddressVector {
             dgid: to,
-            sgid_index: u8::try_from(index).map_err(|_| Error::NoGid(index))?,
+            sgid_index: options.gid_index.map_or_else(first, Ok)?,
+            traffic_class: options.traffic_class,
+            hop_limit: options.hop_limit,
+            flow_label: options.flow_label,
             is_global: true,
             port_num: PORT,
             ..AddressVector::default()
@@ -108,6 +128,18 @@ impl AddressHandle {
 
     pub(crate) const fn raw(&self) -> &Ah {
         &self.raw
+    }
+
+    /// How messages travel there.
+    #[must_use]
+    pub fn options(&self) -> AddressOptions {
+        let address = self.raw.address();
+        AddressOptions {
+            gid_index: Some(address.sgid_index),
+            traffic_class: address.traffic_class,
+            hop_limit: address.hop_limit,
+            flow_label: address.flow_label,
+        }
     }
 
     /// Where it leads.

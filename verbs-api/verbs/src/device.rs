@@ -11,7 +11,7 @@ use rocade_emulator::{
 };
 
 use crate::completion::CompletionQueue;
-use crate::datagram::{AddressHandle, DatagramQueuePair, DatagramQueuePairBuilder};
+use crate::datagram::{AddressHandle, AddressOptions, DatagramQueuePair, DatagramQueuePairBuilder};
 use crate::domain::ThreadDomain;
 use crate::dynamic::{DynamicInitiator, DynamicInitiatorBuilder, DynamicTarget};
 use crate::error::{Error, Result};
@@ -319,7 +319,16 @@ impl ProtectionDomain {
     /// [`Error::NoGid`] without one; [`Error::Verbs`] if it leads nowhere.
     #[doc(alias = "ibv_create_ah")]
     pub fn address(&self, to: Gid) -> Result<AddressHandle> {
-        AddressHandle::new(self, to)
+        AddressHandle::new(self, to, &AddressOptions::default())
+    }
+
+    /// Likewise, with everything that a way can have.
+    ///
+    /// # Errors
+    /// As [`address`](Self::address); [`Error::Verbs`] also if the local address is none, or of the other IP version.
+    #[doc(alias = "ibv_create_ah")]
+    pub fn address_with(&self, to: Gid, options: &AddressOptions) -> Result<AddressHandle> {
+        AddressHandle::new(self, to, options)
     }
 
     /// A target of dynamic connections: initiators that know `key` may do what `access` says, and write messages that take

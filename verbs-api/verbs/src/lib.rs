@@ -86,7 +86,8 @@ pub use self::cross::{
     Calc, CalcOp, CrossChannel, CrossQueuePair, InGroup, ManagedQueue, Task, post_tasks,
 };
 pub use self::datagram::{
-    AddressHandle, DatagramEnd, DatagramQueuePair, DatagramQueuePairBuilder, GRH_LEN,
+    AddressHandle, AddressOptions, DatagramEnd, DatagramQueuePair, DatagramQueuePairBuilder,
+    GRH_LEN,
 };
 pub use self::device::{Context, DeviceList, ProtectionDomain};
 pub use self::domain::ThreadDomain;

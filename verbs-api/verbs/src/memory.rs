@@ -177,7 +177,7 @@ impl MemoryRegion {
             pd: None,
             addr: 0,
             len: 0,
-            access,
+            access: access | self.mr.access() & AccessFlags::ZERO_BASED,
         };
         // SAFETY: the memory stays the same.
         Ok(unsafe { self.mr.rereg(&change) }?)

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use rocade_verbs::{
-    AccessFlags, CompletionQueue, DatagramEnd, DatagramQueuePair, DeviceList, EngineConfig, Error,
-    GRH_LEN, MemoryRegion, ProtectionDomain, SendRequest,
+    AccessFlags, AddressOptions, CompletionQueue, DatagramEnd, DatagramQueuePair, DeviceList,
+    EngineConfig, Error, GRH_LEN, MemoryRegion, ProtectionDomain, SendRequest,
 };
 
 /// Of virtual time.
@@ -85,6 +85,33 @@ fn a_message_is_answered() {
     assert_eq!(errno(find(&a, &received, 1000)), libc::EINVAL);
     let beyond = find(&b, &received, 4096 - GRH_LEN + 1);
     assert!(matches!(beyond, Err(Error::OutOfRange { .. })));
+}
+
+/// What an address handle asks for is in the network header of its messages.
+//= QPC-05 ENC-08 type=test
+#[test]
+fn messages_travel_as_they_are_told() {
+    let (a, b) = nodes();
+    let told = AddressOptions {
+        gid_index: Some(0),
+        traffic_class: 0x48,
+        hop_limit: 9,
+        flow_label: 0,
+    };
+    let to = b.qp.end();
+    let address = a.pd.address_with(to.gid, &told).unwrap();
+    assert_eq!(address.options(), told);
+    b.post_recv();
+    let request = SendRequest::send_inline(b"?");
+    a.qp.post_send(&request, &address, &to).unwrap();
+    let received = b.receives.wait(MINUTE).unwrap();
+    let (back, _) = b.pd.sender_of(&received, (&b.memory, 1000), 7).unwrap();
+    assert_eq!(back.options().traffic_class, 0x48);
+    let nowhere = AddressOptions {
+        gid_index: Some(200),
+        ..told
+    };
+    assert_eq!(errno(a.pd.address_with(to.gid, &nowhere)), libc::EINVAL);
 }
 
 //= UD-05 QPT-18 type=test

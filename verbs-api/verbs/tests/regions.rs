@@ -102,6 +102,10 @@ fn a_region_is_called_what_it_was_registered_as() {
     assert_eq!(zero_based.remote().addr, 0);
     assert_eq!(wire.put(zero_based.remote().at(8999)), WcStatus::Success);
     assert_eq!(zero_based.to_vec(8999, 1).unwrap(), b"!");
+    // And with other rights too.
+    zero_based.set_access(LOCAL).unwrap();
+    zero_based.resize(64).unwrap();
+    assert_eq!(zero_based.remote().addr, 0);
     assert_eq!(
         errno(b.register_at(4096, u64::MAX - 4094, WRITABLE)),
         libc::EINVAL
