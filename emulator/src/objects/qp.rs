@@ -610,7 +610,7 @@ impl QpOwner {
         &self.pd.context.engine
     }
 
-    fn hca(&self) -> &Arc<Hca> {
+    pub(super) fn hca(&self) -> &Arc<Hca> {
         &self.pd.context.hca
     }
 

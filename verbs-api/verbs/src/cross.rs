@@ -1,11 +1,14 @@
 //! Queue pairs that wait for each other without the program (cross-channel).
 
+use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use rocade_emulator::{Calc, CalcOp, CrossChannel};
-use rocade_emulator::{SendFlags, Sge};
+use rocade_emulator::{Qp, SendFlags, Sge};
 
 use crate::completion::CompletionQueue;
+use crate::datagram::AddressHandle;
+use crate::dynamic::{DynamicEnd, DynamicInitiator, towards};
 use crate::error::Result;
 use crate::queue_pair::{QueuePair, QueuePairBuilder};
 use crate::request::SendRequest;
@@ -36,6 +39,33 @@ fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+mod sealed {
+    /// What is behind a queue pair, which is nobody else's business.
+    pub trait Behind {
+        fn qp(&self) -> &rocade_emulator::Qp;
+    }
+}
+
+/// What may wait for completions, release and be released: a [`QueuePair`] or a [`DynamicInitiator`] that was built to
+/// take part.
+pub trait CrossQueuePair: sealed::Behind + fmt::Debug + Sync {}
+
+impl sealed::Behind for QueuePair {
+    fn qp(&self) -> &Qp {
+        self.raw()
+    }
+}
+
+impl CrossQueuePair for QueuePair {}
+
+impl sealed::Behind for DynamicInitiator {
+    fn qp(&self) -> &Qp {
+        self.raw()
+    }
+}
+
+impl CrossQueuePair for DynamicInitiator {}
+
 /// One of a list for [`post_tasks`].
 #[derive(Debug, Clone, Copy)]
 #[doc(alias = "ibv_exp_task")]
@@ -44,12 +74,36 @@ pub enum Task<'a> {
     Send(&'a QueuePair, &'a SendRequest<'a>),
     /// As [`QueuePair::post_calc`].
     Calc(&'a QueuePair, &'a SendRequest<'a>, Calc),
+    /// As [`DynamicInitiator::post_send`].
+    SendTo {
+        /// Who sends.
+        from: &'a DynamicInitiator,
+        /// What.
+        request: &'a SendRequest<'a>,
+        /// The way to the target.
+        address: &'a AddressHandle,
+        /// The target.
+        to: &'a DynamicEnd,
+    },
+    /// As [`DynamicInitiator::post_calc`].
+    CalcTo {
+        /// Who sends.
+        from: &'a DynamicInitiator,
+        /// What of.
+        request: &'a SendRequest<'a>,
+        /// What is computed.
+        calc: Calc,
+        /// The way to the target.
+        address: &'a AddressHandle,
+        /// The target.
+        to: &'a DynamicEnd,
+    },
     /// As [`QueuePair::post_recv`].
     Recv(&'a QueuePair, u64, &'a [Sge]),
     /// As [`QueuePair::post_wait`], by this master.
     Wait {
         /// Who waits.
-        master: &'a QueuePair,
+        master: &'a dyn CrossQueuePair,
         /// Of its completion.
         wr_id: u64,
         /// What it waits for.
@@ -62,9 +116,9 @@ pub enum Task<'a> {
     /// As [`QueuePair::post_enable`], by this master.
     Enable {
         /// Who releases.
-        master: &'a QueuePair,
+        master: &'a dyn CrossQueuePair,
         /// Whose requests.
-        of: &'a QueuePair,
+        of: &'a dyn CrossQueuePair,
         /// Which of them.
         which: ManagedQueue,
         /// So many, or 0 for all that are there.
@@ -86,7 +140,20 @@ pub fn post_tasks(tasks: &[Task<'_>]) -> std::result::Result<(), (usize, crate::
     for (index, task) in tasks.iter().enumerate() {
         let posted = match *task {
             Task::Send(qp, request) => qp.post_send(request),
-            Task::Calc(qp, request, calc) => qp.push_calc(request, calc),
+            Task::Calc(qp, request, calc) => push_calc(qp.raw(), request, calc),
+            Task::SendTo {
+                from,
+                request,
+                address,
+                to,
+            } => from.post_send(request, address, to),
+            Task::CalcTo {
+                from,
+                request,
+                calc,
+                address,
+                to,
+            } => push_calc_to(from.raw(), request, calc, (address, to)),
             Task::Recv(qp, wr_id, sges) => qp.post_recv(wr_id, sges),
             Task::Wait {
                 master,
@@ -94,14 +161,14 @@ pub fn post_tasks(tasks: &[Task<'_>]) -> std::result::Result<(), (usize, crate::
                 cq,
                 count,
                 group,
-            } => master.push_wait(wr_id, cq, count, group),
+            } => push_wait(master.qp(), wr_id, cq, count, group),
             Task::Enable {
                 master,
                 of,
                 which,
                 count,
                 group,
-            } => master.push_enable(of, which, count, group),
+            } => push_enable(master.qp(), of, which, count, group),
         };
         posted.map_err(|error| (index, error))?;
     }
@@ -131,6 +198,47 @@ impl QueuePairBuilder<'_> {
     }
 }
 
+fn push_wait(
+    master: &Qp,
+    wr_id: u64,
+    cq: &CompletionQueue,
+    count: u32,
+    group: InGroup,
+) -> Result<()> {
+    let last = group == InGroup::Last;
+    let mut queue = master.send_queue();
+    Ok(queue.push_wait((wr_id, SendFlags::SIGNALED), cq.raw(), count, last)?)
+}
+
+fn push_enable(
+    master: &Qp,
+    of: &dyn CrossQueuePair,
+    which: ManagedQueue,
+    count: u32,
+    group: InGroup,
+) -> Result<()> {
+    let target = (of.qp(), which == ManagedQueue::Recv);
+    let last = group == InGroup::Last;
+    let mut queue = master.send_queue();
+    Ok(queue.push_enable((0, SendFlags::empty()), target, count, last)?)
+}
+
+fn push_calc(qp: &Qp, request: &SendRequest<'_>, calc: Calc) -> Result<()> {
+    let (wr, data) = request.parts();
+    Ok(qp.send_queue().push_calc(&wr, None, calc, data)?)
+}
+
+fn push_calc_to(
+    qp: &Qp,
+    request: &SendRequest<'_>,
+    calc: Calc,
+    (address, to): (&AddressHandle, &DynamicEnd),
+) -> Result<()> {
+    let to = towards(address, to, 0)?;
+    let (wr, data) = request.parts();
+    Ok(qp.send_queue().push_calc(&wr, Some(to), calc, data)?)
+}
+
 impl QueuePair {
     /// Posts a request that holds up what is posted later until `cq` has had `count` completions, polled or not. It
     /// completes with `wr_id`.
@@ -147,19 +255,7 @@ impl QueuePair {
         group: InGroup,
     ) -> Result<()> {
         let _turn = turn();
-        self.push_wait(wr_id, cq, count, group)
-    }
-
-    fn push_wait(
-        &self,
-        wr_id: u64,
-        cq: &CompletionQueue,
-        count: u32,
-        group: InGroup,
-    ) -> Result<()> {
-        let last = group == InGroup::Last;
-        let mut queue = self.raw().send_queue();
-        Ok(queue.push_wait((wr_id, SendFlags::SIGNALED), cq.raw(), count, last)?)
+        push_wait(self.raw(), wr_id, cq, count, group)
     }
 
     /// Posts a request that releases work requests of another queue, `count` of them, or for 0 all that are there now. It
@@ -172,26 +268,13 @@ impl QueuePair {
     #[doc(alias = "IBV_EXP_WR_RECV_ENABLE")]
     pub fn post_enable(
         &self,
-        of: &Self,
+        of: &dyn CrossQueuePair,
         which: ManagedQueue,
         count: u32,
         group: InGroup,
     ) -> Result<()> {
         let _turn = turn();
-        self.push_enable(of, which, count, group)
-    }
-
-    fn push_enable(
-        &self,
-        of: &Self,
-        which: ManagedQueue,
-        count: u32,
-        group: InGroup,
-    ) -> Result<()> {
-        let target = (of.raw(), which == ManagedQueue::Recv);
-        let last = group == InGroup::Last;
-        let mut queue = self.raw().send_queue();
-        Ok(queue.push_enable((0, SendFlags::empty()), target, count, last)?)
+        push_enable(self.raw(), of, which, count, group)
     }
 
     /// Posts a SEND or WRITE of what is computed, when its turn comes, of the elements that it names: 8 bytes each,
@@ -204,11 +287,62 @@ impl QueuePair {
     #[doc(alias = "IBV_EXP_SEND_WITH_CALC")]
     pub fn post_calc(&self, request: &SendRequest<'_>, calc: Calc) -> Result<()> {
         let _turn = turn();
-        self.push_calc(request, calc)
+        push_calc(self.raw(), request, calc)
+    }
+}
+
+/// The same of an initiator that was built with
+/// [`cross_channel`](crate::DynamicInitiatorBuilder::cross_channel).
+impl DynamicInitiator {
+    /// As [`QueuePair::post_wait`].
+    ///
+    /// # Errors
+    /// As there.
+    #[doc(alias = "IBV_EXP_WR_CQE_WAIT")]
+    //= XCH-02
+    pub fn post_wait(
+        &self,
+        wr_id: u64,
+        cq: &CompletionQueue,
+        count: u32,
+        group: InGroup,
+    ) -> Result<()> {
+        let _turn = turn();
+        push_wait(self.raw(), wr_id, cq, count, group)
     }
 
-    fn push_calc(&self, request: &SendRequest<'_>, calc: Calc) -> Result<()> {
-        let (wr, data) = request.parts();
-        Ok(self.raw().send_queue().push_calc(&wr, None, calc, data)?)
+    /// As [`QueuePair::post_enable`].
+    ///
+    /// # Errors
+    /// As there.
+    #[doc(alias = "IBV_EXP_WR_SEND_ENABLE")]
+    #[doc(alias = "IBV_EXP_WR_RECV_ENABLE")]
+    //= XCE-01
+    pub fn post_enable(
+        &self,
+        of: &dyn CrossQueuePair,
+        which: ManagedQueue,
+        count: u32,
+        group: InGroup,
+    ) -> Result<()> {
+        let _turn = turn();
+        push_enable(self.raw(), of, which, count, group)
+    }
+
+    /// As [`QueuePair::post_calc`], for a target.
+    ///
+    /// # Errors
+    /// As there, and as [`post_send`](Self::post_send).
+    #[doc(alias = "IBV_EXP_SEND_WITH_CALC")]
+    //= XCC-01
+    pub fn post_calc(
+        &self,
+        request: &SendRequest<'_>,
+        calc: Calc,
+        address: &AddressHandle,
+        to: &DynamicEnd,
+    ) -> Result<()> {
+        let _turn = turn();
+        push_calc_to(self.raw(), request, calc, (address, to))
     }
 }

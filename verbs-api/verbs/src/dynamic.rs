@@ -1,14 +1,16 @@
 //! Dynamic connections: one initiator that writes to many targets, and targets that many initiators write to.
 
+pub use rocade_emulator::DciStreams;
 use rocade_emulator::{
-    AccessFlags, AddressVector, DctInitAttr, Gid, Mtu, Qp, QpAttr, QpAttrMask, QpCap, QpInitAttr,
-    QpState, QpType, Qpn, ToDct, VerbsError,
+    AccessFlags, AddressVector, CrossChannel, DciInit, DctInitAttr, Gid, Mtu, Qp, QpAttr,
+    QpAttrMask, QpCap, QpInitAttr, QpState, QpType, Qpn, ToDct, VerbsError,
 };
 
 use crate::completion::CompletionQueue;
 use crate::datagram::AddressHandle;
 use crate::device::ProtectionDomain;
 use crate::error::{Error, Result};
+use crate::events::ObjectId;
 use crate::request::SendRequest;
 use crate::shared_receives::SharedReceiveQueue;
 
@@ -34,6 +36,7 @@ pub struct DynamicEnd {
 #[doc(alias = "ibv_exp_dct")]
 pub struct DynamicTarget {
     qp: Qp,
+    id: ObjectId,
     end: DynamicEnd,
 }
 
@@ -71,6 +74,7 @@ pub struct DynamicTarget {
 #[doc(alias = "IBV_EXP_QPT_DC_INI")]
 pub struct DynamicInitiator {
     qp: Qp,
+    id: ObjectId,
 }
 
 //= DCS-10
@@ -122,11 +126,12 @@ impl DynamicTarget {
             .copied()
             .ok_or(Error::NoGid(0))?;
         let mtu = pd.context().port()?.active_mtu;
+        let id = ObjectId::next();
         let qp = pd.raw().create_dct(DctInitAttr {
             cq: cq.raw().clone(),
             srq: receives.raw().clone(),
             key,
-            cookie: 0,
+            cookie: id.cookie(),
             has_dct_events: true,
         })?;
         let attr = attr(entry.index, access, mtu)?;
@@ -136,7 +141,13 @@ impl DynamicTarget {
             number: qp.qp_num(),
             key,
         };
-        Ok(Self { qp, end })
+        Ok(Self { qp, id, end })
+    }
+
+    /// Its name in [events](crate::Context::poll_event).
+    #[must_use]
+    pub const fn id(&self) -> ObjectId {
+        self.id
     }
 
     /// What others need to write to it.
@@ -174,34 +185,136 @@ impl DynamicTarget {
     }
 }
 
-impl DynamicInitiator {
-    pub(crate) fn new(pd: &ProtectionDomain, cq: &CompletionQueue) -> Result<Self> {
-        let entry = pd
-            .context()
-            .gids()
-            .first()
-            .copied()
-            .ok_or(Error::NoGid(0))?;
-        let mtu = pd.context().port()?.active_mtu;
-        let cap = QpCap {
-            max_send_wr: 64,
-            max_recv_wr: 0,
-            max_send_sge: 4,
-            max_recv_sge: 0,
-            max_inline_data: 64,
-        };
-        let qp = pd.raw().create_qp(QpInitAttr {
-            send_cq: cq.raw().clone(),
-            recv_cq: cq.raw().clone(),
+/// What an initiator shall be like; [`build`](Self::build) makes it.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use rocade_verbs::*;
+/// # let specs = ["a=127.0.0.127", "b=127.0.0.128"];
+/// # let list = DeviceList::new(EngineConfig::from_specs(&specs, BrokerMode::Embedded)?)?;
+/// # let (a, b) = (list.open("a")?.protection_domain()?, list.open("b")?.protection_domain()?);
+/// # let (a_cq, b_cq) = (a.context().completion_queue(16)?, b.context().completion_queue(16)?);
+/// # let receives = b.shared_receive_queue(16, 1)?;
+/// # let memory = b.register(64, AccessFlags::LOCAL_WRITE)?;
+/// # receives.post_recv(1, &[memory.sge(..)?])?;
+/// # let target = b.dynamic_target(&b_cq, &receives, AccessFlags::empty(), 0x1234)?;
+/// # let address = a.address(target.end().gid)?;
+/// // One that holds what is posted, and one that lets it go.
+/// let (held, master) = (CrossChannel { managed_send: true, ..Default::default() },
+///     CrossChannel { is_master: true, ..Default::default() });
+/// let held = a.dynamic_initiator_builder(&a_cq).cross_channel(held).build()?;
+/// let master = a.dynamic_initiator_builder(&a_cq).cross_channel(master).build()?;
+/// held.post_send(&SendRequest::send_inline(b"now"), &address, &target.end())?;
+/// assert!(a_cq.poll().is_none());
+/// master.post_enable(&held, ManagedQueue::Send, 1, InGroup::Last)?;
+/// assert_eq!(b_cq.wait(Duration::from_secs(5))?.byte_len, 3);
+/// # Ok::<(), rocade_verbs::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "nothing exists until it is built"]
+pub struct DynamicInitiatorBuilder<'a> {
+    pd: &'a ProtectionDomain,
+    cq: &'a CompletionQueue,
+    cap: QpCap,
+    cross: Option<CrossChannel>,
+    streams: Option<DciStreams>,
+}
+
+impl<'a> DynamicInitiatorBuilder<'a> {
+    pub(crate) const fn new(pd: &'a ProtectionDomain, cq: &'a CompletionQueue) -> Self {
+        Self {
+            pd,
+            cq,
+            cap: QpCap {
+                max_send_wr: 64,
+                max_recv_wr: 0,
+                max_send_sge: 4,
+                max_recv_sge: 0,
+                max_inline_data: 64,
+            },
+            cross: None,
+            streams: None,
+        }
+    }
+
+    /// How many requests may be outstanding, of how many scatter/gather entries each; 64 and 4 by default.
+    pub const fn depth(mut self, requests: u32, entries: u32) -> Self {
+        (self.cap.max_send_wr, self.cap.max_send_sge) = (requests, entries);
+        self
+    }
+
+    /// Makes it one that takes part in cross-channel operations, as `how` says. It has no receives to be managed.
+    #[doc(alias = "IBV_EXP_QP_CREATE_CROSS_CHANNEL")]
+    //= XCH-02
+    pub const fn cross_channel(mut self, how: CrossChannel) -> Self {
+        self.cross = Some(how);
+        self
+    }
+
+    /// Gives it streams ([`DynamicInitiator::post_send_on`]): what is posted to one waits for none of the others, and where one
+    /// fails the others go on. One with streams takes no part in cross-channel operations.
+    #[doc(alias = "mlx5dv_dci_streams")]
+    pub const fn streams(mut self, streams: DciStreams) -> Self {
+        self.streams = Some(streams);
+        self
+    }
+
+    /// Makes it, ready to send.
+    ///
+    /// # Errors
+    /// [`Error::NoGid`]; [`Error::Verbs`] if a size is above the limit, it cannot take part as asked, or the device's
+    /// addresses cannot be used.
+    pub fn build(self) -> Result<DynamicInitiator> {
+        let context = self.pd.context();
+        let entry = context.gids().first().copied().ok_or(Error::NoGid(0))?;
+        let mtu = context.port()?.active_mtu;
+        let id = ObjectId::next();
+        let init = QpInitAttr {
+            send_cq: self.cq.raw().clone(),
+            recv_cq: self.cq.raw().clone(),
             srq: None,
-            cap,
+            cap: self.cap,
             qp_type: QpType::DcInitiator,
             sq_sig_all: false,
-            cookie: 0,
-        })?;
+            cookie: id.cookie(),
+        };
+        let streams = self.streams;
+        let qp = self.pd.raw().create_dci(init, DciInit { streams })?;
+        if let Some(how) = self.cross {
+            qp.take_part(how)?;
+        }
         let attr = attr(entry.index, AccessFlags::empty(), mtu)?;
         advance(&qp, &attr, &[QpState::Init, QpState::Rtr, QpState::Rts])?;
-        Ok(Self { qp })
+        Ok(DynamicInitiator { qp, id })
+    }
+}
+
+/// A target as a request names it.
+pub(crate) fn towards<'a>(
+    address: &'a AddressHandle,
+    to: &DynamicEnd,
+    stream: u16,
+) -> Result<ToDct<'a>> {
+    if address.gid() != to.gid {
+        return Err(VerbsError::InvalidArgument("the address leads elsewhere").into());
+    }
+    Ok(ToDct {
+        ah: address.raw(),
+        dct: to.number,
+        key: to.key,
+        stream,
+    })
+}
+
+impl DynamicInitiator {
+    pub(crate) const fn raw(&self) -> &Qp {
+        &self.qp
+    }
+
+    /// Its name in [events](crate::Context::poll_event).
+    #[must_use]
+    pub const fn id(&self) -> ObjectId {
+        self.id
     }
 
     /// Its number, which completions at targets name as the source.
@@ -229,20 +342,37 @@ impl DynamicInitiator {
         address: &AddressHandle,
         to: &DynamicEnd,
     ) -> Result<()> {
-        if address.gid() != to.gid {
-            return Err(VerbsError::InvalidArgument("the address leads elsewhere").into());
-        }
-        let to = ToDct {
-            ah: address.raw(),
-            dct: to.number,
-            key: to.key,
-            stream: 0,
-        };
+        self.post_send_on(0, request, address, to)
+    }
+
+    /// Likewise, to one of its [streams](DynamicInitiatorBuilder::streams). An initiator without any does not look at `stream`.
+    ///
+    /// # Errors
+    /// As [`post_send`](Self::post_send).
+    #[doc(alias = "mlx5dv_wr_set_dc_addr_stream")]
+    pub fn post_send_on(
+        &self,
+        stream: u16,
+        request: &SendRequest<'_>,
+        address: &AddressHandle,
+        to: &DynamicEnd,
+    ) -> Result<()> {
+        let to = towards(address, to, stream)?;
         let mut queue = self.qp.send_queue();
         match (request.parts(), request.operands()) {
             ((wr, None), Some(operands)) => queue.push_dynamic_with(&wr, to, operands.clone())?,
             ((wr, inline), _) => queue.push_dynamic(&wr, to, inline)?,
         }
         Ok(())
+    }
+
+    /// A stream that has failed takes requests again.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`] where it has not failed.
+    #[doc(alias = "mlx5dv_dci_stream_id_reset")]
+    //= DC-40
+    pub fn reset_stream(&self, stream: u16) -> Result<()> {
+        Ok(self.qp.reset_stream(stream)?)
     }
 }
