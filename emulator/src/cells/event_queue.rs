@@ -24,8 +24,17 @@ pub(crate) struct EventQueue<T> {
 
 impl<T> EventQueue<T> {
     pub(crate) fn new() -> io::Result<Self> {
+        Self::with_fd(sys::eventfd()?)
+    }
+
+    /// One whose descriptor does not block.
+    pub(crate) fn nonblocking() -> io::Result<Self> {
+        Self::with_fd(sys::eventfd_nonblocking()?)
+    }
+
+    fn with_fd(fd: OwnedFd) -> io::Result<Self> {
         Ok(Self {
-            fd: sys::eventfd()?,
+            fd,
             gate: Gate::new()?,
             queue: Mutex::new(VecDeque::new()),
         })
@@ -49,7 +58,7 @@ impl<T> EventQueue<T> {
 
     /// Takes the oldest event; `on_take` runs under the queue's lock, so that a concurrent
     /// [`EventQueue::retain`] either sees the event or its effect.
-    fn try_pop(&self, on_take: impl FnOnce(&T)) -> Option<T> {
+    pub(crate) fn try_pop(&self, on_take: impl FnOnce(&T)) -> Option<T> {
         let mut queue = self.queue.lock();
         let Some(event) = queue.pop_front() else {
             // A thread that passed the gate while another took the event has left it open.

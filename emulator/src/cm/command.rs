@@ -1,5 +1,6 @@
 //! What programs do with their connections.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 
@@ -92,11 +93,12 @@ impl CmId {
         self.engine.with_cm(|core, now| f(core, key, now))?
     }
 
+    /// Something that no peer hears of.
     fn with_id<R>(
         &self,
         f: impl FnOnce(&mut IdCore) -> Result<R, VerbsError>,
     ) -> Result<R, VerbsError> {
-        self.with(|core, key, _| f(core.id(key)?))
+        self.engine.in_cm(|core| f(core.id(self.key)?))
     }
 
     /// Its addresses, and its device.
@@ -173,9 +175,7 @@ impl CmId {
             Ok((given.port_space(id.port_space)?, id.reuse, id.af_only))
         })?;
         if (1..1024).contains(&addr.port()) && !may_use_low_ports() {
-            return Err(VerbsError::Io(std::io::Error::from_raw_os_error(
-                libc::EACCES,
-            )));
+            return Err(VerbsError::Io(io::Error::from_raw_os_error(libc::EACCES)));
         }
         let to = match addr.ip() {
             ip if !self.engine.stands_for_all(ip) => BoundTo::Ip(ip),
@@ -244,7 +244,35 @@ impl CmId {
         src: Option<CmAddr>,
         dst: impl Into<CmAddr>,
     ) -> Result<(), VerbsError> {
-        let given = dst.into();
+        let found = self.find(src, dst.into())?;
+        self.engine.in_cm(|core| {
+            let (kind, status) = match found {
+                Ok(()) => (CmEventKind::AddrResolved, 0),
+                Err(error) => {
+                    let errno = error.raw_os_error().unwrap_or(libc::ENODEV);
+                    (CmEventKind::AddrError, -errno)
+                }
+            };
+            core.tell(self.key, kind, status, CmParam::None);
+            Ok(())
+        })
+    }
+
+    /// Finds out how a peer is reached, and the path there, without events: the outcome is known at once. False where nothing
+    /// leads there.
+    ///
+    /// # Errors
+    /// Misuse, or no port.
+    pub fn resolve(&self, src: Option<CmAddr>, dst: impl Into<CmAddr>) -> Result<bool, VerbsError> {
+        let is_found = self.find(src, dst.into())?.is_ok();
+        if is_found {
+            self.find_route()?;
+        }
+        Ok(is_found)
+    }
+
+    /// Gets an address of its own, and the device that leads to the peer's.
+    fn find(&self, src: Option<CmAddr>, given: CmAddr) -> Result<io::Result<()>, VerbsError> {
         let dst = self.engine.instead_of_loopback(given.socket());
         let state = self.with_id(|id| Ok(id.state))?;
         let says = |src: SocketAddr| !(src.ip().is_unspecified() && src.port() == 0);
@@ -263,7 +291,7 @@ impl CmId {
             Some(own) if !self.engine.stands_for_all(own.ip()) => {
                 match self.engine.hca_with(own.ip()) {
                     Some(hca) if own.is_ipv4() == dst.is_ipv4() => Ok((own, hca)),
-                    _ => Err(std::io::Error::from_raw_os_error(libc::ENETUNREACH)),
+                    _ => Err(io::Error::from_raw_os_error(libc::ENETUNREACH)),
                 }
             }
             _ => self.engine.source_for(dst),
@@ -272,30 +300,24 @@ impl CmId {
             let uplink = self.engine.uplink_for(hca.local_addr(own.ip()));
             uplink
                 .map(|_| (own, hca))
-                .map_err(|error| std::io::Error::from_raw_os_error(error.errno()))
+                .map_err(|error| io::Error::from_raw_os_error(error.errno()))
         });
-        self.with(|core, key, _| {
-            let id = core.id(key)?;
-            match opened {
-                Ok((own, hca)) => {
-                    let port = id.src.map_or(0, |src| src.port());
-                    let port = if port == 0 { ephemeral_port() } else { port };
-                    id.src = Some(with_port(own, port));
-                    id.dst = Some(dst);
-                    id.hca = Some(hca);
-                    id.ib = match given {
-                        CmAddr::Ip(_) => None,
-                        CmAddr::Ib(ib) => Some(ib.service_id),
-                    };
-                    id.state = IdState::AddrResolved;
-                    core.tell(key, CmEventKind::AddrResolved, 0, CmParam::None);
-                }
-                Err(error) => {
-                    let errno = error.raw_os_error().unwrap_or(libc::ENODEV);
-                    core.tell(key, CmEventKind::AddrError, -errno, CmParam::None);
-                }
-            }
-            Ok(())
+        let (own, hca) = match opened {
+            Ok(opened) => opened,
+            Err(error) => return Ok(Err(error)),
+        };
+        self.with_id(|id| {
+            let port = id.src.map_or(0, |src| src.port());
+            let port = if port == 0 { ephemeral_port() } else { port };
+            id.src = Some(with_port(own, port));
+            id.dst = Some(dst);
+            id.hca = Some(hca);
+            id.ib = match given {
+                CmAddr::Ip(_) => None,
+                CmAddr::Ib(ib) => Some(ib.service_id),
+            };
+            id.state = IdState::AddrResolved;
+            Ok(Ok(()))
         })
     }
 
@@ -305,13 +327,19 @@ impl CmId {
     /// The address is not resolved.
     #[doc(alias = "rdma_resolve_route")]
     pub fn resolve_route(&self) -> Result<(), VerbsError> {
-        self.with(|core, key, _| {
-            let id = core.id(key)?;
+        self.find_route()?;
+        self.engine.in_cm(|core| {
+            core.tell(self.key, CmEventKind::RouteResolved, 0, CmParam::None);
+            Ok(())
+        })
+    }
+
+    fn find_route(&self) -> Result<(), VerbsError> {
+        self.with_id(|id| {
             if id.state != IdState::AddrResolved {
                 return wrong_state();
             }
             id.state = IdState::RouteResolved;
-            core.tell(key, CmEventKind::RouteResolved, 0, CmParam::None);
             Ok(())
         })
     }
@@ -747,7 +775,7 @@ impl IdKey {
 }
 
 fn in_use(conflict: Conflict) -> VerbsError {
-    VerbsError::Io(std::io::Error::from_raw_os_error(conflict.errno()))
+    VerbsError::Io(io::Error::from_raw_os_error(conflict.errno()))
 }
 
 /// A port for an active side, which nobody has to find.

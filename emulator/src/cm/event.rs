@@ -161,14 +161,26 @@ impl CmChannel {
         })
     }
 
-    /// Another one, of the same engine.
+    /// A new one whose descriptor does not block.
+    ///
+    /// # Errors
+    /// As [`CmChannel::new`].
+    pub fn nonblocking(engine: &Engine) -> Result<Self, VerbsError> {
+        Self::nonblocking_of(engine.inner())
+    }
+
+    /// Another one that does not block, of the same engine.
     ///
     /// # Errors
     /// As [`CmChannel::new`].
     pub fn another(&self) -> Result<Self, VerbsError> {
-        let events = EventQueue::new()?;
+        Self::nonblocking_of(&self.engine)
+    }
+
+    fn nonblocking_of(engine: &Arc<EngineInner>) -> Result<Self, VerbsError> {
+        let events = EventQueue::nonblocking()?;
         Ok(Self {
-            engine: Arc::clone(&self.engine),
+            engine: Arc::clone(engine),
             inner: Arc::new(ChannelInner { events }),
         })
     }
@@ -219,9 +231,23 @@ impl CmChannel {
     /// # Errors
     /// As [`CmChannel::get_event`].
     pub fn take_event(&self) -> Result<Option<CmEvent>, VerbsError> {
+        self.take(|events| events.pop(|_| ()))
+    }
+
+    /// Takes an event, where there is one, whatever the descriptor does.
+    #[must_use]
+    pub fn try_event(&self) -> Option<CmEvent> {
+        // It never fails.
+        self.take(|events| Ok(events.try_pop(|_| ()))).ok()?
+    }
+
+    fn take(
+        &self,
+        pop: impl FnOnce(&EventQueue<Waiting>) -> Result<Option<Waiting>, VerbsError>,
+    ) -> Result<Option<CmEvent>, VerbsError> {
         let mut cm = self.engine.cm().lock();
         // Under the lock: an event is taken, or its ID is gone.
-        let Some(waiting) = self.inner.events.pop(|_| ())? else {
+        let Some(waiting) = pop(&self.inner.events)? else {
             return Ok(None);
         };
         let Waiting {

@@ -218,6 +218,18 @@ impl EngineInner {
         Ok(result)
     }
 
+    /// Looks at what the manager keeps, or changes what is nobody's business but the program's: nothing follows from it.
+    pub(super) fn in_cm<R>(
+        &self,
+        f: impl FnOnce(&mut CmCore) -> Result<R, VerbsError>,
+    ) -> Result<R, VerbsError> {
+        match &mut *self.cm().lock() {
+            Some(core) => f(core),
+            // With the first ID there is one.
+            None => Err(VerbsError::InvalidArgument("no such ID")),
+        }
+    }
+
     /// Looks at what has arrived, and at the timers. Called without any lock but that of a link.
     pub(crate) fn serve_cm(&self) {
         let host = self.cm();
@@ -289,11 +301,14 @@ impl EngineInner {
                 tracing::debug!(%error, route = ?transmit.route, "sending a MAD");
             }
         }
-        let due = core.cm.next_timeout();
-        self.cm()
-            .due
-            .store(due.map_or(0, |at| at.as_ns().max(1)), Ordering::SeqCst);
-        if let Some(at) = due {
+        let next = core.cm.next_timeout();
+        let due = next.map_or(0, |at| at.as_ns().max(1));
+        // Whoever stored it last has called the background thread. Nobody else stores: the lock is held.
+        if self.cm().due.load(Ordering::SeqCst) == due {
+            return;
+        }
+        self.cm().due.store(due, Ordering::SeqCst);
+        if let Some(at) = next {
             self.call_background_before(at);
         }
     }

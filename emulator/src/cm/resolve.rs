@@ -32,6 +32,14 @@ pub(super) const fn canonical(addr: SocketAddr) -> SocketAddr {
     }
 }
 
+/// Is it of one link only, which the address alone does not tell?
+const fn has_scope(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    }
+}
+
 /// An address of a device, without a port.
 fn scoped(hca: &Hca, ip: IpAddr) -> SocketAddr {
     match ip {
@@ -78,6 +86,13 @@ impl EngineInner {
     /// There is no route, or it leads through an address that is not of a device.
     //= CMA-16
     pub(super) fn source_for(&self, dst: SocketAddr) -> io::Result<(SocketAddr, Arc<Hca>)> {
+        // An own address is reached from itself, whatever the system would use: nobody has to be asked.
+        if !has_scope(dst.ip())
+            && let Some(hca) = self.hca_with(dst.ip())
+            && hca.has_address(dst.ip())
+        {
+            return Ok((scoped(&hca, dst.ip()), hca));
+        }
         let socket = sys::udp_socket((unspecified(dst.ip()), 0).into())?;
         // The port does not matter, but must not be 0.
         socket.connect(with_port(dst, dst.port().max(1)))?;

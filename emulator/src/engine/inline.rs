@@ -22,12 +22,12 @@ impl EngineInner {
         is_there: impl Fn() -> bool,
         timeout: Duration,
     ) -> io::Result<bool> {
-        let now = self.now();
+        let mut now = self.now();
         let until = now.plus_ns(u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX));
         let attends_until = until.min(now.plus_ns(ATTEND_NS));
         let mut in_vain = 0;
-        while in_vain < ATTEND_VAIN && self.now() < attends_until {
-            let left = attends_until.ns_since(self.now());
+        while in_vain < ATTEND_VAIN && now < attends_until {
+            let left = attends_until.ns_since(now);
             let mut set = sys::PollSet::default();
             let own = set.add(fd);
             let uplinks = self.uplinks.read().clone();
@@ -35,11 +35,12 @@ impl EngineInner {
                 set.add(socket.as_raw_fd());
             }
             self.handover.polled();
-            self.handover.polled_in_vain(self.now().as_ns());
+            self.handover.polled_in_vain(now.as_ns());
             set.wait(Some(Duration::from_nanos(left)))?;
             if set.is_ready(own) {
                 return Ok(true);
             }
+            now = self.now();
             if !set.any_ready_from(own + 1) {
                 continue;
             }

@@ -359,9 +359,11 @@ impl Qp {
             if core.qp.state() == QpState::Rtr && path.live_channel().is_some() {
                 core.qp.expect_credits();
             }
-            core.tx.set_path(uplink, path);
             let peer = attr.ah_attr.dgid.to_ip();
-            let is_ours = engine.is_simulated() || is_of_this_host(peer);
+            // A socket of this process has the address that the packets come from.
+            let is_own = uplink.link.local() == peer;
+            core.tx.set_path(uplink, path);
+            let is_ours = engine.is_simulated() || is_own || is_of_this_host(peer);
             core.qp.set_extended(is_ours);
         }
         if let Some((uplink, path)) = alternate {
@@ -608,7 +610,7 @@ impl QpOwner {
         &self.pd.context.engine
     }
 
-    fn hca(&self) -> &Arc<Hca> {
+    pub(super) fn hca(&self) -> &Arc<Hca> {
         &self.pd.context.hca
     }
 

@@ -564,6 +564,30 @@ fn ports_and_addresses_are_checked() {
     a.expect(Kind::AddrResolved, 9);
 }
 
+/// Who does not wait for events resolves without them: the outcome is the same.
+//= CMA-16 type=test
+#[test]
+fn an_id_is_resolved_without_events() {
+    let a = Node::new("127.1.9.60");
+    let id = a.id(1);
+    assert!(!id.resolve(None, addr("fd99::1", 7)).unwrap());
+    assert_eq!(id.addresses().peer, None);
+    assert!(id.resolve_route().is_err());
+    assert!(id.resolve(None, addr(a.ip, 7)).unwrap());
+    // An own address is reached from itself.
+    let (addresses, peer) = (id.addresses(), addr(a.ip, 7));
+    assert_eq!(addresses.peer, Some(peer));
+    let local = addresses.local.unwrap();
+    assert!(local.ip() == peer.ip() && local.port() != 0);
+    assert!(id.resolve(None, addr(a.ip, 7)).is_err(), "it has a route");
+    a.none();
+    assert_eq!(a.channel.try_event().map(|event| event.kind), None);
+    id.connect(&param(Qpn::new(7), &[])).unwrap();
+    assert_eq!(a.expect(Kind::Rejected, 1).new_id.map(|_| ()), None);
+    let waits = a.channel.another().unwrap();
+    assert!(matches!(waits.take_event(), Err(VerbsError::WouldBlock)));
+}
+
 //= LRC-15 type=test
 #[test]
 fn a_backlog_is_of_requests_that_nobody_took() {

@@ -33,15 +33,6 @@ impl Cm {
         }
     }
 
-    /// Begins to send what a connection has in `resend` until it is answered.
-    fn begin_to_resend(&mut self, now: Time, id: CommId) {
-        if let Some(conn) = self.conns.get_mut(&id) {
-            conn.tries_left = conn.max_retries;
-            let at = now.plus_ns(conn.interval_ns);
-            self.arm(id, at);
-        }
-    }
-
     /// Asks for a connection. The communication ID and the GUID of the message are filled in.
     /// `packet_life` is how long a packet is on its way at most.
     //= CM-ST-01
@@ -52,7 +43,8 @@ impl Cm {
         packet_life: CmTimeout,
         req: Req,
     ) -> CommId {
-        let conn = |_| Conn {
+        let config = self.config;
+        let conn = |id| Conn {
             end: match req.transport {
                 TransportType::Xrc => End::XrcInitiator,
                 _ => End::Both,
@@ -63,20 +55,15 @@ impl Cm {
             interval_ns: 2 * packet_life.as_ns() + req.remote_response_timeout.as_ns(),
             max_retries: req.max_cm_retries,
             timewait_ns: req.primary.ack_timeout.as_ns(),
-            ..Conn::new(State::ReqSent, route, TransactionId::new(0))
+            ..Conn::new(State::ReqSent, route, config.tid(id))
         };
         let id = self.add(conn);
-        let tid = self.own_tid(id);
-        if let Some(conn) = self.conns.get_mut(&id) {
-            conn.tid = tid;
-        }
         let message = CmMessage::Req(Req {
             local_id: id,
-            ca_guid: self.config.guid,
+            ca_guid: config.guid,
             ..req
         });
-        self.send_and_keep(id, tid, message);
-        self.begin_to_resend(now, id);
+        self.send_until_answered(now, id, config.tid(id), message);
         id
     }
 
@@ -97,8 +84,7 @@ impl Cm {
             ..rep
         });
         self.enter(now, id, State::RepSent);
-        self.send_and_keep(id, tid, message);
-        self.begin_to_resend(now, id);
+        self.send_until_answered(now, id, tid, message);
         Ok(())
     }
 
@@ -186,10 +172,9 @@ impl Cm {
         let conn = self.conn(id, &[State::Established])?;
         let (remote_id, remote_qpn) = (conn.remote_id, conn.remote_qpn);
         let message = dreq(id, remote_id, remote_qpn, data);
-        let tid = self.own_tid(id);
+        let tid = self.config.tid(id);
         self.enter(now, id, State::DreqSent);
-        self.send_and_keep(id, tid, message);
-        self.begin_to_resend(now, id);
+        self.send_until_answered(now, id, tid, message);
         Ok(())
     }
 
@@ -200,14 +185,14 @@ impl Cm {
     //= CM-ST-03
     pub fn answer_disconnect(&mut self, now: Time, id: CommId, data: &[u8]) -> Result<(), CmError> {
         let conn = self.conn(id, &[State::DreqRcvd])?;
-        let (tid, remote_id) = (conn.tid, conn.remote_id);
+        let (route, tid, remote_id) = (conn.route, conn.tid, conn.remote_id);
         let message = CmMessage::Drep(Drep {
             local_id: id,
             remote_id,
             private_data: private_data(data),
         });
         self.enter(now, id, State::TimeWait);
-        self.send_and_keep(id, tid, message);
+        self.send(route, tid, message);
         Ok(())
     }
 
@@ -231,8 +216,7 @@ impl Cm {
             request_id: id,
             ..req
         });
-        self.send_and_keep(id, self.own_tid(id), message);
-        self.begin_to_resend(now, id);
+        self.send_until_answered(now, id, self.config.tid(id), message);
         id
     }
 
@@ -297,7 +281,7 @@ impl Cm {
             State::Established if conn.end == End::XrcTarget => State::Idle,
             State::Established => {
                 let message = dreq(id, remote_id, conn.remote_qpn, &[]);
-                let tid = self.own_tid(id);
+                let tid = self.config.tid(id);
                 self.send(route, tid, message);
                 if let Some(conn) = self.conns.get_mut(&id) {
                     conn.is_parting = true;

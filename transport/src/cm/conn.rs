@@ -1,11 +1,12 @@
 //! One connection, or request for a service.
 
 use alloc::boxed::Box;
+use core::net::IpAddr;
 
 use rocade_wire::mad::{CommId, Mad, Rep, ServiceId, TransactionId};
 use rocade_wire::{Guid, Qpn};
 
-use super::{CmRoute, Named};
+use super::{CmRoute, Named, Timers};
 use crate::time::Time;
 
 /// States, by the names of the standard.
@@ -121,11 +122,24 @@ impl Conn {
 
     /// What the peer calls it.
     pub(super) const fn remote_name(&self) -> Named<CommId> {
-        (self.route.remote, self.remote_guid.get(), self.remote_id)
+        (self.remote_id, self.remote_guid.get(), self.route.remote)
+    }
+
+    /// What the peer calls it, where it is a request for a service.
+    pub(super) const fn request_name(&self) -> (CommId, IpAddr) {
+        (self.remote_id, self.route.remote)
     }
 
     /// The peer's QP.
     pub(super) const fn remote_qp(&self) -> Named<Qpn> {
-        (self.route.remote, self.remote_guid.get(), self.remote_qpn)
+        (self.remote_qpn, self.remote_guid.get(), self.route.remote)
+    }
+
+    /// Something is due at `at`, and nothing before.
+    pub(super) fn arm(&mut self, timers: &mut Timers, id: CommId, at: Time) {
+        if let Some(old) = self.deadline.replace(at) {
+            timers.remove(&(old, id));
+        }
+        timers.insert((at, id));
     }
 }

@@ -24,6 +24,7 @@ mod receive;
 mod tests;
 
 use alloc::boxed::Box;
+use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use core::net::IpAddr;
 
@@ -47,6 +48,14 @@ pub struct CmConfig {
     pub prefix: u8,
     /// Where IDs and transactions begin: random, so that those of an earlier process do not come again.
     pub seed: u64,
+}
+
+impl CmConfig {
+    /// The transaction of a message that a connection starts.
+    //= MAD-05
+    const fn tid(&self, id: CommId) -> TransactionId {
+        TransactionId::new((self.seed >> 32) << 32 | id.get() as u64)
+    }
 }
 
 /// The two ports that a datagram goes between.
@@ -181,8 +190,11 @@ pub struct CmCounters {
     pub tx_retries: u64,
 }
 
-/// A peer's name for something: its address, adapter and number of it.
-type Named<T> = (IpAddr, u64, T);
+/// A peer's name for something: its number of it, adapter and address. The number comes first, because that is what tells one
+/// name from another at a glance.
+type Named<T> = (T, u64, IpAddr);
+/// What is due when.
+type Timers = BTreeSet<(Time, CommId)>;
 
 /// The communication manager of a process.
 #[derive(Debug)]
@@ -195,9 +207,9 @@ pub struct Cm {
     /// By the peer's QP, for those that have not ended.
     by_remote_qp: BTreeMap<Named<Qpn>, CommId>,
     /// Requests for services, by what peers call them.
-    by_request: BTreeMap<(IpAddr, CommId), CommId>,
+    by_request: BTreeMap<(CommId, IpAddr), CommId>,
     listeners: BTreeSet<ServiceId>,
-    timers: BTreeSet<(Time, CommId)>,
+    timers: Timers,
     /// Those in another state than `poll_bond` has told.
     moved: BTreeSet<CommId>,
     out: VecDeque<CmTransmit>,
@@ -288,10 +300,7 @@ impl Cm {
             && at <= now
         {
             self.timers.pop_first();
-            if let Some(conn) = self.conns.get_mut(&id) {
-                conn.deadline = None;
-                self.expire(now, id);
-            }
+            self.expire(now, id);
         }
     }
 
@@ -299,14 +308,14 @@ impl Cm {
         let Some(conn) = self.conns.get_mut(&id) else {
             return;
         };
+        conn.deadline = None;
         if conn.state.resends()
             && let Some(left) = conn.tries_left.checked_sub(1)
         {
             conn.tries_left = left;
-            let at = now.plus_ns(conn.interval_ns);
+            conn.arm(&mut self.timers, id, now.plus_ns(conn.interval_ns));
             self.counters.tx_retries += 1;
-            self.send_again(id);
-            return self.arm(id, at);
+            return self.send_again(id);
         }
         let (state, event) = match conn.state {
             //= CM-ST-07
@@ -339,14 +348,17 @@ impl Cm {
         }
         match state {
             State::TimeWait => {
-                let at = now.plus_ns(conn.timewait_ns);
-                self.arm(id, at);
+                // Nothing of it is sent again.
+                conn.resend = None;
+                conn.arm(&mut self.timers, id, now.plus_ns(conn.timewait_ns));
             }
             State::Idle => {
                 conn.resend = None;
-                let is_abandoned = conn.is_abandoned;
-                self.forget_names(id);
-                if is_abandoned {
+                // What the peer calls it, and its QP, mean nothing any more.
+                forget(&mut self.by_remote_id, conn.remote_name(), id);
+                forget(&mut self.by_remote_qp, conn.remote_qp(), id);
+                forget(&mut self.by_request, conn.request_name(), id);
+                if conn.is_abandoned {
                     self.conns.remove(&id);
                 }
             }
@@ -356,61 +368,36 @@ impl Cm {
 
     fn arm(&mut self, id: CommId, at: Time) {
         if let Some(conn) = self.conns.get_mut(&id) {
-            if let Some(old) = conn.deadline.replace(at) {
-                self.timers.remove(&(old, id));
-            }
-            self.timers.insert((at, id));
-        }
-    }
-
-    /// What the peer calls the connection, and its QP, mean nothing any more.
-    fn forget_names(&mut self, id: CommId) {
-        let Some(conn) = self.conns.get(&id) else {
-            return;
-        };
-        let (by_id, by_qp) = (conn.remote_name(), conn.remote_qp());
-        if self.by_remote_id.get(&by_id) == Some(&id) {
-            self.by_remote_id.remove(&by_id);
-        }
-        if self.by_remote_qp.get(&by_qp) == Some(&id) {
-            self.by_remote_qp.remove(&by_qp);
-        }
-        let request = (conn.route.remote, conn.remote_id);
-        if self.by_request.get(&request) == Some(&id) {
-            self.by_request.remove(&request);
+            conn.arm(&mut self.timers, id, at);
         }
     }
 
     /// A new connection, with an ID that no other has.
-    fn add(&mut self, make: impl FnOnce(CommId) -> Conn) -> CommId {
+    fn add(&mut self, make: impl Fn(CommId) -> Conn) -> CommId {
         let prefix = u32::from(self.config.prefix) << 24;
         let id = loop {
             self.next_id = self.next_id.wrapping_add(1);
             let id = CommId::new(prefix | self.next_id & 0x00ff_ffff);
             //= CM-FLD-01
-            if id.get() != 0 && !self.conns.contains_key(&id) {
+            if id.get() != 0
+                && let Entry::Vacant(place) = self.conns.entry(id)
+            {
+                place.insert(make(id));
                 break id;
             }
         };
-        self.conns.insert(id, make(id));
         self.moved.insert(id);
         id
     }
 
-    /// The transaction of a message that a connection starts.
-    //= MAD-05
-    const fn own_tid(&self, id: CommId) -> TransactionId {
-        TransactionId::new((self.config.seed >> 32) << 32 | id.get() as u64)
-    }
-
     /// Sends a message.
     fn send(&mut self, route: CmRoute, tid: TransactionId, message: CmMessage) {
+        let to = message.receiver_id();
         let mad = Box::new(Mad::new(tid, message).to_bytes());
-        self.put_out(route, mad);
+        self.put_out(route, to, mad);
     }
 
-    fn put_out(&mut self, route: CmRoute, mad: Box<[u8; Mad::LEN]>) {
-        let to = Mad::parse(&mad[..]).map_or(CommId::new(0), |mad| mad.message.receiver_id());
+    fn put_out(&mut self, route: CmRoute, to: CommId, mad: Box<[u8; Mad::LEN]>) {
         self.counters.tx_messages += 1;
         self.out.push_back(CmTransmit { route, to, mad });
     }
@@ -420,10 +407,26 @@ impl Cm {
         let Some(conn) = self.conns.get_mut(&id) else {
             return;
         };
+        let to = message.receiver_id();
         let mad = Box::new(Mad::new(tid, message).to_bytes());
         conn.resend = Some(mad.clone());
         let route = conn.route;
-        self.put_out(route, mad);
+        self.put_out(route, to, mad);
+    }
+
+    /// Sends a message of a connection again and again until it is answered.
+    fn send_until_answered(
+        &mut self,
+        now: Time,
+        id: CommId,
+        tid: TransactionId,
+        message: CmMessage,
+    ) {
+        if let Some(conn) = self.conns.get_mut(&id) {
+            conn.tries_left = conn.max_retries;
+            conn.arm(&mut self.timers, id, now.plus_ns(conn.interval_ns));
+        }
+        self.send_and_keep(id, tid, message);
     }
 
     /// Sends what was kept.
@@ -432,12 +435,22 @@ impl Cm {
             && let Some(mad) = conn.resend.clone()
         {
             let route = conn.route;
-            self.put_out(route, mad);
+            let to = Mad::parse(&mad[..]).map_or(CommId::new(0), |mad| mad.message.receiver_id());
+            self.put_out(route, to, mad);
         }
     }
 
     /// Counts something.
     fn count(&mut self, which: impl FnOnce(&mut CmCounters) -> &mut u64) {
         *which(&mut self.counters) += 1;
+    }
+}
+
+/// A name means nothing any more, if it is that of this connection.
+fn forget<N: Ord>(names: &mut BTreeMap<N, CommId>, name: N, id: CommId) {
+    if let Entry::Occupied(named) = names.entry(name)
+        && *named.get() == id
+    {
+        named.remove();
     }
 }

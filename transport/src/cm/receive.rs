@@ -56,11 +56,11 @@ impl Cm {
 
     //= CM-ST-04
     fn on_req(&mut self, now: Time, route: CmRoute, tid: TransactionId, req: Req) {
-        let name = (route.remote, req.ca_guid.get(), req.local_id);
+        let name = (req.local_id, req.ca_guid.get(), route.remote);
         if let Some(&id) = self.by_remote_id.get(&name) {
             return self.on_duplicate_req(id, route, tid, &req);
         }
-        let qp = (route.remote, req.ca_guid.get(), req.qpn);
+        let qp = (req.qpn, req.ca_guid.get(), route.remote);
         if let Some(&old) = self.by_remote_qp.get(&qp) {
             self.refuse(route, tid, &req, RejReason::StaleConnection);
             // Its end over there was not noticed here.
@@ -215,7 +215,7 @@ impl Cm {
     fn on_rej(&mut self, now: Time, route: CmRoute, rej: Rej) {
         let found = match (rej.timeout_guid(), rej.rejected) {
             (Some(guid), _) => {
-                let name = (route.remote, guid.get(), rej.local_id);
+                let name = (rej.local_id, guid.get(), route.remote);
                 self.by_remote_id.get(&name).copied()
             }
             (None, Rejected::Req) => Some(rej.remote_id),
@@ -323,7 +323,7 @@ impl Cm {
 
     //= CM-ST-12
     fn on_sidr_req(&mut self, route: CmRoute, tid: TransactionId, req: SidrReq) {
-        let name = (route.remote, req.request_id);
+        let name = (req.request_id, route.remote);
         if let Some(&id) = self.by_request.get(&name) {
             self.count(|counters| &mut counters.rx_duplicates);
             // The answer, if there is one.

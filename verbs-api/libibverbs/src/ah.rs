@@ -6,7 +6,7 @@ use rocade_abi::{
     IBV_WC_GRH, ibv_ah, ibv_ah_attr, ibv_context, ibv_gid, ibv_global_route, ibv_grh, ibv_pd,
     ibv_qp, ibv_wc,
 };
-use rocade_emulator::{Ah, Context, Gid};
+use rocade_emulator::{Ah, Context, Grh};
 
 use crate::{
     complaint::Reason,
@@ -85,29 +85,23 @@ fn sender(context: &Context, port: u8, wc: &ibv_wc, grh: &ibv_grh) -> Result<ibv
         let what = "the completion is of no datagram: IBV_WC_GRH is not set";
         return Err(Errno::INVAL.because(Reason::new(what, "")));
     }
-    let header = Header::of(grh).ok_or_else(|| {
+    let header = Grh::of(&grh_bytes(grh)).ok_or_else(|| {
         let what = "what is in front of the message is no IP header";
         Errno(libc::EPROTONOSUPPORT).because(Reason::new(what, ""))
     })?;
-    let is_v4 = header.to.to_ip().is_ipv4();
-    let own = gids.iter().find(|entry| {
-        // A message to a group may be answered from any address.
-        let same_family = entry.gid.to_ip().is_ipv4() == is_v4;
-        entry.gid == header.to || header.to.is_multicast() && same_family
-    });
-    let own = own.ok_or_else(|| {
-        let what = format!("no GID of the device is {}", header.to);
+    let back = header.way_back(port, &gids).ok_or_else(|| {
+        let what = format!("no GID of the device is {}", header.to());
         Errno::INVAL.because(Reason::new(what, ""))
     })?;
     Ok(ibv_ah_attr {
         grh: ibv_global_route {
             dgid: ibv_gid {
-                raw: header.from.octets(),
+                raw: back.dgid.octets(),
             },
-            flow_label: header.flow_label,
-            sgid_index: u8::try_from(own.index).map_err(|_| Errno::INVAL)?,
-            hop_limit: header.hop_limit,
-            traffic_class: header.traffic_class,
+            flow_label: back.flow_label,
+            sgid_index: back.sgid_index,
+            hop_limit: back.hop_limit,
+            traffic_class: back.traffic_class,
         },
         dlid: wc.slid,
         // That of the completion is none.
@@ -119,60 +113,15 @@ fn sender(context: &Context, port: u8, wc: &ibv_wc, grh: &ibv_grh) -> Result<ibv
     })
 }
 
-/// What the 40 bytes in front of a datagram say.
-struct Header {
-    from: Gid,
-    to: Gid,
-    traffic_class: u8,
-    hop_limit: u8,
-    flow_label: u32,
-}
-
-impl Header {
-    /// Where the IPv4 header is.
-    const V4_AT: usize = 20;
-
-    fn of(grh: &ibv_grh) -> Option<Self> {
-        const LOW_BYTE: u32 = 0xff;
-        let mut bytes = [0; 40];
-        bytes[..4].copy_from_slice(&grh.version_tclass_flow.to_ne_bytes());
-        bytes[4..6].copy_from_slice(&grh.paylen.to_ne_bytes());
-        bytes[6] = grh.next_hdr;
-        bytes[7] = grh.hop_limit;
-        bytes[8..24].copy_from_slice(&gid_from_c(grh.sgid).octets());
-        bytes[24..].copy_from_slice(&gid_from_c(grh.dgid).octets());
-        let v4 = bytes.last_chunk::<20>()?;
-        if bytes[0] >> 4 == 6 && (v4[0] != 0x45 || !checksum_is_right(v4)) {
-            let word = u32::from_be_bytes(*bytes.first_chunk()?);
-            return Some(Self {
-                from: gid_from_c(grh.sgid),
-                to: gid_from_c(grh.dgid),
-                traffic_class: u8::try_from(word >> 20 & LOW_BYTE).unwrap_or(0),
-                hop_limit: bytes[7],
-                flow_label: word & 0xf_ffff,
-            });
-        }
-        let address = |at: usize| {
-            let octets: [u8; 4] = bytes.get(at..at + 4)?.try_into().ok()?;
-            Some(Gid::from_ip(octets.into()))
-        };
-        (v4[0] >> 4 == 4).then_some(())?;
-        Some(Self {
-            from: address(Self::V4_AT + 12)?,
-            to: address(Self::V4_AT + 16)?,
-            traffic_class: v4[1],
-            hop_limit: v4[8],
-            flow_label: 0,
-        })
-    }
-}
-
-fn checksum_is_right(header: &[u8; 20]) -> bool {
-    let words = header
-        .chunks_exact(2)
-        .map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]));
-    let sum: u32 = words.sum();
-    (sum & 0xffff) + (sum >> 16) == 0xffff
+fn grh_bytes(grh: &ibv_grh) -> [u8; 40] {
+    let mut bytes = [0; 40];
+    bytes[..4].copy_from_slice(&grh.version_tclass_flow.to_ne_bytes());
+    bytes[4..6].copy_from_slice(&grh.paylen.to_ne_bytes());
+    bytes[6] = grh.next_hdr;
+    bytes[7] = grh.hop_limit;
+    bytes[8..24].copy_from_slice(&gid_from_c(grh.sgid).octets());
+    bytes[24..].copy_from_slice(&gid_from_c(grh.dgid).octets());
+    bytes
 }
 
 /// `ibv_init_ah_from_wc`: 0, or -1 and errno.

@@ -12,7 +12,7 @@ use rocade_abi::{
 };
 use rocade_emulator::{
     DciInit, DciStreams, Mtu, Pd, Qp, QpAttr, QpAttrMask, QpInitAttr, QpType, RxHash, VerbsError,
-    Xrcd,
+    Xrcd, cm::Ece,
 };
 
 use crate::{
@@ -564,10 +564,10 @@ pub(crate) unsafe extern "C" fn modify_qp_rate_limit(
 pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     int_verb(|| {
         // SAFETY: by contract a live QP.
-        let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
+        let offer = unsafe { QpObject::borrow(qp.cast()) }?.inner().qp.ece();
         let answer = ibv_ece {
-            vendor_id: state.context.context().device_attr().vendor_id,
-            options: 0,
+            vendor_id: offer.vendor_id,
+            options: offer.options,
             comp_mask: 0,
         };
         // SAFETY: by contract NULL or writable.
@@ -580,12 +580,15 @@ pub(crate) unsafe extern "C" fn ibv_query_ece(qp: *mut ibv_qp, ece: *mut ibv_ece
 pub(crate) unsafe extern "C" fn ibv_set_ece(qp: *mut ibv_qp, ece: *mut ibv_ece) -> c_int {
     int_verb(|| {
         // SAFETY: by contract a live QP.
-        unsafe { QpObject::borrow(qp.cast()) }?;
+        let state = unsafe { QpObject::borrow(qp.cast()) }?.inner();
         // SAFETY: by contract NULL or readable.
         let offered = unsafe { ffi::read(ece) }?;
-        match offered {
-            ibv_ece { vendor_id: 0, .. } => Err(Errno::OPNOTSUPP),
-            ibv_ece { comp_mask: 0, .. } => Ok(()),
+        state.qp.set_ece(Ece {
+            vendor_id: offered.vendor_id,
+            options: offered.options,
+        })?;
+        match offered.comp_mask {
+            0 => Ok(()),
             _ => Err(Errno::INVAL),
         }
     })

@@ -10,6 +10,7 @@ use rocade_emulator::{
 };
 
 use crate::error::{Error, Result};
+use crate::events::ObjectId;
 use crate::sys;
 
 /// How long [`CompletionQueue::wait`] polls before it sleeps: longer than a round trip between
@@ -23,6 +24,7 @@ const SPIN: Duration = Duration::from_micros(50);
 #[doc(alias = "ibv_cq")]
 pub struct CompletionQueue {
     cq: Cq,
+    id: ObjectId,
     channel: CompChannel,
 }
 
@@ -31,22 +33,32 @@ impl CompletionQueue {
         let channel = context.create_comp_channel()?;
         // SAFETY: the descriptor belongs to the channel, which outlives this borrow.
         sys::set_nonblocking(unsafe { sys::borrow(channel.fd()) })?;
+        let id = ObjectId::next();
         let cq = context.create_cq_with(CqInitAttr {
             cqe: entries,
             channel: Some(&channel),
             vector: 0,
-            cookie: 0,
+            cookie: id.cookie(),
             ignores_overrun,
         })?;
-        Ok(Self { cq, channel })
+        Ok(Self { cq, id, channel })
     }
 
     pub(crate) const fn raw(&self) -> &Cq {
         &self.cq
     }
 
+    /// Its name in [events](crate::Context::poll_event).
+    #[must_use]
+    pub const fn id(&self) -> ObjectId {
+        self.id
+    }
+
     /// Takes the next completion, whatever its status, if there is one.
     #[doc(alias = "ibv_poll_cq")]
+    #[doc(alias = "ibv_start_poll")]
+    #[doc(alias = "ibv_next_poll")]
+    #[doc(alias = "ibv_end_poll")]
     pub fn poll(&self) -> Option<Completion> {
         self.cq.poll_one()
     }

@@ -33,35 +33,21 @@ struct Id {
 
 impl Id {
     fn new(engine: &Engine) -> Result<Self> {
-        let channel = Self::channel(CmChannel::new(engine)?)?;
+        let channel = CmChannel::nonblocking(engine)?;
         let id = CmId::new(&channel, PortSpace::Tcp, QpType::Rc, 0)?;
         Ok(Self { id, channel })
     }
 
     /// A new one for an ID that has come as an event of another.
     fn adopt(id: CmId, like: &CmChannel) -> Result<Self> {
-        let channel = Self::channel(like.another()?)?;
+        let channel = like.another()?;
         id.migrate(&channel)?;
         Ok(Self { id, channel })
     }
 
-    fn channel(channel: CmChannel) -> Result<CmChannel> {
-        // SAFETY: the descriptor belongs to the channel, which outlives this borrow.
-        sys::set_nonblocking(unsafe { sys::borrow(channel.fd()) })?;
-        Ok(channel)
-    }
-
     fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: as above.
+        // SAFETY: the descriptor belongs to the channel, which outlives this borrow.
         unsafe { sys::borrow(self.channel.fd()) }
-    }
-
-    fn take(&self) -> Result<Option<CmEvent>> {
-        match self.channel.take_event() {
-            Ok(event) => Ok(event),
-            Err(VerbsError::WouldBlock) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
     }
 
     /// The next event that means something, where one comes in time.
@@ -72,7 +58,7 @@ impl Id {
     ) -> Result<T> {
         let start = Instant::now();
         loop {
-            while let Some(event) = self.take()? {
+            while let Some(event) = self.channel.try_event() {
                 if let Some(done) = react(event)? {
                     return Ok(done);
                 }
@@ -97,10 +83,7 @@ impl Id {
     ) -> Poll<Result<T>> {
         let _ = self.channel.begin_wait();
         loop {
-            match self
-                .take()
-                .and_then(|event| event.map(&mut react).transpose())
-            {
+            match self.channel.try_event().map(&mut react).transpose() {
                 Ok(Some(Some(done))) => return Poll::Ready(Ok(done)),
                 Ok(Some(None)) => {}
                 Ok(None) => break,
@@ -270,15 +253,9 @@ impl Route {
 
     fn resolve(list: &DeviceList, local: Option<SocketAddr>, peer: SocketAddr) -> Result<Self> {
         let id = Id::new(list.engine())?;
-        // What becomes of either is known at once.
-        let next = |wanted| match id.take()? {
-            Some(event) if event.kind == wanted => Ok(()),
-            _ => Err(Error::Unreachable),
-        };
-        id.id.resolve_addr(local.map(Into::into), peer)?;
-        next(CmEventKind::AddrResolved)?;
-        id.id.resolve_route()?;
-        next(CmEventKind::RouteResolved)?;
+        if !id.id.resolve(local.map(Into::into), peer)? {
+            return Err(Error::Unreachable);
+        }
         Ok(Self {
             id,
             list: list.clone(),

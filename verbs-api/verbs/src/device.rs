@@ -3,23 +3,22 @@
 use std::fmt;
 use std::fs::File;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use rocade_emulator::{
-    AccessFlags, AsyncEventKind, Context as RawContext, DeviceAttr, DeviceInfo, Engine,
-    EngineConfig, EngineCounters, Gid, GidEntry, Pd as RawPd, PortAttr, Psn, VerbsError,
+    AccessFlags, Context as RawContext, DeviceAttr, DeviceInfo, Engine, EngineConfig,
+    EngineCounters, Gid, GidEntry, Pd as RawPd, Pkey, PortAttr, Psn,
 };
 
 use crate::completion::CompletionQueue;
-use crate::datagram::{AddressHandle, DatagramQueuePair};
+use crate::datagram::{AddressHandle, AddressOptions, DatagramQueuePair, DatagramQueuePairBuilder};
+use crate::domain::ThreadDomain;
 use crate::dynamic::{DynamicInitiator, DynamicInitiatorBuilder, DynamicTarget};
 use crate::error::{Error, Result};
 use crate::indirect::IndirectKey;
-use crate::memory::MemoryRegion;
 use crate::queue_pair::QueuePairBuilder;
 use crate::shared_receives::SharedReceiveQueue;
-use crate::sys;
-use crate::window::MemoryWindow;
+use crate::window::{MemoryWindow, SharedWindow};
 use crate::xrc::XrcDomain;
 
 /// The first port of a device.
@@ -61,6 +60,9 @@ impl DeviceList {
 
     /// Name, GUID and interface of each device, in order.
     #[must_use]
+    #[doc(alias = "ibv_get_device_name")]
+    #[doc(alias = "ibv_get_device_guid")]
+    #[doc(alias = "ibv_get_device_index")]
     pub fn devices(&self) -> Vec<DeviceInfo> {
         self.engine.devices()
     }
@@ -134,6 +136,7 @@ impl Context {
     /// Identity and limits of the device.
     #[must_use]
     #[doc(alias = "ibv_query_device")]
+    #[doc(alias = "ibv_query_device_ex")]
     pub fn attributes(&self) -> DeviceAttr {
         self.raw.device_attr()
     }
@@ -167,45 +170,21 @@ impl Context {
 
     /// The GID table of the first port: its IP addresses, as they are now. A GID of 0 is an empty entry.
     #[must_use]
+    #[doc(alias = "ibv_query_gid")]
+    #[doc(alias = "ibv_query_gid_ex")]
     #[doc(alias = "ibv_query_gid_table")]
     pub fn gids(&self) -> Arc<[GidEntry]> {
         self.raw.gid_entries()
     }
 
-    /// The next asynchronous event, if there is one: of the port, when the network interface behind it
-    /// changes, or of a queue pair or completion queue made from this context. It counts as acknowledged.
-    ///
-    /// # Errors
-    /// None that can happen here.
-    #[doc(alias = "ibv_get_async_event")]
-    #[doc(alias = "ibv_ack_async_event")]
-    pub fn poll_event(&self) -> Result<Option<AsyncEventKind>> {
-        match self.raw.take_async_event() {
-            Ok(Some(event)) => {
-                self.raw.ack_async_event(&event);
-                Ok(Some(event.kind))
-            }
-            Ok(None) | Err(VerbsError::WouldBlock) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Waits up to `timeout` for an asynchronous event.
-    ///
-    /// # Errors
-    /// [`Error::TimedOut`].
-    pub fn wait_event(&self, timeout: Duration) -> Result<AsyncEventKind> {
-        let start = Instant::now();
-        loop {
-            if let Some(kind) = self.poll_event()? {
-                return Ok(kind);
-            }
-            let Some(left) = timeout.checked_sub(start.elapsed()) else {
-                return Err(Error::TimedOut);
-            };
-            // SAFETY: the descriptor belongs to the context, which outlives this borrow.
-            sys::wait_readable(unsafe { sys::borrow(self.raw.async_fd()) }, left)?;
-        }
+    /// The P_Key table: the partitions that queue pairs may belong to, each by its index. `ROCADE_PKEYS` or the
+    /// [configuration](crate::DeviceConfig::pkeys) makes it; by default it has one entry, 0xffff.
+    #[must_use]
+    #[doc(alias = "ibv_query_pkey")]
+    #[doc(alias = "ibv_get_pkey_index")]
+    pub fn pkeys(&self) -> Vec<Pkey> {
+        let entries = (0..).map_while(|index| self.raw.pkey(index).ok());
+        entries.map(Pkey::new).collect()
     }
 
     /// A new completion queue with room for `entries` completions, at least 1.
@@ -213,6 +192,7 @@ impl Context {
     /// # Errors
     /// [`Error::Verbs`] if `entries` is 0 or above the limit, or without file descriptors.
     #[doc(alias = "ibv_create_cq")]
+    #[doc(alias = "ibv_create_cq_ex")]
     pub fn completion_queue(&self, entries: u32) -> Result<CompletionQueue> {
         CompletionQueue::new(&self.raw, entries, false)
     }
@@ -270,6 +250,7 @@ impl Context {
         Ok(ProtectionDomain {
             context: self.clone(),
             raw: self.raw.alloc_pd()?,
+            thread: None,
         })
     }
 }
@@ -280,6 +261,8 @@ impl Context {
 pub struct ProtectionDomain {
     context: Context,
     raw: RawPd,
+    /// Of a parent domain, its part.
+    pub(crate) thread: Option<ThreadDomain>,
 }
 
 impl ProtectionDomain {
@@ -293,16 +276,6 @@ impl ProtectionDomain {
         &self.raw
     }
 
-    /// Registers a new buffer of `len` zero bytes, at least 1. Without rights it can be sent from;
-    /// to receive into it takes `LOCAL_WRITE`, and so do `REMOTE_WRITE` and `REMOTE_ATOMIC`.
-    ///
-    /// # Errors
-    /// [`Error::Verbs`] if `len` is 0, the rights contradict each other, or keys run out.
-    #[doc(alias = "ibv_reg_mr")]
-    pub fn register(&self, len: usize, access: AccessFlags) -> Result<MemoryRegion> {
-        MemoryRegion::register(&self.raw, len, access)
-    }
-
     /// A new memory window, which lends no memory yet.
     ///
     /// # Errors
@@ -310,6 +283,16 @@ impl ProtectionDomain {
     #[doc(alias = "ibv_alloc_mw")]
     pub fn memory_window(&self) -> Result<MemoryWindow> {
         MemoryWindow::new(self)
+    }
+
+    /// A new window for the peers of all queue pairs of this domain, which is not bound yet.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`] if keys run out.
+    #[doc(alias = "ibv_alloc_mw")]
+    #[doc(alias = "IBV_MW_TYPE_1")]
+    pub fn shared_window(&self) -> Result<SharedWindow> {
+        SharedWindow::new(self)
     }
 
     /// A new key for up to `entries` pieces of other keys, none of which it has yet, that allows no more than `rights`.
@@ -336,7 +319,16 @@ impl ProtectionDomain {
     /// [`Error::NoGid`] without one; [`Error::Verbs`] if it leads nowhere.
     #[doc(alias = "ibv_create_ah")]
     pub fn address(&self, to: Gid) -> Result<AddressHandle> {
-        AddressHandle::new(self, to)
+        AddressHandle::new(self, to, &AddressOptions::default())
+    }
+
+    /// Likewise, with everything that a way can have.
+    ///
+    /// # Errors
+    /// As [`address`](Self::address); [`Error::Verbs`] also if the local address is none, or of the other IP version.
+    #[doc(alias = "ibv_create_ah")]
+    pub fn address_with(&self, to: Gid, options: &AddressOptions) -> Result<AddressHandle> {
+        AddressHandle::new(self, to, options)
     }
 
     /// A target of dynamic connections: initiators that know `key` may do what `access` says, and write messages that take
@@ -383,11 +375,22 @@ impl ProtectionDomain {
         cq: &CompletionQueue,
         qkey: u32,
     ) -> Result<DatagramQueuePair> {
-        DatagramQueuePair::new(self, cq, qkey)
+        self.datagram_queue_pair_builder(cq, qkey).build()
+    }
+
+    /// Starts to describe a queue pair for datagrams.
+    #[doc(alias = "ibv_create_qp")]
+    pub const fn datagram_queue_pair_builder<'a>(
+        &'a self,
+        cq: &'a CompletionQueue,
+        qkey: u32,
+    ) -> DatagramQueuePairBuilder<'a> {
+        DatagramQueuePairBuilder::new(self, cq, qkey)
     }
 
     /// Starts to describe a connected queue pair: of service RC, unless the builder says otherwise.
     #[doc(alias = "ibv_create_qp")]
+    #[doc(alias = "ibv_create_qp_ex")]
     pub fn queue_pair<'a>(&'a self, cq: &'a CompletionQueue) -> QueuePairBuilder<'a> {
         QueuePairBuilder::new(self, cq)
     }

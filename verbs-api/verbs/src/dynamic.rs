@@ -10,6 +10,7 @@ use crate::completion::CompletionQueue;
 use crate::datagram::AddressHandle;
 use crate::device::ProtectionDomain;
 use crate::error::{Error, Result};
+use crate::events::ObjectId;
 use crate::request::SendRequest;
 use crate::shared_receives::SharedReceiveQueue;
 
@@ -35,6 +36,7 @@ pub struct DynamicEnd {
 #[doc(alias = "ibv_exp_dct")]
 pub struct DynamicTarget {
     qp: Qp,
+    id: ObjectId,
     end: DynamicEnd,
 }
 
@@ -72,6 +74,7 @@ pub struct DynamicTarget {
 #[doc(alias = "IBV_EXP_QPT_DC_INI")]
 pub struct DynamicInitiator {
     qp: Qp,
+    id: ObjectId,
 }
 
 //= DCS-10
@@ -123,11 +126,12 @@ impl DynamicTarget {
             .copied()
             .ok_or(Error::NoGid(0))?;
         let mtu = pd.context().port()?.active_mtu;
+        let id = ObjectId::next();
         let qp = pd.raw().create_dct(DctInitAttr {
             cq: cq.raw().clone(),
             srq: receives.raw().clone(),
             key,
-            cookie: 0,
+            cookie: id.cookie(),
             has_dct_events: true,
         })?;
         let attr = attr(entry.index, access, mtu)?;
@@ -137,7 +141,13 @@ impl DynamicTarget {
             number: qp.qp_num(),
             key,
         };
-        Ok(Self { qp, end })
+        Ok(Self { qp, id, end })
+    }
+
+    /// Its name in [events](crate::Context::poll_event).
+    #[must_use]
+    pub const fn id(&self) -> ObjectId {
+        self.id
     }
 
     /// What others need to write to it.
@@ -258,6 +268,7 @@ impl<'a> DynamicInitiatorBuilder<'a> {
         let context = self.pd.context();
         let entry = context.gids().first().copied().ok_or(Error::NoGid(0))?;
         let mtu = context.port()?.active_mtu;
+        let id = ObjectId::next();
         let init = QpInitAttr {
             send_cq: self.cq.raw().clone(),
             recv_cq: self.cq.raw().clone(),
@@ -265,7 +276,7 @@ impl<'a> DynamicInitiatorBuilder<'a> {
             cap: self.cap,
             qp_type: QpType::DcInitiator,
             sq_sig_all: false,
-            cookie: 0,
+            cookie: id.cookie(),
         };
         let streams = self.streams;
         let qp = self.pd.raw().create_dci(init, DciInit { streams })?;
@@ -274,7 +285,7 @@ impl<'a> DynamicInitiatorBuilder<'a> {
         }
         let attr = attr(entry.index, AccessFlags::empty(), mtu)?;
         advance(&qp, &attr, &[QpState::Init, QpState::Rtr, QpState::Rts])?;
-        Ok(DynamicInitiator { qp })
+        Ok(DynamicInitiator { qp, id })
     }
 }
 
@@ -298,6 +309,12 @@ pub(crate) fn towards<'a>(
 impl DynamicInitiator {
     pub(crate) const fn raw(&self) -> &Qp {
         &self.qp
+    }
+
+    /// Its name in [events](crate::Context::poll_event).
+    #[must_use]
+    pub const fn id(&self) -> ObjectId {
+        self.id
     }
 
     /// Its number, which completions at targets name as the source.

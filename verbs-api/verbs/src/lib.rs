@@ -45,14 +45,17 @@
 //! Between processes or machines the endpoints travel over any byte stream, see
 //! [`Endpoint::exchange`] and the example `rc_pingpong`.
 
+mod attributes;
 mod completion;
 mod connection;
 mod cross;
 mod datagram;
 mod device;
+mod domain;
 mod dynamic;
 mod endpoint;
 mod error;
+mod events;
 mod indirect;
 mod masked;
 mod memory;
@@ -63,6 +66,7 @@ mod reactor;
 mod request;
 mod shared_receives;
 mod special;
+mod spread;
 mod sys;
 mod window;
 mod xrc;
@@ -71,30 +75,37 @@ pub use rocade_emulator::cm::RejReason;
 pub use rocade_emulator::{
     AccessFlags, AsyncEventKind, BrokerMode, CompleteTo, Completion, Counters, DeviceAttr,
     DeviceConfig, DeviceInfo, EngineConfig, EngineCounters, EthFields, Flow, FlowAttr, FlowKind,
-    FlowSpec, Gid, GidEntry, Guid, ImmOrInv, Ipv4Fields, Ipv6Fields, Lkey, Masked, Mtu, PortAttr,
-    PortFields, Psn, QpState, Qpn, Rkey, Sge, VerbsError, WcFlags, WcOpcode, WcStatus,
+    FlowSpec, Gid, GidEntry, Guid, ImmOrInv, Ipv4Fields, Ipv6Fields, Lkey, Masked, Mtu, Pkey,
+    PortAttr, PortFields, Psn, QpState, Qpn, Rkey, Sge, VerbsError, WcFlags, WcOpcode, WcStatus,
 };
 
+pub use self::attributes::{Ece, QpCap, QueuePairAttributes};
 pub use self::completion::CompletionQueue;
 pub use self::connection::{Connection, Listener, PeerOptions, Request, Route};
 pub use self::cross::{
     Calc, CalcOp, CrossChannel, CrossQueuePair, InGroup, ManagedQueue, Task, post_tasks,
 };
-pub use self::datagram::{AddressHandle, DatagramEnd, DatagramQueuePair, GRH_LEN};
+pub use self::datagram::{
+    AddressHandle, AddressOptions, DatagramEnd, DatagramQueuePair, DatagramQueuePairBuilder,
+    GRH_LEN,
+};
 pub use self::device::{Context, DeviceList, ProtectionDomain};
+pub use self::domain::ThreadDomain;
 pub use self::dynamic::{
     DciStreams, DynamicEnd, DynamicInitiator, DynamicInitiatorBuilder, DynamicTarget,
 };
 pub use self::endpoint::{Endpoint, RemoteMemory};
 pub use self::error::{Error, Result};
+pub use self::events::{About, Event, ObjectId};
 pub use self::indirect::{IndirectKey, KeyChange};
 pub use self::masked::MaskedAtomic;
-pub use self::memory::MemoryRegion;
+pub use self::memory::{Advice, MemoryRegion};
 pub use self::path::PathState;
 pub use self::queue_pair::{ConnectOptions, QueuePair, QueuePairBuilder, UnconnectedQueuePair};
 pub use self::raw::RawQueuePair;
 pub use self::request::SendRequest;
 pub use self::shared_receives::SharedReceiveQueue;
 pub use self::special::{DeviceMemory, DeviceRegion, NullRegion};
-pub use self::window::MemoryWindow;
+pub use self::spread::{Spreading, SpreadingQueuePair, WorkQueue, WqState};
+pub use self::window::{MemoryWindow, SharedWindow};
 pub use self::xrc::{TargetHold, XrcDomain};

@@ -11,8 +11,10 @@ use std::ops::{Bound, RangeBounds};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
+pub use rocade_emulator::Advice;
 use rocade_emulator::{AccessFlags, Lkey, Mr, Pd, Rereg, ReregFlags, Rkey, Sge, VerbsError};
 
+use crate::device::ProtectionDomain;
 use crate::endpoint::RemoteMemory;
 use crate::error::{Error, Result};
 
@@ -101,25 +103,30 @@ pub struct MemoryRegion {
     mr: Mr,
     /// Freed by `drop`, and only once the device has let go of it.
     buffer: ManuallyDrop<Buffer>,
+    /// Of its first byte, in requests.
     addr: u64,
     len: usize,
 }
 
 impl MemoryRegion {
-    /// Registers `len` zeroed bytes.
-    pub(crate) fn register(pd: &Pd, len: usize, access: AccessFlags) -> Result<Self> {
+    /// Registers `len` zeroed bytes, the first of which has the address `iova`, or that of the buffer.
+    fn register(pd: &Pd, len: usize, iova: Option<u64>, access: AccessFlags) -> Result<Self> {
         let buffer = Buffer::new(len)?;
         // The device makes a pointer of this number.
         let addr = buffer.start.as_ptr().expose_provenance() as u64;
         // SAFETY: the buffer is mapped, readable and writable, and is freed in `drop` only, after
         // the region has been deregistered. All accesses of this crate are atomic.
-        let mr = unsafe { pd.reg_mr(addr, len, addr, access) }?;
+        let mr = unsafe { pd.reg_mr(addr, len, iova.unwrap_or(addr), access) }?;
         Ok(Self {
+            addr: mr.iova(),
             mr,
             buffer: ManuallyDrop::new(buffer),
-            addr,
             len,
         })
+    }
+
+    pub(crate) const fn raw(&self) -> &Mr {
+        &self.mr
     }
 
     /// Length in bytes.
@@ -170,7 +177,27 @@ impl MemoryRegion {
             pd: None,
             addr: 0,
             len: 0,
-            access,
+            access: access | self.mr.access() & AccessFlags::ZERO_BASED,
+        };
+        // SAFETY: the memory stays the same.
+        Ok(unsafe { self.mr.rereg(&change) }?)
+    }
+
+    /// Gives the region to another domain of the device: queue pairs of the old one can use it no longer, also in the middle of
+    /// their requests.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`]: a domain of another device, or windows are bound to the region.
+    #[doc(alias = "ibv_rereg_mr")]
+    #[doc(alias = "IBV_REREG_MR_CHANGE_PD")]
+    //= MR-10
+    pub fn set_domain(&self, pd: &ProtectionDomain) -> Result<()> {
+        let change = Rereg {
+            flags: ReregFlags::PD,
+            pd: Some(pd.raw()),
+            addr: 0,
+            len: 0,
+            access: AccessFlags::empty(),
         };
         // SAFETY: the memory stays the same.
         Ok(unsafe { self.mr.rereg(&change) }?)
@@ -200,7 +227,7 @@ impl MemoryRegion {
         // SAFETY: as in `register`, for the new buffer.
         unsafe { self.mr.rereg(&change) }?;
         let old = std::mem::replace(&mut self.buffer, ManuallyDrop::new(buffer));
-        (self.addr, self.len) = (addr, len);
+        (self.addr, self.len) = (self.mr.iova(), len);
         // The device has let go of it: no access is in flight when `rereg` returns.
         drop(ManuallyDrop::into_inner(old));
         Ok(())
@@ -324,6 +351,50 @@ impl MemoryRegion {
 /// How many of `len` bytes at `offset` come before the first multiple of [`WORD`].
 fn head_len(offset: usize, len: usize) -> usize {
     (offset.next_multiple_of(WORD) - offset).min(len)
+}
+
+impl ProtectionDomain {
+    /// Registers a new buffer of `len` zero bytes, at least 1. Without rights it can be sent from;
+    /// to receive into it takes `LOCAL_WRITE`, and so do `REMOTE_WRITE` and `REMOTE_ATOMIC`. With `ZERO_BASED` peers call its
+    /// first byte 0.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`] if `len` is 0, the rights contradict each other, or keys run out.
+    #[doc(alias = "ibv_reg_mr")]
+    pub fn register(&self, len: usize, access: AccessFlags) -> Result<MemoryRegion> {
+        MemoryRegion::register(self.raw(), len, None, access)
+    }
+
+    /// Likewise; peers and requests call its first byte `address`, whatever that is in this process.
+    ///
+    /// # Errors
+    /// As [`register`](Self::register); [`Error::Verbs`] also if the addresses end before the region.
+    #[doc(alias = "ibv_reg_mr_iova")]
+    #[doc(alias = "ibv_reg_mr_iova2")]
+    //= MR-05
+    pub fn register_at(
+        &self,
+        len: usize,
+        address: u64,
+        access: AccessFlags,
+    ) -> Result<MemoryRegion> {
+        MemoryRegion::register(self.raw(), len, Some(address), access)
+    }
+
+    /// Has parts of regions ready before they are used, so that the first access waits for no page: of value to regions with
+    /// `ON_DEMAND`. What is there already stays as it is.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`]: no part at all (EINVAL), one of another domain (ENOENT), of no region, or beyond its end
+    /// (EFAULT), or one to be written that this side must not write (EPERM).
+    #[doc(alias = "ibv_advise_mr")]
+    //= ODP-05
+    pub fn advise(&self, advice: Advice, parts: &[Sge]) -> Result<()> {
+        if parts.is_empty() {
+            return Err(VerbsError::InvalidArgument("no part of a region").into());
+        }
+        Ok(self.raw().advise_mr(advice, parts)?)
+    }
 }
 
 impl fmt::Debug for MemoryRegion {

@@ -2,13 +2,14 @@
 
 use rocade_emulator::{
     AccessFlags, Completion, Connection, Counters, CrossChannel, Gid, Mtu, Psn, Qp, QpAttr,
-    QpAttrMask, QpCap, QpInitAttr, QpState, QpType, Qpn, Sge,
+    QpAttrMask, QpCap, QpInitAttr, QpState, QpType, Qpn, SendPoster, Sge,
 };
 
 use crate::completion::CompletionQueue;
 use crate::device::{Context, ProtectionDomain};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
+use crate::events::ObjectId;
 use crate::request::SendRequest;
 use crate::shared_receives::SharedReceiveQueue;
 
@@ -151,6 +152,7 @@ impl<'a> QueuePairBuilder<'a> {
     pub fn build(self) -> Result<UnconnectedQueuePair> {
         let context = self.pd.context();
         gid_at(context, self.gid_index)?;
+        let id = ObjectId::next();
         let qp = self.pd.raw().create_qp(QpInitAttr {
             send_cq: self.send_cq.raw().clone(),
             recv_cq: self.recv_cq.raw().clone(),
@@ -158,12 +160,12 @@ impl<'a> QueuePairBuilder<'a> {
             cap: self.cap,
             qp_type: self.qp_type,
             sq_sig_all: false,
-            cookie: 0,
+            cookie: id.cookie(),
         })?;
         if let Some(how) = self.cross {
             qp.take_part(how)?;
         }
-        UnconnectedQueuePair::new(context, qp, self.gid_index, self.access, self.psn)
+        UnconnectedQueuePair::new(context, (qp, id), self.gid_index, self.access, self.psn)
     }
 }
 
@@ -217,6 +219,7 @@ impl Default for ConnectOptions {
 #[derive(Debug)]
 pub struct UnconnectedQueuePair {
     qp: Qp,
+    id: ObjectId,
     endpoint: Endpoint,
     sgid_index: u8,
 }
@@ -225,7 +228,7 @@ impl UnconnectedQueuePair {
     /// From RESET to INIT.
     pub(crate) fn new(
         context: &Context,
-        qp: Qp,
+        (qp, id): (Qp, ObjectId),
         gid_index: u32,
         access: AccessFlags,
         psn: Option<Psn>,
@@ -240,9 +243,20 @@ impl UnconnectedQueuePair {
         };
         Ok(Self {
             qp,
+            id,
             endpoint,
             sgid_index,
         })
+    }
+
+    pub(crate) const fn raw(&self) -> &Qp {
+        &self.qp
+    }
+
+    /// Its name in [events](crate::Context::poll_event).
+    #[must_use]
+    pub const fn id(&self) -> ObjectId {
+        self.id
     }
 
     /// What the peer needs to connect to this queue pair.
@@ -291,7 +305,8 @@ impl UnconnectedQueuePair {
         };
         self.qp.to_rtr(&connection)?;
         self.qp.to_rts(&connection)?;
-        Ok(QueuePair { qp: self.qp, peer })
+        let (qp, id) = (self.qp, self.id);
+        Ok(QueuePair { qp, id, peer })
     }
 
     /// Goes to RTR and RTS with what the connection manager knows of the peer.
@@ -311,7 +326,8 @@ impl UnconnectedQueuePair {
         peer.mtu = peer.mtu.min(self.endpoint.mtu);
         let (attr, mask) = steps(QpState::Rts)?;
         self.qp.modify(&attr, mask)?;
-        Ok(QueuePair { qp: self.qp, peer })
+        let (qp, id) = (self.qp, self.id);
+        Ok(QueuePair { qp, id, peer })
     }
 }
 
@@ -323,21 +339,19 @@ impl UnconnectedQueuePair {
 #[doc(alias = "ibv_qp")]
 pub struct QueuePair {
     qp: Qp,
+    id: ObjectId,
     peer: Endpoint,
 }
 
 impl QueuePair {
-    /// To ERR: whatever is posted comes back flushed.
-    pub(crate) fn stop(&self) -> Result<()> {
-        let attr = QpAttr {
-            qp_state: QpState::Err.code(),
-            ..QpAttr::default()
-        };
-        Ok(self.qp.modify(&attr, QpAttrMask::STATE)?)
-    }
-
     pub(crate) const fn raw(&self) -> &Qp {
         &self.qp
+    }
+
+    /// Its name in [events](crate::Context::poll_event).
+    #[must_use]
+    pub const fn id(&self) -> ObjectId {
+        self.id
     }
 
     /// Its number.
@@ -352,7 +366,7 @@ impl QueuePair {
         self.peer
     }
 
-    /// Its state: RTS, or ERR after a request failed.
+    /// Its state: RTS, SQD while it is [paused](Self::pause), or ERR after a request failed.
     #[must_use]
     #[doc(alias = "ibv_query_qp")]
     pub fn state(&self) -> QpState {
@@ -382,17 +396,29 @@ impl QueuePair {
     /// are posted.
     pub fn post_sends(&self, requests: &[SendRequest<'_>]) -> Result<()> {
         let mut queue = self.qp.send_queue();
-        for request in requests {
-            match (request.parts(), request.operands()) {
-                ((wr, Some(data)), _) => queue.push_inline(&wr, data)?,
-                ((wr, None), Some(operands)) => queue.push_with(&wr, operands.clone())?,
-                ((wr, None), None) => queue.push(&wr)?,
-            }
-            if let Some(srqn) = request.queue() {
-                queue.aim(srqn);
-            }
+        requests
+            .iter()
+            .try_for_each(|request| push(&mut queue, request))
+    }
+
+    /// Posts several send requests, all of them or none.
+    ///
+    /// # Errors
+    /// As [`post_send`](Self::post_send), for the first request that is refused; none is posted then.
+    #[doc(alias = "ibv_qp_to_qp_ex")]
+    #[doc(alias = "ibv_wr_start")]
+    #[doc(alias = "ibv_wr_complete")]
+    #[doc(alias = "ibv_wr_abort")]
+    //= WRX-06
+    pub fn post_batch(&self, requests: &[SendRequest<'_>]) -> Result<()> {
+        let mut queue = self.qp.send_queue();
+        let posted = requests
+            .iter()
+            .try_for_each(|request| push(&mut queue, request));
+        if posted.is_err() {
+            queue.rollback();
         }
-        Ok(())
+        posted
     }
 
     /// Posts a receive.
@@ -410,4 +436,16 @@ impl QueuePair {
     pub fn owns(&self, completion: &Completion) -> bool {
         completion.qp_num == self.qp_num()
     }
+}
+
+fn push(queue: &mut SendPoster<'_>, request: &SendRequest<'_>) -> Result<()> {
+    match (request.parts(), request.operands()) {
+        ((wr, Some(data)), _) => queue.push_inline(&wr, data)?,
+        ((wr, None), Some(operands)) => queue.push_with(&wr, operands.clone())?,
+        ((wr, None), None) => queue.push(&wr)?,
+    }
+    if let Some(srqn) = request.queue() {
+        queue.aim(srqn);
+    }
+    Ok(())
 }

@@ -8,6 +8,7 @@ use rocade_emulator::{
 use crate::completion::CompletionQueue;
 use crate::device::{PORT, ProtectionDomain};
 use crate::error::Result;
+use crate::events::ObjectId;
 
 /// A queue pair that sends and receives whole Ethernet frames on the network interface of its device. It needs the
 /// capability `CAP_NET_RAW`.
@@ -17,6 +18,7 @@ use crate::error::Result;
 #[doc(alias = "IBV_QPT_RAW_PACKET")]
 pub struct RawQueuePair {
     qp: rocade_emulator::Qp,
+    id: ObjectId,
 }
 
 impl RawQueuePair {
@@ -25,6 +27,7 @@ impl RawQueuePair {
         sends: &CompletionQueue,
         receives: &CompletionQueue,
     ) -> Result<Self> {
+        let id = ObjectId::next();
         let qp = pd.raw().create_qp(QpInitAttr {
             send_cq: sends.raw().clone(),
             recv_cq: receives.raw().clone(),
@@ -38,7 +41,7 @@ impl RawQueuePair {
             },
             qp_type: QpType::RawPacket,
             sq_sig_all: false,
-            cookie: 0,
+            cookie: id.cookie(),
         })?;
         let port = QpAttr {
             port_num: PORT,
@@ -55,7 +58,13 @@ impl RawQueuePair {
             };
             qp.modify(&attr, QpAttrMask::STATE | more)?;
         }
-        Ok(Self { qp })
+        Ok(Self { qp, id })
+    }
+
+    /// Its name in [events](crate::Context::poll_event).
+    #[must_use]
+    pub const fn id(&self) -> ObjectId {
+        self.id
     }
 
     /// Sends the frame in `sges`, from the Ethernet header on. With `checksums` the device fills in those of IPv4, TCP

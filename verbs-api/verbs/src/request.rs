@@ -45,6 +45,13 @@ impl<'a> SendRequest<'a> {
         request
     }
 
+    /// Does nothing but complete in its turn; with a [fence](Self::fence) once all READs and atomics before it are complete.
+    //= NOP-01
+    #[doc(alias = "IBV_EXP_WR_NOP")]
+    pub const fn nop() -> Self {
+        Self::new(SendOp::Nop, &[], None)
+    }
+
     /// Sends the bytes of `sges` to a receive buffer of the peer.
     pub const fn send(sges: &'a [Sge]) -> Self {
         Self::new(SendOp::Send { imm: None }, sges, None)

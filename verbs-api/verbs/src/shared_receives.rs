@@ -4,6 +4,7 @@ use rocade_emulator::{Sge, Srq, SrqInitAttr};
 
 use crate::device::ProtectionDomain;
 use crate::error::Result;
+use crate::events::ObjectId;
 
 /// Receives that several queue pairs take: each message of any of them the oldest one.
 ///
@@ -13,20 +14,22 @@ use crate::error::Result;
 #[doc(alias = "ibv_srq")]
 pub struct SharedReceiveQueue {
     srq: Srq,
+    id: ObjectId,
 }
 
 impl SharedReceiveQueue {
     pub(crate) fn new(pd: &ProtectionDomain, depth: u32, max_sges: u32) -> Result<Self> {
+        let id = ObjectId::next();
         let srq = pd.raw().create_srq(SrqInitAttr {
             max_wr: depth,
             max_sge: max_sges,
-            cookie: 0,
+            cookie: id.cookie(),
         })?;
-        Ok(Self { srq })
+        Ok(Self { srq, id })
     }
 
-    pub(crate) const fn from_raw(srq: Srq) -> Self {
-        Self { srq }
+    pub(crate) const fn from_raw(srq: Srq, id: ObjectId) -> Self {
+        Self { srq, id }
     }
 
     /// Its number, 24 bits: how initiators name it, where it is one of an [XRC domain](crate::XrcDomain).
@@ -38,6 +41,12 @@ impl SharedReceiveQueue {
 
     pub(crate) const fn raw(&self) -> &Srq {
         &self.srq
+    }
+
+    /// Its name in [events](crate::Context::poll_event).
+    #[must_use]
+    pub const fn id(&self) -> ObjectId {
+        self.id
     }
 
     /// Posts a receive.
@@ -55,6 +64,14 @@ impl SharedReceiveQueue {
     #[doc(alias = "ibv_query_srq")]
     pub fn depth(&self) -> u32 {
         self.srq.query().max_wr
+    }
+
+    /// Scatter/gather entries that a receive may have.
+    #[must_use]
+    #[doc(alias = "ibv_query_srq")]
+    //= SRQ-08
+    pub fn max_sges(&self) -> u32 {
+        self.srq.query().max_sge
     }
 
     /// Changes the room to `depth` receives.
@@ -76,6 +93,14 @@ impl SharedReceiveQueue {
     #[doc(alias = "IBV_SRQ_LIMIT")]
     pub fn warn_below(&self, receives: u32) -> Result<()> {
         Ok(self.srq.modify(None, Some(receives))?)
+    }
+
+    /// What [`warn_below`](Self::warn_below) was told, or 0 where it has come to that since.
+    #[must_use]
+    #[doc(alias = "ibv_query_srq")]
+    //= SRQ-04
+    pub fn limit(&self) -> u32 {
+        self.srq.query().srq_limit
     }
 
     /// Whether that has happened since, or was never asked for.

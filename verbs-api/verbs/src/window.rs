@@ -3,12 +3,13 @@
 use std::ops::RangeBounds;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rocade_emulator::{AccessFlags, Bind, Mw, Rkey, WindowKind};
+use rocade_emulator::{AccessFlags, Bind, Lkey, Mw, Rkey, SendFlags, VerbsError, WindowKind};
 
 use crate::device::ProtectionDomain;
 use crate::endpoint::RemoteMemory;
 use crate::error::Result;
 use crate::memory::MemoryRegion;
+use crate::queue_pair::QueuePair;
 use crate::request::SendRequest;
 
 /// A key that can be lent: it opens a part of a region to the peer of one queue pair, for as long as it is
@@ -72,6 +73,93 @@ impl MemoryWindow {
 impl Drop for MemoryWindow {
     fn drop(&mut self) {
         // Where it is bound, the peer is locked out.
+        let _ = self.mw.destroy();
+    }
+}
+
+/// A key that can be moved: it opens a part of a region to the peers of all queue pairs of its domain, until it is bound
+/// to another one. Neither side takes it back by a request; an [unbind](QueuePair::unbind) does.
+///
+/// The region has to be registered with [`AccessFlags::MW_BIND`].
+#[derive(Debug)]
+#[doc(alias = "ibv_mw")]
+#[doc(alias = "IBV_MW_TYPE_1")]
+pub struct SharedWindow {
+    mw: Mw,
+}
+
+impl SharedWindow {
+    pub(crate) fn new(pd: &ProtectionDomain) -> Result<Self> {
+        let mw = pd.raw().alloc_mw(WindowKind::Type1)?;
+        Ok(Self { mw })
+    }
+}
+
+impl QueuePair {
+    /// Posts a request that opens a part of `region`, and closes what the window has opened before. The key is a new one: of use
+    /// to peers once the request has completed, or to be sent in a later message of this queue pair.
+    ///
+    /// It completes with [`WcStatus::MwBindErr`](crate::WcStatus::MwBindErr) where the region does not allow it.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`](crate::Error::OutOfRange) if the range is not inside the region;
+    /// [`Error::Verbs`](crate::Error::Verbs): a region of another domain than the window's (EPERM), `ZERO_BASED`, or the send queue is
+    /// full.
+    #[doc(alias = "ibv_bind_mw")]
+    //= MW-01 MW-05
+    pub fn bind(
+        &self,
+        wr_id: u64,
+        window: &SharedWindow,
+        (region, range): (&MemoryRegion, impl RangeBounds<usize>),
+        access: AccessFlags,
+    ) -> Result<RemoteMemory> {
+        if access.contains(AccessFlags::ZERO_BASED) {
+            return Err(VerbsError::InvalidArgument("access of a window").into());
+        }
+        if !region.raw().is_of(&window.mw.pd()) {
+            return Err(VerbsError::NotPermitted("a window of another domain").into());
+        }
+        let sge = region.sge(range)?;
+        let bind = Bind {
+            rkey: Rkey::new(0),
+            lkey: sge.lkey,
+            va: sge.addr,
+            len: u64::from(sge.len),
+            access,
+        };
+        let flags = SendFlags::SIGNALED;
+        let rkey = self.raw().bind_mw(&window.mw, wr_id, flags, bind)?;
+        Ok(RemoteMemory {
+            addr: bind.va,
+            rkey,
+            len: bind.len,
+        })
+    }
+
+    /// Posts a request that closes what the window has opened.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`](crate::Error::Verbs) if the send queue is full.
+    #[doc(alias = "ibv_bind_mw")]
+    //= MW-01
+    pub fn unbind(&self, wr_id: u64, window: &SharedWindow) -> Result<()> {
+        let nothing = Bind {
+            rkey: Rkey::new(0),
+            lkey: Lkey::new(0),
+            va: 0,
+            len: 0,
+            access: AccessFlags::empty(),
+        };
+        let flags = SendFlags::SIGNALED;
+        self.raw().bind_mw(&window.mw, wr_id, flags, nothing)?;
+        Ok(())
+    }
+}
+
+impl Drop for SharedWindow {
+    fn drop(&mut self) {
+        // Where it is bound, peers are locked out.
         let _ = self.mw.destroy();
     }
 }

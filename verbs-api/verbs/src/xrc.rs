@@ -8,6 +8,7 @@ use rocade_emulator::{AccessFlags, FileId, Qp, Qpn, SrqInitAttr, Xrcd, XrcdInitA
 use crate::completion::CompletionQueue;
 use crate::device::{Context, ProtectionDomain};
 use crate::error::Result;
+use crate::events::ObjectId;
 use crate::queue_pair::UnconnectedQueuePair;
 use crate::shared_receives::SharedReceiveQueue;
 
@@ -88,13 +89,14 @@ impl XrcDomain {
         depth: u32,
         max_sges: u32,
     ) -> Result<SharedReceiveQueue> {
+        let id = ObjectId::next();
         let init = SrqInitAttr {
             max_wr: depth,
             max_sge: max_sges,
-            cookie: 0,
+            cookie: id.cookie(),
         };
         let srq = self.xrcd.create_srq(pd.raw(), cq.raw(), init)?;
-        Ok(SharedReceiveQueue::from_raw(srq))
+        Ok(SharedReceiveQueue::from_raw(srq, id))
     }
 
     /// Keeps a target of the domain alive, which another process may have made: it lives until nobody holds it.
@@ -104,8 +106,9 @@ impl XrcDomain {
     //= XRC-11
     #[doc(alias = "ibv_open_qp")]
     pub fn hold_target(&self, number: Qpn) -> Result<TargetHold> {
-        let qp = self.xrcd.open_target(number, 0)?;
-        Ok(TargetHold { qp })
+        let id = ObjectId::next();
+        let qp = self.xrcd.open_target(number, id.cookie())?;
+        Ok(TargetHold { qp, id })
     }
 
     /// A new target, on the first address of the device: the end of a connection that receives for the domain's
@@ -115,8 +118,9 @@ impl XrcDomain {
     /// [`Error::NoGid`](crate::Error::NoGid); [`Error::Verbs`](crate::Error::Verbs) if the local address cannot be used.
     #[doc(alias = "IBV_QPT_XRC_RECV")]
     pub fn target(&self, access: AccessFlags) -> Result<UnconnectedQueuePair> {
-        let qp = self.xrcd.create_target(0)?;
-        UnconnectedQueuePair::new(&self.context, qp, 0, access, None)
+        let id = ObjectId::next();
+        let qp = self.xrcd.create_target(id.cookie())?;
+        UnconnectedQueuePair::new(&self.context, (qp, id), 0, access, None)
     }
 }
 
@@ -124,9 +128,16 @@ impl XrcDomain {
 #[derive(Debug)]
 pub struct TargetHold {
     qp: Qp,
+    id: ObjectId,
 }
 
 impl TargetHold {
+    /// Its name in [events](crate::Context::poll_event).
+    #[must_use]
+    pub const fn id(&self) -> ObjectId {
+        self.id
+    }
+
     /// Its number.
     #[must_use]
     pub fn qp_num(&self) -> Qpn {

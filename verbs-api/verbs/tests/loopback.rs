@@ -6,10 +6,10 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use rocade_verbs::{
-    AccessFlags, AsyncEventKind, BrokerMode, Calc, CalcOp, CompletionQueue, ConnectOptions,
-    CrossChannel, DeviceList, EngineConfig, Error, ImmOrInv, InGroup, ManagedQueue, MaskedAtomic,
-    MemoryRegion, ProtectionDomain, QpState, QueuePair, RemoteMemory, Rkey, SendRequest, Task,
-    UnconnectedQueuePair, WcOpcode, WcStatus, post_tasks,
+    About, AccessFlags, AsyncEventKind, BrokerMode, Calc, CalcOp, CompletionQueue, ConnectOptions,
+    CrossChannel, DeviceList, EngineConfig, Error, Event, ImmOrInv, InGroup, ManagedQueue,
+    MaskedAtomic, MemoryRegion, ProtectionDomain, QpState, QueuePair, RemoteMemory, Rkey,
+    SendRequest, Task, UnconnectedQueuePair, WcOpcode, WcStatus, post_tasks,
 };
 
 /// Long enough for any machine; a test that waits for so long fails.
@@ -410,7 +410,7 @@ fn events_are_waited_for() {
     let nothing = context.wait_event(Duration::from_millis(20));
     assert!(matches!(nothing, Err(Error::TimedOut)), "{nothing:?}");
     // A write without a key.
-    let (a_qp, _b_qp) = connected(&a, &b);
+    let (a_qp, b_qp) = connected(&a, &b);
     let target = RemoteMemory {
         rkey: Rkey::new(1),
         ..b.memory.remote()
@@ -419,7 +419,10 @@ fn events_are_waited_for() {
         .unwrap();
     assert_eq!(
         context.wait_event(LONG).unwrap(),
-        AsyncEventKind::QpAccessErr
+        Event {
+            kind: AsyncEventKind::QpAccessErr,
+            about: About::QueuePair(b_qp.id()),
+        }
     );
 }
 

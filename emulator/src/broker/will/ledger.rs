@@ -61,7 +61,10 @@ impl Ledger {
         let line = match self.lines.get(&own_id) {
             Some(line) => *line,
             None => match self.take() {
-                Some(line) => line,
+                Some(line) => {
+                    self.lines.insert(own_id, line);
+                    line
+                }
                 None => return,
             },
         };
@@ -71,7 +74,6 @@ impl Ledger {
             word.store(value, Ordering::Relaxed);
         }
         words[0].store(head, Ordering::Release);
-        self.lines.insert(own_id, line);
     }
 
     /// A free line, if there is one.

@@ -1,0 +1,153 @@
+//! Datagrams of the safe API: answers, keys, shared receives; in a simulated network.
+#![expect(clippy::unwrap_used, reason = "in a test")]
+
+use std::time::Duration;
+
+use rocade_verbs::{
+    AccessFlags, AddressOptions, CompletionQueue, DatagramEnd, DatagramQueuePair, DeviceList,
+    EngineConfig, Error, GRH_LEN, MemoryRegion, ProtectionDomain, SendRequest,
+};
+
+/// Of virtual time.
+const MINUTE: Duration = Duration::from_secs(60);
+
+struct Node {
+    pd: ProtectionDomain,
+    sends: CompletionQueue,
+    receives: CompletionQueue,
+    memory: MemoryRegion,
+    qp: DatagramQueuePair,
+}
+
+impl Node {
+    fn new(list: &DeviceList, name: &str) -> Self {
+        let pd = list.open(name).unwrap().protection_domain().unwrap();
+        let sends = pd.context().completion_queue(16).unwrap();
+        let receives = pd.context().completion_queue(16).unwrap();
+        let builder = pd.datagram_queue_pair_builder(&sends, 7);
+        Self {
+            qp: builder.recv_cq(&receives).depth(4, 4).build().unwrap(),
+            memory: pd.register(4096, AccessFlags::LOCAL_WRITE).unwrap(),
+            pd,
+            sends,
+            receives,
+        }
+    }
+
+    fn send(&self, text: &[u8], to: &DatagramEnd) {
+        let address = self.pd.address(to.gid).unwrap();
+        let request = SendRequest::send_inline(text);
+        self.qp.post_send(&request, &address, to).unwrap();
+        self.sends.wait(MINUTE).unwrap();
+    }
+
+    fn post_recv(&self) {
+        let sges = [self.memory.sge(1000..1200).unwrap()];
+        self.qp.post_recv(1, &sges).unwrap();
+    }
+}
+
+fn nodes() -> (Node, Node) {
+    let list = DeviceList::new(EngineConfig::simulated(9)).unwrap();
+    (Node::new(&list, "a"), Node::new(&list, "b"))
+}
+
+fn errno<T>(result: Result<T, Error>) -> i32 {
+    match result {
+        Err(Error::Verbs(error)) => error.errno(),
+        Err(other) => panic!("{other}"),
+        Ok(_) => 0,
+    }
+}
+
+/// Who gets a message finds the way back in it.
+//= GRH-05 type=test
+#[test]
+fn a_message_is_answered() {
+    let (a, b) = nodes();
+    a.post_recv();
+    b.post_recv();
+    a.send(b"who is there?", &b.qp.end());
+    let received = b.receives.wait(MINUTE).unwrap();
+    let (address, end) = b.pd.sender_of(&received, (&b.memory, 1000), 7).unwrap();
+    assert_eq!((address.gid(), end), (a.qp.end().gid, a.qp.end()));
+    let answer = SendRequest::send_inline(b"me");
+    b.qp.post_send(&answer, &address, &end).unwrap();
+    let sent = b.sends.wait(MINUTE).unwrap();
+    let heard = a.receives.wait(MINUTE).unwrap();
+    assert_eq!(heard.src_qp, b.qp.end().qp_num);
+    assert_eq!(a.memory.to_vec(1000 + GRH_LEN, 2).unwrap(), b"me");
+
+    // Of no datagram, of no header, for somebody else, and beyond the end.
+    let find = |by: &Node, of, at| by.pd.sender_of(of, (&b.memory, at), 7);
+    assert_eq!(errno(find(&b, &sent, 1000)), libc::EINVAL);
+    assert_eq!(errno(find(&b, &received, 0)), libc::EPROTONOSUPPORT);
+    assert_eq!(errno(find(&a, &received, 1000)), libc::EINVAL);
+    let beyond = find(&b, &received, 4096 - GRH_LEN + 1);
+    assert!(matches!(beyond, Err(Error::OutOfRange { .. })));
+}
+
+/// What an address handle asks for is in the network header of its messages.
+//= QPC-05 ENC-08 type=test
+#[test]
+fn messages_travel_as_they_are_told() {
+    let (a, b) = nodes();
+    let told = AddressOptions {
+        gid_index: Some(0),
+        traffic_class: 0x48,
+        hop_limit: 9,
+        flow_label: 0,
+    };
+    let to = b.qp.end();
+    let address = a.pd.address_with(to.gid, &told).unwrap();
+    assert_eq!(address.options(), told);
+    b.post_recv();
+    let request = SendRequest::send_inline(b"?");
+    a.qp.post_send(&request, &address, &to).unwrap();
+    let received = b.receives.wait(MINUTE).unwrap();
+    let (back, _) = b.pd.sender_of(&received, (&b.memory, 1000), 7).unwrap();
+    assert_eq!(back.options().traffic_class, 0x48);
+    let nowhere = AddressOptions {
+        gid_index: Some(200),
+        ..told
+    };
+    assert_eq!(errno(a.pd.address_with(to.gid, &nowhere)), libc::EINVAL);
+}
+
+//= UD-05 QPT-18 type=test
+#[test]
+fn a_queue_pair_changes_its_key() {
+    let (a, mut b) = nodes();
+    let before = b.qp.end();
+    b.qp.set_qkey(8).unwrap();
+    assert_eq!(b.qp.end(), DatagramEnd { qkey: 8, ..before });
+    b.post_recv();
+    a.send(b"the old key", &before);
+    a.send(b"new", &b.qp.end());
+    let received = b.receives.wait(MINUTE).unwrap();
+    assert_eq!(received.byte_len as usize, GRH_LEN + 3);
+    assert_eq!(b.pd.context().port().unwrap().qkey_viol_cntr, 1);
+}
+
+/// Messages of several queue pairs take their receives from one queue.
+//= QPC-03 PST-08 type=test
+#[test]
+fn datagrams_take_shared_receives() {
+    let (a, b) = nodes();
+    let receives = b.pd.shared_receive_queue(4, 1).unwrap();
+    let build = || {
+        let builder = b.pd.datagram_queue_pair_builder(&b.sends, 7);
+        let builder = builder.recv_cq(&b.receives).shared_receives(&receives);
+        builder.build().unwrap()
+    };
+    let both = [build(), build()];
+    let sges = [b.memory.sge(..200).unwrap()];
+    assert_eq!(errno(both[0].post_recv(1, &sges)), libc::EINVAL);
+    for (n, qp) in (5..).zip(&both) {
+        receives.post_recv(n, &sges).unwrap();
+        a.send(b"for one of them", &qp.end());
+        let received = b.receives.wait(MINUTE).unwrap();
+        assert_eq!((received.wr_id, qp.owns(&received)), (n, true));
+    }
+    assert_ne!(both[0].id(), both[1].id());
+}

@@ -1,0 +1,48 @@
+//! Every call of libibverbs is found in the documentation by its name, or `docs/rust.md` says why it has no Rust form.
+
+use std::fs;
+use std::path::Path;
+
+/// Calls that `<infiniband/verbs.h>` has in line, so that no library exports them.
+const IN_LINE: &str = "ibv_advise_mr ibv_alloc_dm ibv_alloc_mw ibv_alloc_null_mr ibv_alloc_parent_domain ibv_alloc_td \
+    ibv_attach_counters_point_flow ibv_bind_mw ibv_close_xrcd ibv_create_counters ibv_create_cq_ex ibv_create_flow \
+    ibv_create_flow_action_esp ibv_create_qp_ex ibv_create_rwq_ind_table ibv_create_srq_ex ibv_create_wq ibv_dealloc_mw \
+    ibv_dealloc_td ibv_destroy_counters ibv_destroy_flow ibv_destroy_flow_action ibv_destroy_rwq_ind_table ibv_destroy_wq \
+    ibv_end_poll ibv_free_dm ibv_get_srq_num ibv_inc_rkey ibv_is_qpt_supported ibv_memcpy_from_dm ibv_memcpy_to_dm \
+    ibv_modify_cq ibv_modify_flow_action_esp ibv_modify_qp_rate_limit ibv_modify_wq ibv_next_poll ibv_open_qp ibv_open_xrcd \
+    ibv_poll_cq ibv_post_recv ibv_post_send ibv_post_srq_ops ibv_post_srq_recv ibv_post_wq_recv ibv_query_device_ex \
+    ibv_query_gid_ex ibv_query_gid_table ibv_query_rt_values_ex ibv_read_counters ibv_reg_dm_mr ibv_req_notify_cq \
+    ibv_start_poll ibv_wr_abort ibv_wr_atomic_write ibv_wr_complete ibv_wr_flush ibv_wr_send_tso ibv_wr_start";
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// What the library exports for programs, in its newest version.
+fn exported(table: &str) -> impl Iterator<Item = &str> {
+    table.lines().skip(1).filter_map(|line| {
+        let mut fields = line.split('\t');
+        let (name, node, default) = (fields.next()?, fields.next()?, fields.next()?);
+        let is_public = !node.contains("PRIVATE") && !name.starts_with('_');
+        (is_public && default == "yes").then_some(name)
+    })
+}
+
+#[test]
+fn every_call_has_a_rust_form_or_a_reason() {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let table = read(&own.join("../../tests/abi/symbols-exported-libibverbs.tsv"));
+    let docs = read(&own.join("../../docs/rust.md"));
+    let (_, list) = docs
+        .split_once("## What has no Rust form")
+        .expect("the list is there");
+    let files = fs::read_dir(own.join("src")).expect("the crate has sources");
+    let sources: String = files.flatten().map(|file| read(&file.path())).collect();
+    let names: Vec<&str> = exported(&table).chain(IN_LINE.split_whitespace()).collect();
+    assert!(names.len() > 120, "{names:?}");
+    for name in names {
+        let is_found = sources.contains(&format!("alias = \"{name}\""));
+        let is_listed = list.contains(&format!("`{name}`"));
+        assert!(is_found || is_listed, "{name} has neither");
+    }
+}
