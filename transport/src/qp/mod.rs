@@ -622,11 +622,7 @@ impl Qp {
     /// The completions that [`Qp::poll_completion`] will return, in order.
     #[inline]
     pub fn pending_completions(&mut self) -> &[Completion] {
-        let completions = &mut self.out.completions;
-        if !completions.as_slices().1.is_empty() {
-            completions.make_contiguous();
-        }
-        completions.as_slices().0
+        self.out.completions.make_contiguous()
     }
 
     /// Drops the completions that [`Qp::pending_completions`] has told of: they were handed on.
