@@ -157,8 +157,14 @@ impl QpInner {
 
     /// Other processes may go on with a target that is new.
     pub(crate) fn publish(&self) {
+        self.write_down(&self.lock().qp);
+    }
+
+    /// Writes down how far it has come, where another process may have to go on with it.
+    #[inline]
+    pub(crate) fn write_down(&self, qp: &rocade_transport::Qp) {
         if let Some(travel) = self.travel() {
-            travel.write_down(&self.lock().qp);
+            travel.write_down(qp);
         }
     }
 

@@ -59,7 +59,7 @@ pub(crate) struct Travel {
     slot: Slot,
     /// This process holds it, and its QP knows how far it has come.
     is_here: AtomicBool,
-    /// The cell says all there is to know.
+    /// The cell says all there is to know, should this process die now.
     is_whole: AtomicBool,
     /// The attributes in the cell that the QP has: the number of their change.
     attr_seen: AtomicU64,
@@ -118,22 +118,25 @@ impl Travel {
         self.attr_changed.store(true, Ordering::Relaxed);
     }
 
-    /// The QP has done something: writes down how far it has come, unless it is in the middle of a message.
+    /// The QP has done something: writes down how far it has come, unless it is in the middle of a message. To be called before
+    /// the peer hears of it, because from then on the process may be ended; and again after it has been told, which may change
+    /// the state.
     #[inline]
     pub(crate) fn write_down(&self, qp: &Qp) {
-        if self.is_here() && !self.is_whole.load(Ordering::Relaxed) {
-            self.write_all(qp);
+        let state = u64::from(qp.state().code());
+        let is_other = self.state.load(Ordering::Relaxed) != state;
+        if self.is_here() && (is_other || !self.is_whole.load(Ordering::Relaxed)) {
+            self.write_all(qp, state);
         }
     }
 
-    fn write_all(&self, qp: &Qp) {
-        let state = u64::from(qp.state().code());
+    fn write_all(&self, qp: &Qp, state: u64) {
         let is_other = self.state.swap(state, Ordering::Relaxed) != state;
         if self.attr_changed.swap(false, Ordering::Relaxed) || is_other {
             self.cell.write_attr(&qp.query());
             self.attr_seen.store(self.cell.attr().1, Ordering::Relaxed);
         }
-        if let Some(progress) = qp.progress() {
+        if let Some(progress) = qp.resumable() {
             self.cell.write_progress(progress, qp.repeatable());
             self.cell.finish(self.slot);
             self.is_whole.store(true, Ordering::Relaxed);
@@ -143,7 +146,8 @@ impl Travel {
     /// Gives it to another process, or to whom it may concern. False where it cannot go now.
     pub(crate) fn hand_to(&self, qp: &Qp, slot: Option<Slot>) -> bool {
         self.write_down(qp);
-        if !self.is_here() || !self.is_whole.load(Ordering::Relaxed) || !qp.is_idle() {
+        let is_whole = self.is_whole.load(Ordering::Relaxed) && qp.progress().is_some();
+        if !self.is_here() || !is_whole || !qp.is_idle() {
             return false;
         }
         self.is_here.store(false, Ordering::Relaxed);

@@ -81,11 +81,10 @@ impl EngineInner {
             // Nothing is acknowledged: a completion that is lost will not be, either.
             0
         };
+        // Before anybody sees that a message is over, the peer included: who ends this process then expects that others go on.
+        inner.write_down(&core.qp);
         self.transmit(inner, core, mem, cause, (now, driver), wants);
-        if let Some(travel) = inner.travel() {
-            // Before anybody sees that the message is over: from then on another process can go on.
-            travel.write_down(&core.qp);
-        }
+        inner.write_down(&core.qp);
         self.report(inner, core, reserved);
         if let Some(at) = core.qp.next_timeout()
             && core.tx.timer.is_none_or(|pending| at < pending)

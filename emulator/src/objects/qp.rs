@@ -351,8 +351,8 @@ impl Qp {
             travel.attr_changed();
         }
         let modified = core.qp.modify(now, attr, mask, &context);
-        if let (Err(_), Some(travel)) = (modified, inner.travel()) {
-            travel.write_down(&core.qp);
+        if modified.is_err() {
+            inner.write_down(&core.qp);
         }
         modified?;
         if let Some((uplink, path)) = route {

@@ -25,9 +25,18 @@ impl Qp {
     /// What it knows, if it is between two messages and owes no data: then another process may go on with it.
     #[must_use]
     pub fn progress(&self) -> Option<Progress> {
+        self.resumable()
+            .filter(|_| self.responder().is_some_and(Responder::owes_no_data))
+    }
+
+    /// What it knows, if it is between two messages: should this process die now, another one can go on with it, because the peer
+    /// asks again for what it was not sent.
+    //= XRC-11
+    #[must_use]
+    pub fn resumable(&self) -> Option<Progress> {
         let responder = self
             .responder()
-            .filter(|responder| responder.is_at_rest())?;
+            .filter(|responder| responder.is_between_messages())?;
         let (epsn, msn) = responder.progress();
         Some(Progress {
             epsn,

@@ -139,10 +139,14 @@ impl Repeatable {
 }
 
 impl Responder {
-    /// Is it between two messages, with no data to send? What is lost then, an acknowledgement at most, the peer
-    /// asks for again.
-    pub(crate) fn is_at_rest(&self) -> bool {
-        matches!(self.current, InProgress::None) && self.outstanding_resources() == 0
+    /// Is no message in the middle?
+    pub(crate) const fn is_between_messages(&self) -> bool {
+        matches!(self.current, InProgress::None)
+    }
+
+    /// Has it sent all results of READs and atomics? What it has to send then is an acknowledgement at most.
+    pub(crate) fn owes_no_data(&self) -> bool {
+        self.outstanding_resources() == 0
     }
 
     pub(crate) const fn progress(&self) -> (Psn, Msn) {

@@ -4,7 +4,9 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use rocade_wire::{CreditCode, MaskedEth, Opcode, Operation, Rkey, Service, Syndrome, XrcEth};
+use rocade_wire::{
+    CreditCode, MaskedEth, Opcode, Operation, Packet, Rkey, Service, Syndrome, XrcEth,
+};
 
 use super::responder::answer;
 use super::states::NO_MORE;
@@ -14,8 +16,8 @@ use super::{
 };
 use crate::testing::{Fate, Pair, Region, Side, TestDomain, TestMemory, TestSrq};
 use crate::{
-    CompleteTo, DropReason, PdTag, PostError, QpAttr, QpEvent, QpState, QpType, SendOp, SendWr,
-    Srqn, Time, WcOpcode, WcStatus,
+    CompleteTo, DropReason, PacketMeta, PdTag, PostError, QpAttr, QpEvent, QpState, QpType, SendOp,
+    SendWr, Srqn, Time, WcOpcode, WcStatus,
 };
 
 use Operation::{FetchAdd, ReadRequest, SendFirst, SendLast, SendOnly, WriteFirst, WriteLast};
@@ -550,6 +552,43 @@ fn another_goes_on_where_one_has_stopped() {
         1,
         "a duplicate"
     );
+}
+
+/// Who dies after it has executed something, and before it has answered, leaves all that another one needs.
+//= XRC-11 type=test
+#[test]
+fn another_answers_what_one_has_not() {
+    let (mut one, mut other) = (rig(), rig());
+    let add = |region: &Region| Request::new(FetchAdd, 0).atomic(region.addr, region.rkey, 5, 0);
+    let bytes = add(&one.region).to(ONE).bytes();
+    let now = one.pair.now();
+    let node = one.pair.node_mut(Side::B);
+    let meta = PacketMeta {
+        source: node.qp.remote(),
+        destination: node.qp.local(),
+        traffic_class: 0,
+        hop_limit: 64,
+    };
+    let packet = Packet::parse(&bytes).unwrap();
+    node.qp.handle_packet(now, &meta, &packet, &node.mem);
+    let qp = &one.pair.node(Side::B).qp;
+    assert_eq!(qp.progress(), None, "it owes the result");
+    let (progress, repeatable) = (qp.resumable().unwrap(), qp.repeatable());
+    let here = &mut other.pair.node_mut(Side::B).qp;
+    here.resume(progress, repeatable);
+    let before = other.pair.node(Side::B).mem.all(&other.region);
+    let again = add(&other.region);
+    assert_eq!(
+        other.answer(again, ONE),
+        ["AtomicAcknowledge ACK psn=0 msn=1"]
+    );
+    let memory = &other.pair.node(Side::B).mem;
+    assert_eq!((memory.all(&other.region), memory.atomics()), (before, 0));
+    // In the middle of a message there is nothing to go on with.
+    let begin = Request::new(SendFirst, 1).payload(&[1; PMTU as usize]);
+    other.post(0, 1);
+    assert_eq!(other.answer(begin, ONE), ["ACK psn=1 msn=1"]);
+    assert_eq!(other.pair.node(Side::B).qp.resumable(), None);
 }
 
 /// The same of what is not answered as a READ or atomic of the standard is. A duplicate that nobody answers would be the end

@@ -131,6 +131,8 @@ rocade_tests::c_programs! {
         who_dies_leaves_the_others_working_by_udp,
         //= XRC-11 type=test
         who_dies_leaves_the_others_working_by_shm,
+        //= XRC-11 type=test
+        who_has_answered_may_die,
         a_stream_to_all_queues_by_udp,
         a_stream_to_all_queues_by_shm,
         //= XRC-16 type=test

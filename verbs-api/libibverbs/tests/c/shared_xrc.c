@@ -292,6 +292,35 @@ static void who_dies_leaves_the_others_working_by_shm(void)
 	who_dies_leaves_the_others_working("auto");
 }
 
+/* Whoever has answered can be killed at once: the next one goes on. */
+static void who_has_answered_may_die(void)
+{
+	enum { ROUNDS = 5 };
+	for (int round = 0; round < ROUNDS; round++) {
+		struct sender sender = gather("udp");
+		for (int i = 0; i < WORKERS - 1; i++) {
+			order(&worker[i], 'P', 1);
+			uint64_t address = order(&worker[i], 'A', 0);
+			uint32_t key = order(&worker[i], 'K', 0);
+			struct ibv_send_wr one[] = {
+				{ .opcode = IBV_WR_SEND_WITH_IMM },
+				{ .opcode = IBV_WR_RDMA_READ, .wr.rdma = { address, key } },
+				{ .opcode = IBV_WR_ATOMIC_FETCH_AND_ADD,
+				  .wr.atomic = { address, 5, 0, key } },
+			};
+			post(&sender, i, one[(round + i) % 3], 8);
+			completes(&sender);
+			dies(i);
+		}
+		talk_to(&sender, WORKERS - 1, round);
+		order(&worker[WORKERS - 1], 'D', 0);
+		order(&worker[WORKERS - 1], 'F', 0);
+		order(&worker[WORKERS - 1], 'X', 0);
+		end_worker(&worker[WORKERS - 1]);
+		CHECK_INT(ibv_destroy_qp(sender.qp), 0);
+	}
+}
+
 /* Messages to all queues, as many as fit at a time: each arrives once, in its order. */
 static void a_stream_to_all_queues(const char *link)
 {
@@ -442,6 +471,7 @@ static void a_number_of_another_domain_opens_nothing(void)
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
+		{ "who_has_answered_may_die", who_has_answered_may_die },
 		{ "who_dies_leaves_the_others_working_by_udp",
 		  who_dies_leaves_the_others_working_by_udp },
 		{ "who_dies_leaves_the_others_working_by_shm",
