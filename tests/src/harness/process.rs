@@ -165,6 +165,11 @@ impl Process {
         self.finish(limit)
     }
 
+    /// Has it not ended?
+    pub fn is_running(&mut self) -> bool {
+        self.try_wait().is_none()
+    }
+
     /// Time since the start.
     #[must_use]
     pub fn age(&self) -> Duration {
