@@ -220,7 +220,7 @@ fn the_whole_range_is_checked_at_the_first_packet() {
 }
 
 /// Feeds B with a request without taking what comes of it.
-fn feed(pair: &mut Pair, request: &Request) {
+pub(super) fn feed(pair: &mut Pair, request: &Request) {
     let bytes = request.bytes();
     let now = pair.now();
     let node = pair.node_mut(Side::B);

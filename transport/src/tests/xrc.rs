@@ -4,11 +4,10 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use rocade_wire::{
-    CreditCode, MaskedEth, Opcode, Operation, Packet, Rkey, Service, Syndrome, XrcEth,
-};
+use rocade_wire::{CreditCode, MaskedEth, Opcode, Operation, Rkey, Service, Syndrome, XrcEth};
 
 use super::responder::answer;
+use super::single::feed;
 use super::states::NO_MORE;
 use super::{
     ALL, PMTU, PSN, Request, operations, pattern, read, register, register_filled, send, statuses,
@@ -16,8 +15,8 @@ use super::{
 };
 use crate::testing::{Fate, Pair, Region, Side, TestDomain, TestMemory, TestSrq};
 use crate::{
-    CompleteTo, DropReason, PacketMeta, PdTag, PostError, QpAttr, QpEvent, QpState, QpType, SendOp,
-    SendWr, Srqn, Time, WcOpcode, WcStatus,
+    CompleteTo, DropReason, PdTag, PostError, QpAttr, QpEvent, QpState, QpType, SendOp, SendWr,
+    Srqn, Time, WcOpcode, WcStatus,
 };
 
 use Operation::{FetchAdd, ReadRequest, SendFirst, SendLast, SendOnly, WriteFirst, WriteLast};
@@ -560,17 +559,7 @@ fn another_goes_on_where_one_has_stopped() {
 fn another_answers_what_one_has_not() {
     let (mut one, mut other) = (rig(), rig());
     let add = |region: &Region| Request::new(FetchAdd, 0).atomic(region.addr, region.rkey, 5, 0);
-    let bytes = add(&one.region).to(ONE).bytes();
-    let now = one.pair.now();
-    let node = one.pair.node_mut(Side::B);
-    let meta = PacketMeta {
-        source: node.qp.remote(),
-        destination: node.qp.local(),
-        traffic_class: 0,
-        hop_limit: 64,
-    };
-    let packet = Packet::parse(&bytes).unwrap();
-    node.qp.handle_packet(now, &meta, &packet, &node.mem);
+    feed(&mut one.pair, &add(&one.region).to(ONE));
     let qp = &one.pair.node(Side::B).qp;
     assert_eq!(qp.progress(), None, "it owes the result");
     let (progress, repeatable) = (qp.resumable().unwrap(), qp.repeatable());

@@ -1,12 +1,16 @@
 //! Datagrams of the safe API: answers, keys, shared receives; in a simulated network.
 #![expect(clippy::unwrap_used, reason = "in a test")]
 
+mod common;
+
 use std::time::Duration;
 
 use rocade_verbs::{
     AccessFlags, AddressOptions, CompletionQueue, DatagramEnd, DatagramQueuePair, DeviceList,
     EngineConfig, Error, GRH_LEN, MemoryRegion, ProtectionDomain, SendRequest,
 };
+
+use common::errno;
 
 /// Of virtual time.
 const MINUTE: Duration = Duration::from_secs(60);
@@ -50,14 +54,6 @@ impl Node {
 fn nodes() -> (Node, Node) {
     let list = DeviceList::new(EngineConfig::simulated(9)).unwrap();
     (Node::new(&list, "a"), Node::new(&list, "b"))
-}
-
-fn errno<T>(result: Result<T, Error>) -> i32 {
-    match result {
-        Err(Error::Verbs(error)) => error.errno(),
-        Err(other) => panic!("{other}"),
-        Ok(_) => 0,
-    }
 }
 
 /// Who gets a message finds the way back in it.

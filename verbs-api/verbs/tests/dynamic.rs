@@ -2,6 +2,8 @@
 //! that nothing depends on how long anything takes.
 #![expect(clippy::unwrap_used, reason = "in a test")]
 
+mod common;
+
 use std::time::Duration;
 
 use rocade_verbs::{
@@ -10,6 +12,8 @@ use rocade_verbs::{
     ManagedQueue, MemoryRegion, ProtectionDomain, QpState, RemoteMemory, Rkey, SendRequest,
     SharedReceiveQueue, Task, WcStatus, post_tasks,
 };
+
+use common::errno;
 
 /// Of virtual time.
 const MINUTE: Duration = Duration::from_secs(60);
@@ -235,14 +239,6 @@ fn an_initiator_computes() {
         errno(plain.post_calc(&read, SUM, address, to)),
         libc::EINVAL
     );
-}
-
-fn errno<T>(result: Result<T, Error>) -> i32 {
-    match result {
-        Err(Error::Verbs(error)) => error.errno(),
-        Err(other) => panic!("{other}"),
-        Ok(_) => 0,
-    }
 }
 
 //= XCH-02 XCH-03 XCE-01 type=test

@@ -1,6 +1,8 @@
 //! What queue pairs of the safe API are like, how they change, and what they tell; in a simulated network.
 #![expect(clippy::unwrap_used, reason = "in a test")]
 
+mod common;
+
 use std::time::Duration;
 
 use rocade_verbs::{
@@ -8,6 +10,8 @@ use rocade_verbs::{
     EngineConfig, Error, Event, MemoryRegion, Pkey, ProtectionDomain, Psn, QpState, QueuePair,
     SendRequest, UnconnectedQueuePair, WcStatus,
 };
+
+use common::errno;
 
 /// Of virtual time.
 const MINUTE: Duration = Duration::from_secs(60);
@@ -60,14 +64,6 @@ fn connect(a: UnconnectedQueuePair, b: UnconnectedQueuePair) -> (QueuePair, Queu
         a.connect(b_end, &options).unwrap(),
         b.connect(a_end, &options).unwrap(),
     )
-}
-
-fn errno<T>(result: Result<T, Error>) -> i32 {
-    match result {
-        Err(Error::Verbs(error)) => error.errno(),
-        Err(other) => panic!("{other}"),
-        Ok(_) => 0,
-    }
 }
 
 //= QPS-06 QPT-16 type=test

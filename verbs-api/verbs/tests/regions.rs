@@ -1,12 +1,16 @@
 //! Domains, regions and windows of the safe API, in a simulated network.
 #![expect(clippy::unwrap_used, reason = "in a test")]
 
+mod common;
+
 use std::time::Duration;
 
 use rocade_verbs::{
     AccessFlags, Advice, CompletionQueue, ConnectOptions, DeviceList, EngineConfig, Error, Lkey,
     MemoryRegion, ProtectionDomain, QueuePair, RemoteMemory, SendRequest, Sge, WcOpcode, WcStatus,
 };
+
+use common::errno;
 
 /// Of virtual time.
 const MINUTE: Duration = Duration::from_secs(60);
@@ -59,14 +63,6 @@ fn status(cq: &CompletionQueue) -> WcStatus {
         Ok(_) => WcStatus::Success,
         Err(Error::Completion { status, .. }) => status,
         Err(other) => panic!("{other}"),
-    }
-}
-
-fn errno<T>(result: Result<T, Error>) -> i32 {
-    match result {
-        Err(Error::Verbs(error)) => error.errno(),
-        Err(other) => panic!("{other}"),
-        Ok(_) => 0,
     }
 }
 
