@@ -1,17 +1,19 @@
 //! Registers of 128, 256 and 512 bits of x86-64, with PCLMULQDQ and VPCLMULQDQ.
 
 use core::arch::x86_64::{
-    __m128i, __m256i, __m512i, _mm_and_si128, _mm_clmulepi64_si128, _mm_extract_epi32,
-    _mm_loadu_si128, _mm_set_epi32, _mm_set_epi64x, _mm_srli_si128, _mm_storeu_si128,
-    _mm_xor_si128, _mm256_castsi256_si128, _mm256_clmulepi64_epi128, _mm256_extracti128_si256,
-    _mm256_loadu_si256, _mm256_set_epi64x, _mm256_storeu_si256, _mm256_xor_si256,
-    _mm256_zextsi128_si256, _mm512_castsi512_si256, _mm512_clmulepi64_epi128,
-    _mm512_extracti64x4_epi64, _mm512_loadu_si512, _mm512_mask_mov_epi64, _mm512_set_epi64,
-    _mm512_storeu_si512, _mm512_ternarylogic_epi64, _mm512_xor_si512, _mm512_zextsi128_si512,
+    __m128i, __m256i, __m512i, _mm_and_si128, _mm_clmulepi64_si128, _mm_cvtsi32_si128,
+    _mm_extract_epi32, _mm_loadu_si128, _mm_set_epi32, _mm_set_epi64x, _mm_shuffle_epi8,
+    _mm_srli_si128, _mm_storeu_si128, _mm_xor_si128, _mm256_castsi256_si128,
+    _mm256_clmulepi64_epi128, _mm256_extracti128_si256, _mm256_loadu_si256, _mm256_set_epi64x,
+    _mm256_storeu_si256, _mm256_xor_si256, _mm256_zextsi128_si256, _mm512_castsi512_si256,
+    _mm512_clmulepi64_epi128, _mm512_extracti64x4_epi64, _mm512_loadu_si512, _mm512_mask_mov_epi64,
+    _mm512_set_epi64, _mm512_storeu_si512, _mm512_ternarylogic_epi64, _mm512_xor_si512,
+    _mm512_zextsi128_si512,
 };
+use core::ops::RangeInclusive;
 
 use super::POLYNOMIAL;
-use super::fold::{self, FACTORS, Lane, Register, factor};
+use super::fold::{self, FACTORS, LANE, Lane, Register, factor};
 
 /// As [`fold::sum`], with 512 bits.
 ///
@@ -25,6 +27,10 @@ pub(super) unsafe fn avx512<const COPY: bool>(
     dst: *mut u8,
     len: usize,
 ) -> u32 {
+    if !COPY && head.is_empty() && SHORT.contains(&len) {
+        // SAFETY: the caller's promise.
+        return unsafe { short(crc, src, len) };
+    }
     // SAFETY: the caller's promise; the registers need the features of this function.
     unsafe { fold::sum::<__m512i, 4, COPY>(crc, head, src, dst, len) }
 }
@@ -41,6 +47,10 @@ pub(super) unsafe fn vpclmul256<const COPY: bool>(
     dst: *mut u8,
     len: usize,
 ) -> u32 {
+    if !COPY && head.is_empty() && SHORT.contains(&len) {
+        // SAFETY: the caller's promise.
+        return unsafe { short(crc, src, len) };
+    }
     // SAFETY: the caller's promise; the registers need the features of this function.
     unsafe { fold::sum::<__m256i, 4, COPY>(crc, head, src, dst, len) }
 }
@@ -57,8 +67,102 @@ pub(super) unsafe fn pclmul128<const COPY: bool>(
     dst: *mut u8,
     len: usize,
 ) -> u32 {
+    if !COPY && head.is_empty() && SHORT.contains(&len) {
+        // SAFETY: the caller's promise.
+        return unsafe { short(crc, src, len) };
+    }
     // SAFETY: the caller's promise; the registers need the features of this function.
     unsafe { fold::sum::<__m128i, 4, COPY>(crc, head, src, dst, len) }
+}
+
+/// The lengths that [`short`] is for: what begins with a full lane that can be read, and has lanes that are
+/// multiplied faster one by one than they are loaded into wider registers and taken out of them.
+const SHORT: RangeInclusive<usize> = LANE..=LANE * TO_96.len();
+
+/// `TO_96[n]` fold a lane that has n lanes behind it by so many lanes and 64 bits: 96 bits are left.
+static TO_96: [[u64; 2]; 8] = {
+    let mut factors = [[0; 2]; 8];
+    let mut n = 0;
+    while n < factors.len() {
+        let bits = 8 * LANE * n + 64;
+        factors[n] = [factor(bits + 32), factor(bits - 32)];
+        n += 1;
+    }
+    factors
+};
+
+/// Read from its n-th byte on, it moves the first n bytes of a lane behind zeros.
+static BEHIND_ZEROS: [u8; 2 * LANE] = {
+    let mut from = [0x80; 2 * LANE];
+    let (mut at, mut byte) = (LANE, 0);
+    while at < from.len() {
+        from[at] = byte;
+        (at, byte) = (at + 1, byte + 1);
+    }
+    from
+};
+
+/// Continues the CRC over few bytes. A product takes several times as long as to begin the next one, so no lane
+/// is folded into the next: each is multiplied by what it has to be at the end, and all products are added.
+///
+/// # Safety
+/// `len` bytes must be readable at `src`; it is a multiple of 4, and in [`SHORT`]. The processor must have these
+/// features.
+#[target_feature(enable = "pclmulqdq,sse4.1")]
+#[inline]
+unsafe fn short(crc: u32, src: *const u8, len: usize) -> u32 {
+    debug_assert!(len.is_multiple_of(4) && SHORT.contains(&len));
+    let (first, mut behind) = ((len - 1) % LANE + 1, (len - 1) / LANE);
+    // SAFETY: there is a lane from each of the first 16 bytes of the table on.
+    let behind_zeros = unsafe { __m128i::load(BEHIND_ZEROS.as_ptr().add(first)) };
+    // SAFETY: `len` is not less than a lane. The register before the data is added to its first word.
+    let begin = _mm_xor_si128(
+        unsafe { __m128i::load(src) },
+        _mm_cvtsi32_si128(!crc.cast_signed()),
+    );
+    // SAFETY: the features, and `behind` is less than 8 for all lengths in `SHORT`.
+    let mut sum = unsafe { to_96(_mm_shuffle_epi8(begin, behind_zeros), behind) };
+    let mut at = src.wrapping_add(first);
+    while behind > 0 {
+        behind -= 1;
+        // SAFETY: as above; the lanes behind the first part are full.
+        sum = _mm_xor_si128(sum, unsafe { to_96(__m128i::load(at), behind) });
+        at = at.wrapping_add(LANE);
+    }
+    !remainder_of_96(sum)
+}
+
+/// The 96 bits that a lane with so many lanes behind it stands for.
+///
+/// # Safety
+/// `behind` must be less than 8, and the processor must have these features.
+#[target_feature(enable = "pclmulqdq,sse4.1")]
+#[inline]
+unsafe fn to_96(lane: __m128i, behind: usize) -> __m128i {
+    // SAFETY: the caller's promise.
+    let by = unsafe { __m128i::load(TO_96.as_ptr().wrapping_add(behind).cast()) };
+    _mm_xor_si128(
+        _mm_clmulepi64_si128::<0x00>(lane, by),
+        _mm_clmulepi64_si128::<0x11>(lane, by),
+    )
+}
+
+/// The CRC's register behind the data that these 96 bits stand for.
+#[target_feature(enable = "pclmulqdq,sse4.1")]
+#[inline]
+fn remainder_of_96(bits: __m128i) -> u32 {
+    let by = _mm_set_epi64x(const { factor(64).cast_signed() }, 0);
+    let low_word = _mm_set_epi32(0, 0, 0, -1);
+    // 96 bits to 64.
+    let lane = _mm_xor_si128(
+        _mm_srli_si128::<4>(bits),
+        _mm_clmulepi64_si128::<0x10>(_mm_and_si128(bits, low_word), by),
+    );
+    // Barrett: the quotient by x^64 / P, then minus the quotient times P.
+    let barrett = _mm_set_epi64x(QUOTIENT, (POLYNOMIAL as i64) << 1 | 1);
+    let quotient = _mm_clmulepi64_si128::<0x10>(_mm_and_si128(lane, low_word), barrett);
+    let multiple = _mm_clmulepi64_si128::<0x00>(_mm_and_si128(quotient, low_word), barrett);
+    _mm_extract_epi32::<1>(_mm_xor_si128(lane, multiple)).cast_unsigned()
 }
 
 impl Register for __m512i {
@@ -220,25 +324,12 @@ impl Lane for __m128i {
     #[target_feature(enable = "sse4.1,pclmulqdq")]
     #[inline]
     unsafe fn remainder(self) -> u32 {
-        let by = _mm_set_epi64x(
-            const { factor(64).cast_signed() },
-            const { factor(96).cast_signed() },
-        );
-        let low_word = _mm_set_epi32(0, 0, 0, -1);
-        // 128 bits to 96, to 64.
-        let lane = _mm_xor_si128(
+        let by = _mm_set_epi64x(0, const { factor(96).cast_signed() });
+        let bits = _mm_xor_si128(
             _mm_srli_si128::<8>(self),
             _mm_clmulepi64_si128::<0x00>(self, by),
         );
-        let lane = _mm_xor_si128(
-            _mm_srli_si128::<4>(lane),
-            _mm_clmulepi64_si128::<0x10>(_mm_and_si128(lane, low_word), by),
-        );
-        // Barrett: the quotient by x^64 / P, then minus the quotient times P.
-        let barrett = _mm_set_epi64x(QUOTIENT, (POLYNOMIAL as i64) << 1 | 1);
-        let quotient = _mm_clmulepi64_si128::<0x10>(_mm_and_si128(lane, low_word), barrett);
-        let multiple = _mm_clmulepi64_si128::<0x00>(_mm_and_si128(quotient, low_word), barrett);
-        _mm_extract_epi32::<1>(_mm_xor_si128(lane, multiple)).cast_unsigned()
+        remainder_of_96(bits)
     }
 }
 
