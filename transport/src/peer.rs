@@ -229,7 +229,7 @@ impl Peer {
         bth.opcode.get() & OPCODE_BASE == self.plain_base
             && meta.source == self.remote
             && meta.destination == self.local
-            && bth.pkey.matches(self.pkey)
+            && bth.pkey.is_same_full(self.pkey)
     }
 
     pub(crate) const fn set_migration(&mut self, migration: Migration) {

@@ -455,6 +455,16 @@ impl LocalData {
         if let Some((lkey, addr)) = self.in_one(offset, src.len()) {
             return mem.write_local(who, lkey, addr, src);
         }
+        self.scatter_rest((mem, who), offset, src)
+    }
+
+    /// Likewise, to what is not in one entry.
+    fn scatter_rest(
+        &self,
+        (mem, who): (&impl Memory, Accessor),
+        offset: u32,
+        src: &[u8],
+    ) -> Result<(), AccessError> {
         for_each_piece(self.sges(), offset, src.len(), |sge_addr, lkey, range| {
             mem.write_local(who, lkey, sge_addr, &src[range])
         })

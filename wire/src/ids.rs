@@ -171,6 +171,13 @@ impl Pkey {
         self.0 & Self::FULL_MEMBER != 0
     }
 
+    /// Whether both are the same valid key of full members: then they match, as nearly all do.
+    #[inline]
+    #[must_use]
+    pub const fn is_same_full(self, other: Self) -> bool {
+        self.0 == other.0 && self.0 > Self::FULL_MEMBER
+    }
+
     /// Whether a packet with the key `other` may reach a holder of this key: same valid partition,
     /// and not both limited members.
     #[inline]

@@ -92,10 +92,16 @@ impl CqInner {
     }
 
     /// Takes at most `max` completions in order, each handed to `each` with its position, and returns how many.
+    #[inline]
     pub(crate) fn take(&self, max: usize, each: &mut impl FnMut(usize, Completion)) -> usize {
         if self.is_empty() {
             return 0;
         }
+        self.take_some(max, each)
+    }
+
+    #[inline(never)]
+    fn take_some(&self, max: usize, each: &mut impl FnMut(usize, Completion)) -> usize {
         let mut ring = self.ring.lock();
         let mut taken = 0;
         while taken < max

@@ -155,8 +155,8 @@ impl Uplink {
 pub(crate) struct Icrcs {
     flow: IcrcFlow,
     of_len: [IcrcOfLen; 2],
-    /// Which of the two is the next to be replaced.
-    older: usize,
+    /// Which of the two was used last.
+    latest: bool,
 }
 
 impl Icrcs {
@@ -164,21 +164,26 @@ impl Icrcs {
         Self {
             of_len: [flow.of_len(0); 2],
             flow,
-            older: 0,
+            latest: false,
         }
     }
 
     /// For packets with so many bytes before the ICRC.
-    #[inline]
-    pub(crate) fn of_len(&mut self, covered_len: usize) -> IcrcOfLen {
-        let fits = |of_len: &&IcrcOfLen| of_len.covered_len() == covered_len;
-        if let Some(of_len) = self.of_len.iter().find(fits) {
-            return *of_len;
+    #[inline(always)]
+    pub(crate) fn of_len(&mut self, covered_len: usize) -> &IcrcOfLen {
+        if self.of_len[usize::from(self.latest)].covered_len() != covered_len {
+            self.turn_to(covered_len);
         }
-        let of_len = self.flow.of_len(covered_len);
-        self.of_len[self.older] = of_len;
-        self.older ^= 1;
-        of_len
+        &self.of_len[usize::from(self.latest)]
+    }
+
+    /// Takes up the other length, or replaces it.
+    fn turn_to(&mut self, covered_len: usize) {
+        self.latest = !self.latest;
+        let of_len = &mut self.of_len[usize::from(self.latest)];
+        if of_len.covered_len() != covered_len {
+            *of_len = self.flow.of_len(covered_len);
+        }
     }
 }
 

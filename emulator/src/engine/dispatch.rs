@@ -225,22 +225,27 @@ impl<'e> Dispatch<'e> {
     }
 
     /// The QP of the next packet, locked.
-    #[inline]
+    #[inline(always)]
     fn switch_to(&mut self, dest: Qpn, later: Option<&mut Vec<Qpn>>) -> Option<&mut Locked<'e>> {
         let stays = |locked: &Locked<'_>| locked.inner.qp_num() == dest;
         if !self.current.as_ref().is_some_and(stays) {
-            self.let_go(later);
-            self.current = self.qps.get(dest).map(|inner| Locked {
-                inner,
-                core: inner.lock(),
-            });
-            if let Some(Locked { inner, .. }) = &self.current
-                && let Some(travel) = inner.travel()
-            {
-                travel.begin();
-            }
+            self.turn_to(dest, later);
         }
         self.current.as_mut()
+    }
+
+    /// Lets go of the QP that had the last packet, and locks another one.
+    fn turn_to(&mut self, dest: Qpn, later: Option<&mut Vec<Qpn>>) {
+        self.let_go(later);
+        self.current = self.qps.get(dest).map(|inner| Locked {
+            inner,
+            core: inner.lock(),
+        });
+        if let Some(Locked { inner, .. }) = &self.current
+            && let Some(travel) = inner.travel()
+        {
+            travel.begin();
+        }
     }
 
     /// Lets go of the QP that had the last packet.

@@ -101,14 +101,22 @@ impl EngineInner {
     }
 
     /// Receives frames for as long as there are some, but not for ever. Returns how many QPs have got.
+    #[inline]
     pub(super) fn receive_frames(&self, driver: Driver) -> u64 {
-        let mut packets = 0;
         if self.frames.is_receiving() {
-            self.frames.receive(|qpn, frame| {
-                self.take_frame(qpn, frame, driver);
-                packets += 1;
-            });
+            self.receive_some_frames(driver)
+        } else {
+            0
         }
+    }
+
+    #[inline(never)]
+    fn receive_some_frames(&self, driver: Driver) -> u64 {
+        let mut packets = 0;
+        self.frames.receive(|qpn, frame| {
+            self.take_frame(qpn, frame, driver);
+            packets += 1;
+        });
         packets
     }
 

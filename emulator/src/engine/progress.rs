@@ -155,6 +155,8 @@ impl EngineInner {
     /// Hands the packets of a batch to their QPs. Consecutive
     /// packets of a QP are handled under one lock. The QPs are drained `at_once`, or are `dirty`
     /// then.
+    // A poll in vain, of which there are many, is not to prepare for it.
+    #[inline(never)]
     fn deliver(
         &self,
         uplink: &Uplink,
@@ -176,6 +178,13 @@ impl EngineInner {
         let mut dirty = (!at_once || !dirty.is_empty()).then_some(dirty);
         let mut checked: u16 = 0;
         let mut sender = flows.find(local, batch.source);
+        let meta_of = |source: SocketAddr| PacketMeta {
+            source: source.ip(),
+            destination: local,
+            traffic_class: batch.tos.unwrap_or(0),
+            hop_limit: batch.hop_limit.unwrap_or(DEFAULT_HOP_LIMIT),
+        };
+        let direct = meta_of(batch.source);
         for segment in batch.segments() {
             let (source, segment, hops) = match uplink.link.arrival(segment) {
                 Arrival::Direct => (batch.source, segment, 0),
@@ -204,15 +213,16 @@ impl EngineInner {
                 hops,
                 is_sealed: true,
             };
-            let meta = PacketMeta {
-                source: source.ip(),
-                destination: local,
-                traffic_class: batch.tos.unwrap_or(0),
-                hop_limit: batch.hop_limit.unwrap_or(DEFAULT_HOP_LIMIT),
+            let relayed;
+            let meta = if forwarded {
+                relayed = meta_of(source);
+                &relayed
+            } else {
+                &direct
             };
             let (flow, tos) = (flows.at(sender), batch.tos.unwrap_or(0));
             let verdict = dispatch.packet(
-                &meta,
+                meta,
                 segment,
                 &mut Socket { flow, tos },
                 dirty.as_deref_mut(),
@@ -242,7 +252,7 @@ impl EngineInner {
                             let hca = uplink.hca.as_ref();
                             let is_own = hca.is_some_and(|hca| hca.has_address(meta.source));
                             let to = (&*members, is_own);
-                            dispatch.hand_to(&meta, segment, to, dirty.as_deref_mut());
+                            dispatch.hand_to(meta, segment, to, dirty.as_deref_mut());
                         } else {
                             self.count(|counters| &counters.rx_unknown_qp);
                         }

@@ -514,16 +514,11 @@ fn send_shared<'a>(
 /// segmentation offload the kernel numbers the segments' IPv4 Identifications from 0.
 //= ICRC-07
 fn seal(icrcs: &mut Icrcs, buffer: &mut TxBuffer, memory: &MemGuard<'_>) -> Result<(), Fault> {
-    let run = icrcs.of_len(buffer.segment_len() - ICRC_LEN);
     let mut id = 0;
     let mut result = Ok(());
     buffer.for_each_segment(|segment, deferred| {
         let (covered, icrc) = segment.split_at_mut(segment.len() - ICRC_LEN);
-        let of_len = if covered.len() == run.covered_len() {
-            run
-        } else {
-            icrcs.of_len(covered.len())
-        };
+        let of_len = icrcs.of_len(covered.len());
         //= ICRC-08
         let crc = match deferred {
             Some(payload) => {

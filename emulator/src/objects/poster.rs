@@ -231,7 +231,7 @@ impl<'a> SendPoster<'a> {
 
     #[inline]
     fn post(&mut self, wr: &SendWr<'_>, data: Option<&[u8]>) -> Result<(), PostError> {
-        if self.core.qp.is_full(true) {
+        if self.core.qp.is_send_full() {
             self.inner.reclaim_slots(&mut self.core, true);
         }
         let posted = self.core.qp.post_send(self.now, wr, data);
@@ -304,38 +304,42 @@ impl<'a> RecvPoster<'a> {
                 QpState::Err => self.owner.engine().now(),
                 _ => Time::ZERO,
             };
-            if core.qp.is_full(false) {
+            if core.qp.is_recv_full() {
                 self.inner.reclaim_slots(core, false);
             }
-            let mut posted = core.qp.post_recv(now, wr_id, sges);
-            if posted == Err(PostError::QueueFull) && self.inner.reclaim_slots(core, false) {
-                posted = core.qp.post_recv(now, wr_id, sges);
-            }
-            posted?;
+            core.qp.post_recv(now, wr_id, sges)?;
         }
         Ok(())
     }
 }
 
+impl RecvPoster<'_> {
+    /// In ERR the receives were flushed at once (RC-STA-02), and a peer may wait for them (RC-ACK-06).
+    #[cold]
+    fn spread_news(&mut self) {
+        // The regions' lock comes first.
+        self.core = None;
+        let engine = self.owner.engine();
+        let now = engine.now();
+        let mem = engine.regions().read(now);
+        let core = &mut self.inner.lock();
+        let cause = match core.qp.state() {
+            QpState::Err => Cause::Other,
+            _ => core.qp.pace().cause_of_credit(),
+        };
+        engine.drain(self.inner, core, &mem, cause, now, Driver::Application);
+    }
+}
+
 impl Drop for RecvPoster<'_> {
+    #[inline]
     fn drop(&mut self) {
         let has_news = self
             .core
             .as_ref()
             .is_some_and(|core| core.qp.state() == QpState::Err || core.qp.owes_credit());
         if has_news {
-            // In ERR the receives were flushed at once (RC-STA-02), and a peer may wait for them (RC-ACK-06).
-            // The regions' lock comes first.
-            self.core = None;
-            let engine = self.owner.engine();
-            let now = engine.now();
-            let mem = engine.regions().read(now);
-            let core = &mut self.inner.lock();
-            let cause = match core.qp.state() {
-                QpState::Err => Cause::Other,
-                _ => core.qp.pace().cause_of_credit(),
-            };
-            engine.drain(self.inner, core, &mem, cause, now, Driver::Application);
+            self.spread_news();
         }
     }
 }

@@ -338,17 +338,28 @@ impl Qp {
         }
     }
 
-    /// Is every slot of the send queue in use, or of the receive queue? Where that is not known, posting tells.
+    /// Is every slot of the send queue in use? Where that is not known, posting tells.
     #[inline]
     #[must_use]
-    pub const fn is_full(&self, is_send: bool) -> bool {
-        match (is_send, &self.send) {
-            (true, SendSide::Reliable(requester)) => requester.is_full(),
-            (true, _) => false,
-            (false, _) => match self.recv.receives() {
-                Some(RecvSource::Own(queue)) => queue.is_full(),
-                _ => false,
-            },
+    pub const fn is_send_full(&self) -> bool {
+        match &self.send {
+            SendSide::Reliable(requester) => requester.is_full(),
+            _ => false,
+        }
+    }
+
+    /// Is every slot of its own receive queue in use?
+    #[inline]
+    #[must_use]
+    pub const fn is_recv_full(&self) -> bool {
+        // One comparison for those that get the most.
+        let receives = match &self.recv {
+            RecvSide::Reliable(responder) => Some(responder.receives()),
+            other => other.receives(),
+        };
+        match receives {
+            Some(RecvSource::Own(queue)) => queue.is_full(),
+            _ => false,
         }
     }
 
@@ -434,6 +445,7 @@ impl Qp {
     ///
     /// # Errors
     /// The request is not queued.
+    #[inline]
     pub fn post_recv(&mut self, now: Time, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         if self.state == QpState::Reset {
             return Err(PostError::InvalidState);
@@ -564,8 +576,8 @@ impl Qp {
     //= UC-12
     //= RC-STA-07
     fn note_comm_est(&mut self) {
-        let connected = !matches!(self.recv, RecvSide::Datagrams(_));
-        if self.state == QpState::Rtr && !self.comm_est_raised && connected {
+        let connected = || !matches!(self.recv, RecvSide::Datagrams(_));
+        if self.state == QpState::Rtr && !self.comm_est_raised && connected() {
             self.comm_est_raised = true;
             //= AEV-04
             self.out.events.push(QpEvent::CommEst);

@@ -349,6 +349,14 @@ impl RecvSide {
 
     #[inline]
     pub(super) fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
+        // One comparison for those that get the most.
+        if let Self::Reliable(responder) = self {
+            return responder.receives_mut().post(wr_id, sges);
+        }
+        self.post_other(wr_id, sges)
+    }
+
+    fn post_other(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         match self.receives_mut() {
             Some(receives) => receives.post(wr_id, sges),
             None => Err(PostError::InvalidState),

@@ -21,6 +21,25 @@ pub struct RecvWqe {
 }
 
 impl RecvWqe {
+    /// Copies all of a message to the buffers; false where it has no room there, or they cannot be written to.
+    //= RC-RSP-10
+    //= RC-RSP-12
+    //= RC-WQE-12
+    #[inline(always)]
+    pub(crate) fn fill(&self, (mem, who): (&impl Memory, Accessor), message: &[u8]) -> bool {
+        if let Some((lkey, addr)) = self.data.in_one(0, message.len()) {
+            let who = Accessor { pd: self.pd, ..who };
+            return message.is_empty() || mem.write_local(who, lkey, addr, message).is_ok();
+        }
+        self.fill_pieces((mem, who), message)
+    }
+
+    /// Likewise, of any number.
+    fn fill_pieces(&self, (mem, who): (&impl Memory, Accessor), message: &[u8]) -> bool {
+        let has_room = message.len() as u64 <= self.data.len();
+        has_room && (message.is_empty() || self.scatter((mem, who), 0, message).is_ok())
+    }
+
     /// Copies a part of a message to offset `offset` of the buffers, which are looked for in the domain of the
     /// queue, whichever the QP's is.
     //= RC-WQE-12
@@ -92,6 +111,7 @@ impl RecvQueue {
     }
 
     /// Queues a receive (PST-09).
+    #[inline(always)]
     pub(crate) fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         if sges.len() > self.limits.max_sge as usize {
             return Err(PostError::TooManySges);

@@ -157,7 +157,7 @@ impl RecvSource {
     }
 
     /// Queues a receive.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn post(&mut self, wr_id: u64, sges: &[Sge]) -> Result<(), PostError> {
         match self {
             Self::Own(queue) => queue.post(wr_id, sges),

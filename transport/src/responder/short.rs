@@ -61,19 +61,14 @@ impl Responder {
         let Some(wqe) = receives.front() else {
             return false;
         };
-        let len = len_u32(payload);
-        //= RC-RSP-10
-        //= RC-RSP-12
-        if u64::from(len) > wqe.data.len()
-            || len > 0 && wqe.scatter(cx.memory(), 0, payload).is_err()
-        {
+        if !wqe.fill(cx.memory(), payload) {
             return false;
         }
         //= RC-RSP-24
         self.msn = self.msn.next();
         let detail = RecvDetail {
             opcode: WcOpcode::Recv,
-            byte_len: len,
+            byte_len: len_u32(payload),
             imm_or_inv: ImmOrInv::None,
             solicited: bth.solicited,
         };

@@ -470,37 +470,39 @@ pub(crate) unsafe fn with_sges<T>(
     count: c_int,
     f: impl FnOnce(&[Sge]) -> Result<T, Errno>,
 ) -> Result<T, Errno> {
-    if count == 1 && !list.is_null() {
+    let (one, all);
+    let sges: &[Sge] = if count == 1 && !list.is_null() {
         // SAFETY: by contract there is one entry.
-        return f(&[to_sge(unsafe { list.read() })]);
-    }
-    // SAFETY: same contract.
-    unsafe { with_all_sges(list, count, f) }
+        one = [to_sge(unsafe { list.read() })];
+        &one
+    } else if count == 0 {
+        &[]
+    } else {
+        // SAFETY: same contract.
+        all = unsafe { all_sges(list, count) }?;
+        all.0.get(..all.1).unwrap_or(&[])
+    };
+    // Named once, so that the compiler has one place to put it.
+    f(sges)
 }
 
-/// Likewise, with any number of entries.
+/// A copy of any number of entries but none, and how many they are.
 ///
 /// # Safety
 /// As for [`with_sges`].
-unsafe fn with_all_sges<T>(
-    list: *const ibv_sge,
-    count: c_int,
-    f: impl FnOnce(&[Sge]) -> Result<T, Errno>,
-) -> Result<T, Errno> {
+#[inline(never)]
+unsafe fn all_sges(list: *const ibv_sge, count: c_int) -> Result<([Sge; MAX_SGE], usize), Errno> {
     let count = usize::try_from(count).map_err(|_| Errno::INVAL)?;
-    if count == 0 {
-        return f(&[]);
-    }
-    if list.is_null() || count > MAX_SGE {
+    let mut sges = [Sge::default(); MAX_SGE];
+    if count > MAX_SGE || list.is_null() {
         let what = format!("num_sge is {count}, or sg_list NULL; the device has {MAX_SGE} entries");
         return Err(Errno::INVAL.because(Reason::new(what, "")));
     }
-    let mut sges = [Sge::default(); MAX_SGE];
     for (index, sge) in sges.iter_mut().enumerate().take(count) {
         // SAFETY: by contract there are `count` entries.
         *sge = to_sge(unsafe { list.add(index).read() });
     }
-    f(sges.get(..count).unwrap_or(&[]))
+    Ok((sges, count))
 }
 
 /// How much inline data a work request may have.

@@ -49,6 +49,18 @@ fn partition_keys_match_for_one_full_member_at_least() {
             "{a:#06x} {b:#06x}"
         );
     }
+    for (a, b, expected) in [
+        (0xffff, 0xffff, true),
+        (0x8001, 0x8001, true),
+        (0x8001, 0x8002, false),
+        (0xffff, 0x7fff, false),
+        (0x7fff, 0x7fff, false),
+        (0x8000, 0x8000, false),
+        (0x0000, 0x0000, false),
+    ] {
+        let same = Pkey::new(a).is_same_full(Pkey::new(b));
+        assert_eq!(same, expected, "{a:#06x} {b:#06x}");
+    }
     assert!(Pkey::DEFAULT.is_full_member() && Pkey::DEFAULT.is_valid());
     assert!(!Pkey::new(0x8000).is_valid());
     assert_eq!(Pkey::default(), Pkey::DEFAULT);
