@@ -277,6 +277,36 @@ mod tests {
     }
 
     #[test]
+    fn each_notification_puts_the_next_step_off() {
+        let mut limit = RateLimit::new();
+        limit.notified(at(0), Some(10 * GBPS));
+        limit.notified(at(299), None);
+        let slow = limit.bps();
+        limit.budget(at(598));
+        assert_eq!(limit.bps(), slow);
+        limit.budget(at(599));
+        assert!(limit.bps() > slow);
+    }
+
+    /// Whether anything was sent meanwhile or not.
+    //= CNP-03 type=test
+    #[test]
+    fn silence_counts_before_the_next_notification() {
+        let [mut quiet, mut busy] = [RateLimit::new(), RateLimit::new()];
+        for limit in [&mut quiet, &mut busy] {
+            limit.notified(at(0), Some(10 * GBPS));
+        }
+        for us in (0..30_000).step_by(100) {
+            busy.budget(at(us));
+        }
+        for limit in [&mut quiet, &mut busy] {
+            limit.notified(at(30_000), None);
+        }
+        assert!(quiet.bps() > 5 * GBPS, "{}", quiet.bps());
+        assert_eq!(quiet.bps(), busy.bps());
+    }
+
+    #[test]
     fn the_slower_one_counts() {
         let mut limit = RateLimit::new();
         limit.set_fixed(1_000_000);

@@ -18,6 +18,7 @@ mod responder;
 mod retry;
 mod salvage;
 mod short;
+mod shortcut;
 mod single;
 mod srq;
 mod states;

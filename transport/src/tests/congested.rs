@@ -208,6 +208,28 @@ fn responses_never_stop() {
     assert!(ns < 20 * MS, "{ns}: writes are acknowledged as ever");
 }
 
+/// The pace of READ responses is theirs: once they are sent, an acknowledgement does not wait for it.
+//= ENC-10 RC-ACK-01 type=test
+#[test]
+fn acknowledgements_have_no_pace() {
+    for len in 1..=12 {
+        let mut pair = controlled();
+        for _ in 0..400 {
+            pair.inject(Side::B, &notification(Qpn::new(0x22), Pkey::DEFAULT));
+            pair.drain_both();
+        }
+        read_back(&mut pair, len * 512);
+        pair.clear_trace();
+        let target = register(&pair, Side::B, 8);
+        pair.send(Side::A, 2, write(&target), &[]);
+        pair.run_for(MS);
+        let times: Vec<_> = pair.trace().iter().map(|sent| sent.time).collect();
+        assert_eq!(times.len(), 2, "a WRITE and its acknowledgement");
+        let ns = times[1].ns_since(times[0]);
+        assert_eq!(ns, 5_000, "it leaves when the WRITE arrives: {len}");
+    }
+}
+
 /// A READ that waits for its turn ends with its queue pair: nothing is sent after a reset, and no timer is left.
 #[test]
 fn responses_that_wait_end_with_their_queue_pair() {

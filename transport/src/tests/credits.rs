@@ -50,7 +50,7 @@ fn alone() -> Pair {
 }
 
 /// An answer to A, with its code of credits.
-fn answer(pair: &mut Pair, operation: Operation, psn: u32, (code, msn): (u8, u32)) {
+pub(super) fn answer(pair: &mut Pair, operation: Operation, psn: u32, (code, msn): (u8, u32)) {
     let request = Request::new(operation, psn);
     let mut headers = Headers::new(request.headers.bth);
     headers.bth.dest_qp = rocade_wire::Qpn::new(0x11);
@@ -182,6 +182,25 @@ fn who_was_told_of_no_receives_hears_of_the_next() {
     pair.recv(Side::B, 5, &[]);
     pair.drain_both();
     assert_eq!(told(&mut pair), []);
+}
+
+/// Whoever carries the acknowledgement to the wire.
+//= RC-ACK-06 type=test
+#[test]
+fn an_acknowledgement_that_was_taken_has_told_of_none() {
+    let (mut pair, _) = target();
+    pair.recv(Side::B, 1, &[]);
+    super::single::feed(&mut pair, &send_only(0));
+    let ack = pair
+        .node_mut(Side::B)
+        .qp
+        .take_lone_ack()
+        .expect("it owes one");
+    assert_eq!(ack[12], 0, "no receives");
+    assert!(!pair.node(Side::B).qp.owes_credit());
+    pair.recv(Side::B, 2, &[]);
+    pair.drain_both();
+    assert_eq!(told(&mut pair), [(1, 1)]);
 }
 
 //= RC-CRD-02 RC-CRD-03 RC-CRD-04 type=test

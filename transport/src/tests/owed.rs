@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use rocade_wire::{Operation, Packet};
+use rocade_wire::{Operation, Packet, ShortPacket};
 
 use super::{operations, read, register, register_filled, send, statuses, write};
 use crate::testing::{Fate, Pair, Side};
@@ -81,8 +81,9 @@ fn a_lost_completion_is_not_acknowledged_but_those_before_are() {
     assert_first_acknowledged(&mut pair);
 }
 
-/// B has received three messages whose completions were not handed out, and perhaps a request that it refuses.
-fn received(and_nonsense: bool) -> Pair {
+/// B has received three messages, the short way or the long, whose completions were not handed out, and perhaps a
+/// request that it refuses.
+fn received(is_short: bool, and_nonsense: bool) -> Pair {
     let mut pair = Pair::default();
     pair.set_ack_delay(1_000_000_000);
     let (here, there) = (register(&pair, Side::A, 8), register(&pair, Side::B, 8));
@@ -108,8 +109,13 @@ fn received(and_nonsense: bool) -> Pair {
     let node = pair.node_mut(Side::B);
     for bytes in &requests {
         let packet = Packet::parse(bytes).expect("our own packet");
-        node.qp.handle_packet(now, &meta, &packet, &node.mem);
+        let short = ShortPacket::parse(bytes).filter(|_| is_short);
+        if !short.is_some_and(|short| node.qp.handle_short(now, &meta, &short, &node.mem)) {
+            node.qp.handle_packet(now, &meta, &packet, &node.mem);
+        }
     }
+    let short_packets = if is_short { 3 } else { 0 };
+    assert_eq!(node.qp.counters().short_packets, short_packets);
     assert_eq!(node.qp.pending_completions().len(), 3);
     pair.set_network(|_| Fate::Deliver);
     pair
@@ -119,9 +125,9 @@ fn received(and_nonsense: bool) -> Pair {
 //= RC-ERR-G type=test
 #[test]
 fn of_several_messages_those_are_acknowledged_whose_completions_find_room() {
-    for and_nonsense in [false, true] {
+    for kind in 0..4 {
         for room in 0..3u8 {
-            let mut pair = received(and_nonsense);
+            let mut pair = received(kind & 1 != 0, kind & 2 != 0);
             let now = pair.now();
             pair.node_mut(Side::B).qp.set_fatal(now, room.into());
             pair.drain_both();
@@ -135,6 +141,25 @@ fn of_several_messages_those_are_acknowledged_whose_completions_find_room() {
             let seen = statuses(&pair.take_completions(Side::A));
             assert_eq!(seen, done.collect::<Vec<_>>());
         }
+    }
+}
+
+/// Who takes all completions at once and says so has handed them on.
+//= RC-ACK-20 type=test
+#[test]
+fn what_was_taken_at_once_is_acknowledged() {
+    for is_short in [false, true] {
+        let mut pair = received(is_short, false);
+        let now = pair.now();
+        let qp = &mut pair.node_mut(Side::B).qp;
+        qp.forget_completions();
+        qp.set_fatal(now, 0);
+        pair.drain_both();
+        pair.run_for(10_000);
+        let sent = operations(&pair, Side::B);
+        assert_eq!(sent, [(Operation::Acknowledge, 2)]);
+        let done = [1, 2, 3].map(|wr_id| (wr_id, WcStatus::Success));
+        assert_eq!(statuses(&pair.take_completions(Side::A)), done);
     }
 }
 

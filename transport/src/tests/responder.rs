@@ -518,3 +518,16 @@ fn a_duplicate_does_not_take_back_an_acknowledgement() {
     let expected = ["ReadResponseOnly ACK psn=1 msn=2", "ACK psn=2 msn=3"];
     assert_eq!(batch(&mut pair, &requests), expected);
 }
+
+/// What is answered again takes no room from new READs and atomics.
+//= RC-DUP-04, RC-RSP-05 type=test
+#[test]
+fn a_repeated_answer_is_no_new_request() {
+    let (mut pair, region) = target_with(|setup| setup.attr.max_dest_rd_atomic = 1);
+    let add = fetch_add(0, &region, 1);
+    let result = ["AtomicAcknowledge ACK psn=0 msn=1"];
+    assert_eq!(answer(&mut pair, &add), result);
+    let answers = batch(&mut pair, &[add, read(1, &region, 0, 8)]);
+    assert_eq!(answers[0], result[0]);
+    assert_eq!(answers[1..], ["ReadResponseOnly ACK psn=1 msn=2"]);
+}

@@ -3,7 +3,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use rocade_wire::{Operation, Psn, Syndrome};
+use rocade_wire::{NakCode, Operation, Psn, Syndrome};
 
 use super::{
     PMTU, PSN, operations, pattern, read, register, register_filled, send, statuses, write,
@@ -598,4 +598,45 @@ fn what_was_lost_before_a_timeout_is_sent_again() {
             assert_eq!(pair.node(Side::A).qp.next_timeout(), None);
         }
     }
+}
+
+/// A responder that says again what it misses, after that was sent again, has missed it again: that takes no timeout.
+//= RC-REQ-05, RC-DUP-08 type=test
+#[test]
+fn a_packet_may_get_lost_twice() {
+    let mut pair = Pair::default();
+    let dst = register(&pair, Side::B, 8);
+    pair.set_network(|_| Fate::Drop);
+    for wr_id in 0..3 {
+        pair.send(Side::A, wr_id, write(&dst), &[]);
+    }
+    pair.drain_both();
+    for round in 0..3 {
+        pair.clear_trace();
+        let nak = Syndrome::Nak(NakCode::PsnSequence).code();
+        super::credits::answer(&mut pair, Operation::Acknowledge, 0, (nak, 0));
+        let sent = operations(&pair, Side::A);
+        assert_eq!(sent.first(), Some(&(Operation::WriteOnly, 0)), "{round}");
+    }
+    assert_eq!(pair.now().as_ns(), 0);
+    assert_eq!(pair.node(Side::A).qp.counters().seq_naks_received, 3);
+}
+
+/// Each timeout in a row is longer than the one before; a receiver that is not ready has heard the request, so the
+/// next one is the first again.
+//= RC-TMR-03, RC-REQ-06 type=test
+#[test]
+fn timeouts_do_not_add_up_past_a_receiver_that_is_not_ready() {
+    let mut pair = Pair::default();
+    lose(&mut pair, Side::A, &[0, 1, 2, 4]);
+    pair.send(Side::A, 1, send(), &[]);
+    pair.run_until(|pair| times_us(pair, 0).len() == 5);
+    pair.recv(Side::B, 1, &[]);
+    pair.run();
+    assert_eq!(statuses(&pair.take_completions(Side::A)), [(1, OK)]);
+    let times = times_us(&pair, 0);
+    assert_eq!(times.len(), 6);
+    let waits: Vec<_> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(waits[0] < waits[1] && waits[1] < waits[2], "{waits:?}");
+    assert_eq!(waits[4], waits[0], "{waits:?}");
 }

@@ -580,6 +580,49 @@ fn another_answers_what_one_has_not() {
     assert_eq!(other.pair.node(Side::B).qp.resumable(), None);
 }
 
+/// A process may go on again with what it has given away before: of its own turn then nothing is left.
+//= XRC-11 RC-RSP-20 type=test
+#[test]
+fn what_one_knew_before_does_not_matter() {
+    let (mut one, mut here) = (rig(), rig());
+    let add =
+        |region: &Region, psn| Request::new(FetchAdd, psn).atomic(region.addr, region.rkey, 5, 0);
+    let early = |psn| Request::new(SendOnly, psn);
+    one.answer(add(&one.region, 0), ONE);
+    one.answer(add(&one.region, 1), ONE);
+    // Here something was executed, a NAK was sent, and an acknowledgement was not.
+    here.answer(add(&here.region, 0), ONE);
+    assert_eq!(here.answer(early(5), ONE).len(), 1, "a NAK");
+    assert_eq!(here.answer(early(5), ONE).len(), 0, "and no other");
+    let qp = &here.pair.node(Side::B).qp;
+    assert!(qp.is_idle());
+    let begin = Request::new(WriteFirst, 1).reth(here.region.addr, here.region.rkey, 2 * PMTU);
+    feed(&mut here.pair, &begin.payload(&[1; PMTU as usize]).to(ONE));
+    feed(
+        &mut here.pair,
+        &Request::new(WriteLast, 2)
+            .payload(&[1; PMTU as usize])
+            .to(ONE),
+    );
+    assert!(!here.pair.node(Side::B).qp.is_idle(), "it owes an answer");
+    feed(&mut here.pair, &early(9).to(ONE));
+
+    let qp = &one.pair.node(Side::B).qp;
+    let (progress, repeatable) = (qp.progress().unwrap(), qp.repeatable().collect::<Vec<_>>());
+    let qp = &mut here.pair.node_mut(Side::B).qp;
+    qp.resume(progress, repeatable.iter().copied());
+    assert!(qp.is_idle());
+    assert_eq!(qp.repeatable().collect::<Vec<_>>(), repeatable);
+    here.pair.drain_both();
+    assert_eq!(super::answers(&mut here.pair), [""; 0]);
+    assert_eq!(here.answer(early(9), ONE), ["NAK PSN_SEQUENCE psn=2 msn=2"]);
+    here.post(0, 1);
+    feed(&mut here.pair, &early(2).to(ONE));
+    assert!(!here.pair.node(Side::B).qp.is_idle(), "a completion");
+    here.pair.drain_both();
+    assert!(here.pair.node(Side::B).qp.is_idle());
+}
+
 /// The same of what is not answered as a READ or atomic of the standard is. A duplicate that nobody answers would be the end
 /// of the connection.
 //= RC-DUP-04 XAW-07 type=test
