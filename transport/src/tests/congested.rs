@@ -218,10 +218,12 @@ fn acknowledgements_have_no_pace() {
             pair.inject(Side::B, &notification(Qpn::new(0x22), Pkey::DEFAULT));
             pair.drain_both();
         }
-        read_back(&mut pair, len * 512);
+        let source = register_filled(&pair, Side::B, len * 512, 7);
+        let target = register(&pair, Side::A, len * 512);
+        pair.send(Side::A, 1, read(&source), &[target.sge()]);
+        pair.run_until(|pair| !pair.node(Side::A).completions.is_empty());
         pair.clear_trace();
-        let target = register(&pair, Side::B, 8);
-        pair.send(Side::A, 2, write(&target), &[]);
+        pair.send(Side::A, 2, write(&source), &[]);
         pair.run_for(MS);
         let times: Vec<_> = pair.trace().iter().map(|sent| sent.time).collect();
         assert_eq!(times.len(), 2, "a WRITE and its acknowledgement");

@@ -406,3 +406,37 @@ fn results_may_be_big_endian() {
         &QpAttr::default(),
     );
 }
+
+/// A result that is longer or shorter than what was asked for is no result.
+//= RC-REQ-10 XAW-06 type=test
+#[test]
+fn results_have_the_length_that_was_asked_for() {
+    for (log_size, other) in [(4, 5), (5, 4)] {
+        let mut pair = connected(QpType::Rc);
+        let result = register(&pair, Side::A, 64);
+        let there = register_filled(&pair, Side::B, 64, 3);
+        let op = |word| swap([0; 4], [0; 4], [word; 4]);
+        // What the peer answers to one of another size.
+        let mut model = connected(QpType::Rc);
+        let (here, far) = (register(&model, Side::A, 64), register(&model, Side::B, 64));
+        try_post(&mut model, (&far, other), op(1), &[here.sge()]).unwrap();
+        model.run();
+        let is_result = |bytes: &[u8]| bytes.len() >= 16 + 16;
+        let mut answers = model.trace().iter().filter(|sent| sent.from == Side::B);
+        let wrong = answers.find(|sent| is_result(&sent.bytes)).unwrap();
+        let wrong = wrong.bytes.clone();
+        pair.set_network(move |transit| {
+            let is_answer = transit.from == Side::B && !transit.packet.payload().is_empty();
+            if is_answer {
+                Fate::Replace(wrong.clone())
+            } else {
+                Fate::Deliver
+            }
+        });
+        try_post(&mut pair, (&there, log_size), op(1), &[result.sge()]).unwrap();
+        pair.run();
+        let done = pair.take_completions(Side::A);
+        assert_eq!(statuses(&done), [(7, WcStatus::BadRespErr)]);
+        assert_eq!(pair.node(Side::A).mem.all(&result), [0; 64]);
+    }
+}
