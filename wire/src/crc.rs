@@ -286,9 +286,9 @@ impl Error for NoWay {}
 /// Whether the processor has all these features.
 macro_rules! has {
     ($detect:ident, $($feature:tt),+) => {{
-        #[cfg(feature = "std")]
+        #[cfg(any(feature = "std", test))]
         let has = $(std::arch::$detect!($feature))&&+;
-        #[cfg(not(feature = "std"))]
+        #[cfg(not(any(feature = "std", test)))]
         let has = cfg!(all($(target_feature = $feature),+));
         has
     }};
