@@ -75,12 +75,10 @@ impl Paths {
             self.dead.set(None);
             self.due = completed + self.rng.range(1, self.distance);
         }
-        if !self.under_way && completed < last {
-            for (side, state) in Side::BOTH.into_iter().zip(states) {
-                if state == MIGRATED {
-                    rearm(pair, side);
-                }
-            }
+        // Together: a late packet of the path before may bring one side there again, and the other follows only as
+        // long as it is told to.
+        if !self.under_way && states == [MIGRATED; 2] && completed < last {
+            Side::BOTH.iter().for_each(|side| rearm(pair, *side));
         }
         if self.under_way || states != [ARMED; 2] || completed < self.due || completed >= last {
             return;

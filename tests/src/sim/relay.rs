@@ -202,7 +202,7 @@ impl<'r> Run<'r> {
         let len = rng.range_u32(0, longest);
         if self.relay.sums {
             // Whole numbers, one at least.
-            len / 8 * 8 + 8
+            (len / 8 * 8).max(8)
         } else {
             len
         }
