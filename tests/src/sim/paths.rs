@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 
 use rocade_transport::testing::{Pair, Setup, Side, context};
-use rocade_transport::{AddressVector, QpAttr, QpAttrMask, QpEvent, QpState};
+use rocade_transport::{AddressVector, QpAttr, QpAttrMask, QpEvent, QpState, Time};
 use rocade_wire::Gid;
 
 use super::rng::Rng;
@@ -26,6 +26,10 @@ pub struct Paths {
     distance: u64,
     /// A migration is under way.
     under_way: bool,
+    /// How late a packet may come.
+    lifetime_ns: u64,
+    /// After a migration: when both sides may take up the other path again.
+    rearm_at: Option<Time>,
     /// How often a side has migrated.
     pub migrations: u64,
 }
@@ -36,9 +40,9 @@ impl Paths {
         setup.config.limits.port_count = 2;
     }
 
-    /// The alternate path of both sides is ready.
+    /// The alternate path of both sides is ready. Packets come up to `lifetime_ns` late.
     #[must_use]
-    pub fn new(seed: u64, distance: u64, pair: &mut Pair) -> Self {
+    pub fn new(seed: u64, distance: u64, lifetime_ns: u64, pair: &mut Pair) -> Self {
         let mut rng = Rng::new(seed, 9);
         Side::BOTH.iter().for_each(|side| rearm(pair, *side));
         Self {
@@ -47,6 +51,8 @@ impl Paths {
             dead: Rc::default(),
             distance,
             under_way: false,
+            lifetime_ns,
+            rearm_at: None,
             migrations: 0,
         }
     }
@@ -74,10 +80,11 @@ impl Paths {
             self.under_way = false;
             self.dead.set(None);
             self.due = completed + self.rng.range(1, self.distance);
+            self.rearm_at = Some(pair.now().plus_ns(self.lifetime_ns));
         }
-        // Together: a late packet of the path before may bring one side there again, and the other follows only as
-        // long as it is told to.
-        if !self.under_way && states == [MIGRATED; 2] && completed < last {
+        // When nothing of the path before is on its way any more. It would ask whoever is ready first to come back, and
+        // the other one, which is not ready then, could not follow (RC-APM-04, RC-APM-05).
+        if completed < last && self.rearm_at.take_if(|at| *at <= pair.now()).is_some() {
             Side::BOTH.iter().for_each(|side| rearm(pair, *side));
         }
         if self.under_way || states != [ARMED; 2] || completed < self.due || completed >= last {

@@ -260,6 +260,16 @@ impl Scenario {
         (4096 << self.timeout).max(1_000_000)
     }
 
+    /// How long a packet is on its way at most.
+    const fn lifetime_ns(&self) -> u64 {
+        let late_ns = if self.faults.late > 0 {
+            self.faults.late_ns
+        } else {
+            0
+        };
+        self.latency_ns + self.faults.reorder_ns + late_ns
+    }
+
     /// Runs it. The network is healed when nine tenths of the messages are through: what is
     /// left must then complete.
     ///
@@ -274,8 +284,10 @@ impl Scenario {
         let mut network = Network::new(self.seed, Rc::clone(&faults), pmtu, first_psns);
         network.set_pace(self.pace);
         network.set_rules(self.rules);
-        let mut paths =
-            (self.path_changes > 0).then(|| Paths::new(self.seed, self.path_changes, &mut pair));
+        let mut paths = (self.path_changes > 0).then(|| {
+            let lifetime_ns = self.lifetime_ns();
+            Paths::new(self.seed, self.path_changes, lifetime_ns, &mut pair)
+        });
         let dead = paths.as_ref().map(Paths::dead).unwrap_or_default();
         pair.set_network(move |transit| {
             let fate = network.decide(transit);
