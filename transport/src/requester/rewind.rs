@@ -54,6 +54,8 @@ impl Requester {
         };
         let mut rd_ends = before.rd_ends;
         rd_ends.retain(|end| end.diff(una) > 0);
+        // A READ as a whole, although its last packet would tell: there are responders that then know no more of it than
+        // that packet, and keep silent when the rest turns out to be missing (RXE-53).
         let start = if wqe.op.needs_response_data() {
             rd_ends.pop();
             let end_before = rd_ends.last().copied().unwrap_or(una);
