@@ -93,7 +93,9 @@ impl EngineInner {
             };
             let mut is_done = true;
             self.with_qp(qpn, |inner, core, mem| {
-                is_done = !stays(inner, core, mem);
+                // Who found the same at the same time has taken it off: it may be there again by now.
+                let is_listed = core.tx.listed.contains(why);
+                is_done = is_listed && !stays(inner, core, mem);
                 if is_done {
                     core.tx.listed.remove(why);
                 }
