@@ -93,7 +93,8 @@ impl EngineInner {
             };
             let mut is_done = true;
             self.with_qp(qpn, |inner, core, mem| {
-                // Who found the same at the same time has taken it off: it may be there again by now.
+                // Another thread may have found that it is done, and takes it off: twice would be once too often, it may have been
+                // put there again meanwhile.
                 let is_listed = core.tx.listed.contains(why);
                 is_done = is_listed && !stays(inner, core, mem);
                 if is_done {

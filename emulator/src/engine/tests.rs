@@ -13,6 +13,7 @@ use rocade_transport::{
 use rocade_wire::{Bth, Opcode, Packet, Psn};
 
 use super::owed;
+use crate::cells::Why;
 use crate::config::{BrokerMode, EngineConfig, LinkMode};
 use crate::link::LocalAddr;
 use crate::link::shm::ShmChannel;
@@ -226,4 +227,20 @@ fn a_cq_that_is_overrun_costs_no_acknowledgement_of_what_another_reports() {
     );
     assert_eq!(qp.state(), QpState::Err);
     assert_eq!(qp.counters().acks_sent, 1);
+}
+
+/// Two threads may find at the same time that a queue pair waits for nothing any more. One of them takes it off the list:
+/// the other would take off what has been put there again meanwhile, and nobody would look after that.
+#[test]
+fn a_queue_pair_is_taken_off_a_list_once() {
+    let host = host("127.4.0.10");
+    connect(&host.qps[0], &host.qps[1], &host);
+    let engine = &host.engine.inner;
+    let (agenda, qpn) = (engine.agenda(), host.qps[0].qp_num());
+    // Another thread has found it done, and is about to take it off.
+    agenda.put(qpn, Why::NoRoom, engine.now());
+    assert!(host.cq.poll_one().is_none());
+    assert_eq!(agenda.count(Why::NoRoom), 1);
+    agenda.done(qpn, Why::NoRoom);
+    assert_eq!(agenda.count(Why::NoRoom), 0);
 }
