@@ -1,4 +1,4 @@
-//! Registers of 128, 256 and 512 bits of x86-64, with PCLMULQDQ and VPCLMULQDQ.
+//! Registers of 128, 256 and 512 bits of x86-64, with PCLMULQDQ and VPCLMULQDQ. Few bytes have a way of their own ([`short`]).
 
 use core::arch::x86_64::{
     __m128i, __m256i, __m512i, _mm_and_si128, _mm_clmulepi64_si128, _mm_cvtsi32_si128,

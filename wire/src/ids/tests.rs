@@ -31,35 +31,23 @@ fn printed_in_hex() {
 #[test]
 //= BTH-06 type=test
 fn partition_keys_match_for_one_full_member_at_least() {
+    // Two keys, whether they match, and whether they are the same key of full members.
     let cases = [
-        (0xffff, 0xffff, true),
-        (0xffff, 0x7fff, true),
-        (0x7fff, 0xffff, true),
-        (0x7fff, 0x7fff, false),
-        (0x8001, 0x0001, true),
-        (0x8001, 0x8002, false),
-        (0x8000, 0x8000, false),
-        (0x0000, 0x8000, false),
-        (0x0000, 0x0000, false),
+        (0xffff, 0xffff, true, true),
+        (0xffff, 0x7fff, true, false),
+        (0x7fff, 0xffff, true, false),
+        (0x7fff, 0x7fff, false, false),
+        (0x8001, 0x0001, true, false),
+        (0x8001, 0x8001, true, true),
+        (0x8001, 0x8002, false, false),
+        (0x8000, 0x8000, false, false),
+        (0x0000, 0x8000, false, false),
+        (0x0000, 0x0000, false, false),
     ];
-    for (a, b, expected) in cases {
-        assert_eq!(
-            Pkey::new(a).matches(Pkey::new(b)),
-            expected,
-            "{a:#06x} {b:#06x}"
-        );
-    }
-    for (a, b, expected) in [
-        (0xffff, 0xffff, true),
-        (0x8001, 0x8001, true),
-        (0x8001, 0x8002, false),
-        (0xffff, 0x7fff, false),
-        (0x7fff, 0x7fff, false),
-        (0x8000, 0x8000, false),
-        (0x0000, 0x0000, false),
-    ] {
-        let same = Pkey::new(a).is_same_full(Pkey::new(b));
-        assert_eq!(same, expected, "{a:#06x} {b:#06x}");
+    for (a, b, matches, same) in cases {
+        let (one, other) = (Pkey::new(a), Pkey::new(b));
+        assert_eq!(one.matches(other), matches, "{a:#06x} {b:#06x}");
+        assert_eq!(one.is_same_full(other), same, "{a:#06x} {b:#06x}");
     }
     assert!(Pkey::DEFAULT.is_full_member() && Pkey::DEFAULT.is_valid());
     assert!(!Pkey::new(0x8000).is_valid());
