@@ -115,7 +115,7 @@ fn thousand_mixed_operations_in_both_directions() {
 #[test]
 fn everything_survives_a_change_of_paths() {
     for receives in [Receives::Own, Receives::Shared, Receives::Xrc] {
-        let report = run("paths", 25, |seed| {
+        let report = run("paths", 35, |seed| {
             let mut scenario = Scenario::swarm(seed, &Kind::ALL, 120);
             scenario.receives = receives;
             scenario.path_changes = 30;
@@ -124,7 +124,7 @@ fn everything_survives_a_change_of_paths() {
             }
             scenario
         });
-        assert!(report.migrations > 150, "{receives:?}: {report:?}");
+        assert!(report.migrations > 200, "{receives:?}: {report:?}");
         assert!(report.retransmitted > 100, "{receives:?}: {report:?}");
     }
 }
@@ -255,8 +255,8 @@ fn the_short_way_leads_where_the_long_one_does() {
     assert!(enough, "the short way was taken: {sum:?}");
 }
 
-/// A READ that takes many timeouts is asked for again as a whole, and its answers keep those of others waiting: a peer that slow is
-/// not asked for any.
+/// A READ that takes many timeouts is asked for again as a whole, and its answers keep those of others waiting: with few retries
+/// left a peer that slow is not asked for any.
 const SHORT_ANSWERS: [Kind; 5] = [
     Kind::Send,
     Kind::SendImm,
@@ -269,14 +269,20 @@ const SHORT_ANSWERS: [Kind; 5] = [
 //= RC-ACK-21 type=test
 #[test]
 fn a_slow_peer_is_not_dead() {
-    for (load, kinds) in [
-        (1, &Kind::ALL[..]),
-        (10, &Kind::ALL),
-        (50, &Kind::ALL),
-        (200, &SHORT_ANSWERS),
-        (450, &SHORT_ANSWERS),
+    for (load, kinds, retries) in [
+        (1, &Kind::ALL[..], 0),
+        (10, &Kind::ALL, 0),
+        (50, &Kind::ALL, 0),
+        (200, &Kind::ALL, 6),
+        (200, &SHORT_ANSWERS, 0),
+        (450, &Kind::ALL, 6),
+        (450, &SHORT_ANSWERS, 0),
     ] {
-        let report = run("slow", 15, |seed| Scenario::slow(seed, kinds, 60, load));
+        let report = run("slow", 15, |seed| {
+            let mut scenario = Scenario::slow(seed, kinds, 60, load);
+            scenario.retry_cnt = scenario.retry_cnt.max(retries);
+            scenario
+        });
         assert!(report.timeouts == 0 || load > 50, "{load}: {report:?}");
         assert!(
             report.retransmitted <= 5 * report.timeouts,
@@ -293,6 +299,7 @@ fn a_peer_that_stalls_is_not_dead() {
         (1, 100, &Kind::ALL[..]),
         (1, 600, &Kind::ALL),
         (5, 300, &Kind::ALL),
+        (20, 300, &SHORT_ANSWERS),
         (100, 300, &SHORT_ANSWERS),
         (300, 200, &SHORT_ANSWERS),
     ] {
