@@ -1,5 +1,5 @@
 //! What the engine works on, and handles share: the state of queue pairs, completion queues and shared receive queues, the
-//! ways that packets take, and the agenda of what has to be looked at. Below the engine, which is not known here.
+//! ways that packets take, the agenda of what has to be looked at, and who does that. Below the engine, which is not known here.
 
 mod agenda;
 mod cq;
@@ -9,6 +9,7 @@ mod domain;
 mod event_queue;
 mod events;
 mod groups;
+mod handover;
 mod network;
 mod qp;
 mod qp_table;
@@ -31,6 +32,7 @@ pub(crate) use domain::{Domain, Domains};
 pub(crate) use event_queue::{AckCounter, EventQueue};
 pub(crate) use events::AsyncEvents;
 pub(crate) use groups::Groups;
+pub(crate) use handover::{Activity, Driver, Handover};
 pub(crate) use network::NetworkWatch;
 pub(crate) use qp::{DctEvents, QpCore, QpInner, QpParts, TargetParts};
 pub(crate) use qp_table::QpTable;

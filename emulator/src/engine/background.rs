@@ -10,10 +10,9 @@ use rocade_transport::{HOLD_NS, Time};
 
 use super::EngineInner;
 use super::duty::{Duty, Observation, Step};
-use super::handover::Driver;
 use super::pending::Occasion;
 use crate::broker::BrokerLink;
-use crate::cells::{QpInner, Uplink, Why};
+use crate::cells::{Driver, QpInner, Uplink, Why};
 use crate::figures::{
     BLIND_NS, SHARED_ROUNDS, SOCKET_ROUNDS, SOCKET_TURN, STREAM_LOOKS, STREAM_PACKETS,
     STREAM_SOCKET_LOOKS,

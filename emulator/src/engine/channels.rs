@@ -18,9 +18,8 @@ use rocade_wire::{ICRC_LEN, Qpn};
 
 use super::EngineInner;
 use super::dispatch::{Dispatch, Origin, Verdict};
-use super::handover::Driver;
 use crate::broker::BrokerLink;
-use crate::cells::{QpInner, Route, TxState, Uplink};
+use crate::cells::{Driver, QpInner, Route, TxState, Uplink};
 use crate::config::LinkMode;
 use crate::figures::{DRAIN_BYTES, MAX_RUNS, MAX_UDP_BEFORE, PROMISED_ROUNDS};
 use crate::link::shm::{self, ChannelOffer, ShmChannel, ShmReceiver, ShmRun};

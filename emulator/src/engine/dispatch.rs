@@ -8,8 +8,7 @@ use rocade_transport::{Cause, PacketMeta, Time};
 use rocade_wire::{ICRC_LEN, Packet, Qpn};
 
 use super::EngineInner;
-use super::handover::Driver;
-use crate::cells::{QpCore, QpInner, QpTable, TxState};
+use crate::cells::{Driver, QpCore, QpInner, QpTable, TxState};
 use crate::link::Inbound;
 use crate::link::tap::Via;
 use crate::memory::MemGuard;

@@ -9,7 +9,7 @@
 
 use rocade_transport::Time;
 
-use super::handover::Activity;
+use crate::cells::Activity;
 use crate::figures::{
     FIRST_DOUBT, LINGER_NS, MAX_DOUBT, MAX_SENDING, STEP_BACK_DOUBLINGS,
     STEP_BACK_DOUBLINGS_UNSEEN, STEP_BACK_NS, TURN_NS, VAIN_DOUBLINGS,

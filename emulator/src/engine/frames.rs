@@ -9,8 +9,7 @@ use rocade_transport::{Cause, Frame, QpState, WcStatus};
 use rocade_wire::Qpn;
 
 use super::EngineInner;
-use super::handover::Driver;
-use crate::cells::{QpCore, QpInner, Why};
+use crate::cells::{Driver, QpCore, QpInner, Why};
 use crate::error::VerbsError;
 use crate::hca::Hca;
 use crate::memory::MemGuard;

@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd as _, RawFd};
 use std::time::Duration;
 
 use super::EngineInner;
-use super::handover::Driver;
+use crate::cells::Driver;
 use crate::figures::{ATTEND_NS, ATTEND_VAIN};
 use crate::sys;
 

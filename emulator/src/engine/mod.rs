@@ -1,7 +1,7 @@
 //! The engine: everything of a process that is shared by its devices.
 //!
 //! Two drivers, one step: threads that poll a CQ receive inline, and one background thread
-//! receives, fires timers and retries while nobody polls (`handover`). Receiving locks a link,
+//! receives, fires timers and retries while nobody polls (`cells::handover`). Receiving locks a link,
 //! then for each batch the QP table and the region table for reading, then one QP at a time.
 //! Lock order everywhere: link, QP table, regions, QP, SRQ, CQ, channel.
 
@@ -11,7 +11,6 @@ mod dispatch;
 mod duty;
 mod frames;
 mod gsi;
-mod handover;
 mod inline;
 mod overrun;
 mod owed;
@@ -37,8 +36,8 @@ use rocade_wire::{Gid, Qpn};
 
 use crate::broker::{BrokerLink, HitTally, Will};
 use crate::cells::{
-    Agenda, AsyncEvents, Groups, NetworkWatch, Path, QpCore, QpInner, QpTable, Routes, SrqNumber,
-    SrqNumbers, Uplink,
+    Agenda, AsyncEvents, Groups, Handover, NetworkWatch, Path, QpCore, QpInner, QpTable, Routes,
+    SrqNumber, SrqNumbers, Uplink,
 };
 use crate::clock::Clock;
 use crate::cm::CmHost;
@@ -57,8 +56,6 @@ use crate::raw::RawPorts;
 use crate::steering::{QpnAllocator, Slot};
 use crate::travel::Travels;
 
-pub(crate) use handover::Driver;
-use handover::Handover;
 use pending::Occasion;
 use tapped::WayOut;
 

@@ -9,8 +9,7 @@ use std::sync::Arc;
 use rocade_transport::Cause;
 
 use super::EngineInner;
-use super::handover::Driver;
-use crate::cells::{QpCore, QpInner};
+use crate::cells::{Driver, QpCore, QpInner};
 use crate::memory::MemGuard;
 
 impl EngineInner {

@@ -17,8 +17,7 @@ use rocade_transport::{AckTiming, Cause};
 use rocade_wire::{Msn, Psn};
 
 use super::EngineInner;
-use super::handover::Driver;
-use crate::cells::{QpCore, QpInner, Why, debt_of};
+use crate::cells::{Driver, QpCore, QpInner, Why, debt_of};
 use crate::figures::{LAST_PAUSE_NS, LAST_TRIES};
 use crate::sys;
 

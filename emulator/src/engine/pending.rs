@@ -17,8 +17,7 @@ use rocade_transport::{Cause, HOLD_NS, Time};
 use rocade_wire::Qpn;
 
 use super::EngineInner;
-use super::handover::Driver;
-use crate::cells::{CqInner, QpCore, QpInner, Why};
+use crate::cells::{CqInner, Driver, QpCore, QpInner, Why};
 use crate::figures::{LEAVE_NS, MAX_CHAIN, MAX_HOLDING};
 use crate::memory::MemGuard;
 

@@ -8,9 +8,8 @@ use rocade_wire::{Bth, ICRC_LEN, Qpn};
 
 use super::EngineInner;
 use super::dispatch::{Dispatch, Origin, Verdict, cause_of};
-use super::handover::Driver;
 use super::pending::Occasion;
-use crate::cells::{Flow, Flows, RxState, TxState, Uplink};
+use crate::cells::{Driver, Flow, Flows, RxState, TxState, Uplink};
 use crate::counters::AtomicCounters;
 use crate::figures::{
     BULK_SEGMENT, BUSY_POLL, CLOCK_TURN, LONG_BATCH, MAX_BATCHES, MORE_NS, PATIENCE_NS,

@@ -1,10 +1,10 @@
 //! Driving an engine whose network is simulated: there is no background thread, and time moves when the program
 //! has nothing left to do at that time.
 
+use crate::cells::Driver;
 use rocade_transport::Time;
 
 use super::EngineInner;
-use super::handover::Driver;
 use super::pending::Occasion;
 
 impl EngineInner {

@@ -7,9 +7,8 @@ use rocade_wire::{ICRC_LEN, Packet, Qpn};
 
 use super::EngineInner;
 use super::dispatch::{Dispatch, Origin, Verdict};
-use super::handover::Driver;
 use super::transmit::Run;
-use crate::cells::{Path, TxState, Uplink};
+use crate::cells::{Driver, Path, TxState, Uplink};
 use crate::link::tap::{Arrived, Arriving, Departure, ECN_CE, Envelope, Leaving, Via};
 use crate::link::{Inbound, Segments};
 

@@ -11,8 +11,7 @@ use rocade_transport::{
 use rocade_wire::Gid;
 
 use super::EngineInner;
-use super::handover::Driver;
-use crate::cells::{Blocked, Icrcs, Path, QpCore, QpInner, TxState, Uplink, Why, way};
+use crate::cells::{Blocked, Driver, Icrcs, Path, QpCore, QpInner, TxState, Uplink, Why, way};
 use crate::config::LinkMode;
 use crate::figures::{LONG_ANSWER, LONG_RUN};
 use crate::link::shm::{Piece, Sending, ShmChannel, ShmSent};

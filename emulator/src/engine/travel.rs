@@ -7,9 +7,10 @@ use rocade_transport::{AddressVector, Cause, Time};
 use rocade_wire::{Gid, Qpn};
 
 use super::EngineInner;
-use super::handover::Driver;
 use crate::broker::BrokerLink;
-use crate::cells::{AsyncEvents, Domain, Path, QpCore, QpInner, QpTable, Uplink, XrcdInitAttr};
+use crate::cells::{
+    AsyncEvents, Domain, Driver, Path, QpCore, QpInner, QpTable, Uplink, XrcdInitAttr,
+};
 use crate::error::VerbsError;
 use crate::hca::Hca;
 use crate::memory::{MemGuard, MrTable};

@@ -10,8 +10,7 @@ use rocade_wire::{Qkey, Qpn};
 
 use super::ah::Ah;
 use super::qp::QpOwner;
-use crate::cells::{QpCore, QpInner};
-use crate::engine::Driver;
+use crate::cells::{Driver, QpCore, QpInner};
 use crate::error::VerbsError;
 use crate::memory::MemGuard;
 

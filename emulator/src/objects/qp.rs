@@ -18,9 +18,9 @@ use super::poster::{RecvPoster, SendPoster};
 use super::srq::Srq;
 use super::xrcd::{Xrcd, XrcdInner};
 use crate::cells::{
-    AckCounter, CrossPart, Hold, Path, QpInner, QpParts, SrqInner, TargetParts, Uplink,
+    AckCounter, CrossPart, Driver, Hold, Path, QpInner, QpParts, SrqInner, TargetParts, Uplink,
 };
-use crate::engine::{Driver, EngineInner};
+use crate::engine::EngineInner;
 use crate::error::VerbsError;
 use crate::hca::{Hca, Port, limits};
 use crate::raw::{FlowAttr, RawPart};

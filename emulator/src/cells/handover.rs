@@ -134,7 +134,7 @@ fn step(counter: &AtomicU64) {
 impl Activity {
     /// So many polls and sends; does it poll right now?
     #[cfg(all(test, not(loom)))]
-    pub(super) const fn of(polls: u64, sends: u64, polling: bool) -> Self {
+    pub(crate) const fn of(polls: u64, sends: u64, polling: bool) -> Self {
         Self {
             polls,
             sends,
@@ -144,7 +144,7 @@ impl Activity {
 
     /// The same, and a poll.
     #[cfg(all(test, not(loom)))]
-    pub(super) const fn after_a_poll(self) -> Self {
+    pub(crate) const fn after_a_poll(self) -> Self {
         Self {
             polls: self.polls + 1,
             ..self
@@ -152,17 +152,17 @@ impl Activity {
     }
 
     /// It polls right now, or has been interrupted in it.
-    pub(super) const fn polling(self) -> bool {
+    pub(crate) const fn polling(self) -> bool {
         self.polling
     }
 
     /// Has it polled between this and `after`?
-    pub(super) const fn has_polled(self, after: Self) -> bool {
+    pub(crate) const fn has_polled(self, after: Self) -> bool {
         self.polls != after.polls
     }
 
     /// Has it sent between this and `after`?
-    pub(super) const fn has_sent(self, after: Self) -> bool {
+    pub(crate) const fn has_sent(self, after: Self) -> bool {
         self.sends != after.sends
     }
 }
