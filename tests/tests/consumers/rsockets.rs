@@ -49,10 +49,14 @@ fn on_all_links(name: &str, port: u16, arguments: &str, address: &str, expected:
 fn exchange(rig: &Rig, name: &str, port: u16, arguments: &str, address: &str, expected: &[&str]) {
     let server = format!("{name} -b {address} {arguments}");
     let client = format!("{name} -s {address} {arguments}");
-    for output in pair(rig, &server, port, &client) {
-        for word in expected {
-            assert!(output.contains(word), "{output}");
-        }
+    let outputs = pair(rig, &server, port, &client);
+    for word in expected {
+        let both = outputs.iter().all(|output| output.contains(word));
+        assert!(
+            both,
+            "{word}: server\n{}\nclient\n{}",
+            outputs[0], outputs[1]
+        );
     }
 }
 

@@ -69,14 +69,12 @@ struct Lists {
 }
 
 impl Peers for Lists {
-    fn take_target(&mut self, slot: usize) -> Sge {
+    fn target(&self, slot: usize) -> Sge {
         let at = self.at + slot * SGE_LEN;
-        let sge = Sge::from_bytes(self.buffer.read(at), cfg!(target_endian = "big"));
-        self.buffer.write(at, &[0; SGE_LEN]);
-        sge
+        Sge::from_bytes(self.buffer.read(at), cfg!(target_endian = "big"))
     }
 
-    fn iomap(&mut self, index: u16) -> Iomap {
+    fn iomap(&self, index: u16) -> Iomap {
         let at = self.at + SGL_SLOTS * SGE_LEN + usize::from(index) * IOMAP_LEN;
         Iomap::from_bytes(self.buffer.read(at), cfg!(target_endian = "big"))
     }
@@ -195,7 +193,7 @@ impl Link {
             return 0;
         };
         let mut again = 0;
-        let recv = &mut self.recv;
+        let recv = &self.recv;
         let taken = self.queue.take(|wc| {
             let succeeded = wc.status == IBV_WC_SUCCESS;
             if wc.wr_id & RECV == 0 {
@@ -204,7 +202,7 @@ impl Link {
                 again += 1;
                 if wc.wc_flags & IBV_WC_WITH_IMM != 0 {
                     // What the peer has done wrong has ended the stream.
-                    let _ = stream.received(u32::from_be(wc.imm_data), recv);
+                    let _ = stream.received(u32::from_be(wc.imm_data), wc.byte_len, recv);
                 }
             }
             if !succeeded {

@@ -50,10 +50,10 @@ pub struct Config {
 
 /// Our memory that the peer writes into.
 pub trait Peers {
-    /// Takes an entry of the list of targets: afterwards its length is 0.
-    fn take_target(&mut self, slot: usize) -> Sge;
+    /// An entry of the list of targets.
+    fn target(&self, slot: usize) -> Sge;
     /// An entry of the list of iomaps.
-    fn iomap(&mut self, index: u16) -> Iomap;
+    fn iomap(&self, index: u16) -> Iomap;
 }
 
 /// The peer has broken the protocol; the stream has ended.
@@ -177,6 +177,8 @@ pub struct Stream {
     target: usize,
     /// The one that the peer fills next.
     filling: usize,
+    /// Entries that it has written, and we have not looked at.
+    lent: usize,
     /// Messages that count.
     sent: u16,
     /// May be so many.
@@ -224,6 +226,7 @@ impl Stream {
             targets,
             target: 0,
             filling: 1,
+            lent: 0,
             sent: 0,
             limit: peer.credits,
             slots: config.send_slots.saturating_sub(CONTROLS).max(1),

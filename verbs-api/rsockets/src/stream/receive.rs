@@ -1,17 +1,17 @@
 //! What arrives, and how it is read.
 
 use super::{End, Peers, SGL_SLOTS, Stream, Violation};
-use crate::{Control, Message};
+use crate::{Control, Message, SGE_LEN};
 
 impl Stream {
-    /// Immediate data have arrived, in host byte order. What came with them is in place.
+    /// Immediate data have arrived, in host byte order, with a write of `len` bytes, which are in place.
     ///
     /// # Errors
     /// The peer has broken the protocol, and the stream has ended.
-    pub fn received(&mut self, imm: u32, peers: &mut impl Peers) -> Result<(), Violation> {
+    pub fn received(&mut self, imm: u32, len: u32, peers: &impl Peers) -> Result<(), Violation> {
         let outcome = match Message::parse(imm) {
             Message::Data(len) => self.received_data(len),
-            Message::Credits(limit) => self.received_credits(limit, peers),
+            Message::Credits(limit) => self.received_credits(limit, len, peers),
             Message::Iomap(index) => self.received_iomap(index, peers),
             Message::Control(Control::Disconnect) => {
                 self.peer_sends = false;
@@ -60,24 +60,27 @@ impl Stream {
         Ok(())
     }
 
-    fn received_credits(&mut self, limit: u16, peers: &mut impl Peers) -> Result<(), Violation> {
+    fn received_credits(
+        &mut self,
+        limit: u16,
+        len: u32,
+        peers: &impl Peers,
+    ) -> Result<(), Violation> {
         if limit.wrapping_sub(self.sent) > self.peer.credits {
             return Err(Violation::Credits);
         }
         self.limit = limit;
-        // An entry is taken once, before the peer can know that we are done with it.
-        while self.targets[self.filling].length == 0 {
-            let target = peers.take_target(self.filling);
-            if target.length == 0 {
-                break;
-            }
-            self.targets[self.filling] = target;
+        // No entry before its own message: until that is here, the peer may be writing it.
+        self.lent = SGL_SLOTS.min(self.lent + len as usize / SGE_LEN);
+        while self.lent > 0 && self.targets[self.filling].length == 0 {
+            self.targets[self.filling] = peers.target(self.filling);
             self.filling = (self.filling + 1) % SGL_SLOTS;
+            self.lent -= 1;
         }
         Ok(())
     }
 
-    fn received_iomap(&mut self, index: u16, peers: &mut impl Peers) -> Result<(), Violation> {
+    fn received_iomap(&mut self, index: u16, peers: &impl Peers) -> Result<(), Violation> {
         let Some(entry) = self.iomaps.get_mut(usize::from(index)) else {
             return Err(Violation::Iomap);
         };

@@ -10,11 +10,11 @@ use crate::{Control, Iomap, Message, Sge};
 struct Nobody;
 
 impl Peers for Nobody {
-    fn take_target(&mut self, _slot: usize) -> Sge {
+    fn target(&self, _slot: usize) -> Sge {
         Sge::default()
     }
 
-    fn iomap(&mut self, _index: u16) -> Iomap {
+    fn iomap(&self, _index: u16) -> Iomap {
         Iomap::default()
     }
 }
@@ -40,7 +40,7 @@ fn imm(write: &Write) -> Message {
 }
 
 fn receive(stream: &mut Stream, message: Message) -> Result<(), Violation> {
-    stream.received(message.imm(), &mut Nobody)
+    stream.received(message.imm(), 0, &Nobody)
 }
 
 #[test]
@@ -80,6 +80,39 @@ fn data_go_into_what_was_lent() {
     // The half is full, and the other was not lent.
     assert_eq!(stream.send(0, 1), None);
     assert!(!stream.can_send());
+}
+
+/// The peer's next lending may lie in our list in part, when a message that lends nothing is looked at.
+#[test]
+fn an_entry_counts_when_its_message_is_there() {
+    struct Half(Sge);
+    impl Peers for Half {
+        fn target(&self, slot: usize) -> Sge {
+            assert_eq!(slot, 1);
+            self.0
+        }
+
+        fn iomap(&self, _index: u16) -> Iomap {
+            Iomap::default()
+        }
+    }
+    let whole = Sge {
+        addr: RECV + 4096,
+        key: 5,
+        length: 4096,
+    };
+    let torn = Half(Sge { addr: 0, ..whole });
+    let mut stream = stream();
+    assert!(stream.send(0, 4096).is_some());
+    stream.completed();
+    let credits = |limit| Message::Credits(limit).imm();
+    stream.received(credits(17), 0, &torn).expect("valid");
+    assert_eq!(stream.send(0, 1), None);
+    stream
+        .received(credits(17), 16, &Half(whole))
+        .expect("valid");
+    let write = stream.send(0, 1).expect("room");
+    assert_eq!(write.remote_addr, RECV + 4096);
 }
 
 /// Messages are numbered; those beyond the credits wait.
@@ -177,7 +210,7 @@ fn what_breaks_the_protocol_ends_the_stream() {
 fn unknown_messages_and_signs_of_life_change_nothing() {
     let mut stream = stream();
     for imm in [0x4000_0001, 0xe000_0009, 0xe000_0001, 0x2000_0000] {
-        stream.received(imm, &mut Nobody).expect("ignored");
+        stream.received(imm, 0, &Nobody).expect("ignored");
     }
     assert_eq!((stream.end(), stream.unread()), (None, 0));
     assert!(!stream.at_end() && stream.can_send());
