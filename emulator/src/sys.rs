@@ -9,7 +9,7 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
@@ -242,47 +242,45 @@ unsafe extern "C-unwind" {
 /// cancelled needs: a thread that ends in it has taken nothing away.
 ///
 /// Programs end an event channel while a thread of theirs waits at it (rping does), which then waits for ever, as in read(2) of
-/// a descriptor that is closed. So what a thread waits at is never taken from under it.
-#[derive(Debug)]
-pub(crate) struct Gate(ManuallyDrop<Box<Place>>);
+/// a descriptor that is closed. So each thread that waits has a gate of its own, which leads to the same place; one that is
+/// cancelled takes it along.
+#[derive(Clone, Debug)]
+pub(crate) struct Gate(Arc<Place>);
 
 #[derive(Debug)]
-struct Place {
-    semaphore: UnsafeCell<libc::sem_t>,
-    /// Threads that wait, and those that were cancelled in it.
-    waiting: AtomicU32,
-}
+struct Place(UnsafeCell<libc::sem_t>);
 
 // SAFETY: a semaphore is made for several threads; the functions synchronise.
-unsafe impl Send for Gate {}
+unsafe impl Send for Place {}
 // SAFETY: as above.
-unsafe impl Sync for Gate {}
+unsafe impl Sync for Place {}
 
 impl Gate {
     /// A closed one.
     pub(crate) fn new() -> io::Result<Self> {
         // SAFETY: a sem_t is plain data, for which zero is a value until it is initialised below.
-        let semaphore = UnsafeCell::new(unsafe { std::mem::zeroed() });
-        let waiting = AtomicU32::new(0);
-        let gate = Self(ManuallyDrop::new(Box::new(Place { semaphore, waiting })));
+        let place = Arc::new(Place(UnsafeCell::new(unsafe { std::mem::zeroed() })));
         // SAFETY: the place stays where it is, and nobody else knows it yet.
-        let result = unsafe { libc::sem_init(gate.0.semaphore.get(), 0, 0) };
+        let result = unsafe { libc::sem_init(place.0.get(), 0, 0) };
         if result < 0 {
-            return Err(io::Error::last_os_error());
+            let error = io::Error::last_os_error();
+            // Nothing that could be destroyed.
+            let _ = ManuallyDrop::new(place);
+            return Err(error);
         }
-        Ok(gate)
+        Ok(Self(place))
     }
 
     /// Lets one more through.
     pub(crate) fn open(&self) {
         // SAFETY: an initialised semaphore. Fails where the counter would overflow: it is open then.
-        unsafe { libc::sem_post(self.0.semaphore.get()) };
+        unsafe { libc::sem_post(self.0.0.get()) };
     }
 
     /// Lets one less through; false where it is closed already.
     pub(crate) fn close(&self) -> bool {
         // SAFETY: an initialised semaphore.
-        unsafe { libc::sem_trywait(self.0.semaphore.get()) == 0 }
+        unsafe { libc::sem_trywait(self.0.0.get()) == 0 }
     }
 
     /// Waits until it is open, and leaves it so.
@@ -291,11 +289,8 @@ impl Gate {
     /// `Interrupted` by a signal whose handler does not restart system calls.
     pub(crate) fn wait(&self) -> io::Result<()> {
         // Nothing here may have to be dropped when the thread is cancelled.
-        self.0.waiting.fetch_add(1, Ordering::SeqCst);
         // SAFETY: an initialised semaphore.
-        let result = unsafe { sem_wait(self.0.semaphore.get()) };
-        self.0.waiting.fetch_sub(1, Ordering::SeqCst);
-        if result < 0 {
+        if unsafe { sem_wait(self.0.0.get()) } < 0 {
             return Err(io::Error::last_os_error());
         }
         self.open();
@@ -303,15 +298,10 @@ impl Gate {
     }
 }
 
-impl Drop for Gate {
+impl Drop for Place {
     fn drop(&mut self) {
-        if self.0.waiting.load(Ordering::SeqCst) > 0 {
-            return;
-        }
-        // SAFETY: initialised, and nobody waits.
-        unsafe { libc::sem_destroy(self.0.semaphore.get()) };
-        // SAFETY: dropped once, here, and not used afterwards.
-        unsafe { ManuallyDrop::drop(&mut self.0) };
+        // SAFETY: initialised, and nobody waits: who does has the place.
+        unsafe { libc::sem_destroy(self.0.get()) };
     }
 }
 

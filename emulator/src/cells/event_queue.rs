@@ -87,8 +87,10 @@ impl<T> EventQueue<T> {
     }
 
     /// For waiting.
-    pub(crate) const fn waiter(&self) -> EventWaiter<'_> {
-        EventWaiter { gate: &self.gate }
+    pub(crate) fn waiter(&self) -> EventWaiter {
+        EventWaiter {
+            gate: self.gate.clone(),
+        }
     }
 
     /// Takes the events that `take` wants, in their order.
@@ -120,21 +122,29 @@ impl<T> EventQueue<T> {
 }
 
 /// Waits for events of a queue.
-#[derive(Clone, Copy, Debug)]
-pub struct EventWaiter<'a> {
-    gate: &'a Gate,
+#[derive(Debug)]
+pub struct EventWaiter {
+    gate: Gate,
 }
 
-impl EventWaiter<'_> {
+impl EventWaiter {
+    /// One that nobody wakes.
+    ///
+    /// # Errors
+    /// [`VerbsError::Io`] of `sem_init`.
+    pub fn never() -> Result<Self, VerbsError> {
+        Ok(Self { gate: Gate::new()? })
+    }
+
     /// Sleeps until there is an event, which another thread may take first.
     ///
     /// A thread may be cancelled in it (pthread_cancel(3)), which unwinds the stack: no frame of the
-    /// caller may have anything to drop, or catch panics.
+    /// caller may have anything to drop, this included, or catch panics.
     ///
     /// # Errors
     /// [`io::ErrorKind::Interrupted`] by a signal whose handler does not restart system calls.
     //= CQ-14
-    pub fn wait(self) -> io::Result<()> {
+    pub fn wait(&self) -> io::Result<()> {
         self.gate.wait()
     }
 }

@@ -210,7 +210,7 @@ impl CmChannel {
     /// The first step of [`CmChannel::get_event`], as
     /// [`CompChannel::begin_wait`](crate::CompChannel::begin_wait).
     #[must_use]
-    pub fn begin_wait(&self) -> EventWaiter<'_> {
+    pub fn begin_wait(&self) -> EventWaiter {
         self.engine.leave_inline();
         self.inner.events.waiter()
     }

@@ -58,7 +58,7 @@ impl CompChannel {
     /// thread stops polling. Then [`CompChannel::take_event`], and [`EventWaiter::wait`] as long as that
     /// gets none.
     #[must_use]
-    pub fn begin_wait(&self) -> EventWaiter<'_> {
+    pub fn begin_wait(&self) -> EventWaiter {
         // Nobody polls while this thread sleeps.
         self.engine.leave_inline();
         self.inner.events.waiter()

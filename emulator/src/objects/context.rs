@@ -264,7 +264,7 @@ impl Context {
 
     /// The first step of [`Context::next_async_event`], as [`CompChannel::begin_wait`].
     #[must_use]
-    pub fn begin_async_wait(&self) -> EventWaiter<'_> {
+    pub fn begin_async_wait(&self) -> EventWaiter {
         self.inner.engine.leave_inline();
         self.inner.events.queue().waiter()
     }

@@ -4,6 +4,7 @@
 //! Both libraries are of one build. All functions return 0 or a positive errno value, unless they say otherwise.
 
 use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
 
 use libc::{sockaddr, sockaddr_storage};
 
@@ -17,16 +18,23 @@ use crate::{
 };
 
 /// To be raised with each change of the table.
-pub const ROCADE_CM_VERSION: u32 = 4;
+pub const ROCADE_CM_VERSION: u32 = 5;
 /// Longest private data of an event in bytes.
 pub const ROCADE_CM_PRIVATE_LEN: usize = 232;
 
-/// An event channel of the engine.
-#[derive(Debug)]
+/// An event channel of the engine, in memory of `librdmacm.so.1`. A call may come after its end, from a thread that did not
+/// know: the memory must still be there then.
+#[derive(Debug, Default)]
 #[repr(C)]
 pub struct rocade_cm_channel {
-    #[doc(hidden)]
-    pub _opaque: [u8; 0],
+    /// NULL: there is none any more.
+    pub channel: AtomicPtr<c_void>,
+    /// Calls that use it, and do not sleep.
+    pub inside: AtomicU32,
+    /// Of the process that made it.
+    pub generation: AtomicU32,
+    /// Calls after its end do not sleep: its descriptor was non-blocking.
+    pub fails: AtomicBool,
 }
 
 /// A connection, or listener, of the engine.
@@ -146,14 +154,15 @@ pub struct rocade_cm_ops {
     /// Changes with each `fork`: what was made before is not to be touched then.
     pub generation: unsafe extern "C" fn() -> u32,
     /// The descriptor comes back in the last argument.
-    pub channel_new: unsafe extern "C" fn(*mut *mut rocade_cm_channel, *mut c_int) -> c_int,
-    pub channel_free: unsafe extern "C" fn(*mut rocade_cm_channel),
+    pub channel_new: unsafe extern "C" fn(*const rocade_cm_channel, *mut c_int) -> c_int,
+    /// Waits for the calls that use it.
+    pub channel_free: unsafe extern "C" fn(*const rocade_cm_channel),
     /// Waits. 0, or -1 and errno; a cancellation point as read(2) is.
     pub channel_next:
-        unsafe extern "C-unwind" fn(*mut rocade_cm_channel, *mut rocade_cm_event) -> c_int,
+        unsafe extern "C-unwind" fn(*const rocade_cm_channel, *mut rocade_cm_event) -> c_int,
     /// Channel, port space, QP type, cookie.
     pub id_new: unsafe extern "C" fn(
-        *mut rocade_cm_channel,
+        *const rocade_cm_channel,
         u32,
         u32,
         u64,
@@ -186,7 +195,7 @@ pub struct rocade_cm_ops {
     pub id_remote_ece: unsafe extern "C" fn(*mut rocade_cm_id, *mut ibv_ece) -> c_int,
     /// Tells how many events were handed out.
     pub id_migrate:
-        unsafe extern "C" fn(*mut rocade_cm_id, *mut rocade_cm_channel, *mut u64) -> c_int,
+        unsafe extern "C" fn(*mut rocade_cm_id, *const rocade_cm_channel, *mut u64) -> c_int,
     /// The outcome is an event with the 8 bytes of the token as private data.
     pub id_join: unsafe extern "C" fn(*mut rocade_cm_id, *const sockaddr, u64) -> c_int,
     pub id_leave: unsafe extern "C" fn(*mut rocade_cm_id, u64) -> c_int,

@@ -11,7 +11,7 @@
 //! A thread whose cancelability type is asynchronous may call the verbs that wait. For the others POSIX
 //! does not allow it, as for nearly all functions.
 
-use std::{ffi::c_int, io, ptr};
+use std::{ffi::c_int, io, mem::ManuallyDrop, ptr};
 
 use rocade_emulator::{EventWaiter, VerbsError};
 
@@ -41,11 +41,20 @@ pub(crate) fn uncancelled<T>(f: impl FnOnce() -> T) -> T {
     result
 }
 
+/// What has become of what a verb waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Taken {
+    Event,
+    Nothing,
+    /// There will be nothing: what it waits at was ended.
+    Never,
+}
+
 /// A verb that waits, with the convention "0, or -1 and errno": after `prepare`, which says what to wait
-/// for, `take` is called until it says true.
-pub(crate) fn blocking<'a>(
-    prepare: impl FnOnce() -> Result<EventWaiter<'a>, Errno>,
-    take: impl FnMut() -> Result<bool, Errno>,
+/// for, `take` is called until it has taken something.
+pub(crate) fn blocking(
+    prepare: impl FnOnce() -> Result<EventWaiter, Errno>,
+    take: impl FnMut() -> Result<Taken, Errno>,
 ) -> c_int {
     // Nothing in this frame may have to be dropped: a thread of asynchronous type is cancelled anywhere
     // in it.
@@ -62,24 +71,43 @@ pub(crate) fn blocking<'a>(
 
 /// Not inlined: what it calls has things to drop.
 #[inline(never)]
-fn wait<'a>(
-    prepare: impl FnOnce() -> Result<EventWaiter<'a>, Errno>,
-    mut take: impl FnMut() -> Result<bool, Errno>,
+fn wait(
+    prepare: impl FnOnce() -> Result<EventWaiter, Errno>,
+    mut take: impl FnMut() -> Result<Taken, Errno>,
 ) -> c_int {
-    let Ok(waiter) = guarded(prepare) else {
+    let Ok(waiter) = guarded(|| Ok(ManuallyDrop::new(prepare()?))) else {
         return -1;
     };
-    loop {
+    let status = loop {
         match guarded(&mut take) {
-            Ok(true) => return 0,
-            Ok(false) => {}
-            Err(_) => return -1,
+            Ok(Taken::Event) => break 0,
+            Ok(Taken::Nothing) => {}
+            Ok(Taken::Never) => break sleep_for_good(&take),
+            Err(_) => break -1,
         }
-        let woken = waiter.wait();
-        if guarded(|| Ok(woken.map_err(VerbsError::from)?)).is_err() {
-            return -1;
+        if !sleep(&waiter, &take) {
+            break -1;
         }
-    }
+    };
+    // A thread that is cancelled takes it along instead.
+    drop(ManuallyDrop::into_inner(waiter));
+    status
+}
+
+/// False after a signal. The type of the closure says which verb it is, for complaints.
+fn sleep<V>(waiter: &EventWaiter, _verb: &V) -> bool {
+    let woken = waiter.wait();
+    guarded(|| Ok(woken.map_err(VerbsError::from)?)).is_ok()
+}
+
+/// As a thread does in read(2) of a descriptor that another one closes: until there is a signal.
+fn sleep_for_good<V>(verb: &V) -> c_int {
+    let Ok(waiter) = guarded(|| Ok(ManuallyDrop::new(EventWaiter::never()?))) else {
+        return -1;
+    };
+    while sleep(&waiter, verb) {}
+    drop(ManuallyDrop::into_inner(waiter));
+    -1
 }
 
 /// Standard error for the log, which is written by threads that post and poll too.

@@ -10,7 +10,7 @@ use rocade_abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex};
 use rocade_emulator::CompChannel;
 
 use crate::{
-    cancel,
+    cancel::{self, Taken},
     context::ContextObject,
     cq::CqObject,
     ffi::{self, Errno, int_verb, ptr_verb, void_verb},
@@ -84,7 +84,7 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
     };
     let take = || {
         let Some(cookie) = state()?.channel.take_event()? else {
-            return Ok(false);
+            return Ok(Taken::Nothing);
         };
         let address = usize::try_from(cookie).unwrap_or(0);
         let source: *mut ibv_cq_ex = ptr::with_exposed_provenance_mut(address);
@@ -94,7 +94,7 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_cq_event(
         unsafe { ffi::write(cq, source.cast()) }?;
         // SAFETY: by contract writable.
         unsafe { ffi::write(cq_context, context) }?;
-        Ok(true)
+        Ok(Taken::Event)
     };
     cancel::blocking(prepare, take)
 }

@@ -16,20 +16,19 @@ use rocade_abi::{
 use rocade_emulator::{
     AddressVector, Gid, Pkey, QpCap, QpState, QpType, Qpn,
     cm::{
-        CmAddr, CmChannel, CmEvent, CmId, CmParam, ConnParam, Ece, IbAddr, PathHint, PortSpace,
-        RejReason, ServiceId,
+        CmAddr, CmEvent, CmId, CmParam, ConnParam, Ece, IbAddr, PathHint, PortSpace, RejReason,
+        ServiceId,
     },
 };
 
 use crate::{
-    cancel,
+    cm_channel::{self, rdma_create_event_channel, rdma_get_cm_event},
     ffi::{self, Errno, int_verb},
     process,
     qp_attr::{address_to_c, attr_to_c},
     shell::Shell,
 };
 
-type ChannelObject = Shell<rocade_cm_channel, CmChannel>;
 type IdObject = Shell<rocade_cm_id, CmId>;
 
 /// `RDMA_OPTION_ID`, `RDMA_OPTION_IB`: levels of options.
@@ -49,7 +48,7 @@ static OPS: rocade_cm_ops = rocade_cm_ops {
     version: ROCADE_CM_VERSION,
     generation,
     channel_new: rdma_create_event_channel,
-    channel_free,
+    channel_free: cm_channel::free,
     channel_next: rdma_get_cm_event,
     id_new: rdma_create_id,
     id_end: rdma_destroy_id,
@@ -212,46 +211,7 @@ unsafe fn bytes(data: *const c_void, len: u8) -> Vec<u8> {
     unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len.into()) }.to_vec()
 }
 
-unsafe extern "C" fn rdma_create_event_channel(
-    channel: *mut *mut rocade_cm_channel,
-    fd: *mut c_int,
-) -> c_int {
-    int_verb(|| {
-        let made = CmChannel::new(process::host()?.engine())?;
-        let descriptor = made.fd();
-        let object = ChannelObject::create(|_| Ok((rocade_cm_channel { _opaque: [] }, made)))?;
-        // SAFETY: by contract writable.
-        unsafe { ffi::write(channel, object) }?;
-        // SAFETY: by contract writable.
-        unsafe { ffi::write(fd, descriptor) }
-    })
-}
-
-unsafe extern "C" fn channel_free(channel: *mut rocade_cm_channel) {
-    // SAFETY: by contract a live channel that is not used afterwards.
-    int_verb(|| unsafe { ChannelObject::end(channel, |_| Ok(())) });
-}
-
-unsafe extern "C-unwind" fn rdma_get_cm_event(
-    channel: *mut rocade_cm_channel,
-    event: *mut rocade_cm_event,
-) -> c_int {
-    // SAFETY: by contract a live channel.
-    let inner = || Ok::<_, Errno>(unsafe { ChannelObject::borrow(channel) }?.inner());
-    let prepare = || Ok(inner()?.begin_wait());
-    let take = || {
-        let Some(taken) = inner()?.take_event()? else {
-            return Ok(false);
-        };
-        let c = event_to_c(taken)?;
-        // SAFETY: by contract writable.
-        unsafe { ffi::write(event, c) }?;
-        Ok(true)
-    };
-    cancel::blocking(prepare, take)
-}
-
-fn event_to_c(event: CmEvent) -> Result<rocade_cm_event, Errno> {
+pub(crate) fn event_to_c(event: CmEvent) -> Result<rocade_cm_event, Errno> {
     let mut c = rocade_cm_event {
         kind: event.kind.code(),
         status: event.status,
@@ -310,7 +270,7 @@ fn new_id(id: CmId) -> Result<*mut rocade_cm_id, Errno> {
 }
 
 unsafe extern "C" fn rdma_create_id(
-    channel: *mut rocade_cm_channel,
+    channel: *const rocade_cm_channel,
     port_space: u32,
     qp_type: u32,
     cookie: u64,
@@ -318,7 +278,7 @@ unsafe extern "C" fn rdma_create_id(
 ) -> c_int {
     int_verb(|| {
         // SAFETY: by contract a live channel.
-        let channel = unsafe { ChannelObject::borrow(channel) }?.inner();
+        let channel = unsafe { cm_channel::borrow(channel) }?;
         let port_space = PortSpace::from_code(port_space).ok_or(Errno::INVAL)?;
         let mut types = QpType::ALL.into_iter();
         let qp_type = types
@@ -554,14 +514,14 @@ unsafe extern "C" fn rdma_get_remote_ece(c: *mut rocade_cm_id, ece: *mut ibv_ece
 
 unsafe extern "C" fn rdma_migrate_id(
     c: *mut rocade_cm_id,
-    channel: *mut rocade_cm_channel,
+    channel: *const rocade_cm_channel,
     reported: *mut u64,
 ) -> c_int {
     int_verb(|| {
         // SAFETY: by contract a live ID.
         let id = unsafe { id(c) }?;
         // SAFETY: by contract a live channel.
-        let channel = unsafe { ChannelObject::borrow(channel) }?.inner();
+        let channel = unsafe { cm_channel::borrow(channel) }?;
         let count = id.migrate(channel)?;
         // SAFETY: by contract writable.
         unsafe { ffi::write(reported, count) }

@@ -14,7 +14,7 @@ use rocade_abi::{
 use rocade_emulator::EventElement;
 
 use crate::{
-    cancel,
+    cancel::{self, Taken},
     context::ContextObject,
     cq::CqObject,
     exp::dct::DctObject,
@@ -42,7 +42,7 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
     };
     let take = || {
         let Some(next) = context()?.take_async_event()? else {
-            return Ok(false);
+            return Ok(Taken::Nothing);
         };
         let element = match next.element {
             EventElement::Cq(cookie) => ibv_async_element { cq: object(cookie) },
@@ -71,7 +71,7 @@ pub(crate) unsafe extern "C-unwind" fn ibv_get_async_event(
         }
         // SAFETY: by contract writable.
         unsafe { ffi::write(event, answer) }?;
-        Ok(true)
+        Ok(Taken::Event)
     };
     cancel::blocking(prepare, take)
 }

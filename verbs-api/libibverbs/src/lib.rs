@@ -30,6 +30,7 @@ mod buffer;
 mod cancel;
 mod channel;
 mod cm;
+mod cm_channel;
 mod complaint;
 mod context;
 mod cq;

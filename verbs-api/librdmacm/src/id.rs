@@ -2,6 +2,7 @@
 
 use std::{
     cell::UnsafeCell,
+    collections::VecDeque,
     ffi::{c_int, c_uint, c_void},
     net::Ipv6Addr,
     ptr,
@@ -40,29 +41,44 @@ const RATE: u8 = 3;
 #[repr(C)]
 pub(crate) struct ChannelObject {
     c: UnsafeCell<rdma_event_channel>,
-    raw: *mut rocade_cm_channel,
+    raw: rocade_cm_channel,
 }
+
+/// Channels that were ended: a thread that was on its way to one still finds its memory.
+struct Ended(VecDeque<Box<ChannelObject>>);
+
+// SAFETY: the C part is touched through raw pointers only, the rest is atomics.
+unsafe impl Send for Ended {}
+
+impl Ended {
+    /// Of so many: none is that late.
+    const MOST: usize = 64;
+}
+
+static ENDED: Mutex<Ended> = Mutex::new(Ended(VecDeque::new()));
 
 impl ChannelObject {
     pub(crate) fn create() -> Result<*mut rdma_event_channel, Errno> {
-        let (mut raw, mut fd) = (ptr::null_mut(), -1);
-        // SAFETY: room for both answers.
-        Errno::check(unsafe { (ops()?.channel_new)(&raw mut raw, &raw mut fd) })?;
-        let object = Self {
-            c: UnsafeCell::new(rdma_event_channel { fd }),
-            raw,
-        };
-        Ok(Box::into_raw(Box::new(object)).cast())
+        let object = Box::new(Self {
+            c: UnsafeCell::new(rdma_event_channel { fd: -1 }),
+            raw: rocade_cm_channel::default(),
+        });
+        let fd = object.c.get().cast();
+        // SAFETY: the place stays where it is; the descriptor is the first and only member of the C part.
+        Errno::check(unsafe { (ops()?.channel_new)(&raw const object.raw, fd) })?;
+        Ok(Box::into_raw(object).cast())
     }
 
     /// # Safety
-    /// `channel` must be NULL or come from [`Self::create`], and be alive.
+    /// `channel` must be NULL or come from [`Self::create`], and be alive, or have been until now.
     pub(crate) unsafe fn raw(
         channel: *mut rdma_event_channel,
-    ) -> Result<*mut rocade_cm_channel, Errno> {
-        // SAFETY: the C part is the first member of a live `Self`.
+    ) -> Result<*const rocade_cm_channel, Errno> {
+        // SAFETY: the C part is the first member of a `Self`, which outlives its channel.
         let object = unsafe { channel.cast::<Self>().as_ref() };
-        object.map(|object| object.raw).ok_or(Errno::INVAL)
+        object
+            .map(|object| &raw const object.raw)
+            .ok_or(Errno::INVAL)
     }
 
     /// # Safety
@@ -73,7 +89,18 @@ impl ChannelObject {
         // SAFETY: it lives, and is not used afterwards.
         unsafe { (ops()?.channel_free)(raw) };
         // SAFETY: it came from `Box::into_raw`.
-        drop(unsafe { Box::from_raw(channel.cast::<Self>()) });
+        let object = unsafe { Box::from_raw(channel.cast::<Self>()) };
+        // SAFETY: alive; the program does not look at it any more.
+        unsafe { (*object.c.get()).fd = -1 };
+        // Held by nobody for long, or for ever in a child: its memory does not matter then.
+        if let Some(mut ended) = ENDED.try_lock() {
+            ended.0.push_back(object);
+            if ended.0.len() > Ended::MOST {
+                ended.0.pop_front();
+            }
+        } else {
+            Box::leak(object);
+        }
         Ok(())
     }
 }
@@ -172,7 +199,9 @@ impl IdObject {
 
     /// An event was acknowledged.
     pub(crate) fn complete_one(&self) {
-        *self.completed.lock() += 1;
+        let mut completed = self.completed.lock();
+        *completed += 1;
+        // Under the lock: who waits frees this.
         self.all_completed.notify_all();
     }
 

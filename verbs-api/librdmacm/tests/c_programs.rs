@@ -20,6 +20,8 @@ rocade_tests::c_programs! {
     PROGRAMS;
     calls:
         a_channel_ends_under_a_waiter,
+        a_call_comes_too_late_for_its_channel,
+        a_channel_ends_while_a_call_begins,
         enhanced_establishment,
         //= LRC-01 type=test
         //= LRC-17 type=test

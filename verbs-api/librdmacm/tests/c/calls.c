@@ -1,6 +1,8 @@
 /* Calls of the connection manager, one process on both sides. */
 #include "cm_rig.h"
 
+#include <fcntl.h>
+
 /* Without a queue pair of the manager's, both sides say what they offer, in request and answer. */
 static void enhanced_establishment(void)
 {
@@ -665,9 +667,53 @@ static void a_channel_ends_under_a_waiter(void)
 	}
 }
 
+/* Its thread may also come too late: it sleeps as well, or fails where it does not want to sleep. */
+static void a_call_comes_too_late_for_its_channel(void)
+{
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	CHECK(channel);
+	rdma_destroy_event_channel(channel);
+	for (int i = 0; i < 4096; i++) {
+		size_t length = 8 + i % 512;
+		memset(malloc(length), 0xff, length);
+	}
+	pthread_t thread;
+	CHECK_INT(pthread_create(&thread, NULL, wait_for_ever, channel), 0);
+	while (!waits_as)
+		sched_yield();
+	wait_until_asleep(waits_as);
+	channel = rdma_create_event_channel();
+	CHECK(channel);
+	CHECK_INT(fcntl(channel->fd, F_SETFL, O_NONBLOCK), 0);
+	rdma_destroy_event_channel(channel);
+	struct rdma_cm_event *event;
+	CHECK_INT(rdma_get_cm_event(channel, &event), -1);
+	CHECK_INT(errno, EBADF);
+}
+
+/* Or at the same moment. */
+static void a_channel_ends_while_a_call_begins(void)
+{
+	for (int round = 0; round < 200; round++) {
+		struct rdma_event_channel *channel = rdma_create_event_channel();
+		CHECK(channel);
+		waits_as = 0;
+		pthread_t thread;
+		CHECK_INT(pthread_create(&thread, NULL, wait_for_ever, channel), 0);
+		while (!waits_as)
+			;
+		for (volatile int wait = 0; wait < round * 20; wait++)
+			;
+		rdma_destroy_event_channel(channel);
+		wait_until_asleep(waits_as);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	static const struct test_case cases[] = {
+		{ "a_call_comes_too_late_for_its_channel", a_call_comes_too_late_for_its_channel },
+		{ "a_channel_ends_while_a_call_begins", a_channel_ends_while_a_call_begins },
 		{ "a_channel_ends_under_a_waiter", a_channel_ends_under_a_waiter },
 		{ "enhanced_establishment", enhanced_establishment },
 		{ "addresses_of_infiniband", addresses_of_infiniband },
