@@ -22,7 +22,7 @@ use rocade_emulator::{
 };
 
 use crate::{
-    cm_channel::{self, rdma_create_event_channel, rdma_get_cm_event},
+    cm_channel::{self, rdma_create_event_channel, rdma_destroy_event_channel, rdma_get_cm_event},
     ffi::{self, Errno, int_verb},
     process,
     qp_attr::{address_to_c, attr_to_c},
@@ -48,7 +48,7 @@ static OPS: rocade_cm_ops = rocade_cm_ops {
     version: ROCADE_CM_VERSION,
     generation,
     channel_new: rdma_create_event_channel,
-    channel_free: cm_channel::free,
+    channel_free: rdma_destroy_event_channel,
     channel_next: rdma_get_cm_event,
     id_new: rdma_create_id,
     id_end: rdma_destroy_id,
