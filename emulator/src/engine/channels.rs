@@ -391,12 +391,7 @@ impl EngineInner {
     /// to receive already.
     pub(super) fn announce_sleep(&self) -> bool {
         let channels = self.channels.read();
-        if channels.is_empty() {
-            return true;
-        }
-        channels.iter().for_each(|channel| channel.announce_sleep());
-        shm::settle();
-        !channels.iter().any(|channel| channel.has_packets())
+        channels.is_empty() || ShmChannel::announce_sleep(channels.iter().map(AsRef::as_ref))
     }
 
     /// The process is awake; true where a peer has woken it with packets.

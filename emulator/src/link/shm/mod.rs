@@ -23,8 +23,7 @@ use rocade_wire::{Packet, PacketError, ShortPacket};
 
 use memory::{Direction, RING_LEN, SharedMemory};
 pub(crate) use memory::{create, wake_fd};
-pub(crate) use ring::settle;
-use ring::{Consumer, Corrupt, Producer};
+use ring::{Consumed, Consumer, Control, Corrupt, Producer};
 
 use super::{Inbound, LocalAddr};
 use crate::memory::Readable;
@@ -260,7 +259,7 @@ impl ShmChannel {
         let need = record_len(run_len);
         let control = self.memory.control(self.tx);
         let mut producer = self.producer.lock();
-        match self.room(&mut producer, need, sending.wait) {
+        match producer.room_or_wait(control, need, sending.wait) {
             Ok(true) => {}
             Ok(false) => {
                 // The peer makes room only for what it sees.
@@ -338,28 +337,10 @@ impl ShmChannel {
         }
     }
 
-    /// Is there room for this many bytes? Where there is not, the peer will say when, if we `wait`.
-    #[inline]
-    fn room(&self, producer: &mut Producer, need: u64, wait: bool) -> Result<bool, Corrupt> {
-        let control = self.memory.control(self.tx);
-        if producer.room(control, need)? {
-            return Ok(true);
-        }
-        if !wait {
-            return Ok(false);
-        }
-        control.announce_blocked();
-        settle();
-        producer.room(control, need)
-    }
-
     /// Are there packets? Takes a few nanoseconds.
     #[inline]
     pub(crate) fn has_packets(&self) -> bool {
-        self.memory
-            .control(self.tx.reverse())
-            .has_news(self.head.load(Ordering::Relaxed))
-            && !self.has_ended()
+        self.rx_control().has_news(self.head()) && !self.has_ended()
     }
 
     /// Has a thread the receiving end?
@@ -384,17 +365,32 @@ impl ShmChannel {
         }
     }
 
-    /// The process is going to wait for its wake fd. After this has been said to all channels,
-    /// [`settle`], and look once more whether there are packets.
-    pub(crate) fn announce_sleep(&self) {
-        self.announced.store(true, Ordering::Relaxed);
-        self.memory.control(self.tx.reverse()).announce_sleep();
+    /// Announces to the peers of `channels` that this process is going to wait for its wake fd.
+    /// Returns true if it may: nothing is there to be received, and peers wake it for what comes.
+    pub(crate) fn announce_sleep<'c>(channels: impl Iterator<Item = &'c Self> + Clone) -> bool {
+        for channel in channels.clone() {
+            channel.announced.store(true, Ordering::Relaxed);
+        }
+        // Packets of a link that has ended are received no more.
+        let in_use = channels.filter(|channel| !channel.has_ended());
+        ring::announce_sleep(in_use.map(|channel| (channel.rx_control(), channel.head())))
+    }
+
+    /// The words of the direction in which this process receives.
+    #[inline]
+    fn rx_control(&self) -> &Control {
+        self.memory.control(self.tx.reverse())
+    }
+
+    /// The consumer's position.
+    #[inline]
+    fn head(&self) -> u64 {
+        self.head.load(Ordering::Relaxed)
     }
 
     /// The process does not wait for its wake fd any more. True where the peer has woken it.
     pub(crate) fn wake_up(&self) -> bool {
-        self.announced.swap(false, Ordering::Relaxed)
-            && self.memory.control(self.tx.reverse()).wake_up()
+        self.announced.swap(false, Ordering::Relaxed) && self.rx_control().wake_up()
     }
 }
 
@@ -454,7 +450,7 @@ impl<'a> ShmReceiver<'a> {
     /// What the peer has promised counts as sent, because the peer is gone or we cannot wait. False where
     /// there is nothing to receive.
     pub(crate) fn redeem(&mut self) -> bool {
-        let control = self.channel.memory.control(self.channel.tx.reverse());
+        let control = self.channel.rx_control();
         self.consumer.redeem(control);
         self.consumer.available(control) != Ok(0)
     }
@@ -462,7 +458,7 @@ impl<'a> ShmReceiver<'a> {
     /// Does what has come over UDP have to be received before the next run?
     #[inline]
     pub(crate) fn is_after_udp(&self) -> bool {
-        let control = self.channel.memory.control(self.channel.tx.reverse());
+        let control = self.channel.rx_control();
         let is_there = self
             .consumer
             .available(control)
@@ -481,36 +477,25 @@ impl<'a> ShmReceiver<'a> {
         mut each: impl FnMut(ShmRun<'a>) -> ControlFlow<()>,
     ) {
         let channel = self.channel;
-        let control = channel.memory.control(channel.tx.reverse());
-        let mut crowded = false;
-        for _ in 0..max {
+        let next = |at, available| {
             if channel.has_ended() {
-                break;
+                return Ok(None);
             }
-            let (run, available) = match self.next() {
-                Ok(Some(next)) => next,
-                Ok(None) => break,
-                Err(Corrupt) => {
-                    channel.give_up();
-                    return;
-                }
-            };
+            let run = next_run(channel, at, available).ok_or(Corrupt)?;
             if run.after_udp && !udp_received {
-                break;
+                return Ok(None);
             }
             udp_received = false;
-            crowded |= available > CROWDED;
-            let flow = each(run);
-            self.consumer.release(control, record_len(run.len));
-            channel
-                .head
-                .store(self.consumer.position(), Ordering::Relaxed);
-            if flow.is_break() {
-                break;
-            }
-        }
-        if crowded && control.has_to_wake_producer() {
-            memory::wake(channel.wake.as_fd());
+            let (len, is_last) = (record_len(run.len), each(run).is_break());
+            Ok(Some(Consumed { len, is_last }))
+        };
+        let released = |head| channel.head.store(head, Ordering::Relaxed);
+        let bounds = (max, CROWDED);
+        let control = channel.rx_control();
+        match self.consumer.consume(control, bounds, next, released) {
+            Ok(true) => memory::wake(channel.wake.as_fd()),
+            Ok(false) => {}
+            Err(Corrupt) => channel.give_up(),
         }
     }
 
@@ -522,18 +507,6 @@ impl<'a> ShmReceiver<'a> {
         let direction = self.channel.tx.reverse();
         self.channel.memory.copy(direction, at, &mut flags);
         u16::from_le_bytes(flags) == AFTER_UDP
-    }
-
-    /// The next run, if there is one, and how many bytes are there.
-    #[inline]
-    fn next(&self) -> Result<Option<(ShmRun<'a>, u64)>, Corrupt> {
-        let control = self.channel.memory.control(self.channel.tx.reverse());
-        let available = self.consumer.available(control)?;
-        if available == 0 {
-            return Ok(None);
-        }
-        let run = next_run(self.channel, self.consumer.position(), available);
-        run.map(|run| Some((run, available))).ok_or(Corrupt)
     }
 }
 

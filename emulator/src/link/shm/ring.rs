@@ -5,7 +5,8 @@
 //! length. Each process keeps its own position in its own memory ([`Producer`], [`Consumer`]); what
 //! the other one writes into [`Control`] is checked at every use and never trusted.
 //!
-//! Sleeping and being blocked are announced, then what was waited for is looked at once more; the
+//! Sleeping and being blocked are announced, then what was waited for is looked at once more ([`announce_sleep`],
+//! [`Producer::room_or_wait`]); the
 //! other side first does its part, then looks for announcements. A fence between the two steps on
 //! both sides makes sure that at least one of them sees the other.
 
@@ -32,6 +33,15 @@ pub(super) struct Control {
     sleeping: Apart<AtomicU64>,
     /// Not 0 while the producer waits for room: wake it after consuming.
     blocked: Apart<AtomicU64>,
+}
+
+/// A record that was taken out of the ring.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Consumed {
+    /// Bytes that it took in the ring.
+    pub(super) len: u64,
+    /// The caller wants no more for now.
+    pub(super) is_last: bool,
 }
 
 /// The other process has broken the protocol.
@@ -74,19 +84,9 @@ impl Control {
         ahead(self.tail.0.load(Ordering::Acquire), head) > 0
     }
 
-    /// The consumer is going to sleep. Then [`settle`], then look with [`Control::has_news`].
-    pub(super) fn announce_sleep(&self) {
-        self.sleeping.0.store(1, Ordering::Relaxed);
-    }
-
     /// The consumer is awake; true where the producer has woken it.
     pub(super) fn wake_up(&self) -> bool {
         self.sleeping.0.swap(0, Ordering::Relaxed) == 0
-    }
-
-    /// The producer waits for room. Then [`settle`], then look with [`Producer::room`].
-    pub(super) fn announce_blocked(&self) {
-        self.blocked.0.store(1, Ordering::Relaxed);
     }
 
     /// To be asked after producing: does the consumer have to be woken?
@@ -98,7 +98,7 @@ impl Control {
     }
 
     /// To be asked after consuming: does the producer have to be woken?
-    pub(super) fn has_to_wake_producer(&self) -> bool {
+    fn has_to_wake_producer(&self) -> bool {
         settle();
         self.blocked.0.load(Ordering::Relaxed) != 0
             && self.blocked.0.swap(0, Ordering::Relaxed) != 0
@@ -112,9 +112,21 @@ const fn ahead(position: u64, of: u64) -> u64 {
     if ahead > u64::MAX / 2 { 0 } else { ahead }
 }
 
-/// Between an announcement and the look that follows it.
+/// Announces the sleep of a consumer, given its position in each of its rings. Returns true if it
+/// may go to sleep: nothing is there, and each producer wakes it for the next record.
+pub(super) fn announce_sleep<'c>(rings: impl Iterator<Item = (&'c Control, u64)> + Clone) -> bool {
+    for (control, _) in rings.clone() {
+        control.sleeping.0.store(1, Ordering::Relaxed);
+    }
+    settle();
+    let mut rings = rings;
+    !rings.any(|(control, head)| control.has_news(head))
+}
+
+/// Stands between an announcement and the look that follows it, and between a change and the look
+/// for announcements.
 #[inline]
-pub(crate) fn settle() {
+fn settle() {
     fence(Ordering::SeqCst);
 }
 
@@ -133,9 +145,32 @@ impl Producer {
         self.tail
     }
 
+    /// Returns true if there is room for `need` bytes. If not, and the producer is to `wait`, the
+    /// consumer wakes it as soon as there is some.
+    ///
+    /// # Errors
+    /// [`Corrupt`], if the consumer's position makes no sense.
+    #[inline]
+    pub(super) fn room_or_wait(
+        &mut self,
+        control: &Control,
+        need: u64,
+        wait: bool,
+    ) -> Result<bool, Corrupt> {
+        if self.room(control, need)? {
+            return Ok(true);
+        }
+        if !wait {
+            return Ok(false);
+        }
+        control.blocked.0.store(1, Ordering::Relaxed);
+        settle();
+        self.room(control, need)
+    }
+
     /// Is there room for `need` bytes?
     #[inline]
-    pub(super) fn room(&mut self, control: &Control, need: u64) -> Result<bool, Corrupt> {
+    fn room(&mut self, control: &Control, need: u64) -> Result<bool, Corrupt> {
         if self.len - (self.tail.wrapping_sub(self.head_seen)) >= need {
             return Ok(true);
         }
@@ -203,9 +238,45 @@ impl Consumer {
         self.redeemed = control.promised.0.load(Ordering::Acquire);
     }
 
+    /// Hands up to `max` records to `each` and gives their room back, until `each` breaks off. `each`
+    /// gets the position of a record and the number of bytes that are there, and returns the length
+    /// of the record, or `None` to leave it there.
+    ///
+    /// Returns true if the producer has to be woken. A producer waits only where the ring is fuller
+    /// than `crowded`.
+    ///
+    /// # Errors
+    /// [`Corrupt`], from the producer's position or from `each`.
+    #[inline]
+    pub(super) fn consume(
+        &mut self,
+        control: &Control,
+        (max, crowded): (usize, u64),
+        mut each: impl FnMut(u64, u64) -> Result<Option<Consumed>, Corrupt>,
+        mut released: impl FnMut(u64),
+    ) -> Result<bool, Corrupt> {
+        let mut was_crowded = false;
+        for _ in 0..max {
+            let available = self.available(control)?;
+            if available == 0 {
+                break;
+            }
+            let Some(consumed) = each(self.head, available)? else {
+                break;
+            };
+            was_crowded |= available > crowded;
+            self.release(control, consumed.len);
+            released(self.head);
+            if consumed.is_last {
+                break;
+            }
+        }
+        Ok(was_crowded && control.has_to_wake_producer())
+    }
+
     /// Gives back `count` bytes that were available.
     #[inline]
-    pub(super) fn release(&mut self, control: &Control, count: u64) {
+    fn release(&mut self, control: &Control, count: u64) {
         self.head = self.head.wrapping_add(count);
         control.head.0.store(self.head, Ordering::Release);
     }
@@ -235,19 +306,24 @@ mod tests {
     fn sleepers_are_woken_once() {
         let control = Control::new();
         let mut producer = Producer::new(256);
-        control.announce_sleep();
+        assert!(announce_sleep(std::iter::once((&control, 0))));
         producer.publish(&control, 64);
         assert!(control.has_to_wake_consumer());
         producer.publish(&control, 64);
         assert!(!control.has_to_wake_consumer());
         assert!(control.wake_up(), "it was woken");
-        control.announce_sleep();
+        assert!(
+            !announce_sleep(std::iter::once((&control, 0))),
+            "a record is there"
+        );
         assert!(!control.wake_up());
         producer.publish(&control, 64);
         assert!(!control.has_to_wake_consumer());
-        control.announce_blocked();
+        assert_eq!(producer.room_or_wait(&control, 256, true), Ok(false));
         assert!(control.has_to_wake_producer());
         assert!(!control.has_to_wake_producer());
+        assert_eq!(producer.room_or_wait(&control, 256, false), Ok(false));
+        assert!(!control.has_to_wake_producer(), "nobody waits");
     }
 
     #[test]
@@ -341,15 +417,17 @@ mod loom_tests {
             self.control.has_to_wake_consumer()
         }
 
-        fn take(&self, consumer: &mut Consumer) -> Option<u64> {
-            if consumer.available(&self.control).unwrap() == 0 {
-                return None;
-            }
-            let at = (consumer.position() % LEN) as usize;
-            // SAFETY: as above.
-            let value = self.cells[at].with(|cell| unsafe { *cell });
-            consumer.release(&self.control, 1);
-            Some(value)
+        fn take(&self, consumer: &mut Consumer) -> (Option<u64>, bool) {
+            let mut value = None;
+            let each = |at: u64, _| {
+                let cell = &self.cells[(at % LEN) as usize];
+                // SAFETY: as above.
+                value = Some(cell.with(|cell| unsafe { *cell }));
+                let (len, is_last) = (1, true);
+                Ok(Some(Consumed { len, is_last }))
+            };
+            let wakes = consumer.consume(&self.control, (1, 0), each, |_| ());
+            (value, wakes.unwrap())
         }
     }
 
@@ -364,7 +442,7 @@ mod loom_tests {
                     let mut producer = Producer::new(LEN);
                     let mut put = 0;
                     for _ in 0..4 {
-                        if put < 3 && producer.room(&ring.control, 1).unwrap() {
+                        if put < 3 && producer.room_or_wait(&ring.control, 1, false).unwrap() {
                             put += 1;
                             ring.put(&mut producer, put);
                         }
@@ -375,13 +453,13 @@ mod loom_tests {
             let mut consumer = Consumer::new(LEN);
             let mut next = 1;
             for _ in 0..3 {
-                if let Some(value) = ring.take(&mut consumer) {
+                if let (Some(value), _) = ring.take(&mut consumer) {
                     assert_eq!(value, next);
                     next += 1;
                 }
             }
             let put = producing.join().unwrap();
-            while let Some(value) = ring.take(&mut consumer) {
+            while let (Some(value), _) = ring.take(&mut consumer) {
                 assert_eq!(value, next);
                 next += 1;
             }
@@ -398,11 +476,12 @@ mod loom_tests {
                 let ring = Arc::clone(&ring);
                 thread::spawn(move || ring.put(&mut Producer::new(LEN), 1))
             };
-            ring.control.announce_sleep();
-            settle();
-            let sees = ring.control.has_news(0);
+            let sleeps = announce_sleep(std::iter::once((&ring.control, 0)));
             let woken = producing.join().unwrap();
-            assert!(sees || woken, "a packet is there, and its receiver sleeps");
+            assert!(
+                !sleeps || woken,
+                "a packet is there, and its receiver sleeps"
+            );
         });
     }
 
@@ -417,13 +496,12 @@ mod loom_tests {
             let consuming = {
                 let ring = Arc::clone(&ring);
                 thread::spawn(move || {
-                    assert_eq!(ring.take(&mut Consumer::new(LEN)), Some(1));
-                    ring.control.has_to_wake_producer()
+                    let (value, wakes) = ring.take(&mut Consumer::new(LEN));
+                    assert_eq!(value, Some(1));
+                    wakes
                 })
             };
-            ring.control.announce_blocked();
-            settle();
-            let room = producer.room(&ring.control, 1).unwrap();
+            let room = producer.room_or_wait(&ring.control, 1, true).unwrap();
             let woken = consuming.join().unwrap();
             assert!(
                 room || woken,

@@ -2,9 +2,16 @@ use super::*;
 
 /// Both ends of a channel in one process.
 fn pair() -> (ShmChannel, ShmChannel) {
+    let (a, b, ..) = pair_and_wakes();
+    (a, b)
+}
+
+/// Both ends of a channel, and what wakes the process of the first and of the second.
+fn pair_and_wakes() -> (ShmChannel, ShmChannel, OwnedFd, OwnedFd) {
     let memory = create().unwrap();
     let (line_a, line_b) = UnixStream::pair().unwrap();
     let (wake_a, wake_b) = (wake_fd().unwrap(), wake_fd().unwrap());
+    let wakes = (wake_a.try_clone().unwrap(), wake_b.try_clone().unwrap());
     let (ip_a, ip_b) = (IpAddr::from([127, 0, 0, 1]), IpAddr::from([127, 0, 0, 2]));
     let a = ChannelOffer {
         local: ip_a.into(),
@@ -24,7 +31,8 @@ fn pair() -> (ShmChannel, ShmChannel) {
         life_line: line_b.into(),
         wake: wake_a,
     };
-    (ShmChannel::new(a).unwrap(), ShmChannel::new(b).unwrap())
+    let (a, b) = (ShmChannel::new(a).unwrap(), ShmChannel::new(b).unwrap());
+    (a, b, wakes.0, wakes.1)
 }
 
 /// Sends a run, in two pieces.
@@ -192,4 +200,122 @@ fn the_end_of_the_peer_is_noticed_and_its_last_words_are_heard() {
     assert_eq!(receive(&a, 9), [[b"last"]]);
     a.end();
     assert_eq!(send(&a, b"x", 1), ShmSent::Ended);
+}
+
+/// Returns true if an eventfd was written since the last call.
+fn was_woken(wake: &OwnedFd) -> bool {
+    let mut set = crate::sys::PollSet::default();
+    let entry = set.add(std::os::fd::AsRawFd::as_raw_fd(wake));
+    set.wait(Some(std::time::Duration::ZERO)).unwrap();
+    let woken = set.is_ready(entry);
+    crate::sys::eventfd_clear(wake.as_fd());
+    woken
+}
+
+#[test]
+fn a_producer_that_waits_for_room_is_woken_when_there_is_some() {
+    let (a, b, wake_a, _) = pair_and_wakes();
+    let long = vec![7; 60_000];
+    while send(&a, &long, 4096) == ShmSent::Sent {}
+    assert!(!was_woken(&wake_a));
+    assert_eq!(receive(&b, 1).len(), 1);
+    assert!(was_woken(&wake_a), "there is room for the next run");
+    assert_eq!(send(&a, &long, 4096), ShmSent::Sent);
+    assert_eq!(receive(&b, 1).len(), 1);
+    assert!(!was_woken(&wake_a), "nobody waits any more");
+}
+
+#[test]
+fn a_producer_that_does_not_wait_is_not_woken() {
+    let (a, b, wake_a, _) = pair_and_wakes();
+    let run = vec![7; 60_000];
+    let no_wait = Sending {
+        wait: false,
+        ..sending(&run, 4096)
+    };
+    while a.send(std::iter::once(Piece::Bytes(&run)), no_wait) == ShmSent::Sent {}
+    assert_eq!(receive(&b, 1).len(), 1);
+    assert!(!was_woken(&wake_a));
+}
+
+#[test]
+fn a_consumer_that_sleeps_is_woken_once_and_one_that_is_awake_is_not() {
+    let (a, b, _, wake_b) = pair_and_wakes();
+    assert_eq!(send(&a, b"one", 3), ShmSent::Sent);
+    assert!(!was_woken(&wake_b));
+    let goes_to_sleep = || ShmChannel::announce_sleep(std::iter::once(&b));
+    assert!(!goes_to_sleep(), "a run is there");
+    assert!(!b.wake_up());
+    assert_eq!(receive(&b, 9).len(), 1);
+    assert!(goes_to_sleep());
+    assert_eq!(send(&a, b"two", 3), ShmSent::Sent);
+    assert!(was_woken(&wake_b));
+    assert_eq!(send(&a, b"three", 5), ShmSent::Sent);
+    assert!(!was_woken(&wake_b), "it is woken already");
+    assert!(b.wake_up());
+}
+
+#[test]
+fn an_unpublished_run_is_seen_with_the_next_one_or_on_request() {
+    let (a, b, _, wake_b) = pair_and_wakes();
+    let unpublished = |run: &[u8]| {
+        let sending = Sending {
+            promise: true,
+            ..sending(run, run.len())
+        };
+        a.send(std::iter::once(Piece::Bytes(run)), sending)
+    };
+    assert!(ShmChannel::announce_sleep(std::iter::once(&b)));
+    assert_eq!(unpublished(b"ack"), ShmSent::Sent);
+    assert!(!b.has_packets() && !was_woken(&wake_b));
+    a.keep_promise();
+    assert!(was_woken(&wake_b));
+    assert_eq!(receive(&b, 9), [[b"ack"]]);
+    assert_eq!(unpublished(b"ack"), ShmSent::Sent);
+    assert_eq!(send(&a, b"end", 3), ShmSent::Sent);
+    assert_eq!(receive(&b, 9), [[b"ack"], [b"end"]]);
+}
+
+/// The peer makes room only for what it sees: a ring that is full of what it does not see would
+/// stay so.
+#[test]
+fn a_full_ring_publishes_what_is_in_it() {
+    let (a, b) = pair();
+    let run = vec![7; 60_000];
+    let unpublished = Sending {
+        promise: true,
+        ..sending(&run, 4096)
+    };
+    let mut sent = 0;
+    while a.send(std::iter::once(Piece::Bytes(&run)), unpublished) == ShmSent::Sent {
+        assert!(!b.has_packets());
+        sent += 1;
+    }
+    assert!(b.has_packets());
+    assert_eq!(receive(&b, usize::MAX).len(), sent);
+    assert_eq!(send(&a, &run, 4096), ShmSent::Sent);
+}
+
+/// The longest run that fits into what is there is believed, one byte more is not.
+#[test]
+fn the_length_of_a_record_is_checked_to_the_byte() {
+    for (len, fits) in [(120u16, true), (121, false), (u16::MAX, false)] {
+        let (a, b) = pair();
+        assert_eq!(send(&a, &[7; 120], 120), ShmSent::Sent);
+        a.memory.write(Direction::First, 0, &len.to_le_bytes());
+        assert_eq!(receive(&b, 9).len(), usize::from(fits), "{len}");
+        assert_eq!(b.has_ended(), !fits, "{len}");
+    }
+}
+
+/// A peer that says that more is there than the ring holds is not listened to, either.
+#[test]
+fn a_record_longer_than_what_was_written_is_not_received() {
+    let (a, b) = pair();
+    // Two records are there, and the first one says that it reaches beyond both.
+    assert_eq!(send(&a, &[7; 100], 100), ShmSent::Sent);
+    assert_eq!(send(&a, &[8; 100], 100), ShmSent::Sent);
+    a.memory.write(Direction::First, 0, &249u16.to_le_bytes());
+    assert_eq!(receive(&b, 9).len(), 0);
+    assert!(b.has_ended());
 }
