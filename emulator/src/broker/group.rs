@@ -507,6 +507,10 @@ fn means_refused(error: &io::Error) -> bool {
 mod tests {
     use std::net::{IpAddr, UdpSocket};
 
+    use rocade_transport::cm::BondKind;
+    use rocade_wire::Qpn;
+    use rocade_wire::mad::CommId;
+
     use super::*;
 
     fn local(last: u8) -> LocalAddr {
@@ -592,6 +596,41 @@ mod tests {
         group.receive(&Services::default(), &mut lapsed, Instant::now());
         assert_eq!(socket::drain(group.socket(1).unwrap()), 0);
         assert!(group.users().is_empty());
+    }
+
+    /// A peer is told by the address that it was connected to, and by no other.
+    //= CM-ST-10 type=test
+    #[test]
+    fn a_farewell_leaves_from_the_address_of_the_connection() {
+        let [mut of_it, mut other] = [6, 7].map(|last| group(local(last)));
+        for group in [&mut of_it, &mut other] {
+            group.grow(Slot::new(1)).unwrap();
+            group.lease(Slot::new(1));
+        }
+        let peer = UdpSocket::bind(local(8).with_port(ROCE_PORT)).unwrap();
+        let bond = Bond {
+            route: CmRoute {
+                local: local(6).ip(),
+                remote: local(8).ip(),
+            },
+            own_id: CommId::new(0x0100_0001),
+            peer_id: CommId::new(7),
+            peer_qpn: Qpn::new(8),
+            kind: BondKind::Made,
+        };
+        let now = Instant::now();
+        for group in [&mut other, &mut of_it] {
+            group.mourn(&[bond], now);
+        }
+        assert_eq!(other.deadline(), None);
+        assert!(of_it.deadline().is_some_and(|again| again > now));
+        let mut buffer = [0; 512];
+        let (len, source) = peer.recv_from(&mut buffer).unwrap();
+        assert_eq!(source.ip(), local(6).ip());
+        let message = gsi::message_of(&buffer[..len]).unwrap();
+        assert_eq!(message.receiver_id(), CommId::new(7));
+        peer.set_nonblocking(true).unwrap();
+        assert!(peer.recv_from(&mut buffer).is_err(), "said once");
     }
 
     #[test]

@@ -55,6 +55,8 @@ mod server;
 mod slots;
 mod start;
 mod sys;
+#[cfg(all(test, not(loom)))]
+mod tests;
 mod will;
 mod words;
 
