@@ -22,6 +22,8 @@ mod engine;
 mod error;
 mod fdpass;
 mod figures;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod hca;
 pub mod link;
 mod load;

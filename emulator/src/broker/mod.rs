@@ -67,6 +67,8 @@ pub use faults::{
     faults,
 };
 pub(crate) use link::BrokerLink;
+#[cfg(fuzzing)]
+pub use protocol::fuzz_messages;
 pub(crate) use protocol::{DomainKey, TargetNews};
 pub use protocol::{ProtocolError, RefusalCode, VERSION as PROTOCOL_VERSION};
 pub use server::serve;

@@ -680,5 +680,20 @@ impl Response {
     }
 }
 
+/// Reads a message of the other side that comes with `fds` descriptors. What is understood is
+/// written and read again without loss.
+///
+/// # Panics
+/// If it is not.
+#[cfg(fuzzing)]
+pub fn fuzz_messages(bytes: &[u8], fds: usize) {
+    if let Ok(request) = Request::decode(bytes, fds) {
+        assert_eq!(Request::decode(&request.encode(), fds), Ok(request));
+    }
+    if let Ok(response) = Response::decode(bytes, fds) {
+        assert_eq!(Response::decode(&response.encode(), fds), Ok(response));
+    }
+}
+
 #[cfg(test)]
 mod tests;

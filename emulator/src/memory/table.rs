@@ -157,7 +157,7 @@ impl MrTable {
             return None;
         }
         regions.make_room();
-        let key = regions.new_key();
+        let key = regions.new_key(random::word);
         let object = object(key);
         regions.windows += usize::from(matches!(object, Object::Window(_)));
         regions.count += 1;
@@ -319,10 +319,11 @@ impl Regions {
         self.retired.push_back(index(key));
     }
 
-    /// A key that is not in use, was not lately, and whose place is free.
-    fn new_key(&self) -> u32 {
+    /// The first word of `random` that may be a key: it is not in use, its index was not lately, and
+    /// its place is free.
+    fn new_key(&self, mut random: impl FnMut() -> u32) -> u32 {
         loop {
-            let key = random::word();
+            let key = random();
             //= KEY-05
             let valid = index(key) != 0 && key != u32::MAX;
             //= KEY-03
@@ -470,4 +471,53 @@ impl Regions {
 
 fn places(count: usize) -> Vec<Option<Entry>> {
     std::iter::repeat_with(|| None).take(count).collect()
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const PD: PdTag = PdTag(1);
+
+    /// Inserts a key with this value, or else with `instead`.
+    fn insert(table: &MrTable, wanted: u32, instead: u32) -> u32 {
+        let mut words = [wanted, instead].into_iter();
+        let mut regions = table.regions.write();
+        let key = regions.new_key(|| words.next().expect("one of the two is good"));
+        let place = regions.place(key);
+        let object = Object::Null(PD);
+        regions.entries[place] = Some(Entry { key, object });
+        regions.count += 1;
+        key
+    }
+
+    /// Whatever the tag: the index of a key that has ended is not handed out before many others have
+    /// ended too. Then it is.
+    //= KEY-03 type=test
+    #[test]
+    fn the_index_of_a_key_rests_when_it_has_ended() {
+        let table = MrTable::new();
+        let (old, same_index) = (0x0012_3401, 0x0012_3402);
+        assert_eq!(insert(&table, old, 0), old);
+        assert_eq!(table.remove(old), Ok(()));
+        for other in 1..u32::try_from(RETIRED).unwrap() {
+            let instead = 0x0100_0000 + (other << 8);
+            assert_eq!(insert(&table, same_index, instead), instead, "{other}");
+            assert_eq!(table.remove(instead), Ok(()));
+        }
+        let last = 0x0200_0000;
+        assert_eq!(insert(&table, same_index, last), last);
+        assert_eq!(table.remove(last), Ok(()));
+        assert_eq!(insert(&table, same_index, 0), same_index);
+    }
+
+    /// An index of 0 and the key that stands for all ones are nobody's.
+    //= KEY-05 type=test
+    #[test]
+    fn some_words_are_no_keys() {
+        let table = MrTable::new();
+        for (word, instead) in [(0x7f, 0x0100_0100), (u32::MAX, 0x0200_0200)] {
+            assert_eq!(insert(&table, word, instead), instead);
+        }
+    }
 }

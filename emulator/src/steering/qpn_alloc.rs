@@ -151,12 +151,19 @@ mod tests {
     fn a_released_number_does_not_come_back_soon() {
         let mut allocator = QpnAllocator::new(Slot::new(3));
         let first = allocator.allocate().unwrap();
+        let [_, _, high, low] = first.get().to_be_bytes();
+        let low = u16::from_be_bytes([high, low]);
         assert!(allocator.release(first));
-        for _ in 0..QpnAllocator::CAPACITY / 2 - 1 {
+        for other in 0..QpnAllocator::CAPACITY / 2 - 1 {
+            // Not by luck: it is not among those to choose from.
+            assert!(!allocator.ready.contains(&low), "after {other} others");
             let qpn = allocator.allocate().unwrap();
-            assert_ne!(qpn, first);
             assert!(allocator.release(qpn));
         }
+        assert_eq!(allocator.resting.front(), Some(&low));
+        let qpn = allocator.allocate().unwrap();
+        assert!(allocator.release(qpn));
+        assert!(allocator.ready.contains(&low), "it has rested");
     }
 
     #[test]

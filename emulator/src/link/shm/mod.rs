@@ -7,6 +7,8 @@
 //!
 //! The other process is not trusted further than to send packets: see `ring` and `memory`.
 
+#[cfg(fuzzing)]
+pub(crate) mod fuzz;
 mod memory;
 mod ring;
 

@@ -78,6 +78,21 @@ impl Control {
         }
     }
 
+    /// Writes one of the words, as the other process may at any time.
+    #[cfg(fuzzing)]
+    pub(super) fn damage(&self, which: u8, value: u64) {
+        let words = [
+            &self.tail,
+            &self.promised,
+            &self.head,
+            &self.sleeping,
+            &self.blocked,
+        ];
+        words[usize::from(which) % words.len()]
+            .0
+            .store(value, Ordering::Relaxed);
+    }
+
     /// Is there something behind `head`? Takes a few nanoseconds, and no lock.
     #[inline]
     pub(super) fn has_news(&self, head: u64) -> bool {

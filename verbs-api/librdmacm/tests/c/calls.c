@@ -417,6 +417,24 @@ static void attributes_for_each_state(void)
 	finish(&ends);
 }
 
+/* The thread that is expected to wait. */
+static volatile pid_t waits_as;
+
+/* Says that this thread is the one. */
+static void waits_from_here(void)
+{
+	waits_as = (pid_t)syscall(SYS_gettid);
+}
+
+/* Returns when that thread sleeps in the kernel. */
+static void wait_until_it_waits(void)
+{
+	while (!waits_as)
+		sched_yield();
+	wait_until_asleep(waits_as);
+	waits_as = 0;
+}
+
 struct migration {
 	struct rdma_cm_id *id;
 	struct rdma_event_channel *to;
@@ -426,6 +444,7 @@ struct migration {
 static void *migrate(void *argument)
 {
 	struct migration *job = argument;
+	waits_from_here();
 	CHECK_INT(rdma_migrate_id(job->id, job->to), 0);
 	job->done = 1;
 	return NULL;
@@ -452,7 +471,7 @@ static void channels_are_changed(void)
 	struct migration job = { .id = ends.active, .to = ends.client };
 	pthread_t thread;
 	CHECK_INT(pthread_create(&thread, NULL, migrate, &job), 0);
-	usleep(20000);
+	wait_until_it_waits();
 	CHECK(!job.done);
 	CHECK_INT(rdma_ack_cm_event(event), 0);
 	CHECK_INT(pthread_join(thread, NULL), 0);
@@ -563,6 +582,7 @@ struct taken {
 static void *end_id(void *argument)
 {
 	struct taken *taken = argument;
+	waits_from_here();
 	CHECK_INT(rdma_destroy_id(taken->id), 0);
 	taken->done = 1;
 	return NULL;
@@ -580,7 +600,7 @@ static void identifiers_outlive_no_event(void)
 	struct taken taken = { .id = ends.listener };
 	pthread_t thread;
 	CHECK_INT(pthread_create(&thread, NULL, end_id, &taken), 0);
-	usleep(20000);
+	wait_until_it_waits();
 	CHECK(!taken.done);
 	CHECK_INT(rdma_ack_cm_event(event), 0);
 	CHECK_INT(pthread_join(thread, NULL), 0);
@@ -627,12 +647,10 @@ static void there_are_no_devices_where_asking_fails(void)
 	}
 }
 
-static volatile pid_t waits_as;
-
 static void *wait_for_ever(void *channel)
 {
 	struct rdma_cm_event *event;
-	waits_as = (pid_t)syscall(SYS_gettid);
+	waits_from_here();
 	rdma_get_cm_event(channel, &event);
 	CHECK(!"there was no event");
 	return NULL;

@@ -353,11 +353,11 @@ struct later {
 	int fd, is_rsocket;
 };
 
-/* Wakes who waits. */
+/* Wakes the first thread, once that sleeps. */
 static void *write_later(void *argument)
 {
 	struct later *later = argument;
-	usleep(50000);
+	wait_until_asleep(getpid());
 	if (later->is_rsocket)
 		CHECK_INT(rsend(later->fd, "x", 1, 0), 1);
 	else
@@ -421,11 +421,14 @@ static void all_kinds_are_polled_together(void)
 	CHECK_INT(fds[0].revents, POLLNVAL);
 }
 
+static volatile pid_t waits_as;
+
 /* A thread that waits is told when another closes its socket. */
 static void *wait_in_vain(void *argument)
 {
 	char byte;
 	int fd = *(int *)argument;
+	waits_as = (pid_t)syscall(SYS_gettid);
 	ssize_t got = rrecv(fd, &byte, 1, 0);
 	CHECK(got == 0 || (got == -1 && errno == EBADF));
 	return NULL;
@@ -435,7 +438,9 @@ static void who_waits_hears_of_the_end(void)
 {
 	struct pair pair = make_pair();
 	pthread_t thread = begin(wait_in_vain, &pair.passive);
-	usleep(50000);
+	while (!waits_as)
+		sched_yield();
+	wait_until_asleep(waits_as);
 	int passive = pair.passive;
 	/* The end may also be what it hears first: both are right, and neither is to wait for ever. */
 	CHECK_INT(rclose(passive), 0);

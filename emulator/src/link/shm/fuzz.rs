@@ -1,0 +1,94 @@
+//! A link through shared memory whose other end writes anything anywhere.
+
+use std::net::IpAddr;
+use std::ops::ControlFlow;
+use std::os::fd::AsFd as _;
+
+use super::memory::Direction;
+use super::{
+    HEAD_LEN, Inbound as _, Piece, RECORD_HEADER, RING_LEN, Sending, ShmChannel, ShmSent, wake_fd,
+};
+use crate::steering::Slot;
+
+/// Bytes of the runs that are sent: longer ones only take longer.
+const MAX_SENT: u16 = 4096;
+
+/// Does with a link what `input` says, three bytes a step: sends, receives, and damages what the
+/// sender may write. What is received undamaged is what was sent, in order. Nothing panics, and a
+/// receiver that has noticed damage receives nothing more.
+///
+/// # Panics
+/// If the link breaks one of these rules.
+pub fn records(input: &[u8]) {
+    let wake = wake_fd().expect("an eventfd");
+    let ip = IpAddr::from([127, 0, 0, 1]);
+    let ends = ShmChannel::own(ip.into(), ip.into(), Slot::new(1), wake.as_fd());
+    let [a, b] = ends.expect("memory");
+    let (mut sent, mut received) = (0u8, 0u8);
+    let mut damaged = false;
+    for step in input.as_chunks::<3>().0 {
+        let [what, ref operand @ ..] = *step;
+        let operand = u16::from_le_bytes(*operand);
+        match what % 8 {
+            0..=2 => {
+                let run = vec![sent; usize::from(operand % MAX_SENT) + 1];
+                if send(&a, &run, what) == ShmSent::Sent {
+                    sent = sent.wrapping_add(1);
+                }
+            }
+            3 => a.keep_promise(),
+            4 => {
+                let at = u64::from(operand) * RECORD_HEADER as u64 % RING_LEN as u64;
+                a.memory
+                    .write(Direction::First, at, &[what, what >> 3, what, 1]);
+                damaged = true;
+            }
+            5 => {
+                let control = a.memory.control(Direction::First);
+                control.damage(what >> 3, u64::from(operand) << (what >> 5));
+                damaged = true;
+            }
+            6 => {
+                let mut receiver = b.receiver();
+                receiver.redeem();
+            }
+            _ => receive(&b, usize::from(operand), |byte| {
+                assert!(damaged || byte == received, "{byte} instead of {received}");
+                received = received.wrapping_add(1);
+            }),
+        }
+        if b.has_ended() {
+            assert!(damaged, "nothing was damaged");
+            receive(&b, usize::MAX, |_| panic!("the link has ended"));
+        }
+    }
+}
+
+fn send(end: &ShmChannel, run: &[u8], what: u8) -> ShmSent {
+    let sending = Sending {
+        len: run.len(),
+        segment_len: usize::from(what) + 1,
+        traffic_class: 0,
+        hop_limit: 1,
+        after_udp: what & 0x10 != 0,
+        wait: what & 0x20 != 0,
+        promise: what & 0x40 != 0,
+    };
+    end.send(std::iter::once(Piece::Bytes(run)), sending)
+}
+
+/// Receives up to `max` runs, parses their segments and hands over the first byte of each run.
+fn receive(end: &ShmChannel, max: usize, mut first_byte: impl FnMut(u8)) {
+    end.receiver().receive(max, true, |run| {
+        for (index, segment) in run.segments().enumerate() {
+            let mut head = [0; HEAD_LEN];
+            let head = segment.copy_head(&mut head);
+            if index == 0 {
+                first_byte(head[0]);
+            }
+            let _ = (segment.short(), segment.whole());
+            assert_eq!(segment.copied().len(), segment.in_place().len());
+        }
+        ControlFlow::Continue(())
+    });
+}
