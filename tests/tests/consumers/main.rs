@@ -22,6 +22,7 @@ mod perftest;
 mod pingpong;
 mod pyverbs;
 mod raw_ethernet;
+mod rdma;
 mod rsockets;
 mod storage;
 mod ucx;

@@ -65,6 +65,7 @@ const PACKAGES: &[Package] = &[
     package("python3", "python3", RXE),
     package("python3-pip", "/usr/bin/pip3", VIEW),
     package("infiniband-diags", "ibstat", VIEW),
+    package("iproute2", "rdma", VIEW),
     package("ucx-utils", "ucx_info", VIEW),
     package("openmpi-bin", "mpirun", CONSUMERS),
     package(

@@ -6,8 +6,11 @@
 //! the path or with its twin on the stage. What comes back (`realpath`, `readlink`, `glob`) loses
 //! the stage's name again.
 //!
+//! It also answers `NETLINK_RDMA` sockets, on which iproute2's `rdma` asks the kernel (`netlink`).
+//!
 //! There are no locks, no allocation and no state but what is set before `main`: these functions are
-//! called from signal handlers and between `fork` and `exec`. docs/view.md says what is not covered.
+//! called from signal handlers and between `fork` and `exec`. Only answers to `NETLINK_RDMA` allocate.
+//! docs/view.md says what is not covered.
 #![allow(
     clippy::missing_safety_doc,
     reason = "each function has the contract of its namesake in libc"
@@ -15,5 +18,6 @@
 
 mod files;
 mod links;
+mod netlink;
 mod next;
 mod paths;

@@ -1,12 +1,14 @@
 //! `rocade run --view`: what the program sees in `/dev` and `/sys`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rocade_emulator::DeviceFacts;
 use rocade_emulator::config::{DeviceConfig, Settings};
 use rocade_view::stage::Stage;
-use rocade_view::{ENV_COUNTERS, ENV_FIRST_NUMBER, ENV_STAGE, HCA_DIR, HostFiles, Tree, namespace};
+use rocade_view::{
+    ENV_COUNTERS, ENV_FIRST_NUMBER, ENV_STAGE, HCA_DIR, HostFiles, Programs, Tree, namespace,
+};
 
 use crate::cli::{RunArgs, ViewWay};
 use crate::error::CliError;
@@ -58,7 +60,18 @@ pub(crate) fn show(
 }
 
 fn in_namespace(args: &RunArgs, tree: &Tree, command: &mut Command) -> Result<(), CliError> {
-    namespace::enter(tree, args.show_host).map_err(|error| {
+    let programs = preload_library().map_or_else(
+        |reason| {
+            tracing::info!(%reason, "failed to find the preload library: `rdma` sees no device");
+            Programs::default()
+        },
+        |library| {
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            let started = Path::new(command.get_program());
+            Programs::look(std::env::split_paths(&path), started, library)
+        },
+    );
+    namespace::enter(tree, args.show_host, &programs).map_err(|error| {
         CliError::new(format!("no mount namespace for the program: {error}"))
             .hint("--view preload needs none")
     })?;
@@ -66,12 +79,8 @@ fn in_namespace(args: &RunArgs, tree: &Tree, command: &mut Command) -> Result<()
     Ok(())
 }
 
-fn preload(
-    args: &RunArgs,
-    settings: &Settings,
-    tree: &Tree,
-    command: &mut Command,
-) -> Result<(), CliError> {
+/// The preload library, at a path that `LD_PRELOAD` can name.
+fn preload_library() -> Result<PathBuf, CliError> {
     let library = libdir::preload_library().ok_or_else(|| {
         CliError::new("librocade_preload.so is not there")
             .hint("in the source directory: cargo build --release --workspace")
@@ -82,6 +91,16 @@ fn preload(
             "{library}: LD_PRELOAD cannot name a path with a space or colon"
         )));
     }
+    Ok(library)
+}
+
+fn preload(
+    args: &RunArgs,
+    settings: &Settings,
+    tree: &Tree,
+    command: &mut Command,
+) -> Result<(), CliError> {
+    let library = preload_library()?;
     let failed = |error: std::io::Error| {
         CliError::new(format!("cannot make the files of the view: {error}"))
     };
@@ -97,6 +116,6 @@ fn preload(
     Ok(())
 }
 
-fn below(root: &Path, absolute: &str) -> std::path::PathBuf {
+fn below(root: &Path, absolute: &str) -> PathBuf {
     root.join(absolute.trim_start_matches('/'))
 }

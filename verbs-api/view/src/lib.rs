@@ -9,15 +9,19 @@
 //! * [`stage`]: a directory with the same files, to which the preload library leads the program's
 //!   file functions, where the system allows no namespace.
 //!
+//! [`programs`] gives answers to programs that ask by netlink.
+//!
 //! docs/view.md tells the whole story.
 
 pub mod host;
 pub mod namespace;
+pub mod programs;
 pub mod stage;
 mod sys;
 pub mod tree;
 
 pub use host::{HostFiles, Locality};
+pub use programs::Programs;
 pub use tree::{CharDevices, Entry, Node, Tree};
 
 /// Variable with the directory that the preload library leads to.

@@ -12,6 +12,7 @@ use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use crate::CHAR_DEVICE;
+use crate::programs::{self, Programs};
 use crate::stage::{self, make_dirs};
 use crate::sys;
 use crate::tree::Tree;
@@ -31,19 +32,19 @@ const NET_DIR: &str = "/sys/devices/rocade/net";
 
 /// Shows the tree to this process and those that come after it, with a mount namespace of its own;
 /// in a user namespace too, where the process has no capability at all. `show_host` leaves the
-/// host's own devices in sight.
+/// host's own devices in sight. `programs` are those that get answers of the preload library.
 ///
 /// The process must have a single thread. On failure it is where it was before.
 ///
 /// # Errors
 /// What the system says; `Unsupported` for a process that has some capabilities but not the one
 /// to mount, because it would lose them.
-pub fn enter(tree: &Tree, show_host: bool) -> io::Result<()> {
+pub fn enter(tree: &Tree, show_host: bool, programs: &Programs) -> io::Result<()> {
     match Capabilities::of_this_process()? {
         Capabilities::Mount => {
             sys::unshare(libc::CLONE_NEWNS)?;
             sys::stop_propagation()?;
-            build(tree, show_host)
+            build(tree, show_host, programs)
         }
         Capabilities::Some => Err(io::Error::new(
             io::ErrorKind::Unsupported,
@@ -51,7 +52,7 @@ pub fn enter(tree: &Tree, show_host: bool) -> io::Result<()> {
         )),
         Capabilities::None => {
             // There is no way back from a user namespace, so the first try is a child's.
-            let trial = || enter_user_namespace().and_then(|()| build(tree, show_host));
+            let trial = || enter_user_namespace().and_then(|()| build(tree, show_host, programs));
             if !sys::succeeds_in_a_child(|| trial().is_ok())? {
                 return Err(io::Error::new(
                     io::ErrorKind::PermissionDenied,
@@ -138,7 +139,7 @@ impl Drop for Mounts {
 }
 
 /// A directory that is under a mount.
-struct Covered {
+pub(crate) struct Covered {
     handle: OwnedFd,
 }
 
@@ -153,7 +154,7 @@ impl Covered {
         })
     }
 
-    fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         format!("/proc/self/fd/{}", self.handle.as_raw_fd()).into()
     }
 
@@ -164,7 +165,7 @@ impl Covered {
     }
 }
 
-fn build(tree: &Tree, show_host: bool) -> io::Result<()> {
+fn build(tree: &Tree, show_host: bool, programs: &Programs) -> io::Result<()> {
     let mut mounts = Mounts::default();
     // `/sys/devices/rocade` can only be that of a view around this one.
     let around = make_room(&mut mounts, Path::new("/sys/devices"), &["rocade"])?;
@@ -182,6 +183,10 @@ fn build(tree: &Tree, show_host: bool) -> io::Result<()> {
     }
     for (ifname, device) in tree.interfaces() {
         show_on_interface(&mut mounts, around, ifname, device)?;
+    }
+    // The view is complete without them.
+    if let Err(error) = programs::show(programs, around) {
+        tracing::info!(%error, "failed to mount scripts over the programs named rdma: they see no device");
     }
     // All of them are there: they stay.
     mounts.made.clear();

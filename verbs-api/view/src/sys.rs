@@ -65,6 +65,15 @@ pub(crate) fn stop_propagation() -> io::Result<()> {
 
 /// An empty file system in memory at `target`.
 pub(crate) fn mount_tmpfs(target: &Path) -> io::Result<()> {
+    mount_tmpfs_as(target, libc::MS_NOSUID | libc::MS_NOEXEC)
+}
+
+/// An empty file system in memory at `target`, for files that can be executed.
+pub(crate) fn mount_tmpfs_with_programs(target: &Path) -> io::Result<()> {
+    mount_tmpfs_as(target, libc::MS_NOSUID)
+}
+
+fn mount_tmpfs_as(target: &Path, flags: libc::c_ulong) -> io::Result<()> {
     let target = c_path(target)?;
     // SAFETY: all strings are terminated and live across the call.
     check(unsafe {
@@ -72,7 +81,7 @@ pub(crate) fn mount_tmpfs(target: &Path) -> io::Result<()> {
             c"rocade".as_ptr(),
             target.as_ptr(),
             c"tmpfs".as_ptr(),
-            libc::MS_NOSUID | libc::MS_NOEXEC,
+            flags,
             c"mode=0755".as_ptr().cast(),
         )
     })

@@ -1,0 +1,228 @@
+//! What the kernel's RDMA subsystem would answer, about Rocade's devices.
+
+use super::abi::{
+    NLM_F_ACK, NLM_F_DUMP, NLM_F_MULTI, NLM_F_REQUEST, NLMSG_MIN_TYPE, attr, cmd, command, kind,
+};
+use super::devices::{Device, Port};
+use super::message::{Message, Request, requests};
+
+/// A reader has room for so many bytes at least: `MNL_SOCKET_BUFFER_SIZE` with pages of 4096 bytes.
+const DATAGRAM_LEN: usize = 3600;
+/// `RDMA_NLDEV_SYS_ATTR_NETNS_MODE`: every network namespace sees all devices.
+const NETNS_SHARED: u8 = 1;
+
+/// Where the facts come from.
+pub(super) trait Source {
+    /// The devices of the view, by their index.
+    fn devices(&self) -> Vec<Device>;
+    /// The counters of a port, with their names.
+    fn counters(&self, device: &Device, port: &Port) -> Vec<(String, u64)>;
+}
+
+/// The program's socket.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Caller {
+    /// Its netlink port.
+    pub(super) port_id: u32,
+    /// Errors may have a text (`NETLINK_EXT_ACK`).
+    pub(super) takes_words: bool,
+}
+
+/// A request that is not done.
+struct Refusal {
+    errno: i32,
+    word: &'static str,
+}
+
+impl Refusal {
+    const fn new(errno: i32, word: &'static str) -> Self {
+        Self { errno, word }
+    }
+}
+
+type Answered = Result<Vec<Message>, Refusal>;
+
+/// The datagrams that answer one of a program.
+pub(super) fn answer(bytes: &[u8], caller: Caller, source: &impl Source) -> Vec<Vec<u8>> {
+    let mut datagrams: Vec<Vec<u8>> = Vec::new();
+    for request in requests(bytes) {
+        for message in replies(&request, caller, source) {
+            let message = message.finish();
+            match datagrams.last_mut() {
+                Some(last) if last.len() + message.len() <= DATAGRAM_LEN => last.extend(message),
+                _ => datagrams.push(message),
+            }
+        }
+    }
+    datagrams
+}
+
+fn replies(request: &Request<'_>, caller: Caller, source: &impl Source) -> Vec<Message> {
+    let acknowledge = |errno, word: Option<&str>| {
+        let word = word.filter(|_| caller.takes_words);
+        Message::acknowledgement(request, caller.port_id, errno, word)
+    };
+    let acknowledged = || request.has(NLM_F_ACK).then(|| acknowledge(0, None));
+    if request.kind < NLMSG_MIN_TYPE || !request.has(NLM_F_REQUEST) {
+        return acknowledged().into_iter().collect();
+    }
+    let work = Work {
+        request,
+        caller,
+        source,
+        is_dump: request.has(NLM_F_DUMP),
+    };
+    match work.answer() {
+        Ok(mut messages) => {
+            if work.is_dump {
+                messages.push(Message::done(request, caller.port_id));
+            } else {
+                messages.extend(acknowledged());
+            }
+            messages
+        }
+        Err(refusal) => vec![acknowledge(refusal.errno, Some(refusal.word))],
+    }
+}
+
+/// One request being answered.
+struct Work<'a, S> {
+    request: &'a Request<'a>,
+    caller: Caller,
+    source: &'a S,
+    is_dump: bool,
+}
+
+impl<S: Source> Work<'_, S> {
+    fn answer(&self) -> Answered {
+        match command(self.request.kind) {
+            Some(cmd::GET) if self.is_dump => Ok(self.all_devices()),
+            Some(cmd::GET) => Ok(vec![self.device(&self.chosen()?)]),
+            Some(cmd::PORT_GET) if self.is_dump => self.all_ports(),
+            Some(cmd::PORT_GET) => {
+                let device = self.chosen()?;
+                Ok(vec![
+                    self.port(&device, chosen_port(self.request, &device)?),
+                ])
+            }
+            Some(cmd::SYS_GET) => Ok(vec![self.system()]),
+            Some(cmd::STAT_GET) => self.statistics(),
+            Some(cmd::NEWLINK | cmd::DELLINK) => Err(Refusal::new(
+                libc::EOPNOTSUPP,
+                "Rocade's devices are those of `rocade run`: no link can be added or deleted",
+            )),
+            Some(cmd::SET | cmd::SYS_SET | cmd::STAT_SET | cmd::STAT_DEL) => Err(Refusal::new(
+                libc::EOPNOTSUPP,
+                "Rocade's devices cannot be changed here",
+            )),
+            _ => Err(Refusal::new(
+                libc::EOPNOTSUPP,
+                "Rocade does not know this request",
+            )),
+        }
+    }
+
+    fn message(&self) -> Message {
+        let command = command(self.request.kind).unwrap_or_default();
+        let flags = if self.is_dump { NLM_F_MULTI } else { 0 };
+        Message::reply(self.request, self.caller.port_id, kind(command), flags)
+    }
+
+    /// A message about a device, with its index and name.
+    fn about(&self, device: &Device) -> Message {
+        let mut message = self.message();
+        message.put_u32(attr::DEV_INDEX, device.index);
+        message.put_text(attr::DEV_NAME, &device.name);
+        message
+    }
+
+    /// The device that the request names.
+    fn chosen(&self) -> Result<Device, Refusal> {
+        let index = self.request.number(attr::DEV_INDEX);
+        let index = index.ok_or(Refusal::new(libc::EINVAL, "the request names no device"))?;
+        let mut devices = self.source.devices().into_iter();
+        devices
+            .find(|device| device.index == index)
+            .ok_or(Refusal::new(libc::EINVAL, "there is no such device"))
+    }
+
+    fn all_devices(&self) -> Vec<Message> {
+        let devices = self.source.devices();
+        devices.iter().map(|device| self.device(device)).collect()
+    }
+
+    fn device(&self, device: &Device) -> Message {
+        let mut message = self.about(device);
+        let ports = u32::try_from(device.ports.len()).unwrap_or(u32::MAX);
+        message.put_u32(attr::PORT_INDEX, ports);
+        message.put_text(attr::FW_VERSION, &device.fw_ver);
+        message.put_u64(attr::NODE_GUID, device.node_guid);
+        message.put_u64(attr::SYS_IMAGE_GUID, device.sys_image_guid);
+        message.put_u8(attr::DEV_NODE_TYPE, device.node_type);
+        message.put_text(attr::DEV_PROTOCOL, "roce");
+        message
+    }
+
+    fn all_ports(&self) -> Answered {
+        let device = self.chosen()?;
+        let ports = device.ports.iter();
+        Ok(ports.map(|port| self.port(&device, port)).collect())
+    }
+
+    fn port(&self, device: &Device, port: &Port) -> Message {
+        let mut message = self.about(device);
+        message.put_u32(attr::PORT_INDEX, port.number);
+        message.put_u8(attr::PORT_STATE, port.state);
+        message.put_u8(attr::PORT_PHYS_STATE, port.phys_state);
+        if let Some((index, name)) = &port.interface {
+            message.put_u32(attr::NDEV_INDEX, *index);
+            message.put_text(attr::NDEV_NAME, name);
+        }
+        message
+    }
+
+    fn system(&self) -> Message {
+        let mut message = self.message();
+        message.put_u8(attr::SYS_NETNS_MODE, NETNS_SHARED);
+        message.put_u8(attr::SYS_COPY_ON_FORK, 1);
+        message
+    }
+
+    /// The counters of a port. No counter is bound to single queue pairs or memory regions.
+    fn statistics(&self) -> Answered {
+        if self.is_dump {
+            return Ok(Vec::new());
+        }
+        let device = self.chosen()?;
+        let port = chosen_port(self.request, &device)?;
+        let mut message = self.about(&device);
+        message.put_u32(attr::PORT_INDEX, port.number);
+        if self.request.number(attr::STAT_RES) == Some(u32::from(attr::RES_QP)) {
+            // Asked for how queue pairs are bound to counters: not at all.
+            message.put_u32(attr::STAT_MODE, 0);
+            return Ok(vec![message]);
+        }
+        message.put_nested(attr::STAT_HWCOUNTERS, |table| {
+            for (name, value) in self.source.counters(&device, port) {
+                table.put_nested(attr::STAT_HWCOUNTER_ENTRY, |entry| {
+                    entry.put_text(attr::STAT_HWCOUNTER_ENTRY_NAME, &name);
+                    entry.put_u64(attr::STAT_HWCOUNTER_ENTRY_VALUE, value);
+                });
+            }
+        });
+        Ok(vec![message])
+    }
+}
+
+/// The port that the request names.
+fn chosen_port<'a>(request: &Request<'_>, device: &'a Device) -> Result<&'a Port, Refusal> {
+    let number = request.number(attr::PORT_INDEX);
+    let number = number.ok_or(Refusal::new(libc::EINVAL, "the request names no port"))?;
+    let mut ports = device.ports.iter();
+    ports
+        .find(|port| port.number == number)
+        .ok_or(Refusal::new(libc::EINVAL, "there is no such port"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,162 @@
+use super::*;
+use crate::netlink::abi::{NLMSG_DONE, NLMSG_ERROR, attr as numbers};
+use crate::netlink::message::tests::request;
+
+struct Two;
+
+impl Source for Two {
+    fn devices(&self) -> Vec<Device> {
+        let port = |number| Port {
+            number,
+            state: 4,
+            phys_state: 5,
+            interface: Some((3, "eth0".to_owned())),
+            ..Port::default()
+        };
+        let device = |index, ports| Device {
+            index,
+            name: format!("dev{index}"),
+            fw_ver: "1.2".to_owned(),
+            node_guid: 0x0102_0304_0506_0708,
+            sys_image_guid: 9,
+            node_type: 1,
+            ports,
+        };
+        vec![device(0, vec![port(1)]), device(1, vec![port(1), port(2)])]
+    }
+
+    fn counters(&self, _: &Device, _: &Port) -> Vec<(String, u64)> {
+        vec![("sent_pkts".to_owned(), 77)]
+    }
+}
+
+const CALLER: Caller = Caller {
+    port_id: 99,
+    takes_words: true,
+};
+const DUMP: u16 = NLM_F_REQUEST | NLM_F_ACK | NLM_F_DUMP;
+const DO: u16 = NLM_F_REQUEST | NLM_F_ACK;
+
+/// The messages of the answer, as a reader takes them apart.
+fn ask(command: u16, flags: u16, attributes: &[(u16, &[u8])]) -> Vec<(u16, Vec<u8>)> {
+    let bytes = request(kind(command), flags, attributes);
+    let datagrams = answer(&bytes, CALLER, &Two);
+    assert!(datagrams.iter().all(|one| one.len() <= DATAGRAM_LEN));
+    let all = datagrams.concat();
+    requests(&all)
+        .map(|message| {
+            assert_eq!(message.seq, 7);
+            let name = message.attribute(numbers::DEV_NAME).unwrap_or_default();
+            (message.kind, name.to_vec())
+        })
+        .collect()
+}
+
+#[test]
+fn a_dump_has_all_devices_and_an_end() {
+    let all = ask(cmd::GET, DUMP, &[]);
+    let of_device = kind(cmd::GET);
+    assert_eq!(
+        all,
+        [
+            (of_device, b"dev0\0".to_vec()),
+            (of_device, b"dev1\0".to_vec()),
+            (NLMSG_DONE, Vec::new())
+        ]
+    );
+}
+
+#[test]
+fn one_device_or_port_is_answered_and_acknowledged() {
+    let second = 1_u32.to_ne_bytes();
+    let one = ask(cmd::GET, DO, &[(numbers::DEV_INDEX, &second)]);
+    assert_eq!(one[0], (kind(cmd::GET), b"dev1\0".to_vec()));
+    assert_eq!(one[1].0, NLMSG_ERROR);
+    let port = 2_u32.to_ne_bytes();
+    let bytes = request(
+        kind(cmd::PORT_GET),
+        DO,
+        &[(numbers::DEV_INDEX, &second), (numbers::PORT_INDEX, &port)],
+    );
+    let all = answer(&bytes, CALLER, &Two).concat();
+    let found = requests(&all).next().expect("an answer");
+    assert_eq!(found.number(numbers::PORT_INDEX), Some(2));
+    assert_eq!(found.attribute(numbers::PORT_STATE), Some(&[4][..]));
+    assert_eq!(found.attribute(numbers::NDEV_NAME), Some(&b"eth0\0"[..]));
+}
+
+/// The error and the text of a refusal.
+fn refused(command: u16, attributes: &[(u16, &[u8])], caller: Caller) -> (i32, bool) {
+    let bytes = request(kind(command), DO, attributes);
+    let all = answer(&bytes, caller, &Two).concat();
+    let found: Vec<_> = requests(&all).collect();
+    assert_eq!((found.len(), found[0].kind), (1, NLMSG_ERROR));
+    let errno = i32::from_ne_bytes(all[16..20].try_into().expect("four bytes"));
+    let words = all.windows(6).any(|part| part == b"Rocade");
+    (-errno, words)
+}
+
+#[test]
+fn links_cannot_be_added_or_deleted() {
+    let index = 0_u32.to_ne_bytes();
+    for (command, attribute) in [
+        (cmd::NEWLINK, (numbers::DEV_NAME, &b"rxe0\0"[..])),
+        (cmd::DELLINK, (numbers::DEV_INDEX, &index[..])),
+    ] {
+        assert_eq!(
+            refused(command, &[attribute], CALLER),
+            (libc::EOPNOTSUPP, true)
+        );
+        let older = Caller {
+            takes_words: false,
+            ..CALLER
+        };
+        assert_eq!(
+            refused(command, &[attribute], older),
+            (libc::EOPNOTSUPP, false)
+        );
+    }
+}
+
+#[test]
+fn what_is_not_there_is_refused() {
+    let absent = 2_u32.to_ne_bytes();
+    for attributes in [
+        &[][..],
+        &[(numbers::DEV_INDEX, &absent[..])],
+        &[(numbers::DEV_INDEX, &absent[..3])],
+    ] {
+        for command in [cmd::GET, cmd::PORT_GET, cmd::STAT_GET] {
+            assert_eq!(refused(command, attributes, CALLER).0, libc::EINVAL);
+        }
+    }
+    assert_eq!(refused(999, &[], CALLER).0, libc::EOPNOTSUPP);
+}
+
+/// Every single byte changed to several values, and every length, in any request.
+#[test]
+fn no_request_is_too_hostile() {
+    let index = 1_u32.to_ne_bytes();
+    for command in 0..40 {
+        for flags in [DUMP, DO] {
+            let attributes = [
+                (numbers::DEV_INDEX, &index[..]),
+                (numbers::PORT_INDEX, &index[..]),
+            ];
+            let good = request(kind(command), flags, &attributes);
+            for len in 0..=good.len() {
+                let _ = answer(&good[..len], CALLER, &Two);
+            }
+            for place in 0..good.len() {
+                for value in [0, 1, 2, 3, 4, 0x7f, 0x80, 0xff] {
+                    let mut bytes = good.clone();
+                    bytes[place] = value;
+                    for datagram in answer(&bytes, CALLER, &Two) {
+                        let whole: usize = requests(&datagram).count();
+                        assert!(whole > 0 && datagram.len() <= DATAGRAM_LEN);
+                    }
+                }
+            }
+        }
+    }
+}
