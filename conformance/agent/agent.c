@@ -7,7 +7,8 @@
  *
  * Orders come by standard input and are answered on standard output; with -l, on the first connection to that TCP
  * port. Without -g the GID is that of the address which the suite tests. -f says that the device has what it does not
- * report: flush, atomic-write, or own (the operations that only Rocade has).
+ * report: flush, atomic-write, own (the operations that only Rocade has), or rxe-flush (it takes a FLUSH only with the
+ * ICRC of Linux's rxe).
  *
  * An order is a line of words, numbers among them in C's notation; so is the answer: "ok ...", "none", or
  * "unable WHY". docs/conformance.md lists them.
@@ -162,10 +163,11 @@ static int hello(void)
 
 static void destroy(struct end *end)
 {
-	if (end->qp)
-		ibv_destroy_qp(end->qp);
+	/* rxe holds a queue pair until the windows that are bound to it are gone. */
 	for (int i = 0; i < end->window_count; i++)
 		ibv_dealloc_mw(end->windows[i]);
+	if (end->qp)
+		ibv_destroy_qp(end->qp);
 	for (int i = 0; i < REGIONS; i++) {
 		if (end->regions[i].mr)
 			ibv_dereg_mr(end->regions[i].mr);

@@ -44,11 +44,13 @@ pub enum Feature {
     AtomicWrite,
     /// It knows the operations that only Rocade has. Others may take their codes badly.
     Own,
+    /// It takes a FLUSH only with the ICRC of Linux's rxe, which covers the packet twice.
+    RxeFlush,
 }
 
 impl Feature {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Flush, Self::AtomicWrite, Self::Own];
+    pub const ALL: [Self; 4] = [Self::Flush, Self::AtomicWrite, Self::Own, Self::RxeFlush];
 
     /// Its name.
     #[must_use]
@@ -57,6 +59,7 @@ impl Feature {
             Self::Flush => "flush",
             Self::AtomicWrite => "atomic-write",
             Self::Own => "own",
+            Self::RxeFlush => "rxe-flush",
         }
     }
 }

@@ -24,6 +24,7 @@ pub enum Expected {
 enum Kind {
     Fail,
     Skip,
+    Pass,
 }
 
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
@@ -55,6 +56,9 @@ pub struct Expectations {
     deviation: Vec<Deviation>,
     #[serde(skip)]
     is_unknown: bool,
+    /// Expectations of cases that no entry concerns.
+    #[serde(skip)]
+    base: Option<Box<Self>>,
 }
 
 /// A file of expectations is wrong.
@@ -76,7 +80,15 @@ impl Expectations {
         Self {
             deviation: Vec::new(),
             is_unknown: true,
+            base: None,
         }
+    }
+
+    /// These expectations, and those of `base` for the cases that no entry of these concerns.
+    #[must_use]
+    pub fn over(mut self, base: Self) -> Self {
+        self.base = Some(Box::new(base));
+        self
     }
 
     /// Reads the text of a file. Every deviation has a reason and concerns one of `cases`.
@@ -112,12 +124,14 @@ impl Expectations {
                     .iter()
                     .find(|deviation| deviation.concerns(case))
             });
-        match found {
-            None if self.is_unknown => Expected::PassOrSkip,
-            None => Expected::Pass,
-            Some(deviation) => {
+        match (found, &self.base) {
+            (None, Some(base)) => base.of(case),
+            (None, None) if self.is_unknown => Expected::PassOrSkip,
+            (None, None) => Expected::Pass,
+            (Some(deviation), _) => {
                 let reason = deviation.reason.clone();
                 match deviation.expect {
+                    Kind::Pass => Expected::Pass,
                     Kind::Fail => Expected::Fail(reason),
                     Kind::Skip => Expected::Skip(reason),
                 }
@@ -145,6 +159,19 @@ mod tests {
         assert_eq!(Expectations::default().of(&CASES[0]), Expected::Pass);
         let unknown = Expectations::unknown();
         assert_eq!(unknown.of(&CASES[0]), Expected::PassOrSkip);
+    }
+
+    #[test]
+    fn a_file_corrects_the_one_before_it() {
+        let read = |text| Expectations::parse(text, &CASES).unwrap();
+        let older = read("[[deviation]]\ncase = 'A-1'\nexpect = 'fail'\nreason = 'old'\n");
+        let newer = read("[[deviation]]\ncase = 'A-*'\nexpect = 'skip'\nreason = 'new'\n");
+        let mended = read("[[deviation]]\ncase = 'A-1/y'\nexpect = 'pass'\nreason = 'mended'\n");
+        let both = newer.over(older.clone());
+        assert_eq!(both.of(&CASES[0]), Expected::Skip("new".to_owned()));
+        let both = mended.over(older);
+        assert_eq!(both.of(&CASES[0]), Expected::Fail("old".to_owned()));
+        assert_eq!(both.of(&CASES[1]), Expected::Pass);
     }
 
     #[test]

@@ -40,9 +40,10 @@ struct Arguments {
     /// Where the agent listens, if it was started with -l
     #[arg(long, value_name = "ADDRESS:PORT")]
     connect: Option<SocketAddr>,
-    /// Known deviations of the device; what it cannot be asked for must be among them
+    /// Known deviations of the device; what it cannot be asked for must be among them. Repeated, each file corrects those
+    /// before it
     #[arg(long, value_name = "FILE")]
-    expect: Option<PathBuf>,
+    expect: Vec<PathBuf>,
     /// Only cases whose names start with one of these, joined by commas
     #[arg(long, value_name = "NAMES", default_value = "")]
     select: String,
@@ -95,14 +96,7 @@ fn check(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
         list(&areas, &selection);
         return Ok(true);
     };
-    let expectations = match &arguments.expect {
-        Some(file) => {
-            let text =
-                fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
-            Expectations::parse(&text, &suite::all())?
-        }
-        None => Expectations::unknown(),
-    };
+    let expectations = expectations(&arguments.expect)?;
     let agent = match (&arguments.agent, arguments.connect) {
         (Some(command), _) => Agent::start(command, address)?,
         (None, Some(to)) => Agent::connect(to, address)?,
@@ -125,6 +119,8 @@ fn check(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
             }
             part.merge(run(&bench, &[*case], &selection, &expectations));
             if let Some(why) = agent.lost() {
+                report.merge(part);
+                println!("{report}");
                 return Err(format!("lost in {}: {why}", case.name()).into());
             }
         }
@@ -137,6 +133,21 @@ fn check(arguments: &Arguments) -> Result<bool, Box<dyn Error>> {
             .map_err(|error| format!("{}: {error}", file.display()))?;
     }
     Ok(report.unexpected().count() == 0)
+}
+
+/// Reads the files of expectations, the last of which counts first.
+fn expectations(files: &[PathBuf]) -> Result<Expectations, Box<dyn Error>> {
+    let mut all: Option<Expectations> = None;
+    for file in files {
+        let text =
+            fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
+        let these = Expectations::parse(&text, &suite::all())?;
+        all = Some(match all {
+            Some(before) => these.over(before),
+            None => these,
+        });
+    }
+    Ok(all.unwrap_or_else(Expectations::unknown))
 }
 
 /// Takes the port. Who has it may be about to end.

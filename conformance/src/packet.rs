@@ -14,6 +14,7 @@ pub struct PacketBuilder {
     payload: Vec<u8>,
     pad: Vec<u8>,
     icrc_error: u32,
+    is_covered_twice: bool,
     cut: Option<usize>,
     pub(crate) via: Via,
 }
@@ -27,6 +28,7 @@ impl PacketBuilder {
             payload: Vec::new(),
             pad: Vec::new(),
             icrc_error: 0,
+            is_covered_twice: false,
             cut: None,
             via: Via::Main,
         }
@@ -116,6 +118,16 @@ impl PacketBuilder {
         self
     }
 
+    /// Gives the packet the ICRC of Linux's rxe for a FLUSH.
+    ///
+    /// rxe takes the payload of a FLUSH to begin at the BTH. Its ICRC therefore covers the packet, and then the
+    /// packet again, with the byte behind the P_Key as it is.
+    #[must_use]
+    pub const fn covered_twice(mut self) -> Self {
+        self.is_covered_twice = true;
+        self
+    }
+
     /// Ends the packet after `len` bytes, ICRC included; the ICRC is that of the short packet.
     #[must_use]
     pub const fn cut(mut self, len: usize) -> Self {
@@ -145,6 +157,8 @@ impl PacketBuilder {
         // What is shorter than a BTH cannot have an ICRC.
         let icrc = if bytes.len() < Bth::LEN {
             0
+        } else if self.is_covered_twice {
+            crc32_continued(flow.compute(0, &bytes), &bytes)
         } else {
             flow.compute(0, &bytes) ^ self.icrc_error
         };
@@ -158,6 +172,9 @@ impl PacketBuilder {
         if self.icrc_error != 0 {
             remarks.push("wrong ICRC".to_owned());
         }
+        if self.is_covered_twice {
+            remarks.push("ICRC of rxe's FLUSH".to_owned());
+        }
         if let Some(len) = self.cut {
             remarks.push(format!("cut to {len} bytes"));
         }
@@ -166,6 +183,15 @@ impl PacketBuilder {
         }
         (!remarks.is_empty()).then(|| format!("next packet: {}", remarks.join(", ")))
     }
+}
+
+/// The CRC-32 of Ethernet of some data with this CRC, and more bytes behind it.
+fn crc32_continued(crc: u32, bytes: &[u8]) -> u32 {
+    let shift = |register: u32| (register >> 1) ^ if register & 1 != 0 { 0xedb8_8320 } else { 0 };
+    let register = bytes.iter().fold(!crc, |register, &byte| {
+        (0..8).fold(register ^ u32::from(byte), |register, _| shift(register))
+    });
+    !register
 }
 
 #[cfg(test)]

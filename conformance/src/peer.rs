@@ -486,9 +486,10 @@ pub trait Peer {
     fn address(&self) -> IpAddr;
 
     /// Whether it has this. Otherwise the cases that need it are skipped.
+    ///
+    /// Without an implementation, everything but the deviation [`Feature::RxeFlush`].
     fn can(&self, feature: Feature) -> bool {
-        let _ = feature;
-        true
+        feature != Feature::RxeFlush
     }
 
     /// Makes a queue pair and connects it to the rig.

@@ -36,6 +36,12 @@ fn rig() -> Result<(Rig, &'static RxeGuest), Reason> {
     Ok((Rig::in_namespace(guest.namespace(), NEEDS)?, guest))
 }
 
+/// The same with the guest whose kernel has FLUSH and ATOMIC WRITE.
+fn newer_rig() -> Result<(Rig, &'static RxeGuest), Reason> {
+    let guest = RxeGuest::get_newer()?;
+    Ok((Rig::in_namespace(guest.namespace(), NEEDS)?, guest))
+}
+
 /// Checks around a test: what the guest's counters say afterwards.
 struct Watch {
     guest: &'static RxeGuest,

@@ -6,7 +6,7 @@ use rocade_wire::{Mtu, Opcode, Operation, Psn, Qpn, Rkey, Service};
 
 use super::{Bench, Link, skip};
 use crate::{
-    PacketBuilder, PeerQp,
+    PacketBuilder, Peer, PeerQp,
     case::{CaseError, CaseResult, equal, fail},
     peer::{Buffer, Completion, Event, Region, Rights, State, Status, Work},
     rig::Received,
@@ -40,6 +40,11 @@ impl std::fmt::Debug for Conn<'_> {
 impl<'b> Conn<'b> {
     pub(super) const fn new(bench: &'b Bench<'b>, link: Link) -> Self {
         Self { bench, link }
+    }
+
+    /// The device under test.
+    pub(crate) fn peer(&self) -> &'b dyn Peer {
+        self.bench.peer()
     }
 
     pub(crate) const fn rig_qpn(&self) -> Qpn {

@@ -95,10 +95,16 @@ const GLOBAL: Feth = Feth::new(Placement::GLOBAL_VISIBILITY, Selectivity::Range)
 
 fn flush_with(conn: &Conn<'_>, index: i32, len: u32, feth: Feth) -> PacketBuilder {
     let region = conn.region();
-    conn.request(Operation::Flush, index)
+    let packet = conn
+        .request(Operation::Flush, index)
         .reth(region.va, region.rkey, len)
         .edit(|headers| headers.feth = Some(feth))
-        .ack_req()
+        .ack_req();
+    if conn.peer().can(Feature::RxeFlush) {
+        packet.covered_twice()
+    } else {
+        packet
+    }
 }
 
 fn flush(conn: &Conn<'_>, index: i32, len: u32) -> PacketBuilder {

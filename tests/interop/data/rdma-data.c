@@ -2,7 +2,7 @@
  * Looks at every byte that WRITE, READ and atomics move, which perftest does not; through memory windows too, whose keys
  * either side makes invalid.
  *
- *	rdma-data requests|requests-part|responds DEVICE GID_INDEX PORT [HOST]
+ *	rdma-data requests|requests-part|stores|responds DEVICE GID_INDEX PORT [HOST]
  *
  * With HOST it connects to the other side by TCP, else it waits for it. The requester asks the responder over TCP to
  * fill its buffer or to look at it, and posts the RDMA operations in between.
@@ -39,6 +39,8 @@ struct order {
 static struct ibv_context *context;
 static struct ibv_cq *cq;
 static struct ibv_qp *qp;
+/* Of the role "stores" alone, whose requests ibv_post_send() does not have. */
+static struct ibv_qp_ex *builder;
 static struct ibv_pd *pd;
 static struct ibv_mr *mr;
 static uint8_t *buffer;
@@ -168,11 +170,28 @@ static void open_device(const char *name)
 	opened.lkey = mr->lkey;
 	opened.rkey = mr->rkey;
 	inbox_mr = need(ibv_reg_mr(pd, inbox, sizeof inbox, IBV_ACCESS_LOCAL_WRITE), "MR");
+}
+
+static void make_qp(void)
+{
 	struct ibv_qp_init_attr init = {
 		.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .sq_sig_all = 1,
 		.cap = { .max_send_wr = 32, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 },
 	};
 	qp = need(ibv_create_qp(pd, &init), "QP");
+}
+
+static void make_builder(void)
+{
+	struct ibv_qp_init_attr_ex init = {
+		.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .sq_sig_all = 1, .pd = pd,
+		.cap = { .max_send_wr = 32, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 },
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.send_ops_flags = IBV_QP_EX_WITH_ATOMIC_WRITE | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD |
+				  IBV_QP_EX_WITH_RDMA_WRITE,
+	};
+	qp = need(ibv_create_qp_ex(context, &init), "QP with ATOMIC WRITE");
+	builder = need(ibv_qp_to_qp_ex(qp), "QP with ATOMIC WRITE");
 }
 
 static void modify(struct ibv_qp_attr attr, int mask)
@@ -324,6 +343,49 @@ static void windows(void)
 	key = theirs.rkey;
 }
 
+static void store(uint64_t offset, uint64_t value)
+{
+	ibv_wr_start(builder);
+	builder->wr_flags = IBV_SEND_SIGNALED;
+	ibv_wr_atomic_write(builder, theirs.rkey, theirs.addr + offset, &value);
+	errno = ibv_wr_complete(builder);
+	if (errno)
+		fail("post of ATOMIC WRITE");
+	operations++;
+	bytes += sizeof value;
+}
+
+/* Each ATOMIC WRITE stores its 8 bytes, in its turn among other requests. */
+static void stores(void)
+{
+	uint64_t value = 0x0123456789abcdefu, result;
+	for (int i = 0; i < 20; i++, value = value * 0x9e3779b97f4a7c15u + 1) {
+		store(COUNTER, value);
+		wait_for(1);
+		expect_value("stored", ask((struct order){ .what = GET }).value, value);
+	}
+	/* Many at a time, the last one wins. */
+	for (int i = 1; i <= 16; i++)
+		store(COUNTER, value + i);
+	wait_for(16);
+	expect_value("stored last", ask((struct order){ .what = GET }).value, value + 16);
+	/* An atomic behind it finds what it stored. */
+	store(COUNTER, value);
+	ibv_wr_start(builder);
+	builder->wr_flags = IBV_SEND_SIGNALED;
+	ibv_wr_atomic_fetch_add(builder, theirs.rkey, theirs.addr + COUNTER, 1);
+	ibv_wr_set_sge(builder, opened.lkey, opened.addr, sizeof result);
+	errno = ibv_wr_complete(builder);
+	if (errno)
+		fail("post of an atomic");
+	wait_for(2);
+	memcpy(&result, buffer, sizeof result);
+	expect_value("fetched", result, value);
+	expect_value("counter", ask((struct order){ .what = GET }).value, value + 1);
+	operations++;
+	ask((struct order){ .what = END });
+}
+
 static void request(void)
 {
 	static const uint32_t lengths[] = { 1, 3, 8, 1023, 1024, 1025, 4096, 65537, 1 << 20 };
@@ -436,16 +498,23 @@ static void respond(void)
 int main(int argc, char **argv)
 {
 	if (argc < 5) {
-		fprintf(stderr, "usage: %s requests|requests-part|responds DEVICE GID_INDEX PORT [HOST]\n", argv[0]);
+		fprintf(stderr, "usage: %s requests|requests-part|stores|responds DEVICE GID_INDEX PORT [HOST]\n", argv[0]);
 		return 2;
 	}
+	int is_storing = !strcmp(argv[1], "stores");
 	open_device(argv[2]);
+	if (is_storing)
+		make_builder();
+	else
+		make_qp();
 	connect_tcp(argv[4], argv[5]);
 	connect_qp(atoi(argv[3]));
 	if (!strcmp(argv[1], "requests"))
 		request();
 	else if (!strcmp(argv[1], "requests-part"))
 		request_part();
+	else if (is_storing)
+		stores();
 	else
 		respond();
 	printf("verified %lu operations, %lu bytes\n", operations, bytes);

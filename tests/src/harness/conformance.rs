@@ -33,16 +33,21 @@ pub fn conformance_agent(rig: &Rig) -> Result<PathBuf, Reason> {
     Ok(agent)
 }
 
-/// Starts the suite in the rig's network, with the expectations of this name.
+/// Starts the suite in the rig's network, with the expectations of these names, each of which corrects those before it.
 ///
 /// # Panics
 /// Where it cannot be started.
-pub fn start_conformance(rig: &Rig, expectations: &str, arguments: &[&str]) -> Process {
+pub fn start_conformance(rig: &Rig, expectations: &[&str], arguments: &[&str]) -> Process {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let suite = rig.rocade_path().with_file_name("rocade-conformance");
-    let file = root.join("../conformance/expectations").join(expectations);
-    let (suite, file) = (suite.to_string_lossy(), file.to_string_lossy());
-    let mut words = vec![&*suite, "--verbose", "--expect", &*file];
+    let folder = root.join("../conformance/expectations");
+    let files: Vec<_> = expectations
+        .iter()
+        .map(|name| folder.join(name).to_string_lossy().into_owned())
+        .collect();
+    let suite = suite.to_string_lossy();
+    let mut words = vec![&*suite, "--verbose"];
+    words.extend(files.iter().flat_map(|file| ["--expect", file]));
     words.extend(arguments);
     rig.start_plain("rocade-conformance", &words)
 }

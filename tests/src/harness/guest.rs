@@ -16,11 +16,12 @@ use crate::skip::Reason;
 /// Exit status of `rxe-vm` for "not possible on this machine".
 const CANNOT: i32 = 77;
 
-/// The guest, on a network namespace made for it. One per test program; it ends with the test program.
+/// A guest, on a network namespace made for it. One per kernel and test program; it ends with the test program.
 #[derive(Debug)]
 pub struct RxeGuest {
     script: PathBuf,
     namespace: String,
+    kernel: Option<&'static str>,
 }
 
 /// What the guest's kernel thought of the ICRC of the packets it received.
@@ -49,14 +50,34 @@ impl RxeGuest {
     /// Where it should run but does not come up.
     pub fn get() -> Result<&'static Self, Reason> {
         static GUEST: OnceLock<Result<RxeGuest, Reason>> = OnceLock::new();
-        GUEST.get_or_init(Self::boot).as_ref().map_err(Clone::clone)
+        GUEST
+            .get_or_init(|| Self::boot("rocade-rxe", None))
+            .as_ref()
+            .map_err(Clone::clone)
     }
 
-    fn boot() -> Result<Self, Reason> {
+    /// The running guest with Linux 6.12, whose rxe has FLUSH and ATOMIC WRITE; otherwise as [`RxeGuest::get`].
+    ///
+    /// # Errors
+    /// Why this machine cannot run it.
+    ///
+    /// # Panics
+    /// Where it should run but does not come up.
+    pub fn get_newer() -> Result<&'static Self, Reason> {
+        static GUEST: OnceLock<Result<RxeGuest, Reason>> = OnceLock::new();
+        GUEST
+            .get_or_init(|| Self::boot("rocade-rxe-newer", Some("linux-image-6.12-amd64")))
+            .as_ref()
+            .map_err(Clone::clone)
+    }
+
+    /// Boots a guest with this kernel package, or with that of the machine's environment.
+    fn boot(name: &str, kernel: Option<&'static str>) -> Result<Self, Reason> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("interop/rxe-vm/rxe-vm");
         let guest = Self {
             script,
-            namespace: format!("rocade-rxe-{}", process::id()),
+            namespace: format!("{name}-{}", process::id()),
+            kernel,
         };
         if let Some(reason) =
             crate::skip::missing_command(&[("python3", "python3"), ("nsenter", "util-linux")])
@@ -200,6 +221,7 @@ impl RxeGuest {
         Command::new(&self.script)
             .args(["--netns", &self.namespace])
             .args(arguments)
+            .envs(self.kernel.map(|kernel| ("ROCADE_RXE_VM_KERNEL", kernel)))
             .stdin(Stdio::null())
             .output()
             .unwrap_or_else(|error| panic!("cannot run {}: {error}", self.script.display()))

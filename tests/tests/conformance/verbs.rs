@@ -24,7 +24,7 @@ fn through_verbs_the_verdicts_are_the_same() {
     let addresses = "--local 127.4.0.1 --peer 127.4.0.2 --stranger 127.4.0.3";
     let mut arguments: Vec<_> = addresses.split(' ').collect();
     arguments.extend(["--agent", &command]);
-    let suite = start_conformance(&rig, "rocade-verbs.toml", &arguments);
+    let suite = start_conformance(&rig, &["rocade-verbs.toml"], &arguments);
     let output = suite.finish(LIMIT).expect_success();
     let summary = "rocade0: 336 cases, 268 passed, 0 known to fail, 68 skipped, 0 unexpected";
     assert!(output.contains(summary), "{output}");

@@ -6,11 +6,15 @@
 use std::{env, ffi::OsString};
 
 use rocade_tests::{
-    harness::{Network, RxeGuest, conformance_agent, free_port, start_conformance},
+    harness::{
+        Finished, IcrcCounters, Network, Rig, RxeGuest, conformance_agent, free_port,
+        start_conformance,
+    },
     or_skip,
+    skip::Reason,
 };
 
-use super::{LONG, rig};
+use super::{LONG, newer_rig, rig};
 
 const QUICK: &str = "packets,sequence,acknowledge,duplicates,resources,requester,migration";
 
@@ -36,34 +40,100 @@ impl Drop for Stranger<'_> {
     }
 }
 
-#[test]
-fn the_kernel_keeps_the_rules_but_for_known_deviations() {
-    let (rig, guest) = or_skip!(rig());
-    let agent = or_skip!(conformance_agent(&rig));
-    guest.put(&agent);
+/// The agent's job in the guest.
+const AGENT: &str = "conformance-agent";
+
+/// Runs the suite against a guest to its end. `agent` is options of the agent.
+fn suite(
+    rig: &Rig,
+    guest: &RxeGuest,
+    agent: &[&str],
+    expectations: &[&str],
+    options: &[&str],
+) -> Result<Finished, Reason> {
+    guest.put(&conformance_agent(rig)?);
     let port = free_port();
-    let name = "conformance-agent";
-    let program = format!("/share/{name}");
+    let program = format!("/share/{AGENT}");
     let listen = port.to_string();
-    guest.spawn(name, Some(port), &[&program, "-d", "rxe0", "-l", &listen]);
+    let mut words = vec![&*program, "-d", "rxe0", "-l", &listen];
+    words.extend(agent);
+    guest.spawn(AGENT, Some(port), &words);
     assert!(Stranger::change(rig.network(), "add"), "ip addr add");
     let _stranger = Stranger(rig.network());
 
     let at = format!("{}:{port}", RxeGuest::ADDRESS);
     let mut arguments = vec!["--local", "192.168.77.1", "--peer", RxeGuest::ADDRESS];
     arguments.extend(["--stranger", Stranger::ADDRESS, "--connect", &at]);
-    let is_whole = env::var_os("ROCADE_CONFORMANCE_RXE").is_some_and(|which| which == "all");
-    if !is_whole {
-        arguments.extend(["--area", QUICK]);
-    }
-    let suite = start_conformance(&rig, "rxe.toml", &arguments);
-    let output = suite.finish(LONG).expect_success();
-    let summary = if is_whole {
-        "rxe0: 336 cases, 149 passed, 52 known to fail, 135 skipped, 0 unexpected"
-    } else {
-        "rxe0: 101 cases, 76 passed, 13 known to fail, 12 skipped, 0 unexpected"
-    };
-    assert!(output.contains(summary), "{output}");
-    let ended = guest.wait(name, LONG);
+    arguments.extend(options);
+    let suite = start_conformance(rig, expectations, &arguments);
+    let finished = suite.finish(LONG);
+    let ended = guest.wait(AGENT, LONG);
     assert!(ended.status.success(), "{}", ended.output);
+    Ok(finished)
+}
+
+/// Whether all areas are asked for.
+fn is_whole() -> bool {
+    env::var_os("ROCADE_CONFORMANCE_RXE").is_some_and(|which| which == "all")
+}
+
+#[test]
+fn the_kernel_keeps_the_rules_but_for_known_deviations() {
+    let (rig, guest) = or_skip!(rig());
+    let (options, summary): (&[&str], _) = if is_whole() {
+        (
+            &[],
+            "rxe0: 336 cases, 149 passed, 52 known to fail, 135 skipped, 0 unexpected",
+        )
+    } else {
+        (
+            &["--area", QUICK],
+            "rxe0: 101 cases, 76 passed, 13 known to fail, 12 skipped, 0 unexpected",
+        )
+    };
+    let finished = or_skip!(suite(&rig, guest, &[], &["rxe.toml"], options));
+    let output = finished.expect_success();
+    assert!(output.contains(summary), "{output}");
+}
+
+/// FLUSH and ATOMIC WRITE. A FLUSH gets the ICRC that this kernel expects; nothing else about it is special.
+#[test]
+fn the_newer_kernel_flushes_and_stores() {
+    let (rig, guest) = or_skip!(newer_rig());
+    let (options, summary): (&[&str], _) = if is_whole() {
+        (&[], "rxe0: 336 cases, ")
+    } else {
+        // Plain verbs cannot be asked for the two cases of a requester.
+        (
+            &["--area", "flush"],
+            "rxe0: 15 cases, 8 passed, 5 known to fail, 2 skipped, 0 unexpected",
+        )
+    };
+    let expectations = ["rxe.toml", "rxe-6.12.toml"];
+    let finished = or_skip!(suite(
+        &rig,
+        guest,
+        &["-f", "rxe-flush"],
+        &expectations,
+        options
+    ));
+    let output = finished.expect_success();
+    assert!(output.contains(summary), "{output}");
+}
+
+/// A FLUSH as the standard has it does not reach the responder of this kernel. Where this fails, the kernel is mended.
+#[test]
+fn the_newer_kernel_drops_a_flush_with_a_right_icrc() {
+    let (rig, guest) = or_skip!(newer_rig());
+    let before = guest.icrc();
+    let options = ["--select", "RC-RSP-25/a-flush", "--patience", "1000"];
+    let finished = or_skip!(suite(&rig, guest, &[], &[], &options));
+    let output = finished.output;
+    assert!(output.contains("no packet from the peer"), "{output}");
+    let [accepted, rejected] = [before.accepted + 1, before.rejected + 1];
+    assert_eq!(
+        guest.icrc(),
+        IcrcCounters { accepted, rejected },
+        "{output}"
+    );
 }

@@ -12,7 +12,7 @@ use rocade_tests::{
     skip::{Reason, missing_command},
 };
 
-use super::{LONG, Watch, finish, gid_index, rig, strs};
+use super::{LONG, Watch, finish, gid_index, newer_rig, rig, strs};
 
 const NAME: &str = "rdma-data";
 
@@ -117,6 +117,32 @@ fn every_byte_is_where_it_belongs() {
     let port = free_port();
     pair.in_guest("requests", port, None);
     pair.check(pair.on_rocade("responds", port, Some(RxeGuest::ADDRESS)));
+    watch.check();
+}
+
+/// ATOMIC WRITE in both directions, among other requests.
+//= ORD-07 type=test
+#[test]
+fn an_atomic_write_stores_its_bytes_both_ways() {
+    let (rig, guest) = or_skip!(newer_rig());
+    let ours = or_skip!(program(rig.dir()));
+    guest.put(&ours);
+    let watch = Watch::new(guest);
+    let gid = gid_index(&rig, "::ffff:192.168.77.1").to_string();
+    let pair = Pair {
+        rig: &rig,
+        guest,
+        ours,
+        gid,
+    };
+    let port = free_port();
+    pair.in_guest("responds", port, None);
+    let process = pair.on_rocade("stores", port, Some(RxeGuest::ADDRESS));
+    pair.check_counts(process, [38, 0]);
+    let port = free_port();
+    pair.in_guest("stores", port, None);
+    let process = pair.on_rocade("responds", port, Some(RxeGuest::ADDRESS));
+    pair.check_counts(process, [0, 38]);
     watch.check();
 }
 
