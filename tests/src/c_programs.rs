@@ -64,7 +64,9 @@ impl Programs {
     /// Where the programs and, under the names a loader looks for, the libraries are.
     fn directory(&self) -> &Path {
         self.directory.get_or_init(|| {
-            let directory = Path::new(self.target).join("c-programs");
+            // Packages have programs of the same name, and their tests run side by side.
+            let directory = format!("c-programs-{}", self.libraries.join("-"));
+            let directory = Path::new(self.target).join(directory);
             std::fs::create_dir_all(&directory).expect("a directory of our own");
             for name in self.libraries {
                 let library = (self.build)(name);
@@ -110,6 +112,9 @@ impl Programs {
         }
         let library = (self.build)("ibverbs");
         let profile_dir = library.parent().expect("the library is in a directory");
+        if std::env::var_os("ROCADE_TESTS_BUILT").is_some() {
+            return profile_dir.join("rocade");
+        }
         let mut build = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));
         build.args(["build", "--quiet", "--package", "rocade", "--target-dir"]);
         build.arg(profile_dir.join(".."));

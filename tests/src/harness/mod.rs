@@ -2,8 +2,8 @@
 //!
 //! A [`Rig`] is one machine with RDMA: a network namespace of its own (where the user may make one), a runtime
 //! directory of its own, and so a broker of its own. [`Rig::start`] runs a program on it as a [`Process`], whose
-//! output is kept and shown where an expectation fails. Every wait is bounded. Rigs of one test program exist one
-//! after the other: the programs spin, and a machine may have two cores.
+//! output is kept and shown where an expectation fails. Every wait is bounded. Rigs with a network of their own exist
+//! side by side; those that share one exist one after the other.
 
 mod capture;
 mod conformance;

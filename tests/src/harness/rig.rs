@@ -46,7 +46,8 @@ pub struct Rig {
     /// More options of `rocade run`.
     options: Vec<String>,
     started: Mutex<u32>,
-    _serial: MutexGuard<'static, ()>,
+    /// Held where other rigs may be in the same network.
+    _serial: Option<MutexGuard<'static, ()>>,
 }
 
 impl Rig {
@@ -57,7 +58,9 @@ impl Rig {
     /// is missing.
     pub fn loopback(needs: &[(&str, &str)]) -> Result<Self, Reason> {
         Self::check(needs)?;
-        Self::new(Network::isolated())
+        let network = Network::isolated();
+        let shared = !network.is_isolated();
+        Self::new(network, shared)
     }
 
     /// A rig in the network namespace of that name.
@@ -66,20 +69,20 @@ impl Rig {
     /// As [`Rig::loopback`].
     pub fn in_namespace(name: &str, needs: &[(&str, &str)]) -> Result<Self, Reason> {
         Self::check(needs)?;
-        Self::new(Network::named(name))
+        Self::new(Network::named(name), true)
     }
 
     fn check(needs: &[(&str, &str)]) -> Result<(), Reason> {
         missing_command(needs).map_or(Ok(()), Err)
     }
 
-    fn new(network: Network) -> Result<Self, Reason> {
+    fn new(network: Network, shared: bool) -> Result<Self, Reason> {
         static SERIAL: Mutex<()> = Mutex::new(());
         let rocade = find_rocade()?;
         let dir = tempfile::Builder::new().prefix("rocade-").tempdir();
         let dir =
             dir.map_err(|error| Reason::Machine(format!("no temporary directory: {error}")))?;
-        let serial = SERIAL.lock().unwrap_or_else(PoisonError::into_inner);
+        let serial = shared.then(|| SERIAL.lock().unwrap_or_else(PoisonError::into_inner));
         Ok(Self {
             network,
             dir,

@@ -13,7 +13,17 @@ const LIMIT: Duration = Duration::from_secs(900);
 
 /// Runs every check, also after one has failed.
 pub(crate) fn run(workspace: &Workspace) -> Tally {
+    format(workspace) + run_formatted(workspace)
+}
+
+/// Checks the format, which takes a second.
+pub(crate) fn format(workspace: &Workspace) -> Tally {
     let format = workspace.cargo(&["fmt", "--all", "--check"]);
+    component("format", "rustfmt", format)
+}
+
+/// Runs every check but that of the format.
+pub(crate) fn run_formatted(workspace: &Workspace) -> Tally {
     let mut clippy = workspace.cargo(&["clippy", "--workspace", "--all-targets", "--locked"]);
     clippy.args(["--", "-D", "warnings"]);
     let mut doc = workspace.cargo(&[
@@ -24,8 +34,7 @@ pub(crate) fn run(workspace: &Workspace) -> Tally {
         "--locked",
     ]);
     doc.env("RUSTDOCFLAGS", "-D warnings");
-    component("format", "rustfmt", format)
-        + component("clippy", "clippy-driver", clippy)
+    component("clippy", "clippy-driver", clippy)
         + step::run("documentation", LIMIT, doc).as_one()
         + skips_are_counted(workspace.root())
         + dependencies_are_used(workspace.root())

@@ -15,6 +15,7 @@ mod lint;
 mod loom;
 mod mutants;
 mod packages;
+mod programs;
 mod pypi;
 mod rules;
 mod sanitize;

@@ -1,13 +1,45 @@
 //! One step of a task: a command with a headline, a time limit and a verdict.
+//!
+//! Steps of one thread follow each other, and their output is passed on as it comes. A thread inside
+//! [`aside`] keeps the output of each step until the step has ended, and prints it in one piece.
 
 use std::{
+    cell::Cell,
+    env,
     ffi::OsString,
-    io::{BufRead, BufReader, IsTerminal, Write},
-    process::{Command, Stdio},
+    fs::{self, File},
+    io::{self, BufRead, BufReader, IsTerminal, Read, Seek, Write},
+    process::{self, Command, Stdio},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use crate::tally::Tally;
+
+/// How the steps of a thread share the machine and the screen with those of other threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Priority {
+    /// The step competes with others for the processors.
+    Normal,
+    /// The step runs where no other one wants a processor.
+    Low,
+}
+
+thread_local! {
+    /// Set inside [`aside`].
+    static ASIDE: Cell<Option<Priority>> = const { Cell::new(None) };
+}
+
+/// Runs `work`, whose steps run beside those of other threads.
+pub(crate) fn aside<T>(priority: Priority, work: impl FnOnce() -> T) -> T {
+    let before = ASIDE.replace(Some(priority));
+    let result = work();
+    ASIDE.set(before);
+    result
+}
 
 /// What came of a command.
 #[derive(Debug)]
@@ -38,17 +70,115 @@ impl Outcome {
     }
 }
 
-/// Runs `command` under a headline, passing its output on as it comes; it is ended after `limit`.
+/// Runs `command` under a headline; it is ended after `limit`.
+///
+/// Its output is passed on as it comes, or inside [`aside`] in one piece after its end.
 pub(crate) fn run(headline: &str, limit: Duration, command: Command) -> Outcome {
+    if let Some(priority) = ASIDE.get() {
+        return run_aside(headline, limit, command, priority);
+    }
     eprintln!("\n=== {headline}");
     let began = Instant::now();
-    let outcome = execute(limited(command, limit), &mut std::io::stdout());
-    let verdict = if outcome.success { "ok" } else { "FAILED" };
-    eprintln!(
-        "=== {headline}: {verdict} ({:.1} s)",
-        began.elapsed().as_secs_f64()
-    );
+    let outcome = execute(limited(command, limit), &mut io::stdout());
+    conclude(headline, &outcome, began);
     outcome
+}
+
+/// Runs `command` under a headline, and gives what it wrote to standard output instead of printing that.
+pub(crate) fn capture(headline: &str, limit: Duration, command: Command) -> (Outcome, Vec<u8>) {
+    eprintln!("\n=== {headline}");
+    let began = Instant::now();
+    let mut output = Vec::new();
+    let outcome = execute(limited(command, limit), &mut output);
+    conclude(headline, &outcome, began);
+    (outcome, output)
+}
+
+fn conclude(headline: &str, outcome: &Outcome, began: Instant) {
+    let verdict = if outcome.success { "ok" } else { "FAILED" };
+    let seconds = began.elapsed().as_secs_f64();
+    eprintln!("=== {headline}: {verdict} ({seconds:.1} s)");
+}
+
+/// Runs `command` beside the steps of other threads, and prints its output after its end.
+fn run_aside(headline: &str, limit: Duration, command: Command, priority: Priority) -> Outcome {
+    static SCREEN: Mutex<()> = Mutex::new(());
+    let began = Instant::now();
+    let (outcome, text) = keep(limited(low(command, priority), limit));
+    let _whole = SCREEN.lock().unwrap_or_else(PoisonError::into_inner);
+    eprintln!("\n=== {headline}");
+    // The reader of this output may go away; the steps run all the same.
+    let _ = io::stdout()
+        .write_all(&text)
+        .and_then(|()| io::stdout().flush());
+    conclude(headline, &outcome, began);
+    outcome
+}
+
+/// Runs `command` to its end, and gives both its outputs in one.
+///
+/// They go to a file and not to a pipe: a process that outlives the command may keep it open.
+fn keep(mut command: Command) -> (Outcome, Vec<u8>) {
+    let mut text = Vec::new();
+    let ran = nameless_file().and_then(|mut file| {
+        command.stdin(Stdio::null());
+        command.stdout(file.try_clone()?).stderr(file.try_clone()?);
+        let status = command.status()?;
+        file.rewind()?;
+        file.read_to_end(&mut text)?;
+        Ok(status.success())
+    });
+    let success = ran.unwrap_or_else(|error| {
+        let program = command.get_program().to_string_lossy();
+        text.extend(format!("xtask: failed to run {program}: {error}\n").bytes());
+        false
+    });
+    let lines = text.split(|&byte| byte == b'\n');
+    let results = lines.filter_map(|line| Tally::from_result_line(&String::from_utf8_lossy(line)));
+    let results = results.fold(Tally::default(), |sum, tally| sum + tally);
+    (Outcome { success, results }, text)
+}
+
+/// A file for output that goes with its last user.
+fn nameless_file() -> io::Result<File> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let path = env::temp_dir().join(format!("rocade-xtask-{}-{number}", process::id()));
+    let mut options = File::options();
+    // Appending, because the two descriptors of the command have one position each in the file.
+    let file = options
+        .read(true)
+        .append(true)
+        .create_new(true)
+        .open(&path)?;
+    fs::remove_file(&path)?;
+    Ok(file)
+}
+
+/// Wraps a command into coreutils' `nice` where it has low priority; without that tool it has the usual one.
+fn low(command: Command, priority: Priority) -> Command {
+    if priority == Priority::Normal || !succeeds(Command::new("nice").arg("--version")) {
+        return command;
+    }
+    let mut nice = Command::new("nice");
+    nice.args(["-n", "19"]);
+    wrap(nice, &command)
+}
+
+/// Has `outer` run `command`, with the environment and in the directory of that.
+fn wrap(mut outer: Command, command: &Command) -> Command {
+    outer.arg(command.get_program());
+    outer.args(command.get_args().map(OsString::from));
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => outer.env(name, value),
+            None => outer.env_remove(name),
+        };
+    }
+    if let Some(dir) = command.get_current_dir() {
+        outer.current_dir(dir);
+    }
+    outer
 }
 
 /// Runs a command whose output nobody needs; true where it exists and its exit status is 0.
@@ -69,24 +199,13 @@ fn limited(command: Command, limit: Duration) -> Command {
         return command;
     }
     let mut wrapped = Command::new("timeout");
-    if std::io::stdin().is_terminal() {
+    if io::stdin().is_terminal() {
         wrapped.arg("--foreground");
     }
     wrapped
         .arg("--kill-after=10")
         .arg(limit.as_secs().to_string());
-    wrapped.arg(command.get_program());
-    wrapped.args(command.get_args().map(OsString::from));
-    for (name, value) in command.get_envs() {
-        match value {
-            Some(value) => wrapped.env(name, value),
-            None => wrapped.env_remove(name),
-        };
-    }
-    if let Some(dir) = command.get_current_dir() {
-        wrapped.current_dir(dir);
-    }
-    wrapped
+    wrap(wrapped, &command)
 }
 
 fn execute(mut command: Command, output: &mut impl Write) -> Outcome {
@@ -161,6 +280,31 @@ mod tests {
             }
         );
         assert_eq!(crash.as_one(), Tally::FAIL);
+    }
+
+    #[test]
+    fn output_that_is_kept_has_both_streams_and_waits_for_no_process_left_behind() {
+        let line = "test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out";
+        let script = format!("sleep 30 & echo '{line}'; echo '{line}' >&2; exit 3");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]);
+        let began = Instant::now();
+        let limit = Duration::from_secs(60);
+        let (outcome, text) = keep(limited(low(command, Priority::Low), limit));
+        assert!(began.elapsed() < Duration::from_secs(25));
+        assert_eq!(
+            String::from_utf8(text).unwrap(),
+            format!("{line}\n{line}\n")
+        );
+        let expected = Tally {
+            passed: 4,
+            failed: 1,
+            skipped: 0,
+        };
+        assert_eq!(outcome.as_tests(), expected);
+        let (outcome, text) = keep(Command::new("/no/such/program"));
+        assert_eq!(outcome.as_one(), Tally::FAIL);
+        assert!(String::from_utf8_lossy(&text).contains("/no/such/program"));
     }
 
     #[test]

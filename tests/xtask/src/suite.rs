@@ -1,53 +1,137 @@
-//! `cargo xtask test`: install, lint, build, test, loom, fuzz.
+//! `cargo xtask test`: install, build, test, lint, loom, fuzz.
+//!
+//! The tests wait most of the time, builds and checks compute. So the suite has two lines of work:
+//!
+//! ```text
+//! build of the tests ─┬─ test programs, two at a time ──────── those on the release build ─┬─ result
+//!                     └─ release build ─ documentation tests, clippy, doc, loom, fuzz ─────┘
+//! ```
+//!
+//! The lower line has low priority.
 
 use std::{
     env, fs,
+    panic::{self, AssertUnwindSafe},
     path::PathBuf,
+    process::Command,
+    thread,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use crate::{
-    fuzz, lint, loom, packages, pypi,
+    fuzz, lint, loom, packages, programs, pypi,
     skips::parse_skip_log,
-    step,
+    step::{self, Priority},
     tally::Tally,
     workspace::{Workspace, in_ci},
 };
 
-const BUILD_LIMIT: Duration = Duration::from_secs(1200);
+const BUILD_LIMIT: Duration = Duration::from_secs(1800);
 const TEST_LIMIT: Duration = Duration::from_secs(2400);
+
+/// The targets that have tests, or that tests run: everything but benchmarks.
+const TARGETS: [&str; 4] = ["--lib", "--bins", "--examples", "--tests"];
 
 /// Runs the whole suite; `filters` name tests of `cargo test` and leave the rest out.
 pub(crate) fn run(workspace: &Workspace, install: bool, filters: &[String]) -> Tally {
     if install {
         packages::install(false);
+    }
+    if filters.is_empty() {
+        return everything(workspace, install);
+    }
+    if install {
         pypi::install(workspace, false);
     }
-    let linted = if filters.is_empty() {
-        lint::run(workspace)
-    } else {
-        Tally::default()
-    };
-    // The tests run the command and the libraries that users get.
-    let build = workspace.cargo(&["build", "--release", "--workspace", "--locked"]);
-    if !step::run("build", BUILD_LIMIT, build).success {
-        return linted + Tally::FAIL;
+    if !step::run("build", BUILD_LIMIT, release_build(workspace)).success {
+        return Tally::FAIL;
     }
-    let tests = cargo_test(workspace, filters);
-    if !filters.is_empty() {
-        return tests;
-    }
-    linted + tests + loom::run(workspace) + fuzz::run(workspace, fuzz::SMOKE_SECONDS, &[])
+    let mut command = workspace.cargo(&["test", "--workspace", "--locked", "--no-fail-fast", "--"]);
+    command.args(filters);
+    counting_skips(workspace, |environment| {
+        command.envs(environment.iter().cloned());
+        step::run("tests", TEST_LIMIT, command).as_tests()
+    })
 }
 
-/// `cargo test` over the workspace, with the skipped tests told from the passed ones.
-fn cargo_test(workspace: &Workspace, filters: &[String]) -> Tally {
+/// The tests run the commands and the libraries that users get; no test runs the other programs.
+fn release_build(workspace: &Workspace) -> Command {
+    let mut build = workspace.cargo(&["build", "--release", "--workspace", "--locked"]);
+    build.args(["--lib", "--bin", "rocade", "--bin", "rocade-conformance"]);
+    build
+}
+
+fn everything(workspace: &Workspace, install: bool) -> Tally {
+    let formatted = lint::format(workspace);
+    let mut build = workspace.cargo(&["build", "--workspace", "--locked"]);
+    build.args(TARGETS);
+    build.arg("--message-format=json-render-diagnostics");
+    let (built, messages) = thread::scope(|scope| {
+        // Fetching waits for the network; what is missing afterwards is told, and skipped.
+        if install {
+            scope.spawn(|| step::aside(Priority::Normal, || pypi::install(workspace, false)));
+        }
+        step::capture("build of the tests", BUILD_LIMIT, build)
+    });
+    if !built.success {
+        return formatted + Tally::FAIL;
+    }
+    let programs = programs::from_messages(&messages);
+    let release = programs::Release::default();
+    let (tests, rest) = thread::scope(|scope| {
+        let release = &release;
+        let rest = scope.spawn(move || {
+            step::aside(Priority::Low, || {
+                let build = || step::run("release build", BUILD_LIMIT, release_build(workspace));
+                // The tests wait for an answer, whatever happens here.
+                let built = panic::catch_unwind(AssertUnwindSafe(build));
+                let success = built.is_ok_and(|outcome| outcome.success);
+                release.set(success);
+                build_tally(success) + checks(workspace)
+            })
+        });
+        let tests = counting_skips(workspace, |environment| {
+            // What tests would build by themselves is there.
+            let built = [("ROCADE_TESTS_BUILT".to_owned(), "1".to_owned())];
+            programs::run(programs, &[environment, &built].concat(), release)
+        });
+        // Where this thread panicked, nobody knows what it has found.
+        (tests, rest.join().unwrap_or(Tally::FAIL))
+    });
+    formatted + tests + rest
+}
+
+/// What computes more than it waits.
+fn checks(workspace: &Workspace) -> Tally {
+    let doc_tests =
+        workspace.cargo(&["test", "--doc", "--workspace", "--locked", "--no-fail-fast"]);
+    step::run("documentation tests", TEST_LIMIT, doc_tests).as_tests()
+        + lint::run_formatted(workspace)
+        + loom::run(workspace)
+        + fuzz::run(workspace, fuzz::SMOKE_SECONDS, &[])
+}
+
+/// A build counts only where it fails.
+fn build_tally(success: bool) -> Tally {
+    if success {
+        Tally::default()
+    } else {
+        Tally::FAIL
+    }
+}
+
+/// Runs tests with the environment that they need, and tells the skipped ones from those that passed.
+fn counting_skips(
+    workspace: &Workspace,
+    tests: impl FnOnce(&[(String, String)]) -> Tally,
+) -> Tally {
     let log = skip_log(workspace);
     // Left by an earlier run; absent is right.
     let _ = fs::remove_file(&log);
-    let mut command = workspace.cargo(&["test", "--workspace", "--locked", "--no-fail-fast", "--"]);
-    command.args(filters);
-    command.env("ROCADE_SKIP_LOG", &log);
+    let mut environment = vec![(
+        "ROCADE_SKIP_LOG".to_owned(),
+        log.to_string_lossy().into_owned(),
+    )];
     let seeds = [
         ("ROCADE_FRESH_SEED", fresh_seed()),
         (
@@ -57,9 +141,9 @@ fn cargo_test(workspace: &Workspace, filters: &[String]) -> Tally {
     ];
     for (name, seed) in seeds.into_iter().filter(|(_, seed)| !seed.is_empty()) {
         eprintln!("xtask: {name}={seed}");
-        command.env(name, seed);
+        environment.push((name.to_owned(), seed));
     }
-    let mut tally = step::run("tests", TEST_LIMIT, command).as_tests();
+    let mut tally = tests(&environment);
     // Tests that are marked to be ignored: no machine lacks anything for them.
     let ignored = tally.skipped;
     let skips = parse_skip_log(&fs::read_to_string(&log).unwrap_or_default());

@@ -63,6 +63,8 @@ pub fn assert_exports(crate_dir: &str, name: &str) {
 /// Builds `lib<name>.so` into the target directory and profile of the running test, because
 /// `cargo test` does not build a `cdylib` for its own integration tests, and returns its path.
 ///
+/// `cargo xtask test` builds everything first, and says so with `ROCADE_TESTS_BUILT`.
+///
 /// # Panics
 /// If the test does not run from a cargo target directory, or the build fails.
 #[must_use]
@@ -72,6 +74,11 @@ pub fn built_library(name: &str) -> PathBuf {
         .ancestors()
         .nth(2)
         .expect("tests live in <target>/<profile>/deps");
+    let library = profile_dir.join(format!("lib{name}.so"));
+    if env::var_os("ROCADE_TESTS_BUILT").is_some() {
+        assert!(library.is_file(), "{} is not built", library.display());
+        return library;
+    }
     let target_dir = profile_dir
         .parent()
         .expect("a profile lives in a target directory");
@@ -95,7 +102,7 @@ pub fn built_library(name: &str) -> PathBuf {
         .status()
         .expect("cargo runs");
     assert!(status.success(), "cargo build --package {package}");
-    profile_dir.join(format!("lib{name}.so"))
+    library
 }
 
 fn read(path: &Path) -> String {

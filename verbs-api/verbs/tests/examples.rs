@@ -58,7 +58,11 @@ fn built() -> PathBuf {
     profile.join("examples")
 }
 
+/// Builds what `cargo xtask test` has built before.
 fn cargo_build(profile: &Path, what: &[&str]) {
+    if std::env::var_os("ROCADE_TESTS_BUILT").is_some() {
+        return;
+    }
     let mut cargo = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));
     cargo.args(["build", "--quiet"]).args(what);
     cargo.arg("--target-dir").arg(profile.join(".."));

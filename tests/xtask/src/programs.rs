@@ -1,0 +1,272 @@
+//! Test programs, run side by side.
+//!
+//! `cargo test` runs one test program after the other, and most of them wait most of the time. Here a few run at a
+//! time, each in a network namespace of its own, where nobody else has an address or a port.
+
+use std::{
+    collections::VecDeque,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::{Condvar, Mutex, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use serde_json::Value;
+
+use crate::{
+    step::{self, Priority},
+    tally::Tally,
+};
+
+const LIMIT: Duration = Duration::from_secs(1800);
+
+/// How many run at a time. The test harness runs as many tests of each as there are processors.
+const LANES: usize = 2;
+
+/// Programs that run the release build, of the package `rocade-tests`.
+const NEED_RELEASE: [&str; 3] = ["consumers", "conformance", "interop_rxe"];
+
+/// Runs a command in a network namespace that has nothing but loopback.
+const ALONE: [&str; 6] = [
+    "unshare",
+    "--net",
+    "--",
+    "sh",
+    "-c",
+    "ip link set lo up && exec \"$@\"",
+];
+
+/// A program that cargo has built.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Program {
+    /// Package and target.
+    name: String,
+    /// The program itself.
+    path: PathBuf,
+    /// Directory of the package, in which its tests run.
+    dir: PathBuf,
+    /// Whether it runs the release build of the command and the libraries.
+    needs_release: bool,
+}
+
+impl Program {
+    /// Reads a line of cargo's messages in JSON; `None` where it tells of nothing that has tests.
+    fn from_message(line: &str) -> Option<Self> {
+        let message: Value = serde_json::from_str(line).ok()?;
+        let is_test = message["profile"]["test"].as_bool() == Some(true);
+        let path = PathBuf::from(message["executable"].as_str().filter(|_| is_test)?);
+        let dir = Path::new(message["manifest_path"].as_str()?).parent()?;
+        let target = message["target"]["name"].as_str()?;
+        let kind = message["target"]["kind"][0].as_str().unwrap_or_default();
+        Some(Self {
+            name: format!("{} ({kind} {target})", dir.file_name()?.to_string_lossy()),
+            path,
+            dir: dir.to_owned(),
+            needs_release: kind == "test"
+                && NEED_RELEASE.contains(&target)
+                && dir.ends_with("tests"),
+        })
+    }
+
+    fn command(&self, wrapper: &[&str], environment: &[(String, String)]) -> Command {
+        let mut words = wrapper.iter();
+        let mut command = match words.next() {
+            Some(first) => Command::new(first),
+            None => Command::new(&self.path),
+        };
+        if !wrapper.is_empty() {
+            command.args(words).arg("sh").arg(&self.path);
+        }
+        // As cargo does.
+        command
+            .current_dir(&self.dir)
+            .env("CARGO_MANIFEST_DIR", &self.dir)
+            .envs(environment.iter().map(|(name, value)| (name, value)));
+        command
+    }
+}
+
+/// The test programs that `cargo build --message-format=json` has told of.
+pub(crate) fn from_messages(messages: &[u8]) -> Vec<Program> {
+    let text = String::from_utf8_lossy(messages);
+    text.lines().filter_map(Program::from_message).collect()
+}
+
+/// Whether the release build is there.
+#[derive(Debug, Default)]
+pub(crate) struct Release {
+    built: Mutex<Option<bool>>,
+    changed: Condvar,
+}
+
+impl Release {
+    /// Tells those who wait: it is built, or it could not be.
+    pub(crate) fn set(&self, built: bool) {
+        *self.built.lock().unwrap_or_else(PoisonError::into_inner) = Some(built);
+        self.changed.notify_all();
+    }
+
+    /// Waits until it is known; true if the build succeeded.
+    fn wait(&self) -> bool {
+        let built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.changed.wait_while(built, |built| built.is_none());
+        known
+            .unwrap_or_else(PoisonError::into_inner)
+            .unwrap_or(false)
+    }
+
+    fn is_known(&self) -> bool {
+        let built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
+        built.is_some()
+    }
+}
+
+/// Runs all programs; those that need the release build begin when it is there.
+pub(crate) fn run(
+    programs: Vec<Program>,
+    environment: &[(String, String)],
+    release: &Release,
+) -> Tally {
+    let mut probe = Command::new(ALONE[0]);
+    probe.args(&ALONE[1..]).args(["sh", "true"]);
+    let alone = step::succeeds(&mut probe);
+    let (wrapper, lanes): (&[&str], _) = if alone { (&ALONE, LANES) } else { (&[], 1) };
+    let queue = Mutex::new(Queue::new(programs));
+    let next = || {
+        let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.next(release.is_known())
+    };
+    let lane = || {
+        let mut tally = Tally::default();
+        while let Some(program) = next() {
+            let built = !program.needs_release || release.wait();
+            let command = program.command(wrapper, environment);
+            let headline = format!("tests: {}", program.name);
+            tally = tally
+                + if built {
+                    step::aside(Priority::Normal, || step::run(&headline, LIMIT, command))
+                        .as_tests()
+                } else {
+                    Tally::FAIL
+                };
+        }
+        tally
+    };
+    thread::scope(|scope| {
+        let lanes: Vec<_> = (0..lanes).map(|_| scope.spawn(lane)).collect();
+        let tallies = lanes
+            .into_iter()
+            .map(|lane| lane.join().unwrap_or(Tally::FAIL));
+        tallies.fold(Tally::default(), |sum, tally| sum + tally)
+    })
+}
+
+/// Programs that have not begun.
+#[derive(Debug)]
+struct Queue {
+    plain: VecDeque<Program>,
+    /// Those that need the release build: they take longest, and begin as soon as it is there.
+    on_release: VecDeque<Program>,
+}
+
+impl Queue {
+    fn new(programs: Vec<Program>) -> Self {
+        let (on_release, plain): (VecDeque<_>, VecDeque<_>) = programs
+            .into_iter()
+            .partition(|program| program.needs_release);
+        Self { plain, on_release }
+    }
+
+    /// The next program to run; one for which the release build is not there yet only where no other one is left.
+    fn next(&mut self, release_is_known: bool) -> Option<Program> {
+        if release_is_known {
+            self.on_release
+                .pop_front()
+                .or_else(|| self.plain.pop_front())
+        } else {
+            self.plain
+                .pop_front()
+                .or_else(|| self.on_release.pop_front())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MESSAGE: &str = r#"{"reason":"compiler-artifact","package_id":"path+file:///r/tests#rocade-tests@0.1.0",
+        "manifest_path":"/r/tests/Cargo.toml","target":{"kind":["test"],"name":"consumers"},
+        "profile":{"test":true},"executable":"/r/target/debug/deps/consumers-1"}"#;
+
+    fn program(name: &str, needs_release: bool) -> Program {
+        Program {
+            name: name.to_owned(),
+            path: "true".into(),
+            dir: "/".into(),
+            needs_release,
+        }
+    }
+
+    #[test]
+    fn reads_what_cargo_tells_of_programs_with_tests() {
+        let message = MESSAGE.replace('\n', "");
+        let text = format!(
+            "{message}\n{}\n{}\nnoise\n{{\"reason\":\"build-finished\",\"success\":true}}\n",
+            message.replace("\"test\":true", "\"test\":false"),
+            message.replace("consumers", "sim_rc")
+        );
+        let programs = from_messages(text.as_bytes());
+        let names: Vec<_> = programs
+            .iter()
+            .map(|p| (&*p.name, p.needs_release))
+            .collect();
+        assert_eq!(
+            names,
+            [
+                ("tests (test consumers)", true),
+                ("tests (test sim_rc)", false)
+            ]
+        );
+        assert_eq!(
+            programs[0].path,
+            Path::new("/r/target/debug/deps/consumers-1")
+        );
+        assert_eq!(programs[0].dir, Path::new("/r/tests"));
+    }
+
+    #[test]
+    fn what_needs_the_release_build_waits_for_it_and_then_goes_first() {
+        let all = || vec![program("a", false), program("r", true), program("b", false)];
+        let order = |known: &[bool]| {
+            let mut queue = Queue::new(all());
+            let next = known.iter().filter_map(|known| queue.next(*known));
+            next.map(|program| program.name)
+                .collect::<Vec<_>>()
+                .concat()
+        };
+        assert_eq!(order(&[false; 4]), "abr");
+        assert_eq!(order(&[false, true, true, true]), "arb");
+    }
+
+    #[test]
+    fn a_release_build_that_fails_fails_what_needs_it() {
+        let release = Release::default();
+        release.set(false);
+        let tally = run(vec![program("a", true), program("b", true)], &[], &release);
+        assert_eq!(tally, Tally::FAIL + Tally::FAIL);
+    }
+
+    #[test]
+    fn a_program_runs_in_its_directory_and_its_failure_counts() {
+        let release = Release::default();
+        release.set(true);
+        let dir = std::env::temp_dir();
+        let mut failing = program("f", false);
+        failing.path = "false".into();
+        failing.dir = dir;
+        let tally = run(vec![failing, program("t", true)], &[], &release);
+        assert_eq!(tally, Tally::FAIL);
+    }
+}
