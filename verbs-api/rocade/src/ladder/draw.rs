@@ -3,9 +3,11 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use rocade_wire::{Headers, NakCode, Operation, Syndrome};
+use rocade_wire::{Operation, Qpn};
 
-use super::pair::{Arrow, Conversation, End, Marks};
+use super::ends::End;
+use super::label::{label, name};
+use super::pair::{Arrow, Conversation, Marks};
 
 /// All lengths are in pixels.
 pub(super) const WIDTH: u32 = 1280;
@@ -27,6 +29,8 @@ const AROUND: usize = 8;
 const BEGINNING: usize = 30;
 /// So many packets alike in a row become one arrow.
 const ALIKE: usize = 5;
+/// Most characters below the name of an end.
+const MAX_UNDER: usize = 37;
 /// Most incidents that are told in words.
 const MAX_TOLD: usize = 40;
 
@@ -81,58 +85,19 @@ text{font:12px ui-monospace,'DejaVu Sans Mono',Menlo,monospace;fill:#24292f}
 /// The class of a packet's colour.
 fn colour(arrow: &Arrow) -> char {
     let Marks {
-        nak, rnr, again, ..
+        nak,
+        rnr,
+        again,
+        refused,
+        ..
     } = arrow.marks;
     let operation = arrow.seen.headers.bth.opcode.operation();
     match operation {
-        _ if nak || rnr => 'n',
+        _ if nak || rnr || refused => 'n',
         _ if again => 'w',
         Some(Operation::Acknowledge) => 'k',
         Some(operation) if operation.is_request() => 'q',
         _ => 'r',
-    }
-}
-
-/// What a packet is, in a few words.
-pub(super) fn label(headers: &Headers, payload_len: usize) -> String {
-    let bth = &headers.bth;
-    let name = bth.opcode.name();
-    let name = name.strip_prefix("RC ").unwrap_or(name);
-    let name = name.strip_prefix("RDMA_").unwrap_or(name);
-    let is_ack = bth.opcode.operation() == Some(Operation::Acknowledge);
-    let mut text = match headers.aeth.map(|aeth| aeth.syndrome).filter(|_| is_ack) {
-        Some(syndrome) => syndrome_words(syndrome),
-        None => name.to_owned(),
-    };
-    // Writing to a string does not fail.
-    let _ = write!(text, "  psn {}", bth.psn.get());
-    if let Some(reth) = headers.reth {
-        let _ = write!(text, "  of {} B", reth.dma_len);
-    }
-    if payload_len > 0 {
-        let _ = write!(text, "  {payload_len} B");
-    }
-    if let Some(aeth) = headers.aeth {
-        let _ = write!(text, "  msn {}", aeth.msn);
-    }
-    if let Some(imm) = headers.imm {
-        let _ = write!(text, "  imm {:#x}", u32::from_be_bytes(imm.0));
-    }
-    if bth.ack_req && headers.reth.is_none_or(|_| payload_len > 0) && headers.atomic.is_none() {
-        text.push_str("  wants ACK");
-    }
-    text
-}
-
-fn syndrome_words(syndrome: Syndrome) -> String {
-    match syndrome {
-        Syndrome::Ack(_) => "ACK".to_owned(),
-        Syndrome::Nak(NakCode::PsnSequence) => "NAK: PSN sequence error".to_owned(),
-        Syndrome::Nak(code) => {
-            format!("NAK: {}", code.to_string().to_lowercase().replace('_', " "))
-        }
-        Syndrome::RnrNak(_) => "RNR NAK: no receive posted".to_owned(),
-        other => other.to_string(),
     }
 }
 
@@ -169,11 +134,19 @@ pub(super) fn human(time: Duration) -> String {
 }
 
 impl End {
-    /// In words.
+    /// Address and QP, in words.
     pub(super) fn name(&self) -> String {
         match self.qpn {
-            Some(qpn) => format!("{}  QP {qpn:#08x}", self.address),
+            Some(qpn) => format!("{}  QP {}", self.address, Qpn::new(qpn)),
             None => format!("{}  QP unknown", self.address),
+        }
+    }
+
+    /// Like [`name`](Self::name), and the process where the capture names it.
+    pub(super) fn full_name(&self) -> String {
+        match &self.process {
+            Some(process) => format!("{}  {process}", self.name()),
+            None => self.name(),
         }
     }
 }
@@ -187,7 +160,16 @@ impl Conversation {
         let mut lines = Vec::new();
         for (index, arrow) in self.arrows.iter().enumerate() {
             let marks = arrow.marks;
-            if !(marks.lost || marks.nak || marks.rnr || marks.damaged || marks.noted) {
+            let Marks {
+                lost,
+                nak,
+                rnr,
+                refused,
+                damaged,
+                noted,
+                ..
+            } = marks;
+            if !(lost || nak || rnr || refused || damaged || noted) {
                 continue;
             }
             if lines.len() == MAX_TOLD {
@@ -195,7 +177,7 @@ impl Conversation {
                 break;
             }
             let seen = &arrow.seen;
-            let what = label(&seen.headers, seen.payload_len);
+            let what = label(seen);
             let at = human(arrow.time().saturating_sub(begin));
             let mut line = format!("{at}: {what}");
             if !seen.note.is_empty() {
@@ -238,6 +220,7 @@ impl Conversation {
                 **shown
                     && arrow.forward == first.forward
                     && arrow.seen.headers.bth.opcode == first.seen.headers.bth.opcode
+                    && name(&arrow.seen) == name(&first.seen)
                     && arrow.marks == first.marks
                     && arrow.seen.note.is_empty()
                     && !(arrow.marks.lost || arrow.marks.nak || arrow.marks.damaged)
@@ -350,8 +333,7 @@ impl Conversation {
                 Item::Packet(arrow) => draw_arrow(&mut out, arrow, place, None),
                 Item::Many(count, first, end) => {
                     let psns = (first.seen.headers.bth.psn, end.seen.headers.bth.psn);
-                    let name = label(&first.seen.headers, 0);
-                    let name = name.split("  ").next().unwrap_or_default();
+                    let name = name(&first.seen);
                     let text = format!("{count} × {name}  psn {} … {}", psns.0.get(), psns.1.get());
                     draw_arrow(&mut out, first, place, Some(text));
                 }
@@ -369,17 +351,36 @@ impl Conversation {
         (behind, end + ROW - top)
     }
 
+    /// The part that each end has. Datagrams have neither a requester nor a responder.
+    fn roles(&self) -> [&'static str; 2] {
+        let is_datagram = |arrow: &Arrow| arrow.seen.headers.deth.is_some();
+        if !self.arrows.iter().all(is_datagram) {
+            return ["requester", "responder"];
+        }
+        let role = |end: &End| match end.qpn {
+            Some(1) => "CM",
+            _ => "UD",
+        };
+        [role(&self.ends[0]), role(&self.ends[1])]
+    }
+
     /// The ends and their lines.
     fn frame(&self, top: u32, end: u32) -> String {
         let mut out = String::new();
-        let boxes = [(LEFT, "requester"), (RIGHT, "responder")];
-        for ((x, role), place) in boxes.into_iter().zip(&self.ends) {
+        let boxes = [LEFT, RIGHT].into_iter().zip(self.roles());
+        for ((x, role), place) in boxes.zip(&self.ends) {
             let name = escape(&place.name());
+            let under = match &place.process {
+                Some(process) if role.is_empty() => process.to_string(),
+                Some(process) => format!("{role}, {process}"),
+                None => role.to_owned(),
+            };
+            let under = escape(&shortened(&under));
             let _ = writeln!(
                 out,
                 "<line class='life' x1='{x}' y1='{y}' x2='{x}' y2='{end}'/>\
                  <rect class='box' x='{bx}' y='{by}' width='260' height='40' rx='5'/>\
-                 <text class='b m' x='{tx}' y='{ty}'>{name}</text><text class='s m' x='{tx}' y='{sy}'>{role}</text>",
+                 <text class='b m' x='{tx}' y='{ty}'>{name}</text><text class='s m' x='{tx}' y='{sy}'>{under}</text>",
                 y = top + 52,
                 bx = if x == LEFT { x - 200 } else { x - 60 },
                 by = top + 12,
@@ -389,6 +390,14 @@ impl Conversation {
             );
         }
         out
+    }
+}
+
+/// The text as far as it fits below a name.
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(MAX_UNDER) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_owned(),
     }
 }
 
@@ -425,6 +434,9 @@ fn draw_arrow(out: &mut String, arrow: &Arrow, place: [Option<u32>; 2], many: Op
     let thick = if many.is_some() { " thick" } else { "" };
     let seen = &arrow.seen;
     let mut tip = format!("{} len={}", seen.headers, seen.payload_len);
+    if let Some(message) = &seen.message {
+        let _ = write!(tip, "\n{message}");
+    }
     if !seen.note.is_empty() {
         let _ = write!(tip, "\n{}", seen.note);
     }
@@ -459,7 +471,7 @@ fn draw_arrow(out: &mut String, arrow: &Arrow, place: [Option<u32>; 2], many: Op
             end.1 + 4
         );
     }
-    let text = many.unwrap_or_else(|| label(&seen.headers, seen.payload_len));
+    let text = many.unwrap_or_else(|| label(seen));
     let words = fate(arrow.marks).join(" ");
     let (x, class) = if arrow.forward {
         (LEFT - 8, " e")

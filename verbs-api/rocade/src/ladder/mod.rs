@@ -1,6 +1,10 @@
 //! `rocade ladder`: a capture as a drawing that anybody understands.
 
+#[cfg(test)]
+mod datagram_tests;
 mod draw;
+mod ends;
+mod label;
 mod pair;
 mod read;
 #[cfg(test)]
@@ -128,6 +132,7 @@ fn summary<'a>(conversations: impl Iterator<Item = &'a Conversation> + Clone) ->
         ("sent again", count(|marks| marks.again)),
         ("NAK", count(|marks| marks.nak)),
         ("RNR NAK", count(|marks| marks.rnr)),
+        ("refused by the CM", count(|marks| marks.refused)),
     ];
     let mut text = String::new();
     for (name, count) in counts {
@@ -144,7 +149,7 @@ fn legend(top: u32) -> String {
         ("q", "request"),
         ("r", "response with data"),
         ("k", "acknowledgement"),
-        ("n", "NAK"),
+        ("n", "NAK, REJ"),
         ("w again", "sent again"),
     ];
     let mut out = String::new();
@@ -224,8 +229,8 @@ fn html(facts: &Facts, conversations: &[Conversation], found: usize, all: bool) 
         let _ = writeln!(
             body,
             "<section><h2>{} ⇄ {}</h2><p>{} packets{}</p>",
-            escape(&ends[0].name()),
-            escape(&ends[1].name()),
+            escape(&ends[0].full_name()),
+            escape(&ends[1].full_name()),
             conversation.arrows.len(),
             summary(std::iter::once(conversation)),
         );

@@ -2,10 +2,13 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
-use rocade_wire::{Operation, Psn, Syndrome};
+use rocade_wire::{Operation, Psn, Service, Syndrome};
 
+use super::ends::{Directory, End};
+use super::label::is_refusal;
 use super::read::{Seen, Way};
 
 /// The same packet is seen leaving and arriving within this time, or it is not the same.
@@ -13,22 +16,17 @@ const FLIGHT: Duration = Duration::from_secs(2);
 /// So much may the clocks of two captures differ.
 const SKEW: Duration = Duration::from_millis(2);
 
-/// One end: an address and the number of its QP, if anything came for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct End {
-    pub(super) address: IpAddr,
-    pub(super) qpn: Option<u32>,
-}
-
 /// What is special about a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Marks {
     /// The capture says so, or nobody has seen it arrive.
     pub(super) lost: bool,
-    /// The same request, or a response with the same number, went before.
+    /// The same request, or a response with the same number, went before. Only reliable services send again.
     pub(super) again: bool,
     pub(super) nak: bool,
     pub(super) rnr: bool,
+    /// A message of the connection manager that says no.
+    pub(super) refused: bool,
     /// Wrong ICRC, or the comment says that it is damaged.
     pub(super) damaged: bool,
     /// Any other comment.
@@ -39,7 +37,8 @@ pub(super) struct Marks {
 impl Marks {
     /// Is it worth a look?
     pub(super) const fn is_incident(self) -> bool {
-        self.lost || self.again || self.nak || self.rnr || self.damaged || self.noted
+        let is_refused = self.nak || self.rnr || self.refused;
+        self.lost || self.again || is_refused || self.damaged || self.noted
     }
 }
 
@@ -68,37 +67,32 @@ pub(super) struct Conversation {
     pub(super) arrows: Vec<Arrow>,
 }
 
-/// A packet, when it left and when it arrived.
-type Flight = (Seen, Option<Duration>, Option<Duration>);
-
-/// A direction: from an address to a QP.
-type Flow = (IpAddr, IpAddr, u32);
+/// A packet from one end to the other.
+#[derive(Debug)]
+struct Flight {
+    seen: Seen,
+    left: Option<Duration>,
+    arrived: Option<Duration>,
+    /// The processes that have seen it leave and arrive.
+    sender: Option<Arc<str>>,
+    receiver: Option<Arc<str>>,
+}
 
 /// Sorts packets into conversations; those with the most packets first. Only where the capture `is_whole` is a packet
 /// lost that nobody has seen arrive.
 pub(super) fn conversations(packets: Vec<Seen>, is_whole: bool) -> Vec<Conversation> {
-    let peers = peers(&packets);
-    let flights = flights(packets, is_whole);
+    let directory = Directory::new(&packets);
     let mut all: BTreeMap<[End; 2], Vec<Arrow>> = BTreeMap::new();
-    for (seen, left, arrived) in flights {
-        let qpn = seen.headers.bth.dest_qp.get();
-        let to = End {
-            address: seen.destination,
-            qpn: Some(qpn),
-        };
-        let own = peers.get(&(seen.source, seen.destination, qpn)).copied();
-        let from = End {
-            address: seen.source,
-            qpn: own,
-        };
+    for flight in flights(packets, is_whole) {
+        let (from, to) = directory.ends(&flight.seen, flight.sender, flight.receiver);
         // The end that is known as an initiator of requests is on the left: decided below.
         let forward = from <= to;
         let ends = if forward { [from, to] } else { [to, from] };
         all.entry(ends).or_default().push(Arrow {
-            seen,
+            seen: flight.seen,
             forward,
-            left,
-            arrived,
+            left: flight.left,
+            arrived: flight.arrived,
             marks: Marks::default(),
         });
     }
@@ -107,51 +101,14 @@ pub(super) fn conversations(packets: Vec<Seen>, is_whole: bool) -> Vec<Conversat
         .map(|(ends, arrows)| Conversation { ends, arrows })
         .collect();
     for conversation in &mut conversations {
+        let ends = &mut conversation.ends;
+        ends.iter_mut().for_each(|end| directory.name_process(end));
         conversation.arrows.sort_by_key(Arrow::time);
         conversation.turn();
         conversation.mark();
     }
     conversations.sort_by_key(|conversation| std::cmp::Reverse(conversation.arrows.len()));
     conversations
-}
-
-/// For each flow the QP that sends it. A packet names only its destination; but a response has the PSN of a
-/// request, so who gets responses to the requests of a flow is who sends it.
-fn peers(packets: &[Seen]) -> HashMap<Flow, u32> {
-    let mut asked: HashMap<(IpAddr, IpAddr, u32), Vec<u32>> = HashMap::new();
-    let mut votes: HashMap<Flow, HashMap<u32, u64>> = HashMap::new();
-    for seen in packets {
-        let bth = &seen.headers.bth;
-        let Some(operation) = bth.opcode.operation() else {
-            continue;
-        };
-        let (qpn, psn) = (bth.dest_qp.get(), bth.psn.get());
-        if operation.is_request() {
-            let flows = asked
-                .entry((seen.source, seen.destination, psn))
-                .or_default();
-            if !flows.contains(&qpn) && flows.len() < 64 {
-                flows.push(qpn);
-            }
-        } else if let Some(flows) = asked.get(&(seen.destination, seen.source, psn)) {
-            // The fewer might be meant, the more it says.
-            let weight = 64 / flows.len() as u64;
-            for &asked in flows {
-                if seen.source == seen.destination && asked == qpn {
-                    continue;
-                }
-                let flow = (seen.destination, seen.source, asked);
-                *votes.entry(flow).or_default().entry(qpn).or_default() += weight;
-                let back = (seen.source, seen.destination, qpn);
-                *votes.entry(back).or_default().entry(asked).or_default() += weight;
-            }
-        }
-    }
-    let best = |(flow, votes): (Flow, HashMap<u32, u64>)| {
-        let most = votes.into_iter().max_by_key(|&(qpn, count)| (count, qpn));
-        most.map(|(qpn, _)| (flow, qpn))
-    };
-    votes.into_iter().filter_map(best).collect()
 }
 
 /// Joins what left with what came. Who captures at one end only sees each packet once.
@@ -169,29 +126,44 @@ fn flights(packets: Vec<Seen>, is_whole: bool) -> Vec<Flight> {
     for mut seen in packets {
         let key = (seen.source, seen.destination, seen.fingerprint);
         let time = seen.time;
+        let process = seen.process.clone();
         match seen.way {
-            Way::Unknown => flights.push((seen, Some(time), Some(time))),
+            Way::Unknown => flights.push(Flight {
+                seen,
+                left: Some(time),
+                arrived: Some(time),
+                sender: None,
+                receiver: None,
+            }),
             Way::Went => {
                 // Clocks differ: it may have come before it left.
                 let early = early.get_mut(&key).and_then(VecDeque::pop_front);
                 if let Some(index) = early
-                    && time.saturating_sub(flights[index].0.time) <= SKEW
+                    && time.saturating_sub(flights[index].seen.time) <= SKEW
                 {
-                    flights[index].1 = Some(flights[index].0.time);
-                    flights[index].0.note = seen.note;
+                    let flight = &mut flights[index];
+                    flight.left = Some(flight.seen.time);
+                    flight.seen.note = seen.note;
+                    flight.sender = process;
                     continue;
                 }
                 flying.entry(key).or_default().push_back(flights.len());
                 let is_captured =
                     captured.contains(&(seen.destination, seen.headers.bth.dest_qp.get()));
                 let arrived = (!is_captured || !is_whole).then_some(time);
-                flights.push((seen, Some(time), arrived));
+                flights.push(Flight {
+                    seen,
+                    left: Some(time),
+                    arrived,
+                    sender: process,
+                    receiver: None,
+                });
             }
             Way::Came => {
                 let waiting = flying.entry(key).or_default();
                 let mut joined = None;
                 while let Some(index) = waiting.pop_front() {
-                    let left = &flights[index].0;
+                    let left = &flights[index].seen;
                     if !is_lost_by_note(&left.note) && time.saturating_sub(left.time) <= FLIGHT {
                         joined = Some(index);
                         break;
@@ -199,9 +171,10 @@ fn flights(packets: Vec<Seen>, is_whole: bool) -> Vec<Flight> {
                 }
                 if let Some(index) = joined {
                     let flight = &mut flights[index];
-                    flight.2 = Some(time);
-                    if flight.0.note.is_empty() {
-                        flight.0.note = seen.note;
+                    flight.arrived = Some(time);
+                    flight.receiver = process;
+                    if flight.seen.note.is_empty() {
+                        flight.seen.note = seen.note;
                     }
                     over.insert(key);
                     continue;
@@ -210,11 +183,23 @@ fn flights(packets: Vec<Seen>, is_whole: bool) -> Vec<Flight> {
                     seen.note = "arrives once more".to_owned();
                 }
                 early.entry(key).or_default().push_back(flights.len());
-                flights.push((seen, None, Some(time)));
+                flights.push(Flight {
+                    seen,
+                    left: None,
+                    arrived: Some(time),
+                    sender: None,
+                    receiver: process,
+                });
             }
         }
     }
     flights
+}
+
+/// Returns true if requesters of the service send again what is lost, with the same PSN. The PSNs of datagrams need
+/// not follow each other, least of all those to a QP 1 that several programs send through.
+const fn is_reliable(service: Service) -> bool {
+    !matches!(service, Service::Uc | Service::Ud | Service::Cnp)
 }
 
 fn is_lost_by_note(note: &str) -> bool {
@@ -222,7 +207,7 @@ fn is_lost_by_note(note: &str) -> bool {
 }
 
 impl Conversation {
-    /// Who asks is on the left: the end that sends more requests.
+    /// Puts the end that asks on the left: the one that sends more requests.
     fn turn(&mut self) {
         let requests = |forward| {
             let is_request = |arrow: &&Arrow| {
@@ -231,7 +216,13 @@ impl Conversation {
             };
             self.arrows.iter().filter(is_request).count()
         };
-        if requests(false) > requests(true) {
+        // Datagrams are all requests: who begins is on the left.
+        let is_datagram = |arrow: &Arrow| arrow.seen.headers.deth.is_some();
+        let is_turned = match self.arrows.first() {
+            Some(first) if self.arrows.iter().all(is_datagram) => !first.forward,
+            _ => requests(false) > requests(true),
+        };
+        if is_turned {
             self.ends.swap(0, 1);
             for arrow in &mut self.arrows {
                 arrow.forward = !arrow.forward;
@@ -267,7 +258,7 @@ impl Conversation {
             }
             let is_new = is_ack || is_request || before.insert((arrow.forward, bth.psn.get()));
             let again = match is_request {
-                _ if is_ack => false,
+                _ if is_ack || !is_reliable(bth.opcode.service()) => false,
                 true => ahead <= 0,
                 false => !is_new && ahead > -(1 << 22),
             };
@@ -276,6 +267,7 @@ impl Conversation {
                 again,
                 nak: matches!(syndrome, Some(Syndrome::Nak(_))),
                 rnr: matches!(syndrome, Some(Syndrome::RnrNak(_))),
+                refused: seen.message.as_deref().is_some_and(is_refusal),
                 damaged: seen.bad_icrc || note.contains("damaged"),
                 noted: !note.is_empty(),
                 marked: seen.marked,

@@ -4,16 +4,21 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use std::net::IpAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use pcap_file::pcap::PcapReader;
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
-use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption;
+use pcap_file::pcapng::blocks::interface_description::{
+    InterfaceDescriptionBlock, InterfaceDescriptionOption,
+};
+use pcap_file::pcapng::blocks::section_header::{SectionHeaderBlock, SectionHeaderOption};
 use pcap_file::pcapng::{Block, PcapNgReader};
 use pcap_file::{DataLink, PcapError};
 use rocade_wire::ip::Datagram;
-use rocade_wire::{Headers, ICRC_LEN, Packet, icrc};
+use rocade_wire::mad::{CmMessage, Mad};
+use rocade_wire::{Headers, ICRC_LEN, Packet, Qpn, icrc};
 
 use crate::error::CliError;
 
@@ -23,8 +28,9 @@ const LARGE: u64 = 16 << 20;
 const PCAPNG: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
 /// Which way a packet went, as far as the capture says so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Way {
+    #[default]
     Unknown,
     Came,
     Went,
@@ -38,8 +44,12 @@ pub(super) struct Seen {
     pub(super) source: IpAddr,
     pub(super) destination: IpAddr,
     pub(super) way: Way,
+    /// The process that has captured it, in Rocade's captures.
+    pub(super) process: Option<Arc<str>>,
     pub(super) headers: Headers,
     pub(super) payload_len: usize,
+    /// What a datagram to QP 1 says.
+    pub(super) message: Option<Box<CmMessage>>,
     /// From BTH to ICRC: packets that are the same have the same.
     pub(super) fingerprint: u64,
     pub(super) bad_icrc: bool,
@@ -104,48 +114,55 @@ fn read_pcap(reader: impl Read, capture: &mut Capture) -> Result<(), PcapError> 
     let link = reader.header().datalink;
     while let Some(packet) = reader.next_packet() {
         let packet = packet?;
-        capture.add(link, packet.timestamp, &packet.data, Way::Unknown, "");
+        let about = About::default();
+        capture.add(link, packet.timestamp, &packet.data, about);
     }
     Ok(())
 }
 
 fn read_pcapng(reader: impl Read, capture: &mut Capture) -> Result<(), PcapError> {
     let mut reader = PcapNgReader::new(reader)?;
-    // Of the section: link type, and how many nanoseconds a tick of its clock has.
-    let mut interfaces: Vec<(DataLink, f64)> = Vec::new();
+    let mut interfaces: Vec<Interface> = Vec::new();
+    let mut is_own = false;
     let (mut before, mut left_out) = (0, 0);
     while let Some(block) = reader.next_block() {
         match block? {
-            Block::SectionHeader(_) => interfaces.clear(),
+            Block::SectionHeader(section) => {
+                interfaces.clear();
+                is_own = is_of_rocade(&section);
+            }
             Block::InterfaceDescription(interface) => {
-                let resolution = interface.options.iter().find_map(|option| match option {
-                    InterfaceDescriptionOption::IfTsResol(resolution) => Some(*resolution),
-                    _ => None,
-                });
-                interfaces.push((interface.linktype, tick_ns(resolution.unwrap_or(6))));
+                let mut of = Interface::new(&interface);
+                if !is_own {
+                    of.process = None;
+                }
+                interfaces.push(of);
             }
             Block::EnhancedPacket(packet) => {
                 let index = usize::try_from(packet.interface_id).unwrap_or(usize::MAX);
-                let Some(&(link, tick_ns)) = interfaces.get(index) else {
+                let Some(interface) = interfaces.get(index) else {
                     continue;
                 };
-                let (mut way, mut note) = (Way::Unknown, "");
+                let mut about = About {
+                    process: interface.process.clone(),
+                    ..About::default()
+                };
                 for option in &packet.options {
                     match option {
                         EnhancedPacketOption::Flags(flags) => {
-                            way = match flags & 3 {
+                            about.way = match flags & 3 {
                                 1 => Way::Came,
                                 2 => Way::Went,
                                 _ => Way::Unknown,
                             }
                         }
-                        EnhancedPacketOption::Comment(text) => note = text,
+                        EnhancedPacketOption::Comment(text) => about.note = text,
                         _ => {}
                     }
                 }
                 // The reader takes ticks for nanoseconds.
-                let time = ticks(packet.timestamp, tick_ns);
-                capture.add(link, time, &packet.data, way, note);
+                let time = ticks(packet.timestamp, interface.tick_ns);
+                capture.add(interface.link, time, &packet.data, about);
             }
             Block::InterfaceStatistics(statistics) => {
                 use pcap_file::pcapng::blocks::interface_statistics::InterfaceStatisticsOption as Option;
@@ -164,6 +181,48 @@ fn read_pcapng(reader: impl Read, capture: &mut Capture) -> Result<(), PcapError
     }
     capture.left_out = left_out + before;
     Ok(())
+}
+
+/// Returns true if Rocade has written the section: its interfaces then name the process.
+fn is_of_rocade(section: &SectionHeaderBlock<'_>) -> bool {
+    section.options.iter().any(|option| match option {
+        SectionHeaderOption::UserApplication(name) => name.starts_with("Rocade "),
+        _ => false,
+    })
+}
+
+/// An interface of a section.
+struct Interface {
+    link: DataLink,
+    /// Nanoseconds of a tick of its clock.
+    tick_ns: f64,
+    process: Option<Arc<str>>,
+}
+
+impl Interface {
+    fn new(block: &InterfaceDescriptionBlock<'_>) -> Self {
+        let (mut resolution, mut process) = (6, None);
+        for option in &block.options {
+            match option {
+                InterfaceDescriptionOption::IfTsResol(value) => resolution = *value,
+                InterfaceDescriptionOption::IfDescription(text) => process = Some(&**text),
+                _ => {}
+            }
+        }
+        Self {
+            link: block.linktype,
+            tick_ns: tick_ns(resolution),
+            process: process.map(Arc::from),
+        }
+    }
+}
+
+/// What a capture says of a packet, beside its bytes.
+#[derive(Default)]
+struct About<'a> {
+    way: Way,
+    process: Option<Arc<str>>,
+    note: &'a str,
 }
 
 fn ticks(timestamp: Duration, tick_ns: f64) -> Duration {
@@ -191,15 +250,15 @@ fn tick_ns(resolution: u8) -> f64 {
 }
 
 impl Capture {
-    fn add(&mut self, link: DataLink, time: Duration, frame: &[u8], way: Way, note: &str) {
-        match ip_of(link, frame).and_then(|ip| seen(time, ip, way, note)) {
+    fn add(&mut self, link: DataLink, time: Duration, frame: &[u8], about: About<'_>) {
+        match ip_of(link, frame).and_then(|ip| seen(time, ip, about)) {
             Some(seen) => self.packets.push(seen),
             None => self.others += 1,
         }
     }
 }
 
-fn seen(time: Duration, ip: &[u8], way: Way, note: &str) -> Option<Seen> {
+fn seen(time: Duration, ip: &[u8], about: About<'_>) -> Option<Seen> {
     let datagram = Datagram::parse(ip).ok()?;
     if !datagram.is_roce() {
         return None;
@@ -212,17 +271,22 @@ fn seen(time: Duration, ip: &[u8], way: Way, note: &str) -> Option<Seen> {
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
         });
+    let is_mad = packet.headers().bth.dest_qp == Qpn::GSI;
+    let mad = is_mad.then(|| Mad::parse(packet.payload()).ok()).flatten();
+    let message = mad.map(|mad| Box::new(mad.message));
     Some(Seen {
         time,
         source: datagram.src,
         destination: datagram.dst,
-        way,
+        way: about.way,
+        process: about.process,
         headers: *packet.headers(),
         payload_len: packet.payload().len(),
+        message,
         fingerprint,
         bad_icrc: computed != Some(packet.icrc_bytes()),
         marked: datagram.tos & 3 == 3,
-        note: note.to_owned(),
+        note: about.note.to_owned(),
     })
 }
 

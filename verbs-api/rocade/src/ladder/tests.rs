@@ -175,7 +175,10 @@ fn both_ends_make_one_conversation() {
     let path = dir.path().join("x.pcapng");
     write_story(&path, true);
     let conversation = told(&path);
-    let ends = conversation.ends.map(|end| (end.address, end.qpn));
+    let ends = conversation
+        .ends
+        .each_ref()
+        .map(|end| (end.address, end.qpn));
     assert_eq!(ends, [(A.into(), Some(QP_A)), (B.into(), Some(QP_B))]);
     assert_eq!(conversation.arrows.len(), story().len());
     let psns = |is_so: fn(Marks) -> bool| -> Vec<u32> {
