@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 
 use common::{ALL_ACCESS, Side, pair, pattern};
 use rocade_emulator::{
-    AccessFlags, Advice, Bind, ImmOrInv, QpAttr, QpAttrMask, QpState, Rereg, ReregFlags, Rkey,
-    SendFlags, SendOp, SendWr, Sge, VerbsError, WcFlags, WcOpcode, WcStatus, WindowKind,
+    AccessFlags, Advice, Bind, Engine, EngineConfig, ImmOrInv, QpAttr, QpAttrMask, QpState, Rereg,
+    ReregFlags, Rkey, SendFlags, SendOp, SendWr, Sge, VerbsError, WcFlags, WcOpcode, WcStatus,
+    WindowKind,
 };
 
 fn errno<T: std::fmt::Debug>(result: Result<T, VerbsError>) -> i32 {
@@ -588,6 +589,51 @@ fn what_was_written_first_is_seen_first() {
         assert_eq!(b.bytes(0, LEN), again);
         for wr_id in 4..=5 {
             assert_eq!(a.completion().wr_id, wr_id);
+        }
+    }
+}
+
+/// Memory of the process that may be made inaccessible.
+fn page_range(len: usize) -> *mut libc::c_void {
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new mapping.
+    let start = unsafe { libc::mmap(std::ptr::null_mut(), len, rights, flags, -1, 0) };
+    assert_ne!(start, libc::MAP_FAILED);
+    start
+}
+
+/// In a simulated network, and between two sockets of one process.
+//= RC-RSP-22 type=test
+#[test]
+fn a_read_of_memory_without_access_is_refused() {
+    const LEN: usize = 16 << 10;
+    // One packet, full and short; several, the last of them full and short, some of it still there.
+    for (left, len) in [
+        (0, 8),
+        (0, 1024),
+        (0, 4096),
+        (0, 5128),
+        (0, 8200),
+        (4096, 5128),
+    ] {
+        let engine = Engine::new(EngineConfig::simulated(7)).unwrap();
+        let simulated = ["a", "b"].map(|name| Side::on_device(engine.clone(), name, LEN));
+        common::connect(&simulated[0], &simulated[1]);
+        let sockets = <[Side; 2]>::from(pair("127.9.7.1", "127.9.7.2", LEN));
+        for [a, b] in [simulated, sockets] {
+            let start = page_range(LEN);
+            let addr = start.expose_provenance() as u64;
+            // SAFETY: nothing but the device uses it.
+            let mr = unsafe { b.pd.reg_mr(addr, LEN, addr, ALL_ACCESS) }.unwrap();
+            // SAFETY: pages of that mapping.
+            let result =
+                unsafe { libc::mprotect(start.byte_add(left), LEN - left, libc::PROT_NONE) };
+            assert_eq!(result, 0);
+            let (va, rkey) = (addr, mr.rkey());
+            let status = execute(&a, SendOp::Read { va, rkey }, &[a.sge(0, len)]);
+            assert_eq!(status, WcStatus::RemAccessErr, "{len} bytes, {left} left");
+            assert_eq!(b.qp.query().0.qp_state, QpState::Err.code());
         }
     }
 }

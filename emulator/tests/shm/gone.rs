@@ -354,6 +354,33 @@ fn unmapped_in_shared_memory() {
     everything(LinkMode::Shm, "unmap");
 }
 
+/// At an MTU of 1024: one packet, full and short; several, of which the last is full, short, or so short that
+/// it is copied before the others.
+//= RC-RSP-22 type=test
+#[test]
+fn a_read_of_any_length_is_refused() {
+    for link in [LinkMode::Udp, LinkMode::Shm] {
+        let mut case = Case::new(link, "unmap", "ours");
+        for (left, len) in [
+            (0, 8),
+            (0, 1024),
+            (0, 4096),
+            (0, 5000),
+            (0, 5128),
+            (0, 8200),
+            (4096, 5128),
+            (STAYS, 180 * 1024 + 8),
+        ] {
+            let read = |remote: Remote| SendOp::Read {
+                va: remote.addr,
+                rkey: remote.rkey,
+            };
+            case.peer_does(left, read, len);
+            case.node_sends(left, len);
+        }
+    }
+}
+
 #[test]
 fn protected_over_udp() {
     everything(LinkMode::Udp, "protect");

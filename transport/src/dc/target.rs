@@ -474,8 +474,9 @@ impl Target {
         let Some(session) = self.sessions.get_mut(index).and_then(Option::as_mut) else {
             return;
         };
+        let has_failed = !session.is_open();
         let failed = session.with(cx, |responder, cx| {
-            responder.fail_response(psn, replay, cx.out)
+            responder.fail_response(psn, (replay, has_failed), cx.out)
         });
         if failed == Err(Fatal) {
             session.fail(cx);

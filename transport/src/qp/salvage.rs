@@ -73,11 +73,17 @@ impl Qp {
         }
     }
 
+    /// Fails the work request or the READ that the packet `psn` is part of.
+    ///
+    /// The QP may have entered ERR in the same run, because a later payload was found gone first.
+    /// The requester then still needs the NAK, with the PSN of this packet.
     fn payload_lost(&mut self, now: Time, source: Source, psn: Psn) {
-        if matches!(self.state, QpState::Reset | QpState::Err) {
+        if self.state == QpState::Reset {
             return;
         }
+        let has_failed = self.state == QpState::Err;
         match source {
+            Source::Local(_) if has_failed => {}
             Source::Local(_) => {
                 let (send, _, mut cx) = self.sides(now, &());
                 let result = send.fail_request(&mut cx, psn);
@@ -85,8 +91,10 @@ impl Qp {
             }
             Source::Remote { replay, .. } => {
                 let (_, recv, mut cx) = self.sides(now, &());
-                let result = recv.fail_response(&mut cx, psn, replay);
-                self.conclude(now, result);
+                let result = recv.fail_response(&mut cx, psn, (replay, has_failed));
+                if !has_failed {
+                    self.conclude(now, result);
+                }
             }
         }
     }

@@ -460,10 +460,10 @@ impl RecvSide {
         &mut self,
         cx: &mut Cx<'_, H>,
         psn: Psn,
-        replay: bool,
+        (replay, has_failed): (bool, bool),
     ) -> Result<(), Fatal> {
         match self {
-            Self::Reliable(responder) => responder.fail_response(psn, replay, cx.out),
+            Self::Reliable(responder) => responder.fail_response(psn, (replay, has_failed), cx.out),
             Self::Target(target) => {
                 target.fail_response(cx, psn, replay);
                 Ok(())

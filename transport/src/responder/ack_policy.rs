@@ -280,13 +280,18 @@ impl Responder {
         Ok(())
     }
 
-    /// The data of a response that has been taken for sent could not be read.
+    /// Fails the READ whose response `psn`, taken for sent, could not be read from memory.
+    /// `has_failed`: the QP is in ERR already.
     pub(crate) fn fail_response(
         &mut self,
         psn: Psn,
-        replay: bool,
+        (replay, has_failed): (bool, bool),
         out: &mut Outputs,
     ) -> Result<(), Fatal> {
+        if !replay && has_failed && self.nak_outstanding {
+            // The event has been raised; the NAK of the earlier packet takes the place of the later one.
+            return Err(self.refuse_read(psn, out));
+        }
         if !replay {
             return Err(self.fail_read(psn, out));
         }
@@ -305,12 +310,18 @@ impl Responder {
         Ok(())
     }
 
-    /// The NAK takes the PSN of the response that it replaces (RC-RSP-22).
+    /// Refuses a READ and raises the event that says so.
     fn fail_read(&mut self, psn: Psn, out: &mut Outputs) -> Fatal {
-        self.queue.clear();
-        self.schedule_nak(psn, Syndrome::Nak(NakCode::RemoteAccess), out);
         //= RC-ERR-C
         out.events.push(crate::event::QpEvent::AccessErr);
+        self.refuse_read(psn, out)
+    }
+
+    /// Schedules the NAK, which takes the PSN of the response that it replaces (RC-RSP-22), in place of all
+    /// other responses.
+    fn refuse_read(&mut self, psn: Psn, out: &mut Outputs) -> Fatal {
+        self.queue.clear();
+        self.schedule_nak(psn, Syndrome::Nak(NakCode::RemoteAccess), out);
         Fatal
     }
 }

@@ -26,6 +26,8 @@ fn a_request_whose_data_is_gone_fails_alone() {
         (10 * PMTU, 3 * PMTU),
         (10 * PMTU, 3 * PMTU + 1),
         (200 * PMTU, 150 * PMTU),
+        (5 * PMTU + 8, 0),
+        (5 * PMTU + 8, 3 * PMTU + 5),
     ] {
         let mut pair = Pair::default();
         let (good, bad) = (
@@ -93,6 +95,11 @@ fn a_read_of_memory_that_is_gone_is_refused() {
         (10 * PMTU, 0),
         (10 * PMTU, 4 * PMTU + 5),
         (200 * PMTU, 150 * PMTU),
+        // The short last packet is read at once, and found gone before those that are read later.
+        (5 * PMTU + 8, 0),
+        (5 * PMTU + 8, 3 * PMTU + 5),
+        (8 * PMTU + 8, 8 * PMTU),
+        (200 * PMTU + 1, 150 * PMTU),
     ] {
         let mut pair = Pair::default();
         let src = register_filled(&pair, Side::B, len, 2);
@@ -115,6 +122,31 @@ fn a_read_of_memory_that_is_gone_is_refused() {
         let last = operations(&pair, Side::B).pop();
         assert_eq!(last, Some((Operation::Acknowledge, 1 + left / PMTU)));
     }
+}
+
+/// A later request has already put the responder into ERR when the data of a READ is found gone.
+//= RC-RSP-22 type=test
+#[test]
+fn a_read_is_refused_although_a_later_request_was_refused_before() {
+    let mut pair = Pair::default();
+    let src = register_filled(&pair, Side::B, 5 * PMTU, 2);
+    let dst = register(&pair, Side::A, 5 * PMTU);
+    let beyond = Region {
+        addr: src.addr + u64::from(5 * PMTU),
+        ..src
+    };
+    pair.node(Side::B).mem.unmap(&src, 2 * PMTU as usize);
+    // Both arrive before the responder transmits.
+    pair.send(Side::A, 1, read(&src), &[dst.sge()]);
+    pair.send(Side::A, 2, write(&beyond), &[dst.part(0, 8)]);
+    pair.run();
+    let done = pair.take_completions(Side::A);
+    let expected = [(1, WcStatus::RemAccessErr), (2, FLUSHED)];
+    assert_eq!(statuses(&done), expected);
+    assert_eq!(pair.take_events(Side::B), [QpEvent::AccessErr]);
+    assert_eq!(pair.node(Side::B).qp.state(), QpState::Err);
+    let last = operations(&pair, Side::B).pop();
+    assert_eq!(last, Some((Operation::Acknowledge, 2)));
 }
 
 //= RC-DUP-06 type=test
