@@ -276,6 +276,27 @@ impl TxBuffer {
         }
     }
 
+    /// The places of the payloads that are not there yet, in order, each with what belongs there. Whoever fills them all
+    /// says so ([`TxBuffer::note_filled`]).
+    pub fn deferred_places(&mut self) -> Vec<(Source, &mut [u8])> {
+        let mut rest = &mut self.bytes[..self.used];
+        let mut before = 0;
+        let mut places = Vec::with_capacity(self.deferred.len());
+        for deferred in &self.deferred {
+            let range = deferred.range();
+            let (_, behind) = rest.split_at_mut(range.start - before);
+            let (place, behind) = behind.split_at_mut(range.len());
+            places.push((deferred.source, place));
+            (rest, before) = (behind, range.end);
+        }
+        places
+    }
+
+    /// All payloads are there: none is deferred any more.
+    pub fn note_filled(&mut self) {
+        self.deferred.clear();
+    }
+
     /// From now on payloads that are longer than `longest_copy` bytes, and in one piece in memory, are
     /// left for the caller to copy.
     pub const fn defer_longer_than(&mut self, longest_copy: usize) {

@@ -17,6 +17,7 @@ use crate::cells::Why;
 use crate::config::{BrokerMode, EngineConfig, LinkMode};
 use crate::link::LocalAddr;
 use crate::link::shm::ShmChannel;
+use crate::memory::KERNEL_CALLS;
 use crate::steering::Slot;
 use crate::{Connection, Context, Cq, Engine, Mr, Pd, Qp, QpInitAttr};
 
@@ -85,6 +86,67 @@ fn connect(qp: &Qp, peer: &Qp, to: &Host) {
         ..Connection::to(to.context.gid_entries()[0].gid, peer.qp_num())
     };
     qp.connect(access, &connection).expect("connected");
+}
+
+/// A thread that blocks the signals which say that memory is gone: the kernel copies what it sends, a run at once.
+#[test]
+fn a_run_whose_data_the_kernel_copies_costs_one_call() {
+    const LEN: usize = 60 << 10;
+    let sent = std::thread::spawn(|| {
+        // SAFETY: a sigset is plain data that sigfillset initialises.
+        unsafe {
+            let mut all = std::mem::zeroed();
+            libc::sigfillset(&raw mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut());
+        }
+        let (a, b) = (host("127.4.0.8"), host("127.4.0.9"));
+        connect(&a.qps[0], &b.qps[0], &b);
+        connect(&b.qps[0], &a.qps[0], &a);
+        let memory: &'static [AtomicU8] = Vec::leak((0..LEN).map(|_| AtomicU8::new(7)).collect());
+        let addr = memory.as_ptr().expose_provenance() as u64;
+        let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
+        // SAFETY: leaked memory, accessed through atomics only.
+        let source = unsafe { a._pd.reg_mr(addr, LEN, addr, access) }.expect("registered");
+        let target: &'static [AtomicU8] = Vec::leak((0..LEN).map(|_| AtomicU8::new(0)).collect());
+        let va = target.as_ptr().expose_provenance() as u64;
+        // SAFETY: likewise.
+        let to = unsafe { b._pd.reg_mr(va, LEN, va, access) }.expect("registered");
+        let sge = Sge {
+            addr,
+            len: LEN as u32,
+            lkey: source.lkey(),
+        };
+        let op = SendOp::Write {
+            va,
+            rkey: to.rkey(),
+            imm: None,
+        };
+        let mut most = 0;
+        for wr_id in 0..3 {
+            let wr = SendWr {
+                wr_id,
+                op,
+                flags: SendFlags::SIGNALED,
+                sges: &[sge],
+            };
+            let before = KERNEL_CALLS.get();
+            a.qps[0].send_queue().push(&wr).expect("posted");
+            most = most.max(KERNEL_CALLS.get() - before);
+            let deadline = Instant::now() + Duration::from_secs(60);
+            let done = loop {
+                if let Some(done) = a.cq.poll_one() {
+                    break done;
+                }
+                assert!(Instant::now() < deadline, "no completion");
+            };
+            assert_eq!(done.status, WcStatus::Success);
+        }
+        assert!(target.iter().all(|byte| byte.load(Ordering::Relaxed) == 7));
+        most
+    });
+    let most = sent.join().expect("no panic");
+    // 60 packets; a run or two, and who this process is.
+    assert!((1..=4).contains(&most), "{most} system calls");
 }
 
 /// Two threads make the channel between two addresses of their process at the same time: whoever comes

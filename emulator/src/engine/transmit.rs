@@ -280,7 +280,9 @@ impl EngineInner {
             if acks == AckTiming::Behind || answered > LONG_ANSWER {
                 acks = AckTiming::Now;
             }
+            let filled = fill_by_kernel(buffer, mem);
             let sent = match channel {
+                _ if filled.is_err() => Err(Fault),
                 _ if !may_leave => seal(&mut path.icrc, buffer, mem).map(|()| false),
                 _ if tapped => seal(&mut path.icrc, buffer, mem).map(|()| {
                     let run = Run::of(buffer, promise);
@@ -535,6 +537,17 @@ fn seal(icrcs: &mut Icrcs, buffer: &mut TxBuffer, memory: &MemGuard<'_>) -> Resu
         id += 1;
     });
     result
+}
+
+/// Copies the payloads that are not there yet at once, where the kernel copies: a system call for each would cost more
+/// than to copy and to sum up apart.
+#[inline]
+fn fill_by_kernel(buffer: &mut TxBuffer, memory: &MemGuard<'_>) -> Result<(), Fault> {
+    if memory.is_by_kernel() && !buffer.deferred().is_empty() {
+        memory.copy_all(buffer.deferred_places())?;
+        buffer.note_filled();
+    }
+    Ok(())
 }
 
 /// Copies the payloads that are not there yet.

@@ -12,6 +12,7 @@ use parking_lot::RwLock;
 use rocade_transport::{AtomicOp, MaskedOp, Words};
 use rocade_wire::crc;
 
+use super::guard::kernel::Part;
 use super::guard::section::guarded;
 use super::guard::{Fault, Way, kernel};
 
@@ -64,6 +65,11 @@ impl<'a> Readable<'a> {
     #[inline]
     pub(crate) const fn len(self) -> usize {
         self.span.len
+    }
+
+    /// Where it is.
+    pub(super) const fn span(self) -> Span {
+        self.span
     }
 
     /// Copies all of it. Lengths must agree.
@@ -119,6 +125,27 @@ pub(super) fn read(span: Span, dst: &mut [u8]) -> Result<(), Fault> {
     unsafe { read_to(span, dst) }
 }
 
+/// Copies from all of these, where the kernel copies with one system call for many of them. Lengths must agree.
+///
+/// # Errors
+/// [`Fault`]: all places then hold anything.
+pub(super) fn read_all(places: &mut [(Span, &mut [u8])]) -> Result<(), Fault> {
+    let mut parts = Vec::with_capacity(places.len());
+    for (span, dst) in places {
+        assert_eq!(span.len, dst.len(), "the caller cuts spans to size");
+        match NonNull::new(dst.as_mut_ptr()) {
+            Some(own) if span.way == Way::Kernel => parts.push(Part {
+                addr: span.addr,
+                own,
+                len: span.len,
+            }),
+            _ => read(*span, dst)?,
+        }
+    }
+    // SAFETY: exclusive slices of ours.
+    unsafe { kernel::read_all(&parts) }
+}
+
 /// # Safety
 /// As many bytes as the span has must be writable at `dst`.
 #[inline]
@@ -152,13 +179,8 @@ pub(super) fn write(span: Span, src: &[u8]) -> Result<(), Fault> {
         return Ok(());
     };
     if way == Way::Kernel {
-        if !head.is_empty() {
-            // SAFETY: `head` is readable; `Span::new`'s contract lets us write.
-            unsafe { kernel::write(addr, NonNull::from(head).cast(), head.len()) }?;
-        }
-        fence(Ordering::Release);
-        // SAFETY: likewise.
-        return unsafe { kernel::write(addr + head.len(), NonNull::from(last), 1) };
+        // SAFETY: `src` is readable; `Span::new`'s contract lets us write.
+        return unsafe { kernel::write(addr, NonNull::from(src).cast(), len) };
     }
     // SAFETY: as in `read_to`, with the roles exchanged; `head.len()` is inside the span, and a byte is
     // always aligned.

@@ -72,6 +72,24 @@ impl MemGuard<'_> {
         Some(Readable::new(span.ok()?, regions))
     }
 
+    /// Returns true if the kernel copies: then [`copy_all`](Self::copy_all) makes a run cost as much as a packet.
+    #[inline]
+    pub(crate) fn is_by_kernel(&self) -> bool {
+        self.way == Way::Kernel
+    }
+
+    /// Copies payloads of packets, as [`source`](Self::source) has them, to where they belong.
+    ///
+    /// # Errors
+    /// [`Fault`] where one is gone, or was not checked; all places then hold anything.
+    pub(crate) fn copy_all(&self, payloads: Vec<(Source, &mut [u8])>) -> Result<(), Fault> {
+        let places = payloads.into_iter().map(|(source, place)| {
+            let readable = self.source(source).ok_or(Fault)?;
+            Ok((readable.span(), place))
+        });
+        access::read_all(&mut places.collect::<Result<Vec<_>, _>>()?)
+    }
+
     /// Does something at the place that an access goes to: to each piece of it, which is nowhere where memory
     /// has been promised that is not there.
     //= MR-13

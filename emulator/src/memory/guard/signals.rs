@@ -80,8 +80,9 @@ pub(super) fn reach_us(thorough: bool) -> bool {
     let reached = handled && !(thorough && are_blocked());
     if !reached {
         ONCE.call_once(|| {
-            tracing::info!(
-                "the program handles or blocks SIGSEGV or SIGBUS: the kernel copies registered memory, which is slower"
+            tracing::warn!(
+                "failed to guard registered memory by a signal handler, because the program handles or blocks SIGSEGV or \
+                 SIGBUS; the kernel copies instead, a system call for each run sent and each packet received"
             );
         });
     }

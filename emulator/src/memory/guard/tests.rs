@@ -8,7 +8,7 @@ use rocade_transport::{AtomicOp, Time};
 use rocade_wire::crc;
 
 use super::super::access::{self, Readable, Span};
-use super::{Fault, LOOK_MAX_NS, LOOK_NS, Way, counts_for, install, way};
+use super::{Fault, LOOK_MAX_NS, LOOK_NS, Way, counts_for, install, kernel, way};
 
 const PAGE: usize = 4096;
 
@@ -141,6 +141,73 @@ fn writing() {
             }
         }
     }
+}
+
+/// The system calls that `f` makes in this thread to copy.
+fn calls(f: impl FnOnce()) -> u32 {
+    let before = kernel::CALLS.get();
+    f();
+    kernel::CALLS.get() - before
+}
+
+#[test]
+fn the_kernel_copies_a_run_at_once() {
+    const COUNT: usize = 60;
+    const LEN: usize = 100;
+    install();
+    let pages = Pages::new(Middle::Hole);
+    let span = |at, len| pages.span(at, len, Way::Kernel);
+    // It is not known yet which process this is.
+    access::read(span(0, 8), &mut [0; 8]).expect("it is there");
+    let mut run = vec![0; COUNT * LEN];
+    // Not the pages' order; the last is gone in the second round.
+    for gone in [false, true] {
+        let at = |n: usize| match n {
+            _ if gone && n == COUNT - 1 => PAGE,
+            _ if n.is_multiple_of(2) => n * LEN / 2,
+            _ => 2 * PAGE + n * LEN / 2,
+        };
+        let places = run.chunks_mut(LEN).enumerate();
+        let mut places: Vec<_> = places.map(|(n, place)| (span(at(n), LEN), place)).collect();
+        let made = calls(|| assert_eq!(access::read_all(&mut places), expected(gone)));
+        assert_eq!(made, 1);
+        if !gone {
+            let there = |n: usize| (at(n)..at(n) + LEN).map(byte);
+            assert_eq!(run, (0..COUNT).flat_map(there).collect::<Vec<_>>());
+        }
+    }
+    let most = if cfg!(target_arch = "x86_64") { 1 } else { 2 };
+    let made = calls(|| assert_eq!(access::write(span(0, LEN), &[1; LEN]), Ok(())));
+    assert!(made <= most, "{made} for a packet");
+    let made = calls(|| assert_eq!(access::write(span(8, 8), &[1; 8]), Ok(())));
+    assert_eq!(made, 1);
+}
+
+/// With the number of its parent it would read the parent's.
+#[test]
+fn a_child_copies_its_own_memory() {
+    install();
+    let pages = Pages::new(Middle::ReadOnly);
+    let span = pages.span(100, 1, Way::Kernel);
+    let mut copy = [0];
+    access::read(span, &mut copy).expect("it is there");
+    assert_ne!(copy, [77]);
+    // SAFETY: the child stores, copies and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: inside the mapping, which the child has a copy of; the end of the process.
+        unsafe {
+            pages.0.add(100).write(77);
+            let read = access::read(span, &mut copy);
+            libc::_exit(i32::from(read.is_err() || copy != [77]));
+        }
+    }
+    let mut status = -1;
+    // SAFETY: a child of this process.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+    access::read(span, &mut copy).expect("it is there");
+    assert_ne!(copy, [77]);
 }
 
 //= ODP-04 type=test
