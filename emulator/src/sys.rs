@@ -380,6 +380,25 @@ pub(crate) fn set_precise_timers() {
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000 as libc::c_ulong, 0, 0, 0) };
 }
 
+/// Asks the system to let the calling thread run soon when it wakes: it never runs for long (`sched_setattr(2)` with a short
+/// slice, from Linux 6.12 on; without effect before).
+pub(crate) fn ask_for_short_slice() {
+    const SLICE_NS: u64 = 100_000;
+    let size = size_of::<libc::sched_attr>();
+    // SAFETY: plain data, for which zero is a value.
+    let mut attr: libc::sched_attr = unsafe { std::mem::zeroed() };
+    // SAFETY: `attr` is writable and as long as said. 0 is the calling thread.
+    let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, size, 0) };
+    let is_usual = i64::from(attr.sched_policy) == i64::from(libc::SCHED_OTHER);
+    if got < 0 || !is_usual {
+        // The program has chosen another policy, which says all.
+        return;
+    }
+    attr.sched_runtime = SLICE_NS;
+    // SAFETY: `attr` is a valid structure, which says its length. What fails leaves all as it was.
+    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) };
+}
+
 /// Has `handler` called when the process exits by exit(3) or by returning from `main`.
 pub(crate) fn at_exit(handler: extern "C" fn()) {
     // SAFETY: `handler` is code of this object, which the C library calls before it unloads it. Fails

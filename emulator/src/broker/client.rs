@@ -31,9 +31,15 @@ mod xrc;
 use connection::Connection;
 use resume::{Progress, Resume};
 
-/// How long the broker may take for an answer. It answers at once, but for requests for addresses
-/// while it waits for clients of its predecessor.
+/// How long the broker may take for an answer before we look whether it was stopped. It answers at once, but for
+/// requests for addresses while it waits for clients of its predecessor.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+/// How often to look at that again.
+const LOOK_WHETHER_STOPPED: Duration = Duration::from_secs(1);
+/// How long it may take where it was not stopped: others may have the processors.
+const LONGEST_ANSWER: Duration = Duration::from_secs(60);
+/// How long a broker that was stopped is asked again, perhaps another one by then.
+const STOPPED_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause after a failed attempt to reach a new broker; doubled with each failure.
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 /// Longest pause between attempts.
@@ -197,7 +203,7 @@ impl BrokerClient {
         own_faults: Vec<String>,
     ) -> Result<Self, BrokerError> {
         let paths = Paths::new(config);
-        let deadline = Instant::now() + config.start_timeout;
+        let begin = Instant::now();
         let mut replaced = false;
         let (mut connection, welcome) = loop {
             let mut connection = Connection::new(Connector::new(config, &paths).run()?);
@@ -210,7 +216,7 @@ impl BrokerClient {
                 }
                 Ok(welcome) => break (connection, welcome),
                 // It was just about to end, or was killed.
-                Err(error) if error.may_pass() && Instant::now() < deadline => {
+                Err(error) if tries_again(&error, begin, config) => {
                     thread::sleep(FIRST_RETRY);
                 }
                 Err(error) => return Err(error),
@@ -281,11 +287,11 @@ impl BrokerClient {
         self.check_process()?;
         let mut state = self.state.lock();
         if !state.holdings.shares.contains_key(&local) {
-            let deadline = Instant::now() + self.config.start_timeout;
+            let begin = Instant::now();
             let share = loop {
                 match self.open(&mut state, local) {
-                    Err(error) if error.may_pass() && Instant::now() < deadline => {
-                        self.reconnect(&mut state, deadline)?;
+                    Err(error) if tries_again(&error, begin, &self.config) => {
+                        self.reconnect(&mut state, begin)?;
                     }
                     result => break result?,
                 }
@@ -444,7 +450,7 @@ impl BrokerClient {
         }
     }
 
-    /// Asks the broker, or the next one, until its deadline.
+    /// Asks the broker, or the next one, as long as [`tries_again`] says.
     fn ask_patiently<R>(
         &self,
         request: &Request,
@@ -453,7 +459,7 @@ impl BrokerClient {
     ) -> Result<R, BrokerError> {
         self.check_process()?;
         let mut state = self.state.lock();
-        let deadline = Instant::now() + self.config.start_timeout;
+        let begin = Instant::now();
         loop {
             let answer = match &mut state.link {
                 Link::Up(connection) => connection.ask(request, fds, ANSWER_TIMEOUT),
@@ -465,8 +471,8 @@ impl BrokerClient {
                 self.disconnect(&mut state, 0);
             }
             match result {
-                Err(error) if error.may_pass() && Instant::now() < deadline => {
-                    self.reconnect(&mut state, deadline)?;
+                Err(error) if tries_again(&error, begin, &self.config) => {
+                    self.reconnect(&mut state, begin)?;
                 }
                 result => return result,
             }
@@ -512,14 +518,14 @@ impl BrokerClient {
         self.watch.wake_after(Some(FIRST_RETRY));
     }
 
-    /// Reconnects, waiting for it: again and again until the deadline, because the next broker may
-    /// end as well.
-    fn reconnect(&self, state: &mut State, deadline: Instant) -> Result<(), BrokerError> {
+    /// Reconnects, waiting for it: again and again, because the next broker may end as well. The caller has tried since
+    /// `begin`.
+    fn reconnect(&self, state: &mut State, begin: Instant) -> Result<(), BrokerError> {
         let mut pause = FIRST_RETRY;
         loop {
             self.disconnect(state, 0);
             match self.try_reconnect(state) {
-                Err(error) if error.may_pass() && Instant::now() < deadline => {
+                Err(error) if tries_again(&error, begin, &self.config) => {
                     tracing::debug!(%error, "reaching a new broker");
                     thread::sleep(pause);
                     pause = (pause * 2).min(LAST_RETRY);
@@ -688,6 +694,15 @@ pub(super) fn ask_running(
 ) -> Result<Response, BrokerError> {
     let mut connection = Connection::new(start::connect(&Paths::new(config))?);
     Ok(connection.ask(request, &[], ANSWER_TIMEOUT)?.0)
+}
+
+/// Returns true if it is worth while to try again after this error, having tried since `begin`.
+fn tries_again(error: &BrokerError, begin: Instant, config: &BrokerConfig) -> bool {
+    let patience = match error {
+        BrokerError::Silent { .. } => config.start_timeout.min(STOPPED_TIMEOUT),
+        _ => config.start_timeout,
+    };
+    error.may_pass() && begin.elapsed() < patience
 }
 
 /// What a new client has got.

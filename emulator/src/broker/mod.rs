@@ -92,7 +92,8 @@ pub struct BrokerConfig {
     pub command: Option<Vec<OsString>>,
     /// A broker without clients ends after this time.
     pub idle_timeout: Duration,
-    /// How long a client waits for a broker that it started.
+    /// How long a client waits for a broker that it started and that lives, but does not listen. Long: on a busy machine
+    /// a program may take many seconds to start.
     pub start_timeout: Duration,
     /// How long a new broker waits for clients of its predecessor before it serves new ones.
     pub recovery_timeout: Duration,
@@ -104,7 +105,7 @@ impl Default for BrokerConfig {
             runtime_dir: None,
             command: None,
             idle_timeout: Duration::from_secs(60),
-            start_timeout: Duration::from_secs(5),
+            start_timeout: Duration::from_secs(60),
             recovery_timeout: Duration::from_secs(2),
         }
     }

@@ -33,7 +33,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// The same at whether a client has received what it was sent.
 const LOOK_AGAIN_SOON: Duration = Duration::from_millis(2);
 /// For how long a broker waits for its first client, beyond the idle time.
-const FIRST_CLIENT: Duration = Duration::from_secs(2);
+const FIRST_CLIENT: Duration = Duration::from_secs(10);
 /// Longest time without looking after anything.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
@@ -92,6 +92,13 @@ impl Server {
     fn start(config: &BrokerConfig) -> Result<Self, BrokerError> {
         let paths = Paths::new(config);
         sys::survive_file_size_limit();
+        if !sys::run_at_usual_priority() {
+            tracing::warn!(
+                "failed to leave the low priority of the program that started the broker: others may wait for it"
+            );
+        }
+        // Everybody waits for it, and it never runs for long.
+        crate::sys::ask_for_short_slice();
         if let Err(error) = sys::raise_limits() {
             tracing::warn!(%error, "raising limits");
         }

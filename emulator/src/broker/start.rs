@@ -21,6 +21,10 @@ use crate::fdpass;
 const MOST_STARTS: u32 = 3;
 /// How long to wait before looking again whether the broker listens.
 const LOOK_AGAIN: Duration = Duration::from_millis(3);
+/// After so many looks it takes longer until the next one, and longer again, up to so many times as long: many
+/// programs may be waiting for the same broker, and want the processor that it needs.
+const EARLY_LOOKS: u32 = 16;
+const LAZIEST: u32 = 8;
 /// The log starts afresh when it is longer than this.
 const LOG_LIMIT: u64 = 256 << 10;
 /// How much of the log goes into an error message, in bytes.
@@ -90,6 +94,7 @@ pub(super) struct Connector {
     lock: Option<File>,
     life_line: Option<OwnedFd>,
     starts: u32,
+    looks: u32,
 }
 
 /// What became of a step.
@@ -110,6 +115,7 @@ impl Connector {
             lock: None,
             life_line: None,
             starts: 0,
+            looks: 0,
         }
     }
 
@@ -137,14 +143,19 @@ impl Connector {
         }
         if Instant::now() > self.deadline {
             let secs = self.config.start_timeout.as_secs_f32();
-            return Err(self.failed(format!("nothing listens after {secs} s")));
+            let who = if self.lock.is_some() {
+                ""
+            } else {
+                ", and another program has the lock for starting one"
+            };
+            return Err(self.failed(format!("nothing listens after {secs} s{who}")));
         }
         if self.lock.is_none() {
             // Whoever had the lock before may just have started one.
             return Ok(Step::Wait(if self.take_lock()? {
                 Duration::ZERO
             } else {
-                LOOK_AGAIN
+                self.pause()
             }));
         }
         match &self.life_line {
@@ -160,8 +171,14 @@ impl Connector {
                 self.life_line = None;
                 Ok(Step::Wait(LOOK_AGAIN * 10 * self.starts))
             }
-            Some(_) => Ok(Step::Wait(LOOK_AGAIN)),
+            Some(_) => Ok(Step::Wait(self.pause())),
         }
+    }
+
+    /// How long to wait for the next look.
+    fn pause(&mut self) -> Duration {
+        self.looks = self.looks.saturating_add(1);
+        LOOK_AGAIN * (1 + self.looks / EARLY_LOOKS).min(LAZIEST)
     }
 
     /// Takes steps until there is a connection.

@@ -26,6 +26,43 @@ pub(crate) fn open_process(pid: u32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// Returns true if a process was stopped by a signal or a debugger. False where that cannot be seen.
+pub(crate) fn is_stopped(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    state.starts_with(['T', 't'])
+}
+
+/// Gives this process the usual scheduling policy and at least the usual priority, where the system allows it. Returns false
+/// where it stays behind others.
+pub(crate) fn run_at_usual_priority() -> bool {
+    // SAFETY: takes no pointers.
+    let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) };
+    let is_behind = [libc::SCHED_IDLE, libc::SCHED_BATCH].map(libc::c_long::from);
+    let mut is_usual = true;
+    if is_behind.contains(&policy) {
+        // SAFETY: plain data, for which zero is a value: the only priority of that policy.
+        let usual: libc::sched_param = unsafe { std::mem::zeroed() };
+        // SAFETY: the pointer is to a live sched_param.
+        let set = unsafe {
+            libc::syscall(
+                libc::SYS_sched_setscheduler,
+                0,
+                libc::SCHED_OTHER,
+                &raw const usual,
+            )
+        };
+        is_usual = set == 0;
+    }
+    // SAFETY: takes no pointers.
+    let niceness = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+    if niceness > 0 {
+        // SAFETY: takes no pointers.
+        is_usual &= unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 0) } == 0;
+    }
+    is_usual
+}
+
 /// Takes the exclusive lock of a file (flock(2)) unless somebody else has it. The lock lives until
 /// all duplicates of the fd are closed, in whatever process.
 pub(crate) fn try_lock(file: BorrowedFd<'_>) -> io::Result<bool> {

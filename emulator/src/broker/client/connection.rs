@@ -13,7 +13,7 @@ use super::super::protocol::{
 use super::super::sys::{self, HangupWatch};
 use super::super::will::Will;
 use super::super::{BrokerError, RefusalCode};
-use super::{ANSWER_TIMEOUT, Share, Stop, StopOutcome};
+use super::{ANSWER_TIMEOUT, LONGEST_ANSWER, LOOK_WHETHER_STOPPED, Share, Stop, StopOutcome};
 use crate::fdpass;
 use crate::link::LocalAddr;
 use crate::link::shm::ChannelOffer;
@@ -105,15 +105,12 @@ impl Connection {
             // Who turns us away may have said why before it hung up.
             return self.try_answer()?.ok_or(error);
         }
-        let deadline = Instant::now() + patience;
+        let mut wait = AnswerWait::begin(patience);
         loop {
             if let Some(answer) = self.try_answer()? {
                 return Ok(answer);
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(self.silent());
-            }
+            let left = wait.left(self)?;
             self.wait(left)?;
         }
     }
@@ -168,7 +165,7 @@ impl Connection {
     }
 
     /// The broker has not answered in time.
-    pub(super) fn silent(&self) -> BrokerError {
+    fn silent(&self) -> BrokerError {
         BrokerError::Silent {
             pid: self.broker_pid(),
         }
@@ -188,12 +185,9 @@ impl Connection {
     pub(super) fn stop_as(&mut self, version: u16) -> Result<Stop, BrokerError> {
         let message = with_version(Request::Stop.encode(), version);
         fdpass::send(self.fd(), &message, &[]).map_err(lost_or("asking the broker"))?;
-        let deadline = Instant::now() + ANSWER_TIMEOUT;
+        let mut wait = AnswerWait::begin(ANSWER_TIMEOUT);
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(self.silent());
-            }
+            let left = wait.left(self)?;
             self.wait(left)?;
             let Some((message, fds)) = self.receive()? else {
                 continue;
@@ -324,6 +318,42 @@ impl Connection {
     }
 }
 
+/// For how long an answer of the broker is waited for.
+///
+/// On a busy machine the broker may not run for seconds. So time decides only about one that was stopped, or that
+/// does not answer for very long.
+#[derive(Debug)]
+pub(super) struct AnswerWait {
+    next_look: Instant,
+    limit: Instant,
+}
+
+impl AnswerWait {
+    /// Begins to wait. After `patience` a broker that was stopped is given up.
+    pub(super) fn begin(patience: Duration) -> Self {
+        let now = Instant::now();
+        Self {
+            next_look: now + patience,
+            limit: now + patience.max(LONGEST_ANSWER),
+        }
+    }
+
+    /// How long to wait before calling this again.
+    ///
+    /// # Errors
+    /// [`BrokerError::Silent`] where the broker is given up.
+    pub(super) fn left(&mut self, connection: &Connection) -> Result<Duration, BrokerError> {
+        let now = Instant::now();
+        if now >= self.next_look {
+            if now >= self.limit || sys::is_stopped(connection.broker_pid()) {
+                return Err(connection.silent());
+            }
+            self.next_look = self.limit.min(now + LOOK_WHETHER_STOPPED);
+        }
+        Ok(self.next_look.saturating_duration_since(now))
+    }
+}
+
 /// The channel that a message brings.
 fn offer(ends: Ends, asked: bool, fds: Vec<OwnedFd>) -> Result<ChannelOffer, BrokerError> {
     let Ends { local, peer, slot } = ends;
@@ -348,5 +378,29 @@ fn lost_or(doing: &'static str) -> impl Fn(io::Error) -> BrokerError {
         | io::ErrorKind::NotConnected
         | io::ErrorKind::WouldBlock => BrokerError::Lost,
         _ => BrokerError::System { doing, source },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    /// Whoever made both ends counts as the broker: this process, which was not stopped.
+    #[test]
+    fn a_broker_that_was_not_stopped_has_a_minute() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let connection = Connection::new(ours.into());
+        assert_eq!(connection.broker_pid(), std::process::id());
+        let mut wait = AnswerWait::begin(Duration::ZERO);
+        let left = wait.left(&connection).unwrap();
+        assert!(!left.is_zero() && left <= LOOK_WHETHER_STOPPED);
+        wait.next_look = Instant::now();
+        wait.left(&connection).unwrap();
+        wait.limit = Instant::now();
+        wait.next_look = wait.limit;
+        let error = wait.left(&connection).unwrap_err();
+        assert!(matches!(error, BrokerError::Silent { .. }), "{error}");
     }
 }

@@ -2,14 +2,14 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::super::BrokerError;
 use super::super::protocol::{
     DomainOpening, ProtocolError, Request, Response, SOCKETS_AT_ONCE, TargetCall,
 };
 use super::super::sys::HangupWatch;
-use super::connection::Connection;
+use super::connection::{AnswerWait, Connection};
 use super::{ANSWER_TIMEOUT, Holdings, process_name};
 use crate::link::LocalAddr;
 
@@ -46,7 +46,7 @@ pub(super) struct Resume {
     connection: Connection,
     /// What the broker is being told, and what follows.
     to_say: VecDeque<Say>,
-    deadline: Instant,
+    wait: AnswerWait,
 }
 
 impl Resume {
@@ -82,7 +82,7 @@ impl Resume {
                 .chain((0..holdings.ports.len()).map(Say::Port))
                 .chain(domains)
                 .collect(),
-            deadline: Instant::now() + ANSWER_TIMEOUT,
+            wait: AnswerWait::begin(ANSWER_TIMEOUT),
         };
         resume.say(Say::Hello, holdings)?;
         Ok(resume)
@@ -95,11 +95,7 @@ impl Resume {
     pub(super) fn step(&mut self, holdings: &mut Holdings) -> Result<Progress, BrokerError> {
         while let Some(said) = self.to_say.front().copied() {
             let Some((response, fds)) = self.connection.try_answer()? else {
-                let left = self.deadline.saturating_duration_since(Instant::now());
-                if left.is_zero() {
-                    return Err(self.connection.silent());
-                }
-                return Ok(Progress::Waiting(left));
+                return Ok(Progress::Waiting(self.wait.left(&self.connection)?));
             };
             match (said, response) {
                 (Say::Hello, Response::Welcome { slot, .. }) if slot == holdings.slot => {
@@ -130,7 +126,7 @@ impl Resume {
             self.to_say.pop_front();
             if let Some(next) = self.to_say.front() {
                 self.say(*next, holdings)?;
-                self.deadline = Instant::now() + ANSWER_TIMEOUT;
+                self.wait = AnswerWait::begin(ANSWER_TIMEOUT);
             }
         }
         Ok(Progress::Done)

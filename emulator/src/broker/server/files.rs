@@ -15,8 +15,10 @@ use super::super::protocol::Response;
 use super::super::{BrokerError, start, sys};
 use super::{LOOK_AGAIN, Server};
 
-/// How long a starting broker waits for one that is ending.
+/// How long a starting broker waits for one that listens, but may be about to end.
 const TAKEOVER_TIMEOUT: Duration = Duration::from_millis(500);
+/// The same for one that does not listen any more, and may not get a processor to end on.
+const LONGEST_END: Duration = Duration::from_secs(30);
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
 /// How often to look whether the files are still there.
@@ -142,10 +144,12 @@ fn identity(paths: &Paths) -> io::Result<(u64, u64)> {
 
 fn take_lock(paths: &Paths) -> Result<File, BrokerError> {
     let failed = BrokerError::doing("taking the broker's lock");
-    let deadline = Instant::now() + TAKEOVER_TIMEOUT;
+    let begin = Instant::now();
     let mut lock = open_lock(&paths.broker_lock()).map_err(&failed)?;
     while !sys::try_lock(lock.as_fd()).map_err(&failed)? {
-        if Instant::now() > deadline {
+        let waited = begin.elapsed();
+        let is_late = waited > TAKEOVER_TIMEOUT && start::connect(paths).is_ok();
+        if is_late || waited > LONGEST_END {
             return Err(BrokerError::AlreadyRunning);
         }
         thread::sleep(LOOK_AGAIN);
