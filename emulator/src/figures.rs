@@ -15,6 +15,25 @@ pub(crate) const CLOCK_TURN: u64 = 4;
 /// A poll in vain this long ago goes on: the thread that woke up may have interrupted it.
 pub(crate) const FRESH_NS: u64 = 3_000;
 
+/// A yield that takes so long shows that the processors are taken: then pollers sleep.
+pub(crate) const TAKEN_NS: u64 = 100_000;
+/// For so long at first, before a yield shows again whether they are; doubles each time that they are: 3.2 s.
+pub(crate) const TAKEN_FOR_NS: u64 = 100_000_000;
+pub(crate) const MAX_TAKEN_DOUBLINGS: u32 = 5;
+/// And no longer where the system has had idle processors for so long, each time it was asked.
+pub(crate) const FREE_NS: u64 = 10_000_000;
+/// How often pollers ask the system for that: less often than they sleep.
+pub(crate) const FREE_TURN_NS: u64 = 1_000_000;
+/// How long a poller is patient before it sleeps then.
+pub(crate) const CROWDED_PATIENCE_NS: u64 = 1_000;
+/// How long a poller sleeps at most, at first; doubles each time that nothing has come: 1 ms.
+pub(crate) const FIRST_SLEEP_NS: u64 = 125_000;
+pub(crate) const SLEEP_DOUBLINGS: u32 = 3;
+/// The same where packets of the process wait for room.
+pub(crate) const ROOM_SLEEP_NS: u64 = 100_000;
+/// Sleeps in a row that end at once and for nothing, before the poller yields instead.
+pub(crate) const HOLLOW_SLEEPS: u32 = 3;
+
 /// What a poll of shared memory counts that finds something, where one in vain counts 1.
 pub(crate) const BUSY_POLL: u64 = 8;
 /// With shared memory in use the sockets have their turn after so many polls of it: every few
@@ -125,6 +144,11 @@ const MAX_BACK_NS: u64 = STEP_BACK_NS << STEP_BACK_DOUBLINGS;
 
 // A poller that was interrupted is not idle, and one that is idle polls at the clock often enough to be seen.
 const _: () = assert!(FRESH_NS < PATIENCE_NS);
+// The processors are taken by somebody who does not only look and go, and who is there for more than one turn.
+const _: () = assert!(2 * PATIENCE_NS < TAKEN_NS && TAKEN_NS < FREE_NS && FREE_NS < TAKEN_FOR_NS);
+// A program that polls for other things, too, is not kept from them for long.
+const _: () = assert!(CROWDED_PATIENCE_NS < PATIENCE_NS && ROOM_SLEEP_NS <= FIRST_SLEEP_NS);
+const _: () = assert!(FIRST_SLEEP_NS << SLEEP_DOUBLINGS <= 1_000_000);
 // Polls of a stream go to the sockets as well, but not each of them.
 const _: () = assert!(1 < BUSY_POLL && BUSY_POLL < POLLED_SOCKET_TURN);
 // The rest of a message is waited for, but not for longer than others wait for the processor.

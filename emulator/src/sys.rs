@@ -349,6 +349,38 @@ impl PollSet {
         Ok(())
     }
 
+    /// Like [`Self::wait`], but no point at which pthread_cancel(3) ends the thread.
+    ///
+    /// # Errors
+    /// Those of ppoll(2), `Interrupted` by any signal. Nothing counts as readable then.
+    pub(crate) fn wait_uncancelled(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        let polls = &mut self.0;
+        let mut timeout = timeout.map(|t| libc::timespec {
+            tv_sec: libc::time_t::try_from(t.as_secs()).unwrap_or(libc::time_t::MAX),
+            tv_nsec: libc::c_long::from(t.subsec_nanos()),
+        });
+        let timeout_ptr = timeout
+            .as_mut()
+            .map_or(std::ptr::null_mut(), std::ptr::from_mut);
+        let no_mask = std::ptr::null::<libc::sigset_t>();
+        // SAFETY: `polls` holds as many entries as said; the timeout, which the kernel changes, is null or a valid
+        // timespec; both outlive the call. No signal mask, whose size is of no importance.
+        let n = unsafe {
+            libc::syscall(
+                libc::SYS_ppoll,
+                polls.as_mut_ptr(),
+                polls.len(),
+                timeout_ptr,
+                no_mask,
+                0usize,
+            )
+        };
+        if n < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+
     /// Was the descriptor with this index readable when the last wait ended?
     pub(crate) fn is_ready(&self, index: usize) -> bool {
         self.0.get(index).is_some_and(|poll| poll.revents != 0)

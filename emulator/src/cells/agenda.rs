@@ -20,6 +20,7 @@ use rocade_transport::{HOLD_NS, Time, WAIT_NS};
 use rocade_wire::Qpn;
 
 use super::cq::CqInner;
+use super::sleepers::Sleepers;
 use crate::figures::RETRY_NS;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
@@ -112,6 +113,7 @@ pub(crate) struct Agenda {
     /// Until when the background thread sleeps, in ns; 0 while it is awake.
     sleeping_until: CachePadded<AtomicU64>,
     bell: Arc<OwnedFd>,
+    sleepers: Sleepers,
 }
 
 impl Agenda {
@@ -127,7 +129,13 @@ impl Agenda {
             tried: AtomicBool::default(),
             sleeping_until: CachePadded::default(),
             bell,
+            sleepers: Sleepers::default(),
         }
+    }
+
+    /// The pollers that sleep.
+    pub(crate) const fn sleepers(&self) -> &Sleepers {
+        &self.sleepers
     }
 
     /// What the background thread waits for.
@@ -186,6 +194,7 @@ impl Agenda {
         self.woken_count.store(woken.len(), Ordering::Relaxed);
         drop(woken);
         self.call_before(Time::ZERO);
+        self.sleepers.wake();
     }
 
     /// How many QPs were woken.

@@ -91,6 +91,12 @@ impl CqInner {
         self.len.load(Ordering::Acquire) == 0
     }
 
+    /// Returns true if there are completions to take. Unlike [`Self::is_empty`] this takes the lock: a completion
+    /// that comes later finds all that this thread has written.
+    pub(crate) fn has_any(&self) -> bool {
+        !self.ring.lock().is_empty()
+    }
+
     /// Takes at most `max` completions in order, each handed to `each` with its position, and returns how many.
     #[inline]
     pub(crate) fn take(&self, max: usize, each: &mut impl FnMut(usize, Completion)) -> usize {
@@ -281,6 +287,8 @@ impl CqInner {
             ring.take_waiters(|who| self.agenda.wake_qp(who));
             self.publish(&ring);
         }
+        // A poller that sleeps has looked here under the lock, before or after this.
+        self.agenda.sleepers().wake();
         if event {
             self.raise_event();
         } else if let Some(due) = due {

@@ -168,3 +168,25 @@ fn loom_an_event_that_waits_comes_once() {
         });
     }
 }
+
+/// A poller that is about to sleep sees the completion, or is woken by who adds it.
+#[test]
+fn loom_no_completion_is_slept_over() {
+    loom::model(|| {
+        let device = Device::new();
+        let cq = device.cq(None);
+        let adder = {
+            let cq = Arc::clone(&cq);
+            thread::spawn(move || {
+                let done = test_completion(1, false, WcStatus::Success);
+                assert_eq!(cq.add([done].iter(), &mut 0, |_, _| {}), 0);
+            })
+        };
+        let sleepers = device.agenda.sleepers();
+        let sleeper = sleepers.begin().expect("a descriptor");
+        let sees_it = cq.has_any();
+        adder.join().unwrap();
+        assert!(sees_it || sleepers.is_woken(&sleeper));
+        sleepers.end(sleeper);
+    });
+}

@@ -33,6 +33,8 @@ pub(super) fn start(engine: &Arc<EngineInner>) -> io::Result<()> {
 /// What the thread waits for. It holds no engine, so that the engine can end meanwhile.
 struct WaitSet {
     wake: Arc<OwnedFd>,
+    /// What peers of channels write to, where the thread may be the one to be woken.
+    peers: Option<Arc<OwnedFd>>,
     uplinks: Vec<Arc<Uplink>>,
     frames: Vec<Arc<PacketSocket>>,
     control: Option<Arc<BrokerLink>>,
@@ -45,6 +47,8 @@ struct WaitSet {
 struct Woken {
     by_broker: bool,
     by_packets: bool,
+    /// What peers of channels write to was readable, and is not any more.
+    by_peers: bool,
     by_network: bool,
 }
 
@@ -89,10 +93,11 @@ impl WaitSet {
     fn wait(&self) -> Woken {
         let mut set = sys::PollSet::default();
         let wake = set.add(self.wake.as_raw_fd());
+        let peers = self.peers.as_ref().map(|fd| set.add(fd.as_raw_fd()));
         let control = self.control.as_ref().map(|control| set.add(control.fd()));
         let network = self.network.as_ref();
         let network = network.map(|socket| set.add(socket.as_raw_fd()));
-        let before_uplinks = network.or(control).unwrap_or(wake) + 1;
+        let before_uplinks = network.or(control).or(peers).unwrap_or(wake) + 1;
         for uplink in &self.uplinks {
             if let Some(fd) = uplink.link.rx_fd() {
                 set.add(fd.as_raw_fd());
@@ -108,15 +113,21 @@ impl WaitSet {
             return Woken {
                 by_broker: control.is_some(),
                 by_packets: true,
+                by_peers: false,
                 by_network: network.is_some(),
             };
         }
         if set.is_ready(wake) {
             sys::eventfd_clear(self.wake.as_fd());
         }
+        let by_peers = peers.is_some_and(|peers| set.is_ready(peers));
+        if let Some(fd) = self.peers.as_ref().filter(|_| by_peers) {
+            sys::eventfd_clear(fd.as_fd());
+        }
         Woken {
             by_broker: control.is_some_and(|control| set.is_ready(control)),
             by_packets: set.any_ready_from(before_uplinks),
+            by_peers,
             by_network: network.is_some_and(|network| set.is_ready(network)),
         }
     }
@@ -134,8 +145,11 @@ impl EngineInner {
                 ns = ns.min(HOLD_NS);
             }
             let timeout = Some(Duration::from_nanos(ns));
+            // They say when there is room, where it was this thread that has asked.
+            let for_room = self.agenda.count(Why::NoRoom) > 0;
             return WaitSet {
                 wake,
+                peers: for_room.then(|| Arc::clone(&self.peer_bell)),
                 uplinks: Vec::new(),
                 frames: Vec::new(),
                 control,
@@ -151,8 +165,11 @@ impl EngineInner {
         } else {
             Some(Duration::ZERO)
         };
+        // Where the thread only looks, another one may be the watcher.
+        let watches = matches!(rest, Rest::Sleep);
         WaitSet {
             wake,
+            peers: watches.then(|| Arc::clone(&self.peer_bell)),
             uplinks: self.uplinks.read().clone(),
             frames: self.frames.receivers(),
             control,
@@ -164,7 +181,11 @@ impl EngineInner {
     /// One turn after waiting: receives, or leaves that to the application.
     fn step(&self, turn: &mut Turn, woken: Woken) {
         self.agenda.wake();
-        let by_shared = self.announce_awake();
+        let by_shared = self.stop_watching();
+        if woken.by_peers {
+            // They may have meant a poller that sleeps.
+            self.agenda.sleepers().wake();
+        }
         self.handover.step_forward();
         if let Some(broker) = self.broker_link() {
             let now = self.now();
@@ -193,27 +214,55 @@ impl EngineInner {
         self.raise_moderated();
         self.serve(Occasion::Background);
         self.publisher.publish(self.now(), &self.hcas);
-        turn.rest = match step {
-            Step::Nap { blind_ns } if self.handover.step_back(stops) => Rest::Nap(blind_ns),
-            Step::Nap { .. } => {
-                turn.duty.stay_up();
-                Rest::Sleep
+        turn.rest = self.rest_after(step, stops, &mut turn.duty);
+    }
+
+    /// How to wait after a turn that has ended so.
+    fn rest_after(&self, step: Step, stops: u64, duty: &mut Duty) -> Rest {
+        let sleepers = self.agenda.sleepers();
+        match step {
+            Step::Nap { blind_ns } if self.handover.step_back(stops) => {
+                if !sleepers.has_watching_poller() {
+                    // The packets are theirs.
+                    sleepers.wake();
+                }
+                return Rest::Nap(blind_ns);
             }
-            Step::Peek => Rest::Peek,
-            Step::Sleep | Step::Receive | Step::Look => Rest::Sleep,
-        };
+            Step::Peek => return Rest::Peek,
+            Step::Nap { .. } => duty.stay_up(),
+            Step::Sleep | Step::Receive | Step::Look => {}
+        }
+        // A poller that watches by now is noticed in the next turn.
+        if sleepers.watch_in_background() {
+            Rest::Sleep
+        } else {
+            Rest::Peek
+        }
+    }
+
+    /// The thread does not wait for packets any more. Returns true if a peer of a channel has woken it.
+    fn stop_watching(&self) -> bool {
+        let sleepers = self.agenda.sleepers();
+        if !sleepers.is_watched_in_background() {
+            // What was announced is a poller's.
+            return false;
+        }
+        let by_shared = self.announce_awake();
+        sleepers.leave_background();
+        by_shared
     }
 
     /// Receives, or leaves that to the application; how the turn ends.
     fn drive(&self, turn: &mut Turn, packets: bool, stops: u64) -> Step {
+        let sleepers = self.agenda.sleepers();
+        let is_polled = self.is_receiving() || sleepers.has_any();
         let mut seen = Observation {
             now: self.now(),
             packets,
-            activity: self
-                .handover
-                .activity(self.now().as_ns(), self.is_receiving()),
+            activity: self.handover.activity(self.now().as_ns(), is_polled),
             stops,
             asleep: self.handover.is_asleep(),
+            attended: sleepers.has_watching_poller(),
             timer_due: false,
         };
         let mut looks = 0;
@@ -231,6 +280,9 @@ impl EngineInner {
                 }
                 Step::Nap { .. } | Step::Sleep | Step::Peek => return step,
             };
+            if seen.packets {
+                self.wake_sleepers();
+            }
             seen.now = self.now();
             seen.activity = self.handover.activity(seen.now.as_ns(), false);
             seen.timer_due = self.agenda.next_timer().is_some_and(|at| at <= seen.now);

@@ -89,7 +89,7 @@ impl EngineInner {
         if let Some(channel) = self.find_channel(local, slot, peer.ip()) {
             return Some(channel);
         }
-        let ends = ShmChannel::own(local, peer, slot, self.agenda.bell().as_fd())
+        let ends = ShmChannel::own(local, peer, slot, self.peer_bell.as_fd())
             .inspect_err(|error| tracing::warn!(%error, "making a shared-memory channel"))
             .ok()?
             .map(Arc::new);
@@ -404,7 +404,7 @@ impl EngineInner {
     /// Tells the broker that we take part in channels.
     pub(super) fn share(&self, broker: &BrokerLink) {
         if self.link_mode != LinkMode::Udp
-            && let Err(error) = broker.client().share(self.agenda.bell().as_fd())
+            && let Err(error) = broker.client().share(self.peer_bell.as_fd())
         {
             tracing::warn!(%error, "no shared memory");
         }

@@ -27,6 +27,8 @@ pub(super) struct Observation {
     pub(super) stops: u64,
     /// It sleeps now.
     pub(super) asleep: bool,
+    /// A thread of it waits for packets, in a poll.
+    pub(super) attended: bool,
     /// A timer is due.
     pub(super) timer_due: bool,
 }
@@ -108,7 +110,9 @@ impl Duty {
     fn awake(&mut self, seen: &Observation, before: Option<Activity>) -> Step {
         // Who goes to sleep again and again is not waited for while it is awake, either.
         let sleeps = std::mem::replace(&mut self.stops, seen.stops) != seen.stops;
-        let nap = if sleeps || seen.asleep {
+        let nap = if seen.attended {
+            Some(STEP_BACK_NS << STEP_BACK_DOUBLINGS)
+        } else if sleeps || seen.asleep {
             None
         } else if let Some(before) = before {
             self.trust.stay_back(before, seen.activity)
@@ -261,6 +265,7 @@ mod tests {
         activity: IDLE,
         stops: 0,
         asleep: false,
+        attended: false,
         timer_due: false,
     };
     const PACKETS: Observation = Observation {
@@ -359,6 +364,29 @@ mod tests {
             ..PACKETS
         };
         assert_eq!(next(&mut duty, woke), Step::Receive);
+    }
+
+    #[test]
+    fn a_poller_that_sleeps_on_the_descriptors_has_the_packets() {
+        let mut duty = Duty::default();
+        let attended = Observation {
+            attended: true,
+            asleep: true,
+            ..PACKETS
+        };
+        assert_eq!(next(&mut duty, attended), nap(1_280));
+        assert_eq!(
+            next(&mut duty, attended),
+            nap(1_280),
+            "as long as it sleeps"
+        );
+        // It has polled since, and does something else now.
+        let seen = Observation {
+            activity: POLLED,
+            ..QUIET
+        };
+        assert_eq!(next(&mut duty, seen), nap(20));
+        assert_eq!(next(&mut duty, seen), Step::Receive);
     }
 
     #[test]

@@ -11,6 +11,8 @@ mod dispatch;
 mod duty;
 mod frames;
 mod gsi;
+mod idle_policy;
+mod idle_poll;
 mod inline;
 mod overrun;
 mod owed;
@@ -22,6 +24,7 @@ mod transmit;
 mod travel;
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -56,6 +59,7 @@ use crate::raw::RawPorts;
 use crate::steering::{QpnAllocator, Slot};
 use crate::travel::Travels;
 
+use idle_poll::IdlePolls;
 use pending::Occasion;
 use tapped::WayOut;
 
@@ -123,6 +127,9 @@ pub(crate) struct EngineInner {
     handover: Handover,
     /// Written with each poll: apart from what other threads read all the time.
     polls: CachePadded<Polls>,
+    idle_polls: IdlePolls,
+    /// What peers of channels write to, to wake the thread that waits for packets.
+    peer_bell: Arc<OwnedFd>,
     attachment: Mutex<Option<Attachment>>,
     next_pd: AtomicU32,
     counters: AtomicCounters,
@@ -184,6 +191,8 @@ impl Engine {
                 has_background: Mutex::new(false),
                 handover: Handover::new(),
                 polls: CachePadded::default(),
+                idle_polls: IdlePolls::default(),
+                peer_bell: Arc::new(shm::wake_fd()?),
                 attachment: Mutex::new(None),
                 next_pd: AtomicU32::new(1),
                 counters: AtomicCounters::default(),
@@ -581,6 +590,8 @@ impl EngineInner {
 
     fn call_background(&self) {
         self.agenda.call();
+        // One of them may wait for what this is about.
+        self.agenda.sleepers().wake();
     }
 
     /// What has to be looked at.

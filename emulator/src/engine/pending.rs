@@ -124,7 +124,7 @@ impl EngineInner {
         }
     }
 
-    fn retry_blocked(&self, driver: Driver) {
+    pub(super) fn retry_blocked(&self, driver: Driver) {
         self.visit(Why::NoRoom, |inner, core, mem| {
             self.resend_blocked(inner, core, mem, driver);
             core.tx.is_blocked() || inner.waits_for_room()
@@ -222,7 +222,7 @@ impl EngineInner {
 
 #[cfg(all(test, not(loom)))]
 #[path = "../../tests/common/mod.rs"]
-mod common;
+pub(super) mod common;
 
 #[cfg(all(test, not(loom)))]
 mod tests {

@@ -3,17 +3,16 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rocade_transport::PacketMeta;
+use rocade_transport::{PacketMeta, Time};
 use rocade_wire::{Bth, ICRC_LEN, Qpn};
 
 use super::EngineInner;
 use super::dispatch::{Dispatch, Origin, Verdict, cause_of};
 use super::pending::Occasion;
-use crate::cells::{Driver, Flow, Flows, RxState, TxState, Uplink};
+use crate::cells::{CqInner, Driver, Flow, Flows, RxState, TxState, Uplink};
 use crate::counters::AtomicCounters;
 use crate::figures::{
-    BULK_SEGMENT, BUSY_POLL, CLOCK_TURN, LONG_BATCH, MAX_BATCHES, MORE_NS, PATIENCE_NS,
-    POLLED_SOCKET_TURN,
+    BULK_SEGMENT, BUSY_POLL, CLOCK_TURN, LONG_BATCH, MAX_BATCHES, MORE_NS, POLLED_SOCKET_TURN,
 };
 use crate::hca::Traffic;
 use crate::link::tap::Via;
@@ -22,17 +21,31 @@ use crate::steering::Slot;
 use crate::travel::Stray;
 
 impl EngineInner {
-    /// Drives all links on behalf of a thread that polls an empty CQ. False where nothing was received.
+    /// Drives all links on behalf of a thread that polls an empty CQ, `cq` unless the network is simulated. False where
+    /// nothing was received.
     #[inline]
-    pub(crate) fn progress_inline(&self) -> bool {
+    pub(crate) fn progress_inline(&self, cq: Option<&CqInner>) -> bool {
         self.serve(Occasion::Poll);
         if self.tap.is_on() {
             self.release_late(Driver::Application);
         }
-        let shared = self.progress_shared();
+        let shared = self.progress_shared(cq);
         if !shared.sockets {
             return shared.found;
         }
+        let packets = self.receive_from_sockets();
+        if packets == 0 && self.sim.is_some() {
+            return self.advance() || shared.found;
+        }
+        if packets == 0 {
+            return self.polled_in_vain(cq) || shared.found;
+        }
+        self.polls.idle_since.store(0, Ordering::Relaxed);
+        true
+    }
+
+    #[inline]
+    fn receive_from_sockets(&self) -> u64 {
         let mut packets = self.receive_frames(Driver::Application);
         for uplink in self.uplinks.read().iter() {
             // Whoever holds the lock is receiving already.
@@ -40,43 +53,46 @@ impl EngineInner {
                 packets += self.receive(uplink, &mut rx, Driver::Application).packets;
             }
         }
-        if packets == 0 && self.sim.is_some() {
-            return self.advance() || shared.found;
-        }
-        if packets == 0 {
-            self.polled_in_vain();
-        } else {
-            self.polls.idle_since.store(0, Ordering::Relaxed);
-        }
-        shared.found || packets > 0
+        packets
     }
 
-    /// Polling found nothing.
+    /// Receives what has come over any link. Returns true if there was anything.
+    pub(super) fn receive_inline(&self) -> bool {
+        let channels = self.channels.read();
+        let shared = self.receive_shared(&channels, Driver::Application);
+        drop(channels);
+        let packets = shared + self.receive_from_sockets();
+        if packets > 0 {
+            self.polls.idle_since.store(0, Ordering::Relaxed);
+        }
+        packets > 0
+    }
+
+    /// Polling found nothing. Returns true if there is something after a while.
     #[inline]
-    fn polled_in_vain(&self) {
+    fn polled_in_vain(&self, cq: Option<&CqInner>) -> bool {
         // Not each time: reading the clock takes a tenth of a poll.
         let polls = self.polls.vain.load(Ordering::Relaxed);
         self.polls
             .vain
             .store(polls.wrapping_add(1), Ordering::Relaxed);
-        if !polls.is_multiple_of(CLOCK_TURN) {
-            return;
+        if !polls.is_multiple_of(CLOCK_TURN) && !self.idle_polls.are_short() {
+            return false;
         }
         let now = self.now().as_ns();
         self.handover.polled_in_vain(now);
         let idle_since = self.polls.idle_since.load(Ordering::Relaxed);
         if idle_since == 0 {
             self.polls.idle_since.store(now, Ordering::Relaxed);
-        } else if now.saturating_sub(idle_since) >= PATIENCE_NS {
-            self.serve(Occasion::IdlePoll(PATIENCE_NS));
-            // What this thread waits for may be waiting for this CPU.
-            std::thread::yield_now();
+            return false;
         }
+        let idle_ns = now.saturating_sub(idle_since);
+        idle_ns >= self.idle_polls.patience_ns() && self.pass_time(cq, idle_ns, Time::from_ns(now))
     }
 
     /// Receives from the channels.
     #[inline]
-    fn progress_shared(&self) -> Shared {
+    fn progress_shared(&self, cq: Option<&CqInner>) -> Shared {
         if self.channel_count.load(Ordering::Acquire) == 0 {
             return Shared {
                 found: false,
@@ -84,7 +100,7 @@ impl EngineInner {
             };
         }
         let channels = self.channels.read();
-        let found = self.receive_shared(&channels, Driver::Application) > 0;
+        let mut found = self.receive_shared(&channels, Driver::Application) > 0;
         drop(channels);
         let before = self.polls.shared.load(Ordering::Relaxed);
         let polls = before.wrapping_add(if found { BUSY_POLL } else { 1 });
@@ -93,7 +109,7 @@ impl EngineInner {
         if found {
             self.polls.idle_since.store(0, Ordering::Relaxed);
         } else if !sockets {
-            self.polled_in_vain();
+            found = self.polled_in_vain(cq);
         }
         Shared { found, sockets }
     }

@@ -167,7 +167,7 @@ fn a_second_channel_of_ones_own_is_not_used() {
     let local = |address: &str| LocalAddr::from(address.parse::<IpAddr>().expect("an address"));
     let (from, to) = (local(near), local(far));
     let ends = || {
-        let ends = ShmChannel::own(from, to, Slot::EMBEDDED, inner.agenda.bell().as_fd());
+        let ends = ShmChannel::own(from, to, Slot::EMBEDDED, inner.peer_bell.as_fd());
         ends.expect("memory").map(Arc::new)
     };
     // The first thread has its channel in the list, and has not moved the queue pairs.

@@ -47,7 +47,7 @@ impl CompChannel {
             }
             if !engine.is_simulated() {
                 waiter.wait()?;
-            } else if !engine.progress_inline() {
+            } else if !engine.progress_inline(None) {
                 // Nothing is going to happen any more.
                 return Err(VerbsError::WouldBlock);
             }

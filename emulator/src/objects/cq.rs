@@ -82,7 +82,7 @@ impl Cq {
             return taken;
         }
         // Another thread may have received meanwhile.
-        if engine.progress_inline() || !self.inner.is_empty() {
+        if engine.progress_inline(Some(&self.inner)) || !self.inner.is_empty() {
             self.inner.take(max, &mut each)
         } else {
             0
@@ -108,6 +108,11 @@ impl Cq {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.inner.is_empty()
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(crate) const fn inner(&self) -> &Arc<CqInner> {
+        &self.inner
     }
 
     /// Takes one completion.

@@ -1,0 +1,217 @@
+//! What a thread does that polls and finds nothing, as a machine without a clock.
+//!
+//! At first it polls on. After some microseconds it yields its processor with each further poll, and the time that a
+//! yield takes is measured: where nobody else wants the processor, it takes less than one microsecond. A yield that took
+//! long shows that the processors are taken. A thread that yields then runs again only when the others have used
+//! up their time, whether or not its packet is there. A thread that sleeps is woken by the packet. So from
+//! then on the thread sleeps, for a bounded time, until the processors have been idle for a while.
+//!
+//! Now and then a yield shows whether that is still so: the system's count of threads that run may be
+//! that of a larger machine than the one this process may use.
+
+use rocade_transport::Time;
+
+use crate::figures::{
+    FIRST_SLEEP_NS, FREE_NS, FREE_TURN_NS, HOLLOW_SLEEPS, MAX_TAKEN_DOUBLINGS, SLEEP_DOUBLINGS,
+    TAKEN_FOR_NS, TAKEN_NS,
+};
+
+/// What a thread does that has polled in vain for some time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum IdleStep {
+    /// It yields its processor, and polls again.
+    Yield,
+    /// It sleeps until something comes, for so long at most.
+    Sleep { limit_ns: u64 },
+}
+
+/// Decides between the two. One for all threads of an engine.
+#[derive(Debug, Default)]
+pub(super) struct IdlePolicy {
+    /// Until when the processors count as taken.
+    taken_until: Option<Time>,
+    /// Doublings of the time for which they do.
+    taken_doublings: u32,
+    /// When the system is asked again for idle processors.
+    ask_at: Option<Time>,
+    /// Since when the system has had idle processors, each time it was asked.
+    free_since: Option<Time>,
+    /// Sleeps in a row that ended because their time was up.
+    in_vain: u32,
+    /// Sleeps in a row that ended at once, and for nothing.
+    hollow: u32,
+}
+
+impl IdlePolicy {
+    /// Returns true if the processors count as taken: pollers sleep soon.
+    pub(super) const fn is_taken(&self) -> bool {
+        self.taken_until.is_some()
+    }
+
+    /// What to do at `now`. `has_idle_processors` is asked only where the answer matters.
+    pub(super) fn next(
+        &mut self,
+        now: Time,
+        has_idle_processors: impl FnOnce() -> bool,
+    ) -> IdleStep {
+        let Some(until) = self.taken_until else {
+            return IdleStep::Yield;
+        };
+        if self.ask_at.is_none_or(|at| at <= now) {
+            self.ask_at = Some(now.plus_ns(FREE_TURN_NS));
+            self.free_since = has_idle_processors().then(|| self.free_since.unwrap_or(now));
+        }
+        let is_free = |since: Time| now.ns_since(since) >= FREE_NS;
+        if self.free_since.is_some_and(is_free) {
+            *self = Self::default();
+            return IdleStep::Yield;
+        }
+        // The yield says for how long.
+        if until <= now {
+            return IdleStep::Yield;
+        }
+        if self.hollow >= HOLLOW_SLEEPS {
+            self.hollow = 0;
+            return IdleStep::Yield;
+        }
+        IdleStep::Sleep {
+            limit_ns: FIRST_SLEEP_NS << self.in_vain.min(SLEEP_DOUBLINGS),
+        }
+    }
+
+    /// A yield has taken so long, until `now`.
+    pub(super) fn yielded(&mut self, now: Time, took_ns: u64) {
+        if took_ns >= TAKEN_NS {
+            let doublings = self.taken_doublings;
+            self.taken_doublings = (doublings + 1).min(MAX_TAKEN_DOUBLINGS);
+            self.taken_until = Some(now.plus_ns(TAKEN_FOR_NS << doublings));
+            self.free_since = None;
+        } else if self.taken_until.is_some_and(|until| until <= now) {
+            *self = Self::default();
+        }
+    }
+
+    /// A sleep of at most `limit_ns` has taken `took_ns`. `found`: there was something to receive or to take.
+    pub(super) fn slept(&mut self, limit_ns: u64, took_ns: u64, found: bool) {
+        if found {
+            (self.in_vain, self.hollow) = (0, 0);
+        } else if took_ns >= limit_ns {
+            (self.in_vain, self.hollow) = (self.in_vain.saturating_add(1), 0);
+        } else {
+            self.hollow += 1;
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn at(us: u64) -> Time {
+        Time::from_ns(us * 1_000)
+    }
+
+    const fn sleep(us: u64) -> IdleStep {
+        IdleStep::Sleep {
+            limit_ns: us * 1_000,
+        }
+    }
+
+    /// A policy that has seen a long yield, which ended at 0.
+    fn taken() -> IdlePolicy {
+        let mut policy = IdlePolicy::default();
+        policy.yielded(Time::ZERO, TAKEN_NS);
+        policy
+    }
+
+    #[test]
+    fn where_yields_are_short_nobody_sleeps() {
+        let mut policy = IdlePolicy::default();
+        for us in 0..1_000_000 {
+            let step = policy.next(at(us), || panic!("the system is not even asked"));
+            assert_eq!(step, IdleStep::Yield);
+            policy.yielded(at(us), TAKEN_NS - 1);
+        }
+        assert!(!policy.is_taken());
+    }
+
+    #[test]
+    fn a_long_yield_makes_the_next_polls_sleep() {
+        let mut policy = taken();
+        assert!(policy.is_taken());
+        for us in 0..TAKEN_FOR_NS / 1_000 {
+            assert_eq!(policy.next(at(us), || false), sleep(125));
+            policy.slept(125_000, 30_000, true);
+        }
+    }
+
+    #[test]
+    fn sleeps_in_vain_become_longer_and_a_packet_ends_that() {
+        let mut policy = taken();
+        for us in [125, 250, 500, 1_000, 1_000] {
+            assert_eq!(policy.next(at(1), || false), sleep(us));
+            policy.slept(us * 1_000, us * 1_000 + 50, false);
+        }
+        policy.slept(1_000_000, 3_000, true);
+        assert_eq!(policy.next(at(1), || false), sleep(125));
+    }
+
+    #[test]
+    fn idle_processors_end_it_when_they_stay_idle() {
+        let mut policy = taken();
+        let free_us = FREE_NS / 1_000;
+        assert_eq!(policy.next(at(1), || true), sleep(125));
+        assert_eq!(policy.next(at(free_us), || true), sleep(125));
+        assert_eq!(
+            policy.next(at(free_us + 1_000), || false),
+            sleep(125),
+            "not all the time"
+        );
+        assert_eq!(policy.next(at(2 * free_us), || true), sleep(125));
+        assert_eq!(policy.next(at(3 * free_us), || true), IdleStep::Yield);
+        assert!(!policy.is_taken());
+    }
+
+    #[test]
+    fn a_yield_now_and_then_shows_whether_it_is_still_so() {
+        let mut policy = taken();
+        let mut now = Time::ZERO;
+        let mut lengths = Vec::new();
+        for _ in 0..10 {
+            let begin = now;
+            while policy.next(now, || false) != IdleStep::Yield {
+                now = now.plus_ns(1_000_000);
+            }
+            lengths.push(now.ns_since(begin));
+            assert!(policy.is_taken());
+            policy.yielded(now, 5_000_000);
+        }
+        assert_eq!(lengths[0], TAKEN_FOR_NS);
+        assert_eq!(lengths[9], TAKEN_FOR_NS << MAX_TAKEN_DOUBLINGS, "seldom");
+        // Whatever the system says of other processors: this one is free.
+        while policy.next(now, || false) != IdleStep::Yield {
+            now = now.plus_ns(1_000_000);
+        }
+        policy.yielded(now, 300);
+        assert!(!policy.is_taken());
+        policy.yielded(now, TAKEN_NS);
+        assert_eq!(policy.next(now, || false), sleep(125));
+        assert_eq!(
+            policy.next(now.plus_ns(TAKEN_FOR_NS), || false),
+            IdleStep::Yield
+        );
+    }
+
+    /// A program may have closed the descriptors that its threads would sleep on.
+    #[test]
+    fn sleeps_that_end_at_once_for_nothing_are_not_all_that_is_done() {
+        let mut policy = taken();
+        let steps = (0..100).map(|_| {
+            let step = policy.next(at(1), || false);
+            policy.slept(125_000, 200, false);
+            step
+        });
+        let yields = steps.filter(|step| *step == IdleStep::Yield).count();
+        assert!(yields >= 20, "{yields}");
+    }
+}

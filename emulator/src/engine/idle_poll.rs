@@ -1,0 +1,326 @@
+//! A thread that polls in vain: it yields its processor, or sleeps until something comes ([`IdlePolicy`]).
+//!
+//! A sleep ends with a packet, with a completion in any CQ of the process, with a signal, or when its time is up, after
+//! one millisecond at most: the program may also wait for something that Rocade does not know of.
+
+use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rocade_transport::Time;
+
+use super::EngineInner;
+use super::idle_policy::{IdlePolicy, IdleStep};
+use super::pending::Occasion;
+use crate::cells::{CqInner, Driver, Sleeper, Why};
+use crate::figures::{CROWDED_PATIENCE_NS, PATIENCE_NS, ROOM_SLEEP_NS};
+use crate::load::Load;
+use crate::sys;
+
+/// What threads that poll in vain know of the processors.
+#[derive(Debug)]
+pub(super) struct IdlePolls {
+    /// How long they are patient before they yield or sleep.
+    patience_ns: AtomicU64,
+    policy: Mutex<(IdlePolicy, Load)>,
+}
+
+impl Default for IdlePolls {
+    fn default() -> Self {
+        Self {
+            patience_ns: AtomicU64::new(PATIENCE_NS),
+            policy: Mutex::default(),
+        }
+    }
+}
+
+impl IdlePolls {
+    /// How long a thread polls in vain before it calls [`EngineInner::pass_time`].
+    #[inline]
+    pub(super) fn patience_ns(&self) -> u64 {
+        self.patience_ns.load(Ordering::Relaxed)
+    }
+
+    /// Returns true if a thread is to be patient for less time than a few polls may take.
+    #[inline]
+    pub(super) fn are_short(&self) -> bool {
+        self.patience_ns() < PATIENCE_NS
+    }
+
+    /// What to do at `now`. A thread that comes while another decides yields.
+    fn next(&self, now: Time) -> IdleStep {
+        let Some(mut policy) = self.policy.try_lock() else {
+            return IdleStep::Yield;
+        };
+        let (policy, load) = &mut *policy;
+        let step = policy.next(now, || load.has_idle_processors(now));
+        self.publish(policy);
+        step
+    }
+
+    fn learn(&self, learn: impl FnOnce(&mut IdlePolicy)) {
+        let mut policy = self.policy.lock();
+        learn(&mut policy.0);
+        self.publish(&policy.0);
+    }
+
+    fn publish(&self, policy: &IdlePolicy) {
+        let patience_ns = if policy.is_taken() {
+            CROWDED_PATIENCE_NS
+        } else {
+            PATIENCE_NS
+        };
+        self.patience_ns.store(patience_ns, Ordering::Relaxed);
+    }
+}
+
+impl EngineInner {
+    /// A thread has polled `cq` in vain for `idle_ns`, until `now`. Returns true if there was something to receive
+    /// afterwards.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn pass_time(&self, cq: Option<&CqInner>, idle_ns: u64, now: Time) -> bool {
+        match (self.idle_polls.next(now), cq) {
+            (IdleStep::Sleep { limit_ns }, Some(cq)) => {
+                self.serve(Occasion::IdlePoll(0));
+                self.sleep(cq, limit_ns)
+            }
+            _ => {
+                if idle_ns >= PATIENCE_NS {
+                    self.serve(Occasion::IdlePoll(PATIENCE_NS));
+                    self.yield_processor();
+                }
+                false
+            }
+        }
+    }
+
+    /// What this thread waits for may be waiting for this processor.
+    fn yield_processor(&self) {
+        let begin = self.now();
+        std::thread::yield_now();
+        let end = self.now();
+        let took_ns = end.ns_since(begin);
+        self.idle_polls.learn(|policy| policy.yielded(end, took_ns));
+    }
+
+    /// Sleeps until there is something to receive, or a completion. Returns true if something was received.
+    fn sleep(&self, cq: &CqInner, limit_ns: u64) -> bool {
+        let Some(sleeper) = self.agenda.sleepers().begin() else {
+            // No descriptors.
+            self.yield_processor();
+            return false;
+        };
+        let limit_ns = self.limit_of_sleep(limit_ns);
+        let begin = self.now();
+        let is_idle = self.may_sleep(cq, &sleeper);
+        if is_idle {
+            self.wait_for_packets(&sleeper, Duration::from_nanos(limit_ns));
+        }
+        if sleeper.watches() {
+            self.announce_awake();
+        }
+        self.agenda.sleepers().end(sleeper);
+        let took_ns = self.now().ns_since(begin);
+        let received = self.receive_inline();
+        if is_idle {
+            let found = received || !cq.is_empty();
+            let learn = |policy: &mut IdlePolicy| policy.slept(limit_ns, took_ns, found);
+            self.idle_polls.learn(learn);
+        }
+        received
+    }
+
+    /// Has the peer say when there is room for what waits for it, and looks again soon: not every link can say so.
+    fn limit_of_sleep(&self, limit_ns: u64) -> u64 {
+        let mut limit_ns = limit_ns;
+        if self.agenda.count(Why::NoRoom) > 0 {
+            self.retry_blocked(Driver::Background);
+            if self.agenda.count(Why::NoRoom) > 0 {
+                limit_ns = limit_ns.min(ROOM_SLEEP_NS);
+            }
+        }
+        match self.tap.next_due() {
+            Some(due) => limit_ns.min(due.ns_since(self.now())),
+            None => limit_ns,
+        }
+    }
+
+    /// Looks once more, after the thread has said that it sleeps: returns false if anything has come.
+    fn may_sleep(&self, cq: &CqInner, sleeper: &Sleeper) -> bool {
+        // A thread that has received something says so in `idle_since`, then looks whether others sleep.
+        fence(Ordering::SeqCst);
+        let has_news = self.polls.idle_since.load(Ordering::Relaxed) == 0
+            || self.agenda.woken() > 0
+            || cq.has_any();
+        !has_news && (!sleeper.watches() || self.announce_sleep())
+    }
+
+    fn wait_for_packets(&self, sleeper: &Sleeper, limit: Duration) {
+        let mut set = sys::PollSet::default();
+        set.add(sleeper.wake_fd());
+        if !sleeper.watches() {
+            // A signal ends the sleep as well: the program may wait for it.
+            let _ = set.wait_uncancelled(Some(limit));
+            return;
+        }
+        let by_peer = set.add(self.peer_bell.as_raw_fd());
+        // They stay open as long as this thread waits for them.
+        let uplinks = self.uplinks.read().clone();
+        for socket in uplinks.iter().filter_map(|uplink| uplink.link.rx_fd()) {
+            set.add(socket.as_raw_fd());
+        }
+        let frames = self.frames.receivers();
+        for socket in &frames {
+            set.add(socket.fd());
+        }
+        if set.wait_uncancelled(Some(limit)).is_ok() && set.is_ready(by_peer) {
+            sys::eventfd_clear(self.peer_bell.as_fd());
+        }
+    }
+
+    /// Another thread than those that sleep has received packets.
+    pub(super) fn wake_sleepers(&self) {
+        self.polls.idle_since.store(0, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        self.agenda.sleepers().wake();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::thread;
+    use std::time::Instant;
+
+    use rocade_transport::{QpAttr, QpAttrMask, QpState, SendOp, WcStatus};
+
+    use super::super::pending::common::{self, Side};
+    use super::*;
+    use crate::config::{BrokerMode, EngineConfig, LinkMode};
+    use crate::engine::Engine;
+
+    /// Far longer than anything here takes: a sleep that lasts so long was woken by nobody.
+    const LIMIT_NS: u64 = 60_000_000_000;
+    const LIMIT: Duration = Duration::from_nanos(LIMIT_NS);
+
+    fn post_receive(side: &Side) {
+        side.qp.recv_queue().push(7, &[side.sge(0, 8)]).unwrap();
+    }
+
+    fn send(side: &Side) {
+        side.send(1, SendOp::Send { imm: None }, &[side.sge(0, 8)]);
+    }
+
+    /// Sleeps as a poller of the CQ does, until there is a completion. `wake` is called by another thread when the
+    /// poller sleeps, and is told whether the poller watches.
+    fn sleep_until_completion(side: &Side, wake: impl FnOnce(bool) + Send) {
+        let (engine, cq) = (&side.engine.inner, side.cq.inner());
+        let sleepers = engine.agenda.sleepers();
+        let begin = Instant::now();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !sleepers.has_any() {
+                    assert!(begin.elapsed() < LIMIT / 2, "nobody sleeps");
+                    thread::yield_now();
+                }
+                wake(sleepers.has_watching_poller());
+            });
+            while cq.is_empty() {
+                // It has polled in vain for long.
+                engine.polls.idle_since.store(1, Ordering::Relaxed);
+                engine.sleep(cq, LIMIT_NS);
+                assert!(begin.elapsed() < LIMIT / 2, "nobody has woken the poller");
+            }
+        });
+    }
+
+    #[test]
+    fn a_packet_of_a_socket_wakes_a_poller() {
+        let (a, b) = common::pair("127.4.0.31", "127.4.0.32", 64);
+        let mut watched = 0;
+        for _ in 0..100 {
+            post_receive(&a);
+            sleep_until_completion(&a, |watches| {
+                watched += u32::from(watches);
+                send(&b);
+            });
+            assert_eq!(a.completion().wr_id, 7);
+            assert_eq!(b.completion().wr_id, 1);
+        }
+        assert!(!a.engine.inner.agenda.sleepers().has_any(), "all are awake");
+        // The background thread leaves the packets to the poller before long.
+        assert!(watched > 10, "{watched}");
+    }
+
+    #[test]
+    fn a_packet_of_a_channel_wakes_a_poller() {
+        let specs = ["near=127.4.0.33", "far=127.4.0.34"].map(str::to_owned);
+        let config = EngineConfig::from_specs(&specs, BrokerMode::Embedded).unwrap();
+        let link = LinkMode::Shm;
+        let engine = Engine::new(EngineConfig { link, ..config }).unwrap();
+        let a = Side::on_device(engine.clone(), "near", 64);
+        let b = Side::on_device(engine.clone(), "far", 64);
+        common::connect(&a, &b);
+        // The first one has found that the other address was not in use yet.
+        for channel in engine.inner.channels.read().clone() {
+            engine.inner.move_qps_to(&channel);
+        }
+        for _ in 0..100 {
+            post_receive(&a);
+            sleep_until_completion(&a, |_| send(&b));
+            assert_eq!(a.completion().wr_id, 7);
+            assert_eq!(b.completion().wr_id, 1);
+        }
+        assert!(engine.counters().rx_shared >= 200);
+    }
+
+    #[test]
+    fn a_completion_without_a_packet_wakes_a_poller() {
+        let (a, _b) = common::pair("127.4.0.35", "127.4.0.36", 64);
+        post_receive(&a);
+        sleep_until_completion(&a, |_| {
+            let err = QpAttr {
+                qp_state: QpState::Err.code(),
+                ..QpAttr::default()
+            };
+            a.qp.modify(&err, QpAttrMask::STATE).unwrap();
+        });
+        assert_eq!(a.completion().status, WcStatus::WrFlushErr);
+    }
+
+    /// One poller watches and receives, and the other one wakes for it.
+    #[test]
+    fn all_pollers_wake_for_what_one_of_them_receives() {
+        let (a, b) = common::pair("127.4.0.37", "127.4.0.38", 64);
+        post_receive(&a);
+        let (engine, cq) = (&a.engine.inner, a.cq.inner());
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while cq.is_empty() {
+                    engine.polls.idle_since.store(1, Ordering::Relaxed);
+                    engine.sleep(cq, LIMIT_NS);
+                }
+            });
+            sleep_until_completion(&a, |_| send(&b));
+        });
+        assert_eq!(a.completion().wr_id, 7);
+    }
+
+    /// What is there already is not slept over, whatever woke nobody.
+    #[test]
+    fn nobody_falls_asleep_at_a_queue_that_is_not_empty() {
+        let (a, b) = common::pair("127.4.0.39", "127.4.0.40", 64);
+        post_receive(&a);
+        send(&b);
+        // Nobody polls: the background thread receives.
+        let begin = Instant::now();
+        while a.cq.is_empty() {
+            assert!(begin.elapsed() < LIMIT / 2);
+            thread::yield_now();
+        }
+        a.engine.inner.polls.idle_since.store(1, Ordering::Relaxed);
+        assert!(!a.engine.inner.sleep(a.cq.inner(), LIMIT_NS));
+        assert!(begin.elapsed() < LIMIT / 2);
+    }
+}
