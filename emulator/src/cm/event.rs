@@ -257,7 +257,14 @@ impl CmChannel {
             new_id,
             param,
         } = waiting;
-        let cookie = cm.as_mut().map_or(0, |core| core.reported(id, new_id));
+        let cookie = cm.as_mut().map_or(0, |core| {
+            let cookie = core.reported(id, new_id);
+            // A request that was taken makes room for one that is held.
+            if new_id.is_some() && core.cm.holds_requests() {
+                self.engine.follow_up(core, self.engine.now());
+            }
+            cookie
+        });
         Ok(Some(CmEvent {
             kind,
             status,

@@ -111,6 +111,9 @@ impl CmCore {
             && let Some(id) = self.ids.get_mut(&new)
         {
             id.request_of = None;
+            if let Some(conn) = id.conn {
+                self.cm.taken(conn);
+            }
         }
         let Some(id) = self.ids.get_mut(&key) else {
             return 0;
@@ -278,7 +281,7 @@ impl EngineInner {
     }
 
     /// Handles events, and sends what is to be sent.
-    fn follow_up(&self, core: &mut CmCore, now: Time) {
+    pub(super) fn follow_up(&self, core: &mut CmCore, now: Time) {
         while let Some(event) = core.cm.poll_event() {
             core.react(self, now, event);
         }

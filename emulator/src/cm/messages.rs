@@ -95,6 +95,19 @@ pub(super) const fn ack_delay() -> CmTimeout {
     CmTimeout::new(crate::hca::limits::LOCAL_CA_ACK_DELAY)
 }
 
+/// The longest ACK timeout that a peer can ask for: 17 s. 0 would be for ever.
+const MAX_ACK_TIMEOUT: CmTimeout = CmTimeout::new(22);
+
+/// Returns the ACK timeout for a queue pair whose peer asks for this one.
+//= CMA-10
+pub(super) const fn ack_timeout(asked: CmTimeout) -> CmTimeout {
+    if asked.code() == 0 || asked.code() > MAX_ACK_TIMEOUT.code() {
+        MAX_ACK_TIMEOUT
+    } else {
+        asked
+    }
+}
+
 /// What a REQ says of its sender.
 pub(super) fn peer_of_request(req: &Req) -> PeerEnd {
     PeerEnd {
@@ -104,11 +117,29 @@ pub(super) fn peer_of_request(req: &Req) -> PeerEnd {
         //= CM-FLD-02
         responder_resources: req.initiator_depth,
         initiator_depth: req.responder_resources,
-        timeout: req.primary.ack_timeout,
+        timeout: ack_timeout(req.primary.ack_timeout),
         retry_count: req.retry_count,
         rnr_retry_count: req.rnr_retry_count,
         hop_limit: req.primary.hop_limit,
         traffic_class: req.primary.traffic_class,
         flow_label: req.primary.flow_label,
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    //= CMA-10 type=test
+    #[test]
+    fn no_queue_pair_waits_for_hours() {
+        let codes: [u8; 32] = std::array::from_fn(|code| {
+            let asked = CmTimeout::new(u8::try_from(code).unwrap());
+            ack_timeout(asked).code()
+        });
+        assert_eq!((codes[0], codes[31]), (22, 22));
+        for (asked, code) in (1..=22).zip(&codes[1..]) {
+            assert_eq!(asked, *code);
+        }
     }
 }

@@ -13,7 +13,7 @@ use rocade_wire::mad::{
 use super::event::{CmEventKind, CmParam, ConnParam, UdParam, Waiting};
 use super::host::CmCore;
 use super::id::{IdCore, IdKey, IdState, PeerEnd};
-use super::messages::peer_of_request;
+use super::messages::{ack_timeout, peer_of_request};
 use super::services::port_of;
 use crate::engine::EngineInner;
 
@@ -231,7 +231,10 @@ impl CmCore {
             responder_resources: rep.initiator_depth,
             initiator_depth: rep.responder_resources,
             //= CM-FLD-06
-            timeout: CmTimeout::ack_timeout(id.packet_life(), rep.target_ack_delay),
+            timeout: ack_timeout(CmTimeout::ack_timeout(
+                id.packet_life(),
+                rep.target_ack_delay,
+            )),
             retry_count: id.retry_count,
             //= CMA-11
             rnr_retry_count: rep.rnr_retry_count,

@@ -7,11 +7,14 @@ use rocade_wire::mad::{
 };
 
 use super::conn::{Conn, End, State};
+use super::limits::timewait_ns;
 use super::{Cm, CmError, CmRoute};
 use crate::time::Time;
 
 /// For how long the answer to a request for a service is kept: longer than its sender asks again.
 const SIDR_KEPT_NS: u64 = 70_000_000_000;
+/// Answers that are kept at most; a request whose answer was dropped is a new one.
+const MAX_SIDR_KEPT: usize = 1_024;
 
 /// Private data: at most as many bytes as the message has room for; the rest of it is 0.
 #[must_use]
@@ -54,7 +57,7 @@ impl Cm {
             //= CM-FLD-04
             interval_ns: 2 * packet_life.as_ns() + req.remote_response_timeout.as_ns(),
             max_retries: req.max_cm_retries,
-            timewait_ns: req.primary.ack_timeout.as_ns(),
+            timewait_ns: timewait_ns(req.primary.ack_timeout),
             ..Conn::new(State::ReqSent, route, config.tid(id))
         };
         let id = self.add(conn);
@@ -236,6 +239,17 @@ impl Cm {
         self.enter(now, id, State::SidrReplied);
         self.send_and_keep(id, tid, message);
         self.arm(id, now.plus_ns(SIDR_KEPT_NS));
+        self.replied.push_back(id);
+        if self.replied.len() > MAX_SIDR_KEPT {
+            let oldest = self.replied.pop_front();
+            let is_kept = |id: &CommId| {
+                let conn = self.conns.get(id);
+                conn.is_some_and(|conn| conn.state == State::SidrReplied)
+            };
+            if let Some(oldest) = oldest.filter(is_kept) {
+                self.enter(now, oldest, State::Idle);
+            }
+        }
         Ok(())
     }
 
@@ -243,7 +257,12 @@ impl Cm {
     //= LRC-15
     pub fn ignore(&mut self, now: Time, id: CommId) {
         let waits = [State::ReqRcvd, State::MraReqSent, State::SidrReqRcvd];
-        if self.conn(id, &waits).is_ok() {
+        if let Ok(conn) = self.conn(id, &waits) {
+            let (state, print) = (conn.state, conn.print);
+            if state != State::SidrReqRcvd {
+                self.refused.note(now, print, false);
+            }
+            self.counters.rx_dropped += 1;
             self.abandon(now, id, State::Idle);
         }
     }

@@ -6,7 +6,7 @@ use core::net::IpAddr;
 use rocade_wire::mad::{CommId, Mad, Rep, ServiceId, TransactionId};
 use rocade_wire::{Guid, Qpn};
 
-use super::{CmRoute, Named, Timers};
+use super::{CmRoute, Named, Stage, Timers};
 use crate::time::Time;
 
 /// States, by the names of the standard.
@@ -82,7 +82,7 @@ pub(super) struct Conn {
     pub(super) local_qpn: Qpn,
     /// The transaction of what made it: answers carry it.
     pub(super) tid: TransactionId,
-    /// Which service a datagram request is for.
+    /// Which service a peer's request is for.
     pub(super) service: ServiceId,
     /// The message to send again.
     pub(super) resend: Option<Box<[u8; Mad::LEN]>>,
@@ -91,6 +91,12 @@ pub(super) struct Conn {
     pub(super) tries_left: u8,
     pub(super) timewait_ns: u64,
     pub(super) deadline: Option<Time>,
+    /// How far a peer's request is, for who decides which of them get a place.
+    pub(super) stage: Stage,
+    /// The fingerprint of the request.
+    pub(super) print: u64,
+    /// The peer has asked more than once.
+    pub(super) asked_again: bool,
     /// Its owner wants to hear nothing more.
     pub(super) is_abandoned: bool,
     /// The peer was sent a DREQ, for which nobody waits any more, and has not answered.
@@ -115,6 +121,9 @@ impl Conn {
             tries_left: 0,
             timewait_ns: 0,
             deadline: None,
+            stage: Stage::Settled,
+            print: 0,
+            asked_again: false,
             is_abandoned: false,
             is_parting: false,
         }

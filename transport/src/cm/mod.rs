@@ -16,10 +16,13 @@
 //! Datagrams are lost and come twice: each is sent again until it is answered, and each receiver may get it
 //! again (MAD-07). What fits no connection, or not its state, is counted and changes nothing.
 
+mod admission;
 mod bond;
 mod commands;
 mod conn;
+mod limits;
 mod receive;
+mod refused;
 #[cfg(test)]
 mod tests;
 
@@ -33,11 +36,14 @@ use rocade_wire::mad::{
 };
 use rocade_wire::{Guid, Qpn};
 
+pub use admission::PLACES;
+use admission::{Admission, Stage};
 pub use bond::{Bond, BondKind};
 pub use commands::{private_data, refusal};
 
 use crate::time::Time;
 use conn::{Conn, State};
+use refused::Refused;
 
 /// What a process is to the managers of others.
 #[derive(Clone, Copy, Debug)]
@@ -184,6 +190,10 @@ pub struct CmCounters {
     pub rx_duplicates: u64,
     /// Requests that were refused at once: no such service, or a connection that has not ended.
     pub rx_refused: u64,
+    /// Requests that were dropped without a word, because too many are held; their senders ask again.
+    pub rx_dropped: u64,
+    /// Half-open connections that were given up, because others waited for their place.
+    pub evicted: u64,
     /// Messages sent.
     pub tx_messages: u64,
     /// Those of them that were sent again for want of an answer.
@@ -208,7 +218,13 @@ pub struct Cm {
     by_remote_qp: BTreeMap<Named<Qpn>, CommId>,
     /// Requests for services, by what peers call them.
     by_request: BTreeMap<(CommId, IpAddr), CommId>,
-    listeners: BTreeSet<ServiceId>,
+    /// By the services that somebody listens for.
+    admissions: BTreeMap<ServiceId, Admission>,
+    /// Services with requests that wait for a place.
+    pressed: BTreeSet<ServiceId>,
+    refused: Refused,
+    /// Answered requests for services, the oldest first.
+    replied: VecDeque<CommId>,
     timers: Timers,
     /// Those in another state than `poll_bond` has told.
     moved: BTreeSet<CommId>,
@@ -233,7 +249,10 @@ impl Cm {
             by_remote_id: BTreeMap::new(),
             by_remote_qp: BTreeMap::new(),
             by_request: BTreeMap::new(),
-            listeners: BTreeSet::new(),
+            admissions: BTreeMap::new(),
+            pressed: BTreeSet::new(),
+            refused: Refused::new(config.seed),
+            replied: VecDeque::new(),
             timers: BTreeSet::new(),
             moved: BTreeSet::new(),
             out: VecDeque::new(),
@@ -244,6 +263,8 @@ impl Cm {
                 rx_unsolicited: 0,
                 rx_duplicates: 0,
                 rx_refused: 0,
+                rx_dropped: 0,
+                evicted: 0,
                 tx_messages: 0,
                 tx_retries: 0,
             },
@@ -252,12 +273,12 @@ impl Cm {
 
     /// Requests for this service come as events from now on.
     pub fn listen(&mut self, service: ServiceId) {
-        self.listeners.insert(service);
+        self.admissions.entry(service).or_default();
     }
 
     /// They are refused from now on.
     pub fn unlisten(&mut self, service: ServiceId) {
-        self.listeners.remove(&service);
+        self.close_admission(service);
     }
 
     /// What was received and done.
@@ -285,13 +306,17 @@ impl Cm {
 
     /// The next event.
     pub fn poll_event(&mut self) -> Option<CmEvent> {
+        if self.events.is_empty() {
+            self.offer_held();
+        }
         self.events.pop_front()
     }
 
     /// When [`Cm::handle_timeout`] is due.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Time> {
-        self.timers.first().map(|(at, _)| *at)
+        let timer = self.timers.first().map(|(at, _)| *at);
+        timer.into_iter().chain(self.next_eviction()).min()
     }
 
     /// Sends again what was not answered in time, and gives up what was not answered at all.
@@ -302,6 +327,7 @@ impl Cm {
             self.timers.pop_first();
             self.expire(now, id);
         }
+        self.evict(now);
     }
 
     fn expire(&mut self, now: Time, id: CommId) {
@@ -346,6 +372,11 @@ impl Cm {
         if let Some(at) = conn.deadline.take() {
             self.timers.remove(&(at, id));
         }
+        let stage = Self::stage_in(now, conn, state);
+        self.set_stage(id, stage);
+        let Some(conn) = self.conns.get_mut(&id) else {
+            return;
+        };
         match state {
             State::TimeWait => {
                 // Nothing of it is sent again.

@@ -2,6 +2,7 @@
 
 use alloc::boxed::Box;
 
+use rocade_wire::Mtu;
 use rocade_wire::mad::{
     ApStatus, Apr, CmMessage, CmTimeout, CommId, Drep, Dreq, Lap, Mad, Mra, Rej, RejReason,
     Rejected, Rep, Req, Rtu, SidrRep, SidrReq, SidrStatus, TransactionId, TransportType,
@@ -9,7 +10,9 @@ use rocade_wire::mad::{
 
 use super::commands::refusal;
 use super::conn::{Conn, End, State};
-use super::{Cm, CmCounters, CmEvent, CmRoute};
+use super::limits::{resending, service_ns, timewait_ns};
+use super::refused::Memory;
+use super::{Cm, CmCounters, CmEvent, CmRoute, Stage};
 use crate::time::Time;
 
 /// How much longer an answer may take, as an MRA says.
@@ -25,6 +28,7 @@ impl Cm {
             return self.count(|counters| &mut counters.rx_malformed);
         };
         self.count(|counters| &mut counters.rx_messages);
+        self.refused.tidy(now);
         match message {
             CmMessage::Req(req) => self.on_req(now, route, tid, req),
             CmMessage::Mra(mra) => self.on_mra(now, route, &mra),
@@ -67,13 +71,24 @@ impl Cm {
             let _ = self.disconnect(now, old, &[]);
             return;
         }
-        if !self.listeners.contains(&req.service_id) {
+        if !self.admissions.contains_key(&req.service_id) {
             return self.refuse(route, tid, &req, RejReason::InvalidServiceId);
         }
         let service = req.transport;
         if matches!(service, TransportType::Rd | TransportType::Other(_)) {
             return self.refuse(route, tid, &req, RejReason::InvalidTransportType);
         }
+        //= CM-REJ-B
+        if Mtu::from_code(req.mtu).is_none() {
+            return self.refuse(route, tid, &req, RejReason::InvalidMtu);
+        }
+        let print = self.refused.print(&req, route.remote);
+        let memory = self.refused.memory(now, print);
+        if !self.has_room(now, req.service_id, route.remote, memory) {
+            self.refused.note(now, print, false);
+            return self.count(|counters| &mut counters.rx_dropped);
+        }
+        let (interval_ns, max_retries) = resending(req.local_response_timeout, req.max_cm_retries);
         let id = self.add(|_| Conn {
             end: match service {
                 TransportType::Xrc => End::XrcTarget,
@@ -82,21 +97,26 @@ impl Cm {
             remote_id: req.local_id,
             remote_guid: req.ca_guid,
             remote_qpn: req.qpn,
-            interval_ns: req.local_response_timeout.as_ns(),
-            max_retries: req.max_cm_retries,
-            timewait_ns: req.primary.ack_timeout.as_ns(),
+            service: req.service_id,
+            interval_ns,
+            max_retries,
+            timewait_ns: timewait_ns(req.primary.ack_timeout),
+            print,
+            asked_again: memory == Memory::Repeated,
             ..Conn::new(State::ReqRcvd, route, tid)
         });
         self.by_remote_id.insert(name, id);
         self.by_remote_qp.insert(qp, id);
-        let req = Box::new(req);
-        self.raise(id, CmEvent::Request { id, route, req });
+        self.take_in(id, route, Box::new(req));
     }
 
     fn on_duplicate_req(&mut self, id: CommId, route: CmRoute, tid: TransactionId, req: &Req) {
         self.count(|counters| &mut counters.rx_duplicates);
         match self.conns.get(&id).map(|conn| conn.state) {
-            Some(State::ReqRcvd | State::MraReqSent) => self.ask_for_time(id, Rejected::Req),
+            Some(State::ReqRcvd | State::MraReqSent) => {
+                self.asks_again(id);
+                self.ask_for_time(id, Rejected::Req);
+            }
             Some(State::TimeWait) => self.refuse(route, tid, req, RejReason::StaleConnection),
             _ => {}
         }
@@ -155,7 +175,11 @@ impl Cm {
             (Rejected::Rep, State::RepSent | State::MraRepRcvd) => State::MraRepRcvd,
             _ => return self.count(unsolicited),
         };
-        let wait_ns = mra.service_timeout.as_ns().saturating_add(conn.interval_ns);
+        let wait_ns = service_ns(mra.service_timeout).saturating_add(conn.interval_ns);
+        if mra.received == Rejected::Rep {
+            // Somebody is there, and needs time.
+            self.set_stage(mra.remote_id, Stage::Settled);
+        }
         self.arm(mra.remote_id, now.plus_ns(wait_ns));
     }
 
@@ -329,7 +353,7 @@ impl Cm {
             // The answer, if there is one.
             return self.send_again(id);
         }
-        if !self.listeners.contains(&req.service_id) {
+        if !self.admissions.contains_key(&req.service_id) {
             self.count(|counters| &mut counters.rx_refused);
             let message = CmMessage::SidrRep(SidrRep {
                 request_id: req.request_id,

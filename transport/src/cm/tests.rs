@@ -16,6 +16,7 @@ use crate::Time;
 
 mod bonds;
 mod ends;
+mod flood;
 mod trouble;
 
 const MS: u64 = 1_000_000;

@@ -1,0 +1,341 @@
+//! Admission of requests to a listener: which the program sees now, which are held, and which are dropped.
+//!
+//! A connection is *half open* while its REP is not confirmed; it costs its program a queue pair and descriptors. A peer that
+//! never confirms, or a flood of requests, must not use up either. So a service has [`PLACES`] for requests that nobody has
+//! taken and connections that are half open:
+//!
+//! ```text
+//! REQ ── Offered (an event) ── Taken by the program ── HalfOpen (REP sent) ── confirmed: no longer counted
+//!   └─── Held while there is no place ──┘                  └─ evicted after its grace, while others are held
+//!   └─── dropped and remembered where too many are held
+//! ```
+//!
+//! A peer that asks again goes first and has places of its own: a client does that, a flood does not.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet};
+use core::net::IpAddr;
+
+use rocade_wire::mad::{CommId, Req, ServiceId};
+
+use super::conn::{Conn, State};
+use super::refused::Memory;
+use super::{Cm, CmEvent, CmRoute};
+use crate::time::Time;
+
+/// Requests not taken and half-open connections of a service, at most.
+pub const PLACES: usize = 256;
+/// Those of peers that have not asked again.
+const FIRST_PLACES: usize = 224;
+/// Those of one address among them.
+const PLACES_OF_ONE: usize = 192;
+/// Requests that are held at most.
+const MAX_HELD: usize = 1_024;
+/// Requests in the hands of a program at most: taken, but not answered.
+const MAX_TAKEN: usize = 8_192;
+/// Held requests of other addresses that are looked at when the oldest ones' address has its share.
+const LOOK_AHEAD: usize = 16;
+/// A half-open connection may be evicted when its peer was silent for its own response time, within these limits.
+const GRACE_NS: core::ops::RangeInclusive<u64> = 1_000_000_000..=4_096_000_000;
+
+/// How far a request to a listener is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// It is none, or does not count any more.
+    #[default]
+    Settled,
+    /// There is no place for it yet; the program does not know of it.
+    Held,
+    /// Its event waits for the program.
+    Offered,
+    /// The program has got the event, and has not answered.
+    Taken,
+    /// The REP was sent; without an answer the connection may be evicted from then on.
+    HalfOpen(Time),
+}
+
+/// A request that is held.
+#[derive(Debug)]
+struct Held {
+    route: CmRoute,
+    req: Box<Req>,
+}
+
+/// The requests to a service.
+#[derive(Debug, Default)]
+pub(super) struct Admission {
+    /// Those of peers that ask for the first time, in their order.
+    held: BTreeMap<CommId, Held>,
+    /// Those of peers that have asked again.
+    held_again: BTreeMap<CommId, Held>,
+    offered: BTreeSet<CommId>,
+    taken: BTreeSet<CommId>,
+    half_open: BTreeSet<(Time, CommId)>,
+    /// Offered and half-open ones by address.
+    by_peer: BTreeMap<IpAddr, usize>,
+}
+
+impl Admission {
+    fn is_free(&self, peer: IpAddr, asked_again: bool) -> bool {
+        let used = self.offered.len() + self.half_open.len();
+        let of_peer = self.by_peer.get(&peer).copied().unwrap_or(0);
+        self.taken.len() < MAX_TAKEN
+            && used < PLACES
+            && (asked_again || (used < FIRST_PLACES && of_peer < PLACES_OF_ONE))
+    }
+
+    fn held(&self) -> usize {
+        self.held.len() + self.held_again.len()
+    }
+
+    /// Requests that half-open connections keep waiting.
+    fn waiting(&self) -> usize {
+        let is_full = self.offered.len() + self.half_open.len() >= PLACES_OF_ONE;
+        self.held() + if is_full { self.taken.len() } else { 0 }
+    }
+
+    fn remove(&mut self, id: CommId, stage: Stage, peer: IpAddr) {
+        let counted = match stage {
+            Stage::Settled => false,
+            Stage::Held => {
+                self.held.remove(&id);
+                self.held_again.remove(&id);
+                false
+            }
+            Stage::Taken => {
+                self.taken.remove(&id);
+                false
+            }
+            Stage::Offered => self.offered.remove(&id),
+            Stage::HalfOpen(due) => self.half_open.remove(&(due, id)),
+        };
+        if counted && let Some(count) = self.by_peer.get_mut(&peer) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_peer.remove(&peer);
+            }
+        }
+    }
+
+    fn insert(&mut self, id: CommId, stage: Stage, peer: IpAddr) {
+        let counted = match stage {
+            Stage::Settled | Stage::Held => false,
+            Stage::Taken => {
+                self.taken.insert(id);
+                false
+            }
+            Stage::Offered => self.offered.insert(id),
+            Stage::HalfOpen(due) => self.half_open.insert((due, id)),
+        };
+        if counted {
+            *self.by_peer.entry(peer).or_default() += 1;
+        }
+    }
+
+    /// The held request whose turn it is, if there is a place for it.
+    fn next(&self, peer_of: impl Fn(CommId) -> Option<IpAddr>) -> Option<CommId> {
+        let free = |id: &CommId, again| peer_of(*id).is_some_and(|peer| self.is_free(peer, again));
+        let again = self.held_again.keys().next().filter(|id| free(id, true));
+        let first = || {
+            let mut some = self.held.keys().take(LOOK_AHEAD);
+            some.find(|id| free(id, false))
+        };
+        again.or_else(first).copied()
+    }
+}
+
+impl Cm {
+    /// Decides about a new request; `true` where there is room for it, as an event or held.
+    pub(super) fn has_room(
+        &mut self,
+        now: Time,
+        service: ServiceId,
+        peer: IpAddr,
+        memory: Memory,
+    ) -> bool {
+        let again = memory == Memory::Repeated;
+        let Some(admission) = self.admissions.get(&service) else {
+            return false;
+        };
+        if admission.is_free(peer, again) || admission.held() < MAX_HELD {
+            return true;
+        }
+        // A peer that asks again goes before one that may never do.
+        let victim = admission.held.keys().next().copied().filter(|_| again);
+        if let Some(victim) = victim {
+            self.turn_away(now, victim);
+        }
+        victim.is_some()
+    }
+
+    /// Offers a new request to its program, or holds it.
+    pub(super) fn take_in(&mut self, id: CommId, route: CmRoute, req: Box<Req>) {
+        let Some(conn) = self.conns.get(&id) else {
+            return;
+        };
+        let (service, again) = (conn.service, conn.asked_again);
+        let Some(admission) = self.admissions.get_mut(&service) else {
+            return;
+        };
+        if admission.is_free(route.remote, again) {
+            return self.offer(id, Held { route, req });
+        }
+        let held = if again {
+            &mut admission.held_again
+        } else {
+            &mut admission.held
+        };
+        held.insert(id, Held { route, req });
+        self.set_stage(id, Stage::Held);
+    }
+
+    fn offer(&mut self, id: CommId, held: Held) {
+        self.set_stage(id, Stage::Offered);
+        let Held { route, req } = held;
+        self.events.push_back(CmEvent::Request { id, route, req });
+    }
+
+    /// Offers the next held request for which there is a place; false where there is none.
+    pub(super) fn offer_held(&mut self) -> bool {
+        let next = self.pressed.iter().find_map(|service| {
+            let peer = |id| Some(self.conns.get(&id)?.route.remote);
+            Some((*service, self.admissions.get(service)?.next(peer)?))
+        });
+        let Some((service, id)) = next else {
+            return false;
+        };
+        let held = self.admissions.get_mut(&service).and_then(|admission| {
+            let again = admission.held_again.remove(&id);
+            again.or_else(|| admission.held.remove(&id))
+        });
+        if let Some(held) = held {
+            self.offer(id, held);
+        }
+        true
+    }
+
+    /// The peer of a request asks again.
+    pub(super) fn asks_again(&mut self, id: CommId) {
+        let Some(conn) = self.conns.get_mut(&id) else {
+            return;
+        };
+        conn.asked_again = true;
+        if conn.stage == Stage::Held
+            && let Some(admission) = self.admissions.get_mut(&conn.service)
+            && let Some(held) = admission.held.remove(&id)
+        {
+            admission.held_again.insert(id, held);
+        }
+    }
+
+    /// Forgets a request that the program does not know of, without a word; its peer will ask again.
+    fn turn_away(&mut self, now: Time, id: CommId) {
+        if let Some(conn) = self.conns.get_mut(&id) {
+            self.refused.note(now, conn.print, false);
+            self.counters.rx_dropped += 1;
+            self.enter(now, id, State::Idle);
+        }
+    }
+
+    /// Changes how far a request is.
+    pub(super) fn set_stage(&mut self, id: CommId, stage: Stage) {
+        let Some(conn) = self.conns.get_mut(&id) else {
+            return;
+        };
+        let was = core::mem::replace(&mut conn.stage, stage);
+        if was == stage && stage == Stage::Settled {
+            return;
+        }
+        if was == Stage::Held && stage == Stage::Settled {
+            // Nobody knows of it.
+            conn.is_abandoned = true;
+        }
+        let (service, peer) = (conn.service, conn.route.remote);
+        let Some(admission) = self.admissions.get_mut(&service) else {
+            return;
+        };
+        admission.remove(id, was, peer);
+        admission.insert(id, stage, peer);
+        if admission.waiting() > 0 || stage == Stage::Held {
+            self.pressed.insert(service);
+        } else {
+            self.pressed.remove(&service);
+        }
+    }
+
+    /// The stage of a connection in a new state.
+    pub(super) fn stage_in(now: Time, conn: &Conn, state: State) -> Stage {
+        match (state, conn.stage) {
+            (State::ReqRcvd | State::MraReqSent, stage) => stage,
+            (State::RepSent, Stage::Offered | Stage::Taken) => {
+                let grace_ns = conn.interval_ns.clamp(*GRACE_NS.start(), *GRACE_NS.end());
+                Stage::HalfOpen(now.plus_ns(grace_ns))
+            }
+            _ => Stage::Settled,
+        }
+    }
+
+    /// The program has got the event of a request.
+    pub fn taken(&mut self, id: CommId) {
+        if self.conns.get(&id).map(|conn| conn.stage) == Some(Stage::Offered) {
+            self.set_stage(id, Stage::Taken);
+        }
+    }
+
+    /// Returns true if requests are held: some may be offered after [`Cm::taken`].
+    #[must_use]
+    pub fn holds_requests(&self) -> bool {
+        !self.pressed.is_empty()
+    }
+
+    /// When the next half-open connection may be evicted that keeps others waiting.
+    pub(super) fn next_eviction(&self) -> Option<Time> {
+        let of = |service| {
+            let (due, _) = self.admissions.get(service)?.half_open.first()?;
+            Some(*due)
+        };
+        self.pressed.iter().filter_map(of).min()
+    }
+
+    /// Gives up the oldest half-open connections, as many as keep others waiting.
+    //= CM-ST-07
+    pub(super) fn evict(&mut self, now: Time) {
+        let overdue = |admission: &Admission| {
+            let half_open = admission.half_open.iter();
+            let overdue = half_open.take_while(|(due, _)| *due <= now);
+            let ids = overdue.take(admission.waiting()).map(|(_, id)| *id);
+            ids.collect::<alloc::vec::Vec<_>>()
+        };
+        let pressed = self.pressed.iter();
+        let admissions = pressed.filter_map(|service| self.admissions.get(service));
+        let evicted: alloc::vec::Vec<CommId> = admissions.flat_map(overdue).collect();
+        for id in evicted {
+            if let Some(conn) = self.conns.get(&id) {
+                self.refused.note(now, conn.print, true);
+                self.counters.evicted += 1;
+                if !conn.is_abandoned {
+                    self.events.push_back(CmEvent::ReplyTimeout { id });
+                }
+                self.enter(now, id, State::Idle);
+            }
+        }
+    }
+
+    /// Forgets what is held for a service that nobody listens for any more: the peers ask again, and hear that.
+    pub(super) fn close_admission(&mut self, service: ServiceId) {
+        let held: alloc::vec::Vec<CommId> = match self.admissions.get(&service) {
+            Some(found) => found
+                .held
+                .keys()
+                .chain(found.held_again.keys())
+                .copied()
+                .collect(),
+            None => return,
+        };
+        for id in held {
+            self.enter(Time::ZERO, id, State::Idle);
+        }
+        self.admissions.remove(&service);
+        self.pressed.remove(&service);
+    }
+}

@@ -1,0 +1,126 @@
+//! Memory of requests that found no room: who asks again is a client, a flood says each thing once.
+
+use alloc::boxed::Box;
+use alloc::vec;
+use core::net::IpAddr;
+
+use rocade_wire::mad::Req;
+
+use crate::time::Time;
+
+/// Entries; each is overwritten by the next request of the same place.
+const LEN: usize = 1 << 16;
+/// Sooner than this no client asks again.
+const SOONEST: u64 = 8;
+/// Later than this the entry means nothing.
+const LATEST: u64 = 1_600;
+/// Bits of an entry that are its time; one more says that the peer has kept a place in vain.
+const TIME_BITS: u32 = 24;
+const WASTED: u64 = 1 << TIME_BITS;
+const TIME: u64 = WASTED - 1;
+
+/// What is remembered of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Memory {
+    /// Nothing.
+    None,
+    /// The peer has asked before, and found no room.
+    Repeated,
+    /// The peer got an answer before, and did not confirm the connection.
+    Wasted,
+}
+
+/// Fingerprints of requests, in a table of fixed size.
+#[derive(Debug)]
+pub(super) struct Refused {
+    key: u64,
+    entries: Option<Box<[u64]>>,
+    /// When the last one was added.
+    last: Time,
+}
+
+/// Mixes the bits of a word (the finalizer of splitmix64).
+const fn mix(word: u64) -> u64 {
+    let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ word >> 31
+}
+
+/// 67 ms.
+const fn tick(now: Time) -> u64 {
+    now.as_ns() >> 26 & TIME
+}
+
+impl Refused {
+    /// An empty table; `key` is random, so that nobody can choose what collides.
+    pub(super) const fn new(key: u64) -> Self {
+        Self {
+            key,
+            entries: None,
+            last: Time::ZERO,
+        }
+    }
+
+    /// Returns what tells a request from others.
+    pub(super) fn print(&self, req: &Req, from: IpAddr) -> u64 {
+        let address = match from {
+            IpAddr::V4(v4) => u128::from(v4.to_bits()),
+            IpAddr::V6(v6) => v6.to_bits(),
+        };
+        let words = [
+            u64::from(req.local_id.get()) << 32 | u64::from(req.qpn.get()),
+            req.ca_guid.get(),
+            req.service_id.get(),
+            (address >> 64) as u64,
+            (address & u128::from(u64::MAX)) as u64,
+        ];
+        words.iter().fold(self.key, |state, word| {
+            mix(state ^ word).wrapping_add(state)
+        })
+    }
+
+    fn place(print: u64) -> usize {
+        usize::try_from(print % LEN as u64).unwrap_or(0)
+    }
+
+    const fn tag(print: u64) -> u64 {
+        print & !(WASTED | TIME)
+    }
+
+    /// Notes that a request found no room, or (`is_wasted`) that its place was taken away again.
+    pub(super) fn note(&mut self, now: Time, print: u64, is_wasted: bool) {
+        let is_known = self.remember(now, print).is_some();
+        self.last = now;
+        let entries = self
+            .entries
+            .get_or_insert_with(|| vec![0; LEN].into_boxed_slice());
+        let entry = &mut entries[Self::place(print)];
+        if is_wasted || !is_known {
+            *entry = Self::tag(print) | u64::from(is_wasted) << TIME_BITS | tick(now);
+        }
+    }
+
+    /// The age of a request's entry, and whether it has wasted a place.
+    fn remember(&self, now: Time, print: u64) -> Option<(u64, bool)> {
+        let entry = *self.entries.as_ref()?.get(Self::place(print))?;
+        let age = tick(now).wrapping_sub(entry) & TIME;
+        let is_it = entry != 0 && Self::tag(entry) == Self::tag(print) && age <= LATEST;
+        is_it.then_some((age, entry & WASTED != 0))
+    }
+
+    /// Returns what is remembered of a request.
+    pub(super) fn memory(&self, now: Time, print: u64) -> Memory {
+        match self.remember(now, print) {
+            Some((_, true)) => Memory::Wasted,
+            Some((age, false)) if age >= SOONEST => Memory::Repeated,
+            _ => Memory::None,
+        }
+    }
+
+    /// Gives the memory back when nothing was noted for so long that all of it means nothing.
+    pub(super) fn tidy(&mut self, now: Time) {
+        if self.entries.is_some() && now.ns_since(self.last) >> 26 > LATEST {
+            self.entries = None;
+        }
+    }
+}

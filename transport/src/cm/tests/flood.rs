@@ -1,0 +1,331 @@
+//! Requests of peers that never confirm a connection: what they cost is bounded, and others get through.
+
+use super::super::admission::PLACES;
+use super::*;
+
+/// Requests that are held, on top of the places.
+const HELD: usize = 1_024;
+
+fn from(last: u8) -> CmRoute {
+    CmRoute {
+        local: [10, 0, 0, 2].into(),
+        remote: [10, 0, 0, last].into(),
+    }
+}
+
+/// A server that accepts whatever comes, and who floods it.
+struct Server {
+    cm: Cm,
+    now: Time,
+    accepted: Vec<CommId>,
+    ready: Vec<CommId>,
+    given_up: Vec<CommId>,
+    sent: Vec<(CmRoute, Box<[u8; Mad::LEN]>)>,
+    floods: u32,
+    most: usize,
+}
+
+impl Server {
+    fn new() -> Self {
+        let mut cm = Cm::new(CmConfig {
+            guid: Guid::new(0xbbbb),
+            prefix: 4,
+            seed: 0x1234_5678,
+        });
+        cm.listen(SERVICE);
+        Self {
+            cm,
+            now: Time::from_ns(1),
+            accepted: Vec::new(),
+            ready: Vec::new(),
+            given_up: Vec::new(),
+            sent: Vec::new(),
+            floods: 0,
+            most: 0,
+        }
+    }
+
+    fn hear(&mut self, route: CmRoute, message: CmMessage) {
+        let mad = Mad::new(TransactionId::new(5), message).to_bytes();
+        self.cm.handle_mad(self.now, route, &mad);
+        self.run();
+    }
+
+    fn run(&mut self) {
+        while let Some(event) = self.cm.poll_event() {
+            match event {
+                CmEvent::Request { id, .. } => {
+                    self.cm.taken(id);
+                    self.cm.reply(self.now, id, rep(0x22)).unwrap();
+                    self.accepted.push(id);
+                }
+                CmEvent::Ready { id } => self.ready.push(id),
+                CmEvent::ReplyTimeout { id } => {
+                    self.cm.destroy(self.now, id);
+                    self.given_up.push(id);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        while let Some(transmit) = self.cm.poll_transmit() {
+            self.sent.push((transmit.route, transmit.mad));
+        }
+        self.most = self.most.max(self.half_open());
+    }
+
+    /// What costs the program a queue pair.
+    fn half_open(&self) -> usize {
+        self.accepted.len() - self.ready.len() - self.given_up.len()
+    }
+
+    fn pass(&mut self, ns: u64) {
+        self.now = self.now.plus_ns(ns);
+        self.cm.handle_timeout(self.now);
+        self.run();
+    }
+
+    /// One more request that nobody will confirm, with the longest times that can be asked for.
+    fn flood(&mut self, source: u8) {
+        self.floods += 1;
+        self.hear(
+            from(source),
+            CmMessage::Req(Req {
+                local_id: CommId::new(0x0900_0000 + self.floods),
+                ca_guid: Guid::new(0xbad),
+                local_response_timeout: CmTimeout::new(31),
+                primary: CmPath {
+                    ack_timeout: CmTimeout::new(31),
+                    ..req(0).primary
+                },
+                ..req(0x10_0000 + self.floods)
+            }),
+        );
+    }
+
+    /// What was sent to a client, as it hears it.
+    fn tell(&mut self, client: &mut Cm, route: CmRoute) {
+        for (of, mad) in core::mem::take(&mut self.sent) {
+            if of == route {
+                client.handle_mad(self.now, back(route), &mad[..]);
+            }
+        }
+        while let Some(event) = client.poll_event() {
+            match event {
+                CmEvent::Reply { id, .. } => client.ready(self.now, id, &[]).unwrap(),
+                other => panic!("{other:?}"),
+            }
+        }
+        client.handle_timeout(self.now);
+        while let Some(transmit) = client.poll_transmit() {
+            self.cm.handle_mad(self.now, route, &transmit.mad[..]);
+            self.run();
+        }
+    }
+}
+
+fn client() -> Cm {
+    Cm::new(CmConfig {
+        guid: Guid::new(0xaaaa),
+        prefix: 3,
+        seed: 0xaaaa << 20,
+    })
+}
+
+/// Floods for 20 s, 5000 requests a second; a client asks after 5 s. Returns how long it waits, in ms.
+fn flooded(client_at: u8) -> u64 {
+    let mut server = Server::new();
+    let mut client = client();
+    let mut waited = None;
+    let route = from(client_at);
+    for ms in 0..20_000_u64 {
+        for _ in 0..5 {
+            server.flood(1);
+        }
+        server.pass(MS);
+        if ms == 5_000 {
+            client.connect(server.now, back(route), LIFE, req(0x11));
+        }
+        server.tell(&mut client, route);
+        if !server.ready.is_empty() && waited.is_none() {
+            waited = Some(ms - 5_000);
+        }
+        assert!(server.half_open() <= PLACES);
+        assert!(server.cm.len() <= PLACES + HELD + 2, "{}", server.cm.len());
+    }
+    assert_eq!(server.ready.len(), 1);
+    // All that is left ends: nothing of the flood stays for longer than a minute.
+    while server.now.as_ns() < 100_000 * MS {
+        server.pass(100 * MS);
+    }
+    assert!(server.cm.len() <= 1 + PLACES, "{}", server.cm.len());
+    server.pass(70_000 * MS);
+    assert_eq!((server.cm.len(), server.half_open()), (1, 0));
+    waited.expect("the client gets through")
+}
+
+//= CM-ST-04 type=test
+#[test]
+fn a_client_of_another_address_does_not_notice_a_flood() {
+    let waited = flooded(9);
+    assert!(waited <= 5, "{waited} ms");
+}
+
+/// It asks again after 4.6 s, which a flood does not.
+//= CM-ST-04 type=test
+#[test]
+fn a_client_of_the_same_address_gets_through_during_a_flood() {
+    let waited = flooded(1);
+    assert!(waited <= 4_700, "{waited} ms");
+}
+
+/// A flood that repeats itself is found out: it kept places in vain before.
+#[test]
+fn a_flood_that_repeats_itself_does_not_go_first() {
+    let mut server = Server::new();
+    let mut client = client();
+    let route = from(1);
+    for ms in 0..90_000_u64 {
+        for _ in 0..2 {
+            server.floods %= 1_600;
+            server.flood(1);
+        }
+        server.pass(MS);
+        if ms == 40_000 {
+            client.connect(server.now, back(route), LIFE, req(0x11));
+        }
+        server.tell(&mut client, route);
+        assert!(server.half_open() <= PLACES);
+    }
+    assert_eq!(server.ready.len(), 1);
+}
+
+/// While nobody else waits, a peer has all the time that was agreed on; then as long as it said itself.
+//= CM-ST-07 type=test
+#[test]
+fn who_is_late_loses_its_place_to_others_only() {
+    let mut server = Server::new();
+    for _ in 0..40 {
+        server.flood(1);
+    }
+    server.pass(60_000 * MS);
+    assert_eq!((server.half_open(), server.given_up.len()), (40, 0));
+    for _ in 0..PLACES {
+        server.flood(1);
+    }
+    assert!(server.half_open() < PLACES);
+    assert_eq!(server.given_up.len(), 0, "one by one, at the next timeout");
+    let due = server.cm.next_timeout().unwrap();
+    assert!(due <= server.now);
+    server.pass(0);
+    assert_eq!(server.given_up.len(), 40);
+    assert_eq!(server.cm.counters().evicted, 40);
+    server.pass(4_095 * MS);
+    assert_eq!(server.given_up.len(), 40, "the others have their time");
+}
+
+/// Five thousand at once, from one address, each of which confirms a second later: none is lost.
+#[test]
+fn a_crowd_of_clients_gets_through() {
+    let mut server = Server::new();
+    let mut clients = client();
+    let route = from(1);
+    for qpn in 0..5_000 {
+        clients.connect(server.now, back(route), LIFE, req(0x1000 + qpn));
+    }
+    let mut asked = VecDeque::new();
+    while server.ready.len() < 5_000 {
+        assert!(server.now.as_ns() < 70_000 * MS, "{}", server.ready.len());
+        server.pass(10 * MS);
+        clients.handle_timeout(server.now);
+        for (_, mad) in core::mem::take(&mut server.sent) {
+            clients.handle_mad(server.now, back(route), &mad[..]);
+        }
+        while let Some(event) = clients.poll_event() {
+            let CmEvent::Reply { id, .. } = event else {
+                panic!("{event:?}");
+            };
+            asked.push_back((server.now.plus_ns(1_000 * MS), id));
+        }
+        while asked.front().is_some_and(|(at, _)| *at <= server.now) {
+            let (_, id) = asked.pop_front().unwrap();
+            clients.ready(server.now, id, &[]).unwrap();
+        }
+        while let Some(transmit) = clients.poll_transmit() {
+            server.cm.handle_mad(server.now, route, &transmit.mad[..]);
+            server.run();
+        }
+    }
+    assert_eq!(server.given_up.len(), 0);
+}
+
+/// A program that takes requests and thinks about each for a minute is not hurried.
+#[test]
+fn a_slow_acceptor_has_its_time() {
+    let mut pair = Pair::new();
+    let asks: Vec<CommId> = (0..400)
+        .map(|qpn| pair.a.connect(pair.now, to_b(), LIFE, req(0x100 + qpn)))
+        .collect();
+    pair.settle();
+    let mut taken = Vec::new();
+    while let Some(event) = pair.b.poll_event() {
+        let CmEvent::Request { id, .. } = event else {
+            panic!("{event:?}");
+        };
+        pair.b.taken(id);
+        taken.push(id);
+    }
+    assert_eq!(taken.len(), asks.len());
+    // The peers ask again, and are asked for time.
+    for _ in 0..60 {
+        pair.pass(1_000 * MS);
+        pair.settle();
+    }
+    for id in taken {
+        pair.b.reply(pair.now, id, rep(0x22)).unwrap();
+        let CmEvent::Reply { id, .. } = pair.event_of_a() else {
+            panic!()
+        };
+        pair.a.ready(pair.now, id, &[]).unwrap();
+        assert!(matches!(pair.event_of_b(), CmEvent::Ready { .. }));
+    }
+}
+
+/// Requests for datagram services cannot be told from a flood; only so many answers are kept.
+//= CM-ST-12 type=test
+#[test]
+fn answers_about_services_are_kept_in_bounds() {
+    let mut server = Server::new();
+    for request in 0..5_000 {
+        let ask = CmMessage::SidrReq(SidrReq {
+            request_id: CommId::new(0x0900_0001 + request),
+            ..sidr_req()
+        });
+        let mad = Mad::new(TransactionId::new(5), ask).to_bytes();
+        server.cm.handle_mad(server.now, from(1), &mad);
+        let Some(CmEvent::ServiceRequest { id, .. }) = server.cm.poll_event() else {
+            panic!()
+        };
+        let answer = refusal(SidrStatus::Success);
+        server.cm.reply_service(server.now, id, answer).unwrap();
+        server.cm.destroy(server.now, id);
+        while server.cm.poll_transmit().is_some() {}
+    }
+    assert_eq!(server.cm.len(), 1_024);
+}
+
+/// Who asks for a path without an MTU is told so.
+//= CM-REJ-B type=test
+#[test]
+fn a_path_has_an_mtu() {
+    for mtu in [0, 6, 15] {
+        let mut pair = Pair::new();
+        let a = pair
+            .a
+            .connect(pair.now, to_b(), LIFE, Req { mtu, ..req(1) });
+        let CmEvent::Rejected { id, rej } = pair.event_of_a() else {
+            panic!()
+        };
+        assert_eq!((id, rej.reason), (a, RejReason::InvalidMtu));
+        assert!(pair.b.is_empty());
+    }
+}
