@@ -278,7 +278,8 @@ impl CmId {
         let says = |src: SocketAddr| !(src.ip().is_unspecified() && src.port() == 0);
         match (state, src) {
             (IdState::Idle, Some(src)) if says(src.socket()) => self.bind(src)?,
-            (IdState::Idle | IdState::AddrBound, _) => {}
+            // A kernel refuses to resolve twice; libfabric 2 does it.
+            (IdState::Idle | IdState::AddrBound | IdState::AddrResolved, _) => {}
             _ => return wrong_state(),
         }
         if !self.engine.peers().allow(dst.ip()) {
@@ -290,7 +291,9 @@ impl CmId {
         let found = match own {
             Some(own) if !self.engine.stands_for_all(own.ip()) => {
                 match self.engine.hca_with(own.ip()) {
-                    Some(hca) if own.is_ipv4() == dst.is_ipv4() => Ok((own, hca)),
+                    Some(hca) if own.is_ipv4() == dst.is_ipv4() => {
+                        self.engine.route_from(own, dst).map(|()| (own, hca))
+                    }
                     _ => Err(io::Error::from_raw_os_error(libc::ENETUNREACH)),
                 }
             }
@@ -302,11 +305,17 @@ impl CmId {
                 .map(|_| (own, hca))
                 .map_err(|error| io::Error::from_raw_os_error(error.errno()))
         });
-        let (own, hca) = match opened {
-            Ok(opened) => opened,
-            Err(error) => return Ok(Err(error)),
-        };
         self.with_id(|id| {
+            let (own, hca) = match opened {
+                Ok(opened) => opened,
+                Err(error) => {
+                    id.state = match id.binding {
+                        Some(_) => IdState::AddrBound,
+                        None => IdState::Idle,
+                    };
+                    return Ok(Err(error));
+                }
+            };
             let port = id.src.map_or(0, |src| src.port());
             let port = if port == 0 { ephemeral_port() } else { port };
             id.src = Some(with_port(own, port));
@@ -382,19 +391,22 @@ impl CmId {
         };
         self.with(|core, key, _| {
             if !core.services.listen(key, binding) {
-                return Err(in_use(core.services.conflict(&binding)));
+                return Err(in_use(core.services.listen_conflict(key, &binding)));
             }
             let id = core.id(key)?;
             id.state = IdState::Listen;
             id.backlog = backlog;
-            let listens = true;
-            id.binding = Some(Binding { listens, ..binding });
+            id.binding = Some(Binding {
+                listens: true,
+                reuse: false,
+                ..binding
+            });
             core.cm.listen(binding.service);
             Ok(())
         })?;
         if let Err(conflict) = self.engine.listen_on_host(binding)? {
             self.with(|core, key, _| {
-                core.stop_listening(key);
+                core.stop_listening(key, binding);
                 Ok(())
             })?;
             return Err(in_use(conflict));
@@ -482,7 +494,8 @@ impl CmId {
         })
     }
 
-    /// Accepts a request. `cookie` comes back in the events of the ID from here on.
+    /// Accepts a request. `cookie` comes back in the events of the ID from here on. Where that fails, the peer is
+    /// rejected, as a kernel does.
     ///
     /// # Errors
     /// There is no request (any more); private data are too long.
@@ -494,21 +507,15 @@ impl CmId {
             if id.state != IdState::Connect {
                 return wrong_state();
             }
-            if id.is_datagram() {
-                check_private(&param.private_data, SidrRep::PRIVATE_LEN)?;
-                let rep = SidrRep {
-                    qpn: param.qp_num,
-                    qkey: id.qkey.unwrap_or(UDP_QKEY),
-                    ece: id.local_ece,
-                    private_data: private_data(&param.private_data),
-                    ..refusal(SidrStatus::Success)
-                };
-                core.cm.reply_service(now, conn, rep)?;
-            } else {
-                check_private(&param.private_data, Rep::PRIVATE_LEN)?;
-                let rep = id.reply(param);
-                core.cm.reply(now, conn, rep)?;
+            let is_datagram = id.is_datagram();
+            let accepted = Self::answer(core, (key, conn), now, param);
+            if accepted.is_err() && is_datagram {
+                let refused = refusal(SidrStatus::Rejected);
+                let _ = core.cm.reply_service(now, conn, refused);
+            } else if accepted.is_err() {
+                let _ = core.cm.reject(now, conn, RejReason::Consumer, &[], &[]);
             }
+            accepted?;
             let id = core.id(key)?;
             id.local_qpn = param.qp_num;
             if let Some(peer) = &mut id.peer {
@@ -518,6 +525,32 @@ impl CmId {
             id.cookie = Some(cookie);
             Ok(())
         })
+    }
+
+    /// Sends the answer that accepts a request.
+    fn answer(
+        core: &mut CmCore,
+        (key, conn): (IdKey, CommId),
+        now: Time,
+        param: &ConnParam,
+    ) -> Result<(), VerbsError> {
+        let id = core.id(key)?;
+        if id.is_datagram() {
+            check_private(&param.private_data, SidrRep::PRIVATE_LEN)?;
+            let rep = SidrRep {
+                qpn: param.qp_num,
+                qkey: id.qkey.unwrap_or(UDP_QKEY),
+                ece: id.local_ece,
+                private_data: private_data(&param.private_data),
+                ..refusal(SidrStatus::Success)
+            };
+            core.cm.reply_service(now, conn, rep)?;
+        } else {
+            check_private(&param.private_data, Rep::PRIVATE_LEN)?;
+            let rep = id.reply(param);
+            core.cm.reply(now, conn, rep)?;
+        }
+        Ok(())
     }
 
     /// Rejects a request, or the peer's acceptance.

@@ -125,18 +125,14 @@ impl CmCore {
         id.cookie.unwrap_or(0)
     }
 
-    /// Requests are not welcome any more.
-    pub(super) fn stop_listening(&mut self, key: IdKey) {
+    /// Takes back that an ID listens, as `binding` was before.
+    pub(super) fn stop_listening(&mut self, key: IdKey, binding: Binding) {
         let Some(id) = self.ids.get_mut(&key) else {
             return;
         };
-        let Some(binding) = id.binding else { return };
         id.state = IdState::AddrBound;
-        id.binding = Some(Binding {
-            listens: false,
-            ..binding
-        });
-        self.services.release(key, binding);
+        id.binding = Some(binding);
+        self.services.unlisten(key, binding);
         if !self.services.has_listener(binding.service) {
             self.cm.unlisten(binding.service);
         }

@@ -80,6 +80,21 @@ impl EngineInner {
         own.map_or(dst, |own| with_port(own, dst.port()))
     }
 
+    /// Asks the system whether a route leads from an address of a device to a peer.
+    ///
+    /// # Errors
+    /// There is none.
+    //= EVT-01
+    pub(super) fn route_from(&self, own: SocketAddr, dst: SocketAddr) -> io::Result<()> {
+        // An own address is reached from each of them.
+        if self.is_simulated() || (!has_scope(dst.ip()) && self.hca_with(dst.ip()).is_some()) {
+            return Ok(());
+        }
+        let socket = sys::udp_socket(with_port(own, 0))?;
+        // The port does not matter, but must not be 0.
+        socket.connect(with_port(dst, dst.port().max(1)))
+    }
+
     /// The address of ours that the system would use to reach a peer, and its device.
     ///
     /// # Errors

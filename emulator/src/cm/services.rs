@@ -93,9 +93,22 @@ impl<O: Copy + PartialEq> Services<O> {
     /// Why a binding was refused. One without a port was because there is none left.
     //= CMA-13
     pub(crate) fn conflict(&self, binding: &Binding) -> Conflict {
+        self.conflict_with_others(binding, None)
+    }
+
+    /// Why an owner may not listen: the same, without its own binding.
+    pub(crate) fn listen_conflict(&self, owner: O, binding: &Binding) -> Conflict {
+        self.conflict_with_others(binding, Some(owner))
+    }
+
+    fn conflict_with_others(&self, binding: &Binding, owner: Option<O>) -> Conflict {
         let at_one = |to| matches!(to, BoundTo::Ip(_));
         let taken = self.by_id.get(&binding.service);
-        let mut others = taken.into_iter().flatten().map(|(_, other)| other.to);
+        let own = |(who, other): &&(O, Binding)| {
+            owner == Some(*who) && other.to == binding.to && !other.listens
+        };
+        let others = taken.into_iter().flatten().filter(|entry| !own(entry));
+        let mut others = others.map(|(_, other)| other.to);
         let here = others.any(|to| at_one(to) && to.overlaps(binding.to));
         if here && at_one(binding.to) {
             Conflict::Here
@@ -143,25 +156,40 @@ impl<O: Copy + PartialEq> Services<O> {
         })
     }
 
-    /// Requests are welcome from now on; false where somebody else has said so.
+    /// Marks a binding as that of a listener, which shares its port with nobody; false where somebody else has the port, too,
+    /// or the owner listens there already.
+    //= CMA-13
     pub(crate) fn listen(&mut self, owner: O, binding: Binding) -> bool {
         let Some(taken) = self.by_id.get_mut(&binding.service) else {
             return false;
         };
         let own = |(who, other): &(O, Binding)| *who == owner && other.to == binding.to;
-        let rival = taken.iter().any(|entry| {
-            let (_, other) = entry;
-            !own(entry) && other.listens && other.to.overlaps(binding.to)
-        });
+        let is_shared = taken
+            .iter()
+            .any(|entry| !own(entry) && entry.1.to.overlaps(binding.to))
+            || taken.iter().filter(|entry| own(entry)).count() > 1;
         match taken
             .iter_mut()
             .find(|entry| own(entry) && !entry.1.listens)
         {
-            Some((_, found)) if !rival => {
+            Some((_, found)) if !is_shared => {
                 found.listens = true;
+                found.reuse = false;
                 true
             }
             _ => false,
+        }
+    }
+
+    /// Takes back what [`Services::listen`] did: the owner has the port as before.
+    pub(crate) fn unlisten(&mut self, owner: O, binding: Binding) {
+        let mut taken = self.by_id.get_mut(&binding.service).into_iter().flatten();
+        let own = taken.find(|(who, other)| *who == owner && other.to == binding.to);
+        if let Some((_, found)) = own {
+            *found = Binding {
+                listens: false,
+                ..binding
+            };
         }
     }
 
@@ -275,8 +303,10 @@ mod tests {
         assert!(services.bind(6, udp));
     }
 
+    /// As Linux has it: a port is shared by those who do not listen there.
+    //= CMA-13 type=test
     #[test]
-    fn a_port_that_is_shared_has_one_listener() {
+    fn a_port_that_is_shared_has_no_listener() {
         let mut services = Services::default();
         let shared = Binding {
             reuse: true,
@@ -285,38 +315,41 @@ mod tests {
         assert!(services.bind(1, shared) && services.bind(2, shared));
         assert!(!services.bind(3, binding(5000, BoundTo::AnyV4)));
         assert_eq!(services.listener(shared.service, ip(1)), None);
+        assert!(!services.listen(2, shared) && !services.listen(1, shared));
+        assert_eq!(services.listen_conflict(2, &shared), Conflict::Everywhere);
+        services.release(1, shared);
         assert!(services.listen(2, shared));
-        assert!(!services.listen(1, shared));
         assert!(!services.listen(2, shared), "it does already");
         assert_eq!(services.listener(shared.service, ip(1)), Some(2));
-        services.release(
-            2,
-            Binding {
-                listens: true,
-                ..shared
-            },
-        );
-        assert!(services.listen(1, shared));
+        assert!(!services.bind(1, shared), "a listener shares nothing");
+        services.unlisten(2, shared);
+        assert_eq!(services.listener(shared.service, ip(1)), None);
+        assert!(services.bind(1, shared));
         services.release_all(1);
+        assert!(services.listen(2, shared));
+        services.release_all(2);
         assert!(services.bind(3, binding(5000, BoundTo::AnyV4)));
         assert_eq!(services.listener(shared.service, ip(1)), None);
+        // Two of one owner share it likewise.
+        let at_one = Binding {
+            reuse: true,
+            ..binding(5001, BoundTo::Ip(ip(1)))
+        };
+        assert!(services.bind(1, at_one) && services.bind(1, at_one));
+        assert!(!services.listen(1, at_one));
+        assert_eq!(services.listen_conflict(4, &at_one), Conflict::Here);
     }
 
     #[test]
     fn who_listens_at_the_address_comes_first() {
         let mut services = Services::default();
         let (one, v4) = (BoundTo::Ip(ip(1)), BoundTo::AnyV4);
-        for (owner, to) in [(1, v4), (2, one)] {
-            let shared = Binding {
-                reuse: true,
-                ..binding(5000, to)
-            };
-            assert!(services.bind(owner, shared));
-        }
+        assert!(services.bind(1, binding(5000, v4)));
         assert!(services.listen(1, binding(5000, v4)));
         let service = binding(5000, v4).service;
         assert_eq!(services.listener(service, ip(1)), Some(1));
         assert_eq!(services.listener(service, "fd00::1".parse().unwrap()), None);
+        assert!(!services.bind(2, binding(5000, one)));
     }
 
     #[test]

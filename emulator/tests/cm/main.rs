@@ -9,6 +9,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod many;
+mod refusals;
 
 use std::net::{SocketAddr, UdpSocket};
 use std::thread;
@@ -317,7 +318,6 @@ fn private_data_of_every_length_arrives() {
         assert_eq!(conn(&event).private_data[..ask.len()], ask);
         let passive = event.new_id.unwrap();
         let answer = pattern(len, len + 1);
-        assert!(passive.accept(2, &param(qpn, &pattern(197, 1))).is_err());
         passive.accept(2, &param(qpn, &answer)).unwrap();
         let event = a.expect(Kind::ConnectResponse, 1);
         assert_eq!(conn(&event).private_data[..len], answer);
@@ -401,7 +401,6 @@ fn private_data_of_every_length_arrives_at_a_service() {
         let new = event.new_id.take().unwrap();
         let answer = pattern(len.min(136), len + 1);
         let kind = if len.is_multiple_of(2) {
-            too_long(new.accept(3, &param(qpn, &pattern(137, 1))));
             new.accept(3, &param(qpn, &answer)).unwrap();
             Kind::Established
         } else {
@@ -541,14 +540,6 @@ fn ports_and_addresses_are_checked() {
             libc::EADDRNOTAVAIL
         );
     }
-
-    let shared: Vec<CmId> = (0..2).map(|cookie| a.id(cookie)).collect();
-    for id in &shared {
-        id.set_reuse(true).unwrap();
-        id.bind(addr(a.ip, 7100)).unwrap();
-    }
-    shared[0].listen(1).unwrap();
-    assert_eq!(shared[1].listen(1).unwrap_err().errno(), libc::EADDRINUSE);
 
     let lost = a.id(9);
     assert!(lost.resolve_route().is_err());

@@ -198,7 +198,7 @@ impl Server {
                 let answer = if self.services.listen(slot, binding) {
                     Response::Accepted
                 } else {
-                    Response::PortTaken(self.services.conflict(&binding))
+                    Response::PortTaken(self.services.listen_conflict(slot, &binding))
                 };
                 self.clients[index].send(&answer, &[]);
                 Ok(())
