@@ -23,6 +23,18 @@ pub(super) fn name(seen: &Seen) -> String {
     }
 }
 
+/// Returns true if a message of the connection manager answers another one.
+pub(super) const fn is_answer(message: &CmMessage) -> bool {
+    !matches!(
+        message,
+        CmMessage::Req(_)
+            | CmMessage::Rtu(_)
+            | CmMessage::Dreq(_)
+            | CmMessage::SidrReq(_)
+            | CmMessage::Lap(_)
+    )
+}
+
 /// Returns true if a message of the connection manager says no.
 pub(super) fn is_refusal(message: &CmMessage) -> bool {
     match message {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rocade_wire::{Operation, Psn, Service, Syndrome};
 
 use super::ends::{Directory, End};
-use super::label::is_refusal;
+use super::label::{is_answer, is_refusal};
 use super::read::{Seen, Way};
 
 /// The same packet is seen leaving and arriving within this time, or it is not the same.
@@ -86,7 +86,8 @@ pub(super) fn conversations(packets: Vec<Seen>, is_whole: bool) -> Vec<Conversat
     for flight in flights(packets, is_whole) {
         let (from, to) = directory.ends(&flight.seen, flight.sender, flight.receiver);
         // The end that is known as an initiator of requests is on the left: decided below.
-        let forward = from <= to;
+        let is_answer = flight.seen.message.as_deref().is_some_and(is_answer);
+        let forward = if from == to { !is_answer } else { from <= to };
         let ends = if forward { [from, to] } else { [to, from] };
         all.entry(ends).or_default().push(Arrow {
             seen: flight.seen,
