@@ -159,6 +159,10 @@ def main():
     for path in ("/dev/null", "/dev/zero", "/dev/urandom"):
         assert stat.S_ISCHR(os.lstat(path).st_mode), path
     os.close(os.open("/dev/null", os.O_RDWR))
+    # Out of the view by way of its directories, and into it.
+    same(os.stat("/dev/infiniband/../null").st_rdev, os.stat("/dev/null").st_rdev, "../null")
+    same(sorted(os.listdir("/sys/class/infiniband/../net")), sorted(os.listdir("/sys/class/net")), "../net")
+    same(sorted(os.listdir("/sys/class/net/../infiniband")), sorted(names), "../infiniband")
     assert os.listdir("/sys/class/net"), "/sys/class/net"
     primary, secondary = os.openpty()
     os.write(secondary, b"x")

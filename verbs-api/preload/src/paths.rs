@@ -17,6 +17,15 @@ const OURS: [&[u8]; 5] = [
     b"/sys/devices/rocade",
 ];
 const CLASSES: &[u8] = b"/sys/class";
+/// Directories above those of the view. They are no links, and neither are those of the view.
+const ABOVE: [&[u8]; 6] = [
+    b"",
+    b"/dev",
+    b"/sys",
+    CLASSES,
+    b"/sys/class/net",
+    b"/sys/devices",
+];
 const NET: &[u8] = b"/sys/class/net/";
 const CHAR_DEVICES: &[u8] = b"/dev/infiniband/";
 
@@ -73,6 +82,9 @@ pub(crate) struct Path {
 
 struct Twin {
     bytes: [u8; PATH_MAX],
+    /// Where the path begins: behind the stage's name for one that leads out of the view by `..`. The host need not have
+    /// the directories that it goes through.
+    start: usize,
     is_char_device: bool,
 }
 
@@ -80,14 +92,14 @@ impl Path {
     /// What libc's function is to get.
     pub(crate) fn as_ptr(&self) -> *const c_char {
         match &self.twin {
-            Some(twin) => twin.bytes.as_ptr().cast(),
+            Some(twin) => twin.bytes[twin.start..].as_ptr().cast(),
             None => self.given,
         }
     }
 
     /// Has it been led to the stage?
-    pub(crate) const fn is_ours(&self) -> bool {
-        self.twin.is_some()
+    pub(crate) fn is_ours(&self) -> bool {
+        self.twin.as_ref().is_some_and(|twin| twin.start == 0)
     }
 
     /// The stage has links in the place of devices.
@@ -163,27 +175,37 @@ fn twin_if(
 ) -> Option<Twin> {
     let mut bytes = [0; PATH_MAX];
     bytes.get_mut(..stage.len())?.copy_from_slice(stage);
-    let len = stage.len() + tidy(given, bytes.get_mut(stage.len()..)?)?;
+    let (len, leaves_view) = tidy(given, bytes.get_mut(stage.len()..)?)?;
+    let len = stage.len() + len;
     if len >= PATH_MAX {
         return None;
     }
     let plain = &bytes[stage.len()..len];
     if !is_ours(plain, &bytes) {
-        return None;
+        let start = stage.len();
+        return leaves_view.then_some(Twin {
+            bytes,
+            start,
+            is_char_device: false,
+        });
     }
     let is_char_device = plain
         .strip_prefix(CHAR_DEVICES)
         .is_some_and(|name| !name.is_empty() && !name.contains(&b'/'));
     Some(Twin {
         bytes,
+        start: 0,
         is_char_device,
     })
 }
 
-/// Copies a path without double slashes and single dots; returns its length. A final slash stays:
-/// it asks for a directory. `..` stays as well, because what it means depends on links.
-fn tidy(given: &[u8], out: &mut [u8]) -> Option<usize> {
+/// Copies a path without double slashes and single dots; returns its length, and whether it has been in a directory of
+/// the view and left it. A final slash stays:
+/// it asks for a directory. `..` behind a directory that is no link takes that away, and may so lead out of the view.
+/// Any other `..` stays, because what it means depends on links.
+fn tidy(given: &[u8], out: &mut [u8]) -> Option<(usize, bool)> {
     let mut len = 0;
+    let mut leaves_view = false;
     let mut left = given;
     while let Some(start) = left.iter().position(|byte| *byte != b'/') {
         let end = left[start..].iter().position(|byte| *byte == b'/');
@@ -191,6 +213,15 @@ fn tidy(given: &[u8], out: &mut [u8]) -> Option<usize> {
         let part = &left[start..end];
         left = &left[end..];
         if part == b"." {
+            continue;
+        }
+        if part == b".." && is_plain_directory(&out[..len]) {
+            leaves_view |= OURS.contains(&&out[..len]);
+            let parent = out[..len].iter().rposition(|byte| *byte == b'/');
+            let parent = parent.unwrap_or(0);
+            // What follows ends with a zero.
+            out[parent..len].fill(0);
+            len = parent;
             continue;
         }
         *out.get_mut(len)? = b'/';
@@ -202,7 +233,16 @@ fn tidy(given: &[u8], out: &mut [u8]) -> Option<usize> {
         *out.get_mut(len)? = b'/';
         len += 1;
     }
-    Some(len)
+    if len == 0 {
+        *out.first_mut()? = b'/';
+        len = 1;
+    }
+    Some((len, leaves_view))
+}
+
+/// Returns true for a directory of the view, or above one, that is no link. Then `..` is its parent.
+fn is_plain_directory(path: &[u8]) -> bool {
+    OURS.contains(&path) || ABOVE.contains(&path)
 }
 
 fn is_below(path: &[u8], dir: &[u8]) -> bool {
@@ -252,7 +292,7 @@ mod tests {
 
     fn led(path: &str) -> Option<String> {
         let twin = twin(b"/stage", path.as_bytes())?;
-        let text = CStr::from_bytes_until_nul(&twin.bytes).expect("terminated");
+        let text = CStr::from_bytes_until_nul(&twin.bytes[twin.start..]).expect("terminated");
         Some(text.to_str().expect("ASCII").to_owned())
     }
 
@@ -277,6 +317,14 @@ mod tests {
                 "/sys/devices/rocade/hca/a",
                 "/stage/sys/devices/rocade/hca/a",
             ),
+            (
+                "/dev/infiniband/../infiniband/uverbs0",
+                "/stage/dev/infiniband/uverbs0",
+            ),
+            (
+                "/dev/../sys/class/net/../infiniband/a",
+                "/stage/sys/class/infiniband/a",
+            ),
         ] {
             assert_eq!(led(path).as_deref(), Some(twin), "{path}");
         }
@@ -296,11 +344,31 @@ mod tests {
             "/sys/class/net/lo/mtu",
             "/sys/class/net/no-such/device",
             "/srv/dev/infiniband",
+            "/dev/../../etc",
+            "/dev/../dev/null",
         ] {
             assert_eq!(led(path), None, "{path}");
         }
         let long = format!("/dev/infiniband/{}", "x".repeat(PATH_MAX));
         assert_eq!(led(&long), None);
+    }
+
+    /// The host need not have the directories that such a path goes through.
+    #[test]
+    fn paths_that_leave_the_view_are_shortened() {
+        for (path, short) in [
+            ("/dev/infiniband/../null", "/dev/null"),
+            ("/dev/infiniband/..", "/dev"),
+            ("/dev/infiniband/../", "/dev/"),
+            ("/dev/infiniband/../..", "/"),
+            ("/dev/infiniband/../../etc/passwd", "/etc/passwd"),
+            (
+                "/sys/class/infiniband/../net/lo/mtu",
+                "/sys/class/net/lo/mtu",
+            ),
+        ] {
+            assert_eq!(led(path).as_deref(), Some(short), "{path}");
+        }
     }
 
     #[test]
