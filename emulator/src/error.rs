@@ -21,8 +21,8 @@ pub enum VerbsError {
     NotSupported(&'static str),
     /// EPERM: the caller may not do that; says what.
     NotPermitted(&'static str),
-    /// EBUSY: something else still uses the object.
-    Busy(&'static str),
+    /// EBUSY: something else still uses the object; says which object, and what uses it.
+    Busy(String),
     /// ENOENT: there is no such thing; says what.
     NotFound(&'static str),
     /// EFAULT: memory is not mapped, or not writable.

@@ -8,11 +8,11 @@ use std::ffi::c_int;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 /// Held by tests that start programs, and shared by tests of locks: a process that is about to become another program has
 /// copies of all files for a moment, and so of their locks.
@@ -81,8 +81,8 @@ pub(crate) fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::R
     }
 }
 
-/// A socket of IP. The system call is made directly: a library that is loaded before ours may have put itself in
-/// the place of `socket`, to make sockets of programs run over RDMA.
+/// Makes a socket. The system call is made directly: a library that is loaded before Rocade may have put itself in the
+/// place of `socket`, to make the sockets of programs run over RDMA. Rocade's own sockets must not get there.
 pub(crate) fn socket(domain: Domain, kind: Type, protocol: Option<Protocol>) -> io::Result<Socket> {
     let (domain, kind) = (c_int::from(domain), c_int::from(kind));
     let protocol = protocol.map_or(0, c_int::from);
@@ -96,6 +96,23 @@ pub(crate) fn socket(domain: Domain, kind: Type, protocol: Option<Protocol>) -> 
     Ok(unsafe { OwnedFd::from_raw_fd(fd) }.into())
 }
 
+/// Binds a socket to an address. The system call is made directly, as in [`socket`].
+pub(crate) fn bind(socket: BorrowedFd<'_>, address: &SockAddr) -> io::Result<()> {
+    let (fd, len) = (socket.as_raw_fd(), address.len());
+    // SAFETY: the address lives across the call, and `len` is its length.
+    let bound = unsafe { libc::syscall(libc::SYS_bind, fd, address.as_ptr(), len) };
+    if bound < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Returns true if this host, in this network namespace, has the address. The port is not looked at.
+pub(crate) fn is_of_this_host(mut address: SocketAddr) -> bool {
+    address.set_port(0);
+    udp_socket(address).is_ok()
+}
+
 /// A UDP socket with an address, made in the same way.
 pub(crate) fn udp_socket(address: SocketAddr) -> io::Result<UdpSocket> {
     let socket = socket(
@@ -103,20 +120,19 @@ pub(crate) fn udp_socket(address: SocketAddr) -> io::Result<UdpSocket> {
         Type::DGRAM.cloexec(),
         Some(Protocol::UDP),
     )?;
-    socket.bind(&address.into())?;
+    bind(socket.as_fd(), &address.into())?;
     Ok(socket.into())
 }
 
 /// A socket that tells of changes of interfaces and their addresses; it does not block.
 pub(crate) fn route_socket() -> io::Result<OwnedFd> {
-    let flags = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: no pointers.
-    let fd = unsafe { libc::socket(libc::AF_NETLINK, flags, libc::NETLINK_ROUTE) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the system call has just returned it to us.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    let kind = Type::RAW.cloexec().nonblocking();
+    let protocol = Protocol::from(libc::NETLINK_ROUTE);
+    let socket = OwnedFd::from(socket(
+        Domain::from(libc::AF_NETLINK),
+        kind,
+        Some(protocol),
+    )?);
     // SAFETY: the structure consists of integers, for which zero is a value.
     let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
     address.nl_family = libc::sa_family_t::try_from(libc::AF_NETLINK).unwrap_or(0);
@@ -124,7 +140,8 @@ pub(crate) fn route_socket() -> io::Result<OwnedFd> {
     address.nl_groups = groups.cast_unsigned();
     let len = libc::socklen_t::try_from(size_of_val(&address)).unwrap_or(0);
     // SAFETY: the address lives across the call, and `len` is its length.
-    let bound = unsafe { libc::bind(fd, (&raw const address).cast(), len) };
+    let bound =
+        unsafe { libc::syscall(libc::SYS_bind, socket.as_raw_fd(), &raw const address, len) };
     if bound != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -169,14 +186,31 @@ fn eventfd_with(flags: c_int) -> io::Result<OwnedFd> {
 /// A new descriptor from which there is never anything to read, closed on exec.
 pub(crate) fn silent_fd() -> io::Result<OwnedFd> {
     // A socket that nobody can send to: its file is its own, and known by its inode, however often it is duplicated.
-    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
-    // SAFETY: no pointers.
-    let fd = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
+    Ok(socket(Domain::UNIX, Type::DGRAM.cloexec(), None)?.into())
+}
+
+/// Succeeds if the process may make a file of so many bytes. The kernel ends a process that does so beyond its limit
+/// with SIGXFSZ.
+///
+/// # Errors
+/// `FileTooLarge`, with the limit.
+pub(crate) fn check_file_size(len: u64) -> io::Result<()> {
+    let mut limit = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    // SAFETY: `limit` is writable. What fails leaves it as it is.
+    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
+    if limit.rlim_cur == libc::RLIM_INFINITY || len <= limit.rlim_cur {
+        return Ok(());
     }
-    // SAFETY: a new descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    Err(io::Error::new(
+        io::ErrorKind::FileTooLarge,
+        format!(
+            "a file of {len} bytes is above the limit of this process, {} bytes (ulimit -f)",
+            limit.rlim_cur
+        ),
+    ))
 }
 
 /// Makes an eventfd readable; where it is so already, a new edge for whoever waits for edges.

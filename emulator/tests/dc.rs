@@ -472,7 +472,7 @@ fn a_target_is_destroyed_under_traffic() {
         let sides = sides(link, 6, 3);
         let [a, b, c] = &sides[..] else { panic!() };
         let target = target(c, KEY);
-        let busy = || VerbsError::Busy("").errno();
+        let busy = || VerbsError::Busy(String::new()).errno();
         assert_eq!(target.srq.destroy().unwrap_err().errno(), busy());
         assert_eq!(target.cq.destroy().unwrap_err().errno(), busy());
         assert_eq!(c.pd.destroy().unwrap_err().errno(), busy());

@@ -223,11 +223,11 @@ impl BrokerClient {
             }
         };
         let Welcome { slot, lock, .. } = welcome;
-        let watch = HangupWatch::new().map_err(BrokerError::doing("creating an epoll instance"))?;
+        let watch = HangupWatch::new()?;
         connection.watch_with(&watch)?;
         tracing::debug!(%slot, "slot leased");
         let will = Will::new()
-            .inspect_err(|error| tracing::warn!(%error, "writing a last will"))
+            .inspect_err(|error| tracing::warn!(%error, "failed to make a last will: no acknowledgement waits"))
             .ok();
         let deposited = match &will {
             Some(will) => connection.deposit(will),

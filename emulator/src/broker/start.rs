@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use socket2::{Domain, SockAddr, Socket, Type};
+use socket2::{Domain, SockAddr, Type};
 
 use super::paths::{Paths, open_lock};
 use super::{BrokerConfig, BrokerError, IDLE_VARIABLE, RUNTIME_DIR_VARIABLE, sys};
@@ -62,7 +62,7 @@ pub(super) fn connect_hidden(paths: &Paths) -> Result<OwnedFd, BrokerError> {
 
 fn connect_to(address: &SockAddr) -> Result<OwnedFd, BrokerError> {
     let kind = Type::SEQPACKET.nonblocking().cloexec();
-    let socket = Socket::new(Domain::UNIX, kind, None)
+    let socket = crate::sys::socket(Domain::UNIX, kind, None)
         .map_err(BrokerError::doing("creating a unix socket"))?;
     socket
         .connect(address)

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::ptr;
 use std::time::Duration;
 
+use super::BrokerError;
 pub(super) use crate::sys::{effective_uid, poll, poll_readable};
 
 /// A descriptor of a process that is readable when the process has ended (pidfd_open(2)).
@@ -175,9 +176,12 @@ pub(crate) struct HangupWatch {
 }
 
 impl HangupWatch {
-    pub(crate) fn new() -> io::Result<Self> {
+    /// # Errors
+    /// [`BrokerError::System`], which names the system call.
+    pub(crate) fn new() -> Result<Self, BrokerError> {
         // SAFETY: takes no pointers.
-        let epoll = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        let epoll = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })
+            .map_err(BrokerError::doing("creating an epoll instance"))?;
         // SAFETY: a fresh fd that nobody else owns.
         let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
         // SAFETY: takes no pointers.
@@ -186,11 +190,14 @@ impl HangupWatch {
                 libc::CLOCK_MONOTONIC,
                 libc::TFD_CLOEXEC | libc::TFD_NONBLOCK,
             )
-        })?;
+        })
+        .map_err(BrokerError::doing("creating a timer (timerfd_create)"))?;
         // SAFETY: a fresh fd that nobody else owns.
         let timer = unsafe { OwnedFd::from_raw_fd(timer) };
         let watch = Self { epoll, timer };
-        watch.add(watch.timer.as_raw_fd(), libc::EPOLLIN)?;
+        watch
+            .add(watch.timer.as_raw_fd(), libc::EPOLLIN)
+            .map_err(BrokerError::doing("watching a timer (epoll_ctl)"))?;
         Ok(watch)
     }
 

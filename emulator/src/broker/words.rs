@@ -10,6 +10,8 @@ use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::atomic::AtomicU64;
 
+use crate::sys::check_file_size;
+
 /// The file can be neither shortened, which would make accesses fatal, nor extended.
 const SEALS: c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
@@ -35,6 +37,7 @@ impl Shared {
         // SAFETY: a fresh fd that nobody else owns.
         let file = unsafe { OwnedFd::from_raw_fd(fd) };
         let size = libc::off_t::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
+        check_file_size(len as u64)?;
         // SAFETY: takes no pointers.
         check(unsafe { libc::ftruncate(file.as_raw_fd(), size) })?;
         // SAFETY: takes no pointers.

@@ -10,28 +10,28 @@ use super::cq_ring::{Added, CqRing};
 use super::cross::Waits;
 use super::event_queue::{AckCounter, EventQueue};
 use super::events::{AsyncEventKind, AsyncEvents, EventElement};
+use super::users::{User, Users};
 use crate::sync::Mutex;
-use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Where completion events arrive.
 #[derive(Debug)]
 pub(crate) struct ChannelInner {
     pub(crate) events: EventQueue<Arc<CqInner>>,
-    /// CQs that use it.
-    cqs: AtomicU32,
+    cqs: Users,
 }
 
 impl ChannelInner {
     pub(crate) fn new(events: EventQueue<Arc<CqInner>>) -> Self {
         Self {
             events,
-            cqs: AtomicU32::new(0),
+            cqs: Users::default(),
         }
     }
 
-    /// Do CQs use it?
-    pub(crate) fn is_in_use(&self) -> bool {
-        self.cqs.load(Ordering::Acquire) > 0
+    /// The CQs that use it.
+    pub(crate) const fn users(&self) -> &Users {
+        &self.cqs
     }
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct CqInner {
     /// The channel counts this CQ.
     uses_channel: AtomicBool,
     cookie: u64,
-    qps: AtomicU32,
+    users: Users,
     acks: AckCounter,
     async_acks: Arc<AckCounter>,
     waits: Waits,
@@ -66,7 +66,7 @@ impl CqInner {
         ring: CqRing,
     ) -> Arc<Self> {
         if let Some(channel) = &channel {
-            channel.cqs.fetch_add(1, Ordering::AcqRel);
+            channel.cqs.add(User::Cq);
         }
         Arc::new_cyclic(|this| Self {
             events,
@@ -77,7 +77,7 @@ impl CqInner {
             channel,
             uses_channel: AtomicBool::new(true),
             cookie,
-            qps: AtomicU32::new(0),
+            users: Users::default(),
             acks: AckCounter::default(),
             async_acks: Arc::default(),
             waits: Waits::default(),
@@ -146,10 +146,15 @@ impl CqInner {
         self.ring.lock().resize(capacity)
     }
 
-    /// Do QPs or SRQs complete here, or wait for that?
+    /// The QPs and SRQs that complete here.
+    pub(crate) const fn users(&self) -> &Users {
+        &self.users
+    }
+
+    /// Returns true if requests wait for its completions.
     //= XDEC-10
-    pub(crate) fn is_in_use(&self) -> bool {
-        self.qps.load(Ordering::Acquire) > 0 || self.waits.pending.load(Ordering::Acquire) > 0
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.waits.pending.load(Ordering::Acquire) > 0
     }
 
     pub(super) const fn waits(&self) -> &Waits {
@@ -211,16 +216,8 @@ impl CqInner {
         if let Some(channel) = &self.channel
             && self.uses_channel.swap(false, Ordering::AcqRel)
         {
-            channel.cqs.fetch_sub(1, Ordering::AcqRel);
+            channel.cqs.remove(User::Cq);
         }
-    }
-
-    pub(crate) fn attach_qp(&self) {
-        self.qps.fetch_add(1, Ordering::AcqRel);
-    }
-
-    pub(crate) fn detach_qp(&self) {
-        self.qps.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// All completions with a lower number were taken by the application.

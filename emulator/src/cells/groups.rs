@@ -107,11 +107,12 @@ impl Groups {
         Some(leave_empty(uplinks, &mut joined))
     }
 
-    /// Is a QP attached to any group?
-    pub(crate) fn has(&self, qpn: Qpn) -> bool {
+    /// The addresses of the groups that a QP is attached to.
+    pub(crate) fn of(&self, qpn: Qpn) -> Vec<String> {
         let joined = self.joined.lock();
-        let mut groups = joined.iter().filter_map(|uplink| uplink.group.as_ref());
-        groups.any(|group| group.has(qpn))
+        let groups = joined.iter().filter_map(|uplink| uplink.group.as_ref());
+        let groups = groups.filter(|group| group.has(qpn));
+        groups.map(|group| group.address.to_string()).collect()
     }
 
     /// A QP ends without having been detached. True where one has left `uplinks`.

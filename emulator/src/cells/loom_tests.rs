@@ -119,7 +119,7 @@ fn loom_an_xrc_queue_ends_with_its_last_message() {
         let taken = message.join().unwrap();
         assert!(weak.upgrade().is_none(), "nobody needs it any more");
         assert!(taken || cq.is_empty());
-        assert!(!cq.is_in_use());
+        assert!(cq.users().is_empty() && !cq.is_awaited());
     });
 }
 

@@ -20,6 +20,7 @@ mod srq;
 mod target;
 mod tx;
 mod uplink;
+mod users;
 
 pub use domain::{FileId, XrcdInitAttr};
 pub use event_queue::EventWaiter;
@@ -43,6 +44,7 @@ pub(crate) use srq::{SrqInner, SrqNumber, SrqNumbers};
 pub(crate) use target::{Hold, Travel};
 pub(crate) use tx::{Blocked, TxState, debt_of, way};
 pub(crate) use uplink::{Flow, Flows, Icrcs, Path, RxState, Uplink};
+pub(crate) use users::{User, Users};
 
 #[cfg(all(test, loom))]
 mod loom_tests;

@@ -16,6 +16,7 @@ use super::slots::PendingSlots;
 use super::srq::SrqInner;
 use super::target::{Hold, TargetPart, Travel};
 use super::tx::TxState;
+use super::users::User;
 use crate::hca::Hca;
 use crate::raw::RawPart;
 
@@ -99,11 +100,12 @@ impl QpInner {
         parts: QpParts,
     ) -> Arc<Self> {
         let (send_cq, recv_cq) = parts.cqs.unzip();
+        let user = User::Qp(qp.config().qp_num);
         for cq in send_cq.iter().chain(&recv_cq) {
-            cq.attach_qp();
+            cq.users().add(user);
         }
         if let Some(srq) = &parts.srq {
-            srq.attach_qp();
+            srq.users().add(user);
         }
         let target = parts.target.map(|parts| {
             Rare::Target(TargetPart {
@@ -218,11 +220,12 @@ impl QpInner {
         if let Some(acks) = self.async_acks.get() {
             self.events.forget(acks);
         }
+        let user = User::Qp(self.qp_num);
         for cq in self.send_cq.iter().chain(&self.recv_cq) {
-            cq.detach_qp();
+            cq.users().remove(user);
         }
         if let Some(srq) = &self.srq {
-            srq.detach_qp();
+            srq.users().remove(user);
         }
     }
 

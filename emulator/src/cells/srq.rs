@@ -10,6 +10,7 @@ use super::domain::Domain;
 use super::event_queue::AckCounter;
 use super::events::{AsyncEventKind, AsyncEvents, EventElement};
 use super::slots::PendingSlots;
+use super::users::{User, Users};
 use crate::steering::{QpnAllocator, Slot};
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use crate::sync::{Mutex, MutexGuard};
@@ -57,7 +58,7 @@ pub(crate) struct SrqInner {
     /// those of CQs.
     pending: Mutex<Pending>,
     /// QPs that take from it.
-    users: AtomicU32,
+    users: Users,
     alive: AtomicBool,
     async_acks: Arc<AckCounter>,
 }
@@ -130,23 +131,15 @@ impl SrqInner {
             cookie,
             core: Mutex::new(core),
             pending: Mutex::default(),
-            users: AtomicU32::new(0),
+            users: Users::default(),
             alive: AtomicBool::new(true),
             async_acks: Arc::default(),
         });
         if let Some(xrc) = &srq.xrc {
-            xrc.cq.attach_qp();
+            xrc.cq.users().add(User::Srq(srq.srqn()));
             xrc.domain.add(&srq);
         }
         srq
-    }
-
-    pub(crate) fn attach_qp(&self) {
-        self.users.fetch_add(1, Ordering::AcqRel);
-    }
-
-    pub(crate) fn detach_qp(&self) {
-        self.users.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// May a QP that has its events there take its receives from it? An XRC SRQ is for targets only.
@@ -154,9 +147,9 @@ impl SrqInner {
         Arc::ptr_eq(&self.events, events) && self.xrc.is_none()
     }
 
-    /// Do QPs take from it?
-    pub(crate) fn is_in_use(&self) -> bool {
-        self.users.load(Ordering::Acquire) > 0
+    /// The QPs that take from it.
+    pub(crate) const fn users(&self) -> &Users {
+        &self.users
     }
 
     pub(crate) fn async_acks(&self) -> &AckCounter {
@@ -188,7 +181,7 @@ impl SrqInner {
         // Completions that are about to be added are there; there will be no others.
         drop(self.pending.lock());
         if let Some(xrc) = &self.xrc {
-            xrc.cq.detach_qp();
+            xrc.cq.users().remove(User::Srq(self.srqn()));
             fence(Ordering::SeqCst);
             xrc.domain.retire(self.srqn());
         }

@@ -56,7 +56,7 @@ impl EngineInner {
         if let Some(channel) = self.find_channel(local, slot, to) {
             return Some(channel);
         }
-        if !is_of_this_host(peer) {
+        if !crate::sys::is_of_this_host(peer.with_port(0)) {
             return None;
         }
         match broker.client().channel_to(local, peer, slot) {
@@ -428,9 +428,4 @@ impl Origin for FromChannel<'_> {
     fn via(&self) -> Via {
         Via::Channel(Arc::clone(self.0))
     }
-}
-
-/// Is this an address of this host (and network namespace)?
-fn is_of_this_host(address: LocalAddr) -> bool {
-    crate::sys::udp_socket(address.with_port(0)).is_ok()
 }

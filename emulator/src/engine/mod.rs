@@ -539,9 +539,9 @@ impl EngineInner {
         left.is_some()
     }
 
-    /// Is a QP attached to any group?
-    pub(crate) fn is_in_group(&self, qpn: Qpn) -> bool {
-        self.groups.has(qpn)
+    /// The addresses of the groups that a QP is attached to.
+    pub(crate) fn groups_of(&self, qpn: Qpn) -> Vec<String> {
+        self.groups.of(qpn)
     }
 
     /// A QP ends without having been detached.

@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use rocade_transport::Time;
 
 use super::{COUNTER_FILES, Hca, PortFacts};
+use crate::sys::check_file_size;
 
 /// How far the files may be behind.
 const INTERVAL_NS: u64 = 200_000_000;
@@ -224,6 +225,7 @@ fn show_ports(dir: &Path, hca: &Hca, shown: &mut Vec<(PathBuf, String)>) -> io::
             continue;
         }
         // Whoever reads sees the old text or the new one.
+        check_file_size(text.len() as u64)?;
         fs::write(&new, text)?;
         fs::set_permissions(&new, Permissions::from_mode(0o444))?;
         fs::rename(&new, path)?;
@@ -257,6 +259,7 @@ fn add(
 fn add_one(path: &Path, more: u64) -> io::Result<()> {
     let sum: u64 = fs::read_to_string(path)?.trim().parse().unwrap_or(0);
     let text = format!("{}\n", sum.saturating_add(more));
+    check_file_size(text.len() as u64)?;
     File::options()
         .write(true)
         .open(path)?

@@ -79,7 +79,7 @@ impl Carrier {
         let local = LocalAddr::from(IpAddr::from(Ipv4Addr::LOCALHOST));
         let socket = socket::new_socket(local)?;
         socket::shrink_receive_buffer(socket.as_fd());
-        socket.bind(&SockAddr::from(local.with_port(0)))?;
+        crate::sys::bind(socket.as_fd(), &SockAddr::from(local.with_port(0)))?;
         Ok(Self { fd: socket.into() })
     }
 

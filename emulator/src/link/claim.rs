@@ -190,7 +190,7 @@ fn unseen() -> io::Result<Claim> {
 /// Binds and listens; `None` where somebody has the name.
 fn bind(name: &[u8]) -> io::Result<Option<Socket>> {
     let socket = new_socket()?;
-    match socket.bind(&address(name)?) {
+    match crate::sys::bind(socket.as_fd(), &address(name)?) {
         Ok(()) => {
             socket.listen(BACKLOG)?;
             Ok(Some(socket))
@@ -228,7 +228,7 @@ fn look(local: LocalAddr, index: u8, bound: bool) -> Result<(), ClaimError> {
 }
 
 fn new_socket() -> io::Result<Socket> {
-    Socket::new(Domain::UNIX, Type::SEQPACKET.nonblocking().cloexec(), None)
+    crate::sys::socket(Domain::UNIX, Type::SEQPACKET.nonblocking().cloexec(), None)
 }
 
 fn address(name: &[u8]) -> io::Result<SockAddr> {

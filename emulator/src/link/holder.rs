@@ -34,6 +34,11 @@ pub enum Holder {
         /// The user's id.
         uid: u32,
     },
+    /// A process of a user that has no id in this user namespace.
+    UnmappedUser {
+        /// The overflow id, which stands for all such users.
+        uid: u32,
+    },
     /// Nothing is known.
     Unknown,
 }
@@ -65,6 +70,11 @@ impl fmt::Display for Holder {
                     "by a process of user {uid}. Users cannot share an address"
                 )
             }
+            Self::UnmappedUser { uid } => write!(
+                f,
+                "by a process of a user outside of this user namespace (shown as {uid}, the overflow \
+                 id). Users cannot share an address"
+            ),
             Self::Unknown => write!(f, "by an unknown process"),
         }
     }
@@ -129,7 +139,26 @@ pub(crate) fn of(socket: &BoundSocket) -> Holder {
     if socket.uid == crate::sys::effective_uid() {
         return Holder::Unknown;
     }
-    Holder::OtherUser { uid: socket.uid }
+    let uid = socket.uid;
+    let overflow = fs::read_to_string("/proc/sys/kernel/overflowuid");
+    let overflow = overflow.ok().and_then(|text| text.trim().parse().ok());
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    if Some(uid) == overflow && !is_mapped(&map, uid) {
+        return Holder::UnmappedUser { uid };
+    }
+    Holder::OtherUser { uid }
+}
+
+/// Returns true if a user namespace with this `uid_map` knows the user. Without a map all are known.
+fn is_mapped(map: &str, uid: u32) -> bool {
+    let mut lines = map.lines().peekable();
+    let is_there = |line: &str| {
+        let mut fields = line.split_ascii_whitespace();
+        let first: u32 = fields.next()?.parse().ok()?;
+        let count: u32 = fields.nth(1)?.parse().ok()?;
+        Some(uid.checked_sub(first)? < count)
+    };
+    lines.peek().is_none() || lines.any(|line| is_there(line) == Some(true))
 }
 
 /// The process that has an fd of this socket open, if this user may see it.
@@ -224,6 +253,20 @@ mod tests {
             inode: 77,
         };
         assert_eq!(parse_line(v6), Some(expected));
+    }
+
+    /// In a user namespace the overflow id stands for every user that has no id there.
+    #[test]
+    fn users_outside_of_a_namespace_are_no_users_of_it() {
+        let host = "         0          0 4294967295\n";
+        assert!(is_mapped(host, 65534));
+        let one = "         0       1000          1\n";
+        assert!(is_mapped(one, 0) && !is_mapped(one, 65534));
+        let two = "0 1000 1\n1 100000 65536\n";
+        assert!(is_mapped(two, 65534) && !is_mapped(two, 65537));
+        assert!(is_mapped("", 65534), "no map is no namespace");
+        let text = Holder::UnmappedUser { uid: 65534 }.to_string();
+        assert!(text.contains("outside of this user namespace"), "{text}");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use libc::c_int;
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockAddr, SockRef, Socket, Type};
 
 use super::{LinkError, LocalAddr, ROCE_PORT, holder, sys};
+use crate::sys::bind;
 
 /// What is asked for as receive buffer. An unprivileged process gets `net.core.rmem_max` at most.
 const RECEIVE_BUFFER_BYTES: c_int = 8 << 20;
@@ -45,9 +46,8 @@ pub(crate) fn open_receive(local: LocalAddr, sharing: Sharing) -> Result<Socket,
             .map_err(failed("setting SO_REUSEPORT"))?;
     }
     configure_receive(socket.as_fd(), local);
-    socket
-        .bind(&SockAddr::from(local.with_port(ROCE_PORT)))
-        .map_err(|source| match source.raw_os_error() {
+    bind(socket.as_fd(), &SockAddr::from(local.with_port(ROCE_PORT))).map_err(
+        |source| match source.raw_os_error() {
             Some(libc::EADDRINUSE) => LinkError::InUse {
                 local,
                 holder: holder::find(local),
@@ -58,7 +58,8 @@ pub(crate) fn open_receive(local: LocalAddr, sharing: Sharing) -> Result<Socket,
                 doing: "binding UDP port 4791",
                 source,
             },
-        })?;
+        },
+    )?;
     Ok(socket)
 }
 
@@ -87,9 +88,7 @@ pub(crate) fn open_group(
         // Groups of some scopes mean nothing without an interface.
         address.set_scope_id(interface);
     }
-    socket
-        .bind(&SockAddr::from(address))
-        .map_err(failed("binding UDP port 4791"))?;
+    bind(socket.as_fd(), &SockAddr::from(address)).map_err(failed("binding UDP port 4791"))?;
     let joined = match (group.ip(), own) {
         (IpAddr::V4(group), IpAddr::V4(own)) => {
             let interface = match interface {
@@ -229,7 +228,7 @@ pub(crate) fn open_send(local: LocalAddr, port: u16, hop_limit: Option<u8>) -> i
     }
     // Nobody reads this socket; whatever is sent to its port shall not pile up.
     shrink_receive_buffer(fd);
-    socket.bind(&SockAddr::from(local.with_port(port)))?;
+    bind(socket.as_fd(), &SockAddr::from(local.with_port(port)))?;
     Ok(socket)
 }
 
@@ -263,7 +262,7 @@ pub(crate) enum ReceiveKind {
 pub(crate) fn open_relayed(local: LocalAddr) -> io::Result<Socket> {
     let socket = new_socket(local)?;
     configure_receive(socket.as_fd(), local);
-    socket.bind(&SockAddr::from(local.with_port(0)))?;
+    bind(socket.as_fd(), &SockAddr::from(local.with_port(0)))?;
     Ok(socket)
 }
 

@@ -208,6 +208,17 @@ impl MrTable {
         regions.take(key);
     }
 
+    /// The keys of the windows that are bound to a region.
+    pub(crate) fn windows_of(&self, key: u32) -> Vec<u32> {
+        let regions = self.regions.read();
+        let is_bound = |entry: &&Entry| match &entry.object {
+            Object::Window(window) => window.read().region() == Some(Lkey::new(key)),
+            _ => false,
+        };
+        let windows = regions.entries.iter().flatten().filter(is_bound);
+        windows.map(|entry| entry.key).collect()
+    }
+
     /// Where in this process a part of a region of `pd` is that the device may read, or write.
     pub(crate) fn place_of(&self, pd: PdTag, sge: &Sge, write: bool) -> Result<usize, AccessError> {
         let regions = self.regions.read();

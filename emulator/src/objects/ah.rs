@@ -9,7 +9,7 @@ use rocade_transport::{AddressVector, RouteTag};
 use rocade_wire::Qpn;
 
 use super::pd::{Pd, PdInner};
-use crate::cells::{Route, Uplink};
+use crate::cells::{Route, Uplink, User};
 use crate::error::VerbsError;
 use crate::steering::Slot;
 
@@ -43,7 +43,7 @@ impl AhInner {
     fn end(&self) -> bool {
         let ends = self.alive.swap(false, Ordering::AcqRel);
         if ends {
-            self.pd.children.fetch_sub(1, Ordering::AcqRel);
+            self.pd.users.remove(User::Ah);
             self.routes.lock().clear();
         }
         ends
@@ -81,7 +81,7 @@ impl Ah {
             let interface = port.config.ifindex;
             uplink.link.prepare_multicast(interface)?;
         }
-        pd.children.fetch_add(1, Ordering::AcqRel);
+        pd.users.add(User::Ah);
         Ok(Self {
             inner: Arc::new(AhInner {
                 pd,

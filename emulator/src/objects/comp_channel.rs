@@ -79,9 +79,6 @@ impl CompChannel {
     /// [`VerbsError::Busy`] while CQs are attached (CQ-09).
     #[doc(alias = "ibv_destroy_comp_channel")]
     pub fn destroy(&self) -> Result<(), VerbsError> {
-        if self.inner.is_in_use() {
-            return Err(VerbsError::Busy("completion channel"));
-        }
-        Ok(())
+        self.inner.users().check("completion channel")
     }
 }

@@ -204,9 +204,11 @@ impl Cq {
     /// [`VerbsError::Busy`] while QPs use it (DST-02).
     #[doc(alias = "ibv_destroy_cq")]
     pub fn destroy(&self) -> Result<(), VerbsError> {
-        if self.inner.is_in_use() {
-            //= DST-02
-            return Err(VerbsError::Busy("completion queue"));
+        //= DST-02
+        self.inner.users().check("completion queue")?;
+        if self.inner.is_awaited() {
+            let what = "completion queue, by requests that wait for its completions";
+            return Err(VerbsError::Busy(what.to_owned()));
         }
         self.inner.end();
         Ok(())

@@ -1,9 +1,10 @@
 //! Device memory.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::context::{Context, ContextInner};
+use crate::cells::Users;
 use crate::error::VerbsError;
 use crate::hca::limits;
 use crate::memory::DeviceMemory;
@@ -21,17 +22,13 @@ pub(super) struct DmInner {
     context: Arc<ContextInner>,
     memory: DeviceMemory,
     /// Regions in it.
-    mrs: AtomicU32,
+    mrs: Users,
     alive: AtomicBool,
 }
 
 impl DmInner {
-    pub(super) fn add_mr(&self) {
-        self.mrs.fetch_add(1, Ordering::AcqRel);
-    }
-
-    pub(super) fn remove_mr(&self) {
-        self.mrs.fetch_sub(1, Ordering::AcqRel);
+    pub(super) const fn users(&self) -> &Users {
+        &self.mrs
     }
 }
 
@@ -66,7 +63,7 @@ impl Context {
             inner: Arc::new(DmInner {
                 context,
                 memory,
-                mrs: AtomicU32::new(0),
+                mrs: Users::default(),
                 alive: AtomicBool::new(true),
             }),
         })
@@ -127,9 +124,7 @@ impl Dm {
     //= DM-04
     #[doc(alias = "ibv_free_dm")]
     pub fn destroy(&self) -> Result<(), VerbsError> {
-        if self.inner.mrs.load(Ordering::Acquire) > 0 {
-            return Err(VerbsError::Busy("device memory"));
-        }
+        self.inner.mrs.check("device memory")?;
         if self.inner.alive.swap(false, Ordering::AcqRel) {
             Ok(())
         } else {

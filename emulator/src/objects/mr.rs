@@ -11,6 +11,7 @@ use rocade_wire::{Lkey, Rkey};
 
 use super::dm::{Dm, DmInner};
 use super::pd::{Pd, PdInner};
+use crate::cells::{User, Users};
 use crate::error::VerbsError;
 use crate::hca::limits;
 use crate::memory::{ADDRESSES, Kept, Region, is_mapped, populate};
@@ -203,9 +204,10 @@ impl Pd {
         indirect: Option<IndirectLimits>,
     ) -> Result<Mr, VerbsError> {
         let key = key.ok_or(VerbsError::NoMemory("memory keys"))?;
-        self.inner.children.fetch_add(1, Ordering::AcqRel);
+        let user = User::Mr(key);
+        self.inner.users.add(user);
         if let Some(dm) = &dm {
-            dm.add_mr();
+            dm.users().add(user);
         }
         let pd = Arc::clone(&self.inner);
         Ok(Mr {
@@ -451,9 +453,9 @@ impl Mr {
             .engine
             .regions()
             .replace(self.inner.key, region)
-            .map_err(kept)?;
-        pd.children.fetch_add(1, Ordering::AcqRel);
-        state.pd.children.fetch_sub(1, Ordering::AcqRel);
+            .map_err(|why| self.inner.kept(why, &state))?;
+        pd.users.add(User::Mr(self.inner.key));
+        state.pd.users.remove(User::Mr(self.inner.key));
         *state = State {
             pd,
             region: Some(region),
@@ -474,14 +476,6 @@ impl Mr {
     /// Deregisters in any case: windows that are bound to it are free then. Returns when no access is in flight.
     pub fn revoke(&self) {
         self.inner.revoke();
-    }
-}
-
-fn kept(kept: Kept) -> VerbsError {
-    match kept {
-        Kept::Unknown => VerbsError::InvalidArgument("deregistered already"),
-        //= DST-07
-        Kept::Bound => VerbsError::Busy("memory region, windows are bound to it"),
     }
 }
 
@@ -538,7 +532,9 @@ impl MrInner {
             return Err(VerbsError::InvalidArgument("deregistered already"));
         }
         let regions = state.pd.context.engine.regions();
-        regions.remove(self.key).map_err(kept)?;
+        regions
+            .remove(self.key)
+            .map_err(|why| self.kept(why, &state))?;
         self.ended(&state);
         Ok(())
     }
@@ -552,11 +548,31 @@ impl MrInner {
         }
     }
 
+    /// The error of a region that stays.
+    fn kept(&self, why: Kept, state: &State) -> VerbsError {
+        match why {
+            Kept::Unknown => VerbsError::InvalidArgument("deregistered already"),
+            //= DST-07
+            Kept::Bound => {
+                let users = Users::default();
+                let windows = state.pd.context.engine.regions().windows_of(self.key);
+                windows.into_iter().for_each(|key| users.add(User::Mw(key)));
+                let region = "memory region";
+                match users.check(region) {
+                    Err(error) => error,
+                    // The last window has gone meanwhile.
+                    Ok(()) => VerbsError::Busy(format!("{region}, by a memory window")),
+                }
+            }
+        }
+    }
+
     fn ended(&self, state: &State) {
         self.registered.store(false, Ordering::Release);
-        state.pd.children.fetch_sub(1, Ordering::AcqRel);
+        let user = User::Mr(self.key);
+        state.pd.users.remove(user);
         if let Some(dm) = &self.dm {
-            dm.remove_mr();
+            dm.users().remove(user);
         }
     }
 }

@@ -8,6 +8,7 @@ use rocade_wire::Rkey;
 
 use super::pd::{Pd, PdInner};
 use super::qp::Qp;
+use crate::cells::User;
 use crate::error::VerbsError;
 
 /// A memory window (`ibv_mw`): a key that opens a part of a region to peers, until it is bound
@@ -24,6 +25,8 @@ struct MwInner {
     kind: WindowKind,
     /// The newest; those of binds that wait for their turn count.
     rkey: AtomicU32,
+    /// The one of allocation.
+    first_rkey: u32,
     alive: AtomicBool,
 }
 
@@ -39,12 +42,13 @@ impl Pd {
         let rkey = regions
             .insert_window(kind, pd.id)
             .ok_or(VerbsError::NoMemory("memory keys"))?;
-        pd.children.fetch_add(1, Ordering::AcqRel);
+        pd.users.add(User::Mw(rkey));
         Ok(Mw {
             inner: Arc::new(MwInner {
                 pd,
                 kind,
                 rkey: AtomicU32::new(rkey),
+                first_rkey: rkey,
                 alive: AtomicBool::new(true),
             }),
         })
@@ -100,7 +104,7 @@ impl MwInner {
         if first {
             let key = self.rkey.load(Ordering::Acquire);
             self.pd.context.engine.regions().remove_window(key);
-            self.pd.children.fetch_sub(1, Ordering::AcqRel);
+            self.pd.users.remove(User::Mw(self.first_rkey));
         }
         first
     }

@@ -1,7 +1,6 @@
 //! Protection domains.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use rocade_transport::{AddressVector, PdTag};
 
@@ -10,6 +9,7 @@ use super::context::{Context, ContextInner};
 use super::dct::{DciInit, DctInitAttr};
 use super::qp::{Qp, QpInitAttr};
 use super::srq::{Srq, SrqInitAttr};
+use crate::cells::Users;
 use crate::error::VerbsError;
 
 /// A protection domain (`ibv_pd`).
@@ -24,7 +24,7 @@ pub(super) struct PdInner {
     pub(super) context: Arc<ContextInner>,
     pub(super) id: PdTag,
     /// Objects that belong to it.
-    pub(super) children: AtomicU32,
+    pub(super) users: Users,
 }
 
 impl Pd {
@@ -46,7 +46,7 @@ impl Pd {
             inner: Arc::new(PdInner {
                 context,
                 id,
-                children: AtomicU32::new(0),
+                users: Users::default(),
             }),
         }
     }
@@ -108,9 +108,6 @@ impl Pd {
     #[doc(alias = "ibv_dealloc_pd")]
     pub fn destroy(&self) -> Result<(), VerbsError> {
         //= PD-02
-        if self.inner.children.load(Ordering::Acquire) > 0 {
-            return Err(VerbsError::Busy("protection domain"));
-        }
-        Ok(())
+        self.inner.users.check("protection domain")
     }
 }

@@ -1,7 +1,6 @@
 //! Queue pairs.
 
-use std::net::{IpAddr, UdpSocket};
-use std::sync::atomic::Ordering;
+use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
 use rocade_transport::{
@@ -9,6 +8,7 @@ use rocade_transport::{
     QpConfig, QpState, QpType, Receives,
 };
 use rocade_wire::{Gid, Mtu, Pkey, Qpn};
+use socket2::{Domain, Protocol, Type};
 
 use super::cq::Cq;
 use super::dct::DciInit;
@@ -19,11 +19,13 @@ use super::srq::Srq;
 use super::xrcd::{Xrcd, XrcdInner};
 use crate::cells::{
     AckCounter, CrossPart, Driver, Hold, Path, QpInner, QpParts, SrqInner, TargetParts, Uplink,
+    User,
 };
 use crate::engine::EngineInner;
 use crate::error::VerbsError;
 use crate::hca::{Hca, Port, limits};
 use crate::raw::{FlowAttr, RawPart};
+use crate::sys;
 use crate::travel::share_target;
 
 /// The bit of a Q_Key that unprivileged processes must not set.
@@ -31,12 +33,7 @@ const CONTROLLED_QKEY: u32 = 1 << 31;
 
 /// May this process open raw sockets? The kernel asks for the same right.
 fn is_privileged() -> bool {
-    socket2::Socket::new(
-        socket2::Domain::IPV4,
-        socket2::Type::RAW,
-        Some(socket2::Protocol::UDP),
-    )
-    .is_ok()
+    sys::socket(Domain::IPV4, Type::RAW.cloexec(), Some(Protocol::UDP)).is_ok()
 }
 
 /// How often a target is brought here that goes elsewhere before it could be changed.
@@ -147,7 +144,7 @@ impl Qp {
         let receives = Receives::Domain(domain);
         let inner = create(&pd, config, receives, cookie, parts, |_| ())?;
         inner.publish();
-        xrcd.children.fetch_add(1, Ordering::AcqRel);
+        xrcd.users.add(User::Qp(inner.qp_num()));
         Ok(Self::held(inner, pd, Some((hold, Arc::clone(xrcd)))))
     }
 
@@ -163,7 +160,7 @@ impl Qp {
         let inner = engine
             .travels()
             .open_target(engine, &xrcd.domain, qp_num, &hold)?;
-        xrcd.children.fetch_add(1, Ordering::AcqRel);
+        xrcd.users.add(User::Qp(inner.qp_num()));
         Ok(Self::held(inner, pd, Some((hold, Arc::clone(xrcd)))))
     }
 
@@ -282,7 +279,9 @@ impl Qp {
                 result => return result,
             }
         }
-        Err(VerbsError::Busy("XRC target"))
+        Err(VerbsError::Busy(
+            "XRC target, by another process".to_owned(),
+        ))
     }
 
     /// Likewise, where the QP is in this process. [`VerbsError::WouldBlock`] where it is not.
@@ -522,14 +521,18 @@ impl Qp {
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(&self) -> Result<(), VerbsError> {
         //= MC-02
-        if self.owner.engine().is_in_group(self.qp_num()) {
-            return Err(VerbsError::Busy("attached to a multicast group"));
+        let groups = self.owner.engine().groups_of(self.qp_num());
+        if !groups.is_empty() {
+            let (qpn, groups) = (self.qp_num(), groups.join(", "));
+            let what = format!("QP {qpn}, attached to multicast group {groups}");
+            return Err(VerbsError::Busy(what));
         }
         //= DST-04
         let flows = self.owner.inner.raw();
         let flows = flows.map(|raw| raw.port.flows_of(self.qp_num()));
         if flows.is_some_and(|flows| !flows.is_empty()) {
-            return Err(VerbsError::Busy("flows lead to it"));
+            let what = format!("QP {}, by flows that lead to it", self.qp_num());
+            return Err(VerbsError::Busy(what));
         }
         self.drain_sessions();
         if !self.owner.let_go() {
@@ -595,7 +598,7 @@ pub(super) fn create(
     };
     qp.control_congestion(engine.controls_congestion());
     set_up(&mut qp);
-    pd.children.fetch_add(1, Ordering::AcqRel);
+    pd.users.add(User::Qp(qp_num));
     let events = Arc::clone(&pd.context.events);
     let inner = QpInner::new(events, qp, cookie, parts);
     if config.qp_type == QpType::XrcSend {
@@ -641,7 +644,7 @@ impl QpOwner {
             }
         }
         hold.forget_events();
-        xrcd.children.fetch_sub(1, Ordering::AcqRel);
+        xrcd.users.remove(User::Qp(self.inner.qp_num()));
         true
     }
 
@@ -651,7 +654,7 @@ impl QpOwner {
             return false;
         }
         self.engine().end_qp(inner);
-        self.pd.children.fetch_sub(1, Ordering::AcqRel);
+        self.pd.users.remove(User::Qp(inner.qp_num()));
         true
     }
 
@@ -721,9 +724,10 @@ impl QpOwner {
     }
 }
 
-/// Is it an address of this host, in this network namespace? Then the port of RoCEv2 there is ours, and whoever answers
-/// is Rocade: nobody has to be asked. A kernel's RoCE, which does not take packets well that are not of the standard, cannot be there as well.
+/// Returns true if this host, in this network namespace, has the address. Then Rocade has the port of RoCEv2 there, and
+/// nobody has to be asked. A kernel's RoCE, which does not take packets well that are not of the standard, cannot be
+/// there as well.
 //= XAW-08
 fn is_of_this_host(address: IpAddr) -> bool {
-    UdpSocket::bind((address, 0)).is_ok()
+    sys::is_of_this_host((address, 0).into())
 }

@@ -2,14 +2,13 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use rocade_transport::{PostError, Sge, SrqAttr};
 
 use super::cq::Cq;
 use super::pd::{Pd, PdInner};
 use super::xrcd::{Xrcd, XrcdInner};
-use crate::cells::SrqInner;
+use crate::cells::{SrqInner, User};
 use crate::error::VerbsError;
 use crate::hca::limits;
 use crate::sync::MutexGuard;
@@ -46,9 +45,10 @@ impl SrqOwner {
     fn end(&self) -> bool {
         let ends = self.inner.end();
         if ends {
-            self.pd.children.fetch_sub(1, Ordering::AcqRel);
+            let user = User::Srq(self.inner.srqn());
+            self.pd.users.remove(user);
             if let Some(xrcd) = &self.xrcd {
-                xrcd.children.fetch_sub(1, Ordering::AcqRel);
+                xrcd.users.remove(user);
             }
         }
         ends
@@ -93,14 +93,10 @@ impl Srq {
             return Err(VerbsError::InvalidArgument("max_sge"));
         }
         let number = pd.context.engine.allocate_srq_num()?;
-        pd.children.fetch_add(1, Ordering::AcqRel);
         let parts = xrc
             .as_ref()
             .map(|(xrcd, cq)| (Arc::clone(&xrcd.domain), Arc::clone(&cq.inner)));
         let xrcd = xrc.map(|(xrcd, _)| xrcd);
-        if let Some(xrcd) = &xrcd {
-            xrcd.children.fetch_add(1, Ordering::AcqRel);
-        }
         let inner = SrqInner::new(
             Arc::clone(&pd.context.events),
             number,
@@ -109,6 +105,11 @@ impl Srq {
             rocade_transport::Srq::new(pd.id, init.max_wr, init.max_sge),
             parts,
         );
+        let user = User::Srq(inner.srqn());
+        pd.users.add(user);
+        if let Some(xrcd) = &xrcd {
+            xrcd.users.add(user);
+        }
         Ok(Self {
             owner: Arc::new(SrqOwner { inner, pd, xrcd }),
         })
@@ -184,9 +185,7 @@ impl Srq {
     //= DST-03
     #[doc(alias = "ibv_destroy_srq")]
     pub fn destroy(&self) -> Result<(), VerbsError> {
-        if self.inner().is_in_use() {
-            return Err(VerbsError::Busy("shared receive queue"));
-        }
+        self.inner().users().check("shared receive queue")?;
         if !self.owner.end() {
             return Err(VerbsError::InvalidArgument("destroyed already"));
         }

@@ -1,7 +1,7 @@
 //! XRC domains: which shared receive queues and target queue pairs belong together (XRC-01).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rocade_transport::PdTag;
 use rocade_wire::Qpn;
@@ -11,7 +11,7 @@ use super::cq::Cq;
 use super::pd::{Pd, PdInner};
 use super::qp::Qp;
 use super::srq::{Srq, SrqInitAttr};
-use crate::cells::{Domain, XrcdInitAttr};
+use crate::cells::{Domain, Users, XrcdInitAttr};
 use crate::error::VerbsError;
 
 /// An opened XRC domain (`ibv_xrcd`).
@@ -39,7 +39,7 @@ pub(crate) struct XrcdInner {
     context: Arc<ContextInner>,
     pub(super) domain: Arc<Domain>,
     /// Objects that were made or opened through it.
-    pub(super) children: AtomicU32,
+    pub(super) users: Users,
     open: AtomicBool,
 }
 
@@ -51,7 +51,7 @@ impl Xrcd {
                 inner: Arc::new(XrcdInner {
                     context,
                     domain,
-                    children: AtomicU32::new(0),
+                    users: Users::default(),
                     open: AtomicBool::new(true),
                 }),
             }),
@@ -106,9 +106,7 @@ impl Xrcd {
     #[doc(alias = "ibv_close_xrcd")]
     pub fn close(&self) -> Result<(), VerbsError> {
         let inner = self.inner();
-        if inner.children.load(Ordering::Acquire) > 0 {
-            return Err(VerbsError::Busy("XRC domain"));
-        }
+        inner.users.check("XRC domain")?;
         if inner.close() {
             Ok(())
         } else {
@@ -130,7 +128,7 @@ impl XrcdInner {
         Arc::new(PdInner {
             context: Arc::clone(&self.context),
             id: NO_PD,
-            children: AtomicU32::new(0),
+            users: Users::default(),
         })
     }
 

@@ -9,8 +9,10 @@ use std::fmt;
 use std::io;
 use std::mem::{self, MaybeUninit};
 use std::ops::Range;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
+
+use socket2::{Domain, Type};
 
 use super::frame;
 
@@ -159,13 +161,9 @@ impl PacketSocket {
     pub(crate) fn open(ifindex: u32, receives: bool) -> io::Result<Self> {
         let all = u16::try_from(libc::ETH_P_ALL).unwrap_or(0).to_be();
         let protocol = if receives { all } else { 0 };
-        let flags = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        let kind = Type::RAW.cloexec().nonblocking();
         // No protocol yet: frames of other interfaces would come.
-        // SAFETY: no pointers.
-        let fd = unsafe { libc::socket(libc::AF_PACKET, flags, 0) };
-        check(fd)?;
-        // SAFETY: a new descriptor that nobody else owns.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let fd = OwnedFd::from(crate::sys::socket(Domain::PACKET, kind, None)?);
         let ifindex = c_int::try_from(ifindex).unwrap_or(0);
         let socket = Self { fd, ifindex };
         if receives {
@@ -183,8 +181,15 @@ impl PacketSocket {
         address.sll_ifindex = ifindex;
         let len = socklen::<libc::sockaddr_ll>();
         // SAFETY: the address lives across the call, and `len` is its length.
-        let bound = unsafe { libc::bind(socket.fd.as_raw_fd(), (&raw const address).cast(), len) };
-        check(bound)?;
+        let bound = unsafe {
+            libc::syscall(
+                libc::SYS_bind,
+                socket.fd.as_raw_fd(),
+                &raw const address,
+                len,
+            )
+        };
+        check(c_int::try_from(bound).unwrap_or(-1))?;
         Ok(socket)
     }
 

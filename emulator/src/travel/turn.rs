@@ -220,7 +220,7 @@ impl Travels {
             }
             if begin.elapsed() > PATIENCE {
                 return Err(VerbsError::Busy(
-                    "XRC target: another process is at a message",
+                    "XRC target, by a message that another process is at".to_owned(),
                 ));
             }
             if asked.is_none_or(|at| at.elapsed() > ASK_AGAIN) {

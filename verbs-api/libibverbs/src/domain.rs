@@ -54,7 +54,11 @@ pub(crate) unsafe extern "C" fn alloc_td(
 /// Slot `dealloc_td`: `EBUSY` while a parent domain is made of it.
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     // SAFETY: by contract a live domain that is not used afterwards.
-    int_verb(|| unsafe { TdObject::end(td, |state| state.in_use.check()) })
+    int_verb(|| unsafe {
+        TdObject::end(td, |state| {
+            state.in_use.check("thread domain, by a parent domain")
+        })
+    })
 }
 
 /// Slot `alloc_parent_domain`: a second handle on the protection domain. Custom allocators are called for each

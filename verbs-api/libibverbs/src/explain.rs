@@ -30,11 +30,44 @@ impl Modify<'_> {
             error => self::error(error),
         };
         let from = state_name(self.from);
-        let to = self.target().map_or_else(
-            || format!("state {}", self.attr.qp_state),
-            |state| state_name(state).to_owned(),
-        );
+        let to = match self.target() {
+            Some(to) if to == self.from => {
+                return Reason::new(format!("in {from}: {}", reason.what), reason.advice);
+            }
+            Some(to) => state_name(to).to_owned(),
+            None => format!("state {}", self.attr.qp_state),
+        };
         Reason::new(format!("{from} -> {to}: {}", reason.what), reason.advice)
+    }
+
+    /// The reason where the queue pair is asked to come to the state that it is in, or to no other one.
+    fn same_state(&self, error: &ModifyError) -> Option<Reason> {
+        if self.target() != Some(self.from) {
+            return None;
+        }
+        let rule = transition_rule(self.qp_type, self.from, self.from);
+        let name = state_name(self.from);
+        let already = match self.mask.contains(QpAttrMask::STATE) {
+            true => format!("the queue pair is in {name} already"),
+            false => "attr_mask does not change the state".to_owned(),
+        };
+        let advice = "a queue pair that shall be connected again goes to RESET first";
+        match (error, rule) {
+            (ModifyError::NoTransition, _) => Some(Reason::new(already, advice)),
+            (ModifyError::UnexpectedAttr, Some(rule)) => {
+                let allowed = rule.required | rule.optional;
+                let extra = names(self.mask.difference(QpAttrMask::STATE | allowed));
+                let allowed = match allowed.is_empty() {
+                    true => "nothing".to_owned(),
+                    false => names(allowed),
+                };
+                Some(Reason::new(
+                    format!("{already}, and {extra} cannot change there"),
+                    format!("what can change there is {allowed}; {advice}"),
+                ))
+            }
+            _ => None,
+        }
     }
 
     fn target(&self) -> Option<QpState> {
@@ -46,6 +79,9 @@ impl Modify<'_> {
     }
 
     fn modify_error(&self, error: &ModifyError) -> Reason {
+        if let Some(reason) = self.same_state(error) {
+            return reason;
+        }
         let rule = self
             .target()
             .and_then(|to| transition_rule(self.qp_type, self.from, to));
@@ -424,6 +460,41 @@ mod tests {
             ModifyError::UnexpectedAttr,
         );
         assert_has(&text, &["has IBV_QP_QKEY,"]);
+    }
+
+    /// Programs that connect a queue pair twice.
+    #[test]
+    fn a_state_that_is_reached_already_is_no_transition() {
+        let say = |from, to: QpState, mask, error| {
+            let modify = Modify {
+                qp_type: QpType::Rc,
+                from,
+                attr: &QpAttr {
+                    qp_state: to.code(),
+                    ..attr()
+                },
+                mask,
+                active_mtu: Mtu::from_code(3).expect("1024"),
+                gids: Vec::new(),
+            };
+            let reason = modify.refused(&VerbsError::Modify(error));
+            format!("{}\n{}", reason.what, reason.advice)
+        };
+        let (rts, rtr) = (QpState::Rts, QpState::Rtr);
+        let mask = QpAttrMask::STATE | QpAttrMask::TIMEOUT | QpAttrMask::SQ_PSN;
+        let text = say(rts, rts, mask, ModifyError::UnexpectedAttr);
+        let extra = "IBV_QP_TIMEOUT | IBV_QP_SQ_PSN cannot change there";
+        assert_has(&text, &["in RTS: the queue pair is in RTS already", extra]);
+        assert_has(&text, &["what can change there is IBV_QP_", "RESET first"]);
+        assert!(!text.contains("RTS -> RTS"), "{text}");
+        let text = say(rtr, rtr, QpAttrMask::STATE, ModifyError::NoTransition);
+        assert_has(&text, &["the queue pair is in RTR already", "RESET first"]);
+        let mask = QpAttrMask::SQ_PSN;
+        let text = say(rts, QpState::Reset, mask, ModifyError::UnexpectedAttr);
+        assert_has(
+            &text,
+            &["attr_mask does not change the state", "IBV_QP_SQ_PSN"],
+        );
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::{
 };
 
 use rocade_abi::{ibv_context, ibv_pd};
-use rocade_emulator::Pd;
+use rocade_emulator::{Pd, VerbsError};
 
 use crate::{
     buffer::{Allocators, Buffer, Purpose},
@@ -30,10 +30,13 @@ impl InUse {
         Known(Arc::downgrade(&self.0))
     }
 
-    /// `EBUSY` where somebody else holds it too.
-    pub(crate) fn check(&self) -> Result<(), Errno> {
+    /// Succeeds if nothing else holds it.
+    ///
+    /// # Errors
+    /// `EBUSY` with `what`, which names the object and its users.
+    pub(crate) fn check(&self, what: &'static str) -> Result<(), Errno> {
         if Arc::strong_count(&self.0) > 1 {
-            return Err(Errno(libc::EBUSY));
+            return Err(VerbsError::Busy(what.to_owned()).into());
         }
         Ok(())
     }
@@ -114,11 +117,15 @@ impl PdState {
     }
 
     fn close(&self) -> Result<(), Errno> {
-        self.in_use.check()?;
-        if self.parts.is_empty() {
-            self.pd.destroy()?;
-            import::withdraw_domain(&self.pd);
+        if !self.parts.is_empty() {
+            let users = "protection domain, by objects that were made with this handle on it";
+            return self.in_use.check(users);
         }
+        // What uses the domain has numbers. Another handle on it has none.
+        self.pd.destroy()?;
+        self.in_use
+            .check("protection domain, by a parent domain or an imported handle")?;
+        import::withdraw_domain(&self.pd);
         Ok(())
     }
 }

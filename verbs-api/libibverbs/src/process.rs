@@ -187,6 +187,8 @@ fn start_logging(settings: &Settings) {
                 .with_env_filter(parsed)
                 .with_timer(Pid)
                 .with_writer(|| cancel::Stderr)
+                // It would panic where standard error takes no more.
+                .log_internal_errors(false)
                 .finish();
             // A child inherits the subscriber of its parent.
             let _ = tracing::subscriber::set_global_default(subscriber);

@@ -195,7 +195,9 @@ pub(crate) unsafe extern "C" fn destroy_rwq_ind_table(table: *mut ibv_rwq_ind_ta
         // SAFETY: by contract a live table that is not used afterwards.
         unsafe {
             TableObject::end(table, |state| {
-                state.in_use.check()?;
+                state
+                    .in_use
+                    .check("table of work queues, by a queue pair")?;
                 state
                     .queues
                     .iter()

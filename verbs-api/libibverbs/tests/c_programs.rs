@@ -22,6 +22,7 @@ static PROGRAMS: Programs = Programs::new(
         "older_xrc",
         "processes",
         "shared_xrc",
+        "surroundings",
         "together",
     ],
 );
@@ -49,6 +50,12 @@ rocade_tests::c_programs! {
         a_missing_answer_costs_no_event,
         //= DST-09 type=test
         a_device_closed_before_its_objects;
+    surroundings:
+        sockets_are_made_without_the_c_library,
+        a_denied_timer_is_called_a_timer,
+        files_may_not_grow,
+        a_capture_may_not_grow,
+        what_is_busy_names_its_users;
     misuse:
         what_is_in_use_does_not_end,
         an_overrun_ends_all_queues,

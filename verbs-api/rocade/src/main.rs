@@ -96,6 +96,8 @@ fn start_tracing(settings: &Settings) -> Result<(), CliError> {
         .with_env_filter(filter)
         .with_timer(Pid)
         .with_writer(std::io::stderr)
+        // It would say so on standard error, and panic where that fails: the log of a broker may not grow (ulimit -f).
+        .log_internal_errors(false)
         .init();
     Ok(())
 }

@@ -14,6 +14,7 @@ use super::super::paths::{Paths, open_lock};
 use super::super::protocol::Response;
 use super::super::{BrokerError, start, sys};
 use super::{LOOK_AGAIN, Server};
+use crate::sys::{bind, socket};
 
 /// How long a starting broker waits for one that listens, but may be about to end.
 const TAKEOVER_TIMEOUT: Duration = Duration::from_millis(500);
@@ -168,8 +169,8 @@ fn listen(paths: &Paths) -> io::Result<(Socket, (u64, u64))> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let listener = Socket::new(Domain::UNIX, Type::SEQPACKET.nonblocking().cloexec(), None)?;
-    listener.bind(&SockAddr::unix(&path)?)?;
+    let listener = socket(Domain::UNIX, Type::SEQPACKET.nonblocking().cloexec(), None)?;
+    bind(listener.as_fd(), &SockAddr::unix(&path)?)?;
     // The directory is ours, and we look who connects: this is for those who look at the file.
     if let Err(error) = fs::set_permissions(&path, Permissions::from_mode(0o600)) {
         tracing::debug!(%error, "setting the mode of the socket");
@@ -186,8 +187,8 @@ fn listen_hidden(paths: &Paths) -> Result<Option<Socket>, BrokerError> {
     let deadline = Instant::now() + TAKEOVER_TIMEOUT;
     loop {
         let kind = Type::SEQPACKET.nonblocking().cloexec();
-        let listener = Socket::new(Domain::UNIX, kind, None).map_err(&failed)?;
-        match listener.bind(&address) {
+        let listener = socket(Domain::UNIX, kind, None).map_err(&failed)?;
+        match bind(listener.as_fd(), &address) {
             Ok(()) => {
                 listener.listen(BACKLOG).map_err(&failed)?;
                 return Ok(Some(listener));

@@ -20,6 +20,7 @@ use pcap_file::{DataLink, Endianness};
 
 use super::{Counts, Medium, Record};
 use crate::link::fault::Direction;
+use crate::sys::check_file_size;
 
 /// The type of a section header block: how a pcapng file begins.
 const MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
@@ -127,7 +128,12 @@ impl Sections {
             Err(error) => return self.fail(&error),
         };
         // In one call: others append too.
-        match self.file.write_all(&section) {
+        let written = self
+            .file
+            .metadata()
+            .and_then(|file| check_file_size(file.len() + section.len() as u64))
+            .and_then(|()| self.file.write_all(&section));
+        match written {
             Ok(()) => self.said = counts,
             Err(error) => self.fail(&error),
         }

@@ -68,6 +68,7 @@ pub(crate) fn create() -> io::Result<OwnedFd> {
     // SAFETY: a fresh fd that nobody else owns.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let len = libc::off_t::try_from(FILE_LEN).map_err(|_| io::ErrorKind::InvalidInput)?;
+    crate::sys::check_file_size(FILE_LEN as u64)?;
     // SAFETY: takes no pointers.
     check(unsafe { libc::ftruncate(fd.as_raw_fd(), len) })?;
     // SAFETY: takes no pointers.
