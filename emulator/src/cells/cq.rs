@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use rocade_transport::{Completion, Time};
+use rocade_transport::{Completion, Time, WcFlags, WcStatus};
 use rocade_wire::Qpn;
 
 use super::agenda::Agenda;
@@ -50,6 +50,8 @@ pub(crate) struct CqInner {
     uses_channel: AtomicBool,
     cookie: u64,
     users: Users,
+    /// Every successful receive has the flag `GRH`.
+    marks_receives: bool,
     acks: AckCounter,
     async_acks: Arc<AckCounter>,
     waits: Waits,
@@ -64,6 +66,7 @@ impl CqInner {
         channel: Option<Arc<ChannelInner>>,
         cookie: u64,
         ring: CqRing,
+        marks_receives: bool,
     ) -> Arc<Self> {
         if let Some(channel) = &channel {
             channel.cqs.add(User::Cq);
@@ -78,6 +81,7 @@ impl CqInner {
             uses_channel: AtomicBool::new(true),
             cookie,
             users: Users::default(),
+            marks_receives,
             acks: AckCounter::default(),
             async_acks: Arc::default(),
             waits: Waits::default(),
@@ -261,11 +265,12 @@ impl CqInner {
             was_overrun = ring.is_overrun();
             for completion in completions {
                 let number = ring.next();
+                let entry = self.marked(completion);
                 let added = if *reserved > 0 {
                     *reserved -= 1;
-                    ring.add_reserved(*completion)
+                    ring.add_reserved(entry)
                 } else {
-                    ring.add(*completion)
+                    ring.add(entry)
                 };
                 match added {
                     Added::Quiet => {}
@@ -295,6 +300,17 @@ impl CqInner {
             self.lost_completions(was_overrun);
         }
         lost
+    }
+
+    /// The completion as the program gets it.
+    #[inline]
+    fn marked(&self, completion: &Completion) -> Completion {
+        let mut entry = *completion;
+        let is_receive = !entry.is_send() && entry.status == WcStatus::Success;
+        if self.marks_receives && is_receive {
+            entry.wc_flags |= WcFlags::GRH;
+        }
+        entry
     }
 
     /// What has changed about the event that is due, or is not yet.

@@ -36,7 +36,7 @@ impl Device {
 
     fn cq(&self, channel: Option<Arc<ChannelInner>>) -> Arc<CqInner> {
         let (events, agenda) = (Arc::clone(&self.events), Arc::clone(&self.agenda));
-        CqInner::new(events, agenda, channel, 0, CqRing::new(4, false))
+        CqInner::new(events, agenda, channel, 0, CqRing::new(4, false), false)
     }
 
     /// A queue with room for one receive, which is there.

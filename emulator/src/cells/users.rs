@@ -79,7 +79,7 @@ impl Users {
         if known.is_empty() {
             return Ok(());
         }
-        Err(VerbsError::busy_by(what, &*known))
+        Err(VerbsError::busy_by(what, &known))
     }
 }
 

@@ -39,6 +39,7 @@ mod error;
 mod guid;
 mod host;
 mod identity;
+mod likeness;
 mod names;
 mod peers;
 mod resolve;
@@ -60,11 +61,12 @@ pub use self::error::{ConfigError, Origin};
 pub use self::guid::HostIdentity;
 pub use self::host::{HostNetwork, Interface};
 pub use self::identity::{DeviceIdentity, MAX_PKEYS};
+pub use self::likeness::Likeness;
 pub use self::names::{ENV_WARNED, UnknownVariable, nearest, unknown_variables};
 pub use self::peers::Peers;
 pub use self::settings::{
     BrokerSetting, ENV_BROKER, ENV_BROKER_IDLE_MS, ENV_CAPTURE, ENV_CONFIG, ENV_DCQCN, ENV_DEVICES,
-    ENV_FAULT, ENV_ICRC, ENV_IDENTITY, ENV_IP, ENV_LINK, ENV_LOG, ENV_PEERS, ENV_PKEYS,
+    ENV_FAULT, ENV_ICRC, ENV_IDENTITY, ENV_IP, ENV_LIKE, ENV_LINK, ENV_LOG, ENV_PEERS, ENV_PKEYS,
     ENV_RUNTIME_DIR, FILE_NAME, Settings, config_file,
 };
 pub use self::spec::{DeviceSpec, MAX_DEVICE_NAME_LEN, SpecItem};
@@ -124,6 +126,8 @@ pub struct DeviceConfig {
     pub second_port: Option<PortConfig>,
     /// Node GUID, not zero.
     pub guid: Guid,
+    /// The kind of device that it is like.
+    pub like: Likeness,
     /// Vendor and part.
     pub identity: DeviceIdentity,
     /// The P_Key table of each port, at least one entry.
@@ -210,6 +214,7 @@ impl EngineConfig {
                 port: PortConfig::simulated(vec![address]),
                 second_port: None,
                 guid: Guid::new(0x0200_0000_0000_0000 | u64::from(last)),
+                like: Likeness::default(),
                 identity: DeviceIdentity::default(),
                 pkeys: vec![Pkey::DEFAULT],
             }

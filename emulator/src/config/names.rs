@@ -4,11 +4,12 @@ use std::ffi::{OsStr, OsString};
 
 use super::settings::{
     ENV_BROKER, ENV_BROKER_IDLE_MS, ENV_CAPTURE, ENV_CONFIG, ENV_DCQCN, ENV_DEVICES, ENV_FAULT,
-    ENV_ICRC, ENV_IDENTITY, ENV_IP, ENV_LINK, ENV_LOG, ENV_PEERS, ENV_PKEYS, ENV_RUNTIME_DIR,
+    ENV_ICRC, ENV_IDENTITY, ENV_IP, ENV_LIKE, ENV_LINK, ENV_LOG, ENV_PEERS, ENV_PKEYS,
+    ENV_RUNTIME_DIR,
 };
 
 /// The variables that users set.
-const VARIABLES: [&str; 15] = [
+const VARIABLES: [&str; 16] = [
     ENV_BROKER,
     ENV_BROKER_IDLE_MS,
     ENV_CAPTURE,
@@ -19,6 +20,7 @@ const VARIABLES: [&str; 15] = [
     ENV_ICRC,
     ENV_IDENTITY,
     ENV_IP,
+    ENV_LIKE,
     ENV_LINK,
     ENV_LOG,
     ENV_PEERS,

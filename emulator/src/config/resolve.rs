@@ -7,12 +7,16 @@ use rocade_wire::Pkey;
 use super::error::{ConfigError, Origin};
 use super::guid::HostIdentity;
 use super::host::{self, HostNetwork};
-use super::identity::DeviceIdentity;
+use super::likeness::Likeness;
 use super::spec::{DeviceSpec, SpecItem};
 use super::{DeviceConfig, PortConfig};
 
 /// A device per interface that has an address.
-pub(super) fn default_devices(network: &HostNetwork, identity: &HostIdentity) -> Vec<DeviceConfig> {
+pub(super) fn default_devices(
+    network: &HostNetwork,
+    identity: &HostIdentity,
+    like: Likeness,
+) -> Vec<DeviceConfig> {
     let with_addr = network
         .interfaces
         .iter()
@@ -20,9 +24,9 @@ pub(super) fn default_devices(network: &HostNetwork, identity: &HostIdentity) ->
     with_addr
         .enumerate()
         .map(|(number, (interface, first))| {
-            let name = format!("rocade{number}");
+            let name = like.device_name(number);
             DeviceConfig {
-                guid: identity.device_guid(&name, first),
+                guid: like.guid(identity.device_guid(&name, first)),
                 name,
                 port: PortConfig {
                     ifname: Some(interface.name.clone()),
@@ -32,7 +36,8 @@ pub(super) fn default_devices(network: &HostNetwork, identity: &HostIdentity) ->
                     netdev_mtu: interface.mtu_bytes,
                 },
                 second_port: None,
-                identity: DeviceIdentity::default(),
+                like,
+                identity: like.identity(),
                 pkeys: vec![Pkey::DEFAULT],
             }
         })
@@ -45,10 +50,11 @@ pub(super) fn resolve_specs(
     origin: &Origin,
     network: &HostNetwork,
     identity: &HostIdentity,
+    like: Likeness,
 ) -> Result<Vec<DeviceConfig>, ConfigError> {
     let mut devices: Vec<DeviceConfig> = Vec::new();
     for spec in specs {
-        let device = resolve_spec(spec, origin, network, identity)?;
+        let device = resolve_spec(spec, origin, network, identity, like)?;
         if devices.iter().any(|other| other.name == device.name) {
             return Err(ConfigError::invalid(
                 origin,
@@ -82,6 +88,7 @@ fn resolve_spec(
     origin: &Origin,
     network: &HostNetwork,
     identity: &HostIdentity,
+    like: Likeness,
 ) -> Result<DeviceConfig, ConfigError> {
     let bad = |reason: String| {
         let allowed = format!(
@@ -104,11 +111,12 @@ fn resolve_spec(
         return Err(bad("it has no address".to_owned()));
     };
     Ok(DeviceConfig {
-        guid: identity.device_guid(&spec.name, *first_addr),
+        guid: like.guid(identity.device_guid(&spec.name, *first_addr)),
         name: spec.name.clone(),
         port: first,
         second_port: second,
-        identity: DeviceIdentity::default(),
+        like,
+        identity: like.identity(),
         pkeys: vec![Pkey::DEFAULT],
     })
 }

@@ -12,13 +12,15 @@ use super::error::{ConfigError, Origin};
 use super::guid::HostIdentity;
 use super::host::HostNetwork;
 use super::identity::DeviceIdentity;
+use super::likeness::Likeness;
 use super::names;
 use super::peers::Peers;
 use super::resolve::{default_devices, resolve_specs};
 use super::spec::DeviceSpec;
 use super::values::{
     Setting, parse_broker, parse_devices, parse_dir, parse_faults, parse_file, parse_icrc,
-    parse_identity, parse_idle, parse_ip, parse_link, parse_peers, parse_pkeys, parse_switch,
+    parse_identity, parse_idle, parse_ip, parse_like, parse_link, parse_peers, parse_pkeys,
+    parse_switch,
 };
 use super::{BrokerMode, EngineConfig, LinkMode};
 use crate::broker::BrokerConfig;
@@ -44,6 +46,8 @@ pub const ENV_PEERS: &str = "ROCADE_PEERS";
 pub const ENV_DCQCN: &str = "ROCADE_DCQCN";
 /// `VENDOR:PART`: what the devices say they are.
 pub const ENV_IDENTITY: &str = "ROCADE_IDENTITY";
+/// `rocade`, `rxe` or `mlx5`: the kind of device that the devices are like.
+pub const ENV_LIKE: &str = "ROCADE_LIKE";
 /// `PKEY[,..]`: the P_Key table of the devices.
 pub const ENV_PKEYS: &str = "ROCADE_PKEYS";
 /// Path of a pcapng file that all packets go to.
@@ -84,6 +88,7 @@ pub struct Settings {
     peers: Option<Setting<Peers>>,
     dcqcn: Option<Setting<bool>>,
     identity: Option<Setting<DeviceIdentity>>,
+    like: Option<Setting<Likeness>>,
     pkeys: Option<Setting<Vec<Pkey>>>,
     capture: Option<Setting<PathBuf>>,
     faults: Option<Setting<Vec<Rule>>>,
@@ -104,6 +109,7 @@ struct FileKeys {
     peers: Option<Vec<String>>,
     dcqcn: Option<String>,
     identity: Option<String>,
+    like: Option<String>,
     pkeys: Option<Vec<String>>,
     capture: Option<String>,
     fault: Option<Vec<String>>,
@@ -125,6 +131,7 @@ impl FileKeys {
             "peers" => list(&self.peers, ","),
             "dcqcn" => self.dcqcn.clone(),
             "identity" => self.identity.clone(),
+            "like" => self.like.clone(),
             "pkeys" => list(&self.pkeys, ","),
             "capture" => self.capture.clone(),
             "fault" => list(&self.fault, "\n"),
@@ -211,6 +218,7 @@ impl Settings {
             identity: say(ENV_IDENTITY, "identity")?
                 .map(parse_identity)
                 .transpose()?,
+            like: say(ENV_LIKE, "like")?.map(parse_like).transpose()?,
             pkeys: say(ENV_PKEYS, "pkeys")?.map(parse_pkeys).transpose()?,
             capture: say(ENV_CAPTURE, "capture")?.map(parse_file).transpose()?,
             faults: say(ENV_FAULT, "fault")?.map(parse_faults).transpose()?,
@@ -306,6 +314,7 @@ impl Settings {
             peers: self.peers.or(lower.peers),
             dcqcn: self.dcqcn.or(lower.dcqcn),
             identity: self.identity.or(lower.identity),
+            like: self.like.or(lower.like),
             pkeys: self.pkeys.or(lower.pkeys),
             capture: self.capture.or(lower.capture),
             faults: self.faults.or(lower.faults),
@@ -324,8 +333,46 @@ impl Settings {
     /// The devices as the value of `ROCADE_DEVICES`.
     #[must_use]
     pub fn devices_env(&self) -> Option<String> {
-        let specs = self.devices()?.iter().map(ToString::to_string);
+        let specs = self.specs()?;
+        let specs = specs.iter().map(ToString::to_string);
         Some(specs.collect::<Vec<_>>().join(";"))
+    }
+
+    /// The device specifications, if any source gave some. Where the source gave addresses and no name, the device has
+    /// the name that its kind has.
+    fn specs(&self) -> Option<Vec<DeviceSpec>> {
+        let setting = self.devices.as_ref()?;
+        let mut specs = setting.value.clone();
+        let is_of_ip = match &setting.origin {
+            Origin::Flag(name) | Origin::Env(name) => ["--ip", ENV_IP].contains(name),
+            Origin::File { key, .. } => *key == "ip",
+            Origin::Program => false,
+        };
+        if is_of_ip {
+            for (number, spec) in specs.iter_mut().enumerate() {
+                spec.name = self.like().device_name(number);
+            }
+        }
+        Some(specs)
+    }
+
+    /// The kind of device that the devices are like.
+    #[must_use]
+    pub fn like(&self) -> Likeness {
+        self.like
+            .as_ref()
+            .map_or_else(Likeness::default, |setting| setting.value)
+    }
+
+    /// These settings with what the flag `--like NAME` says.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for a kind that there is not.
+    pub fn with_like(mut self, like: Option<&str>) -> Result<Self, ConfigError> {
+        if let Some(like) = like {
+            self.like = Some(parse_like((like.to_owned(), Origin::Flag("--like")))?);
+        }
+        Ok(self)
     }
 
     /// The tracing filter, if any source gave one.
@@ -446,9 +493,12 @@ impl Settings {
         network: &HostNetwork,
         identity: &HostIdentity,
     ) -> Result<EngineConfig, ConfigError> {
-        let mut devices = match &self.devices {
-            Some(setting) => resolve_specs(&setting.value, &setting.origin, network, identity)?,
-            None => default_devices(network, identity),
+        let like = self.like();
+        let mut devices = match (&self.devices, self.specs()) {
+            (Some(setting), Some(specs)) => {
+                resolve_specs(&specs, &setting.origin, network, identity, like)?
+            }
+            _ => default_devices(network, identity, like),
         };
         for device in &mut devices {
             if let Some(setting) = &self.identity {

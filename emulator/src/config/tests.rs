@@ -466,3 +466,53 @@ fn this_host_is_discovered() {
             .is_none_or(|i| !i.addrs.is_empty())
     );
 }
+
+/// Names that the user has given stay, and an identity that the user has given wins.
+#[test]
+fn devices_are_like_others_where_the_user_says_nothing_else() {
+    let settings = |vars: &[(&str, &str)]| {
+        let var = |name: &str| {
+            let found = vars.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).into())
+        };
+        Settings::from_env(var)
+    };
+    let devices = |vars: &[(&str, &str)]| {
+        let config = settings(vars).unwrap().resolve(&laptop(), &identity());
+        config.unwrap().devices
+    };
+    let names = |vars: &[(&str, &str)]| {
+        let devices = devices(vars).into_iter();
+        devices.map(|device| device.name).collect::<Vec<_>>()
+    };
+    let rxe = ("ROCADE_LIKE", "rxe");
+    let mlx5 = ("ROCADE_LIKE", "mlx5");
+    assert_eq!(names(&[rxe]), ["rxe0", "rxe1", "rxe2"]);
+    assert_eq!(names(&[mlx5]), ["mlx5_0", "mlx5_1", "mlx5_2"]);
+    assert_eq!(names(&[("ROCADE_LIKE", "rocade")])[0], "rocade0");
+    assert_eq!(names(&[rxe, ("ROCADE_IP", "127.0.0.2")]), ["rxe0"]);
+    assert_eq!(names(&[rxe, ("ROCADE_DEVICES", "a=lo")]), ["a"]);
+    let handed_down = settings(&[mlx5, ("ROCADE_IP", "127.0.0.2")]).unwrap();
+    assert_eq!(
+        handed_down.devices_env().as_deref(),
+        Some("mlx5_0=127.0.0.2")
+    );
+    let identity = |vars: &[(&str, &str)]| {
+        let DeviceIdentity { vendor_id, part_id } = devices(vars)[0].identity;
+        (vendor_id, part_id)
+    };
+    assert_eq!(identity(&[mlx5]), (0x02c9, 0x1017));
+    assert_eq!(identity(&[rxe]), (0xff_ffff, 0));
+    let own = ("ROCADE_IDENTITY", "0x02c9:0x101d");
+    assert_eq!(identity(&[mlx5, own]), (0x02c9, 0x101d));
+    let error = settings(&[("ROCADE_LIKE", "siw")]).expect_err("no such kind");
+    let text = error.to_string();
+    for part in ["ROCADE_LIKE", "siw", "rocade, rxe or mlx5"] {
+        assert!(text.contains(part), "{text}");
+    }
+    let file = Settings::from_toml("like = \"rxe\"", Path::new("x.toml")).unwrap();
+    assert_eq!(file.like(), Likeness::Rxe);
+    let flag = Settings::default().with_like(Some("mlx5")).unwrap();
+    assert_eq!(flag.or(file).like(), Likeness::Mlx5);
+    assert!(Settings::default().with_like(Some("rxe0")).is_err());
+}

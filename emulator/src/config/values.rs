@@ -9,6 +9,7 @@ use rocade_wire::crc::Way;
 use super::LinkMode;
 use super::error::{ConfigError, Origin};
 use super::identity::{self, DeviceIdentity};
+use super::likeness::Likeness;
 use super::peers::Peers;
 use super::settings::BrokerSetting;
 use super::spec::DeviceSpec;
@@ -148,6 +149,13 @@ pub(super) fn parse_identity(
     (value, origin): (String, Origin),
 ) -> Result<Setting<DeviceIdentity>, ConfigError> {
     let value = DeviceIdentity::parse(&value, &origin)?;
+    Ok(Setting { value, origin })
+}
+
+pub(super) fn parse_like(
+    (text, origin): (String, Origin),
+) -> Result<Setting<Likeness>, ConfigError> {
+    let value = Likeness::parse(&text, &origin)?;
     Ok(Setting { value, origin })
 }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rocade_transport::QpLimits;
 use rocade_wire::{Gid, Guid, Mtu, Pkey};
 
-use crate::config::{DeviceConfig, DeviceIdentity};
+use crate::config::{DeviceConfig, DeviceIdentity, Likeness};
 use crate::link::LocalAddr;
 
 pub(crate) use port::Port;
@@ -31,6 +31,8 @@ pub struct DeviceInfo {
     pub ifname: Option<String>,
     /// Its index, 0 if unknown.
     pub ifindex: u32,
+    /// The kind of device that it is like.
+    pub like: Likeness,
     /// Vendor and part that it passes for.
     pub identity: DeviceIdentity,
 }
@@ -220,6 +222,7 @@ impl Hca {
             index: self.index,
             ifname: self.config.port.ifname.clone(),
             ifindex: self.config.port.ifindex,
+            like: self.config.like,
             identity: self.config.identity,
         }
     }
@@ -271,7 +274,7 @@ impl Hca {
             active_mtu: port.active_mtu(),
             max_mtu: Mtu::Mtu4096,
             gid_tbl_len: u32::try_from(port.gids().len()).unwrap_or(u32::MAX),
-            max_msg_sz: limits::MAX_MSG_SZ,
+            max_msg_sz: self.config.like.max_msg_sz(),
             pkey_tbl_len: self.pkey_table_len(),
             bad_pkey_cntr: violations.pkey,
             qkey_viol_cntr: violations.qkey,
@@ -289,7 +292,7 @@ impl Hca {
 
     pub(crate) fn device_attr(&self) -> DeviceAttr {
         let rd_atom = u32::from(limits::MAX_RD_ATOM);
-        DeviceAttr {
+        let mut attr = DeviceAttr {
             fw_ver: env!("CARGO_PKG_VERSION"),
             node_guid: self.config.guid,
             sys_image_guid: self.config.guid,
@@ -321,6 +324,8 @@ impl Hca {
             hca_core_clock_khz: 1_000_000,
             max_mw: limits::MAX_MW,
             max_dm_size: limits::MAX_DM_SIZE as u64,
-        }
+        };
+        self.config.like.report(&mut attr);
+        attr
     }
 }

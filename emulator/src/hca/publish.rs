@@ -286,6 +286,7 @@ mod tests {
             port,
             second_port: None,
             guid: rocade_wire::Guid::new(7),
+            like: crate::config::Likeness::default(),
             identity: crate::config::DeviceIdentity::default(),
             pkeys: vec![rocade_wire::Pkey::DEFAULT],
         };

@@ -60,6 +60,7 @@ impl Cq {
             channel.map(|channel| Arc::clone(&channel.inner)),
             cookie,
             CqRing::new(cqe as usize, ignores_overrun),
+            context.hca.config.like.marks_all_receives(),
         );
         Ok(Self { context, inner })
     }

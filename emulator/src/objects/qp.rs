@@ -104,6 +104,8 @@ impl Qp {
         if srq.is_some() || is_initiator {
             (init.cap.max_recv_wr, init.cap.max_recv_sge) = (0, 0);
         }
+        let like = pd.context.hca.config.like;
+        init.cap = like.granted(init.qp_type, init.cap);
         check_cap(&init.cap)?;
         let receives = match &srq {
             Some(srq) => Receives::Shared(Arc::clone(srq) as _),

@@ -97,6 +97,11 @@ impl ContextObject {
         Ok(unsafe { Arc::from_raw(object) })
     }
 
+    /// The device that it was opened on.
+    pub(crate) const fn device(&self) -> &DeviceObject {
+        self.device
+    }
+
     /// The emulator's context.
     pub(crate) const fn context(&self) -> &Context {
         &self.context

@@ -140,9 +140,15 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         // As much as the structure can say (CQ-10).
         c.cq_mod_caps.max_cq_count = u16::MAX;
         c.cq_mod_caps.max_cq_period = u16::MAX;
+        c.max_dm_size = source.max_dm_size;
+        c.phys_port_cnt_ex = u32::from(source.phys_port_cnt);
+        c.device_cap_flags_ex = u64::from(source.device_cap_flags);
+        if !object.device().info().like.has_extras() {
+            // SAFETY: by contract NULL or writable for `attr_size` bytes.
+            return unsafe { ffi::write_prefix(attr, &c, attr_size) };
+        }
         c.odp_caps = odp_caps();
         c.xrc_odp_caps = c.odp_caps.per_transport_caps.rc_odp_caps;
-        c.max_dm_size = source.max_dm_size;
         c.tso_caps.max_tso = MAX_TSO;
         c.tso_caps.supported_qpts = 1 << IBV_QPT_RAW_PACKET;
         c.rss_caps.supported_qpts = 1 << IBV_QPT_RAW_PACKET;
@@ -156,9 +162,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         c.packet_pacing_caps.qp_rate_limit_min = 1;
         c.packet_pacing_caps.qp_rate_limit_max = u32::MAX;
         c.packet_pacing_caps.supported_qpts = 1 << IBV_QPT_RC;
-        c.device_cap_flags_ex =
-            u64::from(source.device_cap_flags) | IBV_DEVICE_FLUSH_GLOBAL | IBV_DEVICE_ATOMIC_WRITE;
-        c.phys_port_cnt_ex = u32::from(source.phys_port_cnt);
+        c.device_cap_flags_ex |= IBV_DEVICE_FLUSH_GLOBAL | IBV_DEVICE_ATOMIC_WRITE;
         // SAFETY: by contract NULL or writable for `attr_size` bytes.
         unsafe { ffi::write_prefix(attr, &c, attr_size) }
     })

@@ -88,7 +88,9 @@ rocade_tests::c_programs! {
         enhancements_are_none,
         the_gid_table_has_an_end,
         partitions_are_apart,
-        the_identity_is_configured;
+        the_identity_is_configured,
+        a_device_is_like_rxe,
+        a_device_is_like_mlx5;
     batches:
         every_operation_in_one_batch,
         a_request_without_data_is_empty,

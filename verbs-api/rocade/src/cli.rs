@@ -28,6 +28,8 @@ Settings (flags win over variables, variables over the file):
   ROCADE_PEERS        ADDR[/PREFIX][,..]: who may talk to the program's queue pairs (anybody)
   ROCADE_DCQCN        on: congestion control of RC, XRC and UC over UDP (off)
   ROCADE_IDENTITY     VENDOR:PART, what the devices say they are, e.g. 0x02c9:0x1017
+  ROCADE_LIKE         rocade (default), rxe or mlx5: the kind of device whose names, limits and
+                      habits the devices have, as `rocade run --like`
   ROCADE_PKEYS        PKEY[,..]: the P_Key table (0xffff)
   ROCADE_CAPTURE      a pcapng file that all packets are appended to, for Wireshark
   ROCADE_FAULT        what happens to packets: rules as for `rocade run --fault`, separated by ';'
@@ -57,6 +59,17 @@ Examples:
 A rule is an action (drop, dup, delay by=5ms, reorder by=3, corrupt, ecn) and what packets have to
 be like: opcode=NAME|CLASS, qpn=N, psn=N[..N], dir=tx|rx|both (tx), nth=N[..N], every=N, p=0.01
 [seed=N]. A file that several programs capture into at a time has the packets of all of them.
+
+--like gives the devices the habits of another kind, for programs that rely on them; what they can
+do, and their packets, stay the same:
+              rocade       rxe                          mlx5
+  name        rocade0      rxe0                         mlx5_0
+  vendor:part 0x526f:1     0xffffff:0                   0x02c9:0x1017 (ROCADE_IDENTITY wins)
+  firmware    the version  0.0.0                        16.35.4030
+  node GUID   526f:..      ..ff:fe..                    ..03:00..
+  receives    GRH of UD    IBV_WC_GRH on all            GRH of UD
+  max_sge, READs, CQE  32, 128, 4194304  32, 128, 32767  30, 16, 4194304
+  inline      as asked     16 bytes per element         what is left of a 64-byte block
 
 The program is executed in place of this command: signals, exit code and terminal are its own.
 Without options there is one device per interface that is up, loopback last; `rocade devices`
@@ -255,6 +268,10 @@ pub(crate) struct DeviceArgs {
     /// One device rocade0 with this address, or several separated by commas
     #[arg(long, value_name = "ADDR", conflicts_with = "dev")]
     pub(crate) ip: Option<String>,
+
+    /// The kind of device that they are like: rocade, rxe or mlx5
+    #[arg(long, value_name = "KIND")]
+    pub(crate) like: Option<String>,
 }
 
 #[derive(Debug, Args)]

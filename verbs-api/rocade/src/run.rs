@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use rocade_emulator::config::{
-    ENV_BROKER, ENV_CAPTURE, ENV_CONFIG, ENV_DEVICES, ENV_FAULT, ENV_IP, ENV_WARNED, Settings,
-    config_file, unknown_variables,
+    ENV_BROKER, ENV_CAPTURE, ENV_CONFIG, ENV_DEVICES, ENV_FAULT, ENV_IP, ENV_LIKE, ENV_WARNED,
+    Settings, config_file, unknown_variables,
 };
 use rocade_emulator::link::capture;
 
@@ -37,7 +37,8 @@ fn found_config_file() -> Option<PathBuf> {
 
 /// `settings` below the flags.
 pub(crate) fn with_flags(args: &DeviceArgs, settings: Settings) -> Result<Settings, CliError> {
-    Ok(Settings::from_flags(&args.dev, args.ip.as_deref())?.or(settings))
+    let flags = Settings::from_flags(&args.dev, args.ip.as_deref())?;
+    Ok(flags.with_like(args.like.as_deref())?.or(settings))
 }
 
 /// Replaces this process by the program; returns only if that fails.
@@ -46,6 +47,7 @@ pub(crate) fn run(args: &RunArgs, settings: Settings) -> Result<ExitCode, CliErr
         return Err(CliError::new("no program given").hint("rocade run -- CMD..."));
     };
     let flags = Settings::from_flags(&args.devices.dev, args.devices.ip.as_deref())?;
+    let flags = flags.with_like(args.devices.like.as_deref())?;
     let flags = flags.with_links(capture_file(args)?, &args.fault)?;
     let merged = flags.clone().or(settings);
     // The library would find the same mistakes, but the program would only say "no devices".
@@ -62,8 +64,13 @@ pub(crate) fn run(args: &RunArgs, settings: Settings) -> Result<ExitCode, CliErr
         "LD_LIBRARY_PATH",
         prepend(&libdir::find()?, std::env::var_os("LD_LIBRARY_PATH")),
     );
-    if let Some(devices) = flags.devices_env() {
+    if flags.devices().is_some()
+        && let Some(devices) = merged.devices_env()
+    {
         command.env(ENV_DEVICES, devices).env_remove(ENV_IP);
+    }
+    if let Some(like) = &args.devices.like {
+        command.env(ENV_LIKE, like);
     }
     if let Some(file) = flags.capture() {
         command.env(ENV_CAPTURE, file);

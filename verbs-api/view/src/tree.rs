@@ -340,17 +340,23 @@ impl Tree {
 }
 
 /// The files right in the directory of a device.
-fn attributes(device: &DeviceFacts) -> [(&'static str, String); 8] {
-    [
-        ("board_id", "Rocade".to_owned()),
+fn attributes(device: &DeviceFacts) -> Vec<(&'static str, String)> {
+    let like = device.info.like;
+    let mut files = vec![
         ("fw_ver", device.attr.fw_ver.to_owned()),
-        ("hca_type", "Rocade".to_owned()),
-        ("hw_rev", device.attr.hw_ver.to_string()),
         ("node_desc", device.info.name.clone()),
         ("node_guid", guid_text(device.attr.node_guid)),
         ("node_type", "1: CA".to_owned()),
         ("sys_image_guid", guid_text(device.attr.sys_image_guid)),
-    ]
+    ];
+    if let Some(board) = like.board_id() {
+        files.push(("board_id", board.to_owned()));
+    }
+    if let Some(hca_type) = like.hca_type() {
+        files.push(("hca_type", hca_type.to_owned()));
+        files.push(("hw_rev", device.attr.hw_ver.to_string()));
+    }
+    files
 }
 
 /// Four groups of four digits.

@@ -1,6 +1,8 @@
 /* What a device, its port and its queue pairs are asked for, and what may be configured of it. */
 #include "rig.h"
 
+#include <endian.h>
+
 /*= QPS-05 type=test */
 static void rates_are_noted(void)
 {
@@ -194,6 +196,83 @@ static void the_identity_is_configured(void)
 	CHECK_INT(ibv_close_device(context), 0);
 }
 
+/* A device like the kernel's rxe: what programs see of one, and rely on. */
+static void a_device_is_like_rxe(void)
+{
+	setenv("ROCADE_LIKE", "rxe", 1);
+	struct rig r = rig_open();
+	CHECK(!strcmp(ibv_get_device_name(r.context->device), "rxe0"));
+	struct ibv_device_attr_ex attr;
+	CHECK_INT(ibv_query_device_ex(r.context, NULL, &attr), 0);
+	CHECK(!strcmp(attr.orig_attr.fw_ver, "0.0.0"));
+	CHECK_INT(attr.orig_attr.vendor_id, 0xffffff);
+	CHECK_INT(attr.orig_attr.vendor_part_id, 0);
+	CHECK_INT(attr.orig_attr.hw_ver, 0);
+	CHECK_INT(attr.orig_attr.device_cap_flags, 0x01223c76);
+	CHECK_INT(attr.orig_attr.max_srq_sge, 27);
+	CHECK_INT(attr.orig_attr.max_cqe, 32767);
+	CHECK_INT(attr.orig_attr.atomic_cap, IBV_ATOMIC_HCA);
+	CHECK_INT(attr.odp_caps.general_caps, 0);
+	CHECK_INT(attr.tso_caps.max_tso, 0);
+	CHECK_INT(attr.completion_timestamp_mask, 0);
+	CHECK_INT((be64toh(attr.orig_attr.node_guid) >> 24 & 0xffff), 0xfffe);
+
+	struct ibv_qp_init_attr init = small_qp(r.cq);
+	init.cap.max_send_sge = 3;
+	init.cap.max_inline_data = 0;
+	struct ibv_qp *qp = ibv_create_qp(r.pd, &init);
+	CHECK(qp);
+	CHECK_INT(init.cap.max_inline_data, 48);
+	CHECK_INT(ibv_destroy_qp(qp), 0);
+
+	/* Every receive that succeeds has the flag, and nothing else does. */
+	struct ibv_sge sge = sge_at(&r, 0, 16);
+	struct ibv_recv_wr receives[2] = {
+		{ .wr_id = 1, .sg_list = &sge, .num_sge = 1, .next = &receives[1] },
+		{ .wr_id = 2, .sg_list = &sge, .num_sge = 1 },
+	};
+	struct ibv_recv_wr *bad_receive;
+	CHECK_INT(ibv_post_recv(r.b, receives, &bad_receive), 0);
+	struct ibv_send_wr send = { .wr_id = 3, .sg_list = &sge, .num_sge = 1,
+				    .opcode = IBV_WR_SEND_WITH_IMM,
+				    .send_flags = IBV_SEND_SIGNALED };
+	struct ibv_send_wr *bad;
+	CHECK_INT(ibv_post_send(r.a, &send, &bad), 0);
+	for (int i = 0; i < 2; i++) {
+		struct ibv_wc wc = next_completion(r.cq);
+		CHECK_INT(wc.status, IBV_WC_SUCCESS);
+		CHECK_INT(wc.wc_flags, wc.wr_id == 3 ? 0 : IBV_WC_GRH | IBV_WC_WITH_IMM);
+	}
+	to_error(r.b);
+	struct ibv_wc wc = next_completion(r.cq);
+	CHECK_INT(wc.status, IBV_WC_WR_FLUSH_ERR);
+	CHECK_INT(wc.wc_flags, 0);
+	rig_close(&r);
+}
+
+/* A device like one of mlx5. */
+static void a_device_is_like_mlx5(void)
+{
+	setenv("ROCADE_LIKE", "mlx5", 1);
+	struct rig r = rig_open();
+	CHECK(!strcmp(ibv_get_device_name(r.context->device), "mlx5_0"));
+	struct ibv_device_attr attr;
+	CHECK_INT(ibv_query_device(r.context, &attr), 0);
+	CHECK_INT(attr.vendor_id, 0x02c9);
+	CHECK_INT(attr.vendor_part_id, 4119);
+	CHECK_INT(attr.max_sge, 30);
+	CHECK_INT(attr.max_qp_rd_atom, 16);
+	CHECK(!strcmp(attr.fw_ver, "16.35.4030"));
+	struct ibv_qp_init_attr init = small_qp(r.cq);
+	init.cap.max_send_sge = 1;
+	init.cap.max_inline_data = 220;
+	struct ibv_qp *qp = ibv_create_qp(r.pd, &init);
+	CHECK(qp);
+	CHECK_INT(init.cap.max_inline_data, 252);
+	CHECK_INT(ibv_destroy_qp(qp), 0);
+	rig_close(&r);
+}
+
 int main(int argc, char **argv)
 {
 	const struct test_case cases[] = {
@@ -202,6 +281,8 @@ int main(int argc, char **argv)
 		{ "the_gid_table_has_an_end", the_gid_table_has_an_end },
 		{ "partitions_are_apart", partitions_are_apart },
 		{ "the_identity_is_configured", the_identity_is_configured },
+		{ "a_device_is_like_rxe", a_device_is_like_rxe },
+		{ "a_device_is_like_mlx5", a_device_is_like_mlx5 },
 		{ 0 },
 	};
 	return run_case(cases, argc, argv);

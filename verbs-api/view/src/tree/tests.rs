@@ -23,6 +23,7 @@ fn device(name: &str, ifname: Option<&str>, addrs: &[&str]) -> DeviceConfig {
         port: port(ifname, addrs),
         second_port: None,
         guid: Guid::new(0x526f_0203_0405_0607),
+        like: rocade_emulator::config::Likeness::default(),
         identity: rocade_emulator::config::DeviceIdentity::default(),
         pkeys: vec![rocade_emulator::Pkey::DEFAULT],
     }
@@ -192,4 +193,32 @@ fn no_path_is_there_twice() {
     let tree = tree(&devices, 0);
     let paths: BTreeSet<&str> = tree.entries().iter().map(|e| e.path.as_str()).collect();
     assert_eq!(paths.len(), tree.entries().len());
+}
+
+/// Devices that are like others have the files of their drivers.
+#[test]
+fn the_files_of_a_device_are_those_of_its_kind() {
+    use rocade_emulator::config::Likeness;
+
+    let of = |like: Likeness, name: &str| {
+        let mut device = device(name, Some("eth0"), &["127.0.0.2"]);
+        (device.like, device.identity) = (like, like.identity());
+        tree(&[device], 0)
+    };
+    let mlx5 = of(Likeness::Mlx5, "mlx5_0");
+    for (file, text) in [
+        ("board_id", "MT_0000000008"),
+        ("fw_ver", "16.35.4030"),
+        ("hca_type", "MT4119"),
+        ("hw_rev", "0"),
+        ("node_type", "1: CA"),
+    ] {
+        assert_file(&mlx5, &format!("/sys/class/infiniband/mlx5_0/{file}"), text);
+    }
+    let rxe = of(Likeness::Rxe, "rxe0");
+    assert_file(&rxe, "/sys/class/infiniband/rxe0/fw_ver", "0.0.0");
+    for file in ["board_id", "hca_type", "hw_rev"] {
+        let path = format!("/sys/class/infiniband/rxe0/{file}");
+        assert_eq!(rxe.find(&path), None, "{file}");
+    }
 }

@@ -1,0 +1,287 @@
+//! Devices that programs know, whose visible habits Rocade's devices can have (`ROCADE_LIKE`).
+
+use rocade_transport::{QpCap, QpType};
+use rocade_wire::Guid;
+
+use super::error::{ConfigError, Origin};
+use super::identity::DeviceIdentity;
+use crate::hca::{DeviceAttr, limits};
+
+/// Bytes of a scatter/gather element in a work queue entry, of rxe and of mlx5.
+const SGE_LEN: u32 = 16;
+/// Flags that rxe reports: `BAD_PKEY_CNTR | BAD_QKEY_CNTR | AUTO_PATH_MIG | CHANGE_PHY_PORT | UD_AV_PORT_ENFORCE |
+/// PORT_ACTIVE_EVENT | SYS_IMAGE_GUID | RC_RNR_NAK_GEN | SRQ_RESIZE | MEM_WINDOW | MEM_MGT_EXTENSIONS |
+/// MEM_WINDOW_TYPE_2B`.
+const RXE_CAP_FLAGS: u32 = 0x0122_3c76;
+/// Memory regions, and as many windows, of rxe.
+const RXE_MAX_MR: u32 = 0x7_ffff;
+/// Entries of a completion queue of rxe.
+const RXE_MAX_CQE: u32 = 32_767;
+/// Scatter/gather elements of a shared receive of rxe.
+const RXE_MAX_SRQ_SGE: u32 = 27;
+/// READs and atomics that a QP of mlx5 may have outstanding.
+const MLX5_MAX_RD_ATOM: u32 = 16;
+/// Scatter/gather elements that mlx5 reports, of a work request and of a shared receive.
+const MLX5_MAX_SGE: u32 = 30;
+const MLX5_MAX_SRQ_SGE: u32 = 31;
+/// Bytes that mlx5 counts the entries of a send queue in.
+const MLX5_BLOCK: u32 = 64;
+/// Bytes before inline data in an entry of mlx5.
+const MLX5_INLINE_HEADER: u32 = 4;
+
+/// A kind of device, by the driver that programs know it by. It changes what can be seen of a device, never what the
+/// device can do, nor any packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Likeness {
+    /// Like no other device.
+    #[default]
+    Rocade,
+    /// The kernel's software RoCE.
+    Rxe,
+    /// NVIDIA's ConnectX-4 and later.
+    Mlx5,
+}
+
+impl Likeness {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Rocade, Self::Rxe, Self::Mlx5];
+
+    /// The name that users write.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Rocade => "rocade",
+            Self::Rxe => "rxe",
+            Self::Mlx5 => "mlx5",
+        }
+    }
+
+    /// Parses a name.
+    ///
+    /// # Errors
+    /// [`ConfigError::Invalid`] that names `origin`, the text and what is allowed.
+    pub(super) fn parse(text: &str, origin: &Origin) -> Result<Self, ConfigError> {
+        let found = Self::ALL.into_iter().find(|like| like.name() == text);
+        found.ok_or_else(|| {
+            let reason = "there is no such kind of device";
+            ConfigError::invalid(origin, text, reason, "rocade, rxe or mlx5")
+        })
+    }
+
+    /// The name of device `number`, where the user gives none.
+    pub(super) fn device_name(self, number: usize) -> String {
+        match self {
+            Self::Rocade => format!("rocade{number}"),
+            Self::Rxe => format!("rxe{number}"),
+            Self::Mlx5 => format!("mlx5_{number}"),
+        }
+    }
+
+    /// Vendor and part, where the user gives none.
+    #[must_use]
+    pub fn identity(self) -> DeviceIdentity {
+        match self {
+            Self::Rocade => DeviceIdentity::default(),
+            Self::Rxe => DeviceIdentity {
+                vendor_id: 0xff_ffff,
+                part_id: 0,
+            },
+            // ConnectX-5.
+            Self::Mlx5 => DeviceIdentity {
+                vendor_id: 0x02c9,
+                part_id: 0x1017,
+            },
+        }
+    }
+
+    /// A node GUID in the form that the driver makes of a MAC address. The other bytes are those of Rocade's GUID.
+    pub(super) const fn guid(self, own: Guid) -> Guid {
+        let middle = match self {
+            Self::Rocade => return own,
+            Self::Rxe => 0xfffe,
+            Self::Mlx5 => 0x0300,
+        };
+        let hash = own.get() & 0xffff_ffff_ffff;
+        let (high, low) = (hash >> 24, hash & 0xff_ffff);
+        // The address is locally administered and of one host: its first byte ends in 10. An EUI-64 has the former
+        // inverted, which mlx5 does not do.
+        let first = if middle == 0xfffe { 0 } else { 2 };
+        let high = high & 0xfc_ffff | first << 16;
+        Guid::new(high << 40 | middle << 24 | low)
+    }
+
+    /// The board (`board_id` in sysfs), for devices that say one.
+    #[must_use]
+    pub const fn board_id(self) -> Option<&'static str> {
+        match self {
+            Self::Rocade => Some("Rocade"),
+            Self::Rxe => None,
+            Self::Mlx5 => Some("MT_0000000008"),
+        }
+    }
+
+    /// The type (`hca_type` in sysfs), for devices that say one. Those also say a revision.
+    #[must_use]
+    pub const fn hca_type(self) -> Option<&'static str> {
+        match self {
+            Self::Rocade => Some("Rocade"),
+            Self::Rxe => None,
+            Self::Mlx5 => Some("MT4119"),
+        }
+    }
+
+    /// Returns true if every successful receive has `IBV_WC_GRH`, of whichever service it is.
+    #[must_use]
+    pub const fn marks_all_receives(self) -> bool {
+        matches!(self, Self::Rxe)
+    }
+
+    /// Returns true if memory can be paged on demand, and raw packets have offloads, as far as the device says.
+    #[must_use]
+    pub const fn has_extras(self) -> bool {
+        !matches!(self, Self::Rxe)
+    }
+
+    /// Longest message in bytes.
+    pub(crate) const fn max_msg_sz(self) -> u32 {
+        match self {
+            Self::Mlx5 => 1 << 30,
+            Self::Rocade | Self::Rxe => limits::MAX_MSG_SZ,
+        }
+    }
+
+    /// Changes what the device reports. No limit is above that of Rocade.
+    pub(crate) fn report(self, attr: &mut DeviceAttr) {
+        match self {
+            Self::Rocade => {}
+            Self::Rxe => {
+                attr.fw_ver = "0.0.0";
+                attr.hw_ver = 0;
+                attr.device_cap_flags = RXE_CAP_FLAGS;
+                attr.max_srq_sge = RXE_MAX_SRQ_SGE;
+                attr.max_cqe = RXE_MAX_CQE;
+                attr.max_mr = RXE_MAX_MR;
+                attr.max_mw = RXE_MAX_MR;
+                attr.atomic_cap = 1;
+                attr.completion_timestamp_mask = 0;
+                attr.hca_core_clock_khz = 0;
+                attr.max_dm_size = 0;
+            }
+            Self::Mlx5 => {
+                attr.fw_ver = "16.35.4030";
+                attr.hw_ver = 0;
+                attr.max_sge = MLX5_MAX_SGE;
+                attr.max_sge_rd = MLX5_MAX_SGE;
+                attr.max_srq_sge = MLX5_MAX_SRQ_SGE;
+                attr.max_qp_rd_atom = MLX5_MAX_RD_ATOM;
+                attr.max_qp_init_rd_atom = MLX5_MAX_RD_ATOM;
+                attr.atomic_cap = 1;
+                attr.local_ca_ack_delay = 16;
+            }
+        }
+    }
+
+    /// The capacities of a queue pair for which these are asked, at least as large.
+    #[must_use]
+    pub fn granted(self, qp_type: QpType, asked: QpCap) -> QpCap {
+        let (sge, inline) = (asked.max_send_sge, asked.max_inline_data);
+        if sge > limits::MAX_SGE || inline > limits::MAX_INLINE_DATA {
+            // Refused by who checks the limits.
+            return asked;
+        }
+        let mut cap = asked;
+        match self {
+            Self::Rocade => {}
+            // Elements and inline data have the same room.
+            Self::Rxe => {
+                cap.max_inline_data = inline.max(sge * SGE_LEN);
+                let elements = cap.max_inline_data / SGE_LEN;
+                cap.max_send_sge = elements.clamp(sge, limits::MAX_SGE);
+            }
+            // An entry has whole blocks, and inline data gets what is left of them.
+            Self::Mlx5 => {
+                let header = match qp_type {
+                    QpType::Rc | QpType::Uc => 192,
+                    QpType::Ud => 64,
+                    _ => return asked,
+                };
+                let data = (MLX5_INLINE_HEADER + inline).next_multiple_of(SGE_LEN);
+                let entry = header + data.max(sge * SGE_LEN);
+                let room = entry.next_multiple_of(MLX5_BLOCK) - header - MLX5_INLINE_HEADER;
+                cap.max_inline_data = room.min(limits::MAX_INLINE_DATA).max(inline);
+            }
+        }
+        cap
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_known_and_others_refused() {
+        let origin = Origin::Env("ROCADE_LIKE");
+        for like in Likeness::ALL {
+            assert_eq!(Likeness::parse(like.name(), &origin).unwrap(), like);
+        }
+        let error = Likeness::parse("mlx4", &origin).expect_err("no such kind");
+        let text = error.to_string();
+        for part in ["ROCADE_LIKE", "mlx4", "rocade, rxe or mlx5"] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+
+    #[test]
+    fn guids_have_the_form_of_the_driver() {
+        let own = Guid::new(0x526f_a1b2_c3d4_e5f6);
+        assert_eq!(Likeness::Rocade.guid(own), own);
+        assert_eq!(Likeness::Rxe.guid(own).get(), 0xa0b2_c3ff_fed4_e5f6);
+        assert_eq!(Likeness::Mlx5.guid(own).get(), 0xa2b2_c303_00d4_e5f6);
+    }
+
+    fn granted(like: Likeness, qp_type: QpType, sge: u32, inline: u32) -> (u32, u32) {
+        let asked = QpCap {
+            max_send_sge: sge,
+            max_inline_data: inline,
+            ..QpCap::default()
+        };
+        let cap = like.granted(qp_type, asked);
+        (cap.max_send_sge, cap.max_inline_data)
+    }
+
+    #[test]
+    fn queue_pairs_get_what_the_driver_gives() {
+        use Likeness::{Mlx5, Rocade, Rxe};
+        let rc = QpType::Rc;
+        assert_eq!(granted(Rocade, rc, 1, 0), (1, 0));
+        assert_eq!(granted(Rxe, rc, 1, 0), (1, 16));
+        assert_eq!(granted(Rxe, rc, 1, 64), (4, 64));
+        assert_eq!(granted(Rxe, rc, 3, 8), (3, 48));
+        assert_eq!(granted(Rxe, rc, 1, 1024), (32, 1024));
+        assert_eq!(granted(Mlx5, rc, 1, 0), (1, 60));
+        assert_eq!(granted(Mlx5, rc, 1, 61), (1, 124));
+        assert_eq!(granted(Mlx5, rc, 1, 220), (1, 252));
+        assert_eq!(granted(Mlx5, QpType::Ud, 1, 0), (1, 60));
+        assert_eq!(granted(Mlx5, rc, 1, 1024), (1, 1024));
+    }
+
+    /// Whatever is asked for is granted, and nothing above Rocade's limits.
+    #[test]
+    fn nothing_is_granted_that_rocade_does_not_have() {
+        for like in Likeness::ALL {
+            for sge in 0..=limits::MAX_SGE + 1 {
+                for inline in 0..=limits::MAX_INLINE_DATA + 1 {
+                    let (got_sge, got_inline) = granted(like, QpType::Rc, sge, inline);
+                    let within = |got, asked, limit: u32| got >= asked && got <= limit.max(asked);
+                    assert!(
+                        within(got_sge, sge, limits::MAX_SGE),
+                        "{like:?} {sge} {inline}"
+                    );
+                    let limit = limits::MAX_INLINE_DATA;
+                    assert!(within(got_inline, inline, limit), "{like:?} {sge} {inline}");
+                }
+            }
+        }
+    }
+}
