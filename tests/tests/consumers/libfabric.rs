@@ -17,7 +17,7 @@ const CONTROL_PORT: u16 = 47_592;
 const IP: &str = "192.0.2.1";
 
 /// A rig with an interface besides loopback.
-fn rig(needs: &[(&str, &str)], link: &'static str) -> Result<Rig, Reason> {
+pub(crate) fn rig(needs: &[(&str, &str)], link: &'static str) -> Result<Rig, Reason> {
     let rig = Rig::loopback(needs)?.with_link(link);
     if !rig.network().is_isolated() {
         return Err(Reason::Machine(

@@ -69,6 +69,11 @@ const PACKAGES: &[Package] = &[
     package("ucx-utils", "ucx_info", VIEW),
     package("openmpi-bin", "mpirun", CONSUMERS),
     package(
+        "librpma0",
+        "/usr/lib/x86_64-linux-gnu/librpma.so.0",
+        CONSUMERS,
+    ),
+    package(
         "python3-mpi4py",
         "/usr/lib/python3/dist-packages/mpi4py/bench.py",
         CONSUMERS,

