@@ -11,7 +11,6 @@ use crate::queue::Srqn;
 pub enum WcStatus {
     /// Success.
     #[doc(alias = "IBV_WC_SUCCESS")]
-    //= WCS-00
     Success = 0,
     /// Local length error (WCS-01).
     #[doc(alias = "IBV_WC_LOC_LEN_ERR")]
@@ -54,6 +53,7 @@ pub enum WcStatus {
 
 impl WcStatus {
     /// The `ibv_wc_status` value.
+    //= WCS-00
     #[must_use]
     pub const fn code(self) -> u32 {
         self as u32
@@ -209,5 +209,34 @@ impl Completion {
     #[must_use]
     pub const fn is_send(&self) -> bool {
         matches!(self.to, CompleteTo::SendCq)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    //= WCS-00 WCS-02 WCS-05 type=test
+    #[test]
+    fn statuses_have_the_values_of_verbs() {
+        use WcStatus as S;
+        let codes = [
+            (S::Success, 0),
+            (S::LocLenErr, 1),
+            (S::LocQpOpErr, 2),
+            (S::LocProtErr, 4),
+            (S::WrFlushErr, 5),
+            (S::MwBindErr, 6),
+            (S::BadRespErr, 7),
+            (S::LocAccessErr, 8),
+            (S::RemInvReqErr, 9),
+            (S::RemAccessErr, 10),
+            (S::RemOpErr, 11),
+            (S::RetryExcErr, 12),
+            (S::RnrRetryExcErr, 13),
+        ];
+        for (status, code) in codes {
+            assert_eq!(status.code(), code, "{status:?}");
+        }
     }
 }

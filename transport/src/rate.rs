@@ -316,6 +316,52 @@ mod tests {
         assert_eq!(limit.bps(), 5 * GBPS);
     }
 
+    /// A fixed rate is an upper bound: congestion makes it slower still.
+    #[test]
+    fn notifications_count_at_a_fixed_rate() {
+        let mut limit = RateLimit::new();
+        limit.set_fixed(1_000_000);
+        assert_eq!(limit.bps(), GBPS);
+        for us in 0..3 {
+            limit.notified(at(us), Some(GBPS));
+        }
+        assert_eq!(limit.bps(), GBPS / 8);
+        assert_eq!(limit.budget(at(3)), 1562, "100 µs at that rate");
+        // With silence it comes back, to the fixed one and no further.
+        limit.budget(at(1_000_000));
+        assert_eq!(limit.bps(), GBPS);
+    }
+
+    /// Requests may become slow, READ responses not so slow that their requester asks again.
+    #[test]
+    fn there_is_a_floor_for_requests_and_one_for_responses() {
+        for (mut limit, least_bps) in [
+            (RateLimit::new(), 10_000_000),
+            (Control::default().responses, 100_000_000),
+        ] {
+            for us in 0..200 {
+                limit.notified(at(us), Some(10 * GBPS));
+            }
+            assert_eq!(limit.bps(), least_bps);
+            limit.notified(at(200), None);
+            assert_eq!(limit.bps(), least_bps);
+        }
+    }
+
+    /// What nobody measured, or measured as far too much or too little, is within bounds at once.
+    #[test]
+    fn the_first_notification_halves_a_rate_within_bounds() {
+        for (measured, expected) in [
+            (None, 5 * GBPS),
+            (Some(1), LEAST_BPS),
+            (Some(u64::MAX), LINE_BPS / 2),
+        ] {
+            let mut limit = RateLimit::new();
+            limit.notified(at(0), measured);
+            assert_eq!(limit.bps(), expected, "{measured:?}");
+        }
+    }
+
     //= CNP-01 type=test
     #[test]
     fn marks_are_answered_now_and_then() {

@@ -10,6 +10,7 @@ mod indirect;
 mod masked;
 mod migration;
 mod modify;
+mod order;
 mod owed;
 mod pace;
 mod raw;

@@ -11,7 +11,8 @@ use rocade_wire::{Gid, Mtu};
 use super::states::{NO_MORE, STATES, modify, setup};
 use crate::testing::{Setup, TestDomain, context};
 use crate::{
-    ModifyContext, ModifyError, QpAttr, QpAttrMask, QpState, QpType, Time, transition_rule,
+    ModifyContext, ModifyError, QpAttr, QpAttrMask, QpState, QpType, Time, TransitionRule,
+    experimental_rule, transition_rule,
 };
 
 /// The table as text: `TYPE FROM->TO required | optional`.
@@ -45,7 +46,6 @@ fn table() -> String {
 /// Every transition of every type, as reviewed against QPT-01 to QPT-34. After a deliberate
 /// change: `ROCADE_BLESS=1 cargo test -p rocade-transport`.
 //= QPT-01..02 QPT-04..06 QPT-08..34 type=test
-//= DCS-01..07 type=test
 #[test]
 fn the_transition_table_is_the_committed_one() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/tests/transitions.txt");
@@ -53,6 +53,71 @@ fn the_transition_table_is_the_committed_one() {
         std::fs::write(path, table()).unwrap();
     }
     assert_eq!(std::fs::read_to_string(path).unwrap(), table());
+}
+
+/// Both tables of a DC initiator: transition, required and optional attributes of the experimental verbs, and those of
+/// upstream. The experimental verbs tolerate the current state in each.
+//= DCS-01..03 type=test
+//= DCS-04..06 type=test
+//= DCS-07 DCS-08 DCS-09 type=test
+#[test]
+fn a_dc_initiator_has_the_two_tables_of_the_rules() {
+    use QpState::{Err, Init, Reset, Rtr, Rts};
+    type Mask = QpAttrMask;
+    const NONE: Mask = Mask::empty();
+    let of = |masks: &[Mask]| masks.iter().copied().fold(NONE, Mask::union);
+    let place = of(&[Mask::PKEY_INDEX, Mask::PORT]);
+    let retries = of(&[Mask::TIMEOUT, Mask::RETRY_CNT, Mask::RNR_RETRY]);
+    let retries = retries | Mask::MAX_QP_RD_ATOMIC;
+    let (timer, paths) = (Mask::MIN_RNR_TIMER, Mask::ALT_PATH | Mask::PATH_MIG_STATE);
+    let path = Mask::AV | Mask::PATH_MTU;
+    let key = Mask::PKEY_INDEX | Mask::DC_KEY;
+    let rows = [
+        ((Reset, Init), (place | Mask::DC_KEY, NONE), (place, NONE)),
+        (
+            (Init, Init),
+            (NONE, place | Mask::ACCESS_FLAGS),
+            (NONE, place),
+        ),
+        (
+            (Init, Rtr),
+            (path, key),
+            (Mask::PATH_MTU, Mask::PKEY_INDEX | Mask::AV),
+        ),
+        (
+            (Rtr, Rts),
+            (retries, timer | paths),
+            (retries | Mask::SQ_PSN, timer),
+        ),
+        ((Rts, Rts), (NONE, timer | paths), (NONE, timer)),
+    ];
+    let ends = |from: QpState, to: QpState| match to {
+        Reset => true,
+        // Nothing but a datagram or UC queue pair is ever in SQE; of SQD the rules say that there is none.
+        Err => from != Reset,
+        _ => false,
+    };
+    for from in QpState::ALL {
+        for to in QpState::ALL {
+            let row = rows.iter().find(|row| row.0 == (from, to));
+            let none = (NONE, NONE);
+            let found = match row {
+                Some((_, experimental, upstream)) => Some((*experimental, *upstream)),
+                None => ends(from, to).then_some((none, none)),
+            };
+            let split = |rule: TransitionRule| (rule.required, rule.optional);
+            let upstream = transition_rule(QpType::DcInitiator, from, to).map(split);
+            let in_use = |state| !matches!(state, QpState::Sqd | QpState::Sqe);
+            if in_use(from) {
+                assert_eq!(upstream, found.map(|both| both.1), "{from:?} {to:?}");
+                let experimental = experimental_rule(from, to).map(split);
+                type Both = ((Mask, Mask), (Mask, Mask));
+                let with_current =
+                    |((required, optional), _): Both| (required, optional | Mask::CUR_STATE);
+                assert_eq!(experimental, found.map(with_current), "{from:?} {to:?}");
+            }
+        }
+    }
 }
 
 /// What one end of an XRC connection does not have may be set, and is not looked at.
@@ -124,7 +189,8 @@ fn full_attr(next: QpState) -> QpAttr {
     }
 }
 
-//= QPS-02, QPS-03, QPS-04, QPS-06 type=test
+//= QPS-02 QPS-03 QPS-04 type=test
+//= QPS-06 type=test
 //= QPS-01 type=test
 #[test]
 fn masks_must_match_the_table_exactly() {
@@ -212,7 +278,8 @@ fn masks_must_match_the_table_exactly() {
 }
 
 /// Every attribute at and beyond its limit, on the transition that requires it.
-//= QPV-01, QPV-03, QPV-04, QPV-09 type=test
+//= QPV-01 QPV-03 QPV-04 type=test
+//= QPV-09 type=test
 //= ENC-12 ENC-14 type=test
 #[test]
 fn values_are_checked() {

@@ -1,5 +1,6 @@
 //! UC and UD: what is lost stays lost, and harms nothing else.
 
+mod gaps;
 mod uc;
 mod ud;
 

@@ -3,7 +3,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use rocade_wire::{Operation, Rkey};
+use rocade_wire::{Ieth, Operation, Rkey};
 
 use super::{ALL, PMTU, Request, answers, operations, pattern, read, register, register_filled};
 use super::{send, statuses};
@@ -302,7 +302,7 @@ fn drained_or_in_error_nothing_is_executed() {
 //= RC-WQE-09 type=test
 //= INV-03 type=test
 //= RC-SEG-01 type=test
-//= WCO-03 type=test
+//= WCO-03 ETH-07 type=test
 #[test]
 fn a_send_frees_the_peers_window_before_the_receive_completes() {
     for len in [0, 5, PMTU, 3 * PMTU + 1] {
@@ -328,6 +328,9 @@ fn a_send_frees_the_peers_window_before_the_receive_completes() {
             Operation::SendLastInv
         };
         assert_eq!(sent.last().unwrap().0, last);
+        let keys = pair.trace().iter().filter(|t| t.from == Side::A);
+        let keys: Vec<_> = keys.filter_map(|t| t.packet().headers().ieth).collect();
+        assert_eq!(keys, [Ieth(rkey)], "in the last packet");
         let done = pair.take_completions(Side::A);
         assert_eq!(
             (statuses(&done), done[0].opcode),

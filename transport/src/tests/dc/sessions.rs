@@ -58,7 +58,7 @@ fn hello_bytes(to: Qpn, from: Qpn, hello: DcHello) -> Vec<u8> {
     packet(&headers, &hello.to_bytes())
 }
 
-fn packet(headers: &Headers, payload: &[u8]) -> Vec<u8> {
+pub(super) fn packet(headers: &Headers, payload: &[u8]) -> Vec<u8> {
     let mut headers = *headers;
     headers.bth.pad_count = Bth::pad_for(payload.len());
     let mut bytes = vec![0; headers.len()];
@@ -67,6 +67,111 @@ fn packet(headers: &Headers, payload: &[u8]) -> Vec<u8> {
     let pad = usize::from(headers.bth.pad_count);
     bytes.resize(bytes.len() + pad + Fabric::ICRC_LEN, 0);
     bytes
+}
+
+/// Who is of another partition, or answers to or from another address, has shown nothing.
+//= DCW-18 BTH-06 type=test
+#[test]
+fn only_the_answer_of_the_peer_that_was_asked_counts() {
+    let (mut fabric, dci, dcts) = star(1);
+    let (a, b) = (region(&fabric, dci, 64), region(&fabric, dcts[0], 64));
+    let to = fabric.to(dci, dcts[0], KEY);
+    fabric.set_network(|_| Fate::Drop);
+    fabric.post(dci, to, 1, write(&b, 0), &[a.part(0, 8)]);
+    let answer = hello_bytes(fabric.node(dci).qp.qp_num(), Qpn::new(9), DcHello::Answer);
+    let mut of_others = answer.clone();
+    of_others[2..4].copy_from_slice(&[0x80, 0x01]);
+    let elsewhere = IpAddr::from([10, 0, 0, 77]);
+    let cases = [
+        (to.remote, to.local, &of_others),
+        (elsewhere, to.local, &answer),
+        (to.remote, elsewhere, &answer),
+    ];
+    for (count_before, (source, destination, bytes)) in (0..).zip(cases) {
+        inject_to(&mut fabric, dci, (source, destination), bytes);
+        let counters = fabric.node(dci).qp.counters();
+        let dropped = counters.dropped(DropReason::WrongService);
+        assert_eq!(dropped, count_before + 1);
+        assert_eq!(count(&fabric, "DC "), 0);
+    }
+    inject_to(&mut fabric, dci, (to.remote, to.local), &answer);
+    assert_eq!(count(&fabric, "DC RDMA_WRITE_ONLY"), 1);
+}
+
+/// A packet arrives that was sent to this address.
+pub(super) fn inject_to(
+    fabric: &mut Fabric,
+    to: NodeId,
+    (source, destination): (IpAddr, IpAddr),
+    bytes: &[u8],
+) {
+    let meta = crate::PacketMeta {
+        source,
+        destination,
+        traffic_class: 0,
+        hop_limit: 64,
+    };
+    let parsed = rocade_wire::Packet::parse(bytes).expect("a packet");
+    let now = fabric.now();
+    let node = fabric.node_mut(to);
+    node.qp.handle_packet(now, &meta, &parsed, &node.mem);
+    fabric.drain(to);
+}
+
+/// Service, P_Key, address, access key, session: of two faults the one that is looked at first counts.
+//= DCW-17 DCT-04 DCK-03 type=test
+#[test]
+fn a_target_drops_a_packet_for_the_first_of_its_faults() {
+    let (mut fabric, dci, dcts) = star(1);
+    let dct = dcts[0];
+    let b = region(&fabric, dct, 64);
+    let reth = Reth {
+        va: b.addr,
+        rkey: b.rkey,
+        dma_len: 8,
+    };
+    let good = start_packet(&fabric, dci, dct, 100, 5, |headers| {
+        headers.reth = Some(reth)
+    });
+    let reasons = [
+        DropReason::WrongService,
+        DropReason::BadPkey,
+        DropReason::WrongAddress,
+        DropReason::BadDcKey,
+        DropReason::NoSession,
+    ];
+    let (source, own) = (fabric.node(dci).ip, fabric.node(dct).ip);
+    let elsewhere = IpAddr::from([10, 0, 0, 77]);
+    for first in 0..reasons.len() {
+        for second in first..reasons.len() {
+            let has = |fault: usize| fault == first || fault == second;
+            let mut headers = good;
+            if let Some(eth) = &mut headers.dceth {
+                eth.key ^= u64::from(has(3));
+                eth.start = !has(4);
+            }
+            if has(0) {
+                headers.bth.opcode = Opcode::of(Service::Rc, Operation::WriteOnly).unwrap();
+                headers.dceth = None;
+            }
+            if has(1) {
+                headers.bth.pkey = Pkey::new(0x8001);
+            }
+            let destination = if has(2) { elsewhere } else { own };
+            let before = fabric.node(dct).qp.counters();
+            let bytes = packet(&headers, &[9; 8]);
+            inject_to(&mut fabric, dct, (source, destination), &bytes);
+            let after = fabric.node(dct).qp.counters();
+            let drops = crate::tests::order::new_drops(&before, &after);
+            assert_eq!(drops, [reasons[first]], "{first} {second}");
+        }
+    }
+    assert_eq!(fabric.node(dct).mem.all(&b), [0; 64]);
+    let status = fabric.node(dct).qp.target_status().unwrap();
+    // Alone, and together with what has no session.
+    assert_eq!((status.sessions, status.key_violations), (0, 2));
+    inject_to(&mut fabric, dct, (source, own), &packet(&good, &[9; 8]));
+    assert_eq!(fabric.node(dct).mem.bytes(&b, 0..8), [9; 8]);
 }
 
 /// A START that is lost: the packet behind it is refused, and the initiator goes back, once.
@@ -186,7 +291,7 @@ fn the_end_of_a_session_is_remembered() {
 }
 
 /// The first packet of a session as somebody might forge it: a WRITE of 8 bytes.
-fn start_packet(
+pub(super) fn start_packet(
     fabric: &Fabric,
     dci: NodeId,
     dct: NodeId,
@@ -212,7 +317,8 @@ fn start_packet(
     headers
 }
 
-//= DCW-17 DCT-04 DCT-05 DCW-09 DCW-06 DCW-07 type=test
+//= DCT-05 DCW-06 DCW-07 type=test
+//= DCW-09 DCW-17 type=test
 #[test]
 fn hostile_packets_have_no_effect() {
     let (mut fabric, dci, dcts) = star(1);

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::Violations;
+use crate::tests::order::new_drops;
 
 //= UD-07 type=test
 //= UD-08 type=test
@@ -163,6 +164,77 @@ fn datagrams_that_cannot_be_taken_are_dropped_and_counted() {
         [(1, WcStatus::Success)]
     );
     assert_eq!(state(&pair, Side::B), QpState::Rts);
+}
+
+/// The bit that the sender's side gives a meaning has none here: all 32 bits are compared.
+//= UD-05 UD-06 type=test
+#[test]
+fn privileged_q_keys_are_compared_like_all_others() {
+    for own in [QKEY, CONTROLLED | QKEY, 0x8001_0000] {
+        let mut pair = Pair::new(|side, setup| {
+            as_ud(setup);
+            if side == Side::B {
+                setup.attr.qkey = own;
+            }
+        });
+        let dst = register(&pair, Side::B, 64);
+        pair.recv(Side::B, 1, &[dst.sge()]);
+        let others = [
+            own ^ CONTROLLED,
+            own ^ 1,
+            CONTROLLED,
+            0x8000_ffff,
+            0x8001_0000,
+            u32::MAX,
+            0,
+        ];
+        let others = others.into_iter().filter(|other| *other != own);
+        for (count, other) in (1..).zip(others) {
+            deliver(&mut pair, Side::A.ip(), &ud_packet(other, None, b"x"));
+            let bad = dropped(&pair, Side::B, DropReason::BadQkey);
+            assert_eq!(bad, count, "{other:#x} where {own:#x} is right");
+        }
+        assert!(pair.take_completions(Side::B).is_empty());
+        deliver(&mut pair, Side::A.ip(), &ud_packet(own, None, b"x"));
+        let received = pair.take_completions(Side::B);
+        assert_eq!(statuses(&received), [(1, WcStatus::Success)]);
+    }
+}
+
+/// A packet with several faults counts once, for the first of them.
+//= BTH-14 UD-05 UD-09 type=test
+#[test]
+fn datagrams_with_several_faults_count_for_the_first() {
+    let mut pair = ud();
+    let (foreign, wrong) = ([0x12, 0x34], QKEY + 1);
+    let is_rc = |bytes: &mut Vec<u8>| bytes[0] = 4;
+    let in_other_partition = |bytes: &mut Vec<u8>| bytes[2..4].copy_from_slice(&foreign);
+    let is_reserved = |bytes: &mut Vec<u8>| bytes[0] = 0x66;
+    type Edit<'a> = &'a dyn Fn(&mut Vec<u8>);
+    // No receive is posted, which is the last fault of each.
+    let cases: [(u32, &[Edit<'_>], DropReason); 5] = [
+        (
+            wrong,
+            &[&is_rc, &in_other_partition],
+            DropReason::WrongService,
+        ),
+        (
+            wrong,
+            &[&in_other_partition, &is_reserved],
+            DropReason::BadPkey,
+        ),
+        (wrong, &[&is_reserved], DropReason::Reserved),
+        (wrong, &[], DropReason::BadQkey),
+        (QKEY, &[], DropReason::NoReceive),
+    ];
+    for (qkey, edits, reason) in cases {
+        let mut bytes = ud_packet(qkey, None, b"x");
+        edits.iter().for_each(|edit| edit(&mut bytes));
+        let before = pair.node(Side::B).qp.counters();
+        deliver(&mut pair, Side::A.ip(), &bytes);
+        let after = pair.node(Side::B).qp.counters();
+        assert_eq!(new_drops(&before, &after), [reason]);
+    }
 }
 
 /// The receive that was too short for one message is the first of those that are flushed.
