@@ -10,20 +10,27 @@ fn run(qp_type: QpType) -> Report {
     each_seed(60, plan, Plan::run, |report| {
         sum.sent += report.sent;
         sum.received += report.received;
+        sum.written += report.written;
+        sum.refused += report.refused;
+        sum.windows += report.windows;
         sum.flushed += report.flushed;
     });
     println!("{qp_type:?}: {sum:?}");
     sum
 }
 
-//= UC-02 type=test
-//= UC-03 type=test
-//= UC-06 type=test
+//= UC-01 UC-02 type=test
+//= UC-03 UC-05 type=test
+//= UC-06 UC-08 type=test
 #[test]
 fn uc_messages_arrive_whole_or_not_at_all() {
     let report = run(QpType::Uc);
     assert!(
         report.received > report.sent / 4 && report.flushed > 100,
+        "{report:?}"
+    );
+    assert!(
+        report.written > report.received / 8 && report.refused > 100 && report.windows > 100,
         "{report:?}"
     );
 }

@@ -1,13 +1,17 @@
 //! UC and UD over a bad network: what arrives is whole and true, and every work request ends once.
+//!
+//! UC sends, writes with and without immediate data, and binds and invalidates a window of its own. Each message that is
+//! written has a place of its own in the memory of B, of which every packet's part is as it was or as it was sent.
 
 use std::collections::BTreeSet;
 
 use rocade_transport::testing::{Fate, Pair, Region, Setup, Side, Transit};
 use rocade_transport::{
-    AccessFlags, Completion, Destination, ImmOrInv, QpAttr, QpAttrMask, QpState, QpType, RouteTag,
-    SendFlags, SendOp, SendWr, WcFlags, WcStatus, transition_rule,
+    AccessFlags, Bind, Completion, Destination, ImmOrInv, QpAttr, QpAttrMask, QpState, QpType,
+    RouteTag, SendFlags, SendOp, SendWr, Sge, WcFlags, WcOpcode, WcStatus, WindowKind,
+    transition_rule,
 };
-use rocade_wire::{Qkey, Qpn};
+use rocade_wire::{Qkey, Qpn, Rkey};
 
 use super::rng::{Rng, payload};
 
@@ -16,6 +20,14 @@ const GRH_LEN: u32 = 40;
 /// Room for a message; some are longer.
 const SLOT: u32 = 20_000;
 const SLOTS: u64 = 8;
+/// The longest message of UC.
+const LONGEST: u32 = SLOT + 500;
+/// Messages that may be on their way at a time.
+const SOURCES: u64 = 16;
+/// The payload of a full packet of UC.
+const PMTU: usize = 1024;
+/// Work requests that send nothing have ids from here on.
+const LOCAL: u64 = 1 << 32;
 
 /// What a seed stands for.
 #[derive(Clone, Debug)]
@@ -39,8 +51,24 @@ pub struct Report {
     pub sent: u64,
     /// Messages received, some of them twice.
     pub received: u64,
+    /// Those of them that were written, with immediate data.
+    pub written: u64,
+    /// WRITEs that were refused after they had begun.
+    pub refused: u64,
+    /// Windows that were bound or invalidated.
+    pub windows: u64,
     /// Work requests that were flushed.
     pub flushed: u64,
+}
+
+/// How a message reaches B.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Send,
+    Write,
+    WriteImm,
+    /// A WRITE with immediate data to memory of which all but the first packet's part is gone.
+    Refused,
 }
 
 impl Plan {
@@ -78,6 +106,13 @@ struct Run<'p> {
     setups: [Setup; 2],
     source: Region,
     target: Region,
+    /// Where B is written to: a place for each message.
+    board: Region,
+    /// Where WRITEs fail midway.
+    trap: Region,
+    /// A's memory that the window is bound to, and the window's key.
+    lent: Region,
+    window: Rkey,
     /// Work requests of A's send queue and B's receive queue that have not ended.
     open: [BTreeSet<u64>; 2],
     next: [u64; 2],
@@ -109,15 +144,21 @@ impl<'p> Run<'p> {
                 Fate::Deliver
             }
         });
-        let source = pair
-            .node(Side::A)
-            .mem
-            .register(2 * SLOT, AccessFlags::empty());
-        let slots = u32::try_from(SLOTS).expect("few");
-        let target = pair
-            .node(Side::B)
-            .mem
-            .register(slots * SLOT, AccessFlags::LOCAL_WRITE);
+        let [sources, slots, messages] =
+            [SOURCES, SLOTS, plan.messages].map(|n| u32::try_from(n).expect("few"));
+        let (local, remote) = (
+            AccessFlags::LOCAL_WRITE,
+            AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE,
+        );
+        let a = &pair.node(Side::A).mem;
+        let source = a.register(sources * LONGEST, AccessFlags::empty());
+        let lent = a.register(64, remote | AccessFlags::MW_BIND);
+        let window = a.alloc_window(WindowKind::Type2);
+        let b = &pair.node(Side::B).mem;
+        let target = b.register(slots * SLOT, local);
+        let board = b.register(messages * LONGEST, remote);
+        let trap = b.register(LONGEST, remote);
+        b.unmap(&trap, PMTU);
         let setups = setups.try_into().expect("two");
         Self {
             plan,
@@ -126,6 +167,10 @@ impl<'p> Run<'p> {
             setups,
             source,
             target,
+            board,
+            trap,
+            lent,
+            window,
             open: [BTreeSet::new(), BTreeSet::new()],
             next: [0; 2],
             report: Report::default(),
@@ -141,20 +186,51 @@ impl<'p> Run<'p> {
 
     /// The length of a message, which its number decides.
     fn len_of(&self, message: u64) -> u32 {
-        let longest = if self.plan.qp_type == QpType::Ud {
-            4096
-        } else {
-            SLOT + 500
-        };
         let mut rng = Rng::new(self.plan.seed, message.wrapping_add(1 << 20));
-        let most = rng.pick(&[1, 900, longest, longest]);
-        rng.range_u32(0, most)
+        if self.plan.qp_type == QpType::Ud {
+            let most = rng.pick(&[1, 900, 4096, 4096]);
+            return rng.range_u32(0, most);
+        }
+        let packets = rng.pick(&[2, 3]) * u32::try_from(PMTU).expect("small");
+        if self.kind_of(message) == Kind::Refused {
+            return packets;
+        }
+        // Where packets are lost, those of the next message would often fit in their place.
+        let most = rng.pick(&[1, 900, LONGEST, packets, packets, packets]);
+        if most == packets {
+            packets
+        } else {
+            rng.range_u32(0, most)
+        }
+    }
+
+    /// What a message is, which its number decides.
+    fn kind_of(&self, message: u64) -> Kind {
+        if self.plan.qp_type == QpType::Ud {
+            return Kind::Send;
+        }
+        let mut rng = Rng::new(self.plan.seed, message.wrapping_add(1 << 21));
+        rng.pick(&[
+            Kind::Send,
+            Kind::Send,
+            Kind::Send,
+            Kind::WriteImm,
+            Kind::WriteImm,
+            Kind::Write,
+            Kind::Write,
+            Kind::Refused,
+        ])
+    }
+
+    const fn is_uc(&self) -> bool {
+        matches!(self.plan.qp_type, QpType::Uc)
     }
 
     fn go(mut self) -> Report {
         while self.next[0] < self.plan.messages {
             match self.rng.below(4) {
                 0 | 1 => self.receive(),
+                2 if self.is_uc() && self.rng.chance(100) => self.use_window(),
                 2 => self.send(),
                 _ => {
                     let ns = self.rng.below(30_000);
@@ -180,6 +256,7 @@ impl<'p> Run<'p> {
             "receives without end: {:?}",
             self.open[1]
         );
+        self.check_board();
         self.report
     }
 
@@ -202,23 +279,40 @@ impl<'p> Run<'p> {
     }
 
     fn send(&mut self) {
-        if self.open[0].len() >= 32 {
+        if self.open[0].len() as u64 >= SOURCES {
             return;
         }
         let message = self.next[0];
         self.next[0] += 1;
         let len = self.len_of(message);
-        // Its bytes are read when it leaves: nothing else may be there then.
-        self.pair.run();
-        self.settle();
+        // Its bytes are read when it leaves: what was there before has left.
+        let at = message % SOURCES * u64::from(LONGEST);
         let bytes = payload(self.plan.seed, message, len);
-        self.pair.node(Side::A).mem.fill(&self.source, 0, &bytes);
-        let imm = u32::try_from(message).expect("few").to_be_bytes();
+        let begin = usize::try_from(at).expect("small");
+        self.pair
+            .node(Side::A)
+            .mem
+            .fill(&self.source, begin, &bytes);
+        let imm = Some(u32::try_from(message).expect("few").to_be_bytes());
+        let (board, trap) = (self.board, self.trap);
+        let place = board.addr + message * u64::from(LONGEST);
+        let write = |va, rkey, imm| SendOp::Write { va, rkey, imm };
+        let op = match self.kind_of(message) {
+            Kind::Send => SendOp::Send { imm },
+            Kind::Write => write(place, board.rkey, None),
+            Kind::WriteImm => write(place, board.rkey, imm),
+            Kind::Refused => write(trap.addr, trap.rkey, imm),
+        };
+        self.post(message, op, &[self.source.part(at, len)]);
+        self.report.sent += 1;
+    }
+
+    fn post(&mut self, wr_id: u64, op: SendOp, sges: &[Sge]) {
         let wr = SendWr {
-            wr_id: message,
-            op: SendOp::Send { imm: Some(imm) },
+            wr_id,
+            op,
             flags: SendFlags::SIGNALED,
-            sges: &[self.source.part(0, len)],
+            sges,
         };
         let now = self.pair.now();
         let qp = &mut self.pair.node_mut(Side::A).qp;
@@ -234,8 +328,49 @@ impl<'p> Run<'p> {
             _ => qp.post_send(now, &wr, None),
         };
         posted.expect("there is room");
-        self.open[0].insert(message);
-        self.report.sent += 1;
+        self.open[0].insert(wr_id);
+    }
+
+    /// Binds the window of A, or invalidates it, between two messages.
+    fn use_window(&mut self) {
+        if self.open[0].last().is_some_and(|last| *last >= LOCAL) {
+            return;
+        }
+        let op = if self.is_bound() {
+            SendOp::Invalidate { rkey: self.window }
+        } else {
+            SendOp::Bind(Bind {
+                rkey: self.window.with_next_tag(),
+                lkey: self.lent.lkey,
+                va: self.lent.addr,
+                len: u64::from(self.lent.len),
+                access: AccessFlags::REMOTE_WRITE,
+            })
+        };
+        let wr_id = LOCAL + u64::from(self.is_bound());
+        self.post(wr_id, op, &[]);
+    }
+
+    fn is_bound(&self) -> bool {
+        self.pair.node(Side::A).mem.is_bound(self.window)
+    }
+
+    /// The window is what the last work request that succeeded has made of it.
+    fn end_local(&mut self, completion: &Completion) {
+        let was_bound = completion.wr_id > LOCAL;
+        if completion.status != WcStatus::Success {
+            assert_eq!(self.is_bound(), was_bound, "{completion:?}");
+            return;
+        }
+        let opcode = if was_bound {
+            WcOpcode::LocalInv
+        } else {
+            self.window = self.window.with_next_tag();
+            WcOpcode::BindMw
+        };
+        assert_eq!(completion.opcode, opcode);
+        assert_ne!(self.is_bound(), was_bound, "{completion:?}");
+        self.report.windows += 1;
     }
 
     /// Takes the completions of both sides.
@@ -260,6 +395,9 @@ impl<'p> Run<'p> {
             WcStatus::WrFlushErr => self.report.flushed += 1,
             status => panic!("{status:?}"),
         }
+        if wr_id >= LOCAL {
+            self.end_local(completion);
+        }
     }
 
     /// A message is one that was sent, and all of it.
@@ -274,15 +412,55 @@ impl<'p> Run<'p> {
         let is_ud = self.plan.qp_type == QpType::Ud;
         assert_eq!(completion.wc_flags.contains(WcFlags::GRH), is_ud);
         assert_eq!(completion.src_qp.get(), if is_ud { 0x11 } else { 0 });
-        let at = usize::try_from(completion.wr_id % SLOTS * u64::from(SLOT)).expect("small");
-        let begin = at + header as usize;
+        let (opcode, region, at) = match self.kind_of(message) {
+            Kind::Send => (
+                WcOpcode::Recv,
+                &self.target,
+                completion.wr_id % SLOTS * u64::from(SLOT) + u64::from(header),
+            ),
+            Kind::WriteImm => (
+                WcOpcode::RecvRdmaWithImm,
+                &self.board,
+                message * u64::from(LONGEST),
+            ),
+            kind => panic!("a receive for message {message}: {kind:?}"),
+        };
+        assert_eq!(completion.opcode, opcode, "message {message}");
+        let begin = usize::try_from(at).expect("small");
         let range = begin..begin + len as usize;
-        let bytes = self.pair.node(Side::B).mem.bytes(&self.target, range);
+        let bytes = self.pair.node(Side::B).mem.bytes(region, range);
         assert!(
             bytes == payload(self.plan.seed, message, len),
             "message {message}"
         );
         self.report.received += 1;
+        self.report.written += u64::from(opcode == WcOpcode::RecvRdmaWithImm);
+    }
+
+    /// Whatever was lost: a part of what is written is all of a packet, and in its place.
+    fn check_board(&mut self) {
+        for message in 0..self.next[0] {
+            let kind = self.kind_of(message);
+            self.report.refused += u64::from(kind == Kind::Refused);
+            let sent = match kind {
+                Kind::Write | Kind::WriteImm => {
+                    payload(self.plan.seed, message, self.len_of(message))
+                }
+                Kind::Send | Kind::Refused => Vec::new(),
+            };
+            let begin = usize::try_from(message).expect("few") * LONGEST as usize;
+            let range = begin..begin + LONGEST as usize;
+            let found = self.pair.node(Side::B).mem.bytes(&self.board, range);
+            let (found, rest) = found.split_at(sent.len());
+            assert!(rest.iter().all(|byte| *byte == 0), "behind {message}");
+            for (packet, (found, sent)) in found.chunks(PMTU).zip(sent.chunks(PMTU)).enumerate() {
+                let is_untouched = found.iter().all(|byte| *byte == 0);
+                assert!(
+                    is_untouched || found == sent,
+                    "packet {packet} of {message}"
+                );
+            }
+        }
     }
 
     fn break_down(&mut self, side: Side) {
