@@ -203,7 +203,9 @@ fn sides(link: LinkMode, first: u8, count: u8) -> Vec<Side> {
     (0..count).map(|_| Side::on(engine.clone(), ROOM)).collect()
 }
 
-//= DC-01 DC-03 DC-04 DC-08 DC-10 DC-11 DC-12 DC-13 DCU-04 type=test
+//= DC-01 DC-03 DC-04 type=test
+//= DC-08 DC-10 DC-11 type=test
+//= DC-12 DC-13 DCU-04 type=test
 fn all_operations(link: LinkMode, first: u8) {
     let sides = sides(link, first, 3);
     let [a, b, c] = &sides[..] else { panic!() };
@@ -358,7 +360,9 @@ fn all_into_one_through_shared_memory() {
     all_into_one(LinkMode::Shm, 4);
 }
 
-//= DCK-03 DCK-04 DCK-05 DCK-06 DCT-07 DCT-08 XCON-13 type=test
+//= DCK-03 DCK-04 DCK-05 type=test
+//= DCK-06 DCT-07 DCT-08 type=test
+//= XCON-13 type=test
 #[test]
 fn a_forged_key_raises_one_event_when_armed() {
     let sides = sides(LinkMode::Udp, 5, 2);
@@ -580,7 +584,9 @@ fn destroyed_when_all_have_left(a: &Side, b: &Side) -> Duration {
     begin.elapsed()
 }
 
-//= DCT-02 DC-05 DCU-05 DCU-03 DCS-08 DCS-09 DC-40 XDEC-16 type=test
+//= DCT-02 DC-05 DCU-05 type=test
+//= DCU-03 DCS-08 DCS-09 type=test
+//= DC-40 XDEC-16 type=test
 #[test]
 fn wrong_arguments() {
     let sides = sides(LinkMode::Udp, 8, 2);

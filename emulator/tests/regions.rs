@@ -548,6 +548,7 @@ fn a_null_region_is_for_this_side_only() {
 //= ORD-03 type=test
 //= ORD-05 type=test
 //= ATM-03 type=test
+//= RC-RSP-26 type=test
 #[test]
 fn what_was_written_first_is_seen_first() {
     const LEN: usize = 20_000;

@@ -321,7 +321,8 @@ perftest! {
     compare_and_swap_lat: "ib_atomic_lat" "-n 100 -A CMP_AND_SWAP -o 16";
 }
 
-/// Only RC opcodes that rxe knows may reach it, and tshark finds all of them well formed. //= RXE-02 type=test
+/// Only RC opcodes that rxe knows may reach it, and tshark finds all of them well formed.
+//= RXE-02 RXE-115 type=test
 #[test]
 fn what_reaches_the_guest_is_plain_rc() {
     let (rig, guest) = or_skip!(rig());

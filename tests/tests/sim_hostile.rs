@@ -24,7 +24,8 @@ fn each(run: fn(&Attack) -> Harm) -> Harm {
     sum
 }
 
-//= BTH-05 BTH-06 BTH-15 OPC-36 RC-DUP-01 type=test
+//= BTH-05 BTH-06 BTH-15 type=test
+//= OPC-36 RC-DUP-01 type=test
 #[test]
 fn a_connection_does_not_notice_noise() {
     let harm = each(Attack::make_noise);
@@ -234,7 +235,8 @@ fn besiege(siege: &Siege) -> u64 {
     u64::from(!is_whole)
 }
 
-//= DCK-01 DCK-03 DCW-17 DCW-18 type=test
+//= DCK-01 DCK-03 DCW-17 type=test
+//= DCW-18 type=test
 #[test]
 fn a_target_serves_on_whatever_comes() {
     for keyless in [true, false] {

@@ -51,7 +51,8 @@ fn what_is_lent_through_windows_is_taken_back() {
 }
 
 /// Work that is posted in advance and set off by completions alone.
-//= XCW-01 XCW-07 XCE-05 XCE-06 type=test
+//= XCW-01 XCW-07 XCE-05 type=test
+//= XCE-06 type=test
 #[test]
 fn queues_that_wait_for_each_other_survive_a_bad_network() {
     let mut sum = relay::Outcome::default();
@@ -111,7 +112,8 @@ fn thousand_mixed_operations_in_both_directions() {
 }
 
 /// Nothing is lost and nothing is doubled by a path that dies in mid-flow, or that a program leaves.
-//= RC-APM-05 RC-APM-06 RC-APM-08 RC-APM-10 type=test
+//= RC-APM-05 RC-APM-06 RC-APM-08 type=test
+//= RC-APM-10 type=test
 #[test]
 fn everything_survives_a_change_of_paths() {
     for receives in [Receives::Own, Receives::Shared, Receives::Xrc] {
@@ -131,7 +133,8 @@ fn everything_survives_a_change_of_paths() {
 
 /// The path changes before, while or after a side is drained, put into ERR, reset and connected again, or destroyed; packets of
 /// the old path come late, beyond the ACK timeout.
-//= RC-APM-05 RC-APM-06 RC-APM-08 RC-APM-10 RC-STA-04 RC-STA-06 type=test
+//= RC-APM-05 RC-APM-06 RC-APM-08 type=test
+//= RC-APM-10 RC-STA-04 RC-STA-06 type=test
 #[test]
 fn a_change_of_paths_meets_a_change_of_states() {
     for upheaval in Upheaval::ALL {

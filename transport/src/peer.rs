@@ -212,7 +212,7 @@ impl Peer {
     }
 
     /// Does the migration bit of a packet say anything new?
-    //= RC-APM-09
+    //= RC-APM-09 RXE-112
     #[inline]
     pub(crate) const fn heeds(&self, bth: &Bth) -> bool {
         match self.migration {

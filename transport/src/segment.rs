@@ -41,7 +41,6 @@ pub(crate) const fn data_operation(
 }
 
 /// Has a request the lengths that its operation allows?
-//= RC-SEG-01 RC-SEG-05 OPC-37 OPC-38
 pub(crate) fn length_ok(
     peer: &Peer,
     operation: Operation,
@@ -51,7 +50,9 @@ pub(crate) fn length_ok(
     let pmtu = peer.pmtu_bytes() as usize;
     let len = payload.len();
     let payload_ok = if operation.is_send() || operation.is_write() {
+        //= RC-SEG-01
         if operation.is_first() || operation.is_middle() {
+            //= OPC-37
             len == pmtu && headers.bth.pad_count == 0
         } else if operation.is_last() {
             (1..=pmtu).contains(&len)
@@ -67,6 +68,7 @@ pub(crate) fn length_ok(
     } else {
         len == 0
     };
+    //= OPC-38 RC-SEG-05
     payload_ok
         && (len > 0 || headers.bth.pad_count == 0)
         && headers

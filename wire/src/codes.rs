@@ -69,7 +69,7 @@ impl Mtu {
 }
 
 /// Microseconds of each RNR timer code.
-//= RNR-00 RNR-01 RNR-02 RNR-03 RNR-04
+//= RNR-00..04
 const RNR_TIMER_US: [u32; 32] = [
     655_360, 10, 20, 30, 40, 60, 80, 120, //
     160, 240, 320, 480, 640, 960, 1_280, 1_920, //

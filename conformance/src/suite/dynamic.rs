@@ -134,7 +134,8 @@ fn no_hello(bench: &Bench<'_>) -> CaseResult {
     Ok(())
 }
 
-//= DCW-01 DCW-04 DCW-05 DCW-08 type=test
+//= DCW-01 DCW-04 DCW-05 type=test
+//= DCW-08 type=test
 fn begins(bench: &Bench<'_>) -> CaseResult {
     let conn = bench.connect(spec(1))?;
     conn.send_only(0, &pattern(100))?;

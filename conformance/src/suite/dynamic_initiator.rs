@@ -217,7 +217,8 @@ fn no_answer(bench: &Bench<'_>) -> CaseResult {
     expect(&conn, Operation::SendOnly, 0, true).map(drop)
 }
 
-//= DCW-01 DCW-03 DCW-04 DCW-05 DCW-08 type=test
+//= DCW-01 DCW-03 DCW-04 type=test
+//= DCW-05 DCW-08 type=test
 fn several(bench: &Bench<'_>) -> CaseResult {
     let (conn, session) = begun(bench, spec())?;
     acknowledge(&conn, 0, session, POSITIVE)?;
@@ -302,7 +303,8 @@ fn post_to(conn: &Conn<'_>, id: u64, target: Qpn) -> CaseResult {
     })
 }
 
-//= DC-06 DC-08 DCW-07 DCW-12 DCW-13 type=test
+//= DC-06 DC-08 DCW-07 type=test
+//= DCW-12 DCW-13 type=test
 fn turns(bench: &Bench<'_>) -> CaseResult {
     let (conn, session) = begun(bench, spec())?;
     let other = other_target(bench);

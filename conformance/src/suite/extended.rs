@@ -338,7 +338,8 @@ fn wide_result(conn: &Conn<'_>, index: i32, original: &[u64]) -> CaseResult {
     conn.send(&packet.payload(&words(original)))
 }
 
-//= XAW-02 XAW-03 XAW-06 XAT-25 type=test
+//= XAW-02 XAW-03 XAW-06 type=test
+//= XAT-25 type=test
 fn sends_swap(bench: &Bench<'_>) -> CaseResult {
     let conn = bench.connect(QpSpec::default())?;
     let op = MaskedWork::CmpSwap {

@@ -55,7 +55,8 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-//= RC-REQ-07 RC-REQ-08 RC-REQ-09 RC-STA-01 type=test
+//= RC-REQ-07 RC-REQ-08 RC-REQ-09 type=test
+//= RC-STA-01 type=test
 fn fatal(bench: &Bench<'_>, code: NakCode, status: Status) -> CaseResult {
     let spec = QpSpec {
         receives: vec![Buffer::new(3072, 8)],

@@ -134,7 +134,8 @@ fn unknown_qp(bench: &Bench<'_>) -> CaseResult {
     still_at_start(&conn)
 }
 
-//= BTH-15 OPC-31 OPC-32 OPC-34 type=test
+//= BTH-15 OPC-31 OPC-32 type=test
+//= OPC-34 type=test
 fn other_service(bench: &Bench<'_>) -> CaseResult {
     const OPERATIONS: [Operation; 4] = [
         Operation::SendOnly,

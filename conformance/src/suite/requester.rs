@@ -483,7 +483,8 @@ fn read_acknowledges(bench: &Bench<'_>) -> CaseResult {
     conn.expect_memory(2048, b"response")
 }
 
-//= RC-REQ-15 AETH-03 AETH-09 AETH-10 type=test
+//= RC-REQ-15 AETH-03 AETH-09 type=test
+//= AETH-10 type=test
 fn reserved_syndromes(bench: &Bench<'_>) -> CaseResult {
     let conn = connect(bench, QpSpec::default())?;
     post(&conn, 1, SEND, 8)?;

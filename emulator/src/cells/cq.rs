@@ -360,7 +360,8 @@ impl CqInner {
         }
     }
 
-    /// For who looks without the lock.
+    /// For who looks without the lock. What was received before is visible to who sees the completion.
+    //= RC-RSP-26
     fn publish(&self, ring: &CqRing) {
         self.len.store(ring.len(), Ordering::Release);
         self.oldest.store(ring.oldest(), Ordering::Release);

@@ -77,9 +77,10 @@ impl Qp {
         Ok(Self::held(inner, pd, None))
     }
 
-    //= DCT-01 DCT-02 DCT-10 DCT-11
+    //= DCT-01
     pub(super) fn new_dct(pd: Arc<PdInner>, init: DctInitAttr) -> Result<Self, VerbsError> {
         let srq = Arc::clone(init.srq.inner());
+        //= DCT-02
         if !srq.is_for(&pd.context.events) {
             return Err(VerbsError::InvalidArgument("srq"));
         }
@@ -87,6 +88,7 @@ impl Qp {
             return Err(VerbsError::InvalidArgument("cq"));
         }
         let config = config(&pd, QpType::DcTarget, QpCap::default(), false);
+        //= DCT-10
         let parts = QpParts {
             cqs: Some((Arc::clone(&init.cq.inner), init.cq.inner)),
             srq: Some(Arc::clone(&srq)),
@@ -98,6 +100,7 @@ impl Qp {
             ..QpParts::default()
         };
         let receives = Receives::Shared(srq);
+        //= DCT-11
         let inner = create(&pd, config, receives, init.cookie, parts, |qp| {
             qp.set_up_target(init.key);
         })?;

@@ -128,7 +128,8 @@ fn assert_moved(side: &Side, port: u8) {
     assert_eq!(moves, 1);
 }
 
-//= RC-APM-05 RC-APM-06 RC-APM-10 AEV-08 type=test
+//= RC-APM-05 RC-APM-06 RC-APM-10 type=test
+//= AEV-08 type=test
 #[test]
 fn a_path_whose_interface_goes_down_is_left() {
     if !own_network() {

@@ -102,7 +102,8 @@ fn passed(output: &str) -> BTreeSet<String> {
 }
 
 /// Those that look for devices of mlx5, and of them those about dynamic connections: on a device that passes for one.
-//= DC-40 DCU-01..03 DCU-08 XDEC-03 type=test
+//= DC-40 DCU-01..03 DCU-08 type=test
+//= XDEC-03 type=test
 #[test]
 fn rdma_cores_own_tests_of_dynamic_connections() {
     let output = or_skip!(tests_of_mlx5("test_mlx5_dc"));

@@ -357,6 +357,7 @@ impl Initiator {
                 continue;
             }
             self.part(index);
+            //= RXE-115
             if !self.known.contains(&to.remote) {
                 self.ask(cx, index, to);
                 return;

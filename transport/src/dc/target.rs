@@ -238,11 +238,13 @@ impl Target {
         }
     }
 
-    //= DCK-03 DCK-04 DCK-07 DCT-08
     #[cold]
     fn note_violation(&mut self, out: &mut Outputs) {
+        //= DCK-03
         out.counters.drop_packet(DropReason::BadDcKey);
+        //= DCK-07 DCT-08
         self.violations = self.violations.saturating_add(1);
+        //= DCK-04
         if self.alarm == Alarm::Armed {
             self.alarm = Alarm::Fired;
             out.events.push(QpEvent::DctKeyViolation);

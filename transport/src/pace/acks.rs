@@ -224,6 +224,7 @@ mod tests {
         assert!(!message(&mut hold, 1, 120), "another one before the answer");
     }
 
+    //= RXE-111 type=test
     #[test]
     fn a_hold_ends_and_is_a_disappointment() {
         let mut hold = Answers::default();

@@ -17,6 +17,7 @@ use posts::Burst;
 
 /// How long an acknowledgement is held before it leaves alone. Well below the shortest ACK timeout that a
 /// requester of ours has.
+//= RXE-111
 pub const HOLD_NS: u64 = 250_000;
 /// How long posts wait at most, or nearly.
 pub const WAIT_NS: u64 = 1_000_000;

@@ -227,23 +227,24 @@ fn alternate_ok(qp: &Qp, attr: &QpAttr, mask: QpAttrMask, context: &ModifyContex
     alternate.sgid.is_some_and(same_family) && path_mtu <= u32::from(alternate.active_mtu.code())
 }
 
-//= QPV-01, QPV-04, ENC-12, ENC-14
-//= QPV-02
 fn check_av(
     av: &AddressVector,
     port: u8,
     to_anybody: bool,
     context: &ModifyContext,
 ) -> Result<(), ModifyError> {
+    //= QPV-01 QPV-02
     if av.port_num != port {
         return Err(ModifyError::BadValue("ah_attr.port_num"));
     }
+    //= QPV-04 ENC-14
     if !av.is_global {
         return Err(ModifyError::BadValue("ah_attr.is_global"));
     }
     if av.sl > 7 {
         return Err(ModifyError::BadValue("ah_attr.sl"));
     }
+    //= QPV-04
     let sgid = context
         .sgid
         .ok_or(ModifyError::BadValue("ah_attr.grh.sgid_index"))?;
@@ -251,6 +252,7 @@ fn check_av(
     if to_anybody {
         return Ok(());
     }
+    //= ENC-12
     let same_family = sgid.to_ip().is_ipv4() == av.dgid.to_ip().is_ipv4();
     if av.dgid.is_zero() || av.dgid.is_multicast() || !same_family {
         return Err(ModifyError::BadValue("ah_attr.grh.dgid"));

@@ -307,7 +307,7 @@ impl Requester {
         if wqe.flags.contains(SendFlags::FENCE) && self.rd_wqes > 0 {
             return false;
         }
-        //= XAW-08
+        //= XAW-08 RXE-115
         if matches!(wqe.op, SendOp::Masked { .. }) && !self.extended {
             self.want_to_ask();
             return false;
@@ -358,7 +358,7 @@ impl Requester {
     #[inline]
     fn next_step(&self, peer: &Peer, wqe: &SendWqe) -> Option<Step> {
         let index = wqe.offset_of(self.cursor);
-        //= RC-LIM-01
+        //= RC-LIM-01 RXE-113
         if wqe.op.needs_response_data()
             && self.rd_pending.len() >= usize::from(self.attr.max_rd_atomic)
         {

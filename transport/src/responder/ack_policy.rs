@@ -484,7 +484,6 @@ fn push_read<H: Memory>(
     }
 }
 
-//= ORD-05
 /// Appends READ responses with the same head, for the first of which there is room, whose payloads follow
 /// each other in memory: up to `most`. Returns how many.
 #[inline]

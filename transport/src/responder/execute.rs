@@ -73,7 +73,6 @@ impl Responder {
         //= RC-RSP-23
         self.epsn = psn.add(executed.psns);
         if let Some((wqe, detail)) = executed.received {
-            //= RC-RSP-26
             complete_recv(cx, &wqe, detail);
             self.note_received(psn);
         }
@@ -123,7 +122,7 @@ impl Responder {
             return Ok(Executed::PACKET);
         }
         if operation.has_inv() {
-            //= INV-03
+            //= INV-03 ETH-07
             let key = headers.ieth.map(|ieth| ieth.0);
             //= RC-ERR-J
             if key.is_none_or(|rkey| mem.invalidate(who, rkey, true).is_err()) {
@@ -175,6 +174,8 @@ impl Responder {
             return Err((Refusal::INVALID_REQUEST, wqe));
         }
         //= MR-14
+        // In memory before any later request is looked at.
+        //= ORD-05
         let at = va.wrapping_add(u64::from(received));
         if len > 0 && mem.write_remote(who, rkey, at, payload).is_err() {
             return Err((Refusal::ACCESS, wqe));

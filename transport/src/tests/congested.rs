@@ -72,7 +72,8 @@ fn transfer(pair: &mut Pair, len: u32) -> u64 {
     pair.now().ns_since(begin)
 }
 
-//= ENC-10 CNP-01 CNP-02 ETH-11 type=test
+//= ENC-10 CNP-01 CNP-02 type=test
+//= ETH-11 type=test
 #[test]
 fn marked_packets_are_answered_by_notifications() {
     let (mut pair, region) = target();

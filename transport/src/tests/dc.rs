@@ -63,7 +63,9 @@ fn star(targets: u8) -> (Fabric, NodeId, Vec<NodeId>) {
     (fabric, dci, dcts)
 }
 
-//= DC-01 DC-03 DC-04 DC-10 DC-11 DC-13 DCW-01 DCW-08 DCW-18 type=test
+//= DC-01 DC-03 DC-04 type=test
+//= DC-10 DC-11 DC-13 type=test
+//= DCW-01 DCW-08 DCW-18 type=test
 #[test]
 fn every_operation_reaches_its_target() {
     let (mut fabric, dci, dcts) = star(1);
@@ -145,7 +147,8 @@ fn every_operation_reaches_its_target() {
 }
 
 /// Requests go out in order, each target's when everything before is acknowledged, without help of the user.
-//= DC-06 DC-07 DCW-12 DCW-13 type=test
+//= DC-06 DC-07 DCW-12 type=test
+//= DCW-13 type=test
 #[test]
 fn the_next_target_waits_for_the_last() {
     let (mut fabric, dci, dcts) = star(3);
@@ -263,7 +266,9 @@ fn many_initiators_share_a_target() {
     assert_eq!(fabric.node(dct).qp.target_status().unwrap().sessions, 0);
 }
 
-//= DCK-01 DCK-03 DCK-04 DCK-05 DCK-07 DC-09 DCT-08 type=test
+//= DCK-01 DCK-03 DCK-04 type=test
+//= DCK-05 DCK-07 DC-09 type=test
+//= DCT-08 type=test
 #[test]
 fn a_forged_key_is_dropped_and_counted() {
     let (mut fabric, dci, dcts) = star(2);
@@ -436,7 +441,8 @@ fn receive_buffers_are_of_the_targets_domain() {
     );
 }
 
-//= DC-05 DCU-06 DCU-07 DCS-09 PST-11 type=test
+//= DC-05 DCU-06 DCU-07 type=test
+//= DCS-09 PST-11 type=test
 #[test]
 fn what_cannot_be_posted() {
     let (mut fabric, dci, dcts) = star(1);

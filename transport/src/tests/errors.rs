@@ -68,7 +68,9 @@ fn outcome(pair: &mut Pair, bytes: &[u8]) -> Vec<(u64, WcStatus)> {
     statuses(&pair.take_completions(Side::A))
 }
 
-//= RC-REQ-07, RC-REQ-08, RC-REQ-09, RC-STA-01, WCS-09, WCS-10, WCS-11 type=test
+//= RC-REQ-07 RC-REQ-08 RC-REQ-09 type=test
+//= RC-STA-01 WCS-09 WCS-10 type=test
+//= WCS-11 type=test
 #[test]
 fn a_fatal_nak_completes_the_request_that_it_names() {
     for (code, status) in [
@@ -198,7 +200,8 @@ fn local_error(op: SendOp, sges: &[Sge], adapt: impl Fn(&mut Pair)) -> (Pair, Ve
     (pair, completions)
 }
 
-//= RC-REQ-14, RC-REQ-13, RC-WQE-01, WCS-04 type=test
+//= RC-REQ-14 RC-REQ-13 RC-WQE-01 type=test
+//= WCS-04 type=test
 #[test]
 fn a_bad_local_buffer_fails_its_request_in_its_turn() {
     // Keys are given in the order of registration, so these are known beforehand.

@@ -49,7 +49,8 @@ fn atomic_write(psn: u32, va: u64, rkey: Rkey, len: u32, bytes: &[u8]) -> Reques
 }
 
 /// All behind each other; each is answered by a READ response without data, in its turn.
-//= ETH-12 ETH-13 OPC-25 OPC-26 type=test
+//= ETH-12 ETH-13 OPC-25 type=test
+//= OPC-26 type=test
 //= RC-PSN-06 WRX-12 type=test
 #[test]
 //= ORD-06 ORD-07 type=test
@@ -130,7 +131,8 @@ fn what_is_repeated_is_executed_once() {
 }
 
 /// By hand: what is wrong, and what comes of it.
-//= ETH-09 ETH-12 ETH-13 RC-RSP-04 RC-RSP-08 type=test
+//= ETH-09 ETH-12 ETH-13 type=test
+//= RC-RSP-04 RC-RSP-08 type=test
 #[test]
 fn requests_are_checked() {
     const INVALID: &str = "NAK INVALID_REQUEST psn=0 msn=0";

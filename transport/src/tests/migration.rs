@@ -217,7 +217,8 @@ fn a_path_that_dies_too_early_is_fatal() {
 }
 
 /// The application of one side moves both.
-//= RC-APM-03 RC-APM-05 RC-APM-06 RC-APM-11 UC-12 type=test
+//= RC-APM-03 RC-APM-05 RC-APM-06 type=test
+//= RC-APM-11 UC-12 type=test
 #[test]
 fn a_migration_on_request_takes_the_peer_along() {
     let services = [(QpType::Rc, QpType::Rc), (QpType::Uc, QpType::Uc)];

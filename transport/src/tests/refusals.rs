@@ -56,7 +56,8 @@ fn the_access_flags_of_the_qp_gate_remote_operations() {
     }
 }
 
-//= RC-RSP-08, RC-RSP-22, RC-RSP-24, RC-ERR-C type=test
+//= RC-RSP-08 RC-RSP-22 RC-RSP-24 type=test
+//= RC-ERR-C type=test
 #[test]
 fn keys_rights_and_ranges_are_checked() {
     for operation in [WriteOnly, ReadRequest, CmpSwap, FetchAdd] {
@@ -195,7 +196,8 @@ fn a_bad_receive_buffer_is_the_responders_fault() {
     }
 }
 
-//= RC-RSP-07, RC-RSP-09, RC-RSP-11, RC-SEG-05, ATM-01 type=test
+//= RC-RSP-07 RC-RSP-09 RC-RSP-11 type=test
+//= RC-SEG-05 ATM-01 type=test
 //= AEV-02 type=test
 #[test]
 fn malformed_requests_are_refused() {

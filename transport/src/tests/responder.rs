@@ -356,7 +356,8 @@ pub(super) fn batch(pair: &mut Pair, requests: &[Request]) -> Vec<String> {
     answers(pair)
 }
 
-//= RC-RSP-25, RC-ACK-02, RC-ACK-03, RC-ACK-04 type=test
+//= RC-RSP-25 RC-ACK-02 RC-ACK-03 type=test
+//= RC-ACK-04 type=test
 //= RC-PSN-07 type=test
 #[test]
 fn responses_leave_in_order_and_acknowledgements_are_merged() {
@@ -452,7 +453,8 @@ fn a_read_that_fails_midway_names_the_missing_response() {
     assert!(tx.is_empty());
 }
 
-//= BTH-06, BTH-14, BTH-15, RC-LIM-05 type=test
+//= BTH-06 BTH-14 BTH-15 type=test
+//= RC-LIM-05 type=test
 #[test]
 fn packets_from_elsewhere_are_dropped() {
     let (mut pair, region) = target();

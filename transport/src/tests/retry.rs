@@ -80,7 +80,8 @@ fn a_lost_acknowledgement_costs_a_timeout_but_no_second_execution() {
     assert_eq!(times_us(&pair, 0), [0, 67108]);
 }
 
-//= RC-TMR-01, RC-TMR-06, RC-REQ-18, RC-STA-01 type=test
+//= RC-TMR-01 RC-TMR-06 RC-REQ-18 type=test
+//= RC-STA-01 type=test
 //= WCS-12 type=test
 #[test]
 fn retry_cnt_counts_retries() {

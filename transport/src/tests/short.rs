@@ -99,7 +99,8 @@ fn only_ours_is_taken(pair: &mut Pair, to: Side, bytes: &[u8]) {
     assert_eq!(image(pair, to).0.short_packets, before + 1);
 }
 
-//= BTH-06, BTH-14, BTH-15, RC-LIM-05 type=test
+//= BTH-06 BTH-14 BTH-15 type=test
+//= RC-LIM-05 type=test
 #[test]
 fn a_send_is_taken_only_where_everything_about_it_is_right() {
     let (mut pair, region) = target();
@@ -118,7 +119,8 @@ fn write_of_8(to: &Region, psn: u32) -> Request {
     reth.payload(&[7; 8])
 }
 
-//= BTH-06, BTH-14, BTH-15, RC-LIM-05 type=test
+//= BTH-06 BTH-14 BTH-15 type=test
+//= RC-LIM-05 type=test
 #[test]
 fn a_write_is_taken_only_where_everything_about_it_is_right() {
     let (mut pair, region) = target();
@@ -139,7 +141,8 @@ fn answers_of(pair: &mut Pair) -> Vec<alloc::string::String> {
 }
 
 /// A WRITE that has to be refused is left to the long way, as it was; that says why.
-//= RC-RSP-03, RC-RSP-04, RC-RSP-07, RC-RSP-08, RC-RSP-09 type=test
+//= RC-RSP-03 RC-RSP-04 RC-RSP-07 type=test
+//= RC-RSP-08 RC-RSP-09 type=test
 #[test]
 fn a_write_that_has_to_be_refused_goes_the_long_way() {
     let refused = |(mut pair, region): (Pair, Region), psn, adapt: &dyn Fn(&mut Request), why| {
@@ -192,7 +195,8 @@ fn a_write_that_has_to_be_refused_goes_the_long_way() {
     }
 }
 
-//= BTH-06, BTH-14, BTH-15, RC-LIM-05 type=test
+//= BTH-06 BTH-14 BTH-15 type=test
+//= RC-LIM-05 type=test
 #[test]
 fn middle_packets_are_taken_only_where_everything_about_them_is_right() {
     let payload = pattern(PMTU, 3);
@@ -228,7 +232,8 @@ fn waiting() -> (Pair, Vec<u8>) {
     (pair, ack)
 }
 
-//= BTH-06, BTH-14, BTH-15, RC-LIM-05 type=test
+//= BTH-06 BTH-14 BTH-15 type=test
+//= RC-LIM-05 type=test
 #[test]
 fn an_acknowledgement_is_taken_only_where_everything_about_it_is_right() {
     let (mut pair, ack) = waiting();

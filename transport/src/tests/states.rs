@@ -40,7 +40,9 @@ pub(super) fn modify(qp: &mut Qp, attr: &QpAttr, mask: QpAttrMask) -> Result<(),
     qp.modify(Time::ZERO, attr, mask, &context(setup().local))
 }
 
-//= PST-01, PST-02, PST-03, PST-04, PST-05, PST-07, RC-STA-02 type=test
+//= PST-01 PST-02 PST-03 type=test
+//= PST-04 PST-05 PST-07 type=test
+//= RC-STA-02 type=test
 #[test]
 fn states_decide_what_may_be_posted() {
     let wr = SendWr {
@@ -74,7 +76,9 @@ fn states_decide_what_may_be_posted() {
     }
 }
 
-//= RC-RSP-01, PST-01, PST-02, PST-03, PST-04, PST-05, PST-07 type=test
+//= RC-RSP-01 PST-01 PST-02 type=test
+//= PST-03 PST-04 PST-05 type=test
+//= PST-07 type=test
 #[test]
 fn states_decide_who_is_answered() {
     for state in STATES {

@@ -255,7 +255,7 @@ fn inline_data_is_that_of_post_time() {
 }
 
 //= RC-PSN-05, RC-PSN-06 type=test
-//= RC-LIM-01 type=test
+//= RC-LIM-01 RXE-113 type=test
 #[test]
 fn a_long_read_goes_out_in_chunks_within_the_limit() {
     for limit in [1, 2, 16] {

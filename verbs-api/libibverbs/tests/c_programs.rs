@@ -243,7 +243,8 @@ rocade_tests::c_programs! {
         eight_processes_sum_up_by_shm,
         eight_processes_find_the_greatest;
     cross_more:
-        //= XCH-02 XCE-01 XCE-05 XCW-01 XCC-01 NOP-01 type=test
+        //= XCH-02 XCE-01 XCE-05 type=test
+        //= XCW-01 XCC-01 NOP-01 type=test
         unreliable_queues_take_part,
         //= XCC-01..06 type=test
         reads_compute,
@@ -251,36 +252,51 @@ rocade_tests::c_programs! {
         a_list_with_a_mistake,
         //= XCT-03 XCW-04 type=test
         lists_are_posted_as_a_whole,
-        //= XCE-07 XCW-05 XCW-07 XDEC-10 type=test
+        //= XCE-07 XCW-05 XCW-07 type=test
+        //= XDEC-10 type=test
         deadlocks_are_the_programs_own;
     dc_extended:
-        //= DC-04 XDEC-16 XAT-06 XAT-13..15 XAW-07 type=test
+        //= DC-04 XDEC-16 XAT-06 type=test
+        //= XAT-13..15 XAW-07 type=test
         masked_atomics,
-        //= DC-04 XDEC-16 UMR-16 UMR-18 UMR-19 NOP-01 type=test
+        //= DC-04 XDEC-16 UMR-16 type=test
+        //= UMR-18 UMR-19 NOP-01 type=test
         operations_of_this_side,
-        //= XCH-02 XDEC-16 XCE-01 XCW-01 XCC-01 type=test
+        //= XCH-02 XDEC-16 XCE-01 type=test
+        //= XCW-01 XCC-01 type=test
         initiators_take_part,
         //= DC-09 DCT-09 DCW-16 type=test
         targets_that_are_gone;
     dc:
-        //= DC-04 DC-08 DC-10..12 DCT-01 DCS-01..04 DCS-10 XCON-08 XCON-11 XST-14 type=test
+        //= DC-04 DC-08 DC-10..12 type=test
+        //= DCT-01 DCS-01..04 DCS-10 type=test
+        //= XCON-08 XCON-11 XST-14 type=test
         every_operation,
-        //= DC-02 DC-05 DCT-02 DCT-03 DCT-06 DCT-07 DCT-10 DCU-07 XCON-12 XST-15 type=test
+        //= DC-02 DC-05 DCT-02 type=test
+        //= DCT-03 DCT-06 DCT-07 type=test
+        //= DCT-10 DCU-07 XCON-12 type=test
+        //= XST-15 type=test
         attributes_and_mistakes,
-        //= DCK-02 DCK-03 DCK-04 DCK-06 XCON-09 XCON-13 XDEC-05 type=test
+        //= DCK-02 DCK-03 DCK-04 type=test
+        //= DCK-06 XCON-09 XCON-13 type=test
+        //= XDEC-05 type=test
         keys_and_events,
         //= DC-01 DC-06 DCT-11 type=test
         all_to_all_of_sixteen_by_udp,
         //= DC-01 DC-06 DCT-11 type=test
         all_to_all_of_sixteen_by_shm;
     dc_hostile:
-        //= DC-03 DC-09 DCT-09 DCW-16 type=test
+        //= DC-03 DC-09 DCT-09 type=test
+        //= DCW-16 type=test
         targets_come_and_go,
-        //= DCK-01 DCK-03 DCK-04 DCK-07 DCT-07 DCT-08 type=test
+        //= DCK-01 DCK-03 DCK-04 type=test
+        //= DCK-07 DCT-07 DCT-08 type=test
         a_storm_of_forged_keys,
         //= DCT-09 DCK-06 type=test
         destroying_waits_for_events,
-        //= DC-09 DC-13 DC-14 DCT-05 XAT-15 AEV-11 XCON-13 type=test
+        //= DC-09 DC-13 DC-14 type=test
+        //= DCT-05 XAT-15 AEV-11 type=test
+        //= XCON-13 type=test
         what_a_target_refuses,
         //= AEV-11 type=test
         events_that_nobody_reads,
@@ -320,7 +336,8 @@ rocade_tests::c_programs! {
         layouts_of_nothing_and_of_overlaps,
         //= UMR-03 XDEC-14 type=test
         keys_of_keys_down_to_the_last,
-        //= UMR-08 UMR-12 UMR-13 UMR-24 type=test
+        //= UMR-08 UMR-12 UMR-13 type=test
+        //= UMR-24 type=test
         keys_of_what_is_not_ours,
         //= UMR-08 UMR-17 UMR-18 type=test
         changes_under_a_reader,

@@ -275,7 +275,7 @@ fn bad_arguments_are_refused_at_creation() {
     device.close();
 }
 
-//= WCO-03 WCS-00 ERN-01 type=test
+//= WCO-03 ERN-01 type=test
 #[test]
 fn send_with_immediate_arrives() {
     let pair = Pair::new();

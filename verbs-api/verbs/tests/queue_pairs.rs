@@ -234,7 +234,8 @@ fn partitions_are_kept_apart() {
 }
 
 /// Each event names the object that it is about, of several.
-//= AEV-00 AEV-09 SRQ-04 SRQ-08 CQ-15 type=test
+//= AEV-00 AEV-09 SRQ-04 type=test
+//= SRQ-08 CQ-15 type=test
 #[test]
 fn events_name_their_objects() {
     let (a, b) = nodes(EngineConfig::simulated(6));

@@ -346,7 +346,6 @@ impl ImmDt {
 }
 
 /// Invalidate extended transport header: the key to invalidate at the responder.
-//= ETH-07
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct Ieth(pub Rkey);
 

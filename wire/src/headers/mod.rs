@@ -200,6 +200,7 @@ impl Headers {
             headers.imm = Some(ImmDt(*cursor.take()?));
         }
         if ext.contains(ExtHeaders::IETH) {
+            //= ETH-07
             headers.ieth = Some(Ieth(Rkey::new(u32::from_be_bytes(*cursor.take()?))));
         }
         if ext.contains(ExtHeaders::AETH) {

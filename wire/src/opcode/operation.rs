@@ -330,12 +330,14 @@ impl Operation {
     /// The allowed payload lengths.
     #[must_use]
     pub const fn payload_rule(self) -> PayloadRule {
-        //= OPC-00 OPC-02 OPC-04 OPC-12 OPC-17 OPC-26 ETH-11
         match self {
+            //= OPC-26
             Self::AtomicWrite => PayloadRule::Exactly(8),
             Self::WideAtomicAcknowledge => PayloadRule::OneToMtu,
             _ if self.is_masked_atomic() => PayloadRule::OneToMtu,
+            //= ETH-11
             Self::Cnp => PayloadRule::Exactly(16),
+            //= OPC-12 OPC-17
             Self::ReadRequest
             | Self::Acknowledge
             | Self::AtomicAcknowledge
@@ -343,8 +345,11 @@ impl Operation {
             | Self::FetchAdd
             | Self::Disconnect
             | Self::Flush => PayloadRule::Empty,
+            //= OPC-00
             _ if self.is_first() || self.is_middle() => PayloadRule::FullMtu,
+            //= OPC-02
             _ if self.is_last() => PayloadRule::OneToMtu,
+            //= OPC-04
             _ => PayloadRule::UpToMtu,
         }
     }

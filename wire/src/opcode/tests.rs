@@ -89,7 +89,8 @@ fn expected_ext_len(opcode: u8) -> Option<usize> {
     }
 }
 
-//= OPC-01 OPC-03 OPC-05..11 OPC-13..20 OPC-22..23 OPC-25 type=test
+//= OPC-01 OPC-03 OPC-05..11 type=test
+//= OPC-13..20 OPC-22..23 OPC-25 type=test
 #[test]
 //= BTH-01 type=test
 fn all_256_codes() {
@@ -250,7 +251,7 @@ fn every_operation_has_one_place_in_its_message_and_one_direction() {
     }
 }
 
-//= ETH-06 ETH-07 type=test
+//= ETH-06 type=test
 #[test]
 fn immediate_and_invalidate_come_with_their_header() {
     for opcode in (0..=u8::MAX).map(Opcode::new) {

@@ -51,7 +51,8 @@ fn done(fabric: &mut Fabric, dci: NodeId) -> Vec<(u64, WcStatus)> {
 }
 
 /// Every size, to two targets in turn, with every third packet lost: each is executed once.
-//= DC-04 XDEC-16 XAT-24 XAW-02 XAW-06 XAW-07 type=test
+//= DC-04 XDEC-16 XAT-24 type=test
+//= XAW-02 XAW-06 XAW-07 type=test
 #[test]
 fn masked_atomics_of_every_size() {
     let (mut fabric, dci, dcts) = star(2);
@@ -130,7 +131,8 @@ fn count_of(fabric: &Fabric, what: &str) -> usize {
 }
 
 /// A key is filled, used at once by a request to one target and one to another, and freed; NOPs complete in their turn.
-//= DC-04 XDEC-16 UMR-16 UMR-19 NOP-01 type=test
+//= DC-04 XDEC-16 UMR-16 type=test
+//= UMR-19 NOP-01 type=test
 #[test]
 fn operations_of_this_side_take_their_turn() {
     let (mut fabric, dci, dcts) = star(2);
@@ -210,7 +212,8 @@ impl Release for Open {
 }
 
 /// A wait holds up requests to the same target and to another; what comes after it computes, both ways.
-//= XCH-02 XDEC-16 XCW-01 XCE-04 XCC-01 type=test
+//= XCH-02 XDEC-16 XCW-01 type=test
+//= XCE-04 XCC-01 type=test
 #[test]
 fn an_initiator_may_be_a_master() {
     let (mut fabric, dci, dcts) = star(2);
@@ -263,7 +266,8 @@ fn an_initiator_may_be_a_master() {
 }
 
 /// A managed initiator sends what is released, whichever target that is for, and counts it as others do.
-//= XCH-02 XCE-04 XCE-05 XCE-06 XCH-06 type=test
+//= XCH-02 XCE-04 XCE-05 type=test
+//= XCE-06 XCH-06 type=test
 #[test]
 fn an_initiator_may_be_managed() {
     let (mut fabric, dci, dcts) = star(2);

@@ -439,7 +439,8 @@ static void regions_change_under_traffic(void)
 	rig_close(&r);
 }
 
-/*= DM-01 DM-02 DM-03 DM-04 DST-10 type=test */
+/*= DM-01 DM-02 DM-03 type=test */
+/*= DM-04 DST-10 type=test */
 static void device_memory(void)
 {
 	struct rig r = rig_open();
@@ -558,7 +559,8 @@ static int advise(struct rig *r, int advice, int flags, uint64_t addr, uint32_t 
 }
 
 /* ODP-01 to ODP-06: memory may come and go. */
-/*= ODP-01 ODP-03 ODP-05 ODP-06 type=test */
+/*= ODP-01 ODP-03 ODP-05 type=test */
+/*= ODP-06 type=test */
 static void memory_on_demand(void)
 {
 	enum { FLUSH = IBV_ADVISE_MR_FLAG_FLUSH };

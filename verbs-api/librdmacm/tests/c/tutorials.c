@@ -466,7 +466,8 @@ static void ask_xrc(void *argument)
 	}
 }
 
-/*= CM-FLD-09 LRC-05 LRC-07 LRC-22 XRC-15 type=test */
+/*= CM-FLD-09 LRC-05 LRC-07 type=test */
+/*= LRC-22 XRC-15 type=test */
 static void targets_are_connected_by_address(void)
 {
 	struct shared shared = { 0 };
