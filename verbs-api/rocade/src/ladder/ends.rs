@@ -58,7 +58,7 @@ impl Directory {
     fn sender(&self, seen: &Seen) -> Option<u32> {
         let headers = &seen.headers;
         let named = headers.deth.map(|deth| deth.src_qp);
-        let named = named.or(headers.dceth.map(|dc| dc.dci));
+        let named = named.or_else(|| headers.dceth.map(|dc| dc.dci));
         let flow = (seen.source, seen.destination, headers.bth.dest_qp.get());
         named
             .map(Qpn::get)
