@@ -56,8 +56,8 @@ fn set_cancel_state(state: c_int) -> c_int {
     old
 }
 
-/// A thread that is cancelled would be unwound, which must not happen here: only `rdma_get_cm_event`, which
-/// does not come this way while it waits, is a cancellation point.
+/// A thread that is cancelled would be unwound, which must not happen here: only `rdma_get_cm_event` and `raccept`,
+/// which do not come this way while they wait, are cancellation points.
 fn guarded<T>(f: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     let before = set_cancel_state(PTHREAD_CANCEL_DISABLE);
     let outcome = catch_unwind(AssertUnwindSafe(f)).unwrap_or(Err(Errno(libc::EIO)));

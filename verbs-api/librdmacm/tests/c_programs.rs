@@ -56,6 +56,11 @@ rocade_tests::c_programs! {
         //= LRC-18 type=test
         devices_stay_open,
         there_are_no_devices_where_asking_fails;
+    flood:
+        //= CM-ST-04 type=test
+        forty_requests_block_nobody,
+        sockets_during_a_flood,
+        a_server_during_a_flood;
     rsockets:
         what_was_written_arrives,
         half_of_it_is_closed,
@@ -69,6 +74,7 @@ rocade_tests::c_programs! {
         options_are_kept,
         connections_leave_nothing,
         a_backlog_is_no_limit,
+        who_accepts_is_cancelled,
         memory_is_written_directly,
         strangers_do_no_harm,
         datagrams_arrive_whole,

@@ -19,6 +19,10 @@ use super::{
 };
 use crate::{event, ffi::Errno, id::PS_TCP};
 
+/// Connections of a listener that are accepted and not confirmed, at most: as many as the connection manager has places for
+/// (`rocade_transport::cm::PLACES`), which gives up the oldest of them when others wait.
+const MAX_HALF_OPEN: usize = 256;
+
 /// What a program expects to hear when an address leads nowhere.
 fn unreachable(errno: Errno) -> Errno {
     match errno.0 {
@@ -156,9 +160,9 @@ impl StreamSocket {
         })
     }
 
+    /// Takes a connection that was made; `EAGAIN` where there is none.
     pub(super) fn accept(&self, process: &'static Process) -> Result<Arc<Self>, Errno> {
-        let nonblocking = self.nonblocking.load(Ordering::Relaxed);
-        let accepted = self.wait(IN, nonblocking, None, |state| match &mut state.phase {
+        let accepted = self.wait(IN, true, None, |state| match &mut state.phase {
             Phase::Listening(listener) => Ok(listener.ready.pop_front()),
             Phase::Closed => Err(Errno(libc::EBADF)),
             _ => Err(Errno::INVAL),
@@ -179,7 +183,7 @@ impl StreamSocket {
         }
     }
 
-    /// Accepts requests that wait, as many as there may be connections that nobody has taken.
+    /// Accepts requests that wait, while there is room for connections that nobody has taken.
     fn admit(&self, process: &'static Process) {
         loop {
             let (id, data, options) = {
@@ -188,7 +192,9 @@ impl StreamSocket {
                 let Phase::Listening(listener) = &mut state.phase else {
                     return;
                 };
-                if listener.accepting.len() + listener.ready.len() > listener.backlog {
+                // Those that are not confirmed yet do not count as connections: their peers may never do it.
+                let is_full = listener.ready.len() > listener.backlog;
+                if is_full || listener.accepting.len() >= MAX_HALF_OPEN {
                     return;
                 }
                 let Some((id, data)) = listener.waiting.pop_front() else {

@@ -4,6 +4,7 @@
 //! (`service`) hears of connections for all sockets, so that they are made and end while programs do something else; data
 //! are moved by the threads that call.
 
+pub(crate) mod accept;
 mod address;
 mod cm;
 mod connect;
@@ -128,32 +129,6 @@ pub(crate) extern "C" fn rlisten(fd: c_int, backlog: c_int) -> c_int {
     call(|| {
         let (process, socket) = find_stream(fd)?;
         socket.listen(process, backlog)
-    })
-}
-
-/// `raccept`.
-pub(crate) unsafe extern "C" fn raccept(
-    fd: c_int,
-    addr: *mut sockaddr,
-    len: *mut socklen_t,
-) -> c_int {
-    number(|| {
-        let (process, socket) = find_stream(fd)?;
-        let accepted = socket.accept(process)?;
-        let own = match sys::eventfd() {
-            Ok(own) => own,
-            Err(errno) => {
-                socket.unaccept(accepted);
-                return Err(errno);
-            }
-        };
-        if !addr.is_null()
-            && let Some(peer) = accepted.peer()
-        {
-            // SAFETY: by contract writable.
-            unsafe { address::write(peer, accepted.domain, addr, len) }?;
-        }
-        Ok(process.insert(Socket::Stream(accepted), Some(own)))
     })
 }
 

@@ -230,15 +230,18 @@ static void options_are_checked(void)
 	CHECK_FAILS(rdma_set_option(ud, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &byte, 1), EINVAL);
 	CHECK_INT(rdma_destroy_id(ud), 0);
 
-	/* Two share a port if both say so; only one of them may listen, and then it is late to say so. */
+	/* Two share a port if both say so; none of them may listen before the other is gone, and then it is late to say so. */
 	struct sockaddr_in addr = at_port(0);
 	CHECK_INT(rdma_set_option(ends.listener, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &flag, 4), 0);
 	CHECK_INT(rdma_bind_addr(ends.listener, (struct sockaddr *)&addr), 0);
 	struct sockaddr_in same = *(struct sockaddr_in *)rdma_get_local_addr(ends.listener);
 	CHECK_INT(rdma_bind_addr(id, (struct sockaddr *)&same), 0);
 	CHECK_FAILS(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &zero, 4), EINVAL);
-	CHECK_INT(rdma_listen(ends.listener, 1), 0);
+	CHECK_FAILS(rdma_listen(ends.listener, 1), EADDRINUSE);
 	CHECK_FAILS(rdma_listen(id, 1), EADDRINUSE);
+	CHECK_INT(rdma_destroy_id(id), 0);
+	CHECK_INT(rdma_create_id(ends.client, &ends.active, NULL, RDMA_PS_TCP), 0);
+	CHECK_INT(rdma_listen(ends.listener, 1), 0);
 	CHECK_FAILS(rdma_set_option(ends.listener, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &flag, 4),
 		    EINVAL);
 	CHECK_FAILS(rdma_set_option(ends.listener, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &flag, 4),

@@ -610,6 +610,44 @@ static void a_backlog_is_no_limit(void)
 	CHECK_INT(rclose(lonely), 0);
 }
 
+static void *accept_one(void *listener)
+{
+	int fd = raccept(*(int *)listener, NULL, NULL);
+	CHECK(fd >= 0);
+	return NULL;
+}
+
+/* A thread that waits for connections is cancelled, as in accept(2), and leaves nothing behind. */
+static void who_accepts_is_cancelled(void)
+{
+	struct sockaddr_in addr;
+	int listener = listening(&addr, 4), before = 0;
+	void *ended;
+	for (int round = 0; round < 50; round++) {
+		pthread_t thread = begin(accept_one, &listener);
+		/* Some are cancelled before they wait, most while they do. */
+		if (round % 5)
+			usleep(2000);
+		CHECK_INT(pthread_cancel(thread), 0);
+		CHECK_INT(pthread_join(thread, &ended), 0);
+		CHECK(ended == PTHREAD_CANCELED);
+		if (round == 10)
+			before = descriptors();
+	}
+	CHECK_INT(descriptors(), before);
+	/* The listener goes on. */
+	int active = connected_to(&addr), passive = raccept(listener, NULL, NULL);
+	CHECK(passive >= 0);
+	pthread_t thread = begin(accept_one, &listener);
+	int second = connected_to(&addr);
+	CHECK_INT(pthread_join(thread, &ended), 0);
+	CHECK(!ended);
+	CHECK_INT(rclose(active), 0);
+	CHECK_INT(rclose(passive), 0);
+	CHECK_INT(rclose(second), 0);
+	CHECK_INT(rclose(listener), 0);
+}
+
 static void memory_is_written_directly(void)
 {
 	struct sockaddr_in addr;
@@ -808,6 +846,7 @@ static const struct test_case cases[] = {
 	{ "options_are_kept", options_are_kept },
 	{ "connections_leave_nothing", connections_leave_nothing },
 	{ "a_backlog_is_no_limit", a_backlog_is_no_limit },
+	{ "who_accepts_is_cancelled", who_accepts_is_cancelled },
 	{ "memory_is_written_directly", memory_is_written_directly },
 	{ "strangers_do_no_harm", strangers_do_no_harm },
 	{ "datagrams_arrive_whole", datagrams_arrive_whole },

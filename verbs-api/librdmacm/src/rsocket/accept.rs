@@ -1,0 +1,139 @@
+//! `raccept`, which is a cancellation point, as accept(2) is.
+//!
+//! A frame with something to drop cannot be unwound by a cancellation (`ffi`). So the thread sleeps in a frame that has
+//! nothing, and what it left with the listener is a thread-local value, which the end of the thread drops.
+
+use std::{
+    cell::RefCell,
+    ffi::c_int,
+    os::fd::RawFd,
+    ptr,
+    sync::{Arc, Weak, atomic::Ordering},
+};
+
+use libc::{nfds_t, pollfd, sigset_t, sockaddr, socklen_t, timespec};
+
+use super::{
+    address, find_stream, number,
+    process::{Process, Socket},
+    stream::StreamSocket,
+    sys,
+    wait::{IN, Waker},
+};
+use crate::ffi::Errno;
+
+unsafe extern "C-unwind" {
+    fn pthread_testcancel();
+    fn ppoll(
+        fds: *mut pollfd,
+        count: nfds_t,
+        limit: *const timespec,
+        mask: *const sigset_t,
+    ) -> c_int;
+}
+
+/// A thread's place among those that wait for a listener.
+struct Waiting {
+    socket: Weak<StreamSocket>,
+    waker: Arc<Waker>,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(socket) = self.socket.upgrade() {
+            socket.unprepare(&self.waker, false);
+        }
+    }
+}
+
+thread_local! {
+    static WAITING: RefCell<Option<Waiting>> = const { RefCell::new(None) };
+}
+
+/// `raccept`. A cancellation point: no frame may have anything to drop while it waits.
+pub(crate) unsafe extern "C-unwind" fn raccept(
+    fd: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+) -> c_int {
+    // SAFETY: no argument.
+    unsafe { pthread_testcancel() };
+    loop {
+        let mut wait_at = -1;
+        // SAFETY: by contract NULL, or writable.
+        let accepted = number(|| unsafe { accept(fd, (addr, len), &mut wait_at) });
+        if wait_at < 0 {
+            return accepted;
+        }
+        let mut entry = sys::readable(wait_at);
+        // SAFETY: one entry; no time limit, no signal mask.
+        let woken = unsafe { ppoll(&raw mut entry, 1, ptr::null(), ptr::null()) };
+        number(|| {
+            WAITING.take();
+            Ok(0)
+        });
+        if woken < 0 {
+            // `EINTR`.
+            return -1;
+        }
+    }
+}
+
+/// Accepts a connection. Where there is none and the socket may block, `wait_at` is set: readable when to try again.
+///
+/// # Safety
+/// As `raccept`.
+unsafe fn accept(
+    fd: c_int,
+    (addr, len): (*mut sockaddr, *mut socklen_t),
+    wait_at: &mut RawFd,
+) -> Result<c_int, Errno> {
+    let (process, socket) = find_stream(fd)?;
+    let accepted = match socket.accept(process) {
+        Err(Errno(libc::EAGAIN)) if !socket.nonblocking.load(Ordering::Relaxed) => {
+            match register(process, &socket)? {
+                Ok(accepted) => accepted,
+                Err(readable) => {
+                    *wait_at = readable;
+                    return Ok(0);
+                }
+            }
+        }
+        answer => answer?,
+    };
+    let own = match sys::eventfd() {
+        Ok(own) => own,
+        Err(errno) => {
+            socket.unaccept(accepted);
+            return Err(errno);
+        }
+    };
+    if !addr.is_null()
+        && let Some(peer) = accepted.peer()
+    {
+        // SAFETY: by contract writable.
+        unsafe { address::write(peer, accepted.domain, addr, len) }?;
+    }
+    Ok(process.insert(Socket::Stream(accepted), Some(own)))
+}
+
+/// Registers the thread with a listener: the descriptor to wait at, unless there is a connection by then.
+fn register(
+    process: &'static Process,
+    socket: &Arc<StreamSocket>,
+) -> Result<Result<Arc<StreamSocket>, RawFd>, Errno> {
+    let waker = Waker::current()?;
+    waker.clear();
+    let readable = waker.fd();
+    socket.prepare(&waker, IN);
+    WAITING.replace(Some(Waiting {
+        socket: Arc::downgrade(socket),
+        waker,
+    }));
+    let answer = match socket.accept(process) {
+        Err(Errno(libc::EAGAIN)) => return Ok(Err(readable)),
+        answer => answer,
+    };
+    WAITING.take();
+    answer.map(Ok)
+}
