@@ -19,6 +19,7 @@ mod messages;
 mod mooncake;
 mod mpi;
 mod nixl;
+mod openshmem;
 mod perftest;
 mod pingpong;
 mod pyverbs;
