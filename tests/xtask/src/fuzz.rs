@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Seconds per target in `cargo xtask test`.
-pub(crate) const SMOKE_SECONDS: u32 = 10;
+pub(crate) const SMOKE_SECONDS: u32 = 5;
 
 const BUILD_LIMIT: Duration = Duration::from_secs(900);
 
