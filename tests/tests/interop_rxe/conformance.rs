@@ -101,7 +101,10 @@ fn the_kernel_keeps_the_rules_but_for_known_deviations() {
 fn the_newer_kernel_flushes_and_stores() {
     let (rig, guest) = or_skip!(newer_rig());
     let (options, summary): (&[&str], _) = if is_whole() {
-        (&[], "rxe0: 336 cases, ")
+        (
+            &[],
+            "rxe0: 336 cases, 162 passed, 51 known to fail, 123 skipped, 0 unexpected",
+        )
     } else {
         // Plain verbs cannot be asked for the two cases of a requester.
         (
