@@ -64,15 +64,19 @@ impl Refused {
     /// Returns what tells a request from others.
     pub(super) fn print(&self, req: &Req, from: IpAddr) -> u64 {
         let address = match from {
-            IpAddr::V4(v4) => u128::from(v4.to_bits()),
-            IpAddr::V6(v6) => v6.to_bits(),
+            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+            IpAddr::V6(v6) => v6,
         };
+        let [high, low] = [0, 8].map(|at| {
+            let half = address.octets().into_iter().skip(at).take(8);
+            half.fold(0, |word, byte| word << 8 | u64::from(byte))
+        });
         let words = [
             u64::from(req.local_id.get()) << 32 | u64::from(req.qpn.get()),
             req.ca_guid.get(),
             req.service_id.get(),
-            (address >> 64) as u64,
-            (address & u128::from(u64::MAX)) as u64,
+            high,
+            low,
         ];
         words.iter().fold(self.key, |state, word| {
             mix(state ^ word).wrapping_add(state)
