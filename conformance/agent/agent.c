@@ -3,12 +3,13 @@
  * the suite orders. Nothing but libibverbs of any rdma-core is needed:
  *
  *	cc -O2 -o agent agent.c -libverbs
- *	./agent -d DEVICE [-p PORT] [-g GID_INDEX] [-f FEATURE] [-l TCP_PORT]
+ *	./agent -d DEVICE [-p PORT] [-g GID_INDEX] [-f FEATURE] [-l TCP_PORT [-a ADDRESS]]
  *
  * Orders come by standard input and are answered on standard output; with -l, on the first connection to that TCP
- * port. Without -g the GID is that of the address which the suite tests. -f says that the device has what it does not
- * report: flush, atomic-write, own (the operations that only Rocade has), or rxe-flush (it takes a FLUSH only with the
- * ICRC of Linux's rxe).
+ * port of 127.0.0.1, or of the address that -a names (:: is all of them). Anybody who reaches the port can give
+ * orders: name an address of a network that is trusted. Without -g the GID is that of the address which the suite
+ * tests. -f says that the device has what it does not report: flush, atomic-write, own (the operations that only
+ * Rocade has), or rxe-flush (it takes a FLUSH only with the ICRC of Linux's rxe).
  *
  * An order is a line of words, numbers among them in C's notation; so is the answer: "ok ...", "none", or
  * "unable WHY". docs/conformance.md lists them.
@@ -26,7 +27,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { ENDS = 256, REGIONS = 8, WINDOWS = 16, DEPTH = 64, CQ_DEPTH = 256, QKEY = 0x1badcafe, SRQN = 0xc0ffee };
+enum { FEATURES = 4, ENDS = 256, REGIONS = 8, REGION_LEN = 1 << 30 };
+enum { WINDOWS = 16, DEPTH = 64, CQ_DEPTH = 256, QKEY = 0x1badcafe, SRQN = 0xc0ffee };
 /* Rights as the suite writes them. */
 enum { WRITE = 1, READ = 2, ATOMIC = 4, FLUSH = 8 };
 /* What headers of older rdma-cores do not name. */
@@ -55,8 +57,8 @@ struct end {
 	int window_count;
 };
 
-static const char *device_name, *features[8];
-static int port = 1, gid_index = -1, feature_count, can_flush;
+static const char *device_name, *told_features[FEATURES];
+static int port = 1, told_gid_index = -1, gid_index = -1, told_feature_count, can_flush;
 static struct ibv_device *device;
 static struct end *ends[ENDS];
 static FILE *in, *out;
@@ -129,6 +131,12 @@ static int is_v2(int index)
 	return strstr(type, "v2") != NULL;
 }
 
+static void name_feature(const char *name)
+{
+	can_flush |= !strcmp(name, "flush");
+	fprintf(out, " %s", name);
+}
+
 /* hello ADDRESS: the device's name and what it can do beyond the ordinary. */
 static int hello(void)
 {
@@ -143,21 +151,20 @@ static int hello(void)
 		attr.device_cap_flags_ex = 0;
 	if (ibv_query_port(context, port, &port_attr))
 		port_attr.gid_tbl_len = 0;
+	gid_index = told_gid_index;
 	for (int i = 0; gid_index < 0 && i < port_attr.gid_tbl_len; i++)
 		if (!ibv_query_gid(context, port, i, &gid) && !memcmp(&gid, &wanted, sizeof gid) && is_v2(i))
 			gid_index = i;
 	ibv_close_device(context);
 	if (gid_index < 0)
 		return answer("unable the device has no GID of that address");
-	if (attr.device_cap_flags_ex >> CAP_FLUSH_GLOBAL & 1)
-		features[feature_count++] = "flush";
-	if (attr.device_cap_flags_ex >> CAP_ATOMIC_WRITE & 1)
-		features[feature_count++] = "atomic-write";
 	fprintf(out, "ok %s", device_name);
-	for (int i = 0; i < feature_count; i++) {
-		can_flush |= !strcmp(features[i], "flush");
-		fprintf(out, " %s", features[i]);
-	}
+	for (int i = 0; i < told_feature_count; i++)
+		name_feature(told_features[i]);
+	if (attr.device_cap_flags_ex >> CAP_FLUSH_GLOBAL & 1)
+		name_feature("flush");
+	if (attr.device_cap_flags_ex >> CAP_ATOMIC_WRITE & 1)
+		name_feature("atomic-write");
 	return answer("");
 }
 
@@ -219,6 +226,9 @@ static int make_region(struct end *end, struct region *region)
 	int access = access_of(number());
 	struct ibv_pd *pd = number() ? end->foreign : end->pd;
 	access |= number() ? IBV_ACCESS_MW_BIND : 0;
+	errno = EINVAL;
+	if (region->len > REGION_LEN)
+		return -1;
 	if (posix_memalign((void **)&region->bytes, 4096, region->len + 1))
 		return -1;
 	memset(region->bytes, 0, region->len + 1);
@@ -604,14 +614,21 @@ static int fail(const char *what)
 	return 2;
 }
 
-/* The first connection to a TCP port becomes where orders come from. */
-static int serve(int tcp_port)
+/* The first connection to a TCP port of an address becomes where orders come from. */
+static int serve(const char *address, int tcp_port)
 {
-	struct sockaddr_in6 any = {.sin6_family = AF_INET6, .sin6_port = htons(tcp_port)};
-	int yes = 1, no = 0, listener = socket(AF_INET6, SOCK_STREAM, 0);
+	struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(tcp_port)};
+	struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(tcp_port)};
+	int is_v4 = inet_pton(AF_INET, address, &v4.sin_addr) == 1;
+	errno = EINVAL;
+	if (!is_v4 && inet_pton(AF_INET6, address, &v6.sin6_addr) != 1)
+		return -1;
+	struct sockaddr *at = is_v4 ? (struct sockaddr *)&v4 : (struct sockaddr *)&v6;
+	int yes = 1, no = 0, listener = socket(at->sa_family, SOCK_STREAM, 0);
 	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-	setsockopt(listener, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
-	if (bind(listener, (struct sockaddr *)&any, sizeof any) || listen(listener, 1))
+	if (!is_v4)
+		setsockopt(listener, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
+	if (bind(listener, at, is_v4 ? sizeof v4 : sizeof v6) || listen(listener, 1))
 		return -1;
 	int peer = accept(listener, NULL, NULL);
 	close(listener);
@@ -625,16 +642,19 @@ static int serve(int tcp_port)
 
 int main(int argc, char **argv)
 {
+	const char *address = "127.0.0.1";
 	int option, tcp_port = 0, count = 0;
-	while ((option = getopt(argc, argv, "d:p:g:f:l:")) != -1)
+	while ((option = getopt(argc, argv, "d:p:g:f:l:a:")) != -1)
 		switch (option) {
 		case 'd': device_name = optarg; break;
 		case 'p': port = atoi(optarg); break;
-		case 'g': gid_index = atoi(optarg); break;
+		case 'g': told_gid_index = atoi(optarg); break;
 		case 'l': tcp_port = atoi(optarg); break;
+		case 'a': address = optarg; break;
 		case 'f':
-			if (feature_count < 4)
-				features[feature_count++] = optarg;
+			if (told_feature_count == FEATURES)
+				return fail("too many features");
+			told_features[told_feature_count++] = optarg;
 			break;
 		default: return fail("see the head of agent.c");
 		}
@@ -647,7 +667,7 @@ int main(int argc, char **argv)
 	device_name = ibv_get_device_name(device);
 	in = stdin;
 	out = stdout;
-	if (tcp_port && serve(tcp_port))
+	if (tcp_port && serve(address, tcp_port))
 		return fail(strerror(errno));
 	char *line = NULL;
 	size_t room = 0;

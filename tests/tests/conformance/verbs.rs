@@ -1,10 +1,14 @@
 //! The suite as its users run it: the agent in C, which knows plain verbs only, drives the built library. It comes to the verdicts
 //! that the peer in Rust comes to; what plain verbs cannot be asked for is counted.
 
-use std::time::Duration;
+use std::{
+    io::{BufRead, BufReader, Write},
+    net::TcpStream,
+    time::Duration,
+};
 
 use rocade_tests::{
-    harness::{Rig, conformance_agent, start_conformance},
+    harness::{Rig, conformance_agent, free_port, start_conformance},
     or_skip,
 };
 
@@ -28,4 +32,56 @@ fn through_verbs_the_verdicts_are_the_same() {
     let output = suite.finish(LIMIT).expect_success();
     let summary = "rocade0: 336 cases, 268 passed, 0 known to fail, 68 skipped, 0 unexpected";
     assert!(output.contains(summary), "{output}");
+}
+
+/// An order may come any number of times.
+#[test]
+fn an_agent_is_greeted_often() {
+    const OFTEN: usize = 100;
+    let rig = or_skip!(Rig::loopback(&[("gcc", "gcc")]));
+    let agent = or_skip!(conformance_agent(&rig));
+    let script = format!(
+        "yes hello 127.4.0.4 | head -n {OFTEN} | {} run --dev rocade0=127.4.0.4 -- {} -d rocade0 -f own",
+        rig.rocade_path().display(),
+        agent.display()
+    );
+    let greeted = rig.start_plain("agent", &["sh", "-c", &script]);
+    let output = greeted.finish(LIMIT).expect_success();
+    let answers = output.lines().filter(|line| line.starts_with("ok "));
+    let answers: Vec<&str> = answers.collect();
+    assert_eq!(answers.len(), OFTEN, "{output}");
+    assert!(
+        answers.iter().all(|answer| *answer == answers[0]),
+        "{output}"
+    );
+}
+
+/// Nobody but this machine gives orders, unless the agent was told an address.
+#[test]
+fn an_agent_listens_where_it_was_told() {
+    let rig = or_skip!(Rig::loopback(&[("gcc", "gcc")]));
+    let agent = or_skip!(conformance_agent(&rig));
+    let (rocade, agent) = (rig.rocade_path(), agent.display().to_string());
+    let rocade = rocade.display().to_string();
+    let device = "rocade0=127.4.0.5";
+    for (told, here, elsewhere) in [
+        (&[][..], "127.0.0.1", "127.4.0.5"),
+        (&["-a", "127.4.0.5"][..], "127.4.0.5", "127.0.0.1"),
+    ] {
+        let port = free_port();
+        let listen = port.to_string();
+        let words = [rocade.as_str(), "run", "--dev", device, "--", &agent];
+        let words = [&words[..], &["-d", "rocade0", "-l", &listen], told].concat();
+        let mut process = rig.start_plain("agent", &words);
+        process.wait_listening(port, LIMIT);
+        assert!(TcpStream::connect((elsewhere, port)).is_err(), "{told:?}");
+        let mut orders = TcpStream::connect((here, port)).expect("it listens");
+        writeln!(orders, "hello 127.4.0.5").expect("it reads");
+        let mut answer = String::new();
+        let mut answers = BufReader::new(orders);
+        answers.read_line(&mut answer).expect("it answers");
+        assert!(answer.starts_with("ok rocade0"), "{answer}");
+        drop(answers);
+        process.finish(LIMIT).expect_success();
+    }
 }
