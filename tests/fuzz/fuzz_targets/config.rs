@@ -1,0 +1,83 @@
+//! Configuration as users write it: files, variables, device specifications, fault rules.
+//!
+//! The first byte chooses the kind. What must hold: no panic, a message in words for everything that is refused, and
+//! what is printed is read back as the same.
+
+#![no_main]
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use libfuzzer_sys::fuzz_target;
+use rocade_emulator::config::{
+    ConfigError, DeviceSpec, ENV_BROKER, ENV_BROKER_IDLE_MS, ENV_DCQCN, ENV_DEVICES, ENV_FAULT,
+    ENV_ICRC, ENV_IDENTITY, ENV_IP, ENV_LINK, ENV_PEERS, ENV_PKEYS, HostIdentity, HostNetwork,
+    Origin, Settings,
+};
+use rocade_emulator::link::fault::Rule;
+
+const VARIABLES: [&str; 11] = [
+    ENV_BROKER,
+    ENV_BROKER_IDLE_MS,
+    ENV_DCQCN,
+    ENV_DEVICES,
+    ENV_FAULT,
+    ENV_ICRC,
+    ENV_IDENTITY,
+    ENV_IP,
+    ENV_LINK,
+    ENV_PEERS,
+    ENV_PKEYS,
+];
+
+fuzz_target!(|input: &[u8]| {
+    let Some((&kind, text)) = input.split_first() else {
+        return;
+    };
+    let Ok(text) = std::str::from_utf8(text) else {
+        return;
+    };
+    match usize::from(kind) % (VARIABLES.len() + 3) {
+        0 => resolve(Settings::from_toml(text, Path::new("rocade.toml"))),
+        1 => rules(text),
+        2 => specs(text),
+        variable => resolve(Settings::from_env(|name| {
+            (name == VARIABLES[variable - 3]).then(|| OsString::from(text))
+        })),
+    }
+});
+
+/// What was understood is compared with a host without interfaces.
+fn resolve(settings: Result<Settings, ConfigError>) {
+    let network = HostNetwork::default();
+    let found = settings.and_then(|it| it.resolve(&network, &HostIdentity::fixed("fuzz")));
+    if let Err(error) = found {
+        assert!(!error.to_string().is_empty());
+    }
+}
+
+fn rules(text: &str) {
+    match Rule::parse_list(text) {
+        Ok(rules) => {
+            for rule in rules {
+                let printed = rule.to_string();
+                let again = Rule::parse(&printed);
+                assert_eq!(again.as_ref(), Ok(&rule), "{printed}");
+            }
+        }
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}
+
+fn specs(text: &str) {
+    match DeviceSpec::parse_list(text, &Origin::Program) {
+        Ok(specs) => {
+            for spec in specs {
+                let printed = spec.to_string();
+                let again = DeviceSpec::parse(&printed, &Origin::Program);
+                assert_eq!(again.ok().as_ref(), Some(&spec), "{printed}");
+            }
+        }
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+}
