@@ -4,7 +4,7 @@
 //! of the C library would be a point at which pthread_cancel(3) ends the thread.
 
 use std::cell::UnsafeCell;
-use std::ffi::c_int;
+use std::ffi::{CStr, c_int};
 use std::io;
 use std::mem::ManuallyDrop;
 use std::net::{SocketAddr, UdpSocket};
@@ -176,6 +176,17 @@ pub(crate) fn eventfd_nonblocking() -> io::Result<OwnedFd> {
 fn eventfd_with(flags: c_int) -> io::Result<OwnedFd> {
     // SAFETY: no pointers.
     let fd = unsafe { libc::eventfd(0, flags) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// A new file in memory, closed on exec.
+pub(crate) fn memory_file(name: &CStr) -> io::Result<OwnedFd> {
+    // SAFETY: a terminated string that lives across the call.
+    let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }

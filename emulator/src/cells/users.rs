@@ -64,6 +64,11 @@ impl Users {
         }
     }
 
+    /// Returns how often the object is used.
+    pub(crate) fn count(&self) -> u32 {
+        self.known.lock().values().sum()
+    }
+
     /// Returns true if nothing uses the object.
     #[cfg(all(test, loom))]
     pub(crate) fn is_empty(&self) -> bool {

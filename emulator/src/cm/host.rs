@@ -1,6 +1,7 @@
 //! The manager's place in the engine: datagrams in and out, timers.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,6 +19,7 @@ use super::services::{Binding, Services};
 use crate::broker::{Ledger, Will};
 use crate::engine::EngineInner;
 use crate::error::VerbsError;
+use crate::hca::Hca;
 use crate::random;
 use crate::steering::Slot;
 
@@ -170,6 +172,33 @@ impl CmCore {
 }
 
 impl CmHost {
+    /// Hands each ID that has a device to `each`, or listens on all: a line of a report without its end.
+    pub(crate) fn report(&self, mut each: impl FnMut(Option<&Hca>, &str)) {
+        let core = self.core.lock();
+        for (key, id) in core.iter().flat_map(|core| &core.ids) {
+            if id.hca.is_none() && id.state != IdState::Listen {
+                continue;
+            }
+            let mut line = format!(
+                "cm_id port=1 cm_idn={} ps={} state={}",
+                key.0,
+                id.port_space as u16,
+                id.state.code()
+            );
+            let qpn = id.local_qpn.get();
+            // Writing to a string does not fail.
+            if qpn != 0 {
+                let _ = write!(line, " lqpn={qpn} type={}", id.qp_type as u8);
+            }
+            for (name, address) in [("src", id.src), ("dst", id.dst)] {
+                if let Some(address) = address {
+                    let _ = write!(line, " {name}={address}");
+                }
+            }
+            each(id.hca.as_deref(), &line);
+        }
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, Option<CmCore>> {
         self.core.lock()
     }

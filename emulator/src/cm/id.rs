@@ -65,6 +65,21 @@ pub(super) enum IdState {
     Disconnect,
 }
 
+impl IdState {
+    /// The kernel's number of the state (`enum rdma_cm_state`).
+    pub(super) const fn code(self) -> u8 {
+        match self {
+            Self::Idle => 0,
+            Self::AddrResolved => 2,
+            Self::RouteResolved => 4,
+            Self::Connect => 5,
+            Self::Disconnect => 6,
+            Self::AddrBound => 7,
+            Self::Listen => 8,
+        }
+    }
+}
+
 /// Life of a packet on RoCE.
 //= CMA-06
 pub(super) const PACKET_LIFE: CmTimeout = CmTimeout::new(16);

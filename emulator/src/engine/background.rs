@@ -11,6 +11,7 @@ use rocade_transport::{HOLD_NS, Time};
 use super::EngineInner;
 use super::duty::{Duty, Observation, Step};
 use super::pending::Occasion;
+use super::resources::ResourceSocket;
 use crate::broker::BrokerLink;
 use crate::cells::{Driver, QpInner, Uplink, Why};
 use crate::figures::{
@@ -39,6 +40,7 @@ struct WaitSet {
     frames: Vec<Arc<PacketSocket>>,
     control: Option<Arc<BrokerLink>>,
     network: Option<Arc<OwnedFd>>,
+    resources: Option<Arc<ResourceSocket>>,
     timeout: Option<Duration>,
 }
 
@@ -50,6 +52,7 @@ struct Woken {
     /// What peers of channels write to was readable, and is not any more.
     by_peers: bool,
     by_network: bool,
+    by_question: bool,
 }
 
 /// What the thread remembers from turn to turn.
@@ -97,7 +100,10 @@ impl WaitSet {
         let control = self.control.as_ref().map(|control| set.add(control.fd()));
         let network = self.network.as_ref();
         let network = network.map(|socket| set.add(socket.as_raw_fd()));
-        let before_uplinks = network.or(control).or(peers).unwrap_or(wake) + 1;
+        let resources = self.resources.as_ref();
+        let resources = resources.map(|socket| set.add(socket.fd()));
+        let last = resources.or(network).or(control).or(peers);
+        let before_uplinks = last.unwrap_or(wake) + 1;
         for uplink in &self.uplinks {
             if let Some(fd) = uplink.link.rx_fd() {
                 set.add(fd.as_raw_fd());
@@ -115,6 +121,7 @@ impl WaitSet {
                 by_packets: true,
                 by_peers: false,
                 by_network: network.is_some(),
+                by_question: resources.is_some(),
             };
         }
         if set.is_ready(wake) {
@@ -129,6 +136,7 @@ impl WaitSet {
             by_packets: set.any_ready_from(before_uplinks),
             by_peers,
             by_network: network.is_some_and(|network| set.is_ready(network)),
+            by_question: resources.is_some_and(|socket| set.is_ready(socket)),
         }
     }
 }
@@ -140,6 +148,7 @@ impl EngineInner {
         let wake = Arc::clone(self.agenda.bell());
         let control = self.broker_link();
         let network = self.network.socket();
+        let resources = self.resources.get().cloned();
         if let Rest::Nap(mut ns) = rest {
             if self.agenda.count(Why::HeldAck) > 0 {
                 ns = ns.min(HOLD_NS);
@@ -154,6 +163,7 @@ impl EngineInner {
                 frames: Vec::new(),
                 control,
                 network,
+                resources,
                 timeout,
             };
         }
@@ -174,6 +184,7 @@ impl EngineInner {
             frames: self.frames.receivers(),
             control,
             network,
+            resources,
             timeout,
         }
     }
@@ -214,6 +225,11 @@ impl EngineInner {
         self.raise_moderated();
         self.serve(Occasion::Background);
         self.publisher.publish(self.now(), &self.hcas);
+        if woken.by_question
+            && let Some(socket) = self.resources.get()
+        {
+            socket.answer(|| self.report_resources());
+        }
         turn.rest = self.rest_after(step, stops, &mut turn.duty);
     }
 

@@ -14,10 +14,12 @@ mod gsi;
 mod idle_policy;
 mod idle_poll;
 mod inline;
+mod inventory;
 mod overrun;
 mod owed;
 mod pending;
 mod progress;
+mod resources;
 mod simulation;
 mod tapped;
 mod transmit;
@@ -60,7 +62,9 @@ use crate::steering::{QpnAllocator, Slot};
 use crate::travel::Travels;
 
 use idle_poll::IdlePolls;
+pub(crate) use inventory::{Inventory, Listed};
 use pending::Occasion;
+use resources::ResourceSocket;
 use tapped::WayOut;
 
 /// The hardware of one process.
@@ -134,6 +138,9 @@ pub(crate) struct EngineInner {
     next_pd: AtomicU32,
     counters: AtomicCounters,
     publisher: Publisher,
+    inventory: Arc<Inventory>,
+    /// Where others ask for it, in a view.
+    resources: OnceLock<Arc<ResourceSocket>>,
     cm: CmHost,
     tap: Tap<WayOut>,
     /// The network, where it is simulated.
@@ -197,6 +204,8 @@ impl Engine {
                 next_pd: AtomicU32::new(1),
                 counters: AtomicCounters::default(),
                 publisher: Publisher::default(),
+                inventory: Arc::default(),
+                resources: OnceLock::new(),
                 cm: CmHost::default(),
                 tap,
                 sim,
@@ -380,6 +389,14 @@ impl EngineInner {
     fn start_background(self: &Arc<Self>) -> io::Result<()> {
         let mut started = self.has_background.lock();
         if !*started && self.sim.is_none() {
+            if self.publisher.is_on() {
+                match ResourceSocket::open() {
+                    Ok(socket) => drop(self.resources.set(Arc::new(socket))),
+                    Err(error) => {
+                        tracing::debug!(%error, "failed to listen: others do not see what this process has")
+                    }
+                }
+            }
             background::start(self)?;
             *started = true;
         }

@@ -125,6 +125,11 @@ impl Publisher {
         }
     }
 
+    /// Returns true if there are files to write.
+    pub(crate) fn is_on(&self) -> bool {
+        self.state.load(Ordering::Acquire) != OFF
+    }
+
     /// When the background thread has to write the files.
     pub(crate) fn due(&self) -> Option<Time> {
         let dirty = self.state.load(Ordering::Acquire) == DIRTY;

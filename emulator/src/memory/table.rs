@@ -302,6 +302,17 @@ impl MrTable {
     }
 }
 
+impl MemGuard<'_> {
+    /// The regions with their keys.
+    pub(crate) fn regions_by_key(&self) -> impl Iterator<Item = (u32, Region)> {
+        let entries = self.regions.entries.iter().flatten();
+        entries.filter_map(|entry| match &entry.object {
+            Object::Region { region, .. } => Some((entry.key, *region)),
+            _ => None,
+        })
+    }
+}
+
 impl Regions {
     /// Keeps more than half of the places free. Keys in different places stay in different places: each
     /// moves by the next bit of its index.

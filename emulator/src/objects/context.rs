@@ -1,6 +1,7 @@
 //! An opened device, and its asynchronous events.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use super::cq::{Cq, CqInitAttr};
 use super::pd::Pd;
 use super::xrcd::Xrcd;
 use crate::cells::{AsyncEvent, AsyncEvents, EventWaiter, XrcdInitAttr};
-use crate::engine::{Engine, EngineInner};
+use crate::engine::{Engine, EngineInner, Listed};
 use crate::error::VerbsError;
 use crate::hca::{DeviceAttr, DeviceInfo, GidEntry, Hca, PortAttr};
 use crate::sys;
@@ -32,6 +33,7 @@ pub(crate) struct ContextInner {
     command: OwnedFd,
     /// Numbers that no queue pair gets.
     reserved: Mutex<BTreeSet<Qpn>>,
+    pub(super) listed: Listed,
 }
 
 impl Drop for ContextInner {
@@ -58,12 +60,16 @@ impl Context {
     fn new(engine: Arc<EngineInner>, hca: Arc<Hca>) -> Result<Self, VerbsError> {
         let events = Arc::new(AsyncEvents::new(Arc::clone(&hca))?);
         let command = sys::silent_fd()?;
+        let listed = engine.inventory().list(&hca, None, |number, text| {
+            let _ = write!(text, "ctx ctxn={number}");
+        });
         let inner = Arc::new(ContextInner {
             engine,
             hca,
             events,
             command,
             reserved: Mutex::default(),
+            listed,
         });
         inner.engine.watch_network(&inner.events);
         Ok(Self { inner })

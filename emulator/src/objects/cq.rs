@@ -1,5 +1,6 @@
 //! Completion queues.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use rocade_transport::{Completion, Time};
@@ -7,6 +8,7 @@ use rocade_transport::{Completion, Time};
 use super::comp_channel::CompChannel;
 use super::context::ContextInner;
 use crate::cells::{CqInner, CqRing};
+use crate::engine::Listed;
 use crate::error::VerbsError;
 use crate::hca::limits;
 
@@ -16,6 +18,7 @@ use crate::hca::limits;
 pub struct Cq {
     pub(super) context: Arc<ContextInner>,
     pub(super) inner: Arc<CqInner>,
+    _listed: Arc<Listed>,
 }
 
 /// What a CQ is created with (`ibv_cq_init_attr_ex`).
@@ -62,7 +65,19 @@ impl Cq {
             CqRing::new(cqe as usize, ignores_overrun),
             context.hca.config.like.marks_all_receives(),
         );
-        Ok(Self { context, inner })
+        let (of, ctxn) = (Arc::downgrade(&inner), context.listed.number());
+        let inventory = context.engine.inventory();
+        let listed = inventory.list(&context.hca, None, move |number, text| {
+            let (cqe, users) = of
+                .upgrade()
+                .map_or((0, 0), |cq| (cq.capacity(), cq.users().count()));
+            let _ = write!(text, "cq cqn={number} ctxn={ctxn} cqe={cqe} users={users}");
+        });
+        Ok(Self {
+            context,
+            inner,
+            _listed: Arc::new(listed),
+        })
     }
 
     /// Takes completions in order and returns how many; drives the link if there are none.

@@ -1,5 +1,6 @@
 //! Protection domains.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use rocade_transport::{AddressVector, PdTag};
@@ -10,6 +11,7 @@ use super::dct::{DciInit, DctInitAttr};
 use super::qp::{Qp, QpInitAttr};
 use super::srq::{Srq, SrqInitAttr};
 use crate::cells::Users;
+use crate::engine::Listed;
 use crate::error::VerbsError;
 
 /// A protection domain (`ibv_pd`).
@@ -24,7 +26,9 @@ pub(super) struct PdInner {
     pub(super) context: Arc<ContextInner>,
     pub(super) id: PdTag,
     /// Objects that belong to it.
-    pub(super) users: Users,
+    pub(super) users: Arc<Users>,
+    /// Nobody has made that of XRC targets.
+    pub(super) _listed: Option<Listed>,
 }
 
 impl Pd {
@@ -42,11 +46,19 @@ impl Pd {
 
     pub(super) fn new(context: Arc<ContextInner>) -> Self {
         let id = context.engine.next_pd();
+        let users = Arc::new(Users::default());
+        let (counted, ctxn) = (Arc::clone(&users), context.listed.number());
+        let inventory = context.engine.inventory();
+        let listed = inventory.list(&context.hca, Some(id), move |_, text| {
+            let users = counted.count();
+            let _ = write!(text, "pd pdn={} ctxn={ctxn} users={users}", id.0);
+        });
         Self {
             inner: Arc::new(PdInner {
                 context,
                 id,
-                users: Users::default(),
+                users,
+                _listed: Some(listed),
             }),
         }
     }

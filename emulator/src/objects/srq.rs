@@ -1,6 +1,6 @@
 //! Shared receive queues.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
 use rocade_transport::{PostError, Sge, SrqAttr};
@@ -9,6 +9,7 @@ use super::cq::Cq;
 use super::pd::{Pd, PdInner};
 use super::xrcd::{Xrcd, XrcdInner};
 use crate::cells::{SrqInner, User};
+use crate::engine::Listed;
 use crate::error::VerbsError;
 use crate::hca::limits;
 use crate::sync::MutexGuard;
@@ -39,6 +40,7 @@ struct SrqOwner {
     pd: Arc<PdInner>,
     /// Through which an XRC SRQ was made.
     xrcd: Option<Arc<XrcdInner>>,
+    _listed: Listed,
 }
 
 impl SrqOwner {
@@ -110,8 +112,22 @@ impl Srq {
         if let Some(xrcd) = &xrcd {
             xrcd.users.add(user);
         }
+        // `IB_SRQT_BASIC`, `IB_SRQT_XRC`.
+        let (srqn, pdn, kind) = (inner.srqn().get(), pd.id.0, u8::from(xrcd.is_some()));
+        let context = &pd.context;
+        let listed = context
+            .engine
+            .inventory()
+            .list(&context.hca, None, move |_, text| {
+                let _ = write!(text, "srq srqn={srqn} type={kind} pdn={pdn}");
+            });
         Ok(Self {
-            owner: Arc::new(SrqOwner { inner, pd, xrcd }),
+            owner: Arc::new(SrqOwner {
+                inner,
+                pd,
+                xrcd,
+                _listed: listed,
+            }),
         })
     }
 

@@ -128,7 +128,8 @@ impl XrcdInner {
         Arc::new(PdInner {
             context: Arc::clone(&self.context),
             id: NO_PD,
-            users: Users::default(),
+            users: Arc::default(),
+            _listed: None,
         })
     }
 

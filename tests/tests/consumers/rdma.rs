@@ -1,12 +1,12 @@
 //! iproute2's `rdma`, which asks the kernel by netlink, in every view.
 
 use rocade_tests::{
-    harness::{Finished, Installation, Rig, User},
+    harness::{Finished, Installation, Process, Rig, User, qp_numbers},
     or_skip,
 };
 use serde_json::Value;
 
-use crate::{LIMIT, UTILS};
+use crate::{LIMIT, PERFTEST, RDMACM, UTILS};
 
 const NEEDS: &[(&str, &str)] = &[
     ("rdma", "iproute2"),
@@ -135,6 +135,111 @@ fn statistics_are_the_counters_of_the_files() {
         assert_eq!(port["sent_pkts"], sent, "{user:?}: {output}");
         assert_eq!(port["port_xmit_packets"], sent, "{user:?}: {output}");
     }
+}
+
+/// The kinds of resources, by their names in lists and in the sum.
+const KINDS: [&str; 7] = ["pd", "cq", "qp", "cm_id", "mr", "ctx", "srq"];
+
+fn number(value: &Value) -> u64 {
+    value
+        .as_u64()
+        .unwrap_or_else(|| panic!("no number: {value}"))
+}
+
+/// Each list is as long as the sum says, and all of it belongs to these processes.
+fn sums_are_those_of_lists(rig: &Rig, place: &Installation, pids: &[u64]) {
+    let sum = json(rig, place, &DEVICE, &["resource"]);
+    assert_eq!(sum.len(), 1, "{sum:?}");
+    for kind in KINDS {
+        let list = json(rig, place, &DEVICE, &["resource", "show", kind]);
+        assert_eq!(sum[0][kind], list.len(), "{kind}: {sum:?} {list:?}");
+        let ours = |one: &Value| pids.contains(&number(&one["pid"]));
+        assert!(list.iter().all(ours), "{kind}: {pids:?} {list:?}");
+    }
+}
+
+/// Everything of two programs that talk, and nothing when they have ended.
+#[test]
+fn resources_are_those_of_running_programs() {
+    for user in USERS {
+        let rig = or_skip!(Rig::loopback(&[NEEDS, PERFTEST].concat()));
+        let place = or_skip!(Installation::new(&rig, user, &[]));
+        let common = "stdbuf -oL ib_write_bw -d rocade0 -F -x 0 -D 100";
+        let words: Vec<&str> = common.split(' ').collect();
+        let mut server = place.start(&rig, "server", &DEVICE, &words);
+        server.wait_until("a server", LIMIT, |server| {
+            server.output().contains("Waiting for client").then_some(())
+        });
+        let words = [&words[..], &["127.0.0.1"]].concat();
+        let mut client = place.start(&rig, "client", &DEVICE, &words);
+        let is_connected = |process: &Process| {
+            let remote = qp_numbers(&process.output(), true);
+            (!remote.is_empty()).then_some(())
+        };
+        server.wait_until("a connection", LIMIT, is_connected);
+        client.wait_until("a connection", LIMIT, is_connected);
+        let show = || json(&rig, &place, &DEVICE, &["resource", "show", "qp"]);
+        let qps = client.wait_until("queue pairs that send", LIMIT, |_| {
+            let qps = show();
+            // One sends, the other only receives.
+            let states: Vec<_> = qps.iter().filter_map(|qp| qp["state"].as_str()).collect();
+            matches!(states[..], ["RTS", "RTR"] | ["RTR", "RTS"]).then_some(qps)
+        });
+        let mut numbers: Vec<u64> = qps.iter().map(|qp| number(&qp["lqpn"])).collect();
+        let both = [server.output(), client.output()].map(|said| qp_numbers(&said, false));
+        let mut expected: Vec<u64> = both.concat().into_iter().map(u64::from).collect();
+        numbers.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(numbers, expected, "{user:?}: {qps:?}");
+        for (qp, other) in [(&qps[0], &qps[1]), (&qps[1], &qps[0])] {
+            assert_eq!(qp["rqpn"], other["lqpn"], "{user:?}: {qps:?}");
+            assert_eq!(
+                (&qp["type"], &qp["comm"]),
+                (&"RC".into(), &"ib_write_bw".into())
+            );
+            assert_eq!((&qp["ifname"], &qp["port"]), (&"rocade0".into(), &1.into()));
+        }
+        let pids = [number(&qps[0]["pid"]), number(&qps[1]["pid"])];
+        assert_ne!(pids[0], pids[1], "{user:?}");
+        sums_are_those_of_lists(&rig, &place, &pids);
+        let one = qps[0]["lqpn"].to_string();
+        let one = json(
+            &rig,
+            &place,
+            &DEVICE,
+            &["resource", "show", "qp", "link", "rocade0/1", "lqpn", &one],
+        );
+        assert_eq!(one.len(), 1, "{user:?}: {one:?}");
+        assert_eq!(one[0]["pid"], qps[0]["pid"], "{user:?}");
+        let regions = json(&rig, &place, &DEVICE, &["resource", "show", "mr"]);
+        assert!(regions.len() >= 2, "{user:?}: {regions:?}");
+        // Two buffers of 64 KiB, one to send from and one to receive into.
+        let long = |one: &&Value| number(&one["mrlen"]) >= 2 * 65536;
+        assert_eq!(
+            regions.iter().filter(long).count(),
+            2,
+            "{user:?}: {regions:?}"
+        );
+        client.kill();
+        server.kill();
+        sums_are_those_of_lists(&rig, &place, &[]);
+    }
+}
+
+#[test]
+fn listeners_are_shown() {
+    let rig = or_skip!(Rig::loopback(&[NEEDS, RDMACM].concat()));
+    let place = or_skip!(Installation::new(&rig, User::Root, &[]));
+    let server = ["rping", "-s", "-a", "127.0.0.1", "-p", "20101"];
+    let mut server = place.start(&rig, "rping", &DEVICE, &server);
+    let listener = server.wait_until("a listener", LIMIT, |_| {
+        let ids = json(&rig, &place, &DEVICE, &["resource", "show", "cm_id"]);
+        ids.into_iter().find(|id| id["state"] == "LISTEN")
+    });
+    assert_eq!(listener["ps"], "TCP", "{listener}");
+    assert_eq!(listener["src-addr"], "127.0.0.1:20101", "{listener}");
+    assert_eq!(listener["comm"], "rping", "{listener}");
+    server.kill();
 }
 
 /// Only `rdma` has the library where the files are mounted, and outside everything is as it was.

@@ -55,7 +55,15 @@ fn suite(
     let port = free_port();
     let program = format!("/share/{AGENT}");
     let listen = port.to_string();
-    let mut words = vec![&*program, "-d", "rxe0", "-l", &listen, "-a", RxeGuest::ADDRESS];
+    let mut words = vec![
+        &*program,
+        "-d",
+        "rxe0",
+        "-l",
+        &listen,
+        "-a",
+        RxeGuest::ADDRESS,
+    ];
     words.extend(agent);
     guest.spawn(AGENT, Some(port), &words);
     assert!(Stranger::change(rig.network(), "add"), "ip addr add");

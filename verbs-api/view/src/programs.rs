@@ -1,8 +1,8 @@
 //! Programs that talk to the kernel about RDMA devices by netlink: iproute2's `rdma`.
 //!
-//! Files can be mounted, netlink cannot. So in a mount namespace a script is mounted over each program
-//! called `rdma`, which starts it with the preload library that answers `NETLINK_RDMA`. All other
-//! programs run as ever: they have nothing of that library.
+//! Files can be mounted, netlink cannot. So in a mount namespace a script is mounted over each
+//! program called `rdma`, which starts it with the preload library that answers `NETLINK_RDMA`. All
+//! other programs run as ever: they have nothing of that library.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Permissions};
@@ -37,8 +37,8 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Looks for the programs in `dirs` and the usual places; `started` is the program of the run, which
-    /// may be one of them. `preload` is the library.
+    /// Looks for the programs in `dirs` and the usual places; `started` is the program of the run,
+    /// which may be one of them. `preload` is the library.
     pub fn look(dirs: impl IntoIterator<Item = PathBuf>, started: &Path, preload: PathBuf) -> Self {
         let usual = USUAL_DIRS.map(PathBuf::from);
         let places = dirs.into_iter().chain(usual).map(|dir| dir.join(NAME));

@@ -4,10 +4,14 @@ use super::abi::{
     NLM_F_ACK, NLM_F_DUMP, NLM_F_MULTI, NLM_F_REQUEST, NLMSG_MIN_TYPE, attr, cmd, command, kind,
 };
 use super::devices::{Device, Port};
+use super::entries::{self, KINDS, Table};
 use super::message::{Message, Request, requests};
+use super::resources::Resource;
 
 /// A reader has room for so many bytes at least: `MNL_SOCKET_BUFFER_SIZE` with pages of 4096 bytes.
 const DATAGRAM_LEN: usize = 3600;
+/// A table that is as long has no room for another entry.
+const TABLE_LEN: usize = 2800;
 /// `RDMA_NLDEV_SYS_ATTR_NETNS_MODE`: every network namespace sees all devices.
 const NETNS_SHARED: u8 = 1;
 
@@ -15,6 +19,8 @@ const NETNS_SHARED: u8 = 1;
 pub(super) trait Source {
     /// The devices of the view, by their index.
     fn devices(&self) -> Vec<Device>;
+    /// The objects of all processes.
+    fn resources(&self) -> Vec<Resource>;
     /// The counters of a port, with their names.
     fn counters(&self, device: &Device, port: &Port) -> Vec<(String, u64)>;
 }
@@ -107,6 +113,11 @@ impl<S: Source> Work<'_, S> {
             }
             Some(cmd::SYS_GET) => Ok(vec![self.system()]),
             Some(cmd::STAT_GET) => self.statistics(),
+            Some(cmd::RES_GET) if self.is_dump => {
+                let devices = self.source.devices();
+                Ok(devices.iter().map(|device| self.summary(device)).collect())
+            }
+            Some(cmd::RES_GET) => Ok(vec![self.summary(&self.chosen()?)]),
             Some(cmd::NEWLINK | cmd::DELLINK) => Err(Refusal::new(
                 libc::EOPNOTSUPP,
                 "Rocade's devices are those of `rocade run`: no link can be added or deleted",
@@ -115,10 +126,13 @@ impl<S: Source> Work<'_, S> {
                 libc::EOPNOTSUPP,
                 "Rocade's devices cannot be changed here",
             )),
-            _ => Err(Refusal::new(
-                libc::EOPNOTSUPP,
-                "Rocade does not know this request",
-            )),
+            other => match other.and_then(entries::table) {
+                Some(table) => self.resources(&table),
+                None => Err(Refusal::new(
+                    libc::EOPNOTSUPP,
+                    "Rocade does not know this request",
+                )),
+            },
         }
     }
 
@@ -186,6 +200,69 @@ impl<S: Source> Work<'_, S> {
         message.put_u8(attr::SYS_NETNS_MODE, NETNS_SHARED);
         message.put_u8(attr::SYS_COPY_ON_FORK, 1);
         message
+    }
+
+    /// The objects of a device.
+    fn resources_of(&self, device: &Device) -> Vec<Resource> {
+        let mut all = self.source.resources();
+        all.retain(|resource| resource.guid() == Some(device.node_guid));
+        all
+    }
+
+    /// How many objects there are of each kind.
+    fn summary(&self, device: &Device) -> Message {
+        let all = self.resources_of(device);
+        let mut message = self.about(device);
+        message.put_nested(attr::RES_SUMMARY, |table| {
+            for kind in KINDS {
+                let count = all.iter().filter(|one| one.kind() == kind).count();
+                table.put_nested(attr::RES_SUMMARY_ENTRY, |entry| {
+                    entry.put_text(attr::RES_SUMMARY_ENTRY_NAME, kind);
+                    entry.put_u64(attr::RES_SUMMARY_ENTRY_CURR, count as u64);
+                });
+            }
+        });
+        message
+    }
+
+    /// The objects of one kind: all, those of a port, or the one that the request names.
+    fn resources(&self, table: &Table) -> Answered {
+        let device = self.chosen()?;
+        let mut all = self.resources_of(&device);
+        all.retain(|resource| resource.kind() == table.kind);
+        if !self.is_dump {
+            let (attribute, field) = table.id;
+            let number = self.request.number(attribute);
+            let number = number.ok_or(Refusal::new(libc::EINVAL, "the request names no object"))?;
+            let one = all.iter().find(|one| one.number(field) == Some(number));
+            let one = one.ok_or(Refusal::new(libc::ENOENT, "there is no such object"))?;
+            let mut message = self.about(&device);
+            entries::put(&mut message, one);
+            return Ok(vec![message]);
+        }
+        let port = self.request.number(attr::PORT_INDEX);
+        if let Some(port) = port.filter(|port| *port != 0) {
+            all.retain(|resource| resource.number("port").is_none_or(|its: u32| its == port));
+        }
+        Ok(self.in_tables(&device, table, &all))
+    }
+
+    /// As many messages as it takes for all entries.
+    fn in_tables(&self, device: &Device, table: &Table, all: &[Resource]) -> Vec<Message> {
+        let mut messages = Vec::new();
+        let mut left = all.iter().peekable();
+        while left.peek().is_some() {
+            let mut message = self.about(device);
+            message.put_nested(table.table, |rows| {
+                while rows.len() < TABLE_LEN
+                    && let Some(resource) = left.next()
+                {
+                    rows.put_nested(table.entry, |entry| entries::put(entry, resource));
+                }
+            });
+            messages.push(message);
+        }
+        messages
     }
 
     /// The counters of a port. No counter is bound to single queue pairs or memory regions.

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::answer::Source;
+use super::resources::{self, Resource};
 
 /// What `rdma dev` tells of a device.
 #[derive(Clone, Debug, Default)]
@@ -44,6 +45,10 @@ impl Source for Files<'_> {
             .collect();
         devices.sort_by_key(|device| device.index);
         devices
+    }
+
+    fn resources(&self) -> Vec<Resource> {
+        resources::all()
     }
 
     fn counters(&self, _: &Device, port: &Port) -> Vec<(String, u64)> {

@@ -165,6 +165,10 @@ impl Message {
         self.put(kind, &inner.0);
     }
 
+    pub(super) const fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// The message with its length.
     pub(super) fn finish(mut self) -> Vec<u8> {
         let len = u32::try_from(self.0.len()).unwrap_or(u32::MAX);

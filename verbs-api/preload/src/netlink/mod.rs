@@ -1,14 +1,17 @@
 //! `NETLINK_RDMA`: what iproute2's `rdma` asks the kernel.
 //!
 //! A socket for `NETLINK_RDMA` is in fact one for `NETLINK_USERSOCK`, over which processes of the
-//! system talk: the kernel binds it, names it and delivers to it as a netlink socket. What the program
-//! sends to the kernel is answered here, within the call, from the files of the view. Only these
-//! answers allocate. Where the program has no such socket, a call that sends costs one look at a flag.
+//! system talk: the kernel binds it, names it and delivers to it as a netlink socket. What the
+//! program sends to the kernel is answered here, within the call, from the files of the view. Only
+//! these answers allocate. Where the program has no such socket, a call that sends costs one look
+//! at a flag.
 
 mod abi;
 mod answer;
 mod devices;
+mod entries;
 mod message;
+mod resources;
 
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, CString, OsStr, c_int, c_void};
@@ -261,15 +264,21 @@ fn reply(fd: c_int, request: &[u8]) -> Result<(), c_int> {
     let Some(sender) = sender() else {
         return Err(errno());
     };
-    let sent = answers
+    hand_over(sender, port_id, answers);
+    Ok(())
+}
+
+/// Sends the datagrams in order, those for which there is no room yet behind the caller's back.
+fn hand_over(sender: OwnedFd, port_id: u32, answers: Vec<Vec<u8>>) {
+    let mut left = answers;
+    let sent = left
         .iter()
         .take_while(|datagram| deliver(&sender, port_id, datagram, libc::MSG_DONTWAIT))
         .count();
-    let rest = answers.get(sent..).unwrap_or_default().to_vec();
+    let rest = left.split_off(sent);
     if !rest.is_empty() {
         send_later(sender, port_id, rest);
     }
-    Ok(())
 }
 
 /// The netlink port of a socket, which is bound to one if it is not yet.
@@ -351,4 +360,47 @@ fn send_later(sender: OwnedFd, port_id: u32, rest: Vec<Vec<u8>>) {
         rest.iter()
             .all(|datagram| deliver(&sender, port_id, datagram, 0))
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Far more than the reader's buffer holds.
+    #[test]
+    fn a_long_answer_arrives_in_order() {
+        let reader = sender().expect("a netlink socket");
+        let port_id = port_id(reader.as_raw_fd()).expect("it can be bound");
+        let patience = libc::timeval {
+            tv_sec: 30,
+            tv_usec: 0,
+        };
+        // SAFETY: an option of this type and length.
+        let result = unsafe {
+            libc::setsockopt(
+                reader.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_RCVTIMEO,
+                (&raw const patience).cast(),
+                length_of(&patience),
+            )
+        };
+        assert_eq!(result, 0);
+        let answers = (0..2_000_u32).map(|number| number.to_ne_bytes().repeat(900));
+        hand_over(sender().expect("another one"), port_id, answers.collect());
+        for expected in 0..2_000_u32 {
+            let mut buffer = [0_u8; 4096];
+            // SAFETY: the buffer is writable and as long as said.
+            let len = unsafe {
+                libc::recv(
+                    reader.as_raw_fd(),
+                    buffer.as_mut_ptr().cast(),
+                    buffer.len(),
+                    0,
+                )
+            };
+            assert_eq!(len, 3600, "{expected}");
+            assert_eq!(buffer[..4], expected.to_ne_bytes());
+        }
+    }
 }

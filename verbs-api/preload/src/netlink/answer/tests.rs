@@ -25,6 +25,23 @@ impl Source for Two {
         vec![device(0, vec![port(1)]), device(1, vec![port(1), port(2)])]
     }
 
+    fn resources(&self) -> Vec<Resource> {
+        let qps = (0..200).map(|number| {
+            format!("qp port=1 lqpn={number} type=2 state=3 sq_psn=9 pdn=1 rqpn=8 rq_psn=7 mig=0 guid=0102030405060708")
+        });
+        let others = [
+            "mr mrn=5 iova=4096 mrlen=10 pdn=1 guid=0102030405060708",
+            "mr mrn=6 iova=4096 mrlen=10 pdn=1 guid=77",
+            "unknown what=this guid=0102030405060708",
+            "cm_id port=1 cm_idn=2 ps=262 state=8 src=127.0.0.1:18515 guid=0102030405060708",
+            "qp lqpn=x guid=",
+        ];
+        let others = others.map(str::to_owned);
+        qps.chain(others)
+            .map(|line| Resource::new(42, &line))
+            .collect()
+    }
+
     fn counters(&self, _: &Device, _: &Port) -> Vec<(String, u64)> {
         vec![("sent_pkts".to_owned(), 77)]
     }
@@ -83,6 +100,84 @@ fn one_device_or_port_is_answered_and_acknowledged() {
     assert_eq!(found.number(numbers::PORT_INDEX), Some(2));
     assert_eq!(found.attribute(numbers::PORT_STATE), Some(&[4][..]));
     assert_eq!(found.attribute(numbers::NDEV_NAME), Some(&b"eth0\0"[..]));
+}
+
+/// The attributes in a nested one.
+fn nested(bytes: &[u8]) -> Vec<(u16, &[u8])> {
+    let mut left = bytes;
+    let mut found = Vec::new();
+    while let [a, b, c, d, ..] = left {
+        let len = usize::from(u16::from_ne_bytes([*a, *b]));
+        found.push((u16::from_ne_bytes([*c, *d]), &left[4..len]));
+        left = left.get(len.next_multiple_of(4)..).unwrap_or_default();
+    }
+    found
+}
+
+#[test]
+fn a_long_table_comes_in_pieces() {
+    let index = 0_u32.to_ne_bytes();
+    let bytes = request(kind(cmd::RES_QP_GET), DUMP, &[(numbers::DEV_INDEX, &index)]);
+    let datagrams = answer(&bytes, CALLER, &Two);
+    assert!(datagrams.len() > 3);
+    assert!(datagrams.iter().all(|one| one.len() <= DATAGRAM_LEN));
+    let all = datagrams.concat();
+    let mut numbers_found = Vec::new();
+    for message in requests(&all).filter(|message| message.kind != NLMSG_DONE) {
+        let table = message.attribute(numbers::RES_QP).expect("a table");
+        for (entry, content) in nested(table) {
+            assert_eq!(entry, numbers::RES_QP + 1);
+            let fields = nested(content);
+            let pid = fields.iter().find(|field| field.0 == numbers::RES_PID);
+            assert_eq!(pid.map(|field| field.1), Some(&42_u32.to_ne_bytes()[..]));
+            let number = fields.iter().find(|field| field.0 == numbers::RES_LQPN);
+            let number = number.expect("a number").1.try_into().expect("four bytes");
+            numbers_found.push(u32::from_ne_bytes(number));
+        }
+    }
+    assert_eq!(numbers_found, (0..200).collect::<Vec<_>>());
+    assert_eq!(requests(&all).last().expect("an end").kind, NLMSG_DONE);
+}
+
+#[test]
+fn one_object_is_found_by_its_number() {
+    let (index, number) = (0_u32.to_ne_bytes(), 5_u32.to_ne_bytes());
+    let attributes = [
+        (numbers::DEV_INDEX, &index[..]),
+        (numbers::RES_MRN, &number[..]),
+    ];
+    let bytes = request(kind(cmd::RES_MR_GET), DO, &attributes);
+    let all = answer(&bytes, CALLER, &Two).concat();
+    let found = requests(&all).next().expect("an answer");
+    assert_eq!(found.number(numbers::RES_PDN), Some(1));
+    // That of another device.
+    let other = 6_u32.to_ne_bytes();
+    let attributes = [
+        (numbers::DEV_INDEX, &index[..]),
+        (numbers::RES_MRN, &other[..]),
+    ];
+    assert_eq!(
+        refused(cmd::RES_MR_GET, &attributes, CALLER).0,
+        libc::ENOENT
+    );
+}
+
+#[test]
+fn objects_are_counted_by_kind() {
+    let index = 0_u32.to_ne_bytes();
+    let bytes = request(kind(cmd::RES_GET), DO, &[(numbers::DEV_INDEX, &index)]);
+    let all = answer(&bytes, CALLER, &Two).concat();
+    let found = requests(&all).next().expect("an answer");
+    let table = found.attribute(numbers::RES_SUMMARY).expect("a table");
+    let counts: Vec<u64> = nested(table)
+        .into_iter()
+        .map(|(_, entry)| {
+            let fields = nested(entry);
+            let value = fields[1].1.try_into().expect("eight bytes");
+            u64::from_ne_bytes(value)
+        })
+        .collect();
+    assert_eq!(counts, [0, 0, 200, 1, 1, 0, 0]);
 }
 
 /// The error and the text of a refusal.

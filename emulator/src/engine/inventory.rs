@@ -1,0 +1,187 @@
+//! What the process has made of its devices, in words: for `rdma resource`.
+//!
+//! Queue pairs, memory regions and IDs of connections are in tables anyway. Contexts, protection
+//! domains, completion queues and shared receive queues are listed here as long as they live.
+//!
+//! A report has a line for each object: its kind, then `name=value` for what is known of it.
+//! Whoever reads it passes over kinds and names that it does not know.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rocade_transport::{PdTag, QpType};
+
+use super::EngineInner;
+use crate::cells::QpInner;
+use crate::hca::Hca;
+
+/// How long a report waits for a queue pair that another thread has locked.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// `IB_QPT_DRIVER`: a type of which only the driver knows more.
+const DRIVER_TYPE: u8 = 0xff;
+
+/// What an object says about itself, given its number in the inventory.
+type Describe = Box<dyn Fn(u32, &mut String) + Send + Sync>;
+
+struct Resource {
+    hca: Arc<Hca>,
+    /// Of a protection domain.
+    pd: Option<PdTag>,
+    describe: Describe,
+}
+
+/// The objects that are in no other table.
+#[derive(Default)]
+pub(crate) struct Inventory {
+    last: AtomicU32,
+    resources: Mutex<BTreeMap<u32, Resource>>,
+}
+
+impl fmt::Debug for Inventory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = self.resources.lock().len();
+        f.debug_struct("Inventory").field("count", &count).finish()
+    }
+}
+
+/// The place of an object in the inventory, which it leaves when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    inventory: Arc<Inventory>,
+    number: u32,
+}
+
+impl Listed {
+    /// Returns a number that no other object of the inventory has.
+    pub(crate) const fn number(&self) -> u32 {
+        self.number
+    }
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        // Dropped after the lock: what it holds may be the last reference.
+        let removed = self.inventory.resources.lock().remove(&self.number);
+        drop(removed);
+    }
+}
+
+impl Inventory {
+    /// Lists an object of `hca`; `pd` is its tag where it is a protection domain. `describe` writes
+    /// its kind and fields without an end of line, and holds no strong reference to the object.
+    pub(crate) fn list(
+        self: &Arc<Self>,
+        hca: &Arc<Hca>,
+        pd: Option<PdTag>,
+        describe: impl Fn(u32, &mut String) + Send + Sync + 'static,
+    ) -> Listed {
+        let number = self.last.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        let resource = Resource {
+            hca: Arc::clone(hca),
+            pd,
+            describe: Box::new(describe),
+        };
+        self.resources.lock().insert(number, resource);
+        Listed {
+            inventory: Arc::clone(self),
+            number,
+        }
+    }
+
+    /// Writes the lines of all objects. Returns the devices of the protection domains.
+    fn report(&self, text: &mut String) -> BTreeMap<u32, Arc<Hca>> {
+        let mut domains = BTreeMap::new();
+        for (number, resource) in &*self.resources.lock() {
+            (resource.describe)(*number, text);
+            end_line(text, &resource.hca);
+            if let Some(pd) = resource.pd {
+                domains.insert(pd.0, Arc::clone(&resource.hca));
+            }
+        }
+        domains
+    }
+}
+
+/// The device of the object that the line is about: its name may be another one in another run.
+fn end_line(text: &mut String, hca: &Hca) {
+    let guid = hca.config.guid.get();
+    // Writing to a string does not fail, here and below.
+    let _ = writeln!(text, " guid={guid:016x}");
+}
+
+impl EngineInner {
+    /// The objects of the process that are in no other table.
+    pub(crate) const fn inventory(&self) -> &Arc<Inventory> {
+        &self.inventory
+    }
+
+    /// A line for each object of the process.
+    pub(super) fn report_resources(&self) -> String {
+        let mut text = String::new();
+        let domains = self.inventory.report(&mut text);
+        for (key, region) in self.regions.read(self.now()).regions_by_key() {
+            let Some(hca) = domains.get(&region.pd.0) else {
+                continue;
+            };
+            let _ = write!(
+                text,
+                "mr mrn={} iova={} mrlen={} pdn={}",
+                key >> 8,
+                region.iova,
+                region.len,
+                region.pd.0
+            );
+            end_line(&mut text, hca);
+        }
+        let qps: Vec<Arc<QpInner>> = self.qps.read().iter().cloned().collect();
+        for qp in qps {
+            report_qp(&mut text, &qp);
+        }
+        self.cm().report(|hca, line| {
+            let all = self.hcas.iter().map(|hca| &**hca);
+            for hca in all.filter(|one| hca.is_none_or(|hca| std::ptr::eq(*one, hca))) {
+                text.push_str(line);
+                end_line(&mut text, hca);
+            }
+        });
+        text
+    }
+}
+
+/// Left out where somebody else has it locked all the time.
+fn report_qp(text: &mut String, inner: &QpInner) {
+    let Some(core) = inner.try_lock_for(PATIENCE) else {
+        return;
+    };
+    let (attr, config) = (core.qp.query(), core.qp.config());
+    let (kind, is_connected) = match config.qp_type {
+        QpType::Rc | QpType::Uc => (config.qp_type as u8, true),
+        QpType::XrcSend | QpType::XrcRecv => (config.qp_type as u8, true),
+        QpType::Ud | QpType::RawPacket => (config.qp_type as u8, false),
+        QpType::DcInitiator | QpType::DcTarget => (DRIVER_TYPE, false),
+    };
+    let _ = write!(
+        text,
+        "qp port={} lqpn={} type={kind} state={} sq_psn={} pdn={}",
+        attr.port_num.max(1),
+        inner.qp_num().get(),
+        attr.qp_state,
+        attr.sq_psn & 0x00ff_ffff,
+        config.pd.0
+    );
+    if is_connected {
+        let _ = write!(
+            text,
+            " rqpn={} rq_psn={} mig={}",
+            attr.dest_qp_num,
+            attr.rq_psn & 0x00ff_ffff,
+            attr.path_mig_state
+        );
+    }
+    drop(core);
+    end_line(text, inner.hca());
+}
