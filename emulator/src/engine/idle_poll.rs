@@ -190,6 +190,7 @@ impl EngineInner {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::sync::atomic::AtomicBool;
     use std::thread;
     use std::time::Instant;
 
@@ -305,6 +306,44 @@ mod tests {
             sleep_until_completion(&a, |_| send(&b));
         });
         assert_eq!(a.completion().wr_id, 7);
+    }
+
+    /// More threads than processors want to run: a thread that polls in vain does not yield for ever.
+    #[test]
+    fn a_poller_beside_busy_threads_sleeps_and_gets_its_packet() {
+        let (a, b) = common::pair("127.4.0.41", "127.4.0.42", 64);
+        post_receive(&a);
+        let processors = thread::available_parallelism().unwrap().get();
+        let (begin, is_over) = (Instant::now(), AtomicBool::new(false));
+        thread::scope(|scope| {
+            for _ in 0..2 * processors {
+                scope.spawn(|| {
+                    while !is_over.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            let poller = scope.spawn(|| {
+                loop {
+                    if let Some(completion) = a.cq.poll_one() {
+                        break completion.wr_id;
+                    }
+                    if begin.elapsed() > LIMIT {
+                        break 0;
+                    }
+                }
+            });
+            let sleepers = a.engine.inner.agenda.sleepers();
+            while !sleepers.has_any() && begin.elapsed() < LIMIT / 2 {
+                thread::sleep(Duration::from_micros(50));
+            }
+            let slept = begin.elapsed() < LIMIT / 2;
+            send(&b);
+            let received = poller.join();
+            is_over.store(true, Ordering::Relaxed);
+            assert!(slept, "the poller only yields");
+            assert_eq!(received.unwrap(), 7);
+        });
     }
 
     /// What is there already is not slept over, whatever woke nobody.
